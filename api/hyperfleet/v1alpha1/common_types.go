@@ -1,0 +1,67 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+// LocalObjectReference names an object of a known kind: in the namespace of the
+// object that refers to it, or cluster-wide where the kind has no namespace.
+type LocalObjectReference struct {
+	// name of the object.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+}
+
+// SecretKeySelector picks one key of a Secret.
+type SecretKeySelector struct {
+	// name of the Secret.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+	// key inside the Secret's data.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Key string `json:"key"`
+	// namespace of the Secret. Default: the namespace of the object that holds the
+	// reference; for a HypervisorCluster, the operator's own. A Secret in any other
+	// namespace is used only if it lists the reader's namespace in its annotation
+	// hyperfleet.io/allowed-namespaces.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Namespace string `json:"namespace,omitempty"`
+	// optional says that a missing Secret or key is not an error: the value is empty.
+	// +optional
+	Optional *bool `json:"optional,omitempty"`
+}
+
+// SecretValueSource is a value that is kept in a Secret.
+type SecretValueSource struct {
+	// secretKeyRef picks the Secret's key.
+	SecretKeyRef SecretKeySelector `json:"secretKeyRef"`
+}
+
+// Names that HyperFleet puts on objects.
+const (
+	// FinalizerVMCleanup keeps a MachineClaim until its VM, its runner and its
+	// cloud-init medium are gone.
+	FinalizerVMCleanup = "hyperfleet.io/vm-cleanup"
+	// AnnotationAllowedNamespaces on a Secret lists, comma separated, the namespaces
+	// whose objects may read it; "*" allows all.
+	AnnotationAllowedNamespaces = "hyperfleet.io/allowed-namespaces"
+	// LabelRunnerPool on a MachineClaim names the RunnerPool that made it.
+	LabelRunnerPool = "hyperfleet.io/runner-pool"
+	// LabelTemplate on a MachineClaim names its HypervisorMachineTemplate.
+	LabelTemplate = "hyperfleet.io/template"
+	// LabelPlatform on a RunnerJob is its workload type.
+	LabelPlatform = "hyperfleet.io/platform"
+	// LabelJobState on a RunnerJob mirrors spec.state, for kubectl selectors.
+	LabelJobState = "hyperfleet.io/job-state"
+)
+
+// Condition types shared by the kinds of this group. Each kind's list of steps
+// names the others; Ready, Reconciling and Stalled are their summary.
+const (
+	ConditionReady       = "Ready"
+	ConditionReconciling = "Reconciling"
+	ConditionStalled     = "Stalled"
+)

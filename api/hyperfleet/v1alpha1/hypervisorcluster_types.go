@@ -1,0 +1,344 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// HypervisorClusterSpec says how a hypervisor is reached and what of it may be used.
+type HypervisorClusterSpec struct {
+	// provider is the kind of hypervisor.
+	// +kubebuilder:validation:Enum=proxmox
+	Provider string `json:"provider"`
+
+	// endpoint is the API's base URL, e.g. https://pve.example.com:8006/api2/json.
+	// +kubebuilder:validation:MaxLength=2048
+	// +kubebuilder:validation:XValidation:rule="isURL(self) && url(self).getScheme() == 'https'",message="endpoint must be an https URL such as https://pve.example.com:8006/api2/json"
+	Endpoint string `json:"endpoint"`
+
+	// credentials for the endpoint, each kept in a Secret.
+	Credentials HypervisorCredentials `json:"credentials"`
+
+	// tls says how the endpoint's certificate is trusted. Default: the system's
+	// certificate authorities.
+	// +optional
+	TLS *HypervisorTLS `json:"tls,omitempty"`
+
+	// nodes that may carry machines. Default: every online node of the cluster.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=63
+	Nodes []string `json:"nodes,omitempty"`
+
+	// defaultStorage holds the disks of full clones unless a template says otherwise.
+	// +optional
+	// +kubebuilder:validation:MaxLength=100
+	DefaultStorage string `json:"defaultStorage,omitempty"`
+
+	// isoStorage holds the cloud-init media; its content types must include iso.
+	// Default: the first active storage of the node that takes iso.
+	// +optional
+	// +kubebuilder:validation:MaxLength=100
+	ISOStorage string `json:"isoStorage,omitempty"`
+
+	// defaultNetwork is the bridge that machines are attached to unless a template
+	// says otherwise. Default: the bridge of the template's own network device.
+	// +optional
+	// +kubebuilder:validation:MaxLength=100
+	DefaultNetwork string `json:"defaultNetwork,omitempty"`
+
+	// resourcePool is the hypervisor's pool that machines are created in (Proxmox:
+	// `pool`), so that permissions can be given on it.
+	// +optional
+	// +kubebuilder:validation:MaxLength=100
+	ResourcePool string `json:"resourcePool,omitempty"`
+
+	// vmIdRange bounds the ids given to machines, both ends included.
+	// +optional
+	// +kubebuilder:default={min: 100000, max: 199999}
+	VMIDRange *VMIDRange `json:"vmIdRange,omitempty"`
+
+	// limits bound the load put on the hypervisor.
+	// +optional
+	Limits *HypervisorLimits `json:"limits,omitempty"`
+
+	// dns settings for machines on this cluster.
+	// +optional
+	DNS *HypervisorDNS `json:"dns,omitempty"`
+
+	// network checks for machines on this cluster.
+	// +optional
+	Network *HypervisorNetwork `json:"network,omitempty"`
+
+	// tags describe the cluster. They are put on its machines as tags `key-value`.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=16
+	Tags map[string]string `json:"tags,omitempty"`
+}
+
+// HypervisorCredentials are the ways to authenticate. Exactly one of token and
+// password is used; a client certificate may stand beside either, or alone where a
+// proxy before the API authenticates by it.
+// +kubebuilder:validation:XValidation:rule="has(self.tokenId) == has(self.tokenSecret)",message="tokenId and tokenSecret belong together: set both or neither"
+// +kubebuilder:validation:XValidation:rule="has(self.username) == has(self.password)",message="username and password belong together: set both or neither"
+// +kubebuilder:validation:XValidation:rule="has(self.clientCert) == has(self.clientKey)",message="clientCert and clientKey belong together: set both or neither"
+// +kubebuilder:validation:XValidation:rule="!(has(self.tokenId) && has(self.username))",message="choose one of API token (tokenId, tokenSecret) and username with password"
+// +kubebuilder:validation:XValidation:rule="has(self.tokenId) || has(self.username) || has(self.clientCert)",message="credentials need an API token (tokenId, tokenSecret), a username with password, or a client certificate (clientCert, clientKey)"
+type HypervisorCredentials struct {
+	// tokenId is the API token's full name, e.g. hyperfleet@pve!operator.
+	// +optional
+	TokenID *SecretValueSource `json:"tokenId,omitempty"`
+	// tokenSecret is the API token's UUID.
+	// +optional
+	TokenSecret *SecretValueSource `json:"tokenSecret,omitempty"`
+	// username with its realm, e.g. hyperfleet@pve.
+	// +optional
+	Username *SecretValueSource `json:"username,omitempty"`
+	// password of the user.
+	// +optional
+	Password *SecretValueSource `json:"password,omitempty"`
+	// clientCert is a PEM certificate shown to the endpoint.
+	// +optional
+	ClientCert *SecretValueSource `json:"clientCert,omitempty"`
+	// clientKey is the PEM private key of clientCert.
+	// +optional
+	ClientKey *SecretValueSource `json:"clientKey,omitempty"`
+}
+
+// HypervisorTLS says which server certificate is trusted.
+// +kubebuilder:validation:XValidation:rule="[has(self.caBundle), has(self.fingerprint), has(self.insecureSkipVerify) && self.insecureSkipVerify].filter(x, x).size() <= 1",message="choose one of caBundle, fingerprint and insecureSkipVerify"
+type HypervisorTLS struct {
+	// caBundle is a PEM bundle of certificate authorities, in base64.
+	// +optional
+	// +kubebuilder:validation:MaxLength=262144
+	CABundle []byte `json:"caBundle,omitempty"`
+	// fingerprint pins the server's own certificate by its SHA-256, as Proxmox shows
+	// it: 32 pairs of hexadecimal digits with colons between.
+	// +optional
+	// +kubebuilder:validation:MaxLength=95
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9A-Fa-f]{2}:){31}[0-9A-Fa-f]{2}$')",message="fingerprint must be a SHA-256 as Proxmox shows it: 32 pairs of hexadecimal digits with colons between"
+	Fingerprint string `json:"fingerprint,omitempty"`
+	// insecureSkipVerify trusts any certificate. The cluster then carries the
+	// condition InsecureTLS=True.
+	// +optional
+	InsecureSkipVerify bool `json:"insecureSkipVerify,omitempty"`
+}
+
+// VMIDRange is an inclusive range of machine ids.
+// +kubebuilder:validation:XValidation:rule="self.min <= self.max",message="vmIdRange.min must not be above vmIdRange.max"
+type VMIDRange struct {
+	// min is the lowest id. Proxmox reserves ids below 100.
+	// +kubebuilder:validation:Minimum=100
+	// +kubebuilder:validation:Maximum=999999999
+	Min int32 `json:"min"`
+	// max is the highest id.
+	// +kubebuilder:validation:Minimum=100
+	// +kubebuilder:validation:Maximum=999999999
+	Max int32 `json:"max"`
+}
+
+// HypervisorLimits bound what is asked of the hypervisor at once.
+type HypervisorLimits struct {
+	// clonesPerStorage is how many clones may run on one storage at a time.
+	// +optional
+	// +kubebuilder:default=2
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=64
+	ClonesPerStorage int32 `json:"clonesPerStorage,omitempty"`
+	// callsPerNode is how many API calls may be under way to one node at a time. A
+	// Proxmox node runs three API workers.
+	// +optional
+	// +kubebuilder:default=4
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=64
+	CallsPerNode int32 `json:"callsPerNode,omitempty"`
+}
+
+// HypervisorDNS holds the DNS settings of a cluster's machines.
+type HypervisorDNS struct {
+	// domain completes a machine's host name to its FQDN.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Domain string `json:"domain,omitempty"`
+	// search domains for machines.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=253
+	Search []string `json:"search,omitempty"`
+	// servers that machines resolve names with.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=45
+	// +kubebuilder:validation:XValidation:rule="self.all(s, isIP(s))",message="dns.servers must be IP addresses"
+	Servers []string `json:"servers,omitempty"`
+	// registerVMs registers each machine's address in DNS through dnsProvider.
+	// +optional
+	RegisterVMs bool `json:"registerVMs,omitempty"`
+	// dnsProvider is the DNS service that registerVMs writes to.
+	// +optional
+	DNSProvider *DNSProvider `json:"dnsProvider,omitempty"`
+	// validation of DNS for machines.
+	// +optional
+	Validation *DNSValidation `json:"validation,omitempty"`
+}
+
+// DNSProvider names a DNS service and its credentials.
+type DNSProvider struct {
+	// type of the service.
+	// +kubebuilder:validation:Enum=route53;cloudflare;rfc2136
+	Type string `json:"type"`
+	// credentials by their name in the service's own documentation, e.g. accessKeyId
+	// and secretAccessKey for route53.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=16
+	Credentials map[string]SecretValueSource `json:"credentials,omitempty"`
+}
+
+// DNSValidation says how a machine's DNS records are checked.
+type DNSValidation struct {
+	// enabled switches the validation on.
+	// +optional
+	Enabled bool `json:"enabled,omitempty"`
+	// validateOnReady checks once when a machine becomes Ready.
+	// +optional
+	ValidateOnReady bool `json:"validateOnReady,omitempty"`
+	// validateInterval repeats the check.
+	// +optional
+	ValidateInterval *metav1.Duration `json:"validateInterval,omitempty"`
+	// validateReverse checks the PTR record as well.
+	// +optional
+	ValidateReverse bool `json:"validateReverse,omitempty"`
+	// timeoutSeconds bounds one look-up.
+	// +optional
+	// +kubebuilder:default=10
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=300
+	TimeoutSeconds int32 `json:"timeoutSeconds,omitempty"`
+	// expectedDomain is the suffix that names must have. Default: dns.domain.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	ExpectedDomain string `json:"expectedDomain,omitempty"`
+}
+
+// HypervisorNetwork holds network checks of a cluster's machines.
+type HypervisorNetwork struct {
+	// validation of a machine's reachability.
+	// +optional
+	Validation *NetworkValidation `json:"validation,omitempty"`
+}
+
+// NetworkValidation says how a machine's reachability is checked.
+type NetworkValidation struct {
+	// enabled switches the validation on.
+	// +optional
+	Enabled bool `json:"enabled,omitempty"`
+	// pingTest sends an ICMP echo.
+	// +optional
+	PingTest bool `json:"pingTest,omitempty"`
+	// sshTest opens a TCP connection to port 22 and reads the banner.
+	// +optional
+	SSHTest bool `json:"sshTest,omitempty"`
+	// timeoutSeconds bounds one test.
+	// +optional
+	// +kubebuilder:default=30
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=300
+	TimeoutSeconds int32 `json:"timeoutSeconds,omitempty"`
+}
+
+// HypervisorClusterStatus is what was last seen of the hypervisor.
+type HypervisorClusterStatus struct {
+	// observedGeneration is the generation of the spec that the status speaks of.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// conditions of the cluster.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+	// version of the hypervisor's software.
+	// +optional
+	Version string `json:"version,omitempty"`
+	// connectedNodes is how many usable nodes are online.
+	// +optional
+	ConnectedNodes int32 `json:"connectedNodes,omitempty"`
+	// availableResources is what is free on the usable nodes together.
+	// +optional
+	AvailableResources *ResourceAmounts `json:"availableResources,omitempty"`
+	// nodes that may carry machines, with what is free on each.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	Nodes []HypervisorNodeStatus `json:"nodes,omitempty"`
+	// machines is how many machines of this operator are on the cluster.
+	// +optional
+	Machines int32 `json:"machines,omitempty"`
+}
+
+// ResourceAmounts are amounts of processor, memory and disk.
+type ResourceAmounts struct {
+	// cpu in cores.
+	CPU int64 `json:"cpu"`
+	// memory in bytes.
+	Memory resource.Quantity `json:"memory"`
+	// storage in bytes.
+	// +optional
+	Storage resource.Quantity `json:"storage,omitempty"`
+}
+
+// HypervisorNodeStatus is one node as last seen.
+type HypervisorNodeStatus struct {
+	// name of the node.
+	Name string `json:"name"`
+	// online says whether the node answers.
+	Online bool `json:"online"`
+	// available is what is free on the node.
+	// +optional
+	Available *ResourceAmounts `json:"available,omitempty"`
+}
+
+// HypervisorCluster is the connection to one hypervisor environment.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Cluster,shortName=hvc,categories=hyperfleet
+// +kubebuilder:printcolumn:name="Provider",type=string,JSONPath=`.spec.provider`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
+// +kubebuilder:printcolumn:name="Nodes",type=integer,JSONPath=`.status.connectedNodes`
+// +kubebuilder:printcolumn:name="Machines",type=integer,JSONPath=`.status.machines`
+// +kubebuilder:printcolumn:name="Version",type=string,JSONPath=`.status.version`
+// +kubebuilder:printcolumn:name="Endpoint",type=string,priority=1,JSONPath=`.spec.endpoint`
+// +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type HypervisorCluster struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec is the connection wanted.
+	Spec HypervisorClusterSpec `json:"spec"`
+	// status is what was last seen.
+	// +optional
+	Status HypervisorClusterStatus `json:"status,omitempty"`
+}
+
+// HypervisorClusterList is a list of HypervisorCluster.
+//
+// +kubebuilder:object:root=true
+type HypervisorClusterList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []HypervisorCluster `json:"items"`
+}
+
+// StatusConditions gives the conditions to whoever reports on the object.
+func (c *HypervisorCluster) StatusConditions() *[]metav1.Condition { return &c.Status.Conditions }

@@ -1,0 +1,521 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// HypervisorMachineTemplateSpec says what a machine is made from.
+type HypervisorMachineTemplateSpec struct {
+	// hypervisorClusterRef names the HypervisorCluster that machines are made on.
+	HypervisorClusterRef LocalObjectReference `json:"hypervisorClusterRef"`
+
+	// template is the hypervisor's own template that machines are cloned from.
+	Template TemplateSource `json:"template"`
+
+	// resources of a machine.
+	Resources MachineResources `json:"resources"`
+
+	// attestation says how a machine proves who it is. Default: not at all.
+	// +optional
+	Attestation *Attestation `json:"attestation,omitempty"`
+
+	// bootstrap says how a machine gets its runner credential, and the runner.
+	Bootstrap Bootstrap `json:"bootstrap"`
+
+	// cloudInit holds the user's own cloud-init data.
+	// +optional
+	CloudInit *CloudInit `json:"cloudInit,omitempty"`
+
+	// network of a machine.
+	// +optional
+	Network *MachineNetwork `json:"network,omitempty"`
+
+	// metadata is put on the MachineClaims that are made from this template.
+	// +optional
+	Metadata *MachineMetadata `json:"metadata,omitempty"`
+}
+
+// TemplateSource is a template on one kind of hypervisor.
+// +kubebuilder:validation:XValidation:rule="has(self.proxmox)",message="template.proxmox must be set"
+type TemplateSource struct {
+	// proxmox is a template on Proxmox VE.
+	// +optional
+	Proxmox *ProxmoxTemplate `json:"proxmox,omitempty"`
+}
+
+// ProxmoxTemplate is a template on Proxmox VE and how it is cloned.
+// +kubebuilder:validation:XValidation:rule="has(self.templateId) != has(self.templateName)",message="choose the template by exactly one of templateId and templateName"
+// +kubebuilder:validation:XValidation:rule="!(has(self.linkedClone) && self.linkedClone && has(self.storage))",message="storage is for full clones: a linked clone stays on its template's storage"
+type ProxmoxTemplate struct {
+	// templateId is the template's VMID. It lives on one node; machines can be placed
+	// on others only if its disks are on shared storage.
+	// +optional
+	// +kubebuilder:validation:Minimum=100
+	// +kubebuilder:validation:Maximum=999999999
+	TemplateID *int32 `json:"templateId,omitempty"`
+	// templateName is the template's name. Every node may have a template of this
+	// name, so that machines can be placed on each of them from local storage.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	TemplateName string `json:"templateName,omitempty"`
+	// clone makes machines by cloning, the only way there is.
+	// +optional
+	// +kubebuilder:default=true
+	// +kubebuilder:validation:XValidation:rule="self",message="clone must be true: machines are always clones of the template"
+	Clone *bool `json:"clone,omitempty"`
+	// linkedClone shares the template's disks instead of copying them. It needs a
+	// storage that can: LVM-thin, ZFS, Ceph RBD, or files in qcow2 format.
+	// +optional
+	// +kubebuilder:default=true
+	LinkedClone *bool `json:"linkedClone,omitempty"`
+	// storage for the disks of full clones. Default: the cluster's defaultStorage.
+	// +optional
+	// +kubebuilder:validation:MaxLength=100
+	Storage string `json:"storage,omitempty"`
+	// cloudInitSource is the way cloud-init data reaches the machine: nocloud uploads
+	// an ISO, builtin uses Proxmox's own cloud-init drive and a snippets storage.
+	// +optional
+	// +kubebuilder:default=nocloud
+	// +kubebuilder:validation:Enum=nocloud;builtin
+	CloudInitSource string `json:"cloudInitSource,omitempty"`
+	// snippetsStorage is where builtin keeps user data; its content types must include
+	// snippets. Proxmox has no call to upload snippets, so snippetsPath must be mounted
+	// into the operator.
+	// +optional
+	// +kubebuilder:validation:MaxLength=100
+	SnippetsStorage string `json:"snippetsStorage,omitempty"`
+}
+
+// MachineResources are the resources of one machine.
+type MachineResources struct {
+	// cpu is the number of cores.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1024
+	CPU int32 `json:"cpu"`
+	// memory, e.g. 8Gi. Rounded up to whole MiB.
+	// +kubebuilder:validation:XValidation:rule="quantity(self).compareTo(quantity('64Mi')) >= 0",message="memory must be at least 64Mi"
+	Memory resource.Quantity `json:"memory"`
+	// disk is the size of the first disk, e.g. 50Gi. Disks only grow: a smaller value
+	// than the template's disk is refused. Default: the template's size.
+	// +optional
+	Disk *resource.Quantity `json:"disk,omitempty"`
+}
+
+// Attestation methods.
+const (
+	AttestationJoinToken = "join-token"
+	AttestationTPM       = "tpm"
+)
+
+// Attestation says how a machine proves who it is.
+type Attestation struct {
+	// method of attestation.
+	// +kubebuilder:validation:Enum=join-token;tpm
+	// +kubebuilder:default=join-token
+	Method string `json:"method"`
+	// config of the method.
+	// +optional
+	Config *AttestationConfig `json:"config,omitempty"`
+}
+
+// AttestationConfig configures the attestation methods.
+type AttestationConfig struct {
+	// joinTokenTTL is how long a join token may wait for its use, e.g. 1h.
+	// +optional
+	JoinTokenTTL *metav1.Duration `json:"joinTokenTTL,omitempty"`
+	// tpmDevice is the TPM's device file in the machine, e.g. /dev/tpm0.
+	// +optional
+	// +kubebuilder:validation:MaxLength=255
+	TPMDevice string `json:"tpmDevice,omitempty"`
+}
+
+// Bootstrap methods.
+const (
+	BootstrapRunnerToken     = "runner-token"
+	BootstrapCallback        = "callback"
+	BootstrapExternalSecrets = "external-secrets"
+)
+
+// Ways the bootstrap service reaches a machine.
+const (
+	DeliveryImage    = "image"
+	DeliveryDownload = "download"
+	DeliveryISO      = "iso"
+)
+
+// Bootstrap says how a machine gets its credential and its runner.
+type Bootstrap struct {
+	// method by which the credential reaches the machine.
+	// +kubebuilder:validation:Enum=runner-token;callback;external-secrets
+	// +kubebuilder:default=runner-token
+	Method string `json:"method"`
+	// delivery of the bootstrap service: image (it is in the template), download (a
+	// checksummed download from the operator), or iso (on the cloud-init medium).
+	// +optional
+	// +kubebuilder:default=image
+	// +kubebuilder:validation:Enum=image;download;iso
+	Delivery string `json:"delivery,omitempty"`
+	// config of the method.
+	// +optional
+	Config *BootstrapConfig `json:"config,omitempty"`
+}
+
+// BootstrapConfig configures the bootstrap methods.
+type BootstrapConfig struct {
+	// github holds credentials and settings of GitHub Actions.
+	// +optional
+	GitHub *GitHubBootstrap `json:"github,omitempty"`
+	// httpClient settings for calls to the CI platform.
+	// +optional
+	HTTPClient *HTTPClient `json:"httpClient,omitempty"`
+}
+
+// HTTPClient configures calls to a CI platform.
+type HTTPClient struct {
+	// timeoutSeconds bounds one call.
+	// +optional
+	// +kubebuilder:default=30
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=300
+	TimeoutSeconds int32 `json:"timeoutSeconds,omitempty"`
+}
+
+// Runner registration kinds.
+const (
+	RegistrationJIT   = "jit"
+	RegistrationToken = "token"
+)
+
+// GitHubBootstrap holds what is needed to register runners with GitHub.
+// +kubebuilder:validation:XValidation:rule="has(self.app) != has(self.credentials)",message="choose exactly one of app (a GitHub App) and credentials (a personal access token)"
+// +kubebuilder:validation:XValidation:rule="!has(self.repository) || has(self.owner)",message="repository needs owner"
+type GitHubBootstrap struct {
+	// app authenticates as an installation of a GitHub App: recommended.
+	// +optional
+	App *GitHubApp `json:"app,omitempty"`
+	// credentials is a personal access token.
+	// +optional
+	Credentials *SecretValueSource `json:"credentials,omitempty"`
+	// owner of the repository: a user or an organisation.
+	// +optional
+	// +kubebuilder:validation:MaxLength=100
+	Owner string `json:"owner,omitempty"`
+	// repository makes runners of that repository. It takes precedence over
+	// organization.
+	// +optional
+	// +kubebuilder:validation:MaxLength=100
+	Repository string `json:"repository,omitempty"`
+	// organization makes runners of that organisation.
+	// +optional
+	// +kubebuilder:validation:MaxLength=100
+	Organization string `json:"organization,omitempty"`
+	// apiUrl is the REST API's base URL. Default: https://api.github.com. For GitHub
+	// Enterprise Server: https://HOST/api/v3.
+	// +optional
+	// +kubebuilder:validation:MaxLength=2048
+	// +kubebuilder:validation:XValidation:rule="isURL(self)",message="apiUrl must be a URL such as https://api.github.com"
+	APIURL string `json:"apiUrl,omitempty"`
+	// registrationUrls are the calls that make registration tokens. Placeholders:
+	// {owner}, {repo}, {org}.
+	// +optional
+	RegistrationURLs *GitHubURLs `json:"registrationUrls,omitempty"`
+	// runnerUrls are where runners register to. Placeholders as above.
+	// +optional
+	RunnerURLs *GitHubURLs `json:"runnerUrls,omitempty"`
+	// registration is the credential that reaches the machine: jit, a configuration for
+	// one runner that works once; or token, a registration token, which anyone who
+	// reads it can use to register runners for an hour.
+	// +optional
+	// +kubebuilder:default=jit
+	// +kubebuilder:validation:Enum=jit;token
+	Registration string `json:"registration,omitempty"`
+	// runner is the runner program in the machine.
+	// +optional
+	Runner *GitHubRunner `json:"runner,omitempty"`
+}
+
+// GitHubApp identifies an installation of a GitHub App.
+type GitHubApp struct {
+	// appId is the App's numeric id or client id.
+	AppID SecretValueSource `json:"appId"`
+	// privateKey is the App's RSA private key in PEM.
+	PrivateKey SecretValueSource `json:"privateKey"`
+	// installationId is the numeric id of the installation.
+	InstallationID SecretValueSource `json:"installationId"`
+}
+
+// GitHubURLs are URLs with placeholders, one per scope.
+type GitHubURLs struct {
+	// repository is the URL for runners of a repository.
+	// +optional
+	// +kubebuilder:validation:MaxLength=2048
+	Repository string `json:"repository,omitempty"`
+	// organization is the URL for runners of an organisation.
+	// +optional
+	// +kubebuilder:validation:MaxLength=2048
+	Organization string `json:"organization,omitempty"`
+}
+
+// GitHubRunner is the runner program in the machine.
+type GitHubRunner struct {
+	// downloadUrl fetches the runner if the image does not hold it. Placeholders: {os},
+	// {arch}. Default: nothing is downloaded.
+	// +optional
+	// +kubebuilder:validation:MaxLength=2048
+	DownloadURL string `json:"downloadUrl,omitempty"`
+	// downloadSha256 is the download's SHA-256 in hexadecimal. Required with downloadUrl.
+	// +optional
+	// +kubebuilder:validation:Pattern=`^[0-9a-fA-F]{64}$`
+	DownloadSHA256 string `json:"downloadSha256,omitempty"`
+	// installPath of the runner.
+	// +optional
+	// +kubebuilder:default=/opt/actions-runner
+	// +kubebuilder:validation:MaxLength=255
+	InstallPath string `json:"installPath,omitempty"`
+	// workDir of jobs.
+	// +optional
+	// +kubebuilder:default=/tmp/runner-work
+	// +kubebuilder:validation:MaxLength=255
+	WorkDir string `json:"workDir,omitempty"`
+	// configScript in installPath registers the runner.
+	// +optional
+	// +kubebuilder:default=config.sh
+	// +kubebuilder:validation:MaxLength=255
+	ConfigScript string `json:"configScript,omitempty"`
+	// runScript in installPath runs the runner.
+	// +optional
+	// +kubebuilder:default=run.sh
+	// +kubebuilder:validation:MaxLength=255
+	RunScript string `json:"runScript,omitempty"`
+	// os of the machine.
+	// +optional
+	// +kubebuilder:default=linux
+	// +kubebuilder:validation:Enum=linux;osx;win
+	OS string `json:"os,omitempty"`
+	// arch of the machine, in GitHub's names.
+	// +optional
+	// +kubebuilder:default=x64
+	// +kubebuilder:validation:Enum=x64;arm64;arm
+	Arch string `json:"arch,omitempty"`
+}
+
+// CloudInit holds the user's own cloud-init data. Each text is a Go template over the
+// variables listed in docs/reference/cloud-init.md, with the functions toJson and
+// base64.
+type CloudInit struct {
+	// userData: #cloud-config, or any other format cloud-init knows.
+	// +optional
+	// +kubebuilder:validation:MaxLength=262144
+	UserData string `json:"userData,omitempty"`
+	// metaData in YAML. instance-id and local-hostname are set by the operator.
+	// +optional
+	// +kubebuilder:validation:MaxLength=65536
+	MetaData string `json:"metaData,omitempty"`
+	// networkData is a network-config, version 1 or 2, in YAML. It is used with every
+	// network mode and replaces what the mode would give.
+	// +optional
+	// +kubebuilder:validation:MaxLength=65536
+	NetworkData string `json:"networkData,omitempty"`
+}
+
+// Network modes.
+const (
+	NetworkModeDHCP      = "dhcp"
+	NetworkModeStatic    = "static"
+	NetworkModeCloudInit = "cloud-init"
+)
+
+// MachineNetwork is the network of a machine.
+// +kubebuilder:validation:XValidation:rule="self.mode != 'static' || has(self.static)",message="network.mode static needs network.static"
+type MachineNetwork struct {
+	// mode: dhcp, static, or cloud-init (only cloudInit.networkData counts).
+	// +optional
+	// +kubebuilder:default=dhcp
+	// +kubebuilder:validation:Enum=dhcp;static;cloud-init
+	Mode string `json:"mode,omitempty"`
+	// bridge the first network device is attached to. Default: the cluster's
+	// defaultNetwork.
+	// +optional
+	// +kubebuilder:validation:MaxLength=100
+	Bridge string `json:"bridge,omitempty"`
+	// vlan tag of the first network device. Default: untagged.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=4094
+	VLAN *int32 `json:"vlan,omitempty"`
+	// dhcp settings.
+	// +optional
+	DHCP *DHCP `json:"dhcp,omitempty"`
+	// static settings.
+	// +optional
+	Static *StaticNetwork `json:"static,omitempty"`
+	// dns settings; they replace the cluster's.
+	// +optional
+	DNS *MachineDNS `json:"dns,omitempty"`
+}
+
+// DHCP settings of a machine.
+type DHCP struct {
+	// enabled asks for an address by DHCP.
+	// +optional
+	// +kubebuilder:default=true
+	Enabled *bool `json:"enabled,omitempty"`
+	// sendHostname sends the host name in the request.
+	// +optional
+	// +kubebuilder:default=true
+	SendHostname *bool `json:"sendHostname,omitempty"`
+	// requestStaticLease keeps the client identifier stable for the host name, so that
+	// the server can give the same address again.
+	// +optional
+	RequestStaticLease bool `json:"requestStaticLease,omitempty"`
+	// clientIdentifier is mac, hostname, or any other text, which is sent as it is.
+	// +optional
+	// +kubebuilder:default=mac
+	// +kubebuilder:validation:MaxLength=253
+	ClientIdentifier string `json:"clientIdentifier,omitempty"`
+	// leaseTime asked for.
+	// +optional
+	LeaseTime *metav1.Duration `json:"leaseTime,omitempty"`
+	// useRoutes takes the routes that the server gives.
+	// +optional
+	// +kubebuilder:default=true
+	UseRoutes *bool `json:"useRoutes,omitempty"`
+	// useDNS takes the name servers that the server gives.
+	// +optional
+	// +kubebuilder:default=true
+	UseDNS *bool `json:"useDNS,omitempty"`
+}
+
+// StaticNetwork is a fixed address. A template with one can carry one machine at a
+// time; address pools serve more.
+type StaticNetwork struct {
+	// ipAddress of the machine.
+	// +kubebuilder:validation:MaxLength=45
+	// +kubebuilder:validation:XValidation:rule="isIP(self)",message="static.ipAddress must be an IP address without a prefix length"
+	IPAddress string `json:"ipAddress"`
+	// netmask as an address, e.g. 255.255.255.0, or a prefix length, e.g. 24.
+	// +kubebuilder:validation:MaxLength=45
+	// +kubebuilder:validation:XValidation:rule="isIP(self) || self.matches('^[0-9]{1,3}$')",message="static.netmask must be a mask such as 255.255.255.0 or a prefix length such as 24"
+	Netmask string `json:"netmask"`
+	// gateway of the machine.
+	// +optional
+	// +kubebuilder:validation:MaxLength=45
+	// +kubebuilder:validation:XValidation:rule="self == '' || isIP(self)",message="static.gateway must be an IP address"
+	Gateway string `json:"gateway,omitempty"`
+	// dns servers of the machine.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=45
+	// +kubebuilder:validation:XValidation:rule="self.all(s, isIP(s))",message="static.dns must be IP addresses"
+	DNS []string `json:"dns,omitempty"`
+}
+
+// MachineDNS is the DNS configuration of a machine.
+type MachineDNS struct {
+	// domain completes the host name to the FQDN.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Domain string `json:"domain,omitempty"`
+	// search domains.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=253
+	Search []string `json:"search,omitempty"`
+	// servers that resolve names.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=45
+	// +kubebuilder:validation:XValidation:rule="self.all(s, isIP(s))",message="dns.servers must be IP addresses"
+	Servers []string `json:"servers,omitempty"`
+}
+
+// MachineMetadata is put on MachineClaims.
+type MachineMetadata struct {
+	// labels for the MachineClaims.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=64
+	Labels map[string]string `json:"labels,omitempty"`
+	// annotations for the MachineClaims.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=64
+	Annotations map[string]string `json:"annotations,omitempty"`
+}
+
+// HypervisorMachineTemplateStatus says what the template was resolved to.
+type HypervisorMachineTemplateStatus struct {
+	// observedGeneration is the generation of the spec that the status speaks of.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// conditions of the template.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+	// sources are the hypervisor's templates that machines can be cloned from.
+	// +optional
+	// +listType=map
+	// +listMapKey=id
+	Sources []ResolvedTemplate `json:"sources,omitempty"`
+}
+
+// ResolvedTemplate is one of the hypervisor's templates.
+type ResolvedTemplate struct {
+	// id on the hypervisor; Proxmox: the VMID.
+	ID string `json:"id"`
+	// name on the hypervisor.
+	// +optional
+	Name string `json:"name,omitempty"`
+	// node it lives on.
+	Node string `json:"node"`
+	// diskBytes is the size of its first disk.
+	// +optional
+	DiskBytes int64 `json:"diskBytes,omitempty"`
+}
+
+// HypervisorMachineTemplate is what machines are made from.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:shortName=hmt,categories=hyperfleet
+// +kubebuilder:printcolumn:name="Cluster",type=string,JSONPath=`.spec.hypervisorClusterRef.name`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
+// +kubebuilder:printcolumn:name="CPU",type=integer,JSONPath=`.spec.resources.cpu`
+// +kubebuilder:printcolumn:name="Memory",type=string,JSONPath=`.spec.resources.memory`
+// +kubebuilder:printcolumn:name="Disk",type=string,JSONPath=`.spec.resources.disk`
+// +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type HypervisorMachineTemplate struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec is the machine wanted.
+	Spec HypervisorMachineTemplateSpec `json:"spec"`
+	// status is what the template was resolved to.
+	// +optional
+	Status HypervisorMachineTemplateStatus `json:"status,omitempty"`
+}
+
+// HypervisorMachineTemplateList is a list of HypervisorMachineTemplate.
+//
+// +kubebuilder:object:root=true
+type HypervisorMachineTemplateList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []HypervisorMachineTemplate `json:"items"`
+}
+
+// StatusConditions gives the conditions to whoever reports on the object.
+func (t *HypervisorMachineTemplate) StatusConditions() *[]metav1.Condition {
+	return &t.Status.Conditions
+}

@@ -1,0 +1,202 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// MachineClaimPhase is a claim's place in its life, for people. It is computed from the
+// rest of the status.
+// +kubebuilder:validation:Enum=Pending;Provisioning;Bootstrapping;Ready;Draining;Terminating;Failed
+type MachineClaimPhase string
+
+// Phases of a MachineClaim.
+const (
+	// MachineClaimPending: waits for its template, its cluster or room.
+	MachineClaimPending MachineClaimPhase = "Pending"
+	// MachineClaimProvisioning: the VM is being made.
+	MachineClaimProvisioning MachineClaimPhase = "Provisioning"
+	// MachineClaimBootstrapping: the VM runs, its runner is not online yet.
+	MachineClaimBootstrapping MachineClaimPhase = "Bootstrapping"
+	// MachineClaimReady: the runner is online or runs a job.
+	MachineClaimReady MachineClaimPhase = "Ready"
+	// MachineClaimDraining: the runner takes no further job, the VM still runs.
+	MachineClaimDraining MachineClaimPhase = "Draining"
+	// MachineClaimTerminating: VM, runner and medium are being removed.
+	MachineClaimTerminating MachineClaimPhase = "Terminating"
+	// MachineClaimFailed: the claim cannot go on; its message says why.
+	MachineClaimFailed MachineClaimPhase = "Failed"
+)
+
+// Condition types of a MachineClaim, in the order of its life.
+const (
+	ConditionTemplateResolved = "TemplateResolved"
+	ConditionPlaced           = "Placed"
+	ConditionCredentialed     = "Credentialed"
+	ConditionProvisioned      = "Provisioned"
+	ConditionBootstrapped     = "Bootstrapped"
+	ConditionVMCleanedUp      = "VMCleanedUp"
+)
+
+// MachineClaimSpec is one machine wanted. It can't be changed: a claim's VM runs once.
+// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a MachineClaim cannot be changed: delete it and make a new one"
+type MachineClaimSpec struct {
+	// templateRef names the HypervisorMachineTemplate in the same namespace.
+	TemplateRef LocalObjectReference `json:"templateRef"`
+	// runnerPoolRef names the RunnerPool that made the claim, if one did.
+	// +optional
+	RunnerPoolRef *LocalObjectReference `json:"runnerPoolRef,omitempty"`
+	// workloadConfig of this machine.
+	WorkloadConfig Workload `json:"workloadConfig"`
+	// lifecycle bounds the machine's life.
+	// +optional
+	Lifecycle *Lifecycle `json:"lifecycle,omitempty"`
+}
+
+// VMReference names a machine on its hypervisor.
+type VMReference struct {
+	// hypervisorCluster is the name of the HypervisorCluster.
+	HypervisorCluster string `json:"hypervisorCluster"`
+	// vmId on the hypervisor; Proxmox: the VMID. It is written before the VM is made.
+	VMID string `json:"vmId"`
+	// node the VM was last seen on.
+	// +optional
+	Node string `json:"node,omitempty"`
+}
+
+// NetworkInfo is what is known of a machine's network.
+type NetworkInfo struct {
+	// hostname of the machine.
+	// +optional
+	Hostname string `json:"hostname,omitempty"`
+	// fqdn of the machine.
+	// +optional
+	FQDN string `json:"fqdn,omitempty"`
+	// ipAddress is the first address the guest reports.
+	// +optional
+	IPAddress string `json:"ipAddress,omitempty"`
+	// macAddress of the first network device.
+	// +optional
+	MACAddress string `json:"macAddress,omitempty"`
+}
+
+// BootstrapInfo is what is known of a machine's runner. It holds no credential.
+type BootstrapInfo struct {
+	// runnerName with the CI platform.
+	// +optional
+	RunnerName string `json:"runnerName,omitempty"`
+	// runnerId with the CI platform.
+	// +optional
+	RunnerID string `json:"runnerId,omitempty"`
+	// guestPhase is the last phase that the bootstrap service reported.
+	// +optional
+	GuestPhase string `json:"guestPhase,omitempty"`
+	// guestMessage came with guestPhase.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	GuestMessage string `json:"guestMessage,omitempty"`
+	// job is the name of the RunnerJob that the runner took.
+	// +optional
+	Job string `json:"job,omitempty"`
+	// expiresAt is when the credential given to the machine stops to be of use.
+	// +optional
+	ExpiresAt *metav1.Time `json:"expiresAt,omitempty"`
+}
+
+// MachineTimes are the moments of a machine's life.
+type MachineTimes struct {
+	// placed: node and id were chosen.
+	// +optional
+	Placed *metav1.MicroTime `json:"placed,omitempty"`
+	// cloneStarted: the hypervisor was asked for the clone.
+	// +optional
+	CloneStarted *metav1.MicroTime `json:"cloneStarted,omitempty"`
+	// started: the VM was powered on.
+	// +optional
+	Started *metav1.MicroTime `json:"started,omitempty"`
+	// ready: the runner was online.
+	// +optional
+	Ready *metav1.MicroTime `json:"ready,omitempty"`
+	// jobStarted: the runner took a job.
+	// +optional
+	JobStarted *metav1.MicroTime `json:"jobStarted,omitempty"`
+	// stopped: the VM was seen powered off or gone.
+	// +optional
+	Stopped *metav1.MicroTime `json:"stopped,omitempty"`
+}
+
+// MachineClaimStatus is what was last seen of the machine.
+type MachineClaimStatus struct {
+	// observedGeneration is the generation of the spec that the status speaks of.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// phase of the claim's life.
+	// +optional
+	Phase MachineClaimPhase `json:"phase,omitempty"`
+	// conditions of the claim.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+	// vmRef names the VM. It is written before the VM is made and never changed.
+	// +optional
+	VMRef *VMReference `json:"vmRef,omitempty"`
+	// networkInfo of the machine.
+	// +optional
+	NetworkInfo *NetworkInfo `json:"networkInfo,omitempty"`
+	// bootstrapInfo of the machine's runner.
+	// +optional
+	BootstrapInfo *BootstrapInfo `json:"bootstrapInfo,omitempty"`
+	// times of the machine's life.
+	// +optional
+	Times *MachineTimes `json:"times,omitempty"`
+	// attempts counts the failed tries of the current step.
+	// +optional
+	Attempts int32 `json:"attempts,omitempty"`
+	// endReason says in one word why the machine's life ended or was ended.
+	// +optional
+	EndReason string `json:"endReason,omitempty"`
+}
+
+// MachineClaim is one machine for one job.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63 && !self.metadata.name.contains('.')",message="a MachineClaim's name is its machine's host name: at most 63 characters, without dots"
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:shortName=mc,categories=hyperfleet
+// +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
+// +kubebuilder:printcolumn:name="Pool",type=string,JSONPath=`.spec.runnerPoolRef.name`
+// +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.status.vmRef.node`
+// +kubebuilder:printcolumn:name="VM",type=string,JSONPath=`.status.vmRef.vmId`
+// +kubebuilder:printcolumn:name="Runner",type=string,JSONPath=`.status.bootstrapInfo.runnerName`
+// +kubebuilder:printcolumn:name="Job",type=string,JSONPath=`.status.bootstrapInfo.job`
+// +kubebuilder:printcolumn:name="IP",type=string,priority=1,JSONPath=`.status.networkInfo.ipAddress`
+// +kubebuilder:printcolumn:name="Reason",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
+// +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type MachineClaim struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec is the machine wanted.
+	Spec MachineClaimSpec `json:"spec"`
+	// status is what was last seen.
+	// +optional
+	Status MachineClaimStatus `json:"status,omitempty"`
+}
+
+// MachineClaimList is a list of MachineClaim.
+//
+// +kubebuilder:object:root=true
+type MachineClaimList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []MachineClaim `json:"items"`
+}
+
+// StatusConditions gives the conditions to whoever reports on the object.
+func (c *MachineClaim) StatusConditions() *[]metav1.Condition { return &c.Status.Conditions }

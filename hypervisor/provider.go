@@ -1,0 +1,266 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hypervisor
+
+import (
+	"context"
+	"crypto/tls"
+	"net/http"
+	"time"
+)
+
+// Provider is one connected hypervisor environment. It is safe for concurrent use.
+type Provider interface {
+	// Check connects, authenticates, and verifies that the privileges suffice. An error
+	// of kind Rejected names what a person must mend.
+	Check(ctx context.Context) (Info, error)
+
+	// Resolve finds the hypervisor's templates that ref means and verifies that machines
+	// of spec's resources, network and cloud-init source can be cloned from them. An
+	// error of kind NotFound or Rejected names the thing and the mend.
+	Resolve(ctx context.Context, ref TemplateRef, want Shape) ([]Template, error)
+
+	// Create makes the machine that spec.Owner owns, exactly once, however often it is
+	// called and whoever crashed in between.
+	//
+	// Without spec.ID it only reserves an id and a node, returned with state Reserved:
+	// the caller writes the id down and calls again with it. Every further call looks
+	// first, then goes as far as it can without waiting, and returns the state reached:
+	// Creating (Wake follows), or Running once the machine was powered on. Where the id
+	// turns out to be taken by another's machine, the error is IDTaken.
+	// media is asked for only when the machine's boot medium must be made, at most once
+	// per machine in an undisturbed life.
+	Create(ctx context.Context, spec MachineSpec, media func(context.Context) (Media, error)) (Machine, error)
+
+	// Get gives the machine's state, from the shared listing where that is fresh enough
+	// and from the machine itself before it calls one Stopped. Kind NotFound means that
+	// the machine is gone, whatever else was left of it.
+	Get(ctx context.Context, ref MachineRef) (Machine, error)
+
+	// List gives everything that carries this operator's ownership, also remains without
+	// a machine (state Remains: a boot medium whose machine is gone).
+	List(ctx context.Context) ([]Machine, error)
+
+	// Delete stops and removes the machine and its medium. It verifies the ownership
+	// first: what is not the owner's is never touched, and the error is NotOwned. It
+	// returns nil when removal is under way (Wake follows) and NotFound once nothing is
+	// left.
+	Delete(ctx context.Context, ref MachineRef) error
+
+	// Capacity gives what the usable nodes have and what is free.
+	Capacity(ctx context.Context) (Capacity, error)
+}
+
+// Factory connects to one environment. It makes no call: Check does. Close releases
+// what the provider holds; machines stay.
+type Factory func(Config, Options) (Connection, error)
+
+// Connection is a Provider that can be closed.
+type Connection interface {
+	Provider
+	// Close stops the provider's background work and waits for it.
+	Close()
+}
+
+// Config is the HypervisorCluster's spec with its secrets read.
+type Config struct {
+	// Name of the HypervisorCluster, part of each machine's ownership.
+	Name string
+	// Endpoint is the API's base URL.
+	Endpoint string
+	// Credentials to authenticate with.
+	Credentials Credentials
+	// TLS is the verification of the server, with the client certificate if there is one.
+	TLS *tls.Config
+	// Nodes that may be used; none means all.
+	Nodes []string
+	// DefaultStorage, ISOStorage, DefaultNetwork and ResourcePool as in the spec.
+	DefaultStorage, ISOStorage, DefaultNetwork, ResourcePool string
+	// IDMin and IDMax bound the ids given to machines, both included.
+	IDMin, IDMax int
+	// ClonesPerStorage and CallsPerNode bound the load.
+	ClonesPerStorage, CallsPerNode int
+	// Tags put on each machine, beside the ownership's.
+	Tags map[string]string
+}
+
+// Credentials are the secrets of a cluster. Exactly one of token and password is set,
+// or neither where a client certificate suffices.
+type Credentials struct {
+	TokenID, TokenSecret, Username, Password string
+}
+
+// Options are what a provider needs of its process.
+type Options struct {
+	// OperatorUID is the identity that this operator marks its machines with.
+	OperatorUID string
+	// Wake is called, from any goroutine, when a machine of the owner is worth a look.
+	Wake func(Owner)
+	// ListInterval is how old the shared listing may be. Default: 2 s while machines are
+	// being made or removed, at most 10 s.
+	ListInterval time.Duration
+	// TaskInterval is how often running tasks are looked at. Default: 250 ms.
+	TaskInterval time.Duration
+	// Transport wraps the HTTP transport, for metrics and traces. May be nil.
+	Transport func(http.RoundTripper) http.RoundTripper
+	// Claimed gives the ids that claims already hold, so that they are not given again
+	// after a restart. It is asked once, before the first id is given. May be nil.
+	Claimed func(context.Context) ([]int, error)
+}
+
+// Info is what Check saw.
+type Info struct {
+	// Version of the hypervisor's software.
+	Version string
+	// Nodes that are usable, online or not.
+	Nodes []Node
+	// Warnings that do not stop anything, for people.
+	Warnings []string
+}
+
+// Node is one host of the environment.
+type Node struct {
+	Name   string
+	Online bool
+	// Free is what is not taken by running machines.
+	Free Resources
+	// Total is what the node has.
+	Total Resources
+}
+
+// Resources are amounts.
+type Resources struct {
+	// CPU in cores.
+	CPU int64
+	// Memory and Disk in bytes.
+	Memory, Disk int64
+}
+
+// Capacity is what the usable nodes have together and one by one.
+type Capacity struct {
+	Nodes []Node
+	Free  Resources
+	Total Resources
+}
+
+// TemplateRef names a template of the hypervisor: by id or by name.
+type TemplateRef struct {
+	ID   int
+	Name string
+}
+
+// Template is one template found.
+type Template struct {
+	ID   int
+	Name string
+	Node string
+	// Storage of the first disk, and whether it is shared between nodes.
+	Storage string
+	Shared  bool
+	// DiskBytes is the size of the first disk.
+	DiskBytes int64
+}
+
+// Cloud-init sources.
+const (
+	SourceNoCloud = "nocloud"
+	SourceBuiltin = "builtin"
+)
+
+// Shape is what a machine looks like, apart from whose it is.
+type Shape struct {
+	CPU int
+	// Memory and Disk in bytes; Disk 0 keeps the template's.
+	Memory, Disk int64
+	// Linked shares the template's disks.
+	Linked bool
+	// Storage for full clones; empty means the cluster's default.
+	Storage string
+	// Bridge and VLAN of the first network device; empty and 0 keep the cluster's
+	// default and no tag.
+	Bridge string
+	VLAN   int
+	// CloudInitSource is SourceNoCloud or SourceBuiltin; SnippetsStorage and SnippetsPath belong to
+	// the latter.
+	CloudInitSource, SnippetsStorage string
+}
+
+// Owner is the identity of a machine: the claim it was made for. It is written on the
+// machine in the same call that makes it.
+type Owner struct {
+	Namespace, Name, UID string
+	Pool                 string
+}
+
+// MachineRef names a machine. Its node is looked up: machines migrate.
+type MachineRef struct {
+	ID    int
+	Owner Owner
+}
+
+// MachineSpec is a machine wanted.
+type MachineSpec struct {
+	Owner Owner
+	// ID reserved before, or 0 to reserve one.
+	ID int
+	// Node reserved with ID.
+	Node string
+	// Hostname is the machine's name on the hypervisor.
+	Hostname string
+	Template TemplateRef
+	Shape    Shape
+	// Builtin holds what the builtin source passes as options.
+	Network NetworkOptions
+}
+
+// NetworkOptions are network settings for hypervisors that write the guest's network
+// themselves (builtin).
+type NetworkOptions struct {
+	// Address in CIDR notation, or empty for DHCP.
+	Address, Gateway string
+	Servers          []string
+	Search           []string
+}
+
+// Media is what a machine's boot medium holds: the files of a NoCloud data source.
+type Media struct {
+	UserData, MetaData, NetworkConfig []byte
+	// Files are further files on the medium, by name.
+	Files map[string][]byte
+}
+
+// State is how far a machine is.
+type State string
+
+// States of a machine.
+const (
+	// StateReserved: an id was chosen, nothing was made.
+	StateReserved State = "Reserved"
+	// StateCreating: it is being cloned, configured or started.
+	StateCreating State = "Creating"
+	// StateRunning: it is powered on.
+	StateRunning State = "Running"
+	// StateStopped: it was powered off after it ran, confirmed with the machine itself.
+	StateStopped State = "Stopped"
+	// StateDeleting: it is being removed.
+	StateDeleting State = "Deleting"
+	// StateRemains: the machine is gone, its medium is not.
+	StateRemains State = "Remains"
+)
+
+// Machine is a machine as last seen.
+type Machine struct {
+	ID    int
+	Name  string
+	Node  string
+	Owner Owner
+	State State
+	// Created is when the clone was asked for.
+	Created time.Time
+	// MAC and IP of the first network device, if known. IP is filled by Get once the
+	// guest's agent reports one, and never waited for.
+	MAC, IP string
+	// Message says in words what is under way.
+	Message string
+}
