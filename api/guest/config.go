@@ -1,0 +1,140 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package guest is the contract between the operator and the bootstrap service inside
+// a machine: the file /etc/hyperfleet/runner-config.json, and the phases that the
+// service reports.
+package guest
+
+import "time"
+
+// Paths in the machine.
+const (
+	// ConfigPath is where cloud-init writes the Config.
+	ConfigPath = "/etc/hyperfleet/runner-config.json"
+	// ServicePath is where the bootstrap service is installed.
+	ServicePath = "/opt/hyperfleet/bootstrap-service"
+	// ServiceUnit is the systemd unit that runs it.
+	ServiceUnit = "hyperfleet-bootstrap.service"
+	// StatusPath is where the service keeps its last Report.
+	StatusPath = "/run/hyperfleet/status.json"
+)
+
+// Methods by which the machine gets its credential.
+const (
+	MethodRunnerToken     = "runner-token"
+	MethodCallback        = "callback"
+	MethodExternalSecrets = "external-secrets"
+)
+
+// Config tells the bootstrap service what to run. Unknown fields are errors.
+type Config struct {
+	// Method by which the credential is had.
+	Method string `json:"method"`
+	// Platform is the workload type, e.g. github-actions.
+	Platform string `json:"platform"`
+	// JITConfig configures one runner, once (GitHub).
+	JITConfig string `json:"jit_config,omitempty"`
+	// RunnerToken registers the runner where JITConfig is empty.
+	RunnerToken string `json:"runner_token,omitempty"`
+	// RegistrationURL is where the runner registers to.
+	RegistrationURL string `json:"registration_url,omitempty"`
+	RunnerName      string `json:"runner_name"`
+	RunnerGroup     string `json:"runner_group,omitempty"`
+	// Labels of the runner.
+	Labels []string `json:"labels,omitempty"`
+	// ExpiresAt is when the credential stops to be of use (RFC 3339).
+	ExpiresAt *time.Time `json:"expires_at,omitempty"`
+	Runner    Runner     `json:"runner"`
+	// IdleTimeout and JobTimeout end the machine; zero means never.
+	IdleTimeout Duration `json:"idle_timeout,omitempty"`
+	JobTimeout  Duration `json:"job_timeout,omitempty"`
+	// Report is where phases are reported to, beside the log and the status file.
+	Report *ReportTo `json:"report,omitempty"`
+	// SPIFFE says how the machine attests.
+	SPIFFE *SPIFFE `json:"spiffe,omitempty"`
+}
+
+// Runner is the runner program.
+type Runner struct {
+	// DownloadURL is used only if InstallPath does not hold the runner.
+	DownloadURL string `json:"download_url,omitempty"`
+	// DownloadSHA256 of the download, in hexadecimal. Without it nothing is downloaded.
+	DownloadSHA256 string `json:"download_sha256,omitempty"`
+	InstallPath    string `json:"install_path,omitempty"`
+	WorkDir        string `json:"work_dir,omitempty"`
+	ConfigScript   string `json:"config_script,omitempty"`
+	RunScript      string `json:"run_script,omitempty"`
+	OS             string `json:"os,omitempty"`
+	Arch           string `json:"arch,omitempty"`
+}
+
+// SPIFFE holds what attestation needs.
+type SPIFFE struct {
+	Enabled   bool   `json:"enabled"`
+	Method    string `json:"method,omitempty"`
+	JoinToken string `json:"join_token,omitempty"`
+	SPIFFEID  string `json:"spiffe_id,omitempty"`
+	TPMDevice string `json:"tpm_device,omitempty"`
+}
+
+// ReportTo is the operator's endpoint for one machine's reports.
+type ReportTo struct {
+	// URL takes a POST of a Report.
+	URL string `json:"url"`
+	// Token is sent as a bearer token. It is good for this machine's reports only.
+	Token string `json:"token"`
+	// CABundle in PEM verifies the endpoint; empty means the system's.
+	CABundle string `json:"ca_bundle,omitempty"`
+}
+
+// Phase is how far the bootstrap service is.
+type Phase string
+
+// Phases in their order. Finished and Failed are last.
+const (
+	PhaseStarted     Phase = "Started"
+	PhaseDownloading Phase = "Downloading"
+	PhaseConfiguring Phase = "Configuring"
+	// PhaseListening: the runner is online and waits for a job.
+	PhaseListening Phase = "Listening"
+	PhaseRunning   Phase = "Running"
+	PhaseFinished  Phase = "Finished"
+	PhaseFailed    Phase = "Failed"
+)
+
+// Reasons why a machine ends.
+const (
+	ReasonJobDone           = "JobDone"
+	ReasonCredentialExpired = "CredentialExpired"
+	ReasonIdleTimeout       = "IdleTimeout"
+	ReasonJobTimeout        = "JobTimeout"
+	ReasonConfigInvalid     = "ConfigInvalid"
+	ReasonDownloadFailed    = "DownloadFailed"
+	ReasonRegistrationError = "RegistrationFailed"
+	ReasonRunnerFailed      = "RunnerFailed"
+	ReasonTerminated        = "Terminated"
+)
+
+// Report says what the bootstrap service does. It never holds a credential.
+type Report struct {
+	Phase Phase `json:"phase"`
+	// Reason is set with Finished and Failed.
+	Reason  string    `json:"reason,omitempty"`
+	Message string    `json:"message,omitempty"`
+	Time    time.Time `json:"time"`
+}
+
+// Duration is a time.Duration written as Go writes it, e.g. "30m0s".
+type Duration time.Duration
+
+// MarshalText writes the duration.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
+
+// UnmarshalText reads a duration.
+func (d *Duration) UnmarshalText(text []byte) error {
+	v, err := time.ParseDuration(string(text))
+	*d = Duration(v)
+
+	return err //nolint:wrapcheck // the parser's own words name the text
+}
