@@ -1,0 +1,204 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package log_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/leanovate/gopter"
+	"github.com/leanovate/gopter/gen"
+	"github.com/leanovate/gopter/prop"
+	"sigs.k8s.io/yaml"
+
+	"github.com/hyperfleet/hyperfleet/kit/log"
+)
+
+func TestParseLevel(t *testing.T) {
+	t.Parallel()
+
+	cases := map[string]struct {
+		text string
+		want slog.Level
+		err  error
+	}{
+		"empty is INFO":      {"", slog.LevelInfo, nil},
+		"DEBUG":              {"DEBUG", slog.LevelDebug, nil},
+		"lower case":         {"warn", slog.LevelWarn, nil},
+		"ERROR with a space": {" ERROR ", slog.LevelError, nil},
+		"unknown":            {"LOUD", slog.LevelInfo, log.ErrLevel},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			got, err := log.ParseLevel(tc.text)
+			if got != tc.want || !errors.Is(err, tc.err) {
+				t.Errorf("ParseLevel(%q) = %v, %v; want %v, %v", tc.text, got, err, tc.want, tc.err)
+			}
+		})
+	}
+}
+
+func TestParseFormat(t *testing.T) {
+	t.Parallel()
+
+	if got, err := log.ParseFormat("Text"); got != log.Text || err != nil {
+		t.Errorf("ParseFormat(Text) = %v, %v", got, err)
+	}
+
+	if got, err := log.ParseFormat(""); got != log.JSON || err != nil {
+		t.Errorf(`ParseFormat("") = %v, %v`, got, err)
+	}
+
+	if _, err := log.ParseFormat("xml"); !errors.Is(err, log.ErrFormat) {
+		t.Errorf("ParseFormat(xml) = %v, want %v", err, log.ErrFormat)
+	}
+}
+
+func TestLevelsAcrossTheBridge(t *testing.T) {
+	t.Parallel()
+
+	cases := map[string]struct {
+		level slog.Level
+		want  []string
+	}{
+		"info":  {slog.LevelInfo, []string{"INFO zero", "ERROR broken"}},
+		"debug": {slog.LevelDebug, []string{"INFO zero", "DEBUG one", "DEBUG four", "ERROR broken"}},
+		"error": {slog.LevelError, []string{"ERROR broken"}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			var out bytes.Buffer
+
+			logger := log.Logr(log.New(&out, log.Options{Level: tc.level})).WithName("x").WithValues("k", "v")
+			logger.Info("zero")
+			logger.V(1).Info("one")
+			logger.V(4).Info("four")
+			logger.V(5).Info("five")
+			logger.Error(errors.ErrUnsupported, "broken")
+
+			if got := lines(t, out.String()); strings.Join(got, "|") != strings.Join(tc.want, "|") {
+				t.Errorf("lines = %v, want %v", got, tc.want)
+			}
+		})
+	}
+}
+
+func lines(t *testing.T, out string) []string {
+	t.Helper()
+
+	var got []string
+
+	for line := range strings.Lines(out) {
+		var entry struct{ Level, Msg string }
+		if err := json.Unmarshal([]byte(line), &entry); err != nil {
+			t.Fatalf("line %q: %v", line, err)
+		}
+
+		got = append(got, entry.Level+" "+entry.Msg)
+	}
+
+	return got
+}
+
+// printings are the ways in which a value ends up as text.
+func printings(t *testing.T, s log.Secret) []string {
+	t.Helper()
+
+	type holder struct {
+		Name   string
+		Public log.Secret
+		hidden log.Secret
+	}
+
+	h := holder{Name: "x", Public: s, hidden: s}
+	got := []string{h.hidden.String()}
+
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "%d", "%t", "%08.3f", "%U"} {
+		got = append(got, fmt.Sprintf(verb, s), fmt.Sprintf(verb, &s), fmt.Sprintf(verb, h), fmt.Sprintf(verb, []log.Secret{s}))
+	}
+
+	for _, value := range []any{s, &s, h, map[string]log.Secret{"k": s}} {
+		asJSON, err := json.Marshal(value)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		asYAML, err := yaml.Marshal(value)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		got = append(got, string(asJSON), string(asYAML))
+	}
+
+	for _, format := range []log.Format{log.JSON, log.Text} {
+		var out bytes.Buffer
+
+		logger := log.New(&out, log.Options{Level: slog.LevelDebug, Format: format})
+		logger.Info("m", "a", s, "b", h, "c", []any{s}, slog.Group("g", "d", s))
+		logger.With("token", s.Reveal(), "runner_password", s.Reveal()).Debug("m", "X-Api-Key", s.Reveal())
+		log.Logr(logger).Info("m", "a", s, "b", h, "jitConfig", s.Reveal())
+		got = append(got, out.String())
+	}
+
+	return append(got, fmt.Errorf("log in with %s: %w", s, errors.ErrUnsupported).Error())
+}
+
+func TestSecretsAreNeverPrinted(t *testing.T) {
+	t.Parallel()
+
+	parameters := gopter.DefaultTestParameters()
+	parameters.MinSuccessfulTests = 100
+	properties := gopter.NewProperties(parameters)
+	properties.Property("no printing holds the text", prop.ForAll(func(text string) string {
+		text = "§" + text + "§"
+		for _, printed := range printings(t, log.NewSecret(text)) {
+			if strings.Contains(printed, text) || strings.Contains(printed, fmt.Sprintf("%x", text)) {
+				return "printed as " + printed
+			}
+		}
+
+		return ""
+	}, gen.AlphaString()))
+	properties.TestingRun(t)
+}
+
+func TestSecret(t *testing.T) {
+	t.Parallel()
+
+	var none log.Secret
+
+	full := log.NewSecret("hunter2")
+
+	if !none.Empty() || none.String() != "" || full.Empty() || full.String() != log.Redacted {
+		t.Errorf("none = %q, full = %q", none, full)
+	}
+
+	if full.Reveal() != "hunter2" || !full.Equal(log.NewSecret("hunter2")) || full.Equal(none) {
+		t.Error("a secret does not keep its text")
+	}
+}
+
+func TestKeysThatOnlyNameASecretAreKept(t *testing.T) {
+	t.Parallel()
+
+	var out bytes.Buffer
+
+	log.New(&out, log.Options{Format: log.Text}).Info("m", "secretName", "ci/token", "hasToken", true, "tokenFile", "token.txt")
+
+	for _, want := range []string{"secretName=ci/token", "hasToken=true", "tokenFile=token.txt"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is missing in %q", want, out.String())
+		}
+	}
+}
