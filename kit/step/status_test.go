@@ -1,0 +1,179 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package step_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/kit/step"
+)
+
+const finalizer = "test.hyperfleet.io/cleanup"
+
+func TestSaveWritesBeforeTheStepActs(t *testing.T) {
+	t.Parallel()
+
+	world, obj := newWorld(t, fresh())
+	steps := []step.Step[*widget]{{Condition: "A", Run: func(ctx context.Context, w *widget) step.Result {
+		w.Status.MachineID = "100"
+		if err := step.Save(ctx); err != nil {
+			return step.Fail(err)
+		}
+
+		if got := world.read(t).Status.MachineID; got != "100" {
+			t.Errorf("machine id on the server is %q before the step acts, want 100", got)
+		}
+
+		return step.Done()
+	}}}
+
+	if _, err := step.Run(t.Context(), &step.Runner{Client: world.client, Controller: "widget"}, obj, steps, obj); err != nil {
+		t.Fatal(err)
+	}
+
+	if got := world.read(t); !meta.IsStatusConditionTrue(got.Status.Conditions, step.Ready) || world.statusPatches != 2 {
+		t.Errorf("status = %+v after %d patches", got.Status, world.statusPatches)
+	}
+}
+
+func TestAStaleCopyCannotSave(t *testing.T) {
+	t.Parallel()
+
+	world, obj := newWorld(t, fresh())
+	other := world.read(t)
+	other.Status.MachineID = "99"
+
+	if err := world.client.Status().Update(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+
+	acted := false
+	steps := []step.Step[*widget]{{Condition: "A", Run: func(ctx context.Context, w *widget) step.Result {
+		w.Status.MachineID = "100"
+		if err := step.Save(ctx); err != nil {
+			return step.Fail(err)
+		}
+
+		acted = true
+
+		return step.Done()
+	}}}
+
+	result, err := step.Run(t.Context(), &step.Runner{Client: world.client, Controller: "widget"}, obj, steps, obj)
+	if err != nil || result.RequeueAfter <= 0 || acted {
+		t.Errorf("Run() = %v, %v, acted %v; want a quiet second try", result, err, acted)
+	}
+
+	if got := world.read(t).Status.MachineID; got != "99" {
+		t.Errorf("machine id = %q, want that of the first writer", got)
+	}
+}
+
+func TestSaveOutsideAStep(t *testing.T) {
+	t.Parallel()
+
+	if err := step.Save(t.Context()); !errors.Is(err, step.ErrOutsideStep) {
+		t.Errorf("Save() = %v", err)
+	}
+}
+
+func deleted(t *testing.T, finalizers ...string) (*world, *widget) {
+	t.Helper()
+
+	w := fresh()
+	w.Finalizers = finalizers
+	now := metav1.NewTime(start)
+	w.DeletionTimestamp = &now
+
+	return newWorld(t, w)
+}
+
+func TestFinalizeLetsGoOnlyWhenEverythingIsDone(t *testing.T) {
+	t.Parallel()
+
+	world, obj := deleted(t, finalizer, "other")
+	runner := &step.Runner{Client: world.client, Controller: "widget"}
+	steps := []step.Step[*[]string]{returns("Destroyed", step.Wait(time.Second, "Destroying", "VM 100 stops"))}
+
+	result, err := step.Finalize(t.Context(), runner, obj, finalizer, steps, new([]string))
+	if err != nil || result.RequeueAfter != time.Second || len(world.read(t).Finalizers) != 2 {
+		t.Errorf("Finalize() = %v, %v with finalizers %v", result, err, world.read(t).Finalizers)
+	}
+
+	steps[0] = returns("Destroyed", step.Done())
+
+	if _, err := step.Finalize(t.Context(), runner, world.read(t), finalizer, steps, new([]string)); err != nil {
+		t.Fatal(err)
+	}
+
+	got := world.read(t)
+	if len(got.Finalizers) != 1 || got.Finalizers[0] != "other" {
+		t.Errorf("finalizers = %v", got.Finalizers)
+	}
+
+	if ready := meta.FindStatusCondition(got.Status.Conditions, step.Ready); ready.Status != metav1.ConditionFalse {
+		t.Errorf("Ready = %v while the object is being deleted", ready)
+	}
+
+	patches := world.patches
+	if _, err := step.Finalize(t.Context(), runner, got, finalizer, steps, new([]string)); err != nil || world.patches != patches {
+		t.Errorf("a second Finalize did something: %v", err)
+	}
+}
+
+func TestFinalizeOfTheLastFinalizerEndsTheObject(t *testing.T) {
+	t.Parallel()
+
+	world, obj := deleted(t, finalizer)
+	steps := []step.Step[*[]string]{returns("Destroyed", step.Done())}
+
+	_, err := step.Finalize(t.Context(), &step.Runner{Client: world.client, Controller: "widget"},
+		obj, finalizer, steps, new([]string))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	err = world.client.Get(t.Context(), client.ObjectKeyFromObject(obj), &widget{})
+	if !apierrors.IsNotFound(err) {
+		t.Errorf("get = %v, want not found", err)
+	}
+}
+
+func TestFinalizeKeepsTheFinalizerWhenTheStatusCannotBeWritten(t *testing.T) {
+	t.Parallel()
+
+	world, obj := deleted(t, finalizer)
+	world.refuse = errBoom
+
+	_, err := step.Finalize(t.Context(), &step.Runner{Client: world.client, Controller: "widget"},
+		obj, finalizer, []step.Step[*[]string]{returns("Destroyed", step.Done())}, new([]string))
+	if !errors.Is(err, errBoom) || len(world.read(t).Finalizers) != 1 {
+		t.Errorf("err = %v, finalizers = %v", err, world.read(t).Finalizers)
+	}
+}
+
+func TestEnsureFinalizer(t *testing.T) {
+	t.Parallel()
+
+	world, obj := newWorld(t, fresh())
+	runner := &step.Runner{Client: world.client, Controller: "widget"}
+
+	for range 2 {
+		if err := step.EnsureFinalizer(t.Context(), runner, obj, finalizer); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	if got := world.read(t).Finalizers; len(got) != 1 || got[0] != finalizer || world.patches != 1 {
+		t.Errorf("finalizers = %v after %d patches", got, world.patches)
+	}
+}

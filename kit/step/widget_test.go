@@ -1,0 +1,104 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package step_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+)
+
+var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// widget is a custom resource as the API packages make them.
+type widget struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+
+	Status widgetStatus `json:"status"`
+}
+
+type widgetStatus struct {
+	ObservedGeneration int64              `json:"observedGeneration,omitempty"`
+	MachineID          string             `json:"machineID,omitempty"`
+	Conditions         []metav1.Condition `json:"conditions,omitempty"`
+}
+
+func (w *widget) StatusConditions() *[]metav1.Condition { return &w.Status.Conditions }
+
+func (w *widget) SetObservedGeneration(generation int64) { w.Status.ObservedGeneration = generation }
+
+func (w *widget) DeepCopyObject() runtime.Object {
+	out := &widget{TypeMeta: w.TypeMeta, Status: w.Status}
+	w.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
+	out.Status.Conditions = append([]metav1.Condition(nil), w.Status.Conditions...)
+
+	return out
+}
+
+// world is an API server with one widget, which counts and may refuse writes.
+type world struct {
+	client        client.Client
+	statusPatches int
+	patches       int
+	refuse        error
+}
+
+func newWorld(t *testing.T, w *widget) (*world, *widget) {
+	t.Helper()
+
+	group := schema.GroupVersion{Group: "test.hyperfleet.io", Version: "v1"}
+	scheme := runtime.NewScheme()
+	scheme.AddKnownTypes(group, &widget{})
+	metav1.AddToGroupVersion(scheme, group)
+
+	out := &world{}
+	out.client = fake.NewClientBuilder().WithScheme(scheme).WithObjects(w).WithStatusSubresource(&widget{}).
+		WithInterceptorFuncs(interceptor.Funcs{
+			SubResourcePatch: func(
+				ctx context.Context, c client.Client, sub string, obj client.Object,
+				patch client.Patch, opts ...client.SubResourcePatchOption,
+			) error {
+				out.statusPatches++
+				if out.refuse != nil {
+					return out.refuse
+				}
+
+				return c.SubResource(sub).Patch(ctx, obj, patch, opts...)
+			},
+			Patch: func(
+				ctx context.Context, c client.WithWatch, obj client.Object,
+				patch client.Patch, opts ...client.PatchOption,
+			) error {
+				out.patches++
+
+				return c.Patch(ctx, obj, patch, opts...)
+			},
+		}).Build()
+
+	return out, out.read(t)
+}
+
+// read gets the widget as the server has it.
+func (w *world) read(t *testing.T) *widget {
+	t.Helper()
+
+	got := &widget{}
+	if err := w.client.Get(t.Context(), client.ObjectKey{Namespace: "ci", Name: "w"}, got); err != nil {
+		t.Fatal(err)
+	}
+
+	return got
+}
+
+func fresh() *widget {
+	return &widget{ObjectMeta: metav1.ObjectMeta{Namespace: "ci", Name: "w", Generation: 3, UID: "u-1"}}
+}
