@@ -107,6 +107,18 @@ func (r Result) Also(condition string, status metav1.ConditionStatus, reason, me
 // IsDone says whether the step was done.
 func (r Result) IsDone() bool { return r.outcome == outcomeDone }
 
+// IsStalled says whether a person has to act.
+func (r Result) IsStalled() bool { return r.outcome == outcomeStall }
+
+// IsFailed says whether the step failed and is tried again with back-off.
+func (r Result) IsFailed() bool { return r.outcome == outcomeFail }
+
+// Reason is the word that the step's condition will have.
+func (r Result) Reason() string { return camel(r.reason) }
+
+// Message is the text that the step's condition will have.
+func (r Result) Message() string { return r.message }
+
 // String is the result in words, for logs and test output.
 func (r Result) String() string {
 	text := r.outcome
