@@ -1,0 +1,100 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import "time"
+
+// JobSpec asks for Count like jobs in one repository. Jobs of one request share
+// workflow runs of at most 256 jobs, GitHub's limit for a matrix.
+type JobSpec struct {
+	Repo        string        `json:"repo"` // OWNER/NAME
+	Labels      []string      `json:"labels"`
+	Count       int           `json:"count,omitempty"`       // default 1
+	Duration    time.Duration `json:"duration,omitempty"`    // nanoseconds; how long the runner sleeps
+	Command     string        `json:"command,omitempty"`     // run by the runner in place of sleeping
+	Name        string        `json:"name,omitempty"`        // default "build"
+	Workflow    string        `json:"workflow,omitempty"`    // default "CI"
+	Environment string        `json:"environment,omitempty"` // protected: the job waits until approved
+}
+
+// Job is one job and its story. Times are zero until reached.
+type Job struct {
+	ID          int64     `json:"id"`
+	RunID       int64     `json:"runId"`
+	Repo        string    `json:"repo"`
+	Name        string    `json:"name"`
+	Labels      []string  `json:"labels"`
+	Status      string    `json:"status"`     // queued, waiting, in_progress, completed
+	Conclusion  string    `json:"conclusion"` // success, failure, cancelled; empty until completed
+	Environment string    `json:"environment,omitempty"`
+	RunnerID    int64     `json:"runnerId,omitempty"`
+	RunnerName  string    `json:"runnerName,omitempty"`
+	Requeues    int       `json:"requeues,omitempty"` // assignments nobody picked up
+	QueuedAt    time.Time `json:"queuedAt,omitzero"`
+	StartedAt   time.Time `json:"startedAt,omitzero"`
+	CompletedAt time.Time `json:"completedAt,omitzero"`
+}
+
+// Runner is one registered runner.
+type Runner struct {
+	ID        int64    `json:"id"`
+	Name      string   `json:"name"`
+	Scope     string   `json:"scope"` // OWNER/NAME, OWNER, or enterprises/NAME
+	Group     string   `json:"group"`
+	Labels    []string `json:"labels"`
+	Online    bool     `json:"online"`
+	Busy      bool     `json:"busy"`
+	Ephemeral bool     `json:"ephemeral"`
+	JIT       bool     `json:"jit"`
+	JobID     int64    `json:"jobId,omitempty"`
+}
+
+// State is a snapshot.
+type State struct {
+	Now        time.Time      `json:"now"`
+	Jobs       []Job          `json:"jobs"`
+	Runners    []Runner       `json:"runners"`
+	Webhooks   WebhookCounts  `json:"webhooks"`
+	Requests   map[string]int `json:"requests"` // API calls by operation id
+	Registered int            `json:"registered"`
+}
+
+// WebhookCounts sums up webhook deliveries.
+type WebhookCounts struct {
+	Delivered  int `json:"delivered"` // answered 2xx
+	Failed     int `json:"failed"`    // refused, timed out or unreachable
+	Lost       int `json:"lost"`      // dropped by a fault
+	Duplicated int `json:"duplicated"`
+	Pending    int `json:"pending"`
+}
+
+// Faults are probabilities in [0,1] drawn from the seeded source, and delays.
+// The zero value injects nothing.
+type Faults struct {
+	WebhookLost        float64       `json:"webhookLost,omitempty"`
+	WebhookDuplicated  float64       `json:"webhookDuplicated,omitempty"`
+	WebhookReordered   float64       `json:"webhookReordered,omitempty"`
+	ServerError        float64       `json:"serverError,omitempty"`        // 502 before anything happens
+	SecondaryRateLimit float64       `json:"secondaryRateLimit,omitempty"` // 403 with Retry-After
+	RateLimit          float64       `json:"rateLimit,omitempty"`          // 403 as if the hour's calls were spent
+	RetryAfter         time.Duration `json:"retryAfter,omitempty"`         // default 60 s
+	JITDelay           time.Duration `json:"jitDelay,omitempty"`
+	RegistrationRefuse float64       `json:"registrationRefused,omitempty"` // config.sh and sessions refused
+	DeleteBusy         float64       `json:"deleteBusy,omitempty"`          // 422 though the runner is idle
+}
+
+// WebhookTarget sets where webhooks go. An empty URL stops them.
+type WebhookTarget struct {
+	URL    string `json:"url"`
+	Secret string `json:"secret,omitempty"`
+}
+
+// Violation is a breach of GitHub's contract by the caller or the simulator.
+type Violation struct {
+	Time    time.Time `json:"time"`
+	Kind    string    `json:"kind"` // request, response, unknown-path, webhook
+	Method  string    `json:"method,omitempty"`
+	Path    string    `json:"path,omitempty"`
+	Message string    `json:"message"`
+}

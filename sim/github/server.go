@@ -1,0 +1,259 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package github
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/rsa"
+	"errors"
+	"fmt"
+	mathrand "math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hyperfleet/hyperfleet/sim/github/control"
+)
+
+// Server is one simulated GitHub. Make it with New, serve Handler (and Control,
+// on a listener of its own), and Close it.
+type Server struct {
+	opts    Options
+	spec    *Spec
+	api     http.Handler
+	control http.Handler
+	ctx     context.Context //nolint:containedctx // lifetime of the server's goroutines and held polls
+	stop    context.CancelFunc
+	wg      sync.WaitGroup
+	kick    chan struct{} // wakes the deadline loop; capacity 1
+	mail    chan struct{} // wakes the webhook sender; capacity 1
+	client  *http.Client
+	shapes  *shapes
+
+	mu         sync.Mutex
+	rng        *mathrand.Rand
+	faults     control.Faults
+	ids        ids
+	repos      map[string]*repository // by lower-case full name
+	orgs       map[string]*account    // by lower-case login
+	groups     []*group
+	runners    map[int64]*runner
+	jobs       map[int64]*job
+	runs       map[int64]*workflowRun
+	queue      []*job // status queued, oldest first
+	tokens     map[string]*grant
+	creds      map[string]*credential
+	hooks      []*hook
+	outbox     []*delivery
+	sending    int
+	counts     control.WebhookCounts
+	requests   map[string]int
+	registered int
+	violations []control.Violation
+	runnerKey  *rsa.PrivateKey
+}
+
+// ids are the counters of the server, each the last id given out.
+type ids struct{ runner, job, run, label, delivery, group, token int64 }
+
+// account is the owner of repositories.
+type account struct {
+	id    int64
+	login string
+	user  bool
+}
+
+type repository struct {
+	id      int64
+	owner   *account
+	name    string
+	private bool
+}
+
+func (r *repository) fullName() string { return r.owner.login + "/" + r.name }
+
+// group is a runner group. Repository-level runners have the group Default too.
+type group struct {
+	id         int64
+	scope      scope
+	name       string
+	visibility string
+	selected   map[string]bool // lower-case names
+}
+
+// New builds a server from options and starts its background work.
+func New(opts Options) (*Server, error) {
+	opts.setDefaults()
+	if err := opts.check(); err != nil {
+		return nil, err
+	}
+	spec, shapes := opts.Spec, (*shapes)(nil)
+	var err error
+	if spec == nil {
+		if spec, err = LoadSpec(); err != nil {
+			return nil, err
+		}
+	}
+	if shapes, err = loadShapes(); err != nil {
+		return nil, err
+	}
+	s := &Server{
+		opts: opts, spec: spec, shapes: shapes, faults: opts.Faults,
+		kick: make(chan struct{}, 1), mail: make(chan struct{}, 1),
+		client: &http.Client{Timeout: opts.HookTimeout, Transport: &http.Transport{Proxy: nil}},
+		rng:    mathrand.New(mathrand.NewPCG(opts.Seed, 0x6f726765)), //nolint:gosec // faults must be repeatable
+		ids:    ids{job: 30_000_000_000, run: 5_400_000_000, label: 100, delivery: 25_000_000_000, group: 1},
+		repos:  map[string]*repository{}, orgs: map[string]*account{},
+		runners: map[int64]*runner{}, jobs: map[int64]*job{}, runs: map[int64]*workflowRun{},
+		tokens: map[string]*grant{}, creds: map[string]*credential{}, requests: map[string]int{},
+	}
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	if err := s.populate(); err != nil {
+		return nil, err
+	}
+	s.api, s.control = s.routes(), s.controlRoutes()
+	s.wg.Go(s.watchDeadlines)
+	s.wg.Go(s.sendWebhooks)
+	return s, nil
+}
+
+func (s *Server) populate() error {
+	for _, repo := range s.opts.Repos {
+		login, name, _ := strings.Cut(repo.FullName, "/")
+		owner, ok := s.orgs[strings.ToLower(login)]
+		if !ok {
+			owner = &account{id: 33435682 + int64(len(s.orgs)), login: login, user: repo.UserOwned}
+			s.orgs[strings.ToLower(login)] = owner
+		}
+		s.repos[strings.ToLower(repo.FullName)] = &repository{
+			id: 445650657 + int64(len(s.repos)), owner: owner, name: name, private: repo.Private,
+		}
+	}
+	for _, g := range s.opts.Groups {
+		if err := s.addGroup(g); err != nil {
+			return err
+		}
+	}
+	for _, h := range s.opts.Hooks {
+		s.hooks = append(s.hooks, &hook{Hook: h})
+	}
+	return s.addCredentials()
+}
+
+func (s *Server) addGroup(g Group) error {
+	sc := scope{kind: scopeOrg, name: strings.ToLower(g.Owner)}
+	if slug, ok := strings.CutPrefix(sc.name, "enterprises/"); ok {
+		sc = scope{kind: scopeEnterprise, name: slug}
+	} else if s.orgs[sc.name] == nil || s.orgs[sc.name].user {
+		return fmt.Errorf("add runner group %q: no organisation %q", g.Name, g.Owner)
+	}
+	visibility := g.Visibility
+	if visibility == "" {
+		visibility = "all"
+	}
+	s.ids.group++
+	added := &group{id: s.ids.group, scope: sc, name: g.Name, visibility: visibility, selected: map[string]bool{}}
+	for _, name := range g.Selected {
+		added.selected[strings.ToLower(name)] = true
+	}
+	s.groups = append(s.groups, added)
+	return nil
+}
+
+// Handler serves the API under / and /api/v3/, and the runner service.
+func (s *Server) Handler() http.Handler { return s.api }
+
+// Control serves the control API. Anyone who reaches it may do anything.
+func (s *Server) Control() http.Handler { return s.control }
+
+// Close stops background work and ends held polls.
+func (s *Server) Close() {
+	s.stop()
+	s.wg.Wait()
+	s.client.CloseIdleConnections()
+}
+
+// Violations returns the breaches seen so far.
+func (s *Server) Violations() []control.Violation {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]control.Violation(nil), s.violations...)
+}
+
+// TakeViolations returns the breaches seen so far and forgets them.
+func (s *Server) TakeViolations() []control.Violation {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	taken := s.violations
+	s.violations = nil
+	return taken
+}
+
+// violate records a breach. The caller holds no lock.
+func (s *Server) violate(kind, method, path string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.violateLocked(kind, method, path, err)
+}
+
+func (s *Server) violateLocked(kind, method, path string, err error) {
+	s.opts.Log.Error("contract violation", "kind", kind, "method", method, "path", path, "error", err)
+	s.violations = append(s.violations, control.Violation{
+		Time: s.now(), Kind: kind, Method: method, Path: path, Message: err.Error(),
+	})
+}
+
+// SetFaults replaces the faults.
+func (s *Server) SetFaults(f control.Faults) error {
+	if err := checkFaults(f); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.faults = f
+	return nil
+}
+
+// SetWebhook points every hook at a target; an empty URL stops webhooks.
+func (s *Server) SetWebhook(target control.WebhookTarget) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, h := range s.hooks {
+		h.URL, h.Secret = target.URL, target.Secret
+	}
+}
+
+func (s *Server) now() time.Time { return s.opts.Clock.Now() }
+
+// chance draws from the seeded source. The lock is held.
+func (s *Server) chance(p float64) bool { return p > 0 && s.rng.Float64() < p }
+
+func poke(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}
+
+// lock takes the lock and brings the state up to now.
+func (s *Server) lock() {
+	s.mu.Lock()
+	s.advance(s.now())
+}
+
+// key returns the key all simulated runners sign with; one is enough, for the
+// client id tells them apart. The lock is held.
+func (s *Server) key() (*rsa.PrivateKey, error) {
+	if s.runnerKey != nil {
+		return s.runnerKey, nil
+	}
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		return nil, errors.Join(errors.New("make the runners' key"), err)
+	}
+	s.runnerKey = key
+	return key, nil
+}

@@ -1,0 +1,264 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package simrunner
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/hyperfleet/hyperfleet/sim/github/protocol"
+)
+
+const (
+	renewEvery   = 5 * time.Second
+	connectTries = 5
+	pollTries    = 30
+)
+
+// Results as the runner reports and prints them.
+var resultWords = map[string]string{ //nolint:gochecknoglobals // read-only table
+	"succeeded": "Succeeded", "failed": "Failed", "canceled": "Canceled",
+}
+
+// listener is one run.sh: a session and the jobs it takes.
+type listener struct {
+	*Program
+
+	client  *client
+	config  protocol.Config
+	session string
+}
+
+func (p *Program) run(ctx context.Context, args []string) int {
+	flags := flag.NewFlagSet("run", flag.ContinueOnError)
+	flags.SetOutput(p.Stderr)
+	blob := flags.String("jitconfig", p.input("jitconfig"), "encoded JIT configuration")
+	once := flags.Bool("once", false, "exit after one job")
+	if err := flags.Parse(args); err != nil {
+		return ExitTerminated
+	}
+	config, err := p.settings(*blob)
+	if err != nil {
+		fmt.Fprintln(p.Stderr, err)
+		return ExitTerminated
+	}
+	l := &listener{Program: p, config: config, client: newClient(config.Runner.ServerURL)}
+	code := l.connect(ctx)
+	if code != ExitSuccess {
+		return code
+	}
+	return l.listen(ctx, *once || config.Runner.Ephemeral == "True")
+}
+
+func (p *Program) settings(blob string) (protocol.Config, error) {
+	if blob == "" {
+		return p.load()
+	}
+	config, err := protocol.DecodeJIT(blob)
+	if err != nil {
+		return protocol.Config{}, fmt.Errorf("read --jitconfig: %w", err)
+	}
+	return config, p.save(config)
+}
+
+// connect opens the session. It returns the exit code, or ExitSuccess to go on.
+func (l *listener) connect(ctx context.Context) int {
+	var session protocol.SessionReply
+	err := l.client.retry(ctx, connectTries, func() error {
+		if err := l.client.login(ctx, l.config); err != nil {
+			return err
+		}
+		_, err := l.client.call(ctx, callTimeout, http.MethodPost, protocol.PathSessions, nil, &session)
+		return err
+	})
+	var refused *statusError
+	switch {
+	case err == nil:
+		l.session = session.SessionID
+		fmt.Fprintf(l.Stdout, "\n√ Connected to GitHub\n\nCurrent runner version: '%s'\n", version)
+		return ExitSuccess
+	case ctx.Err() != nil:
+		return ExitSuccess
+	case refusedWith(err, http.StatusConflict):
+		fmt.Fprintln(l.Stderr, "A session for this runner already exists.")
+		return ExitSessionConflict
+	case errors.As(err, &refused) && refused.code < 500:
+		fmt.Fprintln(l.Stderr, "Failed to create a session. The runner registration has been deleted from the server, please re-configure. Runner registrations are automatically deleted for runners that have not connected to the service recently.")
+		return ExitTerminated
+	}
+	fmt.Fprintln(l.Stderr, "An error occurred:", err)
+	return ExitRetryable
+}
+
+func (l *listener) say(format string, args ...any) {
+	fmt.Fprintf(l.Stdout, time.Now().UTC().Format("2006-01-02 15:04:05Z")+": "+format+"\n", args...)
+}
+
+// listen takes jobs until it is told to stop, or one job when once is set.
+func (l *listener) listen(ctx context.Context, once bool) int {
+	l.say("Listening for Jobs")
+	for {
+		message, err := l.poll(ctx)
+		switch {
+		case ctx.Err() != nil:
+			fmt.Fprintln(l.Stdout, "Exiting...")
+			l.close()
+			return ExitSuccess
+		case refusedWith(err, http.StatusUnauthorized):
+			fmt.Fprintln(l.Stderr, "The runner registration has been deleted from the server, please re-configure.")
+			return ExitTerminated
+		case err != nil:
+			fmt.Fprintln(l.Stderr, "An error occurred:", err)
+			l.close()
+			return ExitRetryable
+		case message == nil:
+			continue
+		}
+		took := l.take(ctx, message)
+		if took && once {
+			l.close()
+			l.forget()
+			return ExitSuccess
+		}
+	}
+}
+
+func (l *listener) poll(ctx context.Context) (*protocol.Message, error) {
+	var message protocol.Message
+	var status int
+	err := l.client.retry(ctx, pollTries, func() (err error) {
+		status, err = l.client.call(ctx, pollTimeout, http.MethodGet,
+			protocol.PathMessages+"?session="+l.session, nil, &message)
+		return err
+	})
+	if err != nil || status == http.StatusNoContent {
+		return nil, err
+	}
+	return &message, nil
+}
+
+// close ends the session. The job's end may have removed the runner already.
+func (l *listener) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	defer cancel()
+	_, _ = l.client.call(ctx, callTimeout, http.MethodDelete, protocol.PathSessions+"/"+l.session, nil, nil)
+}
+
+// take runs one job; false when it could not be acquired.
+func (l *listener) take(ctx context.Context, message *protocol.Message) bool {
+	path := protocol.PathJobs + "/" + strconv.FormatInt(message.JobID, 10)
+	body := protocol.JobRequest{SessionID: l.session}
+	if _, err := l.client.call(ctx, callTimeout, http.MethodPost, path+"/acquire", body, nil); err != nil {
+		l.say("Skipping message Job. Job message not found")
+		return false
+	}
+	l.say("Running job: %s", message.Name)
+	body.Result = l.execute(ctx, message, path)
+	finish := context.WithoutCancel(ctx)
+	if err := l.client.retry(finish, connectTries, func() error {
+		_, err := l.client.call(finish, callTimeout, http.MethodPost, path+"/finish", body, nil)
+		return err
+	}); err != nil {
+		fmt.Fprintln(l.Stderr, "report the job's result:", err)
+	}
+	l.say("Job %s completed with result: %s", message.Name, resultWords[body.Result])
+	return true
+}
+
+// execute runs the job and its hooks and returns the result to report.
+func (l *listener) execute(ctx context.Context, message *protocol.Message, path string) string {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	renewed := make(chan struct{})
+	go func() {
+		defer close(renewed)
+		l.renew(ctx, cancel, path)
+	}()
+	result := "succeeded"
+	for _, step := range []func() error{
+		func() error { return l.hook(ctx, "STARTED") },
+		func() error { return l.work(ctx, message) },
+	} {
+		if err := step(); err != nil {
+			result = "failed"
+			fmt.Fprintln(l.Stderr, "##[error]", err)
+			break
+		}
+	}
+	if ctx.Err() != nil {
+		result = "canceled"
+	}
+	if err := l.hook(context.WithoutCancel(ctx), "COMPLETED"); err != nil && result == "succeeded" {
+		result = "failed"
+	}
+	cancel()
+	<-renewed
+	return result
+}
+
+// renew keeps the job alive and stops it when the server says so.
+func (l *listener) renew(ctx context.Context, stop context.CancelFunc, path string) {
+	tick := time.NewTicker(renewEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		var reply protocol.JobReply
+		_, err := l.client.call(ctx, callTimeout, http.MethodPost, path+"/renew",
+			protocol.JobRequest{SessionID: l.session}, &reply)
+		if reply.Cancelled || refusedWith(err, http.StatusNotFound) || refusedWith(err, http.StatusUnauthorized) {
+			stop()
+			return
+		}
+	}
+}
+
+// hook runs the script named by ACTIONS_RUNNER_HOOK_JOB_STARTED or _COMPLETED.
+func (l *listener) hook(ctx context.Context, when string) error {
+	script := l.Getenv("ACTIONS_RUNNER_HOOK_JOB_" + when)
+	if script == "" {
+		return nil
+	}
+	return l.command(ctx, script)
+}
+
+func (l *listener) work(ctx context.Context, message *protocol.Message) error {
+	if message.Command != "" {
+		return l.command(ctx, "/bin/sh", "-c", message.Command)
+	}
+	select {
+	case <-time.After(message.Duration):
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+func (l *listener) command(ctx context.Context, name string, args ...string) error {
+	dir := filepath.Join(l.Root, l.config.Runner.WorkFolder)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("make work folder: %w", err)
+	}
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, l.Stdout, l.Stderr
+	cmd.Env = append(os.Environ(), "GITHUB_ACTIONS=true", "CI=true", "RUNNER_NAME="+l.config.Runner.AgentName)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
+	cmd.WaitDelay = 5 * time.Second
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("run step: %w", err)
+	}
+	return nil
+}

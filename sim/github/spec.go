@@ -1,0 +1,179 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package github
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"sort"
+	"strings"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/getkin/kin-openapi/openapi3filter"
+	"github.com/getkin/kin-openapi/routers"
+)
+
+//go:embed openapi/*.json
+var descriptions embed.FS
+
+// Spec is GitHub's OpenAPI description, ready to check requests, replies and
+// webhooks. It is read-only and may be shared by servers.
+type Spec struct {
+	operations []*operation
+	webhooks   map[string]*openapi3.SchemaRef // by action
+	basicError *openapi3.SchemaRef
+}
+
+// operation is one method of one path.
+type operation struct {
+	id     string
+	method string
+	path   string
+	route  *routers.Route
+}
+
+// LoadSpec reads the embedded extracts.
+func LoadSpec() (*Spec, error) {
+	spec := &Spec{webhooks: map[string]*openapi3.SchemaRef{}}
+	for _, name := range []string{"openapi/api.github.com.json", "openapi/ghec.json"} {
+		raw, err := descriptions.ReadFile(name)
+		if err != nil {
+			return nil, fmt.Errorf("read %s: %w", name, err)
+		}
+		doc, err := openapi3.NewLoader().LoadFromData(raw)
+		if err != nil {
+			return nil, fmt.Errorf("parse %s: %w", name, err)
+		}
+		spec.add(doc)
+	}
+	if spec.basicError == nil || len(spec.webhooks) != 4 {
+		return nil, errors.New("read the OpenAPI extracts: an error or webhook schema is missing")
+	}
+	sort.Slice(spec.operations, func(i, j int) bool { return spec.operations[i].id < spec.operations[j].id })
+	return spec, nil
+}
+
+func (s *Spec) add(doc *openapi3.T) {
+	for path, item := range doc.Paths.Map() {
+		for method, op := range item.Operations() {
+			s.operations = append(s.operations, &operation{
+				id: op.OperationID, method: method, path: path,
+				route: &routers.Route{Spec: doc, Path: path, PathItem: item, Method: method, Operation: op},
+			})
+		}
+	}
+	for action, name := range map[string]string{
+		"queued": "queued", "waiting": "waiting", "in_progress": "in-progress", "completed": "completed",
+	} {
+		if schema, ok := doc.Components.Schemas["webhook-workflow-job-"+name]; ok {
+			s.webhooks[action] = schema
+		}
+	}
+	if s.basicError == nil {
+		s.basicError = doc.Components.Schemas["basic-error"]
+	}
+}
+
+func filterOptions() *openapi3filter.Options {
+	return &openapi3filter.Options{
+		MultiError:            true,
+		IncludeResponseStatus: true,
+		SkipSettingDefaults:   true,
+		AuthenticationFunc:    openapi3filter.NoopAuthenticationFunc,
+	}
+}
+
+// input prepares a request for checks. The path parameters are escaped values
+// as the mux matched them.
+func (op *operation) input(r *http.Request, params map[string]string) *openapi3filter.RequestValidationInput {
+	return &openapi3filter.RequestValidationInput{
+		Request: r, PathParams: params, Route: op.route, Options: filterOptions(),
+	}
+}
+
+// checkRequest compares a request with the description, stricter than GitHub:
+// an undocumented query parameter is a breach too, for it is mostly a typo.
+func (op *operation) checkRequest(ctx context.Context, in *openapi3filter.RequestValidationInput) error {
+	if err := openapi3filter.ValidateRequest(ctx, in); err != nil {
+		return fmt.Errorf("request does not match the description: %w", err)
+	}
+	for name := range in.Request.URL.Query() {
+		if !op.hasQuery(name) {
+			return fmt.Errorf("query parameter %q is not described for %s", name, op.id)
+		}
+	}
+	return nil
+}
+
+func (op *operation) hasQuery(name string) bool {
+	for _, params := range []openapi3.Parameters{op.route.Operation.Parameters, op.route.PathItem.Parameters} {
+		if params.GetByInAndName(openapi3.ParameterInQuery, name) != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// checkReply compares a reply with the description. GitHub leaves common errors
+// (401, 403, 404, 429, 5xx) out of most operations; those must be basic errors.
+func (s *Spec) checkReply(ctx context.Context, in *openapi3filter.RequestValidationInput, status int, header http.Header, body []byte) error {
+	op := in.Route.Operation
+	if op.Responses.Status(status) != nil {
+		out := &openapi3filter.ResponseValidationInput{
+			RequestValidationInput: in, Status: status, Header: header, Options: filterOptions(),
+		}
+		out.SetBodyBytes(body)
+		if err := openapi3filter.ValidateResponse(ctx, out); err != nil {
+			return fmt.Errorf("reply %d does not match the description: %w", status, err)
+		}
+		return nil
+	}
+	if status != 400 && status != 401 && status != 403 && status != 404 && status != 429 && status < 500 {
+		return fmt.Errorf("reply %d is not described for %s", status, op.OperationID)
+	}
+	return checkJSON(s.basicError, body)
+}
+
+// checkWebhook compares a workflow_job payload with the schema of its action.
+func (s *Spec) checkWebhook(action string, body []byte) error {
+	schema, ok := s.webhooks[action]
+	if !ok {
+		return fmt.Errorf("webhook action %q is not described", action)
+	}
+	return checkJSON(schema, body)
+}
+
+func checkJSON(schema *openapi3.SchemaRef, body []byte) error {
+	value, err := decodeAny(body)
+	if err != nil {
+		return fmt.Errorf("parse body: %w", err)
+	}
+	if err := schema.Value.VisitJSON(value, openapi3.MultiErrors()); err != nil {
+		return fmt.Errorf("body does not match the schema: %w", err)
+	}
+	return nil
+}
+
+// pathNames lists the parameter names of a path template, in order.
+func pathNames(path string) []string {
+	var names []string
+	for part := range strings.SplitSeq(path, "/") {
+		if name, ok := strings.CutPrefix(part, "{"); ok {
+			names = append(names, strings.TrimSuffix(name, "}"))
+		}
+	}
+	return names
+}
+
+func escapeParams(names []string, value func(string) string) map[string]string {
+	params := make(map[string]string, len(names))
+	for _, name := range names {
+		params[name] = url.PathEscape(value(name))
+	}
+	return params
+}
