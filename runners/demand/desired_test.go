@@ -1,0 +1,196 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package demand_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/hyperfleet/hyperfleet/runners/demand"
+)
+
+func start() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) }
+
+func claim(name string, state demand.ClaimState, ago time.Duration) demand.Claim {
+	return demand.Claim{Name: name, State: state, CreatedAt: start().Add(-ago), IdleSince: start().Add(-ago)}
+}
+
+func claims(n int, state demand.ClaimState) []demand.Claim {
+	out := make([]demand.Claim, 0, n)
+	for i := range n {
+		out = append(out, claim(string(state)+"-"+string(rune('a'+i)), state, time.Minute))
+	}
+
+	return out
+}
+
+func deletions(reason string, names ...string) []demand.Deletion {
+	out := make([]demand.Deletion, 0, len(names))
+	for _, name := range names {
+		out = append(out, demand.Deletion{Name: name, Reason: reason})
+	}
+
+	return out
+}
+
+func TestDesired(t *testing.T) {
+	t.Parallel()
+
+	const delay = 5 * time.Minute
+
+	mix := func(lists ...[]demand.Claim) []demand.Claim {
+		var out []demand.Claim
+		for _, list := range lists {
+			out = append(out, list...)
+		}
+
+		return out
+	}
+
+	tests := map[string]struct {
+		in   demand.Input
+		want demand.Decision
+	}{
+		"nothing to do": {
+			in:   demand.Input{Max: 10},
+			want: demand.Decision{Reason: demand.ReasonSteady},
+		},
+		"one machine per queued job": {
+			in:   demand.Input{Max: 10, Queued: 3},
+			want: demand.Decision{Desired: 3, Create: 3, Reason: demand.ReasonScalingUp},
+		},
+		"the minimum is kept without jobs": {
+			in:   demand.Input{Min: 2, Max: 10},
+			want: demand.Decision{Desired: 2, Create: 2, Reason: demand.ReasonScalingUp},
+		},
+		"the maximum bounds": {
+			in:   demand.Input{Max: 4, Queued: 9},
+			want: demand.Decision{Desired: 4, Create: 4, Reason: demand.ReasonScalingUp},
+		},
+		"at the maximum jobs wait": {
+			in:   demand.Input{Max: 2, Queued: 3, Claims: claims(2, demand.ClaimBusy)},
+			want: demand.Decision{Desired: 2, Reason: demand.ReasonAtMaximum},
+		},
+		"machines on their way stand for queued jobs": {
+			in: demand.Input{Max: 10, Queued: 3, Claims: mix(
+				claims(1, demand.ClaimPending), claims(1, demand.ClaimBooting), claims(1, demand.ClaimIdle))},
+			want: demand.Decision{Desired: 3, Reason: demand.ReasonSteady},
+		},
+		"busy machines don't stand for queued jobs": {
+			in:   demand.Input{Max: 10, Queued: 2, Claims: claims(3, demand.ClaimBusy)},
+			want: demand.Decision{Desired: 5, Create: 2, Reason: demand.ReasonScalingUp},
+		},
+		"finishing machines take room but no job": {
+			in:   demand.Input{Max: 3, Queued: 3, Claims: claims(2, demand.ClaimFinishing)},
+			want: demand.Decision{Desired: 3, Create: 1, Reason: demand.ReasonScalingUp},
+		},
+		"no room until finished ones are gone": {
+			in:   demand.Input{Max: 2, Queued: 1, Claims: claims(2, demand.ClaimFinishing)},
+			want: demand.Decision{Desired: 1, Reason: demand.ReasonFinishing},
+		},
+		"idle machines are kept for the delay": {
+			in:   demand.Input{Max: 3, ScaleDownDelay: delay, Claims: claims(1, demand.ClaimIdle)},
+			want: demand.Decision{Reason: demand.ReasonIdleSurplus, After: delay - time.Minute},
+		},
+		"the longest idle go first, and only as many as are too many": {
+			in: demand.Input{Min: 1, Max: 3, ScaleDownDelay: delay, Claims: []demand.Claim{
+				claim("young", demand.ClaimIdle, 6*time.Minute), claim("old", demand.ClaimIdle, 9*time.Minute),
+			}},
+			want: demand.Decision{Desired: 1, Delete: deletions(demand.DeleteSurplus, "old"), Reason: demand.ReasonScalingDown},
+		},
+		"an idle machine is kept for the job that is queued": {
+			in: demand.Input{Max: 3, Queued: 1, Claims: []demand.Claim{
+				claim("idle", demand.ClaimIdle, time.Hour), claim("new", demand.ClaimBooting, time.Second),
+			}},
+			want: demand.Decision{Desired: 1, Reason: demand.ReasonIdleSurplus},
+		},
+		"a lowered maximum never ends busy machines": {
+			in:   demand.Input{Max: 1, Claims: claims(3, demand.ClaimBusy)},
+			want: demand.Decision{Desired: 1, Reason: demand.ReasonIdleSurplus},
+		},
+		"an idle timeout replaces a machine of the minimum": {
+			in: demand.Input{Min: 1, Max: 5, IdleTimeout: delay, Claims: []demand.Claim{claim("stale", demand.ClaimIdle, delay)}},
+			want: demand.Decision{
+				Desired: 1, Create: 1, Delete: deletions(demand.DeleteIdleTimeout, "stale"), Reason: demand.ReasonReplacing,
+			},
+		},
+		"the replacement waits for room": {
+			in: demand.Input{Min: 1, Max: 1, IdleTimeout: delay, Claims: []demand.Claim{claim("stale", demand.ClaimIdle, delay)}},
+			want: demand.Decision{
+				Desired: 1, Delete: deletions(demand.DeleteIdleTimeout, "stale"), Reason: demand.ReasonFinishing,
+			},
+		},
+		"an idle timeout is woken up for": {
+			in:   demand.Input{Min: 1, Max: 1, IdleTimeout: delay, Claims: claims(1, demand.ClaimIdle)},
+			want: demand.Decision{Desired: 1, Reason: demand.ReasonSteady, After: delay - time.Minute},
+		},
+		"a lifetime ends machines, busy ones excepted": {
+			in: demand.Input{Max: 5, MaxLifetime: time.Hour, Claims: []demand.Claim{
+				claim("idle", demand.ClaimIdle, time.Hour), claim("booting", demand.ClaimBooting, time.Hour),
+				claim("busy", demand.ClaimBusy, 2*time.Hour),
+			}},
+			want: demand.Decision{
+				Desired: 1, Delete: deletions(demand.DeleteMaxLifetime, "idle", "booting"), Reason: demand.ReasonReplacing,
+			},
+		},
+		"a failure delays": {
+			in:   demand.Input{Max: 5, Queued: 2, Failures: 2, LastFailure: start().Add(-time.Second)},
+			want: demand.Decision{Desired: 2, Reason: demand.ReasonBackingOff, After: time.Second},
+		},
+		"after few failures all are made": {
+			in:   demand.Input{Max: 5, Queued: 2, Failures: 2, LastFailure: start().Add(-time.Minute)},
+			want: demand.Decision{Desired: 2, Create: 2, Reason: demand.ReasonScalingUp},
+		},
+		"after many failures one is tried": {
+			in:   demand.Input{Max: 5, Queued: 4, Failures: 3, LastFailure: start().Add(-time.Minute)},
+			want: demand.Decision{Desired: 4, Create: 1, Reason: demand.ReasonBackingOff},
+		},
+		"and no second while it is tried": {
+			in: demand.Input{
+				Max: 5, Queued: 4, Failures: 3, LastFailure: start().Add(-time.Minute), Claims: claims(1, demand.ClaimBooting),
+			},
+			want: demand.Decision{Desired: 4, Reason: demand.ReasonBackingOff},
+		},
+		"negative numbers are none": {
+			in:   demand.Input{Min: -1, Max: -1, Queued: -4},
+			want: demand.Decision{Reason: demand.ReasonSteady},
+		},
+	}
+
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			test.in.Now = start()
+			got := demand.Desired(test.in)
+
+			if got.Message == "" {
+				t.Error("the decision has no message")
+			}
+
+			ignore := cmp.Options{
+				cmpopts.IgnoreFields(demand.Decision{}, "Message"), cmpopts.IgnoreFields(demand.Deletion{}, "Message"),
+				cmpopts.EquateEmpty(),
+			}
+			if diff := cmp.Diff(test.want, got, ignore); diff != "" {
+				t.Errorf("Desired (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestBackoff(t *testing.T) {
+	t.Parallel()
+
+	for failures, want := range map[int]time.Duration{
+		-1: 0, 0: 0, 1: time.Second, 2: 2 * time.Second, 5: 16 * time.Second, 9: 256 * time.Second, 10: 5 * time.Minute, 1 << 30: 5 * time.Minute,
+	} {
+		if got := demand.Backoff(failures); got != want {
+			t.Errorf("Backoff(%d) = %s, want %s", failures, got, want)
+		}
+	}
+}

@@ -1,0 +1,15 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package github is the workload boundary for GitHub Actions: github.com, GitHub
+// Enterprise Cloud and GitHub Enterprise Server.
+//
+// New makes the workload.Provider of one repository or organisation, authenticated as
+// an installation of a GitHub App or by a personal access token. Webhooks reads
+// workflow_job webhooks; it is pure and needs no provider. RunnerName, RunnerLabels and
+// ScopeOf are the rules that a claim, a pool and a template share.
+//
+// Wire formats are those of the REST API version 2022-11-28
+// (https://docs.github.com/rest/actions) and of the webhook workflow_job
+// (https://docs.github.com/webhooks/webhook-events-and-payloads#workflow_job).
+package github

@@ -1,0 +1,85 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package github
+
+import (
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/workload"
+)
+
+const (
+	// maxRunnerName is the longest name that the runner's configuration takes.
+	maxRunnerName = 64
+	uidLength     = 8
+)
+
+// RunnerName gives the name of a claim's runner: the claim's name and the first eight
+// characters of its uid, at most 64 characters. The claim's name is what is cut, so that
+// two claims never share a runner's name.
+func RunnerName(claim string, uid types.UID) string {
+	suffix := string(uid)
+	if len(suffix) > uidLength {
+		suffix = suffix[:uidLength]
+	}
+
+	if suffix == "" {
+		return claim[:min(len(claim), maxRunnerName)]
+	}
+
+	room := maxRunnerName - len(suffix) - 1
+	if len(claim) > room {
+		claim = strings.TrimRight(claim[:room], "-")
+	}
+
+	return claim + "-" + suffix
+}
+
+// DefaultLabels are the labels that every runner has.
+func DefaultLabels() []string { return []string{"self-hosted", "hyperfleet", "ephemeral"} }
+
+// RunnerLabels gives the labels of a runner: the default ones and those configured,
+// each once. GitHub compares labels without regard to case.
+func RunnerLabels(configured []string) []string {
+	labels := DefaultLabels()
+	seen := make(map[string]bool, len(labels)+len(configured))
+
+	for _, label := range labels {
+		seen[label] = true
+	}
+
+	for _, label := range configured {
+		label = strings.TrimSpace(label)
+		if key := strings.ToLower(label); label != "" && !seen[key] {
+			seen[key] = true
+
+			labels = append(labels, label)
+		}
+	}
+
+	return labels
+}
+
+// ScopeOf gives the scope of a pool's runners: what the pool says if it says anything,
+// else what its template says. A repository takes precedence over an organisation. A
+// template with only an owner means that organisation. Either argument may be nil.
+func ScopeOf(pool *v1alpha1.GitHubActionsConfig, template *v1alpha1.GitHubBootstrap) workload.Scope {
+	switch {
+	case pool != nil && pool.Repository != "":
+		return workload.Scope{Repository: pool.Repository}
+	case pool != nil && pool.Organization != "":
+		return workload.Scope{Organization: pool.Organization}
+	case template == nil:
+		return workload.Scope{}
+	case template.Repository != "" && template.Owner != "":
+		return workload.Scope{Repository: template.Owner + "/" + template.Repository}
+	case template.Organization != "":
+		return workload.Scope{Organization: template.Organization}
+	default:
+		return workload.Scope{Organization: template.Owner}
+	}
+}
