@@ -1,0 +1,187 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeproc
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+const (
+	fieldOwner       = "hyperfleet-local"
+	establishTimeout = 30 * time.Second
+	establishPoll    = 50 * time.Millisecond
+	yamlBuffer       = 4096
+)
+
+// Apply applies every object in the YAML or JSON files at the paths, server side:
+// files as they are, folders with all that is in them, CRDs before all else. It
+// returns when the CRDs among them are served. Files named kustomization.yaml are
+// passed over.
+func Apply(ctx context.Context, config *rest.Config, paths ...string) error {
+	objects, err := ReadObjects(paths...)
+	if err != nil {
+		return err
+	}
+
+	c, err := client.New(config, client.Options{Scheme: runtime.NewScheme()})
+	if err != nil {
+		return fmt.Errorf("make client: %w", err)
+	}
+
+	slices.SortStableFunc(objects, func(a, b *unstructured.Unstructured) int { return rank(a) - rank(b) })
+
+	crds := 0
+	for crds < len(objects) && rank(objects[crds]) == 0 {
+		crds++
+	}
+
+	if err := applyAll(ctx, c, objects[:crds]); err != nil {
+		return err
+	}
+
+	for _, crd := range objects[:crds] {
+		if err := established(ctx, c, crd); err != nil {
+			return err
+		}
+	}
+
+	return applyAll(ctx, c, objects[crds:])
+}
+
+// rank orders what others need before what needs it.
+func rank(obj *unstructured.Unstructured) int {
+	order := []string{"CustomResourceDefinition", "Namespace", "ServiceAccount", "ClusterRole", "Role"}
+	if i := slices.Index(order, obj.GetKind()); i >= 0 {
+		return i
+	}
+
+	return len(order)
+}
+
+func applyAll(ctx context.Context, c client.Client, objects []*unstructured.Unstructured) error {
+	for _, obj := range objects {
+		err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(obj), client.FieldOwner(fieldOwner), client.ForceOwnership)
+		if err != nil {
+			return fmt.Errorf("apply %s %s: %w", obj.GetKind(), client.ObjectKeyFromObject(obj), err)
+		}
+	}
+
+	return nil
+}
+
+// established waits until the API server serves the CRD.
+func established(ctx context.Context, c client.Client, crd *unstructured.Unstructured) error {
+	var last string
+
+	err := wait.PollUntilContextTimeout(ctx, establishPoll, establishTimeout, true, func(ctx context.Context) (bool, error) {
+		got := &unstructured.Unstructured{}
+		got.SetGroupVersionKind(crd.GroupVersionKind())
+
+		if err := c.Get(ctx, client.ObjectKeyFromObject(crd), got); err != nil {
+			return false, err //nolint:wrapcheck // wrapped below
+		}
+
+		typed := &apiextensionsv1.CustomResourceDefinition{}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(got.Object, typed); err != nil {
+			return false, err //nolint:wrapcheck // wrapped below
+		}
+
+		last = "no conditions yet"
+
+		for _, condition := range typed.Status.Conditions {
+			if condition.Type == apiextensionsv1.Established && condition.Status == apiextensionsv1.ConditionTrue {
+				return true, nil
+			}
+
+			last = fmt.Sprintf("%s=%s %s", condition.Type, condition.Status, condition.Message)
+		}
+
+		return false, nil
+	})
+	if err != nil {
+		return fmt.Errorf("wait for CRD %s: %w: %s", crd.GetName(), err, last)
+	}
+
+	return nil
+}
+
+// ReadObjects reads the objects in the YAML and JSON files at the paths, in the
+// order of the paths and of the names in a folder.
+func ReadObjects(paths ...string) ([]*unstructured.Unstructured, error) {
+	var objects []*unstructured.Unstructured
+
+	for _, root := range paths {
+		err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+
+			if entry.IsDir() || !isManifest(path) {
+				return nil
+			}
+
+			read, err := readFile(path)
+			objects = append(objects, read...)
+
+			return err
+		})
+		if err != nil {
+			return nil, fmt.Errorf("read objects: %w", err)
+		}
+	}
+
+	return objects, nil
+}
+
+func isManifest(path string) bool {
+	base := filepath.Base(path)
+
+	return slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(base)) && !strings.HasPrefix(base, "kustomization.")
+}
+
+func readFile(path string) ([]*unstructured.Unstructured, error) {
+	data, err := os.ReadFile(path) //nolint:gosec // the caller names the file
+	if err != nil {
+		return nil, err //nolint:wrapcheck // it names the file
+	}
+
+	var objects []*unstructured.Unstructured
+
+	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(data), yamlBuffer)
+
+	for {
+		obj := &unstructured.Unstructured{}
+
+		err := decoder.Decode(obj)
+		if errors.Is(err, io.EOF) {
+			return objects, nil
+		}
+
+		if err != nil {
+			return nil, fmt.Errorf("decode %s: %w", path, err)
+		}
+
+		if len(obj.Object) > 0 {
+			objects = append(objects, obj)
+		}
+	}
+}
