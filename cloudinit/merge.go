@@ -1,0 +1,248 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cloudinit
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// parseYAML reads one YAML mapping. Field names it in errors. Empty text is an empty
+// mapping. Line numbers are those of the rendered text.
+func parseYAML(field, text string) (*yaml.Node, error) {
+	empty := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
+	dec := yaml.NewDecoder(strings.NewReader(text))
+
+	var doc yaml.Node
+	if err := dec.Decode(&doc); err != nil {
+		if err.Error() == "EOF" {
+			return empty, nil
+		}
+
+		return nil, yamlError(field, err)
+	}
+
+	var second yaml.Node
+	if err := dec.Decode(&second); err == nil {
+		return nil, fmt.Errorf("%s line %d: a second YAML document begins here: cloud-init reads one, remove the line ---", field, second.Line)
+	} else if err.Error() != "EOF" {
+		return nil, yamlError(field, err)
+	}
+
+	root := resolve(doc.Content[0])
+	if root.Kind == yaml.ScalarNode && root.Tag == "!!null" {
+		return empty, nil
+	}
+
+	if root.Kind != yaml.MappingNode {
+		return nil, fmt.Errorf("%s line %d: must be a YAML mapping (key: value), not a %s", field, root.Line, kindName(root))
+	}
+
+	var any map[string]any // finds double keys, unknown anchors and the like
+	if err := doc.Decode(&any); err != nil {
+		return nil, yamlError(field, err)
+	}
+
+	budget := maxNodes
+
+	root = plain(root, &budget)
+	if budget < 0 {
+		return nil, fmt.Errorf("%s: aliases make it more than %d values: write it without them", field, maxNodes)
+	}
+
+	return flattenMerges(root), nil
+}
+
+// yamlError turns the parser's words into ours.
+func yamlError(field string, err error) error {
+	text := strings.TrimPrefix(err.Error(), "yaml: ")
+
+	var typed *yaml.TypeError
+	if errors.As(err, &typed) && len(typed.Errors) > 0 {
+		text = typed.Errors[0]
+	}
+
+	return fmt.Errorf("%s: not valid YAML after rendering, %s: mend the template "+
+		"(values that may hold special characters are safe as {{ .Name | toJson }})", field, text)
+}
+
+// resolve follows an alias to what it stands for.
+func resolve(n *yaml.Node) *yaml.Node {
+	for n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+
+	return n
+}
+
+// maxNodes bounds how far aliases may blow a document up.
+const maxNodes = 200_000
+
+// plain copies a document with its aliases written out, so that adding to one place
+// changes no other, and with folded texts as literal ones: the same values in the
+// plainer form. A budget below zero says that the copy was given up.
+func plain(n *yaml.Node, budget *int) *yaml.Node {
+	n = resolve(n)
+	out := *n
+	out.Anchor, out.Content = "", nil
+
+	if out.Style&yaml.FoldedStyle != 0 {
+		out.Style = out.Style&^yaml.FoldedStyle | yaml.LiteralStyle
+	}
+
+	for _, c := range n.Content {
+		if *budget--; *budget < 0 {
+			break
+		}
+
+		out.Content = append(out.Content, plain(c, budget))
+	}
+
+	return &out
+}
+
+// flattenMerges copies what top-level merge keys (<<) bring in, so that keys added by
+// us do not hide it.
+func flattenMerges(root *yaml.Node) *yaml.Node {
+	out := *root
+	out.Content = nil
+
+	var merged []*yaml.Node
+
+	for i := 0; i < len(root.Content); i += 2 {
+		key, value := root.Content[i], root.Content[i+1]
+		if key.Tag != "!!merge" {
+			out.Content = append(out.Content, key, value)
+
+			continue
+		}
+
+		if from := resolve(value); from.Kind == yaml.SequenceNode {
+			merged = append(merged, from.Content...)
+		} else {
+			merged = append(merged, from)
+		}
+	}
+
+	for _, m := range merged {
+		m = flattenMerges(resolve(m))
+		for i := 0; i < len(m.Content); i += 2 {
+			if lookup(&out, m.Content[i].Value) == nil {
+				out.Content = append(out.Content, m.Content[i], m.Content[i+1])
+			}
+		}
+	}
+
+	return &out
+}
+
+// lookup finds the value of a key, aliases followed; nil if there is none.
+func lookup(m *yaml.Node, key string) *yaml.Node {
+	for i := 0; i+1 < len(m.Content); i += 2 {
+		if m.Content[i].Value == key && m.Content[i].Kind == yaml.ScalarNode {
+			return resolve(m.Content[i+1])
+		}
+	}
+
+	return nil
+}
+
+// set replaces a key's value or adds the key at the end.
+func set(m *yaml.Node, key string, value *yaml.Node) {
+	for i := 0; i+1 < len(m.Content); i += 2 {
+		if m.Content[i].Value == key && m.Content[i].Kind == yaml.ScalarNode {
+			m.Content[i+1] = value
+
+			return
+		}
+	}
+
+	m.Content = append(m.Content, &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: key}, value)
+}
+
+// mergeInto adds ours to the user's mapping: lists append, mappings merge, a scalar that
+// both give must be equal. Nothing of the user's is changed. Where names what is merged.
+func mergeInto(where string, user, ours *yaml.Node) error {
+	for i := 0; i+1 < len(ours.Content); i += 2 {
+		key, value := ours.Content[i].Value, ours.Content[i+1]
+
+		merged, err := mergeValue(where+"."+key, lookup(user, key), value)
+		if err != nil {
+			return err
+		}
+
+		set(user, key, merged)
+	}
+
+	return nil
+}
+
+func mergeValue(where string, user, ours *yaml.Node) (*yaml.Node, error) {
+	switch {
+	case user == nil, user.Tag == "!!null":
+		return ours, nil
+	case user.Kind != ours.Kind:
+		return nil, fmt.Errorf("%s line %d: is a %s, must be a %s: the operator adds to it", where, user.Line, kindName(user), kindName(ours))
+	case user.Kind == yaml.SequenceNode:
+		out := *user
+		out.Content = append(append([]*yaml.Node(nil), user.Content...), ours.Content...)
+		out.Style &^= yaml.FlowStyle
+
+		return &out, nil
+	case user.Kind == yaml.MappingNode:
+		out := flattenMerges(user)
+
+		return out, mergeInto(where, out, ours)
+	case user.Value != ours.Value:
+		return nil, fmt.Errorf("%s line %d: is %q, the machine's is %q: leave it out, or write the variable",
+			where, user.Line, user.Value, ours.Value)
+	default:
+		return user, nil
+	}
+}
+
+func kindName(n *yaml.Node) string {
+	switch {
+	case n.Kind == yaml.MappingNode:
+		return "mapping"
+	case n.Kind == yaml.SequenceNode:
+		return "list"
+	case n.Tag == "!!null":
+		return "null"
+	default:
+		return "single value"
+	}
+}
+
+// toNode turns a value of ours into YAML. Struct fields keep their order.
+func toNode(v any) (*yaml.Node, error) {
+	var n yaml.Node
+	if err := n.Encode(v); err != nil {
+		return nil, fmt.Errorf("write as YAML: %w", err)
+	}
+
+	return &n, nil
+}
+
+// encode writes YAML with two spaces of indent.
+func encode(n *yaml.Node) ([]byte, error) {
+	var b bytes.Buffer
+
+	enc := yaml.NewEncoder(&b)
+	enc.SetIndent(2)
+
+	if err := enc.Encode(n); err != nil {
+		return nil, fmt.Errorf("write YAML: %w", err)
+	}
+
+	if err := enc.Close(); err != nil {
+		return nil, fmt.Errorf("write YAML: %w", err)
+	}
+
+	return b.Bytes(), nil
+}

@@ -1,0 +1,177 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cloudinit
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"regexp"
+	"strings"
+	"text/template"
+)
+
+// maxInlineBinary is the largest program that a template may write into user data.
+const maxInlineBinary = 64 << 10
+
+// errTooLarge stops a template that writes more than user data may hold.
+var errTooLarge = errors.New("too large")
+
+// expand executes one of the user's templates. Field names the text in errors; limit is
+// the largest result in bytes.
+func expand(field, text string, vars *Vars, limit int) (string, error) {
+	if text == "" {
+		return "", nil
+	}
+
+	tmpl, err := template.New(field).Option("missingkey=error").Funcs(template.FuncMap{
+		"toJson": toJSON,
+		"base64": toBase64,
+	}).Parse(text)
+	if err != nil {
+		return "", templateError(field, err)
+	}
+
+	out := &limitedBuffer{limit: limit}
+	if err := tmpl.Execute(out, vars); err != nil {
+		if errors.Is(err, errTooLarge) {
+			return "", tooLarge(field, "more than "+bytesText(limit), limit)
+		}
+
+		return "", templateError(field, err)
+	}
+
+	return out.String(), nil
+}
+
+// tooLarge is the error for a text beyond its limit.
+func tooLarge(field, size string, limit int) error {
+	return fmt.Errorf("%s: %s after rendering, at most %s may reach the machine: "+
+		"write less into it, put large files into the machine's template or let the machine fetch them",
+		field, size, bytesText(limit))
+}
+
+func bytesText(n int) string {
+	if n >= 1024 && n%1024 == 0 {
+		return fmt.Sprintf("%d KiB", n/1024)
+	}
+
+	return fmt.Sprintf("%d bytes", n)
+}
+
+// limitedBuffer refuses what goes beyond limit bytes.
+type limitedBuffer struct {
+	bytes.Buffer
+
+	limit int
+}
+
+func (b *limitedBuffer) Write(p []byte) (int, error) {
+	if b.Len()+len(p) > b.limit {
+		return 0, errTooLarge
+	}
+
+	return b.Buffer.Write(p) //nolint:wrapcheck // never fails
+}
+
+// toJSON writes a value as JSON on one line, without the escapes meant for HTML.
+func toJSON(v any) (string, error) {
+	var b bytes.Buffer
+
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+
+	if err := enc.Encode(v); err != nil {
+		return "", fmt.Errorf("write as JSON: %w", err)
+	}
+
+	return strings.TrimSuffix(b.String(), "\n"), nil
+}
+
+// toBase64 writes a text or a program in base64 on one line.
+func toBase64(v any) (string, error) {
+	switch v := v.(type) {
+	case Binary:
+		if len(v) > maxInlineBinary {
+			return "", fmt.Errorf("the program has %d bytes and user data can carry %s of it: leave it out of the "+
+				"template and set bootstrap.delivery to image, download or iso", len(v), bytesText(maxInlineBinary))
+		}
+
+		if len(v) == 0 {
+			return "", errors.New("the program is not at hand here: leave it out of the template and " +
+				"set bootstrap.delivery to image, download or iso")
+		}
+
+		return base64.StdEncoding.EncodeToString(v), nil
+	case string:
+		return base64.StdEncoding.EncodeToString([]byte(v)), nil
+	case fmt.Stringer:
+		return base64.StdEncoding.EncodeToString([]byte(v.String())), nil
+	default:
+		return "", fmt.Errorf("base64 takes a text, not %T: use toJson first", v)
+	}
+}
+
+// The shapes of text/template's errors.
+var (
+	templatePlace   = regexp.MustCompile(`^template: [^:]*:(\d+)(?::(\d+))?: (?:executing "[^"]*" at )?`)
+	unknownVariable = regexp.MustCompile(`^<([^>]*)>: can't evaluate field (\w+) in type (\S+)`)
+	unknownFunction = regexp.MustCompile(`^function "([^"]+)" not defined`)
+)
+
+// templateError says in which field and line a template is wrong, and what to do.
+func templateError(field string, err error) error {
+	text, line := err.Error(), ""
+	if m := templatePlace.FindStringSubmatch(text); m != nil {
+		text, line = text[len(m[0]):], " line "+m[1]
+	}
+
+	if m := unknownVariable.FindStringSubmatch(text); m != nil {
+		known := fieldNames(Vars{})
+		if strings.HasSuffix(m[3], "RunnerConfig") {
+			known = fieldNames(RunnerConfig{})
+		}
+
+		return fmt.Errorf("%s%s: unknown variable %s (no %s): the variables are %s",
+			field, line, m[1], m[2], strings.Join(known, ", "))
+	}
+
+	if m := unknownFunction.FindStringSubmatch(text); m != nil {
+		return fmt.Errorf("%s%s: unknown function %s: besides those of Go templates there are toJson and base64", field, line, m[1])
+	}
+
+	return fmt.Errorf("%s%s: %s: mend the template", field, line, text)
+}
+
+func fieldNames(v any) []string {
+	t := reflect.TypeOf(v)
+	names := make([]string, 0, t.NumField())
+
+	for i := range t.NumField() {
+		names = append(names, "."+t.Field(i).Name)
+	}
+
+	return names
+}
+
+// redact takes secrets out of an error's text. Wrapped errors would still hold them, so
+// the result wraps nothing.
+func redact(err error, secrets []string) error {
+	if err == nil {
+		return nil
+	}
+
+	text := err.Error()
+
+	for _, s := range secrets {
+		if len(s) >= 4 {
+			text = strings.ReplaceAll(text, s, "***")
+		}
+	}
+
+	return errors.New(text) //nolint:err113 // the text is all that may leave
+}
