@@ -1,0 +1,167 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package demand_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/runners/demand"
+	"github.com/hyperfleet/hyperfleet/workload"
+)
+
+// pool makes a pool as PoolOf reads it.
+func pool(name string, config v1alpha1.GitHubActionsConfig) demand.Pool {
+	return demand.PoolOf(&v1alpha1.RunnerPool{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name},
+		Spec: v1alpha1.RunnerPoolSpec{Workload: v1alpha1.Workload{
+			Type: v1alpha1.WorkloadGitHubActions, Config: &v1alpha1.WorkloadConfig{GitHub: &config},
+		}},
+	}, nil)
+}
+
+func inRepository(repository string, labels ...string) v1alpha1.GitHubActionsConfig {
+	return v1alpha1.GitHubActionsConfig{Repository: repository, Labels: labels}
+}
+
+func inOrganization(organization string, labels ...string) v1alpha1.GitHubActionsConfig {
+	return v1alpha1.GitHubActionsConfig{Organization: organization, Labels: labels}
+}
+
+func wants(labels ...string) func(*workload.Job) {
+	return func(j *workload.Job) { j.Labels = labels }
+}
+
+func TestMatch(t *testing.T) {
+	t.Parallel()
+
+	linux := pool("linux", inRepository("acme/app", "linux"))
+	gpu := pool("gpu", inOrganization("acme", "linux", "GPU"))
+
+	tests := map[string]struct {
+		job     workload.Job
+		pools   []demand.Pool
+		want    string
+		reason  string
+		message string
+	}{
+		"all labels": {job: job(v1alpha1.JobQueued), pools: []demand.Pool{linux}, want: "linux"},
+		"case does not matter": {
+			job: job(v1alpha1.JobQueued, wants("Self-Hosted", "LINUX", "gpu")), pools: []demand.Pool{linux, gpu}, want: "gpu",
+		},
+		"default labels are enough": {
+			job: job(v1alpha1.JobQueued, wants("self-hosted", "hyperfleet")), pools: []demand.Pool{linux}, want: "linux",
+		},
+		"the first by name": {job: job(v1alpha1.JobQueued), pools: []demand.Pool{linux, gpu}, want: "gpu"},
+		"an organisation by its repository's owner": {
+			job:   job(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = "ACME/other" }),
+			pools: []demand.Pool{linux, gpu}, want: "gpu",
+		},
+		"missing labels": {
+			job: job(v1alpha1.JobQueued, wants("self-hosted", "linux", "arm64")), pools: []demand.Pool{gpu, linux},
+			reason: demand.ReasonNoLabels, message: "RunnerPool gpu comes closest and lacks [arm64]",
+		},
+		"the closest pool is named": {
+			job: job(v1alpha1.JobQueued, wants("gpu", "arm64")), pools: []demand.Pool{linux, gpu},
+			reason: demand.ReasonNoLabels, message: "[gpu, arm64]: RunnerPool gpu comes closest and lacks [arm64]",
+		},
+		"another repository": {
+			job:   job(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = "acme/application" }),
+			pools: []demand.Pool{linux}, reason: demand.ReasonNoScope, message: "acme/application",
+		},
+		"an owner that only begins alike": {
+			job:   job(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = "acme2/app" }),
+			pools: []demand.Pool{gpu}, reason: demand.ReasonNoScope, message: "acme2/app",
+		},
+		"no labels": {
+			job: job(v1alpha1.JobQueued, wants()), pools: []demand.Pool{linux}, reason: demand.ReasonUnlabeled, message: "runs-on",
+		},
+		"another platform": {
+			job:   job(v1alpha1.JobQueued, func(j *workload.Job) { j.Platform = v1alpha1.WorkloadBuildkite }),
+			pools: []demand.Pool{linux}, reason: demand.ReasonNoPool, message: "buildkite",
+		},
+		"no pools": {job: job(v1alpha1.JobQueued), reason: demand.ReasonNoPool, message: "github-actions"},
+		"a pool without scope": {
+			job: job(v1alpha1.JobQueued), pools: []demand.Pool{pool("lost", v1alpha1.GitHubActionsConfig{Labels: []string{"linux"}})},
+			reason: demand.ReasonNoScope, message: "acme/app",
+		},
+	}
+
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			got, ok := demand.Match(test.job, test.pools)
+			if got.Name != test.want || ok != (test.want != "") {
+				t.Errorf("Match = %q, %t; want %q", got.Name, ok, test.want)
+			}
+
+			if test.want != "" {
+				return
+			}
+
+			reason, message := demand.Explain(test.job, test.pools)
+			if reason != test.reason || !strings.Contains(message, test.message) {
+				t.Errorf("Explain = %s: %s; want %s: ...%s...", reason, message, test.reason, test.message)
+			}
+		})
+	}
+}
+
+func TestPoolOfTakesScopeFromTemplate(t *testing.T) {
+	t.Parallel()
+
+	template := &v1alpha1.HypervisorMachineTemplate{}
+	template.Spec.Bootstrap.Config = &v1alpha1.BootstrapConfig{GitHub: &v1alpha1.GitHubBootstrap{Owner: "acme", Repository: "app"}}
+
+	own := &v1alpha1.RunnerPool{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: v1alpha1.RunnerPoolSpec{Workload: v1alpha1.Workload{
+		Type: v1alpha1.WorkloadGitHubActions, Config: &v1alpha1.WorkloadConfig{GitHub: &v1alpha1.GitHubActionsConfig{}},
+	}}}
+
+	if got := demand.PoolOf(own, template).Scope; got != (workload.Scope{Repository: "acme/app"}) {
+		t.Errorf("scope = %+v, want that of the template", got)
+	}
+
+	own.Spec.Workload.Config.GitHub.Organization = "other"
+	if got := demand.PoolOf(own, template).Scope; got != (workload.Scope{Organization: "other"}) {
+		t.Errorf("scope = %+v, want that of the pool", got)
+	}
+}
+
+func TestDemand(t *testing.T) {
+	t.Parallel()
+
+	elsewhere := pool("linux", inRepository("acme/app", "linux"))
+	elsewhere.Namespace = "other"
+	pools := []demand.Pool{
+		pool("linux", inRepository("acme/app", "linux")), pool("gpu", inRepository("acme/app", "linux", "gpu")), elsewhere,
+	}
+
+	object := func(job workload.Job) v1alpha1.RunnerJob {
+		return v1alpha1.RunnerJob{ObjectMeta: metav1.ObjectMeta{Namespace: "ns"}, Spec: job}
+	}
+	deleted := object(job(v1alpha1.JobQueued))
+	deleted.DeletionTimestamp = at(0)
+
+	jobs := []v1alpha1.RunnerJob{
+		object(job(v1alpha1.JobQueued, wants("ephemeral", "linux", "gpu"))),
+		object(job(v1alpha1.JobQueued, wants("arm64"))),
+		object(job(v1alpha1.JobRunning, wants("GPU"))),
+		object(job(v1alpha1.JobWaiting)), object(job(v1alpha1.JobCompleted)), deleted,
+	}
+	want := map[types.NamespacedName]demand.Count{
+		{Namespace: "ns", Name: "gpu"}:      {Queued: 1, Running: 1},
+		{Namespace: "ns", Name: "linux"}:    {},
+		{Namespace: "other", Name: "linux"}: {},
+	}
+
+	if diff := cmp.Diff(want, demand.Demand(jobs, pools)); diff != "" {
+		t.Errorf("Demand (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,193 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package demand_test
+
+import (
+	"math/rand"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/leanovate/gopter"
+	"github.com/leanovate/gopter/gen"
+	"github.com/leanovate/gopter/prop"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/runners/demand"
+	"github.com/hyperfleet/hyperfleet/workload"
+)
+
+func at(minute int) *metav1.Time {
+	return &metav1.Time{Time: start().Add(time.Duration(minute) * time.Minute)}
+}
+
+func job(state v1alpha1.JobState, edits ...func(*workload.Job)) workload.Job {
+	out := workload.Job{
+		Platform: v1alpha1.WorkloadGitHubActions, ID: "7", Name: "build", Repository: "acme/app",
+		Labels: []string{"self-hosted", "linux"}, State: state, QueuedAt: at(0),
+	}
+
+	for _, edit := range edits {
+		edit(&out)
+	}
+
+	return out
+}
+
+func ranBy(name string) func(*workload.Job) {
+	return func(j *workload.Job) { j.RunnerName, j.StartedAt = name, at(1) }
+}
+
+func ended(conclusion string) func(*workload.Job) {
+	return func(j *workload.Job) { j.Conclusion, j.CompletedAt = conclusion, at(2) }
+}
+
+func TestMerge(t *testing.T) {
+	t.Parallel()
+
+	heard := &metav1.MicroTime{Time: start()}
+	received := func(j *workload.Job) { j.ReceivedAt = heard }
+	other := func(j *workload.Job) { j.ID = "8" }
+	bare := func(j *workload.Job) { j.Labels, j.Name, j.QueuedAt = nil, "", nil }
+
+	tests := map[string]struct {
+		old, event, want workload.Job
+		changed          bool
+	}{
+		"a first event is taken": {
+			event: job(v1alpha1.JobQueued), want: job(v1alpha1.JobQueued), changed: true,
+		},
+		"approved": {
+			old: job(v1alpha1.JobWaiting), event: job(v1alpha1.JobQueued), want: job(v1alpha1.JobQueued), changed: true,
+		},
+		"started; when it was first heard of stays": {
+			old: job(v1alpha1.JobQueued, received), event: job(v1alpha1.JobRunning, ranBy("r1")),
+			want: job(v1alpha1.JobRunning, ranBy("r1"), received), changed: true,
+		},
+		"what the later event leaves out stays": {
+			old: job(v1alpha1.JobRunning, ranBy("r1")), event: job(v1alpha1.JobCompleted, ended("success"), bare),
+			want: job(v1alpha1.JobCompleted, ranBy("r1"), ended("success")), changed: true,
+		},
+		"a duplicate": {
+			old: job(v1alpha1.JobQueued, received), event: job(v1alpha1.JobQueued), want: job(v1alpha1.JobQueued, received),
+		},
+		"queued after running is late": {
+			old: job(v1alpha1.JobRunning, ranBy("r1")), event: job(v1alpha1.JobQueued), want: job(v1alpha1.JobRunning, ranBy("r1")),
+		},
+		"running after completed is late": {
+			old: job(v1alpha1.JobCompleted, ended("success")), event: job(v1alpha1.JobRunning, ranBy("r1")),
+			want: job(v1alpha1.JobCompleted, ended("success")),
+		},
+		"waiting after queued is late": {
+			old: job(v1alpha1.JobQueued), event: job(v1alpha1.JobWaiting), want: job(v1alpha1.JobQueued),
+		},
+		"a completed job keeps its first conclusion": {
+			old: job(v1alpha1.JobCompleted, ended("success")), event: job(v1alpha1.JobCompleted, ended("failure")),
+			want: job(v1alpha1.JobCompleted, ended("success")),
+		},
+		"the same state fills in what is missing": {
+			old: job(v1alpha1.JobRunning), event: job(v1alpha1.JobRunning, ranBy("r1")),
+			want: job(v1alpha1.JobRunning, ranBy("r1")), changed: true,
+		},
+		"another job's event": {
+			old: job(v1alpha1.JobQueued), event: job(v1alpha1.JobCompleted, other), want: job(v1alpha1.JobQueued),
+		},
+		"an unknown state": {
+			old: job(v1alpha1.JobQueued), event: job("Elsewhere"), want: job(v1alpha1.JobQueued),
+		},
+	}
+
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			before := *test.old.DeepCopy()
+			got, changed := demand.Merge(test.old, test.event)
+
+			if diff := cmp.Diff(test.want, got); diff != "" || changed != test.changed {
+				t.Errorf("Merge changed %t, want %t (-want +got):\n%s", changed, test.changed, diff)
+			}
+
+			if diff := cmp.Diff(before, test.old); diff != "" {
+				t.Errorf("Merge changed its argument:\n%s", diff)
+			}
+		})
+	}
+}
+
+// Whatever is duplicated, lost or reordered: the last state that was heard of counts.
+func TestPropertyMergeConverges(t *testing.T) {
+	t.Parallel()
+
+	story := []workload.Job{
+		job(v1alpha1.JobWaiting), job(v1alpha1.JobQueued), job(v1alpha1.JobRunning, ranBy("r1")),
+		job(v1alpha1.JobCompleted, ranBy("r1"), ended("success")),
+	}
+	properties := gopter.NewProperties(parameters())
+	properties.Property("any delivery ends in the latest state heard of", prop.ForAll(func(seed int64, length int) string {
+		rng := rand.New(rand.NewSource(seed)) //nolint:gosec // test data
+		latest := -1
+
+		var ledger workload.Job
+
+		for range length {
+			i := rng.Intn(len(story))
+			latest = max(latest, i)
+			ledger, _ = demand.Merge(ledger, story[i])
+
+			again, changed := demand.Merge(ledger, story[i])
+			if changed || !cmp.Equal(ledger, again) {
+				return "the same event twice is not the same as once"
+			}
+
+			if !cmp.Equal(ledger, story[latest]) {
+				return "not the latest state: " + cmp.Diff(story[latest], ledger)
+			}
+		}
+
+		return ""
+	}, gen.Int64(), gen.IntRange(1, 12)))
+	properties.TestingRun(t)
+}
+
+func TestName(t *testing.T) {
+	t.Parallel()
+
+	hosted := func(id, url string) workload.Job {
+		return workload.Job{Platform: v1alpha1.WorkloadGitHubActions, ID: id, URL: url}
+	}
+	names := map[string]workload.Job{}
+
+	for want, in := range map[string]workload.Job{
+		"gh-123":  hosted("123", "https://github.com/a/b/actions/runs/1/job/123"),
+		"gh-124":  hosted("124", ""),
+		"gh-125-": hosted("125", "https://ghes.example.com/a/b/actions/runs/1/job/125"),
+		"bk-0190": {Platform: v1alpha1.WorkloadBuildkite, ID: "0190-af"},
+		"job-a-":  {Platform: v1alpha1.WorkloadGeneric, ID: "A"},
+		"job-":    {Platform: v1alpha1.WorkloadGeneric, ID: "//"},
+		"job-aaa": {Platform: v1alpha1.WorkloadGeneric, ID: strings.Repeat("a", 400), URL: "https://ci.example.com"},
+	} {
+		got := demand.Name(in)
+		if !strings.HasPrefix(got, want) || got != demand.Name(in) {
+			t.Errorf("Name(%v) = %q, want %q...", in, got, want)
+		}
+
+		if problems := validation.IsDNS1123Subdomain(got); len(problems) > 0 {
+			t.Errorf("Name(%v) = %q: %v", in, got, problems)
+		}
+
+		if twin, ok := names[got]; ok {
+			t.Errorf("%v and %v are both named %q", in, twin, got)
+		}
+
+		names[got] = in
+	}
+
+	if demand.Name(hosted("9", "https://a.example.com")) == demand.Name(hosted("9", "https://b.example.com")) {
+		t.Error("the same id on two servers has one name")
+	}
+}
