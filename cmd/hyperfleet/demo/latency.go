@@ -1,0 +1,114 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package demo
+
+import (
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Latencies of the phases of a machine's life, in their order. A phase is measured for
+// the machines that went through it.
+type Latencies struct {
+	// ReceivedToClaim: from the operator's first word of a job to a claim. Jobs and
+	// claims are paired in their order, since any machine may take any job.
+	ReceivedToClaim Latency `json:"receivedToClaim"`
+	// ClaimToClone: from the claim to the request for its clone; most of it is the wait
+	// for a free place among the parallel clones.
+	ClaimToClone Latency `json:"claimToClone"`
+	// Clone: from that request to the machine's power-on, medium included.
+	Clone Latency `json:"clone"`
+	// Boot: from power-on to the first word of the bootstrap service.
+	Boot Latency `json:"boot"`
+	// Registered: from there to the runner being online.
+	Registered Latency `json:"registered"`
+	// JobStart: from there to the runner having a job.
+	JobStart Latency `json:"jobStart"`
+	// Destroyed: from the machine's end, seen by the operator, to the claim's.
+	Destroyed Latency `json:"destroyed"`
+	// Life: from claim to the end of the claim.
+	Life Latency `json:"life"`
+}
+
+// phase is a name for people and the latency of it.
+type phase struct {
+	name    string
+	latency Latency
+}
+
+func (l Latencies) phases() []phase {
+	return []phase{
+		{"job received -> claim", l.ReceivedToClaim},
+		{"claim -> clone asked", l.ClaimToClone},
+		{"clone", l.Clone},
+		{"boot", l.Boot},
+		{"runner registered", l.Registered},
+		{"job taken", l.JobStart},
+		{"destroyed", l.Destroyed},
+		{"whole life", l.Life},
+	}
+}
+
+// latenciesOf computes the latencies from when jobs were received and from the claims,
+// both earliest first.
+func latenciesOf(received []time.Time, claims []claimRecord) Latencies {
+	var toClaim []time.Duration
+
+	for i, at := range received {
+		if i < len(claims) {
+			toClaim = append(toClaim, max(claims[i].created.Sub(at), 0))
+		}
+	}
+
+	between := func(from, to func(claimRecord) time.Time) Latency {
+		var samples []time.Duration
+
+		for _, c := range claims {
+			if a, b := from(c), to(c); !a.IsZero() && !b.IsZero() {
+				samples = append(samples, max(b.Sub(a), 0))
+			}
+		}
+
+		return latencyOf(samples)
+	}
+
+	created := func(c claimRecord) time.Time { return c.created }
+	cloned := func(c claimRecord) time.Time { return moment(c.times.CloneStarted) }
+	started := func(c claimRecord) time.Time { return moment(c.times.Started) }
+	guest := func(c claimRecord) time.Time { return c.guestStarted }
+	ready := func(c claimRecord) time.Time { return moment(c.times.Ready) }
+	job := func(c claimRecord) time.Time { return moment(c.times.JobStarted) }
+	stopped := func(c claimRecord) time.Time { return moment(c.times.Stopped) }
+	gone := func(c claimRecord) time.Time { return c.gone }
+
+	return Latencies{
+		ReceivedToClaim: latencyOf(toClaim),
+		ClaimToClone:    between(created, cloned),
+		Clone:           between(cloned, started),
+		Boot:            between(started, guest),
+		Registered:      between(guest, ready),
+		JobStart:        between(ready, job),
+		Destroyed:       between(stopped, gone),
+		Life:            between(created, gone),
+	}
+}
+
+func moment(t *metav1.MicroTime) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+
+	return t.Time
+}
+
+// span gives the time from the first of the starts to the last of the ends.
+func span(starts, ends []time.Time) time.Duration {
+	if len(starts) == 0 || len(ends) == 0 {
+		return 0
+	}
+
+	return slices.MaxFunc(ends, time.Time.Compare).Sub(slices.MinFunc(starts, time.Time.Compare))
+}

@@ -1,0 +1,130 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package demo
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+)
+
+// Names of what the demo makes.
+const (
+	namespace      = "hyperfleet-system"
+	objectName     = "demo"
+	templateName   = "hyperfleet-runner"
+	secretProxmox  = "proxmox"
+	secretGitHub   = "github"
+	secretWebhook  = "github-webhook"
+	repository     = "acme/shop"
+	organization   = "acme"
+	operatorUID    = "demo"
+	machineMemory  = "512Mi"
+	jobLabelSelf   = "self-hosted"
+	jobLabelLinux  = "linux"
+	jobLabelFleet  = "hyperfleet"
+	keyTokenID     = "tokenId"
+	keyTokenSecret = "tokenSecret"
+	keyToken       = "token"
+	keySecret      = "secret"
+)
+
+func jobLabels() []string { return []string{jobLabelSelf, jobLabelLinux, jobLabelFleet} }
+
+// setting is what the objects are made from: where the simulators are, and the
+// credentials that each of them was started with.
+type setting struct {
+	proxmoxURL, proxmoxFingerprint string
+	proxmoxTokenID                 string
+	proxmoxTokenSecret             string
+	githubURL, githubToken         string
+	webhookSecret                  string
+}
+
+// objects are what a user applies: Secrets, cluster, template, pool.
+func (s setting) objects(o Options) []client.Object {
+	return []client.Object{
+		secret(secretProxmox, map[string]string{keyTokenID: s.proxmoxTokenID, keyTokenSecret: s.proxmoxTokenSecret}),
+		secret(secretGitHub, map[string]string{keyToken: s.githubToken}),
+		secret(secretWebhook, map[string]string{keySecret: s.webhookSecret}),
+		s.cluster(o), s.template(), pool(o),
+	}
+}
+
+func secret(name string, data map[string]string) *corev1.Secret {
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, StringData: data,
+	}
+}
+
+func secretKey(name, key string) *v1alpha1.SecretValueSource {
+	return &v1alpha1.SecretValueSource{SecretKeyRef: v1alpha1.SecretKeySelector{Name: name, Key: key}}
+}
+
+func (s setting) cluster(o Options) *v1alpha1.HypervisorCluster {
+	return &v1alpha1.HypervisorCluster{
+		ObjectMeta: metav1.ObjectMeta{Name: objectName},
+		Spec: v1alpha1.HypervisorClusterSpec{
+			Provider: "proxmox",
+			Endpoint: s.proxmoxURL,
+			Credentials: v1alpha1.HypervisorCredentials{
+				TokenID:     secretKey(secretProxmox, keyTokenID),
+				TokenSecret: secretKey(secretProxmox, keyTokenSecret),
+			},
+			TLS:    &v1alpha1.HypervisorTLS{Fingerprint: s.proxmoxFingerprint},
+			Limits: &v1alpha1.HypervisorLimits{ClonesPerStorage: int32(o.ParallelClones)}, //nolint:gosec // validated
+		},
+	}
+}
+
+func (s setting) template() *v1alpha1.HypervisorMachineTemplate {
+	linked := true
+
+	return &v1alpha1.HypervisorMachineTemplate{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: objectName},
+		Spec: v1alpha1.HypervisorMachineTemplateSpec{
+			HypervisorClusterRef: v1alpha1.LocalObjectReference{Name: objectName},
+			Template: v1alpha1.TemplateSource{
+				Proxmox: &v1alpha1.ProxmoxTemplate{TemplateName: templateName, LinkedClone: &linked},
+			},
+			Resources: v1alpha1.MachineResources{CPU: 1, Memory: resource.MustParse(machineMemory)},
+			Bootstrap: v1alpha1.Bootstrap{
+				Method: v1alpha1.BootstrapRunnerToken,
+				Config: &v1alpha1.BootstrapConfig{GitHub: &v1alpha1.GitHubBootstrap{
+					Credentials:  secretKey(secretGitHub, keyToken),
+					APIURL:       s.githubURL,
+					Registration: v1alpha1.RegistrationJIT,
+				}},
+			},
+		},
+	}
+}
+
+func pool(o Options) *v1alpha1.RunnerPool {
+	return &v1alpha1.RunnerPool{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: objectName},
+		Spec: v1alpha1.RunnerPoolSpec{
+			TemplateRef: v1alpha1.LocalObjectReference{Name: objectName},
+			Workload: v1alpha1.Workload{
+				Type: v1alpha1.WorkloadGitHubActions,
+				Config: &v1alpha1.WorkloadConfig{GitHub: &v1alpha1.GitHubActionsConfig{
+					Repository: repository, Labels: jobLabels(),
+				}},
+				Webhook: &v1alpha1.Webhook{Secret: *secretKey(secretWebhook, keySecret)},
+			},
+			Scaling: v1alpha1.Scaling{
+				MaxReplicas:    int32(o.Max), //nolint:gosec // validated
+				ScaleDownDelay: &metav1.Duration{Duration: scaleDownDelay},
+			},
+		},
+	}
+}
+
+// scaleDownDelay is short: a machine that no job is left for would be waited for.
+const scaleDownDelay = 2 * time.Second

@@ -1,0 +1,124 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package demo
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// Options are the command's flags.
+type Options struct {
+	// Jobs to queue, each of which runs for Job.
+	Jobs int
+	Job  time.Duration
+	// Max machines at a time.
+	Max int
+	// Nodes of the simulated cluster, each with its own storage.
+	Nodes int
+	// Clone and Boot are how long these take, ParallelClones how many clones one storage
+	// makes at a time.
+	Clone, Boot    time.Duration
+	ParallelClones int
+	// Faults is a list of NAME[=PROBABILITY]; see parseFaults. Seed makes the same ones again.
+	Faults string
+	Seed   int64
+	// Platform is the CI platform simulated.
+	Platform string
+	// Output is text or json.
+	Output string
+	// Timeout bounds the whole run, Cleanup the time from the last job's end until
+	// nothing is left.
+	Timeout, Cleanup time.Duration
+	// Keep keeps the working directory with all logs.
+	Keep bool
+	// Plain appends lines in place of the live table.
+	Plain bool
+	// LogLevel of the operator.
+	LogLevel string
+}
+
+// Outputs.
+const (
+	outputText = "text"
+	outputJSON = "json"
+)
+
+func (o *Options) bind(flags *pflag.FlagSet) {
+	flags.IntVar(&o.Jobs, "jobs", 20, "CI jobs to queue, all at once")
+	flags.DurationVar(&o.Job, "job", 2*time.Second, "how long one job runs")
+	flags.IntVar(&o.Max, "max", 50, "the pool's limit of machines at a time")
+	flags.IntVar(&o.Nodes, "nodes", 3, "hypervisor nodes, each with storage and template of its own")
+	flags.DurationVar(&o.Clone, "clone", 2*time.Second, "how long one clone takes")
+	flags.DurationVar(&o.Boot, "boot", 3*time.Second, "how long one machine takes to boot")
+	flags.IntVar(&o.ParallelClones, "parallel-clones", 2, "clones that one storage makes at a time")
+	flags.StringVar(&o.Faults, "faults", "", "trouble to inject, as NAME[=PROBABILITY],...: "+faultNames())
+	flags.Int64Var(&o.Seed, "seed", 1, "seed of the faults' dice")
+	flags.StringVar(&o.Platform, "platform", "github", "CI platform to simulate")
+	flags.StringVar(&o.Output, "output", outputText, "text, or json: one object as the last line of stdout")
+	flags.DurationVar(&o.Timeout, "timeout", 5*time.Minute, "give up after this long")
+	flags.DurationVar(&o.Cleanup, "cleanup-timeout", time.Minute,
+		"how long machines, claims, runners and media may take to go away after the last job")
+	flags.BoolVar(&o.Keep, "keep", false, "keep the working directory with all logs")
+	flags.BoolVar(&o.Plain, "plain", false, "append lines instead of drawing a live table")
+	flags.StringVar(&o.LogLevel, "log-level", "INFO", "the operator's log level: DEBUG, INFO, WARN or ERROR")
+}
+
+func (o *Options) validate() error {
+	var errs []error
+
+	for _, least := range []struct {
+		flag       string
+		value, min int
+	}{
+		{"jobs", o.Jobs, 1}, {"max", o.Max, 1}, {"nodes", o.Nodes, 1}, {"parallel-clones", o.ParallelClones, 1},
+	} {
+		if least.value < least.min {
+			errs = append(errs, fmt.Errorf("--%s must be at least %d, not %d", least.flag, least.min, least.value))
+		}
+	}
+
+	for _, span := range []struct {
+		flag  string
+		value time.Duration
+	}{
+		{"job", o.Job}, {"clone", o.Clone}, {"boot", o.Boot}, {"timeout", o.Timeout}, {"cleanup-timeout", o.Cleanup},
+	} {
+		if span.value <= 0 {
+			errs = append(errs, fmt.Errorf("--%s must be above zero, not %s", span.flag, span.value))
+		}
+	}
+
+	if o.Max > maxReplicas {
+		errs = append(errs, fmt.Errorf("--max must be at most %d, the limit of a RunnerPool", maxReplicas))
+	}
+
+	if o.ParallelClones > maxParallelClones {
+		errs = append(errs, fmt.Errorf("--parallel-clones must be at most %d, the limit of a HypervisorCluster",
+			maxParallelClones))
+	}
+
+	if o.Platform != "github" {
+		errs = append(errs, fmt.Errorf("--platform %s is not available yet: use github", o.Platform))
+	}
+
+	if o.Output != outputText && o.Output != outputJSON {
+		errs = append(errs, fmt.Errorf("--output must be text or json, not %q", o.Output))
+	}
+
+	if _, err := parseFaults(o.Faults); err != nil {
+		errs = append(errs, fmt.Errorf("--faults: %w", err))
+	}
+
+	return errors.Join(errs...)
+}
+
+// Limits that the contracts set (api/hyperfleet/v1alpha1).
+const (
+	maxReplicas       = 10000
+	maxParallelClones = 64
+)

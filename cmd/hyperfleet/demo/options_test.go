@@ -1,0 +1,208 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package demo
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
+)
+
+func TestOptions(t *testing.T) {
+	t.Parallel()
+
+	tests := []struct {
+		name string
+		args string
+		want []string // parts of the error; none means valid
+	}{
+		{name: "defaults are valid"},
+		{name: "the benchmark", args: "--jobs 50 --output json"},
+		{name: "500 live claims", args: "--jobs 500 --max 500 --job 60s --clone 100ms --parallel-clones 16"},
+		{name: "no jobs", args: "--jobs 0", want: []string{"--jobs must be at least 1, not 0"}},
+		{
+			name: "every mistake is named at once", args: "--nodes 0 --job 0s",
+			want: []string{"--nodes must be at least 1, not 0", "--job must be above zero, not 0s"},
+		},
+		{name: "negative clone", args: "--clone -1s", want: []string{"--clone must be above zero, not -1s"}},
+		{name: "more machines than a pool may have", args: "--max 10001", want: []string{"--max must be at most 10000"}},
+		{
+			name: "more clones than a cluster may ask for", args: "--parallel-clones 65",
+			want: []string{"--parallel-clones must be at most 64"},
+		},
+		{
+			name: "platform", args: "--platform gitlab",
+			want: []string{"--platform gitlab is not available yet: use github"},
+		},
+		{name: "output", args: "--output yaml", want: []string{`--output must be text or json, not "yaml"`}},
+		{
+			name: "unknown fault", args: "--faults vm-crsh=0.1",
+			want: []string{`--faults: there is no fault "vm-crsh": the known ones are vm-crash, clone-lock, webhooks-lost,`},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+
+			var options Options
+
+			flags := pflag.NewFlagSet("demo", pflag.ContinueOnError)
+			options.bind(flags)
+
+			if err := flags.Parse(strings.Fields(tt.args)); err != nil {
+				t.Fatal(err)
+			}
+
+			err := options.validate()
+			if (err != nil) != (len(tt.want) > 0) {
+				t.Fatalf("error %v, want %q", err, tt.want)
+			}
+
+			for _, part := range tt.want {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("error %q does not say %q", err, part)
+				}
+			}
+		})
+	}
+}
+
+func TestParseFaults(t *testing.T) {
+	t.Parallel()
+
+	tests := []struct {
+		name, spec string
+		want       []fault
+		wantErr    string
+	}{
+		{name: "none"},
+		{name: "a default probability", spec: "vm-crash", want: []fault{{"vm-crash", ownerHypervisor, 0.1}}},
+		{
+			name: "several with spaces", spec: " clone-lock=0.5 , webhooks-lost=1 ",
+			want: []fault{{"clone-lock", ownerHypervisor, 0.5}, {"webhooks-lost", ownerForge, 1}},
+		},
+		{name: "a trailing comma", spec: "webhooks-reordered=0.25,", want: []fault{{"webhooks-reordered", ownerForge, 0.25}}},
+		{name: "twice", spec: "vm-crash,vm-crash=0.2", wantErr: `"vm-crash" is named twice`},
+		{name: "zero", spec: "vm-crash=0", wantErr: "write a probability above 0 and at most 1, e.g. vm-crash=0.2"},
+		{name: "above one", spec: "vm-crash=1.1", wantErr: "write a probability"},
+		{name: "not a number", spec: "vm-crash=NaN", wantErr: "write a probability"},
+		{name: "empty", spec: "vm-crash=", wantErr: "write a probability"},
+		{name: "unknown", spec: "fire", wantErr: `there is no fault "fire": the known ones are`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+
+			got, err := parseFaults(tt.spec)
+			if tt.wantErr != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.wantErr) {
+					t.Fatalf("error %v, want %q", err, tt.wantErr)
+				}
+
+				return
+			}
+
+			if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(fault{})); err != nil || diff != "" {
+				t.Error(err, diff)
+			}
+		})
+	}
+}
+
+func FuzzParseFaults(f *testing.F) {
+	f.Add("vm-crash=0.5,webhooks-lost")
+	f.Add("=,=,")
+	f.Fuzz(func(t *testing.T, spec string) {
+		faults, err := parseFaults(spec)
+		if err != nil {
+			return
+		}
+
+		for _, one := range faults {
+			if !(one.probability > 0 && one.probability <= 1) {
+				t.Errorf("%q gave %+v", spec, one)
+			}
+		}
+
+		again, err := parseFaults(strings.Trim(flagFor(ownerForge, faults)+","+flagFor(ownerHypervisor, faults), ","))
+		if err != nil || len(again) != len(faults) {
+			t.Errorf("%q does not come back: %v %v", spec, again, err)
+		}
+	})
+}
+
+func TestFlagFor(t *testing.T) {
+	t.Parallel()
+
+	faults, err := parseFaults("clone-lock=0.5,webhooks-lost,vm-crash=0.01")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if got, want := flagFor(ownerHypervisor, faults), "clone-lock=0.5,vm-crash=0.01"; got != want {
+		t.Errorf("hypervisor: %q, want %q", got, want)
+	}
+
+	if got, want := flagFor(ownerForge, faults), "webhooks-lost=0.2"; got != want {
+		t.Errorf("forge: %q, want %q", got, want)
+	}
+}
+
+func TestExitCode(t *testing.T) {
+	t.Parallel()
+
+	for want, err := range map[int]error{
+		0: nil, exitFailed: fmt.Errorf("demo: %w", errFailed), exitInterrupted: fmt.Errorf("demo: %w", errInterrupted),
+	} {
+		if got := ExitCode(err); got != want {
+			t.Errorf("ExitCode(%v) = %d, want %d", err, got, want)
+		}
+	}
+}
+
+func TestNearestRank(t *testing.T) {
+	t.Parallel()
+
+	second := func(n ...int) []time.Duration {
+		out := make([]time.Duration, len(n))
+		for i, v := range n {
+			out[i] = time.Duration(v) * time.Second
+		}
+
+		return out
+	}
+	hundred := make([]int, 100)
+
+	for i := range hundred {
+		hundred[i] = 100 - i
+	}
+
+	tests := []struct {
+		name    string
+		samples []time.Duration
+		want    Latency
+	}{
+		{name: "none"},
+		{name: "one is every percentile", samples: second(3), want: Latency{Count: 1, P50: 3, P95: 3, Max: 3}},
+		{name: "two", samples: second(4, 2), want: Latency{Count: 2, P50: 2, P95: 4, Max: 4}},
+		{name: "a hundred in reverse", samples: second(hundred...), want: Latency{Count: 100, P50: 50, P95: 95, Max: 100}},
+		{
+			name: "rounded to milliseconds", samples: []time.Duration{1234567 * time.Microsecond},
+			want: Latency{Count: 1, P50: 1.235, P95: 1.235, Max: 1.235},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+
+			if diff := cmp.Diff(tt.want, latencyOf(tt.samples)); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}

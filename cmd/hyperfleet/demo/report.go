@@ -1,0 +1,168 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package demo
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+)
+
+// Report is the outcome of a run. Its JSON form is the last line of standard output
+// with --output json; docs/start/demo.md describes the fields.
+type Report struct {
+	// Passed says that every job ran, nothing is left, and no rule was broken.
+	Passed bool `json:"passed"`
+	// Problems say in words why it did not pass.
+	Problems []string `json:"problems"`
+
+	Jobs int `json:"jobs"`
+	// JobsCompleted ran to success; JobsFailed ended in any other way.
+	JobsCompleted int `json:"jobsCompleted"`
+	JobsFailed    int `json:"jobsFailed"`
+
+	VMsCreated int `json:"vmsCreated"`
+	// VMsLeft counts the VMs that were not there at the start, and those of others that
+	// were touched (ForeignVMsTouched).
+	VMsLeft           int `json:"vmsLeft"`
+	ForeignVMsTouched int `json:"foreignVMsTouched"`
+	ClaimsLeft        int `json:"claimsLeft"`
+	RunnersLeft       int `json:"runnersLeft"`
+	ISOsLeft          int `json:"isosLeft"`
+
+	// CallsPerVM is the mean of the hypervisor calls that speak of one VM or its ISO;
+	// MaxCallsPerVM is that of the VM with the most, without ISOs. Listings and task
+	// polls are shared, and are in TotalCalls only.
+	CallsPerVM    float64        `json:"callsPerVM"`
+	MaxCallsPerVM int            `json:"maxCallsPerVM"`
+	TotalCalls    map[string]int `json:"totalCalls"`
+	FailedCalls   int            `json:"failedCalls"`
+	// Violations are calls to either simulator that no correct client makes.
+	Violations int `json:"violations"`
+
+	// MakespanSeconds is the time from the first webhook to the end of the last job,
+	// FloorSeconds the best that the configured delays allow, Ratio the one by the other.
+	MakespanSeconds float64 `json:"makespanSeconds"`
+	FloorSeconds    float64 `json:"floorSeconds"`
+	Ratio           float64 `json:"ratio"`
+	// CleanupSeconds is the time from the end of the last job until nothing was left.
+	CleanupSeconds float64 `json:"cleanupSeconds"`
+	// RSSMiB is the operator's peak resident memory.
+	RSSMiB float64 `json:"rssMiB"`
+
+	Webhooks  Webhooks  `json:"webhooks"`
+	Latencies Latencies `json:"latencies"`
+}
+
+// Webhooks counts deliveries of the simulated CI platform.
+type Webhooks struct {
+	Delivered  int `json:"delivered"`
+	Failed     int `json:"failed"`
+	Lost       int `json:"lost"`
+	Duplicated int `json:"duplicated"`
+}
+
+// judge fills Passed and Problems from the numbers. Problems that were found before,
+// such as a process that ended, stay.
+func (r *Report) judge() {
+	checks := []struct {
+		bad  bool
+		text string
+	}{
+		{r.JobsCompleted != r.Jobs, fmt.Sprintf("%d of %d jobs ran to success", r.JobsCompleted, r.Jobs)},
+		{r.JobsFailed > 0, fmt.Sprintf("%d jobs failed", r.JobsFailed)},
+		{
+			r.VMsLeft > r.ForeignVMsTouched,
+			fmt.Sprintf("%d VMs are left on the hypervisor", r.VMsLeft-r.ForeignVMsTouched),
+		},
+		{r.ForeignVMsTouched > 0, fmt.Sprintf("%d VMs of others were touched", r.ForeignVMsTouched)},
+		{r.ClaimsLeft > 0, fmt.Sprintf("%d claims are left", r.ClaimsLeft)},
+		{r.RunnersLeft > 0, fmt.Sprintf("%d runners are left with the CI platform", r.RunnersLeft)},
+		{r.ISOsLeft > 0, fmt.Sprintf("%d ISOs are left on the hypervisor's storage", r.ISOsLeft)},
+		{r.Violations > 0, fmt.Sprintf("%d calls broke a simulator's rules", r.Violations)},
+	}
+	for _, check := range checks {
+		if check.bad {
+			r.Problems = append(r.Problems, check.text)
+		}
+	}
+
+	r.Passed = len(r.Problems) == 0
+}
+
+// json writes the report as one line.
+func (r *Report) json(w io.Writer) error {
+	if r.Problems == nil {
+		r.Problems = []string{}
+	}
+
+	if err := json.NewEncoder(w).Encode(r); err != nil {
+		return fmt.Errorf("print report: %w", err)
+	}
+
+	return nil
+}
+
+// text writes the report for people.
+func (r *Report) text() string {
+	var out strings.Builder
+
+	table := tabwriter.NewWriter(&out, 0, 0, columnGap, ' ', 0)
+	line := func(name, format string, args ...any) {
+		_, _ = fmt.Fprintf(table, "  %s\t%s\n", name, fmt.Sprintf(format, args...))
+	}
+
+	line("jobs", "%d of %d ran to success, %d failed", r.JobsCompleted, r.Jobs, r.JobsFailed)
+	line("left over", "%d VMs, %d claims, %d runners, %d ISOs", r.VMsLeft, r.ClaimsLeft, r.RunnersLeft, r.ISOsLeft)
+	line("makespan", "%.1f s, floor %.1f s, ratio %.2f", r.MakespanSeconds, r.FloorSeconds, r.Ratio)
+	line("cleanup", "%.1f s after the last job", r.CleanupSeconds)
+	line("hypervisor calls", "%.1f per VM for %d VMs (%s)", r.CallsPerVM, r.VMsCreated, classes(r.TotalCalls))
+	line("webhooks", "%d delivered, %d failed, %d lost, %d duplicated",
+		r.Webhooks.Delivered, r.Webhooks.Failed, r.Webhooks.Lost, r.Webhooks.Duplicated)
+	line("operator memory", "%.1f MiB at its peak", r.RSSMiB)
+	_ = table.Flush()
+
+	out.WriteString("\n" + r.Latencies.table())
+
+	return out.String()
+}
+
+// table writes the latencies for people.
+func (l Latencies) table() string {
+	var out strings.Builder
+
+	fmt.Fprintf(&out, "  %-22s %8s %8s %8s %6s\n", "PHASE", "P50", "P95", "MAX", "COUNT")
+
+	for _, p := range l.phases() {
+		if p.latency.Count == 0 {
+			fmt.Fprintf(&out, "  %-22s %8s %8s %8s %6d\n", p.name, "-", "-", "-", 0)
+
+			continue
+		}
+
+		fmt.Fprintf(&out, "  %-22s %7.2fs %7.2fs %7.2fs %6d\n",
+			p.name, p.latency.P50, p.latency.P95, p.latency.Max, p.latency.Count)
+	}
+
+	return out.String()
+}
+
+func classes(calls map[string]int) string {
+	names := make([]string, 0, len(calls))
+	for name := range calls {
+		names = append(names, name)
+	}
+
+	slices.Sort(names)
+
+	parts := make([]string, 0, len(names))
+	for _, name := range names {
+		parts = append(parts, fmt.Sprintf("%s %d", name, calls[name]))
+	}
+
+	return strings.Join(parts, ", ")
+}

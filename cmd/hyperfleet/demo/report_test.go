@@ -1,0 +1,171 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package demo
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+)
+
+func goodReport() Report {
+	return Report{
+		Jobs: 50, JobsCompleted: 50, VMsCreated: 50, CallsPerVM: 9.5, MaxCallsPerVM: 11,
+		TotalCalls:      map[string]int{"vm": 400, "storage": 75, "listing": 60, "task": 90},
+		MakespanSeconds: 24.1, FloorSeconds: 23, Ratio: 1.048, CleanupSeconds: 1.5, RSSMiB: 61.25,
+		Webhooks:  Webhooks{Delivered: 150},
+		Latencies: Latencies{Clone: Latency{Count: 50, P50: 2.1, P95: 2.6, Max: 3}},
+	}
+}
+
+func TestJudge(t *testing.T) {
+	t.Parallel()
+
+	tests := []struct {
+		name string
+		edit func(*Report)
+		want []string
+	}{
+		{name: "all ran, nothing left", edit: func(*Report) {}},
+		{
+			name: "a slow run still passes: time is measured, not judged",
+			edit: func(r *Report) { r.Ratio, r.CallsPerVM = 9, 99 },
+		},
+		{name: "job missing", edit: func(r *Report) { r.JobsCompleted = 49 }, want: []string{"49 of 50 jobs ran to success"}},
+		{
+			name: "job failed", edit: func(r *Report) { r.JobsCompleted, r.JobsFailed = 49, 1 },
+			want: []string{"49 of 50 jobs ran to success", "1 jobs failed"},
+		},
+		{name: "VM left", edit: func(r *Report) { r.VMsLeft = 1 }, want: []string{"1 VMs are left on the hypervisor"}},
+		{
+			name: "another's VM touched", edit: func(r *Report) { r.VMsLeft, r.ForeignVMsTouched = 1, 1 },
+			want: []string{"1 VMs of others were touched"},
+		},
+		{name: "claim left", edit: func(r *Report) { r.ClaimsLeft = 2 }, want: []string{"2 claims are left"}},
+		{
+			name: "runner left", edit: func(r *Report) { r.RunnersLeft = 3 },
+			want: []string{"3 runners are left with the CI platform"},
+		},
+		{
+			name: "ISO left", edit: func(r *Report) { r.ISOsLeft = 4 },
+			want: []string{"4 ISOs are left on the hypervisor's storage"},
+		},
+		{name: "violation", edit: func(r *Report) { r.Violations = 5 }, want: []string{"5 calls broke a simulator's rules"}},
+		{
+			name: "what went wrong before stays", edit: func(r *Report) { r.Problems = []string{"operator ended"} },
+			want: []string{"operator ended"},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+
+			report := goodReport()
+			tt.edit(&report)
+			report.judge()
+
+			if diff := cmp.Diff(tt.want, report.Problems); diff != "" || report.Passed != (len(tt.want) == 0) {
+				t.Errorf("passed %v, problems %s", report.Passed, diff)
+			}
+		})
+	}
+}
+
+func TestReportJSON(t *testing.T) {
+	t.Parallel()
+
+	var out bytes.Buffer
+
+	report := goodReport()
+	report.judge()
+
+	if err := report.json(&out); err != nil {
+		t.Fatal(err)
+	}
+
+	if strings.Count(out.String(), "\n") != 1 || !strings.HasSuffix(out.String(), "}\n") {
+		t.Errorf("not one object on one line: %q", out.String())
+	}
+
+	var fields map[string]any
+	if err := json.Unmarshal(out.Bytes(), &fields); err != nil {
+		t.Fatal(err)
+	}
+
+	var names []string
+	for name := range fields {
+		names = append(names, name)
+	}
+
+	slices.Sort(names)
+
+	want := []string{
+		"callsPerVM", "claimsLeft", "cleanupSeconds", "failedCalls", "floorSeconds", "foreignVMsTouched", "isosLeft",
+		"jobs", "jobsCompleted", "jobsFailed", "latencies", "makespanSeconds", "maxCallsPerVM", "passed", "problems",
+		"ratio", "rssMiB", "runnersLeft", "totalCalls", "violations", "vmsCreated", "vmsLeft", "webhooks",
+	}
+	if diff := cmp.Diff(want, names); diff != "" {
+		t.Errorf("fields of the JSON object: %s", diff)
+	}
+
+	if problems, ok := fields["problems"].([]any); !ok || len(problems) != 0 {
+		t.Errorf("problems are %v, want an empty list", fields["problems"])
+	}
+}
+
+func TestReportText(t *testing.T) {
+	t.Parallel()
+
+	report := goodReport()
+	golden(t, "report.txt", report.text())
+}
+
+func TestLatencies(t *testing.T) {
+	t.Parallel()
+
+	at := func(ms int) time.Time { return time.UnixMilli(int64(ms)) }
+	micro := func(ms int) *metav1.MicroTime {
+		m := metav1.NewMicroTime(at(ms))
+
+		return &m
+	}
+	claims := []claimRecord{
+		{
+			name: "whole life", created: at(1000), guestStarted: at(6500), gone: at(12000),
+			times: v1alpha1.MachineTimes{
+				CloneStarted: micro(1500), Started: micro(3500), Ready: micro(7000), JobStarted: micro(7250), Stopped: micro(10000),
+			},
+		},
+		{name: "not beyond the clone, clocks disagree", created: at(2000), times: v1alpha1.MachineTimes{CloneStarted: micro(1990)}},
+		{name: "made for no job", created: at(9000)},
+	}
+	one := func(v float64) Latency { return Latency{Count: 1, P50: v, P95: v, Max: v} }
+
+	got := latenciesOf([]time.Time{at(900), at(950)}, claims)
+	want := Latencies{
+		ReceivedToClaim: Latency{Count: 2, P50: 0.1, P95: 1.05, Max: 1.05},
+		ClaimToClone:    Latency{Count: 2, P50: 0, P95: 0.5, Max: 0.5},
+		Clone:           one(2), Boot: one(3), Registered: one(0.5), JobStart: one(0.25), Destroyed: one(2), Life: one(11),
+	}
+
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+
+	if got := span([]time.Time{at(5000), at(1000)}, []time.Time{at(3000), at(9000)}); got != 8*time.Second {
+		t.Errorf("span %s, want 8s", got)
+	}
+
+	if got := span(nil, []time.Time{at(1)}); got != 0 {
+		t.Errorf("span without a start %s, want 0", got)
+	}
+}

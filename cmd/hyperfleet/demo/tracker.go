@@ -1,0 +1,240 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package demo
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+)
+
+// claimRecord is one claim's story as it was watched.
+type claimRecord struct {
+	name, phase, vm, runner, job string
+	message, endReason           string
+	guestPhase                   string
+	// created, guestStarted and gone are when the watch told of them: the API server's
+	// own times have whole seconds only.
+	created, phaseSince, guestStarted, gone time.Time
+	times                                   v1alpha1.MachineTimes
+}
+
+// jobRecord is one RunnerJob as it was watched.
+type jobRecord struct {
+	name, id, title string
+	received        time.Time
+}
+
+// tracker follows claims and jobs at the Kubernetes API.
+type tracker struct {
+	clock clock.PassiveClock
+
+	mu     sync.Mutex
+	claims map[string]*claimRecord
+	jobs   map[string]jobRecord
+}
+
+func newTracker(c clock.PassiveClock) *tracker {
+	return &tracker{clock: c, claims: map[string]*claimRecord{}, jobs: map[string]jobRecord{}}
+}
+
+// follow starts the watches; they end with ctx. It returns once both have listed.
+func (t *tracker) follow(ctx context.Context, config *rest.Config, scheme *runtime.Scheme) error {
+	objects, err := cache.New(config, cache.Options{Scheme: scheme})
+	if err != nil {
+		return fmt.Errorf("watch claims and jobs: %w", err)
+	}
+
+	for _, kind := range []client.Object{&v1alpha1.MachineClaim{}, &v1alpha1.RunnerJob{}} {
+		informer, err := objects.GetInformer(ctx, kind, cache.BlockUntilSynced(false))
+		if err != nil {
+			return fmt.Errorf("watch claims and jobs: %w", err)
+		}
+
+		if _, err := informer.AddEventHandler(t.handler()); err != nil {
+			return fmt.Errorf("watch claims and jobs: %w", err)
+		}
+	}
+
+	go func() { _ = objects.Start(ctx) }()
+
+	if !objects.WaitForCacheSync(ctx) {
+		return fmt.Errorf("watch claims and jobs: %w", context.Cause(ctx))
+	}
+
+	return nil
+}
+
+func (t *tracker) handler() toolscache.ResourceEventHandler {
+	return toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    t.seen,
+		UpdateFunc: func(_, obj any) { t.seen(obj) },
+		DeleteFunc: t.lost,
+	}
+}
+
+func (t *tracker) seen(obj any) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+
+	switch o := obj.(type) {
+	case *v1alpha1.MachineClaim:
+		t.claim(o)
+	case *v1alpha1.RunnerJob:
+		record := jobRecord{name: o.Name, id: o.Spec.ID, title: o.Spec.Name}
+		if o.Spec.ReceivedAt != nil {
+			record.received = o.Spec.ReceivedAt.Time
+		}
+
+		t.jobs[o.Name] = record
+	}
+}
+
+func (t *tracker) claim(c *v1alpha1.MachineClaim) {
+	now := t.clock.Now()
+
+	record, ok := t.claims[string(c.UID)]
+	if !ok {
+		record = &claimRecord{name: c.Name, created: now, phaseSince: now}
+		t.claims[string(c.UID)] = record
+	}
+
+	phase := string(c.Status.Phase)
+	if phase == "" {
+		phase = string(v1alpha1.MachineClaimPending)
+	}
+
+	if phase != record.phase {
+		record.phase, record.phaseSince = phase, now
+	}
+
+	if ref := c.Status.VMRef; ref != nil {
+		record.vm = strings.Trim(ref.Node+"/"+ref.VMID, "/")
+	}
+
+	if info := c.Status.BootstrapInfo; info != nil {
+		record.runner, record.job = info.RunnerName, info.Job
+		record.guestPhase = info.GuestPhase
+
+		if info.GuestPhase != "" && record.guestStarted.IsZero() {
+			record.guestStarted = now
+		}
+	}
+
+	if c.Status.Times != nil {
+		record.times = *c.Status.Times.DeepCopy()
+	}
+
+	record.endReason = c.Status.EndReason
+
+	for _, condition := range c.Status.Conditions {
+		if condition.Type == v1alpha1.ConditionReady {
+			record.message = strings.TrimSpace(condition.Reason + ": " + condition.Message)
+		}
+	}
+}
+
+func (t *tracker) lost(obj any) {
+	if gone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
+		obj = gone.Obj
+	}
+
+	c, ok := obj.(*v1alpha1.MachineClaim)
+	if !ok {
+		return
+	}
+
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.claim(c)
+	t.claims[string(c.UID)].gone = t.clock.Now()
+}
+
+// claimsNow gives copies of the claims that there are, oldest first.
+func (t *tracker) claimsNow() []claimRecord {
+	return slices.DeleteFunc(t.allClaims(), func(c claimRecord) bool { return !c.gone.IsZero() })
+}
+
+// allClaims gives copies of every claim there ever was, oldest first.
+func (t *tracker) allClaims() []claimRecord {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+
+	out := make([]claimRecord, 0, len(t.claims))
+	for _, c := range t.claims {
+		out = append(out, *c)
+	}
+
+	slices.SortFunc(out, func(a, b claimRecord) int {
+		if c := a.created.Compare(b.created); c != 0 {
+			return c
+		}
+
+		return strings.Compare(a.name, b.name)
+	})
+
+	return out
+}
+
+// jobsReceived gives when the operator first heard of each job, earliest first.
+func (t *tracker) jobsReceived() []time.Time {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+
+	var out []time.Time
+
+	for _, j := range t.jobs {
+		if !j.received.IsZero() {
+			out = append(out, j.received)
+		}
+	}
+
+	slices.SortFunc(out, time.Time.Compare)
+
+	return out
+}
+
+// rows are the claims that there are, as the table shows them.
+func (t *tracker) rows() []row {
+	now := t.clock.Now()
+	claims := t.claimsNow()
+	out := make([]row, 0, len(claims))
+
+	for _, c := range claims {
+		phase := c.phase
+		if phase == string(v1alpha1.MachineClaimBootstrapping) && c.guestPhase != "" {
+			phase += " (" + c.guestPhase + ")"
+		}
+
+		out = append(out, row{
+			claim: c.name, phase: phase, vm: c.vm, runner: c.runner, job: t.jobTitle(c.job),
+			age: now.Sub(c.created), inPhase: now.Sub(c.phaseSince),
+		})
+	}
+
+	return out
+}
+
+func (t *tracker) jobTitle(name string) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+
+	if job, ok := t.jobs[name]; ok && job.title != "" {
+		return job.title + " #" + job.id
+	}
+
+	return name
+}

@@ -1,0 +1,109 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package version
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+)
+
+// Info is what is known of this executable. Its JSON form is what
+// `hyperfleet version --output json` prints.
+type Info struct {
+	// Version is the module's version: a tag, a pseudo-version, or "(devel)".
+	Version string `json:"version"`
+	// Commit it was built from; empty where the build did not see one.
+	Commit string `json:"commit"`
+	// CommitTime in RFC 3339.
+	CommitTime string `json:"commitTime,omitempty"`
+	// Modified says that the tree had changes of its own.
+	Modified bool   `json:"modified"`
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+}
+
+// Read gives the executable's Info from its build information.
+func Read() Info {
+	info := Info{Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+
+	build, ok := debug.ReadBuildInfo()
+	if !ok {
+		return info
+	}
+
+	return info.from(build)
+}
+
+func (i Info) from(build *debug.BuildInfo) Info {
+	if build.Main.Version != "" {
+		i.Version = build.Main.Version
+	}
+
+	for _, setting := range build.Settings {
+		switch setting.Key {
+		case "vcs.revision":
+			i.Commit = setting.Value
+		case "vcs.time":
+			i.CommitTime = setting.Value
+		case "vcs.modified":
+			i.Modified = setting.Value == "true"
+		}
+	}
+
+	return i
+}
+
+// New makes the command.
+func New() *cobra.Command {
+	var output string
+
+	cmd := &cobra.Command{
+		Use:   "version",
+		Short: "Print the version, the commit and the Go version",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return Read().print(cmd.OutOrStdout(), output)
+		},
+	}
+	cmd.Flags().StringVar(&output, "output", "text", "text or json")
+
+	return cmd
+}
+
+func (i Info) print(w io.Writer, output string) error {
+	var err error
+
+	switch output {
+	case "json":
+		err = json.NewEncoder(w).Encode(i)
+	case "text":
+		_, err = fmt.Fprintln(w, i.text())
+	default:
+		return fmt.Errorf("print version: unknown output %q: use text or json", output)
+	}
+
+	if err != nil {
+		return fmt.Errorf("print version: %w", err)
+	}
+
+	return nil
+}
+
+func (i Info) text() string {
+	commit := i.Commit
+	if commit == "" {
+		commit = "unknown"
+	}
+
+	if i.Modified {
+		commit += " (modified)"
+	}
+
+	return fmt.Sprintf("hyperfleet %s\ncommit     %s\ngo         %s\nplatform   %s", i.Version, commit, i.Go, i.Platform)
+}

@@ -1,0 +1,13 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package deploy carries the generated manifests inside programs that apply them, such
+// as the demo, so that they work without the repository.
+package deploy
+
+import "embed"
+
+// CRDs holds crds/*.yaml, the CustomResourceDefinitions.
+//
+//go:embed crds/*.yaml
+var CRDs embed.FS
