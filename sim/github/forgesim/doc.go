@@ -1,0 +1,9 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package forgesim is the command line of the forge simulators:
+//
+//	forgesim github   serves a simulated GitHub
+//	forgesim runner   is the stand-in runner program
+//	forgesim image    lays out a runner installation
+package forgesim

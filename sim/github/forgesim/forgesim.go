@@ -1,0 +1,85 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package forgesim
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/hyperfleet/hyperfleet/sim/github/simrunner"
+)
+
+const usage = `usage: forgesim COMMAND [options]
+
+commands:
+  github                       serve a simulated GitHub (forgesim github -h)
+  runner [--root DIR] VERB     stand-in runner: config, config remove, or run
+  image [--link] DIR           lay out DIR/opt/actions-runner
+`
+
+// Exit codes of forgesim github and image; runner has the real runner's codes.
+const (
+	exitOK        = 0
+	exitError     = 1
+	exitUsage     = 2
+	exitViolation = 3 // somebody broke GitHub's contract while the simulator ran
+)
+
+// Run runs one command until it is done or ctx ends, and returns the exit code.
+func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	if len(args) == 0 {
+		fmt.Fprint(stderr, usage)
+		return exitUsage
+	}
+	switch args[0] {
+	case "github":
+		return runGitHub(ctx, args[1:], stdout, stderr)
+	case "runner":
+		return runRunner(ctx, args[1:], stdout, stderr)
+	case "image":
+		return report(stderr, runImage(args[1:], stderr))
+	}
+	fmt.Fprintf(stderr, "forgesim: unknown command %q\n\n%s", args[0], usage)
+	return exitUsage
+}
+
+func report(stderr io.Writer, err error) int {
+	switch {
+	case err == nil, errors.Is(err, flag.ErrHelp):
+		return exitOK
+	default:
+		fmt.Fprintln(stderr, "forgesim:", err)
+		return exitError
+	}
+}
+
+func runRunner(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	root := "."
+	if len(args) >= 2 && args[0] == "--root" {
+		root, args = args[1], args[2:]
+	}
+	program := simrunner.Program{Root: root, Stdout: stdout, Stderr: stderr, Getenv: os.Getenv}
+	return program.Main(ctx, args)
+}
+
+func runImage(args []string, stderr io.Writer) error {
+	flags := flag.NewFlagSet("forgesim image", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	link := flags.Bool("link", false, "link to this program instead of copying it")
+	if err := flags.Parse(args); err != nil {
+		return err //nolint:wrapcheck // flag has printed it
+	}
+	if flags.NArg() != 1 {
+		return errors.New("image needs one folder")
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	return simrunner.Layout(flags.Arg(0), self, *link) //nolint:wrapcheck // names the step and the file
+}
