@@ -1,0 +1,227 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pve
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// ticketLife is how long a ticket is good for.
+const ticketLife = 2 * time.Hour
+
+// identity is who calls.
+type identity struct {
+	user  string // name@realm
+	token string // the token's name, if one was used
+}
+
+// principal is how logs and tasks name the caller.
+func (i identity) principal() string {
+	if i.token != "" {
+		return i.user + "!" + i.token
+	}
+	return i.user
+}
+
+// access holds users, tokens, roles and grants.
+type access struct {
+	key    []byte
+	users  map[string]User
+	tokens map[string]Token
+	roles  map[string]map[string]bool
+	acl    []ACL
+}
+
+func newAccess(m Model) access {
+	a := access{
+		key: fmt.Appendf(nil, "ticket key %d", m.Seed), users: map[string]User{},
+		tokens: map[string]Token{}, roles: builtinRoles(m.Version), acl: append([]ACL(nil), m.ACL...),
+	}
+	for _, u := range m.Users {
+		a.users[u.ID] = u
+	}
+	for _, t := range m.Tokens {
+		a.tokens[t.ID] = t
+	}
+	valid := setOf(privilegesOf(m.Version)...)
+	for _, r := range m.Roles {
+		set := map[string]bool{}
+		for _, p := range r.Privileges {
+			if valid[p] { // VM.Monitor has gone in 9, VM.GuestAgent.* has come
+				set[p] = true
+			}
+		}
+		a.roles[r.Name] = set
+	}
+	return a
+}
+
+// authenticate finds out who calls, as PVE::HTTPServer's auth handler.
+func (s *Server) authenticate(c *call, r *http.Request) error {
+	if c.method == http.MethodPost && c.path == "/access/ticket" {
+		return nil
+	}
+	for _, f := range s.matchFaults(c, FaultUnauthorized) {
+		return unauthorized(f.reasonOr("permission denied - invalid PVE ticket"))
+	}
+	if auth := r.Header.Get("Authorization"); strings.HasPrefix(auth, "PVEAPIToken") {
+		return s.authToken(c, strings.TrimLeft(strings.TrimPrefix(auth, "PVEAPIToken"), "= "))
+	}
+	ticket := ""
+	if ck, err := r.Cookie("PVEAuthCookie"); err == nil {
+		ticket = ck.Value
+	}
+	if ticket == "" {
+		return unauthorized("No ticket")
+	}
+	user, err := s.checkTicket(ticket)
+	if err != nil {
+		return err
+	}
+	c.auth = identity{user: user}
+	if isWrite(c.method) && !s.validCSRF(user, r.Header.Get("CSRFPreventionToken")) {
+		return unauthorized("Permission denied - invalid csrf token")
+	}
+	return nil
+}
+
+func (s *Server) authToken(c *call, value string) error {
+	id, secret, ok := strings.Cut(value, "=")
+	user, name, ok2 := strings.Cut(id, "!")
+	if !ok || !ok2 {
+		return unauthorized("no tokenid specified")
+	}
+	s.mu.Lock()
+	u, known := s.access.users[user]
+	t, hasToken := s.access.tokens[id]
+	s.mu.Unlock()
+	switch {
+	case !known:
+		return unauthorized(fmt.Sprintf("no such user ('%s')", user))
+	case u.Disabled:
+		return unauthorized(fmt.Sprintf("user '%s' is disabled", user))
+	case !hasToken:
+		return unauthorized(fmt.Sprintf("no such token '%s' for user '%s'", name, user))
+	case t.Expire != 0 && s.clk.Now().Unix() >= t.Expire:
+		return unauthorized("token expired")
+	case subtle.ConstantTimeCompare([]byte(t.Secret), []byte(secret)) != 1:
+		return unauthorized("invalid token value!")
+	}
+	c.auth = identity{user: user, token: name}
+	return nil
+}
+
+// Tickets look like PVE:user@realm:HEXTIME::SIGNATURE, CSRF tokens like
+// HEXTIME:SIGNATURE; both are signed with the instance's own key.
+
+func (s *Server) sign(text string) string {
+	mac := hmac.New(sha256.New, s.access.key)
+	_, _ = mac.Write([]byte(text))
+	return base64.RawStdEncoding.EncodeToString(mac.Sum(nil))
+}
+
+func (s *Server) newTicket(user string) string {
+	plain := fmt.Sprintf("PVE:%s:%08X", user, s.clk.Now().Unix())
+	return plain + "::" + s.sign(plain)
+}
+
+func (s *Server) checkTicket(ticket string) (string, error) {
+	bad := unauthorized("permission denied - invalid PVE ticket")
+	plain, sig, ok := strings.Cut(ticket, "::")
+	if !ok || !hmac.Equal([]byte(sig), []byte(s.sign(plain))) {
+		return "", bad
+	}
+	parts := strings.Split(plain, ":")
+	if len(parts) != 3 || s.tooOld(parts[2]) {
+		return "", bad
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	u, known := s.access.users[parts[1]]
+	if !known || u.Disabled {
+		return "", bad
+	}
+	return parts[1], nil
+}
+
+func (s *Server) newCSRF(user string) string {
+	stamp := fmt.Sprintf("%08X", s.clk.Now().Unix())
+	return stamp + ":" + s.sign("csrf:"+stamp+":"+user)
+}
+
+func (s *Server) validCSRF(user, token string) bool {
+	stamp, sig, ok := strings.Cut(token, ":")
+	return ok && hmac.Equal([]byte(sig), []byte(s.sign("csrf:"+stamp+":"+user))) && !s.tooOld(stamp)
+}
+
+func (s *Server) tooOld(hexTime string) bool {
+	stamp, err := strconv.ParseInt(hexTime, 16, 64)
+	if err != nil {
+		return true
+	}
+	age := s.clk.Now().Sub(time.Unix(stamp, 0))
+	return age > ticketLife || age < -5*time.Minute
+}
+
+// accessRoutes are the calls below /access and /version.
+func accessRoutes() []route {
+	ticket := schema{
+		"username": {required: true, maxLen: 64}, "password": {required: true},
+		"realm": {}, "otp": {}, "path": {}, "privs": {}, "new-format": {kind: kBool}, "tfa-challenge": {},
+	}
+	return []route{
+		newRoute(http.MethodPost, "/access/ticket", ClassOther, nil, ticket, createTicket),
+		newRoute(http.MethodGet, "/access/permissions", ClassOther, nil,
+			schema{"path": {}, "userid": {}}, getPermissions),
+		newRoute(http.MethodGet, "/version", ClassOther, nil, nil, getVersion),
+	}
+}
+
+// createTicket logs in with a password, or renews with the ticket as password.
+func createTicket(s *Server, c *call) (any, error) {
+	user := c.param("username")
+	if realm := c.param("realm"); realm != "" && !strings.Contains(user, "@") {
+		user += "@" + realm
+	}
+	if !s.validLogin(user, c.param("password")) {
+		s.sleep(c.ctx, s.model.Delays.LoginFailure)
+		return nil, unauthorized("authentication failure")
+	}
+	c.auth = identity{user: user}
+	s.mu.Lock()
+	caps := s.capabilities(c.auth)
+	s.mu.Unlock()
+	return map[string]any{
+		"username": user, "ticket": s.newTicket(user), "CSRFPreventionToken": s.newCSRF(user),
+		"cap": caps, "clustername": s.model.Cluster,
+	}, nil
+}
+
+func (s *Server) validLogin(user, password string) bool {
+	if strings.HasPrefix(password, "PVE:") {
+		owner, err := s.checkTicket(password)
+		return err == nil && owner == user
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	u, ok := s.access.users[user]
+	return ok && !u.Disabled && u.Password != "" &&
+		subtle.ConstantTimeCompare([]byte(u.Password), []byte(password)) == 1
+}
+
+func getVersion(s *Server, _ *call) (any, error) {
+	release := s.model.Version
+	if i := strings.LastIndex(release, "."); i > 0 {
+		release = release[:i]
+	}
+	return map[string]any{"version": s.model.Version, "release": release, "repoid": "0000000000000000"}, nil
+}

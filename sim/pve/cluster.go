@@ -1,0 +1,218 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pve
+
+import (
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+)
+
+func clusterRoutes() []route {
+	resources := schema{"type": {enum: []string{"vm", "storage", "node", "sdn"}}}
+	return []route{
+		newRoute(http.MethodGet, "/cluster/resources", ClassListing, nil, resources, listResources),
+		newRoute(http.MethodGet, "/cluster/nextid", ClassOther, nil, schema{"vmid": vmidParam()}, nextID),
+		newRoute(http.MethodGet, "/cluster/status", ClassOther, needs("/", "Sys.Audit"), nil, clusterStatus),
+	}
+}
+
+func nodeRoutes() []route {
+	return []route{
+		newRoute(http.MethodGet, "/nodes", ClassOther, nil, nil, listNodes),
+		newRoute(http.MethodGet, "/nodes/{node}/status", ClassOther, needs("/nodes/{node}", "Sys.Audit"), nil, nodeStatus),
+		newRoute(http.MethodGet, "/nodes/{node}/version", ClassOther, nil, nil, getVersion),
+	}
+}
+
+// listResources is the one listing of the whole cluster. Where a VM is, its
+// lock, tags and pool come from the cluster file system at once; its name,
+// status and load out of the last broadcast.
+func listResources(s *Server, c *call) (any, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := s.broadcastTime()
+	if f := struck(c.faults, FaultStale); f != nil {
+		at = at.Add(-max(f.Delay, s.model.StatusLag))
+	}
+	out := []map[string]any{}
+	kind := c.param("type")
+	if kind == "" || kind == "vm" {
+		for _, id := range slices.Sorted(maps.Keys(s.vms)) {
+			if s.mayLocked(c.auth, vmPath(id), "VM.Audit") == nil {
+				out = append(out, s.vmResource(s.vms[id], at))
+			}
+		}
+	}
+	if kind == "" || kind == "node" {
+		for _, n := range s.model.Nodes {
+			row := s.nodeRow(s.nodes[n.Name], c.auth)
+			row["id"], row["type"] = "node/"+n.Name, "node"
+			out = append(out, row)
+		}
+	}
+	if kind == "" || kind == "storage" {
+		out = append(out, s.storageResources(c)...)
+	}
+	return out, nil
+}
+
+func (s *Server) vmResource(m *machine, at time.Time) map[string]any {
+	row := map[string]any{
+		"id": "qemu/" + strconv.Itoa(m.id), "type": "qemu", "vmid": m.id, "node": m.node,
+		"status": "unknown", "template": 0,
+	}
+	for _, k := range []string{"lock", "tags"} {
+		if v := m.conf[k]; v != "" {
+			row[k] = v
+		}
+	}
+	if p := s.poolOf(m.id); p != "" {
+		row["pool"] = p
+	}
+	seen, ok := s.seenAt(m.id, at)
+	if !ok || s.nodes[m.node].down {
+		return row
+	}
+	row["name"], row["status"], row["template"] = seen.name, seen.status, flag(seen.template)
+	row["maxcpu"], row["maxmem"], row["maxdisk"] = seen.cpus, seen.mem, seen.disk
+	row["cpu"], row["mem"], row["disk"], row["uptime"] = 0, 0, 0, 0
+	if seen.status == "running" {
+		row["cpu"], row["mem"] = 0.01, seen.mem/2 //nolint:mnd // any load will do
+		row["uptime"] = max(0, int64(at.Sub(seen.started).Seconds()))
+	}
+	return row
+}
+
+func (s *Server) storageResources(c *call) []map[string]any {
+	var out []map[string]any
+	for _, cfg := range s.model.Storages {
+		path := "/storage/" + cfg.Name
+		if s.mayLocked(c.auth, path, "Datastore.Audit") != nil && s.mayLocked(c.auth, path, "Datastore.AllocateSpace") != nil {
+			continue
+		}
+		for _, n := range s.model.Nodes {
+			st, err := s.storeOn(n.Name, cfg.Name)
+			if err != nil {
+				continue
+			}
+			d := st.describe()
+			status := "available"
+			if cfg.Disabled {
+				status = "unknown"
+			}
+			out = append(out, map[string]any{
+				"id": fmt.Sprintf("storage/%s/%s", n.Name, cfg.Name), "type": "storage", "storage": cfg.Name, "node": n.Name,
+				"status": status, "plugintype": cfg.Type, "content": d["content"], "shared": d["shared"],
+				"disk": d["used"], "maxdisk": d["total"],
+			})
+		}
+	}
+	return out
+}
+
+// nextID checks an id, or suggests the lowest free one. It reserves nothing.
+func nextID(s *Server, c *call) (any, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.has("vmid") {
+		if s.vms[c.num("vmid")] != nil {
+			return nil, badParam("vmid", "VM %s already exists", c.param("vmid"))
+		}
+		return c.param("vmid"), nil
+	}
+	low, high := s.model.NextID.Lower, s.model.NextID.Upper
+	if low == 0 {
+		low = minVMID
+	}
+	if high == 0 {
+		high = 1_000_000
+	}
+	for id := low; id <= high; id++ {
+		if s.vms[id] == nil {
+			return strconv.Itoa(id), nil
+		}
+	}
+	return nil, dief("unable to get any free VMID in range [%d, %d]", low, high)
+}
+
+func clusterStatus(s *Server, _ *call) (any, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	up := 0
+	var rows []map[string]any
+	for i, n := range s.model.Nodes {
+		online := !s.nodes[n.Name].down
+		up += flag(online)
+		rows = append(rows, map[string]any{
+			"type": "node", "id": "node/" + n.Name, "name": n.Name, "online": flag(online), "nodeid": i + 1,
+			"ip": fmt.Sprintf("192.0.2.%d", i+1), "local": flag(i == 0), "level": "",
+		})
+	}
+	head := map[string]any{
+		"type": "cluster", "id": "cluster", "name": s.model.Cluster, "nodes": len(s.model.Nodes),
+		"quorate": flag(up*2 > len(s.model.Nodes)), "version": len(s.model.Nodes),
+	}
+	return append([]map[string]any{head}, rows...), nil
+}
+
+// nodeRow is a node in a listing; its load needs Sys.Audit. s.mu is held.
+func (s *Server) nodeRow(n *node, who identity) map[string]any {
+	status := "online"
+	if n.down {
+		status = "offline"
+	}
+	row := map[string]any{"node": n.Name, "status": status}
+	if s.certs != nil {
+		row["ssl_fingerprint"] = s.certs.fingerprint
+	}
+	if n.down || s.mayLocked(who, "/nodes/"+n.Name, "Sys.Audit") != nil {
+		return row
+	}
+	used, _ := s.load(n.Name)
+	row["cpu"], row["maxcpu"], row["mem"], row["maxmem"] = 0.01, n.CPUs, used, n.Memory
+	row["uptime"], row["level"] = int64(s.clk.Since(n.started).Seconds()), ""
+	return row
+}
+
+// load is the memory in use and the running VMs of a node.
+func (s *Server) load(name string) (mem int64, running int) {
+	for _, m := range s.vms {
+		if m.running && m.node == name {
+			mem += m.memory
+			running++
+		}
+	}
+	return mem, running
+}
+
+func listNodes(s *Server, c *call) (any, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := []map[string]any{}
+	for _, n := range s.model.Nodes {
+		row := s.nodeRow(s.nodes[n.Name], c.auth)
+		row["id"], row["type"] = "node/"+n.Name, "node"
+		out = append(out, row)
+	}
+	return out, nil
+}
+
+func nodeStatus(s *Server, c *call) (any, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.nodes[c.node]
+	used, _ := s.load(n.Name)
+	return map[string]any{
+		"cpu": 0.01, "uptime": int64(s.clk.Since(n.started).Seconds()),
+		"memory":  map[string]any{"used": used, "total": n.Memory, "free": n.Memory - used},
+		"cpuinfo": map[string]any{"cpus": n.CPUs, "cores": n.CPUs, "sockets": 1, "model": "Simulated CPU"},
+		"loadavg": []string{"0.10", "0.20", "0.30"}, "pveversion": "pve-manager/" + s.model.Version + "/0000000000000000",
+		"rootfs": map[string]any{"used": 0, "total": 100 * gib, "free": 100 * gib, "avail": 100 * gib},
+		"swap":   map[string]any{"used": 0, "total": 0, "free": 0},
+	}, nil
+}

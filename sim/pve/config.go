@@ -1,0 +1,649 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pve
+
+import (
+	"context"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+func configRoutes() []route {
+	base := "/nodes/{node}/qemu/{vmid}/config"
+	anyConfig := needsAny("/vms/{vmid}", "VM.Config.Disk", "VM.Config.CDROM", "VM.Config.CPU", "VM.Config.Memory",
+		"VM.Config.Network", "VM.Config.HWType", "VM.Config.Options", "VM.Config.Cloudinit")
+	read := schema{"current": {kind: kBool}, "snapshot": {}}
+	put := newRoute(http.MethodPut, base, ClassVM, anyConfig, nil, putConfig)
+	post := newRoute(http.MethodPost, base, ClassVM, anyConfig, nil, postConfig).async()
+	put.freeParams, post.freeParams = true, true
+	return []route{
+		newRoute(http.MethodGet, base, ClassVM, needs("/vms/{vmid}", "VM.Audit"), read, getConfig), put, post,
+		newRoute(http.MethodGet, "/nodes/{node}/qemu/{vmid}/pending", ClassVM, needs("/vms/{vmid}", "VM.Audit"),
+			nil, getPending),
+	}
+}
+
+const masked = "**********"
+
+// getConfig shows the configuration with pending changes applied, unless the
+// current one is asked for.
+func getConfig(s *Server, c *call) (any, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m, err := s.get(c.node, c.vmid)
+	if err != nil {
+		return nil, err
+	}
+	if snap := c.param("snapshot"); snap != "" {
+		return nil, dief("snapshot '%s' does not exist", snap)
+	}
+	conf := maps.Clone(m.conf)
+	if !c.flag("current") {
+		maps.Copy(conf, m.pending)
+		for k := range m.pendingDel {
+			delete(conf, k)
+		}
+	}
+	out := map[string]any{"digest": m.digest()}
+	for k, v := range conf {
+		out[k] = typedOption(k, v)
+	}
+	return out, nil
+}
+
+// typedOption gives numbers and booleans as JSON numbers, as Proxmox does.
+func typedOption(k, v string) any {
+	if k == "cipassword" {
+		return masked
+	}
+	o, ok := optionOf(k)
+	if ok && (o.kind == kInt || o.kind == kBool) {
+		if n, err := strconv.ParseInt(v, 10, 64); err == nil {
+			return n
+		}
+	}
+	return v
+}
+
+func getPending(s *Server, c *call) (any, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m, err := s.get(c.node, c.vmid)
+	if err != nil {
+		return nil, err
+	}
+	out := []map[string]any{}
+	keys := maps.Clone(m.conf)
+	maps.Copy(keys, m.pending)
+	for _, k := range slices.Sorted(maps.Keys(keys)) {
+		row := map[string]any{"key": k}
+		if v, ok := m.conf[k]; ok {
+			row["value"] = typedOption(k, v)
+		}
+		if v, ok := m.pending[k]; ok {
+			row["pending"] = typedOption(k, v)
+		}
+		if m.pendingDel[k] {
+			row["delete"] = 1
+		}
+		out = append(out, row)
+	}
+	return out, nil
+}
+
+// update is a checked request to change a configuration.
+type update struct {
+	set      map[string]string
+	delete   []string
+	revert   []string
+	digest   string
+	skiplock bool
+	force    bool
+}
+
+func putConfig(s *Server, c *call) (any, error) {
+	u, err := s.checkUpdate(c)
+	if err != nil {
+		return nil, err
+	}
+	release, err := s.lockVM(c.ctx, c.vmid, 0, configLockWait)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	return nil, s.applyUpdate(c, u)
+}
+
+func postConfig(s *Server, c *call) (any, error) {
+	u, err := s.checkUpdate(c)
+	if err != nil {
+		return nil, err
+	}
+	return s.forkVM(c, "qmconfig", func(ctx context.Context, t *task) error {
+		s.printf(t, "update VM %d", c.vmid)
+		if !s.sleep(ctx, s.model.Delays.Config) {
+			return dief("interrupted by signal")
+		}
+		return s.applyUpdate(c, u)
+	})
+}
+
+// checkUpdate does the checks before anything is locked.
+func (s *Server) checkUpdate(c *call) (*update, error) {
+	u := &update{
+		set: map[string]string{}, delete: splitTags(c.param("delete")), revert: splitTags(c.param("revert")),
+		digest: c.param("digest"), skiplock: c.flag("skiplock"), force: c.flag("force"),
+	}
+	if fields := s.collect(c, u); len(fields) > 0 {
+		return nil, badParams(fields)
+	}
+	if err := rootOnly(c, "skiplock"); err != nil {
+		return nil, err
+	}
+	if len(u.set)+len(u.delete)+len(u.revert) == 0 {
+		return nil, dief("no options specified")
+	}
+	for i, k := range u.delete {
+		if k == "cdrom" {
+			u.delete[i] = "ide2"
+			k = "ide2"
+		}
+		if _, both := u.set[k]; both {
+			return nil, badParam("delete", "you can't use '-%s' and -delete %s' at the same time", k, k)
+		}
+		if _, ok := optionOf(k); !ok {
+			return nil, badParam("delete", "unknown option '%s'", k)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.mayUpdate(c, u); err != nil {
+		return nil, err
+	}
+	_, err := s.loadForUpdate(c, u)
+	return u, err
+}
+
+// collect validates each option by its schema.
+func (s *Server) collect(c *call, u *update) map[string]string {
+	control := schema{
+		"delete": {}, "revert": {}, "digest": {maxLen: 40}, "skiplock": {kind: kBool}, "force": {kind: kBool},
+		"background_delay": {kind: kInt, min: 1, max: 30}, "skip_cloud_init": {kind: kBool},
+	}
+	fields := map[string]string{}
+	for k, v := range c.params {
+		if p, ok := control[k]; ok {
+			if msg := p.validate(v); msg != "" {
+				fields[k] = msg
+			}
+			continue
+		}
+		if k == "cdrom" {
+			k = "ide2"
+			v += ",media=cdrom"
+		}
+		o, ok := optionOf(k)
+		if !ok {
+			fields[k] = "property is not defined in schema and the schema does not allow additional properties"
+			continue
+		}
+		if msg := o.validate(v); msg != "" {
+			fields[k] = msg
+			continue
+		}
+		u.set[k] = s.storedValue(k, v, o)
+	}
+	return fields
+}
+
+// storedValue is how an option is written to the file.
+func (s *Server) storedValue(k, v string, o option) string {
+	switch {
+	case o.kind == kBool:
+		if truthy(v) {
+			return "1"
+		}
+		return "0"
+	case k == "description":
+		return storedDescription(v)
+	case k == "tags":
+		return normalTags(v)
+	case reNet.MatchString(k):
+		return s.storedNet(v)
+	case k == "vmgenid" && v == "1":
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.newUUID()
+	default:
+		return v
+	}
+}
+
+// storedDescription: comments at the head of the file, read back with a line
+// end each.
+func storedDescription(v string) string {
+	v = strings.TrimRight(v, "\n")
+	if v == "" {
+		return ""
+	}
+	return v + "\n"
+}
+
+// storedNet adds the MAC address a network device was not given.
+func (s *Server) storedNet(v string) string {
+	if reMAC.MatchString(v) || strings.Contains(v, "macaddr=") {
+		return v
+	}
+	first, rest, _ := strings.Cut(v, ",")
+	model := strings.TrimPrefix(first, "model=")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := model + "=" + s.newMAC()
+	if rest != "" {
+		out += "," + rest
+	}
+	return out
+}
+
+// mayUpdate checks the privileges of every option touched; s.mu is held.
+func (s *Server) mayUpdate(c *call, u *update) error {
+	if c.auth.isRoot() {
+		return nil
+	}
+	for _, k := range slices.Concat(u.delete, slices.Sorted(maps.Keys(u.set))) {
+		o, _ := optionOf(k)
+		switch o.priv {
+		case "":
+			continue // drives, tags and serial ports depend on their value
+		case rootPriv:
+			return dief("only root can set '%s' config", k)
+		case "VM.Config.Cloudinit":
+			if s.mayLocked(c.auth, vmPath(c.vmid), "VM.Config.Network") == nil {
+				continue // either will do
+			}
+		}
+		if err := s.mayLocked(c.auth, vmPath(c.vmid), o.priv); err != nil {
+			return err
+		}
+		if k == "startup" {
+			if err := s.mayLocked(c.auth, "/", "Sys.Modify"); err != nil {
+				return err
+			}
+		}
+	}
+	for k, v := range u.set {
+		if reNet.MatchString(k) {
+			if err := s.mayUseBridge(c.auth, v); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// loadForUpdate reads the configuration and refuses what is out of date or
+// locked; s.mu is held.
+func (s *Server) loadForUpdate(c *call, u *update) (*machine, error) {
+	m, err := s.get(c.node, c.vmid)
+	if err != nil {
+		return nil, err
+	}
+	if u.digest != "" && u.digest != m.digest() {
+		return nil, dief("checksum mismatch (file change by other user?)")
+	}
+	if !u.skiplock {
+		if err := m.checkLock(); err != nil {
+			return nil, err
+		}
+	}
+	if b, ok := u.set["balloon"]; ok {
+		next := &machine{conf: map[string]string{"memory": cmpOr(u.set["memory"], m.conf["memory"])}}
+		if int64(atoi(b))<<20 > next.memBytes() {
+			return nil, dief("balloon value too large (must be smaller than assigned memory)")
+		}
+	}
+	return m, nil
+}
+
+// applyUpdate writes the changes: at once on a stopped VM and for live
+// options, else as pending.
+func (s *Server) applyUpdate(c *call, u *update) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m, err := s.loadForUpdate(c, u)
+	if err != nil {
+		return err
+	}
+	for _, k := range u.revert {
+		delete(m.pending, k)
+		delete(m.pendingDel, k)
+	}
+	for _, k := range u.delete {
+		if err := s.deleteOption(c, m, k); err != nil {
+			return err
+		}
+	}
+	for _, k := range slices.Sorted(maps.Keys(u.set)) {
+		if err := s.setOption(c, m, k, u.set[k]); err != nil {
+			return err
+		}
+	}
+	if !m.running {
+		s.applyPending(m)
+	}
+	s.sight(m)
+	return nil
+}
+
+func (s *Server) deleteOption(c *call, m *machine, k string) error {
+	if _, ok := m.conf[k]; !ok {
+		delete(m.pending, k)
+		return nil // Proxmox only warns
+	}
+	if err := s.mayTouch(c, m, k, m.conf[k]); err != nil {
+		return err
+	}
+	if isDriveName(k) || reUnused.MatchString(k) {
+		if truthy(m.conf["protection"]) {
+			return dief("can't remove drive '%s' - protection mode enabled", k)
+		}
+	}
+	delete(m.pending, k)
+	if m.running && !hotUnplug(k) {
+		m.pendingDel[k] = true
+		return nil
+	}
+	s.dropOption(m, k)
+	return nil
+}
+
+// hotUnplug tells what can be taken from a running VM at once.
+func hotUnplug(k string) bool {
+	if strings.HasPrefix(k, "ide") || strings.HasPrefix(k, "sata") {
+		return false
+	}
+	o, _ := optionOf(k)
+	return o.live || isDriveName(k) || k == "tags" || reUnused.MatchString(k)
+}
+
+// dropOption removes an option; a disk stays as unusedN, a cloud-init drive is
+// freed.
+func (s *Server) dropOption(m *machine, k string) {
+	v := m.conf[k]
+	delete(m.conf, k)
+	delete(m.pendingDel, k)
+	s.releaseDrive(m, k, v)
+	if boot, ok := strings.CutPrefix(m.conf["boot"], "order="); ok && isDriveName(k) {
+		order := slices.DeleteFunc(strings.Split(boot, ";"), func(d string) bool { return d == k })
+		m.conf["boot"] = "order=" + strings.Join(order, ";")
+	}
+}
+
+func (s *Server) releaseDrive(m *machine, k, v string) {
+	if reUnused.MatchString(k) {
+		s.freeVolume(m.node, v)
+		return
+	}
+	if !isDriveName(k) {
+		return
+	}
+	d, err := parseDrive(v)
+	switch {
+	case err != nil:
+	case d.isCloudInit():
+		s.freeVolume(m.node, d.file)
+	case !d.isCDROM():
+		for n := 0; ; n++ {
+			key := "unused" + strconv.Itoa(n)
+			if _, taken := m.conf[key]; !taken {
+				m.conf[key] = d.file
+				return
+			}
+		}
+	}
+}
+
+// mayTouch checks what depends on the value: drives, tags, serial ports.
+func (s *Server) mayTouch(c *call, m *machine, k, v string) error {
+	if c.auth.isRoot() {
+		return nil
+	}
+	path := vmPath(m.id)
+	switch {
+	case isDriveName(k):
+		d, err := parseDrive(v)
+		switch {
+		case err == nil && d.isCloudInit():
+			return s.mayLocked(c.auth, path, "VM.Config.Cloudinit", "VM.Config.CDROM")
+		case err == nil && d.isCDROM():
+			return s.mayLocked(c.auth, path, "VM.Config.CDROM")
+		default:
+			return s.mayLocked(c.auth, path, "VM.Config.Disk")
+		}
+	case reSerial.MatchString(k):
+		if v != "socket" {
+			return dief("only root can modify '%s' config for real devices", k)
+		}
+		return s.mayLocked(c.auth, path, "VM.Config.HWType")
+	case k == "tags":
+		return s.mayLocked(c.auth, path, "VM.Config.Options")
+	case reUnused.MatchString(k):
+		return s.mayLocked(c.auth, path, "VM.Config.Disk")
+	}
+	return nil
+}
+
+func (s *Server) setOption(c *call, m *machine, k, v string) error {
+	if old, ok := m.conf[k]; ok {
+		if err := s.mayTouch(c, m, k, old); err != nil {
+			return err
+		}
+	}
+	if err := s.mayTouch(c, m, k, v); err != nil {
+		return err
+	}
+	switch {
+	case k == "tags":
+		if err := s.mayTag(c, m, v); err != nil {
+			return err
+		}
+	case k == "boot":
+		if err := s.checkBootOrder(m, v); err != nil {
+			return err
+		}
+	case isDriveName(k):
+		stored, err := s.attach(c, m, k, v)
+		if err != nil {
+			return err
+		}
+		v = stored
+	}
+	delete(m.pendingDel, k)
+	if m.running && !s.hotPlug(m, k, v) {
+		m.pending[k] = v
+		return nil
+	}
+	s.storeOption(m, k, v)
+	return nil
+}
+
+// hotPlug tells whether a change reaches a running VM: live options, new disks
+// on a hot-pluggable bus, and another medium in a drive that is there.
+func (s *Server) hotPlug(m *machine, k, v string) bool {
+	if !isDriveName(k) {
+		o, _ := optionOf(k)
+		return o.live
+	}
+	old, had := m.conf[k]
+	if !had {
+		return strings.HasPrefix(k, "scsi") || strings.HasPrefix(k, "virtio")
+	}
+	od, err1 := parseDrive(old)
+	nd, err2 := parseDrive(v)
+	return err1 == nil && err2 == nil && od.isCDROM() && nd.isCDROM()
+}
+
+func (s *Server) storeOption(m *machine, k, v string) {
+	old, had := m.conf[k]
+	if had && isDriveName(k) {
+		od, _ := parseDrive(old)
+		nd, _ := parseDrive(v)
+		if od.file != nd.file {
+			s.releaseDrive(m, k, old)
+		}
+	}
+	delete(m.pending, k)
+	if v == "" {
+		delete(m.conf, k)
+		return
+	}
+	m.conf[k] = v
+}
+
+// applyPending makes pending changes real; s.mu is held.
+func (s *Server) applyPending(m *machine) {
+	for k := range m.pendingDel {
+		s.dropOption(m, k)
+	}
+	for _, k := range slices.Sorted(maps.Keys(m.pending)) {
+		s.storeOption(m, k, m.pending[k])
+	}
+	m.pending, m.pendingDel = map[string]string{}, map[string]bool{}
+}
+
+func (s *Server) checkBootOrder(m *machine, v string) error {
+	order, ok := strings.CutPrefix(v, "order=")
+	if !ok {
+		return nil
+	}
+	for _, dev := range strings.Split(order, ";") {
+		_, here := m.conf[dev]
+		_, soon := m.pending[dev]
+		if dev != "" && !here && !soon {
+			return dief("invalid bootorder: device '%s' does not exist'", dev)
+		}
+	}
+	return nil
+}
+
+// mayTag applies the datacenter's rules for tags; s.mu is held.
+func (s *Server) mayTag(c *call, m *machine, v string) error {
+	if c.auth.isRoot() || s.mayLocked(c.auth, "/", "Sys.Modify") == nil {
+		return nil
+	}
+	had := splitTags(m.conf["tags"])
+	for _, t := range splitTags(v) {
+		if slices.Contains(had, t) {
+			continue
+		}
+		if slices.Contains(s.model.RegisteredTags, t) || s.model.UserTagAccess == "none" {
+			return &apiError{status: http.StatusForbidden, reason: "Permission check failed (/, Sys.Modify)"}
+		}
+	}
+	return nil
+}
+
+// attach makes or finds the volume of a drive and returns the option as
+// stored; s.mu is held.
+func (s *Server) attach(c *call, m *machine, k, v string) (string, error) {
+	d, err := parseDrive(v)
+	if err != nil {
+		return "", badParam(k, "%s", err)
+	}
+	switch {
+	case d.get("import-from") != "":
+		return "", dief("import-from is not simulated")
+	case d.file == "none" || d.file == "cdrom":
+		return d.String(), nil
+	case strings.HasSuffix(d.file, ":cloudinit"):
+		return s.attachCloudInit(c, m, d)
+	case reNewDisk.MatchString(d.file):
+		return s.attachNew(c, m, d)
+	}
+	if old, err := parseDrive(m.conf[k]); err == nil && old.file == d.file {
+		return d.String(), nil
+	}
+	name, _, ok := splitVolid(d.file)
+	if !ok {
+		return "", dief("unable to parse volume ID '%s'", d.file)
+	}
+	st, vol := s.volumeOf(m.node, d.file)
+	if st == nil {
+		_, err := s.storeOn(m.node, name)
+		return "", err
+	}
+	if vol != nil && vol.content == "images" && vol.vmid != m.id {
+		if err := s.mayLocked(c.auth, "/storage/"+name, "Datastore.Allocate"); err != nil {
+			return "", err
+		}
+	} else if s.mayLocked(c.auth, "/storage/"+name, "Datastore.AllocateSpace") != nil {
+		if err := s.mayLocked(c.auth, "/storage/"+name, "Datastore.Audit"); err != nil {
+			return "", err
+		}
+	}
+	if vol == nil {
+		return "", dief("volume '%s' does not exist", d.file)
+	}
+	d.set("size", formatSize(vol.size))
+	return d.String(), nil
+}
+
+func (s *Server) attachCloudInit(c *call, m *machine, d drive) (string, error) {
+	name, _, _ := splitVolid(d.file)
+	st, err := s.imageStore(c, m.node, name)
+	if err != nil {
+		return "", err
+	}
+	if _, taken := st.vols[st.imageID(m.id, "vm-"+strconv.Itoa(m.id)+"-cloudinit", nil)]; taken {
+		return "", dief("cloud-init drive already exists on VM %d", m.id)
+	}
+	vol := s.newCloudInitVolume(st, m.id)
+	return vol.id + ",media=cdrom,size=4M", nil
+}
+
+func (s *Server) attachNew(c *call, m *machine, d drive) (string, error) {
+	parts := reNewDisk.FindStringSubmatch(d.file)
+	st, err := s.imageStore(c, m.node, parts[1])
+	if err != nil {
+		return "", err
+	}
+	size := parseSize(parts[2] + "G")
+	if st.Size > 0 && st.usedBytes()+size > st.Size {
+		return "", noSpace(st)
+	}
+	vol := &volume{id: st.nextDisk(m.id, nil), content: "images", format: "raw", size: size, used: size,
+		ctime: s.clk.Now(), vmid: m.id}
+	st.add(vol)
+	d.file = vol.id
+	d.set("size", formatSize(size))
+	return d.String(), nil
+}
+
+// imageStore is a storage the caller may allocate disk images on.
+func (s *Server) imageStore(c *call, node, name string) (*store, error) {
+	if err := s.mayLocked(c.auth, "/storage/"+name, "Datastore.AllocateSpace"); err != nil {
+		return nil, err
+	}
+	st, err := s.enabledStore(node, name)
+	if err != nil {
+		return nil, err
+	}
+	if !st.holds("images") {
+		return nil, badParam("storage", "storage '%s' does not support vm images", name)
+	}
+	return st, nil
+}
+
+// decodedKeys are the SSH keys of a configuration.
+func decodedKeys(v string) []string {
+	text, err := url.PathUnescape(v)
+	if err != nil {
+		return nil
+	}
+	return slices.DeleteFunc(strings.Split(text, "\n"), func(l string) bool { return strings.TrimSpace(l) == "" })
+}

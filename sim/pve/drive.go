@@ -1,0 +1,137 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pve
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+var (
+	reDrive   = regexp.MustCompile(`^(?:scsi([0-9]|[12][0-9]|30)|ide[0-3]|virtio([0-9]|1[0-5])|sata[0-5]|efidisk0|tpmstate0)$`)
+	reUnused  = regexp.MustCompile(`^unused\d+$`)
+	reNet     = regexp.MustCompile(`^net([0-9]|[12][0-9]|3[01])$`)
+	reNewDisk = regexp.MustCompile(`^(?:([^/:\s]+):)(\d+(?:\.\d+)?)$`)
+	reSize    = regexp.MustCompile(`^(\d+(?:\.\d+)?)([KMGT])?$`)
+)
+
+func isDriveName(opt string) bool { return reDrive.MatchString(opt) }
+
+// drive is a parsed disk or CD-ROM option.
+type drive struct {
+	file string
+	keys []string
+	opts map[string]string
+}
+
+// driveOptions are the settings a drive may carry beside its volume.
+func driveOptions() []string {
+	return []string{
+		"media", "size", "format", "cache", "discard", "iothread", "ssd", "backup", "replicate", "ro", "serial", "aio",
+		"snapshot", "shared", "detect_zeroes", "rerror", "werror", "queues", "mbps", "mbps_rd", "mbps_wr", "iops",
+		"iops_rd", "iops_wr", "wwn", "efitype", "pre-enrolled-keys", "version", "import-from", "model", "scsiblock",
+	}
+}
+
+func parseDrive(v string) (drive, error) {
+	d := drive{opts: map[string]string{}}
+	allowed := driveOptions()
+	for i, part := range strings.Split(v, ",") {
+		k, val, ok := strings.Cut(part, "=")
+		switch {
+		case !ok && i == 0:
+			d.file = part
+		case ok && (k == "file" || k == "volume"):
+			d.file = val
+		case ok && slices.Contains(allowed, k):
+			if _, twice := d.opts[k]; !twice {
+				d.keys = append(d.keys, k)
+			}
+			d.opts[k] = val
+		case ok:
+			return d, fmt.Errorf("invalid format - format error\n%s: property is not defined in schema "+
+				"and the schema does not allow additional properties", k)
+		default:
+			return d, fmt.Errorf("invalid format - format error\nvalue without key, but schema does not define a default key")
+		}
+	}
+	if d.file == "" {
+		return d, fmt.Errorf("invalid format - format error\nfile: property is missing and it is not optional")
+	}
+	if m := d.opts["media"]; m != "" && m != "cdrom" && m != "disk" {
+		return d, fmt.Errorf("invalid format - format error\nmedia: value '%s' does not have a value in the "+
+			"enumeration 'cdrom, disk'", m)
+	}
+	return d, nil
+}
+
+func (d drive) get(k string) string { return d.opts[k] }
+
+func (d *drive) set(k, v string) {
+	if _, ok := d.opts[k]; !ok {
+		d.keys = append(d.keys, k)
+	}
+	d.opts[k] = v
+}
+
+// String prints a drive as Proxmox stores it: the volume, then the settings by
+// name.
+func (d drive) String() string {
+	parts := []string{d.file}
+	for _, k := range slices.Sorted(slices.Values(d.keys)) {
+		parts = append(parts, k+"="+d.opts[k])
+	}
+	return strings.Join(parts, ",")
+}
+
+func (d drive) isCDROM() bool {
+	return d.opts["media"] == "cdrom" || d.file == "none" || d.file == "cdrom" || d.isCloudInit()
+}
+
+var reCloudInit = regexp.MustCompile(`(?:^|[:/])(?:vm-\d+-)?cloudinit(?:\.(?:qcow2|raw))?$`)
+
+func (d drive) isCloudInit() bool { return reCloudInit.MatchString(d.file) }
+
+// split divides a volume id into storage and volume name.
+func splitVolid(volid string) (storage, name string, ok bool) {
+	return strings.Cut(volid, ":")
+}
+
+// parseSize reads 20G, 512M, 4096; the result is in bytes.
+func parseSize(v string) int64 {
+	m := reSize.FindStringSubmatch(v)
+	if m == nil {
+		return 0
+	}
+	f, _ := strconv.ParseFloat(m[1], 64)
+	return int64(f * float64(sizeUnit(m[2])))
+}
+
+func sizeUnit(u string) int64 {
+	switch u {
+	case "K":
+		return 1 << 10
+	case "M":
+		return 1 << 20
+	case "G":
+		return 1 << 30
+	case "T":
+		return 1 << 40
+	default:
+		return 1
+	}
+}
+
+// formatSize is the largest unit that divides the size without a rest.
+func formatSize(n int64) string {
+	for _, u := range []string{"T", "G", "M", "K"} {
+		if unit := sizeUnit(u); n >= unit && n%unit == 0 {
+			return strconv.FormatInt(n/unit, 10) + u
+		}
+	}
+	return strconv.FormatInt(n, 10)
+}

@@ -1,0 +1,316 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pve
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"mime/multipart"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	apiPrefix = "/api2/json"
+	// maxPost is the largest body of a POST that is no upload (512 KiB since
+	// libpve-http-server-perl 5.1).
+	maxPost = 512 << 10
+	// workerWait is how long the node-to-node proxy waits for an answer.
+	workerWait = 30 * time.Second
+)
+
+// upload is the file part of a multipart request.
+type upload struct {
+	filename string
+	data     []byte
+}
+
+// ServeHTTP answers one API call.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	// A real cluster finishes what it began even if the client has gone.
+	c := &call{ctx: s.ctx, method: r.Method, path: r.URL.Path, node: s.model.Nodes[0].Name}
+	cut := false
+	data, err := s.serve(c, r, &cut)
+	drain(r.Body)
+	s.callDone(c, err)
+	if cut {
+		cutConnection(w)
+		return
+	}
+	s.reply(w, c, data, err)
+}
+
+// serve takes a call through the stages of pveproxy: who, what, where, may it,
+// are its parameters right, do it.
+func (s *Server) serve(c *call, r *http.Request, cut *bool) (any, error) {
+	rel, ok := strings.CutPrefix(c.path, apiPrefix)
+	if !ok {
+		s.violate(c, "no such file")
+		return nil, &apiError{status: http.StatusNotFound, reason: "no such file '" + c.path + "'"}
+	}
+	c.path = rel
+	c.route, c.vars = s.find(c.method, rel)
+	if err := s.resolve(c); err != nil {
+		return nil, err
+	}
+	s.callStarts(c)
+	if err := s.authenticate(c, r); err != nil {
+		s.sleep(c.ctx, s.model.Delays.LoginFailure)
+		return nil, err
+	}
+	if err := readParams(c, r); err != nil {
+		return nil, err
+	}
+	if c.route == nil {
+		s.violate(c, "unknown call")
+		return nil, &apiError{
+			status: http.StatusNotImplemented,
+			reason: fmt.Sprintf("Method '%s %s' not implemented", c.method, rel),
+		}
+	}
+	if !s.sleep(c.ctx, s.model.Delays.Call) {
+		return nil, errGone
+	}
+	release, err := s.worker(c)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	if err := s.faultsBefore(c); err != nil {
+		return nil, err
+	}
+	data, err := s.perform(c)
+	for _, f := range c.faults {
+		if f.Kind == FaultCutConnection {
+			*cut = true
+		}
+	}
+	return data, err
+}
+
+var errGone = errors.New("client went away")
+
+// resolve finds the node and VM a call is about.
+func (s *Server) resolve(c *call) error {
+	if c.route == nil {
+		return nil
+	}
+	if n := c.vars["node"]; n != "" {
+		if n == "localhost" {
+			n = s.model.Nodes[0].Name
+			c.vars["node"] = n
+		}
+		c.node = n
+	}
+	c.vmid, _ = strconv.Atoi(c.vars["vmid"])
+	return nil
+}
+
+// worker waits for one of the node's API workers.
+func (s *Server) worker(c *call) (func(), error) {
+	s.mu.Lock()
+	n := s.nodes[c.node]
+	s.mu.Unlock()
+	if n == nil {
+		return nil, dief("hostname lookup '%s' failed - failed to get address info for: %s: Name or service not known",
+			c.node, c.node)
+	}
+	if n.down {
+		return nil, &apiError{status: statusProxy, reason: "No route to host"}
+	}
+	limit := s.model.Limits.WorkersPerNode
+	if limit <= 0 {
+		return func() {}, nil
+	}
+	release, err := s.locks.acquire(c.ctx, "worker/"+c.node, limit, workerWait)
+	if errors.Is(err, errLockTimeout) {
+		return nil, &apiError{status: statusProxyTimeout, reason: "Connection timed out"}
+	}
+	return release, err
+}
+
+// perform checks permission and parameters and runs the handler.
+func (s *Server) perform(c *call) (any, error) {
+	if fields := (schema{"vmid": vmidParam()}).validate(only(c.vars, "vmid")); len(fields) > 0 {
+		return nil, badParams(fields)
+	}
+	if c.route.perm != nil {
+		if err := c.route.perm(s, c); err != nil {
+			return nil, err
+		}
+	}
+	if !c.route.freeParams {
+		if fields := c.route.params.validate(c.params); len(fields) > 0 {
+			return nil, badParams(fields)
+		}
+	}
+	return c.route.handle(s, c)
+}
+
+func only(m map[string]string, key string) map[string]string {
+	if v, ok := m[key]; ok {
+		return map[string]string{key: v}
+	}
+	return nil
+}
+
+// readParams collects the parameters of query and body.
+func readParams(c *call, r *http.Request) error {
+	c.params = map[string]string{}
+	for k, v := range r.URL.Query() {
+		c.params[k] = v[len(v)-1]
+	}
+	if !isWrite(c.method) || c.method == http.MethodDelete {
+		if r.ContentLength > 0 || len(r.TransferEncoding) > 0 {
+			return &apiError{
+				status: http.StatusNotImplemented,
+				reason: fmt.Sprintf("Unexpected content for method '%s'", c.method),
+			}
+		}
+		return nil
+	}
+	ctype, args, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if err != nil && r.ContentLength > 0 {
+		return dief("no content type")
+	}
+	switch {
+	case ctype == "multipart/form-data":
+		return readMultipart(c, r, args["boundary"])
+	case r.ContentLength > maxPost:
+		return &apiError{status: http.StatusNotImplemented, reason: "for data too large"}
+	case ctype == "application/json":
+		return readJSON(c, r.Body)
+	default:
+		return readForm(c, r.Body)
+	}
+}
+
+func readForm(c *call, body io.Reader) error {
+	raw, err := io.ReadAll(io.LimitReader(body, maxPost+1))
+	if err != nil {
+		return errGone
+	}
+	form, err := url.ParseQuery(string(raw))
+	if err != nil {
+		return dief("unable to parse form: %s", err)
+	}
+	for k, v := range form {
+		c.params[k] = v[len(v)-1]
+	}
+	return nil
+}
+
+func readJSON(c *call, body io.Reader) error {
+	raw, err := io.ReadAll(io.LimitReader(body, maxPost+1))
+	if err != nil {
+		return errGone
+	}
+	if len(bytes.TrimSpace(raw)) == 0 {
+		return nil
+	}
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.UseNumber()
+	var obj map[string]any
+	if err := dec.Decode(&obj); err != nil {
+		return dief("malformed JSON string: %s", err)
+	}
+	for k, v := range obj {
+		if v == nil {
+			continue
+		}
+		text, ok := stringify(v)
+		if !ok {
+			return badParam(k, "type check ('string') failed - got %T", v)
+		}
+		c.params[k] = text
+	}
+	return nil
+}
+
+// readMultipart reads an upload: fields first, the file part "filename" last.
+func readMultipart(c *call, r *http.Request, boundary string) error {
+	mr := multipart.NewReader(r.Body, boundary)
+	for {
+		part, err := mr.NextPart()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return dief("upload failed: %s", err)
+		}
+		data, err := io.ReadAll(part)
+		if err != nil {
+			return errGone
+		}
+		if c.upload != nil {
+			return dief("upload failed: the file must be the last part")
+		}
+		if part.FormName() == "filename" {
+			c.upload = &upload{filename: part.FileName(), data: data}
+			c.params["filename"] = part.FileName()
+			continue
+		}
+		c.params[part.FormName()] = string(data)
+	}
+}
+
+// reply writes the answer. Errors carry their text in the status line, which
+// net/http cannot do, so their connection is taken over.
+func (s *Server) reply(w http.ResponseWriter, c *call, data any, err error) {
+	if errors.Is(err, errGone) || c.ctx.Err() != nil {
+		cutConnection(w)
+		return
+	}
+	if err == nil {
+		body, merr := json.Marshal(map[string]any{"data": data})
+		if merr == nil {
+			w.Header().Set("Content-Type", "application/json;charset=UTF-8")
+			if c.upload != nil {
+				w.Header().Set("Connection", "close")
+			}
+			_, _ = w.Write(append(body, '\n'))
+			return
+		}
+		err = dief("encode reply: %s", merr)
+	}
+	var e *apiError
+	if !errors.As(err, &e) {
+		e = &apiError{status: http.StatusInternalServerError, reason: err.Error()}
+	}
+	writeError(w, e)
+}
+
+func writeError(w http.ResponseWriter, e *apiError) {
+	body := map[string]any{"data": nil, "message": e.reason + "\n"}
+	if len(e.fields) > 0 {
+		body["errors"] = e.fields
+	}
+	raw, _ := json.Marshal(body) //nolint:errchkjson // strings only
+	conn, buf, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		http.Error(w, string(raw), e.status) // in-memory recorders cannot be taken over
+		return
+	}
+	defer func() { _ = conn.Close() }()
+	reason := strings.NewReplacer("\r", " ", "\n", " ").Replace(e.reason)
+	_, _ = fmt.Fprintf(buf, "HTTP/1.1 %d %s\r\nCache-Control: max-age=0\r\nConnection: close\r\n"+
+		"Server: pve-api-daemon/3.0\r\nContent-Type: application/json;charset=UTF-8\r\nContent-Length: %d\r\n\r\n%s",
+		e.status, reason, len(raw), raw)
+	_ = buf.Flush()
+}
+
+// cutConnection closes the connection without an answer.
+func cutConnection(w http.ResponseWriter) {
+	conn, _, err := http.NewResponseController(w).Hijack()
+	if err == nil {
+		_ = conn.Close()
+	}
+}

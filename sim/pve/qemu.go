@@ -1,0 +1,276 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pve
+
+import (
+	"context"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+func qemuRoutes() []route {
+	base := "/nodes/{node}/qemu"
+	one := base + "/{vmid}"
+	audit := needs("/vms/{vmid}", "VM.Audit")
+	destroy := schema{"skiplock": {kind: kBool}, "purge": {kind: kBool}, "destroy-unreferenced-disks": {kind: kBool}}
+	resize := schema{
+		"disk": {required: true}, "size": {required: true, check: checkResize}, "skiplock": {kind: kBool},
+		"digest": {maxLen: 40},
+	}
+	return slices.Concat([]route{
+		newRoute(http.MethodGet, base, ClassListing, nil, schema{"full": {kind: kBool}}, listQemu),
+		newRoute(http.MethodGet, one+"/status/current", ClassVM, audit, nil, statusCurrent),
+		newRoute(http.MethodPost, one+"/clone", ClassVM, permClone, cloneSchema(), cloneVM).async(),
+		newRoute(http.MethodDelete, one, ClassVM, needs("/vms/{vmid}", "VM.Allocate"), destroy, destroyVM).async(),
+		newRoute(http.MethodPut, one+"/resize", ClassVM, needs("/vms/{vmid}", "VM.Config.Disk"), resize, resizeDisk).async(),
+		newRoute(http.MethodPost, one+"/template", ClassVM, needs("/vms/{vmid}", "VM.Allocate"),
+			schema{"disk": {}}, makeTemplate).async(),
+	}, configRoutes(), powerRoutes(), agentRoutes())
+}
+
+func listQemu(s *Server, c *call) (any, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := []map[string]any{}
+	for _, id := range slices.Sorted(maps.Keys(s.vms)) {
+		m := s.vms[id]
+		if m.node != c.node || s.mayLocked(c.auth, vmPath(id), "VM.Audit") != nil {
+			continue
+		}
+		row := s.vmStatus(m)
+		delete(row, "ha")
+		out = append(out, row)
+	}
+	return out, nil
+}
+
+// vmStatus is what the node itself knows of a VM; s.mu is held.
+func (s *Server) vmStatus(m *machine) map[string]any {
+	out := map[string]any{
+		"vmid": m.id, "name": m.name(), "status": m.status(), "cpus": m.cpus(), "maxmem": m.memBytes(),
+		"maxdisk": s.bootDisk(m), "uptime": 0, "cpu": 0, "mem": 0, "disk": 0,
+	}
+	if m.running {
+		out["pid"] = m.pid
+		out["uptime"] = int64(s.clk.Since(m.started).Seconds())
+		out["mem"], out["cpu"] = m.memory/2, 0.01 //nolint:mnd // any load will do
+	}
+	if m.template() {
+		out["template"] = 1
+	}
+	for _, k := range []string{"lock", "tags"} {
+		if v := m.conf[k]; v != "" {
+			out[k] = v
+		}
+	}
+	return out
+}
+
+func statusCurrent(s *Server, c *call) (any, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m, err := s.get(c.node, c.vmid)
+	if err != nil {
+		return nil, err
+	}
+	out := s.vmStatus(m)
+	out["qmpstatus"] = m.status()
+	out["ha"] = map[string]any{"managed": 0}
+	if agentEnabled(m.conf["agent"]) {
+		out["agent"] = 1
+	}
+	return out, nil
+}
+
+func (s *Server) destroyChecks(c *call) (*machine, error) {
+	m, err := s.get(c.node, c.vmid)
+	if err != nil {
+		return nil, err
+	}
+	if truthy(m.conf["protection"]) {
+		return nil, dief("can't remove VM %d - protection mode enabled", m.id)
+	}
+	if m.running {
+		return nil, dief("VM %d is running - destroy failed", m.id)
+	}
+	return m, nil
+}
+
+func destroyVM(s *Server, c *call) (any, error) {
+	if err := rootOnly(c, "skiplock"); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	_, err := s.destroyChecks(c)
+	s.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	return s.forkVM(c, "qmdestroy", func(ctx context.Context, _ *task) error {
+		s.mu.Lock()
+		m, err := s.destroyChecks(c)
+		if err == nil && !c.flag("skiplock") {
+			err = m.checkLock()
+		}
+		if err == nil {
+			err = s.baseFree(m)
+		}
+		if err != nil {
+			s.mu.Unlock()
+			return err
+		}
+		m.conf["lock"] = "destroyed"
+		s.mu.Unlock()
+		if !s.sleep(ctx, s.model.Delays.Destroy) {
+			return dief("interrupted by signal")
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.remove(m)
+		return nil
+	})
+}
+
+// baseFree refuses to destroy a template whose disks others are cloned from.
+func (s *Server) baseFree(m *machine) error {
+	if !m.template() {
+		return nil
+	}
+	for k, v := range m.conf {
+		if !isDriveName(k) {
+			continue
+		}
+		d, err := parseDrive(v)
+		if err != nil || d.isCDROM() {
+			continue
+		}
+		if st, _ := s.volumeOf(m.node, d.file); st != nil && st.baseInUse(d.file) {
+			return dief("base volume '%s' is still in use by linked cloned", d.file)
+		}
+	}
+	return nil
+}
+
+// remove deletes a VM, its volumes, its pool membership and its grants; s.mu
+// is held. What is merely in a CD drive stays.
+func (s *Server) remove(m *machine) {
+	for _, st := range s.stores {
+		if st.key.node != "" && st.key.node != m.node {
+			continue
+		}
+		maps.DeleteFunc(st.vols, func(_ string, v *volume) bool { return v.content == "images" && v.vmid == m.id })
+	}
+	for _, members := range s.pools {
+		delete(members, m.id)
+	}
+	s.access.acl = slices.DeleteFunc(s.access.acl, func(g ACL) bool { return g.Path == vmPath(m.id) })
+	delete(s.vms, m.id)
+}
+
+func checkResize(v string) error {
+	if !reSize.MatchString(strings.TrimPrefix(v, "+")) {
+		return formatError("value does not match the regex pattern")
+	}
+	return nil
+}
+
+// resizeDisk grows a disk; the checks run in the worker, as in Proxmox 9.
+func resizeDisk(s *Server, c *call) (any, error) {
+	if err := rootOnly(c, "skiplock"); err != nil {
+		return nil, err
+	}
+	if !isDriveName(c.param("disk")) {
+		return nil, badParam("disk", "value '%s' does not have a value in the enumeration", c.param("disk"))
+	}
+	return s.forkVM(c, "resize", func(_ context.Context, _ *task) error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		m, err := s.loadForUpdate(c, &update{digest: c.param("digest"), skiplock: c.flag("skiplock")})
+		if err != nil {
+			return err
+		}
+		return s.resize(m, c.param("disk"), c.param("size"))
+	})
+}
+
+func (s *Server) resize(m *machine, disk, size string) error {
+	value, ok := m.conf[disk]
+	if !ok {
+		return dief("disk '%s' does not exist", disk)
+	}
+	d, err := parseDrive(value)
+	if err != nil || d.isCDROM() {
+		return dief("you can't resize a cdrom")
+	}
+	st, vol := s.volumeOf(m.node, d.file)
+	if vol == nil {
+		return dief("volume '%s' does not exist", d.file)
+	}
+	want := parseSize(strings.TrimPrefix(size, "+"))
+	if strings.HasPrefix(size, "+") {
+		want += vol.size
+	}
+	if want < vol.size {
+		return dief("shrinking disks is not supported")
+	}
+	if vol.parent == "" && st.Size > 0 && st.usedBytes()+want-vol.size > st.Size {
+		return noSpace(st)
+	}
+	if vol.parent == "" {
+		vol.used += want - vol.size
+	}
+	vol.size = want
+	d.set("size", formatSize(want))
+	m.conf[disk] = d.String()
+	return nil
+}
+
+// makeTemplate converts a stopped VM; its disks become bases.
+func makeTemplate(s *Server, c *call) (any, error) {
+	if _, err := s.vm(c); err != nil {
+		return nil, err
+	}
+	return s.forkVM(c, "qmtemplate", func(_ context.Context, _ *task) error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		m, err := s.get(c.node, c.vmid)
+		if err != nil {
+			return err
+		}
+		if err := m.checkLock(); err != nil {
+			return err
+		}
+		if m.running {
+			return dief("you can't convert a VM to template if VM is running")
+		}
+		if m.template() {
+			return dief("you can't convert a template to a template")
+		}
+		s.toBase(m)
+		m.conf["template"] = "1"
+		s.sight(m)
+		return nil
+	})
+}
+
+func (s *Server) toBase(m *machine) {
+	for k, v := range m.conf {
+		d, err := parseDrive(v)
+		if !isDriveName(k) || err != nil || d.isCDROM() {
+			continue
+		}
+		st, vol := s.volumeOf(m.node, d.file)
+		if vol == nil {
+			continue
+		}
+		delete(st.vols, vol.id)
+		vol.id = strings.Replace(vol.id, "vm-"+strconv.Itoa(m.id)+"-", "base-"+strconv.Itoa(m.id)+"-", 1)
+		st.add(vol)
+		d.file = vol.id
+		m.conf[k] = d.String()
+	}
+}

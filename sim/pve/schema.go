@@ -1,0 +1,157 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pve
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// kind is the type of a parameter.
+type kind int
+
+const (
+	kString kind = iota
+	kInt
+	kBool
+	kNumber
+)
+
+// param describes one parameter, as the API viewer of Proxmox does.
+type param struct {
+	kind     kind
+	required bool
+	min, max int64 // for kInt; max 0 means none
+	maxLen   int
+	enum     []string
+	check    func(string) error // the format
+}
+
+// schema is the parameters a method takes, beside those of its path.
+type schema map[string]param
+
+// with is a schema with more parameters.
+func (sc schema) with(more schema) schema {
+	out := maps.Clone(sc)
+	if out == nil {
+		out = schema{}
+	}
+	maps.Copy(out, more)
+	return out
+}
+
+// validate returns what is wrong by field, in the words of PVE::JSONSchema.
+func (sc schema) validate(in map[string]string) map[string]string {
+	errs := map[string]string{}
+	for name, value := range in {
+		p, ok := sc[name]
+		if !ok {
+			errs[name] = "property is not defined in schema and the schema does not allow additional properties"
+			continue
+		}
+		if err := p.validate(value); err != "" {
+			errs[name] = err
+		}
+	}
+	for name, p := range sc {
+		if _, ok := in[name]; !ok && p.required {
+			errs[name] = "property is missing and it is not optional"
+		}
+	}
+	return errs
+}
+
+func (p param) validate(v string) string {
+	switch p.kind {
+	case kInt:
+		n, err := strconv.ParseInt(v, 10, 64)
+		if err != nil {
+			return fmt.Sprintf("type check ('integer') failed - got '%s'", v)
+		}
+		if n < p.min {
+			return fmt.Sprintf("value must have a minimum value of %d", p.min)
+		}
+		if p.max != 0 && n > p.max {
+			return fmt.Sprintf("value must have a maximum value of %d", p.max)
+		}
+	case kNumber:
+		if _, err := strconv.ParseFloat(v, 64); err != nil {
+			return fmt.Sprintf("type check ('number') failed - got '%s'", v)
+		}
+	case kBool:
+		if !slices.Contains([]string{"0", "1", "on", "off", "yes", "no", "true", "false"}, strings.ToLower(v)) {
+			return fmt.Sprintf("type check ('boolean') failed - got '%s'", v)
+		}
+	case kString:
+	}
+	if p.maxLen > 0 && len([]rune(v)) > p.maxLen {
+		return fmt.Sprintf("value may only be %d characters long", p.maxLen)
+	}
+	if len(p.enum) > 0 && !slices.Contains(p.enum, v) {
+		return fmt.Sprintf("value '%s' does not have a value in the enumeration '%s'", v, strings.Join(p.enum, ", "))
+	}
+	if p.check != nil {
+		if err := p.check(v); err != nil {
+			return err.Error()
+		}
+	}
+	return ""
+}
+
+var (
+	reDNSLabel = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?(\.[a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?)*$`)
+	reConfigID = regexp.MustCompile(`(?i)^[a-z][a-z0-9_-]+$`)
+	rePoolID   = regexp.MustCompile(`^[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+){0,2}$`)
+)
+
+func checkDNSName(v string) error {
+	if !reDNSLabel.MatchString(v) {
+		return fmt.Errorf("invalid format - value does not look like a valid DNS name")
+	}
+	return nil
+}
+
+func checkPoolID(v string) error {
+	if !rePoolID.MatchString(v) {
+		return fmt.Errorf("invalid format - value '%s' does not look like a valid pool name", v)
+	}
+	return nil
+}
+
+func checkStorageID(v string) error {
+	if !reConfigID.MatchString(v) {
+		return fmt.Errorf("invalid format - storage ID '%s' contains illegal characters", v)
+	}
+	return nil
+}
+
+// The bounds of a VMID, see get_standard_option('pve-vmid').
+const (
+	minVMID = 100
+	maxVMID = 999_999_999
+)
+
+func vmidParam() param { return param{kind: kInt, min: minVMID, max: maxVMID} }
+
+// stringify turns a decoded JSON value into what a form would have said.
+func stringify(v any) (string, bool) {
+	switch x := v.(type) {
+	case string:
+		return x, true
+	case bool:
+		if x {
+			return "1", true
+		}
+		return "0", true
+	case json.Number:
+		return x.String(), true
+	default:
+		return "", false
+	}
+}

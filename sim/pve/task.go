@@ -1,0 +1,146 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pve
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Exit states of a task.
+const (
+	taskOK         = "OK"
+	taskUnexpected = "unexpected status"
+)
+
+// task is one worker of a node.
+type task struct {
+	upid    string
+	node    string
+	pid     int
+	pstart  int
+	start   time.Time
+	end     time.Time
+	kind    string
+	id      string
+	user    string
+	tokenID string
+	exit    string // empty while it runs
+	log     []string
+	lost    bool // the log has gone
+	warned  int
+	cancel  context.CancelFunc
+	done    chan struct{}
+	faults  []*faultRule
+}
+
+// printf adds a line to the task's log.
+func (s *Server) printf(t *task, format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t.log = append(t.log, fmt.Sprintf(format, args...))
+}
+
+// warnf adds a warning, which turns the exit status into WARNINGS.
+func (s *Server) warnf(t *task, format string, args ...any) {
+	s.printf(t, "WARN: "+format, args...)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t.warned++
+}
+
+// fork starts a worker and returns its UPID at once.
+func (s *Server) fork(c *call, kind, id string, work func(context.Context, *task) error) (any, error) {
+	ctx, cancel := context.WithCancel(s.ctx)
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		cancel()
+		return nil, dief("fork failed: shutting down")
+	}
+	t := s.newTask(c, kind, id)
+	t.cancel = cancel
+	s.wg.Add(1)
+	s.mu.Unlock()
+	go func() {
+		defer s.wg.Done()
+		defer cancel()
+		s.finish(t, s.runTask(ctx, t, work))
+	}()
+	return t.upid, nil
+}
+
+// newTask registers a task; s.mu is held.
+func (s *Server) newTask(c *call, kind, id string) *task {
+	s.nextPID++
+	now := s.clk.Now()
+	t := &task{
+		node: c.node, pid: s.nextPID, pstart: 100_000 + s.nextPID, start: now,
+		kind: kind, id: id, done: make(chan struct{}), faults: c.faults,
+	}
+	user := c.auth.principal()
+	t.user, t.tokenID, _ = strings.Cut(user, "!")
+	t.upid = fmt.Sprintf("UPID:%s:%08X:%08X:%08X:%s:%s:%s:",
+		t.node, t.pid, t.pstart, now.Unix(), kind, id, user)
+	s.tasks[t.upid] = t
+	s.taskOrder = append(s.taskOrder, t)
+	c.upid = t.upid
+	return t
+}
+
+// runTask does the work, with the faults that hit the task.
+func (s *Server) runTask(ctx context.Context, t *task, work func(context.Context, *task) error) error {
+	for _, f := range t.faults {
+		if err := f.beforeTask(ctx, s, t); err != nil {
+			return err
+		}
+	}
+	err := work(ctx, t)
+	for _, f := range t.faults {
+		err = f.afterTask(s, t, err)
+	}
+	if err == nil && ctx.Err() != nil {
+		return dief("interrupted by signal")
+	}
+	return err
+}
+
+func (s *Server) finish(t *task, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t.end = s.clk.Now()
+	switch {
+	case err != nil:
+		t.exit = reasonOf(err)
+		t.log = append(t.log, "TASK ERROR: "+t.exit)
+	case t.warned > 0:
+		t.exit = fmt.Sprintf("WARNINGS: %d", t.warned)
+		t.log = append(t.log, "TASK "+t.exit)
+	default:
+		t.exit = taskOK
+		t.log = append(t.log, "TASK OK")
+	}
+	if t.lost {
+		t.exit = taskUnexpected
+		t.log = nil
+	}
+	close(t.done)
+}
+
+// sleep waits on the injected clock; false means the wait was cut short.
+func (s *Server) sleep(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return ctx.Err() == nil
+	}
+	timer := s.clk.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C():
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
