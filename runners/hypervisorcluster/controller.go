@@ -1,0 +1,125 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hypervisorcluster
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/runners/connect"
+)
+
+// finalizer keeps a cluster while machines need its credentials to be removed.
+const finalizer = "hyperfleet.io/machines"
+
+// checkTimeout bounds one look at a hypervisor.
+const checkTimeout = 45 * time.Second
+
+// Reconciler reconciles HypervisorClusters.
+type Reconciler struct {
+	Client   client.Client
+	Runner   *step.Runner
+	Recorder events.EventRecorder
+	Clusters *connect.Clusters
+	// Interval between two looks at a hypervisor.
+	Interval time.Duration
+}
+
+//+kubebuilder:rbac:groups=hyperfleet.io,resources=hypervisorclusters,verbs=get;list;watch;update;patch
+//+kubebuilder:rbac:groups=hyperfleet.io,resources=hypervisorclusters/status,verbs=get;update;patch
+//+kubebuilder:rbac:groups=hyperfleet.io,resources=hypervisorclusters/finalizers,verbs=update
+//+kubebuilder:rbac:groups=hyperfleet.io,resources=machineclaims,verbs=get;list;watch
+//+kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+//+kubebuilder:rbac:groups="",namespace=hyperfleet-system,resources=secrets,verbs=get
+
+// SetupWithManager adds the controller to a manager.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
+	err := ctrl.NewControllerManagedBy(mgr).
+		Named("hypervisorcluster").
+		For(&v1alpha1.HypervisorCluster{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1alpha1.MachineClaim{}, handler.EnqueueRequestsFromMapFunc(clusterOf),
+			builder.WithPredicates(predicate.Funcs{})).
+		Complete(r)
+	if err != nil {
+		return fmt.Errorf("add controller hypervisorcluster: %w", err)
+	}
+
+	return nil
+}
+
+// clusterOf wakes a cluster that waits for its last machine to go.
+func clusterOf(_ context.Context, obj client.Object) []reconcile.Request {
+	claim, ok := obj.(*v1alpha1.MachineClaim)
+	if !ok || claim.Status.VMRef == nil || claim.DeletionTimestamp.IsZero() {
+		return nil
+	}
+
+	return []reconcile.Request{{NamespacedName: client.ObjectKey{Name: claim.Status.VMRef.HypervisorCluster}}}
+}
+
+// scope is one pass over one cluster.
+type scope struct {
+	*Reconciler
+	cluster *v1alpha1.HypervisorCluster
+	// provider is filled by credentials.
+	provider hypervisor.Provider
+}
+
+func steps() []step.Step[*scope] {
+	return []step.Step[*scope]{
+		{Condition: "Credentials", Run: credentials}, // secrets read, connection made
+		{Condition: "Connected", Run: connected},     // reached, authenticated, privileged
+		{Condition: "Inspected", Run: inspected},     // nodes and free resources known
+	}
+}
+
+func deletionSteps() []step.Step[*scope] {
+	return []step.Step[*scope]{
+		{Condition: "MachinesGone", Run: machinesGone},
+	}
+}
+
+// Reconcile looks at one cluster.
+func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+
+	var cluster v1alpha1.HypervisorCluster
+	if err := r.Client.Get(ctx, req.NamespacedName, &cluster); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+
+	s := &scope{Reconciler: r, cluster: &cluster}
+
+	if !cluster.DeletionTimestamp.IsZero() {
+		return step.Finalize(ctx, r.Runner, &cluster, finalizer, deletionSteps(), s)
+	}
+
+	if err := step.EnsureFinalizer(ctx, r.Runner, &cluster, finalizer); err != nil {
+		return reconcile.Result{}, err
+	}
+
+	before := meta.FindStatusCondition(cluster.Status.Conditions, step.Ready).DeepCopy()
+	result, err := step.Run(ctx, r.Runner, &cluster, steps(), s)
+	s.announce(before)
+
+	if err == nil && (result.RequeueAfter == 0 || result.RequeueAfter > r.Interval) {
+		result.RequeueAfter = r.Interval
+	}
+
+	return result, err
+}

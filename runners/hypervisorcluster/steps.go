@@ -1,0 +1,167 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hypervisorcluster
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/runners/connect"
+)
+
+// retryAfter is how soon a cluster that does not answer is tried again. The queue's own
+// back-off would grow to minutes; a hypervisor that is back should be used at once.
+const retryAfter = 10 * time.Second
+
+// credentials reads the Secrets and makes the connection.
+func credentials(ctx context.Context, s *scope) step.Result {
+	provider, err := s.Clusters.Ensure(ctx, s.cluster)
+
+	switch {
+	case err == nil:
+		s.provider = provider
+
+		return step.Done().Also("InsecureTLS", insecure(s.cluster), "AsConfigured", "spec.tls.insecureSkipVerify")
+	case errclass.Of(err) == errclass.Transient:
+		return step.Wait(retryAfter, errclass.Reason(err, "SecretUnavailable"), err.Error())
+	default:
+		return step.Stall(errclass.Reason(err, "CredentialsInvalid"), err.Error())
+	}
+}
+
+func insecure(cluster *v1alpha1.HypervisorCluster) metav1.ConditionStatus {
+	if cluster.Spec.TLS != nil && cluster.Spec.TLS.InsecureSkipVerify {
+		return metav1.ConditionTrue
+	}
+
+	return metav1.ConditionFalse
+}
+
+// connected reaches the hypervisor with the credentials and checks the privileges.
+func connected(ctx context.Context, s *scope) step.Result {
+	info, err := s.provider.Check(ctx)
+	if err != nil {
+		s.cluster.Status.ConnectedNodes = 0
+
+		return connect.Outcome(err, retryAfter, "Unavailable")
+	}
+
+	status := &s.cluster.Status
+	status.Version = info.Version
+	status.ConnectedNodes = 0
+
+	for _, node := range info.Nodes {
+		if node.Online {
+			status.ConnectedNodes++
+		}
+	}
+
+	if status.ConnectedNodes == 0 {
+		return step.Wait(retryAfter, "NoNodeOnline", "none of the cluster's usable nodes is online")
+	}
+
+	message := fmt.Sprintf("Proxmox VE %s, %d nodes online", info.Version, status.ConnectedNodes)
+	if len(info.Warnings) > 0 {
+		message += "; " + strings.Join(info.Warnings, "; ")
+	}
+
+	return step.Done().Saying("Connected", message)
+}
+
+// inspected reports what the nodes have to give.
+func inspected(ctx context.Context, s *scope) step.Result {
+	capacity, err := s.provider.Capacity(ctx)
+	if err != nil {
+		return connect.Outcome(err, retryAfter, "CapacityUnknown")
+	}
+
+	status := &s.cluster.Status
+	status.AvailableResources = amounts(capacity.Free)
+	status.Nodes = status.Nodes[:0]
+
+	for _, node := range capacity.Nodes {
+		status.Nodes = append(status.Nodes, v1alpha1.HypervisorNodeStatus{
+			Name: node.Name, Online: node.Online, Available: amounts(node.Free),
+		})
+	}
+
+	machines, err := s.provider.List(ctx)
+	if err != nil {
+		return connect.Outcome(err, retryAfter, "ListingFailed")
+	}
+
+	status.Machines = 0
+
+	for _, machine := range machines {
+		if machine.State != hypervisor.StateRemains {
+			status.Machines++
+		}
+	}
+
+	return step.Done()
+}
+
+// gib is what amounts are rounded to, so that the status does not change with every
+// page that a machine touches.
+const gib = 1 << 30
+
+func amounts(free hypervisor.Resources) *v1alpha1.ResourceAmounts {
+	return &v1alpha1.ResourceAmounts{
+		CPU:     free.CPU,
+		Memory:  *resource.NewQuantity(free.Memory/gib*gib, resource.BinarySI),
+		Storage: *resource.NewQuantity(free.Disk/gib*gib, resource.BinarySI),
+	}
+}
+
+// machinesGone keeps the cluster until no claim needs its connection.
+func machinesGone(ctx context.Context, s *scope) step.Result {
+	var claims v1alpha1.MachineClaimList
+	if err := s.Client.List(ctx, &claims); err != nil {
+		return step.Fail(fmt.Errorf("list machine claims: %w", err))
+	}
+
+	left := 0
+
+	for i := range claims.Items {
+		if ref := claims.Items[i].Status.VMRef; ref != nil && ref.HypervisorCluster == s.cluster.Name {
+			left++
+		}
+	}
+
+	if left > 0 {
+		return step.Wait(retryAfter, "MachinesLeft",
+			fmt.Sprintf("%d MachineClaims still have machines here: delete them, or wait for their jobs to end", left))
+	}
+
+	s.Clusters.Forget(s.cluster.Name)
+
+	return step.Done()
+}
+
+// announce emits an event when the cluster became ready or ceased to be.
+func (s *scope) announce(before *metav1.Condition) {
+	after := meta.FindStatusCondition(s.cluster.Status.Conditions, step.Ready)
+	if after == nil || (before != nil && before.Status == after.Status && before.Reason == after.Reason) {
+		return
+	}
+
+	if after.Status == metav1.ConditionTrue {
+		s.Recorder.Eventf(s.cluster, nil, corev1.EventTypeNormal, "Connected", "Check", "the hypervisor answers")
+
+		return
+	}
+
+	s.Recorder.Eventf(s.cluster, nil, corev1.EventTypeWarning, after.Reason, "Check", "%s", after.Message)
+}

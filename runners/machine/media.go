@@ -1,0 +1,302 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package machine
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hyperfleet/hyperfleet/api/guest"
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/cloudinit"
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/runners/connect"
+	"github.com/hyperfleet/hyperfleet/runners/report"
+	"github.com/hyperfleet/hyperfleet/workload"
+	"github.com/hyperfleet/hyperfleet/workload/github"
+)
+
+// Settings hold for every machine of the operator.
+type Settings struct {
+	// OperatorUID marks the operator's runners.
+	OperatorUID string
+	// NamespaceInHostname makes host names NAMESPACE-CLAIM.
+	NamespaceInHostname bool
+	// GuestURL is the operator's server as machines see it; empty where they can't. CABundle
+	// in PEM verifies it.
+	GuestURL, GuestCABundle string
+	// ReportKey signs the tokens that machines report with.
+	ReportKey []byte
+	// BootstrapServices are the programs for the deliveries download and iso, by GitHub's
+	// name of the architecture.
+	BootstrapServices map[string]Program
+}
+
+// Program is a bootstrap service to hand out.
+type Program struct {
+	// Content is the program itself.
+	Content []byte
+	// SHA256 of Content, in hexadecimal.
+	SHA256 string
+}
+
+// RunnerName is the name of the claim's runner: the one that the claim asks for, or one
+// that no other claim has.
+func RunnerName(claim *v1alpha1.MachineClaim) string {
+	if config := claim.Spec.WorkloadConfig.Config; config != nil && config.GitHub != nil && config.GitHub.RunnerName != "" {
+		return config.GitHub.RunnerName
+	}
+
+	return github.RunnerName(claim.Name, claim.UID)
+}
+
+// OperatorLabel marks the runners of one operator, so that those it left behind can be
+// told from everybody else's.
+func OperatorLabel(operatorUID string) string {
+	sum := sha256.Sum256([]byte(operatorUID))
+
+	return "hf-op-" + hex.EncodeToString(sum[:5])
+}
+
+// RunnerRequest is the runner that the claim wants.
+func RunnerRequest(
+	claim *v1alpha1.MachineClaim, template *v1alpha1.HypervisorMachineTemplate, settings Settings,
+) (workload.RunnerRequest, error) {
+	scope, err := connect.Scope(template, claim.Spec.WorkloadConfig)
+	if err != nil {
+		return workload.RunnerRequest{}, err //nolint:wrapcheck // it names the template and the mend
+	}
+
+	from := template.Spec.Bootstrap.Config.GitHub
+	labels := github.RunnerLabels(append(scope.Labels[:len(scope.Labels):len(scope.Labels)],
+		OperatorLabel(settings.OperatorUID)))
+
+	request := workload.RunnerRequest{
+		Name:         RunnerName(claim),
+		Labels:       labels,
+		Group:        scope.Group,
+		WorkDir:      runner(from).WorkDir,
+		Registration: from.Registration,
+	}
+	if request.Registration == "" {
+		request.Registration = v1alpha1.RegistrationJIT
+	}
+
+	return request, nil
+}
+
+// runner gives the runner's settings with the defaults that the API server would set.
+func runner(from *v1alpha1.GitHubBootstrap) v1alpha1.GitHubRunner {
+	var out v1alpha1.GitHubRunner
+	if from != nil && from.Runner != nil {
+		out = *from.Runner
+	}
+
+	defaults := map[*string]string{
+		&out.InstallPath: "/opt/actions-runner", &out.WorkDir: "/tmp/runner-work",
+		&out.ConfigScript: "config.sh", &out.RunScript: "run.sh", &out.OS: "linux", &out.Arch: "x64",
+	}
+	for field, value := range defaults {
+		if *field == "" {
+			*field = value
+		}
+	}
+
+	return out
+}
+
+// Input is all that a machine's boot medium is made from.
+type Input struct {
+	Claim      *v1alpha1.MachineClaim
+	Template   *v1alpha1.HypervisorMachineTemplate
+	Names      Names
+	Credential workload.Credential
+	Settings   Settings
+}
+
+// Media renders the machine's boot medium. It holds the one credential that the machine
+// will ever have.
+func Media(in Input) (hypervisor.Media, error) {
+	request, err := RunnerRequest(in.Claim, in.Template, in.Settings)
+	if err != nil {
+		return hypervisor.Media{}, err
+	}
+
+	config := guestConfig(in, request)
+	render := renderInput(in, request, config)
+
+	out, err := cloudinit.Render(render)
+	if err != nil {
+		return hypervisor.Media{}, errclass.Wrap(errclass.Configuration, "CloudInitInvalid",
+			fmt.Errorf("render cloud-init of template %s: %w", in.Template.Name, err))
+	}
+
+	media := hypervisor.Media{UserData: out.UserData, MetaData: out.MetaData, NetworkConfig: out.NetworkConfig}
+
+	if in.Template.Spec.Bootstrap.Delivery == v1alpha1.DeliveryISO {
+		program, ok := in.Settings.BootstrapServices[runner(in.Template.Spec.Bootstrap.Config.GitHub).Arch]
+		if !ok {
+			return hypervisor.Media{}, noProgram(in.Template)
+		}
+
+		media.Files = map[string][]byte{cloudinit.BootstrapServiceFile: program.Content}
+	}
+
+	return media, nil
+}
+
+func noProgram(template *v1alpha1.HypervisorMachineTemplate) error {
+	return errclass.New(errclass.Configuration, "BootstrapServiceMissing",
+		"deliver the bootstrap service to machines of template %s: the operator has none for architecture %s: "+
+			"set guest.bootstrapServices in its configuration, or use delivery image",
+		template.Name, runner(template.Spec.Bootstrap.Config.GitHub).Arch)
+}
+
+func guestConfig(in Input, request workload.RunnerRequest) *guest.Config {
+	from := runner(in.Template.Spec.Bootstrap.Config.GitHub)
+	config := &guest.Config{
+		Method:      in.Template.Spec.Bootstrap.Method,
+		Platform:    in.Claim.Spec.WorkloadConfig.Type,
+		RunnerName:  request.Name,
+		RunnerGroup: request.Group,
+		Labels:      request.Labels,
+		Runner: guest.Runner{
+			DownloadURL: from.DownloadURL, DownloadSHA256: from.DownloadSHA256,
+			InstallPath: from.InstallPath, WorkDir: from.WorkDir,
+			ConfigScript: from.ConfigScript, RunScript: from.RunScript, OS: from.OS, Arch: from.Arch,
+		},
+	}
+
+	in.Credential.Apply(config)
+
+	if l := in.Claim.Spec.Lifecycle; l != nil {
+		config.IdleTimeout, config.JobTimeout = duration(l.IdleTimeout), duration(l.JobTimeout)
+	}
+
+	if in.Settings.GuestURL != "" {
+		config.Report = &guest.ReportTo{
+			URL:      in.Settings.GuestURL + report.Path(in.Claim),
+			Token:    report.Token(in.Settings.ReportKey, in.Claim.Namespace, in.Claim.Name, in.Claim.UID),
+			CABundle: in.Settings.GuestCABundle,
+		}
+	}
+
+	return config
+}
+
+func duration(d *metav1.Duration) guest.Duration {
+	if d == nil {
+		return 0
+	}
+
+	return guest.Duration(d.Duration)
+}
+
+func renderInput(in Input, request workload.RunnerRequest, config *guest.Config) cloudinit.Input {
+	spec := &in.Template.Spec
+	out := cloudinit.Input{
+		Config:     config,
+		InstanceID: string(in.Claim.UID),
+		Hostname:   in.Names.Hostname,
+		FQDN:       in.Names.FQDN,
+		Network:    spec.Network,
+		DNS:        v1alpha1.MachineDNS{Domain: in.Names.Domain, Search: in.Names.Search, Servers: in.Names.Servers},
+		Delivery:   delivery(in),
+		Vars:       vars(in, request, config),
+	}
+
+	if spec.CloudInit != nil {
+		out.UserData, out.MetaData, out.NetworkData = spec.CloudInit.UserData, spec.CloudInit.MetaData, spec.CloudInit.NetworkData
+	}
+
+	return out
+}
+
+// uname maps GitHub's names of architectures to those of `uname -m`.
+func uname(arch string) string {
+	switch arch {
+	case "arm64":
+		return "aarch64"
+	case "arm":
+		return "armv7l"
+	default:
+		return "x86_64"
+	}
+}
+
+func delivery(in Input) cloudinit.Delivery {
+	out := cloudinit.Delivery{
+		Method: in.Template.Spec.Bootstrap.Delivery, URL: in.Settings.GuestURL, CABundle: in.Settings.GuestCABundle,
+		SHA256: map[string]string{},
+	}
+	for arch, program := range in.Settings.BootstrapServices {
+		out.SHA256[uname(arch)] = program.SHA256
+	}
+
+	return out
+}
+
+func vars(in Input, request workload.RunnerRequest, config *guest.Config) cloudinit.Vars {
+	spec := &in.Template.Spec
+	out := cloudinit.Vars{
+		WorkloadMethod:  spec.Bootstrap.Method,
+		BootstrapMethod: spec.Bootstrap.Method,
+		RunnerToken:     in.Credential.RunnerToken,
+		JITConfig:       in.Credential.JITConfig,
+		RegistrationURL: in.Credential.RegistrationURL,
+		RunnerName:      request.Name,
+		Labels:          request.Labels,
+		RunnerConfig: cloudinit.RunnerConfig{
+			DownloadUrl: config.Runner.DownloadURL, DownloadSHA256: config.Runner.DownloadSHA256,
+			InstallPath: config.Runner.InstallPath, WorkDir: config.Runner.WorkDir,
+			ConfigScript: config.Runner.ConfigScript, RunScript: config.Runner.RunScript,
+			OS: config.Runner.OS, Arch: config.Runner.Arch,
+		},
+		BootstrapServiceURL: in.Settings.GuestURL,
+		Hostname:            in.Names.Hostname,
+		FQDN:                in.Names.FQDN,
+		NetworkMode:         v1alpha1.NetworkModeDHCP,
+		DNSServers:          in.Names.Servers,
+		Namespace:           in.Claim.Namespace,
+		ClaimName:           in.Claim.Name,
+	}
+
+	if program, ok := in.Settings.BootstrapServices[config.Runner.Arch]; ok {
+		out.BootstrapServiceBinary = program.Content
+	}
+
+	if !in.Credential.ExpiresAt.IsZero() {
+		out.ExpiresAt = in.Credential.ExpiresAt.UTC().Format(time.RFC3339)
+	}
+
+	if in.Claim.Spec.RunnerPoolRef != nil {
+		out.PoolName = in.Claim.Spec.RunnerPoolRef.Name
+	}
+
+	addNetwork(&out, spec.Network)
+
+	return out
+}
+
+func addNetwork(out *cloudinit.Vars, network *v1alpha1.MachineNetwork) {
+	if network == nil {
+		return
+	}
+
+	if network.Mode != "" {
+		out.NetworkMode = network.Mode
+	}
+
+	if static := network.Static; static != nil {
+		out.StaticIP, out.NetmaskBits, out.Gateway = static.IPAddress, MaskBits(static.Netmask), static.Gateway
+		if len(static.DNS) > 0 {
+			out.DNSServers = static.DNS
+		}
+	}
+}

@@ -1,0 +1,77 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package machine
+
+import (
+	"fmt"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/workload"
+)
+
+// Rehearse checks what of a template can be checked without anybody's help: that its
+// methods are there, and that its cloud-init texts render for a claim that might be.
+func Rehearse(template *v1alpha1.HypervisorMachineTemplate, settings Settings) error {
+	spec := &template.Spec
+
+	if spec.Bootstrap.Method != v1alpha1.BootstrapRunnerToken {
+		return errclass.New(errclass.Configuration, "BootstrapMethodUnavailable",
+			"use template %s: bootstrap method %q is not available in this version: use %s",
+			template.Name, spec.Bootstrap.Method, v1alpha1.BootstrapRunnerToken)
+	}
+
+	if spec.Attestation != nil {
+		return errclass.New(errclass.Configuration, "AttestationUnavailable",
+			"use template %s: attestation method %q is not available in this version: leave spec.attestation out",
+			template.Name, spec.Attestation.Method)
+	}
+
+	if err := checkStatic(template); err != nil {
+		return err
+	}
+
+	if spec.Bootstrap.Delivery == v1alpha1.DeliveryDownload && settings.GuestURL == "" {
+		return errclass.New(errclass.Configuration, "GuestURLMissing",
+			"use template %s: delivery download needs guest.url in the operator's configuration", template.Name)
+	}
+
+	load := v1alpha1.Workload{Type: v1alpha1.WorkloadGitHubActions, Config: &v1alpha1.WorkloadConfig{
+		GitHub: &v1alpha1.GitHubActionsConfig{Organization: "rehearsal"},
+	}}
+	claim := &v1alpha1.MachineClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: template.Namespace, Name: "rehearsal-00000", UID: "00000000-0000-0000-0000-000000000000"},
+		Spec:       v1alpha1.MachineClaimSpec{TemplateRef: v1alpha1.LocalObjectReference{Name: template.Name}, WorkloadConfig: load},
+	}
+
+	_, err := Media(Input{
+		Claim: claim, Template: template, Settings: settings,
+		Names:      NamesOf(claim, template, &v1alpha1.HypervisorCluster{}, settings.NamespaceInHostname),
+		Credential: workload.Credential{JITConfig: strings.Repeat("A", rehearsalCredential)},
+	})
+
+	return err
+}
+
+// rehearsalCredential is as long as a JIT configuration gets, so that user data that
+// would be oversized with a real one is found.
+const rehearsalCredential = 8 << 10
+
+func checkStatic(template *v1alpha1.HypervisorMachineTemplate) error {
+	network := template.Spec.Network
+	if network == nil || network.Mode != v1alpha1.NetworkModeStatic || network.Static == nil {
+		return nil
+	}
+
+	if MaskBits(network.Static.Netmask) < 0 {
+		return errclass.Wrap(errclass.Configuration, "NetmaskInvalid",
+			fmt.Errorf("read network.static.netmask of template %s: %q is neither a mask such as 255.255.255.0 nor a prefix length such as 24", //nolint:err113 // for people
+				template.Name, network.Static.Netmask))
+	}
+
+	return nil
+}

@@ -1,0 +1,171 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package machineclaim
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/runners/connect"
+	"github.com/hyperfleet/hyperfleet/runners/machine"
+	"github.com/hyperfleet/hyperfleet/runners/wake"
+)
+
+// passTimeout bounds one pass over one claim.
+const passTimeout = 2 * time.Minute
+
+// Reconciler reconciles MachineClaims.
+type Reconciler struct {
+	Client    client.Client
+	Runner    *step.Runner
+	Recorder  events.EventRecorder
+	Clusters  *connect.Clusters
+	Workloads *connect.Workloads
+	// Wake brings claims whose machines are worth a look.
+	Wake *wake.Source
+	// Settings of every machine.
+	Settings machine.Settings
+	Metrics  *Metrics
+	Clock    clock.PassiveClock
+	// Concurrency is how many claims are worked on at a time.
+	Concurrency int
+}
+
+//+kubebuilder:rbac:groups=hyperfleet.io,resources=machineclaims,verbs=get;list;watch;update;patch;delete
+//+kubebuilder:rbac:groups=hyperfleet.io,resources=machineclaims/status,verbs=get;update;patch
+//+kubebuilder:rbac:groups=hyperfleet.io,resources=machineclaims/finalizers,verbs=update
+//+kubebuilder:rbac:groups=hyperfleet.io,resources=hypervisorclusters;hypervisormachinetemplates;runnerjobs,verbs=get;list;watch
+
+// SetupWithManager adds the controller to a manager.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
+	err := ctrl.NewControllerManagedBy(mgr).
+		Named("machineclaim").
+		For(&v1alpha1.MachineClaim{}).
+		Watches(&v1alpha1.HypervisorMachineTemplate{}, handler.EnqueueRequestsFromMapFunc(r.waiting)).
+		Watches(&v1alpha1.RunnerJob{}, handler.EnqueueRequestsFromMapFunc(r.claimOfJob)).
+		WatchesRawSource(r.Wake).
+		WithOptions(controller.Options{MaxConcurrentReconciles: r.Concurrency}).
+		Complete(r)
+	if err != nil {
+		return fmt.Errorf("add controller machineclaim: %w", err)
+	}
+
+	return nil
+}
+
+// waiting wakes the claims that have no machine yet when their template changes.
+func (r *Reconciler) waiting(ctx context.Context, template client.Object) []reconcile.Request {
+	var claims v1alpha1.MachineClaimList
+	if err := r.Client.List(ctx, &claims, client.InNamespace(template.GetNamespace())); err != nil {
+		return nil
+	}
+
+	var requests []reconcile.Request
+
+	for i := range claims.Items {
+		claim := &claims.Items[i]
+		if claim.Spec.TemplateRef.Name == template.GetName() && claim.Status.VMRef == nil {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(claim)})
+		}
+	}
+
+	return requests
+}
+
+// claimOfJob wakes the claim whose runner has the job.
+func (r *Reconciler) claimOfJob(ctx context.Context, obj client.Object) []reconcile.Request {
+	job, ok := obj.(*v1alpha1.RunnerJob)
+	if !ok || job.Spec.RunnerName == "" {
+		return nil
+	}
+
+	var claims v1alpha1.MachineClaimList
+
+	err := r.Client.List(ctx, &claims, client.InNamespace(job.Namespace),
+		client.MatchingFields{IndexRunnerName: job.Spec.RunnerName})
+	if err != nil {
+		return nil
+	}
+
+	requests := make([]reconcile.Request, 0, len(claims.Items))
+	for i := range claims.Items {
+		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&claims.Items[i])})
+	}
+
+	return requests
+}
+
+// scope is one pass over one claim.
+type scope struct {
+	*Reconciler
+	claim *v1alpha1.MachineClaim
+	// template, cluster, provider and names are filled by resolve; on the deletion list
+	// by find, as far as they are there.
+	template *v1alpha1.HypervisorMachineTemplate
+	cluster  *v1alpha1.HypervisorCluster
+	provider hypervisor.Provider
+	names    machine.Names
+}
+
+func steps() []step.Step[*scope] {
+	return []step.Step[*scope]{
+		{Condition: v1alpha1.ConditionTemplateResolved, Run: resolve}, // template and cluster are ready
+		{Condition: v1alpha1.ConditionPlaced, Run: place},             // id and node are on record
+		{Condition: v1alpha1.ConditionProvisioned, Run: provision},    // VM made and powered on
+		{Condition: v1alpha1.ConditionBootstrapped, Run: bootstrap},   // runner online
+		{Condition: "Finished", Run: follow},                          // job done, VM off
+		{Condition: "Retired", Run: retire},                           // claim handed to deletion
+	}
+}
+
+func deletionSteps() []step.Step[*scope] {
+	return []step.Step[*scope]{
+		{Condition: "Deregistered", Run: deregister},             // runner gone from the CI platform
+		{Condition: v1alpha1.ConditionVMCleanedUp, Run: destroy}, // VM and medium gone
+		{Condition: "", Run: farewell},                           // told, once
+	}
+}
+
+// Reconcile makes one pass over one claim.
+func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	ctx, cancel := context.WithTimeout(ctx, passTimeout)
+	defer cancel()
+
+	var claim v1alpha1.MachineClaim
+	if err := r.Client.Get(ctx, req.NamespacedName, &claim); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+
+	s := &scope{Reconciler: r, claim: &claim}
+
+	if !claim.DeletionTimestamp.IsZero() {
+		return step.Finalize(ctx, r.Runner, &claim, v1alpha1.FinalizerVMCleanup, deletionSteps(), s)
+	}
+
+	if err := step.EnsureFinalizer(ctx, r.Runner, &claim, v1alpha1.FinalizerVMCleanup); err != nil {
+		return reconcile.Result{}, err
+	}
+
+	return step.Run(ctx, r.Runner, &claim, steps(), s)
+}
+
+// Waker turns a provider's word on a machine into a pass over its claim.
+func Waker(source *wake.Source) func(hypervisor.Owner) {
+	return func(owner hypervisor.Owner) {
+		source.Wake(types.NamespacedName{Namespace: owner.Namespace, Name: owner.Name})
+	}
+}

@@ -1,0 +1,116 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package machineclaim
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/runners/connect"
+	"github.com/hyperfleet/hyperfleet/workload"
+)
+
+// busyAgain is how soon a busy runner is asked for again.
+const busyAgain = 10 * time.Second
+
+// deregister removes the runner from the CI platform before its machine is touched. A
+// runner that is busy stops the deletion, unless its machine is off anyway or its life
+// is over by a limit that the user set.
+func deregister(ctx context.Context, s *scope) step.Result {
+	status := &s.claim.Status
+	if status.BootstrapInfo == nil || status.BootstrapInfo.RunnerName == "" {
+		return step.Done()
+	}
+
+	status.Phase = v1alpha1.MachineClaimDraining
+
+	if result := s.find(ctx); !result.IsDone() && s.template == nil {
+		return step.Done().Saying("TemplateGone", "the runner was left to the CI platform: "+result.Message())
+	}
+
+	provider, err := s.Workloads.For(ctx, s.template, s.claim.Spec.WorkloadConfig)
+	if errclass.Of(err) == errclass.Configuration {
+		s.event(corev1.EventTypeWarning, "RunnerLeft", "Deregister", "runner %s was not removed: %s",
+			status.BootstrapInfo.RunnerName, err.Error())
+
+		return step.Done().Saying("CredentialsGone", err.Error())
+	}
+
+	if err != nil {
+		return connect.Outcome(err, lookAgain, "CredentialsUnavailable")
+	}
+
+	return s.removeRunner(ctx, provider)
+}
+
+func (s *scope) removeRunner(ctx context.Context, provider workload.Provider) step.Result {
+	info := s.claim.Status.BootstrapInfo
+
+	runner, err := provider.Find(ctx, info.RunnerName, s.listingAge())
+
+	switch {
+	case workload.Is(err, workload.NotFound):
+		return step.Done()
+	case workload.Is(err, workload.Rejected):
+		s.event(corev1.EventTypeWarning, "RunnerLeft", "Deregister", "runner %s was not removed: %s",
+			info.RunnerName, err.Error())
+
+		return step.Done().Saying("RunnerLeft", err.Error())
+	case err != nil:
+		return connect.Outcome(err, lookAgain, "RunnerUnknown")
+	}
+
+	err = provider.Deregister(ctx, runner.ID)
+
+	switch {
+	case err == nil, workload.Is(err, workload.NotFound):
+		return step.Done()
+	case workload.Is(err, workload.RunnerBusy) && s.mayInterrupt(ctx):
+		return step.Done().Saying("BusyRunnerLeft",
+			fmt.Sprintf("runner %s is listed as busy, but its machine's life is over; it is removed when its job is",
+				info.RunnerName))
+	case workload.Is(err, workload.RunnerBusy):
+		return step.Wait(busyAgain, "RunnerBusy",
+			fmt.Sprintf("runner %s runs a job; its VM is removed when the job is over", info.RunnerName))
+	default:
+		return connect.Outcome(err, lookAgain, "DeregistrationFailed")
+	}
+}
+
+// listingAge is how old a listing of runners may be: it has to be of after the machine
+// stopped, or else of now.
+func (s *scope) listingAge() time.Duration {
+	if stopped := s.times().Stopped; stopped != nil {
+		return s.since(stopped)
+	}
+
+	return 0
+}
+
+// mayInterrupt says whether a machine may go though its runner is said to be busy: it
+// is off already, or a limit of the user's has ended it.
+func (s *scope) mayInterrupt(ctx context.Context) bool {
+	switch s.claim.Status.EndReason {
+	case ReasonMaxLifetime, ReasonJobTimeout:
+		return true
+	}
+
+	if s.times().Stopped != nil {
+		return true
+	}
+
+	if s.provider == nil || s.claim.Status.VMRef == nil {
+		return false
+	}
+
+	gone, result := s.look(ctx)
+
+	return gone && result.IsDone()
+}

@@ -1,0 +1,15 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package machineclaim brings one machine through its one life.
+//
+//	          TemplateResolved ──► Placed ──► Provisioned ──► Bootstrapped ──► Finished ──► Retired
+//	phase:    Pending                         Provisioning    Bootstrapping    Ready        (claim deletes itself)
+//
+//	deleted:  Deregistered ──► VMCleanedUp ──► gone
+//	phase:    Draining         Terminating
+//
+// The id of the machine is on record before the hypervisor is asked for it, so that an
+// operator that dies at any moment continues with the same machine. A claim's machine
+// runs once: one that has stopped or vanished ends its claim.
+package machineclaim

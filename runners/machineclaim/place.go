@@ -1,0 +1,62 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package machineclaim
+
+import (
+	"context"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/runners/connect"
+	"github.com/hyperfleet/hyperfleet/runners/machine"
+)
+
+// place reserves an id and a node and puts them on record, before anything is made.
+func place(ctx context.Context, s *scope) step.Result {
+	status := &s.claim.Status
+	if status.VMRef != nil {
+		return step.Done()
+	}
+
+	reserved, err := s.provider.Create(ctx, machine.Spec(s.claim, s.template, s.names), nil)
+	if err != nil {
+		return s.provisioning(err, "NotPlaced")
+	}
+
+	status.VMRef = &v1alpha1.VMReference{
+		HypervisorCluster: s.cluster.Name, VMID: strconv.Itoa(reserved.ID), Node: reserved.Node,
+	}
+	status.NetworkInfo = &v1alpha1.NetworkInfo{Hostname: s.names.Hostname, FQDN: s.names.FQDN}
+	status.BootstrapInfo = &v1alpha1.BootstrapInfo{RunnerName: machine.RunnerName(s.claim)}
+	s.times().Placed = s.micro()
+	status.Phase = v1alpha1.MachineClaimProvisioning
+
+	if err := step.Save(ctx); err != nil {
+		return step.Fail(err)
+	}
+
+	s.event(corev1.EventTypeNormal, "Placed", "Place", "VM %d on node %s", reserved.ID, reserved.Node)
+
+	return step.Done()
+}
+
+// provisioning turns an error of the making of a machine into a result, and counts it.
+func (s *scope) provisioning(err error, fallback string) step.Result {
+	result := connect.Outcome(err, lookAgain, fallback)
+
+	if result.IsStalled() {
+		s.claim.Status.Phase = v1alpha1.MachineClaimFailed
+		s.over(result.Reason())
+	}
+
+	if result.IsFailed() || result.IsStalled() {
+		s.claim.Status.Attempts++
+		s.event(corev1.EventTypeWarning, result.Reason(), "Provision", "%s", result.Message())
+	}
+
+	return result
+}

@@ -1,0 +1,112 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package machineclaim
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/runners/machine"
+)
+
+// provision has the machine made and powered on.
+func provision(ctx context.Context, s *scope) step.Result {
+	status := &s.claim.Status
+	if s.times().Started != nil {
+		return step.Done()
+	}
+
+	if s.times().CloneStarted == nil {
+		s.times().CloneStarted = s.micro()
+	}
+
+	made, err := s.provider.Create(ctx, machine.Spec(s.claim, s.template, s.names), s.media)
+	if hypervisor.Is(err, hypervisor.IDTaken) {
+		return s.replace(ctx, err)
+	}
+
+	if err != nil {
+		return s.provisioning(err, "ProvisioningFailed")
+	}
+
+	status.VMRef.Node = made.Node
+
+	if made.MAC != "" {
+		status.NetworkInfo.MACAddress = made.MAC
+	}
+
+	switch made.State {
+	case hypervisor.StateRunning, hypervisor.StateStopped:
+		status.Phase, status.Attempts = v1alpha1.MachineClaimBootstrapping, 0
+		s.times().Started = s.micro()
+		s.Metrics.phase("provisioned", s.since(s.times().Placed))
+		s.event(corev1.EventTypeNormal, "Started", "Provision", "VM %s is running on node %s", status.VMRef.VMID, made.Node)
+
+		return step.Done()
+	default:
+		status.Phase = v1alpha1.MachineClaimProvisioning
+
+		return step.Wait(safety, string(made.State), made.Message)
+	}
+}
+
+// replace gives up an id that turned out to be another's, and has a new one reserved.
+// Nothing was made under the old one.
+func (s *scope) replace(ctx context.Context, cause error) step.Result {
+	s.claim.Status.VMRef = nil
+	s.times().Placed, s.times().CloneStarted = nil, nil
+
+	if err := step.Save(ctx); err != nil {
+		return step.Fail(err)
+	}
+
+	return step.Wait(time.Millisecond, "IDTaken", cause.Error())
+}
+
+// media makes the machine's boot medium, and with it the one credential it will ever
+// have. The provider asks for it at most once in an undisturbed life.
+func (s *scope) media(ctx context.Context) (hypervisor.Media, error) {
+	provider, err := s.Workloads.For(ctx, s.template, s.claim.Spec.WorkloadConfig)
+	if err != nil {
+		return hypervisor.Media{}, err //nolint:wrapcheck // it names the template and the mend
+	}
+
+	request, err := machine.RunnerRequest(s.claim, s.template, s.Settings)
+	if err != nil {
+		return hypervisor.Media{}, err //nolint:wrapcheck // it names the template and the mend
+	}
+
+	start := s.Clock.Now()
+
+	credential, err := provider.Issue(ctx, request)
+	if err != nil {
+		return hypervisor.Media{}, fmt.Errorf("issue credential of runner %s: %w", request.Name, err)
+	}
+
+	s.Metrics.phase("credential", s.Clock.Since(start))
+
+	info := s.claim.Status.BootstrapInfo
+	info.RunnerName, info.RunnerID = request.Name, credential.RunnerID
+	info.ExpiresAt = nil
+
+	if !credential.ExpiresAt.IsZero() {
+		info.ExpiresAt = &metav1.Time{Time: credential.ExpiresAt}
+	}
+
+	media, err := machine.Media(machine.Input{
+		Claim: s.claim, Template: s.template, Names: s.names, Credential: credential, Settings: s.Settings,
+	})
+	if err != nil {
+		return hypervisor.Media{}, err //nolint:wrapcheck // it names the template and the mend
+	}
+
+	return media, nil
+}

@@ -1,0 +1,107 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package machineclaim
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/runners/machine"
+)
+
+const (
+	// lookAgain is how soon something outside that raises no event is looked at again.
+	lookAgain = 5 * time.Second
+	// safety is how soon a machine is looked at though its provider has not woken us.
+	safety = 30 * time.Second
+)
+
+// resolve finds the template, the cluster and its connection. Both must be ready for a
+// machine to be made; a machine that is there is followed whatever became of them.
+func resolve(ctx context.Context, s *scope) step.Result {
+	if s.claim.Status.Phase == "" {
+		s.claim.Status.Phase = v1alpha1.MachineClaimPending
+	}
+
+	if result := s.find(ctx); !result.IsDone() {
+		return result
+	}
+
+	if s.claim.Status.VMRef != nil {
+		return step.Done()
+	}
+
+	if !meta.IsStatusConditionTrue(s.template.Status.Conditions, step.Ready) {
+		return step.Wait(0, "TemplateNotReady",
+			fmt.Sprintf("HypervisorMachineTemplate %q is not ready: %s", s.template.Name, whyNot(s.template)))
+	}
+
+	if !meta.IsStatusConditionTrue(s.cluster.Status.Conditions, step.Ready) {
+		return step.Wait(lookAgain, "ClusterNotReady",
+			fmt.Sprintf("HypervisorCluster %q is not ready: %s", s.cluster.Name, whyNot(s.cluster)))
+	}
+
+	return step.Done()
+}
+
+// find fills the scope.
+func (s *scope) find(ctx context.Context) step.Result {
+	var template v1alpha1.HypervisorMachineTemplate
+
+	name := client.ObjectKey{Namespace: s.claim.Namespace, Name: s.claim.Spec.TemplateRef.Name}
+
+	err := s.Client.Get(ctx, name, &template)
+
+	switch {
+	case apierrors.IsNotFound(err):
+		return step.Wait(0, "TemplateNotFound",
+			fmt.Sprintf("there is no HypervisorMachineTemplate %q in namespace %s: create it, or delete this claim",
+				name.Name, name.Namespace))
+	case err != nil:
+		return step.Fail(fmt.Errorf("get template %s: %w", name, err))
+	}
+
+	clusterName := template.Spec.HypervisorClusterRef.Name
+	if s.claim.Status.VMRef != nil {
+		clusterName = s.claim.Status.VMRef.HypervisorCluster
+	}
+
+	var cluster v1alpha1.HypervisorCluster
+
+	err = s.Client.Get(ctx, client.ObjectKey{Name: clusterName}, &cluster)
+
+	switch {
+	case apierrors.IsNotFound(err):
+		return step.Wait(lookAgain, "ClusterNotFound", fmt.Sprintf("there is no HypervisorCluster %q", clusterName))
+	case err != nil:
+		return step.Fail(fmt.Errorf("get cluster %s: %w", clusterName, err))
+	}
+
+	provider, ok := s.Clusters.Get(clusterName)
+	if !ok {
+		return step.Wait(time.Second, "ClusterNotConnected",
+			fmt.Sprintf("HypervisorCluster %q is not connected: %s", clusterName, whyNot(&cluster)))
+	}
+
+	s.template, s.cluster, s.provider = &template, &cluster, provider
+	s.names = machine.NamesOf(s.claim, &template, &cluster, s.Settings.NamespaceInHostname)
+
+	return step.Done()
+}
+
+func whyNot(obj step.Object) string {
+	ready := meta.FindStatusCondition(*obj.StatusConditions(), step.Ready)
+	if ready == nil || ready.Message == "" {
+		return "it has not been looked at yet"
+	}
+
+	return ready.Message
+}

@@ -1,0 +1,154 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package machinetemplate
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/runners/connect"
+	"github.com/hyperfleet/hyperfleet/runners/machine"
+)
+
+// finalizer keeps a template while claims need its credentials to be removed.
+const finalizer = "hyperfleet.io/claims"
+
+// checkTimeout bounds one look at a template.
+const checkTimeout = 45 * time.Second
+
+// Reconciler reconciles HypervisorMachineTemplates.
+type Reconciler struct {
+	Client    client.Client
+	Runner    *step.Runner
+	Recorder  events.EventRecorder
+	Clusters  *connect.Clusters
+	Workloads *connect.Workloads
+	// Settings of every machine.
+	Settings machine.Settings
+	// Interval between two looks at a template.
+	Interval time.Duration
+}
+
+//+kubebuilder:rbac:groups=hyperfleet.io,resources=hypervisormachinetemplates,verbs=get;list;watch;update;patch
+//+kubebuilder:rbac:groups=hyperfleet.io,resources=hypervisormachinetemplates/status,verbs=get;update;patch
+//+kubebuilder:rbac:groups=hyperfleet.io,resources=hypervisormachinetemplates/finalizers,verbs=update
+//+kubebuilder:rbac:groups=hyperfleet.io,resources=hypervisorclusters;machineclaims,verbs=get;list;watch
+
+// SetupWithManager adds the controller to a manager.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
+	err := ctrl.NewControllerManagedBy(mgr).
+		Named("machinetemplate").
+		For(&v1alpha1.HypervisorMachineTemplate{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1alpha1.HypervisorCluster{}, handler.EnqueueRequestsFromMapFunc(r.templatesOf),
+			builder.WithPredicates(readyChanged())).
+		Complete(r)
+	if err != nil {
+		return fmt.Errorf("add controller machinetemplate: %w", err)
+	}
+
+	return nil
+}
+
+// templatesOf wakes the templates of a cluster.
+func (r *Reconciler) templatesOf(ctx context.Context, cluster client.Object) []reconcile.Request {
+	var templates v1alpha1.HypervisorMachineTemplateList
+	if err := r.Client.List(ctx, &templates); err != nil {
+		return nil
+	}
+
+	var requests []reconcile.Request
+
+	for i := range templates.Items {
+		template := &templates.Items[i]
+		if template.Spec.HypervisorClusterRef.Name == cluster.GetName() {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(template)})
+		}
+	}
+
+	return requests
+}
+
+// readyChanged lets through what changes whether an object is ready.
+func readyChanged() predicate.Predicate {
+	return predicate.Funcs{
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			return isReady(e.ObjectOld) != isReady(e.ObjectNew)
+		},
+	}
+}
+
+func isReady(obj client.Object) bool {
+	reporter, ok := obj.(step.Object)
+
+	return ok && meta.IsStatusConditionTrue(*reporter.StatusConditions(), step.Ready)
+}
+
+// scope is one pass over one template.
+type scope struct {
+	*Reconciler
+	template *v1alpha1.HypervisorMachineTemplate
+	// cluster and provider are filled by clusterReady.
+	cluster  *v1alpha1.HypervisorCluster
+	provider hypervisor.Provider
+}
+
+func steps() []step.Step[*scope] {
+	return []step.Step[*scope]{
+		{Condition: "Rendered", Run: rendered},           // cloud-init texts are sound
+		{Condition: "ClusterReady", Run: clusterReady},   // the hypervisor answers
+		{Condition: "Resolved", Run: resolved},           // the hypervisor has the template
+		{Condition: "WorkloadReady", Run: workloadReady}, // the CI platform takes our credentials
+	}
+}
+
+func deletionSteps() []step.Step[*scope] {
+	return []step.Step[*scope]{
+		{Condition: "ClaimsGone", Run: claimsGone},
+	}
+}
+
+// Reconcile looks at one template.
+func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+
+	var template v1alpha1.HypervisorMachineTemplate
+	if err := r.Client.Get(ctx, req.NamespacedName, &template); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+
+	s := &scope{Reconciler: r, template: &template}
+
+	if !template.DeletionTimestamp.IsZero() {
+		return step.Finalize(ctx, r.Runner, &template, finalizer, deletionSteps(), s)
+	}
+
+	if err := step.EnsureFinalizer(ctx, r.Runner, &template, finalizer); err != nil {
+		return reconcile.Result{}, err
+	}
+
+	before := meta.FindStatusCondition(template.Status.Conditions, step.Ready).DeepCopy()
+	result, err := step.Run(ctx, r.Runner, &template, steps(), s)
+	s.announce(before)
+
+	if err == nil && (result.RequeueAfter == 0 || result.RequeueAfter > r.Interval) {
+		result.RequeueAfter = r.Interval
+	}
+
+	return result, err
+}

@@ -1,0 +1,158 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package machinetemplate
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/runners/connect"
+	"github.com/hyperfleet/hyperfleet/runners/machine"
+)
+
+// retryAfter is how soon a check that may clear by itself is made again.
+const retryAfter = 10 * time.Second
+
+// rendered renders the cloud-init texts for a claim that might be, so that a mistake in
+// them is known before the first machine.
+func rendered(_ context.Context, s *scope) step.Result {
+	if err := machine.Rehearse(s.template, s.Settings); err != nil {
+		return step.Stall(errclass.Reason(err, "CloudInitInvalid"), err.Error())
+	}
+
+	return step.Done()
+}
+
+// clusterReady waits for the hypervisor's connection.
+func clusterReady(ctx context.Context, s *scope) step.Result {
+	name := s.template.Spec.HypervisorClusterRef.Name
+
+	var cluster v1alpha1.HypervisorCluster
+
+	err := s.Client.Get(ctx, client.ObjectKey{Name: name}, &cluster)
+
+	switch {
+	case apierrors.IsNotFound(err):
+		return step.Stall("ClusterNotFound",
+			fmt.Sprintf("there is no HypervisorCluster %q: create it, or correct spec.hypervisorClusterRef", name))
+	case err != nil:
+		return step.Fail(fmt.Errorf("get hypervisor cluster %s: %w", name, err))
+	}
+
+	provider, connected := s.Clusters.Get(name)
+	if !connected || !isReady(&cluster) {
+		return step.Wait(retryAfter, "ClusterNotReady",
+			fmt.Sprintf("HypervisorCluster %q is not ready: %s", name, whyNot(&cluster)))
+	}
+
+	s.cluster, s.provider = &cluster, provider
+
+	return step.Done()
+}
+
+// whyNot gives the message of an object that is not ready.
+func whyNot(obj step.Object) string {
+	ready := meta.FindStatusCondition(*obj.StatusConditions(), step.Ready)
+	if ready == nil || ready.Message == "" {
+		return "it has not been looked at yet"
+	}
+
+	return ready.Message
+}
+
+// resolved finds the hypervisor's templates.
+func resolved(ctx context.Context, s *scope) step.Result {
+	found, err := s.provider.Resolve(ctx, machine.TemplateRef(s.template), machine.Shape(s.template))
+	if err != nil {
+		s.template.Status.Sources = nil
+
+		return connect.Outcome(err, retryAfter, "TemplateInvalid")
+	}
+
+	sources := make([]v1alpha1.ResolvedTemplate, 0, len(found))
+	nodes := make([]string, 0, len(found))
+
+	for _, t := range found {
+		sources = append(sources, v1alpha1.ResolvedTemplate{
+			ID: fmt.Sprint(t.ID), Name: t.Name, Node: t.Node, DiskBytes: t.DiskBytes,
+		})
+		nodes = append(nodes, t.Node)
+	}
+
+	s.template.Status.Sources = sources
+
+	return step.Done().Saying("Found", "on "+strings.Join(nodes, ", "))
+}
+
+// workloadReady asks the CI platform whether it takes our credentials. Where only pools
+// name a scope, there is nothing to ask here.
+func workloadReady(ctx context.Context, s *scope) step.Result {
+	load := v1alpha1.Workload{Type: v1alpha1.WorkloadGitHubActions}
+
+	if _, err := connect.Scope(s.template, load); errclass.Reason(err, "") == "ScopeMissing" {
+		return step.Done().Saying("ScopeFromPool", "the pools name the repository or organization")
+	}
+
+	provider, err := s.Workloads.For(ctx, s.template, load)
+	if err != nil {
+		return connect.Outcome(err, retryAfter, "CredentialsInvalid")
+	}
+
+	if err := provider.Validate(ctx); err != nil {
+		return connect.Outcome(err, retryAfter, "WorkloadUnavailable")
+	}
+
+	return step.Done()
+}
+
+// claimsGone keeps the template until no claim needs it.
+func claimsGone(ctx context.Context, s *scope) step.Result {
+	var claims v1alpha1.MachineClaimList
+	if err := s.Client.List(ctx, &claims, client.InNamespace(s.template.Namespace)); err != nil {
+		return step.Fail(fmt.Errorf("list machine claims: %w", err))
+	}
+
+	left := 0
+
+	for i := range claims.Items {
+		if claims.Items[i].Spec.TemplateRef.Name == s.template.Name {
+			left++
+		}
+	}
+
+	if left > 0 {
+		return step.Wait(retryAfter, "ClaimsLeft",
+			fmt.Sprintf("%d MachineClaims are made from it: delete them, or wait for their jobs to end", left))
+	}
+
+	return step.Done()
+}
+
+// announce emits an event when the template became usable or ceased to be.
+func (s *scope) announce(before *metav1.Condition) {
+	after := meta.FindStatusCondition(s.template.Status.Conditions, step.Ready)
+	if after == nil || (before != nil && before.Status == after.Status && before.Reason == after.Reason) {
+		return
+	}
+
+	if after.Status == metav1.ConditionTrue {
+		s.Recorder.Eventf(s.template, nil, corev1.EventTypeNormal, "TemplateReady", "Check",
+			"machines can be made from the template")
+
+		return
+	}
+
+	s.Recorder.Eventf(s.template, nil, corev1.EventTypeWarning, after.Reason, "Check", "%s", after.Message)
+}

@@ -1,0 +1,256 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package orphans finds what carries this operator's mark and belongs to no claim any
+// more, on all three sides: machines, runners, and boot media. Each is removed.
+//
+// What is looked at first and what second decides: the outside is listed before the
+// claims are, from the API server itself, so that whatever was made for a claim is
+// never older news than the claim.
+package orphans
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/runners/connect"
+	"github.com/hyperfleet/hyperfleet/runners/machine"
+	"github.com/hyperfleet/hyperfleet/workload"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// sweepTimeout bounds one sweep.
+const sweepTimeout = 5 * time.Minute
+
+// Sweeper compares what is outside with the claims, again and again. It is a
+// manager.Runnable that runs on the leader only.
+type Sweeper struct {
+	// Live reads from the API server itself.
+	Live      client.Reader
+	Recorder  events.EventRecorder
+	Clusters  *connect.Clusters
+	Workloads *connect.Workloads
+	// OperatorUID is whose mark is looked for.
+	OperatorUID string
+	Interval    time.Duration
+	Clock       clock.WithTicker
+	Log         *slog.Logger
+	Metrics     *Metrics
+}
+
+// Metrics count what was found.
+type Metrics struct{ found *prometheus.CounterVec }
+
+// NewMetrics registers hyperfleet_orphans_removed_total{side}, side being machine,
+// medium or runner.
+func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
+	m := &Metrics{found: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: "hyperfleet", Subsystem: "orphans", Name: "removed_total",
+		Help: "Things with this operator's mark that belonged to no claim and were removed, by side: machine, medium, runner.",
+	}, []string{"side"})}
+
+	if err := registerer.Register(m.found); err != nil {
+		return nil, fmt.Errorf("register orphan metrics: %w", err)
+	}
+
+	return m, nil
+}
+
+func (m *Metrics) removed(side string) {
+	if m != nil {
+		m.found.WithLabelValues(side).Inc()
+	}
+}
+
+// NeedLeaderElection says that only the leader sweeps.
+func (s *Sweeper) NeedLeaderElection() bool { return true }
+
+// Start sweeps until the context ends.
+func (s *Sweeper) Start(ctx context.Context) error {
+	ticker := s.Clock.NewTicker(s.Interval)
+	defer ticker.Stop()
+
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C():
+			s.Sweep(ctx)
+		}
+	}
+}
+
+// Sweep makes one pass over everything. What can't be listed or removed now is tried
+// again with the next.
+func (s *Sweeper) Sweep(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, sweepTimeout)
+	defer cancel()
+
+	s.Clusters.Each(func(name string, provider hypervisor.Provider) {
+		if err := s.machines(ctx, name, provider); err != nil {
+			s.Log.WarnContext(ctx, "orphaned machines were not swept", "cluster", name, "error", err)
+		}
+	})
+
+	if err := s.runners(ctx); err != nil {
+		s.Log.WarnContext(ctx, "orphaned runners were not swept", "error", err)
+	}
+}
+
+// machines removes the machines and media of a cluster that belong to no claim.
+func (s *Sweeper) machines(ctx context.Context, cluster string, provider hypervisor.Provider) error {
+	found, err := provider.List(ctx)
+	if err != nil {
+		return fmt.Errorf("list machines of cluster %s: %w", cluster, err)
+	}
+
+	if len(found) == 0 {
+		return nil
+	}
+
+	claims, err := s.claims(ctx)
+	if err != nil {
+		return err
+	}
+
+	for _, m := range found {
+		if claims.uids[m.Owner.UID] {
+			continue
+		}
+
+		side := "machine"
+		if m.State == hypervisor.StateRemains {
+			side = "medium"
+		}
+
+		err := provider.Delete(ctx, hypervisor.MachineRef{ID: m.ID, Owner: m.Owner})
+		if err != nil && !hypervisor.Is(err, hypervisor.NotFound) {
+			s.Log.WarnContext(ctx, "orphan was not removed", "side", side, "cluster", cluster, "id", m.ID, "error", err)
+
+			continue
+		}
+
+		s.Metrics.removed(side)
+		s.Log.InfoContext(ctx, "orphan removed", "side", side, "cluster", cluster, "id", m.ID, "name", m.Name,
+			"claim", m.Owner.Namespace+"/"+m.Owner.Name)
+	}
+
+	return nil
+}
+
+// owners are the claims that there are.
+type owners struct {
+	uids    map[string]bool
+	runners map[string]bool
+}
+
+func (s *Sweeper) claims(ctx context.Context) (owners, error) {
+	var claims v1alpha1.MachineClaimList
+	if err := s.Live.List(ctx, &claims); err != nil {
+		return owners{}, fmt.Errorf("list machine claims: %w", err)
+	}
+
+	out := owners{uids: map[string]bool{}, runners: map[string]bool{}}
+
+	for i := range claims.Items {
+		out.uids[string(claims.Items[i].UID)] = true
+		out.runners[machine.RunnerName(&claims.Items[i])] = true
+	}
+
+	return out, nil
+}
+
+// runners removes the runners, of all scopes that pools have, that belong to no claim.
+func (s *Sweeper) runners(ctx context.Context) error {
+	var (
+		pools     v1alpha1.RunnerPoolList
+		templates v1alpha1.HypervisorMachineTemplateList
+	)
+
+	if err := s.Live.List(ctx, &pools); err != nil {
+		return fmt.Errorf("list runner pools: %w", err)
+	}
+
+	if err := s.Live.List(ctx, &templates); err != nil {
+		return fmt.Errorf("list templates: %w", err)
+	}
+
+	seen := map[workload.Provider]bool{}
+
+	for i := range pools.Items {
+		pool := &pools.Items[i]
+
+		at := slices.IndexFunc(templates.Items, func(t v1alpha1.HypervisorMachineTemplate) bool {
+			return t.Namespace == pool.Namespace && t.Name == pool.Spec.TemplateRef.Name
+		})
+		if at < 0 {
+			continue
+		}
+
+		provider, err := s.Workloads.For(ctx, &templates.Items[at], pool.Spec.Workload)
+		if err != nil || seen[provider] {
+			continue // why is in the template's conditions
+		}
+
+		seen[provider] = true
+
+		if err := s.scope(ctx, pool, provider); err != nil {
+			s.Log.WarnContext(ctx, "orphaned runners were not swept", "pool", client.ObjectKeyFromObject(pool), "error", err)
+		}
+	}
+
+	return nil
+}
+
+// scope removes the orphaned runners of one scope.
+func (s *Sweeper) scope(ctx context.Context, pool *v1alpha1.RunnerPool, provider workload.Provider) error {
+	runners, err := provider.Runners(ctx, "")
+	if err != nil {
+		return fmt.Errorf("list runners: %w", err)
+	}
+
+	mark := machine.OperatorLabel(s.OperatorUID)
+	runners = slices.DeleteFunc(runners, func(r workload.Runner) bool {
+		return r.Online || r.Busy || !slices.Contains(r.Labels, mark)
+	})
+
+	if len(runners) == 0 {
+		return nil
+	}
+
+	claims, err := s.claims(ctx)
+	if err != nil {
+		return err
+	}
+
+	for _, runner := range runners {
+		if claims.runners[runner.Name] {
+			continue
+		}
+
+		err := provider.Deregister(ctx, runner.ID)
+		if err != nil && !workload.Is(err, workload.NotFound) {
+			s.Log.WarnContext(ctx, "orphan was not removed", "side", "runner", "runner", runner.Name, "error", err)
+
+			continue
+		}
+
+		s.Metrics.removed("runner")
+		s.Recorder.Eventf(pool, nil, corev1.EventTypeNormal, "OrphanRemoved", "Sweep",
+			"runner %s belonged to no MachineClaim", runner.Name)
+		s.Log.InfoContext(ctx, "orphan removed", "side", "runner", "runner", runner.Name)
+	}
+
+	return nil
+}

@@ -1,0 +1,140 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package report takes what machines say of themselves: a POST of a guest.Report,
+// authenticated by a token that is good for one machine's reports and nothing else.
+package report
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/hyperfleet/hyperfleet/api/guest"
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+)
+
+const (
+	// Pattern is the route that Desk serves.
+	Pattern = "POST /machines/{namespace}/{name}/{uid}/report"
+
+	maxBody    = 8 << 10
+	maxMessage = 1024
+	timeout    = 10 * time.Second
+)
+
+// Desk takes reports and writes them into the status of the machine's claim. It needs
+// no leader: any replica may take a report.
+type Desk struct {
+	// Client writes the status.
+	Client client.Client
+	// Key signs the machines' tokens. It must outlive the process.
+	Key []byte
+}
+
+// Path is where the claim's machine reports to, below the operator's URL.
+func Path(claim *v1alpha1.MachineClaim) string {
+	return fmt.Sprintf("/machines/%s/%s/%s/report", claim.Namespace, claim.Name, claim.UID)
+}
+
+// Token is what the claim's machine authenticates with.
+func Token(key []byte, namespace, name string, uid types.UID) string {
+	mac := hmac.New(sha256.New, key)
+	fmt.Fprintf(mac, "report\x00%s\x00%s\x00%s", namespace, name, uid)
+
+	return hex.EncodeToString(mac.Sum(nil))
+}
+
+// ServeHTTP takes one report.
+func (d *Desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	namespace, name, uid := r.PathValue("namespace"), r.PathValue("name"), types.UID(r.PathValue("uid"))
+
+	given, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if !ok || !hmac.Equal([]byte(given), []byte(Token(d.Key, namespace, name, uid))) {
+		http.Error(w, "the token is not this machine's", http.StatusUnauthorized)
+
+		return
+	}
+
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err != nil {
+		http.Error(w, fmt.Sprintf("a report has at most %d bytes", maxBody), http.StatusRequestEntityTooLarge)
+
+		return
+	}
+
+	var report guest.Report
+	if err := json.Unmarshal(body, &report); err != nil || report.Phase == "" {
+		http.Error(w, "a report is JSON with a phase", http.StatusBadRequest)
+
+		return
+	}
+
+	ctx, cancel := context.WithTimeout(r.Context(), timeout)
+	defer cancel()
+
+	d.answer(w, r, d.write(ctx, types.NamespacedName{Namespace: namespace, Name: name}, uid, report))
+}
+
+func (d *Desk) answer(w http.ResponseWriter, r *http.Request, err error) {
+	switch {
+	case err == nil:
+		w.WriteHeader(http.StatusNoContent)
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
+		http.Error(w, "the claim is gone", http.StatusGone)
+	default:
+		log.FromContext(r.Context()).Error(err, "report was not written", "path", r.URL.Path)
+		http.Error(w, "try again", http.StatusServiceUnavailable)
+	}
+}
+
+// write patches the report into the claim. The patch names the uid, so that a claim of
+// the same name made later does not get it.
+func (d *Desk) write(ctx context.Context, name types.NamespacedName, uid types.UID, report guest.Report) error {
+	message := report.Message
+	if report.Reason != "" {
+		message = strings.TrimSuffix(report.Reason+": "+report.Message, ": ")
+	}
+
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": uid},
+		"status": map[string]any{"bootstrapInfo": map[string]any{
+			"guestPhase": report.Phase, "guestMessage": trim(message),
+		}},
+	})
+	if err != nil {
+		return fmt.Errorf("marshal report: %w", err)
+	}
+
+	claim := &v1alpha1.MachineClaim{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
+	if err := d.Client.Status().Patch(ctx, claim, client.RawPatch(types.MergePatchType, patch)); err != nil {
+		return fmt.Errorf("patch report of claim %s: %w", name, err)
+	}
+
+	return nil
+}
+
+// trim keeps a message within the field's bound, on a rune's edge.
+func trim(message string) string {
+	message = strings.ToValidUTF8(message, "?")
+	for len(message) > maxMessage {
+		_, size := utf8.DecodeLastRuneInString(message[:maxMessage+1])
+		message = message[:maxMessage+1-size]
+	}
+
+	return message
+}

@@ -1,0 +1,137 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package runnerpool
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+)
+
+// passTimeout bounds one pass over one pool.
+const passTimeout = time.Minute
+
+// Reconciler reconciles RunnerPools.
+type Reconciler struct {
+	Client client.Client
+	// Live reads from the API server itself, where a cache may be behind.
+	Live     client.Reader
+	Runner   *step.Runner
+	Recorder events.EventRecorder
+	Clock    clock.PassiveClock
+
+	expectations expectations
+}
+
+//+kubebuilder:rbac:groups=hyperfleet.io,resources=runnerpools,verbs=get;list;watch;update;patch
+//+kubebuilder:rbac:groups=hyperfleet.io,resources=runnerpools/status,verbs=get;update;patch
+//+kubebuilder:rbac:groups=hyperfleet.io,resources=runnerpools/finalizers,verbs=update
+//+kubebuilder:rbac:groups=hyperfleet.io,resources=machineclaims,verbs=get;list;watch;create;delete
+//+kubebuilder:rbac:groups=hyperfleet.io,resources=hypervisormachinetemplates;runnerjobs,verbs=get;list;watch
+
+// SetupWithManager adds the controller to a manager.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
+	err := ctrl.NewControllerManagedBy(mgr).
+		Named("runnerpool").
+		For(&v1alpha1.RunnerPool{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Owns(&v1alpha1.MachineClaim{}).
+		Watches(&v1alpha1.RunnerJob{}, handler.EnqueueRequestsFromMapFunc(r.poolsIn),
+			builder.WithPredicates(jobMoved())).
+		Watches(&v1alpha1.HypervisorMachineTemplate{}, handler.EnqueueRequestsFromMapFunc(r.poolsIn)).
+		Complete(r)
+	if err != nil {
+		return fmt.Errorf("add controller runnerpool: %w", err)
+	}
+
+	return nil
+}
+
+// poolsIn wakes the pools of an object's namespace: which of them a job goes to is
+// decided anew on each pass.
+func (r *Reconciler) poolsIn(ctx context.Context, obj client.Object) []reconcile.Request {
+	var pools v1alpha1.RunnerPoolList
+	if err := r.Client.List(ctx, &pools, client.InNamespace(obj.GetNamespace())); err != nil {
+		return nil
+	}
+
+	requests := make([]reconcile.Request, 0, len(pools.Items))
+	for i := range pools.Items {
+		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&pools.Items[i])})
+	}
+
+	return requests
+}
+
+// jobMoved lets through what changes how many machines are wanted.
+func jobMoved() predicate.Predicate {
+	return predicate.Funcs{
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			before, ok := e.ObjectOld.(*v1alpha1.RunnerJob)
+			after, ok2 := e.ObjectNew.(*v1alpha1.RunnerJob)
+
+			return !ok || !ok2 || before.Spec.State != after.Spec.State || before.Spec.RunnerName != after.Spec.RunnerName
+		},
+	}
+}
+
+// scope is one pass over one pool.
+type scope struct {
+	*Reconciler
+	pool *v1alpha1.RunnerPool
+	// seen and template are filled by observe.
+	seen     *view
+	template *v1alpha1.HypervisorMachineTemplate
+	// after is when time alone changes what is wanted.
+	after time.Duration
+}
+
+func steps() []step.Step[*scope] {
+	return []step.Step[*scope]{
+		{Condition: "Observed", Run: observe},            // claims and jobs counted
+		{Condition: "TemplateReady", Run: templateReady}, // machines can be made
+		{Condition: "Scaling", Run: scale},               // as many as wanted
+	}
+}
+
+// Reconcile makes one pass over one pool.
+func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	ctx, cancel := context.WithTimeout(ctx, passTimeout)
+	defer cancel()
+
+	var pool v1alpha1.RunnerPool
+	if err := r.Client.Get(ctx, req.NamespacedName, &pool); err != nil {
+		if client.IgnoreNotFound(err) == nil {
+			r.expectations.forget(req.NamespacedName)
+		}
+
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+
+	// The claims of a pool that is being deleted are the garbage collector's.
+	if !pool.DeletionTimestamp.IsZero() {
+		return reconcile.Result{}, nil
+	}
+
+	s := &scope{Reconciler: r, pool: &pool}
+
+	result, err := step.Run(ctx, r.Runner, &pool, steps(), s)
+	if err == nil && s.after > 0 && (result.RequeueAfter == 0 || s.after < result.RequeueAfter) {
+		result.RequeueAfter = s.after
+	}
+
+	return result, err
+}

@@ -1,0 +1,225 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package runnerpool
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/runners/demand"
+)
+
+// view is what one pass sees of a pool.
+type view struct {
+	claims []v1alpha1.MachineClaim
+	states []demand.Claim
+	count  demand.Count
+}
+
+// observe counts what is there into the status.
+func observe(ctx context.Context, s *scope) step.Result {
+	seen, err := s.see(ctx)
+	if err != nil {
+		return step.Fail(err)
+	}
+
+	s.seen = seen
+	status := &s.pool.Status
+	status.Replicas, status.ReadyReplicas, status.BusyReplicas = 0, 0, 0
+	status.QueuedJobs, status.RunningJobs = int32(seen.count.Queued), int32(seen.count.Running) //nolint:gosec // far below 2^31
+	status.Selector = labels.Set{v1alpha1.LabelRunnerPool: s.pool.Name}.String()
+
+	for _, claim := range seen.states {
+		switch claim.State {
+		case demand.ClaimFinishing:
+			continue
+		case demand.ClaimBusy:
+			status.BusyReplicas++
+			status.ReadyReplicas++
+		case demand.ClaimIdle:
+			status.ReadyReplicas++
+		case demand.ClaimPending, demand.ClaimBooting:
+		}
+
+		status.Replicas++
+	}
+
+	countFailures(status, seen.claims)
+
+	return step.Done()
+}
+
+func (s *scope) see(ctx context.Context) (*view, error) {
+	var (
+		claims v1alpha1.MachineClaimList
+		jobs   v1alpha1.RunnerJobList
+	)
+
+	namespace := client.InNamespace(s.pool.Namespace)
+	if err := s.Client.List(ctx, &claims, namespace,
+		client.MatchingLabels{v1alpha1.LabelRunnerPool: s.pool.Name}); err != nil {
+		return nil, fmt.Errorf("list machine claims of pool %s: %w", s.pool.Name, err)
+	}
+
+	if err := s.Client.List(ctx, &jobs, namespace); err != nil {
+		return nil, fmt.Errorf("list jobs: %w", err)
+	}
+
+	pools, err := s.pools(ctx)
+	if err != nil {
+		return nil, err
+	}
+
+	out := &view{count: demand.Demand(jobs.Items, pools)[client.ObjectKeyFromObject(s.pool)]}
+	byRunner := make(map[string]v1alpha1.JobState, len(jobs.Items))
+
+	for i := range jobs.Items {
+		if job := &jobs.Items[i].Spec; job.RunnerName != "" {
+			byRunner[job.RunnerName] = job.State
+		}
+	}
+
+	for i := range claims.Items {
+		claim := &claims.Items[i]
+		if metav1.IsControlledBy(claim, s.pool) {
+			out.claims = append(out.claims, *claim)
+			out.states = append(out.states, stateOf(claim, byRunner))
+		}
+	}
+
+	unseen, err := s.expectations.unseen(ctx, s.Live, client.ObjectKeyFromObject(s.pool), out.claims, s.Clock.Now())
+	if err != nil {
+		return nil, err
+	}
+
+	out.states = append(out.states, unseen...)
+
+	return out, nil
+}
+
+// pools reads what the namespace's pools take.
+func (s *scope) pools(ctx context.Context) ([]demand.Pool, error) {
+	var (
+		pools     v1alpha1.RunnerPoolList
+		templates v1alpha1.HypervisorMachineTemplateList
+	)
+
+	if err := s.Client.List(ctx, &pools, client.InNamespace(s.pool.Namespace)); err != nil {
+		return nil, fmt.Errorf("list pools: %w", err)
+	}
+
+	if err := s.Client.List(ctx, &templates, client.InNamespace(s.pool.Namespace)); err != nil {
+		return nil, fmt.Errorf("list templates: %w", err)
+	}
+
+	byName := make(map[string]*v1alpha1.HypervisorMachineTemplate, len(templates.Items))
+	for i := range templates.Items {
+		byName[templates.Items[i].Name] = &templates.Items[i]
+	}
+
+	s.template = byName[s.pool.Spec.TemplateRef.Name]
+	out := make([]demand.Pool, 0, len(pools.Items))
+
+	for i := range pools.Items {
+		pool := &pools.Items[i]
+		if pool.DeletionTimestamp.IsZero() {
+			out = append(out, demand.PoolOf(pool, byName[pool.Spec.TemplateRef.Name]))
+		}
+	}
+
+	return out, nil
+}
+
+// stateOf judges a claim's machine for scaling. byRunner holds the state of the job that
+// each runner took.
+func stateOf(claim *v1alpha1.MachineClaim, byRunner map[string]v1alpha1.JobState) demand.Claim {
+	out := demand.Claim{Name: claim.Name, CreatedAt: claim.CreationTimestamp.Time, State: demand.ClaimPending}
+	times := claim.Status.Times
+
+	var job v1alpha1.JobState
+	if info := claim.Status.BootstrapInfo; info != nil {
+		job = byRunner[info.RunnerName]
+	}
+
+	switch {
+	case !claim.DeletionTimestamp.IsZero(), times != nil && times.Ended != nil, job == v1alpha1.JobCompleted:
+		out.State = demand.ClaimFinishing
+	case job == v1alpha1.JobRunning:
+		out.State = demand.ClaimBusy
+	case times != nil && times.JobStarted != nil:
+		out.State = demand.ClaimBusy
+	case times != nil && times.Ready != nil:
+		out.State, out.IdleSince = demand.ClaimIdle, times.Ready.Time
+	case claim.Status.VMRef != nil:
+		out.State = demand.ClaimBooting
+	}
+
+	return out
+}
+
+// countFailures counts the machines that ended before they were of any use, in a row:
+// the first that got ready since begins the count anew. It is pure, and counts each
+// machine once by the time of its end.
+func countFailures(status *v1alpha1.RunnerPoolStatus, claims []v1alpha1.MachineClaim) {
+	var last time.Time
+	if status.LastFailureTime != nil {
+		last = status.LastFailureTime.Time
+	}
+
+	counted := last
+
+	for i := range claims {
+		times := claims[i].Status.Times
+		if times == nil {
+			continue
+		}
+
+		if times.Ready != nil && times.Ready.After(counted) {
+			status.FailedClaims = 0
+		}
+
+		if times.Ready != nil || times.Ended == nil || !times.Ended.After(counted.Add(time.Second)) {
+			continue
+		}
+
+		status.FailedClaims++
+
+		if times.Ended.After(last) {
+			last = times.Ended.Time
+		}
+	}
+
+	if last.After(counted) {
+		status.LastFailureTime = &metav1.Time{Time: last}
+	}
+}
+
+// templateReady holds new machines back while they could not be made.
+func templateReady(_ context.Context, s *scope) step.Result {
+	name := s.pool.Spec.TemplateRef.Name
+
+	if s.template == nil {
+		return step.Stall("TemplateNotFound",
+			fmt.Sprintf("there is no HypervisorMachineTemplate %q: create it, or correct spec.templateRef", name))
+	}
+
+	ready := meta.FindStatusCondition(s.template.Status.Conditions, step.Ready)
+	if ready == nil {
+		return step.Wait(0, "TemplateNotReady", fmt.Sprintf("HypervisorMachineTemplate %q has not been looked at yet", name))
+	}
+
+	if ready.Status != metav1.ConditionTrue {
+		return step.Wait(0, "TemplateNotReady", fmt.Sprintf("HypervisorMachineTemplate %q is not ready: %s", name, ready.Message))
+	}
+
+	return step.Done()
+}
