@@ -9,6 +9,7 @@ type LocalObjectReference struct {
 	// name of the object.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')",message="name must be the name of an object: lower-case letters, digits, '-' and '.'"
 	Name string `json:"name"`
 }
 
@@ -17,10 +18,12 @@ type SecretKeySelector struct {
 	// name of the Secret.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')",message="name must be the name of a Secret: lower-case letters, digits, '-' and '.'"
 	Name string `json:"name"`
 	// key inside the Secret's data.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[-._a-zA-Z0-9]+$')",message="key must be a key of a Secret: letters, digits, '-', '_' and '.' only"
 	Key string `json:"key"`
 	// namespace of the Secret. Default: the namespace of the object that holds the
 	// reference; for a HypervisorCluster, the operator's own. A Secret in any other
@@ -28,6 +31,7 @@ type SecretKeySelector struct {
 	// hyperfleet.io/allowed-namespaces.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",message="namespace must be the name of a namespace: lower-case letters, digits and '-'"
 	Namespace string `json:"namespace,omitempty"`
 	// optional says that a missing Secret or key is not an error: the value is empty.
 	// +optional

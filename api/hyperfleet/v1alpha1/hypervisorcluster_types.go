@@ -16,7 +16,8 @@ type HypervisorClusterSpec struct {
 
 	// endpoint is the API's base URL, e.g. https://pve.example.com:8006/api2/json.
 	// +kubebuilder:validation:MaxLength=2048
-	// +kubebuilder:validation:XValidation:rule="isURL(self) && url(self).getScheme() == 'https'",message="endpoint must be an https URL such as https://pve.example.com:8006/api2/json"
+	// +kubebuilder:validation:XValidation:rule="isURL(self) && url(self).getScheme() == 'https' && url(self).getHostname() != ''",message="endpoint must be an https URL such as https://pve.example.com:8006/api2/json"
+	// +kubebuilder:validation:XValidation:rule="!self.contains('@') && !self.contains('?') && !self.contains('#')",message="endpoint must hold no credentials, query or fragment: credentials belong in a Secret"
 	Endpoint string `json:"endpoint"`
 
 	// credentials for the endpoint, each kept in a Secret.
@@ -33,29 +34,34 @@ type HypervisorClusterSpec struct {
 	// +kubebuilder:validation:MaxItems=256
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self.all(n, n.matches('^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?$'))",message="nodes must be names of nodes as the hypervisor shows them, e.g. pve-node-1"
 	Nodes []string `json:"nodes,omitempty"`
 
 	// defaultStorage holds the disks of full clones unless a template says otherwise.
 	// +optional
 	// +kubebuilder:validation:MaxLength=100
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^[A-Za-z][A-Za-z0-9._-]*[A-Za-z0-9]$')",message="defaultStorage must be the id of a storage: a letter first, then letters, digits, '.', '_' and '-'"
 	DefaultStorage string `json:"defaultStorage,omitempty"`
 
 	// isoStorage holds the cloud-init media; its content types must include iso.
 	// Default: the first active storage of the node that takes iso.
 	// +optional
 	// +kubebuilder:validation:MaxLength=100
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^[A-Za-z][A-Za-z0-9._-]*[A-Za-z0-9]$')",message="isoStorage must be the id of a storage: a letter first, then letters, digits, '.', '_' and '-'"
 	ISOStorage string `json:"isoStorage,omitempty"`
 
 	// defaultNetwork is the bridge that machines are attached to unless a template
 	// says otherwise. Default: the bridge of the template's own network device.
 	// +optional
 	// +kubebuilder:validation:MaxLength=100
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^[A-Za-z0-9_.-]+$')",message="defaultNetwork must be the name of a bridge such as vmbr0"
 	DefaultNetwork string `json:"defaultNetwork,omitempty"`
 
 	// resourcePool is the hypervisor's pool that machines are created in (Proxmox:
 	// `pool`), so that permissions can be given on it.
 	// +optional
 	// +kubebuilder:validation:MaxLength=100
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+){0,2}$')",message="resourcePool must be the id of a pool such as ci or ci/linux"
 	ResourcePool string `json:"resourcePool,omitempty"`
 
 	// vmIdRange bounds the ids given to machines, both ends included.
@@ -65,6 +71,7 @@ type HypervisorClusterSpec struct {
 
 	// limits bound the load put on the hypervisor.
 	// +optional
+	// +kubebuilder:default={}
 	Limits *HypervisorLimits `json:"limits,omitempty"`
 
 	// dns settings for machines on this cluster.
@@ -75,9 +82,13 @@ type HypervisorClusterSpec struct {
 	// +optional
 	Network *HypervisorNetwork `json:"network,omitempty"`
 
-	// tags describe the cluster. They are put on its machines as tags `key-value`.
+	// tags describe the cluster. They are put on its machines as tags `key-value`, so
+	// both hold only what a tag may: letters, digits, '_', '-', '+' and '.'.
 	// +optional
-	// +kubebuilder:validation:MaxProperties=16
+	// +kubebuilder:validation:MaxProperties=10
+	// +kubebuilder:validation:XValidation:rule="self.all(k, size(k) <= 63 && size(self[k]) <= 63)",message="tags must have keys and values of at most 63 characters"
+	// +kubebuilder:validation:XValidation:rule=`self.all(k, k.matches(r'^\w[\w.+-]*$'))`,message="tags must have keys of letters, digits, '_', '-', '+' and '.' only, a letter, digit or '_' first"
+	// +kubebuilder:validation:XValidation:rule=`self.all(k, self[k].matches(r'^[\w.+-]+$'))`,message="tags must have values of letters, digits, '_', '-', '+' and '.' only"
 	Tags map[string]string `json:"tags,omitempty"`
 }
 
@@ -88,7 +99,7 @@ type HypervisorClusterSpec struct {
 // +kubebuilder:validation:XValidation:rule="has(self.username) == has(self.password)",message="username and password belong together: set both or neither"
 // +kubebuilder:validation:XValidation:rule="has(self.clientCert) == has(self.clientKey)",message="clientCert and clientKey belong together: set both or neither"
 // +kubebuilder:validation:XValidation:rule="!(has(self.tokenId) && has(self.username))",message="choose one of API token (tokenId, tokenSecret) and username with password"
-// +kubebuilder:validation:XValidation:rule="has(self.tokenId) || has(self.username) || has(self.clientCert)",message="credentials need an API token (tokenId, tokenSecret), a username with password, or a client certificate (clientCert, clientKey)"
+// +kubebuilder:validation:XValidation:rule="has(self.tokenId) || has(self.username) || has(self.clientCert)",message="choose a way to authenticate: an API token (tokenId, tokenSecret), a username with password, or a client certificate (clientCert, clientKey)"
 type HypervisorCredentials struct {
 	// tokenId is the API token's full name, e.g. hyperfleet@pve!operator.
 	// +optional
@@ -111,7 +122,7 @@ type HypervisorCredentials struct {
 }
 
 // HypervisorTLS says which server certificate is trusted.
-// +kubebuilder:validation:XValidation:rule="[has(self.caBundle), has(self.fingerprint), has(self.insecureSkipVerify) && self.insecureSkipVerify].filter(x, x).size() <= 1",message="choose one of caBundle, fingerprint and insecureSkipVerify"
+// +kubebuilder:validation:XValidation:rule="[has(self.caBundle), has(self.fingerprint), has(self.insecureSkipVerify) && self.insecureSkipVerify].filter(x, x).size() <= 1",message="choose at most one of caBundle, fingerprint and insecureSkipVerify"
 type HypervisorTLS struct {
 	// caBundle is a PEM bundle of certificate authorities, in base64.
 	// +optional
@@ -160,10 +171,12 @@ type HypervisorLimits struct {
 }
 
 // HypervisorDNS holds the DNS settings of a cluster's machines.
+// +kubebuilder:validation:XValidation:rule="!has(self.registerVMs) || !self.registerVMs || (has(self.dnsProvider) && has(self.domain))",message="dns.registerVMs needs dns.domain and dns.dnsProvider: the zone to write to and the service that holds it"
 type HypervisorDNS struct {
 	// domain completes a machine's host name to its FQDN.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?([.][A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$')",message="dns.domain must be a DNS name such as ci.example.com"
 	Domain string `json:"domain,omitempty"`
 	// search domains for machines.
 	// +optional
@@ -211,6 +224,9 @@ type DNSValidation struct {
 	ValidateOnReady bool `json:"validateOnReady,omitempty"`
 	// validateInterval repeats the check.
 	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=20
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(ms|s|m|h))+$') && duration(self) > duration('0s')",message="validateInterval must be a time above zero such as 90s, 15m or 1h30m"
 	ValidateInterval *metav1.Duration `json:"validateInterval,omitempty"`
 	// validateReverse checks the PTR record as well.
 	// +optional

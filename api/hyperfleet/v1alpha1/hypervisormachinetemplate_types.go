@@ -9,6 +9,7 @@ import (
 )
 
 // HypervisorMachineTemplateSpec says what a machine is made from.
+// +kubebuilder:validation:XValidation:rule="!has(self.network) || self.network.mode != 'cloud-init' || (has(self.cloudInit) && has(self.cloudInit.networkData))",message="network.mode cloud-init needs cloudInit.networkData"
 type HypervisorMachineTemplateSpec struct {
 	// hypervisorClusterRef names the HypervisorCluster that machines are made on.
 	HypervisorClusterRef LocalObjectReference `json:"hypervisorClusterRef"`
@@ -24,7 +25,9 @@ type HypervisorMachineTemplateSpec struct {
 	Attestation *Attestation `json:"attestation,omitempty"`
 
 	// bootstrap says how a machine gets its runner credential, and the runner.
-	Bootstrap Bootstrap `json:"bootstrap"`
+	// +optional
+	// +kubebuilder:default={}
+	Bootstrap Bootstrap `json:"bootstrap,omitempty"`
 
 	// cloudInit holds the user's own cloud-init data.
 	// +optional
@@ -48,8 +51,9 @@ type TemplateSource struct {
 }
 
 // ProxmoxTemplate is a template on Proxmox VE and how it is cloned.
+// +kubebuilder:validation:XValidation:rule="self.cloudInitSource != 'builtin' || has(self.snippetsStorage)",message="cloudInitSource builtin needs snippetsStorage: the storage that holds the user data"
 // +kubebuilder:validation:XValidation:rule="has(self.templateId) != has(self.templateName)",message="choose the template by exactly one of templateId and templateName"
-// +kubebuilder:validation:XValidation:rule="!(has(self.linkedClone) && self.linkedClone && has(self.storage))",message="storage is for full clones: a linked clone stays on its template's storage"
+// +kubebuilder:validation:XValidation:rule="!(has(self.linkedClone) && self.linkedClone && has(self.storage))",message="storage is for full clones, and a linked clone stays on its template's storage: set linkedClone to false or leave storage out"
 type ProxmoxTemplate struct {
 	// templateId is the template's VMID. It lives on one node; machines can be placed
 	// on others only if its disks are on shared storage.
@@ -76,6 +80,7 @@ type ProxmoxTemplate struct {
 	// storage for the disks of full clones. Default: the cluster's defaultStorage.
 	// +optional
 	// +kubebuilder:validation:MaxLength=100
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^[A-Za-z][A-Za-z0-9._-]*[A-Za-z0-9]$')",message="storage must be the id of a storage: a letter first, then letters, digits, '.', '_' and '-'"
 	Storage string `json:"storage,omitempty"`
 	// cloudInitSource is the way cloud-init data reaches the machine: nocloud uploads
 	// an ISO, builtin uses Proxmox's own cloud-init drive and a snippets storage.
@@ -88,6 +93,7 @@ type ProxmoxTemplate struct {
 	// into the operator.
 	// +optional
 	// +kubebuilder:validation:MaxLength=100
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^[A-Za-z][A-Za-z0-9._-]*[A-Za-z0-9]$')",message="snippetsStorage must be the id of a storage: a letter first, then letters, digits, '.', '_' and '-'"
 	SnippetsStorage string `json:"snippetsStorage,omitempty"`
 }
 
@@ -98,11 +104,12 @@ type MachineResources struct {
 	// +kubebuilder:validation:Maximum=1024
 	CPU int32 `json:"cpu"`
 	// memory, e.g. 8Gi. Rounded up to whole MiB.
-	// +kubebuilder:validation:XValidation:rule="quantity(self).compareTo(quantity('64Mi')) >= 0",message="memory must be at least 64Mi"
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? int(self) >= 67108864 : (isQuantity(string(self)) && quantity(string(self)).compareTo(quantity('64Mi')) >= 0)",message="memory must be at least 64Mi; write it with a unit such as 8Gi"
 	Memory resource.Quantity `json:"memory"`
 	// disk is the size of the first disk, e.g. 50Gi. Disks only grow: a smaller value
 	// than the template's disk is refused. Default: the template's size.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? int(self) >= 1048576 : (isQuantity(string(self)) && quantity(string(self)).compareTo(quantity('1Mi')) >= 0)",message="disk must be at least 1Mi; write it with a unit such as 50Gi"
 	Disk *resource.Quantity `json:"disk,omitempty"`
 }
 
@@ -116,8 +123,9 @@ const (
 type Attestation struct {
 	// method of attestation.
 	// +kubebuilder:validation:Enum=join-token;tpm
+	// +optional
 	// +kubebuilder:default=join-token
-	Method string `json:"method"`
+	Method string `json:"method,omitempty"`
 	// config of the method.
 	// +optional
 	Config *AttestationConfig `json:"config,omitempty"`
@@ -127,10 +135,14 @@ type Attestation struct {
 type AttestationConfig struct {
 	// joinTokenTTL is how long a join token may wait for its use, e.g. 1h.
 	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=20
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(ms|s|m|h))+$') && duration(self) > duration('0s')",message="joinTokenTTL must be a time above zero such as 90s, 15m or 1h30m"
 	JoinTokenTTL *metav1.Duration `json:"joinTokenTTL,omitempty"`
 	// tpmDevice is the TPM's device file in the machine, e.g. /dev/tpm0.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.startsWith('/dev/')",message="tpmDevice must be a device file such as /dev/tpm0"
 	TPMDevice string `json:"tpmDevice,omitempty"`
 }
 
@@ -152,8 +164,9 @@ const (
 type Bootstrap struct {
 	// method by which the credential reaches the machine.
 	// +kubebuilder:validation:Enum=runner-token;callback;external-secrets
+	// +optional
 	// +kubebuilder:default=runner-token
-	Method string `json:"method"`
+	Method string `json:"method,omitempty"`
 	// delivery of the bootstrap service: image (it is in the template), download (a
 	// checksummed download from the operator), or iso (on the cloud-init medium).
 	// +optional
@@ -204,21 +217,24 @@ type GitHubBootstrap struct {
 	// owner of the repository: a user or an organisation.
 	// +optional
 	// +kubebuilder:validation:MaxLength=100
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^[A-Za-z0-9_.-]+$')",message="owner must be the name of a user or an organisation, not a URL"
 	Owner string `json:"owner,omitempty"`
 	// repository makes runners of that repository. It takes precedence over
 	// organization.
 	// +optional
 	// +kubebuilder:validation:MaxLength=100
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^[A-Za-z0-9_.-]+$')",message="repository must be a name without its owner: the owner has a field of its own"
 	Repository string `json:"repository,omitempty"`
 	// organization makes runners of that organisation.
 	// +optional
 	// +kubebuilder:validation:MaxLength=100
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^[A-Za-z0-9_.-]+$')",message="organization must be the name of an organisation, not a URL"
 	Organization string `json:"organization,omitempty"`
 	// apiUrl is the REST API's base URL. Default: https://api.github.com. For GitHub
 	// Enterprise Server: https://HOST/api/v3.
 	// +optional
 	// +kubebuilder:validation:MaxLength=2048
-	// +kubebuilder:validation:XValidation:rule="isURL(self)",message="apiUrl must be a URL such as https://api.github.com"
+	// +kubebuilder:validation:XValidation:rule="isURL(self) && url(self).getScheme() in ['http', 'https'] && url(self).getHostname() != ''",message="apiUrl must be a URL such as https://api.github.com"
 	APIURL string `json:"apiUrl,omitempty"`
 	// registrationUrls are the calls that make registration tokens. Placeholders:
 	// {owner}, {repo}, {org}.
@@ -254,43 +270,52 @@ type GitHubURLs struct {
 	// repository is the URL for runners of a repository.
 	// +optional
 	// +kubebuilder:validation:MaxLength=2048
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^https?://[^/]')",message="repository must be a URL such as https://github.com/{owner}/{repo}"
 	Repository string `json:"repository,omitempty"`
 	// organization is the URL for runners of an organisation.
 	// +optional
 	// +kubebuilder:validation:MaxLength=2048
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^https?://[^/]')",message="organization must be a URL such as https://github.com/{org}"
 	Organization string `json:"organization,omitempty"`
 }
 
 // GitHubRunner is the runner program in the machine.
+// +kubebuilder:validation:XValidation:rule="has(self.downloadUrl) == has(self.downloadSha256)",message="downloadUrl and downloadSha256 belong together: a download is only run if its checksum is known"
 type GitHubRunner struct {
 	// downloadUrl fetches the runner if the image does not hold it. Placeholders: {os},
 	// {arch}. Default: nothing is downloaded.
 	// +optional
 	// +kubebuilder:validation:MaxLength=2048
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^https?://[^/]')",message="downloadUrl must be a URL such as https://example.com/actions-runner-{os}-{arch}.tar.gz"
 	DownloadURL string `json:"downloadUrl,omitempty"`
 	// downloadSha256 is the download's SHA-256 in hexadecimal. Required with downloadUrl.
 	// +optional
-	// +kubebuilder:validation:Pattern=`^[0-9a-fA-F]{64}$`
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[0-9a-fA-F]{64}$')",message="downloadSha256 must be a SHA-256: 64 hexadecimal digits"
 	DownloadSHA256 string `json:"downloadSha256,omitempty"`
 	// installPath of the runner.
 	// +optional
 	// +kubebuilder:default=/opt/actions-runner
 	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(/|[A-Za-z]:)')",message="installPath must be an absolute path such as /opt/actions-runner"
 	InstallPath string `json:"installPath,omitempty"`
 	// workDir of jobs.
 	// +optional
 	// +kubebuilder:default=/tmp/runner-work
 	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(/|[A-Za-z]:)')",message="workDir must be an absolute path such as /tmp/runner-work"
 	WorkDir string `json:"workDir,omitempty"`
 	// configScript in installPath registers the runner.
 	// +optional
 	// +kubebuilder:default=config.sh
 	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9_.-]+$')",message="configScript must be the name of a file in installPath, without a path"
 	ConfigScript string `json:"configScript,omitempty"`
 	// runScript in installPath runs the runner.
 	// +optional
 	// +kubebuilder:default=run.sh
 	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9_.-]+$')",message="runScript must be the name of a file in installPath, without a path"
 	RunScript string `json:"runScript,omitempty"`
 	// os of the machine.
 	// +optional
@@ -342,6 +367,7 @@ type MachineNetwork struct {
 	// defaultNetwork.
 	// +optional
 	// +kubebuilder:validation:MaxLength=100
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^[A-Za-z0-9_.-]+$')",message="bridge must be the name of a bridge such as vmbr0"
 	Bridge string `json:"bridge,omitempty"`
 	// vlan tag of the first network device. Default: untagged.
 	// +optional
@@ -380,6 +406,9 @@ type DHCP struct {
 	ClientIdentifier string `json:"clientIdentifier,omitempty"`
 	// leaseTime asked for.
 	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=20
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(ms|s|m|h))+$') && duration(self) > duration('0s')",message="leaseTime must be a time above zero such as 90s, 15m or 1h30m"
 	LeaseTime *metav1.Duration `json:"leaseTime,omitempty"`
 	// useRoutes takes the routes that the server gives.
 	// +optional
@@ -393,6 +422,8 @@ type DHCP struct {
 
 // StaticNetwork is a fixed address. A template with one can carry one machine at a
 // time; address pools serve more.
+// +kubebuilder:validation:XValidation:rule="!isIP(self.ipAddress) || !has(self.gateway) || !isIP(self.gateway) || ip(self.ipAddress).family() == ip(self.gateway).family()",message="static.gateway must be of the same address family as static.ipAddress"
+// +kubebuilder:validation:XValidation:rule="!isIP(self.ipAddress) || (isIP(self.netmask) ? ip(self.netmask).family() == ip(self.ipAddress).family() : (!self.netmask.matches('^[0-9]{1,3}$') || int(self.netmask) <= (ip(self.ipAddress).family() == 4 ? 32 : 128)))",message="static.netmask does not fit static.ipAddress: IPv4 takes 255.255.255.0 or 0 to 32, IPv6 takes 0 to 128"
 type StaticNetwork struct {
 	// ipAddress of the machine.
 	// +kubebuilder:validation:MaxLength=45
@@ -421,6 +452,7 @@ type MachineDNS struct {
 	// domain completes the host name to the FQDN.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?([.][A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$')",message="dns.domain must be a DNS name such as ci.example.com"
 	Domain string `json:"domain,omitempty"`
 	// search domains.
 	// +optional
@@ -441,11 +473,15 @@ type MachineDNS struct {
 type MachineMetadata struct {
 	// labels for the MachineClaims.
 	// +optional
-	// +kubebuilder:validation:MaxProperties=64
+	// +kubebuilder:validation:MaxProperties=10
+	// +kubebuilder:validation:XValidation:rule="self.all(k, size(self[k]) <= 63)",message="labels must have values of at most 63 characters"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, !format.qualifiedName().validate(k).hasValue())",message="labels must have valid Kubernetes keys such as team or example.com/team"
+	// +kubebuilder:validation:XValidation:rule=`self.all(k, self[k].matches(r'^[\w.-]*$'))`,message="labels must have values of letters, digits, '_', '-' and '.' only"
 	Labels map[string]string `json:"labels,omitempty"`
 	// annotations for the MachineClaims.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=64
+	// +kubebuilder:validation:XValidation:rule="self.all(k, !format.qualifiedName().validate(k).hasValue())",message="annotations must have valid Kubernetes keys such as example.com/note"
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
@@ -483,6 +519,7 @@ type ResolvedTemplate struct {
 // HypervisorMachineTemplate is what machines are made from.
 //
 // +kubebuilder:object:root=true
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="a HypervisorMachineTemplate's name must have at most 63 characters: it is a label of its machines"
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:shortName=hmt,categories=hyperfleet
 // +kubebuilder:printcolumn:name="Cluster",type=string,JSONPath=`.spec.hypervisorClusterRef.name`

@@ -52,6 +52,7 @@ type MachineClaimSpec struct {
 	WorkloadConfig Workload `json:"workloadConfig"`
 	// lifecycle bounds the machine's life.
 	// +optional
+	// +kubebuilder:default={}
 	Lifecycle *Lifecycle `json:"lifecycle,omitempty"`
 }
 
@@ -125,6 +126,9 @@ type MachineTimes struct {
 	// stopped: the VM was seen powered off or gone.
 	// +optional
 	Stopped *metav1.MicroTime `json:"stopped,omitempty"`
+	// ended: the machine's life was over, for the reason in endReason.
+	// +optional
+	Ended *metav1.MicroTime `json:"ended,omitempty"`
 }
 
 // MachineClaimStatus is what was last seen of the machine.

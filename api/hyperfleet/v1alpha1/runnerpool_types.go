@@ -16,6 +16,7 @@ const (
 )
 
 // RunnerPoolSpec says what work a pool takes and how many machines it may have.
+// +kubebuilder:validation:XValidation:rule="!has(self.workload.config) || !has(self.workload.config.github) || !has(self.workload.config.github.runnerName)",message="workload.config.github.runnerName is for a MachineClaim: a pool gives each of its runners a name of its own"
 type RunnerPoolSpec struct {
 	// templateRef names the HypervisorMachineTemplate in the same namespace.
 	TemplateRef LocalObjectReference `json:"templateRef"`
@@ -30,6 +31,7 @@ type RunnerPoolSpec struct {
 
 	// lifecycle bounds the life of one machine.
 	// +optional
+	// +kubebuilder:default={}
 	Lifecycle *Lifecycle `json:"lifecycle,omitempty"`
 }
 
@@ -73,12 +75,13 @@ type GitHubActionsConfig struct {
 	// organization that the runners belong to. Default: the template's.
 	// +optional
 	// +kubebuilder:validation:MaxLength=100
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^[A-Za-z0-9_.-]+$')",message="organization must be the name of an organisation, not a URL"
 	Organization string `json:"organization,omitempty"`
 	// repository as owner/name that the runners belong to; it takes precedence over
 	// organization. Default: the template's.
 	// +optional
 	// +kubebuilder:validation:MaxLength=201
-	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^[^/]+/[^/]+$')",message="repository must be written owner/name"
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+$')",message="repository must be written owner/name, e.g. example/app"
 	Repository string `json:"repository,omitempty"`
 	// labels of the runners. A runner takes the jobs whose labels it has all of.
 	// +optional
@@ -86,6 +89,7 @@ type GitHubActionsConfig struct {
 	// +kubebuilder:validation:MaxItems=100
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=256
+	// +kubebuilder:validation:XValidation:rule="self.all(l, !l.contains(','))",message="labels must not hold a comma: write each label as an item of its own"
 	Labels []string `json:"labels,omitempty"`
 	// runnerGroup that the runners join; organisations and enterprises only.
 	// +optional
@@ -99,10 +103,11 @@ type GitHubActionsConfig struct {
 }
 
 // GitLabCIConfig configures runners of GitLab CI.
+// +kubebuilder:validation:XValidation:rule="!(has(self.projectId) && has(self.groupId))",message="choose at most one of gitlab.projectId and gitlab.groupId"
 type GitLabCIConfig struct {
 	// url of the GitLab instance.
 	// +kubebuilder:validation:MaxLength=2048
-	// +kubebuilder:validation:XValidation:rule="isURL(self)",message="gitlab.url must be a URL such as https://gitlab.example.com"
+	// +kubebuilder:validation:XValidation:rule="isURL(self) && url(self).getScheme() in ['http', 'https'] && url(self).getHostname() != ''",message="gitlab.url must be a URL such as https://gitlab.example.com"
 	URL string `json:"url"`
 	// projectId that the runners belong to.
 	// +optional
@@ -164,6 +169,9 @@ type Scaling struct {
 	// scaleDownDelay is how long an idle machine above what is wanted is kept.
 	// +optional
 	// +kubebuilder:default="300s"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=20
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(ms|s|m|h))+$')",message="scaleDownDelay must be a time such as 0s, 90s or 5m"
 	ScaleDownDelay *metav1.Duration `json:"scaleDownDelay,omitempty"`
 }
 
@@ -171,18 +179,30 @@ type Scaling struct {
 type Lifecycle struct {
 	// maxLifetime of a machine from its creation, whatever it does.
 	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=20
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(ms|s|m|h))+$') && duration(self) > duration('0s')",message="maxLifetime must be a time above zero such as 90s, 15m or 1h30m"
 	MaxLifetime *metav1.Duration `json:"maxLifetime,omitempty"`
 	// idleTimeout ends a machine whose runner has had no job for so long. Machines that
 	// keep minReplicas filled are replaced.
 	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=20
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(ms|s|m|h))+$') && duration(self) > duration('0s')",message="idleTimeout must be a time above zero such as 90s, 15m or 1h30m"
 	IdleTimeout *metav1.Duration `json:"idleTimeout,omitempty"`
 	// jobTimeout ends a machine whose job runs for longer.
 	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=20
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(ms|s|m|h))+$') && duration(self) > duration('0s')",message="jobTimeout must be a time above zero such as 90s, 15m or 1h30m"
 	JobTimeout *metav1.Duration `json:"jobTimeout,omitempty"`
 	// bootstrapTimeout ends a machine whose runner is not online so long after the
 	// machine was started.
 	// +optional
 	// +kubebuilder:default="15m"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=20
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(ms|s|m|h))+$') && duration(self) > duration('0s')",message="bootstrapTimeout must be a time above zero such as 90s, 15m or 1h30m"
 	BootstrapTimeout *metav1.Duration `json:"bootstrapTimeout,omitempty"`
 }
 
@@ -229,7 +249,7 @@ type RunnerPoolStatus struct {
 // RunnerPool is a number of like machines that take CI jobs.
 //
 // +kubebuilder:object:root=true
-// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 52",message="a RunnerPool's name must have at most 52 characters: it begins the host names of its machines"
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 52 && !self.metadata.name.contains('.')",message="a RunnerPool's name begins the host names of its machines: at most 52 characters, without dots"
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:shortName=rp,categories=hyperfleet
 // +kubebuilder:printcolumn:name="Type",type=string,JSONPath=`.spec.workload.type`

@@ -1,0 +1,106 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package contracts_test
+
+import (
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// The least valid object of each kind. A row of the tables changes one thing in it.
+const (
+	baseCluster = `
+apiVersion: hyperfleet.io/v1alpha1
+kind: HypervisorCluster
+metadata: {name: base}
+spec:
+  provider: proxmox
+  endpoint: https://pve.example.com:8006/api2/json
+  credentials:
+    tokenId: {secretKeyRef: {name: pve, key: tokenId}}
+    tokenSecret: {secretKeyRef: {name: pve, key: tokenSecret}}
+`
+	baseTemplate = `
+apiVersion: hyperfleet.io/v1alpha1
+kind: HypervisorMachineTemplate
+metadata: {name: base, namespace: default}
+spec:
+  hypervisorClusterRef: {name: base}
+  template: {proxmox: {templateId: 9000}}
+  resources: {cpu: 2, memory: 4Gi}
+`
+	basePool = `
+apiVersion: hyperfleet.io/v1alpha1
+kind: RunnerPool
+metadata: {name: base, namespace: default}
+spec:
+  templateRef: {name: base}
+  workload: {type: github-actions, config: {github: {organization: example, labels: [self-hosted]}}}
+`
+	baseClaim = `
+apiVersion: hyperfleet.io/v1alpha1
+kind: MachineClaim
+metadata: {name: base, namespace: default}
+spec:
+  templateRef: {name: base}
+  workloadConfig: {type: generic}
+`
+	baseJob = `
+apiVersion: hyperfleet.io/v1alpha1
+kind: RunnerJob
+metadata: {name: base, namespace: default}
+spec: {platform: github-actions, id: "1", state: Queued}
+`
+)
+
+// removed as a value takes the field away.
+type removed struct{}
+
+// change is a set of fields, by their dotted path, and their new values.
+type change map[string]any
+
+// apply returns the object with the change made.
+func (c change) apply(t testing.TB, base string) *unstructured.Unstructured {
+	t.Helper()
+
+	object := parse(t, base)
+
+	for path, value := range c {
+		fields := strings.Split(path, ".")
+		if _, gone := value.(removed); gone {
+			unstructured.RemoveNestedField(object.Object, fields...)
+
+			continue
+		}
+
+		if err := unstructured.SetNestedField(object.Object, value, fields...); err != nil {
+			t.Fatalf("set %s: %v", path, err)
+		}
+	}
+
+	return object
+}
+
+// anyMap and list shorten what unstructured objects are made of.
+type (
+	anyMap = map[string]any
+	list   = []any
+)
+
+// secretRef is a value that is kept in a Secret.
+func secretRef(name, key string) anyMap {
+	return anyMap{"secretKeyRef": anyMap{"name": name, "key": key}}
+}
+
+// words returns n items.
+func words(n int, item func(int) string) list {
+	items := make(list, n)
+	for i := range items {
+		items[i] = item(i)
+	}
+
+	return items
+}
