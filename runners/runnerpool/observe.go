@@ -167,39 +167,37 @@ func stateOf(claim *v1alpha1.MachineClaim, byRunner map[string]v1alpha1.JobState
 }
 
 // countFailures counts the machines that ended before they were of any use, in a row:
-// the first that got ready since begins the count anew. It is pure, and counts each
-// machine once by the time of its end.
+// the first that gets ready begins the count anew. It is pure, and counts each machine
+// once, by the time of its end.
 func countFailures(status *v1alpha1.RunnerPoolStatus, claims []v1alpha1.MachineClaim) {
-	var last time.Time
+	var counted, ready time.Time
 	if status.LastFailureTime != nil {
-		last = status.LastFailureTime.Time
+		// The field holds whole seconds: what ended in the same one was counted.
+		counted = status.LastFailureTime.Add(time.Second)
 	}
 
-	counted := last
+	for i := range claims {
+		if times := claims[i].Status.Times; times != nil && times.Ready != nil && times.Ready.After(ready) {
+			ready = times.Ready.Time
+		}
+	}
+
+	if ready.After(counted) {
+		status.FailedClaims = 0
+		counted = ready
+	}
 
 	for i := range claims {
 		times := claims[i].Status.Times
-		if times == nil {
-			continue
-		}
-
-		if times.Ready != nil && times.Ready.After(counted) {
-			status.FailedClaims = 0
-		}
-
-		if times.Ready != nil || times.Ended == nil || !times.Ended.After(counted.Add(time.Second)) {
+		if times == nil || times.Ready != nil || times.Ended == nil || !times.Ended.After(counted) {
 			continue
 		}
 
 		status.FailedClaims++
 
-		if times.Ended.After(last) {
-			last = times.Ended.Time
+		if status.LastFailureTime == nil || times.Ended.After(status.LastFailureTime.Time) {
+			status.LastFailureTime = &metav1.Time{Time: times.Ended.Time}
 		}
-	}
-
-	if last.After(counted) {
-		status.LastFailureTime = &metav1.Time{Time: last}
 	}
 }
 

@@ -1,0 +1,103 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package runnerpool
+
+import (
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/runners/demand"
+)
+
+func micro(t time.Time) *metav1.MicroTime {
+	m := metav1.NewMicroTime(t)
+
+	return &m
+}
+
+func TestStateOf(t *testing.T) {
+	t.Parallel()
+
+	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	runner := &v1alpha1.BootstrapInfo{RunnerName: "r"}
+	vm := &v1alpha1.VMReference{VMID: "100"}
+
+	cases := map[string]struct {
+		status  v1alpha1.MachineClaimStatus
+		deleted bool
+		job     v1alpha1.JobState
+		want    demand.ClaimState
+	}{
+		"nothing made yet":                 {want: demand.ClaimPending},
+		"id on record":                     {status: v1alpha1.MachineClaimStatus{VMRef: vm}, want: demand.ClaimBooting},
+		"runner online":                    {status: v1alpha1.MachineClaimStatus{VMRef: vm, BootstrapInfo: runner, Times: &v1alpha1.MachineTimes{Ready: micro(now)}}, want: demand.ClaimIdle},
+		"runner has a job":                 {status: v1alpha1.MachineClaimStatus{VMRef: vm, BootstrapInfo: runner}, job: v1alpha1.JobRunning, want: demand.ClaimBusy},
+		"the claim knows of a job first":   {status: v1alpha1.MachineClaimStatus{VMRef: vm, BootstrapInfo: runner, Times: &v1alpha1.MachineTimes{JobStarted: micro(now)}}, want: demand.ClaimBusy},
+		"its job is over, the VM not yet":  {status: v1alpha1.MachineClaimStatus{VMRef: vm, BootstrapInfo: runner, Times: &v1alpha1.MachineTimes{JobStarted: micro(now)}}, job: v1alpha1.JobCompleted, want: demand.ClaimFinishing},
+		"its life is over":                 {status: v1alpha1.MachineClaimStatus{VMRef: vm, BootstrapInfo: runner, Times: &v1alpha1.MachineTimes{Ready: micro(now), Ended: micro(now)}}, want: demand.ClaimFinishing},
+		"being deleted, whatever else":     {status: v1alpha1.MachineClaimStatus{VMRef: vm, BootstrapInfo: runner}, deleted: true, job: v1alpha1.JobRunning, want: demand.ClaimFinishing},
+		"failed before it had any machine": {status: v1alpha1.MachineClaimStatus{Phase: v1alpha1.MachineClaimFailed, Times: &v1alpha1.MachineTimes{Ended: micro(now)}}, want: demand.ClaimFinishing},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			claim := &v1alpha1.MachineClaim{Status: tc.status}
+			if tc.deleted {
+				claim.DeletionTimestamp = &metav1.Time{Time: now}
+			}
+
+			if got := stateOf(claim, map[string]v1alpha1.JobState{"r": tc.job}); got.State != tc.want {
+				t.Errorf("stateOf() = %s, want %s", got.State, tc.want)
+			}
+		})
+	}
+}
+
+func TestCountFailuresCountsEachEndOnce(t *testing.T) {
+	t.Parallel()
+
+	start := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	at := func(seconds int) *metav1.MicroTime { return micro(start.Add(time.Duration(seconds) * time.Second)) }
+	claim := func(times v1alpha1.MachineTimes) v1alpha1.MachineClaim {
+		return v1alpha1.MachineClaim{Status: v1alpha1.MachineClaimStatus{Times: &times}}
+	}
+
+	var status v1alpha1.RunnerPoolStatus
+
+	claims := []v1alpha1.MachineClaim{
+		claim(v1alpha1.MachineTimes{Ended: at(10)}),
+		claim(v1alpha1.MachineTimes{Ended: at(20)}),
+		claim(v1alpha1.MachineTimes{Ready: at(5), Ended: at(30)}), // it was of use: no failure
+		{}, // nothing known yet
+	}
+
+	countFailures(&status, claims)
+
+	if status.FailedClaims != 2 {
+		t.Fatalf("failed claims = %d, want 2", status.FailedClaims)
+	}
+
+	countFailures(&status, claims)
+
+	if status.FailedClaims != 2 {
+		t.Errorf("a second look counted again: %d", status.FailedClaims)
+	}
+
+	claims = append(claims, claim(v1alpha1.MachineTimes{Ended: at(40)}))
+	countFailures(&status, claims)
+
+	if status.FailedClaims != 3 {
+		t.Errorf("a new failure: %d, want 3", status.FailedClaims)
+	}
+
+	countFailures(&status, append(claims, claim(v1alpha1.MachineTimes{Ready: at(50)})))
+
+	if status.FailedClaims != 0 {
+		t.Errorf("a machine got ready: %d, want 0", status.FailedClaims)
+	}
+}
