@@ -64,8 +64,8 @@ func newConsole(out io.Writer, plain bool, c clock.PassiveClock) *console {
 
 func (c *console) elapsed() time.Duration { return c.clock.Since(c.start) }
 
-// line appends a line that stays, with the time since the start before it.
-func (c *console) line(format string, args ...any) {
+// linef appends a line that stays, with the time since the start before it.
+func (c *console) linef(format string, args ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.write(c.rewind() + c.stamp() + fmt.Sprintf(format, args...) + "\n")
@@ -111,11 +111,11 @@ func (c *console) step(title string, do func() (string, error)) error {
 
 	switch {
 	case err != nil:
-		c.line("%s: FAILED after %s", title, took)
+		c.linef("%s: FAILED after %s", title, took)
 	case result == "":
-		c.line("%s (%s)", title, took)
+		c.linef("%s (%s)", title, took)
 	default:
-		c.line("%s: %s (%s)", title, result, took)
+		c.linef("%s: %s (%s)", title, result, took)
 	}
 
 	return err

@@ -20,7 +20,9 @@ const (
 
 // fault is one kind of trouble.
 type fault struct {
-	name        string
+	name string
+	// theirs is the program's own name for it.
+	theirs      string
 	owner       owner
 	probability float64
 }
@@ -29,11 +31,11 @@ type fault struct {
 // given.
 func knownFaults() []fault {
 	return []fault{
-		{"vm-crash", ownerHypervisor, 0.1},
-		{"clone-lock", ownerHypervisor, 0.2},
-		{"webhooks-lost", ownerForge, 0.2},
-		{"webhooks-duplicated", ownerForge, 0.3},
-		{"webhooks-reordered", ownerForge, 0.3},
+		{"vm-crash", "vm-crash", ownerHypervisor, 0.1},
+		{"clone-lock", "clone-lock", ownerHypervisor, 0.2},
+		{"webhooks-lost", "webhookLost", ownerForge, 0.2},
+		{"webhooks-duplicated", "webhookDuplicated", ownerForge, 0.3},
+		{"webhooks-reordered", "webhookReordered", ownerForge, 0.3},
 	}
 }
 
@@ -101,7 +103,7 @@ func flagFor(who owner, faults []fault) string {
 
 	for _, f := range faults {
 		if f.owner == who {
-			parts = append(parts, f.name+"="+strconv.FormatFloat(f.probability, 'g', -1, 64))
+			parts = append(parts, f.theirs+"="+strconv.FormatFloat(f.probability, 'g', -1, 64))
 		}
 	}
 

@@ -112,3 +112,12 @@ func span(starts, ends []time.Time) time.Duration {
 
 	return slices.MaxFunc(ends, time.Time.Compare).Sub(slices.MinFunc(starts, time.Time.Compare))
 }
+
+// latest gives the last of the times, or zero.
+func latest(times []time.Time) time.Time {
+	if len(times) == 0 {
+		return time.Time{}
+	}
+
+	return slices.MaxFunc(times, time.Time.Compare)
+}

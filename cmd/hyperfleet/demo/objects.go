@@ -21,7 +21,7 @@ const (
 	templateName   = "hyperfleet-runner"
 	secretProxmox  = "proxmox"
 	secretGitHub   = "github"
-	secretWebhook  = "github-webhook"
+	secretWebhook  = "github-webhook" //nolint:gosec // the name of a Secret, not one
 	repository     = "acme/shop"
 	organization   = "acme"
 	operatorUID    = "demo"

@@ -81,12 +81,17 @@ func TestParseFaults(t *testing.T) {
 		wantErr    string
 	}{
 		{name: "none"},
-		{name: "a default probability", spec: "vm-crash", want: []fault{{"vm-crash", ownerHypervisor, 0.1}}},
+		{name: "a default probability", spec: "vm-crash", want: []fault{{"vm-crash", "vm-crash", ownerHypervisor, 0.1}}},
 		{
 			name: "several with spaces", spec: " clone-lock=0.5 , webhooks-lost=1 ",
-			want: []fault{{"clone-lock", ownerHypervisor, 0.5}, {"webhooks-lost", ownerForge, 1}},
+			want: []fault{
+				{"clone-lock", "clone-lock", ownerHypervisor, 0.5}, {"webhooks-lost", "webhookLost", ownerForge, 1},
+			},
 		},
-		{name: "a trailing comma", spec: "webhooks-reordered=0.25,", want: []fault{{"webhooks-reordered", ownerForge, 0.25}}},
+		{
+			name: "a trailing comma", spec: "webhooks-reordered=0.25,",
+			want: []fault{{"webhooks-reordered", "webhookReordered", ownerForge, 0.25}},
+		},
 		{name: "twice", spec: "vm-crash,vm-crash=0.2", wantErr: `"vm-crash" is named twice`},
 		{name: "zero", spec: "vm-crash=0", wantErr: "write a probability above 0 and at most 1, e.g. vm-crash=0.2"},
 		{name: "above one", spec: "vm-crash=1.1", wantErr: "write a probability"},
@@ -129,9 +134,10 @@ func FuzzParseFaults(f *testing.F) {
 			}
 		}
 
-		again, err := parseFaults(strings.Trim(flagFor(ownerForge, faults)+","+flagFor(ownerHypervisor, faults), ","))
-		if err != nil || len(again) != len(faults) {
-			t.Errorf("%q does not come back: %v %v", spec, again, err)
+		parts := strings.FieldsFunc(flagFor(ownerForge, faults)+","+flagFor(ownerHypervisor, faults),
+			func(r rune) bool { return r == ',' })
+		if len(parts) != len(faults) {
+			t.Errorf("%q: %d faults reach the programs as %q", spec, len(faults), parts)
 		}
 	})
 }
@@ -148,7 +154,7 @@ func TestFlagFor(t *testing.T) {
 		t.Errorf("hypervisor: %q, want %q", got, want)
 	}
 
-	if got, want := flagFor(ownerForge, faults), "webhooks-lost=0.2"; got != want {
+	if got, want := flagFor(ownerForge, faults), "webhookLost=0.2"; got != want {
 		t.Errorf("forge: %q, want %q", got, want)
 	}
 }

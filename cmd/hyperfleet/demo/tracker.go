@@ -238,3 +238,17 @@ func (t *tracker) jobTitle(name string) string {
 
 	return name
 }
+
+// describe says in one line where a claim is.
+func (c claimRecord) describe() string {
+	parts := []string{c.name + " " + c.phase}
+	if c.vm != "" {
+		parts = append(parts, "vm "+c.vm)
+	}
+
+	if c.message != "" {
+		parts = append(parts, c.message)
+	}
+
+	return strings.Join(parts, ", ")
+}

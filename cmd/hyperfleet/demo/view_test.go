@@ -157,7 +157,7 @@ func TestConsolePlain(t *testing.T) {
 
 	con.show(view{rows: []row{{claim: "demo-a", phase: "Pending"}}})
 	con.show(view{rows: []row{{claim: "demo-a", phase: "Pending"}}})
-	con.line("queued %d jobs", 3)
+	con.linef("queued %d jobs", 3)
 	con.close()
 
 	want := "[   2.0s] apply CRDs: 5 applied (2.0s)\n[   2.0s] demo-a  Pending\n[   2.0s] queued 3 jobs\n"
@@ -178,7 +178,7 @@ func TestConsoleLive(t *testing.T) {
 
 	con.show(view{total: 2})
 	con.show(view{total: 2, completed: 1})
-	con.line("done")
+	con.linef("done")
 	con.close()
 
 	if len(out) != 4 {

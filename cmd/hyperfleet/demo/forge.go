@@ -1,0 +1,163 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package demo
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/hyperfleet/hyperfleet/kit/procrun"
+	"github.com/hyperfleet/hyperfleet/sim/github/control"
+)
+
+// Job states of GitHub.
+const (
+	statusQueued    = "queued"
+	statusRunning   = "in_progress"
+	statusCompleted = "completed"
+	conclusionGood  = "success"
+)
+
+// lostTimeout is how soon a job of a machine that crashed fails. GitHub's own takes
+// minutes.
+const lostTimeout = 15 * time.Second
+
+// forgeSim is the simulated CI platform.
+type forgeSim struct {
+	process *procrun.Process
+	control *control.Client
+}
+
+// startForge starts forgesim with secrets made for this run, pointed at the operator's
+// webhook endpoint, which need not be there yet.
+func (s *stack) startForge(ctx context.Context) (string, error) {
+	var err error
+	if s.ports, err = pickPorts(ctx); err != nil {
+		return "", err
+	}
+
+	s.setting.githubToken, s.setting.webhookSecret = "ghp_"+newSecret(), newSecret()
+	token, secret := filepath.Join(s.dir, "github-token"), filepath.Join(s.dir, "webhook-secret")
+
+	for path, text := range map[string]string{token: s.setting.githubToken, secret: s.setting.webhookSecret} {
+		if err := writePrivate(path, []byte(text)); err != nil {
+			return "", err
+		}
+	}
+
+	args := []string{
+		"github", "--listen", loopback(0), "--control", loopback(0), "--repo", repository,
+		"--webhook-url", s.ports.webhookURL(), "--webhook-secret-file", secret, "--pat-file", token,
+		"--seed", strconv.FormatInt(s.options.Seed, 10), "-E",
+	}
+	if faults, ok := s.faultsOf(ownerForge); ok {
+		args = append(args, "--faults", faults)
+	}
+
+	if s.options.anyFault() {
+		args = append(args, "--lost-timeout", lostTimeout.String())
+	}
+
+	process, err := s.launch(ctx, "forgesim", s.programs.forgesim, args...)
+	if err != nil {
+		return "", err
+	}
+
+	exports, err := s.exports(ctx, process, "GITHUB_API_URL", "FORGESIM_CONTROL_URL")
+	if err != nil {
+		return "", err
+	}
+
+	s.setting.githubURL = exports["GITHUB_API_URL"]
+	s.forge = &forgeSim{process: process, control: control.NewClient(exports["FORGESIM_CONTROL_URL"])}
+
+	return s.setting.githubURL, nil
+}
+
+// exports waits until a simulator has printed the exports.
+func (s *stack) exports(ctx context.Context, process *procrun.Process, want ...string) (map[string]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+
+	var found map[string]string
+
+	err := process.WaitReady(ctx, func(context.Context) error {
+		var err error
+		found, err = readExports(s.logPath(process.Name()), want...)
+
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("wait for exports: %w", err)
+	}
+
+	return found, nil
+}
+
+// faultsOf gives the value of one program's --faults, and whether there is any.
+func (s *stack) faultsOf(who owner) (string, bool) {
+	faults, err := parseFaults(s.options.Faults)
+	text := flagFor(who, faults)
+
+	return text, err == nil && text != ""
+}
+
+func (o *Options) anyFault() bool { return o.Faults != "" }
+
+// layOutImage makes the files of the machine template's disk: a runner installation.
+func (s *stack) layOutImage(ctx context.Context) (string, error) {
+	dir := filepath.Join(s.dir, "image")
+
+	process, err := procrun.Start(ctx, procrun.Spec{
+		Name: "forgesim-image", Path: s.programs.forgesim, Args: []string{"image", "--link", dir}, Dir: s.dir,
+		LogPath: s.logPath("forgesim-image"), Env: environment(),
+	})
+	if err != nil {
+		return "", fmt.Errorf("lay out the template's image: %w", err)
+	}
+
+	if err := process.Wait(ctx); err != nil {
+		return "", fmt.Errorf("lay out the template's image: %w: %s", err, process.LogTail())
+	}
+
+	return dir, nil
+}
+
+// jobCounts sums up jobs by what became of them.
+type jobCounts struct {
+	queued, running, succeeded, failed int
+	// starts and ends are when jobs were queued and completed.
+	starts, ends []time.Time
+}
+
+func (c jobCounts) over() int { return c.succeeded + c.failed }
+
+func countJobs(jobs []control.Job) jobCounts {
+	var c jobCounts
+
+	for i := range jobs {
+		job := &jobs[i]
+		c.starts = append(c.starts, job.QueuedAt)
+
+		switch {
+		case job.Status == statusRunning:
+			c.running++
+		case job.Status != statusCompleted:
+			c.queued++
+		case job.Conclusion == conclusionGood:
+			c.succeeded++
+		default:
+			c.failed++
+		}
+
+		if job.Status == statusCompleted {
+			c.ends = append(c.ends, job.CompletedAt)
+		}
+	}
+
+	return c
+}

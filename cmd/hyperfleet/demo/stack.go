@@ -1,0 +1,246 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package demo
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
+	"github.com/hyperfleet/hyperfleet/kit/procrun"
+)
+
+// stack is everything that runs, in one working directory.
+type stack struct {
+	options  Options
+	dir      string
+	programs programs
+	console  *console
+	clock    clock.WithTicker
+
+	scheme *runtime.Scheme
+	kube   *kubeproc.Cluster
+	admin  *rest.Config
+	client client.Client
+
+	hypervisor *hypervisorSim
+	forge      *forgeSim
+	operator   *procrun.Process
+	setting    setting
+	ports      ports
+
+	procs []*procrun.Process
+	ended chan *procrun.Process
+
+	// Set as the run goes on.
+	tracker    *tracker
+	unfollow   context.CancelFunc
+	baseline   hypervisorState
+	queuedAny  bool
+	cleanAt    time.Time
+	left       moments
+	violations []string
+}
+
+const (
+	ownerOnlyDir  = 0o700
+	ownerOnlyFile = 0o600
+)
+
+func newStack(o Options, con *console, c clock.WithTicker) (*stack, error) {
+	found, err := findPrograms()
+	if err != nil {
+		return nil, err
+	}
+
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return nil, fmt.Errorf("register API types: %w", err)
+	}
+
+	dir, err := os.MkdirTemp("", "hyperfleet-demo-")
+	if err != nil {
+		return nil, fmt.Errorf("make working directory: %w", err)
+	}
+
+	return &stack{
+		options: o, dir: dir, programs: found, console: con, clock: c, scheme: scheme,
+		ended: make(chan *procrun.Process, maxProcs),
+	}, nil
+}
+
+// maxProcs is more than the demo starts.
+const maxProcs = 8
+
+// start brings everything up and returns once the pool can take jobs.
+func (s *stack) start(ctx context.Context) error {
+	steps := []struct {
+		title string
+		do    func(context.Context) (string, error)
+	}{
+		{"start etcd and kube-apiserver", s.startKube},
+		{"apply CRDs and RBAC", s.applyManifests},
+		{"start the Proxmox VE simulator", s.startHypervisor},
+		{"start the GitHub simulator", s.startForge},
+		{"start the operator", s.startOperator},
+		{"apply Secrets, HypervisorCluster, HypervisorMachineTemplate and RunnerPool", s.applyObjects},
+		{"wait until they are Ready", s.waitReady},
+	}
+	for _, step := range steps {
+		if err := s.console.step(step.title, func() (string, error) { return step.do(ctx) }); err != nil {
+			return fmt.Errorf("%s: %w", step.title, err)
+		}
+	}
+
+	return nil
+}
+
+// stop ends everything, the last started first, and removes the working directory
+// unless it is to be kept.
+func (s *stack) stop(keep bool) error {
+	var errs []error
+
+	for _, process := range slices.Backward(s.procs) {
+		errs = append(errs, process.Stop())
+	}
+
+	if s.kube != nil {
+		errs = append(errs, s.kube.Stop())
+	}
+
+	if !keep {
+		errs = append(errs, os.RemoveAll(s.dir))
+	}
+
+	return errors.Join(errs...)
+}
+
+func (s *stack) startKube(ctx context.Context) (string, error) {
+	// The control plane outlives the context: the objects are looked at after a failure.
+	kube, err := kubeproc.Start(context.WithoutCancel(ctx), kubeproc.Options{
+		Dir: filepath.Join(s.dir, "kube"), BinDir: s.programs.kube,
+	})
+	if err != nil {
+		return "", fmt.Errorf("start control plane: %w", err)
+	}
+
+	s.kube = kube
+
+	if s.admin, err = kube.AdminConfig(); err != nil {
+		return "", fmt.Errorf("make admin credentials: %w", err)
+	}
+
+	s.admin.Timeout = callTimeout
+
+	if s.client, err = client.New(s.admin, client.Options{Scheme: s.scheme}); err != nil {
+		return "", fmt.Errorf("make client: %w", err)
+	}
+
+	return kube.Host(), nil
+}
+
+// applyManifests writes the embedded manifests out and applies them.
+func (s *stack) applyManifests(ctx context.Context) (string, error) {
+	dir := filepath.Join(s.dir, "manifests")
+	count := 0
+
+	for _, source := range manifests() {
+		err := fs.WalkDir(source, ".", func(path string, entry fs.DirEntry, err error) error {
+			if err != nil || entry.IsDir() {
+				return err
+			}
+
+			count++
+
+			return copyFile(source, path, filepath.Join(dir, path))
+		})
+		if err != nil {
+			return "", fmt.Errorf("write manifests: %w", err)
+		}
+	}
+
+	if err := s.createNamespace(ctx); err != nil {
+		return "", err
+	}
+
+	if err := kubeproc.Apply(ctx, s.admin, dir); err != nil {
+		return "", fmt.Errorf("apply manifests: %w", err)
+	}
+
+	return fmt.Sprintf("%d files", count), nil
+}
+
+func copyFile(source fs.FS, from, to string) error {
+	data, err := fs.ReadFile(source, from)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", from, err)
+	}
+
+	return writePrivate(to, data)
+}
+
+func writePrivate(path string, data []byte) error {
+	if err := os.MkdirAll(filepath.Dir(path), ownerOnlyDir); err != nil {
+		return fmt.Errorf("make folder: %w", err)
+	}
+
+	if err := os.WriteFile(path, data, ownerOnlyFile); err != nil {
+		return fmt.Errorf("write file: %w", err)
+	}
+
+	return nil
+}
+
+// launch starts one program with a log of its own, and watches for its end.
+func (s *stack) launch(ctx context.Context, name, path string, args ...string) (*procrun.Process, error) {
+	// Stopped by stop, in order, and not all at once by an interrupt.
+	process, err := procrun.Start(context.WithoutCancel(ctx), procrun.Spec{
+		Name: name, Path: path, Args: args, Dir: s.dir, LogPath: s.logPath(name), Env: environment(), Grace: stopGrace,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("launch: %w", err)
+	}
+
+	s.procs = append(s.procs, process)
+
+	go func() {
+		<-process.Done()
+		s.ended <- process
+	}()
+
+	return process, nil
+}
+
+func (s *stack) logPath(name string) string { return filepath.Join(s.dir, "logs", name+".log") }
+
+// environment gives children what they need to run and nothing that would configure
+// them otherwise than their flags do.
+func environment() []string {
+	var out []string
+
+	for _, name := range []string{"PATH", "HOME", "TMPDIR", "LANG"} {
+		if value, ok := os.LookupEnv(name); ok {
+			out = append(out, name+"="+value)
+		}
+	}
+
+	return out
+}
+
+// newSecret makes a secret that is good for this run.
+func newSecret() string { return rand.Text() + rand.Text() }
