@@ -102,7 +102,10 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, op *operation, en
 		http.Error(w, "body too large", http.StatusRequestEntityTooLarge)
 		return
 	}
-	r.Body = io.NopCloser(bytes.NewReader(body))
+	if string(bytes.TrimSpace(body)) == "null" {
+		body = nil // GitHub takes null for no body; ghinstallation sends it
+	}
+	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	names := pathNames(op.path)
 	in := op.input(r, escapeParams(names, r.PathValue))
 	c := &call{op: op, r: r, body: body, host: hostOf(r), params: map[string]string{}}
@@ -123,7 +126,9 @@ func (s *Server) answer(c *call, in *openapi3filter.RequestValidationInput, end 
 	}
 	if err := c.op.checkRequest(c.r.Context(), in); err != nil {
 		s.violate("request", c.r.Method, c.r.URL.Path, err)
-		return refuseInvalid(c.body, err)
+		if aboutBody(err) {
+			return refuseInvalid(c.body, err)
+		}
 	}
 	if !s.wait(c.r.Context(), delay) {
 		return fail(http.StatusServiceUnavailable, "The server is shutting down")
@@ -176,6 +181,13 @@ func (s *Server) wait(ctx context.Context, d time.Duration) bool {
 	case <-s.ctx.Done():
 	}
 	return false
+}
+
+// aboutBody tells breaches of the body, which GitHub refuses, from those of
+// parameters, which it ignores or answers 404.
+func aboutBody(err error) bool {
+	var broken *openapi3filter.RequestError
+	return errors.As(err, &broken) && broken.RequestBody != nil
 }
 
 func refuseInvalid(body []byte, err error) reply {

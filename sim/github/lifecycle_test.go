@@ -15,20 +15,10 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
 )
 
-func client(t *testing.T, s *githubtest.Server, token string) *gh.Client {
-	t.Helper()
-	base := s.URL + "/"
-	c, err := gh.NewClient(gh.WithAuthToken(token), gh.WithURLs(&base, &base), gh.WithDisableRateLimitCheck())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
 func TestJITRunnerTakesAJob(t *testing.T) {
 	hooks := githubtest.NewReceiver(t)
 	s := githubtest.New(t, github.Options{Webhook: control.WebhookTarget{URL: hooks.URL, Secret: "s3cret"}})
-	c := client(t, s, githubtest.PAT)
+	c := client(t, s.URL, githubtest.PAT)
 	jit, _, err := c.Actions.GenerateRepoJITConfig(t.Context(), "octo-org", "octo-repo", &gh.GenerateJITConfigRequest{
 		Name: "vm-1", RunnerGroupID: 1, Labels: []string{"self-hosted", "Linux", "x64"},
 	})

@@ -192,6 +192,9 @@ func (s *Server) TakeViolations() []control.Violation {
 	return taken
 }
 
+// maxMessage bounds a violation's text; schema errors quote whole schemas.
+const maxMessage = 1000
+
 // violate records a breach. The caller holds no lock.
 func (s *Server) violate(kind, method, path string, err error) {
 	s.mu.Lock()
@@ -200,9 +203,13 @@ func (s *Server) violate(kind, method, path string, err error) {
 }
 
 func (s *Server) violateLocked(kind, method, path string, err error) {
-	s.opts.Log.Error("contract violation", "kind", kind, "method", method, "path", path, "error", err)
+	message := err.Error()
+	if len(message) > maxMessage {
+		message = message[:maxMessage] + "..."
+	}
+	s.opts.Log.Error("contract violation", "kind", kind, "method", method, "path", path, "error", message)
 	s.violations = append(s.violations, control.Violation{
-		Time: s.now(), Kind: kind, Method: method, Path: path, Message: err.Error(),
+		Time: s.now(), Kind: kind, Method: method, Path: path, Message: message,
 	})
 }
 

@@ -65,11 +65,11 @@ func New(t testing.TB, opts github.Options) *Server {
 }
 
 // ExpectViolations takes the violations so far and fails unless there are n.
-func (s *Server) ExpectViolations(n int) []control.Violation {
-	s.t.Helper()
+func (s *Server) ExpectViolations(t testing.TB, n int) []control.Violation {
+	t.Helper()
 	got := s.TakeViolations()
 	if len(got) != n {
-		s.t.Fatalf("violations: got %d, want %d: %v", len(got), n, got)
+		t.Fatalf("violations: got %d, want %d: %v", len(got), n, got)
 	}
 	return got
 }

@@ -48,6 +48,7 @@ func run(args []string) error {
 
 // extract returns the reduced description as JSON with sorted keys.
 func extract(doc map[string]any, list []byte) ([]byte, error) {
+	correct(doc)
 	paths, hooks := map[string]any{}, map[string]any{}
 	lines := bufio.NewScanner(bytes.NewReader(list))
 	for lines.Scan() {
@@ -78,6 +79,19 @@ func extract(doc map[string]any, list []byte) ([]byte, error) {
 		return nil, fmt.Errorf("encode the extract: %w", err)
 	}
 	return append(text, '\n'), nil
+}
+
+// correct mends the one place where the description contradicts GitHub and
+// itself: the list of installations wants each account to be a user and an
+// enterprise at once (allOf), where apps/get-installation says either (anyOf).
+func correct(doc map[string]any) {
+	node := object(doc["paths"])
+	for _, key := range []string{"/app/installations", "get", "responses", "200", "content", "application/json", "schema"} {
+		node = object(node[key])
+	}
+	if node != nil {
+		node["items"] = map[string]any{"$ref": "#/components/schemas/installation"}
+	}
 }
 
 // keep copies the named methods of one path, and what belongs to all of them.
