@@ -4,8 +4,10 @@
 package contracts_test
 
 import (
+	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -20,6 +22,120 @@ func TestLeastObjectsAreAccepted(t *testing.T) {
 			t.Parallel()
 
 			if err := strict().Create(t.Context(), parse(t, base), client.DryRunAll); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// What nobody wrote is filled in.
+func TestDefaults(t *testing.T) {
+	t.Parallel()
+
+	withGitHub := change{"spec.bootstrap": anyMap{"config": anyMap{
+		"github": anyMap{"credentials": secretRef("github", "pat"), "runner": anyMap{}}, "httpClient": anyMap{},
+	}}}
+
+	tests := []struct {
+		base   string
+		change change
+		path   string
+		want   any
+	}{
+		{baseCluster, nil, "spec.vmIdRange", anyMap{"min": int64(100000), "max": int64(199999)}},
+		{baseCluster, nil, "spec.limits", anyMap{"clonesPerStorage": int64(2), "callsPerNode": int64(4)}},
+		{baseCluster, change{"spec.limits": anyMap{"callsPerNode": int64(3)}}, "spec.limits.clonesPerStorage", int64(2)},
+		{baseCluster, change{"spec.dns": anyMap{"validation": anyMap{}}}, "spec.dns.validation.timeoutSeconds", int64(10)},
+		{baseCluster, change{"spec.network": anyMap{"validation": anyMap{}}}, "spec.network.validation.timeoutSeconds", int64(30)},
+		{
+			baseTemplate, nil, "spec.template.proxmox",
+			anyMap{"templateId": int64(9000), "clone": true, "linkedClone": true, "cloudInitSource": "nocloud"},
+		},
+		{baseTemplate, nil, "spec.bootstrap", anyMap{"method": "runner-token", "delivery": "image"}},
+		{baseTemplate, nil, "spec.attestation", nil},
+		{baseTemplate, change{"spec.attestation": anyMap{}}, "spec.attestation.method", "join-token"},
+		{baseTemplate, change{"spec.network": anyMap{}}, "spec.network.mode", "dhcp"},
+		{
+			baseTemplate, change{"spec.network": anyMap{"dhcp": anyMap{}}}, "spec.network.dhcp",
+			anyMap{"enabled": true, "sendHostname": true, "clientIdentifier": "mac", "useRoutes": true, "useDNS": true},
+		},
+		{baseTemplate, withGitHub, github + ".registration", "jit"},
+		{baseTemplate, withGitHub, "spec.bootstrap.config.httpClient.timeoutSeconds", int64(30)},
+		{
+			baseTemplate, withGitHub, github + ".runner", anyMap{
+				"installPath": "/opt/actions-runner", "workDir": "/tmp/runner-work", "configScript": "config.sh",
+				"runScript": "run.sh", "os": "linux", "arch": "x64",
+			},
+		},
+		{basePool, nil, "spec.scaling", anyMap{"minReplicas": int64(0), "maxReplicas": int64(10), "scaleDownDelay": "300s"}},
+		{basePool, change{"spec.scaling": anyMap{"maxReplicas": int64(0)}}, "spec.scaling.maxReplicas", int64(0)},
+		{basePool, nil, "spec.lifecycle", anyMap{"bootstrapTimeout": "15m"}},
+		{baseClaim, nil, "spec.lifecycle", anyMap{"bootstrapTimeout": "15m"}},
+	}
+
+	for _, test := range tests {
+		object := test.change.apply(t, test.base)
+
+		t.Run(object.GetKind()+"/"+test.path, func(t *testing.T) {
+			t.Parallel()
+
+			if err := strict().Create(t.Context(), object, client.DryRunAll); err != nil {
+				t.Fatal(err)
+			}
+
+			if diff := cmp.Diff(test.want, nested(t, object, test.path)); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", test.path, diff)
+			}
+		})
+	}
+}
+
+// Values that look odd and are right.
+func TestUnusualValuesAreAccepted(t *testing.T) {
+	t.Parallel()
+
+	tests := []struct {
+		why    string
+		base   string
+		change change
+	}{
+		{"IPv6 endpoint", baseCluster, change{"spec.endpoint": "https://[fd00::1]:8006/api2/json"}},
+		{"password", baseCluster, change{credentials: anyMap{"username": secretRef("a", "b"), "password": secretRef("a", "c")}}},
+		{"certificate alone", baseCluster, change{credentials: anyMap{"clientCert": secretRef("a", "tls.crt"), "clientKey": secretRef("a", "tls.key")}}},
+		{"certificate beside a token", baseCluster, change{
+			"spec.credentials.clientCert": secretRef("a", "tls.crt"), "spec.credentials.clientKey": secretRef("a", "tls.key"),
+		}},
+		{"trust that is not insecure", baseCluster, change{"spec.tls": anyMap{"caBundle": "YQ==", "insecureSkipVerify": false}}},
+		{"range of one", baseCluster, change{"spec.vmIdRange": anyMap{"min": int64(100), "max": int64(100)}}},
+		{"nested pool", baseCluster, change{"spec.resourcePool": "ci/linux/small"}},
+		{"the document's tags", baseCluster, change{"spec.tags": anyMap{"environment": "production", "managed-by": "hyperfleet"}}},
+		{"memory in bytes", baseTemplate, change{"spec.resources.memory": int64(8589934592)}},
+		{"memory in powers of ten", baseTemplate, change{"spec.resources.memory": "8G"}},
+		{"full clone elsewhere", baseTemplate, change{proxmox + ".linkedClone": false, proxmox + ".storage": "ceph"}},
+		{"builtin", baseTemplate, change{proxmox + ".cloudInitSource": "builtin", proxmox + ".snippetsStorage": "nfs-snippets"}},
+		{"IPv6 address", baseTemplate, change{"spec.network": anyMap{
+			"mode": "static", "static": anyMap{"ipAddress": "fd00::5", "netmask": "64", "gateway": "fd00::1"},
+		}}},
+		{"owner that is an organisation", baseTemplate, change{github: anyMap{"credentials": secretRef("a", "b"), "owner": "example"}}},
+		{"GitHub on loopback", baseTemplate, change{github: anyMap{"credentials": secretRef("a", "b"), "apiUrl": "http://127.0.0.1:8080"}}},
+		{"Windows paths", baseTemplate, change{github: anyMap{
+			"credentials": secretRef("a", "b"), "runner": anyMap{"os": "win", "installPath": `C:\runner`, "workDir": `D:\work`, "runScript": "run.cmd"},
+		}}},
+		{"time in parts", basePool, change{"spec.lifecycle": anyMap{"maxLifetime": "1h30m", "idleTimeout": "1.5h", "jobTimeout": "999h59m59.123s"}}},
+		{"no delay", basePool, change{"spec.scaling": anyMap{"scaleDownDelay": "0s"}}},
+		{"pool without machines", basePool, change{"spec.scaling": anyMap{"maxReplicas": int64(0)}}},
+		{"named runner", baseClaim, change{"spec.workloadConfig": anyMap{
+			"type": "github-actions", "config": anyMap{"github": anyMap{"runnerName": "runner-abc123"}},
+		}}},
+		{"longest host name", baseClaim, change{"metadata.name": strings.Repeat("a", 63)}},
+		{"longest pool name", basePool, change{"metadata.name": strings.Repeat("a", 52)}},
+	}
+
+	for _, test := range tests {
+		t.Run(test.why, func(t *testing.T) {
+			t.Parallel()
+
+			if err := strict().Create(t.Context(), test.change.apply(t, test.base), client.DryRunAll); err != nil {
 				t.Error(err)
 			}
 		})

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 )
 
 // The least valid object of each kind. A row of the tables changes one thing in it.
@@ -76,7 +77,7 @@ func (c change) apply(t testing.TB, base string) *unstructured.Unstructured {
 			continue
 		}
 
-		if err := unstructured.SetNestedField(object.Object, value, fields...); err != nil {
+		if err := unstructured.SetNestedField(object.Object, runtime.DeepCopyJSONValue(value), fields...); err != nil {
 			t.Fatalf("set %s: %v", path, err)
 		}
 	}

@@ -1,0 +1,306 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package contracts_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// rejection is a change that makes a valid object invalid.
+type rejection struct {
+	why    string
+	change change
+	// path of the field and the message that the API server answers with.
+	path, want string
+}
+
+// rejections gives, per kind, at least one row for each of its rules.
+func rejections() map[string][]rejection {
+	return map[string][]rejection{
+		baseCluster:  slices.Concat(clusterRejections(), clusterNetworkRejections()),
+		baseTemplate: slices.Concat(templateRejections(), githubRejections(), networkRejections()),
+		basePool:     poolRejections(),
+		baseClaim:    claimRejections(),
+	}
+}
+
+func TestBadInputIsRefusedWithWords(t *testing.T) {
+	t.Parallel()
+
+	for base, rows := range rejections() {
+		for _, row := range rows {
+			t.Run(parse(t, base).GetKind()+"/"+row.why, func(t *testing.T) {
+				t.Parallel()
+
+				err := strict().Create(t.Context(), row.change.apply(t, base), client.DryRunAll)
+				if !apierrors.IsInvalid(err) {
+					t.Fatalf("want the object to be invalid, got: %v", err)
+				}
+
+				for _, want := range []string{row.path, row.want} {
+					if !strings.Contains(err.Error(), want) {
+						t.Errorf("want %q in:\n%v", want, err)
+					}
+				}
+			})
+		}
+	}
+}
+
+const credentials = "spec.credentials"
+
+func clusterRejections() []rejection {
+	token := secretRef("pve", "token")
+
+	return []rejection{
+		{"plain http endpoint", change{"spec.endpoint": "http://pve:8006/api2/json"}, "spec.endpoint", "endpoint must be an https URL such as"},
+		{"endpoint without scheme", change{"spec.endpoint": "pve.example.com:8006"}, "spec.endpoint", "endpoint must be an https URL such as"},
+		{"endpoint without host", change{"spec.endpoint": "https:///api2/json"}, "spec.endpoint", "endpoint must be an https URL such as"},
+		{"endpoint is a path", change{"spec.endpoint": "/api2/json"}, "spec.endpoint", "endpoint must be an https URL such as"},
+		{"password in endpoint", change{"spec.endpoint": "https://root:secret@pve:8006/"}, "spec.endpoint", "endpoint must hold no credentials"},
+		{"unknown provider", change{"spec.provider": "vmware"}, "spec.provider", `supported values: "proxmox"`},
+		{"no provider", change{"spec.provider": removed{}}, "spec.provider", "Required value"},
+
+		{"token id alone", change{"spec.credentials.tokenSecret": removed{}}, credentials, "tokenId and tokenSecret belong together"},
+		{"token secret alone", change{"spec.credentials.tokenId": removed{}}, credentials, "tokenId and tokenSecret belong together"},
+		{"user without password", change{credentials: anyMap{"username": token}}, credentials, "username and password belong together"},
+		{"password without user", change{credentials: anyMap{"password": token}}, credentials, "username and password belong together"},
+		{"certificate without key", change{"spec.credentials.clientCert": token}, credentials, "clientCert and clientKey belong together"},
+		{"token and password", change{"spec.credentials.username": token, "spec.credentials.password": token}, credentials, "choose one of API token"},
+		{"no credentials", change{credentials: anyMap{}}, credentials, "choose a way to authenticate"},
+		{"Secret name", change{"spec.credentials.tokenId": secretRef("My Secret", "k")}, "tokenId.secretKeyRef.name", "name must be the name of a Secret"},
+		{"Secret key", change{"spec.credentials.tokenId": secretRef("pve", "a key")}, "tokenId.secretKeyRef.key", "key must be a key of a Secret"},
+		{"Secret namespace", change{"spec.credentials.tokenId.secretKeyRef.namespace": "A/B"}, "tokenId.secretKeyRef.namespace", "namespace must be the name of a namespace"},
+
+		{"fingerprint is SHA-1", change{"spec.tls": anyMap{"fingerprint": "AA:BB:CC"}}, "spec.tls.fingerprint", "fingerprint must be a SHA-256"},
+		{"fingerprint without colons", change{"spec.tls": anyMap{"fingerprint": strings.Repeat("A", 64)}}, "spec.tls.fingerprint", "fingerprint must be a SHA-256"},
+		{"two ways to trust", change{"spec.tls": anyMap{"caBundle": "YQ==", "insecureSkipVerify": true}}, "spec.tls", "choose at most one of caBundle"},
+		{"bundle is not base64", change{"spec.tls": anyMap{"caBundle": "---"}}, "spec.tls.caBundle", "byte"},
+	}
+}
+
+func clusterNetworkRejections() []rejection {
+	return []rejection{
+		{"node with a slash", change{"spec.nodes": list{"pve/../1"}}, "spec.nodes", "nodes must be names of nodes"},
+		{"node twice", change{"spec.nodes": list{"pve-1", "pve-1"}}, "spec.nodes[1]", "Duplicate value"},
+		{"storage with a colon", change{"spec.defaultStorage": "local:iso"}, "spec.defaultStorage", "defaultStorage must be the id of a storage"},
+		{"ISO storage with a slash", change{"spec.isoStorage": "a/b"}, "spec.isoStorage", "isoStorage must be the id of a storage"},
+		{"bridge with options", change{"spec.defaultNetwork": "vmbr0,tag=3"}, "spec.defaultNetwork", "defaultNetwork must be the name of a bridge"},
+		{"pool with a space", change{"spec.resourcePool": "my pool"}, "spec.resourcePool", "resourcePool must be the id of a pool"},
+		{"range upside down", change{"spec.vmIdRange": anyMap{"min": int64(300), "max": int64(200)}}, "spec.vmIdRange", "vmIdRange.min must not be above"},
+		{"reserved ids", change{"spec.vmIdRange": anyMap{"min": int64(1), "max": int64(200)}}, "spec.vmIdRange.min", "greater than or equal to 100"},
+		{"tag key with a slash", change{"spec.tags": anyMap{"a/b": "c"}}, "spec.tags", "tags must have keys of letters"},
+		{"tag value with a blank", change{"spec.tags": anyMap{"a": "b c"}}, "spec.tags", "tags must have values of letters"},
+		{"tag value without end", change{"spec.tags": anyMap{"a": strings.Repeat("b", 64)}}, "spec.tags", "at most 63 characters"},
+
+		{"DNS server by name", change{"spec.dns": anyMap{"servers": list{"dns.example.com"}}}, "spec.dns.servers", "dns.servers must be IP addresses"},
+		{"DNS domain", change{"spec.dns": anyMap{"domain": "not a domain"}}, "spec.dns.domain", "dns.domain must be a DNS name"},
+		{"registration without a service", change{"spec.dns": anyMap{"registerVMs": true, "domain": "a.b"}}, "spec.dns", "dns.registerVMs needs"},
+		{
+			"unknown DNS service", change{"spec.dns": anyMap{"dnsProvider": anyMap{"type": "bind"}}},
+			"spec.dns.dnsProvider.type", `supported values: "route53", "cloudflare", "rfc2136"`,
+		},
+		{
+			"interval is no time", change{"spec.dns": anyMap{"validation": anyMap{"validateInterval": "often"}}},
+			"spec.dns.validation.validateInterval", "validateInterval must be a time above zero",
+		},
+		{
+			"interval is zero", change{"spec.dns": anyMap{"validation": anyMap{"validateInterval": "0s"}}},
+			"spec.dns.validation.validateInterval", "validateInterval must be a time above zero",
+		},
+	}
+}
+
+const proxmox = "spec.template.proxmox"
+
+func templateRejections() []rejection {
+	return []rejection{
+		{"name too long for a label", change{"metadata.name": strings.Repeat("a", 64)}, "", "must have at most 63 characters"},
+		{"cluster by URL", change{"spec.hypervisorClusterRef.name": "https://pve"}, "hypervisorClusterRef.name", "name must be the name of an object"},
+		{"no template", change{"spec.template": anyMap{}}, "spec.template", "template.proxmox must be set"},
+		{"neither id nor name", change{proxmox: anyMap{}}, proxmox, "exactly one of templateId and templateName"},
+		{"both id and name", change{proxmox + ".templateName": "ubuntu"}, proxmox, "exactly one of templateId and templateName"},
+		{"storage with a linked clone", change{proxmox + ".storage": "ceph"}, proxmox, "set linkedClone to false or leave storage out"},
+		{"no clone", change{proxmox + ".clone": false}, proxmox + ".clone", "clone must be true"},
+		{"storage by path", change{proxmox + ".storage": "/mnt", proxmox + ".linkedClone": false}, proxmox + ".storage", "storage must be the id of a storage"},
+		{"snippets by path", change{proxmox + ".snippetsStorage": "/mnt"}, proxmox + ".snippetsStorage", "snippetsStorage must be the id"},
+		{"builtin without snippets", change{proxmox + ".cloudInitSource": "builtin"}, proxmox, "cloudInitSource builtin needs snippetsStorage"},
+		{"unknown source", change{proxmox + ".cloudInitSource": "floppy"}, proxmox + ".cloudInitSource", `"nocloud", "builtin"`},
+
+		{"no processor", change{"spec.resources.cpu": int64(0)}, "spec.resources.cpu", "greater than or equal to 1"},
+		{"memory without a unit", change{"spec.resources.memory": int64(8)}, "spec.resources.memory", "memory must be at least 64Mi; write it with a unit"},
+		{"memory as a small text", change{"spec.resources.memory": "8"}, "spec.resources.memory", "memory must be at least 64Mi; write it with a unit"},
+		{"memory in words", change{"spec.resources.memory": "much"}, "spec.resources.memory", "should match"},
+		{"disk without a unit", change{"spec.resources.disk": int64(50)}, "spec.resources.disk", "disk must be at least 1Mi; write it with a unit"},
+
+		{"unknown attestation", change{"spec.attestation": anyMap{"method": "trust"}}, "spec.attestation.method", `"join-token", "tpm"`},
+		{"token life in words", change{"spec.attestation": anyMap{"config": anyMap{"joinTokenTTL": "soon"}}}, "joinTokenTTL", "joinTokenTTL must be a time above zero"},
+		{"TPM elsewhere", change{"spec.attestation": anyMap{"config": anyMap{"tpmDevice": "tpm0"}}}, "tpmDevice", "tpmDevice must be a device file"},
+		{"unknown bootstrap", change{"spec.bootstrap": anyMap{"method": "magic"}}, "spec.bootstrap.method", `"runner-token", "callback", "external-secrets"`},
+		{"unknown delivery", change{"spec.bootstrap": anyMap{"delivery": "post"}}, "spec.bootstrap.delivery", `"image", "download", "iso"`},
+
+		{"label key", change{"spec.metadata": anyMap{"labels": anyMap{"a b": "c"}}}, "spec.metadata.labels", "labels must have valid Kubernetes keys"},
+		{"label value", change{"spec.metadata": anyMap{"labels": anyMap{"a": "b c"}}}, "spec.metadata.labels", "labels must have values of letters"},
+		{"long label value", change{"spec.metadata": anyMap{"labels": anyMap{"a": strings.Repeat("b", 64)}}}, "spec.metadata.labels", "at most 63 characters"},
+		{"annotation key", change{"spec.metadata": anyMap{"annotations": anyMap{"a b": "c"}}}, "spec.metadata.annotations", "annotations must have valid"},
+	}
+}
+
+const github = "spec.bootstrap.config.github"
+
+func githubRejections() []rejection {
+	pat := func(more anyMap) change {
+		settings := anyMap{"credentials": secretRef("github", "pat")}
+		for key, value := range more {
+			settings[key] = value
+		}
+
+		return change{github: settings}
+	}
+	runner := func(more anyMap) change { return pat(anyMap{"runner": more}) }
+	app := anyMap{"appId": secretRef("a", "b"), "privateKey": secretRef("a", "c"), "installationId": secretRef("a", "d")}
+
+	return []rejection{
+		{"neither App nor token", change{github: anyMap{}}, github, "choose exactly one of app (a GitHub App) and credentials"},
+		{"App and token", pat(anyMap{"app": app}), github, "choose exactly one of app (a GitHub App) and credentials"},
+		{"App without key", change{github: anyMap{"app": anyMap{"appId": secretRef("a", "b")}}}, github + ".app.privateKey", "Required value"},
+		{"repository alone", pat(anyMap{"repository": "app"}), github, "repository needs owner"},
+		{"repository with owner", pat(anyMap{"owner": "a", "repository": "a/b"}), github + ".repository", "repository must be a name without its owner"},
+		{"owner by URL", pat(anyMap{"owner": "https://github.com/a"}), github + ".owner", "owner must be the name of a user or an organisation"},
+		{"organisation by URL", pat(anyMap{"organization": "github.com/a"}), github + ".organization", "organization must be the name of an organisation"},
+		{"API without scheme", pat(anyMap{"apiUrl": "api.github.com"}), github + ".apiUrl", "apiUrl must be a URL such as"},
+		{"API is a path", pat(anyMap{"apiUrl": "/api/v3"}), github + ".apiUrl", "apiUrl must be a URL such as"},
+		{"token URL", pat(anyMap{"registrationUrls": anyMap{"repository": "/repos"}}), "registrationUrls.repository", "repository must be a URL such as"},
+		{"organisation's token URL", pat(anyMap{"registrationUrls": anyMap{"organization": "x"}}), "registrationUrls.organization", "organization must be a URL such as"},
+		{"runner URL", pat(anyMap{"runnerUrls": anyMap{"repository": "{owner}/{repo}"}}), "runnerUrls.repository", "repository must be a URL such as"},
+		{"organisation's runner URL", pat(anyMap{"runnerUrls": anyMap{"organization": "x"}}), "runnerUrls.organization", "organization must be a URL such as"},
+		{"unknown registration", pat(anyMap{"registration": "password"}), github + ".registration", `"jit", "token"`},
+		{"download without checksum", runner(anyMap{"downloadUrl": "https://a/b.tgz"}), github + ".runner", "downloadUrl and downloadSha256 belong together"},
+		{"checksum without download", runner(anyMap{"downloadSha256": strings.Repeat("a", 64)}), github + ".runner", "downloadUrl and downloadSha256 belong together"},
+		{"download is a path", runner(anyMap{"downloadUrl": "b.tgz", "downloadSha256": strings.Repeat("a", 64)}), "downloadUrl", "downloadUrl must be a URL such as"},
+		{"short checksum", runner(anyMap{"downloadUrl": "https://a/b", "downloadSha256": "abc"}), "downloadSha256", "downloadSha256 must be a SHA-256"},
+		{"relative install path", runner(anyMap{"installPath": "runner"}), "installPath", "installPath must be an absolute path"},
+		{"relative work folder", runner(anyMap{"workDir": "work"}), "workDir", "workDir must be an absolute path"},
+		{"script elsewhere", runner(anyMap{"configScript": "../evil.sh"}), "configScript", "configScript must be the name of a file in installPath"},
+		{"run script elsewhere", runner(anyMap{"runScript": "/bin/sh"}), "runScript", "runScript must be the name of a file in installPath"},
+		{"unknown system", runner(anyMap{"os": "beos"}), "runner.os", `"linux", "osx", "win"`},
+		{"Go's name of an architecture", runner(anyMap{"arch": "amd64"}), "runner.arch", `"x64", "arm64", "arm"`},
+		{"Secret name", pat(anyMap{"credentials": secretRef("A B", "k")}), "secretKeyRef.name", "name must be the name of a Secret"},
+		{"Secret key", pat(anyMap{"credentials": secretRef("a", "a/b")}), "secretKeyRef.key", "key must be a key of a Secret"},
+		{
+			"Secret namespace", pat(anyMap{"credentials": anyMap{"secretKeyRef": anyMap{"name": "a", "key": "b", "namespace": "-"}}}),
+			"secretKeyRef.namespace", "namespace must be the name of a namespace",
+		},
+	}
+}
+
+const static = "spec.network.static"
+
+func networkRejections() []rejection {
+	address := func(ip, mask, gateway string) change {
+		settings := anyMap{"ipAddress": ip, "netmask": mask}
+		if gateway != "" {
+			settings["gateway"] = gateway
+		}
+
+		return change{"spec.network": anyMap{"mode": "static", "static": settings}}
+	}
+
+	return []rejection{
+		{"unknown mode", change{"spec.network": anyMap{"mode": "bootp"}}, "spec.network.mode", `"dhcp", "static", "cloud-init"`},
+		{"static without address", change{"spec.network": anyMap{"mode": "static"}}, "spec.network", "network.mode static needs network.static"},
+		{"cloud-init without data", change{"spec.network": anyMap{"mode": "cloud-init"}}, "spec", "network.mode cloud-init needs cloudInit.networkData"},
+		{"bridge with options", change{"spec.network": anyMap{"bridge": "vmbr0,firewall=0"}}, "spec.network.bridge", "bridge must be the name of a bridge"},
+		{"VLAN 0", change{"spec.network": anyMap{"vlan": int64(0)}}, "spec.network.vlan", "greater than or equal to 1"},
+		{"VLAN 4095", change{"spec.network": anyMap{"vlan": int64(4095)}}, "spec.network.vlan", "less than or equal to 4094"},
+		{"lease in words", change{"spec.network": anyMap{"dhcp": anyMap{"leaseTime": "forever"}}}, "leaseTime", "leaseTime must be a time above zero"},
+		{"domain", change{"spec.network": anyMap{"dns": anyMap{"domain": "-"}}}, "spec.network.dns.domain", "dns.domain must be a DNS name"},
+		{"server by name", change{"spec.network": anyMap{"dns": anyMap{"servers": list{"dns"}}}}, "spec.network.dns.servers", "dns.servers must be IP addresses"},
+		{"address with prefix", address("10.0.0.5/24", "24", ""), static + ".ipAddress", "static.ipAddress must be an IP address without a prefix"},
+		{"mask in words", address("10.0.0.5", "wide", ""), static + ".netmask", "static.netmask must be a mask such as"},
+		{"prefix beyond IPv4", address("10.0.0.5", "33", ""), static, "static.netmask does not fit static.ipAddress"},
+		{"prefix beyond IPv6", address("fd00::5", "129", ""), static, "static.netmask does not fit static.ipAddress"},
+		{"IPv4 mask for IPv6", address("fd00::5", "255.255.255.0", ""), static, "static.netmask does not fit static.ipAddress"},
+		{"gateway by name", address("10.0.0.5", "24", "router"), static + ".gateway", "static.gateway must be an IP address"},
+		{"gateway of another family", address("10.0.0.5", "24", "fd00::1"), static, "static.gateway must be of the same address family"},
+		{
+			"servers by name",
+			change{"spec.network": anyMap{"mode": "static", "static": anyMap{"ipAddress": "10.0.0.5", "netmask": "24", "dns": list{"dns"}}}},
+			static + ".dns", "static.dns must be IP addresses",
+		},
+	}
+}
+
+// workloadRejections holds for every kind with a workload at the path.
+func workloadRejections(path string) []rejection {
+	ofGitHub := func(settings anyMap) change {
+		return change{path: anyMap{"type": "github-actions", "config": anyMap{"github": settings}}}
+	}
+	ofGitLab := func(settings anyMap) change {
+		return change{path: anyMap{"type": "gitlab-ci", "config": anyMap{"gitlab": settings}}}
+	}
+	webhook := func(ref anyMap) change {
+		return change{path: anyMap{"type": "generic", "webhook": anyMap{"secret": anyMap{"secretKeyRef": ref}}}}
+	}
+
+	return []rejection{
+		{"unknown platform", change{path: anyMap{"type": "jenkins"}}, path + ".type", `"github-actions", "gitlab-ci", "buildkite", "generic"`},
+		{"GitHub without settings", change{path: anyMap{"type": "github-actions"}}, path, "github-actions needs workload.config.github"},
+		{"GitLab without settings", change{path: anyMap{"type": "gitlab-ci"}}, path, "gitlab-ci needs workload.config.gitlab"},
+		{"Buildkite without settings", change{path: anyMap{"type": "buildkite"}}, path, "buildkite needs workload.config.buildkite"},
+		{"other platform's settings", change{path: anyMap{"type": "gitlab-ci", "config": anyMap{"github": anyMap{}}}}, path, "gitlab-ci needs workload.config.gitlab"},
+		{"labels in one text", ofGitHub(anyMap{"labels": list{"linux,x64"}}), path + ".config.github.labels", "labels must not hold a comma"},
+		{"organisation by URL", ofGitHub(anyMap{"organization": "https://github.com/a"}), "github.organization", "organization must be the name of an organisation"},
+		{"repository without owner", ofGitHub(anyMap{"repository": "app"}), "github.repository", "repository must be written owner/name"},
+		{"GitLab by name", ofGitLab(anyMap{"url": "gitlab.example.com"}), "gitlab.url", "gitlab.url must be a URL such as"},
+		{"project and group", ofGitLab(anyMap{"url": "https://g", "projectId": "1", "groupId": "2"}), "config.gitlab", "choose at most one of gitlab.projectId and gitlab.groupId"},
+		{"webhook Secret name", webhook(anyMap{"name": "A", "key": "b"}), "secretKeyRef.name", "name must be the name of a Secret"},
+		{"webhook Secret key", webhook(anyMap{"name": "a", "key": "b c"}), "secretKeyRef.key", "key must be a key of a Secret"},
+		{"webhook Secret namespace", webhook(anyMap{"name": "a", "key": "b", "namespace": "C"}), "secretKeyRef.namespace", "namespace must be the name of a namespace"},
+	}
+}
+
+// lifecycleRejections holds for every kind with a lifecycle.
+func lifecycleRejections() []rejection {
+	rows := make([]rejection, 0, 8)
+
+	for _, field := range []string{"maxLifetime", "idleTimeout", "jobTimeout", "bootstrapTimeout"} {
+		path, want := "spec.lifecycle."+field, field+" must be a time above zero such as"
+		rows = append(rows,
+			rejection{field + " in words", change{path: "an hour"}, path, want},
+			rejection{field + " without a unit", change{path: "30"}, path, want},
+			rejection{field + " of zero", change{path: "0s"}, path, want},
+			rejection{field + " below zero", change{path: "-5m"}, path, want},
+		)
+	}
+
+	return rows
+}
+
+func poolRejections() []rejection {
+	return slices.Concat(workloadRejections("spec.workload"), lifecycleRejections(), []rejection{
+		{"name too long for host names", change{"metadata.name": strings.Repeat("a", 53)}, "", "begins the host names of its machines"},
+		{"name with a dot", change{"metadata.name": "a.b"}, "", "begins the host names of its machines"},
+		{"template by path", change{"spec.templateRef.name": "ns/a"}, "spec.templateRef.name", "name must be the name of an object"},
+		{"one name for all runners", change{"spec.workload.config.github.runnerName": "r1"}, "spec", "runnerName is for a MachineClaim"},
+		{"min above max", change{"spec.scaling": anyMap{"minReplicas": int64(5), "maxReplicas": int64(2)}}, "spec.scaling", "must not be above scaling.maxReplicas"},
+		{"min above the default max", change{"spec.scaling": anyMap{"minReplicas": int64(11)}}, "spec.scaling", "must not be above scaling.maxReplicas"},
+		{"min below zero", change{"spec.scaling": anyMap{"minReplicas": int64(-1)}}, "spec.scaling.minReplicas", "greater than or equal to 0"},
+		{"delay in words", change{"spec.scaling": anyMap{"scaleDownDelay": "later"}}, "spec.scaling.scaleDownDelay", "scaleDownDelay must be a time such as"},
+		{"label twice", change{"spec.workload.config.github.labels": list{"a", "a"}}, "labels[1]", "Duplicate value"},
+	})
+}
+
+func claimRejections() []rejection {
+	return slices.Concat(workloadRejections("spec.workloadConfig"), lifecycleRejections(), []rejection{
+		{"name too long for a host", change{"metadata.name": strings.Repeat("a", 64)}, "", "name is its machine's host name"},
+		{"name with a dot", change{"metadata.name": "a.b"}, "", "name is its machine's host name"},
+		{"template by path", change{"spec.templateRef.name": "ns/a"}, "spec.templateRef.name", "name must be the name of an object"},
+	})
+}

@@ -1,0 +1,90 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package contracts_test
+
+import (
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// update is a change of an object that is there. An empty want says that it is taken.
+type update struct {
+	why    string
+	base   string
+	change change
+	want   string
+}
+
+// updates has at least one row for each rule about change.
+func updates() []update {
+	const (
+		fixed    = "a MachineClaim cannot be changed: delete it and make a new one"
+		identity = "platform and id of a RunnerJob cannot be changed"
+		backward = "the state of a RunnerJob never goes back"
+	)
+
+	return []update{
+		{"claim with another template", baseClaim, change{"spec.templateRef.name": "other"}, fixed},
+		{"claim with another pool", baseClaim, change{"spec.runnerPoolRef": anyMap{"name": "other"}}, fixed},
+		{"claim with another life", baseClaim, change{"spec.lifecycle": anyMap{"maxLifetime": "1h"}}, fixed},
+		{"claim with a label", baseClaim, change{"metadata.labels": anyMap{"a": "b"}}, ""},
+		{"claim with a finalizer", baseClaim, change{"metadata.finalizers": list{"hyperfleet.io/vm-cleanup"}}, ""},
+		{"job becomes another", baseJob, change{"spec.id": "2"}, identity},
+		{"job changes its platform", baseJob, change{"spec.platform": "gitlab-ci"}, identity},
+		{"job goes back", baseJob, change{"spec.state": "Waiting"}, backward},
+		{"job goes on", baseJob, change{"spec.state": "Running", "spec.runnerName": "r1"}, ""},
+		{"job skips a state", baseJob, change{"spec.state": "Completed", "spec.conclusion": "cancelled"}, ""},
+		{"job says more", baseJob, change{"spec.name": "build"}, ""},
+		{"pool is resized", basePool, change{"spec.scaling": anyMap{"maxReplicas": int64(3)}}, ""},
+		{"template grows", baseTemplate, change{"spec.resources.cpu": int64(8)}, ""},
+	}
+}
+
+func TestUpdates(t *testing.T) {
+	t.Parallel()
+
+	for _, row := range updates() {
+		t.Run(row.why, func(t *testing.T) {
+			t.Parallel()
+
+			namespace := env.Namespace(t)
+
+			object := parse(t, row.base)
+			object.SetNamespace(namespace)
+
+			if err := strict().Create(t.Context(), object); err != nil {
+				t.Fatal(err)
+			}
+
+			changed := edit(t, object, row.change)
+
+			switch err := strict().Update(t.Context(), changed); {
+			case row.want == "" && err != nil:
+				t.Errorf("want the update to be taken, got: %v", err)
+			case row.want != "" && !apierrors.IsInvalid(err):
+				t.Errorf("want the update to be invalid, got: %v", err)
+			case row.want != "" && !strings.Contains(err.Error(), row.want):
+				t.Errorf("want %q in:\n%v", row.want, err)
+			}
+		})
+	}
+}
+
+// edit returns a copy of the object with the change made.
+func edit(t testing.TB, object *unstructured.Unstructured, change change) *unstructured.Unstructured {
+	t.Helper()
+
+	changed := object.DeepCopy()
+
+	for path, value := range change {
+		if err := unstructured.SetNestedField(changed.Object, value, strings.Split(path, ".")...); err != nil {
+			t.Fatalf("set %s: %v", path, err)
+		}
+	}
+
+	return changed
+}
