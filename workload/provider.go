@@ -62,6 +62,9 @@ type GitHubConfig struct {
 	APIURL           string
 	RegistrationURLs v1alpha1.GitHubURLs
 	RunnerURLs       v1alpha1.GitHubURLs
+	// RunnerGroup that Validate looks for; empty means the default one. Issue goes by
+	// its request.
+	RunnerGroup string
 }
 
 // GitHubApp is an installation of a GitHub App.

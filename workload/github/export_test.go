@@ -1,0 +1,25 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package github
+
+import (
+	"k8s.io/utils/clock"
+
+	"github.com/hyperfleet/hyperfleet/workload"
+)
+
+// NewWithClock is New with a clock for tests.
+func NewWithClock(config workload.Config, clk clock.Clock) (workload.Provider, error) {
+	return newProvider(config, clk)
+}
+
+// URLsOf gives where calls go and runners register.
+func URLsOf(config *workload.GitHubConfig) ([]string, error) {
+	out, err := readURLs(config)
+
+	return []string{out.api, out.registrationToken, out.runner}, err
+}
+
+// Redact takes the secrets out of a text.
+func Redact(config *workload.GitHubConfig, text string) string { return newRedactor(config).text(text) }

@@ -1,0 +1,211 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package github
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	gh "github.com/google/go-github/v88/github"
+	"k8s.io/utils/clock"
+
+	"github.com/hyperfleet/hyperfleet/workload"
+)
+
+const (
+	// sweepAge is how old the listing behind Runners may be.
+	sweepAge = 10 * time.Second
+	// validateAge is how old the listing behind Validate may be.
+	validateAge = time.Minute
+	// proofAge is how long a proof of write access counts.
+	proofAge = time.Hour
+)
+
+// provider is one scope of GitHub.
+type provider struct {
+	client  *gh.Client
+	urls    urls
+	group   string
+	timeout time.Duration
+	clock   clock.Clock
+	redact  redactor
+	budget  *budget
+	list    listing
+
+	mu sync.Mutex
+	// groups are the ids of runner groups by lower-case name, as of groupsAt.
+	groups   map[string]int64
+	groupsAt time.Time
+	// proven is when the right to register runners was last shown.
+	proven time.Time
+}
+
+var _ workload.Provider = (*provider)(nil)
+
+// Validate lists the runners, which shows that credentials and scope are right; makes a
+// registration token and throws it away, once an hour, for no other call shows the right
+// to make runners without making one; and looks for the runner group.
+func (p *provider) Validate(ctx context.Context) error {
+	if err := p.budget.spare("validation"); err != nil {
+		return err
+	}
+
+	if _, err := p.listed(ctx, validateAge); err != nil {
+		return err
+	}
+
+	if err := p.prove(ctx); err != nil {
+		return err
+	}
+
+	_, err := p.groupID(ctx, p.group)
+
+	return err
+}
+
+func (p *provider) prove(ctx context.Context) error {
+	now := p.clock.Now()
+
+	p.mu.Lock()
+	proven := !p.proven.IsZero() && now.Sub(p.proven) < proofAge
+	p.mu.Unlock()
+
+	if proven {
+		return nil
+	}
+
+	if _, err := p.registrationToken(ctx); err != nil {
+		return err
+	}
+
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	p.proven = now
+
+	return nil
+}
+
+// Find gives the runner of that name out of the shared listing.
+func (p *provider) Find(ctx context.Context, name string, maxAge time.Duration) (workload.Runner, error) {
+	runners, err := p.listed(ctx, maxAge)
+	if err != nil {
+		return workload.Runner{}, err
+	}
+
+	runner, ok := runners[name]
+	if !ok {
+		return workload.Runner{}, &workload.Error{
+			Kind: workload.NotFound, Reason: ReasonRunnerMissing,
+			Message: fmt.Sprintf("%s has no runner %s", p.urls.scope, name),
+		}
+	}
+
+	return runner, nil
+}
+
+// Runners gives the runners whose names begin with prefix, by name.
+func (p *provider) Runners(ctx context.Context, prefix string) ([]workload.Runner, error) {
+	all, err := p.listed(ctx, sweepAge)
+	if err != nil {
+		return nil, err
+	}
+
+	out := make([]workload.Runner, 0, len(all))
+
+	for name, runner := range all {
+		if strings.HasPrefix(name, prefix) {
+			out = append(out, runner)
+		}
+	}
+
+	slices.SortFunc(out, func(a, b workload.Runner) int { return cmp.Compare(a.Name, b.Name) })
+
+	return out, nil
+}
+
+// Deregister removes the runner. GitHub refuses to remove one that runs a job with
+// status 422; whatever else that status may mean, the machine is then not to be destroyed.
+func (p *provider) Deregister(ctx context.Context, id string) error {
+	number, err := strconv.ParseInt(id, 10, 64)
+	if err != nil || number <= 0 {
+		return rejected(ReasonRequest, fmt.Sprintf("runner id %q is not one of GitHub's: ids are numbers", id))
+	}
+
+	if where := p.urls.scope; where.repo != "" {
+		_, err = p.client.Actions.RemoveRunner(ctx, where.owner, where.repo, number)
+	} else {
+		_, err = p.client.Actions.RemoveOrganizationRunner(ctx, where.owner, number)
+	}
+
+	if err != nil {
+		switch got, _ := readStatus(err); got {
+		case http.StatusNotFound:
+			p.list.remove(id)
+
+			return nil
+		case http.StatusUnprocessableEntity:
+			return &workload.Error{
+				Kind: workload.RunnerBusy, Reason: ReasonRunnerBusy,
+				Message: fmt.Sprintf("runner %s of %s runs a job: it is removed when the job is over", id, p.urls.scope),
+			}
+		}
+
+		return p.explain("removing runner "+id, p.urls.scope.needs(), err)
+	}
+
+	p.list.remove(id)
+
+	return nil
+}
+
+// readStatus gives the status of an answer of the call itself, not of the App's token.
+func readStatus(err error) (int, bool) {
+	e, ok := errors.AsType[*gh.ErrorResponse](err)
+	if !ok || e.Response == nil {
+		return 0, false
+	}
+
+	return e.Response.StatusCode, true
+}
+
+// Job gives GitHub's present word on a job. It needs the permission to read Actions.
+func (p *provider) Job(ctx context.Context, repo, id string) (workload.Job, error) {
+	owner, name, ok := strings.Cut(repo, "/")
+	if number, err := strconv.ParseInt(id, 10, 64); !ok || !plain(owner) || !plain(name) || err != nil || number <= 0 {
+		return workload.Job{}, rejected(ReasonRequest, fmt.Sprintf("job %q of repository %q is not one of GitHub's", id, repo))
+	}
+
+	if err := p.budget.spare("asking for a job"); err != nil {
+		return workload.Job{}, err
+	}
+
+	req, err := p.client.NewRequest(ctx, http.MethodGet, fmt.Sprintf("repos/%s/%s/actions/jobs/%s", owner, name, id), nil)
+	if err != nil {
+		return workload.Job{}, fmt.Errorf("ask for job %s of %s: %w", id, repo, p.redact.cause(err))
+	}
+
+	said := payload{Repository: &repository{FullName: repo}}
+	if _, err := p.client.Do(req, &said.Job); err != nil {
+		if status, ok := readStatus(err); ok && status == http.StatusNotFound {
+			return workload.Job{}, &workload.Error{
+				Kind: workload.NotFound, Reason: ReasonJobMissing,
+				Message: fmt.Sprintf("GitHub knows no job %s in repository %s, or hides it from these credentials; reading it needs %s",
+					id, repo, needsJobs),
+			}
+		}
+
+		return workload.Job{}, p.explain("reading job "+id+" of "+repo, needsJobs, err)
+	}
+
+	return said.job()
+}

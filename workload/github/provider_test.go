@@ -1,0 +1,738 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package github_test
+
+import (
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	sim "github.com/hyperfleet/hyperfleet/sim/github"
+	"github.com/hyperfleet/hyperfleet/sim/github/control"
+	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
+	"github.com/hyperfleet/hyperfleet/workload"
+	"github.com/hyperfleet/hyperfleet/workload/github"
+)
+
+const (
+	appID        = 4711
+	clientID     = "Iv23liSIMULATED"
+	installation = 815
+)
+
+// repositoryScope is a provider's configuration for the simulator's repository.
+func repositoryScope(server *githubtest.Server) *workload.GitHubConfig {
+	return &workload.GitHubConfig{Token: githubtest.PAT, Owner: "octo-org", Repository: "octo-repo", APIURL: server.URL}
+}
+
+func organizationScope(server *githubtest.Server) *workload.GitHubConfig {
+	return &workload.GitHubConfig{Token: githubtest.PAT, Organization: githubtest.Org, APIURL: server.URL}
+}
+
+func provider(t *testing.T, config *workload.GitHubConfig) workload.Provider {
+	t.Helper()
+
+	out, err := github.New(workload.Config{GitHub: config})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return out
+}
+
+func request(name string) workload.RunnerRequest {
+	return workload.RunnerRequest{Name: name, Labels: github.RunnerLabels([]string{"linux"}), Registration: v1alpha1.RegistrationJIT}
+}
+
+// key makes an App's key, and its PEM.
+func key(t *testing.T) (*rsa.PrivateKey, []byte) {
+	t.Helper()
+
+	out, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return out, pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(out)})
+}
+
+func withApp(public *rsa.PublicKey, permissions map[string]string) sim.Options {
+	return sim.Options{App: &sim.App{
+		ID: appID, ClientID: clientID, Slug: "hyperfleet", PublicKey: public,
+		Installations: []sim.Installation{{ID: installation, Account: githubtest.Org, Permissions: permissions}},
+	}}
+}
+
+func TestRunnerLifecycle(t *testing.T) {
+	t.Parallel()
+
+	private, text := key(t)
+	server := githubtest.New(t, withApp(&private.PublicKey, map[string]string{
+		"administration": "write", "organization_self_hosted_runners": "write", "actions": "read",
+	}))
+
+	for name, edit := range map[string]func() *workload.GitHubConfig{
+		"repository, token":   func() *workload.GitHubConfig { return repositoryScope(server) },
+		"organization, token": func() *workload.GitHubConfig { return organizationScope(server) },
+		"GitHub Enterprise Server": func() *workload.GitHubConfig {
+			config := repositoryScope(server)
+			config.APIURL += "/api/v3"
+
+			return config
+		},
+		"repository, App by its id": func() *workload.GitHubConfig {
+			config := repositoryScope(server)
+			config.Token, config.App = "", &workload.GitHubApp{AppID: fmt.Sprint(appID), PrivateKey: text, InstallationID: installation}
+
+			return config
+		},
+		"organization, App by its client id": func() *workload.GitHubConfig {
+			config := organizationScope(server)
+			config.Token, config.App = "", &workload.GitHubApp{AppID: clientID, PrivateKey: text, InstallationID: installation}
+
+			return config
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			lifecycle(t, provider(t, edit()), "life-"+strings.NewReplacer(" ", "-", ",", "").Replace(name))
+		})
+	}
+}
+
+func lifecycle(t *testing.T, p workload.Provider, name string) {
+	t.Helper()
+
+	if err := p.Validate(t.Context()); err != nil {
+		t.Fatalf("Validate: %v", err)
+	}
+
+	issued, err := p.Issue(t.Context(), request(name))
+	if err != nil || issued.JITConfig == "" || issued.RunnerID == "" || issued.RunnerToken != "" {
+		t.Fatalf("Issue = %+v, %v", issued, err)
+	}
+
+	found, err := p.Find(t.Context(), name, 0)
+	want := workload.Runner{ID: issued.RunnerID, Name: name, Labels: []string{"self-hosted", "hyperfleet", "ephemeral", "linux"}}
+
+	if diff := cmp.Diff(want, found); err != nil || diff != "" {
+		t.Fatalf("Find: %v (-want +got):\n%s", err, diff)
+	}
+
+	if all, err := p.Runners(t.Context(), name); err != nil || len(all) != 1 {
+		t.Errorf("Runners = %v, %v", all, err)
+	}
+
+	for range 2 {
+		if err := p.Deregister(t.Context(), issued.RunnerID); err != nil {
+			t.Errorf("Deregister: %v", err)
+		}
+	}
+
+	for _, age := range []time.Duration{time.Hour, 0} {
+		if _, err := p.Find(t.Context(), name, age); !workload.Is(err, workload.NotFound) {
+			t.Errorf("Find after Deregister, at most %s old: %v", age, err)
+		}
+	}
+}
+
+func TestIssueToken(t *testing.T) {
+	t.Parallel()
+
+	server := githubtest.New(t, sim.Options{})
+
+	for name, test := range map[string]struct {
+		config *workload.GitHubConfig
+		url    string
+	}{
+		"repository":   {repositoryScope(server), server.URL + "/octo-org/octo-repo"},
+		"organization": {organizationScope(server), server.URL + "/octo-org"},
+	} {
+		p := provider(t, test.config)
+		req := request("token-" + name)
+		req.Registration = v1alpha1.RegistrationToken
+
+		got, err := p.Issue(t.Context(), req)
+		if err != nil || got.RunnerToken == "" || got.JITConfig != "" || got.RegistrationURL != test.url {
+			t.Errorf("%s: Issue = %+v, %v; want a token for %s", name, got, err, test.url)
+		}
+
+		if left := time.Until(got.ExpiresAt); left < 50*time.Minute || left > 61*time.Minute {
+			t.Errorf("%s: the token expires in %s", name, left)
+		}
+	}
+}
+
+func TestIssueWithNameTaken(t *testing.T) {
+	t.Parallel()
+
+	server := githubtest.New(t, sim.Options{})
+	p := provider(t, repositoryScope(server))
+
+	first, err := p.Issue(t.Context(), request("twice"))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	second, err := p.Issue(t.Context(), request("twice"))
+	if err != nil || second.RunnerID == first.RunnerID {
+		t.Fatalf("an offline remnant is not replaced: %q then %q, %v", first.RunnerID, second.RunnerID, err)
+	}
+
+	githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", second.JITConfig)
+	server.Eventually("the runner is online", func(s control.State) bool { return len(s.Runners) == 1 && s.Runners[0].Online })
+
+	for _, registration := range []string{v1alpha1.RegistrationJIT, v1alpha1.RegistrationToken} {
+		req := request("twice")
+		req.Registration = registration
+
+		if _, err := p.Issue(t.Context(), req); !workload.Is(err, workload.Conflict) || !strings.Contains(err.Error(), "twice") {
+			t.Errorf("%s: a live runner of that name: %v", registration, err)
+		}
+	}
+
+	if state := server.State(); len(state.Runners) != 1 || !state.Runners[0].Online {
+		t.Errorf("the live runner was touched: %+v", state.Runners)
+	}
+}
+
+func TestDeregisterBusyAndJob(t *testing.T) {
+	t.Parallel()
+
+	server := githubtest.New(t, sim.Options{})
+	p := provider(t, repositoryScope(server))
+	queued := server.Queue(control.JobSpec{Labels: []string{"self-hosted", "linux"}, Duration: time.Hour})[0]
+	id := fmt.Sprint(queued.ID)
+
+	job, err := p.Job(t.Context(), githubtest.Repo, id)
+	if err != nil || job.State != v1alpha1.JobQueued || job.ID != id || job.RunnerName != "" || !cmp.Equal(job.Labels, queued.Labels) {
+		t.Fatalf("Job = %+v, %v", job, err)
+	}
+
+	issued, err := p.Issue(t.Context(), request("busy"))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", issued.JITConfig)
+	server.Eventually("the job runs", func(s control.State) bool { return s.Jobs[0].Status == "in_progress" })
+
+	if err := p.Deregister(t.Context(), issued.RunnerID); !workload.Is(err, workload.RunnerBusy) {
+		t.Errorf("Deregister of a busy runner: %v", err)
+	}
+
+	if found, err := p.Find(t.Context(), "busy", 0); err != nil || !found.Busy || !found.Online {
+		t.Errorf("Find = %+v, %v", found, err)
+	}
+
+	if job, err = p.Job(t.Context(), githubtest.Repo, id); err != nil || job.State != v1alpha1.JobRunning || job.RunnerName != "busy" {
+		t.Errorf("Job = %+v, %v", job, err)
+	}
+
+	if _, err := p.Job(t.Context(), githubtest.Repo, "424242"); !workload.Is(err, workload.NotFound) {
+		t.Errorf("a job that never was: %v", err)
+	}
+}
+
+func TestErrorsNameTheMend(t *testing.T) {
+	t.Parallel()
+
+	private, text := key(t)
+	_, otherText := key(t)
+	options := withApp(&private.PublicKey, map[string]string{"administration": "read", "organization_self_hosted_runners": "read"})
+	options.PATs = []sim.PAT{
+		{Token: githubtest.PAT, Scopes: []string{"repo", "admin:org"}},
+		{Token: "ghp_withoutscopes0000000000000000000000", Scopes: []string{"public_repo"}},
+		{Token: "github_pat_readonly00000000000000000000", Permissions: map[string]string{"administration": "read", "metadata": "read"}},
+	}
+	server := githubtest.New(t, options)
+
+	app := func(config *workload.GitHubConfig, pem []byte, id int64) {
+		config.Token, config.App = "", &workload.GitHubApp{AppID: fmt.Sprint(appID), PrivateKey: pem, InstallationID: id}
+	}
+
+	tests := map[string]struct {
+		organization bool
+		edit         func(*workload.GitHubConfig)
+		reason       string
+		message      string
+	}{
+		"wrong token": {
+			edit:   func(c *workload.GitHubConfig) { c.Token = "ghp_wrongwrongwrongwrongwrongwrongwrong" },
+			reason: github.ReasonCredentials, message: "wrong, expired or revoked",
+		},
+		"classic token without scope": {
+			organization: true,
+			edit:         func(c *workload.GitHubConfig) { c.Token = "ghp_withoutscopes0000000000000000000000" },
+			reason:       github.ReasonPermission, message: "the scope admin:org (classic token)",
+		},
+		"fine-grained token that may only read": {
+			edit:   func(c *workload.GitHubConfig) { c.Token = "github_pat_readonly00000000000000000000" },
+			reason: github.ReasonPermission, message: "repository permission Administration: write",
+		},
+		"App that may only read": {
+			organization: true, edit: func(c *workload.GitHubConfig) { app(c, text, installation) },
+			reason: github.ReasonPermission, message: "organization permission Self-hosted runners: write",
+		},
+		"App with another's key": {
+			edit:   func(c *workload.GitHubConfig) { app(c, otherText, installation) },
+			reason: github.ReasonCredentials, message: "check appId and privateKey",
+		},
+		"App not installed there": {
+			edit:   func(c *workload.GitHubConfig) { app(c, text, 99) },
+			reason: github.ReasonInstallation, message: "check installationId",
+		},
+		"no such repository": {
+			edit:   func(c *workload.GitHubConfig) { c.Repository = "nowhere" },
+			reason: github.ReasonScope, message: "repository octo-org/nowhere",
+		},
+		"no such organization": {
+			organization: true, edit: func(c *workload.GitHubConfig) { c.Organization = "nobody" },
+			reason: github.ReasonScope, message: "organization nobody",
+		},
+		"no such group": {
+			organization: true, edit: func(c *workload.GitHubConfig) { c.RunnerGroup = "gpus" },
+			reason: github.ReasonGroup, message: `no runner group "gpus"`,
+		},
+		"a group in a repository": {
+			edit:   func(c *workload.GitHubConfig) { c.RunnerGroup = "gpus" },
+			reason: github.ReasonGroup, message: "only organizations have groups",
+		},
+	}
+
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			config := repositoryScope(server)
+			if test.organization {
+				config = organizationScope(server)
+			}
+
+			test.edit(config)
+
+			err := provider(t, config).Validate(t.Context())
+			checkError(t, err, workload.Rejected, test.reason, test.message)
+
+			if config.Token != "" && strings.Contains(fmt.Sprintf("%v %+v", err, err), config.Token) {
+				t.Errorf("the error holds the token: %v", err)
+			}
+		})
+	}
+}
+
+func checkError(t *testing.T, err error, kind workload.Kind, reason, message string) {
+	t.Helper()
+
+	got, ok := errors.AsType[*workload.Error](err)
+	if !ok || got.Kind != kind || got.Reason != reason || !strings.Contains(got.Message, message) {
+		t.Errorf("error = %v; want %s %s: ...%s...", err, kind, reason, message)
+	}
+}
+
+func TestNewRejects(t *testing.T) {
+	t.Parallel()
+
+	_, text := key(t)
+
+	for name, test := range map[string]struct {
+		edit    func(*workload.GitHubConfig)
+		reason  string
+		message string
+	}{
+		"no scope":        {func(c *workload.GitHubConfig) { c.Owner, c.Repository = "", "" }, github.ReasonConfig, "no scope"},
+		"no owner":        {func(c *workload.GitHubConfig) { c.Owner = "" }, github.ReasonConfig, "no scope"},
+		"odd owner":       {func(c *workload.GitHubConfig) { c.Owner = "a/../b" }, github.ReasonConfig, "a/../b"},
+		"odd repository":  {func(c *workload.GitHubConfig) { c.Repository = ".." }, github.ReasonConfig, ".."},
+		"no credentials":  {func(c *workload.GitHubConfig) { c.Token = " " }, github.ReasonCredentials, "no credentials"},
+		"two credentials": {func(c *workload.GitHubConfig) { c.App = &workload.GitHubApp{} }, github.ReasonConfig, "choose one"},
+		"no installation": {
+			func(c *workload.GitHubConfig) { c.Token, c.App = "", &workload.GitHubApp{AppID: "1", PrivateKey: text} },
+			github.ReasonCredentials, "installationId",
+		},
+		"no key": {
+			func(c *workload.GitHubConfig) {
+				c.Token, c.App = "", &workload.GitHubApp{AppID: "1", PrivateKey: []byte("secret words"), InstallationID: 1}
+			},
+			github.ReasonCredentials, "PEM",
+		},
+		"URL with credentials": {
+			func(c *workload.GitHubConfig) { c.APIURL = "https://me:hunter2@ghes.example.com" }, github.ReasonConfig, "holds credentials",
+		},
+		"no URL": {func(c *workload.GitHubConfig) { c.APIURL = "ghes.example.com" }, github.ReasonConfig, "ghes.example.com"},
+		"unknown placeholder": {
+			func(c *workload.GitHubConfig) { c.RegistrationURLs.Repository = "https://x/{enterprise}" }, github.ReasonConfig, "placeholder",
+		},
+	} {
+		config := &workload.GitHubConfig{Token: "ghp_x", Owner: "acme", Repository: "app"}
+		test.edit(config)
+
+		_, err := github.New(workload.Config{GitHub: config})
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			checkError(t, err, workload.Rejected, test.reason, test.message)
+
+			for _, secret := range []string{"hunter2", "secret words"} {
+				if strings.Contains(err.Error(), secret) {
+					t.Errorf("the error holds a secret: %v", err)
+				}
+			}
+		})
+	}
+
+	_, err := github.New(workload.Config{})
+	checkError(t, err, workload.Rejected, github.ReasonConfig, "bootstrap.config.github")
+}
+
+func TestURLs(t *testing.T) {
+	t.Parallel()
+
+	for name, test := range map[string]struct {
+		config workload.GitHubConfig
+		want   []string
+	}{
+		"github.com, repository": {
+			workload.GitHubConfig{Owner: "acme", Repository: "app", Organization: "ignored"},
+			[]string{
+				"https://api.github.com", "https://api.github.com/repos/acme/app/actions/runners/registration-token",
+				"https://github.com/acme/app",
+			},
+		},
+		"github.com, organization": {
+			workload.GitHubConfig{Organization: "acme"},
+			[]string{
+				"https://api.github.com", "https://api.github.com/orgs/acme/actions/runners/registration-token", "https://github.com/acme",
+			},
+		},
+		"repository as the pool writes it": {
+			workload.GitHubConfig{Owner: "other", Repository: "acme/app"},
+			[]string{
+				"https://api.github.com", "https://api.github.com/repos/acme/app/actions/runners/registration-token",
+				"https://github.com/acme/app",
+			},
+		},
+		"an owner alone is an organization": {
+			workload.GitHubConfig{Owner: "acme"},
+			[]string{
+				"https://api.github.com", "https://api.github.com/orgs/acme/actions/runners/registration-token", "https://github.com/acme",
+			},
+		},
+		"GitHub Enterprise Server": {
+			workload.GitHubConfig{Organization: "acme", APIURL: "https://ghes.example.com/api/v3/"},
+			[]string{
+				"https://ghes.example.com/api/v3", "https://ghes.example.com/api/v3/orgs/acme/actions/runners/registration-token",
+				"https://ghes.example.com/acme",
+			},
+		},
+		"data residency": {
+			workload.GitHubConfig{Organization: "acme", APIURL: "https://api.octocorp.ghe.com"},
+			[]string{
+				"https://api.octocorp.ghe.com", "https://api.octocorp.ghe.com/orgs/acme/actions/runners/registration-token",
+				"https://octocorp.ghe.com/acme",
+			},
+		},
+		"templates: {owner} and {org} are one for an organization": {
+			workload.GitHubConfig{
+				Owner: "ignored", Organization: "acme",
+				RegistrationURLs: v1alpha1.GitHubURLs{Organization: "https://gw.example.com/orgs/{owner}/token"},
+				RunnerURLs:       v1alpha1.GitHubURLs{Organization: "https://github.example.com/{org}"},
+			},
+			[]string{"https://api.github.com", "https://gw.example.com/orgs/acme/token", "https://github.example.com/acme"},
+		},
+		"templates: repository": {
+			workload.GitHubConfig{
+				Owner: "acme", Repository: "app",
+				RegistrationURLs: v1alpha1.GitHubURLs{Repository: "https://gw.example.com/{org}/{repo}/token"},
+				RunnerURLs:       v1alpha1.GitHubURLs{Repository: "https://github.example.com/{owner}/{repo}"},
+			},
+			[]string{"https://api.github.com", "https://gw.example.com/acme/app/token", "https://github.example.com/acme/app"},
+		},
+	} {
+		got, err := github.URLsOf(&test.config)
+		if diff := cmp.Diff(test.want, got); err != nil || diff != "" {
+			t.Errorf("%s: %v (-want +got):\n%s", name, err, diff)
+		}
+	}
+}
+
+func TestRateLimits(t *testing.T) {
+	t.Parallel()
+
+	for name, test := range map[string]struct {
+		faults   control.Faults
+		min, max time.Duration
+	}{
+		"primary":   {control.Faults{RateLimit: 1}, time.Second, time.Hour},
+		"secondary": {control.Faults{SecondaryRateLimit: 1, RetryAfter: 7 * time.Second}, time.Second, 7 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			server := githubtest.New(t, sim.Options{Faults: test.faults})
+			p := provider(t, repositoryScope(server))
+
+			for range 2 {
+				_, err := p.Issue(t.Context(), request("limited"))
+
+				got, ok := errors.AsType[*workload.Error](err)
+				if !ok || got.Kind != workload.RateLimited || got.After < test.min || got.After > test.max {
+					t.Errorf("Issue: %+v, want RateLimited with %s to %s", err, test.min, test.max)
+				}
+			}
+		})
+	}
+}
+
+// When little is left of the hour's calls, what can wait waits.
+func TestBudgetKeepsCallsForRunners(t *testing.T) {
+	t.Parallel()
+
+	const limit = 30
+
+	server := githubtest.New(t, sim.Options{RateLimit: limit})
+	p := provider(t, repositoryScope(server))
+	job := server.Queue(control.JobSpec{Labels: []string{"x"}})[0]
+
+	for i := range limit - limit/10 {
+		if _, err := p.Find(t.Context(), "nobody", 0); !workload.Is(err, workload.NotFound) {
+			t.Fatalf("call %d: %v", i, err)
+		}
+	}
+
+	if _, err := p.Find(t.Context(), "nobody", 0); !workload.Is(err, workload.RateLimited) {
+		t.Errorf("a listing with little left: %v", err)
+	}
+
+	if _, err := p.Find(t.Context(), "nobody", time.Hour); !workload.Is(err, workload.NotFound) {
+		t.Errorf("a listing that is there: %v", err)
+	}
+
+	if _, err := p.Job(t.Context(), githubtest.Repo, fmt.Sprint(job.ID)); !workload.Is(err, workload.RateLimited) {
+		t.Errorf("a job with little left: %v", err)
+	}
+
+	issued, err := p.Issue(t.Context(), request("must"))
+	if err != nil {
+		t.Fatalf("Issue: %v", err)
+	}
+
+	if err := p.Deregister(t.Context(), issued.RunnerID); err != nil {
+		t.Errorf("Deregister: %v", err)
+	}
+}
+
+// counting counts the tries by method.
+type counting struct {
+	next http.RoundTripper
+	mu   sync.Mutex
+	got  map[string]int
+}
+
+func (c *counting) RoundTrip(r *http.Request) (*http.Response, error) {
+	c.mu.Lock()
+	c.got[r.Method]++
+	c.mu.Unlock()
+
+	return c.next.RoundTrip(r)
+}
+
+func counted(t *testing.T, config *workload.GitHubConfig) (workload.Provider, *counting) {
+	t.Helper()
+
+	count := &counting{got: map[string]int{}}
+
+	p, err := github.New(workload.Config{GitHub: config, Transport: func(next http.RoundTripper) http.RoundTripper {
+		count.next = next
+
+		return count
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return p, count
+}
+
+func TestOutagesAreRetriedUnlessSomethingIsMade(t *testing.T) {
+	t.Parallel()
+
+	server := githubtest.New(t, sim.Options{Faults: control.Faults{ServerError: 1}})
+	p, count := counted(t, repositoryScope(server))
+
+	_, findErr := p.Find(t.Context(), "x", 0)
+	_, issueErr := p.Issue(t.Context(), request("x"))
+
+	for name, err := range map[string]error{"Find": findErr, "Deregister": p.Deregister(t.Context(), "5"), "Issue": issueErr} {
+		if err == nil || workload.KindOf(err) != "" || !strings.Contains(err.Error(), "502") {
+			t.Errorf("%s: %v, want a transient error", name, err)
+		}
+	}
+
+	if diff := cmp.Diff(map[string]int{"GET": 3, "DELETE": 3, "POST": 1}, count.got); diff != "" {
+		t.Errorf("tries (-want +got):\n%s", diff)
+	}
+}
+
+func TestListingIsSharedAndPaged(t *testing.T) {
+	t.Parallel()
+
+	const many = 120
+
+	server := githubtest.New(t, sim.Options{})
+	p, count := counted(t, repositoryScope(server))
+
+	for i := range many {
+		if _, err := p.Issue(t.Context(), request(fmt.Sprintf("many-%03d", i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	var group sync.WaitGroup
+	for i := range many {
+		group.Go(func() {
+			if _, err := p.Find(t.Context(), fmt.Sprintf("many-%03d", i), time.Minute); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+
+	group.Wait()
+
+	if count.got["GET"] != 2 {
+		t.Errorf("%d calls listed two pages", count.got["GET"])
+	}
+
+	if all, err := p.Runners(t.Context(), "many-11"); err != nil || len(all) != 10 || all[0].Name != "many-110" {
+		t.Errorf("Runners = %v, %v", all, err)
+	}
+}
+
+func TestListingAge(t *testing.T) {
+	t.Parallel()
+
+	server := githubtest.New(t, sim.Options{})
+	clk := clocktesting.NewFakeClock(time.Now())
+	count := &counting{got: map[string]int{}}
+
+	p, err := github.NewWithClock(workload.Config{
+		GitHub: repositoryScope(server), Transport: func(next http.RoundTripper) http.RoundTripper {
+			count.next = next
+
+			return count
+		},
+	}, clk)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for _, step := range []struct {
+		wait, age time.Duration
+		calls     int
+	}{
+		{0, time.Minute, 1},
+		{59 * time.Second, time.Minute, 1},
+		{2 * time.Second, time.Minute, 2},
+		{time.Second, 2 * time.Second, 2},
+		{time.Second, 0, 3},
+	} {
+		clk.Step(step.wait)
+
+		if _, err := p.Find(t.Context(), "x", step.age); !workload.Is(err, workload.NotFound) {
+			t.Fatal(err)
+		}
+
+		if count.got["GET"] != step.calls {
+			t.Errorf("%s later, at most %s old: %d calls, want %d", step.wait, step.age, count.got["GET"], step.calls)
+		}
+	}
+}
+
+// A token must not follow a redirect to a host that nobody configured.
+func TestCredentialsStayHome(t *testing.T) {
+	t.Parallel()
+
+	var strayed atomic.Int32
+
+	foreign := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { strayed.Add(1) }))
+	defer foreign.Close()
+
+	home := httptest.NewServer(http.RedirectHandler(foreign.URL, http.StatusTemporaryRedirect))
+	defer home.Close()
+
+	p := provider(t, &workload.GitHubConfig{Token: githubtest.PAT, Organization: "acme", APIURL: home.URL})
+
+	_, err := p.Find(t.Context(), "x", 0)
+	if err == nil || strayed.Load() != 0 || strings.Contains(err.Error(), githubtest.PAT) {
+		t.Errorf("%d calls strayed, error %v", strayed.Load(), err)
+	}
+}
+
+func TestUnreachable(t *testing.T) {
+	t.Parallel()
+
+	gone := httptest.NewServer(http.NotFoundHandler())
+	gone.Close()
+
+	p := provider(t, &workload.GitHubConfig{Token: githubtest.PAT, Organization: "acme", APIURL: gone.URL})
+
+	err := p.Validate(t.Context())
+	if err == nil || workload.KindOf(err) != "" || !strings.Contains(err.Error(), "connection refused") {
+		t.Errorf("Validate: %v, want a transient error that says what is wrong", err)
+	}
+}
+
+func TestTimeout(t *testing.T) {
+	t.Parallel()
+
+	release := make(chan struct{})
+	slow := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
+
+	defer slow.Close()
+	defer close(release)
+
+	p, err := github.New(workload.Config{
+		GitHub:  &workload.GitHubConfig{Token: githubtest.PAT, Organization: "acme", APIURL: slow.URL},
+		Timeout: 20 * time.Millisecond,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if _, err := p.Issue(t.Context(), request("x")); err == nil || workload.KindOf(err) != "" {
+		t.Errorf("Issue: %v, want a transient error", err)
+	}
+}
+
+func TestRedact(t *testing.T) {
+	t.Parallel()
+
+	config := &workload.GitHubConfig{Token: "an-odd-token"}
+
+	for text, want := range map[string]string{
+		"token an-odd-token is bad":                                         "token REDACTED is bad",
+		"ghs_16C7e42F292c6912E7710c838347Ae178B4a":                          "REDACTED",
+		"Authorization: Bearer eyJhbGciOi.eyJpc.sig-_":                      "Authorization: REDACTED",
+		"Get https://me:pw@host/x?access_token=abcdefghijklmnopqrst&page=2": "Get https:REDACTEDhost/x?REDACTED&page=2",
+		"listing runners of acme/app: status 502":                           "listing runners of acme/app: status 502",
+		"the token is wrong, expired or revoked":                            "the token is wrong, expired or revoked",
+	} {
+		if got := github.Redact(config, text); got != want {
+			t.Errorf("Redact(%q) = %q, want %q", text, got, want)
+		}
+	}
+}

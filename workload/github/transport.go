@@ -1,0 +1,195 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package github
+
+import (
+	"context"
+	"crypto/rsa"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/bradleyfalzon/ghinstallation/v2"
+	"github.com/golang-jwt/jwt/v4"
+	"k8s.io/utils/clock"
+
+	"github.com/hyperfleet/hyperfleet/workload"
+)
+
+const (
+	// maxTries of a call that may be repeated, with retryPause before the second try and
+	// twice that before the third.
+	maxTries   = 3
+	retryPause = 200 * time.Millisecond
+	// maxDrain of a body that is read only so that its connection can be used again.
+	maxDrain = 64 << 10
+)
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+// RoundTrip calls the function.
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// transport gives the chain a call goes through: guard, credentials, retry, the caller's
+// wrapping (metrics, traces), the budget's look at the answer, the network. The network's
+// part is the process's shared transport, so that providers come and go without leaving
+// connections behind.
+func (p *provider) transport(config workload.Config) (http.RoundTripper, error) {
+	var next http.RoundTripper = observing(http.DefaultTransport, p.budget)
+	if config.Transport != nil {
+		next = config.Transport(next)
+	}
+
+	next = retrying(next, p.clock)
+
+	app, err := gitHubApp(config.GitHub)
+	if err != nil {
+		return nil, err
+	}
+
+	if app == nil {
+		next = bearing(next, strings.TrimSpace(config.GitHub.Token))
+	} else if next, err = installation(next, app, p.urls.api); err != nil {
+		return nil, err
+	}
+
+	return guarding(next, p.urls), nil
+}
+
+// guarding refuses to carry credentials to any host but the configured ones, wherever a
+// redirect or a link may point.
+func guarding(next http.RoundTripper, where urls) http.RoundTripper {
+	allowed := map[string]bool{}
+
+	for _, text := range []string{where.api, where.registrationToken} {
+		if parsed, err := url.Parse(text); err == nil {
+			allowed[parsed.Scheme+"://"+parsed.Host] = true
+		}
+	}
+
+	return roundTripper(func(r *http.Request) (*http.Response, error) {
+		if !allowed[r.URL.Scheme+"://"+r.URL.Host] {
+			if r.Body != nil {
+				_ = r.Body.Close()
+			}
+
+			return nil, fmt.Errorf("%w: %s", errForeignHost, r.URL.Host)
+		}
+
+		return next.RoundTrip(r)
+	})
+}
+
+func bearing(next http.RoundTripper, token string) http.RoundTripper {
+	return roundTripper(func(r *http.Request) (*http.Response, error) {
+		r = r.Clone(r.Context())
+		r.Header.Set("Authorization", "Bearer "+token)
+
+		return next.RoundTrip(r)
+	})
+}
+
+// installation authenticates as an App's installation. Its tokens last an hour and are
+// renewed a minute before their end.
+func installation(next http.RoundTripper, app *workload.GitHubApp, api string) (http.RoundTripper, error) {
+	key, err := jwt.ParseRSAPrivateKeyFromPEM(app.PrivateKey)
+	if err != nil {
+		return nil, rejected(ReasonCredentials,
+			"the GitHub App's privateKey is not an RSA private key in PEM: download one on the App's settings page")
+	}
+
+	apps, err := ghinstallation.NewAppsTransportWithOptions(next, 0,
+		ghinstallation.WithSigner(signer{issuer: strings.TrimSpace(app.AppID), key: key}))
+	if err != nil {
+		return nil, rejected(ReasonCredentials, "the GitHub App's credentials cannot be used: "+err.Error())
+	}
+
+	apps.BaseURL = api
+
+	return ghinstallation.NewFromAppsTransport(apps, app.InstallationID), nil
+}
+
+// signer signs as an App that is known by its id or its client id; the library knows
+// numeric ids only.
+type signer struct {
+	issuer string
+	key    *rsa.PrivateKey
+}
+
+// Sign signs the library's claims with the App's own issuer.
+func (s signer) Sign(claims jwt.Claims) (string, error) {
+	if registered, ok := claims.(*jwt.RegisteredClaims); ok {
+		registered.Issuer = s.issuer
+	}
+
+	text, err := jwt.NewWithClaims(jwt.SigningMethodRS256, claims).SignedString(s.key)
+	if err != nil {
+		return "", fmt.Errorf("sign the App's token: %w", err)
+	}
+
+	return text, nil
+}
+
+// observing tells the budget of every answer, but for those to the App itself: they count
+// against another limit than its installation's calls.
+func observing(next http.RoundTripper, spent *budget) http.RoundTripper {
+	return roundTripper(func(r *http.Request) (*http.Response, error) {
+		resp, err := next.RoundTrip(r)
+		if err == nil && !strings.HasSuffix(r.URL.Path, "/access_tokens") {
+			spent.observe(resp.Header)
+		}
+
+		return resp, err //nolint:wrapcheck // a round tripper hands errors on
+	})
+}
+
+// retrying repeats reads and deletions that the network or a server's outage kept from
+// an answer. A POST is never repeated: it may have made something.
+func retrying(next http.RoundTripper, clk clock.Clock) http.RoundTripper {
+	return roundTripper(func(r *http.Request) (*http.Response, error) {
+		if r.Method != http.MethodGet && r.Method != http.MethodDelete {
+			return next.RoundTrip(r)
+		}
+
+		for try := 1; ; try++ {
+			resp, err := next.RoundTrip(r.Clone(r.Context()))
+			if try == maxTries || r.Context().Err() != nil || err == nil && !outage(resp.StatusCode) {
+				return resp, err //nolint:wrapcheck // a round tripper hands errors on
+			}
+
+			if err == nil {
+				_, _ = io.CopyN(io.Discard, resp.Body, maxDrain)
+				_ = resp.Body.Close()
+			}
+
+			if err := pause(r.Context(), clk, retryPause<<(try-1)); err != nil {
+				return nil, err
+			}
+		}
+	})
+}
+
+func outage(status int) bool {
+	switch status {
+	case http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return true
+	default:
+		return false
+	}
+}
+
+func pause(ctx context.Context, clk clock.Clock, wait time.Duration) error {
+	timer := clk.NewTimer(wait)
+	defer timer.Stop()
+
+	select {
+	case <-timer.C():
+		return nil
+	case <-ctx.Done():
+		return ctx.Err() //nolint:wrapcheck // a round tripper hands errors on
+	}
+}
