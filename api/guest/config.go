@@ -114,6 +114,9 @@ const (
 	ReasonRegistrationError = "RegistrationFailed"
 	ReasonRunnerFailed      = "RunnerFailed"
 	ReasonTerminated        = "Terminated"
+	// ReasonAttestationUnavailable: the configuration wants an identity that this
+	// machine has no means to prove.
+	ReasonAttestationUnavailable = "AttestationUnavailable"
 )
 
 // Report says what the bootstrap service does. It never holds a credential.
@@ -127,6 +130,9 @@ type Report struct {
 
 // Duration is a time.Duration written as Go writes it, e.g. "30m0s".
 type Duration time.Duration
+
+// Value is the duration as the time package has it.
+func (d Duration) Value() time.Duration { return time.Duration(d) }
 
 // MarshalText writes the duration.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }

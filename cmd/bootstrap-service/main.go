@@ -1,0 +1,56 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Command bootstrap-service runs inside a machine: it runs one CI runner for one job,
+// reports its phases and powers the machine off. See package guest.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	api "github.com/hyperfleet/hyperfleet/api/guest"
+	"github.com/hyperfleet/hyperfleet/guest"
+)
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+// run returns the exit code: 0 Finished, 1 Failed, 2 for wrong arguments.
+func run(args []string, stdout, stderr io.Writer) int {
+	flags := flag.NewFlagSet("bootstrap-service", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	config := flags.String("config", api.ConfigPath, "the runner's configuration; it is deleted once it is read")
+	root := flags.String("root", "/", "put before every absolute path; with another one than / the machine is never powered off")
+	keepOn := flags.Bool("no-poweroff", false, "leave the machine on at the end")
+
+	if err := flags.Parse(args); err != nil {
+		return 2
+	}
+
+	if flags.NArg() > 0 {
+		fmt.Fprintf(stderr, "bootstrap-service: unknown argument %q: see --help\n", flags.Arg(0))
+
+		return 2
+	}
+
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer cancel()
+
+	opts := guest.Options{ConfigPath: *config, Root: *root, Log: slog.New(slog.NewJSONHandler(stdout, nil))}
+	if filepath.Clean(*root) == "/" && !*keepOn {
+		opts.PowerOff = guest.PowerOff
+	}
+
+	if guest.New(opts).Run(ctx).Phase == api.PhaseFailed {
+		return 1
+	}
+
+	return 0
+}

@@ -1,0 +1,216 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package guest
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"path"
+	"regexp"
+	"strings"
+
+	"github.com/hyperfleet/hyperfleet/api/guest"
+)
+
+// MaxConfigBytes is the largest configuration that is read.
+const MaxConfigBytes = 256 << 10
+
+// platformGitHub is the workload type that this service can run.
+const platformGitHub = "github-actions"
+
+// Defaults of document 000 for what the configuration leaves open.
+const (
+	defaultInstallPath  = "/opt/actions-runner"
+	defaultWorkDir      = "/tmp/runner-work"
+	defaultConfigScript = "config.sh"
+	defaultRunScript    = "run.sh"
+)
+
+// ParseConfig reads and checks a configuration, and fills in defaults. Unknown fields,
+// anything after the JSON object, and values that cannot work are errors in words; they
+// name fields and never hold a credential.
+func ParseConfig(data []byte) (*guest.Config, error) {
+	if len(data) > MaxConfigBytes {
+		return nil, fmt.Errorf("the file has more than %d bytes", MaxConfigBytes)
+	}
+
+	if len(bytes.TrimSpace(data)) == 0 {
+		return nil, errors.New("the file is empty")
+	}
+
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.DisallowUnknownFields()
+
+	var c guest.Config
+	if err := dec.Decode(&c); err != nil {
+		return nil, jsonError(err)
+	}
+
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("text follows the end of the JSON object")
+	}
+
+	setDefaults(&c)
+
+	return &c, validate(&c)
+}
+
+// jsonError says what is wrong without quoting values, which may be credentials.
+func jsonError(err error) error {
+	var (
+		syntax *json.SyntaxError
+		typed  *json.UnmarshalTypeError
+	)
+
+	switch {
+	case errors.As(err, &syntax):
+		return fmt.Errorf("not valid JSON at byte %d", syntax.Offset)
+	case errors.As(err, &typed):
+		return fmt.Errorf("field %q has the wrong type: it must be a %s", typed.Field, typed.Type)
+	case strings.HasPrefix(err.Error(), "json: unknown field "):
+		return errors.New(strings.TrimPrefix(err.Error(), "json: ")) //nolint:err113 // the decoder's own words, which name the field
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return errors.New("not valid JSON: it ends too early")
+	default: // times and durations quote what they were given
+		return errors.New("a time or duration cannot be read: write expires_at as 2006-01-02T15:04:05Z and timeouts as 30m0s")
+	}
+}
+
+func setDefaults(c *guest.Config) {
+	for _, d := range []struct {
+		field *string
+		value string
+	}{
+		{&c.Runner.InstallPath, defaultInstallPath},
+		{&c.Runner.WorkDir, defaultWorkDir},
+		{&c.Runner.ConfigScript, defaultConfigScript},
+		{&c.Runner.RunScript, defaultRunScript},
+	} {
+		if *d.field == "" {
+			*d.field = d.value
+		}
+	}
+}
+
+var sha256Hex = regexp.MustCompile(`^[0-9a-fA-F]{64}$`)
+
+// validate finds the first thing that cannot work.
+func validate(c *guest.Config) error {
+	switch {
+	case c.Method == "":
+		return errors.New("method is missing")
+	case c.Method != guest.MethodRunnerToken:
+		return fmt.Errorf("method %q is not known to this bootstrap service: use %s", c.Method, guest.MethodRunnerToken)
+	case c.Platform == "":
+		return errors.New("platform is missing")
+	case c.Platform != platformGitHub:
+		return fmt.Errorf("platform %q is not known to this bootstrap service: use %s", c.Platform, platformGitHub)
+	case c.RunnerName == "":
+		return errors.New("runner_name is missing")
+	case c.JITConfig == "" && c.RunnerToken == "":
+		return errors.New("the credential is missing: neither jit_config nor runner_token is set")
+	case c.JITConfig == "" && c.RegistrationURL == "":
+		return errors.New("registration_url is missing: runner_token needs it")
+	case c.IdleTimeout < 0, c.JobTimeout < 0:
+		return errors.New("idle_timeout and job_timeout must not be negative")
+	}
+
+	for name, value := range map[string]string{"registration_url": c.RegistrationURL, "runner.download_url": c.Runner.DownloadURL} {
+		if value != "" && !isHTTP(value) {
+			return fmt.Errorf("%s is not an http or https URL", name)
+		}
+	}
+
+	if err := validatePaths(&c.Runner); err != nil {
+		return err
+	}
+
+	return validateReport(c.Report)
+}
+
+func validatePaths(r *guest.Runner) error {
+	if r.DownloadSHA256 != "" && !sha256Hex.MatchString(r.DownloadSHA256) {
+		return errors.New("runner.download_sha256 must be 64 hexadecimal digits")
+	}
+
+	for name, p := range map[string]string{"runner.install_path": r.InstallPath, "runner.work_dir": r.WorkDir} {
+		if !path.IsAbs(p) || path.Clean(p) == "/" || strings.ContainsRune(p, 0) {
+			return fmt.Errorf("%s %q must be an absolute path below /", name, p)
+		}
+	}
+
+	for name, p := range map[string]string{"runner.config_script": r.ConfigScript, "runner.run_script": r.RunScript} {
+		if path.IsAbs(p) || path.Clean(p) == ".." || strings.HasPrefix(path.Clean(p), "../") || strings.ContainsRune(p, 0) {
+			return fmt.Errorf("%s %q must be a path in runner.install_path", name, p)
+		}
+	}
+
+	return nil
+}
+
+// validateReport keeps the report's token off unencrypted networks.
+func validateReport(r *guest.ReportTo) error {
+	if r == nil {
+		return nil
+	}
+
+	u, err := url.Parse(r.URL)
+	if err != nil || u.Host == "" {
+		return errors.New("report.url is not a URL")
+	}
+
+	loopback := u.Hostname() == "localhost"
+	if ip := net.ParseIP(u.Hostname()); ip != nil {
+		loopback = ip.IsLoopback()
+	}
+
+	if u.Scheme != "https" && (u.Scheme != "http" || !loopback) {
+		return errors.New("report.url must begin with https://")
+	}
+
+	if r.Token == "" {
+		return errors.New("report.token is missing")
+	}
+
+	return nil
+}
+
+func isHTTP(text string) bool {
+	u, err := url.Parse(text)
+
+	return err == nil && u.Host != "" && (u.Scheme == "https" || u.Scheme == "http")
+}
+
+// takeConfig reads the configuration and deletes it: it holds a credential. It is
+// deleted even if it cannot be used.
+func takeConfig(file string) (*guest.Config, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, fmt.Errorf("open runner configuration: %w", err)
+	}
+
+	data, err := io.ReadAll(io.LimitReader(f, MaxConfigBytes+1))
+	_ = f.Close()
+
+	if rmErr := os.Remove(file); rmErr != nil {
+		return nil, fmt.Errorf("remove runner configuration after reading it: %w", rmErr)
+	}
+
+	if err != nil {
+		return nil, fmt.Errorf("read runner configuration: %w", err)
+	}
+
+	c, err := ParseConfig(data)
+	if err != nil {
+		return nil, fmt.Errorf("runner configuration %s: %w", file, err)
+	}
+
+	return c, nil
+}

@@ -1,0 +1,80 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package guest
+
+import (
+	"bytes"
+	"strings"
+	"sync"
+)
+
+// maxLine is where a line of the runner's output is cut.
+const maxLine = 8 << 10
+
+// lineWriter logs a program's output by lines, without credentials, and shows each line
+// to a function.
+type lineWriter struct {
+	service *Service
+	seen    func(line string)
+
+	mu   sync.Mutex
+	rest []byte
+	skip bool // the line was cut, its rest is dropped
+}
+
+func (s *Service) lines(seen func(string)) *lineWriter { return &lineWriter{service: s, seen: seen} }
+
+func (w *lineWriter) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	n := len(p)
+
+	for len(p) > 0 {
+		end := bytes.IndexByte(p, '\n')
+		if end < 0 {
+			w.keep(p)
+
+			break
+		}
+
+		w.keep(p[:end])
+		w.line()
+
+		p = p[end+1:]
+	}
+
+	return n, nil
+}
+
+func (w *lineWriter) keep(p []byte) {
+	if w.skip {
+		return
+	}
+
+	w.rest = append(w.rest, p[:min(len(p), maxLine-len(w.rest))]...)
+	w.skip = len(w.rest) == maxLine
+}
+
+func (w *lineWriter) line() {
+	text := strings.TrimRight(strings.ToValidUTF8(string(w.rest), "?"), "\r")
+	w.rest, w.skip = w.rest[:0], false
+	text = w.service.redact.clean(text)
+
+	if text != "" {
+		w.service.log.Info("runner: " + text)
+	}
+
+	w.seen(text)
+}
+
+// flush handles a last line without an end.
+func (w *lineWriter) flush() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	if len(w.rest) > 0 {
+		w.line()
+	}
+}

@@ -1,0 +1,251 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package guest
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hyperfleet/hyperfleet/api/guest"
+)
+
+// How hard a report is tried. The job never waits for it.
+const (
+	reportTimeout = 5 * time.Second
+	reportTries   = 4
+	reportPause   = 500 * time.Millisecond
+	reportQueue   = 32
+	// flushTimeout bounds how long the machine's end waits for reports.
+	flushTimeout = 15 * time.Second
+)
+
+// reporter writes each phase to the log and the status file, and sends it to the
+// operator in the background, in order.
+type reporter struct {
+	log    *slog.Logger
+	clock  Clock
+	status string // file
+
+	mu   sync.Mutex
+	last guest.Report
+
+	queue  chan guest.Report // nil without an endpoint
+	done   chan struct{}
+	stop   context.CancelFunc
+	client *http.Client
+	to     guest.ReportTo
+}
+
+func newReporter(log *slog.Logger, clock Clock, status string) *reporter {
+	return &reporter{log: log, clock: clock, status: status}
+}
+
+// connect begins to send to the operator's endpoint.
+func (r *reporter) connect(to *guest.ReportTo) error {
+	if to == nil {
+		return nil
+	}
+
+	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}}
+
+	if to.CABundle != "" {
+		roots := x509.NewCertPool()
+		if !roots.AppendCertsFromPEM([]byte(to.CABundle)) {
+			return errors.New("report.ca_bundle holds no certificate in PEM")
+		}
+
+		transport.TLSClientConfig.RootCAs = roots
+	}
+
+	r.to = *to
+	r.client = &http.Client{
+		Transport: transport,
+		Timeout:   reportTimeout,
+		// The token is for this host alone.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	r.queue, r.done = make(chan guest.Report, reportQueue), make(chan struct{})
+
+	ctx, cancel := context.WithCancel(context.Background())
+	r.stop = cancel
+
+	go r.sendAll(ctx)
+
+	return nil
+}
+
+// report tells a phase. A phase that was told already is not told again.
+func (r *reporter) report(phase guest.Phase, reason, message string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	if r.last.Phase == phase && r.last.Reason == reason {
+		return
+	}
+
+	r.last = guest.Report{Phase: phase, Reason: reason, Message: message, Time: r.clock.Now().UTC()}
+	text := "hyperfleet: phase=" + string(phase)
+
+	if reason != "" {
+		text += " reason=" + reason
+	}
+
+	r.log.Info(text, "phase", string(phase), "reason", reason, "message", message)
+
+	if err := writeStatus(r.status, r.last); err != nil {
+		r.log.Warn("cannot write the status file", "error", err.Error())
+	}
+
+	if r.queue == nil {
+		return
+	}
+
+	select {
+	case r.queue <- r.last:
+	default:
+		r.log.Warn("a report was dropped: the endpoint does not take them", "phase", string(phase))
+	}
+}
+
+// close sends what is left, for a bounded time.
+func (r *reporter) close() {
+	if r.queue == nil {
+		return
+	}
+
+	close(r.queue)
+
+	select {
+	case <-r.done:
+	case <-r.clock.After(flushTimeout):
+		r.log.Warn("the last report did not reach the operator in time")
+	}
+
+	r.stop()
+	<-r.done
+	r.client.CloseIdleConnections()
+}
+
+func (r *reporter) sendAll(ctx context.Context) {
+	defer close(r.done)
+
+	for report := range r.queue {
+		wait := reportPause
+
+		for try := 1; ; try++ {
+			again, err := r.send(ctx, report)
+			if err == nil {
+				break
+			}
+
+			r.log.Warn("cannot send a report", "phase", string(report.Phase), "try", try, "error", err.Error())
+
+			if !again || try == reportTries || pause(ctx, r.clock, wait) != nil {
+				break
+			}
+
+			wait *= 2
+		}
+	}
+}
+
+// send tells the endpoint once; again says that another try may help.
+func (r *reporter) send(ctx context.Context, report guest.Report) (again bool, err error) {
+	body, err := json.Marshal(report)
+	if err != nil {
+		return false, fmt.Errorf("write report: %w", err)
+	}
+
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.to.URL, bytes.NewReader(body))
+	if err != nil {
+		return false, fmt.Errorf("make report request: %w", err)
+	}
+
+	req.Header.Set("Authorization", "Bearer "+r.to.Token)
+	req.Header.Set("Content-Type", "application/json")
+
+	resp, err := r.client.Do(req)
+	if err != nil {
+		return ctx.Err() == nil, fmt.Errorf("send report: %w", err)
+	}
+
+	defer func() { _ = resp.Body.Close() }()
+
+	_, _ = io.CopyN(io.Discard, resp.Body, 64<<10)
+
+	if resp.StatusCode/100 == 2 {
+		return false, nil
+	}
+
+	again = resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusRequestTimeout
+
+	return again, fmt.Errorf("send report: the operator answered %s", resp.Status)
+}
+
+// writeStatus replaces the status file in one step, so that no reader sees half of it.
+func writeStatus(file string, report guest.Report) error {
+	data, err := json.Marshal(report)
+	if err != nil {
+		return fmt.Errorf("write status: %w", err)
+	}
+
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil { //nolint:gosec // holds no secrets; people may read it
+		return fmt.Errorf("make status directory: %w", err)
+	}
+
+	if err := os.WriteFile(file+".new", append(data, '\n'), 0o644); err != nil { //nolint:gosec // as above
+		return fmt.Errorf("write status: %w", err)
+	}
+
+	if err := os.Rename(file+".new", file); err != nil {
+		return fmt.Errorf("replace status: %w", err)
+	}
+
+	return nil
+}
+
+// redactor takes credentials out of texts.
+type redactor struct{ replacer *strings.Replacer }
+
+func newRedactor(c *guest.Config) redactor {
+	secrets := []string{c.JITConfig, c.RunnerToken}
+	if c.Report != nil {
+		secrets = append(secrets, c.Report.Token)
+	}
+
+	if c.SPIFFE != nil {
+		secrets = append(secrets, c.SPIFFE.JoinToken)
+	}
+
+	var pairs []string
+
+	for _, s := range secrets {
+		if len(s) >= 4 {
+			pairs = append(pairs, s, "***")
+		}
+	}
+
+	return redactor{strings.NewReplacer(pairs...)}
+}
+
+func (r redactor) clean(text string) string {
+	if r.replacer == nil {
+		return text
+	}
+
+	return r.replacer.Replace(text)
+}
