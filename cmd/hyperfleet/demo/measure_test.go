@@ -1,0 +1,203 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package demo
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/sim/github/control"
+)
+
+func TestCountJobs(t *testing.T) {
+	t.Parallel()
+
+	at := func(s int64) time.Time { return time.Unix(s, 0) }
+	got := countJobs([]control.Job{
+		{Status: "queued", QueuedAt: at(1)},
+		{Status: "waiting", QueuedAt: at(1)},
+		{Status: "in_progress", QueuedAt: at(2)},
+		{Status: "completed", Conclusion: "success", QueuedAt: at(3), CompletedAt: at(9)},
+		{Status: "completed", Conclusion: "failure", QueuedAt: at(4), CompletedAt: at(8)},
+		{Status: "completed", Conclusion: "cancelled", QueuedAt: at(5), CompletedAt: at(7)},
+	})
+	want := jobCounts{
+		queued: 2, running: 1, succeeded: 1, failed: 2,
+		starts: []time.Time{at(1), at(1), at(2), at(3), at(4), at(5)}, ends: []time.Time{at(9), at(8), at(7)},
+	}
+
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(jobCounts{})); diff != "" {
+		t.Error(diff)
+	}
+
+	if got.over() != 3 || !latest(got.ends).Equal(at(9)) || !latest(nil).IsZero() {
+		t.Errorf("%d over, the last at %v", got.over(), latest(got.ends))
+	}
+}
+
+func TestHypervisorSince(t *testing.T) {
+	t.Parallel()
+
+	before := hypervisorState{
+		vms: map[int]vmState{
+			100: {label: "100 accounting", fingerprint: "a"},
+			101: {label: "101 lookalike", fingerprint: "b"},
+			102: {label: "102 old", fingerprint: "c"},
+		},
+		isos: []string{"local:iso/debian.iso"},
+	}
+	tests := []struct {
+		name    string
+		now     hypervisorState
+		vms     []string
+		isos    []string
+		touched int
+	}{
+		{name: "as before", now: before},
+		{
+			name: "new ones are ours", isos: []string{"local:iso/hyperfleet-1.iso"}, vms: []string{"100000 demo-a"},
+			now: hypervisorState{
+				vms: map[int]vmState{
+					100: before.vms[100], 101: before.vms[101], 102: before.vms[102], 100000: {label: "100000 demo-a"},
+				},
+				isos: append([]string{"local:iso/hyperfleet-1.iso"}, before.isos...),
+			},
+		},
+		{
+			name: "changed and removed ones of others are touched", touched: 2,
+			now: hypervisorState{
+				vms: map[int]vmState{100: {fingerprint: "x"}, 101: before.vms[101]}, isos: before.isos,
+			},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+
+			vms, isos, touched := tt.now.since(before)
+			if diff := cmp.Diff(tt.vms, vms) + cmp.Diff(tt.isos, isos); diff != "" || touched != tt.touched {
+				t.Errorf("%d touched, want %d; %s", touched, tt.touched, diff)
+			}
+		})
+	}
+}
+
+func TestParsePeak(t *testing.T) {
+	t.Parallel()
+
+	for status, want := range map[string]float64{
+		"Name:\thyperfleet\nVmPeak:\t  999 kB\nVmHWM:\t    2048 kB\nVmRSS:\t 1 kB\n": 2 << 20,
+		"Name:\tx\n":         0,
+		"VmHWM:\tmany kB\n":  0,
+		"VmHWM:\t     1 kB":  1024,
+		"":                   0,
+		"\nVmHWM:\n":         0,
+		"XVmHWM:\t 4096 kB ": 0,
+	} {
+		if got := parsePeak(status); got != want {
+			t.Errorf("parsePeak(%q) = %g, want %g", status, got, want)
+		}
+	}
+
+	if _, err := os.Stat("/proc/self/status"); err == nil && peakMemory(os.Getpid()) < 1<<20 {
+		t.Errorf("peak of this process: %g bytes", peakMemory(os.Getpid()))
+	}
+}
+
+func TestReadExports(t *testing.T) {
+	t.Parallel()
+
+	path := filepath.Join(t.TempDir(), "sim.log")
+	text := "starting\nexport A_URL=http://127.0.0.1:1\nexport B='it'\\''s'\nexport C=\"two words\"\nexport broken\n"
+
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	got, err := readExports(path, "A_URL", "B")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	want := map[string]string{"A_URL": "http://127.0.0.1:1", "B": "it's", "C": "two words"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+
+	if _, err := readExports(path, "A_URL", "D"); !errors.Is(err, errNotYet) {
+		t.Errorf("error %v, want that D is not there yet", err)
+	}
+
+	if _, err := readExports(path + ".none"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("error %v, want that there is no file", err)
+	}
+}
+
+func TestWhyNotReady(t *testing.T) {
+	t.Parallel()
+
+	pool := func(generation int64, conditions ...metav1.Condition) *v1alpha1.RunnerPool {
+		return &v1alpha1.RunnerPool{
+			ObjectMeta: metav1.ObjectMeta{Generation: generation},
+			Status:     v1alpha1.RunnerPoolStatus{Conditions: conditions},
+		}
+	}
+	ready := metav1.Condition{Type: "Ready", Status: metav1.ConditionTrue, ObservedGeneration: 2}
+	not := metav1.Condition{
+		Type: "Ready", Status: metav1.ConditionFalse, ObservedGeneration: 2, Reason: "SecretNotFound", Message: "make it",
+	}
+
+	tests := []struct {
+		name string
+		pool *v1alpha1.RunnerPool
+		want string
+	}{
+		{name: "ready", pool: pool(2, ready)},
+		{name: "not looked at", pool: pool(1), want: "the operator has not looked at it yet"},
+		{name: "stale", pool: pool(3, ready), want: "the operator has not looked at its last change yet"},
+		{name: "why", pool: pool(2, not), want: "SecretNotFound: make it"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+
+			if got := whyNotReady(tt.pool); got != tt.want {
+				t.Errorf("%q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestExplainNamesWhatIsLeft(t *testing.T) {
+	t.Parallel()
+
+	var claims []string
+	for range 12 {
+		claims = append(claims, "demo-a Terminating")
+	}
+
+	s := &stack{left: moments{claimNames: claims, isoNames: []string{"pve1 local:iso/x.iso"}}}
+	got := s.explain(&Report{Problems: []string{"12 claims are left"}}, nil)
+
+	for _, want := range []string{
+		"FAILED\n  - 12 claims are left\n", "  claims left:\n    - demo-a Terminating\n", "    - and 2 more\n",
+		"  ISOs left:\n    - pve1 local:iso/x.iso\n",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q is not in:\n%s", want, got)
+		}
+	}
+
+	if strings.Contains(got, "VMs left") {
+		t.Errorf("names what is not left:\n%s", got)
+	}
+}
