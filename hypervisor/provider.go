@@ -8,6 +8,8 @@ import (
 	"crypto/tls"
 	"net/http"
 	"time"
+
+	"k8s.io/utils/clock"
 )
 
 // Provider is one connected hypervisor environment. It is safe for concurrent use.
@@ -107,6 +109,11 @@ type Options struct {
 	// Claimed gives the ids that claims already hold, so that they are not given again
 	// after a restart. It is asked once, before the first id is given. May be nil.
 	Claimed func(context.Context) ([]int, error)
+	// SnippetsPath is the directory where the snippets storage of cloud-init source
+	// builtin is mounted; empty means that the source can't be used.
+	SnippetsPath string
+	// Clock tells the time. Default: the real one.
+	Clock clock.WithTicker
 }
 
 // Info is what Check saw.

@@ -1,0 +1,291 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+)
+
+// APIError is an error answer of Proxmox. Its text stands in the reason phrase of the
+// status line, from PVE 8.4 on also in the body.
+type APIError struct {
+	Method, Path string
+	Status       int
+	// Reason is the text, e.g. "VM is locked (clone)".
+	Reason string
+	// Fields are the parameters refused (status 400), by name.
+	Fields map[string]string
+}
+
+// Error gives the text with the parameters refused.
+func (e *APIError) Error() string {
+	text := fmt.Sprintf("%s %s: %d %s", e.Method, e.Path, e.Status, e.Reason)
+	for _, name := range slices.Sorted(maps.Keys(e.Fields)) {
+		text += fmt.Sprintf(" %s: %s", name, e.Fields[name])
+	}
+
+	return text
+}
+
+const maxErrorBody = 64 << 10
+
+// readAPIError makes an APIError of an answer and closes its body.
+func readAPIError(req *http.Request, res *http.Response) *APIError {
+	defer func() { _ = res.Body.Close() }()
+
+	e := &APIError{Method: req.Method, Path: apiPath(req), Status: res.StatusCode}
+
+	// Status is "500 can't lock file ..."; the code is cut off.
+	_, e.Reason, _ = strings.Cut(res.Status, " ")
+
+	var body struct {
+		Message string            `json:"message"`
+		Errors  map[string]string `json:"errors"`
+	}
+
+	raw, err := io.ReadAll(io.LimitReader(res.Body, maxErrorBody))
+	if err == nil && json.Unmarshal(bytes.TrimSpace(raw), &body) == nil {
+		e.Fields = body.Errors
+
+		if message := strings.TrimSpace(body.Message); message != "" {
+			e.Reason = message
+		}
+	}
+
+	if e.Reason == "" {
+		e.Reason = http.StatusText(e.Status)
+	}
+
+	return e
+}
+
+// Statuses that Proxmox's node-to-node proxy answers with (AnyEvent::HTTP).
+const (
+	statusProxyConnect = 595
+	statusProxySend    = 596
+	statusProxyOther   = 599
+)
+
+// retryable tells whether a status says that another try may be answered.
+func retryable(status int) bool {
+	switch status {
+	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return true
+	default:
+		return status >= statusProxyConnect && status <= statusProxyOther
+	}
+}
+
+// errorWord maps a text of Proxmox to what it means for the caller.
+type errorWord struct {
+	text   string
+	kind   hypervisor.Kind
+	reason string
+}
+
+// Reasons of errors, shown to people.
+const (
+	reasonLocked      = "Locked"
+	reasonStorageFull = "StorageFull"
+	reasonGone        = "NotFound"
+	reasonTaken       = "IDTaken"
+	reasonChanged     = "ChangedMeanwhile"
+	reasonRunning     = "StillRunning"
+	reasonNoSpace     = "NoMemory"
+)
+
+// errorWords are the texts of qemu-server, pve-storage and pve-cluster, in order: the
+// first that is found counts.
+func errorWords() []errorWord {
+	return []errorWord{
+		{"config file already exists", hypervisor.IDTaken, reasonTaken},
+		{"already exists on node", hypervisor.IDTaken, reasonTaken},
+		{"got timeout", hypervisor.Busy, reasonLocked},
+		{"got lock request timeout", hypervisor.Busy, reasonLocked},
+		{"VM is locked", hypervisor.Busy, reasonLocked},
+		{"can't lock file", hypervisor.Busy, reasonLocked},
+		{"detected modified configuration", hypervisor.Busy, reasonChanged},
+		{"is running - destroy failed", hypervisor.Busy, reasonRunning},
+		{"no space left", hypervisor.NoCapacity, reasonStorageFull},
+		{"No space left", hypervisor.NoCapacity, reasonStorageFull},
+		{"insufficient free space", hypervisor.NoCapacity, reasonStorageFull},
+		{"not enough free space", hypervisor.NoCapacity, reasonStorageFull},
+		{"out of space", hypervisor.NoCapacity, reasonStorageFull},
+		{"Cannot allocate memory", hypervisor.NoCapacity, reasonNoSpace},
+		{"no such task", hypervisor.NotFound, reasonGone},
+	}
+}
+
+// noConfig matches the answer about a VM that is not on the node asked.
+var noConfig = regexp.MustCompile( //nolint:gochecknoglobals // a constant
+	`Configuration file 'nodes/[^/]+/qemu-server/[0-9]+\.conf' does not exist`)
+
+// kindOfText gives what a text of Proxmox means, with a reason for people.
+func kindOfText(text string) (hypervisor.Kind, string) {
+	if noConfig.MatchString(text) {
+		return hypervisor.NotFound, reasonGone
+	}
+
+	for _, word := range errorWords() {
+		if strings.Contains(text, word.text) {
+			return word.kind, word.reason
+		}
+	}
+
+	return "", ""
+}
+
+// vmIDTaken matches the parameter error about an id in use.
+var vmIDTaken = regexp.MustCompile(`VM [0-9]+ already exists`) //nolint:gochecknoglobals // a constant
+
+// busyAfter is how long to leave a busy lock alone; the client adds jitter.
+const busyAfter = time.Second
+
+// classify makes a hypervisor.Error of what a call gave. doing says what was attempted,
+// as in "clone template 9001".
+func (c *client) classify(doing, method string, err error) error {
+	if err == nil {
+		return nil
+	}
+
+	var known *hypervisor.Error
+	if errors.As(err, &known) || errors.Is(err, context.Canceled) {
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+
+	if answer, ok := errors.AsType[*APIError](err); ok {
+		return c.classifyAnswer(doing, method, answer)
+	}
+
+	return c.classifyTransport(doing, method, err)
+}
+
+func (c *client) classifyAnswer(doing, method string, answer *APIError) error {
+	e := &hypervisor.Error{Message: doing, Err: answer}
+
+	switch {
+	case answer.Status == http.StatusUnauthorized:
+		e.Kind, e.Reason = hypervisor.Rejected, "AuthenticationFailed"
+		e.Message = fmt.Sprintf("%s: Proxmox refuses the credentials of %s: check the id and the secret, "+
+			"and that neither user nor token is disabled or expired", doing, c.who())
+	case answer.Status == http.StatusForbidden:
+		e.Kind, e.Reason, e.Message = hypervisor.Rejected, "PermissionDenied", doing+": "+c.permissionMend(answer.Reason)
+	case answer.Status == http.StatusTooManyRequests:
+		e.Kind, e.Reason, e.After = hypervisor.Busy, "TooManyRequests", c.jitter(busyAfter)
+	case retryable(answer.Status):
+		e.Kind, e.Reason = outcome(method), "ProxyError"
+	case answer.Status == http.StatusNotImplemented:
+		e.Kind, e.Reason = hypervisor.Rejected, "NotImplemented"
+	case answer.Status == http.StatusBadRequest:
+		e.Kind, e.Reason = hypervisor.Rejected, "ParameterRefused"
+
+		if vmIDTaken.MatchString(answer.Error()) {
+			e.Kind, e.Reason = hypervisor.IDTaken, reasonTaken
+		}
+	default:
+		e.Kind, e.Reason = kindOfText(answer.Reason)
+		if e.Kind == hypervisor.Busy {
+			e.After = c.jitter(busyAfter)
+		}
+	}
+
+	return e
+}
+
+// outcome is what a call without an answer means: a read can be tried again, of a write
+// it isn't known whether it had its effect.
+func outcome(method string) hypervisor.Kind {
+	if method == http.MethodGet {
+		return hypervisor.Unavailable
+	}
+
+	return hypervisor.UnknownOutcome
+}
+
+func (c *client) classifyTransport(doing, method string, err error) error {
+	if certificate, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return &hypervisor.Error{
+			Kind: hypervisor.Rejected, Reason: "CertificateUntrusted", Err: err,
+			Message: fmt.Sprintf("%s: the certificate of %s is not trusted: set tls.caBundle to the "+
+				"certificate authority's, or, after comparing it on the server, tls.fingerprint to %s",
+				doing, c.host(), fingerprintOf(certificate)),
+		}
+	}
+
+	if pin, ok := errors.AsType[*hypervisor.FingerprintError](err); ok {
+		return &hypervisor.Error{
+			Kind: hypervisor.Rejected, Reason: "CertificateUntrusted", Err: err,
+			Message: fmt.Sprintf("%s: %s shows another certificate than the one pinned: if it was renewed, "+
+				"compare it on the server and set tls.fingerprint to %s", doing, c.host(), pin.Got),
+		}
+	}
+
+	kind := outcome(method)
+
+	// A connection that was never made has had no effect.
+	if dial, ok := errors.AsType[*net.OpError](err); ok && dial.Op == "dial" {
+		kind = hypervisor.Unavailable
+	}
+
+	if _, ok := errors.AsType[*net.DNSError](err); ok {
+		kind = hypervisor.Unavailable
+	}
+
+	return &hypervisor.Error{
+		Kind: kind, Reason: "Unreachable", Err: err,
+		Message: fmt.Sprintf("%s: no answer from %s", doing, c.host()),
+	}
+}
+
+// fingerprintOf gives the SHA-256 of the server's own certificate as Proxmox shows it.
+func fingerprintOf(e *tls.CertificateVerificationError) string {
+	if len(e.UnverifiedCertificates) == 0 {
+		return "(no certificate was shown)"
+	}
+
+	return hypervisor.Fingerprint(sha256.Sum256(e.UnverifiedCertificates[0].Raw))
+}
+
+var permissionText = regexp.MustCompile( //nolint:gochecknoglobals // a constant
+	`\((/[^,]*), ([A-Za-z.|, ]+)\)`)
+
+// permissionMend puts the answer "Permission check failed (/vms/100, VM.Audit)" in
+// words with the command that mends it.
+func (c *client) permissionMend(reason string) string {
+	found := permissionText.FindStringSubmatch(reason)
+	if found == nil {
+		return fmt.Sprintf("Proxmox denies it to %s (%s)", c.who(), reason)
+	}
+
+	return c.missing(found[1], strings.FieldsFunc(found[2], func(r rune) bool { return r == '|' || r == ',' || r == ' ' }))
+}
+
+// missing says which privileges are missing on a path, and the commands that grant them.
+func (c *client) missing(path string, privileges []string) string {
+	who, flag := c.who(), "--users"
+	if strings.Contains(who, "!") {
+		flag = "--tokens"
+	}
+
+	return fmt.Sprintf("%s lacks %s on %s; grant it with: pveum role add HyperFleet --privs %q "+
+		"(or pveum role modify HyperFleet --append --privs ..., where the role exists) && "+
+		"pveum acl modify %s %s '%s' --roles HyperFleet",
+		who, strings.Join(privileges, ", "), path, strings.Join(privileges, " "), path, flag, who)
+}

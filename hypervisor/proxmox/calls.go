@@ -1,0 +1,329 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// The calls used, each after its page in the API viewer
+// (https://pve.proxmox.com/pve-docs/api-viewer/).
+
+// flag is a boolean as Proxmox writes it: 1, "1", true or absent.
+type flag bool
+
+// UnmarshalJSON reads any of Proxmox's ways to write a boolean.
+func (f *flag) UnmarshalJSON(raw []byte) error {
+	text := strings.Trim(string(raw), `"`)
+	*f = text == "1" || text == "true"
+
+	return nil
+}
+
+// resource is one entry of /cluster/resources?type=vm.
+type resource struct {
+	VMID     int    `json:"vmid"`
+	Type     string `json:"type"`
+	Node     string `json:"node"`
+	Name     string `json:"name"`
+	Status   string `json:"status"`
+	Tags     string `json:"tags"`
+	Lock     string `json:"lock"`
+	Pool     string `json:"pool"`
+	Template flag   `json:"template"`
+	MaxMem   int64  `json:"maxmem"`
+	MaxDisk  int64  `json:"maxdisk"`
+	// MaxCPU is a number of cores; containers may have fractions.
+	MaxCPU float64 `json:"maxcpu"`
+	Uptime int64   `json:"uptime"`
+	// HAState is set for machines that the HA manager looks after.
+	HAState string `json:"hastate"`
+}
+
+func (c *client) resources(ctx context.Context) ([]resource, error) {
+	var out []resource
+
+	return out, c.call(ctx, "list machines", http.MethodGet, "/cluster/resources", map[string]string{"type": "vm"}, &out)
+}
+
+// nodeInfo is one entry of /nodes.
+type nodeInfo struct {
+	Node    string  `json:"node"`
+	Status  string  `json:"status"`
+	MaxCPU  float64 `json:"maxcpu"`
+	MaxMem  int64   `json:"maxmem"`
+	MaxDisk int64   `json:"maxdisk"`
+	Disk    int64   `json:"disk"`
+}
+
+func (n nodeInfo) online() bool { return n.Status == "online" }
+
+func (c *client) nodes(ctx context.Context) ([]nodeInfo, error) {
+	var out []nodeInfo
+
+	return out, c.call(ctx, "list nodes", http.MethodGet, "/nodes", nil, &out)
+}
+
+// listedTask is one entry of /cluster/tasks and /nodes/{node}/tasks: status is the exit
+// status, empty while the task runs.
+type listedTask struct {
+	UPID    string `json:"upid"`
+	Type    string `json:"type"`
+	ID      string `json:"id"`
+	Node    string `json:"node"`
+	Status  string `json:"status"`
+	EndTime int64  `json:"endtime"`
+	Start   int64  `json:"starttime"`
+}
+
+func (t listedTask) done() bool { return t.EndTime != 0 || t.Status != "" && t.Status != "RUNNING" }
+
+func (c *client) clusterTasks(ctx context.Context) ([]listedTask, error) {
+	var out []listedTask
+
+	return out, c.call(ctx, "list tasks", http.MethodGet, "/cluster/tasks", nil, &out)
+}
+
+// starts gives the tasks that have started a machine on a node.
+func (c *client) starts(ctx context.Context, node string, id int) ([]listedTask, error) {
+	var out []listedTask
+
+	return out, c.call(ctx, fmt.Sprintf("list starts of machine %d on node %s", id, node), http.MethodGet,
+		"/nodes/"+url.PathEscape(node)+"/tasks",
+		map[string]string{"vmid": fmt.Sprint(id), "typefilter": "qmstart", "source": "all"}, &out)
+}
+
+type taskStatus struct {
+	Status     string `json:"status"`
+	ExitStatus string `json:"exitstatus"`
+}
+
+func (c *client) taskStatus(ctx context.Context, node, upid string) (taskStatus, error) {
+	var out taskStatus
+
+	return out, c.call(ctx, "read task "+upid, http.MethodGet,
+		"/nodes/"+url.PathEscape(node)+"/tasks/"+url.PathEscape(upid)+"/status", nil, &out)
+}
+
+func vmPath(node string, id int) string {
+	return fmt.Sprintf("/nodes/%s/qemu/%d", url.PathEscape(node), id)
+}
+
+// config reads a machine's configuration. Values that Proxmox gives as numbers are
+// turned into text.
+func (c *client) config(ctx context.Context, node string, id int) (vmConfig, error) {
+	var raw map[string]any
+
+	err := c.call(ctx, fmt.Sprintf("read configuration of machine %d on node %s", id, node), http.MethodGet,
+		vmPath(node, id)+"/config", nil, &raw)
+	if err != nil {
+		return nil, err
+	}
+
+	out := vmConfig{}
+	for name, value := range raw {
+		out[name] = text(value)
+	}
+
+	return out, nil
+}
+
+func text(value any) string {
+	switch v := value.(type) {
+	case string:
+		return v
+	case float64:
+		raw, err := json.Marshal(v)
+		if err != nil {
+			return ""
+		}
+
+		return string(raw)
+	case nil:
+		return ""
+	default:
+		return fmt.Sprint(v)
+	}
+}
+
+// configure writes options at once; digest guards against changes in between.
+func (c *client) configure(ctx context.Context, node string, id int, options map[string]string) error {
+	return c.call(ctx, fmt.Sprintf("configure machine %d on node %s", id, node), http.MethodPut,
+		vmPath(node, id)+"/config", options, nil)
+}
+
+func (c *client) clone(ctx context.Context, node string, template int, params map[string]string) (string, error) {
+	var upid string
+
+	return upid, c.call(ctx, fmt.Sprintf("clone template %d on node %s to %s", template, node, params["newid"]),
+		http.MethodPost, vmPath(node, template)+"/clone", params, &upid)
+}
+
+// resize grows a disk. Proxmox 8 and 9 answer with a task; older ones with nothing.
+func (c *client) resize(ctx context.Context, node string, id int, slot, size string) (string, error) {
+	var upid *string
+
+	err := c.call(ctx, fmt.Sprintf("grow disk %s of machine %d on node %s to %s", slot, id, node, size), http.MethodPut,
+		vmPath(node, id)+"/resize", map[string]string{"disk": slot, "size": size}, &upid)
+	if err != nil || upid == nil {
+		return "", err
+	}
+
+	return *upid, nil
+}
+
+// power starts or stops a machine.
+func (c *client) power(ctx context.Context, node string, id int, action string) (string, error) {
+	var upid string
+
+	return upid, c.call(ctx, fmt.Sprintf("%s machine %d on node %s", action, id, node), http.MethodPost,
+		vmPath(node, id)+"/status/"+action, nil, &upid)
+}
+
+type currentStatus struct {
+	Status string `json:"status"`
+	Lock   string `json:"lock"`
+	HA     struct {
+		Managed flag `json:"managed"`
+	} `json:"ha"`
+}
+
+func (c *client) status(ctx context.Context, node string, id int) (currentStatus, error) {
+	var out currentStatus
+
+	return out, c.call(ctx, fmt.Sprintf("read status of machine %d on node %s", id, node), http.MethodGet,
+		vmPath(node, id)+"/status/current", nil, &out)
+}
+
+func (c *client) destroy(ctx context.Context, node string, id int) (string, error) {
+	var upid string
+
+	return upid, c.call(ctx, fmt.Sprintf("destroy machine %d on node %s", id, node), http.MethodDelete,
+		vmPath(node, id), map[string]string{"purge": "1", "destroy-unreferenced-disks": "1"}, &upid)
+}
+
+type guestInterfaces struct {
+	Result []struct {
+		Name    string `json:"name"`
+		MAC     string `json:"hardware-address"`
+		Address []struct {
+			IP   string `json:"ip-address"`
+			Type string `json:"ip-address-type"`
+		} `json:"ip-addresses"`
+	} `json:"result"`
+}
+
+func (c *client) interfaces(ctx context.Context, node string, id int) (guestInterfaces, error) {
+	var out guestInterfaces
+
+	return out, c.call(ctx, fmt.Sprintf("ask the guest agent of machine %d on node %s", id, node), http.MethodGet,
+		vmPath(node, id)+"/agent/network-get-interfaces", nil, &out)
+}
+
+// storageInfo is one entry of /nodes/{node}/storage.
+type storageInfo struct {
+	Storage string `json:"storage"`
+	Type    string `json:"type"`
+	Content string `json:"content"`
+	Shared  flag   `json:"shared"`
+	Active  flag   `json:"active"`
+	Enabled *flag  `json:"enabled"`
+	Avail   int64  `json:"avail"`
+	Total   int64  `json:"total"`
+}
+
+func (s storageInfo) holds(content string) bool {
+	for part := range strings.SplitSeq(s.Content, ",") {
+		if part == content {
+			return true
+		}
+	}
+
+	return false
+}
+
+func (s storageInfo) usable() bool { return bool(s.Active) && (s.Enabled == nil || bool(*s.Enabled)) }
+
+func (c *client) storages(ctx context.Context, node string) ([]storageInfo, error) {
+	var out []storageInfo
+
+	return out, c.call(ctx, "list storages of node "+node, http.MethodGet,
+		"/nodes/"+url.PathEscape(node)+"/storage", nil, &out)
+}
+
+type volume struct {
+	VolID string `json:"volid"`
+	CTime int64  `json:"ctime"`
+}
+
+func (v volume) created() time.Time { return time.Unix(v.CTime, 0) }
+
+func (c *client) isos(ctx context.Context, node, storage string) ([]volume, error) {
+	var out []volume
+
+	return out, c.call(ctx, fmt.Sprintf("list ISOs of storage %s on node %s", storage, node), http.MethodGet,
+		"/nodes/"+url.PathEscape(node)+"/storage/"+url.PathEscape(storage)+"/content",
+		map[string]string{"content": "iso"}, &out)
+}
+
+func (c *client) uploadISO(ctx context.Context, node, storage, name string, content []byte) (string, error) {
+	return c.upload(ctx, fmt.Sprintf("upload %s to storage %s on node %s", name, storage, node),
+		"/nodes/"+url.PathEscape(node)+"/storage/"+url.PathEscape(storage)+"/upload", name, content)
+}
+
+func (c *client) deleteVolume(ctx context.Context, node, volid string) (string, error) {
+	storage, _, _ := strings.Cut(volid, ":")
+
+	var upid *string
+
+	err := c.call(ctx, fmt.Sprintf("delete %s on node %s", volid, node), http.MethodDelete,
+		"/nodes/"+url.PathEscape(node)+"/storage/"+url.PathEscape(storage)+"/content/"+url.PathEscape(volid), nil, &upid)
+	if err != nil || upid == nil {
+		return "", err
+	}
+
+	return *upid, nil
+}
+
+// bridgeInfo is one entry of /nodes/{node}/network.
+type bridgeInfo struct {
+	Iface string `json:"iface"`
+	Type  string `json:"type"`
+}
+
+func (c *client) bridges(ctx context.Context, node string) ([]bridgeInfo, error) {
+	var out []bridgeInfo
+
+	return out, c.call(ctx, "list bridges of node "+node, http.MethodGet,
+		"/nodes/"+url.PathEscape(node)+"/network", map[string]string{"type": "any_bridge"}, &out)
+}
+
+// permissions gives the privileges of the principal by path.
+func (c *client) permissions(ctx context.Context, path string) (map[string]map[string]flag, error) {
+	var out map[string]map[string]flag
+
+	params := map[string]string{}
+	if path != "" {
+		params["path"] = path
+	}
+
+	return out, c.call(ctx, "read the permissions of "+c.who(), http.MethodGet, "/access/permissions", params, &out)
+}
+
+type versionInfo struct {
+	Version string `json:"version"`
+	Release string `json:"release"`
+}
+
+func (c *client) version(ctx context.Context) (versionInfo, error) {
+	var out versionInfo
+
+	return out, c.call(ctx, "read the version of "+c.host(), http.MethodGet, "/version", nil, &out)
+}

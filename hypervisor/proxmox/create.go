@@ -1,0 +1,443 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+)
+
+const (
+	// maxCloneAttempts and maxStartAttempts bound the tries after a failed task.
+	maxAttempts = 3
+	// maxMoves bounds the steps of one call of Create; there are fewer phases.
+	maxMoves = 12
+)
+
+type mediaFunc = func(context.Context) (hypervisor.Media, error)
+
+// Create makes the machine; see hypervisor.Provider.
+func (p *Provider) Create(ctx context.Context, spec hypervisor.MachineSpec, media mediaFunc) (hypervisor.Machine, error) {
+	if spec.Owner.UID == "" {
+		return hypervisor.Machine{}, errors.New("create machine: its owner has no uid")
+	}
+
+	if spec.ID == 0 {
+		return p.reserve(ctx, spec)
+	}
+
+	if err := p.seedIDs(ctx); err != nil {
+		return hypervisor.Machine{}, err
+	}
+
+	m := p.machineOf(spec.Owner, spec.ID, spec.Node)
+
+	m.mu.Lock()
+	defer m.mu.Unlock()
+
+	if p.ids.confirm(spec.ID, spec.Owner.UID) && m.phase == phaseUnknown {
+		// Reserved by this process and not used since: nothing to look for.
+		m.phase, m.media = phaseReserved, mediaNone
+		m.id, m.node = spec.ID, spec.Node
+	}
+
+	if m.phase == phaseReserved && m.id != spec.ID {
+		m.id, m.node, m.phase = spec.ID, spec.Node, phaseUnknown
+	}
+
+	p.note(m, func(at *placement) {
+		at.id, at.node, at.memory = m.id, m.node, spec.Shape.Memory
+		at.toClone = m.phase < phaseCloned
+	})
+
+	for range maxMoves {
+		state, err := p.move(ctx, m, spec, media)
+		if err != nil {
+			return m.view(hypervisor.StateCreating, m.message), p.afterError(m, err)
+		}
+
+		if state != "" {
+			return m.view(state, m.message), nil
+		}
+	}
+
+	return m.view(hypervisor.StateCreating, m.message), nil
+}
+
+// afterError cleans up behind an error: an id of another's is given up.
+func (p *Provider) afterError(m *machine, err error) error {
+	if hypervisor.Is(err, hypervisor.IDTaken) {
+		p.leaveGate(m)
+		p.forget(m)
+		p.ids.release(m.id, m.owner.UID, true)
+	}
+
+	return err
+}
+
+// move takes one step. An empty state asks for the next.
+func (p *Provider) move(ctx context.Context, m *machine, spec hypervisor.MachineSpec, media mediaFunc,
+) (hypervisor.State, error) {
+	if m.work.pending() {
+		return hypervisor.StateCreating, p.uploadMedia(ctx, m, spec, media)
+	}
+
+	switch m.phase {
+	case phaseUnknown:
+		return "", p.look(ctx, m)
+	case phaseReserved:
+		return p.startClone(ctx, m, spec, media)
+	case phaseCloning:
+		return "", p.cloneEnded(ctx, m)
+	case phaseCloned:
+		return p.configure(ctx, m, spec, media)
+	case phaseResizing:
+		return "", p.growEnded(ctx, m, spec)
+	case phaseConfigured:
+		return p.start(ctx, m)
+	case phaseStarting:
+		return "", p.startEnded(ctx, m)
+	case phaseRunning, phaseStopped:
+		return p.settled(ctx, m)
+	case phaseDestroying, phaseGone:
+		m.message = "it is being removed"
+
+		return hypervisor.StateDeleting, nil
+	}
+
+	return "", fmt.Errorf("create machine %d: unknown phase %d", m.id, m.phase)
+}
+
+// seedIDs tells the allocator once which ids claims hold.
+func (p *Provider) seedIDs(ctx context.Context) error {
+	p.seed.Lock()
+	defer p.seed.Unlock()
+
+	if p.seeded || p.options.Claimed == nil {
+		p.seeded = true
+
+		return nil
+	}
+
+	ids, err := p.options.Claimed(ctx)
+	if err != nil {
+		return fmt.Errorf("read the ids that claims hold: %w", err)
+	}
+
+	p.ids.claim(ids)
+	p.seeded = true
+
+	return nil
+}
+
+// reserve chooses an id and a node, or finds those of the machine that there is.
+func (p *Provider) reserve(ctx context.Context, spec hypervisor.MachineSpec) (hypervisor.Machine, error) {
+	if err := p.seedIDs(ctx); err != nil {
+		return hypervisor.Machine{}, err
+	}
+
+	out := hypervisor.Machine{Owner: spec.Owner, Name: spec.Hostname, State: hypervisor.StateReserved}
+
+	if id, node, ok := p.ids.reserved(spec.Owner.UID); ok {
+		out.ID, out.Node = id, node
+
+		return out, nil
+	}
+
+	snap, _, err := p.listing.get(ctx, p.watch.listBusy)
+	if err != nil {
+		return out, err
+	}
+
+	if id, ok, err := p.adoptable(ctx, snap, spec.Owner.UID); err != nil {
+		return out, err
+	} else if ok {
+		out.ID, out.Node = id, snap[id].Node
+		out.Message = "adopts the machine that was made for this claim before"
+
+		return out, nil
+	}
+
+	chosen, err := p.place(ctx, snap, spec)
+	if err != nil {
+		return out, err
+	}
+
+	out.Node = chosen.Node
+	out.ID, err = p.ids.reserve(spec.Owner.UID, chosen.Node, spec.Shape.Memory, func(id int) bool {
+		_, used := snap[id]
+
+		return used
+	})
+
+	return out, err
+}
+
+// place chooses the node for a machine.
+func (p *Provider) place(ctx context.Context, snap snapshot, spec hypervisor.MachineSpec) (candidate, error) {
+	templates, err := p.resolve(ctx, snap, spec.Template)
+	if err != nil {
+		return candidate{}, err
+	}
+
+	nodes, err := p.nodeLoads(ctx, snap)
+	if err != nil {
+		return candidate{}, err
+	}
+
+	var all []candidate
+
+	for _, n := range nodes {
+		t, ok := templateFor(templates, n.Name)
+		if !ok {
+			continue
+		}
+
+		all = append(all, candidate{
+			Node: n.Name, Template: t, Online: n.Online, Cores: n.Total.CPU,
+			FreeMemory: n.Free.Memory, TotalMemory: n.Total.Memory, Queue: n.queue,
+		})
+	}
+
+	return choose(all, spec.Shape)
+}
+
+// startClone takes a place at the storage and asks for the clone.
+func (p *Provider) startClone(ctx context.Context, m *machine, spec hypervisor.MachineSpec, media mediaFunc,
+) (hypervisor.State, error) {
+	if m.node == "" {
+		return "", &hypervisor.Error{Kind: hypervisor.IDTaken, Reason: "NoNode",
+			Message: fmt.Sprintf("id %d was reserved without a node", m.id)}
+	}
+
+	params, template, gate, err := p.cloneParams(ctx, m, spec)
+	if err != nil {
+		return "", err
+	}
+
+	m.gate = gate
+
+	entered, ahead := p.gates.enter(gate, m.owner)
+	if !entered {
+		m.message = fmt.Sprintf("waits for a place to clone on storage %s, %d before it", gate, ahead)
+		p.watch.kick()
+
+		return hypervisor.StateCreating, nil
+	}
+
+	m.calls++
+	m.created = p.clock.Now()
+
+	upid, err := p.client.clone(ctx, template.Node, template.ID, params)
+	if err != nil {
+		p.leaveGate(m)
+
+		return "", p.cloneRefused(m, err)
+	}
+
+	owner := m.owner
+	m.phase, m.message = phaseCloning, "is being cloned"
+	m.work = p.watch.add(upid, owner, func() { p.gates.leave(gate, owner) })
+
+	return hypervisor.StateCreating, p.uploadMedia(ctx, m, spec, media)
+}
+
+// cloneRefused decides what a failed clone call means. Where the outcome is unknown or
+// the id is in use, the next step looks.
+func (p *Provider) cloneRefused(m *machine, err error) error {
+	switch {
+	case hypervisor.Is(err, hypervisor.IDTaken):
+		m.phase = phaseUnknown
+
+		// It may be our own, from a call whose answer was lost.
+		if m.attempts++; m.attempts <= maxAttempts {
+			return nil
+		}
+
+		return err
+	case hypervisor.Is(err, hypervisor.Busy), hypervisor.Is(err, hypervisor.Rejected), hypervisor.Is(err, hypervisor.NoCapacity):
+		return err
+	default:
+		m.phase = phaseUnknown
+
+		return err
+	}
+}
+
+func (p *Provider) leaveGate(m *machine) {
+	if m.gate != "" {
+		p.gates.leave(m.gate, m.owner)
+		m.gate = ""
+	}
+}
+
+// cloneParams are the parameters of the clone call.
+func (p *Provider) cloneParams(ctx context.Context, m *machine, spec hypervisor.MachineSpec,
+) (params map[string]string, template hypervisor.Template, gate string, err error) {
+	snap, _, err := p.listing.get(ctx, p.watch.listQuiet)
+	if err != nil {
+		return nil, template, "", err
+	}
+
+	templates, err := p.resolve(ctx, snap, spec.Template)
+	if err != nil {
+		return nil, template, "", err
+	}
+
+	template, ok := templateFor(templates, m.node)
+	if !ok {
+		return nil, template, "", &hypervisor.Error{
+			Kind: hypervisor.Rejected, Reason: "TemplateNotFound",
+			Message: fmt.Sprintf("%s is no longer on node %s, which was chosen for machine %d", refText(spec.Template), m.node, m.id),
+		}
+	}
+
+	description, err := p.id.record(m.id, spec.Owner, p.clock.Now()).Encode()
+	if err != nil {
+		return nil, template, "", err
+	}
+
+	storage := p.targetStorage(template, spec.Shape)
+	params = map[string]string{"newid": fmt.Sprint(m.id), "description": description, "full": "1"}
+
+	if spec.Hostname != "" {
+		params["name"] = spec.Hostname
+		m.name = spec.Hostname
+	}
+
+	if p.config.ResourcePool != "" {
+		params["pool"] = p.config.ResourcePool
+	}
+
+	if spec.Shape.Linked {
+		params["full"] = "0"
+	} else if storage != "" {
+		params["storage"] = storage
+	}
+
+	if template.Node != m.node {
+		params["target"] = m.node
+	}
+
+	gate, err = p.gateKey(ctx, template.Node, storage)
+
+	return params, template, gate, err
+}
+
+// cloneEnded takes the clone's result. Proxmox removes a clone that failed, so that the
+// same id is free again; what is there decides, not the task alone.
+func (p *Provider) cloneEnded(_ context.Context, m *machine) error {
+	exit, _ := m.work.result()
+	m.work, m.gate = nil, ""
+
+	p.note(m, func(at *placement) { at.toClone = false })
+
+	if taskSucceeded(exit) {
+		m.phase = phaseCloned
+
+		return nil
+	}
+
+	m.phase = phaseUnknown
+
+	kind, reason := kindOfText(exit)
+	if kind == hypervisor.Busy || taskLost(exit) {
+		return p.busy(m, kindOr(reason, "TaskLost"), "clone machine %d on node %s: %s", m.id, m.node, exit)
+	}
+
+	if m.attempts++; m.attempts < maxAttempts {
+		return p.busy(m, "CloneFailed", "clone machine %d on node %s, try %d of %d: %s",
+			m.id, m.node, m.attempts, maxAttempts, exit)
+	}
+
+	return &hypervisor.Error{
+		Kind: kind, Reason: kindOr(reason, "CloneFailed"),
+		Message: fmt.Sprintf("clone machine %d on node %s: %s", m.id, m.node, exit),
+	}
+}
+
+func kindOr(reason, fallback string) string {
+	if reason == "" {
+		return fallback
+	}
+
+	return reason
+}
+
+// busy says that it is worth trying again soon.
+func (p *Provider) busy(m *machine, reason, format string, args ...any) error {
+	m.message = fmt.Sprintf(format, args...)
+
+	return &hypervisor.Error{
+		Kind: hypervisor.Busy, Reason: reason, Message: m.message, After: p.client.jitter(busyAfter),
+	}
+}
+
+// start powers the machine on, for the first and only time.
+func (p *Provider) start(ctx context.Context, m *machine) (hypervisor.State, error) {
+	m.calls++
+
+	upid, err := p.client.power(ctx, m.node, m.id, "start")
+	if err != nil {
+		if !hypervisor.Is(err, hypervisor.Busy) && !hypervisor.Is(err, hypervisor.Rejected) {
+			m.phase = phaseUnknown
+		}
+
+		return "", err
+	}
+
+	m.phase, m.message = phaseStarting, "is being started"
+	m.work = p.watch.add(upid, m.owner, nil)
+
+	return hypervisor.StateCreating, nil
+}
+
+// startEnded takes the start's result. A start task may fail though the machine runs,
+// so its status decides.
+func (p *Provider) startEnded(ctx context.Context, m *machine) error {
+	exit, _ := m.work.result()
+	m.work = nil
+
+	if taskSucceeded(exit) {
+		p.setRunning(m, p.clock.Now())
+
+		return nil
+	}
+
+	if err := p.judgeStarted(ctx, m); err != nil {
+		m.phase = phaseUnknown
+
+		return err
+	}
+
+	if m.phase != phaseConfigured {
+		return nil
+	}
+
+	kind, reason := kindOfText(exit)
+	if m.attempts++; kind == hypervisor.Busy || m.attempts < maxAttempts {
+		return p.busy(m, kindOr(reason, "StartFailed"), "start machine %d on node %s: %s", m.id, m.node, exit)
+	}
+
+	return &hypervisor.Error{
+		Kind: kind, Reason: kindOr(reason, "StartFailed"),
+		Message: fmt.Sprintf("start machine %d on node %s: %s", m.id, m.node, exit),
+	}
+}
+
+// settled gives the state of a machine that was started. It is never started again.
+func (p *Provider) settled(ctx context.Context, m *machine) (hypervisor.State, error) {
+	out, err := p.observe(ctx, m)
+
+	return out.State, err
+}
+
+// since tells whether t lies no longer than d ago.
+func (p *Provider) since(t time.Time, d time.Duration) bool {
+	return !t.IsZero() && p.clock.Since(t) < d
+}

@@ -1,0 +1,377 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+)
+
+// verifiedFor is how long a check of the ownership holds for the next change of the
+// same removal: long enough for a machine to be stopped, too short for its id to be
+// freed and given to another.
+const verifiedFor = 5 * time.Second
+
+// Delete removes a machine and its medium; see hypervisor.Provider.
+func (p *Provider) Delete(ctx context.Context, ref hypervisor.MachineRef) error {
+	if ref.Owner.UID == "" {
+		return errors.New("delete machine: its owner has no uid")
+	}
+
+	m := p.machineOf(ref.Owner, ref.ID, "")
+
+	m.mu.Lock()
+	defer m.mu.Unlock()
+
+	for range maxMoves {
+		done, err := p.unmake(ctx, m)
+		if err != nil || done {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// unmake takes one step of the removal. done says that the call ends here.
+func (p *Provider) unmake(ctx context.Context, m *machine) (done bool, err error) {
+	if m.work.pending() {
+		return true, nil
+	}
+
+	switch m.phase {
+	case phaseUnknown:
+		return false, p.lookToDelete(ctx, m)
+	case phaseReserved:
+		p.leaveGate(m)
+		m.phase = phaseGone
+
+		return false, nil
+	case phaseCloning, phaseResizing, phaseStarting:
+		// Whatever the task did: what is there now?
+		return false, p.afterTask(m)
+	case phaseCloned, phaseConfigured, phaseStopped:
+		return p.destroy(ctx, m)
+	case phaseRunning:
+		return p.stop(ctx, m)
+	case phaseDestroying:
+		return false, p.destroyEnded(m)
+	case phaseGone:
+		return true, p.removeMedia(ctx, m)
+	}
+
+	return true, fmt.Errorf("delete machine %d: unknown phase %d", m.id, m.phase)
+}
+
+// lookToDelete finds out what there is to remove. A machine of another's is let be, but
+// the claim's own medium goes.
+func (p *Provider) lookToDelete(ctx context.Context, m *machine) error {
+	err := p.look(ctx, m)
+	if !hypervisor.Is(err, hypervisor.IDTaken) {
+		return err
+	}
+
+	if media := p.removeMedia(ctx, m); media == nil || !hypervisor.Is(media, hypervisor.NotFound) {
+		return media
+	}
+
+	return p.notOwned(m)
+}
+
+func (p *Provider) notOwned(m *machine) error {
+	return &hypervisor.Error{
+		Kind: hypervisor.NotOwned, Reason: "NotOwned",
+		Message: fmt.Sprintf("machine %d on node %s does not carry the ownership record of claim %s/%s (uid %s) in its notes "+
+			"and was not touched", m.id, m.node, m.owner.Namespace, m.owner.Name, m.owner.UID),
+	}
+}
+
+// afterTask goes on after the task of a phase that is now to be undone.
+func (p *Provider) afterTask(m *machine) error {
+	exit := exitLost
+	if m.work != nil {
+		exit, _ = m.work.result()
+	}
+
+	was := m.phase
+	m.work, m.gate = nil, ""
+
+	p.note(m, func(at *placement) { at.toClone = false })
+
+	switch {
+	case !taskSucceeded(exit):
+		m.phase = phaseUnknown
+	case was == phaseStarting:
+		p.setRunning(m, p.clock.Now())
+	default:
+		m.phase = phaseCloned
+	}
+
+	return nil
+}
+
+// verify reads the record right before a change, unless that was done a moment ago.
+func (p *Provider) verify(ctx context.Context, m *machine) (gone bool, err error) {
+	if p.since(m.verified, verifiedFor) {
+		return false, nil
+	}
+
+	config, err := p.readConfig(ctx, m)
+	if hypervisor.Is(err, hypervisor.NotFound) {
+		return p.moved(ctx, m)
+	}
+
+	if err != nil {
+		return false, err
+	}
+
+	if !p.mine(m, config) {
+		m.verified = time.Time{}
+		m.phase = phaseUnknown
+
+		return false, p.notOwned(m)
+	}
+
+	p.learn(m, config)
+
+	return false, nil
+}
+
+// moved deals with a machine that is not on its node: it was migrated, or is gone.
+func (p *Provider) moved(ctx context.Context, m *machine) (gone bool, err error) {
+	snap, _, err := p.listing.get(ctx, 0)
+	if err != nil {
+		return false, err
+	}
+
+	r, ok := snap[m.id]
+	if ok && r.Node != m.node {
+		m.node = r.Node
+
+		return false, p.busy(m, "Migrated", "machine %d has moved to node %s", m.id, m.node)
+	}
+
+	m.phase = phaseGone
+
+	return true, nil
+}
+
+// stop powers the machine off at once: its work is over, and it is thrown away.
+func (p *Provider) stop(ctx context.Context, m *machine) (done bool, err error) {
+	if p.since(m.stopped, confirmationLifetime) {
+		m.phase = phaseStopped
+
+		return false, nil
+	}
+
+	if err := p.refuseHA(ctx, m); err != nil {
+		return true, err
+	}
+
+	if gone, err := p.verify(ctx, m); err != nil || gone {
+		return false, err
+	}
+
+	m.calls++
+
+	upid, err := p.client.power(ctx, m.node, m.id, "stop")
+	if err != nil {
+		return true, p.changeFailed(m, err)
+	}
+
+	m.phase, m.message = phaseStopped, "is being stopped"
+	m.stopped = time.Time{}
+	m.work = p.watch.add(upid, m.owner, nil)
+
+	return true, nil
+}
+
+// refuseHA leaves a machine alone that someone has given to the HA manager, which would
+// start it again.
+func (p *Provider) refuseHA(ctx context.Context, m *machine) error {
+	snap, _, err := p.listing.get(ctx, p.watch.listQuiet)
+	if err != nil {
+		return err
+	}
+
+	if snap[m.id].HAState == "" {
+		return nil
+	}
+
+	return &hypervisor.Error{
+		Kind: hypervisor.Rejected, Reason: "HAManaged",
+		Message: fmt.Sprintf("machine %d on node %s is in the care of the HA manager: take it out with: ha-manager remove vm:%d",
+			m.id, m.node, m.id),
+	}
+}
+
+// changeFailed decides what a failed stop or destroy call means.
+func (p *Provider) changeFailed(m *machine, err error) error {
+	if !hypervisor.Is(err, hypervisor.Rejected) {
+		m.phase, m.verified = phaseUnknown, time.Time{}
+	}
+
+	return err
+}
+
+// destroy removes the machine with its disks, and starts to remove its medium.
+func (p *Provider) destroy(ctx context.Context, m *machine) (done bool, err error) {
+	if m.work != nil {
+		// The stop has ended. If it failed, the destroy is refused and says why.
+		m.work = nil
+	}
+
+	if gone, err := p.verify(ctx, m); err != nil || gone {
+		return false, err
+	}
+
+	m.calls++
+
+	upid, err := p.client.destroy(ctx, m.node, m.id)
+	if hypervisor.Is(err, hypervisor.NotFound) {
+		_, err = p.moved(ctx, m)
+
+		return false, err
+	}
+
+	if err != nil {
+		return true, p.changeFailed(m, err)
+	}
+
+	p.watch.forget(m.owner.UID)
+	p.note(m, func(at *placement) { at.done = true })
+
+	m.phase, m.message = phaseDestroying, "is being destroyed"
+	m.work = p.watch.add(upid, m.owner, nil)
+
+	if m.media == mediaReady {
+		return true, p.deleteISO(ctx, m)
+	}
+
+	return true, nil
+}
+
+// destroyEnded takes the destroy's result.
+func (p *Provider) destroyEnded(m *machine) error {
+	exit, _ := m.work.result()
+	m.work = nil
+
+	if taskSucceeded(exit) {
+		m.phase = phaseGone
+
+		return nil
+	}
+
+	m.phase, m.verified = phaseUnknown, time.Time{}
+
+	kind, reason := kindOfText(exit)
+	if kind == hypervisor.NotFound || taskLost(exit) {
+		return nil
+	}
+
+	if m.attempts++; kind == hypervisor.Busy || m.attempts < maxAttempts {
+		return p.busy(m, kindOr(reason, "DestroyFailed"), "destroy machine %d on node %s: %s", m.id, m.node, exit)
+	}
+
+	return &hypervisor.Error{
+		Kind: kind, Reason: kindOr(reason, "DestroyFailed"),
+		Message: fmt.Sprintf("destroy machine %d on node %s: %s", m.id, m.node, exit),
+	}
+}
+
+// removeMedia removes the medium of a machine that is gone. NotFound says that nothing
+// is left.
+func (p *Provider) removeMedia(ctx context.Context, m *machine) error {
+	if m.mediaTask.pending() {
+		return nil
+	}
+
+	if m.mediaTask != nil {
+		p.mediaTaskEnded(m)
+	}
+
+	if m.media == mediaUnknown {
+		if err := p.findMedia(ctx, m); err != nil {
+			return err
+		}
+	}
+
+	if m.media == mediaReady {
+		return p.deleteISO(ctx, m)
+	}
+
+	if err := p.removeSnippets(m.owner.UID); err != nil {
+		return err
+	}
+
+	p.forget(m)
+
+	return p.notFound(m)
+}
+
+// mediaTaskEnded takes the result of an upload or a removal.
+func (p *Provider) mediaTaskEnded(m *machine) {
+	exit, _ := m.mediaTask.result()
+	m.mediaTask = nil
+
+	switch {
+	case !taskSucceeded(exit):
+		m.media = mediaUnknown
+	case m.media == mediaDeleting:
+		m.media = mediaGone
+	default:
+		m.media = mediaReady
+	}
+}
+
+// deleteISO removes the claim's ISO. Its name carries operator, cluster and claim.
+func (p *Provider) deleteISO(ctx context.Context, m *machine) error {
+	if m.volid == "" {
+		m.media = mediaGone
+
+		return nil
+	}
+
+	m.calls++
+
+	upid, err := p.client.deleteVolume(ctx, m.node, m.volid)
+	if err != nil {
+		m.media = mediaUnknown
+
+		return err
+	}
+
+	m.media = mediaDeleting
+	if upid == "" {
+		m.media = mediaGone
+
+		return nil
+	}
+
+	m.mediaTask = p.watch.add(upid, m.owner, nil)
+
+	return nil
+}
+
+// findMedia looks for the claim's ISO where it may be.
+func (p *Provider) findMedia(ctx context.Context, m *machine) error {
+	found, err := p.allISOs(ctx)
+	if err != nil {
+		return err
+	}
+
+	m.media = mediaGone
+
+	for _, iso := range found {
+		if iso.uid == safeName(m.owner.UID) {
+			m.media, m.volid, m.node = mediaReady, iso.volid, iso.node
+		}
+	}
+
+	return nil
+}

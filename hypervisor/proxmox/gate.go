@@ -1,0 +1,175 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+)
+
+// turnLife is how long a place is kept for a waiting owner that was woken.
+const turnLife = 5 * time.Second
+
+// gates bound the clones per storage. Who finds no place waits in line without a
+// goroutine: it is woken when its turn comes, and the place is kept for it a while.
+type gates struct {
+	limit int
+	wake  func(hypervisor.Owner)
+	now   func() time.Time
+
+	mu     sync.Mutex
+	places map[string]*place
+}
+
+// place is the state of one storage.
+type place struct {
+	holders map[string]bool
+	// turns are owners woken, by uid, with the time until which a place is kept.
+	turns map[string]time.Time
+	line  []hypervisor.Owner
+}
+
+func newGates(limit int, wake func(hypervisor.Owner), now func() time.Time) *gates {
+	return &gates{limit: max(limit, 1), wake: wake, now: now, places: map[string]*place{}}
+}
+
+// enter takes a place on a storage. If there is none, the owner is put in line, and
+// ahead says how many are before it.
+func (g *gates) enter(storage string, owner hypervisor.Owner) (entered bool, ahead int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+
+	p := g.at(storage)
+	g.expire(p)
+
+	if p.holders[owner.UID] {
+		return true, 0
+	}
+
+	_, turn := p.turns[owner.UID]
+	free := len(p.holders)+len(p.turns) < g.limit
+
+	if turn || free && len(p.line) == 0 {
+		delete(p.turns, owner.UID)
+		p.holders[owner.UID] = true
+
+		return true, 0
+	}
+
+	at := slices.IndexFunc(p.line, func(o hypervisor.Owner) bool { return o.UID == owner.UID })
+	if at >= 0 {
+		return false, at
+	}
+
+	p.line = append(p.line, owner)
+
+	return false, len(p.line) - 1
+}
+
+// hold takes a place without asking, for work that is found running.
+func (g *gates) hold(storage string, owner hypervisor.Owner) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+
+	g.at(storage).holders[owner.UID] = true
+}
+
+// leave gives back whatever the owner has on a storage: its place, its turn, its
+// waiting. It wakes who comes next.
+func (g *gates) leave(storage string, owner hypervisor.Owner) {
+	g.mu.Lock()
+
+	p := g.at(storage)
+	delete(p.holders, owner.UID)
+	delete(p.turns, owner.UID)
+	p.line = slices.DeleteFunc(p.line, func(o hypervisor.Owner) bool { return o.UID == owner.UID })
+	g.expire(p)
+	woken := g.advance(p)
+	g.tidy(storage, p)
+	g.mu.Unlock()
+
+	g.wakeAll(woken)
+}
+
+// tick passes on the turns that were not taken. It tells whether anybody waits.
+func (g *gates) tick() bool {
+	g.mu.Lock()
+
+	var woken []hypervisor.Owner
+
+	waiting := false
+
+	for storage, p := range g.places {
+		g.expire(p)
+		woken = append(woken, g.advance(p)...)
+		waiting = waiting || len(p.line) > 0 || len(p.turns) > 0
+		g.tidy(storage, p)
+	}
+	g.mu.Unlock()
+
+	g.wakeAll(woken)
+
+	return waiting
+}
+
+// load is how many clones run or wait on a storage.
+func (g *gates) load(storage string) int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+
+	p, ok := g.places[storage]
+	if !ok {
+		return 0
+	}
+
+	return len(p.holders) + len(p.turns) + len(p.line)
+}
+
+func (g *gates) at(storage string) *place {
+	p, ok := g.places[storage]
+	if !ok {
+		p = &place{holders: map[string]bool{}, turns: map[string]time.Time{}}
+		g.places[storage] = p
+	}
+
+	return p
+}
+
+func (g *gates) expire(p *place) {
+	now := g.now()
+	for uid, until := range p.turns {
+		if now.After(until) {
+			delete(p.turns, uid)
+		}
+	}
+}
+
+// advance gives free places to the head of the line.
+func (g *gates) advance(p *place) []hypervisor.Owner {
+	var woken []hypervisor.Owner
+
+	for len(p.line) > 0 && len(p.holders)+len(p.turns) < g.limit {
+		next := p.line[0]
+		p.line = p.line[1:]
+		p.turns[next.UID] = g.now().Add(turnLife)
+		woken = append(woken, next)
+	}
+
+	return woken
+}
+
+func (g *gates) tidy(storage string, p *place) {
+	if len(p.holders)+len(p.turns)+len(p.line) == 0 {
+		delete(g.places, storage)
+	}
+}
+
+func (g *gates) wakeAll(owners []hypervisor.Owner) {
+	for _, owner := range owners {
+		g.wake(owner)
+	}
+}

@@ -1,0 +1,209 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+)
+
+const (
+	// callBudget is how many calls a machine may cost over its whole life, and
+	// teardownCalls how many of them its end needs: status, config, destroy, ISO.
+	callBudget    = 10
+	teardownCalls = 4
+	// agentPause is the wait between two questions to a guest agent.
+	agentPause = time.Minute
+)
+
+// Get gives a machine's state; see hypervisor.Provider.
+func (p *Provider) Get(ctx context.Context, ref hypervisor.MachineRef) (hypervisor.Machine, error) {
+	m := p.machineOf(ref.Owner, ref.ID, "")
+
+	m.mu.Lock()
+	defer m.mu.Unlock()
+
+	if m.phase == phaseUnknown && !m.work.pending() {
+		if err := p.look(ctx, m); err != nil {
+			return m.view("", m.message), p.getError(m, err)
+		}
+	}
+
+	switch m.phase {
+	case phaseReserved, phaseGone:
+		p.dropUnused(m)
+
+		return m.view("", ""), p.notFound(m)
+	case phaseRunning, phaseStopped:
+		return p.observe(ctx, m)
+	case phaseDestroying:
+		return m.view(hypervisor.StateDeleting, m.message), nil
+	case phaseUnknown, phaseCloning, phaseCloned, phaseResizing, phaseConfigured, phaseStarting:
+		return m.view(hypervisor.StateCreating, m.message), nil
+	}
+
+	return m.view(hypervisor.StateCreating, m.message), nil
+}
+
+// dropUnused drops an entry that was made only to look for a machine.
+func (p *Provider) dropUnused(m *machine) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	if m.placed.id == 0 && m.media == mediaUnknown && p.machines[m.owner.UID] == m {
+		delete(p.machines, m.owner.UID)
+	}
+}
+
+// getError turns "the id is another's" into "this claim has none".
+func (p *Provider) getError(m *machine, err error) error {
+	if !hypervisor.Is(err, hypervisor.IDTaken) {
+		return err
+	}
+
+	return &hypervisor.Error{Kind: hypervisor.NotFound, Reason: reasonGone, Message: "machine is gone", Err: err}
+}
+
+func (p *Provider) notFound(m *machine) error {
+	return &hypervisor.Error{
+		Kind: hypervisor.NotFound, Reason: reasonGone,
+		Message: fmt.Sprintf("there is no machine %d of claim %s/%s on %s", m.id, m.owner.Namespace, m.owner.Name, p.client.host()),
+	}
+}
+
+// observe gives the state of a machine that was started, from the shared listing, and
+// from the machine itself before it is called stopped or gone.
+func (p *Provider) observe(ctx context.Context, m *machine) (hypervisor.Machine, error) {
+	if m.phase == phaseStopped {
+		return m.view(hypervisor.StateStopped, "powered off"), nil
+	}
+
+	snap, at, err := p.listing.get(ctx, p.watch.listAge())
+	if err != nil {
+		return m.view(hypervisor.StateRunning, m.message), err
+	}
+
+	r, listed := snap[m.id]
+	if listed {
+		m.node = r.Node
+	}
+
+	m.message = ""
+	stale := !at.After(m.started)
+
+	switch {
+	case stale && listed, listed && r.Status == statusRunning:
+		p.settle(m, r, stale)
+		p.askAgent(ctx, m)
+
+		return m.view(hypervisor.StateRunning, ""), nil
+	case listed && r.Status != statusStopped:
+		return m.view(hypervisor.StateRunning, "its node does not report: "+r.Node), nil
+	case listed && !p.watch.sawRunning(m.owner.UID) && p.since(m.started, statusLag):
+		// The listing's status lags behind the start.
+		return m.view(hypervisor.StateRunning, ""), nil
+	case p.since(m.running, confirmationLifetime):
+		return m.view(hypervisor.StateRunning, ""), nil
+	}
+
+	return p.confirm(ctx, m)
+}
+
+// settle notes that the listing shows the machine running: from then on the listing
+// accounts for what it takes.
+func (p *Provider) settle(m *machine, r resource, stale bool) {
+	if !stale && r.Status == statusRunning {
+		p.note(m, func(at *placement) { at.done = true })
+	}
+}
+
+// confirm asks the machine itself.
+func (p *Provider) confirm(ctx context.Context, m *machine) (hypervisor.Machine, error) {
+	m.calls++
+
+	status, err := p.client.status(ctx, m.node, m.id)
+
+	switch {
+	case hypervisor.Is(err, hypervisor.NotFound):
+		// Not on the node it was on. Where it went, or that it is gone, the listing says.
+		snap, _, listErr := p.listing.get(ctx, 0)
+		if listErr != nil {
+			return m.view(hypervisor.StateRunning, ""), listErr
+		}
+
+		if r, ok := snap[m.id]; ok && r.Node != m.node {
+			m.node = r.Node
+
+			return m.view(hypervisor.StateRunning, "has just been migrated to "+r.Node), nil
+		}
+
+		m.phase = phaseGone
+		p.watch.forget(m.owner.UID)
+
+		return m.view("", ""), p.notFound(m)
+	case err != nil:
+		return m.view(hypervisor.StateRunning, ""), err
+	case status.Status == statusRunning:
+		m.running = p.clock.Now()
+
+		return m.view(hypervisor.StateRunning, ""), nil
+	}
+
+	m.phase, m.stopped = phaseStopped, p.clock.Now()
+	p.watch.forget(m.owner.UID)
+	p.note(m, func(at *placement) { at.done = true })
+
+	return m.view(hypervisor.StateStopped, "powered off"), nil
+}
+
+// askAgent asks the guest's agent for the machine's address, when the guest has had time
+// to boot and the machine's budget of calls allows it. It never fails: an address is
+// good to know, and nothing waits for it.
+func (p *Provider) askAgent(ctx context.Context, m *machine) {
+	if m.ip != "" || p.clock.Now().Before(m.agentNext) || m.calls+teardownCalls >= callBudget {
+		return
+	}
+
+	m.agentNext = p.clock.Now().Add(agentPause)
+	m.calls++
+
+	answer, err := p.client.interfaces(ctx, m.node, m.id)
+	if err == nil {
+		m.ip = addressOf(answer, m.mac)
+	}
+}
+
+// addressOf picks the address of the interface with the machine's MAC, or of the first
+// that is not the loopback: an IPv4 address before an IPv6 one, none that is link-local.
+func addressOf(answer guestInterfaces, mac string) string {
+	best := ""
+
+	for _, nic := range answer.Result {
+		if nic.Name == "lo" || mac != "" && nic.MAC != "" && !strings.EqualFold(nic.MAC, mac) {
+			continue
+		}
+
+		for _, a := range nic.Address {
+			addr, err := netip.ParseAddr(a.IP)
+			if err != nil || addr.IsLoopback() || addr.IsLinkLocalUnicast() || addr.IsUnspecified() {
+				continue
+			}
+
+			if addr.Is4() {
+				return addr.String()
+			}
+
+			if best == "" {
+				best = addr.String()
+			}
+		}
+	}
+
+	return best
+}

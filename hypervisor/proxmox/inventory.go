@@ -1,0 +1,168 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+)
+
+// knownVM is what is known of a machine in the listing without asking again: whose it
+// is. It holds while key holds. It is never enough to change the machine.
+type knownVM struct {
+	key    string
+	ours   bool
+	record Record
+	mac    string
+}
+
+// keyOf changes when a machine under an id may be another one than before.
+func keyOf(name, lock string) string { return name + "\x00" + lock }
+
+// remember keeps whose a machine is.
+func (p *Provider) remember(id int, config vmConfig, record Record, ours bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	p.known[id] = knownVM{
+		key: keyOf(config["name"], config["lock"]), ours: ours, record: record, mac: macOf(config["net0"]),
+	}
+}
+
+// candidate tells whether a listed machine may be this operator's: its id is of the
+// range, or it bears the operator's tag. Which of the two it is proves nothing.
+func (p *Provider) maybeOurs(r resource) bool {
+	inRange := r.VMID >= p.config.IDMin && r.VMID <= p.config.IDMax
+
+	return r.Type == "qemu" && !bool(r.Template) && (inRange || hasOperatorTag(p.id, r.Tags))
+}
+
+// inventory gives the machines of the listing that are this operator's. The record of
+// each is read once; what is known to be made by this process needs no look.
+func (p *Provider) inventory(ctx context.Context, snap snapshot) (map[int]knownVM, error) {
+	out := map[int]knownVM{}
+	live := p.liveIDs()
+
+	for id, r := range snap {
+		if !p.maybeOurs(r) {
+			continue
+		}
+
+		known, err := p.identify(ctx, r, live[id])
+		if err != nil {
+			return nil, err
+		}
+
+		if known.ours {
+			out[id] = known
+		}
+	}
+
+	p.prune(snap)
+
+	return out, nil
+}
+
+// identify finds out whose a listed machine is.
+func (p *Provider) identify(ctx context.Context, r resource, live bool) (knownVM, error) {
+	p.mu.Lock()
+	known, ok := p.known[r.VMID]
+	p.mu.Unlock()
+
+	// Its name comes with the delayed part of the listing, so the name of a machine
+	// of ours may lag behind.
+	if ok && (known.ours || known.key == keyOf(r.Name, r.Lock)) {
+		return known, nil
+	}
+
+	// A machine that this process is making is not asked after.
+	if live {
+		return knownVM{}, nil
+	}
+
+	config, err := p.client.config(ctx, r.Node, r.VMID)
+	if hypervisor.Is(err, hypervisor.NotFound) || reasonIs(err, "PermissionDenied") {
+		return knownVM{}, nil
+	}
+
+	if err != nil {
+		return knownVM{}, err
+	}
+
+	record, err := ParseRecord(config["description"])
+	known = knownVM{
+		key: keyOf(r.Name, r.Lock), ours: err == nil && p.id.owns(record, r.VMID), record: record, mac: macOf(config["net0"]),
+	}
+
+	p.mu.Lock()
+	p.known[r.VMID] = known
+	p.mu.Unlock()
+
+	return known, nil
+}
+
+// prune forgets machines that are not listed any more.
+func (p *Provider) prune(snap snapshot) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	for id := range p.known {
+		if _, ok := snap[id]; !ok {
+			delete(p.known, id)
+		}
+	}
+}
+
+// liveIDs gives the ids of the machines that this process deals with.
+func (p *Provider) liveIDs() map[int]bool {
+	p.ids.mu.Lock()
+	defer p.ids.mu.Unlock()
+
+	out := map[int]bool{}
+
+	for id, owner := range p.ids.claimed {
+		if owner != "" {
+			out[id] = true
+		}
+	}
+
+	return out
+}
+
+// adoptable finds the machine of a claim under another id than the one asked for.
+func (p *Provider) adoptable(ctx context.Context, snap snapshot, uid string) (int, bool, error) {
+	all, err := p.inventory(ctx, snap)
+	if err != nil {
+		return 0, false, err
+	}
+
+	for id, known := range all {
+		if known.record.MachineClaim.UID == uid {
+			return id, true, nil
+		}
+	}
+
+	return 0, false, nil
+}
+
+// ownISO tells whether a drive holds this machine's ISO.
+func (p *Provider) ownISO(m *machine, option string) bool {
+	uid, ok := p.id.isoOwner(volumeOf(option))
+
+	return ok && uid == safeName(m.owner.UID)
+}
+
+// volumeOf gives the volume of a drive option.
+func volumeOf(option string) string {
+	volume, _, _ := strings.Cut(option, ",")
+
+	return volume
+}
+
+func asError(err error) (*hypervisor.Error, bool) {
+	return errors.AsType[*hypervisor.Error](err)
+}

@@ -1,0 +1,162 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+)
+
+// isoFound is an ISO of this operator's.
+type isoFound struct {
+	uid, volid, node string
+	created          time.Time
+}
+
+// List gives everything of this operator's; see hypervisor.Provider. The state is that
+// of the listing: Get confirms it.
+func (p *Provider) List(ctx context.Context) ([]hypervisor.Machine, error) {
+	// Media before machines: a medium whose machine is made in between is not taken for
+	// a remnant.
+	isos, err := p.allISOs(ctx)
+	if err != nil {
+		return nil, err
+	}
+
+	snap, _, err := p.listing.get(ctx, p.watch.listBusy)
+	if err != nil {
+		return nil, err
+	}
+
+	owned, err := p.inventory(ctx, snap)
+	if err != nil {
+		return nil, err
+	}
+
+	live := p.liveOwners()
+
+	var out []hypervisor.Machine
+
+	for id, known := range owned {
+		r := snap[id]
+		live[known.record.MachineClaim.UID] = true
+
+		out = append(out, hypervisor.Machine{
+			ID: id, Name: r.Name, Node: r.Node, Owner: known.record.Owner(), State: listedState(p.id, r),
+			Created: known.record.CreatedAt, MAC: known.mac,
+		})
+	}
+
+	for _, iso := range isos {
+		if live[iso.uid] {
+			continue
+		}
+
+		out = append(out, hypervisor.Machine{
+			Node: iso.node, Owner: hypervisor.Owner{UID: iso.uid}, State: hypervisor.StateRemains,
+			Created: iso.created, Message: iso.volid,
+		})
+	}
+
+	slices.SortFunc(out, func(a, b hypervisor.Machine) int {
+		if a.ID != b.ID {
+			return a.ID - b.ID
+		}
+
+		return strings.Compare(a.Owner.UID, b.Owner.UID)
+	})
+
+	return out, nil
+}
+
+func listedState(id identity, r resource) hypervisor.State {
+	switch {
+	case r.Status == statusRunning:
+		return hypervisor.StateRunning
+	case r.Lock != "", r.Status != statusStopped, !hasOperatorTag(id, r.Tags):
+		return hypervisor.StateCreating
+	default:
+		return hypervisor.StateStopped
+	}
+}
+
+// liveOwners gives the claims that this process makes machines for.
+func (p *Provider) liveOwners() map[string]bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	out := map[string]bool{}
+	for uid := range p.machines {
+		out[safeName(uid)] = true
+	}
+
+	return out
+}
+
+// allISOs gives this operator's ISOs on the usable nodes; shared storages are asked once.
+func (p *Provider) allISOs(ctx context.Context) ([]isoFound, error) {
+	nodes, err := p.usableNodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+
+	var out []isoFound
+
+	shared := map[string]bool{}
+
+	for _, n := range nodes {
+		if !n.online() {
+			continue
+		}
+
+		storages, err := p.storagesOf(ctx, n.Node)
+		if err != nil {
+			return nil, err
+		}
+
+		for _, s := range storages {
+			if !p.mayHoldISOs(s) || bool(s.Shared) && shared[s.Storage] {
+				continue
+			}
+
+			shared[s.Storage] = true
+
+			found, err := p.isosOn(ctx, n.Node, s.Storage)
+			if err != nil {
+				return nil, err
+			}
+
+			out = append(out, found...)
+		}
+	}
+
+	return out, nil
+}
+
+func (p *Provider) mayHoldISOs(s storageInfo) bool {
+	named := p.config.ISOStorage == "" || p.config.ISOStorage == s.Storage
+
+	return named && s.holds(isoContent) && s.usable()
+}
+
+func (p *Provider) isosOn(ctx context.Context, node, storage string) ([]isoFound, error) {
+	volumes, err := p.client.isos(ctx, node, storage)
+	if err != nil {
+		return nil, err
+	}
+
+	var out []isoFound
+
+	for _, v := range volumes {
+		if uid, ok := p.id.isoOwner(v.VolID); ok {
+			out = append(out, isoFound{uid: uid, volid: v.VolID, node: node, created: v.created()})
+		}
+	}
+
+	return out, nil
+}

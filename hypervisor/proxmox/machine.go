@@ -1,0 +1,373 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+)
+
+// phase is how far a machine is, as far as this process knows.
+type phase int
+
+const (
+	// phaseUnknown: look first. A new process knows nothing, and a call whose outcome is
+	// unknown leads back here.
+	phaseUnknown phase = iota
+	// phaseReserved: there is nothing on the hypervisor.
+	phaseReserved
+	// phaseCloning: its clone task runs.
+	phaseCloning
+	// phaseCloned: it is whole and ours, and still has the template's options.
+	phaseCloned
+	// phaseResizing: its options are written, the task that grows its disk runs.
+	phaseResizing
+	// phaseConfigured: its options are written; it was never started.
+	phaseConfigured
+	// phaseStarting: its start task runs.
+	phaseStarting
+	// phaseRunning: it was started.
+	phaseRunning
+	// phaseStopped: it was started and has stopped.
+	phaseStopped
+	// phaseDestroying: its destroy task runs.
+	phaseDestroying
+	// phaseGone: it is gone; its medium may not be.
+	phaseGone
+)
+
+// mediaState is how far a machine's ISO is.
+type mediaState int
+
+const (
+	mediaUnknown mediaState = iota
+	mediaNone
+	mediaUploading
+	mediaReady
+	mediaDeleting
+	mediaGone
+)
+
+// machine is what this process knows of one claim's machine. The hypervisor is the
+// truth; this only saves calls.
+type machine struct {
+	// mu is held while a call about the machine is under way.
+	mu sync.Mutex
+
+	owner hypervisor.Owner
+	id    int
+	node  string
+	name  string
+	phase phase
+	// placed tells, without mu, where the machine will be and what it takes, until the
+	// listing shows it running.
+	placed placement
+
+	// work is the task that the phase waits for.
+	work *task
+	// gate is the storage whose place or turn it has.
+	gate    string
+	created time.Time
+	started time.Time
+	mac, ip string
+	// verified is when its record was last read and found ours; stopped when its status
+	// was last confirmed to be stopped, running likewise.
+	verified, stopped, running time.Time
+	attempts                   int
+	message                    string
+
+	media     mediaState
+	mediaTask *task
+	volid     string
+	// iso is the built medium, kept until it is uploaded.
+	iso []byte
+
+	// calls counts the calls made for this machine alone.
+	calls     int
+	agentNext time.Time
+	diskDone  bool
+}
+
+// placement is what a machine takes of a node.
+type placement struct {
+	id     int
+	node   string
+	memory int64
+	// toClone says that its clone has not ended.
+	toClone bool
+	// done says that the listing accounts for it, or that it is gone.
+	done bool
+}
+
+// machineOf gives the entry of a claim's machine, making one if needed.
+func (p *Provider) machineOf(owner hypervisor.Owner, id int, node string) *machine {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	m, ok := p.machines[owner.UID]
+	if !ok {
+		m = &machine{owner: owner, id: id, node: node}
+		p.machines[owner.UID] = m
+	}
+
+	return m
+}
+
+// forget drops a machine that is gone for good.
+func (p *Provider) forget(m *machine) {
+	p.watch.forget(m.owner.UID)
+	p.ids.release(m.id, m.owner.UID, false)
+
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	if p.machines[m.owner.UID] == m {
+		delete(p.machines, m.owner.UID)
+	}
+
+	delete(p.known, m.id)
+}
+
+// note keeps what the machine takes of its node, for placement.
+func (p *Provider) note(m *machine, change func(*placement)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	change(&m.placed)
+}
+
+// view is the machine for the caller.
+func (m *machine) view(state hypervisor.State, message string) hypervisor.Machine {
+	return hypervisor.Machine{
+		ID: m.id, Name: m.name, Node: m.node, Owner: m.owner, State: state,
+		Created: m.created, MAC: m.mac, IP: m.ip, Message: message,
+	}
+}
+
+// look finds out how far a machine is, from the hypervisor alone. It sets m.phase.
+func (p *Provider) look(ctx context.Context, m *machine) error {
+	snap, _, err := p.listing.get(ctx, 0)
+	if err != nil {
+		return err
+	}
+
+	found, listed := snap[m.id]
+	if !listed {
+		if id, ok, err := p.adoptable(ctx, snap, m.owner.UID); err != nil {
+			return err
+		} else if ok {
+			found, listed = snap[id], true
+			m.id = id
+		}
+	}
+
+	if listed {
+		m.node = found.Node
+	}
+
+	if m.node == "" {
+		// Neither listed nor placed: there is nothing that could be asked.
+		m.phase = phaseReserved
+
+		return nil
+	}
+
+	config, err := p.readConfig(ctx, m)
+
+	switch {
+	case hypervisor.Is(err, hypervisor.NotFound) && !listed, err != nil && !listed && reasonIs(err, "PermissionDenied"):
+		// A token with rights on a pool alone can't see what isn't in the pool yet. If
+		// something is there all the same, Proxmox refuses the clone.
+		m.phase = phaseReserved
+
+		return nil
+	case err != nil:
+		return err
+	}
+
+	return p.judge(ctx, m, config)
+}
+
+// readConfig reads the machine's configuration and counts the call.
+func (p *Provider) readConfig(ctx context.Context, m *machine) (vmConfig, error) {
+	m.calls++
+
+	return p.client.config(ctx, m.node, m.id)
+}
+
+// judge decides from a configuration how far the machine is.
+func (p *Provider) judge(ctx context.Context, m *machine, config vmConfig) error {
+	if p.mine(m, config) {
+		if config["lock"] != "" {
+			return p.judgeLocked(ctx, m, config["lock"])
+		}
+
+		p.learn(m, config)
+
+		if !p.configured(m, config) {
+			m.phase = phaseCloned
+
+			return nil
+		}
+
+		return p.judgeStarted(ctx, m)
+	}
+
+	if config["lock"] == "clone" && config["description"] == "" {
+		return p.judgeLocked(ctx, m, "clone")
+	}
+
+	p.ids.release(m.id, m.owner.UID, true)
+
+	return &hypervisor.Error{
+		Kind: hypervisor.IDTaken, Reason: reasonTaken,
+		Message: fmt.Sprintf("id %d on node %s belongs to another machine (%s)", m.id, m.node, config["name"]),
+	}
+}
+
+// mine tells whether a configuration carries this claim's record, and notes when.
+func (p *Provider) mine(m *machine, config vmConfig) bool {
+	record, err := ParseRecord(config["description"])
+	if err != nil || !p.id.owns(record, m.id) || record.MachineClaim.UID != m.owner.UID {
+		return false
+	}
+
+	m.verified = p.clock.Now()
+	m.created = record.CreatedAt
+	m.owner = record.Owner()
+	p.remember(m.id, config, record, true)
+
+	return true
+}
+
+// learn takes over what a configuration says.
+func (p *Provider) learn(m *machine, config vmConfig) {
+	m.name, m.mac = config["name"], macOf(config["net0"])
+
+	for name, option := range config {
+		if diskSlot.MatchString(name) && p.ownISO(m, option) {
+			m.volid = volumeOf(option)
+		}
+	}
+}
+
+// configured tells whether the config write of this machine has been made: it sets the
+// operator's tag and, with nocloud, attaches the ISO, in one call.
+func (p *Provider) configured(m *machine, config vmConfig) bool {
+	return hasOperatorTag(p.id, config["tags"]) && config["onboot"] != "1" && (m.volid != "" || config["cicustom"] != "")
+}
+
+// judgeLocked deals with a machine that is locked: by a task that runs, or for good.
+func (p *Provider) judgeLocked(ctx context.Context, m *machine, lock string) error {
+	tasks, err := p.client.clusterTasks(ctx)
+	if err != nil {
+		return err
+	}
+
+	for _, t := range tasks {
+		if t.done() || t.Node != m.node {
+			continue
+		}
+
+		// A clone's task bears the id of its template, others that of the machine.
+		if lock == "clone" && t.Type == "qmclone" || t.ID == strconv.Itoa(m.id) {
+			m.phase = phaseCloning
+			m.work = p.watch.add(t.UPID, m.owner, nil)
+
+			return nil
+		}
+	}
+
+	// The task may have ended between the two looks.
+	config, err := p.readConfig(ctx, m)
+	if err != nil && !hypervisor.Is(err, hypervisor.NotFound) {
+		return err
+	}
+
+	if err != nil || config["lock"] == "" {
+		return &hypervisor.Error{
+			Kind: hypervisor.Busy, Reason: reasonLocked, After: p.client.jitter(busyAfter),
+			Message: fmt.Sprintf("machine %d on node %s has just been unlocked", m.id, m.node),
+		}
+	}
+
+	return &hypervisor.Error{
+		Kind: hypervisor.Rejected, Reason: "VMLocked",
+		Message: fmt.Sprintf("machine %d on node %s was left locked (%s) and no task works on it; Proxmox lets only "+
+			"root unlock it: make sure that it is no longer needed and run on %s: qm unlock %d && qm destroy %d --purge",
+			m.id, m.node, config["lock"], m.node, m.id, m.id),
+	}
+}
+
+// judgeStarted finds out whether a configured machine runs, has run, or waits for its
+// first start. Its status alone can't tell the last two apart: the node's record of
+// start tasks does.
+func (p *Provider) judgeStarted(ctx context.Context, m *machine) error {
+	m.calls++
+
+	status, err := p.client.status(ctx, m.node, m.id)
+	if err != nil {
+		return err
+	}
+
+	if status.Status == statusRunning {
+		p.setRunning(m, p.clock.Now())
+		m.running = p.clock.Now()
+
+		return nil
+	}
+
+	tasks, err := p.client.starts(ctx, m.node, m.id)
+	if err != nil {
+		return err
+	}
+
+	for _, t := range tasks {
+		// Ids are reused: a start before this machine was made was another's.
+		if t.Start+startSlack < m.created.Unix() {
+			continue
+		}
+
+		if !t.done() {
+			m.phase, m.work = phaseStarting, p.watch.add(t.UPID, m.owner, nil)
+
+			return nil
+		}
+
+		if taskSucceeded(t.Status) || taskLost(t.Status) {
+			m.phase, m.stopped = phaseStopped, p.clock.Now()
+
+			return nil
+		}
+	}
+
+	m.phase = phaseConfigured
+
+	return nil
+}
+
+// startSlack allows for the clocks of operator and node to differ, in seconds. An id is
+// not given again so soon.
+const startSlack = 60
+
+// setRunning notes that the machine was started.
+func (p *Provider) setRunning(m *machine, since time.Time) {
+	m.phase, m.work = phaseRunning, nil
+	m.started = since
+	m.agentNext = since.Add(agentFirst)
+	p.note(m, func(at *placement) { at.toClone = false })
+	p.watch.run(m.owner, m.id, since, m.ip == "")
+}
+
+// reasonIs tells whether an error carries a reason.
+func reasonIs(err error, reason string) bool {
+	e, ok := asError(err)
+
+	return ok && e.Reason == reason
+}

@@ -1,0 +1,179 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+
+	"github.com/hyperfleet/hyperfleet/cloudinit"
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+)
+
+// snippetMode lets root alone read what may hold a credential.
+const snippetMode = 0o600
+
+// uploadMedia brings the machine's boot medium on its way, if that has not been done.
+// It runs beside the clone.
+func (p *Provider) uploadMedia(ctx context.Context, m *machine, spec hypervisor.MachineSpec, media mediaFunc) error {
+	if m.media == mediaUploading {
+		return p.uploadEnded(m)
+	}
+
+	if m.media == mediaReady || m.phase != phaseCloning && m.phase != phaseCloned {
+		return nil
+	}
+
+	if spec.Shape.CloudInitSource == hypervisor.SourceBuiltin {
+		return p.writeSnippets(ctx, m, spec, media)
+	}
+
+	storage, err := p.isoStorage(ctx, m.node)
+	if err != nil {
+		return err
+	}
+
+	if m.iso == nil {
+		if m.iso, err = buildISO(ctx, media); err != nil {
+			return fmt.Errorf("make the boot medium of machine %d: %w", m.id, err)
+		}
+	}
+
+	name := p.id.isoName(m.owner.UID)
+	m.volid = storage.Storage + ":iso/" + name
+	m.calls++
+
+	upid, err := p.client.uploadISO(ctx, m.node, storage.Storage, name, m.iso)
+	if err != nil {
+		// Uploading anew replaces what may be there.
+		m.media = mediaUnknown
+
+		return err
+	}
+
+	m.media = mediaUploading
+	m.mediaTask = p.watch.add(upid, m.owner, nil)
+
+	return nil
+}
+
+// uploadEnded takes the upload's result, if it has ended.
+func (p *Provider) uploadEnded(m *machine) error {
+	exit, done := m.mediaTask.result()
+	if !done {
+		return nil
+	}
+
+	m.mediaTask = nil
+
+	if taskSucceeded(exit) {
+		m.media, m.iso = mediaReady, nil
+
+		return nil
+	}
+
+	m.media = mediaUnknown
+
+	kind, reason := kindOfText(exit)
+	if m.attempts++; kind == hypervisor.Busy || m.attempts < maxAttempts {
+		return p.busy(m, kindOr(reason, "UploadFailed"), "upload the boot medium of machine %d: %s", m.id, exit)
+	}
+
+	return &hypervisor.Error{
+		Kind: kind, Reason: kindOr(reason, "UploadFailed"),
+		Message: fmt.Sprintf("upload the boot medium of machine %d: %s", m.id, exit),
+	}
+}
+
+func buildISO(ctx context.Context, media mediaFunc) ([]byte, error) {
+	content, err := media(ctx)
+	if err != nil {
+		return nil, err
+	}
+
+	files := map[string][]byte{"user-data": content.UserData, "meta-data": content.MetaData}
+	if len(content.NetworkConfig) > 0 {
+		files["network-config"] = content.NetworkConfig
+	}
+
+	maps.Copy(files, content.Files)
+
+	image, err := cloudinit.ISO(files)
+	if err != nil {
+		return nil, fmt.Errorf("pack ISO: %w", err)
+	}
+
+	return image, nil
+}
+
+// writeSnippets puts user data and meta data on the mounted snippets storage.
+func (p *Provider) writeSnippets(ctx context.Context, m *machine, spec hypervisor.MachineSpec, media mediaFunc) error {
+	if p.options.SnippetsPath == "" {
+		return &hypervisor.Error{
+			Kind: hypervisor.Rejected, Reason: "SnippetsPathMissing",
+			Message: "cloudInitSource builtin needs the snippets storage mounted into the operator: " +
+				"set snippetsPath in its configuration, or use nocloud",
+		}
+	}
+
+	if spec.Shape.SnippetsStorage == "" {
+		return &hypervisor.Error{
+			Kind: hypervisor.Rejected, Reason: "SnippetsStorageMissing",
+			Message: "cloudInitSource builtin needs template.proxmox.snippetsStorage",
+		}
+	}
+
+	content, err := media(ctx)
+	if err != nil {
+		return fmt.Errorf("make the cloud-init data of machine %d: %w", m.id, err)
+	}
+
+	for part, data := range map[string][]byte{"user": content.UserData, "meta": content.MetaData} {
+		path := filepath.Join(p.options.SnippetsPath, p.id.snippetName(m.owner.UID, part))
+		if err := replaceFile(path, data); err != nil {
+			return fmt.Errorf("write cloud-init data of machine %d: %w", m.id, err)
+		}
+	}
+
+	m.media = mediaReady
+
+	return nil
+}
+
+// replaceFile writes a file so that it is there whole or not at all.
+func replaceFile(path string, data []byte) error {
+	part := path + ".part"
+	if err := os.WriteFile(part, data, snippetMode); err != nil {
+		return fmt.Errorf("write snippet: %w", err)
+	}
+
+	if err := os.Rename(part, path); err != nil {
+		return errors.Join(fmt.Errorf("write snippet: %w", err), os.Remove(part))
+	}
+
+	return nil
+}
+
+// removeSnippets removes the claim's files, if there are any.
+func (p *Provider) removeSnippets(uid string) error {
+	if p.options.SnippetsPath == "" {
+		return nil
+	}
+
+	var all error
+
+	for _, part := range []string{"user", "meta"} {
+		err := os.Remove(filepath.Join(p.options.SnippetsPath, p.id.snippetName(uid, part)))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			all = errors.Join(all, fmt.Errorf("remove snippet: %w", err))
+		}
+	}
+
+	return all
+}

@@ -1,0 +1,113 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+)
+
+// candidate is a node that a machine could be placed on, with the template it would be
+// cloned from.
+type candidate struct {
+	Node     string
+	Template hypervisor.Template
+	Online   bool
+	// Cores of the node; FreeMemory after running machines and what is promised.
+	Cores       int64
+	FreeMemory  int64
+	TotalMemory int64
+	// Queue is how many clones run, wait or are promised on the storage concerned.
+	Queue int
+}
+
+// choose picks the node for a machine: online, with enough memory and cores; then the
+// shortest queue for clones, then the most free memory, then the name. Cores may be
+// promised more than once, as Proxmox does, memory not: a VM that does not fit fails to
+// start.
+func choose(candidates []candidate, want hypervisor.Shape) (candidate, error) {
+	var fits []candidate
+
+	for _, c := range candidates {
+		if c.Online && int64(want.CPU) <= c.Cores && want.Memory <= c.FreeMemory {
+			fits = append(fits, c)
+		}
+	}
+
+	if len(fits) == 0 {
+		return candidate{}, noCapacity(candidates, want)
+	}
+
+	return slices.MinFunc(fits, func(a, b candidate) int {
+		return cmp.Or(cmp.Compare(a.Queue, b.Queue), cmp.Compare(b.FreeMemory, a.FreeMemory), strings.Compare(a.Node, b.Node))
+	}), nil
+}
+
+func noCapacity(candidates []candidate, want hypervisor.Shape) error {
+	var words []string
+
+	for _, c := range candidates {
+		switch {
+		case !c.Online:
+			words = append(words, c.Node+" is offline")
+		case int64(want.CPU) > c.Cores:
+			words = append(words, fmt.Sprintf("%s has %d cores", c.Node, c.Cores))
+		default:
+			words = append(words, fmt.Sprintf("%s has %s free", c.Node, bytesText(c.FreeMemory)))
+		}
+	}
+
+	if len(words) == 0 {
+		words = []string{"no usable node has the template"}
+	}
+
+	return &hypervisor.Error{
+		Kind: hypervisor.NoCapacity, Reason: "NoCapacity",
+		Message: fmt.Sprintf("no node has room for %d cores and %s of memory: %s",
+			want.CPU, bytesText(want.Memory), strings.Join(words, ", ")),
+	}
+}
+
+// tooLarge says so if a shape fits on none of the nodes, even when they are empty.
+func tooLarge(nodes []hypervisor.Node, want hypervisor.Shape) error {
+	if len(nodes) == 0 {
+		return nil
+	}
+
+	for _, n := range nodes {
+		if int64(want.CPU) <= n.Total.CPU && want.Memory <= n.Total.Memory {
+			return nil
+		}
+	}
+
+	biggest := slices.MaxFunc(nodes, func(a, b hypervisor.Node) int {
+		return cmp.Or(cmp.Compare(a.Total.Memory, b.Total.Memory), cmp.Compare(a.Total.CPU, b.Total.CPU))
+	})
+
+	return &hypervisor.Error{
+		Kind: hypervisor.Rejected, Reason: "ResourcesExceedNode",
+		Message: fmt.Sprintf("%d cores and %s of memory are wanted, the biggest node %s has %d cores and %s: "+
+			"ask for less in resources or add a bigger node",
+			want.CPU, bytesText(want.Memory), biggest.Name, biggest.Total.CPU, bytesText(biggest.Total.Memory)),
+	}
+}
+
+// bytesText writes an amount of bytes for people.
+func bytesText(n int64) string {
+	const step = 1024
+
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	value, unit := float64(n), 0
+
+	for value >= step && unit < len(units)-1 {
+		value /= step
+		unit++
+	}
+
+	return fmt.Sprintf("%.4g %s", value, units[unit])
+}

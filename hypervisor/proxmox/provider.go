@@ -1,0 +1,244 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/utils/clock"
+
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+)
+
+// Defaults of hypervisor.Options and Config.
+const (
+	defaultTaskInterval  = 250 * time.Millisecond
+	defaultListBusy      = 2 * time.Second
+	defaultListQuiet     = 10 * time.Second
+	defaultIDMin         = 100000
+	defaultIDMax         = 199999
+	defaultClones        = 2
+	defaultCallsPerNode  = 4
+	nodesAge             = 10 * time.Second
+	templateAge          = time.Minute
+	storagesAge          = time.Minute
+	isoContent           = "iso"
+	lowestVMID           = 100
+	highestVMID          = 999_999_999
+	hostnameLimit        = 63
+	confirmationLifetime = 10 * time.Second
+)
+
+// Provider is the connection to one Proxmox VE cluster. It is safe for concurrent use.
+type Provider struct {
+	config  hypervisor.Config
+	options hypervisor.Options
+	id      identity
+	clock   clock.WithTicker
+	client  *client
+	listing *cached[snapshot]
+	nodes   *cached[[]nodeInfo]
+	gates   *gates
+	watch   *watcher
+	ids     *allocator
+
+	mu        sync.Mutex
+	machines  map[string]*machine
+	known     map[int]knownVM
+	storages  map[string]*cached[[]storageInfo]
+	templates map[templateKey]*cached[vmConfig]
+
+	seed sync.Mutex
+	// seeded says that Options.Claimed was asked.
+	seeded bool
+}
+
+var _ hypervisor.Connection = (*Provider)(nil)
+
+// New is the hypervisor.Factory of Proxmox VE.
+func New(config hypervisor.Config, options hypervisor.Options) (hypervisor.Connection, error) {
+	return newProvider(config, options)
+}
+
+func newProvider(config hypervisor.Config, options hypervisor.Options) (*Provider, error) {
+	if config.Name == "" || options.OperatorUID == "" {
+		return nil, fmt.Errorf("connect to cluster %q: its name and the operator's uid are needed to own machines", config.Name)
+	}
+
+	setDefaults(&config, &options)
+
+	if config.IDMin < lowestVMID || config.IDMax > highestVMID || config.IDMin > config.IDMax {
+		return nil, &hypervisor.Error{
+			Kind: hypervisor.Rejected, Reason: "IDRangeInvalid",
+			Message: fmt.Sprintf("vmIdRange %d to %d must lie within %d to %d", config.IDMin, config.IDMax, lowestVMID, highestVMID),
+		}
+	}
+
+	client, err := newClient(config, options, options.Clock)
+	if err != nil {
+		return nil, err
+	}
+
+	p := &Provider{
+		config: config, options: options, clock: options.Clock, client: client,
+		id:        identity{operatorUID: options.OperatorUID, cluster: config.Name},
+		listing:   newCached(options.Clock, client.snapshot),
+		nodes:     newCached(options.Clock, client.nodes),
+		ids:       newAllocator(config.IDMin, config.IDMax, options.Clock.Now),
+		machines:  map[string]*machine{},
+		known:     map[int]knownVM{},
+		storages:  map[string]*cached[[]storageInfo]{},
+		templates: map[templateKey]*cached[vmConfig]{},
+	}
+	p.gates = newGates(config.ClonesPerStorage, options.Wake, options.Clock.Now)
+	p.watch = p.newWatcher()
+
+	return p, nil
+}
+
+func setDefaults(config *hypervisor.Config, options *hypervisor.Options) {
+	if options.Clock == nil {
+		options.Clock = clock.RealClock{}
+	}
+
+	if options.Wake == nil {
+		options.Wake = func(hypervisor.Owner) {}
+	}
+
+	if options.TaskInterval <= 0 {
+		options.TaskInterval = defaultTaskInterval
+	}
+
+	if config.IDMin == 0 && config.IDMax == 0 {
+		config.IDMin, config.IDMax = defaultIDMin, defaultIDMax
+	}
+
+	if config.ClonesPerStorage <= 0 {
+		config.ClonesPerStorage = defaultClones
+	}
+
+	if config.CallsPerNode <= 0 {
+		config.CallsPerNode = defaultCallsPerNode
+	}
+}
+
+func (p *Provider) newWatcher() *watcher {
+	ctx, cancel := context.WithCancel(context.Background())
+	w := &watcher{
+		client: p.client, clock: p.clock, listing: p.listing, gates: p.gates, wake: p.options.Wake,
+		taskEvery: p.options.TaskInterval, listBusy: defaultListBusy, listQuiet: defaultListQuiet,
+		ctx: ctx, cancel: cancel, tasks: map[string]*task{}, machines: map[string]*watched{},
+	}
+
+	if p.options.ListInterval > 0 {
+		w.listBusy, w.listQuiet = p.options.ListInterval, p.options.ListInterval
+	}
+
+	return w
+}
+
+// Close ends the background work and waits for it. Machines stay.
+func (p *Provider) Close() {
+	p.watch.close()
+	p.client.close()
+}
+
+// usable tells whether a node may carry machines.
+func (p *Provider) usable(node string) bool {
+	return len(p.config.Nodes) == 0 || slices.Contains(p.config.Nodes, node)
+}
+
+// usableNodes gives the nodes that may carry machines.
+func (p *Provider) usableNodes(ctx context.Context) ([]nodeInfo, error) {
+	all, _, err := p.nodes.get(ctx, nodesAge)
+	if err != nil {
+		return nil, err
+	}
+
+	return slices.DeleteFunc(slices.Clone(all), func(n nodeInfo) bool { return !p.usable(n.Node) }), nil
+}
+
+// storagesOf gives the storages of a node.
+func (p *Provider) storagesOf(ctx context.Context, node string) ([]storageInfo, error) {
+	p.mu.Lock()
+
+	cache, ok := p.storages[node]
+	if !ok {
+		cache = newCached(p.clock, func(ctx context.Context) ([]storageInfo, error) { return p.client.storages(ctx, node) })
+		p.storages[node] = cache
+	}
+	p.mu.Unlock()
+
+	out, _, err := cache.get(ctx, storagesAge)
+
+	return out, err
+}
+
+// storageOf gives one storage of a node.
+func (p *Provider) storageOf(ctx context.Context, node, name string) (storageInfo, error) {
+	all, err := p.storagesOf(ctx, node)
+	if err != nil {
+		return storageInfo{}, err
+	}
+
+	for _, s := range all {
+		if s.Storage == name {
+			return s, nil
+		}
+	}
+
+	var names []string
+	for _, s := range all {
+		names = append(names, s.Storage)
+	}
+
+	slices.Sort(names)
+
+	return storageInfo{}, &hypervisor.Error{
+		Kind: hypervisor.Rejected, Reason: "StorageNotFound",
+		Message: fmt.Sprintf("node %s has no storage %q (it has %v): name one of them, or grant %s Datastore.Audit on /storage/%s",
+			node, name, names, p.client.who(), name),
+	}
+}
+
+// isoStorage gives the storage of a node that takes the media.
+func (p *Provider) isoStorage(ctx context.Context, node string) (storageInfo, error) {
+	if name := p.config.ISOStorage; name != "" {
+		s, err := p.storageOf(ctx, node, name)
+		if err != nil {
+			return s, err
+		}
+
+		if !s.holds(isoContent) {
+			return s, &hypervisor.Error{
+				Kind: hypervisor.Rejected, Reason: "StorageWithoutISO",
+				Message: fmt.Sprintf("storage %s on node %s does not take ISOs (it takes %s): choose another isoStorage, "+
+					"or allow it with: pvesm set %s --content %s,iso", name, node, s.Content, name, s.Content),
+			}
+		}
+
+		return s, nil
+	}
+
+	all, err := p.storagesOf(ctx, node)
+	if err != nil {
+		return storageInfo{}, err
+	}
+
+	for _, s := range all {
+		if s.holds(isoContent) && s.usable() {
+			return s, nil
+		}
+	}
+
+	return storageInfo{}, &hypervisor.Error{
+		Kind: hypervisor.Rejected, Reason: "StorageWithoutISO",
+		Message: fmt.Sprintf("no active storage of node %s takes ISOs: allow it on one with: pvesm set STORAGE --content ...,iso, "+
+			"and grant %s Datastore.Audit, Datastore.AllocateSpace and Datastore.AllocateTemplate on it", node, p.client.who()),
+	}
+}

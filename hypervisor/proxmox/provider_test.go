@@ -1,0 +1,194 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/hypervisor/proxmox"
+	"github.com/hyperfleet/hyperfleet/sim/pve"
+	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	operatorUID = "11111111-2222-3333-4444-555555555555"
+	gib         = int64(1) << 30
+	patience    = 20 * time.Second
+)
+
+// fastModel is the default cluster without delays and without lag.
+func fastModel() pve.Model {
+	m := pve.DefaultModel()
+	m.StatusLag = 0
+
+	return m
+}
+
+// waker collects wakes.
+type waker struct {
+	mu     sync.Mutex
+	count  map[string]int
+	signal chan struct{}
+}
+
+func newWaker() *waker { return &waker{count: map[string]int{}, signal: make(chan struct{}, 1)} }
+
+func (w *waker) wake(o hypervisor.Owner) {
+	w.mu.Lock()
+	w.count[o.UID]++
+	w.mu.Unlock()
+
+	select {
+	case w.signal <- struct{}{}:
+	default:
+	}
+}
+
+func config(s *pve.Server) hypervisor.Config {
+	tls, err := hypervisor.TLSConfig(&v1alpha1.HypervisorTLS{Fingerprint: s.Fingerprint()}, nil, nil)
+	if err != nil {
+		panic(err)
+	}
+
+	return hypervisor.Config{
+		Name: "lab", Endpoint: s.URL() + "/api2/json", TLS: tls, ResourcePool: pve.DefaultPool,
+		Credentials: hypervisor.Credentials{TokenID: pve.DefaultTokenID, TokenSecret: pve.DefaultSecret},
+		IDMin:       100000, IDMax: 100999, ClonesPerStorage: 2, CallsPerNode: 4,
+	}
+}
+
+func options(wake func(hypervisor.Owner)) hypervisor.Options {
+	return hypervisor.Options{
+		OperatorUID: operatorUID, Wake: wake,
+		TaskInterval: 5 * time.Millisecond, ListInterval: 10 * time.Millisecond,
+	}
+}
+
+func connect(t testing.TB, s *pve.Server, change ...func(*hypervisor.Config, *hypervisor.Options)) hypervisor.Connection {
+	t.Helper()
+
+	c, o := config(s), options(newWaker().wake)
+	for _, f := range change {
+		f(&c, &o)
+	}
+
+	p, err := proxmox.New(c, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	t.Cleanup(p.Close)
+
+	return p
+}
+
+func spec(n int) hypervisor.MachineSpec {
+	uid := fmt.Sprintf("00000000-0000-4000-8000-%012d", n)
+
+	return hypervisor.MachineSpec{
+		Owner:    hypervisor.Owner{Namespace: "ci", Name: fmt.Sprintf("claim-%d", n), UID: uid, Pool: "linux"},
+		Hostname: fmt.Sprintf("claim-%d", n),
+		Template: hypervisor.TemplateRef{Name: pve.DefaultTemplate},
+		Shape:    hypervisor.Shape{CPU: 2, Memory: 2 * gib, Linked: true, CloudInitSource: hypervisor.SourceNoCloud},
+	}
+}
+
+func media(context.Context) (hypervisor.Media, error) {
+	return hypervisor.Media{
+		UserData: []byte("#cloud-config\n{}\n"), MetaData: []byte("instance-id: x\n"), NetworkConfig: []byte("version: 2\n"),
+	}, nil
+}
+
+// create calls Create until the machine runs.
+func create(t testing.TB, p hypervisor.Provider, s hypervisor.MachineSpec) hypervisor.Machine {
+	t.Helper()
+
+	deadline := time.Now().Add(patience)
+
+	for {
+		m, err := p.Create(t.Context(), s, media)
+		if err != nil && !retry(err) {
+			t.Fatalf("create %s: %v", s.Owner.Name, err)
+		}
+
+		if err == nil {
+			s.ID, s.Node = m.ID, m.Node
+		}
+
+		if m.State == hypervisor.StateRunning && err == nil {
+			return m
+		}
+
+		if time.Now().After(deadline) {
+			t.Fatalf("create %s: still %s %q (%v)", s.Owner.Name, m.State, m.Message, err)
+		}
+
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+func retry(err error) bool {
+	switch hypervisor.KindOf(err) {
+	case hypervisor.Busy, hypervisor.UnknownOutcome, hypervisor.Unavailable, hypervisor.NoCapacity:
+		return true
+	default:
+		return false
+	}
+}
+
+// remove calls Delete until nothing is left.
+func remove(t testing.TB, p hypervisor.Provider, ref hypervisor.MachineRef) {
+	t.Helper()
+
+	deadline := time.Now().Add(patience)
+
+	for {
+		err := p.Delete(t.Context(), ref)
+		if hypervisor.Is(err, hypervisor.NotFound) {
+			return
+		}
+
+		if err != nil && !retry(err) {
+			t.Fatalf("delete %s: %v", ref.Owner.Name, err)
+		}
+
+		if time.Now().After(deadline) {
+			t.Fatalf("delete %s: %v", ref.Owner.Name, err)
+		}
+
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+func TestLife(t *testing.T) {
+	s := pvetest.New(t, fastModel())
+	p := connect(t, s)
+
+	sp := spec(1)
+	m := create(t, p, sp)
+	t.Logf("%+v", m)
+
+	got, err := p.Get(t.Context(), hypervisor.MachineRef{ID: m.ID, Owner: sp.Owner})
+	if err != nil || got.State != hypervisor.StateRunning {
+		t.Fatalf("get: %+v %v", got, err)
+	}
+
+	remove(t, p, hypervisor.MachineRef{ID: m.ID, Owner: sp.Owner})
+
+	for _, c := range s.Calls() {
+		t.Logf("%s %s %d %s", c.Method, c.Path, c.Status, c.Reason)
+	}
+	snap := s.Snapshot()
+	t.Logf("%+v", snap)
+}

@@ -1,0 +1,170 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+	"k8s.io/utils/clock"
+
+	"sync"
+)
+
+const (
+	getTries     = 3
+	retryFirst   = 100 * time.Millisecond
+	apiPrefix    = "/api2/json"
+	nodesPrefix  = "/nodes/"
+	idleConns    = 8
+	idleLifetime = 60 * time.Second
+)
+
+// transport is the way of each request: a place at its node, a few tries for reads, and
+// answers other than 2xx as *APIError. It gives an answer as an error because the
+// library above keeps nothing of a refusal but its status line, and of 401 and 403 not
+// even that.
+type transport struct {
+	next    http.RoundTripper
+	clock   clock.WithTicker
+	jitter  func(time.Duration) time.Duration
+	perNode int64
+
+	mu    sync.Mutex
+	nodes map[string]*semaphore.Weighted
+}
+
+func newTransport(next http.RoundTripper, clk clock.WithTicker, jitter func(time.Duration) time.Duration, perNode int,
+) *transport {
+	return &transport{
+		next: next, clock: clk, jitter: jitter, perNode: int64(max(perNode, 1)),
+		nodes: map[string]*semaphore.Weighted{},
+	}
+}
+
+// RoundTrip makes the request; see transport.
+func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	gate := t.gate(nodeOf(req))
+	if err := gate.Acquire(req.Context(), 1); err != nil {
+		return nil, err //nolint:wrapcheck // the context's own
+	}
+	defer gate.Release(1)
+
+	wait := retryFirst
+
+	for try := 1; ; try++ {
+		res, err := t.once(req)
+		if err == nil || try == getTries || !t.again(req, err) {
+			return res, err
+		}
+
+		if !t.sleep(req.Context(), t.jitter(wait)) {
+			return nil, err
+		}
+
+		wait *= 2
+	}
+}
+
+func (t *transport) once(req *http.Request) (*http.Response, error) {
+	res, err := t.next.RoundTrip(req)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // classified above
+	}
+
+	if res.StatusCode >= http.StatusOK && res.StatusCode < http.StatusMultipleChoices {
+		return res, nil
+	}
+
+	return nil, readAPIError(req, res)
+}
+
+// again tells whether a read may be tried again.
+func (t *transport) again(req *http.Request, err error) bool {
+	if req.Method != http.MethodGet || req.Context().Err() != nil {
+		return false
+	}
+
+	if answer, ok := errors.AsType[*APIError](err); ok {
+		return retryable(answer.Status)
+	}
+
+	return !untrusted(err)
+}
+
+func (t *transport) sleep(ctx context.Context, d time.Duration) bool {
+	timer := t.clock.NewTimer(d)
+	defer timer.Stop()
+
+	select {
+	case <-timer.C():
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (t *transport) gate(node string) *semaphore.Weighted {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+
+	gate, ok := t.nodes[node]
+	if !ok {
+		gate = semaphore.NewWeighted(t.perNode)
+		t.nodes[node] = gate
+	}
+
+	return gate
+}
+
+// apiPath is the request's path below /api2/json.
+func apiPath(req *http.Request) string {
+	_, path, ok := strings.Cut(req.URL.Path, apiPrefix)
+	if !ok {
+		return req.URL.Path
+	}
+
+	return path
+}
+
+// nodeOf gives the node that works on a request, or "" for the one that is connected.
+func nodeOf(req *http.Request) string {
+	rest, ok := strings.CutPrefix(apiPath(req), nodesPrefix)
+	if !ok {
+		return ""
+	}
+
+	node, _, _ := strings.Cut(rest, "/")
+
+	return node
+}
+
+// Operation names a request for metrics, with placeholders for what varies: "POST
+// /nodes/{node}/qemu/{vmid}/clone".
+func Operation(req *http.Request) string {
+	parts := strings.Split(strings.Trim(apiPath(req), "/"), "/")
+
+	for i := 1; i < len(parts); i++ {
+		switch parts[i-1] {
+		case "nodes":
+			parts[i] = "{node}"
+		case "qemu":
+			parts[i] = "{vmid}"
+		case "storage":
+			parts[i] = "{storage}"
+		case "pools":
+			parts[i] = "{poolid}"
+		case "tasks":
+			parts[i] = "{upid}"
+		case "content":
+			return req.Method + " /" + strings.Join(parts[:i], "/") + "/{volume}"
+		}
+	}
+
+	return req.Method + " /" + strings.Join(parts, "/")
+}

@@ -1,0 +1,396 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"k8s.io/utils/clock"
+
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+)
+
+const (
+	// taskMissing is how long a task may be absent from /cluster/tasks before it is asked
+	// for by name: that list holds the last 25 tasks of each node, and new ones reach it
+	// by broadcast (PVE::Cluster, broadcast_tasklist).
+	taskMissing = 3 * time.Second
+	// statusLag is how old the status in /cluster/resources may be: it is broadcast every
+	// ten seconds (pvestatd).
+	statusLag = 12 * time.Second
+	// wakeAgain is when an owner that was woken for a stopped machine is woken again.
+	wakeAgain = 5 * time.Second
+	// agentTries are the times after the start at which the guest's agent is asked.
+	agentFirst = 20 * time.Second
+)
+
+// task is a task of Proxmox that is waited for. Its fields are the watcher's.
+type task struct {
+	w      *watcher
+	upid   string
+	node   string
+	owner  hypervisor.Owner
+	onDone func()
+
+	missing time.Time
+	exit    string
+	done    bool
+}
+
+// result gives the exit status once the task has ended.
+func (t *task) result() (exit string, done bool) {
+	t.w.mu.Lock()
+	defer t.w.mu.Unlock()
+
+	return t.exit, t.done
+}
+
+// pending tells whether a task is still waited for; no task is not.
+func (t *task) pending() bool {
+	if t == nil {
+		return false
+	}
+
+	_, done := t.result()
+
+	return !done
+}
+
+// watched is a machine whose end is watched for.
+type watched struct {
+	owner hypervisor.Owner
+	id    int
+	// since is when it was started; seen says that the listing has shown it running.
+	since    time.Time
+	seen     bool
+	woken    time.Time
+	agentDue time.Time
+}
+
+// watcher is the one poller of a connection. Its goroutine lives while there is
+// something to watch.
+type watcher struct {
+	client              *client
+	clock               clock.WithTicker
+	listing             *cached[snapshot]
+	gates               *gates
+	wake                func(hypervisor.Owner)
+	taskEvery           time.Duration
+	listBusy, listQuiet time.Duration
+
+	ctx    context.Context //nolint:containedctx // ends with the connection
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	mu       sync.Mutex
+	running  bool
+	tasks    map[string]*task
+	machines map[string]*watched
+}
+
+// add waits for a task. onDone runs once, before the owner is woken.
+func (w *watcher) add(upid string, owner hypervisor.Owner, onDone func()) *task {
+	t := &task{w: w, upid: upid, owner: owner, onDone: onDone}
+
+	parsed, err := ParseUPID(upid)
+	t.node = parsed.Node
+
+	w.mu.Lock()
+	if err != nil {
+		// A task that can't be watched is looked at as one whose end was lost.
+		t.done, t.exit = true, exitLost
+	} else {
+		w.tasks[upid] = t
+	}
+	w.mu.Unlock()
+
+	if err != nil && onDone != nil {
+		onDone()
+	}
+
+	w.kick()
+
+	return t
+}
+
+// run watches for a machine's end. agent says that its guest agent will be asked.
+func (w *watcher) run(owner hypervisor.Owner, id int, since time.Time, agent bool) {
+	w.mu.Lock()
+	if _, ok := w.machines[owner.UID]; !ok {
+		m := &watched{owner: owner, id: id, since: since}
+		if agent {
+			m.agentDue = since.Add(agentFirst)
+		}
+
+		w.machines[owner.UID] = m
+	}
+	w.mu.Unlock()
+
+	w.kick()
+}
+
+// forget ends the watch of a machine.
+func (w *watcher) forget(uid string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	delete(w.machines, uid)
+}
+
+// sawRunning tells whether a listing has shown the machine running since its start.
+func (w *watcher) sawRunning(uid string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	m, ok := w.machines[uid]
+
+	return ok && m.seen
+}
+
+// kick starts the poller if it does not run.
+func (w *watcher) kick() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	if w.running || w.ctx.Err() != nil {
+		return
+	}
+
+	w.running = true
+	w.wg.Add(1)
+
+	go w.loop()
+}
+
+// close ends the poller and waits for it.
+func (w *watcher) close() {
+	w.mu.Lock()
+	w.cancel()
+	w.mu.Unlock()
+	w.wg.Wait()
+}
+
+func (w *watcher) loop() {
+	defer w.wg.Done()
+
+	ticker := w.clock.NewTicker(w.taskEvery)
+	defer ticker.Stop()
+
+	for {
+		select {
+		case <-w.ctx.Done():
+			return
+		case <-ticker.C():
+		}
+
+		if w.pass() {
+			return
+		}
+	}
+}
+
+// pass looks once at everything. It tells whether nothing is left to watch.
+func (w *watcher) pass() bool {
+	w.pollTasks()
+	w.pollMachines()
+
+	waiting := w.gates.tick()
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	if waiting || len(w.tasks) > 0 || len(w.machines) > 0 {
+		return false
+	}
+
+	w.running = false
+
+	return true
+}
+
+// pollTasks looks at the tasks that are waited for, all with one call.
+func (w *watcher) pollTasks() {
+	if w.count() == 0 {
+		return
+	}
+
+	listed, err := w.client.clusterTasks(w.ctx)
+	if err != nil {
+		return
+	}
+
+	byName := make(map[string]listedTask, len(listed))
+	for _, t := range listed {
+		byName[t.UPID] = t
+	}
+
+	missing := w.sort(byName)
+	for _, t := range missing {
+		w.ask(t)
+	}
+}
+
+func (w *watcher) count() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	return len(w.tasks)
+}
+
+// sort finishes the tasks that have ended and gives those that are long missing.
+func (w *watcher) sort(listed map[string]listedTask) []*task {
+	w.mu.Lock()
+
+	var ended, missing []*task
+
+	now := w.clock.Now()
+
+	for upid, t := range w.tasks {
+		entry, ok := listed[upid]
+
+		switch {
+		case ok && entry.done():
+			t.exit = entry.Status
+			ended = append(ended, t)
+		case ok:
+			t.missing = time.Time{}
+		case t.missing.IsZero():
+			t.missing = now
+		case now.Sub(t.missing) >= taskMissing:
+			missing = append(missing, t)
+			t.missing = now
+		}
+	}
+	w.mu.Unlock()
+
+	for _, t := range ended {
+		w.finish(t, t.exit)
+	}
+
+	return missing
+}
+
+// ask looks at one task by its name.
+func (w *watcher) ask(t *task) {
+	status, err := w.client.taskStatus(w.ctx, t.node, t.upid)
+
+	switch {
+	case hypervisor.Is(err, hypervisor.NotFound):
+		w.finish(t, exitLost)
+	case err == nil && status.Status == "stopped":
+		w.finish(t, status.ExitStatus)
+	}
+}
+
+// finish ends the wait for a task and wakes its owner.
+func (w *watcher) finish(t *task, exit string) {
+	w.mu.Lock()
+	delete(w.tasks, t.upid)
+
+	again := t.done
+	t.done, t.exit = true, exit
+	w.mu.Unlock()
+
+	if again {
+		return
+	}
+
+	if t.onDone != nil {
+		t.onDone()
+	}
+
+	w.wake(t.owner)
+}
+
+// listAge is how old the listing may be now.
+func (w *watcher) listAge() time.Duration {
+	if w.count() > 0 {
+		return w.listBusy
+	}
+
+	return w.listQuiet
+}
+
+// pollMachines wakes the owners whose machines are not running any more, or whose
+// guest agent is worth asking.
+func (w *watcher) pollMachines() {
+	w.mu.Lock()
+	idle := len(w.machines) == 0
+	w.mu.Unlock()
+
+	if idle {
+		return
+	}
+
+	snap, at, err := w.listing.get(w.ctx, w.listAge())
+	if err != nil {
+		return
+	}
+
+	now := w.clock.Now()
+
+	var wake []hypervisor.Owner
+
+	w.mu.Lock()
+	for _, m := range w.machines {
+		if at.After(m.since) && m.due(snap, now) && now.Sub(m.woken) >= wakeAgain {
+			m.woken = now
+			wake = append(wake, m.owner)
+		}
+	}
+	w.mu.Unlock()
+
+	for _, owner := range wake {
+		w.wake(owner)
+	}
+}
+
+// due tells whether the machine's owner should look at it.
+func (m *watched) due(snap snapshot, now time.Time) bool {
+	r, ok := snap[m.id]
+
+	switch {
+	case !ok:
+		return true
+	case r.Status == statusRunning:
+		m.seen = true
+
+		if !m.agentDue.IsZero() && now.After(m.agentDue) {
+			m.agentDue = time.Time{}
+
+			return true
+		}
+
+		return false
+	case r.Status == statusStopped:
+		return m.seen || now.Sub(m.since) >= statusLag
+	default:
+		return false
+	}
+}
+
+// Statuses in /cluster/resources and status/current.
+const (
+	statusRunning = "running"
+	statusStopped = "stopped"
+)
+
+// snapshot is one listing of the cluster's machines, by id.
+type snapshot map[int]resource
+
+func (c *client) snapshot(ctx context.Context) (snapshot, error) {
+	resources, err := c.resources(ctx)
+	if err != nil {
+		return nil, err
+	}
+
+	out := make(snapshot, len(resources))
+	for _, r := range resources {
+		out[r.VMID] = r
+	}
+
+	return out, nil
+}
