@@ -321,3 +321,15 @@ func TestSlowJITConfig(t *testing.T) {
 		t.Errorf("answered %d", code)
 	}
 }
+
+// appJWT signs in as the App for a few minutes of real time.
+func appJWT(t *testing.T, key *rsa.PrivateKey) string {
+	t.Helper()
+	now := time.Now()
+	token, err := protocol.Sign(key, protocol.Claims{
+		Issuer: json.RawMessage("4711"), IssuedAt: json.Number(strconv.FormatInt(now.Unix(), 10)),
+		Expires: json.Number(strconv.FormatInt(now.Add(5*time.Minute).Unix(), 10)),
+	})
+	must(t, err)
+	return token
+}

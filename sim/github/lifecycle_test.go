@@ -4,29 +4,28 @@
 package github_test
 
 import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	gh "github.com/google/go-github/v88/github"
-
 	"github.com/hyperfleet/hyperfleet/sim/github"
 	"github.com/hyperfleet/hyperfleet/sim/github/control"
 	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
+	"github.com/hyperfleet/hyperfleet/sim/github/protocol"
 )
 
 func TestJITRunnerTakesAJob(t *testing.T) {
-	hooks := githubtest.NewReceiver(t)
-	s := githubtest.New(t, github.Options{Webhook: control.WebhookTarget{URL: hooks.URL, Secret: "s3cret"}})
-	c := client(t, s.URL, githubtest.PAT)
-	jit, _, err := c.Actions.GenerateRepoJITConfig(t.Context(), "octo-org", "octo-repo", &gh.GenerateJITConfigRequest{
-		Name: "vm-1", RunnerGroupID: 1, Labels: []string{"self-hosted", "Linux", "x64"},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := githubtest.New(t, github.Options{})
+	dir := t.TempDir()
 	job := s.Queue(control.JobSpec{Labels: []string{"self-hosted", "linux"}, Duration: 10 * time.Millisecond})[0]
-	r := githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", jit.GetEncodedJITConfig())
+	blob := jit(t, s, "vm-1", "self-hosted", "Linux", "x64")
+	r := githubtest.StartRunner(t, dir, "run", "--jitconfig", blob)
 	if code := r.Wait(); code != 0 {
 		t.Fatalf("exit code %d, output:\n%s", code, r.Output())
 	}
@@ -35,11 +34,397 @@ func TestJITRunnerTakesAJob(t *testing.T) {
 			t.Errorf("output lacks %q:\n%s", line, r.Output())
 		}
 	}
-	state := s.Eventually("three webhooks came", func(st control.State) bool { return st.Webhooks.Delivered == 3 })
-	if got := state.Jobs[0]; got.ID != job.ID || got.Conclusion != "success" || got.RunnerName != "vm-1" {
+	state := s.State()
+	if got := state.Jobs[0]; got.ID != job.ID || got.Conclusion != "success" || got.RunnerName != "vm-1" || got.StartedAt.IsZero() {
 		t.Errorf("job: %+v", got)
 	}
 	if len(state.Runners) != 0 {
 		t.Errorf("an ephemeral runner is left: %+v", state.Runners)
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, ".*")); len(left) != 0 {
+		t.Errorf("settings are left: %v", left)
+	}
+	again := githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", blob)
+	if code := again.Wait(); code != 1 {
+		t.Errorf("a spent JIT configuration exits %d:\n%s", code, again.Output())
+	}
+}
+
+func TestSecondSessionConflicts(t *testing.T) {
+	s := githubtest.New(t, github.Options{})
+	blob := jit(t, s, "vm-1", "x")
+	githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", blob)
+	s.Eventually("the runner is online", idle(1))
+	second := githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", blob)
+	if code := second.Wait(); code != 5 || !strings.Contains(second.Output(), "A session for this runner already exists") {
+		t.Errorf("exit code %d, want 5:\n%s", code, second.Output())
+	}
+}
+
+func TestIdleRunnerStopsOnSignal(t *testing.T) {
+	s := githubtest.New(t, github.Options{})
+	r := githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", jit(t, s, "vm-1", "x"))
+	s.Eventually("the runner is online", idle(1))
+	r.Stop()
+	if code := r.Wait(); code != 0 {
+		t.Errorf("exit code %d:\n%s", code, r.Output())
+	}
+	if state := s.State(); len(state.Runners) != 1 || state.Runners[0].Online {
+		t.Errorf("after the signal the runner must be registered and offline: %+v", state.Runners)
+	}
+}
+
+func TestRunnerRemovedWhileIdle(t *testing.T) {
+	s := githubtest.New(t, github.Options{})
+	r := githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", jit(t, s, "vm-1", "x"))
+	state := s.Eventually("the runner is online", idle(1))
+	if a := call(t, s, "DELETE", repoRunners+"/"+strconv.FormatInt(state.Runners[0].ID, 10), auth, nil); a.code != http.StatusNoContent {
+		t.Fatalf("delete: %d %s", a.code, a.text)
+	}
+	if code := r.Wait(); code != 1 || !strings.Contains(r.Output(), "registration has been deleted") {
+		t.Errorf("exit code %d, want 1:\n%s", code, r.Output())
+	}
+}
+
+func TestConfiguredRunner(t *testing.T) {
+	s := githubtest.New(t, github.Options{})
+	token := registrationToken(t, s, "registration-token")
+	config := func(t *testing.T, dir string, extra ...string) *githubtest.Runner {
+		t.Helper()
+		args := append([]string{"config", "--url", s.URL + "/" + githubtest.Repo, "--token", token, "--unattended", "--disableupdate", "--work", "_work"}, extra...)
+		return githubtest.StartRunner(t, dir, args...)
+	}
+	t.Run("ephemeral with default labels", func(t *testing.T) {
+		dir := t.TempDir()
+		r := config(t, dir, "--name", "a", "--labels", "gpu,big", "--ephemeral")
+		if code := r.Wait(); code != 0 || !strings.Contains(r.Output(), "Settings Saved") {
+			t.Fatalf("exit code %d:\n%s", code, r.Output())
+		}
+		if got := s.State().Runners[0]; !got.Ephemeral || strings.Join(got.Labels, ",") != "self-hosted,Linux,X64,gpu,big" {
+			t.Errorf("runner: %+v", got)
+		}
+		s.Queue(control.JobSpec{Labels: []string{"GPU", "self-hosted"}, Command: "echo done > proof", Name: "touch"})
+		run := githubtest.StartRunner(t, dir, "run")
+		if code := run.Wait(); code != 0 {
+			t.Errorf("run exits %d:\n%s", code, run.Output())
+		}
+		if _, err := os.Stat(filepath.Join(dir, "_work", "proof")); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("same token, no default labels, then replaced and removed", func(t *testing.T) {
+		dir := t.TempDir()
+		if code := config(t, dir, "--name", "b", "--labels", "only", "--no-default-labels").Wait(); code != 0 {
+			t.Fatalf("the token was not reusable: exit code %d", code)
+		}
+		if code := config(t, t.TempDir(), "--name", "b", "--labels", "x").Wait(); code != 1 {
+			t.Errorf("a taken name without --replace exits %d, want 1", code)
+		}
+		other := t.TempDir()
+		if code := config(t, other, "--name", "b", "--labels", "only", "--no-default-labels", "--replace").Wait(); code != 0 {
+			t.Errorf("--replace exits %d", code)
+		}
+		if code := config(t, other, "--name", "b").Wait(); code != 1 {
+			t.Errorf("configuring twice exits %d, want 1", code)
+		}
+		if state := s.State(); len(state.Runners) != 1 || strings.Join(state.Runners[0].Labels, ",") != "only" {
+			t.Errorf("runners: %+v", state.Runners)
+		}
+		wrong := githubtest.StartRunner(t, other, "config", "remove", "--token", token)
+		if code := wrong.Wait(); code != 1 {
+			t.Errorf("removal with a registration token exits %d, want 1", code)
+		}
+		r := githubtest.StartRunner(t, other, "config", "remove", "--token", registrationToken(t, s, "remove-token"))
+		if code := r.Wait(); code != 0 || len(s.State().Runners) != 0 {
+			t.Errorf("removal exits %d:\n%s", code, r.Output())
+		}
+	})
+	for name, extra := range map[string][]string{
+		"unknown group": {"--runnergroup", "nope", "--name", "c"},
+		"wrong place":   {"--url", s.URL + "/octo-org", "--name", "c"},
+		"no address":    {"--url", "not an address", "--name", "c"},
+		"long name":     {"--name", strings.Repeat("c", 65)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if code := config(t, t.TempDir(), extra...).Wait(); code != 1 {
+				t.Errorf("exits %d, want 1", code)
+			}
+		})
+	}
+	t.Run("not configured", func(t *testing.T) {
+		if code := githubtest.StartRunner(t, t.TempDir(), "run").Wait(); code != 1 {
+			t.Errorf("exits %d, want 1", code)
+		}
+	})
+}
+
+func TestRegistrationTokenExpires(t *testing.T) {
+	clk := fakeClock()
+	s := githubtest.New(t, github.Options{Clock: clk})
+	token := registrationToken(t, s, "registration-token")
+	clk.Step(time.Hour)
+	r := githubtest.StartRunner(t, t.TempDir(), "config", "--url", s.URL+"/"+githubtest.Repo, "--token", token, "--name", "late")
+	if code := r.Wait(); code != 1 || !strings.Contains(r.Output(), "expired") {
+		t.Errorf("exit code %d:\n%s", code, r.Output())
+	}
+}
+
+func TestRegistrationRefusedFault(t *testing.T) {
+	s := githubtest.New(t, github.Options{Faults: control.Faults{RegistrationRefuse: 1}})
+	r := githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", jit(t, s, "vm-1", "x"))
+	if code := r.Wait(); code != 2 {
+		t.Errorf("exit code %d, want 2 (retryable):\n%s", code, r.Output())
+	}
+}
+
+func TestFailingCommandAndHooks(t *testing.T) {
+	s := githubtest.New(t, github.Options{})
+	s.Queue(control.JobSpec{Labels: []string{"x"}, Command: "exit 3", Name: "broken"})
+	r := githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", jit(t, s, "vm-1", "x"))
+	if code := r.Wait(); code != 0 || !strings.Contains(r.Output(), "completed with result: Failed") {
+		t.Errorf("exit code %d:\n%s", code, r.Output())
+	}
+	if got := s.State().Jobs[0]; got.Conclusion != "failure" {
+		t.Errorf("job: %+v", got)
+	}
+}
+
+// TestMatching: which jobs a runner gets, by its level, group and labels.
+func TestMatching(t *testing.T) {
+	opts := github.Options{
+		Repos: []github.Repo{{FullName: "octo-org/octo-repo", Private: true}, {FullName: "octo-org/second"}, {FullName: "else/where", Private: true}},
+		Groups: []github.Group{
+			{Owner: "octo-org", Name: "picked", Visibility: "selected", Selected: []string{"octo-org/second"}},
+			{Owner: "octo-org", Name: "private", Visibility: "private"},
+		},
+		Enterprise: "octo",
+	}
+	cases := map[string]struct {
+		path   string
+		group  int
+		labels []string
+		repo   string
+		job    []string
+		takes  bool
+	}{
+		"labels ignore case":           {"/repos/octo-org/octo-repo", 1, []string{"GPU", "Linux"}, "octo-org/octo-repo", []string{"gpu", "LINUX"}, true},
+		"a superset serves":            {"/repos/octo-org/octo-repo", 1, []string{"a", "b", "c"}, "octo-org/octo-repo", []string{"b"}, true},
+		"a label is missing":           {"/repos/octo-org/octo-repo", 1, []string{"a"}, "octo-org/octo-repo", []string{"a", "b"}, false},
+		"JIT has no default labels":    {"/repos/octo-org/octo-repo", 1, []string{"a"}, "octo-org/octo-repo", []string{"self-hosted", "a"}, false},
+		"another repository":           {"/repos/octo-org/octo-repo", 1, []string{"a"}, "octo-org/second", []string{"a"}, false},
+		"organisation serves its own":  {"/orgs/octo-org", 1, []string{"a"}, "octo-org/second", []string{"a"}, true},
+		"organisation serves no other": {"/orgs/octo-org", 1, []string{"a"}, "else/where", []string{"a"}, false},
+		"enterprise serves all":        {"/enterprises/octo", 1, []string{"a"}, "else/where", []string{"a"}, true},
+		"group picks the repository":   {"/orgs/octo-org", 2, []string{"a"}, "octo-org/second", []string{"a"}, true},
+		"group leaves it out":          {"/orgs/octo-org", 2, []string{"a"}, "octo-org/octo-repo", []string{"a"}, false},
+		"private group, private":       {"/orgs/octo-org", 3, []string{"a"}, "octo-org/octo-repo", []string{"a"}, true},
+		"private group, public":        {"/orgs/octo-org", 3, []string{"a"}, "octo-org/second", []string{"a"}, false},
+	}
+	var err error
+	opts.Spec, err = github.LoadSpec()
+	must(t, err)
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			s := githubtest.New(t, opts)
+			a := call(t, s, "POST", tc.path+"/actions/runners/generate-jitconfig", auth,
+				map[string]any{"name": "vm", "runner_group_id": tc.group, "labels": tc.labels})
+			blob, _ := a.body["encoded_jit_config"].(string)
+			githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", blob)
+			s.Eventually("the runner is online", idle(1))
+			s.Queue(control.JobSpec{Repo: tc.repo, Labels: tc.job, Duration: time.Hour})
+			// Jobs are assigned when queued, so what is assigned now is decided.
+			if got := s.State().Runners[0].JobID != 0; got != tc.takes {
+				t.Errorf("job taken: %v, want %v", got, tc.takes)
+			}
+		})
+	}
+}
+
+// TestAnyRunnerMayTakeAnyJob: over some seeds the last runner gets the first job.
+func TestAnyRunnerMayTakeAnyJob(t *testing.T) {
+	spec, err := github.LoadSpec()
+	must(t, err)
+	winners := map[string]bool{}
+	for seed := range uint64(8) {
+		s := githubtest.New(t, github.Options{Spec: spec, Seed: seed})
+		for _, name := range []string{"a", "b"} {
+			githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", jit(t, s, name, "x"))
+		}
+		s.Eventually("two runners are online", idle(2))
+		s.Queue(control.JobSpec{Labels: []string{"x"}, Duration: time.Millisecond})
+		winners[s.Eventually("the job ran", completed(1)).Jobs[0].RunnerName] = true
+	}
+	if len(winners) != 2 {
+		t.Errorf("eight seeds gave the job to %v only", winners)
+	}
+}
+
+// session opens a session by hand, as a runner that then does what the test wants.
+func session(t *testing.T, s *githubtest.Server, blob string) (bearer, id string) {
+	t.Helper()
+	config, err := protocol.DecodeJIT(blob)
+	must(t, err)
+	key, err := config.RSA.Key()
+	must(t, err)
+	client := config.Credentials.Data.ClientID
+	assertion, err := protocol.Sign(key, protocol.Claims{Subject: client, IssuedAt: "0", Expires: "0"})
+	must(t, err)
+	a := call(t, s, "POST", protocol.PathToken, "", protocol.TokenRequest{ClientID: client, Assertion: assertion})
+	token, _ := a.body["accessToken"].(string)
+	a = call(t, s, "POST", protocol.PathSessions, "Bearer "+token, nil)
+	id, _ = a.body["sessionId"].(string)
+	if id == "" {
+		t.Fatalf("open session: %d %s", a.code, a.text)
+	}
+	return "Bearer " + token, id
+}
+
+func TestUnclaimedJobReturnsToTheQueue(t *testing.T) {
+	clk := fakeClock()
+	s := githubtest.New(t, github.Options{Clock: clk, OfflineAfter: 10 * time.Minute})
+	session(t, s, jit(t, s, "sleepy", "x")) // online, but never asks for work
+	job := s.Queue(control.JobSpec{Labels: []string{"x"}})[0]
+	if got := s.State().Runners[0].JobID; got != job.ID {
+		t.Fatalf("assigned job: %d", got)
+	}
+	clk.Step(59 * time.Second)
+	if got := s.State().Jobs[0]; got.Requeues != 0 || got.Status != "queued" {
+		t.Fatalf("before 60 s: %+v", got)
+	}
+	clk.Step(time.Second)
+	if got := s.State().Jobs[0]; got.Requeues != 1 || got.Status != "queued" {
+		t.Fatalf("after 60 s: %+v", got)
+	}
+}
+
+func TestLostRunnerFailsItsJob(t *testing.T) {
+	clk := fakeClock()
+	s := githubtest.New(t, github.Options{Clock: clk})
+	bearer, id := session(t, s, jit(t, s, "doomed", "x"))
+	job := s.Queue(control.JobSpec{Labels: []string{"x"}})[0]
+	path := protocol.PathJobs + "/" + strconv.FormatInt(job.ID, 10)
+	if a := call(t, s, "POST", path+"/acquire", bearer, protocol.JobRequest{SessionID: id}); a.code != 200 {
+		t.Fatalf("acquire: %d %s", a.code, a.text)
+	}
+	clk.Step(5 * time.Minute)
+	state := s.State()
+	if r := state.Runners[0]; r.Online || !r.Busy {
+		t.Errorf("a silent runner: %+v", r)
+	}
+	clk.Step(5 * time.Minute)
+	state = s.State()
+	if got := state.Jobs[0]; got.Conclusion != "failure" || len(state.Runners) != 0 {
+		t.Errorf("after ten minutes: %+v %+v", got, state.Runners)
+	}
+	if a := call(t, s, "POST", path+"/finish", bearer, protocol.JobRequest{SessionID: id, Result: "succeeded"}); a.code != 401 {
+		t.Errorf("a late finish: %d %s", a.code, a.text)
+	}
+}
+
+func TestForgottenThingsGo(t *testing.T) {
+	clk := fakeClock()
+	s := githubtest.New(t, github.Options{Clock: clk})
+	jit(t, s, "never-came", "x")
+	s.Queue(control.JobSpec{Labels: []string{"nobody"}})
+	clk.Step(24*time.Hour - time.Second)
+	if state := s.State(); len(state.Runners) != 1 || state.Jobs[0].Status != "queued" {
+		t.Errorf("within the day: %+v", state)
+	}
+	clk.Step(time.Second)
+	state := s.State()
+	if len(state.Runners) != 0 || state.Jobs[0].Conclusion != "failure" {
+		t.Errorf("after the day: %+v", state)
+	}
+}
+
+func TestCancelRunningJob(t *testing.T) {
+	s := githubtest.New(t, github.Options{})
+	bearer, id := session(t, s, jit(t, s, "vm", "x"))
+	job := s.Queue(control.JobSpec{Labels: []string{"x"}})[0]
+	path := protocol.PathJobs + "/" + strconv.FormatInt(job.ID, 10)
+	call(t, s, "POST", path+"/acquire", bearer, protocol.JobRequest{SessionID: id})
+	if a := call(t, s, "POST", path+"/renew", bearer, protocol.JobRequest{SessionID: id}); a.body["cancelled"] != false {
+		t.Errorf("renew: %s", a.text)
+	}
+	must(t, s.Cancel(job.ID))
+	if a := call(t, s, "POST", path+"/renew", bearer, protocol.JobRequest{SessionID: id}); a.body["cancelled"] != true {
+		t.Errorf("renew after cancel: %s", a.text)
+	}
+	for _, bad := range []protocol.JobRequest{{SessionID: "other", Result: "canceled"}, {SessionID: id, Result: "fine"}} {
+		if a := call(t, s, "POST", path+"/finish", bearer, bad); a.code < 400 {
+			t.Errorf("finish with %+v: %d", bad, a.code)
+		}
+	}
+	if a := call(t, s, "POST", path+"/finish", bearer, protocol.JobRequest{SessionID: id, Result: "canceled"}); a.code != 200 {
+		t.Errorf("finish: %d %s", a.code, a.text)
+	}
+	if got := s.State().Jobs[0].Conclusion; got != "cancelled" {
+		t.Errorf("conclusion %q", got)
+	}
+}
+
+func TestQueueRefusals(t *testing.T) {
+	s := githubtest.New(t, github.Options{})
+	for _, bad := range []control.JobSpec{
+		{Repo: "no/where", Labels: []string{"x"}},
+		{Repo: githubtest.Repo},
+		{Repo: githubtest.Repo, Labels: []string{""}},
+		{Repo: githubtest.Repo, Labels: []string{"x"}, Count: 10001},
+		{Repo: githubtest.Repo, Labels: []string{"x"}, Duration: -1},
+	} {
+		if _, err := s.Server.Queue(bad); err == nil {
+			t.Errorf("%+v was queued", bad)
+		}
+	}
+	if err := errors.Join(s.Approve(1), s.Cancel(1)); err == nil {
+		t.Error("an unknown job was approved or cancelled")
+	}
+}
+
+func TestControlAPI(t *testing.T) {
+	hooks := githubtest.NewReceiver(t)
+	s := githubtest.New(t, github.Options{})
+	c := control.NewClient(s.ControlURL)
+	must(t, c.SetWebhook(t.Context(), control.WebhookTarget{URL: hooks.URL, Secret: "k"}))
+	jobs, err := c.Queue(t.Context(), control.JobSpec{Repo: githubtest.Repo, Labels: []string{"x"}, Count: 2, Environment: "prod"})
+	must(t, err)
+	must(t, c.Approve(t.Context(), jobs[0].ID))
+	must(t, c.Cancel(t.Context(), jobs[1].ID))
+	state, err := c.State(t.Context())
+	must(t, err)
+	if len(state.Jobs) != 2 || state.Jobs[0].Status != "queued" || state.Jobs[1].Conclusion != "cancelled" {
+		t.Errorf("state: %+v", state)
+	}
+	must(t, c.SetFaults(t.Context(), control.Faults{ServerError: 1}))
+	if a := call(t, s, "GET", repoRunners, auth, nil); a.code != 502 {
+		t.Errorf("faults were not set: %d", a.code)
+	}
+	if err := c.SetFaults(t.Context(), control.Faults{ServerError: 2}); err == nil {
+		t.Error("a probability of 2 was taken")
+	}
+	must(t, c.SetFaults(t.Context(), control.Faults{}))
+	call(t, s, "GET", "/nowhere", auth, nil)
+	broken, err := c.Violations(t.Context())
+	must(t, err)
+	if len(broken) != 1 || broken[0].Kind != "unknown-path" {
+		t.Errorf("violations: %+v", broken)
+	}
+	s.ExpectViolations(t, 1)
+	if _, err := c.Queue(t.Context(), control.JobSpec{}); err == nil || !strings.Contains(err.Error(), "no repository") {
+		t.Errorf("a bad job: %v", err)
+	}
+}
+
+func TestBlobShape(t *testing.T) {
+	s := githubtest.New(t, github.Options{})
+	config, err := protocol.DecodeJIT(jit(t, s, "vm-1", "x"))
+	must(t, err)
+	if r := config.Runner; r.Ephemeral != "True" || r.GitHubURL != s.URL+"/"+githubtest.Repo || r.ServerURL != s.URL || r.AgentName != "vm-1" {
+		t.Errorf(".runner: %+v", r)
+	}
+	text, err := json.Marshal(config)
+	must(t, err)
+	if strings.Contains(string(text), githubtest.PAT) {
+		t.Error("the blob carries the caller's token")
 	}
 }

@@ -1,0 +1,249 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package github_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	gh "github.com/google/go-github/v88/github"
+
+	"github.com/hyperfleet/hyperfleet/sim/github"
+	"github.com/hyperfleet/hyperfleet/sim/github/control"
+	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
+)
+
+const hookSecret = "It's a Secret to Everybody"
+
+func withHooks(t *testing.T, opts github.Options) (*githubtest.Server, *githubtest.Receiver) {
+	t.Helper()
+	hooks := githubtest.NewReceiver(t)
+	opts.Webhook = control.WebhookTarget{URL: hooks.URL, Secret: hookSecret}
+	return githubtest.New(t, opts), hooks
+}
+
+// event checks the signature as go-github does and parses the payload.
+func event(t *testing.T, w githubtest.Webhook) *gh.WorkflowJobEvent {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "/", bytes.NewReader(w.Body))
+	must(t, err)
+	req.Header = w.Header
+	body, err := gh.ValidatePayload(req, []byte(hookSecret))
+	must(t, err)
+	parsed, err := gh.ParseWebHook(gh.WebHookType(req), body)
+	must(t, err)
+	got, ok := parsed.(*gh.WorkflowJobEvent)
+	if !ok {
+		t.Fatalf("event is a %T", parsed)
+	}
+	return got
+}
+
+func delivered(n int) func(control.State) bool {
+	return func(st control.State) bool { return st.Webhooks.Delivered >= n && st.Webhooks.Pending == 0 }
+}
+
+func TestWebhooksOfAJob(t *testing.T) {
+	s, hooks := withHooks(t, github.Options{})
+	job := s.Queue(control.JobSpec{Labels: []string{"self-hosted", "x"}, Workflow: "Release", Name: "ship"})[0]
+	r := githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", jit(t, s, "vm-1", "self-hosted", "x"))
+	if code := r.Wait(); code != 0 {
+		t.Fatalf("exit code %d:\n%s", code, r.Output())
+	}
+	s.Eventually("three webhooks came", delivered(3))
+	guids := map[string]bool{}
+	for i, want := range []string{"queued", "in_progress", "completed"} {
+		w := hooks.Received()[i]
+		e := event(t, w)
+		j := e.GetWorkflowJob()
+		if e.GetAction() != want || j.GetStatus() != want || j.GetID() != job.ID || j.GetRunID() != job.RunID || j.GetName() != "ship" {
+			t.Errorf("webhook %d: %s %+v", i, e.GetAction(), j)
+		}
+		if e.GetRepo().GetFullName() != githubtest.Repo || e.GetOrg().GetLogin() != "octo-org" || j.GetWorkflowName() != "Release" {
+			t.Errorf("webhook %d is about %s of %s", i, e.GetRepo().GetFullName(), e.GetOrg().GetLogin())
+		}
+		if (j.GetRunnerName() == "vm-1") != (want != "queued") || (j.GetConclusion() == "success") != (want == "completed") {
+			t.Errorf("webhook %d: runner %q, conclusion %q", i, j.GetRunnerName(), j.GetConclusion())
+		}
+		if !strings.HasPrefix(w.Header.Get("User-Agent"), "GitHub-Hookshot/") || w.Header.Get("X-GitHub-Hook-ID") == "" {
+			t.Errorf("headers: %v", w.Header)
+		}
+		guids[w.Header.Get("X-GitHub-Delivery")] = true
+	}
+	if len(guids) != 3 {
+		t.Errorf("delivery ids: %v", guids)
+	}
+	w := hooks.Received()[0]
+	w.Header.Set("X-Hub-Signature-256", "sha256="+strings.Repeat("0", 64))
+	if _, err := gh.ValidatePayload(&http.Request{Header: w.Header, Body: http.NoBody}, []byte(hookSecret)); err == nil {
+		t.Error("a wrong signature passes, so the check above proves nothing")
+	}
+}
+
+func TestProtectedEnvironment(t *testing.T) {
+	s, hooks := withHooks(t, github.Options{})
+	job := s.Queue(control.JobSpec{Labels: []string{"x"}, Environment: "prod"})[0]
+	if job.Status != "waiting" {
+		t.Errorf("status %q", job.Status)
+	}
+	must(t, s.Approve(job.ID))
+	s.Eventually("two webhooks came", delivered(2))
+	first, second := event(t, hooks.Received()[0]), event(t, hooks.Received()[1])
+	if first.GetAction() != "waiting" || first.GetDeployment().GetEnvironment() != "prod" || second.GetAction() != "queued" {
+		t.Errorf("actions %s (%s), %s", first.GetAction(), first.GetDeployment().GetEnvironment(), second.GetAction())
+	}
+}
+
+// TestDeliveries lists, pages, reads and redelivers at each kind of hook.
+func TestDeliveries(t *testing.T) {
+	key := newKey(t)
+	cases := map[string]struct {
+		opts github.Options
+		path string
+	}{
+		"App":        {github.Options{App: app(key, runnerRights())}, "/app/hook/deliveries"},
+		"org":        {github.Options{}, "/orgs/octo-org/hooks/409000001/deliveries"},
+		"repository": {github.Options{Repos: []github.Repo{{FullName: "octo-org/octo-repo", UserOwned: true}}}, "/repos/octo-org/octo-repo/hooks/409000001/deliveries"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			s, hooks := withHooks(t, tc.opts)
+			cred := auth
+			if tc.opts.App != nil {
+				cred = "Bearer " + appJWT(t, key)
+			}
+			hooks.Answer(http.StatusInternalServerError)
+			s.Queue(control.JobSpec{Labels: []string{"x"}})
+			s.Eventually("it failed", func(st control.State) bool { return st.Webhooks.Failed == 1 })
+			hooks.Answer(http.StatusAccepted)
+			s.Queue(control.JobSpec{Labels: []string{"x"}, Count: 2})
+			s.Eventually("two more came", delivered(2))
+			page1 := call(t, s, "GET", tc.path+"?per_page=2", cred, nil)
+			next := between(page1.header.Get("Link"), "<"+s.URL, ">; rel=\"next\"")
+			page2 := call(t, s, "GET", next, cred, nil)
+			var failed []struct {
+				ID         int64
+				GUID       string
+				StatusCode int `json:"status_code"`
+				Redelivery bool
+			}
+			must(t, json.Unmarshal([]byte(page2.text), &failed))
+			if len(failed) != 1 || failed[0].StatusCode != 500 {
+				t.Fatalf("page 2 (%s): %s", next, page2.text)
+			}
+			one := tc.path + "/" + strconv.FormatInt(failed[0].ID, 10)
+			if a := call(t, s, "GET", one, cred, nil); a.code != 200 || !strings.Contains(a.text, `"X-Hub-Signature-256"`) {
+				t.Errorf("one delivery: %d %s", a.code, a.text)
+			}
+			if a := call(t, s, "POST", one+"/attempts", cred, nil); a.code != 202 {
+				t.Errorf("attempts: %d %s", a.code, a.text)
+			}
+			s.Eventually("it was redelivered", delivered(3))
+			got := hooks.Received()
+			if first, last := got[0], got[len(got)-1]; first.Header.Get("X-GitHub-Delivery") != last.Header.Get("X-GitHub-Delivery") || !bytes.Equal(first.Body, last.Body) {
+				t.Error("a redelivery must keep GUID and body")
+			}
+			if a := call(t, s, "GET", tc.path+"?status=failure", cred, nil); strings.Count(a.text, `"guid"`) != 1 {
+				t.Errorf("failures: %s", a.text)
+			}
+			for _, missing := range []string{one + "0", one + "0/attempts"} {
+				method := map[bool]string{true: "POST", false: "GET"}[strings.HasSuffix(missing, "attempts")]
+				if a := call(t, s, method, missing, cred, nil); a.code != 404 {
+					t.Errorf("%s: %d", missing, a.code)
+				}
+			}
+			if a := call(t, s, "GET", tc.path+"?cursor=v1_zz", cred, nil); a.code != 400 {
+				t.Errorf("bad cursor: %d", a.code)
+			}
+		})
+	}
+}
+
+func between(text, from, to string) string {
+	_, rest, _ := strings.Cut(text, from)
+	part, _, _ := strings.Cut(rest, to)
+	return part
+}
+
+func TestWebhookTimeoutAndUnreachable(t *testing.T) {
+	s, _ := withHooks(t, github.Options{HookTimeout: 50 * time.Millisecond})
+	stuck := make(chan struct{})
+	slow := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-stuck }))
+	defer slow.Close()
+	defer close(stuck)
+	s.SetWebhook(control.WebhookTarget{URL: slow.URL})
+	s.Queue(control.JobSpec{Labels: []string{"x"}})
+	s.Eventually("it timed out", func(st control.State) bool { return st.Webhooks.Failed == 1 })
+	s.SetWebhook(control.WebhookTarget{URL: "http://127.0.0.1:1"})
+	s.Queue(control.JobSpec{Labels: []string{"x"}})
+	s.Eventually("it could not connect", func(st control.State) bool { return st.Webhooks.Failed == 2 })
+	a := call(t, s, "GET", "/orgs/octo-org/hooks/409000001/deliveries", auth, nil)
+	if !strings.Contains(a.text, "timed out") || !strings.Contains(a.text, "failed to connect to host") {
+		t.Errorf("deliveries: %s", a.text)
+	}
+}
+
+func TestWebhookFaults(t *testing.T) {
+	const jobs = 40
+	t.Run("lost ones can be found and redelivered", func(t *testing.T) {
+		s, hooks := withHooks(t, github.Options{Faults: control.Faults{WebhookLost: 0.5}, Seed: 7})
+		s.Queue(control.JobSpec{Labels: []string{"x"}, Count: jobs})
+		state := s.Eventually("all were tried", func(st control.State) bool { return st.Webhooks.Delivered+st.Webhooks.Lost == jobs })
+		if state.Webhooks.Lost == 0 || state.Webhooks.Delivered == 0 || len(hooks.Received()) != state.Webhooks.Delivered {
+			t.Errorf("webhooks: %+v, received %d", state.Webhooks, len(hooks.Received()))
+		}
+		a := call(t, s, "GET", "/orgs/octo-org/hooks/409000001/deliveries?status=failure&per_page=100", auth, nil)
+		if got := strings.Count(a.text, `"guid"`); got != state.Webhooks.Lost {
+			t.Errorf("%d failures are listed, %d were lost", got, state.Webhooks.Lost)
+		}
+	})
+	t.Run("duplicated and reordered", func(t *testing.T) {
+		clk := fakeClock()
+		s, hooks := withHooks(t, github.Options{Clock: clk, Faults: control.Faults{WebhookDuplicated: 1, WebhookReordered: 0.5}, Seed: 7})
+		s.Queue(control.JobSpec{Labels: []string{"x"}, Count: jobs})
+		s.Eventually("all came twice", func(st control.State) bool {
+			clk.Step(100 * time.Millisecond)
+			return st.Webhooks.Delivered == 2*jobs
+		})
+		seen, order, last := map[string]int{}, true, int64(0)
+		for _, w := range hooks.Received() {
+			seen[w.Header.Get("X-GitHub-Delivery")]++
+			id := event(t, w).GetWorkflowJob().GetID()
+			order = order && id >= last
+			last = id
+		}
+		if len(seen) != jobs || order {
+			t.Errorf("%d GUIDs for %d events, in order: %v", len(seen), jobs, order)
+		}
+	})
+	t.Run("the seed decides", func(t *testing.T) {
+		lost := func() int {
+			s, _ := withHooks(t, github.Options{Faults: control.Faults{WebhookLost: 0.3}, Seed: 99})
+			s.Queue(control.JobSpec{Labels: []string{"x"}, Count: jobs})
+			return s.State().Webhooks.Lost
+		}
+		if a, b := lost(), lost(); a != b {
+			t.Errorf("the same seed lost %d and %d", a, b)
+		}
+	})
+}
+
+func TestAppInstallationInWebhooks(t *testing.T) {
+	s, hooks := withHooks(t, github.Options{
+		App:   app(newKey(t), runnerRights(), "octo-org/octo-repo"),
+		Repos: []github.Repo{{FullName: "octo-org/octo-repo", Private: true}, {FullName: "octo-org/outside", Private: true}},
+	})
+	s.Queue(control.JobSpec{Repo: "octo-org/outside", Labels: []string{"x"}}) // not covered: nothing is sent
+	s.Queue(control.JobSpec{Repo: "octo-org/octo-repo", Labels: []string{"x"}})
+	s.Eventually("one came", delivered(1))
+	if e := event(t, hooks.Received()[0]); len(hooks.Received()) != 1 || e.GetInstallation().GetID() != installID {
+		t.Errorf("%d webhooks, installation %d", len(hooks.Received()), e.GetInstallation().GetID())
+	}
+}
