@@ -85,17 +85,14 @@ func (s *stack) exports(ctx context.Context, process *procrun.Process, want ...s
 
 	var found map[string]string
 
-	err := process.WaitReady(ctx, func(context.Context) error {
+	err := awaitReady(ctx, process, func(context.Context) error {
 		var err error
 		found, err = readExports(s.logPath(process.Name()), want...)
 
 		return err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("wait for exports: %w", err)
-	}
 
-	return found, nil
+	return found, err
 }
 
 // faultsOf gives the value of one program's --faults, and whether there is any.

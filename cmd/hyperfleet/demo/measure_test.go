@@ -12,10 +12,13 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/sim/github/control"
+	"github.com/hyperfleet/hyperfleet/sim/pve"
 )
 
 func TestCountJobs(t *testing.T) {
@@ -199,5 +202,76 @@ func TestExplainNamesWhatIsLeft(t *testing.T) {
 
 	if strings.Contains(got, "VMs left") {
 		t.Errorf("names what is not left:\n%s", got)
+	}
+}
+
+func TestModelReachesTheSimulator(t *testing.T) {
+	t.Parallel()
+
+	for _, nodes := range []int{1, 2, 3, 5} {
+		o := Options{Nodes: nodes, Clone: 2 * time.Second, Boot: 3 * time.Second, ParallelClones: 4, Seed: 7}
+
+		text, err := yaml.Marshal(o.model())
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		got, err := pve.ParseModel(text)
+		if err != nil {
+			t.Fatalf("%d nodes: %v", nodes, err)
+		}
+
+		want := o.model()
+		if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.IgnoreFields(pve.Guest{}, "Script")); diff != "" {
+			t.Errorf("%d nodes: the model changes on its way: %s", nodes, diff)
+		}
+
+		sim, err := pve.New(got)
+		if err != nil {
+			t.Fatalf("%d nodes: %v", nodes, err)
+		}
+
+		in := sim.FloorInput(10, time.Second)
+		if in.CloneSlots != 4*nodes || in.Clone != 2*time.Second || in.Boot != 3*time.Second {
+			t.Errorf("%d nodes: the floor is computed from %+v", nodes, in)
+		}
+
+		if err := sim.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestCountCalls(t *testing.T) {
+	t.Parallel()
+
+	r := Report{VMsCreated: 2, TotalCalls: map[string]int{}}
+	before := hypervisorState{
+		vms:   map[int]vmState{9001: {}},
+		calls: pve.CallCounts{ByClass: map[pve.Class]int{pve.ClassVM: 3, pve.ClassStorage: 1, pve.ClassListing: 5}, Errors: 1},
+	}
+	r.countCalls(pve.CallCounts{
+		ByClass: map[pve.Class]int{pve.ClassVM: 15, pve.ClassStorage: 5, pve.ClassListing: 25, pve.ClassTask: 30},
+		ByVM:    map[int]int{9001: 40, 100000: 6, 100001: 5}, Errors: 4,
+	}, before)
+
+	want := Report{
+		VMsCreated: 2, CallsPerVM: 8, MaxCallsPerVM: 6, FailedCalls: 3,
+		TotalCalls: map[string]int{"vm": 12, "storage": 4, "listing": 20, "task": 30},
+	}
+	if diff := cmp.Diff(want, r); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestClonesMade(t *testing.T) {
+	t.Parallel()
+
+	got := clonesMade([]pve.TaskState{
+		{Type: "qmclone", Exit: "OK"}, {Type: "qmclone", Exit: "WARNINGS: 1"}, {Type: "qmclone"},
+		{Type: "qmclone", Exit: "can't lock file"}, {Type: "qmstart", Exit: "OK"},
+	})
+	if got != 2 {
+		t.Errorf("%d clones, want 2", got)
 	}
 }

@@ -145,8 +145,8 @@ func (s *stack) startOperator(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 
-	if err := s.operator.WaitReady(ctx, probe(s.ports.readyURL())); err != nil {
-		return "", fmt.Errorf("wait for the operator: %w", err)
+	if err := awaitReady(ctx, s.operator, probe(s.ports.readyURL())); err != nil {
+		return "", err
 	}
 
 	return fmt.Sprintf("process %d as service account %s/%s", s.operator.PID(), namespace, serviceAccount), nil

@@ -94,7 +94,7 @@ func (s *stack) session(ctx context.Context) (report *Report, blame *procrun.Pro
 // and jobs from here on.
 func (s *stack) watch(ctx context.Context) error {
 	var err error
-	if s.baseline, err = s.hypervisor.state(ctx); err != nil {
+	if s.baseline, err = s.hypervisor.withCalls(ctx); err != nil {
 		return fmt.Errorf("look at the hypervisor before the first job: %w", err)
 	}
 

@@ -226,6 +226,17 @@ func (s *stack) launch(ctx context.Context, name, path string, args ...string) (
 	return process, nil
 }
 
+// awaitReady waits for the probe's nil. A process that ended instead is to blame, and its
+// log is told with the blame.
+func awaitReady(ctx context.Context, process *procrun.Process, probe func(context.Context) error) error {
+	err := process.WaitReady(ctx, probe)
+	if errors.Is(err, procrun.ErrEnded) {
+		return &endedError{process: process}
+	}
+
+	return err //nolint:wrapcheck // it names the process
+}
+
 func (s *stack) logPath(name string) string { return filepath.Join(s.dir, "logs", name+".log") }
 
 // environment gives children what they need to run and nothing that would configure
