@@ -1,0 +1,66 @@
+# Copyright The HyperFleet Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules
+
+PROGRAMS := $(notdir $(wildcard cmd/*))
+# Areas with RBAC of their own.
+AREAS := $(wildcard runners networking hosts bridge)
+
+# What `make test` runs: PKG=./kit/... RUN=TestName COUNT=1 narrow it down.
+PKG ?= ./...
+RUN ?= .
+COUNT ?= 1
+TEST_TIMEOUT ?= 20m
+# Flags of `make demo`: DEMO="--jobs 50 --output json".
+DEMO ?=
+
+.PHONY: help setup build test lint generate verify demo bench clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## bring every tool that the other targets need into bin/ (they do it themselves, too)
+	@hack/setup.sh
+
+build: ## build the programs into bin/
+	@for program in $(PROGRAMS); do \
+		echo "build bin/$$program"; \
+		CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/$$program ./cmd/$$program; \
+	done
+
+test: ## run all tests with the race detector (PKG=./kit/... RUN=TestName)
+	@hack/setup.sh kube packages
+	@go build -o bin/testreport ./hack/testreport
+	@go test -race -json -timeout $(TEST_TIMEOUT) -count $(COUNT) -run '$(RUN)' $(PKG) | bin/testreport
+
+lint: ## run every linter (.golangci.yml)
+	@hack/setup.sh lint
+	@bin/golangci-lint config verify
+	@bin/golangci-lint run ./...
+
+generate: ## make CRDs, deep copies, RBAC and reference pages from the Go types
+	@hack/setup.sh generate
+	@bin/controller-gen object:headerFile=hack/boilerplate.go.txt paths=./api/...
+	@bin/controller-gen crd paths=./api/... output:crd:dir=deploy/crds
+	@for area in $(AREAS); do \
+		bin/controller-gen rbac:roleName=hyperfleet-$$area,fileName=$$area.yaml paths=./$$area/... output:rbac:dir=deploy/rbac; \
+	done
+	@if [ -d hack/apidoc ]; then go run ./hack/apidoc; fi
+
+verify: ## fail when what is committed is not what the sources make
+	@hack/verify.sh
+
+demo: build ## run the product's main job on this machine (DEMO="--jobs 50")
+	@hack/setup.sh kube
+	@bin/hyperfleet demo $(DEMO)
+
+bench: build ## measure: demo of 50 jobs, memory with 500 live claims, and Go benchmarks
+	@hack/setup.sh kube
+	@hack/bench.sh
+
+clean: ## remove what was built, but for the tools (rm -rf bin removes those too)
+	rm -rf $(addprefix bin/,$(PROGRAMS)) bin/testreport dist cover.out

@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Copyright The HyperFleet Authors.
+# SPDX-License-Identifier: Apache-2.0
+#
+# Measures; asserts nothing but that the runs end well. Needs bin/ built.
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+echo "== 50 jobs on 3 nodes: clone 2 s with 2 in parallel per storage, boot 3 s, job 2 s =="
+bin/hyperfleet demo --jobs 50 --nodes 3 --clone 2s --parallel-clones 2 --boot 3s --job 2s --output json
+
+echo "== 500 live claims: the operator's peak memory is rssMiB =="
+bin/hyperfleet demo --jobs 500 --max 500 --clone 100ms --parallel-clones 16 --boot 1s --job 60s --timeout 20m --output json
+
+echo "== Go benchmarks =="
+packages=$(grep -rl --include='*_test.go' '^func Benchmark' . | xargs -r -n 1 dirname | sort -u)
+if [ -n "$packages" ]; then
+	# shellcheck disable=SC2086 # one word for each package
+	go test -run '^$' -bench . -benchmem $packages
+fi

@@ -1,0 +1,190 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// event is one line of test2json (go doc test2json) or of a build.
+type event struct {
+	Action      string
+	Package     string
+	Test        string
+	Output      string
+	Elapsed     float64
+	ImportPath  string
+	FailedBuild string
+}
+
+// result is what came of one package.
+type result struct {
+	// output of the package itself and of each test that has not passed.
+	output map[string]*strings.Builder
+	failed int
+}
+
+type report struct {
+	out      io.Writer
+	packages map[string]*result
+	skipped  []string
+	passed   int
+	failed   int
+}
+
+func newReport(out io.Writer) *report {
+	return &report{out: out, packages: map[string]*result{}}
+}
+
+// read takes all events. Lines that are none are printed as they are.
+func (r *report) read(in io.Reader) error {
+	lines := bufio.NewReader(in)
+
+	for {
+		line, err := lines.ReadString('\n')
+		if line != "" {
+			r.line(line)
+		}
+
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+
+		if err != nil {
+			return fmt.Errorf("read events: %w", err)
+		}
+	}
+}
+
+func (r *report) line(line string) {
+	var e event
+	if err := json.Unmarshal([]byte(line), &e); err != nil || e.Action == "" {
+		fmt.Fprint(r.out, line)
+
+		return
+	}
+
+	r.event(e)
+}
+
+func (r *report) event(e event) {
+	switch {
+	case e.Action == "build-output":
+		fmt.Fprint(r.out, e.Output)
+	case e.Action == "output":
+		r.keep(e)
+	case e.Test != "":
+		r.test(e)
+	case e.Action == "pass" || e.Action == "fail" || e.Action == "skip":
+		r.pkg(e)
+	}
+}
+
+func (r *report) result(name string) *result {
+	got, ok := r.packages[name]
+	if !ok {
+		got = &result{output: map[string]*strings.Builder{}}
+		r.packages[name] = got
+	}
+
+	return got
+}
+
+func (r *report) keep(e event) {
+	output := r.result(e.Package).output
+
+	text, ok := output[e.Test]
+	if !ok {
+		text = &strings.Builder{}
+		output[e.Test] = text
+	}
+
+	text.WriteString(e.Output)
+}
+
+// take returns the output that was kept of a test, and drops it.
+func (r *report) take(pkg, test string) string {
+	output := r.result(pkg).output
+
+	text, ok := output[test]
+	if !ok {
+		return ""
+	}
+
+	delete(output, test)
+
+	return text.String()
+}
+
+func (r *report) test(e event) {
+	switch e.Action {
+	case "pass":
+		r.passed++
+		r.take(e.Package, e.Test)
+	case "fail":
+		r.failed++
+		r.result(e.Package).failed++
+		fmt.Fprint(r.out, r.take(e.Package, e.Test))
+	case "skip":
+		r.skipped = append(r.skipped, e.Package+" "+e.Test+": "+why(r.take(e.Package, e.Test)))
+	}
+}
+
+// why finds the reason in the output of a test that was skipped.
+func why(output string) string {
+	for line := range strings.Lines(output) {
+		line = strings.TrimSpace(line)
+		if line != "" && !strings.HasPrefix(line, "=== ") && !strings.HasPrefix(line, "--- ") {
+			return line
+		}
+	}
+
+	return "no reason given"
+}
+
+func (r *report) pkg(e event) {
+	switch e.Action {
+	case "pass":
+		fmt.Fprintf(r.out, "ok    %-70s %7.1fs\n", e.Package, e.Elapsed)
+	case "skip":
+		fmt.Fprintf(r.out, "none  %s\n", e.Package)
+	case "fail":
+		// Tests that were running when the package came to a bad end have no result of
+		// their own: what they wrote is all there is.
+		for test := range r.result(e.Package).output {
+			fmt.Fprint(r.out, r.take(e.Package, test))
+		}
+
+		if r.result(e.Package).failed == 0 {
+			r.failed++
+		}
+
+		fmt.Fprintf(r.out, "FAIL  %-70s %7.1fs\n", e.Package, e.Elapsed)
+	}
+
+	delete(r.packages, e.Package)
+}
+
+// finish prints the counts and says whether all is well: something ran and nothing
+// failed. Packages that never ended have failed.
+func (r *report) finish() bool {
+	for name := range r.packages {
+		r.failed++
+
+		fmt.Fprintf(r.out, "FAIL  %s: it never ended\n", name)
+	}
+
+	for _, skipped := range r.skipped {
+		fmt.Fprintf(r.out, "skip  %s\n", skipped)
+	}
+
+	fmt.Fprintf(r.out, "%d passed, %d failed\n", r.passed, r.failed)
+
+	return r.failed == 0 && r.passed > 0
+}

@@ -1,0 +1,138 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// goTest runs `go test -json` on packages made of the files, and reports on it.
+func goTest(t *testing.T, files map[string]string) (string, bool) {
+	t.Helper()
+
+	dir := t.TempDir()
+	files["go.mod"] = "module example.com/m\n\ngo 1.24\n"
+
+	for name, text := range files {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	cmd := exec.CommandContext(t.Context(), "go", "test", "-json", "./...")
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "GOFLAGS=", "GOPROXY=off", "GOWORK=off")
+	events, _ := cmd.CombinedOutput() // its exit code is not what is tested
+
+	var out strings.Builder
+
+	report := newReport(&out)
+	if err := report.read(strings.NewReader(string(events))); err != nil {
+		t.Fatal(err)
+	}
+
+	good := report.finish()
+
+	return out.String(), good
+}
+
+func TestReportsOnRealRuns(t *testing.T) {
+	t.Parallel()
+
+	const head = "package a\n\nimport \"testing\"\n\n"
+
+	cases := map[string]struct {
+		files map[string]string
+		good  bool
+		want  []string
+		last  string
+	}{
+		"all pass, subtests count": {
+			files: map[string]string{
+				"a/a_test.go": head + "func TestA(t *testing.T) { t.Run(\"x\", func(t *testing.T) { t.Log(\"quiet\") }) }\n",
+				"b/b.go":      "package b\n",
+			},
+			good: true, want: []string{"ok    example.com/m/a", "none  example.com/m/b"}, last: "2 passed, 0 failed",
+		},
+		"one fails and says why": {
+			files: map[string]string{
+				"a/a_test.go": head + "func TestA(t *testing.T) {}\nfunc TestB(t *testing.T) { t.Error(\"one is not two\") }\n",
+			},
+			want: []string{"FAIL  example.com/m/a", "one is not two"}, last: "1 passed, 1 failed",
+		},
+		"a skipped test is named with its reason": {
+			files: map[string]string{
+				"a/a_test.go": head + "func TestA(t *testing.T) {}\nfunc TestB(t *testing.T) { t.Skip(\"no moon\") }\n",
+			},
+			good: true, want: []string{"skip  example.com/m/a TestB: ", "no moon"}, last: "1 passed, 0 failed",
+		},
+		"a panic outside any result": {
+			files: map[string]string{
+				"a/a_test.go": head + "func TestMain(m *testing.M) { panic(\"no environment\") }\n",
+			},
+			want: []string{"FAIL  example.com/m/a", "no environment"}, last: "0 passed, 1 failed",
+		},
+		"a package that does not compile": {
+			files: map[string]string{
+				"a/a_test.go": head + "func TestA(t *testing.T) { undefined() }\n",
+			},
+			want: []string{"FAIL  example.com/m/a", "undefined: undefined"}, last: "0 passed, 1 failed",
+		},
+		"nothing to run is not good": {
+			files: map[string]string{"b/b.go": "package b\n"},
+			want:  []string{"none  example.com/m/b"}, last: "0 passed, 0 failed",
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			out, good := goTest(t, tc.files)
+			if good != tc.good {
+				t.Errorf("good = %v, want %v", good, tc.good)
+			}
+
+			for _, want := range tc.want {
+				if !strings.Contains(out, want) {
+					t.Errorf("%q is missing", want)
+				}
+			}
+
+			lines := strings.Split(strings.TrimSpace(out), "\n")
+			if last := lines[len(lines)-1]; last != tc.last {
+				t.Errorf("last line = %q, want %q", last, tc.last)
+			}
+
+			if t.Failed() {
+				t.Logf("output:\n%s", out)
+			}
+		})
+	}
+}
+
+func TestARunThatWasCutOff(t *testing.T) {
+	t.Parallel()
+
+	var out strings.Builder
+
+	report := newReport(&out)
+
+	err := report.read(strings.NewReader(`{"Action":"output","Package":"m/a","Test":"TestA","Output":"=== RUN"}` + "\nplain\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if report.finish() || !strings.Contains(out.String(), "m/a: it never ended") || !strings.Contains(out.String(), "plain\n") {
+		t.Errorf("output:\n%s", out.String())
+	}
+}
