@@ -67,10 +67,10 @@ func TestDefaults(t *testing.T) {
 				"runScript": "run.sh", "os": "linux", "arch": "x64",
 			},
 		},
-		{basePool, nil, "spec.scaling", anyMap{"minReplicas": int64(0), "maxReplicas": int64(10), "scaleDownDelay": "300s"}},
+		{basePool, nil, "spec.scaling", anyMap{"minReplicas": int64(0), "maxReplicas": int64(10), "scaleDownDelay": "5m0s"}},
 		{basePool, change{"spec.scaling": anyMap{"maxReplicas": int64(0)}}, "spec.scaling.maxReplicas", int64(0)},
-		{basePool, nil, "spec.lifecycle", anyMap{"bootstrapTimeout": "15m"}},
-		{baseClaim, nil, "spec.lifecycle", anyMap{"bootstrapTimeout": "15m"}},
+		{basePool, nil, "spec.lifecycle", anyMap{"bootstrapTimeout": "15m0s"}},
+		{baseClaim, nil, "spec.lifecycle", anyMap{"bootstrapTimeout": "15m0s"}},
 	}
 
 	for _, test := range tests {

@@ -41,7 +41,8 @@ const (
 )
 
 // MachineClaimSpec is one machine wanted. It can't be changed: a claim's VM runs once.
-// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a MachineClaim cannot be changed: delete it and make a new one"
+// Times count by their length, so that 1h may become 1h0m0s when a program writes it.
+// +kubebuilder:validation:XValidation:rule="self.templateRef == oldSelf.templateRef && self.workloadConfig == oldSelf.workloadConfig && has(self.runnerPoolRef) == has(oldSelf.runnerPoolRef) && (!has(self.runnerPoolRef) || self.runnerPoolRef == oldSelf.runnerPoolRef) && has(self.lifecycle) == has(oldSelf.lifecycle)",message="a MachineClaim cannot be changed: delete it and make a new one"
 type MachineClaimSpec struct {
 	// templateRef names the HypervisorMachineTemplate in the same namespace.
 	TemplateRef LocalObjectReference `json:"templateRef"`
@@ -53,6 +54,7 @@ type MachineClaimSpec struct {
 	// lifecycle bounds the machine's life.
 	// +optional
 	// +kubebuilder:default={}
+	// +kubebuilder:validation:XValidation:rule="(has(self.maxLifetime) ? has(oldSelf.maxLifetime) && duration(self.maxLifetime) == duration(oldSelf.maxLifetime) : !has(oldSelf.maxLifetime)) && (has(self.idleTimeout) ? has(oldSelf.idleTimeout) && duration(self.idleTimeout) == duration(oldSelf.idleTimeout) : !has(oldSelf.idleTimeout)) && (has(self.jobTimeout) ? has(oldSelf.jobTimeout) && duration(self.jobTimeout) == duration(oldSelf.jobTimeout) : !has(oldSelf.jobTimeout)) && (has(self.bootstrapTimeout) ? has(oldSelf.bootstrapTimeout) && duration(self.bootstrapTimeout) == duration(oldSelf.bootstrapTimeout) : !has(oldSelf.bootstrapTimeout))",message="a MachineClaim cannot be changed: delete it and make a new one"
 	Lifecycle *Lifecycle `json:"lifecycle,omitempty"`
 }
 

@@ -168,7 +168,7 @@ type Scaling struct {
 	MaxReplicas int32 `json:"maxReplicas"`
 	// scaleDownDelay is how long an idle machine above what is wanted is kept.
 	// +optional
-	// +kubebuilder:default="300s"
+	// +kubebuilder:default="5m0s"
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=20
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(ms|s|m|h))+$')",message="scaleDownDelay must be a time such as 0s, 90s or 5m"
@@ -199,7 +199,7 @@ type Lifecycle struct {
 	// bootstrapTimeout ends a machine whose runner is not online so long after the
 	// machine was started.
 	// +optional
-	// +kubebuilder:default="15m"
+	// +kubebuilder:default="15m0s"
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=20
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(ms|s|m|h))+$') && duration(self) > duration('0s')",message="bootstrapTimeout must be a time above zero such as 90s, 15m or 1h30m"

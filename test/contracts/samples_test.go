@@ -1,0 +1,260 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package contracts_test
+
+import (
+	"path/filepath"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	hfv1 "github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/cloudinit"
+	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
+)
+
+const samplesDir = "../../deploy/samples"
+
+// sampleFiles lists the samples.
+func sampleFiles(t testing.TB) []string {
+	t.Helper()
+
+	files, err := filepath.Glob(samplesDir + "/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("list samples: %d found, error %v", len(files), err)
+	}
+
+	return files
+}
+
+// read reads the objects of files.
+func read(t testing.TB, files ...string) []*unstructured.Unstructured {
+	t.Helper()
+
+	objects, err := kubeproc.ReadObjects(files...)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return objects
+}
+
+// makeNamespace makes sure that a namespace is there.
+func makeNamespace(t testing.TB, name string) {
+	t.Helper()
+
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if err := client.IgnoreAlreadyExists(env.Client.Create(t.Context(), namespace)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Every sample applies as it is, and what the Go types make of it applies as well.
+func TestSamplesApply(t *testing.T) {
+	t.Parallel()
+
+	makeNamespace(t, "hyperfleet-system")
+	makeNamespace(t, "ci")
+
+	kinds := map[string]int{}
+
+	for _, file := range sampleFiles(t) {
+		for _, object := range read(t, file) {
+			kinds[object.GetKind()]++
+
+			t.Run(filepath.Base(file)+"/"+object.GetName(), func(t *testing.T) {
+				t.Parallel()
+
+				applied := object.DeepCopy()
+
+				err := strict().Patch(t.Context(), applied, client.Apply, client.FieldOwner("sample"), client.ForceOwnership) //nolint:staticcheck // Apply takes no unstructured object with field validation
+				if err != nil {
+					t.Fatal(err)
+				}
+
+				updateTyped(t, applied)
+			})
+		}
+	}
+
+	for kind := range definitions(t) {
+		if kinds[kind] == 0 {
+			t.Errorf("there is no sample of %s", kind)
+		}
+	}
+}
+
+// updateTyped sends the object back as its Go type writes it.
+func updateTyped(t testing.TB, object *unstructured.Unstructured) {
+	t.Helper()
+
+	typed, err := env.Scheme.New(object.GroupVersionKind())
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(object.Object, typed, true); err != nil {
+		t.Fatalf("read as %T: %v", typed, err)
+	}
+
+	sent, isObject := typed.(client.Object)
+	if !isObject {
+		t.Fatalf("%T is no object", typed)
+	}
+
+	if err := strict().Update(t.Context(), sent, client.DryRunAll); err != nil {
+		t.Errorf("update as %T: %v", typed, err)
+	}
+}
+
+// The names that samples give each other exist, so that together they make a whole.
+func TestSamplesReferToEachOther(t *testing.T) {
+	t.Parallel()
+
+	type name struct{ kind, namespace, name string }
+
+	known := map[name]bool{}
+	objects := read(t, sampleFiles(t)...)
+
+	for _, object := range objects {
+		known[name{object.GetKind(), object.GetNamespace(), object.GetName()}] = true
+	}
+
+	for _, object := range objects {
+		for path, kind := range map[string]string{
+			"spec.templateRef.name":          "HypervisorMachineTemplate",
+			"spec.hypervisorClusterRef.name": "HypervisorCluster",
+		} {
+			found := nested(t, object, path)
+			if found == nil {
+				continue
+			}
+
+			wanted := name{kind: kind, name: found.(string)} //nolint:forcetypeassert // the schema says so
+			if kind != "HypervisorCluster" {
+				wanted.namespace = object.GetNamespace()
+			}
+
+			if !known[wanted] {
+				t.Errorf("%s %s names %v, which is no sample", object.GetKind(), object.GetName(), wanted)
+			}
+		}
+
+		eachSecret(object.Object["spec"], func(secret, namespace string) {
+			if namespace == "" {
+				namespace = "hyperfleet-system"
+			}
+
+			if !known[name{"Secret", namespace, secret}] {
+				t.Errorf("%s %s names Secret %s/%s, which is no sample", object.GetKind(), object.GetName(), namespace, secret)
+			}
+		})
+	}
+}
+
+// eachSecret visits the references to Secrets in a spec.
+func eachSecret(node any, visit func(name, namespace string)) {
+	switch value := node.(type) {
+	case list:
+		for _, item := range value {
+			eachSecret(item, visit)
+		}
+	case anyMap:
+		if ref, isRef := value["secretKeyRef"].(anyMap); isRef {
+			name, _ := ref["name"].(string)
+			namespace, _ := ref["namespace"].(string)
+			visit(name, namespace)
+		}
+
+		for _, item := range value {
+			eachSecret(item, visit)
+		}
+	}
+}
+
+// The cloud-init data of every sample template is rendered without an error.
+func TestSampleTemplatesRender(t *testing.T) {
+	t.Parallel()
+
+	documents, err := filepath.Glob("testdata/document/*.yaml")
+	if err != nil || len(documents) == 0 {
+		t.Fatalf("list the document's samples: %d found, error %v", len(documents), err)
+	}
+
+	rendered := 0
+
+	for _, object := range read(t, append(documents, sampleFiles(t)...)...) {
+		if object.GetKind() != "HypervisorMachineTemplate" {
+			continue
+		}
+
+		rendered++
+
+		t.Run(object.GetName(), func(t *testing.T) {
+			t.Parallel()
+
+			var template hfv1.HypervisorMachineTemplate
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &template); err != nil {
+				t.Fatal(err)
+			}
+
+			if _, err := cloudinit.Render(renderInput(&template)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+
+	if rendered == 0 {
+		t.Error("no template was rendered")
+	}
+}
+
+func renderInput(template *hfv1.HypervisorMachineTemplate) cloudinit.Input {
+	in := cloudinit.Input{
+		InstanceID: "0e1f-uid", Hostname: "sample", FQDN: "sample.example.com", Network: template.Spec.Network,
+		Vars: cloudinit.Vars{
+			WorkloadMethod: "runner-token", BootstrapMethod: "runner-token", RunnerName: "sample", RunnerToken: "token-value",
+			RegistrationURL: "https://github.com/example", Labels: cloudinit.List{"self-hosted"}, Hostname: "sample",
+			FQDN: "sample.example.com", NetworkMode: "dhcp", ClaimName: "sample", Namespace: "ci",
+		},
+	}
+
+	if data := template.Spec.CloudInit; data != nil {
+		in.UserData, in.MetaData, in.NetworkData = data.UserData, data.MetaData, data.NetworkData
+	}
+
+	return in
+}
+
+// The document's own objects apply. They differ from it where it is mistaken: an
+// organisation's URL takes {org}, a download needs its checksum, no program fits into
+// user data, and httpClient is indented as github is.
+func TestDocumentSamplesApply(t *testing.T) {
+	t.Parallel()
+
+	files, err := filepath.Glob("testdata/document/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("list the document's samples: %d found, error %v", len(files), err)
+	}
+
+	for _, file := range files {
+		for _, object := range read(t, file) {
+			t.Run(filepath.Base(file), func(t *testing.T) {
+				t.Parallel()
+
+				if object.GetKind() != "HypervisorCluster" {
+					object.SetNamespace("default")
+				}
+
+				if err := strict().Create(t.Context(), object, client.DryRunAll); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
