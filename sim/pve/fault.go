@@ -133,6 +133,19 @@ func (s *Server) ClearFaults() {
 	s.faults = nil
 }
 
+// Faults are the rules in force.
+func (s *Server) Faults() []Fault {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := []Fault{}
+	for _, f := range s.faults {
+		if f.left != 0 {
+			out = append(out, f.Fault)
+		}
+	}
+	return out
+}
+
 // SetNodeDown makes a node unreachable, or brings it back.
 func (s *Server) SetNodeDown(name string, down bool) {
 	s.mu.Lock()

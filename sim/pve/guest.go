@@ -68,12 +68,16 @@ func (s *Server) startGuest(m *machine, crash *faultRule) {
 	}
 	run := &guestRun{ctx: ctx, cancel: cancel, done: make(chan struct{}), log: s.consoles[m.id]}
 	run.agentAt = s.clk.Now().Add(s.model.Delays.Boot + s.model.Delays.Agent)
-	m.guest = run
+	m.guest, m.last = run, run
 	s.wg.Add(1)
+	if crash != nil {
+		s.wg.Add(1)
+		go s.crash(m, run, s.model.Delays.Boot+crash.Delay)
+	}
 	go func() {
 		defer s.wg.Done()
 		defer cancel()
-		off := s.live(m, run, crash)
+		off := s.live(m, run)
 		close(run.done)
 		if !off {
 			return
@@ -86,12 +90,22 @@ func (s *Server) startGuest(m *machine, crash *faultRule) {
 	}()
 }
 
-// live is the life of a guest; it tells whether the guest powers off itself.
-func (s *Server) live(m *machine, run *guestRun, crash *faultRule) bool {
-	if crash != nil {
-		run.log.printf("guest: crashed")
-		return s.sleep(run.ctx, crash.Delay)
+// crash ends a VM whatever its guest is doing.
+func (s *Server) crash(m *machine, run *guestRun, after time.Duration) {
+	defer s.wg.Done()
+	if !s.sleep(run.ctx, after) {
+		return
 	}
+	run.log.printf("guest: crashed")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if m.guest == run {
+		s.powerOff(m)
+	}
+}
+
+// live is the life of a guest; it tells whether the guest powers off itself.
+func (s *Server) live(m *machine, run *guestRun) bool {
 	if !s.sleep(run.ctx, s.model.Delays.Boot) {
 		return false
 	}

@@ -5,12 +5,33 @@ package pve_test
 
 import (
 	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"mime/multipart"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/kdomanski/iso9660"
+
+	"github.com/hyperfleet/hyperfleet/sim/pve"
+	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 )
 
-// testISO is an image as a client would upload it, labelled cidata.
+// TestMain lets the test binary stand in for the program of an exec guest.
+func TestMain(m *testing.M) {
+	if len(os.Args) == 5 && os.Args[1] == "--config" && os.Args[3] == "--root" {
+		os.Exit(guestProgram(os.Args[2], os.Args[4]))
+	}
+	os.Exit(m.Run())
+}
+
+// testISO is an image with plain names only, labelled cidata.
 func testISO(t *testing.T, files map[string]string) []byte {
 	t.Helper()
 	w, err := iso9660.NewWriter()
@@ -28,4 +49,210 @@ func testISO(t *testing.T, files map[string]string) []byte {
 		t.Fatal(err)
 	}
 	return out.Bytes()
+}
+
+// p are the parameters of a call.
+type p map[string]string
+
+// answer is what came back.
+type answer struct {
+	status int
+	reason string // of the status line
+	data   any
+	body   map[string]any
+}
+
+// api is a raw client, so that tests see exactly what is on the wire.
+type api struct {
+	t      *testing.T
+	s      *pve.Server
+	header http.Header
+	client *http.Client
+}
+
+func newAPI(t *testing.T, s *pve.Server) *api {
+	t.Helper()
+	a := &api{t: t, s: s, client: s.HTTPClient(), header: http.Header{}}
+	t.Cleanup(a.client.CloseIdleConnections)
+	return a.token(pve.DefaultTokenID, pve.DefaultSecret)
+}
+
+func (a *api) token(id, secret string) *api {
+	out := *a
+	out.header = http.Header{"Authorization": {"PVEAPIToken=" + id + "=" + secret}}
+	return &out
+}
+
+// root logs in as root with a ticket.
+func (a *api) root() *api {
+	a.t.Helper()
+	return a.login(pve.RootUser, pve.DefaultPassword)
+}
+
+func (a *api) login(user, password string) *api {
+	a.t.Helper()
+	got := a.ok("POST", "/access/ticket", p{"username": user, "password": password})
+	m, _ := got.(map[string]any)
+	out := *a
+	out.header = http.Header{
+		"Cookie": {"PVEAuthCookie=" + fmt.Sprint(m["ticket"])}, "Csrfpreventiontoken": {fmt.Sprint(m["CSRFPreventionToken"])},
+	}
+	return &out
+}
+
+// do makes a call; parameters go into the query of GET and DELETE, else into a
+// form.
+func (a *api) do(method, path string, params p) answer {
+	a.t.Helper()
+	form := url.Values{}
+	for k, v := range params {
+		form.Set(k, v)
+	}
+	var body io.Reader
+	ctype := ""
+	if len(form) > 0 {
+		if method == http.MethodGet || method == http.MethodDelete {
+			path += "?" + form.Encode()
+		} else {
+			body, ctype = strings.NewReader(form.Encode()), "application/x-www-form-urlencoded"
+		}
+	}
+	return a.send(method, path, ctype, body)
+}
+
+func (a *api) send(method, path, ctype string, body io.Reader) answer {
+	a.t.Helper()
+	got, err := a.try(method, path, ctype, body)
+	if err != nil {
+		a.t.Fatalf("%s %s: %v", method, path, err)
+	}
+	return got
+}
+
+func (a *api) try(method, path, ctype string, body io.Reader) (answer, error) {
+	req, err := http.NewRequestWithContext(context.Background(), method, a.s.URL()+"/api2/json"+path, body)
+	if err != nil {
+		return answer{}, err
+	}
+	for k, v := range a.header {
+		req.Header[k] = v
+	}
+	if ctype != "" {
+		req.Header.Set("Content-Type", ctype)
+	}
+	res, err := a.client.Do(req)
+	if err != nil {
+		return answer{}, err
+	}
+	defer func() { _ = res.Body.Close() }()
+	out := answer{status: res.StatusCode, reason: strings.TrimPrefix(res.Status, fmt.Sprintf("%d ", res.StatusCode))}
+	raw, err := io.ReadAll(res.Body)
+	if err != nil {
+		return out, err
+	}
+	if err := json.Unmarshal(raw, &out.body); err != nil {
+		return out, fmt.Errorf("body %q: %w", raw, err)
+	}
+	out.data = out.body["data"]
+	return out, nil
+}
+
+// ok makes a call that must succeed.
+func (a *api) ok(method, path string, params p) any {
+	a.t.Helper()
+	got := a.do(method, path, params)
+	if got.status != http.StatusOK {
+		a.t.Fatalf("%s %s %v: %d %s %v", method, path, params, got.status, got.reason, got.body)
+	}
+	return got.data
+}
+
+// task makes a call that starts a task and waits for its exit status.
+func (a *api) task(method, path string, params p) string {
+	a.t.Helper()
+	return a.wait(a.ok(method, path, params))
+}
+
+func (a *api) wait(upid any) string {
+	a.t.Helper()
+	id, ok := upid.(string)
+	if !ok || !strings.HasPrefix(id, "UPID:") {
+		a.t.Fatalf("no UPID: %v", upid)
+	}
+	var exit string
+	eventually(a.t, "task "+id, func() bool {
+		for _, t := range a.s.Snapshot().Tasks {
+			if t.UPID == id && t.Exit != "" {
+				exit = t.Exit
+				return true
+			}
+		}
+		return false
+	})
+	return exit
+}
+
+// must makes a call whose task must end well.
+func (a *api) must(method, path string, params p) {
+	a.t.Helper()
+	if exit := a.task(method, path, params); exit != "OK" {
+		a.t.Fatalf("%s %s: task ended with %q", method, path, exit)
+	}
+}
+
+// clone makes VM newid out of the template on pve1.
+func (a *api) clone(newid string, more p) {
+	a.t.Helper()
+	params := p{"newid": newid, "name": "vm-" + newid}
+	for k, v := range more {
+		params[k] = v
+	}
+	a.must("POST", "/nodes/pve1/qemu/9001/clone", params)
+}
+
+func (a *api) config(vmid string) map[string]any {
+	a.t.Helper()
+	m, _ := a.ok("GET", "/nodes/pve1/qemu/"+vmid+"/config", nil).(map[string]any)
+	return m
+}
+
+// upload sends a file as the last part of a form.
+func (a *api) upload(node, storage, content, name string, data []byte) answer {
+	a.t.Helper()
+	var b bytes.Buffer
+	w := multipart.NewWriter(&b)
+	_ = w.WriteField("content", content)
+	f, err := w.CreateFormFile("filename", name)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	_, _ = f.Write(data)
+	_ = w.Close()
+	return a.send("POST", "/nodes/"+node+"/storage/"+storage+"/upload", w.FormDataContentType(), &b)
+}
+
+// eventually waits for the simulator's goroutines, not for a duration.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	const patience = 20 * time.Second
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for !ok() {
+		select {
+		case <-ctx.Done():
+			t.Fatalf("waited in vain for %s", what)
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// start is a default cluster and a client with the operator's token.
+func start(t *testing.T, change func(*pve.Model), opts ...pve.Option) *api {
+	t.Helper()
+	m := pve.DefaultModel()
+	m.StatusLag = 0
+	if change != nil {
+		change(&m)
+	}
+	return newAPI(t, pvetest.New(t, m, opts...))
 }

@@ -88,10 +88,10 @@ func (s *Server) serve(c *call, r *http.Request, cut *bool) (any, error) {
 		return nil, err
 	}
 	data, err := s.perform(c)
-	for _, f := range c.faults {
-		if f.Kind == FaultCutConnection {
-			*cut = true
-		}
+	*cut = struck(c.faults, FaultCutConnection) != nil
+	if f := struck(c.faults, FaultProxyTimeout); f != nil {
+		s.sleep(c.ctx, f.Delay)
+		return nil, &apiError{status: statusProxyTimeout, reason: f.reasonOr("Connection timed out")}
 	}
 	return data, err
 }

@@ -25,9 +25,11 @@ type machine struct {
 	pid        int
 	started    time.Time
 	guest      *guestRun
-	memory     int64 // bytes, while running
+	last       *guestRun // the latest boot, also after power-off
+	memory     int64     // bytes, while running
 	imageDir   string
-	foreign    bool // there from the start
+	root       string // the guest's root directory, once it has run a program
+	foreign    bool   // there from the start
 	starts     int
 }
 

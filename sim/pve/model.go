@@ -276,7 +276,7 @@ func DefaultModel() Model {
 		Users:     []User{{ID: RootUser, Password: DefaultPassword}, {ID: DefaultUser, Password: DefaultPassword}},
 		Roles:     defaultRoles(),
 		Tokens:    []Token{{ID: DefaultTokenID, Secret: DefaultSecret}},
-		ACL:       defaultACL(),
+		ACL:       defaultACL(3),
 		Pools:     []string{DefaultPool},
 		Limits:    Limits{ClonesPerStorage: 2, WorkersPerNode: 3},
 		StatusLag: 10 * time.Second,
@@ -304,7 +304,7 @@ func defaultRoles() []Role {
 
 // defaultACL grants the operator's user and its token the least privileges:
 // VMs, templates (which may only be cloned), storages, bridge, pool and nodes.
-func defaultACL() []ACL {
+func defaultACL(templates int) []ACL {
 	var out []ACL
 	for _, who := range []string{DefaultUser, DefaultTokenID} {
 		out = append(out,
@@ -316,13 +316,39 @@ func defaultACL() []ACL {
 			ACL{Path: "/pool/" + DefaultPool, Principal: who, Role: "HyperFleetPool"},
 			ACL{Path: "/nodes", Principal: who, Role: "HyperFleetSys"},
 		)
-		for i := range 3 {
+		for i := range templates {
 			out = append(out, ACL{
 				Path: fmt.Sprintf("/vms/%d", defaultFirstVMID+i), Principal: who, Role: "HyperFleetTemplate",
 			})
 		}
 	}
 	return out
+}
+
+// WithNodes is the model with n nodes pve1 to pveN like its first one. VMs of
+// nodes that are no more move to the first node; the default grants follow the
+// templates.
+func (m Model) WithNodes(n int) Model {
+	if n <= 0 || len(m.Nodes) == 0 {
+		return m
+	}
+	known := map[string]bool{}
+	nodes := make([]Node, 0, n)
+	for i := range n {
+		node := m.Nodes[0]
+		node.Name = fmt.Sprintf("pve%d", i+1)
+		known[node.Name] = true
+		nodes = append(nodes, node)
+	}
+	m.Nodes = nodes
+	m.VMs = append([]VM(nil), m.VMs...)
+	for i := range m.VMs {
+		if !known[m.VMs[i].Node] {
+			m.VMs[i].Node = nodes[0].Name
+		}
+	}
+	m.ACL = append(defaultACL(n), m.ACL...)
+	return m
 }
 
 // WithSharedStorage adds the shared storage [DefaultSharedID] and moves the

@@ -7,6 +7,7 @@ import (
 	"context"
 	"maps"
 	"net/http"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -148,7 +149,8 @@ func (s *Server) baseFree(m *machine) error {
 		if err != nil || d.isCDROM() {
 			continue
 		}
-		if st, _ := s.volumeOf(m.node, d.file); st != nil && st.baseInUse(d.file) {
+		// LVM-thin does not track clones and lets their base go.
+		if st, _ := s.volumeOf(m.node, d.file); st != nil && st.Type != "lvmthin" && st.baseInUse(d.file) {
 			return dief("base volume '%s' is still in use by linked cloned", d.file)
 		}
 	}
@@ -169,6 +171,14 @@ func (s *Server) remove(m *machine) {
 	}
 	s.access.acl = slices.DeleteFunc(s.access.acl, func(g ACL) bool { return g.Path == vmPath(m.id) })
 	delete(s.vms, m.id)
+	if m.root != "" {
+		s.wg.Add(1)
+		go func() {
+			defer s.wg.Done()
+			<-m.last.done // its program may still be dying
+			_ = os.RemoveAll(m.root)
+		}()
+	}
 }
 
 func checkResize(v string) error {

@@ -56,6 +56,8 @@ type Server struct {
 	listener net.Listener
 	certs    *certs
 	workDir  string
+	nextRoot int
+	groups   []int // process groups of guests' programs
 }
 
 type node struct {

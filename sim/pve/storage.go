@@ -201,7 +201,7 @@ func deleteVolume(s *Server, c *call) (any, error) {
 		if v == nil {
 			return dief("cannot delete volume '%s': no such file", c.volid())
 		}
-		if st.baseInUse(v.id) {
+		if st.Type != "lvmthin" && st.baseInUse(v.id) {
 			return dief("base volume '%s' is still in use by linked cloned", name)
 		}
 		delete(st.vols, v.id)
@@ -304,9 +304,6 @@ func (s *Server) importUpload(ctx context.Context, c *call, t *task, st *store, 
 		if got := checksum(algo, data); !strings.EqualFold(got, c.param("checksum")) {
 			return dief("checksum mismatch: got '%s' != expect '%s'", got, c.param("checksum"))
 		}
-	}
-	if c.param("content") == "iso" && !looksLikeISO(data) {
-		return dief("not a valid ISO image: bad or missing ISO 9660 signature")
 	}
 	s.printf(t, "file size is: %s", strconv.Itoa(len(data)))
 	if !s.sleep(ctx, s.model.Delays.Upload) {

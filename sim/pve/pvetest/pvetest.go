@@ -31,6 +31,9 @@ func Listen(t testing.TB, m pve.Model, l pve.Listen, opts ...pve.Option) *pve.Se
 		if err := s.Close(); err != nil {
 			t.Errorf("close cluster: %v", err)
 		}
+		for _, g := range s.LeakedProcesses() {
+			t.Errorf("pve: processes of a guest outlived the cluster (group %d)", g)
+		}
 		for _, v := range s.Violations() {
 			t.Errorf("pve: violation: %s: %s %s", v.What, v.Call.Method, v.Call.Path)
 		}

@@ -1,0 +1,302 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pve_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hyperfleet/hyperfleet/sim/pve"
+)
+
+// TestEveryCall makes every call the simulator serves and looks at the shape
+// of what comes back: the keys clients rely on.
+func TestEveryCall(t *testing.T) {
+	t.Parallel()
+	a := start(t, func(m *pve.Model) { *m = m.WithSharedStorage() })
+	root := a.root()
+	a.clone("1000", p{"pool": "ci"})
+	if got := a.upload("pve1", "local", "iso", "seed.iso", []byte("data")); a.wait(got.data) != "OK" {
+		t.Fatal(got)
+	}
+	a.must("POST", "/nodes/pve1/qemu/1000/status/start", nil)
+	upid := fmt.Sprint(a.ok("POST", "/nodes/pve1/qemu/1000/config", p{"cores": "3"}))
+	a.wait(upid)
+	for _, tc := range []struct {
+		method, path string
+		params       p
+		want         string // keys, or a value after =
+		as           *api
+	}{
+		{method: "POST", path: "/access/ticket", params: p{"username": "root@pam", "password": pve.DefaultPassword},
+			want: "username ticket CSRFPreventionToken cap"},
+		{method: "POST", path: "/access/ticket", params: p{"username": "root", "realm": "pam", "password": pve.DefaultPassword},
+			want: "username ticket"},
+		{method: "GET", path: "/version", want: "version release repoid"},
+		{method: "GET", path: "/access/permissions", want: "/vms /nodes /storage/local"},
+		{method: "GET", path: "/access/permissions", params: p{"path": "/vms/1000"}, want: "/vms/1000"},
+		{method: "GET", path: "/nodes", want: "[] node status cpu maxcpu mem maxmem uptime ssl_fingerprint"},
+		{method: "GET", path: "/nodes/pve1/status", want: "cpu memory cpuinfo loadavg pveversion"},
+		{method: "GET", path: "/nodes/pve1/version", want: "version"},
+		{method: "GET", path: "/cluster/status", want: "[] type name quorate nodes", as: root},
+		{method: "GET", path: "/cluster/resources", params: p{"type": "vm"},
+			want: "[] id type vmid node name status template maxcpu maxmem maxdisk uptime"},
+		{method: "GET", path: "/cluster/resources", params: p{"type": "node"}, want: "[] id type node status"},
+		{method: "GET", path: "/cluster/resources", params: p{"type": "storage"},
+			want: "[] id type storage node status plugintype content shared disk maxdisk"},
+		{method: "GET", path: "/cluster/nextid", want: "=102"},
+		{method: "GET", path: "/cluster/nextid", params: p{"vmid": "555"}, want: "=555"},
+		{method: "GET", path: "/cluster/tasks", want: "[] upid status endtime type id user starttime"},
+		{method: "GET", path: "/nodes/pve1/tasks", want: "[] upid status endtime"},
+		{method: "GET", path: "/nodes/pve1/tasks/" + upid + "/status",
+			want: "upid status exitstatus type id user tokenid node pid pstart starttime"},
+		{method: "GET", path: "/nodes/pve1/tasks/" + upid + "/log", want: "[] n t"},
+		{method: "DELETE", path: "/nodes/pve1/tasks/" + upid, want: "=<nil>"},
+		{method: "GET", path: "/nodes/pve1/qemu", want: "[] vmid name status"},
+		{method: "GET", path: "/nodes/pve1/qemu/1000/config",
+			want: "name cores memory scsi0 net0 agent digest smbios1 vmgenid ide2 boot"},
+		{method: "GET", path: "/nodes/pve1/qemu/1000/pending", want: "[] key value"},
+		{method: "GET", path: "/nodes/pve1/qemu/1000/status/current", want: "vmid name status qmpstatus agent ha uptime pid"},
+		{method: "PUT", path: "/nodes/pve1/qemu/1000/config", params: p{"tags": "b"}, want: "=<nil>"},
+		{method: "PUT", path: "/nodes/pve1/qemu/1000/resize", params: p{"disk": "scsi0", "size": "30G"}, want: "=UPID"},
+		{method: "POST", path: "/nodes/pve1/qemu/1000/agent/ping", want: "result"},
+		{method: "GET", path: "/nodes/pve1/qemu/1000/agent/info", want: "result"},
+		{method: "GET", path: "/nodes/pve1/qemu/1000/agent/network-get-interfaces", want: "result"},
+		{method: "GET", path: "/nodes/pve1/storage", want: "[] storage type content shared active enabled avail total used"},
+		{method: "GET", path: "/nodes/pve1/storage/local/status", want: "type content shared active avail total"},
+		{method: "GET", path: "/nodes/pve1/storage/local/content", params: p{"content": "iso"},
+			want: "[] volid content size ctime format"},
+		{method: "GET", path: "/nodes/pve1/storage/local/content/local:iso/seed.iso", want: "path size used format"},
+		{method: "GET", path: "/pools", want: "[] poolid"},
+		{method: "GET", path: "/pools/ci", want: "members"},
+		{method: "GET", path: "/pools", params: p{"poolid": "ci"}, want: "[] poolid members"},
+		{method: "POST", path: "/nodes/pve1/qemu/1000/status/shutdown", params: p{"timeout": "1"}, want: "=UPID"},
+		{method: "POST", path: "/nodes/pve1/qemu/1000/status/stop", want: "=UPID"},
+		{method: "POST", path: "/nodes/pve1/qemu/1000/template", want: "=UPID"},
+		{method: "DELETE", path: "/nodes/pve1/storage/local/content/local:iso/seed.iso", want: "=UPID"},
+		{method: "DELETE", path: "/nodes/pve1/qemu/1000",
+			params: p{"purge": "1", "destroy-unreferenced-disks": "1"}, want: "=UPID"},
+	} {
+		who := a
+		if tc.as != nil {
+			who = tc.as
+		}
+		data := who.ok(tc.method, tc.path, tc.params)
+		if up, ok := data.(string); ok && strings.HasPrefix(up, "UPID:") {
+			if exit := a.wait(up); exit != "OK" {
+				t.Errorf("%s %s: task ended with %q", tc.method, tc.path, exit)
+			}
+		}
+		checkShape(t, tc.method+" "+tc.path, data, tc.want)
+	}
+	if left := a.s.Snapshot().Made(); len(left) != 0 {
+		t.Errorf("left over: %+v", left)
+	}
+}
+
+func checkShape(t *testing.T, what string, data any, want string) {
+	t.Helper()
+	if value, ok := strings.CutPrefix(want, "="); ok {
+		if got := fmt.Sprint(data); !strings.HasPrefix(got, value) {
+			t.Errorf("%s: got %s, want %s", what, got, value)
+		}
+		return
+	}
+	keys := strings.Fields(want)
+	if keys[0] == "[]" {
+		list, ok := data.([]any)
+		if !ok || len(list) == 0 {
+			t.Errorf("%s: got %v, want a list", what, data)
+			return
+		}
+		data, keys = list[0], keys[1:]
+	}
+	m, _ := data.(map[string]any)
+	for _, k := range keys {
+		if _, ok := m[k]; !ok {
+			t.Errorf("%s: no %q in %v", what, k, m)
+		}
+	}
+}
+
+// TestErrorRows checks status, reason phrase and body of every documented
+// error.
+func TestErrorRows(t *testing.T) {
+	t.Parallel()
+	a := start(t, func(m *pve.Model) {
+		m.ACL = append(m.ACL, pve.ACL{Path: "/vms/101", Principal: pve.DefaultUser, Role: "NoAccess"})
+		m.Templates = append(m.Templates, pve.Template{
+			Name: "bare", VMID: 9100, Nodes: []string{"pve1"}, Storage: "local-lvm", NoAgent: true, NoCloudInit: true,
+		})
+	})
+	root := a.root()
+	a.clone("1000", nil)
+	a.clone("1001", nil)
+	a.s.SetLock(1001, "clone")
+	for _, tc := range []struct {
+		name, method, path string
+		params             p
+		status             int
+		reason             string
+		fields             map[string]any
+		as                 *api
+	}{
+		{name: "missing parameter", method: "POST", path: "/nodes/pve1/qemu/9001/clone", status: 400,
+			reason: "Parameter verification failed.",
+			fields: map[string]any{"newid": "property is missing and it is not optional"}, as: root},
+		{name: "unknown parameter", method: "GET", path: "/nodes/pve1/qemu", params: p{"x": "1"}, status: 400,
+			reason: "Parameter verification failed.",
+			fields: map[string]any{"x": "property is not defined in schema and the schema does not allow additional properties"}},
+		{name: "wrong type", method: "GET", path: "/cluster/nextid", params: p{"vmid": "a"}, status: 400,
+			reason: "Parameter verification failed.", fields: map[string]any{"vmid": "type check ('integer') failed - got 'a'"}},
+		{name: "vmid too small", method: "GET", path: "/cluster/nextid", params: p{"vmid": "99"}, status: 400,
+			reason: "Parameter verification failed.", fields: map[string]any{"vmid": "value must have a minimum value of 100"}},
+		{name: "id taken", method: "GET", path: "/cluster/nextid", params: p{"vmid": "100"}, status: 400,
+			reason: "Parameter verification failed.", fields: map[string]any{"vmid": "VM 100 already exists"}},
+		{name: "no permission", method: "GET", path: "/nodes/pve2/qemu/101/config", status: 403,
+			reason: "Permission check failed (/vms/101, VM.Audit)"},
+		{name: "no such vm", method: "GET", path: "/nodes/pve1/qemu/777/config", status: 500,
+			reason: "Configuration file 'nodes/pve1/qemu-server/777.conf' does not exist"},
+		{name: "vm on another node", method: "GET", path: "/nodes/pve2/qemu/1000/status/current", status: 500,
+			reason: "Configuration file 'nodes/pve2/qemu-server/1000.conf' does not exist"},
+		{name: "destroy of no such vm", method: "DELETE", path: "/nodes/pve1/qemu/777", status: 500,
+			reason: "Configuration file 'nodes/pve1/qemu-server/777.conf' does not exist"},
+		{name: "locked", method: "PUT", path: "/nodes/pve1/qemu/1001/config", params: p{"cores": "1"}, status: 500,
+			reason: "VM is locked (clone)"},
+		{name: "skiplock by a token", method: "PUT", path: "/nodes/pve1/qemu/1001/config",
+			params: p{"cores": "1", "skiplock": "1"}, status: 400, reason: "Parameter verification failed.",
+			fields: map[string]any{"skiplock": "Only root may use this option."}},
+		{name: "running", method: "DELETE", path: "/nodes/pve1/qemu/100", status: 500,
+			reason: "VM 100 is running - destroy failed", as: root},
+		{name: "id taken on clone", method: "POST", path: "/nodes/pve1/qemu/9001/clone", params: p{"newid": "1000"},
+			status: 500, reason: "unable to create VM 1000: config file already exists"},
+		{name: "agent not configured", method: "GET", path: "/nodes/pve1/qemu/9100/agent/network-get-interfaces",
+			status: 500, reason: "No QEMU guest agent configured", as: root},
+		{name: "agent of a stopped vm", method: "POST", path: "/nodes/pve1/qemu/1000/agent/ping", status: 500,
+			reason: "VM 1000 is not running"},
+		{name: "unknown node", method: "GET", path: "/nodes/nope/qemu", status: 500,
+			reason: "hostname lookup 'nope' failed - failed to get address info for: nope: Name or service not known"},
+		{name: "unknown storage", method: "GET", path: "/nodes/pve1/storage/nope/status", status: 500,
+			reason: "storage 'nope' does not exist", as: root},
+		{name: "unknown pool", method: "GET", path: "/pools/nope", status: 500, reason: "no such pool 'nope'", as: root},
+		{name: "broken upid", method: "GET", path: "/nodes/pve1/tasks/x/status", status: 400,
+			reason: "Parameter verification failed.", fields: map[string]any{"upid": "unable to parse worker upid 'x'"}},
+		{name: "unknown task", method: "GET", path: "/nodes/pve1/tasks/UPID:pve1:00000001:00000001:00000001:qmstart:1:root@pam:/status",
+			status: 500, reason: "no such task"},
+		{name: "wrong password", method: "POST", path: "/access/ticket", params: p{"username": "root@pam", "password": "x"},
+			status: 401, reason: "authentication failure"},
+		{name: "no credentials", method: "GET", path: "/version", status: 401, reason: "No ticket",
+			as: &api{t: t, s: a.s, client: a.client}},
+		{name: "wrong secret", method: "GET", path: "/version", status: 401, reason: "invalid token value!",
+			as: a.token(pve.DefaultTokenID, "nope")},
+		{name: "unknown token", method: "GET", path: "/version", status: 401,
+			reason: "no such token 'x' for user 'hyperfleet@pve'", as: a.token("hyperfleet@pve!x", "nope")},
+		{name: "unknown user", method: "GET", path: "/version", status: 401, reason: "no such user ('a@pve')",
+			as: a.token("a@pve!x", "nope")},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			who := a
+			if tc.as != nil {
+				who = tc.as
+			}
+			got := who.do(tc.method, tc.path, tc.params)
+			if got.status != tc.status || got.reason != tc.reason {
+				t.Errorf("got %d %q, want %d %q (%v)", got.status, got.reason, tc.status, tc.reason, got.body)
+			}
+			if got.body["message"] != tc.reason+"\n" || got.data != nil {
+				t.Errorf("body %v", got.body)
+			}
+			fields, _ := got.body["errors"].(map[string]any)
+			if d := cmp.Diff(tc.fields, fields); d != "" {
+				t.Errorf("fields: %s", d)
+			}
+		})
+	}
+}
+
+// TestBodyOnGetOrDelete: pveproxy refuses content it does not expect.
+func TestBodyOnGetOrDelete(t *testing.T) {
+	t.Parallel()
+	a := start(t, nil)
+	for _, method := range []string{"GET", "DELETE"} {
+		got := a.send(method, "/nodes/pve1/qemu/9001", "application/x-www-form-urlencoded", strings.NewReader("purge=1"))
+		if got.status != 501 || got.reason != "Unexpected content for method '"+method+"'" {
+			t.Errorf("%s: %d %s", method, got.status, got.reason)
+		}
+	}
+}
+
+// TestUnknownCall is answered with 501 and remembered, so that pvetest fails.
+func TestUnknownCall(t *testing.T) {
+	t.Parallel()
+	s, err := pve.New(pve.DefaultModel())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Start(pve.Listen{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	a := newAPI(t, s)
+	got := a.do("GET", "/nodes/pve1/ceph/status", nil)
+	if got.status != 501 || got.reason != "Method 'GET /nodes/pve1/ceph/status' not implemented" {
+		t.Errorf("%d %s", got.status, got.reason)
+	}
+	v := s.Violations()
+	if len(v) != 1 || v[0].Call.Path != "/nodes/pve1/ceph/status" {
+		t.Errorf("violations %+v", v)
+	}
+}
+
+// TestJSONBody: parameters may come as JSON too.
+func TestJSONBody(t *testing.T) {
+	t.Parallel()
+	a := start(t, nil)
+	a.clone("1000", nil)
+	got := a.send("PUT", "/nodes/pve1/qemu/1000/config", "application/json",
+		strings.NewReader(`{"cores":4,"onboot":true,"name":"json"}`))
+	if got.status != 200 {
+		t.Fatal(got)
+	}
+	c := a.config("1000")
+	if c["cores"] != 4.0 || c["onboot"] != 1.0 || c["name"] != "json" {
+		t.Errorf("config %v", c)
+	}
+	for _, body := range []string{`{`, `[1]`} {
+		if got := a.send("PUT", "/nodes/pve1/qemu/1000/config", "application/json", strings.NewReader(body)); got.status < 400 {
+			t.Errorf("%s: accepted", body)
+		}
+	}
+	got = a.send("PUT", "/nodes/pve1/qemu/1000/config", "application/json", strings.NewReader(`{"tags":["a"]}`))
+	if got.status != 400 {
+		t.Errorf("list accepted: %d", got.status)
+	}
+}
+
+// TestHooksAndCounts: tests act at every call boundary and count calls.
+func TestHooksAndCounts(t *testing.T) {
+	t.Parallel()
+	a := start(t, nil)
+	var seen []string
+	remove := a.s.OnCall(func(c pve.Call) { seen = append(seen, fmt.Sprintf("%s %s %d", c.Phase, c.Class, c.Status)) })
+	a.ok("GET", "/cluster/resources", p{"type": "vm"})
+	a.ok("GET", "/nodes/pve1/qemu/9001/config", nil)
+	remove()
+	a.ok("GET", "/version", nil)
+	want := []string{"before listing 0", "after listing 200", "before vm 0", "after vm 200"}
+	if d := cmp.Diff(want, seen); d != "" {
+		t.Error(d)
+	}
+	got := a.s.Counts()
+	if got.Total != 3 || got.ByClass[pve.ClassListing] != 1 || got.ByVM[9001] != 1 || got.Errors != 0 {
+		t.Errorf("counts %+v", got)
+	}
+	a.s.ResetCalls()
+	if got := a.s.Counts(); got.Total != 0 {
+		t.Errorf("after reset: %+v", got)
+	}
+}

@@ -1,0 +1,184 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hyperfleet/hyperfleet/sim/pve"
+	"github.com/hyperfleet/hyperfleet/sim/pve/control"
+)
+
+// options are the flags.
+type options struct {
+	listen, control, model, guest, program, image, faults, env string
+
+	nodes, clones                   int
+	clone, boot, stayUp, lag, login time.Duration
+}
+
+// New is the command. It serves until its context ends.
+func New() *cobra.Command {
+	o := &options{}
+	cmd := &cobra.Command{
+		Use:   "pvesim",
+		Short: "Simulate the API of a Proxmox VE cluster",
+		Long: "pvesim answers like a Proxmox VE cluster: VMs, templates, storages, tasks, locks, permissions\n" +
+			"and failures, all in memory. Point any Proxmox client at the address it prints.",
+		Example: "  pvesim -E                          # print export lines and serve\n" +
+			"  pvesim --faults clone-lock=0.2,vm-crash=0.1@5s",
+		Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			m, err := o.build(cmd)
+			if err != nil {
+				return err
+			}
+			return o.serve(cmd.Context(), m, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	o.flags(cmd)
+	return cmd
+}
+
+func (o *options) flags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&o.listen, "listen", "127.0.0.1:0", "address of the API")
+	f.StringVar(&o.control, "control", "127.0.0.1:0", "address of the control API (loopback only)")
+	f.StringVar(&o.model, "model", "", "YAML `file` describing the cluster (default: three nodes)")
+	f.IntVar(&o.nodes, "nodes", 0, "number of nodes, pve1 and so on (default: as the model)")
+	f.DurationVar(&o.clone, "clone-delay", 0, "time a clone takes")
+	f.DurationVar(&o.boot, "boot-delay", 0, "time a VM takes to boot")
+	f.DurationVar(&o.login, "login-delay", 0, "delay of answers to a bad login; real clusters use 3s")
+	f.IntVar(&o.clones, "parallel-clones", 0, "clones one storage makes at a time")
+	f.DurationVar(&o.lag, "status-lag", 0, "age of status in the cluster listing")
+	f.StringVar(&o.guest, "guest", "", "what a booted VM does: nothing, script or exec")
+	f.DurationVar(&o.stayUp, "guest-stays", 0, "how long a script guest stays up")
+	f.StringVar(&o.program, "bootstrap-service", "", "`program` an exec guest runs")
+	f.StringVar(&o.image, "image", "", "`directory` with the files of the template's disk")
+	f.StringVar(&o.faults, "faults", "", "faults by name and probability: "+strings.Join(pve.FaultNames(), ", "))
+	f.StringVarP(&o.env, "env", "E", "", "print export lines once listening, or with -E=FILE write them there")
+	f.Lookup("env").NoOptDefVal = "-"
+}
+
+// build is the model with what the flags say.
+func (o *options) build(cmd *cobra.Command) (pve.Model, error) {
+	m := pve.DefaultModel()
+	if o.model != "" {
+		var err error
+		if m, err = pve.LoadModel(o.model); err != nil {
+			return m, err
+		}
+	}
+	set := func(name string, apply func()) {
+		if cmd.Flags().Changed(name) {
+			apply()
+		}
+	}
+	set("nodes", func() { m = m.WithNodes(o.nodes) })
+	set("clone-delay", func() { m.Delays.Clone = o.clone })
+	set("boot-delay", func() { m.Delays.Boot = o.boot })
+	set("login-delay", func() { m.Delays.LoginFailure = o.login })
+	set("parallel-clones", func() { m.Limits.ClonesPerStorage = o.clones })
+	set("status-lag", func() { m.StatusLag = o.lag })
+	set("guest", func() { m.Guest.Kind = pve.GuestKind(o.guest) })
+	set("guest-stays", func() { m.Guest.StayUp = o.stayUp })
+	set("image", func() { m.Guest.ImageDir = o.image })
+	if o.program != "" {
+		abs, err := filepath.Abs(o.program)
+		if err != nil {
+			return m, fmt.Errorf("find program: %w", err)
+		}
+		m.Guest.Program = abs
+	}
+	faults, err := pve.ParseFaults(o.faults)
+	if err != nil {
+		return m, err
+	}
+	m.Faults = append(m.Faults, faults...)
+	return m, m.Validate()
+}
+
+// serve runs the simulator and its control API until the context ends.
+func (o *options) serve(ctx context.Context, m pve.Model, out, errOut io.Writer) error {
+	host, _, err := net.SplitHostPort(o.control)
+	if err != nil {
+		return fmt.Errorf("--control %q: %w", o.control, err)
+	}
+	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return fmt.Errorf("--control %q: it has no login, so use a loopback address such as 127.0.0.1:0", o.control)
+	}
+	s, err := pve.New(m)
+	if err != nil {
+		return err
+	}
+	if err := s.Start(pve.Listen{Address: o.listen}); err != nil {
+		return errors.Join(err, s.Close())
+	}
+	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", o.control)
+	if err != nil {
+		return errors.Join(fmt.Errorf("listen for control: %w", err), s.Close())
+	}
+	ctl := &http.Server{Handler: control.Handler(s), ReadHeaderTimeout: time.Minute}
+	served := make(chan error, 1)
+	go func() { served <- ctl.Serve(ln) }()
+	if err = o.announce(s, m, "http://"+ln.Addr().String(), out); err == nil {
+		select {
+		case <-ctx.Done():
+		case err = <-served:
+		}
+	}
+	err = errors.Join(err, ctl.Close(), s.Close())
+	for _, v := range s.Violations() {
+		_, _ = fmt.Fprintf(errOut, "violation: %s: %s %s\n", v.What, v.Call.Method, v.Call.Path)
+	}
+	return err
+}
+
+// announce says how to reach the simulator.
+func (o *options) announce(s *pve.Server, m pve.Model, ctl string, out io.Writer) error {
+	token := pve.Token{}
+	if len(m.Tokens) > 0 {
+		token = m.Tokens[0]
+	}
+	var b strings.Builder
+	for _, kv := range [][2]string{
+		{"PVE_URL", s.URL()}, {"PVE_TOKEN_ID", token.ID}, {"PVE_TOKEN_SECRET", token.Secret},
+		{"PVE_FINGERPRINT", s.Fingerprint()}, {"PVESIM_CONTROL", ctl},
+	} {
+		fmt.Fprintf(&b, "export %s='%s'\n", kv[0], kv[1])
+	}
+	switch o.env {
+	case "":
+		_, err := fmt.Fprintf(out, "listening on %s\nfingerprint %s\ncontrol %s\n", s.URL(), s.Fingerprint(), ctl)
+		return err
+	case "-":
+		_, err := io.WriteString(out, b.String())
+		return err
+	default:
+		return writeWhole(o.env, b.String())
+	}
+}
+
+// writeWhole lets a waiting reader see all of the file or nothing.
+func writeWhole(name, text string) error {
+	const private = 0o600
+	if err := os.WriteFile(name+".tmp", []byte(text), private); err != nil {
+		return fmt.Errorf("write environment: %w", err)
+	}
+	if err := os.Rename(name+".tmp", name); err != nil {
+		return fmt.Errorf("write environment: %w", err)
+	}
+	return nil
+}

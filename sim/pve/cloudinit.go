@@ -1,0 +1,247 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pve
+
+import (
+	"crypto/sha1" // #nosec G505 -- how Proxmox makes the instance id
+	"encoding/hex"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/diskfs/go-diskfs/backend/file"
+	"github.com/diskfs/go-diskfs/filesystem/iso9660"
+	"sigs.k8s.io/yaml"
+)
+
+// Limits of files named by cicustom (PVE::QemuServer::Cloudinit).
+const (
+	maxSnippet    = 1 << 20
+	maxSnippetSum = 3 << 20
+)
+
+// writeCloudInit generates the drive of Proxmox's own cloud-init support from
+// the ci options; s.mu is held.
+func (s *Server) writeCloudInit(m *machine, v *volume) error {
+	custom, err := s.customFiles(m)
+	if err != nil {
+		return err
+	}
+	user, ok := custom["user"]
+	if !ok {
+		if user, err = generatedUserData(m); err != nil {
+			return err
+		}
+	}
+	network, ok := custom["network"]
+	if !ok {
+		network = generatedNetwork(m)
+	}
+	meta, ok := custom["meta"]
+	if !ok {
+		sum := sha1.Sum(slices.Concat(user, network)) // #nosec G401 -- how Proxmox makes the instance id
+		meta = fmt.Appendf(nil, "instance-id: %s\n", hex.EncodeToString(sum[:]))
+	}
+	files := map[string][]byte{"user-data": user, "meta-data": meta, "network-config": network}
+	if vendor, ok := custom["vendor"]; ok {
+		files["vendor-data"] = vendor
+	}
+	image, err := makeISO("cidata", files)
+	if err != nil {
+		return dief("genisoimage failed: %s", err)
+	}
+	v.data = image
+	return nil
+}
+
+// customFiles reads the snippets named by cicustom.
+func (s *Server) customFiles(m *machine) (map[string][]byte, error) {
+	out := map[string][]byte{}
+	if m.conf["cicustom"] == "" {
+		return out, nil
+	}
+	props, err := properties(m.conf["cicustom"], "", "user", "network", "meta", "vendor")
+	if err != nil {
+		return nil, dief("%s", err)
+	}
+	sum := 0
+	for _, k := range slices.Sorted(maps.Keys(props)) {
+		volid := props[k]
+		_, v := s.volumeOf(m.node, volid)
+		if _, name, _ := splitVolid(volid); !strings.HasPrefix(name, "snippets/") {
+			return nil, dief("%s is not in the snippets directory", volid)
+		}
+		if v == nil {
+			return nil, dief("can't open '/var/lib/vz/%s' - No such file or directory", strings.TrimPrefix(volid, "local:"))
+		}
+		sum += len(v.data)
+		if len(v.data) > maxSnippet || sum > maxSnippetSum {
+			return nil, dief("file '/var/lib/vz/%s' too long - aborting", strings.TrimPrefix(volid, "local:"))
+		}
+		out[k] = v.data
+	}
+	return out, nil
+}
+
+func generatedUserData(m *machine) ([]byte, error) {
+	host, domain, _ := strings.Cut(m.name(), ".")
+	if d := m.conf["searchdomain"]; d != "" {
+		domain = d
+	}
+	doc := map[string]any{
+		"hostname": host, "manage_etc_hosts": true, "chpasswd": map[string]any{"expire": false},
+		"users": []any{"default"}, "package_upgrade": m.conf["ciupgrade"] != "0",
+	}
+	if domain != "" {
+		doc["fqdn"] = host + "." + domain
+	}
+	if u := m.conf["ciuser"]; u != "" {
+		doc["user"] = u
+	} else {
+		doc["disable_root"] = false
+	}
+	if p := m.conf["cipassword"]; p != "" {
+		doc["password"] = p
+	}
+	if keys := decodedKeys(m.conf["sshkeys"]); len(keys) > 0 {
+		doc["ssh_authorized_keys"] = keys
+	}
+	body, err := yaml.Marshal(doc)
+	if err != nil {
+		return nil, dief("generate user data: %s", err)
+	}
+	return append([]byte("#cloud-config\n"), body...), nil
+}
+
+// generatedNetwork is a network configuration version 1, as the nocloud type
+// of Proxmox writes it.
+func generatedNetwork(m *machine) []byte {
+	var b strings.Builder
+	b.WriteString("version: 1\nconfig:\n")
+	for n := range 32 {
+		net, ok := m.conf["net"+strconv.Itoa(n)]
+		if !ok {
+			continue
+		}
+		fmt.Fprintf(&b, "    - type: physical\n      name: eth%d\n      mac_address: '%s'\n      subnets:\n",
+			n, strings.ToLower(reNetMAC.FindString(net)))
+		ip, _ := properties(cmpOr(m.conf["ipconfig"+strconv.Itoa(n)], "ip=dhcp"), "")
+		writeSubnet(&b, "dhcp4", ip["ip"], ip["gw"])
+		writeSubnet(&b, "dhcp6", ip["ip6"], ip["gw6"])
+	}
+	if ns, sd := m.conf["nameserver"], m.conf["searchdomain"]; ns != "" || sd != "" {
+		b.WriteString("    - type: nameserver\n      address:\n")
+		for _, a := range strings.FieldsFunc(ns, func(r rune) bool { return r == ' ' || r == ',' || r == ';' }) {
+			fmt.Fprintf(&b, "      - '%s'\n", a)
+		}
+		fmt.Fprintf(&b, "      search:\n      - '%s'\n", sd)
+	}
+	return []byte(b.String())
+}
+
+func writeSubnet(b *strings.Builder, dhcp, ip, gw string) {
+	switch ip {
+	case "":
+	case "dhcp":
+		fmt.Fprintf(b, "      - type: %s\n", dhcp)
+	case "auto":
+		b.WriteString("      - type: ipv6_slaac\n")
+	default:
+		fmt.Fprintf(b, "      - type: static\n        address: '%s'\n", ip)
+		if gw != "" {
+			fmt.Fprintf(b, "        gateway: '%s'\n", gw)
+		}
+	}
+}
+
+// makeISO writes an image with Rock Ridge and Joliet names.
+func makeISO(label string, files map[string][]byte) (image []byte, err error) {
+	dir, err := os.MkdirTemp("", "pvesim-iso-")
+	if err != nil {
+		return nil, fmt.Errorf("make temporary directory: %w", err)
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	name := filepath.Join(dir, "image.iso")
+	f, err := os.Create(name) // #nosec G304 -- our own temporary file
+	if err != nil {
+		return nil, fmt.Errorf("create image: %w", err)
+	}
+	work := filepath.Join(dir, "tree")
+	if err := os.Mkdir(work, 0o700); err != nil {
+		return nil, fmt.Errorf("make tree: %w", err)
+	}
+	for k, v := range files {
+		if err := os.WriteFile(filepath.Join(work, k), v, 0o600); err != nil {
+			return nil, fmt.Errorf("write %s: %w", k, err)
+		}
+	}
+	backend := file.New(f, false)
+	fs, err := iso9660.Create(backend, 0, 0, isoSector, work)
+	if err == nil {
+		err = fs.Finalize(iso9660.FinalizeOptions{RockRidge: true, Joliet: true, VolumeIdentifier: label})
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("write image: %w", err)
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return nil, fmt.Errorf("rewind image: %w", err)
+	}
+	image, err = io.ReadAll(f)
+	_ = f.Close()
+	return image, err
+}
+
+// driveFiles reads the VM's cloud-init data as its guest sees it: the first CD
+// drive with a volume labelled cidata or config-2.
+func (s *Server) driveFiles(m *machine) (map[string][]byte, error) {
+	s.mu.Lock()
+	var images [][]byte
+	for _, k := range slices.Sorted(maps.Keys(m.conf)) {
+		d, err := parseDrive(m.conf[k])
+		if !isDriveName(k) || err != nil || !d.isCDROM() {
+			continue
+		}
+		if _, v := s.volumeOf(m.node, d.file); v != nil && v.data != nil {
+			images = append(images, v.data)
+		}
+	}
+	s.mu.Unlock()
+	var last error
+	for _, data := range images {
+		img, err := readISO(data)
+		if err != nil {
+			last = err
+			continue
+		}
+		switch strings.ToLower(img.label) {
+		case "cidata":
+			return img.files, nil
+		case "config-2":
+			return configDriveFiles(img.files), nil
+		default:
+			last = fmt.Errorf("volume label %q is neither cidata nor config-2", img.label)
+		}
+	}
+	return nil, last
+}
+
+// configDriveFiles gives the files of a config drive their NoCloud names.
+func configDriveFiles(in map[string][]byte) map[string][]byte {
+	out := maps.Clone(in)
+	for from, to := range map[string]string{
+		"openstack/latest/user_data": "user-data", "openstack/latest/meta_data.json": "meta-data",
+		"openstack/latest/network_data.json": "network-config", "openstack/latest/vendor_data.json": "vendor-data",
+	} {
+		if v, ok := in[from]; ok {
+			out[to] = v
+		}
+	}
+	return out
+}

@@ -1,0 +1,147 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pve_test
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/hyperfleet/hyperfleet/sim/pve"
+)
+
+// guestProgram is what the test binary does when it is a guest's program: it
+// reports what it finds, then does what the configuration says.
+func guestProgram(config, root string) int {
+	raw, err := os.ReadFile(config)
+	if err != nil {
+		fmt.Println("config:", err)
+		return 1
+	}
+	var c struct{ Do, Say string }
+	if err := json.Unmarshal(raw, &c); err != nil {
+		fmt.Println("config:", err)
+		return 1
+	}
+	host, _ := os.ReadFile(filepath.Join(root, "etc/hostname"))
+	image, _ := os.ReadFile(filepath.Join(root, "opt/actions-runner/run.sh"))
+	wd, _ := os.Getwd()
+	fmt.Printf("say=%s env=%d host=%s image=%q inroot=%v\n",
+		c.Say, len(os.Environ()), strings.TrimSpace(string(host)), image, wd == root)
+	if c.Do == "hang" {
+		child := exec.Command("/bin/sleep", "600")
+		if err := child.Start(); err != nil {
+			fmt.Println("child:", err)
+		}
+		fmt.Println("hanging")
+		select {}
+	}
+	return 0
+}
+
+func execModel(t *testing.T) func(*pve.Model) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	image := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(image, "opt/actions-runner"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(image, "opt/actions-runner/run.sh"), []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return func(m *pve.Model) {
+		m.Guest = pve.Guest{Kind: pve.GuestExec, Program: self, ImageDir: image, WorkDir: t.TempDir()}
+	}
+}
+
+// seed is user data that leaves a configuration for the program.
+func seed(do string) string {
+	conf := base64.StdEncoding.EncodeToString([]byte(`{"do":"` + do + `","say":"hello"}`))
+	return "#cloud-config\nhostname: guest-1\nwrite_files:\n- path: /etc/hyperfleet/runner-config.json\n" +
+		"  encoding: b64\n  permissions: '0600'\n  content: " + conf + "\n"
+}
+
+// TestExecGuest runs a real program with the data of an uploaded ISO; its exit
+// is the guest's power-off.
+func TestExecGuest(t *testing.T) {
+	t.Parallel()
+	a := start(t, execModel(t))
+	a.clone("1000", nil)
+	iso := makeISO(t, "cidata", map[string]string{"user-data": seed("exit"), "meta-data": "instance-id: i\n"})
+	a.wait(a.upload("pve1", "local", "iso", "seed.iso", iso).data)
+	a.ok("PUT", "/nodes/pve1/qemu/1000/config", p{"ide2": "local:iso/seed.iso,media=cdrom"})
+	a.must("POST", "/nodes/pve1/qemu/1000/status/start", nil)
+	eventually(t, "power-off", func() bool { v, _ := a.s.Snapshot().VM(1000); return v.Status == "stopped" })
+	log := a.s.Console(1000)
+	for _, want := range []string{"say=hello env=0 host=guest-1", `image="#!/bin/sh\n"`, "inroot=true", "power off"} {
+		if !strings.Contains(log, want) {
+			t.Errorf("console lacks %q:\n%s", want, log)
+		}
+	}
+}
+
+// TestExecGuestBuiltin: the drive Proxmox generates, with user data out of a
+// snippet.
+func TestExecGuestBuiltin(t *testing.T) {
+	t.Parallel()
+	change := execModel(t)
+	a := start(t, func(m *pve.Model) {
+		change(m)
+		m.Storages[0].Snippets = map[string]string{"user.yaml": seed("exit")}
+	})
+	a.clone("1000", nil)
+	a.ok("PUT", "/nodes/pve1/qemu/1000/config", p{"cicustom": "user=local:snippets/user.yaml", "ipconfig0": "ip=dhcp"})
+	a.must("POST", "/nodes/pve1/qemu/1000/status/start", nil)
+	eventually(t, "power-off", func() bool { v, _ := a.s.Snapshot().VM(1000); return v.Status == "stopped" })
+	if log := a.s.Console(1000); !strings.Contains(log, "say=hello") {
+		t.Errorf("console:\n%s", log)
+	}
+}
+
+// TestExecGuestKilled: stopping a VM ends its program and all its children;
+// pvetest checks that none is left.
+func TestExecGuestKilled(t *testing.T) {
+	t.Parallel()
+	for _, how := range []string{"stop", "close"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			a := start(t, execModel(t))
+			a.clone("1000", nil)
+			iso := makeISO(t, "CIDATA", map[string]string{"user-data": seed("hang"), "meta-data": ""})
+			if _, err := a.s.AddISO("pve1", "local", "seed.iso", iso); err != nil {
+				t.Fatal(err)
+			}
+			a.ok("PUT", "/nodes/pve1/qemu/1000/config", p{"ide2": "local:iso/seed.iso,media=cdrom"})
+			a.must("POST", "/nodes/pve1/qemu/1000/status/start", nil)
+			eventually(t, "program", func() bool { return strings.Contains(a.s.Console(1000), "hanging") })
+			if how == "close" {
+				return
+			}
+			a.must("POST", "/nodes/pve1/qemu/1000/status/stop", nil)
+			a.must("DELETE", "/nodes/pve1/qemu/1000", nil)
+			eventually(t, "end of processes", func() bool { return len(a.s.LeakedProcesses()) == 0 })
+		})
+	}
+}
+
+// TestExecGuestWithoutData stays up: nothing tells it what to do.
+func TestExecGuestWithoutData(t *testing.T) {
+	t.Parallel()
+	a := start(t, execModel(t))
+	a.clone("1000", nil)
+	a.ok("PUT", "/nodes/pve1/qemu/1000/config", p{"ide2": "none,media=cdrom"})
+	a.must("POST", "/nodes/pve1/qemu/1000/status/start", nil)
+	eventually(t, "message", func() bool { return strings.Contains(a.s.Console(1000), "nothing to run") })
+	if v, _ := a.s.Snapshot().VM(1000); v.Status != "running" {
+		t.Errorf("status %s", v.Status)
+	}
+}

@@ -1,0 +1,220 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pve
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"mime"
+	"mime/multipart"
+	"net/mail"
+	"strconv"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+// cloudConfig is the part of a guest's user data the simulator plays.
+type cloudConfig struct {
+	hostname string
+	files    []guestFile
+	skipped  []string // parts that a real guest would run
+}
+
+// guestFile is one entry of write_files.
+type guestFile struct {
+	path string
+	data []byte
+	mode uint32
+	add  bool
+}
+
+const maxUserData = 16 << 20
+
+// parseUserData reads #cloud-config or a MIME message of several parts, plain
+// or compressed.
+func parseUserData(data []byte) (*cloudConfig, error) {
+	docs, skipped, err := userDataParts(data)
+	if err != nil {
+		return nil, err
+	}
+	merged := map[string]any{}
+	for _, d := range docs {
+		var doc map[string]any
+		if err := yaml.Unmarshal(d, &doc); err != nil {
+			return nil, fmt.Errorf("parse cloud-config: %w", err)
+		}
+		mergeConfig(merged, doc)
+	}
+	cc := &cloudConfig{skipped: skipped}
+	cc.hostname, _ = merged["hostname"].(string)
+	list, _ := merged["write_files"].([]any)
+	for i, raw := range list {
+		f, err := parseWriteFile(raw)
+		if err != nil {
+			return nil, fmt.Errorf("write_files[%d]: %w", i, err)
+		}
+		cc.files = append(cc.files, f)
+	}
+	return cc, nil
+}
+
+func userDataParts(data []byte) (docs [][]byte, skipped []string, err error) {
+	if bytes.HasPrefix(data, []byte{0x1f, 0x8b}) {
+		if data, err = gunzip(data); err != nil {
+			return nil, nil, err
+		}
+	}
+	switch head := string(data[:min(len(data), 64)]); {
+	case strings.HasPrefix(head, "#cloud-config"):
+		return [][]byte{data}, nil, nil
+	case strings.HasPrefix(head, "Content-Type:"), strings.HasPrefix(head, "MIME-Version:"):
+		return mimeParts(data)
+	case len(bytes.TrimSpace(data)) == 0:
+		return nil, nil, nil
+	default:
+		first, _, _ := strings.Cut(head, "\n")
+		return nil, []string{first}, nil
+	}
+}
+
+func mimeParts(data []byte) (docs [][]byte, skipped []string, err error) {
+	msg, err := mail.ReadMessage(bytes.NewReader(data))
+	if err != nil {
+		return nil, nil, fmt.Errorf("read MIME message: %w", err)
+	}
+	ctype, args, err := mime.ParseMediaType(msg.Header.Get("Content-Type"))
+	if err != nil || !strings.HasPrefix(ctype, "multipart/") {
+		return nil, nil, fmt.Errorf("read MIME message: unexpected content type %q", ctype)
+	}
+	mr := multipart.NewReader(msg.Body, args["boundary"])
+	for {
+		part, err := mr.NextRawPart()
+		if errors.Is(err, io.EOF) {
+			return docs, skipped, nil
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("read MIME part: %w", err)
+		}
+		body, err := partBody(part)
+		if err != nil {
+			return nil, nil, err
+		}
+		kind, _, _ := mime.ParseMediaType(part.Header.Get("Content-Type"))
+		if kind == "text/cloud-config" || bytes.HasPrefix(body, []byte("#cloud-config")) {
+			docs = append(docs, body)
+			continue
+		}
+		skipped = append(skipped, kind)
+	}
+}
+
+func partBody(p *multipart.Part) ([]byte, error) {
+	body, err := io.ReadAll(io.LimitReader(p, maxUserData))
+	if err != nil {
+		return nil, fmt.Errorf("read MIME part: %w", err)
+	}
+	if strings.EqualFold(p.Header.Get("Content-Transfer-Encoding"), "base64") {
+		return decodeBase64(string(body))
+	}
+	return body, nil
+}
+
+// mergeConfig is cloud-init's default way to merge parts: a later key replaces
+// an earlier one. A part may ask for lists to be appended with merge_how.
+func mergeConfig(into, from map[string]any) {
+	how := fmt.Sprint(from["merge_how"], from["merge_type"])
+	appendLists := strings.Contains(how, "append")
+	for k, v := range from {
+		old, oldOK := into[k].([]any)
+		add, newOK := v.([]any)
+		if appendLists && oldOK && newOK {
+			into[k] = append(append([]any{}, old...), add...)
+			continue
+		}
+		oldMap, oldOK2 := into[k].(map[string]any)
+		newMap, newOK2 := v.(map[string]any)
+		if strings.Contains(how, "recurse_dict") && oldOK2 && newOK2 {
+			next := maps.Clone(oldMap)
+			mergeConfig(next, newMap)
+			into[k] = next
+			continue
+		}
+		into[k] = v
+	}
+}
+
+func parseWriteFile(raw any) (guestFile, error) {
+	m, ok := raw.(map[string]any)
+	if !ok {
+		return guestFile{}, errors.New("not a mapping")
+	}
+	f := guestFile{mode: 0o644}
+	if f.path, _ = m["path"].(string); f.path == "" {
+		return f, errors.New("path is missing")
+	}
+	content, _ := m["content"].(string)
+	encoding, _ := m["encoding"].(string)
+	var err error
+	if f.data, err = decodeContent(content, encoding); err != nil {
+		return f, fmt.Errorf("%s: %w", f.path, err)
+	}
+	f.add, _ = m["append"].(bool)
+	switch p := m["permissions"].(type) {
+	case string:
+		mode, err := strconv.ParseUint(strings.TrimPrefix(p, "0o"), 8, 32)
+		if err != nil {
+			return f, fmt.Errorf("%s: permissions %q: %w", f.path, p, err)
+		}
+		f.mode = uint32(mode)
+	case float64: // an unquoted number: YAML has read the octal already
+		f.mode = uint32(p)
+	}
+	return f, nil
+}
+
+// decodeContent undoes the encodings of cc_write_files.
+func decodeContent(content, encoding string) ([]byte, error) {
+	switch strings.ToLower(strings.TrimSpace(encoding)) {
+	case "", "text/plain":
+		return []byte(content), nil
+	case "b64", "base64":
+		return decodeBase64(content)
+	case "gz", "gzip":
+		return gunzip([]byte(content))
+	case "gz+b64", "gz+base64", "gzip+b64", "gzip+base64":
+		raw, err := decodeBase64(content)
+		if err != nil {
+			return nil, err
+		}
+		return gunzip(raw)
+	default:
+		return nil, fmt.Errorf("unknown encoding %q", encoding)
+	}
+}
+
+func decodeBase64(text string) ([]byte, error) {
+	out, err := base64.StdEncoding.DecodeString(strings.Join(strings.Fields(text), ""))
+	if err != nil {
+		return nil, fmt.Errorf("decode base64: %w", err)
+	}
+	return out, nil
+}
+
+func gunzip(data []byte) ([]byte, error) {
+	zr, err := gzip.NewReader(bytes.NewReader(data))
+	if err != nil {
+		return nil, fmt.Errorf("decompress: %w", err)
+	}
+	out, err := io.ReadAll(io.LimitReader(zr, maxUserData))
+	if err != nil {
+		return nil, fmt.Errorf("decompress: %w", err)
+	}
+	return out, nil
+}
