@@ -4,6 +4,8 @@
 package demo
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -110,6 +112,8 @@ func (c *console) step(title string, do func() (string, error)) error {
 	took := age(c.clock.Since(begin))
 
 	switch {
+	case errors.Is(err, context.Canceled), errors.Is(err, errInterrupted):
+		c.linef("%s: stopped after %s", title, took)
 	case err != nil:
 		c.linef("%s: FAILED after %s", title, took)
 	case result == "":

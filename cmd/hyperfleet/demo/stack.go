@@ -50,6 +50,7 @@ type stack struct {
 	// Set as the run goes on.
 	tracker    *tracker
 	unfollow   context.CancelFunc
+	endKube    context.CancelFunc
 	baseline   hypervisorState
 	queuedAny  bool
 	cleanAt    time.Time
@@ -121,6 +122,7 @@ func (s *stack) stop(keep bool) error {
 
 	if s.kube != nil {
 		errs = append(errs, s.kube.Stop())
+		s.endKube()
 	}
 
 	if !keep {
@@ -131,15 +133,24 @@ func (s *stack) stop(keep bool) error {
 }
 
 func (s *stack) startKube(ctx context.Context) (string, error) {
-	// The control plane outlives the context: the objects are looked at after a failure.
-	kube, err := kubeproc.Start(context.WithoutCancel(ctx), kubeproc.Options{
+	// The control plane outlives the context, once it is up: the objects are looked at
+	// after a failure.
+	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	started := context.AfterFunc(ctx, end)
+
+	kube, err := kubeproc.Start(life, kubeproc.Options{
 		Dir: filepath.Join(s.dir, "kube"), BinDir: s.programs.kube,
 	})
+
+	started()
+
 	if err != nil {
+		end()
+
 		return "", fmt.Errorf("start control plane: %w", err)
 	}
 
-	s.kube = kube
+	s.kube, s.endKube = kube, end
 
 	if s.admin, err = kube.AdminConfig(); err != nil {
 		return "", fmt.Errorf("make admin credentials: %w", err)
