@@ -305,16 +305,11 @@ func (c *client) bridges(ctx context.Context, node string) ([]bridgeInfo, error)
 		"/nodes/"+url.PathEscape(node)+"/network", map[string]string{"type": "any_bridge"}, &out)
 }
 
-// permissions gives the privileges of the principal by path.
-func (c *client) permissions(ctx context.Context, path string) (map[string]map[string]flag, error) {
-	var out map[string]map[string]flag
+// permissions gives the principal's privileges.
+func (c *client) permissions(ctx context.Context) (permissions, error) {
+	var out permissions
 
-	params := map[string]string{}
-	if path != "" {
-		params["path"] = path
-	}
-
-	return out, c.call(ctx, "read the permissions of "+c.who(), http.MethodGet, "/access/permissions", params, &out)
+	return out, c.call(ctx, "read the permissions of "+c.who(), http.MethodGet, "/access/permissions", nil, &out)
 }
 
 type versionInfo struct {

@@ -29,13 +29,13 @@ func (p *Provider) configure(ctx context.Context, m *machine, spec hypervisor.Ma
 
 	config, err := p.readConfig(ctx, m)
 	if err != nil {
-		m.phase = phaseUnknown
+		p.doubt(m)
 
 		return "", err
 	}
 
 	if !p.mine(m, config) || config["lock"] != "" {
-		m.phase = phaseUnknown
+		p.doubt(m)
 
 		return "", p.judge(ctx, m, config)
 	}
@@ -65,7 +65,7 @@ func (p *Provider) writeOptions(ctx context.Context, m *machine, spec hypervisor
 			return err
 		}
 
-		m.phase = phaseUnknown
+		p.doubt(m)
 
 		return err
 	}
@@ -165,7 +165,7 @@ func (p *Provider) grow(ctx context.Context, m *machine, spec hypervisor.Machine
 	upid, err := p.client.resize(ctx, m.node, m.id, first.Slot, formatSize(spec.Shape.Disk))
 	if err != nil {
 		if !hypervisor.Is(err, hypervisor.Rejected) {
-			m.phase = phaseUnknown
+			p.doubt(m)
 		}
 
 		return "", err

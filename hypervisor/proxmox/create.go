@@ -252,7 +252,7 @@ func (p *Provider) startClone(ctx context.Context, m *machine, spec hypervisor.M
 func (p *Provider) cloneRefused(m *machine, err error) error {
 	switch {
 	case hypervisor.Is(err, hypervisor.IDTaken):
-		m.phase = phaseUnknown
+		p.doubt(m)
 
 		// It may be our own, from a call whose answer was lost.
 		if m.attempts++; m.attempts <= maxAttempts {
@@ -263,7 +263,7 @@ func (p *Provider) cloneRefused(m *machine, err error) error {
 	case hypervisor.Is(err, hypervisor.Busy), hypervisor.Is(err, hypervisor.Rejected), hypervisor.Is(err, hypervisor.NoCapacity):
 		return err
 	default:
-		m.phase = phaseUnknown
+		p.doubt(m)
 
 		return err
 	}
@@ -343,7 +343,7 @@ func (p *Provider) cloneEnded(_ context.Context, m *machine) error {
 		return nil
 	}
 
-	m.phase = phaseUnknown
+	p.doubt(m)
 
 	kind, reason := kindOfText(exit)
 	if kind == hypervisor.Busy || taskLost(exit) {
@@ -385,7 +385,7 @@ func (p *Provider) start(ctx context.Context, m *machine) (hypervisor.State, err
 	upid, err := p.client.power(ctx, m.node, m.id, "start")
 	if err != nil {
 		if !hypervisor.Is(err, hypervisor.Busy) && !hypervisor.Is(err, hypervisor.Rejected) {
-			m.phase = phaseUnknown
+			p.doubt(m)
 		}
 
 		return "", err
@@ -410,7 +410,7 @@ func (p *Provider) startEnded(ctx context.Context, m *machine) error {
 	}
 
 	if err := p.judgeStarted(ctx, m); err != nil {
-		m.phase = phaseUnknown
+		p.doubt(m)
 
 		return err
 	}

@@ -28,6 +28,8 @@ func (p *Provider) Delete(ctx context.Context, ref hypervisor.MachineRef) error 
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
+	p.note(m, func(at *placement) { at.leaving = true })
+
 	for range maxMoves {
 		done, err := p.unmake(ctx, m)
 		if err != nil || done {
@@ -105,7 +107,7 @@ func (p *Provider) afterTask(m *machine) error {
 
 	switch {
 	case !taskSucceeded(exit):
-		m.phase = phaseUnknown
+		p.doubt(m)
 	case was == phaseStarting:
 		p.setRunning(m, p.clock.Now())
 	default:
@@ -131,8 +133,7 @@ func (p *Provider) verify(ctx context.Context, m *machine) (gone bool, err error
 	}
 
 	if !p.mine(m, config) {
-		m.verified = time.Time{}
-		m.phase = phaseUnknown
+		p.doubt(m)
 
 		return false, p.notOwned(m)
 	}
@@ -213,7 +214,7 @@ func (p *Provider) refuseHA(ctx context.Context, m *machine) error {
 // changeFailed decides what a failed stop or destroy call means.
 func (p *Provider) changeFailed(m *machine, err error) error {
 	if !hypervisor.Is(err, hypervisor.Rejected) {
-		m.phase, m.verified = phaseUnknown, time.Time{}
+		p.doubt(m)
 	}
 
 	return err
@@ -267,7 +268,7 @@ func (p *Provider) destroyEnded(m *machine) error {
 		return nil
 	}
 
-	m.phase, m.verified = phaseUnknown, time.Time{}
+	p.doubt(m)
 
 	kind, reason := kindOfText(exit)
 	if kind == hypervisor.NotFound || taskLost(exit) {

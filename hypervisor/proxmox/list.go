@@ -38,6 +38,8 @@ func (p *Provider) List(ctx context.Context) ([]hypervisor.Machine, error) {
 		return nil, err
 	}
 
+	p.sweepRetired()
+
 	live := p.liveOwners()
 
 	var out []hypervisor.Machine
@@ -85,14 +87,55 @@ func listedState(id identity, r resource) hypervisor.State {
 	}
 }
 
+// sweepRetired drops the machines whose removal has ended and that nobody asks after any
+// more. It makes no call.
+func (p *Provider) sweepRetired() {
+	p.mu.Lock()
+
+	var leaving []*machine
+
+	for _, m := range p.machines {
+		if m.placed.leaving {
+			leaving = append(leaving, m)
+		}
+	}
+	p.mu.Unlock()
+
+	for _, m := range leaving {
+		if !m.mu.TryLock() {
+			continue
+		}
+
+		if p.retired(m) {
+			p.forget(m)
+		}
+
+		m.mu.Unlock()
+	}
+}
+
+func (p *Provider) retired(m *machine) bool {
+	if m.phase == phaseDestroying && !m.work.pending() {
+		_ = p.destroyEnded(m)
+	}
+
+	if m.mediaTask != nil && !m.mediaTask.pending() {
+		p.mediaTaskEnded(m)
+	}
+
+	return m.phase == phaseGone && m.mediaTask == nil
+}
+
 // liveOwners gives the claims that this process makes machines for.
 func (p *Provider) liveOwners() map[string]bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
 	out := map[string]bool{}
-	for uid := range p.machines {
-		out[safeName(uid)] = true
+	for uid, m := range p.machines {
+		if !m.placed.leaving {
+			out[safeName(uid)] = true
+		}
 	}
 
 	return out

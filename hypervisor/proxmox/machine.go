@@ -79,8 +79,10 @@ type machine struct {
 	// verified is when its record was last read and found ours; stopped when its status
 	// was last confirmed to be stopped, running likewise.
 	verified, stopped, running time.Time
-	attempts                   int
-	message                    string
+	// doubt is since when it isn't known what is there.
+	doubt    time.Time
+	attempts int
+	message  string
 
 	media     mediaState
 	mediaTask *task
@@ -103,6 +105,8 @@ type placement struct {
 	toClone bool
 	// done says that the listing accounts for it, or that it is gone.
 	done bool
+	// leaving says that Delete was called.
+	leaving bool
 }
 
 // machineOf gives the entry of a claim's machine, making one if needed.
@@ -152,7 +156,7 @@ func (m *machine) view(state hypervisor.State, message string) hypervisor.Machin
 
 // look finds out how far a machine is, from the hypervisor alone. It sets m.phase.
 func (p *Provider) look(ctx context.Context, m *machine) error {
-	snap, _, err := p.listing.get(ctx, 0)
+	snap, _, err := p.listing.get(ctx, p.lookAge(m))
 	if err != nil {
 		return err
 	}
@@ -192,6 +196,21 @@ func (p *Provider) look(ctx context.Context, m *machine) error {
 	}
 
 	return p.judge(ctx, m, config)
+}
+
+// lookAge is how old a listing may be for a look: younger than the call whose outcome is
+// unknown. What another process did was over before this one began.
+func (p *Provider) lookAge(m *machine) time.Duration {
+	if m.doubt.IsZero() {
+		return p.watch.listBusy
+	}
+
+	return max(0, min(p.watch.listBusy, p.clock.Since(m.doubt)))
+}
+
+// doubt sends the machine back to be looked for.
+func (p *Provider) doubt(m *machine) {
+	m.phase, m.verified, m.doubt = phaseUnknown, time.Time{}, p.clock.Now()
 }
 
 // readConfig reads the machine's configuration and counts the call.

@@ -114,19 +114,8 @@ func buildISO(ctx context.Context, media mediaFunc) ([]byte, error) {
 
 // writeSnippets puts user data and meta data on the mounted snippets storage.
 func (p *Provider) writeSnippets(ctx context.Context, m *machine, spec hypervisor.MachineSpec, media mediaFunc) error {
-	if p.options.SnippetsPath == "" {
-		return &hypervisor.Error{
-			Kind: hypervisor.Rejected, Reason: "SnippetsPathMissing",
-			Message: "cloudInitSource builtin needs the snippets storage mounted into the operator: " +
-				"set snippetsPath in its configuration, or use nocloud",
-		}
-	}
-
-	if spec.Shape.SnippetsStorage == "" {
-		return &hypervisor.Error{
-			Kind: hypervisor.Rejected, Reason: "SnippetsStorageMissing",
-			Message: "cloudInitSource builtin needs template.proxmox.snippetsStorage",
-		}
+	if err := p.snippetsMissing(spec.Shape); err != nil {
+		return err
 	}
 
 	content, err := media(ctx)
@@ -144,6 +133,25 @@ func (p *Provider) writeSnippets(ctx context.Context, m *machine, spec hyperviso
 	m.media = mediaReady
 
 	return nil
+}
+
+// snippetsMissing says what the builtin source still needs to be told.
+func (p *Provider) snippetsMissing(want hypervisor.Shape) error {
+	switch {
+	case want.SnippetsStorage == "":
+		return &hypervisor.Error{
+			Kind: hypervisor.Rejected, Reason: "SnippetsStorageMissing",
+			Message: "cloudInitSource builtin needs template.proxmox.snippetsStorage",
+		}
+	case p.options.SnippetsPath == "":
+		return &hypervisor.Error{
+			Kind: hypervisor.Rejected, Reason: "SnippetsPathMissing",
+			Message: "cloudInitSource builtin needs the snippets storage mounted into the operator: " +
+				"set snippetsPath in its configuration, or use nocloud",
+		}
+	default:
+		return nil
+	}
 }
 
 // replaceFile writes a file so that it is there whole or not at all.
