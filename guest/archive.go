@@ -89,13 +89,13 @@ func (x *extraction) entry(head *tar.Header, body io.Reader) error {
 
 	if parent := path.Dir(name); parent != "." && head.Typeflag != tar.TypeXGlobalHeader {
 		if err := x.root.MkdirAll(parent, 0o755); err != nil {
-			return err //nolint:wrapcheck // names the path; the caller adds the entry
+			return err
 		}
 	}
 
 	switch head.Typeflag {
 	case tar.TypeDir:
-		return x.root.MkdirAll(name, 0o755) //nolint:wrapcheck // as above
+		return x.root.MkdirAll(name, 0o755)
 	case tar.TypeReg:
 		return x.file(name, head, body)
 	case tar.TypeSymlink:
@@ -105,7 +105,7 @@ func (x *extraction) entry(head *tar.Header, body io.Reader) error {
 
 		_ = x.root.Remove(name)
 
-		return x.root.Symlink(head.Linkname, name) //nolint:wrapcheck // as above
+		return x.root.Symlink(head.Linkname, name)
 	case tar.TypeLink:
 		target, err := entryName(head.Linkname)
 		if err != nil {
@@ -114,7 +114,7 @@ func (x *extraction) entry(head *tar.Header, body io.Reader) error {
 
 		_ = x.root.Remove(name)
 
-		return x.root.Link(target, name) //nolint:wrapcheck // as above
+		return x.root.Link(target, name)
 	case tar.TypeXGlobalHeader:
 		return nil
 	default:
@@ -133,7 +133,7 @@ func (x *extraction) file(name string, head *tar.Header, body io.Reader) error {
 
 	f, err := x.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, perm|0o600)
 	if err != nil {
-		return err //nolint:wrapcheck // names the path; the caller adds the entry
+		return err
 	}
 
 	n, err := io.Copy(f, body) // a tar reader ends at the entry's size

@@ -34,7 +34,7 @@ func afterOrNever(c Clock, d time.Duration) <-chan time.Time {
 func pause(ctx context.Context, c Clock, d time.Duration) error {
 	select {
 	case <-ctx.Done():
-		return context.Cause(ctx) //nolint:wrapcheck // says why the wait ended
+		return context.Cause(ctx)
 	case <-c.After(d):
 		return nil
 	}

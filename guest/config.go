@@ -75,7 +75,7 @@ func jsonError(err error) error {
 	case errors.As(err, &typed):
 		return fmt.Errorf("field %q has the wrong type: it must be a %s", typed.Field, typed.Type)
 	case strings.HasPrefix(err.Error(), "json: unknown field "):
-		return errors.New(strings.TrimPrefix(err.Error(), "json: ")) //nolint:err113 // the decoder's own words, which name the field
+		return errors.New(strings.TrimPrefix(err.Error(), "json: "))
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return errors.New("not valid JSON: it ends too early")
 	default: // times and durations quote what they were given

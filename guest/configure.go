@@ -62,7 +62,8 @@ func (s *Service) register(ctx context.Context, cfg *guest.Config, who *account)
 		}
 
 		if ctx.Err() != nil || try == configureTries || refused.MatchString(said) {
-			return failed(guest.ReasonRegistrationError, "register runner %s at %s: %w: %s", cfg.RunnerName, cfg.RegistrationURL, err, said)
+			return failed(guest.ReasonRegistrationError, "register runner %s at %s: %w: %s",
+				cfg.RunnerName, cfg.RegistrationURL, err, said)
 		}
 
 		s.log.Warn("the runner could not be registered, another try follows", "try", try, "error", err.Error())
@@ -100,12 +101,14 @@ func (s *Service) registerOnce(ctx context.Context, cfg *guest.Config, who *acco
 		err = context.Cause(ctx)
 	}
 
-	return last.text(), err //nolint:wrapcheck // the caller wraps
+	return last.text(), err
 }
 
 // command makes a command of the runner. Its secret goes by environment, as the runner
 // takes every input as ACTIONS_RUNNER_INPUT_NAME: the argument list is for all to see.
-func (s *Service) command(ctx context.Context, cfg *guest.Config, who *account, script string, args []string, input, secret string) *exec.Cmd {
+func (s *Service) command(
+	ctx context.Context, cfg *guest.Config, who *account, script string, args []string, input, secret string,
+) *exec.Cmd {
 	dir := s.path(cfg.Runner.InstallPath)
 	cmd := exec.CommandContext(ctx, filepath.Join(dir, script), args...) //nolint:gosec // the configured runner
 	cmd.Dir = dir

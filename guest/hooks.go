@@ -38,7 +38,9 @@ type hooks struct {
 // newHooks writes the scripts and calls seen with each word they send.
 func (s *Service) newHooks(who *account, seen func(word string)) (*hooks, error) {
 	pipe, dir := s.path(jobPipe), s.path(hooksDir)
-	if err := errors.Join(os.MkdirAll(filepath.Dir(pipe), 0o755), os.MkdirAll(dir, 0o755)); err != nil { //nolint:gosec // read by the runner's user
+
+	//nolint:gosec // read by the runner's user
+	if err := errors.Join(os.MkdirAll(filepath.Dir(pipe), 0o755), os.MkdirAll(dir, 0o755)); err != nil {
 		return nil, fmt.Errorf("make directories of the runner's hooks: %w", err)
 	}
 

@@ -44,7 +44,8 @@ func (s *Service) install(ctx context.Context, cfg *guest.Config) error {
 
 	switch {
 	case cfg.Runner.DownloadURL == "":
-		return failed(guest.ReasonDownloadFailed, "the image holds no runner at %s, and no download_url is given", cfg.Runner.InstallPath)
+		return failed(guest.ReasonDownloadFailed, "the image holds no runner at %s, and no download_url is given",
+			cfg.Runner.InstallPath)
 	case cfg.Runner.DownloadSHA256 == "":
 		return failed(guest.ReasonDownloadFailed, "runner.download_sha256 is missing: without it nothing is downloaded")
 	}
@@ -91,9 +92,12 @@ func (s *Service) download(ctx context.Context, cfg *guest.Config, dir string) (
 		}
 	}()
 
-	transport := http.DefaultTransport.(*http.Transport).Clone() //nolint:forcetypeassert // the standard library's own
-	transport.DialContext = (&net.Dialer{Timeout: 10 * time.Second}).DialContext
-	transport.ResponseHeaderTimeout = 30 * time.Second
+	transport := &http.Transport{
+		Proxy:                 http.ProxyFromEnvironment,
+		DialContext:           (&net.Dialer{Timeout: 10 * time.Second}).DialContext,
+		TLSHandshakeTimeout:   10 * time.Second,
+		ResponseHeaderTimeout: 30 * time.Second,
+	}
 
 	defer transport.CloseIdleConnections()
 
@@ -106,7 +110,8 @@ func (s *Service) download(ctx context.Context, cfg *guest.Config, dir string) (
 	}
 
 	if got := hex.EncodeToString(d.sum.Sum(nil)); !strings.EqualFold(got, cfg.Runner.DownloadSHA256) {
-		return "", fmt.Errorf("the SHA-256 is %s, expected %s: mend runner.download_sha256, or the file was changed", got, cfg.Runner.DownloadSHA256)
+		return "", fmt.Errorf("the SHA-256 is %s, expected %s: mend runner.download_sha256, or the file was changed",
+			got, cfg.Runner.DownloadSHA256)
 	}
 
 	return f.Name(), nil
@@ -139,7 +144,7 @@ func (d *fetch) all(ctx context.Context) error {
 		}
 
 		if ctx.Err() != nil {
-			return context.Cause(ctx) //nolint:wrapcheck // says why it was given up
+			return context.Cause(ctx)
 		}
 
 		if errors.Is(err, errPermanent) || try == downloadTries {
@@ -160,7 +165,7 @@ func (d *fetch) once(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, d.url, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, d.url, http.NoBody)
 	if err != nil {
 		return fmt.Errorf("make request: %w (%w)", err, errPermanent)
 	}

@@ -63,7 +63,7 @@ func (w *lineWriter) line() {
 	text = w.service.redact.clean(text)
 
 	if text != "" {
-		w.service.log.Info("runner: " + text)
+		w.service.log.Info("runner output", "line", text)
 	}
 
 	w.seen(text)

@@ -104,6 +104,7 @@ func (r *reporter) report(phase guest.Phase, reason, message string) {
 		text += " reason=" + reason
 	}
 
+	//nolint:sloglint // one text that people can search a console for
 	r.log.Info(text, "phase", string(phase), "reason", reason, "message", message)
 
 	if err := writeStatus(r.status, r.last); err != nil {

@@ -45,8 +45,8 @@ var (
 	lineListening = regexp.MustCompile(`(^|: )Listening for Jobs`)
 	lineRunning   = regexp.MustCompile(`(?:^|: )Running job: (.*)`)
 	lineCompleted = regexp.MustCompile(`(?:^|: )Job (.*) completed with result: (\w+)`)
-	lineRestart   = regexp.MustCompile(`^Restarting runner\.\.\.`)
-	lineExit      = regexp.MustCompile(`(?i)exit with (terminated error|session conflict|deprecated version)|unknown error code: (\d+)`)
+	lineRestart   = regexp.MustCompile(`^Restarting runner\.{3}`)
+	lineExit      = regexp.MustCompile(`(?i)exit with (terminated error|session conflict|deprecated version)`)
 )
 
 // event is something seen of a runner.
@@ -204,7 +204,7 @@ func (w *watch) follow(ctx context.Context, cmd *exec.Cmd, exited <-chan error) 
 			}
 		case <-w.jobEnd:
 			w.jobEnd = nil
-			stop(failed(guest.ReasonJobTimeout, "job %s took more than %s", w.job, w.cfg.JobTimeout.Value()))
+			stop(failed(guest.ReasonJobTimeout, "%s took more than %s", w.jobName(), w.cfg.JobTimeout.Value()))
 		case <-w.finish:
 			w.finish = nil
 			stop(w.done())
@@ -235,16 +235,14 @@ func (w *watch) drain() {
 func (w *watch) handle(e event) *end {
 	switch e.kind {
 	case eventListening:
-		w.listening = true
-		if !w.ran {
-			w.service.report.report(guest.PhaseListening, "", "")
-		}
+		w.online()
 	case eventRunning:
 		if e.text != "" {
 			w.job = e.text
 		}
 
 		if !w.ran {
+			w.online() // output and hooks come by two ways
 			w.ran, w.idle = true, nil
 			w.jobEnd = afterOrNever(w.service.clock, w.cfg.JobTimeout.Value())
 			w.service.report.report(guest.PhaseRunning, "", w.job)
@@ -255,12 +253,22 @@ func (w *watch) handle(e event) *end {
 	case eventTrouble:
 		w.trouble = e.text
 	case eventRestart:
-		if w.restarts++; w.restarts > maxRestarts {
-			return failed(guest.ReasonRunnerFailed, "the runner was started %d times and ended with an error each time: %s", w.restarts, w.last.text())
+		w.restarts++
+		if w.restarts > maxRestarts {
+			return failed(guest.ReasonRunnerFailed, "the runner was started %d times and ended with an error each time: %s",
+				w.restarts, w.last.text())
 		}
 	}
 
 	return nil
+}
+
+// online notes that the runner was online; once.
+func (w *watch) online() {
+	if !w.listening {
+		w.listening = true
+		w.service.report.report(guest.PhaseListening, "", "")
+	}
 }
 
 // line reads one line of the runner's output. It runs beside follow.
@@ -278,7 +286,7 @@ func (w *watch) line(text string) {
 		w.send(event{eventRestart, ""})
 	case lineExit.MatchString(text):
 		m := lineExit.FindStringSubmatch(text)
-		w.send(event{eventTrouble, strings.ToLower(m[1] + m[2])})
+		w.send(event{eventTrouble, strings.ToLower(m[1])})
 	}
 }
 
@@ -312,22 +320,26 @@ func (w *watch) verdict(exit int) *end {
 	case exit == exitConflict, strings.Contains(w.trouble, "session conflict"):
 		return failed(guest.ReasonRegistrationError, "another runner is connected as %s: %s", w.cfg.RunnerName, said)
 	case exit == exitDeprecated, strings.Contains(w.trouble, "deprecated"):
-		return failed(guest.ReasonRunnerFailed, "the forge refuses this version of the runner, install a newer one in the image: %s", said)
+		return failed(guest.ReasonRunnerFailed, "the forge refuses this version of the runner, install a newer one in the image: %s",
+			said)
 	case (exit == exitTerminated || strings.Contains(w.trouble, "terminated")) && !w.listening:
 		return failed(guest.ReasonRegistrationError, "the runner could not connect: %s", said)
 	case (exit == exitRetryable || exit == exitUpdating || exit == exitUpdatingEph || exit == exitConfigRefresh) &&
 		w.restarts < maxRestarts && !w.ran:
 		return nil
 	case w.ran:
-		return failed(guest.ReasonRunnerFailed, "the runner ended with code %d in the middle of job %s: %s", exit, w.job, said)
+		return failed(guest.ReasonRunnerFailed, "the runner ended with code %d in the middle of %s: %s", exit, w.jobName(), said)
 	default:
 		return failed(guest.ReasonRunnerFailed, "the runner ended with code %d and without a job: %s", exit, said)
 	}
 }
 
+// jobName is the job in words; hooks tell of a job before its name is known.
+func (w *watch) jobName() string { return strings.TrimSpace("job " + w.job) }
+
 // done is the end of a machine whose job has run, whatever the job's result.
 func (w *watch) done() *end {
-	return &end{guest.PhaseFinished, guest.ReasonJobDone, fmt.Sprintf("job %s: %s", w.job, w.result)}
+	return &end{guest.PhaseFinished, guest.ReasonJobDone, fmt.Sprintf("%s: %s", w.jobName(), w.result)}
 }
 
 // signalGroup signals a command and all its children.
@@ -336,5 +348,5 @@ func signalGroup(cmd *exec.Cmd, sig syscall.Signal) error {
 		return nil
 	}
 
-	return syscall.Kill(-cmd.Process.Pid, sig) //nolint:wrapcheck // its callers only try
+	return syscall.Kill(-cmd.Process.Pid, sig)
 }

@@ -85,12 +85,12 @@ func (a *account) own(tree string) error {
 		}
 	}
 
-	return filepath.WalkDir(tree, func(file string, _ fs.DirEntry, err error) error { //nolint:wrapcheck // names the path
+	return filepath.WalkDir(tree, func(file string, _ fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
 
-		return os.Lchown(file, int(a.uid), int(a.gid))
+		return os.Lchown(file, int(a.uid), int(a.gid)) //nolint:gosec // before any job runs; links are not followed
 	})
 }
 

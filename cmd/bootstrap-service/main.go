@@ -35,7 +35,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 
 	if flags.NArg() > 0 {
-		fmt.Fprintf(stderr, "bootstrap-service: unknown argument %q: see --help\n", flags.Arg(0))
+		_, _ = fmt.Fprintf(stderr, "bootstrap-service: unknown argument %q: see --help\n", flags.Arg(0))
 
 		return 2
 	}

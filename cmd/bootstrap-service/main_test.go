@@ -1,0 +1,151 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	api "github.com/hyperfleet/hyperfleet/api/guest"
+)
+
+// maxBinary is how large the stripped program may be; it travels into every machine.
+const maxBinary = 15 << 20
+
+// build makes the program as releases have it.
+func build(t *testing.T) string {
+	t.Helper()
+
+	program := filepath.Join(t.TempDir(), "bootstrap-service")
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", program, ".")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+
+	return program
+}
+
+// root makes a machine's root directory with a runner and a configuration.
+func root(t *testing.T, runner, config string) string {
+	t.Helper()
+
+	dir := t.TempDir()
+
+	for file, text := range map[string]string{"/opt/actions-runner/run.sh": "#!/bin/sh\n" + runner + "\n", api.ConfigPath: config} {
+		path := filepath.Join(dir, file)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o755)); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	return dir
+}
+
+const config = `{"method":"runner-token","platform":"github-actions","runner_name":"r","jit_config":"jit-blob-secret"}`
+
+func TestProgram(t *testing.T) {
+	t.Parallel()
+
+	program := build(t)
+
+	info, err := os.Stat(program)
+	if err != nil || info.Size() > maxBinary {
+		t.Errorf("the program has %d bytes, at most %d are allowed (%v)", info.Size(), maxBinary, err)
+	}
+
+	const works = `echo "Listening for Jobs"; echo "Running job: a"; echo "Job a completed with result: Succeeded"`
+
+	for name, tc := range map[string]struct {
+		runner, config string
+		args           []string
+		signal         bool
+		code           int
+		want           string
+	}{
+		"finished":         {runner: works, config: config, code: 0, want: "hyperfleet: phase=Finished reason=JobDone"},
+		"failed":           {runner: "exit 5", config: config, code: 1, want: "hyperfleet: phase=Failed reason=RegistrationFailed"},
+		"bad config":       {config: "{}", code: 1, want: "reason=ConfigInvalid"},
+		"other path":       {config: "{}", args: []string{"--config", "/none"}, code: 1, want: "no such file"},
+		"unknown flag":     {args: []string{"--unknown"}, code: 2, want: "flag provided but not defined"},
+		"unknown argument": {args: []string{"x"}, code: 2, want: `unknown argument "x"`},
+		"told to stop": {
+			runner: `trap 'exit 0' INT; echo "Listening for Jobs"; while :; do sleep 0.02; done`, config: config,
+			signal: true, code: 0, want: "reason=Terminated",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			dir := root(t, tc.runner, tc.config)
+
+			var out bytes.Buffer
+
+			cmd := exec.Command(program, append([]string{"--root", dir}, tc.args...)...)
+			cmd.Stdout, cmd.Stderr = &out, &out
+
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+
+			if tc.signal {
+				waitForListening(t, dir)
+
+				if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+					t.Fatal(err)
+				}
+			}
+
+			_ = cmd.Wait()
+
+			if code := cmd.ProcessState.ExitCode(); code != tc.code || !strings.Contains(out.String(), tc.want) {
+				t.Errorf("exit code %d, want %d; %q in\n%s", code, tc.code, tc.want, &out)
+			}
+
+			if usage, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage); ok && usage.Maxrss > 64<<10 {
+				t.Errorf("peak memory %d KiB", usage.Maxrss)
+			}
+		})
+	}
+}
+
+func waitForListening(t *testing.T, dir string) {
+	t.Helper()
+
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if data, err := os.ReadFile(filepath.Join(dir, api.StatusPath)); err == nil && strings.Contains(string(data), "Listening") {
+			return
+		}
+	}
+
+	t.Fatal("the runner is not online")
+}
+
+// TestNothingHeavyIsLinked: the program runs beside jobs and carries no cluster code.
+func TestNothingHeavyIsLinked(t *testing.T) {
+	t.Parallel()
+
+	out, err := exec.Command("go", "list", "-deps", ".").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for dep := range strings.FieldsSeq(string(out)) {
+		first, _, _ := strings.Cut(dep, "/")
+		allowed := !strings.Contains(first, ".") || strings.HasPrefix(dep, "github.com/hyperfleet/hyperfleet/")
+		heavy := strings.HasPrefix(dep, "database/") || strings.HasPrefix(dep, "github.com/hyperfleet/hyperfleet/api/hyperfleet")
+
+		if !allowed || heavy {
+			t.Errorf("bootstrap-service links %s", dep)
+		}
+	}
+}

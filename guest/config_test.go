@@ -1,0 +1,156 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package guest_test
+
+import (
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+
+	api "github.com/hyperfleet/hyperfleet/api/guest"
+	"github.com/hyperfleet/hyperfleet/guest"
+)
+
+const minimal = `"method":"runner-token","platform":"github-actions","runner_name":"ci-1","jit_config":"` + jitBlob + `"`
+
+// badConfigs are configurations and what the error says of each.
+func badConfigs() map[string]struct{ text, want string } {
+	return map[string]struct{ text, want string }{
+		"empty":                  {"", "the file is empty"},
+		"not JSON":               {"method: x", "not valid JSON at byte 1"},
+		"cut off":                {`{` + minimal, "not valid JSON"},
+		"a list":                 {`[]`, "wrong type"},
+		"two objects":            {`{` + minimal + `}{}`, "text follows"},
+		"unknown field":          {`{` + minimal + `,"jitconfig":"x"}`, `unknown field "jitconfig"`},
+		"wrong type":             {`{` + minimal + `,"labels":"` + runnerToken + `"}`, `field "labels" has the wrong type`},
+		"bad duration":           {`{` + minimal + `,"idle_timeout":"` + runnerToken + `"}`, "30m0s"},
+		"bad time":               {`{` + minimal + `,"expires_at":"` + runnerToken + `"}`, "expires_at"},
+		"negative timeout":       {`{` + minimal + `,"job_timeout":"-1s"}`, "must not be negative"},
+		"too large":              {`{` + minimal + `,"labels":["` + strings.Repeat("x", guest.MaxConfigBytes) + `"]}`, "more than 262144 bytes"},
+		"no method":              {`{}`, "method is missing"},
+		"other method":           {`{"method":"callback"}`, `method "callback" is not known`},
+		"no platform":            {`{"method":"runner-token"}`, "platform is missing"},
+		"other platform":         {`{"method":"runner-token","platform":"gitlab-ci"}`, `platform "gitlab-ci" is not known`},
+		"no name":                {`{"method":"runner-token","platform":"github-actions"}`, "runner_name is missing"},
+		"no credential":          {`{"method":"runner-token","platform":"github-actions","runner_name":"a"}`, "the credential is missing"},
+		"token without URL":      {`{"method":"runner-token","platform":"github-actions","runner_name":"a","runner_token":"b"}`, "registration_url is missing"},
+		"bad URL":                {`{` + minimal + `,"registration_url":"github.com/o"}`, "registration_url is not"},
+		"relative path":          {`{` + minimal + `,"runner":{"install_path":"opt"}}`, "runner.install_path"},
+		"root as work directory": {`{` + minimal + `,"runner":{"work_dir":"/tmp/.."}}`, "runner.work_dir"},
+		"script outside":         {`{` + minimal + `,"runner":{"run_script":"../../bin/sh"}}`, "runner.run_script"},
+		"bad checksum":           {`{` + minimal + `,"runner":{"download_sha256":"abc"}}`, "64 hexadecimal digits"},
+		"report in the clear":    {`{` + minimal + `,"report":{"url":"http://hf.example/x","token":"` + reportToken + `"}}`, "https://"},
+		"report without a token": {`{` + minimal + `,"report":{"url":"https://hf.example/x","token":""}}`, "report.token"},
+	}
+}
+
+func TestBadConfigEndsTheMachine(t *testing.T) {
+	t.Parallel()
+
+	for name, tc := range badConfigs() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			m := newMachine(t)
+			m.write(t, api.ConfigPath, tc.text)
+
+			got := m.end(t, m.startAsIs(t, t.Context()))
+			if got.Reason != api.ReasonConfigInvalid || !strings.Contains(got.Message, tc.want) {
+				t.Errorf("ended with %s: %s; want %q in it", got.Reason, got.Message, tc.want)
+			}
+		})
+	}
+
+	t.Run("missing", func(t *testing.T) {
+		t.Parallel()
+
+		m := newMachine(t)
+		if got := m.end(t, m.startAsIs(t, t.Context())); got.Reason != api.ReasonConfigInvalid || !strings.Contains(got.Message, "no such file") {
+			t.Errorf("%+v", got)
+		}
+	})
+
+	t.Run("bad CA bundle", func(t *testing.T) {
+		t.Parallel()
+
+		m := newMachine(t)
+		m.cfg.Report = &api.ReportTo{URL: "https://hf.example", Token: reportToken, CABundle: "no PEM"}
+
+		if got := m.end(t, m.start(t, t.Context())); got.Reason != api.ReasonConfigInvalid || !strings.Contains(got.Message, "ca_bundle") {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+func TestParseConfigFillsInDefaults(t *testing.T) {
+	t.Parallel()
+
+	got, err := guest.ParseConfig([]byte(`{` + minimal + `}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	want := api.Runner{InstallPath: "/opt/actions-runner", WorkDir: "/tmp/runner-work", ConfigScript: "config.sh", RunScript: "run.sh"}
+	if got.Runner != want {
+		t.Errorf("runner %+v", got.Runner)
+	}
+}
+
+// FuzzParseConfig: whatever is accepted can be used, and no error quotes a credential.
+func FuzzParseConfig(f *testing.F) {
+	for _, tc := range badConfigs() {
+		if len(tc.text) < 1000 {
+			f.Add([]byte(tc.text))
+		}
+	}
+
+	f.Add([]byte(`{` + minimal + `,"expires_at":"2026-01-02T03:04:05Z","idle_timeout":"5m","runner":{"install_path":"/a"}}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c, err := guest.ParseConfig(data)
+		if err != nil {
+			if strings.Contains(err.Error(), jitBlob) {
+				t.Errorf("the error quotes a credential: %v", err)
+			}
+
+			return
+		}
+
+		again, err := json.Marshal(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		if _, err := guest.ParseConfig(again); err != nil && len(again) <= guest.MaxConfigBytes {
+			t.Errorf("accepted once, refused when written again: %v\n%s", err, again)
+		}
+
+		for _, p := range []string{c.Runner.InstallPath, c.Runner.WorkDir} {
+			if !strings.HasPrefix(p, "/") || p == "/" {
+				t.Errorf("path %q", p)
+			}
+		}
+	})
+}
+
+func TestConfigThatIsADirectory(t *testing.T) {
+	t.Parallel()
+
+	m := newMachine(t)
+	m.write(t, api.ConfigPath+"/a-directory", "x")
+
+	result := m.startAsIs(t, t.Context())
+
+	select {
+	case got := <-result:
+		if got.Reason != api.ReasonConfigInvalid {
+			t.Errorf("%+v", got)
+		}
+	case <-t.Context().Done():
+	}
+
+	if _, err := os.Stat(m.path(api.ConfigPath + "/a-directory")); err != nil {
+		t.Error("a directory in the configuration's place was emptied")
+	}
+}

@@ -1,0 +1,131 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package guest_test
+
+import (
+	"encoding/json"
+	"encoding/pem"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	api "github.com/hyperfleet/hyperfleet/api/guest"
+)
+
+// endpoint is the operator's side of reports.
+type endpoint struct {
+	mu    sync.Mutex
+	got   []string
+	calls int
+	// answer gives the status of the n-th call, beginning with 1.
+	answer func(n int) int
+}
+
+func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	e.calls++
+
+	if r.Method != http.MethodPost || r.Header.Get("Authorization") != "Bearer "+reportToken {
+		w.WriteHeader(http.StatusUnauthorized)
+
+		return
+	}
+
+	var report api.Report
+	if err := json.NewDecoder(r.Body).Decode(&report); err != nil {
+		w.WriteHeader(http.StatusBadRequest)
+
+		return
+	}
+
+	status := http.StatusNoContent
+	if e.answer != nil {
+		status = e.answer(e.calls)
+	}
+
+	if status == http.StatusNoContent {
+		e.got = append(e.got, string(report.Phase))
+	}
+
+	w.Header().Set("Location", "https://elsewhere.example")
+	w.WriteHeader(status)
+}
+
+func (e *endpoint) seen() (string, int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	return strings.Join(e.got, " "), e.calls
+}
+
+func TestReportsReachTheOperator(t *testing.T) {
+	t.Parallel()
+
+	const all = "Started Configuring Listening Running Finished"
+
+	for name, tc := range map[string]struct {
+		answer func(int) int
+		pauses int
+		change func(*api.ReportTo)
+		want   string
+		calls  int
+		log    string
+	}{
+		"all of them, in order":        {want: all, calls: 5},
+		"again after trouble":          {answer: func(n int) int { return map[bool]int{true: 503, false: 204}[n <= 2] }, pauses: 2, want: all, calls: 7},
+		"not again when refused":       {answer: func(int) int { return 403 }, calls: 5, log: "403 Forbidden"},
+		"not on to another host":       {answer: func(int) int { return 307 }, calls: 5, log: "307 Temporary Redirect"},
+		"wrong token":                  {change: func(r *api.ReportTo) { r.Token = runnerToken }, calls: 5, log: "401 Unauthorized"},
+		"not to an untrusted endpoint": {change: func(r *api.ReportTo) { r.CABundle = "" }, pauses: -1, log: "certificate"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			e := &endpoint{answer: tc.answer}
+			server := httptest.NewTLSServer(e)
+
+			defer server.Close()
+
+			m := newMachine(t)
+			m.cfg.Report = &api.ReportTo{
+				URL: server.URL + "/report", Token: reportToken,
+				CABundle: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})),
+			}
+
+			if tc.change != nil {
+				tc.change(m.cfg.Report)
+			}
+
+			m.write(t, runScript, listens+runs+completes)
+
+			result := m.start(t, t.Context())
+
+			for i := range tc.pauses {
+				m.clock.fire(t, 500*time.Millisecond<<i)
+			}
+
+			if tc.pauses < 0 { // nobody waits for ever
+				eventually(t, tc.log, func() bool { return strings.Contains(m.log.String(), tc.log) })
+				m.clock.fire(t, 15*time.Second)
+			}
+
+			if got := m.end(t, result); got.Reason != api.ReasonJobDone {
+				t.Errorf("%+v", got)
+			}
+
+			if got, calls := e.seen(); got != tc.want || calls != tc.calls {
+				t.Errorf("the operator got %q in %d calls, want %q in %d\n%s", got, calls, tc.want, tc.calls, m.log)
+			}
+
+			if !strings.Contains(m.log.String(), tc.log) {
+				t.Errorf("log lacks %q:\n%s", tc.log, m.log)
+			}
+		})
+	}
+}

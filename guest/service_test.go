@@ -1,0 +1,361 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package guest_test
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	api "github.com/hyperfleet/hyperfleet/api/guest"
+)
+
+const runScript = "/opt/actions-runner/run.sh"
+
+// Parts of runners that behave as the real one does.
+const (
+	listens = `echo "2026-01-01 00:00:00Z: Listening for Jobs"; `
+	runs    = `sh "$ACTIONS_RUNNER_HOOK_JOB_STARTED"; echo "2026-01-01 00:00:00Z: Running job: build"; `
+	// completes prints the result only after its phase was told, as a real job takes its time.
+	completes = `sh "$ACTIONS_RUNNER_HOOK_JOB_COMPLETED"; echo "2026-01-01 00:00:00Z: Job build completed with result: Succeeded"; `
+	// waits until it is told to stop, as the listener does.
+	waits = `trap 'echo Exiting...; exit 0' INT; while :; do sleep 0.02; done; `
+	// stubborn does not stop when told.
+	stubborn = `trap '' INT; while :; do sleep 0.02; done; `
+)
+
+// TestEndOfAMachine has one case for each way in which a machine ends.
+func TestEndOfAMachine(t *testing.T) {
+	t.Parallel()
+
+	const idle, job, grace, restart = 5 * time.Minute, 30 * time.Minute, 30 * time.Second, 5 * time.Second
+
+	type ending struct {
+		runner  string // run.sh
+		change  func(*machine)
+		drive   func(*testing.T, *machine, context.CancelFunc)
+		phase   api.Phase
+		reason  string
+		message string // part of it
+		phases  string
+	}
+
+	timeouts := func(m *machine) { m.cfg.IdleTimeout, m.cfg.JobTimeout = api.Duration(idle), api.Duration(job) }
+	cases := map[string]ending{
+		"job done": {
+			runner: listens + runs + completes, phase: api.PhaseFinished, reason: api.ReasonJobDone, message: "job build: Succeeded",
+			phases: "Started Configuring Listening Running Finished",
+		},
+		"job done, although the runner exits with an error": {
+			runner: listens + runs + completes + "exit 1", phase: api.PhaseFinished, reason: api.ReasonJobDone, message: "Succeeded",
+		},
+		"job failed: the machine has done its work": {
+			runner: listens + runs + `echo "Job build completed with result: Failed"`,
+			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "job build: Failed",
+		},
+		"the runner hangs after its job": {
+			runner: listens + runs + completes + stubborn,
+			drive: func(t *testing.T, m *machine, _ context.CancelFunc) {
+				t.Helper()
+				m.clock.fire(t, 2*time.Minute)
+				m.clock.fire(t, grace)
+			},
+			phase: api.PhaseFinished, reason: api.ReasonJobDone, message: "Succeeded",
+		},
+		"no job comes": {
+			runner: listens + waits, change: timeouts,
+			drive: func(t *testing.T, m *machine, _ context.CancelFunc) {
+				t.Helper()
+				m.waitPhase(t, api.PhaseListening)
+				m.clock.fire(t, idle)
+			},
+			phase: api.PhaseFinished, reason: api.ReasonIdleTimeout, message: "5m0s", phases: "Started Configuring Listening Finished",
+		},
+		"the runner never gets online": {
+			runner: waits, change: timeouts,
+			drive: func(t *testing.T, m *machine, _ context.CancelFunc) {
+				t.Helper()
+				m.clock.fire(t, idle)
+			},
+			phase: api.PhaseFinished, reason: api.ReasonIdleTimeout,
+		},
+		"a job that takes too long is cancelled": {
+			runner: `trap 'echo "Job build completed with result: Canceled"; exit 0' INT; ` + listens + runs + "while :; do sleep 0.02; done",
+			change: timeouts,
+			drive: func(t *testing.T, m *machine, _ context.CancelFunc) {
+				t.Helper()
+				m.waitPhase(t, api.PhaseRunning)
+				m.clock.fire(t, job)
+			},
+			phase: api.PhaseFailed, reason: api.ReasonJobTimeout, message: "30m0s", phases: "Started Configuring Listening Running Failed",
+		},
+		"a job that does not stop is killed": {
+			runner: listens + runs + stubborn, change: timeouts,
+			drive: func(t *testing.T, m *machine, _ context.CancelFunc) {
+				t.Helper()
+				m.waitPhase(t, api.PhaseRunning)
+				m.clock.fire(t, job)
+				m.clock.fire(t, grace)
+			},
+			phase: api.PhaseFailed, reason: api.ReasonJobTimeout, message: "more than",
+		},
+		"told to stop while idle": {
+			runner: listens + waits,
+			drive: func(t *testing.T, m *machine, cancel context.CancelFunc) {
+				t.Helper()
+				m.waitPhase(t, api.PhaseListening)
+				cancel()
+			},
+			phase: api.PhaseFinished, reason: api.ReasonTerminated, message: "told to stop",
+		},
+		"told to stop in a job": {
+			runner: listens + runs + stubborn,
+			drive: func(t *testing.T, m *machine, cancel context.CancelFunc) {
+				t.Helper()
+				m.waitPhase(t, api.PhaseRunning)
+				cancel()
+				m.clock.fire(t, grace)
+			},
+			phase: api.PhaseFinished, reason: api.ReasonTerminated, message: "told to stop",
+		},
+		"credential expired": {
+			runner: "echo must not run; touch ran",
+			change: func(m *machine) { at := m.clock.Now(); m.cfg.ExpiresAt = &at },
+			phase:  api.PhaseFailed, reason: api.ReasonCredentialExpired, message: "2026-01-02T03:04:05Z", phases: "Started Failed",
+		},
+		"attestation wanted": {
+			change: func(m *machine) { m.cfg.SPIFFE = &api.SPIFFE{Enabled: true} },
+			phase:  api.PhaseFailed, reason: api.ReasonAttestationUnavailable, message: "SPIRE agent",
+		},
+		"registration deleted": {
+			runner: `echo "The runner registration has been deleted from the server, please re-configure." >&2; exit 1`,
+			phase:  api.PhaseFailed, reason: api.ReasonRegistrationError, message: "has been deleted",
+		},
+		"registration deleted, as run.sh tells it": {
+			runner: `echo "Runner listener exit with terminated error, stop the service, no retry needed."; exit 0`,
+			phase:  api.PhaseFailed, reason: api.ReasonRegistrationError, message: "could not connect",
+		},
+		"session conflict": {
+			runner: "exit 5", phase: api.PhaseFailed, reason: api.ReasonRegistrationError, message: "another runner is connected as ci-1",
+		},
+		"session conflict, as run.sh tells it": {
+			runner: `echo "Runner listener exit with Session Conflict error, stop the service, no retry needed."; exit 0`,
+			phase:  api.PhaseFailed, reason: api.ReasonRegistrationError, message: "another runner",
+		},
+		"the runner is too old": {
+			runner: "exit 7", phase: api.PhaseFailed, reason: api.ReasonRunnerFailed, message: "install a newer one",
+		},
+		"the runner ends idle": {
+			runner: listens + "exit 0", phase: api.PhaseFailed, reason: api.ReasonRunnerFailed, message: "without a job",
+		},
+		"the runner dies in the job": {
+			runner: listens + runs + `echo "out of memory: token ` + jitBlob + `"; kill -9 $$`,
+			phase:  api.PhaseFailed, reason: api.ReasonRunnerFailed, message: "in the middle of job build: ",
+		},
+		"a retryable error passes": {
+			runner: `[ -e tried ] || { touch tried; exit 2; }; ` + listens + runs + completes,
+			drive: func(t *testing.T, m *machine, _ context.CancelFunc) {
+				t.Helper()
+				m.clock.fire(t, restart)
+			},
+			phase: api.PhaseFinished, reason: api.ReasonJobDone, message: "Succeeded",
+		},
+		"an update is waited for": {
+			runner: `[ -e tried ] || { touch tried; exit 4; }; ` + listens + runs + completes,
+			drive: func(t *testing.T, m *machine, _ context.CancelFunc) {
+				t.Helper()
+				m.clock.fire(t, restart)
+			},
+			phase: api.PhaseFinished, reason: api.ReasonJobDone, message: "Succeeded",
+		},
+		"a retryable error stays": {
+			runner: `echo "An error occurred: no such host"; exit 2`,
+			drive: func(t *testing.T, m *machine, _ context.CancelFunc) {
+				t.Helper()
+				for range 5 {
+					m.clock.fire(t, restart)
+				}
+			},
+			phase: api.PhaseFailed, reason: api.ReasonRunnerFailed, message: "no such host",
+		},
+		"run.sh restarts its listener for ever": {
+			runner: "trap 'exit 0' INT; while :; do echo 'An error occurred: refused'; echo 'Restarting runner...'; sleep 0.02; done",
+			phase:  api.PhaseFailed, reason: api.ReasonRunnerFailed, message: "refused",
+		},
+		"the runner cannot be started": {
+			change: func(m *machine) {
+				_ = os.Remove(m.path(runScript))
+				_ = os.WriteFile(m.path(runScript), []byte("no program"), 0o600)
+			},
+			runner: "x", phase: api.PhaseFailed, reason: api.ReasonRunnerFailed, message: "start runner",
+		},
+		"no runner and nothing to download": {
+			change: func(m *machine) { _ = os.Remove(m.path(runScript)) },
+			phase:  api.PhaseFailed, reason: api.ReasonDownloadFailed, message: "/opt/actions-runner",
+		},
+		"no checksum": {
+			change: func(m *machine) { _ = os.Remove(m.path(runScript)); m.cfg.Runner.DownloadURL = "http://127.0.0.1:1/x" },
+			phase:  api.PhaseFailed, reason: api.ReasonDownloadFailed, message: "download_sha256 is missing",
+		},
+	}
+
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			m := newMachine(t)
+			m.write(t, runScript, tc.runner)
+			m.write(t, "/opt/actions-runner/.credentials", "left by the runner")
+			m.write(t, "/tmp/runner-work/left", "by the job")
+
+			if tc.change != nil {
+				tc.change(m)
+			}
+
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+
+			result := m.start(t, ctx)
+
+			if tc.drive != nil {
+				tc.drive(t, m, cancel)
+			}
+
+			got := m.end(t, result)
+			if got.Phase != tc.phase || got.Reason != tc.reason || !strings.Contains(got.Message, tc.message) {
+				t.Errorf("ended with %s, %s, %q; want %s, %s, %q\n%s", got.Phase, got.Reason, got.Message, tc.phase, tc.reason, tc.message, m.log)
+			}
+
+			if tc.phases != "" && m.phases() != tc.phases {
+				t.Errorf("phases %q, want %q", m.phases(), tc.phases)
+			}
+		})
+	}
+}
+
+// TestCredentialsReachTheRunnerByEnvironment looks at what the runner is given.
+func TestCredentialsReachTheRunnerByEnvironment(t *testing.T) {
+	t.Parallel()
+
+	const record = `printf '%s\n' "$@" > "$(basename "$0").argv"; env > "$(basename "$0").env"; `
+
+	for name, tc := range map[string]struct {
+		change  func(*api.Config)
+		wantEnv string // in the file of the script
+		argv    []string
+	}{
+		"jit": {
+			func(*api.Config) {}, "run.sh.env ACTIONS_RUNNER_INPUT_JITCONFIG=" + jitBlob, nil,
+		},
+		"token": {
+			func(c *api.Config) {
+				c.JITConfig, c.RunnerToken, c.RegistrationURL, c.RunnerGroup = "", runnerToken, "https://github.com/o", "my group"
+			},
+			"config.sh.env ACTIONS_RUNNER_INPUT_TOKEN=" + runnerToken,
+			[]string{
+				"--unattended", "--ephemeral", "--disableupdate", "--replace", "--name", "ci-1", "--work", "ROOT/tmp/runner-work",
+				"--url", "https://github.com/o", "--no-default-labels", "--labels", "self-hosted,linux", "--runnergroup", "my group",
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			m := newMachine(t)
+			tc.change(&m.cfg)
+			m.write(t, runScript, record+listens+runs+completes)
+			m.write(t, "/opt/actions-runner/config.sh", record)
+
+			if got := m.end(t, m.start(t, t.Context())); got.Reason != api.ReasonJobDone {
+				t.Fatalf("%+v\n%s", got, m.log)
+			}
+
+			file, variable, _ := strings.Cut(tc.wantEnv, " ")
+			if env := m.read(t, "/opt/actions-runner/"+file); !strings.Contains("\n"+env, "\n"+variable+"\n") {
+				t.Errorf("%s is not in %s:\n%s", variable, file, env)
+			}
+
+			argv := m.read(t, runScript+".argv")
+			if strings.TrimSpace(argv) != "" {
+				t.Errorf("run.sh got arguments %q", argv)
+			}
+
+			if tc.argv == nil {
+				m.gone(t, "/opt/actions-runner/config.sh.argv")
+
+				return
+			}
+
+			got := strings.Split(strings.TrimSpace(strings.ReplaceAll(m.read(t, "/opt/actions-runner/config.sh.argv"), m.root, "ROOT")), "\n")
+			if diff := cmp.Diff(tc.argv, got); diff != "" {
+				t.Errorf("config.sh (-want +got):\n%s", diff)
+			}
+
+			if env := m.read(t, runScript+".env"); strings.Contains(env, runnerToken) {
+				t.Error("the token reaches the runner that runs jobs")
+			}
+		})
+	}
+}
+
+func TestRegistration(t *testing.T) {
+	t.Parallel()
+
+	const restart = 5 * time.Second
+
+	for name, tc := range map[string]struct {
+		script  string
+		pauses  int
+		reason  string
+		message string
+	}{
+		"refused at once":  {`echo "Http response code: NotFound from 'POST https://x' ` + runnerToken + `" >&2; exit 1`, 0, api.ReasonRegistrationError, "NotFound"},
+		"passes in time":   {`[ -e b ] && exit 0; [ -e a ] && touch b; touch a; echo "no such host"; exit 1`, 2, api.ReasonJobDone, "Succeeded"},
+		"stays in trouble": {`echo "no such host"; exit 1`, 2, api.ReasonRegistrationError, "no such host"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			m := newMachine(t)
+			m.cfg.JITConfig, m.cfg.RunnerToken, m.cfg.RegistrationURL = "", runnerToken, "https://github.com/o"
+			m.write(t, runScript, listens+runs+completes)
+			m.write(t, "/opt/actions-runner/config.sh", tc.script)
+
+			result := m.start(t, t.Context())
+
+			for range tc.pauses {
+				m.clock.fire(t, restart)
+			}
+
+			if got := m.end(t, result); got.Reason != tc.reason || !strings.Contains(got.Message, tc.message) {
+				t.Errorf("%+v\n%s", got, m.log)
+			}
+		})
+	}
+}
+
+// TestNothingOfARunnerSurvives: processes that a job leaves behind end with the runner.
+func TestNothingOfARunnerSurvives(t *testing.T) {
+	t.Parallel()
+
+	m := newMachine(t)
+	m.write(t, runScript, listens+runs+`(while :; do date +%N > beat; sleep 0.02; done) >/dev/null 2>&1 & while [ ! -e beat ]; do sleep 0.02; done; `+completes)
+
+	if got := m.end(t, m.start(t, t.Context())); got.Reason != api.ReasonJobDone {
+		t.Fatalf("%+v\n%s", got, m.log)
+	}
+
+	const beat = "/opt/actions-runner/beat"
+
+	if err := os.Remove(m.path(beat)); err != nil {
+		t.Fatal(err)
+	}
+
+	time.Sleep(200 * time.Millisecond) // ten beats
+	m.gone(t, beat)
+}
