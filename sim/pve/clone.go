@@ -245,18 +245,30 @@ func (s *Server) clone(ctx context.Context, c *call, t *task) error {
 	s.mu.Unlock()
 	s.printf(t, "creating a clone of VM %d with ID %d", c.vmid, p.newID)
 
+	s.mu.Lock()
+	s.prepareConf(c, p)
+	s.mu.Unlock()
 	if err := s.cloneDisks(ctx, t, p, m); err != nil {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.completeClone(c, p, m)
+	s.writeClone(p, m)
+	delete(m.conf, "lock")
+	if p.target != "" {
+		m.node = p.target
+	}
+	if pool := c.param("pool"); pool != "" {
+		s.pools[pool][m.id] = true
+	}
+	s.sight(m)
 	return nil
 }
 
-func (s *Server) completeClone(c *call, p *clonePlan, m *machine) {
+// prepareConf is the new configuration but for its drives.
+func (s *Server) prepareConf(c *call, p *clonePlan) {
 	delete(p.conf, "template")
-	delete(p.conf, "lock")
+	p.conf["lock"] = "clone"
 	p.conf["smbios1"] = renewUUID(p.conf["smbios1"], s.newUUID())
 	if p.conf["vmgenid"] != "" {
 		p.conf["vmgenid"] = s.newUUID()
@@ -268,14 +280,14 @@ func (s *Server) completeClone(c *call, p *clonePlan, m *machine) {
 	if d := c.param("description"); d != "" {
 		p.conf["description"] = storedDescription(d)
 	}
-	maps.Copy(p.conf, driveOptionsOf(m.conf))
-	m.conf = p.conf
-	if p.target != "" {
-		m.node = p.target
-	}
-	if pool := c.param("pool"); pool != "" {
-		s.pools[pool][m.id] = true
-	}
+}
+
+// writeClone writes the configuration with the drives made so far. Proxmox
+// does so after each drive: until the first one is there the file is a stub.
+func (s *Server) writeClone(p *clonePlan, m *machine) {
+	conf := maps.Clone(p.conf)
+	maps.Copy(conf, driveOptionsOf(m.conf))
+	m.conf = conf
 	s.sight(m)
 }
 
@@ -352,7 +364,7 @@ func (s *Server) cloneDisk(ctx context.Context, t *task, p *clonePlan, m *machin
 	d.drive.file = v.id
 	d.drive.set("size", formatSize(v.size))
 	m.conf[d.opt] = d.drive.String()
-	_ = p
+	s.writeClone(p, m)
 	return v.id, nil
 }
 

@@ -27,3 +27,9 @@ func ParseUserData(data []byte) (host string, files map[string]string, modes map
 	}
 	return cc.hostname, files, modes, nil
 }
+
+// FingerprintOf is the fingerprint of a DER certificate.
+func FingerprintOf(der []byte) string { return fingerprintOf(der) }
+
+// Privileges are those a version knows.
+func Privileges(version string) []string { return privilegesOf(version) }

@@ -206,6 +206,9 @@ func (a *api) clone(newid string, more p) {
 	params := p{"newid": newid, "name": "vm-" + newid}
 	for k, v := range more {
 		params[k] = v
+		if v == "" {
+			delete(params, k)
+		}
 	}
 	a.must("POST", "/nodes/pve1/qemu/9001/clone", params)
 }

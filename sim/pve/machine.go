@@ -122,8 +122,12 @@ func (m *machine) checkLock() error {
 // sight notes what the next broadcast will say; s.mu is held.
 func (s *Server) sight(m *machine) {
 	status := m.status()
+	var at time.Time // what the model says was seen long ago
+	if !s.populating {
+		at = s.clk.Now()
+	}
 	s.seen[m.id] = append(s.seen[m.id], sighting{
-		at: s.clk.Now(), name: m.name(), status: status, template: m.template(),
+		at: at, name: m.name(), status: status, template: m.template(),
 		cpus: m.cpus(), mem: m.memBytes(), disk: s.bootDisk(m), started: m.started,
 	})
 	const keep = 64
@@ -132,11 +136,11 @@ func (s *Server) sight(m *machine) {
 	}
 }
 
-// seenAt is the last sighting not after a moment.
+// seenAt is the last sighting before a broadcast, or, without lag, the last.
 func (s *Server) seenAt(vmid int, at time.Time) (sighting, bool) {
 	h := s.seen[vmid]
 	for i := len(h) - 1; i >= 0; i-- {
-		if !h[i].at.After(at) {
+		if h[i].at.Before(at) || s.model.StatusLag <= 0 && !h[i].at.After(at) {
 			return h[i], true
 		}
 	}

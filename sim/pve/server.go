@@ -52,12 +52,13 @@ type Server struct {
 	started   time.Time
 	consoles  map[int]*guestLog
 
-	http     *http.Server
-	listener net.Listener
-	certs    *certs
-	workDir  string
-	nextRoot int
-	groups   []int // process groups of guests' programs
+	http       *http.Server
+	listener   net.Listener
+	certs      *certs
+	workDir    string
+	nextRoot   int
+	populating bool
+	groups     []int // process groups of guests' programs
 }
 
 type node struct {
@@ -95,9 +96,11 @@ func New(m Model, opts ...Option) (*Server, error) {
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	s.routes = allRoutes()
 	s.access = newAccess(m)
+	s.populating = true
 	if err := s.populate(); err != nil {
 		return nil, err
 	}
+	s.populating = false
 	for _, f := range m.Faults {
 		s.AddFault(f)
 	}

@@ -1,0 +1,255 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pve_test
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"math/big"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/hyperfleet/hyperfleet/sim/pve"
+	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
+)
+
+func TestTicket(t *testing.T) {
+	t.Parallel()
+	clk := clocktesting.NewFakeClock(time.Now())
+	a := start(t, nil, pve.WithClock(clk))
+	r := a.root()
+	r.ok("GET", "/version", nil)
+	r.ok("PUT", "/nodes/pve2/qemu/101/config", p{"cores": "2"})
+
+	forged := *r
+	forged.header = http.Header{"Cookie": r.header["Cookie"]}
+	got := forged.do("PUT", "/nodes/pve2/qemu/101/config", p{"cores": "3"})
+	if got.status != 401 || got.reason != "Permission denied - invalid csrf token" {
+		t.Errorf("write without CSRF token: %d %s", got.status, got.reason)
+	}
+	forged.ok("GET", "/version", nil) // reading needs none
+
+	clk.Step(time.Hour)
+	ticket := strings.TrimPrefix(r.header.Get("Cookie"), "PVEAuthCookie=")
+	renewed := a.login(pve.RootUser, ticket)
+	if got := a.do("POST", "/access/ticket", p{"username": pve.DefaultUser, "password": ticket}); got.status != 401 {
+		t.Errorf("somebody else's ticket as password: %d", got.status)
+	}
+	clk.Step(61 * time.Minute)
+	got = r.do("GET", "/version", nil)
+	if got.status != 401 || got.reason != "permission denied - invalid PVE ticket" {
+		t.Errorf("after two hours: %d %s", got.status, got.reason)
+	}
+	renewed.ok("GET", "/version", nil)
+}
+
+func TestTokenStates(t *testing.T) {
+	t.Parallel()
+	clk := clocktesting.NewFakeClock(time.Unix(1000, 0))
+	a := start(t, func(m *pve.Model) {
+		m.Users = append(m.Users, pve.User{ID: "off@pve", Disabled: true}, pve.User{ID: "on@pve"})
+		m.Tokens = append(m.Tokens, pve.Token{ID: "off@pve!t", Secret: "s"}, pve.Token{ID: "on@pve!t", Secret: "s", Expire: 1500})
+	}, pve.WithClock(clk))
+	on, off := a.token("on@pve!t", "s"), a.token("off@pve!t", "s")
+	on.ok("GET", "/version", nil)
+	if got := off.do("GET", "/version", nil); got.status != 401 {
+		t.Errorf("token of a disabled user: %d", got.status)
+	}
+	clk.Step(500 * time.Second)
+	if got := on.do("GET", "/version", nil); got.status != 401 || got.reason != "token expired" {
+		t.Errorf("expired token: %d %s", got.status, got.reason)
+	}
+}
+
+// TestPrivilegeSeparation: a token has what both the user and its own grants
+// allow, unless separation is off.
+func TestPrivilegeSeparation(t *testing.T) {
+	t.Parallel()
+	a := start(t, func(m *pve.Model) {
+		m.Users = append(m.Users, pve.User{ID: "u@pve", Groups: []string{"ops"}})
+		m.Tokens = append(m.Tokens,
+			pve.Token{ID: "u@pve!separate", Secret: "s"}, pve.Token{ID: "u@pve!whole", Secret: "s", NoPrivSep: true},
+			pve.Token{ID: "root@pam!separate", Secret: "s"})
+		m.ACL = append(m.ACL,
+			pve.ACL{Path: "/vms/100", Principal: "@ops", Role: "PVEVMUser"},
+			pve.ACL{Path: "/vms", Principal: "u@pve!separate", Role: "Administrator"},
+			pve.ACL{Path: "/vms/101", Principal: "root@pam!separate", Role: "PVEAuditor"},
+			pve.ACL{Path: "/storage", Principal: "u@pve", Role: "PVEDatastoreUser", NoPropagate: true},
+		)
+	})
+	for _, tc := range []struct {
+		reason, token, method, path string
+		status                      int
+	}{
+		{"both allow", "u@pve!separate", "GET", "/nodes/pve1/qemu/100/config", 200},
+		{"only the token allows", "u@pve!separate", "GET", "/nodes/pve2/qemu/101/config", 403},
+		{"user allows by its group", "u@pve!whole", "GET", "/nodes/pve1/qemu/100/config", 200},
+		{"user does not allow", "u@pve!whole", "DELETE", "/nodes/pve1/qemu/100", 403},
+		{"root's token has its own grant", "root@pam!separate", "GET", "/nodes/pve2/qemu/101/config", 200},
+		{"root's token has no other", "root@pam!separate", "GET", "/nodes/pve1/qemu/100/config", 403},
+		{"a grant that does not propagate", "u@pve!whole", "GET", "/nodes/pve1/storage/local/status", 403},
+	} {
+		if got := a.token(tc.token, "s").do(tc.method, tc.path, nil); got.status != tc.status {
+			t.Errorf("%s: %d %s, want %d", tc.reason, got.status, got.reason, tc.status)
+		}
+	}
+}
+
+// TestPrivilegePerCall takes one privilege away at a time and expects exactly
+// the call that needs it to fail.
+func TestPrivilegePerCall(t *testing.T) {
+	t.Parallel()
+	const one = "/nodes/pve1/qemu/1000"
+	for _, tc := range []struct {
+		method, path string
+		params       p
+		priv, at     string
+	}{
+		{"GET", one + "/config", nil, "VM.Audit", "/vms/1000"},
+		{"GET", one + "/status/current", nil, "VM.Audit", "/vms/1000"},
+		{"GET", one + "/pending", nil, "VM.Audit", "/vms/1000"},
+		{"POST", one + "/status/start", nil, "VM.PowerMgmt", "/vms/1000"},
+		{"POST", one + "/status/stop", nil, "VM.PowerMgmt", "/vms/1000"},
+		{"POST", one + "/status/shutdown", nil, "VM.PowerMgmt", "/vms/1000"},
+		{"DELETE", one, nil, "VM.Allocate", "/vms/1000"},
+		{"POST", one + "/template", nil, "VM.Allocate", "/vms/1000"},
+		{"PUT", one + "/resize", p{"disk": "scsi0", "size": "30G"}, "VM.Config.Disk", "/vms/1000"},
+		{"POST", "/nodes/pve1/qemu/9001/clone", p{"newid": "1001"}, "VM.Clone", "/vms/9001"},
+		{"POST", "/nodes/pve1/qemu/9001/clone", p{"newid": "1001"}, "VM.Allocate", "/vms/1001"},
+		{"POST", "/nodes/pve1/qemu/9001/clone", p{"newid": "1001"}, "Datastore.AllocateSpace", "/storage/local-lvm"},
+		{"POST", "/nodes/pve1/qemu/9001/clone", p{"newid": "1001"}, "SDN.Use", "/sdn/zones/localnetwork/vmbr0"},
+		{"PUT", one + "/config", p{"cores": "2"}, "VM.Config.CPU", "/vms/1000"},
+		{"PUT", one + "/config", p{"memory": "512"}, "VM.Config.Memory", "/vms/1000"},
+		{"PUT", one + "/config", p{"vga": "serial0"}, "VM.Config.HWType", "/vms/1000"},
+		{"PUT", one + "/config", p{"serial0": "socket"}, "VM.Config.HWType", "/vms/1000"},
+		{"PUT", one + "/config", p{"tags": "a"}, "VM.Config.Options", "/vms/1000"},
+		{"PUT", one + "/config", p{"description": "a"}, "VM.Config.Options", "/vms/1000"},
+		{"PUT", one + "/config", p{"net0": "virtio,bridge=vmbr0"}, "VM.Config.Network", "/vms/1000"},
+		{"PUT", one + "/config", p{"net1": "virtio,bridge=vmbr0"}, "SDN.Use", "/sdn/zones/localnetwork/vmbr0"},
+		{"PUT", one + "/config", p{"ipconfig0": "ip=dhcp"}, "VM.Config.Network", "/vms/1000"},
+		{"PUT", one + "/config", p{"boot": "order=scsi0"}, "VM.Config.Disk", "/vms/1000"},
+		{"PUT", one + "/config", p{"scsi1": "local-lvm:1"}, "VM.Config.Disk", "/vms/1000"},
+		{"PUT", one + "/config", p{"scsi1": "local-lvm:1"}, "Datastore.AllocateSpace", "/storage/local-lvm"},
+		{"PUT", one + "/config", p{"ide2": "none,media=cdrom"}, "VM.Config.CDROM", "/vms/1000"},
+		{"PUT", one + "/config", p{"delete": "ide2"}, "VM.Config.CDROM", "/vms/1000"},
+		{"POST", one + "/agent/ping", nil, "VM.GuestAgent.Audit", "/vms/1000"},
+		{"GET", "/nodes/pve1/status", nil, "Sys.Audit", "/nodes/pve1"},
+		{"GET", "/cluster/status", nil, "Sys.Audit", "/"},
+		{"GET", "/pools/ci", nil, "Pool.Audit", "/pool/ci"},
+		{"DELETE", "/nodes/pve1/storage/local/content/iso/seed.iso", nil, "Datastore.AllocateTemplate", "/storage/local"},
+	} {
+		name := tc.method + " " + tc.path + " " + tc.priv
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := start(t, func(m *pve.Model) {
+				m.Users = append(m.Users, pve.User{ID: "u@pve"})
+				m.Tokens = append(m.Tokens, pve.Token{ID: "u@pve!t", Secret: "s", NoPrivSep: true})
+				m.Roles = append(m.Roles, pve.Role{Name: "Less", Privileges: slices.DeleteFunc(pve.Privileges(m.Version),
+					func(x string) bool { return x == tc.priv || x == "VM.GuestAgent.Unrestricted" })})
+				m.ACL = append(m.ACL, pve.ACL{Path: tc.at, Principal: "u@pve", Role: "Less"})
+				if tc.at != "/" {
+					m.ACL = append(m.ACL, pve.ACL{Path: "/", Principal: "u@pve", Role: "Administrator"})
+				}
+			})
+			a.root().clone("1000", nil)
+			if _, err := a.s.AddISO("pve1", "local", "seed.iso", []byte("x")); err != nil {
+				t.Fatal(err)
+			}
+			got := a.token("u@pve!t", "s").do(tc.method, tc.path, tc.params)
+			if got.status != 403 || !strings.HasPrefix(got.reason, "Permission check failed ("+tc.at+", ") ||
+				!strings.Contains(got.reason, tc.priv) {
+				t.Errorf("without %s: %d %s", tc.priv, got.status, got.reason)
+			}
+		})
+	}
+}
+
+// TestPool: rights on a pool reach its members, which is also why a clone is
+// out of sight of such a caller until it has joined.
+func TestPool(t *testing.T) {
+	t.Parallel()
+	a := start(t, func(m *pve.Model) {
+		m.Users = append(m.Users, pve.User{ID: "u@pve"})
+		m.Tokens = append(m.Tokens, pve.Token{ID: "u@pve!t", Secret: "s", NoPrivSep: true})
+		m.ACL = append(m.ACL, pve.ACL{Path: "/pool/ci", Principal: "u@pve", Role: "PVEVMAdmin"})
+	})
+	u := a.token("u@pve!t", "s")
+	list := func() []any { out, _ := u.ok("GET", "/cluster/resources", p{"type": "vm"}).([]any); return out }
+	if l := list(); len(l) != 0 {
+		t.Fatalf("sees %v", l)
+	}
+	a.clone("1000", p{"pool": "ci"})
+	l := list()
+	if len(l) != 1 {
+		t.Fatalf("sees %v", l)
+	}
+	if m, _ := l[0].(map[string]any); m["pool"] != "ci" || m["vmid"] != 1000.0 {
+		t.Errorf("row %v", m)
+	}
+	a.must("DELETE", "/nodes/pve1/qemu/1000", nil)
+	pool, _ := a.ok("GET", "/pools/ci", nil).(map[string]any)
+	if d := cmp.Diff([]any{}, pool["members"]); d != "" {
+		t.Error(d)
+	}
+}
+
+// TestClientCertificate: a listener that wants one refuses others during the
+// handshake.
+func TestClientCertificate(t *testing.T) {
+	t.Parallel()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tmpl := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(cert)
+	a := newAPI(t, pvetest.Listen(t, pve.DefaultModel(), pve.Listen{ClientCAs: pool}))
+	if _, err := a.try("GET", "/version", "", bytes.NewReader(nil)); err == nil {
+		t.Error("let in without a certificate")
+	}
+	tr, ok := a.client.Transport.(*http.Transport)
+	if !ok {
+		t.Fatal("no transport")
+	}
+	tr.TLSClientConfig.Certificates = []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}
+	a.ok("GET", "/version", nil)
+}
+
+// TestFingerprint is that of the certificate on the wire.
+func TestFingerprint(t *testing.T) {
+	t.Parallel()
+	a := start(t, nil)
+	conn, err := tls.Dial("tcp", strings.TrimPrefix(a.s.URL(), "https://"),
+		&tls.Config{InsecureSkipVerify: true}) // #nosec G402 -- the test compares the certificate itself
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if got := pve.FingerprintOf(conn.ConnectionState().PeerCertificates[0].Raw); got != a.s.Fingerprint() {
+		t.Errorf("%s, want %s", a.s.Fingerprint(), got)
+	}
+}

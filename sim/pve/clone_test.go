@@ -1,0 +1,327 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pve_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/hyperfleet/hyperfleet/sim/pve"
+)
+
+const clonePath = "/nodes/pve1/qemu/9001/clone"
+
+func TestCloneRules(t *testing.T) {
+	t.Parallel()
+	local := func(*pve.Model) {}
+	shared := func(m *pve.Model) { *m = m.WithSharedStorage() }
+	for _, tc := range []struct {
+		reason string
+		model  func(*pve.Model)
+		source string
+		params p
+		status int
+		want   string // reason of the answer, or exit of the task
+	}{
+		{"a template is cloned linked", local, "9001", p{"newid": "1000"}, 200, "OK"},
+		{"full clone to a storage", local, "9001", p{"newid": "1000", "full": "1", "storage": "local-lvm"}, 200, "OK"},
+		{"storage with a linked clone", local, "9001", p{"newid": "1000", "storage": "local-lvm"}, 500,
+			"parameter 'storage' not allowed for linked clones"},
+		{"format with a linked clone", local, "9001", p{"newid": "1000", "format": "raw"}, 500,
+			"parameter 'format' not allowed for linked clones"},
+		{"target with local disks", local, "9001", p{"newid": "1000", "target": "pve2"}, 500,
+			"can't clone VM to node 'pve2' (VM uses local storage)"},
+		{"target with shared disks", shared, "9001", p{"newid": "1000", "target": "pve2"}, 200, "OK"},
+		{"target is the same node", local, "9001", p{"newid": "1000", "target": "pve1"}, 200, "OK"},
+		{"unknown target", shared, "9001", p{"newid": "1000", "target": "nope"}, 500, "no such cluster node 'nope'"},
+		{"linked clone of a plain vm", local, "100", p{"newid": "1000", "full": "0"}, 500,
+			"Linked clone feature is not supported for 'local-lvm:vm-100-disk-0' (scsi0)"},
+		{"plain vm is cloned full", local, "100", p{"newid": "1000"}, 200, "OK"},
+		{"unknown pool", local, "9001", p{"newid": "1000", "pool": "nope"}, 500, "pool 'nope' does not exist"},
+		{"unknown storage", local, "9001", p{"newid": "1000", "full": "1", "storage": "nope"}, 500, "storage 'nope' does not exist"},
+		{"storage without images", local, "9001", p{"newid": "1000", "full": "1", "storage": "local"}, 400,
+			"Parameter verification failed."},
+		{"bad name", local, "9001", p{"newid": "1000", "name": "a_b"}, 400, "Parameter verification failed."},
+		{"snapshot", local, "9001", p{"newid": "1000", "snapname": "s"}, 500, "snapshot 's' does not exist"},
+		{"id in use on this node", local, "9001", p{"newid": "100"}, 500, "unable to create VM 100: config file already exists"},
+		{"id in use on another node", local, "9001", p{"newid": "101"}, 200,
+			"close (rename) atomic file '/etc/pve/nodes/pve1/qemu-server/101.conf' failed: File exists"},
+	} {
+		t.Run(tc.reason, func(t *testing.T) {
+			t.Parallel()
+			a := start(t, tc.model).root()
+			got := a.do("POST", "/nodes/pve1/qemu/"+tc.source+"/clone", tc.params)
+			text := got.reason
+			if got.status == 200 {
+				text = a.wait(got.data)
+			}
+			if got.status != tc.status || text != tc.want {
+				t.Errorf("got %d %q (%v), want %d %q", got.status, text, got.body, tc.status, tc.want)
+			}
+			if tc.want != "OK" && len(a.s.Snapshot().Made()) != 0 {
+				t.Error("left something behind")
+			}
+		})
+	}
+}
+
+// TestCloneCopies: what travels with the call, what the template hands down
+// and what is made anew.
+func TestCloneCopies(t *testing.T) {
+	t.Parallel()
+	a := start(t, func(m *pve.Model) {
+		m.Templates[0].Config = map[string]string{"tags": "golden;os", "onboot": "1", "description": "the template\n"}
+	})
+	a.clone("1000", p{"description": `{"managedBy":"x"}`})
+	a.clone("1001", p{"name": ""})
+	src, one, two := a.config("9001"), a.config("1000"), a.config("1001")
+	if one["description"] != "{\"managedBy\":\"x\"}\n" || two["description"] != "the template\n" {
+		t.Errorf("descriptions %q %q", one["description"], two["description"])
+	}
+	if one["name"] != "vm-1000" || two["name"] != "Copy-of-VM-"+pve.DefaultTemplate {
+		t.Errorf("names %v %v", one["name"], two["name"])
+	}
+	if one["tags"] != "golden;os" || one["onboot"] != 1.0 || one["template"] != nil || one["lock"] != nil {
+		t.Errorf("inherited: %v", one)
+	}
+	for _, k := range []string{"net0", "smbios1", "vmgenid", "scsi0", "ide2", "digest"} {
+		if one[k] == nil || one[k] == src[k] || one[k] == two[k] {
+			t.Errorf("%s is not its own: %v %v %v", k, src[k], one[k], two[k])
+		}
+	}
+	if one["scsi0"] != "local-lvm:vm-1000-disk-0,size=20G" || one["ide2"] != "local-lvm:vm-1000-cloudinit,media=cdrom,size=4M" {
+		t.Errorf("drives %v %v", one["scsi0"], one["ide2"])
+	}
+}
+
+// TestCloneStages: a stub under lock first, name and description at the end,
+// the pool last.
+func TestCloneStages(t *testing.T) {
+	t.Parallel()
+	clk := clocktesting.NewFakeClock(time.Now())
+	a := start(t, func(m *pve.Model) {
+		m.Delays.Clone = time.Minute
+		m.Templates[0].NoCloudInit = true // else that drive comes first, and the configuration with it
+	}, pve.WithClock(clk))
+	upid := a.ok("POST", clonePath, p{"newid": "1000", "name": "runner", "pool": "ci", "description": "d"})
+	eventually(t, "copying", func() bool { return clk.HasWaiters() })
+	want := map[string]any{"lock": "clone", "digest": a.config("1000")["digest"]}
+	if d := cmp.Diff(want, a.config("1000")); d != "" {
+		t.Errorf("half-way: %s", d)
+	}
+	rows, _ := a.ok("GET", "/cluster/resources", p{"type": "vm"}).([]any)
+	row := find(rows, 1000)
+	if row["lock"] != "clone" || row["pool"] != nil || row["name"] != "VM 1000" {
+		t.Errorf("row half-way: %v", row)
+	}
+	for _, c := range []struct{ method, path string }{
+		{"PUT", "/nodes/pve1/qemu/1000/config"}, {"POST", "/nodes/pve1/qemu/1000/config"},
+	} {
+		if got := a.do(c.method, c.path, p{"cores": "1"}); got.reason != "VM is locked (clone)" {
+			t.Errorf("%s half-way: %d %s", c.method, got.status, got.reason)
+		}
+	}
+	if got := a.do("DELETE", "/nodes/pve1/tasks/"+fmt.Sprint(upid), nil); got.status != 200 {
+		t.Errorf("stop task: %v", got)
+	}
+	if exit := a.wait(upid); exit != "clone failed: interrupted by signal" {
+		t.Errorf("exit %q", exit)
+	}
+	if left := a.s.Snapshot().Made(); len(left) != 0 {
+		t.Errorf("left over: %v", left)
+	}
+}
+
+// TestCloneStagesCloudInit: once the first drive is made, the configuration is
+// whole but for the rest of the drives, and still locked.
+func TestCloneStagesCloudInit(t *testing.T) {
+	t.Parallel()
+	clk := clocktesting.NewFakeClock(time.Now())
+	a := start(t, func(m *pve.Model) { m.Delays.Clone = time.Minute }, pve.WithClock(clk))
+	upid := a.ok("POST", clonePath, p{"newid": "1000", "name": "runner", "description": "d"})
+	eventually(t, "copying", func() bool { return clk.HasWaiters() })
+	c := a.config("1000")
+	if c["lock"] != "clone" || c["name"] != "runner" || c["description"] != "d\n" || c["scsi0"] != nil || c["ide2"] == nil {
+		t.Errorf("half-way: %v", c)
+	}
+	clk.Step(time.Minute)
+	if exit := a.wait(upid); exit != "OK" {
+		t.Error(exit)
+	}
+	if c := a.config("1000"); c["lock"] != nil || c["scsi0"] == nil {
+		t.Errorf("done: %v", c)
+	}
+}
+
+func find(rows []any, vmid float64) map[string]any {
+	for _, r := range rows {
+		if m, ok := r.(map[string]any); ok && m["vmid"] == vmid {
+			return m
+		}
+	}
+	return nil
+}
+
+// TestParallelClones: two at a time per storage; the rest waits for the
+// storage's lock and gives up after ten seconds.
+func TestParallelClones(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		reason string
+		change func(*pve.Model)
+		text   string
+	}{
+		{"local storage", func(*pve.Model) {},
+			"clone failed: can't lock file '/var/lock/pve-manager/pve-storage-local-lvm' - got timeout"},
+		{"shared storage", func(m *pve.Model) { *m = m.WithSharedStorage() },
+			"clone failed: cfs-lock 'storage-ceph' error: got lock request timeout"},
+	} {
+		t.Run(tc.reason, func(t *testing.T) {
+			t.Parallel()
+			clk := clocktesting.NewFakeClock(time.Now())
+			a := start(t, func(m *pve.Model) { tc.change(m); m.Delays.Clone = 25 * time.Second }, pve.WithClock(clk))
+			var tasks []any
+			for i := range 3 {
+				tasks = append(tasks, a.ok("POST", clonePath, p{"newid": fmt.Sprint(1000 + i)}))
+				eventually(t, "wait of clone", func() bool { return clk.Waiters() == i+1 })
+			}
+			clk.Step(10 * time.Second)
+			if exit := a.wait(tasks[2]); exit != tc.text {
+				t.Errorf("third: %q", exit)
+			}
+			fourth := a.ok("POST", clonePath, p{"newid": "1003"})
+			eventually(t, "wait of fourth", func() bool { return clk.Waiters() == 3 })
+			clk.Step(9 * time.Second)
+			clk.Step(6 * time.Second)
+			for _, u := range tasks[:2] {
+				if exit := a.wait(u); exit != "OK" {
+					t.Errorf("within the limit: %q", exit)
+				}
+			}
+			if exit := a.wait(fourth); exit != tc.text {
+				t.Errorf("fourth: %q", exit)
+			}
+			fifth := a.ok("POST", clonePath, p{"newid": "1004"})
+			eventually(t, "wait of fifth", func() bool { return clk.HasWaiters() })
+			clk.Step(25 * time.Second)
+			if exit := a.wait(fifth); exit != "OK" {
+				t.Errorf("fifth: %q", exit)
+			}
+		})
+	}
+}
+
+// TestBaseInUse: most storages keep a base as long as there are linked clones
+// of it; LVM-thin does not track them.
+func TestBaseInUse(t *testing.T) {
+	t.Parallel()
+	shared := start(t, func(m *pve.Model) { *m = m.WithSharedStorage() }).root()
+	shared.clone("1000", nil)
+	if v := shared.config("1000")["scsi0"]; v != "ceph:base-9001-disk-0/vm-1000-disk-0,size=20G" {
+		t.Errorf("linked clone %v", v)
+	}
+	exit := shared.task("DELETE", "/nodes/pve1/qemu/9001", nil)
+	if exit != "base volume 'ceph:base-9001-disk-0' is still in use by linked cloned" {
+		t.Errorf("shared: %q", exit)
+	}
+	shared.must("DELETE", "/nodes/pve1/qemu/1000", nil)
+	shared.must("DELETE", "/nodes/pve1/qemu/9001", nil)
+	thin := start(t, nil).root()
+	thin.clone("1000", nil)
+	thin.must("DELETE", "/nodes/pve1/qemu/9001", nil)
+}
+
+// TestListingLag: what the cluster file system knows is there at once, what
+// nodes broadcast is up to ten seconds old, and a reused id may still bear its
+// predecessor's name.
+func TestListingLag(t *testing.T) {
+	t.Parallel()
+	clk := clocktesting.NewFakeClock(time.Now())
+	a := start(t, func(m *pve.Model) { m.StatusLag = 10 * time.Second }, pve.WithClock(clk))
+	row := func() map[string]any {
+		rows, _ := a.ok("GET", "/cluster/resources", p{"type": "vm"}).([]any)
+		return find(rows, 1000)
+	}
+	clk.Step(3 * time.Second)
+	a.clone("1000", nil)
+	a.ok("PUT", "/nodes/pve1/qemu/1000/config", p{"tags": "mine"})
+	if r := row(); r["status"] != "unknown" || r["name"] != nil || r["tags"] != "mine" || r["node"] != "pve1" {
+		t.Errorf("before the broadcast: %v", r)
+	}
+	clk.Step(7 * time.Second)
+	if r := row(); r["status"] != "stopped" || r["name"] != "vm-1000" {
+		t.Errorf("after the broadcast: %v", r)
+	}
+	a.must("POST", "/nodes/pve1/qemu/1000/status/start", nil)
+	if r := row(); r["status"] != "stopped" {
+		t.Errorf("started, not broadcast: %v", r)
+	}
+	now, _ := a.ok("GET", "/nodes/pve1/qemu/1000/status/current", nil).(map[string]any)
+	if now["status"] != "running" {
+		t.Errorf("status/current lags: %v", now)
+	}
+	clk.Step(10 * time.Second)
+	if r := row(); r["status"] != "running" {
+		t.Errorf("started and broadcast: %v", r)
+	}
+	remove := a.s.AddFault(pve.Fault{Kind: pve.FaultStale})
+	if r := row(); r["status"] != "stopped" {
+		t.Errorf("stale listing: %v", r)
+	}
+	remove()
+	a.must("POST", "/nodes/pve1/qemu/1000/status/stop", nil)
+	a.must("DELETE", "/nodes/pve1/qemu/1000", nil)
+	if r := row(); r != nil {
+		t.Errorf("destroyed VM is listed: %v", r)
+	}
+	a.clone("1000", p{"name": "second"})
+	if r := row(); r["name"] != "vm-1000" || r["tags"] != nil {
+		t.Errorf("reused id: %v", r)
+	}
+}
+
+// TestTwoConfigLocks: whoever waits longer than ten seconds for a VM's lock
+// gives up with the words of Proxmox.
+func TestTwoConfigLocks(t *testing.T) {
+	t.Parallel()
+	clk := clocktesting.NewFakeClock(time.Now())
+	a := start(t, func(m *pve.Model) { m.Delays.Config = time.Minute }, pve.WithClock(clk))
+	a.clone("1000", nil)
+	slow := a.ok("POST", "/nodes/pve1/qemu/1000/config", p{"cores": "1"})
+	eventually(t, "holder", func() bool { return clk.HasWaiters() })
+	start := a.ok("POST", "/nodes/pve1/qemu/1000/status/start", nil)
+	got := make(chan answer)
+	go func() { got <- a.do("PUT", "/nodes/pve1/qemu/1000/config", p{"cores": "3"}) }()
+	eventually(t, "waiters", func() bool { return clk.Waiters() == 3 })
+	clk.Step(10 * time.Second)
+	const text = "can't lock file '/var/lock/qemu-server/lock-1000.conf' - got timeout"
+	if g := <-got; g.status != 500 || g.reason != text {
+		t.Errorf("call: %d %s", g.status, g.reason)
+	}
+	if exit := a.wait(start); exit != text {
+		t.Errorf("task: %s", exit)
+	}
+	clk.Step(time.Minute)
+	if exit := a.wait(slow); exit != "OK" {
+		t.Errorf("holder: %s", exit)
+	}
+}
+
+// TestStorageRunsFull without a fault.
+func TestStorageRunsFull(t *testing.T) {
+	t.Parallel()
+	a := start(t, func(m *pve.Model) { m.Storages[1].Size = 40 << 30 })
+	exit := a.task("POST", clonePath, p{"newid": "1000", "full": "1"})
+	if !strings.HasPrefix(exit, "clone failed: lvcreate") {
+		t.Errorf("exit %q", exit)
+	}
+	if left := a.s.Snapshot().Made(); len(left) != 0 {
+		t.Errorf("left over: %v", left)
+	}
+}
