@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	gopve "github.com/luthermonson/go-proxmox"
 	"go.uber.org/goleak"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
@@ -191,4 +192,69 @@ func TestLife(t *testing.T) {
 	}
 	snap := s.Snapshot()
 	t.Logf("%+v", snap)
+}
+
+func description(vm pve.VMState) (string, bool) {
+	text, ok := vm.Config["description"]
+
+	return text, ok
+}
+
+// root is a client with all rights, for what others do.
+func root(t testing.TB, s *pve.Server) *gopve.Client {
+	t.Helper()
+
+	return gopve.NewClient(s.URL()+"/api2/json", gopve.WithHTTPClient(s.HTTPClient()),
+		gopve.WithCredentials(&gopve.Credentials{Username: pve.RootUser, Password: pve.DefaultPassword}), gopve.WithEagerAuth())
+}
+
+// occupy clones a machine of somebody else's to an id.
+func occupy(t testing.TB, s *pve.Server, id int) {
+	t.Helper()
+
+	var upid string
+	if err := root(t, s).Post(t.Context(), "/nodes/pve1/qemu/9001/clone",
+		map[string]any{"newid": id, "name": "somebody-elses"}, &upid); err != nil {
+		t.Fatal(err)
+	}
+
+	await(t, s, upid)
+}
+
+// vanish destroys a machine behind the provider's back.
+func vanish(t testing.TB, s *pve.Server, id int) {
+	t.Helper()
+
+	vm, ok := s.Snapshot().VM(id)
+	if !ok {
+		t.Fatalf("there is no machine %d", id)
+	}
+
+	s.PowerOff(id)
+
+	var upid string
+	if err := root(t, s).Delete(t.Context(), fmt.Sprintf("/nodes/%s/qemu/%d", vm.Node, id), &upid); err != nil {
+		t.Fatal(err)
+	}
+
+	await(t, s, upid)
+}
+
+// await waits for the end of a task.
+func await(t testing.TB, s *pve.Server, upid string) {
+	t.Helper()
+
+	deadline := time.Now().Add(patience)
+
+	for time.Now().Before(deadline) {
+		for _, task := range s.Snapshot().Tasks {
+			if task.UPID == upid && task.Exit != "" {
+				return
+			}
+		}
+
+		time.Sleep(time.Millisecond)
+	}
+
+	t.Fatalf("task %s has not ended", upid)
 }

@@ -1,0 +1,473 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+)
+
+// Run runs every case, each against a hypervisor of its own.
+func Run(t *testing.T, make New) {
+	t.Helper()
+
+	cases := []struct {
+		name string
+		run  func(*env)
+	}{
+		{"reserving makes nothing and is repeatable", reserves},
+		{"concurrent creates make one machine", concurrent},
+		{"the medium is made once", mediumOnce},
+		{"a life ends with nothing left", life},
+		{"get follows the machine", follows},
+		{"a stopped machine is not started again", runsOnce},
+		{"a vanished machine is not made again by get", vanishes},
+		{"deleting is repeatable and knows the unknown", deletes},
+		{"a running machine is deleted", deletesRunning},
+		{"deletion while it is being made", deletesHalfMade},
+		{"an id of another's is given up", idTaken},
+		{"another claim's machine is not touched", notOwned},
+		{"a machine whose id was lost is adopted", adopts},
+		{"list gives machines and remains", lists},
+		{"two operators do not see each other", twoOperators},
+		{"owners are woken", wakes},
+		{"capacity is plausible and shrinks", capacity},
+		{"errors have kinds", kinds},
+		{"many machines at once", many},
+	}
+
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			e := newEnv(t, make)
+			c.run(e)
+			e.untouched()
+		})
+	}
+
+	t.Run("a crash at every call while creating", func(t *testing.T) { crashes(t, make, false) })
+	t.Run("a crash at every call while deleting", func(t *testing.T) { crashes(t, make, true) })
+}
+
+func reserves(e *env) {
+	p := e.connect(operatorA)
+	c := e.claim(1)
+
+	first, err := p.Create(e.Context(), c.spec, nil)
+	if err != nil {
+		e.Fatal(err)
+	}
+
+	second, err := p.Create(e.Context(), c.spec, nil)
+	if err != nil {
+		e.Fatal(err)
+	}
+
+	if first.State != hypervisor.StateReserved || first.ID == 0 || first.Node == "" || first.ID != second.ID {
+		e.Errorf("want the same reservation twice, got %+v and %+v", first, second)
+	}
+
+	other, err := p.Create(e.Context(), e.claim(2).spec, nil)
+	if err != nil || other.ID == first.ID {
+		e.Errorf("want another id for another claim, got %+v (%v)", other, err)
+	}
+
+	e.nothingLeft()
+}
+
+func concurrent(e *env) {
+	p := e.connect(operatorA)
+	c := e.claim(1)
+
+	reserved, err := p.Create(e.Context(), c.spec, nil)
+	if err != nil {
+		e.Fatal(err)
+	}
+
+	var wg sync.WaitGroup
+
+	for range 8 {
+		wg.Go(func() {
+			mine := *c
+			mine.spec.ID, mine.spec.Node = reserved.ID, reserved.Node
+
+			if _, err := create(e.Context(), p, &mine); err != nil {
+				e.Error(err)
+			}
+		})
+	}
+
+	wg.Wait()
+	e.only(c, 1)
+}
+
+func mediumOnce(e *env) {
+	p := e.connect(operatorA)
+	c := e.claim(1)
+	e.mustCreate(p, c)
+
+	if c.media != 1 {
+		e.Errorf("the medium was asked for %d times", c.media)
+	}
+
+	if media := e.Inspect().Media; len(media) > 1 {
+		e.Errorf("want at most one medium, there are %v", media)
+	}
+}
+
+func life(e *env) {
+	p := e.connect(operatorA)
+	c := e.claim(1)
+
+	m := e.mustCreate(p, c)
+	if m.ID != c.spec.ID || m.Node == "" || m.Owner != c.spec.Owner || m.Created.IsZero() {
+		e.Errorf("the machine is incomplete: %+v", m)
+	}
+
+	e.only(c, 1)
+	e.PowerOff(m.ID)
+	e.mustRemove(p, c)
+	e.nothingLeft()
+}
+
+func follows(e *env) {
+	p := e.connect(operatorA)
+	c := e.claim(1)
+
+	_, err := p.Get(e.Context(), c.ref())
+	e.kind(err, hypervisor.NotFound)
+
+	m := e.mustCreate(p, c)
+
+	got, err := p.Get(e.Context(), c.ref())
+	if err != nil || got.State != hypervisor.StateRunning {
+		e.Fatalf("want it running, got %+v (%v)", got, err)
+	}
+
+	e.PowerOff(m.ID)
+	e.eventually("get says stopped", func() bool {
+		got, err := p.Get(e.Context(), c.ref())
+
+		return err == nil && got.State == hypervisor.StateStopped
+	})
+
+	// A new process sees the same.
+	got, err = e.connect(operatorA).Get(e.Context(), c.ref())
+	if err != nil || got.State != hypervisor.StateStopped || got.Owner != c.spec.Owner {
+		e.Errorf("want it stopped for a new process, got %+v (%v)", got, err)
+	}
+}
+
+func runsOnce(e *env) {
+	p := e.connect(operatorA)
+	c := e.claim(1)
+	m := e.mustCreate(p, c)
+	e.PowerOff(m.ID)
+
+	for _, provider := range []hypervisor.Provider{p, e.connect(operatorA)} {
+		e.eventually("create says stopped", func() bool {
+			again, err := create(e.Context(), provider, c)
+			if err != nil {
+				e.Fatal(err)
+			}
+
+			return again.State == hypervisor.StateStopped
+		})
+	}
+
+	e.only(c, 1)
+}
+
+func vanishes(e *env) {
+	p := e.connect(operatorA)
+	c := e.claim(1)
+	m := e.mustCreate(p, c)
+	e.Vanish(e, m.ID)
+
+	e.eventually("get says gone", func() bool {
+		_, err := p.Get(e.Context(), c.ref())
+
+		return hypervisor.Is(err, hypervisor.NotFound)
+	})
+
+	_, err := e.connect(operatorA).Get(e.Context(), c.ref())
+	e.kind(err, hypervisor.NotFound)
+
+	e.mustRemove(p, c)
+	e.nothingLeft()
+}
+
+func deletes(e *env) {
+	p := e.connect(operatorA)
+	c := e.claim(1)
+	c.spec.ID = e.IDMin + 7
+
+	e.kind(p.Delete(e.Context(), c.ref()), hypervisor.NotFound)
+
+	c.spec.ID = 0
+	e.mustCreate(p, c)
+	e.mustRemove(p, c)
+	e.kind(p.Delete(e.Context(), c.ref()), hypervisor.NotFound)
+	e.kind(e.connect(operatorA).Delete(e.Context(), c.ref()), hypervisor.NotFound)
+	e.nothingLeft()
+}
+
+func deletesRunning(e *env) {
+	c := e.claim(1)
+	e.mustCreate(e.connect(operatorA), c)
+
+	// By a process that did not make it.
+	e.mustRemove(e.connect(operatorA), c)
+	e.nothingLeft()
+}
+
+func deletesHalfMade(e *env) {
+	p := e.connect(operatorA)
+	c := e.claim(1)
+
+	for range 2 {
+		m, err := p.Create(e.Context(), c.spec, c.makeMedia)
+		if err != nil {
+			e.Fatal(err)
+		}
+
+		c.spec.ID, c.spec.Node = m.ID, m.Node
+	}
+
+	e.mustRemove(p, c)
+	e.nothingLeft()
+}
+
+func idTaken(e *env) {
+	p := e.connect(operatorA)
+	c := e.claim(1)
+
+	reserved, err := p.Create(e.Context(), c.spec, nil)
+	if err != nil {
+		e.Fatal(err)
+	}
+
+	e.Occupy(e, reserved.ID)
+	e.foreign = e.Inspect().Foreign
+
+	c.spec.ID, c.spec.Node = reserved.ID, reserved.Node
+
+	m := e.mustCreate(p, c)
+	if m.ID == reserved.ID {
+		e.Errorf("the machine has the id %d that is another's", m.ID)
+	}
+
+	e.mustRemove(p, c)
+	e.nothingLeft()
+}
+
+func notOwned(e *env) {
+	p := e.connect(operatorA)
+	c := e.claim(1)
+	m := e.mustCreate(p, c)
+
+	for _, thief := range []hypervisor.Provider{p, e.connect(operatorA), e.connect(operatorB)} {
+		other := e.claim(2)
+		other.spec.ID = m.ID
+
+		e.kind(thief.Delete(e.Context(), other.ref()), hypervisor.NotOwned)
+
+		_, err := thief.Get(e.Context(), other.ref())
+		e.kind(err, hypervisor.NotFound)
+	}
+
+	stranger := e.connect(operatorB)
+	e.kind(stranger.Delete(e.Context(), c.ref()), hypervisor.NotOwned)
+	e.only(c, 1)
+}
+
+func adopts(e *env) {
+	c := e.claim(1)
+	m := e.mustCreate(e.connect(operatorA), c)
+
+	// The claim's status was lost.
+	lost := e.claim(1)
+	p := e.connect(operatorA)
+
+	again := e.mustCreate(p, lost)
+	if again.ID != m.ID || lost.media != 0 {
+		e.Errorf("want machine %d adopted, got %+v", m.ID, again)
+	}
+
+	e.only(c, 1)
+	e.mustRemove(p, lost)
+	e.nothingLeft()
+}
+
+func lists(e *env) {
+	p := e.connect(operatorA)
+	one, two := e.claim(1), e.claim(2)
+	m := e.mustCreate(p, one)
+	gone := e.mustCreate(p, two)
+	e.Vanish(e, gone.ID)
+
+	for _, provider := range []hypervisor.Provider{p, e.connect(operatorA)} {
+		e.eventually("list gives the machine", func() bool {
+			all, err := provider.List(e.Context())
+			if err != nil {
+				e.Fatal(err)
+			}
+
+			return slices.ContainsFunc(all, func(x hypervisor.Machine) bool {
+				return x.ID == m.ID && x.Owner == one.spec.Owner && x.State == hypervisor.StateRunning
+			})
+		})
+	}
+
+	// Only a process that does not know the second claim takes its medium for remains.
+	fresh := e.connect(operatorA)
+
+	all, err := fresh.List(e.Context())
+	if err != nil {
+		e.Fatal(err)
+	}
+
+	for _, x := range all {
+		if x.State == hypervisor.StateRemains {
+			if x.Owner.UID != two.spec.Owner.UID {
+				e.Errorf("remains of an unknown owner: %+v", x)
+			}
+
+			if err := remove(e.Context(), fresh, hypervisor.MachineRef{ID: x.ID, Owner: x.Owner}); err != nil {
+				e.Error(err)
+			}
+		}
+	}
+
+	e.mustRemove(p, one)
+	e.nothingLeft()
+}
+
+func twoOperators(e *env) {
+	a, b := e.connect(operatorA), e.connect(operatorB)
+	ca, cb := e.claim(1), e.claim(2)
+	e.mustCreate(a, ca)
+	e.mustCreate(b, cb)
+
+	for p, c := range map[hypervisor.Provider]*claim{a: ca, b: cb} {
+		e.eventually("each lists its own", func() bool {
+			all, err := p.List(e.Context())
+
+			return err == nil && len(all) == 1 && all[0].Owner == c.spec.Owner
+		})
+	}
+
+	e.mustRemove(a, ca)
+	e.only(cb, 1)
+	e.mustRemove(b, cb)
+	e.nothingLeft()
+}
+
+func wakes(e *env) {
+	p := e.connect(operatorA)
+	c := e.claim(1)
+	m := e.mustCreate(p, c)
+
+	e.eventually("the owner is woken while it is made", func() bool { return e.woken(c.spec.Owner.UID) > 0 })
+
+	e.eventually("get says running", func() bool {
+		got, err := p.Get(e.Context(), c.ref())
+
+		return err == nil && got.State == hypervisor.StateRunning
+	})
+
+	before := e.woken(c.spec.Owner.UID)
+	e.PowerOff(m.ID)
+	e.eventually("the owner is woken when it stops", func() bool { return e.woken(c.spec.Owner.UID) > before })
+}
+
+func capacity(e *env) {
+	p := e.connect(operatorA)
+
+	before, err := p.Capacity(e.Context())
+	if err != nil {
+		e.Fatal(err)
+	}
+
+	e.mustCreate(p, e.claim(1))
+
+	after, err := p.Capacity(e.Context())
+	if err != nil {
+		e.Fatal(err)
+	}
+
+	if len(before.Nodes) == 0 || before.Free.Memory > before.Total.Memory || before.Total.CPU == 0 {
+		e.Errorf("implausible: %+v", before)
+	}
+
+	if before.Free.Memory-after.Free.Memory < e.Shape.Memory {
+		e.Errorf("a machine of %d bytes left %d of %d free", e.Shape.Memory, after.Free.Memory, before.Free.Memory)
+	}
+}
+
+func kinds(e *env) {
+	p := e.connect(operatorA)
+
+	if _, err := p.Check(e.Context()); err != nil {
+		e.Error(err)
+	}
+
+	found, err := p.Resolve(e.Context(), e.Template, e.Shape)
+	if err != nil || len(found) == 0 {
+		e.Errorf("resolve: %v (%v)", found, err)
+	}
+
+	_, err = p.Resolve(e.Context(), hypervisor.TemplateRef{Name: "there-is-no-such-template"}, e.Shape)
+	e.kind(err, hypervisor.NotFound)
+
+	big := e.Shape
+	big.Memory = 1 << 50
+	_, err = p.Resolve(e.Context(), e.Template, big)
+	e.kind(err, hypervisor.Rejected)
+
+	c := e.claim(1)
+	c.spec.Shape = big
+	_, err = p.Create(e.Context(), c.spec, nil)
+	e.kind(err, hypervisor.NoCapacity)
+	e.nothingLeft()
+}
+
+func many(e *env) {
+	const machines = 12
+
+	p := e.connect(operatorA)
+	ids := make([]int, machines)
+
+	var wg sync.WaitGroup
+
+	for n := range machines {
+		wg.Go(func() {
+			c := e.claim(n + 1)
+
+			m, err := create(e.Context(), p, c)
+			if err != nil {
+				e.Error(err)
+
+				return
+			}
+
+			ids[n] = m.ID
+
+			if err := remove(e.Context(), p, c.ref()); err != nil {
+				e.Error(err)
+			}
+		})
+	}
+
+	wg.Wait()
+	slices.Sort(ids)
+
+	if len(slices.Compact(ids)) != machines {
+		e.Errorf("ids were given twice: %v", ids)
+	}
+
+	e.nothingLeft()
+}

@@ -1,0 +1,309 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+)
+
+// Harness is one fresh hypervisor for one case.
+type Harness struct {
+	// Connect makes a provider, as a new process would.
+	Connect func(tb testing.TB, options hypervisor.Options) hypervisor.Connection
+	// Template that machines can be made from, and a shape that fits.
+	Template hypervisor.TemplateRef
+	Shape    hypervisor.Shape
+	// IDMin is the lowest id that is given.
+	IDMin int
+	// Inspect tells what is on the hypervisor now.
+	Inspect func() State
+	// OnCall has f run for each call that reaches the hypervisor, before and after its
+	// effect; the call waits for f.
+	OnCall func(f func(Boundary)) (remove func())
+	// PowerOff lets a machine's guest power off.
+	PowerOff func(id int)
+	// Occupy puts somebody else's machine on an id.
+	Occupy func(tb testing.TB, id int)
+	// Vanish removes a machine behind the provider's back; its medium stays.
+	Vanish func(tb testing.TB, id int)
+}
+
+// Boundary is a moment of a call.
+type Boundary struct {
+	// Before its effect, or after it and before the answer.
+	Before bool
+	// Write says that the call changes something.
+	Write bool
+	// What names the call.
+	What string
+}
+
+// State is what really is on the hypervisor.
+type State struct {
+	// Machines that were not there from the start.
+	Machines []Seen
+	// Media uploaded.
+	Media []string
+	// Foreign stands for everything that was there from the start: any change of it
+	// changes the text.
+	Foreign string
+}
+
+// Seen is a machine as it really is.
+type Seen struct {
+	ID int
+	// ClaimUID and OperatorUID that it carries.
+	ClaimUID, OperatorUID string
+	Running               bool
+	// Starts counts how often it was started.
+	Starts int
+}
+
+// New makes the harness of a case.
+type New func(t *testing.T) Harness
+
+// Operators of the cases.
+const (
+	operatorA = "aaaaaaaa-0000-4000-8000-000000000001"
+	operatorB = "bbbbbbbb-0000-4000-8000-000000000002"
+)
+
+const (
+	// patience bounds what a case waits for. It decides nothing but how long a broken
+	// provider is waited for.
+	patience = 30 * time.Second
+	// pause between two looks.
+	pause = 2 * time.Millisecond
+)
+
+// env is one case with what it needs.
+type env struct {
+	*testing.T
+	Harness
+
+	foreign string
+
+	mu    sync.Mutex
+	wakes map[string]int
+}
+
+func newEnv(t *testing.T, make New) *env {
+	t.Helper()
+
+	e := &env{T: t, Harness: make(t), wakes: map[string]int{}}
+	e.foreign = e.Inspect().Foreign
+
+	return e
+}
+
+func (e *env) options(operator string) hypervisor.Options {
+	return hypervisor.Options{
+		OperatorUID: operator, Wake: e.wake,
+		TaskInterval: pause, ListInterval: pause,
+	}
+}
+
+func (e *env) wake(o hypervisor.Owner) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	e.wakes[o.UID]++
+}
+
+func (e *env) woken(uid string) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	return e.wakes[uid]
+}
+
+// connect makes a provider that lives as long as the case.
+func (e *env) connect(operator string) hypervisor.Connection {
+	e.Helper()
+
+	conn := e.Connect(e.T, e.options(operator))
+	e.Cleanup(conn.Close)
+
+	return conn
+}
+
+// claim is what a controller keeps of a machine: its spec, with the id once reserved.
+type claim struct {
+	spec hypervisor.MachineSpec
+	// media counts how often the boot medium was asked for.
+	media int
+}
+
+func (e *env) claim(n int) *claim {
+	name := fmt.Sprintf("claim-%d", n)
+
+	return &claim{spec: hypervisor.MachineSpec{
+		Owner: hypervisor.Owner{
+			Namespace: "ci", Name: name, UID: fmt.Sprintf("c0000000-0000-4000-8000-%012d", n), Pool: "pool",
+		},
+		Hostname: name, Template: e.Template, Shape: e.Shape,
+	}}
+}
+
+func (c *claim) ref() hypervisor.MachineRef {
+	return hypervisor.MachineRef{ID: c.spec.ID, Owner: c.spec.Owner}
+}
+
+func (c *claim) makeMedia(context.Context) (hypervisor.Media, error) {
+	c.media++
+
+	return hypervisor.Media{
+		UserData: []byte("#cloud-config\n{}\n"), MetaData: []byte("instance-id: " + c.spec.Owner.UID + "\n"),
+	}, nil
+}
+
+// create does what a controller does until the machine runs or has run: it writes the
+// reserved id down, comes again while the provider waits, and takes another id where
+// its own is another's.
+func create(ctx context.Context, p hypervisor.Provider, c *claim) (hypervisor.Machine, error) {
+	deadline := time.Now().Add(patience)
+
+	for {
+		m, err := p.Create(ctx, c.spec, c.makeMedia)
+
+		switch {
+		case ctx.Err() != nil:
+			return m, ctx.Err() //nolint:wrapcheck // the case's own
+		case hypervisor.Is(err, hypervisor.IDTaken):
+			c.spec.ID, c.spec.Node = 0, ""
+		case err != nil && !passing(err):
+			return m, err //nolint:wrapcheck // looked at by kind
+		case err == nil && m.State == hypervisor.StateReserved:
+			c.spec.ID, c.spec.Node = m.ID, m.Node
+		case err == nil && (m.State == hypervisor.StateRunning || m.State == hypervisor.StateStopped):
+			return m, nil
+		}
+
+		if time.Now().After(deadline) {
+			return m, fmt.Errorf("create machine of %s: still %s (%s): %w", c.spec.Owner.Name, m.State, m.Message, err)
+		}
+
+		time.Sleep(pause)
+	}
+}
+
+// remove does what a controller does until nothing is left.
+func remove(ctx context.Context, p hypervisor.Provider, ref hypervisor.MachineRef) error {
+	deadline := time.Now().Add(patience)
+
+	for {
+		err := p.Delete(ctx, ref)
+
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err() //nolint:wrapcheck // the case's own
+		case hypervisor.Is(err, hypervisor.NotFound):
+			return nil
+		case err != nil && !passing(err):
+			return err //nolint:wrapcheck // looked at by kind
+		}
+
+		if time.Now().After(deadline) {
+			return fmt.Errorf("delete machine of %s: %w", ref.Owner.Name, err)
+		}
+
+		time.Sleep(pause)
+	}
+}
+
+// passing tells whether an error asks to try again.
+func passing(err error) bool {
+	switch hypervisor.KindOf(err) {
+	case hypervisor.Busy, hypervisor.UnknownOutcome, hypervisor.Unavailable, hypervisor.NoCapacity, "":
+		return true
+	default:
+		return false
+	}
+}
+
+func (e *env) mustCreate(p hypervisor.Provider, c *claim) hypervisor.Machine {
+	e.Helper()
+
+	m, err := create(e.Context(), p, c)
+	if err != nil {
+		e.Fatal(err)
+	}
+
+	return m
+}
+
+func (e *env) mustRemove(p hypervisor.Provider, c *claim) {
+	e.Helper()
+
+	if err := remove(e.Context(), p, c.ref()); err != nil {
+		e.Fatal(err)
+	}
+}
+
+// eventually waits for something to come true.
+func (e *env) eventually(what string, ok func() bool) {
+	e.Helper()
+
+	deadline := time.Now().Add(patience)
+	for !ok() {
+		if time.Now().After(deadline) {
+			e.Fatalf("never came true: %s", what)
+		}
+
+		time.Sleep(pause)
+	}
+}
+
+// nothingLeft makes sure that no machine and no medium is left and that nothing of
+// anybody else's was touched.
+func (e *env) nothingLeft() {
+	e.Helper()
+
+	state := e.Inspect()
+	if len(state.Machines)+len(state.Media) > 0 {
+		e.Errorf("left behind: machines %+v, media %v", state.Machines, state.Media)
+	}
+
+	e.untouched()
+}
+
+func (e *env) untouched() {
+	e.Helper()
+
+	if diff := cmp.Diff(e.foreign, e.Inspect().Foreign); diff != "" {
+		e.Errorf("machines of others were touched (-before +after):\n%s", diff)
+	}
+}
+
+// only makes sure that there is exactly one machine, the claim's, started once.
+func (e *env) only(c *claim, starts int) {
+	e.Helper()
+
+	state := e.Inspect()
+	if len(state.Machines) != 1 {
+		e.Fatalf("want one machine of %s, there are %+v", c.spec.Owner.UID, state.Machines)
+	}
+
+	m := state.Machines[0]
+	if m.ClaimUID != c.spec.Owner.UID || m.Starts != starts {
+		e.Errorf("want a machine of %s started %d times, there is %+v", c.spec.Owner.UID, starts, m)
+	}
+}
+
+// kind makes sure of an error's kind.
+func (e *env) kind(err error, want hypervisor.Kind) {
+	e.Helper()
+
+	if hypervisor.KindOf(err) != want {
+		e.Errorf("want an error of kind %s, got %q: %v", want, hypervisor.KindOf(err), err)
+	}
+}

@@ -1,0 +1,104 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"testing"
+
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/hypervisor/conformance"
+	"github.com/hyperfleet/hyperfleet/hypervisor/proxmox"
+	"github.com/hyperfleet/hyperfleet/sim/pve"
+	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
+)
+
+func TestConformance(t *testing.T) {
+	conformance.Run(t, harness)
+}
+
+// harness is the simulator behind the conformance cases.
+func harness(t *testing.T) conformance.Harness {
+	t.Helper()
+
+	s := pvetest.New(t, fastModel())
+	occupied := map[int]bool{}
+
+	return conformance.Harness{
+		Connect: func(tb testing.TB, o hypervisor.Options) hypervisor.Connection {
+			tb.Helper()
+
+			p, err := proxmox.New(config(s), o)
+			if err != nil {
+				tb.Fatal(err)
+			}
+
+			return p
+		},
+		Template: hypervisor.TemplateRef{Name: pve.DefaultTemplate},
+		Shape:    spec(1).Shape,
+		IDMin:    config(s).IDMin,
+		Inspect:  func() conformance.State { return inspect(s, occupied) },
+		OnCall: func(f func(conformance.Boundary)) func() {
+			return s.OnCall(func(c pve.Call) {
+				f(conformance.Boundary{
+					Before: c.Phase == pve.Before, Write: c.Method != http.MethodGet, What: c.Method + " " + c.Path,
+				})
+			})
+		},
+		PowerOff: s.PowerOff,
+		Occupy: func(tb testing.TB, id int) {
+			tb.Helper()
+			occupy(tb, s, id)
+
+			occupied[id] = true
+		},
+		Vanish: func(tb testing.TB, id int) {
+			tb.Helper()
+			vanish(tb, s, id)
+		},
+	}
+}
+
+// inspect tells what is in the simulator.
+func inspect(s *pve.Server, occupied map[int]bool) conformance.State {
+	var (
+		state   conformance.State
+		foreign []pve.VMState
+	)
+
+	snap := s.Snapshot()
+	for _, vm := range snap.VMs {
+		if vm.Foreign || occupied[vm.VMID] {
+			foreign = append(foreign, vm)
+
+			continue
+		}
+
+		var record proxmox.Record
+
+		if raw, ok := description(vm); ok {
+			record, _ = proxmox.ParseRecord(raw)
+		}
+
+		state.Machines = append(state.Machines, conformance.Seen{
+			ID: vm.VMID, ClaimUID: record.MachineClaim.UID, OperatorUID: record.OperatorUID,
+			Running: vm.Status == "running", Starts: vm.Starts,
+		})
+	}
+
+	for _, iso := range snap.ISOs() {
+		state.Media = append(state.Media, iso.Node+"/"+iso.VolID)
+	}
+
+	raw, err := json.Marshal(foreign)
+	if err != nil {
+		panic(err)
+	}
+
+	state.Foreign = string(raw)
+
+	return state
+}
