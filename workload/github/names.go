@@ -83,3 +83,17 @@ func ScopeOf(pool *v1alpha1.GitHubActionsConfig, template *v1alpha1.GitHubBootst
 		return workload.Scope{Organization: template.Owner}
 	}
 }
+
+// HostedLabels tells whether labels are those of a job for GitHub's own machines: one
+// label that begins with the name of an operating system as GitHub writes it
+// (https://docs.github.com/actions/reference/runners/github-hosted-runners). A
+// self-hosted runner may carry such a label too.
+func HostedLabels(labels []string) bool {
+	if len(labels) != 1 {
+		return false
+	}
+
+	label := strings.ToLower(labels[0])
+
+	return strings.HasPrefix(label, "ubuntu-") || strings.HasPrefix(label, "windows-") || strings.HasPrefix(label, "macos-")
+}

@@ -1,0 +1,216 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package demand
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/workload"
+)
+
+// confirm asks the platform about a job that nothing was heard of for a while: its
+// webhook may be lost. It never stops the pass: that the platform can't be asked is no
+// reason to leave the job without a machine.
+func confirm(ctx context.Context, s *scope) step.Result {
+	if s.job.Spec.State == v1alpha1.JobCompleted {
+		return step.Done()
+	}
+
+	key := client.ObjectKeyFromObject(s.job)
+	now := s.Clock.Now()
+
+	if wait := s.asked.next(key, heard(s.job), s.Silence).Sub(now); wait > 0 {
+		s.later(wait)
+
+		return step.Done()
+	}
+
+	providers := s.providers()
+	if len(providers) == 0 {
+		// No pool here reaches the job's repository; another pool wakes the job.
+		return step.Done()
+	}
+
+	if wait := s.turn(now); wait > 0 {
+		s.later(wait)
+
+		return step.Done()
+	}
+
+	said, err := s.ask(ctx, providers)
+
+	s.asked.note(key, now)
+	s.later(s.asked.next(key, heard(s.job), s.Silence).Sub(now))
+
+	if err != nil {
+		return s.unconfirmed(err)
+	}
+
+	return s.confirmed(ctx, said)
+}
+
+// heard is when something was last heard of the job.
+func heard(job *v1alpha1.RunnerJob) time.Time {
+	at := job.CreationTimestamp.Time
+	if job.Spec.ReceivedAt != nil {
+		at = job.Spec.ReceivedAt.Time
+	}
+
+	return latest(at, job.Spec.StartedAt)
+}
+
+// turn takes a turn from the limiter, or says how long to wait for one.
+func (r *JobReconciler) turn(now time.Time) time.Duration {
+	turn := r.limiter.ReserveN(now, 1)
+
+	wait := turn.DelayFrom(now)
+	if wait > 0 {
+		turn.CancelAt(now)
+	}
+
+	return wait
+}
+
+// providers are the pools through which the job's platform can be asked about it: the one
+// that answers for the job first.
+func (s *scope) providers() []readPool {
+	var first, rest []readPool
+
+	for _, pool := range s.pools {
+		switch {
+		case pool.template == nil || pool.Platform != s.job.Spec.Platform || !pool.Covers(scopeOf(s.job.Spec)):
+		case pool.takes(s.job.Spec):
+			first = append(first, pool)
+		default:
+			rest = append(rest, pool)
+		}
+	}
+
+	return append(first, rest...)
+}
+
+// ask asks through one pool's provider. One question is enough: providers of one scope
+// have like rights.
+func (s *scope) ask(ctx context.Context, pools []readPool) (workload.Job, error) {
+	pool := pools[0]
+
+	provider, err := s.Providers.For(ctx, pool.template, pool.object.Spec.Workload)
+	if err != nil {
+		return workload.Job{}, err
+	}
+
+	return provider.Job(ctx, s.job.Spec.Repository, s.job.Spec.ID)
+}
+
+// confirmed records the platform's word. A change of the spec brings another pass.
+func (s *scope) confirmed(ctx context.Context, said workload.Job) step.Result {
+	moved, err := s.recordSaid(ctx, said)
+	if err != nil {
+		return step.Fail(err)
+	}
+
+	if moved {
+		s.Metrics.repair(s.job.Spec.Platform, "moved")
+	} else {
+		s.Metrics.repair(s.job.Spec.Platform, "same")
+	}
+
+	return step.Done().Also(ConditionConfirmed, metav1.ConditionTrue, "Asked",
+		"the CI platform was asked for want of news and says that the job is "+string(said.State))
+}
+
+func (s *scope) recordSaid(ctx context.Context, said workload.Job) (bool, error) {
+	// The object is the one there is, whatever name the answer would give it.
+	said.Platform, said.ID, said.URL = s.job.Spec.Platform, s.job.Spec.ID, s.job.Spec.URL
+	book := &ledger{client: s.Client, live: s.Live}
+
+	return book.record(ctx, s.job.Namespace, said, s.Clock.Now())
+}
+
+// unconfirmed says why the platform could not be asked.
+func (s *scope) unconfirmed(err error) step.Result {
+	reason, message, result := errclass.Reason(err, "Failed"), err.Error(), "failed"
+
+	if known, ok := errors.AsType[*workload.Error](err); ok {
+		reason, message = known.Reason, known.Message
+
+		switch known.Kind {
+		case workload.RateLimited:
+			result = "rateLimited"
+		case workload.NotFound:
+			result = "notFound"
+		case workload.Rejected, workload.Conflict, workload.RunnerBusy:
+			result = "rejected"
+		}
+	}
+
+	s.Metrics.repair(s.job.Spec.Platform, result)
+
+	return step.Done().Also(ConditionConfirmed, metav1.ConditionFalse, reason,
+		fmt.Sprintf("the CI platform was asked for want of news: %s", message))
+}
+
+// asked remembers what was asked about which job. It need not outlive the process: after
+// a restart a silent job is asked about at once, within the limiter's bounds.
+type asked struct {
+	mu   sync.Mutex
+	jobs map[types.NamespacedName]question
+}
+
+type question struct {
+	count int
+	at    time.Time
+}
+
+// next is when the platform is asked next: a silence after the last news, then twice,
+// four times as long after each question.
+func (a *asked) next(key types.NamespacedName, heard time.Time, silence time.Duration) time.Time {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	last, ok := a.jobs[key]
+	if !ok || heard.After(last.at) {
+		delete(a.jobs, key)
+
+		return heard.Add(silence)
+	}
+
+	wait := silence
+	for range last.count {
+		if wait *= 2; wait >= maxSilence {
+			break
+		}
+	}
+
+	return last.at.Add(min(wait, max(maxSilence, silence)))
+}
+
+func (a *asked) note(key types.NamespacedName, now time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	if a.jobs == nil {
+		a.jobs = map[types.NamespacedName]question{}
+	}
+
+	a.jobs[key] = question{count: a.jobs[key].count + 1, at: now}
+}
+
+func (a *asked) forget(key types.NamespacedName) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	delete(a.jobs, key)
+}

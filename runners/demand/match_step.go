@@ -1,0 +1,61 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package demand
+
+import (
+	"context"
+	"fmt"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+)
+
+// match says which pool answers for the job. A job that is over keeps its pool.
+func match(_ context.Context, s *scope) step.Result {
+	if s.job.Spec.State == v1alpha1.JobCompleted {
+		return step.Done().Saying("Completed", "the job is over")
+	}
+
+	pools := make([]Pool, 0, len(s.pools))
+	for _, pool := range s.pools {
+		if pool.object.DeletionTimestamp.IsZero() {
+			pools = append(pools, pool.Pool)
+		}
+	}
+
+	pool, ok := Match(s.job.Spec, pools)
+	if !ok {
+		s.job.Status.Pool = ""
+		reason, message := Explain(s.job.Spec, pools)
+
+		return step.Stall(reason, message)
+	}
+
+	s.job.Status.Pool = pool.Name
+
+	return step.Done().Saying(ReasonMatched, fmt.Sprintf("RunnerPool %s answers for the job", pool.Name))
+}
+
+// claimed finds the claim whose runner took the job. It is kept when the claim is gone.
+func claimed(ctx context.Context, s *scope) step.Result {
+	if s.job.Spec.RunnerName == "" || s.job.Status.Claim != "" {
+		return step.Done()
+	}
+
+	var claims v1alpha1.MachineClaimList
+	if err := s.Client.List(ctx, &claims, client.InNamespace(s.job.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return step.Fail(fmt.Errorf("list machine claims: %w", err))
+	}
+
+	for i := range claims.Items {
+		info := claims.Items[i].Status.BootstrapInfo
+		if info != nil && info.RunnerName == s.job.Spec.RunnerName {
+			s.job.Status.Claim = claims.Items[i].Name
+		}
+	}
+
+	return step.Done()
+}

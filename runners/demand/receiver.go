@@ -1,0 +1,284 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package demand
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"mime"
+	"net/http"
+	"strconv"
+	"time"
+
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/workload"
+)
+
+// Pattern is the route of the Receiver. The platform is a workload type, or the short
+// name of one: github.
+const Pattern = "/webhooks/{platform}"
+
+const (
+	// DefaultMaxBody bounds a webhook's body. GitHub sends up to 25 MiB; a workflow_job
+	// has some 20 KiB.
+	DefaultMaxBody = 1 << 20
+	// DefaultParallel bounds the webhooks that are worked on at a time, and with MaxBody
+	// the memory that they take.
+	DefaultParallel = 32
+
+	// receiveTimeout is within what GitHub waits for an answer: 10 seconds.
+	receiveTimeout = 8 * time.Second
+	retryAfter     = 10 * time.Second
+)
+
+// ReceiverConfig is what a Receiver needs.
+type ReceiverConfig struct {
+	// Client reads pools and templates, and reads and writes jobs. Its reads may come from
+	// a cache.
+	Client client.Client
+	// Live reads from the API server itself. Default: Client.
+	Live    client.Reader
+	Secrets SecretReader
+	// Parsers by workload type.
+	Parsers map[string]workload.WebhookParser
+	// MaxBody in bytes. Default: DefaultMaxBody.
+	MaxBody int64
+	// Parallel webhooks. Default: DefaultParallel.
+	Parallel int
+	// Clock tells the time. Default: the real clock.
+	Clock clock.Clock
+	// Metrics may be nil.
+	Metrics *Metrics
+	// Log says what callers are not told. Default: none.
+	Log *slog.Logger
+}
+
+// Receiver answers the webhooks of CI platforms:
+//
+//	202  the job is in the ledger
+//	204  the webhook is genuine and speaks of no job that machines here could take
+//	400  the body is not what the platform sends
+//	401  the signature is missing or is nobody's
+//	404  the platform is unknown, or the webhook is genuine and no pool has its scope
+//	405  it is no POST
+//	413  the body is too large
+//	415  the body is not JSON by its content type
+//	503  the job could not be recorded in time: deliver it again
+//
+// Answers are JSON with the fields error and mend. A caller without a right signature is
+// told the same whether pools exist or not. It is safe for concurrent use.
+type Receiver struct {
+	config  ReceiverConfig
+	ledger  *ledger
+	secrets *secretCache
+	slots   chan struct{}
+}
+
+// NewReceiver makes a Receiver.
+func NewReceiver(config ReceiverConfig) *Receiver {
+	if config.Live == nil {
+		config.Live = config.Client
+	}
+
+	if config.MaxBody <= 0 {
+		config.MaxBody = DefaultMaxBody
+	}
+
+	if config.Parallel <= 0 {
+		config.Parallel = DefaultParallel
+	}
+
+	if config.Clock == nil {
+		config.Clock = clock.RealClock{}
+	}
+
+	if config.Log == nil {
+		config.Log = slog.New(slog.DiscardHandler)
+	}
+
+	return &Receiver{
+		config:  config,
+		ledger:  &ledger{client: config.Client, live: config.Live},
+		secrets: &secretCache{reader: config.Secrets, clock: config.Clock},
+		slots:   make(chan struct{}, config.Parallel),
+	}
+}
+
+// problem is an answer: a status, and for people what is wrong and what to do about it.
+type problem struct {
+	status int
+	// result is the word in the metrics.
+	result string
+	// Error and Mend are the body.
+	Error string `json:"error"`
+	Mend  string `json:"mend"`
+	// cause is for the log.
+	cause error
+}
+
+func accepted() problem { return problem{status: http.StatusAccepted, result: "accepted"} }
+
+func ignored() problem { return problem{status: http.StatusNoContent, result: "ignored"} }
+
+func unavailable(cause error) problem {
+	return problem{
+		status: http.StatusServiceUnavailable, result: "unavailable", cause: cause,
+		Error: "the webhook could not be recorded in time",
+		Mend:  "deliver it again after the time in Retry-After",
+	}
+}
+
+func malformed(cause error) problem {
+	return problem{
+		status: http.StatusBadRequest, result: "malformed", cause: cause,
+		Error: cause.Error(), Mend: "send what the platform sends, unchanged, as application/json",
+	}
+}
+
+// ServeHTTP answers one webhook.
+func (r *Receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	begun := r.config.Clock.Now()
+	platform, parser := r.parser(req.PathValue("platform"))
+
+	ctx, cancel := context.WithTimeout(req.Context(), receiveTimeout)
+	defer cancel()
+
+	answer := r.answer(ctx, w, req, platform, parser)
+	r.config.Metrics.webhook(platform, answer.result, r.config.Clock.Since(begun))
+	r.log(req, platform, answer)
+	write(w, answer)
+}
+
+const unknownPlatform = "unknown"
+
+func (r *Receiver) parser(name string) (string, workload.WebhookParser) {
+	if name == "github" {
+		name = v1alpha1.WorkloadGitHubActions
+	}
+
+	parser, ok := r.config.Parsers[name]
+	if !ok {
+		return unknownPlatform, nil
+	}
+
+	return name, parser
+}
+
+// answer checks what can be checked without the body, then waits for its turn.
+func (r *Receiver) answer(
+	ctx context.Context, w http.ResponseWriter, req *http.Request, platform string, parser workload.WebhookParser,
+) problem {
+	switch media, _, _ := mime.ParseMediaType(req.Header.Get("Content-Type")); {
+	case parser == nil:
+		return problem{
+			status: http.StatusNotFound, result: "unknownPlatform",
+			Error: "there is no such CI platform here", Mend: "use /webhooks/github for GitHub",
+		}
+	case req.Method != http.MethodPost:
+		w.Header().Set("Allow", http.MethodPost)
+
+		return problem{
+			status: http.StatusMethodNotAllowed, result: "method",
+			Error: "webhooks are sent with POST", Mend: "let the platform send them",
+		}
+	case media != "application/json":
+		return problem{
+			status: http.StatusUnsupportedMediaType, result: "mediaType",
+			Error: "the webhook is not JSON by its Content-Type",
+			Mend:  "choose the content type application/json in the webhook's settings at the platform",
+		}
+	case req.ContentLength > r.config.MaxBody:
+		return r.tooLarge()
+	}
+
+	select {
+	case r.slots <- struct{}{}:
+		defer func() { <-r.slots }()
+	case <-ctx.Done():
+		return unavailable(ctx.Err())
+	}
+
+	body, refused := r.read(ctx, w, req)
+	if refused != nil {
+		return *refused
+	}
+
+	return r.receive(ctx, req.Header, body, platform, parser)
+}
+
+func (r *Receiver) tooLarge() problem {
+	return problem{
+		status: http.StatusRequestEntityTooLarge, result: "tooLarge",
+		Error: "the webhook's body is larger than " + strconv.FormatInt(r.config.MaxBody, 10) + " bytes",
+		Mend:  "send workflow_job events only, or raise webhooks.maxBodyBytes in the operator's configuration",
+	}
+}
+
+// read reads the whole body. A caller that sends slowly does not hold its place for ever.
+func (r *Receiver) read(ctx context.Context, w http.ResponseWriter, req *http.Request) ([]byte, *problem) {
+	if deadline, ok := ctx.Deadline(); ok {
+		// Not every writer has deadlines; the ones of real connections do.
+		_ = http.NewResponseController(w).SetReadDeadline(deadline)
+	}
+
+	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, r.config.MaxBody))
+	if _, large := errors.AsType[*http.MaxBytesError](err); large {
+		out := r.tooLarge()
+
+		return nil, &out
+	}
+
+	if err != nil {
+		return nil, &problem{
+			status: http.StatusBadRequest, result: "cutOff", cause: err,
+			Error: "the webhook's body ended early", Mend: "deliver it again",
+		}
+	}
+
+	return body, nil
+}
+
+func (r *Receiver) log(req *http.Request, platform string, answer problem) {
+	level := slog.LevelDebug
+
+	switch {
+	case answer.status >= http.StatusInternalServerError:
+		level = slog.LevelError
+	case answer.status >= http.StatusBadRequest:
+		level = slog.LevelWarn
+	}
+
+	attrs := []slog.Attr{
+		slog.String("platform", platform), slog.String("result", answer.result), slog.Int("status", answer.status),
+		slog.String("delivery", req.Header.Get("X-Github-Delivery")), slog.String("remote", req.RemoteAddr),
+	}
+	if answer.cause != nil {
+		attrs = append(attrs, slog.String("cause", answer.cause.Error()))
+	}
+
+	r.config.Log.LogAttrs(req.Context(), level, "webhook answered", attrs...)
+}
+
+func write(w http.ResponseWriter, answer problem) {
+	if answer.status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", strconv.Itoa(int(retryAfter/time.Second)))
+	}
+
+	if answer.Error == "" {
+		w.WriteHeader(answer.status)
+
+		return
+	}
+
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(answer.status)
+	// The caller may be gone; there is nobody else to tell.
+	_ = json.NewEncoder(w).Encode(answer) //nolint:errchkjson // two strings always encode
+}

@@ -1,0 +1,571 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package demand_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/runners/connect"
+	"github.com/hyperfleet/hyperfleet/runners/demand"
+	sim "github.com/hyperfleet/hyperfleet/sim/github"
+	"github.com/hyperfleet/hyperfleet/sim/github/control"
+	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
+	"github.com/hyperfleet/hyperfleet/test/kube"
+	"github.com/hyperfleet/hyperfleet/workload"
+	"github.com/hyperfleet/hyperfleet/workload/github"
+)
+
+var env *kube.Env
+
+func TestMain(m *testing.M) {
+	kube.Main(m, func(e *kube.Env) { env = e },
+		kube.WithCRDs("../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme))
+}
+
+// own makes names of one test: pools of all namespaces hear a webhook.
+func own(t *testing.T) string {
+	t.Helper()
+
+	return strings.Map(func(c rune) rune {
+		if c >= 'a' && c <= 'z' || c >= '0' && c <= '9' {
+			return c
+		}
+
+		return '-'
+	}, strings.ToLower(t.Name()))
+}
+
+func create(t *testing.T, obj client.Object) {
+	t.Helper()
+
+	if err := env.Client.Create(t.Context(), obj); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// hook makes a pool that takes webhooks, with a Secret that holds the secret.
+func hook(t *testing.T, namespace, name, repository, secret string, labels ...string) *v1alpha1.RunnerPool {
+	t.Helper()
+
+	create(t, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Data: map[string][]byte{"secret": []byte(secret)},
+	})
+
+	out := &v1alpha1.RunnerPool{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: v1alpha1.RunnerPoolSpec{
+			TemplateRef: v1alpha1.LocalObjectReference{Name: "linux"},
+			Workload: v1alpha1.Workload{
+				Type: v1alpha1.WorkloadGitHubActions,
+				Config: &v1alpha1.WorkloadConfig{
+					GitHub: &v1alpha1.GitHubActionsConfig{Repository: repository, Labels: labels},
+				},
+				Webhook: &v1alpha1.Webhook{Secret: v1alpha1.SecretValueSource{
+					SecretKeyRef: v1alpha1.SecretKeySelector{Name: name, Key: "secret"},
+				}},
+			},
+		},
+	}
+	create(t, out)
+
+	return out
+}
+
+func receiverOf(kubeClient client.Client, clk clock.Clock, edits ...func(*demand.ReceiverConfig)) http.Handler {
+	config := demand.ReceiverConfig{
+		Client: kubeClient, Secrets: &connect.Secrets{Reader: kubeClient}, Clock: clk,
+		Parsers: map[string]workload.WebhookParser{v1alpha1.WorkloadGitHubActions: github.Webhooks{}},
+	}
+	for _, edit := range edits {
+		edit(&config)
+	}
+
+	mux := http.NewServeMux()
+	mux.Handle(demand.Pattern, demand.NewReceiver(config))
+
+	return mux
+}
+
+func body(repository string, id int, status string, labels ...string) []byte {
+	text, err := json.Marshal(map[string]any{
+		"action": "queued",
+		"workflow_job": map[string]any{
+			"id": id, "run_id": 1, "name": "build", "status": status, "labels": labels, "runner_name": "r1",
+			"conclusion": "success", "created_at": "2026-01-02T03:04:05Z", "completed_at": "2026-01-02T03:05:05Z",
+			"html_url": "https://github.com/" + repository + "/actions/runs/1/job/1",
+		},
+		"repository": map[string]any{"full_name": repository},
+	})
+	if err != nil {
+		panic(err)
+	}
+
+	return text
+}
+
+func post(body []byte, secret string, edits ...func(*http.Request)) *http.Request {
+	req := httptest.NewRequest(http.MethodPost, "/webhooks/github", bytes.NewReader(body))
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set(github.HeaderEvent, "workflow_job")
+
+	if secret != "" {
+		req.Header.Set(github.HeaderSignature, "sha256="+hex.EncodeToString(github.Sign(body, []byte(secret))))
+	}
+
+	for _, edit := range edits {
+		edit(req)
+	}
+
+	return req
+}
+
+func answerOf(handler http.Handler, req *http.Request) *httptest.ResponseRecorder {
+	out := httptest.NewRecorder()
+	handler.ServeHTTP(out, req)
+
+	return out
+}
+
+func ledger(t *testing.T, namespace string) map[string]v1alpha1.RunnerJob {
+	t.Helper()
+
+	var jobs v1alpha1.RunnerJobList
+	if err := env.Client.List(t.Context(), &jobs, client.InNamespace(namespace)); err != nil {
+		t.Fatal(err)
+	}
+
+	out := map[string]v1alpha1.RunnerJob{}
+	for _, job := range jobs.Items {
+		out[job.Name] = job
+	}
+
+	return out
+}
+
+func TestReceiverAnswers(t *testing.T) {
+	t.Parallel()
+
+	const secret = "right"
+
+	namespace, repository := env.Namespace(t), own(t)+"/app"
+	hook(t, namespace, "linux", repository, secret, "linux")
+
+	good := body(repository, 1, "queued", "self-hosted", "linux")
+	header := func(name, value string) func(*http.Request) {
+		return func(r *http.Request) { r.Header.Set(name, value) }
+	}
+	path := func(to string) func(*http.Request) { return func(r *http.Request) { r.URL.Path = to } }
+	large := append(bytes.Clone(good), bytes.Repeat([]byte(" "), demand.DefaultMaxBody)...)
+
+	tests := map[string]struct {
+		req     *http.Request
+		status  int
+		text    string
+		written string
+	}{
+		"a queued job":                {post(good, secret), 202, "", "gh-1"},
+		"by the workload type":        {post(good, secret, path("/webhooks/github-actions")), 202, "", "gh-1"},
+		"labels that no pool has":     {post(body(repository, 2, "queued", "self-hosted", "s390x"), secret), 202, "", "gh-2"},
+		"a job for GitHub's machines": {post(body(repository, 3, "queued", "ubuntu-latest"), secret), 204, "", ""},
+		"a ping":                      {post([]byte(`{"zen":"z"}`), secret, header(github.HeaderEvent, "ping")), 204, "", ""},
+		"not signed":                  {post(good, ""), 401, "signature is missing", ""},
+		"a wrong secret":              {post(good, "wrong"), 401, "workload.webhook.secret", ""},
+		"a body that was changed": {
+			post(bytes.Replace(good, []byte("linux"), []byte("linuX"), 1), "", header(github.HeaderSignature,
+				"sha256="+hex.EncodeToString(github.Sign(good, []byte(secret))))), 401, "signature", "",
+		},
+		"a stranger's repository": {post(body("nobody/nothing", 4, "queued", "x"), "wrong"), 401, "signature is missing", ""},
+		"genuine, no pool for it": {post(body("nobody/nothing", 4, "queued", "x"), secret), 404, "serves its repository", ""},
+		"unknown platform":        {post(good, secret, path("/webhooks/jenkins")), 404, "/webhooks/github", ""},
+		"too large":               {post(large, secret), 413, "maxBodyBytes", ""},
+		"too large, not announced": {
+			post(large, secret, func(r *http.Request) { r.ContentLength = -1 }), 413, "maxBodyBytes", "",
+		},
+		"a form": {
+			post(good, secret, header("Content-Type", "application/x-www-form-urlencoded")), 415, "application/json", "",
+		},
+		"not JSON":         {post([]byte("payload=x"), secret), 400, "not a workflow_job event", ""},
+		"JSON, but no job": {post([]byte(`{"repository":{"full_name":"`+repository+`"}}`), secret), 400, "workflow_job.id", ""},
+		"no event":         {post(good, secret, func(r *http.Request) { r.Header.Del(github.HeaderEvent) }), 400, "X-GitHub-Event", ""},
+		"another method":   {post(good, secret, func(r *http.Request) { r.Method = http.MethodGet }), 405, "POST", ""},
+	}
+
+	registry := prometheus.NewRegistry()
+
+	metrics, err := demand.NewMetrics(registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	receiver := receiverOf(env.Client, nil, func(c *demand.ReceiverConfig) { c.Metrics = metrics })
+
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			got := answerOf(receiver, test.req)
+			if got.Code != test.status || !strings.Contains(got.Body.String(), test.text) {
+				t.Errorf("answer = %d %s; want %d ...%s...", got.Code, got.Body, test.status, test.text)
+			}
+
+			if test.status < 300 {
+				return
+			}
+
+			var said struct{ Error, Mend string }
+			if err := json.Unmarshal(got.Body.Bytes(), &said); err != nil || said.Error == "" || said.Mend == "" {
+				t.Errorf("body = %s: %v, want error and mend", got.Body, err)
+			}
+
+			if strings.Contains(got.Body.String(), namespace) || strings.Contains(got.Body.String(), secret+`"`) {
+				t.Errorf("the answer tells too much: %s", got.Body)
+			}
+		})
+	}
+
+	jobs := ledger(t, namespace)
+	if len(jobs) != 2 || jobs["gh-1"].Spec.State != v1alpha1.JobQueued || jobs["gh-2"].Spec.State != v1alpha1.JobQueued {
+		t.Errorf("ledger = %v", jobs)
+	}
+
+	if labels := jobs["gh-1"].Labels; labels[v1alpha1.LabelJobState] != "Queued" || labels[v1alpha1.LabelPlatform] != "github-actions" {
+		t.Errorf("labels = %v", labels)
+	}
+
+	if jobs["gh-1"].Spec.ReceivedAt == nil || jobs["gh-1"].Spec.RunnerName != "" {
+		t.Errorf("spec = %+v", jobs["gh-1"].Spec)
+	}
+
+	if count := testutil.CollectAndCount(registry, "hyperfleet_webhooks_total"); count < 9 {
+		t.Errorf("%d kinds of results are counted", count)
+	}
+}
+
+// Whatever order they come in and however often: one object in the last state.
+func TestReceiverIsIdempotent(t *testing.T) {
+	t.Parallel()
+
+	namespace, repository := env.Namespace(t), own(t)+"/app"
+	hook(t, namespace, "linux", repository, "s", "linux")
+
+	receiver := receiverOf(env.Client, nil)
+	statuses := []string{"completed", "queued", "in_progress", "queued", "waiting", "completed", "in_progress"}
+
+	var group sync.WaitGroup
+	for _, status := range slices.Concat(statuses, statuses) {
+		group.Go(func() {
+			if got := answerOf(receiver, post(body(repository, 9, status, "linux"), "s")); got.Code != 202 {
+				t.Errorf("%s: %d %s", status, got.Code, got.Body)
+			}
+		})
+	}
+
+	group.Wait()
+
+	jobs := ledger(t, namespace)
+	if got := jobs["gh-9"].Spec; len(jobs) != 1 || got.State != v1alpha1.JobCompleted || got.RunnerName != "r1" || got.Conclusion != "success" {
+		t.Errorf("ledger = %+v", jobs)
+	}
+}
+
+// A pool hears only what is signed with its own secret.
+func TestReceiverKeepsNamespacesApart(t *testing.T) {
+	t.Parallel()
+
+	repository := own(t) + "/app"
+	first, second, third := env.Namespace(t), env.Namespace(t), env.Namespace(t)
+	hook(t, first, "a", repository, "shared")
+	hook(t, first, "b", repository, "shared")
+	hook(t, second, "a", repository, "shared")
+	hook(t, third, "a", repository, "other")
+
+	if got := answerOf(receiverOf(env.Client, nil), post(body(repository, 5, "queued", "self-hosted"), "shared")); got.Code != 202 {
+		t.Fatalf("answer = %d %s", got.Code, got.Body)
+	}
+
+	for namespace, want := range map[string]int{first: 1, second: 1, third: 0} {
+		if got := len(ledger(t, namespace)); got != want {
+			t.Errorf("%d jobs, want %d", got, want)
+		}
+	}
+}
+
+func TestReceiverSecretRotation(t *testing.T) {
+	t.Parallel()
+
+	namespace, repository := env.Namespace(t), own(t)+"/app"
+	hook(t, namespace, "linux", repository, "old")
+
+	clk := clocktesting.NewFakeClock(time.Now())
+	receiver := receiverOf(env.Client, clk)
+	send := func(secret string) int {
+		return answerOf(receiver, post(body(repository, 5, "queued", "self-hosted"), secret)).Code
+	}
+
+	if got := send("old"); got != 202 {
+		t.Fatalf("the old secret: %d", got)
+	}
+
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "linux"}, Data: map[string][]byte{"secret": []byte("new")}}
+	if err := env.Client.Update(t.Context(), secret); err != nil {
+		t.Fatal(err)
+	}
+
+	if got := send("new"); got != 401 {
+		t.Errorf("a secret that was read just now is read again: %d", got)
+	}
+
+	clk.Step(3 * time.Second)
+
+	if got := send("new"); got != 202 {
+		t.Errorf("the new secret: %d", got)
+	}
+
+	clk.Step(time.Second)
+
+	if got := send("old"); got != 401 {
+		t.Errorf("the old secret afterwards: %d", got)
+	}
+}
+
+// flaky is a way to the API server that can be cut.
+type flaky struct {
+	next http.RoundTripper
+	down atomic.Bool
+
+	now, most atomic.Int32
+}
+
+func (f *flaky) RoundTrip(r *http.Request) (*http.Response, error) {
+	if f.down.Load() {
+		return nil, &net.OpError{Op: "dial", Err: errors.New("connection refused")}
+	}
+
+	now := f.now.Add(1)
+	defer f.now.Add(-1)
+
+	for most := f.most.Load(); now > most && !f.most.CompareAndSwap(most, now); most = f.most.Load() {
+	}
+
+	return f.next.RoundTrip(r)
+}
+
+func flakyClient(t *testing.T) (client.Client, *flaky) {
+	t.Helper()
+
+	way := &flaky{}
+	config := rest.CopyConfig(env.Config)
+	config.QPS = -1
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		way.next = next
+
+		return way
+	})
+
+	out, err := client.New(config, client.Options{Scheme: env.Scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return out, way
+}
+
+func TestReceiverWithoutAPIServer(t *testing.T) {
+	t.Parallel()
+
+	namespace, repository := env.Namespace(t), own(t)+"/app"
+	hook(t, namespace, "linux", repository, "s")
+
+	kubeClient, way := flakyClient(t)
+	receiver := receiverOf(kubeClient, nil)
+	send := func() *httptest.ResponseRecorder {
+		return answerOf(receiver, post(body(repository, 5, "queued", "self-hosted"), "s"))
+	}
+
+	way.down.Store(true)
+
+	got := send()
+	if got.Code != 503 || got.Header().Get("Retry-After") == "" || !strings.Contains(got.Body.String(), "deliver it again") {
+		t.Errorf("answer = %d %v %s", got.Code, got.Header(), got.Body)
+	}
+
+	if strings.Contains(got.Body.String(), "connection refused") {
+		t.Errorf("the answer tells of the inside: %s", got.Body)
+	}
+
+	way.down.Store(false)
+
+	if got := send(); got.Code != 202 || len(ledger(t, namespace)) != 1 {
+		t.Errorf("delivered again: %d %s", got.Code, got.Body)
+	}
+}
+
+// A burst is worked off a bounded number at a time, and nothing acknowledged is lost.
+func TestReceiverBurst(t *testing.T) {
+	t.Parallel()
+
+	const (
+		many     = 400
+		parallel = 8
+	)
+
+	namespace, repository := env.Namespace(t), own(t)+"/app"
+	hook(t, namespace, "linux", repository, "s")
+
+	kubeClient, way := flakyClient(t)
+	server := httptest.NewServer(receiverOf(kubeClient, nil, func(c *demand.ReceiverConfig) { c.Parallel = parallel }))
+	defer server.Close()
+
+	var group sync.WaitGroup
+	for i := range many {
+		group.Go(func() {
+			for {
+				code, err := deliver(t.Context(), server.URL, post(body(repository, i+1, "queued", "self-hosted"), "s"))
+				if err != nil {
+					t.Error(err)
+
+					return
+				}
+
+				switch code {
+				case http.StatusAccepted:
+					return
+				case http.StatusServiceUnavailable: // redelivered, as a platform would be asked to
+				default:
+					t.Errorf("status %d", code)
+
+					return
+				}
+			}
+		})
+	}
+
+	group.Wait()
+
+	if got := len(ledger(t, namespace)); got != many {
+		t.Errorf("%d jobs are in the ledger, %d were acknowledged", got, many)
+	}
+
+	if most := way.most.Load(); most > parallel {
+		t.Errorf("%d calls at a time, want at most %d", most, parallel)
+	}
+}
+
+func deliver(ctx context.Context, base string, from *http.Request) (int, error) {
+	req, err := http.NewRequestWithContext(ctx, from.Method, base+from.URL.Path, from.Body)
+	if err != nil {
+		return 0, err
+	}
+
+	req.Header = from.Header
+
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, err
+	}
+
+	_, _ = io.Copy(io.Discard, resp.Body)
+
+	return resp.StatusCode, resp.Body.Close()
+}
+
+// A caller that stops sending does not hold its place.
+func TestReceiverSlowCaller(t *testing.T) {
+	t.Parallel()
+
+	server := httptest.NewServer(receiverOf(env.Client, nil))
+	defer server.Close()
+
+	conn, err := net.Dial("tcp", strings.TrimPrefix(server.URL, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+
+	if _, err := fmt.Fprint(conn, "POST /webhooks/github HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"); err != nil {
+		t.Fatal(err)
+	}
+
+	answer, err := io.ReadAll(conn)
+	if err != nil || !bytes.Contains(answer, []byte(" 400 ")) {
+		t.Errorf("answer = %q, %v", answer, err)
+	}
+}
+
+// GitHub itself, simulated, tells the ledger of a job's whole life.
+func TestReceiverFollowsGitHub(t *testing.T) {
+	t.Parallel()
+
+	namespace, repository := env.Namespace(t), own(t)+"/app"
+	hook(t, namespace, "linux", repository, "s", "linux")
+
+	server := httptest.NewServer(receiverOf(env.Client, nil))
+	defer server.Close()
+
+	forge := githubtest.New(t, sim.Options{
+		Repos:   []sim.Repo{{FullName: repository}},
+		Webhook: control.WebhookTarget{URL: server.URL + "/webhooks/github", Secret: "s"},
+		Faults:  control.Faults{WebhookDuplicated: .5, WebhookReordered: .5},
+	})
+	queued := forge.Queue(control.JobSpec{Repo: repository, Labels: []string{"self-hosted", "linux"}, Count: 3, Duration: time.Millisecond})
+
+	owner, name, _ := strings.Cut(repository, "/")
+
+	provider, err := github.New(workload.Config{GitHub: &workload.GitHubConfig{
+		Token: githubtest.PAT, Owner: owner, Repository: name, APIURL: forge.URL,
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for i := range queued {
+		issued, err := provider.Issue(t.Context(), workload.RunnerRequest{
+			Name: fmt.Sprintf("runner-%d", i), Labels: github.RunnerLabels([]string{"linux"}),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", issued.JITConfig)
+	}
+
+	forge.Eventually("all webhooks are delivered", func(s control.State) bool {
+		return s.Webhooks.Pending == 0 && !slices.ContainsFunc(s.Jobs, func(j control.Job) bool { return j.Status != "completed" })
+	})
+
+	jobs := ledger(t, namespace)
+	for _, want := range queued {
+		got := jobs[fmt.Sprintf("gh-%d", want.ID)].Spec
+		if got.State != v1alpha1.JobCompleted || got.Conclusion != "success" || !strings.HasPrefix(got.RunnerName, "runner-") {
+			t.Errorf("job %d = %+v", want.ID, got)
+		}
+	}
+
+	if len(jobs) != len(queued) {
+		t.Errorf("%d jobs are in the ledger, want %d", len(jobs), len(queued))
+	}
+}
