@@ -257,9 +257,9 @@ func printExports(w io.Writer, api, ctl net.Addr, opts github.Options) {
 	fmt.Fprintf(w, "export GITHUB_API_URL=http://%s\n", api)
 	fmt.Fprintf(w, "export GITHUB_SERVER_URL=http://%s\n", api)
 	fmt.Fprintf(w, "export GITHUB_TOKEN=%s\n", opts.PATs[0].Token)
-	fmt.Fprintf(w, "export GITHUB_REPOSITORY=%s\n", opts.Repos[0].FullName)
 	if opts.App != nil {
 		fmt.Fprintf(w, "export GITHUB_APP_ID=%s\n", strconv.FormatInt(opts.App.ID, 10))
 		fmt.Fprintf(w, "export GITHUB_APP_INSTALLATION_ID=%d\n", opts.App.Installations[0].ID)
 	}
+	fmt.Fprintf(w, "export GITHUB_REPOSITORY=%s\n", opts.Repos[0].FullName)
 }

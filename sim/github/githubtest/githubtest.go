@@ -122,7 +122,7 @@ func StartRunner(t testing.TB, dir string, args ...string) *Runner {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	r := &Runner{Stop: cancel, done: make(chan int, 1), out: &lockedBuffer{}}
-	program := simrunner.Program{Root: dir, Stdout: r.out, Stderr: r.out, Getenv: func(string) string { return "" }}
+	program := simrunner.Program{Root: dir, Stdout: r.out, Stderr: r.out, Getenv: func(string) string { return "" }, Delay: 10 * time.Millisecond}
 	finished := make(chan struct{})
 	go func() {
 		defer close(finished)

@@ -51,7 +51,7 @@ func Sign(key *rsa.PrivateKey, claims Claims) (string, error) {
 // ParseClaims reads the claims without checking the signature.
 func ParseClaims(token string) (Claims, error) {
 	parts := strings.Split(token, ".")
-	if len(parts) != 3 {
+	if len(parts) != 3 || strings.ContainsAny(token, "\r\n") {
 		return Claims{}, ErrToken
 	}
 	var header struct {
@@ -59,7 +59,7 @@ func ParseClaims(token string) (Claims, error) {
 	}
 	var claims Claims
 	for part, into := range map[string]any{parts[0]: &header, parts[1]: &claims} {
-		raw, err := base64.RawURLEncoding.DecodeString(part)
+		raw, err := base64.RawURLEncoding.Strict().DecodeString(part)
 		if err != nil || json.Unmarshal(raw, into) != nil {
 			return Claims{}, ErrToken
 		}
@@ -77,7 +77,7 @@ func Verify(key *rsa.PublicKey, token string) (Claims, error) {
 		return Claims{}, err
 	}
 	cut := strings.LastIndexByte(token, '.')
-	sig, err := base64.RawURLEncoding.DecodeString(token[cut+1:])
+	sig, err := base64.RawURLEncoding.Strict().DecodeString(token[cut+1:])
 	if err != nil {
 		return Claims{}, ErrToken
 	}

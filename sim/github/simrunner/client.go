@@ -46,8 +46,8 @@ type client struct {
 	delay time.Duration // between attempts after a network failure
 }
 
-func newClient(base string) *client {
-	return &client{base: base, http: &http.Client{Transport: &http.Transport{Proxy: nil}}, delay: time.Second}
+func newClient(base string, delay time.Duration) *client {
+	return &client{base: base, http: &http.Client{Transport: &http.Transport{Proxy: nil}}, delay: delay}
 }
 
 // call sends one request; reply may be nil. The status 204 leaves reply alone.

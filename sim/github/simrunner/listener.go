@@ -52,7 +52,7 @@ func (p *Program) run(ctx context.Context, args []string) int {
 		fmt.Fprintln(p.Stderr, err)
 		return ExitTerminated
 	}
-	l := &listener{Program: p, config: config, client: newClient(config.Runner.ServerURL)}
+	l := &listener{Program: p, config: config, client: newClient(config.Runner.ServerURL, p.Delay)}
 	code := l.connect(ctx)
 	if code != ExitSuccess {
 		return code

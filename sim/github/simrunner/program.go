@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/hyperfleet/hyperfleet/sim/github/protocol"
 )
@@ -35,6 +36,7 @@ type Program struct {
 	Stdout io.Writer
 	Stderr io.Writer
 	Getenv func(string) string // default: os.Getenv
+	Delay  time.Duration       // between attempts when the server cannot be reached; default 1 s
 }
 
 // Main runs "config ARGS", "config remove ARGS" or "run ARGS" and returns the
@@ -42,6 +44,9 @@ type Program struct {
 func (p *Program) Main(ctx context.Context, args []string) int {
 	if p.Getenv == nil {
 		p.Getenv = os.Getenv
+	}
+	if p.Delay <= 0 {
+		p.Delay = time.Second
 	}
 	if len(args) == 0 {
 		fmt.Fprintln(p.Stderr, "usage: config|run [options]")
@@ -99,7 +104,7 @@ func (p *Program) configure(ctx context.Context, args []string) error {
 		req.Name, _ = os.Hostname()
 	}
 	req.Labels = strings.Split(*labels, ",")
-	c := newClient(base)
+	c := newClient(base, p.Delay)
 	c.auth = "RemoteAuth " + *token
 	var reply protocol.RegisterReply
 	if err := c.retry(ctx, 3, func() error {
@@ -131,7 +136,7 @@ func (p *Program) remove(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	c := newClient(config.Runner.ServerURL)
+	c := newClient(config.Runner.ServerURL, p.Delay)
 	c.auth = "RemoteAuth " + *token
 	if _, err := c.call(ctx, callTimeout, http.MethodPost, protocol.PathRemove,
 		protocol.RemoveRequest{URL: config.Runner.GitHubURL, AgentID: config.Runner.AgentID}, nil); err != nil {

@@ -1,0 +1,160 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package protocol
+
+import (
+	"crypto/rand"
+	"crypto/rsa"
+	"encoding/base64"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func sample(t testing.TB) (Config, *rsa.PrivateKey) {
+	t.Helper()
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Config{
+		Runner:      RunnerFile{AgentID: "7", AgentName: "vm", ServerURL: "http://x", GitHubURL: "http://x/o/r", Ephemeral: "True"},
+		Credentials: CredentialsFile{Scheme: "OAuth", Data: CredentialsData{ClientID: "c"}},
+		RSA:         RSAParams(key),
+	}, key
+}
+
+func TestBlobRoundTrip(t *testing.T) {
+	config, key := sample(t)
+	blob, err := EncodeJIT(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := DecodeJIT(blob)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(config, got); diff != "" {
+		t.Error(diff)
+	}
+	same, err := got.RSA.Key()
+	if err != nil || !same.Equal(key) {
+		t.Errorf("the key did not survive: %v", err)
+	}
+}
+
+// TestBlobLayout: base64 of JSON whose values are base64 of the three files.
+func TestBlobLayout(t *testing.T) {
+	config, _ := sample(t)
+	blob, err := EncodeJIT(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := base64.StdEncoding.DecodeString(blob)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var files map[string]string
+	if err := json.Unmarshal(text, &files); err != nil {
+		t.Fatal(err)
+	}
+	runner, err := base64.StdEncoding.DecodeString(files[".runner"])
+	if err != nil || !strings.Contains(string(runner), `"AgentId":"7"`) || len(files) != 3 {
+		t.Errorf("files %v, .runner %s, %v", files, runner, err)
+	}
+}
+
+func TestBadBlobs(t *testing.T) {
+	enc := func(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }
+	for name, blob := range map[string]string{
+		"empty": "", "not base64": "%", "not JSON": enc("x"), "no files": enc("{}"),
+		"too long":      strings.Repeat("A", maxBlob+4),
+		"empty files":   enc(`{".runner":"e30=",".credentials":"e30=",".credentials_rsaparams":"e30="}`),
+		"file not JSON": enc(`{".runner":"eA==",".credentials":"e30=",".credentials_rsaparams":"e30="}`),
+	} {
+		if _, err := DecodeJIT(blob); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+	config, _ := sample(t)
+	for name, change := range map[string]func(*RSAParamsFile){
+		"empty modulus": func(f *RSAParamsFile) { f.Modulus = "" },
+		"wrong d":       func(f *RSAParamsFile) { f.D = f.P },
+		"huge exponent": func(f *RSAParamsFile) { f.Exponent = f.Modulus },
+	} {
+		params := config.RSA
+		change(&params)
+		if _, err := params.Key(); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}
+
+func TestTokens(t *testing.T) {
+	_, key := sample(t)
+	_, other := sample(t)
+	token, err := Sign(key, Claims{Issuer: json.RawMessage(`"me"`), Subject: "s", Expires: "5"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	claims, err := Verify(&key.PublicKey, token)
+	if err != nil || claims.IssuerText() != "me" || claims.Subject != "s" {
+		t.Errorf("claims %+v, %v", claims, err)
+	}
+	parts := strings.Split(token, ".")
+	none := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"none"}`))
+	for name, bad := range map[string]string{
+		"two parts": parts[0] + "." + parts[1], "alg none": none + "." + parts[1] + ".",
+		"changed claims": parts[0] + "." + none + "." + parts[2], "no base64": "%.%.%", "signature cut": token[:len(token)-8],
+	} {
+		if _, err := Verify(&key.PublicKey, bad); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+	if _, err := Verify(&other.PublicKey, token); err == nil {
+		t.Error("another key's token was accepted")
+	}
+}
+
+func FuzzDecodeJIT(f *testing.F) {
+	config, _ := sample(f)
+	blob, err := EncodeJIT(config)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(blob)
+	f.Add(base64.StdEncoding.EncodeToString([]byte(`{".runner":"e30="}`)))
+	f.Fuzz(func(t *testing.T, blob string) {
+		config, err := DecodeJIT(blob)
+		if err != nil {
+			return
+		}
+		_, _ = config.RSA.Key()
+		again, err := EncodeJIT(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		same, err := DecodeJIT(again)
+		if err != nil || same != config {
+			t.Errorf("round trip: %+v, %v", same, err)
+		}
+	})
+}
+
+func FuzzVerify(f *testing.F) {
+	_, key := sample(f)
+	token, err := Sign(key, Claims{Subject: "s"})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(token)
+	f.Add("a.b.c")
+	f.Fuzz(func(t *testing.T, text string) {
+		if _, err := Verify(&key.PublicKey, text); err == nil && text != token {
+			t.Errorf("a token nobody signed was accepted: %q", text)
+		}
+	})
+}
