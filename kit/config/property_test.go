@@ -1,0 +1,143 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package config_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/leanovate/gopter"
+	"github.com/leanovate/gopter/gen"
+	"github.com/leanovate/gopter/prop"
+)
+
+// places in the order of precedence.
+var places = []string{"default", "file", "env", "flag"}
+
+// subject is a key with its names and a distinct value for each place.
+type subject struct {
+	key, env, flag string
+	values         [4]string
+	got            func(settings) string
+}
+
+func subjects() []subject {
+	return []subject{
+		{
+			"ownerUID", "HYPERFLEET_OWNER_UID", "owner-uid", [4]string{"", "f", "e", "l"},
+			func(s settings) string { return s.OwnerUID },
+		},
+		{
+			"log.level", "HYPERFLEET_LOG_LEVEL", "log-level", [4]string{"INFO", "DEBUG", "WARN", "ERROR"},
+			func(s settings) string { return s.Log.Level },
+		},
+		{
+			"leaderElection.retryPeriod", "HYPERFLEET_LEADER_ELECTION_RETRY_PERIOD", "leader-election-retry-period",
+			[4]string{"2s", "1m0s", "1h0m0s", "5ms"}, func(s settings) string { return s.Leader.RetryPeriod.String() },
+		},
+		{
+			"leaderElection.replicas", "HYPERFLEET_LEADER_ELECTION_REPLICAS", "leader-election-replicas",
+			[4]string{"1", "2", "3", "4"}, func(s settings) string { return fmt.Sprint(s.Leader.Replicas) },
+		},
+		{
+			"areas", "HYPERFLEET_AREAS", "areas", [4]string{"runners", "a,b", "c", "d,e,f"},
+			func(s settings) string { return strings.Join(s.Areas, ",") },
+		},
+		{
+			"tokenFile", "HYPERFLEET_TOKEN_FILE", "token-file", [4]string{"", "/f", "/e", "/l"},
+			func(s settings) string { return string(s.TokenFile) },
+		},
+	}
+}
+
+// yamlOf writes a key as a file has it.
+func yamlOf(key, value string) string {
+	if key == "areas" {
+		value = "[" + value + "]"
+	}
+
+	group, name, nested := strings.Cut(key, ".")
+	if !nested {
+		return key + ": " + value + "\n"
+	}
+
+	return group + ": {" + name + ": " + value + "}\n"
+}
+
+// checkPrecedence sets each key at the places whose bit is set, and compares what
+// comes out with the highest of them.
+func checkPrecedence(t *testing.T, masks []int) string {
+	t.Helper()
+
+	var (
+		environ, args  []string
+		nested         []string
+		want, wantFrom []string
+	)
+
+	file := head
+
+	for i, s := range subjects() {
+		highest := 0
+
+		for place := 1; place < len(places); place++ {
+			if masks[i]&(1<<place) == 0 {
+				continue
+			}
+
+			highest = place
+
+			switch places[place] {
+			case "file":
+				if strings.HasPrefix(s.key, "leaderElection.") {
+					nested = append(nested, strings.TrimPrefix(s.key, "leaderElection.")+": "+s.values[place])
+				} else {
+					file += yamlOf(s.key, s.values[place])
+				}
+			case "env":
+				environ = append(environ, s.env+"="+s.values[place])
+			case "flag":
+				args = append(args, "--"+s.flag+"="+s.values[place])
+			}
+		}
+
+		want = append(want, s.values[highest])
+		wantFrom = append(wantFrom, places[highest])
+	}
+
+	file += "leaderElection: {" + strings.Join(nested, ", ") + "}\n"
+
+	loaded, err := load(t, spec(environ...), file, args...)
+	if err != nil {
+		return err.Error()
+	}
+
+	var got, gotFrom []string
+
+	for _, s := range subjects() {
+		from, _, _ := strings.Cut(loaded.Sources[s.key], " ")
+		if from == "" {
+			from = "default"
+		}
+
+		got, gotFrom = append(got, s.got(loaded.Config)), append(gotFrom, from)
+	}
+
+	return cmp.Diff(want, got) + cmp.Diff(wantFrom, gotFrom)
+}
+
+// Feature: hyperfleet-operator, Property 22: Configuration Management
+func TestConfigurationManagementProperty(t *testing.T) {
+	t.Parallel()
+
+	parameters := gopter.DefaultTestParameters()
+	parameters.MinSuccessfulTests = 200
+	properties := gopter.NewProperties(parameters)
+	properties.Property("every key comes from the highest place that sets it, whatever the others do",
+		prop.ForAll(func(masks []int) string { return checkPrecedence(t, masks) },
+			gen.SliceOfN(len(subjects()), gen.IntRange(0, 15))))
+	properties.TestingRun(t)
+}
