@@ -105,7 +105,7 @@ type Vars struct {
 
 // RunnerConfig is the runner program, by the names of document 000.
 type RunnerConfig struct {
-	DownloadUrl, DownloadSHA256 string //nolint:revive,staticcheck // the name that templates use
+	DownloadUrl, DownloadSHA256 string //nolint:staticcheck // the name that templates use
 	InstallPath, WorkDir        string
 	ConfigScript, RunScript     string
 	OS, Arch                    string
@@ -116,7 +116,7 @@ type List []string
 
 // String gives the list as JSON, which is YAML as well.
 func (l List) String() string {
-	text, err := json.Marshal([]string(l)) //nolint:musttag // plain strings
+	text, err := json.Marshal([]string(l))
 	if err != nil || l == nil {
 		return "[]"
 	}

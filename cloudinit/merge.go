@@ -29,7 +29,8 @@ func parseYAML(field, text string) (*yaml.Node, error) {
 
 	var second yaml.Node
 	if err := dec.Decode(&second); err == nil {
-		return nil, fmt.Errorf("%s line %d: a second YAML document begins here: cloud-init reads one, remove the line ---", field, second.Line)
+		return nil, fmt.Errorf("%s line %d: a second YAML document begins here: cloud-init reads one, remove the line ---",
+			field, second.Line)
 	} else if err.Error() != "EOF" {
 		return nil, yamlError(field, err)
 	}
@@ -43,8 +44,8 @@ func parseYAML(field, text string) (*yaml.Node, error) {
 		return nil, fmt.Errorf("%s line %d: must be a YAML mapping (key: value), not a %s", field, root.Line, kindName(root))
 	}
 
-	var any map[string]any // finds double keys, unknown anchors and the like
-	if err := doc.Decode(&any); err != nil {
+	var values map[string]any // finds double keys, unknown anchors and the like
+	if err := doc.Decode(&values); err != nil {
 		return nil, yamlError(field, err)
 	}
 
@@ -96,7 +97,8 @@ func plain(n *yaml.Node, budget *int) *yaml.Node {
 	}
 
 	for _, c := range n.Content {
-		if *budget--; *budget < 0 {
+		*budget--
+		if *budget < 0 {
 			break
 		}
 
@@ -187,7 +189,8 @@ func mergeValue(where string, user, ours *yaml.Node) (*yaml.Node, error) {
 	case user == nil, user.Tag == "!!null":
 		return ours, nil
 	case user.Kind != ours.Kind:
-		return nil, fmt.Errorf("%s line %d: is a %s, must be a %s: the operator adds to it", where, user.Line, kindName(user), kindName(ours))
+		return nil, fmt.Errorf("%s line %d: is a %s, must be a %s: the operator adds to it",
+			where, user.Line, kindName(user), kindName(ours))
 	case user.Kind == yaml.SequenceNode:
 		out := *user
 		out.Content = append(append([]*yaml.Node(nil), user.Content...), ours.Content...)

@@ -4,6 +4,7 @@
 package cloudinit
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -21,6 +22,7 @@ type netConfig struct {
 
 type ethernet struct {
 	Match          netMatch     `yaml:"match"`
+	SetName        string       `yaml:"set-name,omitempty"`
 	DHCP4          *bool        `yaml:"dhcp4,omitempty"`
 	DHCP6          *bool        `yaml:"dhcp6,omitempty"`
 	DHCPIdentifier string       `yaml:"dhcp-identifier,omitempty"`
@@ -53,8 +55,22 @@ type nameservers struct {
 	Addresses []string `yaml:"addresses,omitempty"`
 }
 
-// netID is the name of the first network device in our network configuration.
-const netID = "primary"
+// Names of the first network device in our network configuration. Where its MAC is
+// known the device gets the name, which every network renderer of cloud-init can do;
+// matching by a pattern is for netplan alone.
+const (
+	netName    = "eth0"
+	netPattern = "primary"
+)
+
+// netID is the first network device's name in the network configuration.
+func netID(in *Input) string {
+	if in.MAC == "" {
+		return netPattern
+	}
+
+	return netName
+}
 
 // renderNetwork gives the network-config: the user's, else what the mode asks for, else
 // nil, which leaves it to cloud-init.
@@ -76,7 +92,7 @@ func renderNetwork(in *Input) ([]byte, error) {
 			return nil, fmt.Errorf("network: %q is not a MAC address: %w", in.MAC, err)
 		}
 
-		eth.Match = netMatch{MACAddress: mac.String()}
+		eth.Match, eth.SetName = netMatch{MACAddress: mac.String()}, netName
 	}
 
 	var err error
@@ -100,7 +116,7 @@ func renderNetwork(in *Input) ([]byte, error) {
 		return nil, err
 	}
 
-	node, err := toNode(netConfig{Version: 2, Ethernets: map[string]ethernet{netID: eth}})
+	node, err := toNode(netConfig{Version: 2, Ethernets: map[string]ethernet{netID(in): eth}})
 	if err != nil {
 		return nil, err
 	}
@@ -165,34 +181,16 @@ func dhcp(in *Input, spec *v1alpha1.DHCP, eth *ethernet) {
 		eth.DHCP4Overrides.UseRoutes = &no
 	}
 
-	if identifier(spec) == identifierMAC {
-		eth.DHCPIdentifier = identifierMAC
-	}
-}
-
-// Values of network.dhcp.clientIdentifier.
-const (
-	identifierMAC      = "mac"
-	identifierHostname = "hostname"
-)
-
-// identifier is the client identifier wanted. One machine's host name is the only thing
-// that a static lease can hang on: its MAC is new with every machine.
-func identifier(spec *v1alpha1.DHCP) string {
-	switch {
-	case spec.ClientIdentifier != "" && spec.ClientIdentifier != identifierMAC:
-		return spec.ClientIdentifier
-	case spec.RequestStaticLease:
-		return identifierHostname
-	default:
-		return identifierMAC
+	eth.DHCPIdentifier = identifierMAC
+	if identifier(spec) != identifierMAC {
+		eth.DHCPIdentifier = "duid" // which one: networkd
 	}
 }
 
 // static gives the device its fixed address.
 func static(spec *v1alpha1.StaticNetwork, eth *ethernet) error {
 	if spec == nil {
-		return fmt.Errorf("network.mode static needs network.static")
+		return errors.New("network.mode static needs network.static")
 	}
 
 	ip, err := netip.ParseAddr(spec.IPAddress)

@@ -24,6 +24,7 @@ type writeFile struct {
 type cloudConfigPart struct {
 	Hostname   string      `yaml:"hostname"`
 	FQDN       string      `yaml:"fqdn,omitempty"`
+	BootCmd    [][]string  `yaml:"bootcmd,omitempty"`
 	WriteFiles []writeFile `yaml:"write_files,omitempty"`
 	RunCmd     [][]string  `yaml:"runcmd,omitempty"`
 }
@@ -48,6 +49,13 @@ func runtimeConfig(in *Input, taken takenOver) (*yaml.Node, error) {
 
 		part.WriteFiles = append(part.WriteFiles, writeFile{guest.ConfigPath, string(content) + "\n", rootOwner, secretMode})
 	}
+
+	boot, err := dhcpDropIn(in)
+	if err != nil {
+		return nil, err
+	}
+
+	part.BootCmd = boot
 
 	files, commands, err := deliver(in, taken)
 	if err != nil {

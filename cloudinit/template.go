@@ -75,7 +75,7 @@ func (b *limitedBuffer) Write(p []byte) (int, error) {
 		return 0, errTooLarge
 	}
 
-	return b.Buffer.Write(p) //nolint:wrapcheck // never fails
+	return b.Buffer.Write(p)
 }
 
 // toJSON writes a value as JSON on one line, without the escapes meant for HTML.
@@ -151,8 +151,8 @@ func fieldNames(v any) []string {
 	t := reflect.TypeOf(v)
 	names := make([]string, 0, t.NumField())
 
-	for i := range t.NumField() {
-		names = append(names, "."+t.Field(i).Name)
+	for field := range t.Fields() {
+		names = append(names, "."+field.Name)
 	}
 
 	return names
@@ -173,5 +173,5 @@ func redact(err error, secrets []string) error {
 		}
 	}
 
-	return errors.New(text) //nolint:err113 // the text is all that may leave
+	return errors.New(text)
 }
