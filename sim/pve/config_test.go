@@ -1,0 +1,284 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pve_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/hyperfleet/hyperfleet/sim/pve"
+)
+
+const confPath = "/nodes/pve1/qemu/1000/config"
+
+// TestStoredOptions: how options are written and read back.
+func TestStoredOptions(t *testing.T) {
+	t.Parallel()
+	a := start(t, nil)
+	a.clone("1000", nil)
+	for _, tc := range []struct{ reason, option, value, want string }{
+		{"tags are lower-cased, sorted and joined with ;", "tags", "Zeta, alpha;beta alpha", "alpha;beta;zeta"},
+		{"tags may hold - . + and _", "tags", "hf-op.1,_a,b+c", "_a;b+c;hf-op.1"},
+		{"descriptions end with a line end", "description", "a\nb", "a\nb\n"},
+		{"booleans are numbers", "onboot", "yes", "1"},
+		{"passwords are masked", "cipassword", "secret", "**********"},
+		{"numbers stay", "cores", "8", "8"},
+		{"memory is text", "memory", "8192", "8192"},
+		{"network addresses stay", "net0", "virtio=BC:24:11:00:00:01,bridge=vmbr0", "virtio=BC:24:11:00:00:01,bridge=vmbr0"},
+		{"ip configuration", "ipconfig0", "ip=10.0.0.5/24,gw=10.0.0.1", "ip=10.0.0.5/24,gw=10.0.0.1"},
+		{"keys stay encoded", "sshkeys", "ssh-ed25519%20AAAA%20me", "ssh-ed25519%20AAAA%20me"},
+		{"agent with settings", "agent", "enabled=1,fstrim_cloned_disks=1", "enabled=1,fstrim_cloned_disks=1"},
+		{"a new disk", "scsi1", "local-lvm:3,ssd=1", "local-lvm:vm-1000-disk-1,size=3G,ssd=1"},
+		{"a TPM state", "tpmstate0", "local-lvm:1,version=v2.0", "local-lvm:vm-1000-disk-2,size=1G,version=v2.0"},
+		{"boot order", "boot", "order=scsi0;ide2", "order=scsi0;ide2"},
+		{"an empty drive", "ide2", "none,media=cdrom", "none,media=cdrom"},
+	} {
+		a.ok("PUT", confPath, p{tc.option: tc.value})
+		got := a.config("1000")[tc.option]
+		if s := fmt.Sprint(got); s != tc.want {
+			t.Errorf("%s: %q, want %q", tc.reason, s, tc.want)
+		}
+	}
+	mac := func() any { a.ok("PUT", confPath, p{"net1": "virtio,bridge=vmbr0"}); return a.config("1000")["net1"] }
+	if one, two := mac(), mac(); !strings.HasPrefix(fmt.Sprint(one), "virtio=BC:24:11:") || one == two {
+		t.Errorf("addresses %v %v", one, two)
+	}
+	if got := a.s.Snapshot(); strings.Contains(fmt.Sprint(got), "secret") {
+		t.Error("a snapshot shows a password")
+	}
+}
+
+// TestRefusedOptions: values the real schema refuses.
+func TestRefusedOptions(t *testing.T) {
+	t.Parallel()
+	a := start(t, func(m *pve.Model) { m.RegisteredTags = []string{"golden"} })
+	a.clone("1000", nil)
+	long := strings.Repeat("x", 8193)
+	for _, tc := range []struct {
+		reason string
+		params p
+		status int
+		want   string // part of the reason or of the field's error
+	}{
+		{"key=value tags", p{"tags": "hyperfleet.io/managed-by=x"}, 400, "invalid characters in tag"},
+		{"tag with a colon", p{"tags": "a:b"}, 400, "invalid characters in tag"},
+		{"registered tag", p{"tags": "golden"}, 403, "Permission check failed (/, Sys.Modify)"},
+		{"name with an underscore", p{"name": "a_b"}, 400, "valid DNS name"},
+		{"no cores", p{"cores": "0"}, 400, "minimum value of 1"},
+		{"cores in words", p{"cores": "two"}, 400, "type check ('integer') failed - got 'two'"},
+		{"little memory", p{"memory": "8"}, 400, "minimum value of 16"},
+		{"long description", p{"description": long}, 400, "value may only be 8192 characters long"},
+		{"unknown option", p{"flavour": "x"}, 400, "property is not defined in schema"},
+		{"unknown bus", p{"scsi31": "none"}, 400, "property is not defined in schema"},
+		{"unknown drive setting", p{"scsi0": "local-lvm:vm-1000-disk-0,colour=red"}, 400, "colour: property is not defined"},
+		{"drive without volume", p{"ide2": "media=cdrom"}, 400, "file: property is missing"},
+		{"ISO that is not there", p{"ide2": "local:iso/none.iso,media=cdrom"}, 500, "volume 'local:iso/none.iso' does not exist"},
+		{"ISO on an unknown storage", p{"ide2": "nope:iso/none.iso,media=cdrom"}, 500, "storage 'nope' does not exist"},
+		{"a second cloud-init drive", p{"ide3": "local-lvm:cloudinit"}, 500, "cloud-init drive already exists"},
+		{"keys with a plus", p{"sshkeys": "ssh-ed25519+AAAA"}, 400, "invalid urlencoded string"},
+		{"keys that are none", p{"sshkeys": "hello"}, 400, "SSH public key validation error"},
+		{"gateway without address", p{"ipconfig0": "gw=10.0.0.1"}, 400, "gateway requires"},
+		{"address without prefix", p{"ipconfig0": "ip=10.0.0.5"}, 400, "valid CIDR network"},
+		{"bad nameserver", p{"nameserver": "dns"}, 400, "valid IP address"},
+		{"cicustom that is no volume", p{"cicustom": "user=file"}, 400, "unable to parse volume ID"},
+		{"cicustom of an unknown kind", p{"cicustom": "boot=local:snippets/x"}, 400, "boot: property is not defined"},
+		{"network without model", p{"net0": "bridge=vmbr0"}, 400, "model: property is missing"},
+		{"unknown controller", p{"scsihw": "x"}, 400, "does not have a value in the enumeration"},
+		{"boot from nothing", p{"boot": "order=scsi9"}, 500, "device 'scsi9' does not exist"},
+		{"balloon above memory", p{"balloon": "99999"}, 500, "balloon value too large"},
+		{"arguments", p{"args": "-cpu host"}, 500, "only root can set 'args' config"},
+		{"lock", p{"lock": "backup"}, 500, "only root can set 'lock' config"},
+		{"a real serial device", p{"serial1": "/dev/ttyS0"}, 500, "only root can modify 'serial1' config for real devices"},
+		{"stale digest", p{"cores": "1", "digest": strings.Repeat("0", 40)}, 500, "checksum mismatch (file change by other user?)"},
+		{"set and deleted", p{"cores": "1", "delete": "cores"}, 400, "at the same time"},
+		{"deletion of an unknown option", p{"delete": "flavour"}, 400, "unknown option 'flavour'"},
+		{"nothing", p{}, 500, "no options specified"},
+	} {
+		got := a.do("PUT", confPath, tc.params)
+		if text := got.reason + fmt.Sprint(got.body["errors"]); got.status != tc.status || !strings.Contains(text, tc.want) {
+			t.Errorf("%s: %d %s, want %d %s", tc.reason, got.status, text, tc.status, tc.want)
+		}
+	}
+	a.root().ok("PUT", confPath, p{"args": "-cpu host", "tags": "golden"})
+	if got := a.do("PUT", confPath, p{"tags": "golden;mine"}); got.status != 200 {
+		t.Errorf("a registered tag that is there may stay: %v", got.body)
+	}
+}
+
+// TestDigest guards against concurrent changes.
+func TestDigest(t *testing.T) {
+	t.Parallel()
+	a := start(t, nil)
+	a.clone("1000", nil)
+	old := fmt.Sprint(a.config("1000")["digest"])
+	a.ok("PUT", confPath, p{"cores": "3", "digest": old})
+	if now := fmt.Sprint(a.config("1000")["digest"]); now == old || len(now) != 40 {
+		t.Errorf("digest %q after %q", now, old)
+	}
+	if got := a.do("PUT", confPath, p{"cores": "4", "digest": old}); got.status != 500 {
+		t.Errorf("old digest accepted: %d", got.status)
+	}
+}
+
+// TestPending: what a running VM takes at once, and what waits for its next
+// start.
+func TestPending(t *testing.T) {
+	t.Parallel()
+	a := start(t, nil)
+	a.clone("1000", nil)
+	iso := makeISO(t, "cidata", map[string]string{"user-data": "x"})
+	if _, err := a.s.AddISO("pve1", "local", "a.iso", iso); err != nil {
+		t.Fatal(err)
+	}
+	a.ok("PUT", confPath, p{"ide2": "local:iso/a.iso,media=cdrom"})
+	a.must("POST", "/nodes/pve1/qemu/1000/status/start", nil)
+	a.ok("PUT", confPath, p{"cores": "7", "tags": "x", "ide2": "none,media=cdrom", "ide3": "none,media=cdrom"})
+	a.ok("PUT", confPath, p{"delete": "serial0"})
+	vm, _ := a.s.Snapshot().VM(1000)
+	if vm.Tags != "x" || vm.Config["ide2"] != "none,media=cdrom" {
+		t.Errorf("live changes: %v", vm.Config)
+	}
+	if vm.Config["cores"] != "2" || vm.Pending["cores"] != "7" || vm.Pending["ide3"] == "" || vm.Config["serial0"] == "" {
+		t.Errorf("pending changes: %v %v", vm.Config, vm.Pending)
+	}
+	if c := a.config("1000"); c["cores"] != 7.0 || c["serial0"] != nil {
+		t.Errorf("read with pending: %v", c)
+	}
+	current, _ := a.ok("GET", confPath, p{"current": "1"}).(map[string]any)
+	if current["cores"] != 2.0 || current["serial0"] != "socket" {
+		t.Errorf("read as current: %v", current)
+	}
+	a.ok("PUT", confPath, p{"revert": "ide3"})
+	a.must("POST", "/nodes/pve1/qemu/1000/status/stop", nil)
+	vm, _ = a.s.Snapshot().VM(1000)
+	if vm.Config["cores"] != "7" || vm.Config["ide3"] != "" || vm.Config["serial0"] != "" || len(vm.Pending) != 0 {
+		t.Errorf("after stop: %v %v", vm.Config, vm.Pending)
+	}
+}
+
+// TestVolumesOfDrives: a removed disk stays as unused, a cloud-init drive is
+// freed, an ISO stays where it is.
+func TestVolumesOfDrives(t *testing.T) {
+	t.Parallel()
+	a := start(t, nil)
+	a.clone("1000", nil)
+	volumes := func() string {
+		var out []string
+		for _, v := range a.s.Snapshot().Volumes {
+			if v.VMID == 1000 || v.Content == "iso" {
+				out = append(out, v.VolID)
+			}
+		}
+		return strings.Join(out, " ")
+	}
+	if _, err := a.s.AddISO("pve1", "local", "a.iso", []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	a.ok("PUT", confPath, p{"ide2": "local:iso/a.iso,media=cdrom"})
+	if got := volumes(); got != "local-lvm:vm-1000-disk-0 local:iso/a.iso" {
+		t.Errorf("cloud-init drive replaced: %s", got)
+	}
+	a.ok("PUT", confPath, p{"delete": "scsi0,ide2"})
+	c := a.config("1000")
+	if c["unused0"] != "local-lvm:vm-1000-disk-0" || c["scsi0"] != nil || c["boot"] != "order=" {
+		t.Errorf("disk detached: %v", c)
+	}
+	if got := a.do("DELETE", "/nodes/pve1/storage/local-lvm/content/vm-1000-disk-0", nil); got.status != 403 {
+		t.Errorf("image deleted by a token without Datastore.Allocate: %d", got.status)
+	}
+	a.ok("PUT", confPath, p{"delete": "unused0"})
+	if got := volumes(); got != "local:iso/a.iso" {
+		t.Errorf("unused disk removed: %s", got)
+	}
+	a.ok("PUT", confPath, p{"protection": "1"})
+	if got := a.do("DELETE", "/nodes/pve1/qemu/1000", nil); got.reason != "can't remove VM 1000 - protection mode enabled" {
+		t.Errorf("protected: %d %s", got.status, got.reason)
+	}
+	a.ok("PUT", confPath, p{"delete": "protection"})
+	a.must("DELETE", "/nodes/pve1/qemu/1000", nil)
+	if got := volumes(); got != "local:iso/a.iso" {
+		t.Errorf("destroyed: %s", got)
+	}
+}
+
+// TestResize only grows disks.
+func TestResize(t *testing.T) {
+	t.Parallel()
+	a := start(t, nil)
+	a.clone("1000", nil)
+	for _, tc := range []struct{ disk, size, exit string }{
+		{"scsi0", "+5G", "OK"},
+		{"scsi0", "50G", "OK"},
+		{"scsi0", "10G", "shrinking disks is not supported"},
+		{"ide2", "50G", "you can't resize a cdrom"},
+		{"scsi3", "50G", "disk 'scsi3' does not exist"},
+	} {
+		if exit := a.task("PUT", "/nodes/pve1/qemu/1000/resize", p{"disk": tc.disk, "size": tc.size}); exit != tc.exit {
+			t.Errorf("%s %s: %q, want %q", tc.disk, tc.size, exit, tc.exit)
+		}
+	}
+	if v := a.config("1000")["scsi0"]; v != "local-lvm:vm-1000-disk-0,size=50G" {
+		t.Errorf("scsi0 %v", v)
+	}
+	if got := a.do("PUT", "/nodes/pve1/qemu/1000/resize", p{"disk": "scsi0", "size": "big"}); got.status != 400 {
+		t.Errorf("size in words: %d", got.status)
+	}
+}
+
+// TestCICustomLimits: at start, when the drive is written.
+func TestCICustomLimits(t *testing.T) {
+	t.Parallel()
+	const mib = 1 << 20
+	a := start(t, func(m *pve.Model) {
+		m.Storages[0].Snippets = map[string]string{
+			"big": strings.Repeat("x", mib+1), "full": strings.Repeat("x", mib), "ok": "x",
+		}
+	})
+	a.clone("1000", nil)
+	for _, tc := range []struct{ value, exit string }{
+		{"user=local:snippets/ok", "OK"},
+		{"user=local:snippets/big", "too long - aborting"},
+		{"user=local:snippets/full,meta=local:snippets/full,network=local:snippets/full", "OK"},
+		{"user=local:snippets/full,meta=local:snippets/full,network=local:snippets/full,vendor=local:snippets/ok",
+			"too long - aborting"},
+		{"user=local:snippets/none", "No such file or directory"},
+		{"user=local:iso/x.iso", "is not in the snippets directory"},
+	} {
+		a.ok("PUT", confPath, p{"cicustom": tc.value})
+		exit := a.task("POST", "/nodes/pve1/qemu/1000/status/start", nil)
+		if !strings.Contains(exit, tc.exit) {
+			t.Errorf("%s: %q", tc.value, exit)
+		}
+		a.must("POST", "/nodes/pve1/qemu/1000/status/stop", nil)
+	}
+}
+
+// TestGeneratedCloudInit is the drive made of the ci options.
+func TestGeneratedCloudInit(t *testing.T) {
+	t.Parallel()
+	a := start(t, nil)
+	a.clone("1000", nil)
+	a.ok("PUT", confPath, p{
+		"ciuser": "runner", "cipassword": "pw", "sshkeys": "ssh-ed25519%20AAAA%20me", "ciupgrade": "0",
+		"ipconfig0": "ip=10.0.0.5/24,gw=10.0.0.1", "nameserver": "10.0.0.1", "searchdomain": "example.test",
+	})
+	a.must("POST", "/nodes/pve1/qemu/1000/status/start", nil)
+	label, files, err := pve.ReadISO(a.s.Volume("pve1", "local-lvm:vm-1000-cloudinit"))
+	if err != nil || label != "cidata" {
+		t.Fatalf("label %q: %v", label, err)
+	}
+	for name, wants := range map[string][]string{
+		"user-data": {"#cloud-config\n", "hostname: vm-1000", "fqdn: vm-1000.example.test", "user: runner",
+			"password: pw", "- ssh-ed25519 AAAA me", "package_upgrade: false"},
+		"network-config": {"version: 1", "address: '10.0.0.5/24'", "gateway: '10.0.0.1'", "- 'example.test'"},
+		"meta-data":      {"instance-id: "},
+	} {
+		for _, want := range wants {
+			if !strings.Contains(string(files[name]), want) {
+				t.Errorf("%s lacks %q:\n%s", name, want, files[name])
+			}
+		}
+	}
+}

@@ -1,0 +1,231 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pve_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hyperfleet/hyperfleet/sim/pve"
+)
+
+// TestFaults: one clone (or start) under each kind of fault: what the caller
+// sees and what is left.
+func TestFaults(t *testing.T) {
+	t.Parallel()
+	const lock = "can't lock file '/var/lock/qemu-server/lock-9001.conf' - got timeout"
+	for _, tc := range []struct {
+		kind   pve.FaultKind
+		reason string // of the fault
+		status int    // 0: the connection is cut
+		text   string // reason of the answer or exit of the task
+		vms    int
+		lock   string
+	}{
+		{kind: pve.FaultError, status: 500, text: "got no worker upid - start worker failed"},
+		{kind: pve.FaultError, reason: "boom", status: 500, text: "boom"},
+		{kind: pve.FaultSlow, status: 200, text: "OK", vms: 1},
+		{kind: pve.FaultLockTimeout, status: 500, text: lock},
+		{kind: pve.FaultTaskLock, status: 200, text: lock},
+		{kind: pve.FaultTaskError, reason: "boom", status: 200, text: "boom"},
+		{kind: pve.FaultWarnings, status: 200, text: "WARNINGS: 1", vms: 1},
+		{kind: pve.FaultTaskLost, status: 200, text: "unexpected status", vms: 1},
+		{kind: pve.FaultTaskKilled, status: 200, text: "unexpected status"},
+		{kind: pve.FaultHalfClone, status: 200, text: "unexpected status", vms: 1, lock: "clone"},
+		{kind: pve.FaultCutConnection, status: 0, vms: 1},
+		{kind: pve.FaultUnauthorized, status: 401, text: "permission denied - invalid PVE ticket"},
+		{kind: pve.FaultNodeDown, status: 595, text: "No route to host"},
+		{kind: pve.FaultProxyTimeout, status: 596, text: "Connection timed out", vms: 1},
+		{kind: pve.FaultStorageFull, status: 200,
+			text: "clone failed: lvcreate 'local-lvm' error:   Cannot create new thin volume, free space in thin pool " +
+				"pve/data reached threshold."},
+	} {
+		t.Run(string(tc.kind)+tc.reason, func(t *testing.T) {
+			t.Parallel()
+			a := start(t, nil)
+			a.s.AddFault(pve.Fault{Kind: tc.kind, Reason: tc.reason, Count: 1, Path: "/nodes/*/qemu/*/clone"})
+			got, err := a.try("POST", clonePath, "application/x-www-form-urlencoded", strings.NewReader("newid=1000"))
+			text := got.reason
+			switch {
+			case (err != nil) != (tc.status == 0) || got.status != tc.status:
+				t.Fatalf("got %d %s, %v", got.status, got.reason, err)
+			case got.status == 200:
+				text = a.wait(got.data)
+			}
+			if tc.status != 0 && text != tc.text {
+				t.Errorf("text %q", text)
+			}
+			eventually(t, "VMs", func() bool { return len(a.s.Snapshot().Made()) == tc.vms })
+			eventually(t, "tasks", func() bool {
+				st := a.s.Snapshot()
+				return len(st.Tasks) == 0 || st.Tasks[len(st.Tasks)-1].Exit != ""
+			})
+			if tc.vms == 1 {
+				if vm := a.s.Snapshot().Made()[0]; vm.Lock != tc.lock {
+					t.Errorf("lock %q", vm.Lock)
+				}
+			}
+			if tc.vms == 0 {
+				a.clone("1000", nil) // the fault is used up
+			}
+			if left := a.s.Faults(); len(left) != 0 {
+				t.Errorf("still in force: %v", left)
+			}
+		})
+	}
+}
+
+// TestLostTask: its status says so and its log has gone.
+func TestLostTask(t *testing.T) {
+	t.Parallel()
+	a := start(t, nil)
+	a.s.AddFault(pve.Fault{Kind: pve.FaultTaskLost})
+	upid := fmt.Sprint(a.ok("POST", clonePath, p{"newid": "1000"}))
+	a.wait(upid)
+	st, _ := a.ok("GET", "/nodes/pve1/tasks/"+upid+"/status", nil).(map[string]any)
+	if st["status"] != "stopped" || st["exitstatus"] != "unexpected status" {
+		t.Errorf("status %v", st)
+	}
+	if got := a.do("GET", "/nodes/pve1/tasks/"+upid+"/log", nil); got.status != 500 {
+		t.Errorf("log: %d", got.status)
+	}
+}
+
+// TestCrash ends a VM whatever its guest does.
+func TestCrash(t *testing.T) {
+	t.Parallel()
+	a := start(t, nil)
+	a.s.AddFault(pve.Fault{Kind: pve.FaultVMCrash, VMID: 1000, Delay: time.Millisecond})
+	a.clone("1000", nil)
+	a.clone("1001", nil)
+	a.must("POST", powerPath+"start", nil)
+	a.must("POST", "/nodes/pve1/qemu/1001/status/start", nil)
+	eventually(t, "crash", func() bool { v, _ := a.s.Snapshot().VM(1000); return v.Status == "stopped" })
+	if v, _ := a.s.Snapshot().VM(1001); v.Status != "running" || v.Starts != 1 {
+		t.Errorf("the other VM: %+v", v)
+	}
+}
+
+// TestNodeDown: its calls fail at once, the others go on, and its VMs have no
+// status in the listing.
+func TestNodeDown(t *testing.T) {
+	t.Parallel()
+	a := start(t, nil)
+	a.s.SetNodeDown("pve2", true)
+	if got := a.do("GET", "/nodes/pve2/qemu", nil); got.status != 595 {
+		t.Errorf("down: %d", got.status)
+	}
+	a.ok("GET", "/nodes/pve1/qemu", nil)
+	rows, _ := a.ok("GET", "/cluster/resources", p{"type": "vm"}).([]any)
+	if r := find(rows, 101); r["status"] != "unknown" {
+		t.Errorf("row %v", r)
+	}
+	a.s.SetNodeDown("pve2", false)
+	a.ok("GET", "/nodes/pve2/qemu", nil)
+}
+
+// TestFaultConditions: rules strike only where they match, and as often as
+// they say; the same seed gives the same course.
+func TestFaultConditions(t *testing.T) {
+	t.Parallel()
+	course := func() string {
+		a := start(t, nil)
+		a.s.AddFault(pve.Fault{Kind: pve.FaultError, Method: "GET", Path: "/version", Probability: 0.5})
+		var b strings.Builder
+		for range 40 {
+			fmt.Fprint(&b, a.do("GET", "/version", nil).status, " ")
+		}
+		a.ok("GET", "/nodes", nil)
+		return b.String()
+	}
+	one, two := course(), course()
+	if one != two || !strings.Contains(one, "200") || !strings.Contains(one, "500") {
+		t.Errorf("courses\n%s\n%s", one, two)
+	}
+	a := start(t, nil)
+	remove := a.s.AddFault(pve.Fault{Kind: pve.FaultError, Node: "pve2", Status: 503, Count: 2})
+	for i, want := range []int{503, 503, 200} {
+		if got := a.do("GET", "/nodes/pve2/qemu", nil); got.status != want {
+			t.Errorf("call %d: %d", i, got.status)
+		}
+		a.ok("GET", "/nodes/pve1/qemu", nil)
+	}
+	remove()
+	a.s.AddFault(pve.Fault{Kind: pve.FaultError, VMID: 1000})
+	if got := a.do("POST", clonePath, p{"newid": "1000"}); got.status != 500 {
+		t.Errorf("the new VM of a clone: %d", got.status)
+	}
+	a.clone("1001", nil)
+}
+
+func TestParseFaults(t *testing.T) {
+	t.Parallel()
+	got, err := pve.ParseFaults(" clone-lock=0.2, vm-crash=0.1@5s,slow=1x3@2s,half-clone")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const clone = "/nodes/*/qemu/*/clone"
+	want := []pve.Fault{
+		{Kind: pve.FaultTaskLock, Path: clone, Probability: 0.2},
+		{Kind: pve.FaultVMCrash, Probability: 0.1, Delay: 5 * time.Second},
+		{Kind: pve.FaultSlow, Probability: 1, Count: 3, Delay: 2 * time.Second},
+		{Kind: pve.FaultHalfClone},
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+	for _, bad := range []string{"nope=1", "slow=2", "slow=0", "slow=x", "slow=1xy", "slow=1@y"} {
+		if _, err := pve.ParseFaults(bad); err == nil {
+			t.Errorf("accepted %q", bad)
+		}
+	}
+	for _, name := range pve.FaultNames() {
+		if _, err := pve.ParseFaults(name); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	raw, err := json.Marshal(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back []pve.Fault
+	if err := json.Unmarshal(raw, &back); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(want, back); d != "" {
+		t.Errorf("JSON: %s", d)
+	}
+}
+
+// TestClientGone: a call goes on although its client has left.
+func TestClientGone(t *testing.T) {
+	t.Parallel()
+	a := start(t, nil)
+	reached, leave := make(chan struct{}), make(chan struct{})
+	remove := a.s.OnCall(func(c pve.Call) {
+		if c.Phase == pve.Before && strings.HasSuffix(c.Path, "/clone") {
+			close(reached)
+			<-leave
+		}
+	})
+	defer remove()
+	tr, ok := a.client.Transport.(*http.Transport)
+	if !ok {
+		t.Fatal("no transport")
+	}
+	short := *a
+	short.client = &http.Client{Transport: tr, Timeout: 50 * time.Millisecond}
+	if _, err := short.try("POST", clonePath, "application/x-www-form-urlencoded", strings.NewReader("newid=1000")); err == nil {
+		t.Fatal("the client stayed")
+	}
+	<-reached
+	close(leave)
+	eventually(t, "clone", func() bool { v, ok := a.s.Snapshot().VM(1000); return ok && v.Lock == "" })
+}
