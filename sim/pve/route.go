@@ -103,7 +103,7 @@ func (s *Server) find(method, path string) (*route, map[string]string) {
 // allRoutes is the table of everything the simulator can do.
 func allRoutes() []route {
 	return slices.Concat(accessRoutes(), clusterRoutes(), nodeRoutes(), taskRoutes(),
-		qemuRoutes(), storageRoutes(), poolRoutes())
+		qemuRoutes(), storageRoutes(), poolRoutes(), networkRoutes())
 }
 
 func isWrite(method string) bool {
