@@ -166,13 +166,13 @@ func TestWhatIsWrongIsSaid(t *testing.T) {
 		want    []string
 	}{
 		"unknown key, nearest named": {
-			file: head + "log: {levle: DEBUG}", want: []string{"unknown key log.levle, did you mean log.level?"},
+			file: head + "log: {leve: DEBUG}", want: []string{"unknown key log.leve, did you mean log.level?"},
 		},
 		"unknown key, nothing near": {file: head + "telemetry: 1", want: []string{"unknown key telemetry"}},
 		"key in another case":       {file: head + "OwnerUid: x", want: []string{"unknown key OwnerUid, did you mean ownerUID?"}},
 		"unknown variable": {
-			environ: []string{"HYPERFLEET_LOG_LEVLE=x"},
-			want:    []string{"unknown variable HYPERFLEET_LOG_LEVLE, did you mean HYPERFLEET_LOG_LEVEL?"},
+			environ: []string{"HYPERFLEET_LOG_LEVE=x"},
+			want:    []string{"unknown variable HYPERFLEET_LOG_LEVE, did you mean HYPERFLEET_LOG_LEVEL?"},
 		},
 		"unknown flag":              {args: []string{"--nope"}, want: []string{"unknown flag: --nope"}},
 		"no apiVersion and no kind": {file: "ownerUID: x", want: []string{"apiVersion is missing: want config.test/v1", "kind is missing"}},

@@ -4,7 +4,7 @@
 package config_test
 
 import (
-	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -40,7 +40,7 @@ func subjects() []subject {
 		},
 		{
 			"leaderElection.replicas", "HYPERFLEET_LEADER_ELECTION_REPLICAS", "leader-election-replicas",
-			[4]string{"1", "2", "3", "4"}, func(s settings) string { return fmt.Sprint(s.Leader.Replicas) },
+			[4]string{"1", "2", "3", "4"}, func(s settings) string { return strconv.Itoa(s.Leader.Replicas) },
 		},
 		{
 			"areas", "HYPERFLEET_AREAS", "areas", [4]string{"runners", "a,b", "c", "d,e,f"},
@@ -76,9 +76,10 @@ func checkPrecedence(t *testing.T, masks []int) string {
 		environ, args  []string
 		nested         []string
 		want, wantFrom []string
+		file           strings.Builder
 	)
 
-	file := head
+	file.WriteString(head)
 
 	for i, s := range subjects() {
 		highest := 0
@@ -92,10 +93,10 @@ func checkPrecedence(t *testing.T, masks []int) string {
 
 			switch places[place] {
 			case "file":
-				if strings.HasPrefix(s.key, "leaderElection.") {
-					nested = append(nested, strings.TrimPrefix(s.key, "leaderElection.")+": "+s.values[place])
+				if name, ok := strings.CutPrefix(s.key, "leaderElection."); ok {
+					nested = append(nested, name+": "+s.values[place])
 				} else {
-					file += yamlOf(s.key, s.values[place])
+					file.WriteString(yamlOf(s.key, s.values[place]))
 				}
 			case "env":
 				environ = append(environ, s.env+"="+s.values[place])
@@ -108,9 +109,9 @@ func checkPrecedence(t *testing.T, masks []int) string {
 		wantFrom = append(wantFrom, places[highest])
 	}
 
-	file += "leaderElection: {" + strings.Join(nested, ", ") + "}\n"
+	file.WriteString("leaderElection: {" + strings.Join(nested, ", ") + "}\n")
 
-	loaded, err := load(t, spec(environ...), file, args...)
+	loaded, err := load(t, spec(environ...), file.String(), args...)
 	if err != nil {
 		return err.Error()
 	}

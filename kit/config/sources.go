@@ -132,7 +132,8 @@ func (l layer) take(schema *schema, document map[string]any, prefix, source stri
 
 // serviceLink matches the variables that Kubernetes makes for each Service of a
 // namespace. One named hyperfleet-x gets variables that look like ours.
-var serviceLink = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$`)
+var serviceLink = regexp.MustCompile(
+	`_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$`)
 
 // readEnv reads the variables.
 func (s *Spec[T]) readEnv(schema *schema, environ []string) (layer, error) {

@@ -97,12 +97,12 @@ func established(ctx context.Context, c client.Client, crd *unstructured.Unstruc
 		got.SetGroupVersionKind(crd.GroupVersionKind())
 
 		if err := c.Get(ctx, client.ObjectKeyFromObject(crd), got); err != nil {
-			return false, err //nolint:wrapcheck // wrapped below
+			return false, err
 		}
 
 		typed := &apiextensionsv1.CustomResourceDefinition{}
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(got.Object, typed); err != nil {
-			return false, err //nolint:wrapcheck // wrapped below
+			return false, err
 		}
 
 		last = "no conditions yet"
@@ -159,9 +159,9 @@ func isManifest(path string) bool {
 }
 
 func readFile(path string) ([]*unstructured.Unstructured, error) {
-	data, err := os.ReadFile(path) //nolint:gosec // the caller names the file
+	data, err := os.ReadFile(path)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // it names the file
+		return nil, err
 	}
 
 	var objects []*unstructured.Unstructured

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -136,7 +137,7 @@ func (c *Cluster) prepare() error {
 // startAll starts the programs under the life of the parent context, and waits for
 // them under ctx.
 func (c *Cluster) startAll(parent, ctx context.Context) error {
-	ports, err := freePorts(4) //nolint:mnd // etcd's two, the API server's, the controller manager's
+	ports, err := freePorts(4)
 	if err != nil {
 		return err
 	}
@@ -180,12 +181,12 @@ func (c *Cluster) start(
 		Name: name, Path: filepath.Join(c.options.BinDir, name), Args: args, Dir: c.options.Dir, LogPath: c.path(name + ".log"),
 	})
 	if err != nil {
-		return err //nolint:wrapcheck // it names the program
+		return err
 	}
 
 	c.procs = append(c.procs, process)
 
-	return process.WaitReady(ctx, ready) //nolint:wrapcheck // it names the program
+	return process.WaitReady(ctx, ready)
 }
 
 // Stop ends the control plane; its data is left in the folder. A second call does
@@ -195,8 +196,8 @@ func (c *Cluster) Stop() error {
 
 	// The last one first: none may wait for another that is gone. Nothing here is kept,
 	// so none is given time to end well except by the signal itself.
-	for i := len(c.procs) - 1; i >= 0; i-- {
-		errs = append(errs, c.procs[i].Kill())
+	for _, process := range slices.Backward(c.procs) {
+		errs = append(errs, process.Kill())
 	}
 
 	return errors.Join(errs...)
@@ -251,6 +252,14 @@ func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.It
 // before it is used; Start then tries again.
 func freePorts(n int) ([]int, error) {
 	ports := make([]int, 0, n)
+	held := make([]net.Listener, 0, n)
+
+	// Held until all are picked, so that they differ.
+	defer func() {
+		for _, listener := range held {
+			_ = listener.Close()
+		}
+	}()
 
 	for range n {
 		listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it does not block
@@ -258,12 +267,11 @@ func freePorts(n int) ([]int, error) {
 			return nil, fmt.Errorf("pick a free port: %w", err)
 		}
 
-		// Held until all are picked, so that they differ.
-		defer listener.Close() //nolint:errcheck // nothing was sent
+		held = append(held, listener)
 
 		address, ok := listener.Addr().(*net.TCPAddr)
 		if !ok {
-			return nil, fmt.Errorf("pick a free port: %s is no TCP address", listener.Addr()) //nolint:err113 // cannot be
+			return nil, fmt.Errorf("pick a free port: %s is no TCP address", listener.Addr())
 		}
 
 		ports = append(ports, address.Port)

@@ -94,7 +94,7 @@ func probe(ctx context.Context, client *http.Client, url string) error {
 
 	response, err := client.Do(request)
 	if err != nil {
-		return err //nolint:wrapcheck // it names the URL
+		return err
 	}
 	defer response.Body.Close() //nolint:errcheck // nothing was read
 

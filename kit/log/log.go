@@ -96,7 +96,7 @@ func (h levels) Handle(ctx context.Context, record slog.Record) error {
 		record.Level = slog.LevelDebug
 	}
 
-	return h.Handler.Handle(ctx, record) //nolint:wrapcheck // a handler's errors belong to its caller
+	return h.Handler.Handle(ctx, record)
 }
 
 func (h levels) WithAttrs(attrs []slog.Attr) slog.Handler {

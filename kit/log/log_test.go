@@ -146,7 +146,7 @@ func printings(t *testing.T, s log.Secret) []string {
 
 		logger := log.New(&out, log.Options{Level: slog.LevelDebug, Format: format})
 		logger.Info("m", "a", s, "b", h, "c", []any{s}, slog.Group("g", "d", s))
-		logger.With("token", s.Reveal(), "runner_password", s.Reveal()).Debug("m", "X-Api-Key", s.Reveal())
+		logger.With("token", s.Reveal(), "runnerPassword", s.Reveal()).Debug("m", "apiKey", s.Reveal())
 		log.Logr(logger).Info("m", "a", s, "b", h, "jitConfig", s.Reveal())
 		got = append(got, out.String())
 	}

@@ -68,7 +68,7 @@ func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // MarshalJSON returns String as JSON.
 func (s Secret) MarshalJSON() ([]byte, error) {
-	return json.Marshal(s.String()) //nolint:wrapcheck // a plain string always encodes
+	return json.Marshal(s.String())
 }
 
 // LogValue returns String, for log/slog.

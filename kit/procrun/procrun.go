@@ -72,7 +72,8 @@ func Start(ctx context.Context, spec Spec) (*Process, error) {
 		return nil, fmt.Errorf("start %s: %w", spec.Name, err)
 	}
 
-	cmd := exec.Command(spec.Path, spec.Args...) //nolint:noctx // stopped by group and with grace, see below
+	// What to run is the caller's to say; its end is by group and with grace.
+	cmd := exec.Command(spec.Path, spec.Args...) //nolint:noctx,gosec // see above
 	cmd.Env, cmd.Dir = spec.Env, spec.Dir
 	cmd.Stdout, cmd.Stderr = logFile, logFile
 	cmd.SysProcAttr = ownGroup()
@@ -268,7 +269,7 @@ func (p *Process) LogTail() string {
 
 func openLog(path string) (*os.File, error) {
 	if path == "" {
-		return os.OpenFile(os.DevNull, os.O_WRONLY, 0) //nolint:wrapcheck // the caller says what was started
+		return os.OpenFile(os.DevNull, os.O_WRONLY, 0)
 	}
 
 	const (
@@ -277,8 +278,8 @@ func openLog(path string) (*os.File, error) {
 	)
 
 	if err := os.MkdirAll(filepath.Dir(path), dirMode); err != nil {
-		return nil, err //nolint:wrapcheck // the caller says what was started
+		return nil, err
 	}
 
-	return os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, fileMode) //nolint:wrapcheck // as above
+	return os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, fileMode)
 }

@@ -55,7 +55,7 @@ func EnsureFinalizer(ctx context.Context, r *Runner, obj Object, finalizer strin
 func patchFinalizer(ctx context.Context, c client.Client, obj Object, change func()) error {
 	base, ok := obj.DeepCopyObject().(client.Object)
 	if !ok {
-		return fmt.Errorf("copy %T: the copy is not a client object", obj) //nolint:err113 // a programming error
+		return fmt.Errorf("copy %T: the copy is not a client object", obj)
 	}
 
 	change()

@@ -28,14 +28,18 @@ type writerKey struct{}
 func newWriter(c client.Client, obj Object) (*writer, error) {
 	w := &writer{client: c, obj: obj}
 
-	return w, w.rebase()
+	if err := w.rebase(); err != nil {
+		return nil, err
+	}
+
+	return w, nil
 }
 
 // rebase takes the object as it is now as what the server has.
 func (w *writer) rebase() error {
 	base, ok := w.obj.DeepCopyObject().(client.Object)
 	if !ok {
-		return fmt.Errorf("copy %T: the copy is not a client object", w.obj) //nolint:err113 // a programming error
+		return fmt.Errorf("copy %T: the copy is not a client object", w.obj)
 	}
 
 	w.base = base

@@ -181,7 +181,7 @@ func interrupted(last Result) bool {
 // failure of a panic.
 func observe(
 	ctx context.Context, runner *Runner, obj client.Object, name string, do func(context.Context) Result,
-) (result Result) { //nolint:nonamedreturns // a recovered panic has to replace the result
+) (result Result) {
 	ctx, span := runner.tracer().Start(ctx, runner.Controller+"/"+name, trace.WithAttributes(
 		attribute.String("hyperfleet.controller", runner.Controller),
 		attribute.String("hyperfleet.step", name),

@@ -38,7 +38,7 @@ func (w *widget) SetObservedGeneration(generation int64) { w.Status.ObservedGene
 
 func (w *widget) DeepCopyObject() runtime.Object {
 	out := &widget{TypeMeta: w.TypeMeta, Status: w.Status}
-	w.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
+	w.DeepCopyInto(&out.ObjectMeta)
 	out.Status.Conditions = append([]metav1.Condition(nil), w.Status.Conditions...)
 
 	return out
@@ -84,7 +84,9 @@ func newWorld(t *testing.T, w *widget) (*world, *widget) {
 			},
 		}).Build()
 
-	return out, out.read(t)
+	obj := out.read(t)
+
+	return out, obj
 }
 
 // read gets the widget as the server has it.

@@ -1,0 +1,125 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/utils/clock"
+)
+
+// maxOperations bounds the operations of one system.
+const maxOperations = 64
+
+// Results of a call that brought no HTTP status.
+const (
+	codeTimeout  = "timeout"
+	codeCanceled = "canceled"
+	codeError    = "error"
+	codeOK       = "ok"
+)
+
+// Calls counts and times calls to other systems.
+type Calls struct {
+	duration *prometheus.HistogramVec
+	clock    clock.PassiveClock
+}
+
+// NewCalls registers hyperfleet_external_call_duration_seconds with the labels system
+// ("proxmox"), operation ("clone"), and code: the class of the HTTP status ("2xx"),
+// or timeout, canceled or error when none came; ok for calls that are not HTTP. Its
+// count is the number of calls. A nil clock is the real one.
+func NewCalls(registerer prometheus.Registerer, timer clock.PassiveClock) (*Calls, error) {
+	if timer == nil {
+		timer = clock.RealClock{}
+	}
+
+	c := &Calls{clock: timer, duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Namespace: Namespace,
+		Subsystem: "external_call",
+		Name:      "duration_seconds",
+		Help:      "How long calls to other systems took until the head of the answer came, in seconds.",
+		Buckets:   CallBuckets(),
+	}, []string{"system", "operation", "code"})}
+
+	if err := registerer.Register(c.duration); err != nil {
+		return nil, fmt.Errorf("register metrics of external calls: %w", err)
+	}
+
+	return c, nil
+}
+
+// Transport wraps an HTTP transport, nil meaning http.DefaultTransport. The operation
+// of a request should be a name of the call and not its path, which holds names of
+// objects; nil means the request's method. At most 64 operations of a system are told
+// apart.
+func (c *Calls) Transport(system string, operation func(*http.Request) string, next http.RoundTripper) http.RoundTripper {
+	if next == nil {
+		next = http.DefaultTransport
+	}
+
+	if operation == nil {
+		operation = func(request *http.Request) string { return request.Method }
+	}
+
+	return &transport{calls: c, system: system, operation: operation, bounded: NewBounded(maxOperations), next: next}
+}
+
+// Observe notes a call that is not HTTP. The operation has to be out of a fixed set.
+func (c *Calls) Observe(system, operation string, took time.Duration, err error) {
+	c.duration.WithLabelValues(system, operation, codeOf(nil, err)).Observe(took.Seconds())
+}
+
+type transport struct {
+	calls     *Calls
+	system    string
+	operation func(*http.Request) string
+	bounded   *Bounded
+	next      http.RoundTripper
+}
+
+// RoundTrip sends the request and notes how it went.
+func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
+	operation := t.bounded.Value(t.operation(request))
+	start := t.calls.clock.Now()
+
+	response, err := t.next.RoundTrip(request)
+
+	t.calls.duration.WithLabelValues(t.system, operation, codeOf(response, err)).
+		Observe(t.calls.clock.Since(start).Seconds())
+
+	return response, err
+}
+
+// CloseIdleConnections lets http.Client.CloseIdleConnections reach the transport below.
+func (t *transport) CloseIdleConnections() {
+	if closer, ok := t.next.(interface{ CloseIdleConnections() }); ok {
+		closer.CloseIdleConnections()
+	}
+}
+
+// codeOf is the class of an answer.
+func codeOf(response *http.Response, err error) string {
+	var timeout net.Error
+
+	switch {
+	case err == nil && response == nil:
+		return codeOK
+	case err == nil && response.StatusCode >= 100 && response.StatusCode < 600:
+		return strconv.Itoa(response.StatusCode/100) + "xx"
+	case errors.Is(err, context.Canceled):
+		return codeCanceled
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
+		return codeTimeout
+	default:
+		return codeError
+	}
+}
