@@ -11,3 +11,8 @@ import "embed"
 //
 //go:embed crds/*.yaml
 var CRDs embed.FS
+
+// RBAC holds rbac/*.yaml, the generated roles. They are bound to nobody yet.
+//
+//go:embed rbac/*.yaml
+var RBAC embed.FS

@@ -4,6 +4,7 @@
 package contracts_test
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -157,9 +158,7 @@ const github = "spec.bootstrap.config.github"
 func githubRejections() []rejection {
 	pat := func(more anyMap) change {
 		settings := anyMap{"credentials": secretRef("github", "pat")}
-		for key, value := range more {
-			settings[key] = value
-		}
+		maps.Copy(settings, more)
 
 		return change{github: settings}
 	}

@@ -135,7 +135,7 @@ func TestSamplesReferToEachOther(t *testing.T) {
 				continue
 			}
 
-			wanted := name{kind: kind, name: found.(string)} //nolint:forcetypeassert // the schema says so
+			wanted := name{kind: kind, name: found.(string)}
 			if kind != "HypervisorCluster" {
 				wanted.namespace = object.GetNamespace()
 			}

@@ -34,7 +34,7 @@ const (
 const (
 	ConditionTemplateResolved = "TemplateResolved"
 	ConditionPlaced           = "Placed"
-	ConditionCredentialed     = "Credentialed"
+	ConditionCredentialed     = "Credentialed" //nolint:gosec // the name of a condition
 	ConditionProvisioned      = "Provisioned"
 	ConditionBootstrapped     = "Bootstrapped"
 	ConditionVMCleanedUp      = "VMCleanedUp"

@@ -1,0 +1,251 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package contracts_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+)
+
+const (
+	baseDir        = "../../deploy/base"
+	operatorName   = "hyperfleet-runners"
+	operatorSpace  = "hyperfleet-system"
+	operatorConfig = "operator.yaml"
+)
+
+// kustomization is the part of a kustomization that the bases here use. Anything else
+// in one fails the test, which would otherwise not build what kustomize builds.
+type kustomization struct {
+	APIVersion string   `json:"apiVersion"`
+	Kind       string   `json:"kind"`
+	Resources  []string `json:"resources"`
+}
+
+// build gives the objects of a kustomization and of those it names.
+func build(t testing.TB, dir string) []*unstructured.Unstructured {
+	t.Helper()
+
+	var (
+		raw []byte
+		err error
+	)
+
+	for _, name := range []string{"kustomization.yaml", "Kustomization"} {
+		if raw, err = os.ReadFile(filepath.Join(dir, name)); err == nil {
+			break
+		}
+	}
+
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	var spec kustomization
+	if err := yaml.UnmarshalStrict(raw, &spec); err != nil {
+		t.Fatalf("%s: %v", dir, err)
+	}
+
+	var objects []*unstructured.Unstructured
+
+	for _, resource := range spec.Resources {
+		path := filepath.Join(dir, resource)
+
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		if info.IsDir() {
+			objects = append(objects, build(t, path)...)
+		} else {
+			objects = append(objects, read(t, path)...)
+		}
+	}
+
+	return objects
+}
+
+// deploy applies the base as it is.
+func deploy(t testing.TB) []*unstructured.Unstructured {
+	t.Helper()
+
+	objects := build(t, baseDir)
+
+	for _, object := range objects {
+		applied := object.DeepCopy()
+
+		err := strict().Patch(t.Context(), applied, client.Apply, client.FieldOwner("deploy"), client.ForceOwnership) //nolint:staticcheck // Apply takes no unstructured object with field validation
+		if err != nil {
+			t.Fatalf("apply %s %s: %v", object.GetKind(), object.GetName(), err)
+		}
+	}
+
+	return objects
+}
+
+// get reads the one object of its kind and name among the objects.
+func get[T any](t testing.TB, objects []*unstructured.Unstructured, kind, name string) *T {
+	t.Helper()
+
+	typed := new(T)
+
+	for _, object := range objects {
+		if object.GetKind() == kind && object.GetName() == name {
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(object.Object, typed, true); err != nil {
+				t.Fatalf("%s %s: %v", kind, name, err)
+			}
+
+			return typed
+		}
+	}
+
+	t.Fatalf("the base has no %s %s", kind, name)
+
+	return nil
+}
+
+// The base applies to a cluster, file by file and in the order it is written in.
+func TestBaseApplies(t *testing.T) {
+	t.Parallel()
+
+	objects := deploy(t)
+
+	for _, file := range []string{"../../deploy/crds", "../../deploy/rbac", baseDir} {
+		for _, object := range read(t, file) {
+			if !slices.ContainsFunc(objects, func(o *unstructured.Unstructured) bool {
+				return o.GetKind() == object.GetKind() && o.GetName() == object.GetName()
+			}) {
+				t.Errorf("%s %s lies in %s, and no kustomization names it", object.GetKind(), object.GetName(), file)
+			}
+		}
+	}
+}
+
+// Names, ports, labels and volumes fit together across the files.
+func TestBaseFitsTogether(t *testing.T) {
+	t.Parallel()
+
+	objects := build(t, baseDir)
+	deployment := get[appsv1.Deployment](t, objects, "Deployment", operatorName)
+	pod := deployment.Spec.Template
+	container := pod.Spec.Containers[0]
+
+	ports := map[string]bool{}
+	for _, port := range container.Ports {
+		ports[port.Name] = true
+	}
+
+	for _, name := range []string{"hyperfleet-webhooks", "hyperfleet-metrics"} {
+		service := get[corev1.Service](t, objects, "Service", name)
+		if !matches(service.Spec.Selector, pod.Labels) {
+			t.Errorf("Service %s does not select the operator's pods", name)
+		}
+
+		for _, port := range service.Spec.Ports {
+			if !ports[port.TargetPort.StrVal] {
+				t.Errorf("Service %s leads to port %s, which the operator does not have", name, port.TargetPort.StrVal)
+			}
+		}
+	}
+
+	policy := get[networkingv1.NetworkPolicy](t, objects, "NetworkPolicy", operatorName)
+	if !matches(policy.Spec.PodSelector.MatchLabels, pod.Labels) || len(policy.Spec.PolicyTypes) != 2 {
+		t.Error("the NetworkPolicy does not govern both directions of the operator's pods")
+	}
+
+	if account := get[corev1.ServiceAccount](t, objects, "ServiceAccount", operatorName); account.Name != pod.Spec.ServiceAccountName {
+		t.Errorf("the pods run as %s", pod.Spec.ServiceAccountName)
+	}
+
+	if volume := pod.Spec.Volumes[0]; volume.ConfigMap == nil || volume.ConfigMap.Name != operatorName {
+		t.Error("the first volume is not the configuration")
+	}
+
+	if want := "--config=" + container.VolumeMounts[0].MountPath + "/" + operatorConfig; !slices.Contains(container.Args, want) {
+		t.Errorf("the operator is not started with %s", want)
+	}
+}
+
+// The configuration has only keys that the operator knows, and says no other ports than
+// the Deployment does.
+func TestConfigMapIsTheOperatorsConfiguration(t *testing.T) {
+	t.Parallel()
+
+	objects := build(t, baseDir)
+
+	var given anyMap
+	if err := yaml.UnmarshalStrict([]byte(get[corev1.ConfigMap](t, objects, "ConfigMap", operatorName).Data[operatorConfig]), &given); err != nil {
+		t.Fatal(err)
+	}
+
+	raw, err := json.Marshal(config.Default())
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	var known anyMap
+	if err := json.Unmarshal(raw, &known); err != nil {
+		t.Fatal(err)
+	}
+
+	unknownKeys(given, known, "", func(path string) { t.Errorf("the operator knows no key %s", path) })
+
+	if given["apiVersion"] != config.APIVersion || given["kind"] != config.KindOperatorConfig || given["namespace"] != operatorSpace {
+		t.Errorf("the configuration is %v %v in %v", given["apiVersion"], given["kind"], given["namespace"])
+	}
+
+	for _, port := range get[appsv1.Deployment](t, objects, "Deployment", operatorName).Spec.Template.Spec.Containers[0].Ports {
+		section, _ := given[port.Name].(anyMap)
+		address, _ := section["bindAddress"].(string)
+
+		if !strings.HasSuffix(address, ":"+strconv.Itoa(int(port.ContainerPort))) {
+			t.Errorf("port %s is %d in the Deployment and %q in the configuration", port.Name, port.ContainerPort, address)
+		}
+	}
+}
+
+// unknownKeys reports the keys of given that known does not have. An empty map in known
+// takes any.
+func unknownKeys(given, known anyMap, path string, report func(string)) {
+	for key, value := range given {
+		expected, isKnown := known[key]
+		if !isKnown {
+			report(strings.TrimPrefix(path+"."+key, "."))
+
+			continue
+		}
+
+		inner, isMap := value.(anyMap)
+		if innerKnown, hasKeys := expected.(anyMap); isMap && hasKeys {
+			unknownKeys(inner, innerKnown, path+"."+key, report)
+		}
+	}
+}
+
+// matches says whether the labels have all that a selector asks for.
+func matches(selector, labels map[string]string) bool {
+	for key, value := range selector {
+		if labels[key] != value {
+			return false
+		}
+	}
+
+	return len(selector) > 0
+}

@@ -1,0 +1,357 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package contracts_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leanovate/gopter"
+	"github.com/leanovate/gopter/gen"
+	"github.com/leanovate/gopter/prop"
+	appsv1 "k8s.io/api/apps/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// weakening takes one protection away from a pod.
+type weakening struct {
+	name string
+	do   func(*corev1.PodSpec)
+}
+
+func weakenings() []weakening {
+	inContainer := func(change func(*corev1.SecurityContext)) func(*corev1.PodSpec) {
+		return func(pod *corev1.PodSpec) { change(pod.Containers[0].SecurityContext) }
+	}
+	yes, no, root := true, false, int64(0)
+
+	return []weakening{
+		{"privileged", inContainer(func(c *corev1.SecurityContext) { c.Privileged, c.AllowPrivilegeEscalation = &yes, &yes })},
+		{"privilege escalation", inContainer(func(c *corev1.SecurityContext) { c.AllowPrivilegeEscalation = &yes })},
+		{"kept capabilities", inContainer(func(c *corev1.SecurityContext) { c.Capabilities = nil })},
+		{"added capability", inContainer(func(c *corev1.SecurityContext) {
+			c.Capabilities = &corev1.Capabilities{Add: []corev1.Capability{"SYS_ADMIN"}}
+		})},
+		{"no seccomp", func(p *corev1.PodSpec) { p.SecurityContext.SeccompProfile = nil }},
+		{"unconfined seccomp", inContainer(func(c *corev1.SecurityContext) {
+			c.SeccompProfile = &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeUnconfined}
+		})},
+		{"root allowed", func(p *corev1.PodSpec) { p.SecurityContext.RunAsNonRoot = &no }},
+		{"root", func(p *corev1.PodSpec) { p.SecurityContext.RunAsUser = &root }},
+		{"host network", func(p *corev1.PodSpec) { p.HostNetwork = true; p.Containers[0].Ports = nil }},
+		{"host processes", func(p *corev1.PodSpec) { p.HostPID = true }},
+		{"host folder", func(p *corev1.PodSpec) {
+			p.Volumes[1].VolumeSource = corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/"}}
+		}},
+	}
+}
+
+// operatorPod is the pod that the Deployment makes.
+func operatorPod(t testing.TB, objects []*unstructured.Unstructured) *corev1.Pod {
+	t.Helper()
+
+	template := get[appsv1.Deployment](t, objects, "Deployment", operatorName).Spec.Template.DeepCopy()
+
+	pod := &corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
+	pod.Namespace, pod.GenerateName = operatorSpace, "operator-"
+
+	return pod
+}
+
+// Feature: hyperfleet-operator, Property 17: RBAC and Security Context
+//
+// The operator's pod is admitted to its namespace by Kubernetes' own restricted profile,
+// and no weaker one is, whatever protections are taken away.
+func TestProperty17SecurityContext(t *testing.T) {
+	t.Parallel()
+
+	objects := deploy(t)
+	all := weakenings()
+
+	parameters := gopter.DefaultTestParameters()
+	parameters.MinSuccessfulTests = 100
+	properties := gopter.NewProperties(parameters)
+
+	properties.Property("only the full protection is admitted", prop.ForAll(func(chosen []bool) string {
+		pod := operatorPod(t, objects)
+		weaker := []string{}
+
+		for i, weakening := range all {
+			if chosen[i] {
+				weakening.do(&pod.Spec)
+				weaker = append(weaker, weakening.name)
+			}
+		}
+
+		err := env.Client.Create(t.Context(), pod, client.DryRunAll)
+
+		switch {
+		case len(weaker) == 0 && err != nil:
+			return "the operator's own pod is refused: " + err.Error()
+		case len(weaker) > 0 && err == nil:
+			return "admitted without: " + strings.Join(weaker, ", ")
+		case len(weaker) > 0 && !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err):
+			return "not refused but failed: " + err.Error()
+		default:
+			return ""
+		}
+	}, gen.SliceOfN(len(all), gen.Frequency(map[int]gopter.Gen{5: gen.Const(false), 1: gen.Const(true)}))))
+
+	properties.TestingRun(t)
+
+	for _, weakening := range all {
+		pod := operatorPod(t, objects)
+		weakening.do(&pod.Spec)
+
+		if err := env.Client.Create(t.Context(), pod, client.DryRunAll); err == nil {
+			t.Errorf("admitted: %s", weakening.name)
+		}
+	}
+}
+
+// Feature: hyperfleet-operator, Property 17: RBAC and Security Context
+//
+// What the restricted profile does not ask for and the operator does all the same.
+func TestProperty17Container(t *testing.T) {
+	t.Parallel()
+
+	pod := operatorPod(t, build(t, baseDir)).Spec
+
+	for _, container := range slices.Concat(pod.InitContainers, pod.Containers) {
+		security := container.SecurityContext
+
+		for name, holds := range map[string]bool{
+			"read-only root file system": security.ReadOnlyRootFilesystem != nil && *security.ReadOnlyRootFilesystem,
+			"all capabilities dropped":   slices.Equal(security.Capabilities.Drop, []corev1.Capability{"ALL"}),
+			"no added capabilities":      len(security.Capabilities.Add) == 0,
+			"memory limit":               !container.Resources.Limits.Memory().IsZero(),
+			"requests":                   !container.Resources.Requests.Memory().IsZero() && !container.Resources.Requests.Cpu().IsZero(),
+			"liveness probe":             container.LivenessProbe != nil,
+			"readiness probe":            container.ReadinessProbe != nil,
+			"no secrets in environment":  !readsSecrets(container),
+		} {
+			if !holds {
+				t.Errorf("container %s lacks: %s", container.Name, name)
+			}
+		}
+	}
+}
+
+func readsSecrets(container corev1.Container) bool {
+	if len(container.EnvFrom) > 0 {
+		return true
+	}
+
+	return slices.ContainsFunc(container.Env, func(v corev1.EnvVar) bool { return v.ValueFrom != nil && v.ValueFrom.SecretKeyRef != nil })
+}
+
+// Feature: hyperfleet-operator, Property 17: RBAC and Security Context
+//
+// The generated roles name each verb and resource, none that would let the operator give
+// itself more, and Secrets only in its own namespace.
+func TestProperty17Roles(t *testing.T) {
+	t.Parallel()
+
+	objects := build(t, baseDir)
+	cluster := get[rbacv1.ClusterRole](t, objects, "ClusterRole", operatorName)
+	own := get[rbacv1.Role](t, objects, "Role", operatorName)
+
+	if own.Namespace != operatorSpace {
+		t.Errorf("the Role is in %s", own.Namespace)
+	}
+
+	for _, rule := range slices.Concat(cluster.Rules, own.Rules) {
+		for _, word := range slices.Concat(rule.APIGroups, rule.Resources, rule.Verbs, rule.ResourceNames, rule.NonResourceURLs) {
+			if strings.Contains(word, "*") {
+				t.Errorf("wildcard in %v", rule)
+			}
+		}
+
+		for _, verb := range []string{"escalate", "bind", "impersonate", "deletecollection", "approve", "sign"} {
+			if slices.Contains(rule.Verbs, verb) {
+				t.Errorf("verb %s in %v", verb, rule)
+			}
+		}
+
+		if slices.Contains(rule.APIGroups, rbacv1.GroupName) {
+			t.Errorf("rules about roles: %v", rule)
+		}
+	}
+
+	for _, rule := range cluster.Rules {
+		if slices.Contains(rule.Resources, "secrets") || slices.Contains(rule.Resources, "configmaps") {
+			t.Errorf("cluster-wide: %v", rule)
+		}
+	}
+}
+
+// request is one thing that the operator might try.
+type request struct {
+	group, resource, name, verb, namespace string
+}
+
+// mayBe says whether the operator may possibly be let do it: more than this is never
+// right. Which of them it needs, the controllers' markers say.
+func (r request) mayBe() bool {
+	switch r.group + "/" + r.resource {
+	case "hyperfleet.io/hypervisorclusters", "hyperfleet.io/hypervisormachinetemplates", "hyperfleet.io/runnerpools":
+		return slices.Contains([]string{"get", "list", "watch", "update", "patch"}, r.verb)
+	case "hyperfleet.io/machineclaims", "hyperfleet.io/runnerjobs":
+		return r.verb != "deletecollection" && r.verb != "impersonate"
+	case "events.k8s.io/events":
+		return r.verb == "create" || r.verb == "patch"
+	case "/secrets":
+		return r.namespace == operatorSpace && (r.verb == "get" || r.verb == "create")
+	case "coordination.k8s.io/leases":
+		return r.namespace == operatorSpace && slices.Contains([]string{"get", "create", "update", "patch"}, r.verb)
+	case "/namespaces":
+		return r.name == operatorSpace && r.verb == "get"
+	default:
+		return false
+	}
+}
+
+// allowed asks the API server whether the operator's account may do it.
+func (r request) allowed(t testing.TB) bool {
+	t.Helper()
+
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User:   "system:serviceaccount:" + operatorSpace + ":" + operatorName,
+		Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + operatorSpace, "system:authenticated"},
+		ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Group: r.group, Resource: r.resource, Verb: r.verb, Namespace: r.namespace, Name: r.name,
+		},
+	}}
+	if err := env.Client.Create(t.Context(), review); err != nil {
+		t.Fatal(err)
+	}
+
+	return review.Status.Allowed
+}
+
+// Feature: hyperfleet-operator, Property 17: RBAC and Security Context
+//
+// Whatever the operator's account asks of a real API server, it is let do no more than
+// its job may need.
+func TestProperty17Access(t *testing.T) {
+	t.Parallel()
+
+	deploy(t)
+
+	resources := []any{
+		"hyperfleet.io/hypervisorclusters", "hyperfleet.io/hypervisormachinetemplates", "hyperfleet.io/runnerpools",
+		"hyperfleet.io/machineclaims", "hyperfleet.io/runnerjobs", "events.k8s.io/events", "coordination.k8s.io/leases",
+		"/secrets", "/configmaps", "/pods", "/pods/exec", "/nodes", "/namespaces", "/serviceaccounts", "/serviceaccounts/token",
+		"/users", "/groups", "apps/deployments", "batch/jobs", "rbac.authorization.k8s.io/roles",
+		"rbac.authorization.k8s.io/clusterroles", "rbac.authorization.k8s.io/clusterrolebindings",
+		"apiextensions.k8s.io/customresourcedefinitions", "certificates.k8s.io/certificatesigningrequests",
+		"admissionregistration.k8s.io/validatingwebhookconfigurations",
+	}
+	verbs := []any{"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection", "escalate", "bind", "impersonate"}
+	namespaces := []any{"", operatorSpace, "default", "kube-system", "ci"}
+
+	parameters := gopter.DefaultTestParameters()
+	parameters.MinSuccessfulTests = 500
+	properties := gopter.NewProperties(parameters)
+
+	properties.Property("no more than the job needs", prop.ForAll(func(resource, verb, namespace, name string) string {
+		group, kind, _ := strings.Cut(resource, "/")
+		asked := request{group: group, resource: kind, name: name, verb: verb, namespace: namespace}
+
+		if asked.allowed(t) && !asked.mayBe() {
+			return "allowed"
+		}
+
+		return ""
+	}, gen.OneConstOf(resources...), gen.OneConstOf(verbs...), gen.OneConstOf(namespaces...), gen.OneConstOf("", "some", operatorSpace)))
+
+	properties.TestingRun(t)
+}
+
+// What the operator cannot work without.
+func TestOperatorHasWhatItNeeds(t *testing.T) {
+	t.Parallel()
+
+	deploy(t)
+
+	const group = "hyperfleet.io"
+
+	for _, asked := range []request{
+		{group, "machineclaims", "", "create", "ci"},
+		{group, "machineclaims", "", "delete", "ci"},
+		{group, "machineclaims/status", "", "patch", "ci"},
+		{group, "machineclaims", "", "watch", ""},
+		{group, "runnerpools/status", "", "patch", "ci"},
+		{group, "hypervisorclusters/status", "", "patch", ""},
+		{group, "hypervisormachinetemplates/status", "", "patch", "ci"},
+		{group, "runnerjobs", "", "watch", ""},
+		{group, "runnerjobs", "", "create", operatorSpace},
+		{"events.k8s.io", "events", "", "create", "ci"},
+		{"coordination.k8s.io", "leases", "", "create", operatorSpace},
+		{"coordination.k8s.io", "leases", operatorName, "update", operatorSpace},
+		{"", "secrets", "proxmox-credentials", "get", operatorSpace},
+		{"", "namespaces", operatorSpace, "get", operatorSpace},
+	} {
+		// The authorizer learns of new roles from a watch.
+		if !eventually(t, func() bool { return asked.allowed(t) }) {
+			t.Errorf("the operator may not %+v", asked)
+		}
+	}
+}
+
+// Another namespace's Secrets are readable only once deploy/namespace-secrets is applied
+// to it.
+func TestNamespaceSecrets(t *testing.T) {
+	t.Parallel()
+
+	deploy(t)
+
+	namespace := env.Namespace(t)
+	asked := request{resource: "secrets", name: "github", verb: "get", namespace: namespace}
+
+	if asked.allowed(t) {
+		t.Fatal("readable without a role")
+	}
+
+	for _, object := range build(t, "../../deploy/namespace-secrets") {
+		object.SetNamespace(namespace)
+
+		if err := strict().Create(t.Context(), object); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	// The authorizer learns of new roles from a watch.
+	if !eventually(t, func() bool { return asked.allowed(t) }) {
+		t.Error("not readable with the role")
+	}
+
+	for _, verb := range []string{"list", "watch", "update", "delete"} {
+		more := asked
+		more.verb = verb
+
+		if more.allowed(t) {
+			t.Errorf("may %s Secrets", verb)
+		}
+	}
+}
+
+// eventually asks until the answer is yes, or for ten seconds.
+func eventually(t testing.TB, holds func() bool) bool {
+	t.Helper()
+
+	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 10*time.Second, true,
+		func(context.Context) (bool, error) { return holds(), nil })
+
+	return err == nil
+}
