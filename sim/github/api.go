@@ -4,17 +4,17 @@
 package github
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"strconv"
 	"strings"
 	"time"
-
-	"bytes"
 
 	"github.com/getkin/kin-openapi/openapi3filter"
 )
@@ -89,10 +89,10 @@ func (s *Server) unknown(w http.ResponseWriter, r *http.Request) {
 	s.violate("unknown-path", r.Method, r.URL.Path, errors.New("the simulator does not serve this call"))
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(http.StatusNotImplemented)
-	_ = json.NewEncoder(w).Encode(apiError{
-		Message: "Not simulated: " + r.Method + " " + r.URL.Path, Status: "501",
-		DocumentationURL: "https://docs.github.com/rest",
-	})
+	text, err := json.Marshal(fail(http.StatusNotImplemented, "Not simulated: "+r.Method+" "+r.URL.Path).body)
+	if err == nil {
+		_, _ = w.Write(text)
+	}
 }
 
 func (s *Server) serve(w http.ResponseWriter, r *http.Request, op *operation, end endpoint) {
@@ -212,8 +212,8 @@ func (s *Server) write(w http.ResponseWriter, in *openapi3filter.RequestValidati
 		body = text
 		header.Set("Content-Type", "application/json; charset=utf-8")
 	}
-	header.Set("X-GitHub-Media-Type", "github.v3; format=json")
-	header.Set("X-GitHub-Request-Id", strings.ToUpper(randomHex(8)))
+	header.Set("X-Github-Media-Type", "github.v3; format=json")
+	header.Set("X-Github-Request-Id", strings.ToUpper(randomHex(8)))
 	if out.link != "" {
 		header.Set("Link", out.link)
 	}
@@ -224,9 +224,7 @@ func (s *Server) write(w http.ResponseWriter, in *openapi3filter.RequestValidati
 	if err := s.spec.checkReply(in.Request.Context(), in, out.status, header, body); err != nil {
 		s.violate("response", in.Request.Method, in.Request.URL.Path, err)
 	}
-	for key, values := range header {
-		w.Header()[key] = values
-	}
+	maps.Copy(w.Header(), header)
 	w.WriteHeader(out.status)
 	_, _ = w.Write(body)
 }

@@ -31,7 +31,7 @@ func TestRunnerCalls(t *testing.T) {
 			checkLife(t, remove.GetExpiresAt(), err)
 			made, _, err := a.GenerateRepoJITConfig(t.Context(), "octo-org", "octo-repo", req)
 			must(t, err)
-			list, _, err := a.ListRunners(t.Context(), "octo-org", "octo-repo", &gh.ListRunnersOptions{Name: gh.Ptr("vm-1")})
+			list, _, err := a.ListRunners(t.Context(), "octo-org", "octo-repo", &gh.ListRunnersOptions{Name: new("vm-1")})
 			must(t, err)
 			got, _, err := a.GetRunner(t.Context(), "octo-org", "octo-repo", made.GetRunner().GetID())
 			must(t, err)
@@ -213,10 +213,10 @@ func TestPagination(t *testing.T) {
 			t.Errorf("Link lacks %q: %s", want, link)
 		}
 	}
-	if a.body["total_count"] != float64(7) || len(a.body["runners"].([]any)) != 3 { //nolint:forcetypeassert // a failed test either way
+	if a.body["total_count"] != float64(7) || len(a.body["runners"].([]any)) != 3 {
 		t.Errorf("page 2: %s", a.text)
 	}
-	if past := call(t, s, "GET", repoRunners+"?per_page=3&page=9", auth, nil); len(past.body["runners"].([]any)) != 0 { //nolint:forcetypeassert // as above
+	if past := call(t, s, "GET", repoRunners+"?per_page=3&page=9", auth, nil); len(past.body["runners"].([]any)) != 0 {
 		t.Errorf("page 9: %s", past.text)
 	}
 }
@@ -250,7 +250,7 @@ func TestErrors(t *testing.T) {
 		"group missing":             {"POST", repoRunners + "/generate-jitconfig", auth, map[string]any{"name": "n", "labels": []string{"x"}}, 422, "Invalid request", 1},
 		"not JSON":                  {"POST", repoRunners + "/generate-jitconfig", auth, "{", 400, "Problems parsing JSON", 1},
 		"runner id not a number":    {"GET", repoRunners + "/abc", auth, nil, 404, "Not Found", 1},
-		"unknown query parameter":   {"GET", repoRunners + "?nmae=x", auth, nil, 200, "", 1},
+		"unknown query parameter":   {"GET", repoRunners + "?nick=x", auth, nil, 200, "", 1},
 		"unknown path":              {"GET", "/repos/octo-org/octo-repo/pulls", auth, nil, 501, "Not simulated", 1},
 		"unknown method":            {"PATCH", repoRunners, auth, nil, 501, "Not simulated", 1},
 		"unknown job":               {"GET", "/repos/octo-org/octo-repo/actions/jobs/1", auth, nil, 404, "Not Found", 0},

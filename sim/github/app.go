@@ -158,7 +158,8 @@ func (s *Server) answerInstallationToken(c *call) reply {
 	}
 	names, known := s.tokenRepos(in, req.Repositories)
 	if !known {
-		return fail(http.StatusUnprocessableEntity, "There is at least one repository that does not exist or is not accessible to the parent installation.")
+		return fail(http.StatusUnprocessableEntity,
+			"There is at least one repository that does not exist or is not accessible to the parent installation.")
 	}
 	token := "ghs_" + strconv.FormatInt(in.ID, 10) + "_" + randomHex(60) // longer than 40 characters, as since April 2026
 	s.creds[token] = &credential{

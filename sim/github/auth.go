@@ -133,7 +133,8 @@ func (s *Server) authenticateApp(token string, now time.Time) (*credential, *rep
 	}
 	expires, err := seconds(claims.Expires.String())
 	if err != nil || !now.Add(-clockDrift).Before(expires) {
-		return deny("'Expiration time' claim ('exp') must be a numeric value representing the future time at which the assertion expires")
+		return deny("'Expiration time' claim ('exp') must be a numeric value " +
+			"representing the future time at which the assertion expires")
 	}
 	if expires.After(now.Add(maxJWTLife + clockDrift)) {
 		return deny("'Expiration time' claim ('exp') is too far in the future")
@@ -161,10 +162,10 @@ func seconds(text string) (time.Time, error) {
 // what the caller may not see behind 404.
 func (s *Server) authorize(c *call, need access, header http.Header) *reply {
 	if c.cred.classic {
-		header.Set("X-OAuth-Scopes", strings.Join(c.cred.scopes, ", "))
-		header.Set("X-Accepted-OAuth-Scopes", strings.Join(need.scopes, ", "))
+		header.Set("X-Oauth-Scopes", strings.Join(c.cred.scopes, ", "))
+		header.Set("X-Accepted-Oauth-Scopes", strings.Join(need.scopes, ", "))
 	} else if need.permission != "" {
-		header.Set("X-Accepted-GitHub-Permissions", need.permission+"="+level(need.write))
+		header.Set("X-Accepted-Github-Permissions", need.permission+"="+level(need.write))
 	}
 	switch {
 	case need.app && !c.cred.app:
@@ -251,22 +252,22 @@ func (s *Server) visible(cred *credential, sc scope, need access) bool {
 
 // limit counts the call and sets the X-RateLimit headers. /rate_limit is free.
 func (s *Server) limit(c *call, header http.Header) *reply {
-	cred, max := c.cred, s.opts.RateLimit
+	cred, most := c.cred, s.opts.RateLimit
 	if !c.now.Before(cred.reset) {
 		cred.used, cred.reset = 0, c.now.Add(time.Hour).Truncate(time.Second)
 	}
 	free := c.op.id == "rate-limit/get"
-	spent := !free && (cred.used >= max || s.chance(s.faults.RateLimit))
+	spent := !free && (cred.used >= most || s.chance(s.faults.RateLimit))
 	if spent {
-		cred.used = max
+		cred.used = most
 	} else if !free {
 		cred.used++
 	}
-	header.Set("X-RateLimit-Limit", strconv.Itoa(max))
-	header.Set("X-RateLimit-Used", strconv.Itoa(cred.used))
-	header.Set("X-RateLimit-Remaining", strconv.Itoa(max-cred.used))
-	header.Set("X-RateLimit-Reset", strconv.FormatInt(cred.reset.Unix(), 10))
-	header.Set("X-RateLimit-Resource", "core")
+	header.Set("X-Ratelimit-Limit", strconv.Itoa(most))
+	header.Set("X-Ratelimit-Used", strconv.Itoa(cred.used))
+	header.Set("X-Ratelimit-Remaining", strconv.Itoa(most-cred.used))
+	header.Set("X-Ratelimit-Reset", strconv.FormatInt(cred.reset.Unix(), 10))
+	header.Set("X-Ratelimit-Resource", "core")
 	if spent {
 		return deny(http.StatusForbidden, "API rate limit exceeded for "+cred.id+".")
 	}

@@ -4,6 +4,7 @@
 package github
 
 import (
+	"maps"
 	"net/http"
 )
 
@@ -18,7 +19,10 @@ func orgRunners(write bool) access {
 }
 
 func enterpriseRunners() access {
-	return access{permission: "enterprise_self_hosted_runners", write: true, scopes: []string{"manage_runners:enterprise", "admin:enterprise"}}
+	return access{
+		permission: "enterprise_self_hosted_runners", write: true,
+		scopes: []string{"manage_runners:enterprise", "admin:enterprise"},
+	}
 }
 
 func readActions() access {
@@ -41,12 +45,8 @@ func endpoints() map[string]endpoint {
 			access{app: true}, (*Server).answerInstallationToken,
 		},
 	}
-	for id, end := range hookEndpoints() {
-		all[id] = end
-	}
-	for id, end := range runnerEndpoints() {
-		all[id] = end
-	}
+	maps.Copy(all, hookEndpoints())
+	maps.Copy(all, runnerEndpoints())
 	return all
 }
 

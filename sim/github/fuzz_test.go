@@ -48,7 +48,8 @@ func FuzzBodies(f *testing.F) {
 		}
 	})
 	f.Fuzz(func(t *testing.T, body []byte) {
-		if execs++; sim == nil || execs%200 == 0 { // a server is dear, and its state grows
+		execs++
+		if sim == nil || execs%200 == 0 { // a server is dear, and its state grows
 			if sim != nil {
 				sim.Close()
 			}

@@ -6,6 +6,7 @@ package github
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -329,11 +330,11 @@ func (s *Server) matches(r *runner, j *job) bool {
 	repo := j.run.repo
 	switch r.scope.kind {
 	case scopeRepo:
-		if r.scope.name != strings.ToLower(repo.fullName()) {
+		if !strings.EqualFold(r.scope.name, repo.fullName()) {
 			return false
 		}
 	case scopeOrg:
-		if r.scope.name != strings.ToLower(repo.owner.login) {
+		if !strings.EqualFold(r.scope.name, repo.owner.login) {
 			return false
 		}
 	case scopeEnterprise:
@@ -405,12 +406,9 @@ func (s *Server) State() control.State {
 	defer s.mu.Unlock()
 	state := control.State{
 		Now: s.now(), Jobs: []control.Job{}, Runners: []control.Runner{}, Webhooks: s.counts,
-		Requests: map[string]int{}, Registered: s.registered,
+		Requests: maps.Clone(s.requests), Registered: s.registered,
 	}
 	state.Webhooks.Pending = len(s.outbox) + s.sending
-	for id, n := range s.requests {
-		state.Requests[id] = n
-	}
 	for _, j := range s.jobs {
 		state.Jobs = append(state.Jobs, j.control())
 	}

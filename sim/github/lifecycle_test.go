@@ -220,9 +220,6 @@ func TestMatching(t *testing.T) {
 		"private group, private":       {"/orgs/octo-org", 3, []string{"a"}, "octo-org/octo-repo", []string{"a"}, true},
 		"private group, public":        {"/orgs/octo-org", 3, []string{"a"}, "octo-org/second", []string{"a"}, false},
 	}
-	var err error
-	opts.Spec, err = github.LoadSpec()
-	must(t, err)
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			s := githubtest.New(t, opts)
@@ -242,11 +239,9 @@ func TestMatching(t *testing.T) {
 
 // TestAnyRunnerMayTakeAnyJob: over some seeds the last runner gets the first job.
 func TestAnyRunnerMayTakeAnyJob(t *testing.T) {
-	spec, err := github.LoadSpec()
-	must(t, err)
 	winners := map[string]bool{}
 	for seed := range uint64(8) {
-		s := githubtest.New(t, github.Options{Spec: spec, Seed: seed})
+		s := githubtest.New(t, github.Options{Seed: seed})
 		for _, name := range []string{"a", "b"} {
 			githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", jit(t, s, name, "x"))
 		}

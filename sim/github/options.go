@@ -22,6 +22,9 @@ type Options struct {
 	Log   *slog.Logger // default: discards
 	Spec  *Spec        // default: loaded anew; share one to save time
 
+	// RunnerKey signs for all runners; default: made when the first is registered.
+	RunnerKey *rsa.PrivateKey
+
 	Repos      []Repo
 	Enterprise string  // slug; it holds every organisation
 	Groups     []Group // beside the Default group, id 1

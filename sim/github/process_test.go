@@ -245,7 +245,7 @@ func TestImageCopies(t *testing.T) {
 	if !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0 {
 		t.Errorf("the program is %v", info.Mode())
 	}
-	if out, err := forgesimCommand(t, filepath.Join(dir, simrunner.InstallDir, "run.sh")).CombinedOutput(); err == nil || !strings.Contains(string(out), "Not configured") {
+	if out, err := forgesimCommand(t, filepath.Join(dir, simrunner.InstallDir, "run.sh")).CombinedOutput(); err == nil || !strings.Contains(string(out), "not configured") {
 		t.Errorf("run.sh of a fresh image: %v\n%s", err, out)
 	}
 }

@@ -57,7 +57,7 @@ type Server struct {
 }
 
 // ids are the counters of the server, each the last id given out.
-type ids struct{ runner, job, run, label, delivery, group, token int64 }
+type ids struct{ runner, job, run, label, delivery, group int64 }
 
 // account is the owner of repositories.
 type account struct {
@@ -90,21 +90,22 @@ func New(opts Options) (*Server, error) {
 	if err := opts.check(); err != nil {
 		return nil, err
 	}
-	spec, shapes := opts.Spec, (*shapes)(nil)
-	var err error
+	spec, err := opts.Spec, error(nil)
 	if spec == nil {
-		if spec, err = LoadSpec(); err != nil {
-			return nil, err
-		}
+		spec, err = LoadSpec()
 	}
-	if shapes, err = loadShapes(); err != nil {
+	if err != nil {
+		return nil, err
+	}
+	shapes, err := loadShapes()
+	if err != nil {
 		return nil, err
 	}
 	s := &Server{
-		opts: opts, spec: spec, shapes: shapes, faults: opts.Faults,
+		opts: opts, spec: spec, shapes: shapes, faults: opts.Faults, runnerKey: opts.RunnerKey,
 		kick: make(chan struct{}, 1), mail: make(chan struct{}, 1),
 		client: &http.Client{Timeout: opts.HookTimeout, Transport: &http.Transport{Proxy: nil}},
-		rng:    mathrand.New(mathrand.NewPCG(opts.Seed, 0x6f726765)), //nolint:gosec // faults must be repeatable
+		rng:    mathrand.New(mathrand.NewPCG(opts.Seed, 0x6f726765)), // faults must be repeatable
 		ids:    ids{job: 30_000_000_000, run: 5_400_000_000, label: 100, delivery: 25_000_000_000, group: 1},
 		repos:  map[string]*repository{}, orgs: map[string]*account{},
 		runners: map[int64]*runner{}, jobs: map[int64]*job{}, runs: map[int64]*workflowRun{},

@@ -32,8 +32,8 @@ func (s *Server) runnerRoutes(mux *http.ServeMux) {
 func sendJSON(w http.ResponseWriter, status int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	if body != nil {
-		_ = json.NewEncoder(w).Encode(body)
+	if text, err := json.Marshal(body); err == nil && body != nil {
+		_, _ = w.Write(text)
 	}
 }
 
@@ -279,7 +279,9 @@ func (s *Server) runnerMessages(w http.ResponseWriter, r *http.Request) {
 
 // awaitJob returns an offer, or nil when the poll ends; alive is false when the
 // session is gone.
-func (s *Server) awaitJob(ctx context.Context, rn *runner, session string, timeout <-chan time.Time) (message *protocol.Message, alive bool) {
+func (s *Server) awaitJob(
+	ctx context.Context, rn *runner, session string, timeout <-chan time.Time,
+) (message *protocol.Message, alive bool) {
 	for {
 		s.lock()
 		alive = rn.session == session

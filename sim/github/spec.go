@@ -121,7 +121,9 @@ func (op *operation) hasQuery(name string) bool {
 
 // checkReply compares a reply with the description. GitHub leaves common errors
 // (401, 403, 404, 429, 5xx) out of most operations; those must be basic errors.
-func (s *Spec) checkReply(ctx context.Context, in *openapi3filter.RequestValidationInput, status int, header http.Header, body []byte) error {
+func (s *Spec) checkReply(
+	ctx context.Context, in *openapi3filter.RequestValidationInput, status int, header http.Header, body []byte,
+) error {
 	op := in.Route.Operation
 	if op.Responses.Status(status) != nil {
 		out := &openapi3filter.ResponseValidationInput{

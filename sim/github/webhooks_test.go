@@ -72,10 +72,10 @@ func TestWebhooksOfAJob(t *testing.T) {
 		if (j.GetRunnerName() == "vm-1") != (want != "queued") || (j.GetConclusion() == "success") != (want == "completed") {
 			t.Errorf("webhook %d: runner %q, conclusion %q", i, j.GetRunnerName(), j.GetConclusion())
 		}
-		if !strings.HasPrefix(w.Header.Get("User-Agent"), "GitHub-Hookshot/") || w.Header.Get("X-GitHub-Hook-ID") == "" {
+		if !strings.HasPrefix(w.Header.Get("User-Agent"), "GitHub-Hookshot/") || w.Header.Get("X-Github-Hook-Id") == "" {
 			t.Errorf("headers: %v", w.Header)
 		}
-		guids[w.Header.Get("X-GitHub-Delivery")] = true
+		guids[w.Header.Get("X-Github-Delivery")] = true
 	}
 	if len(guids) != 3 {
 		t.Errorf("delivery ids: %v", guids)
@@ -135,7 +135,7 @@ func TestDeliveries(t *testing.T) {
 				Redelivery bool
 			}
 			must(t, json.Unmarshal([]byte(page2.text), &failed))
-			if len(failed) != 1 || failed[0].StatusCode != 500 {
+			if len(failed) != 1 || failed[0].StatusCode != http.StatusInternalServerError {
 				t.Fatalf("page 2 (%s): %s", next, page2.text)
 			}
 			one := tc.path + "/" + strconv.FormatInt(failed[0].ID, 10)
@@ -147,7 +147,7 @@ func TestDeliveries(t *testing.T) {
 			}
 			s.Eventually("it was redelivered", delivered(3))
 			got := hooks.Received()
-			if first, last := got[0], got[len(got)-1]; first.Header.Get("X-GitHub-Delivery") != last.Header.Get("X-GitHub-Delivery") || !bytes.Equal(first.Body, last.Body) {
+			if first, last := got[0], got[len(got)-1]; first.Header.Get("X-Github-Delivery") != last.Header.Get("X-Github-Delivery") || !bytes.Equal(first.Body, last.Body) {
 				t.Error("a redelivery must keep GUID and body")
 			}
 			if a := call(t, s, "GET", tc.path+"?status=failure", cred, nil); strings.Count(a.text, `"guid"`) != 1 {
@@ -214,7 +214,7 @@ func TestWebhookFaults(t *testing.T) {
 		})
 		seen, order, last := map[string]int{}, true, int64(0)
 		for _, w := range hooks.Received() {
-			seen[w.Header.Get("X-GitHub-Delivery")]++
+			seen[w.Header.Get("X-Github-Delivery")]++
 			id := event(t, w).GetWorkflowJob().GetID()
 			order = order && id >= last
 			last = id

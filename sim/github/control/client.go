@@ -36,7 +36,8 @@ func NewClient(base string) *Client {
 // Queue adds jobs and returns them.
 func (c *Client) Queue(ctx context.Context, spec JobSpec) ([]Job, error) {
 	var jobs []Job
-	return jobs, c.call(ctx, http.MethodPost, "/sim/jobs", spec, &jobs)
+	err := c.call(ctx, http.MethodPost, "/sim/jobs", spec, &jobs)
+	return jobs, err
 }
 
 // Approve lets a job that waits for a protected environment into the queue.
@@ -52,13 +53,15 @@ func (c *Client) Cancel(ctx context.Context, job int64) error {
 // State returns a snapshot of jobs, runners and counters.
 func (c *Client) State(ctx context.Context) (State, error) {
 	var state State
-	return state, c.call(ctx, http.MethodGet, "/sim/state", nil, &state)
+	err := c.call(ctx, http.MethodGet, "/sim/state", nil, &state)
+	return state, err
 }
 
 // Violations returns the breaches of GitHub's contract seen so far.
 func (c *Client) Violations(ctx context.Context) ([]Violation, error) {
 	var list []Violation
-	return list, c.call(ctx, http.MethodGet, "/sim/violations", nil, &list)
+	err := c.call(ctx, http.MethodGet, "/sim/violations", nil, &list)
+	return list, err
 }
 
 // SetFaults replaces the faults.

@@ -4,13 +4,12 @@
 package forgesim
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
 	"time"
-
-	"bytes"
 
 	"github.com/hyperfleet/hyperfleet/sim/github/control"
 )

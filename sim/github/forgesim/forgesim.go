@@ -33,7 +33,7 @@ const (
 // Run runs one command until it is done or ctx ends, and returns the exit code.
 func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if len(args) == 0 {
-		fmt.Fprint(stderr, usage)
+		printf(stderr, "%s", usage)
 		return exitUsage
 	}
 	switch args[0] {
@@ -44,16 +44,18 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case "image":
 		return report(stderr, runImage(args[1:], stderr))
 	}
-	fmt.Fprintf(stderr, "forgesim: unknown command %q\n\n%s", args[0], usage)
+	printf(stderr, "forgesim: unknown command %q\n\n%s", args[0], usage)
 	return exitUsage
 }
+
+func printf(w io.Writer, format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) }
 
 func report(stderr io.Writer, err error) int {
 	switch {
 	case err == nil, errors.Is(err, flag.ErrHelp):
 		return exitOK
 	default:
-		fmt.Fprintln(stderr, "forgesim:", err)
+		printf(stderr, "forgesim: %v\n", err)
 		return exitError
 	}
 }

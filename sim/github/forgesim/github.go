@@ -102,7 +102,7 @@ func runGitHub(ctx context.Context, args []string, stdout, stderr io.Writer) int
 		return report(stderr, err)
 	}
 	if broken := sim.Violations(); len(broken) > 0 {
-		fmt.Fprintf(stderr, "forgesim: %d contract violations, the first: %+v\n", len(broken), broken[0])
+		printf(stderr, "forgesim: %d contract violations, the first: %+v\n", len(broken), broken[0])
 		return exitViolation
 	}
 	return exitOK
@@ -123,7 +123,7 @@ func (f *flags) options() (github.Options, error) {
 		if file == "" {
 			continue
 		}
-		text, err := os.ReadFile(file) //nolint:gosec // the caller's own file
+		text, err := os.ReadFile(file)
 		if err != nil {
 			return opts, fmt.Errorf("read secret: %w", err)
 		}
@@ -186,7 +186,7 @@ func (f *flags) app(repos []github.Repo) (*github.App, error) {
 }
 
 func readPublicKey(file string) (*rsa.PublicKey, error) {
-	text, err := os.ReadFile(file) //nolint:gosec // the caller's own file
+	text, err := os.ReadFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("read App key: %w", err)
 	}
@@ -234,7 +234,7 @@ func serve(ctx context.Context, sim *github.Server, f flags, opts github.Options
 	for i, listener := range []net.Listener{api, ctl} {
 		go func() { failed <- servers[i].Serve(listener) }()
 	}
-	fmt.Fprintf(stderr, "forgesim: GitHub on http://%s, control on http://%s\n", api.Addr(), ctl.Addr())
+	printf(stderr, "forgesim: GitHub on http://%s, control on http://%s\n", api.Addr(), ctl.Addr())
 	if f.exports {
 		printExports(stdout, api.Addr(), ctl.Addr(), opts)
 	}
@@ -252,14 +252,14 @@ func serve(ctx context.Context, sim *github.Server, f flags, opts github.Options
 }
 
 func printExports(w io.Writer, api, ctl net.Addr, opts github.Options) {
-	fmt.Fprintf(w, "export FORGESIM_PID=%d\n", os.Getpid())
-	fmt.Fprintf(w, "export FORGESIM_CONTROL_URL=http://%s\n", ctl)
-	fmt.Fprintf(w, "export GITHUB_API_URL=http://%s\n", api)
-	fmt.Fprintf(w, "export GITHUB_SERVER_URL=http://%s\n", api)
-	fmt.Fprintf(w, "export GITHUB_TOKEN=%s\n", opts.PATs[0].Token)
+	printf(w, "export FORGESIM_PID=%d\n", os.Getpid())
+	printf(w, "export FORGESIM_CONTROL_URL=http://%s\n", ctl)
+	printf(w, "export GITHUB_API_URL=http://%s\n", api)
+	printf(w, "export GITHUB_SERVER_URL=http://%s\n", api)
+	printf(w, "export GITHUB_TOKEN=%s\n", opts.PATs[0].Token)
 	if opts.App != nil {
-		fmt.Fprintf(w, "export GITHUB_APP_ID=%s\n", strconv.FormatInt(opts.App.ID, 10))
-		fmt.Fprintf(w, "export GITHUB_APP_INSTALLATION_ID=%d\n", opts.App.Installations[0].ID)
+		printf(w, "export GITHUB_APP_ID=%s\n", strconv.FormatInt(opts.App.ID, 10))
+		printf(w, "export GITHUB_APP_INSTALLATION_ID=%d\n", opts.App.Installations[0].ID)
 	}
-	fmt.Fprintf(w, "export GITHUB_REPOSITORY=%s\n", opts.Repos[0].FullName)
+	printf(w, "export GITHUB_REPOSITORY=%s\n", opts.Repos[0].FullName)
 }

@@ -6,6 +6,9 @@ package githubtest
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
+	"crypto/rsa"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"sync"
@@ -23,6 +26,25 @@ const (
 	Org  = "octo-org"
 	PAT  = "ghp_simulatedpersonalaccesstoken0000000"
 )
+
+// costly is what servers of one test binary share: it is read-only, and making
+// it anew takes a second under the race detector.
+type costly struct {
+	spec *github.Spec
+	key  *rsa.PrivateKey
+}
+
+var shared = sync.OnceValues(func() (costly, error) { //nolint:gochecknoglobals // read-only, made once
+	spec, err := github.LoadSpec()
+	if err != nil {
+		return costly{}, fmt.Errorf("load the description: %w", err)
+	}
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		return costly{}, fmt.Errorf("make the runners' key: %w", err)
+	}
+	return costly{spec, key}, nil
+})
 
 // Server is a simulator served on loopback.
 type Server struct {
@@ -44,7 +66,19 @@ func New(t testing.TB, opts github.Options) *Server {
 		opts.Repos = []github.Repo{{FullName: Repo, Private: true}}
 	}
 	if len(opts.PATs) == 0 {
-		opts.PATs = []github.PAT{{Token: PAT, Scopes: []string{"repo", "admin:org", "admin:org_hook", "manage_runners:enterprise"}}}
+		opts.PATs = []github.PAT{{
+			Token: PAT, Scopes: []string{"repo", "admin:org", "admin:org_hook", "manage_runners:enterprise"},
+		}}
+	}
+	parts, err := shared()
+	if err != nil {
+		t.Fatalf("start simulated GitHub: %v", err)
+	}
+	if opts.Spec == nil {
+		opts.Spec = parts.spec
+	}
+	if opts.RunnerKey == nil {
+		opts.RunnerKey = parts.key
 	}
 	sim, err := github.New(opts)
 	if err != nil {
@@ -122,7 +156,10 @@ func StartRunner(t testing.TB, dir string, args ...string) *Runner {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	r := &Runner{Stop: cancel, done: make(chan int, 1), out: &lockedBuffer{}}
-	program := simrunner.Program{Root: dir, Stdout: r.out, Stderr: r.out, Getenv: func(string) string { return "" }, Delay: 10 * time.Millisecond}
+	program := simrunner.Program{
+		Root: dir, Stdout: r.out, Stderr: r.out, Delay: 10 * time.Millisecond,
+		Getenv: func(string) string { return "" },
+	}
 	finished := make(chan struct{})
 	go func() {
 		defer close(finished)

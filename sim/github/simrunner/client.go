@@ -112,9 +112,8 @@ func (c *client) login(ctx context.Context, config protocol.Config) error {
 	}
 	id := config.Credentials.Data.ClientID
 	now := time.Now()
-	issuer, _ := json.Marshal(id)
 	assertion, err := protocol.Sign(key, protocol.Claims{
-		Issuer: issuer, Subject: id, Audience: config.Credentials.Data.AuthorizationURL,
+		Issuer: json.RawMessage(strconv.Quote(id)), Subject: id, Audience: config.Credentials.Data.AuthorizationURL,
 		IssuedAt: unix(now), Expires: unix(now.Add(5 * time.Minute)),
 	})
 	if err != nil {

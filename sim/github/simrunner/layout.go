@@ -30,7 +30,7 @@ exec "$root/` + listenerName + `" runner --root "$root" %[1]s "$@"
 // file system). Existing files are replaced; a configured runner stays so.
 func Layout(root, binary string, link bool) error {
 	dir := filepath.Join(root, InstallDir)
-	if err := os.MkdirAll(filepath.Join(dir, "bin"), 0o755); err != nil { //nolint:gosec // the runner's user must read it
+	if err := os.MkdirAll(filepath.Join(dir, "bin"), 0o755); err != nil {
 		return fmt.Errorf("lay out runner: %w", err)
 	}
 	for name, verb := range map[string]string{"config.sh": "config", "run.sh": "run"} {
@@ -66,7 +66,7 @@ func Layout(root, binary string, link bool) error {
 // running program is not written to.
 func replace(path string, text []byte) error {
 	temporary := path + ".new"
-	if err := os.WriteFile(temporary, text, 0o755); err != nil { //nolint:gosec // a program others must run
+	if err := os.WriteFile(temporary, text, 0o755); err != nil {
 		return fmt.Errorf("lay out runner: %w", err)
 	}
 	if err := os.Rename(temporary, path); err != nil {

@@ -25,6 +25,9 @@ const (
 	pollTries    = 30
 )
 
+// deleted is what the real runner says when its registration is gone.
+const deleted = "The runner registration has been deleted from the server, please re-configure."
+
 // Results as the runner reports and prints them.
 var resultWords = map[string]string{ //nolint:gochecknoglobals // read-only table
 	"succeeded": "Succeeded", "failed": "Failed", "canceled": "Canceled",
@@ -49,7 +52,7 @@ func (p *Program) run(ctx context.Context, args []string) int {
 	}
 	config, err := p.settings(*blob)
 	if err != nil {
-		fmt.Fprintln(p.Stderr, err)
+		p.warnln(err)
 		return ExitTerminated
 	}
 	l := &listener{Program: p, config: config, client: newClient(config.Runner.ServerURL, p.Delay)}
@@ -85,40 +88,40 @@ func (l *listener) connect(ctx context.Context) int {
 	switch {
 	case err == nil:
 		l.session = session.SessionID
-		fmt.Fprintf(l.Stdout, "\n√ Connected to GitHub\n\nCurrent runner version: '%s'\n", version)
+		l.printf("\n√ Connected to GitHub\n\nCurrent runner version: '%s'\n", version)
 		return ExitSuccess
 	case ctx.Err() != nil:
 		return ExitSuccess
 	case refusedWith(err, http.StatusConflict):
-		fmt.Fprintln(l.Stderr, "A session for this runner already exists.")
+		l.warnln("A session for this runner already exists.")
 		return ExitSessionConflict
 	case errors.As(err, &refused) && refused.code < 500:
-		fmt.Fprintln(l.Stderr, "Failed to create a session. The runner registration has been deleted from the server, please re-configure. Runner registrations are automatically deleted for runners that have not connected to the service recently.")
+		l.warnln("Failed to create a session. " + deleted)
 		return ExitTerminated
 	}
-	fmt.Fprintln(l.Stderr, "An error occurred:", err)
+	l.warnln("An error occurred:", err)
 	return ExitRetryable
 }
 
-func (l *listener) say(format string, args ...any) {
-	fmt.Fprintf(l.Stdout, time.Now().UTC().Format("2006-01-02 15:04:05Z")+": "+format+"\n", args...)
+func (l *listener) sayf(format string, args ...any) {
+	l.printf(time.Now().UTC().Format("2006-01-02 15:04:05Z")+": "+format+"\n", args...)
 }
 
 // listen takes jobs until it is told to stop, or one job when once is set.
 func (l *listener) listen(ctx context.Context, once bool) int {
-	l.say("Listening for Jobs")
+	l.sayf("Listening for Jobs")
 	for {
 		message, err := l.poll(ctx)
 		switch {
 		case ctx.Err() != nil:
-			fmt.Fprintln(l.Stdout, "Exiting...")
+			l.println("Exiting...")
 			l.close()
 			return ExitSuccess
 		case refusedWith(err, http.StatusUnauthorized):
-			fmt.Fprintln(l.Stderr, "The runner registration has been deleted from the server, please re-configure.")
+			l.warnln(deleted)
 			return ExitTerminated
 		case err != nil:
-			fmt.Fprintln(l.Stderr, "An error occurred:", err)
+			l.warnln("An error occurred:", err)
 			l.close()
 			return ExitRetryable
 		case message == nil:
@@ -158,20 +161,20 @@ func (l *listener) close() {
 func (l *listener) take(ctx context.Context, message *protocol.Message) bool {
 	path := protocol.PathJobs + "/" + strconv.FormatInt(message.JobID, 10)
 	body := protocol.JobRequest{SessionID: l.session}
-	if _, err := l.client.call(ctx, callTimeout, http.MethodPost, path+"/acquire", body, nil); err != nil {
-		l.say("Skipping message Job. Job message not found")
+	finish := context.WithoutCancel(ctx) // a signal must not leave a job acquired and forgotten
+	if _, err := l.client.call(finish, callTimeout, http.MethodPost, path+"/acquire", body, nil); err != nil {
+		l.sayf("Skipping message Job. Job message not found")
 		return false
 	}
-	l.say("Running job: %s", message.Name)
+	l.sayf("Running job: %s", message.Name)
 	body.Result = l.execute(ctx, message, path)
-	finish := context.WithoutCancel(ctx)
 	if err := l.client.retry(finish, connectTries, func() error {
 		_, err := l.client.call(finish, callTimeout, http.MethodPost, path+"/finish", body, nil)
 		return err
 	}); err != nil {
-		fmt.Fprintln(l.Stderr, "report the job's result:", err)
+		l.warnln("report the job's result:", err)
 	}
-	l.say("Job %s completed with result: %s", message.Name, resultWords[body.Result])
+	l.sayf("Job %s completed with result: %s", message.Name, resultWords[body.Result])
 	return true
 }
 
@@ -191,7 +194,7 @@ func (l *listener) execute(ctx context.Context, message *protocol.Message, path 
 	} {
 		if err := step(); err != nil {
 			result = "failed"
-			fmt.Fprintln(l.Stderr, "##[error]", err)
+			l.warnln("##[error]", err)
 			break
 		}
 	}

@@ -49,7 +49,7 @@ func (p *Program) Main(ctx context.Context, args []string) int {
 		p.Delay = time.Second
 	}
 	if len(args) == 0 {
-		fmt.Fprintln(p.Stderr, "usage: config|run [options]")
+		p.warnln("usage: config|run [options]")
 		return ExitTerminated
 	}
 	var err error
@@ -64,11 +64,17 @@ func (p *Program) Main(ctx context.Context, args []string) int {
 		err = fmt.Errorf("unrecognized command-line input %q", args[0])
 	}
 	if err != nil {
-		fmt.Fprintln(p.Stderr, err)
+		p.warnln(err)
 		return ExitTerminated
 	}
 	return ExitSuccess
 }
+
+func (p *Program) println(text string) { p.printf("%s\n", text) }
+
+func (p *Program) printf(format string, args ...any) { _, _ = fmt.Fprintf(p.Stdout, format, args...) }
+
+func (p *Program) warnln(args ...any) { _, _ = fmt.Fprintln(p.Stderr, args...) }
 
 // input reads a flag's fallback as the real runner does: ACTIONS_RUNNER_INPUT_NAME.
 func (p *Program) input(name string) string {
@@ -94,7 +100,7 @@ func (p *Program) configure(ctx context.Context, args []string) error {
 		return fmt.Errorf("parse options: %w", err)
 	}
 	if _, err := os.Stat(filepath.Join(p.Root, protocol.FileRunner)); err == nil {
-		return errors.New("Cannot configure the runner because it is already configured. To reconfigure the runner, run 'config.cmd remove' or './config.sh remove' first.") //nolint:revive,staticcheck // the real runner's words
+		return errors.New("cannot configure the runner because it is already configured; run './config.sh remove' first")
 	}
 	base, err := serverOf(req.URL)
 	if err != nil || *token == "" {
@@ -113,7 +119,7 @@ func (p *Program) configure(ctx context.Context, args []string) error {
 	}); err != nil {
 		return fmt.Errorf("register runner %q: %w", req.Name, err)
 	}
-	fmt.Fprintln(p.Stdout, "√ Connected to GitHub\n\n# Runner Registration\n\n√ Runner successfully added")
+	p.println("√ Connected to GitHub\n\n# Runner Registration\n\n√ Runner successfully added")
 	config, err := protocol.DecodeJIT(reply.EncodedConfig)
 	if err != nil {
 		return fmt.Errorf("read the registration: %w", err)
@@ -121,7 +127,7 @@ func (p *Program) configure(ctx context.Context, args []string) error {
 	if err := p.save(config); err != nil {
 		return err
 	}
-	fmt.Fprintln(p.Stdout, "√ Runner connection is good\n\n# Runner settings\n\n√ Settings Saved.")
+	p.println("√ Runner connection is good\n\n# Runner settings\n\n√ Settings Saved.")
 	return nil
 }
 
@@ -142,7 +148,7 @@ func (p *Program) remove(ctx context.Context, args []string) error {
 		protocol.RemoveRequest{URL: config.Runner.GitHubURL, AgentID: config.Runner.AgentID}, nil); err != nil {
 		return fmt.Errorf("remove runner %q: %w", config.Runner.AgentName, err)
 	}
-	fmt.Fprintln(p.Stdout, "√ Runner removed successfully")
+	p.println("√ Runner removed successfully")
 	p.forget()
 	return nil
 }
@@ -173,7 +179,7 @@ func (p *Program) load() (protocol.Config, error) {
 	for _, name := range []string{protocol.FileRunner, protocol.FileCredentials, protocol.FileRSAParams} {
 		text, err := os.ReadFile(filepath.Join(p.Root, name))
 		if err != nil {
-			return protocol.Config{}, errors.New("Not configured. Run config.sh to configure the runner.") //nolint:revive,staticcheck // the real runner's words
+			return protocol.Config{}, errors.New("not configured: run config.sh to configure the runner")
 		}
 		files[name] = text
 	}
