@@ -73,14 +73,23 @@ func (s *stack) explain(report *Report, blame *procrun.Process) string {
 	list(&out, "rules broken", s.violations)
 
 	if blame != nil {
-		fmt.Fprintf(&out, "  last lines of %s (%s):\n", blame.Name(), s.logPath(blame.Name()))
+		s.tail(&out, blame.Name(), blame.LogTail())
+	}
 
-		for _, line := range lastLines(blame.LogTail()) {
-			out.WriteString("    " + clip(line, shownLogWidth) + "\n")
-		}
+	// Jobs that did not run, and VMs that did: their guests may know why.
+	if report.JobsCompleted < report.Jobs && s.lastConsole.text != "" {
+		s.tail(&out, s.lastConsole.name, s.lastConsole.text)
 	}
 
 	return out.String()
+}
+
+func (s *stack) tail(out *strings.Builder, name, text string) {
+	fmt.Fprintf(out, "  last lines of %s (%s):\n", name, s.logPath(name))
+
+	for _, line := range lastLines(text) {
+		out.WriteString("    " + clip(readable(line), shownLogWidth) + "\n")
+	}
 }
 
 func list(out *strings.Builder, title string, things []string) {

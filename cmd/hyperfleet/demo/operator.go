@@ -13,9 +13,6 @@ import (
 	"strconv"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
@@ -23,10 +20,8 @@ import (
 )
 
 const (
-	// serviceAccount is the operator's, as deploy/ binds it to the generated roles.
-	serviceAccount = "hyperfleet-runners"
 	// webhookPath is where the operator takes GitHub's webhooks.
-	webhookPath = "/webhooks/github-actions"
+	webhookPath = "/webhooks/github"
 	// callTimeout bounds a call to the API server, probeTimeout one to a health endpoint.
 	callTimeout  = 30 * time.Second
 	probeTimeout = 2 * time.Second
@@ -176,24 +171,10 @@ func probe(url string) func(context.Context) error {
 	}
 }
 
-func (s *stack) createNamespace(ctx context.Context) error {
-	err := s.client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
-	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("create namespace: %w", err)
-	}
-
-	return nil
-}
-
 func (s *stack) applyObjects(ctx context.Context) (string, error) {
 	objects := s.setting.objects(s.options)
-	for _, obj := range objects {
-		if err := s.client.Create(ctx, obj); err != nil {
-			return "", fmt.Errorf("create %T %s: %w", obj, obj.GetName(), err)
-		}
-	}
 
-	return fmt.Sprintf("%d objects", len(objects)), nil
+	return fmt.Sprintf("%d objects", len(objects)), s.create(ctx, objects...)
 }
 
 // errNotReady is the state of an object whose condition Ready is not True.

@@ -169,3 +169,27 @@ func TestLatencies(t *testing.T) {
 		t.Errorf("span without a start %s, want 0", got)
 	}
 }
+
+func TestReadable(t *testing.T) {
+	t.Parallel()
+
+	tests := []struct{ name, line, want string }{
+		{
+			name: "operator",
+			line: `{"time":"2026-01-02T03:04:05.678Z","level":"ERROR","msg":"step failed","controller":"machineclaim",` +
+				`"controllerKind":"MachineClaim","MachineClaim":{"name":"a"},"name":"a","error":"no room"}`,
+			want: "03:04:05.678 ERROR step failed controller=machineclaim error=no room name=a",
+		},
+		{name: "another program's", line: "panic: oh no", want: "panic: oh no"},
+		{name: "JSON that is no log line", line: `{"a":1}`, want: `{"a":1}`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+
+			if got := readable(tt.line); got != tt.want {
+				t.Errorf("%q, want %q", got, tt.want)
+			}
+		})
+	}
+}

@@ -10,7 +10,9 @@ import (
 	"io"
 	"time"
 
+	"github.com/go-logr/logr"
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/hyperfleet/hyperfleet/kit/procrun"
 	"github.com/hyperfleet/hyperfleet/sim/github/control"
@@ -21,6 +23,9 @@ const measureTimeout = 30 * time.Second
 
 // run is the whole demo.
 func run(ctx context.Context, o Options, stdout, progress io.Writer) error {
+	// What the client libraries would say goes nowhere: the console tells what matters.
+	log.SetLogger(logr.Discard())
+
 	clk := clock.RealClock{}
 	con := newConsole(progress, o.Plain, clk)
 
@@ -86,6 +91,15 @@ func (s *stack) session(ctx context.Context) (report *Report, blame *procrun.Pro
 	}
 
 	report.judge()
+
+	if s.queuedAny && (s.options.Keep || !report.Passed) {
+		looking, cancel := context.WithTimeout(context.WithoutCancel(ctx), measureTimeout)
+		defer cancel()
+
+		if err := s.saveConsoles(looking); err != nil {
+			s.console.linef("%v", err)
+		}
+	}
 
 	return report, blame
 }

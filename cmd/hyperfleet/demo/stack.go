@@ -14,6 +14,8 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -56,6 +58,8 @@ type stack struct {
 	cleanAt    time.Time
 	left       moments
 	violations []string
+	// lastConsole is that of the VM started last, kept for who must find a fault.
+	lastConsole consoleTail
 }
 
 const (
@@ -185,7 +189,7 @@ func (s *stack) applyManifests(ctx context.Context) (string, error) {
 		}
 	}
 
-	if err := s.createNamespace(ctx); err != nil {
+	if err := s.create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err != nil {
 		return "", err
 	}
 
@@ -193,7 +197,7 @@ func (s *stack) applyManifests(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("apply manifests: %w", err)
 	}
 
-	return fmt.Sprintf("%d files", count), nil
+	return fmt.Sprintf("%d files", count), s.create(ctx, bindings()...)
 }
 
 func copyFile(source fs.FS, from, to string) error {
