@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
@@ -90,6 +91,7 @@ type env struct {
 	*testing.T
 	Harness
 
+	clock   clock.WithTicker
 	foreign string
 
 	mu    sync.Mutex
@@ -100,6 +102,7 @@ func newEnv(t *testing.T, make New) *env {
 	t.Helper()
 
 	e := &env{T: t, Harness: make(t), wakes: map[string]int{}}
+	e.clock = FastClock(t)
 	e.foreign = e.Inspect().Foreign
 
 	return e
@@ -108,7 +111,7 @@ func newEnv(t *testing.T, make New) *env {
 func (e *env) options(operator string) hypervisor.Options {
 	return hypervisor.Options{
 		OperatorUID: operator, Wake: e.wake,
-		TaskInterval: pause, ListInterval: pause,
+		TaskInterval: speed * pause, ListInterval: speed * pause, Clock: e.clock,
 	}
 }
 

@@ -4,11 +4,14 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -91,13 +94,29 @@ func (c *client) clusterTasks(ctx context.Context) ([]listedTask, error) {
 	return out, c.call(ctx, "list tasks", http.MethodGet, "/cluster/tasks", nil, &out)
 }
 
-// starts gives the tasks that have started a machine on a node.
-func (c *client) starts(ctx context.Context, node string, id int) ([]listedTask, error) {
+// history gives the tasks about a machine's id on a node, newest first.
+func (c *client) history(ctx context.Context, node string, id int) ([]listedTask, error) {
 	var out []listedTask
 
-	return out, c.call(ctx, fmt.Sprintf("list starts of machine %d on node %s", id, node), http.MethodGet,
-		"/nodes/"+url.PathEscape(node)+"/tasks",
-		map[string]string{"vmid": fmt.Sprint(id), "typefilter": "qmstart", "source": "all"}, &out)
+	err := c.call(ctx, fmt.Sprintf("list tasks of machine %d on node %s", id, node), http.MethodGet,
+		"/nodes/"+url.PathEscape(node)+"/tasks", map[string]string{"vmid": strconv.Itoa(id), "source": "all"}, &out)
+
+	// Within a second, the process start time in the name tells the order.
+	slices.SortStableFunc(out, func(a, b listedTask) int {
+		return cmp.Or(cmp.Compare(b.Start, a.Start), cmp.Compare(ticksOf(b.UPID), ticksOf(a.UPID)))
+	})
+
+	return out, err
+}
+
+// ticksOf gives the start of a task's process in clock ticks since its node's boot.
+func ticksOf(upid string) uint64 {
+	parsed, err := ParseUPID(upid)
+	if err != nil {
+		return 0
+	}
+
+	return parsed.Ticks
 }
 
 type taskStatus struct {

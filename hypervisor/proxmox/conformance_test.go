@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"testing"
+	"time"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/hypervisor/conformance"
@@ -16,14 +17,32 @@ import (
 )
 
 func TestConformance(t *testing.T) {
-	conformance.Run(t, harness)
+	conformance.Run(t, func(t *testing.T) conformance.Harness {
+		t.Helper()
+
+		return harness(t, fastModel())
+	})
+}
+
+// Tasks that take their time leave half-made machines for a new process to find.
+func TestConformanceSlowTasks(t *testing.T) {
+	conformance.Run(t, func(t *testing.T) conformance.Harness {
+		t.Helper()
+
+		const short = 15 * time.Millisecond
+
+		m := fastModel()
+		m.Delays = pve.Delays{Clone: short, Start: short, Destroy: short, Upload: short, Boot: short}
+
+		return harness(t, m)
+	})
 }
 
 // harness is the simulator behind the conformance cases.
-func harness(t *testing.T) conformance.Harness {
+func harness(t *testing.T, model pve.Model) conformance.Harness {
 	t.Helper()
 
-	s := pvetest.New(t, fastModel())
+	s := pvetest.New(t, model)
 	occupied := map[int]bool{}
 
 	return conformance.Harness{

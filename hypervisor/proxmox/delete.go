@@ -28,7 +28,11 @@ func (p *Provider) Delete(ctx context.Context, ref hypervisor.MachineRef) error 
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
-	p.note(m, func(at *placement) { at.leaving = true })
+	if !m.leaving {
+		// What was verified while it was made does not count for its removal.
+		m.leaving, m.verified = true, time.Time{}
+		p.note(m, func(at *placement) { at.leaving = true })
+	}
 
 	for range maxMoves {
 		done, err := p.unmake(ctx, m)

@@ -94,6 +94,8 @@ type machine struct {
 	calls     int
 	agentNext time.Time
 	diskDone  bool
+	// leaving says that Delete was called.
+	leaving bool
 }
 
 // placement is what a machine takes of a node.
@@ -342,38 +344,38 @@ func (p *Provider) judgeStarted(ctx context.Context, m *machine) error {
 		return nil
 	}
 
-	tasks, err := p.client.starts(ctx, m.node, m.id)
+	tasks, err := p.client.history(ctx, m.node, m.id)
 	if err != nil {
 		return err
 	}
 
-	for _, t := range tasks {
-		// Ids are reused: a start before this machine was made was another's.
-		if t.Start+startSlack < m.created.Unix() {
-			continue
-		}
-
-		if !t.done() {
-			m.phase, m.work = phaseStarting, p.watch.add(t.UPID, m.owner, nil)
-
-			return nil
-		}
-
-		if taskSucceeded(t.Status) || taskLost(t.Status) {
-			m.phase, m.stopped = phaseStopped, p.clock.Now()
-
-			return nil
-		}
-	}
-
-	m.phase = phaseConfigured
+	p.judgeHistory(m, tasks)
 
 	return nil
 }
 
-// startSlack allows for the clocks of operator and node to differ, in seconds. An id is
-// not given again so soon.
-const startSlack = 60
+// judgeHistory decides from a node's tasks about an id, newest first, whether the
+// machine was started. What lies before the last destruction was another machine: ids
+// are reused. The order is the node's own, so that no clocks are compared.
+func (p *Provider) judgeHistory(m *machine, tasks []listedTask) {
+	m.phase = phaseConfigured
+
+	for _, t := range tasks {
+		switch {
+		case t.Type == "qmdestroy" && t.done() && taskSucceeded(t.Status):
+			return
+		case t.Type != "qmstart":
+		case !t.done():
+			m.phase, m.work = phaseStarting, p.watch.add(t.UPID, m.owner, nil)
+
+			return
+		case taskSucceeded(t.Status), taskLost(t.Status):
+			m.phase, m.stopped = phaseStopped, p.clock.Now()
+
+			return
+		}
+	}
+}
 
 // setRunning notes that the machine was started.
 func (p *Provider) setRunning(m *machine, since time.Time) {

@@ -16,6 +16,8 @@ import (
 type UPID struct {
 	Node  string
 	Start time.Time
+	// Ticks is the start of the task's process in clock ticks since the node's boot.
+	Ticks uint64
 	// Type such as qmclone, and the ID it is about: for qmclone the template's.
 	Type, ID string
 	// User with realm, and token where there is one.
@@ -31,10 +33,13 @@ func ParseUPID(s string) (UPID, error) {
 		return UPID{}, fmt.Errorf("parse task name %.120q: want UPID:node:pid:pstart:starttime:type:id:user:", s)
 	}
 
-	for _, field := range parts[2:4] {
-		if _, err := strconv.ParseUint(field, 16, 64); err != nil {
-			return UPID{}, fmt.Errorf("parse task name %.120q: %q is not hexadecimal", s, field)
-		}
+	if _, err := strconv.ParseUint(parts[2], 16, 64); err != nil {
+		return UPID{}, fmt.Errorf("parse task name %.120q: %q is not hexadecimal", s, parts[2])
+	}
+
+	ticks, err := strconv.ParseUint(parts[3], 16, 64)
+	if err != nil {
+		return UPID{}, fmt.Errorf("parse task name %.120q: %q is not hexadecimal", s, parts[3])
 	}
 
 	start, err := strconv.ParseUint(parts[4], 16, 40)
@@ -47,7 +52,7 @@ func ParseUPID(s string) (UPID, error) {
 	}
 
 	return UPID{
-		Node: parts[1], Start: time.Unix(int64(start), 0), //nolint:gosec // 40 bits fit
+		Node: parts[1], Ticks: ticks, Start: time.Unix(int64(start), 0), //nolint:gosec // 40 bits fit
 		Type: parts[5], ID: parts[6], User: parts[7],
 	}, nil
 }

@@ -176,39 +176,51 @@ func (w *watcher) close() {
 func (w *watcher) loop() {
 	defer w.wg.Done()
 
-	ticker := w.clock.NewTicker(w.taskEvery)
-	defer ticker.Stop()
+	wait := w.taskEvery
 
 	for {
+		timer := w.clock.NewTimer(wait)
+
 		select {
 		case <-w.ctx.Done():
+			timer.Stop()
+
 			return
-		case <-ticker.C():
+		case <-timer.C():
 		}
 
-		if w.pass() {
+		waiting, over := w.pass()
+		if over {
 			return
+		}
+
+		// While machines wait for a place to clone, each moment between the end of one
+		// clone and the start of the next is lost to all of them.
+		wait = w.taskEvery
+		if waiting {
+			wait /= 2
 		}
 	}
 }
 
-// pass looks once at everything. It tells whether nothing is left to watch.
-func (w *watcher) pass() bool {
+// pass looks once at everything. It tells whether machines wait for a place, and whether
+// nothing is left to watch.
+func (w *watcher) pass() (waiting, over bool) {
 	w.pollTasks()
 	w.pollMachines()
 
-	waiting := w.gates.tick()
+	waiting = w.gates.tick()
 
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
 	if waiting || len(w.tasks) > 0 || len(w.machines) > 0 {
-		return false
+		return waiting, false
 	}
 
 	w.running = false
 
-	return true
+	return false, true
 }
 
 // pollTasks looks at the tasks that are waited for, all with one call.

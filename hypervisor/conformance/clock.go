@@ -1,0 +1,50 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"testing"
+	"time"
+
+	clocktesting "k8s.io/utils/clock/testing"
+)
+
+// speed is how much faster the providers' clock runs: what they wait for in seconds
+// takes a test milliseconds.
+const speed = 50
+
+// FastClock is a clock that runs faster than real time until the test ends.
+func FastClock(tb testing.TB) *clocktesting.FakeClock {
+	tb.Helper()
+
+	clk := clocktesting.NewFakeClock(time.Now())
+	done := make(chan struct{})
+	ended := make(chan struct{})
+
+	go func() {
+		defer close(ended)
+
+		ticker := time.NewTicker(time.Millisecond)
+		defer ticker.Stop()
+
+		last := time.Now()
+
+		for {
+			select {
+			case <-done:
+				return
+			case now := <-ticker.C:
+				clk.Step(now.Sub(last) * speed)
+				last = now
+			}
+		}
+	}()
+
+	tb.Cleanup(func() {
+		close(done)
+		<-ended
+	})
+
+	return clk
+}

@@ -1,0 +1,307 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/sim/pve"
+	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
+)
+
+// callsPerMachine is the most a machine may cost over its whole life.
+const callsPerMachine = 10
+
+// fleet drives machines as a controller does: each is looked at when it is woken.
+type fleet struct {
+	p     hypervisor.Provider
+	wakes map[string]chan struct{}
+}
+
+func newFleet(s *pve.Server, tb testing.TB, machines int, o func(*hypervisor.Options)) *fleet {
+	f := &fleet{wakes: map[string]chan struct{}{}}
+	for n := range machines {
+		f.wakes[spec(n+1).Owner.UID] = make(chan struct{}, 1)
+	}
+
+	f.p = connect(tb, s, func(_ *hypervisor.Config, opts *hypervisor.Options) {
+		opts.Wake = f.wake
+		if o != nil {
+			o(opts)
+		}
+	})
+
+	return f
+}
+
+func (f *fleet) wake(o hypervisor.Owner) {
+	select {
+	case f.wakes[o.UID] <- struct{}{}:
+	default:
+	}
+}
+
+// live takes one machine through its life.
+func (f *fleet) live(ctx context.Context, s hypervisor.MachineSpec) error {
+	until := func(do func() (bool, error)) error {
+		for {
+			ready, err := do()
+			if err != nil && !retry(err) {
+				return err
+			}
+
+			if ready {
+				return nil
+			}
+
+			select {
+			case <-f.wakes[s.Owner.UID]:
+			case <-time.After(time.Second):
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+	}
+
+	reserved, err := f.p.Create(ctx, s, nil)
+	if err != nil {
+		return err
+	}
+
+	s.ID, s.Node = reserved.ID, reserved.Node
+	ref := hypervisor.MachineRef{ID: s.ID, Owner: s.Owner}
+
+	err = until(func() (bool, error) {
+		m, err := f.p.Create(ctx, s, media)
+
+		return m.State == hypervisor.StateRunning && err == nil, err
+	})
+	if err != nil {
+		return err
+	}
+
+	err = until(func() (bool, error) {
+		m, err := f.p.Get(ctx, ref)
+
+		return m.State == hypervisor.StateStopped && err == nil, err
+	})
+	if err != nil {
+		return err
+	}
+
+	return until(func() (bool, error) {
+		err := f.p.Delete(ctx, ref)
+
+		return hypervisor.Is(err, hypervisor.NotFound), nil
+	})
+}
+
+var (
+	machinePath = regexp.MustCompile(`^/nodes/[^/]+/qemu/(1[0-9]{5})`)
+	uidInPath   = regexp.MustCompile(`content/.*-([0-9]{12})\.iso$`)
+)
+
+// costs sums the calls by machine. Clones and uploads bear another path and are counted
+// in full; listings and task polls apart.
+func costs(s *pve.Server) (byMachine map[string]int, clones, uploads, shared int) {
+	byMachine = map[string]int{}
+
+	for _, c := range s.Calls() {
+		switch {
+		case c.Method == http.MethodPost && strings.HasSuffix(c.Path, "/clone"):
+			clones++
+		case strings.HasSuffix(c.Path, "/upload"):
+			uploads++
+		case machinePath.MatchString(c.Path):
+			byMachine[machinePath.FindStringSubmatch(c.Path)[1]]++
+		case c.Method == http.MethodDelete && uidInPath.MatchString(c.Path):
+			byMachine[isoKey(c.Path)]++
+		default:
+			shared++
+		}
+	}
+
+	return byMachine, clones, uploads, shared
+}
+
+func isoKey(path string) string { return "iso " + uidInPath.FindStringSubmatch(path)[1] }
+
+func TestCallsPerMachine(t *testing.T) {
+	cases := []struct {
+		name string
+		disk int64
+	}{
+		{"the template's disk", 0},
+		{"a grown disk", 50 * gib},
+	}
+
+	const machines = 12
+
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			m := fastModel()
+			m.Delays.Clone = 20 * time.Millisecond
+			m.Guest = pve.Guest{Kind: pve.GuestScript, StayUp: 100 * time.Millisecond}
+
+			s := pvetest.New(t, m)
+			f := newFleet(s, t, machines, nil)
+
+			runFleet(t, f, machines, c.disk)
+
+			byMachine, clones, uploads, _ := costs(s)
+			if clones != machines || uploads != machines {
+				t.Errorf("%d clones and %d uploads for %d machines", clones, uploads, machines)
+			}
+
+			for id, calls := range byMachine {
+				if strings.HasPrefix(id, "iso ") {
+					continue
+				}
+
+				// One clone, one upload and one removal of the ISO come on top.
+				if total := calls + 3; total > callsPerMachine {
+					t.Errorf("machine %s cost %d calls", id, total)
+				}
+			}
+
+			if left := s.Snapshot(); len(left.Made())+len(left.ISOs()) > 0 {
+				t.Errorf("left behind: %+v %+v", left.Made(), left.ISOs())
+			}
+		})
+	}
+}
+
+// The shared calls of a connection are as many for two machines as for twenty.
+func TestSharedCallsDoNotGrow(t *testing.T) {
+	count := func(machines int) int {
+		m := fastModel()
+		m.Limits.ClonesPerStorage = 0
+
+		s := pvetest.New(t, m)
+		p := connect(t, s, func(c *hypervisor.Config, o *hypervisor.Options) {
+			c.ClonesPerStorage = machines
+			o.TaskInterval, o.ListInterval = time.Hour, time.Hour
+		})
+
+		for n := range machines {
+			sp := spec(n + 1)
+
+			reserved, err := p.Create(t.Context(), sp, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			sp.ID, sp.Node = reserved.ID, reserved.Node
+			if _, err := p.Create(t.Context(), sp, media); err != nil {
+				t.Fatal(err)
+			}
+
+			if _, err := p.Get(t.Context(), hypervisor.MachineRef{ID: sp.ID, Owner: sp.Owner}); err != nil {
+				t.Fatal(err)
+			}
+		}
+
+		if _, err := p.List(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+
+		_, _, _, shared := costs(s)
+
+		return shared
+	}
+
+	if few, lots := count(2), count(20); few != lots {
+		t.Errorf("2 machines cost %d shared calls, 20 cost %d", few, lots)
+	}
+}
+
+func runFleet(tb testing.TB, f *fleet, machines int, disk int64) {
+	tb.Helper()
+
+	ctx, cancel := context.WithTimeout(tb.Context(), time.Minute)
+	defer cancel()
+
+	var wg sync.WaitGroup
+
+	for n := range machines {
+		wg.Go(func() {
+			sp := spec(n + 1)
+			sp.Shape.Disk = disk
+
+			if err := f.live(ctx, sp); err != nil {
+				tb.Error(fmt.Errorf("machine %d: %w", n+1, err))
+			}
+		})
+	}
+
+	wg.Wait()
+}
+
+// BenchmarkBurst runs 50 machines at once on three nodes and prints what one costs, and
+// how far the makespan is from the best that the delays allow.
+func BenchmarkBurst(b *testing.B) {
+	const (
+		machines = 50
+		scale    = 4
+		clone    = 2 * time.Second / scale
+		boot     = 3 * time.Second / scale
+		job      = 2 * time.Second / scale
+	)
+
+	for b.Loop() {
+		m := fastModel()
+		m.Delays.Clone, m.Delays.Boot = clone, boot
+
+		var (
+			mu   sync.Mutex
+			last time.Time
+		)
+
+		m.Guest = pve.Guest{Kind: pve.GuestScript, Script: func(vm pve.GuestVM) {
+			select {
+			case <-time.After(job):
+			case <-vm.Context.Done():
+			}
+
+			mu.Lock()
+			defer mu.Unlock()
+
+			last = time.Now()
+		}}
+
+		s := pvetest.New(b, m)
+		f := newFleet(s, b, machines, func(o *hypervisor.Options) {
+			o.TaskInterval, o.ListInterval = 250*time.Millisecond/scale, 2*time.Second/scale
+		})
+
+		start := time.Now()
+
+		runFleet(b, f, machines, 0)
+
+		cleaned := time.Since(last)
+
+		byMachine, clones, uploads, shared := costs(s)
+		own := clones + uploads
+
+		for _, n := range byMachine {
+			own += n
+		}
+
+		floor := pve.Floor(s.FloorInput(machines, job))
+
+		b.ReportMetric(float64(own)/machines, "calls/VM")
+		b.ReportMetric(float64(shared)/machines, "shared-calls/VM")
+		b.ReportMetric(last.Sub(start).Seconds()*scale, "makespan-s")
+		b.ReportMetric(cleaned.Seconds()*scale, "cleanup-s")
+		b.ReportMetric(last.Sub(start).Seconds()/floor.Seconds(), "ratio")
+	}
+}

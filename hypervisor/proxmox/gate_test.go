@@ -1,0 +1,216 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+)
+
+func owner(n int) hypervisor.Owner { return hypervisor.Owner{Name: fmt.Sprint(n), UID: fmt.Sprint(n)} }
+
+func testGates(limit int) (*gates, *clocktesting.FakeClock, *[]string) {
+	clk := clocktesting.NewFakeClock(time.Unix(1e9, 0))
+	woken := &[]string{}
+
+	return newGates(limit, func(o hypervisor.Owner) { *woken = append(*woken, o.UID) }, clk.Now), clk, woken
+}
+
+func TestGateServesInOrder(t *testing.T) {
+	g, _, woken := testGates(2)
+
+	for n, want := range []bool{true, true, false, false, false} {
+		if entered, _ := g.enter("s", owner(n)); entered != want {
+			t.Errorf("owner %d entered: %t", n, entered)
+		}
+	}
+
+	// Coming again keeps the place in line.
+	if _, ahead := g.enter("s", owner(3)); ahead != 1 {
+		t.Errorf("%d before owner 3", ahead)
+	}
+
+	g.leave("s", owner(0))
+
+	if diff := cmp.Diff([]string{"2"}, *woken); diff != "" {
+		t.Errorf("woken (-want +got):\n%s", diff)
+	}
+
+	// The place is kept for the one woken.
+	if entered, _ := g.enter("s", owner(9)); entered {
+		t.Error("a latecomer went before the one woken")
+	}
+
+	if entered, _ := g.enter("s", owner(2)); !entered {
+		t.Error("the one woken did not enter")
+	}
+}
+
+func TestGatePassesOnTurnsNotTaken(t *testing.T) {
+	g, clk, woken := testGates(1)
+	g.enter("s", owner(0))
+	g.enter("s", owner(1))
+	g.enter("s", owner(2))
+	g.leave("s", owner(0))
+	clk.Step(turnLife + time.Second)
+
+	if !g.tick() {
+		t.Error("nobody waits")
+	}
+
+	if diff := cmp.Diff([]string{"1", "2"}, *woken); diff != "" {
+		t.Errorf("woken (-want +got):\n%s", diff)
+	}
+
+	g.leave("s", owner(2))
+
+	if g.tick() || g.load("s") != 0 {
+		t.Error("the gate is not empty")
+	}
+}
+
+func TestGateForgetsWhoGivesUp(t *testing.T) {
+	g, _, woken := testGates(1)
+	g.enter("s", owner(0))
+	g.enter("s", owner(1))
+	g.enter("s", owner(2))
+	g.leave("s", owner(1))
+	g.leave("s", owner(0))
+
+	if diff := cmp.Diff([]string{"2"}, *woken); diff != "" {
+		t.Errorf("woken (-want +got):\n%s", diff)
+	}
+}
+
+func TestGatesAreApart(t *testing.T) {
+	g, _, _ := testGates(1)
+	g.hold("a", owner(0))
+
+	if entered, _ := g.enter("a", owner(1)); entered {
+		t.Error("entered a full gate")
+	}
+
+	if entered, _ := g.enter("b", owner(1)); !entered {
+		t.Error("one storage's gate closed another's")
+	}
+}
+
+func TestAllocator(t *testing.T) {
+	clk := clocktesting.NewFakeClock(time.Unix(1e9, 0))
+	a := newAllocator(100, 103, clk.Now)
+	free := func(int) bool { return false }
+
+	reserve := func(owner string) int {
+		t.Helper()
+
+		id, err := a.reserve(owner, "n", 1, free)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		return id
+	}
+
+	if first, again := reserve("a"), reserve("a"); first != 100 || again != 100 {
+		t.Errorf("reserved %d, then %d", first, again)
+	}
+
+	if !a.confirm(100, "a") || a.confirm(100, "a") {
+		t.Error("only the first confirmation is fresh")
+	}
+
+	a.release(100, "a", false)
+
+	// Lowest free after the last given: 100 comes round late.
+	if ids := []int{reserve("b"), reserve("c"), reserve("d"), reserve("e")}; !cmp.Equal(ids, []int{101, 102, 103, 100}) {
+		t.Errorf("reserved %v", ids)
+	}
+
+	if _, err := a.reserve("f", "n", 1, free); !hypervisor.Is(err, hypervisor.NoCapacity) {
+		t.Errorf("a full range gave %v", err)
+	}
+
+	if a.confirm(101, "x") {
+		t.Error("another's reservation was confirmed as fresh")
+	}
+
+	clk.Step(reservationLife + time.Second)
+
+	if id := reserve("g"); id != 102 {
+		t.Errorf("after the reservations ran out: %d", id)
+	}
+}
+
+func TestAllocatorAvoids(t *testing.T) {
+	a := newAllocator(100, 105, time.Now)
+	a.claim([]int{100})
+	a.release(101, "a", true)
+
+	id, err := a.reserve("b", "n", 5, func(id int) bool { return id == 102 })
+	if err != nil || id != 103 {
+		t.Errorf("reserved %d (%v): claimed, foreign and listed ids must be left out", id, err)
+	}
+
+	if machines, memory := a.pending(); machines["n"] != 1 || memory["n"] != 5 {
+		t.Errorf("promised: %v %v", machines, memory)
+	}
+}
+
+func TestChoose(t *testing.T) {
+	const gib = int64(1) << 30
+
+	node := func(name string, online bool, cores, free int64, queue int) candidate {
+		return candidate{Node: name, Online: online, Cores: cores, FreeMemory: free * gib, Queue: queue}
+	}
+	want := hypervisor.Shape{CPU: 4, Memory: 8 * gib}
+
+	cases := []struct {
+		name  string
+		nodes []candidate
+		want  string
+		says  string
+	}{
+		{"shortest queue", []candidate{node("a", true, 8, 64, 3), node("b", true, 8, 16, 1)}, "b", ""},
+		{"then most memory", []candidate{node("a", true, 8, 16, 1), node("b", true, 8, 64, 1)}, "b", ""},
+		{"then the name", []candidate{node("b", true, 8, 64, 1), node("a", true, 8, 64, 1)}, "a", ""},
+		{"offline", []candidate{node("a", false, 8, 64, 0)}, "", "a is offline"},
+		{"too little memory", []candidate{node("a", true, 8, 7, 0)}, "", "a has 7 GiB free"},
+		{"too few cores", []candidate{node("a", true, 2, 64, 0)}, "", "a has 2 cores"},
+		{"exactly enough", []candidate{node("a", true, 4, 8, 0)}, "a", ""},
+		{"none", nil, "", "no usable node has the template"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := choose(c.nodes, want)
+			if got.Node != c.want {
+				t.Errorf("chose %q (%v)", got.Node, err)
+			}
+
+			if c.says != "" {
+				says(t, err, hypervisor.NoCapacity, c.says)
+			}
+		})
+	}
+}
+
+func TestTooLarge(t *testing.T) {
+	nodes := []hypervisor.Node{
+		{Name: "small", Total: hypervisor.Resources{CPU: 64, Memory: 8 << 30}},
+		{Name: "big", Total: hypervisor.Resources{CPU: 8, Memory: 64 << 30}},
+	}
+
+	if err := tooLarge(nodes, hypervisor.Shape{CPU: 8, Memory: 64 << 30}); err != nil {
+		t.Error(err)
+	}
+
+	// Each amount fits on some node, both together on none.
+	err := tooLarge(nodes, hypervisor.Shape{CPU: 9, Memory: 9 << 30})
+	says(t, err, hypervisor.Rejected, "the biggest node big has 8 cores and 64 GiB")
+}

@@ -1,0 +1,169 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+)
+
+func testRecord() Record {
+	id := identity{operatorUID: "op-1", cluster: "lab"}
+
+	return id.record(100001, hypervisor.Owner{Namespace: "ci", Name: "claim-1", UID: "uid-1", Pool: "linux"},
+		time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+}
+
+func TestRecordSurvivesTheDescription(t *testing.T) {
+	want := testRecord()
+
+	text, err := want.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	// Proxmox gives a description back with a line end, and people add lines.
+	for _, description := range []string{text, text + "\n", text + "\nkeep until Friday", "\n" + text} {
+		got, err := ParseRecord(description)
+		if err != nil {
+			t.Fatalf("%q: %v", description, err)
+		}
+
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	}
+}
+
+func TestRecordRefusesWhatIsTooLong(t *testing.T) {
+	r := testRecord()
+	r.RunnerPool = strings.Repeat("x", maxDescription)
+
+	if _, err := r.Encode(); err == nil {
+		t.Error("a record that Proxmox would refuse was encoded")
+	}
+}
+
+func TestParseRecordFindsNone(t *testing.T) {
+	cases := map[string]string{
+		"empty":              "",
+		"words":              "the accounting server",
+		"other JSON":         `{"a":1}`,
+		"broken JSON":        `{"managedBy":"hyperfleet"`,
+		"another product":    `{"managedBy":"other","machineClaim":{"uid":"u"},"operatorUID":"o"}`,
+		"no claim":           `{"managedBy":"hyperfleet","operatorUID":"o"}`,
+		"no operator":        `{"managedBy":"hyperfleet","machineClaim":{"uid":"u"}}`,
+		"not on first line":  "note\n" + `{"managedBy":"hyperfleet","machineClaim":{"uid":"u"},"operatorUID":"o"}`,
+		"JSON of wrong type": `{"managedBy":["hyperfleet"]}`,
+	}
+	for name, description := range cases {
+		t.Run(name, func(t *testing.T) {
+			if r, err := ParseRecord(description); !errors.Is(err, errNoRecord) {
+				t.Errorf("got %+v, %v", r, err)
+			}
+		})
+	}
+}
+
+func TestOwns(t *testing.T) {
+	id := identity{operatorUID: "op-1", cluster: "lab"}
+	cases := []struct {
+		name   string
+		change func(*Record)
+		vmid   int
+		want   bool
+	}{
+		{"ours", func(*Record) {}, 100001, true},
+		{"another operator", func(r *Record) { r.OperatorUID = "op-2" }, 100001, false},
+		{"another cluster", func(r *Record) { r.Cluster = "prod" }, 100001, false},
+		{"another product", func(r *Record) { r.ManagedBy = "other" }, 100001, false},
+		{"cloned from ours: the description came along", func(*Record) {}, 100002, false},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			r := testRecord()
+			c.change(&r)
+
+			if got := id.owns(r, c.vmid); got != c.want {
+				t.Errorf("owns: %t", got)
+			}
+		})
+	}
+}
+
+func TestISONames(t *testing.T) {
+	a, b := identity{"op-1", "lab"}, identity{"op-1", "prod"}
+	uid := "0f0f0f0f-0000-4000-8000-000000000001"
+	volid := "local:iso/" + a.isoName(uid)
+
+	if got, ok := a.isoOwner(volid); !ok || got != uid {
+		t.Errorf("own ISO: %q %t", got, ok)
+	}
+
+	for _, other := range []string{volid, "local:iso/debian.iso", "local:iso/", "", "local:iso/" + a.isoPrefix() + "x"} {
+		if got, ok := b.isoOwner(other); ok {
+			t.Errorf("%q taken for an ISO of %q", other, got)
+		}
+	}
+}
+
+func TestMachineTags(t *testing.T) {
+	id := identity{operatorUID: "op-1", cluster: "lab"}
+	op := "hf-op-" + id.hash()
+	cases := []struct {
+		name, pool string
+		extra      map[string]string
+		want       string
+	}{
+		{"none", "", nil, op + ";hyperfleet"},
+		{"pool in lower case", "Linux_X64", nil, op + ";hf-pool-linux_x64;hyperfleet"},
+		{"tags of the cluster", "", map[string]string{"Env": "Prod EU", "team": ""}, "env-prod-eu;" + op + ";hyperfleet;team"},
+		{"a leading dash is no tag", "", map[string]string{"-x": "=y"}, op + ";hyperfleet;x--y"},
+		{"nothing left is no tag", "", map[string]string{"é": ""}, op + ";hyperfleet"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			if diff := cmp.Diff(c.want, machineTags(id, c.pool, c.extra)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func FuzzParseRecord(f *testing.F) {
+	text, err := testRecord().Encode()
+	if err != nil {
+		f.Fatal(err)
+	}
+
+	f.Add(text)
+	f.Add("{")
+	f.Add(`{"managedBy":"hyperfleet","machineClaim":{"uid":"u"},"operatorUID":"o","createdAt":"x"}`)
+	f.Fuzz(func(t *testing.T, description string) {
+		r, err := ParseRecord(description)
+		if err != nil {
+			if r != (Record{}) {
+				t.Errorf("an error with a record: %+v", r)
+			}
+
+			return
+		}
+
+		if r.ManagedBy != managedBy || r.MachineClaim.UID == "" || r.OperatorUID == "" {
+			t.Errorf("incomplete record: %+v", r)
+		}
+
+		if again, err := r.Encode(); err == nil {
+			if back, err := ParseRecord(again); err != nil || back != r {
+				t.Errorf("%+v became %+v (%v)", r, back, err)
+			}
+		}
+	})
+}
