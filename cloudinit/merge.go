@@ -92,9 +92,7 @@ func plain(n *yaml.Node, budget *int) *yaml.Node {
 	out := *n
 	out.Anchor, out.Content = "", nil
 
-	if out.Style&yaml.FoldedStyle != 0 {
-		out.Style = out.Style&^yaml.FoldedStyle | yaml.LiteralStyle
-	}
+	out.Style = plainStyle(n)
 
 	for _, c := range n.Content {
 		*budget--
@@ -106,6 +104,25 @@ func plain(n *yaml.Node, budget *int) *yaml.Node {
 	}
 
 	return &out
+}
+
+// plainStyle is the style to write a node in. The library writes block texts that begin
+// with a blank or a line end so that they cannot be read again: those are quoted.
+func plainStyle(n *yaml.Node) yaml.Style {
+	const block = yaml.FoldedStyle | yaml.LiteralStyle
+
+	multiline := n.Kind == yaml.ScalarNode && strings.Contains(n.Value, "\n")
+
+	switch {
+	case n.Style&block == 0 && !multiline:
+		return n.Style
+	case n.Value == "", strings.ContainsRune(" \t\r\n", rune(n.Value[0])):
+		return n.Style&^block | yaml.DoubleQuotedStyle
+	case n.Style&yaml.FoldedStyle != 0:
+		return n.Style&^block | yaml.LiteralStyle
+	default:
+		return n.Style
+	}
 }
 
 // flattenMerges copies what top-level merge keys (<<) bring in, so that keys added by

@@ -61,9 +61,11 @@ func dhcpDropIn(in *Input) ([][]string, error) {
 		sum := sha256.Sum256([]byte(in.Hostname))
 		lines = append(lines, "ClientIdentifier=duid", "IAID=1", "DUIDType=uuid", "DUIDRawData="+hexBytes(sum[:16]))
 	case len(id) > maxIdentifier:
-		return nil, fmt.Errorf("network.dhcp.clientIdentifier: %d bytes, a DHCP client identifier holds at most %d", len(id), maxIdentifier)
+		return nil, fmt.Errorf("network.dhcp.clientIdentifier: %d bytes, a DHCP client identifier holds at most %d",
+			len(id), maxIdentifier)
 	default: // systemd-networkd sends free text only as the body of a DUID (RFC 8415, 11.3)
-		lines = append(lines, "ClientIdentifier=duid", "IAID=1", "DUIDType=vendor", "DUIDRawData="+hexBytes(append([]byte{0, 0, 0x7e, 0xd9}, id...)))
+		enterprise := []byte{0, 0, 0x7e, 0xd9} // 32473, RFC 5612
+		lines = append(lines, "ClientIdentifier=duid", "IAID=1", "DUIDType=vendor", "DUIDRawData="+hexBytes(append(enterprise, id...)))
 	}
 
 	if spec.LeaseTime != nil {

@@ -1,0 +1,337 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cloudinit_test
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hyperfleet/hyperfleet/api/guest"
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/cloudinit"
+)
+
+// TestMergeKeepsWhatTheUserWrote looks at the text, for people read it.
+func TestMergeKeepsWhatTheUserWrote(t *testing.T) {
+	t.Parallel()
+
+	in := sampleInput()
+	in.Config, in.FQDN = nil, ""
+	in.UserData = `#cloud-config
+# Tools that every job needs.
+packages: [git, "{{ .ClaimName }}"] # two
+write_files:
+  - path: /etc/motd
+    permissions: 0644
+    content: !!binary aGVsbG8=
+  - path: /etc/text
+    content: >
+      folded
+      text
+swap: {size: 1G}
+enabled: yes
+`
+	out, _ := mustRender(t, in)
+
+	want := `#cloud-config
+# Tools that every job needs.
+packages: [git, "ci-abc"] # two
+write_files:
+  - path: /etc/motd
+    permissions: 0644
+    content: !!binary aGVsbG8=
+  - path: /etc/text
+    content: |
+      folded text
+swap: {size: 1G}
+enabled: yes
+hostname: ci-abc
+`
+	if diff := cmp.Diff(want, string(out.UserData)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestBlockTextsStayAsTheyAre has the texts that the YAML library reads but cannot write.
+func TestBlockTextsStayAsTheyAre(t *testing.T) {
+	t.Parallel()
+
+	user := "" +
+		"a:\n- |2\n    more\n  less\n" +
+		"b: |2-\n\n    more\n  less\n" +
+		"c:\n- - d: |4+\n          deep\n\n\n" +
+		"e: |\n\n  after a blank line\n" +
+		"f: >\n  folded\n    more\n\n  text\n" +
+		"g: |1\n \ttab\n" +
+		"h: |\n  #!/bin/sh\n  if true; then\n    echo  \n  fi\n" +
+		`"  i\n\n  j": k` + "\n"
+	in := sampleInput()
+	in.Config, in.FQDN = nil, ""
+	in.UserData = "#cloud-config\n" + user
+	out, _ := mustRender(t, in)
+
+	want := normal(t, []byte(user))
+	want["hostname"] = "ci-abc"
+
+	if diff := cmp.Diff(want, normal(t, out.UserData)); diff != "" {
+		t.Errorf("(-want +got):\n%s\n%s", diff, out.UserData)
+	}
+}
+
+func TestMergeWithAliasesAndMergeKeys(t *testing.T) {
+	t.Parallel()
+
+	in := sampleInput()
+	in.UserData = `#cloud-config
+x-base: &base
+  runcmd: &commands [first]
+x-again: *commands
+<<: *base
+`
+	out, c := mustRender(t, in)
+
+	if len(c.RunCmd) != 2 || c.RunCmd[0] != "first" {
+		t.Errorf("runcmd %v", c.RunCmd)
+	}
+
+	if got := normal(t, out.UserData)["x-again"]; !cmp.Equal(got, []any{"first"}) {
+		t.Errorf("what shared an anchor with runcmd became %v", got)
+	}
+}
+
+// TestTakeOver: a template that writes the runner's configuration itself.
+func TestTakeOver(t *testing.T) {
+	t.Parallel()
+
+	content := `{"method":"runner-token","platform":"github-actions","runner_name":"{{ .RunnerName }}","labels":["mine"],"job_timeout":"1h"}`
+	encoded := base64.StdEncoding.EncodeToString([]byte(strings.ReplaceAll(content, "{{ .RunnerName }}", "ci-abc")))
+	start := "\nruncmd:\n- [systemctl, start, --no-block, " + guest.ServiceUnit + "]\n"
+
+	for name, tc := range map[string]struct {
+		entry, rest string
+		starts      int // commands that start the service
+	}{
+		"plain":             {"content: '" + content + "'", "", 1},
+		"base64":            {"content: " + encoded + "\n  encoding: b64", "", 1},
+		"binary":            {"content: !!binary " + encoded, "", 1},
+		"starts it as well": {"content: '" + content + "'\n  permissions: '0644'", start, 1},
+		"enables it only":   {"content: '" + content + "'", "\nruncmd:\n- systemctl enable hyperfleet-bootstrap\n", 1},
+		"enables it now":    {"content: '" + content + "'", "\nruncmd:\n- systemctl enable --now hyperfleet-bootstrap\n", 1},
+		"runs it":           {"content: '" + content + "'", "\nruncmd:\n- " + guest.ServicePath + " --config x\n", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			in := sampleInput()
+			in.UserData = "#cloud-config\nwrite_files:\n- path: " + guest.ConfigPath + "\n  " + tc.entry + tc.rest
+			_, c := mustRender(t, in)
+
+			want := *in.Config
+			want.Labels = []string{"mine"}
+			want.JobTimeout = guest.Duration(3600e9)
+
+			var got guest.Config
+			if err := json.Unmarshal([]byte(c.file(t, guest.ConfigPath)), &got); err != nil {
+				t.Fatal(err)
+			}
+
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+
+			if c.WriteFiles[0].Permissions != "0600" || c.WriteFiles[0].Encoding != "text/plain" {
+				t.Errorf("entry %+v", c.WriteFiles[0])
+			}
+
+			starts := 0
+
+			for _, command := range c.RunCmd {
+				text, _ := json.Marshal(command)
+				if strings.Contains(string(text), "start") || strings.Contains(string(text), "--now") || strings.Contains(string(text), guest.ServicePath) {
+					starts++
+				}
+			}
+
+			if starts != tc.starts {
+				t.Errorf("the service is started %d times: %v", starts, c.RunCmd)
+			}
+		})
+	}
+}
+
+// TestOtherFormats has cloud-init itself read what is made of user data that is no
+// cloud-config.
+func TestOtherFormats(t *testing.T) {
+	t.Parallel()
+
+	python := tool(t, "python3", "python3")
+
+	if out, err := exec.Command(python, "-c", "import cloudinit.user_data").CombinedOutput(); err != nil {
+		tool(t, "cloud-init", "cloud-init")
+		t.Skipf("the Python package of cloud-init is not there: %s", out)
+	}
+
+	mime := "Content-Type: multipart/mixed; boundary=\"b\"\nMIME-Version: 1.0\n\n--b\nContent-Type: text/cloud-config\n\n" +
+		"#cloud-config\nruncmd: [users]\npackages: [git]\n--b\nContent-Type: text/x-shellscript\n\n#!/bin/sh\necho é\n--b--\n"
+
+	for name, tc := range map[string]struct {
+		text    string
+		kinds   []string
+		first   string // the user's part comes back as it was
+		runcmds int
+	}{
+		"shell":    {"#!/bin/sh\necho 'größer' {{ .RunnerName }}\n", []string{"text/x-shellscript"}, "#!/bin/sh\necho 'größer' ci-abc\n", 1},
+		"boothook": {"#cloud-boothook\n#!/bin/sh\n", []string{"text/cloud-boothook"}, "#cloud-boothook\n#!/bin/sh\n", 1},
+		"jinja":    {"## template: jinja\n#cloud-config\na: 1\n", []string{"text/jinja2"}, "## template: jinja\n#cloud-config\na: 1\n", 1},
+		"MIME":     {mime, []string{"text/cloud-config", "text/x-shellscript"}, "#cloud-config\nruncmd: [users]\npackages: [git]", 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			in := sampleInput()
+			in.UserData = tc.text
+
+			out, err := cloudinit.Render(in)
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			path := filepath.Join(t.TempDir(), "user-data")
+			if err := os.WriteFile(path, out.UserData, 0o600); err != nil {
+				t.Fatal(err)
+			}
+
+			said, err := exec.Command(python, "-c", readParts, path).Output()
+			if err != nil {
+				t.Fatalf("%v\n%s", err, out.UserData)
+			}
+
+			var got struct {
+				Kinds, Bodies []string
+				Config        userConfig
+			}
+			if err := json.Unmarshal(said, &got); err != nil {
+				t.Fatalf("%v\n%s", err, said)
+			}
+
+			if diff := cmp.Diff(append(tc.kinds, "text/cloud-config"), got.Kinds); diff != "" {
+				t.Errorf("parts (-want +got):\n%s", diff)
+			}
+
+			if got.Bodies[0] != tc.first {
+				t.Errorf("the user's part became %q", got.Bodies[0])
+			}
+
+			if len(got.Config.RunCmd) != tc.runcmds || got.Config.Hostname != "ci-abc" {
+				t.Errorf("merged by cloud-init: %+v", got.Config)
+			}
+		})
+	}
+}
+
+// readParts prints the parts that cloud-init finds, and its merged cloud-config.
+const readParts = `
+import json, sys
+from cloudinit import user_data, mergers, safeyaml
+message = user_data.convert_string(open(sys.argv[1], "rb").read())
+kinds, bodies, config = [], [], {}
+for part in message.walk():
+    if part.get_content_maintype() == "multipart":
+        continue
+    body = part.get_payload(decode=True).decode()
+    kinds.append(part.get_content_type())
+    bodies.append(body)
+    if part.get_content_type() == "text/cloud-config":
+        merge = mergers.string_extract_mergers(part.get("X-Merge-Type", "")) or mergers.string_extract_mergers("dict(replace)+list()+str()")
+        config = mergers.construct(merge).merge(config, safeyaml.load(body))
+print(json.dumps({"Kinds": kinds, "Bodies": bodies, "Config": {"Hostname": config.get("hostname"), "RunCmd": config.get("runcmd")}}))
+`
+
+// TestDeliveryScripts runs the scripts that bring the bootstrap service into a machine.
+func TestDeliveryScripts(t *testing.T) {
+	t.Parallel()
+
+	const program = "#!/bin/sh\necho service\n"
+
+	arch, err := exec.Command("uname", "-m").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	good := map[string]string{strings.TrimSpace(string(arch)): sha256sum(program)}
+
+	for name, tc := range map[string]struct {
+		method string
+		sums   map[string]string
+		served string // "" is not there
+		want   string // in the output of a script that fails
+	}{
+		"download":                     {"download", good, program, ""},
+		"download, changed":            {"download", good, program + "evil", "another SHA-256"},
+		"download, other architecture": {"download", map[string]string{"riscv64": sha256sum(program)}, program, "for architecture"},
+		"iso":                          {"iso", good, program, ""},
+		"iso, changed":                 {"iso", good, program + "evil", "another SHA-256"},
+		"iso without the program":      {"iso", good, "", "bootstrap-service"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			in := sampleInput()
+			in.Delivery = cloudinit.Delivery{Method: tc.method, SHA256: tc.sums, URL: serveProgram(t, tc.served)}
+			_, c := mustRender(t, in)
+			root := t.TempDir()
+			out, err := runDelivery(t, root, c.file(t, "/opt/hyperfleet/deliver.sh"), tc.served)
+
+			got, readErr := os.ReadFile(filepath.Join(root, "bootstrap-service"))
+			if tc.want != "" {
+				if err == nil || !strings.Contains(out, tc.want) || readErr == nil {
+					t.Errorf("%v, installed %q, output %s", err, got, out)
+				}
+
+				return
+			}
+
+			if err != nil || string(got) != program {
+				t.Errorf("%v, installed %q, output %s", err, got, out)
+			}
+
+			if unit := c.file(t, cloudinit.UnitPath); unit != cloudinit.Unit() {
+				t.Errorf("unit %q", unit)
+			}
+		})
+	}
+}
+
+func TestImageDeliveryWritesNoUnit(t *testing.T) {
+	t.Parallel()
+
+	in := sampleInput()
+	in.Delivery.Method = v1alpha1.DeliveryImage
+
+	if _, c := mustRender(t, in); len(c.WriteFiles) != 1 {
+		t.Errorf("%+v", c.WriteFiles)
+	}
+}
+
+// TestUnit has systemd read the unit file.
+func TestUnit(t *testing.T) {
+	t.Parallel()
+
+	path := filepath.Join(t.TempDir(), guest.ServiceUnit)
+	// The program is not there; any other will do for the check.
+	if err := os.WriteFile(path, []byte(strings.ReplaceAll(cloudinit.Unit(), guest.ServicePath, "/bin/true")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	if out, err := exec.Command(tool(t, "systemd-analyze", "systemd"), "verify", path).CombinedOutput(); err != nil || strings.Contains(string(out), guest.ServiceUnit) {
+		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
+	}
+}
