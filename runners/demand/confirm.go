@@ -21,11 +21,11 @@ import (
 )
 
 // confirm asks the platform about a job that nothing was heard of for a while: its
-// webhook may be lost. It never stops the pass: that the platform can't be asked is no
-// reason to leave the job without a machine.
-func confirm(ctx context.Context, s *scope) step.Result {
+// webhook may be lost. It comes before the steps, since it may change the spec. That the
+// platform can't be asked is no error: the job needs a machine all the same.
+func (s *scope) confirm(ctx context.Context) error {
 	if s.job.Spec.State == v1alpha1.JobCompleted {
-		return step.Done()
+		return nil
 	}
 
 	key := client.ObjectKeyFromObject(s.job)
@@ -34,19 +34,19 @@ func confirm(ctx context.Context, s *scope) step.Result {
 	if wait := s.asked.next(key, heard(s.job), s.Silence).Sub(now); wait > 0 {
 		s.later(wait)
 
-		return step.Done()
+		return nil
 	}
 
 	providers := s.providers()
 	if len(providers) == 0 {
 		// No pool here reaches the job's repository; another pool wakes the job.
-		return step.Done()
+		return nil
 	}
 
 	if wait := s.turn(now); wait > 0 {
 		s.later(wait)
 
-		return step.Done()
+		return nil
 	}
 
 	said, err := s.ask(ctx, providers)
@@ -55,10 +55,21 @@ func confirm(ctx context.Context, s *scope) step.Result {
 	s.later(s.asked.next(key, heard(s.job), s.Silence).Sub(now))
 
 	if err != nil {
-		return s.unconfirmed(err)
+		s.said = s.unconfirmed(err)
+
+		return nil
 	}
 
-	return s.confirmed(ctx, said)
+	return s.record(ctx, said)
+}
+
+// confirmed reports what came of the question.
+func confirmed(_ context.Context, s *scope) step.Result {
+	if s.said == nil {
+		return step.Done()
+	}
+
+	return step.Done().Also(ConditionConfirmed, s.said.Status, s.said.Reason, s.said.Message)
 }
 
 // heard is when something was last heard of the job.
@@ -114,33 +125,41 @@ func (s *scope) ask(ctx context.Context, pools []readPool) (workload.Job, error)
 	return provider.Job(ctx, s.job.Spec.Repository, s.job.Spec.ID)
 }
 
-// confirmed records the platform's word. A change of the spec brings another pass.
-func (s *scope) confirmed(ctx context.Context, said workload.Job) step.Result {
-	moved, err := s.recordSaid(ctx, said)
-	if err != nil {
-		return step.Fail(err)
-	}
-
-	if moved {
-		s.Metrics.repair(s.job.Spec.Platform, "moved")
-	} else {
-		s.Metrics.repair(s.job.Spec.Platform, "same")
-	}
-
-	return step.Done().Also(ConditionConfirmed, metav1.ConditionTrue, "Asked",
-		"the CI platform was asked for want of news and says that the job is "+string(said.State))
-}
-
-func (s *scope) recordSaid(ctx context.Context, said workload.Job) (bool, error) {
+// record writes the platform's word into the ledger.
+func (s *scope) record(ctx context.Context, said workload.Job) error {
 	// The object is the one there is, whatever name the answer would give it.
 	said.Platform, said.ID, said.URL = s.job.Spec.Platform, s.job.Spec.ID, s.job.Spec.URL
 	book := &ledger{client: s.Client, live: s.Live}
+	before, key := s.job.Spec.State, client.ObjectKeyFromObject(s.job)
 
-	return book.record(ctx, s.job.Namespace, said, s.Clock.Now())
+	changed, err := book.record(ctx, s.job.Namespace, said, s.Clock.Now())
+	if err != nil {
+		return err
+	}
+
+	if changed {
+		s.job = &v1alpha1.RunnerJob{}
+		if err := s.Live.Get(ctx, key, s.job); err != nil {
+			return fmt.Errorf("read job %s again: %w", key, err)
+		}
+	}
+
+	result := "same"
+	if s.job.Spec.State != before {
+		result = "moved"
+	}
+
+	s.Metrics.repair(said.Platform, result)
+	s.said = &metav1.Condition{
+		Status: metav1.ConditionTrue, Reason: "Asked",
+		Message: "the CI platform was asked for want of news and says that the job is " + string(said.State),
+	}
+
+	return nil
 }
 
 // unconfirmed says why the platform could not be asked.
-func (s *scope) unconfirmed(err error) step.Result {
+func (s *scope) unconfirmed(err error) *metav1.Condition {
 	reason, message, result := errclass.Reason(err, "Failed"), err.Error(), "failed"
 
 	if known, ok := errors.AsType[*workload.Error](err); ok {
@@ -158,8 +177,9 @@ func (s *scope) unconfirmed(err error) step.Result {
 
 	s.Metrics.repair(s.job.Spec.Platform, result)
 
-	return step.Done().Also(ConditionConfirmed, metav1.ConditionFalse, reason,
-		fmt.Sprintf("the CI platform was asked for want of news: %s", message))
+	return &metav1.Condition{
+		Status: metav1.ConditionFalse, Reason: reason, Message: "the CI platform was asked for want of news: " + message,
+	}
 }
 
 // asked remembers what was asked about which job. It need not outlive the process: after

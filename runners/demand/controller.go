@@ -121,6 +121,8 @@ type scope struct {
 
 	job   *v1alpha1.RunnerJob
 	pools []readPool
+	// said is the condition that came of a question to the platform, if one was asked.
+	said *metav1.Condition
 	// again is when time alone asks for another pass; zero means never.
 	again time.Duration
 }
@@ -134,8 +136,8 @@ func (s *scope) later(after time.Duration) {
 
 func steps() []step.Step[*scope] {
 	return []step.Step[*scope]{
-		{Run: claimed}, // who took it
-		{Run: confirm}, // the platform asked, if it has been silent
+		{Run: claimed},   // who took it
+		{Run: confirmed}, // the platform asked, if it has been silent
 		{Condition: ConditionMatched, Run: match}, // a pool answers for it
 	}
 }
@@ -178,7 +180,11 @@ func (r *JobReconciler) Reconcile(ctx context.Context, req reconcile.Request) (r
 
 	s.pools = pools
 
-	result, err := step.Run(ctx, r.Runner, &job, steps(), s)
+	if err := s.confirm(ctx); err != nil {
+		return reconcile.Result{}, err
+	}
+
+	result, err := step.Run(ctx, r.Runner, s.job, steps(), s)
 	if err == nil && s.again > 0 && (result.RequeueAfter == 0 || s.again < result.RequeueAfter) {
 		result.RequeueAfter = s.again
 	}

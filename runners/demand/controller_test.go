@@ -1,0 +1,371 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package demand_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clocktesting "k8s.io/utils/clock/testing"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/runners/demand"
+	sim "github.com/hyperfleet/hyperfleet/sim/github"
+	"github.com/hyperfleet/hyperfleet/sim/github/control"
+	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
+	"github.com/hyperfleet/hyperfleet/workload"
+	"github.com/hyperfleet/hyperfleet/workload/github"
+)
+
+// through is the one provider of all pools.
+type through struct{ workload.Provider }
+
+func (p through) For(context.Context, *v1alpha1.HypervisorMachineTemplate, v1alpha1.Workload) (workload.Provider, error) {
+	return p.Provider, nil
+}
+
+func forgeProvider(t *testing.T, forge *githubtest.Server, repository string) workload.Provider {
+	t.Helper()
+
+	owner, name, _ := strings.Cut(repository, "/")
+
+	out, err := github.New(workload.Config{GitHub: &workload.GitHubConfig{
+		Token: githubtest.PAT, Owner: owner, Repository: name, APIURL: forge.URL,
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return out
+}
+
+func reconciler(clk *clocktesting.FakePassiveClock, providers demand.Providers) *demand.JobReconciler {
+	return &demand.JobReconciler{
+		Client: env.Client, Clock: clk, Providers: providers,
+		Runner: &step.Runner{Client: env.Client, Controller: "runnerjob", Clock: clk},
+	}
+}
+
+// template is one that the API server accepts.
+func template(t *testing.T, namespace string) {
+	t.Helper()
+
+	out := &v1alpha1.HypervisorMachineTemplate{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "linux"},
+		Spec: v1alpha1.HypervisorMachineTemplateSpec{
+			HypervisorClusterRef: v1alpha1.LocalObjectReference{Name: "lab"},
+			Template:             v1alpha1.TemplateSource{Proxmox: &v1alpha1.ProxmoxTemplate{TemplateName: "linux"}},
+			Resources:            v1alpha1.MachineResources{CPU: 1, Memory: resource.MustParse("1Gi")},
+		},
+	}
+	create(t, out)
+}
+
+func entry(t *testing.T, namespace string, spec workload.Job) client.ObjectKey {
+	t.Helper()
+
+	received := metav1.NewMicroTime(time.Now())
+	spec.ReceivedAt = &received
+	out := &v1alpha1.RunnerJob{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: demand.Name(spec)}, Spec: spec}
+	create(t, out)
+
+	return client.ObjectKeyFromObject(out)
+}
+
+func pass(t *testing.T, r *demand.JobReconciler, key client.ObjectKey) reconcile.Result {
+	t.Helper()
+
+	result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: key})
+	if err != nil {
+		t.Fatalf("Reconcile: %v", err)
+	}
+
+	return result
+}
+
+func read(t *testing.T, key client.ObjectKey) *v1alpha1.RunnerJob {
+	t.Helper()
+
+	out := &v1alpha1.RunnerJob{}
+	if err := env.Client.Get(t.Context(), key, out); err != nil {
+		t.Fatal(err)
+	}
+
+	return out
+}
+
+func condition(t *testing.T, job *v1alpha1.RunnerJob, kind string, status metav1.ConditionStatus, reason, message string) {
+	t.Helper()
+
+	got := meta.FindStatusCondition(job.Status.Conditions, kind)
+	if got == nil || got.Status != status || got.Reason != reason || !strings.Contains(got.Message, message) {
+		t.Errorf("condition %s = %+v; want %s %s: ...%s...", kind, got, status, reason, message)
+	}
+}
+
+func TestJobIsMatched(t *testing.T) {
+	t.Parallel()
+
+	namespace, repository := env.Namespace(t), own(t)+"/app"
+	hook(t, namespace, "linux", repository, "s", "linux")
+
+	spec := job(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = repository })
+	fits := entry(t, namespace, spec)
+	spec.ID, spec.Labels = "8", []string{"self-hosted", "s390x"}
+	fitsNot := entry(t, namespace, spec)
+
+	r := reconciler(clocktesting.NewFakePassiveClock(time.Now()), nil)
+
+	if result := pass(t, r, fits); result.RequeueAfter <= 4*time.Minute || result.RequeueAfter > 5*time.Minute {
+		t.Errorf("looks again in %s, want the time of silence", result.RequeueAfter)
+	}
+
+	got := read(t, fits)
+	if got.Status.Pool != "linux" {
+		t.Errorf("pool = %q", got.Status.Pool)
+	}
+
+	condition(t, got, demand.ConditionMatched, metav1.ConditionTrue, demand.ReasonMatched, "linux")
+	condition(t, got, v1alpha1.ConditionReady, metav1.ConditionTrue, "Ready", "")
+
+	pass(t, r, fitsNot)
+	condition(t, read(t, fitsNot), demand.ConditionMatched, metav1.ConditionFalse, demand.ReasonNoLabels, "lacks [s390x]")
+
+	// Another pool comes.
+	hook(t, namespace, "mainframe", repository, "s", "s390x")
+	pass(t, r, fitsNot)
+
+	if got := read(t, fitsNot).Status.Pool; got != "mainframe" {
+		t.Errorf("pool = %q after it was made", got)
+	}
+}
+
+func TestJobFindsItsClaim(t *testing.T) {
+	t.Parallel()
+
+	namespace := env.Namespace(t)
+	taker := &v1alpha1.MachineClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "linux-x"},
+		Spec: v1alpha1.MachineClaimSpec{
+			TemplateRef: v1alpha1.LocalObjectReference{Name: "linux"},
+			WorkloadConfig: v1alpha1.Workload{
+				Type: v1alpha1.WorkloadGitHubActions, Config: &v1alpha1.WorkloadConfig{GitHub: &v1alpha1.GitHubActionsConfig{}},
+			},
+		},
+	}
+	create(t, taker)
+
+	taker.Status.BootstrapInfo = &v1alpha1.BootstrapInfo{RunnerName: "linux-x-12345678"}
+	if err := env.Client.Status().Update(t.Context(), taker); err != nil {
+		t.Fatal(err)
+	}
+
+	r := reconciler(clocktesting.NewFakePassiveClock(time.Now()), nil)
+	key := entry(t, namespace, job(v1alpha1.JobRunning, ranBy("linux-x-12345678")))
+	pass(t, r, key)
+
+	if got := read(t, key).Status.Claim; got != "linux-x" {
+		t.Errorf("claim = %q", got)
+	}
+}
+
+func TestJobIsDeletedAfterRetention(t *testing.T) {
+	t.Parallel()
+
+	now := time.Now()
+	clk := clocktesting.NewFakePassiveClock(now)
+	r := reconciler(clk, nil)
+	key := entry(t, env.Namespace(t), job(v1alpha1.JobCompleted, func(j *workload.Job) {
+		j.CompletedAt = &metav1.Time{Time: now}
+	}))
+
+	clk.SetTime(now.Add(23 * time.Hour))
+
+	if result := pass(t, r, key); result.RequeueAfter <= 59*time.Minute || result.RequeueAfter > time.Hour+time.Second {
+		t.Errorf("looks again in %s, want an hour", result.RequeueAfter)
+	}
+
+	read(t, key)
+	clk.SetTime(now.Add(24*time.Hour + time.Second))
+	pass(t, r, key)
+
+	if err := env.Client.Get(t.Context(), key, &v1alpha1.RunnerJob{}); client.IgnoreNotFound(err) != nil || err == nil {
+		t.Errorf("the job is still there: %v", err)
+	}
+
+	pass(t, r, key) // gone: nothing to do
+}
+
+// Webhooks are lost, the job is not.
+func TestSilentJobIsConfirmed(t *testing.T) {
+	t.Parallel()
+
+	namespace, repository := env.Namespace(t), own(t)+"/app"
+	hook(t, namespace, "linux", repository, "s", "linux")
+	template(t, namespace)
+
+	forge := githubtest.New(t, sim.Options{Repos: []sim.Repo{{FullName: repository}}})
+	provider := forgeProvider(t, forge, repository)
+	queued := forge.Queue(control.JobSpec{Repo: repository, Labels: []string{"linux"}, Duration: time.Millisecond})[0]
+	key := entry(t, namespace, job(v1alpha1.JobQueued, func(j *workload.Job) {
+		j.ID, j.Repository, j.Labels = fmt.Sprint(queued.ID), repository, []string{"linux"}
+	}))
+
+	now := time.Now()
+	clk := clocktesting.NewFakePassiveClock(now)
+	r := reconciler(clk, through{provider})
+	calls := func() int { return forge.State().Requests["actions/get-job-for-workflow-run"] }
+
+	pass(t, r, key)
+
+	if calls() != 0 {
+		t.Error("GitHub was asked about a fresh job")
+	}
+
+	clk.SetTime(now.Add(5*time.Minute + time.Second))
+
+	if result := pass(t, r, key); result.RequeueAfter != 10*time.Minute {
+		t.Errorf("asks again in %s, want twice the silence", result.RequeueAfter)
+	}
+
+	condition(t, read(t, key), demand.ConditionConfirmed, metav1.ConditionTrue, "Asked", "Queued")
+	pass(t, r, key)
+
+	if calls() != 1 {
+		t.Errorf("GitHub was asked %d times, want once", calls())
+	}
+
+	issued, err := provider.Issue(t.Context(), workload.RunnerRequest{Name: "r1", Labels: github.RunnerLabels([]string{"linux"})})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", issued.JITConfig)
+	forge.Eventually("the job is over", func(s control.State) bool { return s.Jobs[0].Status == "completed" })
+
+	clk.SetTime(now.Add(16 * time.Minute))
+	pass(t, r, key)
+
+	if got := read(t, key).Spec; got.State != v1alpha1.JobCompleted || got.RunnerName != "r1" || got.Conclusion != "success" {
+		t.Errorf("job = %+v", got)
+	}
+}
+
+// A platform that can't be asked is no reason to leave a job without a machine.
+func TestSilentJobOfUnreachablePlatform(t *testing.T) {
+	t.Parallel()
+
+	namespace, repository := env.Namespace(t), own(t)+"/app"
+	hook(t, namespace, "linux", repository, "s", "linux")
+	template(t, namespace)
+
+	forge := githubtest.New(t, sim.Options{
+		Repos: []sim.Repo{{FullName: repository}}, PATs: []sim.PAT{{Token: githubtest.PAT, Permissions: map[string]string{"administration": "write"}}},
+	})
+	queued := forge.Queue(control.JobSpec{Repo: repository, Labels: []string{"linux"}})[0]
+	key := entry(t, namespace, job(v1alpha1.JobQueued, func(j *workload.Job) {
+		j.ID, j.Repository, j.Labels = fmt.Sprint(queued.ID), repository, []string{"linux"}
+	}))
+
+	r := reconciler(clocktesting.NewFakePassiveClock(time.Now().Add(time.Hour)), through{forgeProvider(t, forge, repository)})
+	pass(t, r, key)
+
+	got := read(t, key)
+	condition(t, got, demand.ConditionConfirmed, metav1.ConditionFalse, github.ReasonPermission, "Actions: read")
+	condition(t, got, demand.ConditionMatched, metav1.ConditionTrue, demand.ReasonMatched, "linux")
+}
+
+// However many jobs are silent, platforms are asked about few at a time.
+func TestQuestionsAreBounded(t *testing.T) {
+	t.Parallel()
+
+	const many = 30
+
+	namespace, repository := env.Namespace(t), own(t)+"/app"
+	hook(t, namespace, "linux", repository, "s", "linux")
+	template(t, namespace)
+
+	forge := githubtest.New(t, sim.Options{Repos: []sim.Repo{{FullName: repository}}})
+	r := reconciler(clocktesting.NewFakePassiveClock(time.Now().Add(time.Hour)), through{forgeProvider(t, forge, repository)})
+
+	for _, queued := range forge.Queue(control.JobSpec{Repo: repository, Labels: []string{"linux"}, Count: many}) {
+		key := entry(t, namespace, job(v1alpha1.JobQueued, func(j *workload.Job) {
+			j.ID, j.Repository, j.Labels = fmt.Sprint(queued.ID), repository, []string{"linux"}
+		}))
+
+		if result := pass(t, r, key); result.RequeueAfter <= 0 {
+			t.Error("a silent job is forgotten")
+		}
+	}
+
+	if got := forge.State().Requests["actions/get-job-for-workflow-run"]; got != 10 {
+		t.Errorf("GitHub was asked %d times at once, want 10", got)
+	}
+}
+
+// The controller as the operator runs it: a pool that comes later takes waiting jobs.
+func TestControllerWatches(t *testing.T) {
+	t.Parallel()
+
+	namespace, repository := env.Namespace(t), own(t)+"/app"
+	key := entry(t, namespace, job(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = repository }))
+
+	mgr, err := ctrl.NewManager(env.Config, ctrl.Options{
+		Scheme: env.Scheme, Metrics: metricsserver.Options{BindAddress: "0"}, Logger: logr.Discard(),
+		// The other tests have no controller running.
+		Cache: cache.Options{DefaultNamespaces: map[string]cache.Config{namespace: {}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	r := &demand.JobReconciler{
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Runner: &step.Runner{Client: mgr.GetClient(), Controller: "runnerjob"},
+	}
+	if err := r.SetupWithManager(mgr); err != nil {
+		t.Fatal(err)
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	stopped := make(chan error, 1)
+
+	go func() { stopped <- mgr.Start(ctx) }()
+
+	defer func() {
+		cancel()
+
+		if err := <-stopped; err != nil {
+			t.Error(err)
+		}
+	}()
+
+	reach(t, func() bool {
+		return meta.IsStatusConditionFalse(read(t, key).Status.Conditions, demand.ConditionMatched)
+	})
+	hook(t, namespace, "linux", repository, "s", "linux")
+	reach(t, func() bool { return read(t, key).Status.Pool == "linux" })
+}
+
+func reach(t *testing.T, done func() bool) {
+	t.Helper()
+
+	for deadline := time.Now().Add(20 * time.Second); !done(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the state was not reached")
+		}
+	}
+}
