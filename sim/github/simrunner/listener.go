@@ -56,8 +56,7 @@ func (p *Program) run(ctx context.Context, args []string) int {
 		return ExitTerminated
 	}
 	l := &listener{Program: p, config: config, client: newClient(config.Runner.ServerURL, p.Delay)}
-	code := l.connect(ctx)
-	if code != ExitSuccess {
+	if code, connected := l.connect(ctx); !connected {
 		return code
 	}
 	return l.listen(ctx, *once || config.Runner.Ephemeral == "True")
@@ -74,14 +73,15 @@ func (p *Program) settings(blob string) (protocol.Config, error) {
 	return config, p.save(config)
 }
 
-// connect opens the session. It returns the exit code, or ExitSuccess to go on.
-func (l *listener) connect(ctx context.Context) int {
+// connect opens the session, or returns the exit code.
+func (l *listener) connect(ctx context.Context) (code int, connected bool) {
 	var session protocol.SessionReply
 	err := l.client.retry(ctx, connectTries, func() error {
 		if err := l.client.login(ctx, l.config); err != nil {
 			return err
 		}
-		_, err := l.client.call(ctx, callTimeout, http.MethodPost, protocol.PathSessions, nil, &session)
+		finish := context.WithoutCancel(ctx) // a session that is open must be known, to be closed
+		_, err := l.client.call(finish, callTimeout, http.MethodPost, protocol.PathSessions, nil, &session)
 		return err
 	})
 	var refused *statusError
@@ -89,18 +89,18 @@ func (l *listener) connect(ctx context.Context) int {
 	case err == nil:
 		l.session = session.SessionID
 		l.printf("\n√ Connected to GitHub\n\nCurrent runner version: '%s'\n", version)
-		return ExitSuccess
+		return ExitSuccess, true
 	case ctx.Err() != nil:
-		return ExitSuccess
+		return ExitSuccess, false
 	case refusedWith(err, http.StatusConflict):
 		l.warnln("A session for this runner already exists.")
-		return ExitSessionConflict
+		return ExitSessionConflict, false
 	case errors.As(err, &refused) && refused.code < 500:
 		l.warnln("Failed to create a session. " + deleted)
-		return ExitTerminated
+		return ExitTerminated, false
 	}
 	l.warnln("An error occurred:", err)
-	return ExitRetryable
+	return ExitRetryable, false
 }
 
 func (l *listener) sayf(format string, args ...any) {
