@@ -295,7 +295,7 @@ func TestOperatorHasWhatItNeeds(t *testing.T) {
 		{group, "hypervisorclusters/status", "", "patch", ""},
 		{group, "hypervisormachinetemplates/status", "", "patch", "ci"},
 		{group, "runnerjobs", "", "watch", ""},
-		{group, "runnerjobs", "", "create", operatorSpace},
+		{group, "runnerjobs", "", "create", "ci"},
 		{"events.k8s.io", "events", "", "create", "ci"},
 		{"coordination.k8s.io", "leases", "", "create", operatorSpace},
 		{"coordination.k8s.io", "leases", operatorName, "update", operatorSpace},
