@@ -5,7 +5,7 @@ package demand_test
 
 import (
 	"context"
-	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -222,7 +222,7 @@ func TestSilentJobIsConfirmed(t *testing.T) {
 	provider := forgeProvider(t, forge, repository)
 	queued := forge.Queue(control.JobSpec{Repo: repository, Labels: []string{"linux"}, Duration: time.Millisecond})[0]
 	key := entry(t, namespace, job(v1alpha1.JobQueued, func(j *workload.Job) {
-		j.ID, j.Repository, j.Labels = fmt.Sprint(queued.ID), repository, []string{"linux"}
+		j.ID, j.Repository, j.Labels = strconv.FormatInt(queued.ID, 10), repository, []string{"linux"}
 	}))
 
 	now := time.Now()
@@ -278,7 +278,7 @@ func TestSilentJobOfUnreachablePlatform(t *testing.T) {
 	})
 	queued := forge.Queue(control.JobSpec{Repo: repository, Labels: []string{"linux"}})[0]
 	key := entry(t, namespace, job(v1alpha1.JobQueued, func(j *workload.Job) {
-		j.ID, j.Repository, j.Labels = fmt.Sprint(queued.ID), repository, []string{"linux"}
+		j.ID, j.Repository, j.Labels = strconv.FormatInt(queued.ID, 10), repository, []string{"linux"}
 	}))
 
 	r := reconciler(clocktesting.NewFakePassiveClock(time.Now().Add(time.Hour)), through{forgeProvider(t, forge, repository)})
@@ -304,7 +304,7 @@ func TestQuestionsAreBounded(t *testing.T) {
 
 	for _, queued := range forge.Queue(control.JobSpec{Repo: repository, Labels: []string{"linux"}, Count: many}) {
 		key := entry(t, namespace, job(v1alpha1.JobQueued, func(j *workload.Job) {
-			j.ID, j.Repository, j.Labels = fmt.Sprint(queued.ID), repository, []string{"linux"}
+			j.ID, j.Repository, j.Labels = strconv.FormatInt(queued.ID, 10), repository, []string{"linux"}
 		}))
 
 		if result := pass(t, r, key); result.RequeueAfter <= 0 {

@@ -256,8 +256,8 @@ func (p *pass) scaleDown(surplus int) []Deletion {
 
 func (p *pass) explainSurplus(out *Decision) {
 	out.Reason = ReasonIdleSurplus
-	out.Message = fmt.Sprintf("%d machines are wanted and %d are there: idle ones are kept for scaling.scaleDownDelay of %s, busy ones until they are done",
-		p.target, p.usable, p.in.ScaleDownDelay)
+	out.Message = fmt.Sprintf("%d machines are wanted and %d are there: idle ones are kept for scaling.scaleDownDelay of %s, "+
+		"busy ones until they are done", p.target, p.usable, p.in.ScaleDownDelay)
 
 	if len(out.Delete) > 0 {
 		out.Reason = ReasonScalingDown
@@ -273,8 +273,8 @@ func (p *pass) scaleUp(out *Decision) {
 	if p.in.Failures > 0 && p.in.Now.Before(retry) {
 		p.wake(retry)
 		out.Reason = ReasonBackingOff
-		out.Message = fmt.Sprintf("%d machines failed in a row: the next of %d wanted is tried at %s; see the events of the pool's MachineClaims",
-			p.in.Failures, need, retry.UTC().Format(time.RFC3339))
+		out.Message = fmt.Sprintf("%d machines failed in a row: the next of %d wanted is tried at %s; "+
+			"see the events of the pool's MachineClaims", p.in.Failures, need, retry.UTC().Format(time.RFC3339))
 
 		return
 	}
@@ -282,7 +282,8 @@ func (p *pass) scaleUp(out *Decision) {
 	if p.in.Failures >= probeAfter {
 		need = max(min(need, 1-p.starting), 0)
 		out.Reason = ReasonBackingOff
-		out.Message = fmt.Sprintf("%d machines failed in a row: one at a time is tried; see the events of the pool's MachineClaims", p.in.Failures)
+		out.Message = fmt.Sprintf("%d machines failed in a row: one at a time is tried; "+
+			"see the events of the pool's MachineClaims", p.in.Failures)
 		out.Create = min(need, max(p.in.Max-p.total, 0))
 
 		return
@@ -293,7 +294,8 @@ func (p *pass) scaleUp(out *Decision) {
 	switch {
 	case out.Create == 0:
 		out.Reason = ReasonFinishing
-		out.Message = fmt.Sprintf("%d more machines are wanted as soon as finished ones are gone: scaling.maxReplicas is %d", need, p.in.Max)
+		out.Message = fmt.Sprintf("%d more machines are wanted as soon as finished ones are gone: scaling.maxReplicas is %d",
+			need, p.in.Max)
 	case len(out.Delete) > 0:
 		out.Reason = ReasonReplacing
 		out.Message = fmt.Sprintf("%d machines are at the end of their life, %d are made", len(out.Delete), out.Create)
@@ -308,12 +310,14 @@ func (p *pass) explainSteady(out *Decision) {
 
 	if len(out.Delete) > 0 {
 		out.Reason = ReasonReplacing
-		out.Message = fmt.Sprintf("%d machines are at the end of their life, and %d others are wanted and there", len(out.Delete), p.target)
+		out.Message = fmt.Sprintf("%d machines are at the end of their life, and %d others are wanted and there",
+			len(out.Delete), p.target)
 	}
 
 	if short := p.in.Queued - p.starting - len(p.idle); short > 0 {
 		out.Reason = ReasonAtMaximum
-		out.Message = fmt.Sprintf("%d queued jobs wait for others to end: the pool has scaling.maxReplicas of %d machines", short, p.in.Max)
+		out.Message = fmt.Sprintf("%d queued jobs wait for others to end: the pool has scaling.maxReplicas of %d machines",
+			short, p.in.Max)
 	}
 }
 

@@ -114,7 +114,7 @@ func (p Pool) takes(job workload.Job) bool {
 }
 
 func before(a, b Pool) bool {
-	return strings.Compare(a.Namespace, b.Namespace) < 0 || a.Namespace == b.Namespace && a.Name < b.Name
+	return a.Namespace < b.Namespace || a.Namespace == b.Namespace && a.Name < b.Name
 }
 
 // Reasons of Explain, for the condition Matched.

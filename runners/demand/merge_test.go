@@ -4,7 +4,7 @@
 package demand_test
 
 import (
-	"math/rand"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -129,13 +129,13 @@ func TestPropertyMergeConverges(t *testing.T) {
 	}
 	properties := gopter.NewProperties(parameters())
 	properties.Property("any delivery ends in the latest state heard of", prop.ForAll(func(seed int64, length int) string {
-		rng := rand.New(rand.NewSource(seed)) //nolint:gosec // test data
+		rng := rand.New(rand.NewPCG(uint64(seed), 0))
 		latest := -1
 
 		var ledger workload.Job
 
 		for range length {
-			i := rng.Intn(len(story))
+			i := rng.IntN(len(story))
 			latest = max(latest, i)
 			ledger, _ = demand.Merge(ledger, story[i])
 

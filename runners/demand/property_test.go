@@ -5,7 +5,7 @@ package demand_test
 
 import (
 	"fmt"
-	"math/rand"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -28,29 +28,29 @@ func parameters() *gopter.TestParameters {
 
 // input makes any pool in any state from one seed.
 func input(seed int64) demand.Input {
-	rng := rand.New(rand.NewSource(seed)) //nolint:gosec // test data
+	rng := rand.New(rand.NewPCG(uint64(seed), 0))
 	states := []demand.ClaimState{
 		demand.ClaimPending, demand.ClaimBooting, demand.ClaimIdle, demand.ClaimBusy, demand.ClaimFinishing,
 	}
 	in := demand.Input{
-		Max: rng.Intn(20), Queued: rng.Intn(30), Now: start(),
-		ScaleDownDelay: time.Duration(rng.Intn(600)) * time.Second,
+		Max: rng.IntN(20), Queued: rng.IntN(30), Now: start(),
+		ScaleDownDelay: time.Duration(rng.IntN(600)) * time.Second,
 	}
-	in.Min = rng.Intn(in.Max + 1)
+	in.Min = rng.IntN(in.Max + 1)
 
-	if rng.Intn(2) == 0 {
-		in.IdleTimeout = time.Duration(1+rng.Intn(900)) * time.Second
-	}
-
-	if rng.Intn(2) == 0 {
-		in.MaxLifetime = time.Duration(1+rng.Intn(1800)) * time.Second
+	if rng.IntN(2) == 0 {
+		in.IdleTimeout = time.Duration(1+rng.IntN(900)) * time.Second
 	}
 
-	for i := range rng.Intn(25) {
-		created := start().Add(-time.Duration(rng.Intn(1800)) * time.Second)
+	if rng.IntN(2) == 0 {
+		in.MaxLifetime = time.Duration(1+rng.IntN(1800)) * time.Second
+	}
+
+	for i := range rng.IntN(25) {
+		created := start().Add(-time.Duration(rng.IntN(1800)) * time.Second)
 		in.Claims = append(in.Claims, demand.Claim{
-			Name: fmt.Sprintf("c%02d", i), State: states[rng.Intn(len(states))], CreatedAt: created,
-			IdleSince: created.Add(time.Duration(rng.Int63n(int64(start().Sub(created)) + 1))),
+			Name: fmt.Sprintf("c%02d", i), State: states[rng.IntN(len(states))], CreatedAt: created,
+			IdleSince: created.Add(time.Duration(rng.Int64N(int64(start().Sub(created)) + 1))),
 		})
 	}
 

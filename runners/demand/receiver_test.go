@@ -215,7 +215,7 @@ func TestReceiverAnswers(t *testing.T) {
 		},
 		"not JSON":         {post([]byte("payload=x"), secret), 400, "not a workflow_job event", ""},
 		"JSON, but no job": {post([]byte(`{"repository":{"full_name":"`+repository+`"}}`), secret), 400, "workflow_job.id", ""},
-		"no event":         {post(good, secret, func(r *http.Request) { r.Header.Del(github.HeaderEvent) }), 400, "X-GitHub-Event", ""},
+		"no event":         {post(good, secret, func(r *http.Request) { r.Header.Del(github.HeaderEvent) }), 400, "X-Github-Event", ""},
 		"another method":   {post(good, secret, func(r *http.Request) { r.Method = http.MethodGet }), 405, "POST", ""},
 	}
 
@@ -229,8 +229,11 @@ func TestReceiverAnswers(t *testing.T) {
 	receiver := receiverOf(env.Client, nil, func(c *demand.ReceiverConfig) { c.Metrics = metrics })
 
 	for name, test := range tests {
+		got := answerOf(receiver, test.req)
+
 		t.Run(name, func(t *testing.T) {
-			got := answerOf(receiver, test.req)
+			t.Parallel()
+
 			if got.Code != test.status || !strings.Contains(got.Body.String(), test.text) {
 				t.Errorf("answer = %d %s; want %d ...%s...", got.Code, got.Body, test.status, test.text)
 			}

@@ -77,7 +77,7 @@ func (c *secretCache) get(
 
 	select {
 	case result := <-done:
-		entry, _ := result.Val.(secretEntry) //nolint:errcheck // the function above gives no other type
+		entry, _ := result.Val.(secretEntry)
 
 		return entry.value, entry.err
 	case <-ctx.Done():

@@ -4,7 +4,6 @@
 package github
 
 import (
-	"fmt"
 	"net/http"
 	"strconv"
 	"sync"
@@ -38,9 +37,9 @@ type budget struct {
 
 // observe reads an answer's headers. Servers without limits send none.
 func (b *budget) observe(header http.Header) {
-	limit, errLimit := strconv.Atoi(header.Get("X-RateLimit-Limit"))
-	remaining, errRemaining := strconv.Atoi(header.Get("X-RateLimit-Remaining"))
-	reset, errReset := strconv.ParseInt(header.Get("X-RateLimit-Reset"), 10, 64)
+	limit, errLimit := strconv.Atoi(header.Get("X-Ratelimit-Limit"))
+	remaining, errRemaining := strconv.Atoi(header.Get("X-Ratelimit-Remaining"))
+	reset, errReset := strconv.ParseInt(header.Get("X-Ratelimit-Reset"), 10, 64)
 
 	if errLimit != nil || errRemaining != nil || errReset != nil {
 		return
@@ -84,6 +83,6 @@ func (b *budget) spare(what string) error {
 
 	return &workload.Error{
 		Kind: workload.RateLimited, Reason: ReasonRateLimited, After: wait,
-		Message: fmt.Sprintf("%s waits: GitHub's rate limit is almost spent, and what is left is kept for making and removing runners", what),
+		Message: what + " waits: GitHub's rate limit is almost spent, and what is left is kept for making and removing runners",
 	}
 }

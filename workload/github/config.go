@@ -208,7 +208,8 @@ func gitHubApp(config *workload.GitHubConfig) (*workload.GitHubApp, error) {
 	case config.App == nil:
 		return nil, nil //nolint:nilnil // no App is an answer
 	case config.App.AppID == "" || config.App.InstallationID <= 0:
-		return nil, rejected(ReasonCredentials, "the GitHub App's appId or installationId is empty: both are on the App's settings page")
+		return nil, rejected(ReasonCredentials,
+			"the GitHub App's appId or installationId is empty: both are on the App's settings page")
 	}
 
 	return config.App, nil
@@ -218,7 +219,8 @@ func gitHubApp(config *workload.GitHubConfig) (*workload.GitHubApp, error) {
 // (https://docs.github.com/rest/authentication/permissions-required-for-github-apps).
 func (s scope) needs() string {
 	if s.repo == "" {
-		return "the organization permission Self-hosted runners: write (GitHub App or fine-grained token), or the scope admin:org (classic token)"
+		return "the organization permission Self-hosted runners: write (GitHub App or fine-grained token), " +
+			"or the scope admin:org (classic token)"
 	}
 
 	return "the repository permission Administration: write (GitHub App or fine-grained token), or the scope repo (classic token)"

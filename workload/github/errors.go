@@ -23,7 +23,7 @@ import (
 // Reasons of errors, for conditions and events.
 const (
 	ReasonConfig        = "GitHubConfigInvalid"
-	ReasonCredentials   = "GitHubCredentialsInvalid"
+	ReasonCredentials   = "GitHubCredentialsInvalid" //nolint:gosec // the name of a reason
 	ReasonPermission    = "GitHubPermissionMissing"
 	ReasonScope         = "GitHubScopeNotFound"
 	ReasonGroup         = "GitHubRunnerGroupNotFound"
@@ -173,7 +173,8 @@ func (p *provider) explainApp(got answer, said string) error {
 			"the GitHub App's installation may not be used%s: it may be suspended; see the installation's settings", said))
 	case http.StatusNotFound:
 		return rejected(ReasonInstallation, fmt.Sprintf(
-			"the GitHub App has no such installation%s: check installationId, and that the App is installed on the owner of %s", said, p.urls.scope))
+			"the GitHub App has no such installation%s: check installationId, and that the App is installed on the owner of %s",
+			said, p.urls.scope))
 	case http.StatusUnprocessableEntity:
 		return rejected(ReasonInstallation, "GitHub refuses a token to the GitHub App's installation"+said)
 	default:
@@ -195,7 +196,7 @@ func (p *provider) said(message string) string {
 func accepted(header http.Header) string {
 	for _, name := range []string{"X-Accepted-Github-Permissions", "X-Accepted-Oauth-Scopes"} {
 		if value := header.Get(name); value != "" {
-			return fmt.Sprintf("; GitHub asks for %s", value)
+			return "; GitHub asks for " + value
 		}
 	}
 

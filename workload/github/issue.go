@@ -71,7 +71,8 @@ func checkRequest(req workload.RunnerRequest) error {
 	case req.Name == "" || len(req.Name) > maxRunnerName:
 		return rejected(ReasonRequest, fmt.Sprintf("runner name %q is not of 1 to %d characters", req.Name, maxRunnerName))
 	case len(req.Labels) == 0 || len(req.Labels) > maxLabels:
-		return rejected(ReasonRequest, fmt.Sprintf("runner %s has %d labels: GitHub takes 1 to %d; change workload.config.github.labels",
+		return rejected(ReasonRequest, fmt.Sprintf(
+			"runner %s has %d labels: GitHub takes 1 to %d; change workload.config.github.labels",
 			req.Name, len(req.Labels), maxLabels))
 	default:
 		return nil
@@ -79,10 +80,12 @@ func checkRequest(req workload.RunnerRequest) error {
 }
 
 // jitConfig makes the configuration of one runner, and tells whether its name is taken.
-func (p *provider) jitConfig(ctx context.Context, req workload.RunnerRequest, group int64) (workload.Credential, bool, error) {
+func (p *provider) jitConfig(
+	ctx context.Context, req workload.RunnerRequest, group int64,
+) (workload.Credential, bool, error) {
 	body := &gh.GenerateJITConfigRequest{Name: req.Name, RunnerGroupID: group, Labels: req.Labels, WorkFolder: &req.WorkDir}
 	if req.WorkDir == "" {
-		body.WorkFolder = gh.Ptr(defaultWorkDir)
+		body.WorkFolder = new(defaultWorkDir)
 	}
 
 	var (
@@ -199,7 +202,8 @@ func (p *provider) groupID(ctx context.Context, name string) (int64, error) {
 
 	if p.urls.scope.repo != "" {
 		return 0, rejected(ReasonGroup, fmt.Sprintf(
-			"runner group %q cannot be used with %s: only organizations have groups; remove runnerGroup or use organization", name, p.urls.scope))
+			"runner group %q cannot be used with %s: only organizations have groups; remove runnerGroup or use organization",
+			name, p.urls.scope))
 	}
 
 	p.mu.Lock()
@@ -224,7 +228,8 @@ func (p *provider) groupID(ctx context.Context, name string) (int64, error) {
 		return id, nil
 	}
 
-	return 0, rejected(ReasonGroup, fmt.Sprintf("%s has no runner group %q: make it at GitHub or change runnerGroup", p.urls.scope, name))
+	return 0, rejected(ReasonGroup, fmt.Sprintf(
+		"%s has no runner group %q: make it at GitHub or change runnerGroup", p.urls.scope, name))
 }
 
 func (p *provider) listGroups(ctx context.Context) (map[string]int64, error) {

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -97,7 +98,7 @@ func TestRunnerLifecycle(t *testing.T) {
 		},
 		"repository, App by its id": func() *workload.GitHubConfig {
 			config := repositoryScope(server)
-			config.Token, config.App = "", &workload.GitHubApp{AppID: fmt.Sprint(appID), PrivateKey: text, InstallationID: installation}
+			config.Token, config.App = "", &workload.GitHubApp{AppID: strconv.Itoa(appID), PrivateKey: text, InstallationID: installation}
 
 			return config
 		},
@@ -217,7 +218,7 @@ func TestDeregisterBusyAndJob(t *testing.T) {
 	server := githubtest.New(t, sim.Options{})
 	p := provider(t, repositoryScope(server))
 	queued := server.Queue(control.JobSpec{Labels: []string{"self-hosted", "linux"}, Duration: time.Hour})[0]
-	id := fmt.Sprint(queued.ID)
+	id := strconv.FormatInt(queued.ID, 10)
 
 	job, err := p.Job(t.Context(), githubtest.Repo, id)
 	if err != nil || job.State != v1alpha1.JobQueued || job.ID != id || job.RunnerName != "" || !cmp.Equal(job.Labels, queued.Labels) {
@@ -263,7 +264,7 @@ func TestErrorsNameTheMend(t *testing.T) {
 	server := githubtest.New(t, options)
 
 	app := func(config *workload.GitHubConfig, pem []byte, id int64) {
-		config.Token, config.App = "", &workload.GitHubApp{AppID: fmt.Sprint(appID), PrivateKey: pem, InstallationID: id}
+		config.Token, config.App = "", &workload.GitHubApp{AppID: strconv.Itoa(appID), PrivateKey: pem, InstallationID: id}
 	}
 
 	tests := map[string]struct {
@@ -522,7 +523,7 @@ func TestBudgetKeepsCallsForRunners(t *testing.T) {
 		t.Errorf("a listing that is there: %v", err)
 	}
 
-	if _, err := p.Job(t.Context(), githubtest.Repo, fmt.Sprint(job.ID)); !workload.Is(err, workload.RateLimited) {
+	if _, err := p.Job(t.Context(), githubtest.Repo, strconv.FormatInt(job.ID, 10)); !workload.Is(err, workload.RateLimited) {
 		t.Errorf("a job with little left: %v", err)
 	}
 

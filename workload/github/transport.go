@@ -39,7 +39,7 @@ func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { retur
 // part is the process's shared transport, so that providers come and go without leaving
 // connections behind.
 func (p *provider) transport(config workload.Config) (http.RoundTripper, error) {
-	var next http.RoundTripper = observing(http.DefaultTransport, p.budget)
+	next := observing(http.DefaultTransport, p.budget)
 	if config.Transport != nil {
 		next = config.Transport(next)
 	}

@@ -23,12 +23,13 @@ import (
 )
 
 // Headers of a webhook delivery
-// (https://docs.github.com/webhooks/webhook-events-and-payloads#delivery-headers).
+// (https://docs.github.com/webhooks/webhook-events-and-payloads#delivery-headers), in the
+// form that Go gives to their names.
 const (
-	HeaderEvent     = "X-GitHub-Event"
+	HeaderEvent     = "X-Github-Event"
 	HeaderSignature = "X-Hub-Signature-256"
 	// HeaderDelivery is the delivery's GUID, the same when it is delivered again.
-	HeaderDelivery = "X-GitHub-Delivery"
+	HeaderDelivery = "X-Github-Delivery"
 )
 
 const (
