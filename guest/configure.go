@@ -11,7 +11,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
@@ -93,6 +95,11 @@ func (s *Service) registerOnce(ctx context.Context, cfg *guest.Config, who *acco
 	last := &lastLines{}
 	out := s.lines(last.add)
 	cmd.Stdout, cmd.Stderr = out, out
+
+	// The kernel takes the end of this thread for the end of the service (Pdeathsig).
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+
 	err := cmd.Run()
 
 	out.flush()
@@ -119,6 +126,10 @@ func (s *Service) command(
 		}
 	}
 
+	if os.Getenv("PATH") == "" {
+		cmd.Env = append(cmd.Env, defaultPath)
+	}
+
 	if secret != "" {
 		cmd.Env = append(cmd.Env, inputPrefix+input+"="+secret)
 	}
@@ -130,6 +141,9 @@ func (s *Service) command(
 	return cmd
 }
 
+// defaultPath is what systemd gives its services.
+const defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
 // inputPrefix begins the variables by which the runner takes its inputs.
 const inputPrefix = "ACTIONS_RUNNER_INPUT_"
 
@@ -137,7 +151,10 @@ const inputPrefix = "ACTIONS_RUNNER_INPUT_"
 const waitDelay = 5 * time.Second
 
 // lastLines keeps the last lines of an output for an error's text.
-type lastLines struct{ kept []string }
+type lastLines struct {
+	mu   sync.Mutex
+	kept []string
+}
 
 const keptLines = 5
 
@@ -146,12 +163,18 @@ func (l *lastLines) add(line string) {
 		return
 	}
 
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
 	l.kept = append(l.kept, line)
 	l.kept = l.kept[max(0, len(l.kept)-keptLines):]
 }
 
 func (l *lastLines) text() string {
 	const limit = 1000
+
+	l.mu.Lock()
+	defer l.mu.Unlock()
 
 	text := strings.Join(l.kept, " | ")
 	if len(text) > limit {

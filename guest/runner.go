@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os/exec"
 	"regexp"
+	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -139,19 +140,30 @@ func (w *watch) once(ctx context.Context, who *account, h *hooks) (int, error) {
 	out := s.lines(w.line)
 	cmd.Stdout, cmd.Stderr = out, out
 
-	if err := cmd.Start(); err != nil {
-		return 0, failed(guest.ReasonRunnerFailed, "start runner: %w", err)
-	}
-
-	exited := make(chan error, 1)
+	started, exited := make(chan error, 1), make(chan error, 1)
 
 	go func() {
-		err := cmd.Wait()
+		// The kernel takes the end of this thread for the end of the service (Pdeathsig).
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+
+		err := cmd.Start()
+		started <- err
+
+		if err != nil {
+			return
+		}
+
+		err = cmd.Wait()
 
 		out.flush()
 
 		exited <- err
 	}()
+
+	if err := <-started; err != nil {
+		return 0, failed(guest.ReasonRunnerFailed, "start runner: %w", err)
+	}
 
 	err := w.follow(ctx, cmd, exited)
 	_ = signalGroup(cmd, killSignal) // whatever a job left behind

@@ -80,6 +80,17 @@ func New(opts Options) *Service {
 // path puts an absolute path of the machine below the root.
 func (s *Service) path(p string) string { return filepath.Join(s.opts.Root, p) }
 
+// configFile is where the configuration is; a path that is below the root already stays
+// as it is.
+func (s *Service) configFile() string {
+	rel, err := filepath.Rel(s.opts.Root, s.opts.ConfigPath)
+	if err == nil && filepath.IsLocal(rel) {
+		return s.opts.ConfigPath
+	}
+
+	return s.path(s.opts.ConfigPath)
+}
+
 // end is why the machine ends. It is an error so that steps can return it.
 type end struct {
 	phase           guest.Phase
@@ -95,7 +106,7 @@ func failed(reason, format string, args ...any) *end {
 // Run does the whole of the service's work and returns the last report: Finished or
 // Failed, with the reason. When ctx ends (SIGTERM) the runner is told to finish.
 func (s *Service) Run(ctx context.Context) guest.Report {
-	cfg, err := takeConfig(s.path(s.opts.ConfigPath))
+	cfg, err := takeConfig(s.configFile())
 	if err == nil {
 		s.redact = newRedactor(cfg)
 		err = s.report.connect(cfg.Report)

@@ -96,7 +96,8 @@ func (a *account) own(tree string) error {
 
 // apply makes a command run as the account, in a process group of its own.
 func (a *account) apply(cmd *exec.Cmd) {
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	// Without the service nothing bounds the runner any more: it goes with it.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: killSignal}
 
 	if a != nil {
 		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: a.uid, Gid: a.gid, Groups: a.groups}

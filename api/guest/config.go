@@ -103,10 +103,11 @@ const (
 	PhaseFailed    Phase = "Failed"
 )
 
-// Reasons why a machine ends.
+// Reasons why a machine ends. With JobDone, IdleTimeout and Terminated the phase is
+// Finished, with all others Failed.
 const (
 	ReasonJobDone           = "JobDone"
-	ReasonCredentialExpired = "CredentialExpired"
+	ReasonCredentialExpired = "CredentialExpired" //nolint:gosec // a word, no credential
 	ReasonIdleTimeout       = "IdleTimeout"
 	ReasonJobTimeout        = "JobTimeout"
 	ReasonConfigInvalid     = "ConfigInvalid"
@@ -129,7 +130,7 @@ type Report struct {
 }
 
 // Duration is a time.Duration written as Go writes it, e.g. "30m0s".
-type Duration time.Duration
+type Duration time.Duration //nolint:recvcheck // a text is read into a pointer and written from a value
 
 // Value is the duration as the time package has it.
 func (d Duration) Value() time.Duration { return time.Duration(d) }

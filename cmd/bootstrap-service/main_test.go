@@ -20,12 +20,12 @@ import (
 // maxBinary is how large the stripped program may be; it travels into every machine.
 const maxBinary = 15 << 20
 
-// build makes the program as releases have it.
-func build(t *testing.T) string {
+// build makes a program as releases have it.
+func build(t *testing.T, pkg string) string {
 	t.Helper()
 
-	program := filepath.Join(t.TempDir(), "bootstrap-service")
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", program, ".")
+	program := filepath.Join(t.TempDir(), "program")
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", program, pkg)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -56,7 +56,7 @@ const config = `{"method":"runner-token","platform":"github-actions","runner_nam
 func TestProgram(t *testing.T) {
 	t.Parallel()
 
-	program := build(t)
+	program := build(t, ".")
 
 	info, err := os.Stat(program)
 	if err != nil || info.Size() > maxBinary {
@@ -115,6 +115,42 @@ func TestProgram(t *testing.T) {
 				t.Errorf("peak memory %d KiB", usage.Maxrss)
 			}
 		})
+	}
+}
+
+// TestKilledServiceTakesItsRunnerAlong: nothing would bound the runner any more.
+func TestKilledServiceTakesItsRunnerAlong(t *testing.T) {
+	t.Parallel()
+
+	dir := root(t, `echo "Listening for Jobs"; while :; do : > "$(dirname "$0")/beat"; sleep 0.02; done`, config)
+	// A machine's own path of the configuration will do as well, and so will no environment.
+	cmd := exec.Command(build(t, "."), "--root", dir, "--config", filepath.Join(dir, api.ConfigPath))
+	cmd.Env = []string{}
+
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+
+	waitForListening(t, dir)
+
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+
+	_ = cmd.Wait()
+
+	beat := filepath.Join(dir, "opt", "actions-runner", "beat")
+
+	time.Sleep(100 * time.Millisecond)
+
+	if err := os.Remove(beat); err != nil {
+		t.Fatal(err)
+	}
+
+	time.Sleep(200 * time.Millisecond) // ten beats
+
+	if _, err := os.Stat(beat); err == nil {
+		t.Error("the runner outlives the service")
 	}
 }
 
