@@ -1,0 +1,280 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/hypervisor/conformance"
+	"github.com/hyperfleet/hyperfleet/sim/pve"
+	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
+)
+
+// fast runs the provider's clock faster than real time.
+func fast(t testing.TB) func(*hypervisor.Config, *hypervisor.Options) {
+	t.Helper()
+
+	clk := conformance.FastClock(t)
+
+	return func(_ *hypervisor.Config, o *hypervisor.Options) {
+		o.Clock = clk
+		o.TaskInterval, o.ListInterval = 100*time.Millisecond, 100*time.Millisecond
+	}
+}
+
+// One thing goes wrong on the way, and the machine is made and removed all the same:
+// once, and with nothing left.
+func TestTroubleThatPasses(t *testing.T) {
+	const (
+		clone   = "/nodes/*/qemu/*/clone"
+		machine = "/nodes/*/qemu/1*"
+		config  = "/nodes/*/qemu/*/config"
+		start   = "/nodes/*/qemu/*/status/start"
+		stop    = "/nodes/*/qemu/*/status/stop"
+		upload  = "/nodes/*/storage/*/upload"
+		iso     = "/nodes/*/storage/*/content/*/*"
+	)
+
+	cases := []struct {
+		name  string
+		fault pve.Fault
+	}{
+		{"clone: lock times out", pve.Fault{Kind: pve.FaultLockTimeout, Path: clone}},
+		{"clone: lock times out in the task", pve.Fault{Kind: pve.FaultTaskLock, Path: clone}},
+		{"clone: task ends with warnings", pve.Fault{Kind: pve.FaultWarnings, Path: clone}},
+		{"clone: end of the task is lost", pve.Fault{Kind: pve.FaultTaskLost, Path: clone}},
+		{"clone: worker is killed before it begins", pve.Fault{Kind: pve.FaultTaskKilled, Path: clone}},
+		{"clone: task fails", pve.Fault{Kind: pve.FaultTaskError, Path: clone}},
+		{"clone: answer is lost", pve.Fault{Kind: pve.FaultCutConnection, Path: clone}},
+		{"clone: proxy gives up waiting", pve.Fault{Kind: pve.FaultProxyTimeout, Path: clone}},
+		{"clone: node not reached", pve.Fault{Kind: pve.FaultNodeDown, Path: clone}},
+		{"clone: gateway error", pve.Fault{Kind: pve.FaultError, Path: clone, Status: 502, Reason: "Bad Gateway"}},
+		{"clone: too many requests", pve.Fault{Kind: pve.FaultError, Path: clone, Status: 429, Reason: "Too Many Requests"}},
+		{"clone: storage full for a moment", pve.Fault{Kind: pve.FaultStorageFull, Path: clone}},
+		{"clone: base volume is locked", pve.Fault{Kind: pve.FaultTaskError, Path: clone,
+			Reason: "clone failed: cfs-lock 'storage-local-lvm' error: got lock request timeout"}},
+		{"upload: answer is lost", pve.Fault{Kind: pve.FaultCutConnection, Path: upload}},
+		{"upload: task is lost", pve.Fault{Kind: pve.FaultTaskLost, Path: upload}},
+		{"upload: worker is killed", pve.Fault{Kind: pve.FaultTaskKilled, Path: upload}},
+		{"config: answer is lost", pve.Fault{Kind: pve.FaultCutConnection, Path: config, Method: "PUT"}},
+		{"config: locked", pve.Fault{Kind: pve.FaultLockTimeout, Path: config, Method: "PUT"}},
+		{"config: changed meanwhile", pve.Fault{Kind: pve.FaultError, Path: config, Method: "PUT",
+			Reason: "detected modified configuration - file changed by other user? Try again."}},
+		{"config: reading fails for a moment", pve.Fault{Kind: pve.FaultError, Path: config, Method: "GET", Status: 595,
+			Reason: "Connection refused"}},
+		{"start: answer is lost", pve.Fault{Kind: pve.FaultCutConnection, Path: start}},
+		{"start: end of the task is lost", pve.Fault{Kind: pve.FaultTaskLost, Path: start}},
+		{"start: worker is killed", pve.Fault{Kind: pve.FaultTaskError, Path: start}},
+		{"start: lock times out in the task", pve.Fault{Kind: pve.FaultTaskLock, Path: start}},
+		{"start: ends with warnings", pve.Fault{Kind: pve.FaultWarnings, Path: start}},
+		{"stop: answer is lost", pve.Fault{Kind: pve.FaultCutConnection, Path: stop}},
+		{"stop: fails", pve.Fault{Kind: pve.FaultTaskError, Path: stop}},
+		{"destroy: answer is lost", pve.Fault{Kind: pve.FaultCutConnection, Path: machine, Method: "DELETE"}},
+		{"destroy: lock times out in the task", pve.Fault{Kind: pve.FaultTaskLock, Path: machine, Method: "DELETE"}},
+		{"destroy: end of the task is lost", pve.Fault{Kind: pve.FaultTaskLost, Path: machine, Method: "DELETE"}},
+		{"ISO: answer is lost", pve.Fault{Kind: pve.FaultCutConnection, Path: iso, Method: "DELETE"}},
+		{"ISO: task fails", pve.Fault{Kind: pve.FaultTaskError, Path: iso, Method: "DELETE"}},
+		{"tasks: can't be listed", pve.Fault{Kind: pve.FaultError, Path: "/cluster/tasks", Status: 503, Reason: "busy", Count: 20}},
+		{"machines: can't be listed", pve.Fault{Kind: pve.FaultError, Path: "/cluster/resources", Status: 595, Reason: "x", Count: 7}},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+
+			m := fastModel()
+			m.Delays.Clone = 5 * time.Millisecond
+
+			s := pvetest.New(t, m)
+			p := connect(t, s, fast(t))
+
+			if c.fault.Count == 0 {
+				c.fault.Count = 1
+			}
+
+			s.AddFault(c.fault)
+
+			sp := spec(1)
+			made := create(t, p, sp)
+			snap := s.Snapshot()
+
+			if len(snap.Made()) != 1 || snap.Made()[0].Starts != 1 {
+				t.Errorf("made %+v", snap.Made())
+			}
+
+			remove(t, p, hypervisor.MachineRef{ID: made.ID, Owner: sp.Owner})
+
+			snap = s.Snapshot()
+			if len(snap.Made())+len(snap.ISOs()) > 0 {
+				t.Errorf("left: %+v %+v", snap.Made(), snap.ISOs())
+			}
+
+			if len(s.Faults()) != 0 && c.fault.Count == 1 {
+				t.Errorf("the fault never struck: %+v", s.Faults())
+			}
+		})
+	}
+}
+
+// Some trouble does not pass by itself. It is told in words, and ends when a person has
+// done what they say.
+func TestTroubleForPeople(t *testing.T) {
+	t.Run("a clone left locked", func(t *testing.T) {
+		s := pvetest.New(t, fastModel())
+		p := connect(t, s, fast(t))
+		s.AddFault(pve.Fault{Kind: pve.FaultHalfClone, Count: 1})
+
+		sp := spec(1)
+		err := createError(t, p, &sp)
+		says(t, err, hypervisor.Rejected, "left locked (clone)", "qm unlock 100000")
+		says(t, p.Delete(t.Context(), hypervisor.MachineRef{ID: sp.ID, Owner: sp.Owner}), hypervisor.Rejected, "qm unlock 100000")
+
+		// The person removes it.
+		s.SetLock(sp.ID, "")
+		vanish(t, s, sp.ID)
+
+		made := create(t, p, sp)
+		remove(t, p, hypervisor.MachineRef{ID: made.ID, Owner: sp.Owner})
+	})
+
+	t.Run("a clone that keeps failing", func(t *testing.T) {
+		s := pvetest.New(t, fastModel())
+		p := connect(t, s, fast(t))
+		s.AddFault(pve.Fault{Kind: pve.FaultTaskError, Path: "/nodes/*/qemu/*/clone", Reason: "clone failed: copying did not work"})
+
+		sp := spec(1)
+		says(t, createError(t, p, &sp), "", "copying did not work", "100000")
+	})
+
+	t.Run("a storage that stays full", func(t *testing.T) {
+		s := pvetest.New(t, fastModel())
+		p := connect(t, s, fast(t))
+		s.AddFault(pve.Fault{Kind: pve.FaultTaskError, Path: "/nodes/*/qemu/*/clone",
+			Reason: "clone failed: lvcreate error: insufficient free space"})
+
+		sp := spec(1)
+		says(t, createError(t, p, &sp), hypervisor.NoCapacity, "insufficient free space")
+	})
+
+	t.Run("a machine that lost its record", func(t *testing.T) {
+		s := pvetest.New(t, fastModel())
+		p := connect(t, s, fast(t))
+		sp := spec(1)
+		made := create(t, p, sp)
+
+		if err := root(t, s).Put(t.Context(), "/nodes/"+made.Node+"/qemu/100000/config",
+			map[string]any{"description": "mine now"}, nil); err != nil {
+			t.Fatal(err)
+		}
+
+		says(t, p.Delete(t.Context(), hypervisor.MachineRef{ID: made.ID, Owner: sp.Owner}), hypervisor.NotOwned, "100000")
+
+		if vm, ok := s.Snapshot().VM(made.ID); !ok || vm.Status != "running" {
+			t.Errorf("it was touched: %+v", vm)
+		}
+	})
+}
+
+// A VM migrates while it runs: it is followed, and removed where it is.
+func TestMigration(t *testing.T) {
+	s := pvetest.New(t, fastModel().WithSharedStorage())
+	p := connect(t, s, fast(t))
+	sp := spec(1)
+	made := create(t, p, sp)
+
+	other := "pve1"
+	if made.Node == other {
+		other = "pve2"
+	}
+
+	s.Migrate(made.ID, other)
+
+	ref := hypervisor.MachineRef{ID: made.ID, Owner: sp.Owner}
+	deadline := time.Now().Add(patience)
+
+	for {
+		got, err := p.Get(t.Context(), ref)
+		if err == nil && got.Node == other && got.State == hypervisor.StateRunning {
+			break
+		}
+
+		if time.Now().After(deadline) {
+			t.Fatalf("get: %+v %v", got, err)
+		}
+
+		time.Sleep(time.Millisecond)
+	}
+
+	remove(t, p, ref)
+}
+
+// The status in the listing lags behind by seconds; a machine just started is not taken
+// for one that has stopped.
+func TestLagOfTheListing(t *testing.T) {
+	m := fastModel()
+	m.StatusLag = time.Hour
+
+	s := pvetest.New(t, m)
+	p := connect(t, s)
+	sp := spec(1)
+	made := create(t, p, sp)
+
+	// The listing says stopped, as it did when the machine was cloned.
+	got, err := p.Get(t.Context(), hypervisor.MachineRef{ID: made.ID, Owner: sp.Owner})
+	if err != nil || got.State != hypervisor.StateRunning {
+		t.Errorf("get: %+v %v", got, err)
+	}
+
+	// A new process asks the machine.
+	got, err = connect(t, s).Get(t.Context(), hypervisor.MachineRef{ID: made.ID, Owner: sp.Owner})
+	if err != nil || got.State != hypervisor.StateRunning {
+		t.Errorf("get of a new process: %+v %v", got, err)
+	}
+}
+
+// createError calls Create until it gives an error that waiting does not mend, or one
+// that stays for a while.
+func createError(t testing.TB, p hypervisor.Provider, sp *hypervisor.MachineSpec) error {
+	t.Helper()
+
+	deadline := time.Now().Add(patience)
+
+	for time.Now().Before(deadline) {
+		m, err := p.Create(t.Context(), *sp, media)
+
+		switch {
+		case err == nil && m.State == hypervisor.StateReserved:
+			sp.ID, sp.Node = m.ID, m.Node
+		case err == nil && m.State == hypervisor.StateRunning:
+			t.Fatal("it runs")
+		case err != nil && !hypervisor.Is(err, hypervisor.Busy) && !hypervisor.Is(err, hypervisor.UnknownOutcome):
+			return err
+		}
+
+		time.Sleep(time.Millisecond)
+	}
+
+	t.Fatal("there was no error")
+
+	return nil
+}
+
+// says makes sure of an error's kind and of words in it.
+func says(t testing.TB, err error, kind hypervisor.Kind, words ...string) {
+	t.Helper()
+
+	if err == nil || hypervisor.KindOf(err) != kind {
+		t.Errorf("want kind %q, got %q: %v", kind, hypervisor.KindOf(err), err)
+
+		return
+	}
+
+	for _, word := range words {
+		if !strings.Contains(err.Error(), word) {
+			t.Errorf("%q does not say %q", err.Error(), word)
+		}
+	}
+}
