@@ -1,0 +1,248 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package guides_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/hypervisor/proxmox"
+	"github.com/hyperfleet/hyperfleet/sim/pve"
+	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
+)
+
+const (
+	permissionsGuide = "../../docs/guides/proxmox-permissions.md"
+	isoStorage       = "hyperfleet-iso"
+	patience         = 20 * time.Second
+	gib              = int64(1) << 30
+)
+
+var (
+	roleCommand  = regexp.MustCompile(`(?m)^    pveum role add (\S+) --privs "([^"]+)"$`)
+	grantCommand = regexp.MustCompile(`(?m)^    pveum acl modify (\S+) --users (\S+) --roles (\S+)$`)
+)
+
+// follow gives the cluster that the guide's commands make of the default one. pool says
+// which of its two ways is taken.
+func follow(t testing.TB, pool bool) pve.Model {
+	t.Helper()
+
+	raw, err := os.ReadFile(permissionsGuide)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	model := pve.DefaultModel()
+	model.StatusLag, model.Roles, model.ACL, model.Pools = 0, nil, nil, []string{"ci"}
+	model.Storages = append(model.Storages, pve.Storage{Name: isoStorage, Type: "dir", Content: []string{"iso"}, Size: 10 * gib})
+
+	for i := range model.Storages {
+		if model.Storages[i].Name != isoStorage {
+			model.Storages[i].Content = slices.DeleteFunc(model.Storages[i].Content, func(c string) bool { return c == "iso" })
+		}
+	}
+
+	for i := range model.Tokens {
+		model.Tokens[i].NoPrivSep = true
+	}
+
+	for _, role := range roleCommand.FindAllStringSubmatch(string(raw), -1) {
+		model.Roles = append(model.Roles, pve.Role{Name: role[1], Privileges: strings.Fields(role[2])})
+	}
+
+	for _, grant := range grantCommand.FindAllStringSubmatch(string(raw), -1) {
+		if path := grant[1]; path == "/vms" && pool || strings.HasPrefix(path, "/pool/") && !pool {
+			continue
+		}
+
+		for _, role := range strings.Split(grant[3], ",") {
+			for _, path := range templates(grant[1]) {
+				model.ACL = append(model.ACL, pve.ACL{Path: path, Principal: grant[2], Role: role})
+			}
+		}
+	}
+
+	if len(model.Roles) < 7 || len(model.ACL) < 6 {
+		t.Fatalf("found %d roles and %d grants in the guide", len(model.Roles), len(model.ACL))
+	}
+
+	return model
+}
+
+// templates repeats the grant on the guide's one template for that of each node.
+func templates(path string) []string {
+	if path != "/vms/9000" {
+		return []string{path}
+	}
+
+	model := pve.DefaultModel()
+	paths := make([]string, 0, len(model.Nodes))
+
+	for i := range model.Nodes {
+		paths = append(paths, "/vms/"+strconv.Itoa(model.Templates[0].VMID+i))
+	}
+
+	return paths
+}
+
+func connect(t testing.TB, server *pve.Server, pool bool) hypervisor.Connection {
+	t.Helper()
+
+	tls, err := hypervisor.TLSConfig(&v1alpha1.HypervisorTLS{Fingerprint: server.Fingerprint()}, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	config := hypervisor.Config{
+		Name: "guide", Endpoint: server.URL() + "/api2/json", TLS: tls, ISOStorage: isoStorage, DefaultNetwork: "vmbr0",
+		Credentials: hypervisor.Credentials{TokenID: pve.DefaultTokenID, TokenSecret: pve.DefaultSecret},
+		IDMin:       100000, IDMax: 100999, ClonesPerStorage: 2, CallsPerNode: 4,
+	}
+	if pool {
+		config.ResourcePool = "ci"
+	}
+
+	provider, err := proxmox.New(config, hypervisor.Options{
+		OperatorUID: "11111111-2222-3333-4444-555555555555", Wake: func(hypervisor.Owner) {},
+		TaskInterval: 5 * time.Millisecond, ListInterval: 10 * time.Millisecond,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	t.Cleanup(provider.Close)
+
+	return provider
+}
+
+// until repeats a call of the provider, which never waits, until it is done.
+func until(t testing.TB, what string, call func() (bool, error)) {
+	t.Helper()
+
+	deadline := time.Now().Add(patience)
+
+	for {
+		done, err := call()
+		if done {
+			return
+		}
+
+		if hypervisor.Is(err, hypervisor.Rejected) || time.Now().After(deadline) {
+			t.Fatalf("%s: %v", what, err)
+		}
+
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+// With exactly the rights that the guide gives, the account passes the operator's check
+// and a machine lives its whole life and leaves nothing, not even its medium.
+func TestPermissionsGuide(t *testing.T) {
+	t.Parallel()
+
+	for _, pool := range []bool{true, false} {
+		t.Run(fmt.Sprintf("pool=%t", pool), func(t *testing.T) {
+			t.Parallel()
+
+			server := pvetest.New(t, follow(t, pool))
+			provider := connect(t, server, pool)
+
+			info, err := provider.Check(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			if len(info.Warnings) > 0 {
+				t.Errorf("warnings: %q", info.Warnings)
+			}
+
+			live(t, provider)
+
+			left := server.Snapshot()
+			if isos := left.ISOs(); len(isos) > 0 {
+				t.Errorf("media are left: %v", isos)
+			}
+
+			for _, vm := range left.VMs {
+				if !vm.Foreign {
+					t.Errorf("machine %d is left", vm.VMID)
+				}
+			}
+		})
+	}
+}
+
+// live makes a machine and removes it.
+func live(t testing.TB, provider hypervisor.Provider) {
+	t.Helper()
+
+	machine := hypervisor.MachineSpec{
+		Owner:    hypervisor.Owner{Namespace: "ci", Name: "claim", UID: "00000000-0000-4000-8000-000000000001", Pool: "linux"},
+		Hostname: "claim", Template: hypervisor.TemplateRef{Name: pve.DefaultTemplate},
+		Shape: hypervisor.Shape{CPU: 2, Memory: 2 * gib, Linked: true, Bridge: "vmbr0", CloudInitSource: hypervisor.SourceNoCloud},
+	}
+	media := func(context.Context) (hypervisor.Media, error) {
+		return hypervisor.Media{UserData: []byte("#cloud-config\n{}\n"), MetaData: []byte("instance-id: x\n")}, nil
+	}
+
+	if _, err := provider.Resolve(t.Context(), machine.Template, machine.Shape); err != nil {
+		t.Fatal(err)
+	}
+
+	until(t, "create", func() (bool, error) {
+		made, err := provider.Create(t.Context(), machine, media)
+		if err == nil {
+			machine.ID, machine.Node = made.ID, made.Node
+		}
+
+		return err == nil && made.State == hypervisor.StateRunning, err
+	})
+	until(t, "delete", func() (bool, error) {
+		err := provider.Delete(t.Context(), hypervisor.MachineRef{ID: machine.ID, Owner: machine.Owner})
+
+		return hypervisor.Is(err, hypervisor.NotFound), err
+	})
+}
+
+// No grant of the guide is there for nothing.
+func TestPermissionsGuideIsLeast(t *testing.T) {
+	t.Parallel()
+
+	full := follow(t, false)
+
+	for _, role := range full.Roles {
+		if role.Name == "HyperFleetPool" {
+			continue // granted on the pool only
+		}
+
+		t.Run(role.Name, func(t *testing.T) {
+			t.Parallel()
+
+			model := follow(t, false)
+			model.ACL = slices.DeleteFunc(model.ACL, func(a pve.ACL) bool { return a.Role == role.Name })
+
+			provider := connect(t, pvetest.New(t, model), false)
+
+			_, err := provider.Check(t.Context())
+			if err == nil {
+				_, err = provider.Resolve(t.Context(), hypervisor.TemplateRef{Name: pve.DefaultTemplate},
+					hypervisor.Shape{CPU: 2, Memory: 2 * gib, Linked: true, Bridge: "vmbr0", CloudInitSource: hypervisor.SourceNoCloud})
+			}
+
+			if err == nil {
+				t.Errorf("the operator misses nothing without %s", role.Name)
+			}
+		})
+	}
+}

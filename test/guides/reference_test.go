@@ -1,0 +1,33 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package guides_test
+
+import (
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/hyperfleet/hyperfleet/cloudinit"
+)
+
+// Every variable of cloud-init templates is on its page.
+func TestCloudInitVariablesAreDocumented(t *testing.T) {
+	t.Parallel()
+
+	page, err := os.ReadFile("../../docs/reference/cloud-init.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for prefix, kind := range map[string]reflect.Type{
+		".": reflect.TypeFor[cloudinit.Vars](), ".RunnerConfig.": reflect.TypeFor[cloudinit.RunnerConfig](),
+	} {
+		for i := range kind.NumField() {
+			if name := prefix + kind.Field(i).Name; name != ".RunnerConfig" && !strings.Contains(string(page), "`"+name+"`") {
+				t.Errorf("the page does not name %s", name)
+			}
+		}
+	}
+}
