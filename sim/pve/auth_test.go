@@ -147,7 +147,7 @@ func TestPrivilegePerCall(t *testing.T) {
 		{"GET", "/nodes/pve1/status", nil, "Sys.Audit", "/nodes/pve1"},
 		{"GET", "/cluster/status", nil, "Sys.Audit", "/"},
 		{"GET", "/pools/ci", nil, "Pool.Audit", "/pool/ci"},
-		{"DELETE", "/nodes/pve1/storage/local/content/iso/seed.iso", nil, "Datastore.AllocateTemplate", "/storage/local"},
+		{"DELETE", "/nodes/pve1/storage/local/content/iso/seed.iso", nil, "Datastore.Allocate", "/storage/local"},
 	} {
 		name := tc.method + " " + tc.path + " " + tc.priv
 		t.Run(name, func(t *testing.T) {

@@ -199,6 +199,7 @@ func TestErrorRows(t *testing.T) {
 			as: a.token("a@pve!x", "nope")},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
 			who := a
 			if tc.as != nil {
 				who = tc.as

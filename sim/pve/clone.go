@@ -310,7 +310,7 @@ func driveOptionsOf(conf map[string]string) map[string]string {
 
 func renewUUID(smbios, uuid string) string {
 	parts := []string{"uuid=" + uuid}
-	for _, p := range strings.Split(smbios, ",") {
+	for p := range strings.SplitSeq(smbios, ",") {
 		if p != "" && !strings.HasPrefix(p, "uuid=") {
 			parts = append(parts, p)
 		}
@@ -362,7 +362,7 @@ func (s *Server) cloneDisk(ctx context.Context, t *task, p *clonePlan, m *machin
 		return "", err
 	}
 	d.drive.file = v.id
-	d.drive.set("size", formatSize(v.size))
+	d.drive = d.drive.sized(v.size)
 	m.conf[d.opt] = d.drive.String()
 	s.writeClone(p, m)
 	return v.id, nil
@@ -430,7 +430,7 @@ func (s *Server) newImage(m *machine, d cloneDisk) (*volume, error) {
 
 // mayUseBridge asks for SDN.Use on the bridge of a network device; s.mu is held.
 func (s *Server) mayUseBridge(who identity, net string) error {
-	for _, part := range strings.Split(net, ",") {
+	for part := range strings.SplitSeq(net, ",") {
 		if bridge, ok := strings.CutPrefix(part, "bridge="); ok {
 			return s.mayLocked(who, "/sdn/zones/localnetwork/"+bridge, "SDN.Use")
 		}

@@ -5,6 +5,7 @@ package pve_test
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -188,7 +189,7 @@ func TestParallelClones(t *testing.T) {
 			a := start(t, func(m *pve.Model) { tc.change(m); m.Delays.Clone = 25 * time.Second }, pve.WithClock(clk))
 			var tasks []any
 			for i := range 3 {
-				tasks = append(tasks, a.ok("POST", clonePath, p{"newid": fmt.Sprint(1000 + i)}))
+				tasks = append(tasks, a.ok("POST", clonePath, p{"newid": strconv.Itoa(1000 + i)}))
 				eventually(t, "wait of clone", func() bool { return clk.Waiters() == i+1 })
 			}
 			clk.Step(10 * time.Second)

@@ -173,21 +173,20 @@ func (s *Server) nodeRow(n *node, who identity) map[string]any {
 	if n.down || s.mayLocked(who, "/nodes/"+n.Name, "Sys.Audit") != nil {
 		return row
 	}
-	used, _ := s.load(n.Name)
+	used := s.load(n.Name)
 	row["cpu"], row["maxcpu"], row["mem"], row["maxmem"] = 0.01, n.CPUs, used, n.Memory
 	row["uptime"], row["level"] = int64(s.clk.Since(n.started).Seconds()), ""
 	return row
 }
 
-// load is the memory in use and the running VMs of a node.
-func (s *Server) load(name string) (mem int64, running int) {
+// load is the memory in use on a node.
+func (s *Server) load(name string) (mem int64) {
 	for _, m := range s.vms {
 		if m.running && m.node == name {
 			mem += m.memory
-			running++
 		}
 	}
-	return mem, running
+	return mem
 }
 
 func listNodes(s *Server, c *call) (any, error) {
@@ -206,7 +205,7 @@ func nodeStatus(s *Server, c *call) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := s.nodes[c.node]
-	used, _ := s.load(n.Name)
+	used := s.load(n.Name)
 	return map[string]any{
 		"cpu": 0.01, "uptime": int64(s.clk.Since(n.started).Seconds()),
 		"memory":  map[string]any{"used": used, "total": n.Memory, "free": n.Memory - used},

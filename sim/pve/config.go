@@ -353,6 +353,11 @@ func (s *Server) deleteOption(c *call, m *machine, k string) error {
 			return dief("can't remove drive '%s' - protection mode enabled", k)
 		}
 	}
+	if k == "tags" {
+		if err := s.mayTag(c, m, ""); err != nil {
+			return err
+		}
+	}
 	delete(m.pending, k)
 	if m.running && !hotUnplug(k) {
 		m.pendingDel[k] = true
@@ -521,7 +526,7 @@ func (s *Server) checkBootOrder(m *machine, v string) error {
 	if !ok {
 		return nil
 	}
-	for _, dev := range strings.Split(order, ";") {
+	for dev := range strings.SplitSeq(order, ";") {
 		_, here := m.conf[dev]
 		_, soon := m.pending[dev]
 		if dev != "" && !here && !soon {
@@ -536,13 +541,13 @@ func (s *Server) mayTag(c *call, m *machine, v string) error {
 	if c.auth.isRoot() || s.mayLocked(c.auth, "/", "Sys.Modify") == nil {
 		return nil
 	}
-	had := splitTags(m.conf["tags"])
-	for _, t := range splitTags(v) {
-		if slices.Contains(had, t) {
-			continue
+	had, want := splitTags(m.conf["tags"]), splitTags(v)
+	for _, t := range slices.Concat(had, want) {
+		if slices.Contains(had, t) && slices.Contains(want, t) {
+			continue // neither added nor removed
 		}
 		if slices.Contains(s.model.RegisteredTags, t) || s.model.UserTagAccess == "none" {
-			return &apiError{status: http.StatusForbidden, reason: "Permission check failed (/, Sys.Modify)"}
+			return forbidden("/", "Sys.Modify for modifying tag '"+t+"'")
 		}
 	}
 	return nil
@@ -577,20 +582,18 @@ func (s *Server) attach(c *call, m *machine, k, v string) (string, error) {
 		_, err := s.storeOn(m.node, name)
 		return "", err
 	}
-	if vol != nil && vol.content == "images" && vol.vmid != m.id {
-		if err := s.mayLocked(c.auth, "/storage/"+name, "Datastore.Allocate"); err != nil {
-			return "", err
-		}
-	} else if s.mayLocked(c.auth, "/storage/"+name, "Datastore.AllocateSpace") != nil {
-		if err := s.mayLocked(c.auth, "/storage/"+name, "Datastore.Audit"); err != nil {
+	if vol == nil {
+		vol = &volume{id: d.file} // rights first, as for any file
+	}
+	if vol.vmid != m.id {
+		if err := s.maySee(c.auth, vol); err != nil {
 			return "", err
 		}
 	}
-	if vol == nil {
+	if st.vols[d.file] == nil {
 		return "", dief("volume '%s' does not exist", d.file)
 	}
-	d.set("size", formatSize(vol.size))
-	return d.String(), nil
+	return d.sized(vol.size).String(), nil
 }
 
 func (s *Server) attachCloudInit(c *call, m *machine, d drive) (string, error) {
@@ -620,8 +623,7 @@ func (s *Server) attachNew(c *call, m *machine, d drive) (string, error) {
 		ctime: s.clk.Now(), vmid: m.id}
 	st.add(vol)
 	d.file = vol.id
-	d.set("size", formatSize(size))
-	return d.String(), nil
+	return d.sized(size).String(), nil
 }
 
 // imageStore is a storage the caller may allocate disk images on.

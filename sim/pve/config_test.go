@@ -64,7 +64,7 @@ func TestRefusedOptions(t *testing.T) {
 	}{
 		{"key=value tags", p{"tags": "hyperfleet.io/managed-by=x"}, 400, "invalid characters in tag"},
 		{"tag with a colon", p{"tags": "a:b"}, 400, "invalid characters in tag"},
-		{"registered tag", p{"tags": "golden"}, 403, "Permission check failed (/, Sys.Modify)"},
+		{"registered tag", p{"tags": "golden"}, 403, "Sys.Modify for modifying tag 'golden'"},
 		{"name with an underscore", p{"name": "a_b"}, 400, "valid DNS name"},
 		{"no cores", p{"cores": "0"}, 400, "minimum value of 1"},
 		{"cores in words", p{"cores": "two"}, 400, "type check ('integer') failed - got 'two'"},
@@ -104,6 +104,12 @@ func TestRefusedOptions(t *testing.T) {
 	a.root().ok("PUT", confPath, p{"args": "-cpu host", "tags": "golden"})
 	if got := a.do("PUT", confPath, p{"tags": "golden;mine"}); got.status != 200 {
 		t.Errorf("a registered tag that is there may stay: %v", got.body)
+	}
+	const want = "Permission check failed (/, Sys.Modify for modifying tag 'golden')"
+	for _, params := range []p{{"tags": "mine"}, {"delete": "tags"}} {
+		if got := a.do("PUT", confPath, params); got.reason != want {
+			t.Errorf("a registered tag taken away: %d %s", got.status, got.reason)
+		}
 	}
 }
 

@@ -4,6 +4,7 @@
 package pve
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -14,7 +15,7 @@ import (
 var (
 	reDrive   = regexp.MustCompile(`^(?:scsi([0-9]|[12][0-9]|30)|ide[0-3]|virtio([0-9]|1[0-5])|sata[0-5]|efidisk0|tpmstate0)$`)
 	reUnused  = regexp.MustCompile(`^unused\d+$`)
-	reNet     = regexp.MustCompile(`^net([0-9]|[12][0-9]|3[01])$`)
+	reNet     = regexp.MustCompile(`^net(\d|[12]\d|3[01])$`)
 	reNewDisk = regexp.MustCompile(`^(?:([^/:\s]+):)(\d+(?:\.\d+)?)$`)
 	reSize    = regexp.MustCompile(`^(\d+(?:\.\d+)?)([KMGT])?$`)
 )
@@ -56,11 +57,11 @@ func parseDrive(v string) (drive, error) {
 			return d, fmt.Errorf("invalid format - format error\n%s: property is not defined in schema "+
 				"and the schema does not allow additional properties", k)
 		default:
-			return d, fmt.Errorf("invalid format - format error\nvalue without key, but schema does not define a default key")
+			return d, errors.New("invalid format - format error\nvalue without key, but schema does not define a default key")
 		}
 	}
 	if d.file == "" {
-		return d, fmt.Errorf("invalid format - format error\nfile: property is missing and it is not optional")
+		return d, errors.New("invalid format - format error\nfile: property is missing and it is not optional")
 	}
 	if m := d.opts["media"]; m != "" && m != "cdrom" && m != "disk" {
 		return d, fmt.Errorf("invalid format - format error\nmedia: value '%s' does not have a value in the "+
@@ -71,11 +72,13 @@ func parseDrive(v string) (drive, error) {
 
 func (d drive) get(k string) string { return d.opts[k] }
 
-func (d *drive) set(k, v string) {
-	if _, ok := d.opts[k]; !ok {
-		d.keys = append(d.keys, k)
+// sized is the drive with another size.
+func (d drive) sized(n int64) drive {
+	if _, ok := d.opts["size"]; !ok {
+		d.keys = append(d.keys, "size")
 	}
-	d.opts[k] = v
+	d.opts["size"] = formatSize(n)
+	return d
 }
 
 // String prints a drive as Proxmox stores it: the volume, then the settings by

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -52,7 +53,8 @@ func (s *Server) execGuest(m *machine, run *guestRun) {
 }
 
 func (s *Server) runProgram(run *guestRun, config, root string) error {
-	cmd := exec.CommandContext(run.ctx, s.model.Guest.Program, "--config", config, "--root", root) // #nosec G204 -- the model's program
+	program := s.model.Guest.Program
+	cmd := exec.CommandContext(run.ctx, program, "--config", config, "--root", root) // #nosec G204 -- the model's own
 	cmd.Env = []string{}
 	cmd.Dir = root
 	cmd.Stdout, cmd.Stderr = run.log, run.log
@@ -250,7 +252,7 @@ func groupAlive(group int) bool {
 		}
 		_, rest, ok := strings.Cut(string(raw), ") ") // pid (comm) state ppid pgrp
 		fields := strings.Fields(rest)
-		if ok && len(fields) > 2 && fields[2] == fmt.Sprint(group) && fields[0] != "Z" && fields[0] != "X" {
+		if ok && len(fields) > 2 && fields[2] == strconv.Itoa(group) && fields[0] != "Z" && fields[0] != "X" {
 			return true
 		}
 	}

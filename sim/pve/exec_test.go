@@ -29,8 +29,8 @@ func guestProgram(config, root string) int {
 		fmt.Println("config:", err)
 		return 1
 	}
-	host, _ := os.ReadFile(filepath.Join(root, "etc/hostname"))
-	image, _ := os.ReadFile(filepath.Join(root, "opt/actions-runner/run.sh"))
+	host, _ := os.ReadFile(filepath.Join(root, "etc", "hostname"))
+	image, _ := os.ReadFile(filepath.Join(root, "opt", "actions-runner", "run.sh"))
 	wd, _ := os.Getwd()
 	fmt.Printf("say=%s env=%d host=%s image=%q inroot=%v\n",
 		c.Say, len(os.Environ()), strings.TrimSpace(string(host)), image, wd == root)
@@ -52,10 +52,10 @@ func execModel(t *testing.T) func(*pve.Model) {
 		t.Fatal(err)
 	}
 	image := t.TempDir()
-	if err := os.MkdirAll(filepath.Join(image, "opt/actions-runner"), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(image, "opt", "actions-runner"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(image, "opt/actions-runner/run.sh"), []byte("#!/bin/sh\n"), 0o755); err != nil {
+	if err := os.WriteFile(filepath.Join(image, "opt", "actions-runner", "run.sh"), []byte("#!/bin/sh\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	return func(m *pve.Model) {

@@ -62,7 +62,7 @@ const (
 )
 
 // Fault is a rule. Empty conditions match everything.
-type Fault struct {
+type Fault struct { //nolint:recvcheck // a value encodes itself, a pointer decodes
 	Kind FaultKind `json:"kind"`
 	// Method is the HTTP method, Path a pattern as of path.Match, relative to
 	// /api2/json, such as /nodes/*/qemu/*/clone.

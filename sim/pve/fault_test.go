@@ -4,9 +4,9 @@
 package pve_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -216,16 +216,12 @@ func TestClientGone(t *testing.T) {
 		}
 	})
 	defer remove()
-	tr, ok := a.client.Transport.(*http.Transport)
-	if !ok {
-		t.Fatal("no transport")
-	}
-	short := *a
-	short.client = &http.Client{Transport: tr, Timeout: 50 * time.Millisecond}
-	if _, err := short.try("POST", clonePath, "application/x-www-form-urlencoded", strings.NewReader("newid=1000")); err == nil {
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { <-reached; cancel() }()
+	const form = "application/x-www-form-urlencoded"
+	if _, err := a.tryFor(ctx, "POST", clonePath, form, strings.NewReader("newid=1000")); err == nil {
 		t.Fatal("the client stayed")
 	}
-	<-reached
 	close(leave)
 	eventually(t, "clone", func() bool { v, ok := a.s.Snapshot().VM(1000); return ok && v.Lock == "" })
 }

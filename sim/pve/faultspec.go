@@ -5,6 +5,7 @@ package pve
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -51,7 +52,7 @@ func FaultNames() []string { return slices.Sorted(maps.Keys(namedFaults())) }
 // the name of a fault, its probability, how often at most, and its delay.
 func ParseFaults(spec string) ([]Fault, error) {
 	var out []Fault
-	for _, item := range strings.Split(spec, ",") {
+	for item := range strings.SplitSeq(spec, ",") {
 		item = strings.TrimSpace(item)
 		if item == "" {
 			continue
@@ -89,7 +90,7 @@ func parseFault(item string) (Fault, error) {
 			return f, fmt.Errorf("read probability: %w", err)
 		}
 		if f.Probability == 0 {
-			return f, fmt.Errorf("probability 0 never strikes; leave the fault out")
+			return f, errors.New("probability 0 never strikes; leave the fault out")
 		}
 	}
 	return f, f.Validate()

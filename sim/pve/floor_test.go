@@ -36,7 +36,7 @@ func TestFloorIsOptimal(t *testing.T) {
 	t.Parallel()
 	for jobs := 1; jobs <= 4; jobs++ {
 		for slots := 1; slots <= 2; slots++ {
-			for vms := 0; vms <= 3; vms++ {
+			for vms := range 4 {
 				for d := range 16 {
 					in := pve.FloorInput{
 						Jobs: jobs, CloneSlots: slots, MaxVMs: vms, Clone: time.Duration(1 + d&1), Boot: time.Duration(d >> 1 & 1),

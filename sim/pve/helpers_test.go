@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"mime/multipart"
 	"net/http"
 	"net/url"
@@ -130,13 +131,16 @@ func (a *api) send(method, path, ctype string, body io.Reader) answer {
 }
 
 func (a *api) try(method, path, ctype string, body io.Reader) (answer, error) {
-	req, err := http.NewRequestWithContext(context.Background(), method, a.s.URL()+"/api2/json"+path, body)
+	return a.tryFor(context.Background(), method, path, ctype, body)
+}
+
+// tryFor gives up when the context ends.
+func (a *api) tryFor(ctx context.Context, method, path, ctype string, body io.Reader) (answer, error) {
+	req, err := http.NewRequestWithContext(ctx, method, a.s.URL()+"/api2/json"+path, body)
 	if err != nil {
 		return answer{}, err
 	}
-	for k, v := range a.header {
-		req.Header[k] = v
-	}
+	maps.Copy(req.Header, a.header)
 	if ctype != "" {
 		req.Header.Set("Content-Type", ctype)
 	}

@@ -58,9 +58,7 @@ func (s *Server) serve(c *call, r *http.Request, cut *bool) (any, error) {
 	}
 	c.path = rel
 	c.route, c.vars = s.find(c.method, rel)
-	if err := s.resolve(c); err != nil {
-		return nil, err
-	}
+	s.resolve(c)
 	s.callStarts(c)
 	if err := s.authenticate(c, r); err != nil {
 		s.sleep(c.ctx, s.model.Delays.LoginFailure)
@@ -99,9 +97,9 @@ func (s *Server) serve(c *call, r *http.Request, cut *bool) (any, error) {
 var errGone = errors.New("client went away")
 
 // resolve finds the node and VM a call is about.
-func (s *Server) resolve(c *call) error {
+func (s *Server) resolve(c *call) {
 	if c.route == nil {
-		return nil
+		return
 	}
 	if n := c.vars["node"]; n != "" {
 		if n == "localhost" {
@@ -111,7 +109,6 @@ func (s *Server) resolve(c *call) error {
 		c.node = n
 	}
 	c.vmid, _ = strconv.Atoi(c.vars["vmid"])
-	return nil
 }
 
 // worker waits for one of the node's API workers.

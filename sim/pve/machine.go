@@ -138,10 +138,9 @@ func (s *Server) sight(m *machine) {
 
 // seenAt is the last sighting before a broadcast, or, without lag, the last.
 func (s *Server) seenAt(vmid int, at time.Time) (sighting, bool) {
-	h := s.seen[vmid]
-	for i := len(h) - 1; i >= 0; i-- {
-		if h[i].at.Before(at) || s.model.StatusLag <= 0 && !h[i].at.After(at) {
-			return h[i], true
+	for _, h := range slices.Backward(s.seen[vmid]) {
+		if h.at.Before(at) || s.model.StatusLag <= 0 && !h.at.After(at) {
+			return h, true
 		}
 	}
 	return sighting{}, false
@@ -154,7 +153,7 @@ func (s *Server) broadcastTime() time.Time {
 	if lag <= 0 {
 		return now
 	}
-	return s.started.Add(now.Sub(s.started) / lag * lag)
+	return now.Add(-(now.Sub(s.started) % lag))
 }
 
 // bootDisk is the size of the first disk; s.mu is held.

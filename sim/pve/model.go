@@ -294,7 +294,8 @@ func defaultRoles() []Role {
 		}},
 		{Name: "HyperFleetDisk", Privileges: []string{"Datastore.AllocateSpace", "Datastore.Audit"}},
 		{Name: "HyperFleetISO", Privileges: []string{
-			"Datastore.AllocateSpace", "Datastore.AllocateTemplate", "Datastore.Audit",
+			// Deleting an ISO needs Datastore.Allocate, uploading one does not.
+			"Datastore.Allocate", "Datastore.AllocateSpace", "Datastore.AllocateTemplate", "Datastore.Audit",
 		}},
 		{Name: "HyperFleetSys", Privileges: []string{"Sys.Audit"}},
 		{Name: "HyperFleetNet", Privileges: []string{"SDN.Use"}},

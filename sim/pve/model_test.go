@@ -5,6 +5,7 @@ package pve_test
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -68,7 +69,7 @@ func TestManyNodes(t *testing.T) {
 	t.Parallel()
 	a := start(t, func(m *pve.Model) { *m = m.WithNodes(5) })
 	for i := 1; i <= 5; i++ {
-		a.must("POST", fmt.Sprintf("/nodes/pve%d/qemu/%d/clone", i, 9000+i), p{"newid": fmt.Sprint(1000 + i)})
+		a.must("POST", fmt.Sprintf("/nodes/pve%d/qemu/%d/clone", i, 9000+i), p{"newid": strconv.Itoa(1000 + i)})
 	}
 	var nodes []string
 	for _, v := range a.s.Snapshot().Made() {

@@ -77,7 +77,7 @@ func scsiHW() []string {
 }
 
 var (
-	reIPConfig = regexp.MustCompile(`^ipconfig([0-9]|[12][0-9]|3[01])$`)
+	reIPConfig = regexp.MustCompile(`^ipconfig(\d|[12]\d|3[01])$`)
 	reSerial   = regexp.MustCompile(`^serial[0-3]$`)
 	reCPU      = regexp.MustCompile(`^(cputype=)?[A-Za-z0-9][A-Za-z0-9._-]*(,[a-z-]+=[^,]+)*$`)
 	reTag      = regexp.MustCompile(`(?i)^[a-z0-9_][a-z0-9_\-+.]*$`)
@@ -231,7 +231,7 @@ func checkSSHKeys(v string) error {
 	if err != nil {
 		return formatError("invalid urlencoded string: %s", v)
 	}
-	for _, line := range strings.Split(text, "\n") {
+	for line := range strings.SplitSeq(text, "\n") {
 		line = strings.TrimSpace(line)
 		if line != "" && !strings.HasPrefix(line, "#") && !reSSHKey.MatchString(line) {
 			return errors.New("SSH public key validation error")

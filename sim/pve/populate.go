@@ -159,13 +159,13 @@ func (s *Server) newPID() int {
 
 // newMAC makes an address with the prefix of Proxmox; s.mu is held.
 func (s *Server) newMAC() string {
-	return fmt.Sprintf("BC:24:11:%02X:%02X:%02X", s.rng.Intn(256), s.rng.Intn(256), s.rng.Intn(256))
+	return fmt.Sprintf("BC:24:11:%02X:%02X:%02X", s.rng.IntN(256), s.rng.IntN(256), s.rng.IntN(256))
 }
 
 func (s *Server) newUUID() string {
 	var b [16]byte
 	for i := range b {
-		b[i] = byte(s.rng.Intn(256))
+		b[i] = byte(s.rng.IntN(256))
 	}
 	b[6] = b[6]&0x0f | 0x40
 	b[8] = b[8]&0x3f | 0x80

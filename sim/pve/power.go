@@ -141,13 +141,7 @@ func (s *Server) checkDrives(m *machine) error {
 // be promised twice, but QEMU fails when it is not there.
 func (s *Server) reserve(m *machine) error {
 	n := s.nodes[m.node]
-	var used int64
-	for _, o := range s.vms {
-		if o.running && o.node == m.node {
-			used += o.memory
-		}
-	}
-	if n.Memory > 0 && used+m.memBytes() > n.Memory {
+	if n.Memory > 0 && s.load(m.node)+m.memBytes() > n.Memory {
 		return dief("start failed: QEMU exited with code 1")
 	}
 	if n.CPUs > 0 && m.cpus() > n.CPUs {

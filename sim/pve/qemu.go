@@ -172,12 +172,10 @@ func (s *Server) remove(m *machine) {
 	s.access.acl = slices.DeleteFunc(s.access.acl, func(g ACL) bool { return g.Path == vmPath(m.id) })
 	delete(s.vms, m.id)
 	if m.root != "" {
-		s.wg.Add(1)
-		go func() {
-			defer s.wg.Done()
+		s.wg.Go(func() {
 			<-m.last.done // its program may still be dying
 			_ = os.RemoveAll(m.root)
-		}()
+		})
 	}
 }
 
@@ -234,8 +232,7 @@ func (s *Server) resize(m *machine, disk, size string) error {
 		vol.used += want - vol.size
 	}
 	vol.size = want
-	d.set("size", formatSize(want))
-	m.conf[disk] = d.String()
+	m.conf[disk] = d.sized(want).String()
 	return nil
 }
 

@@ -58,7 +58,7 @@ func (r route) async() route {
 }
 
 // match binds the variables of a pattern.
-func (r *route) match(segments []string) (map[string]string, bool) {
+func (r route) match(segments []string) (map[string]string, bool) {
 	vars := map[string]string{}
 	for i, p := range r.pattern {
 		if name, ok := strings.CutSuffix(strings.TrimPrefix(p, "{"), "...}"); ok {

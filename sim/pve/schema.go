@@ -5,6 +5,7 @@ package pve
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"regexp"
@@ -112,7 +113,7 @@ var (
 
 func checkDNSName(v string) error {
 	if !reDNSLabel.MatchString(v) {
-		return fmt.Errorf("invalid format - value does not look like a valid DNS name")
+		return errors.New("invalid format - value does not look like a valid DNS name")
 	}
 	return nil
 }

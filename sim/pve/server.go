@@ -11,7 +11,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math/rand"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -91,7 +91,7 @@ func New(m Model, opts ...Option) (*Server, error) {
 	for _, o := range opts {
 		o(s)
 	}
-	s.rng = rand.New(rand.NewSource(m.Seed)) // #nosec G404 -- repeatable on purpose
+	s.rng = rand.New(rand.NewPCG(uint64(m.Seed), 0)) // #nosec G404 -- repeatable on purpose
 	s.locks = newLockTable(s.clk)
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	s.routes = allRoutes()
@@ -143,13 +143,11 @@ func (s *Server) Start(l Listen) error {
 		Handler: s, ReadHeaderTimeout: 30 * time.Second,
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
-	s.wg.Add(1)
-	go func() {
-		defer s.wg.Done()
+	s.wg.Go(func() {
 		if err := s.http.Serve(tls.NewListener(ln, cfg)); !errors.Is(err, http.ErrServerClosed) {
 			s.log.Error("serve", "error", err)
 		}
-	}()
+	})
 	return nil
 }
 

@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 func storageRoutes() []route {
@@ -37,7 +38,7 @@ func storageRoutes() []route {
 		newRoute(http.MethodGet, one+"/status", ClassStorage, see, nil, storageStatus),
 		newRoute(http.MethodGet, one+"/content", ClassStorage, see, content, listContent),
 		newRoute(http.MethodGet, one+"/content/{volume...}", ClassStorage, nil, nil, volumeInfo),
-		newRoute(http.MethodDelete, one+"/content/{volume...}", ClassStorage, nil, schema{"delay": {kind: kInt}},
+		newRoute(http.MethodDelete, one+"/content/{volume...}", ClassStorage, nil, schema{"delay": {kind: kInt, min: 1, max: 30}},
 			deleteVolume).async(),
 		newRoute(http.MethodPost, one+"/upload", ClassStorage,
 			needs("/storage/{storage}", "Datastore.AllocateTemplate"), up, uploadFile).async(),
@@ -158,6 +159,9 @@ func (c *call) volid() string {
 }
 
 func volumeInfo(s *Server, c *call) (any, error) {
+	if err := c.checkVolid(); err != nil {
+		return nil, err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st, err := s.enabledStore(c.node, c.vars["storage"])
@@ -176,38 +180,67 @@ func volumeInfo(s *Server, c *call) (any, error) {
 	}, nil
 }
 
-// deleteVolume removes an ISO, a template archive or an image. Proxmox does
-// not ask whether a VM has an ISO in its drive: a running VM keeps it open, a
-// stopped one will not start.
+// deleteVolume removes an ISO, a template archive or an image, which all need
+// Datastore.Allocate (PVE::API2::Storage::Content). Proxmox does not ask
+// whether a VM has an ISO in its drive: a running VM keeps it open, a stopped
+// one will not start. What is not there is removed with success.
 func deleteVolume(s *Server, c *call) (any, error) {
+	if err := c.checkVolid(); err != nil {
+		return nil, err
+	}
 	s.mu.Lock()
 	st, err := s.enabledStore(c.node, c.vars["storage"])
 	if err == nil {
-		err = s.mayDelete(c, st)
+		err = s.mayLocked(c.auth, "/storage/"+st.Name, "Datastore.Allocate")
 	}
 	s.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
-	_, name, _ := splitVolid(c.volid())
 	id := st.Name
 	if vmid := s.ownerOf(st, c.volid()); vmid != 0 {
 		id = fmt.Sprintf("%d@%s", vmid, st.Name)
 	}
-	return s.fork(c, "imgdel", id, func(_ context.Context, t *task) error {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		v := st.vols[c.volid()]
-		if v == nil {
-			return dief("cannot delete volume '%s': no such file", c.volid())
-		}
-		if st.Type != "lvmthin" && st.baseInUse(v.id) {
-			return dief("base volume '%s' is still in use by linked cloned", name)
-		}
-		delete(st.vols, v.id)
-		t.log = append(t.log, "Removed volume '"+v.id+"'")
-		return nil
-	})
+	upid, err := s.fork(c, "imgdel", id, func(_ context.Context, t *task) error { return s.freeListed(c, t, st) })
+	if err != nil || !c.has("delay") {
+		return upid, err
+	}
+	return s.awaitTask(c, upid, time.Duration(c.num("delay"))*time.Second)
+}
+
+func (s *Server) freeListed(c *call, t *task, st *store) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v := st.vols[c.volid()]
+	if v == nil {
+		t.log = append(t.log, "disk image '"+c.volid()+"' does not exist")
+	} else if st.Type != "lvmthin" && st.baseInUse(v.id) {
+		_, name, _ := splitVolid(v.id)
+		return dief("base volume '%s' is still in use by linked cloned", name)
+	}
+	delete(st.vols, c.volid())
+	t.log = append(t.log, "Removed volume '"+c.volid()+"'")
+	return nil
+}
+
+// awaitTask waits up to d: null when the task is done, its error, or its UPID.
+func (s *Server) awaitTask(c *call, upid any, d time.Duration) (any, error) {
+	s.mu.Lock()
+	t := s.tasks[c.upid]
+	s.mu.Unlock()
+	timer := s.clk.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C():
+		return upid, nil
+	case <-t.done:
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t.exit != taskOK {
+		return nil, dief("%s", t.exit)
+	}
+	return nil, nil //nolint:nilnil // "data": null
 }
 
 func (s *Server) ownerOf(st *store, volid string) int {
@@ -219,33 +252,12 @@ func (s *Server) ownerOf(st *store, volid string) int {
 	return 0
 }
 
-func (s *Server) mayDelete(c *call, st *store) error {
-	path := "/storage/" + st.Name
-	owner := 0
-	if v := st.vols[c.volid()]; v != nil && v.content == "images" {
-		owner = v.vmid
+// checkVolid refuses a volume id of another storage.
+func (c *call) checkVolid() error {
+	if sid, _, ok := splitVolid(c.volid()); ok && sid != c.vars["storage"] {
+		return badParam("volume", "storage ID mismatch (%s != %s)", sid, c.vars["storage"])
 	}
-	if owner == 0 {
-		if _, name, _ := splitVolid(c.volid()); strings.HasPrefix(name, "iso/") || strings.HasPrefix(name, "vztmpl/") ||
-			strings.HasPrefix(name, "import/") {
-			return s.mayLocked(c.auth, path, "Datastore.AllocateTemplate")
-		}
-		return s.mayLocked(c.auth, path, "Datastore.Allocate")
-	}
-	if m := s.vms[owner]; m != nil && m.uses(c.volid()) {
-		return dief("Cannot remove image, a guest with VMID '%d' exists!\nYou can delete the image from the guest's "+
-			"hardware pane", owner)
-	}
-	return s.mayLocked(c.auth, path, "Datastore.Allocate")
-}
-
-func (m *machine) uses(volid string) bool {
-	for k, v := range m.conf {
-		if d, err := parseDrive(v); isDriveName(k) && err == nil && d.file == volid {
-			return true
-		}
-	}
-	return false
+	return nil
 }
 
 var (

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/url"
 	"regexp"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -110,7 +111,7 @@ func TestManyAtOnce(t *testing.T) {
 		wg.Go(func() {
 			node, id := i%3+1, 1000+i
 			base := fmt.Sprintf("/nodes/pve%d/qemu/%d", node, id)
-			a.must("POST", fmt.Sprintf("/nodes/pve%d/qemu/%d/clone", node, 9000+node), p{"newid": fmt.Sprint(id), "pool": "ci"})
+			a.must("POST", fmt.Sprintf("/nodes/pve%d/qemu/%d/clone", node, 9000+node), p{"newid": strconv.Itoa(id), "pool": "ci"})
 			a.ok("PUT", base+"/config", p{"tags": "x"})
 			a.must("POST", base+"/status/start", nil)
 			a.ok("GET", "/cluster/resources", p{"type": "vm"})
