@@ -15,7 +15,7 @@ import (
 )
 
 // env is the API server that the tests of this package share.
-var env *kube.Env //nolint:gochecknoglobals // set once by TestMain
+var env *kube.Env
 
 func TestMain(m *testing.M) {
 	kube.Main(m, func(e *kube.Env) { env = e },

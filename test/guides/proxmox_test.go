@@ -29,8 +29,8 @@ const (
 )
 
 var (
-	roleCommand  = regexp.MustCompile(`(?m)^    pveum role add (\S+) --privs "([^"]+)"$`)
-	grantCommand = regexp.MustCompile(`(?m)^    pveum acl modify (\S+) --users (\S+) --roles (\S+)$`)
+	roleCommand  = regexp.MustCompile(`(?m)^ {4}pveum role add (\S+) --privs "([^"]+)"$`)
+	grantCommand = regexp.MustCompile(`(?m)^ {4}pveum acl modify (\S+) --users (\S+) --roles (\S+)$`)
 )
 
 // follow gives the cluster that the guide's commands make of the default one. pool says
@@ -66,7 +66,7 @@ func follow(t testing.TB, pool bool) pve.Model {
 			continue
 		}
 
-		for _, role := range strings.Split(grant[3], ",") {
+		for _, role := range strings.SplitSeq(grant[3], ",") {
 			for _, path := range templates(grant[1]) {
 				model.ACL = append(model.ACL, pve.ACL{Path: path, Principal: grant[2], Role: role})
 			}

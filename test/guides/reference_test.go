@@ -24,8 +24,8 @@ func TestCloudInitVariablesAreDocumented(t *testing.T) {
 	for prefix, kind := range map[string]reflect.Type{
 		".": reflect.TypeFor[cloudinit.Vars](), ".RunnerConfig.": reflect.TypeFor[cloudinit.RunnerConfig](),
 	} {
-		for i := range kind.NumField() {
-			if name := prefix + kind.Field(i).Name; name != ".RunnerConfig" && !strings.Contains(string(page), "`"+name+"`") {
+		for field := range kind.Fields() {
+			if name := prefix + field.Name; name != ".RunnerConfig" && !strings.Contains(string(page), "`"+name+"`") {
 				t.Errorf("the page does not name %s", name)
 			}
 		}
