@@ -47,7 +47,8 @@ generate: ## make CRDs, deep copies, RBAC and reference pages from the Go types
 	@bin/controller-gen object:headerFile=hack/boilerplate.go.txt paths=./api/...
 	@bin/controller-gen crd paths=./api/... output:crd:dir=deploy/crds
 	@for area in $(AREAS); do \
-		bin/controller-gen rbac:roleName=hyperfleet-$$area,fileName=$$area.yaml paths=./$$area/... output:rbac:dir=deploy/rbac; \
+		bin/controller-gen rbac:roleName=hyperfleet-$$area,fileName=$$area.yaml \
+			paths=./$$area/... paths=./cmd/hyperfleet/operator/... output:rbac:dir=deploy/rbac; \
 	done
 	@if [ -d hack/apidoc ]; then go run ./hack/apidoc; fi
 
