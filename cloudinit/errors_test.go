@@ -67,6 +67,9 @@ func TestBadTemplates(t *testing.T) {
 			in.UserData = "#cloud-config\na: '" + strings.Repeat("x", 600<<10) + "'"
 		}, []string{"cloudInit.userData", "512 KiB", "write less"}},
 		"template grows too large": {user(`a: '{{ range .Labels }}{{ printf "%400000d" 1 }}{{ end }}'`), []string{"more than 512 KiB"}},
+		"template without end":     {user("a: {{ range 1000000000000000 }}{{ end }}"), []string{"cloudInit.userData", "100000 rounds"}},
+		"template calls itself":    {user(`a: {{ define "x" }}{{ template "x" }}{{ template "x" }}{{ end }}{{ template "x" }}`), []string{"rounds"}},
+		"text doubles":             {user(doubling()), []string{"cloudInit.userData", "512 KiB"}},
 		"limit of the caller":      {func(in *cloudinit.Input) { in.MaxUserData = 100 }, []string{"100 bytes"}},
 		"program too large": {func(in *cloudinit.Input) {
 			in.UserData = "#cloud-config\na: {{ .BootstrapServiceBinary | base64 }}"
@@ -143,6 +146,11 @@ func TestBadTemplates(t *testing.T) {
 
 func static(ip, mask, gateway string) v1alpha1.MachineNetwork {
 	return v1alpha1.MachineNetwork{Mode: "static", Static: &v1alpha1.StaticNetwork{IPAddress: ip, Netmask: mask, Gateway: gateway}}
+}
+
+// doubling is a template that makes a text of 2^60 bytes.
+func doubling() string {
+	return `{{ $x := "x" }}` + strings.Repeat(`{{ $x = printf "%s%s" $x $x }}`, 60) + "a: {{ len $x }}"
 }
 
 // aliasBomb is a document of a few lines that stands for millions of values.

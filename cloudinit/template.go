@@ -28,18 +28,23 @@ func expand(field, text string, vars *Vars, limit int) (string, error) {
 		return "", nil
 	}
 
-	tmpl, err := template.New(field).Option("missingkey=error").Funcs(template.FuncMap{
-		"toJson": toJSON,
-		"base64": toBase64,
-	}).Parse(text)
+	tmpl, err := template.New(field).Option("missingkey=error").Funcs(functions(limit)).Parse(text)
 	if err != nil {
 		return "", templateError(field, err)
+	}
+
+	if err := countSteps(tmpl); err != nil {
+		return "", fmt.Errorf("%s: %w", field, err)
 	}
 
 	out := &limitedBuffer{limit: limit}
 	if err := tmpl.Execute(out, vars); err != nil {
 		if errors.Is(err, errTooLarge) {
 			return "", tooLarge(field, "more than "+bytesText(limit), limit)
+		}
+
+		if errors.Is(err, errTooLong) {
+			return "", fmt.Errorf("%s: the template takes more than %d rounds of its loops: loop over less", field, maxSteps)
 		}
 
 		return "", templateError(field, err)
