@@ -66,7 +66,7 @@ func follow(t testing.TB, pool bool) pve.Model {
 			continue
 		}
 
-		for _, role := range strings.SplitSeq(grant[3], ",") {
+		for role := range strings.SplitSeq(grant[3], ",") {
 			for _, path := range templates(grant[1]) {
 				model.ACL = append(model.ACL, pve.ACL{Path: path, Principal: grant[2], Role: role})
 			}
