@@ -72,6 +72,23 @@ func TestTokenStates(t *testing.T) {
 	}
 }
 
+// TestLoginDelay: answers to bad credentials are held back.
+func TestLoginDelay(t *testing.T) {
+	t.Parallel()
+	clk := clocktesting.NewFakeClock(time.Now())
+	a := start(t, func(m *pve.Model) { m.Delays.LoginFailure = 3 * time.Second }, pve.WithClock(clk))
+	got := make(chan answer, 2)
+	go func() { got <- a.do("POST", "/access/ticket", p{"username": "root@pam", "password": "x"}) }()
+	go func() { got <- a.token(pve.DefaultTokenID, "x").do("GET", "/version", nil) }()
+	eventually(t, "delayed answers", func() bool { return clk.Waiters() == 2 })
+	clk.Step(3 * time.Second)
+	for range 2 {
+		if g := <-got; g.status != 401 {
+			t.Errorf("%d %s", g.status, g.reason)
+		}
+	}
+}
+
 // TestPrivilegeSeparation: a token has what both the user and its own grants
 // allow, unless separation is off.
 func TestPrivilegeSeparation(t *testing.T) {

@@ -198,7 +198,7 @@ func (s *Server) planDisk(c *call, p *clonePlan, opt, value string) (bool, error
 	if from == nil {
 		return false, dief("volume '%s' does not exist", d.file)
 	}
-	cd := cloneDisk{opt: opt, drive: d, from: from, to: from, base: base, full: p.full || d.isCloudInit()}
+	cd := cloneDisk{opt: opt, drive: d, from: from, to: from, base: base, full: p.full || d.isCloudInit() || opt == "tpmstate0"}
 	if name := c.param("storage"); name != "" {
 		if cd.to, err = s.enabledStore(c.node, name); err != nil {
 			return false, err

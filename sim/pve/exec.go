@@ -66,13 +66,25 @@ func (s *Server) runProgram(run *guestRun, config, root string) error {
 	}
 	s.mu.Lock()
 	s.groups = append(s.groups, cmd.Process.Pid)
+	run.group = cmd.Process.Pid
 	s.mu.Unlock()
 	err := cmd.Wait()
+	s.mu.Lock()
+	run.group = 0
+	s.mu.Unlock()
 	// Power-off ends whatever the program left running.
 	if kerr := syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL); kerr != nil && !errors.Is(kerr, syscall.ESRCH) {
 		run.log.printf("guest: end processes: %s", kerr)
 	}
 	return err
+}
+
+// terminate asks a guest's program to end, as an init system does when the
+// power button is pressed; it tells whether there is one.
+func (s *Server) terminate(run *guestRun) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return run.group != 0 && syscall.Kill(-run.group, syscall.SIGTERM) == nil
 }
 
 // guestRoot makes the VM's root directory, once per VM, out of its image.

@@ -9,8 +9,10 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/hyperfleet/hyperfleet/sim/pve"
@@ -34,6 +36,14 @@ func guestProgram(config, root string) int {
 	wd, _ := os.Getwd()
 	fmt.Printf("say=%s env=%d host=%s image=%q inroot=%v\n",
 		c.Say, len(os.Environ()), strings.TrimSpace(string(host)), image, wd == root)
+	if c.Do == "term" {
+		stop := make(chan os.Signal, 1)
+		signal.Notify(stop, syscall.SIGTERM)
+		fmt.Println("ready")
+		<-stop
+		fmt.Println("terminated in good order")
+		return 0
+	}
 	if c.Do == "hang" {
 		child := exec.Command("/bin/sleep", "600")
 		if err := child.Start(); err != nil {
@@ -130,6 +140,27 @@ func TestExecGuestKilled(t *testing.T) {
 			a.must("DELETE", "/nodes/pve1/qemu/1000", nil)
 			eventually(t, "end of processes", func() bool { return len(a.s.LeakedProcesses()) == 0 })
 		})
+	}
+}
+
+// TestExecGuestShutdown: the power button lets the program end by itself.
+func TestExecGuestShutdown(t *testing.T) {
+	t.Parallel()
+	a := start(t, execModel(t))
+	a.clone("1000", nil)
+	iso := makeISO(t, "cidata", map[string]string{"user-data": seed("term")})
+	if _, err := a.s.AddISO("pve1", "local", "seed.iso", iso); err != nil {
+		t.Fatal(err)
+	}
+	a.ok("PUT", "/nodes/pve1/qemu/1000/config", p{"ide2": "local:iso/seed.iso,media=cdrom"})
+	a.must("POST", "/nodes/pve1/qemu/1000/status/start", nil)
+	eventually(t, "program", func() bool { return strings.Contains(a.s.Console(1000), "ready") })
+	a.must("POST", "/nodes/pve1/qemu/1000/status/shutdown", nil)
+	if log := a.s.Console(1000); !strings.Contains(log, "terminated in good order") {
+		t.Errorf("console:\n%s", log)
+	}
+	if v, _ := a.s.Snapshot().VM(1000); v.Status != "stopped" {
+		t.Errorf("status %s", v.Status)
 	}
 }
 

@@ -16,6 +16,7 @@ type guestRun struct {
 	cancel  context.CancelFunc
 	done    chan struct{} // closed when the guest has gone
 	agentAt time.Time     // when the agent starts to answer; guarded by Server.mu
+	group   int           // process group of its program, if it runs one; guarded by Server.mu
 	log     *guestLog
 }
 

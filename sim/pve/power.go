@@ -14,6 +14,9 @@ import (
 const (
 	configLockWait  = 10 * time.Second
 	shutdownTimeout = 60 * time.Second
+	// initPatience is how long an init system waits for a service to end
+	// before it kills it (DefaultTimeoutStopSec of systemd).
+	initPatience = 90 * time.Second
 )
 
 func powerRoutes() []route {
@@ -236,27 +239,21 @@ func (s *Server) askToPowerOff(ctx context.Context, run *guestRun, timeout time.
 	if run == nil { // a VM of somebody else; it obeys
 		return s.sleep(ctx, min(takes, timeout)) && takes <= timeout
 	}
-	if !s.model.Guest.IgnoreShutdown && takes <= timeout {
-		timeout = takes
-		timer := s.clk.NewTimer(timeout)
-		defer timer.Stop()
-		select {
-		case <-run.done:
-		case <-timer.C():
-		case <-ctx.Done():
-			return false
-		}
-		return true
+	if s.model.Guest.IgnoreShutdown {
+		takes = timeout + 1
+	} else if s.terminate(run) {
+		takes = initPatience
 	}
-	timer := s.clk.NewTimer(timeout)
+	timer := s.clk.NewTimer(min(takes, timeout))
 	defer timer.Stop()
 	select {
 	case <-run.done: // it went down by itself
 		return true
 	case <-timer.C():
+		return takes <= timeout
 	case <-ctx.Done():
+		return false
 	}
-	return false
 }
 
 // powerOff ends a VM's process; s.mu is held.
