@@ -1,0 +1,107 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package guest
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/hyperfleet/hyperfleet/api/guest"
+)
+
+// TestAccount runs a program as another user, as jobs run where the image has one.
+func TestAccount(t *testing.T) {
+	t.Parallel()
+
+	if os.Geteuid() != 0 {
+		t.Skip("only root can become another user")
+	}
+
+	const other = 65534
+
+	a := &account{uid: other, gid: other, groups: []uint32{other}, home: "/nonexistent"}
+	dir := t.TempDir()
+
+	for _, name := range []string{"a", "b"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	if err := os.Symlink("/etc/hostname", filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+
+	before, err := os.Stat("/etc/hostname")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if err := a.own(dir); err != nil {
+		t.Fatal(err)
+	}
+
+	after, err := os.Stat("/etc/hostname")
+	if err != nil || after.Sys().(*syscall.Stat_t).Uid != before.Sys().(*syscall.Stat_t).Uid {
+		t.Errorf("a link's target was given away (%v)", err)
+	}
+
+	cmd := exec.Command("sh", "-c", "id -u; id -g; id -G; echo $HOME $USER")
+	cmd.Env = []string{"PATH=/usr/bin:/bin"}
+	a.apply(cmd)
+
+	out, err := cmd.Output()
+	if want := "65534 65534 65534 /nonexistent runner"; err != nil || strings.Join(strings.Fields(string(out)), " ") != want {
+		t.Errorf("%v, %q, want %q", err, out, want)
+	}
+
+	info, err := os.Stat(filepath.Join(dir, "b"))
+	if err != nil || info.Sys().(*syscall.Stat_t).Uid != other {
+		t.Errorf("b was not given to the account (%v)", err)
+	}
+}
+
+func TestNobodyToBecomeUnderAnotherRoot(t *testing.T) {
+	t.Parallel()
+
+	if a, err := New(Options{Root: t.TempDir()}).findAccount(); a != nil || err != nil {
+		t.Errorf("%+v, %v", a, err)
+	}
+}
+
+// TestPowerOffIsLast: the machine goes off once, after the last report, also when its
+// configuration is of no use.
+func TestPowerOffIsLast(t *testing.T) {
+	t.Parallel()
+
+	for name, answer := range map[string]error{"works": nil, "fails": errors.New("no systemd")} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			dir, calls := t.TempDir(), 0
+
+			var s *Service
+
+			s = New(Options{Root: dir, PowerOff: func(context.Context) error {
+				calls++
+
+				if _, err := os.Stat(s.path(guest.StatusPath)); err != nil {
+					t.Errorf("powered off before the last report: %v", err)
+				}
+
+				return answer
+			}})
+
+			if got := s.Run(t.Context()); got.Reason != guest.ReasonConfigInvalid || calls != 1 {
+				t.Errorf("%+v, powered off %d times", got, calls)
+			}
+		})
+	}
+}
