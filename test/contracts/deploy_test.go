@@ -4,7 +4,6 @@
 package contracts_test
 
 import (
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/pflag"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -20,7 +20,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+	configv1 "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/config"
 )
 
 const (
@@ -183,59 +184,65 @@ func TestBaseFitsTogether(t *testing.T) {
 	}
 }
 
-// The configuration has only keys that the operator knows, and says no other ports than
-// the Deployment does.
+// The operator's own loader takes the configuration, with the container's arguments and
+// variables, and it says no other ports than the Deployment does.
 func TestConfigMapIsTheOperatorsConfiguration(t *testing.T) {
 	t.Parallel()
 
 	objects := build(t, baseDir)
+	pod := get[appsv1.Deployment](t, objects, "Deployment", operatorName).Spec.Template.Spec
+	container := pod.Containers[0]
 
-	var given anyMap
-	if err := yaml.UnmarshalStrict([]byte(get[corev1.ConfigMap](t, objects, "ConfigMap", operatorName).Data[operatorConfig]), &given); err != nil {
+	file := filepath.Join(t.TempDir(), operatorConfig)
+	text := get[corev1.ConfigMap](t, objects, "ConfigMap", operatorName).Data[operatorConfig]
+
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 
-	raw, err := json.Marshal(config.Default())
+	environ := make([]string, 0, len(container.Env))
+	for _, variable := range container.Env {
+		environ = append(environ, variable.Name+"="+variable.Value)
+	}
+
+	spec := config.Spec[configv1.OperatorConfig]{
+		APIVersion: configv1.APIVersion, Kind: configv1.KindOperatorConfig, Default: configv1.Default(),
+		Environ: func() []string { return environ },
+	}
+	flags := pflag.NewFlagSet("operator", pflag.ContinueOnError)
+
+	if err := spec.AddFlags(flags); err != nil {
+		t.Fatal(err)
+	}
+
+	mounted := container.VolumeMounts[0].MountPath + "/" + operatorConfig
+	if err := flags.Parse(strings.Split(strings.ReplaceAll(strings.Join(container.Args[1:], " "), mounted, file), " ")); err != nil {
+		t.Fatal(err)
+	}
+
+	loaded, err := spec.Load(flags)
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	var known anyMap
-	if err := json.Unmarshal(raw, &known); err != nil {
-		t.Fatal(err)
+	addresses := map[string]string{
+		"metrics": loaded.Config.Metrics.BindAddress, "health": loaded.Config.Health.BindAddress,
+		"webhooks": loaded.Config.Webhooks.BindAddress,
 	}
-
-	unknownKeys(given, known, "", func(path string) { t.Errorf("the operator knows no key %s", path) })
-
-	if given["apiVersion"] != config.APIVersion || given["kind"] != config.KindOperatorConfig || given["namespace"] != operatorSpace {
-		t.Errorf("the configuration is %v %v in %v", given["apiVersion"], given["kind"], given["namespace"])
-	}
-
-	for _, port := range get[appsv1.Deployment](t, objects, "Deployment", operatorName).Spec.Template.Spec.Containers[0].Ports {
-		section, _ := given[port.Name].(anyMap)
-		address, _ := section["bindAddress"].(string)
-
-		if !strings.HasSuffix(address, ":"+strconv.Itoa(int(port.ContainerPort))) {
-			t.Errorf("port %s is %d in the Deployment and %q in the configuration", port.Name, port.ContainerPort, address)
+	for _, port := range container.Ports {
+		if want := ":" + strconv.Itoa(int(port.ContainerPort)); addresses[port.Name] != want {
+			t.Errorf("port %s is %s in the Deployment and %q in the configuration", port.Name, want, addresses[port.Name])
 		}
 	}
-}
 
-// unknownKeys reports the keys of given that known does not have. An empty map in known
-// takes any.
-func unknownKeys(given, known anyMap, path string, report func(string)) {
-	for key, value := range given {
-		expected, isKnown := known[key]
-		if !isKnown {
-			report(strings.TrimPrefix(path+"."+key, "."))
+	if loaded.Config.Namespace != operatorSpace || !loaded.Config.LeaderElection.Enabled {
+		t.Errorf("namespace %s, leader election %t", loaded.Config.Namespace, loaded.Config.LeaderElection.Enabled)
+	}
 
-			continue
-		}
-
-		inner, isMap := value.(anyMap)
-		if innerKnown, hasKeys := expected.(anyMap); isMap && hasKeys {
-			unknownKeys(inner, innerKnown, path+"."+key, report)
-		}
+	// A Service named hyperfleet-webhooks would give the variable
+	// HYPERFLEET_WEBHOOKS_SERVICE_HOST, which the strict loader does not know.
+	if pod.EnableServiceLinks == nil || *pod.EnableServiceLinks {
+		t.Error("Services would be in the environment and keep the operator from starting")
 	}
 }
 
