@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/base64"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -64,6 +65,28 @@ func TestReadISO(t *testing.T) {
 	}
 	if _, _, err := pve.ReadISO([]byte("no image")); err == nil {
 		t.Error("read something out of nothing")
+	}
+}
+
+// TestBrokenISO: damaged images are refused or read in part, and never hang or
+// crash the reader.
+func TestBrokenISO(t *testing.T) {
+	t.Parallel()
+	rng := rand.New(rand.NewPCG(1, 2))
+	whole := makeISO(t, "cidata", map[string]string{"user-data": "x", "meta-data": "y"})
+	const head = 16 * 2048
+	refused := 0
+	for range 5000 {
+		data := bytes.Clone(whole)
+		for range 1 + rng.IntN(4) {
+			data[head+rng.IntN(len(data)-head)] = byte(rng.IntN(256))
+		}
+		if _, _, err := pve.ReadISO(data[:len(data)-rng.IntN(2)*rng.IntN(len(data))]); err != nil {
+			refused++
+		}
+	}
+	if refused == 0 {
+		t.Error("no damage was noticed")
 	}
 }
 
