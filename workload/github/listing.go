@@ -25,6 +25,8 @@ const (
 	maxPages = 500
 	// relists bounds how often a listing that changed while it was paged is taken anew.
 	relists = 3
+	// listTimeout bounds a whole listing; each of its calls has the provider's timeout.
+	listTimeout = 2 * time.Minute
 )
 
 var errEndless = errors.New("the listing of runners does not end")
@@ -101,7 +103,7 @@ func (p *provider) share(ctx context.Context, oldest time.Time) error {
 			return nil, nil //nolint:nilnil // the listing is kept beside
 		}
 
-		shared, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.timeout)
+		shared, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(listTimeout, p.timeout))
 		defer cancel()
 
 		begun := p.clock.Now()

@@ -509,7 +509,11 @@ func TestBudgetKeepsCallsForRunners(t *testing.T) {
 	p := provider(t, repositoryScope(server))
 	job := server.Queue(control.JobSpec{Labels: []string{"x"}})[0]
 
-	for i := range limit - limit/10 {
+	if err := p.Validate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	for i := range limit - limit/10 - 2 {
 		if _, err := p.Find(t.Context(), "nobody", 0); !workload.Is(err, workload.NotFound) {
 			t.Fatalf("call %d: %v", i, err)
 		}
@@ -525,6 +529,11 @@ func TestBudgetKeepsCallsForRunners(t *testing.T) {
 
 	if _, err := p.Job(t.Context(), githubtest.Repo, strconv.FormatInt(job.ID, 10)); !workload.Is(err, workload.RateLimited) {
 		t.Errorf("a job with little left: %v", err)
+	}
+
+	before := server.State().Requests["actions/list-self-hosted-runners-for-repo"]
+	if err := p.Validate(t.Context()); err != nil || server.State().Requests["actions/list-self-hosted-runners-for-repo"] != before {
+		t.Errorf("validation, shown to be right before: %v", err)
 	}
 
 	issued, err := p.Issue(t.Context(), request("must"))
