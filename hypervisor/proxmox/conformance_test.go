@@ -24,6 +24,20 @@ func TestConformance(t *testing.T) {
 	})
 }
 
+// Feature: hyperfleet-operator, Property 24: Provider Interface Implementation
+func TestProperty24ProviderInterface(t *testing.T) {
+	t.Parallel()
+
+	conformance.Property(t, func(t *testing.T) conformance.Harness {
+		t.Helper()
+
+		m := fastModel()
+		m.Delays.Clone = time.Millisecond
+
+		return harness(t, m)
+	})
+}
+
 // Tasks that take their time leave half-made machines for a new process to find.
 func TestConformanceSlowTasks(t *testing.T) {
 	conformance.Run(t, func(t *testing.T) conformance.Harness {

@@ -258,3 +258,7 @@ func await(t testing.TB, s *pve.Server, upid string) {
 
 	t.Fatalf("task %s has not ended", upid)
 }
+
+func newConnection(c hypervisor.Config, o hypervisor.Options) (hypervisor.Connection, error) {
+	return proxmox.New(c, o)
+}

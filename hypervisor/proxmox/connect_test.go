@@ -1,0 +1,328 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/sim/pve"
+	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
+)
+
+func password(c *hypervisor.Config, _ *hypervisor.Options) {
+	c.Credentials = hypervisor.Credentials{Username: pve.DefaultUser, Password: pve.DefaultPassword}
+}
+
+// trust sets the verification of the server.
+func trust(t testing.TB, spec *v1alpha1.HypervisorTLS) func(*hypervisor.Config, *hypervisor.Options) {
+	t.Helper()
+
+	config, err := hypervisor.TLSConfig(spec, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return func(c *hypervisor.Config, _ *hypervisor.Options) { c.TLS = config }
+}
+
+func TestWaysToConnect(t *testing.T) {
+	s := pvetest.New(t, fastModel())
+	cases := []struct {
+		name   string
+		change []func(*hypervisor.Config, *hypervisor.Options)
+	}{
+		{"token and fingerprint", nil},
+		{"token and CA bundle", []func(*hypervisor.Config, *hypervisor.Options){trust(t, &v1alpha1.HypervisorTLS{CABundle: s.CAPEM()})}},
+		{"insecure by name", []func(*hypervisor.Config, *hypervisor.Options){trust(t, &v1alpha1.HypervisorTLS{InsecureSkipVerify: true})}},
+		{"password", []func(*hypervisor.Config, *hypervisor.Options){password}},
+		{"endpoint without a path", []func(*hypervisor.Config, *hypervisor.Options){
+			func(c *hypervisor.Config, _ *hypervisor.Options) { c.Endpoint = s.URL() },
+		}},
+	}
+	for n, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			p := connect(t, s, c.change...)
+
+			info, err := p.Check(t.Context())
+			if err != nil || info.Version != "9.0.3" || len(info.Nodes) != 3 || !info.Nodes[0].Online {
+				t.Fatalf("check: %+v %v", info, err)
+			}
+
+			sp := spec(n + 1)
+			made := create(t, p, sp)
+			remove(t, p, hypervisor.MachineRef{ID: made.ID, Owner: sp.Owner})
+		})
+	}
+}
+
+func TestTicket(t *testing.T) {
+	clk := clocktesting.NewFakeClock(time.Now())
+	s := pvetest.New(t, fastModel(), pve.WithClock(clk))
+	p := connect(t, s, password, func(_ *hypervisor.Config, o *hypervisor.Options) { o.Clock = clk })
+
+	logins := func() int {
+		n := 0
+		for _, c := range s.Calls() {
+			if c.Path == "/access/ticket" {
+				n++
+			}
+		}
+
+		return n
+	}
+
+	check := func(want int, why string) {
+		t.Helper()
+
+		if _, err := p.Check(t.Context()); err != nil {
+			t.Fatalf("%s: %v", why, err)
+		}
+
+		if got := logins(); got != want {
+			t.Errorf("%s: %d logins, want %d", why, got, want)
+		}
+	}
+
+	check(1, "the first call logs in")
+	check(1, "the ticket serves all calls")
+	clk.Step(100 * time.Minute)
+	check(2, "it is renewed before its two hours are over")
+	clk.Step(10 * time.Hour)
+	check(4, "a ticket run out can't renew itself: the password logs in")
+	s.AddFault(pve.Fault{Kind: pve.FaultUnauthorized, Path: "/version", Count: 1})
+	check(5, "a refusal renews once")
+}
+
+func TestClientCertificate(t *testing.T) {
+	certPEM, keyPEM, pool := clientCertificate(t)
+	s := pvetest.Listen(t, fastModel(), pve.Listen{ClientCAs: pool})
+
+	with, err := hypervisor.TLSConfig(&v1alpha1.HypervisorTLS{CABundle: s.CAPEM()}, certPEM, keyPEM)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	p := connect(t, s, func(c *hypervisor.Config, _ *hypervisor.Options) { c.TLS = with })
+	if _, err := p.Check(t.Context()); err != nil {
+		t.Error(err)
+	}
+
+	without := connect(t, s)
+	_, err = without.Check(t.Context())
+	says(t, err, hypervisor.Unavailable)
+}
+
+func clientCertificate(t testing.TB) (certPEM, keyPEM []byte, pool *x509.CertPool) {
+	t.Helper()
+
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "operator"}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	rawKey, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	certPEM = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	pool = x509.NewCertPool()
+	pool.AppendCertsFromPEM(certPEM)
+
+	return certPEM, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: rawKey}), pool
+}
+
+// what a person is told when the cluster can't be used.
+func TestBadConnections(t *testing.T) {
+	type change = func(*hypervisor.Config, *hypervisor.Options)
+
+	cases := []struct {
+		name   string
+		model  func(*pve.Model)
+		change change
+		kind   hypervisor.Kind
+		words  []string
+	}{
+		{"wrong token", nil, func(c *hypervisor.Config, _ *hypervisor.Options) { c.Credentials.TokenSecret = "wrong" },
+			hypervisor.Rejected, []string{pve.DefaultTokenID, "check the id and the secret"}},
+		{"wrong password", nil, func(c *hypervisor.Config, _ *hypervisor.Options) {
+			c.Credentials = hypervisor.Credentials{Username: pve.DefaultUser, Password: "wrong"}
+		}, hypervisor.Rejected, []string{pve.DefaultUser, "credentials"}},
+		{"unreachable", nil, func(c *hypervisor.Config, _ *hypervisor.Options) { c.Endpoint = "https://127.0.0.1:1/api2/json" },
+			hypervisor.Unavailable, []string{"127.0.0.1:1"}},
+		{"unknown node", nil, func(c *hypervisor.Config, _ *hypervisor.Options) { c.Nodes = []string{"pve1", "pve9"} },
+			hypervisor.Rejected, []string{"no node pve9", "pve1, pve2, pve3"}},
+		{"unknown ISO storage", nil, func(c *hypervisor.Config, _ *hypervisor.Options) { c.ISOStorage = "nas" },
+			hypervisor.Rejected, []string{"nas"}},
+		{"ISO storage without ISOs", func(m *pve.Model) { grant(m, "/storage/local-lvm", "HyperFleetISO") },
+			func(c *hypervisor.Config, _ *hypervisor.Options) { c.ISOStorage = "local-lvm" },
+			hypervisor.Rejected, []string{"storage local-lvm", "does not take ISOs", "pvesm set local-lvm"}},
+		{"default storage without disks", func(m *pve.Model) { grant(m, "/storage/local", "HyperFleetISO") },
+			func(c *hypervisor.Config, _ *hypervisor.Options) { c.DefaultStorage = "local" },
+			hypervisor.Rejected, []string{"storage local", "does not take disks", "pvesm set local"}},
+		{"missing privilege on machines", func(m *pve.Model) { revoke(m, "HyperFleetVM", "VM.Config.CDROM") },
+			func(c *hypervisor.Config, _ *hypervisor.Options) { c.ResourcePool = "" },
+			hypervisor.Rejected, []string{"VM.Config.CDROM", "/vms", "pveum acl modify", pve.DefaultTokenID}},
+		{"missing privilege on nodes", func(m *pve.Model) { revoke(m, "HyperFleetSys", "Sys.Audit") }, nil,
+			hypervisor.Rejected, []string{"Sys.Audit", "/nodes/pve1"}},
+		{"missing privilege on the ISO storage", func(m *pve.Model) { revoke(m, "HyperFleetISO", "Datastore.AllocateTemplate") }, nil,
+			hypervisor.Rejected, []string{"Datastore.AllocateTemplate", "/storage/local"}},
+		{"endpoint is no URL", nil, func(c *hypervisor.Config, _ *hypervisor.Options) { c.Endpoint = "pve:8006" },
+			hypervisor.Rejected, []string{"https URL"}},
+		{"range outside of Proxmox's", nil, func(c *hypervisor.Config, _ *hypervisor.Options) { c.IDMin = 5 },
+			hypervisor.Rejected, []string{"vmIdRange 5 to 100999"}},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			m := fastModel()
+			if c.model != nil {
+				c.model(&m)
+			}
+
+			s := pvetest.New(t, m)
+
+			if c.change == nil {
+				c.change = func(*hypervisor.Config, *hypervisor.Options) {}
+			}
+
+			err := connectError(t, s, c.change)
+			says(t, err, c.kind, c.words...)
+
+			if len(s.Snapshot().Made()) > 0 {
+				t.Error("something was made")
+			}
+		})
+	}
+}
+
+func TestUntrustedCertificate(t *testing.T) {
+	s := pvetest.New(t, fastModel())
+
+	// The message shows what to pin, and pinning it works.
+	err := connectError(t, s, func(c *hypervisor.Config, _ *hypervisor.Options) { c.TLS = nil })
+	says(t, err, hypervisor.Rejected, "not trusted", "tls.fingerprint to "+s.Fingerprint())
+
+	other := strings.Repeat("AB:", 31) + "AB"
+	err = connectError(t, s, trust(t, &v1alpha1.HypervisorTLS{Fingerprint: other}))
+	says(t, err, hypervisor.Rejected, "another certificate", s.Fingerprint())
+
+	err = connectError(t, s, trust(t, &v1alpha1.HypervisorTLS{CABundle: pvetest.New(t, fastModel()).CAPEM()}))
+	says(t, err, hypervisor.Rejected, "not trusted")
+
+	if calls := s.Calls(); len(calls) > 0 {
+		t.Errorf("credentials were sent to a server that is not trusted: %+v", calls)
+	}
+}
+
+func TestSecretsStayOutOfErrors(t *testing.T) {
+	s := pvetest.New(t, fastModel())
+
+	for _, change := range []func(*hypervisor.Config, *hypervisor.Options){
+		func(c *hypervisor.Config, _ *hypervisor.Options) { c.Credentials.TokenSecret = "s3cr3t" },
+		func(c *hypervisor.Config, _ *hypervisor.Options) {
+			c.Credentials = hypervisor.Credentials{Username: pve.DefaultUser, Password: "s3cr3t"}
+		},
+		func(c *hypervisor.Config, _ *hypervisor.Options) {
+			c.Credentials.TokenSecret, c.Endpoint = "s3cr3t", "https://127.0.0.1:1"
+		},
+	} {
+		if err := connectError(t, s, change); err == nil || strings.Contains(err.Error(), "s3cr3t") {
+			t.Errorf("error: %v", err)
+		}
+	}
+}
+
+func TestTransportIsWrapped(t *testing.T) {
+	s := pvetest.New(t, fastModel())
+
+	var seen atomic.Int64
+
+	p := connect(t, s, func(_ *hypervisor.Config, o *hypervisor.Options) {
+		o.Transport = func(next http.RoundTripper) http.RoundTripper {
+			return roundTripper(func(r *http.Request) (*http.Response, error) {
+				seen.Add(1)
+
+				return next.RoundTrip(r)
+			})
+		}
+	})
+
+	if _, err := p.Check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	if got, want := seen.Load(), int64(len(s.Calls())); got != want {
+		t.Errorf("%d calls were seen of %d", got, want)
+	}
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// connectError gives the error of a connection or of its check.
+func connectError(t testing.TB, s *pve.Server, change func(*hypervisor.Config, *hypervisor.Options)) error {
+	t.Helper()
+
+	c, o := config(s), options(newWaker().wake)
+	change(&c, &o)
+
+	p, err := newConnection(c, o)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+
+	_, err = p.Check(t.Context())
+
+	return err
+}
+
+// grant gives the operator's user and token a role on a path.
+func grant(m *pve.Model, path, role string) {
+	m.ACL = slices.Clone(m.ACL)
+	m.ACL = slices.DeleteFunc(m.ACL, func(a pve.ACL) bool { return a.Path == path })
+
+	for _, who := range []string{pve.DefaultUser, pve.DefaultTokenID} {
+		m.ACL = append(m.ACL, pve.ACL{Path: path, Principal: who, Role: role})
+	}
+}
+
+// revoke takes a privilege out of a role.
+func revoke(m *pve.Model, role, privilege string) {
+	m.Roles = slices.Clone(m.Roles)
+
+	for i, r := range m.Roles {
+		if r.Name == role {
+			m.Roles[i].Privileges = slices.DeleteFunc(slices.Clone(r.Privileges), func(p string) bool { return p == privilege })
+		}
+	}
+}

@@ -1,0 +1,340 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leanovate/gopter"
+	"github.com/leanovate/gopter/gen"
+	"github.com/leanovate/gopter/prop"
+
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/hypervisor/proxmox"
+	"github.com/hyperfleet/hyperfleet/sim/pve"
+	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
+)
+
+const propertyRuns = 100
+
+func properties() *gopter.Properties {
+	parameters := gopter.DefaultTestParameters()
+	parameters.MinSuccessfulTests = propertyRuns
+
+	return gopter.NewProperties(parameters)
+}
+
+// propertyModel has several storages and bridges to choose from.
+func propertyModel() pve.Model {
+	m := fastModel().WithSharedStorage()
+	m.Bridges = []string{"vmbr0", "vmbr1", "vmbr2"}
+
+	return m
+}
+
+// lives makes a machine, lets look see it, and removes it.
+func lives(t testing.TB, s *pve.Server, p hypervisor.Provider, sp hypervisor.MachineSpec, look func(pve.VMState) string) string {
+	t.Helper()
+
+	made := create(t, p, sp)
+	vm, ok := s.Snapshot().VM(made.ID)
+	problem := "it is not there"
+
+	if ok {
+		problem = look(vm)
+	}
+
+	remove(t, p, hypervisor.MachineRef{ID: made.ID, Owner: sp.Owner})
+
+	if left := s.Snapshot(); problem == "" && len(left.Made())+len(left.ISOs()) > 0 {
+		problem = fmt.Sprintf("left behind: %+v %+v", left.Made(), left.ISOs())
+	}
+
+	return problem
+}
+
+// Feature: hyperfleet-operator, Property 19: Proxmox API Integration
+func TestProperty19ProxmoxAPIIntegration(t *testing.T) {
+	t.Parallel()
+
+	s := pvetest.New(t, propertyModel())
+	p := connect(t, s, func(c *hypervisor.Config, _ *hypervisor.Options) { c.DefaultStorage = pve.DefaultSharedID })
+	n := 0
+
+	props := properties()
+	props.Property("machines are clones with a cloud-init drive, made over the API", prop.ForAll(
+		func(linked bool, cpu int, memoryMiB int64) string {
+			n++
+			sp := spec(n)
+			sp.Shape.Linked, sp.Shape.CPU, sp.Shape.Memory = linked, cpu, memoryMiB<<20
+
+			s.ResetCalls()
+
+			problem := lives(t, s, p, sp, func(vm pve.VMState) string {
+				// A linked clone's disk names the template's.
+				isLinked := strings.Contains(vm.Config["scsi0"], "base-900")
+				iso := vm.Config["ide2"]
+
+				switch {
+				case isLinked != linked:
+					return fmt.Sprintf("linked is %t: %s", isLinked, vm.Config["scsi0"])
+				case !strings.Contains(iso, sp.Owner.UID+".iso,media=cdrom"):
+					return "cloud-init drive is " + iso
+				case vm.Config["cores"] != strconv.Itoa(cpu) || vm.Config["memory"] != strconv.FormatInt(memoryMiB, 10):
+					return fmt.Sprintf("resources are %s, %s", vm.Config["cores"], vm.Config["memory"])
+				}
+
+				return ""
+			})
+			if problem != "" {
+				return problem
+			}
+
+			clones := 0
+
+			for _, c := range s.Calls() {
+				if c.Method == http.MethodPost && strings.HasSuffix(c.Path, "/clone") {
+					clones++
+				}
+			}
+
+			if clones != 1 {
+				return fmt.Sprintf("%d clones", clones)
+			}
+
+			return ""
+		}, gen.Bool(), gen.IntRange(1, 32), gen.Int64Range(64, 16384)))
+	props.TestingRun(t)
+}
+
+// Feature: hyperfleet-operator, Property 20: VM Tagging and Metadata
+func TestProperty20TaggingAndMetadata(t *testing.T) {
+	t.Parallel()
+
+	s := pvetest.New(t, propertyModel())
+	tag := regexp.MustCompile(`^[a-z0-9_][a-z0-9_\-+.]*$`)
+	n := 0
+
+	props := properties()
+	props.Property("each machine carries its whole ownership and tags that Proxmox takes", prop.ForAll(
+		func(namespace, name, pool, key, value string) string {
+			n++
+			p := connect(t, s, func(c *hypervisor.Config, _ *hypervisor.Options) { c.Tags = map[string]string{key: value} })
+			sp := spec(n)
+			sp.Owner.Namespace, sp.Owner.Name, sp.Owner.Pool = namespace, name, pool
+			before := time.Now().Add(-time.Second)
+
+			return lives(t, s, p, sp, func(vm pve.VMState) string {
+				text, _ := description(vm)
+
+				r, err := proxmox.ParseRecord(text)
+				if err != nil {
+					return err.Error()
+				}
+
+				if r.Owner() != sp.Owner || r.OperatorUID != operatorUID || r.Cluster != "lab" || r.VMID != vm.VMID ||
+					r.CreatedAt.Before(before.Truncate(time.Second)) || r.CreatedAt.After(time.Now()) {
+					return fmt.Sprintf("record is %+v", r)
+				}
+
+				tags := strings.Split(vm.Tags, ";")
+				for _, x := range tags {
+					if !tag.MatchString(x) {
+						return "tag " + x
+					}
+				}
+
+				if !strings.Contains(";"+vm.Tags+";", ";"+proxmox.OperatorTag(operatorUID, "lab")+";") {
+					return "tags are " + vm.Tags
+				}
+
+				return ""
+			})
+		}, gen.Identifier(), gen.AnyString(), gen.AlphaString(), gen.AnyString(), gen.AnyString()))
+	props.TestingRun(t)
+}
+
+// Feature: hyperfleet-operator, Property 21: Storage and Network Configuration
+func TestProperty21StorageAndNetwork(t *testing.T) {
+	t.Parallel()
+
+	s := pvetest.New(t, propertyModel())
+	n := 0
+
+	props := properties()
+	props.Property("disks, media and network are where the cluster and the template say", prop.ForAll(
+		func(defaultStorage, storage, defaultBridge, bridge string, vlan int, linked bool) string {
+			n++
+			p := connect(t, s, func(c *hypervisor.Config, _ *hypervisor.Options) {
+				c.DefaultStorage, c.DefaultNetwork, c.ISOStorage = defaultStorage, defaultBridge, "local"
+			})
+			sp := spec(n)
+			sp.Shape.Linked, sp.Shape.Storage, sp.Shape.Bridge, sp.Shape.VLAN = linked, storage, bridge, vlan
+
+			wantStorage := first(storage, defaultStorage, pve.DefaultSharedID)
+			if linked {
+				wantStorage = pve.DefaultSharedID
+			}
+
+			wantNet := ",bridge=" + first(bridge, defaultBridge, "vmbr0")
+			if vlan > 0 {
+				wantNet += fmt.Sprintf(",tag=%d", vlan)
+			}
+
+			return lives(t, s, p, sp, func(vm pve.VMState) string {
+				switch {
+				case !strings.HasPrefix(vm.Config["scsi0"], wantStorage+":"):
+					return fmt.Sprintf("disk is %s, not on %s", vm.Config["scsi0"], wantStorage)
+				case !strings.HasSuffix(vm.Config["net0"], wantNet):
+					return fmt.Sprintf("network is %s, not %s", vm.Config["net0"], wantNet)
+				case !strings.HasPrefix(vm.Config["ide2"], "local:iso/"):
+					return "medium is " + vm.Config["ide2"]
+				}
+
+				return ""
+			})
+		}, gen.OneConstOf("", "local-lvm", pve.DefaultSharedID), gen.OneConstOf("", "local-lvm", pve.DefaultSharedID),
+		gen.OneConstOf("", "vmbr1"), gen.OneConstOf("", "vmbr0", "vmbr2"), gen.IntRange(0, 4094), gen.Bool()))
+	props.TestingRun(t)
+}
+
+func first(values ...string) string {
+	for _, v := range values {
+		if v != "" {
+			return v
+		}
+	}
+
+	return ""
+}
+
+// almostOurs writes the record of claim n on machine id with one thing changed.
+func almostOurs(what string, id, n int, noise string) string {
+	sp := spec(n)
+	record := map[string]any{
+		"managedBy": "hyperfleet", "cluster": "lab", "vmid": id, "runnerPool": sp.Owner.Pool,
+		"machineClaim": map[string]any{"namespace": sp.Owner.Namespace, "name": sp.Owner.Name, "uid": sp.Owner.UID},
+		"createdAt":    time.Now().UTC().Format(time.RFC3339), "operatorUID": operatorUID,
+	}
+
+	switch what {
+	case "operator":
+		record["operatorUID"] = "x" + noise
+	case "cluster":
+		record["cluster"] = "x" + noise
+	case "id":
+		record["vmid"] = id + 1 + len(noise)
+	case "claim":
+		record["machineClaim"] = map[string]any{"namespace": "ci", "name": "other", "uid": "x" + noise}
+	case "product":
+		record["managedBy"] = "x" + noise
+	case "record":
+		return noise
+	}
+
+	raw, err := json.Marshal(record)
+	if err != nil {
+		panic(err)
+	}
+
+	return string(raw)
+}
+
+// Feature: hyperfleet-operator, Property 26: VM Ownership and Isolation
+func TestProperty26OwnershipAndIsolation(t *testing.T) {
+	t.Parallel()
+
+	s := pvetest.New(t, propertyModel())
+	p := connect(t, s, func(c *hypervisor.Config, _ *hypervisor.Options) { c.IDMin, c.IDMax = 100, 199 })
+	admin := root(t, s)
+	n := 0
+
+	props := properties()
+	props.Property("a machine that is not ours in every respect is never changed", prop.ForAll(
+		func(what, noise string, running, tagged, fresh bool) string {
+			n++
+
+			options := map[string]any{"description": almostOurs(what, 101, n, noise)}
+			if tagged {
+				options["tags"] = "hyperfleet;" + proxmox.OperatorTag(operatorUID, "lab")
+			}
+
+			if err := admin.Put(t.Context(), "/nodes/pve2/qemu/101/config", options, nil); err != nil {
+				return err.Error()
+			}
+
+			if running {
+				var upid string
+				if err := admin.Post(t.Context(), "/nodes/pve2/qemu/101/status/start", nil, &upid); err != nil {
+					return err.Error()
+				}
+
+				await(t, s, upid)
+			}
+
+			provider := hypervisor.Provider(p)
+			if fresh {
+				provider = connect(t, s, func(c *hypervisor.Config, _ *hypervisor.Options) { c.IDMin, c.IDMax = 100, 199 })
+			}
+
+			before, _ := s.Snapshot().VM(101)
+			problem := attack(t, provider, n)
+			after, _ := s.Snapshot().VM(101)
+
+			s.PowerOff(101)
+
+			if problem == "" && fmt.Sprint(before) != fmt.Sprint(after) {
+				problem = fmt.Sprintf("it was changed:\n%+v\n%+v", before, after)
+			}
+
+			return problem
+		},
+		gen.OneConstOf("operator", "cluster", "id", "claim", "product", "record"), gen.AlphaString(),
+		gen.Bool(), gen.Bool(), gen.Bool()))
+	props.TestingRun(t)
+}
+
+// attack has the provider do all it can to machine 101 as claim n.
+func attack(t testing.TB, p hypervisor.Provider, n int) string {
+	t.Helper()
+
+	sp := spec(n)
+	sp.ID, sp.Node = 101, "pve2"
+	ref := hypervisor.MachineRef{ID: 101, Owner: sp.Owner}
+
+	for range 3 {
+		if _, err := p.Get(t.Context(), ref); !hypervisor.Is(err, hypervisor.NotFound) {
+			return fmt.Sprintf("get: %v", err)
+		}
+
+		if _, err := p.Create(t.Context(), sp, media); !hypervisor.Is(err, hypervisor.IDTaken) {
+			return fmt.Sprintf("create: %v", err)
+		}
+
+		if err := p.Delete(t.Context(), ref); !hypervisor.Is(err, hypervisor.NotOwned) {
+			return fmt.Sprintf("delete: %v", err)
+		}
+	}
+
+	all, err := p.List(t.Context())
+	if err != nil {
+		return err.Error()
+	}
+
+	for _, m := range all {
+		// With another claim's uid it is ours, and yet not this claim's.
+		if m.ID == 101 && m.Owner.UID == sp.Owner.UID {
+			return fmt.Sprintf("listed: %+v", m)
+		}
+	}
+
+	return ""
+}
