@@ -165,7 +165,6 @@ func TestISOForSystemTools(t *testing.T) {
 		"plain":        {"isoinfo", "genisoimage", []string{"-f", "-i", path}, []string{"/USER_DATA.;1\n", "/META_DATA.;1\n"}},
 		"contents":     {"isoinfo", "genisoimage", []string{"-R", "-x", "/meta-data", "-i", path}, []string{"instance-id: i-1\n"}},
 		"owner, modes": {"isoinfo", "genisoimage", []string{"-R", "-l", "-i", path}, []string{"-r-x------   1    0    0"}},
-		"xorriso":      {"xorriso", "xorriso", []string{"-indev", path, "-check_md5_r", "NOTE", "/", "--", "-find", "/"}, []string{"'/user-data'", "'/bootstrap-service'"}},
 		"blkid":        {"blkid", "util-linux", []string{"-p", "-o", "export", path}, []string{"LABEL=cidata\n", "TYPE=iso9660\n"}},
 	}
 	for name, tc := range cases {

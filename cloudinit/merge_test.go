@@ -261,6 +261,8 @@ func TestDeliveryScripts(t *testing.T) {
 
 	const program = "#!/bin/sh\necho service\n"
 
+	tool(t, "curl", "curl")
+
 	arch, err := exec.Command("uname", "-m").Output()
 	if err != nil {
 		t.Fatal(err)
