@@ -35,6 +35,7 @@ type Reconciler struct {
 	Clock    clock.PassiveClock
 
 	expectations expectations
+	ahead        ahead
 }
 
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=runnerpools,verbs=get;list;watch;update;patch
@@ -116,6 +117,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err := r.Client.Get(ctx, req.NamespacedName, &pool); err != nil {
 		if client.IgnoreNotFound(err) == nil {
 			r.expectations.forget(req.NamespacedName)
+			r.ahead.forget(req.NamespacedName)
 		}
 
 		return reconcile.Result{}, client.IgnoreNotFound(err)

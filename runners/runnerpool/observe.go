@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
@@ -102,6 +103,7 @@ func (s *scope) see(ctx context.Context) (*view, error) {
 	}
 
 	out.states = append(out.states, unseen...)
+	out.count.Queued -= s.ahead.count(client.ObjectKeyFromObject(s.pool), out.claims, byRunner, s.Clock.Now())
 
 	return out, nil
 }
@@ -155,7 +157,7 @@ func stateOf(claim *v1alpha1.MachineClaim, byRunner map[string]v1alpha1.JobState
 		out.State = demand.ClaimFinishing
 	case job == v1alpha1.JobRunning:
 		out.State = demand.ClaimBusy
-	case times != nil && times.JobStarted != nil:
+	case times != nil && times.JobStarted != nil, tookJob(claim):
 		out.State = demand.ClaimBusy
 	case times != nil && times.Ready != nil:
 		out.State, out.IdleSince = demand.ClaimIdle, times.Ready.Time
@@ -164,6 +166,18 @@ func stateOf(claim *v1alpha1.MachineClaim, byRunner map[string]v1alpha1.JobState
 	}
 
 	return out
+}
+
+// tookJob says whether the machine itself has said that its runner took a job.
+func tookJob(claim *v1alpha1.MachineClaim) bool {
+	info := claim.Status.BootstrapInfo
+	if info == nil {
+		return false
+	}
+
+	phase := guest.Phase(info.GuestPhase)
+
+	return phase == guest.PhaseRunning || (phase == guest.PhaseFinished && claim.Status.EndReason == guest.ReasonJobDone)
 }
 
 // countFailures counts the machines that ended before they were of any use, in a row:

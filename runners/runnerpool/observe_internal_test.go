@@ -8,6 +8,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
@@ -38,6 +39,7 @@ func TestStateOf(t *testing.T) {
 		"runner has a job":                 {status: v1alpha1.MachineClaimStatus{VMRef: vm, BootstrapInfo: runner}, job: v1alpha1.JobRunning, want: demand.ClaimBusy},
 		"the claim knows of a job first":   {status: v1alpha1.MachineClaimStatus{VMRef: vm, BootstrapInfo: runner, Times: &v1alpha1.MachineTimes{JobStarted: micro(now)}}, want: demand.ClaimBusy},
 		"its job is over, the VM not yet":  {status: v1alpha1.MachineClaimStatus{VMRef: vm, BootstrapInfo: runner, Times: &v1alpha1.MachineTimes{JobStarted: micro(now)}}, job: v1alpha1.JobCompleted, want: demand.ClaimFinishing},
+		"it says that it took a job":       {status: v1alpha1.MachineClaimStatus{VMRef: vm, BootstrapInfo: &v1alpha1.BootstrapInfo{RunnerName: "other", GuestPhase: "Running"}}, want: demand.ClaimBusy},
 		"its life is over":                 {status: v1alpha1.MachineClaimStatus{VMRef: vm, BootstrapInfo: runner, Times: &v1alpha1.MachineTimes{Ready: micro(now), Ended: micro(now)}}, want: demand.ClaimFinishing},
 		"being deleted, whatever else":     {status: v1alpha1.MachineClaimStatus{VMRef: vm, BootstrapInfo: runner}, deleted: true, job: v1alpha1.JobRunning, want: demand.ClaimFinishing},
 		"failed before it had any machine": {status: v1alpha1.MachineClaimStatus{Phase: v1alpha1.MachineClaimFailed, Times: &v1alpha1.MachineTimes{Ended: micro(now)}}, want: demand.ClaimFinishing},
@@ -99,5 +101,38 @@ func TestCountFailuresCountsEachEndOnce(t *testing.T) {
 
 	if status.FailedClaims != 0 {
 		t.Errorf("a machine got ready: %d, want 0", status.FailedClaims)
+	}
+}
+
+func TestAMachineAheadOfItsWebhookStandsForAJob(t *testing.T) {
+	t.Parallel()
+
+	var memory ahead
+
+	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	pool := types.NamespacedName{Namespace: "n", Name: "p"}
+	claims := []v1alpha1.MachineClaim{
+		{Status: v1alpha1.MachineClaimStatus{BootstrapInfo: &v1alpha1.BootstrapInfo{RunnerName: "a", GuestPhase: "Running"}}},
+		{Status: v1alpha1.MachineClaimStatus{BootstrapInfo: &v1alpha1.BootstrapInfo{RunnerName: "b", GuestPhase: "Listening"}}},
+	}
+
+	steps := []struct {
+		name   string
+		claims []v1alpha1.MachineClaim
+		jobs   map[string]v1alpha1.JobState
+		after  time.Duration
+		want   int
+	}{
+		{"it runs a job that the ledger has as queued", claims, nil, 0, 1},
+		{"it is gone, the webhook is still on its way", nil, nil, time.Second, 1},
+		{"the webhook has come", nil, map[string]v1alpha1.JobState{"a": v1alpha1.JobRunning}, 2 * time.Second, 0},
+		{"and is not counted again", nil, nil, 3 * time.Second, 0},
+		{"another one", claims, nil, 4 * time.Second, 1},
+		{"whose webhook never comes", nil, nil, time.Hour, 0},
+	}
+	for _, step := range steps {
+		if got := memory.count(pool, step.claims, step.jobs, now.Add(step.after)); got != step.want {
+			t.Errorf("%s: %d, want %d", step.name, got, step.want)
+		}
 	}
 }

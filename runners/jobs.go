@@ -1,0 +1,41 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package runners
+
+import (
+	"fmt"
+	"net/http"
+
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/runners/connect"
+	"github.com/hyperfleet/hyperfleet/runners/demand"
+)
+
+// jobParts are what keeps the ledger of jobs.
+type jobParts struct {
+	controller func(ctrl.Manager) error
+	receiver   http.Handler
+}
+
+func (a *Area) jobs(
+	mgr ctrl.Manager, runner *step.Runner, secrets *connect.Secrets, workloads *connect.Workloads,
+) (*jobParts, error) {
+	metrics, err := demand.NewMetrics(a.Registry)
+	if err != nil {
+		return nil, fmt.Errorf("set up demand: %w", err)
+	}
+
+	reconciler := &demand.JobReconciler{
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Runner: runner, Providers: workloads, Clock: a.Clock,
+		Retention: a.Config.JobRetention, Silence: a.Config.JobSilence, Metrics: metrics,
+	}
+	receiver := demand.NewReceiver(demand.ReceiverConfig{
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Secrets: secrets, Parsers: a.Parsers,
+		MaxBody: a.MaxBodyBytes, Clock: a.Clock, Metrics: metrics, Log: a.Log,
+	})
+
+	return &jobParts{controller: reconciler.SetupWithManager, receiver: receiver}, nil
+}

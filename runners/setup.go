@@ -1,0 +1,239 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package runners
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strconv"
+
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/runners/connect"
+	"github.com/hyperfleet/hyperfleet/runners/demand"
+	"github.com/hyperfleet/hyperfleet/runners/hypervisorcluster"
+	"github.com/hyperfleet/hyperfleet/runners/machine"
+	"github.com/hyperfleet/hyperfleet/runners/machineclaim"
+	"github.com/hyperfleet/hyperfleet/runners/machinetemplate"
+	"github.com/hyperfleet/hyperfleet/runners/orphans"
+	"github.com/hyperfleet/hyperfleet/runners/report"
+	"github.com/hyperfleet/hyperfleet/runners/runnerpool"
+	"github.com/hyperfleet/hyperfleet/runners/wake"
+	"github.com/hyperfleet/hyperfleet/workload"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Area is what the runners area needs of its process.
+type Area struct {
+	Config config.Runners
+	// Namespace that the operator runs in.
+	Namespace string
+	Settings  machine.Settings
+	// Hypervisors by spec.provider; Workloads and Parsers by workload type.
+	Hypervisors map[string]hypervisor.Factory
+	Workloads   map[string]workload.Factory
+	Parsers     map[string]workload.WebhookParser
+	// Transport wraps the HTTP transport of a system's client, for metrics.
+	Transport func(system string) func(http.RoundTripper) http.RoundTripper
+	Registry  prometheus.Registerer
+	Clock     clock.WithTicker
+	Log       *slog.Logger
+	// MaxBodyBytes bounds a webhook's body.
+	MaxBodyBytes int64
+}
+
+// Setup adds the area's controllers to the manager and gives the routes that CI
+// platforms and machines call.
+func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) (http.Handler, error) {
+	if err := index(ctx, mgr); err != nil {
+		return nil, err
+	}
+
+	parts, err := a.parts(mgr)
+	if err != nil {
+		return nil, err
+	}
+
+	for _, add := range parts.controllers {
+		if err := add(mgr); err != nil {
+			return nil, err
+		}
+	}
+
+	if err := mgr.Add(parts.sweeper); err != nil {
+		return nil, fmt.Errorf("add orphan sweeper: %w", err)
+	}
+
+	// The connections outlive the controllers: whoever still works at shutdown has them.
+	if err := mgr.Add(&closer{clusters: parts.clusters}); err != nil {
+		return nil, fmt.Errorf("add connections: %w", err)
+	}
+
+	return parts.routes, nil
+}
+
+type parts struct {
+	clusters    *connect.Clusters
+	controllers []func(ctrl.Manager) error
+	sweeper     *orphans.Sweeper
+	routes      http.Handler
+}
+
+func (a *Area) parts(mgr ctrl.Manager) (*parts, error) {
+	stepMetrics, err := step.NewMetrics(a.Registry)
+	if err != nil {
+		return nil, fmt.Errorf("set up steps: %w", err)
+	}
+
+	claimMetrics, err := machineclaim.NewMetrics(a.Registry)
+	if err != nil {
+		return nil, fmt.Errorf("set up machine claims: %w", err)
+	}
+
+	orphanMetrics, err := orphans.NewMetrics(a.Registry)
+	if err != nil {
+		return nil, fmt.Errorf("set up orphans: %w", err)
+	}
+
+	runner := func(controller string) *step.Runner {
+		return &step.Runner{Client: mgr.GetClient(), Controller: controller, Clock: a.Clock, Metrics: stepMetrics}
+	}
+	recorder := mgr.GetEventRecorder("hyperfleet")
+	woken := &wake.Source{}
+	secrets := &connect.Secrets{Reader: mgr.GetAPIReader(), OperatorNamespace: a.Namespace}
+	clusters := &connect.Clusters{Secrets: secrets, Factories: a.Hypervisors, Options: a.options(mgr, woken)}
+	workloads := &connect.Workloads{
+		Secrets: secrets, Factories: a.Workloads, Transport: a.Transport("ci"), Clock: a.Clock,
+	}
+
+	jobs, err := a.jobs(mgr, runner("runnerjob"), secrets, workloads)
+	if err != nil {
+		return nil, err
+	}
+
+	return &parts{
+		clusters: clusters,
+		controllers: []func(ctrl.Manager) error{
+			(&hypervisorcluster.Reconciler{
+				Client: mgr.GetClient(), Runner: runner("hypervisorcluster"), Recorder: recorder,
+				Clusters: clusters, Interval: a.Config.ClusterInterval,
+			}).SetupWithManager,
+			(&machinetemplate.Reconciler{
+				Client: mgr.GetClient(), Runner: runner("machinetemplate"), Recorder: recorder,
+				Clusters: clusters, Workloads: workloads, Settings: a.Settings, Interval: a.Config.TemplateInterval,
+			}).SetupWithManager,
+			(&runnerpool.Reconciler{
+				Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Runner: runner("runnerpool"),
+				Recorder: recorder, Clock: a.Clock,
+			}).SetupWithManager,
+			(&machineclaim.Reconciler{
+				Client: mgr.GetClient(), Runner: runner("machineclaim"), Recorder: recorder,
+				Clusters: clusters, Workloads: workloads, Wake: woken, Settings: a.Settings,
+				Metrics: claimMetrics, Clock: a.Clock, Concurrency: a.Config.Concurrency,
+			}).SetupWithManager,
+			jobs.controller,
+		},
+		sweeper: &orphans.Sweeper{
+			Live: mgr.GetAPIReader(), Recorder: recorder, Clusters: clusters, Workloads: workloads,
+			OperatorUID: a.Settings.OperatorUID, Interval: a.Config.OrphanInterval, Clock: a.Clock,
+			Log: a.Log, Metrics: orphanMetrics,
+		},
+		routes: a.routes(mgr, jobs.receiver),
+	}, nil
+}
+
+// options are what every hypervisor's connection gets.
+func (a *Area) options(mgr ctrl.Manager, woken *wake.Source) hypervisor.Options {
+	return hypervisor.Options{
+		OperatorUID:  a.Settings.OperatorUID,
+		Wake:         machineclaim.Waker(woken),
+		ListInterval: a.Config.ListInterval,
+		TaskInterval: a.Config.TaskInterval,
+		SnippetsPath: a.Config.SnippetsPath,
+		Transport:    a.Transport("hypervisor"),
+		Clock:        a.Clock,
+		Claimed: func(ctx context.Context) ([]int, error) {
+			return claimed(ctx, mgr.GetAPIReader())
+		},
+	}
+}
+
+// claimed gives the ids that claims hold.
+func claimed(ctx context.Context, reader client.Reader) ([]int, error) {
+	var claims v1alpha1.MachineClaimList
+	if err := reader.List(ctx, &claims); err != nil {
+		return nil, fmt.Errorf("list machine claims: %w", err)
+	}
+
+	var ids []int
+
+	for i := range claims.Items {
+		if ref := claims.Items[i].Status.VMRef; ref != nil {
+			if id, err := strconv.Atoi(ref.VMID); err == nil {
+				ids = append(ids, id)
+			}
+		}
+	}
+
+	return ids, nil
+}
+
+// routes are what CI platforms and machines call.
+func (a *Area) routes(mgr ctrl.Manager, receiver http.Handler) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle(demand.Pattern, receiver)
+	mux.Handle(report.Pattern, &report.Desk{Client: mgr.GetClient(), Key: a.Settings.ReportKey})
+	mux.Handle(machine.ProgramPattern, machine.Programs(a.Settings.BootstrapServices))
+
+	return mux
+}
+
+// index lets jobs and claims be found by their runner.
+func index(ctx context.Context, mgr ctrl.Manager) error {
+	indexer := mgr.GetFieldIndexer()
+
+	err := indexer.IndexField(ctx, &v1alpha1.RunnerJob{}, machineclaim.IndexRunnerName, func(obj client.Object) []string {
+		if job, ok := obj.(*v1alpha1.RunnerJob); ok && job.Spec.RunnerName != "" {
+			return []string{job.Spec.RunnerName}
+		}
+
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("index jobs by runner: %w", err)
+	}
+
+	err = indexer.IndexField(ctx, &v1alpha1.MachineClaim{}, machineclaim.IndexRunnerName, func(obj client.Object) []string {
+		if claim, ok := obj.(*v1alpha1.MachineClaim); ok {
+			return []string{machine.RunnerName(claim)}
+		}
+
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("index claims by runner: %w", err)
+	}
+
+	return nil
+}
+
+// closer closes the connections when the manager has stopped.
+type closer struct{ clusters *connect.Clusters }
+
+// Start waits for the end.
+func (c *closer) Start(ctx context.Context) error {
+	<-ctx.Done()
+	c.clusters.Close()
+
+	return nil
+}

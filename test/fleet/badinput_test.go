@@ -1,0 +1,276 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/sim/pve"
+	"github.com/hyperfleet/hyperfleet/test/fleet"
+)
+
+// badInput is one thing that a person got wrong, and what they are told.
+type badInput struct {
+	model    func(*pve.Model)
+	cluster  func(*v1alpha1.HypervisorCluster)
+	template func(*v1alpha1.HypervisorMachineTemplate)
+	secrets  func(f *fleet.Fleet)
+	// reason of Ready=False on the cluster, else on the template.
+	clusterReason, templateReason string
+	// says are parts of the message: the thing and the mend.
+	says []string
+}
+
+func ref[T any](v T) *T { return &v }
+
+func badInputs() map[string]badInput {
+	return map[string]badInput{
+		"wrong credentials": {
+			secrets: func(f *fleet.Fleet) {
+				f.SetSecret("proxmox", "tokenSecret", "00000000-0000-0000-0000-00000000dead")
+			},
+			clusterReason: "AuthenticationFailed", says: []string{"token"},
+		},
+		"missing secret": {
+			cluster: func(c *v1alpha1.HypervisorCluster) {
+				c.Spec.Credentials.TokenSecret.SecretKeyRef.Name = "nowhere"
+			},
+			clusterReason: "SecretNotFound", says: []string{"nowhere", "create it"},
+		},
+		"missing key of a secret": {
+			cluster: func(c *v1alpha1.HypervisorCluster) {
+				c.Spec.Credentials.TokenSecret.SecretKeyRef.Key = "nokey"
+			},
+			clusterReason: "SecretKeyNotFound", says: []string{`no key "nokey"`},
+		},
+		"unreachable endpoint": {
+			cluster:       func(c *v1alpha1.HypervisorCluster) { c.Spec.Endpoint = "https://127.0.0.1:1/api2/json" },
+			clusterReason: "Unreachable", says: []string{"127.0.0.1:1"},
+		},
+		"untrusted certificate": {
+			cluster:       func(c *v1alpha1.HypervisorCluster) { c.Spec.TLS = nil },
+			clusterReason: "CertificateUntrusted", says: []string{"fingerprint"},
+		},
+		"another server's fingerprint": {
+			cluster: func(c *v1alpha1.HypervisorCluster) {
+				c.Spec.TLS.Fingerprint = strings.TrimSuffix(strings.Repeat("AB:", 32), ":")
+			},
+			clusterReason: "CertificateUntrusted", says: []string{"fingerprint"},
+		},
+		"missing privilege": {
+			model: func(m *pve.Model) {
+				m.ACL = slices.DeleteFunc(m.ACL, func(a pve.ACL) bool { return a.Path == "/storage/local" })
+			},
+			clusterReason: "PermissionDenied", says: []string{"/storage/local", "pveum"},
+		},
+		"unknown node": {
+			cluster:       func(c *v1alpha1.HypervisorCluster) { c.Spec.Nodes = []string{"pve9"} },
+			clusterReason: "NodeNotFound", says: []string{"pve9", "pve1"},
+		},
+		"storage without iso": {
+			model: func(m *pve.Model) {
+				m.Storages = slices.Clone(m.Storages)
+				m.Storages[0].Content = []string{"snippets"}
+			},
+			clusterReason: "StorageWithoutISO", says: []string{"local", "iso"},
+		},
+		"missing template": {
+			template: func(t *v1alpha1.HypervisorMachineTemplate) {
+				t.Spec.Template.Proxmox = &v1alpha1.ProxmoxTemplate{TemplateID: ref(int32(4711))}
+			},
+			templateReason: "TemplateNotFound", says: []string{"4711"},
+		},
+		"a VM that is no template": {
+			template: func(t *v1alpha1.HypervisorMachineTemplate) {
+				t.Spec.Template.Proxmox = &v1alpha1.ProxmoxTemplate{TemplateID: ref(int32(101))}
+			},
+			templateReason: "NotATemplate", says: []string{"101", "template"},
+		},
+		"template without cloud-init drive for builtin": {
+			model: func(m *pve.Model) { m.Templates[0].NoCloudInit = true },
+			template: func(t *v1alpha1.HypervisorMachineTemplate) {
+				t.Spec.Template.Proxmox.CloudInitSource = "builtin"
+				t.Spec.Template.Proxmox.SnippetsStorage = "local"
+			},
+			templateReason: "TemplateWithoutCloudInit", says: []string{"cloud-init"},
+		},
+		"resources beyond every node": {
+			template: func(t *v1alpha1.HypervisorMachineTemplate) {
+				t.Spec.Resources.Memory = resource.MustParse("4Ti")
+			},
+			templateReason: "ResourcesExceedNode", says: []string{"memory"},
+		},
+		"unknown bridge": {
+			template: func(t *v1alpha1.HypervisorMachineTemplate) {
+				t.Spec.Network = &v1alpha1.MachineNetwork{Mode: "dhcp", Bridge: "vmbr7"}
+			},
+			templateReason: "BridgeNotFound", says: []string{"vmbr7"},
+		},
+		"malformed template text": {
+			template: func(t *v1alpha1.HypervisorMachineTemplate) {
+				t.Spec.CloudInit = &v1alpha1.CloudInit{UserData: "#cloud-config\nhostname: {{ .Hostname }\n"}
+			},
+			templateReason: "CloudInitInvalid", says: []string{"userData", "2"},
+		},
+		"unknown variable": {
+			template: func(t *v1alpha1.HypervisorMachineTemplate) {
+				t.Spec.CloudInit = &v1alpha1.CloudInit{UserData: "#cloud-config\nhostname: {{ .Hostnaem }}\n"}
+			},
+			templateReason: "CloudInitInvalid", says: []string{"Hostnaem"},
+		},
+		"oversized user data": {
+			template: func(t *v1alpha1.HypervisorMachineTemplate) {
+				t.Spec.CloudInit = &v1alpha1.CloudInit{
+					UserData: "#cloud-config\nbootcmd: ['{{ range $i, $e := .Labels }}" + strings.Repeat("x", 200000) + "{{ end }}']\n",
+				}
+			},
+			templateReason: "CloudInitInvalid", says: []string{"512 KiB", "write less"},
+		},
+		"a clash on a reserved path": {
+			template: func(t *v1alpha1.HypervisorMachineTemplate) {
+				t.Spec.CloudInit = &v1alpha1.CloudInit{
+					UserData: "#cloud-config\nwrite_files:\n- path: /etc/hyperfleet/runner-config.json\n  content: mine\n",
+				}
+			},
+			templateReason: "CloudInitInvalid", says: []string{"/etc/hyperfleet/runner-config.json"},
+		},
+		"unknown cluster": {
+			template: func(t *v1alpha1.HypervisorMachineTemplate) {
+				t.Spec.HypervisorClusterRef.Name = "nowhere"
+			},
+			templateReason: "ClusterNotFound", says: []string{"nowhere", "create it"},
+		},
+		"wrong token for GitHub": {
+			secrets:        func(f *fleet.Fleet) { f.SetSecret("github", "pat", "ghp_wrong") },
+			templateReason: "GitHubCredentialsInvalid", says: []string{"token"},
+		},
+		"unknown repository": {
+			template: func(t *v1alpha1.HypervisorMachineTemplate) {
+				t.Spec.Bootstrap.Config.GitHub.Repository = "nowhere"
+			},
+			templateReason: "GitHubScopeNotFound", says: []string{"octo-org/nowhere"},
+		},
+	}
+}
+
+// Every mistake is answered with a condition that names the thing and the mend, and
+// nothing is made of it.
+func TestBadInputIsNamedAndNothingIsMade(t *testing.T) {
+	t.Parallel()
+
+	for name, tc := range badInputs() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			model := fleet.Model()
+			if tc.model != nil {
+				tc.model(&model)
+			}
+
+			f := fleet.New(t, env, fleet.Options{Model: model})
+			if tc.secrets != nil {
+				tc.secrets(f)
+			}
+
+			cluster, template := f.NewCluster(), f.NewTemplate()
+			if tc.cluster != nil {
+				tc.cluster(cluster)
+			}
+
+			if tc.template != nil {
+				tc.template(template)
+			}
+
+			f.CreateCluster(cluster)
+			f.Create(template)
+			f.Create(f.NewClaim("wants"))
+			f.Start()
+
+			var message string
+			if tc.clusterReason != "" {
+				message = f.EventuallyCondition(cluster, "Ready", metav1.ConditionFalse, tc.clusterReason)
+			} else {
+				message = f.EventuallyCondition(template, "Ready", metav1.ConditionFalse, tc.templateReason)
+			}
+
+			for _, part := range tc.says {
+				if !strings.Contains(message, part) {
+					t.Errorf("message %q does not say %q", message, part)
+				}
+			}
+
+			f.EventuallyCondition(f.NewClaim("wants"), "Ready", metav1.ConditionFalse, "")
+			nothingMade(t, f)
+		})
+	}
+}
+
+func nothingMade(t *testing.T, f *fleet.Fleet) {
+	t.Helper()
+
+	for _, vm := range f.PVE.Snapshot().VMs {
+		if !vm.Foreign && !vm.Template {
+			t.Errorf("VM %d was made", vm.VMID)
+		}
+	}
+
+	if n := len(f.GitHub.State().Runners); n > 0 {
+		t.Errorf("%d runners were made", n)
+	}
+}
+
+// What was wrong and is put right is picked up without a restart.
+func TestRotatedCredentialsArePickedUp(t *testing.T) {
+	t.Parallel()
+
+	f := fleet.New(t, env, fleet.Options{})
+	f.Populate(1)
+	f.Start()
+	f.EventuallyReady(f.NewCluster())
+
+	f.SetSecret("proxmox", "tokenSecret", "00000000-0000-0000-0000-00000000dead")
+	f.EventuallyCondition(f.NewCluster(), "Ready", metav1.ConditionFalse, "AuthenticationFailed")
+
+	f.SetSecret("proxmox", "tokenSecret", pve.DefaultSecret)
+	f.EventuallyReady(f.NewCluster())
+}
+
+// A namespace reads another's Secret only where that Secret says so.
+func TestSecretsOfOtherNamespacesMustAllowIt(t *testing.T) {
+	t.Parallel()
+
+	f := fleet.New(t, env, fleet.Options{})
+	other := env.Namespace(t)
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: other, Name: "theirs"},
+		StringData: map[string]string{"pat": "ghp_simulatedpersonalaccesstoken0000000"},
+	}
+	f.Create(secret)
+
+	template := f.NewTemplate()
+	template.Spec.Bootstrap.Config.GitHub.Credentials.SecretKeyRef = v1alpha1.SecretKeySelector{
+		Name: "theirs", Namespace: other, Key: "pat",
+	}
+
+	f.CreateCluster(f.NewCluster())
+	f.Create(template)
+	f.Start()
+	f.EventuallyCondition(template, "Ready", metav1.ConditionFalse, "SecretNotAllowed")
+
+	secret.Annotations = map[string]string{v1alpha1.AnnotationAllowedNamespaces: "x, " + f.Namespace}
+	if err := f.Client.Update(context.Background(), secret, &client.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+
+	f.EventuallyReady(template)
+}

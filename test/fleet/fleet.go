@@ -1,0 +1,429 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/hypervisor/proxmox"
+	"github.com/hyperfleet/hyperfleet/kit/log"
+	"github.com/hyperfleet/hyperfleet/runners"
+	"github.com/hyperfleet/hyperfleet/runners/machine"
+	simgithub "github.com/hyperfleet/hyperfleet/sim/github"
+	"github.com/hyperfleet/hyperfleet/sim/github/control"
+	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
+	"github.com/hyperfleet/hyperfleet/sim/pve"
+	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
+	"github.com/hyperfleet/hyperfleet/test/kube"
+	"github.com/hyperfleet/hyperfleet/workload"
+	"github.com/hyperfleet/hyperfleet/workload/github"
+)
+
+// Names of the objects that a Fleet makes.
+const (
+	Template      = "template"
+	Pool          = "pool"
+	proxmoxSecret = "proxmox"
+	githubSecret  = "github"
+	hookSecret    = "webhook"
+	hookValue     = "a webhook secret"
+)
+
+// Fleet is one tenant's world.
+type Fleet struct {
+	T         testing.TB
+	Env       *kube.Env
+	Client    client.Client
+	Namespace string
+	// Cluster is the name of the HypervisorCluster.
+	Cluster string
+	PVE     *pve.Server
+	GitHub  *githubtest.Server
+	// OperatorUID marks what the operator makes.
+	OperatorUID string
+	// Runners is the area's configuration; change it before Start.
+	Runners config.Runners
+	// Front is what the forge sends webhooks to and machines report to; it outlives
+	// operators.
+	Front *Front
+
+	mu  sync.Mutex
+	run *running
+}
+
+type running struct {
+	cancel context.CancelFunc
+	ended  chan error
+}
+
+// Options change the world.
+type Options struct {
+	Model  pve.Model
+	GitHub simgithub.Options
+	// OperatorUID defaults to the namespace's name.
+	OperatorUID string
+	// PVE and Namespace of another Fleet, to share its hypervisor.
+	PVE *pve.Server
+}
+
+// Model is a cluster where everything takes a moment and nothing more, and whose
+// guests run the job that GitHub gives them.
+func Model() pve.Model {
+	m := pve.DefaultModel()
+	m.StatusLag = 50 * time.Millisecond
+	m.Delays = pve.Delays{Clone: 20 * time.Millisecond, Boot: 10 * time.Millisecond}
+
+	return m
+}
+
+// New makes a namespace, a hypervisor, a forge, and the Secrets that lead to them.
+func New(t testing.TB, env *kube.Env, opts Options) *Fleet {
+	t.Helper()
+
+	f := &Fleet{
+		T: t, Env: env, Client: env.Client, Namespace: env.Namespace(t), PVE: opts.PVE,
+		Front: newFront(t), OperatorUID: opts.OperatorUID,
+	}
+	f.Cluster = f.Namespace
+
+	if f.OperatorUID == "" {
+		f.OperatorUID = f.Namespace
+	}
+
+	opts.GitHub.Webhook = control.WebhookTarget{URL: f.Front.URL + "/webhooks/github", Secret: hookValue}
+	f.GitHub = githubtest.New(t, opts.GitHub)
+
+	if f.PVE == nil {
+		if opts.Model.Cluster == "" {
+			opts.Model = Model()
+		}
+
+		if opts.Model.Guest.Script == nil && opts.Model.Guest.Kind == pve.GuestNothing {
+			opts.Model.Guest.Script = Guest(t)
+		}
+
+		f.PVE = pvetest.New(t, opts.Model)
+	}
+
+	f.Runners = config.Default().Runners
+	f.Runners.ClusterInterval = time.Second
+	f.Runners.TemplateInterval = time.Second
+	f.Runners.OrphanInterval = 500 * time.Millisecond
+	f.Runners.TaskInterval = 10 * time.Millisecond
+	f.Runners.ListInterval = 50 * time.Millisecond
+
+	f.secret(proxmoxSecret, map[string]string{"tokenId": pve.DefaultTokenID, "tokenSecret": pve.DefaultSecret})
+	f.secret(githubSecret, map[string]string{"pat": githubtest.PAT})
+	f.secret(hookSecret, map[string]string{"secret": hookValue})
+
+	return f
+}
+
+func (f *Fleet) secret(name string, data map[string]string) {
+	f.T.Helper()
+	f.Create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: name}, StringData: data})
+}
+
+// Create makes an object, and fails the test if it can't.
+func (f *Fleet) Create(obj client.Object) {
+	f.T.Helper()
+
+	if err := f.Client.Create(f.T.Context(), obj); err != nil {
+		f.T.Fatalf("create %s: %v", obj.GetName(), err)
+	}
+}
+
+func source(secret, key string) v1alpha1.SecretValueSource {
+	return v1alpha1.SecretValueSource{SecretKeyRef: v1alpha1.SecretKeySelector{Name: secret, Key: key}}
+}
+
+// NewCluster is the HypervisorCluster of the fleet's hypervisor.
+func (f *Fleet) NewCluster() *v1alpha1.HypervisorCluster {
+	id, secret := source(proxmoxSecret, "tokenId"), source(proxmoxSecret, "tokenSecret")
+
+	return &v1alpha1.HypervisorCluster{
+		ObjectMeta: metav1.ObjectMeta{Name: f.Cluster},
+		Spec: v1alpha1.HypervisorClusterSpec{
+			Provider: "proxmox", Endpoint: f.PVE.URL() + "/api2/json",
+			Credentials:    v1alpha1.HypervisorCredentials{TokenID: &id, TokenSecret: &secret},
+			TLS:            &v1alpha1.HypervisorTLS{Fingerprint: f.PVE.Fingerprint()},
+			DefaultStorage: "local-lvm", ISOStorage: "local", DefaultNetwork: "vmbr0",
+		},
+	}
+}
+
+// NewTemplate is the fleet's HypervisorMachineTemplate.
+func (f *Fleet) NewTemplate() *v1alpha1.HypervisorMachineTemplate {
+	pat := source(githubSecret, "pat")
+
+	return &v1alpha1.HypervisorMachineTemplate{
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: Template},
+		Spec: v1alpha1.HypervisorMachineTemplateSpec{
+			HypervisorClusterRef: v1alpha1.LocalObjectReference{Name: f.Cluster},
+			Template: v1alpha1.TemplateSource{
+				Proxmox: &v1alpha1.ProxmoxTemplate{TemplateName: pve.DefaultTemplate},
+			},
+			Resources: v1alpha1.MachineResources{CPU: 2, Memory: resource.MustParse("2Gi")},
+			Bootstrap: v1alpha1.Bootstrap{
+				Method: v1alpha1.BootstrapRunnerToken,
+				Config: &v1alpha1.BootstrapConfig{GitHub: &v1alpha1.GitHubBootstrap{
+					Credentials: &pat, APIURL: f.GitHub.URL, Owner: "octo-org", Repository: "octo-repo",
+				}},
+			},
+		},
+	}
+}
+
+// NewPool is the fleet's RunnerPool, from 0 to max machines.
+func (f *Fleet) NewPool(maxReplicas int32) *v1alpha1.RunnerPool {
+	return &v1alpha1.RunnerPool{
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: Pool},
+		Spec: v1alpha1.RunnerPoolSpec{
+			TemplateRef: v1alpha1.LocalObjectReference{Name: Template},
+			Workload: v1alpha1.Workload{
+				Type:    v1alpha1.WorkloadGitHubActions,
+				Config:  &v1alpha1.WorkloadConfig{GitHub: &v1alpha1.GitHubActionsConfig{Labels: []string{"linux"}}},
+				Webhook: &v1alpha1.Webhook{Secret: source(hookSecret, "secret")},
+			},
+			Scaling: v1alpha1.Scaling{MaxReplicas: maxReplicas},
+		},
+	}
+}
+
+// NewClaim is a claim of nobody's pool.
+func (f *Fleet) NewClaim(name string) *v1alpha1.MachineClaim {
+	return &v1alpha1.MachineClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: name},
+		Spec: v1alpha1.MachineClaimSpec{
+			TemplateRef: v1alpha1.LocalObjectReference{Name: Template},
+			WorkloadConfig: v1alpha1.Workload{
+				Type:   v1alpha1.WorkloadGitHubActions,
+				Config: &v1alpha1.WorkloadConfig{GitHub: &v1alpha1.GitHubActionsConfig{Labels: []string{"linux"}}},
+			},
+		},
+	}
+}
+
+// Populate makes cluster, template and pool.
+func (f *Fleet) Populate(maxReplicas int32) {
+	f.T.Helper()
+
+	f.CreateCluster(f.NewCluster())
+	f.Create(f.NewTemplate())
+	f.Create(f.NewPool(maxReplicas))
+}
+
+// CreateCluster makes the cluster, which goes with the test.
+func (f *Fleet) CreateCluster(cluster *v1alpha1.HypervisorCluster) {
+	f.T.Helper()
+	f.Create(cluster)
+	f.T.Cleanup(f.deleteCluster)
+}
+
+// SetSecret changes one value of a Secret.
+func (f *Fleet) SetSecret(name, key, value string) {
+	f.T.Helper()
+
+	var secret corev1.Secret
+	if err := f.Client.Get(f.T.Context(), client.ObjectKey{Namespace: f.Namespace, Name: name}, &secret); err != nil {
+		f.T.Fatalf("get secret %s: %v", name, err)
+	}
+
+	secret.Data[key] = []byte(value)
+	if err := f.Client.Update(f.T.Context(), &secret); err != nil {
+		f.T.Fatalf("update secret %s: %v", name, err)
+	}
+}
+
+// deleteCluster takes the cluster, which no namespace takes along, away.
+func (f *Fleet) deleteCluster() {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+
+	var cluster v1alpha1.HypervisorCluster
+	if err := f.Client.Get(ctx, client.ObjectKey{Name: f.Cluster}, &cluster); err != nil {
+		return
+	}
+
+	cluster.Finalizers = nil
+	_ = f.Client.Update(ctx, &cluster) //nolint:errcheck // the API server ends with the tests
+	_ = f.Client.Delete(ctx, &cluster) //nolint:errcheck // the API server ends with the tests
+}
+
+// Start runs an operator until Stop or the test's end.
+func (f *Fleet) Start() {
+	f.T.Helper()
+
+	ctx, cancel := context.WithCancel(context.Background())
+
+	mgr, routes, err := f.manager(ctx)
+	if err != nil {
+		cancel()
+		f.T.Fatalf("set up operator: %v", err)
+	}
+
+	run := &running{cancel: cancel, ended: make(chan error, 1)}
+	go func() { run.ended <- mgr.Start(ctx) }()
+
+	f.Front.serve(routes)
+	f.mu.Lock()
+	f.run = run
+	f.mu.Unlock()
+	f.T.Cleanup(f.Stop)
+}
+
+// Stop ends the operator and waits for it.
+func (f *Fleet) Stop() {
+	f.mu.Lock()
+	run := f.run
+	f.run = nil
+	f.mu.Unlock()
+
+	if run == nil {
+		return
+	}
+
+	f.Front.serve(nil)
+	run.cancel()
+
+	if err := <-run.ended; err != nil && !errors.Is(err, context.Canceled) {
+		f.T.Errorf("operator ended: %v", err)
+	}
+}
+
+func (f *Fleet) manager(ctx context.Context) (ctrl.Manager, http.Handler, error) {
+	logger := log.New(&testWriter{t: f.T}, log.Options{Level: slog.LevelInfo})
+	skipNames := true
+
+	mgr, err := ctrl.NewManager(unlimited(f.Env.Config), ctrl.Options{
+		Scheme:                 f.Env.Scheme,
+		Logger:                 log.Logr(logger),
+		Metrics:                metricsserver.Options{BindAddress: "0"},
+		HealthProbeBindAddress: "0",
+		Cache:                  cache.Options{DefaultNamespaces: map[string]cache.Config{f.Namespace: {}}},
+		Controller:             ctrlconfig.Controller{SkipNameValidation: &skipNames},
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("make manager: %w", err)
+	}
+
+	area := &runners.Area{
+		Config: f.Runners, Namespace: f.Namespace,
+		Settings: machine.Settings{
+			OperatorUID: f.OperatorUID, GuestURL: f.Front.URL, ReportKey: []byte(strings.Repeat("k", 32)),
+		},
+		Hypervisors:  map[string]hypervisor.Factory{"proxmox": proxmox.New},
+		Workloads:    map[string]workload.Factory{v1alpha1.WorkloadGitHubActions: github.New},
+		Parsers:      map[string]workload.WebhookParser{v1alpha1.WorkloadGitHubActions: github.Webhooks{}},
+		Transport:    func(string) func(http.RoundTripper) http.RoundTripper { return nil },
+		Registry:     prometheus.NewRegistry(),
+		Clock:        clock.RealClock{},
+		Log:          logger,
+		MaxBodyBytes: 1 << 20,
+	}
+
+	routes, err := area.Setup(ctx, mgr)
+	if err != nil {
+		return nil, nil, fmt.Errorf("set up area: %w", err)
+	}
+
+	return mgr, routes, nil
+}
+
+func unlimited(cfg *rest.Config) *rest.Config {
+	out := rest.CopyConfig(cfg)
+	out.QPS = -1
+
+	return out
+}
+
+// Front is the address that forges and machines know. Behind it operators come and go.
+type Front struct {
+	URL string
+
+	mu      sync.Mutex
+	handler http.Handler
+}
+
+func newFront(t testing.TB) *Front {
+	f := &Front{}
+	server := httptest.NewServer(f)
+	f.URL = server.URL
+	t.Cleanup(server.Close)
+
+	return f
+}
+
+func (f *Front) serve(handler http.Handler) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	f.handler = handler
+}
+
+// ServeHTTP passes the request on to the operator that runs.
+func (f *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	f.mu.Lock()
+	handler := f.handler
+	f.mu.Unlock()
+
+	if handler == nil {
+		http.Error(w, "no operator runs", http.StatusServiceUnavailable)
+
+		return
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// testWriter writes the operator's log to the test's, as long as that takes it.
+type testWriter struct {
+	t    testing.TB
+	mu   sync.Mutex
+	over bool
+	once sync.Once
+}
+
+func (w *testWriter) Write(p []byte) (int, error) {
+	w.once.Do(func() {
+		w.t.Cleanup(func() {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+
+			w.over = true
+		})
+	})
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	if !w.over {
+		w.t.Log(strings.TrimSpace(string(p)))
+	}
+
+	return len(p), nil
+}

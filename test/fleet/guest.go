@@ -1,0 +1,118 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/hyperfleet/hyperfleet/api/guest"
+	"github.com/hyperfleet/hyperfleet/sim/github/simrunner"
+	"github.com/hyperfleet/hyperfleet/sim/pve"
+)
+
+// Guest is what a VM does once it has booted, in the test's own process: it reads its
+// configuration from the medium it was given, runs the stand-in runner with it, tells
+// the operator, and powers off.
+func Guest(t testing.TB) func(pve.GuestVM) {
+	return func(vm pve.GuestVM) {
+		cfg, err := GuestConfig(vm.Drive)
+		if err != nil {
+			vm.Log("read configuration: %v", err)
+
+			return
+		}
+
+		tell(vm.Context, cfg, guest.Report{Phase: guest.PhaseStarted, Time: time.Now()})
+
+		watch := &phases{tell: func(r guest.Report) { tell(vm.Context, cfg, r) }}
+		program := simrunner.Program{
+			Root: t.TempDir(), Stdout: watch, Stderr: watch, Getenv: func(string) string { return "" },
+		}
+		code := program.Main(vm.Context, []string{"run", "--jitconfig", cfg.JITConfig})
+
+		vm.Log("runner exited with %d", code)
+
+		if vm.Context.Err() == nil {
+			tell(vm.Context, cfg, guest.Report{Phase: guest.PhaseFinished, Reason: guest.ReasonJobDone, Time: time.Now()})
+		}
+	}
+}
+
+// GuestConfig reads the machine's configuration from its medium, as cloud-init would
+// have written it.
+func GuestConfig(drive map[string][]byte) (guest.Config, error) {
+	var data struct {
+		WriteFiles []struct {
+			Path    string `json:"path"`
+			Content string `json:"content"`
+		} `json:"write_files"`
+	}
+
+	if err := yaml.Unmarshal(drive["user-data"], &data); err != nil {
+		return guest.Config{}, fmt.Errorf("parse user-data: %w", err)
+	}
+
+	for _, file := range data.WriteFiles {
+		if file.Path != guest.ConfigPath {
+			continue
+		}
+
+		var cfg guest.Config
+		if err := json.Unmarshal([]byte(file.Content), &cfg); err != nil {
+			return guest.Config{}, fmt.Errorf("parse %s: %w", file.Path, err)
+		}
+
+		return cfg, nil
+	}
+
+	return guest.Config{}, fmt.Errorf("no %s in user-data of %d bytes", guest.ConfigPath, len(drive["user-data"]))
+}
+
+// phases reads the runner's phases out of what it prints.
+type phases struct{ tell func(guest.Report) }
+
+func (p *phases) Write(text []byte) (int, error) {
+	switch {
+	case strings.Contains(string(text), "Listening for Jobs"):
+		p.tell(guest.Report{Phase: guest.PhaseListening, Time: time.Now()})
+	case strings.Contains(string(text), "Running job"):
+		p.tell(guest.Report{Phase: guest.PhaseRunning, Time: time.Now()})
+	}
+
+	return len(text), nil
+}
+
+// tell reports to the operator; nobody there is no reason to stop.
+func tell(ctx context.Context, cfg guest.Config, report guest.Report) {
+	if cfg.Report == nil {
+		return
+	}
+
+	body, err := json.Marshal(report)
+	if err != nil {
+		return
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, cfg.Report.URL, strings.NewReader(string(body)))
+	if err != nil {
+		return
+	}
+
+	request.Header.Set("Authorization", "Bearer "+cfg.Report.Token)
+
+	if response, err := http.DefaultClient.Do(request); err == nil {
+		_ = response.Body.Close()
+	}
+}

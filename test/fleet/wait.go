@@ -1,0 +1,194 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+)
+
+// patience is how long anything may take before a test gives up on it.
+const patience = time.Minute
+
+// Eventually waits until done says so; what it says last is in the failure.
+func (f *Fleet) Eventually(what string, done func() (bool, string)) {
+	f.T.Helper()
+
+	deadline := time.Now().Add(patience)
+
+	for {
+		ok, last := done()
+		if ok {
+			return
+		}
+
+		if time.Now().After(deadline) {
+			f.T.Fatalf("%s did not come about: %s\n%s", what, last, f.Describe())
+		}
+
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// EventuallyReady waits until an object is Ready.
+func (f *Fleet) EventuallyReady(obj step.Object) {
+	f.T.Helper()
+	f.EventuallyCondition(obj, step.Ready, metav1.ConditionTrue, "")
+}
+
+// EventuallyCondition waits until an object's condition has the status and, if one is
+// named, the reason; it gives the message.
+func (f *Fleet) EventuallyCondition(obj step.Object, condition string, status metav1.ConditionStatus, reason string) string {
+	f.T.Helper()
+
+	var message string
+
+	f.Eventually(fmt.Sprintf("%s of %s being %s %s", condition, obj.GetName(), status, reason), func() (bool, string) {
+		if err := f.Client.Get(f.T.Context(), client.ObjectKeyFromObject(obj), obj); err != nil {
+			return false, err.Error()
+		}
+
+		found := meta.FindStatusCondition(*obj.StatusConditions(), condition)
+		if found == nil {
+			return false, "no such condition"
+		}
+
+		message = found.Message
+
+		return found.Status == status && (reason == "" || found.Reason == reason),
+			fmt.Sprintf("%s %s: %s", found.Status, found.Reason, found.Message)
+	})
+
+	return message
+}
+
+// Leftovers says what there still is of this operator's, on all sides.
+func (f *Fleet) Leftovers() []string {
+	f.T.Helper()
+
+	var out []string
+
+	for _, vm := range f.PVE.Snapshot().VMs {
+		if !vm.Foreign && !vm.Template && strings.Contains(vm.Config["description"], `"`+f.OperatorUID+`"`) {
+			out = append(out, fmt.Sprintf("VM %d %s (%s)", vm.VMID, vm.Name, vm.Status))
+		}
+	}
+
+	for _, volume := range f.PVE.Snapshot().Volumes {
+		if volume.Content == "iso" {
+			out = append(out, "medium "+volume.VolID)
+		}
+	}
+
+	for _, runner := range f.GitHub.State().Runners {
+		out = append(out, "runner "+runner.Name)
+	}
+
+	var claims v1alpha1.MachineClaimList
+	if err := f.Client.List(f.T.Context(), &claims, client.InNamespace(f.Namespace)); err != nil {
+		out = append(out, err.Error())
+	}
+
+	for i := range claims.Items {
+		out = append(out, fmt.Sprintf("claim %s %s", claims.Items[i].Name, claims.Items[i].Status.Phase))
+	}
+
+	return out
+}
+
+// VMsMade says how many clones the hypervisor was asked for and made.
+func (f *Fleet) VMsMade() int {
+	f.T.Helper()
+
+	made := 0
+
+	for _, task := range f.PVE.Snapshot().Tasks {
+		if task.Type == "qmclone" && (task.Exit == "OK" || strings.HasPrefix(task.Exit, "WARNINGS")) {
+			made++
+		}
+	}
+
+	return made
+}
+
+// EventuallyClean waits until nothing of this operator's is left.
+func (f *Fleet) EventuallyClean() {
+	f.T.Helper()
+	f.Eventually("nothing being left", func() (bool, string) {
+		left := f.Leftovers()
+
+		return len(left) == 0, strings.Join(left, ", ")
+	})
+}
+
+// JobsDone says how many of the forge's jobs were completed with success.
+func (f *Fleet) JobsDone() int {
+	done := 0
+
+	for _, job := range f.GitHub.State().Jobs {
+		if job.Status == "completed" && job.Conclusion == "success" {
+			done++
+		}
+	}
+
+	return done
+}
+
+// EventuallyDone waits until so many jobs were completed with success.
+func (f *Fleet) EventuallyDone(jobs int) {
+	f.T.Helper()
+	f.Eventually(fmt.Sprintf("%d jobs being done", jobs), func() (bool, string) {
+		done := f.JobsDone()
+
+		return done >= jobs, fmt.Sprintf("%d are", done)
+	})
+}
+
+// Describe tells the state of the fleet's objects, for failures.
+func (f *Fleet) Describe() string {
+	var out strings.Builder
+
+	var (
+		clusters  v1alpha1.HypervisorClusterList
+		templates v1alpha1.HypervisorMachineTemplateList
+		pools     v1alpha1.RunnerPoolList
+		claims    v1alpha1.MachineClaimList
+		jobs      v1alpha1.RunnerJobList
+	)
+
+	for _, list := range []client.ObjectList{&clusters, &templates, &pools, &claims, &jobs} {
+		if err := f.Client.List(f.T.Context(), list, client.InNamespace(f.Namespace)); err != nil {
+			fmt.Fprintln(&out, err)
+
+			continue
+		}
+
+		_ = meta.EachListItem(list, func(item runtime.Object) error {
+			if obj, ok := item.(step.Object); ok {
+				describe(&out, obj)
+			}
+
+			return nil
+		})
+	}
+
+	return out.String()
+}
+
+func describe(out *strings.Builder, obj step.Object) {
+	fmt.Fprintf(out, "%T %s\n", obj, obj.GetName())
+
+	for _, c := range *obj.StatusConditions() {
+		fmt.Fprintf(out, "    %s=%s %s: %s\n", c.Type, c.Status, c.Reason, c.Message)
+	}
+}
