@@ -12,7 +12,13 @@ import "embed"
 //go:embed crds/*.yaml
 var CRDs embed.FS
 
-// RBAC holds rbac/*.yaml, the generated roles. They are bound to nobody yet.
+// RBAC holds rbac/*.yaml, the generated roles.
 //
 //go:embed rbac/*.yaml
 var RBAC embed.FS
+
+// Account holds what the operator is in a cluster: its namespace, its service account,
+// and the bindings that give it the generated roles.
+//
+//go:embed base/namespace.yaml base/serviceaccount.yaml base/rolebinding.yaml
+var Account embed.FS

@@ -14,8 +14,6 @@ import (
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -189,15 +187,11 @@ func (s *stack) applyManifests(ctx context.Context) (string, error) {
 		}
 	}
 
-	if err := s.create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err != nil {
-		return "", err
-	}
-
 	if err := kubeproc.Apply(ctx, s.admin, dir); err != nil {
 		return "", fmt.Errorf("apply manifests: %w", err)
 	}
 
-	return fmt.Sprintf("%d files", count), s.create(ctx, bindings()...)
+	return fmt.Sprintf("%d files", count), nil
 }
 
 func copyFile(source fs.FS, from, to string) error {
