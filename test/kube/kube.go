@@ -146,20 +146,20 @@ func (e *Env) fill(ctx context.Context, chosen *options) error {
 
 	cluster, err := kubeproc.Start(ctx, kubeproc.Options{Dir: e.dir, ControllerManager: chosen.manager})
 	if err != nil {
-		return err //nolint:wrapcheck // it names the program
+		return err
 	}
 
 	e.cluster = cluster
 
 	if e.Config, err = cluster.AdminConfig(); err != nil {
-		return err //nolint:wrapcheck // it says what was made
+		return err
 	}
 
 	if e.Client, err = client.New(e.Config, client.Options{Scheme: e.Scheme}); err != nil {
 		return fmt.Errorf("make client: %w", err)
 	}
 
-	return kubeproc.Apply(ctx, e.Config, chosen.paths...) //nolint:wrapcheck // it names the object
+	return kubeproc.Apply(ctx, e.Config, chosen.paths...)
 }
 
 func (e *Env) stop() error {

@@ -120,8 +120,6 @@ func TestGarbageIsCollected(t *testing.T) {
 }
 
 func TestNamespacesAreDeleted(t *testing.T) {
-	t.Parallel()
-
 	var namespace string
 
 	t.Run("makes one", func(t *testing.T) { namespace = env.Namespace(t) })
