@@ -12,6 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/demo"
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/operator"
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/operator"
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/version"
 )
 
@@ -24,7 +26,7 @@ func run(args []string) int {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(demo.New(), version.New())
+	root.AddCommand(operator.New(), demo.New(), version.New())
 	root.SetArgs(args)
 
 	err := root.Execute()

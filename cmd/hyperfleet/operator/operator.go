@@ -1,0 +1,166 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	v1alpha1 "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/config"
+	"github.com/hyperfleet/hyperfleet/kit/log"
+)
+
+// New is the subcommand.
+func New() *cobra.Command {
+	var kubeconfig string
+
+	spec := Spec()
+	cmd := &cobra.Command{
+		Use:   "operator",
+		Short: "Run the controllers",
+		Long: "Run the controllers of the chosen areas against a Kubernetes API server. Settings come from\n" +
+			"defaults, a file (--config, usually a ConfigMap), HYPERFLEET_* variables, and flags, in this order.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			loaded, err := spec.Load(cmd.Flags())
+			if err != nil {
+				return fmt.Errorf("read configuration: %w", err)
+			}
+
+			logger, err := newLogger(loaded.Config.Log)
+			if err != nil {
+				return err
+			}
+
+			kube, err := kubeConfig(kubeconfig)
+			if err != nil {
+				return err
+			}
+
+			return run(ctrl.SetupSignalHandler(), loaded.Config, kube, logger)
+		},
+	}
+	cmd.Flags().StringVar(&kubeconfig, "kubeconfig", "", "file that leads to the API server; default: KUBECONFIG, else the pod's own")
+
+	if err := spec.AddFlags(cmd.Flags()); err != nil {
+		panic(err) // the configuration's type is not one that kit/config can read
+	}
+
+	settings, err := spec.Command()
+	if err != nil {
+		panic(err) // as above
+	}
+
+	cmd.AddCommand(settings)
+
+	return cmd
+}
+
+// Spec is the operator's configuration.
+func Spec() *config.Spec[v1alpha1.OperatorConfig] {
+	return &config.Spec[v1alpha1.OperatorConfig]{
+		APIVersion: v1alpha1.APIVersion,
+		Kind:       v1alpha1.KindOperatorConfig,
+		Default:    v1alpha1.Default(),
+		Aliases:    map[string]string{"LOG_LEVEL": "log.level"},
+		Validate:   validate,
+	}
+}
+
+// validate checks what the types can't say.
+func validate(cfg v1alpha1.OperatorConfig) error {
+	if _, err := log.ParseLevel(cfg.Log.Level); err != nil {
+		return config.ErrorAt("log.level", "%w", err)
+	}
+
+	if _, err := log.ParseFormat(cfg.Log.Format); err != nil {
+		return config.ErrorAt("log.format", "%w", err)
+	}
+
+	for _, area := range cfg.Controllers {
+		if !slices.Contains(areas(), area) {
+			return config.ErrorAt("controllers", "there is no area %q: choose of %v", area, areas())
+		}
+	}
+
+	if (cfg.Webhooks.CertFile == "") != (cfg.Webhooks.KeyFile == "") {
+		return config.ErrorAt("webhooks.certFile", "it belongs together with webhooks.keyFile: set both or neither")
+	}
+
+	if cfg.Runners.Concurrency < 1 {
+		return config.ErrorAt("runners.concurrency", "it must be at least 1")
+	}
+
+	if cfg.Namespace == "" {
+		return config.ErrorAt("namespace", "it must name the namespace that the operator runs in")
+	}
+
+	return intervals(cfg)
+}
+
+func intervals(cfg v1alpha1.OperatorConfig) error {
+	for key, value := range map[string]int64{
+		"runners.clusterInterval":  int64(cfg.Runners.ClusterInterval),
+		"runners.templateInterval": int64(cfg.Runners.TemplateInterval),
+		"runners.orphanInterval":   int64(cfg.Runners.OrphanInterval),
+		"runners.taskInterval":     int64(cfg.Runners.TaskInterval),
+		"runners.listInterval":     int64(cfg.Runners.ListInterval),
+		"runners.jobRetention":     int64(cfg.Runners.JobRetention),
+		"runners.jobSilence":       int64(cfg.Runners.JobSilence),
+	} {
+		if value <= 0 {
+			return config.ErrorAt(key, "it must be a positive duration such as 30s")
+		}
+	}
+
+	return nil
+}
+
+// areas that there are.
+func areas() []string { return []string{"runners"} }
+
+// newLogger writes to standard error, as every program of ours does.
+func newLogger(cfg v1alpha1.Log) (*slog.Logger, error) {
+	level, err := log.ParseLevel(cfg.Level)
+	if err != nil {
+		return nil, fmt.Errorf("set up logging: %w", err)
+	}
+
+	format, err := log.ParseFormat(cfg.Format)
+	if err != nil {
+		return nil, fmt.Errorf("set up logging: %w", err)
+	}
+
+	return log.New(os.Stderr, log.Options{Level: level, Format: format}), nil
+}
+
+func kubeConfig(file string) (*rest.Config, error) {
+	if file == "" {
+		cfg, err := ctrl.GetConfig()
+		if err != nil {
+			return nil, fmt.Errorf("find the API server: give --kubeconfig, or run in a pod: %w", err)
+		}
+
+		return cfg, nil
+	}
+
+	if _, err := os.Stat(file); err != nil {
+		return nil, fmt.Errorf("read kubeconfig: %w", err)
+	}
+
+	cfg, err := clientcmd.BuildConfigFromFlags("", file)
+	if err != nil {
+		return nil, fmt.Errorf("read kubeconfig %s: %w", file, err)
+	}
+
+	return cfg, nil
+}

@@ -1,0 +1,173 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/hypervisor/proxmox"
+	"github.com/hyperfleet/hyperfleet/kit/log"
+	"github.com/hyperfleet/hyperfleet/runners"
+	"github.com/hyperfleet/hyperfleet/runners/machine"
+	"github.com/hyperfleet/hyperfleet/workload"
+	"github.com/hyperfleet/hyperfleet/workload/github"
+)
+
+// leaderElectionID names the Lease.
+const leaderElectionID = "hyperfleet-runners"
+
+// run is the operator from its configuration to its end.
+func run(ctx context.Context, cfg config.OperatorConfig, kube *rest.Config, logger *slog.Logger) error {
+	ctrl.SetLogger(log.Logr(logger))
+
+	// The API server's own priority and fairness bounds us; the client's limiter of five
+	// requests a second would be what a burst of jobs waits for.
+	kube.QPS = -1
+
+	mgr, err := manager(cfg, kube)
+	if err != nil {
+		return err
+	}
+
+	identity, err := identify(ctx, mgr.GetAPIReader(), mgr.GetClient(), cfg)
+	if err != nil {
+		return err
+	}
+
+	settings, err := settings(cfg, identity)
+	if err != nil {
+		return err
+	}
+
+	transports, err := newTransports(ctrlmetrics.Registry)
+	if err != nil {
+		return err
+	}
+
+	if slices.Contains(cfg.Controllers, "runners") {
+		area := &runners.Area{
+			Config: cfg.Runners, Namespace: cfg.Namespace, Settings: settings,
+			Hypervisors:  map[string]hypervisor.Factory{"proxmox": proxmox.New},
+			Workloads:    map[string]workload.Factory{v1alpha1.WorkloadGitHubActions: github.New},
+			Parsers:      map[string]workload.WebhookParser{v1alpha1.WorkloadGitHubActions: github.Webhooks{}},
+			Transport:    transports.wrap,
+			Registry:     ctrlmetrics.Registry,
+			Clock:        clock.RealClock{},
+			Log:          logger,
+			MaxBodyBytes: cfg.Webhooks.MaxBodyBytes,
+		}
+
+		routes, err := area.Setup(ctx, mgr)
+		if err != nil {
+			return fmt.Errorf("set up runners: %w", err)
+		}
+
+		if err := mgr.Add(&server{cfg: cfg.Webhooks, handler: routes, log: logger}); err != nil {
+			return fmt.Errorf("add webhook server: %w", err)
+		}
+	}
+
+	logger.InfoContext(ctx, "operator starts", "operatorUID", identity.uid, "namespace", cfg.Namespace,
+		"controllers", cfg.Controllers)
+
+	if err := mgr.Start(ctx); err != nil {
+		return fmt.Errorf("run operator: %w", err)
+	}
+
+	logger.InfoContext(ctx, "operator has stopped")
+
+	return nil
+}
+
+func manager(cfg config.OperatorConfig, kube *rest.Config) (ctrl.Manager, error) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, fmt.Errorf("build scheme: %w", err)
+		}
+	}
+
+	election := cfg.LeaderElection
+
+	mgr, err := ctrl.NewManager(kube, ctrl.Options{
+		Scheme:                        scheme,
+		Metrics:                       metricsserver.Options{BindAddress: cfg.Metrics.BindAddress},
+		HealthProbeBindAddress:        cfg.Health.BindAddress,
+		LeaderElection:                election.Enabled,
+		LeaderElectionID:              leaderElectionID,
+		LeaderElectionNamespace:       cfg.Namespace,
+		LeaderElectionReleaseOnCancel: true,
+		LeaseDuration:                 &election.LeaseDuration,
+		RenewDeadline:                 &election.RenewDeadline,
+		RetryPeriod:                   &election.RetryPeriod,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make manager: %w", err)
+	}
+
+	if err := mgr.AddHealthzCheck("alive", healthz.Ping); err != nil {
+		return nil, fmt.Errorf("add health check: %w", err)
+	}
+
+	synced := func(r *http.Request) error {
+		if !mgr.GetCache().WaitForCacheSync(r.Context()) {
+			return errNotSynced
+		}
+
+		return nil
+	}
+	if err := mgr.AddReadyzCheck("caches", synced); err != nil {
+		return nil, fmt.Errorf("add readiness check: %w", err)
+	}
+
+	return mgr, nil
+}
+
+// settings are what the configuration says of every machine.
+func settings(cfg config.OperatorConfig, identity identity) (machine.Settings, error) {
+	out := machine.Settings{
+		OperatorUID:         identity.uid,
+		NamespaceInHostname: cfg.Runners.IncludeNamespaceInHostname,
+		GuestURL:            cfg.Guest.URL,
+		ReportKey:           identity.reportKey,
+		BootstrapServices:   map[string]machine.Program{},
+	}
+
+	if cfg.Guest.CAFile != "" {
+		bundle, err := os.ReadFile(cfg.Guest.CAFile)
+		if err != nil {
+			return machine.Settings{}, fmt.Errorf("read guest.caFile: %w", err)
+		}
+
+		out.GuestCABundle = string(bundle)
+	}
+
+	for arch, file := range cfg.Guest.BootstrapServices {
+		program, err := machine.ReadProgram(file)
+		if err != nil {
+			return machine.Settings{}, fmt.Errorf("read guest.bootstrapServices[%s]: %w", arch, err)
+		}
+
+		out.BootstrapServices[arch] = program
+	}
+
+	return out, nil
+}

@@ -1,0 +1,86 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+)
+
+const (
+	readHeaderTimeout = 5 * time.Second
+	readTimeout       = 30 * time.Second
+	writeTimeout      = 2 * time.Minute // a machine on a slow line downloads the bootstrap service
+	idleTimeout       = 2 * time.Minute
+	drainTimeout      = 10 * time.Second
+)
+
+// server is what CI platforms and machines call. It is a manager.Runnable that every
+// replica runs: what it is told goes to the API server, not to the leader.
+type server struct {
+	cfg     config.Webhooks
+	handler http.Handler
+	log     *slog.Logger
+}
+
+// NeedLeaderElection says that every replica serves.
+func (s *server) NeedLeaderElection() bool { return false }
+
+// Start serves until the context ends, and then lets open requests end.
+func (s *server) Start(ctx context.Context) error {
+	if s.cfg.BindAddress == "0" {
+		<-ctx.Done()
+
+		return nil
+	}
+
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.cfg.BindAddress)
+	if err != nil {
+		return fmt.Errorf("listen for webhooks: %w", err)
+	}
+
+	srv := &http.Server{
+		Handler:           s.handler,
+		ReadHeaderTimeout: readHeaderTimeout, ReadTimeout: readTimeout,
+		WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
+		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+	ended := make(chan error, 1)
+
+	go func() {
+		if s.cfg.CertFile != "" {
+			ended <- srv.ServeTLS(listener, s.cfg.CertFile, s.cfg.KeyFile)
+		} else {
+			ended <- srv.Serve(listener)
+		}
+	}()
+
+	s.log.InfoContext(ctx, "webhook server listens", "address", listener.Addr().String(), "tls", s.cfg.CertFile != "")
+
+	select {
+	case err := <-ended:
+		return fmt.Errorf("serve webhooks: %w", err)
+	case <-ctx.Done():
+	}
+
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
+	defer cancel()
+
+	if err := srv.Shutdown(drain); err != nil {
+		return fmt.Errorf("stop webhook server: %w", err)
+	}
+
+	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve webhooks: %w", err)
+	}
+
+	return nil
+}
