@@ -64,7 +64,7 @@ func clusterRejections() []rejection {
 		{"endpoint without scheme", change{"spec.endpoint": "pve.example.com:8006"}, "spec.endpoint", "endpoint must be an https URL such as"},
 		{"endpoint without host", change{"spec.endpoint": "https:///api2/json"}, "spec.endpoint", "endpoint must be an https URL such as"},
 		{"endpoint is a path", change{"spec.endpoint": "/api2/json"}, "spec.endpoint", "endpoint must be an https URL such as"},
-		{"password in endpoint", change{"spec.endpoint": "https://root:secret@pve:8006/"}, "spec.endpoint", "endpoint must hold no credentials"},
+		{"password in endpoint", change{"spec.endpoint": "https://admin:secret@pve:8006/"}, "spec.endpoint", "endpoint must hold no credentials"},
 		{"unknown provider", change{"spec.provider": "vmware"}, "spec.provider", `supported values: "proxmox"`},
 		{"no provider", change{"spec.provider": removed{}}, "spec.provider", "Required value"},
 
