@@ -88,7 +88,8 @@ func (s *Server) authenticate(c *call, r *http.Request) error {
 		return err
 	}
 	c.auth = identity{user: user}
-	if isWrite(c.method) && !s.validCSRF(user, r.Header.Get("CSRFPreventionToken")) {
+	csrf := r.Header.Get("CSRFPreventionToken") //nolint:canonicalheader // as Proxmox writes it
+	if isWrite(c.method) && !s.validCSRF(user, csrf) {
 		return unauthorized("Permission denied - invalid csrf token")
 	}
 	return nil
