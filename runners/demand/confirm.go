@@ -54,6 +54,10 @@ func (s *scope) confirm(ctx context.Context) error {
 	s.asked.note(key, now)
 	s.later(s.asked.next(key, heard(s.job), s.Silence).Sub(now))
 
+	if workload.Is(err, workload.NotFound) && lost(s.job, now) {
+		said, err = s.lostJob(now), nil
+	}
+
 	if err != nil {
 		s.said = s.unconfirmed(err)
 
@@ -61,6 +65,35 @@ func (s *scope) confirm(ctx context.Context) error {
 	}
 
 	return s.record(ctx, said)
+}
+
+// How long a job can be in a state at GitHub, and an hour more
+// (https://docs.github.com/actions/reference/limits): up to 48 hours in the queue, 5 days
+// running, and 35 days for the whole workflow run, approvals included.
+const (
+	maxQueued  = 49 * time.Hour
+	maxRunning = 5*24*time.Hour + time.Hour
+	maxWaiting = 35*24*time.Hour + time.Hour
+)
+
+// conclusionLost is the conclusion of a job that its platform knows no longer.
+const conclusionLost = "lost"
+
+// lost tells whether a job that the platform does not know has been over for certain.
+// Sooner it may only be hidden from the credentials.
+func lost(job *v1alpha1.RunnerJob, now time.Time) bool {
+	limit := map[v1alpha1.JobState]time.Duration{
+		v1alpha1.JobQueued: maxQueued, v1alpha1.JobRunning: maxRunning, v1alpha1.JobWaiting: maxWaiting,
+	}[job.Spec.State]
+
+	return limit > 0 && now.Sub(heard(job)) > limit
+}
+
+func (s *scope) lostJob(now time.Time) workload.Job {
+	out := *s.job.Spec.DeepCopy()
+	out.State, out.Conclusion, out.CompletedAt = v1alpha1.JobCompleted, conclusionLost, &metav1.Time{Time: now}
+
+	return out
 }
 
 // confirmed reports what came of the question.
@@ -77,6 +110,10 @@ func heard(job *v1alpha1.RunnerJob) time.Time {
 	at := job.CreationTimestamp.Time
 	if job.Spec.ReceivedAt != nil {
 		at = job.Spec.ReceivedAt.Time
+	}
+
+	if moved, err := time.Parse(time.RFC3339, job.Annotations[AnnotationHeard]); err == nil {
+		at = latest(at, &metav1.Time{Time: moved})
 	}
 
 	return latest(at, job.Spec.StartedAt)

@@ -289,6 +289,37 @@ func TestSilentJobOfUnreachablePlatform(t *testing.T) {
 	condition(t, got, demand.ConditionMatched, metav1.ConditionTrue, demand.ReasonMatched, "linux")
 }
 
+// A job that its platform knows no longer asks for machines only as long as it could be
+// hidden.
+func TestLostJobEnds(t *testing.T) {
+	t.Parallel()
+
+	namespace, repository := env.Namespace(t), own(t)+"/app"
+	hook(t, namespace, "linux", repository, "s", "linux")
+	template(t, namespace)
+
+	forge := githubtest.New(t, sim.Options{Repos: []sim.Repo{{FullName: repository}}})
+	now := time.Now()
+	clk := clocktesting.NewFakePassiveClock(now.Add(47 * time.Hour))
+	r := reconciler(clk, through{forgeProvider(t, forge, repository)})
+	key := entry(t, namespace, job(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = repository }))
+
+	pass(t, r, key)
+
+	got := read(t, key)
+	if got.Spec.State != v1alpha1.JobQueued {
+		t.Errorf("state = %s while the job may only be hidden", got.Spec.State)
+	}
+
+	condition(t, got, demand.ConditionConfirmed, metav1.ConditionFalse, github.ReasonJobMissing, "Actions: read")
+	clk.SetTime(now.Add(50 * time.Hour))
+	pass(t, r, key)
+
+	if got := read(t, key).Spec; got.State != v1alpha1.JobCompleted || got.Conclusion != "lost" {
+		t.Errorf("job = %s %s", got.State, got.Conclusion)
+	}
+}
+
 // However many jobs are silent, platforms are asked about few at a time.
 func TestQuestionsAreBounded(t *testing.T) {
 	t.Parallel()

@@ -16,6 +16,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
+// AnnotationHeard on a RunnerJob is when something new was last heard of it (RFC 3339).
+const AnnotationHeard = "hyperfleet.io/heard-at"
+
 // maxWrites bounds the tries of one write that others get in the way of.
 const maxWrites = 8
 
@@ -62,7 +65,7 @@ func (l *ledger) try(
 		received := metav1.NewMicroTime(now)
 		event.ReceivedAt = &received
 		object = v1alpha1.RunnerJob{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, Spec: event}
-		mark(&object)
+		mark(&object, now)
 
 		return true, l.client.Create(ctx, &object)
 	case err != nil:
@@ -75,13 +78,15 @@ func (l *ledger) try(
 	}
 
 	object.Spec = merged
-	mark(&object)
+	mark(&object, now)
 
 	return true, l.client.Update(ctx, &object)
 }
 
-// mark mirrors what people select jobs by in labels.
-func mark(object *v1alpha1.RunnerJob) {
+// mark notes when something was heard, and mirrors what people select jobs by in labels.
+func mark(object *v1alpha1.RunnerJob, now time.Time) {
+	metav1.SetMetaDataAnnotation(&object.ObjectMeta, AnnotationHeard, now.UTC().Format(time.RFC3339))
+
 	if object.Labels == nil {
 		object.Labels = map[string]string{}
 	}

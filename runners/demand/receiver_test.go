@@ -263,6 +263,10 @@ func TestReceiverAnswers(t *testing.T) {
 		t.Errorf("labels = %v", labels)
 	}
 
+	if _, err := time.Parse(time.RFC3339, jobs["gh-1"].Annotations[demand.AnnotationHeard]); err != nil {
+		t.Errorf("annotations = %v: %v", jobs["gh-1"].Annotations, err)
+	}
+
 	if jobs["gh-1"].Spec.ReceivedAt == nil || jobs["gh-1"].Spec.RunnerName != "" {
 		t.Errorf("spec = %+v", jobs["gh-1"].Spec)
 	}
