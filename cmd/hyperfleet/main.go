@@ -13,7 +13,6 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/demo"
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/operator"
-	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/operator"
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/version"
 )
 
