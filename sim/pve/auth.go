@@ -88,7 +88,7 @@ func (s *Server) authenticate(c *call, r *http.Request) error {
 		return err
 	}
 	c.auth = identity{user: user}
-	csrf := r.Header.Get("CSRFPreventionToken") //nolint:canonicalheader // as Proxmox writes it
+	csrf := r.Header.Get("Csrfpreventiontoken") // CSRFPreventionToken in its canonical form
 	if isWrite(c.method) && !s.validCSRF(user, csrf) {
 		return unauthorized("Permission denied - invalid csrf token")
 	}
