@@ -12,7 +12,7 @@ import (
 )
 
 // Run runs every case, each against a hypervisor of its own.
-func Run(t *testing.T, make New) {
+func Run(t *testing.T, fresh New) {
 	t.Helper()
 
 	cases := []struct {
@@ -42,14 +42,14 @@ func Run(t *testing.T, make New) {
 
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			e := newEnv(t, make)
+			e := newEnv(t, fresh)
 			c.run(e)
 			e.untouched()
 		})
 	}
 
-	t.Run("a crash at every call while creating", func(t *testing.T) { crashes(t, make, false) })
-	t.Run("a crash at every call while deleting", func(t *testing.T) { crashes(t, make, true) })
+	t.Run("a crash at every call while creating", func(t *testing.T) { crashes(t, fresh, false) })
+	t.Run("a crash at every call while deleting", func(t *testing.T) { crashes(t, fresh, true) })
 }
 
 func reserves(e *env) {
@@ -101,7 +101,7 @@ func concurrent(e *env) {
 	}
 
 	wg.Wait()
-	e.only(c, 1)
+	e.only(c)
 }
 
 func mediumOnce(e *env) {
@@ -127,7 +127,7 @@ func life(e *env) {
 		e.Errorf("the machine is incomplete: %+v", m)
 	}
 
-	e.only(c, 1)
+	e.only(c)
 	e.PowerOff(m.ID)
 	e.mustRemove(p, c)
 	e.nothingLeft()
@@ -178,7 +178,7 @@ func runsOnce(e *env) {
 		})
 	}
 
-	e.only(c, 1)
+	e.only(c)
 }
 
 func vanishes(e *env) {
@@ -281,7 +281,7 @@ func notOwned(e *env) {
 
 	stranger := e.connect(operatorB)
 	e.kind(stranger.Delete(e.Context(), c.ref()), hypervisor.NotOwned)
-	e.only(c, 1)
+	e.only(c)
 }
 
 func adopts(e *env) {
@@ -297,7 +297,7 @@ func adopts(e *env) {
 		e.Errorf("want machine %d adopted, got %+v", m.ID, again)
 	}
 
-	e.only(c, 1)
+	e.only(c)
 	e.mustRemove(p, lost)
 	e.nothingLeft()
 }
@@ -361,7 +361,7 @@ func twoOperators(e *env) {
 	}
 
 	e.mustRemove(a, ca)
-	e.only(cb, 1)
+	e.only(cb)
 	e.mustRemove(b, cb)
 	e.nothingLeft()
 }

@@ -6,7 +6,7 @@ package conformance
 import (
 	"context"
 	"errors"
-	"fmt"
+	"strconv"
 	"sync"
 	"testing"
 
@@ -16,18 +16,18 @@ import (
 // crashes ends the process at each call in turn, before its effect and after it, and has
 // a new one go on with what the claim has on record. It must end with one machine that
 // was started once, and then with nothing.
-func crashes(t *testing.T, make New, deleting bool) {
+func crashes(t *testing.T, fresh New, deleting bool) {
 	t.Helper()
 
 	// An undisturbed life tells how many calls there are; the polls among them vary, so
 	// a few more are tried.
 	const more = 4
 
-	for n := range lifeCalls(t, make, deleting) + more {
-		t.Run(fmt.Sprint(n+1), func(t *testing.T) {
+	for n := range lifeCalls(t, fresh, deleting) + more {
+		t.Run(strconv.Itoa(n+1), func(t *testing.T) {
 			t.Parallel()
 
-			e := newEnv(t, make)
+			e := newEnv(t, fresh)
 			c := e.claim(1)
 
 			if deleting {
@@ -58,10 +58,10 @@ func removing(c *claim) func(context.Context, hypervisor.Provider) error {
 }
 
 // lifeCalls counts the boundaries of an undisturbed creation or removal.
-func lifeCalls(t *testing.T, make New, deleting bool) int {
+func lifeCalls(t *testing.T, fresh New, deleting bool) int {
 	t.Helper()
 
-	e := newEnv(t, make)
+	e := newEnv(t, fresh)
 	c := e.claim(1)
 	do := creating(c)
 
@@ -78,7 +78,7 @@ func lifeCalls(t *testing.T, make New, deleting bool) int {
 func (e *env) resume(c *claim) {
 	e.Helper()
 	e.mustCreate(e.connect(operatorA), c)
-	e.only(c, 1)
+	e.only(c)
 }
 
 // settled waits until what the dead process had asked for is over: a call of its may

@@ -98,10 +98,10 @@ type env struct {
 	wakes map[string]int
 }
 
-func newEnv(t *testing.T, make New) *env {
+func newEnv(t *testing.T, fresh New) *env {
 	t.Helper()
 
-	e := &env{T: t, Harness: make(t), wakes: map[string]int{}}
+	e := &env{T: t, Harness: fresh(t), wakes: map[string]int{}}
 	e.clock = FastClock(t)
 	e.foreign = e.Inspect().Foreign
 
@@ -288,7 +288,7 @@ func (e *env) untouched() {
 }
 
 // only makes sure that there is exactly one machine, the claim's, started once.
-func (e *env) only(c *claim, starts int) {
+func (e *env) only(c *claim) {
 	e.Helper()
 
 	state := e.Inspect()
@@ -297,8 +297,8 @@ func (e *env) only(c *claim, starts int) {
 	}
 
 	m := state.Machines[0]
-	if m.ClaimUID != c.spec.Owner.UID || m.Starts != starts {
-		e.Errorf("want a machine of %s started %d times, there is %+v", c.spec.Owner.UID, starts, m)
+	if m.ClaimUID != c.spec.Owner.UID || m.Starts != 1 {
+		e.Errorf("want a machine of %s started once, there is %+v", c.spec.Owner.UID, m)
 	}
 }
 

@@ -39,10 +39,10 @@ const (
 // and holds the promises of the interface against what really is on the hypervisor.
 //
 // Feature: hyperfleet-operator, Property 24: Provider Interface Implementation
-func Property(t *testing.T, make New) {
+func Property(t *testing.T, fresh New) {
 	t.Helper()
 
-	e := newEnv(t, make)
+	e := newEnv(t, fresh)
 	parameters := gopter.DefaultTestParameters()
 	parameters.MinSuccessfulTests = propertyRuns
 	// The lives share a hypervisor: what is left of a bad one would spoil the smaller

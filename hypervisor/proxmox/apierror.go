@@ -36,12 +36,12 @@ type APIError struct {
 
 // Error gives the text with the parameters refused.
 func (e *APIError) Error() string {
-	text := fmt.Sprintf("%s %s: %d %s", e.Method, e.Path, e.Status, e.Reason)
+	parts := []string{fmt.Sprintf("%s %s: %d %s", e.Method, e.Path, e.Status, e.Reason)}
 	for _, name := range slices.Sorted(maps.Keys(e.Fields)) {
-		text += fmt.Sprintf(" %s: %s", name, e.Fields[name])
+		parts = append(parts, name+": "+e.Fields[name])
 	}
 
-	return text
+	return strings.Join(parts, " ")
 }
 
 const maxErrorBody = 64 << 10
@@ -134,8 +134,8 @@ func errorWords() []errorWord {
 }
 
 // noConfig matches the answer about a VM that is not on the node asked.
-var noConfig = regexp.MustCompile( //nolint:gochecknoglobals // a constant
-	`Configuration file 'nodes/[^/]+/qemu-server/[0-9]+\.conf' does not exist`)
+var noConfig = regexp.MustCompile(
+	`Configuration file 'nodes/[^/]+/qemu-server/\d+\.conf' does not exist`)
 
 // kindOfText gives what a text of Proxmox means, with a reason for people.
 func kindOfText(text string) (hypervisor.Kind, string) {
@@ -153,7 +153,7 @@ func kindOfText(text string) (hypervisor.Kind, string) {
 }
 
 // vmIDTaken matches the parameter error about an id in use.
-var vmIDTaken = regexp.MustCompile(`VM [0-9]+ already exists`) //nolint:gochecknoglobals // a constant
+var vmIDTaken = regexp.MustCompile(`VM \d+ already exists`)
 
 // busyAfter is how long to leave a busy lock alone; the client adds jitter.
 const busyAfter = time.Second
@@ -263,7 +263,7 @@ func fingerprintOf(e *tls.CertificateVerificationError) string {
 	return hypervisor.Fingerprint(sha256.Sum256(e.UnverifiedCertificates[0].Raw))
 }
 
-var permissionText = regexp.MustCompile( //nolint:gochecknoglobals // a constant
+var permissionText = regexp.MustCompile(
 	`\((/[^,]*), ([A-Za-z.|, ]+)\)`)
 
 // permissionMend puts the answer "Permission check failed (/vms/100, VM.Audit)" in

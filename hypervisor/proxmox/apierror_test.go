@@ -116,7 +116,7 @@ func TestOperation(t *testing.T) {
 		"/cluster/resources":                              "GET /cluster/resources",
 		"/pools/ci":                                       "GET /pools/{poolid}",
 	} {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://pve:8006/api2/json"+path, nil)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://pve:8006/api2/json"+path, http.NoBody)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -27,7 +27,9 @@ type fleet struct {
 	wakes map[string]chan struct{}
 }
 
-func newFleet(s *pve.Server, tb testing.TB, machines int, o func(*hypervisor.Options)) *fleet {
+func newFleet(tb testing.TB, s *pve.Server, machines int, o func(*hypervisor.Options)) *fleet {
+	tb.Helper()
+
 	f := &fleet{wakes: map[string]chan struct{}{}}
 	for n := range machines {
 		f.wakes[spec(n+1).Owner.UID] = make(chan struct{}, 1)
@@ -106,8 +108,8 @@ func (f *fleet) live(ctx context.Context, s hypervisor.MachineSpec) error {
 }
 
 var (
-	machinePath = regexp.MustCompile(`^/nodes/[^/]+/qemu/(1[0-9]{5})`)
-	uidInPath   = regexp.MustCompile(`content/.*-([0-9]{12})\.iso$`)
+	machinePath = regexp.MustCompile(`^/nodes/[^/]+/qemu/(1\d{5})`)
+	uidInPath   = regexp.MustCompile(`content/.*-(\d{12})\.iso$`)
 )
 
 // costs sums the calls by machine. Clones and uploads bear another path and are counted
@@ -153,7 +155,7 @@ func TestCallsPerMachine(t *testing.T) {
 			m.Guest = pve.Guest{Kind: pve.GuestScript, StayUp: 100 * time.Millisecond}
 
 			s := pvetest.New(t, m)
-			f := newFleet(s, t, machines, nil)
+			f := newFleet(t, s, machines, nil)
 
 			runFleet(t, f, machines, c.disk)
 
@@ -279,7 +281,7 @@ func BenchmarkBurst(b *testing.B) {
 		}}
 
 		s := pvetest.New(b, m)
-		f := newFleet(s, b, machines, func(o *hypervisor.Options) {
+		f := newFleet(b, s, machines, func(o *hypervisor.Options) {
 			o.TaskInterval, o.ListInterval = 250*time.Millisecond/scale, 2*time.Second/scale
 		})
 

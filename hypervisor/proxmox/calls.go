@@ -53,7 +53,9 @@ type resource struct {
 func (c *client) resources(ctx context.Context) ([]resource, error) {
 	var out []resource
 
-	return out, c.call(ctx, "list machines", http.MethodGet, "/cluster/resources", map[string]string{"type": "vm"}, &out)
+	err := c.call(ctx, "list machines", http.MethodGet, "/cluster/resources", map[string]string{"type": "vm"}, &out)
+
+	return out, err
 }
 
 // nodeInfo is one entry of /nodes.
@@ -71,7 +73,9 @@ func (n nodeInfo) online() bool { return n.Status == "online" }
 func (c *client) nodes(ctx context.Context) ([]nodeInfo, error) {
 	var out []nodeInfo
 
-	return out, c.call(ctx, "list nodes", http.MethodGet, "/nodes", nil, &out)
+	err := c.call(ctx, "list nodes", http.MethodGet, "/nodes", nil, &out)
+
+	return out, err
 }
 
 // listedTask is one entry of /cluster/tasks and /nodes/{node}/tasks: status is the exit
@@ -91,7 +95,9 @@ func (t listedTask) done() bool { return t.EndTime != 0 || t.Status != "" && t.S
 func (c *client) clusterTasks(ctx context.Context) ([]listedTask, error) {
 	var out []listedTask
 
-	return out, c.call(ctx, "list tasks", http.MethodGet, "/cluster/tasks", nil, &out)
+	err := c.call(ctx, "list tasks", http.MethodGet, "/cluster/tasks", nil, &out)
+
+	return out, err
 }
 
 // history gives the tasks about a machine's id on a node, newest first.
@@ -127,8 +133,10 @@ type taskStatus struct {
 func (c *client) taskStatus(ctx context.Context, node, upid string) (taskStatus, error) {
 	var out taskStatus
 
-	return out, c.call(ctx, "read task "+upid, http.MethodGet,
+	err := c.call(ctx, "read task "+upid, http.MethodGet,
 		"/nodes/"+url.PathEscape(node)+"/tasks/"+url.PathEscape(upid)+"/status", nil, &out)
+
+	return out, err
 }
 
 func vmPath(node string, id int) string {
@@ -181,8 +189,10 @@ func (c *client) configure(ctx context.Context, node string, id int, options map
 func (c *client) clone(ctx context.Context, node string, template int, params map[string]string) (string, error) {
 	var upid string
 
-	return upid, c.call(ctx, fmt.Sprintf("clone template %d on node %s to %s", template, node, params["newid"]),
+	err := c.call(ctx, fmt.Sprintf("clone template %d on node %s to %s", template, node, params["newid"]),
 		http.MethodPost, vmPath(node, template)+"/clone", params, &upid)
+
+	return upid, err
 }
 
 // resize grows a disk. Proxmox 8 and 9 answer with a task; older ones with nothing.
@@ -202,8 +212,10 @@ func (c *client) resize(ctx context.Context, node string, id int, slot, size str
 func (c *client) power(ctx context.Context, node string, id int, action string) (string, error) {
 	var upid string
 
-	return upid, c.call(ctx, fmt.Sprintf("%s machine %d on node %s", action, id, node), http.MethodPost,
+	err := c.call(ctx, fmt.Sprintf("%s machine %d on node %s", action, id, node), http.MethodPost,
 		vmPath(node, id)+"/status/"+action, nil, &upid)
+
+	return upid, err
 }
 
 type currentStatus struct {
@@ -217,15 +229,19 @@ type currentStatus struct {
 func (c *client) status(ctx context.Context, node string, id int) (currentStatus, error) {
 	var out currentStatus
 
-	return out, c.call(ctx, fmt.Sprintf("read status of machine %d on node %s", id, node), http.MethodGet,
+	err := c.call(ctx, fmt.Sprintf("read status of machine %d on node %s", id, node), http.MethodGet,
 		vmPath(node, id)+"/status/current", nil, &out)
+
+	return out, err
 }
 
 func (c *client) destroy(ctx context.Context, node string, id int) (string, error) {
 	var upid string
 
-	return upid, c.call(ctx, fmt.Sprintf("destroy machine %d on node %s", id, node), http.MethodDelete,
+	err := c.call(ctx, fmt.Sprintf("destroy machine %d on node %s", id, node), http.MethodDelete,
 		vmPath(node, id), map[string]string{"purge": "1", "destroy-unreferenced-disks": "1"}, &upid)
+
+	return upid, err
 }
 
 type guestInterfaces struct {
@@ -242,8 +258,10 @@ type guestInterfaces struct {
 func (c *client) interfaces(ctx context.Context, node string, id int) (guestInterfaces, error) {
 	var out guestInterfaces
 
-	return out, c.call(ctx, fmt.Sprintf("ask the guest agent of machine %d on node %s", id, node), http.MethodGet,
+	err := c.call(ctx, fmt.Sprintf("ask the guest agent of machine %d on node %s", id, node), http.MethodGet,
 		vmPath(node, id)+"/agent/network-get-interfaces", nil, &out)
+
+	return out, err
 }
 
 // storageInfo is one entry of /nodes/{node}/storage.
@@ -273,8 +291,10 @@ func (s storageInfo) usable() bool { return bool(s.Active) && (s.Enabled == nil 
 func (c *client) storages(ctx context.Context, node string) ([]storageInfo, error) {
 	var out []storageInfo
 
-	return out, c.call(ctx, "list storages of node "+node, http.MethodGet,
+	err := c.call(ctx, "list storages of node "+node, http.MethodGet,
 		"/nodes/"+url.PathEscape(node)+"/storage", nil, &out)
+
+	return out, err
 }
 
 type volume struct {
@@ -287,9 +307,11 @@ func (v volume) created() time.Time { return time.Unix(v.CTime, 0) }
 func (c *client) isos(ctx context.Context, node, storage string) ([]volume, error) {
 	var out []volume
 
-	return out, c.call(ctx, fmt.Sprintf("list ISOs of storage %s on node %s", storage, node), http.MethodGet,
+	err := c.call(ctx, fmt.Sprintf("list ISOs of storage %s on node %s", storage, node), http.MethodGet,
 		"/nodes/"+url.PathEscape(node)+"/storage/"+url.PathEscape(storage)+"/content",
 		map[string]string{"content": "iso"}, &out)
+
+	return out, err
 }
 
 func (c *client) uploadISO(ctx context.Context, node, storage, name string, content []byte) (string, error) {
@@ -320,15 +342,19 @@ type bridgeInfo struct {
 func (c *client) bridges(ctx context.Context, node string) ([]bridgeInfo, error) {
 	var out []bridgeInfo
 
-	return out, c.call(ctx, "list bridges of node "+node, http.MethodGet,
+	err := c.call(ctx, "list bridges of node "+node, http.MethodGet,
 		"/nodes/"+url.PathEscape(node)+"/network", map[string]string{"type": "any_bridge"}, &out)
+
+	return out, err
 }
 
 // permissions gives the principal's privileges.
 func (c *client) permissions(ctx context.Context) (permissions, error) {
 	var out permissions
 
-	return out, c.call(ctx, "read the permissions of "+c.who(), http.MethodGet, "/access/permissions", nil, &out)
+	err := c.call(ctx, "read the permissions of "+c.who(), http.MethodGet, "/access/permissions", nil, &out)
+
+	return out, err
 }
 
 type versionInfo struct {
@@ -339,5 +365,7 @@ type versionInfo struct {
 func (c *client) version(ctx context.Context) (versionInfo, error) {
 	var out versionInfo
 
-	return out, c.call(ctx, "read the version of "+c.host(), http.MethodGet, "/version", nil, &out)
+	err := c.call(ctx, "read the version of "+c.host(), http.MethodGet, "/version", nil, &out)
+
+	return out, err
 }

@@ -213,7 +213,8 @@ func (p *Provider) growEnded(ctx context.Context, m *machine, spec hypervisor.Ma
 	}
 
 	kind, reason := kindOfText(exit)
-	if m.attempts++; kind == hypervisor.Busy || m.attempts < maxAttempts {
+	m.attempts++
+	if kind == hypervisor.Busy || m.attempts < maxAttempts {
 		return p.busy(m, kindOr(reason, "ResizeFailed"), "grow the disk of machine %d on node %s: %s", m.id, m.node, exit)
 	}
 

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
@@ -69,8 +70,18 @@ func (p *Provider) Create(ctx context.Context, spec hypervisor.MachineSpec, medi
 	return m.view(hypervisor.StateCreating, m.message), nil
 }
 
-// afterError cleans up behind an error: an id of another's is given up.
+// afterError cleans up behind an error: an id of another's is given up, and a machine
+// that went away while it was made is looked for.
 func (p *Provider) afterError(m *machine, err error) error {
+	if hypervisor.Is(err, hypervisor.NotFound) && reasonIs(err, reasonGone) {
+		p.doubt(m)
+
+		m.attempts++
+		if m.attempts <= maxAttempts {
+			return p.busy(m, "Vanished", "machine %d went away from node %s while it was made", m.id, m.node)
+		}
+	}
+
 	if hypervisor.Is(err, hypervisor.IDTaken) {
 		p.leaveGate(m)
 		p.forget(m)
@@ -255,7 +266,8 @@ func (p *Provider) cloneRefused(m *machine, err error) error {
 		p.doubt(m)
 
 		// It may be our own, from a call whose answer was lost.
-		if m.attempts++; m.attempts <= maxAttempts {
+		m.attempts++
+		if m.attempts <= maxAttempts {
 			return nil
 		}
 
@@ -303,7 +315,7 @@ func (p *Provider) cloneParams(ctx context.Context, m *machine, spec hypervisor.
 	}
 
 	storage := p.targetStorage(template, spec.Shape)
-	params = map[string]string{"newid": fmt.Sprint(m.id), "description": description, "full": "1"}
+	params = map[string]string{"newid": strconv.Itoa(m.id), "description": description, "full": "1"}
 
 	if spec.Hostname != "" {
 		params["name"] = spec.Hostname
@@ -350,7 +362,8 @@ func (p *Provider) cloneEnded(_ context.Context, m *machine) error {
 		return p.busy(m, kindOr(reason, "TaskLost"), "clone machine %d on node %s: %s", m.id, m.node, exit)
 	}
 
-	if m.attempts++; m.attempts < maxAttempts {
+	m.attempts++
+	if m.attempts < maxAttempts {
 		return p.busy(m, "CloneFailed", "clone machine %d on node %s, try %d of %d: %s",
 			m.id, m.node, m.attempts, maxAttempts, exit)
 	}
@@ -420,7 +433,8 @@ func (p *Provider) startEnded(ctx context.Context, m *machine) error {
 	}
 
 	kind, reason := kindOfText(exit)
-	if m.attempts++; kind == hypervisor.Busy || m.attempts < maxAttempts {
+	m.attempts++
+	if kind == hypervisor.Busy || m.attempts < maxAttempts {
 		return p.busy(m, kindOr(reason, "StartFailed"), "start machine %d on node %s: %s", m.id, m.node, exit)
 	}
 

@@ -60,7 +60,9 @@ func (p *Provider) unmake(ctx context.Context, m *machine) (done bool, err error
 		return false, nil
 	case phaseCloning, phaseResizing, phaseStarting:
 		// Whatever the task did: what is there now?
-		return false, p.afterTask(m)
+		p.afterTask(m)
+
+		return false, nil
 	case phaseCloned, phaseConfigured, phaseStopped:
 		return p.destroy(ctx, m)
 	case phaseRunning:
@@ -98,7 +100,7 @@ func (p *Provider) notOwned(m *machine) error {
 }
 
 // afterTask goes on after the task of a phase that is now to be undone.
-func (p *Provider) afterTask(m *machine) error {
+func (p *Provider) afterTask(m *machine) {
 	exit := exitLost
 	if m.work != nil {
 		exit, _ = m.work.result()
@@ -117,8 +119,6 @@ func (p *Provider) afterTask(m *machine) error {
 	default:
 		m.phase = phaseCloned
 	}
-
-	return nil
 }
 
 // verify reads the record right before a change, unless that was done a moment ago.
@@ -279,7 +279,8 @@ func (p *Provider) destroyEnded(m *machine) error {
 		return nil
 	}
 
-	if m.attempts++; kind == hypervisor.Busy || m.attempts < maxAttempts {
+	m.attempts++
+	if kind == hypervisor.Busy || m.attempts < maxAttempts {
 		return p.busy(m, kindOr(reason, "DestroyFailed"), "destroy machine %d on node %s: %s", m.id, m.node, exit)
 	}
 

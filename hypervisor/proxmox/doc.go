@@ -7,7 +7,7 @@
 // A machine's life, and what each step costs in calls of its own (ten at most; the
 // shared listing and the task polls serve all machines together):
 //
-//	reserved ─clone─► cloning ─upload─► cloned ─config, config─► configured ─[resize,] start─► running
+//	reserved ─clone─► cloning ─upload─► cloned ─config, config─► configured ─[resize,] start─► started
 //	running ─(powers off)─► stopped ─status─► Stopped ─config, destroy, delete ISO─► gone
 //
 // Whose a machine is stands in its description as one JSON record (see Record), which

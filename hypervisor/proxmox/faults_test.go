@@ -29,6 +29,8 @@ func fast(t testing.TB) func(*hypervisor.Config, *hypervisor.Options) {
 // One thing goes wrong on the way, and the machine is made and removed all the same:
 // once, and with nothing left.
 func TestTroubleThatPasses(t *testing.T) {
+	t.Parallel()
+
 	const (
 		clone   = "/nodes/*/qemu/*/clone"
 		machine = "/nodes/*/qemu/1*"

@@ -70,14 +70,6 @@ func (g *gates) enter(storage string, owner hypervisor.Owner) (entered bool, ahe
 	return false, len(p.line) - 1
 }
 
-// hold takes a place without asking, for work that is found running.
-func (g *gates) hold(storage string, owner hypervisor.Owner) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-
-	g.at(storage).holders[owner.UID] = true
-}
-
 // leave gives back whatever the owner has on a storage: its place, its turn, its
 // waiting. It wakes who comes next.
 func (g *gates) leave(storage string, owner hypervisor.Owner) {

@@ -4,7 +4,7 @@
 package proxmox
 
 import (
-	"fmt"
+	"strconv"
 	"testing"
 	"time"
 
@@ -14,7 +14,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-func owner(n int) hypervisor.Owner { return hypervisor.Owner{Name: fmt.Sprint(n), UID: fmt.Sprint(n)} }
+func owner(n int) hypervisor.Owner {
+	return hypervisor.Owner{Name: strconv.Itoa(n), UID: strconv.Itoa(n)}
+}
 
 func testGates(limit int) (*gates, *clocktesting.FakeClock, *[]string) {
 	clk := clocktesting.NewFakeClock(time.Unix(1e9, 0))
@@ -91,7 +93,7 @@ func TestGateForgetsWhoGivesUp(t *testing.T) {
 
 func TestGatesAreApart(t *testing.T) {
 	g, _, _ := testGates(1)
-	g.hold("a", owner(0))
+	g.enter("a", owner(0))
 
 	if entered, _ := g.enter("a", owner(1)); entered {
 		t.Error("entered a full gate")

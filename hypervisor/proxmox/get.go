@@ -31,7 +31,7 @@ func (p *Provider) Get(ctx context.Context, ref hypervisor.MachineRef) (hypervis
 
 	if m.phase == phaseUnknown && !m.work.pending() {
 		if err := p.look(ctx, m); err != nil {
-			return m.view("", m.message), p.getError(m, err)
+			return m.view("", m.message), getError(err)
 		}
 	}
 
@@ -62,7 +62,7 @@ func (p *Provider) dropUnused(m *machine) {
 }
 
 // getError turns "the id is another's" into "this claim has none".
-func (p *Provider) getError(m *machine, err error) error {
+func getError(err error) error {
 	if !hypervisor.Is(err, hypervisor.IDTaken) {
 		return err
 	}

@@ -193,6 +193,11 @@ func (p *Provider) look(ctx context.Context, m *machine) error {
 		m.phase = phaseReserved
 
 		return nil
+	case hypervisor.Is(err, hypervisor.NotFound):
+		// Listed a moment ago: it has just gone, or moved to another node.
+		p.doubt(m)
+
+		return p.busy(m, "Moved", "machine %d is no longer on node %s", m.id, m.node)
 	case err != nil:
 		return err
 	}

@@ -81,7 +81,8 @@ func (p *Provider) uploadEnded(m *machine) error {
 	m.media = mediaUnknown
 
 	kind, reason := kindOfText(exit)
-	if m.attempts++; kind == hypervisor.Busy || m.attempts < maxAttempts {
+	m.attempts++
+	if kind == hypervisor.Busy || m.attempts < maxAttempts {
 		return p.busy(m, kindOr(reason, "UploadFailed"), "upload the boot medium of machine %d: %s", m.id, exit)
 	}
 

@@ -4,6 +4,7 @@
 package proxmox
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"regexp"
@@ -18,7 +19,7 @@ import (
 type vmConfig map[string]string
 
 // diskSlot matches the names of disk slots.
-var diskSlot = regexp.MustCompile(`^(scsi|virtio|sata|ide)[0-9]+$`) //nolint:gochecknoglobals // a constant
+var diskSlot = regexp.MustCompile(`^(scsi|virtio|sata|ide)\d+$`)
 
 // property reads one key of an option such as "local-lvm:vm-1-disk-0,size=20G".
 func property(option, key string) string {
@@ -65,7 +66,7 @@ func setProperty(option, key, value string) string {
 }
 
 // nicModel matches the network models of qemu-server, which may carry the MAC.
-var nicModel = regexp.MustCompile( //nolint:gochecknoglobals // a constant
+var nicModel = regexp.MustCompile(
 	`^(e1000|e1000-82540em|e1000-82544gc|e1000-82545em|e1000e|i82551|i82557b|i82559er|` +
 		`ne2k_isa|ne2k_pci|pcnet|rtl8139|virtio|vmxnet3)$`)
 
@@ -229,7 +230,7 @@ func agentEnabled(option string) bool {
 // parseSize reads a size as Proxmox writes it: 512, 4M, 20G, 1T (1024 each).
 func parseSize(s string) (int64, error) {
 	if s == "" {
-		return 0, fmt.Errorf("parse size: empty")
+		return 0, errors.New("parse size: it is empty")
 	}
 
 	unit := int64(1)

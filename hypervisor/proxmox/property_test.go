@@ -120,6 +120,7 @@ func TestProperty20TaggingAndMetadata(t *testing.T) {
 	t.Parallel()
 
 	s := pvetest.New(t, propertyModel())
+	text := gen.AnyString()
 	tag := regexp.MustCompile(`^[a-z0-9_][a-z0-9_\-+.]*$`)
 	n := 0
 
@@ -133,9 +134,9 @@ func TestProperty20TaggingAndMetadata(t *testing.T) {
 			before := time.Now().Add(-time.Second)
 
 			return lives(t, s, p, sp, func(vm pve.VMState) string {
-				text, _ := description(vm)
+				notes, _ := description(vm)
 
-				r, err := proxmox.ParseRecord(text)
+				r, err := proxmox.ParseRecord(notes)
 				if err != nil {
 					return err.Error()
 				}
@@ -145,8 +146,7 @@ func TestProperty20TaggingAndMetadata(t *testing.T) {
 					return fmt.Sprintf("record is %+v", r)
 				}
 
-				tags := strings.Split(vm.Tags, ";")
-				for _, x := range tags {
+				for x := range strings.SplitSeq(vm.Tags, ";") {
 					if !tag.MatchString(x) {
 						return "tag " + x
 					}
@@ -158,7 +158,7 @@ func TestProperty20TaggingAndMetadata(t *testing.T) {
 
 				return ""
 			})
-		}, gen.Identifier(), gen.AnyString(), gen.AlphaString(), gen.AnyString(), gen.AnyString()))
+		}, gen.Identifier(), text, gen.AlphaString(), text, text)) //nolint:gocritic // generators are not options
 	props.TestingRun(t)
 }
 
@@ -167,6 +167,7 @@ func TestProperty21StorageAndNetwork(t *testing.T) {
 	t.Parallel()
 
 	s := pvetest.New(t, propertyModel())
+	storages := gen.OneConstOf("", "local-lvm", pve.DefaultSharedID)
 	n := 0
 
 	props := properties()
@@ -201,7 +202,7 @@ func TestProperty21StorageAndNetwork(t *testing.T) {
 
 				return ""
 			})
-		}, gen.OneConstOf("", "local-lvm", pve.DefaultSharedID), gen.OneConstOf("", "local-lvm", pve.DefaultSharedID),
+		}, storages, storages, //nolint:gocritic // generators are not options
 		gen.OneConstOf("", "vmbr1"), gen.OneConstOf("", "vmbr0", "vmbr2"), gen.IntRange(0, 4094), gen.Bool()))
 	props.TestingRun(t)
 }
@@ -255,6 +256,7 @@ func TestProperty26OwnershipAndIsolation(t *testing.T) {
 	s := pvetest.New(t, propertyModel())
 	p := connect(t, s, func(c *hypervisor.Config, _ *hypervisor.Options) { c.IDMin, c.IDMax = 100, 199 })
 	admin := root(t, s)
+	yes := gen.Bool()
 	n := 0
 
 	props := properties()
@@ -298,7 +300,7 @@ func TestProperty26OwnershipAndIsolation(t *testing.T) {
 			return problem
 		},
 		gen.OneConstOf("operator", "cluster", "id", "claim", "product", "record"), gen.AlphaString(),
-		gen.Bool(), gen.Bool(), gen.Bool()))
+		yes, yes, yes)) //nolint:gocritic // generators are not options
 	props.TestingRun(t)
 }
 

@@ -6,10 +6,12 @@ package proxmox_test
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	gopve "github.com/luthermonson/go-proxmox"
 	"go.uber.org/goleak"
 
@@ -172,26 +174,90 @@ func remove(t testing.TB, p hypervisor.Provider, ref hypervisor.MachineRef) {
 	}
 }
 
-func TestLife(t *testing.T) {
+// A life's calls, in order: what a machine costs, and that each change is preceded by a
+// look at whose it is.
+func TestCallsOfALife(t *testing.T) {
 	s := pvetest.New(t, fastModel())
 	p := connect(t, s)
-
 	sp := spec(1)
 	m := create(t, p, sp)
-	t.Logf("%+v", m)
-
-	got, err := p.Get(t.Context(), hypervisor.MachineRef{ID: m.ID, Owner: sp.Owner})
-	if err != nil || got.State != hypervisor.StateRunning {
-		t.Fatalf("get: %+v %v", got, err)
-	}
-
 	remove(t, p, hypervisor.MachineRef{ID: m.ID, Owner: sp.Owner})
 
-	for _, c := range s.Calls() {
-		t.Logf("%s %s %d %s", c.Method, c.Path, c.Status, c.Reason)
+	want := []string{
+		"POST /nodes/{node}/qemu/{vmid}/clone",
+		"POST /nodes/{node}/storage/{storage}/upload",
+		"GET /nodes/{node}/qemu/{vmid}/config",
+		"PUT /nodes/{node}/qemu/{vmid}/config",
+		"POST /nodes/{node}/qemu/{vmid}/status/start",
+		"GET /nodes/{node}/qemu/{vmid}/config",
+		"POST /nodes/{node}/qemu/{vmid}/status/stop",
+		"DELETE /nodes/{node}/qemu/{vmid}",
+		"DELETE /nodes/{node}/storage/{storage}/content/{volume}",
 	}
-	snap := s.Snapshot()
-	t.Logf("%+v", snap)
+
+	var got []string
+
+	for _, c := range s.Calls() {
+		own := c.VMID == m.ID || c.Method != http.MethodGet
+		if !own {
+			continue
+		}
+
+		req, err := http.NewRequestWithContext(t.Context(), c.Method, "https://pve/api2/json"+c.Path, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		got = append(got, proxmox.Operation(req))
+	}
+
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+}
+
+// The guest's agent is asked for an address, when the machine's budget allows it.
+func TestAddress(t *testing.T) {
+	m := fastModel()
+	m.Delays.Agent = time.Millisecond
+
+	s := pvetest.New(t, m)
+	p := connect(t, s, fast(t))
+	sp := spec(1)
+	made := create(t, p, sp)
+	ref := hypervisor.MachineRef{ID: made.ID, Owner: sp.Owner}
+	deadline := time.Now().Add(patience)
+
+	for {
+		got, err := p.Get(t.Context(), ref)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		if got.IP != "" {
+			break
+		}
+
+		if time.Now().After(deadline) {
+			t.Fatal("no address was found")
+		}
+
+		time.Sleep(time.Millisecond)
+	}
+
+	s.PowerOff(made.ID)
+	remove(t, p, ref)
+
+	byMachine, clones, uploads, _ := costs(s)
+
+	total := clones + uploads
+	for _, n := range byMachine {
+		total += n
+	}
+
+	if total > callsPerMachine {
+		t.Errorf("the machine cost %d calls", total)
+	}
 }
 
 func description(vm pve.VMState) (string, bool) {
@@ -227,13 +293,18 @@ func vanish(t testing.TB, s *pve.Server, id int) {
 
 	vm, ok := s.Snapshot().VM(id)
 	if !ok {
-		t.Fatalf("there is no machine %d", id)
+		return
 	}
 
 	s.PowerOff(id)
 
 	var upid string
-	if err := root(t, s).Delete(t.Context(), fmt.Sprintf("/nodes/%s/qemu/%d", vm.Node, id), &upid); err != nil {
+	err := root(t, s).Delete(t.Context(), fmt.Sprintf("/nodes/%s/qemu/%d", vm.Node, id), &upid)
+	if _, there := s.Snapshot().VM(id); !there {
+		return // the provider was quicker
+	}
+
+	if err != nil {
 		t.Fatal(err)
 	}
 

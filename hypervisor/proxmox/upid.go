@@ -30,7 +30,7 @@ const upidFields = 9
 func ParseUPID(s string) (UPID, error) {
 	parts := strings.Split(s, ":")
 	if len(parts) != upidFields || parts[0] != "UPID" || parts[upidFields-1] != "" {
-		return UPID{}, fmt.Errorf("parse task name %.120q: want UPID:node:pid:pstart:starttime:type:id:user:", s)
+		return UPID{}, fmt.Errorf("parse task name %.120q: it is not UPID:node:pid:pstart:starttime:type:id:user: in nine parts", s)
 	}
 
 	if _, err := strconv.ParseUint(parts[2], 16, 64); err != nil {
@@ -52,7 +52,7 @@ func ParseUPID(s string) (UPID, error) {
 	}
 
 	return UPID{
-		Node: parts[1], Ticks: ticks, Start: time.Unix(int64(start), 0), //nolint:gosec // 40 bits fit
+		Node: parts[1], Ticks: ticks, Start: time.Unix(int64(start), 0),
 		Type: parts[5], ID: parts[6], User: parts[7],
 	}, nil
 }
