@@ -22,25 +22,20 @@ const (
 type fault struct {
 	name string
 	// theirs is the program's own name for it.
-	theirs string
-	// more follows the probability.
-	more        string
+	theirs      string
 	owner       owner
 	probability float64
 }
-
-// crashAfter is how long after its power-on a VM crashes: before it has booted.
-const crashAfter = "@1s"
 
 // knownFaults are the faults by name, each with the probability it has when none is
 // given.
 func knownFaults() []fault {
 	return []fault{
-		{"vm-crash", "vm-crash", crashAfter, ownerHypervisor, 0.1},
-		{"clone-lock", "clone-lock", "", ownerHypervisor, 0.2},
-		{"webhooks-lost", "webhookLost", "", ownerForge, 0.2},
-		{"webhooks-duplicated", "webhookDuplicated", "", ownerForge, 0.3},
-		{"webhooks-reordered", "webhookReordered", "", ownerForge, 0.3},
+		{"vm-crash", "vm-crash", ownerHypervisor, 0.1},
+		{"clone-lock", "clone-lock", ownerHypervisor, 0.2},
+		{"webhooks-lost", "webhookLost", ownerForge, 0.2},
+		{"webhooks-duplicated", "webhookDuplicated", ownerForge, 0.3},
+		{"webhooks-reordered", "webhookReordered", ownerForge, 0.3},
 	}
 }
 
@@ -108,7 +103,7 @@ func flagFor(who owner, faults []fault) string {
 
 	for _, f := range faults {
 		if f.owner == who {
-			parts = append(parts, f.theirs+"="+strconv.FormatFloat(f.probability, 'g', -1, 64)+f.more)
+			parts = append(parts, f.theirs+"="+strconv.FormatFloat(f.probability, 'g', -1, 64))
 		}
 	}
 

@@ -81,16 +81,16 @@ func TestParseFaults(t *testing.T) {
 		wantErr    string
 	}{
 		{name: "none"},
-		{name: "a default probability", spec: "vm-crash", want: []fault{{"vm-crash", "vm-crash", crashAfter, ownerHypervisor, 0.1}}},
+		{name: "a default probability", spec: "vm-crash", want: []fault{{"vm-crash", "vm-crash", ownerHypervisor, 0.1}}},
 		{
 			name: "several with spaces", spec: " clone-lock=0.5 , webhooks-lost=1 ",
 			want: []fault{
-				{"clone-lock", "clone-lock", "", ownerHypervisor, 0.5}, {"webhooks-lost", "webhookLost", "", ownerForge, 1},
+				{"clone-lock", "clone-lock", ownerHypervisor, 0.5}, {"webhooks-lost", "webhookLost", ownerForge, 1},
 			},
 		},
 		{
 			name: "a trailing comma", spec: "webhooks-reordered=0.25,",
-			want: []fault{{"webhooks-reordered", "webhookReordered", "", ownerForge, 0.25}},
+			want: []fault{{"webhooks-reordered", "webhookReordered", ownerForge, 0.25}},
 		},
 		{name: "twice", spec: "vm-crash,vm-crash=0.2", wantErr: `"vm-crash" is named twice`},
 		{name: "zero", spec: "vm-crash=0", wantErr: "write a probability above 0 and at most 1, e.g. vm-crash=0.2"},
@@ -150,7 +150,7 @@ func TestFlagFor(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if got, want := flagFor(ownerHypervisor, faults), "clone-lock=0.5,vm-crash=0.01@1s"; got != want {
+	if got, want := flagFor(ownerHypervisor, faults), "clone-lock=0.5,vm-crash=0.01"; got != want {
 		t.Errorf("hypervisor: %q, want %q", got, want)
 	}
 

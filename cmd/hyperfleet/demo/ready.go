@@ -17,11 +17,14 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 )
 
-// readyTimeout bounds the wait for cluster, template and pool, pollInterval is how often
-// they, and later the simulators, are looked at.
 const (
+	// readyTimeout bounds the wait for cluster, template and pool.
 	readyTimeout = time.Minute
+	// pollInterval is how often they are looked at, and what is left after the jobs.
 	pollInterval = 100 * time.Millisecond
+	// jobsInterval is how often everybody is asked while jobs run: the times of jobs are
+	// the simulator's own, and the processor is for who is measured.
+	jobsInterval = 300 * time.Millisecond
 )
 
 // conditioned is an object with conditions.

@@ -133,7 +133,7 @@ func (s *stack) work(ctx context.Context) error {
 	s.queuedAny = true
 	s.console.linef("queued %d jobs of %s; the webhooks go to %s", len(jobs), s.options.Job, s.ports.webhookURL())
 
-	now, err := s.until(ctx, func(m moments) bool { return m.jobs.over() >= len(jobs) })
+	now, err := s.until(ctx, jobsInterval, func(m moments) bool { return m.jobs.over() >= len(jobs) })
 	if err != nil {
 		return fmt.Errorf("wait for the jobs: %d of %d are over: %w", now.jobs.over(), len(jobs), err)
 	}
@@ -144,7 +144,7 @@ func (s *stack) work(ctx context.Context) error {
 		fmt.Errorf("gave up after %s: allow more with --cleanup-timeout", s.options.Cleanup))
 	defer cancel()
 
-	now, err = s.until(ctx, moments.nothingLeft)
+	now, err = s.until(ctx, pollInterval, moments.nothingLeft)
 	if err != nil {
 		return fmt.Errorf("wait until nothing is left: %w", err)
 	}
@@ -198,8 +198,8 @@ func (s *stack) look(ctx context.Context) (moments, error) {
 
 // until looks again and again, and shows what it sees, until done says so. It gives the
 // last look, also with an error.
-func (s *stack) until(ctx context.Context, done func(moments) bool) (moments, error) {
-	ticker := s.clock.NewTicker(pollInterval)
+func (s *stack) until(ctx context.Context, every time.Duration, done func(moments) bool) (moments, error) {
+	ticker := s.clock.NewTicker(every)
 	defer ticker.Stop()
 
 	var last moments
