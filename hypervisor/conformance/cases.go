@@ -42,6 +42,8 @@ func Run(t *testing.T, fresh New) {
 
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+
 			e := newEnv(t, fresh)
 			c.run(e)
 			e.untouched()

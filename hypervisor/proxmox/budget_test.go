@@ -37,9 +37,7 @@ func newFleet(tb testing.TB, s *pve.Server, machines int, o func(*hypervisor.Opt
 
 	f.p = connect(tb, s, func(_ *hypervisor.Config, opts *hypervisor.Options) {
 		opts.Wake = f.wake
-		if o != nil {
-			o(opts)
-		}
+		o(opts)
 	})
 
 	return f
@@ -155,7 +153,8 @@ func TestCallsPerMachine(t *testing.T) {
 			m.Guest = pve.Guest{Kind: pve.GuestScript, StayUp: 100 * time.Millisecond}
 
 			s := pvetest.New(t, m)
-			f := newFleet(t, s, machines, nil)
+			quick := fast(t)
+			f := newFleet(t, s, machines, func(o *hypervisor.Options) { quick(nil, o) })
 
 			runFleet(t, f, machines, c.disk)
 

@@ -59,12 +59,18 @@ func newClient(config hypervisor.Config, options hypervisor.Options, clk clock.W
 		tlsConfig = &tls.Config{MinVersion: tls.VersionTLS12}
 	}
 
+	tlsConfig = tlsConfig.Clone()
+	if tlsConfig.ClientSessionCache == nil {
+		// Proxmox closes the connection after each upload and each error.
+		tlsConfig.ClientSessionCache = tls.NewLRUClientSessionCache(idleConns)
+	}
+
 	c := &client{base: base, credentials: config.Credentials, clock: clk}
 	// HTTP/1.1 only: the texts of errors stand in the status line's reason phrase.
 	c.inner = &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
 		DialContext:           (&net.Dialer{Timeout: dialTimeout}).DialContext,
-		TLSClientConfig:       tlsConfig.Clone(),
+		TLSClientConfig:       tlsConfig,
 		TLSHandshakeTimeout:   dialTimeout,
 		ResponseHeaderTimeout: 0,
 		MaxIdleConnsPerHost:   idleConns,

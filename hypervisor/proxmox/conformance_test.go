@@ -17,6 +17,8 @@ import (
 )
 
 func TestConformance(t *testing.T) {
+	t.Parallel()
+
 	conformance.Run(t, func(t *testing.T) conformance.Harness {
 		t.Helper()
 
@@ -40,6 +42,8 @@ func TestProperty24ProviderInterface(t *testing.T) {
 
 // Tasks that take their time leave half-made machines for a new process to find.
 func TestConformanceSlowTasks(t *testing.T) {
+	t.Parallel()
+
 	conformance.Run(t, func(t *testing.T) conformance.Harness {
 		t.Helper()
 
