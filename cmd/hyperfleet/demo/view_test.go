@@ -17,7 +17,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 )
 
-var update = flag.Bool("update", false, "rewrite the golden files") //nolint:gochecknoglobals // a test flag
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 func sampleView() view {
 	return view{
