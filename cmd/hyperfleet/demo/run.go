@@ -244,5 +244,9 @@ func (s *stack) view(m moments) view {
 type endedError struct{ process *procrun.Process }
 
 func (e *endedError) Error() string {
+	if e.process.ExitCode() < 0 {
+		return e.process.Name() + " was ended by a signal that the demo did not send"
+	}
+
 	return fmt.Sprintf("%s ended by itself with code %d", e.process.Name(), e.process.ExitCode())
 }
