@@ -23,7 +23,7 @@ const (
 	statusLag = 12 * time.Second
 	// wakeAgain is when an owner that was woken for a stopped machine is woken again.
 	wakeAgain = 5 * time.Second
-	// agentTries are the times after the start at which the guest's agent is asked.
+	// agentFirst is how long after the start the guest's agent is asked first.
 	agentFirst = 20 * time.Second
 )
 
