@@ -71,6 +71,8 @@ type Fleet struct {
 	// Front is what the forge sends webhooks to and machines report to; it outlives
 	// operators.
 	Front *Front
+	// Patience is how long anything may take before the test gives up on it.
+	Patience time.Duration
 
 	mu  sync.Mutex
 	run *running
@@ -107,7 +109,7 @@ func New(t testing.TB, env *kube.Env, opts Options) *Fleet {
 
 	f := &Fleet{
 		T: t, Env: env, Client: env.Client, Namespace: env.Namespace(t), PVE: opts.PVE,
-		Front: newFront(t), OperatorUID: opts.OperatorUID,
+		Front: newFront(t), OperatorUID: opts.OperatorUID, Patience: patience,
 	}
 	f.Cluster = f.Namespace
 
@@ -290,7 +292,7 @@ func (f *Fleet) Start() {
 	run := &running{cancel: cancel, ended: make(chan error, 1)}
 	go func() { run.ended <- mgr.Start(ctx) }()
 
-	f.Front.serve(routes)
+	f.Front.Serve(routes)
 	f.mu.Lock()
 	f.run = run
 	f.mu.Unlock()
@@ -308,7 +310,7 @@ func (f *Fleet) Stop() {
 		return
 	}
 
-	f.Front.serve(nil)
+	f.Front.Serve(nil)
 	run.cancel()
 
 	if err := <-run.ended; err != nil && !errors.Is(err, context.Canceled) {
@@ -340,7 +342,6 @@ func (f *Fleet) manager(ctx context.Context) (ctrl.Manager, http.Handler, error)
 		Hypervisors:  map[string]hypervisor.Factory{"proxmox": proxmox.New},
 		Workloads:    map[string]workload.Factory{v1alpha1.WorkloadGitHubActions: github.New},
 		Parsers:      map[string]workload.WebhookParser{v1alpha1.WorkloadGitHubActions: github.Webhooks{}},
-		Transport:    func(string) func(http.RoundTripper) http.RoundTripper { return nil },
 		Registry:     prometheus.NewRegistry(),
 		Clock:        clock.RealClock{},
 		Log:          logger,
@@ -379,7 +380,8 @@ func newFront(t testing.TB) *Front {
 	return f
 }
 
-func (f *Front) serve(handler http.Handler) {
+// Serve lets the handler answer from now on; nil is nobody.
+func (f *Front) Serve(handler http.Handler) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 

@@ -17,14 +17,14 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// patience is how long anything may take before a test gives up on it.
+// patience is what a Fleet has unless a test says otherwise.
 const patience = time.Minute
 
 // Eventually waits until done says so; what it says last is in the failure.
 func (f *Fleet) Eventually(what string, done func() (bool, string)) {
 	f.T.Helper()
 
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(f.Patience)
 
 	for {
 		ok, last := done()

@@ -1,0 +1,130 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kill
+
+import (
+	"fmt"
+	"net/http"
+	"regexp"
+	"strings"
+
+	"github.com/hyperfleet/hyperfleet/sim/pve"
+)
+
+// Moment says when the operator dies, seen from a call.
+type Moment string
+
+// The moments.
+const (
+	// Before is when the operator wanted to make the call and nobody ever got it.
+	Before Moment = "before"
+	// After is when the call has done what it does and the operator has not heard.
+	After Moment = "after"
+	// Late is when the call takes effect only after the next operator has begun.
+	Late Moment = "late"
+)
+
+// Call is one call in a machine's life: the nth of its kind.
+type Call struct {
+	// Side is pve or forge.
+	Side   string
+	Method string
+	// Pattern is the path with the names of things replaced.
+	Pattern string
+	Nth     int
+}
+
+func (c Call) String() string {
+	if c.Nth == 1 {
+		return fmt.Sprintf("%s %s %s", c.Side, c.Method, c.Pattern)
+	}
+
+	return fmt.Sprintf("%s %s %s #%d", c.Side, c.Method, c.Pattern, c.Nth)
+}
+
+// changes tells whether the call can change anything.
+func (c Call) changes() bool { return c.Method != http.MethodGet }
+
+// Boundary is where the operator is killed.
+type Boundary struct {
+	Call   Call
+	Moment Moment
+}
+
+func (b Boundary) String() string { return string(b.Moment) + " " + b.Call.String() }
+
+// Name of the boundary's test.
+func (b Boundary) Name() string {
+	return strings.NewReplacer("/", ".", " ", "_").Replace(b.String())
+}
+
+// Boundaries of the calls of a life.
+func Boundaries(calls []Call) []Boundary {
+	var out []Boundary
+
+	for _, call := range calls {
+		out = append(out, Boundary{call, Before})
+		if !call.changes() {
+			continue
+		}
+
+		out = append(out, Boundary{call, After})
+		if call.Side == sidePVE {
+			out = append(out, Boundary{call, Late})
+		}
+	}
+
+	return out
+}
+
+const (
+	sidePVE   = "pve"
+	sideForge = "forge"
+)
+
+// names are what differs from machine to machine in a path.
+type names []struct {
+	re   *regexp.Regexp
+	with string
+}
+
+func newNames() names {
+	return names{
+		{regexp.MustCompile(`^/nodes/[^/]+/`), "/nodes/NODE/"},
+		{regexp.MustCompile(`/qemu/1\d{5}`), "/qemu/VM"},
+		{regexp.MustCompile(`/qemu/\d{1,5}/`), "/qemu/TEMPLATE/"},
+		{regexp.MustCompile(`/content/.*\.iso$`), "/content/ISO"},
+		{regexp.MustCompile(`^/repos/[^/]+/[^/]+/`), "/"},
+		{regexp.MustCompile(`/runners/\d+$`), "/runners/ID"},
+	}
+}
+
+func (n names) generic(path string) string {
+	for _, name := range n {
+		path = name.re.ReplaceAllString(path, name.with)
+	}
+
+	return path
+}
+
+// ofPVE gives the call of one machine's life that a call of the hypervisor is, if it is
+// one: what changes anything, and what looks at the machine. Listings and polls are
+// shared by all.
+func (n names) ofPVE(c pve.Call) (Call, bool) {
+	if c.Class == pve.ClassListing || c.Class == pve.ClassTask {
+		return Call{}, false
+	}
+
+	call := Call{Side: sidePVE, Method: c.Method, Pattern: n.generic(c.Path)}
+
+	return call, call.changes() || strings.Contains(call.Pattern, "/qemu/VM")
+}
+
+// ofForge gives the same for a request to the CI platform. What the runners themselves
+// say goes to other paths.
+func (n names) ofForge(r *http.Request) (Call, bool) {
+	call := Call{Side: sideForge, Method: r.Method, Pattern: n.generic(r.URL.Path)}
+
+	return call, call.changes() && strings.HasPrefix(call.Pattern, "/actions/runners/")
+}

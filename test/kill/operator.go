@@ -1,0 +1,173 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kill
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/procrun"
+	"github.com/hyperfleet/hyperfleet/test/fleet"
+)
+
+const startTimeout = 30 * time.Second
+
+// operators runs one operator process after the other, each as the one before it.
+type operators struct {
+	fleet  *fleet.Fleet
+	binary string
+	dir    string
+	// kubeconfig and file are the operator's.
+	kubeconfig, file string
+	address          string
+
+	mu      sync.Mutex
+	process *procrun.Process
+	started int
+}
+
+// newOperators writes down what an operator needs.
+func newOperators(tb testing.TB, f *fleet.Fleet, binary string) *operators {
+	tb.Helper()
+
+	o := &operators{fleet: f, binary: binary, dir: tb.TempDir(), kubeconfig: f.Env.Kubeconfig(tb, f.Env.Config)}
+	o.address = freeAddress(tb)
+	o.file = filepath.Join(o.dir, "operator.yaml")
+
+	text, err := yaml.Marshal(map[string]any{
+		"apiVersion":     config.APIVersion,
+		"kind":           config.KindOperatorConfig,
+		"operatorUID":    f.OperatorUID,
+		"namespace":      f.Namespace,
+		"log":            map[string]any{"level": "INFO", "format": "text"},
+		"metrics":        map[string]any{"bindAddress": "0"},
+		"health":         map[string]any{"bindAddress": "0"},
+		"webhooks":       map[string]any{"bindAddress": o.address},
+		"guest":          map[string]any{"url": f.Front.URL},
+		"leaderElection": map[string]any{"enabled": false},
+		"runners": map[string]any{
+			"clusterInterval":  f.Runners.ClusterInterval.String(),
+			"templateInterval": f.Runners.TemplateInterval.String(),
+			"orphanInterval":   f.Runners.OrphanInterval.String(),
+			"taskInterval":     f.Runners.TaskInterval.String(),
+			"listInterval":     f.Runners.ListInterval.String(),
+			"jobSilence":       f.Runners.JobSilence.String(),
+		},
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
+
+	if err := os.WriteFile(o.file, text, 0o600); err != nil {
+		tb.Fatal(err)
+	}
+
+	target := &url.URL{Scheme: "http", Host: o.address}
+	proxy := &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) },
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		},
+	}
+	f.Front.Serve(proxy)
+	tb.Cleanup(o.kill)
+
+	return o
+}
+
+func freeAddress(tb testing.TB) string {
+	tb.Helper()
+
+	listener, err := (&net.ListenConfig{}).Listen(tb.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer listener.Close() //nolint:errcheck // nothing was written
+
+	return listener.Addr().String()
+}
+
+// start starts an operator and waits until it takes webhooks.
+func (o *operators) start(ctx context.Context) error {
+	o.mu.Lock()
+	o.started++
+	number := o.started
+	o.mu.Unlock()
+
+	process, err := procrun.Start(context.WithoutCancel(ctx), procrun.Spec{
+		Name: fmt.Sprintf("operator %d", number), Path: o.binary, Dir: o.dir, LogPath: o.logPath(number),
+		Args: []string{"operator", "--config", o.file, "--kubeconfig", o.kubeconfig},
+		Env:  []string{"HOME=" + o.dir, "PATH=" + os.Getenv("PATH")},
+	})
+	if err != nil {
+		return err
+	}
+
+	o.mu.Lock()
+	o.process = process
+	o.mu.Unlock()
+
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+
+	return process.WaitReady(ctx, func(ctx context.Context) error {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", o.address)
+		if err != nil {
+			return err
+		}
+
+		return conn.Close()
+	})
+}
+
+func (o *operators) logPath(number int) string {
+	return filepath.Join(o.dir, fmt.Sprintf("operator-%d.log", number))
+}
+
+// kill ends the operator that runs with SIGKILL.
+func (o *operators) kill() {
+	o.mu.Lock()
+	process := o.process
+	o.process = nil
+	o.mu.Unlock()
+
+	if process == nil {
+		return
+	}
+
+	if err := process.Kill(); err != nil {
+		o.fleet.T.Error(err)
+	}
+}
+
+// Logs are what the operators have written.
+func (o *operators) Logs() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	var out string
+
+	for number := 1; number <= o.started; number++ {
+		text, err := os.ReadFile(o.logPath(number))
+		if err != nil {
+			text = []byte(err.Error())
+		}
+
+		out += fmt.Sprintf("--- operator %d\n%s", number, text)
+	}
+
+	return out
+}
