@@ -204,6 +204,9 @@ type Owner struct {
 type MachineRef struct {
 	ID    int
 	Owner Owner
+	// Suspect tells Get that the machine has said that it powers off, so that it is worth
+	// asking the machine itself before the shared listing shows it.
+	Suspect bool
 }
 
 // MachineSpec is a machine wanted.

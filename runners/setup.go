@@ -43,13 +43,18 @@ type Area struct {
 	Hypervisors map[string]hypervisor.Factory
 	Workloads   map[string]workload.Factory
 	Parsers     map[string]workload.WebhookParser
-	// Transport wraps the HTTP transport of a system's client, for metrics.
-	Transport func(system string) func(http.RoundTripper) http.RoundTripper
-	Registry  prometheus.Registerer
-	Clock     clock.WithTicker
-	Log       *slog.Logger
+	// Transports put calls to the outside into the metrics.
+	Transports Transports
+	Registry   prometheus.Registerer
+	Clock      clock.WithTicker
+	Log        *slog.Logger
 	// MaxBodyBytes bounds a webhook's body.
 	MaxBodyBytes int64
+}
+
+// Transports wrap the HTTP transports of the boundaries' clients. Either may be nil.
+type Transports struct {
+	Hypervisor, Platform func(http.RoundTripper) http.RoundTripper
 }
 
 // Setup adds the area's controllers to the manager and gives the routes that CI
@@ -113,7 +118,7 @@ func (a *Area) parts(mgr ctrl.Manager) (*parts, error) {
 	secrets := &connect.Secrets{Reader: mgr.GetAPIReader(), OperatorNamespace: a.Namespace}
 	clusters := &connect.Clusters{Secrets: secrets, Factories: a.Hypervisors, Options: a.options(mgr, woken)}
 	workloads := &connect.Workloads{
-		Secrets: secrets, Factories: a.Workloads, Transport: a.Transport("ci"), Clock: a.Clock,
+		Secrets: secrets, Factories: a.Workloads, Transport: a.Transports.Platform, Clock: a.Clock,
 	}
 
 	jobs, err := a.jobs(mgr, runner("runnerjob"), secrets, workloads)
@@ -160,7 +165,7 @@ func (a *Area) options(mgr ctrl.Manager, woken *wake.Source) hypervisor.Options 
 		ListInterval: a.Config.ListInterval,
 		TaskInterval: a.Config.TaskInterval,
 		SnippetsPath: a.Config.SnippetsPath,
-		Transport:    a.Transport("hypervisor"),
+		Transport:    a.Transports.Hypervisor,
 		Clock:        a.Clock,
 		Claimed: func(ctx context.Context) ([]int, error) {
 			return claimed(ctx, mgr.GetAPIReader())
@@ -192,7 +197,7 @@ func claimed(ctx context.Context, reader client.Reader) ([]int, error) {
 func (a *Area) routes(mgr ctrl.Manager, receiver http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle(demand.Pattern, receiver)
-	mux.Handle(report.Pattern, &report.Desk{Client: mgr.GetClient(), Key: a.Settings.ReportKey})
+	mux.Handle(report.Pattern, &report.Desk{Client: mgr.GetClient(), Key: a.Settings.ReportKey, Clock: a.Clock})
 	mux.Handle(machine.ProgramPattern, machine.Programs(a.Settings.BootstrapServices))
 
 	return mux

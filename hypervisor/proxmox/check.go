@@ -61,10 +61,7 @@ func (p *Provider) Check(ctx context.Context) (hypervisor.Info, error) {
 		info.Nodes = append(info.Nodes, n.Node)
 	}
 
-	warnings, err := p.checkStorages(ctx, held, info.Nodes)
-	info.Warnings = append(info.Warnings, warnings...)
-
-	return info, err
+	return info, p.checkStorages(ctx, held, info.Nodes)
 }
 
 func majorOf(version string) int {
@@ -152,21 +149,9 @@ func (p *Provider) privilegeWarnings(held permissions, major int) []string {
 	return []string{"machines' addresses stay unknown: " + p.client.missing("/vms", []string{agent})}
 }
 
-// isoWarning speaks of the privilege that the API viewer names for the removal of ISOs.
-func (p *Provider) isoWarning(held permissions, storage string) []string {
-	path := "/storage/" + storage
-	if held.has(path, "Datastore.Allocate") {
-		return nil
-	}
-
-	return []string{"Proxmox may refuse to remove used ISOs: " + p.client.missing(path, []string{"Datastore.Allocate"})}
-}
-
 // checkStorages makes sure that each online node has a storage for media, and that the
 // default storage takes disks.
-func (p *Provider) checkStorages(ctx context.Context, held permissions, nodes []hypervisor.Node) ([]string, error) {
-	var warnings []string
-
+func (p *Provider) checkStorages(ctx context.Context, held permissions, nodes []hypervisor.Node) error {
 	for _, n := range nodes {
 		if !n.Online {
 			continue
@@ -174,16 +159,14 @@ func (p *Provider) checkStorages(ctx context.Context, held permissions, nodes []
 
 		iso, err := p.isoStorage(ctx, n.Name)
 		if err != nil {
-			return warnings, err
+			return err
 		}
 
 		missing := held.lacking("/storage/"+iso.Storage, isoPrivileges())
 		if len(missing) > 0 {
-			return warnings, privilegesMissing("check the storage for ISOs",
+			return privilegesMissing("check the storage for ISOs",
 				[]string{p.client.missing("/storage/"+iso.Storage, missing)})
 		}
-
-		warnings = append(warnings, p.isoWarning(held, iso.Storage)...)
 
 		if p.config.DefaultStorage == "" {
 			continue
@@ -191,17 +174,15 @@ func (p *Provider) checkStorages(ctx context.Context, held permissions, nodes []
 
 		disks, err := p.storageOf(ctx, n.Name, p.config.DefaultStorage)
 		if err != nil {
-			return warnings, err
+			return err
 		}
 
 		if !disks.holds("images") {
-			return warnings, storageWithoutImages(n.Name, disks)
+			return storageWithoutImages(n.Name, disks)
 		}
 	}
 
-	slices.Sort(warnings)
-
-	return slices.Compact(warnings), nil
+	return nil
 }
 
 func storageWithoutImages(node string, s storageInfo) error {

@@ -195,6 +195,8 @@ func TestBadConnections(t *testing.T) {
 			hypervisor.Rejected, []string{"Sys.Audit", "/nodes/pve1"}},
 		{"missing privilege on the ISO storage", func(m *pve.Model) { revoke(m, "HyperFleetISO", "Datastore.AllocateTemplate") }, nil,
 			hypervisor.Rejected, []string{"Datastore.AllocateTemplate", "/storage/local"}},
+		{"missing privilege to remove ISOs", func(m *pve.Model) { revoke(m, "HyperFleetISO", "Datastore.Allocate") }, nil,
+			hypervisor.Rejected, []string{"Datastore.Allocate", "/storage/local"}},
 		{"endpoint is no URL", nil, func(c *hypervisor.Config, _ *hypervisor.Options) { c.Endpoint = "pve:8006" },
 			hypervisor.Rejected, []string{"https URL"}},
 		{"range outside of Proxmox's", nil, func(c *hypervisor.Config, _ *hypervisor.Options) { c.IDMin = 5 },

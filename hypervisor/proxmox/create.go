@@ -446,7 +446,7 @@ func (p *Provider) startEnded(ctx context.Context, m *machine) error {
 
 // settled gives the state of a machine that was started. It is never started again.
 func (p *Provider) settled(ctx context.Context, m *machine) (hypervisor.State, error) {
-	out, err := p.observe(ctx, m)
+	out, err := p.observe(ctx, m, false)
 
 	return out.State, err
 }

@@ -41,7 +41,7 @@ func (p *Provider) Get(ctx context.Context, ref hypervisor.MachineRef) (hypervis
 
 		return m.view("", ""), p.notFound(m)
 	case phaseRunning, phaseStopped:
-		return p.observe(ctx, m)
+		return p.observe(ctx, m, ref.Suspect)
 	case phaseDestroying:
 		return m.view(hypervisor.StateDeleting, m.message), nil
 	case phaseUnknown, phaseCloning, phaseCloned, phaseResizing, phaseConfigured, phaseStarting:
@@ -79,9 +79,13 @@ func (p *Provider) notFound(m *machine) error {
 
 // observe gives the state of a machine that was started, from the shared listing, and
 // from the machine itself before it is called stopped or gone.
-func (p *Provider) observe(ctx context.Context, m *machine) (hypervisor.Machine, error) {
+func (p *Provider) observe(ctx context.Context, m *machine, suspect bool) (hypervisor.Machine, error) {
 	if m.phase == phaseStopped {
 		return m.view(hypervisor.StateStopped, "powered off"), nil
+	}
+
+	if suspect && m.calls+teardownCalls < callBudget && !p.since(m.running, confirmationLifetime) {
+		return p.confirm(ctx, m)
 	}
 
 	snap, at, err := p.listing.get(ctx, p.watch.listAge())

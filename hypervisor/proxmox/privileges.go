@@ -66,7 +66,9 @@ func machinePrivileges() []string {
 	}
 }
 
-func isoPrivileges() []string { return []string{"Datastore.Audit", "Datastore.AllocateTemplate"} }
+func isoPrivileges() []string {
+	return []string{"Datastore.Audit", "Datastore.AllocateTemplate", "Datastore.Allocate"}
+}
 
 func diskPrivileges() []string { return []string{"Datastore.Audit", "Datastore.AllocateSpace"} }
 

@@ -8,6 +8,7 @@
 //
 //	Done()                        go on with the next step
 //	Wait(after, reason, message)  look again later, or on the next event
+//	Rest(after, reason, message)  as it should be; go on when the world does
 //	Stall(reason, message)        a person has to act first
 //	Fail(err)                     try again with back-off
 //
@@ -17,7 +18,7 @@
 //     reason and message. Conditions of steps that were not reached keep what was
 //     last said of them, with the generation it was said of; those never reported
 //     are Unknown with reason Pending.
-//   - Ready is True when every step is done, else False with the reason and message
+//   - Ready is True when every step is done or the one that stopped rests, else False with the reason and message
 //     of the step that stopped the run. While the object is being deleted Ready is
 //     never True.
 //   - Reconciling (the run waits or failed) and Stalled (a person must act) follow

@@ -62,6 +62,10 @@ func (p *report) summary(last Result) {
 		p.set(Ready, metav1.ConditionTrue, "Ready", "")
 		p.drop(Reconciling)
 		p.drop(Stalled)
+	case last.outcome == outcomeRest && !deleting:
+		p.set(Ready, metav1.ConditionTrue, last.reason, last.message)
+		p.drop(Reconciling)
+		p.drop(Stalled)
 	case last.outcome == outcomeStall:
 		p.set(Ready, metav1.ConditionFalse, last.reason, last.message)
 		p.set(Stalled, metav1.ConditionTrue, last.reason, last.message)

@@ -25,6 +25,7 @@ const (
 	outcomeWait  = "wait"
 	outcomeStall = "stall"
 	outcomeFail  = "fail"
+	outcomeRest  = "rest"
 )
 
 var errNil = errors.New("step failed without an error")
@@ -48,6 +49,14 @@ func Done() Result { return Result{outcome: outcomeDone, reason: "Done"} }
 // The reason is one CamelCase word.
 func Wait(after time.Duration, reason, message string) Result {
 	return Result{outcome: outcomeWait, after: max(after, 0), reason: reason, message: message}
+}
+
+// Rest says that the object is as it should be for now, and that the step waits for the
+// world to go on. The steps after it are not run, and Ready is True with the reason and
+// message. The object is looked at again after the given time, or earlier when an event
+// comes; with after <= 0 only on an event.
+func Rest(after time.Duration, reason, message string) Result {
+	return Result{outcome: outcomeRest, after: max(after, 0), reason: reason, message: message}
 }
 
 // Stall says that a person must act before the step can go on. The object is

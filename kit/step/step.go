@@ -153,7 +153,7 @@ func finish(ctx context.Context, r *Runner, write *writer, last Result) (ctrl.Re
 	switch last.outcome {
 	case outcomeDone:
 		return ctrl.Result{}, nil
-	case outcomeWait:
+	case outcomeWait, outcomeRest:
 		return ctrl.Result{RequeueAfter: last.after}, nil
 	case outcomeStall:
 		return ctrl.Result{RequeueAfter: r.resync()}, nil

@@ -65,6 +65,14 @@ func TestRunReportsWhatTheStepsCameTo(t *testing.T) {
 			second: step.Done().Saying("Placed", "on node pve1"),
 			want:   []string{"A=True Done", "B=True Placed on node pve1", "C=True Done", "Ready=True Ready"},
 		},
+		"rests": {
+			second: step.Rest(time.Second, "Idle", "waits for a job"),
+			want: []string{
+				"A=True Done", "B=False Idle waits for a job", "C=Unknown Pending an earlier step is not done",
+				"Ready=True Idle waits for a job",
+			},
+			result: ctrl.Result{RequeueAfter: time.Second},
+		},
 		"waits": {
 			second: step.Wait(time.Second, "Cloning", "task runs"),
 			want: []string{

@@ -135,6 +135,7 @@ func (w *Workloads) config(
 		Owner:        settings.Owner,
 		Repository:   settings.Repository,
 		Organization: settings.Organization,
+		RunnerGroup:  settings.Group,
 		APIURL:       from.APIURL,
 	}
 
@@ -204,7 +205,7 @@ type GitHubScope struct {
 
 func (s GitHubScope) key(template *v1alpha1.HypervisorMachineTemplate) string {
 	return strings.Join([]string{
-		template.Namespace, template.Name, s.Owner, s.Repository, s.Organization,
+		template.Namespace, template.Name, s.Owner, s.Repository, s.Organization, s.Group,
 	}, "\x00")
 }
 

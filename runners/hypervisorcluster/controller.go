@@ -13,6 +13,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -51,8 +52,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("hypervisorcluster").
 		For(&v1alpha1.HypervisorCluster{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&v1alpha1.MachineClaim{}, handler.EnqueueRequestsFromMapFunc(clusterOf),
-			builder.WithPredicates(predicate.Funcs{})).
+		Watches(&v1alpha1.MachineClaim{}, handler.EnqueueRequestsFromMapFunc(r.clusterOf),
+			builder.WithPredicates(gone())).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("add controller hypervisorcluster: %w", err)
@@ -61,14 +62,31 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return nil
 }
 
-// clusterOf wakes a cluster that waits for its last machine to go.
-func clusterOf(_ context.Context, obj client.Object) []reconcile.Request {
+// clusterOf wakes a cluster that waits for its last machine to go. Claims come and go all
+// the time: a cluster that stays has its own rhythm.
+func (r *Reconciler) clusterOf(ctx context.Context, obj client.Object) []reconcile.Request {
 	claim, ok := obj.(*v1alpha1.MachineClaim)
-	if !ok || claim.Status.VMRef == nil || claim.DeletionTimestamp.IsZero() {
+	if !ok || claim.Status.VMRef == nil {
 		return nil
 	}
 
-	return []reconcile.Request{{NamespacedName: client.ObjectKey{Name: claim.Status.VMRef.HypervisorCluster}}}
+	key := client.ObjectKey{Name: claim.Status.VMRef.HypervisorCluster}
+
+	var cluster v1alpha1.HypervisorCluster
+	if err := r.Client.Get(ctx, key, &cluster); err != nil || cluster.DeletionTimestamp.IsZero() {
+		return nil
+	}
+
+	return []reconcile.Request{{NamespacedName: key}}
+}
+
+// gone lets through only that something is no more.
+func gone() predicate.Predicate {
+	return predicate.Funcs{
+		CreateFunc:  func(event.CreateEvent) bool { return false },
+		UpdateFunc:  func(event.UpdateEvent) bool { return false },
+		GenericFunc: func(event.GenericEvent) bool { return false },
+	}
 }
 
 // scope is one pass over one cluster.

@@ -129,9 +129,30 @@ func (s *scope) online(ctx context.Context) bool {
 	return err == nil && runner.Online
 }
 
+// powerOff is how long a guest takes to power off once it has said that it will.
+const powerOff = 2 * time.Second
+
+// saidGoodbye is how long ago the machine said that it powers off; 0 if it has not.
+func (s *scope) saidGoodbye() time.Duration {
+	info := s.claim.Status.BootstrapInfo
+	if info.ReportedAt == nil {
+		return 0
+	}
+
+	switch guest.Phase(info.GuestPhase) {
+	case guest.PhaseFinished, guest.PhaseFailed:
+		return max(s.Clock.Since(info.ReportedAt.Time), 1)
+	default:
+		return 0
+	}
+}
+
 // look sees whether the machine has stopped or vanished, and notes its addresses.
 func (s *scope) look(ctx context.Context) (bool, step.Result) {
-	seen, err := s.provider.Get(ctx, s.ref())
+	ref := s.ref()
+	ref.Suspect = s.saidGoodbye() > powerOff
+
+	seen, err := s.provider.Get(ctx, ref)
 
 	switch {
 	case hypervisor.Is(err, hypervisor.NotFound):

@@ -47,11 +47,15 @@ func follow(ctx context.Context, s *scope) step.Result {
 		next = min(next, verdict.next)
 	}
 
-	if s.claim.Status.BootstrapInfo.Job != "" {
-		return step.Wait(next, "JobRunning", "job "+s.claim.Status.BootstrapInfo.Job)
+	if s.saidGoodbye() > 0 {
+		return step.Rest(powerOff+powerOff/4, "PoweringOff", "the bootstrap service is done: the VM powers off")
 	}
 
-	return step.Wait(next, "Idle", "the runner waits for a job")
+	if s.claim.Status.BootstrapInfo.Job != "" {
+		return step.Rest(next, "JobRunning", "job "+s.claim.Status.BootstrapInfo.Job)
+	}
+
+	return step.Rest(next, "Idle", "the runner waits for a job")
 }
 
 // howItEnded reads the end of a machine out of what it reported and of its job.

@@ -1,8 +1,6 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package report takes what machines say of themselves: a POST of a guest.Report,
-// authenticated by a token that is good for one machine's reports and nothing else.
 package report
 
 import (
@@ -21,6 +19,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -44,6 +43,8 @@ type Desk struct {
 	Client client.Client
 	// Key signs the machines' tokens. It must outlive the process.
 	Key []byte
+	// Clock tells the time of a report; a machine's own clock may be wrong.
+	Clock clock.PassiveClock
 }
 
 // Path is where the claim's machine reports to, below the operator's URL.
@@ -113,7 +114,7 @@ func (d *Desk) write(ctx context.Context, name types.NamespacedName, uid types.U
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": uid},
 		"status": map[string]any{"bootstrapInfo": map[string]any{
-			"guestPhase": report.Phase, "guestMessage": trim(message),
+			"guestPhase": report.Phase, "guestMessage": trim(message), "reportedAt": metav1.NewMicroTime(d.Clock.Now()),
 		}},
 	})
 	if err != nil {

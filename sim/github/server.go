@@ -49,6 +49,7 @@ type Server struct {
 	hooks      []*hook
 	outbox     []*delivery
 	sending    int
+	flying     map[int64]bool // jobs that a webhook is under way for
 	counts     control.WebhookCounts
 	requests   map[string]int
 	registered int
@@ -103,7 +104,7 @@ func New(opts Options) (*Server, error) {
 	}
 	s := &Server{
 		opts: opts, spec: spec, shapes: shapes, faults: opts.Faults, runnerKey: opts.RunnerKey,
-		kick: make(chan struct{}, 1), mail: make(chan struct{}, 1),
+		flying: map[int64]bool{}, kick: make(chan struct{}, 1), mail: make(chan struct{}, 1),
 		client: &http.Client{Timeout: opts.HookTimeout, Transport: &http.Transport{Proxy: nil}},
 		rng:    mathrand.New(mathrand.NewPCG(opts.Seed, 0x6f726765)), // faults must be repeatable
 		ids:    ids{job: 30_000_000_000, run: 5_400_000_000, label: 100, delivery: 25_000_000_000, group: 1},

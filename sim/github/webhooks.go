@@ -36,7 +36,8 @@ type delivery struct {
 	install    int64
 	repo       int64
 	redelivery bool
-	lost       bool // by a fault: recorded as failed, never sent
+	job        int64 // whose news it is; 0 for a redelivery
+	lost       bool  // by a fault: recorded as failed, never sent
 	notBefore  time.Time
 	body       []byte
 
@@ -74,7 +75,7 @@ func (s *Server) notify(j *job, action string) {
 		if err != nil {
 			s.violateLocked("webhook", "POST", action, err)
 		}
-		d := &delivery{hook: h, guid: randomGUID(), action: action, repo: j.run.repo.id, body: body, notBefore: s.now()}
+		d := &delivery{hook: h, guid: randomGUID(), action: action, repo: j.run.repo.id, job: j.id, body: body, notBefore: s.now()}
 		if in := s.installationOf(j.run.repo); in != nil && h.Owner == "app" {
 			d.install = in.ID
 		}
@@ -105,13 +106,21 @@ func (s *Server) post(d *delivery) {
 
 func (s *Server) late() time.Duration { return time.Duration(s.rng.Int64N(int64(lateBy))) }
 
-// sendWebhooks delivers the outbox one by one. GitHub promises no order; the
-// simulator keeps it unless a fault says otherwise.
+// parallelWebhooks is how many webhooks are under way at a time.
+const parallelWebhooks = 8
+
+// sendWebhooks delivers the outbox, several at a time. GitHub promises no order; the
+// simulator keeps it between the webhooks of one job, unless a fault says otherwise.
 func (s *Server) sendWebhooks() {
+	slots := make(chan struct{}, parallelWebhooks)
 	for s.ctx.Err() == nil {
 		d, wait := s.nextDelivery()
 		if d != nil {
-			s.deliver(d)
+			slots <- struct{}{}
+			s.wg.Go(func() {
+				defer func() { <-slots; poke(s.mail) }()
+				s.deliver(d)
+			})
 			continue
 		}
 		timer := s.opts.Clock.NewTimer(wait)
@@ -124,7 +133,8 @@ func (s *Server) sendWebhooks() {
 	}
 }
 
-// nextDelivery takes the first delivery that is due, or says how long to wait.
+// nextDelivery takes the first delivery that is due and that no other of its job is
+// before, or says how long to wait.
 func (s *Server) nextDelivery() (*delivery, time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,10 +144,14 @@ func (s *Server) nextDelivery() (*delivery, time.Duration) {
 			wait = min(wait, due)
 			continue
 		}
+		if d.job != 0 && s.flying[d.job] {
+			continue
+		}
 		s.outbox = slices.Delete(s.outbox, i, i+1)
 		s.ids.delivery++
 		d.id, d.at = s.ids.delivery, now
 		s.sending++
+		s.flying[d.job] = true
 		return d, 0
 	}
 	return nil, wait
@@ -156,6 +170,7 @@ func (s *Server) deliver(d *delivery) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sending--
+	delete(s.flying, d.job)
 	switch {
 	case d.lost:
 	case d.code >= 200 && d.code < 300:

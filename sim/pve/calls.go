@@ -10,13 +10,14 @@ type Class string
 
 // The classes of calls.
 const (
-	// ClassListing is one answer about many VMs (cluster/resources and such).
+	// ClassListing is one answer about many things: cluster/resources, the storages
+	// of a node, what a storage holds.
 	ClassListing Class = "listing"
 	// ClassTask polls a task.
 	ClassTask Class = "task"
 	// ClassVM concerns one VM.
 	ClassVM Class = "vm"
-	// ClassStorage concerns a storage and what it holds.
+	// ClassStorage writes to a storage or removes from it.
 	ClassStorage Class = "storage"
 	// ClassOther is everything else: version, access, nodes, pools.
 	ClassOther Class = "other"

@@ -34,10 +34,10 @@ func storageRoutes() []route {
 		"checksum": {}, "checksum-algorithm": {enum: []string{"md5", "sha1", "sha224", "sha256", "sha384", "sha512"}},
 	}
 	return []route{
-		newRoute(http.MethodGet, base, ClassStorage, nil, list, listStorage),
-		newRoute(http.MethodGet, one+"/status", ClassStorage, see, nil, storageStatus),
-		newRoute(http.MethodGet, one+"/content", ClassStorage, see, content, listContent),
-		newRoute(http.MethodGet, one+"/content/{volume...}", ClassStorage, nil, nil, volumeInfo),
+		newRoute(http.MethodGet, base, ClassListing, nil, list, listStorage),
+		newRoute(http.MethodGet, one+"/status", ClassListing, see, nil, storageStatus),
+		newRoute(http.MethodGet, one+"/content", ClassListing, see, content, listContent),
+		newRoute(http.MethodGet, one+"/content/{volume...}", ClassListing, nil, nil, volumeInfo),
 		newRoute(http.MethodDelete, one+"/content/{volume...}", ClassStorage, nil, schema{"delay": {kind: kInt, min: 1, max: 30}},
 			deleteVolume).async(),
 		newRoute(http.MethodPost, one+"/upload", ClassStorage,

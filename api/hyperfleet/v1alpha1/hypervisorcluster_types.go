@@ -358,3 +358,6 @@ type HypervisorClusterList struct {
 
 // StatusConditions gives the conditions to whoever reports on the object.
 func (c *HypervisorCluster) StatusConditions() *[]metav1.Condition { return &c.Status.Conditions }
+
+// SetObservedGeneration notes the generation that the status speaks of.
+func (c *HypervisorCluster) SetObservedGeneration(generation int64) { c.Status.ObservedGeneration = generation }

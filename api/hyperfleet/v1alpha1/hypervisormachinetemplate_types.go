@@ -556,3 +556,6 @@ type HypervisorMachineTemplateList struct {
 func (t *HypervisorMachineTemplate) StatusConditions() *[]metav1.Condition {
 	return &t.Status.Conditions
 }
+
+// SetObservedGeneration notes the generation that the status speaks of.
+func (t *HypervisorMachineTemplate) SetObservedGeneration(generation int64) { t.Status.ObservedGeneration = generation }

@@ -100,6 +100,9 @@ type BootstrapInfo struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	GuestMessage string `json:"guestMessage,omitempty"`
+	// reportedAt is when guestPhase was reported.
+	// +optional
+	ReportedAt *metav1.MicroTime `json:"reportedAt,omitempty"`
 	// job is the name of the RunnerJob that the runner took.
 	// +optional
 	Job string `json:"job,omitempty"`
@@ -206,3 +209,6 @@ type MachineClaimList struct {
 
 // StatusConditions gives the conditions to whoever reports on the object.
 func (c *MachineClaim) StatusConditions() *[]metav1.Condition { return &c.Status.Conditions }
+
+// SetObservedGeneration notes the generation that the status speaks of.
+func (c *MachineClaim) SetObservedGeneration(generation int64) { c.Status.ObservedGeneration = generation }

@@ -286,3 +286,6 @@ type RunnerPoolList struct {
 
 // StatusConditions gives the conditions to whoever reports on the object.
 func (p *RunnerPool) StatusConditions() *[]metav1.Condition { return &p.Status.Conditions }
+
+// SetObservedGeneration notes the generation that the status speaks of.
+func (p *RunnerPool) SetObservedGeneration(generation int64) { p.Status.ObservedGeneration = generation }

@@ -30,6 +30,7 @@ var (
 
 //+kubebuilder:rbac:groups="",resources=namespaces,resourceNames=hyperfleet-system,verbs=get
 //+kubebuilder:rbac:groups="",namespace=hyperfleet-system,resources=secrets,verbs=get;create
+//+kubebuilder:rbac:groups="",namespace=hyperfleet-system,resources=events,verbs=create;patch
 //+kubebuilder:rbac:groups=coordination.k8s.io,namespace=hyperfleet-system,resources=leases,verbs=get;create;update;patch
 
 // identity is what must be the same after a restart.

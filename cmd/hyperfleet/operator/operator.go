@@ -4,10 +4,14 @@
 package operator
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
+	"net/url"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/rest"
@@ -100,11 +104,37 @@ func validate(cfg v1alpha1.OperatorConfig) error {
 		return config.ErrorAt("runners.concurrency", "it must be at least 1")
 	}
 
+	if err := guestURL(cfg.Guest.URL); err != nil {
+		return config.ErrorAt("guest.url", "%w", err)
+	}
+
 	if cfg.Namespace == "" {
 		return config.ErrorAt("namespace", "it must name the namespace that the operator runs in")
 	}
 
 	return intervals(cfg)
+}
+
+var errGuestURL = errors.New("it must be an https URL such as https://hyperfleet.example.com:8443, " +
+	"without a path: machines send a token there (http is for loopback)")
+
+// guestURL checks what machines are told: they refuse to send their token in the clear.
+func guestURL(text string) error {
+	if text == "" {
+		return nil
+	}
+
+	u, err := url.Parse(text)
+	if err != nil || u.Host == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
+		return errGuestURL
+	}
+
+	addr, _ := netip.ParseAddr(u.Hostname())
+	if u.Scheme == "https" || (u.Scheme == "http" && (addr.IsLoopback() || u.Hostname() == "localhost")) {
+		return nil
+	}
+
+	return errGuestURL
 }
 
 func intervals(cfg v1alpha1.OperatorConfig) error {

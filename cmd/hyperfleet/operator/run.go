@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -65,10 +66,12 @@ func run(ctx context.Context, cfg config.OperatorConfig, kube *rest.Config, logg
 	if slices.Contains(cfg.Controllers, "runners") {
 		area := &runners.Area{
 			Config: cfg.Runners, Namespace: cfg.Namespace, Settings: settings,
-			Hypervisors:  map[string]hypervisor.Factory{"proxmox": proxmox.New},
-			Workloads:    map[string]workload.Factory{v1alpha1.WorkloadGitHubActions: github.New},
-			Parsers:      map[string]workload.WebhookParser{v1alpha1.WorkloadGitHubActions: github.Webhooks{}},
-			Transport:    transports.wrap,
+			Hypervisors: map[string]hypervisor.Factory{"proxmox": proxmox.New},
+			Workloads:   map[string]workload.Factory{v1alpha1.WorkloadGitHubActions: github.New},
+			Parsers:     map[string]workload.WebhookParser{v1alpha1.WorkloadGitHubActions: github.Webhooks{}},
+			Transports: runners.Transports{
+				Hypervisor: transports.hypervisor, Platform: transports.platform,
+			},
 			Registry:     ctrlmetrics.Registry,
 			Clock:        clock.RealClock{},
 			Log:          logger,
@@ -146,7 +149,7 @@ func settings(cfg config.OperatorConfig, identity identity) (machine.Settings, e
 	out := machine.Settings{
 		OperatorUID:         identity.uid,
 		NamespaceInHostname: cfg.Runners.IncludeNamespaceInHostname,
-		GuestURL:            cfg.Guest.URL,
+		GuestURL:            strings.TrimSuffix(cfg.Guest.URL, "/"),
 		ReportKey:           identity.reportKey,
 		BootstrapServices:   map[string]machine.Program{},
 	}

@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/hyperfleet/hyperfleet/hypervisor/proxmox"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 )
 
@@ -25,30 +27,32 @@ func newTransports(registerer prometheus.Registerer) (*transports, error) {
 	return &transports{calls: calls}, nil
 }
 
-// wrap gives what wraps a system's HTTP transport.
-func (t *transports) wrap(system string) func(http.RoundTripper) http.RoundTripper {
-	return func(next http.RoundTripper) http.RoundTripper {
-		return t.calls.Transport(system, operation, next)
-	}
+// hypervisor wraps the transport of calls to Proxmox VE.
+func (t *transports) hypervisor(next http.RoundTripper) http.RoundTripper {
+	return t.calls.Transport("proxmox", proxmox.Operation, next)
 }
 
-// variable matches the parts of a path that name objects: ids, task ids, volumes, and
-// what follows the words that introduce a name.
-var variable = regexp.MustCompile(`/(nodes|qemu|tasks|storage|content|repos|orgs|enterprises|runners|jobs|installations|users)/([^/]+)(/([^/]+))?`) //nolint:gochecknoglobals // a constant
+// platform wraps the transport of calls to CI platforms.
+func (t *transports) platform(next http.RoundTripper) http.RoundTripper {
+	return t.calls.Transport("github", operation, next)
+}
+
+// names matches the parts of a path of GitHub's that name objects.
+var names = regexp.MustCompile(`/(orgs|enterprises|runners|jobs|runs|installations)/[^/]+`) //nolint:gochecknoglobals // a constant
+
+// repository matches the two that name a repository.
+var repository = regexp.MustCompile(`/repos/[^/]+/[^/]+`) //nolint:gochecknoglobals // a constant
 
 // operation names a call by its method and its path without the names of objects.
 func operation(r *http.Request) string {
-	path := variable.ReplaceAllStringFunc(r.URL.Path, func(match string) string {
-		parts := variable.FindStringSubmatch(match)
-		if parts[1] == "repos" {
-			return "/repos/{owner}/{repo}"
+	path := repository.ReplaceAllString(r.URL.Path, "/repos/{owner}/{repo}")
+	path = names.ReplaceAllStringFunc(path, func(match string) string {
+		kind, last, _ := strings.Cut(match[1:], "/")
+		if kind == "runners" && (last == "generate-jitconfig" || last == "registration-token" || last == "remove-token") {
+			return match
 		}
 
-		if parts[3] == "" {
-			return "/" + parts[1] + "/{}"
-		}
-
-		return "/" + parts[1] + "/{}" + parts[3]
+		return "/" + kind + "/{}"
 	})
 
 	return r.Method + " " + path
