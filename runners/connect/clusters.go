@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"sync"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
@@ -95,11 +96,7 @@ func (c *Clusters) Get(name string) (hypervisor.Provider, bool) {
 // Each calls do for every connection there is.
 func (c *Clusters) Each(do func(name string, provider hypervisor.Provider)) {
 	c.mu.RLock()
-	entries := make(map[string]clusterEntry, len(c.entries))
-
-	for name, entry := range c.entries {
-		entries[name] = entry
-	}
+	entries := maps.Clone(c.entries)
 	c.mu.RUnlock()
 
 	for name, entry := range entries {

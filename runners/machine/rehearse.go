@@ -4,7 +4,6 @@
 package machine
 
 import (
-	"fmt"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -44,8 +43,12 @@ func Rehearse(template *v1alpha1.HypervisorMachineTemplate, settings Settings) e
 		GitHub: &v1alpha1.GitHubActionsConfig{Organization: "rehearsal"},
 	}}
 	claim := &v1alpha1.MachineClaim{
-		ObjectMeta: metav1.ObjectMeta{Namespace: template.Namespace, Name: "rehearsal-00000", UID: "00000000-0000-0000-0000-000000000000"},
-		Spec:       v1alpha1.MachineClaimSpec{TemplateRef: v1alpha1.LocalObjectReference{Name: template.Name}, WorkloadConfig: load},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: template.Namespace, Name: "rehearsal-00000", UID: "00000000-0000-0000-0000-000000000000",
+		},
+		Spec: v1alpha1.MachineClaimSpec{
+			TemplateRef: v1alpha1.LocalObjectReference{Name: template.Name}, WorkloadConfig: load,
+		},
 	}
 
 	_, err := Media(Input{
@@ -68,9 +71,9 @@ func checkStatic(template *v1alpha1.HypervisorMachineTemplate) error {
 	}
 
 	if MaskBits(network.Static.Netmask) < 0 {
-		return errclass.Wrap(errclass.Configuration, "NetmaskInvalid",
-			fmt.Errorf("read network.static.netmask of template %s: %q is neither a mask such as 255.255.255.0 nor a prefix length such as 24", //nolint:err113 // for people
-				template.Name, network.Static.Netmask))
+		return errclass.New(errclass.Configuration, "NetmaskInvalid",
+			"read network.static.netmask of template %s: %q is neither a mask such as 255.255.255.0 nor a prefix length such as 24",
+			template.Name, network.Static.Netmask)
 	}
 
 	return nil

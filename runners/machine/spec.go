@@ -160,7 +160,7 @@ func hostLabel(name string) string {
 	}
 
 	cut := name[len(name)-maxLabel:]
-	for len(cut) > 0 && cut[0] == '-' {
+	for cut != "" && cut[0] == '-' {
 		cut = cut[1:]
 	}
 

@@ -44,7 +44,7 @@ func bootstrap(ctx context.Context, s *scope) step.Result {
 		s.times().Ready = s.micro()
 		status.Phase = v1alpha1.MachineClaimReady
 		s.Metrics.phase("bootstrapped", s.since(s.times().Started))
-		s.event(corev1.EventTypeNormal, "RunnerOnline", "Bootstrap", "runner %s is online", status.BootstrapInfo.RunnerName)
+		s.eventf(corev1.EventTypeNormal, "RunnerOnline", "Bootstrap", "runner %s is online", status.BootstrapInfo.RunnerName)
 
 		return step.Done()
 	}
@@ -100,7 +100,7 @@ func (s *scope) findJob(ctx context.Context) error {
 
 	info.Job = jobs.Items[0].Name
 	s.times().JobStarted = s.micro()
-	s.event(corev1.EventTypeNormal, "JobStarted", "Follow", "runner %s took job %s", info.RunnerName, info.Job)
+	s.eventf(corev1.EventTypeNormal, "JobStarted", "Follow", "runner %s took job %s", info.RunnerName, info.Job)
 
 	return nil
 }

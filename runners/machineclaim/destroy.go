@@ -51,7 +51,7 @@ func farewell(_ context.Context, s *scope) step.Result {
 	}
 
 	if s.claim.Status.VMRef != nil {
-		s.event(corev1.EventTypeNormal, "Destroyed", "Destroy", "VM %s is gone", s.claim.Status.VMRef.VMID)
+		s.eventf(corev1.EventTypeNormal, "Destroyed", "Destroy", "VM %s is gone", s.claim.Status.VMRef.VMID)
 	}
 
 	return step.Done()

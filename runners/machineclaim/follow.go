@@ -85,7 +85,7 @@ func (s *scope) stopped(reason string) {
 		s.Metrics.phase("job", s.since(s.times().JobStarted))
 	}
 
-	s.event(kind, "VMStopped", "Follow", "VM %s is off: %s %s",
+	s.eventf(kind, "VMStopped", "Follow", "VM %s is off: %s %s",
 		s.claim.Status.VMRef.VMID, reason, s.claim.Status.BootstrapInfo.GuestMessage)
 }
 
@@ -93,7 +93,7 @@ func (s *scope) stopped(reason string) {
 func (s *scope) end(ctx context.Context, reason, message string) step.Result {
 	s.over(reason)
 	s.claim.Status.Phase = v1alpha1.MachineClaimDraining
-	s.event(corev1.EventTypeWarning, reason, "Follow", "%s", message)
+	s.eventf(corev1.EventTypeWarning, reason, "Follow", "%s", message)
 
 	return s.remove(ctx, reason, message)
 }

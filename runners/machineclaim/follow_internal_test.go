@@ -12,7 +12,7 @@ func TestDeadline(t *testing.T) {
 	t.Parallel()
 
 	birth := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
-	at := func(d time.Duration) time.Time { return birth.Add(d) }
+	at := birth.Add
 
 	cases := map[string]struct {
 		limit   limit

@@ -39,7 +39,7 @@ func place(ctx context.Context, s *scope) step.Result {
 		return step.Fail(err)
 	}
 
-	s.event(corev1.EventTypeNormal, "Placed", "Place", "VM %d on node %s", reserved.ID, reserved.Node)
+	s.eventf(corev1.EventTypeNormal, "Placed", "Place", "VM %d on node %s", reserved.ID, reserved.Node)
 
 	return step.Done()
 }
@@ -55,7 +55,7 @@ func (s *scope) provisioning(err error, fallback string) step.Result {
 
 	if result.IsFailed() || result.IsStalled() {
 		s.claim.Status.Attempts++
-		s.event(corev1.EventTypeWarning, result.Reason(), "Provision", "%s", result.Message())
+		s.eventf(corev1.EventTypeWarning, result.Reason(), "Provision", "%s", result.Message())
 	}
 
 	return result

@@ -48,7 +48,7 @@ func provision(ctx context.Context, s *scope) step.Result {
 		status.Phase, status.Attempts = v1alpha1.MachineClaimBootstrapping, 0
 		s.times().Started = s.micro()
 		s.Metrics.phase("provisioned", s.since(s.times().Placed))
-		s.event(corev1.EventTypeNormal, "Started", "Provision", "VM %s is running on node %s", status.VMRef.VMID, made.Node)
+		s.eventf(corev1.EventTypeNormal, "Started", "Provision", "VM %s is running on node %s", status.VMRef.VMID, made.Node)
 
 		return step.Done()
 	default:

@@ -50,7 +50,7 @@ func (s *scope) since(t *metav1.MicroTime) time.Duration {
 
 func (s *scope) ref() hypervisor.MachineRef { return machine.Ref(s.claim) }
 
-// event emits a Kubernetes event on the claim.
-func (s *scope) event(kind, reason, action, format string, args ...any) {
+// eventf emits a Kubernetes event on the claim.
+func (s *scope) eventf(kind, reason, action, format string, args ...any) {
 	s.Recorder.Eventf(s.claim, nil, kind, reason, action, format, args...)
 }

@@ -6,6 +6,7 @@ package machinetemplate
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -86,7 +87,7 @@ func resolved(ctx context.Context, s *scope) step.Result {
 
 	for _, t := range found {
 		sources = append(sources, v1alpha1.ResolvedTemplate{
-			ID: fmt.Sprint(t.ID), Name: t.Name, Node: t.Node, DiskBytes: t.DiskBytes,
+			ID: strconv.Itoa(t.ID), Name: t.Name, Node: t.Node, DiskBytes: t.DiskBytes,
 		})
 		nodes = append(nodes, t.Node)
 	}

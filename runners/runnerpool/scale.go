@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -127,13 +128,8 @@ func NewClaim(pool *v1alpha1.RunnerPool, template *v1alpha1.HypervisorMachineTem
 	claim.Spec.WorkloadConfig.Webhook = nil
 
 	if meta := template.Spec.Metadata; meta != nil {
-		for key, value := range meta.Labels {
-			claim.Labels[key] = value
-		}
-
-		for key, value := range meta.Annotations {
-			claim.Annotations[key] = value
-		}
+		maps.Copy(claim.Labels, meta.Labels)
+		maps.Copy(claim.Annotations, meta.Annotations)
 	}
 
 	claim.Labels[v1alpha1.LabelRunnerPool] = pool.Name

@@ -31,8 +31,6 @@ type badInput struct {
 	says []string
 }
 
-func ref[T any](v T) *T { return &v }
-
 func badInputs() map[string]badInput {
 	return map[string]badInput{
 		"wrong credentials": {
@@ -86,13 +84,13 @@ func badInputs() map[string]badInput {
 		},
 		"missing template": {
 			template: func(t *v1alpha1.HypervisorMachineTemplate) {
-				t.Spec.Template.Proxmox = &v1alpha1.ProxmoxTemplate{TemplateID: ref(int32(4711))}
+				t.Spec.Template.Proxmox = &v1alpha1.ProxmoxTemplate{TemplateID: new(int32(4711))}
 			},
 			templateReason: "TemplateNotFound", says: []string{"4711"},
 		},
 		"a VM that is no template": {
 			template: func(t *v1alpha1.HypervisorMachineTemplate) {
-				t.Spec.Template.Proxmox = &v1alpha1.ProxmoxTemplate{TemplateID: ref(int32(101))}
+				t.Spec.Template.Proxmox = &v1alpha1.ProxmoxTemplate{TemplateID: new(int32(101))}
 			},
 			templateReason: "NotATemplate", says: []string{"101", "template"},
 		},

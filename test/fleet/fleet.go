@@ -273,8 +273,8 @@ func (f *Fleet) deleteCluster() {
 	}
 
 	cluster.Finalizers = nil
-	_ = f.Client.Update(ctx, &cluster) //nolint:errcheck // the API server ends with the tests
-	_ = f.Client.Delete(ctx, &cluster) //nolint:errcheck // the API server ends with the tests
+	_ = f.Client.Update(ctx, &cluster)
+	_ = f.Client.Delete(ctx, &cluster)
 }
 
 // Start runs an operator until Stop or the test's end.
@@ -372,6 +372,8 @@ type Front struct {
 }
 
 func newFront(t testing.TB) *Front {
+	t.Helper()
+
 	f := &Front{}
 	server := httptest.NewServer(f)
 	f.URL = server.URL

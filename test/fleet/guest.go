@@ -23,6 +23,8 @@ import (
 // configuration from the medium it was given, runs the stand-in runner with it, tells
 // the operator, and powers off.
 func Guest(t testing.TB) func(pve.GuestVM) {
+	t.Helper()
+
 	return func(vm pve.GuestVM) {
 		cfg, err := GuestConfig(vm.Drive)
 		if err != nil {

@@ -360,4 +360,6 @@ type HypervisorClusterList struct {
 func (c *HypervisorCluster) StatusConditions() *[]metav1.Condition { return &c.Status.Conditions }
 
 // SetObservedGeneration notes the generation that the status speaks of.
-func (c *HypervisorCluster) SetObservedGeneration(generation int64) { c.Status.ObservedGeneration = generation }
+func (c *HypervisorCluster) SetObservedGeneration(generation int64) {
+	c.Status.ObservedGeneration = generation
+}

@@ -558,4 +558,6 @@ func (t *HypervisorMachineTemplate) StatusConditions() *[]metav1.Condition {
 }
 
 // SetObservedGeneration notes the generation that the status speaks of.
-func (t *HypervisorMachineTemplate) SetObservedGeneration(generation int64) { t.Status.ObservedGeneration = generation }
+func (t *HypervisorMachineTemplate) SetObservedGeneration(generation int64) {
+	t.Status.ObservedGeneration = generation
+}

@@ -211,4 +211,6 @@ type MachineClaimList struct {
 func (c *MachineClaim) StatusConditions() *[]metav1.Condition { return &c.Status.Conditions }
 
 // SetObservedGeneration notes the generation that the status speaks of.
-func (c *MachineClaim) SetObservedGeneration(generation int64) { c.Status.ObservedGeneration = generation }
+func (c *MachineClaim) SetObservedGeneration(generation int64) {
+	c.Status.ObservedGeneration = generation
+}

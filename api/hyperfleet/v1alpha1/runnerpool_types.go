@@ -288,4 +288,6 @@ type RunnerPoolList struct {
 func (p *RunnerPool) StatusConditions() *[]metav1.Condition { return &p.Status.Conditions }
 
 // SetObservedGeneration notes the generation that the status speaks of.
-func (p *RunnerPool) SetObservedGeneration(generation int64) { p.Status.ObservedGeneration = generation }
+func (p *RunnerPool) SetObservedGeneration(generation int64) {
+	p.Status.ObservedGeneration = generation
+}

@@ -53,7 +53,8 @@ func New() *cobra.Command {
 			return run(ctrl.SetupSignalHandler(), loaded.Config, kube, logger)
 		},
 	}
-	cmd.Flags().StringVar(&kubeconfig, "kubeconfig", "", "file that leads to the API server; default: KUBECONFIG, else the pod's own")
+	cmd.Flags().StringVar(&kubeconfig, "kubeconfig", "",
+		"file that leads to the API server; default: KUBECONFIG, else the pod's own")
 
 	if err := spec.AddFlags(cmd.Flags()); err != nil {
 		panic(err) // the configuration's type is not one that kit/config can read

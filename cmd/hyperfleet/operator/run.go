@@ -88,7 +88,7 @@ func run(ctx context.Context, cfg config.OperatorConfig, kube *rest.Config, logg
 		}
 	}
 
-	logger.InfoContext(ctx, "operator starts", "operatorUID", identity.uid, "namespace", cfg.Namespace,
+	logger.InfoContext(ctx, "operator starts", "operatorUid", identity.uid, "namespace", cfg.Namespace,
 		"controllers", cfg.Controllers)
 
 	if err := mgr.Start(ctx); err != nil {

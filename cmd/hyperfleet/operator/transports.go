@@ -38,10 +38,10 @@ func (t *transports) platform(next http.RoundTripper) http.RoundTripper {
 }
 
 // names matches the parts of a path of GitHub's that name objects.
-var names = regexp.MustCompile(`/(orgs|enterprises|runners|jobs|runs|installations)/[^/]+`) //nolint:gochecknoglobals // a constant
+var names = regexp.MustCompile(`/(orgs|enterprises|runners|jobs|runs|installations)/[^/]+`)
 
 // repository matches the two that name a repository.
-var repository = regexp.MustCompile(`/repos/[^/]+/[^/]+`) //nolint:gochecknoglobals // a constant
+var repository = regexp.MustCompile(`/repos/[^/]+/[^/]+`)
 
 // operation names a call by its method and its path without the names of objects.
 func operation(r *http.Request) string {
