@@ -122,7 +122,7 @@ func TestProgram(t *testing.T) {
 func TestKilledServiceTakesItsRunnerAlong(t *testing.T) {
 	t.Parallel()
 
-	dir := root(t, `echo "Listening for Jobs"; while :; do : > "$(dirname "$0")/beat"; sleep 0.02; done`, config)
+	dir := root(t, `beat="$(dirname "$0")/beat"; : > "$beat"; echo "Listening for Jobs"; while :; do : > "$beat"; sleep 0.02; done`, config)
 	// A machine's own path of the configuration will do as well, and so will no environment.
 	cmd := exec.Command(build(t, "."), "--root", dir, "--config", filepath.Join(dir, api.ConfigPath))
 	cmd.Env = []string{}
