@@ -27,7 +27,7 @@ const (
 
 // Call is one call in a machine's life: the nth of its kind.
 type Call struct {
-	// Side is pve or forge.
+	// Side is pve, forge, or webhook, which is the other way round.
 	Side   string
 	Method string
 	// Pattern is the path with the names of things replaced.
@@ -64,6 +64,13 @@ func Boundaries(calls []Call) []Boundary {
 	var out []Boundary
 
 	for _, call := range calls {
+		if call.Side == sideWebhook {
+			// What comes while no operator is there is the forge's to send again.
+			out = append(out, Boundary{call, After})
+
+			continue
+		}
+
 		out = append(out, Boundary{call, Before})
 		if !call.changes() {
 			continue
@@ -81,6 +88,8 @@ func Boundaries(calls []Call) []Boundary {
 const (
 	sidePVE   = "pve"
 	sideForge = "forge"
+	// sideWebhook is the first webhook, which brings the job.
+	sideWebhook = "webhook"
 )
 
 // names are what differs from machine to machine in a path.
@@ -121,10 +130,10 @@ func (n names) ofPVE(c pve.Call) (Call, bool) {
 	return call, call.changes() || strings.Contains(call.Pattern, "/qemu/VM")
 }
 
-// ofForge gives the same for a request to the CI platform. What the runners themselves
-// say goes to other paths.
+// ofForge gives the same for a request to the CI platform: what makes or removes a
+// runner. What the runners themselves say goes to other paths.
 func (n names) ofForge(r *http.Request) (Call, bool) {
 	call := Call{Side: sideForge, Method: r.Method, Pattern: n.generic(r.URL.Path)}
 
-	return call, call.changes() && strings.HasPrefix(call.Pattern, "/actions/runners/")
+	return call, call.changes() && (call.Pattern == "/actions/runners/generate-jitconfig" || call.Pattern == "/actions/runners/ID")
 }

@@ -134,7 +134,7 @@ func dryRun(t *testing.T, envs chan *kube.Env, life kill.Life) []kill.Call {
 			t.Error(broken)
 		}
 
-		calls = w.Calls()
+		calls = life.Calls(w.Calls())
 	})
 	if !ok {
 		t.Fatal("the undisturbed life failed")

@@ -6,6 +6,8 @@ package kill
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -26,22 +28,28 @@ const patience = 25 * time.Second
 // Life is what one job's machine goes through.
 type Life struct {
 	Name string
-	// Guest is what the machine does; nil runs the job.
-	Guest func(pve.GuestVM)
-	// Drive queues the job and does what else a forge's user does, until the job is over.
+	// Guest is what the machine does; nil runs the job and powers off.
+	Guest func(t testing.TB, w *World) func(pve.GuestVM)
+	// Jobs is how many jobs there are.
+	Jobs int
+	// Only, if set, is what the operator is killed at: calls whose path ends so.
+	Only string
+	// Drive queues the jobs and does what else a forge's user does, until they are over.
 	Drive func(w *World)
 }
 
 // Lives are those whose calls differ.
 func Lives() []Life {
 	return []Life{
-		{Name: "the job runs", Drive: func(w *World) {
-			w.Fleet.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}})
-			w.Fleet.EventuallyDone(1)
-		}},
+		{Name: "the job runs", Jobs: 1, Drive: jobsRun(1)},
 		{
-			// The machine is up when nobody needs it any more: it is switched off.
-			Name: "the job is cancelled", Guest: func(vm pve.GuestVM) { <-vm.Context.Done() },
+			// Machines that are made at the same time must not get each other's ids.
+			Name: "three jobs run", Jobs: 3, Only: "/clone", Drive: jobsRun(3),
+		},
+		{
+			// The machine is up when nobody needs it any more: its runner is removed, and it is
+			// switched off.
+			Name: "the job is cancelled", Jobs: 1, Guest: idle,
 			Drive: func(w *World) {
 				job := w.Fleet.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}})[0]
 				w.Fleet.Eventually("the machine being up", func() (bool, string) {
@@ -51,8 +59,38 @@ func Lives() []Life {
 				if err := w.Fleet.GitHub.Cancel(job.ID); err != nil {
 					w.Fleet.T.Error(err)
 				}
+
+				close(w.cancelled)
 			},
 		},
+	}
+}
+
+func jobsRun(n int) func(w *World) {
+	return func(w *World) {
+		w.Fleet.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Count: n})
+		w.Fleet.EventuallyDone(n)
+	}
+}
+
+// Calls are those of the life that the operator is killed at.
+func (l Life) Calls(all []Call) []Call {
+	return slices.DeleteFunc(slices.Clone(all), func(c Call) bool { return !strings.HasSuffix(c.Pattern, l.Only) })
+}
+
+// idle is a guest whose runner comes up when the job is gone, and that stays up whatever
+// becomes of the runner.
+func idle(t testing.TB, w *World) func(pve.GuestVM) {
+	run := fleet.Guest(t)
+
+	return func(vm pve.GuestVM) {
+		select {
+		case <-w.cancelled:
+		case <-vm.Context.Done():
+		}
+
+		run(vm)
+		<-vm.Context.Done()
 	}
 }
 
@@ -62,22 +100,29 @@ type World struct {
 	Operators *operators
 	Watch     *watch
 	trap      *trap
+	cancelled chan struct{}
 }
 
 // NewWorld makes the world, with the trap set.
 func NewWorld(t testing.TB, env *kube.Env, binary string, life Life, at *Boundary) *World {
 	t.Helper()
 
+	w := &World{cancelled: make(chan struct{})}
 	model := fleet.Model()
-	model.Guest.Script = life.Guest
+
+	if life.Guest != nil {
+		model.Guest.Script = life.Guest(t, w)
+	}
+
 	f := fleet.New(t, env, fleet.Options{Model: model})
 	f.Patience = patience
 	// Webhooks that found no operator are made up for by asking.
 	f.Runners.JobSilence = time.Second
 
-	w := &World{Fleet: f, Operators: newOperators(t, f, binary), Watch: newWatch(t, f.PVE)}
-	w.trap = newTrap(at, w.Operators.kill)
+	w.Fleet, w.Operators, w.Watch = f, newOperators(t, f, binary), newWatch(t, f.PVE)
+	w.trap = newTrap(at, w.Operators.kill, t.Errorf)
 	t.Cleanup(f.PVE.OnCall(w.trap.onCall(f.PVE)))
+	f.Front.Serve(w.trap.webhooks(w.Operators.front))
 
 	template := f.NewTemplate()
 	template.Spec.Bootstrap.Config.GitHub.APIURL = w.trap.forge(t, f)
@@ -135,11 +180,11 @@ func (w *World) raze() {
 	}
 }
 
-// Run lives the life to its end: the job is over by the operator's own books, and
+// Run lives the life to its end: the jobs are over by the operator's own books, and
 // nothing is left.
 func (w *World) Run(life Life) {
 	life.Drive(w)
-	w.Fleet.Eventually("the job being completed in the ledger", func() (bool, string) {
+	w.Fleet.Eventually("all jobs being completed in the ledger", func() (bool, string) {
 		var jobs v1alpha1.RunnerJobList
 		if err := w.Fleet.Client.List(w.Fleet.T.Context(), &jobs, client.InNamespace(w.Fleet.Namespace)); err != nil {
 			return false, err.Error()
@@ -151,7 +196,7 @@ func (w *World) Run(life Life) {
 			}
 		}
 
-		return len(jobs.Items) == 1, "no job is known"
+		return len(jobs.Items) == life.Jobs, fmt.Sprintf("%d jobs are known", len(jobs.Items))
 	})
 	w.Fleet.EventuallyClean()
 }
@@ -173,5 +218,5 @@ func (w *World) Restart() error {
 	return w.Operators.start(w.Fleet.T.Context())
 }
 
-// Calls are those of the life so far.
+// Calls are those of the world so far.
 func (w *World) Calls() []Call { return w.trap.all() }

@@ -33,6 +33,8 @@ type operators struct {
 	// kubeconfig and file are the operator's.
 	kubeconfig, file string
 	address          string
+	// front passes on to the operator that runs.
+	front http.Handler
 
 	mu      sync.Mutex
 	process *procrun.Process
@@ -76,13 +78,12 @@ func newOperators(tb testing.TB, f *fleet.Fleet, binary string) *operators {
 	}
 
 	target := &url.URL{Scheme: "http", Host: o.address}
-	proxy := &httputil.ReverseProxy{
+	o.front = &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) },
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		},
 	}
-	f.Front.Serve(proxy)
 	tb.Cleanup(o.kill)
 
 	return o

@@ -9,6 +9,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"path"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,8 +18,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
 
-// lateBy is how long after the next operator's start a late call takes effect.
-const lateBy = 100 * time.Millisecond
+// lateBy is how long after the next operator's start a late call takes effect, if that
+// operator does not make the same call before.
+const lateBy = time.Second
 
 // trap sees every call of a life, and springs at its boundary. Without one it only
 // records.
@@ -27,6 +29,7 @@ type trap struct {
 	at    *Boundary
 	// kill ends the operator and returns when it has ended.
 	kill func()
+	fail func(format string, args ...any)
 	// sprung is closed when the operator is dead, over when the call is (where that is
 	// waited for), restarted by whoever has started the next operator.
 	sprung, over, restarted chan struct{}
@@ -39,9 +42,9 @@ type trap struct {
 	unfault func()
 }
 
-func newTrap(at *Boundary, kill func()) *trap {
+func newTrap(at *Boundary, kill func(), fail func(string, ...any)) *trap {
 	return &trap{
-		names: newNames(), at: at, kill: kill,
+		names: newNames(), at: at, kill: kill, fail: fail,
 		sprung: make(chan struct{}), over: make(chan struct{}), restarted: make(chan struct{}),
 		seen: map[Call]int{}, held: map[int64]Call{},
 	}
@@ -132,9 +135,28 @@ func (t *trap) onCall(server *pve.Server) func(pve.Call) {
 		case Late:
 			t.spring()
 			<-t.restarted
-			time.Sleep(lateBy)
+			t.awaitRival(call)
 		case After:
 		}
+	}
+}
+
+// awaitRival waits until the next operator makes the same call, where it does.
+func (t *trap) awaitRival(call Call) {
+	kind := call
+	kind.Nth = 0
+	deadline := time.Now().Add(lateBy)
+
+	for time.Now().Before(deadline) {
+		t.mu.Lock()
+		rival := t.seen[kind] > call.Nth
+		t.mu.Unlock()
+
+		if rival {
+			return
+		}
+
+		time.Sleep(lateBy / 100)
 	}
 }
 
@@ -179,6 +201,39 @@ func (t *trap) forge(tb testing.TB, f *fleet.Fleet) string {
 	tb.Cleanup(server.Close)
 
 	return server.URL
+}
+
+// webhooks stands before the operator and sees the webhook that brings the job. What
+// was answered with 202 is the operator's to remember.
+func (t *trap) webhooks(operator http.Handler) http.Handler {
+	var first sync.Once
+
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var (
+			call Call
+			ours bool
+		)
+
+		if strings.HasPrefix(r.URL.Path, "/webhooks/") {
+			first.Do(func() { call, ours = t.record(Call{Side: sideWebhook, Method: r.Method, Pattern: r.URL.Path}), true })
+		}
+
+		if !ours || !t.is(call, After) {
+			operator.ServeHTTP(w, r)
+
+			return
+		}
+
+		answer := httptest.NewRecorder()
+		operator.ServeHTTP(answer, r)
+
+		if answer.Code != http.StatusAccepted {
+			t.fail("the webhook was answered with %d: %s", answer.Code, answer.Body)
+		}
+
+		t.spring()
+		w.WriteHeader(answer.Code)
+	})
 }
 
 // has tells whether a call whose path ends so was made.
