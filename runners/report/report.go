@@ -9,6 +9,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -95,7 +96,7 @@ func (d *Desk) answer(w http.ResponseWriter, r *http.Request, err error) {
 	switch {
 	case err == nil:
 		w.WriteHeader(http.StatusNoContent)
-	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
+	case apierrors.IsNotFound(err), errors.Is(err, errLater):
 		http.Error(w, "the claim is gone", http.StatusGone)
 	default:
 		log.FromContext(r.Context()).Error(err, "report was not written", "path", r.URL.Path)
@@ -103,16 +104,23 @@ func (d *Desk) answer(w http.ResponseWriter, r *http.Request, err error) {
 	}
 }
 
-// write patches the report into the claim. The patch names the uid, so that a claim of
-// the same name made later does not get it.
+// write patches the report into the claim, unless the claim of that name is a later one.
 func (d *Desk) write(ctx context.Context, name types.NamespacedName, uid types.UID, report guest.Report) error {
+	var claim v1alpha1.MachineClaim
+	if err := d.Client.Get(ctx, name, &claim); err != nil {
+		return fmt.Errorf("get claim %s: %w", name, err)
+	}
+
+	if claim.UID != uid {
+		return fmt.Errorf("get claim %s: %w", name, errLater)
+	}
+
 	message := report.Message
 	if report.Reason != "" {
 		message = strings.TrimSuffix(report.Reason+": "+report.Message, ": ")
 	}
 
 	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": uid},
 		"status": map[string]any{"bootstrapInfo": map[string]any{
 			"guestPhase": report.Phase, "guestMessage": trim(message), "reportedAt": metav1.NewMicroTime(d.Clock.Now()),
 		}},
@@ -121,13 +129,15 @@ func (d *Desk) write(ctx context.Context, name types.NamespacedName, uid types.U
 		return fmt.Errorf("marshal report: %w", err)
 	}
 
-	claim := &v1alpha1.MachineClaim{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
-	if err := d.Client.Status().Patch(ctx, claim, client.RawPatch(types.MergePatchType, patch)); err != nil {
+	if err := d.Client.Status().Patch(ctx, &claim, client.RawPatch(types.MergePatchType, patch)); err != nil {
 		return fmt.Errorf("patch report of claim %s: %w", name, err)
 	}
 
 	return nil
 }
+
+// errLater says that the machine's own claim is gone.
+var errLater = errors.New("it is a later claim of the same name")
 
 // trim keeps a message within the field's bound, on a rune's edge.
 func trim(message string) string {

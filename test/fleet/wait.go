@@ -5,9 +5,11 @@ package fleet
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
+	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -191,4 +193,35 @@ func describe(out *strings.Builder, obj step.Object) {
 	for _, c := range *obj.StatusConditions() {
 		fmt.Fprintf(out, "    %s=%s %s: %s\n", c.Type, c.Status, c.Reason, c.Message)
 	}
+}
+
+// Events gives what was told in the fleet's namespace and of its cluster.
+func (f *Fleet) Events() []string {
+	f.T.Helper()
+
+	var events eventsv1.EventList
+	if err := f.Client.List(f.T.Context(), &events); err != nil {
+		f.T.Fatalf("list events: %v", err)
+	}
+
+	var out []string
+
+	for i := range events.Items {
+		event := &events.Items[i]
+		if event.Regarding.Namespace == f.Namespace || event.Regarding.Name == f.Cluster {
+			out = append(out, event.Reason+" "+event.Regarding.Kind+"/"+event.Regarding.Name+": "+event.Note)
+		}
+	}
+
+	return out
+}
+
+// EventuallyEvent waits until something was told for a reason.
+func (f *Fleet) EventuallyEvent(reason string) {
+	f.T.Helper()
+	f.Eventually("an event "+reason, func() (bool, string) {
+		events := f.Events()
+
+		return slices.ContainsFunc(events, func(e string) bool { return strings.HasPrefix(e, reason+" ") }), strings.Join(events, "\n")
+	})
 }

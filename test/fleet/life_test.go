@@ -1,0 +1,235 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/sim/github/control"
+	"github.com/hyperfleet/hyperfleet/sim/pve"
+	"github.com/hyperfleet/hyperfleet/test/fleet"
+)
+
+// ready starts a fleet with one claim whose runner is online.
+func ready(t *testing.T, f *fleet.Fleet, claim *v1alpha1.MachineClaim) {
+	t.Helper()
+
+	f.Populate(0)
+	f.Start()
+	f.EventuallyReady(f.NewTemplate())
+	f.Create(claim)
+	f.EventuallyReady(claim)
+}
+
+// A claim whose runner works is drained: its job ends first.
+func TestDeletingABusyClaimWaitsForItsJob(t *testing.T) {
+	t.Parallel()
+
+	f := fleet.New(t, env, fleet.Options{})
+	claim := f.NewClaim("busy")
+	ready(t, f, claim)
+
+	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Duration: 2 * time.Second})
+	f.GitHub.Eventually("the job runs", func(s control.State) bool { return s.Jobs[0].Status == "in_progress" })
+
+	if err := f.Client.Delete(t.Context(), claim); err != nil {
+		t.Fatal(err)
+	}
+
+	message := f.EventuallyCondition(claim, "Deregistered", metav1.ConditionFalse, "RunnerBusy")
+	if claim.Status.Phase != v1alpha1.MachineClaimDraining || !strings.Contains(message, "runs a job") {
+		t.Errorf("phase %s: %s", claim.Status.Phase, message)
+	}
+
+	f.EventuallyDone(1)
+	f.EventuallyClean()
+}
+
+// A machine ends when a limit of its lifecycle is reached.
+func TestLimitsEndMachines(t *testing.T) {
+	t.Parallel()
+
+	soon := &metav1.Duration{Duration: 500 * time.Millisecond}
+	nothing := func(vm pve.GuestVM) { <-vm.Context.Done() }
+
+	cases := map[string]struct {
+		lifecycle v1alpha1.Lifecycle
+		guest     func(pve.GuestVM)
+		job       bool
+		reason    string
+	}{
+		"idle":      {lifecycle: v1alpha1.Lifecycle{IdleTimeout: soon}, reason: "IdleTimeout"},
+		"old":       {lifecycle: v1alpha1.Lifecycle{MaxLifetime: &metav1.Duration{Duration: 3 * time.Second}}, reason: "MaxLifetime"},
+		"too busy":  {lifecycle: v1alpha1.Lifecycle{JobTimeout: soon}, job: true, reason: "JobTimeout"},
+		"no runner": {lifecycle: v1alpha1.Lifecycle{BootstrapTimeout: soon}, guest: nothing, reason: "BootstrapTimeout"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			model := fleet.Model()
+			model.Guest.Script = tc.guest
+
+			f := fleet.New(t, env, fleet.Options{Model: model})
+			f.Populate(0)
+			f.Start()
+			f.EventuallyReady(f.NewTemplate())
+
+			if tc.job {
+				f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Duration: time.Hour})
+			}
+
+			claim := f.NewClaim("limited")
+			claim.Spec.Lifecycle = &tc.lifecycle
+			f.Create(claim)
+			f.EventuallyEvent(tc.reason)
+
+			if !tc.job {
+				f.EventuallyClean()
+
+				return
+			}
+
+			// The forge goes on to believe in the runner; the machine is gone all the same.
+			f.Eventually("the VM being gone", func() (bool, string) {
+				left := strings.Join(f.Leftovers(), ", ")
+
+				return !strings.Contains(left, "VM ") && !strings.Contains(left, "medium") && !strings.Contains(left, "claim"), left
+			})
+		})
+	}
+}
+
+// What belongs to no claim is found and removed on all three sides.
+func TestOrphansAreRemovedOnAllSides(t *testing.T) {
+	t.Parallel()
+
+	model := fleet.Model()
+	model.Guest.Script = func(vm pve.GuestVM) { <-vm.Context.Done() } // the runner never comes online
+
+	f := fleet.New(t, env, fleet.Options{Model: model})
+	claim := f.NewClaim("lost")
+
+	f.Populate(0)
+	f.Start()
+	f.EventuallyReady(f.NewTemplate())
+	f.Create(claim)
+	f.EventuallyCondition(claim, v1alpha1.ConditionProvisioned, metav1.ConditionTrue, "")
+	f.Stop()
+
+	// A person takes the finalizer off by force: VM, medium and runner have no claim now.
+	if err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(claim), claim); err != nil {
+		t.Fatal(err)
+	}
+
+	claim.Finalizers = nil
+	if err := f.Client.Update(t.Context(), claim); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := f.Client.Delete(t.Context(), claim); err != nil {
+		t.Fatal(err)
+	}
+
+	left := strings.Join(f.Leftovers(), ", ")
+	for _, side := range []string{"VM ", "medium ", "runner "} {
+		if !strings.Contains(left, side) {
+			t.Fatalf("no %s to be orphaned: %s", side, left)
+		}
+	}
+
+	f.Start()
+	f.EventuallyClean()
+}
+
+// Two operators on one hypervisor never touch each other's machines, nor anyone else's.
+func TestTwoOperatorsShareAHypervisor(t *testing.T) {
+	t.Parallel()
+
+	one := fleet.New(t, env, fleet.Options{})
+	two := fleet.New(t, env, fleet.Options{PVE: one.PVE})
+	foreign := foreignVMs(one)
+
+	for _, f := range []*fleet.Fleet{one, two} {
+		f.Populate(5)
+		f.Start()
+		f.EventuallyReady(f.NewPool(0))
+	}
+
+	// The other's machines idle all the while.
+	keep := two.NewClaim("keep")
+	two.Create(keep)
+	two.EventuallyReady(keep)
+
+	one.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Count: 8})
+	one.EventuallyDone(8)
+	one.Eventually("one's machines being gone", func() (bool, string) {
+		left := strings.Join(one.Leftovers(), ", ")
+
+		return !strings.Contains(left, "VM ") && !strings.Contains(left, "claim"), left
+	})
+
+	two.EventuallyReady(keep)
+
+	if got := foreignVMs(one); got != foreign {
+		t.Errorf("machines of others have changed:\n%s\nwere\n%s", got, foreign)
+	}
+
+	if err := two.Client.Delete(t.Context(), keep); err != nil {
+		t.Fatal(err)
+	}
+
+	two.EventuallyClean()
+}
+
+// foreignVMs describes the machines and templates that were there from the start.
+func foreignVMs(f *fleet.Fleet) string {
+	var out strings.Builder
+
+	for _, vm := range f.PVE.Snapshot().VMs {
+		if vm.Foreign || vm.Template {
+			out.WriteString(vm.Name + " " + vm.Node + " " + vm.Status + " " + vm.Config["digest"] + vm.Config["tags"] + vm.Lock + "\n")
+		}
+	}
+
+	return out.String()
+}
+
+// Every transition of a machine's life is told by an event.
+func TestEventsTellTheStory(t *testing.T) {
+	t.Parallel()
+
+	f := fleet.New(t, env, fleet.Options{})
+	f.Populate(2)
+	f.Start()
+	f.EventuallyReady(f.NewPool(0))
+	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}})
+	f.EventuallyDone(1)
+
+	for _, reason := range []string{
+		"Connected", "TemplateReady", "ScalingUp", "Placed", "Started", "RunnerOnline", "VMStopped", "Destroyed",
+	} {
+		f.EventuallyEvent(reason)
+	}
+
+	f.EventuallyClean()
+
+	var secret corev1.Secret
+	if err := f.Client.Get(t.Context(), client.ObjectKey{Namespace: f.Namespace, Name: "github"}, &secret); err != nil {
+		t.Fatal(err)
+	}
+
+	for _, text := range f.Events() {
+		if strings.Contains(text, string(secret.Data["pat"])) {
+			t.Errorf("an event holds the token: %s", text)
+		}
+	}
+}

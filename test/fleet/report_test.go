@@ -1,0 +1,92 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet_test
+
+import (
+	"bytes"
+	"net/http"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/runners/report"
+	"github.com/hyperfleet/hyperfleet/test/fleet"
+)
+
+// A machine's report counts only with the machine's own token, and only for its claim.
+func TestReportsNeedTheMachinesToken(t *testing.T) {
+	t.Parallel()
+
+	f := fleet.New(t, env, fleet.Options{})
+	f.Populate(0)
+	f.Start()
+
+	claim, other := f.NewClaim("reports"), f.NewClaim("other")
+	f.Create(claim)
+	f.Create(other)
+	f.EventuallyReady(claim)
+
+	key := []byte(strings.Repeat("k", 32))
+	token := func(c *v1alpha1.MachineClaim) string {
+		return "Bearer " + report.Token(key, c.Namespace, c.Name, c.UID)
+	}
+	earlier := claim.DeepCopy()
+	earlier.UID = "00000000-0000-4000-8000-00000000dead"
+
+	good := `{"phase":"Running","message":"job build","time":"2026-01-01T00:00:00Z"}`
+	cases := map[string]struct {
+		claim *v1alpha1.MachineClaim
+		token string
+		body  string
+		want  int
+	}{
+		"its own":                        {claim, token(claim), good, http.StatusNoContent},
+		"none":                           {claim, "", good, http.StatusUnauthorized},
+		"another machine's":              {claim, token(other), good, http.StatusUnauthorized},
+		"a token that is no bearer":      {claim, strings.TrimPrefix(token(claim), "Bearer "), good, http.StatusUnauthorized},
+		"of a claim of that name before": {earlier, token(earlier), good, http.StatusGone},
+		"not JSON":                       {claim, token(claim), "phase=Running", http.StatusBadRequest},
+		"without a phase":                {claim, token(claim), `{"message":"x"}`, http.StatusBadRequest},
+		"too large":                      {claim, token(claim), `{"phase":"` + strings.Repeat("x", 9000) + `"}`, http.StatusRequestEntityTooLarge},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodPost,
+				f.Front.URL+report.Path(tc.claim), bytes.NewBufferString(tc.body))
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			request.Header.Set("Authorization", tc.token)
+
+			response, err := http.DefaultClient.Do(request)
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			_ = response.Body.Close()
+
+			if response.StatusCode != tc.want {
+				t.Errorf("status %d, want %d", response.StatusCode, tc.want)
+			}
+		})
+	}
+
+	f.EventuallyCondition(claim, "Ready", metav1.ConditionTrue, "")
+
+	if claim.Status.BootstrapInfo.GuestPhase != "Running" || claim.Status.BootstrapInfo.ReportedAt == nil {
+		t.Errorf("the report was not written: %+v", claim.Status.BootstrapInfo)
+	}
+
+	for _, c := range []*v1alpha1.MachineClaim{claim, other} {
+		if err := f.Client.Delete(t.Context(), c); client.IgnoreNotFound(err) != nil {
+			t.Error(err)
+		}
+	}
+
+	f.EventuallyClean()
+}
