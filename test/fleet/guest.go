@@ -43,8 +43,13 @@ func Guest(t testing.TB) func(pve.GuestVM) {
 
 		vm.Log("runner exited with %d", code)
 
+		end := guest.Report{Phase: guest.PhaseFinished, Reason: guest.ReasonJobDone, Time: time.Now()}
+		if code != 0 || !watch.ran {
+			end.Phase, end.Reason = guest.PhaseFailed, guest.ReasonRunnerFailed
+		}
+
 		if vm.Context.Err() == nil {
-			tell(vm.Context, cfg, guest.Report{Phase: guest.PhaseFinished, Reason: guest.ReasonJobDone, Time: time.Now()})
+			tell(vm.Context, cfg, end)
 		}
 	}
 }
@@ -80,13 +85,17 @@ func GuestConfig(drive map[string][]byte) (guest.Config, error) {
 }
 
 // phases reads the runner's phases out of what it prints.
-type phases struct{ tell func(guest.Report) }
+type phases struct {
+	tell func(guest.Report)
+	ran  bool
+}
 
 func (p *phases) Write(text []byte) (int, error) {
 	switch {
 	case strings.Contains(string(text), "Listening for Jobs"):
 		p.tell(guest.Report{Phase: guest.PhaseListening, Time: time.Now()})
 	case strings.Contains(string(text), "Running job"):
+		p.ran = true
 		p.tell(guest.Report{Phase: guest.PhaseRunning, Time: time.Now()})
 	}
 
