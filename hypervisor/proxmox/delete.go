@@ -23,6 +23,10 @@ func (p *Provider) Delete(ctx context.Context, ref hypervisor.MachineRef) error 
 		return errors.New("delete machine: its owner has no uid")
 	}
 
+	if p.removed(ref.Owner.UID) {
+		return p.notFound(&machine{id: ref.ID, owner: ref.Owner})
+	}
+
 	m := p.machineOf(ref.Owner, ref.ID, "")
 
 	m.mu.Lock()
@@ -316,6 +320,7 @@ func (p *Provider) removeMedia(ctx context.Context, m *machine) error {
 	}
 
 	p.forget(m)
+	p.rememberGone(m.owner.UID)
 
 	return p.notFound(m)
 }

@@ -120,12 +120,15 @@ func (p *Provider) machineOf(owner hypervisor.Owner, id int, node string) *machi
 	if !ok {
 		m = &machine{owner: owner, id: id, node: node}
 		p.machines[owner.UID] = m
+
+		delete(p.gone, owner.UID)
 	}
 
 	return m
 }
 
-// forget drops a machine that is gone for good.
+// forget drops a machine that is gone for good. Whose it was is kept until the listing
+// does not show it any more (prune), so that nobody looks for it in between.
 func (p *Provider) forget(m *machine) {
 	p.watch.forget(m.owner.UID)
 	p.ids.release(m.id, m.owner.UID, false)
@@ -136,8 +139,36 @@ func (p *Provider) forget(m *machine) {
 	if p.machines[m.owner.UID] == m {
 		delete(p.machines, m.owner.UID)
 	}
+}
 
-	delete(p.known, m.id)
+// goneFor is how long a removal is remembered. Whoever asks for it again within that time
+// has not read the news yet.
+const goneFor = time.Minute
+
+// rememberGone keeps that nothing of the owner's is left.
+func (p *Provider) rememberGone(uid string) {
+	now := p.clock.Now()
+
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	for old, at := range p.gone {
+		if now.Sub(at) >= goneFor {
+			delete(p.gone, old)
+		}
+	}
+
+	p.gone[uid] = now
+}
+
+// removed says whether nothing of the owner's was left a moment ago.
+func (p *Provider) removed(uid string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	at, ok := p.gone[uid]
+
+	return ok && p.since(at, goneFor)
 }
 
 // note keeps what the machine takes of its node, for placement.

@@ -47,8 +47,10 @@ type Provider struct {
 	watch   *watcher
 	ids     *allocator
 
-	mu        sync.Mutex
-	machines  map[string]*machine
+	mu       sync.Mutex
+	machines map[string]*machine
+	// gone holds when each of the latest removals ended, by the owner's uid.
+	gone      map[string]time.Time
 	known     map[int]knownVM
 	storages  map[string]*cached[[]storageInfo]
 	templates map[templateKey]*cached[vmConfig]
@@ -91,6 +93,7 @@ func newProvider(config hypervisor.Config, options hypervisor.Options) (*Provide
 		nodes:     newCached(options.Clock, client.nodes),
 		ids:       newAllocator(config.IDMin, config.IDMax, options.Clock.Now),
 		machines:  map[string]*machine{},
+		gone:      map[string]time.Time{},
 		known:     map[int]knownVM{},
 		storages:  map[string]*cached[[]storageInfo]{},
 		templates: map[templateKey]*cached[vmConfig]{},
