@@ -3,11 +3,7 @@
 
 package hypervisor
 
-import (
-	"errors"
-	"fmt"
-	"time"
-)
+import "github.com/hyperfleet/hyperfleet/kit/errclass"
 
 // Kind says what a caller does about an error. An error without a kind is transient:
 // try again with back-off.
@@ -35,38 +31,10 @@ const (
 )
 
 // Error is an error with a kind, and what a person needs to know.
-type Error struct {
-	Kind Kind
-	// Reason is a CamelCase word for conditions and events, e.g. TemplateNotFound.
-	Reason string
-	// Message names the thing and the mend. It never holds a secret.
-	Message string
-	// After is when it is worth trying again; 0 leaves that to the caller.
-	After time.Duration
-	// Err is the cause, if there is one.
-	Err error
-}
-
-// Error gives the message and the cause.
-func (e *Error) Error() string {
-	if e.Err == nil {
-		return e.Message
-	}
-
-	return fmt.Sprintf("%s: %v", e.Message, e.Err)
-}
-
-// Unwrap gives the cause.
-func (e *Error) Unwrap() error { return e.Err }
+type Error = errclass.Kinded[Kind]
 
 // KindOf gives the kind of the first Error in err's chain, or "".
-func KindOf(err error) Kind {
-	if e, ok := errors.AsType[*Error](err); ok {
-		return e.Kind
-	}
-
-	return ""
-}
+func KindOf(err error) Kind { return errclass.KindOf[Kind](err) }
 
 // Is tells whether err is of the kind.
 func Is(err error, kind Kind) bool { return err != nil && KindOf(err) == kind }

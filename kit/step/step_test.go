@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
 	ctrl "sigs.k8s.io/controller-runtime"
 
@@ -357,3 +358,44 @@ func TestNamesOfStepsWithoutACondition(t *testing.T) {
 }
 
 func clone(context.Context, *[]string) step.Result { panic("no") }
+
+func TestAnnounceTellsOnlyNews(t *testing.T) {
+	t.Parallel()
+
+	ready := func(status metav1.ConditionStatus, reason string) *metav1.Condition {
+		return &metav1.Condition{Type: step.Ready, Status: status, Reason: reason, Message: "words"}
+	}
+
+	cases := map[string]struct {
+		before, after *metav1.Condition
+		want          string
+	}{
+		"nothing said yet":             {nil, nil, ""},
+		"ready at first":               {nil, ready("True", "Ready"), "Normal Connected it answers"},
+		"became ready":                 {ready("False", "Down"), ready("True", "Ready"), "Normal Connected it answers"},
+		"still ready":                  {ready("True", "Ready"), ready("True", "Ready"), ""},
+		"ready for another reason":     {ready("True", "Ready"), ready("True", "Idle"), ""},
+		"ceased to be ready":           {ready("True", "Ready"), ready("False", "Down"), "Warning Down words"},
+		"still not, for the same":      {ready("False", "Down"), ready("False", "Down"), ""},
+		"still not, for another cause": {ready("False", "Down"), ready("False", "Denied"), "Warning Denied words"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			recorder := events.NewFakeRecorder(1)
+			obj := &widget{}
+
+			if tc.after != nil {
+				*obj.StatusConditions() = []metav1.Condition{*tc.after}
+			}
+
+			step.Announce(recorder, obj, tc.before, "Connected", "it answers")
+			close(recorder.Events)
+
+			if got := <-recorder.Events; got != tc.want {
+				t.Errorf("told %q, want %q", got, tc.want)
+			}
+		})
+	}
+}

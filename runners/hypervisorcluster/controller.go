@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -97,18 +96,14 @@ type scope struct {
 	provider hypervisor.Provider
 }
 
-func steps() []step.Step[*scope] {
-	return []step.Step[*scope]{
+func plan() step.Plan[*scope] {
+	return step.Plan[*scope]{Finalizer: finalizer, Steps: []step.Step[*scope]{
 		{Condition: "Credentials", Run: credentials}, // secrets read, connection made
 		{Condition: "Connected", Run: connected},     // reached, authenticated, privileged
 		{Condition: "Inspected", Run: inspected},     // nodes and free resources known
-	}
-}
-
-func deletionSteps() []step.Step[*scope] {
-	return []step.Step[*scope]{
+	}, Deletion: []step.Step[*scope]{
 		{Condition: "MachinesGone", Run: machinesGone},
-	}
+	}}
 }
 
 // Reconcile looks at one cluster.
@@ -123,17 +118,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 
 	s := &scope{Reconciler: r, cluster: &cluster}
 
-	if !cluster.DeletionTimestamp.IsZero() {
-		return step.Finalize(ctx, r.Runner, &cluster, finalizer, deletionSteps(), s)
-	}
-
-	if err := step.EnsureFinalizer(ctx, r.Runner, &cluster, finalizer); err != nil {
-		return reconcile.Result{}, err
-	}
-
-	before := meta.FindStatusCondition(cluster.Status.Conditions, step.Ready).DeepCopy()
-	result, err := step.Run(ctx, r.Runner, &cluster, steps(), s)
-	s.announce(before)
+	before := step.Readiness(&cluster)
+	result, err := step.Pass(ctx, r.Runner, &cluster, plan(), s)
+	step.Announce(r.Recorder, &cluster, before, "Connected", "the hypervisor answers")
 
 	if err == nil && (result.RequeueAfter == 0 || result.RequeueAfter > r.Interval) {
 		result.RequeueAfter = r.Interval

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -148,20 +146,4 @@ func machinesGone(ctx context.Context, s *scope) step.Result {
 	s.Clusters.Forget(s.cluster.Name)
 
 	return step.Done()
-}
-
-// announce emits an event when the cluster became ready or ceased to be.
-func (s *scope) announce(before *metav1.Condition) {
-	after := meta.FindStatusCondition(s.cluster.Status.Conditions, step.Ready)
-	if after == nil || (before != nil && before.Status == after.Status && before.Reason == after.Reason) {
-		return
-	}
-
-	if after.Status == metav1.ConditionTrue {
-		s.Recorder.Eventf(s.cluster, nil, corev1.EventTypeNormal, "Connected", "Check", "the hypervisor answers")
-
-		return
-	}
-
-	s.Recorder.Eventf(s.cluster, nil, corev1.EventTypeWarning, after.Reason, "Check", "%s", after.Message)
 }

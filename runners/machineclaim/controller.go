@@ -121,23 +121,19 @@ type scope struct {
 	names    machine.Names
 }
 
-func steps() []step.Step[*scope] {
-	return []step.Step[*scope]{
+func plan() step.Plan[*scope] {
+	return step.Plan[*scope]{Finalizer: v1alpha1.FinalizerVMCleanup, Steps: []step.Step[*scope]{
 		{Condition: v1alpha1.ConditionTemplateResolved, Run: resolve}, // template and cluster are ready
 		{Condition: v1alpha1.ConditionPlaced, Run: place},             // id and node are on record
 		{Condition: v1alpha1.ConditionProvisioned, Run: provision},    // VM made and powered on
 		{Condition: v1alpha1.ConditionBootstrapped, Run: bootstrap},   // runner online
 		{Condition: "Finished", Run: follow},                          // job done, VM off
 		{Condition: "Retired", Run: retire},                           // claim handed to deletion
-	}
-}
-
-func deletionSteps() []step.Step[*scope] {
-	return []step.Step[*scope]{
+	}, Deletion: []step.Step[*scope]{
 		{Condition: "Deregistered", Run: deregister},             // runner gone from the CI platform
 		{Condition: v1alpha1.ConditionVMCleanedUp, Run: destroy}, // VM and medium gone
 		{Condition: "", Run: farewell},                           // told, once
-	}
+	}}
 }
 
 // Reconcile makes one pass over one claim.
@@ -152,15 +148,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 
 	s := &scope{Reconciler: r, claim: &claim}
 
-	if !claim.DeletionTimestamp.IsZero() {
-		return step.Finalize(ctx, r.Runner, &claim, v1alpha1.FinalizerVMCleanup, deletionSteps(), s)
-	}
-
-	if err := step.EnsureFinalizer(ctx, r.Runner, &claim, v1alpha1.FinalizerVMCleanup); err != nil {
-		return reconcile.Result{}, err
-	}
-
-	return step.Run(ctx, r.Runner, &claim, steps(), s)
+	return step.Pass(ctx, r.Runner, &claim, plan(), s)
 }
 
 // Waker turns a provider's word on a machine into a pass over its claim.

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
@@ -39,14 +38,14 @@ func resolve(ctx context.Context, s *scope) step.Result {
 		return step.Done()
 	}
 
-	if !meta.IsStatusConditionTrue(s.template.Status.Conditions, step.Ready) {
+	if !step.IsReady(s.template) {
 		return step.Wait(0, "TemplateNotReady",
-			fmt.Sprintf("HypervisorMachineTemplate %q is not ready: %s", s.template.Name, whyNot(s.template)))
+			fmt.Sprintf("HypervisorMachineTemplate %q is not ready: %s", s.template.Name, step.WhyNot(s.template)))
 	}
 
-	if !meta.IsStatusConditionTrue(s.cluster.Status.Conditions, step.Ready) {
+	if !step.IsReady(s.cluster) {
 		return step.Wait(lookAgain, "ClusterNotReady",
-			fmt.Sprintf("HypervisorCluster %q is not ready: %s", s.cluster.Name, whyNot(s.cluster)))
+			fmt.Sprintf("HypervisorCluster %q is not ready: %s", s.cluster.Name, step.WhyNot(s.cluster)))
 	}
 
 	return step.Done()
@@ -88,20 +87,11 @@ func (s *scope) find(ctx context.Context) step.Result {
 	provider, ok := s.Clusters.Get(clusterName)
 	if !ok {
 		return step.Wait(time.Second, "ClusterNotConnected",
-			fmt.Sprintf("HypervisorCluster %q is not connected: %s", clusterName, whyNot(&cluster)))
+			fmt.Sprintf("HypervisorCluster %q is not connected: %s", clusterName, step.WhyNot(&cluster)))
 	}
 
 	s.template, s.cluster, s.provider = &template, &cluster, provider
 	s.names = machine.NamesOf(s.claim, &template, &cluster, s.Settings.NamespaceInHostname)
 
 	return step.Done()
-}
-
-func whyNot(obj step.Object) string {
-	ready := meta.FindStatusCondition(*obj.StatusConditions(), step.Ready)
-	if ready == nil || ready.Message == "" {
-		return "it has not been looked at yet"
-	}
-
-	return ready.Message
 }

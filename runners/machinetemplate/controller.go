@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -95,7 +94,7 @@ func readyChanged() predicate.Predicate {
 func isReady(obj client.Object) bool {
 	reporter, ok := obj.(step.Object)
 
-	return ok && meta.IsStatusConditionTrue(*reporter.StatusConditions(), step.Ready)
+	return ok && step.IsReady(reporter)
 }
 
 // scope is one pass over one template.
@@ -107,19 +106,15 @@ type scope struct {
 	provider hypervisor.Provider
 }
 
-func steps() []step.Step[*scope] {
-	return []step.Step[*scope]{
+func plan() step.Plan[*scope] {
+	return step.Plan[*scope]{Finalizer: finalizer, Steps: []step.Step[*scope]{
 		{Condition: "Rendered", Run: rendered},           // cloud-init texts are sound
 		{Condition: "ClusterReady", Run: clusterReady},   // the hypervisor answers
 		{Condition: "Resolved", Run: resolved},           // the hypervisor has the template
 		{Condition: "WorkloadReady", Run: workloadReady}, // the CI platform takes our credentials
-	}
-}
-
-func deletionSteps() []step.Step[*scope] {
-	return []step.Step[*scope]{
+	}, Deletion: []step.Step[*scope]{
 		{Condition: "ClaimsGone", Run: claimsGone},
-	}
+	}}
 }
 
 // Reconcile looks at one template.
@@ -134,17 +129,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 
 	s := &scope{Reconciler: r, template: &template}
 
-	if !template.DeletionTimestamp.IsZero() {
-		return step.Finalize(ctx, r.Runner, &template, finalizer, deletionSteps(), s)
-	}
-
-	if err := step.EnsureFinalizer(ctx, r.Runner, &template, finalizer); err != nil {
-		return reconcile.Result{}, err
-	}
-
-	before := meta.FindStatusCondition(template.Status.Conditions, step.Ready).DeepCopy()
-	result, err := step.Run(ctx, r.Runner, &template, steps(), s)
-	s.announce(before)
+	before := step.Readiness(&template)
+	result, err := step.Pass(ctx, r.Runner, &template, plan(), s)
+	step.Announce(r.Recorder, &template, before, "TemplateReady", "machines can be made from the template")
 
 	if err == nil && (result.RequeueAfter == 0 || result.RequeueAfter > r.Interval) {
 		result.RequeueAfter = r.Interval

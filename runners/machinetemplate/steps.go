@@ -10,10 +10,7 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
@@ -53,24 +50,14 @@ func clusterReady(ctx context.Context, s *scope) step.Result {
 	}
 
 	provider, connected := s.Clusters.Get(name)
-	if !connected || !isReady(&cluster) {
+	if !connected || !step.IsReady(&cluster) {
 		return step.Wait(retryAfter, "ClusterNotReady",
-			fmt.Sprintf("HypervisorCluster %q is not ready: %s", name, whyNot(&cluster)))
+			fmt.Sprintf("HypervisorCluster %q is not ready: %s", name, step.WhyNot(&cluster)))
 	}
 
 	s.cluster, s.provider = &cluster, provider
 
 	return step.Done()
-}
-
-// whyNot gives the message of an object that is not ready.
-func whyNot(obj step.Object) string {
-	ready := meta.FindStatusCondition(*obj.StatusConditions(), step.Ready)
-	if ready == nil || ready.Message == "" {
-		return "it has not been looked at yet"
-	}
-
-	return ready.Message
 }
 
 // resolved finds the hypervisor's templates.
@@ -139,21 +126,4 @@ func claimsGone(ctx context.Context, s *scope) step.Result {
 	}
 
 	return step.Done()
-}
-
-// announce emits an event when the template became usable or ceased to be.
-func (s *scope) announce(before *metav1.Condition) {
-	after := meta.FindStatusCondition(s.template.Status.Conditions, step.Ready)
-	if after == nil || (before != nil && before.Status == after.Status && before.Reason == after.Reason) {
-		return
-	}
-
-	if after.Status == metav1.ConditionTrue {
-		s.Recorder.Eventf(s.template, nil, corev1.EventTypeNormal, "TemplateReady", "Check",
-			"machines can be made from the template")
-
-		return
-	}
-
-	s.Recorder.Eventf(s.template, nil, corev1.EventTypeWarning, after.Reason, "Check", "%s", after.Message)
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -224,13 +223,9 @@ func templateReady(_ context.Context, s *scope) step.Result {
 			fmt.Sprintf("there is no HypervisorMachineTemplate %q: create it, or correct spec.templateRef", name))
 	}
 
-	ready := meta.FindStatusCondition(s.template.Status.Conditions, step.Ready)
-	if ready == nil {
-		return step.Wait(0, "TemplateNotReady", fmt.Sprintf("HypervisorMachineTemplate %q has not been looked at yet", name))
-	}
-
-	if ready.Status != metav1.ConditionTrue {
-		return step.Wait(0, "TemplateNotReady", fmt.Sprintf("HypervisorMachineTemplate %q is not ready: %s", name, ready.Message))
+	if !step.IsReady(s.template) {
+		return step.Wait(0, "TemplateNotReady",
+			fmt.Sprintf("HypervisorMachineTemplate %q is not ready: %s", name, step.WhyNot(s.template)))
 	}
 
 	return step.Done()
