@@ -71,6 +71,10 @@ type Fleet struct {
 	// Front is what the forge sends webhooks to and machines report to; it outlives
 	// operators.
 	Front *Front
+	// Hypervisors by spec.provider; change them before Start.
+	Hypervisors map[string]hypervisor.Factory
+	// Registry has the metrics of the operator that was started last.
+	Registry *prometheus.Registry
 	// Patience is how long anything may take before the test gives up on it.
 	Patience time.Duration
 
@@ -112,6 +116,7 @@ func New(t testing.TB, env *kube.Env, opts Options) *Fleet {
 		Front: newFront(t), OperatorUID: opts.OperatorUID, Patience: patience,
 	}
 	f.Cluster = f.Namespace
+	f.Hypervisors = map[string]hypervisor.Factory{"proxmox": proxmox.New}
 
 	if f.OperatorUID == "" {
 		f.OperatorUID = f.Namespace
@@ -244,7 +249,7 @@ func (f *Fleet) Populate(maxReplicas int32) {
 func (f *Fleet) CreateCluster(cluster *v1alpha1.HypervisorCluster) {
 	f.T.Helper()
 	f.Create(cluster)
-	f.T.Cleanup(f.deleteCluster)
+	f.T.Cleanup(func() { f.deleteCluster(cluster.Name) })
 }
 
 // SetSecret changes one value of a Secret.
@@ -262,13 +267,13 @@ func (f *Fleet) SetSecret(name, key, value string) {
 	}
 }
 
-// deleteCluster takes the cluster, which no namespace takes along, away.
-func (f *Fleet) deleteCluster() {
+// deleteCluster takes a cluster, which no namespace takes along, away.
+func (f *Fleet) deleteCluster(name string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 
 	var cluster v1alpha1.HypervisorCluster
-	if err := f.Client.Get(ctx, client.ObjectKey{Name: f.Cluster}, &cluster); err != nil {
+	if err := f.Client.Get(ctx, client.ObjectKey{Name: name}, &cluster); err != nil {
 		return
 	}
 
@@ -334,15 +339,16 @@ func (f *Fleet) manager(ctx context.Context) (ctrl.Manager, http.Handler, error)
 		return nil, nil, fmt.Errorf("make manager: %w", err)
 	}
 
+	f.Registry = prometheus.NewRegistry()
 	area := &runners.Area{
 		Config: f.Runners, Namespace: f.Namespace,
 		Settings: machine.Settings{
 			OperatorUID: f.OperatorUID, GuestURL: f.Front.URL, ReportKey: []byte(strings.Repeat("k", 32)),
 		},
-		Hypervisors:  map[string]hypervisor.Factory{"proxmox": proxmox.New},
+		Hypervisors:  f.Hypervisors,
 		Workloads:    map[string]workload.Factory{v1alpha1.WorkloadGitHubActions: github.New},
 		Parsers:      map[string]workload.WebhookParser{v1alpha1.WorkloadGitHubActions: github.Webhooks{}},
-		Registry:     prometheus.NewRegistry(),
+		Registry:     f.Registry,
 		Clock:        clock.RealClock{},
 		Log:          logger,
 		MaxBodyBytes: 1 << 20,

@@ -26,16 +26,24 @@ const patience = time.Minute
 func (f *Fleet) Eventually(what string, done func() (bool, string)) {
 	f.T.Helper()
 
+	if problem := f.Await(what, done); problem != "" {
+		f.T.Fatalf("%s\n%s", problem, f.Describe())
+	}
+}
+
+// Await is Eventually that says what did not come about, for goroutines that must not
+// end the test.
+func (f *Fleet) Await(what string, done func() (bool, string)) string {
 	deadline := time.Now().Add(f.Patience)
 
 	for {
 		ok, last := done()
 		if ok {
-			return
+			return ""
 		}
 
 		if time.Now().After(deadline) {
-			f.T.Fatalf("%s did not come about: %s\n%s", what, last, f.Describe())
+			return fmt.Sprintf("%s did not come about: %s", what, last)
 		}
 
 		time.Sleep(20 * time.Millisecond)

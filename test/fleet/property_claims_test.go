@@ -1,0 +1,307 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet_test
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leanovate/gopter/gen"
+	"github.com/leanovate/gopter/prop"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/sim/github/control"
+	"github.com/hyperfleet/hyperfleet/sim/pve"
+	"github.com/hyperfleet/hyperfleet/test/fleet"
+)
+
+// phases is the order of a claim's life.
+func phases() []v1alpha1.MachineClaimPhase {
+	return []v1alpha1.MachineClaimPhase{
+		v1alpha1.MachineClaimPending, v1alpha1.MachineClaimProvisioning, v1alpha1.MachineClaimBootstrapping,
+		v1alpha1.MachineClaimReady, v1alpha1.MachineClaimDraining, v1alpha1.MachineClaimTerminating,
+	}
+}
+
+// Any claim's machine is made from its template, gets its credential by cloud-init, runs
+// one job, and is gone; the phases come in their order. The SPIRE join token that the
+// document names here belongs to attestation, which is not part of this version.
+//
+// Feature: hyperfleet-operator, Property 6: VM Lifecycle Management
+func TestPropertyLifecycle(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t, nil, nil)
+
+	hold(t, "a claim's machine lives its life", 8, prop.ForAll(func(cpu, memory int32, labels []string) string {
+		name := w.name("life")
+		template := w.NewTemplate()
+		template.Name = name
+		template.Spec.Resources = v1alpha1.MachineResources{
+			CPU: cpu, Memory: *resource.NewQuantity(int64(memory)<<20, resource.BinarySI),
+		}
+
+		claim := w.NewClaim(name)
+		claim.Spec.TemplateRef.Name = name
+		claim.Spec.WorkloadConfig.Config.GitHub.Labels = append([]string{name}, labels...)
+
+		var seen []v1alpha1.MachineClaimPhase
+
+		return first(
+			func() string { return w.make(template) },
+			func() string { return w.make(claim) },
+			func() string {
+				w.GitHub.Queue(control.JobSpec{Labels: []string{name}, Duration: 30 * time.Millisecond})
+
+				return w.Await(name+" going through its life", func() (bool, string) {
+					there, err := w.get(claim)
+					if there && claim.Status.Phase != "" && (len(seen) == 0 || seen[len(seen)-1] != claim.Status.Phase) {
+						seen = append(seen, claim.Status.Phase)
+					}
+
+					return !there && err == nil, state(claim)
+				})
+			},
+			func() string { return inOrder(seen) },
+			func() string { return w.wellMade(claim, cpu, memory) },
+			func() string { return jobDone(w, name) },
+			func() string { return w.leftOf(claim) },
+			func() string { return w.remove(template) },
+		)
+	}, gen.Int32Range(1, 8), gen.Int32Range(256, 8192), gen.SliceOfN(2, gen.RegexMatch(`^[a-z]{3,12}$`))))
+}
+
+func inOrder(seen []v1alpha1.MachineClaimPhase) string {
+	at := 0
+
+	for _, phase := range seen {
+		next := slices.Index(phases()[at:], phase)
+		if next < 0 {
+			return fmt.Sprintf("phases out of order: %v", seen)
+		}
+
+		at += next
+	}
+
+	return ""
+}
+
+// wellMade compares the machine as it booted with what was asked for.
+func (w *world) wellMade(claim *v1alpha1.MachineClaim, cpu, memory int32) string {
+	b, ok := w.boot(claim)
+	if !ok {
+		return "its machine has never booted"
+	}
+
+	if n := w.machines(claim); n != 1 {
+		return fmt.Sprintf("%d machines were made", n)
+	}
+
+	cfg, err := fleet.GuestConfig(b.drive)
+	if err != nil {
+		return err.Error()
+	}
+
+	if cfg.JITConfig == "" {
+		return "cloud-init brought no credential"
+	}
+
+	want := map[string]string{"cores": strconv.Itoa(int(cpu)), "memory": strconv.Itoa(int(memory))}
+	for key, value := range want {
+		if got := b.vm.Config[key]; got != value {
+			return fmt.Sprintf("%s is %q, want %q", key, got, value)
+		}
+	}
+
+	// That the clone is a linked one is Property 19's, on a storage that shows it.
+	if disk := b.vm.Config["scsi0"]; !strings.HasPrefix(disk, "local-lvm:") || !strings.HasSuffix(disk, "size=20G") {
+		return fmt.Sprintf("disk %q is no clone of the template's", disk)
+	}
+
+	return ""
+}
+
+func jobDone(w *world, label string) string {
+	for _, job := range w.GitHub.State().Jobs {
+		if slices.Contains(job.Labels, label) && job.Conclusion == "success" {
+			return ""
+		}
+	}
+
+	return "the job was not done"
+}
+
+// A claim that is deleted, at whatever moment of its life, goes only when nothing of it
+// is left.
+//
+// Feature: hyperfleet-operator, Property 7: Resource Cleanup with Finalizers
+func TestPropertyCleanup(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t, nil, nil)
+	moments := []any{
+		v1alpha1.MachineClaimPending, v1alpha1.MachineClaimProvisioning, v1alpha1.MachineClaimBootstrapping, v1alpha1.MachineClaimReady,
+	}
+
+	hold(t, "a deleted claim leaves nothing", 8, prop.ForAll(func(when v1alpha1.MachineClaimPhase, after int64) string {
+		claim := w.NewClaim(w.name("gone"))
+
+		return first(
+			func() string { return w.make(claim) },
+			func() string {
+				return w.awaitPhase(claim, phases()[slices.Index(phases(), when):]...)
+			},
+			func() string {
+				if when != v1alpha1.MachineClaimPending && !slices.Contains(claim.Finalizers, v1alpha1.FinalizerVMCleanup) {
+					return fmt.Sprintf("finalizers are %v", claim.Finalizers)
+				}
+
+				time.Sleep(time.Duration(after) * time.Millisecond)
+
+				return w.remove(claim)
+			},
+			func() string { return w.awaitGone(claim) },
+			func() string { return w.leftOf(claim) },
+			func() string {
+				if n := w.machines(claim); n > 1 {
+					return fmt.Sprintf("%d machines were made", n)
+				}
+
+				return ""
+			},
+		)
+	}, gen.OneConstOf(moments...), gen.Int64Range(0, 60)))
+	w.EventuallyClean()
+}
+
+// Any failure while a machine is made ends in a machine that did its job, or in a claim
+// whose conditions say what is wrong; never in a second machine.
+//
+// Feature: hyperfleet-operator, Property 8: Retry and Error Handling
+func TestPropertyRetry(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t, nil, nil)
+	kinds := []any{
+		pve.FaultError, pve.FaultLockTimeout, pve.FaultTaskLock, pve.FaultTaskError, pve.FaultWarnings, pve.FaultTaskLost,
+		pve.FaultTaskKilled, pve.FaultCutConnection, pve.FaultProxyTimeout, pve.FaultStale, pve.FaultVMCrash,
+	}
+	paths := []any{"/nodes/*/qemu/*/clone", "/nodes/*/qemu/*/config", "/nodes/*/qemu/*/status/start", "/nodes/*/storage/*/upload", ""}
+
+	hold(t, "a failure is retried or named", 20, prop.ForAll(func(kind pve.FaultKind, path string, count int) string {
+		claim := w.NewClaim(w.name("retry"))
+		claim.Spec.WorkloadConfig.Config.GitHub.Labels = []string{claim.Name}
+		w.GitHub.Queue(control.JobSpec{Labels: []string{claim.Name}})
+
+		fault := pve.Fault{Kind: kind, Path: path, Count: count}
+		if path == "" {
+			fault.Path = "/nodes/*/qemu/*"
+		}
+
+		if kind == pve.FaultStale {
+			fault.Path = ""
+		}
+
+		defer w.PVE.AddFault(fault)()
+
+		return first(
+			func() string { return w.make(claim) },
+			func() string { return w.settled(claim) },
+			func() string {
+				if n := w.machines(claim); n > 1 {
+					return fmt.Sprintf("%d machines were made", n)
+				}
+
+				if claim.Status.Attempts > 10 {
+					return fmt.Sprintf("%d attempts", claim.Status.Attempts)
+				}
+
+				return w.remove(claim)
+			},
+			func() string { return w.awaitGone(claim) },
+			func() string { return w.leftOf(claim) },
+		)
+	}, gen.OneConstOf(kinds...), gen.OneConstOf(paths...), gen.IntRange(1, 2)))
+	w.EventuallyClean()
+}
+
+// settled waits until a claim is gone or has failed with words. Whatever it waits for
+// meanwhile has a reason as well.
+func (w *world) settled(claim *v1alpha1.MachineClaim) string {
+	wordless := ""
+	problem := w.Await(claim.Name+" being done or failed", func() (bool, string) {
+		there, err := w.get(claim)
+		if err != nil || !there {
+			return err == nil, fmt.Sprint(err)
+		}
+
+		ready := meta.FindStatusCondition(claim.Status.Conditions, step.Ready)
+		if ready != nil && ready.Status == "False" && ready.Reason == "" {
+			wordless = state(claim)
+		}
+
+		if claim.Status.Phase == v1alpha1.MachineClaimFailed && ready != nil && ready.Message == "" {
+			wordless = state(claim)
+		}
+
+		return claim.Status.Phase == v1alpha1.MachineClaimFailed, state(claim)
+	})
+
+	return problem + wordless
+}
+
+// A machine that is off, at whatever moment after its start, is found out and removed,
+// and its claim with it. The 30 seconds to detection are those of the configuration's
+// interval and of the hypervisor's own lag, which the default settings have to keep.
+//
+// Feature: hyperfleet-operator, Property 27: VM Shutdown Detection and Cleanup
+func TestPropertyShutdown(t *testing.T) {
+	t.Parallel()
+
+	const (
+		broadcast = 10 * time.Second // pvestatd's interval: how old a status may be
+		limit     = 30 * time.Second
+	)
+
+	defaults := config.Default().Runners
+	if worst := defaults.ListInterval + broadcast; worst >= limit {
+		t.Errorf("a stopped VM is found within %s, want less than %s", worst, limit)
+	}
+
+	w := newWorld(t, nil, nil)
+	moments := []any{v1alpha1.MachineClaimBootstrapping, v1alpha1.MachineClaimReady}
+
+	hold(t, "a machine that is off is removed", 8, prop.ForAll(func(when v1alpha1.MachineClaimPhase, after int64) string {
+		claim := w.NewClaim(w.name("off"))
+
+		return first(
+			func() string { return w.make(claim) },
+			func() string {
+				return w.awaitPhase(claim, phases()[slices.Index(phases(), when):]...)
+			},
+			func() string {
+				time.Sleep(time.Duration(after) * time.Millisecond)
+
+				id, err := strconv.Atoi(claim.Status.VMRef.VMID)
+				if err != nil {
+					return err.Error()
+				}
+
+				w.PVE.PowerOff(id)
+
+				return w.awaitGone(claim)
+			},
+			func() string { return w.leftOf(claim) },
+		)
+	}, gen.OneConstOf(moments...), gen.Int64Range(0, 100)))
+	w.EventuallyClean()
+}

@@ -1,0 +1,336 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/leanovate/gopter/gen"
+	"github.com/leanovate/gopter/prop"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/hypervisor/proxmox"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/sim/pve"
+	"github.com/hyperfleet/hyperfleet/test/fleet"
+)
+
+// trouble is one way for a hypervisor to become unavailable, and back.
+type trouble string
+
+const (
+	wrongSecret trouble = "wrong secret"
+	nodesDown   trouble = "nodes down"
+	serverError trouble = "server error"
+	refused     trouble = "token refused"
+)
+
+func troubles() []any { return []any{wrongSecret, nodesDown, serverError, refused} }
+
+// sites are hypervisors beside each other that runs borrow.
+type sites struct {
+	*world
+
+	free chan *fleet.Site
+}
+
+func newSites(t *testing.T, n int) *sites {
+	t.Helper()
+
+	s := &sites{world: newWorld(t, nil, nil), free: make(chan *fleet.Site, n)}
+
+	for i := range n {
+		model := fleet.Model()
+		model.Guest.Script = func(vm pve.GuestVM) { <-vm.Context.Done() }
+		site := s.NewSite(fmt.Sprintf("site-%d", i), model)
+		s.EventuallyReady(site.Cluster)
+		s.EventuallyReady(site.Template)
+		s.free <- site
+	}
+
+	return s
+}
+
+// secret changes a site's secret, from any goroutine.
+func (s *sites) secret(site *fleet.Site, value string) string {
+	patch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"stringData":{"tokenSecret":%q}}`, value))
+	secret := &corev1.Secret{}
+	secret.Namespace, secret.Name = s.Namespace, site.Secret
+
+	if err := s.Client.Patch(context.Background(), secret, patch); err != nil {
+		return err.Error()
+	}
+
+	return ""
+}
+
+// strike makes a site unavailable; mend makes up for it.
+func (s *sites) strike(site *fleet.Site, what trouble) (problem string, mend func() string) {
+	var unfault func()
+
+	switch what {
+	case wrongSecret:
+		return s.secret(site, "00000000-0000-0000-0000-00000000dead"), func() string { return s.secret(site, pve.DefaultSecret) }
+	case nodesDown:
+		down := func(down bool) {
+			for _, node := range []string{"pve1", "pve2", "pve3"} {
+				site.PVE.SetNodeDown(node, down)
+			}
+		}
+		down(true)
+
+		return "", func() string { down(false); return "" }
+	case serverError:
+		unfault = site.PVE.AddFault(pve.Fault{Kind: pve.FaultError, Status: 503, Reason: "Service Unavailable"})
+	case refused:
+		unfault = site.PVE.AddFault(pve.Fault{Kind: pve.FaultUnauthorized})
+	}
+
+	return "", func() string { unfault(); return "" }
+}
+
+// A cluster with valid parameters is connected; one that becomes unavailable says so and
+// gets no machines, until it is back.
+//
+// Feature: hyperfleet-operator, Property 1: Hypervisor Connection Management
+func TestPropertyConnection(t *testing.T) {
+	t.Parallel()
+
+	s := newSites(t, 6)
+
+	hold(t, "a cluster's state is known and counts", 6, prop.ForAll(func(what trouble) string {
+		site := <-s.free
+		defer func() { s.free <- site }()
+
+		claim := site.NewClaim(s.Fleet, s.name("waits"))
+		problem, mend := s.strike(site, what)
+		cluster := site.Cluster.DeepCopy()
+
+		if text := first(
+			func() string { return problem },
+			func() string { return s.awaitReady(cluster, false) },
+			func() string { return s.make(claim) },
+			func() string { return s.awaitReady(claim, false) },
+			func() string {
+				if len(site.PVE.Snapshot().Made()) > 0 || claim.Status.VMRef != nil {
+					return "a machine was made on a cluster that is not available: " + state(claim)
+				}
+
+				ready := meta.FindStatusCondition(cluster.Status.Conditions, step.Ready)
+				if ready.Reason == "" || ready.Message == "" {
+					return "no words: " + state(cluster)
+				}
+
+				return ""
+			},
+		); text != "" {
+			mend()
+
+			return text
+		}
+
+		return first(
+			mend,
+			func() string { return s.awaitReady(cluster, true) },
+			func() string {
+				return s.awaitPhase(claim, v1alpha1.MachineClaimBootstrapping, v1alpha1.MachineClaimReady)
+			},
+			func() string { return s.remove(claim) },
+			func() string { return s.awaitGone(claim) },
+			func() string { return s.leftOf(claim) },
+		)
+	}, gen.OneConstOf(troubles()...)))
+}
+
+// Of clusters beside each other, those that work go on as if the others were not there.
+//
+// Feature: hyperfleet-operator, Property 2: Multi-Hypervisor Support
+func TestPropertyManyClusters(t *testing.T) {
+	t.Parallel()
+
+	const count = 4
+
+	s := newSites(t, count)
+	all := make([]*fleet.Site, 0, count)
+
+	for range count {
+		all = append(all, <-s.free)
+	}
+
+	hold(t, "clusters do not disturb each other", 1, prop.ForAll(func(broken []bool, what trouble) string {
+		var wg sync.WaitGroup
+
+		problems := make([]string, count)
+
+		for i, site := range all {
+			wg.Go(func() {
+				if broken[i] {
+					problems[i] = s.breakAndMend(site, what)
+				} else {
+					problems[i] = s.undisturbed(site)
+				}
+			})
+		}
+
+		wg.Wait()
+
+		return strings.Join(slices.DeleteFunc(problems, func(p string) bool { return p == "" }), "\n")
+	}, gen.SliceOfN(count, gen.Bool()), gen.OneConstOf(troubles()...)))
+}
+
+func (s *sites) breakAndMend(site *fleet.Site, what trouble) string {
+	cluster := site.Cluster.DeepCopy()
+	problem, mend := s.strike(site, what)
+	problem += s.awaitReady(cluster, false)
+
+	return problem + first(mend, func() string { return s.awaitReady(cluster, true) })
+}
+
+// undisturbed makes a machine on a site and removes it; the cluster is ready all along.
+func (s *sites) undisturbed(site *fleet.Site) string {
+	cluster, claim := site.Cluster.DeepCopy(), site.NewClaim(s.Fleet, s.name("goes-on"))
+	before := meta.FindStatusCondition(cluster.Status.Conditions, step.Ready)
+
+	return first(
+		func() string { return s.awaitReady(cluster, true) },
+		func() string {
+			before = meta.FindStatusCondition(cluster.Status.Conditions, step.Ready).DeepCopy()
+
+			return s.make(claim)
+		},
+		func() string {
+			return s.awaitPhase(claim, v1alpha1.MachineClaimBootstrapping, v1alpha1.MachineClaimReady)
+		},
+		func() string {
+			if n := len(site.PVE.Snapshot().Made()); n != 1 {
+				return fmt.Sprintf("%d machines on %s, want the one that was claimed", n, cluster.Name)
+			}
+
+			return s.remove(claim)
+		},
+		func() string { return s.awaitGone(claim) },
+		func() string {
+			if _, err := s.get(cluster); err != nil {
+				return err.Error()
+			}
+
+			return cmp.Diff(before, meta.FindStatusCondition(cluster.Status.Conditions, step.Ready))
+		},
+		func() string { return s.leftOf(claim) },
+	)
+}
+
+var errOther = errors.New("not this one")
+
+// made records what providers were made with.
+type made struct {
+	mu      sync.Mutex
+	configs map[string]hypervisor.Config
+}
+
+func (m *made) factory(config hypervisor.Config, options hypervisor.Options) (hypervisor.Connection, error) {
+	m.mu.Lock()
+	m.configs[config.Name] = config
+	m.mu.Unlock()
+
+	return proxmox.New(config, options)
+}
+
+// The provider that spec.provider names gets what the spec says; a provider that there
+// is not is refused at admission, with its name and those that there are.
+//
+// Feature: hyperfleet-operator, Property 25: Provider Selection and Configuration
+func TestPropertyProvider(t *testing.T) {
+	t.Parallel()
+
+	m := &made{configs: map[string]hypervisor.Config{}}
+	other := func(hypervisor.Config, hypervisor.Options) (hypervisor.Connection, error) {
+		t.Error("the provider of another name was chosen")
+
+		return nil, errOther
+	}
+	w := newWorld(t, nil, func(f *fleet.Fleet) {
+		f.Hypervisors = map[string]hypervisor.Factory{"proxmox": m.factory, "other": other}
+	})
+	word := gen.RegexMatch(`^[a-z]{3,8}$`)
+
+	hold(t, "the provider is the named one and is configured", 6, prop.ForAll(
+		func(provider string, nodes, clones int32, storage, pool, tag string) string {
+			cluster := w.NewCluster()
+			cluster.Name = w.Namespace + "-" + w.name("provider")
+			cluster.Spec.Provider = provider
+			cluster.Spec.Nodes = []string{"pve1", "pve2", "pve3"}[:nodes]
+			cluster.Spec.Limits = &v1alpha1.HypervisorLimits{ClonesPerStorage: clones, CallsPerNode: clones + 1}
+			cluster.Spec.DefaultStorage, cluster.Spec.ResourcePool = storage, pool
+			cluster.Spec.VMIDRange = &v1alpha1.VMIDRange{Min: 200000, Max: 200000 + clones}
+			cluster.Spec.Tags = map[string]string{"team": tag}
+
+			problem := w.make(cluster)
+			if provider != "proxmox" {
+				if !strings.Contains(problem, provider) || !strings.Contains(problem, "proxmox") {
+					return "want a refusal that names what there is and is not, got " + problem
+				}
+
+				return ""
+			}
+
+			defer w.freeCluster(cluster)
+
+			return first(
+				func() string { return problem },
+				func() string { return m.compare(w, cluster) },
+			)
+		},
+		gen.Weighted([]gen.WeightedGen{{Weight: 3, Gen: gen.Const("proxmox")}, {Weight: 1, Gen: word}}),
+		gen.Int32Range(1, 3), gen.Int32Range(1, 8), word, word, word))
+}
+
+func (m *made) compare(w *world, cluster *v1alpha1.HypervisorCluster) string {
+	var got hypervisor.Config
+
+	problem := w.Await("a connection to "+cluster.Name, func() (bool, string) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+
+		config, ok := m.configs[cluster.Name]
+		got = config
+
+		return ok, "none was made"
+	})
+	if problem != "" {
+		return problem
+	}
+
+	spec := cluster.Spec
+
+	return cmp.Diff(hypervisor.Config{
+		Name: cluster.Name, Endpoint: spec.Endpoint,
+		Credentials: hypervisor.Credentials{TokenID: pve.DefaultTokenID, TokenSecret: pve.DefaultSecret},
+		Nodes:       spec.Nodes, DefaultStorage: spec.DefaultStorage, ISOStorage: spec.ISOStorage,
+		DefaultNetwork: spec.DefaultNetwork, ResourcePool: spec.ResourcePool,
+		IDMin: int(spec.VMIDRange.Min), IDMax: int(spec.VMIDRange.Max),
+		ClonesPerStorage: int(spec.Limits.ClonesPerStorage), CallsPerNode: int(spec.Limits.CallsPerNode),
+		Tags: spec.Tags,
+	}, got, cmp.FilterPath(func(p cmp.Path) bool { return p.String() == "TLS" }, cmp.Ignore()))
+}
+
+// freeCluster removes a cluster without waiting for it.
+func (w *world) freeCluster(cluster *v1alpha1.HypervisorCluster) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+
+	_ = w.Client.Delete(ctx, cluster)
+}

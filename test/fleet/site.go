@@ -1,0 +1,52 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/sim/pve"
+	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
+)
+
+// Site is one more hypervisor that a fleet's operator looks after, with a cluster, a
+// Secret and a template of its own.
+type Site struct {
+	PVE      *pve.Server
+	Cluster  *v1alpha1.HypervisorCluster
+	Template *v1alpha1.HypervisorMachineTemplate
+	// Secret holds the credentials, under the keys tokenId and tokenSecret.
+	Secret string
+}
+
+// NewSite makes a site whose objects bear the name.
+func (f *Fleet) NewSite(name string, model pve.Model) *Site {
+	f.T.Helper()
+
+	site := &Site{PVE: pvetest.New(f.T, model), Secret: name}
+	f.secret(name, map[string]string{"tokenId": pve.DefaultTokenID, "tokenSecret": pve.DefaultSecret})
+
+	id, secret := source(name, "tokenId"), source(name, "tokenSecret")
+	site.Cluster = f.NewCluster()
+	site.Cluster.Name = f.Namespace + "-" + name
+	site.Cluster.Spec.Endpoint = site.PVE.URL() + "/api2/json"
+	site.Cluster.Spec.Credentials = v1alpha1.HypervisorCredentials{TokenID: &id, TokenSecret: &secret}
+	site.Cluster.Spec.TLS = &v1alpha1.HypervisorTLS{Fingerprint: site.PVE.Fingerprint()}
+	site.Template = f.NewTemplate()
+	site.Template.Name = name
+	site.Template.Spec.HypervisorClusterRef.Name = site.Cluster.Name
+
+	f.Create(site.Cluster)
+	f.T.Cleanup(func() { f.deleteCluster(site.Cluster.Name) })
+	f.Create(site.Template)
+
+	return site
+}
+
+// NewClaim is a claim of a machine of the site.
+func (s *Site) NewClaim(f *Fleet, name string) *v1alpha1.MachineClaim {
+	claim := f.NewClaim(name)
+	claim.Spec.TemplateRef.Name = s.Template.Name
+
+	return claim
+}
