@@ -25,8 +25,10 @@ func TestMain(m *testing.M) {
 }
 
 func TestClaimRunsOnceAndIsGone(t *testing.T) {
+	t.Parallel()
+
 	f := fleet.New(t, env, fleet.Options{})
-	f.Populate(10)
+	f.Populate(0) // the pool takes no job
 	f.Start()
 	f.EventuallyReady(f.NewCluster())
 	f.EventuallyReady(f.NewTemplate())

@@ -18,7 +18,7 @@ import (
 )
 
 // A machine's report counts only with the machine's own token, and only for its claim.
-func TestReportsNeedTheMachinesToken(t *testing.T) {
+func TestReportsNeedTheMachinesToken(t *testing.T) { //nolint:tparallel // what follows the subtests needs all of them done
 	t.Parallel()
 
 	f := fleet.New(t, env, fleet.Options{})
@@ -83,7 +83,7 @@ func TestReportsNeedTheMachinesToken(t *testing.T) {
 	}
 
 	for _, c := range []*v1alpha1.MachineClaim{claim, other} {
-		if err := f.Client.Delete(t.Context(), c); client.IgnoreNotFound(err) != nil {
+		if err := client.IgnoreNotFound(f.Client.Delete(t.Context(), c)); err != nil {
 			t.Error(err)
 		}
 	}
