@@ -19,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -52,6 +53,8 @@ const (
 	githubSecret  = "github"
 	hookSecret    = "webhook"
 	hookValue     = "a webhook secret"
+	// fleetLabel tells the clusters of the fleets of one API server apart.
+	fleetLabel = "fleet"
 )
 
 // Fleet is one tenant's world.
@@ -174,7 +177,7 @@ func (f *Fleet) NewCluster() *v1alpha1.HypervisorCluster {
 	id, secret := source(proxmoxSecret, "tokenId"), source(proxmoxSecret, "tokenSecret")
 
 	return &v1alpha1.HypervisorCluster{
-		ObjectMeta: metav1.ObjectMeta{Name: f.Cluster},
+		ObjectMeta: metav1.ObjectMeta{Name: f.Cluster, Labels: map[string]string{fleetLabel: f.Namespace}},
 		Spec: v1alpha1.HypervisorClusterSpec{
 			Provider: "proxmox", Endpoint: f.PVE.URL() + "/api2/json",
 			Credentials:    v1alpha1.HypervisorCredentials{TokenID: &id, TokenSecret: &secret},
@@ -332,8 +335,14 @@ func (f *Fleet) manager(ctx context.Context) (ctrl.Manager, http.Handler, error)
 		Logger:                 log.Logr(logger),
 		Metrics:                metricsserver.Options{BindAddress: "0"},
 		HealthProbeBindAddress: "0",
-		Cache:                  cache.Options{DefaultNamespaces: map[string]cache.Config{f.Namespace: {}}},
-		Controller:             ctrlconfig.Controller{SkipNameValidation: &skipNames},
+		Cache: cache.Options{
+			DefaultNamespaces: map[string]cache.Config{f.Namespace: {}},
+			// Clusters have no namespace, and other fleets' are none of this operator's.
+			ByObject: map[client.Object]cache.ByObject{
+				&v1alpha1.HypervisorCluster{}: {Label: labels.SelectorFromSet(labels.Set{fleetLabel: f.Namespace})},
+			},
+		},
+		Controller: ctrlconfig.Controller{SkipNameValidation: &skipNames},
 	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("make manager: %w", err)
