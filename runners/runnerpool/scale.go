@@ -10,6 +10,7 @@ import (
 	"maps"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,6 +26,9 @@ import (
 const (
 	// defaultScaleDownDelay holds where a pool names none.
 	defaultScaleDownDelay = 5 * time.Minute
+	// createAtOnce and createPerPass bound the claims that one pass makes.
+	createAtOnce  = 16
+	createPerPass = 128
 	// suffixLength is that of the random part of a claim's name.
 	suffixLength = 5
 )
@@ -35,11 +39,7 @@ func scale(ctx context.Context, s *scope) step.Result {
 	s.pool.Status.DesiredReplicas = int32(decision.Desired) //nolint:gosec // at most 10000
 	s.after = decision.After
 
-	var errs []error
-
-	for range decision.Create {
-		errs = append(errs, s.create(ctx))
-	}
+	errs := []error{s.createMany(ctx, decision.Create)}
 
 	for _, gone := range decision.Delete {
 		errs = append(errs, s.remove(ctx, gone.Name, gone.Reason, gone.Message))
@@ -86,6 +86,21 @@ func (s *scope) input() demand.Input {
 	}
 
 	return in
+}
+
+// createMany makes so many claims, several at a time: a burst of jobs should wait for the
+// hypervisor, and not for one write after the other. What a pass leaves over is the next
+// one's, which the claims made bring about.
+func (s *scope) createMany(ctx context.Context, wanted int) error {
+	var group errgroup.Group
+
+	group.SetLimit(createAtOnce)
+
+	for range min(wanted, createPerPass) {
+		group.Go(func() error { return s.create(ctx) })
+	}
+
+	return group.Wait() //nolint:wrapcheck // it is our own
 }
 
 // create makes one claim, with its finalizer from the first moment.
