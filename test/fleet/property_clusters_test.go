@@ -161,7 +161,7 @@ func TestPropertyConnection(t *testing.T) {
 func TestPropertyManyClusters(t *testing.T) {
 	t.Parallel()
 
-	const count = 4
+	const count = 3
 
 	s := newSites(t, count)
 	all := make([]*fleet.Site, 0, count)

@@ -78,7 +78,7 @@ func newWorld(t *testing.T, guest func(pve.GuestVM), change func(*fleet.Fleet)) 
 
 	w.Fleet = fleet.New(t, env, fleet.Options{Model: model})
 	w.Patience = 30 * time.Second
-	w.Runners.ClusterInterval = 200 * time.Millisecond
+	w.Runners.ClusterInterval = 400 * time.Millisecond
 
 	cluster := w.NewCluster()
 	cluster.Spec.Limits = &v1alpha1.HypervisorLimits{ClonesPerStorage: 16, CallsPerNode: 16}

@@ -32,15 +32,22 @@ func (f *Fleet) NewSite(name string, model pve.Model) *Site {
 	site.Cluster.Spec.Endpoint = site.PVE.URL() + "/api2/json"
 	site.Cluster.Spec.Credentials = v1alpha1.HypervisorCredentials{TokenID: &id, TokenSecret: &secret}
 	site.Cluster.Spec.TLS = &v1alpha1.HypervisorTLS{Fingerprint: site.PVE.Fingerprint()}
-	site.Template = f.NewTemplate()
-	site.Template.Name = name
-	site.Template.Spec.HypervisorClusterRef.Name = site.Cluster.Name
+	site.Template = site.NewTemplate(f, name)
 
 	f.Create(site.Cluster)
 	f.T.Cleanup(func() { f.deleteCluster(site.Cluster.Name) })
 	f.Create(site.Template)
 
 	return site
+}
+
+// NewTemplate is one more template of the site.
+func (s *Site) NewTemplate(f *Fleet, name string) *v1alpha1.HypervisorMachineTemplate {
+	template := f.NewTemplate()
+	template.Name = name
+	template.Spec.HypervisorClusterRef.Name = s.Cluster.Name
+
+	return template
 }
 
 // NewClaim is a claim of a machine of the site.

@@ -1,0 +1,293 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/leanovate/gopter/gen"
+	"github.com/leanovate/gopter/prop"
+	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/sim/github/control"
+	"github.com/hyperfleet/hyperfleet/sim/pve"
+)
+
+// Any change of any kind's spec is reconciled: the object's status comes to speak of the
+// generation that the change made, in words.
+//
+// Feature: hyperfleet-operator, Property 16: Reconciliation Behavior
+func TestPropertyReconciled(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t, func(vm pve.GuestVM) { <-vm.Context.Done() }, nil)
+	w.Create(w.NewPool(3))
+
+	var value atomic.Int64
+
+	changes := []any{"cluster", "template", "pool", "claim"}
+
+	hold(t, "a change is reconciled", 1, prop.ForAll(func(kind string, n int64) string {
+		n = 1 + n%10 + value.Add(1)%2*10 // never the value that is there
+
+		var (
+			obj  step.Object
+			spec any
+		)
+
+		switch kind {
+		case "cluster":
+			obj, spec = w.NewCluster(), map[string]any{"limits": map[string]any{"clonesPerStorage": n}}
+		case "template":
+			obj, spec = w.NewTemplate(), map[string]any{"resources": map[string]any{"memory": fmt.Sprintf("%dMi", 512+n)}}
+		case "pool":
+			obj, spec = w.NewPool(0), map[string]any{"scaling": map[string]any{"maxReplicas": n}}
+		default:
+			return w.newClaimReconciled()
+		}
+
+		return first(
+			func() string { return w.patch(obj, spec) },
+			func() string { return w.reconciled(obj) },
+		)
+	}, gen.OneConstOf(changes...), gen.Int64Range(0, 1000)))
+}
+
+// newClaimReconciled makes a claim, whose spec can't be changed, and sees it reconciled.
+func (w *world) newClaimReconciled() string {
+	claim := w.NewClaim(w.name("made"))
+
+	return first(
+		func() string { return w.make(claim) },
+		func() string { return w.reconciled(claim) },
+		func() string { return w.awaitPhase(claim, v1alpha1.MachineClaimBootstrapping) },
+		func() string { return w.remove(claim) },
+		func() string { return w.awaitGone(claim) },
+	)
+}
+
+func (w *world) patch(obj client.Object, spec any) string {
+	text, err := json.Marshal(map[string]any{"spec": spec})
+	if err != nil {
+		return err.Error()
+	}
+
+	before := obj.GetGeneration()
+	if err := w.Client.Patch(context.Background(), obj, client.RawPatch(types.MergePatchType, text)); err != nil {
+		return err.Error()
+	}
+
+	if obj.GetGeneration() == before {
+		return fmt.Sprintf("the change %s made no generation", text)
+	}
+
+	return ""
+}
+
+// reconciled waits until the status speaks of the object's generation.
+func (w *world) reconciled(obj step.Object) string {
+	return w.Await(obj.GetName()+" being reconciled", func() (bool, string) {
+		if _, err := w.get(obj); err != nil {
+			return false, err.Error()
+		}
+
+		ready := meta.FindStatusCondition(*obj.StatusConditions(), step.Ready)
+		observed := observedGeneration(obj)
+		ok := observed == obj.GetGeneration() && ready != nil && ready.ObservedGeneration == observed && ready.Reason != ""
+
+		return ok, fmt.Sprintf("generation %d, observed %d: %s", obj.GetGeneration(), observed, state(obj))
+	})
+}
+
+func observedGeneration(obj client.Object) int64 {
+	switch o := obj.(type) {
+	case *v1alpha1.HypervisorCluster:
+		return o.Status.ObservedGeneration
+	case *v1alpha1.HypervisorMachineTemplate:
+		return o.Status.ObservedGeneration
+	case *v1alpha1.RunnerPool:
+		return o.Status.ObservedGeneration
+	case *v1alpha1.MachineClaim:
+		return o.Status.ObservedGeneration
+	default:
+		return -1
+	}
+}
+
+// ending is how a machine's life goes on once its runner is to come up.
+type ending string
+
+const (
+	byJob      ending = "its job is done"
+	byPowerOff ending = "it is switched off"
+	byLifetime ending = "its lifetime is over"
+	byDeletion ending = "its claim is deleted"
+)
+
+// events are those that each ending has to leave.
+func (e ending) events() []string {
+	common := []string{"Placed", "Started", "Destroyed"}
+
+	switch e {
+	case byJob:
+		return append(common, "RunnerOnline", "VMStopped")
+	case byPowerOff:
+		return append(common, "VMStopped")
+	case byLifetime:
+		return append(common, "MaxLifetime")
+	default:
+		return common
+	}
+}
+
+// Every transition of a machine's life leaves an event on its claim and moves a metric.
+//
+// Feature: hyperfleet-operator, Property 18: Observability and Events
+func TestPropertyObservability(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t, nil, nil)
+	endings := []any{byJob, byPowerOff, byLifetime, byDeletion}
+
+	var lives atomic.Int64
+
+	hold(t, "a life can be read from events and metrics", 8, prop.ForAll(func(how ending, after int64) string {
+		claim := w.NewClaim(w.name("seen"))
+		claim.Spec.WorkloadConfig.Config.GitHub.Labels = []string{claim.Name}
+
+		switch how {
+		case byJob:
+			w.GitHub.Queue(control.JobSpec{Labels: []string{claim.Name}})
+		case byLifetime:
+			claim.Spec.Lifecycle = &v1alpha1.Lifecycle{MaxLifetime: &metav1.Duration{Duration: 3 * time.Second}}
+		default:
+		}
+
+		before := w.total("hyperfleet_machine_phase_duration_seconds") + w.total("hyperfleet_machine_ended_total")
+
+		return first(
+			func() string { return w.make(claim) },
+			func() string {
+				return w.awaitPhase(claim, v1alpha1.MachineClaimBootstrapping, v1alpha1.MachineClaimReady)
+			},
+			func() string {
+				time.Sleep(time.Duration(after) * time.Millisecond)
+
+				switch how {
+				case byDeletion:
+					return w.remove(claim)
+				case byPowerOff:
+					w.powerOff(claim)
+				default:
+				}
+
+				return ""
+			},
+			func() string { return w.awaitGone(claim) },
+			func() string { return w.awaitEvents(claim, how.events()) },
+			func() string {
+				lives.Add(1)
+
+				if now := w.total("hyperfleet_machine_phase_duration_seconds") + w.total("hyperfleet_machine_ended_total"); now <= before {
+					return "no metric has moved"
+				}
+
+				return ""
+			},
+		)
+	}, gen.OneConstOf(endings...), gen.Int64Range(0, 50)))
+
+	if provisioned := w.phaseCount("provisioned"); int64(provisioned) < lives.Load() {
+		t.Errorf("%d machines were started, %d are in the metric", lives.Load(), provisioned)
+	}
+}
+
+func (w *world) powerOff(claim *v1alpha1.MachineClaim) {
+	for _, vm := range w.PVE.Snapshot().Made() {
+		if claim.Status.VMRef != nil && claim.Status.VMRef.VMID == fmt.Sprint(vm.VMID) {
+			w.PVE.PowerOff(vm.VMID)
+		}
+	}
+}
+
+// awaitEvents waits until the claim's events have all those reasons, each with words.
+func (w *world) awaitEvents(claim *v1alpha1.MachineClaim, reasons []string) string {
+	return w.Await("the events of "+claim.Name, func() (bool, string) {
+		var events eventsv1.EventList
+		if err := w.Client.List(context.Background(), &events, client.InNamespace(w.Namespace)); err != nil {
+			return false, err.Error()
+		}
+
+		var seen []string
+
+		for i := range events.Items {
+			event := &events.Items[i]
+			if event.Regarding.UID == claim.UID && event.Note != "" {
+				seen = append(seen, event.Reason)
+			}
+		}
+
+		for _, reason := range reasons {
+			if !slices.Contains(seen, reason) {
+				return false, fmt.Sprintf("%v, want all of %v", seen, reasons)
+			}
+		}
+
+		return true, ""
+	})
+}
+
+// total sums a metric over its labels: a counter's values, a histogram's observations.
+func (w *world) total(name string) float64 {
+	families, err := w.Registry.Gather()
+	if err != nil {
+		return -1
+	}
+
+	sum := 0.0
+
+	for _, family := range families {
+		if family.GetName() != name {
+			continue
+		}
+
+		for _, metric := range family.GetMetric() {
+			sum += metric.GetCounter().GetValue() + float64(metric.GetHistogram().GetSampleCount())
+		}
+	}
+
+	return sum
+}
+
+// phaseCount is how many machines have gone through a phase.
+func (w *world) phaseCount(phase string) uint64 {
+	families, err := w.Registry.Gather()
+	if err != nil {
+		return 0
+	}
+
+	for _, family := range families {
+		for _, metric := range family.GetMetric() {
+			for _, label := range metric.GetLabel() {
+				if family.GetName() == "hyperfleet_machine_phase_duration_seconds" && label.GetValue() == phase {
+					return metric.GetHistogram().GetSampleCount()
+				}
+			}
+		}
+	}
+
+	return 0
+}

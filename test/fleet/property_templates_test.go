@@ -1,0 +1,337 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leanovate/gopter/gen"
+	"github.com/leanovate/gopter/prop"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/sim/pve"
+	"github.com/hyperfleet/hyperfleet/test/fleet"
+)
+
+// choice is a value for a field of a template, with the reason that it is refused for;
+// "" is none.
+type choice struct {
+	value  any
+	reason string
+}
+
+func choices(all ...choice) []any {
+	out := make([]any, 0, len(all))
+	for _, c := range all {
+		out = append(out, c)
+
+		if c.reason == "" {
+			out = append(out, c, c) // else hardly a template were valid in all its fields
+		}
+	}
+
+	return out
+}
+
+// A template is ready if and only if the hypervisor can make machines by it, and says
+// why not; one that disappears is not ready any more.
+//
+// Feature: hyperfleet-operator, Property 3: Template Validation and Management
+func TestPropertyTemplates(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t, nil, nil)
+	w.Runners.TemplateInterval = 200 * time.Millisecond
+	w.Stop()
+	w.Start()
+
+	site, own := ownTemplates(w)
+	root := newRoot(t, site.PVE)
+	sources := choices(
+		choice{pve.DefaultTemplate, ""}, choice{9001, ""}, choice{9003, ""},
+		choice{4711, "TemplateNotFound"}, choice{"nowhere", "TemplateNotFound"},
+		choice{100, "NotATemplate"}, choice{"accounting", "NotATemplate"},
+	)
+	memories := choices(choice{"512Mi", ""}, choice{"8Gi", ""}, choice{"4Ti", "ResourcesExceedNode"})
+	bridges := choices(choice{"vmbr0", ""}, choice{"", ""}, choice{"vmbr7", "BridgeNotFound"})
+	texts := choices(
+		choice{"", ""}, choice{"#cloud-config\nhostname: {{ .Hostname }}\n", ""}, choice{"#!/bin/sh\necho\n", ""},
+		choice{"#cloud-config\nhostname: {{ .Hostname }\n", "CloudInitInvalid"},
+		choice{"#cloud-config\nhostname: {{ .Nobody }}\n", "CloudInitInvalid"},
+	)
+
+	hold(t, "a template is ready as far as it is valid", 6, prop.ForAll(
+		func(source, memory, bridge, text choice, disappears bool) string {
+			template := site.NewTemplate(w.Fleet, w.name("valid"))
+			template.Spec.Template.Proxmox = proxmoxTemplate(source.value)
+			template.Spec.Resources.Memory = resource.MustParse(memory.value.(string))      //nolint:forcetypeassert // ours
+			template.Spec.Network = &v1alpha1.MachineNetwork{Bridge: bridge.value.(string)} //nolint:forcetypeassert // ours
+			template.Spec.CloudInit = &v1alpha1.CloudInit{UserData: text.value.(string)}    //nolint:forcetypeassert // ours
+			reasons := reasonsOf(source, memory, bridge, text)
+			id := 0
+
+			if disappears && source.reason == "" {
+				id = <-own
+				template.Spec.Template.Proxmox = proxmoxTemplate(id)
+			}
+
+			return first(
+				func() string { return w.make(template) },
+				func() string { return w.awaitReady(template, len(reasons) == 0) },
+				func() string { return reasonIn(template, reasons) },
+				func() string {
+					if id == 0 {
+						return ""
+					}
+
+					root.call(http.MethodDelete, fmt.Sprintf("/nodes/pve1/qemu/%d", id), nil)
+
+					if len(reasons) > 0 {
+						return ""
+					}
+
+					return w.awaitReady(template, false) + reasonIn(template, []string{"TemplateNotFound"})
+				},
+				func() string { return w.remove(template) },
+			)
+		},
+		gen.OneConstOf(sources...), gen.OneConstOf(memories...), gen.OneConstOf(bridges...), gen.OneConstOf(texts...), gen.Bool()))
+}
+
+func proxmoxTemplate(value any) *v1alpha1.ProxmoxTemplate {
+	if name, ok := value.(string); ok {
+		return &v1alpha1.ProxmoxTemplate{TemplateName: name}
+	}
+
+	id := int32(value.(int)) //nolint:forcetypeassert,gosec // ours
+
+	return &v1alpha1.ProxmoxTemplate{TemplateID: &id}
+}
+
+func reasonsOf(all ...choice) []string {
+	var out []string
+
+	for _, c := range all {
+		if c.reason != "" {
+			out = append(out, c.reason)
+		}
+	}
+
+	return out
+}
+
+// reasonIn wants the reason that an object is not ready for to be one of them.
+func reasonIn(obj step.Object, reasons []string) string {
+	ready := meta.FindStatusCondition(*obj.StatusConditions(), step.Ready)
+	if len(reasons) == 0 {
+		return ""
+	}
+
+	if !slices.Contains(reasons, ready.Reason) || ready.Message == "" {
+		return fmt.Sprintf("want one of %v, got %s", reasons, state(obj))
+	}
+
+	return ""
+}
+
+// ownTemplates is a site with templates enough for each run to have one removed.
+func ownTemplates(w *world) (*fleet.Site, chan int) {
+	model := fleet.Model()
+	own := make(chan int, 2*propertyRuns)
+
+	for i := range cap(own) {
+		id := 8000 + i
+		own <- id
+
+		model.Templates = append(model.Templates, pve.Template{
+			Name: fmt.Sprintf("own-%d", i), VMID: id, Nodes: []string{"pve1"}, Storage: "local-lvm", DiskSize: 1,
+		})
+		for _, who := range []string{pve.DefaultUser, pve.DefaultTokenID} {
+			model.ACL = append(model.ACL, pve.ACL{Path: fmt.Sprintf("/vms/%d", id), Principal: who, Role: "HyperFleetTemplate"})
+		}
+	}
+
+	site := w.NewSite("templates", model)
+	w.EventuallyReady(site.Cluster)
+
+	return site, own
+}
+
+// root is a person at the hypervisor with all privileges.
+type root struct {
+	t      *testing.T
+	server *pve.Server
+	ticket string
+	csrf   string
+}
+
+func newRoot(t *testing.T, server *pve.Server) *root {
+	t.Helper()
+
+	r := &root{t: t, server: server}
+
+	var answer struct {
+		Ticket string `json:"ticket"`
+		CSRF   string `json:"CSRFPreventionToken"`
+	}
+
+	login := r.call(http.MethodPost, "/access/ticket", url.Values{"username": {pve.RootUser}, "password": {pve.DefaultPassword}})
+	if err := json.Unmarshal(login, &answer); err != nil {
+		t.Fatal(err)
+	}
+
+	r.ticket, r.csrf = answer.Ticket, answer.CSRF
+
+	return r
+}
+
+// call makes a call and gives the data of its answer.
+func (r *root) call(method, path string, form url.Values) json.RawMessage {
+	request, err := http.NewRequestWithContext(r.t.Context(), method, r.server.URL()+"/api2/json"+path, strings.NewReader(form.Encode()))
+	if err != nil {
+		r.t.Error(err)
+
+		return nil
+	}
+
+	if form != nil {
+		request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+
+	request.Header.Set("CSRFPreventionToken", r.csrf) //nolint:canonicalheader // as Proxmox writes it
+	request.AddCookie(&http.Cookie{Name: "PVEAuthCookie", Value: r.ticket})
+
+	response, err := r.server.HTTPClient().Do(request)
+	if err != nil {
+		r.t.Error(err)
+
+		return nil
+	}
+	defer response.Body.Close() //nolint:errcheck // it was read
+
+	var body bytes.Buffer
+	_, _ = body.ReadFrom(response.Body)
+
+	var answer struct {
+		Data json.RawMessage `json:"data"`
+	}
+
+	if err := json.Unmarshal(body.Bytes(), &answer); err != nil || response.StatusCode != http.StatusOK {
+		r.t.Errorf("%s %s: %s %s", method, path, response.Status, body.String())
+	}
+
+	return answer.Data
+}
+
+// A template is found by its id or by its name, which may be that of one on each node.
+//
+// Feature: hyperfleet-operator, Property 4: Template Reference Resolution
+func TestPropertyResolution(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t, nil, nil)
+	model := fleet.Model()
+	model.Templates = []pve.Template{
+		{Name: "everywhere", VMID: 9001, Storage: "local-lvm", DiskSize: 4},
+		{Name: "on-one", VMID: 9101, Nodes: []string{"pve2"}, Storage: "local-lvm", DiskSize: 8},
+		{Name: "on-two", VMID: 9201, Nodes: []string{"pve1", "pve3"}, Storage: "local-lvm", DiskSize: 16},
+	}
+
+	for i := range model.ACL {
+		if strings.HasPrefix(model.ACL[i].Path, "/vms/900") {
+			model.ACL[i].Path = "/vms"
+		}
+	}
+
+	site := w.NewSite("resolution", model)
+	w.EventuallyReady(site.Cluster)
+
+	byName := map[string][]int{"everywhere": {9001, 9002, 9003}, "on-one": {9101}, "on-two": {9201, 9202}}
+	refs := []any{}
+
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		refs = append(refs, choice{value: name})
+		for _, id := range byName[name] {
+			refs = append(refs, choice{value: id})
+		}
+	}
+
+	hold(t, "a reference resolves to the templates that it means", 8, prop.ForAll(func(ref choice, uses bool) string {
+		template := site.NewTemplate(w.Fleet, w.name("ref"))
+		template.Spec.Template.Proxmox = proxmoxTemplate(ref.value)
+
+		want := byName[fmt.Sprint(ref.value)]
+		if id, ok := ref.value.(int); ok {
+			want = []int{id}
+		}
+
+		claim := w.NewClaim(template.Name)
+		claim.Spec.TemplateRef.Name = template.Name
+
+		return first(
+			func() string { return w.make(template) },
+			func() string { return w.awaitReady(template, true) },
+			func() string {
+				var got []int
+
+				for _, source := range template.Status.Sources {
+					id, _ := strconv.Atoi(source.ID) //nolint:errcheck // 0 is none of those wanted
+					got = append(got, id)
+				}
+
+				slices.Sort(got)
+
+				if !slices.Equal(got, want) {
+					return fmt.Sprintf("%v resolved to %v, want %v", ref.value, got, want)
+				}
+
+				return ""
+			},
+			func() string {
+				if !uses {
+					return ""
+				}
+
+				return first(
+					func() string { return w.make(claim) },
+					func() string {
+						return w.awaitPhase(claim, v1alpha1.MachineClaimBootstrapping, v1alpha1.MachineClaimReady)
+					},
+					func() string { return usedOneOf(template, claim) },
+					func() string { return w.remove(claim) },
+					func() string { return w.awaitGone(claim) },
+				)
+			},
+			func() string { return w.remove(template) },
+		)
+	}, gen.OneConstOf(refs...), gen.Bool()))
+}
+
+// usedOneOf wants the machine to be on a node of one of the template's sources.
+func usedOneOf(template *v1alpha1.HypervisorMachineTemplate, claim *v1alpha1.MachineClaim) string {
+	if claim.Status.VMRef == nil {
+		return "no machine was made: " + state(claim)
+	}
+
+	for _, source := range template.Status.Sources {
+		if source.Node == claim.Status.VMRef.Node {
+			return ""
+		}
+	}
+
+	return "the machine is on node " + claim.Status.VMRef.Node + ", which does not have the template"
+}
