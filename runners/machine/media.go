@@ -128,23 +128,21 @@ func Media(in Input) (hypervisor.Media, error) {
 		return hypervisor.Media{}, err
 	}
 
-	config := guestConfig(in, request)
-	render := renderInput(in, request, config)
+	delivered := in.Template.Spec.Bootstrap.Delivery
+	program, ok := in.Settings.BootstrapServices[runner(in.Template.Spec.Bootstrap.Config.GitHub).Arch]
 
-	out, err := cloudinit.Render(render)
+	if !ok && (delivered == v1alpha1.DeliveryISO || delivered == v1alpha1.DeliveryDownload) {
+		return hypervisor.Media{}, noProgram(in.Template)
+	}
+
+	out, err := cloudinit.Render(renderInput(in, request, guestConfig(in, request)))
 	if err != nil {
 		return hypervisor.Media{}, errclass.Wrap(errclass.Configuration, "CloudInitInvalid",
 			fmt.Errorf("render cloud-init of template %s: %w", in.Template.Name, err))
 	}
 
 	media := hypervisor.Media{UserData: out.UserData, MetaData: out.MetaData, NetworkConfig: out.NetworkConfig}
-
-	if in.Template.Spec.Bootstrap.Delivery == v1alpha1.DeliveryISO {
-		program, ok := in.Settings.BootstrapServices[runner(in.Template.Spec.Bootstrap.Config.GitHub).Arch]
-		if !ok {
-			return hypervisor.Media{}, noProgram(in.Template)
-		}
-
+	if delivered == v1alpha1.DeliveryISO {
 		media.Files = map[string][]byte{cloudinit.BootstrapServiceFile: program.Content}
 	}
 
