@@ -268,7 +268,8 @@ func TestPropertyProvider(t *testing.T) {
 	word := gen.RegexMatch(`^[a-z]{3,8}$`)
 
 	hold(t, "the provider is the named one and is configured", 6, prop.ForAll(
-		func(provider string, nodes, clones int32, storage, pool, tag string) string {
+		func(provider string, nodes, clones int32, words []string) string {
+			storage, pool, tag := words[0], words[1], words[2]
 			cluster := w.NewCluster()
 			cluster.Name = w.Namespace + "-" + w.name("provider")
 			cluster.Spec.Provider = provider
@@ -295,7 +296,7 @@ func TestPropertyProvider(t *testing.T) {
 			)
 		},
 		gen.Weighted([]gen.WeightedGen{{Weight: 3, Gen: gen.Const("proxmox")}, {Weight: 1, Gen: word}}),
-		gen.Int32Range(1, 3), gen.Int32Range(1, 8), word, word, word))
+		gen.Int32Range(1, 3), gen.Int32Range(1, 8), gen.SliceOfN(3, word)))
 }
 
 func (m *made) compare(w *world, cluster *v1alpha1.HypervisorCluster) string {

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -217,7 +218,7 @@ func TestPropertyObservability(t *testing.T) {
 
 func (w *world) powerOff(claim *v1alpha1.MachineClaim) {
 	for _, vm := range w.PVE.Snapshot().Made() {
-		if claim.Status.VMRef != nil && claim.Status.VMRef.VMID == fmt.Sprint(vm.VMID) {
+		if claim.Status.VMRef != nil && claim.Status.VMRef.VMID == strconv.Itoa(vm.VMID) {
 			w.PVE.PowerOff(vm.VMID)
 		}
 	}

@@ -78,9 +78,9 @@ func TestPropertyTemplates(t *testing.T) {
 		func(source, memory, bridge, text choice, disappears bool) string {
 			template := site.NewTemplate(w.Fleet, w.name("valid"))
 			template.Spec.Template.Proxmox = proxmoxTemplate(source.value)
-			template.Spec.Resources.Memory = resource.MustParse(memory.value.(string))      //nolint:forcetypeassert // ours
-			template.Spec.Network = &v1alpha1.MachineNetwork{Bridge: bridge.value.(string)} //nolint:forcetypeassert // ours
-			template.Spec.CloudInit = &v1alpha1.CloudInit{UserData: text.value.(string)}    //nolint:forcetypeassert // ours
+			template.Spec.Resources.Memory = resource.MustParse(memory.value.(string))
+			template.Spec.Network = &v1alpha1.MachineNetwork{Bridge: bridge.value.(string)}
+			template.Spec.CloudInit = &v1alpha1.CloudInit{UserData: text.value.(string)}
 			reasons := reasonsOf(source, memory, bridge, text)
 			id := 0
 
@@ -117,7 +117,7 @@ func proxmoxTemplate(value any) *v1alpha1.ProxmoxTemplate {
 		return &v1alpha1.ProxmoxTemplate{TemplateName: name}
 	}
 
-	id := int32(value.(int)) //nolint:forcetypeassert,gosec // ours
+	id := int32(value.(int))
 
 	return &v1alpha1.ProxmoxTemplate{TemplateID: &id}
 }
@@ -221,7 +221,7 @@ func (r *root) call(method, path string, form url.Values) json.RawMessage {
 
 		return nil
 	}
-	defer response.Body.Close() //nolint:errcheck // it was read
+	defer response.Body.Close()
 
 	var body bytes.Buffer
 	_, _ = body.ReadFrom(response.Body)
@@ -289,7 +289,7 @@ func TestPropertyResolution(t *testing.T) {
 				var got []int
 
 				for _, source := range template.Status.Sources {
-					id, _ := strconv.Atoi(source.ID) //nolint:errcheck // 0 is none of those wanted
+					id, _ := strconv.Atoi(source.ID) // 0 is none of those wanted
 					got = append(got, id)
 				}
 

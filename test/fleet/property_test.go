@@ -6,6 +6,7 @@ package fleet_test
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -90,7 +91,7 @@ func newWorld(t *testing.T, guest func(pve.GuestVM), change func(*fleet.Fleet)) 
 	w.CreateCluster(cluster)
 	w.Create(w.NewTemplate())
 	t.Cleanup(w.PVE.OnCall(func(c pve.Call) {
-		if c.Phase == pve.After && c.VMID != 0 && c.Method != "GET" {
+		if c.Phase == pve.After && c.VMID != 0 && c.Method != http.MethodGet {
 			w.sawMachines()
 		}
 	}))
@@ -177,7 +178,7 @@ func (w *world) get(obj client.Object) (bool, error) {
 
 // remove deletes an object.
 func (w *world) remove(obj client.Object) string {
-	if err := w.Client.Delete(context.Background(), obj); client.IgnoreNotFound(err) != nil {
+	if err := client.IgnoreNotFound(w.Client.Delete(context.Background(), obj)); err != nil {
 		return fmt.Sprintf("delete %s: %v", obj.GetName(), err)
 	}
 

@@ -47,11 +47,11 @@ func build(m *testing.M) int {
 
 		return 1
 	}
-	defer os.RemoveAll(dir) //nolint:errcheck // a temporary folder
+	defer os.RemoveAll(dir)
 
 	binary = filepath.Join(dir, "hyperfleet")
 
-	out, err := exec.Command("go", "build", "-o", binary, "../../cmd/hyperfleet").CombinedOutput() //nolint:gosec,noctx // our own
+	out, err := exec.Command("go", "build", "-o", binary, "../../cmd/hyperfleet").CombinedOutput()
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "build hyperfleet: %v\n%s", err, out)
 
@@ -71,7 +71,7 @@ type row struct {
 
 // Killed at any boundary of a call, the operator's successor brings the job to its end,
 // makes no second machine for a claim, and leaves nothing behind.
-func TestKilledAtEveryCall(t *testing.T) {
+func TestKilledAtEveryCall(t *testing.T) { //nolint:tparallel // the dry runs come first and alone
 	envs := make(chan *kube.Env, slots)
 	for range slots {
 		envs <- kube.Start(t, kube.WithCRDs("../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme))
@@ -83,7 +83,7 @@ func TestKilledAtEveryCall(t *testing.T) {
 		known = map[kill.Call]bool{}
 	)
 
-	t.Cleanup(func() { print(t, table) })
+	t.Cleanup(func() { show(t, table) })
 
 	for _, life := range kill.Lives() {
 		calls := slices.DeleteFunc(dryRun(t, envs, life), func(c kill.Call) bool { return known[c] })
@@ -172,7 +172,7 @@ func die(t *testing.T, env *kube.Env, life kill.Life, at kill.Boundary) int {
 	return w.Watch.Machines()
 }
 
-func print(t *testing.T, table []row) {
+func show(t *testing.T, table []row) {
 	t.Helper()
 
 	var out strings.Builder

@@ -81,6 +81,8 @@ func (l Life) Calls(all []Call) []Call {
 // idle is a guest whose runner comes up when the job is gone, and that stays up whatever
 // becomes of the runner.
 func idle(t testing.TB, w *World) func(pve.GuestVM) {
+	t.Helper()
+
 	run := fleet.Guest(t)
 
 	return func(vm pve.GuestVM) {
@@ -160,7 +162,7 @@ func (w *World) raze() {
 	}
 
 	for i := range claims.Items {
-		if err := w.Fleet.Client.Patch(ctx, &claims.Items[i], free); client.IgnoreNotFound(err) != nil {
+		if err := client.IgnoreNotFound(w.Fleet.Client.Patch(ctx, &claims.Items[i], free)); err != nil {
 			w.Fleet.T.Error(err)
 		}
 	}
@@ -174,7 +176,7 @@ func (w *World) raze() {
 	}
 
 	for _, obj := range []client.Object{w.Fleet.NewPool(0), w.Fleet.NewTemplate()} {
-		if err := w.Fleet.Client.Patch(ctx, obj, free); client.IgnoreNotFound(err) != nil {
+		if err := client.IgnoreNotFound(w.Fleet.Client.Patch(ctx, obj, free)); err != nil {
 			w.Fleet.T.Error(err)
 		}
 	}

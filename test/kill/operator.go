@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -159,7 +160,7 @@ func (o *operators) Logs() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
-	var out string
+	var out strings.Builder
 
 	for number := 1; number <= o.started; number++ {
 		text, err := os.ReadFile(o.logPath(number))
@@ -167,8 +168,8 @@ func (o *operators) Logs() string {
 			text = []byte(err.Error())
 		}
 
-		out += fmt.Sprintf("--- operator %d\n%s", number, text)
+		fmt.Fprintf(&out, "--- operator %d\n%s", number, text)
 	}
 
-	return out
+	return out.String()
 }

@@ -9,6 +9,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -76,13 +77,7 @@ func (t *trap) is(call Call, moments ...Moment) bool {
 		return false
 	}
 
-	for _, moment := range moments {
-		if t.at.Moment == moment {
-			return true
-		}
-	}
-
-	return false
+	return slices.Contains(moments, t.at.Moment)
 }
 
 // spring kills the operator.
