@@ -31,7 +31,7 @@ const (
 )
 
 // Error is an error with a kind, and what a person needs to know.
-type Error = errclass.Kinded[Kind]
+type Error = errclass.KindError[Kind]
 
 // KindOf gives the kind of the first Error in err's chain, or "".
 func KindOf(err error) Kind { return errclass.KindOf[Kind](err) }

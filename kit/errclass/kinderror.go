@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// Kinded is an error of a boundary: its kind says what the caller does about it, the
+// KindError is an error of a boundary: its kind says what the caller does about it, the
 // rest is for people. Each boundary names its own kinds:
 //
-//	type Error = errclass.Kinded[Kind]
-type Kinded[K ~string] struct {
+//	type Error = errclass.KindError[Kind]
+type KindError[K ~string] struct {
 	Kind K
 	// Reason is a CamelCase word for conditions and events, e.g. TemplateNotFound.
 	Reason string
@@ -26,7 +26,7 @@ type Kinded[K ~string] struct {
 }
 
 // Error gives the message and the cause.
-func (e *Kinded[K]) Error() string {
+func (e *KindError[K]) Error() string {
 	if e.Err == nil {
 		return e.Message
 	}
@@ -35,11 +35,11 @@ func (e *Kinded[K]) Error() string {
 }
 
 // Unwrap gives the cause.
-func (e *Kinded[K]) Unwrap() error { return e.Err }
+func (e *KindError[K]) Unwrap() error { return e.Err }
 
 // KindOf gives the kind of the first error of K's boundary in err's chain, or "".
 func KindOf[K ~string](err error) K {
-	if e, ok := errors.AsType[*Kinded[K]](err); ok {
+	if e, ok := errors.AsType[*KindError[K]](err); ok {
 		return e.Kind
 	}
 
