@@ -82,8 +82,10 @@ func (f *fleet) live(ctx context.Context, s hypervisor.MachineSpec) error {
 
 	err = until(func() (bool, error) {
 		m, err := f.p.Create(ctx, s, media)
+		// A short life may be over before anybody looks.
+		started := m.State == hypervisor.StateRunning || m.State == hypervisor.StateStopped
 
-		return m.State == hypervisor.StateRunning && err == nil, err
+		return started && err == nil, err
 	})
 	if err != nil {
 		return err

@@ -42,7 +42,7 @@ func TestPropertyLifecycle(t *testing.T) {
 
 	w := newWorld(t, nil, nil)
 
-	hold(t, "a claim's machine lives its life", 8, prop.ForAll(func(cpu, memory int32, labels []string) string {
+	hold(t, "a claim's machine lives its life", 16, prop.ForAll(func(cpu, memory int32, labels []string) string {
 		name := w.name("life")
 		template := w.NewTemplate()
 		template.Name = name
@@ -152,7 +152,7 @@ func TestPropertyCleanup(t *testing.T) {
 		v1alpha1.MachineClaimPending, v1alpha1.MachineClaimProvisioning, v1alpha1.MachineClaimBootstrapping, v1alpha1.MachineClaimReady,
 	}
 
-	hold(t, "a deleted claim leaves nothing", 8, prop.ForAll(func(when v1alpha1.MachineClaimPhase, after int64) string {
+	hold(t, "a deleted claim leaves nothing", 16, prop.ForAll(func(when v1alpha1.MachineClaimPhase, after int64) string {
 		claim := w.NewClaim(w.name("gone"))
 
 		return first(
@@ -280,7 +280,7 @@ func TestPropertyShutdown(t *testing.T) {
 	w := newWorld(t, nil, nil)
 	moments := []any{v1alpha1.MachineClaimBootstrapping, v1alpha1.MachineClaimReady}
 
-	hold(t, "a machine that is off is removed", 8, prop.ForAll(func(when v1alpha1.MachineClaimPhase, after int64) string {
+	hold(t, "a machine that is off is removed", 16, prop.ForAll(func(when v1alpha1.MachineClaimPhase, after int64) string {
 		claim := w.NewClaim(w.name("off"))
 
 		return first(

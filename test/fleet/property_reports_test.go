@@ -165,7 +165,7 @@ func TestPropertyObservability(t *testing.T) {
 
 	var lives atomic.Int64
 
-	hold(t, "a life can be read from events and metrics", 8, prop.ForAll(func(how ending, after int64) string {
+	hold(t, "a life can be read from events and metrics", 16, prop.ForAll(func(how ending, after int64) string {
 		claim := w.NewClaim(w.name("seen"))
 		claim.Spec.WorkloadConfig.Config.GitHub.Labels = []string{claim.Name}
 

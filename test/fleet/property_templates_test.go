@@ -270,7 +270,7 @@ func TestPropertyResolution(t *testing.T) {
 		}
 	}
 
-	hold(t, "a reference resolves to the templates that it means", 8, prop.ForAll(func(ref choice, uses bool) string {
+	hold(t, "a reference resolves to the templates that it means", 16, prop.ForAll(func(ref choice, uses bool) string {
 		template := site.NewTemplate(w.Fleet, w.name("ref"))
 		template.Spec.Template.Proxmox = proxmoxTemplate(ref.value)
 
