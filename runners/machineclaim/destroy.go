@@ -40,7 +40,7 @@ func destroy(ctx context.Context, s *scope) step.Result {
 	case err != nil:
 		return connect.Outcome(err, lookAgain, "DestroyFailed")
 	default:
-		return step.Wait(safety, "Destroying", "VM "+status.VMRef.VMID+" is being removed")
+		return step.Wait(lookAgain, "Destroying", "VM "+status.VMRef.VMID+" is being removed")
 	}
 }
 

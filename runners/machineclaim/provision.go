@@ -54,7 +54,7 @@ func provision(ctx context.Context, s *scope) step.Result {
 	default:
 		status.Phase = v1alpha1.MachineClaimProvisioning
 
-		return step.Wait(safety, string(made.State), made.Message)
+		return step.Wait(lookAgain, string(made.State), made.Message)
 	}
 }
 

@@ -80,6 +80,8 @@ type Fleet struct {
 	Registry *prometheus.Registry
 	// Patience is how long anything may take before the test gives up on it.
 	Patience time.Duration
+	// Poll is how often a test looks whether something has come about.
+	Poll time.Duration
 
 	mu  sync.Mutex
 	run *running
@@ -116,7 +118,7 @@ func New(t testing.TB, env *kube.Env, opts Options) *Fleet {
 
 	f := &Fleet{
 		T: t, Env: env, Client: env.Client, Namespace: env.Namespace(t), PVE: opts.PVE,
-		Front: newFront(t), OperatorUID: opts.OperatorUID, Patience: patience,
+		Front: newFront(t), OperatorUID: opts.OperatorUID, Patience: patience, Poll: poll,
 	}
 	f.Cluster = f.Namespace
 	f.Hypervisors = map[string]hypervisor.Factory{"proxmox": proxmox.New}

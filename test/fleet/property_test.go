@@ -79,6 +79,8 @@ func newWorld(t *testing.T, guest func(pve.GuestVM), change func(*fleet.Fleet)) 
 
 	w.Fleet = fleet.New(t, env, fleet.Options{Model: model})
 	w.Patience = 30 * time.Second
+	// Many runs look at the same time, and a look costs more than what is looked at.
+	w.Poll = 100 * time.Millisecond
 	w.Runners.ClusterInterval = 400 * time.Millisecond
 
 	cluster := w.NewCluster()

@@ -20,7 +20,10 @@ import (
 )
 
 // patience is what a Fleet has unless a test says otherwise.
-const patience = time.Minute
+const (
+	patience = time.Minute
+	poll     = 20 * time.Millisecond
+)
 
 // Eventually waits until done says so; what it says last is in the failure.
 func (f *Fleet) Eventually(what string, done func() (bool, string)) {
@@ -46,7 +49,7 @@ func (f *Fleet) Await(what string, done func() (bool, string)) string {
 			return fmt.Sprintf("%s did not come about: %s", what, last)
 		}
 
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(f.Poll)
 	}
 }
 
