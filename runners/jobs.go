@@ -29,11 +29,11 @@ func (a *Area) jobs(
 	}
 
 	reconciler := &demand.JobReconciler{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Runner: runner, Providers: workloads, Clock: a.Clock,
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Runner: runner, Providers: workloads, Platforms: a.Platforms, Clock: a.Clock,
 		Retention: a.Config.JobRetention, Silence: a.Config.JobSilence, Metrics: metrics,
 	}
 	receiver := demand.NewReceiver(demand.ReceiverConfig{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Secrets: secrets, Parsers: a.Parsers,
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Secrets: secrets, Platforms: a.Platforms,
 		MaxBody: a.MaxBodyBytes, Clock: a.Clock, Metrics: metrics, Log: a.Log,
 	})
 

@@ -39,10 +39,9 @@ type Area struct {
 	// Namespace that the operator runs in.
 	Namespace string
 	Settings  machine.Settings
-	// Hypervisors by spec.provider; Workloads and Parsers by workload type.
+	// Hypervisors by spec.provider; Platforms by workload type.
 	Hypervisors map[string]hypervisor.Factory
-	Workloads   map[string]workload.Factory
-	Parsers     map[string]workload.WebhookParser
+	Platforms   map[string]workload.Platform
 	// Transports put calls to the outside into the metrics.
 	Transports Transports
 	Registry   prometheus.Registerer
@@ -118,7 +117,7 @@ func (a *Area) parts(mgr ctrl.Manager) (*parts, error) {
 	secrets := &connect.Secrets{Reader: mgr.GetAPIReader(), OperatorNamespace: a.Namespace}
 	clusters := &connect.Clusters{Secrets: secrets, Factories: a.Hypervisors, Options: a.options(mgr, woken)}
 	workloads := &connect.Workloads{
-		Secrets: secrets, Factories: a.Workloads, Transport: a.Transports.Platform, Clock: a.Clock,
+		Secrets: secrets, Platforms: a.Platforms, Transport: a.Transports.Platform, Clock: a.Clock,
 	}
 
 	jobs, err := a.jobs(mgr, runner("runnerjob"), secrets, workloads)
@@ -139,7 +138,7 @@ func (a *Area) parts(mgr ctrl.Manager) (*parts, error) {
 			}).SetupWithManager,
 			(&runnerpool.Reconciler{
 				Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Runner: runner("runnerpool"),
-				Recorder: recorder, Clock: a.Clock,
+				Recorder: recorder, Clock: a.Clock, Platforms: a.Platforms,
 			}).SetupWithManager,
 			(&machineclaim.Reconciler{
 				Client: mgr.GetClient(), Runner: runner("machineclaim"), Recorder: recorder,

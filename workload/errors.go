@@ -36,3 +36,11 @@ func KindOf(err error) Kind { return errclass.KindOf[Kind](err) }
 
 // Is tells whether err is of the kind.
 func Is(err error, kind Kind) bool { return err != nil && KindOf(err) == kind }
+
+// Reasons of the errors of Platform.Runner that callers tell apart.
+const (
+	// ReasonScopeMissing: neither the template nor the workload says whose runners.
+	ReasonScopeMissing = "ScopeMissing"
+	// ReasonBootstrapIncomplete: the template has no settings for the platform.
+	ReasonBootstrapIncomplete = "BootstrapIncomplete"
+)

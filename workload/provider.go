@@ -6,7 +6,10 @@ package workload
 import (
 	"context"
 	"net/http"
+	"strings"
 	"time"
+
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
@@ -38,41 +41,29 @@ type Provider interface {
 	Job(ctx context.Context, repository, id string) (Job, error)
 }
 
-// Factory makes the provider of a scope. It makes no call: Validate does.
-type Factory func(Config) (Provider, error)
-
-// Config is a template's and a pool's settings with their secrets read.
-type Config struct {
-	// GitHub's settings, for the workload type github-actions.
-	GitHub *GitHubConfig
-	// Timeout of one call.
-	Timeout time.Duration
-	// Transport wraps the HTTP transport, for metrics and traces. May be nil.
-	Transport func(http.RoundTripper) http.RoundTripper
+// Poller is a provider that can list the jobs of its scope, for those whose webhook was
+// lost or never sent.
+type Poller interface {
+	// Jobs gives the jobs that wait for a runner or run on one, as far as the platform
+	// lists them: not all platforms have such a list. repositories, as the jobs of the
+	// ledger name them, are those to ask for where the platform has no list of the scope.
+	Jobs(ctx context.Context, repositories []string) ([]Job, error)
 }
 
-// GitHubConfig is one scope of GitHub.
-type GitHubConfig struct {
-	// App or Token authenticates; exactly one is set.
-	App   *GitHubApp
-	Token string
-	// Owner and Repository, or Organization, are the scope.
-	Owner, Repository, Organization string
-	// APIURL, RegistrationURLs and RunnerURLs as in the template.
-	APIURL           string
-	RegistrationURLs v1alpha1.GitHubURLs
-	RunnerURLs       v1alpha1.GitHubURLs
-	// RunnerGroup that Validate looks for; empty means the default one. Issue goes by
-	// its request.
-	RunnerGroup string
+// Redeliverer is a provider whose platform delivers webhooks again when it is asked to.
+type Redeliverer interface {
+	// Redeliver asks for every delivery of webhooks to url that failed since then and was
+	// not delivered since, and gives how many it asked for.
+	Redeliver(ctx context.Context, url string, since time.Time) (int, error)
 }
 
-// GitHubApp is an installation of a GitHub App.
-type GitHubApp struct {
-	// AppID is the numeric id or client id.
-	AppID          string
-	PrivateKey     []byte
-	InstallationID int64
+// Streamer is a provider that is told of jobs over a connection of its own, without a
+// webhook: a long poll.
+type Streamer interface {
+	// Stream hands over jobs as they change, until ctx ends or the stream breaks. The
+	// platform is told that jobs were heard of only when got has returned nil. capacity
+	// gives how many jobs can be worked on at present, running ones included.
+	Stream(ctx context.Context, capacity func() int, got func(context.Context, []Job) error) error
 }
 
 // RunnerRequest is one runner wanted.
@@ -85,6 +76,14 @@ type RunnerRequest struct {
 	WorkDir string
 	// Registration is v1alpha1.RegistrationJIT or v1alpha1.RegistrationToken.
 	Registration string
+	// Untagged and Description as in RunnerSpec.
+	Untagged    bool
+	Description string
+	// Job is the one job that the runner is for, where RunnerSpec.Binds. A request for
+	// the same runner and job may come again, and gets a credential of the same job.
+	Job *Job
+	// Timeout is how long the runner may take to take the job; zero means the default.
+	Timeout time.Duration
 }
 
 // Credential is what a machine needs to be one runner. It is secret.
@@ -97,11 +96,17 @@ type Credential struct {
 	ExpiresAt time.Time
 	// RunnerID is set where the runner exists already (JIT).
 	RunnerID string
+	// JobID is set where the runner takes that one job only.
+	JobID string
+	// Env goes into the environment of the job's command (generic).
+	Env map[string]string
 }
 
 // Apply writes the credential into a machine's configuration.
 func (c Credential) Apply(to *guest.Config) {
 	to.JITConfig, to.RunnerToken, to.RegistrationURL = c.JITConfig, c.RunnerToken, c.RegistrationURL
+	to.JobID, to.Env = c.JobID, c.Env
+
 	if !c.ExpiresAt.IsZero() {
 		to.ExpiresAt = &c.ExpiresAt
 	}
@@ -131,6 +136,40 @@ type WebhookParser interface {
 
 // Scope is whose webhook it is.
 type Scope struct {
-	// Repository as owner/name; Organization where the owner is one.
-	Repository, Organization string
+	// Repository as the platform names it: owner/name, group/subgroup/project, or the
+	// slug of a pipeline.
+	Repository string
+	// Organization that the repository belongs to: an organisation, a group.
+	Organization string
+	// Enterprise that the organisation belongs to.
+	Enterprise string
+	// Server's host, where there is more than one of the platform.
+	Server string
+}
+
+// MaxRunnerName is the longest name of a runner that every platform takes (GitHub's
+// limit).
+const MaxRunnerName = 64
+
+const uidLength = 8
+
+// RunnerName gives the name of a claim's runner: the claim's name and the first eight
+// characters of its uid, at most 64 characters. The claim's name is what is cut, so that
+// two claims never share a runner's name.
+func RunnerName(claim string, uid types.UID) string {
+	suffix := string(uid)
+	if len(suffix) > uidLength {
+		suffix = suffix[:uidLength]
+	}
+
+	if suffix == "" {
+		return claim[:min(len(claim), MaxRunnerName)]
+	}
+
+	room := MaxRunnerName - len(suffix) - 1
+	if len(claim) > room {
+		claim = strings.TrimRight(claim[:room], "-")
+	}
+
+	return claim + "-" + suffix
 }

@@ -43,6 +43,12 @@ type Config struct {
 	// ExpiresAt is when the credential stops to be of use (RFC 3339).
 	ExpiresAt *time.Time `json:"expires_at,omitempty"`
 	Runner    Runner     `json:"runner"`
+	// JobID is the one job that the machine runs, where the platform binds them.
+	JobID string `json:"job_id,omitempty"`
+	// Command does the job where the platform has no runner program (generic), with Env
+	// added to its environment.
+	Command []string          `json:"command,omitempty"`
+	Env     map[string]string `json:"env,omitempty"`
 	// IdleTimeout and JobTimeout end the machine; zero means never.
 	IdleTimeout Duration `json:"idle_timeout,omitempty"`
 	JobTimeout  Duration `json:"job_timeout,omitempty"`
@@ -64,6 +70,8 @@ type Runner struct {
 	RunScript      string `json:"run_script,omitempty"`
 	OS             string `json:"os,omitempty"`
 	Arch           string `json:"arch,omitempty"`
+	// Program is the runner's program where the platform has one and no scripts.
+	Program string `json:"program,omitempty"`
 }
 
 // SPIFFE holds what attestation needs.
@@ -124,7 +132,13 @@ type Report struct {
 	Reason  string    `json:"reason,omitempty"`
 	Message string    `json:"message,omitempty"`
 	Time    time.Time `json:"time"`
+	// Log is the end of what the runner wrote, without credentials, at most MaxLog bytes;
+	// with Finished and Failed.
+	Log string `json:"log,omitempty"`
 }
+
+// MaxLog bounds Report.Log in bytes.
+const MaxLog = 64 << 10
 
 // Duration is a time.Duration written as Go writes it, e.g. "30m0s".
 type Duration time.Duration //nolint:recvcheck // a text is read into a pointer and written from a value

@@ -8,71 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
-
-func TestScope(t *testing.T) {
-	t.Parallel()
-
-	template := func(g *v1alpha1.GitHubBootstrap) *v1alpha1.HypervisorMachineTemplate {
-		out := &v1alpha1.HypervisorMachineTemplate{ObjectMeta: metav1.ObjectMeta{Name: "t"}}
-		if g != nil {
-			out.Spec.Bootstrap.Config = &v1alpha1.BootstrapConfig{GitHub: g}
-		}
-
-		return out
-	}
-	pool := func(g *v1alpha1.GitHubActionsConfig) v1alpha1.Workload {
-		return v1alpha1.Workload{Type: v1alpha1.WorkloadGitHubActions, Config: &v1alpha1.WorkloadConfig{GitHub: g}}
-	}
-
-	cases := map[string]struct {
-		template *v1alpha1.HypervisorMachineTemplate
-		load     v1alpha1.Workload
-		want     connect.GitHubScope
-		reason   string
-	}{
-		"repository wins over organization in one place": {
-			template(&v1alpha1.GitHubBootstrap{Owner: "o", Repository: "r", Organization: "g"}), pool(nil),
-			connect.GitHubScope{Owner: "o", Repository: "r"}, "",
-		},
-		"the pool's organization wins over the template's repository": {
-			template(&v1alpha1.GitHubBootstrap{Owner: "o", Repository: "r"}),
-			pool(&v1alpha1.GitHubActionsConfig{Organization: "g", Labels: []string{"x"}, RunnerGroup: "fast"}),
-			connect.GitHubScope{Organization: "g", Labels: []string{"x"}, Group: "fast"}, "",
-		},
-		"the pool's repository is owner/name": {
-			template(&v1alpha1.GitHubBootstrap{Organization: "g"}), pool(&v1alpha1.GitHubActionsConfig{Repository: "a/b"}),
-			connect.GitHubScope{Owner: "a", Repository: "b"}, "",
-		},
-		"an owner alone is an organization": {
-			template(&v1alpha1.GitHubBootstrap{Owner: "o"}), pool(nil), connect.GitHubScope{Organization: "o"}, "",
-		},
-		"no scope at all is named":     {template(&v1alpha1.GitHubBootstrap{}), pool(nil), connect.GitHubScope{}, "ScopeMissing"},
-		"no credentials at all either": {template(nil), pool(nil), connect.GitHubScope{}, "BootstrapIncomplete"},
-	}
-	for name, tc := range cases {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-
-			got, err := connect.Scope(tc.template, tc.load)
-			if reason := errclass.Reason(err, ""); reason != tc.reason {
-				t.Fatalf("error %v, want reason %q", err, tc.reason)
-			}
-
-			if diff := cmp.Diff(tc.want, got); diff != "" {
-				t.Error(diff)
-			}
-		})
-	}
-}
 
 func TestOutcome(t *testing.T) {
 	t.Parallel()

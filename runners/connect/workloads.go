@@ -7,8 +7,9 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"maps"
 	"net/http"
-	"strconv"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -18,8 +19,10 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/workload"
-	"github.com/hyperfleet/hyperfleet/workload/github"
 )
+
+// callTimeout bounds a call to a platform where the template says nothing.
+const callTimeout = 30 * time.Second
 
 // reread is how old a scope's credentials may be before their Secrets are read again.
 const reread = 15 * time.Second
@@ -28,8 +31,8 @@ const reread = 15 * time.Second
 // concurrent use.
 type Workloads struct {
 	Secrets *Secrets
-	// Factories by workload type.
-	Factories map[string]workload.Factory
+	// Platforms by workload type.
+	Platforms map[string]workload.Platform
 	// Transport wraps the HTTP transport of every provider. May be nil.
 	Transport func(http.RoundTripper) http.RoundTripper
 	// Clock tells the time. Default: the real clock.
@@ -45,33 +48,48 @@ type workloadEntry struct {
 	read     time.Time
 }
 
-// For gives the provider of the scope that a template and a workload (a pool's or a
-// claim's) name together.
-func (w *Workloads) For(
-	ctx context.Context, template *v1alpha1.HypervisorMachineTemplate, load v1alpha1.Workload,
-) (workload.Provider, error) {
-	factory, ok := w.Factories[load.Type]
+// Runner gives the runner that a template and a workload (a pool's or a claim's) describe
+// together.
+func (w *Workloads) Runner(
+	template *v1alpha1.HypervisorMachineTemplate, load v1alpha1.Workload,
+) (workload.RunnerSpec, error) {
+	platform, ok := w.Platforms[load.Type]
 	if !ok {
-		return nil, errclass.New(errclass.Configuration, "WorkloadUnknown",
+		return workload.RunnerSpec{}, errclass.New(errclass.Configuration, "WorkloadUnknown",
 			"reach the CI platform of template %s: workload type %q is not available", template.Name, load.Type)
 	}
 
-	settings, err := Scope(template, load)
+	return platform.Runner(template, load) //nolint:wrapcheck // it names the template and the mend
+}
+
+// For gives the provider of the scope that a template and a workload name together.
+func (w *Workloads) For(
+	ctx context.Context, template *v1alpha1.HypervisorMachineTemplate, load v1alpha1.Workload,
+) (workload.Provider, error) {
+	runner, err := w.Runner(template, load)
 	if err != nil {
 		return nil, err
 	}
 
-	key := settings.key(template)
+	key := keyOf(template, runner)
 	if provider := w.fresh(key); provider != nil {
 		return provider, nil
 	}
 
-	config, err := w.config(ctx, template, settings)
+	config, err := w.config(ctx, template, runner)
 	if err != nil {
 		return nil, err
 	}
 
-	return w.store(key, config, factory)
+	return w.store(key, config)
+}
+
+// keyOf names a provider: pools of one template and scope share it.
+func keyOf(template *v1alpha1.HypervisorMachineTemplate, runner workload.RunnerSpec) string {
+	return strings.Join([]string{
+		template.Namespace, template.Name, runner.Platform, runner.Scope.Server, runner.Scope.Enterprise,
+		runner.Scope.Organization, runner.Scope.Repository, runner.Group, runner.Queue,
+	}, "\x00")
 }
 
 // fresh gives the provider of a scope whose Secrets were read a short while ago.
@@ -87,8 +105,8 @@ func (w *Workloads) fresh(key string) workload.Provider {
 	return entry.provider
 }
 
-func (w *Workloads) store(key string, config workload.Config, factory workload.Factory) (workload.Provider, error) {
-	digest, err := digestOf(config.GitHub, config.Timeout)
+func (w *Workloads) store(key string, config workload.Config) (workload.Provider, error) {
+	digest, err := digestOf(config.Secrets, config.Template.Spec.Bootstrap, config.Runner.Timeout)
 	if err != nil {
 		return nil, err
 	}
@@ -102,9 +120,7 @@ func (w *Workloads) store(key string, config workload.Config, factory workload.F
 		return entry.provider, nil
 	}
 
-	config.Transport = w.Transport
-
-	provider, err := factory(config)
+	provider, err := w.Platforms[config.Runner.Platform].Open(config)
 	if err != nil {
 		return nil, fmt.Errorf("reach the CI platform: %w", err)
 	}
@@ -126,117 +142,26 @@ func (w *Workloads) clock() clock.PassiveClock {
 	return clock.RealClock{}
 }
 
+// config reads the secrets that the runner's provider needs.
 func (w *Workloads) config(
-	ctx context.Context, template *v1alpha1.HypervisorMachineTemplate, settings GitHubScope,
+	ctx context.Context, template *v1alpha1.HypervisorMachineTemplate, runner workload.RunnerSpec,
 ) (workload.Config, error) {
-	bootstrap := template.Spec.Bootstrap.Config
-	from := bootstrap.GitHub
-	out := &workload.GitHubConfig{
-		Owner:        settings.Owner,
-		Repository:   settings.Repository,
-		Organization: settings.Organization,
-		RunnerGroup:  settings.Group,
-		APIURL:       from.APIURL,
+	out := workload.Config{
+		Runner: runner, Template: template, Secrets: make(map[string]string, len(runner.Secrets)), Transport: w.Transport,
+	}
+	if out.Runner.Timeout <= 0 {
+		out.Runner.Timeout = callTimeout
 	}
 
-	if from.RegistrationURLs != nil {
-		out.RegistrationURLs = *from.RegistrationURLs
-	}
+	for _, name := range slices.Sorted(maps.Keys(runner.Secrets)) {
+		source := runner.Secrets[name]
 
-	if from.RunnerURLs != nil {
-		out.RunnerURLs = *from.RunnerURLs
-	}
-
-	token, err := w.Secrets.source(ctx, from.Credentials, template.Namespace)
-	if err != nil {
-		return workload.Config{}, err
-	}
-
-	out.Token = strings.TrimSpace(token)
-
-	if from.App != nil {
-		if out.App, err = w.app(ctx, from.App, template.Namespace); err != nil {
+		value, err := w.Secrets.source(ctx, &source, template.Namespace)
+		if err != nil {
 			return workload.Config{}, err
 		}
-	}
 
-	timeout := 30 * time.Second
-	if bootstrap.HTTPClient != nil && bootstrap.HTTPClient.TimeoutSeconds > 0 {
-		timeout = time.Duration(bootstrap.HTTPClient.TimeoutSeconds) * time.Second
-	}
-
-	return workload.Config{GitHub: out, Timeout: timeout}, nil
-}
-
-func (w *Workloads) app(ctx context.Context, app *v1alpha1.GitHubApp, namespace string) (*workload.GitHubApp, error) {
-	var id, key, installation string
-
-	for _, field := range []struct {
-		from *v1alpha1.SecretValueSource
-		to   *string
-	}{{&app.AppID, &id}, {&app.PrivateKey, &key}, {&app.InstallationID, &installation}} {
-		value, err := w.Secrets.source(ctx, field.from, namespace)
-		if err != nil {
-			return nil, err
-		}
-
-		*field.to = value
-	}
-
-	number, err := strconv.ParseInt(strings.TrimSpace(installation), 10, 64)
-	if err != nil {
-		return nil, errclass.New(errclass.Configuration, "InstallationIDInvalid",
-			"read installationId from secret %s: it must be a number, the last part of the installation's URL",
-			app.InstallationID.SecretKeyRef.Name)
-	}
-
-	return &workload.GitHubApp{
-		AppID: strings.TrimSpace(id), PrivateKey: []byte(key), InstallationID: number,
-	}, nil
-}
-
-// GitHubScope is whose runners are made, and how they are labelled.
-type GitHubScope struct {
-	Owner, Repository, Organization string
-	Labels                          []string
-	Group                           string
-	RunnerName                      string
-}
-
-func (s GitHubScope) key(template *v1alpha1.HypervisorMachineTemplate) string {
-	return strings.Join([]string{
-		template.Namespace, template.Name, s.Owner, s.Repository, s.Organization, s.Group,
-	}, "\x00")
-}
-
-// Scope merges a template's and a workload's settings: the workload's win. A repository
-// takes precedence over an organisation. It is pure.
-func Scope(template *v1alpha1.HypervisorMachineTemplate, load v1alpha1.Workload) (GitHubScope, error) {
-	bootstrap := template.Spec.Bootstrap.Config
-	if bootstrap == nil || bootstrap.GitHub == nil {
-		return GitHubScope{}, errclass.New(errclass.Configuration, "BootstrapIncomplete",
-			"reach the CI platform of template %s: spec.bootstrap.config.github is missing", template.Name)
-	}
-
-	var (
-		out GitHubScope
-		own *v1alpha1.GitHubActionsConfig
-	)
-
-	if load.Config != nil && load.Config.GitHub != nil {
-		own = load.Config.GitHub
-		out.Labels, out.Group, out.RunnerName = own.Labels, own.RunnerGroup, own.RunnerName
-	}
-
-	switch scope := github.ScopeOf(own, bootstrap.GitHub); {
-	case scope.Repository != "":
-		out.Owner, out.Repository, _ = strings.Cut(scope.Repository, "/")
-	case scope.Organization != "":
-		out.Organization = scope.Organization
-	default:
-		return GitHubScope{}, errclass.New(errclass.Configuration, "ScopeMissing",
-			"reach GitHub for template %s: name a repository (owner and repository) or an organization, "+
-				"in the template's bootstrap.config.github or the pool's workload.config.github", template.Name)
+		out.Secrets[name] = value
 	}
 
 	return out, nil

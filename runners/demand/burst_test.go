@@ -270,7 +270,7 @@ func TestReceiverFollowsGitHub(t *testing.T) {
 
 	owner, name, _ := strings.Cut(repository, "/")
 
-	provider, err := github.New(workload.Config{GitHub: &workload.GitHubConfig{
+	provider, err := github.New(github.Config{Settings: &github.Settings{
 		Token: githubtest.PAT, Owner: owner, Repository: name, APIURL: forge.URL,
 	}})
 	if err != nil {

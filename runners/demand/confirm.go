@@ -138,7 +138,7 @@ func (s *scope) providers() []readPool {
 
 	for _, pool := range s.pools {
 		switch {
-		case pool.template == nil || pool.Platform != s.job.Spec.Platform || !pool.Covers(scopeOf(s.job.Spec)):
+		case pool.template == nil || !pool.covers(s.job.Spec):
 		case pool.takes(s.job.Spec):
 			first = append(first, pool)
 		default:

@@ -61,6 +61,7 @@ type JobReconciler struct {
 	Live      client.Reader
 	Runner    *step.Runner
 	Providers Providers
+	Platforms Platforms
 	// Clock tells the time. Default: the real clock.
 	Clock clock.PassiveClock
 	// Retention of completed jobs. Default: 24 hours.
@@ -173,7 +174,7 @@ func (r *JobReconciler) Reconcile(ctx context.Context, req reconcile.Request) (r
 		s.later(left)
 	}
 
-	pools, err := readPools(ctx, r.Client, job.Namespace)
+	pools, err := r.Platforms.readPools(ctx, r.Client, job.Namespace)
 	if err != nil {
 		return reconcile.Result{}, err
 	}

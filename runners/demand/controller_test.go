@@ -43,7 +43,7 @@ func forgeProvider(t *testing.T, forge *githubtest.Server, repository string) wo
 
 	owner, name, _ := strings.Cut(repository, "/")
 
-	out, err := github.New(workload.Config{GitHub: &workload.GitHubConfig{
+	out, err := github.New(github.Config{Settings: &github.Settings{
 		Token: githubtest.PAT, Owner: owner, Repository: name, APIURL: forge.URL,
 	}})
 	if err != nil {
@@ -55,7 +55,7 @@ func forgeProvider(t *testing.T, forge *githubtest.Server, repository string) wo
 
 func reconciler(clk *clocktesting.FakePassiveClock, providers demand.Providers) *demand.JobReconciler {
 	return &demand.JobReconciler{
-		Client: env.Client, Clock: clk, Providers: providers,
+		Client: env.Client, Clock: clk, Providers: providers, Platforms: platforms(),
 		Runner: &step.Runner{Client: env.Client, Controller: "runnerjob", Clock: clk},
 	}
 }
@@ -365,7 +365,7 @@ func TestControllerWatches(t *testing.T) {
 	}
 
 	r := &demand.JobReconciler{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Runner: &step.Runner{Client: mgr.GetClient(), Controller: "runnerjob"},
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Platforms: platforms(), Runner: &step.Runner{Client: mgr.GetClient(), Controller: "runnerjob"},
 	}
 	if err := r.SetupWithManager(mgr); err != nil {
 		t.Fatal(err)

@@ -4,6 +4,7 @@
 package demand
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,49 +13,48 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/workload"
-	"github.com/hyperfleet/hyperfleet/workload/github"
 )
 
 // Pool is what has to be known of a RunnerPool to tell which jobs it takes.
 type Pool struct {
 	Namespace, Name string
-	// Platform is the workload type.
-	Platform string
-	// Labels of its runners, default ones included.
-	Labels []string
-	// Scope of its runners: a repository as owner/name, or an organisation.
-	Scope workload.Scope
+	// Priority among the pools that take a job; the highest comes first.
+	Priority int32
+	// Max is how many machines the pool may have.
+	Max int
+	// Runner is what its runners are.
+	Runner workload.RunnerSpec
+	// Rules of its platform; nil where the platform is not known here: then it takes no
+	// job.
+	Rules Rules
 }
+
+// Rules tell which jobs a platform offers to runners; see workload.Platform.
+type Rules interface {
+	Fit(runner workload.RunnerSpec, job workload.Job) workload.Fit
+}
+
+// Platforms by workload type.
+type Platforms map[string]workload.Platform
 
 // PoolOf reads a RunnerPool. Its template may be nil where it is not known (yet): then a
 // pool that leaves its scope to the template takes no job.
-func PoolOf(pool *v1alpha1.RunnerPool, template *v1alpha1.HypervisorMachineTemplate) Pool {
-	out := Pool{Namespace: pool.Namespace, Name: pool.Name, Platform: pool.Spec.Workload.Type}
-	if out.Platform != v1alpha1.WorkloadGitHubActions {
+func (p Platforms) PoolOf(pool *v1alpha1.RunnerPool, template *v1alpha1.HypervisorMachineTemplate) Pool {
+	out := Pool{
+		Namespace: pool.Namespace, Name: pool.Name, Priority: pool.Spec.Priority, Max: int(pool.Spec.Scaling.MaxReplicas),
+		Runner: workload.RunnerSpec{Platform: pool.Spec.Workload.Type},
+	}
+
+	platform, ok := p[pool.Spec.Workload.Type]
+	if !ok {
 		return out
 	}
 
-	var config *v1alpha1.GitHubActionsConfig
-	if pool.Spec.Workload.Config != nil {
-		config = pool.Spec.Workload.Config.GitHub
-	}
-
-	if config != nil {
-		out.Labels = config.Labels
-	}
-
-	out.Labels = github.RunnerLabels(out.Labels)
-	out.Scope = github.ScopeOf(config, githubBootstrap(template))
+	// What is wrong with the settings is in the template's and the claims' conditions.
+	out.Runner, _ = platform.Runner(template, pool.Spec.Workload)
+	out.Rules = platform
 
 	return out
-}
-
-func githubBootstrap(template *v1alpha1.HypervisorMachineTemplate) *v1alpha1.GitHubBootstrap {
-	if template == nil || template.Spec.Bootstrap.Config == nil {
-		return nil
-	}
-
-	return template.Spec.Bootstrap.Config.GitHub
 }
 
 // Key is the pool's namespace and name.
@@ -62,38 +62,26 @@ func (p Pool) Key() types.NamespacedName {
 	return types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
 }
 
-// Covers tells whether runners of the pool's scope are offered the jobs of a scope.
-// GitHub writes owners and repositories without regard to case. An organisation's jobs
-// are known by their repository's owner too: users and organisations share one set of
-// names.
-func (p Pool) Covers(of workload.Scope) bool {
-	switch {
-	case p.Scope.Repository != "":
-		return strings.EqualFold(p.Scope.Repository, of.Repository)
-	case p.Scope.Organization != "":
-		owner, _, _ := strings.Cut(of.Repository, "/")
-
-		return strings.EqualFold(p.Scope.Organization, of.Organization) || strings.EqualFold(p.Scope.Organization, owner)
-	default:
-		return false
+// fit asks the platform's rules.
+func (p Pool) fit(job workload.Job) workload.Fit {
+	if p.Rules == nil || p.Runner.Platform != job.Platform || job.LabelsUnknown {
+		return workload.Fit{}
 	}
+
+	return p.Rules.Fit(p.Runner, job)
 }
 
-// missing gives the job's labels that the pool's runners don't have.
-func (p Pool) missing(labels []string) []string {
-	return slices.DeleteFunc(slices.Clone(labels), func(label string) bool {
-		return slices.ContainsFunc(p.Labels, func(have string) bool { return strings.EqualFold(have, label) })
-	})
+// covers tells whether the pool's runners belong to the scope of a job, or of a webhook
+// that has only a scope.
+func (p Pool) covers(job workload.Job) bool {
+	job.LabelsUnknown = false
+
+	return p.fit(job).Covers
 }
 
-func scopeOf(job workload.Job) workload.Scope {
-	return workload.Scope{Repository: job.Repository, Organization: job.Organization}
-}
-
-// Match gives the pool that answers for a job, and false if none does: the first by
-// namespace and name of those of its platform whose scope covers it and whose runners
-// have all of its labels, without regard to case. A job without labels is nobody's:
-// GitHub gives such a job to no self-hosted runner.
+// Match gives the pool that answers for a job, and false if none does: of those whose
+// runners the platform offers the job, the one of the highest priority; of equals the
+// first by namespace and name.
 func Match(job workload.Job, pools []Pool) (Pool, bool) {
 	var (
 		best  Pool
@@ -109,53 +97,54 @@ func Match(job workload.Job, pools []Pool) (Pool, bool) {
 	return best, found
 }
 
-func (p Pool) takes(job workload.Job) bool {
-	return p.Platform == job.Platform && len(job.Labels) > 0 && p.Covers(scopeOf(job)) && len(p.missing(job.Labels)) == 0
-}
+func (p Pool) takes(job workload.Job) bool { return p.fit(job).Takes }
 
 func before(a, b Pool) bool {
-	return a.Namespace < b.Namespace || a.Namespace == b.Namespace && a.Name < b.Name
+	return cmp.Or(-cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name)) < 0
 }
 
 // Reasons of Explain, for the condition Matched.
 const (
-	ReasonMatched   = "Matched"
-	ReasonNoPool    = "NoPool"
-	ReasonNoScope   = "NoPoolForScope"
-	ReasonNoLabels  = "NoPoolWithLabels"
-	ReasonUnlabeled = "JobHasNoLabels"
+	ReasonMatched       = "Matched"
+	ReasonNoPool        = "NoPool"
+	ReasonNoScope       = "NoPoolForScope"
+	ReasonNoLabels      = "NoPoolWithLabels"
+	ReasonNotOffered    = "NotOffered"
+	ReasonLabelsUnknown = "LabelsUnknown"
 )
 
 // Explain says why no pool of those takes the job, as a reason and a message that names
 // the mend: of the pools that cover the job's scope, the one that comes closest and the
 // labels that it lacks.
 func Explain(job workload.Job, pools []Pool) (string, string) {
-	pools = slices.DeleteFunc(slices.Clone(pools), func(p Pool) bool { return p.Platform != job.Platform })
+	if job.LabelsUnknown {
+		return ReasonLabelsUnknown, "the platform's webhook does not tell the job's labels: the platform is asked"
+	}
+
+	pools = slices.DeleteFunc(slices.Clone(pools), func(p Pool) bool { return p.Runner.Platform != job.Platform })
 	if len(pools) == 0 {
 		return ReasonNoPool, fmt.Sprintf("there is no RunnerPool of type %s in this namespace: make one", job.Platform)
 	}
 
-	if len(job.Labels) == 0 {
-		return ReasonUnlabeled, "the job asks for no label, so no runner is given it: set runs-on in its workflow"
-	}
-
-	pools = slices.DeleteFunc(pools, func(p Pool) bool { return !p.Covers(scopeOf(job)) })
+	pools = slices.DeleteFunc(pools, func(p Pool) bool { return !p.covers(job) })
 	if len(pools) == 0 {
-		return ReasonNoScope, fmt.Sprintf("no RunnerPool in this namespace serves the repository %s: "+
-			"set workload.config.github.repository or organization of a pool, or of its template", job.Repository)
+		return ReasonNoScope, fmt.Sprintf("no RunnerPool in this namespace serves %s: "+
+			"set the scope in workload.config of a pool, or in its template's bootstrap.config", job.Repository)
 	}
 
 	slices.SortFunc(pools, func(a, b Pool) int {
-		if d := len(a.missing(job.Labels)) - len(b.missing(job.Labels)); d != 0 {
-			return d
-		}
-
-		return strings.Compare(a.Name, b.Name)
+		return cmp.Or(cmp.Compare(len(a.fit(job).Missing), len(b.fit(job).Missing)), cmp.Compare(a.Name, b.Name))
 	})
 
-	return ReasonNoLabels, fmt.Sprintf("no RunnerPool has all labels of the job [%s]: RunnerPool %s comes closest and lacks [%s]; "+
-		"add them to workload.config.github.labels, or change runs-on in the workflow",
-		strings.Join(job.Labels, ", "), pools[0].Name, strings.Join(pools[0].missing(job.Labels), ", "))
+	for _, pool := range pools {
+		if fit := pool.fit(job); len(fit.Missing) > 0 {
+			return ReasonNoLabels, fmt.Sprintf("no RunnerPool has all labels of the job [%s]: RunnerPool %s comes closest and lacks [%s]; "+
+				"add them to the pool's workload.config, or change what the job asks for",
+				strings.Join(job.Labels, ", "), pool.Name, strings.Join(fit.Missing, ", "))
+		}
+	}
+
+	return ReasonNotOffered, pools[0].fit(job).Why
 }
 
 // Count is how many jobs ask for a pool's machines.

@@ -14,11 +14,16 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 	"github.com/hyperfleet/hyperfleet/workload"
+	"github.com/hyperfleet/hyperfleet/workload/github"
 )
+
+func platforms() demand.Platforms {
+	return demand.Platforms{v1alpha1.WorkloadGitHubActions: github.Platform{}}
+}
 
 // pool makes a pool as PoolOf reads it.
 func pool(name string, config v1alpha1.GitHubActionsConfig) demand.Pool {
-	return demand.PoolOf(&v1alpha1.RunnerPool{
+	return platforms().PoolOf(&v1alpha1.RunnerPool{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name},
 		Spec: v1alpha1.RunnerPoolSpec{Workload: v1alpha1.Workload{
 			Type: v1alpha1.WorkloadGitHubActions, Config: &v1alpha1.WorkloadConfig{GitHub: &config},
@@ -80,7 +85,7 @@ func TestMatch(t *testing.T) {
 			pools: []demand.Pool{gpu}, reason: demand.ReasonNoScope, message: "acme2/app",
 		},
 		"no labels": {
-			job: job(v1alpha1.JobQueued, wants()), pools: []demand.Pool{linux}, reason: demand.ReasonUnlabeled, message: "runs-on",
+			job: job(v1alpha1.JobQueued, wants()), pools: []demand.Pool{linux}, reason: demand.ReasonNotOffered, message: "runs-on",
 		},
 		"another platform": {
 			job:   job(v1alpha1.JobQueued, func(j *workload.Job) { j.Platform = v1alpha1.WorkloadBuildkite }),
@@ -124,12 +129,12 @@ func TestPoolOfTakesScopeFromTemplate(t *testing.T) {
 		Type: v1alpha1.WorkloadGitHubActions, Config: &v1alpha1.WorkloadConfig{GitHub: &v1alpha1.GitHubActionsConfig{}},
 	}}}
 
-	if got := demand.PoolOf(own, template).Scope; got != (workload.Scope{Repository: "acme/app"}) {
+	if got := platforms().PoolOf(own, template).Runner.Scope; got != (workload.Scope{Repository: "acme/app"}) {
 		t.Errorf("scope = %+v, want that of the template", got)
 	}
 
 	own.Spec.Workload.Config.GitHub.Organization = "other"
-	if got := demand.PoolOf(own, template).Scope; got != (workload.Scope{Organization: "other"}) {
+	if got := platforms().PoolOf(own, template).Runner.Scope; got != (workload.Scope{Organization: "other"}) {
 		t.Errorf("scope = %+v, want that of the pool", got)
 	}
 }

@@ -41,7 +41,7 @@ func (r *Receiver) receive(
 		return unavailable(err)
 	}
 
-	covering := slices.DeleteFunc(slices.Clone(listeners), func(l listener) bool { return !l.Covers(scope) })
+	covering := slices.DeleteFunc(slices.Clone(listeners), func(l listener) bool { return !l.covers(jobOf(scope, platform)) })
 	verify := func(secret []byte) error { return parser.Verify(header, body, secret) }
 
 	trusted, err := r.trusted(ctx, covering, verify)
@@ -65,12 +65,17 @@ func (r *Receiver) receive(
 	return r.record(ctx, job, trusted)
 }
 
+// jobOf stands for any job of a scope.
+func jobOf(scope workload.Scope, platform string) workload.Job {
+	return workload.Job{Platform: platform, Repository: scope.Repository, Organization: scope.Organization}
+}
+
 // ofPlatform tells whether a job is for the platform's own machines: its one label is one
 // of theirs, and no pool has it. An organisation's webhooks speak of all those jobs too,
 // and nobody here could do anything about them.
 func ofPlatform(job workload.Job, pools []listener) bool {
 	return job.Platform == v1alpha1.WorkloadGitHubActions && github.HostedLabels(job.Labels) &&
-		!slices.ContainsFunc(pools, func(l listener) bool { return len(l.missing(job.Labels)) == 0 })
+		!slices.ContainsFunc(pools, func(l listener) bool { return l.takes(job) })
 }
 
 // record writes the job into the ledger of every namespace that has a pool for it.
@@ -93,7 +98,7 @@ func (r *Receiver) record(ctx context.Context, job workload.Job, pools []listene
 
 // listeners are the pools of a platform that take webhooks.
 func (r *Receiver) listeners(ctx context.Context, platform string) ([]listener, error) {
-	pools, err := readPools(ctx, r.config.Client, "")
+	pools, err := r.config.Platforms.readPools(ctx, r.config.Client, "")
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +107,7 @@ func (r *Receiver) listeners(ctx context.Context, platform string) ([]listener, 
 
 	for _, pool := range pools {
 		hook := pool.object.Spec.Workload.Webhook
-		if hook != nil && pool.Platform == platform && pool.object.DeletionTimestamp.IsZero() {
+		if hook != nil && pool.Runner.Platform == platform && pool.object.DeletionTimestamp.IsZero() {
 			out = append(out, listener{Pool: pool.Pool, secret: hook.Secret.SecretKeyRef})
 		}
 	}
@@ -120,7 +125,7 @@ type readPool struct {
 
 // readPools reads the pools of a namespace, or of all for "". They belong to the cache
 // and must not be changed.
-func readPools(ctx context.Context, reader client.Reader, namespace string) ([]readPool, error) {
+func (p Platforms) readPools(ctx context.Context, reader client.Reader, namespace string) ([]readPool, error) {
 	var (
 		pools     v1alpha1.RunnerPoolList
 		templates v1alpha1.HypervisorMachineTemplateList
@@ -144,7 +149,7 @@ func readPools(ctx context.Context, reader client.Reader, namespace string) ([]r
 	for i := range pools.Items {
 		pool := &pools.Items[i]
 		template := byName[client.ObjectKey{Namespace: pool.Namespace, Name: pool.Spec.TemplateRef.Name}]
-		out = append(out, readPool{Pool: PoolOf(pool, template), object: pool, template: template})
+		out = append(out, readPool{Pool: p.PoolOf(pool, template), object: pool, template: template})
 	}
 
 	return out, nil

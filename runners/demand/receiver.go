@@ -17,7 +17,6 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
@@ -44,10 +43,9 @@ type ReceiverConfig struct {
 	// a cache.
 	Client client.Client
 	// Live reads from the API server itself. Default: Client.
-	Live    client.Reader
-	Secrets SecretReader
-	// Parsers by workload type.
-	Parsers map[string]workload.WebhookParser
+	Live      client.Reader
+	Secrets   SecretReader
+	Platforms Platforms
 	// MaxBody in bytes. Default: DefaultMaxBody.
 	MaxBody int64
 	// Parallel webhooks. Default: DefaultParallel.
@@ -159,16 +157,17 @@ func (r *Receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 const unknownPlatform = "unknown"
 
 func (r *Receiver) parser(name string) (string, workload.WebhookParser) {
-	if name == "github" {
-		name = v1alpha1.WorkloadGitHubActions
+	if platform, ok := r.config.Platforms[name]; ok {
+		return name, platform
 	}
 
-	parser, ok := r.config.Parsers[name]
-	if !ok {
-		return unknownPlatform, nil
+	for kind, platform := range r.config.Platforms {
+		if platform.Slug() == name {
+			return kind, platform
+		}
 	}
 
-	return name, parser
+	return unknownPlatform, nil
 }
 
 // answer checks what can be checked without the body, then waits for its turn.
@@ -179,7 +178,7 @@ func (r *Receiver) answer(
 	case parser == nil:
 		return problem{
 			status: http.StatusNotFound, result: "unknownPlatform",
-			Error: "there is no such CI platform here", Mend: "use /webhooks/github for GitHub",
+			Error: "there is no such CI platform here", Mend: "use /webhooks/github, gitlab, buildkite or generic",
 		}
 	case req.Method != http.MethodPost:
 		w.Header().Set("Allow", http.MethodPost)

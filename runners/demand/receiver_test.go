@@ -29,7 +29,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 	"github.com/hyperfleet/hyperfleet/test/kube"
-	"github.com/hyperfleet/hyperfleet/workload"
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
 
@@ -93,7 +92,7 @@ func hook(t *testing.T, namespace, name, repository, secret string, labels ...st
 func receiverOf(kubeClient client.Client, clk clock.Clock, edits ...func(*demand.ReceiverConfig)) http.Handler {
 	config := demand.ReceiverConfig{
 		Client: kubeClient, Secrets: &connect.Secrets{Reader: kubeClient}, Clock: clk,
-		Parsers: map[string]workload.WebhookParser{v1alpha1.WorkloadGitHubActions: github.Webhooks{}},
+		Platforms: platforms(),
 	}
 	for _, edit := range edits {
 		edit(&config)

@@ -4,9 +4,11 @@
 package machine
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,10 +18,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/cloudinit"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
-	"github.com/hyperfleet/hyperfleet/runners/connect"
 	"github.com/hyperfleet/hyperfleet/runners/report"
 	"github.com/hyperfleet/hyperfleet/workload"
-	"github.com/hyperfleet/hyperfleet/workload/github"
 )
 
 // Settings hold for every machine of the operator.
@@ -53,7 +53,7 @@ func RunnerName(claim *v1alpha1.MachineClaim) string {
 		return config.GitHub.RunnerName
 	}
 
-	return github.RunnerName(claim.Name, claim.UID)
+	return workload.RunnerName(claim.Name, claim.UID)
 }
 
 // OperatorLabel marks the runners of one operator, so that those it left behind can be
@@ -65,50 +65,21 @@ func OperatorLabel(operatorUID string) string {
 }
 
 // RunnerRequest is the runner that the claim wants.
-func RunnerRequest(
-	claim *v1alpha1.MachineClaim, template *v1alpha1.HypervisorMachineTemplate, settings Settings,
-) (workload.RunnerRequest, error) {
-	scope, err := connect.Scope(template, claim.Spec.WorkloadConfig)
-	if err != nil {
-		return workload.RunnerRequest{}, err //nolint:wrapcheck // it names the template and the mend
-	}
-
-	from := template.Spec.Bootstrap.Config.GitHub
-	labels := github.RunnerLabels(append(scope.Labels[:len(scope.Labels):len(scope.Labels)],
-		OperatorLabel(settings.OperatorUID)))
-
+func RunnerRequest(claim *v1alpha1.MachineClaim, runner workload.RunnerSpec, settings Settings) workload.RunnerRequest {
 	request := workload.RunnerRequest{
 		Name:         RunnerName(claim),
-		Labels:       labels,
-		Group:        scope.Group,
-		WorkDir:      runner(from).WorkDir,
-		Registration: from.Registration,
+		Labels:       append(slices.Clone(runner.Labels), OperatorLabel(settings.OperatorUID)),
+		Group:        runner.Group,
+		WorkDir:      runner.Program.WorkDir,
+		Registration: runner.Registration,
+		Untagged:     runner.Untagged,
+		Description:  runner.Description,
 	}
-	if request.Registration == "" {
-		request.Registration = v1alpha1.RegistrationJIT
-	}
-
-	return request, nil
-}
-
-// runner gives the runner's settings with the defaults that the API server would set.
-func runner(from *v1alpha1.GitHubBootstrap) v1alpha1.GitHubRunner {
-	var out v1alpha1.GitHubRunner
-	if from != nil && from.Runner != nil {
-		out = *from.Runner
+	if l := claim.Spec.Lifecycle; l != nil && l.BootstrapTimeout != nil {
+		request.Timeout = l.BootstrapTimeout.Duration
 	}
 
-	defaults := map[*string]string{
-		&out.InstallPath: "/opt/actions-runner", &out.WorkDir: "/tmp/runner-work",
-		&out.ConfigScript: "config.sh", &out.RunScript: "run.sh", &out.OS: "linux", &out.Arch: "x64",
-	}
-	for field, value := range defaults {
-		if *field == "" {
-			*field = value
-		}
-	}
-
-	return out
+	return request
 }
 
 // Input is all that a machine's boot medium is made from.
@@ -116,6 +87,8 @@ type Input struct {
 	Claim      *v1alpha1.MachineClaim
 	Template   *v1alpha1.HypervisorMachineTemplate
 	Names      Names
+	Runner     workload.RunnerSpec
+	Request    workload.RunnerRequest
 	Credential workload.Credential
 	Settings   Settings
 }
@@ -123,19 +96,14 @@ type Input struct {
 // Media renders the machine's boot medium. It holds the one credential that the machine
 // will ever have.
 func Media(in Input) (hypervisor.Media, error) {
-	request, err := RunnerRequest(in.Claim, in.Template, in.Settings)
-	if err != nil {
-		return hypervisor.Media{}, err
-	}
-
 	delivered := in.Template.Spec.Bootstrap.Delivery
-	program, ok := in.Settings.BootstrapServices[runner(in.Template.Spec.Bootstrap.Config.GitHub).Arch]
+	program, ok := in.Settings.BootstrapServices[architecture(in.Runner)]
 
 	if !ok && (delivered == v1alpha1.DeliveryISO || delivered == v1alpha1.DeliveryDownload) {
-		return hypervisor.Media{}, noProgram(in.Template)
+		return hypervisor.Media{}, noProgram(in.Template, in.Runner)
 	}
 
-	out, err := cloudinit.Render(renderInput(in, request, guestConfig(in, request)))
+	out, err := cloudinit.Render(renderInput(in, guestConfig(in)))
 	if err != nil {
 		return hypervisor.Media{}, errclass.Wrap(errclass.Configuration, "CloudInitInvalid",
 			fmt.Errorf("render cloud-init of template %s: %w", in.Template.Name, err))
@@ -149,26 +117,22 @@ func Media(in Input) (hypervisor.Media, error) {
 	return media, nil
 }
 
-func noProgram(template *v1alpha1.HypervisorMachineTemplate) error {
+func noProgram(template *v1alpha1.HypervisorMachineTemplate, runner workload.RunnerSpec) error {
 	return errclass.New(errclass.Configuration, "BootstrapServiceMissing",
 		"deliver the bootstrap service to machines of template %s: the operator has none for architecture %s: "+
 			"set guest.bootstrapServices in its configuration, or use delivery image",
-		template.Name, runner(template.Spec.Bootstrap.Config.GitHub).Arch)
+		template.Name, architecture(runner))
 }
 
-func guestConfig(in Input, request workload.RunnerRequest) *guest.Config {
-	from := runner(in.Template.Spec.Bootstrap.Config.GitHub)
+func guestConfig(in Input) *guest.Config {
 	config := &guest.Config{
 		Method:      in.Template.Spec.Bootstrap.Method,
-		Platform:    in.Claim.Spec.WorkloadConfig.Type,
-		RunnerName:  request.Name,
-		RunnerGroup: request.Group,
-		Labels:      request.Labels,
-		Runner: guest.Runner{
-			DownloadURL: from.DownloadURL, DownloadSHA256: from.DownloadSHA256,
-			InstallPath: from.InstallPath, WorkDir: from.WorkDir,
-			ConfigScript: from.ConfigScript, RunScript: from.RunScript, OS: from.OS, Arch: from.Arch,
-		},
+		Platform:    in.Runner.Platform,
+		RunnerName:  in.Request.Name,
+		RunnerGroup: in.Request.Group,
+		Labels:      in.Request.Labels,
+		Runner:      in.Runner.Program,
+		Command:     in.Runner.Command,
 	}
 
 	in.Credential.Apply(config)
@@ -196,7 +160,7 @@ func duration(d *metav1.Duration) guest.Duration {
 	return guest.Duration(d.Duration)
 }
 
-func renderInput(in Input, request workload.RunnerRequest, config *guest.Config) cloudinit.Input {
+func renderInput(in Input, config *guest.Config) cloudinit.Input {
 	spec := &in.Template.Spec
 	out := cloudinit.Input{
 		Config:     config,
@@ -206,7 +170,7 @@ func renderInput(in Input, request workload.RunnerRequest, config *guest.Config)
 		Network:    spec.Network,
 		DNS:        v1alpha1.MachineDNS{Domain: in.Names.Domain, Search: in.Names.Search, Servers: in.Names.Servers},
 		Delivery:   delivery(in),
-		Vars:       vars(in, request, config),
+		Vars:       vars(in, config),
 	}
 
 	if spec.CloudInit != nil {
@@ -215,6 +179,9 @@ func renderInput(in Input, request workload.RunnerRequest, config *guest.Config)
 
 	return out
 }
+
+// architecture of the runner's machine, in GitHub's names.
+func architecture(runner workload.RunnerSpec) string { return cmp.Or(runner.Program.Arch, "x64") }
 
 // uname maps GitHub's names of architectures to those of `uname -m`.
 func uname(arch string) string {
@@ -240,7 +207,7 @@ func delivery(in Input) cloudinit.Delivery {
 	return out
 }
 
-func vars(in Input, request workload.RunnerRequest, config *guest.Config) cloudinit.Vars {
+func vars(in Input, config *guest.Config) cloudinit.Vars {
 	spec := &in.Template.Spec
 	out := cloudinit.Vars{
 		WorkloadMethod:  spec.Bootstrap.Method,
@@ -248,8 +215,8 @@ func vars(in Input, request workload.RunnerRequest, config *guest.Config) cloudi
 		RunnerToken:     in.Credential.RunnerToken,
 		JITConfig:       in.Credential.JITConfig,
 		RegistrationURL: in.Credential.RegistrationURL,
-		RunnerName:      request.Name,
-		Labels:          request.Labels,
+		RunnerName:      in.Request.Name,
+		Labels:          in.Request.Labels,
 		RunnerConfig: cloudinit.RunnerConfig{
 			DownloadUrl: config.Runner.DownloadURL, DownloadSHA256: config.Runner.DownloadSHA256,
 			InstallPath: config.Runner.InstallPath, WorkDir: config.Runner.WorkDir,

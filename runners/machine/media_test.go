@@ -23,6 +23,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/runners/machine"
 	"github.com/hyperfleet/hyperfleet/workload"
+	"github.com/hyperfleet/hyperfleet/workload/github"
 )
 
 func template(change func(*v1alpha1.HypervisorMachineTemplateSpec)) *v1alpha1.HypervisorMachineTemplate {
@@ -53,8 +54,14 @@ func input(t *v1alpha1.HypervisorMachineTemplate, settings machine.Settings) mac
 		},
 	}
 
+	runner, err := github.Platform{}.Runner(t, claim.Spec.WorkloadConfig)
+	if err != nil {
+		panic(err)
+	}
+
 	return machine.Input{
 		Claim: claim, Template: t, Settings: settings,
+		Runner: runner, Request: machine.RunnerRequest(claim, runner, settings),
 		Names:      machine.NamesOf(claim, t, &v1alpha1.HypervisorCluster{}, false),
 		Credential: workload.Credential{JITConfig: "one-use", RunnerID: "7"},
 	}

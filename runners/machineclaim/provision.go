@@ -79,10 +79,12 @@ func (s *scope) media(ctx context.Context) (hypervisor.Media, error) {
 		return hypervisor.Media{}, err //nolint:wrapcheck // it names the template and the mend
 	}
 
-	request, err := machine.RunnerRequest(s.claim, s.template, s.Settings)
+	runner, err := s.Workloads.Runner(s.template, s.claim.Spec.WorkloadConfig)
 	if err != nil {
 		return hypervisor.Media{}, err //nolint:wrapcheck // it names the template and the mend
 	}
+
+	request := machine.RunnerRequest(s.claim, runner, s.Settings)
 
 	start := s.Clock.Now()
 
@@ -102,7 +104,8 @@ func (s *scope) media(ctx context.Context) (hypervisor.Media, error) {
 	}
 
 	media, err := machine.Media(machine.Input{
-		Claim: s.claim, Template: s.template, Names: s.names, Credential: credential, Settings: s.Settings,
+		Claim: s.claim, Template: s.template, Names: s.names, Runner: runner, Request: request,
+		Credential: credential, Settings: s.Settings,
 	})
 	if err != nil {
 		return hypervisor.Media{}, err //nolint:wrapcheck // it names the template and the mend

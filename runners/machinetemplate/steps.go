@@ -18,6 +18,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 	"github.com/hyperfleet/hyperfleet/runners/machine"
+	"github.com/hyperfleet/hyperfleet/workload"
 )
 
 // retryAfter is how soon a check that may clear by itself is made again.
@@ -84,13 +85,46 @@ func resolved(ctx context.Context, s *scope) step.Result {
 	return step.Done().Saying("Found", "on "+strings.Join(nodes, ", "))
 }
 
-// workloadReady asks the CI platform whether it takes our credentials. Where only pools
-// name a scope, there is nothing to ask here.
+// workloadReady asks the CI platforms that the template has settings of whether they
+// take our credentials. Where only pools name a scope, there is nothing to ask here.
 func workloadReady(ctx context.Context, s *scope) step.Result {
-	load := v1alpha1.Workload{Type: v1alpha1.WorkloadGitHubActions}
+	for _, platform := range platformsOf(s.template) {
+		if result := platformReady(ctx, s, platform); !result.IsDone() {
+			return result
+		}
+	}
 
-	if _, err := connect.Scope(s.template, load); errclass.Reason(err, "") == "ScopeMissing" {
-		return step.Done().Saying("ScopeFromPool", "the pools name the repository or organization")
+	return step.Done()
+}
+
+func platformsOf(template *v1alpha1.HypervisorMachineTemplate) []string {
+	config := template.Spec.Bootstrap.Config
+	if config == nil {
+		return nil
+	}
+
+	var out []string
+
+	if config.GitHub != nil {
+		out = append(out, v1alpha1.WorkloadGitHubActions)
+	}
+
+	if config.GitLab != nil {
+		out = append(out, v1alpha1.WorkloadGitLabCI)
+	}
+
+	if config.Buildkite != nil {
+		out = append(out, v1alpha1.WorkloadBuildkite)
+	}
+
+	return out
+}
+
+func platformReady(ctx context.Context, s *scope, platform string) step.Result {
+	load := v1alpha1.Workload{Type: platform}
+
+	if _, err := s.Workloads.Runner(s.template, load); errclass.Reason(err, "") == workload.ReasonScopeMissing {
+		return step.Done().Saying("ScopeFromPool", "the pools name the scope")
 	}
 
 	provider, err := s.Workloads.For(ctx, s.template, load)

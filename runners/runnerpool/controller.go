@@ -20,6 +20,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/runners/demand"
 )
 
 // passTimeout bounds one pass over one pool.
@@ -33,6 +34,8 @@ type Reconciler struct {
 	Runner   *step.Runner
 	Recorder events.EventRecorder
 	Clock    clock.PassiveClock
+	// Platforms tell which jobs the pools' runners take.
+	Platforms demand.Platforms
 
 	expectations expectations
 	ahead        ahead

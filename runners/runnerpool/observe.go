@@ -133,7 +133,7 @@ func (s *scope) pools(ctx context.Context) ([]demand.Pool, error) {
 	for i := range pools.Items {
 		pool := &pools.Items[i]
 		if pool.DeletionTimestamp.IsZero() {
-			out = append(out, demand.PoolOf(pool, byName[pool.Spec.TemplateRef.Name]))
+			out = append(out, s.Platforms.PoolOf(pool, byName[pool.Spec.TemplateRef.Name]))
 		}
 	}
 

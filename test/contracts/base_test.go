@@ -47,7 +47,10 @@ kind: MachineClaim
 metadata: {name: base, namespace: default}
 spec:
   templateRef: {name: base}
-  workloadConfig: {type: generic}
+  workloadConfig: {type: generic, config: {generic: {source: nightly, command: [/usr/bin/make]}}}
+`
+	baseStandby = baseClaim + `
+  standby: true
 `
 	baseJob = `
 apiVersion: hyperfleet.io/v1alpha1

@@ -190,6 +190,20 @@ func githubRejections() []rejection {
 		{"run script elsewhere", runner(anyMap{"runScript": "/bin/sh"}), "runScript", "runScript must be the name of a file in installPath"},
 		{"unknown system", runner(anyMap{"os": "beos"}), "runner.os", `"linux", "osx", "win"`},
 		{"Go's name of an architecture", runner(anyMap{"arch": "amd64"}), "runner.arch", `"x64", "arm64", "arm"`},
+		{"enterprise by URL", pat(anyMap{"enterprise": "https://github.com/enterprises/a"}), "github.enterprise", "enterprise must be the slug of an enterprise"},
+		{
+			"enterprise's runners nowhere", pat(anyMap{"runnerUrls": anyMap{"enterprise": "a"}}), "runnerUrls.enterprise",
+			"enterprise must be a URL such as",
+		},
+		{
+			"enterprise's tokens nowhere", pat(anyMap{"registrationUrls": anyMap{"enterprise": "a"}}), "registrationUrls.enterprise",
+			"enterprise must be a URL such as",
+		},
+		{"Buildkite by name", bootstrapOf("buildkite", anyMap{"endpoint": "buildkite"}), "buildkite.endpoint", "buildkite.endpoint must be a URL such as"},
+		{"Buildkite's agent somewhere", bootstrapOf("buildkite", anyMap{"program": "agent"}), "buildkite.program", "buildkite.program must be an absolute path"},
+		{"Buildkite's builds somewhere", bootstrapOf("buildkite", anyMap{"workDir": "work"}), "buildkite.workDir", "buildkite.workDir must be an absolute path"},
+		{"GitLab's runner somewhere", bootstrapOf("gitlab", anyMap{"program": "runner"}), "gitlab.program", "gitlab.program must be an absolute path"},
+		{"GitLab's builds somewhere", bootstrapOf("gitlab", anyMap{"workDir": "work"}), "gitlab.workDir", "gitlab.workDir must be an absolute path"},
 		{"Secret name", pat(anyMap{"credentials": secretRef("A B", "k")}), "secretKeyRef.name", "name must be the name of a Secret"},
 		{"Secret key", pat(anyMap{"credentials": secretRef("a", "a/b")}), "secretKeyRef.key", "key must be a key of a Secret"},
 		{
@@ -197,6 +211,13 @@ func githubRejections() []rejection {
 			"secretKeyRef.namespace", "namespace must be the name of a namespace",
 		},
 	}
+}
+
+// bootstrapOf is a template's settings of a platform with one token.
+func bootstrapOf(platform string, settings anyMap) change {
+	settings["credentials"] = secretRef("a", "b")
+
+	return change{"spec.bootstrap": anyMap{"config": anyMap{platform: settings}}}
 }
 
 const static = "spec.network.static"
@@ -244,8 +265,17 @@ func workloadRejections(path string) []rejection {
 	ofGitLab := func(settings anyMap) change {
 		return change{path: anyMap{"type": "gitlab-ci", "config": anyMap{"gitlab": settings}}}
 	}
+	ofGeneric := func(settings anyMap) change {
+		all := anyMap{"source": "nightly", "command": list{"/usr/bin/make"}}
+		maps.Copy(all, settings)
+
+		return change{path: anyMap{"type": "generic", "config": anyMap{"generic": all}}}
+	}
 	webhook := func(ref anyMap) change {
-		return change{path: anyMap{"type": "generic", "webhook": anyMap{"secret": anyMap{"secretKeyRef": ref}}}}
+		settings := ofGeneric(anyMap{})[path].(anyMap) //nolint:forcetypeassert // just made
+		settings["webhook"] = anyMap{"secret": anyMap{"secretKeyRef": ref}}
+
+		return change{path: settings}
 	}
 
 	return []rejection{
@@ -253,11 +283,15 @@ func workloadRejections(path string) []rejection {
 		{"GitHub without settings", change{path: anyMap{"type": "github-actions"}}, path, "github-actions needs workload.config.github"},
 		{"GitLab without settings", change{path: anyMap{"type": "gitlab-ci"}}, path, "gitlab-ci needs workload.config.gitlab"},
 		{"Buildkite without settings", change{path: anyMap{"type": "buildkite"}}, path, "buildkite needs workload.config.buildkite"},
+		{"generic without settings", change{path: anyMap{"type": "generic"}}, path, "generic needs workload.config.generic"},
 		{"other platform's settings", change{path: anyMap{"type": "gitlab-ci", "config": anyMap{"github": anyMap{}}}}, path, "gitlab-ci needs workload.config.gitlab"},
 		{"labels in one text", ofGitHub(anyMap{"labels": list{"linux,x64"}}), path + ".config.github.labels", "labels must not hold a comma"},
 		{"organisation by URL", ofGitHub(anyMap{"organization": "https://github.com/a"}), "github.organization", "organization must be the name of an organisation"},
 		{"repository without owner", ofGitHub(anyMap{"repository": "app"}), "github.repository", "repository must be written owner/name"},
 		{"GitLab by name", ofGitLab(anyMap{"url": "gitlab.example.com"}), "gitlab.url", "gitlab.url must be a URL such as"},
+		{"scale set with spaces", ofGitHub(anyMap{"scaleSet": "my set"}), "github.scaleSet", "scaleSet must be a name of letters"},
+		{"source with spaces", ofGeneric(anyMap{"source": "every night"}), "generic.source", "generic.source must be a name of letters"},
+		{"command nowhere", ofGeneric(anyMap{"workDir": "work"}), "generic.workDir", "generic.workDir must be an absolute path"},
 		{"project and group", ofGitLab(anyMap{"url": "https://g", "projectId": "1", "groupId": "2"}), "config.gitlab", "choose at most one of gitlab.projectId and gitlab.groupId"},
 		{"webhook Secret name", webhook(anyMap{"name": "A", "key": "b"}), "secretKeyRef.name", "name must be the name of a Secret"},
 		{"webhook Secret key", webhook(anyMap{"name": "a", "key": "b c"}), "secretKeyRef.key", "key must be a key of a Secret"},
@@ -292,6 +326,12 @@ func poolRejections() []rejection {
 		{"min above the default max", change{"spec.scaling": anyMap{"minReplicas": int64(11)}}, "spec.scaling", "must not be above scaling.maxReplicas"},
 		{"min below zero", change{"spec.scaling": anyMap{"minReplicas": int64(-1)}}, "spec.scaling.minReplicas", "greater than or equal to 0"},
 		{"delay in words", change{"spec.scaling": anyMap{"scaleDownDelay": "later"}}, "spec.scaling.scaleDownDelay", "scaleDownDelay must be a time such as"},
+		{"idle above its most", change{"spec.scaling": anyMap{"warm": anyMap{"idle": int64(3), "maxIdle": int64(2)}}}, "spec.scaling.warm", "maxIdle must not be below scaling.warm.idle"},
+		{"window without an end", change{"spec.scaling": anyMap{"schedules": list{anyMap{
+			"name": "day", "start": "0 7 * * 1-5", "duration": "0s", "minReplicas": int64(2),
+		}}}}, "schedules[0].duration", "duration must be a time above zero such as"},
+		{"polling all the time", change{"spec.demand": anyMap{"polling": anyMap{"interval": "0s"}}}, "polling.interval", "interval must be a time above zero such as"},
+		{"unknown placement", change{"spec.placement": anyMap{"strategy": "Random"}}, "spec.placement.strategy", `"Spread", "Pack"`},
 		{"label twice", change{"spec.workload.config.github.labels": list{"a", "a"}}, "labels[1]", "Duplicate value"},
 	})
 }

@@ -24,6 +24,7 @@ func updates() []update {
 	const (
 		fixed    = "a MachineClaim cannot be changed: delete it and make a new one"
 		identity = "platform and id of a RunnerJob cannot be changed"
+		started  = "standby cannot be made true: a machine that may start stays so"
 		backward = "the state of a RunnerJob never goes back"
 	)
 
@@ -34,6 +35,9 @@ func updates() []update {
 		{"claim with a time more", baseClaim, change{"spec.lifecycle.jobTimeout": "1h"}, fixed},
 		{"claim with a time less", baseClaim, change{"spec.lifecycle": anyMap{"bootstrapTimeout": "1m"}}, fixed},
 		{"claim with the same time in other words", baseClaim, change{"spec.lifecycle.bootstrapTimeout": "900s"}, ""},
+		{"claim placed in another way", baseClaim, change{"spec.placement": "Pack"}, fixed},
+		{"claim put on standby", baseClaim, change{"spec.standby": true}, started},
+		{"claim on standby is to start", baseStandby, change{"spec.standby": false}, ""},
 		{"claim with a label", baseClaim, change{"metadata.labels": anyMap{"a": "b"}}, ""},
 		{"claim with a finalizer", baseClaim, change{"metadata.finalizers": list{"hyperfleet.io/vm-cleanup"}}, ""},
 		{"job becomes another", baseJob, change{"spec.id": "2"}, identity},

@@ -30,6 +30,7 @@ import (
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/operator"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/hypervisor/proxmox"
 	"github.com/hyperfleet/hyperfleet/kit/log"
@@ -41,8 +42,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 	"github.com/hyperfleet/hyperfleet/test/kube"
-	"github.com/hyperfleet/hyperfleet/workload"
-	"github.com/hyperfleet/hyperfleet/workload/github"
 )
 
 // Names of the objects that a Fleet makes.
@@ -357,8 +356,7 @@ func (f *Fleet) manager(ctx context.Context) (ctrl.Manager, http.Handler, error)
 			OperatorUID: f.OperatorUID, GuestURL: f.Front.URL, ReportKey: []byte(strings.Repeat("k", 32)),
 		},
 		Hypervisors:  f.Hypervisors,
-		Workloads:    map[string]workload.Factory{v1alpha1.WorkloadGitHubActions: github.New},
-		Parsers:      map[string]workload.WebhookParser{v1alpha1.WorkloadGitHubActions: github.Webhooks{}},
+		Platforms:    operator.Platforms(),
 		Registry:     f.Registry,
 		Clock:        clock.RealClock{},
 		Log:          logger,

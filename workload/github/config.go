@@ -24,20 +24,54 @@ const (
 	defaultTimeout = 30 * time.Second
 )
 
-var _ workload.Factory = New
+// Config makes the provider of one scope of GitHub.
+type Config struct {
+	*Settings
+
+	// Timeout of one call.
+	Timeout time.Duration
+	// Transport wraps the HTTP transport, for metrics and traces. May be nil.
+	Transport func(http.RoundTripper) http.RoundTripper
+}
+
+// Settings are one scope of GitHub.
+type Settings struct {
+	// App or Token authenticates; exactly one is set.
+	App   *App
+	Token string
+	// Owner and Repository, or Organization, or Enterprise, are the scope.
+	Owner, Repository, Organization, Enterprise string
+	// APIURL, RegistrationURLs and RunnerURLs as in the template.
+	APIURL           string
+	RegistrationURLs v1alpha1.GitHubURLs
+	RunnerURLs       v1alpha1.GitHubURLs
+	// RunnerGroup that Validate looks for; empty means the default one. Issue goes by
+	// its request.
+	RunnerGroup string
+	// ScaleSet is the name of the runner scale set that the runners belong to, if any.
+	ScaleSet string
+}
+
+// App is an installation of a GitHub App.
+type App struct {
+	// AppID is the numeric id or client id.
+	AppID          string
+	PrivateKey     []byte
+	InstallationID int64
+}
 
 // New makes the provider of one scope of GitHub. It makes no call. A configuration that
 // cannot work is an error of kind Rejected.
-func New(config workload.Config) (workload.Provider, error) {
+func New(config Config) (workload.Provider, error) {
 	return newProvider(config, clock.RealClock{})
 }
 
-func newProvider(config workload.Config, clk clock.Clock) (*provider, error) {
-	if config.GitHub == nil {
+func newProvider(config Config, clk clock.Clock) (*provider, error) {
+	if config.Settings == nil {
 		return nil, rejected(ReasonConfig, "the GitHub settings are missing: set bootstrap.config.github of the template")
 	}
 
-	urls, err := readURLs(config.GitHub)
+	urls, err := readURLs(config.Settings)
 	if err != nil {
 		return nil, err
 	}
@@ -48,8 +82,8 @@ func newProvider(config workload.Config, clk clock.Clock) (*provider, error) {
 	}
 
 	out := &provider{
-		urls: urls, timeout: timeout, clock: clk, group: config.GitHub.RunnerGroup,
-		redact: newRedactor(config.GitHub), budget: &budget{clock: clk}, groups: map[string]int64{},
+		urls: urls, timeout: timeout, clock: clk, group: config.Settings.RunnerGroup,
+		redact: newRedactor(config.Settings), budget: &budget{clock: clk}, groups: map[string]int64{},
 	}
 
 	transport, err := out.transport(config)
@@ -95,7 +129,7 @@ func plain(name string) bool {
 	return regexp.MustCompile(`^[A-Za-z0-9_.-]+$`).MatchString(name) && strings.Trim(name, ".") != ""
 }
 
-func readURLs(config *workload.GitHubConfig) (urls, error) {
+func readURLs(config *Settings) (urls, error) {
 	where, err := readScope(config)
 	if err != nil {
 		return urls{}, err
@@ -134,7 +168,7 @@ func readURLs(config *workload.GitHubConfig) (urls, error) {
 	return out, checkURL("runnerUrls", out.runner)
 }
 
-func readScope(config *workload.GitHubConfig) (scope, error) {
+func readScope(config *Settings) (scope, error) {
 	where := scope{owner: config.Organization}
 
 	switch {
@@ -199,7 +233,7 @@ func webURL(api string) string {
 }
 
 // gitHubApp gives the settings of the App, or nil where a token is used.
-func gitHubApp(config *workload.GitHubConfig) (*workload.GitHubApp, error) {
+func gitHubApp(config *Settings) (*App, error) {
 	switch {
 	case config.App != nil && config.Token != "":
 		return nil, rejected(ReasonConfig, "a GitHub App and a personal access token are both set: choose one")

@@ -55,7 +55,7 @@ type redactor struct {
 	shape *regexp.Regexp
 }
 
-func newRedactor(config *workload.GitHubConfig) redactor {
+func newRedactor(config *Settings) redactor {
 	var pairs []string
 	if token := strings.TrimSpace(config.Token); token != "" {
 		pairs = append(pairs, token, "REDACTED")

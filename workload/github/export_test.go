@@ -10,16 +10,16 @@ import (
 )
 
 // NewWithClock is New with a clock for tests.
-func NewWithClock(config workload.Config, clk clock.Clock) (workload.Provider, error) {
+func NewWithClock(config Config, clk clock.Clock) (workload.Provider, error) {
 	return newProvider(config, clk)
 }
 
 // URLsOf gives where calls go and runners register.
-func URLsOf(config *workload.GitHubConfig) ([]string, error) {
+func URLsOf(config *Settings) ([]string, error) {
 	out, err := readURLs(config)
 
 	return []string{out.api, out.registrationToken, out.runner}, err
 }
 
 // Redact takes the secrets out of a text.
-func Redact(config *workload.GitHubConfig, text string) string { return newRedactor(config).text(text) }
+func Redact(config *Settings, text string) string { return newRedactor(config).text(text) }

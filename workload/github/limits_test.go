@@ -115,12 +115,12 @@ func (c *counting) RoundTrip(r *http.Request) (*http.Response, error) {
 	return c.next.RoundTrip(r)
 }
 
-func counted(t *testing.T, config *workload.GitHubConfig) (workload.Provider, *counting) {
+func counted(t *testing.T, config *github.Settings) (workload.Provider, *counting) {
 	t.Helper()
 
 	count := &counting{got: map[string]int{}}
 
-	p, err := github.New(workload.Config{GitHub: config, Transport: func(next http.RoundTripper) http.RoundTripper {
+	p, err := github.New(github.Config{Settings: config, Transport: func(next http.RoundTripper) http.RoundTripper {
 		count.next = next
 
 		return count
@@ -193,8 +193,8 @@ func TestListingAge(t *testing.T) {
 	clk := clocktesting.NewFakeClock(time.Now())
 	count := &counting{got: map[string]int{}}
 
-	p, err := github.NewWithClock(workload.Config{
-		GitHub: repositoryScope(server), Transport: func(next http.RoundTripper) http.RoundTripper {
+	p, err := github.NewWithClock(github.Config{
+		Settings: repositoryScope(server), Transport: func(next http.RoundTripper) http.RoundTripper {
 			count.next = next
 
 			return count
@@ -238,7 +238,7 @@ func TestCredentialsStayHome(t *testing.T) {
 	home := httptest.NewServer(http.RedirectHandler(foreign.URL, http.StatusTemporaryRedirect))
 	defer home.Close()
 
-	p := provider(t, &workload.GitHubConfig{Token: githubtest.PAT, Organization: "acme", APIURL: home.URL})
+	p := provider(t, &github.Settings{Token: githubtest.PAT, Organization: "acme", APIURL: home.URL})
 
 	_, err := p.Find(t.Context(), "x", 0)
 	if err == nil || strayed.Load() != 0 || strings.Contains(err.Error(), githubtest.PAT) {
@@ -252,7 +252,7 @@ func TestUnreachable(t *testing.T) {
 	gone := httptest.NewServer(http.NotFoundHandler())
 	gone.Close()
 
-	p := provider(t, &workload.GitHubConfig{Token: githubtest.PAT, Organization: "acme", APIURL: gone.URL})
+	p := provider(t, &github.Settings{Token: githubtest.PAT, Organization: "acme", APIURL: gone.URL})
 
 	err := p.Validate(t.Context())
 	if err == nil || workload.KindOf(err) != "" || !strings.Contains(err.Error(), "connection refused") {
@@ -269,9 +269,9 @@ func TestTimeout(t *testing.T) {
 	defer slow.Close()
 	defer close(release)
 
-	p, err := github.New(workload.Config{
-		GitHub:  &workload.GitHubConfig{Token: githubtest.PAT, Organization: "acme", APIURL: slow.URL},
-		Timeout: 20 * time.Millisecond,
+	p, err := github.New(github.Config{
+		Settings: &github.Settings{Token: githubtest.PAT, Organization: "acme", APIURL: slow.URL},
+		Timeout:  20 * time.Millisecond,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -285,7 +285,7 @@ func TestTimeout(t *testing.T) {
 func TestRedact(t *testing.T) {
 	t.Parallel()
 
-	config := &workload.GitHubConfig{Token: "an-odd-token"}
+	config := &github.Settings{Token: "an-odd-token"}
 
 	for text, want := range map[string]string{
 		"token an-odd-token is bad":                                         "token REDACTED is bad",

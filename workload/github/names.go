@@ -6,38 +6,9 @@ package github
 import (
 	"strings"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
-
-const (
-	// maxRunnerName is the longest name that the runner's configuration takes.
-	maxRunnerName = 64
-	uidLength     = 8
-)
-
-// RunnerName gives the name of a claim's runner: the claim's name and the first eight
-// characters of its uid, at most 64 characters. The claim's name is what is cut, so that
-// two claims never share a runner's name.
-func RunnerName(claim string, uid types.UID) string {
-	suffix := string(uid)
-	if len(suffix) > uidLength {
-		suffix = suffix[:uidLength]
-	}
-
-	if suffix == "" {
-		return claim[:min(len(claim), maxRunnerName)]
-	}
-
-	room := maxRunnerName - len(suffix) - 1
-	if len(claim) > room {
-		claim = strings.TrimRight(claim[:room], "-")
-	}
-
-	return claim + "-" + suffix
-}
 
 // DefaultLabels are the labels that every runner has.
 func DefaultLabels() []string { return []string{"self-hosted", "hyperfleet", "ephemeral"} }
@@ -79,6 +50,8 @@ func ScopeOf(pool *v1alpha1.GitHubActionsConfig, template *v1alpha1.GitHubBootst
 		return workload.Scope{Repository: template.Owner + "/" + template.Repository}
 	case template.Organization != "":
 		return workload.Scope{Organization: template.Organization}
+	case template.Enterprise != "":
+		return workload.Scope{Enterprise: template.Enterprise}
 	default:
 		return workload.Scope{Organization: template.Owner}
 	}

@@ -25,16 +25,16 @@ func TestRunnerName(t *testing.T) {
 		strings.Repeat("a", 63):              strings.Repeat("a", 55) + "-12345678",
 		strings.Repeat("a", 54) + "-bcdefgh": strings.Repeat("a", 54) + "-12345678",
 	} {
-		if got := github.RunnerName(claim, uid); got != want || len(got) > 64 {
+		if got := workload.RunnerName(claim, uid); got != want || len(got) > 64 {
 			t.Errorf("RunnerName(%q) = %q, want %q", claim, got, want)
 		}
 	}
 
-	if got := github.RunnerName("claim", "ab"); got != "claim-ab" {
+	if got := workload.RunnerName("claim", "ab"); got != "claim-ab" {
 		t.Errorf("a short uid: %q", got)
 	}
 
-	if got := github.RunnerName("claim", ""); got != "claim" {
+	if got := workload.RunnerName("claim", ""); got != "claim" {
 		t.Errorf("no uid: %q", got)
 	}
 }

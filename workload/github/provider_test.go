@@ -32,18 +32,18 @@ const (
 )
 
 // repositoryScope is a provider's configuration for the simulator's repository.
-func repositoryScope(server *githubtest.Server) *workload.GitHubConfig {
-	return &workload.GitHubConfig{Token: githubtest.PAT, Owner: "octo-org", Repository: "octo-repo", APIURL: server.URL}
+func repositoryScope(server *githubtest.Server) *github.Settings {
+	return &github.Settings{Token: githubtest.PAT, Owner: "octo-org", Repository: "octo-repo", APIURL: server.URL}
 }
 
-func organizationScope(server *githubtest.Server) *workload.GitHubConfig {
-	return &workload.GitHubConfig{Token: githubtest.PAT, Organization: githubtest.Org, APIURL: server.URL}
+func organizationScope(server *githubtest.Server) *github.Settings {
+	return &github.Settings{Token: githubtest.PAT, Organization: githubtest.Org, APIURL: server.URL}
 }
 
-func provider(t *testing.T, config *workload.GitHubConfig) workload.Provider {
+func provider(t *testing.T, config *github.Settings) workload.Provider {
 	t.Helper()
 
-	out, err := github.New(workload.Config{GitHub: config})
+	out, err := github.New(github.Config{Settings: config})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,24 +82,24 @@ func TestRunnerLifecycle(t *testing.T) {
 		"administration": "write", "organization_self_hosted_runners": "write", "actions": "read",
 	}))
 
-	for name, edit := range map[string]func() *workload.GitHubConfig{
-		"repository, token":   func() *workload.GitHubConfig { return repositoryScope(server) },
-		"organization, token": func() *workload.GitHubConfig { return organizationScope(server) },
-		"GitHub Enterprise Server": func() *workload.GitHubConfig {
+	for name, edit := range map[string]func() *github.Settings{
+		"repository, token":   func() *github.Settings { return repositoryScope(server) },
+		"organization, token": func() *github.Settings { return organizationScope(server) },
+		"GitHub Enterprise Server": func() *github.Settings {
 			config := repositoryScope(server)
 			config.APIURL += "/api/v3"
 
 			return config
 		},
-		"repository, App by its id": func() *workload.GitHubConfig {
+		"repository, App by its id": func() *github.Settings {
 			config := repositoryScope(server)
-			config.Token, config.App = "", &workload.GitHubApp{AppID: strconv.Itoa(appID), PrivateKey: text, InstallationID: installation}
+			config.Token, config.App = "", &github.App{AppID: strconv.Itoa(appID), PrivateKey: text, InstallationID: installation}
 
 			return config
 		},
-		"organization, App by its client id": func() *workload.GitHubConfig {
+		"organization, App by its client id": func() *github.Settings {
 			config := organizationScope(server)
-			config.Token, config.App = "", &workload.GitHubApp{AppID: clientID, PrivateKey: text, InstallationID: installation}
+			config.Token, config.App = "", &github.App{AppID: clientID, PrivateKey: text, InstallationID: installation}
 
 			return config
 		},
@@ -153,7 +153,7 @@ func TestIssueToken(t *testing.T) {
 	server := githubtest.New(t, sim.Options{})
 
 	for name, test := range map[string]struct {
-		config *workload.GitHubConfig
+		config *github.Settings
 		url    string
 	}{
 		"repository":   {repositoryScope(server), server.URL + "/octo-org/octo-repo"},
@@ -258,55 +258,55 @@ func TestErrorsNameTheMend(t *testing.T) {
 	}
 	server := githubtest.New(t, options)
 
-	app := func(config *workload.GitHubConfig, pem []byte, id int64) {
-		config.Token, config.App = "", &workload.GitHubApp{AppID: strconv.Itoa(appID), PrivateKey: pem, InstallationID: id}
+	app := func(config *github.Settings, pem []byte, id int64) {
+		config.Token, config.App = "", &github.App{AppID: strconv.Itoa(appID), PrivateKey: pem, InstallationID: id}
 	}
 
 	tests := map[string]struct {
 		organization bool
-		edit         func(*workload.GitHubConfig)
+		edit         func(*github.Settings)
 		reason       string
 		message      string
 	}{
 		"wrong token": {
-			edit:   func(c *workload.GitHubConfig) { c.Token = "ghp_wrongwrongwrongwrongwrongwrongwrong" },
+			edit:   func(c *github.Settings) { c.Token = "ghp_wrongwrongwrongwrongwrongwrongwrong" },
 			reason: github.ReasonCredentials, message: "wrong, expired or revoked",
 		},
 		"classic token without scope": {
 			organization: true,
-			edit:         func(c *workload.GitHubConfig) { c.Token = "ghp_withoutscopes0000000000000000000000" },
+			edit:         func(c *github.Settings) { c.Token = "ghp_withoutscopes0000000000000000000000" },
 			reason:       github.ReasonPermission, message: "the scope admin:org (classic token)",
 		},
 		"fine-grained token that may only read": {
-			edit:   func(c *workload.GitHubConfig) { c.Token = "github_pat_readonly00000000000000000000" },
+			edit:   func(c *github.Settings) { c.Token = "github_pat_readonly00000000000000000000" },
 			reason: github.ReasonPermission, message: "repository permission Administration: write",
 		},
 		"App that may only read": {
-			organization: true, edit: func(c *workload.GitHubConfig) { app(c, text, installation) },
+			organization: true, edit: func(c *github.Settings) { app(c, text, installation) },
 			reason: github.ReasonPermission, message: "organization permission Self-hosted runners: write",
 		},
 		"App with another's key": {
-			edit:   func(c *workload.GitHubConfig) { app(c, otherText, installation) },
+			edit:   func(c *github.Settings) { app(c, otherText, installation) },
 			reason: github.ReasonCredentials, message: "check appId and privateKey",
 		},
 		"App not installed there": {
-			edit:   func(c *workload.GitHubConfig) { app(c, text, 99) },
+			edit:   func(c *github.Settings) { app(c, text, 99) },
 			reason: github.ReasonInstallation, message: "check installationId",
 		},
 		"no such repository": {
-			edit:   func(c *workload.GitHubConfig) { c.Repository = "nowhere" },
+			edit:   func(c *github.Settings) { c.Repository = "nowhere" },
 			reason: github.ReasonScope, message: "repository octo-org/nowhere",
 		},
 		"no such organization": {
-			organization: true, edit: func(c *workload.GitHubConfig) { c.Organization = "nobody" },
+			organization: true, edit: func(c *github.Settings) { c.Organization = "nobody" },
 			reason: github.ReasonScope, message: "organization nobody",
 		},
 		"no such group": {
-			organization: true, edit: func(c *workload.GitHubConfig) { c.RunnerGroup = "gpus" },
+			organization: true, edit: func(c *github.Settings) { c.RunnerGroup = "gpus" },
 			reason: github.ReasonGroup, message: `no runner group "gpus"`,
 		},
 		"a group in a repository": {
-			edit:   func(c *workload.GitHubConfig) { c.RunnerGroup = "gpus" },
+			edit:   func(c *github.Settings) { c.RunnerGroup = "gpus" },
 			reason: github.ReasonGroup, message: "only organizations have groups",
 		},
 	}
@@ -347,38 +347,38 @@ func TestNewRejects(t *testing.T) {
 	_, text := key(t)
 
 	for name, test := range map[string]struct {
-		edit    func(*workload.GitHubConfig)
+		edit    func(*github.Settings)
 		reason  string
 		message string
 	}{
-		"no scope":        {func(c *workload.GitHubConfig) { c.Owner, c.Repository = "", "" }, github.ReasonConfig, "no scope"},
-		"no owner":        {func(c *workload.GitHubConfig) { c.Owner = "" }, github.ReasonConfig, "no scope"},
-		"odd owner":       {func(c *workload.GitHubConfig) { c.Owner = "a/../b" }, github.ReasonConfig, "a/../b"},
-		"odd repository":  {func(c *workload.GitHubConfig) { c.Repository = ".." }, github.ReasonConfig, ".."},
-		"no credentials":  {func(c *workload.GitHubConfig) { c.Token = " " }, github.ReasonCredentials, "no credentials"},
-		"two credentials": {func(c *workload.GitHubConfig) { c.App = &workload.GitHubApp{} }, github.ReasonConfig, "choose one"},
+		"no scope":        {func(c *github.Settings) { c.Owner, c.Repository = "", "" }, github.ReasonConfig, "no scope"},
+		"no owner":        {func(c *github.Settings) { c.Owner = "" }, github.ReasonConfig, "no scope"},
+		"odd owner":       {func(c *github.Settings) { c.Owner = "a/../b" }, github.ReasonConfig, "a/../b"},
+		"odd repository":  {func(c *github.Settings) { c.Repository = ".." }, github.ReasonConfig, ".."},
+		"no credentials":  {func(c *github.Settings) { c.Token = " " }, github.ReasonCredentials, "no credentials"},
+		"two credentials": {func(c *github.Settings) { c.App = &github.App{} }, github.ReasonConfig, "choose one"},
 		"no installation": {
-			func(c *workload.GitHubConfig) { c.Token, c.App = "", &workload.GitHubApp{AppID: "1", PrivateKey: text} },
+			func(c *github.Settings) { c.Token, c.App = "", &github.App{AppID: "1", PrivateKey: text} },
 			github.ReasonCredentials, "installationId",
 		},
 		"no key": {
-			func(c *workload.GitHubConfig) {
-				c.Token, c.App = "", &workload.GitHubApp{AppID: "1", PrivateKey: []byte("secret words"), InstallationID: 1}
+			func(c *github.Settings) {
+				c.Token, c.App = "", &github.App{AppID: "1", PrivateKey: []byte("secret words"), InstallationID: 1}
 			},
 			github.ReasonCredentials, "PEM",
 		},
 		"URL with credentials": {
-			func(c *workload.GitHubConfig) { c.APIURL = "https://me:hunter2@ghes.example.com" }, github.ReasonConfig, "holds credentials",
+			func(c *github.Settings) { c.APIURL = "https://me:hunter2@ghes.example.com" }, github.ReasonConfig, "holds credentials",
 		},
-		"no URL": {func(c *workload.GitHubConfig) { c.APIURL = "ghes.example.com" }, github.ReasonConfig, "ghes.example.com"},
+		"no URL": {func(c *github.Settings) { c.APIURL = "ghes.example.com" }, github.ReasonConfig, "ghes.example.com"},
 		"unknown placeholder": {
-			func(c *workload.GitHubConfig) { c.RegistrationURLs.Repository = "https://x/{enterprise}" }, github.ReasonConfig, "placeholder",
+			func(c *github.Settings) { c.RegistrationURLs.Repository = "https://x/{enterprise}" }, github.ReasonConfig, "placeholder",
 		},
 	} {
-		config := &workload.GitHubConfig{Token: "ghp_x", Owner: "acme", Repository: "app"}
+		config := &github.Settings{Token: "ghp_x", Owner: "acme", Repository: "app"}
 		test.edit(config)
 
-		_, err := github.New(workload.Config{GitHub: config})
+		_, err := github.New(github.Config{Settings: config})
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			checkError(t, err, workload.Rejected, test.reason, test.message)
@@ -391,7 +391,7 @@ func TestNewRejects(t *testing.T) {
 		})
 	}
 
-	_, err := github.New(workload.Config{})
+	_, err := github.New(github.Config{})
 	checkError(t, err, workload.Rejected, github.ReasonConfig, "bootstrap.config.github")
 }
 
@@ -399,51 +399,51 @@ func TestURLs(t *testing.T) {
 	t.Parallel()
 
 	for name, test := range map[string]struct {
-		config workload.GitHubConfig
+		config github.Settings
 		want   []string
 	}{
 		"github.com, repository": {
-			workload.GitHubConfig{Owner: "acme", Repository: "app", Organization: "ignored"},
+			github.Settings{Owner: "acme", Repository: "app", Organization: "ignored"},
 			[]string{
 				"https://api.github.com", "https://api.github.com/repos/acme/app/actions/runners/registration-token",
 				"https://github.com/acme/app",
 			},
 		},
 		"github.com, organization": {
-			workload.GitHubConfig{Organization: "acme"},
+			github.Settings{Organization: "acme"},
 			[]string{
 				"https://api.github.com", "https://api.github.com/orgs/acme/actions/runners/registration-token", "https://github.com/acme",
 			},
 		},
 		"repository as the pool writes it": {
-			workload.GitHubConfig{Owner: "other", Repository: "acme/app"},
+			github.Settings{Owner: "other", Repository: "acme/app"},
 			[]string{
 				"https://api.github.com", "https://api.github.com/repos/acme/app/actions/runners/registration-token",
 				"https://github.com/acme/app",
 			},
 		},
 		"an owner alone is an organization": {
-			workload.GitHubConfig{Owner: "acme"},
+			github.Settings{Owner: "acme"},
 			[]string{
 				"https://api.github.com", "https://api.github.com/orgs/acme/actions/runners/registration-token", "https://github.com/acme",
 			},
 		},
 		"GitHub Enterprise Server": {
-			workload.GitHubConfig{Organization: "acme", APIURL: "https://ghes.example.com/api/v3/"},
+			github.Settings{Organization: "acme", APIURL: "https://ghes.example.com/api/v3/"},
 			[]string{
 				"https://ghes.example.com/api/v3", "https://ghes.example.com/api/v3/orgs/acme/actions/runners/registration-token",
 				"https://ghes.example.com/acme",
 			},
 		},
 		"data residency": {
-			workload.GitHubConfig{Organization: "acme", APIURL: "https://api.octocorp.ghe.com"},
+			github.Settings{Organization: "acme", APIURL: "https://api.octocorp.ghe.com"},
 			[]string{
 				"https://api.octocorp.ghe.com", "https://api.octocorp.ghe.com/orgs/acme/actions/runners/registration-token",
 				"https://octocorp.ghe.com/acme",
 			},
 		},
 		"templates: {owner} and {org} are one for an organization": {
-			workload.GitHubConfig{
+			github.Settings{
 				Owner: "ignored", Organization: "acme",
 				RegistrationURLs: v1alpha1.GitHubURLs{Organization: "https://gw.example.com/orgs/{owner}/token"},
 				RunnerURLs:       v1alpha1.GitHubURLs{Organization: "https://github.example.com/{org}"},
@@ -451,7 +451,7 @@ func TestURLs(t *testing.T) {
 			[]string{"https://api.github.com", "https://gw.example.com/orgs/acme/token", "https://github.example.com/acme"},
 		},
 		"templates: repository": {
-			workload.GitHubConfig{
+			github.Settings{
 				Owner: "acme", Repository: "app",
 				RegistrationURLs: v1alpha1.GitHubURLs{Repository: "https://gw.example.com/{org}/{repo}/token"},
 				RunnerURLs:       v1alpha1.GitHubURLs{Repository: "https://github.example.com/{owner}/{repo}"},

@@ -16,8 +16,6 @@ import (
 	"github.com/bradleyfalzon/ghinstallation/v2"
 	"github.com/golang-jwt/jwt/v4"
 	"k8s.io/utils/clock"
-
-	"github.com/hyperfleet/hyperfleet/workload"
 )
 
 const (
@@ -38,7 +36,7 @@ func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { retur
 // wrapping (metrics, traces), the budget's look at the answer, the network. The network's
 // part is the process's shared transport, so that providers come and go without leaving
 // connections behind.
-func (p *provider) transport(config workload.Config) (http.RoundTripper, error) {
+func (p *provider) transport(config Config) (http.RoundTripper, error) {
 	next := observing(http.DefaultTransport, p.budget)
 	if config.Transport != nil {
 		next = config.Transport(next)
@@ -46,13 +44,13 @@ func (p *provider) transport(config workload.Config) (http.RoundTripper, error) 
 
 	next = retrying(next, p.clock)
 
-	app, err := gitHubApp(config.GitHub)
+	app, err := gitHubApp(config.Settings)
 	if err != nil {
 		return nil, err
 	}
 
 	if app == nil {
-		next = bearing(next, strings.TrimSpace(config.GitHub.Token))
+		next = bearing(next, strings.TrimSpace(config.Settings.Token))
 	} else if next, err = installation(next, app, p.urls.api); err != nil {
 		return nil, err
 	}
@@ -95,7 +93,7 @@ func bearing(next http.RoundTripper, token string) http.RoundTripper {
 
 // installation authenticates as an App's installation. Its tokens last an hour and are
 // renewed a minute before their end.
-func installation(next http.RoundTripper, app *workload.GitHubApp, api string) (http.RoundTripper, error) {
+func installation(next http.RoundTripper, app *App, api string) (http.RoundTripper, error) {
 	key, err := jwt.ParseRSAPrivateKeyFromPEM(app.PrivateKey)
 	if err != nil {
 		return nil, rejected(ReasonCredentials,

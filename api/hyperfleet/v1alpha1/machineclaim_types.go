@@ -42,7 +42,8 @@ const (
 
 // MachineClaimSpec is one machine wanted. It can't be changed: a claim's VM runs once.
 // Times count by their length, so that 1h may become 1h0m0s when a program writes it.
-// +kubebuilder:validation:XValidation:rule="self.templateRef == oldSelf.templateRef && self.workloadConfig == oldSelf.workloadConfig && has(self.runnerPoolRef) == has(oldSelf.runnerPoolRef) && (!has(self.runnerPoolRef) || self.runnerPoolRef == oldSelf.runnerPoolRef) && has(self.lifecycle) == has(oldSelf.lifecycle)",message="a MachineClaim cannot be changed: delete it and make a new one"
+// +kubebuilder:validation:XValidation:rule="self.templateRef == oldSelf.templateRef && self.workloadConfig == oldSelf.workloadConfig && has(self.runnerPoolRef) == has(oldSelf.runnerPoolRef) && (!has(self.runnerPoolRef) || self.runnerPoolRef == oldSelf.runnerPoolRef) && has(self.lifecycle) == has(oldSelf.lifecycle) && has(self.placement) == has(oldSelf.placement) && (!has(self.placement) || self.placement == oldSelf.placement)",message="a MachineClaim cannot be changed: delete it and make a new one"
+// +kubebuilder:validation:XValidation:rule="!has(self.standby) || !self.standby || (has(oldSelf.standby) && oldSelf.standby)",message="standby cannot be made true: a machine that may start stays so"
 type MachineClaimSpec struct {
 	// templateRef names the HypervisorMachineTemplate in the same namespace.
 	TemplateRef LocalObjectReference `json:"templateRef"`
@@ -51,6 +52,14 @@ type MachineClaimSpec struct {
 	RunnerPoolRef *LocalObjectReference `json:"runnerPoolRef,omitempty"`
 	// workloadConfig of this machine.
 	WorkloadConfig Workload `json:"workloadConfig"`
+	// standby makes the machine and does not start it, until standby is made false: then
+	// it gets its credential and starts. It cannot be made true again.
+	// +optional
+	Standby bool `json:"standby,omitempty"`
+	// placement over the nodes of the cluster. Default: Spread.
+	// +optional
+	// +kubebuilder:validation:Enum=Spread;Pack
+	Placement string `json:"placement,omitempty"`
 	// lifecycle bounds the machine's life.
 	// +optional
 	// +kubebuilder:default={}
@@ -106,6 +115,11 @@ type BootstrapInfo struct {
 	// job is the name of the RunnerJob that the runner took.
 	// +optional
 	Job string `json:"job,omitempty"`
+	// boundJob is the name of the RunnerJob that the runner was made for, where the
+	// platform binds runners to jobs (Buildkite, generic). It is written before the
+	// credential is made.
+	// +optional
+	BoundJob string `json:"boundJob,omitempty"`
 	// expiresAt is when the credential given to the machine stops to be of use.
 	// +optional
 	ExpiresAt *metav1.Time `json:"expiresAt,omitempty"`
@@ -119,6 +133,12 @@ type MachineTimes struct {
 	// cloneStarted: the hypervisor was asked for the clone.
 	// +optional
 	CloneStarted *metav1.MicroTime `json:"cloneStarted,omitempty"`
+	// cloned: the VM was made and configured.
+	// +optional
+	Cloned *metav1.MicroTime `json:"cloned,omitempty"`
+	// activated: a machine on standby was told to start.
+	// +optional
+	Activated *metav1.MicroTime `json:"activated,omitempty"`
 	// started: the VM was powered on.
 	// +optional
 	Started *metav1.MicroTime `json:"started,omitempty"`

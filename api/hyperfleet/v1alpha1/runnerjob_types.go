@@ -67,6 +67,18 @@ type RunnerJobSpec struct {
 	// +kubebuilder:validation:MaxItems=100
 	// +kubebuilder:validation:items:MaxLength=256
 	Labels []string `json:"labels,omitempty"`
+	// labelsUnknown says that labels are not known yet: the platform's webhook does not
+	// carry them (GitLab), and the platform is asked.
+	// +optional
+	LabelsUnknown bool `json:"labelsUnknown,omitempty"`
+	// queue that offered the job, where the platform has such: a GitHub runner scale set,
+	// a Buildkite queue.
+	// +optional
+	// +kubebuilder:validation:MaxLength=255
+	Queue string `json:"queue,omitempty"`
+	// priority among the jobs of a queue, where the platform has such: the highest first.
+	// +optional
+	Priority int32 `json:"priority,omitempty"`
 	// state as last reported.
 	State JobState `json:"state"`
 	// conclusion once completed, in the platform's word.
@@ -104,6 +116,53 @@ type RunnerJobStatus struct {
 	// claim whose runner took the job.
 	// +optional
 	Claim string `json:"claim,omitempty"`
+	// timeline of the job, oldest first. It is kept when the machine is gone.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
+	Timeline []JobEvent `json:"timeline,omitempty"`
+	// logs is the name of the ConfigMap with the last lines of the machine's logs.
+	// +optional
+	Logs string `json:"logs,omitempty"`
+}
+
+// JobMoment is a moment in the life of a job.
+type JobMoment string
+
+// Moments of a job's life, in their usual order.
+const (
+	// MomentQueued: the platform put it into its queue.
+	MomentQueued JobMoment = "Queued"
+	// MomentReceived: the operator heard of it.
+	MomentReceived JobMoment = "Received"
+	// MomentWaiting: it waits, and the message says what for.
+	MomentWaiting JobMoment = "Waiting"
+	// MomentDecided: a pool answers for it.
+	MomentDecided JobMoment = "Decided"
+	// MomentCloned: the machine that took it was cloned.
+	MomentCloned JobMoment = "Cloned"
+	// MomentBooted: the machine was started.
+	MomentBooted JobMoment = "Booted"
+	// MomentRegistered: the machine's runner was online.
+	MomentRegistered JobMoment = "Registered"
+	// MomentStarted: the runner took the job.
+	MomentStarted JobMoment = "Started"
+	// MomentFinished: the job was over.
+	MomentFinished JobMoment = "Finished"
+	// MomentDestroyed: the machine was gone.
+	MomentDestroyed JobMoment = "Destroyed"
+)
+
+// JobEvent is one moment in a job's life.
+type JobEvent struct {
+	// moment in one word.
+	Moment JobMoment `json:"moment"`
+	// time of the moment.
+	Time metav1.MicroTime `json:"time"`
+	// message tells more.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Message string `json:"message,omitempty"`
 }
 
 // RunnerJob is one CI job as its forge described it, and what became of it here.

@@ -29,6 +29,26 @@ type RunnerPoolSpec struct {
 	// +kubebuilder:default={minReplicas: 0, maxReplicas: 10}
 	Scaling Scaling `json:"scaling,omitempty"`
 
+	// priority among the pools that could take a job: the highest does, as long as it has
+	// room; of equals the first by name.
+	// +optional
+	// +kubebuilder:validation:Minimum=-1000
+	// +kubebuilder:validation:Maximum=1000
+	Priority int32 `json:"priority,omitempty"`
+
+	// paused keeps the pool as it is: no machine is made and none is removed. Machines
+	// that are there go on with their work.
+	// +optional
+	Paused bool `json:"paused,omitempty"`
+
+	// placement spreads the machines over nodes and clusters.
+	// +optional
+	Placement *Placement `json:"placement,omitempty"`
+
+	// demand says how jobs are heard of, beside webhooks.
+	// +optional
+	Demand *DemandSources `json:"demand,omitempty"`
+
 	// lifecycle bounds the life of one machine.
 	// +optional
 	// +kubebuilder:default={}
@@ -39,6 +59,7 @@ type RunnerPoolSpec struct {
 // +kubebuilder:validation:XValidation:rule="self.type != 'github-actions' || (has(self.config) && has(self.config.github))",message="workload.type github-actions needs workload.config.github"
 // +kubebuilder:validation:XValidation:rule="self.type != 'gitlab-ci' || (has(self.config) && has(self.config.gitlab))",message="workload.type gitlab-ci needs workload.config.gitlab"
 // +kubebuilder:validation:XValidation:rule="self.type != 'buildkite' || (has(self.config) && has(self.config.buildkite))",message="workload.type buildkite needs workload.config.buildkite"
+// +kubebuilder:validation:XValidation:rule="self.type != 'generic' || (has(self.config) && has(self.config.generic))",message="workload.type generic needs workload.config.generic"
 type Workload struct {
 	// type of the CI platform.
 	// +kubebuilder:validation:Enum=github-actions;gitlab-ci;buildkite;generic
@@ -62,6 +83,9 @@ type WorkloadConfig struct {
 	// buildkite settings.
 	// +optional
 	Buildkite *BuildkiteConfig `json:"buildkite,omitempty"`
+	// generic settings.
+	// +optional
+	Generic *GenericConfig `json:"generic,omitempty"`
 }
 
 // Webhook authenticates a platform's webhooks.
@@ -100,6 +124,13 @@ type GitHubActionsConfig struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	RunnerName string `json:"runnerName,omitempty"`
+	// scaleSet makes the runners those of a GitHub runner scale set of this name: jobs
+	// with runs-on: NAME come over a long poll and no webhook is needed. The set is made
+	// if there is none.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^[A-Za-z0-9_.-]+$')",message="scaleSet must be a name of letters, digits, '_', '.' and '-'"
+	ScaleSet string `json:"scaleSet,omitempty"`
 }
 
 // GitLabCIConfig configures runners of GitLab CI.
@@ -127,6 +158,9 @@ type GitLabCIConfig struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Description string `json:"description,omitempty"`
+	// runUntagged lets the runners take jobs without tags.
+	// +optional
+	RunUntagged bool `json:"runUntagged,omitempty"`
 }
 
 // BuildkiteConfig configures agents of Buildkite.
@@ -151,6 +185,88 @@ type BuildkiteConfig struct {
 	Metadata map[string]string `json:"metadata,omitempty"`
 }
 
+// GenericConfig is for whatever has no kind of its own: a signed webhook says that there
+// is a job, and a command does it.
+type GenericConfig struct {
+	// source of the jobs, as their webhooks name it.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9][A-Za-z0-9_./-]*$')",message="generic.source must be a name of letters, digits, '_', '.', '/' and '-'"
+	Source string `json:"source"`
+	// labels of the machines. They take the jobs whose labels they have all of.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=100
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=255
+	Labels []string `json:"labels,omitempty"`
+	// command that does one job, with its arguments. What the job is stands in the
+	// variables HYPERFLEET_JOB_*.
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=4096
+	Command []string `json:"command"`
+	// workDir of the command.
+	// +optional
+	// +kubebuilder:default=/tmp/runner-work
+	// +kubebuilder:validation:MaxLength=4096
+	// +kubebuilder:validation:XValidation:rule="self.startsWith('/')",message="generic.workDir must be an absolute path"
+	WorkDir string `json:"workDir,omitempty"`
+}
+
+// Placement strategies.
+const (
+	// PlacementSpread puts a machine where the fewest are.
+	PlacementSpread = "Spread"
+	// PlacementPack fills one node after the other.
+	PlacementPack = "Pack"
+)
+
+// Placement spreads machines over nodes and clusters.
+type Placement struct {
+	// strategy over the nodes of a cluster, and over the clusters.
+	// +optional
+	// +kubebuilder:default=Spread
+	// +kubebuilder:validation:Enum=Spread;Pack
+	Strategy string `json:"strategy,omitempty"`
+	// templateRefs are further templates, each on a cluster of its own, that machines are
+	// made from where the first one's cluster has no room (Pack) or more machines (Spread).
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=16
+	TemplateRefs []LocalObjectReference `json:"templateRefs,omitempty"`
+}
+
+// DemandSources are ways in which jobs are heard of.
+type DemandSources struct {
+	// polling asks the platform for jobs. Default: every minute where the pool has no
+	// webhook, every five minutes where it has one.
+	// +optional
+	Polling *Polling `json:"polling,omitempty"`
+}
+
+// Polling asks a platform for jobs.
+type Polling struct {
+	// disabled switches polling off: a job whose webhooks are lost is then never heard of.
+	// +optional
+	Disabled bool `json:"disabled,omitempty"`
+	// interval between two questions.
+	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=20
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(ms|s|m|h))+$') && duration(self) > duration('0s')",message="interval must be a time above zero such as 90s, 15m or 1h30m"
+	Interval *metav1.Duration `json:"interval,omitempty"`
+	// repositories to ask for where the platform has no list of the jobs of the pool's
+	// scope (GitHub organisations), beside those that jobs are known of.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=100
+	// +kubebuilder:validation:items:MaxLength=201
+	Repositories []string `json:"repositories,omitempty"`
+}
+
 // Scaling bounds the number of a pool's machines.
 // +kubebuilder:validation:XValidation:rule="self.minReplicas <= self.maxReplicas",message="scaling.minReplicas must not be above scaling.maxReplicas"
 type Scaling struct {
@@ -173,6 +289,64 @@ type Scaling struct {
 	// +kubebuilder:validation:MaxLength=20
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(ms|s|m|h))+$')",message="scaleDownDelay must be a time such as 0s, 90s or 5m"
 	ScaleDownDelay *metav1.Duration `json:"scaleDownDelay,omitempty"`
+	// warm machines are ready before there is a job for them.
+	// +optional
+	Warm *Warm `json:"warm,omitempty"`
+	// schedules raise minReplicas in windows of time. Where windows overlap, the highest
+	// counts.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=32
+	Schedules []Schedule `json:"schedules,omitempty"`
+}
+
+// Warm machines take a job sooner than one that has to be made. All of them count as
+// machines of the pool: maxReplicas bounds them too.
+// +kubebuilder:validation:XValidation:rule="!has(self.maxIdle) || self.maxIdle >= (has(self.idle) ? self.idle : 0)",message="scaling.warm.maxIdle must not be below scaling.warm.idle"
+type Warm struct {
+	// idle runners that are online beyond those that have a job.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1000
+	Idle int32 `json:"idle,omitempty"`
+	// maxIdle lets the number of idle runners grow to this with the rate at which jobs
+	// come, so that one is ready for as many as come while a machine is made.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1000
+	MaxIdle *int32 `json:"maxIdle,omitempty"`
+	// stopped machines are made and configured but not started: they take disk space, and
+	// no memory.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1000
+	Stopped int32 `json:"stopped,omitempty"`
+}
+
+// Schedule is a window of time that comes again and again.
+type Schedule struct {
+	// name of the window.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Name string `json:"name"`
+	// start of the window as a cron expression of five fields, e.g. 0 7 * * 1-5.
+	// +kubebuilder:validation:MinLength=9
+	// +kubebuilder:validation:MaxLength=100
+	Start string `json:"start"`
+	// duration of the window.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=20
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(ms|s|m|h))+$') && duration(self) > duration('0s')",message="duration must be a time above zero such as 90s, 15m or 1h30m"
+	Duration metav1.Duration `json:"duration"`
+	// timeZone of start, as in the IANA database. Default: UTC.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	TimeZone string `json:"timeZone,omitempty"`
+	// minReplicas within the window.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=10000
+	MinReplicas int32 `json:"minReplicas"`
 }
 
 // Lifecycle bounds the life of one machine.
@@ -234,6 +408,9 @@ type RunnerPoolStatus struct {
 	// runningJobs is the number of jobs that run on this pool.
 	// +optional
 	RunningJobs int32 `json:"runningJobs"`
+	// standbyReplicas is the number of machines that are made and not started.
+	// +optional
+	StandbyReplicas int32 `json:"standbyReplicas,omitempty"`
 	// failedClaims is the number of machines that failed in a row. It slows the making
 	// of new ones and returns to 0 with the first machine that becomes ready.
 	// +optional
@@ -244,6 +421,21 @@ type RunnerPoolStatus struct {
 	// selector of the pool's MachineClaims.
 	// +optional
 	Selector string `json:"selector,omitempty"`
+}
+
+// Templates names the pool's templates, the first one first.
+func (s *RunnerPoolSpec) Templates() []string {
+	out := []string{s.TemplateRef.Name}
+
+	if s.Placement != nil {
+		for _, ref := range s.Placement.TemplateRefs {
+			if ref.Name != s.TemplateRef.Name {
+				out = append(out, ref.Name)
+			}
+		}
+	}
+
+	return out
 }
 
 // RunnerPool is a number of like machines that take CI jobs.

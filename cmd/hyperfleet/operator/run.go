@@ -28,8 +28,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/runners"
 	"github.com/hyperfleet/hyperfleet/runners/machine"
-	"github.com/hyperfleet/hyperfleet/workload"
-	"github.com/hyperfleet/hyperfleet/workload/github"
 )
 
 // leaderElectionID names the Lease.
@@ -67,8 +65,7 @@ func run(ctx context.Context, cfg config.OperatorConfig, kube *rest.Config, logg
 		area := &runners.Area{
 			Config: cfg.Runners, Namespace: cfg.Namespace, Settings: settings,
 			Hypervisors: map[string]hypervisor.Factory{"proxmox": proxmox.New},
-			Workloads:   map[string]workload.Factory{v1alpha1.WorkloadGitHubActions: github.New},
-			Parsers:     map[string]workload.WebhookParser{v1alpha1.WorkloadGitHubActions: github.Webhooks{}},
+			Platforms:   Platforms(),
 			Transports: runners.Transports{
 				Hypervisor: transports.hypervisor, Platform: transports.platform,
 			},
