@@ -11,7 +11,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/hyperfleet/hyperfleet/sim/github/forgesim"
+	"github.com/hyperfleet/hyperfleet/sim/forge/forgesim"
 )
 
 func main() {

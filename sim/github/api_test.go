@@ -12,8 +12,8 @@ import (
 
 	gh "github.com/google/go-github/v88/github"
 
+	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 	"github.com/hyperfleet/hyperfleet/sim/github"
-	"github.com/hyperfleet/hyperfleet/sim/github/control"
 	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
 )
 

@@ -20,8 +20,8 @@ import (
 	gh "github.com/google/go-github/v88/github"
 	testclock "k8s.io/utils/clock/testing"
 
-	"github.com/hyperfleet/hyperfleet/sim/github/control"
-	"github.com/hyperfleet/hyperfleet/sim/github/forgesim"
+	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+	"github.com/hyperfleet/hyperfleet/sim/forge/forgesim"
 	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
 )
 

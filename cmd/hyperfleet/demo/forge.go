@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/hyperfleet/hyperfleet/kit/procrun"
-	"github.com/hyperfleet/hyperfleet/sim/github/control"
+	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 )
 
 // Job states of GitHub.

@@ -21,6 +21,7 @@ type JobSpec struct {
 // Job is one job and its story. Times are zero until reached.
 type Job struct {
 	ID          int64     `json:"id"`
+	Key         string    `json:"key,omitempty"` // the platform's own id, where that is no number
 	RunID       int64     `json:"runId"`
 	Repo        string    `json:"repo"`
 	Name        string    `json:"name"`
@@ -90,7 +91,7 @@ type WebhookTarget struct {
 	Secret string `json:"secret,omitempty"`
 }
 
-// Violation is a breach of GitHub's contract by the caller or the simulator.
+// Violation is a breach of the platform's contract by the caller or the simulator.
 type Violation struct {
 	Time    time.Time `json:"time"`
 	Kind    string    `json:"kind"` // request, response, unknown-path, webhook

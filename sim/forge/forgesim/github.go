@@ -20,8 +20,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 	"github.com/hyperfleet/hyperfleet/sim/github"
-	"github.com/hyperfleet/hyperfleet/sim/github/control"
 )
 
 // installationID is the id of the one installation forgesim makes per owner,

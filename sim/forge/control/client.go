@@ -57,7 +57,7 @@ func (c *Client) State(ctx context.Context) (State, error) {
 	return state, err
 }
 
-// Violations returns the breaches of GitHub's contract seen so far.
+// Violations returns the breaches of the platform's contract seen so far.
 func (c *Client) Violations(ctx context.Context) ([]Violation, error) {
 	var list []Violation
 	err := c.call(ctx, http.MethodGet, "/sim/violations", nil, &list)
