@@ -18,6 +18,7 @@ import (
 type jobParts struct {
 	controller func(ctrl.Manager) error
 	receiver   http.Handler
+	sources    *demand.Sources
 }
 
 func (a *Area) jobs(
@@ -37,5 +38,10 @@ func (a *Area) jobs(
 		MaxBody: a.MaxBodyBytes, Clock: a.Clock, Metrics: metrics, Log: a.Log,
 	})
 
-	return &jobParts{controller: reconciler.SetupWithManager, receiver: receiver}, nil
+	sources := &demand.Sources{
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Providers: workloads, Platforms: a.Platforms,
+		WebhookURL: a.WebhookURL, Clock: a.Clock, Metrics: metrics, Log: a.Log,
+	}
+
+	return &jobParts{controller: reconciler.SetupWithManager, receiver: receiver, sources: sources}, nil
 }

@@ -49,6 +49,8 @@ type Area struct {
 	Log        *slog.Logger
 	// MaxBodyBytes bounds a webhook's body.
 	MaxBodyBytes int64
+	// WebhookURL is the operator's address as CI platforms know it; may be empty.
+	WebhookURL string
 }
 
 // Transports wrap the HTTP transports of the boundaries' clients. Either may be nil.
@@ -74,6 +76,10 @@ func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) (http.Handler, error
 		}
 	}
 
+	if err := mgr.Add(parts.sources); err != nil {
+		return nil, fmt.Errorf("add sources of jobs: %w", err)
+	}
+
 	if err := mgr.Add(parts.sweeper); err != nil {
 		return nil, fmt.Errorf("add orphan sweeper: %w", err)
 	}
@@ -90,6 +96,7 @@ type parts struct {
 	clusters    *connect.Clusters
 	controllers []func(ctrl.Manager) error
 	sweeper     *orphans.Sweeper
+	sources     *demand.Sources
 	routes      http.Handler
 }
 
@@ -141,8 +148,9 @@ func (a *Area) parts(mgr ctrl.Manager) (*parts, error) {
 				Recorder: recorder, Clock: a.Clock, Platforms: a.Platforms,
 			}).SetupWithManager,
 			(&machineclaim.Reconciler{
-				Client: mgr.GetClient(), Runner: runner("machineclaim"), Recorder: recorder,
-				Clusters: clusters, Workloads: workloads, Wake: woken, Settings: a.Settings,
+				Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Runner: runner("machineclaim"), Recorder: recorder,
+				Platforms: a.Platforms,
+				Clusters:  clusters, Workloads: workloads, Wake: woken, Settings: a.Settings,
 				Metrics: claimMetrics, Clock: a.Clock, Concurrency: a.Config.Concurrency,
 			}).SetupWithManager,
 			jobs.controller,
@@ -152,7 +160,8 @@ func (a *Area) parts(mgr ctrl.Manager) (*parts, error) {
 			OperatorUID: a.Settings.OperatorUID, Interval: a.Config.OrphanInterval, Clock: a.Clock,
 			Log: a.Log, Metrics: orphanMetrics,
 		},
-		routes: a.routes(mgr, jobs.receiver),
+		sources: jobs.sources,
+		routes:  a.routes(mgr, jobs.receiver),
 	}, nil
 }
 

@@ -63,6 +63,9 @@ type RunnerSpec struct {
 	Secrets map[string]v1alpha1.SecretValueSource
 	// Timeout of one call to the platform; zero means the default.
 	Timeout time.Duration
+	// PollInterval is how often the platform wants to be asked for jobs; zero leaves it to
+	// the pool.
+	PollInterval time.Duration
 }
 
 // Fit is how a job and runners go together.

@@ -108,10 +108,13 @@ const (
 	PhaseFailed    Phase = "Failed"
 )
 
-// Reasons why a machine ends. With JobDone, IdleTimeout and Terminated the phase is
-// Finished, with all others Failed.
+// Reasons why a machine ends. With JobDone, JobGone, IdleTimeout and Terminated the phase
+// is Finished, with all others Failed.
 const (
-	ReasonJobDone           = "JobDone"
+	ReasonJobDone = "JobDone"
+	// ReasonJobGone: the one job that the machine was made for cannot be had any more: it
+	// was cancelled, or somebody else took it.
+	ReasonJobGone           = "JobGone"
 	ReasonCredentialExpired = "CredentialExpired" //nolint:gosec // a word, no credential
 	ReasonIdleTimeout       = "IdleTimeout"
 	ReasonJobTimeout        = "JobTimeout"
@@ -132,6 +135,8 @@ type Report struct {
 	Reason  string    `json:"reason,omitempty"`
 	Message string    `json:"message,omitempty"`
 	Time    time.Time `json:"time"`
+	// Result of the job in the platform's word, e.g. success; with Finished, if one ran.
+	Result string `json:"result,omitempty"`
 	// Log is the end of what the runner wrote, without credentials, at most MaxLog bytes;
 	// with Finished and Failed.
 	Log string `json:"log,omitempty"`

@@ -31,7 +31,7 @@ func (s *scope) confirm(ctx context.Context) error {
 	key := client.ObjectKeyFromObject(s.job)
 	now := s.Clock.Now()
 
-	if wait := s.asked.next(key, heard(s.job), s.Silence).Sub(now); wait > 0 {
+	if wait := s.next(key).Sub(now); wait > 0 {
 		s.later(wait)
 
 		return nil
@@ -52,7 +52,7 @@ func (s *scope) confirm(ctx context.Context) error {
 	said, err := s.ask(ctx, providers)
 
 	s.asked.note(key, now)
-	s.later(s.asked.next(key, heard(s.job), s.Silence).Sub(now))
+	s.later(s.next(key).Sub(now))
 
 	if workload.Is(err, workload.NotFound) && lost(s.job, now) {
 		said, err = s.lostJob(now), nil
@@ -65,6 +65,19 @@ func (s *scope) confirm(ctx context.Context) error {
 	}
 
 	return s.record(ctx, said)
+}
+
+// labelSilence is what the questions about a job begin with that can't be matched before
+// its labels are known.
+const labelSilence = 2 * time.Second
+
+// next is when the platform is asked about the job.
+func (s *scope) next(key types.NamespacedName) time.Time {
+	if s.job.Spec.LabelsUnknown {
+		return s.asked.next(key, heard(s.job).Add(-labelSilence), labelSilence)
+	}
+
+	return s.asked.next(key, heard(s.job), s.Silence)
 }
 
 // How long a job can be in a state at GitHub, and an hour more
@@ -166,10 +179,10 @@ func (s *scope) ask(ctx context.Context, pools []readPool) (workload.Job, error)
 func (s *scope) record(ctx context.Context, said workload.Job) error {
 	// The object is the one there is, whatever name the answer would give it.
 	said.Platform, said.ID, said.URL = s.job.Spec.Platform, s.job.Spec.ID, s.job.Spec.URL
-	book := &ledger{client: s.Client, live: s.Live}
+	book := &Ledger{Client: s.Client, Live: s.Live}
 	before, key := s.job.Spec.State, client.ObjectKeyFromObject(s.job)
 
-	changed, err := book.record(ctx, s.job.Namespace, said, s.Clock.Now())
+	changed, err := book.Record(ctx, s.job.Namespace, said, s.Clock.Now())
 	if err != nil {
 		return err
 	}

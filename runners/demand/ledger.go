@@ -22,22 +22,22 @@ const AnnotationHeard = "hyperfleet.io/heard-at"
 // maxWrites bounds the tries of one write that others get in the way of.
 const maxWrites = 8
 
-// ledger writes what is heard of jobs. All writers merge, so it does not matter who comes
+// Ledger writes what is heard of jobs. All writers merge, so it does not matter who comes
 // first, nor how often.
-type ledger struct {
-	// client may read from a cache: a stale job is only ever behind, and what changes
+type Ledger struct {
+	// Client may read from a cache: a stale job is only ever behind, and what changes
 	// nothing about it changes nothing about its successor.
-	client client.Client
-	// live reads from the API server itself, once the cache has been found to be behind.
-	live client.Reader
+	Client client.Client
+	// Live reads from the API server itself, once the cache has been found to be behind.
+	Live client.Reader
 }
 
-// record merges an event into the RunnerJob of its job, which it makes if there is none,
+// Record merges an event into the RunnerJob of its job, which it makes if there is none,
 // and tells whether anything changed.
-func (l *ledger) record(ctx context.Context, namespace string, event workload.Job, now time.Time) (bool, error) {
+func (l *Ledger) Record(ctx context.Context, namespace string, event workload.Job, now time.Time) (bool, error) {
 	key := client.ObjectKey{Namespace: namespace, Name: Name(event)}
 
-	var reader client.Reader = l.client
+	var reader client.Reader = l.Client
 
 	for try := 1; ; try++ {
 		changed, err := l.try(ctx, reader, key, event, now)
@@ -51,11 +51,11 @@ func (l *ledger) record(ctx context.Context, namespace string, event workload.Jo
 			return changed, nil
 		}
 
-		reader = l.live
+		reader = l.Live
 	}
 }
 
-func (l *ledger) try(
+func (l *Ledger) try(
 	ctx context.Context, reader client.Reader, key client.ObjectKey, event workload.Job, now time.Time,
 ) (bool, error) {
 	var object v1alpha1.RunnerJob
@@ -67,7 +67,7 @@ func (l *ledger) try(
 		object = v1alpha1.RunnerJob{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, Spec: event}
 		mark(&object, now)
 
-		return true, l.client.Create(ctx, &object)
+		return true, l.Client.Create(ctx, &object)
 	case err != nil:
 		return false, err
 	}
@@ -80,7 +80,7 @@ func (l *ledger) try(
 	object.Spec = merged
 	mark(&object, now)
 
-	return true, l.client.Update(ctx, &object)
+	return true, l.Client.Update(ctx, &object)
 }
 
 // mark notes when something was heard, and mirrors what people select jobs by in labels.

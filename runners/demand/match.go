@@ -89,7 +89,7 @@ func Match(job workload.Job, pools []Pool) (Pool, bool) {
 	)
 
 	for _, pool := range pools {
-		if pool.takes(job) && (!found || before(pool, best)) {
+		if pool.takes(job) && (!found || order(pool, best) < 0) {
 			best, found = pool, true
 		}
 	}
@@ -99,8 +99,9 @@ func Match(job workload.Job, pools []Pool) (Pool, bool) {
 
 func (p Pool) takes(job workload.Job) bool { return p.fit(job).Takes }
 
-func before(a, b Pool) bool {
-	return cmp.Or(-cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name)) < 0
+// order puts the pool first that comes first to a job.
+func order(a, b Pool) int {
+	return cmp.Or(-cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
 // Reasons of Explain, for the condition Matched.
@@ -145,48 +146,4 @@ func Explain(job workload.Job, pools []Pool) (string, string) {
 	}
 
 	return ReasonNotOffered, pools[0].fit(job).Why
-}
-
-// Count is how many jobs ask for a pool's machines.
-type Count struct {
-	// Queued jobs wait for a runner.
-	Queued int
-	// Running jobs have one.
-	Running int
-}
-
-// Demand counts the jobs by the pool that Match gives them, of the pools in the job's own
-// namespace. Pools without jobs are in the map too, with zeros. Jobs that wait for
-// approval, are completed or are being deleted ask for nothing.
-func Demand(jobs []v1alpha1.RunnerJob, pools []Pool) map[types.NamespacedName]Count {
-	counts := make(map[types.NamespacedName]Count, len(pools))
-	byNamespace := map[string][]Pool{}
-
-	for _, pool := range pools {
-		counts[pool.Key()] = Count{}
-		byNamespace[pool.Namespace] = append(byNamespace[pool.Namespace], pool)
-	}
-
-	for i := range jobs {
-		job := &jobs[i]
-		if !job.DeletionTimestamp.IsZero() || job.Spec.State != v1alpha1.JobQueued && job.Spec.State != v1alpha1.JobRunning {
-			continue
-		}
-
-		pool, ok := Match(job.Spec, byNamespace[job.Namespace])
-		if !ok {
-			continue
-		}
-
-		count := counts[pool.Key()]
-		if job.Spec.State == v1alpha1.JobQueued {
-			count.Queued++
-		} else {
-			count.Running++
-		}
-
-		counts[pool.Key()] = count
-	}
-
-	return counts
 }

@@ -62,6 +62,7 @@ func overlay(base, over workload.Job) workload.Job {
 		{&merged.RunID, &over.RunID},
 		{&merged.Workflow, &over.Workflow},
 		{&merged.URL, &over.URL},
+		{&merged.Queue, &over.Queue},
 		{&merged.Conclusion, &over.Conclusion},
 		{&merged.RunnerName, &over.RunnerName},
 	} {
@@ -72,6 +73,13 @@ func overlay(base, over workload.Job) workload.Job {
 
 	if len(over.Labels) > 0 {
 		merged.Labels = over.Labels
+	}
+
+	// Labels are known once anybody has told them.
+	merged.LabelsUnknown = base.LabelsUnknown && over.LabelsUnknown
+
+	if over.Priority != 0 {
+		merged.Priority = over.Priority
 	}
 
 	if over.QueuedAt != nil {

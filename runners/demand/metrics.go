@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hyperfleet/hyperfleet/workload"
 )
 
 // Metrics are the numbers of webhooks and of the repair of what they missed. A nil
@@ -16,11 +18,13 @@ type Metrics struct {
 	webhooks *prometheus.CounterVec
 	duration *prometheus.HistogramVec
 	repairs  *prometheus.CounterVec
+	sources  *prometheus.CounterVec
 }
 
 // NewMetrics registers hyperfleet_webhooks_total{platform,result},
-// hyperfleet_webhook_duration_seconds{platform} and
-// hyperfleet_job_repairs_total{platform,result}. Platforms are those that have a parser,
+// hyperfleet_webhook_duration_seconds{platform},
+// hyperfleet_job_repairs_total{platform,result} and
+// hyperfleet_job_sources_total{platform,source,result}. Platforms are those that have a parser,
 // or "unknown"; results are words of this package. So their number is bounded.
 func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
@@ -39,7 +43,12 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 		}, []string{"platform", "result"}),
 	}
 
-	for _, collector := range []prometheus.Collector{m.webhooks, m.duration, m.repairs} {
+	m.sources = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: "hyperfleet", Name: "job_sources_total",
+		Help: "Times that a CI platform was polled, was asked for failed webhooks, or ended a stream, by how that went.",
+	}, []string{"platform", "source", "result"})
+
+	for _, collector := range []prometheus.Collector{m.webhooks, m.duration, m.repairs, m.sources} {
 		if err := registerer.Register(collector); err != nil {
 			return nil, fmt.Errorf("register metrics of jobs: %w", err)
 		}
@@ -61,4 +70,23 @@ func (m *Metrics) repair(platform, result string) {
 	if m != nil {
 		m.repairs.WithLabelValues(platform, result).Inc()
 	}
+}
+
+func (m *Metrics) source(platform, source string, err error) {
+	if m == nil {
+		return
+	}
+
+	result := "done"
+
+	switch {
+	case workload.Is(err, workload.RateLimited):
+		result = "rateLimited"
+	case workload.Is(err, workload.Rejected):
+		result = "rejected"
+	case err != nil:
+		result = "failed"
+	}
+
+	m.sources.WithLabelValues(platform, source, result).Inc()
 }

@@ -88,7 +88,7 @@ func (r *Receiver) record(ctx context.Context, job workload.Job, pools []listene
 	slices.Sort(namespaces)
 
 	for _, namespace := range slices.Compact(namespaces) {
-		if _, err := r.ledger.record(ctx, namespace, job, r.config.Clock.Now()); err != nil {
+		if _, err := r.ledger.Record(ctx, namespace, job, r.config.Clock.Now()); err != nil {
 			return unavailable(err)
 		}
 	}
@@ -109,6 +109,24 @@ func (r *Receiver) listeners(ctx context.Context, platform string) ([]listener, 
 		hook := pool.object.Spec.Workload.Webhook
 		if hook != nil && pool.Runner.Platform == platform && pool.object.DeletionTimestamp.IsZero() {
 			out = append(out, listener{Pool: pool.Pool, secret: hook.Secret.SecretKeyRef})
+		}
+	}
+
+	return out, nil
+}
+
+// Pools reads the pools of a namespace that are not being deleted.
+func (p Platforms) Pools(ctx context.Context, reader client.Reader, namespace string) ([]Pool, error) {
+	read, err := p.readPools(ctx, reader, namespace)
+	if err != nil {
+		return nil, err
+	}
+
+	out := make([]Pool, 0, len(read))
+
+	for _, pool := range read {
+		if pool.object.DeletionTimestamp.IsZero() {
+			out = append(out, pool.Pool)
 		}
 	}
 

@@ -21,6 +21,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
+	"github.com/hyperfleet/hyperfleet/runners/demand"
 	"github.com/hyperfleet/hyperfleet/runners/machine"
 	"github.com/hyperfleet/hyperfleet/runners/wake"
 )
@@ -30,7 +31,9 @@ const passTimeout = 2 * time.Minute
 
 // Reconciler reconciles MachineClaims.
 type Reconciler struct {
-	Client    client.Client
+	Client client.Client
+	// Live reads from the API server itself.
+	Live      client.Reader
 	Runner    *step.Runner
 	Recorder  events.EventRecorder
 	Clusters  *connect.Clusters
@@ -41,8 +44,12 @@ type Reconciler struct {
 	Settings machine.Settings
 	Metrics  *Metrics
 	Clock    clock.PassiveClock
+	// Platforms tell which jobs a machine is for.
+	Platforms demand.Platforms
 	// Concurrency is how many claims are worked on at a time.
 	Concurrency int
+
+	bindings bindings
 }
 
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=machineclaims,verbs=get;list;watch;update;patch;delete
@@ -127,9 +134,11 @@ func plan() step.Plan[*scope] {
 		{Condition: v1alpha1.ConditionPlaced, Run: place},             // id and node are on record
 		{Condition: v1alpha1.ConditionProvisioned, Run: provision},    // VM made and powered on
 		{Condition: v1alpha1.ConditionBootstrapped, Run: bootstrap},   // runner online
+		{Condition: "", Run: settle},                                  // the ledger knows what the machine knows
 		{Condition: "Finished", Run: follow},                          // job done, VM off
 		{Condition: "Retired", Run: retire},                           // claim handed to deletion
 	}, Deletion: []step.Step[*scope]{
+		{Condition: "", Run: settle},                             // the last word on its job
 		{Condition: "Deregistered", Run: deregister},             // runner gone from the CI platform
 		{Condition: v1alpha1.ConditionVMCleanedUp, Run: destroy}, // VM and medium gone
 		{Condition: "", Run: farewell},                           // told, once

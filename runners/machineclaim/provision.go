@@ -5,6 +5,7 @@ package machineclaim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -31,6 +32,10 @@ func provision(ctx context.Context, s *scope) step.Result {
 	made, err := s.provider.Create(ctx, machine.Spec(s.claim, s.template, s.names), s.media)
 	if hypervisor.Is(err, hypervisor.IDTaken) {
 		return s.replace(ctx, err)
+	}
+
+	if errors.Is(err, errNoJob) {
+		return s.end(ctx, v1alpha1.EndReasonNoJob, errNoJob.Error())
 	}
 
 	if err != nil {
@@ -85,6 +90,15 @@ func (s *scope) media(ctx context.Context) (hypervisor.Media, error) {
 	}
 
 	request := machine.RunnerRequest(s.claim, runner, s.Settings)
+
+	if runner.Binds {
+		job, err := s.bind(ctx)
+		if err != nil {
+			return hypervisor.Media{}, err
+		}
+
+		request.Job = &job.Spec
+	}
 
 	start := s.Clock.Now()
 

@@ -202,7 +202,8 @@ func countFailures(status *v1alpha1.RunnerPoolStatus, claims []v1alpha1.MachineC
 
 	for i := range claims {
 		times := claims[i].Status.Times
-		if times == nil || times.Ready != nil || times.Ended == nil || !times.Ended.After(counted) {
+		if times == nil || times.Ready != nil || times.Ended == nil || !times.Ended.After(counted) ||
+			claims[i].Status.EndReason == v1alpha1.EndReasonNoJob {
 			continue
 		}
 

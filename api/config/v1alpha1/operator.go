@@ -52,6 +52,10 @@ type Endpoint struct {
 type Webhooks struct {
 	// BindAddress as host:port; "0" switches the server off.
 	BindAddress string `json:"bindAddress"`
+	// URL of the server as CI platforms know it, without a path, e.g.
+	// https://hyperfleet.example.com. It is for asking a platform to deliver failed
+	// webhooks again; empty means that this is not done.
+	URL string `json:"url"`
 	// MaxBodyBytes bounds one request's body.
 	MaxBodyBytes int64 `json:"maxBodyBytes"`
 	// CertFile and KeyFile serve TLS; both empty serves plain HTTP behind an ingress.

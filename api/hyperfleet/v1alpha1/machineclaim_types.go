@@ -40,6 +40,9 @@ const (
 	ConditionVMCleanedUp      = "VMCleanedUp"
 )
 
+// EndReasonNoJob ends a machine that was made for a job which is not to be run any more.
+const EndReasonNoJob = "NoJob"
+
 // MachineClaimSpec is one machine wanted. It can't be changed: a claim's VM runs once.
 // Times count by their length, so that 1h may become 1h0m0s when a program writes it.
 // +kubebuilder:validation:XValidation:rule="self.templateRef == oldSelf.templateRef && self.workloadConfig == oldSelf.workloadConfig && has(self.runnerPoolRef) == has(oldSelf.runnerPoolRef) && (!has(self.runnerPoolRef) || self.runnerPoolRef == oldSelf.runnerPoolRef) && has(self.lifecycle) == has(oldSelf.lifecycle) && has(self.placement) == has(oldSelf.placement) && (!has(self.placement) || self.placement == oldSelf.placement)",message="a MachineClaim cannot be changed: delete it and make a new one"
@@ -120,6 +123,10 @@ type BootstrapInfo struct {
 	// credential is made.
 	// +optional
 	BoundJob string `json:"boundJob,omitempty"`
+	// jobResult is what the bootstrap service said of the job's end, in the platform's word.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	JobResult string `json:"jobResult,omitempty"`
 	// expiresAt is when the credential given to the machine stops to be of use.
 	// +optional
 	ExpiresAt *metav1.Time `json:"expiresAt,omitempty"`

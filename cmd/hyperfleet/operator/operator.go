@@ -109,6 +109,10 @@ func validate(cfg v1alpha1.OperatorConfig) error {
 		return config.ErrorAt("guest.url", "%w", err)
 	}
 
+	if err := webhookURL(cfg.Webhooks.URL); err != nil {
+		return config.ErrorAt("webhooks.url", "%w", err)
+	}
+
 	if cfg.Namespace == "" {
 		return config.ErrorAt("namespace", "it must name the namespace that the operator runs in")
 	}
@@ -136,6 +140,21 @@ func guestURL(text string) error {
 	}
 
 	return errGuestURL
+}
+
+var errWebhookURL = errors.New("it must be a URL such as https://hyperfleet.example.com, without a path")
+
+func webhookURL(text string) error {
+	if text == "" {
+		return nil
+	}
+
+	u, err := url.Parse(text)
+	if err != nil || u.Host == "" || (u.Scheme != "https" && u.Scheme != "http") || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
+		return errWebhookURL
+	}
+
+	return nil
 }
 
 func intervals(cfg v1alpha1.OperatorConfig) error {

@@ -73,6 +73,7 @@ func run(ctx context.Context, cfg config.OperatorConfig, kube *rest.Config, logg
 			Clock:        clock.RealClock{},
 			Log:          logger,
 			MaxBodyBytes: cfg.Webhooks.MaxBodyBytes,
+			WebhookURL:   strings.TrimSuffix(cfg.Webhooks.URL, "/"),
 		}
 
 		routes, err := area.Setup(ctx, mgr)

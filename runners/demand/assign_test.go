@@ -1,0 +1,134 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package demand_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/leanovate/gopter"
+	"github.com/leanovate/gopter/gen"
+	"github.com/leanovate/gopter/prop"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/runners/demand"
+)
+
+// queued makes jobs that wait, one a second.
+func queued(count int, change func(i int, job *v1alpha1.RunnerJobSpec)) []v1alpha1.RunnerJob {
+	out := make([]v1alpha1.RunnerJob, count)
+
+	for i := range out {
+		at := metav1.NewTime(time.Date(2026, 5, 1, 12, 0, i, 0, time.UTC))
+		out[i] = v1alpha1.RunnerJob{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprintf("job-%02d", i)},
+			Spec: v1alpha1.RunnerJobSpec{
+				Platform: v1alpha1.WorkloadGitHubActions, ID: fmt.Sprint(i), Repository: "acme/app",
+				Labels: []string{"linux"}, State: v1alpha1.JobQueued, QueuedAt: &at,
+			},
+		}
+		if change != nil {
+			change(i, &out[i].Spec)
+		}
+	}
+
+	return out
+}
+
+func assigned(jobs []v1alpha1.RunnerJob, pools ...demand.Pool) []string {
+	var out []string
+
+	demand.Assign(jobs, pools, func(job *v1alpha1.RunnerJob, pool demand.Pool) {
+		out = append(out, job.Name+" "+pool.Name)
+	})
+
+	return out
+}
+
+func TestAssign(t *testing.T) {
+	t.Parallel()
+
+	with := func(name string, priority int32, most int) demand.Pool {
+		out := pool(name, inRepository("acme/app", "linux"))
+		out.Priority, out.Max = priority, most
+
+		return out
+	}
+
+	cases := map[string]struct {
+		jobs  []v1alpha1.RunnerJob
+		pools []demand.Pool
+		want  []string
+	}{
+		"the highest priority comes first": {
+			queued(2, nil), []demand.Pool{with("a", 0, 9), with("b", 5, 9)}, []string{"job-00 b", "job-01 b"},
+		},
+		"of equals the first by name": {queued(1, nil), []demand.Pool{with("b", 1, 9), with("a", 1, 9)}, []string{"job-00 a"}},
+		"what has no room goes over to the next": {
+			queued(3, nil), []demand.Pool{with("a", 0, 9), with("b", 5, 2)}, []string{"job-00 b", "job-01 b", "job-02 a"},
+		},
+		"where none has room, the first is waited for": {
+			queued(3, nil), []demand.Pool{with("a", 0, 1), with("b", 5, 1)}, []string{"job-00 b", "job-01 a", "job-02 b"},
+		},
+		"running jobs take room first": {
+			queued(2, func(i int, job *v1alpha1.RunnerJobSpec) {
+				if i == 1 {
+					job.State = v1alpha1.JobRunning
+				}
+			}), []demand.Pool{with("a", 0, 9), with("b", 5, 1)}, []string{"job-01 b", "job-00 a"},
+		},
+		"the platform's priority comes before age": {
+			queued(2, func(i int, job *v1alpha1.RunnerJobSpec) { job.Priority = int32(i) }), //nolint:gosec // small
+			[]demand.Pool{with("a", 0, 9)}, []string{"job-01 a", "job-00 a"},
+		},
+		"jobs whose labels are not known yet wait": {
+			queued(1, func(_ int, job *v1alpha1.RunnerJobSpec) { job.Labels, job.LabelsUnknown = nil, true }),
+			[]demand.Pool{with("a", 0, 9)}, nil,
+		},
+		"a scale set's jobs are its own pool's": {
+			queued(1, func(_ int, job *v1alpha1.RunnerJobSpec) { job.Queue = "set" }), []demand.Pool{with("a", 0, 9)}, nil,
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			if diff := cmp.Diff(tc.want, assigned(tc.jobs, tc.pools...)); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// However many jobs and pools there are, each job that a pool takes is given once, and no
+// pool is given more than it has room for while another of its jobs' pools has room.
+func TestAssignFillsEveryPool(t *testing.T) {
+	t.Parallel()
+
+	parameters := gopter.DefaultTestParameters()
+	parameters.MinSuccessfulTests = 300
+	properties := gopter.NewProperties(parameters)
+
+	properties.Property("all jobs are given, and no room is left unused", prop.ForAll(func(count, a, b int, first int32) string {
+		one, two := pool("one", inRepository("acme/app", "linux")), pool("two", inRepository("acme/app", "linux"))
+		one.Max, two.Max, one.Priority = a, b, first
+
+		given := map[string]int{}
+
+		demand.Assign(queued(count, nil), []demand.Pool{one, two}, func(_ *v1alpha1.RunnerJob, to demand.Pool) { given[to.Name]++ })
+
+		switch {
+		case given["one"]+given["two"] != count:
+			return fmt.Sprintf("%d jobs, given %v", count, given)
+		case given["one"] > a && given["two"] < b, given["two"] > b && given["one"] < a:
+			return fmt.Sprintf("room for %d and %d, given %v", a, b, given)
+		default:
+			return ""
+		}
+	}, gen.IntRange(0, 40), gen.IntRange(0, 30), gen.IntRange(0, 30), gen.Int32Range(-1, 1)))
+	properties.TestingRun(t)
+}

@@ -1,0 +1,187 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package demand
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/workload"
+)
+
+// maxPolled bounds the repositories that one poll asks for.
+const maxPolled = 100
+
+// poll asks the platform once for jobs and records them.
+func (s *Sources) poll(ctx context.Context, poller workload.Poller, pools []readPool) error {
+	ctx, cancel := context.WithTimeout(ctx, sourceTimeout)
+	defer cancel()
+
+	repositories, err := s.repositories(ctx, pools)
+	if err != nil {
+		return err
+	}
+
+	jobs, err := poller.Jobs(ctx, repositories)
+	if err != nil {
+		return fmt.Errorf("ask for jobs: %w", err)
+	}
+
+	return s.hear(ctx, pools, jobs)
+}
+
+// repositories are those that pools name and those that the ledger has jobs of.
+func (s *Sources) repositories(ctx context.Context, pools []readPool) ([]string, error) {
+	var out []string
+
+	for _, pool := range pools {
+		if d := pool.object.Spec.Demand; d != nil && d.Polling != nil {
+			out = append(out, d.Polling.Repositories...)
+		}
+	}
+
+	for _, namespace := range namespaces(pools) {
+		var jobs v1alpha1.RunnerJobList
+		if err := s.Client.List(ctx, &jobs, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+			return nil, fmt.Errorf("list jobs: %w", err)
+		}
+
+		for i := range jobs.Items {
+			job := &jobs.Items[i].Spec
+			if slices.ContainsFunc(pools, func(p readPool) bool { return p.Namespace == namespace && p.covers(*job) }) {
+				out = append(out, job.Repository)
+			}
+		}
+	}
+
+	slices.Sort(out)
+	out = slices.Compact(out)
+
+	return out[:min(len(out), maxPolled)], nil
+}
+
+func namespaces(pools []readPool) []string {
+	var out []string
+	for _, pool := range pools {
+		out = append(out, pool.Namespace)
+	}
+
+	slices.Sort(out)
+
+	return slices.Compact(out)
+}
+
+// hear records what a platform said of jobs in the namespaces whose pools cover them.
+// News of jobs that are over is taken only for jobs that are known.
+func (s *Sources) hear(ctx context.Context, pools []readPool, jobs []workload.Job) error {
+	book := &Ledger{Client: s.Client, Live: s.Live}
+	now := s.Clock.Now()
+
+	for _, job := range jobs {
+		covering := slices.DeleteFunc(slices.Clone(pools), func(p readPool) bool { return !p.covers(job) })
+		if hosted(job, covering) {
+			continue
+		}
+
+		for _, namespace := range namespaces(covering) {
+			changed, err := book.hear(ctx, namespace, job, now)
+			if err != nil {
+				return err
+			}
+
+			if changed {
+				s.Metrics.repair(job.Platform, "heard")
+			}
+		}
+	}
+
+	return nil
+}
+
+// hosted tells whether a job is for the platform's own machines; see ofPlatform.
+func hosted(job workload.Job, pools []readPool) bool {
+	listeners := make([]listener, len(pools))
+	for i, pool := range pools {
+		listeners[i].Pool = pool.Pool
+	}
+
+	return ofPlatform(job, listeners)
+}
+
+// stream hands over what a platform's stream says, and begins anew when it breaks.
+func (s *Sources) stream(ctx context.Context, at *source, streamer workload.Streamer) {
+	pause := streamPause
+
+	for ctx.Err() == nil {
+		begun := s.Clock.Now()
+		err := streamer.Stream(ctx, func() int { return capacity(at.now()) }, func(ctx context.Context, jobs []workload.Job) error {
+			s.note(at.now(), nil)
+
+			return s.hear(ctx, at.now(), jobs)
+		})
+
+		if ctx.Err() != nil {
+			return
+		}
+
+		if s.Clock.Since(begun) > maxStreamPause {
+			pause = streamPause
+		}
+
+		if err != nil {
+			s.Log.WarnContext(ctx, "stream of jobs broke", "pool", at.now()[0].Key().String(), "error", err, "again", pause.String())
+		}
+
+		s.note(at.now(), err)
+		s.Metrics.source(at.now()[0].Runner.Platform, "stream", err)
+
+		timer := s.Clock.NewTimer(pause)
+
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+
+			return
+		case <-timer.C():
+		}
+
+		pause = min(2*pause, maxStreamPause)
+	}
+}
+
+// capacity is how many jobs the pools can work on at a time.
+func capacity(pools []readPool) int {
+	sum := 0
+
+	for _, pool := range pools {
+		if !pool.object.Spec.Paused {
+			sum += pool.Max
+		}
+	}
+
+	return sum
+}
+
+// hear is record for news that nobody sent for: a job that is over and unknown stays so.
+func (l *Ledger) hear(ctx context.Context, namespace string, event workload.Job, now time.Time) (bool, error) {
+	if event.State == v1alpha1.JobCompleted {
+		var known v1alpha1.RunnerJob
+
+		err := l.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: Name(event)}, &known)
+		if client.IgnoreNotFound(err) != nil {
+			return false, fmt.Errorf("read job %s: %w", event.ID, err)
+		}
+
+		if err != nil {
+			return false, nil
+		}
+	}
+
+	return l.Record(ctx, namespace, event, now)
+}

@@ -1,0 +1,142 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package machineclaim
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/hyperfleet/hyperfleet/api/guest"
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+)
+
+func waiting(count int) []*v1alpha1.RunnerJob {
+	out := make([]*v1alpha1.RunnerJob, count)
+	for i := range out {
+		out[i] = &v1alpha1.RunnerJob{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprintf("job-%d", i)}}
+	}
+
+	return out
+}
+
+func claimNamed(uid string) *v1alpha1.MachineClaim {
+	return &v1alpha1.MachineClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: uid, UID: types.UID(uid)}}
+}
+
+// However many claims ask at once, and however old what they see is, no job is given
+// twice, and a claim that asks again gets its own job.
+func TestAJobIsGivenOnce(t *testing.T) {
+	t.Parallel()
+
+	const many = 50
+
+	var (
+		b     bindings
+		mu    sync.Mutex
+		group sync.WaitGroup
+		got   = map[string]string{}
+		now   = time.Now()
+	)
+
+	for i := range many {
+		group.Go(func() {
+			uid := fmt.Sprintf("claim-%d", i)
+
+			first, err := b.give(claimNamed(uid), waiting(many), now)
+			if err != nil {
+				t.Errorf("claim %s: %v", uid, err)
+
+				return
+			}
+
+			mu.Lock()
+			defer mu.Unlock()
+
+			if other, ok := got[first.Name]; ok {
+				t.Errorf("job %s was given to %s and %s", first.Name, other, uid)
+			}
+
+			got[first.Name] = uid
+		})
+	}
+
+	group.Wait()
+
+	again, err := b.give(claimNamed(got["job-7"]), waiting(many)[7:8], now)
+	if err != nil || again.Name != "job-7" {
+		t.Errorf("asked again: %v, %v", again, err)
+	}
+
+	if _, err := b.give(claimNamed("late"), waiting(many), now); !errors.Is(err, errNoJob) {
+		t.Errorf("one claim too many: %v", err)
+	}
+
+	if _, err := b.give(claimNamed("late"), waiting(1), now.Add(cacheLag+time.Second)); err != nil {
+		t.Errorf("a job that nobody has after all: %v", err)
+	}
+}
+
+func TestNews(t *testing.T) {
+	t.Parallel()
+
+	now := metav1.NewTime(time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC))
+	micro := metav1.NewMicroTime(now.Time)
+	job := func(state v1alpha1.JobState, change func(*v1alpha1.RunnerJobSpec)) v1alpha1.RunnerJobSpec {
+		out := v1alpha1.RunnerJobSpec{Platform: v1alpha1.WorkloadGeneric, ID: "1", State: state}
+		if change != nil {
+			change(&out)
+		}
+
+		return out
+	}
+	claim := func(phase guest.Phase, result string, change func(*v1alpha1.MachineClaim)) *v1alpha1.MachineClaim {
+		out := claimNamed("c")
+		out.Status.BootstrapInfo = &v1alpha1.BootstrapInfo{RunnerName: "r", GuestPhase: string(phase), JobResult: result}
+		out.Status.Times = &v1alpha1.MachineTimes{}
+
+		if change != nil {
+			change(out)
+		}
+
+		return out
+	}
+	gone := func(c *v1alpha1.MachineClaim) { c.DeletionTimestamp = &now }
+
+	cases := map[string]struct {
+		job   v1alpha1.RunnerJobSpec
+		claim *v1alpha1.MachineClaim
+		want  string
+	}{
+		"still booting":              {job(v1alpha1.JobQueued, nil), claim(guest.PhaseListening, "", nil), ""},
+		"it runs":                    {job(v1alpha1.JobQueued, nil), claim(guest.PhaseRunning, "", nil), "Running r "},
+		"known to run":               {job(v1alpha1.JobRunning, func(j *v1alpha1.RunnerJobSpec) { j.RunnerName = "r" }), claim(guest.PhaseRunning, "", nil), ""},
+		"it is done":                 {job(v1alpha1.JobQueued, nil), claim(guest.PhaseFinished, "success", nil), "Completed r success"},
+		"known to be over":           {job(v1alpha1.JobCompleted, nil), claim(guest.PhaseFinished, "failure", nil), ""},
+		"the machine never began":    {job(v1alpha1.JobQueued, nil), claim(guest.PhaseStarted, "", gone), ""},
+		"the machine died in it":     {job(v1alpha1.JobRunning, nil), claim(guest.PhaseRunning, "", gone), "Completed r lost"},
+		"it ended without a word":    {job(v1alpha1.JobRunning, nil), claim("", "", func(c *v1alpha1.MachineClaim) { c.Status.Times.JobStarted, c.Status.Times.Ended = &micro, &micro }), "Completed r lost"},
+		"its platform tells the end": {job(v1alpha1.JobRunning, func(j *v1alpha1.RunnerJobSpec) { j.Platform, j.RunnerName = v1alpha1.WorkloadBuildkite, "r" }), claim(guest.PhaseRunning, "", gone), ""},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			got := ""
+			if said, ok := news(tc.job, tc.claim, now); ok {
+				got = fmt.Sprintf("%s %s %s", said.State, said.RunnerName, said.Conclusion)
+			}
+
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
