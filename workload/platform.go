@@ -37,7 +37,9 @@ type Platform interface {
 type RunnerSpec struct {
 	// Platform is the workload type.
 	Platform string
-	Scope    Scope
+	// URL of the platform's server, where the settings name one (GitLab).
+	URL   string
+	Scope Scope
 	// Labels of the runners, default ones included.
 	Labels []string
 	// Queue that the jobs come from, where the platform has such: a runner scale set of
