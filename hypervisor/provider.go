@@ -31,6 +31,10 @@ type Provider interface {
 	// first, then goes as far as it can without waiting, and returns the state reached:
 	// Creating (Wake follows), or Running once the machine was powered on. Where the id
 	// turns out to be taken by another's machine, the error is IDTaken.
+	//
+	// With spec.Hold it stops at a machine that is made and configured, was never started
+	// and has no boot medium, and returns Prepared. A later call without Hold goes on from
+	// there; it fails with NoCapacity while the machine's node has no memory for it.
 	// media is asked for only when the machine's boot medium must be made, at most once
 	// per machine in an undisturbed life.
 	Create(ctx context.Context, spec MachineSpec, media func(context.Context) (Media, error)) (Machine, error)
@@ -220,9 +224,26 @@ type MachineSpec struct {
 	Hostname string
 	Template TemplateRef
 	Shape    Shape
+	// Strategy by which a node is chosen when an id is reserved. Default: Spread.
+	Strategy Strategy
+	// Hold makes the machine and does not start it; see Provider.Create. What is held
+	// takes disk space, and no memory.
+	Hold bool
 	// Builtin holds what the builtin source passes as options.
 	Network NetworkOptions
 }
+
+// Strategy is how machines are placed on nodes.
+type Strategy string
+
+// Strategies.
+const (
+	// Spread puts a machine where the most room is. It is the zero value's meaning.
+	Spread Strategy = "Spread"
+	// Pack puts a machine where the least room is that suffices, so that one node is
+	// filled after the other.
+	Pack Strategy = "Pack"
+)
 
 // NetworkOptions are network settings for hypervisors that write the guest's network
 // themselves (builtin).
@@ -249,6 +270,9 @@ const (
 	StateReserved State = "Reserved"
 	// StateCreating: it is being cloned, configured or started.
 	StateCreating State = "Creating"
+	// StatePrepared: it is made and configured, and held: it was never started and has no
+	// boot medium.
+	StatePrepared State = "Prepared"
 	// StateRunning: it is powered on.
 	StateRunning State = "Running"
 	// StateStopped: it was powered off after it ran, confirmed with the machine itself.
@@ -268,6 +292,8 @@ type Machine struct {
 	State State
 	// Created is when the clone was asked for.
 	Created time.Time
+	// Cloned says that its clone is whole. Create fills it.
+	Cloned bool
 	// MAC and IP of the first network device, if known. IP is filled by Get once the
 	// guest's agent reports one, and never waited for.
 	MAC, IP string

@@ -38,6 +38,13 @@ func Run(t *testing.T, fresh New) {
 		{"capacity is plausible and shrinks", capacity},
 		{"errors have kinds", kinds},
 		{"many machines at once", many},
+		{"a held machine is made and not started", holds},
+		{"a held machine is started when it is released", releases},
+		{"a held machine is released by another process", releasedByAnother},
+		{"a held machine is deleted", deletesHeld},
+		{"a held machine that vanished is gone", heldVanishes},
+		{"a held machine takes no memory", heldCapacity},
+		{"holding once more stops nothing", holdsLate},
 	}
 
 	for _, c := range cases {
@@ -50,8 +57,11 @@ func Run(t *testing.T, fresh New) {
 		})
 	}
 
-	t.Run("a crash at every call while creating", func(t *testing.T) { crashes(t, fresh, false) })
-	t.Run("a crash at every call while deleting", func(t *testing.T) { crashes(t, fresh, true) })
+	t.Run("a crash at every call while creating", func(t *testing.T) { crashes(t, fresh, whileCreating) })
+	t.Run("a crash at every call while deleting", func(t *testing.T) { crashes(t, fresh, whileDeleting) })
+	t.Run("a crash at every call while holding", func(t *testing.T) { crashes(t, fresh, whileHolding) })
+	t.Run("a crash at every call while releasing", func(t *testing.T) { crashes(t, fresh, whileReleasing) })
+	t.Run("a crash at every call while deleting a held one", func(t *testing.T) { crashes(t, fresh, whileDeletingHeld) })
 }
 
 func reserves(e *env) {

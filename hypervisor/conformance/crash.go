@@ -13,29 +13,87 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
+// scene is a part of a machine's life: what comes before it, it, and what comes after
+// until the machine runs. After nil the machine is only removed.
+type scene struct {
+	before func(*env, *claim)
+	do     func(*claim) func(context.Context, hypervisor.Provider) error
+	after  func(*env, *claim)
+}
+
+func whileCreating() scene { return scene{do: creating, after: (*env).resume} }
+
+func whileDeleting() scene { return scene{before: (*env).start, do: removing} }
+
+func whileHolding() scene {
+	return scene{
+		before: func(_ *env, c *claim) { c.spec.Hold = true },
+		do:     creating,
+		after: func(e *env, c *claim) {
+			e.start(c)
+			e.held(c)
+			release(c)
+			e.resume(c)
+		},
+	}
+}
+
+func whileReleasing() scene {
+	return scene{
+		before: func(e *env, c *claim) {
+			c.spec.Hold = true
+			e.start(c)
+			release(c)
+		},
+		do:    creating,
+		after: (*env).resume,
+	}
+}
+
+func whileDeletingHeld() scene {
+	return scene{
+		before: func(e *env, c *claim) {
+			c.spec.Hold = true
+			e.start(c)
+		},
+		do: removing,
+	}
+}
+
+// start has the machine made by a process of its own.
+func (e *env) start(c *claim) {
+	e.Helper()
+	e.mustCreate(e.connect(operatorA), c)
+}
+
+func release(c *claim) { c.spec.Hold = false }
+
 // crashes ends the process at each call in turn, before its effect and after it, and has
 // a new one go on with what the claim has on record. It must end with one machine that
 // was started once, and then with nothing.
-func crashes(t *testing.T, fresh New, deleting bool) {
+func crashes(t *testing.T, fresh New, of func() scene) {
 	t.Helper()
 
 	// An undisturbed life tells how many calls there are; the polls among them vary, so
 	// a few more are tried.
 	const more = 4
 
-	for n := range lifeCalls(t, fresh, deleting) + more {
+	for n := range lifeCalls(t, fresh, of()) + more {
 		t.Run(strconv.Itoa(n+1), func(t *testing.T) {
 			t.Parallel()
 
 			e := newEnv(t, fresh)
 			c := e.claim(1)
 
-			if deleting {
-				e.mustCreate(e.connect(operatorA), c)
-				e.crashAt(n+1, removing(c))
-			} else {
-				e.crashAt(n+1, creating(c))
-				e.resume(c)
+			scene := of()
+			if scene.before != nil {
+				scene.before(e, c)
+			}
+
+			e.crashAt(n+1, scene.do(c))
+
+			if scene.after != nil {
+				scene.after(e, c)
 			}
 
 			e.mustRemove(e.connect(operatorA), c)
@@ -57,21 +115,18 @@ func removing(c *claim) func(context.Context, hypervisor.Provider) error {
 	return func(ctx context.Context, p hypervisor.Provider) error { return remove(ctx, p, c.ref()) }
 }
 
-// lifeCalls counts the boundaries of an undisturbed creation or removal.
-func lifeCalls(t *testing.T, fresh New, deleting bool) int {
+// lifeCalls counts the boundaries of an undisturbed scene.
+func lifeCalls(t *testing.T, fresh New, scene scene) int {
 	t.Helper()
 
 	e := newEnv(t, fresh)
 	c := e.claim(1)
-	do := creating(c)
 
-	if deleting {
-		e.mustCreate(e.connect(operatorA), c)
-
-		do = removing(c)
+	if scene.before != nil {
+		scene.before(e, c)
 	}
 
-	return e.crashAt(0, do)
+	return e.crashAt(0, scene.do(c))
 }
 
 // resume goes on in a new process.

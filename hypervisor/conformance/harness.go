@@ -169,7 +169,7 @@ func (c *claim) makeMedia(context.Context) (hypervisor.Media, error) {
 	}, nil
 }
 
-// create does what a controller does until the machine runs or has run: it writes the
+// create does what a controller does until the machine runs, has run, or is held: it writes the
 // reserved id down, comes again while the provider waits, and takes another id where
 // its own is another's.
 func create(ctx context.Context, p hypervisor.Provider, c *claim) (hypervisor.Machine, error) {
@@ -188,6 +188,8 @@ func create(ctx context.Context, p hypervisor.Provider, c *claim) (hypervisor.Ma
 		case err == nil && m.State == hypervisor.StateReserved:
 			c.spec.ID, c.spec.Node = m.ID, m.Node
 		case err == nil && (m.State == hypervisor.StateRunning || m.State == hypervisor.StateStopped):
+			return m, nil
+		case err == nil && c.spec.Hold && m.State == hypervisor.StatePrepared:
 			return m, nil
 		}
 
@@ -299,6 +301,22 @@ func (e *env) only(c *claim) {
 	m := state.Machines[0]
 	if m.ClaimUID != c.spec.Owner.UID || m.Starts != 1 {
 		e.Errorf("want a machine of %s started once, there is %+v", c.spec.Owner.UID, m)
+	}
+}
+
+// held makes sure that there is exactly one machine, the claim's, never started and
+// without a medium.
+func (e *env) held(c *claim) {
+	e.Helper()
+
+	state := e.Inspect()
+	if len(state.Machines) != 1 || len(state.Media) != 0 {
+		e.Fatalf("want one held machine of %s, there is %+v", c.spec.Owner.UID, state)
+	}
+
+	m := state.Machines[0]
+	if m.ClaimUID != c.spec.Owner.UID || m.Starts != 0 || m.Running {
+		e.Errorf("want a machine of %s that was never started, there is %+v", c.spec.Owner.UID, m)
 	}
 }
 

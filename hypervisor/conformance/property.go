@@ -6,6 +6,7 @@ package conformance
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/leanovate/gopter"
@@ -27,6 +28,7 @@ const (
 	stepPowerOff
 	stepVanish
 	stepRestart
+	stepRelease
 	stepKinds
 )
 
@@ -65,6 +67,7 @@ func (e *env) randomLife(n int, steps []int) string {
 	var claims [claimsAtOnce]*claim
 	for i := range claims {
 		claims[i] = e.claim(n*claimsAtOnce + i)
+		claims[i].spec.Hold = i > 0
 	}
 
 	options := e.options(operatorA)
@@ -135,6 +138,8 @@ func (e *env) play(p hypervisor.Provider, c *claim, step int) string {
 		_, err := p.List(e.Context())
 
 		return odd(err)
+	case stepRelease:
+		release(c)
 	case stepPowerOff:
 		if c.spec.ID != 0 {
 			e.PowerOff(c.spec.ID)
@@ -166,7 +171,7 @@ func odd(err error, expected ...hypervisor.Kind) string {
 }
 
 // promises makes sure of what holds at every moment: at most one machine per claim,
-// started at most once, and nobody else's touched.
+// started at most once and not while it is held, and nobody else's touched.
 func (e *env) promises(claims []*claim) string {
 	state := e.Inspect()
 	machines := map[string]int{}
@@ -180,6 +185,12 @@ func (e *env) promises(claims []*claim) string {
 	}
 
 	for _, c := range claims {
+		if c.spec.Hold && slices.ContainsFunc(state.Machines, func(m Seen) bool {
+			return m.ClaimUID == c.spec.Owner.UID && m.Starts > 0
+		}) {
+			return c.spec.Owner.Name + " was started though it is held"
+		}
+
 		if machines[c.spec.Owner.UID] > 1 {
 			return fmt.Sprintf("%s has %d machines", c.spec.Owner.Name, machines[c.spec.Owner.UID])
 		}

@@ -129,7 +129,7 @@ func (p *Provider) promises(snap snapshot) (memory map[string]int64, queue map[s
 			continue
 		}
 
-		if snap[at.id].Status != statusRunning {
+		if snap[at.id].Status != statusRunning && !at.held {
 			memory[at.node] += at.memory
 		}
 

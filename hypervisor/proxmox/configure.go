@@ -42,10 +42,17 @@ func (p *Provider) configure(ctx context.Context, m *machine, spec hypervisor.Ma
 
 	p.learn(m, config)
 
-	if !p.configured(m, config) {
+	switch {
+	case p.configured(m, config):
+		m.held = false
+	case spec.Hold && p.prepared(config):
+		m.held = true
+	default:
 		if err := p.writeOptions(ctx, m, spec, config); err != nil {
 			return "", err
 		}
+
+		m.held = spec.Hold
 	}
 
 	return p.grow(ctx, m, spec, config)
@@ -117,7 +124,9 @@ func (p *Provider) machineOptions(m *machine, spec hypervisor.MachineSpec, confi
 		}
 	}
 
-	options[slot] = m.volid + ",media=cdrom"
+	if !spec.Hold {
+		options[slot] = m.volid + ",media=cdrom"
+	}
 
 	return options, nil
 }
@@ -155,7 +164,7 @@ func (p *Provider) grow(ctx context.Context, m *machine, spec hypervisor.Machine
 ) (hypervisor.State, error) {
 	first, ok := firstDisk(config)
 	if m.diskDone || !ok || spec.Shape.Disk <= first.Bytes {
-		m.phase = phaseConfigured
+		m.phase = m.made()
 
 		return "", nil
 	}
@@ -194,7 +203,7 @@ func (p *Provider) growEnded(ctx context.Context, m *machine, spec hypervisor.Ma
 
 	if taskSucceeded(exit) {
 		m.diskDone = true
-		m.phase = phaseConfigured
+		m.phase = m.made()
 
 		return nil
 	}
@@ -232,6 +241,11 @@ func (p *Provider) builtinOptions(options map[string]string, m *machine, spec hy
 			Message: fmt.Sprintf("%s has no cloud-init drive, which cloudInitSource builtin needs: "+
 				"add one with: qm set TEMPLATE --ide2 STORAGE:cloudinit", refText(spec.Template)),
 		}
+	}
+
+	// What cicustom names is written when the machine is released.
+	if spec.Hold {
+		return nil
 	}
 
 	at := func(part string) string {

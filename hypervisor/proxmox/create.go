@@ -54,6 +54,7 @@ func (p *Provider) Create(ctx context.Context, spec hypervisor.MachineSpec, medi
 	p.note(m, func(at *placement) {
 		at.id, at.node, at.memory = m.id, m.node, spec.Shape.Memory
 		at.toClone = m.phase < phaseCloned
+		at.held = spec.Hold || m.phase == phasePrepared
 	})
 
 	for range maxMoves {
@@ -109,8 +110,10 @@ func (p *Provider) move(ctx context.Context, m *machine, spec hypervisor.Machine
 		return p.configure(ctx, m, spec, media)
 	case phaseResizing:
 		return "", p.growEnded(ctx, m, spec)
+	case phasePrepared:
+		return p.release(ctx, m, spec)
 	case phaseConfigured:
-		return p.start(ctx, m)
+		return p.start(ctx, m, spec)
 	case phaseStarting:
 		return "", p.startEnded(ctx, m)
 	case phaseRunning, phaseStopped:
@@ -180,7 +183,12 @@ func (p *Provider) reserve(ctx context.Context, spec hypervisor.MachineSpec) (hy
 	}
 
 	out.Node = chosen.Node
-	out.ID, err = p.ids.reserve(spec.Owner.UID, chosen.Node, spec.Shape.Memory, func(id int) bool {
+	memory := spec.Shape.Memory
+	if spec.Hold {
+		memory = 0
+	}
+
+	out.ID, err = p.ids.reserve(spec.Owner.UID, chosen.Node, memory, func(id int) bool {
 		_, used := snap[id]
 
 		return used
@@ -215,7 +223,7 @@ func (p *Provider) place(ctx context.Context, snap snapshot, spec hypervisor.Mac
 		})
 	}
 
-	return choose(all, spec.Shape)
+	return choose(all, spec)
 }
 
 // startClone takes a place at the storage and asks for the clone.
@@ -392,7 +400,11 @@ func (p *Provider) busy(m *machine, reason, format string, args ...any) error {
 }
 
 // start powers the machine on, for the first and only time.
-func (p *Provider) start(ctx context.Context, m *machine) (hypervisor.State, error) {
+func (p *Provider) start(ctx context.Context, m *machine, spec hypervisor.MachineSpec) (hypervisor.State, error) {
+	if spec.Hold {
+		return hypervisor.StatePrepared, nil
+	}
+
 	m.calls++
 
 	upid, err := p.client.power(ctx, m.node, m.id, "start")

@@ -67,7 +67,7 @@ func (p *Provider) unmake(ctx context.Context, m *machine) (done bool, err error
 		p.afterTask(m)
 
 		return false, nil
-	case phaseCloned, phaseConfigured, phaseStopped:
+	case phaseCloned, phasePrepared, phaseConfigured, phaseStopped:
 		return p.destroy(ctx, m)
 	case phaseRunning:
 		return p.stop(ctx, m)

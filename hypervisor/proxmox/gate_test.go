@@ -169,28 +169,37 @@ func TestChoose(t *testing.T) {
 	const gib = int64(1) << 30
 
 	node := func(name string, online bool, cores, free int64, queue int) candidate {
-		return candidate{Node: name, Online: online, Cores: cores, FreeMemory: free * gib, Queue: queue}
+		return candidate{Node: name, Online: online, Cores: cores, FreeMemory: free * gib, TotalMemory: 64 * gib, Queue: queue}
 	}
-	want := hypervisor.Shape{CPU: 4, Memory: 8 * gib}
+	shape := hypervisor.Shape{CPU: 4, Memory: 8 * gib}
+	spread := hypervisor.MachineSpec{Shape: shape}
+	pack := hypervisor.MachineSpec{Shape: shape, Strategy: hypervisor.Pack}
+	hold := hypervisor.MachineSpec{Shape: shape, Hold: true}
 
 	cases := []struct {
 		name  string
+		spec  hypervisor.MachineSpec
 		nodes []candidate
 		want  string
 		says  string
 	}{
-		{"shortest queue", []candidate{node("a", true, 8, 64, 3), node("b", true, 8, 16, 1)}, "b", ""},
-		{"then most memory", []candidate{node("a", true, 8, 16, 1), node("b", true, 8, 64, 1)}, "b", ""},
-		{"then the name", []candidate{node("b", true, 8, 64, 1), node("a", true, 8, 64, 1)}, "a", ""},
-		{"offline", []candidate{node("a", false, 8, 64, 0)}, "", "a is offline"},
-		{"too little memory", []candidate{node("a", true, 8, 7, 0)}, "", "a has 7 GiB free"},
-		{"too few cores", []candidate{node("a", true, 2, 64, 0)}, "", "a has 2 cores"},
-		{"exactly enough", []candidate{node("a", true, 4, 8, 0)}, "a", ""},
-		{"none", nil, "", "no usable node has the template"},
+		{"shortest queue", spread, []candidate{node("a", true, 8, 64, 3), node("b", true, 8, 16, 1)}, "b", ""},
+		{"then most memory", spread, []candidate{node("a", true, 8, 16, 1), node("b", true, 8, 64, 1)}, "b", ""},
+		{"then the name", spread, []candidate{node("b", true, 8, 64, 1), node("a", true, 8, 64, 1)}, "a", ""},
+		{"offline", spread, []candidate{node("a", false, 8, 64, 0)}, "", "a is offline"},
+		{"too little memory", spread, []candidate{node("a", true, 8, 7, 0)}, "", "a has 7 GiB free"},
+		{"too few cores", spread, []candidate{node("a", true, 2, 64, 0)}, "", "a has 2 cores"},
+		{"exactly enough", spread, []candidate{node("a", true, 4, 8, 0)}, "a", ""},
+		{"packed: the least memory that suffices", pack, []candidate{
+			node("a", true, 8, 64, 0), node("b", true, 8, 8, 5), node("c", true, 8, 7, 0),
+		}, "b", ""},
+		{"packed: then the name", pack, []candidate{node("b", true, 8, 16, 0), node("a", true, 8, 16, 9)}, "a", ""},
+		{"held: a node that is full now", hold, []candidate{node("a", true, 8, 0, 0)}, "a", ""},
+		{"none", spread, nil, "", "no usable node has the template"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			got, err := choose(c.nodes, want)
+			got, err := choose(c.nodes, c.spec)
 			if got.Node != c.want {
 				t.Errorf("chose %q (%v)", got.Node, err)
 			}

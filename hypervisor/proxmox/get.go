@@ -40,6 +40,8 @@ func (p *Provider) Get(ctx context.Context, ref hypervisor.MachineRef) (hypervis
 		p.dropUnused(m)
 
 		return m.view("", ""), p.notFound(m)
+	case phasePrepared:
+		return p.observeHeld(ctx, m)
 	case phaseRunning, phaseStopped:
 		return p.observe(ctx, m, ref.Suspect)
 	case phaseDestroying:

@@ -19,7 +19,8 @@ type isoFound struct {
 }
 
 // List gives everything of this operator's; see hypervisor.Provider. The state is that
-// of the listing: Get confirms it.
+// of the listing: Get confirms it. A held machine that this process has not asked after yet
+// is listed as stopped.
 func (p *Provider) List(ctx context.Context) ([]hypervisor.Machine, error) {
 	// Media before machines: a medium whose machine is made in between is not taken for
 	// a remnant.
@@ -40,16 +41,21 @@ func (p *Provider) List(ctx context.Context) ([]hypervisor.Machine, error) {
 
 	p.sweepRetired()
 
-	live := p.liveOwners()
+	live, held := p.liveOwners()
 
 	var out []hypervisor.Machine
 
 	for id, known := range owned {
 		r := snap[id]
 		live[known.record.MachineClaim.UID] = true
+		state := listedState(p.id, r)
+
+		if state == hypervisor.StateStopped && held[known.record.MachineClaim.UID] {
+			state = hypervisor.StatePrepared
+		}
 
 		out = append(out, hypervisor.Machine{
-			ID: id, Name: r.Name, Node: r.Node, Owner: known.record.Owner(), State: listedState(p.id, r),
+			ID: id, Name: r.Name, Node: r.Node, Owner: known.record.Owner(), State: state,
 			Created: known.record.CreatedAt, MAC: known.mac,
 		})
 	}
@@ -126,19 +132,22 @@ func (p *Provider) retired(m *machine) bool {
 	return m.phase == phaseGone && m.mediaTask == nil
 }
 
-// liveOwners gives the claims that this process makes machines for.
-func (p *Provider) liveOwners() map[string]bool {
+// liveOwners gives the claims that this process makes machines for, and those of them
+// whose machines are held.
+func (p *Provider) liveOwners() (live, held map[string]bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	out := map[string]bool{}
+	live, held = map[string]bool{}, map[string]bool{}
+
 	for uid, m := range p.machines {
 		if !m.placed.leaving {
-			out[safeName(uid)] = true
+			live[safeName(uid)] = true
+			held[uid] = m.placed.held
 		}
 	}
 
-	return out
+	return live, held
 }
 
 // allISOs gives this operator's ISOs on the usable nodes; shared storages are asked once.

@@ -28,6 +28,8 @@ const (
 	phaseCloned
 	// phaseResizing: its options are written, the task that grows its disk runs.
 	phaseResizing
+	// phasePrepared: its options are written but for its boot medium; it was never started.
+	phasePrepared
 	// phaseConfigured: its options are written; it was never started.
 	phaseConfigured
 	// phaseStarting: its start task runs.
@@ -94,6 +96,8 @@ type machine struct {
 	calls     int
 	agentNext time.Time
 	diskDone  bool
+	// held says that its options were written without a boot medium.
+	held bool
 	// leaving says that Delete was called.
 	leaving bool
 }
@@ -105,6 +109,8 @@ type placement struct {
 	memory int64
 	// toClone says that its clone has not ended.
 	toClone bool
+	// held says that it is not to be started yet, and takes no memory.
+	held bool
 	// done says that the listing accounts for it, or that it is gone.
 	done bool
 	// leaving says that Delete was called.
@@ -183,7 +189,8 @@ func (p *Provider) note(m *machine, change func(*placement)) {
 func (m *machine) view(state hypervisor.State, message string) hypervisor.Machine {
 	return hypervisor.Machine{
 		ID: m.id, Name: m.name, Node: m.node, Owner: m.owner, State: state,
-		Created: m.created, MAC: m.mac, IP: m.ip, Message: message,
+		Created: m.created, Cloned: m.phase >= phaseCloned && m.phase < phaseDestroying,
+		MAC: m.mac, IP: m.ip, Message: message,
 	}
 }
 
@@ -269,6 +276,9 @@ func (p *Provider) judge(ctx context.Context, m *machine, config vmConfig) error
 
 		if !p.configured(m, config) {
 			m.phase = phaseCloned
+			if m.held = p.prepared(config); m.held {
+				m.phase = phasePrepared
+			}
 
 			return nil
 		}
@@ -317,7 +327,33 @@ func (p *Provider) learn(m *machine, config vmConfig) {
 // configured tells whether the config write of this machine has been made: it sets the
 // operator's tag and, with nocloud, attaches the ISO, in one call.
 func (p *Provider) configured(m *machine, config vmConfig) bool {
-	return hasOperatorTag(p.id, config["tags"]) && config["onboot"] != "1" && (m.volid != "" || config["cicustom"] != "")
+	return p.prepared(config) && (config["cicustom"] != "" || p.attached(m, config))
+}
+
+// prepared tells whether the config write of this machine has been made, perhaps without
+// its boot medium: then it is held.
+func (p *Provider) prepared(config vmConfig) bool {
+	return hasOperatorTag(p.id, config["tags"]) && config["onboot"] != "1"
+}
+
+// attached tells whether the machine has its boot medium.
+func (p *Provider) attached(m *machine, config vmConfig) bool {
+	for name, option := range config {
+		if diskSlot.MatchString(name) && p.ownISO(m, option) {
+			return true
+		}
+	}
+
+	return false
+}
+
+// made is the phase of a machine whose options were written and whose disk is as wanted.
+func (m *machine) made() phase {
+	if m.held {
+		return phasePrepared
+	}
+
+	return phaseConfigured
 }
 
 // judgeLocked deals with a machine that is locked: by a task that runs, or for good.

@@ -22,6 +22,10 @@ const snippetMode = 0o600
 // uploadMedia brings the machine's boot medium on its way, if that has not been done.
 // It runs beside the clone.
 func (p *Provider) uploadMedia(ctx context.Context, m *machine, spec hypervisor.MachineSpec, media mediaFunc) error {
+	if spec.Hold {
+		return nil
+	}
+
 	if m.media == mediaUploading {
 		return p.uploadEnded(m)
 	}

@@ -26,15 +26,23 @@ type candidate struct {
 	Queue int
 }
 
-// choose picks the node for a machine: online, with enough memory and cores; then the
-// shortest queue for clones, then the most free memory, then the name. Cores may be
-// promised more than once, as Proxmox does, memory not: a VM that does not fit fails to
-// start.
-func choose(candidates []candidate, want hypervisor.Shape) (candidate, error) {
+// choose picks the node for a machine: online, with enough memory and cores. To spread,
+// it takes the shortest queue for clones, then the most free memory, then the name; to
+// pack, the least free memory that suffices, then the name. Cores may be promised more
+// than once, as Proxmox does, memory not: a VM that does not fit fails to start. A held
+// machine needs its memory later, so that its node has to have it when it is empty.
+func choose(candidates []candidate, spec hypervisor.MachineSpec) (candidate, error) {
+	want := spec.Shape
+
 	var fits []candidate
 
 	for _, c := range candidates {
-		if c.Online && int64(want.CPU) <= c.Cores && want.Memory <= c.FreeMemory {
+		room := c.FreeMemory
+		if spec.Hold {
+			room = c.TotalMemory
+		}
+
+		if c.Online && int64(want.CPU) <= c.Cores && want.Memory <= room {
 			fits = append(fits, c)
 		}
 	}
@@ -44,6 +52,10 @@ func choose(candidates []candidate, want hypervisor.Shape) (candidate, error) {
 	}
 
 	return slices.MinFunc(fits, func(a, b candidate) int {
+		if spec.Strategy == hypervisor.Pack {
+			return cmp.Or(cmp.Compare(a.FreeMemory, b.FreeMemory), strings.Compare(a.Node, b.Node))
+		}
+
 		return cmp.Or(cmp.Compare(a.Queue, b.Queue), cmp.Compare(b.FreeMemory, a.FreeMemory), strings.Compare(a.Node, b.Node))
 	}), nil
 }

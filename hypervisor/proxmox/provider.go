@@ -55,6 +55,9 @@ type Provider struct {
 	storages  map[string]*cached[[]storageInfo]
 	templates map[templateKey]*cached[vmConfig]
 
+	// admission is held while a machine is given memory of its node.
+	admission sync.Mutex
+
 	seed sync.Mutex
 	// seeded says that Options.Claimed was asked.
 	seeded bool
