@@ -80,6 +80,7 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("/", s.unknown)
 	root := http.NewServeMux()
 	s.runnerRoutes(root)
+	s.scaleSetRoutes(root)
 	root.Handle("/api/v3/", http.StripPrefix("/api/v3", mux))
 	root.Handle("/", mux)
 	return root

@@ -52,6 +52,8 @@ type job struct {
 	ran        ranOn
 	assignedAt time.Time
 	requeues   int
+	set        *scaleSet // that the job is offered or assigned to
+	offer      offer
 
 	created, started, completed time.Time
 }
@@ -214,6 +216,7 @@ func (s *Server) advance(now time.Time) {
 	for _, r := range s.runners {
 		s.advanceRunner(r, now)
 	}
+	s.advanceScaleSets(now)
 	s.dispatch(now)
 }
 
@@ -256,6 +259,7 @@ func (s *Server) nextDeadline() (time.Time, bool) {
 			consider(j.created.Add(s.opts.QueueTimeout))
 		}
 	}
+	s.nextSetDeadline(consider)
 	for _, r := range s.runners {
 		switch {
 		case r.polls > 0:
@@ -309,7 +313,7 @@ func (s *Server) dispatch(now time.Time) {
 		}
 		var fit []int
 		for i, r := range idle {
-			if s.matches(r, j) {
+			if r.set == j.assignedSet() && s.fits(r, j) {
 				fit = append(fit, i)
 			}
 		}
@@ -324,9 +328,9 @@ func (s *Server) dispatch(now time.Time) {
 	}
 }
 
-// matches: the runner carries all labels, whatever their case, and its group
+// fits: the runner carries all labels, whatever their case, and its group
 // lets the job's repository in.
-func (s *Server) matches(r *runner, j *job) bool {
+func (s *Server) fits(r *runner, j *job) bool {
 	repo := j.run.repo
 	switch r.scope.kind {
 	case scopeRepo:
@@ -367,6 +371,7 @@ func (s *Server) start(j *job) {
 	j.ran = ranOn{j.runner.id, j.runner.groupID(), j.runner.name, j.runner.groupName()}
 	s.dequeue(j)
 	s.notify(j, statusInProgress)
+	s.tellStarted(j)
 }
 
 func (s *Server) complete(j *job, conclusion string) {
@@ -377,6 +382,7 @@ func (s *Server) complete(j *job, conclusion string) {
 		j.started = j.completed
 	}
 	s.notify(j, statusCompleted)
+	s.tellCompleted(j)
 }
 
 func (s *Server) dequeue(j *job) {

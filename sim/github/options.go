@@ -45,6 +45,8 @@ type Options struct {
 	PollTimeout   time.Duration // how long a runner's poll is held; default 50 s
 	HookTimeout   time.Duration // a webhook receiver must answer within; default 10 s
 	RateLimit     int           // API calls per hour and credential; default 5000
+
+	ScaleSets ScaleSetOptions
 }
 
 // Repo is a repository.
@@ -118,6 +120,7 @@ func (o *Options) setDefaults() {
 	if o.RateLimit <= 0 {
 		o.RateLimit = 5000
 	}
+	o.ScaleSets.setDefaults()
 	if len(o.Hooks) == 0 {
 		o.Hooks = o.defaultHooks()
 	}
@@ -167,6 +170,7 @@ func checkFaults(f control.Faults) error {
 		"webhookLost": f.WebhookLost, "webhookDuplicated": f.WebhookDuplicated,
 		"webhookReordered": f.WebhookReordered, "serverError": f.ServerError,
 		"secondaryRateLimit": f.SecondaryRateLimit, "rateLimit": f.RateLimit,
+		"sessionLost": f.SessionLost, "messageRepeated": f.MessageRepeated,
 		"registrationRefused": f.RegistrationRefuse, "deleteBusy": f.DeleteBusy,
 	} {
 		if !(p >= 0 && p <= 1) { // also refuses NaN

@@ -36,6 +36,7 @@ type runner struct {
 	lastSeen time.Time
 	wake     chan struct{} // a job was assigned or the session is over; capacity 1
 	job      *job          // assigned or running
+	set      *scaleSet     // that the runner belongs to
 }
 
 // label of a runner. GitHub calls its own labels read-only.

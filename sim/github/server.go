@@ -55,6 +55,7 @@ type Server struct {
 	registered int
 	violations []control.Violation
 	runnerKey  *rsa.PrivateKey
+	scaling    scaleSets
 }
 
 // ids are the counters of the server, each the last id given out.
