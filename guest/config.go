@@ -22,9 +22,6 @@ import (
 // MaxConfigBytes is the largest configuration that is read.
 const MaxConfigBytes = 256 << 10
 
-// platformGitHub is the workload type that this service can run.
-const platformGitHub = "github-actions"
-
 // Defaults of document 000 for what the configuration leaves open.
 const (
 	defaultInstallPath  = "/opt/actions-runner"
@@ -110,14 +107,11 @@ func validate(c *guest.Config) error {
 		return fmt.Errorf("method %q is not known to this bootstrap service: use %s", c.Method, guest.MethodRunnerToken)
 	case c.Platform == "":
 		return errors.New("platform is missing")
-	case c.Platform != platformGitHub:
-		return fmt.Errorf("platform %q is not known to this bootstrap service: use %s", c.Platform, platformGitHub)
+	case platformOf(c.Platform) == nil:
+		return fmt.Errorf("platform %q is not known to this bootstrap service: use %s",
+			c.Platform, strings.Join(platformNames(), ", "))
 	case c.RunnerName == "":
 		return errors.New("runner_name is missing")
-	case c.JITConfig == "" && c.RunnerToken == "":
-		return errors.New("the credential is missing: neither jit_config nor runner_token is set")
-	case c.JITConfig == "" && c.RegistrationURL == "":
-		return errors.New("registration_url is missing: runner_token needs it")
 	case c.IdleTimeout < 0, c.JobTimeout < 0:
 		return errors.New("idle_timeout and job_timeout must not be negative")
 	}
@@ -132,7 +126,29 @@ func validate(c *guest.Config) error {
 		return err
 	}
 
+	if err := platformOf(c.Platform).check(c); err != nil {
+		return err
+	}
+
 	return validateReport(c.Report)
+}
+
+// unused names the first field that is set although the platform has no use for it: such
+// a configuration was made for another one.
+func unused(c *guest.Config, fields ...string) error {
+	set := map[string]bool{
+		"jit_config": c.JITConfig != "", "runner_token": c.RunnerToken != "", "registration_url": c.RegistrationURL != "",
+		"job_id": c.JobID != "", "command": len(c.Command) > 0, "env": len(c.Env) > 0,
+		"runner.download_url": c.Runner.DownloadURL != "", "runner.program": c.Runner.Program != "",
+	}
+
+	for _, field := range fields {
+		if set[field] {
+			return fmt.Errorf("%s is of no use with platform %s: leave it out", field, c.Platform)
+		}
+	}
+
+	return nil
 }
 
 func validatePaths(r *guest.Runner) error {
@@ -140,7 +156,13 @@ func validatePaths(r *guest.Runner) error {
 		return errors.New("runner.download_sha256 must be 64 hexadecimal digits")
 	}
 
-	for name, p := range map[string]string{"runner.install_path": r.InstallPath, "runner.work_dir": r.WorkDir} {
+	for name, p := range map[string]string{
+		"runner.install_path": r.InstallPath, "runner.work_dir": r.WorkDir, "runner.program": r.Program,
+	} {
+		if name == "runner.program" && p == "" {
+			continue
+		}
+
 		if !path.IsAbs(p) || path.Clean(p) == "/" || strings.ContainsRune(p, 0) {
 			return fmt.Errorf("%s %q must be an absolute path below /", name, p)
 		}

@@ -32,7 +32,7 @@ func badConfigs() map[string]struct{ text, want string } {
 		"no method":              {`{}`, "method is missing"},
 		"other method":           {`{"method":"callback"}`, `method "callback" is not known`},
 		"no platform":            {`{"method":"runner-token"}`, "platform is missing"},
-		"other platform":         {`{"method":"runner-token","platform":"gitlab-ci"}`, `platform "gitlab-ci" is not known`},
+		"other platform":         {`{"method":"runner-token","platform":"jenkins"}`, `platform "jenkins" is not known to this bootstrap service: use github-actions, gitlab-ci, buildkite, generic`},
 		"no name":                {`{"method":"runner-token","platform":"github-actions"}`, "runner_name is missing"},
 		"no credential":          {`{"method":"runner-token","platform":"github-actions","runner_name":"a"}`, "the credential is missing"},
 		"token without URL":      {`{"method":"runner-token","platform":"github-actions","runner_name":"a","runner_token":"b"}`, "registration_url is missing"},

@@ -5,13 +5,9 @@ package guest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"regexp"
-	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -19,14 +15,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/guest"
 )
 
-// Bounds of the registration.
-const (
-	configureTries   = 3
-	configureTimeout = 5 * time.Minute
-)
-
-// configure prepares the runner's directories and, where there is no JIT configuration,
-// registers the runner with its token.
+// configure prepares the work directory and what the platform's runner needs.
 func (s *Service) configure(ctx context.Context, cfg *guest.Config) error {
 	s.report.report(guest.PhaseConfiguring, "", "")
 
@@ -40,99 +29,24 @@ func (s *Service) configure(ctx context.Context, cfg *guest.Config) error {
 		return failed(guest.ReasonRunnerFailed, "make work directory: %w", err)
 	}
 
-	for _, dir := range []string{s.path(cfg.Runner.InstallPath), work} {
-		if err := who.own(dir); err != nil {
-			return failed(guest.ReasonRunnerFailed, "give %s to user %s: %w", dir, runnerUser, err)
-		}
+	if err := who.own(work); err != nil {
+		return failed(guest.ReasonRunnerFailed, "give %s to user %s: %w", work, runnerUser, err)
 	}
 
-	if cfg.JITConfig != "" {
-		return nil
-	}
-
-	return s.register(ctx, cfg, who)
+	return platformOf(cfg.Platform).prepare(ctx, s, cfg, who)
 }
 
-// refused are answers of the forge that another try does not change.
-var refused = regexp.MustCompile(`(?i)not ?found|unauthorized|forbidden|\b40[0-9]\b|already (configured|exists)`)
-
-func (s *Service) register(ctx context.Context, cfg *guest.Config, who *account) error {
-	for try := 1; ; try++ {
-		said, err := s.registerOnce(ctx, cfg, who)
-		if err == nil {
-			return nil
-		}
-
-		if ctx.Err() != nil || try == configureTries || refused.MatchString(said) {
-			return failed(guest.ReasonRegistrationError, "register runner %s at %s: %w: %s",
-				cfg.RunnerName, cfg.RegistrationURL, err, said)
-		}
-
-		s.log.Warn("the runner could not be registered, another try follows", "try", try, "error", err.Error())
-
-		if err := pause(ctx, s.clock, s.opts.RestartPause); err != nil {
-			return failed(guest.ReasonRegistrationError, "register runner %s: %w", cfg.RunnerName, err)
-		}
-	}
-}
-
-// registerOnce runs the configuration script and gives the last of what it said.
-func (s *Service) registerOnce(ctx context.Context, cfg *guest.Config, who *account) (string, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, configureTimeout, errors.New("no end after "+configureTimeout.String()))
-	defer cancel()
-
-	args := []string{"--unattended", "--ephemeral", "--disableupdate", "--replace", "--name", cfg.RunnerName,
-		"--work", s.path(cfg.Runner.WorkDir), "--url", cfg.RegistrationURL}
-	if len(cfg.Labels) > 0 { // a runner needs at least one
-		args = append(args, "--no-default-labels", "--labels", strings.Join(cfg.Labels, ","))
-	}
-
-	if cfg.RunnerGroup != "" {
-		args = append(args, "--runnergroup", cfg.RunnerGroup)
-	}
-
-	cmd := s.command(ctx, cfg, who, cfg.Runner.ConfigScript, args, "TOKEN", cfg.RunnerToken)
-	last := &lastLines{}
-	out := s.lines(last.add)
-	cmd.Stdout, cmd.Stderr = out, out
-
-	// The kernel takes the end of this thread for the end of the service (Pdeathsig).
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-
-	err := cmd.Run()
-
-	out.flush()
-
-	if ctx.Err() != nil && err != nil {
-		err = context.Cause(ctx)
-	}
-
-	return last.text(), err
-}
-
-// command makes a command of the runner. Its secret goes by environment, as the runner
-// takes every input as ACTIONS_RUNNER_INPUT_NAME: the argument list is for all to see.
-func (s *Service) command(
-	ctx context.Context, cfg *guest.Config, who *account, script string, args []string, input, secret string,
-) *exec.Cmd {
-	dir := s.path(cfg.Runner.InstallPath)
-	cmd := exec.CommandContext(ctx, filepath.Join(dir, script), args...) //nolint:gosec // the configured runner
-	cmd.Dir = dir
-
-	for _, e := range os.Environ() {
-		if !strings.HasPrefix(e, inputPrefix) {
-			cmd.Env = append(cmd.Env, e)
-		}
-	}
+// command makes a command that ends with ctx, in a process group of its own.
+func (s *Service) command(ctx context.Context, l launch, who *account) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, l.path, l.args...) //nolint:gosec // the configured runner
+	cmd.Dir = l.dir
+	cmd.Env = without(os.Environ(), inputPrefix)
 
 	if os.Getenv("PATH") == "" {
-		cmd.Env = append(cmd.Env, defaultPath)
+		cmd.Env = append(cmd.Env, setting("PATH", defaultPath))
 	}
 
-	if secret != "" {
-		cmd.Env = append(cmd.Env, inputPrefix+input+"="+secret)
-	}
+	cmd.Env = append(cmd.Env, l.env...)
 
 	who.apply(cmd)
 	cmd.WaitDelay = waitDelay
@@ -142,10 +56,7 @@ func (s *Service) command(
 }
 
 // defaultPath is what systemd gives its services.
-const defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
-// inputPrefix begins the variables by which the runner takes its inputs.
-const inputPrefix = "ACTIONS_RUNNER_INPUT_"
+const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // waitDelay is how long output is awaited that a left-over process holds open.
 const waitDelay = 5 * time.Second

@@ -33,16 +33,23 @@ const (
 	progressInterval = 10 * time.Second
 )
 
-// install makes sure that the runner is in its install path.
+// install makes sure that the runner is where it should be.
 func (s *Service) install(ctx context.Context, cfg *guest.Config) error {
-	dir := s.path(cfg.Runner.InstallPath)
-	script := filepath.Join(dir, cfg.Runner.RunScript)
+	program := platformOf(cfg.Platform).program(cfg)
+	if program == "" {
+		return nil
+	}
+
+	dir, script := s.path(cfg.Runner.InstallPath), s.path(program)
 
 	if info, err := os.Stat(script); err == nil && info.Mode().IsRegular() {
 		return nil
 	}
 
 	switch {
+	case cfg.Runner.Program != "":
+		return failed(guest.ReasonDownloadFailed, "the image holds no %s: install the runner in it, or mend the template's program",
+			program)
 	case cfg.Runner.DownloadURL == "":
 		return failed(guest.ReasonDownloadFailed, "the image holds no runner at %s, and no download_url is given",
 			cfg.Runner.InstallPath)

@@ -12,8 +12,8 @@ import (
 // maxLine is where a line of the runner's output is cut.
 const maxLine = 8 << 10
 
-// lineWriter logs a program's output by lines, without credentials, and shows each line
-// to a function.
+// lineWriter logs a program's output by lines, without credentials, keeps its end for the
+// last report, and shows each line to a function.
 type lineWriter struct {
 	service *Service
 	seen    func(line string)
@@ -53,14 +53,22 @@ func (w *lineWriter) keep(p []byte) {
 		return
 	}
 
-	w.rest = append(w.rest, p[:min(len(p), maxLine-len(w.rest))]...)
-	w.skip = len(w.rest) == maxLine
+	// What is read beyond the cut lets a credential that lies across it be found.
+	room := maxLine + w.service.redact.longest
+	w.rest = append(w.rest, p[:min(len(p), room-len(w.rest))]...)
+	w.skip = len(w.rest) == room
 }
 
 func (w *lineWriter) line() {
 	text := strings.TrimRight(strings.ToValidUTF8(string(w.rest), "?"), "\r")
 	w.rest, w.skip = w.rest[:0], false
 	text = w.service.redact.clean(text)
+
+	if len(text) > maxLine {
+		text = strings.ToValidUTF8(text[:maxLine], "")
+	}
+
+	w.service.tail.add(text)
 
 	if text != "" {
 		w.service.log.Info("runner output", "line", text)

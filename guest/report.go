@@ -88,24 +88,30 @@ func (r *reporter) connect(to *guest.ReportTo) error {
 	return nil
 }
 
-// report tells a phase. A phase that was told already is not told again.
+// report tells a phase.
 func (r *reporter) report(phase guest.Phase, reason, message string) {
+	r.tell(guest.Report{Phase: phase, Reason: reason, Message: message})
+}
+
+// tell reports at the present time. A phase that was told already is not told again.
+func (r *reporter) tell(report guest.Report) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	if r.last.Phase == phase && r.last.Reason == reason {
+	if r.last.Phase == report.Phase && r.last.Reason == report.Reason {
 		return
 	}
 
-	r.last = guest.Report{Phase: phase, Reason: reason, Message: message, Time: r.clock.Now().UTC()}
-	text := "hyperfleet: phase=" + string(phase)
+	report.Time = r.clock.Now().UTC()
+	r.last = report
+	text := "hyperfleet: phase=" + string(report.Phase)
 
-	if reason != "" {
-		text += " reason=" + reason
+	if report.Reason != "" {
+		text += " reason=" + report.Reason
 	}
 
 	//nolint:sloglint // one text that people can search a console for
-	r.log.Info(text, "phase", string(phase), "reason", reason, "message", message)
+	r.log.Info(text, "phase", string(report.Phase), "reason", report.Reason, "message", report.Message)
 
 	if err := writeStatus(r.status, r.last); err != nil {
 		r.log.Warn("cannot write the status file", "error", err.Error())
@@ -118,7 +124,7 @@ func (r *reporter) report(phase guest.Phase, reason, message string) {
 	select {
 	case r.queue <- r.last:
 	default:
-		r.log.Warn("a report was dropped: the endpoint does not take them", "phase", string(phase))
+		r.log.Warn("a report was dropped: the endpoint does not take them", "phase", string(report.Phase))
 	}
 }
 
@@ -166,9 +172,9 @@ func (r *reporter) sendAll(ctx context.Context) {
 
 // send tells the endpoint once; again says that another try may help.
 func (r *reporter) send(ctx context.Context, report guest.Report) (again bool, err error) {
-	body, err := json.Marshal(report)
+	body, err := encode(report)
 	if err != nil {
-		return false, fmt.Errorf("write report: %w", err)
+		return false, err
 	}
 
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.to.URL, bytes.NewReader(body))
@@ -197,18 +203,33 @@ func (r *reporter) send(ctx context.Context, report guest.Report) (again bool, e
 	return again, fmt.Errorf("send report: the operator answered %s", resp.Status)
 }
 
+// encode writes a report as one line of JSON. A log is full of <, > and &, which need no
+// six bytes each.
+func encode(report guest.Report) ([]byte, error) {
+	var out bytes.Buffer
+
+	enc := json.NewEncoder(&out)
+	enc.SetEscapeHTML(false)
+
+	if err := enc.Encode(report); err != nil {
+		return nil, fmt.Errorf("write report: %w", err)
+	}
+
+	return out.Bytes(), nil
+}
+
 // writeStatus replaces the status file in one step, so that no reader sees half of it.
 func writeStatus(file string, report guest.Report) error {
-	data, err := json.Marshal(report)
+	data, err := encode(report)
 	if err != nil {
-		return fmt.Errorf("write status: %w", err)
+		return err
 	}
 
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil { //nolint:gosec // holds no secrets; people may read it
 		return fmt.Errorf("make status directory: %w", err)
 	}
 
-	if err := os.WriteFile(file+".new", append(data, '\n'), 0o644); err != nil { //nolint:gosec // as above
+	if err := os.WriteFile(file+".new", data, 0o644); err != nil { //nolint:gosec // as above
 		return fmt.Errorf("write status: %w", err)
 	}
 
@@ -220,7 +241,10 @@ func writeStatus(file string, report guest.Report) error {
 }
 
 // redactor takes credentials out of texts.
-type redactor struct{ replacer *strings.Replacer }
+type redactor struct {
+	replacer *strings.Replacer
+	longest  int // credential, in bytes
+}
 
 func newRedactor(c *guest.Config) redactor {
 	secrets := []string{c.JITConfig, c.RunnerToken}
@@ -232,15 +256,21 @@ func newRedactor(c *guest.Config) redactor {
 		secrets = append(secrets, c.SPIFFE.JoinToken)
 	}
 
-	var pairs []string
+	var (
+		pairs []string
+		out   redactor
+	)
 
 	for _, s := range secrets {
 		if len(s) >= 4 {
 			pairs = append(pairs, s, "***")
+			out.longest = max(out.longest, len(s))
 		}
 	}
 
-	return redactor{strings.NewReplacer(pairs...)}
+	out.replacer = strings.NewReplacer(pairs...)
+
+	return out
 }
 
 func (r redactor) clean(text string) string {

@@ -4,11 +4,10 @@
 package guest
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"os/exec"
-	"regexp"
 	"runtime"
 	"strings"
 	"syscall"
@@ -17,54 +16,13 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/guest"
 )
 
-// Exit codes of the runner's listener. The runner's own run.sh hides most of them behind
-// 0 and says them in words, so both are looked at.
-const (
-	exitOK            = 0
-	exitTerminated    = 1
-	exitRetryable     = 2
-	exitUpdating      = 3
-	exitUpdatingEph   = 4
-	exitConflict      = 5
-	exitConfigRefresh = 6
-	exitDeprecated    = 7
-)
-
 // maxRestarts is how often a runner is started again, by us or by its own script.
 const maxRestarts = 5
 
 // finishTimeout is how long a runner may take to end after its job.
 const finishTimeout = 2 * time.Minute
 
-const (
-	killSignal = syscall.SIGKILL
-	stopSignal = syscall.SIGINT // the runner finishes its session on it
-)
-
-// What the runner and its scripts print.
-var (
-	lineListening = regexp.MustCompile(`(^|: )Listening for Jobs`)
-	lineRunning   = regexp.MustCompile(`(?:^|: )Running job: (.*)`)
-	lineCompleted = regexp.MustCompile(`(?:^|: )Job (.*) completed with result: (\w+)`)
-	lineRestart   = regexp.MustCompile(`^Restarting runner\.{3}`)
-	lineExit      = regexp.MustCompile(`(?i)exit with (terminated error|session conflict|deprecated version)`)
-)
-
-// event is something seen of a runner.
-type event struct {
-	kind eventKind
-	text string
-}
-
-type eventKind int
-
-const (
-	eventListening eventKind = iota
-	eventRunning
-	eventCompleted
-	eventRestart
-	eventTrouble
-)
+const killSignal = syscall.SIGKILL
 
 // runRunner runs the runner until it has done its one job or is stopped.
 func (s *Service) runRunner(ctx context.Context, cfg *guest.Config) error {
@@ -73,20 +31,31 @@ func (s *Service) runRunner(ctx context.Context, cfg *guest.Config) error {
 		return failed(guest.ReasonRunnerFailed, "%w", err)
 	}
 
-	w := &watch{service: s, cfg: cfg, events: make(chan event, 64), quit: make(chan struct{})}
-	defer close(w.quit)
-
-	h, err := s.newHooks(who, w.hook)
-	if err != nil {
-		s.log.Warn("the runner's hooks are not used: its output tells of jobs", "error", err.Error())
+	p := platformOf(cfg.Platform)
+	w := &watch{
+		service: s, cfg: cfg, platform: p, launch: p.launch(s, cfg), job: cfg.JobID,
+		events: make(chan event, 64), quit: make(chan struct{}),
 	}
 
-	defer h.close()
+	defer close(w.quit)
+
+	if w.launch.hooks {
+		h, err := s.newHooks(who, w.hook)
+		if err != nil {
+			s.log.Warn("the runner's hooks are not used: its output tells of jobs", "error", err.Error())
+		}
+
+		defer h.close()
+
+		if h != nil {
+			w.launch.env = append(w.launch.env, h.env...)
+		}
+	}
 
 	w.idle = afterOrNever(s.clock, cfg.IdleTimeout.Value())
 
 	for {
-		exit, err := w.once(ctx, who, h)
+		exit, err := w.once(ctx, who)
 		if err != nil {
 			return err
 		}
@@ -107,36 +76,35 @@ func (s *Service) runRunner(ctx context.Context, cfg *guest.Config) error {
 
 // watch is what is known of the runner so far.
 type watch struct {
-	service *Service
-	cfg     *guest.Config
-	events  chan event
-	quit    chan struct{}
+	service  *Service
+	cfg      *guest.Config
+	platform platform
+	launch   launch
+	events   chan event
+	quit     chan struct{}
 
 	listening bool   // was online once
 	job       string // name of the job it took
 	ran       bool
-	result    string // of the job, as the forge names it
+	over      bool   // the job has ended
+	result    string // of the job, as the forge names it; "" if the exit code tells it
 	trouble   string // last words of the runner's script on how it ended
+	retry     bool   // is being stopped in order to be started anew
 	restarts  int
 	last      lastLines
 
 	// Timeouts: for a job to come, for the job, and for the runner's end after it.
 	idle, jobEnd, finish <-chan time.Time
+	// kill is when a runner that was told to stop is killed.
+	kill <-chan time.Time
 
 	stopped *end // why it was told to stop before it was done
 }
 
-// once runs the runner's script once and gives its exit code.
-func (w *watch) once(ctx context.Context, who *account, h *hooks) (int, error) {
+// once runs the runner once and gives its exit code.
+func (w *watch) once(ctx context.Context, who *account) (int, error) {
 	s := w.service
-	cmd := s.command(context.WithoutCancel(ctx), w.cfg, who, w.cfg.Runner.RunScript, nil, "JITCONFIG", w.cfg.JITConfig)
-	// Makes run.sh tell when the forge has refused the runner's version.
-	cmd.Env = append(cmd.Env, "ACTIONS_RUNNER_RETURN_VERSION_DEPRECATED_EXIT_CODE=1")
-
-	if h != nil {
-		cmd.Env = append(cmd.Env, h.env...)
-	}
-
+	cmd := s.command(context.WithoutCancel(ctx), w.launch, who)
 	out := s.lines(w.line)
 	cmd.Stdout, cmd.Stderr = out, out
 
@@ -165,6 +133,10 @@ func (w *watch) once(ctx context.Context, who *account, h *hooks) (int, error) {
 		return 0, failed(guest.ReasonRunnerFailed, "start runner: %w", err)
 	}
 
+	if w.launch.job != "" {
+		w.send(event{eventRunning, w.launch.job})
+	}
+
 	err := w.follow(ctx, cmd, exited)
 	_ = signalGroup(cmd, killSignal) // whatever a job left behind
 
@@ -174,30 +146,25 @@ func (w *watch) once(ctx context.Context, who *account, h *hooks) (int, error) {
 	case err == nil, errors.Is(err, exec.ErrWaitDelay):
 		return exitOK, nil
 	case errors.As(err, &exit):
-		return exit.ExitCode(), nil
+		return exitCode(exit), nil
 	default:
 		return 0, failed(guest.ReasonRunnerFailed, "wait for runner: %w", err)
 	}
 }
 
+// exitCode is that of an ended program; of one that a signal ended, as shells tell it.
+func exitCode(exit *exec.ExitError) int {
+	if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		return signalBase + int(status.Signal())
+	}
+
+	return exit.ExitCode()
+}
+
 // follow handles events and timeouts until the runner has exited.
 func (w *watch) follow(ctx context.Context, cmd *exec.Cmd, exited <-chan error) error {
-	var kill <-chan time.Time
-
-	stop := func(why *end) {
-		if w.stopped != nil {
-			return
-		}
-
-		if w.stopped = why; w.result != "" {
-			w.stopped = w.done()
-		}
-
-		w.service.log.Info("hyperfleet: the runner is told to stop", "reason", why.reason)
-		_ = signalGroup(cmd, stopSignal)
-		kill = w.service.clock.After(w.service.opts.StopGrace)
-	}
 	done := ctx.Done()
+	w.kill = nil
 
 	for {
 		select {
@@ -206,29 +173,58 @@ func (w *watch) follow(ctx context.Context, cmd *exec.Cmd, exited <-chan error) 
 
 			return err
 		case e := <-w.events:
-			if why := w.handle(e); why != nil {
-				stop(why)
+			retrying := w.retry
+			w.stop(cmd, w.handle(e))
+
+			if w.retry && !retrying {
+				w.signal(cmd, w.launch.abort, w.service.opts.StopGrace)
 			}
 		case <-w.idle:
 			w.idle = nil
 			if !w.ran {
-				stop(&end{guest.PhaseFinished, guest.ReasonIdleTimeout, "no job came within " + w.cfg.IdleTimeout.Value().String()})
+				w.stop(cmd, w.idled())
 			}
 		case <-w.jobEnd:
 			w.jobEnd = nil
-			stop(failed(guest.ReasonJobTimeout, "%s took more than %s", w.jobName(), w.cfg.JobTimeout.Value()))
+			w.stop(cmd, failed(guest.ReasonJobTimeout, "%s took more than %s", w.jobName(), w.cfg.JobTimeout.Value()))
 		case <-w.finish:
 			w.finish = nil
-			stop(w.done())
+			w.stop(cmd, w.done())
 		case <-done:
 			done = nil
-			stop(&end{guest.PhaseFinished, guest.ReasonTerminated, "the service was told to stop"})
-		case <-kill:
-			kill = nil
+			w.stop(cmd, &end{guest.PhaseFinished, guest.ReasonTerminated, "the service was told to stop"})
+		case <-w.kill:
+			w.kill = nil
 			w.service.log.Warn("the runner did not stop in time, it is killed")
 			_ = signalGroup(cmd, killSignal)
 		}
 	}
+}
+
+// stop tells the runner to stop, once; why nil does nothing.
+func (w *watch) stop(cmd *exec.Cmd, why *end) {
+	if why == nil || w.stopped != nil {
+		return
+	}
+
+	if w.stopped = why; w.over {
+		w.stopped = w.done()
+	}
+
+	sig, grace := w.launch.abort, w.service.opts.StopGrace
+	if why.reason == guest.ReasonIdleTimeout {
+		sig = w.launch.quit
+		grace = cmp.Or(w.launch.grace, grace)
+	}
+
+	w.service.log.Info("hyperfleet: the runner is told to stop", "reason", why.reason)
+	w.signal(cmd, sig, grace)
+}
+
+// signal asks the runner to end within grace.
+func (w *watch) signal(cmd *exec.Cmd, sig syscall.Signal, grace time.Duration) {
+	_ = signalGroup(cmd, sig)
+	w.kill = w.service.clock.After(grace)
 }
 
 // drain handles what came before the runner's end.
@@ -258,12 +254,19 @@ func (w *watch) handle(e event) *end {
 			w.ran, w.idle = true, nil
 			w.jobEnd = afterOrNever(w.service.clock, w.cfg.JobTimeout.Value())
 			w.service.report.report(guest.PhaseRunning, "", w.job)
+			w.goOn()
 		}
 	case eventCompleted:
-		w.result = e.text
+		w.over, w.result = true, e.text
 		w.finish = w.service.clock.After(finishTimeout)
 	case eventTrouble:
 		w.trouble = e.text
+	case eventRefused:
+		if !w.ran {
+			return failed(guest.ReasonRegistrationError, "runner %s: %s", w.cfg.RunnerName, e.text)
+		}
+	case eventRetry:
+		w.retry = !w.ran
 	case eventRestart:
 		w.restarts++
 		if w.restarts > maxRestarts {
@@ -273,6 +276,14 @@ func (w *watch) handle(e event) *end {
 	}
 
 	return nil
+}
+
+// goOn lets a runner finish a job that reached it when it was just asked to quit.
+func (w *watch) goOn() {
+	if w.stopped != nil && w.stopped.reason == guest.ReasonIdleTimeout && w.launch.patient() {
+		w.service.log.Info("hyperfleet: a job came in the moment of the idle timeout, it is run")
+		w.stopped, w.kill = nil, nil
+	}
 }
 
 // online notes that the runner was online; once.
@@ -287,18 +298,8 @@ func (w *watch) online() {
 func (w *watch) line(text string) {
 	w.last.add(text)
 
-	switch {
-	case lineListening.MatchString(text):
-		w.send(event{eventListening, ""})
-	case lineCompleted.MatchString(text):
-		w.send(event{eventCompleted, lineCompleted.FindStringSubmatch(text)[2]})
-	case lineRunning.MatchString(text):
-		w.send(event{eventRunning, strings.TrimSpace(lineRunning.FindStringSubmatch(text)[1])})
-	case lineRestart.MatchString(text):
-		w.send(event{eventRestart, ""})
-	case lineExit.MatchString(text):
-		m := lineExit.FindStringSubmatch(text)
-		w.send(event{eventTrouble, strings.ToLower(m[1])})
+	if e, ok := w.platform.read(text); ok {
+		w.send(e)
 	}
 }
 
@@ -319,31 +320,38 @@ func (w *watch) send(e event) {
 
 // verdict says how the machine ends after the runner's exit; nil starts it again.
 func (w *watch) verdict(exit int) *end {
+	if w.over && w.result == "" {
+		w.result = resultOf(exit)
+	}
+
 	switch {
-	case w.stopped != nil && (w.result == "" || w.stopped.reason != guest.ReasonIdleTimeout):
+	case w.stopped != nil && (!w.over || w.stopped.reason != guest.ReasonIdleTimeout):
 		return w.stopped
-	case w.result != "": // also if a job came in the moment of the idle timeout
+	case w.over: // also if a job came in the moment of the idle timeout
 		return w.done()
-	}
+	case w.retry && !w.ran:
+		if w.retry = false; w.restarts < maxRestarts {
+			return nil
+		}
 
-	said := w.last.text()
-
-	switch {
-	case exit == exitConflict, strings.Contains(w.trouble, "session conflict"):
-		return failed(guest.ReasonRegistrationError, "another runner is connected as %s: %s", w.cfg.RunnerName, said)
-	case exit == exitDeprecated, strings.Contains(w.trouble, "deprecated"):
-		return failed(guest.ReasonRunnerFailed, "the forge refuses this version of the runner, install a newer one in the image: %s",
-			said)
-	case (exit == exitTerminated || strings.Contains(w.trouble, "terminated")) && !w.listening:
-		return failed(guest.ReasonRegistrationError, "the runner could not connect: %s", said)
-	case (exit == exitRetryable || exit == exitUpdating || exit == exitUpdatingEph || exit == exitConfigRefresh) &&
-		w.restarts < maxRestarts && !w.ran:
-		return nil
-	case w.ran:
-		return failed(guest.ReasonRunnerFailed, "the runner ended with code %d in the middle of %s: %s", exit, w.jobName(), said)
+		return failed(guest.ReasonRegistrationError, "the runner could not connect: %s", w.last.text())
 	default:
-		return failed(guest.ReasonRunnerFailed, "the runner ended with code %d and without a job: %s", exit, said)
+		return w.platform.verdict(w, exit)
 	}
+}
+
+// broken is the end of a machine whose runner ended before its time.
+func (w *watch) broken(exit int) *end {
+	if w.ran {
+		return failed(guest.ReasonRunnerFailed, "the runner ended with code %d in the middle of %s: %s", exit, w.jobName(), w.last.text())
+	}
+
+	return failed(guest.ReasonRunnerFailed, "the runner ended with code %d and without a job: %s", exit, w.last.text())
+}
+
+// idled is the end of a machine that got no job.
+func (w *watch) idled() *end {
+	return &end{guest.PhaseFinished, guest.ReasonIdleTimeout, "no job came within " + w.cfg.IdleTimeout.Value().String()}
 }
 
 // jobName is the job in words; hooks tell of a job before its name is known.
@@ -351,7 +359,7 @@ func (w *watch) jobName() string { return strings.TrimSpace("job " + w.job) }
 
 // done is the end of a machine whose job has run, whatever the job's result.
 func (w *watch) done() *end {
-	return &end{guest.PhaseFinished, guest.ReasonJobDone, fmt.Sprintf("%s: %s", w.jobName(), w.result)}
+	return &end{guest.PhaseFinished, guest.ReasonJobDone, w.jobName() + ": " + cmp.Or(w.result, "finished")}
 }
 
 // signalGroup signals a command and all its children.

@@ -43,6 +43,8 @@ type Service struct {
 	clock  Clock
 	report *reporter
 	redact redactor
+	// tail is the end of the runner's output, for the last report.
+	tail tail
 }
 
 // New makes a service.
@@ -71,7 +73,7 @@ func New(opts Options) *Service {
 		opts.RestartPause = 5 * time.Second
 	}
 
-	s := &Service{opts: opts, log: opts.Log, clock: opts.Clock}
+	s := &Service{opts: opts, log: opts.Log, clock: opts.Clock, tail: tail{limit: guest.MaxLog}}
 	s.report = newReporter(opts.Log, opts.Clock, s.path(guest.StatusPath))
 
 	return s
@@ -127,7 +129,7 @@ func (s *Service) Run(ctx context.Context) guest.Report {
 		e = &end{guest.PhaseFinished, guest.ReasonTerminated, "the service was told to stop"}
 	}
 
-	s.report.report(e.phase, e.reason, s.redact.clean(e.message))
+	s.report.tell(guest.Report{Phase: e.phase, Reason: e.reason, Message: s.redact.clean(e.message), Log: s.tail.text()})
 	s.cleanUp(cfg)
 	s.report.close()
 	s.powerOff()
@@ -175,8 +177,8 @@ func (s *Service) cleanUp(cfg *guest.Config) {
 		return
 	}
 
-	for _, name := range []string{".runner", ".runner_migrated", ".credentials", ".credentials_migrated", ".credentials_rsaparams"} {
-		s.remove(filepath.Join(s.path(cfg.Runner.InstallPath), name))
+	for _, name := range platformOf(cfg.Platform).credentials(cfg) {
+		s.remove(s.path(name))
 	}
 
 	done := make(chan struct{})

@@ -106,11 +106,7 @@ func (a *account) apply(cmd *exec.Cmd) {
 		return
 	}
 
-	if os.Geteuid() == 0 {
-		cmd.Env = append(cmd.Env, "RUNNER_ALLOW_RUNASROOT=1")
-
-		if os.Getenv("HOME") == "" { // systemd gives system services none
-			cmd.Env = append(cmd.Env, "HOME=/root")
-		}
+	if os.Geteuid() == 0 && os.Getenv("HOME") == "" { // systemd gives system services none
+		cmd.Env = append(cmd.Env, "HOME=/root")
 	}
 }

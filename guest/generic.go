@@ -1,0 +1,109 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package guest
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/hyperfleet/hyperfleet/api/guest"
+)
+
+// generic runs a command that does the one job the machine was made for.
+type generic struct{}
+
+// signalBase begins the exit codes that stand for a signal, as shells have them.
+const signalBase = 128
+
+var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+func (generic) check(c *guest.Config) error {
+	switch {
+	case len(c.Command) == 0 || c.Command[0] == "":
+		return errors.New("command is missing: it does the job")
+	case c.JobID == "":
+		return errors.New("job_id is missing: the machine is for one job")
+	}
+
+	for i, arg := range c.Command {
+		if strings.ContainsRune(arg, 0) {
+			return fmt.Errorf("command[%d] holds a zero byte", i)
+		}
+	}
+
+	for _, name := range slices.Sorted(maps.Keys(c.Env)) {
+		switch {
+		case !envName.MatchString(name):
+			return fmt.Errorf("env %q is no name of a variable: use letters, digits and '_'", name)
+		case strings.ContainsRune(c.Env[name], 0):
+			return fmt.Errorf("env %s holds a zero byte", name)
+		}
+	}
+
+	return unused(c, "jit_config", "runner_token", "registration_url", "runner.program", "runner.download_url")
+}
+
+// program: the command may be any that the system finds.
+func (generic) program(*guest.Config) string { return "" }
+
+func (generic) prepare(context.Context, *Service, *guest.Config, *account) error { return nil }
+
+func (generic) launch(s *Service, c *guest.Config) launch {
+	out := launch{
+		path: c.Command[0], args: c.Command[1:], dir: s.path(c.Runner.WorkDir), job: c.JobID,
+		quit: syscall.SIGTERM, abort: syscall.SIGTERM,
+	}
+
+	for _, name := range slices.Sorted(maps.Keys(c.Env)) {
+		out.env = append(out.env, setting(name, c.Env[name]))
+	}
+
+	switch own := s.path(out.path); {
+	case !strings.Contains(out.path, "/"):
+		out.path = lookUp(out.path)
+	case filepath.IsAbs(out.path) && isFile(own): // what another root has of its own goes first
+		out.path = own
+	}
+
+	return out
+}
+
+// lookUp finds a command in PATH, also where the service itself was started without one.
+func lookUp(name string) string {
+	for _, dir := range filepath.SplitList(cmp.Or(os.Getenv("PATH"), defaultPath)) {
+		file := filepath.Join(dir, name)
+		if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0 {
+			return file
+		}
+	}
+
+	return name
+}
+
+func isFile(path string) bool {
+	info, err := os.Stat(path)
+
+	return err == nil && info.Mode().IsRegular()
+}
+
+// read: a job's words are its own.
+func (generic) read(string) (event, bool) { return event{}, false }
+
+// verdict: the command's end is the job's.
+func (generic) verdict(w *watch, exit int) *end {
+	w.over, w.result = true, resultOf(exit)
+
+	return w.done()
+}
+
+func (generic) credentials(*guest.Config) []string { return nil }
