@@ -4,6 +4,7 @@
 package github
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -32,6 +33,9 @@ type Config struct {
 	Timeout time.Duration
 	// Transport wraps the HTTP transport, for metrics and traces. May be nil.
 	Transport func(http.RoundTripper) http.RoundTripper
+
+	// limits that providers of one Platform share.
+	limits *limits
 }
 
 // Settings are one scope of GitHub.
@@ -83,19 +87,60 @@ func newProvider(config Config, clk clock.Clock) (*provider, error) {
 
 	out := &provider{
 		urls: urls, timeout: timeout, clock: clk, group: config.Settings.RunnerGroup,
-		redact: newRedactor(config.Settings), budget: &budget{clock: clk}, groups: map[string]int64{},
+		redact: newRedactor(config.Settings), groups: map[string]int64{},
 	}
 
-	transport, err := out.transport(config)
-	if err != nil {
+	own, app := config.limits.budgets(clk, urls.api, config.Settings)
+	out.caller.budget, out.app.budget = own, app
+
+	if err := out.connect(config); err != nil {
 		return nil, err
 	}
 
-	base := urls.api + "/"
+	return out, nil
+}
 
-	out.client, err = gh.NewClient(
-		gh.WithHTTPClient(&http.Client{Transport: transport, Timeout: timeout}),
+// connect makes the clients of the provider: that of its scope, and that of the App
+// itself if there is one.
+func (p *provider) connect(config Config) error {
+	app, err := gitHubApp(config.Settings)
+	if err != nil {
+		return err
+	}
+
+	next := p.network(config, p.budget)
+
+	if app == nil {
+		p.client, err = p.newClient(bearing(next, strings.TrimSpace(config.Settings.Token)))
+
+		return err
+	}
+
+	if next, err = installation(next, app, p.urls.api); err != nil {
+		return err
+	}
+
+	if p.client, err = p.newClient(next); err != nil {
+		return err
+	}
+
+	p.installation = app.InstallationID
+
+	if next, err = asApp(p.network(config, p.app.budget), app, p.urls.api); err == nil {
+		p.app.client, err = p.newClient(next)
+	}
+
+	return err
+}
+
+func (p *provider) newClient(transport http.RoundTripper) (*gh.Client, error) {
+	base := p.urls.api + "/"
+
+	out, err := gh.NewClient(
+		gh.WithHTTPClient(&http.Client{Transport: guarding(transport, p.urls), Timeout: p.timeout}),
 		gh.WithURLs(&base, &base), gh.WithUserAgent(userAgent),
+		// The budget keeps to the limits: it lets removals go on where the library would not.
+		gh.WithDisableRateLimitCheck(),
 	)
 	if err != nil {
 		return nil, rejected(ReasonConfig, "apiUrl is not a URL: use one such as https://api.github.com")
@@ -104,16 +149,55 @@ func newProvider(config Config, clk clock.Clock) (*provider, error) {
 	return out, nil
 }
 
-// scope is the repository, or the organisation where repo is empty.
-type scope struct{ owner, repo string }
+// scope is a repository, an organisation where repo is empty, or an enterprise.
+type scope struct{ owner, repo, enterprise string }
 
 // String names the scope for people.
 func (s scope) String() string {
-	if s.repo == "" {
+	switch {
+	case s.enterprise != "":
+		return "enterprise " + s.enterprise
+	case s.repo == "":
 		return "organization " + s.owner
+	default:
+		return "repository " + s.owner + "/" + s.repo
 	}
+}
 
-	return "repository " + s.owner + "/" + s.repo
+// path is where the scope's calls are, without a slash before it.
+func (s scope) path() string {
+	switch {
+	case s.enterprise != "":
+		return "enterprises/" + s.enterprise
+	case s.repo == "":
+		return "orgs/" + s.owner
+	default:
+		return "repos/" + s.owner + "/" + s.repo
+	}
+}
+
+// pick gives the URL template of the scope's kind.
+func (s scope) pick(from v1alpha1.GitHubURLs) string {
+	switch {
+	case s.enterprise != "":
+		return from.Enterprise
+	case s.repo == "":
+		return from.Organization
+	default:
+		return from.Repository
+	}
+}
+
+// home is the scope's place below the web URL, where runners register.
+func (s scope) home() string {
+	switch {
+	case s.enterprise != "":
+		return "/enterprises/" + s.enterprise
+	case s.repo == "":
+		return "/" + s.owner
+	default:
+		return "/" + s.owner + "/" + s.repo
+	}
 }
 
 // urls are where calls go and where runners register.
@@ -144,23 +228,10 @@ func readURLs(config *Settings) (urls, error) {
 		return urls{}, err
 	}
 
-	token, runner := config.RegistrationURLs.Repository, config.RunnerURLs.Repository
-	path, home := "/repos/{owner}/{repo}", "/{owner}/{repo}"
+	out.registrationToken = cmp.Or(where.expand(where.pick(config.RegistrationURLs)),
+		out.api+"/"+where.path()+"/actions/runners/registration-token")
+	out.runner = cmp.Or(where.expand(where.pick(config.RunnerURLs)), webURL(out.api)+where.home())
 
-	if where.repo == "" {
-		token, runner = config.RegistrationURLs.Organization, config.RunnerURLs.Organization
-		path, home = "/orgs/{org}", "/{org}"
-	}
-
-	if token == "" {
-		token = out.api + path + "/actions/runners/registration-token"
-	}
-
-	if runner == "" {
-		runner = webURL(out.api) + home
-	}
-
-	out.registrationToken, out.runner = where.expand(token), where.expand(runner)
 	if err := checkURL("registrationUrls", out.registrationToken); err != nil {
 		return urls{}, err
 	}
@@ -177,14 +248,21 @@ func readScope(config *Settings) (scope, error) {
 		if owner, name, ok := strings.Cut(config.Repository, "/"); ok {
 			where = scope{owner: owner, repo: name}
 		}
-	case config.Organization == "":
+	case config.Organization != "":
+	case config.Enterprise != "":
+		where.enterprise = config.Enterprise
+	default:
 		where.owner = config.Owner
 	}
 
 	switch {
+	case where.enterprise != "" && !plain(where.enterprise):
+		return scope{}, rejected(ReasonConfig, fmt.Sprintf("%q is not the slug of an enterprise at GitHub", where.enterprise))
+	case where.enterprise != "":
+		return where, nil
 	case where.owner == "":
-		return scope{}, rejected(ReasonConfig,
-			"no scope is set: set owner and repository, or organization, in bootstrap.config.github of the template or in the pool")
+		return scope{}, rejected(ReasonConfig, "no scope is set: set owner and repository, organization or enterprise "+
+			"in bootstrap.config.github of the template or in the pool")
 	case !plain(where.owner):
 		return scope{}, rejected(ReasonConfig, fmt.Sprintf("%q is not the name of an owner or organization at GitHub", where.owner))
 	case where.repo != "" && !plain(where.repo):
@@ -194,9 +272,18 @@ func readScope(config *Settings) (scope, error) {
 	return where, nil
 }
 
-// expand fills in placeholders. For an organisation {owner} and {org} are the same.
+// expand fills in placeholders. For an organisation {owner} and {org} are the same. What
+// the scope has no word for is left, and is found by checkURL.
 func (s scope) expand(template string) string {
-	return strings.NewReplacer("{owner}", s.owner, "{org}", s.owner, "{repo}", s.repo).Replace(template)
+	for placeholder, word := range map[string]string{
+		"{owner}": s.owner, "{org}": s.owner, "{repo}": s.repo, "{enterprise}": s.enterprise,
+	} {
+		if word != "" {
+			template = strings.ReplaceAll(template, placeholder, word)
+		}
+	}
+
+	return template
 }
 
 // checkURL never repeats a URL that has credentials in it.
@@ -211,7 +298,8 @@ func checkURL(field, text string) error {
 	case parsed.Scheme != "https" && parsed.Scheme != "http", parsed.Host == "":
 		return rejected(ReasonConfig, fmt.Sprintf("%s %q is not a URL: use one such as https://api.github.com", field, text))
 	case strings.ContainsAny(parsed.Path, "{}"):
-		return rejected(ReasonConfig, fmt.Sprintf("%s %q has an unknown placeholder: {owner}, {repo} and {org} are known", field, text))
+		return rejected(ReasonConfig, fmt.Sprintf("%s %q has a placeholder that the scope has no word for: "+
+			"{owner}, {repo}, {org} and {enterprise} are known", field, text))
 	}
 
 	return nil
@@ -252,7 +340,11 @@ func gitHubApp(config *Settings) (*App, error) {
 // needs says which permission a call needs, in the words of GitHub's settings pages
 // (https://docs.github.com/rest/authentication/permissions-required-for-github-apps).
 func (s scope) needs() string {
-	if s.repo == "" {
+	switch {
+	case s.enterprise != "":
+		return "the scope manage_runners:enterprise of a classic token: " +
+			"GitHub lets no GitHub App and no fine-grained token manage an enterprise's runners"
+	case s.repo == "":
 		return "the organization permission Self-hosted runners: write (GitHub App or fine-grained token), " +
 			"or the scope admin:org (classic token)"
 	}

@@ -30,6 +30,8 @@ const (
 	ReasonInstallation  = "GitHubInstallationNotFound"
 	ReasonRequest       = "GitHubRequestRefused"
 	ReasonRateLimited   = "GitHubRateLimited"
+	ReasonPaced         = "GitHubRegistrationsPaced"
+	ReasonHook          = "GitHubWebhookNotFound"
 	ReasonRunnerBusy    = "RunnerBusy"
 	ReasonRunnerExists  = "RunnerNameTaken"
 	ReasonRunnerMissing = "RunnerNotFound"
@@ -129,6 +131,10 @@ func readAnswer(err error) (answer, bool) {
 // explain turns a failed call into what a person or the caller can act upon. It names
 // what was done, the scope and, where rights are missing, the ones that are needed.
 func (p *provider) explain(what, needs string, err error) error {
+	if refused, ok := errors.AsType[*workload.Error](err); ok {
+		return refused
+	}
+
 	if limited := p.limited(what, err); limited != nil {
 		return limited
 	}
@@ -205,32 +211,28 @@ func accepted(header http.Header) string {
 
 // limited recognises the primary and the secondary rate limit.
 func (p *provider) limited(what string, err error) error {
-	var after time.Duration
-
-	primary, isPrimary := errors.AsType[*gh.RateLimitError](err)
-	secondary, isSecondary := errors.AsType[*gh.AbuseRateLimitError](err)
-
-	switch {
-	case isPrimary:
-		after = primary.Rate.Reset.Sub(p.clock.Now())
-	case isSecondary:
-		after = secondaryWait
-		if secondary.RetryAfter != nil {
-			after = *secondary.RetryAfter
-		}
-	default:
-		got, ok := readLimit(err)
-		if !ok {
-			return nil
-		}
-
-		after = got
+	if primary, ok := errors.AsType[*gh.RateLimitError](err); ok {
+		return limitedError(primary.Rate.Reset.Sub(p.clock.Now()), what+" waits: GitHub's rate limit is spent")
 	}
 
-	return &workload.Error{
-		Kind: workload.RateLimited, Reason: ReasonRateLimited, After: max(after, time.Second),
-		Message: what + " waits: GitHub's rate limit is spent",
+	if after, ok := secondary(err); ok {
+		return limitedError(after, what+" waits: GitHub asked for a pause (secondary rate limit)")
 	}
+
+	return nil
+}
+
+// secondary gives the pause that GitHub asks for.
+func secondary(err error) (time.Duration, bool) {
+	if abuse, ok := errors.AsType[*gh.AbuseRateLimitError](err); ok {
+		if abuse.RetryAfter != nil {
+			return *abuse.RetryAfter, true
+		}
+
+		return secondaryWait, true
+	}
+
+	return readLimit(err)
 }
 
 // readLimit reads an answer that the library does not take for a limit: status 429, or

@@ -40,6 +40,10 @@ func (p *provider) Issue(ctx context.Context, req workload.RunnerRequest) (workl
 		return workload.Credential{}, err
 	}
 
+	if err := p.budget.register("making runner " + req.Name); err != nil {
+		return workload.Credential{}, err
+	}
+
 	if !jit {
 		return p.issueToken(ctx, req)
 	}
@@ -88,23 +92,18 @@ func (p *provider) jitConfig(
 		body.WorkFolder = new(defaultWorkDir)
 	}
 
-	var (
-		made *gh.JITRunnerConfig
-		err  error
-	)
-
-	if where := p.urls.scope; where.repo != "" {
-		made, _, err = p.client.Actions.GenerateRepoJITConfig(ctx, where.owner, where.repo, body)
-	} else {
-		made, _, err = p.client.Actions.GenerateOrgJITConfig(ctx, where.owner, body)
+	made := &gh.JITRunnerConfig{}
+	call := request{
+		class: work, what: "making runner " + req.Name, method: http.MethodPost,
+		path: p.urls.scope.path() + "/actions/runners/generate-jitconfig", body: body,
 	}
 
-	if err != nil {
+	if _, err := p.send(ctx, call, made); err != nil {
 		if status, ok := readStatus(err); ok && status == http.StatusConflict {
 			return workload.Credential{}, true, nil
 		}
 
-		return workload.Credential{}, false, p.explain("making runner "+req.Name, p.urls.scope.needs(), err)
+		return workload.Credential{}, false, p.explain(call.what, p.urls.scope.needs(), err)
 	}
 
 	blob := made.GetEncodedJITConfig()
@@ -145,14 +144,11 @@ func (p *provider) issueToken(ctx context.Context, req workload.RunnerRequest) (
 // registrationToken makes a token at the configured URL. It is good for an hour, and
 // for any number of runners.
 func (p *provider) registrationToken(ctx context.Context) (*gh.RegistrationToken, error) {
-	req, err := p.client.NewRequest(ctx, http.MethodPost, p.urls.registrationToken, nil)
-	if err != nil {
-		return nil, fmt.Errorf("make a registration token: %w", p.redact.cause(err))
-	}
+	call := request{class: work, what: "making a registration token", method: http.MethodPost, path: p.urls.registrationToken}
 
 	token := &gh.RegistrationToken{}
-	if _, err := p.client.Do(req, token); err != nil {
-		return nil, p.explain("making a registration token", p.urls.scope.needs(), err)
+	if _, err := p.send(ctx, call, token); err != nil {
+		return nil, p.explain(call.what, p.urls.scope.needs(), err)
 	}
 
 	if token.GetToken() == "" {
@@ -202,7 +198,7 @@ func (p *provider) groupID(ctx context.Context, name string) (int64, error) {
 
 	if p.urls.scope.repo != "" {
 		return 0, rejected(ReasonGroup, fmt.Sprintf(
-			"runner group %q cannot be used with %s: only organizations have groups; remove runnerGroup or use organization",
+			"runner group %q cannot be used with %s: only organizations have groups, and enterprises; remove runnerGroup or use organization",
 			name, p.urls.scope))
 	}
 
@@ -236,10 +232,14 @@ func (p *provider) listGroups(ctx context.Context) (map[string]int64, error) {
 	groups := map[string]int64{}
 
 	for page, count := 1, 0; page > 0 && count < maxPages; count++ {
-		found, resp, err := p.client.Actions.ListOrganizationRunnerGroups(ctx, p.urls.scope.owner,
-			&gh.ListOrgRunnerGroupOptions{ListOptions: gh.ListOptions{Page: page, PerPage: perPage}})
+		found := &gh.RunnerGroups{}
+		call := request{
+			class: work, what: "listing runner groups", path: p.urls.scope.path() + "/actions/runner-groups", query: paged(page),
+		}
+
+		resp, err := p.send(ctx, call, found)
 		if err != nil {
-			return nil, p.explain("listing runner groups", p.urls.scope.needs(), err)
+			return nil, p.explain(call.what, p.urls.scope.needs(), err)
 		}
 
 		for _, group := range found.RunnerGroups {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -133,14 +134,11 @@ func (p *provider) slowed() error {
 	}
 
 	age, have := p.list.age(p.clock.Now())
-	if !have || age >= slowListing {
+	if !have || age >= slowest {
 		return nil
 	}
 
-	return &workload.Error{
-		Kind: workload.RateLimited, Reason: ReasonRateLimited, After: slowListing - age,
-		Message: "listing runners waits: GitHub's rate limit is almost spent, so there is one listing a minute",
-	}
+	return limitedError(slowest-age, "listing runners waits: GitHub's rate limit is almost spent, so there is one listing a minute")
 }
 
 // listAll pages through the runners. Pages shift when a runner goes away meanwhile, and
@@ -163,7 +161,7 @@ func (p *provider) listOnce(ctx context.Context) (map[string]workload.Runner, bo
 			return nil, false, errEndless
 		}
 
-		found, next, err := p.listPage(ctx, gh.ListRunnersOptions{ListOptions: gh.ListOptions{Page: page, PerPage: perPage}})
+		found, next, err := p.listPage(ctx, paged(page))
 		if err != nil {
 			return nil, false, err
 		}
@@ -181,25 +179,13 @@ func (p *provider) listOnce(ctx context.Context) (map[string]workload.Runner, bo
 	return runners, steady, nil
 }
 
-func (p *provider) listPage(ctx context.Context, opts gh.ListRunnersOptions) (*gh.Runners, int, error) {
-	var (
-		found *gh.Runners
-		resp  *gh.Response
-		err   error
-	)
+func (p *provider) listPage(ctx context.Context, query url.Values) (*gh.Runners, int, error) {
+	found := &gh.Runners{}
+	call := request{class: work, what: "listing runners", path: p.urls.scope.path() + "/actions/runners", query: query}
 
-	if where := p.urls.scope; where.repo != "" {
-		found, resp, err = p.client.Actions.ListRunners(ctx, where.owner, where.repo, &opts)
-	} else {
-		found, resp, err = p.client.Actions.ListOrganizationRunners(ctx, where.owner, &opts)
-	}
-
+	resp, err := p.send(ctx, call, found)
 	if err != nil {
-		return nil, 0, p.explain("listing runners", p.urls.scope.needs(), err)
-	}
-
-	if found == nil {
-		found = &gh.Runners{}
+		return nil, 0, p.explain(call.what, p.urls.scope.needs(), err)
 	}
 
 	return found, resp.NextPage, nil
@@ -207,7 +193,10 @@ func (p *provider) listPage(ctx context.Context, opts gh.ListRunnersOptions) (*g
 
 // byName asks for one runner, past the shared listing.
 func (p *provider) byName(ctx context.Context, name string) (workload.Runner, bool, error) {
-	found, _, err := p.listPage(ctx, gh.ListRunnersOptions{Name: &name, ListOptions: gh.ListOptions{PerPage: perPage}})
+	query := paged(1)
+	query.Set("name", name)
+
+	found, _, err := p.listPage(ctx, query)
 	if err != nil {
 		return workload.Runner{}, false, err
 	}

@@ -16,8 +16,16 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// Platform is GitHub Actions. The zero value is ready.
-type Platform struct{ Webhooks }
+// Platform is GitHub Actions. The zero value is ready; each of its providers keeps to
+// GitHub's limits by itself.
+type Platform struct {
+	Webhooks
+
+	limits *limits
+}
+
+// NewPlatform makes a Platform whose providers share, by credential, what GitHub allows.
+func NewPlatform() Platform { return Platform{limits: &limits{}} }
 
 var _ workload.Platform = Platform{}
 
@@ -185,13 +193,13 @@ func covers(scope, of workload.Scope) bool {
 }
 
 // Open makes the provider of the runner's scope.
-func (Platform) Open(config workload.Config) (workload.Provider, error) {
+func (p Platform) Open(config workload.Config) (workload.Provider, error) {
 	settings, err := settings(config)
 	if err != nil {
 		return nil, err
 	}
 
-	return New(Config{Settings: settings, Timeout: config.Runner.Timeout, Transport: config.Transport})
+	return New(Config{Settings: settings, Timeout: config.Runner.Timeout, Transport: config.Transport, limits: p.limits})
 }
 
 func settings(config workload.Config) (*Settings, error) {

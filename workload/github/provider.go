@@ -32,13 +32,19 @@ const (
 
 // provider is one scope of GitHub.
 type provider struct {
-	client  *gh.Client
+	// caller makes the scope's calls.
+	caller
+
+	// app makes the App's own calls; it has no client where a token is used.
+	app caller
+	// installation of the App, if there is one.
+	installation int64
+
 	urls    urls
 	group   string
 	timeout time.Duration
 	clock   clock.Clock
 	redact  redactor
-	budget  *budget
 	list    listing
 
 	mu sync.Mutex
@@ -146,13 +152,11 @@ func (p *provider) Deregister(ctx context.Context, id string) error {
 		return rejected(ReasonRequest, fmt.Sprintf("runner id %q is not one of GitHub's: ids are numbers", id))
 	}
 
-	if where := p.urls.scope; where.repo != "" {
-		_, err = p.client.Actions.RemoveRunner(ctx, where.owner, where.repo, number)
-	} else {
-		_, err = p.client.Actions.RemoveOrganizationRunner(ctx, where.owner, number)
+	call := request{
+		class: remove, what: "removing runner " + id, method: http.MethodDelete,
+		path: p.urls.scope.path() + "/actions/runners/" + strconv.FormatInt(number, 10),
 	}
-
-	if err != nil {
+	if _, err = p.send(ctx, call, nil); err != nil {
 		switch got, _ := readStatus(err); got {
 		case http.StatusNotFound:
 			p.list.remove(id)
@@ -165,7 +169,7 @@ func (p *provider) Deregister(ctx context.Context, id string) error {
 			}
 		}
 
-		return p.explain("removing runner "+id, p.urls.scope.needs(), err)
+		return p.explain(call.what, p.urls.scope.needs(), err)
 	}
 
 	p.list.remove(id)
@@ -190,17 +194,12 @@ func (p *provider) Job(ctx context.Context, repo, id string) (workload.Job, erro
 		return workload.Job{}, rejected(ReasonRequest, fmt.Sprintf("job %q of repository %q is not one of GitHub's", id, repo))
 	}
 
-	if err := p.budget.spare("asking for a job"); err != nil {
-		return workload.Job{}, err
-	}
-
-	req, err := p.client.NewRequest(ctx, http.MethodGet, fmt.Sprintf("repos/%s/%s/actions/jobs/%s", owner, name, id), nil)
-	if err != nil {
-		return workload.Job{}, fmt.Errorf("ask for job %s of %s: %w", id, repo, p.redact.cause(err))
-	}
-
 	said := payload{Repository: &repository{FullName: repo}}
-	if _, err := p.client.Do(req, &said.Job); err != nil {
+	call := request{
+		class: repair, what: "reading job " + id + " of " + repo, path: fmt.Sprintf("repos/%s/%s/actions/jobs/%s", owner, name, id),
+	}
+
+	if _, err := p.send(ctx, call, &said.Job); err != nil {
 		if status, ok := readStatus(err); ok && status == http.StatusNotFound {
 			return workload.Job{}, &workload.Error{
 				Kind: workload.NotFound, Reason: ReasonJobMissing,
@@ -209,7 +208,7 @@ func (p *provider) Job(ctx context.Context, repo, id string) (workload.Job, erro
 			}
 		}
 
-		return workload.Job{}, p.explain("reading job "+id+" of "+repo, needsJobs, err)
+		return workload.Job{}, p.explain(call.what, needsJobs, err)
 	}
 
 	return said.job()

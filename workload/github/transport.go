@@ -32,30 +32,17 @@ type roundTripper func(*http.Request) (*http.Response, error)
 // RoundTrip calls the function.
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// transport gives the chain a call goes through: guard, credentials, retry, the caller's
-// wrapping (metrics, traces), the budget's look at the answer, the network. The network's
-// part is the process's shared transport, so that providers come and go without leaving
-// connections behind.
-func (p *provider) transport(config Config) (http.RoundTripper, error) {
-	next := observing(http.DefaultTransport, p.budget)
+// network gives the chain that a call goes through: guard and credentials, which come
+// before it, then retry, the caller's wrapping (metrics, traces), the budget's look at the
+// answer, the network. The network's part is the process's shared transport, so that
+// providers come and go without leaving connections behind.
+func (p *provider) network(config Config, spent *budget) http.RoundTripper {
+	next := observing(http.DefaultTransport, spent)
 	if config.Transport != nil {
 		next = config.Transport(next)
 	}
 
-	next = retrying(next, p.clock)
-
-	app, err := gitHubApp(config.Settings)
-	if err != nil {
-		return nil, err
-	}
-
-	if app == nil {
-		next = bearing(next, strings.TrimSpace(config.Settings.Token))
-	} else if next, err = installation(next, app, p.urls.api); err != nil {
-		return nil, err
-	}
-
-	return guarding(next, p.urls), nil
+	return retrying(next, p.clock)
 }
 
 // guarding refuses to carry credentials to any host but the configured ones, wherever a
@@ -94,6 +81,16 @@ func bearing(next http.RoundTripper, token string) http.RoundTripper {
 // installation authenticates as an App's installation. Its tokens last an hour and are
 // renewed a minute before their end.
 func installation(next http.RoundTripper, app *App, api string) (http.RoundTripper, error) {
+	apps, err := asApp(next, app, api)
+	if err != nil {
+		return nil, err
+	}
+
+	return ghinstallation.NewFromAppsTransport(apps, app.InstallationID), nil
+}
+
+// asApp authenticates as the App itself, which only a few calls ask for.
+func asApp(next http.RoundTripper, app *App, api string) (*ghinstallation.AppsTransport, error) {
 	key, err := jwt.ParseRSAPrivateKeyFromPEM(app.PrivateKey)
 	if err != nil {
 		return nil, rejected(ReasonCredentials,
@@ -108,7 +105,7 @@ func installation(next http.RoundTripper, app *App, api string) (http.RoundTripp
 
 	apps.BaseURL = api
 
-	return ghinstallation.NewFromAppsTransport(apps, app.InstallationID), nil
+	return apps, nil
 }
 
 // signer signs as an App that is known by its id or its client id; the library knows
@@ -138,7 +135,7 @@ func observing(next http.RoundTripper, spent *budget) http.RoundTripper {
 	return roundTripper(func(r *http.Request) (*http.Response, error) {
 		resp, err := next.RoundTrip(r)
 		if err == nil && !strings.HasSuffix(r.URL.Path, "/access_tokens") {
-			spent.observe(resp.Header)
+			spent.observe(resp)
 		}
 
 		return resp, err //nolint:wrapcheck // a round tripper hands errors on

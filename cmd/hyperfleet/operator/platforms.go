@@ -12,6 +12,6 @@ import (
 // Platforms are the CI platforms that there are, by workload type.
 func Platforms() map[string]workload.Platform {
 	return map[string]workload.Platform{
-		v1alpha1.WorkloadGitHubActions: github.Platform{},
+		v1alpha1.WorkloadGitHubActions: github.NewPlatform(),
 	}
 }
