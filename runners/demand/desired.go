@@ -23,6 +23,9 @@ const (
 	ClaimIdle ClaimState = "idle"
 	// ClaimBusy: its runner has a job.
 	ClaimBusy ClaimState = "busy"
+	// ClaimStandby: it is made, or being made, and not to be started until it is activated.
+	// It takes no job, but takes room.
+	ClaimStandby ClaimState = "standby"
 	// ClaimFinishing: its job is over or it is being removed. It takes no job but still
 	// takes room.
 	ClaimFinishing ClaimState = "finishing"
@@ -37,6 +40,16 @@ type Claim struct {
 	// IdleSince is when its runner came online or lost its job; it counts for ClaimIdle
 	// only. The zero time means: just now.
 	IdleSince time.Time
+	// Prepared says of a machine on standby that it is made.
+	Prepared bool
+	// Outdated says that the machine was made, or would be, from what the pool no longer
+	// asks for.
+	Outdated bool
+	// Bound says that the runner was made for one job, which it takes or has taken.
+	Bound bool
+	// Stuck says of a pending machine that its cluster has no room, and that another
+	// template's may have.
+	Stuck bool
 }
 
 // Input is what Desired decides upon.
@@ -45,8 +58,16 @@ type Input struct {
 	Min, Max int
 	// Queued jobs wait for a runner of this pool.
 	Queued int
+	// WarmIdle machines are wanted beyond those that jobs ask for, see WarmIdle.
+	WarmIdle int
+	// WarmStopped machines are wanted on standby.
+	WarmStopped int
+	// Paused keeps everything as it is.
+	Paused bool
 	Claims []Claim
 	Now    time.Time
+	// Boundary is when Min or WarmIdle change by time alone. Zero means never.
+	Boundary time.Time
 	// ScaleDownDelay is how long an idle machine above what is wanted is kept.
 	ScaleDownDelay time.Duration
 	// IdleTimeout ends a machine that had no job for so long, even one that keeps Min
@@ -70,6 +91,7 @@ const (
 	ReasonReplacing   = "Replacing"
 	ReasonIdleSurplus = "IdleSurplus"
 	ReasonFinishing   = "WaitingForRoom"
+	ReasonPaused      = "Paused"
 )
 
 // Reasons of a Deletion.
@@ -77,6 +99,8 @@ const (
 	DeleteSurplus     = "ScaledDown"
 	DeleteIdleTimeout = "IdleTimeout"
 	DeleteMaxLifetime = "MaxLifetime"
+	DeleteOutdated    = "TemplateChanged"
+	DeleteStuck       = "NoRoom"
 )
 
 // Deletion is a machine to remove. Its claim removes its runner first, which the platform
@@ -89,8 +113,10 @@ type Deletion struct {
 type Decision struct {
 	// Desired is the number of machines wanted.
 	Desired int
-	// Create so many machines.
-	Create int
+	// Activate these machines that are on standby, oldest first, before any is made.
+	Activate []string
+	// Create so many machines, and CreateStandby more that stay on standby.
+	Create, CreateStandby int
 	// Delete these, in this order: oldest idle first.
 	Delete []Deletion
 	// After is when to look again if nothing happens before; zero means on events only.
@@ -125,29 +151,43 @@ func Backoff(failures int) time.Duration {
 
 // Desired decides how many machines a pool gets and which it loses.
 //
-// Wanted are Min, or as many as jobs are queued and running if that is more, or Max if
-// that is less. Every machine that will come to take a job (pending, booting or idle)
-// stands for one queued job, so that nothing is made twice for one. Machines whose job is
-// over take room until they are gone: Max is never exceeded. Machines that outlived
-// MaxLifetime or IdleTimeout go and are replaced; of those left over, idle ones go, the
-// longest idle first, once ScaleDownDelay has passed, but never one that a queued job may
-// be about to take. Busy machines are never deleted.
+// Wanted are Min, or as many as jobs are queued and running and WarmIdle more if that is
+// more, or Max if that is less. Every machine that will come to take a job (pending,
+// booting or idle) stands for one queued job, so that nothing is made twice for one.
+// Machines on standby are started before any is made, and made anew while there is room.
+// Machines whose job is over take room until they are gone: Max is never exceeded.
+// Machines that outlived MaxLifetime or IdleTimeout go and are replaced, outdated ones a
+// few at a time; of those left over, idle ones go, the longest idle first, once
+// ScaleDownDelay has passed, but never one that a queued job may be about to take. Busy
+// machines are never deleted.
 func Desired(in Input) Decision {
 	pass := newPass(in)
-	out := Decision{Desired: pass.target, Delete: pass.expire()}
+	out := Decision{Desired: pass.target}
+
+	if in.Paused {
+		out.Reason = ReasonPaused
+		out.Message = fmt.Sprintf("spec.paused is set: no machine is made and none is removed; %d would be wanted, %d are there",
+			pass.target, pass.usable())
+
+		return out
+	}
 
 	// Machines that go now are no longer counted on, but take room till they are gone.
-	pass.usable -= len(out.Delete)
+	out.Delete = append(out.Delete, pass.expire()...)
+	out.Delete = append(out.Delete, pass.unstick()...)
+	out.Delete = append(out.Delete, pass.replace()...)
 
-	switch {
-	case pass.usable > pass.target:
-		out.Delete = append(out.Delete, pass.scaleDown(pass.usable-pass.target)...)
+	switch usable := pass.usable(); {
+	case usable > pass.target:
+		out.Delete = append(out.Delete, pass.scaleDown(usable-pass.target)...)
 		pass.explainSurplus(&out)
-	case pass.usable < pass.target:
+	case usable < pass.target:
 		pass.scaleUp(&out)
 	default:
 		pass.explainSteady(&out)
 	}
+
+	pass.stock(&out)
 
 	out.After = pass.after()
 
@@ -158,88 +198,181 @@ func Desired(in Input) Decision {
 type pass struct {
 	in     Input
 	target int
-	// usable machines are those that run or may yet run a job; total includes finishing ones.
-	usable, total int
-	// starting machines are pending or booting.
-	starting int
-	// idle machines that are kept so far, longest idle first.
-	idle []Claim
-	next time.Time
+	// busy, finishing and outgoing count machines; outgoing are outdated ones that go.
+	busy, finishing, outgoing int
+	// starting, idle and standby are the machines that are kept so far: idle ones the
+	// longest idle first, those on standby oldest first. A runner that was made for a job
+	// is on its way to it, even while it looks idle.
+	starting, idle, standby []Claim
+	next                    time.Time
 }
 
 func newPass(in Input) *pass {
 	in.Queued, in.Min, in.Max = max(in.Queued, 0), max(in.Min, 0), max(in.Max, 0)
-	p := &pass{in: in, total: len(in.Claims)}
-	busy := 0
+	in.WarmIdle, in.WarmStopped = max(in.WarmIdle, 0), max(in.WarmStopped, 0)
+	p := &pass{in: in}
 
 	for _, claim := range in.Claims {
-		switch claim.State {
-		case ClaimFinishing:
-			continue
-		case ClaimBusy:
-			busy++
-		case ClaimIdle:
-			if claim.IdleSince.IsZero() {
-				claim.IdleSince = in.Now
-			}
-
-			p.idle = append(p.idle, claim)
-		case ClaimPending, ClaimBooting:
-			p.starting++
-		}
-
-		p.usable++
+		p.sort(claim)
 	}
 
 	slices.SortFunc(p.idle, func(a, b Claim) int {
 		return cmp.Or(a.IdleSince.Compare(b.IdleSince), cmp.Compare(a.Name, b.Name))
 	})
+	slices.SortFunc(p.standby, func(a, b Claim) int {
+		return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.Name, b.Name))
+	})
 
-	p.target = min(max(in.Min, in.Queued+busy), in.Max)
+	p.target = min(max(in.Min, in.Queued+p.busy+in.WarmIdle), in.Max)
 
 	return p
 }
+
+func (p *pass) sort(claim Claim) {
+	switch claim.State {
+	case ClaimFinishing:
+		p.finishing++
+
+		if claim.Outdated {
+			p.outgoing++
+		}
+	case ClaimBusy:
+		p.busy++
+	case ClaimStandby:
+		p.standby = append(p.standby, claim)
+	case ClaimIdle:
+		if claim.IdleSince.IsZero() {
+			claim.IdleSince = p.in.Now
+		}
+
+		if claim.Bound {
+			p.starting = append(p.starting, claim)
+		} else {
+			p.idle = append(p.idle, claim)
+		}
+	case ClaimPending, ClaimBooting:
+		p.starting = append(p.starting, claim)
+	}
+}
+
+// usable machines are those that run or may yet run a job without being activated.
+func (p *pass) usable() int { return p.busy + len(p.starting) + len(p.idle) }
+
+// room is how many more machines there may be, whatever becomes of those there are.
+func (p *pass) room() int { return max(p.in.Max-len(p.in.Claims), 0) }
 
 // expire gives the machines that are too old or too long idle.
 func (p *pass) expire() []Deletion {
 	var gone []Deletion
 
-	kept := p.idle[:0:0]
+	old := func(claim Claim) bool {
+		if !p.due(claim.CreatedAt, p.in.MaxLifetime) {
+			return false
+		}
 
-	for _, claim := range p.idle {
-		switch {
-		case p.due(claim.CreatedAt, p.in.MaxLifetime):
-			gone = append(gone, tooOld(claim, p.in.MaxLifetime))
-		case p.due(claim.IdleSince, p.in.IdleTimeout):
+		gone = append(gone, Deletion{claim.Name, DeleteMaxLifetime,
+			fmt.Sprintf("it outlived the pool's lifecycle.maxLifetime of %s", p.in.MaxLifetime)})
+
+		return true
+	}
+
+	p.idle = slices.DeleteFunc(p.idle, func(claim Claim) bool {
+		if old(claim) {
+			return true
+		}
+
+		stale := p.due(claim.IdleSince, p.in.IdleTimeout)
+		if stale {
 			gone = append(gone, Deletion{claim.Name, DeleteIdleTimeout, fmt.Sprintf(
 				"its runner had no job for the pool's lifecycle.idleTimeout of %s", p.in.IdleTimeout)})
-		default:
-			kept = append(kept, claim)
 		}
-	}
 
-	p.idle = kept
-
-	for _, claim := range p.in.Claims {
-		starting := claim.State == ClaimPending || claim.State == ClaimBooting
-		if starting && p.due(claim.CreatedAt, p.in.MaxLifetime) {
-			gone = append(gone, tooOld(claim, p.in.MaxLifetime))
-			p.starting--
-		}
-	}
+		return stale
+	})
+	p.starting = slices.DeleteFunc(p.starting, old)
+	p.standby = slices.DeleteFunc(p.standby, old)
 
 	return gone
 }
 
-func tooOld(claim Claim, limit time.Duration) Deletion {
-	return Deletion{claim.Name, DeleteMaxLifetime, fmt.Sprintf("it outlived the pool's lifecycle.maxLifetime of %s", limit)}
+// unstick gives the machines that wait for room while there may be some elsewhere.
+func (p *pass) unstick() []Deletion {
+	var gone []Deletion
+
+	p.starting = slices.DeleteFunc(p.starting, func(claim Claim) bool {
+		stuck := claim.State == ClaimPending && claim.Stuck && !claim.Bound
+		if stuck {
+			gone = append(gone, Deletion{
+				claim.Name, DeleteStuck, "its cluster has no room, a machine is made on another one",
+			})
+		}
+
+		return stuck
+	})
+
+	return gone
+}
+
+// replaceShare of the machines are replaced at a time: a quarter.
+const replaceShare = 4
+
+// replace gives the outdated machines that go now. What has gone or is on its way because
+// of earlier ones counts, so that machines that don't come up stop the replacing. An idle
+// machine that a queued job may be about to take stays, and so do all idle ones while new
+// machines fail.
+func (p *pass) replace() []Deletion {
+	pending := func(claims []Claim) int {
+		n := 0
+
+		for _, claim := range claims {
+			if !claim.Outdated && !claim.Prepared {
+				n++
+			}
+		}
+
+		return n
+	}
+
+	left := max(1, (p.usable()+len(p.standby))/replaceShare) -
+		p.outgoing - pending(p.standby) - max(pending(p.starting)-p.in.Queued, 0)
+
+	var gone []Deletion
+
+	take := func(claims []Claim, most int) []Claim {
+		return slices.DeleteFunc(claims, func(claim Claim) bool {
+			if !claim.Outdated || claim.Bound || left <= 0 || most <= 0 {
+				return false
+			}
+
+			gone = append(gone, Deletion{
+				claim.Name, DeleteOutdated, "the pool's template or workload has changed since it was made",
+			})
+			left--
+			most--
+
+			return true
+		})
+	}
+
+	idle := len(p.idle) - p.in.Queued
+	if p.in.Failures >= probeAfter {
+		idle = 0
+	}
+
+	p.standby = take(p.standby, len(p.standby))
+	p.starting = take(p.starting, len(p.starting))
+	p.idle = take(p.idle, idle)
+
+	return gone
 }
 
 // scaleDown gives up to so many idle machines that nobody needs any more.
 func (p *pass) scaleDown(surplus int) []Deletion {
 	var gone []Deletion
 
-	for _, claim := range p.idle[:min(surplus, max(len(p.idle)-p.in.Queued, 0))] {
+	most := min(surplus, max(len(p.idle)-p.in.Queued, 0))
+
+	for _, claim := range p.idle[:most] {
 		if !p.in.Now.Before(claim.IdleSince.Add(p.in.ScaleDownDelay)) {
 			gone = append(gone, Deletion{claim.Name, DeleteSurplus, fmt.Sprintf(
 				"%d machines are wanted, and its runner had no job for the pool's scaling.scaleDownDelay of %s",
@@ -251,26 +384,29 @@ func (p *pass) scaleDown(surplus int) []Deletion {
 		p.wake(claim.IdleSince.Add(p.in.ScaleDownDelay))
 	}
 
+	// The longest idle come first, so that those that go are the first ones.
+	p.idle = p.idle[len(gone):]
+
 	return gone
 }
 
 func (p *pass) explainSurplus(out *Decision) {
 	out.Reason = ReasonIdleSurplus
 	out.Message = fmt.Sprintf("%d machines are wanted and %d are there: idle ones are kept for scaling.scaleDownDelay of %s, "+
-		"busy ones until they are done", p.target, p.usable, p.in.ScaleDownDelay)
+		"busy ones until they are done", p.target, p.usable(), p.in.ScaleDownDelay)
 
 	if len(out.Delete) > 0 {
 		out.Reason = ReasonScalingDown
-		out.Message = fmt.Sprintf("%d idle machines are removed, %d are wanted", len(out.Delete), p.target)
+		out.Message = fmt.Sprintf("%d machines are removed, %d are wanted", len(out.Delete), p.target)
 	}
 }
 
 func (p *pass) scaleUp(out *Decision) {
 	out.Reason = ReasonScalingUp
-	need := p.target - p.usable
+	need := p.target - p.usable()
 	retry := p.in.LastFailure.Add(Backoff(p.in.Failures))
 
-	if p.in.Failures > 0 && p.in.Now.Before(retry) {
+	if p.backingOff() {
 		p.wake(retry)
 		out.Reason = ReasonBackingOff
 		out.Message = fmt.Sprintf("%d machines failed in a row: the next of %d wanted is tried at %s; "+
@@ -280,27 +416,84 @@ func (p *pass) scaleUp(out *Decision) {
 	}
 
 	if p.in.Failures >= probeAfter {
-		need = max(min(need, 1-p.starting), 0)
+		need = max(min(need, 1-len(p.starting)), 0)
 		out.Reason = ReasonBackingOff
 		out.Message = fmt.Sprintf("%d machines failed in a row: one at a time is tried; "+
 			"see the events of the pool's MachineClaims", p.in.Failures)
-		out.Create = min(need, max(p.in.Max-p.total, 0))
+		p.fill(out, need)
 
 		return
 	}
 
-	out.Create = min(need, max(p.in.Max-p.total, 0))
+	p.fill(out, need)
 
 	switch {
-	case out.Create == 0:
+	case out.Create+len(out.Activate) == 0:
 		out.Reason = ReasonFinishing
 		out.Message = fmt.Sprintf("%d more machines are wanted as soon as finished ones are gone: scaling.maxReplicas is %d",
 			need, p.in.Max)
 	case len(out.Delete) > 0:
 		out.Reason = ReasonReplacing
-		out.Message = fmt.Sprintf("%d machines are at the end of their life, %d are made", len(out.Delete), out.Create)
+		out.Message = fmt.Sprintf("%d machines are at the end of their life, %d are made and %d started",
+			len(out.Delete), out.Create, len(out.Activate))
+	case len(out.Activate) > 0:
+		out.Message = fmt.Sprintf("%d machines on standby are started and %d are made: %d jobs are queued, %d machines are wanted",
+			len(out.Activate), out.Create, p.in.Queued, p.target)
 	default:
 		out.Message = fmt.Sprintf("%d machines are made: %d jobs are queued, %d machines are wanted", out.Create, p.in.Queued, p.target)
+	}
+}
+
+// backingOff says whether the pause after a failure is not over.
+func (p *pass) backingOff() bool {
+	return p.in.Failures > 0 && p.in.Now.Before(p.in.LastFailure.Add(Backoff(p.in.Failures)))
+}
+
+// fill gets so many machines: those on standby first, then new ones as far as there is
+// room. Outdated ones are not started: they are replaced.
+func (p *pass) fill(out *Decision, need int) {
+	p.standby = slices.DeleteFunc(p.standby, func(claim Claim) bool {
+		if need <= 0 || claim.Outdated {
+			return false
+		}
+
+		out.Activate = append(out.Activate, claim.Name)
+		p.starting = append(p.starting, claim)
+		need--
+
+		return true
+	})
+
+	out.Create = min(need, p.room())
+}
+
+// stock keeps as many machines on standby as are wanted and as there is room for beside
+// those that run. What is too many goes, the youngest first: it costs nothing but disk.
+func (p *pass) stock(out *Decision) {
+	wanted := min(p.in.WarmStopped, max(p.in.Max-p.usable()-out.Create, 0))
+
+	if surplus := len(p.standby) - wanted; surplus > 0 {
+		for _, claim := range p.standby[wanted:] {
+			out.Delete = append(out.Delete, Deletion{
+				claim.Name, DeleteSurplus, fmt.Sprintf("%d machines are wanted on standby", wanted),
+			})
+		}
+
+		return
+	}
+
+	// What is on standby is a stock for later: it waits while machines fail.
+	if p.in.Failures >= probeAfter || p.backingOff() {
+		return
+	}
+
+	// Machines that are wanted and have no room yet come first.
+	short := max(p.target-p.usable()-out.Create, 0)
+	out.CreateStandby = max(min(wanted-len(p.standby), p.room()-out.Create-short), 0)
+
+	if out.CreateStandby > 0 && out.Reason == ReasonSteady {
+		out.Reason = ReasonScalingUp
+		out.Message = fmt.Sprintf("%s; %d more are made for standby", out.Message, out.CreateStandby)
 	}
 }
 
@@ -314,7 +507,7 @@ func (p *pass) explainSteady(out *Decision) {
 			len(out.Delete), p.target)
 	}
 
-	if short := p.in.Queued - p.starting - len(p.idle); short > 0 {
+	if short := p.in.Queued - len(p.starting) - len(p.idle); short > 0 {
 		out.Reason = ReasonAtMaximum
 		out.Message = fmt.Sprintf("%d queued jobs wait for others to end: the pool has scaling.maxReplicas of %d machines",
 			short, p.in.Max)
@@ -332,6 +525,8 @@ func (p *pass) after() time.Duration {
 	for _, claim := range p.idle {
 		p.expires(claim.IdleSince, p.in.IdleTimeout)
 	}
+
+	p.wake(p.in.Boundary)
 
 	if p.next.IsZero() {
 		return 0
