@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/time/rate"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -70,10 +71,13 @@ type JobReconciler struct {
 	Silence time.Duration
 	// Metrics may be nil.
 	Metrics *Metrics
+	// Recorder emits the events of jobs. May be nil.
+	Recorder events.EventRecorder
 
 	once    sync.Once
 	limiter *rate.Limiter
 	asked   asked
+	gone    gone
 }
 
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=runnerjobs,verbs=get;list;watch;create;update;patch;delete
@@ -87,7 +91,8 @@ func (r *JobReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("runnerjob").
 		For(&v1alpha1.RunnerJob{}, changed).
-		Watches(&v1alpha1.RunnerPool{}, handler.EnqueueRequestsFromMapFunc(r.jobsIn), changed).
+		Watches(&v1alpha1.RunnerPool{}, r.poolEvents()).
+		Watches(&v1alpha1.MachineClaim{}, r.claimEvents()).
 		Watches(&v1alpha1.HypervisorMachineTemplate{}, handler.EnqueueRequestsFromMapFunc(r.jobsIn), changed).
 		WithOptions(controller.Options{MaxConcurrentReconciles: defaultParallel}).
 		Complete(r)
@@ -126,6 +131,9 @@ type scope struct {
 	said *metav1.Condition
 	// again is when time alone asks for another pass; zero means never.
 	again time.Duration
+	// told is the timeline as it was, and cause what the job waits for.
+	told  []v1alpha1.JobEvent
+	cause Cause
 }
 
 // later asks for another pass after so long, unless one comes before.
@@ -139,7 +147,9 @@ func steps() []step.Step[*scope] {
 	return []step.Step[*scope]{
 		{Run: claimed},   // who took it
 		{Run: confirmed}, // the platform asked, if it has been silent
+		{Run: tell},      // its timeline
 		{Condition: ConditionMatched, Run: match}, // a pool answers for it
+		{Condition: ConditionServed, Run: served}, // a machine has it, or why not yet
 	}
 }
 
@@ -185,7 +195,13 @@ func (r *JobReconciler) Reconcile(ctx context.Context, req reconcile.Request) (r
 		return reconcile.Result{}, err
 	}
 
+	version := s.job.ResourceVersion
+
 	result, err := step.Run(ctx, r.Runner, s.job, steps(), s)
+	if err == nil && s.job.ResourceVersion != version {
+		s.announce()
+	}
+
 	if err == nil && s.again > 0 && (result.RequeueAfter == 0 || s.again < result.RequeueAfter) {
 		result.RequeueAfter = s.again
 	}

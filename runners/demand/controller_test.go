@@ -140,7 +140,7 @@ func TestJobIsMatched(t *testing.T) {
 	}
 
 	condition(t, got, demand.ConditionMatched, metav1.ConditionTrue, demand.ReasonMatched, "linux")
-	condition(t, got, v1alpha1.ConditionReady, metav1.ConditionTrue, "Ready", "")
+	condition(t, got, v1alpha1.ConditionReady, metav1.ConditionTrue, demand.ReasonMachineComing, "")
 
 	pass(t, r, fitsNot)
 	condition(t, read(t, fitsNot), demand.ConditionMatched, metav1.ConditionFalse, demand.ReasonNoLabels, "lacks [s390x]")

@@ -16,5 +16,9 @@
 //
 //	Waiting --> Queued --> Running --> Completed --> (deleted after the retention)
 //
-// Merge, Match, Demand and Desired are pure.
+// Each job has a timeline, from the platform's queue to the end of its machine, which is
+// kept when the machine is gone. While the job waits, the timeline and the condition
+// Served say what for.
+//
+// Merge, Match, Demand, Desired and Timeline are pure.
 package demand

@@ -1,0 +1,159 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package demand
+
+import (
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+)
+
+// Reasons of a Cause, beside those of Explain and of the conditions of pools and claims.
+const (
+	// CauseHeld: the platform itself holds the job back.
+	CauseHeld = "HeldByPlatform"
+	// CausePaused: the pool is paused.
+	CausePaused = "Paused"
+)
+
+// conditionScaling is the condition of a RunnerPool that tells what it does about its
+// machines.
+const conditionScaling = "Scaling"
+
+// waitsFor gives the pool that answers for the job, and what the job waits for.
+func (s *scope) waitsFor(claims []v1alpha1.MachineClaim) (string, Cause) {
+	var pools []Pool
+
+	for _, pool := range s.pools {
+		if pool.object.DeletionTimestamp.IsZero() {
+			pools = append(pools, pool.Pool)
+		}
+	}
+
+	pool, ok := Match(s.job.Spec, pools)
+
+	switch {
+	case s.job.Spec.State == v1alpha1.JobWaiting:
+		return pool.Name, Cause{CauseHeld, "the CI platform holds the job back, e.g. for an approval or for jobs before it: look there"}
+	case s.job.Spec.State != v1alpha1.JobQueued:
+		return pool.Name, Cause{}
+	case !ok:
+		reason, message := Explain(s.job.Spec, pools)
+
+		return "", Cause{reason, message}
+	}
+
+	i := slices.IndexFunc(s.pools, func(p readPool) bool { return p.object.Name == pool.Name })
+	object := s.pools[i].object
+
+	if cause := poolCause(object); cause.Reason != "" {
+		return pool.Name, cause
+	}
+
+	return pool.Name, machinesCause(object, claims)
+}
+
+// poolCause says why a pool makes no machine for a job that waits; zero if it does. The
+// sentences hold no counts: they are the same for as long as the cause is.
+func poolCause(pool *v1alpha1.RunnerPool) Cause {
+	name := "RunnerPool " + pool.Name
+
+	if pool.Spec.Paused {
+		return Cause{CausePaused, name + " is paused: set spec.paused to false to go on"}
+	}
+
+	ready := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionReady)
+	if ready != nil && ready.Status == metav1.ConditionFalse {
+		return Cause{ready.Reason, name + " makes no machines: " + ready.Message}
+	}
+
+	scaling := meta.FindStatusCondition(pool.Status.Conditions, conditionScaling)
+	if scaling == nil {
+		return Cause{}
+	}
+
+	switch scaling.Reason {
+	case ReasonAtMaximum:
+		return Cause{ReasonAtMaximum, fmt.Sprintf("%s has all of its %d machines: queued jobs wait for others to end; "+
+			"raise scaling.maxReplicas if there is room for more", name, pool.Spec.Scaling.MaxReplicas)}
+	case ReasonFinishing:
+		return Cause{ReasonFinishing, fmt.Sprintf("%s makes the next machine when a finished one is gone: scaling.maxReplicas is %d",
+			name, pool.Spec.Scaling.MaxReplicas)}
+	case ReasonBackingOff:
+		return Cause{ReasonBackingOff, "the last machines of " + name + " failed one after the other, and it pauses before the next: " +
+			"see the events of the pool's MachineClaims"}
+	default:
+		return Cause{}
+	}
+}
+
+// underWay are the reasons of claims whose machine is being made, and just needs time.
+func underWay(reason string) bool {
+	return slices.Contains([]string{
+		"", "Pending", "Reserved", "Creating", "Running", "Stopped", "Prepared", "Standby", "IDTaken", "WaitingForRunner",
+	}, reason)
+}
+
+// trouble says what a claim that is on its way to a job waits for; zero if for nothing
+// but its time.
+func trouble(claim *v1alpha1.MachineClaim) Cause {
+	ready := meta.FindStatusCondition(claim.Status.Conditions, v1alpha1.ConditionReady)
+	if ready == nil || ready.Status == metav1.ConditionTrue || underWay(ready.Reason) || !coming(claim) {
+		return Cause{}
+	}
+
+	return Cause{ready.Reason, ready.Message}
+}
+
+// coming tells whether a claim's machine may yet take a job.
+func coming(claim *v1alpha1.MachineClaim) bool {
+	times := claim.Status.Times
+
+	return claim.DeletionTimestamp.IsZero() && !claim.Spec.Standby && (times == nil || times.JobStarted == nil && times.Ended == nil)
+}
+
+// machinesCause says why the pool's machines do not come, if fewer come than jobs wait:
+// what the one that has waited longest says.
+func machinesCause(pool *v1alpha1.RunnerPool, claims []v1alpha1.MachineClaim) Cause {
+	var (
+		first   *v1alpha1.MachineClaim
+		healthy int32
+	)
+
+	for i := range claims {
+		claim := &claims[i]
+		if ref := claim.Spec.RunnerPoolRef; ref == nil || ref.Name != pool.Name {
+			continue
+		}
+
+		switch {
+		case trouble(claim) != Cause{} || failed(claim):
+			if first == nil || claim.CreationTimestamp.Before(&first.CreationTimestamp) {
+				first = claim
+			}
+		case coming(claim):
+			healthy++
+		}
+	}
+
+	if first == nil || healthy > 0 && healthy >= pool.Status.QueuedJobs {
+		return Cause{}
+	}
+
+	ready := meta.FindStatusCondition(first.Status.Conditions, v1alpha1.ConditionReady)
+	if ready == nil {
+		return Cause{}
+	}
+
+	return Cause{ready.Reason, "MachineClaim " + first.Name + ": " + ready.Message}
+}
+
+// failed tells whether a claim waits for its pool to replace it.
+func failed(claim *v1alpha1.MachineClaim) bool {
+	return claim.Status.Phase == v1alpha1.MachineClaimFailed && claim.DeletionTimestamp.IsZero()
+}

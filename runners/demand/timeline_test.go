@@ -1,0 +1,390 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package demand_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/leanovate/gopter"
+	"github.com/leanovate/gopter/gen"
+	"github.com/leanovate/gopter/prop"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/runners/demand"
+	"github.com/hyperfleet/hyperfleet/workload"
+)
+
+// after is so many seconds after the start of a test's time.
+func after(seconds float64) time.Time {
+	return start().Add(time.Duration(seconds * float64(time.Second)))
+}
+
+func whole(seconds int) *metav1.Time { return &metav1.Time{Time: after(float64(seconds))} }
+
+func micro(seconds float64) *metav1.MicroTime {
+	out := metav1.NewMicroTime(after(seconds))
+
+	return &out
+}
+
+// machine is one that has run job j, cloned and all, at the given seconds.
+func ranMachine() *demand.Machine {
+	return &demand.Machine{
+		Name: "linux-a", VM: "105", Node: "pve1", Runner: "linux-a-1", Job: "gh-7",
+		Times: v1alpha1.MachineTimes{
+			Cloned: micro(4.5), Started: micro(6), Ready: micro(18.5), JobStarted: micro(20.5),
+			Stopped: micro(63), Ended: micro(63),
+		},
+		EndReason: "JobDone",
+	}
+}
+
+// lines writes a timeline as seconds, moment and message.
+func lines(timeline []v1alpha1.JobEvent) []string {
+	out := make([]string, 0, len(timeline))
+	for _, e := range timeline {
+		out = append(out, strings.TrimSpace(fmt.Sprintf("%g %s %s", e.Time.Sub(start()).Seconds(), e.Moment, e.Message)))
+	}
+
+	return out
+}
+
+func spec(state v1alpha1.JobState, edits ...func(*workload.Job)) workload.Job {
+	return job(state, append([]func(*workload.Job){func(j *workload.Job) {
+		j.QueuedAt, j.ReceivedAt = whole(0), micro(1.25)
+		if state == v1alpha1.JobRunning || state == v1alpha1.JobCompleted {
+			j.RunnerName, j.StartedAt = "linux-a-1", whole(20)
+		}
+
+		if state == v1alpha1.JobCompleted {
+			j.CompletedAt, j.Conclusion = whole(60), "success"
+		}
+	}}, edits...)...)
+}
+
+func TestTimeline(t *testing.T) {
+	t.Parallel()
+
+	cause := func(reason string) demand.Cause { return demand.Cause{Reason: reason, Message: "because"} }
+	gone := func(m *demand.Machine) *demand.Machine { m.Gone = after(66); return m }
+	cases := map[string]struct {
+		stories []demand.Story
+		want    []string
+	}{
+		"a job that is just queued": {
+			[]demand.Story{{Job: spec(v1alpha1.JobQueued), Pool: "linux", Now: after(2)}},
+			[]string{"0 Queued", "1.25 Received", "2 Decided RunnerPool linux answers for the job"},
+		},
+		"a whole life": {
+			[]demand.Story{
+				{Job: spec(v1alpha1.JobQueued), Pool: "linux", Now: after(2)},
+				{Job: spec(v1alpha1.JobRunning), Pool: "linux", Machine: ranMachine(), Now: after(21)},
+				{Job: spec(v1alpha1.JobCompleted), Machine: ranMachine(), Now: after(61)},
+				{Job: spec(v1alpha1.JobCompleted), Machine: gone(ranMachine()), Now: after(66)},
+				{Job: spec(v1alpha1.JobCompleted), Now: after(99)},
+			},
+			[]string{
+				"0 Queued", "1.25 Received", "2 Decided RunnerPool linux answers for the job",
+				"4.5 Cloned MachineClaim linux-a: VM 105 on node pve1", "6 Booted MachineClaim linux-a: VM 105 on node pve1",
+				"18.5 Registered MachineClaim linux-a: runner linux-a-1", "20 Started runner linux-a-1", "60 Finished success",
+				"66 Destroyed MachineClaim linux-a: VM 105 is gone: JobDone",
+			},
+		},
+		"everything at once, late": {
+			[]demand.Story{{Job: spec(v1alpha1.JobCompleted), Machine: gone(ranMachine()), Now: after(99)}},
+			[]string{
+				"0 Queued", "1.25 Received",
+				"4.5 Cloned MachineClaim linux-a: VM 105 on node pve1", "6 Booted MachineClaim linux-a: VM 105 on node pve1",
+				"18.5 Registered MachineClaim linux-a: runner linux-a-1", "20 Started runner linux-a-1", "60 Finished success",
+				"66 Destroyed MachineClaim linux-a: VM 105 is gone: JobDone",
+			},
+		},
+		"no pool, then a pool at its maximum, then none again": {
+			[]demand.Story{
+				{Job: spec(v1alpha1.JobQueued), Cause: cause("NoPool"), Now: after(2)},
+				{Job: spec(v1alpha1.JobQueued), Cause: cause("NoPool"), Now: after(3)},
+				{Job: spec(v1alpha1.JobQueued), Pool: "linux", Cause: cause("AtMaximum"), Now: after(4)},
+				{Job: spec(v1alpha1.JobQueued), Pool: "linux", Cause: cause("AtMaximum"), Now: after(5)},
+				{Job: spec(v1alpha1.JobQueued), Cause: cause("NoPool"), Now: after(6)},
+			},
+			[]string{
+				"0 Queued", "1.25 Received", "2 Waiting NoPool: because", "4 Waiting AtMaximum: because",
+				"4 Decided RunnerPool linux answers for the job", "6 Waiting NoPool: because",
+			},
+		},
+		"the words of one cause change": {
+			[]demand.Story{
+				{Job: spec(v1alpha1.JobQueued), Cause: demand.Cause{Reason: "TemplateNotReady", Message: "a"}, Now: after(2)},
+				{Job: spec(v1alpha1.JobQueued), Cause: demand.Cause{Reason: "TemplateNotReady", Message: "b"}, Now: after(3)},
+			},
+			[]string{"0 Queued", "1.25 Received", "2 Waiting TemplateNotReady: b"},
+		},
+		"what runs waits for nothing": {
+			[]demand.Story{{Job: spec(v1alpha1.JobRunning), Cause: cause("AtMaximum"), Now: after(30)}},
+			[]string{"0 Queued", "1.25 Received", "20 Started runner linux-a-1"},
+		},
+		"cancelled before it ran": {
+			[]demand.Story{{Job: spec(v1alpha1.JobCompleted, func(j *workload.Job) {
+				j.RunnerName, j.Conclusion = "", "cancelled"
+			}), Now: after(61)}},
+			[]string{"0 Queued", "1.25 Received", "60 Finished cancelled"},
+		},
+		"the platform's seconds do not put the start before the runner": {
+			[]demand.Story{{
+				Job:     spec(v1alpha1.JobRunning),
+				Machine: &demand.Machine{Name: "a", Runner: "r", Times: v1alpha1.MachineTimes{Started: micro(20.1), Ready: micro(20.7)}}, Now: after(21),
+			}},
+			[]string{
+				"0 Queued", "1.25 Received", "20.1 Booted MachineClaim a:", "20.7 Registered MachineClaim a: runner r",
+				"20 Started runner linux-a-1",
+			},
+		},
+		"a warm machine is older than its job": {
+			[]demand.Story{{
+				Job:     spec(v1alpha1.JobRunning),
+				Machine: &demand.Machine{Name: "a", VM: "7", Times: v1alpha1.MachineTimes{Started: micro(-30), Activated: micro(-31), Cloned: micro(-60)}}, Now: after(21),
+			}},
+			[]string{
+				"-60 Cloned MachineClaim a: VM 7", "-30 Booted MachineClaim a: VM 7, from standby", "0 Queued", "1.25 Received",
+				"20 Started runner linux-a-1",
+			},
+		},
+		"the machine knows of the start before the platform says so": {
+			[]demand.Story{
+				{Job: spec(v1alpha1.JobQueued), Machine: &demand.Machine{Name: "a", Runner: "r", Times: v1alpha1.MachineTimes{JobStarted: micro(19.5)}}, Now: after(20)},
+			},
+			[]string{"0 Queued", "1.25 Received", "19.5 Started runner r"},
+		},
+		"a machine made for the job dies, and another runs it": {
+			[]demand.Story{
+				{Job: spec(v1alpha1.JobQueued), Pool: "p", Machine: &demand.Machine{Name: "a", VM: "1", Times: v1alpha1.MachineTimes{Cloned: micro(3)}}, Now: after(3)},
+				{Job: spec(v1alpha1.JobQueued), Pool: "p", Machine: &demand.Machine{
+					Name: "a", VM: "1", EndReason: "BootstrapFailed", Times: v1alpha1.MachineTimes{Cloned: micro(3)}, Gone: after(5),
+				}, Now: after(5)},
+				{Job: spec(v1alpha1.JobQueued), Pool: "p", Machine: &demand.Machine{Name: "b", VM: "2", Times: v1alpha1.MachineTimes{Cloned: micro(8)}}, Now: after(8)},
+			},
+			[]string{
+				"0 Queued", "1.25 Received", "3 Decided RunnerPool p answers for the job",
+				"5 Waiting MachineLost: MachineClaim a ended before it took the job (BootstrapFailed): another machine is made",
+				"8 Cloned MachineClaim b: VM 2",
+			},
+		},
+	}
+
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			var timeline []v1alpha1.JobEvent
+
+			for _, story := range tc.stories {
+				story.Before = timeline
+				timeline = demand.Timeline(story)
+			}
+
+			if diff := cmp.Diff(tc.want, lines(timeline)); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+
+			last := tc.stories[len(tc.stories)-1]
+			last.Before = timeline
+
+			if diff := cmp.Diff(timeline, demand.Timeline(last)); diff != "" {
+				t.Errorf("told again:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestTimelineMessagesAreBounded(t *testing.T) {
+	t.Parallel()
+
+	got := demand.Timeline(demand.Story{
+		Job: spec(v1alpha1.JobQueued), Now: after(2), Cause: demand.Cause{Reason: "Long", Message: strings.Repeat("€", 2000)},
+	})
+	if message := got[len(got)-1].Message; len(message) > 1024 || len(message) < 1000 || strings.ContainsRune(message, '\uFFFD') {
+		t.Errorf("a message of %d bytes: %q", len(message), message)
+	}
+}
+
+// life makes a job's life of one seed: what the platform says at each stage, and its
+// machine at each stage.
+func life(rng *rand.Rand) ([]workload.Job, []*demand.Machine) {
+	var times [9]float64
+	for i, at := 0, 0.0; i < len(times); i++ {
+		at += rng.Float64() * 10
+		times[i] = at
+	}
+
+	states := []v1alpha1.JobState{v1alpha1.JobWaiting, v1alpha1.JobQueued, v1alpha1.JobRunning, v1alpha1.JobCompleted}
+	jobs := make([]workload.Job, 0, len(states))
+
+	for _, state := range states {
+		jobs = append(jobs, job(state, func(j *workload.Job) {
+			j.QueuedAt, j.ReceivedAt = whole(int(times[0])), micro(times[1])
+			if state == v1alpha1.JobRunning || state == v1alpha1.JobCompleted {
+				j.RunnerName, j.StartedAt = "r", whole(int(times[5]))
+			}
+
+			if state == v1alpha1.JobCompleted {
+				j.CompletedAt, j.Conclusion = whole(int(times[6])), "failure"
+			}
+		}))
+	}
+
+	moments := []func(*demand.Machine){
+		func(m *demand.Machine) { m.Times.Cloned = micro(times[2]) },
+		func(m *demand.Machine) { m.Times.Started = micro(times[3]) },
+		func(m *demand.Machine) { m.Times.Ready = micro(times[4]) },
+		func(m *demand.Machine) { m.Times.JobStarted, m.Job = micro(times[5]), "gh-7" },
+		func(m *demand.Machine) {
+			m.Times.Stopped, m.Times.Ended, m.EndReason = micro(times[7]), micro(times[7]), "JobDone"
+		},
+		func(m *demand.Machine) { m.Gone = after(times[8]) },
+	}
+	machines := []*demand.Machine{nil}
+
+	for i := range moments {
+		m := &demand.Machine{Name: "a", VM: "1", Runner: "r"}
+		for _, set := range moments[:i+1] {
+			set(m)
+		}
+
+		machines = append(machines, m)
+	}
+
+	return jobs, machines
+}
+
+// Feature: hyperfleet-operator, Property 18: Observability and Events.
+func TestPropertyTimeline(t *testing.T) {
+	t.Parallel()
+
+	properties := gopter.NewProperties(parameters())
+
+	properties.Property("any order of news ends in the same timeline, and loses no moment on the way", prop.ForAll(
+		func(seed int64) string {
+			rng := rand.New(rand.NewPCG(uint64(seed), 1))
+			jobs, machines := life(rng)
+			want := demand.Timeline(demand.Story{Job: jobs[len(jobs)-1], Machine: machines[len(machines)-1], Now: after(1000)})
+
+			var (
+				timeline []v1alpha1.JobEvent
+				known    workload.Job
+			)
+
+			// Each piece of news comes at least once, some again; news of a machine may be stale.
+			news := rng.Perm(len(jobs) + len(machines))
+			news = append(news, rng.Perm(len(jobs) + len(machines))[:rng.IntN(8)]...)
+
+			for i, n := range news {
+				var machine *demand.Machine
+				if n < len(jobs) {
+					known, _ = demand.Merge(known, jobs[n])
+				} else {
+					machine = machines[n-len(jobs)]
+				}
+
+				if known.ID == "" {
+					// There is no RunnerJob yet; the platform has not been heard of.
+					known = jobs[0]
+				}
+
+				next := demand.Timeline(demand.Story{Job: known, Before: timeline, Machine: machine, Now: after(100 + float64(i))})
+				if why := lost(timeline, next); why != "" {
+					return why
+				}
+
+				timeline = next
+			}
+
+			// A last look at all there is: what a restarted operator sees.
+			timeline = demand.Timeline(demand.Story{
+				Job: known, Before: timeline, Machine: machines[len(machines)-1], Now: after(500),
+			})
+
+			return cmp.Diff(lines(want), lines(timeline))
+		}, gen.Int64()))
+
+	properties.Property("causes are kept within bounds, the first and the last always", prop.ForAll(
+		func(seed int64) string {
+			rng := rand.New(rand.NewPCG(uint64(seed), 2))
+
+			var timeline []v1alpha1.JobEvent
+
+			first, last := "", ""
+
+			for i := range 1 + rng.IntN(100) {
+				cause := demand.Cause{Reason: fmt.Sprintf("R%d", rng.IntN(5)), Message: "m"}
+				if rng.IntN(4) == 0 {
+					cause = demand.Cause{}
+				}
+
+				timeline = demand.Timeline(demand.Story{Job: spec(v1alpha1.JobQueued), Before: timeline, Cause: cause, Now: after(float64(i + 2))})
+
+				if cause.Reason != "" {
+					last = cause.Reason + ": m"
+					if first == "" {
+						first = last
+					}
+				}
+			}
+
+			var waits []string
+
+			for _, e := range timeline {
+				if e.Moment == v1alpha1.MomentWaiting {
+					waits = append(waits, e.Message)
+				}
+			}
+
+			switch {
+			case len(waits) > 16 || len(timeline) > 64:
+				return fmt.Sprintf("%d causes in %d moments", len(waits), len(timeline))
+			case first != "" && (waits[0] != first || waits[len(waits)-1] != last):
+				return fmt.Sprintf("first %s, last %s in %v", first, last, waits)
+			default:
+				return disorder(timeline)
+			}
+		}, gen.Int64()))
+
+	properties.TestingRun(t)
+}
+
+// lost says which moment of a timeline its successor lacks.
+func lost(before, after []v1alpha1.JobEvent) string {
+	for _, e := range before {
+		if !slices.ContainsFunc(after, func(a v1alpha1.JobEvent) bool { return a.Moment == e.Moment }) {
+			return fmt.Sprintf("%s is lost", e.Moment)
+		}
+	}
+
+	return disorder(after)
+}
+
+// disorder says where a timeline is not in the order of its seconds, or tells a moment twice.
+func disorder(timeline []v1alpha1.JobEvent) string {
+	seen := map[v1alpha1.JobMoment]bool{}
+
+	for i, e := range timeline {
+		if i > 0 && e.Time.Truncate(time.Second).Before(timeline[i-1].Time.Truncate(time.Second)) {
+			return fmt.Sprintf("%s is after its successor", timeline[i-1].Moment)
+		}
+
+		if seen[e.Moment] && e.Moment != v1alpha1.MomentWaiting {
+			return fmt.Sprintf("%s is there twice", e.Moment)
+		}
+
+		seen[e.Moment] = true
+	}
+
+	return ""
+}
