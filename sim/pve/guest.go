@@ -101,6 +101,7 @@ func (s *Server) crash(m *machine, run *guestRun, after time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if m.guest == run {
+		s.crashes++
 		s.powerOff(m)
 	}
 }

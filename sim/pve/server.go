@@ -41,6 +41,7 @@ type Server struct {
 	vms       map[int]*machine
 	pools     map[string]map[int]bool
 	tasks     map[string]*task
+	crashes   int
 	taskOrder []*task
 	nextPID   int
 	access    access

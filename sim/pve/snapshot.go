@@ -51,13 +51,15 @@ type State struct {
 	VMs     []VMState     `json:"vms"`
 	Volumes []VolumeState `json:"volumes"`
 	Tasks   []TaskState   `json:"tasks"`
+	// Crashes counts the VMs that a fault ended.
+	Crashes int `json:"crashes"`
 }
 
 // Snapshot shows the cluster as it is now. Passwords in it are masked.
 func (s *Server) Snapshot() State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := State{VMs: []VMState{}, Volumes: []VolumeState{}, Tasks: []TaskState{}}
+	out := State{VMs: []VMState{}, Volumes: []VolumeState{}, Tasks: []TaskState{}, Crashes: s.crashes}
 	for _, id := range slices.Sorted(maps.Keys(s.vms)) {
 		out.VMs = append(out.VMs, s.vmState(s.vms[id]))
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 )
 
-// Job states of GitHub.
+// Job states of the simulators' control API.
 const (
 	statusQueued    = "queued"
 	statusRunning   = "in_progress"
@@ -40,25 +40,26 @@ func (s *stack) startForge(ctx context.Context) (string, error) {
 		return "", err
 	}
 
-	s.setting.githubToken, s.setting.webhookSecret = "ghp_"+newSecret(), newSecret()
-	token, secret := filepath.Join(s.dir, "github-token"), filepath.Join(s.dir, "webhook-secret")
+	what := s.setting.platform
+	s.setting.forgeToken, s.setting.webhookSecret = what.token+newSecret(), newSecret()
+	token, secret := filepath.Join(s.dir, "forge-token"), filepath.Join(s.dir, "webhook-secret")
 
-	for path, text := range map[string]string{token: s.setting.githubToken, secret: s.setting.webhookSecret} {
+	for path, text := range map[string]string{token: s.setting.forgeToken, secret: s.setting.webhookSecret} {
 		if err := writePrivate(path, []byte(text)); err != nil {
 			return "", err
 		}
 	}
 
-	args := []string{
-		"github", "--listen", loopback(0), "--control", loopback(0), "--repo", repository,
-		"--webhook-url", s.ports.webhookURL(), "--webhook-secret-file", secret, "--pat-file", token,
+	args := append([]string{
+		what.name, "--listen", loopback(0), "--control", loopback(0),
+		"--webhook-url", s.webhookURL(), "--webhook-secret-file", secret,
 		"--seed", strconv.FormatInt(s.options.Seed, 10), "-E",
-	}
+	}, what.flags(token)...)
 	if faults, ok := s.faultsOf(ownerForge); ok {
 		args = append(args, "--faults", faults)
 	}
 
-	if s.options.anyFault() {
+	if s.options.anyFault() && what.name == "github" {
 		args = append(args, "--lost-timeout", lostTimeout.String())
 	}
 
@@ -67,15 +68,15 @@ func (s *stack) startForge(ctx context.Context) (string, error) {
 		return "", err
 	}
 
-	exports, err := s.exports(ctx, process, "GITHUB_API_URL", "FORGESIM_CONTROL_URL")
+	exports, err := s.exports(ctx, process, what.export, "FORGESIM_CONTROL_URL")
 	if err != nil {
 		return "", err
 	}
 
-	s.setting.githubURL = exports["GITHUB_API_URL"]
+	s.setting.forgeURL = exports[what.export]
 	s.forge = &forgeSim{process: process, control: control.NewClient(exports["FORGESIM_CONTROL_URL"])}
 
-	return s.setting.githubURL, nil
+	return s.setting.forgeURL, nil
 }
 
 // exports waits until a simulator has printed the exports.
@@ -96,11 +97,19 @@ func (s *stack) exports(ctx context.Context, process *procrun.Process, want ...s
 }
 
 // faultsOf gives the value of one program's --faults, and whether there is any.
-func (s *stack) faultsOf(who owner) (string, bool) {
-	faults, err := parseFaults(s.options.Faults)
+func (s *stack) faultsOf(who owner) (string, bool) { return s.options.faultsOf(who) }
+
+func (o *Options) faultsOf(who owner) (string, bool) {
+	faults, err := parseFaults(o.Faults)
 	text := flagFor(who, faults)
 
 	return text, err == nil && text != ""
+}
+
+func (o *Options) forgeFault() bool {
+	_, ok := o.faultsOf(ownerForge)
+
+	return ok
 }
 
 func (o *Options) anyFault() bool { return o.Faults != "" }

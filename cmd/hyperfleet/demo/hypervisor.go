@@ -205,7 +205,7 @@ func (s *stack) measureHypervisor(ctx context.Context, r *Report) error {
 		return fmt.Errorf("measure the hypervisor: %w", err)
 	}
 
-	floor, err := s.hypervisor.control.Floor(ctx, s.options.Jobs, s.options.Job)
+	floor, err := s.hypervisor.control.Floor(ctx, s.options.allJobs(), s.options.Job)
 	if err != nil {
 		return fmt.Errorf("measure the hypervisor: %w", err)
 	}
@@ -221,7 +221,7 @@ func (s *stack) measureHypervisor(ctx context.Context, r *Report) error {
 	}
 
 	r.Violations += len(broken)
-	r.VMsCreated = clonesMade(state.Tasks)
+	r.VMsCreated, r.VMCrashes = clonesMade(state.Tasks), state.Crashes
 	r.FloorSeconds = seconds(s.options.floor(floor.Input))
 	r.countCalls(calls, s.baseline)
 

@@ -49,6 +49,10 @@ func (s *stack) measureForge(ctx context.Context, r *Report) error {
 		Lost: state.Webhooks.Lost, Duplicated: state.Webhooks.Duplicated,
 	}
 
+	if s.options.CompareWarm {
+		r.Warm = compareWarm(state.Jobs)
+	}
+
 	broken, err := s.forge.control.Violations(ctx)
 	if err != nil {
 		return fmt.Errorf("measure the CI platform: %w", err)

@@ -20,22 +20,18 @@ const (
 	objectName     = "demo"
 	templateName   = "hyperfleet-runner"
 	secretProxmox  = "proxmox"
-	secretGitHub   = "github"
-	secretWebhook  = "github-webhook" //nolint:gosec // the name of a Secret, not one
+	secretForge    = "forge"
+	secretWebhook  = "forge-webhook" //nolint:gosec // the name of a Secret, not one
 	repository     = "acme/shop"
 	organization   = "acme"
+	queue          = "default"
 	operatorUID    = "demo"
 	machineMemory  = "512Mi"
-	jobLabelSelf   = "self-hosted"
-	jobLabelLinux  = "linux"
-	jobLabelFleet  = "hyperfleet"
 	keyTokenID     = "tokenId"
 	keyTokenSecret = "tokenSecret"
 	keyToken       = "token"
 	keySecret      = "secret"
 )
-
-func jobLabels() []string { return []string{jobLabelSelf, jobLabelLinux, jobLabelFleet} }
 
 // setting is what the objects are made from: where the simulators are, and the
 // credentials that each of them was started with.
@@ -43,18 +39,25 @@ type setting struct {
 	proxmoxURL, proxmoxFingerprint string
 	proxmoxTokenID                 string
 	proxmoxTokenSecret             string
-	githubURL, githubToken         string
-	webhookSecret                  string
+	// platform, its URL and its credential.
+	platform             platform
+	forgeURL, forgeToken string
+	webhookSecret        string
 }
 
 // objects are what a user applies: Secrets, cluster, template, pool.
 func (s setting) objects(o Options) []client.Object {
-	return []client.Object{
-		secret(secretProxmox, map[string]string{keyTokenID: s.proxmoxTokenID, keyTokenSecret: s.proxmoxTokenSecret}),
-		secret(secretGitHub, map[string]string{keyToken: s.githubToken}),
-		secret(secretWebhook, map[string]string{keySecret: s.webhookSecret}),
-		s.cluster(o), s.template(), pool(o),
+	pools := []client.Object{s.pool(o)}
+	if o.CompareWarm {
+		pools = s.warmPools(o)
 	}
+
+	return append([]client.Object{
+		secret(secretProxmox, map[string]string{keyTokenID: s.proxmoxTokenID, keyTokenSecret: s.proxmoxTokenSecret}),
+		secret(secretForge, map[string]string{keyToken: s.forgeToken}),
+		secret(secretWebhook, map[string]string{keySecret: s.webhookSecret}),
+		s.cluster(o), s.template(),
+	}, pools...)
 }
 
 func secret(name string, data map[string]string) *corev1.Secret {
@@ -96,28 +99,29 @@ func (s setting) template() *v1alpha1.HypervisorMachineTemplate {
 			Resources: v1alpha1.MachineResources{CPU: 1, Memory: resource.MustParse(machineMemory)},
 			Bootstrap: v1alpha1.Bootstrap{
 				Method: v1alpha1.BootstrapRunnerToken,
-				Config: &v1alpha1.BootstrapConfig{GitHub: &v1alpha1.GitHubBootstrap{
-					Credentials:  secretKey(secretGitHub, keyToken),
-					APIURL:       s.githubURL,
-					Registration: v1alpha1.RegistrationJIT,
-				}},
+				Config: s.platform.bootstrap(s),
 			},
 		},
 	}
 }
 
-func pool(o Options) *v1alpha1.RunnerPool {
+func (s setting) pool(o Options) *v1alpha1.RunnerPool {
+	work := s.platform.workload(s, s.platform.labels)
+	work.Webhook = &v1alpha1.Webhook{Secret: *secretKey(secretWebhook, keySecret)}
+
+	var demand *v1alpha1.DemandSources
+	if o.forgeFault() {
+		// Jobs whose first webhook is lost are found by asking. The default is right for a
+		// platform that loses few.
+		demand = &v1alpha1.DemandSources{Polling: &v1alpha1.Polling{Interval: &metav1.Duration{Duration: pollEvery}}}
+	}
+
 	return &v1alpha1.RunnerPool{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: objectName},
 		Spec: v1alpha1.RunnerPoolSpec{
+			Demand:      demand,
 			TemplateRef: v1alpha1.LocalObjectReference{Name: objectName},
-			Workload: v1alpha1.Workload{
-				Type: v1alpha1.WorkloadGitHubActions,
-				Config: &v1alpha1.WorkloadConfig{GitHub: &v1alpha1.GitHubActionsConfig{
-					Repository: repository, Labels: jobLabels(),
-				}},
-				Webhook: &v1alpha1.Webhook{Secret: *secretKey(secretWebhook, keySecret)},
-			},
+			Workload:    work,
 			Scaling: v1alpha1.Scaling{
 				MaxReplicas:    int32(o.Max), //nolint:gosec // validated
 				ScaleDownDelay: &metav1.Duration{Duration: scaleDownDelay},
@@ -125,6 +129,9 @@ func pool(o Options) *v1alpha1.RunnerPool {
 		},
 	}
 }
+
+// pollEvery is how often the platform is asked for jobs whose webhooks may be lost.
+const pollEvery = 5 * time.Second
 
 // scaleDownDelay is short: a machine that no job is left for would be waited for.
 const scaleDownDelay = 2 * time.Second

@@ -20,8 +20,6 @@ import (
 )
 
 const (
-	// webhookPath is where the operator takes GitHub's webhooks.
-	webhookPath = "/webhooks/github"
 	// callTimeout bounds a call to the API server, probeTimeout one to a health endpoint.
 	callTimeout  = 30 * time.Second
 	probeTimeout = 2 * time.Second
@@ -32,9 +30,8 @@ const (
 // ports are those that the operator listens on, all of the loopback interface.
 type ports struct{ webhooks, metrics, health int }
 
-func (p ports) webhookURL() string { return p.guestURL() + webhookPath }
-func (p ports) guestURL() string   { return "http://" + loopback(p.webhooks) }
-func (p ports) readyURL() string   { return "http://" + loopback(p.health) + "/readyz" }
+func (p ports) guestURL() string { return "http://" + loopback(p.webhooks) }
+func (p ports) readyURL() string { return "http://" + loopback(p.health) + "/readyz" }
 
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
@@ -94,7 +91,7 @@ func (s *stack) operatorConfig() ([]byte, error) {
 		"log":         map[string]any{"level": s.options.LogLevel, "format": "json"},
 		"metrics":     map[string]any{"bindAddress": loopback(s.ports.metrics)},
 		"health":      map[string]any{"bindAddress": loopback(s.ports.health)},
-		"webhooks":    map[string]any{"bindAddress": loopback(s.ports.webhooks)},
+		"webhooks":    map[string]any{"bindAddress": loopback(s.ports.webhooks), "url": s.ports.guestURL()},
 		"guest":       map[string]any{"url": s.ports.guestURL()},
 	}
 	if len(runners) > 0 {

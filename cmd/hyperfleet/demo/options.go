@@ -29,6 +29,8 @@ type Options struct {
 	Seed   int64
 	// Platform is the CI platform simulated.
 	Platform string
+	// CompareWarm queues the jobs three times, for pools with and without warm machines.
+	CompareWarm bool
 	// Output is text or json.
 	Output string
 	// Timeout bounds the whole run, Cleanup the time from the last job's end until
@@ -58,7 +60,9 @@ func (o *Options) bind(flags *pflag.FlagSet) {
 	flags.IntVar(&o.ParallelClones, "parallel-clones", 2, "clones that one storage makes at a time")
 	flags.StringVar(&o.Faults, "faults", "", "trouble to inject, as NAME[=PROBABILITY],...: "+faultNames())
 	flags.Int64Var(&o.Seed, "seed", 1, "seed of the faults' dice")
-	flags.StringVar(&o.Platform, "platform", "github", "CI platform to simulate")
+	flags.StringVar(&o.Platform, "platform", "github", "CI platform to simulate: "+platformNames())
+	flags.BoolVar(&o.CompareWarm, "compare-warm", false,
+		"queue so many jobs for each of three pools, and compare: cold, with stopped and with idle warm machines")
 	flags.StringVar(&o.Output, "output", outputText, "text, or json: one object as the last line of stdout")
 	flags.DurationVar(&o.Timeout, "timeout", 5*time.Minute, "give up after this long")
 	flags.DurationVar(&o.Cleanup, "cleanup-timeout", time.Minute,
@@ -102,8 +106,16 @@ func (o *Options) validate() error {
 			maxParallelClones))
 	}
 
-	if o.Platform != "github" {
-		errs = append(errs, fmt.Errorf("--platform %s is not available yet: use github", o.Platform))
+	if _, ok := platformNamed(o.Platform); !ok {
+		errs = append(errs, fmt.Errorf("--platform must be one of %s, not %q", platformNames(), o.Platform))
+	}
+
+	if o.CompareWarm && o.Platform != "github" {
+		errs = append(errs, errors.New("--compare-warm is for --platform github"))
+	}
+
+	if o.CompareWarm && 2*o.Jobs > maxReplicas {
+		errs = append(errs, fmt.Errorf("--compare-warm takes at most %d --jobs", maxReplicas/2)) //nolint:mnd // twice as many machines
 	}
 
 	if o.Output != outputText && o.Output != outputJSON {
@@ -115,6 +127,15 @@ func (o *Options) validate() error {
 	}
 
 	return errors.Join(errs...)
+}
+
+// allJobs is how many jobs are queued in all.
+func (o *Options) allJobs() int {
+	if o.CompareWarm {
+		return o.Jobs * len(kinds())
+	}
+
+	return o.Jobs
 }
 
 // Limits that the contracts set (api/hyperfleet/v1alpha1).

@@ -36,8 +36,8 @@ func TestOptions(t *testing.T) {
 			want: []string{"--parallel-clones must be at most 64"},
 		},
 		{
-			name: "platform", args: "--platform gitlab",
-			want: []string{"--platform gitlab is not available yet: use github"},
+			name: "platform", args: "--platform jenkins",
+			want: []string{`--platform must be one of github, gitlab, buildkite, generic, not "jenkins"`},
 		},
 		{name: "output", args: "--output yaml", want: []string{`--output must be text or json, not "yaml"`}},
 		{

@@ -41,7 +41,9 @@ func (s *stack) waitReady(ctx context.Context) (string, error) {
 	objects := map[string]conditioned{
 		"HypervisorCluster":         &v1alpha1.HypervisorCluster{},
 		"HypervisorMachineTemplate": &v1alpha1.HypervisorMachineTemplate{},
-		"RunnerPool":                &v1alpha1.RunnerPool{},
+	}
+	if !s.options.CompareWarm { // which waits for more than Ready
+		objects["RunnerPool"] = &v1alpha1.RunnerPool{}
 	}
 
 	ticker := s.clock.NewTicker(pollInterval)

@@ -26,6 +26,8 @@ type Report struct {
 	JobsFailed    int `json:"jobsFailed"`
 
 	VMsCreated int `json:"vmsCreated"`
+	// VMCrashes are the VMs that a fault ended.
+	VMCrashes int `json:"vmCrashes"`
 	// VMsLeft counts the VMs that were not there at the start, and those of others that
 	// were touched (ForeignVMsTouched).
 	VMsLeft           int `json:"vmsLeft"`
@@ -56,6 +58,8 @@ type Report struct {
 
 	Webhooks  Webhooks  `json:"webhooks"`
 	Latencies Latencies `json:"latencies"`
+	// Warm is there with --compare-warm.
+	Warm *Warm `json:"warm,omitempty"`
 }
 
 // Webhooks counts deliveries of the simulated CI platform.
@@ -83,6 +87,10 @@ func (r *Report) judge() {
 		{r.ClaimsLeft > 0, fmt.Sprintf("%d claims are left", r.ClaimsLeft)},
 		{r.RunnersLeft > 0, fmt.Sprintf("%d runners are left with the CI platform", r.RunnersLeft)},
 		{r.ISOsLeft > 0, fmt.Sprintf("%d ISOs are left on the hypervisor's storage", r.ISOsLeft)},
+		{
+			r.Warm == nil && r.VMsCreated > r.Jobs+r.VMCrashes,
+			fmt.Sprintf("%d VMs were made for %d jobs and %d crashes", r.VMsCreated, r.Jobs, r.VMCrashes),
+		},
 		{r.Violations > 0, fmt.Sprintf("%d calls broke a simulator's rules", r.Violations)},
 	}
 	for _, check := range checks {
@@ -127,6 +135,10 @@ func (r *Report) text() string {
 	_ = table.Flush()
 
 	out.WriteString("\n" + r.Latencies.table())
+
+	if r.Warm != nil {
+		out.WriteString(r.Warm.text())
+	}
 
 	return out.String()
 }

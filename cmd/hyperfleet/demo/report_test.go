@@ -111,7 +111,7 @@ func TestReportJSON(t *testing.T) {
 	want := []string{
 		"callsPerVM", "claimsLeft", "cleanupSeconds", "failedCalls", "floorSeconds", "foreignVMsTouched", "isosLeft",
 		"jobs", "jobsCompleted", "jobsFailed", "latencies", "makespanSeconds", "maxCallsPerVM", "passed", "problems",
-		"ratio", "rssMiB", "runnersLeft", "totalCalls", "violations", "vmsCreated", "vmsLeft", "webhooks",
+		"ratio", "rssMiB", "runnersLeft", "totalCalls", "violations", "vmCrashes", "vmsCreated", "vmsLeft", "webhooks",
 	}
 	if diff := cmp.Diff(want, names); diff != "" {
 		t.Errorf("fields of the JSON object: %s", diff)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -54,7 +55,7 @@ func run(ctx context.Context, o Options, stdout, progress io.Writer) error {
 // session runs the demo up to its report, which is never nil. blame is whoever's log
 // tells more, if something went wrong.
 func (s *stack) session(ctx context.Context) (report *Report, blame *procrun.Process) {
-	report = &Report{Jobs: s.options.Jobs, TotalCalls: map[string]int{}}
+	report = &Report{Jobs: s.options.allJobs(), TotalCalls: map[string]int{}}
 
 	err := s.start(ctx)
 	if err == nil {
@@ -123,15 +124,13 @@ func (s *stack) watch(ctx context.Context) error {
 
 // work queues the jobs, and waits until they are over and then until nothing is left.
 func (s *stack) work(ctx context.Context) error {
-	jobs, err := s.forge.control.Queue(ctx, control.JobSpec{
-		Repo: repository, Labels: jobLabels(), Count: s.options.Jobs, Duration: s.options.Job,
-	})
+	jobs, err := s.queueJobs(ctx)
 	if err != nil {
 		return fmt.Errorf("queue jobs: %w", err)
 	}
 
 	s.queuedAny = true
-	s.console.linef("queued %d jobs of %s; the webhooks go to %s", len(jobs), s.options.Job, s.ports.webhookURL())
+	s.console.linef("queued %d jobs of %s; the webhooks go to %s", len(jobs), s.options.Job, s.webhookURL())
 
 	now, err := s.until(ctx, jobsInterval, func(m moments) bool { return m.jobs.over() >= len(jobs) })
 	if err != nil {
@@ -139,6 +138,12 @@ func (s *stack) work(ctx context.Context) error {
 	}
 
 	s.console.linef("all %d jobs are over", len(jobs))
+
+	if s.options.CompareWarm {
+		if err := s.cool(ctx); err != nil {
+			return err
+		}
+	}
 
 	ctx, cancel := context.WithTimeoutCause(ctx, s.options.Cleanup,
 		fmt.Errorf("gave up after %s: allow more with --cleanup-timeout", s.options.Cleanup))
@@ -153,6 +158,31 @@ func (s *stack) work(ctx context.Context) error {
 	s.console.linef("nothing is left")
 
 	return nil
+}
+
+// queueJobs queues the jobs, for each pool in a comparison.
+func (s *stack) queueJobs(ctx context.Context) ([]control.Job, error) {
+	spec := control.JobSpec{
+		Repo: repository, Labels: s.setting.platform.labels, Count: s.options.Jobs, Duration: s.options.Job,
+	}
+	if !s.options.CompareWarm {
+		return s.forge.control.Queue(ctx, spec) //nolint:wrapcheck // the caller says what was done
+	}
+
+	var all []control.Job
+
+	for _, k := range kinds() {
+		spec.Labels = append(slices.Clone(s.setting.platform.labels), k.label)
+
+		jobs, err := s.forge.control.Queue(ctx, spec)
+		if err != nil {
+			return nil, err //nolint:wrapcheck // the caller says what was done
+		}
+
+		all = append(all, jobs...)
+	}
+
+	return all, nil
 }
 
 // moments is what is there at one moment.
@@ -234,7 +264,7 @@ func (s *stack) until(ctx context.Context, every time.Duration, done func(moment
 
 func (s *stack) view(m moments) view {
 	return view{
-		elapsed: s.console.elapsed(), total: s.options.Jobs,
+		elapsed: s.console.elapsed(), total: s.options.allJobs(),
 		queued: m.jobs.queued, running: m.jobs.running, completed: m.jobs.succeeded, failed: m.jobs.failed,
 		vms: m.vms, runners: m.runners, isos: m.isos, rows: s.tracker.rows(),
 	}

@@ -66,6 +66,11 @@ const (
 )
 
 func newStack(o Options, con *console, c clock.WithTicker) (*stack, error) {
+	chosen, ok := platformNamed(o.Platform)
+	if !ok {
+		return nil, fmt.Errorf("there is no platform %q: choose one of %s", o.Platform, platformNames())
+	}
+
 	found, err := findPrograms()
 	if err != nil {
 		return nil, err
@@ -82,28 +87,40 @@ func newStack(o Options, con *console, c clock.WithTicker) (*stack, error) {
 	}
 
 	return &stack{
-		options: o, dir: dir, programs: found, console: con, clock: c, scheme: scheme,
+		options: o, setting: setting{platform: chosen}, dir: dir, programs: found, console: con, clock: c, scheme: scheme,
 		ended: make(chan *procrun.Process, maxProcs),
 	}, nil
+}
+
+// webhookURL is where the platform sends its webhooks to.
+func (s *stack) webhookURL() string {
+	return s.ports.guestURL() + "/webhooks/" + s.setting.platform.name
 }
 
 // maxProcs is more than the demo starts.
 const maxProcs = 8
 
+// startStep is a part of the start, told to people.
+type startStep struct {
+	title string
+	do    func(context.Context) (string, error)
+}
+
 // start brings everything up and returns once the pool can take jobs.
 func (s *stack) start(ctx context.Context) error {
-	steps := []struct {
-		title string
-		do    func(context.Context) (string, error)
-	}{
+	steps := []startStep{
 		{"start etcd and kube-apiserver", s.startKube},
 		{"apply CRDs and RBAC", s.applyManifests},
 		{"start the Proxmox VE simulator", s.startHypervisor},
-		{"start the GitHub simulator", s.startForge},
+		{"start the " + s.setting.platform.title + " simulator", s.startForge},
 		{"start the operator", s.startOperator},
 		{"apply Secrets, HypervisorCluster, HypervisorMachineTemplate and RunnerPool", s.applyObjects},
 		{"wait until they are Ready", s.waitReady},
 	}
+	if s.options.CompareWarm {
+		steps = append(steps, startStep{"wait until the pools are warm", s.waitWarm})
+	}
+
 	for _, step := range steps {
 		if err := s.console.step(step.title, func() (string, error) { return step.do(ctx) }); err != nil {
 			return fmt.Errorf("%s: %w", step.title, err)
