@@ -137,7 +137,7 @@ func (s *Server) answer(c *call, in *openapi3filter.RequestValidationInput, end 
 	s.lock()
 	defer s.mu.Unlock()
 	c.now = s.now()
-	out := end.answer(s, c)
+	out := s.condition(c, header, end.answer(s, c))
 	s.advance(c.now)
 	poke(s.kick)
 	return out

@@ -164,7 +164,7 @@ func (s *Server) answerInstallationToken(c *call) reply {
 	token := "ghs_" + strconv.FormatInt(in.ID, 10) + "_" + randomHex(60) // longer than 40 characters, as since April 2026
 	s.creds[token] = &credential{
 		id: "installation ID " + strconv.FormatInt(in.ID, 10), permissions: permissions, repos: lowerSet(names),
-		account: in.Account, install: in.ID, expires: c.now.Add(installLife),
+		account: in.Account, install: in.ID, quota: s.quotaOf(in.ID), expires: c.now.Add(installLife),
 	}
 	out := map[string]any{
 		"token": token, "expires_at": stamp(c.now.Add(installLife)), "permissions": permissions,

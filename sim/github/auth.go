@@ -52,8 +52,7 @@ type credential struct {
 	install     int64
 	expires     time.Time // zero: never
 
-	used  int
-	reset time.Time
+	*quota
 }
 
 // access says which right an endpoint needs.
@@ -71,7 +70,7 @@ func (s *Server) addCredentials() error {
 			return fmt.Errorf("add credentials: PAT %d has no token", i)
 		}
 		s.creds[pat.Token] = &credential{
-			id: fmt.Sprintf("user ID %d", 1+i), classic: pat.Permissions == nil,
+			id: fmt.Sprintf("user ID %d", 1+i), classic: pat.Permissions == nil, quota: &quota{},
 			scopes: pat.Scopes, permissions: pat.Permissions, repos: lowerSet(pat.Repos),
 		}
 	}
@@ -100,7 +99,7 @@ func (s *Server) authenticate(c *call) (*credential, *reply) {
 		return s.authenticateApp(token, c.now)
 	}
 	cred, ok := s.creds[token]
-	if !ok || (!cred.expires.IsZero() && !c.now.Before(cred.expires)) {
+	if !ok || (!cred.expires.IsZero() && !c.now.Before(cred.expires)) || s.chance(s.faults.Unauthorized) {
 		out := fail(http.StatusUnauthorized, "Bad credentials")
 		return nil, &out
 	}
@@ -145,7 +144,7 @@ func (s *Server) authenticateApp(token string, now time.Time) (*credential, *rep
 	}
 	key := "app"
 	if s.creds[key] == nil {
-		s.creds[key] = &credential{id: "app ID " + strconv.FormatInt(app.ID, 10), app: true}
+		s.creds[key] = &credential{id: "app ID " + strconv.FormatInt(app.ID, 10), app: true, quota: &quota{}}
 	}
 	return s.creds[key], nil
 }
@@ -263,25 +262,12 @@ func (s *Server) limit(c *call, header http.Header) *reply {
 	} else if !free {
 		cred.used++
 	}
-	header.Set("X-Ratelimit-Limit", strconv.Itoa(most))
-	header.Set("X-Ratelimit-Used", strconv.Itoa(cred.used))
-	header.Set("X-Ratelimit-Remaining", strconv.Itoa(most-cred.used))
-	header.Set("X-Ratelimit-Reset", strconv.FormatInt(cred.reset.Unix(), 10))
-	header.Set("X-Ratelimit-Resource", "core")
+	s.showLimit(cred, header)
 	if spent {
 		return deny(http.StatusForbidden, "API rate limit exceeded for "+cred.id+".")
 	}
-	if !free && s.chance(s.faults.SecondaryRateLimit) {
-		after := s.faults.RetryAfter
-		if after <= 0 {
-			after = time.Minute
-		}
-		header.Set("Retry-After", strconv.Itoa(int((after+time.Second-1)/time.Second)))
-		out := fail(http.StatusForbidden, "You have exceeded a secondary rate limit. Please wait a few minutes before you try again.")
-		body, _ := out.body.(apiError)
-		body.DocumentationURL = "https://docs.github.com/rest/overview/rate-limits-for-the-rest-api#about-secondary-rate-limits"
-		out.body = body
-		return &out
+	if !free && (s.overPoints(c) || s.chance(s.faults.SecondaryRateLimit)) {
+		return s.refuseSecondary(header)
 	}
 	return nil
 }

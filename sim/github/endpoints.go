@@ -52,18 +52,29 @@ func endpoints() map[string]endpoint {
 
 func hookEndpoints() map[string]endpoint {
 	app := access{app: true}
-	org := access{permission: "organization_hooks", write: true, scopes: []string{"admin:org_hook"}}
-	repo := access{permission: "repository_hooks", write: true, scopes: []string{"repo", "admin:repo_hook", "write:repo_hook"}}
+	org := func(write bool) access {
+		return access{permission: "organization_hooks", write: write, scopes: []string{"admin:org_hook"}}
+	}
+	repo := func(write bool) access {
+		scopes := []string{"repo", "admin:repo_hook", "write:repo_hook"}
+		if !write {
+			scopes = append(scopes, "read:repo_hook")
+		}
+		return access{permission: "repository_hooks", write: write, scopes: scopes}
+	}
 	return map[string]endpoint{
+		"apps/get-webhook-config-for-app":  {app, (*Server).answerAppHook},
 		"apps/list-webhook-deliveries":     {app, (*Server).answerDeliveries},
 		"apps/get-webhook-delivery":        {app, (*Server).answerDelivery},
 		"apps/redeliver-webhook-delivery":  {app, (*Server).answerRedeliver},
-		"orgs/list-webhook-deliveries":     {org, (*Server).answerDeliveries},
-		"orgs/get-webhook-delivery":        {org, (*Server).answerDelivery},
-		"orgs/redeliver-webhook-delivery":  {org, (*Server).answerRedeliver},
-		"repos/list-webhook-deliveries":    {repo, (*Server).answerDeliveries},
-		"repos/get-webhook-delivery":       {repo, (*Server).answerDelivery},
-		"repos/redeliver-webhook-delivery": {repo, (*Server).answerRedeliver},
+		"orgs/list-webhooks":               {org(false), (*Server).answerHooks},
+		"orgs/list-webhook-deliveries":     {org(false), (*Server).answerDeliveries},
+		"orgs/get-webhook-delivery":        {org(false), (*Server).answerDelivery},
+		"orgs/redeliver-webhook-delivery":  {org(true), (*Server).answerRedeliver},
+		"repos/list-webhooks":              {repo(false), (*Server).answerHooks},
+		"repos/list-webhook-deliveries":    {repo(false), (*Server).answerDeliveries},
+		"repos/get-webhook-delivery":       {repo(false), (*Server).answerDelivery},
+		"repos/redeliver-webhook-delivery": {repo(true), (*Server).answerRedeliver},
 	}
 }
 

@@ -45,6 +45,12 @@ type Options struct {
 	PollTimeout   time.Duration // how long a runner's poll is held; default 50 s
 	HookTimeout   time.Duration // a webhook receiver must answer within; default 10 s
 	RateLimit     int           // API calls per hour and credential; default 5000
+	// RegistrationLimit is how many runners of a scope are registered in 5 minutes;
+	// default 1500.
+	RegistrationLimit int
+	// SecondaryPoints is how many points a credential has in a minute, where a read costs
+	// 1 and a write 5. GitHub's number is 900. 0 means that they are not counted.
+	SecondaryPoints int
 
 	ScaleSets ScaleSetOptions
 }
@@ -121,6 +127,9 @@ func (o *Options) setDefaults() {
 		o.RateLimit = 5000
 	}
 	o.ScaleSets.setDefaults()
+	if o.RegistrationLimit <= 0 {
+		o.RegistrationLimit = registrationLimit
+	}
 	if len(o.Hooks) == 0 {
 		o.Hooks = o.defaultHooks()
 	}
@@ -172,6 +181,7 @@ func checkFaults(f control.Faults) error {
 		"secondaryRateLimit": f.SecondaryRateLimit, "rateLimit": f.RateLimit,
 		"sessionLost": f.SessionLost, "messageRepeated": f.MessageRepeated,
 		"registrationRefused": f.RegistrationRefuse, "deleteBusy": f.DeleteBusy,
+		"unauthorized": f.Unauthorized, "registrationsLimited": f.RegistrationsLimited,
 	} {
 		if !(p >= 0 && p <= 1) { // also refuses NaN
 			return fmt.Errorf("check faults: %s is %v, want a probability from 0 to 1", name, p)

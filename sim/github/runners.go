@@ -214,6 +214,9 @@ func (s *Server) answerJIT(c *call) reply {
 	if s.findRunner(c.scope, req.Name) != nil {
 		return fail(http.StatusConflict, "Already exists - A runner with the name "+req.Name+" already exists.")
 	}
+	if !s.admitRegistration(c.scope) {
+		return refuseRegistration()
+	}
 	r := s.newRunner(c.scope, req.Name, group)
 	r.ephemeral, r.jit = true, true
 	for _, name := range req.Labels {

@@ -53,9 +53,12 @@ type Server struct {
 	counts     control.WebhookCounts
 	requests   map[string]int
 	registered int
-	violations []control.Violation
-	runnerKey  *rsa.PrivateKey
-	scaling    scaleSets
+	quotas     map[int64]*quota // by installation
+	// registrations of the last minutes.
+	registrations map[scope][]time.Time
+	violations    []control.Violation
+	runnerKey     *rsa.PrivateKey
+	scaling       scaleSets
 }
 
 // ids are the counters of the server, each the last id given out.
@@ -109,7 +112,8 @@ func New(opts Options) (*Server, error) {
 		client: &http.Client{Timeout: opts.HookTimeout, Transport: &http.Transport{Proxy: nil}},
 		rng:    mathrand.New(mathrand.NewPCG(opts.Seed, 0x6f726765)), // faults must be repeatable
 		ids:    ids{job: 30_000_000_000, run: 5_400_000_000, label: 100, delivery: 25_000_000_000, group: 1},
-		repos:  map[string]*repository{}, orgs: map[string]*account{},
+		repos:  map[string]*repository{}, orgs: map[string]*account{}, registrations: map[scope][]time.Time{},
+		quotas:  map[int64]*quota{},
 		runners: map[int64]*runner{}, jobs: map[int64]*job{}, runs: map[int64]*workflowRun{},
 		tokens: map[string]*grant{}, creds: map[string]*credential{}, requests: map[string]int{},
 	}

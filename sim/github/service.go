@@ -87,6 +87,10 @@ func (s *Server) runnerRegister(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusUnprocessableEntity, text)
 		return
 	}
+	if !s.admitRegistration(sc) {
+		refuse(w, http.StatusTooManyRequests, "too many runner registrations")
+		return
+	}
 	group, found := s.groupByName(sc, req.Group)
 	if !found {
 		refuse(w, http.StatusNotFound, "could not find any self-hosted runner group named \""+req.Group+"\"")

@@ -83,8 +83,11 @@ type Faults struct {
 	JITDelay           time.Duration `json:"jitDelay,omitempty"`
 	RegistrationRefuse float64       `json:"registrationRefused,omitempty"` // config.sh and sessions refused
 	DeleteBusy         float64       `json:"deleteBusy,omitempty"`          // 422 though the runner is idle
-	SessionLost        float64       `json:"sessionLost,omitempty"`         // a scale set's session ends, and its messages are lost
-	MessageRepeated    float64       `json:"messageRepeated,omitempty"`     // an acknowledged message of a scale set comes again
+	Unauthorized       float64       `json:"unauthorized,omitempty"`        // 401 as if the token were revoked
+	// RegistrationsLimited is 429 as if the scope had registered too many runners.
+	RegistrationsLimited float64 `json:"registrationsLimited,omitempty"`
+	SessionLost          float64 `json:"sessionLost,omitempty"`     // a scale set's session ends, and its messages are lost
+	MessageRepeated      float64 `json:"messageRepeated,omitempty"` // an acknowledged message of a scale set comes again
 }
 
 // WebhookTarget sets where webhooks go. An empty URL stops them.
