@@ -6,12 +6,14 @@ package operator
 import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/workload"
+	"github.com/hyperfleet/hyperfleet/workload/buildkite"
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
 
 // Platforms are the CI platforms that there are, by workload type.
 func Platforms() map[string]workload.Platform {
 	return map[string]workload.Platform{
+		v1alpha1.WorkloadBuildkite:     buildkite.Platform{},
 		v1alpha1.WorkloadGitHubActions: github.NewPlatform(),
 	}
 }

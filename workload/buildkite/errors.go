@@ -1,0 +1,152 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package buildkite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/hyperfleet/hyperfleet/workload"
+)
+
+// Reasons of errors, for conditions and events.
+const (
+	ReasonConfig        = "BuildkiteConfigInvalid"
+	ReasonCredentials   = "BuildkiteCredentialsInvalid" //nolint:gosec // the name of a reason
+	ReasonOrganization  = "BuildkiteOrganizationWrong"
+	ReasonStack         = "BuildkiteStackRefused"
+	ReasonQueue         = "BuildkiteQueueNotFound"
+	ReasonQueuePaused   = "BuildkiteQueuePaused"
+	ReasonRequest       = "BuildkiteRequestRefused"
+	ReasonRateLimited   = "BuildkiteRateLimited"
+	ReasonJobGone       = "JobGone"
+	ReasonJobMissing    = "JobNotFound"
+	ReasonRunnerMissing = "RunnerNotFound"
+	ReasonRunnerBusy    = "RunnerBusy"
+	ReasonRunnerExists  = "RunnerNameTaken"
+)
+
+const (
+	maxErrorBody = 4 << 10
+	maxMessage   = 500
+)
+
+func rejected(reason, message string) *workload.Error {
+	return &workload.Error{Kind: workload.Rejected, Reason: reason, Message: message}
+}
+
+// redactor removes secrets from texts.
+type redactor struct {
+	known *strings.Replacer
+	shape *regexp.Regexp
+}
+
+func newRedactor(token string) redactor {
+	return redactor{
+		known: strings.NewReplacer(token, "REDACTED"),
+		// Buildkite's tokens: bkct_ (cluster), bkjat_ (job acquisition), bkaa_ (session),
+		// bkaj_ (job) and others; and credentials in a URL or after their name.
+		shape: regexp.MustCompile(`bk[a-z]{1,4}_[A-Za-z0-9_.-]+|(?i:(bearer|token)[= ]+)[A-Za-z0-9_.~+/-]{16,}=*|//[^/@\s]+@`),
+	}
+}
+
+func (r redactor) text(text string) string {
+	return r.shape.ReplaceAllString(r.known.Replace(text), "REDACTED")
+}
+
+// cause is an error's text without secrets. Of the error itself only what callers ask for
+// is kept: that it ran out of time or was cancelled.
+type cause struct {
+	text string
+	kept error
+}
+
+// Error gives the redacted text.
+func (c *cause) Error() string { return c.text }
+
+// Unwrap gives the context's error, if it was one.
+func (c *cause) Unwrap() error { return c.kept }
+
+func (r redactor) cause(err error) error {
+	out := &cause{text: r.text(err.Error())}
+
+	for _, kept := range []error{context.Canceled, context.DeadlineExceeded} {
+		if errors.Is(err, kept) {
+			out.kept = kept
+		}
+	}
+
+	return out
+}
+
+// answer is a refusal of Buildkite's.
+type answer struct {
+	status int
+	// said is Buildkite's message, without secrets.
+	said  string
+	after time.Duration
+}
+
+// Error tells the status and the message.
+func (a *answer) Error() string { return fmt.Sprintf("status %d%s", a.status, a.quote()) }
+
+func (a *answer) quote() string {
+	if a.said == "" {
+		return ""
+	}
+
+	return fmt.Sprintf(" (Buildkite says: %s)", a.said)
+}
+
+func answered(err error, status int) bool {
+	got, ok := errors.AsType[*answer](err)
+
+	return ok && got.status == status
+}
+
+// explain turns a failed call into what a person or the caller can act upon.
+func (p *provider) explain(what string, err error) error {
+	got, ok := errors.AsType[*answer](err)
+	if !ok {
+		return fmt.Errorf("%s at Buildkite: %w", what, err)
+	}
+
+	switch got.status {
+	case http.StatusTooManyRequests:
+		return &workload.Error{
+			Kind: workload.RateLimited, Reason: ReasonRateLimited, After: got.after,
+			Message: what + " waits: Buildkite's rate limit is spent",
+		}
+	case http.StatusUnauthorized:
+		return rejected(ReasonCredentials, fmt.Sprintf("Buildkite does not accept the agent token%s: it is wrong, expired or revoked, "+
+			"or not one of a cluster; put one of the cluster's page Agent Tokens into the Secret", got.quote()))
+	case http.StatusForbidden:
+		return rejected(ReasonStack, fmt.Sprintf("%s for queue %s of organization %s is not permitted%s: the organization may have all "+
+			"the stacks that it may have, or the token does not allow this address; remove stacks or ask Buildkite for more",
+			what, p.queue, p.organization, got.quote()))
+	case http.StatusNotFound:
+		return rejected(ReasonQueue, fmt.Sprintf("%s: the cluster of the agent token has no self-hosted queue %s%s: "+
+			"make it at Buildkite or change workload.config.buildkite.queue", what, p.queue, got.quote()))
+	case http.StatusBadRequest, http.StatusConflict, http.StatusUnprocessableEntity:
+		return rejected(ReasonRequest, fmt.Sprintf("%s for queue %s of organization %s was refused by Buildkite%s",
+			what, p.queue, p.organization, got.quote()))
+	default:
+		return fmt.Errorf("%s at Buildkite: %w", what, got)
+	}
+}
+
+// cut shortens a text to so many characters.
+func cut(text string, limit int) string {
+	runes := []rune(text)
+
+	return string(runes[:min(len(runes), limit)])
+}
+
+// explained tells whether an error is one of the boundary's already.
+func explained(err error) bool { return workload.KindOf(err) != "" }

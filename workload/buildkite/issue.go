@@ -1,0 +1,184 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package buildkite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/workload"
+)
+
+var errReserveAgain = errors.New("the job was not reserved though it waits")
+
+// Issue reserves the job and gets the token with which one agent can acquire it. Both end
+// after the request's timeout, an hour at most. Asked again for the same runner and job,
+// the reservation is extended and another token comes, which is as good as the first.
+// Kind NotFound with reason JobGone says that the job is not to be had any more, and
+// Conflict that the runner has it already. A paused queue is RateLimited.
+func (p *provider) Issue(ctx context.Context, req workload.RunnerRequest) (workload.Credential, error) {
+	if err := checkRequest(req); err != nil {
+		return workload.Credential{}, err
+	}
+
+	if err := p.resumed(ctx); err != nil {
+		return workload.Credential{}, err
+	}
+
+	id, expiry := strings.ToLower(req.Job.ID), expiryOf(req.Timeout)
+
+	if err := p.reserve(ctx, req, id, expiry); err != nil {
+		return workload.Credential{}, err
+	}
+
+	// From here on the job is ours: it is known by the runner before its token is.
+	p.assign(req.Name, id)
+
+	return p.acquisition(ctx, id, expiry)
+}
+
+func checkRequest(req workload.RunnerRequest) error {
+	switch {
+	case req.Name == "" || len(req.Name) > workload.MaxRunnerName:
+		return rejected(ReasonRequest, fmt.Sprintf("runner name %q is not of 1 to %d characters", req.Name, workload.MaxRunnerName))
+	case req.Job == nil:
+		return rejected(ReasonRequest, fmt.Sprintf("runner %s is for no job: an agent of Buildkite is made for one", req.Name))
+	case !isJobID(req.Job.ID):
+		return rejected(ReasonRequest, fmt.Sprintf("job id %q is not one of Buildkite's: ids are UUIDs", cut(req.Job.ID, maxID)))
+	default:
+		return nil
+	}
+}
+
+// expiryOf gives whole seconds, between one and an hour.
+func expiryOf(timeout time.Duration) int64 {
+	if timeout <= 0 {
+		timeout = defaultExpiry
+	}
+
+	return int64(max(min(timeout, maxExpiry), time.Second) / time.Second)
+}
+
+// resumed looks whether the queue is paused, unless that was heard a moment ago.
+func (p *provider) resumed(ctx context.Context) error {
+	p.mu.Lock()
+	paused, fresh := p.paused, p.clock.Since(p.pausedAt) < pausedAge
+	p.mu.Unlock()
+
+	if !fresh {
+		page, err := p.page(ctx, "", 1)
+		if err != nil {
+			return err
+		}
+
+		paused = page.ClusterQueue.DispatchPaused
+	}
+
+	if paused {
+		return p.pausedError()
+	}
+
+	return nil
+}
+
+func (p *provider) reserve(ctx context.Context, req workload.RunnerRequest, id string, expiry int64) error {
+	var got reserveAnswer
+
+	err := p.stackCall(ctx, http.MethodPut, "/scheduled-jobs/batch-reserve",
+		reserveBody{JobUUIDs: []string{id}, Seconds: expiry}, &got)
+
+	switch {
+	case answered(err, http.StatusNotFound):
+		return jobGone(id, "")
+	case err != nil:
+		return p.named("reserving job "+id, err)
+	case slices.ContainsFunc(got.Reserved, func(other string) bool { return strings.EqualFold(other, id) }):
+		return nil
+	default:
+		return p.unreserved(ctx, req, id)
+	}
+}
+
+// unreserved says why a job could not be reserved.
+func (p *provider) unreserved(ctx context.Context, req workload.RunnerRequest, id string) error {
+	states, err := p.jobStates(ctx, []string{id})
+	if err != nil {
+		return err
+	}
+
+	p.mu.Lock()
+	mine := p.runners[req.Name] == id || req.Job.RunnerName == req.Name
+	p.mu.Unlock()
+
+	said := states[id]
+	state, _, _ := stateOf(said)
+
+	switch {
+	case state == v1alpha1.JobRunning && mine:
+		return &workload.Error{
+			Kind: workload.Conflict, Reason: ReasonRunnerExists,
+			Message: fmt.Sprintf("runner %s runs job %s already", req.Name, id),
+		}
+	case said == "scheduled":
+		return fmt.Errorf("reserve job %s of queue %s: %w", id, p.queue, errReserveAgain)
+	default:
+		return jobGone(id, said)
+	}
+}
+
+// jobGone says that a job cannot be had. Reserved means: by another stack.
+func jobGone(id, state string) error {
+	switch state {
+	case "":
+		state = "unknown to the cluster of the agent token"
+	case stateReserved:
+		state = "reserved by another stack"
+	}
+
+	return &workload.Error{
+		Kind: workload.NotFound, Reason: ReasonJobGone,
+		Message: fmt.Sprintf("job %s is not to be had any more: it is %s", id, cut(state, maxConclusion)),
+	}
+}
+
+// assign notes whose runner the job has now. A runner that had it before has not taken
+// it, or it could not have been reserved.
+func (p *provider) assign(name, id string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	maps.DeleteFunc(p.runners, func(_, other string) bool { return other == id })
+	p.runners[name] = id
+	p.states[id] = seenState{state: stateReserved, at: p.clock.Now()}
+}
+
+// acquisition gets the job's token. The agent token is never handed out in its place.
+func (p *provider) acquisition(ctx context.Context, id string, expiry int64) (workload.Credential, error) {
+	var got tokensAnswer
+
+	err := p.stackCall(ctx, http.MethodPost, "/job-acquisition-tokens",
+		tokensBody{JobUUIDs: []string{id}, Seconds: expiry}, &got)
+	if err != nil {
+		return workload.Credential{}, p.named("getting the acquisition token of job "+id, err)
+	}
+
+	for _, made := range got.Tokens {
+		if !strings.EqualFold(made.JobUUID, id) || made.Token == "" {
+			continue
+		}
+
+		return workload.Credential{
+			RunnerToken: made.Token, RegistrationURL: p.endpoint, ExpiresAt: made.ExpiresAt.Time, RunnerID: id, JobID: id,
+		}, nil
+	}
+
+	return workload.Credential{}, jobGone(id, "not given a token, for it was taken or cancelled since it was reserved")
+}
