@@ -15,6 +15,11 @@ import (
 
 const minimal = `"method":"runner-token","platform":"github-actions","runner_name":"ci-1","jit_config":"` + jitBlob + `"`
 
+const (
+	gitlabMinimal  = `"method":"runner-token","platform":"gitlab-ci","runner_name":"a","runner_token":"b","registration_url":"https://gitlab.example"`
+	genericMinimal = `"method":"runner-token","platform":"generic","runner_name":"a","job_id":"b","command":["c"]`
+)
+
 // badConfigs are configurations and what the error says of each.
 func badConfigs() map[string]struct{ text, want string } {
 	return map[string]struct{ text, want string }{
@@ -41,8 +46,29 @@ func badConfigs() map[string]struct{ text, want string } {
 		"root as work directory": {`{` + minimal + `,"runner":{"work_dir":"/tmp/.."}}`, "runner.work_dir"},
 		"script outside":         {`{` + minimal + `,"runner":{"run_script":"../../bin/sh"}}`, "runner.run_script"},
 		"bad checksum":           {`{` + minimal + `,"runner":{"download_sha256":"abc"}}`, "64 hexadecimal digits"},
-		"report in the clear":    {`{` + minimal + `,"report":{"url":"http://hf.example/x","token":"` + reportToken + `"}}`, "https://"},
-		"report without a token": {`{` + minimal + `,"report":{"url":"https://hf.example/x","token":""}}`, "report.token"},
+		"GitHub with a command":  {`{` + minimal + `,"command":["x"]}`, "command is of no use with platform github-actions"},
+		"GitHub with a program":  {`{` + minimal + `,"runner":{"program":"/x"}}`, "runner.program is of no use"},
+		"relative program":       {`{` + gitlabMinimal + `,"runner":{"program":"gitlab-runner"}}`, "runner.program"},
+		"GitLab without a token": {`{"method":"runner-token","platform":"gitlab-ci","runner_name":"a"}`, "runner_token is not set"},
+		"GitLab without a URL": {
+			`{"method":"runner-token","platform":"gitlab-ci","runner_name":"a","runner_token":"b"}`, "registration_url is missing: it is the URL",
+		},
+		"GitLab with a JIT config":  {`{` + gitlabMinimal + `,"jit_config":"` + jitBlob + `"}`, "jit_config is of no use with platform gitlab-ci"},
+		"GitLab with a download":    {`{` + gitlabMinimal + `,"runner":{"download_url":"https://x.example"}}`, "runner.download_url is of no use"},
+		"Buildkite without a token": {`{"method":"runner-token","platform":"buildkite","runner_name":"a","job_id":"b"}`, "runner_token is not set"},
+		"Buildkite without a job": {
+			`{"method":"runner-token","platform":"buildkite","runner_name":"a","runner_token":"b"}`, "job_id is missing: an agent is for one job",
+		},
+		"Buildkite with env":        {`{"method":"runner-token","platform":"buildkite","runner_name":"a","runner_token":"b","job_id":"c","env":{"A":"b"}}`, "env is of no use"},
+		"command missing":           {`{"method":"runner-token","platform":"generic","runner_name":"a","job_id":"b"}`, "command is missing"},
+		"empty command":             {`{"method":"runner-token","platform":"generic","runner_name":"a","job_id":"b","command":[""]}`, "command is missing"},
+		"command without a job":     {`{"method":"runner-token","platform":"generic","runner_name":"a","command":["b"]}`, "job_id is missing"},
+		"command with a zero byte":  {`{` + genericMinimal + `,"command":["a","b\u0000"]}`, "command[1] holds a zero byte"},
+		"command with a bad name":   {`{` + genericMinimal + `,"env":{"A-B":"x"}}`, `env "A-B" is no name of a variable`},
+		"command with a bad value":  {`{` + genericMinimal + `,"env":{"A":"x\u0000"}}`, "env A holds a zero byte"},
+		"command with a credential": {`{` + genericMinimal + `,"runner_token":"` + runnerToken + `"}`, "runner_token is of no use with platform generic"},
+		"report in the clear":       {`{` + minimal + `,"report":{"url":"http://hf.example/x","token":"` + reportToken + `"}}`, "https://"},
+		"report without a token":    {`{` + minimal + `,"report":{"url":"https://hf.example/x","token":""}}`, "report.token"},
 	}
 }
 
@@ -96,6 +122,21 @@ func TestParseConfigFillsInDefaults(t *testing.T) {
 	if got.Runner != want {
 		t.Errorf("runner %+v", got.Runner)
 	}
+
+	for text, want := range map[string]string{
+		gitlabMinimal:  "/usr/bin/gitlab-runner",
+		genericMinimal: "",
+		`"method":"runner-token","platform":"buildkite","runner_name":"a","runner_token":"b","job_id":"c"`: "/usr/bin/buildkite-agent",
+	} {
+		got, err := guest.ParseConfig([]byte(`{` + text + `}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		if got.Runner.Program != want {
+			t.Errorf("%s has program %q", got.Platform, got.Runner.Program)
+		}
+	}
 }
 
 // FuzzParseConfig: whatever is accepted can be used, and no error quotes a credential.
@@ -106,6 +147,8 @@ func FuzzParseConfig(f *testing.F) {
 		}
 	}
 
+	f.Add([]byte(`{` + gitlabMinimal + `}`))
+	f.Add([]byte(`{` + genericMinimal + `,"env":{"A":"b"}}`))
 	f.Add([]byte(`{` + minimal + `,"expires_at":"2026-01-02T03:04:05Z","idle_timeout":"5m","runner":{"install_path":"/a"}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c, err := guest.ParseConfig(data)

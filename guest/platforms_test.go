@@ -1,0 +1,481 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package guest_test
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	api "github.com/hyperfleet/hyperfleet/api/guest"
+)
+
+const (
+	gitlabRunner   = "/usr/bin/gitlab-runner"
+	buildkiteAgent = "/usr/bin/buildkite-agent"
+	jobUUID        = "0190a5fc-0000-4000-8000-000000000001"
+)
+
+// Lines as the real programs print them: gitlab-runner 19.4 with its colours, and
+// buildkite-agent 3.137.
+const (
+	glStarts = `printf 'Runtime platform                                    \033[0;m  arch\033[0;m=amd64 os\033[0;m=linux\n'
+printf 'Starting runner for https://gitlab.example with token glrt-x ... \033[0;m \n'
+`
+	glReceives = `printf 'Checking for jobs... received                     \033[0;m  correlation_id\033[0;m=01J job\033[0;m=4711 job_name\033[0;m=build it repo_url\033[0;m=https://gitlab.example/g/p.git\n'
+`
+	glSucceeds = `printf 'Job succeeded                                     \033[0;m  duration_s\033[0;m=1.5 job\033[0;m=4711 job-status\033[0;m=success\n'
+`
+	glFails = `printf '\033[0;33mWARNING: Job failed: exit status 3                \033[0;m  duration_s\033[0;33m\033[0;m=1.5 error\033[0;m=exit status 3 job\033[0;m=4711\n'
+`
+	glSystemFails = `printf '\033[31;1mERROR: Job failed (system failure): prepare environment: exit status 1\033[0;m  duration_s\033[0;m=1.5\n'
+`
+	glLeaves   = `printf 'This runner has processed its build limit, so now exiting\033[0;m \n'; exit 0`
+	glPatient  = `trap 'exit 0' QUIT; while :; do sleep 0.02; done`
+	bkTime     = `2026-01-02 03:04:05 `
+	bkRegister = `echo '` + bkTime + `NOTICE Starting buildkite-agent v3.137.0 with PID: 7'
+echo '` + bkTime + `INFO   Registering agent with Buildkite...'
+echo '` + bkTime + `INFO   Successfully registered agent "ci-1" with tags [queue=default]'
+echo '` + bkTime + `INFO   ci-1 Connecting to Buildkite...'
+echo '` + bkTime + `INFO   ci-1 Attempting to acquire job ` + jobUUID + `...'
+`
+	bkStarts = `echo '` + bkTime + `INFO   ci-1 Starting job at https://buildkite.com/o/p/builds/1#` + jobUUID + `'
+`
+	bkFinishes = `echo '` + bkTime + `INFO   ci-1 Finished job at https://buildkite.com/o/p/builds/1#` + jobUUID + `'
+echo '` + bkTime + `INFO   ci-1 Disconnecting...'
+`
+	bkRejects = `echo '` + bkTime + `ERROR  ci-1 Buildkite rejected the call to acquire the job: PUT https://agent.buildkite.com/v3/jobs/x/acquire: 422 Unprocessable Entity'
+`
+)
+
+// Machines of the platforms.
+func gitlabMachine(t *testing.T, script string) *machine {
+	t.Helper()
+
+	m := newMachine(t)
+	m.cfg.Platform, m.cfg.JITConfig, m.cfg.RunnerToken, m.cfg.RegistrationURL = "gitlab-ci", "", runnerToken, "https://gitlab.example"
+	m.write(t, gitlabRunner, "#!/bin/sh\n"+script+"\n")
+
+	return m
+}
+
+func buildkiteMachine(t *testing.T, script string) *machine {
+	t.Helper()
+
+	m := newMachine(t)
+	m.cfg.Platform, m.cfg.JITConfig, m.cfg.RunnerToken, m.cfg.JobID = "buildkite", "", runnerToken, jobUUID
+	m.cfg.Labels = []string{"queue=default", "os=linux"}
+	m.write(t, buildkiteAgent, "#!/bin/sh\n"+script+"\n")
+
+	return m
+}
+
+func genericMachine(t *testing.T, script string) *machine {
+	t.Helper()
+
+	m := newMachine(t)
+	m.cfg.Platform, m.cfg.JITConfig, m.cfg.JobID = "generic", "", "job-7"
+	m.cfg.Command = []string{"sh", "-c", script}
+
+	return m
+}
+
+const (
+	glIdle, glGrace = 5 * time.Minute, time.Minute
+	jobLimit, grace = 30 * time.Minute, 30 * time.Second
+	restartPause    = 5 * time.Second
+)
+
+func withTimeouts(m *machine) {
+	m.cfg.IdleTimeout, m.cfg.JobTimeout = api.Duration(glIdle), api.Duration(jobLimit)
+}
+
+// platformCase is one way in which a machine of a platform ends.
+type platformCase struct {
+	machine func(*testing.T, string) *machine
+	runner  string
+	change  func(*machine)
+	drive   func(*testing.T, *machine, context.CancelFunc)
+	phase   api.Phase
+	reason  string
+	message string // part of it
+	phases  string
+}
+
+func TestEndOfAMachineOfGitLab(t *testing.T) {
+	t.Parallel()
+
+	runPlatformCases(t, map[string]platformCase{
+		"job succeeds": {
+			runner: glStarts + glReceives + glSucceeds + glLeaves,
+			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "job 4711: success",
+			phases: "Started Configuring Listening Running Finished",
+		},
+		"job fails": {
+			runner: glStarts + glReceives + glFails + glLeaves,
+			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "job 4711: failure (exit status 3)",
+		},
+		"system failure": {
+			runner: glStarts + glReceives + glSystemFails + glLeaves,
+			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "job 4711: failure (system failure) prepare environment: exit status 1",
+		},
+		"JSON lines": {
+			runner: `echo '{"level":"info","msg":"Starting runner for https://gitlab.example with token glrt-x ..."}'
+echo '{"job":12,"job_name":"a","level":"info","msg":"Checking for jobs... received"}'
+echo '{"job":12,"level":"info","msg":"Job succeeded"}'`,
+			phase: api.PhaseFinished, reason: api.ReasonJobDone, message: ": success",
+			phases: "Started Configuring Listening Running Finished",
+		},
+		"no job comes": {
+			runner: glStarts + glPatient, change: withTimeouts,
+			drive: func(t *testing.T, m *machine, _ context.CancelFunc) {
+				t.Helper()
+				m.waitPhase(t, api.PhaseListening)
+				m.clock.fire(t, glIdle)
+			},
+			phase: api.PhaseFinished, reason: api.ReasonIdleTimeout, message: "5m0s", phases: "Started Configuring Listening Finished",
+		},
+		"no job comes, and the runner hangs": {
+			runner: glStarts + `trap '' QUIT INT; while :; do sleep 0.02; done`, change: withTimeouts,
+			drive: func(t *testing.T, m *machine, _ context.CancelFunc) {
+				t.Helper()
+				m.clock.fire(t, glIdle)
+				m.clock.fire(t, glGrace)
+			},
+			phase: api.PhaseFinished, reason: api.ReasonIdleTimeout,
+		},
+		"a job that comes in the moment of the idle timeout is run": {
+			runner: `trap 'quit=yes' QUIT; ` + glStarts + `while [ -z "$quit" ]; do sleep 0.02; done; ` + glReceives + "sleep 0.1; " + glSucceeds + glLeaves,
+			change: withTimeouts,
+			drive: func(t *testing.T, m *machine, _ context.CancelFunc) {
+				t.Helper()
+				m.waitPhase(t, api.PhaseListening)
+				m.clock.fire(t, glIdle)
+			},
+			phase: api.PhaseFinished, reason: api.ReasonJobDone, message: "job 4711: success",
+			phases: "Started Configuring Listening Running Finished",
+		},
+		"the runner itself gives up": {
+			runner: glStarts + `echo 'This runner has not received a job in 420 seconds, so now exiting'`, change: withTimeouts,
+			phase: api.PhaseFinished, reason: api.ReasonIdleTimeout, message: "5m0s",
+		},
+		"a job that takes too long is cancelled": {
+			runner: `trap 'echo "WARNING: Job failed: canceled"; exit 0' INT; trap '' QUIT; ` + glStarts + glReceives + `while :; do sleep 0.02; done`,
+			change: withTimeouts,
+			drive: func(t *testing.T, m *machine, _ context.CancelFunc) {
+				t.Helper()
+				m.waitPhase(t, api.PhaseRunning)
+				m.clock.fire(t, jobLimit)
+			},
+			phase: api.PhaseFailed, reason: api.ReasonJobTimeout, message: "job 4711 took more than 30m0s",
+		},
+		"told to stop": {
+			runner: `trap 'exit 0' INT; ` + glStarts + `while :; do sleep 0.02; done`,
+			drive: func(t *testing.T, m *machine, cancel context.CancelFunc) {
+				t.Helper()
+				m.waitPhase(t, api.PhaseListening)
+				cancel()
+			},
+			phase: api.PhaseFinished, reason: api.ReasonTerminated,
+		},
+		"the token is refused": {
+			runner: glStarts + `printf '\033[31;1mERROR: Checking for jobs... forbidden               \033[0;m  runner\033[0;m=x status\033[0;m=POST https://gitlab.example/api/v4/jobs/request: 403 Forbidden\n'; echo 'Runner is not healthy!'; trap 'exit 0' INT; while :; do sleep 0.02; done`,
+			phase:  api.PhaseFailed, reason: api.ReasonRegistrationError, message: "does not accept the runner's token",
+		},
+		"the instance cannot be reached at first": {
+			runner: `trap 'exit 0' INT; ` + glStarts + `[ -e "$0.tried" ] || { touch "$0.tried"; echo 'ERROR: Checking for jobs... client error  status=no such host'; while :; do sleep 0.02; done; }; ` +
+				glReceives + glSucceeds + glLeaves,
+			drive: func(t *testing.T, m *machine, _ context.CancelFunc) {
+				t.Helper()
+				m.clock.fire(t, restartPause)
+			},
+			phase: api.PhaseFinished, reason: api.ReasonJobDone, message: "success",
+		},
+		"the instance cannot be reached at all": {
+			runner: `trap 'exit 0' INT; ` + glStarts + `echo 'ERROR: Checking for jobs... client error  status=no such host'; while :; do sleep 0.02; done`,
+			drive: func(t *testing.T, m *machine, _ context.CancelFunc) {
+				t.Helper()
+				for range 5 {
+					m.clock.fire(t, restartPause)
+				}
+			},
+			phase: api.PhaseFailed, reason: api.ReasonRegistrationError, message: "no such host",
+		},
+		"the runner dies in the job": {
+			runner: glStarts + glReceives + "kill -9 $$",
+			phase:  api.PhaseFailed, reason: api.ReasonRunnerFailed, message: "code 137 in the middle of job 4711",
+		},
+		"wrong settings": {
+			runner: `echo 'FATAL: Missing Executor'; exit 1`,
+			phase:  api.PhaseFailed, reason: api.ReasonRunnerFailed, message: "FATAL: Missing Executor",
+		},
+		"no runner in the image": {
+			change: func(m *machine) { _ = os.Remove(m.path(gitlabRunner)) },
+			phase:  api.PhaseFailed, reason: api.ReasonDownloadFailed, message: "the image holds no /usr/bin/gitlab-runner",
+		},
+	}, gitlabMachine)
+}
+
+func TestEndOfAMachineOfBuildkite(t *testing.T) {
+	t.Parallel()
+
+	runPlatformCases(t, map[string]platformCase{
+		"job passes": {
+			runner: bkRegister + bkStarts + bkFinishes,
+			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "job " + jobUUID + ": success (exit code 0)",
+			phases: "Started Configuring Listening Running Finished",
+		},
+		"job fails": {
+			runner: bkRegister + bkStarts + bkFinishes + "exit 3",
+			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "job " + jobUUID + ": failure (exit code 3)",
+		},
+		"a job's own exit code is no word on its acquisition": {
+			runner: bkRegister + bkStarts + bkFinishes + "exit 27",
+			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "failure (exit code 27)",
+		},
+		"the job is gone": {
+			runner: bkRegister + bkRejects + "exit 27",
+			phase:  api.PhaseFinished, reason: api.ReasonJobGone, message: "cannot be acquired any more",
+			phases: "Started Configuring Listening Finished",
+		},
+		"the job is gone, as an older agent tells it": {
+			runner: bkRegister + bkRejects + "exit 1",
+			phase:  api.PhaseFinished, reason: api.ReasonJobGone, message: jobUUID,
+		},
+		"the job is locked": {
+			runner: bkRegister + "exit 28",
+			phase:  api.PhaseFailed, reason: api.ReasonRunnerFailed, message: "is locked",
+		},
+		"the job is locked, and the agent leaves as if all were well": {
+			runner: bkRegister + `echo '` + bkTime + `ERROR  ci-1 Failed to acquire and run job: failed to acquire job: job is locked: 423 Locked'; exit 0`,
+			phase:  api.PhaseFailed, reason: api.ReasonRunnerFailed, message: "is locked",
+		},
+		"the agent leaves without a job": {
+			runner: bkRegister + "exit 0",
+			phase:  api.PhaseFailed, reason: api.ReasonRunnerFailed, message: "without a job",
+		},
+		"the token is refused": {
+			runner: `echo '` + bkTime + `WARN   POST https://agent.buildkite.com/v3/register: 401 Unauthorized (Attempt 1/30 Retrying in 10s)'; exit 1`,
+			phase:  api.PhaseFailed, reason: api.ReasonRegistrationError, message: "does not accept the agent's token",
+		},
+		"Buildkite cannot be reached": {
+			runner: `echo 'buildkite-agent: fatal: no such host' >&2; exit 1`,
+			phase:  api.PhaseFailed, reason: api.ReasonRegistrationError, message: "no such host",
+		},
+		"the agent dies in the job": {
+			runner: bkRegister + bkStarts + "kill -9 $$",
+			phase:  api.PhaseFailed, reason: api.ReasonRunnerFailed, message: "code 137 in the middle of job " + jobUUID,
+		},
+		"the agent hangs after its job": {
+			runner: bkRegister + bkStarts + bkFinishes + `trap '' QUIT; while :; do sleep 0.02; done`,
+			drive: func(t *testing.T, m *machine, _ context.CancelFunc) {
+				t.Helper()
+				m.clock.fire(t, 2*time.Minute)
+				m.clock.fire(t, grace)
+			},
+			phase: api.PhaseFinished, reason: api.ReasonJobDone, message: "job " + jobUUID + ": finished",
+		},
+		"a job that takes too long is cancelled": {
+			runner: `trap 'exit 255' QUIT; trap '' INT; ` + bkRegister + bkStarts + `while :; do sleep 0.02; done`, change: withTimeouts,
+			drive: func(t *testing.T, m *machine, _ context.CancelFunc) {
+				t.Helper()
+				m.waitPhase(t, api.PhaseRunning)
+				m.clock.fire(t, jobLimit)
+			},
+			phase: api.PhaseFailed, reason: api.ReasonJobTimeout, message: "30m0s",
+		},
+		"the job never comes": {
+			runner: `trap 'exit 0' INT; ` + bkRegister + `while :; do sleep 0.02; done`, change: withTimeouts,
+			drive: func(t *testing.T, m *machine, _ context.CancelFunc) {
+				t.Helper()
+				m.clock.fire(t, glIdle)
+			},
+			phase: api.PhaseFinished, reason: api.ReasonIdleTimeout,
+		},
+	}, buildkiteMachine)
+}
+
+func TestEndOfAMachineOfACommand(t *testing.T) {
+	t.Parallel()
+
+	runPlatformCases(t, map[string]platformCase{
+		"exit code 0": {
+			runner: "exit 0", phase: api.PhaseFinished, reason: api.ReasonJobDone, message: "job job-7: success (exit code 0)",
+			phases: "Started Configuring Listening Running Finished",
+		},
+		"another exit code": {
+			runner: "exit 3", phase: api.PhaseFinished, reason: api.ReasonJobDone, message: "job job-7: failure (exit code 3)",
+		},
+		"killed": {
+			runner: "kill -9 $$", phase: api.PhaseFinished, reason: api.ReasonJobDone, message: "job job-7: failure (exit code 137)",
+		},
+		"words that only look like a runner's": {
+			runner: "echo 'Running job: other'; echo 'Job other completed with result: Failed'; echo 'Job succeeded'",
+			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "job job-7: success (exit code 0)",
+		},
+		"no such command": {
+			change: func(m *machine) { m.cfg.Command = []string{"/no/such/command"} },
+			phase:  api.PhaseFailed, reason: api.ReasonRunnerFailed, message: "/no/such/command", phases: "Started Configuring Failed",
+		},
+		"no such command in PATH": {
+			change: func(m *machine) { m.cfg.Command = []string{"no-such-command"} },
+			phase:  api.PhaseFailed, reason: api.ReasonRunnerFailed, message: "no-such-command",
+		},
+		"too long": {
+			runner: `trap 'exit 0' TERM; while :; do sleep 0.02; done`, change: withTimeouts,
+			drive: func(t *testing.T, m *machine, _ context.CancelFunc) {
+				t.Helper()
+				m.waitPhase(t, api.PhaseRunning)
+				m.clock.fire(t, jobLimit)
+			},
+			phase: api.PhaseFailed, reason: api.ReasonJobTimeout, message: "job job-7 took more than 30m0s",
+		},
+		"too long, and stubborn": {
+			runner: `trap '' TERM; while :; do sleep 0.02; done`, change: withTimeouts,
+			drive: func(t *testing.T, m *machine, _ context.CancelFunc) {
+				t.Helper()
+				m.clock.fire(t, jobLimit)
+				m.clock.fire(t, grace)
+			},
+			phase: api.PhaseFailed, reason: api.ReasonJobTimeout,
+		},
+		"told to stop": {
+			runner: `trap 'exit 0' TERM; while :; do sleep 0.02; done`,
+			drive: func(t *testing.T, m *machine, cancel context.CancelFunc) {
+				t.Helper()
+				m.waitPhase(t, api.PhaseRunning)
+				cancel()
+			},
+			phase: api.PhaseFinished, reason: api.ReasonTerminated,
+		},
+		"credential expired": {
+			change: func(m *machine) { at := m.clock.Now(); m.cfg.ExpiresAt = &at },
+			phase:  api.PhaseFailed, reason: api.ReasonCredentialExpired,
+		},
+	}, genericMachine)
+}
+
+func runPlatformCases(t *testing.T, cases map[string]platformCase, make func(*testing.T, string) *machine) {
+	t.Helper()
+
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			m := make(t, tc.runner)
+			if tc.change != nil {
+				tc.change(m)
+			}
+
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+
+			result := m.start(t, ctx)
+
+			if tc.drive != nil {
+				tc.drive(t, m, cancel)
+			}
+
+			got := m.end(t, result)
+			if got.Phase != tc.phase || got.Reason != tc.reason || !strings.Contains(got.Message, tc.message) {
+				t.Errorf("ended with %s, %s, %q; want %s, %s, %q\n%s", got.Phase, got.Reason, got.Message, tc.phase, tc.reason, tc.message, m.log)
+			}
+
+			if tc.phases != "" && m.phases() != tc.phases {
+				t.Errorf("phases %q, want %q", m.phases(), tc.phases)
+			}
+		})
+	}
+}
+
+// TestWhatAPlatformsRunnerIsGiven looks at the arguments and the environment.
+func TestWhatAPlatformsRunnerIsGiven(t *testing.T) {
+	t.Parallel()
+
+	const record = `d="$(dirname "$0")"; printf '%s\n' "$@" > "$d/argv"; env > "$d/env"; pwd > "$d/pwd"; `
+
+	for name, tc := range map[string]struct {
+		machine *machine
+		dir     string
+		argv    []string
+		env     map[string]string
+	}{
+		"gitlab": {
+			machine: gitlabMachine(t, record+glStarts+glReceives+glSucceeds), dir: "/usr/bin",
+			argv: []string{
+				"run-single", "--url", "https://gitlab.example", "--executor", "shell", "--builds-dir", "ROOT/tmp/runner-work",
+				"--max-builds", "1", "--wait-timeout", "421",
+			},
+			env: map[string]string{
+				"CI_SERVER_TOKEN": runnerToken, "RUNNER_NAME": "ci-1", "RUNNER_CACHE_DIR": "ROOT/tmp/runner-work/cache",
+				"RUNNER_ENV": "CI_SERVER_TOKEN=",
+			},
+		},
+		"buildkite": {
+			machine: buildkiteMachine(t, record+bkRegister+bkStarts+bkFinishes), dir: "/usr/bin",
+			argv: []string{"start", "--acquire-job", jobUUID},
+			env: map[string]string{
+				"BUILDKITE_AGENT_TOKEN": runnerToken, "BUILDKITE_AGENT_NAME": "ci-1", "BUILDKITE_AGENT_TAGS": "queue=default,os=linux",
+				"BUILDKITE_AGENT_ENDPOINT": "https://agent.example/v3", "BUILDKITE_BUILD_PATH": "ROOT/tmp/runner-work/builds",
+				"BUILDKITE_PLUGINS_PATH": "ROOT/tmp/runner-work/plugins", "BUILDKITE_HOOKS_PATH": "ROOT/etc/buildkite-agent/hooks",
+				"BUILDKITE_AGENT_REFLECT_EXIT_STATUS": "true", "BUILDKITE_AGENT_NO_COLOR": "true",
+			},
+		},
+		"generic": {
+			machine: genericMachine(t, ""), dir: "/opt",
+			argv: []string{"two words", "$HOME"},
+			env:  map[string]string{"HYPERFLEET_JOB_ID": "job-7", "HYPERFLEET_JOB_NAME": "two\tparts"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			m := tc.machine
+			switch m.cfg.Platform {
+			case "gitlab-ci":
+				m.cfg.IdleTimeout = api.Duration(glIdle + time.Second)
+			case "buildkite":
+				m.cfg.RegistrationURL = "https://agent.example/v3"
+				m.write(t, "/etc/buildkite-agent/hooks/environment", "")
+			default:
+				m.write(t, "/opt/job.sh", record)
+				m.cfg.Command = append([]string{"/opt/job.sh"}, tc.argv...)
+				m.cfg.Env = tc.env
+			}
+
+			if got := m.end(t, m.start(t, t.Context())); got.Reason != api.ReasonJobDone {
+				t.Fatalf("%+v\n%s", got, m.log)
+			}
+
+			plain := func(file string) string {
+				return strings.ReplaceAll(strings.TrimSuffix(m.read(t, tc.dir+"/"+file), "\n"), m.root, "ROOT")
+			}
+
+			if diff := cmp.Diff(tc.argv, strings.Split(plain("argv"), "\n")); diff != "" {
+				t.Errorf("arguments (-want +got):\n%s", diff)
+			}
+
+			if got := plain("pwd"); got != "ROOT/tmp/runner-work" {
+				t.Errorf("it ran in %s", got)
+			}
+
+			got := map[string]string{}
+
+			for line := range strings.SplitSeq(plain("env"), "\n") {
+				key, value, _ := strings.Cut(line, "=")
+				if _, ok := tc.env[key]; ok || strings.HasPrefix(key, "BUILDKITE") || strings.HasPrefix(key, "ACTIONS_") {
+					got[key] = value
+				}
+			}
+
+			if diff := cmp.Diff(tc.env, got); diff != "" {
+				t.Errorf("environment (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
