@@ -1,0 +1,175 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package gitlab
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/utils/clock"
+)
+
+const (
+	// maxTries of a call that may be repeated, with retryPause before the second try and
+	// twice that before the third.
+	maxTries   = 3
+	retryPause = 200 * time.Millisecond
+	// maxDrain of a body that is read only so that its connection can be used again.
+	maxDrain = 64 << 10
+)
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+// RoundTrip calls the function.
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// transport gives the chain a call goes through: guard, retry, the caller's wrapping
+// (metrics, traces), the limit's look at the answer, the network. The network's part is
+// the process's shared transport, so that providers come and go without leaving
+// connections behind.
+func (p *provider) transport(config Config) http.RoundTripper {
+	next := observing(http.DefaultTransport, p.limit)
+	if config.Transport != nil {
+		next = config.Transport(next)
+	}
+
+	return guarding(retrying(next, p.clock), p.base)
+}
+
+// guarding refuses to carry credentials to any host but the configured one, wherever a
+// redirect or a link may point: GitLab's own header is not among those that the HTTP
+// client takes off.
+func guarding(next http.RoundTripper, base string) http.RoundTripper {
+	return roundTripper(func(r *http.Request) (*http.Response, error) {
+		if !strings.HasPrefix(base+"/", r.URL.Scheme+"://"+r.URL.Host+"/") {
+			if r.Body != nil {
+				_ = r.Body.Close()
+			}
+
+			return nil, fmt.Errorf("%w: %s", errForeignHost, r.URL.Host)
+		}
+
+		return next.RoundTrip(r)
+	})
+}
+
+// observing tells the limit of every answer.
+func observing(next http.RoundTripper, spent *limit) http.RoundTripper {
+	return roundTripper(func(r *http.Request) (*http.Response, error) {
+		resp, err := next.RoundTrip(r)
+		if err == nil {
+			spent.observe(resp)
+		}
+
+		return resp, err //nolint:wrapcheck // a round tripper hands errors on
+	})
+}
+
+// retrying repeats reads, deletions and changes that the network or a server's outage
+// kept from an answer. A POST is never repeated: it may have made something.
+func retrying(next http.RoundTripper, clk clock.Clock) http.RoundTripper {
+	return roundTripper(func(r *http.Request) (*http.Response, error) {
+		if r.Method == http.MethodPost {
+			return next.RoundTrip(r)
+		}
+
+		for try := 1; ; try++ {
+			again, err := fresh(r)
+			if err != nil {
+				return nil, err
+			}
+
+			resp, err := next.RoundTrip(again)
+			if try == maxTries || r.Context().Err() != nil || err == nil && !outage(resp.StatusCode) {
+				return resp, err //nolint:wrapcheck // a round tripper hands errors on
+			}
+
+			if err == nil {
+				_, _ = io.CopyN(io.Discard, resp.Body, maxDrain)
+				_ = resp.Body.Close()
+			}
+
+			if err := pause(r.Context(), clk, retryPause<<(try-1)); err != nil {
+				return nil, err
+			}
+		}
+	})
+}
+
+// fresh gives a request that can be sent, whatever became of the last one.
+func fresh(r *http.Request) (*http.Request, error) {
+	again := r.Clone(r.Context())
+	if r.GetBody == nil {
+		return again, nil
+	}
+
+	body, err := r.GetBody()
+	if err != nil {
+		return nil, fmt.Errorf("read the request again: %w", err)
+	}
+
+	again.Body = body
+
+	return again, nil
+}
+
+func outage(status int) bool {
+	switch status {
+	case http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return true
+	default:
+		return false
+	}
+}
+
+func pause(ctx context.Context, clk clock.Clock, wait time.Duration) error {
+	timer := clk.NewTimer(wait)
+	defer timer.Stop()
+
+	select {
+	case <-timer.C():
+		return nil
+	case <-ctx.Done():
+		return ctx.Err() //nolint:wrapcheck // a round tripper hands errors on
+	}
+}
+
+// limit remembers until when GitLab takes no more calls of these credentials. What can
+// wait waits until then; making runners and removing them is tried all the same.
+type limit struct {
+	clock clock.PassiveClock
+
+	mu    sync.Mutex
+	until time.Time
+}
+
+func (l *limit) observe(resp *http.Response) {
+	if resp.StatusCode != http.StatusTooManyRequests {
+		return
+	}
+
+	now := l.clock.Now()
+
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	l.until = now.Add(retryAfter(resp.Header, now))
+}
+
+// spare refuses a call that can wait.
+func (l *limit) spare(what string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	if wait := l.until.Sub(l.clock.Now()); wait > 0 {
+		return rateLimited(what, wait)
+	}
+
+	return nil
+}
