@@ -205,10 +205,17 @@ func claimed(ctx context.Context, reader client.Reader) ([]int, error) {
 func (a *Area) routes(mgr ctrl.Manager, receiver http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle(demand.Pattern, receiver)
-	mux.Handle(report.Pattern, &report.Desk{Client: mgr.GetClient(), Key: a.Settings.ReportKey, Clock: a.Clock})
+	mux.Handle(report.Pattern, &report.Desk{
+		Client: mgr.GetClient(), Logs: logsOf(mgr), Key: a.Settings.ReportKey, Clock: a.Clock,
+	})
 	mux.Handle(machine.ProgramPattern, machine.Programs(a.Settings.BootstrapServices))
 
 	return mux
+}
+
+// logsOf keeps the logs of machines.
+func logsOf(mgr ctrl.Manager) *report.Logs {
+	return &report.Logs{Client: mgr.GetClient(), Live: mgr.GetAPIReader()}
 }
 
 // index lets jobs and claims be found by their runner.

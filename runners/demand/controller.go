@@ -71,6 +71,8 @@ type JobReconciler struct {
 	Silence time.Duration
 	// Metrics may be nil.
 	Metrics *Metrics
+	// Logs of machines. May be nil.
+	Logs Logs
 	// Recorder emits the events of jobs. May be nil.
 	Recorder events.EventRecorder
 
@@ -134,6 +136,9 @@ type scope struct {
 	// told is the timeline as it was, and cause what the job waits for.
 	told  []v1alpha1.JobEvent
 	cause Cause
+	// had is the job's claim as it was, and mine its machine, if one is known.
+	had  string
+	mine *Machine
 }
 
 // later asks for another pass after so long, unless one comes before.
@@ -148,6 +153,7 @@ func steps() []step.Step[*scope] {
 		{Run: claimed},   // who took it
 		{Run: confirmed}, // the platform asked, if it has been silent
 		{Run: tell},      // its timeline
+		{Run: adoptLog},  // its machine's log
 		{Condition: ConditionMatched, Run: match}, // a pool answers for it
 		{Condition: ConditionServed, Run: served}, // a machine has it, or why not yet
 	}
@@ -196,6 +202,7 @@ func (r *JobReconciler) Reconcile(ctx context.Context, req reconcile.Request) (r
 	}
 
 	version := s.job.ResourceVersion
+	s.had = s.job.Status.Claim
 
 	result, err := step.Run(ctx, r.Runner, s.job, steps(), s)
 	if err == nil && s.job.ResourceVersion != version {

@@ -41,6 +41,8 @@ func tell(ctx context.Context, s *scope) step.Result {
 		s.job.Status.Claim = machine.Name
 	}
 
+	s.mine = machine
+
 	story := Story{Job: s.job.Spec, Before: s.job.Status.Timeline, Machine: machine, Now: s.Clock.Now()}
 
 	if s.job.Spec.State != v1alpha1.JobCompleted {

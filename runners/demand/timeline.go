@@ -27,6 +27,8 @@ const (
 type Machine struct {
 	// Name of the claim; VM and Node say where its machine is.
 	Name, VM, Node string
+	// Keeper is the claim's pool, or its template if no pool made it.
+	Keeper string
 	// Runner of the machine.
 	Runner string
 	// Job that its runner took, and BoundJob that it was made for, by the names of their
@@ -42,7 +44,11 @@ type Machine struct {
 
 // MachineOf reads a claim.
 func MachineOf(claim *v1alpha1.MachineClaim) Machine {
-	out := Machine{Name: claim.Name, EndReason: claim.Status.EndReason}
+	out := Machine{Name: claim.Name, Keeper: claim.Spec.TemplateRef.Name, EndReason: claim.Status.EndReason}
+
+	if ref := claim.Spec.RunnerPoolRef; ref != nil {
+		out.Keeper = ref.Name
+	}
 
 	if ref := claim.Status.VMRef; ref != nil {
 		out.VM, out.Node = ref.VMID, ref.Node

@@ -32,7 +32,10 @@ const (
 	// Pattern is the route that Desk serves.
 	Pattern = "POST /machines/{namespace}/{name}/{uid}/report"
 
+	// maxBody bounds a report apart from its log; maxLogBody bounds the log as JSON, in
+	// which one byte may take six.
 	maxBody    = 8 << 10
+	maxLogBody = 6*guest.MaxLog + 2
 	maxMessage = 1024
 	timeout    = 10 * time.Second
 )
@@ -42,6 +45,9 @@ const (
 type Desk struct {
 	// Client writes the status.
 	Client client.Client
+	// Logs keeps what the last report of a machine says of its runner's output. May be nil:
+	// then it is dropped.
+	Logs *Logs
 	// Key signs the machines' tokens. It must outlive the process.
 	Key []byte
 	// Clock tells the time of a report; a machine's own clock may be wrong.
@@ -72,16 +78,9 @@ func (d *Desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	if err != nil {
-		http.Error(w, fmt.Sprintf("a report has at most %d bytes", maxBody), http.StatusRequestEntityTooLarge)
-
-		return
-	}
-
-	var report guest.Report
-	if err := json.Unmarshal(body, &report); err != nil || report.Phase == "" {
-		http.Error(w, "a report is JSON with a phase", http.StatusBadRequest)
+	report, status, problem := readReport(w, r)
+	if problem != "" {
+		http.Error(w, problem, status)
 
 		return
 	}
@@ -90,6 +89,35 @@ func (d *Desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 
 	d.answer(w, r, d.write(ctx, types.NamespacedName{Namespace: namespace, Name: name}, uid, report))
+}
+
+// readReport reads a report, or says with what status and words it is refused.
+func readReport(w http.ResponseWriter, r *http.Request) (guest.Report, int, string) {
+	tooLarge := fmt.Sprintf("a report has at most %d bytes, and %d more of log", maxBody, maxLogBody)
+
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody+maxLogBody))
+	if err != nil {
+		return guest.Report{}, http.StatusRequestEntityTooLarge, tooLarge
+	}
+
+	var report struct {
+		guest.Report
+
+		Log json.RawMessage `json:"log"`
+	}
+	if err := json.Unmarshal(body, &report); err != nil || report.Phase == "" {
+		return guest.Report{}, http.StatusBadRequest, "a report is JSON with a phase"
+	}
+
+	if len(body)-len(report.Log) > maxBody {
+		return guest.Report{}, http.StatusRequestEntityTooLarge, tooLarge
+	}
+
+	if len(report.Log) > 0 && json.Unmarshal(report.Log, &report.Report.Log) != nil {
+		return guest.Report{}, http.StatusBadRequest, "the log of a report is a text"
+	}
+
+	return report.Report, 0, ""
 }
 
 func (d *Desk) answer(w http.ResponseWriter, r *http.Request, err error) {
@@ -115,6 +143,8 @@ func (d *Desk) write(ctx context.Context, name types.NamespacedName, uid types.U
 		return fmt.Errorf("get claim %s: %w", name, errLater)
 	}
 
+	d.keepLog(ctx, &claim, report)
+
 	message := report.Message
 	if report.Reason != "" {
 		message = strings.TrimSuffix(report.Reason+": "+report.Message, ": ")
@@ -134,6 +164,19 @@ func (d *Desk) write(ctx context.Context, name types.NamespacedName, uid types.U
 	}
 
 	return nil
+}
+
+// keepLog keeps the log of a last report. It comes before the report's word, which ends
+// the claim; and that a log can't be kept is no reason not to hear of the machine's end.
+func (d *Desk) keepLog(ctx context.Context, claim *v1alpha1.MachineClaim, report guest.Report) {
+	last := report.Phase == guest.PhaseFinished || report.Phase == guest.PhaseFailed
+	if d.Logs == nil || !last || report.Log == "" {
+		return
+	}
+
+	if err := d.Logs.Keep(ctx, claim, report.Log); err != nil {
+		log.FromContext(ctx).Error(err, "log of machine was not kept", "namespace", claim.Namespace, "claim", claim.Name)
+	}
 }
 
 // errLater says that the machine's own claim is gone.

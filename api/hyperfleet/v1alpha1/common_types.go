@@ -60,6 +60,9 @@ const (
 	LabelPlatform = "hyperfleet.io/platform"
 	// LabelJobState on a RunnerJob mirrors spec.state, for kubectl selectors.
 	LabelJobState = "hyperfleet.io/job-state"
+	// LabelLogsOf on a ConfigMap names the RunnerJob, or else the MachineClaim, whose log
+	// it holds.
+	LabelLogsOf = "hyperfleet.io/logs-of"
 )
 
 // Condition types shared by the kinds of this group. Each kind's list of steps

@@ -177,6 +177,9 @@ type JobEvent struct {
 // +kubebuilder:printcolumn:name="Repository",type=string,JSONPath=`.spec.repository`
 // +kubebuilder:printcolumn:name="Job",type=string,JSONPath=`.spec.name`
 // +kubebuilder:printcolumn:name="Conclusion",type=string,JSONPath=`.spec.conclusion`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
+// +kubebuilder:printcolumn:name="Claim",type=string,priority=1,JSONPath=`.status.claim`
+// +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type RunnerJob struct {
 	metav1.TypeMeta `json:",inline"`

@@ -1,0 +1,286 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"strings"
+	"unicode/utf8"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/guest"
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+)
+
+const (
+	// LogKey is the key of a log in its ConfigMap.
+	LogKey = "runner.log"
+	// AnnotationClaim on a log's ConfigMap names the MachineClaim that it came from.
+	AnnotationClaim = "hyperfleet.io/claim"
+	// AnnotationCut says that the log's beginning was cut off.
+	AnnotationCut = "hyperfleet.io/log-cut"
+
+	// shelfSlots bounds the logs of one pool whose jobs are not known.
+	shelfSlots = 32
+	// maxLogWrites bounds the tries of a write that others get in the way of.
+	maxLogWrites = 5
+	// maxName and maxLabel are Kubernetes' bounds.
+	maxName  = 253
+	maxLabel = 63
+)
+
+//+kubebuilder:rbac:groups="",resources=configmaps,verbs=get;create;update
+//+kubebuilder:rbac:groups=hyperfleet.io,resources=runnerjobs,verbs=get;list;watch
+//+kubebuilder:rbac:groups=hyperfleet.io,resources=runnerjobs/status,verbs=patch
+
+// Logs keeps the ends of machines' logs: each in a ConfigMap that belongs to the job and
+// goes with it. A log whose job is not known (yet) is put on the shelf of its pool: a
+// bounded number of ConfigMaps that belong to the pool, in which a newer log may take the
+// place of an older one.
+type Logs struct {
+	// Client writes, and reads jobs.
+	Client client.Client
+	// Live reads ConfigMaps: a cache would have to watch all there are. Default: Client.
+	Live client.Reader
+}
+
+// LogName is the name of the ConfigMap with the log of a RunnerJob.
+func LogName(job string) string { return job[:min(len(job), maxName-len("-log"))] + "-log" }
+
+// shelfName is where the log of a claim lies as long as its job is not known.
+func shelfName(keeper, claim string) string {
+	sum := fnv.New32a()
+	_, _ = sum.Write([]byte(claim))
+
+	return fmt.Sprintf("%s-log-%02d", keeper[:min(len(keeper), maxName-len("-log-00"))], sum.Sum32()%shelfSlots)
+}
+
+// Keep keeps the log of a claim's machine, with its job if that is known.
+func (l *Logs) Keep(ctx context.Context, claim *v1alpha1.MachineClaim, text string) error {
+	job, err := l.jobOf(ctx, claim)
+	if err != nil {
+		return err
+	}
+
+	if job != nil {
+		return l.keepFor(ctx, job, claim.Name, text)
+	}
+
+	shelved := logMap(claim.Namespace, shelfName(keeper(claim), claim.Name), claim.Name, claim.Name, text)
+
+	if owner := metav1.GetControllerOf(claim); owner != nil {
+		shelved.OwnerReferences = []metav1.OwnerReference{{
+			APIVersion: owner.APIVersion, Kind: owner.Kind, Name: owner.Name, UID: owner.UID,
+		}}
+	}
+
+	return l.put(ctx, shelved)
+}
+
+// keeper is whose shelf a claim's log lies on: the pool's, or that of the template for a
+// claim that no pool made.
+func keeper(claim *v1alpha1.MachineClaim) string {
+	if claim.Spec.RunnerPoolRef != nil {
+		return claim.Spec.RunnerPoolRef.Name
+	}
+
+	return claim.Spec.TemplateRef.Name
+}
+
+// keepFor keeps a log for its job, and says so in the job's status.
+func (l *Logs) keepFor(ctx context.Context, job *v1alpha1.RunnerJob, claim, text string) error {
+	if err := l.put(ctx, jobLog(job, claim, text)); err != nil {
+		return err
+	}
+
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"logs": LogName(job.Name)}})
+	if err != nil {
+		return fmt.Errorf("marshal name of log: %w", err)
+	}
+
+	err = l.Client.Status().Patch(ctx, job.DeepCopy(), client.RawPatch(types.MergePatchType, patch))
+	if err != nil {
+		return fmt.Errorf("note log of job %s: %w", client.ObjectKeyFromObject(job), err)
+	}
+
+	return nil
+}
+
+func jobLog(job *v1alpha1.RunnerJob, claim, text string) *corev1.ConfigMap {
+	out := logMap(job.Namespace, LogName(job.Name), job.Name, claim, text)
+	out.OwnerReferences = []metav1.OwnerReference{{
+		APIVersion: v1alpha1.GroupVersion.String(), Kind: "RunnerJob", Name: job.Name, UID: job.UID,
+	}}
+
+	return out
+}
+
+// Adopt takes the log of a machine from its pool's shelf for the job that is now known to
+// have run there, and gives the name of the ConfigMap; empty if there is no log. The pool
+// is the job's where the machine's own is not known.
+func (l *Logs) Adopt(ctx context.Context, job *v1alpha1.RunnerJob, pool, claim string) (string, error) {
+	var shelved corev1.ConfigMap
+
+	key := client.ObjectKey{Namespace: job.Namespace, Name: shelfName(pool, claim)}
+	if err := l.live().Get(ctx, key, &shelved); err != nil {
+		if apierrors.IsNotFound(err) {
+			return "", nil
+		}
+
+		return "", fmt.Errorf("read log %s: %w", key, err)
+	}
+
+	if shelved.Labels[v1alpha1.LabelLogsOf] == "" || shelved.Annotations[AnnotationClaim] != claim {
+		return "", nil
+	}
+
+	if err := l.put(ctx, jobLog(job, claim, shelved.Data[LogKey])); err != nil {
+		return "", err
+	}
+
+	return LogName(job.Name), nil
+}
+
+// jobOf finds the job of a claim's machine: the one that its runner took, or that it was
+// made for; nil if none is known.
+func (l *Logs) jobOf(ctx context.Context, claim *v1alpha1.MachineClaim) (*v1alpha1.RunnerJob, error) {
+	info := claim.Status.BootstrapInfo
+	if info == nil {
+		return nil, nil //nolint:nilnil // no job is no error
+	}
+
+	for _, name := range []string{info.Job, info.BoundJob} {
+		if name == "" {
+			continue
+		}
+
+		var job v1alpha1.RunnerJob
+
+		err := l.Client.Get(ctx, client.ObjectKey{Namespace: claim.Namespace, Name: name}, &job)
+		if err == nil {
+			return &job, nil
+		}
+
+		if !apierrors.IsNotFound(err) {
+			return nil, fmt.Errorf("get job %s: %w", name, err)
+		}
+	}
+
+	var jobs v1alpha1.RunnerJobList
+	if err := l.Client.List(ctx, &jobs, client.InNamespace(claim.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list jobs: %w", err)
+	}
+
+	for i := range jobs.Items {
+		if info.RunnerName != "" && jobs.Items[i].Spec.RunnerName == info.RunnerName {
+			return jobs.Items[i].DeepCopy(), nil
+		}
+	}
+
+	return nil, nil //nolint:nilnil // no job is no error
+}
+
+func logMap(namespace, name, of, claim, text string) *corev1.ConfigMap {
+	out := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: name,
+			Labels:      map[string]string{v1alpha1.LabelLogsOf: labelValue(of)},
+			Annotations: map[string]string{AnnotationClaim: claim},
+		},
+	}
+
+	end, cut := tail(text, guest.MaxLog)
+	if cut {
+		out.Annotations[AnnotationCut] = "true"
+	}
+
+	out.Data = map[string]string{LogKey: end}
+
+	return out
+}
+
+// labelValue makes a label's value of a name.
+func labelValue(name string) string {
+	return strings.TrimRight(name[:min(len(name), maxLabel)], "-_.")
+}
+
+// errForeign says that a ConfigMap is somebody else's.
+var errForeign = errors.New("a ConfigMap of that name is there and is no log: remove it, or give it another name")
+
+// put writes a log over what was there, if that was a log.
+func (l *Logs) put(ctx context.Context, wanted *corev1.ConfigMap) error {
+	key := client.ObjectKeyFromObject(wanted)
+
+	for try := 1; ; try++ {
+		err := l.try(ctx, key, wanted)
+
+		again := apierrors.IsConflict(err) || apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
+		if err == nil || !again || try == maxLogWrites || ctx.Err() != nil {
+			if err != nil {
+				return fmt.Errorf("keep log %s: %w", key, err)
+			}
+
+			return nil
+		}
+	}
+}
+
+func (l *Logs) try(ctx context.Context, key client.ObjectKey, wanted *corev1.ConfigMap) error {
+	err := l.Client.Create(ctx, wanted.DeepCopy())
+	if !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+
+	var there corev1.ConfigMap
+	if err := l.live().Get(ctx, key, &there); err != nil {
+		return err
+	}
+
+	if there.Labels[v1alpha1.LabelLogsOf] == "" {
+		return errForeign
+	}
+
+	maps.Copy(there.Labels, wanted.Labels)
+	there.Annotations, there.OwnerReferences, there.Data = wanted.Annotations, wanted.OwnerReferences, wanted.Data
+
+	return l.Client.Update(ctx, &there)
+}
+
+func (l *Logs) live() client.Reader {
+	if l.Live != nil {
+		return l.Live
+	}
+
+	return l.Client
+}
+
+// tail gives the end of a text, at most so many bytes, from a line's beginning if there is
+// one near, and whether anything was cut off.
+func tail(text string, most int) (string, bool) {
+	text = strings.ToValidUTF8(text, "?")
+	if len(text) <= most {
+		return text, false
+	}
+
+	text = text[len(text)-most:]
+	for text != "" && !utf8.RuneStart(text[0]) {
+		text = text[1:]
+	}
+
+	if _, rest, ok := strings.Cut(text, "\n"); ok && len(rest) > most/2 {
+		return rest, true
+	}
+
+	return text, true
+}
