@@ -37,6 +37,22 @@ func deletions(reason string, names ...string) []demand.Deletion {
 	return out
 }
 
+func outdated(list []demand.Claim) []demand.Claim {
+	for i := range list {
+		list[i].Outdated = true
+	}
+
+	return list
+}
+
+func bound(list []demand.Claim) []demand.Claim {
+	for i := range list {
+		list[i].Bound = true
+	}
+
+	return list
+}
+
 func TestDesired(t *testing.T) {
 	t.Parallel()
 
@@ -155,8 +171,140 @@ func TestDesired(t *testing.T) {
 			},
 			want: demand.Decision{Desired: 4, Reason: demand.ReasonBackingOff},
 		},
+		"warm machines are kept beside those that jobs ask for": {
+			in:   demand.Input{Max: 10, WarmIdle: 2, Queued: 1, Claims: claims(3, demand.ClaimBusy)},
+			want: demand.Decision{Desired: 6, Create: 3, Reason: demand.ReasonScalingUp},
+		},
+		"the maximum bounds warm machines": {
+			in:   demand.Input{Max: 4, WarmIdle: 3, Claims: claims(3, demand.ClaimBusy)},
+			want: demand.Decision{Desired: 4, Create: 1, Reason: demand.ReasonScalingUp},
+		},
+		"a minimum and warm machines do not add up": {
+			in:   demand.Input{Min: 2, Max: 9, WarmIdle: 3},
+			want: demand.Decision{Desired: 3, Create: 3, Reason: demand.ReasonScalingUp},
+		},
+		"machines are made for standby": {
+			in:   demand.Input{Max: 5, WarmStopped: 2},
+			want: demand.Decision{CreateStandby: 2, Reason: demand.ReasonScalingUp},
+		},
+		"those on standby are started first, oldest first, and made anew": {
+			in: demand.Input{Max: 9, WarmStopped: 2, Queued: 3, Claims: []demand.Claim{
+				claim("young", demand.ClaimStandby, time.Minute), claim("old", demand.ClaimStandby, time.Hour),
+			}},
+			want: demand.Decision{
+				Desired: 3, Activate: []string{"old", "young"}, Create: 1, CreateStandby: 2, Reason: demand.ReasonScalingUp,
+			},
+		},
+		"one of those on standby is enough": {
+			in: demand.Input{Max: 9, WarmStopped: 2, Queued: 1, Claims: []demand.Claim{
+				claim("young", demand.ClaimStandby, time.Minute), claim("old", demand.ClaimStandby, time.Hour),
+			}},
+			want: demand.Decision{Desired: 1, Activate: []string{"old"}, CreateStandby: 1, Reason: demand.ReasonScalingUp},
+		},
+		"at the maximum a machine on standby is started in place of a new one": {
+			in: demand.Input{Max: 3, WarmStopped: 1, Queued: 1, Claims: mix(
+				claims(2, demand.ClaimBusy), claims(1, demand.ClaimStandby))},
+			want: demand.Decision{Desired: 3, Activate: []string{"standby-a"}, Reason: demand.ReasonScalingUp},
+		},
+		"jobs come before standby": {
+			in:   demand.Input{Max: 3, WarmStopped: 2, Queued: 2, Claims: claims(1, demand.ClaimFinishing)},
+			want: demand.Decision{Desired: 2, Create: 2, Reason: demand.ReasonScalingUp},
+		},
+		"too many on standby, the youngest go": {
+			in: demand.Input{Max: 9, WarmStopped: 1, Claims: []demand.Claim{
+				claim("young", demand.ClaimStandby, time.Minute), claim("old", demand.ClaimStandby, time.Hour),
+			}},
+			want: demand.Decision{Delete: deletions(demand.DeleteSurplus, "young"), Reason: demand.ReasonSteady},
+		},
+		"one on standby that is too old is replaced": {
+			in: demand.Input{
+				Max: 9, WarmStopped: 1, MaxLifetime: time.Hour, Claims: []demand.Claim{claim("old", demand.ClaimStandby, time.Hour)},
+			},
+			want: demand.Decision{
+				Delete: deletions(demand.DeleteMaxLifetime, "old"), CreateStandby: 1, Reason: demand.ReasonReplacing,
+			},
+		},
+		"while machines fail none is made for standby": {
+			in:   demand.Input{Max: 9, WarmStopped: 1, Failures: 1, LastFailure: start()},
+			want: demand.Decision{Reason: demand.ReasonSteady},
+		},
+		"after many failures one on standby is tried": {
+			in: demand.Input{
+				Max: 5, Queued: 4, WarmStopped: 2, Failures: 3, LastFailure: start().Add(-time.Minute),
+				Claims: claims(2, demand.ClaimStandby),
+			},
+			want: demand.Decision{Desired: 4, Activate: []string{"standby-a"}, Reason: demand.ReasonBackingOff},
+		},
+		"paused: nothing happens": {
+			in: demand.Input{
+				Max: 9, Queued: 3, WarmStopped: 2, Paused: true, IdleTimeout: time.Second, MaxLifetime: time.Second,
+				Claims: mix(outdated(claims(2, demand.ClaimIdle)), claims(1, demand.ClaimStandby)),
+			},
+			want: demand.Decision{Desired: 3, Reason: demand.ReasonPaused},
+		},
+		"outdated machines are replaced a quarter at a time, the longest idle first": {
+			in: demand.Input{Min: 8, Max: 20, Claims: outdated(claims(8, demand.ClaimIdle))},
+			want: demand.Decision{
+				Desired: 8, Create: 2, Delete: deletions(demand.DeleteOutdated, "idle-a", "idle-b"), Reason: demand.ReasonReplacing,
+			},
+		},
+		"no more go while the last ones are replaced": {
+			in: demand.Input{Min: 8, Max: 20, Claims: mix(
+				outdated(claims(6, demand.ClaimIdle)), claims(1, demand.ClaimBooting), claims(1, demand.ClaimPending))},
+			want: demand.Decision{Desired: 8, Reason: demand.ReasonSteady},
+		},
+		"one at least is replaced": {
+			in: demand.Input{Min: 1, Max: 1, Claims: outdated(claims(1, demand.ClaimIdle))},
+			want: demand.Decision{
+				Desired: 1, Delete: deletions(demand.DeleteOutdated, "idle-a"), Reason: demand.ReasonFinishing,
+			},
+		},
+		"outdated machines with a job, or made for one, stay": {
+			in: demand.Input{Max: 9, Queued: 2, Claims: mix(
+				outdated(claims(2, demand.ClaimBusy)), bound(outdated(claims(2, demand.ClaimBooting))))},
+			want: demand.Decision{Desired: 4, Reason: demand.ReasonSteady},
+		},
+		"an outdated idle machine stays for the job that is queued": {
+			in:   demand.Input{Max: 9, Queued: 1, Claims: outdated(claims(1, demand.ClaimIdle))},
+			want: demand.Decision{Desired: 1, Reason: demand.ReasonSteady},
+		},
+		"an outdated machine that boots is replaced": {
+			in: demand.Input{Max: 9, Queued: 1, Claims: outdated(claims(1, demand.ClaimBooting))},
+			want: demand.Decision{
+				Desired: 1, Create: 1, Delete: deletions(demand.DeleteOutdated, "booting-a"), Reason: demand.ReasonReplacing,
+			},
+		},
+		"an outdated machine on standby is not started but replaced": {
+			in: demand.Input{Max: 9, Queued: 1, WarmStopped: 1, Claims: outdated(claims(1, demand.ClaimStandby))},
+			want: demand.Decision{
+				Desired: 1, Create: 1, CreateStandby: 1, Delete: deletions(demand.DeleteOutdated, "standby-a"),
+				Reason: demand.ReasonReplacing,
+			},
+		},
+		"idle machines are not replaced by such as fail": {
+			in: demand.Input{
+				Min: 1, Max: 9, Failures: 3, LastFailure: start().Add(-time.Hour), Claims: outdated(claims(1, demand.ClaimIdle)),
+			},
+			want: demand.Decision{Desired: 1, Reason: demand.ReasonSteady},
+		},
+		"a machine that waits for room is made elsewhere": {
+			in: demand.Input{Max: 9, Queued: 2, Claims: []demand.Claim{
+				{Name: "stuck", State: demand.ClaimPending, CreatedAt: start(), Stuck: true}, claim("other", demand.ClaimBooting, 0),
+			}},
+			want: demand.Decision{
+				Desired: 2, Create: 1, Delete: deletions(demand.DeleteStuck, "stuck"), Reason: demand.ReasonReplacing,
+			},
+		},
+		"an idle machine that was made for a job is on its way to it": {
+			in:   demand.Input{Max: 9, Queued: 1, Claims: bound(claims(1, demand.ClaimIdle))},
+			want: demand.Decision{Desired: 1, Reason: demand.ReasonSteady},
+		},
+		"a boundary of time is woken up for": {
+			in:   demand.Input{Max: 9, Boundary: start().Add(time.Minute)},
+			want: demand.Decision{Reason: demand.ReasonSteady, After: time.Minute},
+		},
 		"negative numbers are none": {
-			in:   demand.Input{Min: -1, Max: -1, Queued: -4},
+			in:   demand.Input{Min: -1, Max: -1, Queued: -4, WarmIdle: -1, WarmStopped: -1},
 			want: demand.Decision{Reason: demand.ReasonSteady},
 		},
 	}

@@ -31,6 +31,7 @@ func input(seed int64) demand.Input {
 	rng := rand.New(rand.NewPCG(uint64(seed), 0))
 	states := []demand.ClaimState{
 		demand.ClaimPending, demand.ClaimBooting, demand.ClaimIdle, demand.ClaimBusy, demand.ClaimFinishing,
+		demand.ClaimStandby,
 	}
 	in := demand.Input{
 		Max: rng.IntN(20), Queued: rng.IntN(30), Now: start(),
@@ -46,11 +47,19 @@ func input(seed int64) demand.Input {
 		in.MaxLifetime = time.Duration(1+rng.IntN(1800)) * time.Second
 	}
 
+	if rng.IntN(2) == 0 {
+		in.WarmIdle, in.WarmStopped = rng.IntN(6), rng.IntN(6)
+	}
+
 	for i := range rng.IntN(25) {
+		state := states[rng.IntN(len(states))]
 		created := start().Add(-time.Duration(rng.IntN(1800)) * time.Second)
 		in.Claims = append(in.Claims, demand.Claim{
-			Name: fmt.Sprintf("c%02d", i), State: states[rng.IntN(len(states))], CreatedAt: created,
+			Name: fmt.Sprintf("c%02d", i), State: state, CreatedAt: created,
 			IdleSince: created.Add(time.Duration(rng.Int64N(int64(start().Sub(created)) + 1))),
+			Prepared:  rng.IntN(2) == 0, Outdated: rng.IntN(4) == 0, Stuck: rng.IntN(8) == 0,
+			// A machine gets its job when it is started.
+			Bound: state != demand.ClaimStandby && rng.IntN(8) == 0,
 		})
 	}
 
@@ -76,6 +85,10 @@ func apply(in demand.Input, out demand.Decision, round int) demand.Input {
 
 	for _, claim := range in.Claims {
 		gone := slices.ContainsFunc(out.Delete, func(d demand.Deletion) bool { return d.Name == claim.Name })
+		if slices.Contains(out.Activate, claim.Name) {
+			claim.State, claim.Prepared = demand.ClaimBooting, false
+		}
+
 		if !gone && claim.State != demand.ClaimFinishing {
 			next.Claims = append(next.Claims, claim)
 		}
@@ -84,6 +97,12 @@ func apply(in demand.Input, out demand.Decision, round int) demand.Input {
 	for i := range out.Create {
 		next.Claims = append(next.Claims, demand.Claim{
 			Name: fmt.Sprintf("new-%d-%d", round, i), State: demand.ClaimPending, CreatedAt: in.Now,
+		})
+	}
+
+	for i := range out.CreateStandby {
+		next.Claims = append(next.Claims, demand.Claim{
+			Name: fmt.Sprintf("standby-%d-%d", round, i), State: demand.ClaimStandby, CreatedAt: in.Now, Prepared: true,
 		})
 	}
 
@@ -105,12 +124,15 @@ func TestPropertyScaling(t *testing.T) {
 			switch {
 			case out.Desired < in.Min || out.Desired > in.Max:
 				return "desired is out of bounds"
-			case out.Create > 0 && len(in.Claims)+out.Create > in.Max:
+			case out.Create+out.CreateStandby > 0 && len(in.Claims)+out.Create+out.CreateStandby > in.Max:
 				return "more machines than the maximum"
-			case len(out.Delete) == 0 && out.Create > max(in.Queued-waiting, in.Min-waiting-count(in, demand.ClaimBusy), 0):
+			case len(out.Delete) == 0 && out.Create+len(out.Activate) >
+				max(in.Queued+in.WarmIdle-waiting, in.Min-waiting-count(in, demand.ClaimBusy), 0):
 				return "more machines than are needed"
-			case out.Create < 0 || out.After < 0 || out.Reason == "" || out.Message == "":
+			case out.Create < 0 || out.CreateStandby < 0 || out.After < 0 || out.Reason == "" || out.Message == "":
 				return "not a decision"
+			case out.Create > 0 && startable(in, out) > 0:
+				return "a machine is made though one on standby could be started"
 			}
 
 			return onlyRightOnes(in, out)
@@ -120,33 +142,130 @@ func TestPropertyScaling(t *testing.T) {
 		func(seed int64) string {
 			in := input(seed)
 
-			for round := range 3 {
-				in = apply(in, demand.Desired(in), round)
+			// Outdated machines go a few at a time, so it takes some passes, and time for
+			// what was made to get ready.
+			for round := range 60 {
+				in = settle(apply(in, demand.Desired(in), round))
 			}
 
 			out := demand.Desired(in)
 
 			switch {
-			case out.Create != 0 || len(out.Delete) != 0:
-				return fmt.Sprintf("still creates %d and deletes %d", out.Create, len(out.Delete))
-			case len(in.Claims) < out.Desired:
+			case out.Create+out.CreateStandby+len(out.Activate) != 0 || len(out.Delete) != 0:
+				return fmt.Sprintf("still creates %d and %d, starts %d and deletes %d",
+					out.Create, out.CreateStandby, len(out.Activate), len(out.Delete))
+			case len(in.Claims)-count(in, demand.ClaimStandby) < out.Desired:
 				return fmt.Sprintf("%d machines, %d desired", len(in.Claims), out.Desired)
+			case count(in, demand.ClaimStandby) > in.WarmStopped:
+				return "more on standby than are wanted"
 			}
 
 			// Whatever is above it is busy, on its way, kept for a queued job, or within its delay.
 			in.Now = in.Now.Add(time.Hour)
 			in.Queued, in.MaxLifetime, in.IdleTimeout = 0, 0, 0
-			in = apply(in, demand.Desired(in), 4)
-			kept := max(demand.Desired(in).Desired, count(in, demand.ClaimBusy, demand.ClaimPending, demand.ClaimBooting))
 
-			if len(in.Claims) != kept {
-				return fmt.Sprintf("%d machines are left when nothing is queued, want %d", len(in.Claims), kept)
+			for round := range 60 {
+				in = settle(apply(in, demand.Desired(in), 60+round))
+			}
+
+			kept := max(demand.Desired(in).Desired, count(in, demand.ClaimBusy, demand.ClaimPending, demand.ClaimBooting)+onTheWay(in))
+
+			if left := len(in.Claims) - count(in, demand.ClaimStandby); left != kept {
+				return fmt.Sprintf("%d machines are left when nothing is queued, want %d", left, kept)
 			}
 
 			return ""
 		}, gen.Int64()))
 
 	properties.TestingRun(t)
+}
+
+// settle lets machines that were made get ready. What is pending stays so: it stands for a
+// job that does not come.
+func settle(in demand.Input) demand.Input {
+	for i := range in.Claims {
+		in.Claims[i].Prepared = true
+		in.Claims[i].Stuck = false
+	}
+
+	return in
+}
+
+// startable counts the machines on standby that could be started and were not.
+func startable(in demand.Input, out demand.Decision) int {
+	n := 0
+
+	for _, claim := range in.Claims {
+		gone := slices.ContainsFunc(out.Delete, func(d demand.Deletion) bool { return d.Name == claim.Name })
+		if claim.State == demand.ClaimStandby && !claim.Outdated && !gone && !slices.Contains(out.Activate, claim.Name) {
+			n++
+		}
+	}
+
+	return n
+}
+
+// onTheWay counts the idle machines that were made for a job.
+func onTheWay(in demand.Input) int {
+	n := 0
+
+	for _, claim := range in.Claims {
+		if claim.State == demand.ClaimIdle && claim.Bound {
+			n++
+		}
+	}
+
+	return n
+}
+
+// Feature: hyperfleet-operator, Property 9: RunnerPool Scaling Behavior.
+func TestPropertyPausedAndOutdated(t *testing.T) {
+	t.Parallel()
+
+	properties := gopter.NewProperties(parameters())
+
+	properties.Property("a paused pool does nothing", prop.ForAll(
+		func(seed int64) bool {
+			in := input(seed)
+			in.Paused = true
+			out := demand.Desired(in)
+
+			return out.Create+out.CreateStandby+len(out.Activate)+len(out.Delete) == 0 && out.Reason == demand.ReasonPaused
+		}, gen.Int64()))
+
+	properties.Property("at most a quarter of the machines, or one, are replaced at a time", prop.ForAll(
+		func(seed int64) string {
+			in := input(seed)
+
+			going := 0
+			for _, claim := range in.Claims {
+				if claim.Outdated && claim.State == demand.ClaimFinishing {
+					going++
+				}
+			}
+
+			gone := replaced(in)
+			if gone > 0 && gone+going > max(1, len(in.Claims)/4) {
+				return fmt.Sprintf("%d of %d go, %d are going", gone, len(in.Claims), going)
+			}
+
+			return ""
+		}, gen.Int64()))
+
+	properties.TestingRun(t)
+}
+
+// replaced counts the outdated machines that go now.
+func replaced(in demand.Input) int {
+	n := 0
+
+	for _, deletion := range demand.Desired(in).Delete {
+		if deletion.Reason == demand.DeleteOutdated {
+			n++
+		}
+	}
+
+	return n
 }
 
 // onlyRightOnes says what is wrong with the machines chosen for deletion.
@@ -161,10 +280,14 @@ func onlyRightOnes(in demand.Input, out demand.Decision) string {
 			return "deletes what is not there"
 		case in.Claims[i].State == demand.ClaimBusy, in.Claims[i].State == demand.ClaimFinishing:
 			return "deletes a busy or finishing machine"
-		case gone.Reason == demand.DeleteSurplus && in.Claims[i].State != demand.ClaimIdle:
+		case gone.Reason == demand.DeleteSurplus && in.Claims[i].State != demand.ClaimIdle && in.Claims[i].State != demand.ClaimStandby:
 			return "scales down a machine that is not idle"
-		case gone.Reason == demand.DeleteSurplus && out.Create > 0:
+		case gone.Reason == demand.DeleteSurplus && in.Claims[i].State == demand.ClaimIdle && out.Create+len(out.Activate) > 0:
 			return "scales down and up at once"
+		case gone.Reason == demand.DeleteOutdated && (!in.Claims[i].Outdated || in.Claims[i].Bound):
+			return "replaces a machine that is not outdated, or that was made for a job"
+		case slices.Contains(out.Activate, gone.Name):
+			return "starts and deletes a machine at once"
 		}
 
 		seen[gone.Name] = true
@@ -187,10 +310,11 @@ func TestPropertyLifecycle(t *testing.T) {
 			for _, claim := range in.Claims {
 				old := in.MaxLifetime > 0 && in.Now.Sub(claim.CreatedAt) >= in.MaxLifetime
 				stale := claim.State == demand.ClaimIdle && in.IdleTimeout > 0 && in.Now.Sub(claim.IdleSince) >= in.IdleTimeout
-				waits := claim.State == demand.ClaimPending || claim.State == demand.ClaimBooting || claim.State == demand.ClaimIdle
+				waits := claim.State != demand.ClaimBusy && claim.State != demand.ClaimFinishing
 				ended := slices.ContainsFunc(out.Delete, func(d demand.Deletion) bool {
-					return d.Name == claim.Name && d.Reason != demand.DeleteSurplus
+					return d.Name == claim.Name && (d.Reason == demand.DeleteMaxLifetime || d.Reason == demand.DeleteIdleTimeout)
 				})
+				stale = stale && !claim.Bound
 
 				if ended != (waits && (old || stale)) {
 					return fmt.Sprintf("%s: ended %t, old %t, idle too long %t", claim.Name, ended, old, stale)
@@ -208,6 +332,11 @@ func TestPropertyLifecycle(t *testing.T) {
 		func(seed int64) string {
 			in := input(seed)
 			in.Queued = 0
+
+			for i := range in.Claims {
+				in.Claims[i].Outdated = false // those go a few at a time
+			}
+
 			first := demand.Desired(in)
 			after := apply(in, first, 0)
 			after = apply(after, demand.Desired(after), 1)

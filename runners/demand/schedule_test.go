@@ -1,0 +1,200 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package demand_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leanovate/gopter"
+	"github.com/leanovate/gopter/gen"
+	"github.com/leanovate/gopter/prop"
+
+	"github.com/hyperfleet/hyperfleet/runners/demand"
+)
+
+func moment(t *testing.T, text string) time.Time {
+	t.Helper()
+
+	out, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return out
+}
+
+func TestScheduledMin(t *testing.T) {
+	t.Parallel()
+
+	office := demand.Window{Name: "office", Start: "0 7 * * 1-5", Duration: 11 * time.Hour, Min: 5}
+	noon := demand.Window{Name: "noon", Start: "30 11 * * *", Duration: 2 * time.Hour, Min: 8}
+	berlin := demand.Window{Name: "berlin", Start: "0 7 * * *", TimeZone: "Europe/Berlin", Duration: time.Hour, Min: 3}
+	night := demand.Window{Name: "night", Start: "0 22 * * fri", Duration: 10 * time.Hour, Min: 2}
+
+	cases := map[string]struct {
+		windows   []demand.Window
+		now, next string
+		want      int
+	}{
+		"none":                              {now: "2026-01-02T03:04:05Z"},
+		"before it opens":                   {[]demand.Window{office}, "2026-01-02T06:59:59Z", "2026-01-02T07:00:00Z", 0},
+		"as it opens":                       {[]demand.Window{office}, "2026-01-02T07:00:00Z", "2026-01-02T18:00:00Z", 5},
+		"just before it closes":             {[]demand.Window{office}, "2026-01-02T17:59:59Z", "2026-01-02T18:00:00Z", 5},
+		"as it closes, before the week-end": {[]demand.Window{office}, "2026-01-02T18:00:00Z", "2026-01-05T07:00:00Z", 0},
+		"the highest of those open counts":  {[]demand.Window{office, noon}, "2026-01-02T12:00:00Z", "2026-01-02T13:30:00Z", 8},
+		"the nearest boundary is next":      {[]demand.Window{office, noon}, "2026-01-02T08:00:00Z", "2026-01-02T11:30:00Z", 5},
+		"over midnight":                     {[]demand.Window{night}, "2026-01-03T07:59:00Z", "2026-01-03T08:00:00Z", 2},
+		"in winter time":                    {[]demand.Window{berlin}, "2026-01-02T06:30:00Z", "2026-01-02T07:00:00Z", 3},
+		"in summer time":                    {[]demand.Window{berlin}, "2026-07-02T05:30:00Z", "2026-07-02T06:00:00Z", 3},
+		"closed in summer time":             {[]demand.Window{berlin}, "2026-07-02T06:30:00Z", "2026-07-03T05:00:00Z", 0},
+		"longer than its period is always open": {
+			[]demand.Window{{Name: "always", Start: "0 0 * * *", Duration: 48 * time.Hour, Min: 1}},
+			"2026-01-02T23:00:00Z", "2026-01-04T00:00:00Z", 1,
+		},
+		"a moment that the clocks leave out comes later": {
+			[]demand.Window{{Name: "gap", Start: "30 2 * * *", TimeZone: "Europe/Berlin", Duration: time.Hour, Min: 4}},
+			"2026-03-29T01:45:00Z", "2026-03-29T02:30:00Z", 4,
+		},
+		"a leap day is years away": {
+			[]demand.Window{{Name: "leap", Start: "0 0 29 2 *", Duration: time.Hour, Min: 4}},
+			"2096-03-01T00:00:00Z", "2104-02-29T00:00:00Z", 0,
+		},
+		"either kind of day suffices": {
+			[]demand.Window{{Name: "days", Start: "0 0 13 * 5", Duration: time.Hour, Min: 4}},
+			"2026-01-03T00:00:00Z", "2026-01-09T00:00:00Z", 0,
+		},
+		"a day with a star is no kind": {
+			[]demand.Window{{Name: "days", Start: "0 0 */2 * 5", Duration: time.Hour, Min: 4}},
+			"2026-01-03T00:00:00Z", "2026-01-09T00:00:00Z", 0,
+		},
+		"names, lists, steps": {
+			[]demand.Window{{Name: "mix", Start: "*/20,50 8-10/2 1 JAN,dec SUN-Tue", Duration: time.Minute, Min: 4}},
+			"2026-01-04T08:41:00Z", "2026-01-04T08:50:00Z", 0,
+		},
+	}
+	for name, test := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			got, next, err := demand.ScheduledMin(test.windows, 10, moment(t, test.now))
+			if err != nil || got != test.want {
+				t.Errorf("min = %d (%v), want %d", got, err, test.want)
+			}
+
+			var want time.Time
+			if test.next != "" {
+				want = moment(t, test.next)
+			}
+
+			if !next.Equal(want) {
+				t.Errorf("next = %s, want %s", next, want)
+			}
+		})
+	}
+}
+
+func TestScheduledMinSaysWhatIsWrong(t *testing.T) {
+	t.Parallel()
+
+	good := demand.Window{Name: "good", Start: "* * * * *", Duration: time.Minute, Min: 2}
+	with := func(change func(*demand.Window)) demand.Window {
+		out := good
+		out.Name = "bad"
+		change(&out)
+
+		return out
+	}
+
+	cases := map[string]struct {
+		window demand.Window
+		says   string
+	}{
+		"too few fields":  {with(func(w *demand.Window) { w.Start = "0 7 * *" }), "has 4 fields, want 5"},
+		"a nickname":      {with(func(w *demand.Window) { w.Start = "@daily" }), "has 1 fields, want 5"},
+		"out of range":    {with(func(w *demand.Window) { w.Start = "60 7 * * *" }), `"60" is not between 0 and 59`},
+		"day zero":        {with(func(w *demand.Window) { w.Start = "0 7 0 * *" }), `"0" is not between 1 and 31`},
+		"backwards":       {with(func(w *demand.Window) { w.Start = "0 7 * * 5-1" }), "5 lies after 1"},
+		"no step":         {with(func(w *demand.Window) { w.Start = "*/0 7 * * *" }), `step "0" is no number above zero`},
+		"no number":       {with(func(w *demand.Window) { w.Start = "0 seven * * *" }), `"seven" is not between 0 and 23`},
+		"signed":          {with(func(w *demand.Window) { w.Start = "+1 7 * * *" }), `"+1" is not between`},
+		"empty item":      {with(func(w *demand.Window) { w.Start = "0, 7 * * *" }), `"" is not between`},
+		"never":           {with(func(w *demand.Window) { w.Start = "0 7 30 2 *" }), "never comes"},
+		"unknown zone":    {with(func(w *demand.Window) { w.TimeZone = "Europe/Atlantis" }), `timeZone "Europe/Atlantis" is not known`},
+		"the host's zone": {with(func(w *demand.Window) { w.TimeZone = "Local" }), `timeZone "Local" is not known`},
+		"no duration":     {with(func(w *demand.Window) { w.Duration = 0 }), "duration 0s is not above zero"},
+		"above the pool":  {with(func(w *demand.Window) { w.Min = 11 }), "minReplicas 11 is above scaling.maxReplicas 10"},
+	}
+	for name, test := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			got, _, err := demand.ScheduledMin([]demand.Window{test.window, good}, 10, start())
+			if err == nil || !strings.Contains(err.Error(), test.says) || !strings.Contains(err.Error(), `"bad"`) {
+				t.Errorf("error = %v, want one about %q", err, test.says)
+			}
+
+			if got != good.Min {
+				t.Errorf("min = %d, want that of the good window", got)
+			}
+		})
+	}
+}
+
+// Any window agrees with a look at every minute of the last days.
+func TestScheduledMinAgreesWithACalendar(t *testing.T) {
+	t.Parallel()
+
+	properties := gopter.NewProperties(parameters())
+	properties.Property("a window is open iff one of its starts lies within its duration before now", prop.ForAll(
+		func(minute, hour, weekday, minutes, offset int) string {
+			window := demand.Window{
+				Name: "w", Start: fmt.Sprintf("%d */%d * * %d", minute, hour, weekday), Duration: time.Duration(minutes) * time.Minute, Min: 1,
+			}
+			now := start().Add(time.Duration(offset) * time.Second)
+
+			got, next, err := demand.ScheduledMin([]demand.Window{window}, 1, now)
+			if err != nil {
+				return err.Error()
+			}
+
+			starts := func(at time.Time) bool {
+				return at.Minute() == minute && at.Hour()%hour == 0 && int(at.Weekday()) == weekday%7
+			}
+			want := 0
+
+			for at := now.Truncate(time.Minute); at.Add(window.Duration).After(now); at = at.Add(-time.Minute) {
+				if starts(at) {
+					want = 1
+				}
+			}
+
+			switch {
+			case got != want:
+				return fmt.Sprintf("%s: open %d, want %d", now, got, want)
+			case !next.After(now):
+				return "the boundary is over"
+			case want == 0 && !starts(next):
+				return fmt.Sprintf("opens at %s, which is no start", next)
+			}
+
+			return ""
+		}, gen.IntRange(0, 59), gen.IntRange(1, 23), gen.IntRange(0, 7), gen.IntRange(1, 3000), gen.IntRange(0, 14*24*3600)))
+	properties.TestingRun(t)
+}
+
+func FuzzScheduledMin(f *testing.F) {
+	f.Add("0 7 * * 1-5", "Europe/Berlin")
+	f.Add("*/5,10-20/3 * 29 feb sun", "")
+	f.Fuzz(func(t *testing.T, expression, zone string) {
+		window := demand.Window{Name: "w", Start: expression, TimeZone: zone, Duration: time.Hour, Min: 1}
+
+		_, next, err := demand.ScheduledMin([]demand.Window{window}, 1, start())
+		if err == nil && !next.After(start()) {
+			t.Errorf("%q: the next boundary %s is over", expression, next)
+		}
+	})
+}
