@@ -132,6 +132,7 @@ func (s *Server) scaleSetRoutes(root *http.ServeMux) {
 		"GET " + one:                                          (*setCall).getSet,
 		"PATCH " + one:                                        (*setCall).updateSet,
 		"DELETE " + one:                                       (*setCall).deleteSet,
+		"GET " + one + "/acquirablejobs":                      (*setCall).listAcquirable,
 		"POST " + one + "/generatejitconfig":                  (*setCall).generateJIT,
 		"POST " + one + "/sessions":                           (*setCall).openSession,
 		"PATCH " + one + "/sessions/{session}":                (*setCall).refreshSession,

@@ -4,6 +4,7 @@
 package github
 
 import (
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -213,6 +214,21 @@ func (s *Server) tell(j *job, kind string, more map[string]any) {
 	}
 	j.set.events = append(j.set.events, event)
 	j.set.changed()
+}
+
+// listAcquirable lists the offered jobs.
+func (c *setCall) listAcquirable() {
+	list := []map[string]any{}
+	for _, j := range c.s.queue {
+		if j.set == c.set && j.offer.state == offered {
+			list = append(list, map[string]any{
+				"acquireJobUrl": "https://actions.invalid/acquire/" + strconv.FormatInt(j.offer.request, 10),
+				"messageType":   "", "runnerRequestId": j.offer.request, "repositoryName": j.run.repo.name,
+				"ownerName": j.run.repo.owner.login, "eventName": "push", "requestLabels": slices.Clone(j.labels),
+			})
+		}
+	}
+	sendJSON(c.w, http.StatusOK, map[string]any{"count": len(list), "value": list})
 }
 
 // nextSetDeadline gives the moments at which advanceScaleSets has something to do.

@@ -67,7 +67,7 @@ type App struct {
 // New makes the provider of one scope of GitHub. It makes no call. A configuration that
 // cannot work is an error of kind Rejected.
 func New(config Config) (workload.Provider, error) {
-	return newProvider(config, clock.RealClock{})
+	return open(config, clock.RealClock{})
 }
 
 func newProvider(config Config, clk clock.Clock) (*provider, error) {

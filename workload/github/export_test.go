@@ -11,7 +11,7 @@ import (
 
 // NewWithClock is New with a clock for tests.
 func NewWithClock(config Config, clk clock.Clock) (workload.Provider, error) {
-	return newProvider(config, clk)
+	return open(config, clk)
 }
 
 // URLsOf gives where calls go and runners register.

@@ -1,0 +1,213 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package github_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"k8s.io/utils/clock"
+	testclock "k8s.io/utils/clock/testing"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+	sim "github.com/hyperfleet/hyperfleet/sim/github"
+	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
+	"github.com/hyperfleet/hyperfleet/workload"
+	"github.com/hyperfleet/hyperfleet/workload/github"
+)
+
+const set = "big-machines"
+
+func setScope(server *githubtest.Server) *github.Settings {
+	out := repositoryScope(server)
+	out.ScaleSet = set
+
+	return out
+}
+
+func setRequest(name string) workload.RunnerRequest {
+	return workload.RunnerRequest{Name: name, Labels: []string{set}, Registration: v1alpha1.RegistrationJIT}
+}
+
+// book is a ledger: the newest word on each job, where what is over stays over.
+type book struct {
+	mu       sync.Mutex
+	jobs     map[string]workload.Job
+	calls    int
+	fail     error
+	capacity int
+}
+
+func newBook(capacity int) *book { return &book{jobs: map[string]workload.Job{}, capacity: capacity} }
+
+func (b *book) room() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	return b.capacity
+}
+
+func (b *book) set(change func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	change()
+}
+
+func (b *book) got(_ context.Context, jobs []workload.Job) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	b.calls++
+
+	if b.fail != nil {
+		return b.fail
+	}
+
+	for _, job := range jobs {
+		if b.jobs[job.ID].State != v1alpha1.JobCompleted {
+			b.jobs[job.ID] = job
+		}
+	}
+
+	return nil
+}
+
+// in gives the jobs in a state, by name.
+func (b *book) in(state v1alpha1.JobState) []workload.Job {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	var out []workload.Job
+
+	for _, job := range b.jobs {
+		if job.State == state {
+			out = append(out, job)
+		}
+	}
+
+	slices.SortFunc(out, func(a, b workload.Job) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID)) })
+
+	return out
+}
+
+func streamer(t *testing.T, settings *github.Settings, clk clock.Clock) workload.Provider {
+	t.Helper()
+
+	out, err := github.NewWithClock(github.Config{Settings: settings}, clk)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return out
+}
+
+// stream listens until stop is called, which gives what Stream returned.
+func stream(t *testing.T, p workload.Provider, to *book) (stop func() error) {
+	t.Helper()
+
+	listener, ok := p.(workload.Streamer)
+	if !ok {
+		t.Fatal("the provider of a scale set is no Streamer")
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+
+	go func() { done <- listener.Stream(ctx, to.room, to.got) }()
+
+	stop = sync.OnceValue(func() error {
+		cancel()
+
+		return <-done
+	})
+
+	t.Cleanup(func() { _ = stop() })
+
+	return stop
+}
+
+func eventually(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+
+	for deadline := time.Now().Add(20 * time.Second); !cond(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("timed out waiting until %s", what)
+		}
+	}
+}
+
+func queue(server *githubtest.Server, count int) []control.Job {
+	return server.Queue(control.JobSpec{Labels: []string{set}, Count: count})
+}
+
+// A job goes from the queue to its end through a scale set alone.
+func TestScaleSetRunsAJob(t *testing.T) {
+	t.Parallel()
+
+	for name, offer := range map[string]bool{"assigned at once": false, "offered and acquired": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			server := githubtest.New(t, sim.Options{ScaleSets: sim.ScaleSetOptions{Offer: offer}})
+			p := streamer(t, setScope(server), clock.RealClock{})
+
+			if err := p.Validate(t.Context()); err != nil {
+				t.Fatalf("Validate: %v", err)
+			}
+
+			jobs := newBook(5)
+			stop := stream(t, p, jobs)
+			asked := queue(server, 1)
+
+			eventually(t, "the job is heard of", func() bool { return len(jobs.in(v1alpha1.JobQueued)) == 1 })
+
+			job := jobs.in(v1alpha1.JobQueued)[0]
+			want := workload.Job{
+				Platform: v1alpha1.WorkloadGitHubActions, ID: job.ID, Name: "build", Repository: githubtest.Repo,
+				RunID: fmt.Sprint(asked[0].RunID), Workflow: "ci.yml", Labels: []string{set}, Queue: set, State: v1alpha1.JobQueued,
+				URL: fmt.Sprintf("%s/%s/actions/runs/%d", server.URL, githubtest.Repo, asked[0].RunID), QueuedAt: job.QueuedAt,
+			}
+
+			if diff := gocmp.Diff(want, job); diff != "" || !strings.HasPrefix(job.ID, "ss-1-") || job.QueuedAt == nil {
+				t.Errorf("job (-want +got):\n%s", diff)
+			}
+
+			credential, err := p.Issue(t.Context(), setRequest("vm-1"))
+			if err != nil || credential.JITConfig == "" || credential.RunnerID == "" {
+				t.Fatalf("Issue = %+v, %v", credential, err)
+			}
+
+			runner := githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", credential.JITConfig)
+			if code := runner.Wait(); code != 0 {
+				t.Fatalf("the runner ended with %d: %s", code, runner.Output())
+			}
+
+			eventually(t, "the job is over", func() bool { return len(jobs.in(v1alpha1.JobCompleted)) == 1 })
+
+			ended := jobs.in(v1alpha1.JobCompleted)[0]
+			if ended.ID != job.ID || ended.Conclusion != "success" || ended.RunnerName != "vm-1" || ended.StartedAt == nil {
+				t.Errorf("the job ended as %+v, want %s", ended, job.ID)
+			}
+
+			if err := stop(); !errors.Is(err, context.Canceled) {
+				t.Errorf("Stream = %v", err)
+			}
+		})
+	}
+}
+
+var (
+	_ = http.StatusOK
+	_ = testclock.NewFakeClock
+)
