@@ -90,6 +90,8 @@ func Spec(
 		Hostname: names.Hostname,
 		Template: TemplateRef(template),
 		Shape:    Shape(template),
+		Strategy: hypervisor.Strategy(claim.Spec.Placement),
+		Hold:     claim.Spec.Standby,
 		Network:  networkOptions(template, names),
 	}
 

@@ -18,7 +18,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/machine"
 )
 
-// provision has the machine made and powered on.
+// provision has the machine made and, unless it is on standby, powered on.
 func provision(ctx context.Context, s *scope) step.Result {
 	status := &s.claim.Status
 	if s.times().Started != nil {
@@ -28,6 +28,8 @@ func provision(ctx context.Context, s *scope) step.Result {
 	if s.times().CloneStarted == nil {
 		s.times().CloneStarted = s.micro()
 	}
+
+	s.activated()
 
 	made, err := s.provider.Create(ctx, machine.Spec(s.claim, s.template, s.names), s.media)
 	if hypervisor.Is(err, hypervisor.IDTaken) {
@@ -48,11 +50,19 @@ func provision(ctx context.Context, s *scope) step.Result {
 		status.NetworkInfo.MACAddress = made.MAC
 	}
 
+	if made.Cloned && s.times().Cloned == nil {
+		s.times().Cloned = s.micro()
+	}
+
 	switch made.State {
+	case hypervisor.StatePrepared:
+		status.Phase, status.Attempts = v1alpha1.MachineClaimProvisioning, 0
+
+		return s.standBy(ctx)
 	case hypervisor.StateRunning, hypervisor.StateStopped:
 		status.Phase, status.Attempts = v1alpha1.MachineClaimBootstrapping, 0
 		s.times().Started = s.micro()
-		s.Metrics.phase("provisioned", s.since(s.times().Placed))
+		s.Metrics.phase("provisioned", s.since(s.asked()))
 		s.eventf(corev1.EventTypeNormal, "Started", "Provision", "VM %s is running on node %s", status.VMRef.VMID, made.Node)
 
 		return step.Done()
@@ -67,7 +77,7 @@ func provision(ctx context.Context, s *scope) step.Result {
 // Nothing was made under the old one.
 func (s *scope) replace(ctx context.Context, cause error) step.Result {
 	s.claim.Status.VMRef = nil
-	s.times().Placed, s.times().CloneStarted = nil, nil
+	s.times().Placed, s.times().CloneStarted, s.times().Cloned = nil, nil, nil
 
 	if err := step.Save(ctx); err != nil {
 		return step.Fail(err)
