@@ -4,6 +4,7 @@
 package github
 
 import (
+	"maps"
 	"net/http"
 	"strconv"
 	"sync"
@@ -94,6 +95,9 @@ type budget struct {
 	// spent are the points of the last minute, by the second modulo 60, as of second.
 	spent  [pointsWindow]int
 	second int64
+
+	// claims are things that only one caller does, and until when.
+	claims map[string]time.Time
 
 	registrations *rate.Limiter
 	// promised is the latest time that anybody was told to register at.
@@ -306,6 +310,32 @@ func (b *budget) register(what string) error {
 		Kind: workload.RateLimited, Reason: ReasonPaced, After: slot.Sub(now),
 		Message: what + " waits its turn: GitHub takes only so many registrations of runners a minute",
 	}
+}
+
+// claim gives a thing to the first who asks for it within a time. Release gives it back.
+func (b *budget) claim(key string, last time.Duration) (release func(), first bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	now := b.clock.Now()
+	maps.DeleteFunc(b.claims, func(_ string, until time.Time) bool { return !now.Before(until) })
+
+	if _, taken := b.claims[key]; taken {
+		return nil, false
+	}
+
+	if b.claims == nil {
+		b.claims = map[string]time.Time{}
+	}
+
+	b.claims[key] = now.Add(last)
+
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+
+		delete(b.claims, key)
+	}, true
 }
 
 func limitedError(after time.Duration, message string) *workload.Error {

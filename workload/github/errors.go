@@ -131,6 +131,11 @@ func readAnswer(err error) (answer, bool) {
 // explain turns a failed call into what a person or the caller can act upon. It names
 // what was done, the scope and, where rights are missing, the ones that are needed.
 func (p *provider) explain(what, needs string, err error) error {
+	return p.explainOf(p.urls.scope, what, needs, err)
+}
+
+// explainOf is explain for a call about another scope than the provider's own.
+func (p *provider) explainOf(where scope, what, needs string, err error) error {
 	if refused, ok := errors.AsType[*workload.Error](err); ok {
 		return refused
 	}
@@ -156,13 +161,13 @@ func (p *provider) explain(what, needs string, err error) error {
 			"GitHub does not accept the credentials%s: the token is wrong, expired or revoked; put a valid one into the Secret", said))
 	case http.StatusForbidden, http.StatusUnavailableForLegalReasons:
 		return rejected(ReasonPermission, fmt.Sprintf("%s of %s is not permitted%s: grant %s%s",
-			what, p.urls.scope, said, needs, accepted(got.header)))
+			what, where, said, needs, accepted(got.header)))
 	case http.StatusNotFound:
 		return rejected(ReasonScope, fmt.Sprintf(
 			"%s: GitHub knows no %s%s, or hides it from these credentials: check the name, and grant access to it with %s",
-			what, p.urls.scope, said, needs))
+			what, where, said, needs))
 	case http.StatusBadRequest, http.StatusConflict, http.StatusUnprocessableEntity:
-		return rejected(ReasonRequest, fmt.Sprintf("%s of %s was refused by GitHub%s", what, p.urls.scope, said))
+		return rejected(ReasonRequest, fmt.Sprintf("%s of %s was refused by GitHub%s", what, where, said))
 	default:
 		return fmt.Errorf("%s at GitHub: status %d%s", what, got.status, said) //nolint:err113 // transient, nobody asks for it
 	}

@@ -46,6 +46,11 @@ type provider struct {
 	clock   clock.Clock
 	redact  redactor
 	list    listing
+	polls   polls
+
+	redelivery sync.Mutex
+	// undone is since when deliveries are still to be looked at.
+	undone time.Time
 
 	mu sync.Mutex
 	// groups are the ids of runner groups by lower-case name, as of groupsAt.
@@ -55,7 +60,11 @@ type provider struct {
 	proven time.Time
 }
 
-var _ workload.Provider = (*provider)(nil)
+var (
+	_ workload.Provider    = (*provider)(nil)
+	_ workload.Poller      = (*provider)(nil)
+	_ workload.Redeliverer = (*provider)(nil)
+)
 
 // Validate lists the runners, which shows that credentials and scope are right; makes a
 // registration token and throws it away, once an hour, for no other call shows the right

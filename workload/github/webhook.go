@@ -64,22 +64,25 @@ var _ workload.WebhookParser = Webhooks{}
 
 // payload is the part of a workflow_job event that matters here.
 type payload struct {
-	Job *struct {
-		ID           int64    `json:"id"`
-		RunID        int64    `json:"run_id"`
-		Name         string   `json:"name"`
-		WorkflowName string   `json:"workflow_name"`
-		HTMLURL      string   `json:"html_url"`
-		Status       string   `json:"status"`
-		Conclusion   string   `json:"conclusion"`
-		Labels       []string `json:"labels"`
-		RunnerName   string   `json:"runner_name"`
-		CreatedAt    stamp    `json:"created_at"`
-		StartedAt    stamp    `json:"started_at"`
-		CompletedAt  stamp    `json:"completed_at"`
-	} `json:"workflow_job"`
+	Job          *jobPayload   `json:"workflow_job"`
 	Repository   *repository   `json:"repository"`
 	Organization *organization `json:"organization"`
+}
+
+// jobPayload is a job as webhooks and the REST API describe it.
+type jobPayload struct {
+	ID           int64    `json:"id"`
+	RunID        int64    `json:"run_id"`
+	Name         string   `json:"name"`
+	WorkflowName string   `json:"workflow_name"`
+	HTMLURL      string   `json:"html_url"`
+	Status       string   `json:"status"`
+	Conclusion   string   `json:"conclusion"`
+	Labels       []string `json:"labels"`
+	RunnerName   string   `json:"runner_name"`
+	CreatedAt    stamp    `json:"created_at"`
+	StartedAt    stamp    `json:"started_at"`
+	CompletedAt  stamp    `json:"completed_at"`
 }
 
 type repository struct {

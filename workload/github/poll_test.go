@@ -1,0 +1,357 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package github_test
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+	sim "github.com/hyperfleet/hyperfleet/sim/github"
+	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
+	"github.com/hyperfleet/hyperfleet/workload"
+	"github.com/hyperfleet/hyperfleet/workload/github"
+)
+
+// watched keeps what was answered.
+type watched struct {
+	next http.RoundTripper
+
+	mu     sync.Mutex
+	paths  []string
+	status map[int]int
+	left   string
+}
+
+func (w *watched) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := w.next.RoundTrip(r)
+	if err != nil {
+		return nil, fmt.Errorf("watched: %w", err)
+	}
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	w.paths = append(w.paths, r.Method+" "+r.URL.Path)
+	w.status[resp.StatusCode]++
+	w.left = resp.Header.Get("X-Ratelimit-Remaining")
+
+	return resp, nil
+}
+
+// take gives the answers by status since the last call.
+func (w *watched) take() map[int]int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	out := w.status
+	w.status = map[int]int{}
+
+	return out
+}
+
+func poller(t *testing.T, config *github.Settings) (workload.Poller, *watched) {
+	t.Helper()
+
+	return pollerAt(t, config, clocktesting.NewFakeClock(time.Now()))
+}
+
+func pollerAt(t *testing.T, config *github.Settings, clk *clocktesting.FakeClock) (workload.Poller, *watched) {
+	t.Helper()
+
+	watch := &watched{status: map[int]int{}}
+
+	p, err := github.NewWithClock(github.Config{Settings: config, Transport: func(next http.RoundTripper) http.RoundTripper {
+		watch.next = next
+
+		return watch
+	}}, clk)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	out, ok := p.(workload.Poller)
+	if !ok {
+		t.Fatalf("%T cannot be polled", p)
+	}
+
+	return out, watch
+}
+
+func poll(t *testing.T, p workload.Poller, repositories ...string) []workload.Job {
+	t.Helper()
+
+	jobs, err := p.Jobs(t.Context(), repositories)
+	if err != nil {
+		t.Fatalf("Jobs: %v", err)
+	}
+
+	slices.SortFunc(jobs, func(a, b workload.Job) int { return strings.Compare(a.ID, b.ID) })
+
+	return jobs
+}
+
+func states(jobs []workload.Job) []string {
+	out := []string{}
+	for _, job := range jobs {
+		out = append(out, job.Name+" "+string(job.State))
+	}
+
+	return out
+}
+
+func TestPollFollowsJobs(t *testing.T) {
+	t.Parallel()
+
+	server := githubtest.New(t, sim.Options{})
+	p, _ := poller(t, repositoryScope(server))
+
+	if jobs := poll(t, p); len(jobs) != 0 {
+		t.Errorf("an idle repository has %v", states(jobs))
+	}
+
+	server.Queue(control.JobSpec{Name: "build", Labels: []string{"linux"}, Count: 2})
+	server.Queue(control.JobSpec{Name: "deploy", Labels: []string{"linux"}, Environment: "prod"})
+
+	first := poll(t, p)
+	if diff := cmp.Diff([]string{"build (1) Queued", "build (2) Queued", "deploy Waiting"}, states(first)); diff != "" {
+		t.Fatalf("jobs (-want +got):\n%s", diff)
+	}
+
+	issuer, ok := p.(workload.Provider)
+	if !ok {
+		t.Fatalf("%T is no provider", p)
+	}
+
+	issued, err := issuer.Issue(t.Context(), request("one"))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	// While one job of a run runs and another waits, the run has a status of its own.
+	runner := githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", issued.JITConfig)
+	if code := runner.Wait(); code != 0 {
+		t.Fatalf("the runner ends with %d", code)
+	}
+
+	if diff := cmp.Diff([]string{"build (1) Completed", "build (2) Queued", "deploy Waiting"}, states(poll(t, p))); diff != "" {
+		t.Errorf("after a job was done (-want +got):\n%s", diff)
+	}
+
+	if diff := cmp.Diff([]string{"build (2) Queued", "deploy Waiting"}, states(poll(t, p))); diff != "" {
+		t.Errorf("a job's end is told once (-want +got):\n%s", diff)
+	}
+
+	for _, job := range server.State().Jobs {
+		if job.Status != "completed" {
+			if err := server.Cancel(job.ID); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+
+	// The runs are listed no more; that their jobs ended is told all the same.
+	if diff := cmp.Diff([]string{"build (2) Completed", "deploy Completed"}, states(poll(t, p))); diff != "" {
+		t.Errorf("at the end (-want +got):\n%s", diff)
+	}
+
+	if jobs := poll(t, p); len(jobs) != 0 {
+		t.Errorf("after the end: %v", states(jobs))
+	}
+}
+
+// A poll that finds nothing new costs none of the hour's calls, and asks for no run that
+// is over.
+func TestPollCostsNothingWhileNothingChanges(t *testing.T) {
+	t.Parallel()
+
+	server := githubtest.New(t, sim.Options{})
+	p, watch := poller(t, repositoryScope(server))
+
+	server.Queue(control.JobSpec{Labels: []string{"x"}, Count: 150}) // two pages of jobs
+	server.Queue(control.JobSpec{Labels: []string{"x"}})
+
+	if jobs := poll(t, p); len(jobs) != 151 {
+		t.Fatalf("%d jobs", len(jobs))
+	}
+
+	const lists, pages = 5, 3
+
+	left := watch.left
+	if diff := cmp.Diff(map[int]int{http.StatusOK: lists + pages}, watch.take()); diff != "" {
+		t.Errorf("the first poll (-want +got):\n%s", diff)
+	}
+
+	if jobs := poll(t, p); len(jobs) != 151 {
+		t.Errorf("%d jobs out of answers that were there already", len(jobs))
+	}
+
+	if diff := cmp.Diff(map[int]int{http.StatusNotModified: lists + pages}, watch.take()); diff != "" || watch.left != left {
+		t.Errorf("the second poll: %s calls left of %s (-want +got):\n%s", watch.left, left, diff)
+	}
+
+	for _, job := range server.State().Jobs {
+		if err := server.Cancel(job.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	if jobs := poll(t, p); len(jobs) != 151 || jobs[0].State != v1alpha1.JobCompleted {
+		t.Errorf("%d jobs ended", len(jobs))
+	}
+
+	watch.take()
+	poll(t, p)
+
+	if got := watch.take(); got[http.StatusOK]+got[http.StatusNotModified] != lists {
+		t.Errorf("runs that are over are asked for: %v", got)
+	}
+}
+
+// What a poll says of a job is what its webhook says.
+func TestPollAgreesWithWebhooks(t *testing.T) {
+	t.Parallel()
+
+	hooks := githubtest.NewReceiver(t)
+	server := githubtest.New(t, sim.Options{Webhook: control.WebhookTarget{URL: hooks.URL}})
+	p, _ := poller(t, organizationScope(server))
+
+	server.Queue(control.JobSpec{Labels: []string{"self-hosted", "x"}, Workflow: "Release", Name: "ship"})
+	server.Eventually("the webhook came", func(s control.State) bool { return s.Webhooks.Delivered == 1 })
+
+	told := hooks.Received()[0]
+
+	want, ok, err := github.Webhooks{}.Parse(told.Header, told.Body)
+	if err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+
+	if diff := cmp.Diff([]workload.Job{want}, poll(t, p, githubtest.Repo)); diff != "" {
+		t.Errorf("webhook (-), poll (+):\n%s", diff)
+	}
+}
+
+func TestPollScopes(t *testing.T) {
+	t.Parallel()
+
+	server := githubtest.New(t, sim.Options{
+		Enterprise: "corp",
+		Repos: []sim.Repo{
+			{FullName: "octo-org/a", Private: true}, {FullName: "octo-org/b", Private: true}, {FullName: "other/c", Private: true},
+		},
+	})
+	for _, repo := range []string{"octo-org/a", "octo-org/b", "other/c"} {
+		server.Queue(control.JobSpec{Repo: repo, Name: repo, Labels: []string{"x"}})
+	}
+
+	ask := []string{"Octo-Org/B", "octo-org/a", "octo-org/a", "other/c", "not a repository", "../..", ""}
+
+	for name, test := range map[string]struct {
+		config github.Settings
+		want   []string
+	}{
+		"repository: what else is asked for is not its own": {
+			github.Settings{Owner: "octo-org", Repository: "a"}, []string{"octo-org/a Queued"},
+		},
+		"organization: its own of those asked for": {
+			github.Settings{Organization: "octo-org"}, []string{"octo-org/a Queued", "octo-org/b Queued"},
+		},
+		"enterprise: all that are asked for": {
+			github.Settings{Enterprise: "corp"}, []string{"octo-org/a Queued", "octo-org/b Queued", "other/c Queued"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			test.config.Token, test.config.APIURL = githubtest.PAT, server.URL
+			p, _ := poller(t, &test.config)
+
+			if diff := cmp.Diff(test.want, states(poll(t, p, ask...))); diff != "" {
+				t.Errorf("jobs (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A repository that cannot be read is named, and doesn't keep the others.
+func TestPollWithTrouble(t *testing.T) {
+	t.Parallel()
+
+	server := githubtest.New(t, sim.Options{PATs: []sim.PAT{
+		{Token: githubtest.PAT, Scopes: []string{"repo", "admin:org"}},
+		{Token: "github_pat_runnersonly0000000000000000", Permissions: map[string]string{"administration": "write"}},
+	}})
+	server.Queue(control.JobSpec{Labels: []string{"x"}})
+
+	p, _ := poller(t, organizationScope(server))
+	jobs, err := p.Jobs(t.Context(), []string{"octo-org/gone", githubtest.Repo})
+	checkError(t, err, workload.Rejected, github.ReasonScope, "repository octo-org/gone")
+
+	if len(jobs) != 1 {
+		t.Errorf("%d jobs of the other repository", len(jobs))
+	}
+
+	config := repositoryScope(server)
+	config.Token = "github_pat_runnersonly0000000000000000"
+	p, _ = poller(t, config)
+	_, err = p.Jobs(t.Context(), nil)
+	checkError(t, err, workload.Rejected, github.ReasonPermission, "repository permission Actions: read")
+}
+
+// When GitHub's limits leave no room for all, the next poll goes on where one ended.
+func TestPollGoesOnWhereItEnded(t *testing.T) {
+	t.Parallel()
+
+	const many = 120
+
+	clk := clocktesting.NewFakeClock(time.Now())
+	options := sim.Options{SecondaryPoints: 900, Clock: clk}
+
+	names := make([]string, 0, many)
+	for i := range many {
+		names = append(names, "octo-org/r"+strconv.Itoa(100+i))
+		options.Repos = append(options.Repos, sim.Repo{FullName: names[i], Private: true})
+	}
+
+	server := githubtest.New(t, options)
+	for _, name := range names {
+		server.Queue(control.JobSpec{Repo: name, Name: name, Labels: []string{"x"}})
+	}
+
+	p, watch := pollerAt(t, organizationScope(server), clk)
+	found := map[string]bool{}
+	rounds := 0
+
+	for ; len(found) < many && rounds < 4; rounds++ {
+		for _, job := range poll(t, p, names...) {
+			found[job.Repository] = true
+		}
+
+		if got := watch.take(); got[http.StatusOK]+got[http.StatusNotModified] > 450 || got[http.StatusForbidden] > 0 {
+			t.Errorf("round %d: %v", rounds, got)
+		}
+
+		clk.Step(time.Minute)
+	}
+
+	if len(found) != many || rounds != 2 {
+		t.Errorf("%d repositories were reached in %d rounds", len(found), rounds)
+	}
+
+	poll(t, p, names...)
+
+	if _, err := p.Jobs(t.Context(), names); !workload.Is(err, workload.RateLimited) {
+		t.Errorf("a poll right after: %v", err)
+	}
+}
