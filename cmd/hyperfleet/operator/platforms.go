@@ -7,6 +7,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/workload"
 	"github.com/hyperfleet/hyperfleet/workload/buildkite"
+	"github.com/hyperfleet/hyperfleet/workload/generic"
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
 
@@ -14,6 +15,7 @@ import (
 func Platforms() map[string]workload.Platform {
 	return map[string]workload.Platform{
 		v1alpha1.WorkloadBuildkite:     buildkite.Platform{},
+		v1alpha1.WorkloadGeneric:       generic.Platform{},
 		v1alpha1.WorkloadGitHubActions: github.NewPlatform(),
 	}
 }
