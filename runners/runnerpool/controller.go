@@ -39,13 +39,16 @@ type Reconciler struct {
 
 	expectations expectations
 	ahead        ahead
+	startups     startups
+	rooms        rooms
+	refusals     refusals
 }
 
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=runnerpools,verbs=get;list;watch;update;patch
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=runnerpools/status,verbs=get;update;patch
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=runnerpools/finalizers,verbs=update
-//+kubebuilder:rbac:groups=hyperfleet.io,resources=machineclaims,verbs=get;list;watch;create;delete
-//+kubebuilder:rbac:groups=hyperfleet.io,resources=hypervisormachinetemplates;runnerjobs,verbs=get;list;watch
+//+kubebuilder:rbac:groups=hyperfleet.io,resources=machineclaims,verbs=get;list;watch;create;patch;delete
+//+kubebuilder:rbac:groups=hyperfleet.io,resources=hypervisorclusters;hypervisormachinetemplates;runnerjobs,verbs=get;list;watch
 
 // SetupWithManager adds the controller to a manager.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
@@ -56,6 +59,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1alpha1.RunnerJob{}, handler.EnqueueRequestsFromMapFunc(r.poolsIn),
 			builder.WithPredicates(jobMoved())).
 		Watches(&v1alpha1.HypervisorMachineTemplate{}, handler.EnqueueRequestsFromMapFunc(r.poolsIn)).
+		Watches(&v1alpha1.HypervisorCluster{}, handler.EnqueueRequestsFromMapFunc(r.poolsIn),
+			builder.WithPredicates(clusterTurned())).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("add controller runnerpool: %w", err)
@@ -64,8 +69,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return nil
 }
 
-// poolsIn wakes the pools of an object's namespace: which of them a job goes to is
-// decided anew on each pass.
+// poolsIn wakes the pools of an object's namespace, or all where it has none: which of
+// them a job goes to is decided anew on each pass.
 func (r *Reconciler) poolsIn(ctx context.Context, obj client.Object) []reconcile.Request {
 	var pools v1alpha1.RunnerPoolList
 	if err := r.Client.List(ctx, &pools, client.InNamespace(obj.GetNamespace())); err != nil {
@@ -92,13 +97,25 @@ func jobMoved() predicate.Predicate {
 	}
 }
 
+// clusterTurned lets through that a cluster has become ready, or is no longer.
+func clusterTurned() predicate.Predicate {
+	return predicate.Funcs{
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			before, ok := e.ObjectOld.(*v1alpha1.HypervisorCluster)
+			after, ok2 := e.ObjectNew.(*v1alpha1.HypervisorCluster)
+
+			return !ok || !ok2 || step.IsReady(before) != step.IsReady(after)
+		},
+	}
+}
+
 // scope is one pass over one pool.
 type scope struct {
 	*Reconciler
 	pool *v1alpha1.RunnerPool
-	// seen and template are filled by observe.
-	seen     *view
-	template *v1alpha1.HypervisorMachineTemplate
+	// seen and sources are filled by observe.
+	seen    *view
+	sources []source
 	// after is when time alone changes what is wanted.
 	after time.Duration
 }
@@ -106,7 +123,7 @@ type scope struct {
 func steps() []step.Step[*scope] {
 	return []step.Step[*scope]{
 		{Condition: "Observed", Run: observe},            // claims and jobs counted
-		{Condition: "TemplateReady", Run: templateReady}, // machines can be made
+		{Condition: "TemplateReady", Run: templateReady}, // machines can be made from one of the templates
 		{Condition: "Scaling", Run: scale},               // as many as wanted
 	}
 }
@@ -121,6 +138,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		if client.IgnoreNotFound(err) == nil {
 			r.expectations.forget(req.NamespacedName)
 			r.ahead.forget(req.NamespacedName)
+			r.startups.forget(req.NamespacedName)
+			r.rooms.forget(req.NamespacedName)
+			r.refusals.forget(req.NamespacedName)
 		}
 
 		return reconcile.Result{}, client.IgnoreNotFound(err)

@@ -26,22 +26,29 @@ const doubt = 10 * time.Second
 // value is ready to use.
 type expectations struct {
 	mu    sync.Mutex
-	pools map[types.NamespacedName]map[string]time.Time
+	pools map[types.NamespacedName]map[string]expected
 }
 
-func (e *expectations) expect(pool types.NamespacedName, claim string, now time.Time) {
+// expected is a claim that was made.
+type expected struct {
+	made    time.Time
+	source  string
+	standby bool
+}
+
+func (e *expectations) expect(pool types.NamespacedName, claim string, what expected) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 
 	if e.pools == nil {
-		e.pools = map[types.NamespacedName]map[string]time.Time{}
+		e.pools = map[types.NamespacedName]map[string]expected{}
 	}
 
 	if e.pools[pool] == nil {
-		e.pools[pool] = map[string]time.Time{}
+		e.pools[pool] = map[string]expected{}
 	}
 
-	e.pools[pool][claim] = now
+	e.pools[pool][claim] = what
 }
 
 func (e *expectations) forget(pool types.NamespacedName) {
@@ -52,10 +59,11 @@ func (e *expectations) forget(pool types.NamespacedName) {
 }
 
 // unseen gives the pool's claims that the cache does not show yet, and forgets those
-// that it shows and those that are gone.
+// that it shows and those that are gone. It also gives how many of them there are by the
+// template that they were made from.
 func (e *expectations) unseen(
 	ctx context.Context, live client.Reader, pool types.NamespacedName, seen []v1alpha1.MachineClaim, now time.Time,
-) ([]demand.Claim, error) {
+) ([]demand.Claim, map[string]int, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 
@@ -64,9 +72,10 @@ func (e *expectations) unseen(
 	}
 
 	out := make([]demand.Claim, 0, len(e.pools[pool]))
+	bySource := map[string]int{}
 
-	for name, made := range e.pools[pool] {
-		if now.Sub(made) > doubt {
+	for name, what := range e.pools[pool] {
+		if now.Sub(what.made) > doubt {
 			var claim v1alpha1.MachineClaim
 
 			err := live.Get(ctx, types.NamespacedName{Namespace: pool.Namespace, Name: name}, &claim)
@@ -77,12 +86,18 @@ func (e *expectations) unseen(
 			}
 
 			if err != nil {
-				return nil, fmt.Errorf("get claim %s: %w", name, err)
+				return nil, nil, fmt.Errorf("get claim %s: %w", name, err)
 			}
 		}
 
-		out = append(out, demand.Claim{Name: name, State: demand.ClaimPending, CreatedAt: made})
+		state := demand.ClaimPending
+		if what.standby {
+			state = demand.ClaimStandby
+		}
+
+		out = append(out, demand.Claim{Name: name, State: state, CreatedAt: what.made})
+		bySource[what.source]++
 	}
 
-	return out, nil
+	return out, bySource, nil
 }

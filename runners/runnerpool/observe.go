@@ -6,6 +6,7 @@ package runnerpool
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,6 +24,8 @@ type view struct {
 	claims []v1alpha1.MachineClaim
 	states []demand.Claim
 	count  demand.Count
+	// arrivals are when the pool's jobs were heard of.
+	arrivals []time.Time
 }
 
 // observe counts what is there into the status.
@@ -34,13 +37,19 @@ func observe(ctx context.Context, s *scope) step.Result {
 
 	s.seen = seen
 	status := &s.pool.Status
-	status.Replicas, status.ReadyReplicas, status.BusyReplicas = 0, 0, 0
+	status.Replicas, status.ReadyReplicas, status.BusyReplicas, status.StandbyReplicas = 0, 0, 0, 0
 	status.QueuedJobs, status.RunningJobs = int32(seen.count.Queued), int32(seen.count.Running) //nolint:gosec // far below 2^31
 	status.Selector = labels.Set{v1alpha1.LabelRunnerPool: s.pool.Name}.String()
 
 	for _, claim := range seen.states {
 		switch claim.State {
 		case demand.ClaimFinishing:
+			continue
+		case demand.ClaimStandby:
+			if claim.Prepared {
+				status.StandbyReplicas++
+			}
+
 			continue
 		case demand.ClaimBusy:
 			status.BusyReplicas++
@@ -79,7 +88,8 @@ func (s *scope) see(ctx context.Context) (*view, error) {
 		return nil, err
 	}
 
-	out := &view{count: demand.Demand(jobs.Items, pools)[client.ObjectKeyFromObject(s.pool)]}
+	key, now := client.ObjectKeyFromObject(s.pool), s.Clock.Now()
+	out := &view{count: demand.Demand(jobs.Items, pools)[key], arrivals: arrivals(jobs.Items, pools, s.pool.Name)}
 	byRunner := make(map[string]v1alpha1.JobState, len(jobs.Items))
 
 	for i := range jobs.Items {
@@ -96,15 +106,76 @@ func (s *scope) see(ctx context.Context) (*view, error) {
 		}
 	}
 
-	unseen, err := s.expectations.unseen(ctx, s.Live, client.ObjectKeyFromObject(s.pool), out.claims, s.Clock.Now())
+	unseen, bySource, err := s.expectations.unseen(ctx, s.Live, key, out.claims, now)
 	if err != nil {
 		return nil, err
 	}
 
+	s.rooms.note(key, out.claims, now)
+	s.startups.note(key, out.claims)
+	s.weigh(out, bySource)
+
 	out.states = append(out.states, unseen...)
-	out.count.Queued -= s.ahead.count(client.ObjectKeyFromObject(s.pool), out.claims, byRunner, s.Clock.Now())
+	out.count.Queued -= s.ahead.count(key, out.claims, byRunner, now)
 
 	return out, nil
+}
+
+// weigh counts the machines of each template, and judges each machine by what has become
+// of its own.
+func (s *scope) weigh(seen *view, unseen map[string]int) {
+	full := s.rooms.full(client.ObjectKeyFromObject(s.pool), s.Clock.Now())
+
+	for i := range s.sources {
+		s.sources[i].full = full[s.sources[i].name]
+		s.sources[i].machines = unseen[s.sources[i].name]
+	}
+
+	elsewhere := slices.ContainsFunc(s.sources, func(src source) bool { return src.usable() && !src.full })
+
+	for i := range seen.claims {
+		state := &seen.states[i]
+
+		at := slices.IndexFunc(s.sources, func(src source) bool { return src.name == seen.claims[i].Spec.TemplateRef.Name })
+		if at < 0 {
+			state.Outdated = true
+
+			continue
+		}
+
+		if state.State != demand.ClaimFinishing {
+			s.sources[at].machines++
+		}
+
+		state.Outdated = s.sources[at].outdates(&seen.claims[i])
+		state.Stuck = elsewhere && waitsForRoom(&seen.claims[i])
+	}
+}
+
+// arrivals gives when the jobs of a pool were heard of. Which pool a job is counted for
+// does not change with what has become of it.
+func arrivals(jobs []v1alpha1.RunnerJob, pools []demand.Pool, name string) []time.Time {
+	var out []time.Time
+
+	for i := range jobs {
+		job := &jobs[i]
+		if job.Spec.ReceivedAt == nil || job.Spec.State == v1alpha1.JobWaiting {
+			continue
+		}
+
+		pool := job.Status.Pool
+		if pool == "" {
+			if match, ok := demand.Match(job.Spec, pools); ok {
+				pool = match.Name
+			}
+		}
+
+		if pool == name {
+			out = append(out, job.Spec.ReceivedAt.Time)
+		}
+	}
+
+	return out
 }
 
 // pools reads what the namespace's pools take.
@@ -127,7 +198,10 @@ func (s *scope) pools(ctx context.Context) ([]demand.Pool, error) {
 		byName[templates.Items[i].Name] = &templates.Items[i]
 	}
 
-	s.template = byName[s.pool.Spec.TemplateRef.Name]
+	if err := s.findSources(ctx, byName); err != nil {
+		return nil, err
+	}
+
 	out := make([]demand.Pool, 0, len(pools.Items))
 
 	for i := range pools.Items {
@@ -149,6 +223,7 @@ func stateOf(claim *v1alpha1.MachineClaim, byRunner map[string]v1alpha1.JobState
 	var job v1alpha1.JobState
 	if info := claim.Status.BootstrapInfo; info != nil {
 		job = byRunner[info.RunnerName]
+		out.Bound = info.BoundJob != ""
 	}
 
 	switch {
@@ -160,6 +235,8 @@ func stateOf(claim *v1alpha1.MachineClaim, byRunner map[string]v1alpha1.JobState
 		out.State = demand.ClaimBusy
 	case times != nil && times.Ready != nil:
 		out.State, out.IdleSince = demand.ClaimIdle, times.Ready.Time
+	case claim.Spec.Standby:
+		out.State, out.Prepared = demand.ClaimStandby, times != nil && times.Cloned != nil
 	case claim.Status.VMRef != nil:
 		out.State = demand.ClaimBooting
 	}
@@ -180,8 +257,8 @@ func tookJob(claim *v1alpha1.MachineClaim) bool {
 }
 
 // countFailures counts the machines that ended before they were of any use, in a row:
-// the first that gets ready begins the count anew. It is pure, and counts each machine
-// once, by the time of its end.
+// the first that gets ready begins the count anew. What is on standby was never tried. It
+// is pure, and counts each machine once, by the time of its end.
 func countFailures(status *v1alpha1.RunnerPoolStatus, claims []v1alpha1.MachineClaim) {
 	var counted, ready time.Time
 	if status.LastFailureTime != nil {
@@ -202,7 +279,7 @@ func countFailures(status *v1alpha1.RunnerPoolStatus, claims []v1alpha1.MachineC
 
 	for i := range claims {
 		times := claims[i].Status.Times
-		if times == nil || times.Ready != nil || times.Ended == nil || !times.Ended.After(counted) ||
+		if times == nil || claims[i].Spec.Standby || times.Ready != nil || times.Ended == nil || !times.Ended.After(counted) ||
 			claims[i].Status.EndReason == v1alpha1.EndReasonNoJob {
 			continue
 		}
@@ -213,21 +290,4 @@ func countFailures(status *v1alpha1.RunnerPoolStatus, claims []v1alpha1.MachineC
 			status.LastFailureTime = &metav1.Time{Time: times.Ended.Time}
 		}
 	}
-}
-
-// templateReady holds new machines back while they could not be made.
-func templateReady(_ context.Context, s *scope) step.Result {
-	name := s.pool.Spec.TemplateRef.Name
-
-	if s.template == nil {
-		return step.Stall("TemplateNotFound",
-			fmt.Sprintf("there is no HypervisorMachineTemplate %q: create it, or correct spec.templateRef", name))
-	}
-
-	if !step.IsReady(s.template) {
-		return step.Wait(0, "TemplateNotReady",
-			fmt.Sprintf("HypervisorMachineTemplate %q is not ready: %s", name, step.WhyNot(s.template)))
-	}
-
-	return step.Done()
 }

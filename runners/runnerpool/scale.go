@@ -8,6 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
+	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -33,13 +36,29 @@ const (
 	suffixLength = 5
 )
 
-// scale makes the machines that are missing and removes those that are too many.
+// scale starts and makes the machines that are missing and removes those that are too
+// many.
 func scale(ctx context.Context, s *scope) step.Result {
-	decision := demand.Desired(s.input())
+	in, wrong := s.input()
+	decision := demand.Desired(in)
 	s.pool.Status.DesiredReplicas = int32(decision.Desired) //nolint:gosec // at most 10000
 	s.after = decision.After
 
-	errs := []error{s.createMany(ctx, decision.Create)}
+	if in.Paused {
+		return step.Rest(0, decision.Reason, decision.Message)
+	}
+
+	refused := s.holdBack(&decision)
+	errs := []error{s.activate(ctx, decision.Activate)}
+
+	err := s.createMany(ctx, decision.Create, decision.CreateStandby)
+	if overQuota(err) {
+		s.refusals.note(client.ObjectKeyFromObject(s.pool), err.Error(), len(s.seen.claims), s.Clock.Now())
+		refused = s.holdBack(&decision)
+		err = nil
+	}
+
+	errs = append(errs, err)
 
 	for _, gone := range decision.Delete {
 		errs = append(errs, s.remove(ctx, gone.Name, gone.Reason, gone.Message))
@@ -51,20 +70,66 @@ func scale(ctx context.Context, s *scope) step.Result {
 		return step.Fail(err)
 	}
 
-	if decision.Create > 0 {
+	return s.say(decision, refused, wrong)
+}
+
+// say puts what was decided into words. What a person has to mend comes first.
+func (s *scope) say(decision demand.Decision, refused string, wrong error) step.Result {
+	if decision.Create+decision.CreateStandby+len(decision.Activate) > 0 {
 		s.Recorder.Eventf(s.pool, nil, corev1.EventTypeNormal, decision.Reason, "Scale", "%s", decision.Message)
 	}
 
-	return step.Done().Saying(decision.Reason, decision.Message)
+	switch {
+	case wrong != nil:
+		return step.Stall("ScheduleInvalid", wrong.Error())
+	case refused != "":
+		return step.Wait(s.after, "QuotaExceeded", refused)
+	default:
+		return step.Done().Saying(decision.Reason, decision.Message)
+	}
 }
 
-func (s *scope) input() demand.Input {
-	spec, status := &s.pool.Spec, &s.pool.Status
+// holdBack makes no claims while the namespace's quota is used up, and gives the API
+// server's words about it.
+func (s *scope) holdBack(decision *demand.Decision) string {
+	left, message := s.refusals.left(client.ObjectKeyFromObject(s.pool), len(s.seen.claims), s.Clock.Now())
+	if left <= 0 || decision.Create+decision.CreateStandby == 0 {
+		return ""
+	}
+
+	decision.Create, decision.CreateStandby = 0, 0
+	s.wakeIn(left)
+
+	return message
+}
+
+// wakeIn has the next pass come within the time.
+func (s *scope) wakeIn(left time.Duration) {
+	if s.after == 0 || left < s.after {
+		s.after = left
+	}
+}
+
+// overQuota says whether the API server refused a claim because of a ResourceQuota. It
+// tells so in words only (k8s.io/apiserver, plugin/resourcequota).
+func overQuota(err error) bool {
+	return err != nil && apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota")
+}
+
+// input is what the decision is made upon. The error says which schedules can't be
+// followed; the others are.
+func (s *scope) input() (demand.Input, error) {
+	spec, status, now := &s.pool.Spec, &s.pool.Status, s.Clock.Now()
+	scheduled, boundary, wrong := demand.ScheduledMin(windows(spec.Scaling.Schedules), int(spec.Scaling.MaxReplicas), now)
 	in := demand.Input{
-		Min: int(spec.Scaling.MinReplicas), Max: int(spec.Scaling.MaxReplicas),
-		Queued: s.seen.count.Queued, Claims: s.seen.states,
-		Now: s.Clock.Now(), ScaleDownDelay: defaultScaleDownDelay,
+		Min: max(int(spec.Scaling.MinReplicas), scheduled), Max: int(spec.Scaling.MaxReplicas),
+		Queued: s.seen.count.Queued, Claims: s.seen.states, Paused: spec.Paused,
+		Now: now, Boundary: boundary, ScaleDownDelay: defaultScaleDownDelay,
 		Failures: int(status.FailedClaims),
+	}
+
+	if warm := spec.Scaling.Warm; warm != nil {
+		s.keepWarm(&in, warm)
 	}
 
 	if spec.Scaling.ScaleDownDelay != nil {
@@ -85,27 +150,111 @@ func (s *scope) input() demand.Input {
 		}
 	}
 
-	return in
+	return in, wrong
 }
 
-// createMany makes so many claims, several at a time: a burst of jobs should wait for the
-// hypervisor, and not for one write after the other. What a pass leaves over is the next
-// one's, which the claims made bring about.
-func (s *scope) createMany(ctx context.Context, wanted int) error {
-	var group errgroup.Group
+// keepWarm adds the machines that are to be ready before there is a job.
+func (s *scope) keepWarm(in *demand.Input, warm *v1alpha1.Warm) {
+	var most *int
+
+	if warm.MaxIdle != nil {
+		n := int(*warm.MaxIdle)
+		most = &n
+	}
+
+	startup := s.startups.median(client.ObjectKeyFromObject(s.pool))
+
+	var falls time.Time
+
+	in.WarmStopped = int(warm.Stopped)
+	in.WarmIdle, falls = demand.WarmIdle(int(warm.Idle), most, s.seen.arrivals, startup, in.Now)
+
+	if !falls.IsZero() && (in.Boundary.IsZero() || falls.Before(in.Boundary)) {
+		in.Boundary = falls
+	}
+}
+
+func windows(schedules []v1alpha1.Schedule) []demand.Window {
+	out := make([]demand.Window, 0, len(schedules))
+
+	for _, schedule := range schedules {
+		out = append(out, demand.Window{
+			Name: schedule.Name, Start: schedule.Start, TimeZone: schedule.TimeZone,
+			Duration: schedule.Duration.Duration, Min: int(schedule.MinReplicas),
+		})
+	}
+
+	return out
+}
+
+// activate starts machines that are on standby. One that has gone meanwhile is missed by
+// the next pass.
+func (s *scope) activate(ctx context.Context, names []string) error {
+	var errs []error
+
+	for _, name := range names {
+		at := slices.IndexFunc(s.seen.claims, func(c v1alpha1.MachineClaim) bool { return c.Name == name })
+		if at < 0 {
+			continue // made a moment ago, and not to be seen yet
+		}
+
+		claim := s.seen.claims[at].DeepCopy()
+		before := claim.DeepCopy()
+		claim.Spec.Standby = false
+
+		err := s.Client.Patch(ctx, claim, client.MergeFrom(before))
+		if client.IgnoreNotFound(err) != nil {
+			errs = append(errs, fmt.Errorf("activate claim %s: %w", name, err))
+
+			continue
+		}
+
+		s.Recorder.Eventf(claim, s.pool, corev1.EventTypeNormal, "Activated", "Scale", "it is needed: its machine is started")
+	}
+
+	return errors.Join(errs...)
+}
+
+// createMany makes so many claims and so many more on standby, several at a time: a burst
+// of jobs should wait for the hypervisor, and not for one write after the other. What a
+// pass leaves over is the next one's, which the claims made bring about.
+func (s *scope) createMany(ctx context.Context, wanted, standby int) error {
+	var (
+		group   errgroup.Group
+		refused atomic.Bool
+	)
 
 	group.SetLimit(createAtOnce)
 
-	for range min(wanted, createPerPass) {
-		group.Go(func() error { return s.create(ctx) })
+	wanted = min(wanted, createPerPass)
+	standby = min(standby, createPerPass-wanted)
+
+	strategy := ""
+	if s.pool.Spec.Placement != nil {
+		strategy = s.pool.Spec.Placement.Strategy
+	}
+
+	for i, from := range assign(strategy, s.sources, wanted+standby) {
+		group.Go(func() error {
+			if refused.Load() {
+				return nil // the others would be refused as well
+			}
+
+			err := s.create(ctx, from, i >= wanted)
+			if overQuota(err) {
+				refused.Store(true)
+			}
+
+			return err
+		})
 	}
 
 	return group.Wait() //nolint:wrapcheck // it is our own
 }
 
 // create makes one claim, with its finalizer from the first moment.
-func (s *scope) create(ctx context.Context) error {
-	claim := NewClaim(s.pool, s.template, s.pool.Name+"-"+rand.String(suffixLength))
+func (s *scope) create(ctx context.Context, from *source, standby bool) error {
+	claim := newClaim(s.pool, from, s.pool.Name+"-"+rand.String(suffixLength), standby)
 	if err := controllerutil.SetControllerReference(s.pool, claim, s.Client.Scheme()); err != nil {
 		return fmt.Errorf("set owner of claim %s: %w", claim.Name, err)
 	}
@@ -119,13 +268,15 @@ func (s *scope) create(ctx context.Context) error {
 		return fmt.Errorf("create claim %s: %w", claim.Name, err)
 	}
 
-	s.expectations.expect(client.ObjectKeyFromObject(s.pool), claim.Name, s.Clock.Now())
+	s.expectations.expect(client.ObjectKeyFromObject(s.pool), claim.Name, expected{
+		made: s.Clock.Now(), source: from.name, standby: standby,
+	})
 
 	return nil
 }
 
-// NewClaim is the claim of one machine of the pool. It is pure.
-func NewClaim(pool *v1alpha1.RunnerPool, template *v1alpha1.HypervisorMachineTemplate, name string) *v1alpha1.MachineClaim {
+// newClaim is the claim of one machine of the pool. It is pure.
+func newClaim(pool *v1alpha1.RunnerPool, from *source, name string, standby bool) *v1alpha1.MachineClaim {
 	claim := &v1alpha1.MachineClaim{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: pool.Namespace, Name: name,
@@ -134,22 +285,29 @@ func NewClaim(pool *v1alpha1.RunnerPool, template *v1alpha1.HypervisorMachineTem
 			Finalizers:  []string{v1alpha1.FinalizerVMCleanup},
 		},
 		Spec: v1alpha1.MachineClaimSpec{
-			TemplateRef:    pool.Spec.TemplateRef,
+			TemplateRef:    v1alpha1.LocalObjectReference{Name: from.name},
 			RunnerPoolRef:  &v1alpha1.LocalObjectReference{Name: pool.Name},
 			WorkloadConfig: *pool.Spec.Workload.DeepCopy(),
+			Standby:        standby,
 			Lifecycle:      pool.Spec.Lifecycle.DeepCopy(),
 		},
 	}
 	claim.Spec.WorkloadConfig.Webhook = nil
 
-	if meta := template.Spec.Metadata; meta != nil {
+	if pool.Spec.Placement != nil {
+		claim.Spec.Placement = pool.Spec.Placement.Strategy
+	}
+
+	if meta := from.template.Spec.Metadata; meta != nil {
 		maps.Copy(claim.Labels, meta.Labels)
 		maps.Copy(claim.Annotations, meta.Annotations)
 	}
 
+	claim.Annotations[v1alpha1.AnnotationTemplateHash] = from.hash
 	claim.Labels[v1alpha1.LabelRunnerPool] = pool.Name
+
 	if claim.Labels[v1alpha1.LabelTemplate] == "" {
-		claim.Labels[v1alpha1.LabelTemplate] = template.Name
+		claim.Labels[v1alpha1.LabelTemplate] = from.name
 	}
 
 	return claim
@@ -191,9 +349,7 @@ func (s *scope) bury(ctx context.Context) error {
 		}
 
 		if left > 0 {
-			if s.after == 0 || left < s.after {
-				s.after = left
-			}
+			s.wakeIn(left)
 
 			continue
 		}

@@ -15,6 +15,10 @@ const (
 	WorkloadGeneric       = "generic"
 )
 
+// AnnotationTemplateHash on a MachineClaim of a RunnerPool is a digest of the template and
+// the workload that it was made from: when the pool's differ, the machine is replaced.
+const AnnotationTemplateHash = "hyperfleet.io/template-hash"
+
 // RunnerPoolSpec says what work a pool takes and how many machines it may have.
 // +kubebuilder:validation:XValidation:rule="!has(self.workload.config) || !has(self.workload.config.github) || !has(self.workload.config.github.runnerName)",message="workload.config.github.runnerName is for a MachineClaim: a pool gives each of its runners a name of its own"
 type RunnerPoolSpec struct {
