@@ -1,0 +1,22 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package buildkite simulates the part of Buildkite that hands CI jobs to agents which
+// stacks start: one cluster of one organization, with its queues.
+//
+// It serves below /v3 the Stacks API (https://buildkite.com/docs/apis/agent-api/stacks),
+// the calls of the agent API that an agent makes which was started with --acquire-job
+// (as of agent 3.130), and the cluster's metrics, and sends the job webhooks of
+// https://buildkite.com/docs/apis/webhooks/pipelines/job-events.
+//
+// Every request is checked against the documented fields and bounds. A breach is recorded
+// as a control.Violation; an unknown path answers 501 and is a violation too.
+//
+// State of a job:
+//
+//	blocked --> scheduled <--> reserved --> accepted --> running --> finished
+//	       approve   |   lapses    |  acquire      start    |  \--> canceling
+//	                 +-------------+---- cancel: canceled <-+-----------/
+//
+// The simulator has no package state. Time comes from Options.Clock.
+package buildkite

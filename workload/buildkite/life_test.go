@@ -1,0 +1,181 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package buildkite_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	sim "github.com/hyperfleet/hyperfleet/sim/buildkite"
+	"github.com/hyperfleet/hyperfleet/sim/buildkite/buildkitetest"
+	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+	"github.com/hyperfleet/hyperfleet/workload"
+	"github.com/hyperfleet/hyperfleet/workload/buildkite"
+)
+
+const secret = "a-webhook-secret"
+
+func configOf(server *buildkitetest.Server) buildkite.Config {
+	return buildkite.Config{
+		Organization: buildkitetest.Organization, Queue: buildkitetest.Queue, Stack: "hyperfleet-test",
+		Endpoint: server.Endpoint, Token: buildkitetest.Token,
+	}
+}
+
+func open(t *testing.T, config buildkite.Config) workload.Provider {
+	t.Helper()
+
+	provider, err := buildkite.New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return provider
+}
+
+// polled asks for jobs.
+func polled(t *testing.T, provider workload.Provider) []workload.Job {
+	t.Helper()
+
+	poller, ok := provider.(workload.Poller)
+	if !ok {
+		t.Fatal("the provider does not poll")
+	}
+
+	jobs, err := poller.Jobs(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return jobs
+}
+
+func request(name string, job workload.Job) workload.RunnerRequest {
+	return workload.RunnerRequest{Name: name, Job: &job, Timeout: 5 * time.Minute}
+}
+
+// One job from the queue to its end: it is polled, reserved, run by an agent that has
+// nothing but the job's token, and each moment is told of by the platform.
+func TestOneJobsLife(t *testing.T) {
+	t.Parallel()
+
+	hooks := buildkitetest.NewReceiver(t)
+	server := buildkitetest.New(t, sim.Options{Webhook: control.WebhookTarget{URL: hooks.URL, Secret: secret}})
+	provider := open(t, configOf(server))
+
+	if err := provider.Validate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	queued := server.Queue(control.JobSpec{
+		Name: "build it", Labels: []string{"queue=default", "os=linux"}, Command: `echo "on $BUILDKITE_AGENT_NAME"; sleep 0.2`,
+	})[0]
+
+	jobs := polled(t, provider)
+	if len(jobs) != 1 || jobs[0].ID != queued.Key || jobs[0].State != v1alpha1.JobQueued {
+		t.Fatalf("polled %+v, want the queued job %s", jobs, queued.Key)
+	}
+
+	credential, err := provider.Issue(t.Context(), request("vm-1", jobs[0]))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if !strings.HasPrefix(credential.RunnerToken, "bkjat_") || credential.RegistrationURL != server.Endpoint ||
+		credential.JobID != queued.Key || credential.RunnerID != queued.Key || credential.ExpiresAt.IsZero() {
+		t.Fatalf("the credential is not one of the job: id %s, job %s, url %s, expires %s",
+			credential.RunnerID, credential.JobID, credential.RegistrationURL, credential.ExpiresAt)
+	}
+
+	if rest := polled(t, provider); len(rest) != 0 {
+		t.Errorf("a reserved job is still listed: %+v", rest)
+	}
+
+	before, err := provider.Find(t.Context(), "vm-1", 0)
+	if diff := cmp.Diff(workload.Runner{ID: queued.Key, Name: "vm-1"}, before); err != nil || diff != "" {
+		t.Errorf("Find() before the agent came: %v, %s", err, diff)
+	}
+
+	agent := server.StartAgent(t, queued.Key, credential.RunnerToken, map[string]string{
+		"BUILDKITE_AGENT_NAME": "vm-1", "BUILDKITE_AGENT_TAGS": "queue=default,os=linux",
+	})
+	server.Eventually("the job runs", func(s control.State) bool { return s.Jobs[0].Status == "in_progress" && s.Runners[0].Busy })
+
+	during, err := provider.Find(t.Context(), "vm-1", 0)
+	if diff := cmp.Diff(workload.Runner{ID: queued.Key, Name: "vm-1", Online: true, Busy: true}, during); err != nil || diff != "" {
+		t.Errorf("Find() while it runs: %v, %s", err, diff)
+	}
+
+	if err := provider.Deregister(t.Context(), during.ID); !workload.Is(err, workload.RunnerBusy) {
+		t.Errorf("Deregister() while it runs = %v, want kind RunnerBusy", err)
+	}
+
+	if code := agent.Wait(); code != 0 {
+		t.Fatalf("the agent ended with %d: %s", code, agent.Output())
+	}
+
+	state := server.Eventually("webhooks are delivered", func(s control.State) bool {
+		return s.Webhooks.Delivered == 3 && len(s.Runners) == 0
+	})
+	if got := state.Jobs[0]; got.Conclusion != "success" || got.RunnerName != "vm-1" {
+		t.Errorf("the job ended as %+v", got)
+	}
+
+	if _, log := server.Raw(queued.Key); log != "on vm-1\n" {
+		t.Errorf("the job's log is %q", log)
+	}
+
+	if _, err := provider.Find(t.Context(), "vm-1", 0); !workload.Is(err, workload.NotFound) {
+		t.Errorf("Find() afterwards = %v, want kind NotFound", err)
+	}
+
+	if err := provider.Deregister(t.Context(), credential.RunnerID); err != nil {
+		t.Errorf("Deregister() afterwards = %v", err)
+	}
+
+	checkHooks(t, hooks.Received(), jobs[0])
+}
+
+// checkHooks checks what the webhooks of the job's life tell of it.
+func checkHooks(t *testing.T, hooks []buildkitetest.Webhook, polled workload.Job) {
+	t.Helper()
+
+	states, parser := []v1alpha1.JobState{}, buildkite.Platform{}
+
+	for _, hook := range hooks {
+		if err := parser.Verify(hook.Header, hook.Body, []byte(secret)); err != nil {
+			t.Errorf("Verify(): %v", err)
+		}
+
+		scope, err := parser.Scope(hook.Header, hook.Body)
+		if err != nil || scope.Organization != polled.Organization || scope.Repository != polled.Repository {
+			t.Errorf("Scope() = %+v, %v", scope, err)
+		}
+
+		job, ok, err := parser.Parse(hook.Header, hook.Body)
+		if err != nil || !ok {
+			t.Fatalf("Parse() = %v, %v", ok, err)
+		}
+
+		// What decides under which name the ledger keeps it.
+		if job.ID != polled.ID || job.URL != polled.URL || job.Queue != polled.Queue {
+			t.Errorf("webhook and poll tell of two jobs: %+v and %+v", job, polled)
+		}
+
+		if job.State == v1alpha1.JobCompleted && (job.Conclusion != "passed" || job.RunnerName != "vm-1" || job.CompletedAt == nil) {
+			t.Errorf("the last webhook tells %+v", job)
+		}
+
+		states = append(states, job.State)
+	}
+
+	want := []v1alpha1.JobState{v1alpha1.JobQueued, v1alpha1.JobRunning, v1alpha1.JobCompleted}
+	if diff := cmp.Diff(want, states); diff != "" {
+		t.Errorf("states (-want +got):\n%s", diff)
+	}
+}
