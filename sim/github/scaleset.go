@@ -455,3 +455,35 @@ func (c *setCall) generateJIT() {
 		"encodedJITConfig": blob,
 	})
 }
+
+// AddScaleSet makes a scale set of a repository with other labels than its name, as other
+// tools do.
+func (s *Server) AddScaleSet(repo, name string, labels ...string) error {
+	s.lock()
+	defer s.mu.Unlock()
+	if s.repos[strings.ToLower(repo)] == nil || s.setByName(name) != nil {
+		return fmt.Errorf("add scale set %q: no repository %q, or the set exists", name, repo)
+	}
+	s.scaling.last.set++
+	set := &scaleSet{
+		id: s.scaling.last.set, scope: scope{scopeRepo, strings.ToLower(repo)}, name: name, created: s.now(), wake: make(chan struct{}),
+	}
+	for _, l := range labels {
+		s.ids.label++
+		set.labels = append(set.labels, setLabel{s.ids.label, "System", l})
+	}
+	s.scaling.sets = append(s.scaling.sets, set)
+	return nil
+}
+
+// DeleteScaleSet deletes a set as a person does on the settings page.
+func (s *Server) DeleteScaleSet(name string) error {
+	s.lock()
+	defer s.mu.Unlock()
+	set := s.setByName(name)
+	if set == nil {
+		return fmt.Errorf("delete scale set %q: there is none", name)
+	}
+	s.dropSet(set)
+	return nil
+}

@@ -128,25 +128,30 @@ func (s *Server) queueCall(w http.ResponseWriter, r *http.Request, name string) 
 func (s *Server) LoseSession(name string, messages bool) bool {
 	s.lock()
 	defer s.mu.Unlock()
-	for _, set := range s.scaling.sets {
-		if set.name == name {
-			set.lose(messages)
-			return true
-		}
+	set := s.setByName(name)
+	if set != nil {
+		set.lose(messages)
 	}
-	return false
+	return set != nil
 }
 
 // Capacity gives what a scale set was last asked with.
 func (s *Server) Capacity(name string) int {
 	s.lock()
 	defer s.mu.Unlock()
-	for _, set := range s.scaling.sets {
-		if set.name == name {
-			return set.capacity
-		}
+	if set := s.setByName(name); set != nil {
+		return set.capacity
 	}
 	return 0
+}
+
+func (s *Server) setByName(name string) *scaleSet {
+	for _, set := range s.scaling.sets {
+		if strings.EqualFold(set.name, name) {
+			return set
+		}
+	}
+	return nil
 }
 
 func (set *scaleSet) lose(messages bool) {
@@ -295,4 +300,17 @@ func (s *Server) acquireJobs(w http.ResponseWriter, r *http.Request) {
 	}
 	sendJSON(w, http.StatusOK, map[string]any{"count": len(got), "value": got})
 	s.advance(s.now())
+}
+
+// Abandon opens a session of a scale set that nobody uses, as a listener leaves it that died.
+func (s *Server) Abandon(name string) error {
+	s.lock()
+	defer s.mu.Unlock()
+	set := s.setByName(name)
+	if set == nil || set.session != nil {
+		return fmt.Errorf("abandon a session of scale set %q: there is no such set, or it has a listener", name)
+	}
+	set.session = &setSession{id: randomGUID(), owner: "gone", token: randomHex(24), seen: s.now()}
+	poke(s.kick)
+	return nil
 }

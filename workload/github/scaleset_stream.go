@@ -235,7 +235,8 @@ func (m queueMessage) news() []jobNews {
 	return out
 }
 
-// next polls once. While the poll is held, names and level are settled.
+// next polls once; nil means that there is no message. While the poll is held, names and
+// level are settled.
 func (l *listening) next(ctx context.Context) (*queueMessage, error) {
 	ctx, cancel := context.WithCancel(ctx)
 
@@ -251,7 +252,7 @@ func (l *listening) next(ctx context.Context) (*queueMessage, error) {
 		answers <- answer{message, err}
 	}()
 
-	waiting := true
+	waiting, capacity := true, l.capacity()
 
 	defer func() {
 		cancel()
@@ -274,6 +275,12 @@ func (l *listening) next(ctx context.Context) (*queueMessage, error) {
 		case <-timer.C():
 			if err := l.update(ctx, false, func(t *tally, now time.Time) []workload.Job { return t.settle(true, now) }); err != nil {
 				return nil, err
+			}
+
+			// The service goes by the capacity that it was asked with. What this poll may
+			// have been given already is not acknowledged, and comes again.
+			if l.capacity() != capacity {
+				return nil, nil
 			}
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -17,7 +16,6 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 	"k8s.io/utils/clock"
-	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
@@ -206,8 +204,3 @@ func TestScaleSetRunsAJob(t *testing.T) {
 		})
 	}
 }
-
-var (
-	_ = http.StatusOK
-	_ = testclock.NewFakeClock
-)

@@ -1,0 +1,419 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package github
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/leanovate/gopter"
+	"github.com/leanovate/gopter/gen"
+	"github.com/leanovate/gopter/prop"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/workload"
+)
+
+func epoch() time.Time { return time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC) }
+
+func emptyTally() tally {
+	return newTally(7, "https://github.com/octo-org", workload.Job{
+		Platform: v1alpha1.WorkloadGitHubActions, Queue: "set", Organization: "octo-org",
+	})
+}
+
+// world is the truth, the tally that is told of it badly, and a ledger.
+type world struct {
+	t       *tally
+	now     time.Time
+	jobs    map[string]v1alpha1.JobState // the truth of jobs that are not over
+	late    []jobNews
+	ledger  map[string]v1alpha1.JobState
+	random  *rand.Rand
+	next    int
+	session int
+	// faults that the world has.
+	loses, delays, repeats, forgets bool
+}
+
+func newWorld(seed uint64) *world {
+	fresh := emptyTally()
+	w := &world{
+		t: &fresh, now: epoch(), jobs: map[string]v1alpha1.JobState{}, ledger: map[string]v1alpha1.JobState{},
+		random: rand.New(rand.NewPCG(seed, 1)), //nolint:gosec // a repeatable test
+	}
+	w.reconnect()
+
+	return w
+}
+
+func (w *world) count(state v1alpha1.JobState) int {
+	n := 0
+
+	for _, have := range w.jobs {
+		if have == state {
+			n++
+		}
+	}
+
+	return n
+}
+
+func (w *world) level() statistics {
+	return statistics{Assigned: len(w.jobs), Running: w.count(v1alpha1.JobRunning)}
+}
+
+// write is what the ledger makes of news: nothing goes back, and a job that is over and
+// unknown stays unknown.
+func (w *world) write(jobs []workload.Job) {
+	order := []v1alpha1.JobState{v1alpha1.JobQueued, v1alpha1.JobRunning, v1alpha1.JobCompleted}
+
+	for _, job := range jobs {
+		have, known := w.ledger[job.ID]
+		if !known && job.State == v1alpha1.JobCompleted {
+			continue
+		}
+
+		if !known || slices.Index(order, job.State) > slices.Index(order, have) {
+			w.ledger[job.ID] = job.State
+		}
+	}
+}
+
+func (w *world) written(state v1alpha1.JobState) int {
+	n := 0
+
+	for _, have := range w.ledger {
+		if have == state {
+			n++
+		}
+	}
+
+	return n
+}
+
+func (w *world) reconnect() {
+	w.session++
+	w.t.begin(fmt.Sprintf("%08d-session", w.session), w.level(), w.now)
+	w.write(w.t.settle(false, w.now))
+}
+
+func (w *world) deliver(news ...jobNews) {
+	out := w.t.hear(news, w.now)
+	w.t.observe(w.level(), w.now)
+	w.write(append(out, w.t.settle(false, w.now)...))
+}
+
+// tell sends news as far as the world's faults let it.
+func (w *world) tell(n jobNews) {
+	switch {
+	case w.loses && w.random.IntN(4) == 0:
+	case w.delays && w.random.IntN(3) == 0:
+		w.late = append(w.late, n)
+	default:
+		w.deliver(n)
+
+		if w.repeats && w.random.IntN(3) == 0 {
+			w.late = append(w.late, n)
+		}
+	}
+}
+
+func (w *world) news(kind, key string) jobNews {
+	return jobNews{Kind: kind, JobID: key, AssignedAt: lenientTime{epoch()}, RunnerName: "runner", Result: "succeeded"}
+}
+
+// any gives one of the jobs in a state, or "".
+func (w *world) any(state v1alpha1.JobState) string {
+	var keys []string
+
+	for key, have := range w.jobs {
+		if have == state {
+			keys = append(keys, key)
+		}
+	}
+
+	if len(keys) == 0 {
+		return ""
+	}
+
+	slices.Sort(keys)
+
+	return keys[w.random.IntN(len(keys))]
+}
+
+// step lets one thing happen.
+func (w *world) step(what int) {
+	w.now = w.now.Add(time.Duration(w.random.IntN(40)) * time.Second)
+
+	switch what {
+	case 0, 1, 2:
+		w.next++
+		key := fmt.Sprintf("job-%d", w.next)
+		w.jobs[key] = v1alpha1.JobQueued
+		w.tell(w.news(jobAssigned, key))
+	case 3, 4:
+		if key := w.any(v1alpha1.JobQueued); key != "" {
+			w.jobs[key] = v1alpha1.JobRunning
+			w.tell(w.news(jobStarted, key))
+		}
+	case 5, 6:
+		if key := w.any(v1alpha1.JobRunning); key != "" {
+			delete(w.jobs, key)
+			w.tell(w.news(jobCompleted, key))
+		}
+	case 7:
+		if len(w.late) > 0 {
+			at := w.random.IntN(len(w.late))
+			n := w.late[at]
+			w.late = slices.Delete(w.late, at, at+1)
+			w.deliver(n)
+		}
+	case 8:
+		w.write(w.t.settle(true, w.now))
+	case 9:
+		if w.forgets {
+			// What was under way to the old session does not reach the new one: a queue
+			// keeps messages in order, and gives the unacknowledged ones again.
+			fresh := emptyTally()
+			w.t, w.late = &fresh, nil
+		}
+
+		w.reconnect()
+	}
+}
+
+// calm lets all that is under way arrive, and time pass.
+func (w *world) calm() {
+	for _, n := range w.late {
+		w.deliver(n)
+	}
+
+	w.late = nil
+
+	for range 3 {
+		w.now = w.now.Add(surplusAfter + time.Minute)
+		w.t.observe(w.level(), w.now)
+		w.write(w.t.settle(true, w.now))
+	}
+}
+
+// confirm asks for the jobs of the ledger, as the runners area does after a silence.
+func (w *world) confirm() {
+	for _, id := range slices.Sorted(maps.Keys(w.ledger)) {
+		if w.ledger[id] != v1alpha1.JobCompleted {
+			if job, ok := w.t.find(id, w.now); ok {
+				w.write([]workload.Job{job})
+			}
+		}
+	}
+}
+
+func check(t *testing.T, name string, run func(seed uint64, steps []int) string) {
+	t.Helper()
+
+	parameters := gopter.DefaultTestParameters()
+	parameters.MinSuccessfulTests = 300
+	properties := gopter.NewProperties(parameters)
+
+	properties.Property(name, prop.ForAll(run, gen.UInt64(), gen.SliceOfN(120, gen.IntRange(0, 9))))
+	properties.TestingRun(t)
+}
+
+// Whatever is lost, late or repeated: in the end as many jobs wait in the ledger as the
+// scale set says.
+func TestTallyConvergesToTheLevel(t *testing.T) {
+	t.Parallel()
+
+	check(t, "waiting jobs are those of the level", func(seed uint64, steps []int) string {
+		w := newWorld(seed)
+		w.loses, w.delays, w.repeats = true, true, true
+
+		for _, what := range steps {
+			w.step(what)
+		}
+
+		w.calm()
+
+		if got, want := w.written(v1alpha1.JobQueued), w.count(v1alpha1.JobQueued); got != want {
+			return fmt.Sprintf("%d jobs wait in the ledger, want %d", got, want)
+		}
+
+		if got, most := w.written(v1alpha1.JobRunning), w.count(v1alpha1.JobRunning); got > most {
+			return fmt.Sprintf("%d jobs run in the ledger, at most %d do", got, most)
+		}
+
+		return ""
+	})
+}
+
+// A listener that forgets everything, again and again, ends at the level as well, once
+// those jobs are over that it cannot tell from others and the ledger's jobs were asked for.
+func TestTallyConvergesWithoutMemory(t *testing.T) {
+	t.Parallel()
+
+	check(t, "waiting jobs are those of the level after restarts", func(seed uint64, steps []int) string {
+		w := newWorld(seed)
+		w.loses, w.delays, w.repeats, w.forgets = true, true, true, true
+
+		for _, what := range steps {
+			w.step(what)
+		}
+
+		w.calm()
+
+		if got, want := w.written(v1alpha1.JobQueued), w.count(v1alpha1.JobQueued); got < want {
+			return fmt.Sprintf("%d jobs wait in the ledger, fewer than the %d there are", got, want)
+		}
+
+		for key := w.any(v1alpha1.JobRunning); key != ""; key = w.any(v1alpha1.JobRunning) {
+			delete(w.jobs, key)
+			w.tell(w.news(jobCompleted, key))
+		}
+
+		w.calm()
+		w.confirm()
+
+		if got, want := w.written(v1alpha1.JobQueued), w.count(v1alpha1.JobQueued); got != want {
+			return fmt.Sprintf("%d jobs wait in the ledger, want %d", got, want)
+		}
+
+		return ""
+	})
+}
+
+// Where nothing is lost there is no stand-in, and no job is given up.
+func TestTallyIsExactWithoutFaults(t *testing.T) {
+	t.Parallel()
+
+	check(t, "the ledger is the truth at every step", func(seed uint64, steps []int) string {
+		w := newWorld(seed)
+		w.repeats = true
+
+		for _, what := range steps {
+			w.step(what)
+
+			for _, state := range []v1alpha1.JobState{v1alpha1.JobQueued, v1alpha1.JobRunning} {
+				if got, want := w.written(state), w.count(state); got != want {
+					return fmt.Sprintf("%d jobs are %s in the ledger, want %d", got, state, want)
+				}
+			}
+
+			if len(w.t.made) > 0 {
+				return "there is a stand-in"
+			}
+		}
+
+		return ""
+	})
+}
+
+func TestTallyReadsNews(t *testing.T) {
+	t.Parallel()
+
+	later := lenientTime{epoch().Add(time.Hour)}
+
+	for name, test := range map[string]struct {
+		news []jobNews
+		want map[string]v1alpha1.JobState
+	}{
+		"all assignments of one request": {
+			[]jobNews{{Kind: jobAvailable, Request: 9, JobID: "a"}, {Kind: jobAssigned, Request: 9}, {Kind: jobStarted, Request: 9}},
+			map[string]v1alpha1.JobState{"9": v1alpha1.JobRunning},
+		},
+		"late and repeated news": {
+			[]jobNews{{Kind: jobStarted, Request: 9}, {Kind: jobAssigned, Request: 9}, {Kind: jobCompleted, Request: 9}, {Kind: jobStarted, Request: 9}},
+			map[string]v1alpha1.JobState{"9": v1alpha1.JobCompleted},
+		},
+		"an assignment taken back, and the next of the same job": {
+			[]jobNews{
+				{Kind: jobAssigned, JobID: "A", AssignedAt: lenientTime{epoch()}},
+				{Kind: jobCompleted, JobID: "A", AssignedAt: lenientTime{epoch()}, Result: "canceled"},
+				{Kind: jobAssigned, JobID: "A", AssignedAt: later},
+			},
+			map[string]v1alpha1.JobState{"a-1772366400": v1alpha1.JobCompleted, "a-1772370000": v1alpha1.JobQueued},
+		},
+		"an assignment taken back, and no times": {
+			[]jobNews{{Kind: jobAssigned, JobID: "A"}, {Kind: jobCompleted, JobID: "A"}, {Kind: jobAssigned, JobID: "A"}},
+			map[string]v1alpha1.JobState{"a": v1alpha1.JobCompleted, "a-1772366400": v1alpha1.JobQueued},
+		},
+		"news of a job without any id, and of an unknown kind": {
+			[]jobNews{{Kind: jobAssigned}, {Kind: "JobPraised", Request: 3}}, map[string]v1alpha1.JobState{},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			tally, got := emptyTally(), map[string]v1alpha1.JobState{}
+			tally.begin("s", statistics{}, epoch())
+
+			for _, n := range test.news {
+				for _, job := range tally.hear([]jobNews{n}, epoch()) {
+					got[job.ID[len(tally.prefix):]] = job.State
+				}
+			}
+
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("jobs (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Statistics of zero beside news of assigned jobs were seen: the jobs are not given up.
+func TestTallyTrustsNewsBeforeStatistics(t *testing.T) {
+	t.Parallel()
+
+	tally := emptyTally()
+	tally.begin("s", statistics{}, epoch())
+	tally.hear([]jobNews{{Kind: jobAssigned, Request: 1}}, epoch())
+
+	for _, after := range []time.Duration{0, time.Minute, surplusAfter - time.Second} {
+		tally.observe(statistics{}, epoch().Add(after))
+
+		if out := tally.settle(true, epoch().Add(after)); len(out) > 0 {
+			t.Fatalf("after %s: %v", after, out)
+		}
+	}
+
+	tally.observe(statistics{}, epoch().Add(surplusAfter))
+
+	if out := tally.settle(true, epoch().Add(surplusAfter)); len(out) != 1 || out[0].Conclusion != conclusionLost {
+		t.Errorf("after %s: %v", surplusAfter, out)
+	}
+}
+
+// Messages come from outside: none makes the tally fail or its ids ambiguous.
+func FuzzScaleSetMessage(f *testing.F) {
+	f.Add(`[{"messageType":"JobAssigned","jobId":"bd59f43d-2e1a-567a-b5a4-c147b94d0766","runnerRequestId":0,`+
+		`"scaleSetAssignTime":"2026-07-26T23:29:36Z","ownerName":"o","repositoryName":"r","workflowRunId":5}]`, 1, 0)
+	f.Add(`[{"messageType":"JobCompleted","runnerRequestId":7,"finishTime":"0001-01-01T00:00:00Z","queueTime":""}]`, 0, -3)
+	f.Fuzz(func(t *testing.T, body string, assigned, running int) {
+		tally := emptyTally()
+		tally.begin("s", statistics{}, epoch())
+
+		news := queueMessage{Type: batchType, Body: body}.news()
+		if _, err := json.Marshal(news); err != nil {
+			t.Skip("times that have no JSON")
+		}
+
+		seen := map[string]bool{}
+		for _, job := range tally.hear(news, epoch()) {
+			if job.ID == "" || seen[job.ID] || job.State == "" {
+				t.Errorf("job %+v has no id or state, or comes twice", job)
+			}
+
+			seen[job.ID] = true
+		}
+
+		tally.observe(statistics{Assigned: min(assigned, 1000), Running: min(running, 1000)}, epoch())
+		tally.settle(true, epoch().Add(strangersAfter))
+	})
+}

@@ -1,0 +1,543 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package github_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/utils/clock"
+	testclock "k8s.io/utils/clock/testing"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+	sim "github.com/hyperfleet/hyperfleet/sim/github"
+	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
+	"github.com/hyperfleet/hyperfleet/workload"
+	"github.com/hyperfleet/hyperfleet/workload/github"
+)
+
+func quickPolls() sim.Options { return sim.Options{PollTimeout: 50 * time.Millisecond} }
+
+// run issues a runner and lets it do one job.
+func run(t *testing.T, p workload.Provider, name string) {
+	t.Helper()
+
+	credential, err := p.Issue(t.Context(), setRequest(name))
+	if err != nil {
+		t.Fatalf("Issue: %v", err)
+	}
+
+	runner := githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", credential.JITConfig)
+	if code := runner.Wait(); code != 0 {
+		t.Fatalf("runner %s ended with %d: %s", name, code, runner.Output())
+	}
+}
+
+func TestScaleSetKeepsToCapacity(t *testing.T) {
+	t.Parallel()
+
+	for name, offer := range map[string]bool{"assigned at once": false, "offered and acquired": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			options := quickPolls()
+			options.ScaleSets.Offer = offer
+			server := githubtest.New(t, options)
+			p, jobs := streamer(t, setScope(server), clock.RealClock{}), newBook(2)
+			stream(t, p, jobs)
+			eventually(t, "the set is listened to", func() bool { return server.Capacity(set) == 2 })
+			queue(server, 5)
+			eventually(t, "two jobs are heard of", func() bool { return len(jobs.in(v1alpha1.JobQueued)) == 2 })
+			// A few polls later they are still two.
+			polls := server.State().Requests["scaleset message"]
+			server.Eventually("three polls are over", func(s control.State) bool { return s.Requests["scaleset message"] >= polls+3 })
+
+			if got := len(jobs.in(v1alpha1.JobQueued)); got != 2 {
+				t.Fatalf("%d jobs are waiting, the capacity is 2", got)
+			}
+
+			run(t, p, "vm-1")
+			eventually(t, "the next job is heard of", func() bool {
+				return len(jobs.in(v1alpha1.JobQueued)) == 2 && len(jobs.in(v1alpha1.JobCompleted)) == 1
+			})
+			jobs.set(func() { jobs.capacity = 10 })
+			eventually(t, "all jobs are heard of", func() bool { return len(jobs.in(v1alpha1.JobQueued)) == 4 })
+		})
+	}
+}
+
+// The service is told that a message was heard only when the caller has taken it over.
+func TestScaleSetAcknowledgesAfterTheCaller(t *testing.T) {
+	t.Parallel()
+
+	server := githubtest.New(t, quickPolls())
+	p, jobs := streamer(t, setScope(server), clock.RealClock{}), newBook(5)
+	stop := stream(t, p, jobs)
+
+	eventually(t, "the set is listened to", func() bool { return server.Capacity(set) == 5 })
+	jobs.set(func() { jobs.fail = errors.New("the ledger is away") })
+	queue(server, 1)
+	eventually(t, "the caller was asked", func() bool { return jobs.asked() > 1 })
+
+	if err := stop(); err == nil || !strings.Contains(err.Error(), "the ledger is away") {
+		t.Errorf("Stream = %v, want the caller's error", err)
+	}
+
+	if got := server.State().Requests["scaleset acknowledge"]; got != 0 {
+		t.Fatalf("%d messages were acknowledged that nobody took", got)
+	}
+
+	jobs.set(func() { jobs.fail = nil })
+	stream(t, p, jobs)
+	eventually(t, "the message came again", func() bool { return len(jobs.in(v1alpha1.JobQueued)) == 1 })
+	server.Eventually("it is acknowledged", func(s control.State) bool { return s.Requests["scaleset acknowledge"] == 1 })
+}
+
+func (b *book) asked() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	return b.calls
+}
+
+// Jobs that were queued, and jobs that ended, while nobody listened.
+func TestScaleSetRestart(t *testing.T) {
+	t.Parallel()
+
+	server := githubtest.New(t, quickPolls())
+	jobs := newBook(200)
+	first := streamer(t, setScope(server), clock.RealClock{})
+	stop := stream(t, first, jobs)
+
+	queue(server, 2)
+	eventually(t, "both are heard of", func() bool { return len(jobs.in(v1alpha1.JobQueued)) == 2 })
+
+	_ = stop()
+
+	run(t, first, "vm-1")
+	queue(server, 120)
+
+	second := streamer(t, setScope(server), clock.RealClock{})
+	stream(t, second, jobs)
+	eventually(t, "all are heard of", func() bool {
+		return len(jobs.in(v1alpha1.JobQueued)) == 121 && len(jobs.in(v1alpha1.JobCompleted)) == 1
+	})
+
+	for _, job := range jobs.in(v1alpha1.JobQueued) {
+		if strings.Contains(job.ID, "unknown") {
+			t.Errorf("there is a stand-in for a job that has a name: %s", job.ID)
+		}
+	}
+}
+
+// Of two listeners one waits, and takes over from the other, dead or alive.
+func TestScaleSetHasOneListener(t *testing.T) {
+	t.Parallel()
+
+	clk := testclock.NewFakeClock(time.Now().Truncate(time.Second))
+	server := githubtest.New(t, sim.Options{Clock: clk})
+	first, second := streamer(t, setScope(server), clk), streamer(t, setScope(server), clk)
+	jobs := newBook(5)
+	stop := stream(t, first, jobs)
+
+	eventually(t, "the first listens", func() bool { return server.Capacity(set) == 5 })
+
+	listen := func() error { return listening(t, second).Stream(t.Context(), jobs.room, jobs.got) }
+
+	err := listen()
+	if !workload.Is(err, workload.Conflict) || !strings.Contains(err.Error(), "has another listener") {
+		t.Fatalf("the second Stream = %v, want a Conflict that says why", err)
+	}
+
+	_ = stop()
+
+	again := stream(t, second, newBook(3))
+
+	eventually(t, "the second listens", func() bool { return server.Capacity(set) == 3 })
+
+	_ = again()
+
+	// A session whose listener died without a word is over in a while.
+	if err := server.Abandon(set); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := listen(); !workload.Is(err, workload.Conflict) {
+		t.Fatalf("Stream beside the session of a dead listener = %v", err)
+	}
+
+	clk.Step(6 * time.Minute)
+	stream(t, second, newBook(4))
+	eventually(t, "it takes over", func() bool { return server.Capacity(set) == 4 })
+}
+
+func listening(t *testing.T, p workload.Provider) workload.Streamer {
+	t.Helper()
+
+	out, ok := p.(workload.Streamer)
+	if !ok {
+		t.Fatal("the provider of a scale set is no Streamer")
+	}
+
+	return out
+}
+
+// step lets time pass until cond holds.
+func step(t *testing.T, clk *testclock.FakeClock, by time.Duration, what string, cond func() bool) {
+	t.Helper()
+	eventually(t, what, func() bool {
+		clk.Step(by)
+		time.Sleep(time.Millisecond)
+
+		return cond()
+	})
+}
+
+// Tokens of both kinds end while the set is listened to.
+func TestScaleSetRenewsTokens(t *testing.T) {
+	t.Parallel()
+
+	clk := testclock.NewFakeClock(time.Now().Truncate(time.Second))
+	server := githubtest.New(t, sim.Options{Clock: clk, ScaleSets: sim.ScaleSetOptions{
+		AdminTokenLife: 7 * time.Minute, QueueTokenLife: 3 * time.Minute, AssignTimeout: 100 * time.Hour,
+	}})
+	p, jobs := streamer(t, setScope(server), clk), newBook(5)
+	stream(t, p, jobs)
+	eventually(t, "the set is listened to", func() bool { return server.Capacity(set) == 5 })
+
+	requests := func(name string) int { return server.State().Requests[name] }
+
+	step(t, clk, 5*time.Second, "both tokens were renewed", func() bool {
+		return requests("scaleset PATCH sessions/{session}") >= 4 && requests("runner-registration") >= 2
+	})
+
+	if got := requests("scaleset POST sessions"); got != 1 {
+		t.Errorf("%d sessions were opened, want the one that is renewed", got)
+	}
+
+	queue(server, 1)
+	step(t, clk, time.Second, "a job is heard of", func() bool { return len(jobs.in(v1alpha1.JobQueued)) == 1 })
+}
+
+// A session is lost, and with it messages: the level brings the jobs back, without names.
+func TestScaleSetStandsInForLostMessages(t *testing.T) {
+	t.Parallel()
+
+	clk := testclock.NewFakeClock(time.Now().Truncate(time.Second))
+	server := githubtest.New(t, sim.Options{Clock: clk, ScaleSets: sim.ScaleSetOptions{AssignTimeout: 100 * time.Hour}})
+	p, jobs := streamer(t, setScope(server), clk), newBook(5)
+	stop := stream(t, p, jobs)
+
+	eventually(t, "the set is listened to", func() bool { return server.Capacity(set) == 5 })
+
+	_ = stop()
+
+	queue(server, 3)
+	server.LoseSession(set, true)
+	stream(t, p, jobs)
+	step(t, clk, time.Second, "three jobs are counted", func() bool { return len(jobs.in(v1alpha1.JobQueued)) == 3 })
+
+	stand := jobs.in(v1alpha1.JobQueued)[0]
+	if stand.Queue != set || stand.Repository != githubtest.Repo || !strings.Contains(stand.ID, "unknown") {
+		t.Errorf("stand-in = %+v", stand)
+	}
+
+	if fit := (github.Platform{}).Fit(workload.RunnerSpec{Queue: set, Scope: workload.Scope{Repository: githubtest.Repo}}, stand); !fit.Takes {
+		t.Errorf("the set's own pool does not take it: %+v", fit)
+	}
+
+	if said, err := p.Job(t.Context(), stand.Repository, stand.ID); err != nil || said.State != v1alpha1.JobQueued {
+		t.Errorf("Job = %+v, %v", said, err)
+	}
+
+	run(t, p, "vm-1")
+	eventually(t, "one is over", func() bool {
+		return len(jobs.in(v1alpha1.JobQueued)) == 2 && len(jobs.in(v1alpha1.JobCompleted)) == 1
+	})
+}
+
+// Whatever breaks, all jobs run, and nothing is left in the ledger.
+func TestScaleSetUnderFaults(t *testing.T) {
+	t.Parallel()
+
+	options := quickPolls()
+	options.Seed, options.RateLimit = 7, 100000
+	server := githubtest.New(t, options)
+	p, jobs := streamer(t, setScope(server), clock.RealClock{}), newBook(4)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+
+	var group sync.WaitGroup
+
+	group.Go(func() {
+		for ctx.Err() == nil {
+			_ = listening(t, p).Stream(ctx, jobs.room, jobs.got)
+		}
+	})
+
+	eventually(t, "the set is listened to", func() bool { return server.Capacity(set) == 4 })
+
+	if err := server.SetFaults(control.Faults{ServerError: 0.05, MessageRepeated: 0.3}); err != nil {
+		t.Fatal(err)
+	}
+
+	queue(server, 12)
+
+	for i := range 12 {
+		name := fmt.Sprintf("vm-%d", i)
+		eventually(t, "a runner is made", func() bool {
+			credential, err := p.Issue(t.Context(), setRequest(name))
+			if err != nil {
+				return false
+			}
+
+			githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", credential.JITConfig)
+
+			return true
+		})
+	}
+
+	server.Eventually("all jobs ran", func(s control.State) bool {
+		for _, job := range s.Jobs {
+			if job.Status != "completed" {
+				return false
+			}
+		}
+
+		return true
+	})
+
+	if err := server.SetFaults(control.Faults{}); err != nil {
+		t.Fatal(err)
+	}
+
+	eventually(t, "the ledger is done", func() bool {
+		return len(jobs.in(v1alpha1.JobQueued)) == 0 && len(jobs.in(v1alpha1.JobRunning)) == 0
+	})
+	cancel()
+	group.Wait()
+}
+
+// An assignment that no runner took is taken back and made again: another job of the ledger.
+func TestScaleSetAssignsAgain(t *testing.T) {
+	t.Parallel()
+
+	clk := testclock.NewFakeClock(time.Now().Truncate(time.Second))
+	server := githubtest.New(t, sim.Options{Clock: clk, ScaleSets: sim.ScaleSetOptions{
+		AssignTimeout: time.Minute, AssignDelay: 5 * time.Second, SessionLife: time.Hour,
+	}})
+	p, jobs := streamer(t, setScope(server), clk), newBook(5)
+	stream(t, p, jobs)
+	eventually(t, "the set is listened to", func() bool { return server.Capacity(set) == 5 })
+	queue(server, 1)
+	eventually(t, "the job is heard of", func() bool { return len(jobs.in(v1alpha1.JobQueued)) == 1 })
+	step(t, clk, 5*time.Second, "it is assigned again", func() bool {
+		return len(jobs.in(v1alpha1.JobCompleted)) == 1 && len(jobs.in(v1alpha1.JobQueued)) == 1
+	})
+
+	if first := jobs.in(v1alpha1.JobCompleted)[0]; first.Conclusion != "cancelled" || first.RunnerName != "" {
+		t.Errorf("the first assignment ended as %+v", first)
+	}
+}
+
+func TestScaleSetRejections(t *testing.T) {
+	t.Parallel()
+
+	server := githubtest.New(t, sim.Options{PATs: []sim.PAT{
+		{Token: githubtest.PAT, Scopes: []string{"repo", "admin:org"}},
+		{Token: "ghp_readonly", Permissions: map[string]string{"administration": "read"}},
+	}})
+
+	for name, test := range map[string]struct {
+		edit   func(*github.Settings)
+		req    workload.RunnerRequest
+		reason string
+		says   string
+	}{
+		"the runner group is missing": {
+			func(s *github.Settings) {
+				s.Owner, s.Repository, s.Organization, s.RunnerGroup = "", "", githubtest.Org, "nobody"
+			},
+			setRequest("vm"), github.ReasonGroup, "make it at GitHub or change runnerGroup",
+		},
+		"the rights are missing": {
+			func(s *github.Settings) { s.Token = "ghp_readonly" }, setRequest("vm"), github.ReasonPermission, "Administration: write",
+		},
+		"a token for the machine": {
+			func(*github.Settings) {},
+			workload.RunnerRequest{Name: "vm", Labels: []string{set}, Registration: v1alpha1.RegistrationToken},
+			github.ReasonScaleSet, "set registration to jit",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			settings := setScope(server)
+			test.edit(settings)
+			p := streamer(t, settings, clock.RealClock{})
+
+			errs := map[string]error{}
+			_, errs["Issue"] = p.Issue(t.Context(), test.req)
+
+			if test.reason != github.ReasonScaleSet {
+				errs["Stream"] = listening(t, p).Stream(t.Context(), newBook(1).room, newBook(1).got)
+				errs["Validate"] = p.Validate(t.Context())
+			}
+
+			for what, err := range errs {
+				var said *workload.Error
+				if !workload.Is(err, workload.Rejected) || !errors.As(err, &said) || said.Reason != test.reason ||
+					!strings.Contains(err.Error(), test.says) {
+					t.Errorf("%s = %v, want a rejection with the mend %q", what, err, test.says)
+				}
+			}
+		})
+	}
+}
+
+func TestScaleSetRunnerNames(t *testing.T) {
+	t.Parallel()
+
+	server := githubtest.New(t, quickPolls())
+	p := streamer(t, setScope(server), clock.RealClock{})
+
+	first, err := p.Issue(t.Context(), setRequest("vm"))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	// Who never came is a remnant.
+	second, err := p.Issue(t.Context(), setRequest("vm"))
+	if err != nil || second.RunnerID == first.RunnerID {
+		t.Fatalf("Issue again = %+v, %v; the first was %s", second, err, first.RunnerID)
+	}
+
+	githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", second.JITConfig)
+	server.Eventually("the runner is online", func(s control.State) bool { return len(s.Runners) == 1 && s.Runners[0].Online })
+
+	if _, err := p.Issue(t.Context(), setRequest("vm")); !workload.Is(err, workload.Conflict) {
+		t.Errorf("Issue beside a live runner = %v, want a Conflict", err)
+	}
+
+	if found, err := p.Find(t.Context(), "vm", 0); err != nil || found.ID != second.RunnerID {
+		t.Errorf("Find = %+v, %v, want %s", found, err, second.RunnerID)
+	}
+
+	if err := p.Deregister(t.Context(), second.RunnerID); err != nil {
+		t.Errorf("Deregister: %v", err)
+	}
+}
+
+// A set that somebody deleted is made anew, and one without its own label gets it.
+func TestScaleSetIsMended(t *testing.T) {
+	t.Parallel()
+
+	server := githubtest.New(t, quickPolls())
+	p := streamer(t, setScope(server), clock.RealClock{})
+
+	if _, err := p.Issue(t.Context(), setRequest("vm-1")); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := server.DeleteScaleSet(set); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := server.AddScaleSet(githubtest.Repo, set, "gpu"); err != nil {
+		t.Fatal(err)
+	}
+
+	if _, err := p.Issue(t.Context(), setRequest("vm-2")); err != nil {
+		t.Fatal(err)
+	}
+
+	jobs := newBook(5)
+	stream(t, p, jobs)
+	queue(server, 1)
+	server.Queue(control.JobSpec{Labels: []string{"gpu"}})
+	eventually(t, "jobs with either label are heard of", func() bool { return len(jobs.in(v1alpha1.JobQueued)) == 2 })
+}
+
+func TestScaleSetJobs(t *testing.T) {
+	t.Parallel()
+
+	server := githubtest.New(t, quickPolls())
+	p, jobs := streamer(t, setScope(server), clock.RealClock{}), newBook(5)
+
+	if _, err := p.Job(t.Context(), githubtest.Repo, "ss-1-abc-9"); err == nil {
+		t.Error("something is said of a job although nobody listens")
+	}
+
+	stream(t, p, jobs)
+	queue(server, 1)
+	eventually(t, "the job is heard of", func() bool { return len(jobs.in(v1alpha1.JobQueued)) == 1 })
+
+	job := jobs.in(v1alpha1.JobQueued)[0]
+	if said, err := p.Job(t.Context(), job.Repository, job.ID); err != nil || said.State != v1alpha1.JobQueued || said.ID != job.ID {
+		t.Errorf("Job = %+v, %v", said, err)
+	}
+
+	if said, err := p.Job(t.Context(), githubtest.Repo, "ss-99-abcdef-1"); err != nil || said.State != v1alpha1.JobCompleted {
+		t.Errorf("a job of a set that is gone = %+v, %v", said, err)
+	}
+}
+
+// Secrets do not reach errors, and tokens go to no other host.
+func TestScaleSetKeepsSecrets(t *testing.T) {
+	t.Parallel()
+
+	server := githubtest.New(t, quickPolls())
+
+	var tokens []string
+
+	var mu sync.Mutex
+
+	spy := func(next http.RoundTripper) http.RoundTripper {
+		return trip(func(r *http.Request) (*http.Response, error) {
+			mu.Lock()
+			defer mu.Unlock()
+
+			_, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+			tokens = append(tokens, token)
+
+			if strings.Contains(r.URL.Path, "/sessions") {
+				return nil, fmt.Errorf("connection reset with %s", token)
+			}
+
+			return next.RoundTrip(r)
+		})
+	}
+
+	p, err := github.New(github.Config{Settings: setScope(server), Transport: spy})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	err = listening(t, p).Stream(t.Context(), newBook(1).room, newBook(1).got)
+
+	mu.Lock()
+	defer mu.Unlock()
+
+	if err == nil || len(tokens) < 4 {
+		t.Fatalf("Stream = %v after %d calls", err, len(tokens))
+	}
+
+	for _, token := range tokens {
+		if strings.Contains(err.Error(), token) {
+			t.Errorf("the error holds a token: %v", err)
+		}
+	}
+}
+
+type trip func(*http.Request) (*http.Response, error)
+
+func (f trip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
