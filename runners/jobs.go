@@ -16,9 +16,9 @@ import (
 
 // jobParts are what keeps the ledger of jobs.
 type jobParts struct {
-	controller func(ctrl.Manager) error
-	receiver   http.Handler
-	sources    *demand.Sources
+	controllers []func(ctrl.Manager) error
+	receiver    http.Handler
+	sources     *demand.Sources
 }
 
 func (a *Area) jobs(
@@ -44,5 +44,7 @@ func (a *Area) jobs(
 		WebhookURL: a.WebhookURL, Clock: a.Clock, Metrics: metrics, Log: a.Log,
 	}
 
-	return &jobParts{controller: reconciler.SetupWithManager, receiver: receiver, sources: sources}, nil
+	batches := &demand.BatchReconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Log: a.Log}
+
+	return &jobParts{controllers: []func(ctrl.Manager) error{reconciler.SetupWithManager, batches.SetupWithManager}, receiver: receiver, sources: sources}, nil
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strconv"
 
 	"k8s.io/utils/clock"
@@ -70,7 +71,7 @@ func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) (http.Handler, error
 		return nil, err
 	}
 
-	for _, add := range parts.controllers {
+	for _, add := range slices.Concat(parts.controllers, parts.jobs) {
 		if err := add(mgr); err != nil {
 			return nil, err
 		}
@@ -96,6 +97,7 @@ type parts struct {
 	clusters    *connect.Clusters
 	controllers []func(ctrl.Manager) error
 	sweeper     *orphans.Sweeper
+	jobs        []func(ctrl.Manager) error
 	sources     *demand.Sources
 	routes      http.Handler
 }
@@ -153,13 +155,13 @@ func (a *Area) parts(mgr ctrl.Manager) (*parts, error) {
 				Clusters:  clusters, Workloads: workloads, Wake: woken, Settings: a.Settings,
 				Metrics: claimMetrics, Clock: a.Clock, Concurrency: a.Config.Concurrency,
 			}).SetupWithManager,
-			jobs.controller,
 		},
 		sweeper: &orphans.Sweeper{
 			Live: mgr.GetAPIReader(), Recorder: recorder, Clusters: clusters, Workloads: workloads,
 			OperatorUID: a.Settings.OperatorUID, Interval: a.Config.OrphanInterval, Clock: a.Clock,
 			Log: a.Log, Metrics: orphanMetrics,
 		},
+		jobs:    jobs.controllers,
 		sources: jobs.sources,
 		routes:  a.routes(mgr, jobs.receiver),
 	}, nil

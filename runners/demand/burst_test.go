@@ -88,7 +88,7 @@ func flakyClient(t *testing.T) (client.Client, *flaky) {
 }
 
 // cached makes a client that reads from a cache, as the operator's does.
-func cached(t *testing.T, config *rest.Config, kinds ...client.Object) cluster.Cluster {
+func cached(t testing.TB, config *rest.Config, kinds ...client.Object) cluster.Cluster {
 	t.Helper()
 
 	out, err := cluster.New(config, func(o *cluster.Options) { o.Scheme, o.Logger = env.Scheme, logr.Discard() })
@@ -200,6 +200,7 @@ func TestReceiverBurst(t *testing.T) {
 	}
 
 	group.Wait()
+	move(t, namespace)
 
 	if got := len(ledger(t, namespace)); got != many {
 		t.Errorf("%d jobs are in the ledger, %d were acknowledged", got, many)

@@ -391,7 +391,7 @@ func TestControllerWatches(t *testing.T) {
 	reach(t, func() bool { return read(t, key).Status.Pool == "linux" })
 }
 
-func reach(t *testing.T, done func() bool) {
+func reach(t testing.TB, done func() bool) {
 	t.Helper()
 
 	for deadline := time.Now().Add(20 * time.Second); !done(); time.Sleep(20 * time.Millisecond) {

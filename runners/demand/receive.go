@@ -88,7 +88,7 @@ func (r *Receiver) record(ctx context.Context, job workload.Job, pools []listene
 	slices.Sort(namespaces)
 
 	for _, namespace := range slices.Compact(namespaces) {
-		if _, err := r.ledger.Record(ctx, namespace, job, r.config.Clock.Now()); err != nil {
+		if err := r.inbox.record(ctx, namespace, job); err != nil {
 			return unavailable(err)
 		}
 	}

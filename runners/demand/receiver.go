@@ -74,7 +74,7 @@ type ReceiverConfig struct {
 // told the same whether pools exist or not. It is safe for concurrent use.
 type Receiver struct {
 	config  ReceiverConfig
-	ledger  *Ledger
+	inbox   *inbox
 	secrets *secretCache
 	slots   chan struct{}
 }
@@ -103,7 +103,7 @@ func NewReceiver(config ReceiverConfig) *Receiver {
 
 	return &Receiver{
 		config:  config,
-		ledger:  &Ledger{Client: config.Client, Live: config.Live},
+		inbox:   newInbox(&Ledger{Client: config.Client, Live: config.Live}, config.Clock),
 		secrets: &secretCache{reader: config.Secrets, clock: config.Clock},
 		slots:   make(chan struct{}, config.Parallel),
 	}

@@ -53,7 +53,7 @@ func own(t *testing.T) string {
 	}, strings.ToLower(t.Name()))
 }
 
-func create(t *testing.T, obj client.Object) {
+func create(t testing.TB, obj client.Object) {
 	t.Helper()
 
 	if err := env.Client.Create(t.Context(), obj); err != nil {
@@ -62,7 +62,7 @@ func create(t *testing.T, obj client.Object) {
 }
 
 // hook makes a pool that takes webhooks, with a Secret that holds the secret.
-func hook(t *testing.T, namespace, name, repository, secret string, labels ...string) *v1alpha1.RunnerPool {
+func hook(t testing.TB, namespace, name, repository, secret string, labels ...string) *v1alpha1.RunnerPool {
 	t.Helper()
 
 	create(t, &corev1.Secret{

@@ -178,7 +178,9 @@ func (s *Server) deliver(d *delivery) {
 	default:
 		s.counts.Failed++
 	}
-	d.hook.deliveries = append(d.hook.deliveries, d)
+	// Deliveries overtake each other; the list is by id.
+	at, _ := slices.BinarySearchFunc(d.hook.deliveries, d.id, func(old *delivery, id int64) int { return int(old.id - id) })
+	d.hook.deliveries = slices.Insert(d.hook.deliveries, at, d)
 	d.hook.deliveries = slices.DeleteFunc(d.hook.deliveries, func(old *delivery) bool {
 		return s.now().Sub(old.at) > deliveryLife
 	})

@@ -52,6 +52,12 @@ spec:
 	baseStandby = baseClaim + `
   standby: true
 `
+	baseBatch = `
+apiVersion: hyperfleet.io/v1alpha1
+kind: RunnerJobBatch
+metadata: {name: base, namespace: default}
+spec: {jobs: [{platform: github-actions, id: "1", state: Queued}]}
+`
 	baseJob = `
 apiVersion: hyperfleet.io/v1alpha1
 kind: RunnerJob

@@ -166,7 +166,7 @@ func TestSchemaBounds(t *testing.T) {
 
 	bases := map[string]string{
 		"HypervisorCluster": baseCluster, "HypervisorMachineTemplate": baseTemplate,
-		"RunnerPool": basePool, "MachineClaim": baseClaim, "RunnerJob": baseJob,
+		"RunnerPool": basePool, "MachineClaim": baseClaim, "RunnerJob": baseJob, "RunnerJobBatch": baseBatch,
 	}
 
 	for kind, crd := range definitions(t) {
@@ -253,6 +253,7 @@ func TestUnknownFieldsAreReported(t *testing.T) {
 		basePool:     "spec.scaling.maxreplicas",
 		baseClaim:    "spec.workloadConfig.labels",
 		baseJob:      "spec.queued",
+		baseBatch:    "spec.job",
 	} {
 		object := change{path: "1"}.apply(t, base)
 

@@ -206,7 +206,7 @@ func (r request) mayBe() bool {
 	switch r.group + "/" + r.resource {
 	case "hyperfleet.io/hypervisorclusters", "hyperfleet.io/hypervisormachinetemplates", "hyperfleet.io/runnerpools":
 		return slices.Contains([]string{"get", "list", "watch", "update", "patch"}, r.verb)
-	case "hyperfleet.io/machineclaims", "hyperfleet.io/runnerjobs":
+	case "hyperfleet.io/machineclaims", "hyperfleet.io/runnerjobs", "hyperfleet.io/runnerjobbatches":
 		return r.verb != "deletecollection" && r.verb != "impersonate"
 	case "events.k8s.io/events":
 		return r.verb == "create" || r.verb == "patch"
@@ -250,7 +250,7 @@ func TestProperty17Access(t *testing.T) {
 
 	resources := []any{
 		"hyperfleet.io/hypervisorclusters", "hyperfleet.io/hypervisormachinetemplates", "hyperfleet.io/runnerpools",
-		"hyperfleet.io/machineclaims", "hyperfleet.io/runnerjobs", "events.k8s.io/events", "coordination.k8s.io/leases",
+		"hyperfleet.io/machineclaims", "hyperfleet.io/runnerjobs", "hyperfleet.io/runnerjobbatches", "events.k8s.io/events", "coordination.k8s.io/leases",
 		"/secrets", "/configmaps", "/pods", "/pods/exec", "/nodes", "/namespaces", "/serviceaccounts", "/serviceaccounts/token",
 		"/users", "/groups", "apps/deployments", "batch/jobs", "rbac.authorization.k8s.io/roles",
 		"rbac.authorization.k8s.io/clusterroles", "rbac.authorization.k8s.io/clusterrolebindings",
@@ -296,6 +296,8 @@ func TestOperatorHasWhatItNeeds(t *testing.T) {
 		{group, "hypervisormachinetemplates/status", "", "patch", "ci"},
 		{group, "runnerjobs", "", "watch", ""},
 		{group, "runnerjobs", "", "create", "ci"},
+		{group, "runnerjobbatches", "", "create", "ci"},
+		{group, "runnerjobbatches", "", "delete", "ci"},
 		{"events.k8s.io", "events", "", "create", "ci"},
 		{"coordination.k8s.io", "leases", "", "create", operatorSpace},
 		{"coordination.k8s.io", "leases", operatorName, "update", operatorSpace},

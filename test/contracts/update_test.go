@@ -46,6 +46,10 @@ func updates() []update {
 		{"job goes on", baseJob, change{"spec.state": "Running", "spec.runnerName": "r1"}, ""},
 		{"job skips a state", baseJob, change{"spec.state": "Completed", "spec.conclusion": "cancelled"}, ""},
 		{"job says more", baseJob, change{"spec.name": "build"}, ""},
+		{
+			"batch is changed", baseBatch, change{"spec.jobs": list{anyMap{"platform": "generic", "id": "2", "state": "Queued"}}},
+			"a RunnerJobBatch cannot be changed",
+		},
 		{"pool is resized", basePool, change{"spec.scaling": anyMap{"maxReplicas": int64(3)}}, ""},
 		{"template grows", baseTemplate, change{"spec.resources.cpu": int64(8)}, ""},
 	}

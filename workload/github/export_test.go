@@ -23,3 +23,10 @@ func URLsOf(config *Settings) ([]string, error) {
 
 // Redact takes the secrets out of a text.
 func Redact(config *Settings, text string) string { return newRedactor(config).text(text) }
+
+// Registrations gives a fresh budget's gate of registrations.
+func Registrations(clk clock.PassiveClock) func() error {
+	b := newBudget(clk)
+
+	return func() error { return b.register("making a runner") }
+}

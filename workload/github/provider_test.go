@@ -78,9 +78,11 @@ func TestRunnerLifecycle(t *testing.T) {
 	t.Parallel()
 
 	private, text := key(t)
-	server := githubtest.New(t, withApp(&private.PublicKey, map[string]string{
+	options := withApp(&private.PublicKey, map[string]string{
 		"administration": "write", "organization_self_hosted_runners": "write", "actions": "read",
-	}))
+	})
+	options.Enterprise, options.Groups = "corp", []sim.Group{{Owner: "enterprises/corp", Name: "Everywhere"}}
+	server := githubtest.New(t, options)
 
 	for name, edit := range map[string]func() *github.Settings{
 		"repository, token":   func() *github.Settings { return repositoryScope(server) },
@@ -90,6 +92,12 @@ func TestRunnerLifecycle(t *testing.T) {
 			config.APIURL += "/api/v3"
 
 			return config
+		},
+		"enterprise, token": func() *github.Settings {
+			return &github.Settings{Token: githubtest.PAT, Enterprise: "corp", RunnerGroup: "everywhere", APIURL: server.URL}
+		},
+		"enterprise of a GitHub Enterprise Server": func() *github.Settings {
+			return &github.Settings{Token: githubtest.PAT, Enterprise: "corp", APIURL: server.URL + "/api/v3/"}
 		},
 		"repository, App by its id": func() *github.Settings {
 			config := repositoryScope(server)
@@ -150,12 +158,15 @@ func lifecycle(t *testing.T, p workload.Provider, name string) {
 func TestIssueToken(t *testing.T) {
 	t.Parallel()
 
-	server := githubtest.New(t, sim.Options{})
+	server := githubtest.New(t, sim.Options{Enterprise: "corp"})
 
 	for name, test := range map[string]struct {
 		config *github.Settings
 		url    string
 	}{
+		"enterprise": {
+			&github.Settings{Token: githubtest.PAT, Enterprise: "corp", APIURL: server.URL + "/api/v3"}, server.URL + "/enterprises/corp",
+		},
 		"repository":   {repositoryScope(server), server.URL + "/octo-org/octo-repo"},
 		"organization": {organizationScope(server), server.URL + "/octo-org"},
 	} {
@@ -301,6 +312,14 @@ func TestErrorsNameTheMend(t *testing.T) {
 			organization: true, edit: func(c *github.Settings) { c.Organization = "nobody" },
 			reason: github.ReasonScope, message: "organization nobody",
 		},
+		"no such enterprise": {
+			organization: true, edit: func(c *github.Settings) { c.Organization, c.Enterprise = "", "nobody" },
+			reason: github.ReasonScope, message: "enterprise nobody",
+		},
+		"enterprise without its scope": {
+			organization: true, edit: func(c *github.Settings) { c.Organization, c.Enterprise = "", "corp" },
+			reason: github.ReasonScope, message: "the scope manage_runners:enterprise of a classic token",
+		},
 		"no such group": {
 			organization: true, edit: func(c *github.Settings) { c.RunnerGroup = "gpus" },
 			reason: github.ReasonGroup, message: `no runner group "gpus"`,
@@ -371,6 +390,9 @@ func TestNewRejects(t *testing.T) {
 			func(c *github.Settings) { c.APIURL = "https://me:hunter2@ghes.example.com" }, github.ReasonConfig, "holds credentials",
 		},
 		"no URL": {func(c *github.Settings) { c.APIURL = "ghes.example.com" }, github.ReasonConfig, "ghes.example.com"},
+		"odd enterprise": {
+			func(c *github.Settings) { c.Owner, c.Repository, c.Enterprise = "", "", "corp/../orgs" }, github.ReasonConfig, "corp/../orgs",
+		},
 		"unknown placeholder": {
 			func(c *github.Settings) { c.RegistrationURLs.Repository = "https://x/{enterprise}" }, github.ReasonConfig, "placeholder",
 		},
@@ -450,6 +472,28 @@ func TestURLs(t *testing.T) {
 			},
 			[]string{"https://api.github.com", "https://gw.example.com/orgs/acme/token", "https://github.example.com/acme"},
 		},
+		"enterprise": {
+			github.Settings{Enterprise: "corp"},
+			[]string{
+				"https://api.github.com", "https://api.github.com/enterprises/corp/actions/runners/registration-token",
+				"https://github.com/enterprises/corp",
+			},
+		},
+		"enterprise of a GitHub Enterprise Server": {
+			github.Settings{Enterprise: "corp", APIURL: "https://ghes.example.com/api/v3"},
+			[]string{
+				"https://ghes.example.com/api/v3", "https://ghes.example.com/api/v3/enterprises/corp/actions/runners/registration-token",
+				"https://ghes.example.com/enterprises/corp",
+			},
+		},
+		"templates: enterprise": {
+			github.Settings{
+				Enterprise: "corp", Owner: "ignored",
+				RegistrationURLs: v1alpha1.GitHubURLs{Enterprise: "https://gw.example.com/{enterprise}/token"},
+				RunnerURLs:       v1alpha1.GitHubURLs{Enterprise: "https://github.example.com/enterprises/{enterprise}"},
+			},
+			[]string{"https://api.github.com", "https://gw.example.com/corp/token", "https://github.example.com/enterprises/corp"},
+		},
 		"templates: repository": {
 			github.Settings{
 				Owner: "acme", Repository: "app",
@@ -464,4 +508,36 @@ func TestURLs(t *testing.T) {
 			t.Errorf("%s: %v (-want +got):\n%s", name, err, diff)
 		}
 	}
+}
+
+// A runner of an enterprise takes the jobs of its organisations, through the group it is in.
+func TestEnterpriseRunnerRunsAJob(t *testing.T) {
+	t.Parallel()
+
+	server := githubtest.New(t, sim.Options{
+		Enterprise: "corp", Groups: []sim.Group{{Owner: "enterprises/corp", Name: "Everywhere"}},
+	})
+	p := provider(t, &github.Settings{Token: githubtest.PAT, Enterprise: "corp", APIURL: server.URL})
+	req := request("everywhere")
+	req.Group = "everywhere"
+
+	issued, err := p.Issue(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	server.Queue(control.JobSpec{Labels: []string{"linux"}})
+
+	if code := githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", issued.JITConfig).Wait(); code != 0 {
+		t.Errorf("the runner ends with %d", code)
+	}
+
+	state := server.State()
+	if job := state.Jobs[0]; job.Conclusion != "success" || job.RunnerName != "everywhere" || len(state.Runners) != 0 {
+		t.Errorf("job %+v, runners %+v", job, state.Runners)
+	}
+
+	req.Group = "nowhere"
+	_, err = p.Issue(t.Context(), req)
+	checkError(t, err, workload.Rejected, github.ReasonGroup, `enterprise corp has no runner group "nowhere"`)
 }

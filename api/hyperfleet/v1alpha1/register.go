@@ -20,6 +20,7 @@ func AddToScheme(s *runtime.Scheme) error {
 		&RunnerPool{}, &RunnerPoolList{},
 		&MachineClaim{}, &MachineClaimList{},
 		&RunnerJob{}, &RunnerJobList{},
+		&RunnerJobBatch{}, &RunnerJobBatchList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion)
 

@@ -27,8 +27,6 @@ const (
 // RunnerJobSpec is one CI job as its forge last described it. Webhooks and polls write
 // it before they are acknowledged, so that no job is lost with a process
 // (docs/adr/0003).
-// +kubebuilder:validation:XValidation:rule="self.platform == oldSelf.platform && self.id == oldSelf.id",message="platform and id of a RunnerJob cannot be changed: they say which job it is"
-// +kubebuilder:validation:XValidation:rule="{'Waiting': 0, 'Queued': 1, 'Running': 2, 'Completed': 3}[self.state] >= {'Waiting': 0, 'Queued': 1, 'Running': 2, 'Completed': 3}[oldSelf.state]",message="the state of a RunnerJob never goes back: Waiting, Queued, Running, Completed"
 type RunnerJobSpec struct {
 	// platform is the workload type, e.g. github-actions.
 	// +kubebuilder:validation:Enum=github-actions;gitlab-ci;buildkite;generic
@@ -187,6 +185,8 @@ type RunnerJob struct {
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
 	// spec is the forge's word.
+	// +kubebuilder:validation:XValidation:rule="self.platform == oldSelf.platform && self.id == oldSelf.id",message="platform and id of a RunnerJob cannot be changed: they say which job it is"
+	// +kubebuilder:validation:XValidation:rule="{'Waiting': 0, 'Queued': 1, 'Running': 2, 'Completed': 3}[self.state] >= {'Waiting': 0, 'Queued': 1, 'Running': 2, 'Completed': 3}[oldSelf.state]",message="the state of a RunnerJob never goes back: Waiting, Queued, Running, Completed"
 	Spec RunnerJobSpec `json:"spec"`
 	// status is what became of the job here.
 	// +optional

@@ -1,0 +1,85 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package demand
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+)
+
+// batchWriters is how many batches are moved at a time.
+const batchWriters = 4
+
+// BatchReconciler moves the jobs of RunnerJobBatches into their RunnerJobs.
+type BatchReconciler struct {
+	Client client.Client
+	// Live reads from the API server itself. Default: Client.
+	Live client.Reader
+	Log  *slog.Logger
+}
+
+//+kubebuilder:rbac:groups=hyperfleet.io,resources=runnerjobbatches,verbs=get;list;watch;create;delete
+
+// SetupWithManager adds the controller to a manager.
+func (r *BatchReconciler) SetupWithManager(mgr ctrl.Manager) error {
+	err := ctrl.NewControllerManagedBy(mgr).
+		Named("runnerjobbatch").
+		For(&v1alpha1.RunnerJobBatch{}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: batchWriters}).
+		Complete(r)
+	if err != nil {
+		return fmt.Errorf("add controller runnerjobbatch: %w", err)
+	}
+
+	return nil
+}
+
+// Reconcile moves one batch. Doing it again, or from the middle, does no harm: jobs are
+// merged. A job that the API server refuses by its schema stays out, or it would hold up
+// all others for ever.
+func (r *BatchReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	ctx, cancel := context.WithTimeout(ctx, passTimeout)
+	defer cancel()
+
+	var batch v1alpha1.RunnerJobBatch
+	if err := r.Client.Get(ctx, req.NamespacedName, &batch); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+
+	book := &Ledger{Client: r.Client, Live: r.Live}
+	if book.Live == nil {
+		book.Live = r.Client
+	}
+
+	for i := range batch.Spec.Jobs {
+		job := batch.Spec.Jobs[i]
+
+		_, err := book.Record(ctx, batch.Namespace, job, heardAt(job, batch.CreationTimestamp))
+		if apierrors.IsInvalid(err) {
+			r.Log.ErrorContext(ctx, "job of a burst is not one", "namespace", batch.Namespace, "job", job.ID, "cause", err.Error())
+
+			continue
+		}
+
+		if err != nil {
+			return reconcile.Result{}, err
+		}
+	}
+
+	err := r.Client.Delete(ctx, &batch, client.Preconditions{UID: &batch.UID})
+	if client.IgnoreNotFound(err) != nil {
+		return reconcile.Result{}, fmt.Errorf("delete batch %s: %w", req.NamespacedName, err)
+	}
+
+	return reconcile.Result{}, nil
+}

@@ -1,0 +1,100 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package demand_test
+
+import (
+	"log/slog"
+	"net/http/httptest"
+	"strconv"
+	"sync"
+	"testing"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/runners/demand"
+)
+
+// move does the leader's work on the batches of a namespace.
+func move(t *testing.T, namespace string) {
+	t.Helper()
+
+	var batches v1alpha1.RunnerJobBatchList
+	if err := env.Client.List(t.Context(), &batches, client.InNamespace(namespace)); err != nil {
+		t.Fatal(err)
+	}
+
+	mover := &demand.BatchReconciler{Client: env.Client, Log: slog.New(slog.DiscardHandler)}
+
+	for i := range batches.Items {
+		key := client.ObjectKeyFromObject(&batches.Items[i])
+		if _, err := mover.Reconcile(t.Context(), reconcile.Request{NamespacedName: key}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A burst is acknowledged by batches, and every job of it gets into the ledger, also when
+// the move is done twice.
+func TestBurstIsMovedIntoTheLedger(t *testing.T) {
+	t.Parallel()
+
+	const many = 300
+
+	namespace, repository := env.Namespace(t), own(t)+"/app"
+	hook(t, namespace, "linux", repository, "s")
+
+	server := httptest.NewServer(receiverOf(env.Client, nil))
+	defer server.Close()
+
+	var group sync.WaitGroup
+	for i := range many {
+		group.Go(func() {
+			code, err := deliver(t.Context(), server.URL, post(body(repository, i+1, "queued", "self-hosted"), "s"))
+			if code != 202 || err != nil {
+				t.Errorf("webhook %d was answered %d, %v", i+1, code, err)
+			}
+		})
+	}
+
+	group.Wait()
+
+	var batches v1alpha1.RunnerJobBatchList
+	if err := env.Client.List(t.Context(), &batches, client.InNamespace(namespace)); err != nil {
+		t.Fatal(err)
+	}
+
+	direct := len(ledger(t, namespace))
+	t.Logf("%d jobs were written directly, the others in %d batches", direct, len(batches.Items))
+
+	if len(batches.Items) == 0 || direct == 0 || len(batches.Items) > many-direct {
+		t.Errorf("%d batches and %d direct writes of %d webhooks", len(batches.Items), direct, many)
+	}
+
+	// One is moved half before the operator is killed.
+	book := &demand.Ledger{Client: env.Client, Live: env.Client}
+	if _, err := book.Record(t.Context(), namespace, batches.Items[0].Spec.Jobs[0], batches.Items[0].CreationTimestamp.Time); err != nil {
+		t.Fatal(err)
+	}
+
+	move(t, namespace)
+	move(t, namespace)
+
+	jobs := ledger(t, namespace)
+	if len(jobs) != many {
+		t.Errorf("%d jobs are in the ledger, want %d", len(jobs), many)
+	}
+
+	for i := range many {
+		job := jobs["gh-"+strconv.Itoa(i+1)]
+		if job.Spec.ReceivedAt == nil || job.Spec.State != v1alpha1.JobQueued {
+			t.Errorf("job %d = %+v", i+1, job.Spec)
+		}
+	}
+
+	if err := env.Client.List(t.Context(), &batches, client.InNamespace(namespace)); err != nil || len(batches.Items) > 0 {
+		t.Errorf("%d batches are left, %v", len(batches.Items), err)
+	}
+}

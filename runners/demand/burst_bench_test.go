@@ -1,0 +1,163 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package demand_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/runners/connect"
+	"github.com/hyperfleet/hyperfleet/runners/demand"
+)
+
+// gitHubPatience is how long GitHub waits for the answer to a webhook
+// (https://docs.github.com/webhooks/using-webhooks/best-practices-for-using-webhooks).
+const gitHubPatience = 10 * time.Second
+
+// BenchmarkWebhookBurst sends 5,000 webhooks of 5,000 jobs all at once, and waits for each
+// as long as GitHub does. It prints the longest answer by that patience, and the answers
+// that were not 2xx.
+func BenchmarkWebhookBurst(b *testing.B) {
+	const many = 5000
+
+	for b.Loop() {
+		b.StopTimer()
+		burst := newBurst(b, many)
+		b.StartTimer()
+
+		begun := time.Now()
+		seen := burst.run(b, 0, many)
+		b.ReportMetric(time.Since(begun).Seconds(), "burst-s")
+		b.ReportMetric(seen.slowest.Seconds()/gitHubPatience.Seconds(), "slowest/patience")
+		b.ReportMetric(float64(seen.refused), "refused")
+	}
+}
+
+// BenchmarkWebhookMemory sends 1,000 and then 4,000 webhooks over a hundred connections,
+// and prints the heap's peak of the longer burst by that of the shorter one: sender and
+// receiver are in one process, and the first holds as much for each.
+func BenchmarkWebhookMemory(b *testing.B) {
+	const width = 100
+
+	for b.Loop() {
+		b.StopTimer()
+		burst := newBurst(b, width)
+		b.StartTimer()
+
+		short := burst.run(b, 0, 1000)
+		long := burst.run(b, 1000, 4000)
+		b.ReportMetric(float64(long.peak)/float64(short.peak), "heap-4000/1000")
+		b.ReportMetric(float64(long.peak)/(1<<20), "peak-MiB")
+	}
+}
+
+type burst struct {
+	url, repository string
+	width           int
+	client          *http.Client
+}
+
+// burstSeen is what came of a burst.
+type burstSeen struct {
+	slowest time.Duration
+	refused int
+	peak    uint64
+}
+
+func newBurst(b *testing.B, width int) *burst {
+	b.Helper()
+
+	namespace, repository := env.Namespace(b), "burst/app"
+	hook(b, namespace, "burst", repository, "s")
+
+	config, _ := flakyConfig()
+	kubeCluster := cached(b, config, &v1alpha1.RunnerPool{}, &v1alpha1.HypervisorMachineTemplate{}, &v1alpha1.RunnerJob{})
+	server := httptest.NewServer(receiverOf(kubeCluster.GetClient(), nil, func(c *demand.ReceiverConfig) {
+		c.Live, c.Secrets = kubeCluster.GetAPIReader(), &connect.Secrets{Reader: kubeCluster.GetAPIReader()}
+	}))
+	b.Cleanup(server.Close)
+
+	reach(b, func() bool {
+		return kubeCluster.GetClient().Get(b.Context(), client.ObjectKey{Namespace: namespace, Name: "burst"}, &v1alpha1.RunnerPool{}) == nil
+	})
+
+	return &burst{
+		url: server.URL, repository: repository, width: width,
+		client: &http.Client{Timeout: gitHubPatience, Transport: &http.Transport{MaxIdleConnsPerHost: width}},
+	}
+}
+
+// run sends so many webhooks of jobs with ids above from.
+func (w *burst) run(b *testing.B, from, many int) burstSeen {
+	b.Helper()
+
+	var (
+		group  sync.WaitGroup
+		mu     sync.Mutex
+		seen   burstSeen
+		memory runtime.MemStats
+	)
+
+	runtime.GC()
+
+	next := make(chan int, many)
+	for i := range many {
+		next <- from + i + 1
+	}
+	close(next)
+
+	for range w.width {
+		group.Go(func() {
+			for id := range next {
+				at := time.Now()
+				code := w.send(b.Context(), id)
+
+				mu.Lock()
+				seen.slowest = max(seen.slowest, time.Since(at))
+
+				if code/100 != 2 {
+					seen.refused++
+				}
+
+				if id%100 == 0 {
+					runtime.ReadMemStats(&memory)
+					seen.peak = max(seen.peak, memory.HeapInuse)
+				}
+				mu.Unlock()
+			}
+		})
+	}
+
+	group.Wait()
+
+	return seen
+}
+
+func (w *burst) send(ctx context.Context, id int) int {
+	from := post(body(w.repository, id, "queued", "self-hosted"), "s")
+
+	req, err := http.NewRequestWithContext(ctx, from.Method, w.url+from.URL.Path, from.Body)
+	if err != nil {
+		return 0
+	}
+
+	req.Header = from.Header
+
+	resp, err := w.client.Do(req)
+	if err != nil {
+		return 0
+	}
+
+	_ = resp.Body.Close()
+
+	return resp.StatusCode
+}

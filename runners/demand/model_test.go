@@ -1,0 +1,200 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package demand_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leanovate/gopter"
+	"github.com/leanovate/gopter/gen"
+	"github.com/leanovate/gopter/prop"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/runners/demand"
+	"github.com/hyperfleet/hyperfleet/workload/github"
+)
+
+// oracle is the platform as a child would tell it: which of its jobs wait, and which run.
+type oracle map[int]string
+
+func (o oracle) count(status string) int {
+	n := 0
+
+	for _, s := range o {
+		if s == status {
+			n++
+		}
+	}
+
+	return n
+}
+
+// delivery is one webhook.
+type delivery struct {
+	id     int
+	status string
+}
+
+// story lets up to so many jobs live a part of their lives, and gives what is true in the
+// end and all webhooks that were sent meanwhile, in their order.
+func story(dice *rand.Rand, jobs int) (oracle, []delivery) {
+	truth, sent := oracle{}, []delivery{}
+	lives := [][]string{
+		{"queued", "in_progress", "completed"}, {"waiting", "queued", "in_progress", "completed"},
+		{"queued", "completed"}, {"waiting", "completed"},
+	}
+
+	at := map[int][]string{}
+	for id := 1; id <= jobs; id++ {
+		life := lives[dice.IntN(len(lives))]
+		at[id] = life[:1+dice.IntN(len(life))]
+	}
+
+	for len(at) > 0 {
+		id := slices.Sorted(maps.Keys(at))[dice.IntN(len(at))]
+		truth[id] = at[id][0]
+		sent = append(sent, delivery{id, at[id][0]})
+
+		if at[id] = at[id][1:]; len(at[id]) == 0 {
+			delete(at, id)
+		}
+	}
+
+	return truth, sent
+}
+
+// spoil delivers webhooks as networks do: some late, some twice, and some never.
+func spoil(dice *rand.Rand, sent []delivery, lost, again, late float64) []delivery {
+	var out []delivery
+
+	for _, d := range sent {
+		if dice.Float64() < lost {
+			continue
+		}
+
+		out = append(out, d)
+		if dice.Float64() < again {
+			out = append(out, d)
+		}
+	}
+
+	dice.Shuffle(len(out), func(i, j int) {
+		if dice.Float64() < late {
+			out[i], out[j] = out[j], out[i]
+		}
+	})
+
+	return out
+}
+
+// Whatever webhooks do on their way (lost, twice, late, replayed), once the platform has
+// been asked what is true, the ledger and the oracle count the same jobs, and the pool
+// wants as many machines as an oracle would make; without losses nobody need be asked.
+// The webhooks are GitHub's own, signed, and go through the Receiver to a real API server.
+//
+// Feature: hyperfleet-operator, Property 13: Webhook-Based Autoscaling
+func TestPropertyDemandIsState(t *testing.T) {
+	t.Parallel()
+
+	receiver := receiverOf(env.Client, nil)
+	book := &demand.Ledger{Client: env.Client, Live: env.Client}
+	round := 0
+
+	parameters := gopter.DefaultTestParameters()
+	parameters.MinSuccessfulTests = 100
+	parameters.MaxShrinkCount = 0
+	properties := gopter.NewProperties(parameters)
+
+	properties.Property("the ledger agrees with the oracle", prop.ForAll(func(seed int64, jobs, most, least int, lost float64) string {
+		round++
+		namespace, repository := env.Namespace(t), fmt.Sprintf("model-%d/app", round)
+		own := hook(t, namespace, "linux", repository, "s", "linux")
+		own.Spec.Scaling.MinReplicas, own.Spec.Scaling.MaxReplicas = int32(least), int32(least+most) //nolint:gosec // small
+		dice := rand.New(rand.NewPCG(uint64(seed), 1))                                               //nolint:gosec // a seed
+
+		if lost < .5 { // half of the stories lose nothing
+			lost = 0
+		}
+
+		truth, sent := story(dice, jobs)
+		arrived := spoil(dice, sent, lost, .3, .5)
+
+		for _, d := range append(arrived, spoil(dice, arrived, .7, 0, 1)...) {
+			got := answerOf(receiver, post(body(repository, d.id, d.status, "linux"), "s"))
+			if got.Code != 202 {
+				return fmt.Sprintf("webhook %v was answered %d %s", d, got.Code, got.Body)
+			}
+		}
+
+		if lost > 0 {
+			for id, status := range truth {
+				if problem := tell(t.Context(), book, namespace, repository, id, status); problem != "" {
+					return problem
+				}
+			}
+		}
+
+		return agree(t.Context(), truth, own)
+	}, gen.Int64(), gen.IntRange(1, 6), gen.IntRange(0, 8), gen.IntRange(0, 3), gen.Float64Range(0, 1)))
+	properties.TestingRun(t)
+}
+
+// tell records the platform's own word on a job, as polls and questions do.
+func tell(ctx context.Context, book *demand.Ledger, namespace, repository string, id int, status string) string {
+	req := post(body(repository, id, status, "linux"), "s")
+
+	job, _, err := github.Webhooks{}.Parse(req.Header, body(repository, id, status, "linux"))
+	if err == nil {
+		_, err = book.Record(ctx, namespace, job, time.Now())
+	}
+
+	if err != nil {
+		return err.Error()
+	}
+
+	return ""
+}
+
+// agree compares the ledger with the truth, and the decision with an oracle's.
+func agree(ctx context.Context, truth oracle, own *v1alpha1.RunnerPool) string {
+	var jobs v1alpha1.RunnerJobList
+	if err := env.Client.List(ctx, &jobs, client.InNamespace(own.Namespace)); err != nil {
+		return err.Error()
+	}
+
+	seen := platforms().PoolOf(own, nil)
+	count := demand.Demand(jobs.Items, []demand.Pool{seen})[seen.Key()]
+
+	if count.Queued != truth.count("queued") || count.Running != truth.count("in_progress") {
+		var states []string
+		for i := range jobs.Items {
+			states = append(states, jobs.Items[i].Name+"="+string(jobs.Items[i].Spec.State))
+		}
+
+		return fmt.Sprintf("counted %+v of %v; the ledger has %s", count, truth, strings.Join(states, " "))
+	}
+
+	low, high := int(own.Spec.Scaling.MinReplicas), int(own.Spec.Scaling.MaxReplicas)
+	in := demand.Input{Min: low, Max: high, Queued: count.Queued, Now: time.Now()}
+
+	for i := range count.Running {
+		in.Claims = append(in.Claims, demand.Claim{Name: strconv.Itoa(i), State: demand.ClaimBusy, CreatedAt: in.Now})
+	}
+
+	want := min(max(low, truth.count("queued")+truth.count("in_progress")), high)
+	if got := demand.Desired(in); got.Desired != want || len(got.Delete) > 0 {
+		return fmt.Sprintf("decided %+v, want %d machines", got, want)
+	}
+
+	return ""
+}

@@ -1,0 +1,485 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package github_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/leanovate/gopter"
+	"github.com/leanovate/gopter/gen"
+	"github.com/leanovate/gopter/prop"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+	sim "github.com/hyperfleet/hyperfleet/sim/github"
+	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
+	"github.com/hyperfleet/hyperfleet/workload"
+	"github.com/hyperfleet/hyperfleet/workload/github"
+)
+
+// opened makes a provider as the operator does.
+func opened(t *testing.T, platform github.Platform, url, token, group string) workload.Provider {
+	t.Helper()
+
+	template := &v1alpha1.HypervisorMachineTemplate{ObjectMeta: metav1.ObjectMeta{Name: "t"}}
+	template.Spec.Bootstrap.Config = &v1alpha1.BootstrapConfig{GitHub: &v1alpha1.GitHubBootstrap{Organization: githubtest.Org, APIURL: url}}
+
+	runner, err := platform.Runner(template, v1alpha1.Workload{Config: &v1alpha1.WorkloadConfig{
+		GitHub: &v1alpha1.GitHubActionsConfig{RunnerGroup: group},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	out, err := platform.Open(workload.Config{Runner: runner, Template: template, Secrets: map[string]string{"token": token}})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return out
+}
+
+func timed(t *testing.T, config *github.Settings, clk *clocktesting.FakeClock) (workload.Provider, workload.Poller) {
+	t.Helper()
+
+	out, err := github.NewWithClock(github.Config{Settings: config}, clk)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	poll, ok := out.(workload.Poller)
+	if !ok {
+		t.Fatalf("%T cannot be polled", out)
+	}
+
+	return out, poll
+}
+
+// after gives for how long a call is put off; 0 when it is not.
+func after(t *testing.T, what string, err error) time.Duration {
+	t.Helper()
+
+	if err == nil {
+		return 0
+	}
+
+	got, ok := errors.AsType[*workload.Error](err)
+	if !ok || got.Kind != workload.RateLimited || got.After < time.Millisecond {
+		t.Fatalf("%s: %v, want RateLimited", what, err)
+	}
+
+	return got.After
+}
+
+// With few calls left polls stop first, then repairs slow down, then nothing is made any
+// more, and runners are removed to the end.
+func TestBudgetEndsInOrder(t *testing.T) {
+	t.Parallel()
+
+	const limit, reserve, removals = 300, 30, 3
+
+	clk := clocktesting.NewFakeClock(time.Now())
+	server := githubtest.New(t, sim.Options{RateLimit: limit, Clock: clk})
+	p, polls := timed(t, repositoryScope(server), clk)
+	job := strconv.FormatInt(server.Queue(control.JobSpec{Labels: []string{"x"}})[0].ID, 10)
+
+	var ids []string
+
+	make := func(name string) error {
+		made, err := p.Issue(t.Context(), request(name))
+		if err == nil {
+			ids = append(ids, made.RunnerID)
+		}
+
+		return err
+	}
+	repair := func() error {
+		_, err := p.Job(t.Context(), githubtest.Repo, job)
+
+		return err
+	}
+	spend := func(calls int) {
+		for range calls {
+			clk.Step(time.Millisecond) // so that no listing is there already
+
+			if _, err := p.Find(t.Context(), "nobody", 0); !workload.Is(err, workload.NotFound) {
+				t.Fatalf("listing: %v", err)
+			}
+		}
+	}
+
+	if _, err := polls.Jobs(t.Context(), nil); err != nil { // 5 lists and a run
+		t.Fatal(err)
+	}
+
+	spend(limit - reserve - 6)
+
+	if _, err := polls.Jobs(t.Context(), nil); after(t, "poll", err) < 30*time.Minute {
+		t.Errorf("a poll with the reserve left: %v, want it to wait for the next hour", err)
+	}
+
+	slowed := 0
+
+	for range 10 {
+		if wait := after(t, "repair", repair()); wait > 0 {
+			slowed++
+
+			if wait > time.Minute+time.Second {
+				t.Fatalf("a repair waits %s: it slows down, it does not stop", wait)
+			}
+
+			clk.Step(wait)
+
+			if err := repair(); err != nil {
+				t.Fatalf("a repair when it was told to come: %v", err)
+			}
+		}
+	}
+
+	if slowed < 4 {
+		t.Errorf("%d of 10 repairs were slowed down", slowed)
+	}
+
+	for i := 0; ; i++ {
+		if wait := after(t, "making a runner", make("r"+strconv.Itoa(i))); wait > 0 {
+			break
+		}
+	}
+
+	if len(ids) < removals {
+		t.Fatalf("%d runners were made out of the reserve", len(ids))
+	}
+
+	for i, id := range ids[:removals] {
+		if err := p.Deregister(t.Context(), id); err != nil {
+			t.Errorf("removal %d of the last calls: %v", i, err)
+		}
+	}
+
+	if wait := after(t, "removing a runner", p.Deregister(t.Context(), ids[removals])); wait == 0 || wait > time.Hour {
+		t.Errorf("with nothing left a removal waits %s", wait)
+	}
+
+	clk.Step(time.Hour)
+
+	if _, err := polls.Jobs(t.Context(), nil); err != nil {
+		t.Errorf("a poll in the next hour: %v", err)
+	}
+}
+
+// A secondary limit pauses all but removals, and no call is spent on finding out again.
+func TestSecondaryLimitPausesAllButRemovals(t *testing.T) {
+	t.Parallel()
+
+	clk := clocktesting.NewFakeClock(time.Now())
+	server := githubtest.New(t, sim.Options{Clock: clk})
+	p, polls := timed(t, repositoryScope(server), clk)
+
+	made, err := p.Issue(t.Context(), request("first"))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if err := server.SetFaults(control.Faults{SecondaryRateLimit: 1, RetryAfter: 90 * time.Second}); err != nil {
+		t.Fatal(err)
+	}
+
+	_, err = p.Issue(t.Context(), request("second"))
+	after(t, "making a runner", err)
+
+	if err := server.SetFaults(control.Faults{}); err != nil {
+		t.Fatal(err)
+	}
+
+	clk.Step(30 * time.Second)
+
+	calls := func() (sum int) {
+		for _, n := range server.State().Requests {
+			sum += n
+		}
+
+		return sum
+	}
+	before := calls()
+
+	_, issueErr := p.Issue(t.Context(), request("second"))
+	_, findErr := p.Find(t.Context(), "x", 0)
+	_, jobErr := p.Job(t.Context(), githubtest.Repo, "5")
+	_, pollErr := polls.Jobs(t.Context(), nil)
+
+	for what, err := range map[string]error{"making": issueErr, "listing": findErr, "repair": jobErr, "poll": pollErr} {
+		if wait := after(t, what, err); wait != time.Minute {
+			t.Errorf("%s waits %s, want the rest of the pause", what, wait)
+		}
+	}
+
+	if calls() != before {
+		t.Errorf("%d calls in the pause", calls()-before)
+	}
+
+	if err := p.Deregister(t.Context(), made.RunnerID); err != nil || calls() != before+1 {
+		t.Errorf("a removal in the pause: %v", err)
+	}
+
+	clk.Step(time.Minute)
+
+	if _, err := p.Issue(t.Context(), request("second")); err != nil {
+		t.Errorf("after the pause: %v", err)
+	}
+}
+
+// GitHub limits a credential, not a provider.
+func TestProvidersShareTheirCredentialsLimits(t *testing.T) {
+	t.Parallel()
+
+	const other = "ghp_anotherpersonalaccesstoken0000000000"
+
+	for name, test := range map[string]struct {
+		platform github.Platform
+		token    string
+		want     workload.Kind
+	}{
+		"one credential, one platform": {github.NewPlatform(), githubtest.PAT, workload.RateLimited},
+		"another credential":           {github.NewPlatform(), other, ""},
+		"the zero platform":            {github.Platform{}, githubtest.PAT, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			server := githubtest.New(t, sim.Options{
+				Faults: control.Faults{SecondaryRateLimit: 1}, Groups: []sim.Group{{Owner: githubtest.Org, Name: "fast"}},
+				PATs: []sim.PAT{{Token: githubtest.PAT, Scopes: []string{"admin:org"}}, {Token: other, Scopes: []string{"admin:org"}}},
+			})
+			first := opened(t, test.platform, server.URL, githubtest.PAT, "")
+
+			if _, err := first.Issue(t.Context(), request("a")); !workload.Is(err, workload.RateLimited) {
+				t.Fatal(err)
+			}
+
+			if err := server.SetFaults(control.Faults{}); err != nil {
+				t.Fatal(err)
+			}
+
+			_, err := opened(t, test.platform, server.URL, test.token, "fast").Issue(t.Context(), request("b"))
+			if workload.KindOf(err) != test.want {
+				t.Errorf("the other provider: %v, want %q", err, test.want)
+			}
+
+			if err := first.Deregister(t.Context(), "77"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestRegistrationsHaveAPace(t *testing.T) {
+	t.Parallel()
+
+	const many, burst = 80, 50
+
+	clk := clocktesting.NewFakeClock(time.Now())
+	server := githubtest.New(t, sim.Options{Clock: clk, SecondaryPoints: 900})
+	p, _ := timed(t, repositoryScope(server), clk)
+
+	waits := map[string]time.Duration{}
+
+	for i := range many {
+		name := fmt.Sprintf("r-%03d", i)
+
+		_, err := p.Issue(t.Context(), request(name))
+		if wait := after(t, name, err); wait > 0 {
+			waits[name] = wait
+
+			checkError(t, err, workload.RateLimited, github.ReasonPaced, "making runner "+name)
+		}
+	}
+
+	if len(waits) != many-burst {
+		t.Fatalf("%d of %d wait", len(waits), many)
+	}
+
+	told := map[time.Duration]bool{}
+	for _, wait := range waits {
+		told[wait] = true
+	}
+
+	if len(told) != len(waits) {
+		t.Errorf("%d who wait were told %d times to come again at", len(waits), len(told))
+	}
+
+	// Everybody who comes when he was told to is served.
+	for begun := clk.Now(); len(waits) > 0; clk.Step(100 * time.Millisecond) {
+		for name, wait := range waits {
+			if clk.Since(begun) < wait {
+				continue
+			}
+
+			if _, err := p.Issue(t.Context(), request(name)); err != nil {
+				t.Fatalf("%s, after %s: %v", name, wait, err)
+			}
+
+			delete(waits, name)
+		}
+	}
+}
+
+// However callers come, no minute has more registrations than GitHub takes.
+func TestRegistrationsKeepToTheLimit(t *testing.T) {
+	t.Parallel()
+
+	const mostInAMinute, mostInFive = 180, 1500
+
+	parameters := gopter.DefaultTestParameters()
+	parameters.MinSuccessfulTests = 100
+	properties := gopter.NewProperties(parameters)
+
+	properties.Property("no window has too many", prop.ForAll(func(gaps []int) bool {
+		clk := clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0))
+		register := github.Registrations(clk)
+
+		var taken []time.Time
+
+		for _, gap := range gaps {
+			clk.Step(time.Duration(gap) * 10 * time.Millisecond)
+
+			if register() == nil {
+				taken = append(taken, clk.Now())
+			}
+		}
+
+		return densest(taken, time.Minute) <= mostInAMinute && densest(taken, 5*time.Minute) <= mostInFive
+	}, gen.SliceOfN(3000, gen.IntRange(0, 40))))
+	properties.TestingRun(t)
+}
+
+// densest is the largest number of times in any window.
+func densest(times []time.Time, window time.Duration) int {
+	most, from := 0, 0
+
+	for i, at := range times {
+		for at.Sub(times[from]) >= window {
+			from++
+		}
+
+		most = max(most, i-from+1)
+	}
+
+	return most
+}
+
+// Servers that have no limits say nothing of them, as GitHub Enterprise Server by default.
+func TestNoPaceWithoutLimits(t *testing.T) {
+	t.Parallel()
+
+	const many = 120
+
+	made := 0
+	plain := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		made++
+
+		w.WriteHeader(http.StatusCreated)
+		_, _ = fmt.Fprintf(w, `{"runner":{"id":%d,"name":"x"},"encoded_jit_config":"e30="}`, made)
+	}))
+	defer plain.Close()
+
+	p := provider(t, &github.Settings{Token: githubtest.PAT, Organization: "acme", APIURL: plain.URL})
+
+	for i := range many {
+		if _, err := p.Issue(t.Context(), request("r"+strconv.Itoa(i))); err != nil {
+			t.Fatalf("runner %d: %v", i, err)
+		}
+	}
+}
+
+// What users read when GitHub gives trouble, at every call that conditions come from.
+func TestTroubleInWords(t *testing.T) {
+	t.Parallel()
+
+	for name, test := range map[string]struct {
+		faults control.Faults
+		revoke bool
+		group  string
+		kind   workload.Kind
+		reason string
+		words  string
+	}{
+		"revoked token": {
+			revoke: true, kind: workload.Rejected, reason: github.ReasonCredentials,
+			words: "GitHub does not accept the credentials (GitHub says: Bad credentials): the token is wrong, expired or revoked; " +
+				"put a valid one into the Secret",
+		},
+		"403 rate limit": {
+			faults: control.Faults{RateLimit: 1}, kind: workload.RateLimited, reason: github.ReasonRateLimited,
+			words: " waits: GitHub's rate limit is spent",
+		},
+		"403 secondary rate limit": {
+			faults: control.Faults{SecondaryRateLimit: 1}, kind: workload.RateLimited, reason: github.ReasonRateLimited,
+			words: " waits: GitHub asked for a pause (secondary rate limit)",
+		},
+		"too many registrations": {
+			faults: control.Faults{RegistrationsLimited: 1}, kind: workload.RateLimited, reason: github.ReasonRateLimited,
+			words: "making runner trouble waits: GitHub asked for a pause",
+		},
+		"runner group that doesn't exist": {
+			group: "gpus", kind: workload.Rejected, reason: github.ReasonGroup,
+			words: `organization octo-org has no runner group "gpus": make it at GitHub or change runnerGroup`,
+		},
+		"5xx": {faults: control.Faults{ServerError: 1}, words: "at GitHub: status 502 (GitHub says: Server Error)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			server := githubtest.New(t, sim.Options{})
+			config := organizationScope(server)
+			config.RunnerGroup = test.group
+			p := provider(t, config)
+
+			if test.group == "" {
+				if err := p.Validate(t.Context()); err != nil { // it worked before
+					t.Fatal(err)
+				}
+			}
+
+			if test.revoke {
+				server.Revoke(githubtest.PAT)
+			}
+
+			if err := server.SetFaults(test.faults); err != nil {
+				t.Fatal(err)
+			}
+
+			req := request("trouble")
+			req.Group = test.group
+
+			_, issueErr := p.Issue(t.Context(), req)
+			errs := map[string]error{"Issue": issueErr}
+
+			if test.group == "" && test.faults.RegistrationsLimited+test.faults.RateLimit == 0 {
+				_, errs["Find"] = p.Find(t.Context(), "x", 0)
+			}
+
+			if test.group != "" {
+				errs["Validate"] = p.Validate(t.Context())
+			}
+
+			for call, err := range errs {
+				if test.kind != "" {
+					checkError(t, err, test.kind, test.reason, test.words)
+				} else if err == nil || workload.KindOf(err) != "" || !strings.Contains(err.Error(), test.words) {
+					t.Errorf("%s: %v, want ...%s...", call, err, test.words)
+				}
+			}
+		})
+	}
+}

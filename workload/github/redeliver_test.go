@@ -1,0 +1,301 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package github_test
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+	sim "github.com/hyperfleet/hyperfleet/sim/github"
+	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
+	"github.com/hyperfleet/hyperfleet/workload"
+	"github.com/hyperfleet/hyperfleet/workload/github"
+)
+
+func redeliverer(t *testing.T, p any) workload.Redeliverer {
+	t.Helper()
+
+	out, ok := p.(workload.Redeliverer)
+	if !ok {
+		t.Fatalf("%T asks for no webhooks again", p)
+	}
+
+	return out
+}
+
+// missed queues jobs whose webhooks the receiver refuses.
+func missed(t *testing.T, server *githubtest.Server, hooks *githubtest.Receiver, jobs int) {
+	t.Helper()
+
+	hooks.Answer(http.StatusInternalServerError)
+
+	before := server.State().Webhooks.Failed
+	server.Queue(control.JobSpec{Labels: []string{"x"}, Count: jobs})
+	server.Eventually("the webhooks failed", func(s control.State) bool { return s.Webhooks.Failed == before+jobs })
+	hooks.Answer(http.StatusAccepted)
+}
+
+func TestRedeliver(t *testing.T) {
+	t.Parallel()
+
+	const good, bad = 3, 4
+
+	private, text := key(t)
+	rights := map[string]string{"organization_self_hosted_runners": "write", "administration": "write"}
+	app := func(s *githubtest.Server) *github.Settings {
+		config := organizationScope(s)
+		config.Token, config.App = "", &github.App{AppID: strconv.Itoa(appID), PrivateKey: text, InstallationID: installation}
+
+		return config
+	}
+	both := map[string]string{"organization_hooks": "write", "organization_self_hosted_runners": "write"}
+
+	for name, test := range map[string]struct {
+		options sim.Options
+		owner   string // of the hook
+		config  func(*githubtest.Server) *github.Settings
+	}{
+		"the App's webhook":          {withApp(&private.PublicKey, rights), "app", app},
+		"an organization's":          {sim.Options{}, githubtest.Org, organizationScope},
+		"a repository's":             {sim.Options{}, githubtest.Repo, repositoryScope},
+		"an organization's, for one": {sim.Options{}, githubtest.Org, repositoryScope},
+		"a user's repository's": {
+			sim.Options{Repos: []sim.Repo{{FullName: githubtest.Repo, UserOwned: true}}}, githubtest.Repo, repositoryScope,
+		},
+		"an organization's, seen by an App whose own goes nowhere": {withApp(&private.PublicKey, both), githubtest.Org, app},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			hooks := githubtest.NewReceiver(t)
+			test.options.Hooks = []sim.Hook{
+				{ID: 1, Owner: test.owner, URL: hooks.URL + "/elsewhere"}, {ID: 2, Owner: test.owner, URL: hooks.URL + "/webhooks/github"},
+			}
+
+			if test.owner == "app" { // an App has one
+				test.options.Hooks = test.options.Hooks[1:]
+			}
+
+			server := githubtest.New(t, test.options)
+			start := time.Now().Add(-time.Minute)
+
+			server.Queue(control.JobSpec{Labels: []string{"x"}, Count: good})
+			server.Eventually("the first ones came", func(s control.State) bool { return s.Webhooks.Delivered == good*len(test.options.Hooks) })
+
+			hooks.Answer(http.StatusInternalServerError)
+			server.Queue(control.JobSpec{Labels: []string{"x"}, Count: bad})
+			server.Eventually("the others failed", func(s control.State) bool { return s.Webhooks.Failed == bad*len(test.options.Hooks) })
+			hooks.Answer(http.StatusAccepted)
+
+			seen := len(hooks.Received())
+			p := redeliverer(t, provider(t, test.config(server)))
+			target := hooks.URL + "/webhooks/github/"
+
+			if count, err := p.Redeliver(t.Context(), target, time.Now().Add(time.Minute)); err != nil || count != 0 {
+				t.Errorf("Redeliver of what failed in the future: %d, %v", count, err)
+			}
+
+			if count, err := p.Redeliver(t.Context(), target, start); err != nil || count != bad {
+				t.Fatalf("Redeliver: %d, %v", count, err)
+			}
+
+			server.Eventually("they came", func(s control.State) bool {
+				return s.Webhooks.Delivered == good*len(test.options.Hooks)+bad
+			})
+
+			guids := map[string]bool{}
+			for _, got := range hooks.Received()[seen:] {
+				guids[got.Header.Get(github.HeaderDelivery)] = true
+			}
+
+			if len(guids) != bad {
+				t.Errorf("%d of %d webhooks came again", len(guids), bad)
+			}
+
+			if count, err := redeliverer(t, provider(t, test.config(server))).Redeliver(t.Context(), target, start); err != nil || count != 0 {
+				t.Errorf("Redeliver of what came since: %d, %v", count, err)
+			}
+		})
+	}
+}
+
+// Many failures are spread over GitHub's limits, and none is left out.
+func TestRedeliverInParts(t *testing.T) {
+	t.Parallel()
+
+	const many = 260
+
+	clk := clocktesting.NewFakeClock(time.Now())
+	hooks := githubtest.NewReceiver(t)
+	server := githubtest.New(t, sim.Options{
+		Webhook: control.WebhookTarget{URL: hooks.URL}, Clock: clk, SecondaryPoints: 900,
+	})
+	missed(t, server, hooks, many)
+
+	made, err := github.NewWithClock(github.Config{Settings: organizationScope(server)}, clk)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	p, since := redeliverer(t, made), clk.Now().Add(-time.Hour)
+
+	var counts []int
+
+	for sum := 0; sum < many && len(counts) < 10; clk.Step(time.Minute) {
+		count, err := p.Redeliver(t.Context(), hooks.URL, since)
+		if err != nil && !workload.Is(err, workload.RateLimited) {
+			t.Fatalf("after %v: %v", counts, err)
+		}
+
+		server.Eventually("they came", func(s control.State) bool { return s.Webhooks.Pending == 0 })
+
+		sum += count
+		counts = append(counts, count)
+		since = clk.Now() // what is undone is looked at all the same
+	}
+
+	if len(counts) != 3 {
+		t.Errorf("asked for %v", counts)
+	}
+
+	if state := server.State(); state.Webhooks.Delivered != many {
+		t.Errorf("%d of %d webhooks came", state.Webhooks.Delivered, many)
+	}
+}
+
+// Providers of one credential don't ask for the same webhook twice.
+func TestRedeliverOnceForAll(t *testing.T) {
+	t.Parallel()
+
+	hooks := githubtest.NewReceiver(t)
+	server := githubtest.New(t, sim.Options{Webhook: control.WebhookTarget{URL: hooks.URL}})
+	missed(t, server, hooks, 3)
+	hooks.Answer(http.StatusInternalServerError)
+
+	sum := 0
+
+	platform := github.NewPlatform()
+	for _, group := range []string{"", "fast", "slow"} {
+		count, err := redeliverer(t, opened(t, platform, server.URL, githubtest.PAT, group)).
+			Redeliver(t.Context(), hooks.URL, time.Now().Add(-time.Hour))
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		sum += count
+	}
+
+	if sum != 3 {
+		t.Errorf("three webhooks were asked for %d times", sum)
+	}
+}
+
+func TestRedeliverTrouble(t *testing.T) {
+	t.Parallel()
+
+	const weak = "ghp_withouthooks00000000000000000000000"
+
+	hooks := githubtest.NewReceiver(t)
+	server := githubtest.New(t, sim.Options{
+		Enterprise: "corp", Webhook: control.WebhookTarget{URL: hooks.URL},
+		PATs: []sim.PAT{
+			{Token: githubtest.PAT, Scopes: []string{"repo", "admin:org", "admin:org_hook", "manage_runners:enterprise"}},
+			{Token: weak, Scopes: []string{"public_repo", "admin:org"}},
+			{Token: "github_pat_mayread00000000000000000000", Permissions: map[string]string{"organization_hooks": "read"}},
+		},
+	})
+	missed(t, server, hooks, 1)
+
+	for name, test := range map[string]struct {
+		edit    func(*github.Settings)
+		target  string
+		reason  string
+		message string
+	}{
+		"no webhook goes there": {
+			func(*github.Settings) {}, "https://fleet.example.com/webhooks/github", github.ReasonHook,
+			"no webhook of organization octo-org to https://fleet.example.com/webhooks/github",
+		},
+		"an organization's without its permission": {
+			func(c *github.Settings) { c.Token = weak }, hooks.URL, github.ReasonPermission,
+			"the organization permission Webhooks: write",
+		},
+		"read is not enough": {
+			func(c *github.Settings) { c.Token = "github_pat_mayread00000000000000000000" }, hooks.URL, github.ReasonPermission,
+			"the organization permission Webhooks: write",
+		},
+		"a repository's without its permission": {
+			func(c *github.Settings) { c.Token, c.Owner, c.Repository = weak, "octo-org", "octo-repo" }, hooks.URL, github.ReasonPermission,
+			"the repository permission Webhooks: write",
+		},
+		"an enterprise's": {
+			func(c *github.Settings) { c.Organization, c.Enterprise = "", "corp" }, hooks.URL, github.ReasonHook,
+			"no call for the webhooks of enterprise corp",
+		},
+		"a revoked token": {
+			func(c *github.Settings) { c.Token = "ghp_revoked" }, hooks.URL, github.ReasonCredentials, "wrong, expired or revoked",
+		},
+	} {
+		config := organizationScope(server)
+		test.edit(config)
+
+		count, err := redeliverer(t, provider(t, config)).Redeliver(t.Context(), test.target, time.Now().Add(-time.Hour))
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			checkError(t, err, workload.Rejected, test.reason, test.message)
+
+			if count != 0 {
+				t.Errorf("%d were asked for", count)
+			}
+		})
+	}
+}
+
+// An App's deliveries are those of all its installations; a provider asks for its own.
+func TestRedeliverKeepsToItsInstallation(t *testing.T) {
+	t.Parallel()
+
+	private, text := key(t)
+	hooks := githubtest.NewReceiver(t)
+	options := withApp(&private.PublicKey, map[string]string{"organization_self_hosted_runners": "write"})
+	options.App.Installations = append(options.App.Installations, sim.Installation{
+		ID: installation + 1, Account: "other", Permissions: options.App.Installations[0].Permissions,
+	})
+	options.Repos = []sim.Repo{{FullName: githubtest.Repo, Private: true}, {FullName: "other/app", Private: true}}
+	options.Webhook = control.WebhookTarget{URL: hooks.URL}
+	server := githubtest.New(t, options)
+
+	missed(t, server, hooks, 2)
+	hooks.Answer(http.StatusInternalServerError)
+	server.Queue(control.JobSpec{Repo: "other/app", Labels: []string{"x"}, Count: 3})
+	server.Eventually("they failed", func(s control.State) bool { return s.Webhooks.Failed == 5 })
+
+	got := map[string]int{}
+
+	for owner, id := range map[string]int64{githubtest.Org: installation, "other": installation + 1} {
+		config := &github.Settings{
+			Organization: owner, APIURL: server.URL,
+			App: &github.App{AppID: clientID, PrivateKey: text, InstallationID: id},
+		}
+
+		count, err := redeliverer(t, provider(t, config)).Redeliver(t.Context(), strings.ToUpper(hooks.URL[:4])+hooks.URL[4:],
+			time.Now().Add(-time.Hour))
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		got[owner] = count
+	}
+
+	if diff := cmp.Diff(map[string]int{githubtest.Org: 2, "other": 3}, got); diff != "" {
+		t.Errorf("asked for (-want +got):\n%s", diff)
+	}
+}
