@@ -18,8 +18,10 @@ const usage = `usage: forgesim COMMAND [options]
 
 commands:
   github                       serve a simulated GitHub (forgesim github -h)
+  buildkite                    serve a simulated Buildkite (forgesim buildkite -h)
+  buildkite-agent start ARGS   stand-in buildkite-agent
   runner [--root DIR] VERB     stand-in runner: config, config remove, or run
-  image [--link] DIR           lay out DIR/opt/actions-runner
+  image [--link] DIR           lay out DIR/opt/actions-runner and DIR/usr/bin/buildkite-agent
 `
 
 // Exit codes of forgesim github and image; runner has the real runner's codes.
@@ -39,6 +41,10 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	switch args[0] {
 	case "github":
 		return runGitHub(ctx, args[1:], stdout, stderr)
+	case "buildkite":
+		return runBuildkite(ctx, args[1:], stdout, stderr)
+	case "buildkite-agent":
+		return runBuildkiteAgent(ctx, args[1:], stdout, stderr)
 	case "runner":
 		return runRunner(ctx, args[1:], stdout, stderr)
 	case "image":
@@ -83,5 +89,8 @@ func runImage(args []string, stderr io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
 	}
-	return simrunner.Layout(flags.Arg(0), self, *link) //nolint:wrapcheck // names the step and the file
+	if err := simrunner.Layout(flags.Arg(0), self, *link); err != nil {
+		return err //nolint:wrapcheck // names the step and the file
+	}
+	return layBuildkiteAgent(flags.Arg(0))
 }
