@@ -5,6 +5,7 @@ package gitlab
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -15,7 +16,6 @@ import (
 	gl "gitlab.com/gitlab-org/api/client-go"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
@@ -77,8 +77,8 @@ func (p *provider) Jobs(ctx context.Context, repositories []string) ([]workload.
 	for _, project := range projects {
 		jobs, err := p.jobsOf(ctx, project)
 		// A project without pipelines refuses, and one may go at any moment.
-		reason := errclass.Reason(err, "")
-		if hidden := reason == ReasonPermission || reason == ReasonScope; hidden && p.where.kind != projectScope {
+		refused, _ := errors.AsType[*workload.Error](err)
+		if refused != nil && p.where.kind != projectScope && (refused.Reason == ReasonPermission || refused.Reason == ReasonScope) {
 			continue
 		}
 

@@ -9,6 +9,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/buildkite"
 	"github.com/hyperfleet/hyperfleet/workload/generic"
 	"github.com/hyperfleet/hyperfleet/workload/github"
+	"github.com/hyperfleet/hyperfleet/workload/gitlab"
 )
 
 // Platforms are the CI platforms that there are, by workload type.
@@ -17,5 +18,6 @@ func Platforms() map[string]workload.Platform {
 		v1alpha1.WorkloadBuildkite:     buildkite.Platform{},
 		v1alpha1.WorkloadGeneric:       generic.Platform{},
 		v1alpha1.WorkloadGitHubActions: github.NewPlatform(),
+		v1alpha1.WorkloadGitLabCI:      gitlab.Platform{},
 	}
 }

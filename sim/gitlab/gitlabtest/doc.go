@@ -1,0 +1,6 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package gitlabtest starts a simulated GitLab for a test on a loopback address and fails
+// the test when anybody breaks GitLab's contract.
+package gitlabtest

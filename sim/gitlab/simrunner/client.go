@@ -1,0 +1,173 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package simrunner
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// callTimeout bounds every call.
+const callTimeout = 30 * time.Second
+
+// work is a job as the server gives it out.
+type work struct {
+	ID      int64  `json:"id"`
+	Token   string `json:"token"`
+	JobInfo struct {
+		Name        string `json:"name"`
+		Stage       string `json:"stage"`
+		ProjectID   int64  `json:"project_id"`
+		ProjectName string `json:"project_name"`
+	} `json:"job_info"`
+	GitInfo struct {
+		RepoURL string `json:"repo_url"`
+	} `json:"git_info"`
+	RunnerInfo struct {
+		Timeout int64 `json:"timeout"`
+	} `json:"runner_info"`
+	Variables []struct {
+		Key   string `json:"key"`
+		Value string `json:"value"`
+	} `json:"variables"`
+	Steps []struct {
+		Name   string   `json:"name"`
+		Script []string `json:"script"`
+	} `json:"steps"`
+}
+
+type client struct {
+	http *http.Client
+	base string
+}
+
+func newClient(address string) *client {
+	base := strings.TrimSuffix(strings.TrimRight(address, "/"), "/ci")
+	return &client{base: base + "/api/v4/", http: &http.Client{Timeout: callTimeout, Transport: &http.Transport{Proxy: nil}}}
+}
+
+func (c *client) send(ctx context.Context, method, path string, header http.Header, body []byte) (*http.Response, []byte, error) {
+	req, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, nil, fmt.Errorf("build request: %w", err)
+	}
+	for name, values := range header {
+		req.Header[name] = values
+	}
+	req.Header.Set("User-Agent", "gitlab-runner "+version+" (18-9-stable; go; linux/amd64)")
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, nil, fmt.Errorf("connect to the server: %w", err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, 4<<20))
+	if err != nil {
+		return nil, nil, fmt.Errorf("read reply: %w", err)
+	}
+	return resp, text, nil
+}
+
+func (c *client) sendJSON(ctx context.Context, method, path string, body any) (*http.Response, []byte, error) {
+	text, err := json.Marshal(body)
+	if err != nil {
+		return nil, nil, fmt.Errorf("encode request: %w", err)
+	}
+	header := http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json"}}
+	return c.send(ctx, method, path, header, text)
+}
+
+func (r *runner) versionInfo() map[string]any {
+	return map[string]any{
+		"name": "gitlab-runner", "version": version, "revision": "00000000", "platform": runtime.GOOS,
+		"architecture": runtime.GOARCH, "executor": r.executor, "shell": "bash",
+		"features": map[string]bool{"variables": true, "trace_reset": true, "trace_checksum": true, "return_exit_code": true},
+	}
+}
+
+// request asks for a job: nil without one, false where the server refuses the runner.
+func (r *runner) request(ctx context.Context) (*work, bool) {
+	resp, text, err := r.client.sendJSON(ctx, http.MethodPost, "jobs/request", map[string]any{
+		"info": r.versionInfo(), "token": r.token, "system_id": r.systemID,
+	})
+	switch {
+	case ctx.Err() != nil:
+		return nil, true
+	case err != nil:
+		r.log("ERROR: ", "Checking for jobs... error", "runner", short(r.token), "status", err)
+		return nil, true // the real one counts some of these before it gives up
+	}
+	switch resp.StatusCode {
+	case http.StatusCreated:
+		var out work
+		if err := json.Unmarshal(text, &out); err != nil {
+			r.log("ERROR: ", "Checking for jobs... error", "runner", short(r.token), "status", err)
+			return nil, true
+		}
+		r.info("Checking for jobs... received", "job", out.ID, "repo_url", cleaned(out.GitInfo.RepoURL), "runner", short(r.token))
+		return &out, true
+	case http.StatusNoContent:
+		return nil, true
+	case http.StatusForbidden:
+		r.log("ERROR: ", "Checking for jobs... forbidden", "runner", short(r.token), "status", resp.Status)
+		return nil, false
+	default:
+		r.log("WARNING: ", "Checking for jobs... failed", "runner", short(r.token), "status", resp.Status)
+		return nil, true
+	}
+}
+
+// cleaned takes the credentials out of a repository's URL.
+func cleaned(address string) string {
+	scheme, rest, found := strings.Cut(address, "://")
+	at := strings.LastIndex(rest, "@")
+	if !found || at < 0 {
+		return address
+	}
+	return scheme + "://" + rest[at+1:]
+}
+
+// update tells the server of the job's state; false when the server wants no more of it.
+func (r *runner) update(ctx context.Context, w *work, state, failure string, code int) (bool, error) {
+	body := map[string]any{"info": r.versionInfo(), "token": w.Token, "state": state}
+	if failure != "" {
+		body["failure_reason"] = failure
+	}
+	if code != 0 {
+		body["exit_code"] = code
+	}
+	resp, _, err := r.client.sendJSON(ctx, http.MethodPut, "jobs/"+strconv.FormatInt(w.ID, 10), body)
+	return err != nil || !abandoned(resp), err
+}
+
+// abandoned reads whether the job goes on.
+func abandoned(resp *http.Response) bool {
+	state := resp.Header.Get("Job-Status")
+	return resp.StatusCode == http.StatusForbidden || resp.StatusCode == http.StatusNotFound || state == "canceled" || state == "failed"
+}
+
+// patch appends to the job's log what the server has not got yet.
+func (r *runner) patch(ctx context.Context, w *work, text []byte, from int) (int, bool, error) {
+	header := http.Header{
+		"Content-Type": {"text/plain"}, "Job-Token": {w.Token},
+		"Content-Range": {fmt.Sprintf("%d-%d", from, from+len(text)-1)},
+	}
+	resp, _, err := r.client.send(ctx, http.MethodPatch, "jobs/"+strconv.FormatInt(w.ID, 10)+"/trace?debug_trace=false", header, text)
+	switch {
+	case err != nil:
+		return from, true, err
+	case abandoned(resp):
+		return from, false, nil
+	case resp.StatusCode != http.StatusAccepted:
+		return from, true, fmt.Errorf("append to the log: %s", resp.Status)
+	}
+	return from + len(text), true, nil
+}
