@@ -21,6 +21,8 @@ commands:
   buildkite                    serve a simulated Buildkite (forgesim buildkite -h)
   buildkite-agent start ARGS   stand-in buildkite-agent
   runner [--root DIR] VERB     stand-in runner: config, config remove, or run
+  generic                      serve a simulated sender of jobs (forgesim generic -h)
+  generic-job                  do the job of HYPERFLEET_JOB_ID and HYPERFLEET_JOB_URL
   image [--link] DIR           lay out DIR/opt/actions-runner and DIR/usr/bin/buildkite-agent
 `
 
@@ -47,6 +49,10 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return runBuildkiteAgent(ctx, args[1:], stdout, stderr)
 	case "runner":
 		return runRunner(ctx, args[1:], stdout, stderr)
+	case "generic":
+		return runGeneric(ctx, args[1:], stdout, stderr)
+	case "generic-job":
+		return runGenericJob(ctx, args[1:], stdout, stderr)
 	case "image":
 		return report(stderr, runImage(args[1:], stderr))
 	}
