@@ -5,6 +5,7 @@ package github
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -58,7 +59,9 @@ func (c *setCall) openSession() {
 		return
 	}
 	if req.Owner == "" {
-		c.violate(fmt.Errorf("ownerName of the session is empty"))
+		c.violate(errors.New("ownerName of the session is empty"))
+		exception(c.w, http.StatusBadRequest, "VssPropertyValidationException", "ownerName is missing")
+		return
 	}
 	if c.set.session != nil {
 		exception(c.w, http.StatusConflict, "RunnerScaleSetSessionConflictException",
@@ -179,7 +182,7 @@ func (s *Server) pollQueue(w http.ResponseWriter, r *http.Request) {
 	}
 	session := set.session
 	if session.id != r.URL.Query().Get("sessionId") {
-		s.violateLocked("request", r.Method, r.URL.Path, fmt.Errorf("the query of the queue's address is lost"))
+		s.violateLocked("request", r.Method, r.URL.Path, errors.New("the query of the queue's address is lost"))
 	}
 	set.capacity = capacity
 	session.polls++

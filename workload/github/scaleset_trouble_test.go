@@ -258,9 +258,10 @@ func TestScaleSetStandsInForLostMessages(t *testing.T) {
 		t.Errorf("Job = %+v, %v", said, err)
 	}
 
+	// The job's start and end name it, and its stand-in goes.
 	run(t, p, "vm-1")
-	eventually(t, "one is over", func() bool {
-		return len(jobs.in(v1alpha1.JobQueued)) == 2 && len(jobs.in(v1alpha1.JobCompleted)) == 1
+	eventually(t, "one is over, and so is its stand-in", func() bool {
+		return len(jobs.in(v1alpha1.JobQueued)) == 2 && len(jobs.in(v1alpha1.JobCompleted)) == 2
 	})
 }
 
