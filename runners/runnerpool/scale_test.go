@@ -1,0 +1,290 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package runnerpool_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+)
+
+func TestStandbyIsStartedBeforeAnythingIsMade(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t, func(p *v1alpha1.RunnerPool) { p.Spec.Scaling.Warm = &v1alpha1.Warm{Stopped: 2} })
+	w.pass(0)
+
+	made := w.want(0, 2)
+	for i := range made {
+		w.is(&made[i], prepared)
+	}
+
+	w.pass(time.Second)
+	w.want(0, 2)
+
+	if status := w.pool().Status; status.StandbyReplicas != 2 || status.Replicas != 0 || status.DesiredReplicas != 0 {
+		t.Errorf("status = %+v", status)
+	}
+
+	w.queue(3)
+	w.pass(time.Second)
+	w.condition("Scaling", metav1.ConditionTrue, "ScalingUp", "2 machines on standby are started and 1 are made")
+
+	for _, claim := range w.want(3, 2) {
+		was := slices.ContainsFunc(made, func(c v1alpha1.MachineClaim) bool { return c.Name == claim.Name })
+		if was && claim.Spec.Standby {
+			t.Errorf("claim %s was not started, though new ones were made", claim.Name)
+		}
+	}
+
+	w.pass(time.Second)
+	w.want(3, 2)
+}
+
+func TestWarmMachinesAreKept(t *testing.T) {
+	t.Parallel()
+
+	most := int32(6)
+	w := newWorld(t, func(p *v1alpha1.RunnerPool) {
+		p.Spec.Scaling.Warm = &v1alpha1.Warm{Idle: 1, MaxIdle: &most}
+		p.Spec.Scaling.MaxReplicas = 20
+		p.Spec.Scaling.ScaleDownDelay = &metav1.Duration{Duration: time.Minute}
+	})
+	w.pass(0)
+
+	warm := w.want(1, 0)
+	w.is(&warm[0], idle)
+
+	// Four jobs within the minute that a machine takes: four more are to be ready.
+	w.queue(4)
+	w.pass(time.Second)
+	w.want(8, 0)
+
+	var jobs v1alpha1.RunnerJobList
+	if err := env.Client.List(t.Context(), &jobs, client.InNamespace(w.namespace)); err != nil {
+		t.Fatal(err)
+	}
+
+	for i := range jobs.Items {
+		jobs.Items[i].Spec.State = v1alpha1.JobCompleted
+		if err := env.Client.Update(t.Context(), &jobs.Items[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	for _, claim := range w.claims() {
+		w.is(&claim, idle)
+	}
+
+	// Four are kept for ten minutes; what is above them, for the delay.
+	w.pass(time.Second)
+	w.want(8, 0)
+	w.pass(2 * time.Minute)
+	w.bury()
+	w.want(4, 0)
+
+	if after := w.pass(time.Second).RequeueAfter; after <= 0 || after > 8*time.Minute {
+		t.Errorf("looks again after %s, want when the jobs are ten minutes old", after)
+	}
+
+	w.pass(10 * time.Minute)
+	w.bury()
+	w.want(1, 0)
+}
+
+func TestSchedulesRaiseTheMinimum(t *testing.T) {
+	t.Parallel()
+
+	// A window that opens in the next minute but one, whatever the time is.
+	opens := time.Now().UTC().Truncate(time.Minute).Add(2 * time.Minute)
+	w := newWorld(t, func(p *v1alpha1.RunnerPool) {
+		p.Spec.Scaling.ScaleDownDelay = &metav1.Duration{}
+		p.Spec.Scaling.Schedules = []v1alpha1.Schedule{{
+			Name: "soon", Start: fmt.Sprintf("%d %d * * *", opens.Minute(), opens.Hour()),
+			Duration: metav1.Duration{Duration: time.Hour}, MinReplicas: 2,
+		}}
+	})
+
+	result := w.pass(0)
+	w.want(0, 0)
+
+	if want := opens.Sub(w.clock.Now()); result.RequeueAfter != want {
+		t.Errorf("looks again after %s, want %s", result.RequeueAfter, want)
+	}
+
+	w.pass(result.RequeueAfter)
+
+	for _, claim := range w.want(2, 0) {
+		w.is(&claim, idle)
+	}
+
+	w.pass(time.Hour)
+	w.want(0, 0)
+}
+
+func TestBrokenSchedulesStallAndTheOthersCount(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t, func(p *v1alpha1.RunnerPool) {
+		always := metav1.Duration{Duration: 48 * time.Hour}
+		p.Spec.Scaling.Schedules = []v1alpha1.Schedule{
+			{Name: "good", Start: "0 0 * * *", Duration: always, MinReplicas: 3},
+			{Name: "cron", Start: "0 25 * * *", Duration: always, MinReplicas: 4},
+			{Name: "zone", Start: "0 0 * * *", TimeZone: "Mars/Olympus", Duration: always, MinReplicas: 5},
+			{Name: "many", Start: "0 0 * * *", Duration: always, MinReplicas: 9},
+		}
+	})
+	w.pass(0)
+	w.want(3, 0)
+
+	for _, says := range []string{`"cron"`, `"zone"`, `"many": minReplicas 9 is above scaling.maxReplicas 8`} {
+		w.condition("Scaling", metav1.ConditionFalse, "ScheduleInvalid", says)
+		w.condition(step.Stalled, metav1.ConditionTrue, "ScheduleInvalid", says)
+	}
+
+	// Mended, it goes on.
+	w.update(func(s *v1alpha1.RunnerPoolSpec) { s.Scaling.Schedules = s.Scaling.Schedules[:1] })
+	w.pass(time.Second)
+	w.condition(step.Ready, metav1.ConditionTrue, "Ready", "")
+}
+
+func TestPausedPoolsStayAsTheyAre(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t, func(p *v1alpha1.RunnerPool) {
+		p.Spec.Scaling.ScaleDownDelay = &metav1.Duration{}
+		p.Spec.Scaling.MinReplicas = 2
+	})
+	w.pass(0)
+
+	for _, claim := range w.want(2, 0) {
+		w.is(&claim, idle)
+	}
+
+	w.update(func(s *v1alpha1.RunnerPoolSpec) { s.Paused, s.Scaling.MinReplicas = true, 0 })
+	w.queue(1)
+	w.pass(time.Hour)
+	w.want(2, 0)
+	w.condition(step.Ready, metav1.ConditionTrue, "Paused", "no machine is made and none is removed")
+
+	if status := w.pool().Status; status.Replicas != 2 || status.ReadyReplicas != 2 || status.QueuedJobs != 1 {
+		t.Errorf("status = %+v", status)
+	}
+
+	w.update(func(s *v1alpha1.RunnerPoolSpec) { s.Paused = false })
+	w.pass(time.Second)
+	w.want(1, 0)
+}
+
+func TestQuotaIsSaidAndWaitedFor(t *testing.T) {
+	t.Parallel()
+
+	const counted = corev1.ResourceName("count/machineclaims.hyperfleet.io")
+
+	w := newWorld(t, nil)
+	quota := &corev1.ResourceQuota{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "few"},
+		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{counted: resource.MustParse("2")}},
+	}
+	w.create(quota)
+
+	// The quota controller is not here: its part is ours.
+	used := func(n string) {
+		var fresh corev1.ResourceQuota
+		w.get("few", &fresh)
+		fresh.Status = corev1.ResourceQuotaStatus{
+			Hard: fresh.Spec.Hard, Used: corev1.ResourceList{counted: resource.MustParse(n)},
+		}
+
+		if err := env.Client.Status().Update(t.Context(), &fresh); err != nil {
+			t.Fatal(err)
+		}
+	}
+	used("0")
+	w.eventuallyCounted(quota, counted)
+
+	w.queue(5)
+
+	result := w.pass(0)
+	claims := w.want(2, 0)
+	w.condition("Scaling", metav1.ConditionFalse, "QuotaExceeded", "exceeded quota: few")
+
+	if result.RequeueAfter != 30*time.Second {
+		t.Errorf("looks again after %s, want 30s", result.RequeueAfter)
+	}
+
+	// Passes in between ask for nothing, though there would be room.
+	used("0")
+	w.pass(10 * time.Second)
+	w.want(2, 0)
+	w.condition("Scaling", metav1.ConditionFalse, "QuotaExceeded", "exceeded quota: few")
+
+	// A claim that has gone makes room: that is tried soon.
+	if err := env.Client.Delete(t.Context(), &claims[0]); err != nil {
+		t.Fatal(err)
+	}
+
+	w.bury()
+	used("1")
+	w.pass(time.Second)
+	w.pass(3 * time.Second)
+	w.want(2, 0)
+	w.condition("Scaling", metav1.ConditionFalse, "QuotaExceeded", "exceeded quota: few")
+
+	if err := env.Client.Delete(t.Context(), quota); err != nil {
+		t.Fatal(err)
+	}
+
+	w.pass(30 * time.Second)
+	w.want(5, 0)
+	w.condition("Scaling", metav1.ConditionTrue, "ScalingUp", "3 machines are made")
+}
+
+// eventuallyCounted waits until the API server's admission knows the quota: it reads it
+// through a cache.
+func (w *world) eventuallyCounted(quota *corev1.ResourceQuota, counted corev1.ResourceName) {
+	w.Helper()
+
+	for range 500 {
+		var fresh corev1.ResourceQuota
+		w.get(quota.Name, &fresh)
+
+		probe := &v1alpha1.MachineClaim{
+			ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "probe"},
+			Spec: v1alpha1.MachineClaimSpec{
+				TemplateRef:    v1alpha1.LocalObjectReference{Name: "one"},
+				WorkloadConfig: w.pool().Spec.Workload,
+			},
+		}
+		w.create(probe)
+
+		if err := env.Client.Delete(w.Context(), probe); err != nil {
+			w.Fatal(err)
+		}
+
+		w.get(quota.Name, &fresh)
+
+		if used := fresh.Status.Used[counted]; used.Value() > 0 {
+			fresh.Status.Used[counted] = resource.MustParse("0")
+			if err := env.Client.Status().Update(w.Context(), &fresh); err != nil {
+				w.Fatal(err)
+			}
+
+			return
+		}
+
+		time.Sleep(10 * time.Millisecond)
+	}
+
+	w.Fatal("the API server does not count MachineClaims")
+}
