@@ -57,6 +57,9 @@ type RunnerSpec struct {
 	Description string
 	// Binds says that each runner is made for one job, which it is told by its id.
 	Binds bool
+	// Metadata of the runners' own for people, where the platform has such: a stack's of
+	// Buildkite. The first of several pools that share a provider is the one that counts.
+	Metadata map[string]string
 	// Program is the runner's program in the machine.
 	Program guest.Runner
 	// Command runs in the machine where the platform has no program of its own.
