@@ -208,7 +208,7 @@ func TestForgesimRefusals(t *testing.T) {
 	must(t, os.WriteFile(empty, nil, 0o600))
 	for name, args := range map[string][]string{
 		"no command":           {},
-		"unknown command":      {"gitlab"},
+		"unknown command":      {"gerrit"},
 		"unknown flag":         {"github", "--nope"},
 		"argument":             {"github", "x"},
 		"unknown fault":        {"github", "--faults", "nope=1"},

@@ -18,12 +18,14 @@ const usage = `usage: forgesim COMMAND [options]
 
 commands:
   github                       serve a simulated GitHub (forgesim github -h)
+  gitlab                       serve a simulated GitLab (forgesim gitlab -h)
+  gitlab-runner run-single     stand-in gitlab-runner
   buildkite                    serve a simulated Buildkite (forgesim buildkite -h)
   buildkite-agent start ARGS   stand-in buildkite-agent
   runner [--root DIR] VERB     stand-in runner: config, config remove, or run
   generic                      serve a simulated sender of jobs (forgesim generic -h)
   generic-job                  do the job of HYPERFLEET_JOB_ID and HYPERFLEET_JOB_URL
-  image [--link] DIR           lay out DIR/opt/actions-runner and DIR/usr/bin/buildkite-agent
+  image [--link] DIR           lay out DIR/opt/actions-runner, DIR/usr/bin/gitlab-runner and .../buildkite-agent
 `
 
 // Exit codes of forgesim github and image; runner has the real runner's codes.
@@ -43,6 +45,10 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	switch args[0] {
 	case "github":
 		return runGitHub(ctx, args[1:], stdout, stderr)
+	case "gitlab":
+		return runGitLab(ctx, args[1:], stdout, stderr)
+	case "gitlab-runner":
+		return runGitLabRunner(ctx, args[1:], stdout, stderr)
 	case "buildkite":
 		return runBuildkite(ctx, args[1:], stdout, stderr)
 	case "buildkite-agent":
@@ -97,6 +103,9 @@ func runImage(args []string, stderr io.Writer) error {
 	}
 	if err := simrunner.Layout(flags.Arg(0), self, *link); err != nil {
 		return err //nolint:wrapcheck // names the step and the file
+	}
+	if err := layGitLabRunner(flags.Arg(0)); err != nil {
+		return err
 	}
 	return layBuildkiteAgent(flags.Arg(0))
 }
