@@ -1,0 +1,332 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package generic_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+	"github.com/hyperfleet/hyperfleet/sim/generic"
+	"github.com/hyperfleet/hyperfleet/sim/generic/generictest"
+	"github.com/hyperfleet/hyperfleet/workload"
+	product "github.com/hyperfleet/hyperfleet/workload/generic"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// heard verifies and reads a webhook as the product does.
+func heard(t *testing.T, hook generictest.Webhook, secret string) workload.Job {
+	t.Helper()
+	var hooks product.Webhooks
+	if err := hooks.Verify(hook.Header, hook.Body, []byte(secret)); err != nil {
+		t.Fatalf("verify %s: %v", hook.Body, err)
+	}
+	job, ok, err := hooks.Parse(hook.Header, hook.Body)
+	if err != nil || !ok {
+		t.Fatalf("parse %s: %t, %v", hook.Body, ok, err)
+	}
+	return job
+}
+
+func TestWebhooksAreWhatTheProductReads(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		sign   generic.Signature
+		secret string
+	}{
+		"standard, made secret":  {generic.SignStandard, generictest.Secret},
+		"standard, plain secret": {generic.SignStandard, "a plain secret"},
+		"hub":                    {generic.SignHub, "a plain secret"},
+		"hub, made secret":       {generic.SignHub, generictest.Secret},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := generictest.NewReceiver(t, nil)
+			s := generictest.New(t, generic.Options{
+				Sources: []string{"scans"}, Sign: tc.sign, Webhook: control.WebhookTarget{URL: r.URL, Secret: tc.secret},
+			})
+			jobs := s.Queue(control.JobSpec{Labels: []string{"gpu"}, Name: "scan all", Count: 3})
+			s.Eventually("all are delivered", func(st control.State) bool { return st.Webhooks.Delivered == 3 })
+			got := map[string]workload.Job{}
+			for _, hook := range r.Received() {
+				job := heard(t, hook, tc.secret)
+				got[job.ID] = job
+			}
+			want := map[string]workload.Job{}
+			for _, j := range jobs {
+				want[j.Key] = workload.Job{
+					Platform: "generic", ID: j.Key, Name: "scan all", Repository: "scans", URL: s.URL + "/jobs/" + j.Key,
+					Labels: []string{"gpu"}, State: "Queued",
+				}
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("jobs (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// post makes one call of a command.
+func post(t *testing.T, url, media, body string) (int, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", media)
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	var said struct{ Message string }
+	_ = json.NewDecoder(resp.Body).Decode(&said)
+	return resp.StatusCode, said.Message
+}
+
+func TestUpdatesComeInOrder(t *testing.T) {
+	t.Parallel()
+	r := generictest.NewReceiver(t, nil)
+	s := generictest.New(t, generic.Options{Updates: true, Webhook: control.WebhookTarget{URL: r.URL}})
+	job := s.Queue(control.JobSpec{})[0]
+	for _, call := range [][2]string{{"/started", `{"by":"vm-1"}`}, {"/finished", `{"conclusion":"failure"}`}} {
+		if code, said := post(t, s.URL+"/jobs/"+job.Key+call[0], "application/json", call[1]); code != http.StatusNoContent {
+			t.Fatalf("%d %s", code, said)
+		}
+	}
+	state := s.Eventually("all are delivered", func(st control.State) bool { return st.Webhooks.Delivered == 3 })
+	var got []string
+	for _, hook := range r.Received() {
+		job := heard(t, hook, generictest.Secret)
+		got = append(got, string(job.State)+job.Conclusion)
+	}
+	if diff := cmp.Diff([]string{"Queued", "Running", "Completedfailure"}, got); diff != "" {
+		t.Errorf("states (-want +got):\n%s", diff)
+	}
+	j := state.Jobs[0]
+	if j.Status != "completed" || j.Conclusion != "failure" || j.RunnerName != "vm-1" || j.StartedAt.IsZero() || j.CompletedAt.IsZero() {
+		t.Errorf("job %+v", j)
+	}
+}
+
+// TestWebhooksAreRetried: what is not answered with 2xx comes again, under the same id
+// and newly signed, later and later.
+func TestWebhooksAreRetried(t *testing.T) {
+	t.Parallel()
+	clk := clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0))
+	r := generictest.NewReceiver(t, func(n int, _ generictest.Webhook) int { return []int{503, 500, 404, 202}[n-1] })
+	s := generictest.New(t, generic.Options{Clock: clk, RetryMost: 3 * time.Second, Webhook: control.WebhookTarget{URL: r.URL}})
+	s.Queue(control.JobSpec{})
+	for n, wait := range []time.Duration{time.Second, 2 * time.Second, 3 * time.Second} {
+		s.Eventually("an attempt has failed", func(st control.State) bool { return st.Webhooks.Failed == n+1 && st.Webhooks.Pending == 1 })
+		eventuallyWaits(t, clk)
+		clk.Step(wait - time.Millisecond)
+		if got := len(r.Received()); got != n+1 {
+			t.Fatalf("%d attempts before %s", got, wait)
+		}
+		eventuallyWaits(t, clk)
+		clk.Step(wait/5 + 2*time.Millisecond)
+	}
+	s.Eventually("it is delivered", func(st control.State) bool { return st.Webhooks.Delivered == 1 && st.Webhooks.Pending == 0 })
+	hooks := r.Received()
+	stamps := map[string]bool{}
+	for _, hook := range hooks {
+		stamps[hook.Header.Get("Webhook-Timestamp")] = true
+		if hook.Header.Get("Webhook-Id") != hooks[0].Header.Get("Webhook-Id") || string(hook.Body) != string(hooks[0].Body) {
+			t.Error("another try is another webhook")
+		}
+	}
+	if len(hooks) != 4 || len(stamps) != 4 {
+		t.Errorf("%d attempts, %d timestamps", len(hooks), len(stamps))
+	}
+}
+
+func eventuallyWaits(t *testing.T, clk *clocktesting.FakeClock) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !clk.HasWaiters(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("nobody waits")
+		}
+	}
+}
+
+func TestAReceiverThatIsGoneIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	r := generictest.NewReceiver(t, func(int, generictest.Webhook) int { return http.StatusGone })
+	s := generictest.New(t, generic.Options{RetryFirst: time.Millisecond, Webhook: control.WebhookTarget{URL: r.URL}})
+	s.Queue(control.JobSpec{})
+	s.Eventually("it is given up", func(st control.State) bool { return st.Webhooks.Failed == 1 && st.Webhooks.Pending == 0 })
+}
+
+// TestFaultsStillDeliverAll: lost, duplicated and reordered webhooks arrive at least once
+// each.
+func TestFaultsStillDeliverAll(t *testing.T) {
+	t.Parallel()
+	const jobs = 40
+	var (
+		mu   sync.Mutex
+		seen = map[string]int{}
+	)
+	r := generictest.NewReceiver(t, func(n int, hook generictest.Webhook) int {
+		var said struct{ ID string }
+		_ = json.Unmarshal(hook.Body, &said)
+		if n%7 == 0 {
+			return http.StatusServiceUnavailable
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		seen[said.ID]++
+		return http.StatusAccepted
+	})
+	s := generictest.New(t, generic.Options{
+		RetryFirst: time.Millisecond, RetryMost: 5 * time.Millisecond, Seed: 7,
+		Webhook: control.WebhookTarget{URL: r.URL},
+		Faults:  control.Faults{WebhookLost: 0.3, WebhookDuplicated: 0.2, WebhookReordered: 0.2},
+	})
+	s.Queue(control.JobSpec{Count: jobs})
+	state := s.Eventually("nothing is pending", func(st control.State) bool { return st.Webhooks.Pending == 0 })
+	mu.Lock()
+	defer mu.Unlock()
+	if len(seen) != jobs {
+		t.Errorf("%d of %d jobs were heard of", len(seen), jobs)
+	}
+	if w := state.Webhooks; w.Lost == 0 || w.Duplicated == 0 || w.Failed == 0 || w.Delivered != jobs+w.Duplicated {
+		t.Errorf("counts %+v", w)
+	}
+}
+
+func TestJobsWaitAndAreCancelled(t *testing.T) {
+	t.Parallel()
+	r := generictest.NewReceiver(t, nil)
+	s := generictest.New(t, generic.Options{Webhook: control.WebhookTarget{URL: r.URL}})
+	client := control.NewClient(s.ControlURL)
+	jobs, err := client.Queue(t.Context(), control.JobSpec{Environment: "prod", Count: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if state := s.State(); state.Jobs[0].Status != "waiting" || state.Webhooks.Pending+state.Webhooks.Delivered != 0 {
+		t.Fatalf("%+v", state)
+	}
+	for i, act := range []error{
+		client.Approve(t.Context(), jobs[0].ID), client.Cancel(t.Context(), jobs[0].ID), client.Cancel(t.Context(), jobs[1].ID),
+	} {
+		if act != nil {
+			t.Fatalf("%d: %v", i, act)
+		}
+	}
+	s.Eventually("both webhooks of the one are delivered", func(st control.State) bool { return st.Webhooks.Delivered == 2 })
+	if last := heard(t, r.Received()[1], generictest.Secret); last.State != "Completed" || last.Conclusion != "cancelled" || last.ID != jobs[0].Key {
+		t.Errorf("%+v", last)
+	}
+	for name, err := range map[string]error{
+		"cancel twice": client.Cancel(t.Context(), jobs[0].ID), "approve what does not wait": client.Approve(t.Context(), jobs[1].ID),
+		"no such job": client.Cancel(t.Context(), 1),
+	} {
+		if err == nil {
+			t.Errorf("%s is possible", name)
+		}
+	}
+	state, err := client.State(t.Context())
+	if err != nil || len(state.Jobs) != 2 {
+		t.Errorf("%+v, %v", state, err)
+	}
+	if list, err := client.Violations(t.Context()); err != nil || len(list) != 0 {
+		t.Errorf("%v, %v", list, err)
+	}
+}
+
+func TestControlRefusesWhatCannotBe(t *testing.T) {
+	t.Parallel()
+	s := generictest.New(t, generic.Options{})
+	client := control.NewClient(s.ControlURL)
+	for name, call := range map[string]func() error{
+		"unknown source":     func() error { _, err := client.Queue(t.Context(), control.JobSpec{Repo: "other"}); return err },
+		"a workflow":         func() error { _, err := client.Queue(t.Context(), control.JobSpec{Workflow: "CI"}); return err },
+		"negative count":     func() error { _, err := client.Queue(t.Context(), control.JobSpec{Count: -1}); return err },
+		"no probability":     func() error { return client.SetFaults(t.Context(), control.Faults{WebhookLost: 2}) },
+		"a fault it has not": func() error { return client.SetFaults(t.Context(), control.Faults{DeleteBusy: 0.5}) },
+		"broken secret": func() error {
+			return client.SetWebhook(t.Context(), control.WebhookTarget{URL: "http://127.0.0.1:1", Secret: "whsec_***"})
+		},
+	} {
+		if err := call(); err == nil {
+			t.Errorf("%s is taken", name)
+		}
+	}
+	if code, _ := post(t, s.ControlURL+"/sim/jobs", "application/json", `{"unknown":1}`); code != http.StatusBadRequest {
+		t.Errorf("an unknown field is answered %d", code)
+	}
+	for name, opts := range map[string]generic.Options{
+		"empty source":   {Sources: []string{""}},
+		"signature":      {Sign: "none"},
+		"URL":            {URL: "nowhere"},
+		"broken secret":  {Webhook: control.WebhookTarget{Secret: "whsec_***"}},
+		"not a fraction": {Faults: control.Faults{ServerError: -1}},
+	} {
+		if sim, err := generic.New(opts); err == nil {
+			sim.Close()
+			t.Errorf("options with a wrong %s are taken", name)
+		}
+	}
+}
+
+func TestCommandsAreWatched(t *testing.T) {
+	t.Parallel()
+	const media = "application/json"
+	s := generictest.New(t, generic.Options{})
+	jobs := s.Queue(control.JobSpec{Count: 3})
+	url := func(i int, path string) string { return s.URL + "/jobs/" + jobs[i].Key + path }
+	steps := []struct {
+		name, url, media, body string
+		code, breaches         int
+	}{
+		{"unknown path", s.URL + "/other", media, "{}", 501, 1},
+		{"unknown job", s.URL + "/jobs/gen-1/started", media, `{"by":""}`, 404, 1},
+		{"finish before it is started", url(0, "/finished"), media, `{"conclusion":"success"}`, 409, 1},
+		{"no JSON by its type", url(0, "/started"), "text/plain", `{"by":""}`, 400, 1},
+		{"unknown field", url(0, "/started"), media, `{"runner":"x"}`, 400, 1},
+		{"two objects", url(0, "/started"), media, `{"by":"x"}{}`, 400, 1},
+		{"start", url(0, "/started"), media, `{"by":"x"}`, 204, 0},
+		{"start again, as another machine does", url(0, "/started"), media, `{"by":"y"}`, 204, 0},
+		{"unknown conclusion", url(0, "/finished"), media, `{"conclusion":"fine"}`, 400, 1},
+		{"finish", url(0, "/finished"), media, `{"conclusion":"success"}`, 204, 0},
+		{"finish twice", url(0, "/finished"), media, `{"conclusion":"success"}`, 409, 1},
+		{"start what is over", url(0, "/started"), media, `{"by":"x"}`, 409, 1},
+	}
+	for _, step := range steps {
+		if code, said := post(t, step.url, step.media, step.body); code != step.code {
+			t.Errorf("%s: %d %s, want %d", step.name, code, said, step.code)
+		}
+		if got := s.TakeViolations(); len(got) != step.breaches {
+			t.Errorf("%s: violations %v, want %d", step.name, got, step.breaches)
+		}
+	}
+	state := s.State()
+	if j := state.Jobs[0]; j.Requeues != 1 || j.RunnerName != "y" || j.Conclusion != "success" {
+		t.Errorf("job %+v", j)
+	}
+	if err := s.Cancel(jobs[1].ID); err != nil {
+		t.Fatal(err)
+	}
+	if code, _ := post(t, url(1, "/started"), media, `{"by":"x"}`); code != http.StatusConflict {
+		t.Errorf("a cancelled job can be started: %d", code)
+	}
+	s.ExpectViolations(t, 0) // its command could not know
+	if err := s.SetFaults(control.Faults{ServerError: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if code, _ := post(t, url(2, "/started"), media, `{"by":"x"}`); code != http.StatusBadGateway || s.State().Jobs[2].Status != "queued" {
+		t.Errorf("an injected fault is answered %d", code)
+	}
+}
