@@ -1,0 +1,178 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+	"github.com/hyperfleet/hyperfleet/test/fleet"
+)
+
+// startPool starts a fleet with a pool of such a scaling.
+func startPool(t *testing.T, scaling v1alpha1.Scaling) *fleet.Fleet {
+	t.Helper()
+
+	f := fleet.New(t, env, fleet.Options{})
+	f.CreateCluster(f.NewCluster())
+	f.Create(f.NewTemplate())
+
+	pool := f.NewPool(0)
+	pool.Spec.Scaling = scaling
+	f.Create(pool)
+	f.Start()
+
+	return f
+}
+
+// eventuallyPool waits until the pool's status is as wanted.
+func eventuallyPool(f *fleet.Fleet, what string, done func(v1alpha1.RunnerPoolStatus) bool) {
+	f.T.Helper()
+	f.Eventually(what, func() (bool, string) {
+		pool := f.NewPool(0)
+		if err := f.Client.Get(f.T.Context(), client.ObjectKeyFromObject(pool), pool); err != nil {
+			return false, err.Error()
+		}
+
+		pool.Status.Conditions = nil
+
+		return done(pool.Status), fmt.Sprintf("%+v", pool.Status)
+	})
+}
+
+// empty lets the pool want nothing any more, and waits until nothing is left.
+func empty(f *fleet.Fleet) {
+	f.T.Helper()
+
+	pool := f.NewPool(0)
+	if err := f.Client.Get(f.T.Context(), client.ObjectKeyFromObject(pool), pool); err != nil {
+		f.T.Fatal(err)
+	}
+
+	pool.Spec.Scaling = v1alpha1.Scaling{MaxReplicas: pool.Spec.Scaling.MaxReplicas, ScaleDownDelay: &metav1.Duration{}}
+	if err := f.Client.Update(f.T.Context(), pool); err != nil {
+		f.T.Fatal(err)
+	}
+
+	f.EventuallyClean()
+}
+
+func TestWarmMachinesTakeJobsAndAreMadeAnew(t *testing.T) {
+	t.Parallel()
+
+	f := startPool(t, v1alpha1.Scaling{MaxReplicas: 6, Warm: &v1alpha1.Warm{Idle: 2}})
+	warm := func(s v1alpha1.RunnerPoolStatus) bool { return s.ReadyReplicas-s.BusyReplicas == 2 && s.Replicas >= 2 }
+	eventuallyPool(f, "two runners being ready", warm)
+
+	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Count: 2, Duration: 3 * time.Second})
+	eventuallyPool(f, "two more beside two that are busy", func(s v1alpha1.RunnerPoolStatus) bool {
+		return s.BusyReplicas == 2 && s.ReadyReplicas == 4
+	})
+	f.EventuallyDone(2)
+	eventuallyPool(f, "two runners being ready again", warm)
+	empty(f)
+}
+
+func TestMachinesOnStandbyAreStartedForJobs(t *testing.T) {
+	t.Parallel()
+
+	f := startPool(t, v1alpha1.Scaling{MaxReplicas: 6, Warm: &v1alpha1.Warm{Stopped: 2}})
+	eventuallyPool(f, "two machines on standby", func(s v1alpha1.RunnerPoolStatus) bool { return s.StandbyReplicas == 2 })
+
+	// Made and not started: no credential, no medium.
+	if left := strings.Join(f.Leftovers(), ", "); strings.Contains(left, "runner ") || strings.Contains(left, "medium ") ||
+		strings.Contains(left, "running") || strings.Count(left, "VM ") != 2 {
+		t.Errorf("on standby there are: %s", left)
+	}
+
+	var claims v1alpha1.MachineClaimList
+	if err := f.Client.List(t.Context(), &claims, client.InNamespace(f.Namespace)); err != nil {
+		t.Fatal(err)
+	}
+
+	for i := range claims.Items {
+		f.EventuallyCondition(&claims.Items[i], v1alpha1.ConditionProvisioned, metav1.ConditionFalse, "Standby")
+	}
+
+	// A new operator finds them as they are.
+	f.Stop()
+	f.Start()
+
+	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Count: 2})
+	f.EventuallyDone(2)
+
+	for i := range claims.Items {
+		f.EventuallyEvent("Activated MachineClaim/" + claims.Items[i].Name + ":")
+	}
+
+	eventuallyPool(f, "two others on standby", func(s v1alpha1.RunnerPoolStatus) bool {
+		return s.StandbyReplicas == 2 && s.Replicas == 0
+	})
+
+	if made := f.VMsMade(); made != 4 {
+		t.Errorf("%d VMs were made for 2 jobs and 2 on standby", made)
+	}
+
+	empty(f)
+}
+
+func TestAChangedTemplateReplacesIdleMachinesAndNoBusyOne(t *testing.T) {
+	t.Parallel()
+
+	f := startPool(t, v1alpha1.Scaling{MinReplicas: 3, MaxReplicas: 6})
+	eventuallyPool(f, "three runners being ready", func(s v1alpha1.RunnerPoolStatus) bool { return s.ReadyReplicas == 3 })
+	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Duration: 4 * time.Second})
+	eventuallyPool(f, "one being busy", func(s v1alpha1.RunnerPoolStatus) bool { return s.BusyReplicas == 1 })
+
+	template := f.NewTemplate()
+	if err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(template), template); err != nil {
+		t.Fatal(err)
+	}
+
+	template.Spec.Resources.CPU = 1
+	if err := f.Client.Update(t.Context(), template); err != nil {
+		t.Fatal(err)
+	}
+
+	f.EventuallyEvent("TemplateChanged")
+	f.EventuallyDone(1)
+	f.Eventually("three machines of the new template", func() (bool, string) {
+		cores := map[string]int{}
+
+		for _, vm := range f.PVE.Snapshot().VMs {
+			if !vm.Foreign && !vm.Template && vm.Status == "running" {
+				cores[vm.Config["cores"]]++
+			}
+		}
+
+		return cores["1"] == 3 && len(cores) == 1, fmt.Sprint(cores)
+	})
+
+	if made := f.VMsMade(); made != 6 {
+		t.Errorf("%d VMs were made, want 3 and 3 in their place", made)
+	}
+
+	empty(f)
+}
+
+func TestAnOpenWindowKeepsMachines(t *testing.T) {
+	t.Parallel()
+
+	// Open now, and always: a window that is longer than its period.
+	f := startPool(t, v1alpha1.Scaling{MaxReplicas: 3, Schedules: []v1alpha1.Schedule{{
+		Name: "always", Start: "0 0 * * *", TimeZone: "Europe/Berlin",
+		Duration: metav1.Duration{Duration: 49 * time.Hour}, MinReplicas: 2,
+	}}})
+	eventuallyPool(f, "two runners being ready", func(s v1alpha1.RunnerPoolStatus) bool {
+		return s.ReadyReplicas == 2 && s.DesiredReplicas == 2
+	})
+	empty(f)
+}
