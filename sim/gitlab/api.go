@@ -118,6 +118,9 @@ func (s *Server) answer(c *call, end endpoint) reply {
 	if early != nil {
 		return *early
 	}
+	if c.op == requestRoute {
+		s.hold(c)
+	}
 	if !s.wait(c.r.Context(), delay) {
 		return fail(http.StatusServiceUnavailable, "503 Service Unavailable")
 	}

@@ -3,6 +3,9 @@
 
 package gitlab
 
+// requestRoute is a runner's question for a job.
+const requestRoute = "POST /jobs/request"
+
 // Scopes that open a call, by docs "Personal access tokens", section "Access token
 // scopes", and the calls' own declarations.
 func reads() []string { return []string{"api", "read_api"} }
@@ -83,7 +86,7 @@ func runnerEndpoints() map[string]endpoint {
 		"POST /runners/verify": {
 			params: params{"token": token, "system_id": {kind: text}}, answer: (*Server).answerVerify,
 		},
-		"POST /jobs/request": {
+		requestRoute: {
 			answer: (*Server).answerRequest,
 			params: params{
 				"token": token, "system_id": {kind: text}, "last_update": {kind: text}, "info": info, "session": {kind: hash},

@@ -115,6 +115,7 @@ func (s *Server) enqueue(j *job) {
 	j.status, j.queued = statusPending, s.now()
 	s.queue = append(s.queue, j)
 	s.notify(j)
+	s.tick()
 }
 
 // Approve plays a manual job.

@@ -34,6 +34,7 @@ type Options struct {
 	JobTimeout    time.Duration // a job that runs for longer fails; default 1 h
 	PendingFor    time.Duration // waiting in the queue until a job fails; default 24 h
 	HookTimeout   time.Duration // a webhook receiver must answer within; default 10 s
+	PollTimeout   time.Duration // how long a runner's repeated question for a job is held; default 50 s
 	TokenLife     time.Duration // of runners' tokens; default: for ever
 	HideExecution bool          // listings don't tell job_execution_status, as before GitLab 18
 }
@@ -72,6 +73,7 @@ func (o *Options) setDefaults() {
 		&o.JobTimeout:  time.Hour,
 		&o.PendingFor:  24 * time.Hour,
 		&o.HookTimeout: 10 * time.Second,
+		&o.PollTimeout: 50 * time.Second,
 	} {
 		if *field <= 0 {
 			*field = value

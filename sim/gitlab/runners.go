@@ -245,6 +245,7 @@ func (s *Server) answerUpdateRunner(c *call) reply {
 		return fail(http.StatusBadRequest, problem)
 	}
 	*r = changed
+	s.tick()
 	return ok(s.detailJSON(r))
 }
 
@@ -259,6 +260,7 @@ func (s *Server) answerDeleteRunner(c *call) reply {
 		s.violate("request", c.r.Method, c.r.URL.Path, fmt.Errorf("runner %d runs job %d", r.id, r.running.id))
 	}
 	delete(s.runners, r.id)
+	s.tick()
 	return reply{status: http.StatusNoContent}
 }
 

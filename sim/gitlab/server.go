@@ -49,6 +49,10 @@ type Server struct {
 	counts     control.WebhookCounts
 	requests   map[string]int
 	registered int
+	// news counts what could change the answer to a runner's question for a job; changed is
+	// closed when it moves.
+	news       int64
+	changed    chan struct{}
 	violations []control.Violation
 	// base is the URL of the instance, as SetURL gave it or as the last caller used it.
 	base  string
@@ -84,6 +88,7 @@ func New(opts Options) (*Server, error) {
 		rng:      mathrand.New(mathrand.NewPCG(opts.Seed, 0x6c616221)), // faults must be repeatable
 		ids:      ids{runner: 100, job: 1976, pipeline: 2365, project: 379, group: 34},
 		projects: map[int64]*project{}, groups: map[int64]*group{}, tokens: map[string]*Token{},
+		changed: make(chan struct{}),
 		runners: map[int64]*runner{}, jobs: map[int64]*job{}, requests: map[string]int{},
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
@@ -191,6 +196,13 @@ func (s *Server) now() time.Time { return s.opts.Clock.Now() }
 
 // chance draws from the seeded source. The lock is held.
 func (s *Server) chance(p float64) bool { return p > 0 && s.rng.Float64() < p }
+
+// tick wakes the runners whose questions are held. The lock is held.
+func (s *Server) tick() {
+	s.news++
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
 
 func poke(ch chan struct{}) {
 	select {

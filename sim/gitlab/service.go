@@ -4,6 +4,7 @@
 package gitlab
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -34,6 +35,38 @@ func (s *Server) answerVerify(c *call) reply {
 	return ok(map[string]any{"id": r.id, "token": r.token, "token_expires_at": stamp(r.expires)})
 }
 
+// hold keeps a runner's question for a job as long as the answer would be the same as the
+// last, up to PollTimeout: docs "Long polling" of runners.
+func (s *Server) hold(c *call) {
+	var asked struct {
+		LastUpdate string `json:"last_update"`
+	}
+	if err := json.Unmarshal(c.body, &asked); err != nil || asked.LastUpdate == "" {
+		return
+	}
+	timeout := s.opts.Clock.After(s.opts.PollTimeout)
+	for {
+		s.mu.Lock()
+		same, changed := asked.LastUpdate == s.lastUpdate(), s.changed
+		s.mu.Unlock()
+		if !same {
+			return
+		}
+		select {
+		case <-changed:
+		case <-timeout:
+			return
+		case <-c.r.Context().Done():
+			return
+		case <-s.ctx.Done():
+			return
+		}
+	}
+}
+
+// lastUpdate stands for all that answers to runners depend on.
+func (s *Server) lastUpdate() string { return fmt.Sprintf("%032x", s.news) }
+
 // answerRequest gives the runner the oldest job that it takes: 201, or 204 without one.
 func (s *Server) answerRequest(c *call) reply {
 	r := s.runnerBy(c)
@@ -41,7 +74,7 @@ func (s *Server) answerRequest(c *call) reply {
 		return fail(http.StatusForbidden, "403 Forbidden")
 	}
 	r.contacted, r.systemID = c.now, c.text("system_id")
-	nothing := reply{status: http.StatusNoContent, header: map[string]string{"X-GitLab-Last-Update": randomHex(16)}}
+	nothing := reply{status: http.StatusNoContent, header: map[string]string{"X-GitLab-Last-Update": s.lastUpdate()}}
 	if r.paused {
 		return nothing
 	}
@@ -50,7 +83,7 @@ func (s *Server) answerRequest(c *call) reply {
 		s.violate("request", c.r.Method, c.r.URL.Path, fmt.Errorf("runner %d asks for a job and runs job %d", r.id, r.running.id))
 	}
 	j := s.next(r)
-	if j == nil {
+	if j == nil || c.r.Context().Err() != nil { // nobody is there to take it
 		return nothing
 	}
 	s.start(j, r)

@@ -172,7 +172,7 @@ func (r *runner) scripts(ctx context.Context, w *work, trace *jobLog) error {
 func (r *runner) script(ctx context.Context, w *work, dir, text string, trace *jobLog) error {
 	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", "set -e\n"+text)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, trace, trace
-	cmd.Env = r.environment(w, dir)
+	cmd.Env = r.variables(w, dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = 5 * time.Second
@@ -182,14 +182,12 @@ func (r *runner) script(ctx context.Context, w *work, dir, text string, trace *j
 	return nil
 }
 
-// environment is the runner's own, as the shell executor has it, without its token, and
-// the job's variables.
-func (r *runner) environment(w *work, dir string) []string {
-	var out []string
-	for _, variable := range os.Environ() {
-		if !strings.HasPrefix(variable, "CI_SERVER_TOKEN=") {
-			out = append(out, variable)
-		}
+// variables are the runner's own, its token among them, as the shell executor has them;
+// those of its settings; and the job's.
+func (r *runner) variables(w *work, dir string) []string {
+	out := os.Environ()
+	if r.environment != "" {
+		out = append(out, strings.Split(r.environment, ",")...)
 	}
 	for _, variable := range w.Variables {
 		out = append(out, variable.Key+"="+variable.Value)

@@ -16,8 +16,11 @@ import (
 	"time"
 )
 
-// callTimeout bounds every call.
-const callTimeout = 30 * time.Second
+const (
+	// callTimeout bounds a call, pollTimeout the question for a job, which is held.
+	callTimeout = 30 * time.Second
+	pollTimeout = 2 * time.Minute
+)
 
 // work is a job as the server gives it out.
 type work struct {
@@ -52,10 +55,15 @@ type client struct {
 
 func newClient(address string) *client {
 	base := strings.TrimSuffix(strings.TrimRight(address, "/"), "/ci")
-	return &client{base: base + "/api/v4/", http: &http.Client{Timeout: callTimeout, Transport: &http.Transport{Proxy: nil}}}
+	return &client{base: base + "/api/v4/", http: &http.Client{Timeout: pollTimeout, Transport: &http.Transport{Proxy: nil}}}
 }
 
 func (c *client) send(ctx context.Context, method, path string, header http.Header, body []byte) (*http.Response, []byte, error) {
+	if path != "jobs/request" {
+		limit, cancel := context.WithTimeout(ctx, callTimeout)
+		defer cancel()
+		ctx = limit
+	}
 	req, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, nil, fmt.Errorf("build request: %w", err)
@@ -95,11 +103,13 @@ func (r *runner) versionInfo() map[string]any {
 
 // request asks for a job: nil without one, false where the server refuses the runner.
 func (r *runner) request(ctx context.Context) (*work, bool) {
-	resp, text, err := r.client.sendJSON(ctx, http.MethodPost, "jobs/request", map[string]any{
-		"info": r.versionInfo(), "token": r.token, "system_id": r.systemID,
-	})
+	body := map[string]any{"info": r.versionInfo(), "token": r.token, "system_id": r.systemID}
+	if r.heard != "" {
+		body["last_update"] = r.heard
+	}
+	resp, text, err := r.client.sendJSON(ctx, http.MethodPost, "jobs/request", body)
 	switch {
-	case ctx.Err() != nil:
+	case ctx.Err() != nil && err != nil:
 		return nil, true
 	case err != nil:
 		r.log("ERROR: ", "Checking for jobs... error", "runner", short(r.token), "status", err)
@@ -115,6 +125,7 @@ func (r *runner) request(ctx context.Context) (*work, bool) {
 		r.info("Checking for jobs... received", "job", out.ID, "repo_url", cleaned(out.GitInfo.RepoURL), "runner", short(r.token))
 		return &out, true
 	case http.StatusNoContent:
+		r.heard = resp.Header.Get("X-Gitlab-Last-Update")
 		return nil, true
 	case http.StatusForbidden:
 		r.log("ERROR: ", "Checking for jobs... forbidden", "runner", short(r.token), "status", resp.Status)

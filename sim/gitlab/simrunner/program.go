@@ -49,12 +49,14 @@ type Program struct {
 
 // settings are the options of run-single that matter here.
 type settings struct {
-	url, token, executor, shell, name, builds, configFile string
-	maxBuilds, waitTimeout                                int
+	url, token, executor, shell, name, builds, cache, configFile string
+	environment                                                  string
+	maxBuilds, waitTimeout                                       int
 }
 
 // Main runs "run-single OPTIONS" and returns the exit code. When ctx ends (SIGTERM) a job
-// that runs is aborted; SIGQUIT lets it end.
+// that runs is aborted; SIGQUIT lets it end. As with the real one, a
+// question for a job that is under way is waited for then, and a job that it brings is run.
 func (p *Program) Main(ctx context.Context, args []string) int {
 	p.setDefaults()
 	if len(args) == 0 || args[0] != "run-single" {
@@ -104,6 +106,8 @@ func (p *Program) parse(args []string) (settings, error) {
 	option(&set.shell, "RUNNER_SHELL", "shell")
 	option(&set.name, "RUNNER_NAME", "name")
 	option(&set.builds, "RUNNER_BUILDS_DIR", "builds-dir")
+	option(&set.cache, "RUNNER_CACHE_DIR", "cache-dir")
+	option(&set.environment, "RUNNER_ENV", "env")
 	option(&set.configFile, "CONFIG_FILE", "config", "c")
 	flags.IntVar(&set.maxBuilds, "max-builds", 0, "how many builds to process before exiting; 0 is without end")
 	flags.IntVar(&set.waitTimeout, "wait-timeout", 0, "how long to wait in seconds before receiving the first job; 0 is for ever")
@@ -132,7 +136,10 @@ type runner struct {
 	systemID string
 	left     int
 	last     time.Time // of the last job's end, or of the start
-	quit     chan os.Signal
+	// idle ends with SIGQUIT too, which a job does not.
+	idle context.Context //nolint:containedctx // the runner's life
+	// heard is what the server's last answer without a job bore.
+	heard string
 }
 
 func (p *Program) run(ctx context.Context, set settings) int {
@@ -140,17 +147,20 @@ func (p *Program) run(ctx context.Context, set settings) int {
 	p.info(fmt.Sprintf("Starting runner for %s with token %s ...", set.url, short(set.token)))
 	r := &runner{
 		Program: p, settings: set, client: newClient(set.url), systemID: systemID(), left: set.maxBuilds, last: time.Now(),
-		quit: make(chan os.Signal, 1),
 	}
-	signal.Notify(r.quit, syscall.SIGQUIT)
-	defer signal.Stop(r.quit)
+	idle, stop := signal.NotifyContext(ctx, syscall.SIGQUIT)
+	defer stop()
+	r.idle = idle
 	for {
 		r.turn(ctx)
 		switch {
 		case ctx.Err() != nil:
 			p.log("WARNING: ", "Requested exit: terminated")
 			return ExitSuccess
-		case r.quitting(), r.finished():
+		case idle.Err() != nil:
+			p.log("WARNING: ", "Requested quit, waiting for builds to finish")
+			return ExitSuccess
+		case r.finished():
 			return ExitSuccess
 		}
 	}
@@ -162,9 +172,9 @@ func (r *runner) turn(ctx context.Context) {
 	switch {
 	case !healthy:
 		r.info("Runner is not healthy!")
-		r.pause(ctx, r.Unhealthy)
+		r.pause(r.Unhealthy)
 	case work == nil:
-		r.pause(ctx, r.Check)
+		r.pause(r.Check)
 	default:
 		if err := r.build(ctx, work); err != nil {
 			r.log("ERROR: ", "Failed to process build", "error", err, "job", work.ID)
@@ -176,24 +186,12 @@ func (r *runner) turn(ctx context.Context) {
 	}
 }
 
-func (r *runner) pause(ctx context.Context, wait time.Duration) {
+func (r *runner) pause(wait time.Duration) {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-ctx.Done():
-	case s := <-r.quit:
-		r.quit <- s
-	}
-}
-
-func (r *runner) quitting() bool {
-	select {
-	case <-r.quit:
-		r.log("WARNING: ", "Requested quit, waiting for builds to finish")
-		return true
-	default:
-		return false
+	case <-r.idle.Done():
 	}
 }
 
