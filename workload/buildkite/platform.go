@@ -31,6 +31,9 @@ const (
 	defaultProgram = "/usr/bin/buildkite-agent"
 	defaultWorkDir = "/tmp/runner-work"
 	queueTag       = "queue"
+	// pollInterval keeps a queue connected, which takes a poll in about 30 seconds, and
+	// hears of jobs soon where there is no webhook.
+	pollInterval = 10 * time.Second
 	// clusterDefault is the Stacks API's word for the cluster's default queue, whatever its
 	// key. An agent without a queue tag is of that one.
 	clusterDefault = "__default__"
@@ -43,6 +46,7 @@ func (Platform) Slug() string { return "buildkite" }
 func (Platform) Runner(template *v1alpha1.HypervisorMachineTemplate, load v1alpha1.Workload) (workload.RunnerSpec, error) {
 	out := workload.RunnerSpec{
 		Platform: v1alpha1.WorkloadBuildkite, Registration: v1alpha1.RegistrationToken, Binds: true, Queue: defaultQueue,
+		PollInterval: pollInterval,
 	}
 	from := bootstrapOf(template)
 	out.Program = program(from)
@@ -52,6 +56,7 @@ func (Platform) Runner(template *v1alpha1.HypervisorMachineTemplate, load v1alph
 	if own := settingsOf(load); own != nil {
 		out.Scope.Organization = strings.TrimSpace(own.Organization)
 		out.Queue = cmp.Or(strings.TrimSpace(own.Queue), defaultQueue)
+		out.Metadata = own.Metadata
 		out.Labels, tagsErr = labels(out.Queue, own.Tags)
 	} else {
 		out.Labels, tagsErr = labels(out.Queue, nil)
@@ -212,6 +217,7 @@ func (Platform) Open(config workload.Config) (workload.Provider, error) {
 		Organization: config.Runner.Scope.Organization,
 		Queue:        config.Runner.Queue,
 		Stack:        stackKey(config),
+		Metadata:     config.Runner.Metadata,
 		Endpoint:     from.Endpoint,
 		Token:        config.Secrets[secretToken],
 		Timeout:      config.Runner.Timeout,

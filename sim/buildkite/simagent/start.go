@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -122,7 +123,7 @@ func (a *agent) register(ctx context.Context) error {
 	}
 	a.name, a.client.token = got.Name, got.Token
 	a.every = max(time.Duration(got.Interval)*time.Second, 100*time.Millisecond)
-	a.say("INFO", "", "Successfully registered agent \"%s\" with tags %v", got.Name, got.Tags)
+	a.say("INFO", "", "Successfully registered agent \"%s\" with tags [%s]", got.Name, strings.Join(got.Tags, ", "))
 	return nil
 }
 

@@ -1,0 +1,267 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package buildkite_test
+
+import (
+	"errors"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/hyperfleet/hyperfleet/api/guest"
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/workload"
+	"github.com/hyperfleet/hyperfleet/workload/buildkite"
+)
+
+func template(change ...func(*v1alpha1.BuildkiteBootstrap)) *v1alpha1.HypervisorMachineTemplate {
+	from := &v1alpha1.BuildkiteBootstrap{Credentials: v1alpha1.SecretValueSource{
+		SecretKeyRef: v1alpha1.SecretKeySelector{Name: "buildkite", Key: "token"},
+	}}
+	for _, c := range change {
+		c(from)
+	}
+
+	return &v1alpha1.HypervisorMachineTemplate{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ci", Name: "small", UID: "0a1b"},
+		Spec: v1alpha1.HypervisorMachineTemplateSpec{Bootstrap: v1alpha1.Bootstrap{
+			Config: &v1alpha1.BootstrapConfig{Buildkite: from, HTTPClient: &v1alpha1.HTTPClient{TimeoutSeconds: 7}},
+		}},
+	}
+}
+
+func load(own *v1alpha1.BuildkiteConfig) v1alpha1.Workload {
+	return v1alpha1.Workload{Type: v1alpha1.WorkloadBuildkite, Config: &v1alpha1.WorkloadConfig{Buildkite: own}}
+}
+
+func TestRunner(t *testing.T) {
+	t.Parallel()
+
+	full := workload.RunnerSpec{
+		Platform: v1alpha1.WorkloadBuildkite, Registration: v1alpha1.RegistrationToken, Binds: true,
+		Scope: workload.Scope{Organization: "acme"}, Queue: "linux", Labels: []string{"queue=linux", "os=linux", "docker"},
+		Metadata: map[string]string{"site": "berlin"}, PollInterval: 10 * time.Second,
+		Program: guest.Runner{Program: "/usr/bin/buildkite-agent", WorkDir: "/tmp/runner-work", OS: "linux", Arch: "x64"},
+		Secrets: map[string]v1alpha1.SecretValueSource{"token": template().Spec.Bootstrap.Config.Buildkite.Credentials},
+		Timeout: 7 * time.Second,
+	}
+	with := func(change func(*workload.RunnerSpec)) workload.RunnerSpec {
+		out := full
+		change(&out)
+
+		return out
+	}
+	own := &v1alpha1.BuildkiteConfig{
+		Organization: "acme", Queue: "linux", Tags: []string{"os=linux", " docker", "os=linux"}, Metadata: map[string]string{"site": "berlin"},
+	}
+	cases := map[string]struct {
+		template *v1alpha1.HypervisorMachineTemplate
+		load     v1alpha1.Workload
+		want     workload.RunnerSpec
+		reason   string
+	}{
+		"all set": {template(), load(own), full, ""},
+		"queue and settings of the agent by default": {
+			template(func(b *v1alpha1.BuildkiteBootstrap) { b.Program, b.WorkDir = "/opt/agent", "/builds" }),
+			load(&v1alpha1.BuildkiteConfig{Organization: "acme"}),
+			with(func(r *workload.RunnerSpec) {
+				r.Queue, r.Labels, r.Metadata = "default", []string{"queue=default"}, nil
+				r.Program.Program, r.Program.WorkDir = "/opt/agent", "/builds"
+			}), "",
+		},
+		"the cluster's default queue needs no tag": {
+			template(), load(&v1alpha1.BuildkiteConfig{Organization: "acme", Queue: "__default__"}),
+			with(func(r *workload.RunnerSpec) { r.Queue, r.Labels, r.Metadata = "__default__", []string{}, nil }), "",
+		},
+		"template not known": {nil, load(own), with(func(r *workload.RunnerSpec) {
+			r.Secrets, r.Timeout = nil, 0
+		}), workload.ReasonBootstrapIncomplete},
+		"no organization": {template(), load(&v1alpha1.BuildkiteConfig{Queue: "linux"}), with(func(r *workload.RunnerSpec) {
+			r.Scope, r.Labels, r.Metadata = workload.Scope{}, []string{"queue=linux"}, nil
+		}), workload.ReasonScopeMissing},
+		"queue among the tags": {
+			template(), load(&v1alpha1.BuildkiteConfig{Organization: "acme", Queue: "linux", Tags: []string{"queue=other"}}),
+			with(func(r *workload.RunnerSpec) { r.Labels, r.Metadata = []string{"queue=linux"}, nil }), buildkite.ReasonConfig,
+		},
+		"two tags in one": {
+			template(), load(&v1alpha1.BuildkiteConfig{Organization: "acme", Queue: "linux", Tags: []string{"a=b,c=d"}}),
+			with(func(r *workload.RunnerSpec) { r.Labels, r.Metadata = []string{"queue=linux"}, nil }), buildkite.ReasonConfig,
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			got, err := buildkite.Platform{}.Runner(tc.template, tc.load)
+			if reason := errclass.Reason(err, ""); reason != tc.reason {
+				t.Errorf("error %v has reason %q, want %q", err, reason, tc.reason)
+			}
+
+			if err != nil && errclass.Of(err) != errclass.Configuration {
+				t.Errorf("error %v is of class %s", err, errclass.Of(err))
+			}
+
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("Runner() (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestFit(t *testing.T) {
+	t.Parallel()
+
+	runner := workload.RunnerSpec{
+		Scope: workload.Scope{Organization: "acme"}, Queue: "default",
+		Labels: []string{"queue=default", "os=linux", "docker", "size=8"},
+	}
+	job := func(labels ...string) workload.Job {
+		return workload.Job{Organization: "acme", Repository: "acme/app", Queue: "default", Labels: labels}
+	}
+	cases := map[string]struct {
+		runner func(*workload.RunnerSpec)
+		job    workload.Job
+		want   workload.Fit
+		why    string
+	}{
+		"every rule holds":         {nil, job("queue=default", "os=linux"), workload.Fit{Takes: true, Covers: true}, ""},
+		"no rules":                 {nil, job(), workload.Fit{Takes: true, Covers: true}, ""},
+		"the rule that fits all":   {nil, job("*"), workload.Fit{Takes: true, Covers: true}, ""},
+		"any value":                {nil, job("os=*", "queue=*"), workload.Fit{Takes: true, Covers: true}, ""},
+		"no value is true":         {nil, job("docker=true"), workload.Fit{Takes: true, Covers: true}, ""},
+		"rule without a value":     {nil, job("docker"), workload.Fit{Takes: true, Covers: true}, ""},
+		"other value":              {nil, job("os=mac", "size=8"), workload.Fit{Covers: true, Missing: []string{"os=mac"}}, ""},
+		"values have case":         {nil, job("os=Linux"), workload.Fit{Covers: true, Missing: []string{"os=Linux"}}, ""},
+		"no such tag, any value":   {nil, job("gpu=*"), workload.Fit{Covers: true, Missing: []string{"gpu=*"}}, ""},
+		"other organization":       {nil, workload.Job{Organization: "rival", Repository: "rival/app", Queue: "default"}, workload.Fit{}, ""},
+		"organization without job": {nil, workload.Job{Repository: "acme/app", Queue: "default"}, workload.Fit{Takes: true, Covers: true}, ""},
+		"other queue": {
+			func(r *workload.RunnerSpec) { r.Queue = "mac" },
+			job("queue=default"), workload.Fit{Covers: true}, "the job waits in queue default, and these runners serve queue mac",
+		},
+		"no queue, for the default one": {
+			nil, workload.Job{Repository: "acme/app"}, workload.Fit{Takes: true, Covers: true}, "",
+		},
+		"no queue, for the cluster's word for it": {
+			func(r *workload.RunnerSpec) { r.Queue = "__default__" },
+			workload.Job{Repository: "acme/app"}, workload.Fit{Takes: true, Covers: true}, "",
+		},
+		"no queue, for another one": {
+			func(r *workload.RunnerSpec) { r.Queue = "gpu" },
+			workload.Job{Repository: "acme/app"}, workload.Fit{Covers: true}, "the job names no queue",
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			have := runner
+			if tc.runner != nil {
+				tc.runner(&have)
+			}
+
+			got := buildkite.Platform{}.Fit(have, tc.job)
+			if !strings.HasPrefix(got.Why, tc.why) || (got.Why == "") != (tc.why == "") {
+				t.Errorf("Why = %q, want it to begin with %q", got.Why, tc.why)
+			}
+
+			got.Why = ""
+			if len(got.Missing) == 0 {
+				got.Missing = nil
+			}
+
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("Fit() (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Reservations belong to a stack, so its key must outlive the process, and two operators
+// must not share one.
+func TestStackKey(t *testing.T) {
+	t.Parallel()
+
+	of := func(organization, queue, uid string) string {
+		from := template()
+		from.UID = types.UID(uid)
+
+		return buildkite.StackKey(workload.Config{Template: from, Runner: workload.RunnerSpec{
+			Scope: workload.Scope{Organization: organization}, Queue: queue,
+		}})
+	}
+
+	keys := map[string]bool{}
+
+	for _, key := range []string{
+		of("acme", "default", "1"), of("acme", "default", "2"), of("acme", "default", ""), of("acme", "mac", "1"),
+		of("rival", "default", "1"), of("acme", "a queue/of ß"+strings.Repeat("x", 200), "1"), of("acme", "__default__", "1"),
+	} {
+		if !regexp.MustCompile(`^[A-Za-z0-9_-]{1,80}$`).MatchString(key) || keys[key] {
+			t.Errorf("key %q is not valid or not unique", key)
+		}
+
+		keys[key] = true
+	}
+
+	if of("acme", "default", "1") != of("acme", "default", "1") {
+		t.Error("the key is not the same again")
+	}
+}
+
+func TestOpenAndNewRefuse(t *testing.T) {
+	t.Parallel()
+
+	good := buildkite.Config{Organization: "acme", Queue: "default", Stack: "s", Token: "t"}
+	cases := map[string]struct {
+		change func(*buildkite.Config)
+		reason string
+	}{
+		"no token":            {func(c *buildkite.Config) { c.Token = " \n" }, buildkite.ReasonCredentials},
+		"no organization":     {func(c *buildkite.Config) { c.Organization = "" }, buildkite.ReasonConfig},
+		"endpoint is no URL":  {func(c *buildkite.Config) { c.Endpoint = "agent.buildkite.com" }, buildkite.ReasonConfig},
+		"endpoint has secret": {func(c *buildkite.Config) { c.Endpoint = "https://u:p@agent.buildkite.com/v3" }, buildkite.ReasonConfig},
+		"key with a dot":      {func(c *buildkite.Config) { c.Stack = "a.b" }, buildkite.ReasonConfig},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			config := good
+			tc.change(&config)
+
+			_, err := buildkite.New(config)
+			if !workload.Is(err, workload.Rejected) || reasonOf(err) != tc.reason {
+				t.Errorf("New() = %v, want reason %s", err, tc.reason)
+			}
+
+			if err != nil && strings.Contains(err.Error(), "u:p") {
+				t.Errorf("error %v tells a secret", err)
+			}
+		})
+	}
+
+	if _, err := buildkite.New(good); err != nil {
+		t.Errorf("New() = %v", err)
+	}
+
+	if _, err := (buildkite.Platform{}).Open(workload.Config{}); errclass.Reason(err, "") != workload.ReasonBootstrapIncomplete {
+		t.Errorf("Open() without a template = %v", err)
+	}
+}
+
+func reasonOf(err error) string {
+	known, ok := errors.AsType[*workload.Error](err)
+	if !ok {
+		return ""
+	}
+
+	return known.Reason
+}
