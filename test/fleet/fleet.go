@@ -361,6 +361,7 @@ func (f *Fleet) manager(ctx context.Context) (ctrl.Manager, http.Handler, error)
 		Clock:        clock.RealClock{},
 		Log:          logger,
 		MaxBodyBytes: 1 << 20,
+		WebhookURL:   f.Front.URL,
 	}
 
 	routes, err := area.Setup(ctx, mgr)

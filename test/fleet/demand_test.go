@@ -1,0 +1,189 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+	"github.com/hyperfleet/hyperfleet/sim/pve"
+	"github.com/hyperfleet/hyperfleet/test/fleet"
+)
+
+// polling asks the platform every so often.
+func polling(every time.Duration) *v1alpha1.DemandSources {
+	return &v1alpha1.DemandSources{Polling: &v1alpha1.Polling{Interval: &metav1.Duration{Duration: every}}}
+}
+
+// A job none of whose webhooks ever arrives is found by asking, also one that was queued
+// while no operator ran.
+func TestJobsAreFoundByPolling(t *testing.T) {
+	t.Parallel()
+
+	f := fleet.New(t, env, fleet.Options{})
+	f.GitHub.SetFaults(control.Faults{WebhookLost: 1})
+	f.Populate(0)
+
+	pool := f.NewPool(5)
+	pool.Name, pool.Spec.Demand = "polled", polling(time.Second)
+	f.Create(pool)
+	f.Start()
+	f.EventuallyReady(f.NewTemplate())
+
+	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Count: 2, Duration: 50 * time.Millisecond})
+	f.EventuallyDone(2)
+	f.Stop()
+	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Count: 3, Duration: 50 * time.Millisecond})
+	f.Start()
+	f.EventuallyDone(5)
+	f.EventuallyClean()
+
+	if made := f.VMsMade(); made != 5 {
+		t.Errorf("%d VMs were made for 5 jobs", made)
+	}
+}
+
+// Webhooks that nobody answered are asked for again when the operator comes back.
+func TestFailedWebhooksAreAskedForAgain(t *testing.T) {
+	t.Parallel()
+
+	f := fleet.New(t, env, fleet.Options{})
+	f.Populate(0)
+
+	pool := f.NewPool(5)
+	pool.Name, pool.Spec.Demand = "hooked", &v1alpha1.DemandSources{Polling: &v1alpha1.Polling{Disabled: true}}
+	f.Create(pool)
+	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Count: 3, Duration: 50 * time.Millisecond})
+	f.GitHub.Eventually("the webhooks fail", func(s control.State) bool { return s.Webhooks.Failed == 3 })
+
+	f.Start()
+	f.EventuallyDone(3)
+	f.EventuallyClean()
+}
+
+// A job that no pool takes is not met with silence.
+func TestJobThatNobodyTakesSaysSo(t *testing.T) {
+	t.Parallel()
+
+	f := fleet.New(t, env, fleet.Options{})
+	f.Populate(3)
+	f.Start()
+	f.EventuallyReady(f.NewTemplate())
+	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux", "gpu"}})
+
+	f.Eventually("the job says why it waits", func() (bool, string) {
+		var jobs v1alpha1.RunnerJobList
+		if err := f.Client.List(t.Context(), &jobs, client.InNamespace(f.Namespace)); err != nil || len(jobs.Items) == 0 {
+			return false, fmt.Sprint(err)
+		}
+
+		var said []string
+		for _, event := range jobs.Items[0].Status.Timeline {
+			said = append(said, string(event.Moment)+" "+event.Message)
+		}
+
+		text := strings.Join(said, "; ")
+
+		return strings.Contains(text, "Waiting") && strings.Contains(text, "lacks [gpu]"), text
+	})
+}
+
+// The document's own load test: ten clusters, fifty machines at once, and then up and
+// down faster than machines come and go.
+func TestLoad(t *testing.T) {
+	t.Parallel()
+
+	f := fleet.New(t, env, fleet.Options{})
+	f.Patience = 2 * time.Minute
+	f.Populate(0)
+
+	pool := f.NewPool(50)
+	pool.Name = "load"
+	pool.Spec.Placement = &v1alpha1.Placement{Strategy: v1alpha1.PlacementSpread}
+	pool.Spec.Scaling.ScaleDownDelay = &metav1.Duration{Duration: 100 * time.Millisecond}
+
+	sites := make([]*fleet.Site, 10)
+	for i := range sites {
+		model := fleet.Model()
+		model.Guest.Script = fleet.Guest(t)
+		sites[i] = f.NewSite(fmt.Sprintf("site-%d", i), model)
+
+		if i == 0 {
+			pool.Spec.TemplateRef.Name = sites[i].Template.Name
+
+			continue
+		}
+
+		pool.Spec.Placement.TemplateRefs = append(pool.Spec.Placement.TemplateRefs,
+			v1alpha1.LocalObjectReference{Name: sites[i].Template.Name})
+	}
+
+	f.Start()
+
+	for _, site := range sites {
+		f.EventuallyReady(site.Template)
+	}
+
+	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Count: 50, Duration: 200 * time.Millisecond})
+	f.Create(pool)
+	f.EventuallyDone(50)
+
+	for _, site := range sites {
+		if len(clonesOn(site)) == 0 {
+			t.Errorf("cluster %s had no machine", site.Cluster.Name)
+		}
+	}
+
+	for _, least := range []int32{50, 0, 30, 5, 50, 0} {
+		scale(t, f, pool, least)
+		time.Sleep(700 * time.Millisecond) // faster than machines come and go
+	}
+
+	f.EventuallyClean()
+	f.Eventually("nothing being left on any cluster", func() (bool, string) {
+		var left []string
+
+		for _, site := range sites {
+			for _, vm := range site.PVE.Snapshot().Made() {
+				left = append(left, fmt.Sprintf("%s: VM %d %s", site.Cluster.Name, vm.VMID, vm.Status))
+			}
+
+			for _, iso := range site.PVE.Snapshot().ISOs() {
+				left = append(left, site.Cluster.Name+": "+iso.VolID)
+			}
+		}
+
+		return len(left) == 0, strings.Join(left, ", ")
+	})
+}
+
+// clonesOn are the clones that a site has made.
+func clonesOn(site *fleet.Site) []pve.TaskState {
+	var out []pve.TaskState
+
+	for _, task := range site.PVE.Snapshot().Tasks {
+		if task.Type == "qmclone" {
+			out = append(out, task)
+		}
+	}
+
+	return out
+}
+
+func scale(t *testing.T, f *fleet.Fleet, pool *v1alpha1.RunnerPool, least int32) {
+	t.Helper()
+
+	patch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"spec":{"scaling":{"minReplicas":%d}}}`, least))
+	if err := f.Client.Patch(context.Background(), pool.DeepCopy(), patch); err != nil {
+		t.Fatal(err)
+	}
+}
