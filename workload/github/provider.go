@@ -68,14 +68,14 @@ var (
 
 // Validate lists the runners, which shows that credentials and scope are right; makes a
 // registration token and throws it away, once an hour, for no other call shows the right
-// to make runners without making one; and looks for the runner group. While little of
-// the rate limit is left, what was shown before is believed.
+// to make runners without making one; and looks for the runner group. While GitHub's
+// limits leave no room for it, what was shown before is believed.
 func (p *provider) Validate(ctx context.Context) error {
 	p.mu.Lock()
 	shown := !p.proven.IsZero()
 	p.mu.Unlock()
 
-	if _, low := p.budget.low(); low && shown {
+	if shown && p.budget.allow(spare, http.MethodGet, "checking the credentials") != nil {
 		return nil
 	}
 
