@@ -134,10 +134,8 @@ func (buildkite) verdict(w *watch, exit int) *end {
 	case w.ran:
 		return w.broken(exit)
 	case exit == exitNotAcquired, w.trouble == troubleRejected:
-		return &end{
-			guest.PhaseFinished, guest.ReasonJobGone,
-			"job " + w.cfg.JobID + " cannot be acquired any more: it was cancelled, has finished, or another agent took it",
-		}
+		return ended(guest.ReasonJobGone,
+			"job "+w.cfg.JobID+" cannot be acquired any more: it was cancelled, has finished, or another agent took it")
 	case exit == exitJobLocked, w.trouble == troubleLocked:
 		return failed(guest.ReasonRunnerFailed, "job %s is locked: it waits for something else, and did not become free in time: %s",
 			w.cfg.JobID, said)

@@ -192,7 +192,7 @@ func (w *watch) follow(ctx context.Context, cmd *exec.Cmd, exited <-chan error) 
 			w.stop(cmd, w.done())
 		case <-done:
 			done = nil
-			w.stop(cmd, &end{guest.PhaseFinished, guest.ReasonTerminated, "the service was told to stop"})
+			w.stop(cmd, ended(guest.ReasonTerminated, "the service was told to stop"))
 		case <-w.kill:
 			w.kill = nil
 			w.service.log.Warn("the runner did not stop in time, it is killed")
@@ -351,7 +351,7 @@ func (w *watch) broken(exit int) *end {
 
 // idled is the end of a machine that got no job.
 func (w *watch) idled() *end {
-	return &end{guest.PhaseFinished, guest.ReasonIdleTimeout, "no job came within " + w.cfg.IdleTimeout.Value().String()}
+	return ended(guest.ReasonIdleTimeout, "no job came within "+w.cfg.IdleTimeout.Value().String())
 }
 
 // jobName is the job in words; hooks tell of a job before its name is known.
@@ -359,7 +359,16 @@ func (w *watch) jobName() string { return strings.TrimSpace("job " + w.job) }
 
 // done is the end of a machine whose job has run, whatever the job's result.
 func (w *watch) done() *end {
-	return &end{guest.PhaseFinished, guest.ReasonJobDone, w.jobName() + ": " + cmp.Or(w.result, "finished")}
+	result := cmp.Or(w.result, "finished")
+
+	return &end{phase: guest.PhaseFinished, reason: guest.ReasonJobDone, message: w.jobName() + ": " + result, result: word(result)}
+}
+
+// word is the first word of a result: what follows in brackets is for people.
+func word(result string) string {
+	first, _, _ := strings.Cut(result, " ")
+
+	return strings.ToLower(first)
 }
 
 // signalGroup signals a command and all its children.

@@ -97,12 +97,19 @@ func (s *Service) configFile() string {
 type end struct {
 	phase           guest.Phase
 	reason, message string
+	// result of the job, if one ran.
+	result string
 }
 
 func (e *end) Error() string { return e.reason + ": " + e.message }
 
 func failed(reason, format string, args ...any) *end {
-	return &end{guest.PhaseFailed, reason, fmt.Errorf(format, args...).Error()}
+	return &end{phase: guest.PhaseFailed, reason: reason, message: fmt.Errorf(format, args...).Error()}
+}
+
+// ended is the end of a machine that did what it was for, or was told to stop.
+func ended(reason, message string) *end {
+	return &end{phase: guest.PhaseFinished, reason: reason, message: message}
 }
 
 // Run does the whole of the service's work and returns the last report: Finished or
@@ -126,10 +133,12 @@ func (s *Service) Run(ctx context.Context) guest.Report {
 	}
 
 	if ctx.Err() != nil && e.phase == guest.PhaseFailed {
-		e = &end{guest.PhaseFinished, guest.ReasonTerminated, "the service was told to stop"}
+		e = ended(guest.ReasonTerminated, "the service was told to stop")
 	}
 
-	s.report.tell(guest.Report{Phase: e.phase, Reason: e.reason, Message: s.redact.clean(e.message), Log: s.tail.text()})
+	s.report.tell(guest.Report{
+		Phase: e.phase, Reason: e.reason, Message: s.redact.clean(e.message), Result: s.redact.clean(e.result), Log: s.tail.text(),
+	})
 	s.cleanUp(cfg)
 	s.report.close()
 	s.powerOff()

@@ -37,6 +37,7 @@ const (
 	maxBody    = 8 << 10
 	maxLogBody = 6*guest.MaxLog + 2
 	maxMessage = 1024
+	maxResult  = 64
 	timeout    = 10 * time.Second
 )
 
@@ -150,11 +151,14 @@ func (d *Desk) write(ctx context.Context, name types.NamespacedName, uid types.U
 		message = strings.TrimSuffix(report.Reason+": "+report.Message, ": ")
 	}
 
-	patch, err := json.Marshal(map[string]any{
-		"status": map[string]any{"bootstrapInfo": map[string]any{
-			"guestPhase": report.Phase, "guestMessage": trim(message), "reportedAt": metav1.NewMicroTime(d.Clock.Now()),
-		}},
-	})
+	info := map[string]any{
+		"guestPhase": report.Phase, "guestMessage": trim(message, maxMessage), "reportedAt": metav1.NewMicroTime(d.Clock.Now()),
+	}
+	if report.Result != "" {
+		info["jobResult"] = trim(report.Result, maxResult)
+	}
+
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"bootstrapInfo": info}})
 	if err != nil {
 		return fmt.Errorf("marshal report: %w", err)
 	}
@@ -183,11 +187,11 @@ func (d *Desk) keepLog(ctx context.Context, claim *v1alpha1.MachineClaim, report
 var errLater = errors.New("it is a later claim of the same name")
 
 // trim keeps a message within the field's bound, on a rune's edge.
-func trim(message string) string {
+func trim(message string, limit int) string {
 	message = strings.ToValidUTF8(message, "?")
-	for len(message) > maxMessage {
-		_, size := utf8.DecodeLastRuneInString(message[:maxMessage+1])
-		message = message[:maxMessage+1-size]
+	for len(message) > limit {
+		_, size := utf8.DecodeLastRuneInString(message[:limit+1])
+		message = message[:limit+1-size]
 	}
 
 	return message
