@@ -1,0 +1,657 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package buildkite_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	sim "github.com/hyperfleet/hyperfleet/sim/buildkite"
+	"github.com/hyperfleet/hyperfleet/sim/buildkite/buildkitetest"
+	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+	"github.com/hyperfleet/hyperfleet/workload"
+	"github.com/hyperfleet/hyperfleet/workload/buildkite"
+)
+
+const unknownJob = "00000000-0000-4000-8000-000000000000"
+
+// What is wrong with the settings is said with the mend, before a machine is made.
+func TestValidateNamesTheMend(t *testing.T) {
+	t.Parallel()
+
+	cases := map[string]struct {
+		sim    sim.Options
+		config func(*buildkite.Config)
+		before func(*buildkitetest.Server)
+		kind   workload.Kind
+		reason string
+		says   string
+	}{
+		"all is well":    {},
+		"unknown token":  {config: func(c *buildkite.Config) { c.Token = "bkct_nope" }, kind: workload.Rejected, reason: buildkite.ReasonCredentials, says: "agent token"},
+		"no such queue":  {config: func(c *buildkite.Config) { c.Queue = "gpu" }, kind: workload.Rejected, reason: buildkite.ReasonQueue, says: "gpu"},
+		"default queue":  {config: func(c *buildkite.Config) { c.Queue = "__default__" }},
+		"other org":      {config: func(c *buildkite.Config) { c.Organization = "rival" }, kind: workload.Rejected, reason: buildkite.ReasonOrganization, says: "acme"},
+		"org in capital": {config: func(c *buildkite.Config) { c.Organization = "ACME" }},
+		"no room for another stack": {
+			sim: sim.Options{StackLimit: 1}, before: func(s *buildkitetest.Server) { register(s, "somebody-elses") },
+			kind: workload.Rejected, reason: buildkite.ReasonStack, says: "Stack limit exceeded",
+		},
+		"rate limit spent": {
+			sim: sim.Options{Faults: control.Faults{RateLimit: 1, RetryAfter: 7 * time.Second}}, kind: workload.RateLimited, reason: buildkite.ReasonRateLimited,
+		},
+		"outage": {sim: sim.Options{Faults: control.Faults{ServerError: 1}}, says: "status 502"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			server := buildkitetest.New(t, tc.sim)
+			if tc.before != nil {
+				tc.before(server)
+			}
+
+			config := configOf(server)
+			if tc.config != nil {
+				tc.config(&config)
+			}
+
+			err := open(t, config).Validate(t.Context())
+			if (err == nil) != (tc.reason == "" && tc.says == "") || workload.KindOf(err) != tc.kind || reasonOf(err) != tc.reason {
+				t.Fatalf("Validate() = %v (kind %s, reason %s)", err, workload.KindOf(err), reasonOf(err))
+			}
+
+			if err != nil && !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("error %q does not say %q", err, tc.says)
+			}
+
+			if err != nil && strings.Contains(err.Error(), "bkct_") {
+				t.Errorf("error %q tells the token", err)
+			}
+
+			if limited, ok := errors.AsType[*workload.Error](err); ok && tc.kind == workload.RateLimited && limited.After != 7*time.Second {
+				t.Errorf("After = %s, want what the server asked for", limited.After)
+			}
+		})
+	}
+}
+
+func register(server *buildkitetest.Server, key string) {
+	body := fmt.Sprintf(`{"key":%q,"type":"custom","queue_key":"default","metadata":{}}`, key)
+
+	req, err := http.NewRequestWithContext(context.Background(), http.MethodPost, server.Endpoint+"/stacks/register", strings.NewReader(body))
+	if err != nil {
+		panic(err)
+	}
+
+	req.Header.Set("Authorization", "Token "+buildkitetest.Token)
+	req.Header.Set("Content-Type", "application/json")
+
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		panic(err)
+	}
+
+	_ = resp.Body.Close()
+}
+
+// An outage is tried again, and no more often than is bounded.
+func TestOutagesAreTriedAgain(t *testing.T) {
+	t.Parallel()
+
+	var calls atomic.Int32
+
+	fails := int32(2)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if calls.Add(1) <= fails {
+			w.WriteHeader(http.StatusServiceUnavailable)
+
+			return
+		}
+
+		_, _ = w.Write([]byte(`{"organization":{"slug":"acme"}}`))
+	}))
+	t.Cleanup(server.Close)
+
+	config := buildkite.Config{Organization: "acme", Queue: "default", Stack: "s", Token: "t", Endpoint: server.URL}
+	if err := open(t, config).Validate(t.Context()); err != nil {
+		t.Errorf("Validate() = %v after %d calls", err, calls.Load())
+	}
+
+	calls.Store(-100)
+
+	if err := open(t, config).Validate(t.Context()); err == nil || calls.Load() != -97 {
+		t.Errorf("Validate() = %v after %d calls, want 3", err, calls.Load()+100)
+	}
+}
+
+// The token goes nowhere but to the configured host, and into no error.
+func TestTheTokenStaysWhereItBelongs(t *testing.T) {
+	t.Parallel()
+
+	var leaked atomic.Bool
+
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { leaked.Store(true) }))
+	t.Cleanup(other.Close)
+
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/stacks/register" {
+			w.Header().Set("Location", other.URL)
+			w.WriteHeader(http.StatusTemporaryRedirect)
+
+			return
+		}
+
+		w.WriteHeader(http.StatusUnprocessableEntity)
+		_, _ = fmt.Fprintf(w, `{"message":"odd token %s and bkjat_abc.def-ghi"}`, r.Header.Get("Authorization"))
+	}))
+	t.Cleanup(server.Close)
+
+	config := buildkite.Config{Organization: "acme", Queue: "default", Stack: "s", Token: "plain-old-token-0123", Endpoint: server.URL}
+
+	err := open(t, config).Validate(t.Context())
+	if err == nil || leaked.Load() {
+		t.Errorf("Validate() = %v; the redirect was followed: %v", err, leaked.Load())
+	}
+
+	for _, text := range []string{"odd Token plain-old-token-0123", "bkjat_abc.def-ghi", "https://u:p@host/x"} {
+		if got := buildkite.Redact("plain-old-token-0123", text); strings.Contains(got, "plain") || strings.Contains(got, "def") || strings.Contains(got, "u:p") {
+			t.Errorf("Redact(%q) = %q", text, got)
+		}
+	}
+}
+
+// All pages are read, and a job that is reserved or of another queue is none of them.
+func TestJobsReadsAllPages(t *testing.T) {
+	t.Parallel()
+
+	server := buildkitetest.New(t, sim.Options{Queues: []string{"default", "mac"}})
+	server.Queue(control.JobSpec{Count: 1500, Name: "unit tests", Labels: []string{"queue=default", "os=linux"}})
+	server.Queue(control.JobSpec{Count: 3, Labels: []string{"queue=mac"}})
+
+	provider := open(t, configOf(server))
+
+	jobs := polled(t, provider)
+	if len(jobs) != 1500 {
+		t.Fatalf("%d jobs are listed, want 1500", len(jobs))
+	}
+
+	first := jobs[0]
+	want := workload.Job{
+		Platform: v1alpha1.WorkloadBuildkite, ID: first.ID, Name: "unit-tests-1", Repository: "acme/app", Organization: "acme", RunID: "1",
+		Workflow: "app", URL: "https://buildkite.com/acme/app/builds/1#" + first.ID, Labels: []string{"queue=default", "os=linux"},
+		Queue: "default", State: v1alpha1.JobQueued, QueuedAt: first.QueuedAt,
+	}
+
+	if diff := cmp.Diff(want, first); diff != "" || first.QueuedAt == nil {
+		t.Errorf("first job (-want +got):\n%s", diff)
+	}
+}
+
+// A paused queue's jobs are not started, and it is said why.
+func TestAPausedQueue(t *testing.T) {
+	t.Parallel()
+
+	clk := clocktesting.NewFakeClock(time.Now())
+	server := buildkitetest.New(t, sim.Options{})
+	queued := server.Queue(control.JobSpec{})[0]
+	server.SetPaused(buildkitetest.Queue, true)
+
+	provider, err := buildkite.NewWithClock(configOf(server), clk)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	poller, _ := provider.(workload.Poller)
+
+	jobs, err := poller.Jobs(t.Context(), nil)
+	if reasonOf(err) != buildkite.ReasonQueuePaused || len(jobs) != 1 || jobs[0].State != v1alpha1.JobWaiting {
+		t.Errorf("Jobs() = %+v, %v, want one that waits, and why", jobs, err)
+	}
+
+	want := request("vm-1", workload.Job{ID: queued.Key})
+	if _, err := provider.Issue(t.Context(), want); reasonOf(err) != buildkite.ReasonQueuePaused || !workload.Is(err, workload.RateLimited) {
+		t.Errorf("Issue() = %v, want reason %s", err, buildkite.ReasonQueuePaused)
+	}
+
+	if state, _ := server.Raw(queued.Key); state != "scheduled" {
+		t.Errorf("the job is %s though its queue is paused", state)
+	}
+
+	server.SetPaused(buildkitetest.Queue, false)
+	clk.Step(time.Minute)
+
+	if _, err := provider.Issue(t.Context(), want); err != nil {
+		t.Errorf("Issue() on the resumed queue = %v", err)
+	}
+}
+
+// A job that cannot be had says so; one that is ours already is not given up.
+func TestIssueOfAJobThatIsNotToBeHad(t *testing.T) {
+	t.Parallel()
+
+	cases := map[string]struct {
+		prepare func(t *testing.T, s *buildkitetest.Server, p workload.Provider, job control.Job)
+		request func(*workload.RunnerRequest)
+		kind    workload.Kind
+		reason  string
+	}{
+		"cancelled": {
+			prepare: func(t *testing.T, s *buildkitetest.Server, _ workload.Provider, job control.Job) {
+				t.Helper()
+
+				if err := s.Cancel(job.ID); err != nil {
+					t.Fatal(err)
+				}
+			},
+			kind: workload.NotFound, reason: buildkite.ReasonJobGone,
+		},
+		"unknown":     {request: func(r *workload.RunnerRequest) { r.Job.ID = unknownJob }, kind: workload.NotFound, reason: buildkite.ReasonJobGone},
+		"no UUID":     {request: func(r *workload.RunnerRequest) { r.Job.ID = "../.." }, kind: workload.Rejected, reason: buildkite.ReasonRequest},
+		"no job":      {request: func(r *workload.RunnerRequest) { r.Job = nil }, kind: workload.Rejected, reason: buildkite.ReasonRequest},
+		"no name":     {request: func(r *workload.RunnerRequest) { r.Name = "" }, kind: workload.Rejected, reason: buildkite.ReasonRequest},
+		"in capitals": {request: func(r *workload.RunnerRequest) { r.Job.ID = strings.ToUpper(r.Job.ID) }},
+		"reserved by another stack": {
+			prepare: func(t *testing.T, s *buildkitetest.Server, _ workload.Provider, job control.Job) {
+				t.Helper()
+
+				config := configOf(s)
+				config.Stack = "somebody-elses"
+				issue(t, open(t, config), "their-vm", job)
+			},
+			kind: workload.NotFound, reason: buildkite.ReasonJobGone,
+		},
+		"run by another runner": {
+			prepare: func(t *testing.T, s *buildkitetest.Server, p workload.Provider, job control.Job) {
+				t.Helper()
+				runs(t, s, issue(t, p, "vm-0", job))
+			},
+			kind: workload.NotFound, reason: buildkite.ReasonJobGone,
+		},
+		"run by this runner": {
+			prepare: func(t *testing.T, s *buildkitetest.Server, p workload.Provider, job control.Job) {
+				t.Helper()
+				runs(t, s, issue(t, p, "vm-1", job))
+			},
+			kind: workload.Conflict, reason: buildkite.ReasonRunnerExists,
+		},
+		"run by this runner, as only the ledger knows": {
+			prepare: func(t *testing.T, s *buildkitetest.Server, _ workload.Provider, job control.Job) {
+				t.Helper()
+				runs(t, s, issue(t, open(t, configOf(s)), "vm-1", job))
+			},
+			request: func(r *workload.RunnerRequest) { r.Job.RunnerName = "vm-1" },
+			kind:    workload.Conflict, reason: buildkite.ReasonRunnerExists,
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			server := buildkitetest.New(t, sim.Options{})
+			provider := open(t, configOf(server))
+			job := server.Queue(control.JobSpec{Command: "sleep 5"})[0]
+
+			if tc.prepare != nil {
+				tc.prepare(t, server, provider, job)
+			}
+
+			req := request("vm-1", workload.Job{ID: job.Key})
+			if tc.request != nil {
+				tc.request(&req)
+			}
+
+			got, err := provider.Issue(t.Context(), req)
+			if workload.KindOf(err) != tc.kind || reasonOf(err) != tc.reason {
+				t.Errorf("Issue() = %v (kind %s, reason %s)", err, workload.KindOf(err), reasonOf(err))
+			}
+
+			if (err == nil) != (got.RunnerToken != "") {
+				t.Errorf("error %v and credential do not fit", err)
+			}
+		})
+	}
+}
+
+func issue(t *testing.T, provider workload.Provider, name string, job control.Job) workload.Credential {
+	t.Helper()
+
+	out, err := provider.Issue(t.Context(), request(name, workload.Job{ID: job.Key}))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return out
+}
+
+// runs starts the agent of a credential and waits until it runs the job.
+func runs(t *testing.T, server *buildkitetest.Server, credential workload.Credential) *buildkitetest.Agent {
+	t.Helper()
+
+	agent := server.StartAgent(t, credential.JobID, credential.RunnerToken, nil)
+	server.Eventually("the job runs", func(control.State) bool {
+		state, _ := server.Raw(credential.JobID)
+
+		return state == "running"
+	})
+
+	return agent
+}
+
+// Asked again, the same runner gets a token of the same job; asked by a restarted
+// operator too, for the reservation is the stack's.
+func TestIssueAgain(t *testing.T) {
+	t.Parallel()
+
+	server := buildkitetest.New(t, sim.Options{})
+	provider := open(t, configOf(server))
+	job := server.Queue(control.JobSpec{})[0]
+	first := issue(t, provider, "vm-1", job)
+
+	for what, again := range map[string]workload.Provider{"same process": provider, "after a restart": open(t, configOf(server))} {
+		second := issue(t, again, "vm-1", job)
+		if second.JobID != first.JobID || second.RunnerToken == "" {
+			t.Errorf("%s: job %s, want %s", what, second.JobID, first.JobID)
+		}
+	}
+
+	if agent := server.StartAgent(t, job.Key, first.RunnerToken, nil); agent.Wait() != 0 {
+		t.Errorf("the first token is of no use any more: %s", agent.Output())
+	}
+}
+
+// The reservation and the token last as long as the request says, an hour at most. When
+// they lapse the job is back in its queue, and the token is of no use.
+func TestReservationsLapse(t *testing.T) {
+	t.Parallel()
+
+	clk := clocktesting.NewFakeClock(time.Now())
+	server := buildkitetest.New(t, sim.Options{Clock: clk, NoLimits: true})
+	provider := open(t, configOf(server))
+	job := server.Queue(control.JobSpec{})[0]
+
+	for timeout, want := range map[time.Duration]time.Duration{
+		0: 15 * time.Minute, 5 * time.Minute: 5 * time.Minute, 3 * time.Hour: time.Hour, time.Millisecond: time.Second,
+	} {
+		got, err := provider.Issue(t.Context(), workload.RunnerRequest{Name: "vm-1", Job: &workload.Job{ID: job.Key}, Timeout: timeout})
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		if life := got.ExpiresAt.Sub(clk.Now()); life > want || life < want-time.Second {
+			t.Errorf("a request of %s lasts %s, want %s", timeout, life, want)
+		}
+	}
+
+	credential := issue(t, provider, "vm-1", job) // of 5 minutes
+
+	clk.Step(5*time.Minute + time.Second)
+
+	if jobs := polled(t, provider); len(jobs) != 1 || jobs[0].ID != job.Key {
+		t.Errorf("jobs after the reservation lapsed: %+v", jobs)
+	}
+
+	if agent := server.StartAgent(t, job.Key, credential.RunnerToken, nil); agent.Wait() != 1 || !strings.Contains(agent.Output(), "401") {
+		t.Errorf("a lapsed token still registers an agent: %s", agent.Output())
+	}
+
+	if runner, err := provider.Find(t.Context(), "vm-1", 0); err != nil || runner.Online {
+		t.Errorf("Find() = %+v, %v, want an offline runner", runner, err)
+	}
+}
+
+// A second runner for a job takes the place of the first, whose end must not wait for the
+// second's job.
+func TestASecondRunnerForAJob(t *testing.T) {
+	t.Parallel()
+
+	server := buildkitetest.New(t, sim.Options{})
+	provider := open(t, configOf(server))
+	job := server.Queue(control.JobSpec{Command: "sleep 5"})[0]
+
+	issue(t, provider, "vm-1", job)
+	runs(t, server, issue(t, provider, "vm-2", job))
+
+	if _, err := provider.Find(t.Context(), "vm-1", 0); !workload.Is(err, workload.NotFound) {
+		t.Errorf("Find() of the first = %v, want kind NotFound", err)
+	}
+
+	runners, err := provider.Runners(t.Context(), "vm-")
+	if diff := cmp.Diff([]workload.Runner{{ID: job.Key, Name: "vm-2", Online: true, Busy: true}}, runners); err != nil || diff != "" {
+		t.Errorf("Runners() = %v (-want +got):\n%s", err, diff)
+	}
+
+	if runners, err := provider.Runners(t.Context(), "other-"); err != nil || len(runners) != 0 {
+		t.Errorf("Runners() of another prefix = %+v, %v", runners, err)
+	}
+}
+
+// A restarted operator does not know its runners by name, and finds them by their ids.
+func TestRunnersAfterARestart(t *testing.T) {
+	t.Parallel()
+
+	server := buildkitetest.New(t, sim.Options{})
+	job := server.Queue(control.JobSpec{Command: "sleep 5"})[0]
+	credential := issue(t, open(t, configOf(server)), "vm-1", job)
+	runs(t, server, credential)
+
+	restarted := open(t, configOf(server))
+	if _, err := restarted.Find(t.Context(), "vm-1", 0); !workload.Is(err, workload.NotFound) {
+		t.Errorf("Find() by name = %v, want kind NotFound", err)
+	}
+
+	if runner, err := restarted.Find(t.Context(), credential.RunnerID, 0); err != nil || !runner.Busy {
+		t.Errorf("Find() by id = %+v, %v, want a busy runner", runner, err)
+	}
+
+	if err := restarted.Deregister(t.Context(), credential.RunnerID); !workload.Is(err, workload.RunnerBusy) {
+		t.Errorf("Deregister() = %v, want kind RunnerBusy", err)
+	}
+}
+
+// Deregistering never fails a job: what was not taken goes back to its queue.
+func TestDeregisterLeavesTheJob(t *testing.T) {
+	t.Parallel()
+
+	server := buildkitetest.New(t, sim.Options{})
+	provider := open(t, configOf(server))
+	job := server.Queue(control.JobSpec{})[0]
+	issue(t, provider, "vm-1", job)
+
+	for what, id := range map[string]string{"reserved": job.Key, "unknown": unknownJob} {
+		if err := provider.Deregister(t.Context(), id); err != nil {
+			t.Errorf("Deregister() of a job that is %s = %v", what, err)
+		}
+	}
+
+	if state, _ := server.Raw(job.Key); state != "reserved" {
+		t.Errorf("the job is %s, want it left reserved", state)
+	}
+
+	if err := provider.Deregister(t.Context(), "17"); !workload.Is(err, workload.Rejected) {
+		t.Errorf("Deregister() of an id that is none = %v", err)
+	}
+}
+
+func TestJob(t *testing.T) {
+	t.Parallel()
+
+	server := buildkitetest.New(t, sim.Options{})
+	provider := open(t, configOf(server))
+	job := server.Queue(control.JobSpec{})[0]
+	state := func() v1alpha1.JobState {
+		got, err := provider.Job(t.Context(), "acme/app", job.Key)
+		if err != nil || got.ID != job.Key || got.Repository != "acme/app" || got.Organization != "acme" {
+			t.Errorf("Job() = %+v, %v", got, err)
+		}
+
+		return got.State
+	}
+
+	if got := state(); got != v1alpha1.JobQueued {
+		t.Errorf("a scheduled job is %s", got)
+	}
+
+	credential := issue(t, provider, "vm-1", job)
+
+	if got := state(); got != v1alpha1.JobQueued {
+		t.Errorf("a reserved job is %s", got)
+	}
+
+	if code := server.StartAgent(t, job.Key, credential.RunnerToken, nil).Wait(); code != 0 {
+		t.Fatalf("the agent ended with %d", code)
+	}
+
+	if got := state(); got != v1alpha1.JobCompleted {
+		t.Errorf("a finished job is %s", got)
+	}
+
+	if _, err := provider.Job(t.Context(), "acme/app", unknownJob); !workload.Is(err, workload.NotFound) || reasonOf(err) != buildkite.ReasonJobMissing {
+		t.Errorf("Job() of an unknown job = %v", err)
+	}
+
+	if _, err := provider.Job(t.Context(), "acme/app", "42"); !workload.Is(err, workload.Rejected) {
+		t.Errorf("Job() of an id that is none = %v", err)
+	}
+}
+
+// A stack that somebody removed is registered again, in the middle of whatever is done.
+func TestAForgottenStackIsRegisteredAgain(t *testing.T) {
+	t.Parallel()
+
+	server := buildkitetest.New(t, sim.Options{})
+	provider := open(t, configOf(server))
+	job := server.Queue(control.JobSpec{})[0]
+
+	if err := provider.Validate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	server.ForgetStacks()
+
+	if jobs := polled(t, provider); len(jobs) != 1 {
+		t.Errorf("%d jobs are listed", len(jobs))
+	}
+
+	server.ForgetStacks()
+	issue(t, provider, "vm-1", job)
+}
+
+// A token that was revoked is said to be so by every call.
+func TestARevokedToken(t *testing.T) {
+	t.Parallel()
+
+	server := buildkitetest.New(t, sim.Options{})
+	provider := open(t, configOf(server))
+	job := server.Queue(control.JobSpec{})[0]
+	issue(t, provider, "vm-1", job)
+	server.RevokeToken(buildkitetest.Token)
+
+	poller, _ := provider.(workload.Poller)
+	calls := map[string]func() error{
+		"Validate": func() error { return provider.Validate(t.Context()) },
+		"Jobs":     func() error { _, err := poller.Jobs(t.Context(), nil); return err },
+		"Job":      func() error { _, err := provider.Job(t.Context(), "acme/app", job.Key); return err },
+		"Issue": func() error {
+			_, err := provider.Issue(t.Context(), request("vm-1", workload.Job{ID: job.Key}))
+			return err
+		},
+		"Find":       func() error { _, err := provider.Find(t.Context(), "vm-1", 0); return err },
+		"Runners":    func() error { _, err := provider.Runners(t.Context(), ""); return err },
+		"Deregister": func() error { return provider.Deregister(t.Context(), job.Key) },
+	}
+	for name, call := range calls {
+		// States that were heard a moment ago may still be told.
+		if err := call(); err != nil && reasonOf(err) != buildkite.ReasonCredentials || err == nil && name != "Runners" {
+			t.Errorf("%s() = %v, want reason %s", name, err, buildkite.ReasonCredentials)
+		}
+	}
+}
+
+// Many runners that are asked for at a time cost few calls.
+func TestFindIsShared(t *testing.T) {
+	t.Parallel()
+
+	server := buildkitetest.New(t, sim.Options{NoLimits: true})
+	provider := open(t, configOf(server))
+	jobs := server.Queue(control.JobSpec{Count: 40})
+
+	for i, job := range jobs {
+		issue(t, provider, fmt.Sprintf("vm-%d", i), job)
+	}
+
+	before := server.State().Requests["getStates"]
+
+	for i := range jobs {
+		if _, err := provider.Find(t.Context(), fmt.Sprintf("vm-%d", i), time.Minute); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	if calls := server.State().Requests["getStates"] - before; calls != 1 {
+		t.Errorf("%d calls for 40 runners, want 1", calls)
+	}
+}
+
+// The limits of Buildkite are met with waiting, not with failure: each refusal says when.
+func TestRateLimitsOfABurst(t *testing.T) {
+	t.Parallel()
+
+	server := buildkitetest.New(t, sim.Options{})
+	provider := open(t, configOf(server))
+	limited := 0
+
+	for _, job := range server.Queue(control.JobSpec{Count: 30}) {
+		_, err := provider.Issue(t.Context(), request("vm-"+job.Key[:8], workload.Job{ID: job.Key}))
+
+		known, ok := errors.AsType[*workload.Error](err)
+
+		switch {
+		case err == nil:
+		case !ok || known.Kind != workload.RateLimited || known.After < time.Second:
+			t.Fatalf("Issue() = %v, want it to wait", err)
+		default:
+			limited++
+		}
+	}
+
+	if limited == 0 {
+		t.Error("30 reservations in a moment were all let through")
+	}
+}
+
+// Calls end with their context and their timeout.
+func TestCallsEnd(t *testing.T) {
+	t.Parallel()
+
+	release := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
+	t.Cleanup(server.Close)
+	t.Cleanup(func() { close(release) })
+
+	provider := open(t, buildkite.Config{
+		Organization: "acme", Queue: "default", Stack: "s", Token: "t", Endpoint: server.URL, Timeout: 20 * time.Millisecond,
+	})
+	if err := provider.Validate(t.Context()); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Validate() = %v, want a timeout", err)
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+
+	if err := provider.Validate(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("Validate() = %v, want it cancelled", err)
+	}
+}
