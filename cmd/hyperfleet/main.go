@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/demo"
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/jobs"
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/operator"
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/version"
 )
@@ -25,7 +26,7 @@ func run(args []string) int {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(operator.New(), demo.New(), version.New())
+	root.AddCommand(operator.New(), demo.New(), jobs.New(), jobs.NewOne(), version.New())
 	root.SetArgs(args)
 
 	err := root.Execute()
@@ -35,6 +36,10 @@ func run(args []string) int {
 
 	if text := err.Error(); text != "" {
 		fmt.Fprintln(os.Stderr, "hyperfleet:", text)
+	}
+
+	if code, ok := jobs.ExitCode(err); ok {
+		return code
 	}
 
 	return demo.ExitCode(err)

@@ -1,0 +1,376 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package jobs
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+)
+
+const (
+	// maxCause bounds the cause in the table, in letters.
+	maxCause = 100
+	// maxComing bounds the machines that are named for a job that waits.
+	maxComing = 5
+	// lastLines of the log are shown unasked.
+	lastLines = 20
+)
+
+// printer writes for people and for programs.
+type printer struct {
+	out io.Writer
+	now time.Time
+	// location that people read times in.
+	location *time.Location
+}
+
+func (p printer) json(value any) error {
+	encoder := json.NewEncoder(p.out)
+	encoder.SetIndent("", "  ")
+
+	if err := encoder.Encode(value); err != nil {
+		return fmt.Errorf("print: %w", err)
+	}
+
+	return nil
+}
+
+// list prints the table, or its JSON.
+func (p printer) list(jobs []v1alpha1.RunnerJob, opts options) error {
+	views := make([]Job, 0, len(jobs))
+	for i := range jobs {
+		views = append(views, viewOf(&jobs[i], p.now))
+	}
+
+	if opts.output == outputJSON {
+		return p.json(map[string]any{"jobs": views})
+	}
+
+	if len(views) == 0 {
+		fmt.Fprintln(p.out, "No jobs.")
+
+		return nil
+	}
+
+	table := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
+	header := "JOB\tSTATE\tPOOL\tREPOSITORY\tNAME\tWAITING/RUNNING FOR\tMACHINE\tCAUSE"
+
+	if opts.all {
+		header = "NAMESPACE\t" + header
+	}
+
+	fmt.Fprintln(table, header)
+
+	for _, job := range views {
+		cells := []string{
+			job.Job, stateOf(job), job.Pool, job.Repository, job.Name, span(job), job.Machine, shortCause(job.Cause),
+		}
+		if opts.all {
+			cells = append([]string{job.Namespace}, cells...)
+		}
+
+		for i, cell := range cells {
+			if cells[i] = clean(cell); cell == "" && i < len(cells)-1 {
+				cells[i] = "-"
+			}
+		}
+
+		fmt.Fprintln(table, strings.TrimRight(strings.Join(cells, "\t"), "\t"))
+	}
+
+	if err := table.Flush(); err != nil {
+		return fmt.Errorf("print: %w", err)
+	}
+
+	return nil
+}
+
+// stateOf is the state with its conclusion.
+func stateOf(job Job) string {
+	if job.Conclusion != "" {
+		return string(job.State) + " (" + job.Conclusion + ")"
+	}
+
+	return string(job.State)
+}
+
+// span is how long a job has waited, or else how long it ran.
+func span(job Job) string {
+	if job.RanSeconds != nil {
+		return human(*job.RanSeconds)
+	}
+
+	return human(job.WaitedSeconds)
+}
+
+func human(seconds float64) string {
+	return duration.HumanDuration(time.Duration(seconds * float64(time.Second)))
+}
+
+// shortCause is a cause in one line of the table.
+func shortCause(cause *Cause) string {
+	if cause == nil {
+		return ""
+	}
+
+	text := []rune(strings.TrimSuffix(cause.Reason+": "+cause.Message, ": "))
+	if len(text) > maxCause {
+		return strings.TrimSpace(string(text[:maxCause-3])) + "..."
+	}
+
+	return string(text)
+}
+
+// explain prints a job's story, or its JSON.
+func (p printer) explain(of *story, output string, all bool) error {
+	view := explained(of, p.now)
+	if output == outputJSON {
+		return p.json(view)
+	}
+
+	p.facts(view)
+	p.coming(view.Coming)
+	p.timeline(view.Timeline)
+	p.log(of, view, all)
+
+	return nil
+}
+
+func (p printer) facts(job Explained) {
+	table := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
+	row := func(what, text string) {
+		if text != "" {
+			fmt.Fprintf(table, "%s\t%s\n", what, clean(text))
+		}
+	}
+
+	row("Job", job.Namespace+"/"+job.Job.Job)
+	row("Name", job.Name)
+	row("Repository", job.Repository)
+	row("Workflow", job.Workflow)
+	row("Platform", job.Platform+", id "+job.PlatformID)
+	row("URL", job.URL)
+	row("Labels", strings.Join(job.Labels, ", "))
+	row("State", p.state(job.Job))
+
+	if job.Cause != nil {
+		row("Cause", job.Cause.Reason+": "+job.Cause.Message)
+	}
+
+	row("Pool", job.Pool)
+	row("Machine", machine(job))
+	row("Runner", job.Runner)
+
+	_ = table.Flush() // a reader that went away needs no error
+}
+
+// state says how a job is, and for how long.
+func (p printer) state(job Job) string {
+	waited := "waited " + human(job.WaitedSeconds)
+
+	switch {
+	case waitsIn(job.State):
+		return string(job.State) + ", " + waited + " so far"
+	case job.RanSeconds == nil:
+		return stateOf(job) + ", " + waited + ", did not run"
+	case job.State == v1alpha1.JobRunning:
+		return stateOf(job) + ", " + waited + ", runs for " + human(*job.RanSeconds)
+	default:
+		return stateOf(job) + ", " + waited + ", ran for " + human(*job.RanSeconds)
+	}
+}
+
+func waitsIn(state v1alpha1.JobState) bool {
+	return state == v1alpha1.JobQueued || state == v1alpha1.JobWaiting
+}
+
+func machine(job Explained) string {
+	switch {
+	case job.VM != nil:
+		return describe(*job.VM)
+	case job.Machine != "":
+		return job.Machine + ", gone"
+	default:
+		return ""
+	}
+}
+
+// describe is a machine in words.
+func describe(vm VM) string {
+	out := vm.Claim
+	if vm.Phase != "" {
+		out += ", " + vm.Phase
+	}
+
+	if vm.ID != "" {
+		out += ", VM " + vm.ID
+	}
+
+	if vm.Node != "" {
+		out += " on node " + vm.Node
+	}
+
+	if vm.Cluster != "" {
+		out += " of " + vm.Cluster
+	}
+
+	if vm.IP != "" {
+		out += ", " + vm.IP
+	}
+
+	if vm.Reason != "" {
+		out += strings.TrimSuffix(" ("+vm.Reason+": "+vm.Message, ": ") + ")"
+	}
+
+	return out
+}
+
+func (p printer) coming(machines []VM) {
+	if len(machines) == 0 {
+		return
+	}
+
+	fmt.Fprintln(p.out, "\nMachines that may take it:")
+
+	for _, vm := range machines[:min(len(machines), maxComing)] {
+		fmt.Fprintln(p.out, "  "+clean(describe(vm)))
+	}
+
+	if more := len(machines) - maxComing; more > 0 {
+		fmt.Fprintf(p.out, "  and %d more\n", more)
+	}
+}
+
+func (p printer) timeline(moments []Moment) {
+	if len(moments) == 0 {
+		fmt.Fprintln(p.out, "\nNo timeline yet: the operator has not looked at the job.")
+
+		return
+	}
+
+	first := moments[0].Time.In(p.location)
+	fmt.Fprintf(p.out, "\nTimeline, from %s:\n", first.Format("2006-01-02 15:04:05 MST"))
+
+	table := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
+
+	for i, m := range moments {
+		after := ""
+		if i > 0 {
+			after = "+" + between(m.AfterSeconds)
+		}
+
+		fmt.Fprintln(table, strings.TrimRight(fmt.Sprintf("  %s\t%s\t%s\t%s",
+			m.Time.In(p.location).Format("15:04:05"), after, m.Moment, clean(m.Message)), "\t "))
+	}
+
+	_ = table.Flush() // a reader that went away needs no error
+}
+
+// between is a time between two moments: exact where it is short.
+func between(seconds float64) string {
+	const exact = 10
+
+	switch {
+	case seconds < 1:
+		return fmt.Sprintf("%dms", int(seconds*1000))
+	case seconds < exact:
+		return fmt.Sprintf("%.1fs", seconds)
+	default:
+		return human(seconds)
+	}
+}
+
+func (p printer) log(of *story, view Explained, all bool) {
+	if view.Log == nil {
+		p.noLog(of, all)
+
+		return
+	}
+
+	text := strings.Split(strings.TrimRight(safe(*view.Log), "\n"), "\n")
+	title := "Log, as kept in ConfigMap " + view.Logs
+
+	if of.log.Annotations["hyperfleet.io/log-cut"] != "" && (all || len(text) <= lastLines) {
+		title += " (its beginning was cut off)"
+	}
+
+	if !all && len(text) > lastLines {
+		title = fmt.Sprintf("Log, the last %d of %d lines (--log prints all)", lastLines, len(text))
+		text = text[len(text)-lastLines:]
+	}
+
+	fmt.Fprintf(p.out, "\n%s:\n", title)
+
+	for _, line := range text {
+		fmt.Fprintln(p.out, "  "+line)
+	}
+}
+
+func (p printer) noLog(of *story, asked bool) {
+	switch {
+	case of.noLog != "":
+		fmt.Fprintf(p.out, "\nNo log: %s.\n", of.noLog)
+	case of.claim == nil && of.job.Status.Claim == "":
+		if asked {
+			fmt.Fprintln(p.out, "\nNo log: the job has had no machine.")
+		}
+	case asked || of.job.Spec.State == v1alpha1.JobCompleted:
+		fmt.Fprintln(p.out, "\nNo log was kept: its machine sends it with its last report, and has sent none.")
+	}
+}
+
+// clean makes one harmless line of a text that came from outside.
+func clean(text string) string {
+	return strings.Join(strings.Fields(safe(text)), " ")
+}
+
+// safe takes out of a text what a terminal would obey: jobs' names and output are
+// whatever their authors like.
+func safe(text string) string {
+	return strings.Map(func(c rune) rune {
+		switch {
+		case c == '\n' || c == '\t':
+			return c
+		case unicode.IsControl(c) || unicode.Is(unicode.Bidi_Control, c):
+			return -1
+		default:
+			return c
+		}
+	}, escapes(text))
+}
+
+// escapes removes whole escape sequences (ECMA-48: ESC [ ... letter), so that the colours
+// of a log don't leave their numbers behind.
+func escapes(text string) string {
+	var out strings.Builder
+
+	for {
+		before, rest, found := strings.Cut(text, "\x1b[")
+		out.WriteString(before)
+
+		if !found {
+			return out.String()
+		}
+
+		end := strings.IndexFunc(rest, func(c rune) bool { return c < ' ' || c >= '@' && c <= '~' })
+		if end < 0 {
+			return out.String()
+		}
+
+		if rest[end] >= '@' {
+			end++
+		}
+
+		text = rest[end:]
+	}
+}

@@ -1,0 +1,295 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package jobs
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// golden compares got with a file, or writes it with -update.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (run with -update after a look):\n%s", path, diff)
+	}
+}
+
+func at(seconds float64) time.Time {
+	return time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC).Add(time.Duration(seconds * float64(time.Second)))
+}
+
+func whole(seconds float64) *metav1.Time { return &metav1.Time{Time: at(seconds)} }
+
+func micro(seconds float64) *metav1.MicroTime {
+	out := metav1.NewMicroTime(at(seconds))
+
+	return &out
+}
+
+// sample makes a job of the given state.
+func sample(id string, state v1alpha1.JobState, edits ...func(*v1alpha1.RunnerJob)) *v1alpha1.RunnerJob {
+	out := &v1alpha1.RunnerJob{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ci", Name: "gh-" + id},
+		Spec: v1alpha1.RunnerJobSpec{
+			Platform: v1alpha1.WorkloadGitHubActions, ID: id, Name: "build", Repository: "acme/app", Workflow: "CI",
+			URL:    "https://github.com/acme/app/actions/runs/10683749869/job/" + id,
+			Labels: []string{"self-hosted", "linux"}, State: state, QueuedAt: whole(0), ReceivedAt: micro(1.25),
+		},
+		Status: v1alpha1.RunnerJobStatus{Timeline: []v1alpha1.JobEvent{
+			{Moment: v1alpha1.MomentQueued, Time: *micro(0)}, {Moment: v1alpha1.MomentReceived, Time: *micro(1.25)},
+		}},
+	}
+	for _, edit := range edits {
+		edit(out)
+	}
+
+	return out
+}
+
+func waiting(pool, reason, message string) func(*v1alpha1.RunnerJob) {
+	return func(j *v1alpha1.RunnerJob) {
+		j.Status.Pool = pool
+		j.Status.Conditions = []metav1.Condition{{Type: "Ready", Status: metav1.ConditionFalse, Reason: reason, Message: message}}
+		j.Status.Timeline = append(j.Status.Timeline,
+			v1alpha1.JobEvent{Moment: v1alpha1.MomentWaiting, Time: *micro(1.5), Message: reason + ": " + message})
+	}
+}
+
+func ran(j *v1alpha1.RunnerJob) {
+	j.Spec.RunnerName, j.Spec.StartedAt = "linux-x7k2p-8f3b6c1d", whole(42)
+	j.Status.Pool, j.Status.Claim = "linux", "linux-x7k2p"
+	j.Status.Timeline = append(j.Status.Timeline,
+		v1alpha1.JobEvent{Moment: v1alpha1.MomentDecided, Time: *micro(1.31), Message: "RunnerPool linux answers for the job"},
+		v1alpha1.JobEvent{Moment: v1alpha1.MomentCloned, Time: *micro(9.8), Message: "MachineClaim linux-x7k2p: VM 100105 on node pve1"},
+		v1alpha1.JobEvent{Moment: v1alpha1.MomentBooted, Time: *micro(12.2), Message: "MachineClaim linux-x7k2p: VM 100105 on node pve1"},
+		v1alpha1.JobEvent{Moment: v1alpha1.MomentRegistered, Time: *micro(40.1), Message: "MachineClaim linux-x7k2p: runner linux-x7k2p-8f3b6c1d"},
+		v1alpha1.JobEvent{Moment: v1alpha1.MomentStarted, Time: *micro(42), Message: "runner linux-x7k2p-8f3b6c1d"},
+	)
+}
+
+func finished(j *v1alpha1.RunnerJob) {
+	ran(j)
+
+	j.Spec.CompletedAt, j.Spec.Conclusion, j.Status.Logs = whole(305), "failure", j.Name+"-log"
+	j.Status.Timeline = append(j.Status.Timeline,
+		v1alpha1.JobEvent{Moment: v1alpha1.MomentFinished, Time: *micro(305), Message: "failure"},
+		v1alpha1.JobEvent{Moment: v1alpha1.MomentDestroyed, Time: *micro(311.5), Message: "MachineClaim linux-x7k2p: VM 100105 is gone: JobDone"},
+	)
+}
+
+const atMaximum = "RunnerPool linux has all of its 10 machines: queued jobs wait for others to end; raise scaling.maxReplicas if there is room for more"
+
+func TestList(t *testing.T) {
+	t.Parallel()
+
+	jobs := []v1alpha1.RunnerJob{
+		*sample("29679449530", v1alpha1.JobQueued, waiting("linux", "AtMaximum", atMaximum)),
+		*sample("29679449531", v1alpha1.JobQueued, func(j *v1alpha1.RunnerJob) { j.Spec.Name = "deploy\x1b[2J \u202egnihton\n" }),
+		*sample("29679449526", v1alpha1.JobRunning, ran),
+		*sample("29679449520", v1alpha1.JobCompleted, finished),
+		*sample("29679449519", v1alpha1.JobCompleted, func(j *v1alpha1.RunnerJob) {
+			j.Spec.Conclusion, j.Spec.CompletedAt, j.Namespace = "cancelled", whole(30), "team-b"
+		}),
+	}
+	cases := map[string]struct {
+		jobs []v1alpha1.RunnerJob
+		opts options
+	}{
+		"list.txt":       {jobs, options{output: outputTable}},
+		"list-all.txt":   {jobs, options{output: outputTable, all: true}},
+		"list.json":      {jobs, options{output: outputJSON}},
+		"list-none.txt":  {nil, options{output: outputTable}},
+		"list-none.json": {nil, options{output: outputJSON}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			var out bytes.Buffer
+			if err := (printer{&out, at(400), time.UTC}).list(tc.jobs, tc.opts); err != nil {
+				t.Fatal(err)
+			}
+
+			golden(t, name, out.String())
+		})
+	}
+}
+
+func claim(name string, edits ...func(*v1alpha1.MachineClaim)) v1alpha1.MachineClaim {
+	out := v1alpha1.MachineClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ci", Name: name},
+		Status: v1alpha1.MachineClaimStatus{
+			Phase:       v1alpha1.MachineClaimProvisioning,
+			VMRef:       &v1alpha1.VMReference{HypervisorCluster: "proxmox-prod", VMID: "100105", Node: "pve1"},
+			NetworkInfo: &v1alpha1.NetworkInfo{IPAddress: "192.0.2.7"},
+			Conditions:  []metav1.Condition{{Type: "Ready", Reason: "Creating", Message: "the clone is at 40%"}},
+		},
+	}
+	for _, edit := range edits {
+		edit(&out)
+	}
+
+	return out
+}
+
+func TestExplain(t *testing.T) {
+	t.Parallel()
+
+	log := func(lines int, cut bool) *corev1.ConfigMap {
+		var text strings.Builder
+		for i := range lines {
+			fmt.Fprintf(&text, "\x1b[32mstep %d\x1b[0m is done\r\n", i+1)
+		}
+
+		out := &corev1.ConfigMap{Data: map[string]string{logKey: text.String()}}
+		if cut {
+			out.Annotations = map[string]string{"hyperfleet.io/log-cut": "true"}
+		}
+
+		return out
+	}
+	machine := claim("linux-x7k2p", func(c *v1alpha1.MachineClaim) {
+		c.Status.Phase = v1alpha1.MachineClaimReady
+		c.Status.Conditions[0].Reason, c.Status.Conditions[0].Message = "JobRunning", "job gh-29679449526"
+	})
+	unplaced := claim("linux-9qq4z", func(c *v1alpha1.MachineClaim) {
+		c.Status.Phase, c.Status.VMRef, c.Status.NetworkInfo = v1alpha1.MachineClaimPending, nil, nil
+		c.Status.Conditions[0].Reason, c.Status.Conditions[0].Message = "NoCapacity", "no node of proxmox-prod has 8 GiB of memory free"
+	})
+
+	cases := map[string]struct {
+		of     *story
+		output string
+		all    bool
+	}{
+		"job-waits.txt": {of: &story{job: sample("29679449530", v1alpha1.JobQueued, waiting("linux", "AtMaximum", atMaximum))}},
+		"job-coming.txt": {of: &story{
+			job:    sample("29679449530", v1alpha1.JobQueued, waiting("linux", "NoCapacity", "MachineClaim linux-9qq4z: no node of proxmox-prod has 8 GiB of memory free")),
+			coming: []v1alpha1.MachineClaim{claim("linux-x7k2p"), unplaced, unplaced, unplaced, unplaced, unplaced, unplaced},
+		}},
+		"job-unseen.txt":    {of: &story{job: sample("29679449530", v1alpha1.JobQueued, func(j *v1alpha1.RunnerJob) { j.Status.Timeline = nil })}},
+		"job-runs.txt":      {of: &story{job: sample("29679449526", v1alpha1.JobRunning, ran), claim: &machine}},
+		"job-done.txt":      {of: &story{job: sample("29679449520", v1alpha1.JobCompleted, finished), log: log(50, true)}},
+		"job-done-log.txt":  {of: &story{job: sample("29679449520", v1alpha1.JobCompleted, finished), log: log(25, true)}, all: true},
+		"job-no-log.txt":    {of: &story{job: sample("29679449520", v1alpha1.JobCompleted, finished), noLog: "you may not read ConfigMap gh-29679449520-log"}},
+		"job-cancelled.txt": {of: &story{job: sample("29679449519", v1alpha1.JobCompleted, func(j *v1alpha1.RunnerJob) { j.Spec.Conclusion, j.Spec.CompletedAt = "cancelled", whole(30) })}},
+		"job-done.json":     {of: &story{job: sample("29679449520", v1alpha1.JobCompleted, finished), log: log(2, false)}, output: outputJSON},
+		"job-waits.json": {of: &story{
+			job: sample("29679449530", v1alpha1.JobQueued, waiting("linux", "AtMaximum", atMaximum)), coming: []v1alpha1.MachineClaim{claim("linux-x7k2p")},
+		}, output: outputJSON},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			var out bytes.Buffer
+			if err := (printer{&out, at(400), time.UTC}).explain(tc.of, tc.output, tc.all); err != nil {
+				t.Fatal(err)
+			}
+
+			golden(t, name, out.String())
+		})
+	}
+}
+
+func TestFind(t *testing.T) {
+	t.Parallel()
+
+	other := sample("29679449526", v1alpha1.JobQueued, func(j *v1alpha1.RunnerJob) {
+		j.Name, j.Namespace = "gh-29679449526-aabbccdd", "team-b"
+		j.Spec.URL = "https://ghes.example.com/acme/app/actions/runs/7/job/29679449526"
+	})
+	jobs := []v1alpha1.RunnerJob{
+		*sample("29679449526", v1alpha1.JobRunning), *other,
+		*sample("29679449520", v1alpha1.JobCompleted, func(j *v1alpha1.RunnerJob) { j.Spec.Name = "integration tests" }),
+	}
+
+	cases := []struct {
+		name, id, want string
+		wantErr        []string
+	}{
+		{name: "name", id: "gh-29679449520", want: "gh-29679449520"},
+		{name: "namespace and name", id: "team-b/gh-29679449526-aabbccdd", want: "gh-29679449526-aabbccdd"},
+		{name: "id", id: " 29679449520 ", want: "gh-29679449520"},
+		{name: "address", id: "https://github.com/acme/app/actions/runs/10683749869/job/29679449526", want: "gh-29679449526"},
+		{name: "address of a step", id: "https://GitHub.com/acme/app/actions/runs/10683749869/job/29679449526?pr=3#step:4:1", want: "gh-29679449526"},
+		{name: "address of a run with one job", id: "https://ghes.example.com/acme/app/actions/runs/7/", want: "gh-29679449526-aabbccdd"},
+		{name: "address of a run with more", id: "https://github.com/acme/app/actions/runs/10683749869", wantErr: []string{
+			"several jobs", "ci/gh-29679449526 ", "ci/gh-29679449520 ",
+		}},
+		{name: "id of two servers' jobs", id: "29679449526", wantErr: []string{"several jobs", "ci/gh-29679449526 ", "team-b/gh-29679449526-aabbccdd "}},
+		{name: "a wrong figure", id: "29679449521", wantErr: []string{`there is no job "29679449521" in namespace ci`, "near it are", "gh-29679449520"}},
+		{name: "what the job is called", id: "Integration", wantErr: []string{"near it are", "gh-29679449520"}},
+		{name: "an address with a wrong figure", id: "https://github.com/acme/app/actions/runs/1/job/29679449529", wantErr: []string{"gh-29679449520"}},
+		{name: "nothing like it", id: "zzz", wantErr: []string{`there is no job "zzz"`, "hyperfleet jobs --all-namespaces"}},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+
+			got, err := find(jobs, tc.id, "in namespace ci")
+
+			switch {
+			case len(tc.wantErr) == 0 && (err != nil || got.Name != tc.want):
+				t.Errorf("found %v, %v; want %s", got, err, tc.want)
+			case len(tc.wantErr) > 0 && err == nil:
+				t.Fatalf("found %s", got.Name)
+			}
+
+			for _, part := range tc.wantErr {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("error %q lacks %q", err, part)
+				}
+			}
+
+			if code, ok := ExitCode(err); len(tc.wantErr) > 0 && (code != 1 || !ok) {
+				t.Errorf("exit code %d, %v", code, ok)
+			}
+		})
+	}
+}
+
+func FuzzSafe(f *testing.F) {
+	f.Add("\x1b[31mred\x1b[0m\x07 \x1b]0;title\x07 \u202e")
+	f.Add("\x1b[")
+	f.Add("\x1b[12;\x1b[3mé")
+	f.Fuzz(func(t *testing.T, text string) {
+		got := safe(text)
+		if strings.ContainsAny(got, "\x1b\x07\x08\r\x7f\u009b\u202e") || len(got) > 3*len(text) {
+			t.Errorf("safe(%q) = %q", text, got)
+		}
+
+		if strings.ContainsAny(clean(text), "\n\t") {
+			t.Errorf("clean(%q) = %q", text, clean(text))
+		}
+	})
+}

@@ -1,0 +1,355 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package jobs
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+)
+
+const (
+	// callTimeout bounds one call.
+	callTimeout = 30 * time.Second
+	// pageSize bounds the jobs that one call brings.
+	pageSize = 500
+	// logKey is the key of a log in its ConfigMap.
+	logKey = "runner.log"
+)
+
+// source is where jobs are read.
+type source struct {
+	client client.Client
+	// namespace of the jobs; empty means all.
+	namespace string
+}
+
+// connect finds the API server as kubectl does.
+func connect(opts options) (*source, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+
+	if opts.kubeconfig != "" {
+		if _, err := os.Stat(opts.kubeconfig); err != nil {
+			return nil, fmt.Errorf("read kubeconfig: %w", err)
+		}
+
+		rules.ExplicitPath = opts.kubeconfig
+	}
+
+	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: opts.context})
+
+	config, err := loader.ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("find the API server: give --kubeconfig, or set KUBECONFIG: %w", err)
+	}
+
+	config.Timeout = callTimeout
+
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, fmt.Errorf("build scheme: %w", err)
+		}
+	}
+
+	out := &source{namespace: opts.namespace}
+
+	if out.client, err = client.New(config, client.Options{Scheme: scheme}); err != nil {
+		return nil, fmt.Errorf("make client of the API server: %w", err)
+	}
+
+	if opts.namespace == "" && !opts.all {
+		if out.namespace, _, err = loader.Namespace(); err != nil {
+			return nil, fmt.Errorf("read the context's namespace: %w", err)
+		}
+	}
+
+	return out, nil
+}
+
+// where names the namespace for people.
+func (s *source) where() string {
+	if s.namespace == "" {
+		return "in any namespace"
+	}
+
+	return "in namespace " + s.namespace
+}
+
+// jobs reads all jobs: those that wait first, the oldest first; then those that run, and
+// those that are over, the latest first.
+func (s *source) jobs(ctx context.Context) ([]v1alpha1.RunnerJob, error) {
+	var out []v1alpha1.RunnerJob
+
+	for next := ""; ; {
+		var page v1alpha1.RunnerJobList
+
+		err := s.client.List(ctx, &page, client.InNamespace(s.namespace), client.Limit(pageSize), client.Continue(next))
+		if err != nil {
+			return nil, fmt.Errorf("list jobs %s: %w", s.where(), err)
+		}
+
+		out = append(out, page.Items...)
+
+		if next = page.Continue; next == "" {
+			break
+		}
+	}
+
+	slices.SortStableFunc(out, func(a, b v1alpha1.RunnerJob) int {
+		x, y := rank(string(a.Spec.State)), rank(string(b.Spec.State))
+		age := born(&a).Compare(born(&b))
+
+		if a.Spec.State == v1alpha1.JobCompleted {
+			age = -age
+		}
+
+		return cmp.Or(cmp.Compare(x, y), age, cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+
+	return out, nil
+}
+
+// born is when a job began to wait.
+func born(job *v1alpha1.RunnerJob) time.Time {
+	switch {
+	case job.Spec.QueuedAt != nil:
+		return job.Spec.QueuedAt.Time
+	case job.Spec.ReceivedAt != nil:
+		return job.Spec.ReceivedAt.Time
+	default:
+		return job.CreationTimestamp.Time
+	}
+}
+
+// story is all that is known of one job.
+type story struct {
+	job *v1alpha1.RunnerJob
+	// claim of its machine; nil if it has none, or it is gone.
+	claim *v1alpha1.MachineClaim
+	// coming are the machines of the job's pool that may yet take it.
+	coming []v1alpha1.MachineClaim
+	// log that was kept; nil if none was, and why if it can't be read.
+	log   *corev1.ConfigMap
+	noLog string
+}
+
+// story finds a job and all about it.
+func (s *source) story(ctx context.Context, id string) (*story, error) {
+	all, err := s.jobs(ctx)
+	if err != nil {
+		return nil, err
+	}
+
+	job, err := find(all, id, s.where())
+	if err != nil {
+		return nil, err
+	}
+
+	out := &story{job: job}
+
+	var claims v1alpha1.MachineClaimList
+	if err := s.client.List(ctx, &claims, client.InNamespace(job.Namespace)); err != nil {
+		return nil, fmt.Errorf("list machine claims in namespace %s: %w", job.Namespace, err)
+	}
+
+	for i := range claims.Items {
+		claim := &claims.Items[i]
+		info := claim.Status.BootstrapInfo
+
+		switch {
+		case job.Status.Claim != "" && claim.Name == job.Status.Claim, info != nil && info.BoundJob == job.Name && out.claim == nil:
+			out.claim = claim
+		case waits(job) && mayTake(claim, job.Status.Pool):
+			out.coming = append(out.coming, *claim)
+		}
+	}
+
+	return out, s.readLog(ctx, out)
+}
+
+func waits(job *v1alpha1.RunnerJob) bool {
+	return job.Spec.State == v1alpha1.JobQueued || job.Spec.State == v1alpha1.JobWaiting
+}
+
+// mayTake tells whether a claim's machine may yet take a job of the pool.
+func mayTake(claim *v1alpha1.MachineClaim, pool string) bool {
+	ref, times, info := claim.Spec.RunnerPoolRef, claim.Status.Times, claim.Status.BootstrapInfo
+
+	return ref != nil && pool != "" && ref.Name == pool && claim.DeletionTimestamp.IsZero() && !claim.Spec.Standby &&
+		(times == nil || times.JobStarted == nil && times.Ended == nil) && (info == nil || info.BoundJob == "")
+}
+
+// readLog reads the log that was kept. That it can't be read is no reason not to tell the
+// rest.
+func (s *source) readLog(ctx context.Context, of *story) error {
+	if of.job.Status.Logs == "" {
+		return nil
+	}
+
+	var log corev1.ConfigMap
+
+	err := s.client.Get(ctx, client.ObjectKey{Namespace: of.job.Namespace, Name: of.job.Status.Logs}, &log)
+
+	switch {
+	case apierrors.IsNotFound(err):
+		of.noLog = "ConfigMap " + of.job.Status.Logs + " is gone"
+	case apierrors.IsForbidden(err):
+		of.noLog = "you may not read ConfigMap " + of.job.Status.Logs
+	case err != nil:
+		return fmt.Errorf("read log %s: %w", of.job.Status.Logs, err)
+	default:
+		of.log = &log
+	}
+
+	return nil
+}
+
+// missingError says that a job was not found, or which of several is meant.
+type missingError struct{ error }
+
+// Unwrap gives the error itself.
+func (e missingError) Unwrap() error { return e.error }
+
+// find finds a job by its RunnerJob's name, its id or its address.
+func find(jobs []v1alpha1.RunnerJob, id, where string) (*v1alpha1.RunnerJob, error) {
+	id = strings.TrimSpace(id)
+	address := plain(id)
+
+	for _, is := range []func(*v1alpha1.RunnerJob) bool{
+		func(j *v1alpha1.RunnerJob) bool { return j.Name == id || j.Namespace+"/"+j.Name == id },
+		func(j *v1alpha1.RunnerJob) bool { return j.Spec.ID == id },
+		func(j *v1alpha1.RunnerJob) bool { return address != "" && plain(j.Spec.URL) == address },
+		// The address of a run leads to its jobs.
+		func(j *v1alpha1.RunnerJob) bool {
+			return address != "" && strings.HasPrefix(plain(j.Spec.URL), address+"/")
+		},
+	} {
+		var found []*v1alpha1.RunnerJob
+
+		for i := range jobs {
+			if is(&jobs[i]) {
+				found = append(found, &jobs[i])
+			}
+		}
+
+		switch len(found) {
+		case 0:
+		case 1:
+			return found[0], nil
+		default:
+			return nil, missingError{fmt.Errorf("several jobs are %q: say which by name, with --namespace:\n%s", id, lines(found))}
+		}
+	}
+
+	if near := nearest(jobs, id); len(near) > 0 {
+		return nil, missingError{fmt.Errorf("there is no job %q %s; near it are:\n%s", id, where, lines(near))}
+	}
+
+	return nil, missingError{fmt.Errorf("there is no job %q %s: `hyperfleet jobs --all-namespaces` lists those that there are; "+
+		"jobs that are over are kept for a time only (runners.jobRetention)", id, where)}
+}
+
+// plain is an address without what does not say which job it is; empty if it is none.
+func plain(address string) string {
+	link, err := url.Parse(address)
+	if err != nil || link.Host == "" {
+		return ""
+	}
+
+	return strings.ToLower(link.Host) + strings.TrimRight(link.Path, "/")
+}
+
+// lines names jobs for people, at most a few.
+func lines(jobs []*v1alpha1.RunnerJob) string {
+	const most = 10
+
+	out := make([]string, 0, len(jobs))
+	for _, job := range jobs[:min(len(jobs), most)] {
+		out = append(out, fmt.Sprintf("  %s/%s  %s  %s  %s", job.Namespace, job.Name, job.Spec.State, clean(job.Spec.Repository), clean(job.Spec.Name)))
+	}
+
+	return strings.Join(out, "\n")
+}
+
+// nearest gives the few jobs whose names or ids are nearest to what was asked for.
+func nearest(jobs []v1alpha1.RunnerJob, id string) []*v1alpha1.RunnerJob {
+	const (
+		most = 5
+		far  = 3
+	)
+
+	if i := strings.LastIndex(strings.TrimRight(id, "/"), "/"); i >= 0 {
+		id = strings.TrimRight(id, "/")[i+1:]
+	}
+
+	type scored struct {
+		job   *v1alpha1.RunnerJob
+		score int
+	}
+
+	var near []scored
+
+	for i := range jobs {
+		job := &jobs[i]
+		score := min(distance(id, job.Name), distance(id, job.Spec.ID))
+
+		// A part of a name, or of what the job is called, is near too.
+		if len(id) > 2 && (strings.Contains(job.Name, id) || strings.Contains(strings.ToLower(job.Spec.Name), strings.ToLower(id))) {
+			score = min(score, far)
+		}
+
+		if score <= far && score < len(id) {
+			near = append(near, scored{job, score})
+		}
+	}
+
+	slices.SortStableFunc(near, func(a, b scored) int { return cmp.Compare(a.score, b.score) })
+
+	out := make([]*v1alpha1.RunnerJob, 0, most)
+	for _, n := range near[:min(len(near), most)] {
+		out = append(out, n.job)
+	}
+
+	return out
+}
+
+// distance is how many letters have to be put in, taken out or changed to make b of a
+// (Levenshtein).
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+
+	for i := range len(a) {
+		last := row[0]
+		row[0] = i + 1
+
+		for j := range len(b) {
+			change := last
+			if a[i] != b[j] {
+				change++
+			}
+
+			last = row[j+1]
+			row[j+1] = min(change, row[j]+1, row[j+1]+1)
+		}
+	}
+
+	return row[len(b)]
+}
