@@ -1,0 +1,332 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package buildkite_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/hyperfleet/hyperfleet/sim/buildkite"
+	"github.com/hyperfleet/hyperfleet/sim/buildkite/buildkitetest"
+	"github.com/hyperfleet/hyperfleet/sim/buildkite/simagent"
+	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+)
+
+// A job acquisition token is good for its own job and nothing else.
+func TestATokenIsForOneJob(t *testing.T) {
+	t.Parallel()
+	server := buildkitetest.New(t, buildkite.Options{})
+	call := stack(t, server)
+	jobs := server.Queue(control.JobSpec{Count: 2})
+	token := jat(t, call, jobs[0].Key)
+	if got := do(t, server, token, "GET", "/metrics", ""); got.code != http.StatusUnauthorized {
+		t.Errorf("the token opens the cluster: %d", got.code)
+	}
+	session := join(t, server, token)
+	if got := do(t, server, session, "PUT", "/jobs/"+jobs[1].Key+"/acquire", "", lock, "1"); got.code != http.StatusForbidden {
+		t.Errorf("the token acquires another job: %d %s", got.code, got.text)
+	}
+	server.ExpectViolations(t, 1)
+	got := do(t, server, session, "PUT", "/jobs/"+jobs[0].Key+"/acquire", "", lock, "1")
+	jobToken, _ := got.body["token"].(string)
+	if got.code != http.StatusOK || jobToken == "" {
+		t.Fatalf("acquire: %d %s", got.code, got.text)
+	}
+	if got := do(t, server, jobToken, "PUT", "/jobs/"+jobs[1].Key+"/start", `{"started_at":"2026-01-02T03:04:05Z"}`); got.code != http.StatusUnauthorized {
+		t.Errorf("a job's token starts another job: %d", got.code)
+	}
+	if got := do(t, server, jobToken, "PUT", "/jobs/"+jobs[0].Key+"/finish", `{"exit_status":"0","finished_at":"2026-01-02T03:04:05Z","chunks_failed_count":0}`); got.code != http.StatusUnprocessableEntity {
+		t.Errorf("a job is finished before it starts: %d", got.code)
+	}
+	if got := do(t, server, session, "PUT", "/jobs/"+jobs[0].Key+"/acquire", "", lock, "1"); got.code != http.StatusUnprocessableEntity {
+		t.Errorf("a job is acquired twice: %d", got.code)
+	}
+}
+
+func TestAnAgentsBreaches(t *testing.T) {
+	t.Parallel()
+	server := buildkitetest.New(t, buildkite.Options{})
+	call := stack(t, server)
+	job := server.Queue(control.JobSpec{})[0]
+	session := join(t, server, jat(t, call, job.Key))
+	if got := do(t, server, session, "PUT", "/jobs/"+job.Key+"/acquire", ""); got.code != http.StatusUnprocessableEntity {
+		t.Errorf("acquired without the lock's header: %d", got.code)
+	}
+	got := do(t, server, session, "PUT", "/jobs/"+job.Key+"/acquire", "", lock, "1")
+	token, _ := got.body["token"].(string)
+	if got := do(t, server, token, "PUT", "/jobs/"+job.Key+"/start", `{"started_at":"now"}`); got.code != http.StatusUnprocessableEntity {
+		t.Errorf("started at no time: %d", got.code)
+	}
+	if got := do(t, server, token, "POST", "/jobs/"+job.Key+"/chunks?sequence=1&offset=0&size=3", "abc"); got.code != http.StatusUnprocessableEntity {
+		t.Errorf("a chunk that is not compressed: %d", got.code)
+	}
+	if got := do(t, server, session, "POST", "/disconnect", ""); got.code != http.StatusUnprocessableEntity {
+		t.Errorf("disconnected with a job: %d", got.code)
+	}
+	server.ExpectViolations(t, 4)
+}
+
+func TestAnAgentOfAQueueThatIsNotThere(t *testing.T) {
+	t.Parallel()
+	server := buildkitetest.New(t, buildkite.Options{})
+	call := stack(t, server)
+	job := server.Queue(control.JobSpec{})[0]
+	agent := server.StartAgent(t, job.Key, jat(t, call, job.Key), map[string]string{"BUILDKITE_AGENT_TAGS": "queue=gpu"})
+	if code := agent.Wait(); code != simagent.ExitFatal || !strings.Contains(agent.Output(), "buildkite-agent: fatal: ") {
+		t.Errorf("exit %d: %s", code, agent.Output())
+	}
+}
+
+// The stand-in prints what the real agent prints, in its order.
+func TestTheAgentsLines(t *testing.T) {
+	t.Parallel()
+	server := buildkitetest.New(t, buildkite.Options{})
+	call := stack(t, server)
+	job := server.Queue(control.JobSpec{Command: "echo from the job; exit 3"})[0]
+	agent := server.StartAgent(t, job.Key, jat(t, call, job.Key), map[string]string{
+		"BUILDKITE_AGENT_REFLECT_EXIT_STATUS": "true", "BUILDKITE_WRITE_JOB_LOGS_TO_STDOUT": "true",
+	})
+	if code := agent.Wait(); code != 3 {
+		t.Errorf("exit %d, want the job's", code)
+	}
+	at := 0
+	for _, line := range []string{
+		"NOTICE Starting buildkite-agent v", "INFO   Registering agent with Buildkite...",
+		`INFO   Successfully registered agent "agent-1" with tags [queue=default]`, "INFO   Starting 1 Agent(s)",
+		"INFO   agent-1 Connecting to Buildkite...", "INFO   agent-1 Attempting to acquire job " + job.Key + "...",
+		"INFO   agent-1 Starting job " + job.Key + " for build at https://buildkite.com/acme/app/builds/1", "from the job",
+		"INFO   agent-1 Finished job " + job.Key, "INFO   agent-1 Disconnecting...", "INFO   agent-1 Disconnected",
+	} {
+		found := strings.Index(agent.Output()[at:], line)
+		if found < 0 {
+			t.Fatalf("%q does not come next in:\n%s", line, agent.Output())
+		}
+		at += found
+	}
+	if got := server.State().Jobs[0]; got.Conclusion != "failure" || got.RunnerName != "agent-1" {
+		t.Errorf("job: %+v", got)
+	}
+}
+
+func TestExitCodesOfTheAgent(t *testing.T) {
+	t.Parallel()
+	cases := map[string]struct {
+		prepare func(*testing.T, *buildkitetest.Server, control.Job)
+		env     map[string]string
+		token   string
+		spec    control.JobSpec
+		code    int
+		says    string
+	}{
+		"the job fails":      {spec: control.JobSpec{Command: "exit 5"}, code: 0, says: "Finished job"},
+		"its status is told": {spec: control.JobSpec{Command: "exit 5"}, env: map[string]string{"BUILDKITE_AGENT_REFLECT_EXIT_STATUS": "true"}, code: 5},
+		"it was cancelled": {prepare: func(t *testing.T, s *buildkitetest.Server, j control.Job) {
+			t.Helper()
+			if err := s.Cancel(j.ID); err != nil {
+				t.Error(err)
+			}
+		}, token: buildkitetest.Token, code: simagent.ExitNotAcquired, says: "Buildkite rejected the call to acquire the job"},
+		"it is blocked":      {spec: control.JobSpec{Environment: "production"}, token: buildkitetest.Token, code: simagent.ExitJobLocked, says: "job is locked"},
+		"the token is wrong": {token: "bkjat_no", code: simagent.ExitFatal, says: "401 Unauthorized"},
+		"no token":           {env: map[string]string{"BUILDKITE_AGENT_TOKEN": ""}, code: simagent.ExitFatal, says: "missing token"},
+		"nowhere to build":   {env: map[string]string{"BUILDKITE_BUILD_PATH": ""}, code: simagent.ExitFatal, says: "missing build-path"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := buildkitetest.New(t, buildkite.Options{})
+			call := stack(t, server)
+			job := server.Queue(tc.spec)[0]
+			token := tc.token
+			if token == "" {
+				token = jat(t, call, job.Key)
+			}
+			if tc.prepare != nil {
+				tc.prepare(t, server, job)
+			}
+			agent := server.StartAgent(t, job.Key, token, tc.env)
+			if code := agent.Wait(); code != tc.code || !strings.Contains(agent.Output(), tc.says) {
+				t.Errorf("exit %d, want %d and %q in:\n%s", code, tc.code, tc.says, agent.Output())
+			}
+		})
+	}
+}
+
+// A running job is stopped when it is cancelled, and when its agent is told to go at once.
+func TestARunningJobIsStopped(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		stop       func(*testing.T, *buildkitetest.Server, *buildkitetest.Agent)
+		conclusion string
+	}{
+		"cancelled": {func(t *testing.T, s *buildkitetest.Server, _ *buildkitetest.Agent) {
+			t.Helper()
+			if err := s.Cancel(1); err != nil {
+				t.Error(err)
+			}
+		}, "cancelled"},
+		"agent told to go": {func(_ *testing.T, _ *buildkitetest.Server, a *buildkitetest.Agent) { a.Abort() }, "failure"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := buildkitetest.New(t, buildkite.Options{})
+			call := stack(t, server)
+			job := server.Queue(control.JobSpec{Duration: time.Minute})[0]
+			agent := server.StartAgent(t, job.Key, jat(t, call, job.Key), nil)
+			server.Eventually("it runs", func(s control.State) bool { return !s.Jobs[0].StartedAt.IsZero() })
+			tc.stop(t, server, agent)
+			if code := agent.Wait(); code != simagent.ExitSuccess || !strings.Contains(agent.Output(), "Canceling job") {
+				t.Errorf("exit %d: %s", code, agent.Output())
+			}
+			if got := server.State().Jobs[0].Conclusion; got != tc.conclusion {
+				t.Errorf("conclusion %q, want %q", got, tc.conclusion)
+			}
+		})
+	}
+}
+
+// An agent that is asked to end ends after its job.
+func TestAnAgentFinishesItsJob(t *testing.T) {
+	t.Parallel()
+	server := buildkitetest.New(t, buildkite.Options{})
+	call := stack(t, server)
+	job := server.Queue(control.JobSpec{Duration: 300 * time.Millisecond})[0]
+	agent := server.StartAgent(t, job.Key, jat(t, call, job.Key), nil)
+	server.Eventually("it runs", func(s control.State) bool { return !s.Jobs[0].StartedAt.IsZero() })
+	agent.Stop()
+	if code := agent.Wait(); code != 0 {
+		t.Errorf("exit %d: %s", code, agent.Output())
+	}
+	if got := server.State().Jobs[0].Conclusion; got != "success" {
+		t.Errorf("conclusion %q", got)
+	}
+}
+
+// A job whose agent is silent fails.
+func TestALostAgent(t *testing.T) {
+	t.Parallel()
+	clk := clocktesting.NewFakeClock(time.Now())
+	server := buildkitetest.New(t, buildkite.Options{Clock: clk, LostTimeout: time.Minute})
+	call := stack(t, server)
+	job := server.Queue(control.JobSpec{})[0]
+	session := join(t, server, jat(t, call, job.Key))
+	if got := do(t, server, session, "PUT", "/jobs/"+job.Key+"/acquire", "", lock, "1"); got.code != http.StatusOK {
+		t.Fatal(got.text)
+	}
+	clk.Step(50 * time.Second)
+	if got := do(t, server, session, "POST", "/heartbeat", `{"sent_at":"2026-01-02T03:04:05Z"}`); got.code != http.StatusOK {
+		t.Errorf("heartbeat: %d %s", got.code, got.text)
+	}
+	clk.Step(50 * time.Second)
+	if state, _ := server.Raw(job.Key); state != "accepted" {
+		t.Errorf("the job is %s though its agent lives", state)
+	}
+	clk.Step(time.Minute)
+	state := server.State()
+	if state.Jobs[0].Conclusion != "failure" || len(state.Runners) != 0 {
+		t.Errorf("after the agent was lost: %+v", state)
+	}
+	if got := do(t, server, session, "POST", "/heartbeat", `{"sent_at":"x"}`); got.code != http.StatusUnauthorized {
+		t.Errorf("a lost agent's session lives: %d", got.code)
+	}
+}
+
+// A blocked job is scheduled when it is approved, and the webhooks say so.
+func TestApprove(t *testing.T) {
+	t.Parallel()
+	hooks := buildkitetest.NewReceiver(t)
+	server := buildkitetest.New(t, buildkite.Options{Webhook: control.WebhookTarget{URL: hooks.URL, Secret: "s"}, PlainToken: true})
+	client := control.NewClient(server.ControlURL)
+	jobs, err := client.Queue(t.Context(), control.JobSpec{Repo: buildkitetest.Repo, Labels: []string{"queue=default"}, Environment: "production"})
+	if err != nil || jobs[0].Status != "waiting" {
+		t.Fatalf("queue: %+v, %v", jobs, err)
+	}
+	if err := client.Approve(t.Context(), jobs[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	server.Eventually("webhooks are delivered", func(s control.State) bool { return s.Webhooks.Delivered == 2 })
+	var events []string
+	for _, hook := range hooks.Received() {
+		var body struct {
+			Event string `json:"event"`
+		}
+		if err := json.Unmarshal(hook.Body, &body); err != nil || body.Event != hook.Header.Get("X-Buildkite-Event") {
+			t.Errorf("event %q under header %q: %v", body.Event, hook.Header.Get("X-Buildkite-Event"), err)
+		}
+		if hook.Header.Get("X-Buildkite-Token") != "s" {
+			t.Errorf("headers: %v", hook.Header)
+		}
+		events = append(events, body.Event)
+	}
+	if got := strings.Join(events, " "); got != "job.activated job.scheduled" {
+		t.Errorf("events: %s", got)
+	}
+	if err := client.Approve(t.Context(), jobs[0].ID); err == nil {
+		t.Error("approved twice")
+	}
+	if err := client.Cancel(t.Context(), jobs[0].ID); err != nil {
+		t.Error(err)
+	}
+	if err := client.Cancel(t.Context(), 99); err == nil {
+		t.Error("a job that is not there was cancelled")
+	}
+}
+
+// Faults of webhooks are drawn and counted.
+func TestFaultsOfWebhooks(t *testing.T) {
+	t.Parallel()
+	hooks := buildkitetest.NewReceiver(t)
+	server := buildkitetest.New(t, buildkite.Options{Webhook: control.WebhookTarget{URL: hooks.URL, Secret: "s"}})
+	client := control.NewClient(server.ControlURL)
+	if err := client.SetFaults(t.Context(), control.Faults{WebhookLost: 1}); err != nil {
+		t.Fatal(err)
+	}
+	server.Queue(control.JobSpec{Count: 3})
+	if err := client.SetFaults(t.Context(), control.Faults{WebhookDuplicated: 1, WebhookReordered: 1}); err != nil {
+		t.Fatal(err)
+	}
+	server.Queue(control.JobSpec{Count: 2})
+	server.Eventually("webhooks are delivered", func(s control.State) bool { return s.Webhooks.Pending == 0 })
+	if err := client.SetFaults(t.Context(), control.Faults{WebhookLost: 2}); err == nil {
+		t.Error("a probability of 2 was taken")
+	}
+	state, err := client.State(t.Context())
+	if err != nil || state.Webhooks.Lost != 3 || state.Webhooks.Duplicated != 2 || state.Webhooks.Delivered != 4 {
+		t.Errorf("webhooks: %+v, %v", state.Webhooks, err)
+	}
+	if err := client.SetWebhook(t.Context(), control.WebhookTarget{}); err != nil {
+		t.Fatal(err)
+	}
+	server.Queue(control.JobSpec{})
+	if got := len(hooks.Received()); got != 4 {
+		t.Errorf("%d webhooks, want 4", got)
+	}
+	if list, err := client.Violations(t.Context()); err != nil || len(list) != 0 {
+		t.Errorf("violations: %v, %v", list, err)
+	}
+}
+
+func TestQueueRefuses(t *testing.T) {
+	t.Parallel()
+	server := buildkitetest.New(t, buildkite.Options{})
+	for name, spec := range map[string]control.JobSpec{
+		"other organization": {Repo: "rival/app"},
+		"no pipeline":        {Repo: "acme"},
+		"no such queue":      {Repo: "acme/app", Labels: []string{"queue=gpu"}},
+		"empty label":        {Repo: "acme/app", Labels: []string{""}},
+		"too many":           {Repo: "acme/app", Count: 10001},
+	} {
+		if _, err := server.Server.Queue(spec); err == nil {
+			t.Errorf("%s: queued", name)
+		}
+	}
+	if _, err := buildkite.New(buildkite.Options{}); err == nil {
+		t.Error("a simulator without a token was made")
+	}
+}
