@@ -55,8 +55,8 @@ const (
 	// longestPromise bounds for how long a registration is put off at a time.
 	longestPromise = time.Minute
 
-	// costs of calls in points
-	// (https://docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api#calculating-points-for-the-secondary-rate-limit).
+	// costs of calls in points ("Calculating points for the secondary rate limit" in
+	// https://docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api).
 	readPoints, writePoints = 1, 5
 	// pointsWindow is the time that points count for, in pieces of a second.
 	pointsWindow = 60

@@ -96,7 +96,7 @@ func TestBudgetEndsInOrder(t *testing.T) {
 
 	var ids []string
 
-	make := func(name string) error {
+	issue := func(name string) error {
 		made, err := p.Issue(t.Context(), request(name))
 		if err == nil {
 			ids = append(ids, made.RunnerID)
@@ -152,7 +152,7 @@ func TestBudgetEndsInOrder(t *testing.T) {
 	}
 
 	for i := 0; ; i++ {
-		if wait := after(t, "making a runner", make("r"+strconv.Itoa(i))); wait > 0 {
+		if wait := after(t, "making a runner", issue("r"+strconv.Itoa(i))); wait > 0 {
 			break
 		}
 	}

@@ -86,12 +86,12 @@ func newProvider(config Config, clk clock.Clock) (*provider, error) {
 	}
 
 	out := &provider{
-		urls: urls, timeout: timeout, clock: clk, group: config.Settings.RunnerGroup,
+		urls: urls, timeout: timeout, clock: clk, group: config.RunnerGroup,
 		redact: newRedactor(config.Settings), groups: map[string]int64{},
 	}
 
 	own, app := config.limits.budgets(clk, urls.api, config.Settings)
-	out.caller.budget, out.app.budget = own, app
+	out.budget, out.app.budget = own, app
 
 	if err := out.connect(config); err != nil {
 		return nil, err
@@ -111,7 +111,7 @@ func (p *provider) connect(config Config) error {
 	next := p.network(config, p.budget)
 
 	if app == nil {
-		p.client, err = p.newClient(bearing(next, strings.TrimSpace(config.Settings.Token)))
+		p.client, err = p.newClient(bearing(next, strings.TrimSpace(config.Token)))
 
 		return err
 	}

@@ -198,7 +198,8 @@ func (p *provider) groupID(ctx context.Context, name string) (int64, error) {
 
 	if p.urls.scope.repo != "" {
 		return 0, rejected(ReasonGroup, fmt.Sprintf(
-			"runner group %q cannot be used with %s: only organizations have groups, and enterprises; remove runnerGroup or use organization",
+			"runner group %q cannot be used with %s: only organizations have groups, and enterprises; "+
+				"remove runnerGroup or use organization",
 			name, p.urls.scope))
 	}
 

@@ -34,7 +34,7 @@ const (
 	secretToken        = "token"
 	secretAppID        = "app.id"
 	secretAppKey       = "app.privateKey"
-	secretInstallation = "app.installationId" //nolint:gosec // the name of a secret
+	secretInstallation = "app.installationId"
 )
 
 // Slug is github.

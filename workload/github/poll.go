@@ -27,7 +27,9 @@ const maxPollPages = 10
 // while some of its jobs run already, in_progress while others are queued, and waiting,
 // pending or requested while one job is held back by an environment or a concurrency
 // group. Only a completed run has none.
-func openStatuses() []string { return []string{"queued", "in_progress", "waiting", "pending", "requested"} }
+func openStatuses() []string {
+	return []string{"queued", "in_progress", "waiting", "pending", "requested"}
+}
 
 // polls is what polls remember, so that an answer that is there already costs nothing.
 type polls struct {

@@ -75,8 +75,8 @@ func (p *provider) Validate(ctx context.Context) error {
 	shown := !p.proven.IsZero()
 	p.mu.Unlock()
 
-	if shown && p.budget.allow(spare, http.MethodGet, "checking the credentials") != nil {
-		return nil
+	if limited := p.budget.allow(spare, http.MethodGet, "checking the credentials"); shown && limited != nil {
+		return nil //nolint:nilerr // what was shown before is believed
 	}
 
 	if _, err := p.listed(ctx, validateAge); err != nil {
