@@ -4,6 +4,7 @@
 package github
 
 import (
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -209,9 +210,7 @@ func (s *Server) tell(j *job, kind string, more map[string]any) {
 		"queueTime": wireTime(j.created), "scaleSetAssignTime": wireTime(assignedAt),
 		"runnerAssignTime": wireTime(j.started), "finishTime": wireTime(j.completed),
 	}
-	for key, value := range more {
-		event[key] = value
-	}
+	maps.Copy(event, more)
 	j.set.events = append(j.set.events, event)
 	j.set.changed()
 }

@@ -173,7 +173,7 @@ func (s *Server) pollQueue(w http.ResponseWriter, r *http.Request) {
 		s.violate("request", r.Method, r.URL.Path, fmt.Errorf("X-ScaleSetMaxCapacity is %q", r.Header.Get("X-Scalesetmaxcapacity")))
 	}
 	if got := r.Header.Get("Accept"); got != "application/json; api-version="+apiVersion {
-		s.violate("request", r.Method, r.URL.Path, fmt.Errorf("Accept is %q", got))
+		s.violate("request", r.Method, r.URL.Path, fmt.Errorf("header Accept is %q", got))
 	}
 	last, _ := strconv.ParseInt(r.URL.Query().Get("lastMessageId"), 10, 64)
 	set := s.queueCall(w, r, "message")

@@ -33,8 +33,8 @@ const scaleSetJob = "ss-"
 type scaled struct {
 	*provider
 
-	name    string
-	service *service
+	name, runnerGroup string
+	service           *service
 
 	mu sync.Mutex
 	// set as of the last look; nil: to be looked for.
@@ -60,7 +60,9 @@ func open(config Config, clk clock.Clock) (workload.Provider, error) {
 		return plain, nil
 	}
 
-	return &scaled{provider: plain, name: config.ScaleSet, service: newService(plain, config)}, nil
+	return &scaled{
+		provider: plain, name: config.ScaleSet, runnerGroup: config.RunnerGroup, service: newService(plain, config),
+	}, nil
 }
 
 // Validate asks for the runner group at the service of scale sets too. The set itself is
@@ -70,7 +72,7 @@ func (s *scaled) Validate(ctx context.Context) error {
 		return err
 	}
 
-	_, err := s.service.group(ctx, s.provider.group)
+	_, err := s.service.group(ctx, s.runnerGroup)
 
 	return err
 }
@@ -142,7 +144,7 @@ func (s *scaled) ensure(ctx context.Context) (scaleSet, error) {
 		return *s.set, nil
 	}
 
-	group, err := s.service.group(ctx, s.provider.group)
+	group, err := s.service.group(ctx, s.runnerGroup)
 	if err != nil {
 		return scaleSet{}, err
 	}
@@ -201,7 +203,8 @@ func (s *scaled) Job(ctx context.Context, repo, id string) (workload.Job, error)
 
 	job, ok := s.known.find(id, s.clock.Now())
 	if !ok {
-		return workload.Job{}, fmt.Errorf("ask for job %s: it may be one of those that scale set %s runs without naming them", id, s.name)
+		return workload.Job{}, fmt.Errorf(
+			"ask for job %s: it may be one of those that scale set %s runs without naming them", id, s.name)
 	}
 
 	if job.Repository == "" {

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -32,7 +33,8 @@ const (
 	groupsPath        = "_apis/runtime/runnergroups/"
 	scaleSetsPath     = "_apis/runtime/runnerscalesets"
 	serviceAPIVersion = "6.0-preview"
-	capacityHeader    = "X-ScaleSetMaxCapacity" //nolint:gosec // the name of a header
+	// capacityHeader is written X-ScaleSetMaxCapacity elsewhere: case does not matter.
+	capacityHeader = "X-Scalesetmaxcapacity"
 
 	// holdTime is how long the service holds a poll for which it has nothing, and some.
 	holdTime = time.Minute
@@ -155,9 +157,11 @@ func (s *service) connect(ctx context.Context) (*url.URL, string, error) {
 
 	asked := map[string]string{"url": s.urls.runner, "runner_event": "register"}
 
-	err = s.send(ctx, call{
-		method: http.MethodPost, url: s.urls.api + registrationPath, auth: "RemoteAuth " + given.GetToken(),
-		body: asked, out: &said, limit: s.timeout,
+	err = s.patiently(ctx, func() error {
+		return s.send(ctx, call{
+			method: http.MethodPost, url: s.urls.api + registrationPath, auth: "RemoteAuth " + given.GetToken(),
+			body: asked, out: &said, limit: s.timeout,
+		})
 	})
 	if err != nil {
 		return nil, "", s.explain("registering", err)
@@ -176,6 +180,22 @@ func (s *service) connect(ctx context.Context) (*url.URL, string, error) {
 	}
 
 	return s.base, s.token, nil
+}
+
+// patiently repeats a call that is refused: a new token is not known everywhere at once.
+func (s *service) patiently(ctx context.Context, do func() error) error {
+	for try := 1; ; try++ {
+		err := do()
+
+		refused := asRefusal(err)
+		if try == maxTries || !refused.is(http.StatusUnauthorized, "") && !refused.is(http.StatusForbidden, "") {
+			return err
+		}
+
+		if err := pause(ctx, s.clock, time.Duration(try)*time.Second); err != nil {
+			return err
+		}
+	}
 }
 
 func cmpErr(err, otherwise error) error {
@@ -237,9 +257,7 @@ func (s *service) send(ctx context.Context, c call) error {
 		return fmt.Errorf("make request: %w", err)
 	}
 
-	for name, values := range c.header {
-		req.Header[name] = values
-	}
+	maps.Copy(req.Header, c.header)
 
 	req.Header.Set("Authorization", c.auth)
 	req.Header.Set("User-Agent", userAgent)
@@ -250,7 +268,7 @@ func (s *service) send(ctx context.Context, c call) error {
 
 	resp, err := s.http.Do(req)
 	if err != nil {
-		return bare(err)
+		return s.bare(err, c.auth)
 	}
 
 	defer func() { _ = resp.Body.Close() }()
@@ -276,13 +294,22 @@ func (s *service) send(ctx context.Context, c call) error {
 	return nil
 }
 
-// bare takes the address off an error of the HTTP client.
-func bare(err error) error {
+// bare takes the address and the credential off an error of the HTTP client.
+func (s *service) bare(err error, auth string) error {
 	if e, ok := errors.AsType[*url.Error](err); ok {
-		return e.Err
+		err = e.Err
 	}
 
-	return err
+	_, token, _ := strings.Cut(auth, " ")
+	out := &cause{text: strings.ReplaceAll(s.redact.text(err.Error()), token, "REDACTED")}
+
+	for _, kept := range []error{context.Canceled, context.DeadlineExceeded} {
+		if errors.Is(err, kept) {
+			out.kept = kept
+		}
+	}
+
+	return out
 }
 
 func readRefusal(resp *http.Response, text []byte) error {
@@ -328,9 +355,7 @@ func address(base *url.URL, path string, query url.Values) string {
 	out := base.JoinPath(path)
 
 	all := url.Values{"api-version": {serviceAPIVersion}}
-	for name, values := range query {
-		all[name] = values
-	}
+	maps.Copy(all, query)
 
 	out.RawQuery = all.Encode()
 
@@ -382,12 +407,13 @@ func (s *service) group(ctx context.Context, name string) (int64, error) {
 
 	for _, group := range found.Value {
 		if strings.EqualFold(group.Name, name) {
+			id = group.ID
+
 			s.mu.Lock()
-			defer s.mu.Unlock()
+			s.groupID, s.groupAt = id, s.clock.Now()
+			s.mu.Unlock()
 
-			s.groupID, s.groupAt = group.ID, s.clock.Now()
-
-			return group.ID, nil
+			return id, nil
 		}
 	}
 

@@ -86,7 +86,8 @@ func (s *scaled) openSession(ctx context.Context) (queueSession, error) {
 		}
 
 		out := queueSession{}
-		err = s.service.ask(ctx, http.MethodPost, setPath(set.ID, "sessions"), nil, map[string]string{"ownerName": owner()}, &out)
+		asked := map[string]string{"ownerName": owner()}
+		err = s.service.ask(ctx, http.MethodPost, setPath(set.ID, "sessions"), nil, asked, &out)
 
 		switch refused := asRefusal(err); {
 		case err == nil:
@@ -98,8 +99,9 @@ func (s *scaled) openSession(ctx context.Context) (queueSession, error) {
 		case refused.is(http.StatusConflict, ""):
 			return queueSession{}, &workload.Error{
 				Kind: workload.Conflict, Reason: ReasonScaleSetInUse,
-				Message: fmt.Sprintf("scale set %s has another listener%s: if that is no controller of yours that uses the same name, "+
-					"it is one that ended without a word, and GitHub lets go of it within minutes; trying again", s.name, s.said(refused.message)),
+				Message: fmt.Sprintf("scale set %s has another listener%s: if nothing of yours uses the same name, "+
+					"it is one that ended without a word, and GitHub lets go of it within minutes; trying again",
+					s.name, s.said(refused.message)),
 			}
 		default:
 			return queueSession{}, s.service.explain("opening a session of scale set "+s.name, err)
@@ -280,7 +282,7 @@ func (l *listening) next(ctx context.Context) (*queueMessage, error) {
 			// The service goes by the capacity that it was asked with. What this poll may
 			// have been given already is not acknowledged, and comes again.
 			if l.capacity() != capacity {
-				return nil, nil
+				return nil, nil //nolint:nilnil // no message is an answer
 			}
 		}
 	}

@@ -165,10 +165,11 @@ func newTally(id int64, url string, like workload.Job) tally {
 	}
 }
 
-func (t tally) clone() tally {
-	t.open, t.closed, t.made = maps.Clone(t.open), maps.Clone(t.closed), maps.Clone(t.made)
+func (t *tally) clone() tally {
+	out := *t
+	out.open, out.closed, out.made = maps.Clone(t.open), maps.Clone(t.closed), maps.Clone(t.made)
 
-	return t
+	return out
 }
 
 // begin starts a session.

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -173,7 +174,7 @@ func TestScaleSetRunsAJob(t *testing.T) {
 			job := jobs.in(v1alpha1.JobQueued)[0]
 			want := workload.Job{
 				Platform: v1alpha1.WorkloadGitHubActions, ID: job.ID, Name: "build", Repository: githubtest.Repo,
-				RunID: fmt.Sprint(asked[0].RunID), Workflow: "ci.yml", Labels: []string{set}, Queue: set, State: v1alpha1.JobQueued,
+				RunID: strconv.FormatInt(asked[0].RunID, 10), Workflow: "ci.yml", Labels: []string{set}, Queue: set, State: v1alpha1.JobQueued,
 				URL: fmt.Sprintf("%s/%s/actions/runs/%d", server.URL, githubtest.Repo, asked[0].RunID), QueuedAt: job.QueuedAt,
 			}
 
