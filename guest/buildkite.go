@@ -77,6 +77,7 @@ func (buildkite) launch(s *Service, c *guest.Config) launch {
 		},
 		// SIGINT makes it end when it has no job or after it, SIGQUIT cancels the job.
 		quit: syscall.SIGINT, abort: syscall.SIGQUIT,
+		success: "passed", failure: "failed",
 	}
 
 	if c.RegistrationURL != "" {
@@ -105,15 +106,15 @@ func (buildkite) read(line string) (event, bool) {
 
 	switch {
 	case buildkiteRegistered.MatchString(line):
-		return event{eventListening, ""}, true
+		return event{kind: eventListening}, true
 	case buildkiteStarting.MatchString(line):
-		return event{eventRunning, ""}, true
+		return event{kind: eventRunning}, true
 	case buildkiteFinished.MatchString(line):
-		return event{eventCompleted, ""}, true
+		return event{kind: eventCompleted}, true
 	case buildkiteRejected.MatchString(line):
-		return event{eventTrouble, troubleRejected}, true
+		return event{kind: eventTrouble, text: troubleRejected}, true
 	case buildkiteLocked.MatchString(line):
-		return event{eventTrouble, troubleLocked}, true
+		return event{kind: eventTrouble, text: troubleLocked}, true
 	default:
 		return event{}, false
 	}
@@ -140,7 +141,7 @@ func (buildkite) verdict(w *watch, exit int) *end {
 		return failed(guest.ReasonRunnerFailed, "job %s is locked: it waits for something else, and did not become free in time: %s",
 			w.cfg.JobID, said)
 	case !w.listening && buildkiteBadToken.MatchString(said):
-		return failed(guest.ReasonRegistrationError, "Buildkite does not accept the agent's token: it has expired, or is another job's: %s",
+		return failed(guest.ReasonRegistrationError, "Buildkite does not accept the agent's token: it has expired, or its job is over: %s",
 			said)
 	case !w.listening:
 		return failed(guest.ReasonRegistrationError, "the agent could not register (exit code %d): %s", exit, said)

@@ -22,6 +22,12 @@ import (
 // generic runs a command that does the one job the machine was made for.
 type generic struct{}
 
+// Results of a job whose command was told to stop.
+const (
+	resultCancelled = "cancelled"
+	resultTimedOut  = "timed_out"
+)
+
 // signalBase begins the exit codes that stand for a signal, as shells have them.
 const signalBase = 128
 
@@ -61,6 +67,7 @@ func (generic) prepare(context.Context, *Service, *guest.Config, *account) error
 func (generic) launch(s *Service, c *guest.Config) launch {
 	out := launch{
 		path: c.Command[0], args: c.Command[1:], dir: s.path(c.Runner.WorkDir), job: c.JobID,
+		success: "success", failure: "failure",
 		quit: syscall.SIGTERM, abort: syscall.SIGTERM,
 	}
 
@@ -101,7 +108,7 @@ func (generic) read(string) (event, bool) { return event{}, false }
 
 // verdict: the command's end is the job's.
 func (generic) verdict(w *watch, exit int) *end {
-	w.over, w.result = true, resultOf(exit)
+	w.exited(exit)
 
 	return w.done()
 }

@@ -166,17 +166,34 @@ func (g gitHub) launch(s *Service, c *guest.Config) launch {
 func (gitHub) read(line string) (event, bool) {
 	switch {
 	case lineListening.MatchString(line):
-		return event{eventListening, ""}, true
+		return event{kind: eventListening}, true
 	case lineCompleted.MatchString(line):
-		return event{eventCompleted, lineCompleted.FindStringSubmatch(line)[2]}, true
+		said := lineCompleted.FindStringSubmatch(line)[2]
+
+		return event{kind: eventCompleted, text: said, result: gitHubConclusion(said)}, true
 	case lineRunning.MatchString(line):
-		return event{eventRunning, strings.TrimSpace(lineRunning.FindStringSubmatch(line)[1])}, true
+		return event{kind: eventRunning, text: strings.TrimSpace(lineRunning.FindStringSubmatch(line)[1])}, true
 	case lineRestart.MatchString(line):
-		return event{eventRestart, ""}, true
+		return event{kind: eventRestart}, true
 	case lineExit.MatchString(line):
-		return event{eventTrouble, strings.ToLower(lineExit.FindStringSubmatch(line)[1])}, true
+		return event{kind: eventTrouble, text: strings.ToLower(lineExit.FindStringSubmatch(line)[1])}, true
 	default:
 		return event{}, false
+	}
+}
+
+// gitHubConclusion is the word of GitHub's API for a result as the runner prints it
+// (TaskResult in the runner's sources).
+func gitHubConclusion(said string) string {
+	switch said {
+	case "Succeeded", "SucceededWithIssues":
+		return "success"
+	case "Failed":
+		return "failure"
+	case "Canceled":
+		return "cancelled"
+	default:
+		return strings.ToLower(said)
 	}
 }
 

@@ -94,19 +94,19 @@ func (gitLab) read(line string) (event, bool) {
 
 	switch {
 	case gitLabStarting.MatchString(line):
-		return event{eventListening, ""}, true
+		return event{kind: eventListening}, true
 	case gitLabReceived.MatchString(line):
-		return event{eventRunning, gitLabReceived.FindStringSubmatch(line)[1]}, true
+		return event{kind: eventRunning, text: gitLabReceived.FindStringSubmatch(line)[1]}, true
 	case gitLabSucceeded.MatchString(line):
-		return event{eventCompleted, "success"}, true
+		return event{kind: eventCompleted, text: "success", result: "success"}, true
 	case gitLabFailed.MatchString(line):
-		return event{eventCompleted, gitLabFailure(gitLabFailed.FindStringSubmatch(line))}, true
+		return gitLabFailure(gitLabFailed.FindStringSubmatch(line)), true
 	case gitLabForbidden.MatchString(line):
-		return event{eventRefused, "GitLab does not accept the runner's token: the runner was removed, or its token has expired"}, true
+		return event{kind: eventRefused, text: "GitLab does not accept the runner's token: the runner was removed, or its token has expired"}, true
 	case gitLabUnhealthy.MatchString(line):
-		return event{eventRetry, ""}, true
+		return event{kind: eventRetry}, true
 	case gitLabNoJob.MatchString(line):
-		return event{eventTrouble, troubleNoJob}, true
+		return event{kind: eventTrouble, text: troubleNoJob}, true
 	default:
 		return event{}, false
 	}
@@ -115,14 +115,25 @@ func (gitLab) read(line string) (event, bool) {
 // troubleNoJob says that the runner itself gave up to wait.
 const troubleNoJob = "no job"
 
-// gitLabFailure is a failed job's result with what the runner says of it.
-func gitLabFailure(match []string) string {
-	why := strings.TrimSpace(strings.TrimPrefix(match[1], " ") + " " + match[2])
-	if why == "" {
-		return "failure"
+// gitLabFailure is a failed job's end with what the runner says of it.
+func gitLabFailure(match []string) event {
+	system, why := match[1] != "", strings.TrimSpace(match[2])
+	out := event{kind: eventCompleted, text: "failure", result: "failed"}
+
+	switch {
+	case system && why != "":
+		out.text = "system failure (" + why + ")"
+	case system:
+		out.text = "system failure"
+	case why != "":
+		out.text = "failure (" + why + ")"
 	}
 
-	return "failure (" + strings.Trim(why, "()") + ")"
+	if why == "canceled" { // by a person, in GitLab's spelling
+		out.result = why
+	}
+
+	return out
 }
 
 func (gitLab) verdict(w *watch, exit int) *end {

@@ -7,7 +7,6 @@ import (
 	"context"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -82,6 +81,9 @@ type launch struct {
 	hooks bool
 	// job is set where the command does that job from its start to its end.
 	job string
+	// success and failure are the platform's words for a job's result where the exit code
+	// tells it.
+	success, failure string
 	// quit asks a runner without a job to end, abort one with a job. Where they differ, a
 	// runner that was asked to quit finishes a job that reached it at the same time.
 	quit, abort syscall.Signal
@@ -96,6 +98,8 @@ func (l launch) patient() bool { return l.quit != l.abort }
 type event struct {
 	kind eventKind
 	text string
+	// result of the job in the platform's word, with eventCompleted.
+	result string
 }
 
 type eventKind int
@@ -103,7 +107,7 @@ type eventKind int
 const (
 	eventListening eventKind = iota
 	eventRunning             // text: the job's name
-	eventCompleted           // text: the job's result; "" if the runner tells it by its exit code
+	eventCompleted           // text: how the job went; "" if the runner tells it by its exit code
 	eventRestart             // the runner restarts itself
 	eventRetry               // the runner waits for long after a passing error: it is started anew
 	eventRefused             // text: why the platform will never take this runner
@@ -120,15 +124,6 @@ func plain(line string) string {
 	}
 
 	return ansi.ReplaceAllString(line, "")
-}
-
-// resultOf is a job's result in words where an exit code tells it.
-func resultOf(exit int) string {
-	if exit == 0 {
-		return "success (exit code 0)"
-	}
-
-	return "failure (exit code " + strconv.Itoa(exit) + ")"
 }
 
 // setting is one variable of an environment.

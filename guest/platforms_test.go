@@ -105,6 +105,7 @@ type platformCase struct {
 	reason  string
 	message string // part of it
 	phases  string
+	result  string
 }
 
 func TestEndOfAMachineOfGitLab(t *testing.T) {
@@ -113,22 +114,26 @@ func TestEndOfAMachineOfGitLab(t *testing.T) {
 	runPlatformCases(t, map[string]platformCase{
 		"job succeeds": {
 			runner: glStarts + glReceives + glSucceeds + glLeaves,
-			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "job 4711: success",
+			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "job 4711: success", result: "success",
 			phases: "Started Configuring Listening Running Finished",
 		},
 		"job fails": {
 			runner: glStarts + glReceives + glFails + glLeaves,
-			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "job 4711: failure (exit status 3)",
+			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "job 4711: failure (exit status 3)", result: "failed",
+		},
+		"job is cancelled": {
+			runner: glStarts + glReceives + `printf '\033[0;33mWARNING: Job failed: canceled                     \033[0;m  duration_s\033[0;m=1\n'; ` + glLeaves,
+			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "job 4711: failure (canceled)", result: "canceled",
 		},
 		"system failure": {
 			runner: glStarts + glReceives + glSystemFails + glLeaves,
-			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "job 4711: failure (system failure) prepare environment: exit status 1",
+			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "job 4711: system failure (prepare environment: exit status 1)", result: "failed",
 		},
 		"JSON lines": {
 			runner: `echo '{"level":"info","msg":"Starting runner for https://gitlab.example with token glrt-x ..."}'
 echo '{"job":12,"job_name":"a","level":"info","msg":"Checking for jobs... received"}'
 echo '{"job":12,"level":"info","msg":"Job succeeded"}'`,
-			phase: api.PhaseFinished, reason: api.ReasonJobDone, message: ": success",
+			phase: api.PhaseFinished, reason: api.ReasonJobDone, message: ": success", result: "success",
 			phases: "Started Configuring Listening Running Finished",
 		},
 		"no job comes": {
@@ -157,7 +162,7 @@ echo '{"job":12,"level":"info","msg":"Job succeeded"}'`,
 				m.waitPhase(t, api.PhaseListening)
 				m.clock.fire(t, glIdle)
 			},
-			phase: api.PhaseFinished, reason: api.ReasonJobDone, message: "job 4711: success",
+			phase: api.PhaseFinished, reason: api.ReasonJobDone, message: "job 4711: success", result: "success",
 			phases: "Started Configuring Listening Running Finished",
 		},
 		"the runner itself gives up": {
@@ -194,7 +199,7 @@ echo '{"job":12,"level":"info","msg":"Job succeeded"}'`,
 				t.Helper()
 				m.clock.fire(t, restartPause)
 			},
-			phase: api.PhaseFinished, reason: api.ReasonJobDone, message: "success",
+			phase: api.PhaseFinished, reason: api.ReasonJobDone, message: "success", result: "success",
 		},
 		"the instance cannot be reached at all": {
 			runner: `trap 'exit 0' INT; ` + glStarts + `echo 'ERROR: Checking for jobs... client error  status=no such host'; while :; do sleep 0.02; done`,
@@ -227,16 +232,16 @@ func TestEndOfAMachineOfBuildkite(t *testing.T) {
 	runPlatformCases(t, map[string]platformCase{
 		"job passes": {
 			runner: bkRegister + bkStarts + bkFinishes,
-			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "job " + jobUUID + ": success (exit code 0)",
+			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "job " + jobUUID + ": success (exit code 0)", result: "passed",
 			phases: "Started Configuring Listening Running Finished",
 		},
 		"job fails": {
 			runner: bkRegister + bkStarts + bkFinishes + "exit 3",
-			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "job " + jobUUID + ": failure (exit code 3)",
+			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "job " + jobUUID + ": failure (exit code 3)", result: "failed",
 		},
 		"a job's own exit code is no word on its acquisition": {
 			runner: bkRegister + bkStarts + bkFinishes + "exit 27",
-			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "failure (exit code 27)",
+			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "failure (exit code 27)", result: "failed",
 		},
 		"the job is gone": {
 			runner: bkRegister + bkRejects + "exit 27",
@@ -305,18 +310,18 @@ func TestEndOfAMachineOfACommand(t *testing.T) {
 
 	runPlatformCases(t, map[string]platformCase{
 		"exit code 0": {
-			runner: "exit 0", phase: api.PhaseFinished, reason: api.ReasonJobDone, message: "job job-7: success (exit code 0)",
+			runner: "exit 0", phase: api.PhaseFinished, reason: api.ReasonJobDone, message: "job job-7: success (exit code 0)", result: "success",
 			phases: "Started Configuring Listening Running Finished",
 		},
 		"another exit code": {
-			runner: "exit 3", phase: api.PhaseFinished, reason: api.ReasonJobDone, message: "job job-7: failure (exit code 3)",
+			runner: "exit 3", phase: api.PhaseFinished, reason: api.ReasonJobDone, message: "job job-7: failure (exit code 3)", result: "failure",
 		},
 		"killed": {
-			runner: "kill -9 $$", phase: api.PhaseFinished, reason: api.ReasonJobDone, message: "job job-7: failure (exit code 137)",
+			runner: "kill -9 $$", phase: api.PhaseFinished, reason: api.ReasonJobDone, message: "job job-7: failure (exit code 137)", result: "failure",
 		},
 		"words that only look like a runner's": {
 			runner: "echo 'Running job: other'; echo 'Job other completed with result: Failed'; echo 'Job succeeded'",
-			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "job job-7: success (exit code 0)",
+			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "job job-7: success (exit code 0)", result: "success",
 		},
 		"no such command": {
 			change: func(m *machine) { m.cfg.Command = []string{"/no/such/command"} },
@@ -333,7 +338,7 @@ func TestEndOfAMachineOfACommand(t *testing.T) {
 				m.waitPhase(t, api.PhaseRunning)
 				m.clock.fire(t, jobLimit)
 			},
-			phase: api.PhaseFailed, reason: api.ReasonJobTimeout, message: "job job-7 took more than 30m0s",
+			phase: api.PhaseFailed, reason: api.ReasonJobTimeout, message: "job job-7 took more than 30m0s", result: "timed_out",
 		},
 		"too long, and stubborn": {
 			runner: `trap '' TERM; while :; do sleep 0.02; done`, change: withTimeouts,
@@ -342,7 +347,7 @@ func TestEndOfAMachineOfACommand(t *testing.T) {
 				m.clock.fire(t, jobLimit)
 				m.clock.fire(t, grace)
 			},
-			phase: api.PhaseFailed, reason: api.ReasonJobTimeout,
+			phase: api.PhaseFailed, reason: api.ReasonJobTimeout, result: "timed_out",
 		},
 		"told to stop": {
 			runner: `trap 'exit 0' TERM; while :; do sleep 0.02; done`,
@@ -351,7 +356,7 @@ func TestEndOfAMachineOfACommand(t *testing.T) {
 				m.waitPhase(t, api.PhaseRunning)
 				cancel()
 			},
-			phase: api.PhaseFinished, reason: api.ReasonTerminated,
+			phase: api.PhaseFinished, reason: api.ReasonTerminated, result: "cancelled",
 		},
 		"credential expired": {
 			change: func(m *machine) { at := m.clock.Now(); m.cfg.ExpiresAt = &at },
@@ -384,6 +389,10 @@ func runPlatformCases(t *testing.T, cases map[string]platformCase, make func(*te
 			got := m.end(t, result)
 			if got.Phase != tc.phase || got.Reason != tc.reason || !strings.Contains(got.Message, tc.message) {
 				t.Errorf("ended with %s, %s, %q; want %s, %s, %q\n%s", got.Phase, got.Reason, got.Message, tc.phase, tc.reason, tc.message, m.log)
+			}
+
+			if got.Result != tc.result {
+				t.Errorf("result %q, want %q", got.Result, tc.result)
 			}
 
 			if tc.phases != "" && m.phases() != tc.phases {

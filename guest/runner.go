@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"os/exec"
 	"runtime"
 	"strings"
@@ -87,7 +88,8 @@ type watch struct {
 	job       string // name of the job it took
 	ran       bool
 	over      bool   // the job has ended
-	result    string // of the job, as the forge names it; "" if the exit code tells it
+	said      string // of the job's end, by the runner; "" if its exit code tells
+	result    string // of the job, in the platform's word
 	trouble   string // last words of the runner's script on how it ended
 	retry     bool   // is being stopped in order to be started anew
 	restarts  int
@@ -134,7 +136,7 @@ func (w *watch) once(ctx context.Context, who *account) (int, error) {
 	}
 
 	if w.launch.job != "" {
-		w.send(event{eventRunning, w.launch.job})
+		w.send(event{kind: eventRunning, text: w.launch.job})
 	}
 
 	err := w.follow(ctx, cmd, exited)
@@ -207,8 +209,14 @@ func (w *watch) stop(cmd *exec.Cmd, why *end) {
 		return
 	}
 
-	if w.stopped = why; w.over {
+	switch w.stopped = why; {
+	case w.over:
 		w.stopped = w.done()
+	case w.launch.job != "": // nobody else knows how that job ended
+		why.result = resultCancelled
+		if why.reason == guest.ReasonJobTimeout {
+			why.result = resultTimedOut
+		}
 	}
 
 	sig, grace := w.launch.abort, w.service.opts.StopGrace
@@ -257,7 +265,7 @@ func (w *watch) handle(e event) *end {
 			w.goOn()
 		}
 	case eventCompleted:
-		w.over, w.result = true, e.text
+		w.over, w.said, w.result = true, e.text, e.result
 		w.finish = w.service.clock.After(finishTimeout)
 	case eventTrouble:
 		w.trouble = e.text
@@ -307,7 +315,7 @@ func (w *watch) line(text string) {
 // its result only by the runner.
 func (w *watch) hook(word string) {
 	if word == hookStarted {
-		w.send(event{eventRunning, ""})
+		w.send(event{kind: eventRunning})
 	}
 }
 
@@ -320,8 +328,8 @@ func (w *watch) send(e event) {
 
 // verdict says how the machine ends after the runner's exit; nil starts it again.
 func (w *watch) verdict(exit int) *end {
-	if w.over && w.result == "" {
-		w.result = resultOf(exit)
+	if w.over && w.said == "" {
+		w.exited(exit)
 	}
 
 	switch {
@@ -337,6 +345,15 @@ func (w *watch) verdict(exit int) *end {
 		return failed(guest.ReasonRegistrationError, "the runner could not connect: %s", w.last.text())
 	default:
 		return w.platform.verdict(w, exit)
+	}
+}
+
+// exited takes the job's result from an exit code.
+func (w *watch) exited(exit int) {
+	if w.over = true; exit == 0 {
+		w.said, w.result = "success (exit code 0)", w.launch.success
+	} else {
+		w.said, w.result = fmt.Sprintf("failure (exit code %d)", exit), w.launch.failure
 	}
 }
 
@@ -359,16 +376,10 @@ func (w *watch) jobName() string { return strings.TrimSpace("job " + w.job) }
 
 // done is the end of a machine whose job has run, whatever the job's result.
 func (w *watch) done() *end {
-	result := cmp.Or(w.result, "finished")
+	out := ended(guest.ReasonJobDone, w.jobName()+": "+cmp.Or(w.said, "finished"))
+	out.result = w.result
 
-	return &end{phase: guest.PhaseFinished, reason: guest.ReasonJobDone, message: w.jobName() + ": " + result, result: word(result)}
-}
-
-// word is the first word of a result: what follows in brackets is for people.
-func word(result string) string {
-	first, _, _ := strings.Cut(result, " ")
-
-	return strings.ToLower(first)
+	return out
 }
 
 // signalGroup signals a command and all its children.

@@ -97,7 +97,7 @@ func (s *Service) configFile() string {
 type end struct {
 	phase           guest.Phase
 	reason, message string
-	// result of the job, if one ran.
+	// result of the job in the platform's word, if one ran to its end.
 	result string
 }
 

@@ -238,6 +238,26 @@ func TestEndOfAMachine(t *testing.T) {
 	}
 }
 
+// TestResultOfAJob: the last report has it in GitHub's word.
+func TestResultOfAJob(t *testing.T) {
+	t.Parallel()
+
+	for said, want := range map[string]string{
+		"Succeeded": "success", "SucceededWithIssues": "success", "Failed": "failure", "Canceled": "cancelled", "Skipped": "skipped",
+	} {
+		t.Run(said, func(t *testing.T) {
+			t.Parallel()
+
+			m := newMachine(t)
+			m.write(t, runScript, listens+runs+`echo "Job build completed with result: `+said+`"`)
+
+			if got := m.end(t, m.start(t, t.Context())); got.Result != want || got.Message != "job build: "+said {
+				t.Errorf("%+v", got)
+			}
+		})
+	}
+}
+
 // TestCredentialsReachTheRunnerByEnvironment looks at what the runner is given.
 func TestCredentialsReachTheRunnerByEnvironment(t *testing.T) {
 	t.Parallel()

@@ -135,7 +135,8 @@ type Report struct {
 	Reason  string    `json:"reason,omitempty"`
 	Message string    `json:"message,omitempty"`
 	Time    time.Time `json:"time"`
-	// Result of the job in the platform's word, e.g. success; with Finished, if one ran.
+	// Result of the job in the platform's word, e.g. success; with Finished and Failed, if
+	// one ran and its end is known.
 	Result string `json:"result,omitempty"`
 	// Log is the end of what the runner wrote, without credentials, at most MaxLog bytes;
 	// with Finished and Failed.

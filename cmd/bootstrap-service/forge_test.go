@@ -166,6 +166,20 @@ func TestJobOfASimulatedForge(t *testing.T) { //nolint:paralleltest // its clean
 func checkEnd(t *testing.T, dir, out string, phase api.Phase, reason, says string) {
 	t.Helper()
 
+	report := readReport(t, dir)
+	if report.Phase != phase || report.Reason != reason || !strings.Contains(report.Message, says) {
+		t.Errorf("ended with %+v, want %s, %s, %q\n%s", report, phase, reason, says, out)
+	}
+
+	if phase == api.PhaseFinished && strings.Contains(reason, "Job") && !strings.Contains(out, "phase=Running") {
+		t.Errorf("no phase Running:\n%s", out)
+	}
+}
+
+// readReport gives the last report of a machine.
+func readReport(t *testing.T, dir string) api.Report {
+	t.Helper()
+
 	data, err := os.ReadFile(filepath.Join(dir, api.StatusPath))
 	if err != nil {
 		t.Fatal(err)
@@ -176,11 +190,5 @@ func checkEnd(t *testing.T, dir, out string, phase api.Phase, reason, says strin
 		t.Fatal(err)
 	}
 
-	if report.Phase != phase || report.Reason != reason || !strings.Contains(report.Message, says) {
-		t.Errorf("ended with %+v, want %s, %s, %q\n%s", report, phase, reason, says, out)
-	}
-
-	if phase == api.PhaseFinished && strings.Contains(reason, "Job") && !strings.Contains(out, "phase=Running") {
-		t.Errorf("no phase Running:\n%s", out)
-	}
+	return report
 }

@@ -6,9 +6,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -138,17 +136,7 @@ func TestJobOfASender(t *testing.T) { //nolint:paralleltest // its clean-up ends
 func checkLog(t *testing.T, dir, says string) {
 	t.Helper()
 
-	data, err := os.ReadFile(filepath.Join(dir, api.StatusPath))
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	var report api.Report
-	if err := json.Unmarshal(data, &report); err != nil {
-		t.Fatal(err)
-	}
-
-	if !strings.Contains(report.Log, says) {
+	if report := readReport(t, dir); !strings.Contains(report.Log, says) {
 		t.Errorf("the last report's log is %q, want %q in it", report.Log, says)
 	}
 }

@@ -107,5 +107,8 @@ func runImage(args []string, stderr io.Writer) error {
 	if err := layGitLabRunner(flags.Arg(0)); err != nil {
 		return err
 	}
-	return layBuildkiteAgent(flags.Arg(0))
+	if err := layBuildkiteAgent(flags.Arg(0)); err != nil {
+		return err
+	}
+	return layGenericJob(flags.Arg(0))
 }

@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -154,4 +155,25 @@ func runGenericJob(ctx context.Context, args []string, stdout, stderr io.Writer)
 	}
 	program := simjob.Program{Stdout: stdout, Stderr: stderr, Getenv: os.Getenv, Host: host}
 	return program.Main(ctx)
+}
+
+// genericJobScript starts the stand-in out of the image that it lies in, wherever that
+// was copied to.
+const genericJobScript = `#!/bin/sh
+# Does one job of the simulated generic sender.
+root=$(cd "$(dirname "$0")/../.." && pwd) || exit 1
+exec "$root/opt/actions-runner/bin/Runner.Listener" generic-job "$@"
+`
+
+// layGenericJob writes usr/bin/generic-job below root, the command of a pool whose jobs
+// the simulated sender has. It shares the program of simrunner.Layout.
+func layGenericJob(root string) error {
+	path := filepath.Join(root, "usr", "bin", "generic-job")
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("lay out generic-job: %w", err)
+	}
+	if err := os.WriteFile(path, []byte(genericJobScript), 0o755); err != nil { //nolint:gosec // a program is executable
+		return fmt.Errorf("lay out generic-job: %w", err)
+	}
+	return nil
 }
