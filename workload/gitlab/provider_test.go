@@ -1,0 +1,510 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package gitlab_test
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+	sim "github.com/hyperfleet/hyperfleet/sim/gitlab"
+	"github.com/hyperfleet/hyperfleet/sim/gitlab/gitlabtest"
+	"github.com/hyperfleet/hyperfleet/workload"
+	"github.com/hyperfleet/hyperfleet/workload/gitlab"
+)
+
+func projectScope(server *gitlabtest.Server) gitlab.Config {
+	return gitlab.Config{URL: server.URL, Project: gitlabtest.Project, Token: gitlabtest.Token}
+}
+
+func groupScope(server *gitlabtest.Server) gitlab.Config {
+	return gitlab.Config{URL: server.URL, Group: gitlabtest.Group, Token: gitlabtest.Token}
+}
+
+func instanceScope(server *gitlabtest.Server) gitlab.Config {
+	return gitlab.Config{URL: server.URL, Token: gitlabtest.Token}
+}
+
+func provider(t *testing.T, config gitlab.Config) workload.Provider {
+	t.Helper()
+
+	out, err := gitlab.New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return out
+}
+
+func request(name string) workload.RunnerRequest {
+	return workload.RunnerRequest{Name: name, Labels: []string{"linux", mark}, Description: "made for a test"}
+}
+
+func TestRunnerLifecycle(t *testing.T) {
+	t.Parallel()
+
+	server := gitlabtest.New(t, sim.Options{})
+
+	for name, test := range map[string]struct {
+		config gitlab.Config
+		scope  string
+	}{
+		"project":           {projectScope(server), gitlabtest.Project},
+		"project by its id": {gitlab.Config{URL: server.URL + "/", Project: "380", Token: gitlabtest.Token + "\n"}, gitlabtest.Project},
+		"group":             {groupScope(server), gitlabtest.Group},
+		"subgroup by its id, URL of the API": {
+			gitlab.Config{URL: server.URL + "/api/v4", Group: "36", Token: gitlabtest.Token}, "gitlab-org/ci",
+		},
+		"instance": {instanceScope(server), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			lifecycle(t, server, provider(t, test.config), "life-"+strings.NewReplacer(" ", "-", ",", "").Replace(name), test.scope)
+		})
+	}
+}
+
+func lifecycle(t *testing.T, server *gitlabtest.Server, p workload.Provider, name, scope string) {
+	t.Helper()
+
+	if err := p.Validate(t.Context()); err != nil {
+		t.Fatalf("Validate: %v", err)
+	}
+
+	issued, err := p.Issue(t.Context(), request(name))
+	if err != nil || !strings.HasPrefix(issued.RunnerToken, "glrt-") || issued.RegistrationURL != server.URL || issued.JITConfig != "" {
+		t.Fatalf("Issue = %+v, %v", issued, err)
+	}
+
+	found, err := p.Find(t.Context(), name, 0)
+	want := workload.Runner{ID: issued.RunnerID, Name: name, Labels: []string{mark}}
+
+	if diff := cmp.Diff(want, found); err != nil || diff != "" {
+		t.Fatalf("Find: %v (-want +got):\n%s", err, diff)
+	}
+
+	for _, runner := range server.State().Runners {
+		if strconv.FormatInt(runner.ID, 10) == issued.RunnerID && (runner.Scope != scope || !cmp.Equal(runner.Labels, []string{"linux", mark})) {
+			t.Errorf("GitLab has %+v", runner)
+		}
+	}
+
+	if all, err := p.Runners(t.Context(), name); err != nil || len(all) != 1 {
+		t.Errorf("Runners = %v, %v", all, err)
+	}
+
+	for range 2 {
+		if err := p.Deregister(t.Context(), issued.RunnerID); err != nil {
+			t.Errorf("Deregister: %v", err)
+		}
+	}
+
+	for _, age := range []time.Duration{time.Hour, 0} {
+		if _, err := p.Find(t.Context(), name, age); !workload.Is(err, workload.NotFound) {
+			t.Errorf("Find after Deregister, at most %s old: %v", age, err)
+		}
+	}
+}
+
+func TestIssueTokenThatExpires(t *testing.T) {
+	t.Parallel()
+
+	server := gitlabtest.New(t, sim.Options{TokenLife: time.Hour})
+
+	got, err := provider(t, groupScope(server)).Issue(t.Context(), request("expires"))
+	if left := time.Until(got.ExpiresAt); err != nil || left < 59*time.Minute || left > time.Hour {
+		t.Errorf("Issue = %+v, %v", got, err)
+	}
+}
+
+func TestIssueWithNameTaken(t *testing.T) {
+	t.Parallel()
+
+	server := gitlabtest.New(t, sim.Options{})
+	clk := clocktesting.NewFakeClock(time.Now())
+
+	p, err := gitlab.NewWithClock(groupScope(server), clk)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	first, err := p.Issue(t.Context(), request("twice"))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	clk.Step(time.Minute)
+
+	second, err := p.Issue(t.Context(), request("twice"))
+	if err != nil || second.RunnerID == first.RunnerID || len(server.State().Runners) != 1 {
+		t.Fatalf("an offline remnant is not replaced: %q then %q, %v", first.RunnerID, second.RunnerID, err)
+	}
+
+	server.StartRunner(t, second.RunnerToken)
+	server.Eventually("the runner is online", func(s control.State) bool { return len(s.Runners) == 1 && s.Runners[0].Online })
+	clk.Step(time.Minute)
+
+	if _, err := p.Issue(t.Context(), request("twice")); !workload.Is(err, workload.Conflict) || !strings.Contains(err.Error(), "twice") {
+		t.Errorf("a live runner of that name: %v", err)
+	}
+
+	if state := server.State(); len(state.Runners) != 1 || !state.Runners[0].Online {
+		t.Errorf("the live runner was touched: %+v", state.Runners)
+	}
+}
+
+func TestDeregisterBusy(t *testing.T) {
+	t.Parallel()
+
+	server := gitlabtest.New(t, sim.Options{})
+	p := provider(t, groupScope(server))
+	queued := server.Queue(control.JobSpec{Labels: []string{"linux"}, Duration: time.Hour, Count: 2})
+
+	issued, err := p.Issue(t.Context(), request("busy"))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	server.StartRunner(t, issued.RunnerToken)
+	server.Eventually("the job runs", func(s control.State) bool { return s.Jobs[0].Status == "in_progress" })
+
+	if found, err := p.Find(t.Context(), "busy", 0); err != nil || !found.Online || !found.Busy {
+		t.Errorf("Find = %+v, %v", found, err)
+	}
+
+	for range 2 {
+		err := p.Deregister(t.Context(), issued.RunnerID)
+		checkError(t, err, workload.RunnerBusy, gitlab.ReasonRunnerBusy, "runs a job")
+	}
+
+	// It was paused: it is busy, and takes no other job.
+	if found, err := p.Find(t.Context(), "busy", 0); err != nil || found.Online || !found.Busy {
+		t.Errorf("Find of a paused runner = %+v, %v", found, err)
+	}
+
+	job, err := p.Job(t.Context(), gitlabtest.Project, strconv.FormatInt(queued[0].ID, 10))
+	if err != nil || job.State != v1alpha1.JobRunning || job.RunnerName != "busy" || job.StartedAt == nil {
+		t.Errorf("Job = %+v, %v", job, err)
+	}
+
+	if err := server.Cancel(queued[0].ID); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := p.Deregister(t.Context(), issued.RunnerID); err != nil {
+		t.Errorf("Deregister after the job: %v", err)
+	}
+
+	if state := server.State(); len(state.Runners) != 0 || state.Jobs[1].Status != "queued" {
+		t.Errorf("left: %+v", state)
+	}
+}
+
+// Servers that do not tell whether a runner is busy are asked, too.
+func TestDeregisterBusyOnOlderServer(t *testing.T) {
+	t.Parallel()
+
+	server := gitlabtest.New(t, sim.Options{HideExecution: true})
+	p := provider(t, projectScope(server))
+	server.Queue(control.JobSpec{Labels: []string{"linux"}, Duration: time.Hour})
+
+	issued, err := p.Issue(t.Context(), request("busy"))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	server.StartRunner(t, issued.RunnerToken)
+	server.Eventually("the job runs", func(s control.State) bool { return s.Jobs[0].Status == "in_progress" })
+
+	if found, err := p.Find(t.Context(), "busy", 0); err != nil || !found.Online || found.Busy {
+		t.Errorf("Find = %+v, %v", found, err)
+	}
+
+	if err := p.Deregister(t.Context(), issued.RunnerID); !workload.Is(err, workload.RunnerBusy) {
+		t.Errorf("Deregister: %v", err)
+	}
+}
+
+func TestJob(t *testing.T) {
+	t.Parallel()
+
+	server := gitlabtest.New(t, sim.Options{})
+	p := provider(t, projectScope(server))
+	queued := server.Queue(control.JobSpec{Labels: []string{"linux", "GPU"}, Name: "compile", Workflow: "nightly"})[0]
+	id := strconv.FormatInt(queued.ID, 10)
+
+	job, err := p.Job(t.Context(), gitlabtest.Project, id)
+	want := workload.Job{
+		Platform: v1alpha1.WorkloadGitLabCI, ID: id, Name: "compile", Repository: gitlabtest.Project, Organization: "gitlab-org/ci",
+		RunID: strconv.FormatInt(queued.RunID, 10), Workflow: "test", URL: server.URL + "/" + gitlabtest.Project + "/-/jobs/" + id,
+		Labels: []string{"linux", "GPU"}, State: v1alpha1.JobQueued,
+	}
+
+	if diff := cmp.Diff(want, job, cmpopts.IgnoreFields(workload.Job{}, "QueuedAt")); err != nil || diff != "" || job.QueuedAt == nil {
+		t.Errorf("Job: %v (-want +got):\n%s", err, diff)
+	}
+
+	if err := server.Cancel(queued.ID); err != nil {
+		t.Fatal(err)
+	}
+
+	job, err = p.Job(t.Context(), gitlabtest.Project, id)
+	if err != nil || job.State != v1alpha1.JobCompleted || job.Conclusion != "canceled" || job.CompletedAt == nil || job.RunnerName != "" {
+		t.Errorf("Job = %+v, %v", job, err)
+	}
+
+	for name, at := range map[string][2]string{
+		"no such job": {gitlabtest.Project, "5"}, "no such project": {"gitlab-org/nothing", id},
+	} {
+		if _, err := p.Job(t.Context(), at[0], at[1]); !workload.Is(err, workload.NotFound) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+
+	for _, at := range map[string][2]string{
+		"no project": {"", id}, "a name": {"app", id}, "no number": {gitlabtest.Project, "x"}, "negative": {gitlabtest.Project, "-1"},
+		"a way up": {"gitlab-org/../x", id}, "a query": {"a/b?c", id},
+	} {
+		_, err := p.Job(t.Context(), at[0], at[1])
+		checkError(t, err, workload.Rejected, gitlab.ReasonRequest, "not one of GitLab's")
+	}
+}
+
+func TestJobsOfAScope(t *testing.T) {
+	t.Parallel()
+
+	server := gitlabtest.New(t, sim.Options{Projects: []sim.Project{
+		{Path: gitlabtest.Project}, {Path: "gitlab-org/other"}, {Path: "gitlab-org/plain", NoPipelines: true}, {Path: "elsewhere/app"},
+	}})
+	server.Queue(control.JobSpec{Labels: []string{"linux"}, Count: 130})
+	server.Queue(control.JobSpec{Repo: "gitlab-org/other", Labels: []string{"linux"}})
+	elsewhere := server.Queue(control.JobSpec{Repo: "elsewhere/app"})[0]
+	server.Queue(control.JobSpec{Labels: []string{"linux"}, Environment: "production"})
+
+	over := server.Queue(control.JobSpec{Labels: []string{"linux"}})[0]
+	if err := server.Cancel(over.ID); err != nil {
+		t.Fatal(err)
+	}
+
+	for name, test := range map[string]struct {
+		config       gitlab.Config
+		repositories []string
+		want         map[string]int
+	}{
+		"a project has its own alone":     {projectScope(server), []string{"elsewhere/app"}, map[string]int{gitlabtest.Project: 130}},
+		"a group has those of subgroups":  {groupScope(server), nil, map[string]int{gitlabtest.Project: 130, "gitlab-org/other": 1}},
+		"a group leaves out others":       {groupScope(server), []string{"elsewhere/app", "gitlab-org/gone", "GitLab-org/other"}, map[string]int{gitlabtest.Project: 130, "gitlab-org/other": 1}},
+		"an instance has those asked for": {instanceScope(server), []string{"elsewhere/app", "no project", "elsewhere/app"}, map[string]int{"elsewhere/app": 1}},
+		"an instance has no list":         {instanceScope(server), nil, map[string]int{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			poller, ok := provider(t, test.config).(workload.Poller)
+			if !ok {
+				t.Fatal("the provider is no Poller")
+			}
+
+			jobs, err := poller.Jobs(t.Context(), test.repositories)
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			got := map[string]int{}
+			for _, job := range jobs {
+				got[job.Repository]++
+
+				if job.State != v1alpha1.JobQueued || job.LabelsUnknown || (job.ID == strconv.FormatInt(elsewhere.ID, 10)) != (len(job.Labels) == 0) {
+					t.Errorf("job = %+v", job)
+				}
+			}
+
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("jobs by project (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestValidateExplains(t *testing.T) {
+	t.Parallel()
+
+	server := gitlabtest.New(t, sim.Options{Tokens: []sim.Token{
+		{Token: "glpat-of-an-owner-0000", Scopes: []string{"api"}, Roles: map[string]string{"gitlab-org": "owner"}},
+		{Token: "glpat-of-a-developer-0", Scopes: []string{"api"}, Roles: map[string]string{"gitlab-org": "developer"}},
+		{Token: "glpat-of-a-stranger-00", Scopes: []string{"api"}, Roles: map[string]string{"elsewhere": "owner"}},
+		{Token: "glpat-for-reading-0000", Scopes: []string{"read_api"}},
+		{Token: "glpat-revoked-00000000", Scopes: []string{"api"}, Revoked: true},
+		{Token: "gloas-of-an-app-000000", Scopes: []string{"api"}, OAuth: true},
+	}})
+
+	tests := map[string]struct {
+		token, project, group string
+		reason, message       string
+	}{
+		"an owner":                  {token: "glpat-of-an-owner-0000", group: "gitlab-org"},
+		"an OAuth token":            {token: "gloas-of-an-app-000000", project: gitlabtest.Project},
+		"wrong token":               {token: "glpat-wrong-0000000000", group: "gitlab-org", reason: gitlab.ReasonCredentials, message: "put a valid one into the Secret"},
+		"revoked token":             {token: "glpat-revoked-00000000", group: "gitlab-org", reason: gitlab.ReasonCredentials, message: "Token was revoked"},
+		"scopes missing":            {token: "glpat-for-reading-0000", group: "gitlab-org", reason: gitlab.ReasonPermission, message: "lacks the scopes create_runner, manage_runner"},
+		"no such group":             {token: "glpat-of-an-owner-0000", group: "gitlab-com", reason: gitlab.ReasonScope, message: "no group gitlab-com"},
+		"no such project":           {token: "glpat-of-an-owner-0000", project: "gitlab-org/no", reason: gitlab.ReasonScope, message: "no project gitlab-org/no"},
+		"a project that is hidden":  {token: "glpat-of-a-stranger-00", project: gitlabtest.Project, reason: gitlab.ReasonScope, message: "hides it"},
+		"no right to runners":       {token: "glpat-of-a-developer-0", project: gitlabtest.Project, reason: gitlab.ReasonPermission, message: "a Maintainer of the project"},
+		"no right to the instance":  {token: "glpat-of-an-owner-0000", reason: gitlab.ReasonPermission, message: "an administrator of the instance"},
+		"no right to group runners": {token: "glpat-of-a-developer-0", group: "gitlab-org", reason: gitlab.ReasonPermission, message: "an Owner of the group"},
+	}
+
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			p := provider(t, gitlab.Config{URL: server.URL, Project: test.project, Group: test.group, Token: test.token})
+
+			err := p.Validate(t.Context())
+			if test.reason == "" {
+				if err != nil {
+					t.Errorf("Validate: %v", err)
+				}
+
+				return
+			}
+
+			checkError(t, err, workload.Rejected, test.reason, test.message)
+
+			if strings.Contains(fmt.Sprintf("%v %+v", err, err), test.token) {
+				t.Errorf("the error holds the token: %v", err)
+			}
+		})
+	}
+}
+
+func checkError(t *testing.T, err error, kind workload.Kind, reason, message string) {
+	t.Helper()
+
+	got, ok := errors.AsType[*workload.Error](err)
+	if !ok || got.Kind != kind || got.Reason != reason || !strings.Contains(got.Message, message) {
+		t.Errorf("error = %v; want %s %s: ...%s...", err, kind, reason, message)
+	}
+}
+
+// What the token may not do shows in each call, with what it takes.
+func TestCallsExplain(t *testing.T) {
+	t.Parallel()
+
+	server := gitlabtest.New(t, sim.Options{Tokens: []sim.Token{
+		{Token: gitlabtest.Token, Scopes: []string{"read_api"}},
+		{Token: "glpat-of-a-maintainer-", Scopes: []string{"api"}, Roles: map[string]string{"gitlab-org": "maintainer"}},
+		{Token: "glpat-of-an-owner-0000", Scopes: []string{"api"}},
+	}})
+	p := provider(t, projectScope(server))
+	own := provider(t, gitlab.Config{URL: server.URL, Group: gitlabtest.Group, Token: "glpat-of-an-owner-0000"})
+
+	issued, err := own.Issue(t.Context(), request("theirs"))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	_, err = p.Issue(t.Context(), request("x"))
+	checkError(t, err, workload.Rejected, gitlab.ReasonPermission, "create_runner")
+
+	err = p.Deregister(t.Context(), issued.RunnerID)
+	checkError(t, err, workload.Rejected, gitlab.ReasonPermission, "manage_runner")
+
+	maintainer := gitlab.Config{URL: server.URL, Group: gitlabtest.Group, Token: "glpat-of-a-maintainer-"}
+	_, err = provider(t, maintainer).Issue(t.Context(), request("x"))
+	checkError(t, err, workload.Rejected, gitlab.ReasonPermission, "Insufficient permissions")
+
+	err = provider(t, maintainer).Deregister(t.Context(), issued.RunnerID)
+	checkError(t, err, workload.Rejected, gitlab.ReasonPermission, "No access granted")
+
+	if state := server.State(); len(state.Runners) != 1 || state.Registered != 1 {
+		t.Errorf("runners: %+v", state.Runners)
+	}
+}
+
+func TestIssueRejects(t *testing.T) {
+	t.Parallel()
+
+	server := gitlabtest.New(t, sim.Options{})
+	p := provider(t, projectScope(server))
+
+	for name, test := range map[string]struct {
+		edit    func(*workload.RunnerRequest)
+		message string
+	}{
+		"no name":             {func(r *workload.RunnerRequest) { r.Name = "" }, "runner name"},
+		"a name too long":     {func(r *workload.RunnerRequest) { r.Name = strings.Repeat("x", 65) }, "runner name"},
+		"a name like a mark":  {func(r *workload.RunnerRequest) { r.Name = "x (hf-op-1)" }, "runner name"},
+		"a name with a blank": {func(r *workload.RunnerRequest) { r.Name = "x " }, "runner name"},
+		"too many tags": {
+			func(r *workload.RunnerRequest) {
+				for i := range 50 {
+					r.Labels = append(r.Labels, strconv.Itoa(i))
+				}
+			}, "at most 50",
+		},
+		"a tag with a comma":         {func(r *workload.RunnerRequest) { r.Labels = []string{"a,b"} }, "comma"},
+		"no tags, and none untagged": {func(r *workload.RunnerRequest) { r.Labels = nil }, "runUntagged"},
+	} {
+		req := request("fine")
+		test.edit(&req)
+
+		_, err := p.Issue(t.Context(), req)
+		t.Run(name, func(t *testing.T) { checkError(t, err, workload.Rejected, gitlab.ReasonRequest, test.message) })
+	}
+
+	untagged := request("untagged")
+	untagged.Labels, untagged.Untagged = nil, true
+
+	if _, err := p.Issue(t.Context(), untagged); err != nil {
+		t.Errorf("a runner without tags that takes untagged jobs: %v", err)
+	}
+
+	err := p.Deregister(t.Context(), "x")
+	checkError(t, err, workload.Rejected, gitlab.ReasonRequest, "ids are numbers")
+}
+
+func TestNewRejects(t *testing.T) {
+	t.Parallel()
+
+	for name, test := range map[string]struct {
+		edit    func(*gitlab.Config)
+		reason  string
+		message string
+	}{
+		"no URL":               {func(c *gitlab.Config) { c.URL = "" }, gitlab.ReasonConfig, "no URL"},
+		"a host":               {func(c *gitlab.Config) { c.URL = "gitlab.example.com" }, gitlab.ReasonConfig, "no URL"},
+		"another scheme":       {func(c *gitlab.Config) { c.URL = "ftp://gitlab.example.com" }, gitlab.ReasonConfig, "no URL"},
+		"URL with credentials": {func(c *gitlab.Config) { c.URL = "https://me:hunter2@gitlab.example.com" }, gitlab.ReasonConfig, "holds credentials"},
+		"URL with a query":     {func(c *gitlab.Config) { c.URL = "https://gitlab.example.com?private_token=hunter2" }, gitlab.ReasonConfig, "query"},
+		"no token":             {func(c *gitlab.Config) { c.Token = " \n" }, gitlab.ReasonCredentials, "no access token"},
+		"both":                 {func(c *gitlab.Config) { c.Group = "a" }, gitlab.ReasonConfig, "choose one"},
+		"a project's name":     {func(c *gitlab.Config) { c.Project = "app" }, gitlab.ReasonConfig, "full path"},
+		"an odd project":       {func(c *gitlab.Config) { c.Project = "a/../b" }, gitlab.ReasonConfig, "full path"},
+		"an odd group":         {func(c *gitlab.Config) { c.Project, c.Group = "", "a b" }, gitlab.ReasonConfig, "full path"},
+	} {
+		config := gitlab.Config{URL: "https://gitlab.example.com", Project: "acme/app", Token: "glpat-x"}
+		test.edit(&config)
+
+		_, err := gitlab.New(config)
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			checkError(t, err, workload.Rejected, test.reason, test.message)
+
+			if strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("the error holds a secret: %v", err)
+			}
+		})
+	}
+}
