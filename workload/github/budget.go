@@ -96,8 +96,8 @@ type budget struct {
 	spent  [pointsWindow]int
 	second int64
 
-	// claims are things that only one caller does, and until when.
-	claims map[string]time.Time
+	// claims are the deliveries that were asked for.
+	claims map[string]claimed
 
 	registrations *rate.Limiter
 	// promised is the latest time that anybody was told to register at.
@@ -312,29 +312,37 @@ func (b *budget) register(what string) error {
 	}
 }
 
-// claim gives a thing to the first who asks for it within a time. Release gives it back.
-func (b *budget) claim(key string, last time.Duration) (release func(), first bool) {
+// claimed is a delivery that was asked for.
+type claimed struct {
+	at    time.Time
+	pause time.Duration
+}
+
+// claim gives a delivery to the first who asks for it within a while, which doubles each
+// time. Release gives it back.
+func (b *budget) claim(key string) (release func(), first bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
 	now := b.clock.Now()
-	maps.DeleteFunc(b.claims, func(_ string, until time.Time) bool { return !now.Before(until) })
+	maps.DeleteFunc(b.claims, func(_ string, old claimed) bool { return now.Sub(old.at) > keptFor })
 
-	if _, taken := b.claims[key]; taken {
+	before, again := b.claims[key]
+	if again && now.Sub(before.at) < before.pause {
 		return nil, false
 	}
 
 	if b.claims == nil {
-		b.claims = map[string]time.Time{}
+		b.claims = map[string]claimed{}
 	}
 
-	b.claims[key] = now.Add(last)
+	b.claims[key] = claimed{at: now, pause: max(2*before.pause, askedFor)}
 
 	return func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 
-		delete(b.claims, key)
+		b.claims[key] = before
 	}, true
 }
 

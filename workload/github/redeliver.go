@@ -23,7 +23,10 @@ const (
 	// maxDeliveryPages bounds how far it looks back, in pages of 100 deliveries.
 	maxDeliveryPages = 100
 	// askedFor is how long a delivery that was asked for is left alone: it is on its way.
+	// Each further time it is left alone for twice as long.
 	askedFor = 5 * time.Minute
+	// keptFor is how long GitHub keeps deliveries.
+	keptFor = 72 * time.Hour
 )
 
 // webhook is where one hook's deliveries are, and who may see them.
@@ -57,9 +60,10 @@ type delivery struct {
 // failed, oldest first, at most 250 at a time. GitHub keeps deliveries for three days and
 // never repeats one by itself
 // (https://docs.github.com/webhooks/using-webhooks/handling-failed-webhook-deliveries).
-// What a call leaves undone, because GitHub's limits ended it or there was more, the next
-// one does, whatever its since. A webhook that cannot be found or seen is an error of kind
-// Rejected that names the permission.
+// What a call leaves undone, for want of a right, because GitHub's limits ended it or there
+// was more, the next one does, whatever its since. A webhook that fails again and again is
+// asked for less and less. One that cannot be found or seen is an error of kind Rejected
+// that names the permission.
 func (p *provider) Redeliver(ctx context.Context, target string, since time.Time) (int, error) {
 	p.redelivery.Lock()
 	defer p.redelivery.Unlock()
@@ -68,12 +72,9 @@ func (p *provider) Redeliver(ctx context.Context, target string, since time.Time
 		since = p.undone
 	}
 
-	hook, err := p.findHook(ctx, target)
-	if workload.Is(err, workload.Rejected) {
-		return 0, err
-	}
-
 	p.undone = since
+
+	hook, err := p.findHook(ctx, target)
 	if err != nil {
 		return 0, err
 	}
@@ -107,26 +108,21 @@ func (p *provider) findHook(ctx context.Context, target string) (*webhook, error
 	}
 
 	hook, err := p.scopeHook(ctx, where, target)
-	if hook != nil || where.repo == "" || err != nil && !workload.Is(err, workload.Rejected) {
-		return hook, cmp.Or(err, notThere(hook, where, target))
+	if err == nil && hook == nil {
+		err = errNoHooks(where, target)
+	}
+
+	if where.repo == "" || !workload.Is(err, workload.Rejected) {
+		return hook, err
 	}
 
 	// A user has no hooks; an organisation's are looked at as far as that is permitted.
-	if above, errAbove := p.scopeHook(ctx, scope{owner: where.owner}, target); above != nil {
-		return above, nil
-	} else if errAbove != nil && !workload.Is(errAbove, workload.Rejected) {
-		return nil, errAbove
+	above, errAbove := p.scopeHook(ctx, scope{owner: where.owner}, target)
+	if above != nil || errAbove != nil && !workload.Is(errAbove, workload.Rejected) {
+		return above, errAbove
 	}
 
-	return nil, cmp.Or(err, errNoHooks(where, target))
-}
-
-func notThere(hook *webhook, where scope, target string) error {
-	if hook != nil {
-		return nil
-	}
-
-	return errNoHooks(where, target)
+	return nil, err
 }
 
 // appHook gives the App's own webhook if it goes to target.
@@ -266,7 +262,7 @@ func (p *provider) askAgain(ctx context.Context, hook *webhook, failed []deliver
 
 	for _, try := range failed {
 		// Providers of one credential see the same deliveries.
-		release, first := hook.budget.claim(hook.path+"/"+try.GUID, askedFor)
+		release, first := hook.budget.claim(hook.path + "/" + try.GUID)
 		if !first {
 			continue
 		}

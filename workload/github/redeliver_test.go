@@ -299,3 +299,39 @@ func TestRedeliverKeepsToItsInstallation(t *testing.T) {
 		t.Errorf("asked for (-want +got):\n%s", diff)
 	}
 }
+
+// A webhook that nobody can take is not asked for every time.
+func TestRedeliverGivesUpSlowly(t *testing.T) {
+	t.Parallel()
+
+	clk := clocktesting.NewFakeClock(time.Now())
+	hooks := githubtest.NewReceiver(t)
+	server := githubtest.New(t, sim.Options{Webhook: control.WebhookTarget{URL: hooks.URL}, Clock: clk})
+	missed(t, server, hooks, 1)
+	hooks.Answer(http.StatusRequestEntityTooLarge)
+
+	made, err := github.NewWithClock(github.Config{Settings: organizationScope(server)}, clk)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	var asked []int
+
+	for minute := 0; minute <= 180; minute += 10 {
+		count, err := redeliverer(t, made).Redeliver(t.Context(), hooks.URL, clk.Now().Add(-24*time.Hour))
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		if count > 0 {
+			asked = append(asked, minute)
+		}
+
+		server.Eventually("it failed again", func(s control.State) bool { return s.Webhooks.Failed == 1+len(asked) })
+		clk.Step(10 * time.Minute)
+	}
+
+	if diff := cmp.Diff([]int{0, 10, 20, 40, 80, 160}, asked); diff != "" {
+		t.Errorf("asked for after minutes (-want +got):\n%s", diff)
+	}
+}
