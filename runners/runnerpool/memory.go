@@ -163,6 +163,19 @@ func waitsForRoom(claim *v1alpha1.MachineClaim) bool {
 	return placed != nil && placed.Status == metav1.ConditionFalse && placed.Reason == reasonNoCapacity
 }
 
+// activatedWithoutRoom says whether a machine that was on standby can't be started because
+// its node is full. A new one may find room on another node.
+func activatedWithoutRoom(claim *v1alpha1.MachineClaim) bool {
+	times := claim.Status.Times
+	if times == nil || times.Activated == nil || times.Started != nil {
+		return false
+	}
+
+	made := meta.FindStatusCondition(claim.Status.Conditions, v1alpha1.ConditionProvisioned)
+
+	return made != nil && made.Status == metav1.ConditionFalse && made.Reason == reasonNoCapacity
+}
+
 // reasonNoCapacity is why a claim waits for room.
 const reasonNoCapacity = "NoCapacity"
 

@@ -148,7 +148,7 @@ func (s *scope) weigh(seen *view, unseen map[string]int) {
 		}
 
 		state.Outdated = s.sources[at].outdates(&seen.claims[i])
-		state.Stuck = elsewhere && waitsForRoom(&seen.claims[i])
+		state.Stuck = elsewhere && waitsForRoom(&seen.claims[i]) || activatedWithoutRoom(&seen.claims[i])
 	}
 }
 

@@ -110,10 +110,15 @@ func (s *scope) wakeIn(left time.Duration) {
 	}
 }
 
-// overQuota says whether the API server refused a claim because of a ResourceQuota. It
-// tells so in words only (k8s.io/apiserver, plugin/resourcequota).
+// overQuota says whether the API server refused a claim because of a ResourceQuota: one
+// that is used up, or one whose use has not been counted yet. It tells so in words only
+// (k8s.io/apiserver, pkg/admission/plugin/resourcequota).
 func overQuota(err error) bool {
-	return err != nil && apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota")
+	return err != nil && apierrors.IsForbidden(err) && quotaWords(err.Error())
+}
+
+func quotaWords(text string) bool {
+	return strings.Contains(text, "exceeded quota") || strings.Contains(text, "status unknown for quota")
 }
 
 // input is what the decision is made upon. The error says which schedules can't be

@@ -49,6 +49,24 @@ func TestStandbyIsStartedBeforeAnythingIsMade(t *testing.T) {
 
 	w.pass(time.Second)
 	w.want(3, 2)
+
+	// One of them finds its node full: another machine is made in its place.
+	w.is(&made[0], func(status *v1alpha1.MachineClaimStatus, now *metav1.MicroTime) {
+		status.Times.Activated = now
+		status.Conditions = []metav1.Condition{{
+			Type: v1alpha1.ConditionProvisioned, Status: metav1.ConditionFalse, Reason: "NoCapacity", Message: "its node is full",
+			LastTransitionTime: metav1.NewTime(now.Time),
+		}}
+	})
+	w.pass(time.Second)
+	w.bury()
+	w.pass(time.Second)
+
+	for _, claim := range w.want(3, 2) {
+		if claim.Name == made[0].Name {
+			t.Errorf("claim %s still stands for a job", claim.Name)
+		}
+	}
 }
 
 func TestWarmMachinesAreKept(t *testing.T) {
