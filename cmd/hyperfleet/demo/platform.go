@@ -88,7 +88,7 @@ func platforms() []platform {
 			},
 		},
 		{
-			name: "generic", title: "webhook", export: "GENERIC_URL",
+			name: "generic", title: "webhook", export: "FORGESIM_JOBS_URL",
 			flags:     func(string) []string { return []string{"--source", repository} },
 			labels:    []string{"linux"},
 			bootstrap: func(setting) *v1alpha1.BootstrapConfig { return nil },
