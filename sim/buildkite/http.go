@@ -84,7 +84,10 @@ func routes() []route {
 			"GET", "/stacks/{key}/scheduled-jobs", "scheduledJobs", byCluster, "list-scheduled-jobs", 10,
 			[]string{"queue_key", "limit", "after"}, (*Server).scheduledJobs,
 		},
-		{"PUT", "/stacks/{key}/scheduled-jobs/batch-reserve", "batchReserve", byCluster, "batch-reserve", 10, nil, (*Server).batchReserve},
+		{
+			"PUT", "/stacks/{key}/scheduled-jobs/batch-reserve", "batchReserve", byCluster, "batch-reserve", 10,
+			nil, (*Server).batchReserve,
+		},
 		{"GET", "/stacks/{key}/jobs/{id}", "getJob", byCluster, "show-job", 1000, nil, (*Server).getJob},
 		{"POST", "/stacks/{key}/jobs/get-states", "getStates", byCluster, "batch-load-job-states", 20, nil, (*Server).getStates},
 		{"POST", "/stacks/{key}/jobs/{id}/finish", "finishByStack", byCluster, "finish-job", 100, nil, (*Server).finishByStack},
@@ -224,10 +227,10 @@ func (s *Server) limit(c *call, route route, header http.Header) *reply {
 	window := slices.DeleteFunc(s.windows[key], func(at time.Time) bool { return c.now.Sub(at) >= time.Second })
 	s.windows[key] = append(window, c.now)
 	left := route.rate - len(s.windows[key])
-	header.Set("RateLimit-Scope", route.scope)
-	header.Set("RateLimit-Limit", strconv.Itoa(route.rate))
-	header.Set("RateLimit-Remaining", strconv.Itoa(max(left, 0)))
-	header.Set("RateLimit-Reset", "1")
+	header.Set("Ratelimit-Scope", route.scope)
+	header.Set("Ratelimit-Limit", strconv.Itoa(route.rate))
+	header.Set("Ratelimit-Remaining", strconv.Itoa(max(left, 0)))
+	header.Set("Ratelimit-Reset", "1")
 	if left >= 0 {
 		return nil
 	}
@@ -240,7 +243,7 @@ func (s *Server) limited(header http.Header, scope string, limit int, after time
 		after = time.Minute
 	}
 	seconds := int(math.Ceil(after.Seconds()))
-	header.Set("RateLimit-Reset", strconv.Itoa(seconds))
+	header.Set("Ratelimit-Reset", strconv.Itoa(seconds))
 	return reply{status: http.StatusTooManyRequests, after: seconds, body: map[string]any{
 		"message": fmt.Sprintf("You have exceeded your API rate limit. Please wait %d seconds before making more requests.", seconds),
 		"scope":   scope, "limit": limit, "current": limit + 1, "reset": seconds,

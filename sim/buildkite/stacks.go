@@ -309,7 +309,8 @@ func (s *Server) notifications(c *call) reply {
 	}
 	failed := []map[string]any{}
 	for i, note := range body.Notifications {
-		why, j := "", s.jobs[note.JobUUID]
+		j := s.jobs[note.JobUUID]
+		var why string
 		switch {
 		case j == nil:
 			why = "job not found"

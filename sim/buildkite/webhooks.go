@@ -174,8 +174,8 @@ func (s *Server) payload(j *job, event string) map[string]any {
 			"finished_at": nil, "meta_data": map[string]any{}, "pull_request": nil, "rebuilt_from": nil,
 		},
 		"pipeline": map[string]any{
-			"id": from.pipeline.uuid, "url": s.apiURL("/pipelines/" + slug), "web_url": "https://buildkite.com/" + s.opts.Organization + "/" + slug,
-			"name": from.workflow, "slug": slug, "description": nil, "repository": "git@example.com:" + s.opts.Organization + "/" + slug + ".git",
+			"id": from.pipeline.uuid, "url": s.apiURL("/pipelines/" + slug), "web_url": "https://buildkite.com/" + from.pipeline.name,
+			"name": from.workflow, "slug": slug, "description": nil, "repository": "git@example.com:" + from.pipeline.name + ".git",
 		},
 		"sender": map[string]any{"id": s.orgUUID, "name": "Some Person"},
 	}

@@ -41,6 +41,10 @@ func rejected(reason, message string) *workload.Error {
 	return &workload.Error{Kind: workload.Rejected, Reason: reason, Message: message}
 }
 
+func noJobID(id string) error {
+	return rejected(ReasonRequest, fmt.Sprintf("job id %q is not one of Buildkite's: ids are UUIDs", cut(id, maxID)))
+}
+
 // redactor removes secrets from texts.
 type redactor struct {
 	known *strings.Replacer
@@ -104,10 +108,11 @@ func (a *answer) quote() string {
 	return fmt.Sprintf(" (Buildkite says: %s)", a.said)
 }
 
-func answered(err error, status int) bool {
+// unknown tells whether Buildkite knows no such thing.
+func unknown(err error) bool {
 	got, ok := errors.AsType[*answer](err)
 
-	return ok && got.status == status
+	return ok && got.status == http.StatusNotFound
 }
 
 // explain turns a failed call into what a person or the caller can act upon.
@@ -127,8 +132,8 @@ func (p *provider) explain(what string, err error) error {
 		return rejected(ReasonCredentials, fmt.Sprintf("Buildkite does not accept the agent token%s: it is wrong, expired or revoked, "+
 			"or not one of a cluster; put one of the cluster's page Agent Tokens into the Secret", got.quote()))
 	case http.StatusForbidden:
-		return rejected(ReasonStack, fmt.Sprintf("%s for queue %s of organization %s is not permitted%s: the organization may have all "+
-			"the stacks that it may have, or the token does not allow this address; remove stacks or ask Buildkite for more",
+		return rejected(ReasonStack, fmt.Sprintf("%s for queue %s of organization %s is not permitted%s: the organization "+
+			"has as many stacks as it may have, or the token does not allow this address; remove stacks or ask Buildkite for more",
 			what, p.queue, p.organization, got.quote()))
 	case http.StatusNotFound:
 		return rejected(ReasonQueue, fmt.Sprintf("%s: the cluster of the agent token has no self-hosted queue %s%s: "+

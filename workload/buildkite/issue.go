@@ -52,7 +52,7 @@ func checkRequest(req workload.RunnerRequest) error {
 	case req.Job == nil:
 		return rejected(ReasonRequest, fmt.Sprintf("runner %s is for no job: an agent of Buildkite is made for one", req.Name))
 	case !isJobID(req.Job.ID):
-		return rejected(ReasonRequest, fmt.Sprintf("job id %q is not one of Buildkite's: ids are UUIDs", cut(req.Job.ID, maxID)))
+		return noJobID(req.Job.ID)
 	default:
 		return nil
 	}
@@ -96,7 +96,7 @@ func (p *provider) reserve(ctx context.Context, req workload.RunnerRequest, id s
 		reserveBody{JobUUIDs: []string{id}, Seconds: expiry}, &got)
 
 	switch {
-	case answered(err, http.StatusNotFound):
+	case unknown(err):
 		return jobGone(id, "")
 	case err != nil:
 		return p.named("reserving job "+id, err)

@@ -108,7 +108,7 @@ func bounded(value int64) int32 {
 
 // stamp is a time as Buildkite writes it. What is no time is none: an odd time is no
 // reason to lose a job.
-type stamp struct{ time.Time }
+type stamp struct{ time.Time } //nolint:recvcheck // a time is read into a pointer and used as a value
 
 // UnmarshalJSON reads RFC 3339 and the form of older payloads, without ever failing.
 func (s *stamp) UnmarshalJSON(text []byte) error {

@@ -211,7 +211,7 @@ func TestStackKey(t *testing.T) {
 		keys[key] = true
 	}
 
-	if of("acme", "default", "1") != of("acme", "default", "1") {
+	if again := of("acme", "default", "1"); !keys[again] {
 		t.Error("the key is not the same again")
 	}
 }

@@ -93,7 +93,7 @@ func (p *provider) Validate(ctx context.Context) error {
 	err := p.client.call(ctx, http.MethodGet, "/metrics", nil, &metrics)
 
 	switch slug := metrics.Organization.Slug; {
-	case answered(err, http.StatusNotFound), err == nil && slug == "":
+	case unknown(err), err == nil && slug == "":
 		// A server that does not tell is believed.
 	case err != nil:
 		return p.explain("asking for the organization of the agent token", err)
@@ -166,7 +166,7 @@ func (p *provider) pausedError() error {
 // not said; webhooks tell.
 func (p *provider) Job(ctx context.Context, repository, id string) (workload.Job, error) {
 	if !isJobID(id) {
-		return workload.Job{}, rejected(ReasonRequest, fmt.Sprintf("job id %q is not one of Buildkite's: ids are UUIDs", cut(id, maxID)))
+		return workload.Job{}, noJobID(id)
 	}
 
 	states, err := p.jobStates(ctx, []string{id})
@@ -182,7 +182,7 @@ func (p *provider) Job(ctx context.Context, repository, id string) (workload.Job
 
 		return workload.Job{}, &workload.Error{
 			Kind: workload.NotFound, Reason: ReasonJobMissing,
-			Message: fmt.Sprintf("the cluster of the agent token knows no job %s", id),
+			Message: "the cluster of the agent token knows no job " + id,
 		}
 	}
 
@@ -233,7 +233,8 @@ func (p *provider) Find(ctx context.Context, name string, maxAge time.Duration) 
 func (p *provider) noRunner(name string) error {
 	return &workload.Error{
 		Kind: workload.NotFound, Reason: ReasonRunnerMissing,
-		Message: fmt.Sprintf("queue %s of organization %s has no runner %s whose job is still to be done", p.queue, p.organization, name),
+		Message: fmt.Sprintf("queue %s of organization %s has no runner %s whose job is still to be done",
+			p.queue, p.organization, name),
 	}
 }
 

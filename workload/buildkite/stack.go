@@ -125,7 +125,7 @@ func (p *provider) stackCall(ctx context.Context, method, path string, body, int
 	path = "/stacks/" + url.PathEscape(p.stack) + path
 
 	err := p.client.call(ctx, method, path, body, into)
-	if !registered || !answered(err, http.StatusNotFound) {
+	if !registered || !unknown(err) {
 		return err
 	}
 
@@ -171,7 +171,7 @@ func (p *provider) jobStates(ctx context.Context, ids []string) (map[string]stri
 		var got statesAnswer
 
 		err := p.stackCall(ctx, http.MethodPost, "/jobs/get-states", statesBody{JobUUIDs: batch}, &got)
-		if answered(err, http.StatusNotFound) {
+		if unknown(err) {
 			continue
 		}
 

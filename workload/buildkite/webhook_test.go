@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/http"
 	"strings"
 	"testing"
@@ -59,9 +60,7 @@ func event(t *testing.T, name string, over map[string]any) []byte {
 		"expired_at": nil, "retried": false, "retries_count": nil, "cluster_id": nil, "cluster_queue_id": nil,
 	}
 
-	for key, value := range over {
-		job[key] = value
-	}
+	maps.Copy(job, over)
 
 	text, err := json.Marshal(map[string]any{
 		"event": name, "job": job, "build": json.RawMessage(documentedBuild), "pipeline": json.RawMessage(documentedPipeline),
@@ -112,9 +111,7 @@ func TestParse(t *testing.T) {
 	finished := func(state string, more map[string]any) map[string]any {
 		out := map[string]any{"state": state, "exit_status": 0, "finished_at": "2015-05-09T21:06:20.000Z"}
 		for _, from := range []map[string]any{started, more} {
-			for key, value := range from {
-				out[key] = value
-			}
+			maps.Copy(out, from)
 		}
 
 		out["state"] = state

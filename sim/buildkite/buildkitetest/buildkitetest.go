@@ -6,6 +6,7 @@ package buildkitetest
 import (
 	"bytes"
 	"context"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"sync"
@@ -22,7 +23,7 @@ const (
 	Organization = "acme"
 	Repo         = "acme/app"
 	Queue        = "default"
-	Token        = "bkct_simulatedclusteragenttoken0000000" //nolint:gosec // opens nothing but the simulator
+	Token        = "bkct_simulatedclusteragenttoken0000000" // opens nothing but the simulator
 )
 
 // Server is a simulator served on loopback.
@@ -122,9 +123,7 @@ func (s *Server) StartAgent(t testing.TB, job, token string, env map[string]stri
 		"BUILDKITE_AGENT_TOKEN": token, "BUILDKITE_AGENT_ENDPOINT": s.Endpoint, "BUILDKITE_BUILD_PATH": t.TempDir(),
 		"BUILDKITE_AGENT_NAME": "agent-1", "BUILDKITE_AGENT_TAGS": "queue=" + Queue,
 	}
-	for name, value := range env {
-		all[name] = value
-	}
+	maps.Copy(all, env)
 	ctx, cancel := context.WithCancel(t.Context())
 	abort := make(chan struct{})
 	a := &Agent{Stop: cancel, Abort: sync.OnceFunc(func() { close(abort) }), done: make(chan int, 1), out: &lockedBuffer{}}

@@ -97,7 +97,8 @@ func (p *Program) parse(args []string) (options, error) {
 		text(&ignored, name, variable, "")
 	}
 	for name, variable := range map[string]string{
-		"no-color": "BUILDKITE_AGENT_NO_COLOR", "debug": "BUILDKITE_AGENT_DEBUG", "disconnect-after-job": "BUILDKITE_AGENT_DISCONNECT_AFTER_JOB",
+		"no-color": "BUILDKITE_AGENT_NO_COLOR", "debug": "BUILDKITE_AGENT_DEBUG",
+		"disconnect-after-job": "BUILDKITE_AGENT_DISCONNECT_AFTER_JOB",
 	} {
 		yes(&unused, name, variable)
 	}
@@ -112,7 +113,10 @@ func (p *Program) parse(args []string) (options, error) {
 	if queue != "" {
 		opts.tags = append(opts.tags, "queue="+queue)
 	}
-	return opts, opts.check()
+	if err := opts.check(); err != nil {
+		return opts, err
+	}
+	return opts, nil
 }
 
 func (o *options) check() error {
@@ -132,8 +136,8 @@ func (p *Program) fatal(err error) int {
 	return ExitFatal
 }
 
-// say prints a line as the agent's logger does: time, level, the agent's name, text.
-func (p *Program) say(level, agent, format string, args ...any) {
+// sayf prints a line as the agent's logger does: time, level, the agent's name, text.
+func (p *Program) sayf(level, agent, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if agent != "" {
 		text = agent + " " + text

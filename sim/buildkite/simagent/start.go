@@ -55,7 +55,7 @@ type agent struct {
 }
 
 func (p *Program) start(ctx context.Context, opts options) int {
-	p.say("NOTICE", "", "Starting buildkite-agent v%s with PID: %d", version, os.Getpid())
+	p.sayf("NOTICE", "", "Starting buildkite-agent v%s with PID: %d", version, os.Getpid())
 	if err := os.MkdirAll(opts.buildPath, 0o777); err != nil {
 		return p.fatal(fmt.Errorf("failed to create builds path: %w", err))
 	}
@@ -63,9 +63,9 @@ func (p *Program) start(ctx context.Context, opts options) int {
 	if err := a.register(ctx); err != nil {
 		return p.fatal(err)
 	}
-	p.say("INFO", "", "Starting 1 Agent(s)")
-	p.say("INFO", "", "You can press Ctrl-C to stop the agents")
-	a.info("Connecting to Buildkite...")
+	p.sayf("INFO", "", "Starting 1 Agent(s)")
+	p.sayf("INFO", "", "You can press Ctrl-C to stop the agents")
+	a.infof("Connecting to Buildkite...")
 	if err := a.client.retry(ctx, connectTries, always, a.warn, func() error {
 		return a.client.call(ctx, http.MethodPost, "/connect", nil, nil)
 	}); err != nil {
@@ -92,18 +92,18 @@ func (p *Program) start(ctx context.Context, opts options) int {
 		return ExitJobLocked
 	}
 	// As the real agent: it has logged the error, and ends as if all were well.
-	a.say("ERROR", a.name, "Failed to acquire and run job: failed to acquire job: %v", err)
+	a.sayf("ERROR", a.name, "Failed to acquire and run job: failed to acquire job: %v", err)
 	return ExitSuccess
 }
 
 func always(error) bool { return true }
 
-func (a *agent) info(format string, args ...any) { a.say("INFO", a.name, format, args...) }
-func (a *agent) warn(err error)                  { a.say("WARN", a.name, "%v", err) }
+func (a *agent) infof(format string, args ...any) { a.sayf("INFO", a.name, format, args...) }
+func (a *agent) warn(err error)                   { a.sayf("WARN", a.name, "%v", err) }
 
 // register trades the token for a session.
 func (a *agent) register(ctx context.Context) error {
-	a.say("INFO", "", "Registering agent with Buildkite...")
+	a.sayf("INFO", "", "Registering agent with Buildkite...")
 	host, _ := os.Hostname()
 	body := map[string]any{
 		"name": a.opts.name, "hostname": host, "os": "linux", "arch": "amd64", "script_eval_enabled": true,
@@ -123,13 +123,13 @@ func (a *agent) register(ctx context.Context) error {
 	}
 	a.name, a.client.token = got.Name, got.Token
 	a.every = max(time.Duration(got.Interval)*time.Second, 100*time.Millisecond)
-	a.say("INFO", "", "Successfully registered agent \"%s\" with tags [%s]", got.Name, strings.Join(got.Tags, ", "))
+	a.sayf("INFO", "", "Successfully registered agent \"%s\" with tags [%s]", got.Name, strings.Join(got.Tags, ", "))
 	return nil
 }
 
 // acquire tries until the job is had, refused or locked for long.
 func (a *agent) acquire(ctx context.Context) (*acquired, error) {
-	a.info("Attempting to acquire job %s...", a.opts.job)
+	a.infof("Attempting to acquire job %s...", a.opts.job)
 	var job acquired
 	again := func(err error) bool { return retryable(err) || refusedWith(err, http.StatusLocked) }
 	err := a.client.retry(ctx, acquireTries, again, a.warn, func() error {
@@ -137,7 +137,7 @@ func (a *agent) acquire(ctx context.Context) (*acquired, error) {
 			map[string]string{"X-Buildkite-Lock-Acquire-Job": "1"}, &job)
 	})
 	if refusedWith(err, http.StatusUnprocessableEntity) {
-		a.say("ERROR", a.name, "Buildkite rejected the call to acquire the job: %v", err)
+		a.sayf("ERROR", a.name, "Buildkite rejected the call to acquire the job: %v", err)
 	}
 	return &job, err
 }
@@ -146,11 +146,11 @@ func (a *agent) acquire(ctx context.Context) (*acquired, error) {
 func (a *agent) leave() {
 	ctx := context.Background() // a session that is open must be closed
 	_ = a.client.call(ctx, http.MethodGet, "/ping", nil, nil)
-	a.info("Disconnecting...")
+	a.infof("Disconnecting...")
 	if err := a.client.retry(ctx, leaveTries, retryable, a.warn, func() error {
 		return a.client.call(ctx, http.MethodPost, "/disconnect", nil, nil)
 	}); err == nil {
-		a.info("Disconnected")
+		a.infof("Disconnected")
 	}
 }
 
@@ -160,11 +160,11 @@ func (a *agent) run(job *acquired) int {
 	ctx := context.Background()
 	work := newClient(a.opts.endpoint, job.Token, a.Delay)
 	where := job.Env["BUILDKITE_BUILD_URL"]
-	a.info("Starting job %s for build at %s", job.ID, where)
+	a.infof("Starting job %s for build at %s", job.ID, where)
 	if err := work.retry(ctx, acquireTries, retryable, a.warn, func() error {
 		return work.call(ctx, http.MethodPut, "/jobs/"+job.ID+"/start", map[string]string{"started_at": timestamp()}, nil)
 	}); err != nil {
-		a.say("WARN", a.name, "Buildkite rejected the call to start the job (%v)", err)
+		a.sayf("WARN", a.name, "Buildkite rejected the call to start the job (%v)", err)
 		return statusNotRun
 	}
 	done := a.execute(ctx, work, job)
@@ -180,9 +180,9 @@ func (a *agent) run(job *acquired) int {
 	if err := work.retry(ctx, finishTries, retryable, a.warn, func() error {
 		return work.call(ctx, http.MethodPut, "/jobs/"+job.ID+"/finish", body, nil)
 	}); err != nil {
-		a.say("ERROR", a.name, "Couldn't mark job as finished: %v", err)
+		a.sayf("ERROR", a.name, "Couldn't mark job as finished: %v", err)
 	}
-	a.info("Finished job %s for build at %s", job.ID, where)
+	a.infof("Finished job %s for build at %s", job.ID, where)
 	return done.status
 }
 
@@ -233,13 +233,13 @@ func (a *agent) execute(ctx context.Context, work *client, job *acquired) outcom
 		case <-abort:
 			abort = nil
 			done.reason = "agent_stop"
-			a.info("Canceling job %s with a signal grace period of %v (agent is stopping)", job.ID, killGrace)
+			a.infof("Canceling job %s with a signal grace period of %v (agent is stopping)", job.ID, killGrace)
 			cancel()
 		case <-tick.C:
 			upload()
 			if done.reason == "" && a.cancelled(ctx, work, job.ID) {
 				done.reason = "cancel"
-				a.info("Canceling job %s with a signal grace period of %v (job cancelled on Buildkite)", job.ID, killGrace)
+				a.infof("Canceling job %s with a signal grace period of %v (job cancelled on Buildkite)", job.ID, killGrace)
 				cancel()
 			}
 		}
@@ -266,14 +266,15 @@ func (a *agent) command(ctx context.Context, job *acquired, output *lockedBuffer
 	}
 	for _, pair := range os.Environ() {
 		// The agent's own token is not for the job.
-		if !bytes.HasPrefix([]byte(pair), []byte("BUILDKITE_AGENT_TOKEN=")) {
+		if !strings.HasPrefix(pair, "BUILDKITE_AGENT_TOKEN=") {
 			cmd.Env = append(cmd.Env, pair)
 		}
 	}
 	for name, value := range job.Env {
 		cmd.Env = append(cmd.Env, name+"="+value)
 	}
-	cmd.Env = append(cmd.Env, "BUILDKITE_AGENT_NAME="+a.name, "BUILDKITE_AGENT_ACCESS_TOKEN="+job.Token, "BUILDKITE_BUILD_CHECKOUT_PATH="+dir)
+	cmd.Env = append(cmd.Env, "BUILDKITE_AGENT_NAME="+a.name,
+		"BUILDKITE_AGENT_ACCESS_TOKEN="+job.Token, "BUILDKITE_BUILD_CHECKOUT_PATH="+dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = killGrace
@@ -290,7 +291,8 @@ func status(err error) (int, string) {
 		return statusNotRun, ""
 	}
 	if wait, ok := exit.Sys().(syscall.WaitStatus); ok && wait.Signaled() {
-		return 128 + int(wait.Signal()), "SIG" + map[syscall.Signal]string{syscall.SIGTERM: "TERM", syscall.SIGKILL: "KILL"}[wait.Signal()]
+		names := map[syscall.Signal]string{syscall.SIGTERM: "SIGTERM", syscall.SIGKILL: "SIGKILL"}
+		return 128 + int(wait.Signal()), names[wait.Signal()]
 	}
 	return exit.ExitCode(), ""
 }
