@@ -25,6 +25,10 @@ const (
 // machines.
 const conditionScaling = "Scaling"
 
+// reasonScheduleInvalid is why a pool is not ready that makes machines for jobs all the
+// same.
+const reasonScheduleInvalid = "ScheduleInvalid"
+
 // waitsFor gives the pool that answers for the job, and what the job waits for.
 func (s *scope) waitsFor(claims []v1alpha1.MachineClaim) (string, Cause) {
 	var pools []Pool
@@ -68,8 +72,8 @@ func poolCause(pool *v1alpha1.RunnerPool) Cause {
 	}
 
 	ready := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionReady)
-	if ready != nil && ready.Status == metav1.ConditionFalse {
-		return Cause{ready.Reason, name + " makes no machines: " + ready.Message}
+	if ready != nil && ready.Status == metav1.ConditionFalse && ready.Reason != reasonScheduleInvalid {
+		return Cause{ready.Reason, name + " is not ready: " + ready.Message}
 	}
 
 	scaling := meta.FindStatusCondition(pool.Status.Conditions, conditionScaling)
@@ -79,8 +83,8 @@ func poolCause(pool *v1alpha1.RunnerPool) Cause {
 
 	switch scaling.Reason {
 	case ReasonAtMaximum:
-		return Cause{ReasonAtMaximum, fmt.Sprintf("%s has all of its %d machines: queued jobs wait for others to end; "+
-			"raise scaling.maxReplicas if there is room for more", name, pool.Spec.Scaling.MaxReplicas)}
+		return Cause{ReasonAtMaximum, fmt.Sprintf("%s has all machines that it may have (scaling.maxReplicas is %d): queued jobs wait "+
+			"for others to end; raise it if there is room for more", name, pool.Spec.Scaling.MaxReplicas)}
 	case ReasonFinishing:
 		return Cause{ReasonFinishing, fmt.Sprintf("%s makes the next machine when a finished one is gone: scaling.maxReplicas is %d",
 			name, pool.Spec.Scaling.MaxReplicas)}

@@ -106,7 +106,8 @@ func finished(j *v1alpha1.RunnerJob) {
 	)
 }
 
-const atMaximum = "RunnerPool linux has all of its 10 machines: queued jobs wait for others to end; raise scaling.maxReplicas if there is room for more"
+const atMaximum = "RunnerPool linux has all machines that it may have (scaling.maxReplicas is 10): queued jobs wait for others to end; " +
+	"raise it if there is room for more"
 
 func TestList(t *testing.T) {
 	t.Parallel()
