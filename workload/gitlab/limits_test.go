@@ -1,0 +1,373 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package gitlab_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+	sim "github.com/hyperfleet/hyperfleet/sim/gitlab"
+	"github.com/hyperfleet/hyperfleet/sim/gitlab/gitlabtest"
+	"github.com/hyperfleet/hyperfleet/workload"
+	"github.com/hyperfleet/hyperfleet/workload/gitlab"
+)
+
+func TestRateLimit(t *testing.T) {
+	t.Parallel()
+
+	server := gitlabtest.New(t, sim.Options{})
+	clk := clocktesting.NewFakeClock(time.Now())
+	count := newCounting()
+	config := projectScope(server)
+	config.Transport = count.wrap
+
+	p, err := gitlab.NewWithClock(config, clk)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	issued, err := p.Issue(t.Context(), request("before"))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	faults := control.Faults{RateLimit: 1, RetryAfter: 7 * time.Second}
+	if err := server.SetFaults(faults); err != nil {
+		t.Fatal(err)
+	}
+
+	limited := func(what string, err error) {
+		t.Helper()
+
+		got, ok := errors.AsType[*workload.Error](err)
+		if !ok || got.Kind != workload.RateLimited || got.After < time.Second || got.After > 7*time.Second {
+			t.Errorf("%s: %+v, want RateLimited for at most 7 s", what, err)
+		}
+	}
+
+	limited("Deregister", p.Deregister(t.Context(), issued.RunnerID))
+
+	if err := server.SetFaults(control.Faults{}); err != nil {
+		t.Fatal(err)
+	}
+
+	// Until GitLab said, what can wait is not even tried; what must not wait is.
+	clk.Step(time.Second)
+
+	before := count.sum()
+	_, findErr := p.Find(t.Context(), "before", 0)
+	_, jobErr := p.Job(t.Context(), gitlabtest.Project, "1")
+	poller, _ := p.(workload.Poller)
+	_, jobsErr := poller.Jobs(t.Context(), nil)
+
+	limited("Find", findErr)
+	limited("Job", jobErr)
+	limited("Jobs", jobsErr)
+	limited("Validate", p.Validate(t.Context()))
+
+	if count.sum() != before {
+		t.Errorf("%d calls were made though GitLab takes none", count.sum()-before)
+	}
+
+	if err := p.Deregister(t.Context(), issued.RunnerID); err != nil {
+		t.Errorf("Deregister: %v", err)
+	}
+
+	clk.Step(8 * time.Second)
+
+	if _, err := p.Find(t.Context(), "before", 0); !workload.Is(err, workload.NotFound) {
+		t.Errorf("Find after the limit: %v", err)
+	}
+}
+
+// counting counts the tries by method.
+type counting struct {
+	next http.RoundTripper
+	mu   sync.Mutex
+	got  map[string]int
+}
+
+func newCounting() *counting { return &counting{got: map[string]int{}} }
+
+func (c *counting) wrap(next http.RoundTripper) http.RoundTripper {
+	c.next = next
+
+	return c
+}
+
+func (c *counting) RoundTrip(r *http.Request) (*http.Response, error) {
+	c.mu.Lock()
+	c.got[r.Method]++
+	c.mu.Unlock()
+
+	return c.next.RoundTrip(r)
+}
+
+func (c *counting) sum() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	out := 0
+	for _, n := range c.got {
+		out += n
+	}
+
+	return out
+}
+
+func TestOutagesAreRetriedUnlessSomethingIsMade(t *testing.T) {
+	t.Parallel()
+
+	server := gitlabtest.New(t, sim.Options{})
+	count := newCounting()
+	config := projectScope(server)
+	config.Transport = count.wrap
+	p := provider(t, config)
+
+	// So that the listing and the project's id are known, and the POST is all that is left.
+	if err := p.Validate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := server.SetFaults(control.Faults{ServerError: 1}); err != nil {
+		t.Fatal(err)
+	}
+
+	clear(count.got)
+
+	_, issueErr := p.Issue(t.Context(), request("x"))
+	_, findErr := p.Find(t.Context(), "x", 0)
+
+	for name, err := range map[string]error{"Find": findErr, "Deregister": p.Deregister(t.Context(), "5"), "Issue": issueErr} {
+		if err == nil || workload.KindOf(err) != "" || !strings.Contains(err.Error(), "502") {
+			t.Errorf("%s: %v, want a transient error", name, err)
+		}
+	}
+
+	if diff := cmp.Diff(map[string]int{"GET": 3, "PUT": 3, "POST": 1}, count.got); diff != "" {
+		t.Errorf("tries (-want +got):\n%s", diff)
+	}
+}
+
+// A runner that was made though its answer was lost is seen, and replaced, by the next try.
+func TestLostAnswerLeavesNoSecondRunner(t *testing.T) {
+	t.Parallel()
+
+	server := gitlabtest.New(t, sim.Options{})
+	lose := atomic.Bool{}
+	config := projectScope(server)
+	config.Transport = func(next http.RoundTripper) http.RoundTripper {
+		return tripper(func(r *http.Request) (*http.Response, error) {
+			resp, err := next.RoundTrip(r)
+			if err == nil && r.Method == http.MethodPost && lose.CompareAndSwap(true, false) {
+				_ = resp.Body.Close()
+
+				return nil, errors.New("connection reset by peer")
+			}
+
+			return resp, err
+		})
+	}
+	p := provider(t, config)
+
+	lose.Store(true)
+
+	if _, err := p.Issue(t.Context(), request("once")); err == nil || workload.KindOf(err) != "" {
+		t.Fatalf("Issue without an answer: %v", err)
+	}
+
+	if n := len(server.State().Runners); n != 1 {
+		t.Fatalf("%d runners were made", n)
+	}
+
+	issued, err := p.Issue(t.Context(), request("once"))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if found, err := p.Find(t.Context(), "once", 0); err != nil || found.ID != issued.RunnerID || len(server.State().Runners) != 1 {
+		t.Errorf("Find = %+v, %v of %+v", found, err, server.State().Runners)
+	}
+}
+
+type tripper func(*http.Request) (*http.Response, error)
+
+func (f tripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func TestListingIsSharedAndPaged(t *testing.T) {
+	t.Parallel()
+
+	const many = 120
+
+	server := gitlabtest.New(t, sim.Options{})
+	count := newCounting()
+	config := groupScope(server)
+	config.Transport = count.wrap
+	p := provider(t, config)
+
+	for i := range many {
+		if _, err := p.Issue(t.Context(), request(fmt.Sprintf("many-%03d", i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	// A fresh provider: what the making of runners listed is not at hand.
+	p = provider(t, config)
+
+	clear(count.got)
+
+	var group sync.WaitGroup
+	for i := range many {
+		group.Go(func() {
+			if _, err := p.Find(t.Context(), fmt.Sprintf("many-%03d", i), time.Minute); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+
+	group.Wait()
+
+	if count.got["GET"] != 2 {
+		t.Errorf("%d calls listed two pages", count.got["GET"])
+	}
+
+	if all, err := p.Runners(t.Context(), "many-11"); err != nil || len(all) != 10 || all[0].Name != "many-110" {
+		t.Errorf("Runners = %v, %v", all, err)
+	}
+}
+
+func TestListingAge(t *testing.T) {
+	t.Parallel()
+
+	server := gitlabtest.New(t, sim.Options{})
+	clk := clocktesting.NewFakeClock(time.Now())
+	count := newCounting()
+	config := projectScope(server)
+	config.Transport = count.wrap
+
+	p, err := gitlab.NewWithClock(config, clk)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for _, step := range []struct {
+		wait, age time.Duration
+		calls     int
+	}{
+		{0, time.Minute, 1},
+		{59 * time.Second, time.Minute, 1},
+		{2 * time.Second, time.Minute, 2},
+		{time.Second, 2 * time.Second, 2},
+		{time.Second, 0, 3},
+	} {
+		clk.Step(step.wait)
+
+		if _, err := p.Find(t.Context(), "x", step.age); !workload.Is(err, workload.NotFound) {
+			t.Fatal(err)
+		}
+
+		if count.got["GET"] != step.calls {
+			t.Errorf("%s later, at most %s old: %d calls, want %d", step.wait, step.age, count.got["GET"], step.calls)
+		}
+	}
+}
+
+// A token must not follow a redirect to a host that nobody configured, nor to one whose
+// name begins like it.
+func TestCredentialsStayHome(t *testing.T) {
+	t.Parallel()
+
+	var strayed atomic.Int32
+
+	foreign := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { strayed.Add(1) }))
+	defer foreign.Close()
+
+	home := httptest.NewServer(http.RedirectHandler(foreign.URL, http.StatusTemporaryRedirect))
+	defer home.Close()
+
+	p := provider(t, gitlab.Config{URL: home.URL, Group: "acme", Token: gitlabtest.Token})
+
+	_, err := p.Find(t.Context(), "x", 0)
+	if err == nil || strayed.Load() != 0 || strings.Contains(err.Error(), gitlabtest.Token) {
+		t.Errorf("%d calls strayed, error %v", strayed.Load(), err)
+	}
+}
+
+func TestUnreachable(t *testing.T) {
+	t.Parallel()
+
+	gone := httptest.NewServer(http.NotFoundHandler())
+	gone.Close()
+
+	p := provider(t, gitlab.Config{URL: gone.URL, Group: "acme", Token: gitlabtest.Token})
+
+	err := p.Validate(t.Context())
+	if err == nil || workload.KindOf(err) != "" || !strings.Contains(err.Error(), "connection refused") {
+		t.Errorf("Validate: %v, want a transient error that says what is wrong", err)
+	}
+}
+
+func TestTimeout(t *testing.T) {
+	t.Parallel()
+
+	release := make(chan struct{})
+	slow := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
+
+	defer slow.Close()
+	defer close(release)
+
+	p := provider(t, gitlab.Config{URL: slow.URL, Group: "acme", Token: gitlabtest.Token, Timeout: 20 * time.Millisecond})
+
+	if _, err := p.Issue(t.Context(), request("x")); err == nil || workload.KindOf(err) != "" {
+		t.Errorf("Issue: %v, want a transient error", err)
+	}
+}
+
+// What is no GitLab at all is told so, and not taken for an empty one.
+func TestNotGitLab(t *testing.T) {
+	t.Parallel()
+
+	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte("<html>Welcome</html>"))
+	}))
+	defer site.Close()
+
+	p := provider(t, gitlab.Config{URL: site.URL, Group: "acme", Token: gitlabtest.Token})
+	_, findErr := p.Find(t.Context(), "x", 0)
+
+	for name, err := range map[string]error{"Validate": p.Validate(t.Context()), "Find": findErr} {
+		if err == nil || workload.Is(err, workload.NotFound) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestRedact(t *testing.T) {
+	t.Parallel()
+
+	for text, want := range map[string]string{
+		"token an-odd-token is bad":                                         "token REDACTED is bad",
+		"glpat-16C7e42F292c6912E771":                                        "REDACTED",
+		"runner glrt-t1_16C7e42F292c.01.abc is gone":                        "runner REDACTED is gone",
+		"Private-Token: abcdefghijklmnopqrst":                               "REDACTED",
+		"Get https://me:pw@host/x?access_token=abcdefghijklmnopqrst&page=2": "Get https:REDACTEDhost/x?REDACTED&page=2",
+		"listing runners of group acme: status 502":                         "listing runners of group acme: status 502",
+		"the access token is expired or revoked":                            "the access token is expired or revoked",
+	} {
+		if got := gitlab.Redact("an-odd-token", text); got != want {
+			t.Errorf("Redact(%q) = %q, want %q", text, got, want)
+		}
+	}
+}
