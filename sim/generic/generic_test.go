@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/goleak"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
@@ -21,8 +20,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 	product "github.com/hyperfleet/hyperfleet/workload/generic"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // heard verifies and reads a webhook as the product does.
 func heard(t *testing.T, hook generictest.Webhook, secret string) workload.Job {
