@@ -12,6 +12,8 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	sim "github.com/hyperfleet/hyperfleet/sim/github"
+	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
 	"github.com/hyperfleet/hyperfleet/workload"
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
@@ -80,5 +82,54 @@ func TestPlatformRunner(t *testing.T) {
 				t.Error(diff)
 			}
 		})
+	}
+}
+
+// What a template says of an enterprise reaches the provider, placeholders and all.
+func TestPlatformOpensAnEnterprise(t *testing.T) {
+	t.Parallel()
+
+	server := githubtest.New(t, sim.Options{Enterprise: "corp"})
+	template := &v1alpha1.HypervisorMachineTemplate{ObjectMeta: metav1.ObjectMeta{Name: "t"}}
+	template.Spec.Bootstrap.Config = &v1alpha1.BootstrapConfig{GitHub: &v1alpha1.GitHubBootstrap{
+		Enterprise: "corp", APIURL: server.URL, Registration: v1alpha1.RegistrationToken,
+		RegistrationURLs: &v1alpha1.GitHubURLs{Enterprise: server.URL + "/enterprises/{enterprise}/actions/runners/registration-token"},
+		RunnerURLs:       &v1alpha1.GitHubURLs{Enterprise: server.URL + "/enterprises/{enterprise}"},
+	}}
+	platform := github.NewPlatform()
+
+	runner, err := platform.Runner(template, v1alpha1.Workload{})
+	if err != nil || runner.Scope != (workload.Scope{Enterprise: "corp"}) {
+		t.Fatalf("Runner = %+v, %v", runner, err)
+	}
+
+	p, err := platform.Open(workload.Config{
+		Runner: runner, Template: template, Secrets: map[string]string{"token": githubtest.PAT},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if err := p.Validate(t.Context()); err != nil {
+		t.Error(err)
+	}
+
+	req := request("r")
+	req.Registration = runner.Registration
+
+	issued, err := p.Issue(t.Context(), req)
+	if err != nil || issued.RegistrationURL != server.URL+"/enterprises/corp" || issued.RunnerToken == "" {
+		t.Fatalf("Issue = %+v, %v", issued, err)
+	}
+
+	// The runner's own program registers there.
+	dir := t.TempDir()
+	if code := githubtest.StartRunner(t, dir, "config", "--unattended", "--ephemeral", "--url", issued.RegistrationURL,
+		"--token", issued.RunnerToken, "--name", "r", "--labels", "x").Wait(); code != 0 {
+		t.Fatalf("config ends with %d", code)
+	}
+
+	if state := server.State(); len(state.Runners) != 1 || state.Runners[0].Scope != "enterprises/corp" {
+		t.Errorf("runners %+v", state.Runners)
 	}
 }
