@@ -10,6 +10,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
@@ -48,20 +49,32 @@ func eventuallyPool(f *fleet.Fleet, what string, done func(v1alpha1.RunnerPoolSt
 	})
 }
 
+// change changes an object that its controller may be writing to at the same time.
+func change(f *fleet.Fleet, obj client.Object, apply func()) {
+	f.T.Helper()
+
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		if err := f.Client.Get(f.T.Context(), client.ObjectKeyFromObject(obj), obj); err != nil {
+			return err //nolint:wrapcheck // RetryOnConflict looks at it
+		}
+
+		apply()
+
+		return f.Client.Update(f.T.Context(), obj) //nolint:wrapcheck // RetryOnConflict looks at it
+	})
+	if err != nil {
+		f.T.Fatal(err)
+	}
+}
+
 // empty lets the pool want nothing any more, and waits until nothing is left.
 func empty(f *fleet.Fleet) {
 	f.T.Helper()
 
 	pool := f.NewPool(0)
-	if err := f.Client.Get(f.T.Context(), client.ObjectKeyFromObject(pool), pool); err != nil {
-		f.T.Fatal(err)
-	}
-
-	pool.Spec.Scaling = v1alpha1.Scaling{MaxReplicas: pool.Spec.Scaling.MaxReplicas, ScaleDownDelay: &metav1.Duration{}}
-	if err := f.Client.Update(f.T.Context(), pool); err != nil {
-		f.T.Fatal(err)
-	}
-
+	change(f, pool, func() {
+		pool.Spec.Scaling = v1alpha1.Scaling{MaxReplicas: pool.Spec.Scaling.MaxReplicas, ScaleDownDelay: &metav1.Duration{}}
+	})
 	f.EventuallyClean()
 }
 
@@ -133,15 +146,7 @@ func TestAChangedTemplateReplacesIdleMachinesAndNoBusyOne(t *testing.T) {
 	eventuallyPool(f, "one being busy", func(s v1alpha1.RunnerPoolStatus) bool { return s.BusyReplicas == 1 })
 
 	template := f.NewTemplate()
-	if err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(template), template); err != nil {
-		t.Fatal(err)
-	}
-
-	template.Spec.Resources.CPU = 1
-	if err := f.Client.Update(t.Context(), template); err != nil {
-		t.Fatal(err)
-	}
-
+	change(f, template, func() { template.Spec.Resources.CPU = 1 })
 	f.EventuallyEvent("TemplateChanged")
 	f.EventuallyDone(1)
 	f.Eventually("three machines of the new template", func() (bool, string) {
