@@ -24,6 +24,7 @@ type setSession struct {
 	tokenExpires time.Time
 	seen         time.Time
 	polls        int
+	acknowledged int64 // the last message
 }
 
 type setMessage struct {
@@ -184,6 +185,9 @@ func (s *Server) pollQueue(w http.ResponseWriter, r *http.Request) {
 	if session.id != r.URL.Query().Get("sessionId") {
 		s.violateLocked("request", r.Method, r.URL.Path, errors.New("the query of the queue's address is lost"))
 	}
+	if last < session.acknowledged {
+		s.violateLocked("request", r.Method, r.URL.Path, fmt.Errorf("lastMessageId is %d after %d", last, session.acknowledged))
+	}
 	set.capacity = capacity
 	session.polls++
 	s.advance(s.now())
@@ -263,6 +267,7 @@ func (s *Server) acknowledge(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		s.violateLocked("request", r.Method, r.URL.Path, fmt.Errorf("message id: %w", err))
 	}
+	set.session.acknowledged = max(set.session.acknowledged, id)
 	for i, message := range set.queue {
 		if message.id != id {
 			continue

@@ -23,7 +23,6 @@ const (
 	ReasonStack         = "BuildkiteStackRefused"
 	ReasonQueue         = "BuildkiteQueueNotFound"
 	ReasonQueuePaused   = "BuildkiteQueuePaused"
-	ReasonToken         = "BuildkiteTokenRefused" //nolint:gosec // the name of a reason
 	ReasonRequest       = "BuildkiteRequestRefused"
 	ReasonRateLimited   = "BuildkiteRateLimited"
 	ReasonJobGone       = "JobGone"

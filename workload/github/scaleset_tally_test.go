@@ -390,6 +390,71 @@ func TestTallyTrustsNewsBeforeStatistics(t *testing.T) {
 	}
 }
 
+// A big batch comes in parts: what is under way is not stood in for, and what never comes is.
+func TestTallyWaitsForNews(t *testing.T) {
+	t.Parallel()
+
+	tally, now := emptyTally(), epoch()
+	tally.begin("s", statistics{}, now)
+
+	part := func(from, to int) (out []jobNews) {
+		for request := from; request < to; request++ {
+			out = append(out, jobNews{Kind: jobAssigned, Request: int64(request)})
+		}
+
+		return out
+	}
+	expect := func(what string, dry bool, news []jobNews, named, made int) {
+		t.Helper()
+		tally.hear(news, now)
+		tally.observe(statistics{Assigned: 100}, now)
+		tally.settle(dry, now)
+
+		if got := len(tally.named(v1alpha1.JobQueued)); got != named || len(tally.made) != made {
+			t.Fatalf("%s: %d jobs are named and %d stood in for, want %d and %d", what, got, len(tally.made), named, made)
+		}
+	}
+
+	expect("the first part", false, part(1, 51), 50, 0)
+	expect("a silence, soon after the start", true, nil, 50, 0)
+
+	now = now.Add(strangersAfter)
+
+	expect("a silence", true, nil, 50, 50)
+	expect("the second part", false, part(51, 81), 80, 20)
+	expect("the rest", false, part(81, 101), 100, 0)
+}
+
+// What the present session did not speak of is given up as soon as its messages are in.
+func TestTallyGivesUpWhatTheSessionDoesNotKnow(t *testing.T) {
+	t.Parallel()
+
+	tally, now := emptyTally(), epoch()
+	tally.begin("first", statistics{}, now)
+	tally.hear([]jobNews{
+		{Kind: jobStarted, Request: 1}, {Kind: jobStarted, Request: 2},
+		{Kind: jobAssigned, Request: 3}, {Kind: jobAssigned, Request: 4}, {Kind: jobAssigned, Request: 5},
+	}, now)
+	tally.begin("second", statistics{Assigned: 3, Running: 2}, now)
+
+	if out := tally.settle(false, now); len(out) > 0 {
+		t.Fatalf("before the messages are in: %v", out)
+	}
+
+	// One that ran is over; of those that waited one is, and one runs.
+	tally.hear([]jobNews{{Kind: jobCompleted, Request: 2}}, now)
+
+	got := map[string]v1alpha1.JobState{}
+	for _, job := range tally.settle(true, now) {
+		got[job.ID[len(tally.prefix):]] = job.State
+	}
+
+	want := map[string]v1alpha1.JobState{"3": v1alpha1.JobRunning, "4": v1alpha1.JobCompleted}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("changed (-want +got):\n%s", diff)
+	}
+}
+
 // Messages come from outside: none makes the tally fail or its ids ambiguous.
 func FuzzScaleSetMessage(f *testing.F) {
 	f.Add(`[{"messageType":"JobAssigned","jobId":"bd59f43d-2e1a-567a-b5a4-c147b94d0766","runnerRequestId":0,`+
