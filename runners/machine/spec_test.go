@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/runners/machine"
 )
 
@@ -80,5 +81,24 @@ func TestLongHostnameKeepsItsRandomEnd(t *testing.T) {
 	names := machine.NamesOf(claim, &v1alpha1.HypervisorMachineTemplate{}, &v1alpha1.HypervisorCluster{}, true)
 	if len(names.Hostname) > 63 || !strings.HasSuffix(names.Hostname, "-x7k2p") || strings.HasPrefix(names.Hostname, "-") {
 		t.Errorf("host name %q", names.Hostname)
+	}
+}
+
+func TestSpecHoldsAndPlaces(t *testing.T) {
+	t.Parallel()
+
+	claim := &v1alpha1.MachineClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ci", Name: "a", UID: "u"}}
+	template := &v1alpha1.HypervisorMachineTemplate{}
+
+	got := machine.Spec(claim, template, machine.Names{})
+	if got.Hold || got.Strategy != "" {
+		t.Errorf("by itself a machine is started, and spread: %+v", got)
+	}
+
+	claim.Spec.Standby, claim.Spec.Placement = true, v1alpha1.PlacementPack
+
+	got = machine.Spec(claim, template, machine.Names{})
+	if !got.Hold || got.Strategy != hypervisor.Pack {
+		t.Errorf("on standby and packed: %+v", got)
 	}
 }
