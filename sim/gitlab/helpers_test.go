@@ -1,0 +1,131 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package gitlab_test
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	testclock "k8s.io/utils/clock/testing"
+
+	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+	"github.com/hyperfleet/hyperfleet/sim/forge/forgesim"
+	"github.com/hyperfleet/hyperfleet/sim/gitlab/gitlabtest"
+)
+
+// asForgesim makes this test program behave as the forgesim program.
+const asForgesim = "HYPERFLEET_TEST_AS_FORGESIM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asForgesim) != "" {
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+		code := forgesim.Run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+		stop()
+		os.Exit(code)
+	}
+	os.Exit(m.Run())
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// answer is what a plain HTTP call got.
+type answer struct {
+	code   int
+	header http.Header
+	text   string
+	body   map[string]any
+	list   []map[string]any
+}
+
+// call makes one request with a token; a body that is no text is sent as JSON.
+func call(t *testing.T, s *gitlabtest.Server, method, path, token string, body any) answer {
+	t.Helper()
+	return send(t, s, method, path, http.Header{"Private-Token": {token}}, body)
+}
+
+func send(t *testing.T, s *gitlabtest.Server, method, path string, header http.Header, body any) answer {
+	t.Helper()
+	text, isText := body.(string)
+	if !isText && body != nil {
+		raw, err := json.Marshal(body)
+		must(t, err)
+		text = string(raw)
+	}
+	req := httptest.NewRequestWithContext(t.Context(), method, s.URL+"/api/v4"+path, strings.NewReader(text))
+	req.Header = header.Clone()
+	if body != nil && req.Header.Get("Content-Type") == "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	w := httptest.NewRecorder()
+	s.Handler().ServeHTTP(w, req)
+	a := answer{code: w.Code, header: w.Header(), text: w.Body.String()}
+	_ = json.Unmarshal(w.Body.Bytes(), &a.body)
+	_ = json.Unmarshal(w.Body.Bytes(), &a.list)
+	return a
+}
+
+// makeRunner makes a runner of the test project and returns its id and token.
+func makeRunner(t *testing.T, s *gitlabtest.Server, more map[string]any) (id float64, token string) {
+	t.Helper()
+	body := map[string]any{"runner_type": "project_type", "project_id": 380, "description": "vm-1", "run_untagged": true}
+	for key, value := range more {
+		body[key] = value
+	}
+	a := call(t, s, "POST", "/user/runners", gitlabtest.Token, body)
+	id, _ = a.body["id"].(float64)
+	token, _ = a.body["token"].(string)
+	if a.code != http.StatusCreated || id == 0 || !strings.HasPrefix(token, "glrt-") {
+		t.Fatalf("make a runner: %d %s", a.code, a.text)
+	}
+	return id, token
+}
+
+// ask asks for a job as a runner.
+func ask(t *testing.T, s *gitlabtest.Server, token string) answer {
+	t.Helper()
+	return send(t, s, "POST", "/jobs/request", http.Header{}, map[string]any{
+		"token": token, "system_id": "s_0", "info": map[string]any{"name": "gitlab-runner"},
+	})
+}
+
+func fakeClock() *testclock.FakeClock {
+	return testclock.NewFakeClock(time.Now().Truncate(time.Second))
+}
+
+func completed(n int) func(control.State) bool {
+	return func(st control.State) bool {
+		got := 0
+		for _, j := range st.Jobs {
+			if j.Status == "completed" {
+				got++
+			}
+		}
+		return got == n
+	}
+}
+
+func running(n int) func(control.State) bool {
+	return func(st control.State) bool {
+		got := 0
+		for _, j := range st.Jobs {
+			if j.Status == "in_progress" {
+				got++
+			}
+		}
+		return got == n
+	}
+}
