@@ -18,11 +18,12 @@ import (
 // Reasons of errors, for conditions and events.
 const (
 	ReasonConfig        = "BuildkiteConfigInvalid"
-	ReasonCredentials   = "BuildkiteCredentialsInvalid" //nolint:gosec // the name of a reason
+	ReasonCredentials   = "BuildkiteCredentialsInvalid"
 	ReasonOrganization  = "BuildkiteOrganizationWrong"
 	ReasonStack         = "BuildkiteStackRefused"
 	ReasonQueue         = "BuildkiteQueueNotFound"
 	ReasonQueuePaused   = "BuildkiteQueuePaused"
+	ReasonToken         = "BuildkiteTokenRefused"
 	ReasonRequest       = "BuildkiteRequestRefused"
 	ReasonRateLimited   = "BuildkiteRateLimited"
 	ReasonJobGone       = "JobGone"
