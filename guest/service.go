@@ -149,7 +149,7 @@ func (s *Service) Run(ctx context.Context) guest.Report {
 // work goes from the configuration to the runner's end. It always returns an error; an
 // *end says how the machine ends.
 func (s *Service) work(ctx context.Context, cfg *guest.Config) error {
-	s.report.report(guest.PhaseStarted, "runner "+cfg.RunnerName)
+	s.report.report(guest.PhaseStarted, "", "runner "+cfg.RunnerName)
 
 	if cfg.SPIFFE != nil && cfg.SPIFFE.Enabled {
 		return failed(guest.ReasonAttestationUnavailable,

@@ -18,12 +18,11 @@ import (
 // Reasons of errors, for conditions and events.
 const (
 	ReasonConfig        = "BuildkiteConfigInvalid"
-	ReasonCredentials   = "BuildkiteCredentialsInvalid"
+	ReasonCredentials   = "BuildkiteCredentialsInvalid" //nolint:gosec // the name of a reason
 	ReasonOrganization  = "BuildkiteOrganizationWrong"
 	ReasonStack         = "BuildkiteStackRefused"
 	ReasonQueue         = "BuildkiteQueueNotFound"
 	ReasonQueuePaused   = "BuildkiteQueuePaused"
-	ReasonToken         = "BuildkiteTokenRefused"
 	ReasonRequest       = "BuildkiteRequestRefused"
 	ReasonRateLimited   = "BuildkiteRateLimited"
 	ReasonJobGone       = "JobGone"

@@ -130,7 +130,7 @@ func (p *provider) unreserved(ctx context.Context, req workload.RunnerRequest, i
 	case said == "scheduled":
 		return fmt.Errorf("reserve job %s of queue %s: %w", id, p.queue, errReserveAgain)
 	default:
-		return jobGone(id, cut(said, maxConclusion))
+		return jobGone(id, said)
 	}
 }
 
@@ -145,7 +145,7 @@ func jobGone(id, state string) error {
 
 	return &workload.Error{
 		Kind: workload.NotFound, Reason: ReasonJobGone,
-		Message: fmt.Sprintf("job %s is not to be had any more: it is %s", id, state),
+		Message: fmt.Sprintf("job %s is not to be had any more: it is %s", id, cut(state, maxConclusion)),
 	}
 }
 
@@ -166,11 +166,6 @@ func (p *provider) acquisition(ctx context.Context, id string, expiry int64) (wo
 
 	err := p.stackCall(ctx, http.MethodPost, "/job-acquisition-tokens",
 		tokensBody{JobUUIDs: []string{id}, Seconds: expiry}, &got)
-	if unknown(err) {
-		return workload.Credential{}, rejected(ReasonToken, fmt.Sprintf("%s issues no job acquisition tokens: "+
-			"without them an agent would need the cluster's own token; check bootstrap.config.buildkite.endpoint", p.endpoint))
-	}
-
 	if err != nil {
 		return workload.Credential{}, p.named("getting the acquisition token of job "+id, err)
 	}
@@ -185,5 +180,5 @@ func (p *provider) acquisition(ctx context.Context, id string, expiry int64) (wo
 		}, nil
 	}
 
-	return workload.Credential{}, jobGone(id, "refused a token, so it was taken or cancelled since it was reserved")
+	return workload.Credential{}, jobGone(id, "not given a token, for it was taken or cancelled since it was reserved")
 }

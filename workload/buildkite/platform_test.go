@@ -76,11 +76,9 @@ func TestRunner(t *testing.T) {
 				r.Program.Program, r.Program.WorkDir = "/opt/agent", "/builds"
 			}), "",
 		},
-		"a queue without its key": {
+		"the cluster's default queue needs no tag": {
 			template(), load(&v1alpha1.BuildkiteConfig{Organization: "acme", Queue: "__default__"}),
-			with(func(r *workload.RunnerSpec) {
-				r.Queue, r.Labels, r.Metadata = "__default__", []string{"queue=__default__"}, nil
-			}), buildkite.ReasonConfig,
+			with(func(r *workload.RunnerSpec) { r.Queue, r.Labels, r.Metadata = "__default__", []string{}, nil }), "",
 		},
 		"template not known": {nil, load(own), with(func(r *workload.RunnerSpec) {
 			r.Secrets, r.Timeout = nil, 0
@@ -151,13 +149,9 @@ func TestFit(t *testing.T) {
 		"no queue, for the default one": {
 			nil, workload.Job{Repository: "acme/app"}, workload.Fit{Takes: true, Covers: true}, "",
 		},
-		"no queue, for the default one of new clusters": {
-			func(r *workload.RunnerSpec) { r.Queue = "default-queue" },
+		"no queue, for the cluster's word for it": {
+			func(r *workload.RunnerSpec) { r.Queue = "__default__" },
 			workload.Job{Repository: "acme/app"}, workload.Fit{Takes: true, Covers: true}, "",
-		},
-		"no queue, and listed in the runners' own": {
-			func(r *workload.RunnerSpec) { r.Queue = "gpu" },
-			workload.Job{Repository: "acme/app", Queue: "gpu"}, workload.Fit{Takes: true, Covers: true}, "",
 		},
 		"no queue, for another one": {
 			func(r *workload.RunnerSpec) { r.Queue = "gpu" },

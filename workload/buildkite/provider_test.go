@@ -42,6 +42,7 @@ func TestValidateNamesTheMend(t *testing.T) {
 		"all is well":    {},
 		"unknown token":  {config: func(c *buildkite.Config) { c.Token = "bkct_nope" }, kind: workload.Rejected, reason: buildkite.ReasonCredentials, says: "agent token"},
 		"no such queue":  {config: func(c *buildkite.Config) { c.Queue = "gpu" }, kind: workload.Rejected, reason: buildkite.ReasonQueue, says: "gpu"},
+		"default queue":  {config: func(c *buildkite.Config) { c.Queue = "__default__" }},
 		"other org":      {config: func(c *buildkite.Config) { c.Organization = "rival" }, kind: workload.Rejected, reason: buildkite.ReasonOrganization, says: "acme"},
 		"org in capital": {config: func(c *buildkite.Config) { c.Organization = "ACME" }},
 		"no room for another stack": {
@@ -652,48 +653,5 @@ func TestCallsEnd(t *testing.T) {
 
 	if err := provider.Validate(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("Validate() = %v, want it cancelled", err)
-	}
-}
-
-// Where no acquisition token is to be had the agent token is not handed out in its place.
-func TestNoAcquisitionToken(t *testing.T) {
-	t.Parallel()
-
-	cases := map[string]struct {
-		code   int
-		body   string
-		kind   workload.Kind
-		reason string
-	}{
-		"no such call":   {http.StatusNotFound, `{"message":"Not Found"}`, workload.Rejected, buildkite.ReasonToken},
-		"not permitted":  {http.StatusForbidden, `{"message":"no"}`, workload.Rejected, buildkite.ReasonStack},
-		"not issued":     {http.StatusCreated, `{"job_acquisition_tokens":[],"not_issued":["` + unknownJob + `"]}`, workload.NotFound, buildkite.ReasonJobGone},
-		"of another job": {http.StatusCreated, `{"job_acquisition_tokens":[{"job_uuid":"x","job_acquisition_token":"y"}]}`, workload.NotFound, buildkite.ReasonJobGone},
-		"no JSON":        {http.StatusCreated, `<html>`, "", ""},
-	}
-	for name, tc := range cases {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-
-			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				switch {
-				case strings.HasSuffix(r.URL.Path, "/job-acquisition-tokens"):
-					w.WriteHeader(tc.code)
-					_, _ = w.Write([]byte(tc.body))
-				case strings.HasSuffix(r.URL.Path, "/batch-reserve"):
-					_, _ = w.Write([]byte(`{"reserved":["` + unknownJob + `"]}`))
-				default:
-					_, _ = w.Write([]byte(`{}`))
-				}
-			}))
-			t.Cleanup(server.Close)
-
-			provider := open(t, buildkite.Config{Organization: "acme", Queue: "default", Stack: "s", Token: "t", Endpoint: server.URL})
-
-			got, err := provider.Issue(t.Context(), request("vm-1", workload.Job{ID: unknownJob}))
-			if err == nil || workload.KindOf(err) != tc.kind || reasonOf(err) != tc.reason || got.RunnerToken != "" {
-				t.Errorf("Issue() = %v (kind %s, reason %s)", err, workload.KindOf(err), reasonOf(err))
-			}
-		})
 	}
 }

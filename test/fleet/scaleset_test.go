@@ -1,0 +1,54 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+	"github.com/hyperfleet/hyperfleet/test/fleet"
+)
+
+// A scale set's jobs run without any webhook, also those that were queued while no
+// operator ran; and nothing is left of them.
+func TestScaleSetRunsJobsWithoutWebhooks(t *testing.T) {
+	t.Parallel()
+
+	const set = "big-machines"
+
+	f := fleet.New(t, env, fleet.Options{})
+	f.GitHub.SetWebhook(control.WebhookTarget{})
+	f.CreateCluster(f.NewCluster())
+	f.Create(f.NewTemplate())
+
+	pool := f.NewPool(3)
+	pool.Spec.Workload.Webhook = nil
+	pool.Spec.Workload.Config.GitHub = &v1alpha1.GitHubActionsConfig{ScaleSet: set}
+	f.Create(pool)
+	f.Start()
+	f.EventuallyReady(f.NewTemplate())
+
+	f.GitHub.Queue(control.JobSpec{Labels: []string{set}, Count: 5, Duration: 50 * time.Millisecond})
+	f.EventuallyDone(5)
+	f.Stop()
+	f.GitHub.Queue(control.JobSpec{Labels: []string{set}, Count: 2, Duration: 50 * time.Millisecond})
+	f.Start()
+	f.EventuallyDone(7)
+	f.EventuallyClean()
+
+	if made := f.VMsMade(); made != 7 {
+		t.Errorf("%d VMs were made for 7 jobs", made)
+	}
+
+	state := f.GitHub.State()
+	if got := state.Requests["scaleset POST sessions"]; got != 2 {
+		t.Errorf("%d sessions were opened, want one by each operator", got)
+	}
+
+	if got := state.Requests["actions/generate-runner-jitconfig-for-repo"]; got != 0 {
+		t.Errorf("%d runners were made outside the set", got)
+	}
+}
