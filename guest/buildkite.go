@@ -141,8 +141,8 @@ func (buildkite) verdict(w *watch, exit int) *end {
 		return failed(guest.ReasonRunnerFailed, "job %s is locked: it waits for something else, and did not become free in time: %s",
 			w.cfg.JobID, said)
 	case !w.listening && buildkiteBadToken.MatchString(said):
-		return failed(guest.ReasonRegistrationError, "Buildkite does not accept the agent's token: it has expired, or its job is over: %s",
-			said)
+		return failed(guest.ReasonRegistrationError,
+			"Buildkite does not accept the agent's token: it has expired, or its job is over: %s", said)
 	case !w.listening:
 		return failed(guest.ReasonRegistrationError, "the agent could not register (exit code %d): %s", exit, said)
 	default:

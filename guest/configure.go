@@ -17,7 +17,7 @@ import (
 
 // configure prepares the work directory and what the platform's runner needs.
 func (s *Service) configure(ctx context.Context, cfg *guest.Config) error {
-	s.report.report(guest.PhaseConfiguring, "", "")
+	s.report.report(guest.PhaseConfiguring, "")
 
 	who, err := s.findAccount()
 	if err != nil {

@@ -35,9 +35,9 @@ const (
 // least one blank away.
 var (
 	gitLabStarting  = regexp.MustCompile(`Starting runner for \S+ with token`)
-	gitLabReceived  = regexp.MustCompile(`Checking for jobs\.\.\. received\b(?:.*?[ "]job(?:=|":)(\d+))?`)
-	gitLabForbidden = regexp.MustCompile(`Checking for jobs\.\.\. forbidden`)
-	gitLabUnhealthy = regexp.MustCompile(`Checking for jobs\.\.\. client error|Runner is not healthy!`)
+	gitLabReceived  = regexp.MustCompile(`Checking for jobs\.{3} received\b(?:.*?[ "]job(?:=|":)(\d+))?`)
+	gitLabForbidden = regexp.MustCompile(`Checking for jobs\.{3} forbidden`)
+	gitLabUnhealthy = regexp.MustCompile(`Checking for jobs\.{3} client error|Runner is not healthy!`)
 	gitLabSucceeded = regexp.MustCompile(`\bJob succeeded\b`)
 	gitLabFailed    = regexp.MustCompile(`\bJob failed( \(system failure\))?(?:: (.*?))?(?:\s{2,}|\s+\w+=|$)`)
 	gitLabNoJob     = regexp.MustCompile(`has not received a job in \d+ seconds`)
@@ -102,7 +102,7 @@ func (gitLab) read(line string) (event, bool) {
 	case gitLabFailed.MatchString(line):
 		return gitLabFailure(gitLabFailed.FindStringSubmatch(line)), true
 	case gitLabForbidden.MatchString(line):
-		return event{kind: eventRefused, text: "GitLab does not accept the runner's token: the runner was removed, or its token has expired"}, true
+		return event{kind: eventRefused, text: gitLabRefusal}, true
 	case gitLabUnhealthy.MatchString(line):
 		return event{kind: eventRetry}, true
 	case gitLabNoJob.MatchString(line):
@@ -111,6 +111,8 @@ func (gitLab) read(line string) (event, bool) {
 		return event{}, false
 	}
 }
+
+const gitLabRefusal = "GitLab does not accept the runner's token: the runner was removed, or its token has expired"
 
 // troubleNoJob says that the runner itself gave up to wait.
 const troubleNoJob = "no job"

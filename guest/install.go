@@ -57,7 +57,7 @@ func (s *Service) install(ctx context.Context, cfg *guest.Config) error {
 		return failed(guest.ReasonDownloadFailed, "runner.download_sha256 is missing: without it nothing is downloaded")
 	}
 
-	s.report.report(guest.PhaseDownloading, "", "runner from "+cfg.Runner.DownloadURL)
+	s.report.report(guest.PhaseDownloading, "runner from "+cfg.Runner.DownloadURL)
 
 	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // the runner's user must enter it
 		return failed(guest.ReasonDownloadFailed, "make install path: %w", err)

@@ -97,7 +97,6 @@ func withTimeouts(m *machine) {
 
 // platformCase is one way in which a machine of a platform ends.
 type platformCase struct {
-	machine func(*testing.T, string) *machine
 	runner  string
 	change  func(*machine)
 	drive   func(*testing.T, *machine, context.CancelFunc)
@@ -365,14 +364,14 @@ func TestEndOfAMachineOfACommand(t *testing.T) {
 	}, genericMachine)
 }
 
-func runPlatformCases(t *testing.T, cases map[string]platformCase, make func(*testing.T, string) *machine) {
+func runPlatformCases(t *testing.T, cases map[string]platformCase, made func(*testing.T, string) *machine) {
 	t.Helper()
 
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			m := make(t, tc.runner)
+			m := made(t, tc.runner)
 			if tc.change != nil {
 				tc.change(m)
 			}

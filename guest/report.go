@@ -89,8 +89,8 @@ func (r *reporter) connect(to *guest.ReportTo) error {
 }
 
 // report tells a phase.
-func (r *reporter) report(phase guest.Phase, reason, message string) {
-	r.tell(guest.Report{Phase: phase, Reason: reason, Message: message})
+func (r *reporter) report(phase guest.Phase, message string) {
+	r.tell(guest.Report{Phase: phase, Message: message})
 }
 
 // tell reports at the present time. A phase that was told already is not told again.

@@ -261,7 +261,7 @@ func (w *watch) handle(e event) *end {
 			w.online() // output and hooks come by two ways
 			w.ran, w.idle = true, nil
 			w.jobEnd = afterOrNever(w.service.clock, w.cfg.JobTimeout.Value())
-			w.service.report.report(guest.PhaseRunning, "", w.job)
+			w.service.report.report(guest.PhaseRunning, w.job)
 			w.goOn()
 		}
 	case eventCompleted:
@@ -298,7 +298,7 @@ func (w *watch) goOn() {
 func (w *watch) online() {
 	if !w.listening {
 		w.listening = true
-		w.service.report.report(guest.PhaseListening, "", "")
+		w.service.report.report(guest.PhaseListening, "")
 	}
 }
 
@@ -360,7 +360,8 @@ func (w *watch) exited(exit int) {
 // broken is the end of a machine whose runner ended before its time.
 func (w *watch) broken(exit int) *end {
 	if w.ran {
-		return failed(guest.ReasonRunnerFailed, "the runner ended with code %d in the middle of %s: %s", exit, w.jobName(), w.last.text())
+		return failed(guest.ReasonRunnerFailed, "the runner ended with code %d in the middle of %s: %s",
+			exit, w.jobName(), w.last.text())
 	}
 
 	return failed(guest.ReasonRunnerFailed, "the runner ended with code %d and without a job: %s", exit, w.last.text())

@@ -133,7 +133,9 @@ func (s *Service) Run(ctx context.Context) guest.Report {
 	}
 
 	if ctx.Err() != nil && e.phase == guest.PhaseFailed {
+		result := e.result
 		e = ended(guest.ReasonTerminated, "the service was told to stop")
+		e.result = result
 	}
 
 	s.report.tell(guest.Report{
@@ -149,7 +151,7 @@ func (s *Service) Run(ctx context.Context) guest.Report {
 // work goes from the configuration to the runner's end. It always returns an error; an
 // *end says how the machine ends.
 func (s *Service) work(ctx context.Context, cfg *guest.Config) error {
-	s.report.report(guest.PhaseStarted, "", "runner "+cfg.RunnerName)
+	s.report.report(guest.PhaseStarted, "runner "+cfg.RunnerName)
 
 	if cfg.SPIFFE != nil && cfg.SPIFFE.Enabled {
 		return failed(guest.ReasonAttestationUnavailable,

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -79,10 +80,8 @@ func (o *Options) setDefaults() {
 }
 
 func (o *Options) check() error {
-	for _, source := range o.Sources {
-		if source == "" {
-			return errors.New("check simulator options: a source is empty")
-		}
+	if slices.Contains(o.Sources, "") {
+		return errors.New("check simulator options: a source is empty")
 	}
 	if o.Sign != SignStandard && o.Sign != SignHub {
 		return fmt.Errorf("check simulator options: signature %q is unknown: use %s or %s", o.Sign, SignStandard, SignHub)

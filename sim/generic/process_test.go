@@ -93,8 +93,8 @@ func TestProcesses(t *testing.T) {
 	if err != nil || state.Jobs[0].Conclusion != "failure" {
 		t.Errorf("%+v, %v", state, err)
 	}
-	for i, want := range []string{"Queued", "Running", "Completed"} {
-		if got := heard(t, hooks.Received()[i], generictest.Secret); string(got.State) != want || got.Repository != "scans" {
+	for i, want := range []string{"", "running", "completed"} {
+		if got := heard(t, hooks.Received()[i]); got.State != want || got.Source != "scans" {
 			t.Errorf("webhook %d speaks of %+v", i, got)
 		}
 	}

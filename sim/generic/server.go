@@ -5,6 +5,7 @@ package generic
 
 import (
 	"context"
+	"maps"
 	mathrand "math/rand/v2"
 	"net/http"
 	"slices"
@@ -115,13 +116,10 @@ func (s *Server) State() control.State {
 	defer s.mu.Unlock()
 	out := control.State{
 		Now: s.now(), Jobs: make([]control.Job, 0, len(s.jobs)), Runners: []control.Runner{},
-		Webhooks: s.counts, Requests: map[string]int{},
+		Webhooks: s.counts, Requests: maps.Clone(s.requests),
 	}
 	for _, j := range s.jobs {
 		out.Jobs = append(out.Jobs, j.snapshot())
-	}
-	for name, n := range s.requests {
-		out.Requests[name] = n
 	}
 	out.Webhooks.Pending = len(s.outbox) + s.sending
 	return out

@@ -44,9 +44,11 @@ const (
 var (
 	ErrNoSignature = errors.New("webhook has no signature: send the headers webhook-id, webhook-timestamp and webhook-signature, " +
 		"or " + HeaderHubSignature + ", made with the secret that the RunnerPool's workload.webhook.secret holds")
-	ErrNoSecret  = errors.New("webhook secret is empty: an empty secret would let anybody in")
-	ErrSecret    = errors.New("webhook secret begins with " + secretPrefix + ", but is not followed by base64: write it as the sender shows it")
-	ErrIncorrect = errors.New("webhook headers are incomplete: webhook-signature needs webhook-id, and webhook-timestamp in seconds since 1970")
+	ErrNoSecret = errors.New("webhook secret is empty: an empty secret would let anybody in")
+	ErrSecret   = errors.New("webhook secret begins with " + secretPrefix +
+		", but is not followed by base64: write it as the sender shows it")
+	ErrIncorrect = errors.New("webhook headers are incomplete: " +
+		"webhook-signature needs webhook-id, and webhook-timestamp in seconds since 1970")
 	ErrTimestamp = errors.New("webhook-timestamp is more than 5 minutes off: check both clocks, and sign each delivery anew")
 )
 

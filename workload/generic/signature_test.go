@@ -23,7 +23,7 @@ import (
 
 // The example that the libraries of Standard Webhooks are tested with.
 const (
-	exampleSecret    = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw" //nolint:gosec // a published example
+	exampleSecret    = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 	exampleID        = "msg_p5jXN8AQM9LWM0D4loKWxJek"
 	exampleTime      = 1614265330
 	exampleBody      = `{"test": 2432232314}`

@@ -172,7 +172,7 @@ func layGenericJob(root string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("lay out generic-job: %w", err)
 	}
-	if err := os.WriteFile(path, []byte(genericJobScript), 0o755); err != nil { //nolint:gosec // a program is executable
+	if err := os.WriteFile(path, []byte(genericJobScript), 0o755); err != nil {
 		return fmt.Errorf("lay out generic-job: %w", err)
 	}
 	return nil

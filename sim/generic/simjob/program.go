@@ -68,7 +68,7 @@ func (p *Program) Main(ctx context.Context) int {
 	if err := c.call(ctx, http.MethodPost, url+"/started", generic.Started{By: p.Host}, nil); err != nil {
 		return p.fail(err)
 	}
-	p.print("job %s (%s) started", job.ID, job.Name)
+	p.printf("job %s (%s) started", job.ID, job.Name)
 	code := p.work(ctx, job)
 	conclusion := "success"
 	switch {
@@ -78,10 +78,11 @@ func (p *Program) Main(ctx context.Context) int {
 		conclusion = "failure"
 	}
 	// The sender hears of a job that was told to stop, too.
-	if err := c.call(context.WithoutCancel(ctx), http.MethodPost, url+"/finished", generic.Finished{Conclusion: conclusion}, nil); err != nil {
+	ctx = context.WithoutCancel(ctx)
+	if err := c.call(ctx, http.MethodPost, url+"/finished", generic.Finished{Conclusion: conclusion}, nil); err != nil {
 		return p.fail(err)
 	}
-	p.print("job %s finished: %s", job.ID, conclusion)
+	p.printf("job %s finished: %s", job.ID, conclusion)
 	return code
 }
 
@@ -124,7 +125,7 @@ func (p *Program) work(ctx context.Context, job generic.Job) int {
 	}
 }
 
-func (p *Program) print(format string, args ...any) {
+func (p *Program) printf(format string, args ...any) {
 	_, _ = fmt.Fprintf(p.Stdout, format+"\n", args...)
 }
 
