@@ -12,6 +12,7 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -291,20 +292,11 @@ func (p param) fromQuery(values []string) (any, bool) {
 
 func (p param) allows(values ...string) bool {
 	for _, value := range values {
-		if len(p.values) > 0 && !contains(p.values, value) {
+		if len(p.values) > 0 && !slices.Contains(p.values, value) {
 			return false
 		}
 	}
 	return true
-}
-
-func contains(list []string, one string) bool {
-	for _, item := range list {
-		if item == one {
-			return true
-		}
-	}
-	return false
 }
 
 func (s *Server) invalid(c *call, name string, p param) *reply {

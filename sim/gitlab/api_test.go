@@ -6,6 +6,7 @@ package gitlab_test
 import (
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -185,7 +186,7 @@ func TestRunnerStatuses(t *testing.T) {
 	ask(t, s, token)
 	expect("paused", "paused", true)
 	a := call(t, s, "GET", path, gitlabtest.Token, nil)
-	if got := fmt.Sprintf("%v %v %v %v", a.body["tag_list"], a.body["maintenance_note"], a.body["locked"], a.body["run_untagged"]); got != "[a b] n true true" {
+	if fmt.Sprint(a.body["tag_list"]) != "[a b]" || a.body["maintenance_note"] != "n" || a.body["locked"] != true || a.body["run_untagged"] != true {
 		t.Errorf("details: %s", a.text)
 	}
 	for query, want := range map[string]int{
@@ -211,7 +212,7 @@ func TestPages(t *testing.T) {
 		"?scope[]=running":     {"0", "0", ""},
 	} {
 		a := call(t, s, "GET", "/projects/380/jobs"+query, gitlabtest.Token, nil)
-		if got := [3]string{fmt.Sprint(len(a.list)), a.header.Get("X-Total"), a.header.Get("X-Next-Page")}; got != want {
+		if got := [3]string{strconv.Itoa(len(a.list)), a.header.Get("X-Total"), a.header.Get("X-Next-Page")}; got != want {
 			t.Errorf("%q: %v, want %v", query, got, want)
 		}
 	}

@@ -41,7 +41,8 @@ func (s *Server) authenticate(c *call, end endpoint) *reply {
 		}}
 	}
 	c.token = token
-	if len(end.scopes) == 0 || slices.ContainsFunc(end.scopes, func(scope string) bool { return slices.Contains(token.Scopes, scope) }) {
+	opens := func(scope string) bool { return slices.Contains(token.Scopes, scope) }
+	if len(end.scopes) == 0 || slices.ContainsFunc(end.scopes, opens) {
 		return nil
 	}
 	return &reply{status: http.StatusForbidden, body: map[string]any{

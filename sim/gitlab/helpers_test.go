@@ -6,6 +6,7 @@ package gitlab_test
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -82,9 +83,7 @@ func send(t *testing.T, s *gitlabtest.Server, method, path string, header http.H
 func makeRunner(t *testing.T, s *gitlabtest.Server, more map[string]any) (id float64, token string) {
 	t.Helper()
 	body := map[string]any{"runner_type": "project_type", "project_id": 380, "description": "vm-1", "run_untagged": true}
-	for key, value := range more {
-		body[key] = value
-	}
+	maps.Copy(body, more)
 	a := call(t, s, "POST", "/user/runners", gitlabtest.Token, body)
 	id, _ = a.body["id"].(float64)
 	token, _ = a.body["token"].(string)

@@ -4,6 +4,7 @@
 package gitlab
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -71,7 +72,7 @@ func (s *Server) Queue(spec control.JobSpec) ([]control.Job, error) {
 		return nil, fmt.Errorf("queue jobs: no project %q", spec.Repo)
 	}
 	if slices.Contains(spec.Labels, "") {
-		return nil, fmt.Errorf("queue jobs: a tag is empty")
+		return nil, errors.New("queue jobs: a tag is empty")
 	}
 	if spec.Count < 0 || spec.Count > maxJobs || spec.Duration < 0 {
 		return nil, fmt.Errorf("queue jobs: count must be 0 to %d and the duration not negative", maxJobs)
@@ -279,7 +280,8 @@ func (s *Server) jobJSON(j *job) map[string]any {
 	if j.ran.id != 0 {
 		out["runner"] = map[string]any{
 			"id": j.ran.id, "description": j.ran.description, "ip_address": nil, "active": true, "paused": false,
-			"is_shared": j.ran.kind == typeInstance, "runner_type": j.ran.kind, "name": "gitlab-runner", "online": true, "status": "online",
+			"is_shared": j.ran.kind == typeInstance, "runner_type": j.ran.kind, "name": "gitlab-runner", "online": true,
+			"status": "online",
 		}
 	}
 	return out

@@ -99,7 +99,7 @@ func (s *Server) answerProjectJobs(c *call) reply {
 	}
 	wanted := c.list("scope")
 	return c.paginate(s.jobList(func(j *job) bool {
-		return j.pipeline.project == p && (len(wanted) == 0 || contains(wanted, j.status))
+		return j.pipeline.project == p && (len(wanted) == 0 || slices.Contains(wanted, j.status))
 	}))
 }
 

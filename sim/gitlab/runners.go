@@ -197,7 +197,7 @@ func (r *runner) set(c *call) string {
 	if _, given := c.given["tag_list"]; given {
 		r.tags = nil
 		for _, tag := range c.list("tag_list") {
-			if tag = strings.TrimSpace(tag); tag != "" && !contains(r.tags, tag) {
+			if tag = strings.TrimSpace(tag); tag != "" && !slices.Contains(r.tags, tag) {
 				r.tags = append(r.tags, tag)
 			}
 		}
@@ -335,7 +335,7 @@ func (s *Server) filtered(c *call, r *runner) bool {
 		return false
 	}
 	for _, tag := range c.list("tag_list") {
-		if !contains(r.tags, tag) {
+		if !slices.Contains(r.tags, tag) {
 			return false
 		}
 	}
@@ -363,7 +363,7 @@ func (r *runner) takes(j *job) bool {
 		return false
 	}
 	for _, tag := range j.tags {
-		if !contains(r.tags, tag) {
+		if !slices.Contains(r.tags, tag) {
 			return false
 		}
 	}

@@ -146,7 +146,8 @@ func (s *Server) deliver(d *delivery) {
 		return
 	}
 	s.counts.Failed++
-	if s.health.failures++; s.health.failures >= maxFailures {
+	s.health.failures++
+	if s.health.failures >= maxFailures {
 		s.health.pause = min(max(firstPause, 2*s.health.pause), longest)
 		s.health.until = s.now().Add(s.health.pause)
 	}

@@ -56,7 +56,8 @@ func newProvider(config Config, clk clock.Clock) (*provider, error) {
 
 	token := strings.TrimSpace(config.Token)
 	if token == "" {
-		return nil, rejected(ReasonCredentials, "no credentials: the Secret that bootstrap.config.gitlab.credentials names holds no access token")
+		return nil, rejected(ReasonCredentials,
+			"no credentials: the Secret that bootstrap.config.gitlab.credentials names holds no access token")
 	}
 
 	if config.Timeout <= 0 {
@@ -71,7 +72,8 @@ func newProvider(config Config, clk clock.Clock) (*provider, error) {
 		gl.WithCustomLimiter(unlimited{}),
 		gl.WithHTTPClient(&http.Client{Transport: out.transport(config), Timeout: config.Timeout}))
 	if err != nil {
-		return nil, rejected(ReasonConfig, "the url of the GitLab instance cannot be used: write one such as https://gitlab.example.com")
+		return nil, rejected(ReasonConfig,
+			"the url of the GitLab instance cannot be used: write one such as https://gitlab.example.com")
 	}
 
 	return out, nil
@@ -93,7 +95,8 @@ func checkURL(address string) (string, error) {
 	switch {
 	case err != nil || parsed.Host == "" || parsed.Scheme != "https" && parsed.Scheme != "http":
 		// Not quoted: what is no URL may be anything, a token too.
-		return "", rejected(ReasonConfig, "the url in workload.config.gitlab is no URL of a GitLab instance: write one such as https://gitlab.example.com")
+		return "", rejected(ReasonConfig,
+			"the url in workload.config.gitlab is no URL of a GitLab instance: write one such as https://gitlab.example.com")
 	case parsed.User != nil:
 		return "", rejected(ReasonConfig, "the url in workload.config.gitlab holds credentials: the access token belongs into a Secret")
 	case parsed.RawQuery != "" || parsed.Fragment != "":
@@ -151,7 +154,7 @@ func readScope(config Config) (scope, error) {
 }
 
 // plain tells whether each part of a path is one that GitLab gives out: letters of any
-// script, digits, and _ . -
+// script, digits, dots, dashes and underscores.
 func plain(path string) bool {
 	for part := range strings.SplitSeq(path, "/") {
 		if strings.Trim(part, ".") == "" || strings.ContainsAny(part, `\?#%&:;"'<> `) || strings.ContainsFunc(part, isControl) {

@@ -135,12 +135,12 @@ func metaTime(at time.Time) *metav1.Time {
 }
 
 // link keeps a URL only if it is whole: half a link leads nowhere.
-func link(url string) string {
-	if utf8.RuneCountInString(url) > maxURL {
+func link(address string) string {
+	if utf8.RuneCountInString(address) > maxURL {
 		return ""
 	}
 
-	return url
+	return address
 }
 
 // cut shortens a text to so many characters.

@@ -21,7 +21,7 @@ type Platform struct{ Webhooks }
 var _ workload.Platform = Platform{}
 
 // secretToken is the access token that Open takes.
-const secretToken = "token" //nolint:gosec // the name of a secret
+const secretToken = "token"
 
 // Slug is gitlab.
 func (Platform) Slug() string { return "gitlab" }

@@ -461,7 +461,10 @@ func TestIssueRejects(t *testing.T) {
 		test.edit(&req)
 
 		_, err := p.Issue(t.Context(), req)
-		t.Run(name, func(t *testing.T) { checkError(t, err, workload.Rejected, gitlab.ReasonRequest, test.message) })
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			checkError(t, err, workload.Rejected, gitlab.ReasonRequest, test.message)
+		})
 	}
 
 	untagged := request("untagged")

@@ -24,7 +24,7 @@ import (
 const (
 	HeaderEvent = "X-Gitlab-Event"
 	// HeaderToken holds the secret token itself.
-	HeaderToken = "X-Gitlab-Token"
+	HeaderToken = "X-Gitlab-Token" //nolint:gosec // the name of a header
 	// HeaderUUID is the event's, the same for each hook that is told of it.
 	HeaderUUID = "X-Gitlab-Event-Uuid"
 	// HeaderInstance is the URL of the instance that sends.

@@ -54,8 +54,8 @@ func (r *runner) build(ctx context.Context, w *work) error {
 	}
 	begun := time.Now()
 	trace := &jobLog{}
-	_, _ = fmt.Fprintf(trace, "Running with gitlab-runner %s\n  on %s, system ID: %s\nPreparing the %q executor\nUsing Shell (bash) executor...\n",
-		version, short(r.token), r.systemID, r.executor)
+	_, _ = fmt.Fprintf(trace, "Running with gitlab-runner %s\n  on %s, system ID: %s\n", version, short(r.token), r.systemID)
+	_, _ = fmt.Fprintf(trace, "Preparing the %q executor\nUsing Shell (bash) executor...\n", r.executor)
 	inner, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	reported := make(chan struct{})
@@ -82,17 +82,20 @@ func (r *runner) keepTold(ctx context.Context, stop context.CancelCauseFunc, w *
 			return
 		case <-tick.C:
 		}
-		goes := true
-		if text, _ := trace.rest(); len(text) > 0 {
-			goes = r.flush(ctx, w, trace)
-		} else {
-			goes, _ = r.update(ctx, w, "running", "", 0)
-		}
-		if !goes && ctx.Err() == nil {
+		if !r.tell(ctx, w, trace) && ctx.Err() == nil {
 			stop(errCanceled)
 			return
 		}
 	}
+}
+
+// tell sends what is new in the log or, without any, that the job still runs.
+func (r *runner) tell(ctx context.Context, w *work, trace *jobLog) bool {
+	if text, _ := trace.rest(); len(text) > 0 {
+		return r.flush(ctx, w, trace)
+	}
+	goes, _ := r.update(ctx, w, "running", "", 0)
+	return goes
 }
 
 // flush sends what is new in the log; false when the server wants no more of the job.
@@ -192,5 +195,6 @@ func (r *runner) variables(w *work, dir string) []string {
 	for _, variable := range w.Variables {
 		out = append(out, variable.Key+"="+variable.Value)
 	}
-	return append(out, "CI_PROJECT_DIR="+dir, "CI_RUNNER_VERSION="+version, "CI_JOB_TIMEOUT="+strconv.FormatInt(w.RunnerInfo.Timeout, 10))
+	return append(out, "CI_PROJECT_DIR="+dir, "CI_RUNNER_VERSION="+version,
+		"CI_JOB_TIMEOUT="+strconv.FormatInt(w.RunnerInfo.Timeout, 10))
 }

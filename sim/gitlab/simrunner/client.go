@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"runtime"
 	"strconv"
@@ -58,7 +59,15 @@ func newClient(address string) *client {
 	return &client{base: base + "/api/v4/", http: &http.Client{Timeout: pollTimeout, Transport: &http.Transport{Proxy: nil}}}
 }
 
-func (c *client) send(ctx context.Context, method, path string, header http.Header, body []byte) (*http.Response, []byte, error) {
+// reply is an answer whose body was read.
+type reply struct {
+	code   int
+	status string
+	header http.Header
+	text   []byte
+}
+
+func (c *client) send(ctx context.Context, method, path string, header http.Header, body []byte) (reply, error) {
 	if path != "jobs/request" {
 		limit, cancel := context.WithTimeout(ctx, callTimeout)
 		defer cancel()
@@ -66,28 +75,26 @@ func (c *client) send(ctx context.Context, method, path string, header http.Head
 	}
 	req, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(body))
 	if err != nil {
-		return nil, nil, fmt.Errorf("build request: %w", err)
+		return reply{}, fmt.Errorf("build request: %w", err)
 	}
-	for name, values := range header {
-		req.Header[name] = values
-	}
+	maps.Copy(req.Header, header)
 	req.Header.Set("User-Agent", "gitlab-runner "+version+" (18-9-stable; go; linux/amd64)")
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return nil, nil, fmt.Errorf("connect to the server: %w", err)
+		return reply{}, fmt.Errorf("connect to the server: %w", err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	text, err := io.ReadAll(io.LimitReader(resp.Body, 4<<20))
 	if err != nil {
-		return nil, nil, fmt.Errorf("read reply: %w", err)
+		return reply{}, fmt.Errorf("read reply: %w", err)
 	}
-	return resp, text, nil
+	return reply{resp.StatusCode, resp.Status, resp.Header, text}, nil
 }
 
-func (c *client) sendJSON(ctx context.Context, method, path string, body any) (*http.Response, []byte, error) {
+func (c *client) sendJSON(ctx context.Context, method, path string, body any) (reply, error) {
 	text, err := json.Marshal(body)
 	if err != nil {
-		return nil, nil, fmt.Errorf("encode request: %w", err)
+		return reply{}, fmt.Errorf("encode request: %w", err)
 	}
 	header := http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json"}}
 	return c.send(ctx, method, path, header, text)
@@ -107,7 +114,7 @@ func (r *runner) request(ctx context.Context) (*work, bool) {
 	if r.heard != "" {
 		body["last_update"] = r.heard
 	}
-	resp, text, err := r.client.sendJSON(ctx, http.MethodPost, "jobs/request", body)
+	got, err := r.client.sendJSON(ctx, http.MethodPost, "jobs/request", body)
 	switch {
 	case ctx.Err() != nil && err != nil:
 		return nil, true
@@ -115,23 +122,23 @@ func (r *runner) request(ctx context.Context) (*work, bool) {
 		r.log("ERROR: ", "Checking for jobs... error", "runner", short(r.token), "status", err)
 		return nil, true // the real one counts some of these before it gives up
 	}
-	switch resp.StatusCode {
+	switch got.code {
 	case http.StatusCreated:
 		var out work
-		if err := json.Unmarshal(text, &out); err != nil {
+		if err := json.Unmarshal(got.text, &out); err != nil {
 			r.log("ERROR: ", "Checking for jobs... error", "runner", short(r.token), "status", err)
 			return nil, true
 		}
 		r.info("Checking for jobs... received", "job", out.ID, "repo_url", cleaned(out.GitInfo.RepoURL), "runner", short(r.token))
 		return &out, true
 	case http.StatusNoContent:
-		r.heard = resp.Header.Get("X-Gitlab-Last-Update")
+		r.heard = got.header.Get("X-Gitlab-Last-Update")
 		return nil, true
 	case http.StatusForbidden:
-		r.log("ERROR: ", "Checking for jobs... forbidden", "runner", short(r.token), "status", resp.Status)
+		r.log("ERROR: ", "Checking for jobs... forbidden", "runner", short(r.token), "status", got.status)
 		return nil, false
 	default:
-		r.log("WARNING: ", "Checking for jobs... failed", "runner", short(r.token), "status", resp.Status)
+		r.log("WARNING: ", "Checking for jobs... failed", "runner", short(r.token), "status", got.status)
 		return nil, true
 	}
 }
@@ -155,14 +162,14 @@ func (r *runner) update(ctx context.Context, w *work, state, failure string, cod
 	if code != 0 {
 		body["exit_code"] = code
 	}
-	resp, _, err := r.client.sendJSON(ctx, http.MethodPut, "jobs/"+strconv.FormatInt(w.ID, 10), body)
-	return err != nil || !abandoned(resp), err
+	got, err := r.client.sendJSON(ctx, http.MethodPut, "jobs/"+strconv.FormatInt(w.ID, 10), body)
+	return err != nil || !got.abandoned(), err
 }
 
 // abandoned reads whether the job goes on.
-func abandoned(resp *http.Response) bool {
-	state := resp.Header.Get("Job-Status")
-	return resp.StatusCode == http.StatusForbidden || resp.StatusCode == http.StatusNotFound || state == "canceled" || state == "failed"
+func (r reply) abandoned() bool {
+	state := r.header.Get("Job-Status")
+	return r.code == http.StatusForbidden || r.code == http.StatusNotFound || state == "canceled" || state == "failed"
 }
 
 // patch appends to the job's log what the server has not got yet.
@@ -171,14 +178,15 @@ func (r *runner) patch(ctx context.Context, w *work, text []byte, from int) (int
 		"Content-Type": {"text/plain"}, "Job-Token": {w.Token},
 		"Content-Range": {fmt.Sprintf("%d-%d", from, from+len(text)-1)},
 	}
-	resp, _, err := r.client.send(ctx, http.MethodPatch, "jobs/"+strconv.FormatInt(w.ID, 10)+"/trace?debug_trace=false", header, text)
+	path := "jobs/" + strconv.FormatInt(w.ID, 10) + "/trace?debug_trace=false"
+	got, err := r.client.send(ctx, http.MethodPatch, path, header, text)
 	switch {
 	case err != nil:
 		return from, true, err
-	case abandoned(resp):
+	case got.abandoned():
 		return from, false, nil
-	case resp.StatusCode != http.StatusAccepted:
-		return from, true, fmt.Errorf("append to the log: %s", resp.Status)
+	case got.code != http.StatusAccepted:
+		return from, true, fmt.Errorf("append to the log: %s", got.status)
 	}
 	return from + len(text), true, nil
 }
