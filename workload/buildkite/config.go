@@ -71,12 +71,15 @@ func newProvider(config Config, clk clock.Clock) (*provider, error) {
 		return nil, rejected(ReasonConfig, fmt.Sprintf("stack key %q is not of 1 to 80 letters, digits, _ and -", config.Stack))
 	}
 
-	return &provider{
+	out := &provider{
 		client: newClient(config, endpoint, clk), clock: clk, endpoint: endpoint,
 		organization: config.Organization, queue: config.Queue, stack: config.Stack, metadata: config.Metadata,
 		asking:  make(chan struct{}, 1),
 		runners: map[string]string{}, states: map[string]seenState{},
-	}, nil
+	}
+	out.reservations, out.tokens = newBatcher(out.reserveAll), newBatcher(out.acquireAll)
+
+	return out, nil
 }
 
 func stackPattern() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_-]{1,80}$`) }

@@ -23,6 +23,7 @@ const (
 	ReasonStack         = "BuildkiteStackRefused"
 	ReasonQueue         = "BuildkiteQueueNotFound"
 	ReasonQueuePaused   = "BuildkiteQueuePaused"
+	ReasonToken         = "BuildkiteTokenRefused"
 	ReasonRequest       = "BuildkiteRequestRefused"
 	ReasonRateLimited   = "BuildkiteRateLimited"
 	ReasonJobGone       = "JobGone"

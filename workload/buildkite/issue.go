@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
@@ -89,22 +88,35 @@ func (p *provider) resumed(ctx context.Context) error {
 	return nil
 }
 
+// reserve reserves the job, together with others that are asked for at the moment.
 func (p *provider) reserve(ctx context.Context, req workload.RunnerRequest, id string, expiry int64) error {
-	var got reserveAnswer
-
-	err := p.stackCall(ctx, http.MethodPut, "/scheduled-jobs/batch-reserve",
-		reserveBody{JobUUIDs: []string{id}, Seconds: expiry}, &got)
+	_, reserved, err := p.reservations.get(ctx, id, expiry)
 
 	switch {
-	case unknown(err):
-		return jobGone(id, "")
 	case err != nil:
-		return p.named("reserving job "+id, err)
-	case slices.ContainsFunc(got.Reserved, func(other string) bool { return strings.EqualFold(other, id) }):
+		return err
+	case reserved:
 		return nil
 	default:
 		return p.unreserved(ctx, req, id)
 	}
+}
+
+// reserveAll gives the jobs that could be reserved.
+func (p *provider) reserveAll(ctx context.Context, ids []string, expiry int64) (map[string]bool, error) {
+	var got reserveAnswer
+
+	err := p.stackCall(ctx, http.MethodPut, "/scheduled-jobs/batch-reserve", reserveBody{JobUUIDs: ids, Seconds: expiry}, &got)
+	if err != nil {
+		return nil, p.named("reserving jobs", err)
+	}
+
+	out := make(map[string]bool, len(got.Reserved))
+	for _, id := range got.Reserved {
+		out[strings.ToLower(id)] = true
+	}
+
+	return out, nil
 }
 
 // unreserved says why a job could not be reserved.
@@ -130,7 +142,7 @@ func (p *provider) unreserved(ctx context.Context, req workload.RunnerRequest, i
 	case said == "scheduled":
 		return fmt.Errorf("reserve job %s of queue %s: %w", id, p.queue, errReserveAgain)
 	default:
-		return jobGone(id, said)
+		return jobGone(id, cut(said, maxConclusion))
 	}
 }
 
@@ -145,7 +157,7 @@ func jobGone(id, state string) error {
 
 	return &workload.Error{
 		Kind: workload.NotFound, Reason: ReasonJobGone,
-		Message: fmt.Sprintf("job %s is not to be had any more: it is %s", id, cut(state, maxConclusion)),
+		Message: fmt.Sprintf("job %s is not to be had any more: it is %s", id, state),
 	}
 }
 
@@ -162,23 +174,38 @@ func (p *provider) assign(name, id string) {
 
 // acquisition gets the job's token. The agent token is never handed out in its place.
 func (p *provider) acquisition(ctx context.Context, id string, expiry int64) (workload.Credential, error) {
+	made, issued, err := p.tokens.get(ctx, id, expiry)
+
+	switch {
+	case err != nil:
+		return workload.Credential{}, err
+	case !issued || made.Token == "":
+		return workload.Credential{}, jobGone(id, "refused a token, so it was taken or cancelled since it was reserved")
+	}
+
+	return workload.Credential{
+		RunnerToken: made.Token, RegistrationURL: p.endpoint, ExpiresAt: made.ExpiresAt.Time, RunnerID: id, JobID: id,
+	}, nil
+}
+
+// acquireAll gives the tokens of the jobs that were given one.
+func (p *provider) acquireAll(ctx context.Context, ids []string, expiry int64) (map[string]jobToken, error) {
 	var got tokensAnswer
 
-	err := p.stackCall(ctx, http.MethodPost, "/job-acquisition-tokens",
-		tokensBody{JobUUIDs: []string{id}, Seconds: expiry}, &got)
+	err := p.stackCall(ctx, http.MethodPost, "/job-acquisition-tokens", tokensBody{JobUUIDs: ids, Seconds: expiry}, &got)
+	if unknown(err) {
+		return nil, rejected(ReasonToken, fmt.Sprintf("%s issues no job acquisition tokens: "+
+			"without them an agent would need the cluster's own token; check bootstrap.config.buildkite.endpoint", p.endpoint))
+	}
+
 	if err != nil {
-		return workload.Credential{}, p.named("getting the acquisition token of job "+id, err)
+		return nil, p.named("getting acquisition tokens of jobs", err)
 	}
 
+	out := make(map[string]jobToken, len(got.Tokens))
 	for _, made := range got.Tokens {
-		if !strings.EqualFold(made.JobUUID, id) || made.Token == "" {
-			continue
-		}
-
-		return workload.Credential{
-			RunnerToken: made.Token, RegistrationURL: p.endpoint, ExpiresAt: made.ExpiresAt.Time, RunnerID: id, JobID: id,
-		}, nil
+		out[strings.ToLower(made.JobUUID)] = made
 	}
 
-	return workload.Credential{}, jobGone(id, "not given a token, for it was taken or cancelled since it was reserved")
+	return out, nil
 }

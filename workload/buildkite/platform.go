@@ -35,7 +35,7 @@ const (
 	// hears of jobs soon where there is no webhook.
 	pollInterval = 10 * time.Second
 	// clusterDefault is the Stacks API's word for the cluster's default queue, whatever its
-	// key. An agent without a queue tag is of that one.
+	// key. Webhooks and agents do not know it.
 	clusterDefault = "__default__"
 )
 
@@ -118,9 +118,11 @@ func program(from *v1alpha1.BuildkiteBootstrap) guest.Runner {
 
 // labels gives the agent's tags, the queue first. An agent of a cluster serves one queue.
 func labels(queue string, tags []string) ([]string, error) {
-	out := []string{}
-	if queue != clusterDefault {
-		out = append(out, queueTag+"="+queue)
+	out := []string{queueTag + "=" + queue}
+
+	if queue == clusterDefault {
+		return out, errclass.New(errclass.Configuration, ReasonConfig,
+			"read queue %s of workload.config.buildkite.queue: write the queue's own key, which its page at Buildkite tells", queue)
 	}
 
 	for _, tag := range tags {
@@ -164,20 +166,21 @@ func (Platform) Fit(runner workload.RunnerSpec, job workload.Job) workload.Fit {
 		return fit
 	}
 
-	fit.Missing = slices.DeleteFunc(slices.Clone(job.Labels), func(rule string) bool { return holds(rule, job, runner) })
+	fit.Missing = slices.DeleteFunc(slices.Clone(job.Labels), func(rule string) bool { return holds(rule, runner.Labels) })
 	fit.Takes = len(fit.Missing) == 0
 
 	return fit
 }
 
-// holds tells whether the runner has a tag for the rule. That the queue is right was seen.
-func holds(rule string, job workload.Job, runner workload.RunnerSpec) bool {
+// holds tells whether there is a tag for the rule. That the queue is right was seen: a
+// rule for it is what the job's queue was read from.
+func holds(rule string, tags []string) bool {
 	key, want := pair(rule)
-	if key == "*" || key == queueTag && (want == job.Queue || want == "*") {
+	if key == "*" || key == queueTag {
 		return true
 	}
 
-	return slices.ContainsFunc(runner.Labels, func(tag string) bool {
+	return slices.ContainsFunc(tags, func(tag string) bool {
 		name, value := pair(tag)
 
 		return name == key && (want == "*" || want == value)
@@ -196,7 +199,7 @@ func pair(tag string) (string, string) {
 // knownDefault tells whether a queue can be the one of jobs that name none: webhooks do
 // not say which it is. New clusters call it default-queue.
 func knownDefault(queue string) bool {
-	return queue == defaultQueue || queue == "default-queue" || queue == clusterDefault
+	return queue == defaultQueue || queue == "default-queue"
 }
 
 // covers goes by the organization, which a pipeline's full name begins with.

@@ -76,9 +76,11 @@ func TestRunner(t *testing.T) {
 				r.Program.Program, r.Program.WorkDir = "/opt/agent", "/builds"
 			}), "",
 		},
-		"the cluster's default queue needs no tag": {
+		"a queue without its key": {
 			template(), load(&v1alpha1.BuildkiteConfig{Organization: "acme", Queue: "__default__"}),
-			with(func(r *workload.RunnerSpec) { r.Queue, r.Labels, r.Metadata = "__default__", []string{}, nil }), "",
+			with(func(r *workload.RunnerSpec) {
+				r.Queue, r.Labels, r.Metadata = "__default__", []string{"queue=__default__"}, nil
+			}), buildkite.ReasonConfig,
 		},
 		"template not known": {nil, load(own), with(func(r *workload.RunnerSpec) {
 			r.Secrets, r.Timeout = nil, 0
@@ -149,9 +151,13 @@ func TestFit(t *testing.T) {
 		"no queue, for the default one": {
 			nil, workload.Job{Repository: "acme/app"}, workload.Fit{Takes: true, Covers: true}, "",
 		},
-		"no queue, for the cluster's word for it": {
-			func(r *workload.RunnerSpec) { r.Queue = "__default__" },
+		"no queue, for the default one of new clusters": {
+			func(r *workload.RunnerSpec) { r.Queue = "default-queue" },
 			workload.Job{Repository: "acme/app"}, workload.Fit{Takes: true, Covers: true}, "",
+		},
+		"no queue, and listed in the runners' own": {
+			func(r *workload.RunnerSpec) { r.Queue = "gpu" },
+			workload.Job{Repository: "acme/app", Queue: "gpu"}, workload.Fit{Takes: true, Covers: true}, "",
 		},
 		"no queue, for another one": {
 			func(r *workload.RunnerSpec) { r.Queue = "gpu" },

@@ -40,6 +40,9 @@ type provider struct {
 	endpoint, organization, queue, stack string
 	metadata                             map[string]string
 
+	// reservations and tokens are got for many jobs in a call.
+	reservations *batcher[bool]
+	tokens       *batcher[jobToken]
 	// asking holds one, who asks for the states of jobs; what is heard serves all who wait.
 	asking chan struct{}
 

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -42,7 +43,6 @@ func TestValidateNamesTheMend(t *testing.T) {
 		"all is well":    {},
 		"unknown token":  {config: func(c *buildkite.Config) { c.Token = "bkct_nope" }, kind: workload.Rejected, reason: buildkite.ReasonCredentials, says: "agent token"},
 		"no such queue":  {config: func(c *buildkite.Config) { c.Queue = "gpu" }, kind: workload.Rejected, reason: buildkite.ReasonQueue, says: "gpu"},
-		"default queue":  {config: func(c *buildkite.Config) { c.Queue = "__default__" }},
 		"other org":      {config: func(c *buildkite.Config) { c.Organization = "rival" }, kind: workload.Rejected, reason: buildkite.ReasonOrganization, says: "acme"},
 		"org in capital": {config: func(c *buildkite.Config) { c.Organization = "ACME" }},
 		"no room for another stack": {
@@ -605,11 +605,85 @@ func TestFindIsShared(t *testing.T) {
 	}
 }
 
-// The limits of Buildkite are met with waiting, not with failure: each refusal says when.
-func TestRateLimitsOfABurst(t *testing.T) {
+// slow makes every call take a while, as the network does.
+type slow struct{ next http.RoundTripper }
+
+func (s slow) RoundTrip(r *http.Request) (*http.Response, error) {
+	time.Sleep(20 * time.Millisecond)
+
+	return s.next.RoundTrip(r)
+}
+
+// A burst of machines costs few calls, which Buildkite limits to ten in a second.
+func TestABurstIsReservedTogether(t *testing.T) {
 	t.Parallel()
 
 	server := buildkitetest.New(t, sim.Options{})
+	config := configOf(server)
+	config.Transport = func(next http.RoundTripper) http.RoundTripper { return slow{next} }
+	provider := open(t, config)
+
+	if err := provider.Validate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	polled(t, provider) // hears that the queue is not paused
+
+	var group sync.WaitGroup
+
+	for i, job := range server.Queue(control.JobSpec{Count: 60}) {
+		group.Go(func() {
+			got, err := provider.Issue(t.Context(), request(fmt.Sprintf("vm-%d", i), workload.Job{ID: job.Key}))
+			if err != nil || got.JobID != job.Key || got.RunnerToken == "" {
+				t.Errorf("Issue() = job %s, %v, want job %s", got.JobID, err, job.Key)
+			}
+		})
+	}
+
+	group.Wait()
+
+	requests := server.State().Requests
+	if requests["batchReserve"] > 10 || requests["acquisitionTokens"] > 20 {
+		t.Errorf("60 machines cost %d reservations and %d calls for tokens", requests["batchReserve"], requests["acquisitionTokens"])
+	}
+}
+
+// One who goes away does not take the others' jobs along.
+func TestOneOfABurstGoesAway(t *testing.T) {
+	t.Parallel()
+
+	server := buildkitetest.New(t, sim.Options{})
+	config := configOf(server)
+	config.Transport = func(next http.RoundTripper) http.RoundTripper { return slow{next} }
+	provider := open(t, config)
+	polled(t, provider)
+
+	var group sync.WaitGroup
+
+	for i, job := range server.Queue(control.JobSpec{Count: 10}) {
+		ctx, cancel := context.WithCancel(t.Context())
+		if i%2 == 0 {
+			time.AfterFunc(10*time.Millisecond, cancel)
+		}
+
+		group.Go(func() {
+			defer cancel()
+
+			_, err := provider.Issue(ctx, request(fmt.Sprintf("vm-%d", i), workload.Job{ID: job.Key}))
+			if i%2 == 1 && err != nil || i%2 == 0 && err != nil && !errors.Is(err, context.Canceled) {
+				t.Errorf("Issue() of %d = %v", i, err)
+			}
+		})
+	}
+
+	group.Wait()
+}
+
+// The limits of Buildkite are met with waiting, not with failure: each refusal says when.
+func TestRateLimits(t *testing.T) {
+	t.Parallel()
+
+	server := buildkitetest.New(t, sim.Options{Clock: clocktesting.NewFakeClock(time.Now())})
 	provider := open(t, configOf(server))
 	limited := 0
 
@@ -627,8 +701,8 @@ func TestRateLimitsOfABurst(t *testing.T) {
 		}
 	}
 
-	if limited == 0 {
-		t.Error("30 reservations in a moment were all let through")
+	if limited != 20 {
+		t.Errorf("%d of 30 reservations in a moment were not let through, want 20", limited)
 	}
 }
 
@@ -653,5 +727,48 @@ func TestCallsEnd(t *testing.T) {
 
 	if err := provider.Validate(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("Validate() = %v, want it cancelled", err)
+	}
+}
+
+// Where no acquisition token is to be had the agent token is not handed out in its place.
+func TestNoAcquisitionToken(t *testing.T) {
+	t.Parallel()
+
+	cases := map[string]struct {
+		code   int
+		body   string
+		kind   workload.Kind
+		reason string
+	}{
+		"no such call":   {http.StatusNotFound, `{"message":"Not Found"}`, workload.Rejected, buildkite.ReasonToken},
+		"not permitted":  {http.StatusForbidden, `{"message":"no"}`, workload.Rejected, buildkite.ReasonStack},
+		"not issued":     {http.StatusCreated, `{"job_acquisition_tokens":[],"not_issued":["` + unknownJob + `"]}`, workload.NotFound, buildkite.ReasonJobGone},
+		"of another job": {http.StatusCreated, `{"job_acquisition_tokens":[{"job_uuid":"x","job_acquisition_token":"y"}]}`, workload.NotFound, buildkite.ReasonJobGone},
+		"no JSON":        {http.StatusCreated, `<html>`, "", ""},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				switch {
+				case strings.HasSuffix(r.URL.Path, "/job-acquisition-tokens"):
+					w.WriteHeader(tc.code)
+					_, _ = w.Write([]byte(tc.body))
+				case strings.HasSuffix(r.URL.Path, "/batch-reserve"):
+					_, _ = w.Write([]byte(`{"reserved":["` + unknownJob + `"]}`))
+				default:
+					_, _ = w.Write([]byte(`{}`))
+				}
+			}))
+			t.Cleanup(server.Close)
+
+			provider := open(t, buildkite.Config{Organization: "acme", Queue: "default", Stack: "s", Token: "t", Endpoint: server.URL})
+
+			got, err := provider.Issue(t.Context(), request("vm-1", workload.Job{ID: unknownJob}))
+			if err == nil || workload.KindOf(err) != tc.kind || reasonOf(err) != tc.reason || got.RunnerToken != "" {
+				t.Errorf("Issue() = %v (kind %s, reason %s)", err, workload.KindOf(err), reasonOf(err))
+			}
+		})
 	}
 }

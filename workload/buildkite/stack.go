@@ -73,11 +73,14 @@ type tokensBody struct {
 }
 
 type tokensAnswer struct {
-	Tokens []struct {
-		JobUUID   string `json:"job_uuid"`
-		Token     string `json:"job_acquisition_token"`
-		ExpiresAt stamp  `json:"expires_at"`
-	} `json:"job_acquisition_tokens"`
+	Tokens []jobToken `json:"job_acquisition_tokens"`
+}
+
+// jobToken is secret.
+type jobToken struct {
+	JobUUID   string `json:"job_uuid"`
+	Token     string `json:"job_acquisition_token"`
+	ExpiresAt stamp  `json:"expires_at"`
 }
 
 type statesBody struct {
