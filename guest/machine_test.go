@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -144,6 +145,11 @@ func (m *machine) write(t *testing.T, file, text string) {
 	if err := os.MkdirAll(filepath.Dir(m.path(file)), 0o755); err != nil {
 		t.Fatal(err)
 	}
+
+	// A child that another test starts meanwhile would keep the file open for writing, and
+	// nothing could run it ("text file busy").
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 
 	if err := os.WriteFile(m.path(file), []byte(text), 0o755); err != nil {
 		t.Fatal(err)

@@ -41,6 +41,11 @@ func root(t *testing.T, runner, config string) string {
 
 	dir := t.TempDir()
 
+	// A child that another test starts meanwhile would keep a file open for writing, and
+	// nothing could run it ("text file busy").
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+
 	for file, text := range map[string]string{"/opt/actions-runner/run.sh": "#!/bin/sh\n" + runner + "\n", api.ConfigPath: config} {
 		path := filepath.Join(dir, file)
 		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o755)); err != nil {
