@@ -80,10 +80,12 @@ func (f field) parse(text string) (uint64, error) {
 		step := 1
 
 		if stepped {
-			var err error
-			if step, err = strconv.Atoi(stepText); err != nil || step < 1 {
-				return 0, fmt.Errorf("step %q is no number above zero", stepText)
+			n, err := strconv.ParseUint(stepText, 10, 8)
+			if err != nil || n < 1 {
+				return 0, fmt.Errorf("step %q is no number from 1 to 255", stepText)
 			}
+
+			step = int(n)
 		}
 
 		low, high, err := f.span(span, stepped)

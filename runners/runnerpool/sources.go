@@ -36,8 +36,12 @@ type source struct {
 func (s *source) usable() bool { return s.why == "" }
 
 // outdates says whether a claim was made from what the template and the pool's workload
-// are no longer. A template that can't replace it outdates nothing.
+// are no longer. A template that can't replace it outdates nothing, unless it is to go.
 func (s *source) outdates(claim *v1alpha1.MachineClaim) bool {
+	if s.template != nil && !s.template.DeletionTimestamp.IsZero() {
+		return true
+	}
+
 	made := claim.Annotations[v1alpha1.AnnotationTemplateHash]
 
 	return s.usable() && made != "" && made != s.hash
@@ -73,6 +77,10 @@ func (s *scope) findSources(ctx context.Context, templates map[string]*v1alpha1.
 func (s *scope) whyNot(ctx context.Context, found source) (string, error) {
 	if found.template == nil {
 		return fmt.Sprintf("there is no HypervisorMachineTemplate %q: create it, or correct the pool's spec", found.name), nil
+	}
+
+	if !found.template.DeletionTimestamp.IsZero() {
+		return fmt.Sprintf("HypervisorMachineTemplate %q is being deleted", found.name), nil
 	}
 
 	if !step.IsReady(found.template) {
