@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -103,7 +104,7 @@ func (q queueOf) poll(last int64, capacity int) (message, int) {
 	}
 	req.Header.Set("Authorization", "Bearer "+q.token)
 	req.Header.Set("Accept", "application/json; api-version=6.0-preview")
-	req.Header.Set("X-Scalesetmaxcapacity", fmt.Sprint(capacity))
+	req.Header.Set("X-Scalesetmaxcapacity", strconv.Itoa(capacity))
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		q.t.Fatal(err)

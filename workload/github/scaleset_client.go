@@ -406,15 +406,15 @@ func (s *service) group(ctx context.Context, name string) (int64, error) {
 	}
 
 	for _, group := range found.Value {
-		if strings.EqualFold(group.Name, name) {
-			id = group.ID
-
-			s.mu.Lock()
-			s.groupID, s.groupAt = id, s.clock.Now()
-			s.mu.Unlock()
-
-			return id, nil
+		if !strings.EqualFold(group.Name, name) {
+			continue
 		}
+
+		s.mu.Lock()
+		s.groupID, s.groupAt = group.ID, s.clock.Now()
+		s.mu.Unlock()
+
+		return group.ID, nil
 	}
 
 	return 0, rejected(ReasonGroup, fmt.Sprintf(

@@ -39,11 +39,10 @@ func (s *scaled) Stream(
 	for {
 		heard, err := s.session(ctx, capacity, got)
 
-		if ctx.Err() != nil {
+		switch {
+		case ctx.Err() != nil && errors.Is(err, ctx.Err()):
 			return ctx.Err() //nolint:wrapcheck // the caller's own
-		}
-
-		if !heard || !errors.Is(err, errSessionLost) {
+		case ctx.Err() != nil, !heard, !errors.Is(err, errSessionLost):
 			return err
 		}
 	}
