@@ -171,6 +171,12 @@ func probe(url string) func(context.Context) error {
 func (s *stack) applyObjects(ctx context.Context) (string, error) {
 	objects := s.setting.objects(s.options)
 
+	// What is there before the operator has anything to do is somebody else's.
+	var err error
+	if s.baseline, err = s.hypervisor.withCalls(ctx); err != nil {
+		return "", fmt.Errorf("look at the hypervisor: %w", err)
+	}
+
 	return fmt.Sprintf("%d objects", len(objects)), s.create(ctx, objects...)
 }
 

@@ -105,13 +105,14 @@ func (s *stack) session(ctx context.Context) (report *Report, blame *procrun.Pro
 	return report, blame
 }
 
-// watch takes the hypervisor's state as it is before the first job, and follows claims
-// and jobs from here on.
+// watch counts the hypervisor's calls, and follows claims and jobs, from here on.
 func (s *stack) watch(ctx context.Context) error {
-	var err error
-	if s.baseline, err = s.hypervisor.withCalls(ctx); err != nil {
+	now, err := s.hypervisor.withCalls(ctx)
+	if err != nil {
 		return fmt.Errorf("look at the hypervisor before the first job: %w", err)
 	}
+
+	s.baseline.calls = now.calls
 
 	s.tracker = newTracker(s.clock)
 

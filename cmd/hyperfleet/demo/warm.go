@@ -62,7 +62,8 @@ func (s setting) warmPools(o Options) []client.Object {
 		pool := s.pool(o)
 		pool.Name = objectName + "-" + k.label
 		work := s.platform.workload(s, append(slices.Clone(s.platform.labels), k.label))
-		work.Webhook, pool.Spec.Workload = pool.Spec.Workload.Webhook, work
+		work.Webhook = pool.Spec.Workload.Webhook
+		pool.Spec.Workload = work
 		pool.Spec.Scaling.MaxReplicas = int32(2 * o.Jobs) //nolint:gosec // validated
 		pool.Spec.Scaling.Warm = k.warm(int32(o.Jobs))    //nolint:gosec // validated
 		out = append(out, pool)
