@@ -1,0 +1,356 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package buildkite_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	sim "github.com/hyperfleet/hyperfleet/sim/buildkite"
+	"github.com/hyperfleet/hyperfleet/sim/buildkite/buildkitetest"
+	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+	"github.com/hyperfleet/hyperfleet/workload"
+	"github.com/hyperfleet/hyperfleet/workload/buildkite"
+)
+
+func TestIssueOfAJobThatIsNotToBeHad(t *testing.T) {
+	t.Parallel()
+
+	cases := map[string]struct {
+		prepare func(t *testing.T, s *buildkitetest.Server, p workload.Provider, job control.Job)
+		request func(*workload.RunnerRequest)
+		kind    workload.Kind
+		reason  string
+	}{
+		"cancelled": {
+			prepare: func(t *testing.T, s *buildkitetest.Server, _ workload.Provider, job control.Job) {
+				t.Helper()
+
+				if err := s.Cancel(job.ID); err != nil {
+					t.Fatal(err)
+				}
+			},
+			kind: workload.NotFound, reason: buildkite.ReasonJobGone,
+		},
+		"unknown":     {request: func(r *workload.RunnerRequest) { r.Job.ID = unknownJob }, kind: workload.NotFound, reason: buildkite.ReasonJobGone},
+		"no UUID":     {request: func(r *workload.RunnerRequest) { r.Job.ID = "../.." }, kind: workload.Rejected, reason: buildkite.ReasonRequest},
+		"no job":      {request: func(r *workload.RunnerRequest) { r.Job = nil }, kind: workload.Rejected, reason: buildkite.ReasonRequest},
+		"no name":     {request: func(r *workload.RunnerRequest) { r.Name = "" }, kind: workload.Rejected, reason: buildkite.ReasonRequest},
+		"in capitals": {request: func(r *workload.RunnerRequest) { r.Job.ID = strings.ToUpper(r.Job.ID) }},
+		"reserved by another stack": {
+			prepare: func(t *testing.T, s *buildkitetest.Server, _ workload.Provider, job control.Job) {
+				t.Helper()
+
+				config := configOf(s)
+				config.Stack = "somebody-elses"
+				issue(t, open(t, config), "their-vm", job)
+			},
+			kind: workload.NotFound, reason: buildkite.ReasonJobGone,
+		},
+		"run by another runner": {
+			prepare: func(t *testing.T, s *buildkitetest.Server, p workload.Provider, job control.Job) {
+				t.Helper()
+				runs(t, s, issue(t, p, "vm-0", job))
+			},
+			kind: workload.NotFound, reason: buildkite.ReasonJobGone,
+		},
+		"run by this runner": {
+			prepare: func(t *testing.T, s *buildkitetest.Server, p workload.Provider, job control.Job) {
+				t.Helper()
+				runs(t, s, issue(t, p, "vm-1", job))
+			},
+			kind: workload.Conflict, reason: buildkite.ReasonRunnerExists,
+		},
+		"run by this runner, as only the ledger knows": {
+			prepare: func(t *testing.T, s *buildkitetest.Server, _ workload.Provider, job control.Job) {
+				t.Helper()
+				runs(t, s, issue(t, open(t, configOf(s)), "vm-1", job))
+			},
+			request: func(r *workload.RunnerRequest) { r.Job.RunnerName = "vm-1" },
+			kind:    workload.Conflict, reason: buildkite.ReasonRunnerExists,
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			server := buildkitetest.New(t, sim.Options{})
+			provider := open(t, configOf(server))
+			job := server.Queue(control.JobSpec{Command: "sleep 5"})[0]
+
+			if tc.prepare != nil {
+				tc.prepare(t, server, provider, job)
+			}
+
+			req := request("vm-1", workload.Job{ID: job.Key})
+			if tc.request != nil {
+				tc.request(&req)
+			}
+
+			got, err := provider.Issue(t.Context(), req)
+			if workload.KindOf(err) != tc.kind || reasonOf(err) != tc.reason {
+				t.Errorf("Issue() = %v (kind %s, reason %s)", err, workload.KindOf(err), reasonOf(err))
+			}
+
+			if (err == nil) != (got.RunnerToken != "") {
+				t.Errorf("error %v and credential do not fit", err)
+			}
+		})
+	}
+}
+
+func issue(t *testing.T, provider workload.Provider, name string, job control.Job) workload.Credential {
+	t.Helper()
+
+	out, err := provider.Issue(t.Context(), request(name, workload.Job{ID: job.Key}))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return out
+}
+
+func runs(t *testing.T, server *buildkitetest.Server, credential workload.Credential) *buildkitetest.Agent {
+	t.Helper()
+
+	agent := server.StartAgent(t, credential.JobID, credential.RunnerToken, nil)
+	server.Eventually("the job runs", func(control.State) bool {
+		state, _ := server.Raw(credential.JobID)
+
+		return state == "running"
+	})
+
+	return agent
+}
+
+func TestIssueAgain(t *testing.T) {
+	t.Parallel()
+
+	server := buildkitetest.New(t, sim.Options{})
+	provider := open(t, configOf(server))
+	job := server.Queue(control.JobSpec{})[0]
+	first := issue(t, provider, "vm-1", job)
+
+	for what, again := range map[string]workload.Provider{"same process": provider, "after a restart": open(t, configOf(server))} {
+		second := issue(t, again, "vm-1", job)
+		if second.JobID != first.JobID || second.RunnerToken == "" {
+			t.Errorf("%s: job %s, want %s", what, second.JobID, first.JobID)
+		}
+	}
+
+	if agent := server.StartAgent(t, job.Key, first.RunnerToken, nil); agent.Wait() != 0 {
+		t.Errorf("the first token is of no use any more: %s", agent.Output())
+	}
+}
+
+func TestReservationsLapse(t *testing.T) {
+	t.Parallel()
+
+	clk := clocktesting.NewFakeClock(time.Now())
+	server := buildkitetest.New(t, sim.Options{Clock: clk, NoLimits: true})
+	provider := open(t, configOf(server))
+	job := server.Queue(control.JobSpec{})[0]
+
+	for timeout, want := range map[time.Duration]time.Duration{
+		0: 15 * time.Minute, 5 * time.Minute: 5 * time.Minute, 3 * time.Hour: time.Hour, time.Millisecond: time.Second,
+	} {
+		got, err := provider.Issue(t.Context(), workload.RunnerRequest{Name: "vm-1", Job: &workload.Job{ID: job.Key}, Timeout: timeout})
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		if life := got.ExpiresAt.Sub(clk.Now()); life > want || life < want-time.Second {
+			t.Errorf("a request of %s lasts %s, want %s", timeout, life, want)
+		}
+	}
+
+	credential := issue(t, provider, "vm-1", job) // of 5 minutes
+
+	clk.Step(5*time.Minute + time.Second)
+
+	if jobs := polled(t, provider); len(jobs) != 1 || jobs[0].ID != job.Key {
+		t.Errorf("jobs after the reservation lapsed: %+v", jobs)
+	}
+
+	if agent := server.StartAgent(t, job.Key, credential.RunnerToken, nil); agent.Wait() != 1 || !strings.Contains(agent.Output(), "401") {
+		t.Errorf("a lapsed token still registers an agent: %s", agent.Output())
+	}
+
+	if runner, err := provider.Find(t.Context(), "vm-1", 0); err != nil || runner.Online {
+		t.Errorf("Find() = %+v, %v, want an offline runner", runner, err)
+	}
+}
+
+func TestASecondRunnerForAJob(t *testing.T) {
+	t.Parallel()
+
+	server := buildkitetest.New(t, sim.Options{})
+	provider := open(t, configOf(server))
+	job := server.Queue(control.JobSpec{Command: "sleep 5"})[0]
+
+	issue(t, provider, "vm-1", job)
+	runs(t, server, issue(t, provider, "vm-2", job))
+
+	if _, err := provider.Find(t.Context(), "vm-1", 0); !workload.Is(err, workload.NotFound) {
+		t.Errorf("Find() of the first = %v, want kind NotFound", err)
+	}
+
+	runners, err := provider.Runners(t.Context(), "vm-")
+	if diff := cmp.Diff([]workload.Runner{{ID: job.Key, Name: "vm-2", Online: true, Busy: true}}, runners); err != nil || diff != "" {
+		t.Errorf("Runners() = %v (-want +got):\n%s", err, diff)
+	}
+
+	if runners, err := provider.Runners(t.Context(), "other-"); err != nil || len(runners) != 0 {
+		t.Errorf("Runners() of another prefix = %+v, %v", runners, err)
+	}
+}
+
+type slow struct{ next http.RoundTripper }
+
+func (s slow) RoundTrip(r *http.Request) (*http.Response, error) {
+	time.Sleep(20 * time.Millisecond)
+
+	return s.next.RoundTrip(r)
+}
+
+func TestABurstIsReservedTogether(t *testing.T) {
+	t.Parallel()
+
+	server := buildkitetest.New(t, sim.Options{})
+	config := configOf(server)
+	config.Transport = func(next http.RoundTripper) http.RoundTripper { return slow{next} }
+	provider := open(t, config)
+
+	if err := provider.Validate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	polled(t, provider) // hears that the queue is not paused
+
+	var group sync.WaitGroup
+
+	for i, job := range server.Queue(control.JobSpec{Count: 60}) {
+		group.Go(func() {
+			got, err := provider.Issue(t.Context(), request(fmt.Sprintf("vm-%d", i), workload.Job{ID: job.Key}))
+			if err != nil || got.JobID != job.Key || got.RunnerToken == "" {
+				t.Errorf("Issue() = job %s, %v, want job %s", got.JobID, err, job.Key)
+			}
+		})
+	}
+
+	group.Wait()
+
+	requests := server.State().Requests
+	if requests["batchReserve"] > 10 || requests["acquisitionTokens"] > 20 {
+		t.Errorf("60 machines cost %d reservations and %d calls for tokens", requests["batchReserve"], requests["acquisitionTokens"])
+	}
+}
+
+func TestOneOfABurstGoesAway(t *testing.T) {
+	t.Parallel()
+
+	server := buildkitetest.New(t, sim.Options{})
+	config := configOf(server)
+	config.Transport = func(next http.RoundTripper) http.RoundTripper { return slow{next} }
+	provider := open(t, config)
+	polled(t, provider)
+
+	var group sync.WaitGroup
+
+	for i, job := range server.Queue(control.JobSpec{Count: 10}) {
+		ctx, cancel := context.WithCancel(t.Context())
+		if i%2 == 0 {
+			time.AfterFunc(10*time.Millisecond, cancel)
+		}
+
+		group.Go(func() {
+			defer cancel()
+
+			_, err := provider.Issue(ctx, request(fmt.Sprintf("vm-%d", i), workload.Job{ID: job.Key}))
+			if i%2 == 1 && err != nil || i%2 == 0 && err != nil && !errors.Is(err, context.Canceled) {
+				t.Errorf("Issue() of %d = %v", i, err)
+			}
+		})
+	}
+
+	group.Wait()
+}
+
+func TestRateLimits(t *testing.T) {
+	t.Parallel()
+
+	server := buildkitetest.New(t, sim.Options{Clock: clocktesting.NewFakeClock(time.Now())})
+	provider := open(t, configOf(server))
+	limited := 0
+
+	for _, job := range server.Queue(control.JobSpec{Count: 30}) {
+		_, err := provider.Issue(t.Context(), request("vm-"+job.Key[:8], workload.Job{ID: job.Key}))
+
+		known, ok := errors.AsType[*workload.Error](err)
+
+		switch {
+		case err == nil:
+		case !ok || known.Kind != workload.RateLimited || known.After < time.Second:
+			t.Fatalf("Issue() = %v, want it to wait", err)
+		default:
+			limited++
+		}
+	}
+
+	if limited != 20 {
+		t.Errorf("%d of 30 reservations in a moment were not let through, want 20", limited)
+	}
+}
+
+func TestNoAcquisitionToken(t *testing.T) {
+	t.Parallel()
+
+	cases := map[string]struct {
+		code   int
+		body   string
+		kind   workload.Kind
+		reason string
+	}{
+		"no such call":   {http.StatusNotFound, `{"message":"Not Found"}`, workload.Rejected, buildkite.ReasonToken},
+		"not permitted":  {http.StatusForbidden, `{"message":"no"}`, workload.Rejected, buildkite.ReasonStack},
+		"not issued":     {http.StatusCreated, `{"job_acquisition_tokens":[],"not_issued":["` + unknownJob + `"]}`, workload.NotFound, buildkite.ReasonJobGone},
+		"of another job": {http.StatusCreated, `{"job_acquisition_tokens":[{"job_uuid":"x","job_acquisition_token":"y"}]}`, workload.NotFound, buildkite.ReasonJobGone},
+		"no JSON":        {http.StatusCreated, `<html>`, "", ""},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				switch {
+				case strings.HasSuffix(r.URL.Path, "/job-acquisition-tokens"):
+					w.WriteHeader(tc.code)
+					_, _ = w.Write([]byte(tc.body))
+				case strings.HasSuffix(r.URL.Path, "/batch-reserve"):
+					_, _ = w.Write([]byte(`{"reserved":["` + unknownJob + `"]}`))
+				default:
+					_, _ = w.Write([]byte(`{}`))
+				}
+			}))
+			t.Cleanup(server.Close)
+
+			provider := open(t, buildkite.Config{Organization: "acme", Queue: "default", Stack: "s", Token: "t", Endpoint: server.URL})
+
+			got, err := provider.Issue(t.Context(), request("vm-1", workload.Job{ID: unknownJob}))
+			if err == nil || workload.KindOf(err) != tc.kind || reasonOf(err) != tc.reason || got.RunnerToken != "" {
+				t.Errorf("Issue() = %v (kind %s, reason %s)", err, workload.KindOf(err), reasonOf(err))
+			}
+		})
+	}
+}
