@@ -107,8 +107,14 @@ func (r *JobReconciler) claimEvents() handler.Funcs {
 			before, ok := e.ObjectOld.(*v1alpha1.MachineClaim)
 			after, ok2 := e.ObjectNew.(*v1alpha1.MachineClaim)
 
-			if ok && ok2 && (trouble(before) != trouble(after) || failed(before) != failed(after) || moved(before, after)) {
-				wake(q, r.jobsOf(ctx, after, trouble(before) != trouble(after) || failed(before) != failed(after)))
+			if !ok || !ok2 {
+				return
+			}
+
+			// The words of a trouble may change with every look at it: they wait for the next pass.
+			waiting := trouble(before).Reason != trouble(after).Reason || failed(before) != failed(after)
+			if waiting || moved(before, after) {
+				wake(q, r.jobsOf(ctx, after, waiting))
 			}
 		},
 		// Of a claim whose deletion the watch missed, the object is the last state in the
