@@ -39,9 +39,9 @@ func heard(t *testing.T, hook generictest.Webhook) said {
 		t.Fatal(err)
 	}
 	mac := hmac.New(sha256.New, key)
-	_, _ = fmt.Fprintf(mac, "%s.%s.%s", hook.Header.Get("webhook-id"), hook.Header.Get("webhook-timestamp"), hook.Body)
-	if want := "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil)); hook.Header.Get("webhook-signature") != want {
-		t.Fatalf("signature %q, want %q", hook.Header.Get("webhook-signature"), want)
+	_, _ = fmt.Fprintf(mac, "%s.%s.%s", hook.Header.Get("Webhook-Id"), hook.Header.Get("Webhook-Timestamp"), hook.Body)
+	if want := "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil)); hook.Header.Get("Webhook-Signature") != want {
+		t.Fatalf("signature %q, want %q", hook.Header.Get("Webhook-Signature"), want)
 	}
 	var out said
 	decoder := json.NewDecoder(bytes.NewReader(hook.Body))
