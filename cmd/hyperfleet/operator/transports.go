@@ -38,14 +38,17 @@ func (t *transports) platform(next http.RoundTripper) http.RoundTripper {
 }
 
 // names matches the parts of a path of GitHub's that name objects.
-var names = regexp.MustCompile(`/(orgs|enterprises|runners|jobs|runs|installations|hooks|deliveries)/[^/]+`)
+var names = regexp.MustCompile(`/(orgs|enterprises|runners|jobs|runs|installations|hooks|deliveries|runnerscalesets|sessions|message)/[^/]+`)
 
 // repository matches the two that name a repository.
 var repository = regexp.MustCompile(`/repos/[^/]+/[^/]+`)
 
+// service matches what is before the calls of GitHub's Actions service: whose it is.
+var service = regexp.MustCompile(`^.*/_apis/`)
+
 // operation names a call by its method and its path without the names of objects.
 func operation(r *http.Request) string {
-	path := repository.ReplaceAllString(r.URL.Path, "/repos/{owner}/{repo}")
+	path := repository.ReplaceAllString(service.ReplaceAllString(r.URL.Path, "/_apis/"), "/repos/{owner}/{repo}")
 	path = names.ReplaceAllStringFunc(path, func(match string) string {
 		kind, last, _ := strings.Cut(match[1:], "/")
 		if kind == "runners" && (last == "generate-jitconfig" || last == "registration-token" || last == "remove-token") {
