@@ -24,7 +24,7 @@ import (
 
 // defaultGitLabToken is the access token when no --token-file is given. It opens nothing
 // but the simulator.
-const defaultGitLabToken = "glpat-simulatedaccesstoken" //nolint:gosec // see above
+const defaultGitLabToken = "glpat-simulatedaccesstoken"
 
 type gitLabFlags struct {
 	listen, control, webhookURL, webhookSecretFile, tokenFile string
@@ -43,7 +43,7 @@ func parseGitLab(args []string, stderr io.Writer) (gitLabFlags, error) {
 	set.StringVar(&f.control, "control", "127.0.0.1:8481", "address of the control API; must be loopback")
 	set.StringVar(&f.url, "url", "", "URL of the instance in links and webhooks (default: that of --listen)")
 	set.StringVar(&f.webhookURL, "webhook-url", "", "where webhooks go")
-	set.StringVar(&f.webhookSecretFile, "webhook-secret-file", "", "file with the webhooks' secret token, or signing token (whsec_...)")
+	set.StringVar(&f.webhookSecretFile, "webhook-secret-file", "", "file with the webhooks' secret token or signing token (whsec_)")
 	set.StringVar(&f.tokenFile, "token-file", "", "file with the access token to accept")
 	set.Var(&f.projects, "project", "full path of a project, such as group/project (repeatable; default: gitlab-org/demo)")
 	set.StringVar(&f.faults, "faults", "", "faults to inject, such as webhookLost=0.1,jitDelay=2s")
@@ -188,7 +188,7 @@ func layGitLabRunner(root string) error {
 	path := filepath.Join(root, "usr", "bin", "gitlab-runner")
 	err := os.MkdirAll(filepath.Dir(path), 0o755)
 	if err == nil {
-		err = os.WriteFile(path, []byte(gitLabRunnerScript), 0o755) //nolint:gosec // a program is executable
+		err = os.WriteFile(path, []byte(gitLabRunnerScript), 0o755)
 	}
 	if err != nil {
 		return errors.Join(errors.New("lay out gitlab-runner"), err)
