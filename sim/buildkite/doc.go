@@ -18,5 +18,8 @@
 //	       approve   |   lapses    |  acquire      start    |  \--> canceling
 //	                 +-------------+---- cancel: canceled <-+-----------/
 //
+// Of control.Faults, deleteBusy has no counterpart here, and rateLimit and
+// secondaryRateLimit are one: Buildkite has one kind of limit.
+//
 // The simulator has no package state. Time comes from Options.Clock.
 package buildkite

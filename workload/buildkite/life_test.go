@@ -4,7 +4,9 @@
 package buildkite_test
 
 import (
+	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -177,5 +179,55 @@ func checkHooks(t *testing.T, hooks []buildkitetest.Webhook, polled workload.Job
 	want := []v1alpha1.JobState{v1alpha1.JobQueued, v1alpha1.JobRunning, v1alpha1.JobCompleted}
 	if diff := cmp.Diff(want, states); diff != "" {
 		t.Errorf("states (-want +got):\n%s", diff)
+	}
+}
+
+// Outages, spent limits and slow tokens cost time and no job.
+func TestJobsOutliveTrouble(t *testing.T) {
+	t.Parallel()
+
+	server := buildkitetest.New(t, sim.Options{Seed: 7, Faults: control.Faults{
+		ServerError: 0.15, RateLimit: 0.1, RetryAfter: time.Second, JITDelay: 20 * time.Millisecond,
+	}})
+	provider := open(t, configOf(server))
+	jobs := server.Queue(control.JobSpec{Count: 10, Labels: []string{"queue=default"}})
+
+	var group sync.WaitGroup
+
+	for i, job := range jobs {
+		group.Go(func() {
+			name := fmt.Sprintf("vm-%d", i)
+
+			for range 50 {
+				credential, err := provider.Issue(t.Context(), request(name, workload.Job{ID: job.Key}))
+				if err == nil {
+					agent := server.StartAgent(t, job.Key, credential.RunnerToken, map[string]string{"BUILDKITE_AGENT_NAME": name})
+					if code := agent.Wait(); code != 0 {
+						t.Errorf("agent %s ended with %d: %s", name, code, agent.Output())
+					}
+
+					return
+				}
+
+				switch workload.KindOf(err) {
+				case workload.RateLimited, "":
+					time.Sleep(50 * time.Millisecond)
+				default:
+					t.Errorf("Issue() = %v, want it to be worth trying again", err)
+
+					return
+				}
+			}
+
+			t.Errorf("job %s was never had", job.Key)
+		})
+	}
+
+	group.Wait()
+
+	for _, job := range server.State().Jobs {
+		if job.Conclusion != "success" {
+			t.Errorf("job %+v", job)
+		}
 	}
 }
