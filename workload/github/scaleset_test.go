@@ -205,3 +205,39 @@ func TestScaleSetRunsAJob(t *testing.T) {
 		})
 	}
 }
+
+// A set may belong to a repository, an organisation with a runner group of its own, or an
+// enterprise, on github.com or a server.
+func TestScaleSetScopes(t *testing.T) {
+	t.Parallel()
+
+	for name, edit := range map[string]func(*github.Settings){
+		"organisation": func(s *github.Settings) { s.Organization, s.RunnerGroup = githubtest.Org, "trusted" },
+		"enterprise":   func(s *github.Settings) { s.Enterprise = "octo" },
+		"server": func(s *github.Settings) {
+			s.Owner, s.Repository = "octo-org", "octo-repo"
+			s.APIURL += "/api/v3"
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			server := githubtest.New(t, sim.Options{
+				PollTimeout: 50 * time.Millisecond, Enterprise: "octo", Groups: []sim.Group{{Owner: githubtest.Org, Name: "trusted"}},
+			})
+			settings := &github.Settings{Token: githubtest.PAT, APIURL: server.URL, ScaleSet: set}
+			edit(settings)
+
+			p, jobs := streamer(t, settings, clock.RealClock{}), newBook(5)
+			if err := p.Validate(t.Context()); err != nil {
+				t.Fatalf("Validate: %v", err)
+			}
+
+			stream(t, p, jobs)
+			queue(server, 1)
+			eventually(t, "the job is heard of", func() bool { return len(jobs.in(v1alpha1.JobQueued)) == 1 })
+			run(t, p, "vm-1")
+			eventually(t, "the job is over", func() bool { return len(jobs.in(v1alpha1.JobCompleted)) == 1 })
+		})
+	}
+}

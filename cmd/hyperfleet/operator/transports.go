@@ -38,7 +38,8 @@ func (t *transports) platform(next http.RoundTripper) http.RoundTripper {
 }
 
 // names matches the parts of a path of GitHub's that name objects.
-var names = regexp.MustCompile(`/(orgs|enterprises|runners|jobs|runs|installations|hooks|deliveries|runnerscalesets|sessions|message)/[^/]+`)
+var names = regexp.MustCompile(
+	`/(orgs|enterprises|runners|jobs|runs|installations|hooks|deliveries|runnerscalesets|sessions|message)/[^/]+`)
 
 // repository matches the two that name a repository.
 var repository = regexp.MustCompile(`/repos/[^/]+/[^/]+`)
