@@ -13,7 +13,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// scene is a part of a machine's life: what comes before it, it, and what comes after
+// scene is a part of a machine's life, with what comes before it, and what comes after
 // until the machine runs. After nil the machine is only removed.
 type scene struct {
 	before func(*env, *claim)

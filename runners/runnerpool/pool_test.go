@@ -6,6 +6,7 @@ package runnerpool_test
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -185,7 +186,7 @@ func (w *world) queue(n int) {
 		w.create(&v1alpha1.RunnerJob{
 			ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: fmt.Sprintf("job-%d", w.jobs)},
 			Spec: v1alpha1.RunnerJobSpec{
-				Platform: v1alpha1.WorkloadGitHubActions, ID: fmt.Sprint(w.jobs), Repository: "octo-org/octo-repo",
+				Platform: v1alpha1.WorkloadGitHubActions, ID: strconv.Itoa(w.jobs), Repository: "octo-org/octo-repo",
 				Labels: []string{"linux"}, State: v1alpha1.JobQueued, ReceivedAt: &received,
 			},
 		})
