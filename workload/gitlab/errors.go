@@ -32,7 +32,13 @@ const (
 	ReasonJobMissing    = "JobNotFound"
 )
 
-var errForeignHost = errors.New("refuse to send GitLab credentials to a host that is not configured")
+// strayError is a call that was led elsewhere, by a redirect or a link.
+type strayError struct{ to string }
+
+// Error names the address.
+func (e *strayError) Error() string {
+	return "refuse to send the access token to " + e.to + ", which is not the configured address"
+}
 
 const (
 	// limitWait is how long to wait where GitLab names no time: its limits are per minute
@@ -124,6 +130,11 @@ func statusOf(err error) (int, bool) {
 // explain turns a failed call into what a person or the caller can act upon. It names
 // what was done, the scope and what is needed.
 func (p *provider) explain(what, needs string, err error) error {
+	if stray, ok := errors.AsType[*strayError](err); ok {
+		return rejected(ReasonConfig, fmt.Sprintf(
+			"%s: %s sends callers on to %s: write the address that answers into workload.config.gitlab.url", what, p.base, stray.to))
+	}
+
 	status, answered := statusOf(err)
 	if !answered {
 		return fmt.Errorf("%s at GitLab: %w", what, p.redact.cause(err))

@@ -6,8 +6,10 @@ package gitlab_test
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -284,8 +286,7 @@ func TestListingAge(t *testing.T) {
 	}
 }
 
-// A token must not follow a redirect to a host that nobody configured, nor to one whose
-// name begins like it.
+// A token must not follow a redirect to an address that nobody configured.
 func TestCredentialsStayHome(t *testing.T) {
 	t.Parallel()
 
@@ -300,7 +301,9 @@ func TestCredentialsStayHome(t *testing.T) {
 	p := provider(t, gitlab.Config{URL: home.URL, Group: "acme", Token: gitlabtest.Token})
 
 	_, err := p.Find(t.Context(), "x", 0)
-	if err == nil || strayed.Load() != 0 || strings.Contains(err.Error(), gitlabtest.Token) {
+	checkError(t, err, workload.Rejected, gitlab.ReasonConfig, "sends callers on to "+foreign.URL)
+
+	if strayed.Load() != 0 || strings.Contains(err.Error(), gitlabtest.Token) {
 		t.Errorf("%d calls strayed, error %v", strayed.Load(), err)
 	}
 }
@@ -369,5 +372,68 @@ func TestRedact(t *testing.T) {
 		if got := gitlab.Redact("an-odd-token", text); got != want {
 			t.Errorf("Redact(%q) = %q, want %q", text, got, want)
 		}
+	}
+}
+
+// The names of calls are few, whatever the names and numbers in their paths.
+func TestOperation(t *testing.T) {
+	t.Parallel()
+
+	server := gitlabtest.New(t, sim.Options{})
+	server.Queue(control.JobSpec{Labels: []string{"linux"}})
+
+	var (
+		mu   sync.Mutex
+		seen = map[string]bool{}
+	)
+
+	for _, config := range []gitlab.Config{projectScope(server), groupScope(server), instanceScope(server)} {
+		config.Transport = func(next http.RoundTripper) http.RoundTripper {
+			return tripper(func(r *http.Request) (*http.Response, error) {
+				mu.Lock()
+				defer mu.Unlock()
+
+				seen[gitlab.Operation(r)] = true
+
+				return next.RoundTrip(r)
+			})
+		}
+		p := provider(t, config)
+
+		if err := p.Validate(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+
+		issued, err := p.Issue(t.Context(), request("named"))
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		if err := p.Deregister(t.Context(), issued.RunnerID); err != nil {
+			t.Fatal(err)
+		}
+
+		poller, _ := p.(workload.Poller)
+		if _, err := poller.Jobs(t.Context(), []string{gitlabtest.Project}); err != nil {
+			t.Fatal(err)
+		}
+
+		if _, err := p.Job(t.Context(), gitlabtest.Project, "1977"); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	want := []string{
+		"DELETE /runners/{}", "GET /groups/{}", "GET /groups/{}/projects", "GET /groups/{}/runners", "GET /personal_access_tokens/self",
+		"GET /projects/{}", "GET /projects/{}/jobs", "GET /projects/{}/jobs/{}", "GET /projects/{}/runners", "GET /runners/all",
+		"GET /runners/{}/jobs", "POST /user/runners", "PUT /runners/{}",
+	}
+	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(seen))); diff != "" {
+		t.Errorf("operations (-want +got):\n%s", diff)
+	}
+
+	odd := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "https://example.com/somewhere/else", http.NoBody)
+	if got := gitlab.Operation(odd); got != "GET" {
+		t.Errorf("another path is %q", got)
 	}
 }

@@ -42,7 +42,29 @@ func (p *provider) transport(config Config) http.RoundTripper {
 	return guarding(retrying(next, p.clock), p.base)
 }
 
-// guarding refuses to carry credentials to any host but the configured one, wherever a
+// Operation names a call of this package's for the metrics: its method and its path,
+// without the names and numbers of objects. Of a path that GitLab's API does not have it
+// is the method alone.
+func Operation(r *http.Request) string {
+	_, path, ok := strings.Cut(r.URL.EscapedPath(), "/api/v4/")
+	if !ok {
+		return r.Method
+	}
+
+	parts := strings.Split(path, "/")
+	for i := 1; i < len(parts); i++ {
+		switch parts[i-1] {
+		case "projects", "groups", "runners", "jobs":
+			if parts[i] != "all" {
+				parts[i] = "{}"
+			}
+		}
+	}
+
+	return r.Method + " /" + strings.Join(parts, "/")
+}
+
+// guarding refuses to carry credentials to any address but the configured one, wherever a
 // redirect or a link may point: GitLab's own header is not among those that the HTTP
 // client takes off.
 func guarding(next http.RoundTripper, base string) http.RoundTripper {
@@ -52,7 +74,7 @@ func guarding(next http.RoundTripper, base string) http.RoundTripper {
 				_ = r.Body.Close()
 			}
 
-			return nil, fmt.Errorf("%w: %s", errForeignHost, r.URL.Host)
+			return nil, &strayError{to: r.URL.Scheme + "://" + r.URL.Host}
 		}
 
 		return next.RoundTrip(r)
