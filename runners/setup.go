@@ -56,7 +56,9 @@ type Area struct {
 
 // Transports wrap the HTTP transports of the boundaries' clients. Either may be nil.
 type Transports struct {
-	Hypervisor, Platform func(http.RoundTripper) http.RoundTripper
+	Hypervisor func(http.RoundTripper) http.RoundTripper
+	// Platform gets the workload type too.
+	Platform func(platform string, next http.RoundTripper) http.RoundTripper
 }
 
 // Setup adds the area's controllers to the manager and gives the routes that CI

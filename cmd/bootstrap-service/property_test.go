@@ -59,7 +59,7 @@ func forges(t *testing.T, forgesim string) map[string]forge {
 	hub, lab := githubtest.New(t, githubsim.Options{}), gitlabtest.New(t, gitlabsim.Options{})
 	kite := buildkitetest.New(t, buildkitesim.Options{})
 	hooks := generictest.NewReceiver(t, nil)
-	any := generictest.New(t, genericsim.Options{Webhook: control.WebhookTarget{URL: hooks.URL}})
+	sender := generictest.New(t, genericsim.Options{Webhook: control.WebhookTarget{URL: hooks.URL}})
 
 	return map[string]forge{
 		v1alpha1.WorkloadGitHubActions: {
@@ -84,7 +84,7 @@ func forges(t *testing.T, forgesim string) map[string]forge {
 			},
 		},
 		v1alpha1.WorkloadGeneric: {
-			platform: generic.Platform{}, queue: any.Queue, state: any.State, jobs: any.URL + "/jobs/",
+			platform: generic.Platform{}, queue: sender.Queue, state: sender.State, jobs: sender.URL + "/jobs/",
 			pool: func(labels []string) (v1alpha1.BootstrapConfig, v1alpha1.WorkloadConfig) {
 				return v1alpha1.BootstrapConfig{}, v1alpha1.WorkloadConfig{Generic: &v1alpha1.GenericConfig{
 					Source: generictest.Source, Labels: labels, Command: []string{forgesim, "generic-job"},

@@ -33,8 +33,8 @@ type Workloads struct {
 	Secrets *Secrets
 	// Platforms by workload type.
 	Platforms map[string]workload.Platform
-	// Transport wraps the HTTP transport of every provider. May be nil.
-	Transport func(http.RoundTripper) http.RoundTripper
+	// Transport wraps the HTTP transport of a platform's providers. May be nil.
+	Transport func(platform string, next http.RoundTripper) http.RoundTripper
 	// Clock tells the time. Default: the real clock.
 	Clock clock.PassiveClock
 
@@ -147,8 +147,12 @@ func (w *Workloads) config(
 	ctx context.Context, template *v1alpha1.HypervisorMachineTemplate, runner workload.RunnerSpec,
 ) (workload.Config, error) {
 	out := workload.Config{
-		Runner: runner, Template: template, Secrets: make(map[string]string, len(runner.Secrets)), Transport: w.Transport,
+		Runner: runner, Template: template, Secrets: make(map[string]string, len(runner.Secrets)),
 	}
+	if w.Transport != nil {
+		out.Transport = func(next http.RoundTripper) http.RoundTripper { return w.Transport(runner.Platform, next) }
+	}
+
 	if out.Runner.Timeout <= 0 {
 		out.Runner.Timeout = callTimeout
 	}

@@ -5,6 +5,7 @@ package demand
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -28,12 +29,14 @@ func (s *Sources) poll(ctx context.Context, poller workload.Poller, pools []read
 		return err
 	}
 
-	jobs, err := poller.Jobs(ctx, repositories)
-	if err != nil {
-		return fmt.Errorf("ask for jobs: %w", err)
+	// What came with an error holds all the same: one repository that can't be read does
+	// not silence the others.
+	jobs, asking := poller.Jobs(ctx, repositories)
+	if asking != nil {
+		asking = fmt.Errorf("ask for jobs: %w", asking)
 	}
 
-	return s.hear(ctx, pools, jobs)
+	return errors.Join(asking, s.hear(ctx, pools, jobs))
 }
 
 // repositories are those that pools name and those that the ledger has jobs of.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor/proxmox"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 )
@@ -32,9 +33,30 @@ func (t *transports) hypervisor(next http.RoundTripper) http.RoundTripper {
 	return t.calls.Transport("proxmox", proxmox.Operation, next)
 }
 
-// platform wraps the transport of calls to CI platforms.
-func (t *transports) platform(next http.RoundTripper) http.RoundTripper {
-	return t.calls.Transport("github", operation, next)
+// platform wraps the transport of calls to a CI platform, by its workload type.
+func (t *transports) platform(kind string, next http.RoundTripper) http.RoundTripper {
+	if kind == v1alpha1.WorkloadGitHubActions {
+		return t.calls.Transport("github", operation, next)
+	}
+
+	return t.calls.Transport(kind, plainOperation, next)
+}
+
+// word matches the parts of a path that are words of an API and no names: names and ids
+// of GitLab and Buildkite stand behind them.
+var word = regexp.MustCompile(`^(api|v[0-9]+|projects|groups|runners|all|verify|user|jobs|pipelines|personal_access_tokens|self|` +
+	`stacks|register|scheduled-jobs|batch-reserve|get-states|finish|notifications|job-acquisition-tokens|metrics|version)$`)
+
+// plainOperation names a call by its method and the words of its path.
+func plainOperation(r *http.Request) string {
+	parts := strings.Split(r.URL.EscapedPath(), "/")
+	for i, part := range parts {
+		if part != "" && !word.MatchString(part) {
+			parts[i] = "{}"
+		}
+	}
+
+	return r.Method + " " + strings.Join(parts, "/")
 }
 
 // names matches the parts of a path of GitHub's that name objects.
