@@ -27,8 +27,8 @@ func adoptLog(ctx context.Context, s *scope) step.Result {
 		return step.Done()
 	}
 
-	gone := has(s.job.Status.Timeline, v1alpha1.MomentDestroyed) && !has(s.told, v1alpha1.MomentDestroyed)
-	if s.job.Status.Claim == s.had && !gone {
+	ended := destroyed(s.job.Status.Timeline) && !destroyed(s.told)
+	if s.job.Status.Claim == s.had && !ended {
 		return step.Done()
 	}
 

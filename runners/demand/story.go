@@ -15,7 +15,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// ConditionServed: the job has its machine. While it waits, its reason says what for.
+// ConditionServed is True when the job has its machine. While it waits, its reason says
+// what for.
 const ConditionServed = "Served"
 
 // Reasons of the condition Served that are no trouble.
@@ -59,7 +60,7 @@ func tell(ctx context.Context, s *scope) step.Result {
 // claims reads the claims that may be the job's, or tell why it waits. They belong to the
 // cache and must not be changed.
 func (s *scope) claims(ctx context.Context) ([]v1alpha1.MachineClaim, error) {
-	if s.job.Spec.State == v1alpha1.JobCompleted && has(s.job.Status.Timeline, v1alpha1.MomentDestroyed) {
+	if s.job.Spec.State == v1alpha1.JobCompleted && destroyed(s.job.Status.Timeline) {
 		return nil, nil
 	}
 
@@ -74,7 +75,7 @@ func (s *scope) claims(ctx context.Context) ([]v1alpha1.MachineClaim, error) {
 // machine finds the machine that has the job, or else the one made for it: its claim, or
 // what was last seen of the claim before it was gone.
 func (s *scope) machine(claims []v1alpha1.MachineClaim) *Machine {
-	if s.job.Spec.State == v1alpha1.JobCompleted && has(s.job.Status.Timeline, v1alpha1.MomentDestroyed) {
+	if s.job.Spec.State == v1alpha1.JobCompleted && destroyed(s.job.Status.Timeline) {
 		return nil
 	}
 
@@ -172,6 +173,7 @@ func same(a, b v1alpha1.JobEvent) bool {
 	return a.Moment == b.Moment && (a.Moment != v1alpha1.MomentWaiting || a.Time.Time.Equal(b.Time.Time))
 }
 
-func has(timeline []v1alpha1.JobEvent, moment v1alpha1.JobMoment) bool {
-	return slices.ContainsFunc(timeline, func(e v1alpha1.JobEvent) bool { return e.Moment == moment })
+// destroyed tells whether a timeline has come to its end.
+func destroyed(timeline []v1alpha1.JobEvent) bool {
+	return slices.ContainsFunc(timeline, func(e v1alpha1.JobEvent) bool { return e.Moment == v1alpha1.MomentDestroyed })
 }

@@ -225,7 +225,7 @@ func (l *Logs) put(ctx context.Context, wanted *corev1.ConfigMap) error {
 	for try := 1; ; try++ {
 		err := l.try(ctx, key, wanted)
 
-		again := apierrors.IsConflict(err) || apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
+		again := apierrors.IsConflict(err) || apierrors.IsNotFound(err)
 		if err == nil || !again || try == maxLogWrites || ctx.Err() != nil {
 			if err != nil {
 				return fmt.Errorf("keep log %s: %w", key, err)

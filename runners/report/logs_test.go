@@ -289,7 +289,7 @@ func TestForeignConfigMapIsLeft(t *testing.T) {
 	}
 }
 
-func TestReportIsBounded(t *testing.T) {
+func TestReportIsBounded(t *testing.T) { //nolint:tparallel // what follows the subtests needs all of them done
 	t.Parallel()
 
 	namespace := env.Namespace(t)
@@ -310,7 +310,7 @@ func TestReportIsBounded(t *testing.T) {
 		{"more log than there may be", finished(strings.Repeat("\x01", guest.MaxLog+4096)), http.StatusRequestEntityTooLarge},
 	}
 	for _, tc := range cases {
-		t.Run(tc.name, func(t *testing.T) { //nolint:paralleltest // all reports are of one machine, and what follows needs all of them
+		t.Run(tc.name, func(t *testing.T) {
 			if got := send(t, claim, tc.body); got != tc.want {
 				t.Errorf("status %d, want %d", got, tc.want)
 			}

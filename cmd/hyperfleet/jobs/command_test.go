@@ -161,7 +161,9 @@ func TestJobsCommand(t *testing.T) {
 		{"of a pool without jobs", []string{"-n", namespace, "--pool", "arm"}, nil},
 		{"of the context's namespace", nil, nil},
 	} {
-		t.Run(tc.name, func(t *testing.T) { //nolint:paralleltest // the environment's namespace is removed with the test
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+
 			if diff := cmp.Diff(tc.want, list(tc.args...)); diff != "" {
 				t.Error(diff)
 			}
@@ -194,7 +196,9 @@ func TestJobCommand(t *testing.T) {
 		},
 		{"for programs", []string{"29679449520", "--output", "json"}, []string{`"log": "make: *** [test] Error 1\n"`, `"moment": "Destroyed"`}},
 	} {
-		t.Run(tc.name, func(t *testing.T) { //nolint:paralleltest // the environment's namespace is removed with the test
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+
 			out, err, code := run(t, NewOne(), append(tc.args, "--kubeconfig", kubeconfig, "-n", namespace)...)
 			for _, part := range tc.parts {
 				if code != 0 || !strings.Contains(out, part) {
@@ -231,7 +235,9 @@ func TestFailures(t *testing.T) {
 		{"an unknown output", NewOne, []string{"gh-7", "--output", "xml"}, 2, `unknown output "xml": use table or json`},
 		{"two scopes", New, []string{"-A", "-n", "ci"}, 2, "exclude each other"},
 	} {
-		t.Run(tc.name, func(t *testing.T) { //nolint:paralleltest // the environment's namespace is removed with the test
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+
 			out, err, code := run(t, tc.cmd(), tc.args...)
 			if code != tc.code || !strings.Contains(err, tc.want) || out != "" {
 				t.Errorf("exit code %d, want %d; error %q, want ...%s...; output %q", code, tc.code, err, tc.want, out)

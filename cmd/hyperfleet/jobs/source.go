@@ -280,7 +280,8 @@ func lines(jobs []*v1alpha1.RunnerJob) string {
 
 	out := make([]string, 0, len(jobs))
 	for _, job := range jobs[:min(len(jobs), most)] {
-		out = append(out, fmt.Sprintf("  %s/%s  %s  %s  %s", job.Namespace, job.Name, job.Spec.State, clean(job.Spec.Repository), clean(job.Spec.Name)))
+		out = append(out, fmt.Sprintf("  %s/%s  %s  %s  %s",
+			job.Namespace, job.Name, job.Spec.State, clean(job.Spec.Repository), clean(job.Spec.Name)))
 	}
 
 	return strings.Join(out, "\n")
