@@ -46,7 +46,7 @@ func parseCron(expression string) (cron, error) {
 
 	texts := strings.Fields(expression)
 	if len(texts) != len(fields) {
-		return cron{}, fmt.Errorf("%q has %d fields, want 5: minute, hour, day of the month, month, day of the week",
+		return cron{}, fmt.Errorf("%q has %d fields, want 5: minute, hour, day, month, weekday",
 			expression, len(texts))
 	}
 
