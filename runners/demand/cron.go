@@ -38,9 +38,9 @@ func cronFields() [5]field {
 	}
 }
 
-// parseCron reads an expression such as "0 7 * * 1-5": minute, hour, day of the month,
-// month, day of the week; each a "*", a number, a name, a range, any of them with a step,
-// or a list of those.
+// parseCron reads an expression such as "0 7 * * 1-5". Its fields are minute, hour, day of
+// the month, month and weekday; each a "*", a number, a name, a range, any of them with a
+// step, or a list of those.
 func parseCron(expression string) (cron, error) {
 	fields := cronFields()
 
