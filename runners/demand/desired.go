@@ -47,8 +47,8 @@ type Claim struct {
 	Outdated bool
 	// Bound says that the runner was made for one job, which it takes or has taken.
 	Bound bool
-	// Stuck says of a pending machine that its cluster has no room, and that another
-	// template's may have.
+	// Stuck says of a machine that was not started yet that there is no room for it where
+	// it is to be, and that there may be some elsewhere.
 	Stuck bool
 }
 
@@ -300,10 +300,10 @@ func (p *pass) unstick() []Deletion {
 	var gone []Deletion
 
 	p.starting = slices.DeleteFunc(p.starting, func(claim Claim) bool {
-		stuck := claim.State == ClaimPending && claim.Stuck && !claim.Bound
+		stuck := claim.Stuck && !claim.Bound
 		if stuck {
 			gone = append(gone, Deletion{
-				claim.Name, DeleteStuck, "its cluster has no room, a machine is made on another one",
+				claim.Name, DeleteStuck, "there is no room where it is to be, a machine is made elsewhere",
 			})
 		}
 

@@ -57,8 +57,9 @@ func input(seed int64) demand.Input {
 		in.Claims = append(in.Claims, demand.Claim{
 			Name: fmt.Sprintf("c%02d", i), State: state, CreatedAt: created,
 			IdleSince: created.Add(time.Duration(rng.Int64N(int64(start().Sub(created)) + 1))),
-			Prepared:  rng.IntN(2) == 0, Outdated: rng.IntN(4) == 0, Stuck: rng.IntN(8) == 0,
-			// A machine gets its job when it is started.
+			Prepared:  rng.IntN(2) == 0, Outdated: rng.IntN(4) == 0,
+			// A machine gets its job, and needs room, when it is started.
+			Stuck: state != demand.ClaimStandby && rng.IntN(8) == 0,
 			Bound: state != demand.ClaimStandby && rng.IntN(8) == 0,
 		})
 	}
