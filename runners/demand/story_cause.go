@@ -82,12 +82,9 @@ func poolCause(pool *v1alpha1.RunnerPool) Cause {
 	}
 
 	switch scaling.Reason {
-	case ReasonAtMaximum:
+	case ReasonAtMaximum, ReasonFinishing:
 		return Cause{ReasonAtMaximum, fmt.Sprintf("%s has all machines that it may have (scaling.maxReplicas is %d): queued jobs wait "+
 			"for others to end; raise it if there is room for more", name, pool.Spec.Scaling.MaxReplicas)}
-	case ReasonFinishing:
-		return Cause{ReasonFinishing, fmt.Sprintf("%s makes the next machine when a finished one is gone: scaling.maxReplicas is %d",
-			name, pool.Spec.Scaling.MaxReplicas)}
 	case ReasonBackingOff:
 		return Cause{ReasonBackingOff, "the last machines of " + name + " failed one after the other, and it pauses before the next: " +
 			"see the events of the pool's MachineClaims"}

@@ -279,7 +279,7 @@ func TestCausesOfWaiting(t *testing.T) {
 		"a schedule is no reason": {pool: []metav1.Condition{notReady(metav1.ConditionFalse, "ScheduleInvalid", "x")}, reason: demand.ReasonMachineComing, message: "on its way"},
 		"over the quota":          {pool: []metav1.Condition{notReady(metav1.ConditionFalse, "QuotaExceeded", "exceeded quota: machines")}, reason: "QuotaExceeded", message: "exceeded quota: machines"},
 		"at its maximum":          {pool: scaling(demand.ReasonAtMaximum), reason: "AtMaximum", message: "scaling.maxReplicas"},
-		"waits for finished ones": {pool: scaling(demand.ReasonFinishing), reason: "WaitingForRoom", message: "when a finished one is gone"},
+		"waits for finished ones": {pool: scaling(demand.ReasonFinishing), reason: "AtMaximum", message: "scaling.maxReplicas"},
 		"backs off":               {pool: scaling(demand.ReasonBackingOff), reason: "BackingOff", message: "failed one after the other"},
 		"no room on the nodes": {
 			pool: scaling(demand.ReasonSteady), claims: []func(*v1alpha1.MachineClaimStatus){claimIs("NoCapacity", "no node has room")}, queued: 1,
