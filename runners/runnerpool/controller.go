@@ -6,6 +6,7 @@ package runnerpool
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"k8s.io/client-go/tools/events"
@@ -92,9 +93,15 @@ func jobMoved() predicate.Predicate {
 			before, ok := e.ObjectOld.(*v1alpha1.RunnerJob)
 			after, ok2 := e.ObjectNew.(*v1alpha1.RunnerJob)
 
-			return !ok || !ok2 || before.Spec.State != after.Spec.State || before.Spec.RunnerName != after.Spec.RunnerName
+			return !ok || !ok2 || asksAnew(&before.Spec, &after.Spec)
 		},
 	}
+}
+
+// asksAnew tells whether a job's news may change who answers for it, or that it waits.
+func asksAnew(before, after *v1alpha1.RunnerJobSpec) bool {
+	return before.State != after.State || before.RunnerName != after.RunnerName || before.Queue != after.Queue ||
+		before.LabelsUnknown != after.LabelsUnknown || !slices.Equal(before.Labels, after.Labels)
 }
 
 // clusterTurned lets through that a cluster has become ready, or is no longer.

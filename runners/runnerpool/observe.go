@@ -279,8 +279,7 @@ func countFailures(status *v1alpha1.RunnerPoolStatus, claims []v1alpha1.MachineC
 
 	for i := range claims {
 		times := claims[i].Status.Times
-		if times == nil || claims[i].Spec.Standby || times.Ready != nil || times.Ended == nil || !times.Ended.After(counted) ||
-			claims[i].Status.EndReason == v1alpha1.EndReasonNoJob {
+		if times == nil || blameless(&claims[i]) || times.Ready != nil || times.Ended == nil || !times.Ended.After(counted) {
 			continue
 		}
 
@@ -290,4 +289,12 @@ func countFailures(status *v1alpha1.RunnerPoolStatus, claims []v1alpha1.MachineC
 			status.LastFailureTime = &metav1.Time{Time: times.Ended.Time}
 		}
 	}
+}
+
+// blameless says of a machine whose life is over that this is no failure of its: it was
+// never started, or its job went away.
+func blameless(claim *v1alpha1.MachineClaim) bool {
+	reason := claim.Status.EndReason
+
+	return claim.Spec.Standby || reason == v1alpha1.EndReasonNoJob || reason == guest.ReasonJobGone
 }

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 )
@@ -30,6 +31,7 @@ func TestStateOf(t *testing.T) {
 	cases := map[string]struct {
 		status  v1alpha1.MachineClaimStatus
 		deleted bool
+		standby bool
 		job     v1alpha1.JobState
 		want    demand.ClaimState
 	}{
@@ -40,6 +42,8 @@ func TestStateOf(t *testing.T) {
 		"the claim knows of a job first":   {status: v1alpha1.MachineClaimStatus{VMRef: vm, BootstrapInfo: runner, Times: &v1alpha1.MachineTimes{JobStarted: micro(now)}}, want: demand.ClaimBusy},
 		"its job is over, the VM not yet":  {status: v1alpha1.MachineClaimStatus{VMRef: vm, BootstrapInfo: runner, Times: &v1alpha1.MachineTimes{JobStarted: micro(now)}}, job: v1alpha1.JobCompleted, want: demand.ClaimFinishing},
 		"it says that it took a job":       {status: v1alpha1.MachineClaimStatus{VMRef: vm, BootstrapInfo: &v1alpha1.BootstrapInfo{RunnerName: "other", GuestPhase: "Running"}}, want: demand.ClaimBusy},
+		"on standby, nothing made yet":     {standby: true, want: demand.ClaimStandby},
+		"on standby, id on record":         {standby: true, status: v1alpha1.MachineClaimStatus{VMRef: vm}, want: demand.ClaimStandby},
 		"its life is over":                 {status: v1alpha1.MachineClaimStatus{VMRef: vm, BootstrapInfo: runner, Times: &v1alpha1.MachineTimes{Ready: micro(now), Ended: micro(now)}}, want: demand.ClaimFinishing},
 		"being deleted, whatever else":     {status: v1alpha1.MachineClaimStatus{VMRef: vm, BootstrapInfo: runner}, deleted: true, job: v1alpha1.JobRunning, want: demand.ClaimFinishing},
 		"failed before it had any machine": {status: v1alpha1.MachineClaimStatus{Phase: v1alpha1.MachineClaimFailed, Times: &v1alpha1.MachineTimes{Ended: micro(now)}}, want: demand.ClaimFinishing},
@@ -48,7 +52,7 @@ func TestStateOf(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			claim := &v1alpha1.MachineClaim{Status: tc.status}
+			claim := &v1alpha1.MachineClaim{Spec: v1alpha1.MachineClaimSpec{Standby: tc.standby}, Status: tc.status}
 			if tc.deleted {
 				claim.DeletionTimestamp = &metav1.Time{Time: now}
 			}
@@ -76,6 +80,13 @@ func TestCountFailuresCountsEachEndOnce(t *testing.T) {
 		claim(v1alpha1.MachineTimes{Ended: at(20)}),
 		claim(v1alpha1.MachineTimes{Ready: at(5), Ended: at(30)}), // it was of use: no failure
 		{}, // nothing known yet
+		{ // never started
+			Spec:   v1alpha1.MachineClaimSpec{Standby: true},
+			Status: v1alpha1.MachineClaimStatus{Times: &v1alpha1.MachineTimes{Ended: at(30)}},
+		},
+		{ // its job went away
+			Status: v1alpha1.MachineClaimStatus{EndReason: guest.ReasonJobGone, Times: &v1alpha1.MachineTimes{Ended: at(30)}},
+		},
 	}
 
 	countFailures(&status, claims)
