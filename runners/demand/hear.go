@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
@@ -176,7 +177,13 @@ func (l *Ledger) hear(ctx context.Context, namespace string, event workload.Job,
 	if event.State == v1alpha1.JobCompleted {
 		var known v1alpha1.RunnerJob
 
-		err := l.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: Name(event)}, &known)
+		key := client.ObjectKey{Namespace: namespace, Name: Name(event)}
+
+		err := l.Client.Get(ctx, key, &known)
+		if apierrors.IsNotFound(err) { // the cache may be behind
+			err = l.Live.Get(ctx, key, &known)
+		}
+
 		if client.IgnoreNotFound(err) != nil {
 			return false, fmt.Errorf("read job %s: %w", event.ID, err)
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
+	"github.com/hyperfleet/hyperfleet/workload"
 )
 
 // bindings are the jobs that were given to claims a moment ago: the cache may not show it
@@ -34,6 +35,39 @@ type binding struct {
 
 // cacheLag is how long a binding may be missing from the cache.
 const cacheLag = 30 * time.Second
+
+// noJobPatience is how long a machine that has no job waits for one before it ends: what
+// is seen of jobs and of other machines may be late.
+const noJobPatience = 15 * time.Second
+
+// bound gives a machine that is for one job that job, before anything is made for it.
+func bound(ctx context.Context, s *scope) step.Result {
+	if s.times().Started != nil || s.claim.Spec.Standby {
+		return step.Done()
+	}
+
+	runner, err := s.Workloads.Runner(s.template, s.claim.Spec.WorkloadConfig)
+	if err != nil || !runner.Binds {
+		return step.Done() // what is wrong with the settings is told where they are used
+	}
+
+	_, err = s.bind(ctx)
+
+	switch {
+	case errors.Is(err, errNoJob) && s.since(s.asked()) > noJobPatience:
+		return s.end(ctx, v1alpha1.EndReasonNoJob, errNoJob.Error())
+	case errors.Is(err, errNoJob):
+		return step.Wait(busyAgain/lagParts, v1alpha1.EndReasonNoJob, errNoJob.Error())
+	case err != nil:
+		return step.Fail(err)
+	default:
+		return step.Done()
+	}
+}
+
+// lagParts is how often within the time after which a busy runner is asked again the
+// ledger is looked at for a job.
+const lagParts = 5
 
 // errNoJob says that a machine was made for a job that somebody else has taken.
 var errNoJob = errors.New("no job waits for the machine any more")
@@ -107,12 +141,31 @@ func (s *scope) choose(ctx context.Context) (*v1alpha1.RunnerJob, error) {
 
 	for i := range claims.Items {
 		other := &claims.Items[i]
-		if info := other.Status.BootstrapInfo; info != nil && info.BoundJob != "" && other.UID != s.claim.UID {
+		if info := other.Status.BootstrapInfo; info != nil && info.BoundJob != "" && other.UID != s.claim.UID && !over(other) {
 			taken[info.BoundJob] = true
 		}
 	}
 
 	return s.bindings.give(s.claim, candidates(s.claim, jobs, pools, taken), s.Clock.Now())
+}
+
+// over tells whether the claim's life is over: a job of its that still waits is free.
+func over(claim *v1alpha1.MachineClaim) bool {
+	times := claim.Status.Times
+
+	return !claim.DeletionTimestamp.IsZero() || (times != nil && (times.Stopped != nil || times.Ended != nil))
+}
+
+// release lets the claim's job go to another claim at once.
+func (b *bindings) release(claim *v1alpha1.MachineClaim) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	for job, last := range b.given {
+		if last.claim == claim.UID {
+			delete(b.given, job)
+		}
+	}
 }
 
 // demand reads the jobs and pools of the claim's namespace.
@@ -187,4 +240,23 @@ func (b *bindings) give(
 	b.given[client.ObjectKeyFromObject(jobs[at])] = binding{claim: claim.UID, at: now}
 
 	return jobs[at].DeepCopy(), nil
+}
+
+// errJobGone says that the platform does not let the machine have its job any more.
+var errJobGone = errors.New("the job is not to be had any more")
+
+// jobGone writes the platform's word on a job that is not to be had into the ledger, so
+// that no other machine is made for it.
+func (s *scope) jobGone(ctx context.Context, provider workload.Provider, job *v1alpha1.RunnerJob, cause error) error {
+	s.claim.Status.BootstrapInfo.BoundJob = ""
+	s.bindings.release(s.claim)
+
+	said, err := provider.Job(ctx, job.Spec.Repository, job.Spec.ID)
+	if err == nil {
+		said.Platform, said.ID, said.URL = job.Spec.Platform, job.Spec.ID, job.Spec.URL
+		book := &demand.Ledger{Client: s.Client, Live: s.Live}
+		_, err = book.Record(ctx, job.Namespace, said, s.Clock.Now())
+	}
+
+	return fmt.Errorf("%w: %w", errJobGone, errors.Join(cause, err))
 }

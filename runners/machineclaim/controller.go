@@ -132,6 +132,7 @@ func plan() step.Plan[*scope] {
 	return step.Plan[*scope]{Finalizer: v1alpha1.FinalizerVMCleanup, Steps: []step.Step[*scope]{
 		{Condition: v1alpha1.ConditionTemplateResolved, Run: resolve}, // template and cluster are ready
 		{Condition: v1alpha1.ConditionPlaced, Run: place},             // id and node are on record
+		{Condition: "", Run: bound},                                   // it has its one job, where the platform binds them
 		{Condition: v1alpha1.ConditionProvisioned, Run: provision},    // VM made and powered on
 		{Condition: v1alpha1.ConditionBootstrapped, Run: bootstrap},   // runner online
 		{Condition: "", Run: settle},                                  // the ledger knows what the machine knows

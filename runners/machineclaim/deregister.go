@@ -53,7 +53,7 @@ func deregister(ctx context.Context, s *scope) step.Result {
 func (s *scope) removeRunner(ctx context.Context, provider workload.Provider) step.Result {
 	info := s.claim.Status.BootstrapInfo
 
-	runner, err := provider.Find(ctx, info.RunnerName, s.listingAge())
+	runner, err := provider.Find(ctx, s.runnerKey(), s.listingAge())
 
 	switch {
 	case workload.Is(err, workload.NotFound):
@@ -82,6 +82,17 @@ func (s *scope) removeRunner(ctx context.Context, provider workload.Provider) st
 	default:
 		return connect.Outcome(err, lookAgain, "DeregistrationFailed")
 	}
+}
+
+// runnerKey is what the runner is found by: its name, or its id where it is bound to a
+// job, for platforms list no such runners by name.
+func (s *scope) runnerKey() string {
+	info := s.claim.Status.BootstrapInfo
+	if info.BoundJob != "" && info.RunnerID != "" {
+		return info.RunnerID
+	}
+
+	return info.RunnerName
 }
 
 // listingAge is how old a listing of runners may be: it has to be of after the machine

@@ -12,10 +12,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/runners/machine"
+	"github.com/hyperfleet/hyperfleet/workload"
 )
 
 // provision has the machine made and, unless it is on standby, powered on.
@@ -38,6 +40,10 @@ func provision(ctx context.Context, s *scope) step.Result {
 
 	if errors.Is(err, errNoJob) {
 		return s.end(ctx, v1alpha1.EndReasonNoJob, errNoJob.Error())
+	}
+
+	if errors.Is(err, errJobGone) {
+		return s.end(ctx, guest.ReasonJobGone, err.Error())
 	}
 
 	if err != nil {
@@ -101,9 +107,10 @@ func (s *scope) media(ctx context.Context) (hypervisor.Media, error) {
 
 	request := machine.RunnerRequest(s.claim, runner, s.Settings)
 
+	var job *v1alpha1.RunnerJob
+
 	if runner.Binds {
-		job, err := s.bind(ctx)
-		if err != nil {
+		if job, err = s.bind(ctx); err != nil {
 			return hypervisor.Media{}, err
 		}
 
@@ -113,6 +120,10 @@ func (s *scope) media(ctx context.Context) (hypervisor.Media, error) {
 	start := s.Clock.Now()
 
 	credential, err := provider.Issue(ctx, request)
+	if job != nil && workload.Is(err, workload.NotFound) {
+		return hypervisor.Media{}, s.jobGone(ctx, provider, job, err)
+	}
+
 	if err != nil {
 		return hypervisor.Media{}, fmt.Errorf("issue credential of runner %s: %w", request.Name, err)
 	}

@@ -29,6 +29,10 @@ func settle(ctx context.Context, s *scope) step.Result {
 		return step.Done()
 	}
 
+	if over(s.claim) {
+		s.bindings.release(s.claim)
+	}
+
 	var job v1alpha1.RunnerJob
 
 	err := s.Client.Get(ctx, types.NamespacedName{Namespace: s.claim.Namespace, Name: info.BoundJob}, &job)

@@ -332,6 +332,12 @@ func poolRejections() []rejection {
 		}}}}, "schedules[0].duration", "duration must be a time above zero such as"},
 		{"polling all the time", change{"spec.demand": anyMap{"polling": anyMap{"interval": "0s"}}}, "polling.interval", "interval must be a time above zero such as"},
 		{"unknown placement", change{"spec.placement": anyMap{"strategy": "Random"}}, "spec.placement.strategy", `"Spread", "Pack"`},
+		{
+			"idle machines of a platform that binds them", change{
+				"spec.workload": anyMap{"type": "generic", "config": anyMap{"generic": anyMap{"source": "nightly", "command": list{"/usr/bin/make"}}}},
+				"spec.scaling":  anyMap{"warm": anyMap{"idle": int64(1)}},
+			}, "spec", "made for one job and can't wait for others",
+		},
 		{"label twice", change{"spec.workload.config.github.labels": list{"a", "a"}}, "labels[1]", "Duplicate value"},
 	})
 }

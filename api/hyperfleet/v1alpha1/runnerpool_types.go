@@ -21,6 +21,7 @@ const AnnotationTemplateHash = "hyperfleet.io/template-hash"
 
 // RunnerPoolSpec says what work a pool takes and how many machines it may have.
 // +kubebuilder:validation:XValidation:rule="!has(self.workload.config) || !has(self.workload.config.github) || !has(self.workload.config.github.runnerName)",message="workload.config.github.runnerName is for a MachineClaim: a pool gives each of its runners a name of its own"
+// +kubebuilder:validation:XValidation:rule="!(self.workload.type in ['buildkite', 'generic']) || ((!has(self.scaling.minReplicas) || self.scaling.minReplicas == 0) && !has(self.scaling.schedules) && (!has(self.scaling.warm) || ((!has(self.scaling.warm.idle) || self.scaling.warm.idle == 0) && (!has(self.scaling.warm.maxIdle) || self.scaling.warm.maxIdle == 0))))",message="a machine of a buildkite or generic pool is made for one job and can't wait for others: leave out scaling.minReplicas, schedules, warm.idle and warm.maxIdle; warm.stopped can be used"
 type RunnerPoolSpec struct {
 	// templateRef names the HypervisorMachineTemplate in the same namespace.
 	TemplateRef LocalObjectReference `json:"templateRef"`

@@ -59,7 +59,7 @@ func (s *stack) startForge(ctx context.Context) (string, error) {
 		args = append(args, "--faults", faults)
 	}
 
-	if s.options.anyFault() && what.name == "github" {
+	if s.options.anyFault() && what.loses {
 		args = append(args, "--lost-timeout", lostTimeout.String())
 	}
 

@@ -22,6 +22,9 @@ type platform struct {
 	export string
 	// flags of forgesim's command; tokenFile holds the credential.
 	flags func(tokenFile string) []string
+	// loses says that forgesim can fail the jobs of machines that crash sooner than the
+	// platform does.
+	loses bool
 	// labels that jobs ask for.
 	labels []string
 	// bootstrap are the template's settings; workload are a pool's, whose runners have
@@ -36,6 +39,7 @@ func platforms() []platform {
 		{
 			name: "github", title: "GitHub", token: "ghp_", export: "GITHUB_API_URL",
 			flags:  func(file string) []string { return []string{"--repo", repository, "--pat-file", file} },
+			loses:  true,
 			labels: []string{"self-hosted", "linux", "hyperfleet"},
 			bootstrap: func(s setting) *v1alpha1.BootstrapConfig {
 				return &v1alpha1.BootstrapConfig{GitHub: &v1alpha1.GitHubBootstrap{
@@ -54,6 +58,7 @@ func platforms() []platform {
 		{
 			name: "gitlab", title: "GitLab", token: "glpat-", export: "GITLAB_URL",
 			flags:  func(file string) []string { return []string{"--project", repository, "--token-file", file} },
+			loses:  true,
 			labels: []string{"linux", "hyperfleet"},
 			bootstrap: func(setting) *v1alpha1.BootstrapConfig {
 				return &v1alpha1.BootstrapConfig{GitLab: &v1alpha1.GitLabBootstrap{Credentials: *secretKey(secretForge, keyToken)}}

@@ -14,6 +14,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor/proxmox"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
+	"github.com/hyperfleet/hyperfleet/workload/gitlab"
 )
 
 // transports put the calls to other systems into the metrics.
@@ -35,17 +36,19 @@ func (t *transports) hypervisor(next http.RoundTripper) http.RoundTripper {
 
 // platform wraps the transport of calls to a CI platform, by its workload type.
 func (t *transports) platform(kind string, next http.RoundTripper) http.RoundTripper {
-	if kind == v1alpha1.WorkloadGitHubActions {
+	switch kind {
+	case v1alpha1.WorkloadGitHubActions:
 		return t.calls.Transport("github", operation, next)
+	case v1alpha1.WorkloadGitLabCI:
+		return t.calls.Transport("gitlab", gitlab.Operation, next)
+	default:
+		return t.calls.Transport(kind, plainOperation, next)
 	}
-
-	return t.calls.Transport(kind, plainOperation, next)
 }
 
-// word matches the parts of a path that are words of an API and no names: names and ids
-// of GitLab and Buildkite stand behind them.
-var word = regexp.MustCompile(`^(api|v[0-9]+|projects|groups|runners|all|verify|user|jobs|pipelines|personal_access_tokens|self|` +
-	`stacks|register|scheduled-jobs|batch-reserve|get-states|finish|notifications|job-acquisition-tokens|metrics|version)$`)
+// word matches the parts of a path that are words of Buildkite's API and no names.
+var word = regexp.MustCompile(`^(v[0-9]+|jobs|stacks|register|scheduled-jobs|batch-reserve|get-states|finish|notifications|` +
+	`job-acquisition-tokens|metrics)$`)
 
 // plainOperation names a call by its method and the words of its path.
 func plainOperation(r *http.Request) string {
