@@ -25,8 +25,8 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 			Subsystem: "machine",
 			Name:      "phase_duration_seconds",
 			Help: "How long a machine's phases took, in seconds: credential (asked for until had), provisioned " +
-				"(placed until powered on), bootstrapped (powered on until its runner was online), job (taken " +
-				"until the machine was off), destroyed (off until nothing was left).",
+				"(placed, or told to start from standby, until powered on), bootstrapped (powered on until its " +
+				"runner was online), job (taken until the machine was off), destroyed (off until nothing was left).",
 			Buckets: []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 20, 40, 60, 120, 300, 900, 3600},
 		}, []string{"phase"}),
 		ends: prometheus.NewCounterVec(prometheus.CounterOpts{
