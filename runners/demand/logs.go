@@ -15,7 +15,7 @@ import (
 // Logs finds the logs of machines that were there before it was known whose they are; see
 // report.Logs.
 type Logs interface {
-	// Adopt makes the log of a claim the job's, and gives the name of its ConfigMap; empty
+	// Adopt makes the log of a claim the job's, and gives the name of its RunnerLog; empty
 	// if there is none. Pool is the claim's pool, or its template if it has none.
 	Adopt(ctx context.Context, job *v1alpha1.RunnerJob, pool, claim string) (string, error)
 }

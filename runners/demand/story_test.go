@@ -12,7 +12,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -419,9 +418,9 @@ func TestLateNewsFindsTheMachine(t *testing.T) {
 		t.Errorf("claim %q, and the timeline of another machine:\n%s", got.Status.Claim, told)
 	}
 
-	var log corev1.ConfigMap
+	var log v1alpha1.RunnerLog
 	if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: got.Status.Logs}, &log); err != nil ||
-		log.Data[report.LogKey] != "what it did" || log.OwnerReferences[0].UID != got.UID {
+		log.Spec.Text != "what it did" || log.OwnerReferences[0].UID != got.UID {
 		t.Errorf("log = %+v (%v)", log, err)
 	}
 }

@@ -3,6 +3,6 @@
 
 // Package report takes what machines say of themselves: a POST of a guest.Report,
 // authenticated by a token that is good for one machine's reports and nothing else. The
-// log that comes with a machine's last report is kept in a ConfigMap for as long as the
+// log that comes with a machine's last report is kept in a RunnerLog for as long as the
 // job is.
 package report

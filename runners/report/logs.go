@@ -6,14 +6,11 @@ package report
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"hash/fnv"
-	"maps"
 	"strings"
 	"unicode/utf8"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -24,13 +21,6 @@ import (
 )
 
 const (
-	// LogKey is the key of a log in its ConfigMap.
-	LogKey = "runner.log"
-	// AnnotationClaim on a log's ConfigMap names the MachineClaim that it came from.
-	AnnotationClaim = "hyperfleet.io/claim"
-	// AnnotationCut says that the log's beginning was cut off.
-	AnnotationCut = "hyperfleet.io/log-cut"
-
 	// shelfSlots bounds the logs of one pool whose jobs are not known.
 	shelfSlots = 32
 	// maxLogWrites bounds the tries of a write that others get in the way of.
@@ -40,22 +30,22 @@ const (
 	maxLabel = 63
 )
 
-//+kubebuilder:rbac:groups="",resources=configmaps,verbs=get;create;update
+//+kubebuilder:rbac:groups=hyperfleet.io,resources=runnerlogs,verbs=get;create;update
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=runnerjobs,verbs=get;list;watch
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=runnerjobs/status,verbs=patch
 
-// Logs keeps the ends of machines' logs: each in a ConfigMap that belongs to the job and
+// Logs keeps the ends of machines' logs: each in a RunnerLog that belongs to the job and
 // goes with it. A log whose job is not known (yet) is put on the shelf of its pool: a
-// bounded number of ConfigMaps that belong to the pool, in which a newer log may take the
+// bounded number of RunnerLogs that belong to the pool, in which a newer log may take the
 // place of an older one.
 type Logs struct {
 	// Client writes, and reads jobs.
 	Client client.Client
-	// Live reads ConfigMaps: a cache would have to watch all there are. Default: Client.
+	// Live reads logs: a cache would hold all there are in memory. Default: Client.
 	Live client.Reader
 }
 
-// LogName is the name of the ConfigMap with the log of a RunnerJob.
+// LogName is the name of the RunnerLog with the log of a RunnerJob.
 func LogName(job string) string { return job[:min(len(job), maxName-len("-log"))] + "-log" }
 
 // shelfName is where the log of a claim lies as long as its job is not known.
@@ -77,7 +67,7 @@ func (l *Logs) Keep(ctx context.Context, claim *v1alpha1.MachineClaim, text stri
 		return l.keepFor(ctx, job, claim.Name, text)
 	}
 
-	shelved := logMap(claim.Namespace, shelfName(keeper(claim), claim.Name), claim.Name, claim.Name, text)
+	shelved := logOf(claim.Namespace, shelfName(keeper(claim), claim.Name), claim.Name, claim.Name, text)
 
 	if owner := metav1.GetControllerOf(claim); owner != nil {
 		shelved.OwnerReferences = []metav1.OwnerReference{{
@@ -117,8 +107,8 @@ func (l *Logs) keepFor(ctx context.Context, job *v1alpha1.RunnerJob, claim, text
 	return nil
 }
 
-func jobLog(job *v1alpha1.RunnerJob, claim, text string) *corev1.ConfigMap {
-	out := logMap(job.Namespace, LogName(job.Name), job.Name, claim, text)
+func jobLog(job *v1alpha1.RunnerJob, claim, text string) *v1alpha1.RunnerLog {
+	out := logOf(job.Namespace, LogName(job.Name), job.Name, claim, text)
 	out.OwnerReferences = []metav1.OwnerReference{{
 		APIVersion: v1alpha1.GroupVersion.String(), Kind: "RunnerJob", Name: job.Name, UID: job.UID,
 	}}
@@ -127,10 +117,10 @@ func jobLog(job *v1alpha1.RunnerJob, claim, text string) *corev1.ConfigMap {
 }
 
 // Adopt takes the log of a machine from its pool's shelf for the job that is now known to
-// have run there, and gives the name of the ConfigMap; empty if there is no log. The pool
+// have run there, and gives the name of the RunnerLog; empty if there is no log. The pool
 // is the job's where the machine's own is not known.
 func (l *Logs) Adopt(ctx context.Context, job *v1alpha1.RunnerJob, pool, claim string) (string, error) {
-	var shelved corev1.ConfigMap
+	var shelved v1alpha1.RunnerLog
 
 	key := client.ObjectKey{Namespace: job.Namespace, Name: shelfName(pool, claim)}
 	if err := l.live().Get(ctx, key, &shelved); err != nil {
@@ -141,11 +131,11 @@ func (l *Logs) Adopt(ctx context.Context, job *v1alpha1.RunnerJob, pool, claim s
 		return "", fmt.Errorf("read log %s: %w", key, err)
 	}
 
-	if shelved.Labels[v1alpha1.LabelLogsOf] == "" || shelved.Annotations[AnnotationClaim] != claim {
+	if shelved.Spec.Claim != claim {
 		return "", nil
 	}
 
-	if err := l.put(ctx, jobLog(job, claim, shelved.Data[LogKey])); err != nil {
+	if err := l.put(ctx, jobLog(job, claim, shelved.Spec.Text)); err != nil {
 		return "", err
 	}
 
@@ -191,23 +181,15 @@ func (l *Logs) jobOf(ctx context.Context, claim *v1alpha1.MachineClaim) (*v1alph
 	return nil, nil //nolint:nilnil // no job is no error
 }
 
-func logMap(namespace, name, of, claim, text string) *corev1.ConfigMap {
-	out := &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: name,
-			Labels:      map[string]string{v1alpha1.LabelLogsOf: labelValue(of)},
-			Annotations: map[string]string{AnnotationClaim: claim},
-		},
-	}
-
+func logOf(namespace, name, of, claim, text string) *v1alpha1.RunnerLog {
 	end, cut := tail(text, guest.MaxLog)
-	if cut {
-		out.Annotations[AnnotationCut] = "true"
+
+	return &v1alpha1.RunnerLog{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: name, Labels: map[string]string{v1alpha1.LabelLogsOf: labelValue(of)},
+		},
+		Spec: v1alpha1.RunnerLogSpec{Claim: claim, Text: end, Cut: cut},
 	}
-
-	out.Data = map[string]string{LogKey: end}
-
-	return out
 }
 
 // labelValue makes a label's value of a name.
@@ -215,11 +197,8 @@ func labelValue(name string) string {
 	return strings.TrimRight(name[:min(len(name), maxLabel)], "-_.")
 }
 
-// errForeign says that a ConfigMap is somebody else's.
-var errForeign = errors.New("a ConfigMap of that name is there and is no log: remove it, or give it another name")
-
-// put writes a log over what was there, if that was a log.
-func (l *Logs) put(ctx context.Context, wanted *corev1.ConfigMap) error {
+// put writes a log over what was there.
+func (l *Logs) put(ctx context.Context, wanted *v1alpha1.RunnerLog) error {
 	key := client.ObjectKeyFromObject(wanted)
 
 	for try := 1; ; try++ {
@@ -236,23 +215,18 @@ func (l *Logs) put(ctx context.Context, wanted *corev1.ConfigMap) error {
 	}
 }
 
-func (l *Logs) try(ctx context.Context, key client.ObjectKey, wanted *corev1.ConfigMap) error {
+func (l *Logs) try(ctx context.Context, key client.ObjectKey, wanted *v1alpha1.RunnerLog) error {
 	err := l.Client.Create(ctx, wanted.DeepCopy())
 	if !apierrors.IsAlreadyExists(err) {
 		return err
 	}
 
-	var there corev1.ConfigMap
+	var there v1alpha1.RunnerLog
 	if err := l.live().Get(ctx, key, &there); err != nil {
 		return err
 	}
 
-	if there.Labels[v1alpha1.LabelLogsOf] == "" {
-		return errForeign
-	}
-
-	maps.Copy(there.Labels, wanted.Labels)
-	there.Annotations, there.OwnerReferences, there.Data = wanted.Annotations, wanted.OwnerReferences, wanted.Data
+	there.Labels, there.OwnerReferences, there.Spec = wanted.Labels, wanted.OwnerReferences, wanted.Spec
 
 	return l.Client.Update(ctx, &there)
 }

@@ -15,7 +15,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -113,10 +112,10 @@ func finished(log string) guest.Report {
 	return guest.Report{Phase: guest.PhaseFinished, Reason: guest.ReasonJobDone, Log: log}
 }
 
-func logOf(t *testing.T, namespace, name string) *corev1.ConfigMap {
+func logOf(t *testing.T, namespace, name string) *v1alpha1.RunnerLog {
 	t.Helper()
 
-	out := &corev1.ConfigMap{}
+	out := &v1alpha1.RunnerLog{}
 	if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, out); err != nil {
 		t.Fatal(err)
 	}
@@ -124,10 +123,10 @@ func logOf(t *testing.T, namespace, name string) *corev1.ConfigMap {
 	return out
 }
 
-func logs(t *testing.T, namespace string) []corev1.ConfigMap {
+func logs(t *testing.T, namespace string) []v1alpha1.RunnerLog {
 	t.Helper()
 
-	var out corev1.ConfigMapList
+	var out v1alpha1.RunnerLogList
 	if err := env.Client.List(t.Context(), &out, client.InNamespace(namespace), client.HasLabels{v1alpha1.LabelLogsOf}); err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +159,7 @@ func TestLogIsKeptWithItsJob(t *testing.T) {
 			}
 
 			kept := logOf(t, namespace, "gh-7-log")
-			if diff := cmp.Diff(map[string]string{"runner.log": "make: all is well\n"}, kept.Data); diff != "" {
+			if diff := cmp.Diff("make: all is well\n", kept.Spec.Text); diff != "" {
 				t.Error(diff)
 			}
 
@@ -169,8 +168,8 @@ func TestLogIsKeptWithItsJob(t *testing.T) {
 				t.Errorf("owner = %+v", owner)
 			}
 
-			if kept.Labels["hyperfleet.io/logs-of"] != "gh-7" || kept.Annotations[report.AnnotationClaim] != "linux-a" {
-				t.Errorf("labels %v, annotations %v", kept.Labels, kept.Annotations)
+			if kept.Labels["hyperfleet.io/logs-of"] != "gh-7" || kept.Spec.Claim != "linux-a" {
+				t.Errorf("labels %v, claim %s", kept.Labels, kept.Spec.Claim)
 			}
 
 			if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(ran), ran); err != nil || ran.Status.Logs != "gh-7-log" {
@@ -212,7 +211,7 @@ func TestLogWaitsForItsJob(t *testing.T) {
 		}
 	}
 
-	if got := logOf(t, namespace, "gh-7-log"); got.Data["runner.log"] != "output" || got.OwnerReferences[0].UID != ran.UID {
+	if got := logOf(t, namespace, "gh-7-log"); got.Spec.Text != "output" || got.OwnerReferences[0].UID != ran.UID {
 		t.Errorf("adopted: %+v", got)
 	}
 
@@ -259,33 +258,11 @@ func TestLogIsBounded(t *testing.T) {
 	}
 
 	got := logOf(t, namespace, "gh-7-log")
-	text := got.Data["runner.log"]
+	text := got.Spec.Text
 
 	if len(text) > guest.MaxLog || len(text) < guest.MaxLog-len(line) || !utf8.ValidString(text) ||
-		!strings.HasPrefix(text, line) || !strings.HasSuffix(text, "? the end") || got.Annotations[report.AnnotationCut] != "true" {
+		!strings.HasPrefix(text, line) || !strings.HasSuffix(text, "? the end") || !got.Spec.Cut {
 		t.Errorf("%d bytes: %q ... %q", len(text), text[:50], text[len(text)-20:])
-	}
-}
-
-// Somebody's ConfigMap is not written over, and the machine is heard all the same.
-func TestForeignConfigMapIsLeft(t *testing.T) {
-	t.Parallel()
-
-	namespace := env.Namespace(t)
-	job(t, namespace, "7", "r")
-	claim := machine(t, namespace, "linux-a", v1alpha1.BootstrapInfo{RunnerName: "r"})
-	create(t, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "gh-7-log"}, Data: map[string]string{"mine": "yes"}})
-
-	if got := send(t, claim, finished("output")); got != http.StatusNoContent {
-		t.Errorf("status %d", got)
-	}
-
-	if diff := cmp.Diff(map[string]string{"mine": "yes"}, logOf(t, namespace, "gh-7-log").Data); diff != "" {
-		t.Error(diff)
-	}
-
-	if err := (&report.Logs{Client: env.Client}).Keep(t.Context(), claim, "x"); err == nil || !strings.Contains(err.Error(), "is no log") {
-		t.Errorf("Keep: %v", err)
 	}
 }
 
@@ -326,7 +303,7 @@ func TestReportIsBounded(t *testing.T) { //nolint:tparallel // what follows the 
 		t.Errorf("status %d", got)
 	}
 
-	if got := len(logOf(t, namespace, "gh-7-log").Data["runner.log"]); got != guest.MaxLog {
+	if got := len(logOf(t, namespace, "gh-7-log").Spec.Text); got != guest.MaxLog {
 		t.Errorf("%d bytes were kept", got)
 	}
 
@@ -366,11 +343,11 @@ func TestLogsNeedNoMoreThanTheirRights(t *testing.T) {
 		t.Error(err)
 	}
 
-	if err := limited.List(t.Context(), &corev1.ConfigMapList{}); !apierrors.IsForbidden(err) {
-		t.Errorf("list of all ConfigMaps: %v, want forbidden", err)
+	if err := limited.List(t.Context(), &v1alpha1.RunnerLogList{}); !apierrors.IsForbidden(err) {
+		t.Errorf("list of all RunnerLogs: %v, want forbidden", err)
 	}
 
 	if err := limited.Delete(t.Context(), logOf(t, namespace, "gh-7-log")); !apierrors.IsForbidden(err) {
-		t.Errorf("deletion of a ConfigMap: %v, want forbidden", err)
+		t.Errorf("deletion of a RunnerLog: %v, want forbidden", err)
 	}
 }

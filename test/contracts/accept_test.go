@@ -16,7 +16,7 @@ func TestLeastObjectsAreAccepted(t *testing.T) {
 
 	for name, base := range map[string]string{
 		"HypervisorCluster": baseCluster, "HypervisorMachineTemplate": baseTemplate,
-		"RunnerPool": basePool, "MachineClaim": baseClaim, "RunnerJob": baseJob, "RunnerJobBatch": baseBatch,
+		"RunnerPool": basePool, "MachineClaim": baseClaim, "RunnerJob": baseJob, "RunnerJobBatch": baseBatch, "RunnerLog": baseLog,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

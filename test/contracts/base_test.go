@@ -52,6 +52,12 @@ spec:
 	baseStandby = baseClaim + `
   standby: true
 `
+	baseLog = `
+apiVersion: hyperfleet.io/v1alpha1
+kind: RunnerLog
+metadata: {name: base, namespace: default}
+spec: {claim: linux-x7k2p}
+`
 	baseBatch = `
 apiVersion: hyperfleet.io/v1alpha1
 kind: RunnerJobBatch

@@ -166,7 +166,7 @@ func TestSchemaBounds(t *testing.T) {
 
 	bases := map[string]string{
 		"HypervisorCluster": baseCluster, "HypervisorMachineTemplate": baseTemplate,
-		"RunnerPool": basePool, "MachineClaim": baseClaim, "RunnerJob": baseJob, "RunnerJobBatch": baseBatch,
+		"RunnerPool": basePool, "MachineClaim": baseClaim, "RunnerJob": baseJob, "RunnerJobBatch": baseBatch, "RunnerLog": baseLog,
 	}
 
 	for kind, crd := range definitions(t) {
@@ -254,6 +254,7 @@ func TestUnknownFieldsAreReported(t *testing.T) {
 		baseClaim:    "spec.workloadConfig.labels",
 		baseJob:      "spec.queued",
 		baseBatch:    "spec.job",
+		baseLog:      "spec.log",
 	} {
 		object := change{path: "1"}.apply(t, base)
 

@@ -206,7 +206,8 @@ func (r request) mayBe() bool {
 	switch r.group + "/" + r.resource {
 	case "hyperfleet.io/hypervisorclusters", "hyperfleet.io/hypervisormachinetemplates", "hyperfleet.io/runnerpools":
 		return slices.Contains([]string{"get", "list", "watch", "update", "patch"}, r.verb)
-	case "hyperfleet.io/machineclaims", "hyperfleet.io/runnerjobs", "hyperfleet.io/runnerjobbatches":
+	case "hyperfleet.io/machineclaims", "hyperfleet.io/runnerjobs", "hyperfleet.io/runnerjobbatches",
+		"hyperfleet.io/runnerlogs":
 		return r.verb != "deletecollection" && r.verb != "impersonate"
 	case "events.k8s.io/events":
 		return r.verb == "create" || r.verb == "patch"
@@ -250,7 +251,7 @@ func TestProperty17Access(t *testing.T) {
 
 	resources := []any{
 		"hyperfleet.io/hypervisorclusters", "hyperfleet.io/hypervisormachinetemplates", "hyperfleet.io/runnerpools",
-		"hyperfleet.io/machineclaims", "hyperfleet.io/runnerjobs", "hyperfleet.io/runnerjobbatches", "events.k8s.io/events", "coordination.k8s.io/leases",
+		"hyperfleet.io/machineclaims", "hyperfleet.io/runnerjobs", "hyperfleet.io/runnerjobbatches", "hyperfleet.io/runnerlogs", "events.k8s.io/events", "coordination.k8s.io/leases",
 		"/secrets", "/configmaps", "/pods", "/pods/exec", "/nodes", "/namespaces", "/serviceaccounts", "/serviceaccounts/token",
 		"/users", "/groups", "apps/deployments", "batch/jobs", "rbac.authorization.k8s.io/roles",
 		"rbac.authorization.k8s.io/clusterroles", "rbac.authorization.k8s.io/clusterrolebindings",
@@ -297,6 +298,7 @@ func TestOperatorHasWhatItNeeds(t *testing.T) {
 		{group, "runnerjobs", "", "watch", ""},
 		{group, "runnerjobs", "", "create", "ci"},
 		{group, "runnerjobbatches", "", "create", "ci"},
+		{group, "runnerlogs", "", "create", "ci"},
 		{group, "runnerjobbatches", "", "delete", "ci"},
 		{"events.k8s.io", "events", "", "create", "ci"},
 		{"coordination.k8s.io", "leases", "", "create", operatorSpace},

@@ -21,6 +21,7 @@ func AddToScheme(s *runtime.Scheme) error {
 		&MachineClaim{}, &MachineClaimList{},
 		&RunnerJob{}, &RunnerJobList{},
 		&RunnerJobBatch{}, &RunnerJobBatchList{},
+		&RunnerLog{}, &RunnerLogList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion)
 

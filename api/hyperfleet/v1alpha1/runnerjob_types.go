@@ -119,7 +119,7 @@ type RunnerJobStatus struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
 	Timeline []JobEvent `json:"timeline,omitempty"`
-	// logs is the name of the ConfigMap with the last lines of the machine's logs.
+	// logs is the name of the RunnerLog with the last lines of the machine's log.
 	// +optional
 	Logs string `json:"logs,omitempty"`
 }

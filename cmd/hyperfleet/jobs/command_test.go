@@ -12,7 +12,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -106,8 +105,9 @@ func populate(t *testing.T) (namespace, kubeconfig string) {
 		}
 	}
 
-	create(t, &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "gh-29679449520-log"}, Data: map[string]string{logKey: "make: *** [test] Error 1\n"},
+	create(t, &v1alpha1.RunnerLog{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "gh-29679449520-log"},
+		Spec:       v1alpha1.RunnerLogSpec{Claim: "linux-a", Text: "make: *** [test] Error 1\n"},
 	})
 
 	return namespace, env.Kubeconfig(t, env.Config)
@@ -192,7 +192,7 @@ func TestJobCommand(t *testing.T) {
 		{"that runs", []string{"29679449526"}, []string{"State       Running, ", "Machine     linux-x7k2p, Provisioning, VM 100105 on node pve1"}},
 		{
 			"that is over, by its address", []string{"https://github.com/acme/app/actions/runs/10683749869/job/29679449520?pr=1"},
-			[]string{"Completed (failure)", "Destroyed", "Log, as kept in ConfigMap gh-29679449520-log:\n  make: *** [test] Error 1\n"},
+			[]string{"Completed (failure)", "Destroyed", "Log, as kept in RunnerLog gh-29679449520-log:\n  make: *** [test] Error 1\n"},
 		},
 		{"for programs", []string{"29679449520", "--output", "json"}, []string{`"log": "make: *** [test] Error 1\n"`, `"moment": "Destroyed"`}},
 	} {

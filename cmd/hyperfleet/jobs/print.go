@@ -298,9 +298,9 @@ func (p printer) log(of *story, view Explained, all bool) {
 	}
 
 	text := strings.Split(strings.TrimRight(safe(*view.Log), "\n"), "\n")
-	title := "Log, as kept in ConfigMap " + view.Logs
+	title := "Log, as kept in RunnerLog " + view.Logs
 
-	if of.log.Annotations["hyperfleet.io/log-cut"] != "" && (all || len(text) <= lastLines) {
+	if of.log.Spec.Cut && (all || len(text) <= lastLines) {
 		title += " (its beginning was cut off)"
 	}
 

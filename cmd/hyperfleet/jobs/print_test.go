@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
@@ -165,18 +164,13 @@ func claim(name string, edits ...func(*v1alpha1.MachineClaim)) v1alpha1.MachineC
 func TestExplain(t *testing.T) {
 	t.Parallel()
 
-	log := func(lines int, cut bool) *corev1.ConfigMap {
+	log := func(lines int, cut bool) *v1alpha1.RunnerLog {
 		var text strings.Builder
 		for i := range lines {
 			fmt.Fprintf(&text, "\x1b[32mstep %d\x1b[0m is done\r\n", i+1)
 		}
 
-		out := &corev1.ConfigMap{Data: map[string]string{logKey: text.String()}}
-		if cut {
-			out.Annotations = map[string]string{"hyperfleet.io/log-cut": "true"}
-		}
-
-		return out
+		return &v1alpha1.RunnerLog{Spec: v1alpha1.RunnerLogSpec{Text: text.String(), Cut: cut}}
 	}
 	machine := claim("linux-x7k2p", func(c *v1alpha1.MachineClaim) {
 		c.Status.Phase = v1alpha1.MachineClaimReady
@@ -201,7 +195,7 @@ func TestExplain(t *testing.T) {
 		"job-runs.txt":      {of: &story{job: sample("29679449526", v1alpha1.JobRunning, ran), claim: &machine}},
 		"job-done.txt":      {of: &story{job: sample("29679449520", v1alpha1.JobCompleted, finished), log: log(50, true)}},
 		"job-done-log.txt":  {of: &story{job: sample("29679449520", v1alpha1.JobCompleted, finished), log: log(25, true)}, all: true},
-		"job-no-log.txt":    {of: &story{job: sample("29679449520", v1alpha1.JobCompleted, finished), noLog: "you may not read ConfigMap gh-29679449520-log"}},
+		"job-no-log.txt":    {of: &story{job: sample("29679449520", v1alpha1.JobCompleted, finished), noLog: "you may not read RunnerLog gh-29679449520-log"}},
 		"job-cancelled.txt": {of: &story{job: sample("29679449519", v1alpha1.JobCompleted, func(j *v1alpha1.RunnerJob) { j.Spec.Conclusion, j.Spec.CompletedAt = "cancelled", whole(30) })}},
 		"job-done.json":     {of: &story{job: sample("29679449520", v1alpha1.JobCompleted, finished), log: log(2, false)}, output: outputJSON},
 		"job-waits.json": {of: &story{

@@ -27,8 +27,6 @@ const (
 	callTimeout = 30 * time.Second
 	// pageSize bounds the jobs that one call brings.
 	pageSize = 500
-	// logKey is the key of a log in its ConfigMap.
-	logKey = "runner.log"
 )
 
 // source is where jobs are read.
@@ -144,7 +142,7 @@ type story struct {
 	// coming are the machines of the job's pool that may yet take it.
 	coming []v1alpha1.MachineClaim
 	// log that was kept; nil if none was, and why if it can't be read.
-	log   *corev1.ConfigMap
+	log   *v1alpha1.RunnerLog
 	noLog string
 }
 
@@ -201,15 +199,15 @@ func (s *source) readLog(ctx context.Context, of *story) error {
 		return nil
 	}
 
-	var log corev1.ConfigMap
+	var log v1alpha1.RunnerLog
 
 	err := s.client.Get(ctx, client.ObjectKey{Namespace: of.job.Namespace, Name: of.job.Status.Logs}, &log)
 
 	switch {
 	case apierrors.IsNotFound(err):
-		of.noLog = "ConfigMap " + of.job.Status.Logs + " is gone"
+		of.noLog = "RunnerLog " + of.job.Status.Logs + " is gone"
 	case apierrors.IsForbidden(err):
-		of.noLog = "you may not read ConfigMap " + of.job.Status.Logs
+		of.noLog = "you may not read RunnerLog " + of.job.Status.Logs
 	case err != nil:
 		return fmt.Errorf("read log %s: %w", of.job.Status.Logs, err)
 	default:

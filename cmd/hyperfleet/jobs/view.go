@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
@@ -39,7 +38,7 @@ type Job struct {
 	// WaitedSeconds and RanSeconds are how long it waited and ran, up to now.
 	WaitedSeconds float64  `json:"waitedSeconds"`
 	RanSeconds    *float64 `json:"ranSeconds,omitempty"`
-	// Logs is the name of the ConfigMap with the end of its runner's log.
+	// Logs is the name of the RunnerLog with the end of its runner's log.
 	Logs string `json:"logs,omitempty"`
 }
 
@@ -202,10 +201,10 @@ func vmOf(claim *v1alpha1.MachineClaim) VM {
 	return out
 }
 
-func logText(log *corev1.ConfigMap) (string, bool) {
+func logText(log *v1alpha1.RunnerLog) (string, bool) {
 	if log == nil {
 		return "", false
 	}
 
-	return log.Data[logKey], true
+	return log.Spec.Text, true
 }
