@@ -46,5 +46,8 @@ func (a *Area) jobs(
 
 	batches := &demand.BatchReconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Log: a.Log}
 
-	return &jobParts{controllers: []func(ctrl.Manager) error{reconciler.SetupWithManager, batches.SetupWithManager}, receiver: receiver, sources: sources}, nil
+	return &jobParts{
+		controllers: []func(ctrl.Manager) error{reconciler.SetupWithManager, batches.SetupWithManager},
+		receiver:    receiver, sources: sources,
+	}, nil
 }

@@ -184,12 +184,12 @@ func (l *Ledger) hear(ctx context.Context, namespace string, event workload.Job,
 			err = l.Live.Get(ctx, key, &known)
 		}
 
-		if client.IgnoreNotFound(err) != nil {
-			return false, fmt.Errorf("read job %s: %w", event.ID, err)
+		if apierrors.IsNotFound(err) {
+			return false, nil
 		}
 
 		if err != nil {
-			return false, nil
+			return false, fmt.Errorf("read job %s: %w", event.ID, err)
 		}
 	}
 

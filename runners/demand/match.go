@@ -45,6 +45,10 @@ func (p Platforms) PoolOf(pool *v1alpha1.RunnerPool, template *v1alpha1.Hypervis
 		Runner: workload.RunnerSpec{Platform: pool.Spec.Workload.Type},
 	}
 
+	if pool.Spec.Paused {
+		out.Max = 0 // its jobs go over to other pools, or wait for it
+	}
+
 	platform, ok := p[pool.Spec.Workload.Type]
 	if !ok {
 		return out
@@ -139,8 +143,8 @@ func Explain(job workload.Job, pools []Pool) (string, string) {
 
 	for _, pool := range pools {
 		if fit := pool.fit(job); len(fit.Missing) > 0 {
-			return ReasonNoLabels, fmt.Sprintf("no RunnerPool has all labels of the job [%s]: RunnerPool %s comes closest and lacks [%s]; "+
-				"add them to the pool's workload.config, or change what the job asks for",
+			return ReasonNoLabels, fmt.Sprintf("no RunnerPool has all labels of the job [%s]: "+
+				"RunnerPool %s comes closest and lacks [%s]; add them to the pool's workload.config, or change what the job asks for",
 				strings.Join(job.Labels, ", "), pool.Name, strings.Join(fit.Missing, ", "))
 		}
 	}

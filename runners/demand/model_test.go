@@ -119,8 +119,8 @@ func TestPropertyDemandIsState(t *testing.T) {
 		round++
 		namespace, repository := env.Namespace(t), fmt.Sprintf("model-%d/app", round)
 		own := hook(t, namespace, "linux", repository, "s", "linux")
-		own.Spec.Scaling.MinReplicas, own.Spec.Scaling.MaxReplicas = int32(least), int32(least+most) //nolint:gosec // small
-		dice := rand.New(rand.NewPCG(uint64(seed), 1))                                               //nolint:gosec // a seed
+		own.Spec.Scaling.MinReplicas, own.Spec.Scaling.MaxReplicas = int32(least), int32(least+most)
+		dice := rand.New(rand.NewPCG(uint64(seed), 1))
 
 		if lost < .5 { // half of the stories lose nothing
 			lost = 0

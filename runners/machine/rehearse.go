@@ -8,6 +8,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/workload"
@@ -51,13 +52,29 @@ func Rehearse(template *v1alpha1.HypervisorMachineTemplate, settings Settings) e
 		},
 	}
 
+	// A runner of any platform: which it will be, its pool says.
+	runner := workload.RunnerSpec{
+		Platform: load.Type, Labels: []string{"self-hosted", "rehearsal", "linux"},
+		Program: guest.Runner{InstallPath: "/opt/actions-runner", WorkDir: "/tmp/runner-work", OS: "linux", Arch: rehearsalArch(template)},
+	}
+
 	_, err := Media(Input{
 		Claim: claim, Template: template, Settings: settings,
+		Runner: runner, Request: RunnerRequest(claim, runner, settings),
 		Names:      NamesOf(claim, template, &v1alpha1.HypervisorCluster{}, settings.NamespaceInHostname),
 		Credential: workload.Credential{JITConfig: strings.Repeat("A", rehearsalCredential)},
 	})
 
 	return err
+}
+
+// rehearsalArch is the architecture of the template's machines, as far as it says one.
+func rehearsalArch(template *v1alpha1.HypervisorMachineTemplate) string {
+	if config := template.Spec.Bootstrap.Config; config != nil && config.GitHub != nil && config.GitHub.Runner != nil {
+		return config.GitHub.Runner.Arch
+	}
+
+	return ""
 }
 
 // rehearsalCredential is as long as a JIT configuration gets, so that user data that

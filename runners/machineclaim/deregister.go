@@ -25,8 +25,8 @@ const busyAgain = 10 * time.Second
 // is over by a limit that the user set.
 func deregister(ctx context.Context, s *scope) step.Result {
 	status := &s.claim.Status
-	if status.BootstrapInfo == nil || status.BootstrapInfo.RunnerName == "" {
-		return step.Done()
+	if status.BootstrapInfo == nil || status.BootstrapInfo.RunnerName == "" || s.claim.Spec.Standby {
+		return step.Done() // on standby there is no runner yet
 	}
 
 	status.Phase = v1alpha1.MachineClaimDraining

@@ -45,6 +45,7 @@ type Options struct {
 	PollTimeout   time.Duration // how long a runner's poll is held; default 50 s
 	HookTimeout   time.Duration // a webhook receiver must answer within; default 10 s
 	RateLimit     int           // API calls per hour and credential; default 5000
+	Unlimited     bool          // no rate limits and no headers of them, as GitHub Enterprise Server by default
 	// RegistrationLimit is how many runners of a scope are registered in 5 minutes;
 	// default 1500.
 	RegistrationLimit int

@@ -272,7 +272,7 @@ func workloadRejections(path string) []rejection {
 		return change{path: anyMap{"type": "generic", "config": anyMap{"generic": all}}}
 	}
 	webhook := func(ref anyMap) change {
-		settings := ofGeneric(anyMap{})[path].(anyMap) //nolint:forcetypeassert // just made
+		settings := ofGeneric(anyMap{})[path].(anyMap)
 		settings["webhook"] = anyMap{"secret": anyMap{"secretKeyRef": ref}}
 
 		return change{path: settings}

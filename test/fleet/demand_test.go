@@ -15,6 +15,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+	simgithub "github.com/hyperfleet/hyperfleet/sim/github"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
@@ -102,7 +103,7 @@ func TestJobThatNobodyTakesSaysSo(t *testing.T) {
 func TestLoad(t *testing.T) {
 	t.Parallel()
 
-	f := fleet.New(t, env, fleet.Options{})
+	f := fleet.New(t, env, fleet.Options{GitHub: simgithub.Options{Unlimited: true}})
 	f.Patience = 2 * time.Minute
 	f.Populate(0)
 

@@ -22,6 +22,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor/proxmox"
 	"github.com/hyperfleet/hyperfleet/kit/step"
+	simgithub "github.com/hyperfleet/hyperfleet/sim/github"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
@@ -77,7 +78,8 @@ func newWorld(t *testing.T, guest func(pve.GuestVM), change func(*fleet.Fleet)) 
 		guest(vm)
 	}
 
-	w.Fleet = fleet.New(t, env, fleet.Options{Model: model})
+	// A hundred runs side by side would wait for GitHub's pace of registrations.
+	w.Fleet = fleet.New(t, env, fleet.Options{Model: model, GitHub: simgithub.Options{Unlimited: true}})
 	w.Patience = 30 * time.Second
 	// Many runs look at the same time, and a look costs more than what is looked at.
 	w.Poll = 100 * time.Millisecond

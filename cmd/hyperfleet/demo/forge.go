@@ -63,6 +63,10 @@ func (s *stack) startForge(ctx context.Context) (string, error) {
 		args = append(args, "--lost-timeout", lostTimeout.String())
 	}
 
+	if s.options.Unlimited && what.name == "github" {
+		args = append(args, "--no-rate-limits")
+	}
+
 	process, err := s.launch(ctx, "forgesim", s.programs.forgesim, args...)
 	if err != nil {
 		return "", err

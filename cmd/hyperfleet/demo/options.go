@@ -31,6 +31,8 @@ type Options struct {
 	Platform string
 	// CompareWarm queues the jobs three times, for pools with and without warm machines.
 	CompareWarm bool
+	// Unlimited: GitHub has no rate limits.
+	Unlimited bool
 	// Output is text or json.
 	Output string
 	// Timeout bounds the whole run, Cleanup the time from the last job's end until
@@ -61,6 +63,8 @@ func (o *Options) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&o.Faults, "faults", "", "trouble to inject, as NAME[=PROBABILITY],...: "+faultNames())
 	flags.Int64Var(&o.Seed, "seed", 1, "seed of the faults' dice")
 	flags.StringVar(&o.Platform, "platform", "github", "CI platform to simulate: "+platformNames())
+	flags.BoolVar(&o.Unlimited, "no-rate-limits", false,
+		"let the CI platform take any number of calls, as GitHub Enterprise Server does by default")
 	flags.BoolVar(&o.CompareWarm, "compare-warm", false,
 		"queue so many jobs for each of three pools, and compare: cold, with stopped and with idle warm machines")
 	flags.StringVar(&o.Output, "output", outputText, "text, or json: one object as the last line of stdout")

@@ -150,7 +150,8 @@ func webhookURL(text string) error {
 	}
 
 	u, err := url.Parse(text)
-	if err != nil || u.Host == "" || (u.Scheme != "https" && u.Scheme != "http") || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
+	web := err == nil && (u.Scheme == "https" || u.Scheme == "http")
+	if !web || u.Host == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
 		return errWebhookURL
 	}
 

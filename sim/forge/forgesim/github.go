@@ -32,6 +32,7 @@ const installationID = 50_000_001
 const defaultPAT = "ghp_simulatedpersonalaccesstoken0000000"
 
 type flags struct {
+	unlimited                                               bool
 	listen, control, webhookURL, webhookSecretFile, patFile string
 	appKeyFile, enterprise, faults                          string
 	appID                                                   int64
@@ -72,6 +73,7 @@ func parseFlags(args []string, stderr io.Writer) (flags, error) {
 	set.StringVar(&f.faults, "faults", "", "faults to inject, such as webhookLost=0.1,jitDelay=2s")
 	set.Uint64Var(&f.seed, "seed", 1, "seed of faults and choices")
 	set.DurationVar(&f.pickup, "pickup-timeout", 0, "an offered job returns to the queue after this (default 1m)")
+	set.BoolVar(&f.unlimited, "no-rate-limits", false, "answer any number of calls, as GitHub Enterprise Server does by default")
 	set.DurationVar(&f.lost, "lost-timeout", 0, "a running job of a silent runner fails after this (default 10m)")
 	set.BoolVar(&f.exports, "E", false, "print shell exports with the addresses once ready")
 	if err := set.Parse(args); err != nil {
@@ -110,7 +112,7 @@ func runGitHub(ctx context.Context, args []string, stdout, stderr io.Writer) int
 
 func (f *flags) options() (github.Options, error) {
 	opts := github.Options{
-		Enterprise: f.enterprise, Seed: f.seed, PickupTimeout: f.pickup, LostTimeout: f.lost,
+		Enterprise: f.enterprise, Seed: f.seed, PickupTimeout: f.pickup, LostTimeout: f.lost, Unlimited: f.unlimited,
 		Webhook: control.WebhookTarget{URL: f.webhookURL},
 	}
 	f.addRepos(&opts)
