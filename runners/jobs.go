@@ -12,6 +12,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
+	"github.com/hyperfleet/hyperfleet/runners/wake"
 )
 
 // jobParts are what keeps the ledger of jobs.
@@ -19,6 +20,8 @@ type jobParts struct {
 	controllers []func(ctrl.Manager) error
 	receiver    http.Handler
 	sources     *demand.Sources
+	// news wakes pools whose sources go otherwise than before.
+	news *wake.Source
 }
 
 func (a *Area) jobs(
@@ -39,15 +42,16 @@ func (a *Area) jobs(
 		MaxBody: a.MaxBodyBytes, Clock: a.Clock, Metrics: metrics, Log: a.Log,
 	})
 
+	news := &wake.Source{}
 	sources := &demand.Sources{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Providers: workloads, Platforms: a.Platforms,
-		WebhookURL: a.WebhookURL, Clock: a.Clock, Metrics: metrics, Log: a.Log,
+		WebhookURL: a.WebhookURL, Clock: a.Clock, Metrics: metrics, Log: a.Log, Wake: news.Wake,
 	}
 
 	batches := &demand.BatchReconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Log: a.Log}
 
 	return &jobParts{
 		controllers: []func(ctrl.Manager) error{reconciler.SetupWithManager, batches.SetupWithManager},
-		receiver:    receiver, sources: sources,
+		receiver:    receiver, sources: sources, news: news,
 	}, nil
 }

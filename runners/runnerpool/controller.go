@@ -22,6 +22,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
+	"github.com/hyperfleet/hyperfleet/runners/wake"
 )
 
 // passTimeout bounds one pass over one pool.
@@ -37,6 +38,10 @@ type Reconciler struct {
 	Clock    clock.PassiveClock
 	// Platforms tell which jobs the pools' runners take.
 	Platforms demand.Platforms
+	// Heard tells how jobs are heard of, and Wake of what is new about that. Either may be
+	// nil.
+	Heard Hearer
+	Wake  *wake.Source
 
 	expectations expectations
 	ahead        ahead
@@ -53,7 +58,7 @@ type Reconciler struct {
 
 // SetupWithManager adds the controller to a manager.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
-	err := ctrl.NewControllerManagedBy(mgr).
+	build := ctrl.NewControllerManagedBy(mgr).
 		Named("runnerpool").
 		For(&v1alpha1.RunnerPool{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Owns(&v1alpha1.MachineClaim{}).
@@ -61,9 +66,12 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 			builder.WithPredicates(jobMoved())).
 		Watches(&v1alpha1.HypervisorMachineTemplate{}, handler.EnqueueRequestsFromMapFunc(r.poolsIn)).
 		Watches(&v1alpha1.HypervisorCluster{}, handler.EnqueueRequestsFromMapFunc(r.poolsIn),
-			builder.WithPredicates(clusterTurned())).
-		Complete(r)
-	if err != nil {
+			builder.WithPredicates(clusterTurned()))
+	if r.Wake != nil {
+		build = build.WatchesRawSource(r.Wake)
+	}
+
+	if err := build.Complete(r); err != nil {
 		return fmt.Errorf("add controller runnerpool: %w", err)
 	}
 

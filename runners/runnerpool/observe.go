@@ -64,7 +64,7 @@ func observe(ctx context.Context, s *scope) step.Result {
 
 	countFailures(status, seen.claims)
 
-	return step.Done()
+	return s.heard(step.Done())
 }
 
 func (s *scope) see(ctx context.Context) (*view, error) {
