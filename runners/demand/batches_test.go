@@ -5,6 +5,7 @@ package demand_test
 
 import (
 	"log/slog"
+	"net/http"
 	"net/http/httptest"
 	"strconv"
 	"sync"
@@ -52,8 +53,13 @@ func TestBurstIsMovedIntoTheLedger(t *testing.T) {
 	var group sync.WaitGroup
 	for i := range many {
 		group.Go(func() {
-			code, err := deliver(t.Context(), server.URL, post(body(repository, i+1, "queued", "self-hosted"), "s"))
-			if code != 202 || err != nil {
+			// On a busy machine some are told to come again, as a platform would.
+			code, err := http.StatusServiceUnavailable, error(nil)
+			for code == http.StatusServiceUnavailable && err == nil {
+				code, err = deliver(t.Context(), server.URL, post(body(repository, i+1, "queued", "self-hosted"), "s"))
+			}
+
+			if code != http.StatusAccepted || err != nil {
 				t.Errorf("webhook %d was answered %d, %v", i+1, code, err)
 			}
 		})

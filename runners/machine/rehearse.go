@@ -55,7 +55,9 @@ func Rehearse(template *v1alpha1.HypervisorMachineTemplate, settings Settings) e
 	// A runner of any platform: which it will be, its pool says.
 	runner := workload.RunnerSpec{
 		Platform: load.Type, Labels: []string{"self-hosted", "rehearsal", "linux"},
-		Program: guest.Runner{InstallPath: "/opt/actions-runner", WorkDir: "/tmp/runner-work", OS: "linux", Arch: rehearsalArch(template)},
+		Program: guest.Runner{
+			InstallPath: "/opt/actions-runner", WorkDir: "/tmp/runner-work", OS: "linux", Arch: rehearsalArch(template),
+		},
 	}
 
 	_, err := Media(Input{

@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package platforms_test
 
 import (
 	"bytes"
@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -51,6 +52,14 @@ type forge struct {
 	jobs string
 	// idles: a runner may be without a job.
 	idles bool
+	// opened is the scope's one provider: pools of one scope share it.
+	opened *shared
+}
+
+type shared struct {
+	once     sync.Once
+	provider workload.Provider
+	err      error
 }
 
 func forges(t *testing.T, forgesim string) map[string]forge {
@@ -63,28 +72,28 @@ func forges(t *testing.T, forgesim string) map[string]forge {
 
 	return map[string]forge{
 		v1alpha1.WorkloadGitHubActions: {
-			platform: github.Platform{}, secrets: map[string]string{"token": githubtest.PAT}, queue: hub.Queue, state: hub.State, idles: true,
+			opened: &shared{}, platform: github.Platform{}, secrets: map[string]string{"token": githubtest.PAT}, queue: hub.Queue, state: hub.State, idles: true,
 			pool: func(labels []string) (v1alpha1.BootstrapConfig, v1alpha1.WorkloadConfig) {
 				return v1alpha1.BootstrapConfig{GitHub: &v1alpha1.GitHubBootstrap{APIURL: hub.URL}},
 					v1alpha1.WorkloadConfig{GitHub: &v1alpha1.GitHubActionsConfig{Repository: githubtest.Repo, Labels: labels}}
 			},
 		},
 		v1alpha1.WorkloadGitLabCI: {
-			platform: gitlab.Platform{}, secrets: map[string]string{"token": gitlabtest.Token}, queue: lab.Queue, state: lab.State, idles: true,
+			opened: &shared{}, platform: gitlab.Platform{}, secrets: map[string]string{"token": gitlabtest.Token}, queue: lab.Queue, state: lab.State, idles: true,
 			pool: func(labels []string) (v1alpha1.BootstrapConfig, v1alpha1.WorkloadConfig) {
 				return v1alpha1.BootstrapConfig{GitLab: &v1alpha1.GitLabBootstrap{}},
 					v1alpha1.WorkloadConfig{GitLab: &v1alpha1.GitLabCIConfig{URL: lab.URL, ProjectID: gitlabtest.Project, Tags: labels}}
 			},
 		},
 		v1alpha1.WorkloadBuildkite: {
-			platform: buildkite.Platform{}, secrets: map[string]string{"token": buildkitetest.Token}, queue: kite.Queue, state: kite.State,
+			opened: &shared{}, platform: buildkite.Platform{}, secrets: map[string]string{"token": buildkitetest.Token}, queue: kite.Queue, state: kite.State,
 			pool: func(labels []string) (v1alpha1.BootstrapConfig, v1alpha1.WorkloadConfig) {
 				return v1alpha1.BootstrapConfig{Buildkite: &v1alpha1.BuildkiteBootstrap{Endpoint: kite.Endpoint}},
 					v1alpha1.WorkloadConfig{Buildkite: &v1alpha1.BuildkiteConfig{Organization: buildkitetest.Organization, Tags: labels}}
 			},
 		},
 		v1alpha1.WorkloadGeneric: {
-			platform: generic.Platform{}, queue: sender.Queue, state: sender.State, jobs: sender.URL + "/jobs/",
+			opened: &shared{}, platform: generic.Platform{}, queue: sender.Queue, state: sender.State, jobs: sender.URL + "/jobs/",
 			pool: func(labels []string) (v1alpha1.BootstrapConfig, v1alpha1.WorkloadConfig) {
 				return v1alpha1.BootstrapConfig{}, v1alpha1.WorkloadConfig{Generic: &v1alpha1.GenericConfig{
 					Source: generictest.Source, Labels: labels, Command: []string{forgesim, "generic-job"},
@@ -115,14 +124,18 @@ func (f forge) live(t *testing.T, program, forgesim, name string, labels []strin
 		return life{}, err
 	}
 
-	provider, err := f.platform.Open(workload.Config{Runner: spec, Template: template, Secrets: f.secrets})
-	if err != nil {
-		return life{}, err
+	f.opened.once.Do(func() {
+		f.opened.provider, f.opened.err = f.platform.Open(workload.Config{Runner: spec, Template: template, Secrets: f.secrets})
+		if f.opened.err == nil {
+			f.opened.err = f.opened.provider.Validate(t.Context())
+		}
+	})
+
+	if f.opened.err != nil {
+		return life{}, f.opened.err
 	}
 
-	if err := provider.Validate(t.Context()); err != nil {
-		return life{}, err
-	}
+	provider := f.opened.provider
 
 	request := workload.RunnerRequest{Name: name, Labels: spec.Labels, Registration: spec.Registration}
 	if job != nil && spec.Binds {
@@ -179,7 +192,12 @@ func boot(t *testing.T, program, forgesim string, spec workload.RunnerSpec, conf
 		return life{}, fmt.Errorf("%w\n%s", err, &out)
 	}
 
-	done := life{spec: spec, report: readReport(t, dir), out: out.String()}
+	report, err := lastReport(dir)
+	if err != nil {
+		return life{}, err
+	}
+
+	done := life{spec: spec, report: report, out: out.String()}
 
 	for _, secret := range []string{config.JITConfig, config.RunnerToken} {
 		if secret != "" && strings.Contains(done.out+done.report.Log, secret) {
@@ -203,7 +221,7 @@ func boot(t *testing.T, program, forgesim string, spec workload.RunnerSpec, conf
 //
 // Feature: hyperfleet-operator, Property 11: CI/CD Platform Integration via VM Bootstrap Service
 func TestPropertyMachineDoesOneJob(t *testing.T) { //nolint:paralleltest // its clean-up ends the forges
-	program, forgesim := build(t, "."), build(t, "../forgesim")
+	program, forgesim := build(t, "../../cmd/bootstrap-service"), build(t, "../../cmd/forgesim")
 	sites := forges(t, forgesim)
 
 	var count atomic.Int64
@@ -292,7 +310,7 @@ func (f forge) has(label string) []string {
 //
 // Feature: hyperfleet-operator, Property 12: CI/CD Runner Configuration
 func TestPropertyRunnerHasThePoolsLabels(t *testing.T) { //nolint:paralleltest // as above
-	program, forgesim := build(t, "."), build(t, "../forgesim")
+	program, forgesim := build(t, "../../cmd/bootstrap-service"), build(t, "../../cmd/forgesim")
 	sites := forges(t, forgesim)
 
 	var count atomic.Int64
@@ -350,4 +368,31 @@ func check(t *testing.T, name string, property gopter.Prop) {
 	properties := gopter.NewProperties(parameters)
 	properties.Property(name, property)
 	properties.TestingRun(t)
+}
+
+// build makes a program.
+func build(t *testing.T, pkg string) string {
+	t.Helper()
+
+	program := filepath.Join(t.TempDir(), "program")
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", program, pkg)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+
+	return program
+}
+
+// lastReport is what the machine of the root directory said last.
+func lastReport(dir string) (api.Report, error) {
+	var report api.Report
+
+	data, err := os.ReadFile(filepath.Join(dir, api.StatusPath))
+	if err == nil {
+		err = json.Unmarshal(data, &report)
+	}
+
+	return report, err
 }
