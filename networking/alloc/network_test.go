@@ -1,0 +1,270 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package alloc_test
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/hyperfleet/hyperfleet/networking/alloc"
+)
+
+// equal compares addresses by value.
+var equal = cmp.Options{
+	cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.EquateEmpty(),
+}
+
+func pool(t testing.TB, name string, spec alloc.Spec) *alloc.Pool {
+	t.Helper()
+
+	p, err := alloc.NewPool(name, spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return p
+}
+
+func network(t testing.TB, pools ...*alloc.Pool) *alloc.Network {
+	t.Helper()
+
+	n, err := alloc.Rebuild("net", pools, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return n
+}
+
+func set(t testing.TB, n *alloc.Network, p *alloc.Pool) []alloc.Held {
+	t.Helper()
+
+	outside, err := n.SetPool(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return outside
+}
+
+// acquire gives what an owner gets, as one text.
+func acquire(n *alloc.Network, pool, owner string, want ...string) (string, error) {
+	addrs := make([]netip.Addr, 0, len(want))
+	for _, w := range want {
+		addrs = append(addrs, netip.MustParseAddr(w))
+	}
+
+	got, err := n.Acquire(pool, owner, addrs...)
+
+	texts := make([]string, 0, len(got))
+	for _, g := range got {
+		texts = append(texts, g.String())
+	}
+
+	return strings.Join(texts, " "), err
+}
+
+// sequence is what the next owners get, one after the other, until the pool has no more.
+func sequence(t testing.TB, n *alloc.Network, pool string, most int) []string {
+	t.Helper()
+
+	var out []string
+
+	for i := range most {
+		got, err := acquire(n, pool, fmt.Sprintf("seq-%d", i))
+
+		var exhausted *alloc.ExhaustedError
+		if errors.As(err, &exhausted) {
+			break
+		}
+
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		out = append(out, got)
+	}
+
+	return out
+}
+
+func TestOrder(t *testing.T) {
+	t.Parallel()
+
+	cases := map[string]struct {
+		spec alloc.Spec
+		want []string
+	}{
+		"a CIDR without its network, broadcast and gateway": {
+			spec: alloc.Spec{Addresses: []string{"10.0.0.0/29"}, Gateways: []string{"10.0.0.1"}},
+			want: []string{"10.0.0.2/29", "10.0.0.3/29", "10.0.0.4/29", "10.0.0.5/29", "10.0.0.6/29"},
+		},
+		"the order of the list, not of the numbers": {
+			spec: alloc.Spec{
+				Addresses: []string{"10.0.0.20-10.0.0.21", "10.0.0.9/32", "10.0.0.5-10.0.0.6"}, PrefixLengthV4: 24,
+			},
+			want: []string{"10.0.0.20/24", "10.0.0.21/24", "10.0.0.9/24", "10.0.0.5/24", "10.0.0.6/24"},
+		},
+		"an address in two entries is of the first": {
+			spec: alloc.Spec{Addresses: []string{"10.0.0.3/32", "10.0.0.0/29"}},
+			want: []string{"10.0.0.3/29", "10.0.0.1/29", "10.0.0.2/29", "10.0.0.4/29", "10.0.0.5/29", "10.0.0.6/29"},
+		},
+		"exclusions in the middle, at the ends, and partly outside": {
+			spec: alloc.Spec{
+				Addresses: []string{"10.0.0.8-10.0.0.14"}, PrefixLengthV4: 24,
+				Excluded: []string{"10.0.0.0-10.0.0.8", "10.0.0.10/31", "10.0.0.14/32", "10.0.0.11-10.0.0.11"},
+			},
+			want: []string{"10.0.0.9/24", "10.0.0.12/24", "10.0.0.13/24"},
+		},
+		"both addresses of a /31 are for machines (RFC 3021)": {
+			spec: alloc.Spec{Addresses: []string{"10.0.0.4/31"}},
+			want: []string{"10.0.0.4/31", "10.0.0.5/31"},
+		},
+		"one of each family": {
+			spec: alloc.Spec{
+				Addresses: []string{"fd00::10-fd00::12", "10.0.0.10-10.0.0.12"}, PrefixLengthV4: 24, PrefixLengthV6: 64,
+			},
+			want: []string{"10.0.0.10/24 fd00::10/64", "10.0.0.11/24 fd00::11/64", "10.0.0.12/24 fd00::12/64"},
+		},
+		"the smaller family ends it": {
+			spec: alloc.Spec{Addresses: []string{"fd00::/64", "10.0.0.10-10.0.0.11"}, PrefixLengthV4: 24},
+			want: []string{"10.0.0.10/24 fd00::1/64", "10.0.0.11/24 fd00::2/64"},
+		},
+		"a v6 CIDR without its anycast address (RFC 4291)": {
+			spec: alloc.Spec{Addresses: []string{"fd00::/126"}},
+			want: []string{"fd00::1/126", "fd00::2/126", "fd00::3/126"},
+		},
+		"both addresses of a /127 (RFC 6164)": {
+			spec: alloc.Spec{Addresses: []string{"fd00::/127"}},
+			want: []string{"fd00::/127", "fd00::1/127"},
+		},
+		"a range as it is written, but for its subnet's ends": {
+			spec: alloc.Spec{Addresses: []string{"10.0.0.0-10.0.0.3"}, PrefixLengthV4: 30},
+			want: []string{"10.0.0.1/30", "10.0.0.2/30"},
+		},
+		"a range that ends where a /25 would, in a /24": {
+			spec: alloc.Spec{Addresses: []string{"10.0.0.127-10.0.0.128"}, PrefixLengthV4: 24},
+			want: []string{"10.0.0.127/24", "10.0.0.128/24"},
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			n := network(t, pool(t, "p", tc.spec))
+			if diff := cmp.Diff(tc.want, sequence(t, n, "p", 10)); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestReleasedAddressesComeBackLowestFirst(t *testing.T) {
+	t.Parallel()
+
+	n := network(t, pool(t, "p", alloc.Spec{Addresses: []string{"10.0.0.0/24"}}))
+	sequence(t, n, "p", 10)
+
+	for _, owner := range []string{"seq-7", "seq-2", "seq-2", "nobody"} {
+		n.Release(owner)
+	}
+
+	for _, want := range []string{"10.0.0.3/24", "10.0.0.8/24", "10.0.0.11/24"} {
+		if got, err := acquire(n, "p", "again "+want); err != nil || got != want {
+			t.Errorf("got %q, %v, want %q", got, err, want)
+		}
+	}
+}
+
+func TestExhaustionTakesNothingAndEndsWithReleaseOrGrowth(t *testing.T) {
+	t.Parallel()
+
+	small := alloc.Spec{Addresses: []string{"fd00::/64", "10.0.0.10-10.0.0.11"}, PrefixLengthV4: 24}
+	n := network(t, pool(t, "ns/p", small))
+	sequence(t, n, "ns/p", 2)
+
+	_, err := acquire(n, "ns/p", "late")
+
+	var exhausted *alloc.ExhaustedError
+	if !errors.As(err, &exhausted) {
+		t.Fatalf("got %v", err)
+	}
+
+	want := alloc.ExhaustedError{Network: "net", Pool: "ns/p", Family: alloc.IPv4, Size: 2}
+	if *exhausted != want {
+		t.Errorf("got %+v, want %+v", *exhausted, want)
+	}
+
+	if text := exhausted.LogMessage("eno101"); text != "No available IPs in pool for interface eno101" {
+		t.Errorf("log message %q", text)
+	}
+
+	if text := err.Error(); !strings.Contains(text, "all 2 IPv4 addresses of pool ns/p on network net are in use") {
+		t.Errorf("error %q", text)
+	}
+
+	if held := n.Of("late"); len(held) != 0 {
+		t.Errorf("the other family was taken: %v", held)
+	}
+
+	n.Release("seq-0")
+
+	if got, err := acquire(n, "ns/p", "late"); err != nil || got != "10.0.0.10/24 fd00::1/64" {
+		t.Errorf("after a release: %q, %v", got, err)
+	}
+
+	small.Addresses = append(small.Addresses, "10.0.0.5/32")
+	set(t, n, pool(t, "ns/p", small))
+
+	if got, err := acquire(n, "ns/p", "later"); err != nil || got != "10.0.0.5/24 fd00::3/64" {
+		t.Errorf("after growth: %q, %v", got, err)
+	}
+}
+
+func TestAskingAgainChangesNothing(t *testing.T) {
+	t.Parallel()
+
+	n := network(t, pool(t, "p", alloc.Spec{Addresses: []string{"10.0.0.0/29"}}))
+
+	for range 3 {
+		if got, err := acquire(n, "p", "m"); err != nil || got != "10.0.0.1/29" {
+			t.Fatalf("got %q, %v", got, err)
+		}
+	}
+
+	// A pool that was given a second family tops up who asks again.
+	set(t, n, pool(t, "p", alloc.Spec{Addresses: []string{"10.0.0.0/29", "fd00::/64"}}))
+
+	if got, err := acquire(n, "p", "m"); err != nil || got != "10.0.0.1/29 fd00::1/64" {
+		t.Fatalf("got %q, %v", got, err)
+	}
+
+	if usage := n.Usage("p", alloc.IPv4); usage != (alloc.Usage{Size: 6, Free: 5}) {
+		t.Errorf("usage %+v", usage)
+	}
+}
+
+func TestNoPoolAndNoOwner(t *testing.T) {
+	t.Parallel()
+
+	n := network(t, pool(t, "p", alloc.Spec{Addresses: []string{"10.0.0.0/29"}}))
+
+	if _, err := acquire(n, "q", "m"); !errors.Is(err, alloc.ErrNoPool) {
+		t.Errorf("got %v", err)
+	}
+
+	if got, err := acquire(n, "p", ""); err == nil {
+		t.Errorf("nobody got %s", got)
+	}
+
+	if usage := n.Usage("q", alloc.IPv4); usage != (alloc.Usage{}) {
+		t.Errorf("usage %+v", usage)
+	}
+}
