@@ -237,7 +237,8 @@ func (p *part) reserve() {
 	for _, in := range p.entries {
 		note(in.subnet)
 
-		if in.network() {
+		// A CIDR of IPv6 that is part of a larger subnet has no anycast address.
+		if p.family == IPv4 && in.network() {
 			note(netip.PrefixFrom(in.First, in.Bits))
 		}
 	}

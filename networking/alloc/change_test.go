@@ -1,0 +1,289 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package alloc_test
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hyperfleet/hyperfleet/networking/alloc"
+)
+
+func TestASpecificAddress(t *testing.T) {
+	t.Parallel()
+
+	n := network(t,
+		pool(t, "p", alloc.Spec{
+			Addresses: []string{"10.0.0.0/24", "fd00::/64"}, Excluded: []string{"10.0.0.9/32"}, Gateways: []string{"10.0.0.1"},
+		}),
+		pool(t, "q", alloc.Spec{
+			Addresses: []string{"10.0.1.0/24"}, Gateways: []string{"10.0.0.7"}, PrefixLengthV4: 16,
+		}))
+
+	if got, err := acquire(n, "p", "a", "10.0.0.50"); err != nil || got != "10.0.0.50/24 fd00::1/64" {
+		t.Fatalf("got %q, %v: the other family is the lowest free", got, err)
+	}
+
+	if got, err := acquire(n, "p", "b", "fd00::50", "10.0.0.51"); err != nil || got != "10.0.0.51/24 fd00::50/64" {
+		t.Fatalf("got %q, %v", got, err)
+	}
+
+	if got, err := acquire(n, "p", "a", "10.0.0.50"); err != nil || got != "10.0.0.50/24 fd00::1/64" {
+		t.Fatalf("got %q, %v: asking again changes nothing", got, err)
+	}
+
+	cases := map[string]struct {
+		owner  string
+		want   []string
+		refuse alloc.Refusal
+		holder string
+	}{
+		"outside":                             {"x", []string{"10.0.9.1"}, alloc.RefusedOutside, ""},
+		"another pool's":                      {"x", []string{"10.0.1.5"}, alloc.RefusedOutside, ""},
+		"excluded":                            {"x", []string{"10.0.0.9"}, alloc.RefusedExcluded, ""},
+		"the gateway":                         {"x", []string{"10.0.0.1"}, alloc.RefusedGateway, ""},
+		"another pool's gateway":              {"x", []string{"10.0.0.7"}, alloc.RefusedGateway, ""},
+		"broadcast":                           {"x", []string{"10.0.0.255"}, alloc.RefusedReserved, ""},
+		"network":                             {"x", []string{"10.0.0.0"}, alloc.RefusedReserved, ""},
+		"anycast":                             {"x", []string{"fd00::"}, alloc.RefusedReserved, ""},
+		"somebody else's":                     {"x", []string{"10.0.0.50"}, alloc.RefusedHeld, "a"},
+		"a second one for an owner":           {"a", []string{"10.0.0.60"}, alloc.RefusedSecond, "a"},
+		"two of a family at once":             {"x", []string{"10.0.0.60", "10.0.0.61"}, alloc.RefusedSecond, "x"},
+		"one that is good, one that is taken": {"x", []string{"10.0.0.60", "fd00::50"}, alloc.RefusedHeld, "b"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			before := n.Held()
+			got, err := acquire(n, "p", tc.owner, tc.want...)
+
+			var no *alloc.UnavailableError
+			if !errors.As(err, &no) {
+				t.Fatalf("got %q, %v", got, err)
+			}
+
+			if no.Refusal != tc.refuse || no.Holder != tc.holder {
+				t.Errorf("got %+v", no)
+			}
+
+			if strings.HasSuffix(no.Error(), ": ") || !strings.Contains(no.Error(), no.Address.String()) {
+				t.Errorf("error %q", no)
+			}
+
+			if diff := cmp.Diff(before, n.Held(), equal); diff != "" {
+				t.Errorf("something was taken: %s", diff)
+			}
+		})
+	}
+
+	if _, err := n.Acquire("p", "x", netip.Addr{}); err == nil {
+		t.Error("no address at all was given")
+	}
+}
+
+func TestAPoolThatShrinksKeepsWhatIsInUse(t *testing.T) {
+	t.Parallel()
+
+	n := network(t, pool(t, "p", alloc.Spec{Addresses: []string{"10.0.0.0/29"}}))
+	sequence(t, n, "p", 5)
+
+	outside := set(t, n, pool(t, "p", alloc.Spec{Addresses: []string{"10.0.0.0/29"}, Excluded: []string{"10.0.0.4-10.0.0.7"}}))
+	want := []alloc.Held{
+		{Owner: "seq-3", Pool: "p", Address: netip.MustParsePrefix("10.0.0.4/29")},
+		{Owner: "seq-4", Pool: "p", Address: netip.MustParsePrefix("10.0.0.5/29")},
+	}
+
+	if diff := cmp.Diff(want, outside, equal); diff != "" {
+		t.Error(diff)
+	}
+
+	if usage := n.Usage("p", alloc.IPv4); usage != (alloc.Usage{Size: 3}) {
+		t.Errorf("usage %+v", usage)
+	}
+
+	if got, err := acquire(n, "p", "seq-3"); err != nil || got != "10.0.0.4/29" {
+		t.Errorf("the owner has %q, %v", got, err)
+	}
+
+	n.Release("seq-3")
+
+	if got, err := acquire(n, "p", "new"); err == nil {
+		t.Errorf("%s was given, though the pool no longer has it", got)
+	}
+
+	if outside := n.Outside("p"); len(outside) != 1 || outside[0].Owner != "seq-4" {
+		t.Errorf("outside are %v", outside)
+	}
+}
+
+func TestAPoolThatIsRemovedKeepsWhatIsInUse(t *testing.T) {
+	t.Parallel()
+
+	spec := alloc.Spec{Addresses: []string{"10.0.0.0/29"}}
+	n := network(t, pool(t, "p", spec))
+	sequence(t, n, "p", 2)
+
+	if left := n.RemovePool("p"); len(left) != 2 {
+		t.Errorf("left are %v", left)
+	}
+
+	// Another pool gets the range, not what is in use of it.
+	set(t, n, pool(t, "q", spec))
+
+	if got, err := acquire(n, "q", "new"); err != nil || got != "10.0.0.3/29" {
+		t.Errorf("got %q, %v", got, err)
+	}
+
+	n.Release("seq-0")
+
+	if got, err := acquire(n, "q", "newer"); err != nil || got != "10.0.0.1/29" {
+		t.Errorf("got %q, %v", got, err)
+	}
+
+	if left := n.RemovePool("nothing"); len(left) != 0 {
+		t.Errorf("left are %v", left)
+	}
+}
+
+func TestOwnersKeepTheirPrefixLength(t *testing.T) {
+	t.Parallel()
+
+	n := network(t, pool(t, "p", alloc.Spec{Addresses: []string{"10.0.0.0/24"}}))
+	sequence(t, n, "p", 1)
+	set(t, n, pool(t, "p", alloc.Spec{Addresses: []string{"10.0.0.0/24"}, PrefixLengthV4: 16}))
+
+	if got, err := acquire(n, "p", "seq-0"); err != nil || got != "10.0.0.1/24" {
+		t.Errorf("got %q, %v", got, err)
+	}
+
+	if got, err := acquire(n, "p", "new"); err != nil || got != "10.0.0.2/16" {
+		t.Errorf("got %q, %v", got, err)
+	}
+}
+
+func TestPoolsThatOverlapAreRefused(t *testing.T) {
+	t.Parallel()
+
+	n := network(t, pool(t, "a", alloc.Spec{Addresses: []string{"10.0.0.0/24"}}), pool(t, "b", alloc.Spec{Addresses: []string{"10.0.1.0/24"}}))
+	sequence(t, n, "a", 3)
+
+	_, err := n.SetPool(pool(t, "b", alloc.Spec{Addresses: []string{"10.0.0.200-10.0.1.20"}, PrefixLengthV4: 16}))
+
+	var overlap *alloc.OverlapError
+	if !errors.As(err, &overlap) {
+		t.Fatalf("got %v", err)
+	}
+
+	if overlap.Pool != "b" || overlap.Other != "a" || overlap.Network != "net" || overlap.Range.String() != "10.0.0.200-10.0.0.254" {
+		t.Errorf("got %+v", overlap)
+	}
+
+	if text := err.Error(); !strings.Contains(text, "pool b overlaps pool a on network net at 10.0.0.200-10.0.0.254") {
+		t.Errorf("error %q", text)
+	}
+
+	// Nothing has changed.
+	if got, err := acquire(n, "b", "m"); err != nil || got != "10.0.1.1/24" {
+		t.Errorf("got %q, %v", got, err)
+	}
+
+	// A pool does not overlap with what it was, and other networks have nothing to say.
+	set(t, n, pool(t, "a", alloc.Spec{Addresses: []string{"10.0.0.0/25"}}))
+	set(t, alloc.NewNetwork("other"), pool(t, "a", alloc.Spec{Addresses: []string{"10.0.0.0/24"}}))
+}
+
+func TestAGatewayIsNobodysOnTheWholeNetwork(t *testing.T) {
+	t.Parallel()
+
+	a := alloc.Spec{Addresses: []string{"10.0.0.0/29"}}
+	b := alloc.Spec{Addresses: []string{"10.0.0.8/29"}, Gateways: []string{"10.0.0.1"}, PrefixLengthV4: 24}
+	n := network(t, pool(t, "a", a))
+	sequence(t, n, "a", 1)
+	set(t, n, pool(t, "b", b))
+
+	// It was in use already: that stays, and it does not come back.
+	n.Release("seq-0")
+
+	if got, err := acquire(n, "a", "m"); err != nil || got != "10.0.0.2/29" {
+		t.Errorf("got %q, %v", got, err)
+	}
+
+	n.RemovePool("b")
+
+	if got, err := acquire(n, "a", "o"); err != nil || got != "10.0.0.1/29" {
+		t.Errorf("got %q, %v: it is no gateway any more", got, err)
+	}
+}
+
+func TestRestore(t *testing.T) {
+	t.Parallel()
+
+	p := pool(t, "p", alloc.Spec{Addresses: []string{"10.0.0.0/29", "fd00::/64"}})
+	held := func(owner, address string) alloc.Held {
+		return alloc.Held{Owner: owner, Pool: "p", Address: netip.MustParsePrefix(address)}
+	}
+
+	n, err := alloc.Rebuild("net", []*alloc.Pool{p, pool(t, "twin", alloc.Spec{Addresses: []string{"10.0.0.0/29"}})}, []alloc.Held{
+		held("a", "10.0.0.1/29"), held("a", "fd00::1/64"), held("b", "10.0.0.3/29"),
+		held("c", "10.0.0.1/24"), held("old", "172.16.0.9/24"), held("a", "10.0.0.1/29"),
+	})
+
+	var (
+		conflict *alloc.ConflictError
+		overlap  *alloc.OverlapError
+	)
+
+	if !errors.As(err, &conflict) || !errors.As(err, &overlap) {
+		t.Fatalf("got %v", err)
+	}
+
+	if conflict.Owner != "c" || conflict.Holder != "a" || !strings.Contains(conflict.Error(), "on record for a and for c") {
+		t.Errorf("got %+v: the first on record keeps it", conflict)
+	}
+
+	if owner, is := n.Holder(netip.MustParseAddr("::ffff:10.0.0.1")); !is || owner != "a" {
+		t.Errorf("10.0.0.1 is %q's", owner)
+	}
+
+	if diff := cmp.Diff([]alloc.Held{held("old", "172.16.0.9/24")}, n.Outside("p"), equal); diff != "" {
+		t.Error(diff)
+	}
+
+	for owner, want := range map[string]string{"a": "10.0.0.1/29 fd00::1/64", "b": "10.0.0.3/29 fd00::2/64", "c": "10.0.0.2/29 fd00::3/64"} {
+		if owner == "c" {
+			// The order of the owners above is not given.
+			continue
+		}
+
+		if got, err := acquire(n, "p", owner); err != nil || got != want {
+			t.Errorf("%s has %q, %v, want %q", owner, got, err, want)
+		}
+	}
+
+	for _, bad := range []alloc.Held{{}, {Owner: "x"}, held("", "10.0.0.6/29"), held("x", "::ffff:10.0.0.6/120")} {
+		if err := n.Restore(bad); err == nil {
+			t.Errorf("%+v was restored", bad)
+		}
+	}
+}
+
+func TestStatusesMayComeBeforeThePool(t *testing.T) {
+	t.Parallel()
+
+	n := alloc.NewNetwork("net")
+	if err := n.Restore(alloc.Held{Owner: "a", Pool: "p", Address: netip.MustParsePrefix("10.0.0.1/29")}); err != nil {
+		t.Fatal(err)
+	}
+
+	if outside := set(t, n, pool(t, "p", alloc.Spec{Addresses: []string{"10.0.0.0/29"}})); len(outside) != 0 {
+		t.Errorf("outside are %v", outside)
+	}
+
+	if got, err := acquire(n, "p", "b"); err != nil || got != "10.0.0.2/29" {
+		t.Errorf("got %q, %v", got, err)
+	}
+}

@@ -1,0 +1,583 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package alloc_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/leanovate/gopter"
+	"github.com/leanovate/gopter/gen"
+	"github.com/leanovate/gopter/prop"
+
+	"github.com/hyperfleet/hyperfleet/networking/alloc"
+)
+
+// forbidden says why a pool should never have given an address; empty if it may. It
+// reads the texts of the spec anew.
+func forbidden(spec alloc.Spec, given netip.Prefix) string {
+	addr := given.Addr()
+	inside := func(texts []string) bool {
+		return slices.ContainsFunc(texts, func(text string) bool {
+			r, err := alloc.ParseRange(text)
+
+			return err == nil && r.Contains(addr)
+		})
+	}
+
+	if !inside(spec.Addresses) {
+		return "it is not in the pool"
+	}
+
+	if inside(spec.Excluded) {
+		return "it is excluded"
+	}
+
+	for _, gateway := range spec.Gateways {
+		if parsed, err := netip.ParseAddr(gateway); err == nil && parsed == addr {
+			return "it is a gateway"
+		}
+	}
+
+	whole := given.Masked()
+	if whole.Bits() <= addr.BitLen()-2 && (addr == whole.Addr() || (addr.Is4() && !whole.Contains(addr.Next()))) {
+		return "it is the first or last address of its subnet"
+	}
+
+	return ""
+}
+
+// world is a pool small enough to be written down in a map: each address that it gives,
+// in the order in which it does.
+func world(spec alloc.Spec) []netip.Prefix {
+	var out []netip.Prefix
+
+	seen := map[netip.Addr]bool{}
+
+	for _, text := range spec.Addresses {
+		r, err := alloc.ParseRange(text)
+		if err != nil {
+			panic(err)
+		}
+
+		bits := spec.PrefixLengthV4
+		if r.First.Is6() {
+			bits = spec.PrefixLengthV6
+		}
+
+		for addr := r.First; addr.IsValid() && !r.Last.Less(addr); addr = addr.Next() {
+			given := netip.PrefixFrom(addr, bits)
+			cidr := r.Bits >= 0 && r.Bits <= 30 && addr.Is4() && (addr == r.First || addr == r.Last)
+
+			if !seen[addr] && !cidr && forbidden(spec, given) == "" {
+				out = append(out, given)
+			}
+
+			seen[addr] = true
+		}
+	}
+
+	// The ends of a CIDR are nobody's, whichever entry lists them.
+	for _, text := range spec.Addresses {
+		if r, _ := alloc.ParseRange(text); r.Bits >= 0 && r.Bits <= 30 && r.First.Is4() {
+			out = slices.DeleteFunc(out, func(p netip.Prefix) bool { return p.Addr() == r.First || p.Addr() == r.Last })
+		}
+	}
+
+	return out
+}
+
+// genRange makes an entry within 10.0.0.0/24, or fd00::/120 for v6.
+func genRange(v6 bool) gopter.Gen {
+	return gopter.CombineGens(gen.IntRange(0, 255), gen.IntRange(0, 40), gen.IntRange(0, 3)).Map(func(values []any) string {
+		at, length, form := values[0].(int), values[1].(int), values[2].(int)
+		name := func(i int) string {
+			if v6 {
+				return fmt.Sprintf("fd00::%x", i)
+			}
+
+			return fmt.Sprintf("10.0.0.%d", i)
+		}
+
+		most := 32
+		if v6 {
+			most = 128
+		}
+
+		switch form {
+		case 0:
+			return fmt.Sprintf("%s/%d", name(at), most)
+		case 1:
+			bits := 2 + length%4
+
+			return fmt.Sprintf("%s/%d", name(at>>bits<<bits), most-bits)
+		default:
+			return name(at) + "-" + name(min(at+length, 255))
+		}
+	})
+}
+
+// genSpec makes pools of up to some hundred addresses, of one family or both. Some of
+// them are refused by NewPool; genPool leaves those out.
+func genSpec() gopter.Gen {
+	entries := func(v6 bool, most int) gopter.Gen {
+		return gen.IntRange(0, most).FlatMap(func(n any) gopter.Gen { return gen.SliceOfN(n.(int), genRange(v6)) }, stringsType)
+	}
+
+	return gopter.CombineGens(
+		entries(false, 4), entries(true, 3), entries(false, 3), entries(true, 2), gen.IntRange(1, 254), gen.IntRange(1, 255), gen.IntRange(0, 3),
+	).Map(func(values []any) alloc.Spec {
+		v4, v6, not4, not6 := values[0].([]string), values[1].([]string), values[2].([]string), values[3].([]string)
+		spec := alloc.Spec{Addresses: slices.Concat(v4, v6)}
+
+		if len(v4) > 0 {
+			spec.PrefixLengthV4 = 24
+			spec.Excluded = append(spec.Excluded, not4...)
+
+			if values[6].(int)&1 != 0 {
+				spec.Gateways = append(spec.Gateways, fmt.Sprintf("10.0.0.%d", values[4]))
+			}
+		}
+
+		if len(v6) > 0 {
+			spec.PrefixLengthV6 = 120
+			spec.Excluded = append(spec.Excluded, not6...)
+
+			if values[6].(int)&2 != 0 {
+				spec.Gateways = append(spec.Gateways, fmt.Sprintf("fd00::%x", values[5]))
+			}
+		}
+
+		return mend(spec)
+	})
+}
+
+// mend drops the exclusions and single addresses that NewPool would refuse.
+func mend(spec alloc.Spec) alloc.Spec {
+	for range 20 {
+		_, err := alloc.NewPool("p", spec)
+
+		var wrong *alloc.SpecError
+		if !errors.As(err, &wrong) {
+			return spec
+		}
+
+		var i int
+		if _, err := fmt.Sscanf(wrong.Field, "excludedAddresses[%d]", &i); err == nil {
+			spec.Excluded = slices.Delete(slices.Clone(spec.Excluded), i, i+1)
+		} else if _, err := fmt.Sscanf(wrong.Field, "addresses[%d]", &i); err == nil {
+			spec.Addresses = slices.Delete(slices.Clone(spec.Addresses), i, i+1)
+		} else {
+			return spec
+		}
+	}
+
+	return spec
+}
+
+func genPool() gopter.Gen {
+	return genSpec().SuchThat(func(spec alloc.Spec) bool {
+		_, err := alloc.NewPool("p", spec)
+
+		return err == nil
+	})
+}
+
+// deed is one call: who asks, whether for an address or to be rid of it, and which.
+type deed struct {
+	owner   int
+	release bool
+	want    int
+}
+
+func genDeeds() gopter.Gen {
+	one := gopter.CombineGens(gen.IntRange(0, 60), gen.Bool(), gen.IntRange(-300, 255)).Map(func(v []any) deed {
+		return deed{owner: v[0].(int), release: v[1].(bool), want: v[2].(int)}
+	})
+
+	return gen.IntRange(0, 120).FlatMap(func(n any) gopter.Gen { return gen.SliceOfN(n.(int), one) }, deedsType)
+}
+
+// oracle is the allocator as one would write it without a thought for time and memory.
+type oracle struct {
+	order []netip.Prefix
+	taken map[netip.Addr]string
+}
+
+func (o *oracle) families() []int {
+	var out []int
+
+	for _, bits := range []int{32, 128} {
+		if slices.ContainsFunc(o.order, func(p netip.Prefix) bool { return p.Addr().BitLen() == bits }) {
+			out = append(out, bits)
+		}
+	}
+
+	return out
+}
+
+func (o *oracle) of(owner string) []netip.Addr {
+	var out []netip.Addr
+
+	for addr, has := range o.taken {
+		if has == owner {
+			out = append(out, addr)
+		}
+	}
+
+	slices.SortFunc(out, netip.Addr.Compare)
+
+	return out
+}
+
+// acquire is what an owner has then; false if it is not to be had.
+func (o *oracle) acquire(owner string, want netip.Addr) ([]netip.Addr, bool) {
+	now := maps.Clone(o.taken)
+	has := map[int]bool{}
+
+	for _, addr := range o.of(owner) {
+		has[addr.BitLen()] = true
+	}
+
+	if want.IsValid() && o.taken[want] != owner {
+		_, taken := o.taken[want]
+		if taken || has[want.BitLen()] || !slices.ContainsFunc(o.order, func(p netip.Prefix) bool { return p.Addr() == want }) {
+			return nil, false
+		}
+
+		now[want] = owner
+		has[want.BitLen()] = true
+	}
+
+	for _, bits := range o.families() {
+		if has[bits] {
+			continue
+		}
+
+		i := slices.IndexFunc(o.order, func(p netip.Prefix) bool { return p.Addr().BitLen() == bits && now[p.Addr()] == "" })
+		if i < 0 {
+			return nil, false
+		}
+
+		now[o.order[i].Addr()] = owner
+	}
+
+	o.taken = now
+
+	return o.of(owner), true
+}
+
+func (o *oracle) release(owner string) {
+	maps.DeleteFunc(o.taken, func(_ netip.Addr, has string) bool { return has == owner })
+}
+
+// play does the same to both, and says where they differ.
+func play(n *alloc.Network, o *oracle, deeds []deed) string {
+	for i, d := range deeds {
+		owner := fmt.Sprintf("m%d", d.owner)
+
+		if d.release {
+			if got, want := len(n.Release(owner)), len(o.of(owner)); got != want {
+				return fmt.Sprintf("%d: %d addresses of %s were released, want %d", i, got, owner, want)
+			}
+
+			o.release(owner)
+
+			continue
+		}
+
+		var wanted []netip.Addr
+		if d.want >= 0 {
+			wanted = []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(d.want)})}
+		}
+
+		got, err := n.Acquire("p", owner, wanted...)
+
+		want, possible := o.acquire(owner, append(wanted, netip.Addr{})[0])
+		if possible != (err == nil) {
+			return fmt.Sprintf("%d: %s got %v, %v, want %v", i, owner, got, err, want)
+		}
+
+		if possible && fmt.Sprint(addrs(got)) != fmt.Sprint(want) {
+			return fmt.Sprintf("%d: %s got %v, want %v", i, owner, got, want)
+		}
+	}
+
+	return ""
+}
+
+func addrs(prefixes []netip.Prefix) []netip.Addr {
+	out := make([]netip.Addr, 0, len(prefixes))
+	for _, p := range prefixes {
+		out = append(out, p.Addr())
+	}
+
+	return out
+}
+
+func check(t *testing.T, name string, condition any, gens ...gopter.Gen) {
+	t.Helper()
+
+	parameters := gopter.DefaultTestParameters()
+	parameters.MinSuccessfulTests = 200
+	parameters.MaxDiscardRatio = 20
+	properties := gopter.NewProperties(parameters)
+	properties.Property(name, prop.ForAll(condition, gens...))
+	properties.TestingRun(t)
+}
+
+// Feature: hyperfleet-operator, Property 21: Storage and Network Configuration
+//
+// Whatever a pool gives, it is in the pool, is not excluded, no gateway and no end of a
+// subnet, and it is given once: until the pool is empty, all of the addresses that may
+// be given are, in the order of the list.
+func TestPropertyGivesEachAddressOnceAndNoOther(t *testing.T) {
+	t.Parallel()
+
+	check(t, "all that may be given, in order", func(spec alloc.Spec) string {
+		n := network(t, pool(t, "p", spec))
+		order := map[int][]netip.Prefix{}
+
+		for _, p := range world(spec) {
+			order[p.Addr().BitLen()] = append(order[p.Addr().BitLen()], p)
+		}
+
+		end := len(world(spec))
+		for _, of := range order {
+			end = min(end, len(of))
+		}
+
+		for i := 0; ; i++ {
+			got, err := n.Acquire("p", fmt.Sprint(i))
+
+			if (err != nil) != (i == end) {
+				return fmt.Sprintf("%d of %d: %v", i, end, err)
+			}
+
+			if err != nil {
+				return ""
+			}
+
+			for _, p := range got {
+				if want := order[p.Addr().BitLen()][i]; p != want {
+					return fmt.Sprintf("%d is %s, want %s", i, p, want)
+				}
+			}
+		}
+	}, genPool())
+}
+
+// Feature: hyperfleet-operator, Property 21: Storage and Network Configuration
+//
+// Requests, for any address or for one, and releases in any order end as a map would
+// have them, and the numbers of free addresses fit.
+func TestPropertyAgreesWithAMap(t *testing.T) {
+	t.Parallel()
+
+	check(t, "the map says the same", func(spec alloc.Spec, deeds []deed) string {
+		n := network(t, pool(t, "p", spec))
+		o := &oracle{order: world(spec), taken: map[netip.Addr]string{}}
+
+		if wrong := play(n, o, deeds); wrong != "" {
+			return wrong
+		}
+
+		for family, bits := range map[alloc.Family]int{alloc.IPv4: 32, alloc.IPv6: 128} {
+			var want alloc.Usage
+
+			for _, p := range o.order {
+				if p.Addr().BitLen() == bits {
+					want.Size++
+
+					if o.taken[p.Addr()] == "" {
+						want.Free++
+					}
+				}
+			}
+
+			if got := n.Usage("p", family); got != want {
+				return fmt.Sprintf("%s: %+v, want %+v", family, got, want)
+			}
+		}
+
+		return ""
+	}, genPool(), genDeeds())
+}
+
+// Feature: hyperfleet-operator, Property 21: Storage and Network Configuration
+//
+// What is rebuilt from the statuses goes on as the one that wrote them would have,
+// whether the pools or the statuses are read first.
+func TestPropertyRebuiltGoesOnAlike(t *testing.T) {
+	t.Parallel()
+
+	check(t, "alike", func(spec alloc.Spec, before, after []deed) string {
+		p := pool(t, "p", spec)
+		n := network(t, p)
+		o := &oracle{order: world(spec), taken: map[netip.Addr]string{}}
+
+		if wrong := play(n, o, before); wrong != "" {
+			return wrong
+		}
+
+		rebuilt, err := alloc.Rebuild("net", []*alloc.Pool{p}, n.Held())
+		if err != nil {
+			return err.Error()
+		}
+
+		late := alloc.NewNetwork("net")
+		for _, h := range slices.Backward(n.Held()) {
+			if err := late.Restore(h); err != nil {
+				return err.Error()
+			}
+		}
+
+		set(t, late, p)
+
+		for name, other := range map[string]*alloc.Network{"rebuilt": rebuilt, "late": late} {
+			if diff := cmp.Diff(n.Held(), other.Held(), equal); diff != "" {
+				return name + ": " + diff
+			}
+
+			if wrong := play(other, &oracle{order: o.order, taken: maps.Clone(o.taken)}, after); wrong != "" {
+				return name + ": " + wrong
+			}
+		}
+
+		return play(n, o, after)
+	}, genPool(), genDeeds(), genDeeds())
+}
+
+// Feature: hyperfleet-operator, Property 21: Storage and Network Configuration
+//
+// A pool that grows, shrinks or becomes another one takes nothing from anybody, gives
+// nothing twice, says what it no longer has, and goes on as a map would.
+func TestPropertyChangedPoolsKeepWhatIsInUse(t *testing.T) {
+	t.Parallel()
+
+	check(t, "kept", func(first, second alloc.Spec, before, after []deed) string {
+		n := network(t, pool(t, "p", first))
+		o := &oracle{order: world(first), taken: map[netip.Addr]string{}}
+
+		if wrong := play(n, o, before); wrong != "" {
+			return wrong
+		}
+
+		held := n.Held()
+		outside := set(t, n, pool(t, "p", second))
+		o.order = world(second)
+
+		if diff := cmp.Diff(held, n.Held(), equal); diff != "" {
+			return diff
+		}
+
+		want := slices.DeleteFunc(held, func(h alloc.Held) bool {
+			return slices.ContainsFunc(o.order, func(p netip.Prefix) bool { return p.Addr() == h.Address.Addr() })
+		})
+		if diff := cmp.Diff(want, outside, equal); diff != "" {
+			return diff
+		}
+
+		return play(n, o, after)
+	}, genPool(), genPool(), genDeeds(), genDeeds())
+}
+
+// Feature: hyperfleet-operator, Property 21: Storage and Network Configuration
+//
+// Two pools of one network that are not refused give no address twice, and those that
+// are refused have one in common.
+func TestPropertyPoolsOfANetworkShareNothing(t *testing.T) {
+	t.Parallel()
+
+	check(t, "nothing shared", func(a, b alloc.Spec) string {
+		var both []string
+
+		for _, p := range world(a) {
+			if slices.ContainsFunc(world(b), func(q netip.Prefix) bool { return q.Addr() == p.Addr() }) {
+				both = append(both, p.Addr().String())
+			}
+		}
+
+		n := network(t, pool(t, "a", a))
+		_, err := n.SetPool(pool(t, "b", b))
+
+		var overlap *alloc.OverlapError
+
+		switch {
+		case (err != nil) != (len(both) > 0):
+			return fmt.Sprintf("%v, and both give %v", err, both)
+		case errors.As(err, &overlap) && !slices.Contains(both, overlap.Range.First.String()):
+			return fmt.Sprintf("%v, and both give %v", err, both)
+		default:
+			return ""
+		}
+	}, genPool(), genPool())
+}
+
+// Many at once get addresses of their own. It is for the race detector, too.
+func TestManyAtOnce(t *testing.T) {
+	t.Parallel()
+
+	const many, rounds = 32, 20
+
+	p := pool(t, "p", alloc.Spec{Addresses: []string{"10.0.0.0/24", "fd00::/64"}})
+	n := network(t, p)
+
+	var (
+		group sync.WaitGroup
+		mu    sync.Mutex
+	)
+
+	inUse := map[string]string{}
+
+	for i := range many {
+		group.Go(func() {
+			owner := fmt.Sprintf("m%d", i)
+
+			for range rounds {
+				got, err := acquire(n, "p", owner)
+				if err != nil {
+					t.Error(err)
+
+					return
+				}
+
+				mu.Lock()
+				for _, addr := range strings.Fields(got) {
+					if other := inUse[addr]; other != "" {
+						t.Errorf("%s is %s's and %s's", addr, owner, other)
+					}
+
+					inUse[addr] = owner
+				}
+
+				for _, addr := range strings.Fields(got) {
+					delete(inUse, addr)
+				}
+				mu.Unlock()
+
+				n.Usage("p", alloc.IPv4)
+				n.Outside("p")
+				set(t, n, p)
+
+				if i%2 == 0 {
+					n.Release(owner)
+				}
+			}
+		})
+	}
+
+	group.Wait()
+
+	if held := n.Held(); len(held) != many {
+		t.Errorf("%d addresses are in use, want %d: two for each that did not release", len(held), many)
+	}
+}
