@@ -89,7 +89,8 @@ func (s *Sources) hear(ctx context.Context, pools []readPool, jobs []workload.Jo
 
 	for _, job := range jobs {
 		covering := slices.DeleteFunc(slices.Clone(pools), func(p readPool) bool { return !p.covers(job) })
-		if hosted(job, covering) {
+		taken := func() bool { return slices.ContainsFunc(covering, func(p readPool) bool { return p.takes(job) }) }
+		if ofPlatform(job, taken) {
 			continue
 		}
 
@@ -106,16 +107,6 @@ func (s *Sources) hear(ctx context.Context, pools []readPool, jobs []workload.Jo
 	}
 
 	return nil
-}
-
-// hosted tells whether a job is for the platform's own machines; see ofPlatform.
-func hosted(job workload.Job, pools []readPool) bool {
-	listeners := make([]listener, len(pools))
-	for i, pool := range pools {
-		listeners[i].Pool = pool.Pool
-	}
-
-	return ofPlatform(job, listeners)
 }
 
 // stream hands over what a platform's stream says, and begins anew when it breaks.

@@ -58,7 +58,7 @@ func (r *Receiver) receive(
 	switch {
 	case err != nil:
 		return malformed(err)
-	case !speaks || ofPlatform(job, trusted):
+	case !speaks || ofPlatform(job, func() bool { return slices.ContainsFunc(trusted, func(l listener) bool { return l.takes(job) }) }):
 		return ignored()
 	}
 
@@ -73,9 +73,8 @@ func jobOf(scope workload.Scope, platform string) workload.Job {
 // ofPlatform tells whether a job is for the platform's own machines: its one label is one
 // of theirs, and no pool has it. An organisation's webhooks speak of all those jobs too,
 // and nobody here could do anything about them.
-func ofPlatform(job workload.Job, pools []listener) bool {
-	return job.Platform == v1alpha1.WorkloadGitHubActions && github.HostedLabels(job.Labels) &&
-		!slices.ContainsFunc(pools, func(l listener) bool { return l.takes(job) })
+func ofPlatform(job workload.Job, taken func() bool) bool {
+	return job.Platform == v1alpha1.WorkloadGitHubActions && github.HostedLabels(job.Labels) && !taken()
 }
 
 // record writes the job into the ledger of every namespace that has a pool for it.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -184,6 +185,8 @@ func (s *Sources) look(ctx context.Context, group *sync.WaitGroup) {
 		return
 	}
 
+	s.forget(byProvider)
+
 	for provider, source := range s.running {
 		if _, wanted := byProvider[provider]; !wanted {
 			source.cancel()
@@ -199,6 +202,22 @@ func (s *Sources) look(ctx context.Context, group *sync.WaitGroup) {
 
 		at.set(pools)
 	}
+}
+
+// forget drops what is known of pools that are gone.
+func (s *Sources) forget(byProvider map[workload.Provider][]readPool) {
+	there := map[types.NamespacedName]bool{}
+
+	for _, pools := range byProvider {
+		for _, pool := range pools {
+			there[pool.Key()] = true
+		}
+	}
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	maps.DeleteFunc(s.heard, func(key types.NamespacedName, _ Hearing) bool { return !there[key] })
 }
 
 // providers gives the pools of each provider. A pool whose provider can't be had is left
