@@ -40,6 +40,9 @@ const cacheLag = 30 * time.Second
 // is seen of jobs and of other machines may be late.
 const noJobPatience = 15 * time.Second
 
+// jobAgain is how soon such a machine looks again.
+const jobAgain = 2 * time.Second
+
 // bound gives a machine that is for one job that job, before anything is made for it.
 func bound(ctx context.Context, s *scope) step.Result {
 	if s.times().Started != nil || s.claim.Spec.Standby {
@@ -57,17 +60,13 @@ func bound(ctx context.Context, s *scope) step.Result {
 	case errors.Is(err, errNoJob) && s.since(s.asked()) > noJobPatience:
 		return s.end(ctx, v1alpha1.EndReasonNoJob, errNoJob.Error())
 	case errors.Is(err, errNoJob):
-		return step.Wait(busyAgain/lagParts, v1alpha1.EndReasonNoJob, errNoJob.Error())
+		return step.Wait(jobAgain, v1alpha1.EndReasonNoJob, errNoJob.Error())
 	case err != nil:
 		return step.Fail(err)
 	default:
 		return step.Done()
 	}
 }
-
-// lagParts is how often within the time after which a busy runner is asked again the
-// ledger is looked at for a job.
-const lagParts = 5
 
 // errNoJob says that a machine was made for a job that somebody else has taken.
 var errNoJob = errors.New("no job waits for the machine any more")
