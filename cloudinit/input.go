@@ -144,6 +144,10 @@ func (in *Input) secrets() []string {
 			all = append(all, c.Report.Token)
 		}
 
+		if c.Callback != nil {
+			all = append(all, c.Callback.Code)
+		}
+
 		if c.SPIFFE != nil {
 			all = append(all, c.SPIFFE.JoinToken)
 		}

@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"os"
 	"path"
+	"reflect"
 	"regexp"
 	"strings"
 
@@ -103,8 +104,9 @@ func validate(c *guest.Config) error {
 	switch {
 	case c.Method == "":
 		return errors.New("method is missing")
-	case c.Method != guest.MethodRunnerToken:
-		return fmt.Errorf("method %q is not known to this bootstrap service: use %s", c.Method, guest.MethodRunnerToken)
+	case c.Method != guest.MethodRunnerToken && c.Method != guest.MethodCallback:
+		return fmt.Errorf("method %q is not known to this bootstrap service: use %s or %s",
+			c.Method, guest.MethodRunnerToken, guest.MethodCallback)
 	case c.Platform == "":
 		return errors.New("platform is missing")
 	case platformOf(c.Platform) == nil:
@@ -126,11 +128,35 @@ func validate(c *guest.Config) error {
 		return err
 	}
 
-	if err := platformOf(c.Platform).check(c); err != nil {
+	if err := validateMethod(c); err != nil {
 		return err
 	}
 
 	return validateReport(c.Report)
+}
+
+// validateMethod checks what the credential's method needs. What the platform needs of a
+// credential that is yet to be fetched is checked when it is there.
+func validateMethod(c *guest.Config) error {
+	if c.Method != guest.MethodCallback {
+		if c.Callback != nil {
+			return fmt.Errorf("callback is of no use with method %s: leave it out", c.Method)
+		}
+
+		return platformOf(c.Platform).check(c)
+	}
+
+	switch to := c.Callback; {
+	case to == nil:
+		return fmt.Errorf("callback is missing: method %s needs it", c.Method)
+	case to.Code == "":
+		return errors.New("callback.code is missing")
+	case !reflect.DeepEqual(c.Credential(), guest.Credential{}):
+		return fmt.Errorf("a credential is of no use with method %s: leave jit_config, runner_token, registration_url, "+
+			"expires_at, job_id and env out", c.Method)
+	default:
+		return validateEndpoint("callback.url", to.URL)
+	}
 }
 
 // unused names the first field that is set although the platform has no use for it: such
@@ -177,15 +203,28 @@ func validatePaths(r *guest.Runner) error {
 	return nil
 }
 
-// validateReport keeps the report's token off unencrypted networks.
+// validateReport checks where reports go.
 func validateReport(r *guest.ReportTo) error {
 	if r == nil {
 		return nil
 	}
 
-	u, err := url.Parse(r.URL)
+	if err := validateEndpoint("report.url", r.URL); err != nil {
+		return err
+	}
+
+	if r.Token == "" {
+		return errors.New("report.token is missing")
+	}
+
+	return nil
+}
+
+// validateEndpoint keeps tokens and codes off unencrypted networks.
+func validateEndpoint(field, text string) error {
+	u, err := url.Parse(text)
 	if err != nil || u.Host == "" {
-		return errors.New("report.url is not a URL")
+		return fmt.Errorf("%s is not a URL", field)
 	}
 
 	loopback := u.Hostname() == "localhost"
@@ -194,11 +233,7 @@ func validateReport(r *guest.ReportTo) error {
 	}
 
 	if u.Scheme != "https" && (u.Scheme != "http" || !loopback) {
-		return errors.New("report.url must begin with https://")
-	}
-
-	if r.Token == "" {
-		return errors.New("report.token is missing")
+		return fmt.Errorf("%s must begin with https://", field)
 	}
 
 	return nil

@@ -16,26 +16,39 @@ import (
 const minimal = `"method":"runner-token","platform":"github-actions","runner_name":"ci-1","jit_config":"` + jitBlob + `"`
 
 const (
-	gitlabMinimal  = `"method":"runner-token","platform":"gitlab-ci","runner_name":"a","runner_token":"b","registration_url":"https://gitlab.example"`
-	genericMinimal = `"method":"runner-token","platform":"generic","runner_name":"a","job_id":"b","command":["c"]`
+	callbackMinimal = `"method":"callback","platform":"github-actions","runner_name":"ci-1"`
+	gitlabMinimal   = `"method":"runner-token","platform":"gitlab-ci","runner_name":"a","runner_token":"b","registration_url":"https://gitlab.example"`
+	genericMinimal  = `"method":"runner-token","platform":"generic","runner_name":"a","job_id":"b","command":["c"]`
 )
 
 // badConfigs are configurations and what the error says of each.
 func badConfigs() map[string]struct{ text, want string } {
 	return map[string]struct{ text, want string }{
-		"empty":                  {"", "the file is empty"},
-		"not JSON":               {"method: x", "not valid JSON at byte 1"},
-		"cut off":                {`{` + minimal, "not valid JSON"},
-		"a list":                 {`[]`, "wrong type"},
-		"two objects":            {`{` + minimal + `}{}`, "text follows"},
-		"unknown field":          {`{` + minimal + `,"jitconfig":"x"}`, `unknown field "jitconfig"`},
-		"wrong type":             {`{` + minimal + `,"labels":"` + runnerToken + `"}`, `field "labels" has the wrong type`},
-		"bad duration":           {`{` + minimal + `,"idle_timeout":"` + runnerToken + `"}`, "30m0s"},
-		"bad time":               {`{` + minimal + `,"expires_at":"` + runnerToken + `"}`, "expires_at"},
-		"negative timeout":       {`{` + minimal + `,"job_timeout":"-1s"}`, "must not be negative"},
-		"too large":              {`{` + minimal + `,"labels":["` + strings.Repeat("x", guest.MaxConfigBytes) + `"]}`, "more than 262144 bytes"},
-		"no method":              {`{}`, "method is missing"},
-		"other method":           {`{"method":"callback"}`, `method "callback" is not known`},
+		"empty":            {"", "the file is empty"},
+		"not JSON":         {"method: x", "not valid JSON at byte 1"},
+		"cut off":          {`{` + minimal, "not valid JSON"},
+		"a list":           {`[]`, "wrong type"},
+		"two objects":      {`{` + minimal + `}{}`, "text follows"},
+		"unknown field":    {`{` + minimal + `,"jitconfig":"x"}`, `unknown field "jitconfig"`},
+		"wrong type":       {`{` + minimal + `,"labels":"` + runnerToken + `"}`, `field "labels" has the wrong type`},
+		"bad duration":     {`{` + minimal + `,"idle_timeout":"` + runnerToken + `"}`, "30m0s"},
+		"bad time":         {`{` + minimal + `,"expires_at":"` + runnerToken + `"}`, "expires_at"},
+		"negative timeout": {`{` + minimal + `,"job_timeout":"-1s"}`, "must not be negative"},
+		"too large":        {`{` + minimal + `,"labels":["` + strings.Repeat("x", guest.MaxConfigBytes) + `"]}`, "more than 262144 bytes"},
+		"no method":        {`{}`, "method is missing"},
+		"other method":     {`{"method":"external-secrets"}`, `method "external-secrets" is not known`},
+		"callback beside a credential": {
+			`{` + minimal + `,"callback":{"url":"https://x.example","code":"` + claimCode + `"}}`, "callback is of no use with method runner-token",
+		},
+		"callback to nowhere":     {`{` + callbackMinimal + `}`, "callback is missing"},
+		"callback without a code": {`{` + callbackMinimal + `,"callback":{"url":"https://x.example"}}`, "callback.code is missing"},
+		"callback in the clear": {
+			`{` + callbackMinimal + `,"callback":{"url":"http://x.example","code":"` + claimCode + `"}}`, "callback.url must begin with https://",
+		},
+		"callback with a credential": {
+			`{` + callbackMinimal + `,"jit_config":"` + jitBlob + `","callback":{"url":"https://x.example","code":"x"}}`,
+			"a credential is of no use with method callback",
+		},
 		"no platform":            {`{"method":"runner-token"}`, "platform is missing"},
 		"other platform":         {`{"method":"runner-token","platform":"jenkins"}`, `platform "jenkins" is not known to this bootstrap service: use github-actions, gitlab-ci, buildkite, generic`},
 		"no name":                {`{"method":"runner-token","platform":"github-actions"}`, "runner_name is missing"},

@@ -29,6 +29,7 @@ const (
 	jitBlob     = "jit-blob-secret"
 	runnerToken = "runner-token-secret"
 	reportToken = "report-token-secret"
+	claimCode   = "claim-code-secret"
 )
 
 // patience bounds waits for things that happen at once or never.
@@ -219,7 +220,7 @@ func (m *machine) end(t *testing.T, result <-chan api.Report) api.Report {
 func (m *machine) common(t *testing.T, r api.Report) {
 	t.Helper()
 
-	for _, secret := range []string{jitBlob, runnerToken, reportToken} {
+	for _, secret := range []string{jitBlob, runnerToken, reportToken, claimCode} {
 		if strings.Contains(m.log.String(), secret) || strings.Contains(r.Message+r.Log, secret) {
 			t.Errorf("a credential is in the log:\n%s\n%+v", m.log, r)
 		}

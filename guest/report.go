@@ -9,7 +9,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -60,24 +59,12 @@ func (r *reporter) connect(to *guest.ReportTo) error {
 		return nil
 	}
 
-	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}}
-
-	if to.CABundle != "" {
-		roots := x509.NewCertPool()
-		if !roots.AppendCertsFromPEM([]byte(to.CABundle)) {
-			return errors.New("report.ca_bundle holds no certificate in PEM")
-		}
-
-		transport.TLSClientConfig.RootCAs = roots
+	client, err := operatorClient("report", to.CABundle, reportTimeout)
+	if err != nil {
+		return err
 	}
 
-	r.to = *to
-	r.client = &http.Client{
-		Transport: transport,
-		Timeout:   reportTimeout,
-		// The token is for this host alone.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
+	r.to, r.client = *to, client
 	r.queue, r.done = make(chan guest.Report, reportQueue), make(chan struct{})
 
 	ctx, cancel := context.WithCancel(context.Background())
@@ -86,6 +73,28 @@ func (r *reporter) connect(to *guest.ReportTo) error {
 	go r.sendAll(ctx)
 
 	return nil
+}
+
+// operatorClient speaks with the operator alone, as verified by the bundle. Field names
+// in errors what the bundle belongs to.
+func operatorClient(field, bundle string, timeout time.Duration) (*http.Client, error) {
+	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}}
+
+	if bundle != "" {
+		roots := x509.NewCertPool()
+		if !roots.AppendCertsFromPEM([]byte(bundle)) {
+			return nil, fmt.Errorf("%s.ca_bundle holds no certificate in PEM", field)
+		}
+
+		transport.TLSClientConfig.RootCAs = roots
+	}
+
+	return &http.Client{
+		Transport: transport,
+		Timeout:   timeout,
+		// Token and code are for this host alone.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}, nil
 }
 
 // report tells a phase.
@@ -250,6 +259,10 @@ func newRedactor(c *guest.Config) redactor {
 	secrets := []string{c.JITConfig, c.RunnerToken}
 	if c.Report != nil {
 		secrets = append(secrets, c.Report.Token)
+	}
+
+	if c.Callback != nil {
+		secrets = append(secrets, c.Callback.Code)
 	}
 
 	if c.SPIFFE != nil {

@@ -159,7 +159,7 @@ func (s *Service) work(ctx context.Context, cfg *guest.Config) error {
 	}
 
 	for _, step := range []func(context.Context, *guest.Config) error{
-		s.checkCredential, s.install, s.checkCredential, s.configure,
+		s.fetchCredential, s.checkCredential, s.install, s.checkCredential, s.configure,
 	} {
 		if err := step(ctx, cfg); err != nil {
 			return err

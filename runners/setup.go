@@ -21,6 +21,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
+	"github.com/hyperfleet/hyperfleet/runners/handover"
 	"github.com/hyperfleet/hyperfleet/runners/hypervisorcluster"
 	"github.com/hyperfleet/hyperfleet/runners/machine"
 	"github.com/hyperfleet/hyperfleet/runners/machineclaim"
@@ -115,6 +116,11 @@ func (a *Area) parts(mgr ctrl.Manager) (*parts, error) {
 		return nil, fmt.Errorf("set up machine claims: %w", err)
 	}
 
+	handoverMetrics, err := handover.NewMetrics(a.Registry, claimMetrics.Issued)
+	if err != nil {
+		return nil, fmt.Errorf("set up handovers: %w", err)
+	}
+
 	orphanMetrics, err := orphans.NewMetrics(a.Registry)
 	if err != nil {
 		return nil, fmt.Errorf("set up orphans: %w", err)
@@ -165,7 +171,10 @@ func (a *Area) parts(mgr ctrl.Manager) (*parts, error) {
 		},
 		jobs:    jobs.controllers,
 		sources: jobs.sources,
-		routes:  a.routes(mgr, jobs.receiver),
+		routes: a.routes(mgr, jobs.receiver, &handover.Desk{
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Workloads: workloads, Recorder: recorder,
+			Settings: a.Settings, Metrics: handoverMetrics, Clock: a.Clock,
+		}),
 	}, nil
 }
 
@@ -206,12 +215,13 @@ func claimed(ctx context.Context, reader client.Reader) ([]int, error) {
 }
 
 // routes are what CI platforms and machines call.
-func (a *Area) routes(mgr ctrl.Manager, receiver http.Handler) http.Handler {
+func (a *Area) routes(mgr ctrl.Manager, receiver, credentials http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle(demand.Pattern, receiver)
 	mux.Handle(report.Pattern, &report.Desk{
 		Client: mgr.GetClient(), Logs: logsOf(mgr), Key: a.Settings.ReportKey, Clock: a.Clock,
 	})
+	mux.Handle(handover.Pattern, credentials)
 	mux.Handle(machine.ProgramPattern, machine.Programs(a.Settings.BootstrapServices))
 
 	return mux

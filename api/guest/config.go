@@ -56,6 +56,51 @@ type Config struct {
 	Report *ReportTo `json:"report,omitempty"`
 	// SPIFFE says how the machine attests.
 	SPIFFE *SPIFFE `json:"spiffe,omitempty"`
+	// Callback is where the credential is had with MethodCallback: then none is here.
+	Callback *Callback `json:"callback,omitempty"`
+}
+
+// Callback is the operator's endpoint that hands over one machine's credential, once.
+type Callback struct {
+	// URL takes a POST without a body, and answers with a Credential.
+	URL string `json:"url"`
+	// Code is sent as a bearer token. It is good for one credential, of this machine.
+	Code string `json:"code"`
+	// CABundle in PEM verifies the endpoint; empty means the system's.
+	CABundle string `json:"ca_bundle,omitempty"`
+}
+
+// Credential is the part of a Config that is secret. With MethodCallback the operator
+// answers with it.
+type Credential struct {
+	JITConfig       string            `json:"jit_config,omitempty"`
+	RunnerToken     string            `json:"runner_token,omitempty"`
+	RegistrationURL string            `json:"registration_url,omitempty"`
+	ExpiresAt       *time.Time        `json:"expires_at,omitempty"`
+	JobID           string            `json:"job_id,omitempty"`
+	Env             map[string]string `json:"env,omitempty"`
+}
+
+// Credential gives the configuration's credential.
+func (c *Config) Credential() Credential {
+	return Credential{
+		JITConfig: c.JITConfig, RunnerToken: c.RunnerToken, RegistrationURL: c.RegistrationURL,
+		ExpiresAt: c.ExpiresAt, JobID: c.JobID, Env: c.Env,
+	}
+}
+
+// SetCredential puts a credential in the place of the configuration's own.
+func (c *Config) SetCredential(credential Credential) {
+	c.JITConfig, c.RunnerToken, c.RegistrationURL = credential.JITConfig, credential.RunnerToken, credential.RegistrationURL
+	c.ExpiresAt, c.JobID, c.Env = credential.ExpiresAt, credential.JobID, credential.Env
+}
+
+// Refusal is what the operator's endpoint answers where it hands nothing over.
+type Refusal struct {
+	// Reason is one of the reasons for which a machine ends; empty where another try may help.
+	Reason string `json:"reason,omitempty"`
+	// Message is for people. It never holds a credential.
+	Message string `json:"message"`
 }
 
 // Runner is the runner program.
@@ -116,13 +161,19 @@ const (
 	// was cancelled, or somebody else took it.
 	ReasonJobGone           = "JobGone"
 	ReasonCredentialExpired = "CredentialExpired" //nolint:gosec // a word, no credential
-	ReasonIdleTimeout       = "IdleTimeout"
-	ReasonJobTimeout        = "JobTimeout"
-	ReasonConfigInvalid     = "ConfigInvalid"
-	ReasonDownloadFailed    = "DownloadFailed"
-	ReasonRegistrationError = "RegistrationFailed"
-	ReasonRunnerFailed      = "RunnerFailed"
-	ReasonTerminated        = "Terminated"
+	// ReasonCredentialRefused: the operator hands the machine no credential: its claim code
+	// was used before, or its claim is over.
+	ReasonCredentialRefused = "CredentialRefused" //nolint:gosec // a word, no credential
+	// ReasonCredentialUnavailable: the operator was not reached, or had no credential, for
+	// as long as the machine waits for it.
+	ReasonCredentialUnavailable = "CredentialUnavailable" //nolint:gosec // as above
+	ReasonIdleTimeout           = "IdleTimeout"
+	ReasonJobTimeout            = "JobTimeout"
+	ReasonConfigInvalid         = "ConfigInvalid"
+	ReasonDownloadFailed        = "DownloadFailed"
+	ReasonRegistrationError     = "RegistrationFailed"
+	ReasonRunnerFailed          = "RunnerFailed"
+	ReasonTerminated            = "Terminated"
 	// ReasonAttestationUnavailable: the configuration wants an identity that this
 	// machine has no means to prove.
 	ReasonAttestationUnavailable = "AttestationUnavailable"

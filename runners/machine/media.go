@@ -31,7 +31,8 @@ type Settings struct {
 	// GuestURL is the operator's server as machines see it; empty where they can't. CABundle
 	// in PEM verifies it.
 	GuestURL, GuestCABundle string
-	// ReportKey signs the tokens that machines report with.
+	// ReportKey is what the tokens that machines report with are made of, and their claim
+	// codes.
 	ReportKey []byte
 	// BootstrapServices are the programs for the deliveries download and iso, by GitHub's
 	// name of the architecture.
@@ -84,17 +85,18 @@ func RunnerRequest(claim *v1alpha1.MachineClaim, runner workload.RunnerSpec, set
 
 // Input is all that a machine's boot medium is made from.
 type Input struct {
-	Claim      *v1alpha1.MachineClaim
-	Template   *v1alpha1.HypervisorMachineTemplate
-	Names      Names
-	Runner     workload.RunnerSpec
-	Request    workload.RunnerRequest
+	Claim    *v1alpha1.MachineClaim
+	Template *v1alpha1.HypervisorMachineTemplate
+	Names    Names
+	Runner   workload.RunnerSpec
+	Request  workload.RunnerRequest
+	// Credential is empty with bootstrap method callback.
 	Credential workload.Credential
 	Settings   Settings
 }
 
 // Media renders the machine's boot medium. It holds the one credential that the machine
-// will ever have.
+// will ever have; with bootstrap method callback the code that it gets it for, instead.
 func Media(in Input) (hypervisor.Media, error) {
 	delivered := in.Template.Spec.Bootstrap.Delivery
 	program, ok := in.Settings.BootstrapServices[architecture(in.Runner)]
@@ -135,7 +137,15 @@ func guestConfig(in Input) *guest.Config {
 		Command:     in.Runner.Command,
 	}
 
-	in.Credential.Apply(config)
+	if config.Method == v1alpha1.BootstrapCallback {
+		config.Callback = &guest.Callback{
+			URL:      in.Settings.GuestURL + CredentialPath(in.Claim),
+			Code:     ClaimCode(in.Settings.ReportKey, in.Claim.Namespace, in.Claim.Name, in.Claim.UID),
+			CABundle: in.Settings.GuestCABundle,
+		}
+	} else {
+		in.Credential.Apply(config)
+	}
 
 	if l := in.Claim.Spec.Lifecycle; l != nil {
 		config.IdleTimeout, config.JobTimeout = duration(l.IdleTimeout), duration(l.JobTimeout)

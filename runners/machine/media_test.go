@@ -22,6 +22,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/runners/machine"
+	"github.com/hyperfleet/hyperfleet/runners/report"
 	"github.com/hyperfleet/hyperfleet/workload"
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
@@ -92,6 +93,58 @@ func TestMediaTellsAMachineWhatItNeeds(t *testing.T) {
 
 	if strings.Contains(text, "a key that stays here") {
 		t.Error("the medium holds the key that machines' tokens are signed with")
+	}
+}
+
+// With method callback the medium holds a code and no credential, and the template is
+// accepted where machines have an address to call.
+func TestMediaOfACallbackHoldsACodeAlone(t *testing.T) {
+	t.Parallel()
+
+	settings := machine.Settings{
+		OperatorUID: "op", GuestURL: "https://fleet.example:8443", GuestCABundle: "a bundle", ReportKey: []byte("a key that stays here"),
+	}
+	callback := template(func(s *v1alpha1.HypervisorMachineTemplateSpec) { s.Bootstrap.Method = v1alpha1.BootstrapCallback })
+
+	if err := machine.Rehearse(callback, settings); err != nil {
+		t.Fatal(err)
+	}
+
+	noKey := settings
+	noKey.ReportKey = nil
+
+	if err := machine.Rehearse(callback, noKey); errclass.Reason(err, "") != "ReportKeyMissing" {
+		t.Errorf("without a key: %v", err)
+	}
+
+	in := input(callback, settings)
+	in.Credential.RunnerToken = "one-hour" // even if there were one
+
+	media, err := machine.Media(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	text := string(media.UserData) + string(media.MetaData)
+	code := machine.ClaimCode(settings.ReportKey, in.Claim.Namespace, in.Claim.Name, in.Claim.UID)
+
+	for _, part := range []string{
+		code, "https://fleet.example:8443/machines/ci/pool-abc12/11111111-2222-4333-8444-555555555555/credential",
+	} {
+		if !strings.Contains(text, part) {
+			t.Errorf("the medium does not hold %q:\n%s", part, text)
+		}
+	}
+
+	for _, secret := range []string{"one-use", "one-hour", "a key that stays here"} {
+		if strings.Contains(text, secret) {
+			t.Errorf("the medium holds %q", secret)
+		}
+	}
+
+	other := machine.ClaimCode(settings.ReportKey, in.Claim.Namespace, in.Claim.Name, "another")
+	if code == other || code == report.Token(settings.ReportKey, in.Claim.Namespace, in.Claim.Name, in.Claim.UID) {
+		t.Error("the code is worth something elsewhere")
 	}
 }
 
@@ -179,8 +232,11 @@ func TestRehearseRefusesWhatIsNotThere(t *testing.T) {
 		reason string
 	}{
 		"nothing wrong": {nil, ""},
-		"callback": {func(s *v1alpha1.HypervisorMachineTemplateSpec) {
+		"callback without an address": {func(s *v1alpha1.HypervisorMachineTemplateSpec) {
 			s.Bootstrap.Method = v1alpha1.BootstrapCallback
+		}, "GuestURLMissing"},
+		"secrets manager": {func(s *v1alpha1.HypervisorMachineTemplateSpec) {
+			s.Bootstrap.Method = v1alpha1.BootstrapExternalSecrets
 		}, "BootstrapMethodUnavailable"},
 		"attestation": {func(s *v1alpha1.HypervisorMachineTemplateSpec) {
 			s.Attestation = &v1alpha1.Attestation{Method: v1alpha1.AttestationTPM}

@@ -19,10 +19,8 @@ import (
 func Rehearse(template *v1alpha1.HypervisorMachineTemplate, settings Settings) error {
 	spec := &template.Spec
 
-	if spec.Bootstrap.Method != v1alpha1.BootstrapRunnerToken {
-		return errclass.New(errclass.Configuration, "BootstrapMethodUnavailable",
-			"use template %s: bootstrap method %q is not available in this version: use %s",
-			template.Name, spec.Bootstrap.Method, v1alpha1.BootstrapRunnerToken)
+	if err := checkMethod(template, settings); err != nil {
+		return err
 	}
 
 	if spec.Attestation != nil {
@@ -60,14 +58,39 @@ func Rehearse(template *v1alpha1.HypervisorMachineTemplate, settings Settings) e
 		},
 	}
 
-	_, err := Media(Input{
+	in := Input{
 		Claim: claim, Template: template, Settings: settings,
 		Runner: runner, Request: RunnerRequest(claim, runner, settings),
-		Names:      NamesOf(claim, template, &v1alpha1.HypervisorCluster{}, settings.NamespaceInHostname),
-		Credential: workload.Credential{JITConfig: strings.Repeat("A", rehearsalCredential)},
-	})
+		Names: NamesOf(claim, template, &v1alpha1.HypervisorCluster{}, settings.NamespaceInHostname),
+	}
+	if spec.Bootstrap.Method != v1alpha1.BootstrapCallback {
+		in.Credential = workload.Credential{JITConfig: strings.Repeat("A", rehearsalCredential)}
+	}
+
+	_, err := Media(in)
 
 	return err
+}
+
+// checkMethod refuses bootstrap methods that are not there, or lack what they need.
+func checkMethod(template *v1alpha1.HypervisorMachineTemplate, settings Settings) error {
+	switch method := template.Spec.Bootstrap.Method; {
+	case method == v1alpha1.BootstrapRunnerToken:
+		return nil
+	case method == v1alpha1.BootstrapCallback && settings.GuestURL == "":
+		return errclass.New(errclass.Configuration, "GuestURLMissing",
+			"use template %s: bootstrap method %s needs guest.url in the operator's configuration: machines get their credential there",
+			template.Name, method)
+	case method == v1alpha1.BootstrapCallback && len(settings.ReportKey) == 0:
+		return errclass.New(errclass.Configuration, "ReportKeyMissing",
+			"use template %s: bootstrap method %s needs the operator's key to make claim codes of", template.Name, method)
+	case method == v1alpha1.BootstrapCallback:
+		return nil
+	default:
+		return errclass.New(errclass.Configuration, "BootstrapMethodUnavailable",
+			"use template %s: bootstrap method %q is not available in this version: use %s or %s",
+			template.Name, method, v1alpha1.BootstrapRunnerToken, v1alpha1.BootstrapCallback)
+	}
 }
 
 // rehearsalArch is the architecture of the template's machines, as far as it says one.

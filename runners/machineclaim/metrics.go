@@ -52,6 +52,9 @@ func (m *Metrics) phase(phase string, took time.Duration) {
 	}
 }
 
+// Issued counts a credential that took so long to make.
+func (m *Metrics) Issued(took time.Duration) { m.phase("credential", took) }
+
 func (m *Metrics) ended(reason string) {
 	if m != nil {
 		m.ends.WithLabelValues(reason).Inc()

@@ -93,7 +93,8 @@ func (s *scope) replace(ctx context.Context, cause error) step.Result {
 }
 
 // media makes the machine's boot medium, and with it the one credential it will ever
-// have. The provider asks for it at most once in an undisturbed life.
+// have, or the code that it gets that for. The provider asks for it at most once in an
+// undisturbed life.
 func (s *scope) media(ctx context.Context) (hypervisor.Media, error) {
 	provider, err := s.Workloads.For(ctx, s.template, s.claim.Spec.WorkloadConfig)
 	if err != nil {
@@ -117,34 +118,79 @@ func (s *scope) media(ctx context.Context) (hypervisor.Media, error) {
 		request.Job = &job.Spec
 	}
 
-	start := s.Clock.Now()
+	info := s.claim.Status.BootstrapInfo
+	info.RunnerName, info.ExpiresAt = request.Name, nil
+	in := machine.Input{
+		Claim: s.claim, Template: s.template, Names: s.names, Runner: runner, Request: request, Settings: s.Settings,
+	}
 
-	credential, err := provider.Issue(ctx, request)
-	if job != nil && workload.Is(err, workload.NotFound) {
-		return hypervisor.Media{}, s.jobGone(ctx, provider, job, err)
+	if s.template.Spec.Bootstrap.Method == v1alpha1.BootstrapCallback {
+		err = s.offer(ctx)
+	} else {
+		in.Credential, err = s.issue(ctx, provider, request, job)
 	}
 
 	if err != nil {
-		return hypervisor.Media{}, fmt.Errorf("issue credential of runner %s: %w", request.Name, err)
+		return hypervisor.Media{}, err
 	}
 
-	s.Metrics.phase("credential", s.Clock.Since(start))
-
-	info := s.claim.Status.BootstrapInfo
-	info.RunnerName, info.RunnerID = request.Name, credential.RunnerID
-	info.ExpiresAt = nil
-
-	if !credential.ExpiresAt.IsZero() {
-		info.ExpiresAt = &metav1.Time{Time: credential.ExpiresAt}
-	}
-
-	media, err := machine.Media(machine.Input{
-		Claim: s.claim, Template: s.template, Names: s.names, Runner: runner, Request: request,
-		Credential: credential, Settings: s.Settings,
-	})
+	media, err := machine.Media(in)
 	if err != nil {
 		return hypervisor.Media{}, err //nolint:wrapcheck // it names the template and the mend
 	}
 
 	return media, nil
+}
+
+// offer puts on record that the machine gets a claim code and calls for its credential, so
+// that no code counts that is on no medium.
+func (s *scope) offer(ctx context.Context) error {
+	info := s.claim.Status.BootstrapInfo
+	if info.Handover != nil {
+		return nil // the same code goes onto the medium again
+	}
+
+	info.Handover = &v1alpha1.CredentialHandover{OfferedAt: *s.micro()}
+
+	if err := step.Save(ctx); err != nil {
+		return fmt.Errorf("keep the offer of a credential to claim %s: %w", s.claim.Name, err)
+	}
+
+	return nil
+}
+
+// issue has the credential made that goes onto the medium. A claim code that an earlier
+// medium may have had is of no more use then.
+func (s *scope) issue(
+	ctx context.Context, provider workload.Provider, request workload.RunnerRequest, job *v1alpha1.RunnerJob,
+) (workload.Credential, error) {
+	info := s.claim.Status.BootstrapInfo
+	if info.Handover != nil {
+		info.Handover = nil
+
+		if err := step.Save(ctx); err != nil {
+			return workload.Credential{}, fmt.Errorf("take back the offer of a credential to claim %s: %w", s.claim.Name, err)
+		}
+	}
+
+	start := s.Clock.Now()
+
+	credential, err := provider.Issue(ctx, request)
+	if job != nil && workload.Is(err, workload.NotFound) {
+		return workload.Credential{}, s.jobGone(ctx, provider, job, err)
+	}
+
+	if err != nil {
+		return workload.Credential{}, fmt.Errorf("issue credential of runner %s: %w", request.Name, err)
+	}
+
+	s.Metrics.Issued(s.Clock.Since(start))
+
+	info.RunnerID = credential.RunnerID
+
+	if !credential.ExpiresAt.IsZero() {
+		info.ExpiresAt = &metav1.Time{Time: credential.ExpiresAt}
+	}
+
+	return credential, nil
 }

@@ -130,6 +130,24 @@ type BootstrapInfo struct {
 	// expiresAt is when the credential given to the machine stops to be of use.
 	// +optional
 	ExpiresAt *metav1.Time `json:"expiresAt,omitempty"`
+	// handover is what became of the machine's claim code, with bootstrap method callback.
+	// It is absent with other methods.
+	// +optional
+	Handover *CredentialHandover `json:"handover,omitempty"`
+}
+
+// CredentialHandover is the one use of a machine's claim code. The code itself is nowhere
+// in the cluster: it is made anew, out of the operator's key, whenever it is checked.
+type CredentialHandover struct {
+	// offeredAt: the code was put onto the machine's medium.
+	OfferedAt metav1.MicroTime `json:"offeredAt"`
+	// usedAt: the code was used. It is written before the credential is made, and taken back
+	// only where none was made.
+	// +optional
+	UsedAt *metav1.MicroTime `json:"usedAt,omitempty"`
+	// givenAt: the credential was made, and is handed over.
+	// +optional
+	GivenAt *metav1.MicroTime `json:"givenAt,omitempty"`
 }
 
 // MachineTimes are the moments of a machine's life.

@@ -1,0 +1,188 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package guest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hyperfleet/hyperfleet/api/guest"
+)
+
+// How the credential is asked for. The machine can do nothing without it, so it goes on
+// for as long as its operator may be away, and no longer than a machine is waited for.
+const (
+	fetchTimeout  = 45 * time.Second // one try; the operator takes less
+	fetchDeadline = 10 * time.Minute // all tries
+	fetchPause    = time.Second      // after the first one; it doubles
+	fetchMaxPause = 30 * time.Second
+)
+
+// fetchCredential gets the credential for the claim code, with method callback, and puts it
+// where the medium has it with other methods.
+func (s *Service) fetchCredential(ctx context.Context, cfg *guest.Config) error {
+	if cfg.Method != guest.MethodCallback {
+		return nil
+	}
+
+	client, err := operatorClient("callback", cfg.Callback.CABundle, fetchTimeout)
+	if err != nil {
+		return failed(guest.ReasonConfigInvalid, "%w", err)
+	}
+
+	defer client.CloseIdleConnections()
+
+	credential, err := s.fetch(ctx, client, *cfg.Callback)
+	if err != nil {
+		return err
+	}
+
+	cfg.SetCredential(credential)
+
+	s.redact = newRedactor(cfg)
+	cfg.Callback = nil // it is worth nothing any more
+
+	if err := platformOf(cfg.Platform).check(cfg); err != nil {
+		return failed(guest.ReasonConfigInvalid, "credential from the operator: %w", err)
+	}
+
+	return nil
+}
+
+// fetch asks until there is an answer that more asking does not change.
+func (s *Service) fetch(ctx context.Context, client *http.Client, to guest.Callback) (guest.Credential, error) {
+	until := s.clock.Now().Add(fetchDeadline)
+	wait := fetchPause
+
+	for try := 1; ; try++ {
+		credential, after, err := ask(ctx, client, to)
+		if err == nil {
+			return credential, nil
+		}
+
+		if e, ok := errors.AsType[*end](err); ok {
+			return guest.Credential{}, e
+		}
+
+		s.log.Warn("cannot get the credential yet", "try", try, "error", s.redact.clean(err.Error()))
+
+		after = max(after, wait)
+		if s.clock.Now().Add(after).After(until) {
+			return guest.Credential{}, failed(guest.ReasonCredentialUnavailable,
+				"the operator gave no credential within %s: %w", fetchDeadline, err)
+		}
+
+		if err := pause(ctx, s.clock, after); err != nil {
+			return guest.Credential{}, failed(guest.ReasonTerminated, "wait for the credential: %w", err)
+		}
+
+		wait = min(2*wait, fetchMaxPause)
+	}
+}
+
+// ask asks once. An *end is the operator's last word; after any other error another try may
+// help, after as long as the operator says.
+func ask(ctx context.Context, client *http.Client, to guest.Callback) (guest.Credential, time.Duration, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, to.URL, http.NoBody)
+	if err != nil {
+		return guest.Credential{}, 0, failed(guest.ReasonConfigInvalid, "make request for the credential: %w", err)
+	}
+
+	req.Header.Set("Authorization", "Bearer "+to.Code)
+	req.Header.Set("Accept", "application/json")
+
+	resp, err := client.Do(req)
+	if err != nil {
+		return guest.Credential{}, 0, fmt.Errorf("ask for the credential: %w", err)
+	}
+
+	defer func() { _ = resp.Body.Close() }()
+
+	body, err := io.ReadAll(io.LimitReader(resp.Body, MaxConfigBytes+1))
+	if err != nil {
+		return guest.Credential{}, 0, fmt.Errorf("read the operator's answer: %w", err)
+	}
+
+	if resp.StatusCode == http.StatusOK {
+		credential, err := readCredential(body)
+
+		return credential, 0, err
+	}
+
+	said := readRefusal(body, resp.Status)
+
+	if mayPass(resp.StatusCode) {
+		return guest.Credential{}, retryAfter(resp.Header), errors.New(said.Message)
+	}
+
+	if said.Reason == guest.ReasonJobGone {
+		return guest.Credential{}, 0, ended(guest.ReasonJobGone, said.Message)
+	}
+
+	return guest.Credential{}, 0, failed(guest.ReasonCredentialRefused, "%s", said.Message)
+}
+
+// mayPass says whether another try may help. A 404 is what a proxy before the operator
+// answers while it does not know where that is.
+func mayPass(status int) bool {
+	switch status {
+	case http.StatusNotFound, http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
+		return true
+	default:
+		return status >= http.StatusInternalServerError
+	}
+}
+
+// retryAfter is how long the operator wants to be left alone, within reason.
+func retryAfter(header http.Header) time.Duration {
+	seconds, err := strconv.Atoi(header.Get("Retry-After"))
+	if err != nil || seconds < 0 || seconds > int(fetchDeadline/time.Second) {
+		return 0
+	}
+
+	return time.Duration(seconds) * time.Second
+}
+
+// readCredential reads the operator's answer as strictly as a configuration. What cannot be
+// read is lost: the code was used for it.
+func readCredential(body []byte) (guest.Credential, error) {
+	dec := json.NewDecoder(bytes.NewReader(body))
+	dec.DisallowUnknownFields()
+
+	var out guest.Credential
+	if err := dec.Decode(&out); err != nil {
+		return out, failed(guest.ReasonConfigInvalid, "read the credential from the operator: %w", jsonError(err))
+	}
+
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return out, failed(guest.ReasonConfigInvalid, "read the credential from the operator: text follows the end of the JSON object")
+	}
+
+	return out, nil
+}
+
+// maxRefusal bounds the words that are taken over from a refusal.
+const maxRefusal = 500
+
+// readRefusal reads why there is no credential; whoever else answers on the way has the
+// status alone to say.
+func readRefusal(body []byte, status string) guest.Refusal {
+	var out guest.Refusal
+	if err := json.Unmarshal(body, &out); err != nil {
+		out = guest.Refusal{}
+	}
+
+	out.Message = strings.ToValidUTF8(out.Message[:min(len(out.Message), maxRefusal)], "")
+	out.Message = strings.TrimSuffix("the operator answered "+status+": "+out.Message, ": ")
+
+	return out
+}

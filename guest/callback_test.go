@@ -1,0 +1,163 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package guest_test
+
+import (
+	"context"
+	"encoding/pem"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	api "github.com/hyperfleet/hyperfleet/api/guest"
+)
+
+// reply is one answer of the operator's endpoint for credentials.
+type reply struct {
+	status int
+	body   string
+	after  string // Retry-After
+}
+
+// TestCredentialByCallback has one case for each way in which a machine may fare that has
+// to call for its credential.
+func TestCredentialByCallback(t *testing.T) {
+	t.Parallel()
+
+	const credential = `{"jit_config":"` + jitBlob + `"}`
+
+	given, away := reply{status: 200, body: credential}, reply{status: 503, body: `{"message":"try again"}`}
+	refused := func(status int) reply {
+		return reply{status: status, body: `{"reason":"CredentialRefused","message":"no ` + claimCode + ` here"}`}
+	}
+
+	for name, tc := range map[string]struct {
+		replies []reply // the last one stays
+		pauses  []time.Duration
+		change  func(*api.Config)
+		reason  string
+		message string
+		calls   int32
+	}{
+		"at once":                       {replies: []reply{given}, reason: api.ReasonJobDone, message: "Succeeded", calls: 1},
+		"after the operator was away":   {replies: []reply{away, {status: 502, body: "<html>"}, given}, pauses: []time.Duration{1, 2}, reason: api.ReasonJobDone, calls: 3},
+		"after the time that was asked": {replies: []reply{{status: 429, after: "17"}, given}, pauses: []time.Duration{17}, reason: api.ReasonJobDone, calls: 2},
+		"after a pause out of reason":   {replies: []reply{{status: 429, after: "99999999999"}, given}, pauses: []time.Duration{1}, reason: api.ReasonJobDone, calls: 2},
+		"after a proxy knew no way":     {replies: []reply{{status: 404, body: "default backend"}, given}, pauses: []time.Duration{1}, reason: api.ReasonJobDone, calls: 2},
+		"the operator stays away": {
+			replies: []reply{{status: 503, after: "590", body: "{}"}}, pauses: []time.Duration{590},
+			reason: api.ReasonCredentialUnavailable, message: "within 10m0s", calls: 2,
+		},
+		"wrong code":    {replies: []reply{refused(401)}, reason: api.ReasonCredentialRefused, message: "no *** here", calls: 1},
+		"not offered":   {replies: []reply{refused(403)}, reason: api.ReasonCredentialRefused, message: "403", calls: 1},
+		"used before":   {replies: []reply{refused(409)}, reason: api.ReasonCredentialRefused, message: "409", calls: 1},
+		"claim is over": {replies: []reply{refused(410)}, reason: api.ReasonCredentialRefused, message: "410", calls: 1},
+		"job is gone":   {replies: []reply{{status: 410, body: `{"reason":"JobGone","message":"cancelled"}`}}, reason: api.ReasonJobGone, message: "cancelled", calls: 1},
+		"sent elsewhere": {
+			replies: []reply{{status: 307}}, reason: api.ReasonCredentialRefused, message: "307 Temporary Redirect", calls: 1,
+		},
+		"no JSON": {
+			replies: []reply{{status: 200, body: jitBlob}}, reason: api.ReasonConfigInvalid, message: "not valid JSON", calls: 1,
+		},
+		"more than a credential": {
+			replies: []reply{{status: 200, body: `{"jit_config":"` + jitBlob + `","runner":{}}`}}, reason: api.ReasonConfigInvalid, message: `unknown field "runner"`, calls: 1,
+		},
+		"a credential of another platform": {
+			replies: []reply{{status: 200, body: `{"runner_token":"` + runnerToken + `"}`}}, reason: api.ReasonConfigInvalid, message: "registration_url is missing", calls: 1,
+		},
+		"expired": {
+			replies: []reply{{status: 200, body: `{"jit_config":"` + jitBlob + `","expires_at":"2020-01-01T00:00:00Z"}`}}, reason: api.ReasonCredentialExpired, calls: 1,
+		},
+		"a bundle that is none": {
+			change: func(c *api.Config) { c.Callback.CABundle = "x" }, replies: []reply{given}, reason: api.ReasonConfigInvalid, message: "callback.ca_bundle",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			var calls atomic.Int32
+
+			server := operatorWith(t, &calls, tc.replies)
+			m := newMachine(t)
+			m.cfg.Method, m.cfg.JITConfig = api.MethodCallback, ""
+			m.cfg.Callback = &api.Callback{URL: server.URL + "/credential", Code: claimCode, CABundle: bundleOf(server)}
+			m.write(t, runScript, `[ "$ACTIONS_RUNNER_INPUT_JITCONFIG" = `+jitBlob+` ] || exit 1; `+listens+runs+completes)
+
+			if tc.change != nil {
+				tc.change(&m.cfg)
+			}
+
+			result := m.start(t, t.Context())
+
+			for _, seconds := range tc.pauses {
+				m.clock.fire(t, seconds*time.Second)
+			}
+
+			got := m.end(t, result)
+			if got.Reason != tc.reason || !strings.Contains(got.Message, tc.message) {
+				t.Errorf("ended with %s, %q; want %s, %q\n%s", got.Reason, got.Message, tc.reason, tc.message, m.log)
+			}
+
+			if calls.Load() != tc.calls {
+				t.Errorf("the operator was asked %d times, want %d", calls.Load(), tc.calls)
+			}
+		})
+	}
+}
+
+// A machine that is told to stop while it waits for its credential stops.
+func TestWaitForTheCredentialEnds(t *testing.T) {
+	t.Parallel()
+
+	var calls atomic.Int32
+
+	server := operatorWith(t, &calls, []reply{{status: 503}})
+	m := newMachine(t)
+	m.cfg.Method, m.cfg.JITConfig = api.MethodCallback, ""
+	m.cfg.Callback = &api.Callback{URL: server.URL, Code: claimCode, CABundle: bundleOf(server)}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+
+	result := m.start(t, ctx)
+
+	eventually(t, "a first try", func() bool { return strings.Contains(m.log.String(), "cannot get the credential yet") })
+	cancel()
+
+	if got := m.end(t, result); got.Reason != api.ReasonTerminated || got.Phase != api.PhaseFinished {
+		t.Errorf("%+v", got)
+	}
+}
+
+func operatorWith(t *testing.T, calls *atomic.Int32, replies []reply) *httptest.Server {
+	t.Helper()
+
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n := int(calls.Add(1))
+
+		if r.Method != http.MethodPost || r.Header.Get("Authorization") != "Bearer "+claimCode {
+			t.Errorf("asked with %s and %q", r.Method, r.Header.Get("Authorization"))
+		}
+
+		said := replies[min(n, len(replies))-1]
+		if said.after != "" {
+			w.Header().Set("Retry-After", said.after)
+		}
+
+		w.Header().Set("Location", "https://elsewhere.example")
+		w.WriteHeader(said.status)
+		_, _ = io.WriteString(w, said.body)
+	}))
+	t.Cleanup(server.Close)
+
+	return server
+}
+
+func bundleOf(server *httptest.Server) string {
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}))
+}

@@ -1,0 +1,337 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package handover
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/hyperfleet/hyperfleet/api/guest"
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/runners/demand"
+	"github.com/hyperfleet/hyperfleet/runners/machine"
+	"github.com/hyperfleet/hyperfleet/workload"
+)
+
+const (
+	// underWay is how long after its use a code without a credential may still get one:
+	// after that whoever was at it is gone.
+	underWay = 2 * timeout
+	// maxWrites bounds the tries of one write that others get in the way of.
+	maxWrites = 8
+	// afterwards bounds what is still done when the caller or its time is gone.
+	afterwards = 10 * time.Second
+)
+
+// hand makes the caller's credential, at most once in its claim's life.
+func (d *Desk) hand(ctx context.Context, who caller) (guest.Credential, *refusal) {
+	claim, refused := d.open(ctx, who)
+	if refused != nil {
+		return guest.Credential{}, refused
+	}
+
+	order, refused := d.order(ctx, claim)
+	if refused != nil {
+		return guest.Credential{}, refused
+	}
+
+	if refused := d.use(ctx, who, claim); refused != nil {
+		return guest.Credential{}, refused
+	}
+
+	start := d.Clock.Now()
+
+	credential, err := order.provider.Issue(ctx, order.request)
+	if err != nil {
+		return guest.Credential{}, d.notIssued(ctx, who, claim, order, err)
+	}
+
+	d.Metrics.took(d.Clock.Since(start))
+
+	if refused := d.give(ctx, who, claim, order, credential); refused != nil {
+		return guest.Credential{}, refused
+	}
+
+	d.Recorder.Eventf(claim, nil, corev1.EventTypeNormal, ReasonHandedOver, "HandOver",
+		"the credential of runner %s was made and handed to its machine", order.request.Name)
+
+	var config guest.Config
+
+	credential.Apply(&config)
+
+	return config.Credential(), nil
+}
+
+// open gives the claim whose code may be used now.
+func (d *Desk) open(ctx context.Context, who caller) (*v1alpha1.MachineClaim, *refusal) {
+	var claim v1alpha1.MachineClaim
+
+	err := d.Live.Get(ctx, who.NamespacedName, &claim)
+
+	switch {
+	case apierrors.IsNotFound(err), err == nil && claim.UID != who.uid:
+		return nil, gone()
+	case err != nil:
+		log.FromContext(ctx).Error(err, "claim was not read", "namespace", who.Namespace, "claim", who.Name)
+
+		return nil, later("the claim cannot be read: try again")
+	}
+
+	if refused := judge(&claim, d.Clock.Now()); refused != nil {
+		return nil, refused
+	}
+
+	return &claim, nil
+}
+
+func gone() *refusal {
+	return never(http.StatusGone, outcomeGone, guest.ReasonCredentialRefused, "the machine's claim is over")
+}
+
+// judge tells why a claim's code cannot be used now, nil if it can. It is pure.
+func judge(claim *v1alpha1.MachineClaim, now time.Time) *refusal {
+	times, info := claim.Status.Times, claim.Status.BootstrapInfo
+
+	if !claim.DeletionTimestamp.IsZero() || (times != nil && (times.Stopped != nil || times.Ended != nil)) {
+		return gone()
+	}
+
+	if info == nil || info.Handover == nil {
+		refused := never(http.StatusForbidden, outcomeNotOffered, guest.ReasonCredentialRefused,
+			"the machine was offered no claim code: its credential came another way")
+		refused.claim = claim
+
+		return refused
+	}
+
+	used, given := info.Handover.UsedAt, info.Handover.GivenAt
+
+	switch {
+	case used == nil:
+		return nil
+	case given == nil && now.Sub(used.Time) < underWay:
+		return later("the credential is being made: try again")
+	}
+
+	message := "the claim code was used before"
+	if given == nil {
+		message = "the claim code was used before, and the handover broke off: the machine gets no credential"
+	}
+
+	refused := never(http.StatusConflict, outcomeUsed, guest.ReasonCredentialRefused, message)
+	refused.claim = claim
+
+	return refused
+}
+
+// order is the credential that is to be made.
+type order struct {
+	provider workload.Provider
+	request  workload.RunnerRequest
+	// job is the one that the runner is for, where the platform binds them.
+	job *v1alpha1.RunnerJob
+}
+
+// order finds out all that the credential is made of. What goes wrong here costs the
+// machine nothing: its code is not used yet.
+func (d *Desk) order(ctx context.Context, claim *v1alpha1.MachineClaim) (order, *refusal) {
+	unavailable := func(err error) (order, *refusal) {
+		log.FromContext(ctx).Error(err, "credential cannot be made", "namespace", claim.Namespace, "claim", claim.Name)
+
+		return order{}, later("the credential cannot be made at present: try again")
+	}
+
+	var template v1alpha1.HypervisorMachineTemplate
+
+	name := types.NamespacedName{Namespace: claim.Namespace, Name: claim.Spec.TemplateRef.Name}
+	if err := d.Client.Get(ctx, name, &template); err != nil {
+		return unavailable(fmt.Errorf("get template %s: %w", name, err))
+	}
+
+	provider, err := d.Workloads.For(ctx, &template, claim.Spec.WorkloadConfig)
+	if err != nil {
+		return unavailable(err)
+	}
+
+	runner, err := d.Workloads.Runner(&template, claim.Spec.WorkloadConfig)
+	if err != nil {
+		return unavailable(err)
+	}
+
+	out := order{provider: provider, request: machine.RunnerRequest(claim, runner, d.Settings)}
+	if !runner.Binds {
+		return out, nil
+	}
+
+	var job v1alpha1.RunnerJob
+
+	info := claim.Status.BootstrapInfo
+	err = d.Client.Get(ctx, types.NamespacedName{Namespace: claim.Namespace, Name: info.BoundJob}, &job)
+
+	mine := job.Spec.State == v1alpha1.JobRunning && job.Spec.RunnerName == out.request.Name
+
+	switch {
+	case info.BoundJob == "", apierrors.IsNotFound(err), err == nil && job.Spec.State != v1alpha1.JobQueued && !mine:
+		return order{}, jobGone()
+	case err != nil:
+		return unavailable(fmt.Errorf("get job %s: %w", info.BoundJob, err))
+	}
+
+	out.job, out.request.Job = &job, &job.Spec
+
+	return out, nil
+}
+
+func jobGone() *refusal {
+	return never(http.StatusGone, outcomeGone, guest.ReasonJobGone, "the job that the machine was made for is not to be had any more")
+}
+
+// use puts the code's use on record. Of two that try only one gets through: the write is
+// of the claim as it was read.
+func (d *Desk) use(ctx context.Context, who caller, claim *v1alpha1.MachineClaim) *refusal {
+	for try := 1; ; try++ {
+		base := claim.DeepCopy()
+		now := metav1.NewMicroTime(d.Clock.Now())
+		claim.Status.BootstrapInfo.Handover.UsedAt = &now
+
+		err := d.Client.Status().Patch(ctx, claim, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
+
+		switch {
+		case err == nil:
+			return nil
+		case apierrors.IsNotFound(err):
+			return gone()
+		case !apierrors.IsConflict(err) || try == maxWrites:
+			log.FromContext(ctx).Error(err, "use of claim code was not written", "namespace", who.Namespace, "claim", who.Name)
+
+			return later("the claim cannot be written: try again")
+		}
+
+		fresh, refused := d.open(ctx, who)
+		if refused != nil {
+			return refused
+		}
+
+		*claim = *fresh
+	}
+}
+
+// notIssued takes the use of the code back, for there is no credential, and says what the
+// machine does next. A crash before that leaves the code used.
+func (d *Desk) notIssued(
+	ctx context.Context, who caller, claim *v1alpha1.MachineClaim, order order, cause error,
+) *refusal {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
+	defer cancel()
+
+	log.FromContext(ctx).Error(cause, "credential was not made", "namespace", who.Namespace, "claim", who.Name)
+
+	if order.job != nil && workload.Is(cause, workload.NotFound) {
+		d.settle(ctx, order)
+
+		return jobGone()
+	}
+
+	if err := d.patch(ctx, claim, map[string]any{"handover": map[string]any{"usedAt": nil}}); err != nil {
+		log.FromContext(ctx).Error(err, "use of claim code was not taken back", "namespace", who.Namespace, "claim", who.Name)
+	}
+
+	out := later("the CI platform gives no credential at present: try again")
+
+	if workload.Is(cause, workload.Rejected) || workload.Is(cause, workload.Conflict) {
+		d.Recorder.Eventf(claim, nil, corev1.EventTypeWarning, ReasonRefused, "HandOver",
+			"the CI platform gave no credential for runner %s: %v", order.request.Name, cause)
+	}
+
+	if known, ok := errors.AsType[*workload.Error](cause); ok && known.After > 0 {
+		out.after = known.After
+	}
+
+	return out
+}
+
+// settle writes the platform's word on a job that is not to be had into the ledger, so
+// that no other machine is made for it.
+func (d *Desk) settle(ctx context.Context, order order) {
+	job := order.job
+
+	said, err := order.provider.Job(ctx, job.Spec.Repository, job.Spec.ID)
+	if err == nil {
+		said.Platform, said.ID, said.URL = job.Spec.Platform, job.Spec.ID, job.Spec.URL
+		book := &demand.Ledger{Client: d.Client, Live: d.Live}
+		_, err = book.Record(ctx, job.Namespace, said, d.Clock.Now())
+	}
+
+	if err != nil {
+		log.FromContext(ctx).Error(err, "job was not settled", "namespace", job.Namespace, "job", job.Name)
+	}
+}
+
+// give puts on record what was made, so that it is found and removed with the claim. Where
+// that fails it is not handed over.
+func (d *Desk) give(
+	ctx context.Context, who caller, claim *v1alpha1.MachineClaim, order order, credential workload.Credential,
+) *refusal {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
+	defer cancel()
+
+	info := map[string]any{
+		"runnerName": order.request.Name, "runnerId": credential.RunnerID,
+		"handover": map[string]any{"givenAt": metav1.NewMicroTime(d.Clock.Now())},
+	}
+	if !credential.ExpiresAt.IsZero() {
+		info["expiresAt"] = metav1.NewTime(credential.ExpiresAt)
+	}
+
+	err := d.patch(ctx, claim, info)
+	if err == nil && claim.DeletionTimestamp.IsZero() {
+		return nil
+	}
+
+	if err != nil {
+		log.FromContext(ctx).Error(err, "handover was not written", "namespace", who.Namespace, "claim", who.Name)
+	}
+
+	// Nobody will have it: its runner goes at once, as far as that is known already.
+	if credential.RunnerID != "" {
+		if err := order.provider.Deregister(ctx, credential.RunnerID); err != nil && !workload.Is(err, workload.NotFound) {
+			log.FromContext(ctx).Error(err, "runner was not removed", "runner", order.request.Name)
+		}
+	}
+
+	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return gone()
+	}
+
+	return later("the handover cannot be written: try again")
+}
+
+// patch writes into the bootstrapInfo of this very claim, never of a later one of its name.
+// Others' writes do not get in the way.
+func (d *Desk) patch(ctx context.Context, claim *v1alpha1.MachineClaim, info map[string]any) error {
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": claim.UID},
+		"status":   map[string]any{"bootstrapInfo": info},
+	})
+	if err != nil {
+		return fmt.Errorf("marshal handover: %w", err)
+	}
+
+	if err := d.Client.Status().Patch(ctx, claim, client.RawPatch(types.MergePatchType, patch)); err != nil {
+		return fmt.Errorf("patch handover of claim %s: %w", client.ObjectKeyFromObject(claim), err)
+	}
+
+	return nil
+}
