@@ -26,6 +26,8 @@ func owners(count int) []string {
 }
 
 func fill(tb testing.TB, n *alloc.Network, owners []string) {
+	tb.Helper()
+
 	for _, owner := range owners {
 		if _, err := n.Acquire("p", owner); err != nil {
 			tb.Fatal(err)
@@ -51,52 +53,80 @@ func BenchmarkFill(b *testing.B) {
 	}
 }
 
-// BenchmarkOne is one allocation and its release, with others in use: in a row, as they
-// were given; or with holes, of which one is filled that was made at random.
-func BenchmarkOne(b *testing.B) {
-	const most = 1_000_000
+// BenchmarkAcquire is one allocation with others in use: in a row, as they were given,
+// or with a hole at every other address, of which the lowest is filled. BenchmarkChurn
+// is one with a release of some other machine's at random.
+func BenchmarkAcquire(b *testing.B) {
+	const batch = 400
 
 	names := owners(most)
+	newcomers := make([]string, batch)
 
-	for _, count := range []int{1_000, 10_000, 16_000, most} {
-		b.Run(fmt.Sprintf("row/%d", count), func(b *testing.B) {
-			n := network(b, pool(b, "p", wide()))
-			fill(b, n, names[:count])
-			runtime.GC()
+	for i := range newcomers {
+		newcomers[i] = "newcomer-" + strconv.Itoa(i)
+	}
 
-			for b.Loop() {
-				if _, err := n.Acquire("p", "one more"); err != nil {
-					b.Fatal(err)
+	for _, count := range counts() {
+		for _, holes := range []bool{false, true} {
+			b.Run(fmt.Sprintf("holes=%v/%d", holes, count), func(b *testing.B) {
+				n := used(b, names[:count], holes)
+
+				for done := 0; done < b.N; done += batch {
+					now := newcomers[:min(batch, b.N-done)]
+					fill(b, n, now)
+					b.StopTimer()
+
+					for _, name := range now {
+						n.Release(name)
+					}
+
+					b.StartTimer()
 				}
+			})
+		}
+	}
+}
 
-				n.Release("one more")
-			}
-		})
+func BenchmarkChurn(b *testing.B) {
+	names := owners(most)
 
-		b.Run(fmt.Sprintf("holes/%d", count), func(b *testing.B) {
-			n := network(b, pool(b, "p", wide()))
-			fill(b, n, names[:count])
-
-			for i := 0; i < count; i += 2 {
-				n.Release(names[i])
-			}
-
+	for _, count := range counts() {
+		b.Run(strconv.Itoa(count), func(b *testing.B) {
+			n := used(b, names[:count], true)
 			random := rand.New(rand.NewPCG(1, 2))
 
-			runtime.GC()
-
 			for b.Loop() {
-				// Somebody leaves, a newcomer gets the lowest hole, and all is as before but
-				// for the place of one hole.
-				leaves := names[random.IntN(count/2)*2+1]
-				n.Release(leaves)
+				moves := names[random.IntN(count/2)*2+1]
+				n.Release(moves)
 
-				if _, err := n.Acquire("p", leaves); err != nil {
+				if _, err := n.Acquire("p", moves); err != nil {
 					b.Fatal(err)
 				}
 			}
 		})
 	}
+}
+
+// most is the largest of counts, which are how many addresses have been given.
+const most = 1_000_000
+
+func counts() []int { return []int{1_000, 10_000, 16_000, most} }
+
+// used is a network with addresses in use; with holes, every other one was released.
+func used(b *testing.B, names []string, holes bool) *alloc.Network {
+	b.Helper()
+
+	n := network(b, pool(b, "p", wide()))
+	fill(b, n, names)
+
+	for i := 0; holes && i < len(names); i += 2 {
+		n.Release(names[i])
+	}
+
+	runtime.GC()
+	b.ResetTimer()
+
+	return n
 }
 
 // BenchmarkPool is what a pool costs: a /64 no more than a /24.

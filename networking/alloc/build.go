@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 )
 
 // What a reserved address is.
@@ -88,7 +89,7 @@ func (p *part) lengthError(length int, problem string) error {
 		field = "prefixLengthV6"
 	}
 
-	return &SpecError{Field: field, Value: fmt.Sprint(length), Problem: problem}
+	return &SpecError{Field: field, Value: strconv.Itoa(length), Problem: problem}
 }
 
 // findSubnets gives each entry its subnet.

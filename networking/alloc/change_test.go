@@ -58,6 +58,8 @@ func TestASpecificAddress(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
 			before := n.Held()
 			got, err := acquire(n, "p", tc.owner, tc.want...)
 

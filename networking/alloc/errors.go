@@ -49,7 +49,8 @@ type OverlapError struct {
 
 // Error names both pools and what they share.
 func (e *OverlapError) Error() string {
-	return fmt.Sprintf("pool %s overlaps pool %s on network %s at %s: give each pool addresses of its own, or exclude these in one of them",
+	return fmt.Sprintf(
+		"pool %s overlaps pool %s on network %s at %s: give each pool addresses of its own, or exclude these in one of them",
 		e.Pool, e.Other, e.Network, e.Range)
 }
 

@@ -4,6 +4,7 @@
 package alloc
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -70,7 +71,7 @@ func parseCIDR(text string) (Range, error) {
 
 	prefix, err := netip.ParsePrefix(text)
 	if err != nil {
-		return Range{}, fmt.Errorf("not a CIDR: write it as 10.0.0.0/24 or fd00::/64")
+		return Range{}, errors.New("not a CIDR: write it as 10.0.0.0/24 or fd00::/64")
 	}
 
 	if prefix.Masked() != prefix {
@@ -86,7 +87,7 @@ func parseCIDR(text string) (Range, error) {
 func parsePair(text string) (Range, error) {
 	parts := strings.Split(text, "-")
 	if len(parts) != 2 {
-		return Range{}, fmt.Errorf("not a range: write two addresses with one hyphen, as 10.0.0.10-10.0.0.20")
+		return Range{}, errors.New("not a range: write two addresses with one hyphen, as 10.0.0.10-10.0.0.20")
 	}
 
 	first, err := parseAddr(strings.TrimSpace(parts[0]))

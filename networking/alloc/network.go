@@ -4,7 +4,6 @@
 package alloc
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -36,10 +35,9 @@ type Usage struct {
 type Network struct {
 	name string
 
-	mu     sync.RWMutex
-	pools  map[string]*state
-	owners map[string][]Held
-	taken  map[netip.Addr]string
+	mu    sync.RWMutex
+	pools map[string]*state
+	book  book
 }
 
 // state is a pool and what of it is free.
@@ -52,9 +50,7 @@ type state struct {
 
 // NewNetwork makes a network without pools.
 func NewNetwork(name string) *Network {
-	return &Network{
-		name: name, pools: map[string]*state{}, owners: map[string][]Held{}, taken: map[netip.Addr]string{},
-	}
+	return &Network{name: name, pools: map[string]*state{}, book: newBook()}
 }
 
 // Rebuild makes a network of its pools and of what the machines' statuses say is in use,
@@ -138,8 +134,10 @@ func (n *Network) count() {
 		}
 	}
 
-	for addr := range n.taken {
-		n.take(addr)
+	for _, r := range n.book.records {
+		if r.Owner != "" {
+			n.take(r.Address.Addr())
+		}
 	}
 }
 
@@ -181,45 +179,55 @@ func (n *Network) Acquire(pool, owner string, want ...netip.Addr) ([]netip.Prefi
 		return nil, fmt.Errorf("acquire an address of pool %s on network %s: %w", pool, n.name, ErrNoPool)
 	}
 
-	chosen, err := n.choose(s, owner, want)
+	held := n.book.of(owner)
+
+	chosen, err := n.choose(s, owner, held, want)
 	if err != nil {
 		return nil, err
 	}
 
 	for _, at := range chosen {
+		if !at.IsValid() {
+			continue
+		}
+
 		family := FamilyOf(at.Addr())
 		position, _, _ := s.pool.parts[family].find(number(at.Addr()))
 		s.take(family, position)
-		n.note(Held{Owner: owner, Pool: pool, Address: at})
+
+		h := Held{Owner: owner, Pool: pool, Address: at}
+		n.book.add(h)
+		held = append(held, h)
 	}
 
-	return n.of(owner), nil
+	return prefixes(held), nil
 }
 
-// choose picks the addresses that an owner lacks. It takes none.
-func (n *Network) choose(s *state, owner string, want []netip.Addr) ([]netip.Prefix, error) {
+// choose picks the addresses that an owner lacks, by family. It takes none.
+func (n *Network) choose(s *state, owner string, held []Held, want []netip.Addr) ([families]netip.Prefix, error) {
 	var (
-		has    [families]bool
-		chosen []netip.Prefix
+		has          [families]bool
+		chosen, none [families]netip.Prefix
 	)
 
-	for _, h := range n.owners[owner] {
+	for _, h := range held {
 		has[FamilyOf(h.Address.Addr())] = true
 	}
 
 	for _, addr := range want {
 		addr = addr.Unmap()
-		if n.taken[addr] == owner {
+		family := FamilyOf(addr)
+
+		if slices.ContainsFunc(held, func(h Held) bool { return h.Address.Addr() == addr }) {
 			continue
 		}
 
-		prefix, err := n.chooseExactly(s, owner, addr, has[FamilyOf(addr)])
+		prefix, err := n.chooseExactly(s, owner, addr, has[family])
 		if err != nil {
-			return nil, err
+			return none, err
 		}
 
-		has[FamilyOf(addr)] = true
-		chosen = append(chosen, prefix)
+		has[family], chosen[family] = true, prefix
 	}
 
 	for i := range has {
@@ -230,11 +238,11 @@ func (n *Network) choose(s *state, owner string, want []netip.Addr) ([]netip.Pre
 
 		at, found := s.free[i].lowest()
 		if !found {
-			return nil, &ExhaustedError{Network: n.name, Pool: s.pool.name, Family: family, Size: s.pool.Size(family)}
+			return none, &ExhaustedError{Network: n.name, Pool: s.pool.name, Family: family, Size: s.pool.Size(family)}
 		}
 
 		addr, bits := s.pool.parts[i].address(at)
-		chosen = append(chosen, netip.PrefixFrom(family.addr(addr), bits))
+		chosen[i] = netip.PrefixFrom(family.addr(addr), bits)
 	}
 
 	return chosen, nil
@@ -244,7 +252,7 @@ func (n *Network) chooseExactly(s *state, owner string, addr netip.Addr, second 
 	no := &UnavailableError{Network: n.name, Pool: s.pool.name, Address: addr}
 
 	prefix, given := s.pool.Prefix(addr)
-	holder, held := n.taken[addr]
+	holder, held := n.book.holder(addr)
 
 	switch {
 	case !given:
@@ -281,29 +289,17 @@ func (n *Network) Restore(h Held) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 
-	if holder, held := n.taken[addr]; held {
-		if holder != h.Owner {
-			return &ConflictError{Network: n.name, Address: addr, Owner: h.Owner, Holder: holder}
-		}
-
-		n.forget(h.Owner, addr)
+	switch holder, held := n.book.holder(addr); {
+	case held && holder != h.Owner:
+		return &ConflictError{Network: n.name, Address: addr, Owner: h.Owner, Holder: holder}
+	case held:
+		n.book.change(h)
+	default:
+		n.take(addr)
+		n.book.add(h)
 	}
 
-	n.take(addr)
-	n.note(h)
-
 	return nil
-}
-
-func (n *Network) note(h Held) {
-	n.taken[h.Address.Addr()] = h.Owner
-	n.owners[h.Owner] = append(n.owners[h.Owner], h)
-}
-
-// forget drops what note wrote, without freeing the address.
-func (n *Network) forget(owner string, addr netip.Addr) {
-	n.owners[owner] = slices.DeleteFunc(n.owners[owner], func(h Held) bool { return h.Address.Addr() == addr })
-	delete(n.taken, addr)
 }
 
 // Release frees all addresses of an owner, and returns them, IPv4 first. An owner
@@ -313,15 +309,10 @@ func (n *Network) Release(owner string) []Held {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 
-	held := n.owners[owner]
-	delete(n.owners, owner)
-
+	held := n.book.remove(owner)
 	for _, h := range held {
-		delete(n.taken, h.Address.Addr())
 		n.give(h.Address.Addr())
 	}
-
-	slices.SortFunc(held, byAddress)
 
 	return held
 }
@@ -357,12 +348,11 @@ func (n *Network) Of(owner string) []netip.Prefix {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 
-	return n.of(owner)
+	return prefixes(n.book.of(owner))
 }
 
-func (n *Network) of(owner string) []netip.Prefix {
-	held := n.owners[owner]
-
+// prefixes are the addresses of an owner, in order.
+func prefixes(held []Held) []netip.Prefix {
 	out := make([]netip.Prefix, 0, len(held))
 	for _, h := range held {
 		out = append(out, h.Address)
@@ -378,9 +368,7 @@ func (n *Network) Holder(addr netip.Addr) (string, bool) {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 
-	owner, held := n.taken[addr.Unmap()]
-
-	return owner, held
+	return n.book.holder(addr.Unmap())
 }
 
 // Held is all that is in use, by address, IPv4 first. Rebuild makes the same network of it.
@@ -388,7 +376,7 @@ func (n *Network) Held() []Held {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 
-	return n.list(func(Held) bool { return true })
+	return n.book.list(func(Held) bool { return true })
 }
 
 // Outside is what is in use of a pool that the pool does not give, by address: what was
@@ -403,7 +391,7 @@ func (n *Network) Outside(pool string) []Held {
 func (n *Network) outside(pool string) []Held {
 	s := n.pools[pool]
 
-	return n.list(func(h Held) bool {
+	return n.book.list(func(h Held) bool {
 		if h.Pool != pool || s == nil {
 			return h.Pool == pool
 		}
@@ -412,26 +400,6 @@ func (n *Network) outside(pool string) []Held {
 
 		return !given
 	})
-}
-
-func (n *Network) list(want func(Held) bool) []Held {
-	var out []Held
-
-	for _, held := range n.owners {
-		for _, h := range held {
-			if want(h) {
-				out = append(out, h)
-			}
-		}
-	}
-
-	slices.SortFunc(out, byAddress)
-
-	return out
-}
-
-func byAddress(a, b Held) int {
-	return cmp.Or(a.Address.Addr().Compare(b.Address.Addr()), cmp.Compare(a.Owner, b.Owner))
 }
 
 // Usage is how full a pool is; all zero if there is no such pool.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 )
 
 // maxGateways is how many gateways a pool may name for each family.
@@ -153,7 +154,7 @@ func (p *Pool) Prefix(addr netip.Addr) (netip.Prefix, bool) {
 }
 
 // Gateways are those of the pool, in the order of the Spec.
-func (p *Pool) Gateways() []netip.Addr { return append([]netip.Addr(nil), p.gateways...) }
+func (p *Pool) Gateways() []netip.Addr { return slices.Clone(p.gateways) }
 
 // Overlap is the first run of addresses that both pools give; false if there is none.
 func (p *Pool) Overlap(q *Pool) (Range, bool) {
@@ -175,10 +176,8 @@ func (p *Pool) refusal(addr netip.Addr) Refusal {
 		return ""
 	}
 
-	for _, gateway := range part.gateways {
-		if gateway == addr {
-			return RefusedGateway
-		}
+	if slices.Contains(part.gateways, addr) {
+		return RefusedGateway
 	}
 
 	for _, out := range part.excluded {

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -191,6 +192,10 @@ func genPool() gopter.Gen {
 	})
 }
 
+// genOtherPool and genLaterDeeds say what the second of two generated values is for.
+func genOtherPool() gopter.Gen  { return genPool() }
+func genLaterDeeds() gopter.Gen { return genDeeds() }
+
 // deed is one call: who asks, whether for an address or to be rid of it, and which.
 type deed struct {
 	owner   int
@@ -356,7 +361,7 @@ func TestPropertyGivesEachAddressOnceAndNoOther(t *testing.T) {
 		}
 
 		for i := 0; ; i++ {
-			got, err := n.Acquire("p", fmt.Sprint(i))
+			got, err := n.Acquire("p", strconv.Itoa(i))
 
 			if (err != nil) != (i == end) {
 				return fmt.Sprintf("%d of %d: %v", i, end, err)
@@ -453,7 +458,7 @@ func TestPropertyRebuiltGoesOnAlike(t *testing.T) {
 		}
 
 		return play(n, o, after)
-	}, genPool(), genDeeds(), genDeeds())
+	}, genPool(), genDeeds(), genLaterDeeds())
 }
 
 // Feature: hyperfleet-operator, Property 21: Storage and Network Configuration
@@ -487,7 +492,7 @@ func TestPropertyChangedPoolsKeepWhatIsInUse(t *testing.T) {
 		}
 
 		return play(n, o, after)
-	}, genPool(), genPool(), genDeeds(), genDeeds())
+	}, genPool(), genOtherPool(), genDeeds(), genLaterDeeds())
 }
 
 // Feature: hyperfleet-operator, Property 21: Storage and Network Configuration
@@ -519,7 +524,7 @@ func TestPropertyPoolsOfANetworkShareNothing(t *testing.T) {
 		default:
 			return ""
 		}
-	}, genPool(), genPool())
+	}, genPool(), genOtherPool())
 }
 
 // Many at once get addresses of their own. It is for the race detector, too.
@@ -551,7 +556,7 @@ func TestManyAtOnce(t *testing.T) {
 				}
 
 				mu.Lock()
-				for _, addr := range strings.Fields(got) {
+				for addr := range strings.FieldsSeq(got) {
 					if other := inUse[addr]; other != "" {
 						t.Errorf("%s is %s's and %s's", addr, owner, other)
 					}
@@ -559,7 +564,7 @@ func TestManyAtOnce(t *testing.T) {
 					inUse[addr] = owner
 				}
 
-				for _, addr := range strings.Fields(got) {
+				for addr := range strings.FieldsSeq(got) {
 					delete(inUse, addr)
 				}
 				mu.Unlock()
