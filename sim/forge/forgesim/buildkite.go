@@ -5,22 +5,16 @@ package forgesim
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"io"
-	"log/slog"
-	"net"
-	"net/http"
 	"os"
 	"os/signal"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
 	"github.com/hyperfleet/hyperfleet/sim/buildkite"
 	"github.com/hyperfleet/hyperfleet/sim/buildkite/simagent"
-	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 )
 
 // defaultClusterToken is the agent token when no --token-file is given. It opens nothing
@@ -28,134 +22,61 @@ import (
 const defaultClusterToken = "bkct_simulatedclusteragenttoken0000000"
 
 type buildkiteFlags struct {
-	listen, control, webhookURL, webhookSecretFile, tokenFile string
-	organization, faults                                      string
-	queues                                                    list
-	seed                                                      uint64
-	exports, plainToken                                       bool
-	lost                                                      time.Duration
+	common
+
+	tokenFile, organization string
+	queues                  list
+	plainToken              bool
+	lost                    time.Duration
 }
 
 func parseBuildkite(args []string, stderr io.Writer) (buildkiteFlags, error) {
 	var f buildkiteFlags
-	set := flag.NewFlagSet("forgesim buildkite", flag.ContinueOnError)
-	set.SetOutput(stderr)
-	set.StringVar(&f.listen, "listen", "127.0.0.1:8480", "address of the agent API; port 0 picks one")
-	set.StringVar(&f.control, "control", "127.0.0.1:8481", "address of the control API; must be loopback")
-	set.StringVar(&f.webhookURL, "webhook-url", "", "where webhooks go")
-	set.StringVar(&f.webhookSecretFile, "webhook-secret-file", "", "file with the webhook token")
+	set := f.flagSet("buildkite", texts{
+		listen: "127.0.0.1:8480", control: "127.0.0.1:8481", api: "address of the agent API",
+		secret: "the webhook token", injected: "webhookLost=0.1,jitDelay=2s",
+	}, stderr)
 	set.BoolVar(&f.plainToken, "webhook-plain-token", false, "send the webhook token itself in place of a signature")
 	set.StringVar(&f.tokenFile, "token-file", "", "file with the cluster's agent token")
 	set.StringVar(&f.organization, "organization", "acme", "slug of the organization; its pipelines are made as jobs name them")
 	set.Var(&f.queues, "queue", "key of a queue, the default queue first (repeatable; default: default)")
-	set.StringVar(&f.faults, "faults", "", "faults to inject, such as webhookLost=0.1,jitDelay=2s")
-	set.Uint64Var(&f.seed, "seed", 1, "seed of faults and choices")
 	set.DurationVar(&f.lost, "lost-timeout", 0, "a running job of a silent agent fails after this (default 3m)")
-	set.BoolVar(&f.exports, "E", false, "print shell exports with the addresses once ready")
-	if err := set.Parse(args); err != nil {
-		return f, err //nolint:wrapcheck // flag has printed it
-	}
-	if set.NArg() > 0 {
-		return f, fmt.Errorf("unexpected argument %q", set.Arg(0))
-	}
-	return f, nil
+	err := parse(set, args) // fills f in: not in the return, which may copy f first
+	return f, err
 }
 
 func (f *buildkiteFlags) options() (buildkite.Options, error) {
 	opts := buildkite.Options{
-		Organization: f.organization, Queues: f.queues, Seed: f.seed, LostTimeout: f.lost, PlainToken: f.plainToken,
-		Webhook: control.WebhookTarget{URL: f.webhookURL},
+		Organization: f.organization, Queues: f.queues, Seed: f.seed, Log: f.log, LostTimeout: f.lost, PlainToken: f.plainToken,
 	}
 	var err error
-	if opts.Faults, err = parseFaults(f.faults); err != nil {
+	if opts.Faults, opts.Webhook, err = f.read(); err != nil {
 		return opts, err
 	}
-	token := defaultClusterToken
-	for file, into := range map[string]*string{f.tokenFile: &token, f.webhookSecretFile: &opts.Webhook.Secret} {
-		if file == "" {
-			continue
-		}
-		text, err := os.ReadFile(file)
-		if err != nil {
-			return opts, fmt.Errorf("read secret: %w", err)
-		}
-		if *into = strings.TrimSpace(string(text)); *into == "" {
-			return opts, fmt.Errorf("read secret: %s is empty", file)
-		}
-	}
+	token, err := readSecret(f.tokenFile, defaultClusterToken)
 	opts.Tokens = []string{token}
-	return opts, nil
+	return opts, err
 }
 
-func runBuildkite(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+func startBuildkite(args []string, stderr io.Writer) (*site, error) {
 	f, err := parseBuildkite(args, stderr)
 	if err != nil {
-		return report(stderr, err)
+		return nil, err
 	}
 	opts, err := f.options()
 	if err != nil {
-		return report(stderr, err)
+		return nil, err
 	}
-	opts.Log = slog.New(slog.NewTextHandler(stderr, nil))
 	sim, err := buildkite.New(opts)
 	if err != nil {
-		return report(stderr, err)
+		return nil, err //nolint:wrapcheck // names the option
 	}
-	defer sim.Close()
-	if err := serveBuildkite(ctx, sim, f, opts, stdout, stderr); err != nil {
-		return report(stderr, err)
-	}
-	if broken := sim.Violations(); len(broken) > 0 {
-		printf(stderr, "forgesim: %d contract violations, the first: %+v\n", len(broken), broken[0])
-		return exitViolation
-	}
-	return exitOK
-}
-
-// serveBuildkite runs both listeners until ctx ends.
-func serveBuildkite(
-	ctx context.Context, sim *buildkite.Server, f buildkiteFlags, opts buildkite.Options, stdout, stderr io.Writer,
-) error {
-	var config net.ListenConfig
-	api, err := config.Listen(ctx, "tcp", f.listen)
-	if err != nil {
-		return fmt.Errorf("listen for the API: %w", err)
-	}
-	defer func() { _ = api.Close() }()
-	ctl, err := config.Listen(ctx, "tcp", f.control)
-	if err != nil {
-		return fmt.Errorf("listen for control: %w", err)
-	}
-	defer func() { _ = ctl.Close() }()
-	if addr, ok := ctl.Addr().(*net.TCPAddr); !ok || !addr.IP.IsLoopback() {
-		return fmt.Errorf("listen for control: %s is not a loopback address", ctl.Addr())
-	}
-	failed := make(chan error, 2)
-	servers := []*http.Server{
-		{Handler: sim.Handler(), ReadHeaderTimeout: 10 * time.Second},
-		{Handler: sim.Control(), ReadHeaderTimeout: 10 * time.Second},
-	}
-	for i, listener := range []net.Listener{api, ctl} {
-		go func() { failed <- servers[i].Serve(listener) }()
-	}
-	printf(stderr, "forgesim: Buildkite on http://%s/v3, control on http://%s\n", api.Addr(), ctl.Addr())
-	if f.exports {
-		printf(stdout, "export FORGESIM_PID=%d\n", os.Getpid())
-		printf(stdout, "export FORGESIM_CONTROL_URL=http://%s\n", ctl.Addr())
-		printf(stdout, "export BUILDKITE_AGENT_ENDPOINT=http://%s/v3\n", api.Addr())
-		printf(stdout, "export BUILDKITE_AGENT_TOKEN=%s\n", opts.Tokens[0])
-		printf(stdout, "export BUILDKITE_ORGANIZATION_SLUG=%s\n", f.organization)
-	}
-	select {
-	case err = <-failed:
-	case <-ctx.Done():
-	}
-	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-	defer cancel()
-	for _, server := range servers {
-		_ = server.Shutdown(grace)
-	}
-	return err
+	return &site{common: f.common, sim: sim, name: "Buildkite", path: "/v3", begin: func(api string) []string {
+		return []string{
+			"BUILDKITE_AGENT_ENDPOINT=" + api + "/v3", "BUILDKITE_AGENT_TOKEN=" + opts.Tokens[0],
+			"BUILDKITE_ORGANIZATION_SLUG=" + f.organization,
+		}
+	}}, nil
 }
 
 // runBuildkiteAgent is the stand-in for buildkite-agent. SIGQUIT cancels its job; the

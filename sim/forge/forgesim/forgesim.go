@@ -28,12 +28,12 @@ commands:
   image [--link] DIR           lay out DIR/opt/actions-runner, DIR/usr/bin/gitlab-runner and .../buildkite-agent
 `
 
-// Exit codes of forgesim github and image; runner has the real runner's codes.
+// Exit codes of the simulators and of image; the stand-ins have the codes of what they stand for.
 const (
 	exitOK        = 0
 	exitError     = 1
 	exitUsage     = 2
-	exitViolation = 3 // somebody broke GitHub's contract while the simulator ran
+	exitViolation = 3 // somebody broke the platform's contract while the simulator ran
 )
 
 // Run runs one command until it is done or ctx ends, and returns the exit code.
@@ -44,19 +44,19 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	switch args[0] {
 	case "github":
-		return runGitHub(ctx, args[1:], stdout, stderr)
+		return runSite(ctx, startGitHub, args[1:], stdout, stderr)
 	case "gitlab":
-		return runGitLab(ctx, args[1:], stdout, stderr)
+		return runSite(ctx, startGitLab, args[1:], stdout, stderr)
 	case "gitlab-runner":
 		return runGitLabRunner(ctx, args[1:], stdout, stderr)
 	case "buildkite":
-		return runBuildkite(ctx, args[1:], stdout, stderr)
+		return runSite(ctx, startBuildkite, args[1:], stdout, stderr)
 	case "buildkite-agent":
 		return runBuildkiteAgent(ctx, args[1:], stdout, stderr)
 	case "runner":
 		return runRunner(ctx, args[1:], stdout, stderr)
 	case "generic":
-		return runGeneric(ctx, args[1:], stdout, stderr)
+		return runSite(ctx, startGeneric, args[1:], stdout, stderr)
 	case "generic-job":
 		return runGenericJob(ctx, args[1:], stdout, stderr)
 	case "image":

@@ -6,141 +6,55 @@ package forgesim
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
-	"log/slog"
-	"net"
-	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
-	"time"
 
-	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 	"github.com/hyperfleet/hyperfleet/sim/generic"
 	"github.com/hyperfleet/hyperfleet/sim/generic/simjob"
 )
 
 type genericFlags struct {
-	listen, control, webhookURL, webhookSecretFile, faults, sign string
-	sources                                                      list
-	seed                                                         uint64
-	updates, exports                                             bool
+	common
+
+	sign    string
+	sources list
+	updates bool
 }
 
-func parseGenericFlags(args []string, stderr io.Writer) (genericFlags, error) {
+func parseGeneric(args []string, stderr io.Writer) (genericFlags, error) {
 	var f genericFlags
-	set := flag.NewFlagSet("forgesim generic", flag.ContinueOnError)
-	set.SetOutput(stderr)
-	set.StringVar(&f.listen, "listen", "127.0.0.1:8486", "address that the jobs' commands call; port 0 picks one")
-	set.StringVar(&f.control, "control", "127.0.0.1:8487", "address of the control API; must be loopback")
-	set.StringVar(&f.webhookURL, "webhook-url", "", "where webhooks go")
-	set.StringVar(&f.webhookSecretFile, "webhook-secret-file", "", "file with the webhook secret")
+	set := f.flagSet("generic", texts{
+		listen: "127.0.0.1:8486", control: "127.0.0.1:8487", api: "address that the jobs' commands call",
+		secret: "the webhook secret", injected: "webhookLost=0.1,serverError=0.1",
+	}, stderr)
 	set.StringVar(&f.sign, "signature", string(generic.SignStandard), "how webhooks are signed: standard or hub")
 	set.BoolVar(&f.updates, "updates", false, "webhooks tell of jobs that run and are over as well")
 	set.Var(&f.sources, "source", "source of jobs (repeatable; default demo)")
-	set.StringVar(&f.faults, "faults", "", "faults to inject, such as webhookLost=0.1,serverError=0.1")
-	set.Uint64Var(&f.seed, "seed", 1, "seed of faults and choices")
-	set.BoolVar(&f.exports, "E", false, "print shell exports with the addresses once ready")
-	if err := set.Parse(args); err != nil {
-		return f, err //nolint:wrapcheck // flag has printed it
-	}
-	if set.NArg() > 0 {
-		return f, fmt.Errorf("unexpected argument %q", set.Arg(0))
-	}
-	return f, nil
+	err := parse(set, args) // fills f in: not in the return, which may copy f first
+	return f, err
 }
 
-func runGeneric(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	f, err := parseGenericFlags(args, stderr)
+func startGeneric(args []string, stderr io.Writer) (*site, error) {
+	f, err := parseGeneric(args, stderr)
 	if err != nil {
-		return report(stderr, err)
+		return nil, err
 	}
-	opts, err := f.options()
-	if err != nil {
-		return report(stderr, err)
+	opts := generic.Options{
+		Sources: f.sources, Seed: f.seed, Log: f.log, Sign: generic.Signature(f.sign), Updates: f.updates,
 	}
-	opts.Log = slog.New(slog.NewTextHandler(stderr, nil))
+	if opts.Faults, opts.Webhook, err = f.read(); err != nil {
+		return nil, err
+	}
 	sim, err := generic.New(opts)
 	if err != nil {
-		return report(stderr, err)
+		return nil, err //nolint:wrapcheck // names the option
 	}
-	defer sim.Close()
-	if err := serveGeneric(ctx, sim, f, stdout, stderr); err != nil {
-		return report(stderr, err)
-	}
-	if broken := sim.Violations(); len(broken) > 0 {
-		printf(stderr, "forgesim: %d contract violations, the first: %+v\n", len(broken), broken[0])
-		return exitViolation
-	}
-	return exitOK
-}
-
-func (f *genericFlags) options() (generic.Options, error) {
-	opts := generic.Options{
-		Sources: f.sources, Seed: f.seed, Sign: generic.Signature(f.sign), Updates: f.updates,
-		Webhook: control.WebhookTarget{URL: f.webhookURL},
-	}
-	var err error
-	if opts.Faults, err = parseFaults(f.faults); err != nil {
-		return opts, err
-	}
-	if f.webhookSecretFile == "" {
-		return opts, nil
-	}
-	text, err := os.ReadFile(f.webhookSecretFile)
-	if err != nil {
-		return opts, fmt.Errorf("read secret: %w", err)
-	}
-	if opts.Webhook.Secret = strings.TrimSpace(string(text)); opts.Webhook.Secret == "" {
-		return opts, fmt.Errorf("read secret: %s is empty", f.webhookSecretFile)
-	}
-	return opts, nil
-}
-
-// serveGeneric runs both listeners until ctx ends.
-func serveGeneric(ctx context.Context, sim *generic.Server, f genericFlags, stdout, stderr io.Writer) error {
-	var config net.ListenConfig
-	api, err := config.Listen(ctx, "tcp", f.listen)
-	if err != nil {
-		return fmt.Errorf("listen for commands: %w", err)
-	}
-	defer func() { _ = api.Close() }()
-	ctl, err := config.Listen(ctx, "tcp", f.control)
-	if err != nil {
-		return fmt.Errorf("listen for control: %w", err)
-	}
-	defer func() { _ = ctl.Close() }()
-	if addr, ok := ctl.Addr().(*net.TCPAddr); !ok || !addr.IP.IsLoopback() {
-		return fmt.Errorf("listen for control: %s is not a loopback address", ctl.Addr())
-	}
-	sim.SetURL("http://" + api.Addr().String())
-	failed := make(chan error, 2)
-	servers := []*http.Server{
-		{Handler: sim.Handler(), ReadHeaderTimeout: 10 * time.Second},
-		{Handler: sim.Control(), ReadHeaderTimeout: 10 * time.Second},
-	}
-	for i, listener := range []net.Listener{api, ctl} {
-		go func() { failed <- servers[i].Serve(listener) }()
-	}
-	printf(stderr, "forgesim: generic sender on http://%s, control on http://%s\n", api.Addr(), ctl.Addr())
-	if f.exports {
-		printf(stdout, "export FORGESIM_PID=%d\n", os.Getpid())
-		printf(stdout, "export FORGESIM_CONTROL_URL=http://%s\n", ctl.Addr())
-		printf(stdout, "export FORGESIM_JOBS_URL=http://%s\n", api.Addr())
-	}
-	select {
-	case err = <-failed:
-	case <-ctx.Done():
-	}
-	sim.Close()
-	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-	defer cancel()
-	for _, server := range servers {
-		_ = server.Shutdown(grace)
-	}
-	return err
+	return &site{common: f.common, sim: sim, name: "generic sender", serves: "commands", begin: func(api string) []string {
+		sim.SetURL(api)
+		return []string{"FORGESIM_JOBS_URL=" + api}
+	}}, nil
 }
 
 // runGenericJob does the job of the environment, as the command of a generic pool does.
