@@ -19,8 +19,8 @@ const (
 func pair(l line) (key, rest string, isPair bool, err error) {
 	f := &flow{line: l, text: l.text}
 
-	switch c := l.text[0]; {
-	case c == '"' || c == '\'':
+	switch l.text[0] {
+	case '"', '\'':
 		key, err = f.quoted()
 		if err != nil {
 			return "", "", false, err
@@ -32,7 +32,7 @@ func pair(l line) (key, rest string, isPair bool, err error) {
 		}
 
 		rest = rest[1:]
-	case c == '[' || c == '{':
+	case '[', '{':
 		return "", "", false, nil
 	default:
 		end := colon(l.text)
@@ -201,7 +201,9 @@ func (f *flow) brackets(depth int) (*value, error) {
 		if f.peek() == closing {
 			f.at++
 
-			return v, v.double()
+			err := v.double()
+
+			return v, err
 		}
 
 		if v.kind == mapping {

@@ -23,7 +23,7 @@ func NoCloud(data []byte) (Result, error) {
 		all, err = r.version1(root)
 	} else {
 		if root.get("ethernets") == nil && root.get("network") != nil {
-			r.warn("what is below the key network is not read: leave the key out")
+			r.warnf("what is below the key network is not read: leave the key out")
 		}
 
 		all, err = version2(root)
@@ -65,7 +65,7 @@ func (r *Result) version1(root place) ([]iface, error) {
 
 			all = append(all, i)
 		case kind == "nameserver" && seen:
-			r.warn("%s: only the first entry of type nameserver counts", e.path)
+			r.warnf("%s: only the first entry of type nameserver counts", e.path)
 		case kind == "nameserver":
 			seen = true
 
@@ -73,7 +73,7 @@ func (r *Result) version1(root place) ([]iface, error) {
 				return nil, err
 			}
 		default:
-			r.warn("%s: entries of type %q are not read", e.path, kind)
+			r.warnf("%s: entries of type %q are not read", e.path, kind)
 		}
 	}
 
@@ -135,7 +135,7 @@ func (r *Result) subnet(i *iface, s place) error {
 	case kind == "dhcp6":
 		i.dhcp6 = true
 	default:
-		r.warn("%s: subnets of type %q are not known: only routes and name servers are taken", s.path, kind)
+		r.warnf("%s: subnets of type %q are not known: only routes and name servers are taken", s.path, kind)
 	}
 
 	return i.gateways(s, "gateway", destination, "gateway")

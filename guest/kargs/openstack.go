@@ -70,7 +70,7 @@ func OpenStack(data []byte) (Result, error) {
 
 	for _, n := range networks {
 		if link, _ := n.at("link").str(); byLink[link] != nil {
-			r.warn("%s: there is no link %q: it is left out", n.path, link)
+			r.warnf("%s: there is no link %q: it is left out", n.path, link)
 		}
 	}
 
@@ -176,7 +176,7 @@ func (r *Result) network(i *iface, n place, take *static) error {
 		take.routes = take.routes || n.get("routes") != nil && len(n.get("routes").items) > 0
 		routes = take.routes
 	default:
-		r.warn("%s: networks of type %q are not known: only its routes and name servers are taken", n.path, kind)
+		r.warnf("%s: networks of type %q are not known: only its routes and name servers are taken", n.path, kind)
 	}
 
 	servers, err := n.at("dns_nameservers").addrs()

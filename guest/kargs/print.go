@@ -21,7 +21,7 @@ type Result struct {
 }
 
 // String gives the arguments as they stand on a kernel's command line.
-func (r Result) String() string { return strings.Join(r.Arguments, " ") }
+func (r *Result) String() string { return strings.Join(r.Arguments, " ") }
 
 // iface is one interface.
 type iface struct {
@@ -64,7 +64,7 @@ func (r *Result) arguments(all []iface) {
 		}
 
 		if id == "" {
-			r.warn("an interface has neither name nor MAC address: it is left out")
+			r.warnf("an interface has neither name nor MAC address: it is left out")
 
 			continue
 		}
@@ -83,7 +83,7 @@ func (r *Result) arguments(all []iface) {
 	}
 }
 
-func (r *Result) warn(format string, args ...any) {
+func (r *Result) warnf(format string, args ...any) {
 	r.Warnings = append(r.Warnings, fmt.Sprintf(format, args...))
 }
 
@@ -175,7 +175,7 @@ func (p place) list() ([]place, error) {
 // str gives a single value.
 func (p place) str() (string, error) {
 	switch {
-	case p.value.null():
+	case p.null():
 		return "", p.errorf("is missing")
 	case p.kind != scalar || strings.ContainsFunc(p.text, func(r rune) bool { return r <= ' ' || r == 0x7f }):
 		// A blank would make another argument of the kernel.

@@ -201,7 +201,7 @@ func split(data string) ([]line, error) {
 // isControl says whether a character is one that YAML does not allow, or takes for a line's
 // end where others do not.
 func isControl(r rune) bool {
-	return r < ' ' && r != '\t' || r >= 0x7f && r < 0xa0 || r == '\ufeff' || r == '\u2028' || r == '\u2029' || r >= 0xfffe && r <= 0xffff
+	return r < ' ' && r != '\t' || r >= 0x7f && r < 0xa0 || strings.ContainsRune("\ufeff\u2028\u2029\ufffe\uffff", r)
 }
 
 // parser reads blocks of lines.

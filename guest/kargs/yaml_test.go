@@ -4,6 +4,7 @@
 package kargs
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -75,7 +76,7 @@ func FuzzYAML(f *testing.F) {
 
 	f.Fuzz(func(t *testing.T, data string) {
 		got, err := parse([]byte(data))
-		if err != nil || len(strings.TrimSpace(data)) == 0 {
+		if err != nil || json.Valid([]byte(data)) || strings.TrimSpace(data) == "" {
 			return
 		}
 

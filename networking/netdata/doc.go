@@ -5,8 +5,8 @@
 // OpenStack's network_data.json (config drive) and as cloud-init's network-config of
 // version 2 (NoCloud), and read back from both.
 //
-//	Network --OpenStack()--> network_data.json --Parse()--> Network
-//	Network --V2()---------> network-config -----Parse()--> Network
+//	Network  --OpenStack()-->  network_data.json  --Parse()-->  the same Network
+//	   |-------V2()--------->  network-config    ---Parse()-->  the same Network
 //	data of a user, addresses of a pool --Expand()--> the same data with the addresses
 //
 // Expand does not go through the model: it adds the addresses at one interface and

@@ -256,7 +256,7 @@ func (l *Link) routes() error {
 func checkName(name string) error {
 	bad := func(r rune) bool { return r <= ' ' || r == '/' || r == ':' || r == 0x7f }
 	if name == "" || len(name) > maxInterface || name == "." || name == ".." || strings.ContainsFunc(name, bad) {
-		return fmt.Errorf("interface name %q: must have 1 to %d characters, none of them a blank, / or :", name, maxInterface)
+		return fmt.Errorf("interface name %q: must have 1 to %d characters, without blanks, slashes and colons", name, maxInterface)
 	}
 
 	return nil

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -192,7 +193,7 @@ func jsonValue(dec *json.Decoder, depth int) (*yaml.Node, error) {
 
 		return &yaml.Node{Kind: yaml.ScalarNode, Tag: tag, Value: t.String()}, nil
 	case bool:
-		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!bool", Value: fmt.Sprint(t)}, nil
+		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!bool", Value: strconv.FormatBool(t)}, nil
 	default:
 		return &yaml.Node{Kind: yaml.ScalarNode, Tag: tagNull, Value: "null"}, nil
 	}
@@ -301,10 +302,10 @@ func writeJSON(b *bytes.Buffer, n *yaml.Node) error {
 
 // scalarJSON writes one value. Numbers stay as they are written where JSON allows it.
 func scalarJSON(b *bytes.Buffer, n *yaml.Node) error {
-	switch tag := n.ShortTag(); {
-	case tag == tagNull:
+	switch n.ShortTag() {
+	case tagNull:
 		b.WriteString("null")
-	case tag == "!!bool", tag == "!!int", tag == "!!float":
+	case "!!bool", "!!int", "!!float":
 		if json.Valid([]byte(n.Value)) {
 			b.WriteString(n.Value)
 
@@ -332,7 +333,7 @@ func scalarJSON(b *bytes.Buffer, n *yaml.Node) error {
 func quoteJSON(b *bytes.Buffer, s string) {
 	enc := json.NewEncoder(b)
 	enc.SetEscapeHTML(false)
-	_ = enc.Encode(s) // a text always encodes
+	_ = enc.Encode(s) //nolint:errchkjson // a text always encodes
 
 	b.Truncate(b.Len() - 1) // the line's end
 }
@@ -369,7 +370,7 @@ func text(s string) *yaml.Node {
 }
 
 func number(i int) *yaml.Node {
-	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!int", Value: fmt.Sprint(i)}
+	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!int", Value: strconv.Itoa(i)}
 }
 
 func yes() *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!bool", Value: "true"} }

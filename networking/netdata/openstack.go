@@ -220,13 +220,15 @@ func osRoutes(routes []Route, v6 bool) *yaml.Node {
 	out := list()
 
 	for _, r := range routes {
-		if r.To.Addr().Is6() == v6 {
-			m := mapping()
-			add(m, "network", text(r.To.Addr().String()))
-			add(m, "netmask", text(maskOf(r.To)))
-			add(m, "gateway", text(r.Via.String()))
-			out.Content = append(out.Content, m)
+		if r.To.Addr().Is6() != v6 {
+			continue
 		}
+
+		m := mapping()
+		add(m, "network", text(r.To.Addr().String()))
+		add(m, "netmask", text(maskOf(r.To)))
+		add(m, "gateway", text(r.Via.String()))
+		out.Content = append(out.Content, m)
 	}
 
 	return out
@@ -401,7 +403,9 @@ func parseOSLink(c cursor) (Link, error) {
 		return l, err
 	}
 
-	return l, parseCommon(c, "name", macKey, &l)
+	err = parseCommon(c, "name", macKey, &l)
+
+	return l, err
 }
 
 // parseCommon reads what every link may have in either format.
