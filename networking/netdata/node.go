@@ -356,15 +356,15 @@ func encodeYAML(root *yaml.Node) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// text is a text as a value. YAML quotes what would be read as something else.
+// text is a text as a value. The library quotes what a reader of YAML 1.1, as cloud-init
+// is, would take for something else: 52:54:00:12:34:56 is a number there.
 func text(s string) *yaml.Node {
 	n := &yaml.Node{}
-	n.SetString(s)
-	n.Tag = tagString
-
-	if strings.Contains(s, "\n") {
-		n.Style = yaml.DoubleQuotedStyle
+	if err := n.Encode(s); err != nil || n.Kind != yaml.ScalarNode || n.Value != s || strings.Contains(s, "\n") {
+		n = &yaml.Node{Kind: yaml.ScalarNode, Value: s, Style: yaml.DoubleQuotedStyle}
 	}
+
+	n.Tag = tagString
 
 	return n
 }

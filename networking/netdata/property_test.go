@@ -427,3 +427,15 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// compact is JSON without blanks.
+func compact(t *testing.T, data []byte) string {
+	t.Helper()
+
+	var b bytes.Buffer
+	if err := json.Compact(&b, data); err != nil {
+		t.Fatal(err)
+	}
+
+	return b.String()
+}
