@@ -44,6 +44,10 @@ func TestPrefixLength(t *testing.T) {
 			alloc.Spec{Addresses: []string{"10.0.0.10-10.0.0.50"}, Gateways: []string{"10.0.0.1"}},
 			map[string]int{"10.0.0.10": 26},
 		},
+		"IPv6 that differs in the upper half": {
+			alloc.Spec{Addresses: []string{"2001:db8:0:1::10-2001:db8:0:1::20"}, Gateways: []string{"2001:db8::1"}},
+			map[string]int{"2001:db8:0:1::10": 63},
+		},
 		"a gateway that is far away makes the subnet wide": {
 			alloc.Spec{Addresses: []string{"10.0.0.10-10.0.0.50"}, Gateways: []string{"10.0.3.254"}},
 			map[string]int{"10.0.0.10": 22},
@@ -70,6 +74,9 @@ func TestPrefixLength(t *testing.T) {
 			t.Parallel()
 
 			p := pool(t, "p", tc.spec)
+			if p.Name() != "p" || len(p.Gateways()) != len(tc.spec.Gateways) {
+				t.Errorf("pool %s has the gateways %v", p.Name(), p.Gateways())
+			}
 
 			for text, want := range tc.want {
 				got, found := p.Prefix(netip.MustParseAddr(text))

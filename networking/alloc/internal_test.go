@@ -1,0 +1,250 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package alloc
+
+import (
+	"fmt"
+	"math"
+	"math/bits"
+	"net/netip"
+	"reflect"
+	"testing"
+
+	"github.com/leanovate/gopter"
+	"github.com/leanovate/gopter/gen"
+	"github.com/leanovate/gopter/prop"
+)
+
+// base is where the small universes of these tests lie: across the border between the
+// two halves of a number.
+var base = u128{lo: math.MaxUint64 - 31}
+
+func at(i int) u128 { return base.plus(u128{lo: uint64(i)}) }
+
+func checkInside(t *testing.T, name string, condition any, gens ...gopter.Gen) {
+	t.Helper()
+
+	parameters := gopter.DefaultTestParameters()
+	parameters.MinSuccessfulTests = 200
+	properties := gopter.NewProperties(parameters)
+	properties.Property(name, prop.ForAll(condition, gens...))
+	properties.TestingRun(t)
+}
+
+func lists(most int) gopter.Gen {
+	return gen.IntRange(0, 200).FlatMap(func(n any) gopter.Gen {
+		return gen.SliceOfN(n.(int), gen.IntRange(-most, most-1))
+	}, reflect.TypeFor[[]int]())
+}
+
+// intervals are those of a set, in order; it complains of what a treap must not be.
+func (s *freeSet) intervals(node int32) ([]span, error) {
+	if node == none {
+		return nil, nil
+	}
+
+	in := s.nodes[node]
+	for _, child := range []int32{in.left, in.right} {
+		if child != none && s.nodes[child].priority > in.priority {
+			return nil, fmt.Errorf("the node at %v has a child of higher priority", in.first)
+		}
+	}
+
+	low, err := s.intervals(in.left)
+	if err != nil {
+		return nil, err
+	}
+
+	high, err := s.intervals(in.right)
+
+	return append(append(low, in.span), high...), err
+}
+
+func (s *freeSet) depth(node int32) int {
+	if node == none {
+		return 0
+	}
+
+	return 1 + max(s.depth(s.nodes[node].left), s.depth(s.nodes[node].right))
+}
+
+// Feature: hyperfleet-operator, Property 21: Storage and Network Configuration
+//
+// The free numbers are those that a map has, in as few intervals as can be, and nodes
+// that are no longer needed are used again.
+func TestPropertyFreeSet(t *testing.T) {
+	t.Parallel()
+
+	const universe = 64
+
+	checkInside(t, "as a map", func(calls []int) string {
+		s, want := newFreeSet(), map[int]bool{}
+		s.fill(span{first: at(0), last: at(universe - 1)})
+
+		for i := range universe {
+			want[i] = true
+		}
+
+		for _, call := range calls {
+			// Negative numbers are taken, others given.
+			n := call
+			if call < 0 {
+				n = -call - 1
+			}
+
+			if did := call < 0 && s.take(at(n)) || call >= 0 && s.give(at(n)); did != (want[n] == (call < 0)) {
+				return fmt.Sprintf("%d: did %v", call, did)
+			}
+
+			want[n] = call >= 0
+		}
+
+		var expected []span
+
+		for i := range universe {
+			if s.has(at(i)) != want[i] {
+				return fmt.Sprintf("has %d: %v", i, !want[i])
+			}
+
+			switch {
+			case want[i] && i > 0 && want[i-1]:
+				expected[len(expected)-1].last = at(i)
+			case want[i]:
+				expected = append(expected, span{first: at(i), last: at(i)})
+			}
+		}
+
+		got, err := s.intervals(s.root)
+		if err != nil || !reflect.DeepEqual(got, expected) {
+			return fmt.Sprintf("%v, %v, want %v", got, err, expected)
+		}
+
+		if lowest, found := s.lowest(); found != (len(got) > 0) || found && lowest != got[0].first {
+			return fmt.Sprintf("lowest %v, %v", lowest, found)
+		}
+
+		if len(s.nodes) > universe/2+1 {
+			return fmt.Sprintf("%d nodes for %d numbers", len(s.nodes), universe)
+		}
+
+		return ""
+	}, lists(universe))
+}
+
+// The depth stays logarithmic when the calls come in order, which makes a plain tree a
+// list.
+func TestFreeSetStaysBalanced(t *testing.T) {
+	t.Parallel()
+
+	const many = 100_000
+
+	s := newFreeSet()
+	s.fill(span{last: u128{lo: 2 * many}})
+
+	for i := range uint64(many) {
+		s.take(u128{lo: 2*i + 1})
+	}
+
+	if depth := s.depth(s.root); depth > 4*bits.Len(many) {
+		t.Errorf("depth %d with %d intervals", depth, many)
+	}
+
+	for i := range uint64(many) {
+		s.give(u128{lo: 2*i + 1})
+	}
+
+	if got, err := s.intervals(s.root); err != nil || len(got) != 1 {
+		t.Errorf("%d intervals are left, %v", len(got), err)
+	}
+}
+
+// Feature: hyperfleet-operator, Property 21: Storage and Network Configuration
+//
+// Spans are joined where they meet or touch, and what is missing of one is what a map
+// has not.
+func TestPropertySpans(t *testing.T) {
+	t.Parallel()
+
+	const universe = 64
+
+	checkInside(t, "as a map", func(starts []int, length int) string {
+		var s spans
+
+		has := map[int]bool{}
+		clip := func(i int) (int, int) {
+			i = max(i, -i-1)
+
+			return i, min(i+(i*7+length)%9, universe-1)
+		}
+
+		for i, start := range starts {
+			first, last := clip(start)
+			in := span{first: at(first), last: at(last)}
+
+			missing := map[int]bool{}
+
+			for _, run := range s.missing(in) {
+				for n := range universe {
+					if !at(n).less(run.first) && !run.last.less(at(n)) {
+						missing[n] = true
+					}
+				}
+			}
+
+			meets := false
+
+			for n := first; n <= last; n++ {
+				meets = meets || has[n]
+				if missing[n] == has[n] {
+					return fmt.Sprintf("%d: missing[%d] = %v", i, n, missing[n])
+				}
+			}
+
+			if s.meet(in) != meets {
+				return fmt.Sprintf("%d: meet = %v", i, !meets)
+			}
+
+			s = s.add(in)
+			for n := first; n <= last; n++ {
+				has[n] = true
+			}
+		}
+
+		var want spans
+
+		for i := range universe {
+			switch {
+			case has[i] && i > 0 && has[i-1]:
+				want[len(want)-1].last = at(i)
+			case has[i]:
+				want = append(want, span{first: at(i), last: at(i)})
+			}
+		}
+
+		if fmt.Sprint(s) != fmt.Sprint(want) {
+			return fmt.Sprintf("%v, want %v", s, want)
+		}
+
+		return ""
+	}, lists(universe), gen.IntRange(0, 8))
+}
+
+func TestNumbersAreAddresses(t *testing.T) {
+	t.Parallel()
+
+	for _, text := range []string{
+		"0.0.0.0", "10.0.0.255", "255.255.255.255", "::", "fd00::ffff:ffff:ffff:ffff", "fd00:0:0:1::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff",
+	} {
+		addr := netip.MustParseAddr(text)
+		family := FamilyOf(addr)
+
+		if got := family.addr(number(addr)); got != addr {
+			t.Errorf("%s became %s", addr, got)
+		}
+
+		if next := family.addr(number(addr).next()); addr.Next().IsValid() && next != addr.Next() {
+			t.Errorf("after %s comes %s", addr, next)
+		}
+	}
+}
