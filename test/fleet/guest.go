@@ -6,7 +6,9 @@ package fleet
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -34,6 +36,15 @@ func Guest(t testing.TB) func(pve.GuestVM) {
 		}
 
 		tell(vm.Context, cfg, guest.Report{Phase: guest.PhaseStarted, Time: time.Now()})
+
+		if err := fetch(vm.Context, &cfg); err != nil {
+			vm.Log("get credential: %v", err)
+			tell(vm.Context, cfg, guest.Report{
+				Phase: guest.PhaseFailed, Reason: guest.ReasonCredentialRefused, Message: err.Error(), Time: time.Now(),
+			})
+
+			return
+		}
 
 		watch := &phases{tell: func(r guest.Report) { tell(vm.Context, cfg, r) }}
 		program := simrunner.Program{
@@ -82,6 +93,66 @@ func GuestConfig(drive map[string][]byte) (guest.Config, error) {
 	}
 
 	return guest.Config{}, fmt.Errorf("no %s in user-data of %d bytes", guest.ConfigPath, len(drive["user-data"]))
+}
+
+// fetch gets the credential for the claim code, where the machine has one, with as many
+// tries as a test waits for.
+func fetch(ctx context.Context, cfg *guest.Config) error {
+	if cfg.Callback == nil {
+		return nil
+	}
+
+	for {
+		status, body, err := askCredential(ctx, *cfg.Callback)
+
+		switch {
+		case ctx.Err() != nil:
+			return fmt.Errorf("the machine is off: %w", context.Cause(ctx))
+		case err != nil, status >= http.StatusInternalServerError, status == http.StatusTooManyRequests:
+			time.Sleep(poll)
+
+			continue
+		case status != http.StatusOK:
+			return fmt.Errorf("%w: %d: %s", errRefused, status, body)
+		}
+
+		var credential guest.Credential
+		if err := json.Unmarshal(body, &credential); err != nil {
+			return fmt.Errorf("parse credential: %w", err)
+		}
+
+		cfg.SetCredential(credential)
+
+		return nil
+	}
+}
+
+var errRefused = errors.New("the operator answered")
+
+func askCredential(ctx context.Context, to guest.Callback) (int, []byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, to.URL, http.NoBody)
+	if err != nil {
+		return 0, nil, fmt.Errorf("make request: %w", err)
+	}
+
+	request.Header.Set("Authorization", "Bearer "+to.Code)
+
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return 0, nil, fmt.Errorf("ask for the credential: %w", err)
+	}
+
+	defer func() { _ = response.Body.Close() }()
+
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		return 0, nil, fmt.Errorf("read the answer: %w", err)
+	}
+
+	return response.StatusCode, body, nil
 }
 
 // phases reads the runner's phases out of what it prints.

@@ -1,0 +1,182 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/guest"
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+	"github.com/hyperfleet/hyperfleet/sim/pve"
+	"github.com/hyperfleet/hyperfleet/test/fleet"
+)
+
+// seen is what a test finds in machines before they run.
+type seen struct {
+	mu      sync.Mutex
+	configs []guest.Config
+	media   [][]byte
+}
+
+// watched is the guest, with a look at its medium before it runs.
+func (s *seen) watched(t *testing.T) func(pve.GuestVM) {
+	t.Helper()
+
+	run := fleet.Guest(t)
+
+	return func(vm pve.GuestVM) {
+		cfg, err := fleet.GuestConfig(vm.Drive)
+		if err != nil {
+			t.Errorf("read configuration: %v", err)
+		}
+
+		s.mu.Lock()
+		s.configs = append(s.configs, cfg)
+
+		for _, file := range vm.Drive {
+			s.media = append(s.media, file)
+		}
+		s.mu.Unlock()
+
+		run(vm)
+	}
+}
+
+// With method callback no medium holds a credential, jobs run all the same, and a code that
+// a job finds on its machine is worth nothing any more.
+func TestMachinesCallForTheirCredential(t *testing.T) {
+	t.Parallel()
+
+	const jobs = 3
+
+	var found seen
+
+	model := fleet.Model()
+	model.Guest.Script = found.watched(t)
+
+	f := fleet.New(t, env, fleet.Options{Model: model})
+	template := f.NewTemplate()
+	template.Spec.Bootstrap.Method = v1alpha1.BootstrapCallback
+
+	f.CreateCluster(f.NewCluster())
+	f.Create(template)
+	f.Create(f.NewPool(jobs))
+	f.Start()
+	f.EventuallyReady(f.NewPool(0))
+	f.GitHub.Queue(control.JobSpec{Labels: []string{"self-hosted", "linux"}, Count: jobs})
+	f.EventuallyDone(jobs)
+	f.EventuallyEvent("CredentialHandedOver")
+	f.EventuallyClean()
+
+	if made := f.GitHub.State().Registered; made != jobs {
+		t.Errorf("%d credentials were made for %d jobs", made, jobs)
+	}
+
+	found.mu.Lock()
+	defer found.mu.Unlock()
+
+	for _, cfg := range found.configs {
+		if !equalJSON(t, cfg.Credential(), guest.Credential{}) || cfg.Callback == nil {
+			t.Errorf("the medium of runner %s holds a credential, or no code", cfg.RunnerName)
+
+			continue
+		}
+
+		if status := call(t, cfg); status != http.StatusGone {
+			t.Errorf("the code of runner %s, used again: status %d", cfg.RunnerName, status)
+		}
+	}
+
+	// Whatever else is on the media: a JIT configuration is base64 of JSON that begins so.
+	for _, file := range found.media {
+		if bytes.Contains(file, []byte("eyI")) || bytes.Contains(file, []byte("jit_config")) {
+			t.Errorf("a medium holds what looks like a credential:\n%s", file)
+		}
+	}
+}
+
+// A machine whose code somebody else has used before it gets no credential, and its claim
+// ends; whoever has used the code is told of.
+func TestAStolenCodeEndsTheMachine(t *testing.T) {
+	t.Parallel()
+
+	model := fleet.Model()
+	run := fleet.Guest(t)
+	model.Guest.Script = func(vm pve.GuestVM) {
+		if cfg, err := fleet.GuestConfig(vm.Drive); err != nil || call(t, cfg) != http.StatusOK {
+			t.Errorf("the thief got nothing: error %v", err)
+		}
+
+		run(vm)
+	}
+
+	f := fleet.New(t, env, fleet.Options{Model: model})
+	template := f.NewTemplate()
+	template.Spec.Bootstrap.Method = v1alpha1.BootstrapCallback
+
+	f.CreateCluster(f.NewCluster())
+	f.Create(template)
+	f.Create(f.NewPool(0))
+	f.Start()
+	f.EventuallyReady(f.NewTemplate())
+
+	claim := f.NewClaim("robbed")
+	f.Create(claim)
+	f.EventuallyEvent("CredentialRefused")
+	f.EventuallyEvent("VMStopped")
+	f.EventuallyClean() // the thief's runner as well
+
+	if !strings.Contains(strings.Join(f.Events(), "\n"), "BootstrapFailed CredentialRefused") {
+		t.Errorf("events:\n%s", strings.Join(f.Events(), "\n"))
+	}
+
+	if err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(claim), claim); err == nil {
+		t.Error("the claim is still there")
+	}
+}
+
+func call(t *testing.T, cfg guest.Config) int {
+	t.Helper()
+
+	if cfg.Callback == nil {
+		return 0
+	}
+
+	request, err := http.NewRequest(http.MethodPost, cfg.Callback.URL, http.NoBody) //nolint:noctx // within the test's end
+	if err != nil {
+		t.Error(err)
+
+		return 0
+	}
+
+	request.Header.Set("Authorization", "Bearer "+cfg.Callback.Code)
+
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Error(err)
+
+		return 0
+	}
+
+	_ = response.Body.Close()
+
+	return response.StatusCode
+}
+
+func equalJSON(t *testing.T, a, b any) bool {
+	t.Helper()
+
+	left, errA := json.Marshal(a)
+	right, errB := json.Marshal(b)
+
+	return errA == nil && errB == nil && bytes.Equal(left, right)
+}
