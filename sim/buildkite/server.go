@@ -99,7 +99,11 @@ func New(opts Options) (*Server, error) {
 		s.tokens[token] = grant{cluster: true}
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
-	s.api, s.control = s.routes(), s.controlRoutes()
+	s.api = s.routes()
+	s.control = control.Handler(s, func(to control.WebhookTarget) error {
+		s.SetWebhook(to)
+		return nil
+	})
 	s.wg.Go(s.watchDeadlines)
 	s.wg.Go(s.sendWebhooks)
 	return s, nil

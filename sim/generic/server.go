@@ -58,7 +58,7 @@ func New(opts Options) (*Server, error) {
 		flying: map[int64]bool{}, requests: map[string]int{},
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
-	s.api, s.control = s.routes(), s.controlRoutes()
+	s.api, s.control = s.routes(), control.Handler(s, s.SetWebhook)
 	s.wg.Go(s.sendWebhooks)
 	return s, nil
 }

@@ -121,7 +121,11 @@ func New(opts Options) (*Server, error) {
 	if err := s.populate(); err != nil {
 		return nil, err
 	}
-	s.api, s.control = s.routes(), s.controlRoutes()
+	s.api = s.routes()
+	s.control = control.Handler(s, func(to control.WebhookTarget) error {
+		s.SetWebhook(to)
+		return nil
+	})
 	s.wg.Go(s.watchDeadlines)
 	s.wg.Go(s.sendWebhooks)
 	return s, nil

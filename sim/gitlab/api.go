@@ -393,3 +393,15 @@ func (c *call) pathID(name string) int64 {
 	}
 	return id
 }
+
+func sendJSON(w http.ResponseWriter, status int, body any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	if text, err := json.Marshal(body); err == nil {
+		_, _ = w.Write(text)
+	}
+}
+
+func refuse(w http.ResponseWriter, status int, message string) {
+	sendJSON(w, status, map[string]string{"message": message})
+}

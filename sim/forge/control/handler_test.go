@@ -1,0 +1,55 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package control_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+	"github.com/hyperfleet/hyperfleet/sim/generic"
+)
+
+func TestHandlerAnswers(t *testing.T) {
+	t.Parallel()
+	sim, err := generic.New(generic.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(sim.Close)
+	for name, tc := range map[string]struct {
+		method, path, body string
+		want               int
+		say                string
+	}{
+		"no violations are a list":       {method: "GET", path: "/sim/violations", want: http.StatusOK, say: "[]"},
+		"a job":                          {path: "/sim/jobs", body: `{"repo":"demo"}`, want: http.StatusCreated, say: `"status":"queued"`},
+		"faults":                         {path: "/sim/faults", body: `{}`, want: http.StatusNoContent},
+		"a webhook":                      {path: "/sim/webhook", body: `{"url":""}`, want: http.StatusNoContent},
+		"no JSON":                        {path: "/sim/jobs", body: `{`, want: http.StatusBadRequest, say: "read the body"},
+		"a field nobody knows":           {path: "/sim/jobs", body: `{"rain":1}`, want: http.StatusBadRequest, say: "rain"},
+		"more than one value":            {path: "/sim/faults", body: `{} {}`, want: http.StatusBadRequest, say: "follows"},
+		"too long a body":                {path: "/sim/jobs", body: `{"name":"` + strings.Repeat("x", 5<<20) + `"}`, want: http.StatusBadRequest},
+		"a job that the platform lacks":  {path: "/sim/jobs", body: `{"repo":"none"}`, want: http.StatusUnprocessableEntity, say: "none"},
+		"a probability above 1":          {path: "/sim/faults", body: `{"serverError":2}`, want: http.StatusUnprocessableEntity, say: "serverError"},
+		"a secret that the sender lacks": {path: "/sim/webhook", body: `{"secret":"whsec_***"}`, want: http.StatusUnprocessableEntity, say: "base64"},
+		"approve a job that is not":      {path: "/sim/jobs/7/approve", want: http.StatusNotFound, say: "7"},
+		"cancel what is no number":       {path: "/sim/jobs/x/cancel", want: http.StatusNotFound, say: `message`},
+		"what is not there":              {path: "/sim/rain", want: http.StatusNotFound},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if tc.method == "" {
+				tc.method = http.MethodPost
+			}
+			got := httptest.NewRecorder()
+			control.Handler(sim, sim.SetWebhook).ServeHTTP(got, httptest.NewRequest(tc.method, tc.path, strings.NewReader(tc.body)))
+			if got.Code != tc.want || !strings.Contains(got.Body.String(), tc.say) {
+				t.Errorf("answered %d %s, want %d with %q", got.Code, got.Body, tc.want, tc.say)
+			}
+		})
+	}
+}
