@@ -255,14 +255,9 @@ func TestRestore(t *testing.T) {
 		t.Error(diff)
 	}
 
-	for owner, want := range map[string]string{"a": "10.0.0.1/29 fd00::1/64", "b": "10.0.0.3/29 fd00::2/64", "c": "10.0.0.2/29 fd00::3/64"} {
-		if owner == "c" {
-			// The order of the owners above is not given.
-			continue
-		}
-
-		if got, err := acquire(n, "p", owner); err != nil || got != want {
-			t.Errorf("%s has %q, %v, want %q", owner, got, err, want)
+	for _, tc := range [][2]string{{"a", "10.0.0.1/29 fd00::1/64"}, {"b", "10.0.0.3/29 fd00::2/64"}, {"c", "10.0.0.2/29 fd00::3/64"}} {
+		if got, err := acquire(n, "p", tc[0]); err != nil || got != tc[1] {
+			t.Errorf("%s has %q, %v, want %q", tc[0], got, err, tc[1])
 		}
 	}
 
