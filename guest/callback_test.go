@@ -38,19 +38,19 @@ func TestCredentialByCallback(t *testing.T) {
 
 	for name, tc := range map[string]struct {
 		replies []reply // the last one stays
-		pauses  []time.Duration
+		pauses  []int   // seconds
 		change  func(*api.Config)
 		reason  string
 		message string
 		calls   int32
 	}{
 		"at once":                       {replies: []reply{given}, reason: api.ReasonJobDone, message: "Succeeded", calls: 1},
-		"after the operator was away":   {replies: []reply{away, {status: 502, body: "<html>"}, given}, pauses: []time.Duration{1, 2}, reason: api.ReasonJobDone, calls: 3},
-		"after the time that was asked": {replies: []reply{{status: 429, after: "17"}, given}, pauses: []time.Duration{17}, reason: api.ReasonJobDone, calls: 2},
-		"after a pause out of reason":   {replies: []reply{{status: 429, after: "99999999999"}, given}, pauses: []time.Duration{1}, reason: api.ReasonJobDone, calls: 2},
-		"after a proxy knew no way":     {replies: []reply{{status: 404, body: "default backend"}, given}, pauses: []time.Duration{1}, reason: api.ReasonJobDone, calls: 2},
+		"after the operator was away":   {replies: []reply{away, {status: 502, body: "<html>"}, given}, pauses: []int{1, 2}, reason: api.ReasonJobDone, calls: 3},
+		"after the time that was asked": {replies: []reply{{status: 429, after: "17"}, given}, pauses: []int{17}, reason: api.ReasonJobDone, calls: 2},
+		"after a pause out of reason":   {replies: []reply{{status: 429, after: "99999999999"}, given}, pauses: []int{1}, reason: api.ReasonJobDone, calls: 2},
+		"after a proxy knew no way":     {replies: []reply{{status: 404, body: "default backend"}, given}, pauses: []int{1}, reason: api.ReasonJobDone, calls: 2},
 		"the operator stays away": {
-			replies: []reply{{status: 503, after: "590", body: "{}"}}, pauses: []time.Duration{590},
+			replies: []reply{{status: 503, after: "590", body: "{}"}}, pauses: []int{590},
 			reason: api.ReasonCredentialUnavailable, message: "within 10m0s", calls: 2,
 		},
 		"wrong code":    {replies: []reply{refused(401)}, reason: api.ReasonCredentialRefused, message: "no *** here", calls: 1},
@@ -95,7 +95,7 @@ func TestCredentialByCallback(t *testing.T) {
 			result := m.start(t, t.Context())
 
 			for _, seconds := range tc.pauses {
-				m.clock.fire(t, seconds*time.Second)
+				m.clock.fire(t, time.Duration(seconds)*time.Second)
 			}
 
 			got := m.end(t, result)

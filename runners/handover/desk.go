@@ -39,7 +39,7 @@ const (
 // Reasons of the events on a claim.
 const (
 	ReasonHandedOver = "CredentialHandedOver"
-	ReasonRefused    = "CredentialRefused" //nolint:gosec // a word, no credential
+	ReasonRefused    = "CredentialRefused"
 )
 
 // Desk hands over credentials. It needs no leader: any replica may answer.

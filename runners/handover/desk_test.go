@@ -263,7 +263,7 @@ func TestACredentialIsHandedOverOnce(t *testing.T) {
 	}
 }
 
-func TestWhoGetsNoCredential(t *testing.T) {
+func TestWhoGetsNoCredential(t *testing.T) { //nolint:tparallel // what follows the subtests needs all of them done
 	t.Parallel()
 
 	w := newWorld(t)

@@ -195,7 +195,8 @@ func (d *Desk) order(ctx context.Context, claim *v1alpha1.MachineClaim) (order, 
 }
 
 func jobGone() *refusal {
-	return never(http.StatusGone, outcomeGone, guest.ReasonJobGone, "the job that the machine was made for is not to be had any more")
+	return never(http.StatusGone, outcomeGone, guest.ReasonJobGone,
+		"the job that the machine was made for is not to be had any more")
 }
 
 // use puts the code's use on record. Of two that try only one gets through: the write is

@@ -5,6 +5,7 @@ package fleet_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"net/http"
 	"strings"
@@ -151,7 +152,7 @@ func call(t *testing.T, cfg guest.Config) int {
 		return 0
 	}
 
-	request, err := http.NewRequest(http.MethodPost, cfg.Callback.URL, http.NoBody) //nolint:noctx // within the test's end
+	request, err := http.NewRequestWithContext(context.Background(), http.MethodPost, cfg.Callback.URL, http.NoBody)
 	if err != nil {
 		t.Error(err)
 
