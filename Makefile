@@ -8,7 +8,7 @@ MAKEFLAGS += --no-builtin-rules
 
 PROGRAMS := $(notdir $(wildcard cmd/*))
 # Areas with RBAC of their own.
-AREAS := $(wildcard runners networking hosts bridge)
+AREAS := $(patsubst %/setup.go,%,$(wildcard runners/setup.go networking/setup.go hosts/setup.go bridge/setup.go))
 
 # What `make test` runs: PKG=./kit/... RUN=TestName COUNT=1 narrow it down.
 PKG ?= ./...
