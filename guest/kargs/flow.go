@@ -11,7 +11,7 @@ import (
 // Characters that begin something else than a plain text.
 const (
 	indicators = "&*!|>%@`?,]}#"
-	blanks     = " \t\n"
+	blanks     = " \n"
 )
 
 // pair takes a line "key: value" apart. The rest is empty if nothing or only a comment
@@ -44,6 +44,10 @@ func pair(l line) (key, rest string, isPair bool, err error) {
 		if err := f.plainKey(key); err != nil {
 			return "", "", false, err
 		}
+	}
+
+	if len(l.text)-len(rest) > maxKey {
+		return "", "", false, l.errorf("a key has more than %d characters", maxKey)
 	}
 
 	if rest != "" && !strings.ContainsRune(blanks, rune(rest[0])) {
@@ -245,6 +249,8 @@ func (f *flow) key() (string, error) {
 		err error
 	)
 
+	start := f.at
+
 	wasQuoted := f.peek() == '"' || f.peek() == '\''
 	if wasQuoted {
 		key, err = f.quoted()
@@ -266,6 +272,10 @@ func (f *flow) key() (string, error) {
 	}
 
 	f.blank()
+
+	if f.at-start > maxKey {
+		return "", f.line.errorf("a key has more than %d characters", maxKey)
+	}
 
 	if f.peek() != ':' {
 		return "", f.line.errorf("a mapping in brackets must have key: value")
@@ -304,7 +314,7 @@ func (f *flow) unquote(text string) (string, error) {
 	}
 
 	var out string
-	if strings.Contains(text, "\t") || json.Unmarshal([]byte(text), &out) != nil {
+	if json.Unmarshal([]byte(text), &out) != nil {
 		return "", f.line.errorf("%s: only the escapes of JSON are read", text)
 	}
 
@@ -329,8 +339,12 @@ func (f *flow) plain(inside bool) (*value, error) {
 	}
 
 	text := strings.TrimRight(f.text[start:f.at], blanks)
-	if text == "" || strings.ContainsRune(indicators+`"'`, rune(text[0])) || text == "-" || strings.HasPrefix(text, "- ") ||
-		strings.ContainsAny(text, "\t") {
+	if inside && strings.HasPrefix(text, ":") {
+		return nil, f.line.errorf("%q begins with a colon: put it in quotes", text)
+	}
+
+	if text == "" || strings.ContainsRune(indicators+`"'`, rune(text[0])) || text == "-" ||
+		strings.HasPrefix(text, "- ") {
 		return nil, f.line.errorf("%q: anchors, aliases, tags and texts of several lines are not read", text)
 	}
 

@@ -212,7 +212,7 @@ func TestRefused(t *testing.T) {
 		"two arguments":   {networkData, strings.Replace(v4Data, `"eth0"`, `"eth0 rd.break"`, 1), "links[0].name: must be a text without blanks"},
 		"default":         {networkConfig, "version: 2\nethernets:\n  eth0:\n    routes: [{to: default, via: 10.0.0.1}]\n", "write 0.0.0.0/0"},
 		"an anchor":       {networkConfig, "version: 2\nethernets: &a\n  eth0: {}\n", "line 2"},
-		"a tab":           {networkConfig, "version: 2\nethernets:\n\teth0: {}\n", "line 3: is indented with a tab"},
+		"a tab":           {networkConfig, "version: 2\nethernets:\n\teth0: {}\n", "line 3: has a tab"},
 		"two documents":   {networkConfig, "version: 2\n---\nversion: 2\n", "line 2"},
 		"a block text":    {networkConfig, "version: 2\nethernets:\n  eth0: |\n    a\n", "line 3"},
 		"indented wrong":  {networkConfig, "version: 2\n  ethernets:\n", "line 2: is not indented"},

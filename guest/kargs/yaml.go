@@ -16,6 +16,7 @@ import (
 const (
 	maxData  = 1 << 20
 	maxDepth = 32
+	maxKey   = 1000 // YAML allows 1024 before the colon
 )
 
 // kind of a value.
@@ -175,7 +176,7 @@ func split(data string) ([]line, error) {
 	var out []line
 
 	for i, text := range strings.Split(data, "\n") {
-		text = strings.TrimRight(text, " \t\r")
+		text = strings.TrimRight(strings.TrimSuffix(text, "\r"), " ")
 		body := strings.TrimLeft(text, " ")
 		l := line{number: i + 1, indent: len(text) - len(body), text: body}
 
@@ -184,8 +185,8 @@ func split(data string) ([]line, error) {
 			return nil, l.errorf("has a control character")
 		case body == "" || body[0] == '#':
 			continue
-		case body[0] == '\t':
-			return nil, l.errorf("is indented with a tab: use blanks")
+		case strings.Contains(body, "\t"):
+			return nil, l.errorf("has a tab: use blanks")
 		case l.indent == 0 && len(out) == 0 && body == "---":
 			continue
 		case l.indent == 0 && (body[0] == '%' || strings.HasPrefix(body, "---") || strings.HasPrefix(body, "...")):
@@ -254,10 +255,6 @@ func (p *parser) list(indent, depth int) (*value, error) {
 			v.items = append(v.items, item)
 
 			continue
-		}
-
-		if rest[0] == '\t' {
-			return nil, l.errorf("is indented with a tab: use blanks")
 		}
 
 		// What follows the dash is a block of its own that begins where it stands.
