@@ -69,7 +69,6 @@ func (s *freeSet) depth(node int32) int {
 	return 1 + max(s.depth(s.nodes[node].left), s.depth(s.nodes[node].right))
 }
 
-// Feature: hyperfleet-operator, Property 21: Storage and Network Configuration
 //
 // The free numbers are those that a map has, in as few intervals as can be, and nodes
 // that are no longer needed are used again.
@@ -159,7 +158,6 @@ func TestFreeSetStaysBalanced(t *testing.T) {
 	}
 }
 
-// Feature: hyperfleet-operator, Property 21: Storage and Network Configuration
 //
 // Spans are joined where they meet or touch, and what is missing of one is what a map
 // has not.

@@ -339,8 +339,6 @@ func check(t *testing.T, name string, condition any, gens ...gopter.Gen) {
 	properties.TestingRun(t)
 }
 
-// Feature: hyperfleet-operator, Property 21: Storage and Network Configuration
-//
 // Whatever a pool gives, it is in the pool, is not excluded, no gateway and no end of a
 // subnet, and it is given once: until the pool is empty, all of the addresses that may
 // be given are, in the order of the list.
@@ -380,8 +378,6 @@ func TestPropertyGivesEachAddressOnceAndNoOther(t *testing.T) {
 	}, genPool())
 }
 
-// Feature: hyperfleet-operator, Property 21: Storage and Network Configuration
-//
 // Requests, for any address or for one, and releases in any order end as a map would
 // have them, and the numbers of free addresses fit.
 func TestPropertyAgreesWithAMap(t *testing.T) {
@@ -417,8 +413,6 @@ func TestPropertyAgreesWithAMap(t *testing.T) {
 	}, genPool(), genDeeds())
 }
 
-// Feature: hyperfleet-operator, Property 21: Storage and Network Configuration
-//
 // What is rebuilt from the statuses goes on as the one that wrote them would have,
 // whether the pools or the statuses are read first.
 func TestPropertyRebuiltGoesOnAlike(t *testing.T) {
@@ -461,8 +455,6 @@ func TestPropertyRebuiltGoesOnAlike(t *testing.T) {
 	}, genPool(), genDeeds(), genLaterDeeds())
 }
 
-// Feature: hyperfleet-operator, Property 21: Storage and Network Configuration
-//
 // A pool that grows, shrinks or becomes another one takes nothing from anybody, gives
 // nothing twice, says what it no longer has, and goes on as a map would.
 func TestPropertyChangedPoolsKeepWhatIsInUse(t *testing.T) {
@@ -495,8 +487,6 @@ func TestPropertyChangedPoolsKeepWhatIsInUse(t *testing.T) {
 	}, genPool(), genOtherPool(), genDeeds(), genLaterDeeds())
 }
 
-// Feature: hyperfleet-operator, Property 21: Storage and Network Configuration
-//
 // Two pools of one network that are not refused give no address twice, and those that
 // are refused have one in common.
 func TestPropertyPoolsOfANetworkShareNothing(t *testing.T) {
