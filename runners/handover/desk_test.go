@@ -4,6 +4,7 @@
 package handover_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -32,6 +33,7 @@ import (
 	simgithub "github.com/hyperfleet/hyperfleet/sim/github"
 	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
 	"github.com/hyperfleet/hyperfleet/workload"
+	"github.com/hyperfleet/hyperfleet/workload/generic"
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
 
@@ -89,14 +91,22 @@ func (w *world) create(obj client.Object) {
 func (w *world) claim(name string, change func(*v1alpha1.MachineClaimStatus)) *v1alpha1.MachineClaim {
 	w.t.Helper()
 
+	return w.claimOf(name, v1alpha1.Workload{
+		Type:   v1alpha1.WorkloadGitHubActions,
+		Config: &v1alpha1.WorkloadConfig{GitHub: &v1alpha1.GitHubActionsConfig{Labels: []string{"linux"}}},
+	}, change)
+}
+
+func (w *world) claimOf(
+	name string, load v1alpha1.Workload, change func(*v1alpha1.MachineClaimStatus),
+) *v1alpha1.MachineClaim {
+	w.t.Helper()
+
 	out := &v1alpha1.MachineClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name},
 		Spec: v1alpha1.MachineClaimSpec{
-			TemplateRef: v1alpha1.LocalObjectReference{Name: "template"},
-			WorkloadConfig: v1alpha1.Workload{
-				Type:   v1alpha1.WorkloadGitHubActions,
-				Config: &v1alpha1.WorkloadConfig{GitHub: &v1alpha1.GitHubActionsConfig{Labels: []string{"linux"}}},
-			},
+			TemplateRef:    v1alpha1.LocalObjectReference{Name: "template"},
+			WorkloadConfig: load,
 		},
 	}
 	w.create(out)
@@ -137,8 +147,10 @@ func (w *world) operator() *httptest.Server {
 	}
 
 	workloads := &connect.Workloads{
-		Secrets:   &connect.Secrets{Reader: env.Client, OperatorNamespace: w.namespace},
-		Platforms: map[string]workload.Platform{v1alpha1.WorkloadGitHubActions: github.Platform{}},
+		Secrets: &connect.Secrets{Reader: env.Client, OperatorNamespace: w.namespace},
+		Platforms: map[string]workload.Platform{
+			v1alpha1.WorkloadGitHubActions: github.Platform{}, v1alpha1.WorkloadGeneric: generic.Platform{},
+		},
 	}
 	if w.transport != nil {
 		workloads.Transport = func(_ string, next http.RoundTripper) http.RoundTripper { return w.transport(next) }
@@ -530,5 +542,52 @@ func TestRateLimits(t *testing.T) {
 
 	if all[http.StatusGone] != 198 || all[http.StatusTooManyRequests] != 12 {
 		t.Errorf("many machines: %v", all)
+	}
+}
+
+// A machine that was made for one job gets that job's credential, as long as the job waits.
+func TestBoundJobs(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t)
+	operator := w.operator()
+	load := v1alpha1.Workload{Type: v1alpha1.WorkloadGeneric, Config: &v1alpha1.WorkloadConfig{
+		Generic: &v1alpha1.GenericConfig{Source: "nightly", Command: []string{"/bin/true"}},
+	}}
+
+	for name, tc := range map[string]struct {
+		job   v1alpha1.RunnerJobSpec
+		other string // job that the claim names, if not this one
+		want  int
+	}{
+		"waits":     {job: v1alpha1.RunnerJobSpec{State: v1alpha1.JobQueued}, want: http.StatusOK},
+		"taken":     {job: v1alpha1.RunnerJobSpec{State: v1alpha1.JobRunning, RunnerName: "another"}, want: http.StatusGone},
+		"over":      {job: v1alpha1.RunnerJobSpec{State: v1alpha1.JobCompleted, Conclusion: "cancelled"}, want: http.StatusGone},
+		"not-there": {job: v1alpha1.RunnerJobSpec{State: v1alpha1.JobQueued}, other: "gone", want: http.StatusGone},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			tc.job.Platform, tc.job.ID, tc.job.Repository = v1alpha1.WorkloadGeneric, name, "nightly"
+			w.create(&v1alpha1.RunnerJob{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "job-" + name}, Spec: tc.job})
+
+			claim := w.claimOf(name, load, func(s *v1alpha1.MachineClaimStatus) {
+				s.BootstrapInfo.BoundJob = cmp.Or(tc.other, "job-"+name)
+			})
+
+			got := ask(t, operator, claim, code(claim))
+			if got.status != tc.want || (tc.want == http.StatusGone) != (got.refusal.Reason == guest.ReasonJobGone) {
+				t.Errorf("%+v, want %d", got, tc.want)
+			}
+
+			if tc.want == http.StatusOK && !strings.Contains(got.body, `"job_id":"waits"`) {
+				t.Errorf("credential %s", got.body)
+			}
+
+			// A job that is gone has not used up the code: nothing was made for it.
+			if used := w.fresh(claim).Status.BootstrapInfo.Handover.UsedAt != nil; used != (tc.want == http.StatusOK) {
+				t.Errorf("used: %t", used)
+			}
+		})
 	}
 }
