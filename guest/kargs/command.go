@@ -120,7 +120,8 @@ func (c Command) Run(args []string) int {
 	flags := flag.NewFlagSet("bootstrap-service kargs", flag.ContinueOnError)
 	flags.SetOutput(c.Stderr)
 	flags.Usage = func() {
-		_, _ = fmt.Fprintln(c.Stderr, "usage: bootstrap-service kargs [--default-value ARGUMENTS] [--provider kubevirt | [--config-drive] DIR]")
+		_, _ = fmt.Fprintln(c.Stderr, "usage: bootstrap-service kargs [--default-value ARGUMENTS] "+
+			"[--provider kubevirt | [--config-drive] DIR]")
 		flags.PrintDefaults()
 	}
 	dir := flags.String("config-drive", "", "directory with the content of a config drive; else the drive is looked for")

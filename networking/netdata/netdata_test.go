@@ -265,7 +265,7 @@ func TestExpandRefuses(t *testing.T) {
 
 	prefix := netip.MustParsePrefix
 	fits := netdata.Allocation{Interface: "eno101", Addresses: []netip.Prefix{prefix("10.0.0.5/24")}}
-	os := func(link, network string) string {
+	data := func(link, network string) string {
 		return `{"links":[{"id":"eno101","type":"phy"` + link + `}],"networks":[{"id":"n","type":"ipv4","link":"eno101"` + network + `}]}`
 	}
 
@@ -276,9 +276,9 @@ func TestExpandRefuses(t *testing.T) {
 	}{
 		"no interface":           {data: `{"links":[{"id":"a","name":"eth0"}],"networks":[]}`, a: fits, want: `links: no such interface: "eno101", it has eth0, a`},
 		"no interface, v2":       {data: "version: 2\nethernets: {eth0: {}}", a: fits, want: `no such interface: "eno101", it has eth0`},
-		"another MAC":            {data: os(`,"ethernet_mac_address":"52:54:00:00:00:01"`, ""), a: netdata.Allocation{Interface: "eno101", MAC: "52:54:00:00:00:02"}, want: "links[0].ethernet_mac_address: 52:54:00:00:00:01: the machine's is"},
+		"another MAC":            {data: data(`,"ethernet_mac_address":"52:54:00:00:00:01"`, ""), a: netdata.Allocation{Interface: "eno101", MAC: "52:54:00:00:00:02"}, want: "links[0].ethernet_mac_address: 52:54:00:00:00:01: the machine's is"},
 		"another MAC, v2":        {data: "version: 2\nethernets: {eno101: {match: {macaddress: '52:54:00:00:00:01'}}}", a: netdata.Allocation{Interface: "eno101", MAC: "52:54:00:00:00:02"}, want: "match.macaddress"},
-		"another netmask":        {data: os("", `,"netmask":"255.255.0.0"`), a: fits, want: "networks[0].netmask: the prefix length is 16 here and 24 for the pool"},
+		"another netmask":        {data: data("", `,"netmask":"255.255.0.0"`), a: fits, want: "networks[0].netmask: the prefix length is 16 here and 24 for the pool"},
 		"the address, elsewhere": {data: "version: 2\nethernets: {eno101: {addresses: [10.0.0.5/8]}}", a: fits, want: "addresses[0]: the prefix length is 8 here"},
 		"neither JSON nor YAML":  {data: "links: [", a: fits, want: "is neither JSON nor YAML: line 1"},
 		"empty":                  {data: "", a: fits, want: "is empty"},
