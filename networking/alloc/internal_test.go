@@ -69,7 +69,6 @@ func (s *freeSet) depth(node int32) int {
 	return 1 + max(s.depth(s.nodes[node].left), s.depth(s.nodes[node].right))
 }
 
-//
 // The free numbers are those that a map has, in as few intervals as can be, and nodes
 // that are no longer needed are used again.
 func TestPropertyFreeSet(t *testing.T) {
@@ -158,7 +157,6 @@ func TestFreeSetStaysBalanced(t *testing.T) {
 	}
 }
 
-//
 // Spans are joined where they meet or touch, and what is missing of one is what a map
 // has not.
 func TestPropertySpans(t *testing.T) {
