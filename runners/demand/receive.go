@@ -54,11 +54,12 @@ func (r *Receiver) receive(
 	}
 
 	job, speaks, err := parser.Parse(header, body)
+	taken := func() bool { return slices.ContainsFunc(trusted, func(l listener) bool { return l.takes(job) }) }
 
 	switch {
 	case err != nil:
 		return malformed(err)
-	case !speaks || ofPlatform(job, func() bool { return slices.ContainsFunc(trusted, func(l listener) bool { return l.takes(job) }) }):
+	case !speaks || ofPlatform(job, taken):
 		return ignored()
 	}
 
