@@ -137,7 +137,6 @@ func properties(t *testing.T) *gopter.Properties {
 
 func sample(seed uint64) sampler { return sampler{rand.New(rand.NewPCG(seed, 1))} }
 
-// Feature: hyperfleet-operator, Property 28: Network data is read as it was written
 func TestWrittenIsRead(t *testing.T) {
 	t.Parallel()
 
@@ -274,7 +273,6 @@ func (s sampler) userData(format netdata.Format) map[string]any {
 	}, 3)
 }
 
-// Feature: hyperfleet-operator, Property 29: Expanding network data keeps everything else
 func TestExpandKeepsTheRest(t *testing.T) {
 	t.Parallel()
 
