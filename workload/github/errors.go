@@ -195,7 +195,7 @@ func (p *provider) explainApp(got answer, said string) error {
 
 // said quotes GitHub, without secrets and not at length.
 func (p *provider) said(message string) string {
-	message = cut(p.redact.text(strings.Join(strings.Fields(message), " ")), maxMessage)
+	message = workload.Cut(p.redact.text(strings.Join(strings.Fields(message), " ")), maxMessage)
 	if message == "" {
 		return ""
 	}

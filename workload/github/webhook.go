@@ -44,7 +44,6 @@ const (
 	maxText       = 1024
 	maxRepository = 512
 	maxName       = 255
-	maxURL        = 2048
 	maxConclusion = 64
 )
 
@@ -227,10 +226,10 @@ func (p *payload) job() (workload.Job, error) {
 	job := workload.Job{
 		Platform:   v1alpha1.WorkloadGitHubActions,
 		ID:         strconv.FormatInt(p.Job.ID, 10),
-		Name:       cut(p.Job.Name, maxText),
+		Name:       workload.Cut(p.Job.Name, maxText),
 		Repository: p.Repository.FullName,
-		Workflow:   cut(p.Job.WorkflowName, maxText),
-		URL:        link(p.Job.HTMLURL),
+		Workflow:   workload.Cut(p.Job.WorkflowName, maxText),
+		URL:        workload.Link(p.Job.HTMLURL),
 		Labels:     p.Job.Labels,
 		State:      state,
 		QueuedAt:   p.Job.CreatedAt.meta(),
@@ -240,17 +239,17 @@ func (p *payload) job() (workload.Job, error) {
 	}
 
 	if p.Organization != nil {
-		job.Organization = cut(p.Organization.Login, maxName)
+		job.Organization = workload.Cut(p.Organization.Login, maxName)
 	}
 
 	// A queued job may already bear a runner's name and a start: both mean nothing yet.
 	if state == v1alpha1.JobRunning || state == v1alpha1.JobCompleted {
-		job.RunnerName = cut(p.Job.RunnerName, maxName)
+		job.RunnerName = workload.Cut(p.Job.RunnerName, maxName)
 		job.StartedAt = p.Job.StartedAt.meta()
 	}
 
 	if state == v1alpha1.JobCompleted {
-		job.Conclusion = cut(p.Job.Conclusion, maxConclusion)
+		job.Conclusion = workload.Cut(p.Job.Conclusion, maxConclusion)
 		job.CompletedAt = p.Job.CompletedAt.meta()
 	}
 
@@ -270,7 +269,7 @@ func stateOf(status string) (v1alpha1.JobState, error) {
 	case "completed":
 		return v1alpha1.JobCompleted, nil
 	default:
-		return "", fmt.Errorf("%w: unknown status %q of the job", ErrPayload, cut(status, maxConclusion))
+		return "", fmt.Errorf("%w: unknown status %q of the job", ErrPayload, workload.Cut(status, maxConclusion))
 	}
 }
 
@@ -292,22 +291,4 @@ func isFullName(name string) bool {
 	owner, repo, ok := strings.Cut(name, "/")
 
 	return ok && owner != "" && repo != "" && !strings.Contains(repo, "/") && utf8.RuneCountInString(name) <= maxRepository
-}
-
-// link keeps a URL only if it is whole: half a link leads nowhere.
-func link(url string) string {
-	if utf8.RuneCountInString(url) > maxURL {
-		return ""
-	}
-
-	return url
-}
-
-// cut shortens a text to so many characters.
-func cut(text string, limit int) string {
-	if utf8.RuneCountInString(text) <= limit {
-		return text
-	}
-
-	return string([]rune(text)[:limit])
 }

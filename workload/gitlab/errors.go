@@ -167,7 +167,7 @@ func (p *provider) said(err error) string {
 		return ""
 	}
 
-	message := cut(p.redact.text(strings.Join(strings.Fields(answer.Message), " ")), maxMessage)
+	message := workload.Cut(p.redact.text(strings.Join(strings.Fields(answer.Message), " ")), maxMessage)
 	if message == "" {
 		return ""
 	}

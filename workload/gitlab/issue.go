@@ -103,7 +103,7 @@ func (p *provider) wanted(req workload.RunnerRequest, where place) *gl.CreateUse
 		out.TagList = &req.Labels
 	}
 
-	if note := cut(strings.TrimSpace(req.Description), maxNote); note != "" {
+	if note := workload.Cut(strings.TrimSpace(req.Description), maxNote); note != "" {
 		out.MaintenanceNote = &note
 	}
 

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/workload"
 )
 
 // Limits of a RunnerJob's fields.
@@ -23,7 +24,6 @@ const (
 	maxText       = 1024
 	maxRepository = 512
 	maxName       = 255
-	maxURL        = 2048
 	maxConclusion = 64
 )
 
@@ -51,7 +51,7 @@ func stateOf(status string) (v1alpha1.JobState, error) {
 	case "success", "failed", statusCanceled, statusCanceling, statusSkipped:
 		return v1alpha1.JobCompleted, nil
 	default:
-		return "", fmt.Errorf("%w: unknown status %q of the job", ErrPayload, cut(status, maxConclusion))
+		return "", fmt.Errorf("%w: unknown status %q of the job", ErrPayload, workload.Cut(status, maxConclusion))
 	}
 }
 
@@ -132,22 +132,4 @@ func metaTime(at time.Time) *metav1.Time {
 	}
 
 	return &metav1.Time{Time: at.UTC()}
-}
-
-// link keeps a URL only if it is whole: half a link leads nowhere.
-func link(address string) string {
-	if utf8.RuneCountInString(address) > maxURL {
-		return ""
-	}
-
-	return address
-}
-
-// cut shortens a text to so many characters.
-func cut(text string, limit int) string {
-	if utf8.RuneCountInString(text) <= limit {
-		return text
-	}
-
-	return string([]rune(text)[:limit])
 }

@@ -198,13 +198,13 @@ func (p *payload) job() (workload.Job, error) {
 	id := strconv.FormatInt(p.ID, 10)
 	namespace, _ := split(path)
 	job := workload.Job{
-		Platform: v1alpha1.WorkloadGitLabCI, ID: id, Name: cut(p.Name, maxText), Repository: path,
-		Organization: cut(namespace, maxName), Workflow: cut(p.workflow(), maxText), LabelsUnknown: true,
+		Platform: v1alpha1.WorkloadGitLabCI, ID: id, Name: workload.Cut(p.Name, maxText), Repository: path,
+		Organization: workload.Cut(namespace, maxName), Workflow: workload.Cut(p.workflow(), maxText), LabelsUnknown: true,
 		State: state, QueuedAt: queuedAt(p.Created.Time, p.Started.Time, float64(p.Queued)),
 	}
 
 	if home := p.home(); home != "" {
-		job.URL = link(home + "/-/jobs/" + id)
+		job.URL = workload.Link(home + "/-/jobs/" + id)
 	}
 
 	if p.Pipeline > 0 {
@@ -216,7 +216,7 @@ func (p *payload) job() (workload.Job, error) {
 
 		if p.Runner != nil {
 			name, _ := readDescription(p.Runner.Description)
-			job.RunnerName = cut(name, maxName)
+			job.RunnerName = workload.Cut(name, maxName)
 		}
 	}
 
