@@ -293,6 +293,8 @@ func TestReceiverFollowsGitHub(t *testing.T) {
 		return s.Webhooks.Pending == 0 && !slices.ContainsFunc(s.Jobs, func(j control.Job) bool { return j.Status != "completed" })
 	})
 
+	move(t, namespace)
+
 	jobs := ledger(t, namespace)
 	for _, want := range queued {
 		got := jobs[fmt.Sprintf("gh-%d", want.ID)].Spec

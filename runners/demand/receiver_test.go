@@ -285,6 +285,8 @@ func TestReceiverIsIdempotent(t *testing.T) {
 
 	group.Wait()
 
+	move(t, namespace)
+
 	jobs := ledger(t, namespace)
 	if got := jobs["gh-9"].Spec; len(jobs) != 1 || got.State != v1alpha1.JobCompleted || got.RunnerName != "r1" || got.Conclusion != "success" {
 		t.Errorf("ledger = %+v", jobs)
