@@ -180,7 +180,8 @@ func jobOf(project string, said *gl.Job) (workload.Job, error) {
 
 	job := workload.Job{
 		Platform: v1alpha1.WorkloadGitLabCI, ID: strconv.FormatInt(said.ID, 10), Name: workload.Cut(said.Name, maxText),
-		Repository: project, Organization: workload.Cut(namespace, maxName), Workflow: workload.Cut(said.Stage, maxText), URL: workload.Link(said.WebURL),
+		Repository: project, Organization: workload.Cut(namespace, maxName),
+		Workflow: workload.Cut(said.Stage, maxText), URL: workload.Link(said.WebURL),
 		Labels: said.TagList, State: state, QueuedAt: queuedAt(created, started, said.QueuedDuration),
 	}
 	if said.Pipeline.ID > 0 {
