@@ -145,7 +145,7 @@ func (f forge) live(t *testing.T, program, forgesim, name string, labels []strin
 		}
 	}
 
-	credential, err := provider.Issue(t.Context(), request)
+	credential, err := issue(t, provider, request)
 	if err != nil {
 		return life{}, err
 	}
@@ -161,6 +161,26 @@ func (f forge) live(t *testing.T, program, forgesim, name string, labels []strin
 	credential.Apply(config)
 
 	return boot(t, program, forgesim, spec, config)
+}
+
+// issue waits as the operator does where a platform's rate limit is spent.
+func issue(t *testing.T, provider workload.Provider, request workload.RunnerRequest) (workload.Credential, error) {
+	t.Helper()
+
+	for {
+		credential, err := provider.Issue(t.Context(), request)
+
+		limited, ok := errors.AsType[*workload.Error](err)
+		if !ok || limited.Kind != workload.RateLimited {
+			return credential, err
+		}
+
+		select {
+		case <-t.Context().Done():
+			return credential, err
+		case <-time.After(max(limited.After, 100*time.Millisecond)):
+		}
+	}
 }
 
 // boot runs the bootstrap service as the machine would.
