@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"k8s.io/utils/clock"
+
+	"github.com/hyperfleet/hyperfleet/workload"
 )
 
 const (
@@ -40,7 +42,7 @@ type client struct {
 	base   string
 	token  string
 	clock  clock.Clock
-	redact redactor
+	redact workload.Redactor
 }
 
 func newClient(config Config, endpoint string, clk clock.Clock) *client {
@@ -107,7 +109,7 @@ func (c *client) once(ctx context.Context, method, path string, body, into any) 
 
 	req, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(text))
 	if err != nil {
-		return c.redact.cause(err)
+		return c.redact.Cause(err)
 	}
 
 	req.Header.Set("Authorization", "Token "+c.token)
@@ -120,7 +122,7 @@ func (c *client) once(ctx context.Context, method, path string, body, into any) 
 
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return c.redact.cause(err)
+		return c.redact.Cause(err)
 	}
 
 	defer func() {
@@ -146,7 +148,7 @@ func (c *client) read(resp *http.Response, into any) error {
 			err = errAnswerTooLong
 		}
 
-		return fmt.Errorf("read the answer: %w", c.redact.cause(err))
+		return fmt.Errorf("read the answer: %w", c.redact.Cause(err))
 	}
 
 	return nil
@@ -163,7 +165,7 @@ func (c *client) refusal(resp *http.Response) error {
 	_ = json.Unmarshal(text, &said) // an outage's page is no JSON
 
 	out := &answer{status: resp.StatusCode, after: leastAfter}
-	out.said = cut(c.redact.text(strings.Join(strings.Fields(said.Message), " ")), maxMessage)
+	out.said = cut(c.redact.Text(strings.Join(strings.Fields(said.Message), " ")), maxMessage)
 
 	for _, name := range []string{"Retry-After", "RateLimit-Reset"} {
 		if seconds, err := strconv.Atoi(resp.Header.Get(name)); err == nil && seconds > 0 {

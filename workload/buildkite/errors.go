@@ -4,12 +4,10 @@
 package buildkite
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"regexp"
-	"strings"
 	"time"
 
 	"github.com/hyperfleet/hyperfleet/workload"
@@ -46,48 +44,11 @@ func noJobID(id string) error {
 	return rejected(ReasonRequest, fmt.Sprintf("job id %q is not one of Buildkite's: ids are UUIDs", cut(id, maxID)))
 }
 
-// redactor removes secrets from texts.
-type redactor struct {
-	known *strings.Replacer
-	shape *regexp.Regexp
-}
-
-func newRedactor(token string) redactor {
-	return redactor{
-		known: strings.NewReplacer(token, "REDACTED"),
-		// Buildkite's tokens: bkct_ (cluster), bkjat_ (job acquisition), bkaa_ (session),
-		// bkaj_ (job) and others; and credentials in a URL or after their name.
-		shape: regexp.MustCompile(`bk[a-z]{1,4}_[A-Za-z0-9_.-]+|(?i:(bearer|token)[= ]+)[A-Za-z0-9_.~+/-]{16,}=*|//[^/@\s]+@`),
-	}
-}
-
-func (r redactor) text(text string) string {
-	return r.shape.ReplaceAllString(r.known.Replace(text), "REDACTED")
-}
-
-// cause is an error's text without secrets. Of the error itself only what callers ask for
-// is kept: that it ran out of time or was cancelled.
-type cause struct {
-	text string
-	kept error
-}
-
-// Error gives the redacted text.
-func (c *cause) Error() string { return c.text }
-
-// Unwrap gives the context's error, if it was one.
-func (c *cause) Unwrap() error { return c.kept }
-
-func (r redactor) cause(err error) error {
-	out := &cause{text: r.text(err.Error())}
-
-	for _, kept := range []error{context.Canceled, context.DeadlineExceeded} {
-		if errors.Is(err, kept) {
-			out.kept = kept
-		}
-	}
-
-	return out
+func newRedactor(token string) workload.Redactor {
+	// Buildkite's tokens: bkct_ (cluster), bkjat_ (job acquisition), bkaa_ (session),
+	// bkaj_ (job) and others; and credentials in a URL or after their name.
+	return workload.NewRedactor(regexp.MustCompile(
+		`bk[a-z]{1,4}_[A-Za-z0-9_.-]+|(?i:(bearer|token)[= ]+)[A-Za-z0-9_.~+/-]{16,}=*|//[^/@\s]+@`), token)
 }
 
 // answer is a refusal of Buildkite's.

@@ -18,4 +18,4 @@ func NewWithClock(config Config, clk clock.Clock) (workload.Provider, error) {
 func StackKey(config workload.Config) string { return stackKey(config) }
 
 // Redact takes the secrets out of a text.
-func Redact(token, text string) string { return newRedactor(token).text(text) }
+func Redact(token, text string) string { return newRedactor(token).Text(text) }

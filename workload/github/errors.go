@@ -4,7 +4,6 @@
 package github
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -51,54 +50,11 @@ func rejected(reason, message string) *workload.Error {
 	return &workload.Error{Kind: workload.Rejected, Reason: reason, Message: message}
 }
 
-// redactor removes secrets from texts.
-type redactor struct {
-	known *strings.Replacer
-	shape *regexp.Regexp
-}
-
-func newRedactor(config *Settings) redactor {
-	var pairs []string
-	if token := strings.TrimSpace(config.Token); token != "" {
-		pairs = append(pairs, token, "REDACTED")
-	}
-
-	return redactor{
-		known: strings.NewReplacer(pairs...),
-		// Tokens of GitHub (ghp_, gho_, ghu_, ghs_, ghr_, github_pat_), JSON web tokens,
-		// and whatever follows the name of a secret in a URL or a header.
-		shape: regexp.MustCompile(`(gh[a-z]_|github_pat_)[A-Za-z0-9_.-]+|eyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_.-]+|` +
-			`(?i:(bearer|token|access_token|client_secret)[= ]+)[A-Za-z0-9_.~+/-]{16,}=*|//[^/@\s]+@`),
-	}
-}
-
-func (r redactor) text(text string) string {
-	return r.shape.ReplaceAllString(r.known.Replace(text), "REDACTED")
-}
-
-// cause is an error's text without secrets. Of the error itself only what callers ask for
-// is kept: that it ran out of time or was cancelled.
-type cause struct {
-	text string
-	kept error
-}
-
-// Error gives the redacted text.
-func (c *cause) Error() string { return c.text }
-
-// Unwrap gives the context's error, if it was one.
-func (c *cause) Unwrap() error { return c.kept }
-
-func (r redactor) cause(err error) error {
-	out := &cause{text: r.text(err.Error())}
-
-	for _, kept := range []error{context.Canceled, context.DeadlineExceeded} {
-		if errors.Is(err, kept) {
-			out.kept = kept
-		}
-	}
-
-	return out
+func newRedactor(config *Settings) workload.Redactor {
+	// Tokens of GitHub (ghp_, gho_, ghu_, ghs_, ghr_, github_pat_), JSON web tokens,
+	// and whatever follows the name of a secret in a URL or a header.
+	return workload.NewRedactor(regexp.MustCompile(`(gh[a-z]_|github_pat_)[A-Za-z0-9_.-]+|eyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_.-]+|`+
+		`(?i:(bearer|token|access_token|client_secret)[= ]+)[A-Za-z0-9_.~+/-]{16,}=*|//[^/@\s]+@`), strings.TrimSpace(config.Token))
 }
 
 // answer is what GitHub said, whichever library heard it.
@@ -146,7 +102,7 @@ func (p *provider) explainOf(where scope, what, needs string, err error) error {
 
 	got, ok := readAnswer(err)
 	if !ok {
-		return fmt.Errorf("%s at GitHub: %w", what, p.redact.cause(err))
+		return fmt.Errorf("%s at GitHub: %w", what, p.redact.Cause(err))
 	}
 
 	said := p.said(got.message)
@@ -195,7 +151,7 @@ func (p *provider) explainApp(got answer, said string) error {
 
 // said quotes GitHub, without secrets and not at length.
 func (p *provider) said(message string) string {
-	message = workload.Cut(p.redact.text(strings.Join(strings.Fields(message), " ")), maxMessage)
+	message = workload.Cut(p.redact.Text(strings.Join(strings.Fields(message), " ")), maxMessage)
 	if message == "" {
 		return ""
 	}

@@ -22,7 +22,7 @@ func URLsOf(config *Settings) ([]string, error) {
 }
 
 // Redact takes the secrets out of a text.
-func Redact(config *Settings, text string) string { return newRedactor(config).text(text) }
+func Redact(config *Settings, text string) string { return newRedactor(config).Text(text) }
 
 // Registrations gives a fresh budget's gate of registrations.
 func Registrations(clk clock.PassiveClock) func() error {

@@ -44,7 +44,7 @@ type provider struct {
 	group   string
 	timeout time.Duration
 	clock   clock.Clock
-	redact  redactor
+	redact  workload.Redactor
 	list    listing
 	polls   polls
 

@@ -114,7 +114,7 @@ func (s *service) explain(what string, err error) error {
 
 	refused := asRefusal(err)
 	if refused == nil {
-		return fmt.Errorf("%s at GitHub's Actions service: %w", what, s.redact.cause(err))
+		return fmt.Errorf("%s at GitHub's Actions service: %w", what, s.redact.Cause(err))
 	}
 
 	said := s.said(refused.message)
@@ -301,15 +301,8 @@ func (s *service) bare(err error, auth string) error {
 	}
 
 	_, token, _ := strings.Cut(auth, " ")
-	out := &cause{text: strings.ReplaceAll(s.redact.text(err.Error()), token, "REDACTED")}
 
-	for _, kept := range []error{context.Canceled, context.DeadlineExceeded} {
-		if errors.Is(err, kept) {
-			out.kept = kept
-		}
-	}
-
-	return out
+	return s.redact.Cause(err, token)
 }
 
 func readRefusal(resp *http.Response, text []byte) error {

@@ -4,7 +4,6 @@
 package gitlab
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -62,55 +61,12 @@ func rejected(reason, message string) *workload.Error {
 	return &workload.Error{Kind: workload.Rejected, Reason: reason, Message: message}
 }
 
-// redactor removes secrets from texts.
-type redactor struct {
-	known *strings.Replacer
-	shape *regexp.Regexp
-}
-
-func newRedactor(token string) redactor {
-	var pairs []string
-	if token != "" {
-		pairs = append(pairs, token, "REDACTED")
-	}
-
-	return redactor{
-		known: strings.NewReplacer(pairs...),
-		// Tokens of GitLab (glpat-, glrt-, gldt- ..., whsec_), whatever follows the name of
-		// a secret in a URL or a header, and credentials in a URL
-		// (https://docs.gitlab.com/security/tokens/#token-prefixes).
-		shape: regexp.MustCompile(`(gl[a-z]{1,8}-|whsec_)[A-Za-z0-9_./+=-]{8,}|` +
-			`(?i:(bearer|token|private-token|access_token)[=: ]+)[A-Za-z0-9_.~+/-]{16,}=*|//[^/@\s]+@`),
-	}
-}
-
-func (r redactor) text(text string) string {
-	return r.shape.ReplaceAllString(r.known.Replace(text), "REDACTED")
-}
-
-// cause is an error's text without secrets. Of the error itself only what callers ask for
-// is kept: that it ran out of time or was cancelled.
-type cause struct {
-	text string
-	kept error
-}
-
-// Error gives the redacted text.
-func (c *cause) Error() string { return c.text }
-
-// Unwrap gives the context's error, if it was one.
-func (c *cause) Unwrap() error { return c.kept }
-
-func (r redactor) cause(err error) error {
-	out := &cause{text: r.text(err.Error())}
-
-	for _, kept := range []error{context.Canceled, context.DeadlineExceeded} {
-		if errors.Is(err, kept) {
-			out.kept = kept
-		}
-	}
-
-	return out
+func newRedactor(token string) workload.Redactor {
+	// Tokens of GitLab (glpat-, glrt-, gldt- ..., whsec_), whatever follows the name of
+	// a secret in a URL or a header, and credentials in a URL
+	// (https://docs.gitlab.com/security/tokens/#token-prefixes).
+	return workload.NewRedactor(regexp.MustCompile(`(gl[a-z]{1,8}-|whsec_)[A-Za-z0-9_./+=-]{8,}|`+
+		`(?i:(bearer|token|private-token|access_token)[=: ]+)[A-Za-z0-9_.~+/-]{16,}=*|//[^/@\s]+@`), token)
 }
 
 // statusOf gives the status of GitLab's answer; false where there was none.
@@ -137,7 +93,7 @@ func (p *provider) explain(what, needs string, err error) error {
 
 	status, answered := statusOf(err)
 	if !answered {
-		return fmt.Errorf("%s at GitLab: %w", what, p.redact.cause(err))
+		return fmt.Errorf("%s at GitLab: %w", what, p.redact.Cause(err))
 	}
 
 	said := p.said(err)
@@ -167,7 +123,7 @@ func (p *provider) said(err error) string {
 		return ""
 	}
 
-	message := workload.Cut(p.redact.text(strings.Join(strings.Fields(answer.Message), " ")), maxMessage)
+	message := workload.Cut(p.redact.Text(strings.Join(strings.Fields(answer.Message), " ")), maxMessage)
 	if message == "" {
 		return ""
 	}

@@ -15,7 +15,7 @@ func NewWithClock(config Config, clk clock.Clock) (workload.Provider, error) {
 }
 
 // Redact takes the secrets out of a text.
-func Redact(token, text string) string { return newRedactor(token).text(text) }
+func Redact(token, text string) string { return newRedactor(token).Text(text) }
 
 // Describe and ReadDescription write and read a runner's description.
 func Describe(name string, tags []string) string { return describe(name, tags) }

@@ -205,7 +205,7 @@ func (p *provider) listPage(ctx context.Context, page int64) ([]listedRunner, *g
 
 	req, err := p.client.NewRequest(http.MethodGet, path, opts, []gl.RequestOptionFunc{gl.WithContext(ctx)})
 	if err != nil {
-		return nil, nil, fmt.Errorf("list runners of %s: %w", p.where, p.redact.cause(err))
+		return nil, nil, fmt.Errorf("list runners of %s: %w", p.where, p.redact.Cause(err))
 	}
 
 	var found []listedRunner

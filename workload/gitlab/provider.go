@@ -36,7 +36,7 @@ type provider struct {
 	base    string
 	timeout time.Duration
 	clock   clock.Clock
-	redact  redactor
+	redact  workload.Redactor
 	limit   *limit
 	list    listing
 
