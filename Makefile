@@ -10,18 +10,22 @@ PROGRAMS := $(notdir $(wildcard cmd/*))
 # Areas with RBAC of their own.
 AREAS := $(patsubst %/setup.go,%,$(wildcard runners/setup.go networking/setup.go hosts/setup.go bridge/setup.go))
 
-# What `make test` runs: PKG=./kit/... RUN=TestName COUNT=1 narrow it down.
-PKG ?= ./...
+# What `make test` runs: PKG=./kit/... RUN=TestName COUNT=1 narrow it down. The end-to-end
+# tests of test/e2e have targets of their own.
+PKG ?= $(shell go list ./... 2>/dev/null | grep -v /test/e2e/)
 RUN ?= .
 COUNT ?= 1
 TEST_TIMEOUT ?= 20m
 # Flags of `make demo`: DEMO="--jobs 50 --output json".
 DEMO ?=
 
-.PHONY: help setup build test lint generate verify demo bench clean
+# An end-to-end test runs once, and says what it does.
+E2E = go build -o bin/testreport ./hack/testreport && go test -json -count 1 -timeout $(TEST_TIMEOUT) -run '$(RUN)'
+
+.PHONY: help setup build test e2e-spire e2e-vm e2e-kubevirt lint generate verify demo bench clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## bring every tool that the other targets need into bin/ (they do it themselves, too)
 	@hack/setup.sh
@@ -33,11 +37,23 @@ build: ## build the programs into bin/
 	done
 
 test: ## run all tests with the race detector (PKG=./kit/... RUN=TestName)
-	@hack/setup.sh kube packages
+	@hack/setup.sh kube spire vault packages
 	@go build -o bin/testreport ./hack/testreport
 	@go test -race -json -timeout $(TEST_TIMEOUT) -count $(COUNT) -run '$(RUN)' $(PKG) | bin/testreport
 
 # The cache is the checkout's own: findings kept for another one come with its paths.
+e2e-spire: build ## machines attest to a real SPIRE server, and log in to a real Vault
+	@hack/setup.sh kube spire vault packages
+	@$(E2E) ./test/e2e/spire/... | bin/testreport
+
+e2e-vm: build ## a job runs in a real VM, from webhook to gone (software emulation)
+	@hack/setup.sh kube spire packages vm
+	@$(E2E) ./test/e2e/vm/... | bin/testreport
+
+e2e-kubevirt: build ## machines with static addresses on KubeVirt's own schemas
+	@hack/setup.sh kube packages
+	@$(E2E) ./test/e2e/kubevirt/... | bin/testreport
+
 lint: ## run every linter (.golangci.yml)
 	@hack/setup.sh lint
 	@bin/golangci-lint config verify

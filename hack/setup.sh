@@ -5,14 +5,18 @@
 # Brings the tools that the build and the tests need into bin/, each once for each
 # pinned version:
 #
-#   hack/setup.sh [kube] [lint] [generate] [packages]     (default: all)
+#   hack/setup.sh [kube] [lint] [generate] [spire] [vault] [packages] [vm]     (default: all)
 #
 # kube      etcd, kube-apiserver, kube-controller-manager: from KUBEBUILDER_ASSETS if
 #           they are there, else downloaded where the network has them, else built
 #           from the Go modules in hack/tools.
 # lint      golangci-lint, built from its Go module.
 # generate  controller-gen, built from its Go module.
+# spire     spire-server and spire-agent, built from their Go module.
+# vault     a Vault core with the few backends that tests log in to, built from its Go
+#           module. It is a test's secrets manager, and no part of the product.
 # packages  the Debian packages of hack/packages.txt.
+# vm        the Debian packages of hack/packages-vm.txt, which make and boot real machines.
 #
 # KUBE_DOWNLOAD_URL names another place to download from, "off" none.
 set -euo pipefail
@@ -168,9 +172,9 @@ etcd() {
 	from_assets etcd || build etcd etcd go.etcd.io/etcd/server/v3 "less than a minute on two cores"
 }
 
-# packages installs the Debian packages that are missing.
+# packages installs the Debian packages of a list that are missing.
 packages() {
-	local package program why missing=() sudo=()
+	local list=${1:-hack/packages.txt} package program why missing=() sudo=()
 	label=packages
 	while read -r package program why; do
 		case $package in '' | '#'*) continue ;; esac
@@ -178,7 +182,7 @@ packages() {
 			missing+=("$package")
 			say "$package is missing ($why)"
 		fi
-	done <hack/packages.txt
+	done <"$list"
 	if [ ${#missing[@]} -eq 0 ]; then
 		say "there"
 		return
@@ -198,15 +202,18 @@ packages() {
 
 # plan turns the groups asked for into a list of steps, so that they can be counted.
 plan=()
-for group in "${@:-kube lint generate packages}"; do
+for group in "${@:-kube lint generate spire vault packages vm}"; do
 	for word in $group; do
 		case $word in
 		kube) plan+=("etcd" "kube kube-apiserver about_6_minutes_on_two_cores" "kube kube-controller-manager about_a_minute_more") ;;
 		lint) plan+=("build golangci-lint golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint about_2_minutes_on_two_cores") ;;
 		generate) plan+=("build controller-gen controller-gen sigs.k8s.io/controller-tools/cmd/controller-gen less_than_a_minute_on_two_cores") ;;
+		spire) plan+=("build spire-server spire github.com/spiffe/spire/cmd/spire-server about_5_minutes_on_two_cores" "build spire-agent spire github.com/spiffe/spire/cmd/spire-agent about_a_minute_more") ;;
+		vault) plan+=("build test-vault vault . about_4_minutes_on_two_cores") ;;
 		packages) plan+=("packages") ;;
+		vm) plan+=("packages hack/packages-vm.txt") ;;
 		*)
-			echo "setup: unknown group $word: use kube, lint, generate or packages" >&2
+			echo "setup: unknown group $word: use kube, lint, generate, spire, vault, packages or vm" >&2
 			exit 2
 			;;
 		esac

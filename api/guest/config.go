@@ -58,6 +58,9 @@ type Config struct {
 	SPIFFE *SPIFFE `json:"spiffe,omitempty"`
 	// Callback is where the credential is had with MethodCallback: then none is here.
 	Callback *Callback `json:"callback,omitempty"`
+	// Secrets is where the credential is had with MethodExternalSecrets: then none is here,
+	// and SPIFFE is enabled.
+	Secrets *Secrets `json:"secrets,omitempty"`
 }
 
 // Callback is the operator's endpoint that hands over one machine's credential, once.
@@ -65,7 +68,10 @@ type Callback struct {
 	// URL takes a POST without a body, and answers with a Credential.
 	URL string `json:"url"`
 	// Code is sent as a bearer token. It is good for one credential, of this machine.
-	Code string `json:"code"`
+	// Empty where Audience is set.
+	Code string `json:"code,omitempty"`
+	// Audience of the JWT-SVID that is sent as the bearer token in Code's place.
+	Audience string `json:"audience,omitempty"`
 	// CABundle in PEM verifies the endpoint; empty means the system's.
 	CABundle string `json:"ca_bundle,omitempty"`
 }
@@ -119,13 +125,89 @@ type Runner struct {
 	Program string `json:"program,omitempty"`
 }
 
+// Attestation methods.
+const (
+	AttestJoinToken = "join-token"
+	AttestTPM       = "tpm"
+)
+
+// AgentPath is where the image has spire-agent.
+const AgentPath = "/opt/spire/bin/spire-agent"
+
 // SPIFFE holds what attestation needs.
 type SPIFFE struct {
-	Enabled   bool   `json:"enabled"`
-	Method    string `json:"method,omitempty"`
+	Enabled bool `json:"enabled"`
+	// Method is AttestJoinToken or AttestTPM.
+	Method string `json:"method,omitempty"`
+	// JoinToken is worth one attestation, with AttestJoinToken.
 	JoinToken string `json:"join_token,omitempty"`
-	SPIFFEID  string `json:"spiffe_id,omitempty"`
+	// SPIFFEID that the machine is to have; another one is refused.
+	SPIFFEID string `json:"spiffe_id,omitempty"`
+	// TPMDevice with AttestTPM; default /dev/tpmrm0.
 	TPMDevice string `json:"tpm_device,omitempty"`
+	// TrustDomain without spiffe://, e.g. hyperfleet.io.
+	TrustDomain string `json:"trust_domain,omitempty"`
+	// ServerAddress of the SPIRE server as the machine sees it, host:port.
+	ServerAddress string `json:"server_address,omitempty"`
+	// TrustBundle in PEM verifies the SPIRE server.
+	TrustBundle string `json:"trust_bundle,omitempty"`
+	// AgentPath of spire-agent in the machine; default AgentPath.
+	AgentPath string `json:"agent_path,omitempty"`
+	// DevID is where the machine has its device identity certified, with AttestTPM: it
+	// takes a POST of a DevIDRequest and answers with a DevIDCertificate.
+	DevID *Callback `json:"devid,omitempty"`
+}
+
+// DevIDRequest asks for a certificate over a key that the machine's TPM made (TCG TPM 2.0
+// Keys for Device Identity and Attestation, section 6).
+type DevIDRequest struct {
+	// Public is the key's TPM2B_PUBLIC.
+	Public []byte `json:"public"`
+	// EKCertificate of the TPM in DER, as far as it has one.
+	EKCertificate []byte `json:"ek_certificate,omitempty"`
+}
+
+// DevIDCertificate is the answer to a DevIDRequest.
+type DevIDCertificate struct {
+	// Chain in PEM, the key's own certificate first.
+	Chain string `json:"chain"`
+}
+
+// Secrets managers.
+const SecretsVault = "vault"
+
+// Ways to log in to a secrets manager with a SPIFFE identity.
+const (
+	SecretsAuthJWT  = "jwt"
+	SecretsAuthCert = "cert"
+)
+
+// Secrets says where in a secrets manager the machine's credential is, and how the machine
+// logs in. Nothing of it is secret.
+type Secrets struct {
+	// Manager is SecretsVault, which is OpenBao too.
+	Manager string `json:"manager"`
+	// Address is the manager's base URL.
+	Address string `json:"address"`
+	// CABundle in PEM verifies it; empty means the system's.
+	CABundle string `json:"ca_bundle,omitempty"`
+	// Namespace of the manager (Vault Enterprise, OpenBao); empty means none.
+	Namespace string `json:"namespace,omitempty"`
+	// Auth is SecretsAuthJWT (a JWT-SVID of Audience) or SecretsAuthCert (the X.509-SVID as
+	// the TLS client's certificate).
+	Auth string `json:"auth"`
+	// AuthMount is the path that the method is mounted at; default its name.
+	AuthMount string `json:"auth_mount,omitempty"`
+	// Role to log in with.
+	Role string `json:"role,omitempty"`
+	// Audience of the JWT-SVID; default the manager's name.
+	Audience string `json:"audience,omitempty"`
+	// Path of the secret as the HTTP API has it, e.g. secret/data/runners/team-a. Answers of
+	// KV version 2 are told from others by their shape.
+	Path string `json:"path"`
+	// Keys name the keys of the secret that hold the credential's fields; defaults:
+	// jit_config, runner_token, registration_url, by the fields' own names.
+	Keys map[string]string `json:"keys,omitempty"`
 }
 
 // ReportTo is the operator's endpoint for one machine's reports.
@@ -143,7 +225,11 @@ type Phase string
 
 // Phases in their order. Finished and Failed are last.
 const (
-	PhaseStarted     Phase = "Started"
+	PhaseStarted Phase = "Started"
+	// PhaseAttesting: the machine proves who it is.
+	PhaseAttesting Phase = "Attesting"
+	// PhaseAttested: it has its SVID, and will soon have its credential.
+	PhaseAttested    Phase = "Attested"
 	PhaseDownloading Phase = "Downloading"
 	PhaseConfiguring Phase = "Configuring"
 	// PhaseListening: the runner is online and waits for a job.
@@ -175,8 +261,28 @@ const (
 	ReasonRunnerFailed          = "RunnerFailed"
 	ReasonTerminated            = "Terminated"
 	// ReasonAttestationUnavailable: the configuration wants an identity that this
-	// machine has no means to prove.
+	// machine has no means to prove: the image has no spire-agent, or no TPM.
 	ReasonAttestationUnavailable = "AttestationUnavailable"
+	// ReasonAttestationRefused: the SPIRE server refuses the machine: its join token was used
+	// before or has expired, its device identity is not certified, or it was evicted.
+	ReasonAttestationRefused = "AttestationRefused"
+	// ReasonAttestationTimeout: the SPIRE server was not reached, or gave no SVID, for as
+	// long as the machine waits for it.
+	ReasonAttestationTimeout = "AttestationTimeout"
+	// ReasonTrustDomainMismatch: the server is of another trust domain, or is verified by
+	// other keys than the machine was told.
+	ReasonTrustDomainMismatch = "TrustDomainMismatch"
+	// ReasonClockSkew: by the machine's clock the server's certificates are not valid.
+	ReasonClockSkew = "ClockSkew"
+	// ReasonIdentityMismatch: the SVID is of another machine.
+	ReasonIdentityMismatch = "IdentityMismatch"
+	// ReasonSecretsRefused: the secrets manager lets the machine not log in, or not read.
+	ReasonSecretsRefused = "SecretsRefused"
+	// ReasonSecretMissing: the secret, or a key of it, is not in the secrets manager.
+	ReasonSecretMissing = "SecretMissing"
+	// ReasonSecretsUnavailable: the secrets manager was not reached for as long as the
+	// machine waits for it.
+	ReasonSecretsUnavailable = "SecretsUnavailable"
 )
 
 // Report says what the bootstrap service does. It never holds a credential.

@@ -30,6 +30,7 @@ type OperatorConfig struct {
 	Health         Endpoint       `json:"health"`
 	Webhooks       Webhooks       `json:"webhooks"`
 	Guest          Guest          `json:"guest"`
+	Identity       Identity       `json:"identity"`
 	LeaderElection LeaderElection `json:"leaderElection"`
 	Runners        Runners        `json:"runners"`
 }
@@ -73,6 +74,37 @@ type Guest struct {
 	// BootstrapServices maps GitHub's names of architectures (x64, arm64) to files of the
 	// bootstrap service, for the deliveries download and iso.
 	BootstrapServices map[string]string `json:"bootstrapServices"`
+}
+
+// Identity is how machines prove who they are. Empty: templates with an attestation are
+// refused, with words.
+type Identity struct {
+	SPIRE SPIRE `json:"spire"`
+	DevID DevID `json:"devID"`
+}
+
+// SPIRE is the SPIRE server that attests machines.
+type SPIRE struct {
+	// Address of the server's API: unix:///PATH (its admin socket), or host:port (then the
+	// operator shows the SVID that it gets from WorkloadAPI, which has to be an admin's).
+	// Empty switches attestation off.
+	Address string `json:"address"`
+	// WorkloadAPI is the socket of the operator's own agent, unix:///PATH; for host:port.
+	WorkloadAPI string `json:"workloadAPI"`
+	// TrustDomain without spiffe://. The server must be of it.
+	TrustDomain string `json:"trustDomain"`
+	// MachineAddress of the server as machines see it, host:port.
+	MachineAddress string `json:"machineAddress"`
+	// Timeout of one call.
+	Timeout time.Duration `json:"timeout"`
+}
+
+// DevID is the authority that certifies the device identities of machines with a TPM.
+type DevID struct {
+	// CertFile and KeyFile of the authority in PEM. Its certificate is what the SPIRE server
+	// has as devid_ca_path. Both empty: attestation method tpm is refused, with words.
+	CertFile string `json:"certFile"`
+	KeyFile  string `json:"keyFile"`
 }
 
 // LeaderElection lets one of several replicas act.
@@ -120,6 +152,7 @@ func Default() OperatorConfig {
 		Metrics:     Endpoint{BindAddress: ":8080"},
 		Health:      Endpoint{BindAddress: ":8081"},
 		Webhooks:    Webhooks{BindAddress: ":8443", MaxBodyBytes: 1 << 20},
+		Identity:    Identity{SPIRE: SPIRE{TrustDomain: "hyperfleet.io", Timeout: 10 * time.Second}},
 		LeaderElection: LeaderElection{
 			Enabled: true, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second,
 		},

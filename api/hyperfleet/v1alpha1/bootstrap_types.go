@@ -46,9 +46,65 @@ type BootstrapConfig struct {
 	// buildkite holds credentials and settings of Buildkite.
 	// +optional
 	Buildkite *BuildkiteBootstrap `json:"buildkite,omitempty"`
+	// externalSecrets is where machines get their credential with method external-secrets.
+	// +optional
+	ExternalSecrets *ExternalSecrets `json:"externalSecrets,omitempty"`
 	// httpClient settings for calls to the CI platform.
 	// +optional
 	HTTPClient *HTTPClient `json:"httpClient,omitempty"`
+}
+
+// ExternalSecrets is a secret in a secrets manager that machines read with the identity that
+// they have attested. What they read there stays in the machine's memory; it should be worth
+// no more than one runner: whoever has the machine has it.
+// +kubebuilder:validation:XValidation:rule="self.auth != 'jwt' || has(self.role)",message="externalSecrets.auth jwt needs externalSecrets.role"
+type ExternalSecrets struct {
+	// manager is vault, which is OpenBao too.
+	// +optional
+	// +kubebuilder:default=vault
+	// +kubebuilder:validation:Enum=vault
+	Manager string `json:"manager,omitempty"`
+	// address is the manager's base URL as machines see it.
+	// +kubebuilder:validation:MaxLength=2048
+	// +kubebuilder:validation:XValidation:rule="isURL(self) && url(self).getScheme() in ['http', 'https'] && url(self).getHostname() != ''",message="externalSecrets.address must be a URL such as https://vault.example.com:8200"
+	Address string `json:"address"`
+	// caBundle in PEM verifies the manager. Default: the authorities of the machine.
+	// +optional
+	// +kubebuilder:validation:MaxLength=65536
+	CABundle string `json:"caBundle,omitempty"`
+	// namespace of the manager (Vault Enterprise, OpenBao). Default: none.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Namespace string `json:"namespace,omitempty"`
+	// auth is the method that machines log in with: jwt, a JWT-SVID, or cert, the X.509-SVID
+	// as the certificate of the TLS client.
+	// +optional
+	// +kubebuilder:default=jwt
+	// +kubebuilder:validation:Enum=jwt;cert
+	Auth string `json:"auth,omitempty"`
+	// authMount is where the method is mounted. Default: its name.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	AuthMount string `json:"authMount,omitempty"`
+	// role to log in with.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Role string `json:"role,omitempty"`
+	// audience of the JWT-SVID. Default: vault.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Audience string `json:"audience,omitempty"`
+	// path of the secret as the manager's HTTP API has it, e.g. secret/data/runners/{pool}.
+	// Placeholders: {namespace}, {pool}, {claim}, {uid}.
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9{][A-Za-z0-9{}_./-]*$') && !self.contains('..')",message="externalSecrets.path must be a path such as secret/data/runners/{pool}"
+	Path string `json:"path"`
+	// keys of the secret: jit_config, runner_token and registration_url, each by the name
+	// that it has in the secret. Default: these names.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=3
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['jit_config', 'runner_token', 'registration_url'])",message="externalSecrets.keys can name jit_config, runner_token and registration_url"
+	Keys map[string]string `json:"keys,omitempty"`
 }
 
 // HTTPClient configures calls to a CI platform.

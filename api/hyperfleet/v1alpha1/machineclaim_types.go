@@ -36,8 +36,11 @@ const (
 	ConditionPlaced           = "Placed"
 	ConditionCredentialed     = "Credentialed" //nolint:gosec // the name of a condition
 	ConditionProvisioned      = "Provisioned"
-	ConditionBootstrapped     = "Bootstrapped"
-	ConditionVMCleanedUp      = "VMCleanedUp"
+	// ConditionAttested: the machine has proven who it is. Only claims whose template has an
+	// attestation bear it.
+	ConditionAttested     = "Attested"
+	ConditionBootstrapped = "Bootstrapped"
+	ConditionVMCleanedUp  = "VMCleanedUp"
 )
 
 // EndReasonNoJob ends a machine that was made for a job which is not to be run any more.
@@ -112,6 +115,11 @@ type BootstrapInfo struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	GuestMessage string `json:"guestMessage,omitempty"`
+	// guestReason came with guestPhase, where that is Finished or Failed: the word for why
+	// the machine ended.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	GuestReason string `json:"guestReason,omitempty"`
 	// reportedAt is when guestPhase was reported.
 	// +optional
 	ReportedAt *metav1.MicroTime `json:"reportedAt,omitempty"`
@@ -134,11 +142,40 @@ type BootstrapInfo struct {
 	// It is absent with other methods.
 	// +optional
 	Handover *CredentialHandover `json:"handover,omitempty"`
+	// identity is what the machine attests, where its template has an attestation. It is
+	// written before anything is registered for it.
+	// +optional
+	Identity *MachineIdentity `json:"identity,omitempty"`
 }
+
+// MachineIdentity is who a machine proves to be. It holds no token.
+type MachineIdentity struct {
+	// spiffeId is the machine's SPIFFE ID.
+	SPIFFEID string `json:"spiffeId"`
+	// method of attestation.
+	Method string `json:"method"`
+	// registeredAt: the SPIRE server was told of the machine.
+	// +optional
+	RegisteredAt *metav1.MicroTime `json:"registeredAt,omitempty"`
+	// attestedAt: the machine was seen to have attested.
+	// +optional
+	AttestedAt *metav1.MicroTime `json:"attestedAt,omitempty"`
+}
+
+// Proofs by which a machine is handed its credential.
+const (
+	ProofClaimCode = "claim-code"
+	ProofSVID      = "svid"
+)
 
 // CredentialHandover is the one use of a machine's claim code. The code itself is nowhere
 // in the cluster: it is made anew, out of the operator's key, whenever it is checked.
 type CredentialHandover struct {
+	// proof that the machine has to bring: its claim code, or the SVID of its attestation.
+	// +optional
+	// +kubebuilder:default=claim-code
+	// +kubebuilder:validation:Enum=claim-code;svid
+	Proof string `json:"proof,omitempty"`
 	// offeredAt: the code was put onto the machine's medium.
 	OfferedAt metav1.MicroTime `json:"offeredAt"`
 	// usedAt: the code was used. It is written before the credential is made, and taken back
