@@ -1,16 +1,166 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
+// Command test-vault is Vault's own core with what the tests of HyperFleet log in by: the
+// methods jwt and cert, and the engine kv. Everything is kept in memory. It is a tool of the
+// tests alone, in a module of its own: no program of HyperFleet imports Vault or ships it.
+//
+// When it serves it prints one line of JSON: {"address": "https://127.0.0.1:8200",
+// "rootToken": "..."}.
 package main
 
 import (
-	_ "github.com/hashicorp/go-hclog"
-	_ "github.com/hashicorp/vault-plugin-auth-jwt"
-	_ "github.com/hashicorp/vault-plugin-secrets-kv"
-	_ "github.com/hashicorp/vault/builtin/credential/cert"
-	_ "github.com/hashicorp/vault/http"
-	_ "github.com/hashicorp/vault/sdk/physical/inmem"
-	_ "github.com/hashicorp/vault/vault"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	jwtauth "github.com/hashicorp/vault-plugin-auth-jwt"
+	kv "github.com/hashicorp/vault-plugin-secrets-kv"
+	"github.com/hashicorp/vault/builtin/credential/cert"
+	vaulthttp "github.com/hashicorp/vault/http"
+	"github.com/hashicorp/vault/sdk/helper/consts"
+	"github.com/hashicorp/vault/sdk/logical"
+	"github.com/hashicorp/vault/sdk/physical/inmem"
+	"github.com/hashicorp/vault/vault"
 )
 
-func main() {}
+func main() {
+	listen := flag.String("listen", "127.0.0.1:0", "address to serve on")
+	certFile := flag.String("tls-cert", "", "certificate in PEM; empty serves plain HTTP")
+	keyFile := flag.String("tls-key", "", "the certificate's key in PEM")
+	flag.Parse()
+
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer cancel()
+
+	if err := run(ctx, *listen, *certFile, *keyFile); err != nil {
+		fmt.Fprintln(os.Stderr, "test-vault:", err)
+		os.Exit(1) //nolint:gocritic // nothing is left to end
+	}
+}
+
+// run serves until ctx ends.
+func run(ctx context.Context, listen, certFile, keyFile string) error {
+	log := hclog.New(&hclog.LoggerOptions{Output: os.Stderr, Level: hclog.Info})
+
+	core, err := newCore(log)
+	if err != nil {
+		return fmt.Errorf("make core: %w", err)
+	}
+
+	token, err := open(ctx, core)
+	if err != nil {
+		return fmt.Errorf("open core: %w", err)
+	}
+
+	listener, scheme, err := bind(ctx, listen, certFile, keyFile)
+	if err != nil {
+		return err
+	}
+
+	server := &http.Server{
+		Handler:           vaulthttp.Handler.Handler(&vault.HandlerProperties{Core: core}),
+		ReadHeaderTimeout: 10 * time.Second,
+		ErrorLog:          log.StandardLogger(nil),
+	}
+
+	go func() {
+		<-ctx.Done()
+		_ = server.Close()
+	}()
+
+	ready := map[string]string{"address": scheme + "://" + listener.Addr().String(), "rootToken": token}
+	if err := json.NewEncoder(os.Stdout).Encode(ready); err != nil {
+		return fmt.Errorf("tell the address: %w", err)
+	}
+
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve: %w", err)
+	}
+
+	return core.Shutdown()
+}
+
+func newCore(log hclog.Logger) (*vault.Core, error) {
+	store, err := inmem.NewInmem(nil, log)
+	if err != nil {
+		return nil, fmt.Errorf("make storage: %w", err)
+	}
+
+	return vault.NewCore(&vault.CoreConfig{
+		Physical:           store,
+		Logger:             log,
+		DisableMlock:       true,
+		BuiltinRegistry:    noPlugins{},
+		CredentialBackends: map[string]logical.Factory{"jwt": jwtauth.Factory, "cert": cert.Factory},
+		LogicalBackends:    map[string]logical.Factory{"kv": kv.Factory},
+	})
+}
+
+// open initialises and unseals a new core and gives its root token.
+func open(ctx context.Context, core *vault.Core) (string, error) {
+	made, err := core.Initialize(ctx, &vault.InitParams{
+		BarrierConfig: &vault.SealConfig{SecretShares: 1, SecretThreshold: 1},
+	})
+	if err != nil {
+		return "", fmt.Errorf("initialise: %w", err)
+	}
+
+	for _, share := range made.SecretShares {
+		if _, err := core.Unseal(share); err != nil {
+			return "", fmt.Errorf("unseal: %w", err)
+		}
+	}
+
+	return made.RootToken, nil
+}
+
+// bind listens; with TLS a client is asked for a certificate, as method cert needs it, and
+// Vault itself judges that.
+func bind(ctx context.Context, address, certFile, keyFile string) (net.Listener, string, error) {
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, "", fmt.Errorf("listen: %w", err)
+	}
+
+	if certFile == "" && keyFile == "" {
+		return listener, "http", nil
+	}
+
+	pair, err := tls.LoadX509KeyPair(certFile, keyFile)
+	if err != nil {
+		_ = listener.Close()
+
+		return nil, "", fmt.Errorf("read certificate: %w", err)
+	}
+
+	return tls.NewListener(listener, &tls.Config{
+		Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequestClientCert,
+		NextProtos: []string{"h2", "http/1.1"}, MinVersion: tls.VersionTLS12,
+	}), "https", nil
+}
+
+// noPlugins is a registry of plugins that has none: what the core serves is linked in.
+type noPlugins struct{}
+
+func (noPlugins) Contains(string, consts.PluginType) bool { return false }
+
+func (noPlugins) Get(string, consts.PluginType) (func() (any, error), bool) { return nil, false }
+
+func (noPlugins) Keys(consts.PluginType) []string { return nil }
+
+func (noPlugins) DeprecationStatus(string, consts.PluginType) (consts.DeprecationStatus, bool) {
+	return consts.Unknown, false
+}
+
+func (noPlugins) IsBuiltinEntPlugin(string, consts.PluginType) bool { return false }
