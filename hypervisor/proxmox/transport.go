@@ -4,7 +4,6 @@
 package proxmox
 
 import (
-	"context"
 	"errors"
 	"net/http"
 	"strings"
@@ -14,6 +13,8 @@ import (
 	"k8s.io/utils/clock"
 
 	"sync"
+
+	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
 
 const (
@@ -63,7 +64,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 			return res, err
 		}
 
-		if !t.sleep(req.Context(), t.jitter(wait)) {
+		if retry.Pause(req.Context(), t.clock, t.jitter(wait)) != nil {
 			return nil, err
 		}
 
@@ -95,18 +96,6 @@ func (t *transport) again(req *http.Request, err error) bool {
 	}
 
 	return !untrusted(err)
-}
-
-func (t *transport) sleep(ctx context.Context, d time.Duration) bool {
-	timer := t.clock.NewTimer(d)
-	defer timer.Stop()
-
-	select {
-	case <-timer.C():
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 func (t *transport) gate(node string) *semaphore.Weighted {

@@ -18,6 +18,7 @@ import (
 
 	"k8s.io/utils/clock"
 
+	"github.com/hyperfleet/hyperfleet/kit/retry"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
@@ -79,21 +80,10 @@ func (c *client) call(ctx context.Context, method, path string, body, into any) 
 			return err
 		}
 
-		if err := c.pause(ctx, retryPause<<(try-1)); err != nil {
+		wait := retryPause << (try - 1)
+		if err := retry.Pause(ctx, c.clock, wait+rand.N(wait)); err != nil { //nolint:gosec // chance, no secret
 			return fmt.Errorf("wait to try again: %w", err)
 		}
-	}
-}
-
-func (c *client) pause(ctx context.Context, wait time.Duration) error {
-	timer := c.clock.NewTimer(wait + rand.N(wait)) //nolint:gosec // chance, no secret
-	defer timer.Stop()
-
-	select {
-	case <-timer.C():
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 
 	"github.com/golang-jwt/jwt/v4"
 
+	"github.com/hyperfleet/hyperfleet/kit/retry"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
@@ -68,7 +69,7 @@ func newService(p *provider, config Config) *service {
 	}
 
 	return &service{provider: p, http: &http.Client{
-		Transport: retrying(next, p.clock),
+		Transport: retry.Transport(next, p.clock, mayRepeat),
 		// A token goes where GitHub said, and nowhere else.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
@@ -182,17 +183,20 @@ func (s *service) connect(ctx context.Context) (*url.URL, string, error) {
 	return s.base, s.token, nil
 }
 
+// patience bounds the tries of a call with a new token.
+const patience = 3
+
 // patiently repeats a call that is refused: a new token is not known everywhere at once.
 func (s *service) patiently(ctx context.Context, do func() error) error {
 	for try := 1; ; try++ {
 		err := do()
 
 		refused := asRefusal(err)
-		if try == maxTries || !refused.is(http.StatusUnauthorized, "") && !refused.is(http.StatusForbidden, "") {
+		if try == patience || !refused.is(http.StatusUnauthorized, "") && !refused.is(http.StatusForbidden, "") {
 			return err
 		}
 
-		if err := pause(ctx, s.clock, time.Duration(try)*time.Second); err != nil {
+		if err := retry.Pause(ctx, s.clock, time.Duration(try)*time.Second); err != nil {
 			return err
 		}
 	}

@@ -4,33 +4,17 @@
 package github
 
 import (
-	"context"
 	"crypto/rsa"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"strings"
-	"time"
 
 	"github.com/bradleyfalzon/ghinstallation/v2"
 	"github.com/golang-jwt/jwt/v4"
-	"k8s.io/utils/clock"
+
+	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
-
-const (
-	// maxTries of a call that may be repeated, with retryPause before the second try and
-	// twice that before the third.
-	maxTries   = 3
-	retryPause = 200 * time.Millisecond
-	// maxDrain of a body that is read only so that its connection can be used again.
-	maxDrain = 64 << 10
-)
-
-type roundTripper func(*http.Request) (*http.Response, error)
-
-// RoundTrip calls the function.
-func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // network gives the chain that a call goes through: guard and credentials, which come
 // before it, then retry, the caller's wrapping (metrics, traces), the budget's look at the
@@ -42,7 +26,7 @@ func (p *provider) network(config Config, spent *budget) http.RoundTripper {
 		next = config.Transport(next)
 	}
 
-	return retrying(next, p.clock)
+	return retry.Transport(next, p.clock, mayRepeat)
 }
 
 // guarding refuses to carry credentials to any host but the configured ones, wherever a
@@ -56,7 +40,7 @@ func guarding(next http.RoundTripper, where urls) http.RoundTripper {
 		}
 	}
 
-	return roundTripper(func(r *http.Request) (*http.Response, error) {
+	return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
 		if !allowed[r.URL.Scheme+"://"+r.URL.Host] {
 			if r.Body != nil {
 				_ = r.Body.Close()
@@ -70,7 +54,7 @@ func guarding(next http.RoundTripper, where urls) http.RoundTripper {
 }
 
 func bearing(next http.RoundTripper, token string) http.RoundTripper {
-	return roundTripper(func(r *http.Request) (*http.Response, error) {
+	return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
 		r = r.Clone(r.Context())
 		r.Header.Set("Authorization", "Bearer "+token)
 
@@ -132,7 +116,7 @@ func (s signer) Sign(claims jwt.Claims) (string, error) {
 // observing tells the budget of every answer, but for those to the App itself: they count
 // against another limit than its installation's calls.
 func observing(next http.RoundTripper, spent *budget) http.RoundTripper {
-	return roundTripper(func(r *http.Request) (*http.Response, error) {
+	return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
 		resp, err := next.RoundTrip(r)
 		if err == nil && !strings.HasSuffix(r.URL.Path, "/access_tokens") {
 			spent.observe(resp)
@@ -142,49 +126,7 @@ func observing(next http.RoundTripper, spent *budget) http.RoundTripper {
 	})
 }
 
-// retrying repeats reads and deletions that the network or a server's outage kept from
-// an answer. A POST is never repeated: it may have made something.
-func retrying(next http.RoundTripper, clk clock.Clock) http.RoundTripper {
-	return roundTripper(func(r *http.Request) (*http.Response, error) {
-		if r.Method != http.MethodGet && r.Method != http.MethodDelete {
-			return next.RoundTrip(r)
-		}
-
-		for try := 1; ; try++ {
-			resp, err := next.RoundTrip(r.Clone(r.Context()))
-			if try == maxTries || r.Context().Err() != nil || err == nil && !outage(resp.StatusCode) {
-				return resp, err //nolint:wrapcheck // a round tripper hands errors on
-			}
-
-			if err == nil {
-				_, _ = io.CopyN(io.Discard, resp.Body, maxDrain)
-				_ = resp.Body.Close()
-			}
-
-			if err := pause(r.Context(), clk, retryPause<<(try-1)); err != nil {
-				return nil, err
-			}
-		}
-	})
-}
-
-func outage(status int) bool {
-	switch status {
-	case http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		return true
-	default:
-		return false
-	}
-}
-
-func pause(ctx context.Context, clk clock.Clock, wait time.Duration) error {
-	timer := clk.NewTimer(wait)
-	defer timer.Stop()
-
-	select {
-	case <-timer.C():
-		return nil
-	case <-ctx.Done():
-		return ctx.Err() //nolint:wrapcheck // a round tripper hands errors on
-	}
+// mayRepeat: reads and deletions. A POST is never repeated: it may have made something.
+func mayRepeat(r *http.Request) bool {
+	return r.Method == http.MethodGet || r.Method == http.MethodDelete
 }

@@ -4,30 +4,15 @@
 package gitlab
 
 import (
-	"context"
-	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"sync"
 	"time"
 
 	"k8s.io/utils/clock"
+
+	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
-
-const (
-	// maxTries of a call that may be repeated, with retryPause before the second try and
-	// twice that before the third.
-	maxTries   = 3
-	retryPause = 200 * time.Millisecond
-	// maxDrain of a body that is read only so that its connection can be used again.
-	maxDrain = 64 << 10
-)
-
-type roundTripper func(*http.Request) (*http.Response, error)
-
-// RoundTrip calls the function.
-func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // transport gives the chain a call goes through: guard, retry, the caller's wrapping
 // (metrics, traces), the limit's look at the answer, the network. The network's part is
@@ -39,7 +24,7 @@ func (p *provider) transport(config Config) http.RoundTripper {
 		next = config.Transport(next)
 	}
 
-	return guarding(retrying(next, p.clock), p.base)
+	return guarding(retry.Transport(next, p.clock, mayRepeat), p.base)
 }
 
 // Operation names a call of this package's for the metrics: its method and its path,
@@ -68,7 +53,7 @@ func Operation(r *http.Request) string {
 // redirect or a link may point: GitLab's own header is not among those that the HTTP
 // client takes off.
 func guarding(next http.RoundTripper, base string) http.RoundTripper {
-	return roundTripper(func(r *http.Request) (*http.Response, error) {
+	return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
 		if !strings.HasPrefix(base+"/", r.URL.Scheme+"://"+r.URL.Host+"/") {
 			if r.Body != nil {
 				_ = r.Body.Close()
@@ -83,7 +68,7 @@ func guarding(next http.RoundTripper, base string) http.RoundTripper {
 
 // observing tells the limit of every answer.
 func observing(next http.RoundTripper, spent *limit) http.RoundTripper {
-	return roundTripper(func(r *http.Request) (*http.Response, error) {
+	return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
 		resp, err := next.RoundTrip(r)
 		if err == nil {
 			spent.observe(resp)
@@ -93,74 +78,9 @@ func observing(next http.RoundTripper, spent *limit) http.RoundTripper {
 	})
 }
 
-// retrying repeats reads, deletions and changes that the network or a server's outage
-// kept from an answer. A POST is never repeated: it may have made something.
-func retrying(next http.RoundTripper, clk clock.Clock) http.RoundTripper {
-	return roundTripper(func(r *http.Request) (*http.Response, error) {
-		if r.Method == http.MethodPost {
-			return next.RoundTrip(r)
-		}
-
-		for try := 1; ; try++ {
-			again, err := fresh(r)
-			if err != nil {
-				return nil, err
-			}
-
-			resp, err := next.RoundTrip(again)
-			if try == maxTries || r.Context().Err() != nil || err == nil && !outage(resp.StatusCode) {
-				return resp, err //nolint:wrapcheck // a round tripper hands errors on
-			}
-
-			if err == nil {
-				_, _ = io.CopyN(io.Discard, resp.Body, maxDrain)
-				_ = resp.Body.Close()
-			}
-
-			if err := pause(r.Context(), clk, retryPause<<(try-1)); err != nil {
-				return nil, err
-			}
-		}
-	})
-}
-
-// fresh gives a request that can be sent, whatever became of the last one.
-func fresh(r *http.Request) (*http.Request, error) {
-	again := r.Clone(r.Context())
-	if r.GetBody == nil {
-		return again, nil
-	}
-
-	body, err := r.GetBody()
-	if err != nil {
-		return nil, fmt.Errorf("read the request again: %w", err)
-	}
-
-	again.Body = body
-
-	return again, nil
-}
-
-func outage(status int) bool {
-	switch status {
-	case http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		return true
-	default:
-		return false
-	}
-}
-
-func pause(ctx context.Context, clk clock.Clock, wait time.Duration) error {
-	timer := clk.NewTimer(wait)
-	defer timer.Stop()
-
-	select {
-	case <-timer.C():
-		return nil
-	case <-ctx.Done():
-		return ctx.Err() //nolint:wrapcheck // a round tripper hands errors on
-	}
-}
+// mayRepeat: reads, deletions and changes. A POST is never repeated: it may have made
+// something.
+func mayRepeat(r *http.Request) bool { return r.Method != http.MethodPost }
 
 // limit remembers until when GitLab takes no more calls of these credentials. What can
 // wait waits until then; making runners and removing them is tried all the same.
