@@ -5,12 +5,21 @@ package workload
 
 import "unicode/utf8"
 
-// maxURL is how many characters the URL of a RunnerJob may have.
-const maxURL = 2048
+// Limits of a RunnerJob's fields, in characters but for MaxLabels, which counts labels. They
+// are those of its API type.
+const (
+	MaxLabels     = 100
+	MaxLabel      = 256
+	MaxText       = 1024
+	MaxRepository = 512
+	MaxName       = 255
+	MaxConclusion = 64
+	MaxURL        = 2048
+)
 
 // Link keeps a URL only if a RunnerJob can hold it whole: half a link leads nowhere.
 func Link(address string) string {
-	if utf8.RuneCountInString(address) > maxURL {
+	if utf8.RuneCountInString(address) > MaxURL {
 		return ""
 	}
 

@@ -155,7 +155,7 @@ func (c *client) refusal(resp *http.Response) error {
 	_ = json.Unmarshal(text, &said) // an outage's page is no JSON
 
 	out := &answer{status: resp.StatusCode, after: leastAfter}
-	out.said = cut(c.redact.Text(strings.Join(strings.Fields(said.Message), " ")), maxMessage)
+	out.said = workload.Cut(c.redact.Text(strings.Join(strings.Fields(said.Message), " ")), maxMessage)
 
 	for _, name := range []string{"Retry-After", "RateLimit-Reset"} {
 		if seconds, err := strconv.Atoi(resp.Header.Get(name)); err == nil && seconds > 0 {

@@ -41,7 +41,7 @@ func rejected(reason, message string) *workload.Error {
 }
 
 func noJobID(id string) error {
-	return rejected(ReasonRequest, fmt.Sprintf("job id %q is not one of Buildkite's: ids are UUIDs", cut(id, maxID)))
+	return rejected(ReasonRequest, fmt.Sprintf("job id %q is not one of Buildkite's: ids are UUIDs", workload.Cut(id, maxID)))
 }
 
 func newRedactor(token string) workload.Redactor {
@@ -109,11 +109,5 @@ func (p *provider) explain(what string, err error) error {
 }
 
 // cut shortens a text to so many characters.
-func cut(text string, limit int) string {
-	runes := []rune(text)
-
-	return string(runes[:min(len(runes), limit)])
-}
-
 // explained tells whether an error is one of the boundary's already.
 func explained(err error) bool { return workload.KindOf(err) != "" }

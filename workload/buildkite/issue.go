@@ -142,7 +142,7 @@ func (p *provider) unreserved(ctx context.Context, req workload.RunnerRequest, i
 	case said == "scheduled":
 		return fmt.Errorf("reserve job %s of queue %s: %w", id, p.queue, errReserveAgain)
 	default:
-		return jobGone(id, cut(said, maxConclusion))
+		return jobGone(id, workload.Cut(said, workload.MaxConclusion))
 	}
 }
 

@@ -21,16 +21,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// Limits of a RunnerJob's fields.
-const (
-	maxID         = 128
-	maxLabels     = 100
-	maxLabel      = 256
-	maxText       = 1024
-	maxRepository = 512
-	maxName       = 255
-	maxConclusion = 64
-)
+// maxID bounds a job's id, in characters.
+const maxID = 128
 
 const stateReserved = "reserved"
 
@@ -195,7 +187,7 @@ func slugs(link string) (string, string) {
 
 // slug gives a text that can be a slug, or nothing.
 func slug(text string) string {
-	if !regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]*$`).MatchString(text) || len(text) > maxName {
+	if !regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]*$`).MatchString(text) || len(text) > workload.MaxName {
 		return ""
 	}
 
@@ -219,12 +211,13 @@ func (p *payload) job() (workload.Job, error) {
 
 	state, conclusion, ok := stateOf(strings.ToLower(p.Job.State))
 	if !ok {
-		return workload.Job{}, fmt.Errorf("%w: unknown state %q of the job", ErrPayload, cut(p.Job.State, maxConclusion))
+		return workload.Job{}, fmt.Errorf("%w: unknown state %q of the job", ErrPayload,
+			workload.Cut(p.Job.State, workload.MaxConclusion))
 	}
 
 	out := jobIn(organization, pipeline)
 	out.ID, out.State = strings.ToLower(p.Job.ID), state
-	out.Name = cut(cmp.Or(p.Job.Name, p.Job.Label, p.Job.StepKey), maxText)
+	out.Name = workload.Cut(cmp.Or(p.Job.Name, p.Job.Label, p.Job.StepKey), workload.MaxText)
 	out.Priority = int32(p.Job.Priority)
 	out.QueuedAt = firstOf(p.Job.RunnableAt, p.Job.ScheduledAt, p.Job.CreatedAt)
 
@@ -240,19 +233,19 @@ func (p *payload) job() (workload.Job, error) {
 	built(&out, pipeline, number)
 
 	if p.Pipeline != nil {
-		out.Workflow = cut(cmp.Or(p.Pipeline.Name, pipeline), maxText)
+		out.Workflow = workload.Cut(cmp.Or(p.Pipeline.Name, pipeline), workload.MaxText)
 	}
 
 	if state == v1alpha1.JobRunning || state == v1alpha1.JobCompleted {
 		out.StartedAt = p.Job.StartedAt.meta()
 
 		if p.Job.Agent != nil {
-			out.RunnerName = cut(p.Job.Agent.Name, maxName)
+			out.RunnerName = workload.Cut(p.Job.Agent.Name, workload.MaxName)
 		}
 	}
 
 	if state == v1alpha1.JobCompleted {
-		out.Conclusion = cut(cmp.Or(conclusion, p.Job.result()), maxConclusion)
+		out.Conclusion = workload.Cut(cmp.Or(conclusion, p.Job.result()), workload.MaxConclusion)
 		out.CompletedAt = p.Job.FinishedAt.meta()
 	}
 
@@ -276,7 +269,7 @@ func (p *provider) polled(job scheduledJob) (workload.Job, bool) {
 	pipeline := slug(job.Pipeline.Slug)
 	out := jobIn(p.organization, pipeline)
 	out.ID, out.State, out.Queue = strings.ToLower(job.ID), v1alpha1.JobQueued, p.queue
-	out.Name, out.Workflow = cut(job.Step.Key, maxText), pipeline
+	out.Name, out.Workflow = workload.Cut(job.Step.Key, workload.MaxText), pipeline
 	out.Priority = bounded(job.Priority)
 	out.QueuedAt = firstOf(job.RunnableAt, job.ScheduledAt)
 
@@ -293,7 +286,7 @@ func (p *provider) polled(job scheduledJob) (workload.Job, bool) {
 func jobIn(organization, pipeline string) workload.Job {
 	return workload.Job{
 		Platform: v1alpha1.WorkloadBuildkite, Organization: organization,
-		Repository: cut(organization+"/"+pipeline, maxRepository),
+		Repository: workload.Cut(organization+"/"+pipeline, workload.MaxRepository),
 	}
 }
 
@@ -311,17 +304,17 @@ func built(job *workload.Job, pipeline string, number int64) {
 
 // rules gives the job its agent query rules and the queue that they name.
 func rules(job *workload.Job, list []string) error {
-	if len(list) > maxLabels {
-		return fmt.Errorf("%w: the job has %d agent query rules, at most %d are possible", ErrPayload, len(list), maxLabels)
+	if len(list) > workload.MaxLabels {
+		return fmt.Errorf("%w: the job has %d agent query rules, at most %d are possible", ErrPayload, len(list), workload.MaxLabels)
 	}
 
 	for _, rule := range list {
-		if utf8.RuneCountInString(rule) > maxLabel {
-			return fmt.Errorf("%w: an agent query rule of the job is longer than %d characters", ErrPayload, maxLabel)
+		if utf8.RuneCountInString(rule) > workload.MaxLabel {
+			return fmt.Errorf("%w: an agent query rule of the job is longer than %d characters", ErrPayload, workload.MaxLabel)
 		}
 
 		if key, value, ok := strings.Cut(rule, "="); ok && strings.TrimSpace(key) == queueTag && strings.TrimSpace(value) != "*" {
-			job.Queue = cut(strings.TrimSpace(value), maxName)
+			job.Queue = workload.Cut(strings.TrimSpace(value), workload.MaxName)
 		}
 	}
 

@@ -180,7 +180,8 @@ func (p *provider) Job(ctx context.Context, repository, id string) (workload.Job
 	state, conclusion, ok := stateOf(states[id])
 	if !ok {
 		if states[id] != "" {
-			return workload.Job{}, fmt.Errorf("ask for job %s: %w: unknown state %q", id, ErrPayload, cut(states[id], maxConclusion))
+			return workload.Job{}, fmt.Errorf("ask for job %s: %w: unknown state %q", id, ErrPayload,
+				workload.Cut(states[id], workload.MaxConclusion))
 		}
 
 		return workload.Job{}, &workload.Error{
@@ -372,7 +373,8 @@ func (p *provider) Runners(ctx context.Context, prefix string) ([]workload.Runne
 // not finished here: that would fail it.
 func (p *provider) Deregister(ctx context.Context, id string) error {
 	if !isJobID(id) {
-		return rejected(ReasonRequest, fmt.Sprintf("runner id %q is not one of Buildkite's: ids are those of jobs", cut(id, maxID)))
+		return rejected(ReasonRequest, fmt.Sprintf("runner id %q is not one of Buildkite's: ids are those of jobs",
+			workload.Cut(id, maxID)))
 	}
 
 	states, err := p.jobStates(ctx, []string{id})

@@ -24,15 +24,11 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// Limits of a RunnerJob's fields, in characters.
+// Limits of a RunnerJob's fields, in characters, beside those of all platforms.
 const (
-	maxID         = 128
-	maxName       = 1024
-	maxSource     = 255
-	maxURL        = 2048
-	maxConclusion = 64
-	maxLabels     = 100
-	maxLabel      = 256
+	maxID     = 128
+	maxName   = 1024
+	maxSource = 255
 )
 
 // ErrPayload says that a body is no job. The text that wraps it names the field and the
@@ -134,7 +130,8 @@ func (p *payload) check() error {
 		field, value string
 		limit        int
 	}{
-		{"id", *p.ID, maxID}, {"name", p.Name, maxName}, {"conclusion", p.Conclusion, maxConclusion}, {"url", p.URL, maxURL},
+		{"id", *p.ID, maxID}, {"name", p.Name, maxName}, {"conclusion", p.Conclusion, workload.MaxConclusion},
+		{"url", p.URL, workload.MaxURL},
 	} {
 		if err := checkText(text.field, text.value, text.limit); err != nil {
 			return err
@@ -145,8 +142,8 @@ func (p *payload) check() error {
 		return invalid("url must begin with http:// or https:// and name a host")
 	}
 
-	if len(p.Labels) > maxLabels {
-		return invalid("labels has %d entries, at most %d are possible", len(p.Labels), maxLabels)
+	if len(p.Labels) > workload.MaxLabels {
+		return invalid("labels has %d entries, at most %d are possible", len(p.Labels), workload.MaxLabels)
 	}
 
 	for i, label := range p.Labels {
@@ -159,7 +156,7 @@ func (p *payload) check() error {
 			return invalid("%s holds a comma, which separates the labels in %s", field, EnvJobLabels)
 		}
 
-		if err := checkText(field, label, maxLabel); err != nil {
+		if err := checkText(field, label, workload.MaxLabel); err != nil {
 			return err
 		}
 	}

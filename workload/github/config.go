@@ -89,6 +89,9 @@ func newProvider(config Config, clk clock.Clock) (*provider, error) {
 		urls: urls, timeout: timeout, clock: clk, group: config.RunnerGroup,
 		redact: newRedactor(config.Settings), groups: map[string]int64{},
 	}
+	out.list = workload.Shared[map[string]workload.Runner]{
+		List: out.listAll, May: out.slowed, Timeout: max(listTimeout, timeout), Clock: clk,
+	}
 
 	own, app := config.limits.budgets(clk, urls.api, config.Settings)
 	out.budget, out.app.budget = own, app

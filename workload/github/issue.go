@@ -74,10 +74,10 @@ func checkRequest(req workload.RunnerRequest) error {
 	switch {
 	case req.Name == "" || len(req.Name) > workload.MaxRunnerName:
 		return rejected(ReasonRequest, fmt.Sprintf("runner name %q is not of 1 to %d characters", req.Name, workload.MaxRunnerName))
-	case len(req.Labels) == 0 || len(req.Labels) > maxLabels:
+	case len(req.Labels) == 0 || len(req.Labels) > workload.MaxLabels:
 		return rejected(ReasonRequest, fmt.Sprintf(
 			"runner %s has %d labels: GitHub takes 1 to %d; change workload.config.github.labels",
-			req.Name, len(req.Labels), maxLabels))
+			req.Name, len(req.Labels), workload.MaxLabels))
 	default:
 		return nil
 	}

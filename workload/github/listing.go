@@ -6,16 +6,13 @@ package github
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"net/url"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	gh "github.com/google/go-github/v88/github"
-	"golang.org/x/sync/singleflight"
 
 	"github.com/hyperfleet/hyperfleet/workload"
 )
@@ -32,99 +29,10 @@ const (
 
 var errEndless = errors.New("the listing of runners does not end")
 
-// listing is the scope's runners as all callers share them.
-type listing struct {
-	flight singleflight.Group
-
-	mu sync.Mutex
-	// at is when the listing was begun: what it says is no newer.
-	at      time.Time
-	have    bool
-	runners map[string]workload.Runner
-}
-
-func (l *listing) get(oldest time.Time) (map[string]workload.Runner, bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-
-	return l.runners, l.have && !l.at.Before(oldest)
-}
-
-func (l *listing) put(at time.Time, runners map[string]workload.Runner) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-
-	if !l.have || !at.Before(l.at) {
-		l.at, l.have, l.runners = at, true, runners
-	}
-}
-
-// remove takes out a runner that is known to be gone. Callers hold the old map: it is
-// left as it is.
-func (l *listing) remove(id string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-
-	l.runners = maps.Clone(l.runners)
-	maps.DeleteFunc(l.runners, func(_ string, runner workload.Runner) bool { return runner.ID == id })
-}
-
-func (l *listing) age(now time.Time) (time.Duration, bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-
-	return now.Sub(l.at), l.have
-}
-
 // listed gives the runners by name, at most maxAge old. Callers at the same time share
 // one listing. While only the reserve of the rate limit is left there is one a minute.
 func (p *provider) listed(ctx context.Context, maxAge time.Duration) (map[string]workload.Runner, error) {
-	oldest := p.clock.Now().Add(-max(maxAge, 0))
-
-	// A listing that was under way when this call came may be too old; the next is not.
-	for {
-		if runners, fresh := p.list.get(oldest); fresh {
-			return runners, nil
-		}
-
-		if err := p.slowed(); err != nil {
-			return nil, err
-		}
-
-		if err := p.share(ctx, oldest); err != nil {
-			return nil, err
-		}
-	}
-}
-
-// share lists once for everybody who waits. It goes on when one of them goes away.
-func (p *provider) share(ctx context.Context, oldest time.Time) error {
-	done := p.list.flight.DoChan("list", func() (any, error) {
-		if _, fresh := p.list.get(oldest); fresh {
-			return nil, nil //nolint:nilnil // the listing is kept beside
-		}
-
-		shared, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(listTimeout, p.timeout))
-		defer cancel()
-
-		begun := p.clock.Now()
-
-		runners, err := p.listAll(shared)
-		if err != nil {
-			return nil, err
-		}
-
-		p.list.put(begun, runners)
-
-		return nil, nil //nolint:nilnil // the listing is kept beside
-	})
-
-	select {
-	case result := <-done:
-		return result.Err
-	case <-ctx.Done():
-		return fmt.Errorf("list runners of %s: %w", p.urls.scope, ctx.Err())
-	}
+	return p.list.Get(ctx, maxAge)
 }
 
 // slowed refuses a listing too soon after the last while the rate limit runs low.
@@ -133,12 +41,22 @@ func (p *provider) slowed() error {
 		return nil
 	}
 
-	age, have := p.list.age(p.clock.Now())
+	age, have := p.list.Age()
 	if !have || age >= slowest {
 		return nil
 	}
 
 	return limitedError(slowest-age, "listing runners waits: GitHub's rate limit is almost spent, so there is one listing a minute")
+}
+
+// unlist takes out a runner that is known to be gone.
+func (p *provider) unlist(id string) {
+	p.list.Change(func(old map[string]workload.Runner) map[string]workload.Runner {
+		left := maps.Clone(old)
+		maps.DeleteFunc(left, func(_ string, runner workload.Runner) bool { return runner.ID == id })
+
+		return left
+	})
 }
 
 // listAll pages through the runners. Pages shift when a runner goes away meanwhile, and

@@ -45,7 +45,7 @@ type provider struct {
 	timeout time.Duration
 	clock   clock.Clock
 	redact  workload.Redactor
-	list    listing
+	list    workload.Shared[map[string]workload.Runner]
 	polls   polls
 
 	redelivery sync.Mutex
@@ -168,7 +168,7 @@ func (p *provider) Deregister(ctx context.Context, id string) error {
 	if _, err = p.send(ctx, call, nil); err != nil {
 		switch got, _ := readStatus(err); got {
 		case http.StatusNotFound:
-			p.list.remove(id)
+			p.unlist(id)
 
 			return nil
 		case http.StatusUnprocessableEntity:
@@ -181,7 +181,7 @@ func (p *provider) Deregister(ctx context.Context, id string) error {
 		return p.explain(call.what, p.urls.scope.needs(), err)
 	}
 
-	p.list.remove(id)
+	p.unlist(id)
 
 	return nil
 }

@@ -37,16 +37,6 @@ const (
 	signaturePrefix = "sha256="
 )
 
-// Limits of a RunnerJob's fields.
-const (
-	maxLabels     = 100
-	maxLabel      = 256
-	maxText       = 1024
-	maxRepository = 512
-	maxName       = 255
-	maxConclusion = 64
-)
-
 // Errors of a webhook that is not what GitHub sends. They name the mend.
 var (
 	ErrNoSignature = errors.New("webhook has no " + HeaderSignature +
@@ -226,9 +216,9 @@ func (p *payload) job() (workload.Job, error) {
 	job := workload.Job{
 		Platform:   v1alpha1.WorkloadGitHubActions,
 		ID:         strconv.FormatInt(p.Job.ID, 10),
-		Name:       workload.Cut(p.Job.Name, maxText),
+		Name:       workload.Cut(p.Job.Name, workload.MaxText),
 		Repository: p.Repository.FullName,
-		Workflow:   workload.Cut(p.Job.WorkflowName, maxText),
+		Workflow:   workload.Cut(p.Job.WorkflowName, workload.MaxText),
 		URL:        workload.Link(p.Job.HTMLURL),
 		Labels:     p.Job.Labels,
 		State:      state,
@@ -239,17 +229,17 @@ func (p *payload) job() (workload.Job, error) {
 	}
 
 	if p.Organization != nil {
-		job.Organization = workload.Cut(p.Organization.Login, maxName)
+		job.Organization = workload.Cut(p.Organization.Login, workload.MaxName)
 	}
 
 	// A queued job may already bear a runner's name and a start: both mean nothing yet.
 	if state == v1alpha1.JobRunning || state == v1alpha1.JobCompleted {
-		job.RunnerName = workload.Cut(p.Job.RunnerName, maxName)
+		job.RunnerName = workload.Cut(p.Job.RunnerName, workload.MaxName)
 		job.StartedAt = p.Job.StartedAt.meta()
 	}
 
 	if state == v1alpha1.JobCompleted {
-		job.Conclusion = workload.Cut(p.Job.Conclusion, maxConclusion)
+		job.Conclusion = workload.Cut(p.Job.Conclusion, workload.MaxConclusion)
 		job.CompletedAt = p.Job.CompletedAt.meta()
 	}
 
@@ -269,18 +259,18 @@ func stateOf(status string) (v1alpha1.JobState, error) {
 	case "completed":
 		return v1alpha1.JobCompleted, nil
 	default:
-		return "", fmt.Errorf("%w: unknown status %q of the job", ErrPayload, workload.Cut(status, maxConclusion))
+		return "", fmt.Errorf("%w: unknown status %q of the job", ErrPayload, workload.Cut(status, workload.MaxConclusion))
 	}
 }
 
 func checkLabels(labels []string) error {
-	if len(labels) > maxLabels {
-		return fmt.Errorf("%w: the job has %d labels, at most %d are possible", ErrPayload, len(labels), maxLabels)
+	if len(labels) > workload.MaxLabels {
+		return fmt.Errorf("%w: the job has %d labels, at most %d are possible", ErrPayload, len(labels), workload.MaxLabels)
 	}
 
 	for _, label := range labels {
-		if utf8.RuneCountInString(label) > maxLabel {
-			return fmt.Errorf("%w: a label of the job is longer than %d characters", ErrPayload, maxLabel)
+		if utf8.RuneCountInString(label) > workload.MaxLabel {
+			return fmt.Errorf("%w: a label of the job is longer than %d characters", ErrPayload, workload.MaxLabel)
 		}
 	}
 
@@ -290,5 +280,5 @@ func checkLabels(labels []string) error {
 func isFullName(name string) bool {
 	owner, repo, ok := strings.Cut(name, "/")
 
-	return ok && owner != "" && repo != "" && !strings.Contains(repo, "/") && utf8.RuneCountInString(name) <= maxRepository
+	return ok && owner != "" && repo != "" && !strings.Contains(repo, "/") && utf8.RuneCountInString(name) <= workload.MaxRepository
 }

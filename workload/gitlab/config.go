@@ -67,6 +67,10 @@ func newProvider(config Config, clk clock.Clock) (*provider, error) {
 	out := &provider{
 		where: where, base: base, timeout: config.Timeout, clock: clk, redact: newRedactor(token), limit: &limit{clock: clk},
 	}
+	out.list = workload.Shared[[]workload.Runner]{
+		List: out.listAll, May: func() error { return out.limit.spare("listing runners") },
+		Timeout: max(listTimeout, out.timeout), Clock: clk,
+	}
 
 	out.client, err = gl.NewClient(token, gl.WithBaseURL(base), gl.WithUserAgent(userAgent), gl.WithoutRetries(),
 		gl.WithCustomLimiter(unlimited{}),

@@ -47,7 +47,7 @@ func (p *provider) Issue(ctx context.Context, req workload.RunnerRequest) (workl
 	made, _, err := p.client.Users.CreateUserRunner(p.wanted(req, where), gl.WithContext(ctx))
 	if err != nil {
 		// It may have been made all the same: whoever tries again has to see it.
-		p.list.forget()
+		p.list.Forget()
 
 		return workload.Credential{}, p.explain("making runner "+req.Name, needsCreate, err)
 	}

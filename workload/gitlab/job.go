@@ -17,16 +17,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// Limits of a RunnerJob's fields.
-const (
-	maxLabels     = 100
-	maxLabel      = 256
-	maxText       = 1024
-	maxRepository = 512
-	maxName       = 255
-	maxConclusion = 64
-)
-
 // ErrPayload says that a text is not what GitLab sends.
 var ErrPayload = errors.New("webhook body is not a job event of GitLab")
 
@@ -51,7 +41,7 @@ func stateOf(status string) (v1alpha1.JobState, error) {
 	case "success", "failed", statusCanceled, statusCanceling, statusSkipped:
 		return v1alpha1.JobCompleted, nil
 	default:
-		return "", fmt.Errorf("%w: unknown status %q of the job", ErrPayload, workload.Cut(status, maxConclusion))
+		return "", fmt.Errorf("%w: unknown status %q of the job", ErrPayload, workload.Cut(status, workload.MaxConclusion))
 	}
 }
 
@@ -65,13 +55,13 @@ func conclusionOf(status string) string {
 }
 
 func checkLabels(labels []string) error {
-	if len(labels) > maxLabels {
-		return fmt.Errorf("%w: the job has %d tags, at most %d are possible", ErrPayload, len(labels), maxLabels)
+	if len(labels) > workload.MaxLabels {
+		return fmt.Errorf("%w: the job has %d tags, at most %d are possible", ErrPayload, len(labels), workload.MaxLabels)
 	}
 
 	for _, label := range labels {
-		if utf8.RuneCountInString(label) > maxLabel {
-			return fmt.Errorf("%w: a tag of the job is longer than %d characters", ErrPayload, maxLabel)
+		if utf8.RuneCountInString(label) > workload.MaxLabel {
+			return fmt.Errorf("%w: a tag of the job is longer than %d characters", ErrPayload, workload.MaxLabel)
 		}
 	}
 
@@ -82,7 +72,7 @@ func checkLabels(labels []string) error {
 func isProject(path string) bool {
 	namespace, name := split(path)
 
-	return namespace != "" && name != "" && !strings.HasPrefix(path, "/") && utf8.RuneCountInString(path) <= maxRepository
+	return namespace != "" && name != "" && !strings.HasPrefix(path, "/") && utf8.RuneCountInString(path) <= workload.MaxRepository
 }
 
 // split takes the full path of a project apart: its namespace and its name.

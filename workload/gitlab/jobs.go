@@ -179,9 +179,9 @@ func jobOf(project string, said *gl.Job) (workload.Job, error) {
 	created, started, finished := timeOf(said.CreatedAt), timeOf(said.StartedAt), timeOf(said.FinishedAt)
 
 	job := workload.Job{
-		Platform: v1alpha1.WorkloadGitLabCI, ID: strconv.FormatInt(said.ID, 10), Name: workload.Cut(said.Name, maxText),
-		Repository: project, Organization: workload.Cut(namespace, maxName),
-		Workflow: workload.Cut(said.Stage, maxText), URL: workload.Link(said.WebURL),
+		Platform: v1alpha1.WorkloadGitLabCI, ID: strconv.FormatInt(said.ID, 10), Name: workload.Cut(said.Name, workload.MaxText),
+		Repository: project, Organization: workload.Cut(namespace, workload.MaxName),
+		Workflow: workload.Cut(said.Stage, workload.MaxText), URL: workload.Link(said.WebURL),
 		Labels: said.TagList, State: state, QueuedAt: queuedAt(created, started, said.QueuedDuration),
 	}
 	if said.Pipeline.ID > 0 {
@@ -190,7 +190,7 @@ func jobOf(project string, said *gl.Job) (workload.Job, error) {
 
 	if state == v1alpha1.JobRunning || state == v1alpha1.JobCompleted {
 		name, _ := readDescription(said.Runner.Description)
-		job.RunnerName, job.StartedAt = workload.Cut(name, maxName), metaTime(started)
+		job.RunnerName, job.StartedAt = workload.Cut(name, workload.MaxName), metaTime(started)
 	}
 
 	if state == v1alpha1.JobCompleted {

@@ -10,11 +10,9 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	gl "gitlab.com/gitlab-org/api/client-go"
-	"golang.org/x/sync/singleflight"
 
 	"github.com/hyperfleet/hyperfleet/workload"
 )
@@ -31,99 +29,17 @@ const (
 
 var errEndless = errors.New("the listing of runners does not end")
 
-// listing is the scope's runners as all callers share them.
-type listing struct {
-	flight singleflight.Group
-
-	mu sync.Mutex
-	// at is when the listing was begun: what it says is no newer.
-	at      time.Time
-	have    bool
-	runners []workload.Runner
-}
-
-func (l *listing) get(oldest time.Time) ([]workload.Runner, bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-
-	return l.runners, l.have && !l.at.Before(oldest)
-}
-
-func (l *listing) put(at time.Time, runners []workload.Runner) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-
-	if !l.have || !at.Before(l.at) {
-		l.at, l.have, l.runners = at, true, runners
-	}
-}
-
-// remove takes out a runner that is known to be gone. Callers hold the old slice: it is
-// left as it is.
-func (l *listing) remove(id string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-
-	l.runners = slices.DeleteFunc(slices.Clone(l.runners), func(runner workload.Runner) bool { return runner.ID == id })
-}
-
-// forget makes the next caller list anew.
-func (l *listing) forget() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-
-	l.have = false
-}
-
 // listed gives the runners, at most maxAge old. Callers at the same time share one
 // listing.
 func (p *provider) listed(ctx context.Context, maxAge time.Duration) ([]workload.Runner, error) {
-	oldest := p.clock.Now().Add(-max(maxAge, 0))
-
-	// A listing that was under way when this call came may be too old; the next is not.
-	for {
-		if runners, fresh := p.list.get(oldest); fresh {
-			return runners, nil
-		}
-
-		if err := p.limit.spare("listing runners"); err != nil {
-			return nil, err
-		}
-
-		if err := p.share(ctx, oldest); err != nil {
-			return nil, err
-		}
-	}
+	return p.list.Get(ctx, maxAge)
 }
 
-// share lists once for everybody who waits. It goes on when one of them goes away.
-func (p *provider) share(ctx context.Context, oldest time.Time) error {
-	done := p.list.flight.DoChan("list", func() (any, error) {
-		if _, fresh := p.list.get(oldest); fresh {
-			return nil, nil //nolint:nilnil // the listing is kept beside
-		}
-
-		shared, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(listTimeout, p.timeout))
-		defer cancel()
-
-		begun := p.clock.Now()
-
-		runners, err := p.listAll(shared)
-		if err != nil {
-			return nil, err
-		}
-
-		p.list.put(begun, runners)
-
-		return nil, nil //nolint:nilnil // the listing is kept beside
+// unlist takes out a runner that is known to be gone.
+func (p *provider) unlist(id string) {
+	p.list.Change(func(old []workload.Runner) []workload.Runner {
+		return slices.DeleteFunc(slices.Clone(old), func(runner workload.Runner) bool { return runner.ID == id })
 	})
-
-	select {
-	case result := <-done:
-		return result.Err
-	case <-ctx.Done():
-		return fmt.Errorf("list runners of %s: %w", p.where, ctx.Err())
-	}
 }
 
 // listAll pages through the runners. Pages shift when a runner goes away meanwhile, and

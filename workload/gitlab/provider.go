@@ -38,7 +38,7 @@ type provider struct {
 	clock   clock.Clock
 	redact  workload.Redactor
 	limit   *limit
-	list    listing
+	list    workload.Shared[[]workload.Runner]
 
 	mu sync.Mutex
 	// place is the scope as GitLab knows it, as of placeAt.
@@ -272,7 +272,7 @@ func (p *provider) Deregister(ctx context.Context, id string) error {
 		return p.gone(id, "removing runner "+id, err)
 	}
 
-	p.list.remove(id)
+	p.unlist(id)
 
 	return nil
 }
@@ -280,7 +280,7 @@ func (p *provider) Deregister(ctx context.Context, id string) error {
 // gone is what came of a call about a runner: one that is not there is as it should be.
 func (p *provider) gone(id, what string, err error) error {
 	if status, _ := statusOf(err); status == http.StatusNotFound {
-		p.list.remove(id)
+		p.unlist(id)
 
 		return nil
 	}

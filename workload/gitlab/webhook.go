@@ -198,8 +198,9 @@ func (p *payload) job() (workload.Job, error) {
 	id := strconv.FormatInt(p.ID, 10)
 	namespace, _ := split(path)
 	job := workload.Job{
-		Platform: v1alpha1.WorkloadGitLabCI, ID: id, Name: workload.Cut(p.Name, maxText), Repository: path,
-		Organization: workload.Cut(namespace, maxName), Workflow: workload.Cut(p.workflow(), maxText), LabelsUnknown: true,
+		Platform: v1alpha1.WorkloadGitLabCI, ID: id, Name: workload.Cut(p.Name, workload.MaxText), Repository: path,
+		Organization: workload.Cut(namespace, workload.MaxName),
+		Workflow: workload.Cut(p.workflow(), workload.MaxText), LabelsUnknown: true,
 		State: state, QueuedAt: queuedAt(p.Created.Time, p.Started.Time, float64(p.Queued)),
 	}
 
@@ -216,7 +217,7 @@ func (p *payload) job() (workload.Job, error) {
 
 		if p.Runner != nil {
 			name, _ := readDescription(p.Runner.Description)
-			job.RunnerName = workload.Cut(name, maxName)
+			job.RunnerName = workload.Cut(name, workload.MaxName)
 		}
 	}
 
