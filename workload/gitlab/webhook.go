@@ -200,7 +200,7 @@ func (p *payload) job() (workload.Job, error) {
 	job := workload.Job{
 		Platform: v1alpha1.WorkloadGitLabCI, ID: id, Name: workload.Cut(p.Name, workload.MaxText), Repository: path,
 		Organization: workload.Cut(namespace, workload.MaxName),
-		Workflow: workload.Cut(p.workflow(), workload.MaxText), LabelsUnknown: true,
+		Workflow:     workload.Cut(p.workflow(), workload.MaxText), LabelsUnknown: true,
 		State: state, QueuedAt: queuedAt(p.Created.Time, p.Started.Time, float64(p.Queued)),
 	}
 
