@@ -58,6 +58,16 @@ kind: RunnerLog
 metadata: {name: base, namespace: default}
 spec: {claim: linux-x7k2p}
 `
+	baseRegistration = `
+apiVersion: hyperfleet.io/v1alpha1
+kind: DNSRegistration
+metadata: {name: base}
+spec:
+  claim: {namespace: ci, name: linux-x7k2p, uid: 6a8f6a0e-2c39-4d57-9b1d-0c6a7d0f3a11}
+  hypervisorCluster: base
+  fqdn: linux-x7k2p.ci.example.com
+  addresses: [192.0.2.17]
+`
 	baseBatch = `
 apiVersion: hyperfleet.io/v1alpha1
 kind: RunnerJobBatch

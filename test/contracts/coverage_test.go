@@ -167,6 +167,7 @@ func TestSchemaBounds(t *testing.T) {
 	bases := map[string]string{
 		"HypervisorCluster": baseCluster, "HypervisorMachineTemplate": baseTemplate,
 		"RunnerPool": basePool, "MachineClaim": baseClaim, "RunnerJob": baseJob, "RunnerJobBatch": baseBatch, "RunnerLog": baseLog,
+		"DNSRegistration": baseRegistration,
 	}
 
 	for kind, crd := range definitions(t) {
@@ -248,13 +249,14 @@ func TestUnknownFieldsAreReported(t *testing.T) {
 	t.Parallel()
 
 	for base, path := range map[string]string{
-		baseCluster:  "spec.credentials.tokenID",
-		baseTemplate: "spec.template.proxmox.linkedclone",
-		basePool:     "spec.scaling.maxreplicas",
-		baseClaim:    "spec.workloadConfig.labels",
-		baseJob:      "spec.queued",
-		baseBatch:    "spec.job",
-		baseLog:      "spec.log",
+		baseCluster:      "spec.credentials.tokenID",
+		baseTemplate:     "spec.template.proxmox.linkedclone",
+		basePool:         "spec.scaling.maxreplicas",
+		baseClaim:        "spec.workloadConfig.labels",
+		baseJob:          "spec.queued",
+		baseBatch:        "spec.job",
+		baseLog:          "spec.log",
+		baseRegistration: "spec.address",
 	} {
 		object := change{path: "1"}.apply(t, base)
 

@@ -24,10 +24,11 @@ type rejection struct {
 // rejections gives, per kind, at least one row for each of its rules.
 func rejections() map[string][]rejection {
 	return map[string][]rejection{
-		baseCluster:  slices.Concat(clusterRejections(), clusterNetworkRejections()),
-		baseTemplate: slices.Concat(templateRejections(), githubRejections(), networkRejections()),
-		basePool:     poolRejections(),
-		baseClaim:    claimRejections(),
+		baseCluster:      slices.Concat(clusterRejections(), clusterNetworkRejections(), dnsRejections()),
+		baseTemplate:     slices.Concat(templateRejections(), githubRejections(), networkRejections()),
+		basePool:         poolRejections(),
+		baseClaim:        claimRejections(),
+		baseRegistration: registrationRejections(),
 	}
 }
 

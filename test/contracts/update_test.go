@@ -50,6 +50,9 @@ func updates() []update {
 			"batch is changed", baseBatch, change{"spec.jobs": list{anyMap{"platform": "generic", "id": "2", "state": "Queued"}}},
 			"a RunnerJobBatch cannot be changed",
 		},
+		{"registration of another machine", baseRegistration, change{"spec.claim.uid": "other"}, "its records would be left behind"},
+		{"registration at another cluster", baseRegistration, change{"spec.hypervisorCluster": "other"}, "its records would be left behind"},
+		{"machine with another address", baseRegistration, change{"spec.addresses": list{"192.0.2.18", "2001:db8::18"}}, ""},
 		{"pool is resized", basePool, change{"spec.scaling": anyMap{"maxReplicas": int64(3)}}, ""},
 		{"template grows", baseTemplate, change{"spec.resources.cpu": int64(8)}, ""},
 	}
@@ -66,6 +69,7 @@ func TestUpdates(t *testing.T) {
 
 			object := parse(t, row.base)
 			object.SetNamespace(namespace)
+			object.SetName(namespace) // rows of a kind without namespaces don't meet
 
 			if err := strict().Create(t.Context(), object); err != nil {
 				t.Fatal(err)

@@ -172,6 +172,7 @@ type HypervisorLimits struct {
 
 // HypervisorDNS holds the DNS settings of a cluster's machines.
 // +kubebuilder:validation:XValidation:rule="!has(self.registerVMs) || !self.registerVMs || (has(self.dnsProvider) && has(self.domain))",message="dns.registerVMs needs dns.domain and dns.dnsProvider: the zone to write to and the service that holds it"
+// +kubebuilder:validation:XValidation:rule="!has(self.dnsProvider) || !has(self.dnsProvider.zones) || !has(self.domain) || self.domain == '' || self.dnsProvider.zones.exists(z, self.domain.lowerAscii() == z.lowerAscii() || self.domain.lowerAscii().endsWith('.' + z.lowerAscii()))",message="dns.dnsProvider.zones must hold the zone of dns.domain: dns.domain itself or a domain above it"
 type HypervisorDNS struct {
 	// domain completes a machine's host name to its FQDN.
 	// +optional
@@ -202,7 +203,11 @@ type HypervisorDNS struct {
 	Validation *DNSValidation `json:"validation,omitempty"`
 }
 
-// DNSProvider names a DNS service and its credentials.
+// DNSProvider names a DNS service, its credentials, and the zones that may be written to.
+// +kubebuilder:validation:XValidation:rule="(self.type == 'rfc2136') == has(self.server)",message="dnsProvider.server belongs to type rfc2136, and to no other: the server that takes the updates, such as 192.0.2.53:53"
+// +kubebuilder:validation:XValidation:rule="self.type != 'rfc2136' || (has(self.credentials) && 'keyName' in self.credentials && 'key' in self.credentials && self.credentials.all(k, k in ['keyName', 'key', 'keyAlgorithm']))",message="rfc2136 needs the credentials keyName and key (a TSIG key), and takes keyAlgorithm beside them"
+// +kubebuilder:validation:XValidation:rule="self.type != 'cloudflare' || (has(self.credentials) && 'apiToken' in self.credentials && self.credentials.all(k, k in ['apiToken', 'zoneToken']))",message="cloudflare needs the credential apiToken, and takes zoneToken beside it"
+// +kubebuilder:validation:XValidation:rule="self.type != 'route53' || !has(self.credentials) || size(self.credentials) == 0 || ('accessKeyId' in self.credentials && 'secretAccessKey' in self.credentials && self.credentials.all(k, k in ['accessKeyId', 'secretAccessKey', 'sessionToken', 'region', 'hostedZoneId']))",message="route53 needs the credentials accessKeyId and secretAccessKey, or none at all where the operator's pod has a role; it takes sessionToken, region and hostedZoneId beside them"
 type DNSProvider struct {
 	// type of the service.
 	// +kubebuilder:validation:Enum=route53;cloudflare;rfc2136
@@ -212,6 +217,28 @@ type DNSProvider struct {
 	// +optional
 	// +kubebuilder:validation:MaxProperties=16
 	Credentials map[string]SecretValueSource `json:"credentials,omitempty"`
+	// server that takes the updates of type rfc2136, as host:port. It has to allow zone
+	// transfers (AXFR) to the key as well: they show which records are there.
+	// +optional
+	// +kubebuilder:validation:MaxLength=260
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([A-Za-z0-9.-]+|\\\\[[0-9A-Fa-f:.]+\\\\]):[0-9]{1,5}$')",message="dnsProvider.server must be host:port such as 192.0.2.53:53 or [2001:db8::53]:53"
+	Server string `json:"server,omitempty"`
+	// zones that may be written to, forward and reverse, e.g. ci.example.com and
+	// 2.0.192.in-addr.arpa. A record goes to the longest one that its name is in; an
+	// address in no reverse zone gets no PTR record. Default: dns.domain.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self.all(z, z.matches('^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?([.][A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$'))",message="dnsProvider.zones must be DNS names without a dot at the end, such as ci.example.com or 2.0.192.in-addr.arpa"
+	Zones []string `json:"zones,omitempty"`
+	// ttlSeconds of the records.
+	// +optional
+	// +kubebuilder:default=300
+	// +kubebuilder:validation:Minimum=60
+	// +kubebuilder:validation:Maximum=86400
+	TTLSeconds int32 `json:"ttlSeconds,omitempty"`
 }
 
 // DNSValidation says how a machine's DNS records are checked.
@@ -261,6 +288,13 @@ type NetworkValidation struct {
 	// sshTest opens a TCP connection to port 22 and reads the banner.
 	// +optional
 	SSHTest bool `json:"sshTest,omitempty"`
+	// validateInterval repeats the tests. Default: dns.validation.validateInterval; where
+	// neither is set, a machine is tested until it has passed once.
+	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=20
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(ms|s|m|h))+$') && duration(self) > duration('0s')",message="validateInterval must be a time above zero such as 90s, 15m or 1h30m"
+	ValidateInterval *metav1.Duration `json:"validateInterval,omitempty"`
 	// timeoutSeconds bounds one test.
 	// +optional
 	// +kubebuilder:default=30

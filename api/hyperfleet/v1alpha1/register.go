@@ -22,6 +22,7 @@ func AddToScheme(s *runtime.Scheme) error {
 		&RunnerJob{}, &RunnerJobList{},
 		&RunnerJobBatch{}, &RunnerJobBatchList{},
 		&RunnerLog{}, &RunnerLogList{},
+		&DNSRegistration{}, &DNSRegistrationList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion)
 
