@@ -1,0 +1,201 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package crds
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
+
+	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
+)
+
+const (
+	// Version of KubeVirt whose schemas these are.
+	Version = "v1.9.0"
+
+	module = "kubevirt.io/kubevirt"
+	// sum of the module in the checksum database.
+	sum  = "h1:eauQfI39dRALNciMIQtR7UsbTUjUft5V6IBO57Icl/k="
+	file = "pkg/virt-operator/resource/generate/components/validations_generated.go"
+
+	group    = "kubevirt.io"
+	fileMode = 0o600
+)
+
+// kind is what crds.go says of a kind beside its schema.
+type kind struct {
+	name, plural string
+	short        []string
+	// status says that the kind has the status subresource. A VirtualMachineInstance has
+	// none.
+	status bool
+}
+
+func kinds() []kind {
+	return []kind{
+		{"VirtualMachine", "virtualmachines", []string{"vm", "vms"}, true},
+		{"VirtualMachineInstance", "virtualmachineinstances", []string{"vmi", "vmis"}, false},
+		{"VirtualMachineInstanceMigration", "virtualmachineinstancemigrations", []string{"vmim", "vmims"}, true},
+		{"KubeVirt", "kubevirts", []string{"kv", "kvs"}, true},
+	}
+}
+
+func (k kind) singular() string { return strings.ToLower(k.name) }
+
+// Install gives the API server the kinds, and returns when it serves them.
+func Install(ctx context.Context, config *rest.Config) error {
+	dir, err := os.MkdirTemp("", "hyperfleet-kubevirt-crds-")
+	if err != nil {
+		return fmt.Errorf("install KubeVirt's kinds: %w", err)
+	}
+
+	defer func() { _ = os.RemoveAll(dir) }()
+
+	if err := Write(ctx, dir); err != nil {
+		return err
+	}
+
+	return kubeproc.Apply(ctx, config, dir)
+}
+
+// Write writes the kinds' definitions into the folder, a file for each.
+func Write(ctx context.Context, dir string) error {
+	schemas, err := Schemas(ctx)
+	if err != nil {
+		return err
+	}
+
+	for _, k := range kinds() {
+		schema, ok := schemas[k.singular()]
+		if !ok {
+			return fmt.Errorf("read KubeVirt's schemas: %s %s has none for %s", module, Version, k.singular())
+		}
+
+		definition, err := k.definition(schema)
+		if err != nil {
+			return err
+		}
+
+		if err := os.WriteFile(filepath.Join(dir, k.plural+".json"), definition, fileMode); err != nil {
+			return fmt.Errorf("write definition of %s: %w", k.name, err)
+		}
+	}
+
+	return nil
+}
+
+// Schemas reads KubeVirt's schemas out of its module, by singular name.
+func Schemas(ctx context.Context) (map[string]string, error) {
+	dir, err := moduleDir(ctx)
+	if err != nil {
+		return nil, err
+	}
+
+	parsed, err := parser.ParseFile(token.NewFileSet(), filepath.Join(dir, file), nil, 0)
+	if err != nil {
+		return nil, fmt.Errorf("parse KubeVirt's schemas: %w", err)
+	}
+
+	schemas := map[string]string{}
+
+	ast.Inspect(parsed, func(node ast.Node) bool {
+		pair, ok := node.(*ast.KeyValueExpr)
+		if !ok {
+			return true
+		}
+
+		key, keyOK := text(pair.Key)
+		if value, ok := text(pair.Value); ok && keyOK {
+			schemas[key] = value
+		}
+
+		return true
+	})
+
+	return schemas, nil
+}
+
+// text is a string literal's value.
+func text(expr ast.Expr) (string, bool) {
+	literal, ok := expr.(*ast.BasicLit)
+	if !ok || literal.Kind != token.STRING {
+		return "", false
+	}
+
+	value, err := strconv.Unquote(literal.Value)
+
+	return value, err == nil
+}
+
+// moduleDir finds the module's files, and fetches them where they are not there yet. It
+// has no place in go.mod: the module replaces modules that others do not.
+func moduleDir(ctx context.Context) (string, error) {
+	// #nosec G204 -- both are constants
+	out, err := exec.CommandContext(ctx, "go", "mod", "download", "-json", module+"@"+Version).Output()
+
+	var found struct{ Dir, Sum, Error string }
+	if jsonErr := json.Unmarshal(out, &found); jsonErr != nil {
+		return "", fmt.Errorf("download %s@%s: %w", module, Version, jsonErr)
+	}
+
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("download %s@%s: %w: %s", module, Version, err, found.Error)
+	case found.Sum != sum:
+		return "", fmt.Errorf("download %s@%s: its checksum is %s, want %s", module, Version, found.Sum, sum)
+	}
+
+	return found.Dir, nil
+}
+
+// definition is the kind's CustomResourceDefinition in JSON.
+func (k kind) definition(schema string) ([]byte, error) {
+	var validation apiextensionsv1.CustomResourceValidation
+	if err := yaml.Unmarshal([]byte(schema), &validation); err != nil {
+		return nil, fmt.Errorf("parse schema of %s: %w", k.name, err)
+	}
+
+	version := apiextensionsv1.CustomResourceDefinitionVersion{
+		Name: "v1", Served: true, Storage: true, Schema: &validation,
+	}
+	if k.status {
+		version.Subresources = &apiextensionsv1.CustomResourceSubresources{
+			Status: &apiextensionsv1.CustomResourceSubresourceStatus{},
+		}
+	}
+
+	old := *version.DeepCopy()
+	old.Name, old.Storage, old.Deprecated = "v1alpha3", false, true
+
+	raw, err := json.Marshal(&apiextensionsv1.CustomResourceDefinition{
+		TypeMeta:   metav1.TypeMeta{APIVersion: apiextensionsv1.SchemeGroupVersion.String(), Kind: "CustomResourceDefinition"},
+		ObjectMeta: metav1.ObjectMeta{Name: k.plural + "." + group, Labels: map[string]string{group: ""}},
+		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+			Group: group, Scope: apiextensionsv1.NamespaceScoped,
+			Names: apiextensionsv1.CustomResourceDefinitionNames{
+				Kind: k.name, Plural: k.plural, Singular: k.singular(), ShortNames: k.short, Categories: []string{"all"},
+			},
+			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{version, old},
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("write definition of %s: %w", k.name, err)
+	}
+
+	return raw, nil
+}
