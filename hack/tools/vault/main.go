@@ -28,6 +28,7 @@ import (
 	kv "github.com/hashicorp/vault-plugin-secrets-kv"
 	"github.com/hashicorp/vault/builtin/credential/cert"
 	vaulthttp "github.com/hashicorp/vault/http"
+	"github.com/hashicorp/vault/internalshared/configutil"
 	"github.com/hashicorp/vault/sdk/helper/consts"
 	"github.com/hashicorp/vault/sdk/logical"
 	"github.com/hashicorp/vault/sdk/physical/inmem"
@@ -69,7 +70,9 @@ func run(ctx context.Context, listen, certFile, keyFile string) error {
 	}
 
 	server := &http.Server{
-		Handler:           vaulthttp.Handler.Handler(&vault.HandlerProperties{Core: core}),
+		Handler: vaulthttp.Handler.Handler(&vault.HandlerProperties{
+			Core: core, ListenerConfig: &configutil.Listener{MaxRequestSize: vaulthttp.DefaultMaxRequestSize},
+		}),
 		ReadHeaderTimeout: 10 * time.Second,
 		ErrorLog:          log.StandardLogger(nil),
 	}
