@@ -6,5 +6,6 @@
 // leaks, none is made twice for one claim, and no job is lost.
 //
 // The sequence of calls is not written down here: a dry run records it, so that a call
-// that is added is killed at as well.
+// that is added is killed at as well. Another test has two operators, and takes away the one
+// that leads.
 package kill

@@ -68,9 +68,14 @@ func Lives() []Life {
 
 func jobsRun(n int) func(w *World) {
 	return func(w *World) {
-		w.Fleet.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Count: n})
+		w.Queue(n)
 		w.Fleet.EventuallyDone(n)
 	}
+}
+
+// Queue queues jobs at the forge.
+func (w *World) Queue(jobs int) {
+	w.Fleet.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Count: jobs})
 }
 
 // Calls are those of the life that the operator is killed at.
@@ -100,6 +105,8 @@ func idle(t testing.TB, w *World) func(pve.GuestVM) {
 type World struct {
 	Fleet     *fleet.Fleet
 	Operators *operators
+	// Standby is the replica that waits to lead, where there is one.
+	Standby   *operators
 	Watch     *watch
 	trap      *trap
 	cancelled chan struct{}
@@ -107,6 +114,14 @@ type World struct {
 
 // NewWorld makes the world, with the trap set.
 func NewWorld(t testing.TB, env *kube.Env, binary string, life Life, at *Boundary) *World {
+	t.Helper()
+
+	return newWorld(t, env, binary, life, at, alone())
+}
+
+func newWorld(
+	t testing.TB, env *kube.Env, binary string, life Life, at *Boundary, election map[string]any,
+) *World {
 	t.Helper()
 
 	w := &World{cancelled: make(chan struct{})}
@@ -121,7 +136,7 @@ func NewWorld(t testing.TB, env *kube.Env, binary string, life Life, at *Boundar
 	// Webhooks that found no operator are made up for by asking.
 	f.Runners.JobSilence = time.Second
 
-	w.Fleet, w.Operators, w.Watch = f, newOperators(t, f, binary), newWatch(t, f.PVE)
+	w.Fleet, w.Operators, w.Watch = f, newOperators(t, f, binary, election), newWatch(t, f.PVE)
 	w.trap = newTrap(at, w.Operators.kill, t.Errorf)
 	t.Cleanup(f.PVE.OnCall(w.trap.onCall(f.PVE)))
 	f.Front.Serve(w.trap.webhooks(w.Operators.front))
@@ -152,6 +167,10 @@ func (w *World) raze() {
 	defer cancel()
 
 	w.Operators.kill()
+
+	if w.Standby != nil {
+		w.Standby.kill()
+	}
 
 	free := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
 	in := client.InNamespace(w.Fleet.Namespace)

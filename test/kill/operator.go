@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -42,8 +43,22 @@ type operators struct {
 	started int
 }
 
+// alone is the leader election of an operator that is the only one.
+func alone() map[string]any { return map[string]any{"enabled": false} }
+
+// electionPatience is what it takes at most until a leader that is gone has a successor.
+const electionPatience = 6 * time.Second
+
+// elected is the leader election of one of several operators: quicker than by default, and
+// slow enough for a busy machine.
+func elected() map[string]any {
+	return map[string]any{
+		"enabled": true, "leaseDuration": electionPatience.String(), "renewDeadline": "4s", "retryPeriod": "500ms",
+	}
+}
+
 // newOperators writes down what an operator needs.
-func newOperators(tb testing.TB, f *fleet.Fleet, binary string) *operators {
+func newOperators(tb testing.TB, f *fleet.Fleet, binary string, election map[string]any) *operators {
 	tb.Helper()
 
 	o := &operators{fleet: f, binary: binary, dir: tb.TempDir(), kubeconfig: f.Env.Kubeconfig(tb, f.Env.Config)}
@@ -60,7 +75,7 @@ func newOperators(tb testing.TB, f *fleet.Fleet, binary string) *operators {
 		"health":         map[string]any{"bindAddress": "0"},
 		"webhooks":       map[string]any{"bindAddress": o.address},
 		"guest":          map[string]any{"url": f.Front.URL},
-		"leaderElection": map[string]any{"enabled": false},
+		"leaderElection": election,
 		"runners": map[string]any{
 			"clusterInterval":  f.Runners.ClusterInterval.String(),
 			"templateInterval": f.Runners.TemplateInterval.String(),
@@ -152,6 +167,34 @@ func (o *operators) kill() {
 
 	if err := process.Kill(); err != nil {
 		o.fleet.T.Error(err)
+	}
+}
+
+// freeze stops the operator that runs without ending it, as a machine that swaps or a
+// paused VM does; thaw lets it go on where it was.
+func (o *operators) freeze() { o.signal(syscall.SIGSTOP) }
+func (o *operators) thaw()   { o.signal(syscall.SIGCONT) }
+
+func (o *operators) signal(signal syscall.Signal) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	if err := o.process.Signal(signal); err != nil {
+		o.fleet.T.Error(err)
+	}
+}
+
+// ended waits until the operator has ended by itself.
+func (o *operators) ended(ctx context.Context) error {
+	o.mu.Lock()
+	process := o.process
+	o.mu.Unlock()
+
+	select {
+	case <-process.Done():
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the end of %s: %w", process.Name(), ctx.Err())
 	}
 }
 

@@ -1,0 +1,69 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kill
+
+import (
+	"context"
+	"testing"
+
+	"github.com/hyperfleet/hyperfleet/test/kube"
+)
+
+// NewPair makes a world with two operators: the one that leads, and one that waits.
+func NewPair(t testing.TB, env *kube.Env, binary string, life Life) *World {
+	t.Helper()
+
+	w := newWorld(t, env, binary, life, nil, elected())
+	w.Standby = newOperators(t, w.Fleet, binary, elected())
+
+	if err := w.Standby.start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	return w
+}
+
+// Lose is how the leader is lost.
+type Lose string
+
+// Ways to lose the leader.
+const (
+	// Killed: it is gone at once, and its lease runs out.
+	Killed Lose = "killed"
+	// Frozen: it stops in the midst of whatever it does, is taken for gone, and goes on
+	// when another one leads.
+	Frozen Lose = "frozen"
+)
+
+// LoseLeader takes the leader away when the machine is being made, and has the webhooks
+// go to the other one, as a Service does once a replica is not ready. It gives a function
+// that brings a frozen leader back, and waits until it has ended by itself: a leader that
+// lost its lease must not go on.
+func (w *World) LoseLeader(how Lose) func() {
+	t := w.Fleet.T
+
+	w.Fleet.Eventually("a clone being asked for", func() (bool, string) {
+		return w.trap.has("clone"), "nothing was cloned"
+	})
+	w.Fleet.Front.Serve(w.trap.webhooks(w.Standby.front))
+
+	if how == Killed {
+		w.Operators.kill()
+
+		return func() {}
+	}
+
+	w.Operators.freeze()
+
+	return func() {
+		w.Operators.thaw()
+
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+		defer cancel()
+
+		if err := w.Operators.ended(ctx); err != nil {
+			t.Errorf("the leader that lost its lease went on: %v", err)
+		}
+	}
+}

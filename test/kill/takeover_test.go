@@ -1,0 +1,47 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kill_test
+
+import (
+	"testing"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/test/kill"
+	"github.com/hyperfleet/hyperfleet/test/kube"
+)
+
+// A leader is lost while it makes machines: the other replica brings the jobs to their
+// end with the same machines, and a leader that comes back does no harm.
+func TestLeaderIsLost(t *testing.T) {
+	env := kube.Start(t, kube.WithCRDs("../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme))
+
+	for _, how := range []kill.Lose{kill.Killed, kill.Frozen} {
+		t.Run(string(how), func(t *testing.T) {
+			life := kill.Life{Name: "two jobs run", Jobs: 2}
+			w := kill.NewPair(t, env, binary, life)
+			t.Cleanup(func() {
+				if t.Failed() {
+					t.Logf("the leader:\n%s\nthe other:\n%s", w.Operators.Logs(), w.Standby.Logs())
+				}
+			})
+
+			life.Drive = func(w *kill.World) {
+				w.Queue(life.Jobs)
+
+				back := w.LoseLeader(how)
+				w.Fleet.EventuallyDone(life.Jobs)
+				back()
+			}
+			w.Run(life)
+
+			for _, broken := range w.Watch.Verdict() {
+				t.Error(broken)
+			}
+
+			if made := w.Watch.Machines(); made != life.Jobs {
+				t.Errorf("%d machines were made for %d jobs", made, life.Jobs)
+			}
+		})
+	}
+}
