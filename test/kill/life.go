@@ -73,11 +73,6 @@ func jobsRun(n int) func(w *World) {
 	}
 }
 
-// Queue queues jobs at the forge.
-func (w *World) Queue(jobs int) {
-	w.Fleet.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Count: jobs})
-}
-
 // Calls are those of the life that the operator is killed at.
 func (l Life) Calls(all []Call) []Call {
 	return slices.DeleteFunc(slices.Clone(all), func(c Call) bool { return !strings.HasSuffix(c.Pattern, l.Only) })
@@ -110,6 +105,11 @@ type World struct {
 	Watch     *watch
 	trap      *trap
 	cancelled chan struct{}
+}
+
+// Queue queues jobs at the forge.
+func (w *World) Queue(jobs int) {
+	w.Fleet.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Count: jobs})
 }
 
 // NewWorld makes the world, with the trap set.
