@@ -4,6 +4,7 @@
 package pve
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"regexp"
@@ -18,9 +19,9 @@ var reNetMAC = regexp.MustCompile(`(?i)([0-9a-f]{2}(?::[0-9a-f]{2}){5})`)
 func agentRoutes() []route {
 	base := "/nodes/{node}/qemu/{vmid}/agent/"
 	return []route{
-		newRoute(http.MethodPost, base+"ping", ClassVM, permAgent, nil, agentPing),
-		newRoute(http.MethodGet, base+"network-get-interfaces", ClassVM, permAgent, nil, agentInterfaces),
-		newRoute(http.MethodGet, base+"info", ClassVM, permAgent, nil, agentInfo),
+		newRoute(http.MethodPost, base+"ping", ClassVM, permAgent, nil, askAgent("guest-ping")),
+		newRoute(http.MethodGet, base+"network-get-interfaces", ClassVM, permAgent, nil, askAgent("guest-network-get-interfaces")),
+		newRoute(http.MethodGet, base+"info", ClassVM, permAgent, nil, askAgent("guest-info")),
 	}
 }
 
@@ -32,54 +33,59 @@ func permAgent(s *Server, c *call) error {
 	return s.mayAny(c.auth, vmPath(c.vmid), "VM.GuestAgent.Audit", "VM.GuestAgent.Unrestricted")
 }
 
-// agentReady checks that an agent is configured, that the VM runs, and that
-// the agent answers.
-func (s *Server) agentReady(c *call) error {
-	s.mu.Lock()
-	m, err := s.get(c.node, c.vmid)
-	if err != nil {
+// noAgent is what the API says of an agent that does not answer.
+func noAgent() error { return dief("QEMU guest agent is not running") }
+
+// askAgent checks that an agent is configured and that the VM runs, and has the
+// agent do a command.
+func askAgent(command string) handler {
+	return func(s *Server, c *call) (any, error) {
+		s.mu.Lock()
+		m, err := s.get(c.node, c.vmid)
+		if err != nil {
+			s.mu.Unlock()
+			return nil, err
+		}
+		enabled, running, run := agentEnabled(m.conf["agent"]), m.running, m.guest
 		s.mu.Unlock()
-		return err
+		switch {
+		case !enabled:
+			return nil, dief("No QEMU guest agent configured")
+		case !running:
+			return nil, dief("VM %d is not running", c.vmid)
+		case run == nil: // a VM of somebody else
+			s.sleep(c.ctx, min(agentWait, s.model.Delays.Agent))
+			return nil, noAgent()
+		}
+		result, err := run.agent(c.ctx, command)
+		if err != nil {
+			return nil, err
+		}
+		return map[string]any{"result": result}, nil
 	}
-	enabled, running := agentEnabled(m.conf["agent"]), m.running
-	ready := m.guest != nil && !s.clk.Now().Before(m.guest.agentAt)
-	s.mu.Unlock()
-	switch {
-	case !enabled:
-		return dief("No QEMU guest agent configured")
-	case !running:
-		return dief("VM %d is not running", c.vmid)
-	case !ready:
-		s.sleep(c.ctx, min(agentWait, s.model.Delays.Agent))
-		return dief("QEMU guest agent is not running")
-	}
-	return nil
 }
 
-func agentPing(s *Server, c *call) (any, error) {
-	return map[string]any{"result": map[string]any{}}, s.agentReady(c)
-}
-
-func agentInfo(s *Server, c *call) (any, error) {
-	return map[string]any{"result": map[string]any{"version": "9.2.0"}}, s.agentReady(c)
-}
-
-// agentInterfaces gives every VM an address of its own, derived from its id.
-func agentInterfaces(s *Server, c *call) (any, error) {
-	if err := s.agentReady(c); err != nil {
-		return nil, err
+// agent answers once the guest has booted. Every VM has an address of its own,
+// derived from its id.
+func (g *simGuest) agent(ctx context.Context, command string) (any, error) {
+	s := g.s
+	if s.clk.Now().Before(g.agentAt) {
+		s.sleep(ctx, min(agentWait, s.model.Delays.Agent))
+		return nil, noAgent()
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	m, err := s.get(c.node, c.vmid)
-	if err != nil {
-		return nil, err
+	switch command {
+	case "guest-info":
+		return map[string]any{"version": "9.2.0"}, nil
+	case "guest-network-get-interfaces":
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return []any{
+			iface("lo", "00:00:00:00:00:00", "127.0.0.1", 8),                         //nolint:mnd // loopback is a /8
+			iface("eth0", reNetMAC.FindString(g.m.conf["net0"]), guestIP(g.m.id), 8), //nolint:mnd // all VMs share 10.0.0.0/8
+		}, nil
+	default:
+		return map[string]any{}, nil
 	}
-	mac := reNetMAC.FindString(m.conf["net0"])
-	return map[string]any{"result": []any{
-		iface("lo", "00:00:00:00:00:00", "127.0.0.1", 8), //nolint:mnd // loopback is a /8
-		iface("eth0", mac, guestIP(m.id), 8),             //nolint:mnd // all VMs share 10.0.0.0/8
-	}}, nil
 }
 
 func iface(name, mac, ip string, prefix int) map[string]any {

@@ -356,11 +356,19 @@ func (s *Server) cloneDisk(ctx context.Context, t *task, p *clonePlan, m *machin
 		}
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	v, err := s.newImage(m, d)
+	s.mu.Unlock()
 	if err != nil {
 		return "", err
 	}
+	if err := s.makeImage(ctx, v); err != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.freeVolume(m.node, v.id)
+		return "", err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	d.drive.file = v.id
 	d.drive = d.drive.sized(v.size)
 	m.conf[d.opt] = d.drive.String()
@@ -413,6 +421,9 @@ func (s *Server) newImage(m *machine, d cloneDisk) (*volume, error) {
 	if d.drive.isCloudInit() {
 		return s.newCloudInitVolume(d.to, m.id), nil
 	}
+	if d.base == nil {
+		return nil, dief("volume '%s' does not exist", d.drive.file)
+	}
 	v := &volume{content: "images", format: "raw", size: d.base.size, ctime: s.clk.Now(), vmid: m.id}
 	if d.full {
 		v.used = d.base.size
@@ -425,6 +436,7 @@ func (s *Server) newImage(m *machine, d cloneDisk) (*volume, error) {
 		return nil, noSpace(d.to)
 	}
 	d.to.add(v)
+	v.image = s.host.clone(v, d)
 	return v, nil
 }
 

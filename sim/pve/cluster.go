@@ -182,7 +182,7 @@ func (s *Server) nodeRow(n *node, who identity) map[string]any {
 // load is the memory in use on a node.
 func (s *Server) load(name string) (mem int64) {
 	for _, m := range s.vms {
-		if m.running && m.node == name {
+		if m.node == name { // also of VMs that are being started
 			mem += m.memory
 		}
 	}

@@ -116,7 +116,7 @@ func putConfig(s *Server, c *call) (any, error) {
 		return nil, err
 	}
 	defer release()
-	return nil, s.applyUpdate(c, u)
+	return nil, s.updateVM(c.ctx, c, u)
 }
 
 func postConfig(s *Server, c *call) (any, error) {
@@ -129,7 +129,7 @@ func postConfig(s *Server, c *call) (any, error) {
 		if !s.sleep(ctx, s.model.Delays.Config) {
 			return dief("interrupted by signal")
 		}
-		return s.applyUpdate(c, u)
+		return s.updateVM(ctx, c, u)
 	})
 }
 

@@ -28,12 +28,28 @@ const (
 	pipeWait = 2 * time.Second
 )
 
-// execGuest plays the guest: cloud-init, then the program of the model, until
+// execGuest is a guest that is a program of this machine.
+type execGuest struct {
+	simGuest
+
+	group int // process group of its program while it runs; guarded by Server.mu
+}
+
+func (g *execGuest) live(run *guestRun) bool {
+	if !g.boot(run) {
+		return false
+	}
+	g.play(run)
+	return run.ctx.Err() == nil
+}
+
+// play does what a guest does: cloud-init, then the program of the model, until
 // it exits. Without a configuration to run with, the VM stays up idle.
-func (s *Server) execGuest(m *machine, run *guestRun) {
-	root, err := s.guestRoot(m)
+func (g *execGuest) play(run *guestRun) {
+	s := g.s
+	root, err := s.guestRoot(g.m)
 	if err == nil {
-		err = s.cloudInit(m, run, root)
+		err = s.cloudInit(g.m, run, root)
 	}
 	if err != nil {
 		run.log.printf("cloud-init: %s", err)
@@ -45,14 +61,15 @@ func (s *Server) execGuest(m *machine, run *guestRun) {
 		return
 	}
 	run.log.printf("guest: starting %s", filepath.Base(s.model.Guest.Program))
-	err = s.runProgram(run, config, root)
+	err = g.runProgram(run, config, root)
 	if err != nil {
 		run.log.printf("guest: %s", err)
 	}
 	run.log.printf("guest: power off")
 }
 
-func (s *Server) runProgram(run *guestRun, config, root string) error {
+func (g *execGuest) runProgram(run *guestRun, config, root string) error {
+	s := g.s
 	program := s.model.Guest.Program
 	cmd := exec.CommandContext(run.ctx, program, "--config", config, "--root", root) // #nosec G204 -- the model's own
 	cmd.Env = []string{}
@@ -66,11 +83,11 @@ func (s *Server) runProgram(run *guestRun, config, root string) error {
 	}
 	s.mu.Lock()
 	s.groups = append(s.groups, cmd.Process.Pid)
-	run.group = cmd.Process.Pid
+	g.group = cmd.Process.Pid
 	s.mu.Unlock()
 	err := cmd.Wait()
 	s.mu.Lock()
-	run.group = 0
+	g.group = 0
 	s.mu.Unlock()
 	// Power-off ends whatever the program left running.
 	if kerr := syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL); kerr != nil && !errors.Is(kerr, syscall.ESRCH) {
@@ -79,24 +96,23 @@ func (s *Server) runProgram(run *guestRun, config, root string) error {
 	return err
 }
 
-// terminate asks a guest's program to end, as an init system does when the
-// power button is pressed; it tells whether there is one.
-func (s *Server) terminate(run *guestRun) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return run.group != 0 && syscall.Kill(-run.group, syscall.SIGTERM) == nil
+// press asks the guest's program to end, as an init system does when the power
+// button is pressed.
+func (g *execGuest) press(run *guestRun) time.Duration {
+	g.s.mu.Lock()
+	defer g.s.mu.Unlock()
+	if g.group != 0 && syscall.Kill(-g.group, syscall.SIGTERM) == nil {
+		return initPatience
+	}
+	return g.simGuest.press(run)
 }
 
 // guestRoot makes the VM's root directory, once per VM, out of its image.
 func (s *Server) guestRoot(m *machine) (string, error) {
 	s.mu.Lock()
-	if s.workDir == "" {
-		dir, err := os.MkdirTemp(s.model.Guest.WorkDir, "pvesim-")
-		if err != nil {
-			s.mu.Unlock()
-			return "", fmt.Errorf("make work directory: %w", err)
-		}
-		s.workDir = dir
+	if err := s.makeWorkDir(); err != nil {
+		s.mu.Unlock()
+		return "", err
 	}
 	fresh := m.root == ""
 	if fresh {
@@ -115,6 +131,21 @@ func (s *Server) guestRoot(m *machine) (string, error) {
 		return root, nil
 	}
 	return root, copyTree(image, root)
+}
+
+// makeWorkDir makes the directory for what VMs need, once; s.mu is held.
+func (s *Server) makeWorkDir() error {
+	if s.workDir != "" {
+		return nil
+	}
+	dir, err := os.MkdirTemp(s.model.Guest.WorkDir, "pvesim-")
+	if err != nil {
+		return fmt.Errorf("make work directory: %w", err)
+	}
+	if s.workDir, err = filepath.Abs(dir); err != nil { // images name each other by path
+		return fmt.Errorf("make work directory: %w", err)
+	}
+	return nil
 }
 
 // copyTree copies an image: directories and small files are the VM's own,

@@ -115,6 +115,13 @@ type Template struct {
 	Config map[string]string `json:"config"`
 	// ImageDir holds the files of the template's disk image, for GuestExec.
 	ImageDir string `json:"imageDir"`
+	// Image is the template's disk, for GuestQEMU: a qcow2 or raw file, which
+	// gives the disk's size. It is read only. Empty means that of the guests.
+	Image string `json:"image"`
+	// DiskSlot and CloudInitSlot are where disk and cloud-init drive are
+	// attached; empty means scsi0 and ide2.
+	DiskSlot      string `json:"diskSlot"`
+	CloudInitSlot string `json:"cloudInitSlot"`
 }
 
 // VM is a machine that exists from the start.
@@ -211,6 +218,9 @@ const (
 	GuestScript GuestKind = "script"
 	// GuestExec runs a program with the data of the cloud-init drive.
 	GuestExec GuestKind = "exec"
+	// GuestQEMU is a machine of QEMU's, with the VM's disks, media, network
+	// cards, processors and memory.
+	GuestQEMU GuestKind = "qemu"
 )
 
 // Guest describes the inside of every VM.
@@ -226,12 +236,29 @@ type Guest struct {
 	Program string `json:"program"`
 	// ImageDir holds files every VM's disk has; a template's own is preferred.
 	ImageDir string `json:"imageDir"`
-	// WorkDir is where the VMs' root directories are made; empty means a
-	// temporary directory, removed on close.
+	// WorkDir is where a directory for the VMs' root directories or disks is
+	// made, which is removed on close; empty means among temporary files.
+	// Consoles of a GuestQEMU are kept in its folder serial, as vm-ID.log.
 	WorkDir string `json:"workDir"`
+	// QEMU is how a GuestQEMU boots.
+	QEMU QEMU `json:"qemu"`
 	// Script, when set, is called in its own goroutine for every VM that has
 	// booted, whatever Kind is; the VM powers off when it returns. For tests.
 	Script func(GuestVM) `json:"-"`
+}
+
+// QEMU is how the machines of a GuestQEMU boot.
+type QEMU struct {
+	// Image is the disk of templates without one of their own; see
+	// [Template.Image].
+	Image string `json:"image"`
+	// Kernel, Initrd and Append, when set, are booted in place of the disk's
+	// boot loader.
+	Kernel string `json:"kernel"`
+	Initrd string `json:"initrd"`
+	Append string `json:"append"`
+	// Accel is tcg (software emulation, the default) or kvm.
+	Accel string `json:"accel"`
 }
 
 // Names and ids of the default model.
@@ -428,9 +455,12 @@ func (m Model) Validate() error {
 		errs = append(errs, unknownNames("vm "+v.Name, []string{v.Node}, nodes)...)
 	}
 	switch m.Guest.Kind {
-	case GuestNothing, GuestScript, GuestExec, "":
+	case GuestNothing, GuestScript, GuestExec, GuestQEMU, "":
 	default:
-		errs = append(errs, fmt.Errorf("guest: unknown kind %q (use nothing, script or exec)", m.Guest.Kind))
+		errs = append(errs, fmt.Errorf("guest: unknown kind %q (use nothing, script, exec or qemu)", m.Guest.Kind))
+	}
+	if m.Guest.Kind == GuestQEMU {
+		errs = append(errs, m.Guest.QEMU.validate())
 	}
 	if m.Guest.Kind == GuestExec && m.Guest.Program == "" {
 		errs = append(errs, errors.New("guest: kind exec needs a program"))

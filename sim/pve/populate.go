@@ -72,7 +72,9 @@ func (s *Server) addTemplate(t Template) error {
 			return fmt.Errorf("place template %s on node %s: VMID %d is taken", t.Name, n, id)
 		}
 		m := &machine{id: id, node: n, imageDir: t.ImageDir, foreign: true}
-		m.conf = s.templateConfig(t, id, st)
+		if m.conf, err = s.templateConfig(t, id, st); err != nil {
+			return fmt.Errorf("place template %s on node %s: %w", t.Name, n, err)
+		}
 		m.pending, m.pendingDel = map[string]string{}, map[string]bool{}
 		s.vms[id] = m
 		s.sight(m)
@@ -80,7 +82,7 @@ func (s *Server) addTemplate(t Template) error {
 	return nil
 }
 
-func (s *Server) templateConfig(t Template, id int, st *store) map[string]string {
+func (s *Server) templateConfig(t Template, id int, st *store) (map[string]string, error) {
 	size := int64(t.DiskSize) * gib
 	if size == 0 {
 		size = 20 * gib
@@ -88,10 +90,14 @@ func (s *Server) templateConfig(t Template, id int, st *store) map[string]string
 	base := &volume{id: st.imageID(id, fmt.Sprintf("base-%d-disk-0", id), nil), content: "images",
 		format: "raw", size: size, used: size, ctime: s.started, vmid: id}
 	st.add(base)
+	if err := s.templateImage(t, base); err != nil {
+		return nil, err
+	}
+	disk := cmpOr(t.DiskSlot, "scsi0")
 	conf := map[string]string{
 		"name": t.Name, "template": "1", "cores": "2", "memory": "2048", "ostype": "l26",
-		"scsihw": "virtio-scsi-single", "boot": "order=scsi0", "agent": "1",
-		"scsi0":   fmt.Sprintf("%s,size=%s", base.id, formatSize(size)),
+		"scsihw": "virtio-scsi-single", "boot": "order=" + disk, "agent": "1",
+		disk:      fmt.Sprintf("%s,size=%s", base.id, formatSize(base.size)),
 		"net0":    fmt.Sprintf("virtio=%s,bridge=%s", s.newMAC(), s.firstBridge()),
 		"smbios1": "uuid=" + s.newUUID(), "vmgenid": s.newUUID(), "serial0": "socket",
 	}
@@ -100,10 +106,10 @@ func (s *Server) templateConfig(t Template, id int, st *store) map[string]string
 	}
 	if !t.NoCloudInit {
 		ci := s.newCloudInitVolume(st, id)
-		conf["ide2"] = ci.id + ",media=cdrom,size=4M"
+		conf[cmpOr(t.CloudInitSlot, "ide2")] = ci.id + ",media=cdrom,size=4M"
 	}
 	maps.Copy(conf, t.Config)
-	return conf
+	return conf, nil
 }
 
 func (s *Server) newCloudInitVolume(st *store, vmid int) *volume {

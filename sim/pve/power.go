@@ -54,7 +54,7 @@ func startVM(s *Server, c *call) (any, error) {
 		if !s.sleep(ctx, s.model.Delays.Start) {
 			return dief("start failed: got interrupted")
 		}
-		return s.boot(c, t)
+		return s.boot(ctx, c, t)
 	})
 }
 
@@ -91,28 +91,47 @@ func (s *Server) startChecks(c *call) error {
 	return nil
 }
 
-// boot applies pending changes and brings the VM up.
-func (s *Server) boot(c *call, t *task) error {
+// boot brings the VM up. Its memory is reserved before its guest starts.
+func (s *Server) boot(ctx context.Context, c *call, t *task) error {
+	m, err := s.prepareBoot(c, t)
+	if err != nil {
+		return err
+	}
+	g, err := s.newGuest(ctx, m, t)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		m.memory = 0
+		return err
+	}
+	m.running, m.pid, m.started = true, g.pid(), s.clk.Now()
+	if m.pid == 0 {
+		m.pid = s.newPID()
+	}
+	m.starts++
+	s.sight(m)
+	s.startGuest(m, g, struck(t.faults, FaultVMCrash))
+	return nil
+}
+
+// prepareBoot applies pending changes and checks what a start needs.
+func (s *Server) prepareBoot(c *call, t *task) (*machine, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m, err := s.get(c.node, c.vmid)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	s.applyPending(m)
 	if err := s.checkDrives(m); err != nil {
-		return err
+		return nil, err
 	}
 	if err := s.reserve(m); err != nil {
 		t.log = append(t.log, "kvm: cannot set up guest memory 'pc.ram': Cannot allocate memory")
-		return err
+		return nil, err
 	}
-	m.running, m.pid, m.started = true, s.newPID(), s.clk.Now()
 	m.memory = m.memBytes()
-	m.starts++
-	s.sight(m)
-	s.startGuest(m, struck(t.faults, FaultVMCrash))
-	return nil
+	return m, nil
 }
 
 // checkDrives makes sure every volume is there, as activating them does, and
@@ -161,23 +180,28 @@ func stopVM(s *Server, c *call) (any, error) {
 		s.cancelShutdowns(c)
 	}
 	return s.forkVM(c, "qmstop", func(_ context.Context, _ *task) error {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		m, err := s.get(c.node, c.vmid)
-		if err != nil {
-			return err
-		}
-		if !m.running {
-			return nil
-		}
-		if !c.flag("skiplock") {
-			if err := m.checkLock(); err != nil {
-				return err
-			}
-		}
-		s.powerOff(m)
-		return nil
+		run, err := s.pullPlug(c)
+		run.awaitGone()
+		return err
 	})
+}
+
+// pullPlug ends a VM that runs; its process may still be ending.
+func (s *Server) pullPlug(c *call) (*guestRun, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m, err := s.get(c.node, c.vmid)
+	if err != nil || !m.running {
+		return nil, err
+	}
+	if !c.flag("skiplock") {
+		if err := m.checkLock(); err != nil {
+			return nil, err
+		}
+	}
+	run := m.guest
+	s.powerOff(m)
+	return run, nil
 }
 
 // cancelShutdowns aborts the VM's running shutdown tasks that the caller may
@@ -217,18 +241,13 @@ func shutdownVM(s *Server, c *call) (any, error) {
 		}
 		run := m.guest
 		s.mu.Unlock()
-		if s.askToPowerOff(ctx, run, timeout) {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.powerOff(m)
-			return nil
-		}
-		if !c.flag("forceStop") || ctx.Err() != nil {
+		if !s.askToPowerOff(ctx, run, timeout) && (!c.flag("forceStop") || ctx.Err() != nil) {
 			return dief("VM quit/powerdown failed - got timeout")
 		}
 		s.mu.Lock()
-		defer s.mu.Unlock()
 		s.powerOff(m)
+		s.mu.Unlock()
+		run.awaitGone()
 		return nil
 	})
 }
@@ -240,9 +259,9 @@ func (s *Server) askToPowerOff(ctx context.Context, run *guestRun, timeout time.
 		return s.sleep(ctx, min(takes, timeout)) && takes <= timeout
 	}
 	if s.model.Guest.IgnoreShutdown {
-		takes = timeout + 1
-	} else if s.terminate(run) {
-		takes = initPatience
+		takes = never
+	} else {
+		takes = run.press(run)
 	}
 	timer := s.clk.NewTimer(min(takes, timeout))
 	defer timer.Stop()

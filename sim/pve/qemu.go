@@ -129,6 +129,7 @@ func destroyVM(s *Server, c *call) (any, error) {
 		if !s.sleep(ctx, s.model.Delays.Destroy) {
 			return dief("interrupted by signal")
 		}
+		m.last.awaitGone()
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.remove(m)
@@ -164,7 +165,11 @@ func (s *Server) remove(m *machine) {
 		if st.key.node != "" && st.key.node != m.node {
 			continue
 		}
-		maps.DeleteFunc(st.vols, func(_ string, v *volume) bool { return v.content == "images" && v.vmid == m.id })
+		for _, v := range maps.Clone(st.vols) {
+			if v.content == "images" && v.vmid == m.id {
+				st.drop(v)
+			}
+		}
 	}
 	for _, members := range s.pools {
 		delete(members, m.id)
@@ -194,46 +199,72 @@ func resizeDisk(s *Server, c *call) (any, error) {
 	if !isDriveName(c.param("disk")) {
 		return nil, badParam("disk", "value '%s' does not have a value in the enumeration", c.param("disk"))
 	}
-	return s.forkVM(c, "resize", func(_ context.Context, _ *task) error {
+	return s.forkVM(c, "resize", func(ctx context.Context, _ *task) error {
 		s.mu.Lock()
-		defer s.mu.Unlock()
-		m, err := s.loadForUpdate(c, &update{digest: c.param("digest"), skiplock: c.flag("skiplock")})
+		r, err := s.planResize(c)
+		s.mu.Unlock()
 		if err != nil {
 			return err
 		}
-		return s.resize(m, c.param("disk"), c.param("size"))
+		if err := s.resizeImage(ctx, r); err != nil {
+			return err
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		r.commit()
+		return nil
 	})
 }
 
-func (s *Server) resize(m *machine, disk, size string) error {
+// resize is a disk that grows.
+type resize struct {
+	m    *machine
+	disk string
+	d    drive
+	vol  *volume
+	want int64
+	run  *guestRun // of a VM that runs
+}
+
+// planResize checks that a disk can grow; s.mu is held.
+func (s *Server) planResize(c *call) (*resize, error) {
+	m, err := s.loadForUpdate(c, &update{digest: c.param("digest"), skiplock: c.flag("skiplock")})
+	if err != nil {
+		return nil, err
+	}
+	disk, size := c.param("disk"), c.param("size")
 	value, ok := m.conf[disk]
 	if !ok {
-		return dief("disk '%s' does not exist", disk)
+		return nil, dief("disk '%s' does not exist", disk)
 	}
 	d, err := parseDrive(value)
 	if err != nil || d.isCDROM() {
-		return dief("you can't resize a cdrom")
+		return nil, dief("you can't resize a cdrom")
 	}
 	st, vol := s.volumeOf(m.node, d.file)
 	if vol == nil {
-		return dief("volume '%s' does not exist", d.file)
+		return nil, dief("volume '%s' does not exist", d.file)
 	}
 	want := parseSize(strings.TrimPrefix(size, "+"))
 	if strings.HasPrefix(size, "+") {
 		want += vol.size
 	}
 	if want < vol.size {
-		return dief("shrinking disks is not supported")
+		return nil, dief("shrinking disks is not supported")
 	}
 	if vol.parent == "" && st.Size > 0 && st.usedBytes()+want-vol.size > st.Size {
-		return noSpace(st)
+		return nil, noSpace(st)
 	}
-	if vol.parent == "" {
-		vol.used += want - vol.size
+	return &resize{m: m, disk: disk, d: d, vol: vol, want: want, run: m.guest}, nil
+}
+
+// commit writes the new size; Server.mu is held.
+func (r *resize) commit() {
+	if r.vol.parent == "" {
+		r.vol.used += r.want - r.vol.size
 	}
-	vol.size = want
-	m.conf[disk] = d.sized(want).String()
-	return nil
+	r.vol.size = r.want
+	r.m.conf[r.disk] = r.d.sized(r.want).String()
 }
 
 // makeTemplate converts a stopped VM; its disks become bases.

@@ -58,6 +58,7 @@ type Server struct {
 	certs      *certs
 	workDir    string
 	nextRoot   int
+	host       *vmHost // nil unless guests run under QEMU
 	populating bool
 	groups     []int // process groups of guests' programs
 }
@@ -98,8 +99,13 @@ func New(m Model, opts ...Option) (*Server, error) {
 	s.routes = allRoutes()
 	s.access = newAccess(m)
 	s.populating = true
-	if err := s.populate(); err != nil {
-		return nil, err
+	err := s.newHost()
+	if err == nil {
+		err = s.populate()
+	}
+	if err != nil {
+		s.stop()
+		return nil, errors.Join(err, s.removeWorkDir())
 	}
 	s.populating = false
 	for _, f := range m.Faults {
@@ -163,10 +169,17 @@ func (s *Server) Close() error {
 	}
 	s.stop()
 	s.wg.Wait()
-	if s.workDir != "" {
-		err = errors.Join(err, os.RemoveAll(s.workDir))
+	return errors.Join(err, s.removeWorkDir())
+}
+
+func (s *Server) removeWorkDir() error {
+	if s.workDir == "" {
+		return nil
 	}
-	return err
+	if err := os.RemoveAll(s.workDir); err != nil {
+		return fmt.Errorf("remove work directory: %w", err)
+	}
+	return nil
 }
 
 // URL is the address of the API's host, without a path, such as

@@ -218,7 +218,9 @@ func (s *Server) freeListed(c *call, t *task, st *store) error {
 		_, name, _ := splitVolid(v.id)
 		return dief("base volume '%s' is still in use by linked cloned", name)
 	}
-	delete(st.vols, c.volid())
+	if v != nil {
+		st.drop(v)
+	}
 	t.log = append(t.log, "Removed volume '"+c.volid()+"'")
 	return nil
 }

@@ -32,6 +32,7 @@ type volume struct {
 	vmid    int
 	parent  string // volume id of the base of a linked clone
 	data    []byte
+	image   *image // the file behind it, if there is one
 }
 
 // cloneLockWait is how long a task waits for a storage's lock.
@@ -141,6 +142,13 @@ func (s *Server) volumeOf(node, volid string) (*store, *volume) {
 
 func (s *Server) freeVolume(node, volid string) {
 	if st, v := s.volumeOf(node, volid); v != nil {
-		delete(st.vols, volid)
+		st.drop(v)
 	}
+}
+
+// drop removes a volume and the file behind it.
+func (st *store) drop(v *volume) {
+	delete(st.vols, v.id)
+	v.image.drop()
+	v.image = nil
 }

@@ -25,6 +25,10 @@ import (
 type options struct {
 	listen, control, model, guest, program, image, faults, env string
 
+	backend, workDir, diskSlot, ciSlot string
+
+	qemu pve.QEMU
+
 	nodes, clones                   int
 	clone, boot, stayUp, lag, login time.Duration
 }
@@ -36,9 +40,12 @@ func New() *cobra.Command {
 		Use:   "pvesim",
 		Short: "Simulate the API of a Proxmox VE cluster",
 		Long: "pvesim answers like a Proxmox VE cluster: VMs, templates, storages, tasks, locks, permissions\n" +
-			"and failures, all in memory. Point any Proxmox client at the address it prints.",
+			"and failures, all in memory. Point any Proxmox client at the address it prints.\n\n" +
+			"With --backend qemu, VMs are real: processes of QEMU with linked clones of an image as disks.\n" +
+			"In them, the loopback address of this machine is 10.0.2.2.",
 		Example: "  pvesim -E                          # print export lines and serve\n" +
-			"  pvesim --faults clone-lock=0.2,vm-crash=0.1@5s",
+			"  pvesim --faults clone-lock=0.2,vm-crash=0.1@5s\n" +
+			"  pvesim --backend qemu --image debian.qcow2",
 		Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			m, err := o.build(cmd)
@@ -66,7 +73,18 @@ func (o *options) flags(cmd *cobra.Command) {
 	f.StringVar(&o.guest, "guest", "", "what a booted VM does: nothing, script or exec")
 	f.DurationVar(&o.stayUp, "guest-stays", 0, "how long a script guest stays up")
 	f.StringVar(&o.program, "bootstrap-service", "", "`program` an exec guest runs")
-	f.StringVar(&o.image, "image", "", "`directory` with the files of the template's disk")
+	f.StringVar(&o.image, "image", "",
+		"the template's disk: a `directory` with its files, or with --backend qemu an image, qcow2 or raw")
+	f.StringVar(&o.backend, "backend", backendSim, "what VMs are: sim, or qemu for real ones")
+	f.StringVar(&o.qemu.Kernel, "kernel", "", "qemu: kernel `file` to boot in place of the image's boot loader")
+	f.StringVar(&o.qemu.Initrd, "initrd", "", "qemu: initial ramdisk `file` for the kernel")
+	f.StringVar(&o.qemu.Append, "append", "", "qemu: `arguments` of the kernel, such as 'root=/dev/sda console=ttyS0'")
+	f.StringVar(&o.qemu.Accel, "accel", "tcg", "qemu: tcg (software emulation) or kvm")
+	f.StringVar(&o.diskSlot, "disk-slot", "", "where the template's disk is attached, such as virtio0 (default: scsi0)")
+	f.StringVar(&o.ciSlot, "cloud-init-slot", "",
+		"where the template's cloud-init drive is attached, such as scsi1 (default: ide2)")
+	f.StringVar(&o.workDir, "work-dir", "",
+		"existing `directory` for the VMs' files; consoles stay in its folder serial (default: a temporary one)")
 	f.StringVar(&o.faults, "faults", "", "faults by name and probability: "+strings.Join(pve.FaultNames(), ", "))
 	f.StringVarP(&o.env, "env", "E", "", "print export lines once listening, or with -E=FILE write them there")
 	f.Lookup("env").NoOptDefVal = "-"
@@ -94,7 +112,14 @@ func (o *options) build(cmd *cobra.Command) (pve.Model, error) {
 	set("status-lag", func() { m.StatusLag = o.lag })
 	set("guest", func() { m.Guest.Kind = pve.GuestKind(o.guest) })
 	set("guest-stays", func() { m.Guest.StayUp = o.stayUp })
-	set("image", func() { m.Guest.ImageDir = o.image })
+	set("work-dir", func() { m.Guest.WorkDir = o.workDir })
+	for i := range m.Templates { // LoadModel and DefaultModel make them anew
+		set("disk-slot", func() { m.Templates[i].DiskSlot = o.diskSlot })
+		set("cloud-init-slot", func() { m.Templates[i].CloudInitSlot = o.ciSlot })
+	}
+	if err := o.applyBackend(cmd, &m); err != nil {
+		return m, err
+	}
 	if o.program != "" {
 		abs, err := filepath.Abs(o.program)
 		if err != nil {
@@ -108,6 +133,54 @@ func (o *options) build(cmd *cobra.Command) (pve.Model, error) {
 	}
 	m.Faults = append(m.Faults, faults...)
 	return m, m.Validate()
+}
+
+// What VMs can be.
+const (
+	backendSim  = "sim"
+	backendQEMU = "qemu"
+)
+
+// applyBackend sets what VMs are, and their image.
+func (o *options) applyBackend(cmd *cobra.Command, m *pve.Model) error {
+	given := cmd.Flags().Changed
+	switch o.backend {
+	case backendSim:
+		for _, name := range []string{"kernel", "initrd", "append", "accel"} {
+			if given(name) {
+				return fmt.Errorf("--%s needs --backend qemu", name)
+			}
+		}
+		if given("image") {
+			m.Guest.ImageDir = o.image
+		}
+		return nil
+	case backendQEMU:
+	default:
+		return fmt.Errorf("--backend must be sim or qemu, not %q", o.backend)
+	}
+	for _, name := range []string{"guest", "guest-stays", "bootstrap-service", "boot-delay"} {
+		if given(name) {
+			return fmt.Errorf("--%s is not for --backend qemu: real VMs do what their image does", name)
+		}
+	}
+	m.Guest.Kind = pve.GuestQEMU
+	q := &m.Guest.QEMU
+	for name, set := range map[string]func(){
+		"image": func() { q.Image = o.image }, "kernel": func() { q.Kernel = o.qemu.Kernel },
+		"initrd": func() { q.Initrd = o.qemu.Initrd }, "append": func() { q.Append = o.qemu.Append },
+		"accel": func() { q.Accel = o.qemu.Accel },
+	} {
+		if given(name) {
+			set()
+		}
+	}
+	for i := range m.Templates {
+		if m.Templates[i].Image == "" && q.Image == "" {
+			return errors.New("--backend qemu needs --image: a disk image that boots")
+		}
+	}
+	return nil
 }
 
 // serve runs the simulator and its control API until the context ends.

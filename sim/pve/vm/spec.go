@@ -1,0 +1,249 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package vm
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Accel says how the guest's instructions run.
+type Accel string
+
+// Accelerators.
+const (
+	// TCG is software emulation: it works everywhere.
+	TCG Accel = "tcg"
+	// KVM is the processor's own virtualisation. It is never chosen because
+	// /dev/kvm opens: where machines are nested, guests may die under it.
+	KVM Accel = "kvm"
+)
+
+// Spec is one machine.
+type Spec struct {
+	// Name is shown in the process's title; UUID is the SMBIOS system UUID.
+	Name, UUID string
+	// Accel is TCG if empty.
+	Accel Accel
+	// Q35 chooses the chipset q35 in place of i440fx.
+	Q35 bool
+	// MemoryMiB and the number of processors.
+	MemoryMiB      int64
+	Sockets, Cores int
+	// SCSI is the controller of scsi drives: virtio-scsi-pci,
+	// virtio-scsi-single (one controller per drive), lsi, lsi53c810, megasas
+	// or pvscsi.
+	SCSI   string
+	Drives []Drive
+	NICs   []NIC
+	// Kernel, when set, is booted in place of the disk's boot loader.
+	Kernel, Initrd, Append string
+	// Agent gives the guest the serial port of the QEMU guest agent.
+	Agent bool
+	// NoReboot ends the machine when the guest reboots.
+	NoReboot bool
+}
+
+// Drive is a disk or a CD drive.
+type Drive struct {
+	// Slot names bus and place: scsi0, virtio3, ide2, sata5.
+	Slot string
+	// File is the image; empty means a CD drive without a medium.
+	File string
+	// Format is qcow2 or raw.
+	Format string
+	CDROM  bool
+	// BootIndex is the place in the boot order from 1; 0 is not booted from.
+	BootIndex int
+}
+
+// NIC is a network card on a user-mode network of its own, on which the host's
+// loopback address is 10.0.2.2.
+type NIC struct {
+	// Model is QEMU's name of the card, with virtio for virtio-net-pci.
+	Model, MAC string
+	// Down unplugs the cable.
+	Down bool
+	// BootIndex is as in Drive.
+	BootIndex int
+}
+
+// File descriptors that the process inherits.
+const (
+	fdQMP = 3 + iota
+	fdSerial
+	fdAgent
+)
+
+var (
+	reSlot  = regexp.MustCompile(`^(scsi|virtio|ide|sata)(\d+)$`)
+	scsiHBA = []string{"virtio-scsi-pci", "virtio-scsi-single", "lsi", "lsi53c810", "megasas", "pvscsi"}
+)
+
+// Args are QEMU's arguments.
+func (s *Spec) Args() ([]string, error) {
+	a := &args{}
+	a.add("-name", escape(s.Name), "-nodefaults", "-no-user-config", "-display", "none", "-vga", "none")
+	chipset := "pc"
+	if s.Q35 {
+		chipset = "q35"
+	}
+	a.add("-machine", chipset)
+	switch s.Accel {
+	case TCG, "":
+		a.add("-accel", "tcg,thread=multi", "-cpu", "max")
+	case KVM:
+		a.add("-accel", "kvm", "-cpu", "host")
+	default:
+		return nil, fmt.Errorf("accelerator %q: use tcg or kvm", s.Accel)
+	}
+	sockets, cores := max(1, s.Sockets), max(1, s.Cores)
+	a.add("-smp", fmt.Sprintf("cpus=%d,sockets=%d,cores=%d,threads=1", sockets*cores, sockets, cores))
+	a.add("-m", strconv.FormatInt(s.MemoryMiB, 10)+"M")
+	if s.UUID != "" {
+		a.add("-uuid", s.UUID)
+	}
+	if s.NoReboot {
+		a.add("-no-reboot")
+	}
+	a.channels(s.Agent)
+	a.kernel(s)
+	if err := a.drives(s); err != nil {
+		return nil, err
+	}
+	a.nics(s.NICs)
+	return a.list, nil
+}
+
+type args struct{ list []string }
+
+func (a *args) add(words ...string) { a.list = append(a.list, words...) }
+
+// channels are the control socket, the console and the agent's port.
+func (a *args) channels(agent bool) {
+	a.add("-chardev", fmt.Sprintf("socket,id=qmp,fd=%d", fdQMP), "-mon", "chardev=qmp,mode=control")
+	a.add("-chardev", fmt.Sprintf("socket,id=serial0,fd=%d", fdSerial), "-serial", "chardev:serial0")
+	if agent {
+		a.add("-device", "virtio-serial-pci,id=qga0-bus", "-chardev", fmt.Sprintf("socket,id=qga0,fd=%d", fdAgent),
+			"-device", "virtserialport,id="+agentPort+",chardev=qga0,name=org.qemu.guest_agent.0")
+	}
+}
+
+func (a *args) kernel(s *Spec) {
+	for _, o := range [][2]string{{"-kernel", s.Kernel}, {"-initrd", s.Initrd}, {"-append", s.Append}} {
+		if s.Kernel != "" && o[1] != "" {
+			a.add(o[0], o[1])
+		}
+	}
+}
+
+func (a *args) drives(s *Spec) error {
+	if err := a.scsi(s); err != nil {
+		return err
+	}
+	if slices.ContainsFunc(s.Drives, func(d Drive) bool { return strings.HasPrefix(d.Slot, "sata") }) {
+		a.add("-device", "ahci,id=ahci0")
+	}
+	for _, d := range s.Drives {
+		device, err := d.device(s)
+		if err != nil {
+			return err
+		}
+		drive := "if=none,id=" + driveID(d.Slot)
+		if d.File != "" {
+			// Throw-away machines: what a crash of the host would lose is lost.
+			drive += ",cache=unsafe,format=" + d.Format + ",file=" + escape(d.File)
+		}
+		if d.CDROM {
+			drive += ",media=cdrom,readonly=on"
+		}
+		if d.BootIndex > 0 {
+			device += ",bootindex=" + strconv.Itoa(d.BootIndex)
+		}
+		a.add("-drive", drive, "-device", device)
+	}
+	return nil
+}
+
+// scsi adds the controllers that the drives hang on.
+func (a *args) scsi(s *Spec) error {
+	if !slices.ContainsFunc(s.Drives, func(d Drive) bool { return strings.HasPrefix(d.Slot, "scsi") }) {
+		return nil
+	}
+	switch {
+	case !slices.Contains(scsiHBA, s.SCSI):
+		return fmt.Errorf("scsi controller %q: use one of %s", s.SCSI, strings.Join(scsiHBA, ", "))
+	case s.SCSI != "virtio-scsi-single":
+		a.add("-device", s.SCSI+",id=scsihw0")
+		return nil
+	}
+	for _, d := range s.Drives {
+		if n, ok := strings.CutPrefix(d.Slot, "scsi"); ok {
+			a.add("-device", "virtio-scsi-pci,id=scsihw"+n)
+		}
+	}
+	return nil
+}
+
+// device is the front end of a drive, where Proxmox VE puts it
+// (PVE::QemuServer::print_drivedevice_full).
+func (d Drive) device(s *Spec) (string, error) {
+	parts := reSlot.FindStringSubmatch(d.Slot)
+	if parts == nil {
+		return "", fmt.Errorf("drive %q: its slot is none of scsi, virtio, ide and sata", d.Slot)
+	}
+	n, err := strconv.Atoi(parts[2])
+	if err != nil {
+		return "", errors.Join(fmt.Errorf("drive %q", d.Slot), err)
+	}
+	kind := "hd"
+	if d.CDROM {
+		kind = "cd"
+	}
+	tail := ",drive=" + driveID(d.Slot) + ",id=" + d.Slot
+	switch {
+	case parts[1] == "virtio":
+		return "virtio-blk-pci" + tail, nil
+	case parts[1] == "sata":
+		return fmt.Sprintf("ide-%s,bus=ahci0.%d", kind, n) + tail, nil
+	case parts[1] == "ide" && s.Q35:
+		return fmt.Sprintf("ide-%s,bus=ide.%d", kind, n) + tail, nil
+	case parts[1] == "ide":
+		return fmt.Sprintf("ide-%s,bus=ide.%d,unit=%d", kind, n/2, n%2) + tail, nil //nolint:mnd // two on a channel
+	case s.SCSI == "virtio-scsi-single":
+		return fmt.Sprintf("scsi-%s,bus=scsihw%d.0,channel=0,scsi-id=0,lun=%d", kind, n, n) + tail, nil
+	case s.SCSI == "virtio-scsi-pci":
+		return fmt.Sprintf("scsi-%s,bus=scsihw0.0,channel=0,scsi-id=0,lun=%d", kind, n) + tail, nil
+	default:
+		return fmt.Sprintf("scsi-%s,bus=scsihw0.0,scsi-id=%d", kind, n) + tail, nil
+	}
+}
+
+func (a *args) nics(nics []NIC) {
+	for i, n := range nics {
+		id, model := netID(i), n.Model
+		if model == "virtio" {
+			model = "virtio-net-pci"
+		}
+		device := fmt.Sprintf("%s,netdev=%s,id=%s,mac=%s", model, id, id, n.MAC)
+		if !strings.HasPrefix(model, "ne2k_isa") {
+			device += ",romfile=" // nothing boots from the network without being asked
+		}
+		if n.BootIndex > 0 {
+			device += ",bootindex=" + strconv.Itoa(n.BootIndex)
+		}
+		a.add("-netdev", "user,id="+id, "-device", device)
+	}
+}
+
+func netID(i int) string { return "net" + strconv.Itoa(i) }
+
+func driveID(slot string) string { return "drive-" + slot }
+
+// escape doubles commas, which separate QEMU's options.
+func escape(v string) string { return strings.ReplaceAll(v, ",", ",,") }

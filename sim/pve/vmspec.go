@@ -1,0 +1,117 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pve
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/hyperfleet/hyperfleet/sim/pve/vm"
+)
+
+// vmSpec is the machine that a configuration describes. Its drives have no
+// files yet. What only concerns other machines of the node (bridges, VLANs,
+// limits, balloons) is recorded and has no effect.
+func vmSpec(m *machine, cfg QEMU) (*vm.Spec, error) {
+	if m.conf["bios"] == "ovmf" {
+		return nil, dief("bios 'ovmf' is not simulated by QEMU guests")
+	}
+	s := &vm.Spec{
+		Name: m.name(), UUID: smbiosUUID(m.conf["smbios1"]), Accel: vm.Accel(cfg.Accel),
+		Q35:       strings.Contains(m.conf["machine"], "q35"),
+		MemoryMiB: m.memBytes() >> 20, Sockets: max(1, atoi(m.conf["sockets"])), Cores: max(1, atoi(m.conf["cores"])),
+		SCSI: cmpOr(m.conf["scsihw"], "lsi"), Kernel: cfg.Kernel, Initrd: cfg.Initrd, Append: cfg.Append,
+		Agent: agentEnabled(m.conf["agent"]), NoReboot: m.conf["reboot"] == "0",
+	}
+	order := bootOrder(m.conf)
+	for _, slot := range slices.Sorted(maps.Keys(m.conf)) {
+		value := m.conf[slot]
+		switch {
+		case reNet.MatchString(slot):
+			nic := nicOf(value)
+			nic.BootIndex = 1 + slices.Index(order, slot)
+			s.NICs = append(s.NICs, nic)
+		case !isDriveName(slot) || slot == "efidisk0" || slot == "tpmstate0":
+		default:
+			d, err := parseDrive(value)
+			if err != nil {
+				return nil, dief("unable to parse drive options for '%s'", slot)
+			}
+			s.Drives = append(s.Drives, vm.Drive{
+				Slot: slot, CDROM: d.isCDROM(), BootIndex: 1 + slices.Index(order, slot),
+			})
+		}
+	}
+	return s, nil
+}
+
+// bootOrder names the devices to boot from, the first first: those the
+// configuration names, else disks, CD drives and network cards.
+func bootOrder(conf map[string]string) []string {
+	if order, ok := strings.CutPrefix(conf["boot"], "order="); ok {
+		return strings.Split(order, ";")
+	}
+	var disks, cds, nics []string
+	for _, k := range slices.Sorted(maps.Keys(conf)) {
+		switch {
+		case reNet.MatchString(k):
+			nics = append(nics, k)
+		case isDriveName(k):
+			if d, err := parseDrive(conf[k]); err == nil && d.isCDROM() {
+				cds = append(cds, k)
+			} else {
+				disks = append(disks, k)
+			}
+		}
+	}
+	return slices.Concat(disks, cds, nics)
+}
+
+func smbiosUUID(v string) string {
+	props, err := properties(v, "")
+	if err != nil {
+		return ""
+	}
+	return props["uuid"]
+}
+
+// nicOf reads a network device: virtio=MAC,bridge=vmbr0 or model=virtio,macaddr=MAC.
+func nicOf(v string) vm.NIC {
+	n := vm.NIC{MAC: reNetMAC.FindString(v)}
+	for part := range strings.SplitSeq(v, ",") {
+		k, val, _ := strings.Cut(part, "=")
+		switch {
+		case k == "model":
+			n.Model = val
+		case reNetModel.MatchString(k):
+			n.Model = k
+		case k == "link_down":
+			n.Down = truthy(val)
+		}
+	}
+	return n
+}
+
+// kvmSays is what QEMU says when it fails, as Proxmox VE shows it: there the
+// program is called kvm.
+func kvmSays(text string) []string {
+	var out []string
+	for line := range strings.SplitSeq(text, "\n") {
+		_, said, ok := strings.Cut(line, "qemu-system-x86_64: ")
+		if ok {
+			line = "kvm: " + said
+		}
+		if line != "" {
+			out = append(out, line)
+		}
+	}
+	return out
+}
+
+func exited(code int) string {
+	return fmt.Sprintf("start failed: QEMU exited with code %s", strconv.Itoa(code))
+}
