@@ -1,0 +1,352 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pools
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/hyperfleet/hyperfleet/networking/alloc"
+)
+
+// Pool is a pool as it stands in the book.
+type Pool struct {
+	// Network is the key of the network that the addresses are on: two pools may give the
+	// same addresses on two networks, and not on one.
+	Network string
+	// Cluster that the pool's machines belong to, for metrics.
+	Cluster string
+	// Addresses of the pool. Its name is its own among all pools of the book.
+	Addresses *alloc.Pool
+}
+
+// Request asks for an owner's addresses.
+type Request struct {
+	Network, Pool string
+	// Owner is one machine's interface alone, in words that errors can show, such as
+	// NAMESPACE/NAME/UID.
+	Owner string
+	// Want are addresses to give; for a family without any, it is the lowest free one.
+	Want []netip.Addr
+	// Wake is called, on any goroutine, once after a refusal when it is worth asking
+	// again. It must not block, nor call the book.
+	Wake func()
+}
+
+// Status is how a pool stands.
+type Status struct {
+	Network, Cluster, Name string
+	// IPv4 and IPv6 are all zero for a family that the pool has no addresses of.
+	IPv4, IPv6 alloc.Usage
+	// Waiting is how many owners asked in vain.
+	Waiting int
+}
+
+// Machines is how many more machines the pool can serve.
+func (s *Status) Machines() uint64 {
+	switch {
+	case s.IPv4.Size == 0:
+		return s.IPv6.Free
+	case s.IPv6.Size == 0:
+		return s.IPv4.Free
+	default:
+		return min(s.IPv4.Free, s.IPv6.Free)
+	}
+}
+
+// Book is the networks of a process. Many may use it at once; an address on a network
+// has one owner at most. Make one with New.
+type Book struct {
+	mu       sync.Mutex
+	networks map[string]*network
+	// homes is the network of each pool.
+	homes map[string]string
+
+	warm warmup
+}
+
+// network is one network with those who wait for something on it.
+type network struct {
+	addresses *alloc.Network
+	pools     map[string]Pool
+	// waiting are those who found a pool full or not there, by pool, the first in front.
+	waiting map[string][]waiter
+	// refused are those who can only go on when something of the network changes, by
+	// owner or pool: what they want is somebody else's.
+	refused map[string]func()
+}
+
+type waiter struct {
+	owner string
+	wake  func()
+}
+
+// New makes an empty book. It is Ready after Rebuild.
+func New() *Book {
+	b := &Book{}
+	b.warm.done = make(chan struct{})
+	b.clear()
+
+	return b
+}
+
+func (b *Book) clear() {
+	b.networks, b.homes = map[string]*network{}, map[string]string{}
+}
+
+func (b *Book) network(name string) *network {
+	n := b.networks[name]
+	if n == nil {
+		n = &network{
+			addresses: alloc.NewNetwork(name), pools: map[string]Pool{},
+			waiting: map[string][]waiter{}, refused: map[string]func(){},
+		}
+		b.networks[name] = n
+	}
+
+	return n
+}
+
+// SetPool adds a pool, or puts it in the place of the one with its name, be it on this
+// network or on another. Addresses in use stay with their owners. Owners who wait and can
+// be served now are woken.
+//
+// With an *alloc.OverlapError, which names the other pool, all is as it was before, and
+// wake is called once when it is worth trying again. It may be nil.
+func (b *Book) SetPool(p Pool, wake func()) error {
+	name := p.Addresses.Name()
+
+	b.mu.Lock()
+	n := b.network(p.Network)
+
+	if _, err := n.addresses.SetPool(p.Addresses); err != nil {
+		n.refuse("pool "+name, wake)
+		b.mu.Unlock()
+
+		return fmt.Errorf("set pool %s: %w", name, err)
+	}
+
+	var woken []func()
+	if home, there := b.homes[name]; there && home != p.Network {
+		woken = b.remove(home, name)
+	}
+
+	delete(n.refused, "pool "+name)
+	n.pools[name], b.homes[name] = p, p.Network
+	woken = append(woken, n.changed()...)
+	b.mu.Unlock()
+
+	call(woken)
+
+	return nil
+}
+
+// RemovePool takes a pool away, if it is there. Addresses in use stay with their owners.
+func (b *Book) RemovePool(name string) {
+	b.mu.Lock()
+
+	for _, n := range b.networks {
+		delete(n.refused, "pool "+name)
+	}
+
+	var woken []func()
+	if home, there := b.homes[name]; there {
+		woken = b.remove(home, name)
+		delete(b.homes, name)
+	}
+
+	b.mu.Unlock()
+
+	call(woken)
+}
+
+// remove takes a pool off a network.
+func (b *Book) remove(home, name string) []func() {
+	n := b.networks[home]
+	n.addresses.RemovePool(name)
+	delete(n.pools, name)
+
+	woken := n.changed()
+	// Those who waited for the pool have to see that it is not there any more.
+	for _, w := range n.waiting[name] {
+		woken = append(woken, w.wake)
+	}
+
+	delete(n.waiting, name)
+	b.drop(home)
+
+	return woken
+}
+
+// drop forgets a network that holds nothing.
+func (b *Book) drop(name string) {
+	n := b.networks[name]
+	if n != nil && len(n.pools)+len(n.waiting)+len(n.refused) == 0 && len(n.addresses.Held()) == 0 {
+		delete(b.networks, name)
+	}
+}
+
+// Acquire gives an owner one address of each family that the pool has, and keeps what the
+// owner has already: asking again gives the same. The result is IPv4 first, each with its
+// prefix length.
+//
+// Errors are *alloc.ExhaustedError, *alloc.UnavailableError and alloc.ErrNoPool. Nothing
+// is taken then, the owner is put on the list of those who wait, and Wake is called when
+// the pool has an address for it; those who came first are woken first.
+func (b *Book) Acquire(r Request) ([]netip.Prefix, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	n := b.network(r.Network)
+	got, err := n.addresses.Acquire(r.Pool, r.Owner, r.Want...)
+
+	var unavailable *alloc.UnavailableError
+
+	switch {
+	case err == nil:
+		n.forget(r.Owner)
+	case errors.As(err, &unavailable):
+		n.refuse(r.Owner, r.Wake)
+	default:
+		n.wait(r)
+	}
+
+	if err != nil {
+		return nil, fmt.Errorf("acquire addresses for %s: %w", r.Owner, err)
+	}
+
+	return got, nil
+}
+
+// Restore puts on record that an address is in use, whatever the pools say. The error is
+// an *alloc.ConflictError if somebody else has the address, who keeps it.
+func (b *Book) Restore(network string, held alloc.Held) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	if err := b.network(network).addresses.Restore(held); err != nil {
+		return fmt.Errorf("restore addresses of %s: %w", held.Owner, err)
+	}
+
+	return nil
+}
+
+// Release frees all that an owner has, and takes it off the lists of those who wait.
+// Whoever waits and can be served now is woken. Releasing twice changes nothing.
+func (b *Book) Release(owner string) []alloc.Held {
+	b.mu.Lock()
+
+	var (
+		freed []alloc.Held
+		woken []func()
+	)
+
+	for name, n := range b.networks {
+		n.forget(owner)
+
+		held := n.addresses.Release(owner)
+		freed = append(freed, held...)
+		// Also without any: the owner may have been woken for what another one can have.
+		woken = append(woken, n.changed()...)
+
+		b.drop(name)
+	}
+
+	b.mu.Unlock()
+
+	call(woken)
+
+	return freed
+}
+
+// Of is all that an owner has, IPv4 first; none if it has nothing.
+func (b *Book) Of(owner string) []netip.Prefix {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	var out []netip.Prefix
+	for _, n := range b.networks {
+		out = append(out, n.addresses.Of(owner)...)
+	}
+
+	slices.SortFunc(out, func(x, y netip.Prefix) int { return x.Addr().Compare(y.Addr()) })
+
+	return out
+}
+
+// Owners are those who have an address and whose text begins so, in order. It reads the
+// whole book, so it is for what is rare.
+func (b *Book) Owners(prefix string) []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	found := map[string]bool{}
+
+	for _, n := range b.networks {
+		for _, held := range n.addresses.Held() {
+			if strings.HasPrefix(held.Owner, prefix) {
+				found[held.Owner] = true
+			}
+		}
+	}
+
+	return slices.Sorted(maps.Keys(found))
+}
+
+// Status tells how a pool stands; false if the book does not have it.
+func (b *Book) Status(pool string) (Status, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	home, there := b.homes[pool]
+	if !there {
+		return Status{}, false
+	}
+
+	return b.networks[home].status(home, pool), true
+}
+
+// Statuses tells how all pools stand, by network and name.
+func (b *Book) Statuses() []Status {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	out := make([]Status, 0, len(b.homes))
+	for pool, home := range b.homes {
+		out = append(out, b.networks[home].status(home, pool))
+	}
+
+	slices.SortFunc(out, func(x, y Status) int {
+		return cmp.Or(cmp.Compare(x.Network, y.Network), cmp.Compare(x.Name, y.Name))
+	})
+
+	return out
+}
+
+func (n *network) status(network, pool string) Status {
+	return Status{
+		Network: network, Name: pool, Cluster: n.pools[pool].Cluster, Waiting: len(n.waiting[pool]),
+		IPv4: n.addresses.Usage(pool, alloc.IPv4), IPv6: n.addresses.Usage(pool, alloc.IPv6),
+	}
+}
+
+// Outside are the addresses in use of a pool that it no longer gives, by address: what
+// was in use when it shrank. Once released, they are not given again.
+func (b *Book) Outside(pool string) []alloc.Held {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	home, there := b.homes[pool]
+	if !there {
+		return nil
+	}
+
+	return b.networks[home].addresses.Outside(pool)
+}

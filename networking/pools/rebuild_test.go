@@ -1,0 +1,173 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pools_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"k8s.io/utils/clock"
+
+	"github.com/hyperfleet/hyperfleet/networking/alloc"
+	"github.com/hyperfleet/hyperfleet/networking/pools"
+)
+
+var errAPI = errors.New("the API server is away")
+
+// The gate opens once the book is filled, after as many tries as it takes, and what a
+// failed try left is not in it.
+func TestGateOpensWhenTheBookIsFilled(t *testing.T) {
+	t.Parallel()
+
+	synctest.Test(t, func(t *testing.T) {
+		b, tries := pools.New(), 0
+		b.ReadFrom(func(_ context.Context, b *pools.Book) error {
+			tries++
+			if tries < 3 {
+				set(t, b, pool(t, blue, "stale", "10.0.0.0/24"))
+
+				return errAPI
+			}
+
+			set(t, b, pool(t, blue, "p", "10.0.0.0/24"))
+
+			return b.Restore(blue, alloc.Held{Owner: "a", Pool: "p", Address: netip.MustParsePrefix("10.0.0.1/8")})
+		})
+
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+
+		one, two := b.Gate(clock.RealClock{}), b.Gate(clock.RealClock{})
+
+		if err := b.Check(nil); err != nil {
+			t.Errorf("a process that stands by is not ready: %v", err)
+		}
+
+		if err := one.Start(ctx, nil); err != nil {
+			t.Fatal(err)
+		}
+
+		synctest.Wait()
+
+		if err := b.Check(nil); !errors.Is(err, pools.ErrNotRebuilt) || b.Ready() {
+			t.Errorf("ready before the book is filled: %v", err)
+		}
+
+		for _, gate := range []interface{ WaitForSync(ctx context.Context) error }{one, two} {
+			if err := gate.WaitForSync(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+
+		if err := two.Start(ctx, nil); err != nil {
+			t.Fatal(err)
+		}
+
+		synctest.Wait()
+
+		if b.Check(nil) != nil || !b.Ready() || tries != 3 {
+			t.Errorf("%d tries", tries)
+		}
+
+		equal(t, "the lowest free address after a rebuild", ask(t, b, &wakes{}, "p", "b"), "[10.0.0.2/8]")
+	})
+}
+
+func TestGateGivesUpWithItsContext(t *testing.T) {
+	t.Parallel()
+
+	synctest.Test(t, func(t *testing.T) {
+		b := pools.New()
+		b.ReadFrom(func(context.Context, *pools.Book) error { return errAPI })
+
+		ctx, cancel := context.WithCancel(t.Context())
+		gate := b.Gate(clock.RealClock{})
+
+		if err := gate.Start(ctx, nil); err != nil {
+			t.Fatal(err)
+		}
+
+		cancel()
+
+		if err := gate.WaitForSync(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+func TestMetrics(t *testing.T) {
+	t.Parallel()
+
+	b := pools.New()
+	set(t, b, pool(t, blue, "p", "10.0.0.10/32", "fd00::10-fd00::11"))
+	ask(t, b, &wakes{}, "p", "a")
+	ask(t, b, &wakes{}, "p", "b")
+
+	want := `
+# HELP hyperfleet_ippool_free How many addresses of a family of a pool nobody has.
+# TYPE hyperfleet_ippool_free gauge
+hyperfleet_ippool_free{family="IPv4",network="default/blue",pool="p"} 0
+hyperfleet_ippool_free{family="IPv6",network="default/blue",pool="p"} 1
+# HELP hyperfleet_ippool_size How many addresses of a family a pool gives.
+# TYPE hyperfleet_ippool_size gauge
+hyperfleet_ippool_size{family="IPv4",network="default/blue",pool="p"} 1
+hyperfleet_ippool_size{family="IPv6",network="default/blue",pool="p"} 2
+# HELP hyperfleet_ippool_waiting How many machines wait for an address of a pool.
+# TYPE hyperfleet_ippool_waiting gauge
+hyperfleet_ippool_waiting{network="default/blue",pool="p"} 1
+`
+	if err := testutil.CollectAndCompare(pools.NewCollector(b), strings.NewReader(want)); err != nil {
+		t.Error(err)
+	}
+}
+
+// BenchmarkRebuild reads back machines on one pool. The ratio is the time of 100,000
+// machines to that of 1,000, which is 100 if a rebuild is linear.
+func BenchmarkRebuild(b *testing.B) {
+	const small, large = 1_000, 100_000
+
+	once := func(n int) float64 {
+		book := pools.New()
+		book.ReadFrom(func(_ context.Context, book *pools.Book) error {
+			set(b, book, pool(b, blue, "p", "10.0.0.0/8"))
+
+			addr := netip.MustParseAddr("10.0.0.1")
+			for i := range n {
+				held := alloc.Held{Owner: fmt.Sprintf("ns/m%d/uid", i), Pool: "p", Address: netip.PrefixFrom(addr, 8)}
+				if err := book.Restore(blue, held); err != nil {
+					return err
+				}
+
+				addr = addr.Next()
+			}
+
+			return nil
+		})
+
+		begun := clock.RealClock{}.Now()
+
+		if err := book.Rebuild(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+
+		return clock.RealClock{}.Since(begun).Seconds()
+	}
+
+	var few, many float64
+	for b.Loop() {
+		for range large / small {
+			few += once(small) / (large / small)
+		}
+
+		many += once(large)
+	}
+
+	b.ReportMetric(many/few, "x-for-100x-machines")
+}
