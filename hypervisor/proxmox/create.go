@@ -241,7 +241,7 @@ func (p *Provider) startClone(ctx context.Context, m *machine, spec hypervisor.M
 
 	m.gate = gate
 
-	entered, ahead := p.gates.enter(gate, m.owner)
+	entered, ahead := p.gates.enter(gate, m.owner, spec.Hold)
 	if !entered {
 		m.message = fmt.Sprintf("waits for a place to clone on storage %s, %d before it", gate, ahead)
 		p.watch.kick()

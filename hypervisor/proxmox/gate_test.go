@@ -29,13 +29,13 @@ func TestGateServesInOrder(t *testing.T) {
 	g, _, woken := testGates(2)
 
 	for n, want := range []bool{true, true, false, false, false} {
-		if entered, _ := g.enter("s", owner(n)); entered != want {
+		if entered, _ := g.enter("s", owner(n), false); entered != want {
 			t.Errorf("owner %d entered: %t", n, entered)
 		}
 	}
 
 	// Coming again keeps the place in line.
-	if _, ahead := g.enter("s", owner(3)); ahead != 1 {
+	if _, ahead := g.enter("s", owner(3), false); ahead != 1 {
 		t.Errorf("%d before owner 3", ahead)
 	}
 
@@ -46,20 +46,20 @@ func TestGateServesInOrder(t *testing.T) {
 	}
 
 	// The place is kept for the one woken.
-	if entered, _ := g.enter("s", owner(9)); entered {
+	if entered, _ := g.enter("s", owner(9), false); entered {
 		t.Error("a latecomer went before the one woken")
 	}
 
-	if entered, _ := g.enter("s", owner(2)); !entered {
+	if entered, _ := g.enter("s", owner(2), false); !entered {
 		t.Error("the one woken did not enter")
 	}
 }
 
 func TestGatePassesOnTurnsNotTaken(t *testing.T) {
 	g, clk, woken := testGates(1)
-	g.enter("s", owner(0))
-	g.enter("s", owner(1))
-	g.enter("s", owner(2))
+	g.enter("s", owner(0), false)
+	g.enter("s", owner(1), false)
+	g.enter("s", owner(2), false)
 	g.leave("s", owner(0))
 	clk.Step(turnLife + time.Second)
 
@@ -80,10 +80,70 @@ func TestGatePassesOnTurnsNotTaken(t *testing.T) {
 
 func TestGateForgetsWhoGivesUp(t *testing.T) {
 	g, _, woken := testGates(1)
-	g.enter("s", owner(0))
-	g.enter("s", owner(1))
-	g.enter("s", owner(2))
+	g.enter("s", owner(0), false)
+	g.enter("s", owner(1), false)
+	g.enter("s", owner(2), false)
 	g.leave("s", owner(1))
+	g.leave("s", owner(0))
+
+	if diff := cmp.Diff([]string{"2"}, *woken); diff != "" {
+		t.Errorf("woken (-want +got):\n%s", diff)
+	}
+}
+
+func TestGateLetsTheWantedGoFirst(t *testing.T) {
+	g, _, woken := testGates(2)
+
+	if entered, _ := g.enter("s", owner(0), true); !entered {
+		t.Error("the first to be held found no place")
+	}
+
+	if entered, _ := g.enter("s", owner(1), true); entered {
+		t.Error("those to be held left no place free")
+	}
+
+	g.enter("s", owner(2), true)
+
+	if entered, _ := g.enter("s", owner(3), false); !entered {
+		t.Error("a wanted one did not get the place that is left free")
+	}
+
+	if _, ahead := g.enter("s", owner(4), false); ahead != 0 {
+		t.Errorf("%d to be held are before a wanted one", ahead)
+	}
+
+	// What was to be held is wanted now.
+	if _, ahead := g.enter("s", owner(2), false); ahead != 1 {
+		t.Errorf("%d before the one that has come to be wanted", ahead)
+	}
+
+	g.leave("s", owner(0))
+	g.leave("s", owner(3))
+
+	// The last in line is to be held, and leaves the free place free.
+	if diff := cmp.Diff([]string{"4", "2"}, *woken); diff != "" {
+		t.Errorf("woken (-want +got):\n%s", diff)
+	}
+
+	g.enter("s", owner(4), false)
+	g.enter("s", owner(2), false)
+	g.leave("s", owner(4))
+	g.leave("s", owner(2))
+
+	if diff := cmp.Diff([]string{"4", "2", "1"}, *woken); diff != "" {
+		t.Errorf("woken (-want +got):\n%s", diff)
+	}
+}
+
+func TestGateOfOnePlaceServesBoth(t *testing.T) {
+	g, _, woken := testGates(1)
+
+	if entered, _ := g.enter("s", owner(0), true); !entered {
+		t.Error("one to be held never gets the only place")
+	}
+
+	g.enter("s", owner(1), true)
+	g.enter("s", owner(2), false)
 	g.leave("s", owner(0))
 
 	if diff := cmp.Diff([]string{"2"}, *woken); diff != "" {
@@ -93,13 +153,13 @@ func TestGateForgetsWhoGivesUp(t *testing.T) {
 
 func TestGatesAreApart(t *testing.T) {
 	g, _, _ := testGates(1)
-	g.enter("a", owner(0))
+	g.enter("a", owner(0), false)
 
-	if entered, _ := g.enter("a", owner(1)); entered {
+	if entered, _ := g.enter("a", owner(1), false); entered {
 		t.Error("entered a full gate")
 	}
 
-	if entered, _ := g.enter("b", owner(1)); !entered {
+	if entered, _ := g.enter("b", owner(1), false); !entered {
 		t.Error("one storage's gate closed another's")
 	}
 }
