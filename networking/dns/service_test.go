@@ -1,0 +1,198 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package dns
+
+import (
+	"encoding/base64"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/utils/clock"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	dnstest "github.com/hyperfleet/hyperfleet/test/dns"
+)
+
+const (
+	forward = "ci.example.com"
+	reverse = "2.0.192.in-addr.arpa"
+	locked  = "prod.example.com"
+)
+
+func testConfig() dnstest.Config {
+	return dnstest.Config{Zones: []string{forward, reverse, "8.b.d.0.1.0.0.2.ip6.arpa"}, Locked: []string{locked}}
+}
+
+func servers() map[string]func(testing.TB, dnstest.Config) *dnstest.Server {
+	return map[string]func(testing.TB, dnstest.Config) *dnstest.Server{
+		"BIND": dnstest.StartBIND, "Knot": dnstest.StartKnot,
+	}
+}
+
+func connect(t testing.TB, addr, keyName, key string) *Client {
+	t.Helper()
+
+	credentials := map[string]string{"keyName": keyName, "key": key}
+
+	service, err := newRFC2136(Settings{
+		Provider: v1alpha1.DNSProvider{Type: "rfc2136", Server: addr}, Credentials: credentials,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return newClient("rfc2136", service, newRedactor(credentials), clock.RealClock{}, nil)
+}
+
+func machineOf(name, addr string) v1alpha1.DNSRegistrationSpec {
+	return v1alpha1.DNSRegistrationSpec{FQDN: name + "." + forward, Addresses: []string{addr}}
+}
+
+// pass brings one zone to what the owner's machine wants there.
+func pass(t testing.TB, client *Client, zone string, owner Owner, want []v1alpha1.DNSRecord) changes {
+	t.Helper()
+
+	listing, err := client.List(t.Context(), zone)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	var here []v1alpha1.DNSRecord
+
+	for _, record := range want {
+		if record.Zone == zone {
+			here = append(here, record)
+		}
+	}
+
+	todo := plan(listing, owner, here, time.Minute)
+	if err := client.apply(t.Context(), zone, todo); err != nil {
+		t.Fatal(err)
+	}
+
+	return todo
+}
+
+func TestRecordsOnRealServers(t *testing.T) {
+	t.Parallel()
+
+	for name, start := range servers() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			server := start(t, testConfig())
+			client := connect(t, server.Addr, dnstest.KeyName, server.Key)
+			owner := Owner{Operator: "op-1", UID: "6a8f6a0e-2c39-4d57-9b1d-0c6a7d0f3a11", Claim: "ci/vm1"}
+			zones := []string{"8.b.d.0.1.0.0.2.ip6.arpa", reverse, forward}
+
+			want, unreversed, err := wanted(v1alpha1.DNSRegistrationSpec{
+				FQDN: "VM1." + forward + ".", Addresses: []string{"192.0.2.7", "2001:db8::7", "198.51.100.7", "fe80::1"},
+			}, zones)
+			if err != nil || !cmp.Equal(unreversed, []string{"198.51.100.7"}) || len(want) != 5 {
+				t.Fatalf("wanted() = %v, %v, %v", want, unreversed, err)
+			}
+
+			for _, zone := range zones {
+				pass(t, client, zone, owner, want)
+
+				if again := pass(t, client, zone, owner, want); !again.none() || len(again.conflicts) > 0 {
+					t.Errorf("a second pass over %s makes changes: %+v", zone, again)
+				}
+			}
+
+			got := map[string][]string{
+				"A": server.Lookup(t, "vm1."+forward, "A"), "AAAA": server.Lookup(t, "vm1."+forward, "AAAA"),
+				"PTR": server.Lookup(t, "7.2.0.192.in-addr.arpa", "PTR"), "PTR6": server.Lookup(t, want[3].Name, "PTR"),
+			}
+			if diff := cmp.Diff(map[string][]string{
+				"A": {"192.0.2.7", "198.51.100.7"}, "AAAA": {"2001:db8::7"}, "PTR": {"vm1." + forward + "."}, "PTR6": {"vm1." + forward + "."},
+			}, got); diff != "" {
+				t.Error(diff)
+			}
+
+			if marks := server.Lookup(t, "_hyperfleet.vm1."+forward, "TXT"); len(marks) != 3 ||
+				!strings.Contains(marks[0], "claim=ci/vm1") {
+				t.Errorf("marks are %q", marks)
+			}
+
+			// Another address, then none.
+			moved, _, _ := wanted(machineOf("vm1", "192.0.2.8"), zones)
+			for _, zone := range zones {
+				pass(t, client, zone, owner, moved)
+			}
+
+			if got := server.Lookup(t, "vm1."+forward, "A"); !cmp.Equal(got, []string{"192.0.2.8"}) {
+				t.Errorf("after the address has changed: %v", got)
+			}
+
+			for _, zone := range zones {
+				pass(t, client, zone, owner, nil)
+
+				if left := server.All(t, zone); len(left) > 0 {
+					t.Errorf("left in %s: %v", zone, left)
+				}
+			}
+		})
+	}
+}
+
+// What a server refuses has a reason that says what to do, and none of the key in it.
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+
+	other := base64.StdEncoding.EncodeToString([]byte(strings.Repeat("not-the-key!", 3)))
+
+	for name, start := range servers() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			server := start(t, testConfig())
+
+			// Knot answers to a key that may not do this as to one that it does not know.
+			lockedReason := ReasonZoneRefused
+			if name == "Knot" {
+				lockedReason = ReasonTSIGRefused
+			}
+
+			for _, row := range []struct {
+				why, keyName, key, zone string
+				reason                  string
+			}{
+				{"another secret", dnstest.KeyName, other, forward, ReasonTSIGRefused},
+				{"a key that the server does not know", "stranger.", server.Key, forward, ReasonTSIGRefused},
+				{"a zone of somebody else", dnstest.KeyName, server.Key, locked, lockedReason},
+				{"a zone that is not there", dnstest.KeyName, server.Key, "nowhere.example", ReasonZoneRefused},
+			} {
+				client := connect(t, server.Addr, row.keyName, row.key)
+				want := []v1alpha1.DNSRecord{{Zone: row.zone, Name: "vm1." + row.zone, Type: typeA, Value: "192.0.2.7"}}
+				todo := plan(newListing(row.zone, nil), Owner{Operator: "o", UID: "u"}, want, time.Minute)
+
+				_, listed := client.List(t.Context(), row.zone)
+				for call, err := range map[string]error{"list": listed, "add": client.apply(t.Context(), row.zone, todo)} {
+					switch {
+					case err == nil:
+						t.Errorf("%s: %s was let through", row.why, call)
+					case errclass.Reason(err, "") != row.reason || errclass.Of(err) != errclass.Configuration:
+						t.Errorf("%s: %s: reason %s, class %s: %v", row.why, call, errclass.Reason(err, ""), errclass.Of(err), err)
+					case strings.Contains(err.Error(), row.key):
+						t.Errorf("%s: %s: the key is in the error", row.why, call)
+					}
+				}
+			}
+
+			server.Stop(t)
+
+			_, err := connect(t, server.Addr, dnstest.KeyName, server.Key).List(t.Context(), forward)
+			if errclass.Reason(err, "") != ReasonUnreachable || errclass.Of(err) != errclass.Transient {
+				t.Errorf("no server: %v", err)
+			}
+
+			server.Start(t)
+		})
+	}
+}

@@ -1,0 +1,6 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package dns runs real DNS servers on loopback for tests: BIND and Knot, with zones that
+// take signed updates (RFC 2136, TSIG) and zone transfers.
+package dns
