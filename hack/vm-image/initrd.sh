@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Copyright The HyperFleet Authors.
+# SPDX-License-Identifier: Apache-2.0
+#
+# Makes the initrd of an unpacked Debian: hack/vm-image/initrd.sh TREE FILE
+set -euo pipefail
+
+tree=$1 file=$2
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# Drivers of disks, and of what may wait until the disk is mounted.
+disk=(virtio_pci virtio_scsi sd_mod virtio_blk)
+rest=(ata_piix sr_mod isofs virtio_net virtio_console)
+
+work=$(mktemp -d "$tree/tmp/initrd.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+mkdir -p "$work"/{bin,dev,proc,root,modules}
+cp "$tree/bin/busybox" "$work/bin/"
+cp "$here/init" "$work/init"
+
+modules=$(echo "$tree"/lib/modules/*)
+
+# order names the files of drivers and of what they need, in the order of loading, and
+# copies them.
+order() {
+	local driver line path
+	for driver in "$@"; do
+		# Without a line it is built into the kernel. What is needed deepest is last.
+		line=$(grep -E "/$driver\.ko[^:]*:" "$modules/modules.dep") || continue
+		# shellcheck disable=SC2086 # a list of words
+		printf '%s\n' ${line/:/} | tac
+	done | awk '!seen[$0]++' | while read -r path; do
+		cp "$modules/$path" "$work/modules/"
+		echo "${path##*/}"
+	done
+}
+order "${disk[@]}" >"$work/disk"
+order "${rest[@]}" | grep -vxFf "$work/disk" >"$work/rest"
+mv "$work/disk" "$work/rest" "$work/modules/"
+
+chroot "$tree" sh -c 'cd "$1" && find . -mindepth 1 | LC_ALL=C sort | cpio --quiet -o -H newc -R 0:0' sh "/tmp/${work##*/}" >"$file"
