@@ -19,8 +19,8 @@ TEST_TIMEOUT ?= 20m
 # Flags of `make demo`: DEMO="--jobs 50 --output json".
 DEMO ?=
 
-# An end-to-end test runs once, and says what it does.
-E2E = go build -o bin/testreport ./hack/testreport && go test -json -count 1 -timeout $(TEST_TIMEOUT) -run '$(RUN)'
+# An end-to-end test runs once, and says what it does while it does it.
+E2E = go test -v -count 1 -timeout $(TEST_TIMEOUT) -run '$(RUN)'
 
 .PHONY: help setup build test e2e-spire e2e-vm e2e-kubevirt lint generate verify demo bench clean
 
@@ -44,15 +44,15 @@ test: ## run all tests with the race detector (PKG=./kit/... RUN=TestName)
 # The cache is the checkout's own: findings kept for another one come with its paths.
 e2e-spire: build ## machines attest to a real SPIRE server, and log in to a real Vault
 	@hack/setup.sh kube spire vault packages
-	@$(E2E) ./test/e2e/spire/... | bin/testreport
+	@$(E2E) ./test/e2e/spire/...
 
 e2e-vm: build ## a job runs in a real VM, from webhook to gone (software emulation)
 	@hack/setup.sh kube spire packages vm
-	@$(E2E) ./test/e2e/vm/... | bin/testreport
+	@$(E2E) ./test/e2e/vm/...
 
 e2e-kubevirt: build ## machines with static addresses on KubeVirt's own schemas
 	@hack/setup.sh kube packages
-	@$(E2E) ./test/e2e/kubevirt/... | bin/testreport
+	@$(E2E) ./test/e2e/kubevirt/...
 
 lint: ## run every linter (.golangci.yml)
 	@hack/setup.sh lint
