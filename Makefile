@@ -41,7 +41,6 @@ test: ## run all tests with the race detector (PKG=./kit/... RUN=TestName)
 	@go build -o bin/testreport ./hack/testreport
 	@go test -race -json -timeout $(TEST_TIMEOUT) -count $(COUNT) -run '$(RUN)' $(PKG) | bin/testreport
 
-# The cache is the checkout's own: findings kept for another one come with its paths.
 e2e-spire: build ## machines attest to a real SPIRE server, and log in to a real Vault
 	@hack/setup.sh kube spire vault packages
 	@$(E2E) ./test/e2e/spire/...
@@ -54,6 +53,7 @@ e2e-kubevirt: build ## machines with static addresses on KubeVirt's own schemas
 	@hack/setup.sh kube packages
 	@$(E2E) ./test/e2e/kubevirt/...
 
+# The cache is the checkout's own: findings kept for another one come with its paths.
 lint: ## run every linter (.golangci.yml)
 	@hack/setup.sh lint
 	@bin/golangci-lint config verify
