@@ -1,0 +1,173 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubevirt
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	virtv1 "kubevirt.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+)
+
+func migrationPhases() []virtv1.VirtualMachineInstanceMigrationPhase {
+	return []virtv1.VirtualMachineInstanceMigrationPhase{
+		virtv1.MigrationPhaseUnset, virtv1.MigrationPending, virtv1.MigrationScheduling, virtv1.MigrationScheduled,
+		virtv1.MigrationPreparingTarget, virtv1.MigrationTargetReady, virtv1.MigrationRunning, virtv1.MigrationSucceeded,
+	}
+}
+
+func isMigrating(instance *virtv1.VirtualMachineInstance) bool {
+	state := instance.Status.MigrationState
+
+	return state != nil && !state.Completed && !state.Failed && state.StartTimestamp != nil
+}
+
+// migrate takes the instance's live migration one step on. The instance keeps its name,
+// its uid and its addresses, and gets another node.
+func (c *Cluster) migrate(ctx context.Context, instance *virtv1.VirtualMachineInstance) error {
+	var all virtv1.VirtualMachineInstanceMigrationList
+	if err := c.client.List(ctx, &all, client.InNamespace(instance.Namespace)); err != nil {
+		return fmt.Errorf("list migrations: %w", err)
+	}
+
+	var mine []*virtv1.VirtualMachineInstanceMigration
+
+	for i := range all.Items {
+		if m := &all.Items[i]; m.Spec.VMIName == instance.Name && !m.IsFinal() {
+			mine = append(mine, m)
+		}
+	}
+
+	if len(mine) == 0 {
+		return nil
+	}
+
+	slices.SortFunc(mine, func(a, b *virtv1.VirtualMachineInstanceMigration) int {
+		return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
+	})
+
+	if len(mine) > 1 {
+		c.violate(mine[1], "VirtualMachineInstanceMigration",
+			"in-flight migration detected: there is one of "+instance.Name+" already")
+	}
+
+	return c.migration(ctx, mine[0], instance)
+}
+
+func (c *Cluster) migration(
+	ctx context.Context, m *virtv1.VirtualMachineInstanceMigration, instance *virtv1.VirtualMachineInstance,
+) error {
+	if controllerutil.AddFinalizer(m, virtv1.VirtualMachineInstanceMigrationFinalizer) {
+		if err := c.client.Update(ctx, m); err != nil {
+			return fmt.Errorf("add finalizer: %w", err)
+		}
+	}
+
+	phases := migrationPhases()
+	at := slices.Index(phases, m.Status.Phase)
+
+	if instance.IsFinal() || instance.DeletionTimestamp != nil || m.DeletionTimestamp != nil {
+		return c.enterMigration(ctx, m, virtv1.MigrationFailed)
+	}
+
+	if !instance.IsRunning() || at < 0 || at+1 >= len(phases) {
+		return nil
+	}
+
+	if !c.after(client.ObjectKeyFromObject(instance), m.UID, string(m.Status.Phase), c.wait().Migrate) {
+		return nil
+	}
+
+	next := phases[at+1]
+	if err := c.migrateInstance(ctx, m, instance, next); err != nil {
+		return err
+	}
+
+	if next == virtv1.MigrationScheduled && instance.Status.MigrationState == nil {
+		// There is no other node: the target's pod stays unschedulable.
+		c.queue.AddAfter(client.ObjectKeyFromObject(instance), retryAfter)
+
+		return nil
+	}
+
+	return c.enterMigration(ctx, m, next)
+}
+
+// migrateInstance does to the instance what the migration's next phase means for it.
+func (c *Cluster) migrateInstance(
+	ctx context.Context, m *virtv1.VirtualMachineInstanceMigration, instance *virtv1.VirtualMachineInstance,
+	next virtv1.VirtualMachineInstanceMigrationPhase,
+) error {
+	now := metav1.NewTime(c.clock.Now())
+	state := instance.Status.MigrationState
+	before := instance.DeepCopy()
+
+	switch next {
+	case virtv1.MigrationScheduled:
+		c.scheduling.Lock()
+		defer c.scheduling.Unlock()
+
+		target, err := c.pick(ctx, instance, instance.Status.NodeName)
+		if err != nil || target == "" {
+			instance.Status.MigrationState = nil
+
+			return err
+		}
+
+		instance.Status.MigrationState = &virtv1.VirtualMachineInstanceMigrationState{
+			MigrationUID: m.UID, SourceNode: instance.Status.NodeName, TargetNode: target,
+			Mode: virtv1.MigrationPreCopy,
+		}
+	case virtv1.MigrationRunning:
+		if state != nil {
+			state.StartTimestamp = &now
+		}
+	case virtv1.MigrationSucceeded:
+		if state != nil {
+			state.EndTimestamp, state.Completed = &now, true
+			instance.Status.NodeName = state.TargetNode
+			instance.Labels[virtv1.NodeNameLabel] = state.TargetNode
+		}
+	default:
+	}
+
+	if reflect.DeepEqual(before, instance) {
+		return nil
+	}
+
+	if err := c.client.Update(ctx, instance); err != nil {
+		return fmt.Errorf("migrate instance: %w", err)
+	}
+
+	return nil
+}
+
+func (c *Cluster) enterMigration(
+	ctx context.Context, m *virtv1.VirtualMachineInstanceMigration, phase virtv1.VirtualMachineInstanceMigrationPhase,
+) error {
+	m.Status.Phase = phase
+	m.Status.PhaseTransitionTimestamps = append(m.Status.PhaseTransitionTimestamps,
+		virtv1.VirtualMachineInstanceMigrationPhaseTransitionTimestamp{
+			Phase: phase, PhaseTransitionTimestamp: metav1.NewTime(c.clock.Now()),
+		})
+
+	if err := c.client.Status().Update(ctx, m); err != nil {
+		return fmt.Errorf("report migration: %w", err)
+	}
+
+	if !m.IsFinal() || !controllerutil.RemoveFinalizer(m, virtv1.VirtualMachineInstanceMigrationFinalizer) {
+		return nil
+	}
+
+	if err := c.client.Update(ctx, m); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("let migration go: %w", err)
+	}
+
+	return nil
+}

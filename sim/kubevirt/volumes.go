@@ -1,0 +1,129 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubevirt
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	virtv1 "kubevirt.io/api/core/v1"
+	cdiv1 "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// volumes makes the disks of the machine's dataVolumeTemplates, and tells whether all of
+// them are there.
+func (c *Cluster) volumes(ctx context.Context, vm *virtv1.VirtualMachine) (bool, error) {
+	ready := true
+
+	for i := range vm.Spec.DataVolumeTemplates {
+		made, err := c.volume(ctx, vm, &vm.Spec.DataVolumeTemplates[i])
+		if err != nil {
+			return false, err
+		}
+
+		ready = ready && made
+	}
+
+	return ready, nil
+}
+
+func (c *Cluster) volume(
+	ctx context.Context, vm *virtv1.VirtualMachine, template *virtv1.DataVolumeTemplateSpec,
+) (bool, error) {
+	key := client.ObjectKey{Namespace: vm.Namespace, Name: template.Name}
+
+	volume, err := get[cdiv1.DataVolume](ctx, c, key)
+	if err != nil {
+		return false, err
+	}
+
+	if volume == nil {
+		volume = &cdiv1.DataVolume{ObjectMeta: *template.ObjectMeta.DeepCopy(), Spec: *template.Spec.DeepCopy()}
+		volume.Namespace = vm.Namespace
+		volume.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(vm, virtv1.VirtualMachineGroupVersionKind)}
+
+		if err := c.client.Create(ctx, volume); err != nil {
+			return false, fmt.Errorf("make data volume %s: %w", key, err)
+		}
+	}
+
+	if volume.Status.Phase == cdiv1.Succeeded {
+		return true, nil
+	}
+
+	if !c.after(client.ObjectKeyFromObject(vm), volume.UID, "provision", c.wait().Provision) {
+		return false, nil
+	}
+
+	if err := c.makeClaim(ctx, volume); err != nil {
+		return false, err
+	}
+
+	volume.Status.Phase, volume.Status.ClaimName = cdiv1.Succeeded, volume.Name
+	if err := c.client.Update(ctx, volume); err != nil {
+		return false, fmt.Errorf("report data volume %s: %w", key, err)
+	}
+
+	return true, nil
+}
+
+// makeClaim makes the volume's disk.
+func (c *Cluster) makeClaim(ctx context.Context, volume *cdiv1.DataVolume) error {
+	claim := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: volume.Namespace, Name: volume.Name,
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(volume, cdiv1.SchemeGroupVersion.WithKind("DataVolume"))},
+		},
+		Spec: corev1.PersistentVolumeClaimSpec{AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}},
+	}
+
+	if storage := volume.Spec.Storage; storage != nil {
+		claim.Spec.Resources, claim.Spec.StorageClassName = storage.Resources, storage.StorageClassName
+	}
+
+	if err := c.client.Create(ctx, claim); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("make disk %s: %w", claim.Name, err)
+	}
+
+	return nil
+}
+
+// dropVolumes does what Kubernetes' garbage collection would once the machine is gone,
+// for API servers without it.
+func (c *Cluster) dropVolumes(ctx context.Context, vm *virtv1.VirtualMachine) error {
+	for _, template := range vm.Spec.DataVolumeTemplates {
+		meta := metav1.ObjectMeta{Namespace: vm.Namespace, Name: template.Name}
+
+		for _, obj := range []client.Object{
+			&cdiv1.DataVolume{ObjectMeta: meta}, &corev1.PersistentVolumeClaim{ObjectMeta: meta},
+		} {
+			if err := c.dropVolume(ctx, obj); err != nil {
+				return err
+			}
+		}
+	}
+
+	return nil
+}
+
+func (c *Cluster) dropVolume(ctx context.Context, obj client.Object) error {
+	if err := c.client.Delete(ctx, obj); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete disk %s: %w", obj.GetName(), err)
+	}
+
+	// Storage Object In Use Protection holds a claim until a controller that is not here
+	// says that no pod uses it.
+	if _, ok := obj.(*corev1.PersistentVolumeClaim); ok {
+		bare := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))
+		if err := c.client.Patch(ctx, obj, bare); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("let disk %s go: %w", obj.GetName(), err)
+		}
+	}
+
+	return nil
+}
