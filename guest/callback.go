@@ -27,62 +27,101 @@ const (
 	fetchMaxPause = 30 * time.Second
 )
 
-// fetchCredential gets the credential for the claim code, with method callback, and puts it
+// fetchCredential gets the credential from the operator, with method callback, and puts it
 // where the medium has it with other methods.
 func (s *Service) fetchCredential(ctx context.Context, cfg *guest.Config) error {
 	if cfg.Method != guest.MethodCallback {
 		return nil
 	}
 
-	client, err := operatorClient("callback", cfg.Callback.CABundle, fetchTimeout)
+	to := *cfg.Callback
+
+	client, err := operatorClient("callback", to.CABundle, fetchTimeout)
 	if err != nil {
 		return failed(guest.ReasonConfigInvalid, "%w", err)
 	}
 
 	defer client.CloseIdleConnections()
 
-	credential, err := s.fetch(ctx, client, *cfg.Callback)
+	credential, err := insist(ctx, s, persistence{
+		what: "the credential", reason: guest.ReasonCredentialUnavailable, lacks: "the operator gave no credential",
+	}, func(ctx context.Context) (guest.Credential, time.Duration, error) {
+		bearer, err := s.bearer(ctx, to)
+		if err != nil {
+			return guest.Credential{}, 0, err
+		}
+
+		return ask(ctx, client, to.URL, bearer)
+	})
 	if err != nil {
 		return err
 	}
 
-	cfg.SetCredential(credential)
-
-	s.redact = newRedactor(cfg)
 	cfg.Callback = nil // it is worth nothing any more
 
+	return s.accept(cfg, credential, guest.ReasonConfigInvalid, "credential from the operator")
+}
+
+// bearer proves to the operator who asks: by the claim code, or by a JWT-SVID, which is too
+// short-lived to be kept for another try.
+func (s *Service) bearer(ctx context.Context, to guest.Callback) (string, error) {
+	if to.Audience == "" {
+		return to.Code, nil
+	}
+
+	return s.identity.jwt(ctx, to.Audience)
+}
+
+// accept takes a credential that was fetched. Reason is that of a credential which the
+// platform cannot use.
+func (s *Service) accept(cfg *guest.Config, credential guest.Credential, reason, from string) error {
+	cfg.SetCredential(credential)
+	s.redact.hideAll(cfg)
+
 	if err := platformOf(cfg.Platform).check(cfg); err != nil {
-		return failed(guest.ReasonConfigInvalid, "credential from the operator: %w", err)
+		return failed(reason, "%s: %w", from, err)
 	}
 
 	return nil
 }
 
-// fetch asks until there is an answer that more asking does not change.
-func (s *Service) fetch(ctx context.Context, client *http.Client, to guest.Callback) (guest.Credential, error) {
+// persistence is how a thing is asked for that the machine can do nothing without.
+type persistence struct {
+	// what is asked for, lacks what there is not at the end, for people.
+	what, lacks string
+	// reason of the machine's end when it was not to be had in time.
+	reason string
+}
+
+// insist asks until there is an answer that more asking does not change: an *end is the last
+// word, after any other error another try may help, after as long as the other side says.
+func insist[T any](
+	ctx context.Context, s *Service, p persistence, ask func(context.Context) (T, time.Duration, error),
+) (T, error) {
+	var none T
+
 	until := s.clock.Now().Add(fetchDeadline)
 	wait := fetchPause
 
 	for try := 1; ; try++ {
-		credential, after, err := ask(ctx, client, to)
+		got, after, err := ask(ctx)
 		if err == nil {
-			return credential, nil
+			return got, nil
 		}
 
 		if e, ok := errors.AsType[*end](err); ok {
-			return guest.Credential{}, e
+			return none, e
 		}
 
-		s.log.Warn("cannot get the credential yet", "try", try, "error", s.redact.clean(err.Error()))
+		s.log.Warn("cannot get "+p.what+" yet", "try", try, "error", s.redact.clean(err.Error())) //nolint:sloglint // a few texts
 
 		after = max(after, wait)
 		if s.clock.Now().Add(after).After(until) {
-			return guest.Credential{}, failed(guest.ReasonCredentialUnavailable,
-				"the operator gave no credential within %s: %w", fetchDeadline, err)
+			return none, failed(p.reason, "%s within %s: %w", p.lacks, fetchDeadline, err)
 		}
 
 		if err := pause(ctx, s.clock, after); err != nil {
-			return guest.Credential{}, failed(guest.ReasonTerminated, "wait for the credential: %w", err)
+			return none, failed(guest.ReasonTerminated, "wait for %s: %w", p.what, err)
 		}
 
 		wait = min(2*wait, fetchMaxPause)
@@ -91,13 +130,13 @@ func (s *Service) fetch(ctx context.Context, client *http.Client, to guest.Callb
 
 // ask asks once. An *end is the operator's last word; after any other error another try may
 // help, after as long as the operator says.
-func ask(ctx context.Context, client *http.Client, to guest.Callback) (guest.Credential, time.Duration, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, to.URL, http.NoBody)
+func ask(ctx context.Context, client *http.Client, url, bearer string) (guest.Credential, time.Duration, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, http.NoBody)
 	if err != nil {
 		return guest.Credential{}, 0, failed(guest.ReasonConfigInvalid, "make request for the credential: %w", err)
 	}
 
-	req.Header.Set("Authorization", "Bearer "+to.Code)
+	req.Header.Set("Authorization", "Bearer "+bearer)
 	req.Header.Set("Accept", "application/json")
 
 	resp, err := client.Do(req)

@@ -15,6 +15,7 @@ import (
 	"path"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
@@ -95,6 +96,8 @@ func setDefaults(c *guest.Config) {
 			*d.field = d.value
 		}
 	}
+
+	setIdentityDefaults(c)
 }
 
 var sha256Hex = regexp.MustCompile(`^[0-9a-fA-F]{64}$`)
@@ -104,9 +107,9 @@ func validate(c *guest.Config) error {
 	switch {
 	case c.Method == "":
 		return errors.New("method is missing")
-	case c.Method != guest.MethodRunnerToken && c.Method != guest.MethodCallback:
-		return fmt.Errorf("method %q is not known to this bootstrap service: use %s or %s",
-			c.Method, guest.MethodRunnerToken, guest.MethodCallback)
+	case !slices.Contains(methods(), c.Method):
+		return fmt.Errorf("method %q is not known to this bootstrap service: use %s",
+			c.Method, strings.Join(methods(), ", "))
 	case c.Platform == "":
 		return errors.New("platform is missing")
 	case platformOf(c.Platform) == nil:
@@ -128,6 +131,10 @@ func validate(c *guest.Config) error {
 		return err
 	}
 
+	if err := validateSPIFFE(c.SPIFFE); err != nil {
+		return err
+	}
+
 	if err := validateMethod(c); err != nil {
 		return err
 	}
@@ -135,28 +142,61 @@ func validate(c *guest.Config) error {
 	return validateReport(c.Report)
 }
 
+func methods() []string {
+	return []string{guest.MethodRunnerToken, guest.MethodCallback, guest.MethodExternalSecrets}
+}
+
 // validateMethod checks what the credential's method needs. What the platform needs of a
 // credential that is yet to be fetched is checked when it is there.
 func validateMethod(c *guest.Config) error {
-	if c.Method != guest.MethodCallback {
-		if c.Callback != nil {
-			return fmt.Errorf("callback is of no use with method %s: leave it out", c.Method)
-		}
+	if c.Callback != nil && c.Method != guest.MethodCallback {
+		return fmt.Errorf("callback is of no use with method %s: leave it out", c.Method)
+	}
 
+	if c.Secrets != nil && c.Method != guest.MethodExternalSecrets {
+		return fmt.Errorf("secrets is of no use with method %s: leave it out", c.Method)
+	}
+
+	switch c.Method {
+	case guest.MethodCallback:
+		return validateCallback(c)
+	case guest.MethodExternalSecrets:
+		return validateSecrets(c)
+	default:
 		return platformOf(c.Platform).check(c)
 	}
+}
 
-	switch to := c.Callback; {
-	case to == nil:
+func validateCallback(c *guest.Config) error {
+	to := c.Callback
+	if to == nil {
 		return fmt.Errorf("callback is missing: method %s needs it", c.Method)
-	case to.Code == "":
-		return errors.New("callback.code is missing")
-	case !reflect.DeepEqual(c.Credential(), guest.Credential{}):
-		return fmt.Errorf("a credential is of no use with method %s: leave jit_config, runner_token, registration_url, "+
-			"expires_at, job_id and env out", c.Method)
-	default:
-		return validateEndpoint("callback.url", to.URL)
 	}
+
+	switch {
+	case to.Code == "" && to.Audience == "":
+		return errors.New("callback.code is missing")
+	case to.Code != "" && to.Audience != "":
+		return errors.New("callback.code is of no use with callback.audience: leave one of them out")
+	case to.Audience != "" && !attests(c):
+		return errors.New("callback.audience needs an identity: enable spiffe")
+	}
+
+	if err := noCredential(c, c.Credential()); err != nil {
+		return err
+	}
+
+	return validateEndpoint("callback.url", to.URL)
+}
+
+// noCredential refuses a credential where one is to be fetched.
+func noCredential(c *guest.Config, has guest.Credential) error {
+	if reflect.DeepEqual(has, guest.Credential{}) {
+		return nil
+	}
+
+	return fmt.Errorf("a credential is of no use with method %s: leave jit_config, runner_token, registration_url, "+
+		"expires_at, job_id and env out", c.Method)
 }
 
 // unused names the first field that is set although the platform has no use for it: such

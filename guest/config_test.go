@@ -36,7 +36,7 @@ func badConfigs() map[string]struct{ text, want string } {
 		"negative timeout": {`{` + minimal + `,"job_timeout":"-1s"}`, "must not be negative"},
 		"too large":        {`{` + minimal + `,"labels":["` + strings.Repeat("x", guest.MaxConfigBytes) + `"]}`, "more than 262144 bytes"},
 		"no method":        {`{}`, "method is missing"},
-		"other method":     {`{"method":"external-secrets"}`, `method "external-secrets" is not known`},
+		"other method":     {`{"method":"magic"}`, `method "magic" is not known`},
 		"callback beside a credential": {
 			`{` + minimal + `,"callback":{"url":"https://x.example","code":"` + claimCode + `"}}`, "callback is of no use with method runner-token",
 		},

@@ -40,7 +40,7 @@ func (s *Service) configure(ctx context.Context, cfg *guest.Config) error {
 func (s *Service) command(ctx context.Context, l launch, who *account) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, l.path, l.args...) //nolint:gosec // the configured runner
 	cmd.Dir = l.dir
-	cmd.Env = without(os.Environ(), inputPrefix)
+	cmd.Env = without(os.Environ(), inputPrefix, "SPIFFE_")
 
 	if os.Getenv("PATH") == "" {
 		cmd.Env = append(cmd.Env, setting("PATH", defaultPath))

@@ -18,6 +18,12 @@
 // The job runs as the same user as its runner, and so can read what the runner was given.
 // Nothing there is worth more than this one machine's runner.
 //
-// The package uses the standard library alone: it travels into every machine, and jobs
-// that nobody trusts run beside it.
+// Where the configuration has the machine attest, it first runs the image's spire-agent
+// (attest.go, agent.go) until that has the machine's SVID (identity.go); with the SVID it
+// asks the operator (callback.go) or a secrets manager (secrets.go, vault.go) for the
+// runner's credential. The agent's folder is root's alone. A job that runs as root would get
+// at it, and so the agent ends before such a job begins; a job needs no SVID.
+//
+// The package travels into every machine, and jobs that nobody trusts run beside it: beside
+// the standard library it uses go-spiffe (the Workload API), Vault's client and go-tpm.
 package guest

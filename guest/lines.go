@@ -12,18 +12,34 @@ import (
 // maxLine is where a line of the runner's output is cut.
 const maxLine = 8 << 10
 
-// lineWriter logs a program's output by lines, without credentials, keeps its end for the
-// last report, and shows each line to a function.
+// lineWriter shows a program's output to a function by lines, without credentials.
 type lineWriter struct {
-	service *Service
-	seen    func(line string)
+	redact *redactor
+	seen   func(line string)
 
 	mu   sync.Mutex
 	rest []byte
 	skip bool // the line was cut, its rest is dropped
 }
 
-func (s *Service) lines(seen func(string)) *lineWriter { return &lineWriter{service: s, seen: seen} }
+// lines logs the runner's output, keeps its end for the last report, and shows each line to
+// a function.
+func (s *Service) lines(seen func(string)) *lineWriter {
+	return s.linesOf(func(text string) {
+		s.tail.add(text)
+
+		if text != "" {
+			s.log.Info("runner output", "line", text)
+		}
+
+		seen(text)
+	})
+}
+
+// linesOf shows a program's output to a function alone.
+func (s *Service) linesOf(seen func(string)) *lineWriter {
+	return &lineWriter{redact: &s.redact, seen: seen}
+}
 
 func (w *lineWriter) Write(p []byte) (int, error) {
 	w.mu.Lock()
@@ -54,24 +70,18 @@ func (w *lineWriter) keep(p []byte) {
 	}
 
 	// What is read beyond the cut lets a credential that lies across it be found.
-	room := maxLine + w.service.redact.longest
-	w.rest = append(w.rest, p[:min(len(p), room-len(w.rest))]...)
-	w.skip = len(w.rest) == room
+	room := maxLine + w.redact.longest()
+	w.rest = append(w.rest, p[:min(len(p), max(0, room-len(w.rest)))]...)
+	w.skip = len(w.rest) >= room
 }
 
 func (w *lineWriter) line() {
 	text := strings.TrimRight(strings.ToValidUTF8(string(w.rest), "?"), "\r")
 	w.rest, w.skip = w.rest[:0], false
-	text = w.service.redact.clean(text)
+	text = w.redact.clean(text)
 
 	if len(text) > maxLine {
 		text = strings.ToValidUTF8(text[:maxLine], "")
-	}
-
-	w.service.tail.add(text)
-
-	if text != "" {
-		w.service.log.Info("runner output", "line", text)
 	}
 
 	w.seen(text)

@@ -15,7 +15,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
@@ -247,49 +246,4 @@ func writeStatus(file string, report guest.Report) error {
 	}
 
 	return nil
-}
-
-// redactor takes credentials out of texts.
-type redactor struct {
-	replacer *strings.Replacer
-	longest  int // credential, in bytes
-}
-
-func newRedactor(c *guest.Config) redactor {
-	secrets := []string{c.JITConfig, c.RunnerToken}
-	if c.Report != nil {
-		secrets = append(secrets, c.Report.Token)
-	}
-
-	if c.Callback != nil {
-		secrets = append(secrets, c.Callback.Code)
-	}
-
-	if c.SPIFFE != nil {
-		secrets = append(secrets, c.SPIFFE.JoinToken)
-	}
-
-	var (
-		pairs []string
-		out   redactor
-	)
-
-	for _, s := range secrets {
-		if len(s) >= 4 {
-			pairs = append(pairs, s, "***")
-			out.longest = max(out.longest, len(s))
-		}
-	}
-
-	out.replacer = strings.NewReplacer(pairs...)
-
-	return out
-}
-
-func (r redactor) clean(text string) string {
-	if r.replacer == nil {
-		return text
-	}
-
-	return r.replacer.Replace(text)
 }

@@ -32,6 +32,10 @@ func (s *Service) runRunner(ctx context.Context, cfg *guest.Config) error {
 		return failed(guest.ReasonRunnerFailed, "%w", err)
 	}
 
+	if who == nil {
+		s.forgetIdentity() // nothing keeps such a job from it, and the runner needs none
+	}
+
 	p := platformOf(cfg.Platform)
 	w := &watch{
 		service: s, cfg: cfg, platform: p, launch: p.launch(s, cfg), job: cfg.JobID,

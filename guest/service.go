@@ -43,6 +43,8 @@ type Service struct {
 	clock  Clock
 	report *reporter
 	redact redactor
+	// identity is who the machine is; nil unless it attests.
+	identity *identity
 	// tail is the end of the runner's output, for the last report.
 	tail tail
 }
@@ -117,7 +119,7 @@ func ended(reason, message string) *end {
 func (s *Service) Run(ctx context.Context) guest.Report {
 	cfg, err := takeConfig(s.configFile())
 	if err == nil {
-		s.redact = newRedactor(cfg)
+		s.redact.hideAll(cfg)
 		err = s.report.connect(cfg.Report)
 	}
 
@@ -138,6 +140,7 @@ func (s *Service) Run(ctx context.Context) guest.Report {
 		e.result = result
 	}
 
+	s.forgetIdentity()
 	s.report.tell(guest.Report{
 		Phase: e.phase, Reason: e.reason, Message: s.redact.clean(e.message), Result: s.redact.clean(e.result), Log: s.tail.text(),
 	})
@@ -153,13 +156,8 @@ func (s *Service) Run(ctx context.Context) guest.Report {
 func (s *Service) work(ctx context.Context, cfg *guest.Config) error {
 	s.report.report(guest.PhaseStarted, "runner "+cfg.RunnerName)
 
-	if cfg.SPIFFE != nil && cfg.SPIFFE.Enabled {
-		return failed(guest.ReasonAttestationUnavailable,
-			"spiffe is enabled, but this bootstrap service has no SPIRE agent to attest with: disable it or use an image that has one")
-	}
-
 	for _, step := range []func(context.Context, *guest.Config) error{
-		s.fetchCredential, s.checkCredential, s.install, s.checkCredential, s.configure,
+		s.attest, s.fetchCredential, s.fetchSecrets, s.checkCredential, s.install, s.checkCredential, s.configure,
 	} {
 		if err := step(ctx, cfg); err != nil {
 			return err

@@ -128,9 +128,9 @@ func TestEndOfAMachine(t *testing.T) {
 			change: func(m *machine) { at := m.clock.Now(); m.cfg.ExpiresAt = &at },
 			phase:  api.PhaseFailed, reason: api.ReasonCredentialExpired, message: "2026-01-02T03:04:05Z", phases: "Started Failed",
 		},
-		"attestation wanted": {
-			change: func(m *machine) { m.cfg.SPIFFE = &api.SPIFFE{Enabled: true} },
-			phase:  api.PhaseFailed, reason: api.ReasonAttestationUnavailable, message: "SPIRE agent",
+		"attestation wanted of an image without an agent": {
+			change: func(m *machine) { m.cfg.SPIFFE = spiffe() },
+			phase:  api.PhaseFailed, reason: api.ReasonAttestationUnavailable, message: "there is no ",
 		},
 		"registration deleted": {
 			runner: `echo "The runner registration has been deleted from the server, please re-configure." >&2; exit 1`,

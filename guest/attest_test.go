@@ -1,0 +1,361 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package guest_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	agentv1 "github.com/spiffe/spire-api-sdk/proto/spire/api/server/agent/v1"
+	entryv1 "github.com/spiffe/spire-api-sdk/proto/spire/api/server/entry/v1"
+	"github.com/spiffe/spire-api-sdk/proto/spire/api/types"
+	"google.golang.org/grpc/codes"
+
+	api "github.com/hyperfleet/hyperfleet/api/guest"
+	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
+	"github.com/hyperfleet/hyperfleet/test/spire"
+)
+
+// machineID is the path of the machines' identity.
+const machineID = "/vm/team-a/ci-1/4f2c8a3e"
+
+// bundle is one that is well-formed, of nobody.
+const bundle = `-----BEGIN CERTIFICATE-----
+MIHuMIGVoAMCAQICAQEwCgYIKoZIzj0EAwIwADAgFw0yMDAxMDEwMDAwMDBaGA8y
+MTAwMDEwMTAwMDAwMFowADBZMBMGByqGSM49AgEGCCqGSM49AwEHA0IABK1GZLGW
+aAFPn7g8+ezoAawkShtVE3d/PYYWTyKU7TCYya+ga8ADIRQnJ2HECX6GsZ6ez/qv
+5xmxVdjcJjXLXvEwCgYIKoZIzj0EAwIDSAAwRQIhAPs39NmRYaLTlMA1sOYWAAxL
+ZNPqExezwkmGW3sMYM+2AiBt4hR9xAkYzmUH83+ku5a2CKjL6GiAMviALOQXhgaO
+FA==
+-----END CERTIFICATE-----`
+
+// spiffe is an attestation that is well-formed.
+func spiffe() *api.SPIFFE {
+	return &api.SPIFFE{
+		Enabled: true, JoinToken: "join-token-secret", TrustDomain: spire.DefaultTrustDomain,
+		SPIFFEID: "spiffe://" + spire.DefaultTrustDomain + machineID, ServerAddress: "127.0.0.1:1", TrustBundle: bundle,
+	}
+}
+
+// register makes a machine known to a server and gives its join token. The machine's SVID is
+// of path has.
+func register(t *testing.T, server *spire.Server, path, has string, ttl int32) string {
+	t.Helper()
+
+	conn := server.Dial(t)
+	id := func(path string) *types.SPIFFEID { return &types.SPIFFEID{TrustDomain: server.TrustDomain, Path: path} }
+
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	made, err := entryv1.NewEntryClient(conn).BatchCreateEntry(t.Context(), &entryv1.BatchCreateEntryRequest{
+		Entries: []*types.Entry{{SpiffeId: id(has), ParentId: id(path), Selectors: []*types.Selector{
+			{Type: "unix", Value: "uid:" + strconv.Itoa(os.Getuid())}, {Type: "unix", Value: "path:" + program},
+		}}},
+	})
+	if err != nil || made.GetResults()[0].GetStatus().GetCode() != int32(codes.OK) {
+		t.Fatalf("create entry: %v, %v", made, err)
+	}
+
+	token, err := agentv1.NewAgentClient(conn).CreateJoinToken(t.Context(), &agentv1.CreateJoinTokenRequest{Ttl: ttl, AgentId: id(path)})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return token.GetValue()
+}
+
+// attests gives the machine spire-agent, and what it attests with. Its root is short: paths
+// of sockets are (unix(7)).
+func (m *machine) attests(t *testing.T, server *spire.Server, token string) {
+	t.Helper()
+
+	dir, err := kubeproc.FindBinaries("spire-agent")
+	if err != nil {
+		t.Fatalf("%v (hack/setup.sh spire makes it)", err)
+	}
+
+	if m.root, err = os.MkdirTemp("", "hf-vm-"); err != nil {
+		t.Fatal(err)
+	}
+
+	t.Cleanup(func() { _ = os.RemoveAll(m.root) })
+
+	if err := os.MkdirAll(filepath.Dir(m.path(api.AgentPath)), 0o755); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := os.Symlink(filepath.Join(dir, "spire-agent"), m.path(api.AgentPath)); err != nil {
+		t.Fatal(err)
+	}
+
+	m.cfg.SPIFFE = spiffe()
+	m.cfg.SPIFFE.JoinToken = token
+
+	if server != nil {
+		m.cfg.SPIFFE.ServerAddress, m.cfg.SPIFFE.TrustBundle = server.Address, server.Bundle(t)
+	}
+}
+
+func TestMachineAttests(t *testing.T) {
+	t.Parallel()
+
+	server := spire.Start(t)
+	m := newMachine(t)
+	token := register(t, server, machineID, machineID, 600)
+	m.attests(t, server, token)
+	m.write(t, runScript, `env > seen.env; ls -l /proc/$$/fd > seen.fd; `+listens+runs+completes)
+
+	if got := m.end(t, m.start(t, t.Context())); got.Reason != api.ReasonJobDone {
+		t.Fatalf("%+v\n%s", got, m.log)
+	}
+
+	if want := "Started Attesting Attested Configuring Listening Running Finished"; m.phases() != want {
+		t.Errorf("phases %q, want %q", m.phases(), want)
+	}
+
+	if strings.Contains(m.log.String(), token) {
+		t.Errorf("the join token is in the log:\n%s", m.log)
+	}
+
+	m.gone(t, "/run/hyperfleet/spire")
+
+	if seen := m.read(t, "/opt/actions-runner/seen.env"); strings.Contains(seen, "SPIFFE") || strings.Contains(seen, token) {
+		t.Errorf("the runner's environment tells of the agent:\n%s", seen)
+	}
+
+	if seen := m.read(t, "/opt/actions-runner/seen.fd"); strings.Contains(seen, "socket:") {
+		t.Errorf("the runner has a socket of the service:\n%s", seen)
+	}
+
+	// The same token again is refused, and the machine ends with that.
+	m.attests(t, server, token)
+	m.write(t, runScript, "touch ran")
+
+	got := m.end(t, m.start(t, t.Context()))
+	if got.Reason != api.ReasonAttestationRefused || !strings.Contains(got.Message, "already been used") {
+		t.Errorf("%+v\n%s", got, m.log)
+	}
+
+	m.gone(t, "/opt/actions-runner/ran")
+	m.gone(t, "/run/hyperfleet/spire")
+}
+
+// TestMachineDoesNotAttest has one case for each way in which that fails.
+func TestMachineDoesNotAttest(t *testing.T) {
+	t.Parallel()
+
+	server, other := spire.Start(t), spire.Start(t, spire.WithTrustDomain("example.org"))
+	script := func(text string) func(*testing.T, *machine) {
+		return func(t *testing.T, m *machine) {
+			t.Helper()
+
+			if err := os.Remove(m.path(api.AgentPath)); err != nil {
+				t.Fatal(err)
+			}
+
+			m.write(t, api.AgentPath, "#!/bin/sh\n"+text+"\n")
+		}
+	}
+	never := func(*testing.T, *machine) {}
+
+	for name, tc := range map[string]struct {
+		server  *spire.Server
+		change  func(*testing.T, *machine)
+		drive   func(*testing.T, *machine)
+		reason  string
+		message string
+	}{
+		"a token that the server does not know": {
+			server: server, change: never, reason: api.ReasonAttestationRefused, message: "join token does not exist",
+		},
+		"an expired token": {
+			server: server,
+			change: func(t *testing.T, m *machine) {
+				t.Helper()
+				m.cfg.SPIFFE.JoinToken = register(t, server, machineID+"-1", machineID+"-1", 1)
+				time.Sleep(2500 * time.Millisecond) // seconds are what tokens count in
+			},
+			reason: api.ReasonAttestationRefused, message: "join token expired",
+		},
+		"verified by another server's keys": {
+			server: server,
+			change: func(t *testing.T, m *machine) { t.Helper(); m.cfg.SPIFFE.TrustBundle = other.Bundle(t) },
+			reason: api.ReasonTrustDomainMismatch, message: "authority",
+		},
+		"a server of another trust domain": {
+			server: other, change: never, reason: api.ReasonTrustDomainMismatch, message: "example.org",
+		},
+		"a clock that is wrong": {
+			server: server,
+			change: func(t *testing.T, m *machine) {
+				t.Helper()
+				m.cfg.SPIFFE.ServerAddress, m.cfg.SPIFFE.TrustBundle = tomorrow(t)
+			},
+			drive:  func(t *testing.T, m *machine) { t.Helper(); m.clock.fire(t, time.Minute) },
+			reason: api.ReasonClockSkew, message: "not yet valid",
+		},
+		"no server": {
+			change: func(t *testing.T, m *machine) { t.Helper(); m.cfg.SPIFFE.TrustBundle = server.Bundle(t) },
+			drive: func(t *testing.T, m *machine) {
+				t.Helper()
+				eventually(t, "a word of the agent", func() bool { return strings.Contains(m.log.String(), "connection refused") })
+				m.clock.fire(t, 5*time.Minute)
+			},
+			reason: api.ReasonAttestationTimeout, message: "connection refused",
+		},
+		"no entry": {
+			server: server,
+			change: func(t *testing.T, m *machine) {
+				t.Helper()
+				m.cfg.SPIFFE.JoinToken = register(t, server, machineID+"-2", "/of/nobody", 600)
+			},
+			reason: api.ReasonIdentityMismatch, message: "spiffe://hyperfleet.io/of/nobody",
+		},
+		"an agent for another machine": {
+			server: server,
+			change: func(t *testing.T, m *machine) { t.Helper(); script("")(t, m); m.write(t, api.AgentPath, "\x7fELF") },
+			reason: api.ReasonAttestationUnavailable, message: "exec format error",
+		},
+		"an agent that ends each time": {
+			server: server, change: script("echo Segmentation fault; exit 139"),
+			drive: func(t *testing.T, m *machine) {
+				t.Helper()
+
+				for range 5 {
+					m.clock.fire(t, 5*time.Second)
+				}
+			},
+			reason: api.ReasonAttestationUnavailable, message: "6 times",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			m := newMachine(t)
+			m.attests(t, tc.server, "0c1d7a6e-unknown")
+			m.write(t, runScript, "touch ran")
+			tc.change(t, m)
+
+			result := m.start(t, t.Context())
+
+			if tc.drive != nil {
+				tc.drive(t, m)
+			}
+
+			got := m.end(t, result)
+			if got.Reason != tc.reason || got.Phase != api.PhaseFailed || !strings.Contains(got.Message, tc.message) {
+				t.Errorf("ended with %s, %q; want %s, %q\n%s", got.Reason, got.Message, tc.reason, tc.message, m.log)
+			}
+
+			m.gone(t, "/opt/actions-runner/ran")
+			m.gone(t, "/run/hyperfleet/spire")
+		})
+	}
+}
+
+// A machine that is told to stop while it attests stops.
+func TestAttestationEnds(t *testing.T) {
+	t.Parallel()
+
+	m := newMachine(t)
+	m.attests(t, nil, "0c1d7a6e")
+	m.cfg.SPIFFE.TrustBundle = spire.Start(t).Bundle(t)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+
+	result := m.start(t, ctx)
+
+	eventually(t, "a word of the agent", func() bool { return strings.Contains(m.log.String(), "connection refused") })
+	cancel()
+
+	if got := m.end(t, result); got.Reason != api.ReasonTerminated || got.Phase != api.PhaseFinished {
+		t.Errorf("%+v", got)
+	}
+}
+
+// tomorrow is a SPIRE server, as far as an agent with a wrong clock gets to know it: one whose
+// certificate is not valid yet. It gives its address and bundle.
+func tomorrow(t *testing.T) (address, bundle string) {
+	t.Helper()
+
+	domain := &url.URL{Scheme: "spiffe", Host: spire.DefaultTrustDomain}
+	ca := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"}, URIs: []*url.URL{domain},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(48 * time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
+	}
+	leaf := &x509.Certificate{
+		SerialNumber: big.NewInt(2), URIs: []*url.URL{domain.JoinPath("spire", "server")},
+		NotBefore: time.Now().Add(24 * time.Hour), NotAfter: time.Now().Add(36 * time.Hour),
+		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+
+	caKey, caDER := certify(t, ca, ca, nil)
+	key, der := certify(t, leaf, ca, caKey)
+
+	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{
+		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, NextProtos: []string{"h2"}, MinVersion: tls.VersionTLS12,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	t.Cleanup(func() { _ = listener.Close() })
+
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+
+			go func(conn net.Conn) {
+				_, _ = conn.Read(make([]byte, 1))
+				_ = conn.Close()
+			}(conn)
+		}
+	}()
+
+	return listener.Addr().String(), string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: caDER}))
+}
+
+func certify(t *testing.T, c, parent *x509.Certificate, by *ecdsa.PrivateKey) (*ecdsa.PrivateKey, []byte) {
+	t.Helper()
+
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if by == nil {
+		by = key
+	}
+
+	der, err := x509.CreateCertificate(rand.Reader, c, parent, &key.PublicKey, by)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return key, der
+}

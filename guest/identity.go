@@ -1,0 +1,127 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package guest
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"time"
+
+	"github.com/spiffe/go-spiffe/v2/svid/jwtsvid"
+	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
+	"github.com/spiffe/go-spiffe/v2/workloadapi"
+)
+
+// identity is who the machine is, for as long as its agent lives: the agent renews the
+// X.509-SVID before it ends, and gives a JWT-SVID whenever one is asked for.
+type identity struct {
+	client *workloadapi.Client
+	source *workloadapi.X509Source
+	agent  *agent
+}
+
+// identify waits for the machine's SVID; nil if ctx ends first. Where the agent has several,
+// the one that is wanted is taken.
+func (s *Service) identify(ctx context.Context, socket, want string) *identity {
+	client, err := workloadapi.New(ctx, workloadapi.WithAddr("unix://"+socket), workloadapi.WithBackoffStrategy(steady{}))
+	if err != nil {
+		s.log.Warn("cannot reach spire-agent", "error", err.Error())
+
+		return nil
+	}
+
+	pick := func(svids []*x509svid.SVID) *x509svid.SVID {
+		for _, svid := range svids {
+			if svid.ID.String() == want {
+				return svid
+			}
+		}
+
+		return svids[0]
+	}
+
+	source, err := workloadapi.NewX509Source(ctx, workloadapi.WithClient(client), workloadapi.WithDefaultX509SVIDPicker(pick))
+	if err != nil {
+		_ = client.Close()
+
+		return nil
+	}
+
+	return &identity{client: client, source: source}
+}
+
+// name is the SPIFFE ID of the machine's SVID.
+func (i *identity) name() string {
+	svid, err := i.source.GetX509SVID()
+	if err != nil {
+		return ""
+	}
+
+	return svid.ID.String()
+}
+
+// jwtTimeout bounds one call of the agent, which has to ask its server.
+const jwtTimeout = 15 * time.Second
+
+// jwt gives a fresh JWT-SVID for an audience.
+func (i *identity) jwt(ctx context.Context, audience string) (string, error) {
+	if i == nil {
+		return "", errNoIdentity
+	}
+
+	svid, err := i.source.GetX509SVID()
+	if err != nil {
+		return "", fmt.Errorf("look at the X.509-SVID: %w", err)
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, jwtTimeout)
+	defer cancel()
+
+	token, err := i.client.FetchJWTSVID(ctx, jwtsvid.Params{Audience: audience, Subject: svid.ID})
+	if err != nil {
+		return "", fmt.Errorf("get a JWT-SVID for %s from spire-agent: %w", audience, err)
+	}
+
+	return token.Marshal(), nil
+}
+
+// certificate is the X.509-SVID as the certificate of a TLS client, as it is at the moment of
+// the handshake.
+func (i *identity) certificate(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+	if i == nil {
+		return nil, errNoIdentity
+	}
+
+	svid, err := i.source.GetX509SVID()
+	if err != nil {
+		return nil, fmt.Errorf("look at the X.509-SVID: %w", err)
+	}
+
+	out := &tls.Certificate{PrivateKey: svid.PrivateKey, Leaf: svid.Certificates[0]}
+	for _, c := range svid.Certificates {
+		out.Certificate = append(out.Certificate, c.Raw)
+	}
+
+	return out, nil
+}
+
+// close ends the agent as well.
+func (i *identity) close() {
+	_ = i.source.Close()
+	_ = i.client.Close()
+
+	if i.agent != nil {
+		i.agent.stop()
+	}
+}
+
+// steady asks an agent again in even steps: it is on this machine, and is waited for.
+type steady struct{}
+
+func (steady) NewBackoff() workloadapi.Backoff { return steady{} }
+
+func (steady) Next() time.Duration { return 250 * time.Millisecond }
+
+func (steady) Reset() {}
