@@ -28,7 +28,6 @@ import (
 	"google.golang.org/grpc/codes"
 
 	api "github.com/hyperfleet/hyperfleet/api/guest"
-	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
 	"github.com/hyperfleet/hyperfleet/test/spire"
 )
 
@@ -88,14 +87,12 @@ func register(t *testing.T, server *spire.Server, path, has string, ttl int32) s
 func (m *machine) attests(t *testing.T, server *spire.Server, token string) {
 	t.Helper()
 
-	dir, err := kubeproc.FindBinaries("spire-agent")
+	root, err := os.MkdirTemp("", "hf-vm-")
 	if err != nil {
-		t.Fatalf("%v (hack/setup.sh spire makes it)", err)
-	}
-
-	if m.root, err = os.MkdirTemp("", "hf-vm-"); err != nil {
 		t.Fatal(err)
 	}
+
+	m.root = root
 
 	t.Cleanup(func() { _ = os.RemoveAll(m.root) })
 
@@ -103,7 +100,7 @@ func (m *machine) attests(t *testing.T, server *spire.Server, token string) {
 		t.Fatal(err)
 	}
 
-	if err := os.Symlink(filepath.Join(dir, "spire-agent"), m.path(api.AgentPath)); err != nil {
+	if err := os.Symlink(spire.AgentProgram(t), m.path(api.AgentPath)); err != nil {
 		t.Fatal(err)
 	}
 

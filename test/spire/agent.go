@@ -197,3 +197,10 @@ func (a *Agent) JWT(t testing.TB, audience string) string {
 
 	return svid.Marshal()
 }
+
+// AgentProgram is the path of spire-agent, for machines that run it themselves.
+func AgentProgram(t testing.TB) string {
+	t.Helper()
+
+	return find(t, agentName)
+}
