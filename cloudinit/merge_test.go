@@ -318,8 +318,51 @@ func TestImageDeliveryWritesNoUnit(t *testing.T) {
 	in := sampleInput()
 	in.Delivery.Method = v1alpha1.DeliveryImage
 
-	if _, c := mustRender(t, in); len(c.WriteFiles) != 1 {
+	if _, c := mustRender(t, in); len(c.WriteFiles) != 2 {
 		t.Errorf("%+v", c.WriteFiles)
+	}
+}
+
+// The image is told to start the service early only where the user's data has nothing
+// that the job must wait for.
+func TestStartsEarly(t *testing.T) {
+	t.Parallel()
+
+	for name, tc := range map[string]struct {
+		userData, delivery string
+		want               bool
+	}{
+		"no user data":         {"", "", true},
+		"by name":              {"", v1alpha1.DeliveryImage, true},
+		"files and bootcmd":    {"#cloud-config\nbootcmd: [true]\nwrite_files: [{path: /etc/motd, content: x}]\n", "", true},
+		"empty list of files":  {"#cloud-config\nwrite_files:\n", "", true},
+		"runcmd of the user":   {"#cloud-config\nruncmd: [true]\n", "", false},
+		"packages":             {"#cloud-config\npackages: [git]\n", "", false},
+		"users":                {"#cloud-config\nusers: [default]\n", "", false},
+		"a file comes later":   {"#cloud-config\nwrite_files: [{path: /etc/motd, content: x, defer: true}]\n", "", false},
+		"a script":             {"#!/bin/sh\ntrue\n", "", false},
+		"the service is to be": {"", v1alpha1.DeliveryISO, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			in := sampleInput()
+			in.UserData, in.Delivery.Method = tc.userData, tc.delivery
+			in.Delivery.SHA256 = map[string]string{"x86_64": strings.Repeat("0", 64)}
+
+			out, err := cloudinit.Render(in)
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			if got := strings.Contains(string(out.UserData), guest.StartPath); got != tc.want {
+				t.Errorf("early start %t, want %t:\n%s", got, tc.want, out.UserData)
+			}
+
+			if at := strings.LastIndex(string(out.UserData), "path: "); tc.want && !strings.HasPrefix(string(out.UserData)[at:], "path: "+guest.StartPath) {
+				t.Errorf("it is not the last of the files:\n%s", out.UserData)
+			}
+		})
 	}
 }
 

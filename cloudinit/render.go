@@ -143,7 +143,7 @@ func mergeCloudConfig(in *Input, text string) ([]byte, error) {
 		return nil, err
 	}
 
-	ours, err := runtimeConfig(in, taken)
+	ours, err := runtimeConfig(in, taken, mayStart(in, root))
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 )
 
 // writeFile is an entry of cloud-config's write_files.
@@ -37,8 +38,33 @@ const (
 	programMode = "0700"
 )
 
-// runtimeConfig is the operator's part, without what the template has taken over.
-func runtimeConfig(in *Input, taken takenOver) (*yaml.Node, error) {
+// mayStart says whether the bootstrap service may start as soon as write_files has run:
+// nothing of the user's data comes later, and the service itself is in the image.
+func mayStart(in *Input, root *yaml.Node) bool {
+	if in.Config == nil || in.Delivery.Method != "" && in.Delivery.Method != v1alpha1.DeliveryImage {
+		return false
+	}
+
+	for i := 0; i+1 < len(root.Content); i += 2 {
+		switch root.Content[i].Value {
+		case "bootcmd", "hostname", "fqdn": // before write_files, or of no matter
+		case "write_files":
+			for _, entry := range resolve(root.Content[i+1]).Content {
+				if lookup(resolve(entry), "defer") != nil {
+					return false
+				}
+			}
+		default:
+			return false
+		}
+	}
+
+	return true
+}
+
+// runtimeConfig is the operator's part, without what the template has taken over. early
+// tells the image that the service may start.
+func runtimeConfig(in *Input, taken takenOver, early bool) (*yaml.Node, error) {
 	part := cloudConfigPart{Hostname: in.Hostname, FQDN: in.FQDN}
 
 	if in.Config != nil && !taken.config {
@@ -64,6 +90,10 @@ func runtimeConfig(in *Input, taken takenOver) (*yaml.Node, error) {
 
 	part.WriteFiles = append(part.WriteFiles, files...)
 	part.RunCmd = append(part.RunCmd, commands...)
+
+	if early { // the last of all files
+		part.WriteFiles = append(part.WriteFiles, writeFile{guest.StartPath, "", rootOwner, unitMode})
+	}
 
 	if in.Config != nil && !taken.start {
 		part.RunCmd = append(part.RunCmd, []string{"systemctl", "start", "--no-block", guest.ServiceUnit})

@@ -15,6 +15,10 @@ const (
 	ServiceUnit = "hyperfleet-bootstrap.service"
 	// StatusPath is where the service keeps its last Report.
 	StatusPath = "/run/hyperfleet/status.json"
+	// StartPath is there as soon as the service may start. An image that watches it (a
+	// systemd path unit) need not wait for cloud-init's last stage, which starts the
+	// service in any case.
+	StartPath = "/run/hyperfleet/start"
 )
 
 // Methods by which the machine gets its credential.

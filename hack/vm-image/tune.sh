@@ -37,5 +37,5 @@ for generator in "$tree"/lib/systemd/system-generators/*; do
 done
 ln -sfn /lib/systemd/system/cloud-init.target "$units/multi-user.target.wants/cloud-init.target"
 ln -sfn /lib/systemd/system/systemd-networkd.service "$units/multi-user.target.wants/systemd-networkd.service"
-ln -sfn /etc/systemd/system/bootstrap-service.path "$units/sysinit.target.wants/bootstrap-service.path"
+ln -sfn /etc/systemd/system/hyperfleet-bootstrap.path "$units/sysinit.target.wants/hyperfleet-bootstrap.path"
 ln -sfn /lib/systemd/system/multi-user.target "$units/default.target"
