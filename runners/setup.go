@@ -18,6 +18,7 @@ import (
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/identity"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
@@ -44,6 +45,8 @@ type Area struct {
 	// Hypervisors by spec.provider; Platforms by workload type.
 	Hypervisors map[string]hypervisor.Factory
 	Platforms   map[string]workload.Platform
+	// Identity attests machines; nil where the operator has no SPIRE server.
+	Identity identity.Registry
 	// Transports put calls to the outside into the metrics.
 	Transports Transports
 	Registry   prometheus.Registerer
@@ -159,13 +162,13 @@ func (a *Area) parts(mgr ctrl.Manager) (*parts, error) {
 			}).SetupWithManager,
 			(&machineclaim.Reconciler{
 				Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Runner: runner("machineclaim"), Recorder: recorder,
-				Platforms: a.Platforms,
-				Clusters:  clusters, Workloads: workloads, Wake: woken, Settings: a.Settings,
+				Platforms: a.Platforms, Identity: a.Identity,
+				Clusters: clusters, Workloads: workloads, Wake: woken, Settings: a.Settings,
 				Metrics: claimMetrics, Clock: a.Clock, Concurrency: a.Config.Concurrency,
 			}).SetupWithManager,
 		},
 		sweeper: &orphans.Sweeper{
-			Live: mgr.GetAPIReader(), Recorder: recorder, Clusters: clusters, Workloads: workloads,
+			Live: mgr.GetAPIReader(), Recorder: recorder, Clusters: clusters, Workloads: workloads, Identity: a.Identity,
 			OperatorUID: a.Settings.OperatorUID, Interval: a.Config.OrphanInterval, Clock: a.Clock,
 			Log: a.Log, Metrics: orphanMetrics,
 		},
@@ -173,7 +176,7 @@ func (a *Area) parts(mgr ctrl.Manager) (*parts, error) {
 		sources: jobs.sources,
 		routes: a.routes(mgr, jobs.receiver, &handover.Desk{
 			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Workloads: workloads, Recorder: recorder,
-			Settings: a.Settings, Metrics: handoverMetrics, Clock: a.Clock,
+			Identity: a.Identity, Settings: a.Settings, Metrics: handoverMetrics, Clock: a.Clock,
 		}),
 	}, nil
 }

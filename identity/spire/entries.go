@@ -34,7 +34,7 @@ const (
 	// nodeSuffix ends the id of a node entry.
 	nodeSuffix = ".node"
 	// joinToken and deviceID are names of node attestors.
-	joinToken = "join_token" //nolint:gosec // the name of a plugin
+	joinToken = "join_token"
 	deviceID  = "tpm_devid"
 )
 

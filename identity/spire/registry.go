@@ -225,7 +225,7 @@ func (r *Registry) token(ctx context.Context, c clients, machine identity.Machin
 	}
 
 	token, err := c.agents.CreateJoinToken(ctx, &agentv1.CreateJoinTokenRequest{
-		Ttl: int32(min(max(ttl/time.Second, 1), maxTTL)), AgentId: r.id(machine.ID), //nolint:gosec // it is bounded
+		Ttl: int32(min(max(ttl/time.Second, 1), maxTTL)), AgentId: r.id(machine.ID),
 	})
 	if err != nil {
 		return "", failed("make join token of machine "+machine.ID.Path(), err)

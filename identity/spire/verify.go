@@ -31,9 +31,37 @@ const (
 
 // keys are the server's keys of JWT-SVIDs, for a while.
 type keys struct {
+	// fetching is held by the one that asks the server; whoever needs no news does not wait.
+	fetching sync.Mutex
+
 	mu      sync.Mutex
 	bundle  *jwtbundle.Bundle
 	fetched time.Time
+}
+
+// have gives the keys if they are fresh, and hold the one that is asked for or were fetched
+// a moment ago.
+func (k *keys) have(key string, now time.Time) *jwtbundle.Bundle {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+
+	if k.bundle == nil {
+		return nil
+	}
+
+	age := now.Sub(k.fetched)
+	if age < maxAge && (k.bundle.HasJWTAuthority(key) || age < minAge) {
+		return k.bundle
+	}
+
+	return nil
+}
+
+func (k *keys) keep(bundle *jwtbundle.Bundle, now time.Time) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+
+	k.bundle, k.fetched = bundle, now
 }
 
 // Verify gives the identity that a JWT-SVID proves.
@@ -89,14 +117,15 @@ func keyOf(token string) (string, error) {
 // jwtBundle gives the server's keys, fetched again where they are old, or do not have the key
 // that is asked for. One fetch at a time.
 func (r *Registry) jwtBundle(ctx context.Context, key string) (*jwtbundle.Bundle, error) {
-	r.keys.mu.Lock()
-	defer r.keys.mu.Unlock()
+	if known := r.keys.have(key, r.options.Clock.Now()); known != nil {
+		return known, nil
+	}
 
-	if r.keys.bundle != nil {
-		age := r.options.Clock.Since(r.keys.fetched)
-		if age < maxAge && (r.keys.bundle.HasJWTAuthority(key) || age < minAge) {
-			return r.keys.bundle, nil
-		}
+	r.keys.fetching.Lock()
+	defer r.keys.fetching.Unlock()
+
+	if known := r.keys.have(key, r.options.Clock.Now()); known != nil {
+		return known, nil // somebody else has fetched them meanwhile
 	}
 
 	bundle, err := r.bundle(ctx)
@@ -119,8 +148,8 @@ func (r *Registry) jwtBundle(ctx context.Context, key string) (*jwtbundle.Bundle
 		authorities[authority.GetKeyId()] = public
 	}
 
-	r.keys.bundle = jwtbundle.FromJWTAuthorities(r.trustDomain, authorities)
-	r.keys.fetched = r.options.Clock.Now()
+	fresh := jwtbundle.FromJWTAuthorities(r.trustDomain, authorities)
+	r.keys.keep(fresh, r.options.Clock.Now())
 
-	return r.keys.bundle, nil
+	return fresh, nil
 }

@@ -28,6 +28,8 @@
 // can't be observed again are plain status fields, and a step that must have such
 // a fact on disk before it acts calls Save.
 //
+// A step with When is in the list only of the objects that it is true for.
+//
 // The status is patched once per run, with the difference to the object as it was
 // read and its resourceVersion, and not at all when nothing changed. A stale read
 // therefore ends in a conflict and another run, never in lost facts.

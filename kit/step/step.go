@@ -53,6 +53,10 @@ type Step[S any] struct {
 	// Condition is the type of the condition that reports the step; empty for a step
 	// that only shows when it stops the run.
 	Condition string
+	// When says whether the step is in the list of this object at all; one that is not has no
+	// condition either. It is asked each time, and earlier steps may change its answer. Nil
+	// means always.
+	When func(S) bool
 	// Run does the step's work on the scope S of one reconcile. It may change plain
 	// status fields of the object; it must not sleep.
 	Run func(context.Context, S) Result
@@ -101,6 +105,10 @@ func run[S any](
 	last := Done()
 
 	for i, step := range steps {
+		if !step.applies(scope) {
+			continue
+		}
+
 		name := step.name()
 		last = observe(withWriter(ctx, write), runner, obj, name, func(ctx context.Context) Result {
 			return step.Run(ctx, scope)
@@ -114,7 +122,9 @@ func run[S any](
 
 		if !last.IsDone() {
 			for _, later := range steps[i+1:] {
-				rep.pending(later.Condition)
+				if later.applies(scope) {
+					rep.pending(later.Condition)
+				}
 			}
 
 			break
@@ -222,6 +232,9 @@ func observe(
 
 	return result
 }
+
+// applies says whether the step is in the list of the scope's object.
+func (s Step[S]) applies(scope S) bool { return s.When == nil || s.When(scope) }
 
 // name is the step's condition, or the name of its function.
 func (s Step[S]) name() string {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/identity"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/workload"
@@ -23,6 +24,10 @@ func Outcome(err error, after time.Duration, fallback string) step.Result {
 
 	if e, ok := errors.AsType[*workload.Error](err); ok {
 		return workloadOutcome(e, err, after, fallback)
+	}
+
+	if e, ok := errors.AsType[*identity.Error](err); ok {
+		return identityOutcome(e, err, after)
 	}
 
 	switch errclass.Of(err) {
@@ -58,6 +63,24 @@ func workloadOutcome(e *workload.Error, err error, after time.Duration, fallback
 		return step.Wait(orAfter(e.After, after), reason, err.Error())
 	default:
 		return step.Fail(errclass.Wrap(errclass.Transient, reason, err))
+	}
+}
+
+// Reasons of errors of the identity provider.
+const (
+	ReasonSPIREUnavailable    = "SPIREUnavailable"
+	ReasonSPIRERejected       = "SPIRERejected"
+	ReasonTrustDomainMismatch = "TrustDomainMismatch"
+)
+
+func identityOutcome(e *identity.Error, err error, after time.Duration) step.Result {
+	switch e.Kind {
+	case identity.TrustDomainMismatch:
+		return step.Stall(ReasonTrustDomainMismatch, err.Error())
+	case identity.Rejected:
+		return step.Stall(ReasonSPIRERejected, err.Error())
+	default:
+		return step.Wait(after, ReasonSPIREUnavailable, err.Error())
 	}
 }
 

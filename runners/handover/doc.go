@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package handover gives a machine its credential when it calls for it (bootstrap method
-// callback): the machine's medium holds a claim code, which is worth one use.
+// callback): the machine's medium holds a claim code, which is worth one use. A machine with
+// an attestation brings its SVID instead, and has no code; that is worth one use, too.
 //
 //	code offered ──► used ──► credential made ──► given
 //	   ▲              │
@@ -13,6 +14,5 @@
 // machine ends without a credential and its claim makes way for another: two are never
 // given. The code is made out of the operator's key and is held nowhere in the cluster.
 //
-// Whether a caller is the machine is decided in one place, Desk.prove: proofs of another
-// kind, such as a SPIFFE identity, belong there.
+// Whether a caller is the machine is decided in one place, Desk.prove.
 package handover

@@ -21,6 +21,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
+	"github.com/hyperfleet/hyperfleet/runners/desk"
 	"github.com/hyperfleet/hyperfleet/runners/machine"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
@@ -28,7 +29,7 @@ import (
 const (
 	// underWay is how long after its use a code without a credential may still get one:
 	// after that whoever was at it is gone.
-	underWay = 2 * timeout
+	underWay = 2 * desk.Timeout
 	// maxWrites bounds the tries of one write that others get in the way of.
 	maxWrites = 8
 	// afterwards bounds what is still done when the caller or its time is gone.
@@ -36,7 +37,7 @@ const (
 )
 
 // hand makes the caller's credential, at most once in its claim's life.
-func (d *Desk) hand(ctx context.Context, who caller) (guest.Credential, *refusal) {
+func (d *Desk) hand(ctx context.Context, who caller) (guest.Credential, *desk.Refusal) {
 	claim, refused := d.open(ctx, who)
 	if refused != nil {
 		return guest.Credential{}, refused
@@ -75,43 +76,38 @@ func (d *Desk) hand(ctx context.Context, who caller) (guest.Credential, *refusal
 }
 
 // open gives the claim whose code may be used now.
-func (d *Desk) open(ctx context.Context, who caller) (*v1alpha1.MachineClaim, *refusal) {
-	var claim v1alpha1.MachineClaim
-
-	err := d.Live.Get(ctx, who.NamespacedName, &claim)
-
-	switch {
-	case apierrors.IsNotFound(err), err == nil && claim.UID != who.uid:
-		return nil, gone()
-	case err != nil:
-		log.FromContext(ctx).Error(err, "claim was not read", "namespace", who.Namespace, "claim", who.Name)
-
-		return nil, later("the claim cannot be read: try again")
-	}
-
-	if refused := judge(&claim, d.Clock.Now()); refused != nil {
+func (d *Desk) open(ctx context.Context, who caller) (*v1alpha1.MachineClaim, *desk.Refusal) {
+	claim, refused := desk.Read(ctx, d.Live, who.Caller, guest.ReasonCredentialRefused)
+	if refused != nil {
 		return nil, refused
 	}
 
-	return &claim, nil
-}
-
-func gone() *refusal {
-	return never(http.StatusGone, outcomeGone, guest.ReasonCredentialRefused, "the machine's claim is over")
-}
-
-// judge tells why a claim's code cannot be used now, nil if it can. It is pure.
-func judge(claim *v1alpha1.MachineClaim, now time.Time) *refusal {
-	times, info := claim.Status.Times, claim.Status.BootstrapInfo
-
-	if !claim.DeletionTimestamp.IsZero() || (times != nil && (times.Stopped != nil || times.Ended != nil)) {
-		return gone()
+	if refused := judge(claim, who.proof, d.Clock.Now()); refused != nil {
+		return nil, refused
 	}
 
+	return claim, nil
+}
+
+func gone() *desk.Refusal { return desk.Gone(guest.ReasonCredentialRefused) }
+
+// judge tells why a claim's credential cannot be had now by the given proof, nil if it can.
+// It is pure.
+func judge(claim *v1alpha1.MachineClaim, proof string, now time.Time) *desk.Refusal {
+	info := claim.Status.BootstrapInfo
+
 	if info == nil || info.Handover == nil {
-		refused := never(http.StatusForbidden, outcomeNotOffered, guest.ReasonCredentialRefused,
+		refused := desk.Never(http.StatusForbidden, desk.OutcomeNotOffered, guest.ReasonCredentialRefused,
 			"the machine was offered no claim code: its credential came another way")
-		refused.claim = claim
+		refused.Claim = claim
+
+		return refused
+	}
+
+	if want := machine.ProofOf(info.Handover); proof != want {
+		refused := desk.Never(http.StatusForbidden, outcomeWrongProof, guest.ReasonCredentialRefused,
+			fmt.Sprintf("the machine has to prove itself by its %s, and not by its %s", word(want), word(proof)))
+		refused.Claim = claim
 
 		return refused
 	}
@@ -122,18 +118,27 @@ func judge(claim *v1alpha1.MachineClaim, now time.Time) *refusal {
 	case used == nil:
 		return nil
 	case given == nil && now.Sub(used.Time) < underWay:
-		return later("the credential is being made: try again")
+		return desk.Later("the credential is being made: try again")
 	}
 
-	message := "the claim code was used before"
+	message := "the " + word(proof) + " was used before"
 	if given == nil {
-		message = "the claim code was used before, and the handover broke off: the machine gets no credential"
+		message += ", and the handover broke off: the machine gets no credential"
 	}
 
-	refused := never(http.StatusConflict, outcomeUsed, guest.ReasonCredentialRefused, message)
-	refused.claim = claim
+	refused := desk.Never(http.StatusConflict, desk.OutcomeUsed, guest.ReasonCredentialRefused, message)
+	refused.Claim = claim
 
 	return refused
+}
+
+// word is that of a proof, for people.
+func word(proof string) string {
+	if proof == v1alpha1.ProofSVID {
+		return "SVID"
+	}
+
+	return "claim code"
 }
 
 // order is the credential that is to be made.
@@ -146,11 +151,11 @@ type order struct {
 
 // order finds out all that the credential is made of. What goes wrong here costs the
 // machine nothing: its code is not used yet.
-func (d *Desk) order(ctx context.Context, claim *v1alpha1.MachineClaim) (order, *refusal) {
-	unavailable := func(err error) (order, *refusal) {
+func (d *Desk) order(ctx context.Context, claim *v1alpha1.MachineClaim) (order, *desk.Refusal) {
+	unavailable := func(err error) (order, *desk.Refusal) {
 		log.FromContext(ctx).Error(err, "credential cannot be made", "namespace", claim.Namespace, "claim", claim.Name)
 
-		return order{}, later("the credential cannot be made at present: try again")
+		return order{}, desk.Later("the credential cannot be made at present: try again")
 	}
 
 	var template v1alpha1.HypervisorMachineTemplate
@@ -194,14 +199,14 @@ func (d *Desk) order(ctx context.Context, claim *v1alpha1.MachineClaim) (order, 
 	return out, nil
 }
 
-func jobGone() *refusal {
-	return never(http.StatusGone, outcomeGone, guest.ReasonJobGone,
+func jobGone() *desk.Refusal {
+	return desk.Never(http.StatusGone, desk.OutcomeGone, guest.ReasonJobGone,
 		"the job that the machine was made for is not to be had any more")
 }
 
 // use puts the code's use on record. Of two that try only one gets through: the write is
 // of the claim as it was read.
-func (d *Desk) use(ctx context.Context, who caller, claim *v1alpha1.MachineClaim) *refusal {
+func (d *Desk) use(ctx context.Context, who caller, claim *v1alpha1.MachineClaim) *desk.Refusal {
 	for try := 1; ; try++ {
 		base := claim.DeepCopy()
 		now := metav1.NewMicroTime(d.Clock.Now())
@@ -217,7 +222,7 @@ func (d *Desk) use(ctx context.Context, who caller, claim *v1alpha1.MachineClaim
 		case !apierrors.IsConflict(err) || try == maxWrites:
 			log.FromContext(ctx).Error(err, "use of claim code was not written", "namespace", who.Namespace, "claim", who.Name)
 
-			return later("the claim cannot be written: try again")
+			return desk.Later("the claim cannot be written: try again")
 		}
 
 		fresh, refused := d.open(ctx, who)
@@ -233,7 +238,7 @@ func (d *Desk) use(ctx context.Context, who caller, claim *v1alpha1.MachineClaim
 // machine does next. A crash before that leaves the code used.
 func (d *Desk) notIssued(
 	ctx context.Context, who caller, claim *v1alpha1.MachineClaim, order order, cause error,
-) *refusal {
+) *desk.Refusal {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
 	defer cancel()
 
@@ -249,7 +254,7 @@ func (d *Desk) notIssued(
 		log.FromContext(ctx).Error(err, "use of claim code was not taken back", "namespace", who.Namespace, "claim", who.Name)
 	}
 
-	out := later("the CI platform gives no credential at present: try again")
+	out := desk.Later("the CI platform gives no credential at present: try again")
 
 	if workload.Is(cause, workload.Rejected) || workload.Is(cause, workload.Conflict) {
 		d.Recorder.Eventf(claim, nil, corev1.EventTypeWarning, ReasonRefused, "HandOver",
@@ -257,7 +262,7 @@ func (d *Desk) notIssued(
 	}
 
 	if known, ok := errors.AsType[*workload.Error](cause); ok && known.After > 0 {
-		out.after = known.After
+		out.After = known.After
 	}
 
 	return out
@@ -284,7 +289,7 @@ func (d *Desk) settle(ctx context.Context, order order) {
 // that fails it is not handed over.
 func (d *Desk) give(
 	ctx context.Context, who caller, claim *v1alpha1.MachineClaim, order order, credential workload.Credential,
-) *refusal {
+) *desk.Refusal {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
 	defer cancel()
 
@@ -316,7 +321,7 @@ func (d *Desk) give(
 		return gone()
 	}
 
-	return later("the handover cannot be written: try again")
+	return desk.Later("the handover cannot be written: try again")
 }
 
 // patch writes into the bootstrapInfo of this very claim, never of a later one of its name.

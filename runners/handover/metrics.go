@@ -10,15 +10,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Outcomes of a request for a credential, as the metric counts them.
+// Outcomes of a request for a credential, beside those of package desk.
 const (
-	outcomeGiven       = "given"
-	outcomeWrongCode   = "wrong_code"
-	outcomeUsed        = "used"
-	outcomeNotOffered  = "not_offered"
-	outcomeGone        = "gone"
-	outcomeLimited     = "limited"
-	outcomeUnavailable = "unavailable"
+	outcomeWrongSVID  = "wrong_svid"
+	outcomeWrongProof = "wrong_proof"
 )
 
 // Metrics are the numbers of handovers. A nil *Metrics takes nothing.
@@ -28,8 +23,8 @@ type Metrics struct {
 	issued func(time.Duration)
 }
 
-// NewMetrics registers hyperfleet_credential_requests_total{outcome}. The label takes words
-// of this package only. issued is told how long each credential took to make; it may be nil.
+// NewMetrics registers hyperfleet_credential_requests_total{outcome}. The label takes
+// the outcomes of package desk. issued is told how long each credential took to make; it may be nil.
 func NewMetrics(registerer prometheus.Registerer, issued func(time.Duration)) (*Metrics, error) {
 	m := &Metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -37,7 +32,7 @@ func NewMetrics(registerer prometheus.Registerer, issued func(time.Duration)) (*
 			Subsystem: "credential",
 			Name:      "requests_total",
 			Help: "Machines' requests for their credential (bootstrap method callback), by what became of them; " +
-				"wrong_code, used and not_offered do not happen to machines in good order.",
+				"wrong_code, wrong_svid, wrong_proof, used and not_offered do not happen to machines in good order.",
 		}, []string{"outcome"}),
 		issued: issued,
 	}

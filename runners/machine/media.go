@@ -17,6 +17,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/cloudinit"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/identity"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/runners/report"
 	"github.com/hyperfleet/hyperfleet/workload"
@@ -34,6 +35,9 @@ type Settings struct {
 	// ReportKey is what the tokens that machines report with are made of, and their claim
 	// codes.
 	ReportKey []byte
+	// TrustDomain of the machines' identities, without spiffe://; empty where the operator has
+	// no SPIRE server.
+	TrustDomain string
 	// BootstrapServices are the programs for the deliveries download and iso, by GitHub's
 	// name of the architecture.
 	BootstrapServices map[string]Program
@@ -90,13 +94,16 @@ type Input struct {
 	Names    Names
 	Runner   workload.RunnerSpec
 	Request  workload.RunnerRequest
-	// Credential is empty with bootstrap method callback.
+	// Credential is empty with bootstrap methods callback and external-secrets.
 	Credential workload.Credential
-	Settings   Settings
+	// Attestation is what a machine with an identity attests with.
+	Attestation identity.Attestation
+	Settings    Settings
 }
 
 // Media renders the machine's boot medium. It holds the one credential that the machine
-// will ever have; with bootstrap method callback the code that it gets it for, instead.
+// will ever have; with bootstrap method callback the code that it gets it for, instead, and
+// with an attestation what it proves its identity with.
 func Media(in Input) (hypervisor.Media, error) {
 	delivered := in.Template.Spec.Bootstrap.Delivery
 	program, ok := in.Settings.BootstrapServices[architecture(in.Runner)]
@@ -137,13 +144,14 @@ func guestConfig(in Input) *guest.Config {
 		Command:     in.Runner.Command,
 	}
 
-	if config.Method == v1alpha1.BootstrapCallback {
-		config.Callback = &guest.Callback{
-			URL:      in.Settings.GuestURL + CredentialPath(in.Claim),
-			Code:     ClaimCode(in.Settings.ReportKey, in.Claim.Namespace, in.Claim.Name, in.Claim.UID),
-			CABundle: in.Settings.GuestCABundle,
-		}
-	} else {
+	config.SPIFFE = spiffe(in)
+
+	switch config.Method {
+	case v1alpha1.BootstrapCallback:
+		config.Callback = callback(in)
+	case v1alpha1.BootstrapExternalSecrets:
+		config.Secrets = secrets(in)
+	default:
 		in.Credential.Apply(config)
 	}
 
@@ -160,6 +168,19 @@ func guestConfig(in Input) *guest.Config {
 	}
 
 	return config
+}
+
+// callback is where the machine gets its credential, and by what proof.
+func callback(in Input) *guest.Callback {
+	out := &guest.Callback{URL: in.Settings.GuestURL + CredentialPath(in.Claim), CABundle: in.Settings.GuestCABundle}
+
+	if Proof(in.Claim) == v1alpha1.ProofSVID {
+		out.Audience = CallbackAudience(in.Settings)
+	} else {
+		out.Code = ClaimCode(in.Settings.ReportKey, in.Claim.Namespace, in.Claim.Name, in.Claim.UID)
+	}
+
+	return out
 }
 
 func duration(d *metav1.Duration) guest.Duration {
@@ -248,6 +269,11 @@ func vars(in Input, config *guest.Config) cloudinit.Vars {
 
 	if !in.Credential.ExpiresAt.IsZero() {
 		out.ExpiresAt = in.Credential.ExpiresAt.UTC().Format(time.RFC3339)
+	}
+
+	if s := config.SPIFFE; s != nil {
+		out.SPIFFEEnabled, out.AttestationMethod = true, s.Method
+		out.JoinToken, out.SPIFFEID, out.TPMDevice = s.JoinToken, s.SPIFFEID, s.TPMDevice
 	}
 
 	if in.Claim.Spec.RunnerPoolRef != nil {

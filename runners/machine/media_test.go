@@ -235,10 +235,16 @@ func TestRehearseRefusesWhatIsNotThere(t *testing.T) {
 		"callback without an address": {func(s *v1alpha1.HypervisorMachineTemplateSpec) {
 			s.Bootstrap.Method = v1alpha1.BootstrapCallback
 		}, "GuestURLMissing"},
-		"secrets manager": {func(s *v1alpha1.HypervisorMachineTemplateSpec) {
+		"secrets manager that is not named": {func(s *v1alpha1.HypervisorMachineTemplateSpec) {
 			s.Bootstrap.Method = v1alpha1.BootstrapExternalSecrets
-		}, "BootstrapMethodUnavailable"},
-		"attestation": {func(s *v1alpha1.HypervisorMachineTemplateSpec) {
+		}, "ExternalSecretsMissing"},
+		"secrets manager without an identity": {func(s *v1alpha1.HypervisorMachineTemplateSpec) {
+			s.Bootstrap = v1alpha1.Bootstrap{
+				Method: v1alpha1.BootstrapExternalSecrets,
+				Config: &v1alpha1.BootstrapConfig{ExternalSecrets: &v1alpha1.ExternalSecrets{}},
+			}
+		}, "AttestationUnavailable"},
+		"attestation without a SPIRE server": {func(s *v1alpha1.HypervisorMachineTemplateSpec) {
 			s.Attestation = &v1alpha1.Attestation{Method: v1alpha1.AttestationTPM}
 		}, "AttestationUnavailable"},
 		"netmask": {func(s *v1alpha1.HypervisorMachineTemplateSpec) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/identity"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
@@ -23,10 +24,8 @@ func Rehearse(template *v1alpha1.HypervisorMachineTemplate, settings Settings) e
 		return err
 	}
 
-	if spec.Attestation != nil {
-		return errclass.New(errclass.Configuration, "AttestationUnavailable",
-			"use template %s: attestation method %q is not available in this version: leave spec.attestation out",
-			template.Name, spec.Attestation.Method)
+	if err := checkAttestation(template, settings); err != nil {
+		return err
 	}
 
 	if err := checkStatic(template); err != nil {
@@ -50,6 +49,10 @@ func Rehearse(template *v1alpha1.HypervisorMachineTemplate, settings Settings) e
 		},
 	}
 
+	if own := Identity(claim, template, settings); own != nil {
+		claim.Status.BootstrapInfo = &v1alpha1.BootstrapInfo{Identity: own}
+	}
+
 	// A runner of any platform: which it will be, its pool says.
 	runner := workload.RunnerSpec{
 		Platform: load.Type, Labels: []string{"self-hosted", "rehearsal", "linux"},
@@ -63,8 +66,15 @@ func Rehearse(template *v1alpha1.HypervisorMachineTemplate, settings Settings) e
 		Runner: runner, Request: RunnerRequest(claim, runner, settings),
 		Names: NamesOf(claim, template, &v1alpha1.HypervisorCluster{}, settings.NamespaceInHostname),
 	}
-	if spec.Bootstrap.Method != v1alpha1.BootstrapCallback {
+	if spec.Bootstrap.Method == v1alpha1.BootstrapRunnerToken {
 		in.Credential = workload.Credential{JITConfig: strings.Repeat("A", rehearsalCredential)}
+	}
+
+	if Attests(claim) {
+		in.Attestation = identity.Attestation{
+			JoinToken: "00000000-0000-0000-0000-000000000000", ServerAddress: "spire.example.com:8081",
+			TrustBundle: strings.Repeat("A", rehearsalBundle),
+		}
 	}
 
 	_, err := Media(in)
@@ -86,10 +96,12 @@ func checkMethod(template *v1alpha1.HypervisorMachineTemplate, settings Settings
 			"use template %s: bootstrap method %s needs the operator's key to make claim codes of", template.Name, method)
 	case method == v1alpha1.BootstrapCallback:
 		return nil
+	case method == v1alpha1.BootstrapExternalSecrets:
+		return checkSecrets(template)
 	default:
-		return errclass.New(errclass.Configuration, "BootstrapMethodUnavailable",
-			"use template %s: bootstrap method %q is not available in this version: use %s or %s",
-			template.Name, method, v1alpha1.BootstrapRunnerToken, v1alpha1.BootstrapCallback)
+		return errclass.New(errclass.Configuration, ReasonBootstrapMethodUnavailable,
+			"use template %s: bootstrap method %q is not available in this version: use %s, %s or %s",
+			template.Name, method, v1alpha1.BootstrapRunnerToken, v1alpha1.BootstrapCallback, v1alpha1.BootstrapExternalSecrets)
 	}
 }
 
@@ -101,6 +113,9 @@ func rehearsalArch(template *v1alpha1.HypervisorMachineTemplate) string {
 
 	return ""
 }
+
+// rehearsalBundle is as long as a trust bundle of two authorities.
+const rehearsalBundle = 2 << 10
 
 // rehearsalCredential is as long as a JIT configuration gets, so that user data that
 // would be oversized with a real one is found.

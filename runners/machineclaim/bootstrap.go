@@ -49,6 +49,10 @@ func bootstrap(ctx context.Context, s *scope) step.Result {
 		return step.Done()
 	}
 
+	if result, ended := s.refused(ctx, noCredential); ended {
+		return result
+	}
+
 	gone, result := s.look(ctx)
 	if !result.IsDone() {
 		return result
@@ -60,11 +64,11 @@ func bootstrap(ctx context.Context, s *scope) step.Result {
 		return step.Done().Saying("BootstrapFailed", "the VM stopped before its runner was online")
 	}
 
-	return s.awaitRunner(ctx)
+	return s.await(ctx, "WaitingForRunner", "its runner has to be online", "BootstrapTimeout")
 }
 
-// awaitRunner waits within the bootstrap timeout, and ends the machine after it.
-func (s *scope) awaitRunner(ctx context.Context) step.Result {
+// await waits within the bootstrap timeout, and ends the machine with a reason after it.
+func (s *scope) await(ctx context.Context, waiting, what, reason string) step.Result {
 	timeout := defaultBootstrapTimeout
 	if l := s.claim.Spec.Lifecycle; l != nil && l.BootstrapTimeout != nil {
 		timeout = l.BootstrapTimeout.Duration
@@ -72,11 +76,11 @@ func (s *scope) awaitRunner(ctx context.Context) step.Result {
 
 	left := timeout - s.since(s.times().Started)
 	if left > 0 {
-		return step.Wait(min(left, lookAgain), "WaitingForRunner",
-			fmt.Sprintf("the VM runs; its runner has to be online within %s", left.Round(time.Second)))
+		return step.Wait(min(left, lookAgain), waiting,
+			fmt.Sprintf("the VM runs; %s within %s", what, left.Round(time.Second)))
 	}
 
-	return s.end(ctx, "BootstrapTimeout", fmt.Sprintf("the runner was not online within %s of the VM's start", timeout))
+	return s.end(ctx, reason, fmt.Sprintf("the runner was not online within %s of the VM's start", timeout))
 }
 
 // findJob finds the job that the runner took.

@@ -19,6 +19,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/identity"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
@@ -38,6 +39,8 @@ type Reconciler struct {
 	Recorder  events.EventRecorder
 	Clusters  *connect.Clusters
 	Workloads *connect.Workloads
+	// Identity attests machines; nil where the operator has no SPIRE server.
+	Identity identity.Registry
 	// Wake brings claims whose machines are worth a look.
 	Wake *wake.Source
 	// Settings of every machine.
@@ -130,19 +133,23 @@ type scope struct {
 
 func plan() step.Plan[*scope] {
 	return step.Plan[*scope]{Finalizer: v1alpha1.FinalizerVMCleanup, Steps: []step.Step[*scope]{
-		{Condition: v1alpha1.ConditionTemplateResolved, Run: resolve}, // template and cluster are ready
-		{Condition: v1alpha1.ConditionPlaced, Run: place},             // id and node are on record
-		{Condition: "", Run: bound},                                   // it has its one job, where the platform binds them
-		{Condition: v1alpha1.ConditionProvisioned, Run: provision},    // VM made and powered on
-		{Condition: v1alpha1.ConditionBootstrapped, Run: bootstrap},   // runner online
-		{Condition: "", Run: settle},                                  // the ledger knows what the machine knows
-		{Condition: "Finished", Run: follow},                          // job done, VM off
-		{Condition: "Retired", Run: retire},                           // claim handed to deletion
+		{Condition: v1alpha1.ConditionTemplateResolved, Run: resolve},                            // template and cluster are ready
+		{Condition: v1alpha1.ConditionPlaced, Run: place},                                        // id and node are on record
+		{Condition: v1alpha1.ConditionIdentityReady, When: (*scope).attests, Run: identityReady}, // SPIRE takes us
+		{Condition: "", Run: bound},                                                              // it has its one job, where the platform binds them
+		{Condition: v1alpha1.ConditionProvisioned, Run: provision},                               // VM made and powered on
+		{Condition: v1alpha1.ConditionAttested, When: (*scope).attests, Run: attest},             // it has proven who it is
+		{Condition: v1alpha1.ConditionBootstrapped, Run: bootstrap},                              // runner online
+		{Condition: "", Run: settle},                                                             // the ledger knows what the machine knows
+		{Condition: "Finished", Run: follow},                                                     // job done, VM off
+		{Condition: "Retired", Run: retire},                                                      // claim handed to deletion
 	}, Deletion: []step.Step[*scope]{
-		{Condition: "", Run: settle},                             // the last word on its job
-		{Condition: "Deregistered", Run: deregister},             // runner gone from the CI platform
-		{Condition: v1alpha1.ConditionVMCleanedUp, Run: destroy}, // VM and medium gone
-		{Condition: "", Run: farewell},                           // told, once
+		{Condition: "", Run: settle},                                        // the last word on its job
+		{Condition: "Deregistered", Run: deregister},                        // runner gone from the CI platform
+		{Condition: "", When: (*scope).attests, Run: evict},                 // no further SVID
+		{Condition: v1alpha1.ConditionVMCleanedUp, Run: destroy},            // VM and medium gone
+		{Condition: "IdentityRemoved", When: (*scope).attests, Run: forget}, // nothing left of its identity
+		{Condition: "", Run: farewell},                                      // told, once
 	}}
 }
 

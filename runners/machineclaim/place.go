@@ -31,7 +31,9 @@ func place(ctx context.Context, s *scope) step.Result {
 		HypervisorCluster: s.cluster.Name, VMID: strconv.Itoa(reserved.ID), Node: reserved.Node,
 	}
 	status.NetworkInfo = &v1alpha1.NetworkInfo{Hostname: s.names.Hostname, FQDN: s.names.FQDN}
-	status.BootstrapInfo = &v1alpha1.BootstrapInfo{RunnerName: machine.RunnerName(s.claim)}
+	status.BootstrapInfo = &v1alpha1.BootstrapInfo{
+		RunnerName: machine.RunnerName(s.claim), Identity: machine.Identity(s.claim, s.template, s.Settings),
+	}
 	s.times().Placed = s.micro()
 	status.Phase = v1alpha1.MachineClaimProvisioning
 

@@ -106,6 +106,10 @@ func (s *scope) media(ctx context.Context) (hypervisor.Media, error) {
 		return hypervisor.Media{}, err //nolint:wrapcheck // it names the template and the mend
 	}
 
+	if err := machine.CheckPlatform(s.template, runner); err != nil {
+		return hypervisor.Media{}, err //nolint:wrapcheck // it names the template and the mend
+	}
+
 	request := machine.RunnerRequest(s.claim, runner, s.Settings)
 
 	var job *v1alpha1.RunnerJob
@@ -124,13 +128,11 @@ func (s *scope) media(ctx context.Context) (hypervisor.Media, error) {
 		Claim: s.claim, Template: s.template, Names: s.names, Runner: runner, Request: request, Settings: s.Settings,
 	}
 
-	if s.template.Spec.Bootstrap.Method == v1alpha1.BootstrapCallback {
-		err = s.offer(ctx)
-	} else {
-		in.Credential, err = s.issue(ctx, provider, request, job)
+	if in.Attestation, err = s.register(ctx); err != nil {
+		return hypervisor.Media{}, err
 	}
 
-	if err != nil {
+	if in.Credential, err = s.credential(ctx, provider, request, job); err != nil {
 		return hypervisor.Media{}, err
 	}
 
@@ -142,15 +144,32 @@ func (s *scope) media(ctx context.Context) (hypervisor.Media, error) {
 	return media, nil
 }
 
-// offer puts on record that the machine gets a claim code and calls for its credential, so
-// that no code counts that is on no medium.
+// credential sees to it that the machine comes to its credential, and gives what of it goes
+// onto the medium: nothing where the machine gets it itself.
+func (s *scope) credential(
+	ctx context.Context, provider workload.Provider, request workload.RunnerRequest, job *v1alpha1.RunnerJob,
+) (workload.Credential, error) {
+	switch s.template.Spec.Bootstrap.Method {
+	case v1alpha1.BootstrapCallback:
+		return workload.Credential{}, s.offer(ctx)
+	case v1alpha1.BootstrapExternalSecrets:
+		return workload.Credential{}, s.takeBack(ctx)
+	default:
+		return s.issue(ctx, provider, request, job)
+	}
+}
+
+// offer puts on record that the machine calls for its credential, and by what proof, so that
+// no code counts that is on no medium.
 func (s *scope) offer(ctx context.Context) error {
 	info := s.claim.Status.BootstrapInfo
-	if info.Handover != nil {
+	proof := machine.Proof(s.claim)
+
+	if info.Handover != nil && machine.ProofOf(info.Handover) == proof {
 		return nil // the same code goes onto the medium again
 	}
 
-	info.Handover = &v1alpha1.CredentialHandover{OfferedAt: *s.micro()}
+	info.Handover = &v1alpha1.CredentialHandover{Proof: proof, OfferedAt: *s.micro()}
 
 	if err := step.Save(ctx); err != nil {
 		return fmt.Errorf("keep the offer of a credential to claim %s: %w", s.claim.Name, err)
@@ -159,20 +178,31 @@ func (s *scope) offer(ctx context.Context) error {
 	return nil
 }
 
-// issue has the credential made that goes onto the medium. A claim code that an earlier
-// medium may have had is of no more use then.
+// takeBack makes a claim code that an earlier medium may have had worthless.
+func (s *scope) takeBack(ctx context.Context) error {
+	info := s.claim.Status.BootstrapInfo
+	if info.Handover == nil {
+		return nil
+	}
+
+	info.Handover = nil
+
+	if err := step.Save(ctx); err != nil {
+		return fmt.Errorf("take back the offer of a credential to claim %s: %w", s.claim.Name, err)
+	}
+
+	return nil
+}
+
+// issue has the credential made that goes onto the medium.
 func (s *scope) issue(
 	ctx context.Context, provider workload.Provider, request workload.RunnerRequest, job *v1alpha1.RunnerJob,
 ) (workload.Credential, error) {
-	info := s.claim.Status.BootstrapInfo
-	if info.Handover != nil {
-		info.Handover = nil
-
-		if err := step.Save(ctx); err != nil {
-			return workload.Credential{}, fmt.Errorf("take back the offer of a credential to claim %s: %w", s.claim.Name, err)
-		}
+	if err := s.takeBack(ctx); err != nil {
+		return workload.Credential{}, err
 	}
 
+	info := s.claim.Status.BootstrapInfo
 	start := s.Clock.Now()
 
 	credential, err := provider.Issue(ctx, request)

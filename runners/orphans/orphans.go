@@ -17,6 +17,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/identity"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 	"github.com/hyperfleet/hyperfleet/runners/machine"
 	"github.com/hyperfleet/hyperfleet/workload"
@@ -35,6 +36,8 @@ type Sweeper struct {
 	Recorder  events.EventRecorder
 	Clusters  *connect.Clusters
 	Workloads *connect.Workloads
+	// Identity knows machines' identities; nil where the operator has no SPIRE server.
+	Identity identity.Registry
 	// OperatorUID is whose mark is looked for.
 	OperatorUID string
 	Interval    time.Duration
@@ -47,11 +50,12 @@ type Sweeper struct {
 type Metrics struct{ found *prometheus.CounterVec }
 
 // NewMetrics registers hyperfleet_orphans_removed_total{side}, side being machine,
-// medium or runner.
+// medium, runner or identity.
 func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{found: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: "hyperfleet", Subsystem: "orphans", Name: "removed_total",
-		Help: "Things with this operator's mark that belonged to no claim and were removed, by side: machine, medium, runner.",
+		Help: "Things with this operator's mark that belonged to no claim and were removed, by side: " +
+			"machine, medium, runner, identity.",
 	}, []string{"side"})}
 
 	if err := registerer.Register(m.found); err != nil {
@@ -100,6 +104,51 @@ func (s *Sweeper) Sweep(ctx context.Context) {
 	if err := s.runners(ctx); err != nil {
 		s.Log.WarnContext(ctx, "orphaned runners were not swept", "error", err)
 	}
+
+	if err := s.identities(ctx); err != nil {
+		s.Log.WarnContext(ctx, "orphaned identities were not swept", "error", err)
+	}
+}
+
+// identities removes the identities that this operator has registered for claims that are
+// gone.
+func (s *Sweeper) identities(ctx context.Context) error {
+	if s.Identity == nil {
+		return nil
+	}
+
+	found, err := s.Identity.List(ctx)
+	if err != nil {
+		return fmt.Errorf("list identities: %w", err)
+	}
+
+	if len(found) == 0 {
+		return nil
+	}
+
+	// The claims are read after the identities: one whose claim is not there now never gets
+	// it back.
+	claims, err := s.claims(ctx)
+	if err != nil {
+		return err
+	}
+
+	for _, id := range found {
+		if claims.uids[id.UID] {
+			continue
+		}
+
+		if err := s.Identity.Remove(ctx, id); err != nil {
+			s.Log.WarnContext(ctx, "orphan was not removed", "side", "identity", "identity", id.Path(), "error", err)
+
+			continue
+		}
+
+		s.Metrics.removed("identity")
+		s.Log.InfoContext(ctx, "orphan removed", "side", "identity", "identity", id.Path())
+	}
+
+	return nil
 }
 
 // machines removes the machines and media of a cluster that belong to no claim.

@@ -154,6 +154,10 @@ func (d *Desk) write(ctx context.Context, name types.NamespacedName, uid types.U
 	info := map[string]any{
 		"guestPhase": report.Phase, "guestMessage": trim(message, maxMessage), "reportedAt": metav1.NewMicroTime(d.Clock.Now()),
 	}
+	if report.Phase == guest.PhaseFinished || report.Phase == guest.PhaseFailed {
+		info["guestReason"] = trim(report.Reason, maxResult)
+	}
+
 	if report.Result != "" {
 		info["jobResult"] = trim(report.Result, maxResult)
 	}

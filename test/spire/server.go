@@ -121,7 +121,7 @@ func Start(t testing.TB, opts ...Option) *Server {
 	t.Helper()
 
 	// Paths of sockets are short (sun_path of unix(7)), names of tests are not.
-	dir, err := os.MkdirTemp("", "hf-spire-")
+	dir, err := os.MkdirTemp("", "hf-spire-") //nolint:usetesting // as above
 	if err != nil {
 		t.Fatalf("start SPIRE server: %v", err)
 	}

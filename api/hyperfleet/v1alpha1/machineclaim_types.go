@@ -36,6 +36,9 @@ const (
 	ConditionPlaced           = "Placed"
 	ConditionCredentialed     = "Credentialed" //nolint:gosec // the name of a condition
 	ConditionProvisioned      = "Provisioned"
+	// ConditionIdentityReady: the identity provider takes us, before a machine is made. As
+	// ConditionAttested.
+	ConditionIdentityReady = "IdentityReady"
 	// ConditionAttested: the machine has proven who it is. Only claims whose template has an
 	// attestation bear it.
 	ConditionAttested     = "Attested"

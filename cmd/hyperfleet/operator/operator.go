@@ -113,6 +113,10 @@ func validate(cfg v1alpha1.OperatorConfig) error {
 		return config.ErrorAt("webhooks.url", "%w", err)
 	}
 
+	if err := spireSettings(cfg.Identity.SPIRE); err != nil {
+		return err
+	}
+
 	if cfg.Namespace == "" {
 		return config.ErrorAt("namespace", "it must name the namespace that the operator runs in")
 	}

@@ -61,6 +61,15 @@ func run(ctx context.Context, cfg config.OperatorConfig, kube *rest.Config, logg
 		return err
 	}
 
+	spire, err := registry(cfg.Identity.SPIRE, identity.uid, transports.identity)
+	if err != nil {
+		return err
+	}
+
+	if spire != nil {
+		defer spire.Close() //nolint:errcheck // the process ends
+	}
+
 	if slices.Contains(cfg.Controllers, "runners") {
 		area := &runners.Area{
 			Config: cfg.Runners, Namespace: cfg.Namespace, Settings: settings,
@@ -74,6 +83,10 @@ func run(ctx context.Context, cfg config.OperatorConfig, kube *rest.Config, logg
 			Log:          logger,
 			MaxBodyBytes: cfg.Webhooks.MaxBodyBytes,
 			WebhookURL:   strings.TrimSuffix(cfg.Webhooks.URL, "/"),
+		}
+
+		if spire != nil {
+			area.Identity = spire
 		}
 
 		routes, err := area.Setup(ctx, mgr)
@@ -150,6 +163,10 @@ func settings(cfg config.OperatorConfig, identity identity) (machine.Settings, e
 		GuestURL:            strings.TrimSuffix(cfg.Guest.URL, "/"),
 		ReportKey:           identity.reportKey,
 		BootstrapServices:   map[string]machine.Program{},
+	}
+
+	if cfg.Identity.SPIRE.Address != "" {
+		out.TrustDomain = cfg.Identity.SPIRE.TrustDomain
 	}
 
 	if cfg.Guest.CAFile != "" {

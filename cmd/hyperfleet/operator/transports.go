@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"regexp"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -44,6 +45,11 @@ func (t *transports) platform(kind string, next http.RoundTripper) http.RoundTri
 	default:
 		return t.calls.Transport(kind, plainOperation, next)
 	}
+}
+
+// identity counts a call to the SPIRE server.
+func (t *transports) identity(operation string, took time.Duration, err error) {
+	t.calls.Observe("spire", operation, took, err)
 }
 
 // word matches the parts of a path that are words of Buildkite's API and no names.
