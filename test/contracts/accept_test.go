@@ -18,6 +18,7 @@ func TestLeastObjectsAreAccepted(t *testing.T) {
 		"HypervisorCluster": baseCluster, "HypervisorMachineTemplate": baseTemplate,
 		"RunnerPool": basePool, "MachineClaim": baseClaim, "RunnerJob": baseJob, "RunnerJobBatch": baseBatch, "RunnerLog": baseLog,
 		"DNSRegistration": baseRegistration,
+		"KubevirtNodePool": baseNodePool, "KubevirtMachine": baseMachine, "KubevirtMachineTemplate": baseMachineTemplate,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -168,6 +168,7 @@ func TestSchemaBounds(t *testing.T) {
 		"HypervisorCluster": baseCluster, "HypervisorMachineTemplate": baseTemplate,
 		"RunnerPool": basePool, "MachineClaim": baseClaim, "RunnerJob": baseJob, "RunnerJobBatch": baseBatch, "RunnerLog": baseLog,
 		"DNSRegistration": baseRegistration,
+		"KubevirtNodePool": baseNodePool, "KubevirtMachine": baseMachine, "KubevirtMachineTemplate": baseMachineTemplate,
 	}
 
 	for kind, crd := range definitions(t) {
@@ -257,6 +258,10 @@ func TestUnknownFieldsAreReported(t *testing.T) {
 		baseBatch:        "spec.job",
 		baseLog:          "spec.log",
 		baseRegistration: "spec.address",
+		baseNodePool:     "spec.platform",
+		baseMachine:      "spec.networkConfig",
+
+		baseMachineTemplate: "spec.template.spec.bootstrapNetworkConfig.ipPool",
 	} {
 		object := change{path: "1"}.apply(t, base)
 

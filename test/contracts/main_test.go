@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	hfv1 "github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
@@ -19,7 +20,7 @@ var env *kube.Env
 
 func TestMain(m *testing.M) {
 	kube.Main(m, func(e *kube.Env) { env = e },
-		kube.WithCRDs("../../deploy/crds"), kube.WithScheme(hfv1.AddToScheme))
+		kube.WithCRDs("../../deploy/crds"), kube.WithScheme(hfv1.AddToScheme, infrav1.AddToScheme))
 }
 
 // parse reads one object.

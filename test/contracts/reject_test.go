@@ -29,6 +29,9 @@ func rejections() map[string][]rejection {
 		basePool:         poolRejections(),
 		baseClaim:        claimRejections(),
 		baseRegistration: registrationRejections(),
+
+		baseStaticPool: nodePoolRejections(), baseMachine: kubevirtMachineRejections(),
+		baseMachineTemplate: machineRejections("spec.template.spec"),
 	}
 }
 

@@ -28,7 +28,7 @@ func updates() []update {
 		backward = "the state of a RunnerJob never goes back"
 	)
 
-	return []update{
+	return append(kubevirtUpdates(), []update{
 		{"claim with another template", baseClaim, change{"spec.templateRef.name": "other"}, fixed},
 		{"claim with another pool", baseClaim, change{"spec.runnerPoolRef": anyMap{"name": "other"}}, fixed},
 		{"claim with another life", baseClaim, change{"spec.lifecycle": anyMap{"maxLifetime": "1h"}}, fixed},
@@ -55,7 +55,7 @@ func updates() []update {
 		{"machine with another address", baseRegistration, change{"spec.addresses": list{"192.0.2.18", "2001:db8::18"}}, ""},
 		{"pool is resized", basePool, change{"spec.scaling": anyMap{"maxReplicas": int64(3)}}, ""},
 		{"template grows", baseTemplate, change{"spec.resources.cpu": int64(8)}, ""},
-	}
+	}...)
 }
 
 func TestUpdates(t *testing.T) {
@@ -96,6 +96,12 @@ func edit(t testing.TB, object *unstructured.Unstructured, change change) *unstr
 	changed := object.DeepCopy()
 
 	for path, value := range change {
+		if _, gone := value.(removed); gone {
+			unstructured.RemoveNestedField(changed.Object, strings.Split(path, ".")...)
+
+			continue
+		}
+
 		if err := unstructured.SetNestedField(changed.Object, value, strings.Split(path, ".")...); err != nil {
 			t.Fatalf("set %s: %v", path, err)
 		}

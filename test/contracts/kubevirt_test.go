@@ -1,0 +1,152 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package contracts_test
+
+const (
+	baseNodePool = `
+apiVersion: infrastructure.hyperfleet.io/v1alpha1
+kind: KubevirtNodePool
+metadata: {name: base, namespace: default}
+spec:
+  rootVolume: {diskImage: {containerDiskImage: quay.io/containerdisks/fedora:42}}
+`
+	baseStaticPool = baseNodePool + `
+  attachDefaultNetwork: false
+  additionalNetworks: [{name: machines}]
+  bootstrapNetworkConfig: {addresses: [192.168.1.10-192.168.1.50], gateway: [192.168.1.1]}
+`
+	baseMachine = `
+apiVersion: infrastructure.hyperfleet.io/v1alpha1
+kind: KubevirtMachine
+metadata: {name: base, namespace: default}
+spec:
+  virtualMachineTemplate: {spec: {template: {spec: {domain: {devices: {}}}}}}
+  bootstrapNetworkConfig: {networkName: iface1_default-machines, subnets: [192.168.1.0/24]}
+`
+	baseMachineTemplate = `
+apiVersion: infrastructure.hyperfleet.io/v1alpha1
+kind: KubevirtMachineTemplate
+metadata: {name: base, namespace: default}
+spec:
+  template:
+    spec:
+      virtualMachineTemplate: {spec: {template: {spec: {domain: {devices: {}}}}}}
+      bootstrapNetworkConfig: {networkName: iface1_default-machines, subnets: [192.168.1.0/24]}
+`
+)
+
+// addressRejections are what no list of addresses takes, in a field at a path.
+func addressRejections(path string) []rejection {
+	const (
+		grammar  = "write a CIDR (10.0.0.0/24), a range of two addresses"
+		families = "both ends of a range must be of one family"
+		bits     = "a CIDR must not have bits beyond its prefix"
+	)
+
+	item := path + "[0]"
+	row := func(why, entry, want string) rejection { return rejection{why, change{path: list{entry}}, item, want} }
+
+	return []rejection{
+		row("bare IPv4 address", "10.0.0.5", grammar),
+		row("bare IPv6 address", "fd00::5", grammar),
+		row("word", "machines", grammar),
+		row("nothing", "", grammar),
+		row("CIDR too long", "10.0.0.0/33", grammar),
+		row("range of three", "10.0.0.1-10.0.0.2-10.0.0.3", grammar),
+		row("range without end", "10.0.0.1-", grammar),
+		row("range with a short end", "10.0.0.1-20", grammar),
+		row("IPv4 written as IPv6", "::ffff:10.0.0.1-::ffff:10.0.0.2", grammar),
+		row("address with a zone", "fe80::1%eth0-fe80::2%eth0", grammar),
+		row("range of two families", "10.0.0.1-fd00::5", families),
+		row("CIDR with bits beyond its prefix", "10.0.0.5/24", bits),
+	}
+}
+
+func nodePoolRejections() []rejection {
+	const (
+		config  = "spec.bootstrapNetworkConfig"
+		gateway = config + ".gateway"
+		image   = "spec.rootVolume.diskImage.containerDiskImage"
+	)
+
+	rows := []rejection{
+		{"no addresses", change{config + ".addresses": list{}}, config + ".addresses", "should have at least 1 items"},
+		{"addresses left out", change{config + ".addresses": removed{}}, config + ".addresses", "Required value"},
+		{"gateway with a length", change{gateway: list{"192.168.1.1/24"}}, gateway + "[0]", "it must be an IP address such as"},
+		{"name server by name", change{config + ".nameservers": list{"dns.example.com"}}, "nameservers[0]", "it must be an IP address such as"},
+		{
+			"three gateways of one family", change{gateway: list{"192.168.1.1", "192.168.1.2", "192.168.1.3"}}, gateway,
+			"gateway takes at most two addresses of each family",
+		},
+		{
+			"three IPv6 gateways", change{gateway: list{"192.168.1.1", "fd00::1", "fd00::2", "fd00::3"}}, gateway,
+			"gateway takes at most two addresses of each family",
+		},
+		{"IPv4 length without addresses", change{config + ".addresses": list{"fd00::/64"}, config + ".prefixLengthV4": int64(24)}, config, "prefixLengthV4 needs IPv4 addresses"},
+		{"IPv6 length without addresses", change{config + ".prefixLengthV6": int64(64)}, config, "prefixLengthV6 needs IPv6 addresses"},
+		{"network with a slash", change{config + ".network": "default/machines"}, config + ".network", "network must be the name of a network in the VirtualMachine"},
+		{"default network as well", change{"spec.attachDefaultNetwork": true}, "spec", "bootstrapNetworkConfig needs attachDefaultNetwork: false"},
+		{"default network by default", change{"spec.attachDefaultNetwork": removed{}}, "spec", "bootstrapNetworkConfig needs attachDefaultNetwork: false"},
+		{"no network at all", change{"spec.additionalNetworks": removed{}}, "spec", "attachDefaultNetwork: false needs at least one of additionalNetworks"},
+		{"empty list of networks", change{"spec.additionalNetworks": list{}}, "spec", "attachDefaultNetwork: false needs at least one of additionalNetworks"},
+		{"network by two slashes", change{"spec.additionalNetworks": list{anyMap{"name": "a/b/c"}}}, "spec.additionalNetworks[0].name", "name must be a NetworkAttachmentDefinition's"},
+		{"network twice", change{"spec.additionalNetworks": list{anyMap{"name": "a"}, anyMap{"name": "a"}}}, "spec.additionalNetworks[1]", "Duplicate value"},
+		{"more replicas than there may be", change{"spec.replicas": int64(4), "spec.maxReplicas": int64(3)}, "spec", "replicas must not be more than maxReplicas"},
+		{"cluster with a dot", change{"spec.clusterName": "a.b"}, "spec.clusterName", "clusterName must be the name of a cluster"},
+		{"image with a blank", change{image: "fedora 42"}, image, "containerDiskImage must be the name of a container image"},
+		{"no image", change{"spec.rootVolume": anyMap{}}, "spec.rootVolume.diskImage", "Required value"},
+		{"disk of nothing", change{"spec.rootVolume.persistent": anyMap{"size": "0"}}, "persistent.size", "size must be at least 1Mi"},
+		{"disk of a word", change{"spec.rootVolume.persistent": anyMap{"size": "large"}}, "persistent.size", "persistent.size"},
+		{"storage class", change{"spec.rootVolume.persistent": anyMap{"storageClass": "Fast One"}}, "persistent.storageClass", "storageClass must be the name of a StorageClass"},
+		{"memory without unit", change{"spec.compute": anyMap{"memory": int64(8)}}, "spec.compute.memory", "memory must be at least 64Mi"},
+		{"user data by path", change{"spec.userDataSecretRef": anyMap{"name": "a/b"}}, "spec.userDataSecretRef.name", "name must be the name of an object"},
+		{"name too long for hosts", change{"metadata.name": "a-name-of-a-pool-that-is-too-long-for-the-names-of-its-hosts"}, "KubevirtNodePool", "the name must have at most 54 characters and no dot"},
+		{"name with a dot", change{"metadata.name": "a.b"}, "KubevirtNodePool", "the name must have at most 54 characters and no dot"},
+	}
+
+	rows = append(rows, addressRejections(config+".addresses")...)
+
+	return append(rows, addressRejections(config+".excludedAddresses")...)
+}
+
+// machineRejections are those of a KubevirtMachineSpec at a path.
+func machineRejections(path string) []rejection {
+	config := path + ".bootstrapNetworkConfig"
+
+	return append([]rejection{
+		{"no VirtualMachine", change{path + ".virtualMachineTemplate": removed{}}, path + ".virtualMachineTemplate", "Required value"},
+		{"no network", change{config + ".networkName": removed{}}, config + ".networkName", "Required value"},
+		{"interface by path", change{config + ".interface": "eth0/1"}, config + ".interface", "interface must be the name of a network interface"},
+		{"no subnets", change{config + ".subnets": list{}}, config + ".subnets", "should have at least 1 items"},
+	}, addressRejections(config+".subnets")...)
+}
+
+func kubevirtMachineRejections() []rejection {
+	name := "a-machine-whose-name-is-longer-than-a-host-name-can-be-of-64-chars"
+
+	return append([]rejection{
+		{"name too long for a host", change{"metadata.name": name}, "KubevirtMachine", "the name must have at most 63 characters"},
+	}, machineRejections("spec")...)
+}
+
+func kubevirtUpdates() []update {
+	const (
+		fixed    = "bootstrapNetworkConfig cannot be changed: delete the machine and make a new one"
+		config   = "spec.bootstrapNetworkConfig"
+		template = "spec.template.spec.bootstrapNetworkConfig"
+	)
+
+	return []update{
+		{"machine with other addresses", baseMachine, change{config + ".subnets": list{"192.168.2.0/24"}}, fixed},
+		{"machine on another network", baseMachine, change{config + ".networkName": "iface2_default-other"}, fixed},
+		{"machine without addresses", baseMachine, change{config: removed{}}, fixed},
+		{"machine with a label", baseMachine, change{"metadata.labels": anyMap{"a": "b"}}, ""},
+		{"template with other addresses", baseMachineTemplate, change{template + ".subnets": list{"192.168.2.0/24"}}, fixed},
+		{"template with an exclusion", baseMachineTemplate, change{template + ".excludedAddresses": list{"192.168.1.7/32"}}, fixed},
+		{"pool of another cluster", baseNodePool, change{"spec.clusterName": "other"}, "clusterName cannot be changed: make another pool"},
+		{"pool grows", baseStaticPool, change{config + ".addresses": list{"192.168.1.10-192.168.1.99"}}, ""},
+		{"pool turns to DHCP", baseStaticPool, change{config: removed{}}, ""},
+		{"pool scales", baseNodePool, change{"spec.replicas": int64(5)}, ""},
+	}
+}
