@@ -1,0 +1,263 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package guest_test
+
+import (
+	"context"
+	"encoding/json"
+	"encoding/pem"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"k8s.io/utils/clock"
+
+	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+	api "github.com/hyperfleet/hyperfleet/api/guest"
+	"github.com/hyperfleet/hyperfleet/identity"
+	"github.com/hyperfleet/hyperfleet/identity/devid"
+	identityspire "github.com/hyperfleet/hyperfleet/identity/spire"
+	"github.com/hyperfleet/hyperfleet/test/spire"
+	"github.com/hyperfleet/hyperfleet/test/tpm"
+)
+
+// self is the machine of machineID.
+func self() identity.ID { return identity.ID{Namespace: "team-a", Name: "ci-1", UID: "4f2c8a3e"} }
+
+// certifier certifies what machines ask it to, for the machine of the id alone.
+func certifier(t *testing.T, devices config.DevID, id identity.ID) *httptest.Server {
+	t.Helper()
+
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var asked api.DevIDRequest
+		if err := json.NewDecoder(r.Body).Decode(&asked); err != nil || r.Header.Get("Authorization") != "Bearer "+claimCode {
+			t.Errorf("asked with %q: %v", r.Header.Get("Authorization"), err)
+		}
+
+		authority, err := devid.Load(devices, clock.RealClock{})
+		if err != nil {
+			t.Error(err)
+
+			return
+		}
+
+		issued, err := authority.Issue(devid.Request{Machine: id, Public: asked.Public, At: time.Now()})
+		if err != nil {
+			t.Error(err)
+
+			return
+		}
+
+		_ = json.NewEncoder(w).Encode(api.DevIDCertificate{
+			Chain: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: issued.Chain[0]})),
+		})
+	}))
+	t.Cleanup(server.Close)
+
+	return server
+}
+
+// registerTPM makes a machine with a TPM known to a server.
+func registerTPM(t *testing.T, server *spire.Server, id identity.ID) {
+	t.Helper()
+
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	registry, err := identityspire.New(identityspire.Options{
+		Address: "unix://" + server.Socket, TrustDomain: server.TrustDomain, MachineAddress: server.Address, OperatorUID: "op",
+		Selectors: []string{"unix:uid:" + strconv.Itoa(os.Getuid()), "unix:path:" + program},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	t.Cleanup(func() { _ = registry.Close() })
+
+	attestation, err := registry.Register(t.Context(), identity.Machine{ID: id, Method: identity.TPM})
+	if err != nil || attestation.JoinToken != "" {
+		t.Fatalf("register: token %t, %v", attestation.JoinToken != "", err)
+	}
+}
+
+// hasTPM gives the machine a TPM, and has it attest with it.
+func (m *machine) hasTPM(t *testing.T, server *spire.Server, device string, operator *httptest.Server) {
+	t.Helper()
+
+	m.attests(t, server, "")
+	m.cfg.SPIFFE.Method = api.AttestTPM
+	m.cfg.SPIFFE.DevID = &api.Callback{URL: operator.URL + "/devid", Code: claimCode, CABundle: bundleOf(operator)}
+
+	if device == "" {
+		return
+	}
+
+	if err := os.MkdirAll(m.path("/dev"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := os.Symlink(device, m.path("/dev/tpmrm0")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A machine proves who it is by its TPM: the key is made there, certified for the machine
+// alone, and shown to the SPIRE server, which proves where it is.
+func TestMachineAttestsByTPM(t *testing.T) {
+	t.Parallel()
+
+	authority, devices := tpm.NewAuthority(t), tpm.DevID(t)
+	device := authority.TPM(t)
+	server := spire.Start(t, spire.WithPlugin(authority.Attestor(devices)))
+	registerTPM(t, server, self())
+
+	m := newMachine(t)
+	m.hasTPM(t, server, device.Path, certifier(t, devices, self()))
+	m.write(t, runScript, listens+runs+completes)
+
+	if got := m.end(t, m.start(t, t.Context())); got.Reason != api.ReasonJobDone {
+		t.Fatalf("%+v\n%s", got, m.log)
+	}
+
+	if want := "Started Attesting Attested Configuring Listening Running Finished"; m.phases() != want {
+		t.Errorf("phases %q, want %q", m.phases(), want)
+	}
+
+	m.gone(t, "/run/hyperfleet/spire")
+}
+
+// TestMachineDoesNotAttestByTPM has one case for each way in which that fails.
+func TestMachineDoesNotAttestByTPM(t *testing.T) {
+	t.Parallel()
+
+	authority, devices := tpm.NewAuthority(t), tpm.DevID(t)
+	device := authority.TPM(t).Path
+	server := spire.Start(t, spire.WithPlugin(authority.Attestor(devices)))
+	registerTPM(t, server, self())
+
+	plain := filepath.Join(t.TempDir(), "plain")
+	if err := os.WriteFile(plain, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	says := func(status int, body string) *httptest.Server {
+		return operatorWith(t, new(atomic.Int32), []reply{{status: status, body: body}})
+	}
+
+	for name, tc := range map[string]struct {
+		device   string
+		operator *httptest.Server
+		drive    func(*testing.T, *machine)
+		reason   string
+		message  string
+	}{
+		"no TPM": {
+			operator: says(500, ""), reason: api.ReasonAttestationUnavailable, message: "the machine has no TPM 2.0",
+		},
+		"a file in its place": {
+			device: plain, operator: says(500, ""), reason: api.ReasonAttestationUnavailable, message: "not a device",
+		},
+		"a TPM that nobody certified": {
+			device: authority.TPMWithoutCertificate(t).Path, operator: says(500, ""),
+			reason: api.ReasonAttestationUnavailable, message: "certify its endorsement key",
+		},
+		"refused by the operator": {
+			device: device, operator: says(409, `{"message":"another key was certified for `+claimCode+`"}`),
+			reason: api.ReasonAttestationRefused, message: "another key was certified for ***",
+		},
+		"the operator stays away": {
+			device: device, operator: says(503, ""),
+			drive: func(t *testing.T, m *machine) {
+				t.Helper()
+
+				// As long as the pauses are together within the ten minutes that it tries.
+				for _, seconds := range []int{1, 2, 4, 8, 16, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30} {
+					m.clock.fire(t, time.Duration(seconds)*time.Second)
+				}
+			},
+			reason: api.ReasonAttestationTimeout, message: "within 10m0s",
+		},
+		"an authority that the SPIRE server does not know": {
+			device: device, operator: certifier(t, tpm.DevID(t), self()),
+			reason: api.ReasonAttestationRefused, message: "unable to verify DevID signature",
+		},
+		"a TPM of another host": {
+			device: tpm.NewAuthority(t).TPM(t).Path, operator: certifier(t, devices, self()),
+			reason: api.ReasonAttestationRefused, message: "cannot verify EK signature",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			m := newMachine(t)
+			m.hasTPM(t, server, tc.device, tc.operator)
+			m.write(t, runScript, "touch ran")
+
+			result := m.start(t, t.Context())
+
+			if tc.drive != nil {
+				tc.drive(t, m)
+			}
+
+			got := m.end(t, result)
+			if got.Reason != tc.reason || got.Phase != api.PhaseFailed || !strings.Contains(got.Message, tc.message) {
+				t.Errorf("ended with %s, %q; want %s, %q\n%s", got.Reason, got.Message, tc.reason, tc.message, m.log)
+			}
+
+			m.gone(t, "/opt/actions-runner/ran")
+			m.gone(t, "/run/hyperfleet/spire")
+		})
+	}
+}
+
+// What the operator answers is checked before an agent sees it, and asked for again.
+func TestAnswersWithoutACertificate(t *testing.T) {
+	t.Parallel()
+
+	authority := tpm.NewAuthority(t)
+	device := authority.TPM(t).Path
+	server := spire.Start(t)
+
+	for name, body := range map[string]string{
+		"no JSON": "<html>", "empty": "{}", "no certificate": `{"chain":"-----BEGIN PRIVATE KEY-----\nAA==\n-----END PRIVATE KEY-----"}`,
+		"too long": `{"chain":"` + strings.Repeat("x", 65<<10) + `"}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			operator := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				_, _ = io.WriteString(w, body)
+			}))
+			t.Cleanup(operator.Close)
+
+			m := newMachine(t)
+			m.hasTPM(t, server, device, operator)
+			m.write(t, runScript, "touch ran")
+
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+
+			result := m.start(t, ctx)
+			eventually(t, "a next try", func() bool {
+				return strings.Contains(m.log.String(), "cannot get the certificate of its device identity yet")
+			})
+			cancel()
+
+			if got := m.end(t, result); got.Reason != api.ReasonTerminated {
+				t.Errorf("%+v", got)
+			}
+
+			m.gone(t, "/opt/actions-runner/ran")
+		})
+	}
+}
