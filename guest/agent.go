@@ -4,8 +4,8 @@
 package guest
 
 import (
+	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -84,8 +84,12 @@ type agent struct {
 	exited chan struct{}
 	// troubles are what it says of its attestation; what nobody takes in time is dropped.
 	troubles chan trouble
+	last     lastLines
 	once     sync.Once
 }
+
+// lastWords are what it said in the end.
+func (a *agent) lastWords() string { return cmp.Or(a.last.text(), "it said nothing") }
 
 // agentGrace is how long the agent may take to end.
 const agentGrace = 3 * time.Second
@@ -129,6 +133,7 @@ func (s *Service) heard(a *agent, line string) {
 		return
 	}
 
+	a.last.add(said.text())
 	s.log.Warn("spire-agent", "level", said.Level, "line", said.text())
 
 	t, ok := said.trouble()
@@ -173,9 +178,15 @@ func readAgentLog(line string) agentSaid {
 	return out
 }
 
-// loud says that the line is worth a place in the machine's log.
+// loud says that the line is worth a place in the machine's log. What the agent answers while
+// it has not heard of the machine's entry is not, nor that it narrows its own umask.
 func (l agentSaid) loud() bool {
-	return l.Msg != "" && l.Level != "info" && l.Level != "debug" && l.Level != "trace"
+	switch l.Level {
+	case "info", "debug", "trace":
+		return false
+	default:
+		return l.Msg != "" && l.Msg != "No identity issued" && !strings.HasPrefix(l.Msg, "Current umask")
+	}
 }
 
 func (l agentSaid) text() string { return strings.TrimSuffix(l.Msg+": "+l.Error, ": ") }
@@ -201,12 +212,13 @@ func (l agentSaid) trouble() (trouble, bool) {
 	}
 
 	switch {
+	// The server's own answer, whatever certificate it speaks of: that of a device, for one.
+	case code == "InvalidArgument", code == "PermissionDenied", code == "Unauthenticated", code == "FailedPrecondition":
+		return trouble{reason: guest.ReasonAttestationRefused, text: text, final: true}, true
 	case containsAny(text, "certificate has expired or is not yet valid"):
 		return trouble{reason: guest.ReasonClockSkew, text: text}, true
 	case containsAny(text, "certificate signed by unknown authority", "unexpected ID", "no X.509 bundle", "bundle not found"):
 		return trouble{reason: guest.ReasonTrustDomainMismatch, text: text, final: true}, true
-	case code == "InvalidArgument", code == "PermissionDenied", code == "Unauthenticated", code == "FailedPrecondition":
-		return trouble{reason: guest.ReasonAttestationRefused, text: text, final: true}, true
 	case code != "":
 		return trouble{reason: guest.ReasonAttestationTimeout, text: text}, true
 	case l.Level == "error", l.Level == "fatal", l.Level == "panic":
@@ -225,5 +237,3 @@ func containsAny(text string, parts ...string) bool {
 
 	return false
 }
-
-var errNoIdentity = errors.New("the machine has no identity: it has not attested")

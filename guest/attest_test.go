@@ -65,8 +65,10 @@ func register(t *testing.T, server *spire.Server, path, has string, ttl int32) s
 		t.Fatal(err)
 	}
 
+	_, name, _ := strings.Cut(has, "/vm/")
+
 	made, err := entryv1.NewEntryClient(conn).BatchCreateEntry(t.Context(), &entryv1.BatchCreateEntryRequest{
-		Entries: []*types.Entry{{SpiffeId: id(has), ParentId: id(path), Selectors: []*types.Selector{
+		Entries: []*types.Entry{{SpiffeId: id(has), ParentId: id(path), DnsNames: dnsNames(name), Selectors: []*types.Selector{
 			{Type: "unix", Value: "uid:" + strconv.Itoa(os.Getuid())}, {Type: "unix", Value: "path:" + program},
 		}}},
 	})
@@ -80,6 +82,16 @@ func register(t *testing.T, server *spire.Server, path, has string, ttl int32) s
 	}
 
 	return token.GetValue()
+}
+
+// dnsNames of a machine: the first one becomes its certificate's common name, and that is who
+// it is to Vault's method cert.
+func dnsNames(name string) []string {
+	if name == "" {
+		return nil
+	}
+
+	return []string{name[strings.LastIndex(name, "/")+1:]}
 }
 
 // attests gives the machine spire-agent, and what it attests with. Its root is short: paths

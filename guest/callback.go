@@ -69,7 +69,10 @@ func (s *Service) bearer(ctx context.Context, to guest.Callback) (string, error)
 		return to.Code, nil
 	}
 
-	return s.identity.jwt(ctx, to.Audience)
+	token, err := s.identity.jwt(ctx, to.Audience)
+	s.redact.hide(token)
+
+	return token, err
 }
 
 // accept takes a credential that was fetched. Reason is that of a credential which the

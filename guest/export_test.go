@@ -3,6 +3,13 @@
 
 package guest
 
+import (
+	"context"
+	"errors"
+
+	"github.com/hyperfleet/hyperfleet/api/guest"
+)
+
 // Tail gives what is kept of lines within a limit.
 func Tail(limit int, lines ...string) string {
 	t := tail{limit: limit}
@@ -21,4 +28,49 @@ func Read(platform, line string) (string, bool) {
 	e, ok := platformOf(platform).read(line)
 
 	return e.text, ok
+}
+
+// Attested is a machine that has attested, and can ask for its credential again and again.
+type Attested struct{ service *Service }
+
+// Attest has a machine attest.
+func Attest(ctx context.Context, opts Options, cfg *guest.Config) (*Attested, error) {
+	setDefaults(cfg)
+
+	out := &Attested{service: New(opts)}
+
+	return out, out.service.attest(ctx, cfg)
+}
+
+// Fetch asks for a credential as a machine with the configuration does, whatever that has.
+func (a *Attested) Fetch(ctx context.Context, cfg guest.Config) (guest.Credential, error) {
+	setDefaults(&cfg)
+
+	if err := validate(&cfg); err != nil {
+		return guest.Credential{}, failed(guest.ReasonConfigInvalid, "%w", err)
+	}
+
+	if err := a.service.fetchCredential(ctx, &cfg); err != nil {
+		return guest.Credential{}, err
+	}
+
+	err := a.service.fetchSecrets(ctx, &cfg)
+
+	return cfg.Credential(), err
+}
+
+// Redact takes out of a text what the machine knows to be secret.
+func (a *Attested) Redact(text string) string { return a.service.redact.clean(text) }
+
+// Close ends the machine's identity.
+func (a *Attested) Close() { a.service.forgetIdentity() }
+
+// Reason of a machine's end, and whether an error is one.
+func Reason(err error) (string, bool) {
+	e, ok := errors.AsType[*end](err)
+	if !ok {
+		return "", false
+	}
+
+	return e.reason, true
 }

@@ -6,13 +6,18 @@ package guest
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/spiffe/go-spiffe/v2/svid/jwtsvid"
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 	"github.com/spiffe/go-spiffe/v2/workloadapi"
+
+	"github.com/hyperfleet/hyperfleet/api/guest"
 )
+
+var errNoIdentity = errors.New("the machine has no identity: it has not attested")
 
 // identity is who the machine is, for as long as its agent lives: the agent renews the
 // X.509-SVID before it ends, and gives a JWT-SVID whenever one is asked for.
@@ -62,18 +67,35 @@ func (i *identity) name() string {
 	return svid.ID.String()
 }
 
+// svid is the machine's X.509-SVID as it is now. An agent that has ended since it attested was
+// told so by its server: a join token is worth one attestation.
+func (i *identity) svid() (*x509svid.SVID, error) {
+	if i == nil {
+		return nil, errNoIdentity
+	}
+
+	select {
+	case <-i.agent.exited:
+		return nil, failed(guest.ReasonAttestationRefused, "spire-agent has ended, and the machine's identity with it: %s", i.agent.lastWords())
+	default:
+	}
+
+	svid, err := i.source.GetX509SVID()
+	if err != nil {
+		return nil, fmt.Errorf("look at the X.509-SVID: %w", err)
+	}
+
+	return svid, nil
+}
+
 // jwtTimeout bounds one call of the agent, which has to ask its server.
 const jwtTimeout = 15 * time.Second
 
 // jwt gives a fresh JWT-SVID for an audience.
 func (i *identity) jwt(ctx context.Context, audience string) (string, error) {
-	if i == nil {
-		return "", errNoIdentity
-	}
-
-	svid, err := i.source.GetX509SVID()
+	svid, err := i.svid()
 	if err != nil {
-		return "", fmt.Errorf("look at the X.509-SVID: %w", err)
+		return "", err
 	}
 
 	ctx, cancel := context.WithTimeout(ctx, jwtTimeout)
@@ -90,13 +112,9 @@ func (i *identity) jwt(ctx context.Context, audience string) (string, error) {
 // certificate is the X.509-SVID as the certificate of a TLS client, as it is at the moment of
 // the handshake.
 func (i *identity) certificate(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-	if i == nil {
-		return nil, errNoIdentity
-	}
-
-	svid, err := i.source.GetX509SVID()
+	svid, err := i.svid()
 	if err != nil {
-		return nil, fmt.Errorf("look at the X.509-SVID: %w", err)
+		return nil, err
 	}
 
 	out := &tls.Certificate{PrivateKey: svid.PrivateKey, Leaf: svid.Certificates[0]}

@@ -53,11 +53,13 @@ func (r *Registry) id(id identity.ID) *types.SPIFFEID {
 	return &types.SPIFFEID{TrustDomain: r.trustDomain.Name(), Path: id.Path()}
 }
 
-// workloadEntry gives the machine's identity to the bootstrap service.
+// workloadEntry gives the machine's identity to the bootstrap service. The first of an entry's
+// DNS names becomes the common name of its certificates, which have none otherwise; Vault's
+// method cert knows by it who logs in, and refuses whoever has none.
 func (r *Registry) workloadEntry(machine identity.Machine) *types.Entry {
 	return &types.Entry{
 		Id: r.entryID(machine.ID.UID), SpiffeId: r.id(machine.ID), ParentId: r.id(machine.ID),
-		Selectors: r.selectors, Hint: hint(machine),
+		Selectors: r.selectors, Hint: hint(machine), DnsNames: []string{machine.ID.UID},
 	}
 }
 

@@ -1,0 +1,319 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package guest_test
+
+import (
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spiffe/go-spiffe/v2/bundle/jwtbundle"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"github.com/spiffe/go-spiffe/v2/svid/jwtsvid"
+
+	api "github.com/hyperfleet/hyperfleet/api/guest"
+	"github.com/hyperfleet/hyperfleet/guest"
+	"github.com/hyperfleet/hyperfleet/test/spire"
+	"github.com/hyperfleet/hyperfleet/test/vault"
+)
+
+// secretsSite is a SPIRE server, and a Vault that trusts it: machines of team-a may read what
+// is below runners/.
+type secretsSite struct {
+	spire *spire.Server
+	vault *vault.Server
+}
+
+func newSecretsSite(t *testing.T) *secretsSite {
+	t.Helper()
+
+	s := &secretsSite{spire: spire.Start(t), vault: vault.Start(t)}
+	ours := "spiffe://" + s.spire.TrustDomain + "/vm/team-a/*"
+	theirs := "spiffe://" + s.spire.TrustDomain + "/vm/team-b/*"
+	keys, bundle := vault.ServeJWKS(t, func() []byte { return s.spire.JWKS(t) }), s.spire.Bundle(t)
+
+	s.vault.MountKV(t, "secret", 2)
+	s.vault.MountKV(t, "plain", 1)
+	s.vault.Policy(t, "runners", `path "secret/data/runners/*" { capabilities = ["read"] }
+path "plain/runners/*" { capabilities = ["read"] }`)
+
+	for _, mount := range []string{"jwt", "machines/jwt"} {
+		s.vault.EnableJWT(t, mount, keys, spire.JWTIssuer)
+		s.vault.JWTRole(t, mount, "ours", "vault", ours, "runners")
+		s.vault.JWTRole(t, mount, "theirs", "vault", theirs, "runners")
+		s.vault.JWTRole(t, mount, "powerless", "vault", ours)
+	}
+
+	for _, mount := range []string{"cert", "machines/cert"} {
+		s.vault.EnableCert(t, mount)
+		s.vault.CertRole(t, mount, "ours", bundle, ours, "runners")
+		s.vault.CertRole(t, mount, "theirs", bundle, theirs, "runners")
+		s.vault.CertRole(t, mount, "powerless", bundle, ours)
+	}
+
+	token := map[string]any{"runner_token": runnerToken, "registration_url": "https://github.com/o"}
+	s.vault.PutKV(t, "secret", "runners/token", token)
+	s.vault.Put(t, "plain/runners/token", token)
+
+	jit := map[string]any{"jit_config": jitBlob, "other": "x"}
+	s.vault.PutKV(t, "secret", "runners/jit", jit)
+	s.vault.Put(t, "plain/runners/jit", jit)
+	s.vault.PutKV(t, "secret", "runners/renamed", map[string]any{"TOKEN": runnerToken + "\n", "URL": "https://github.com/o"})
+	s.vault.PutKV(t, "secret", "runners/bare", map[string]any{"runner_token": runnerToken})
+	s.vault.PutKV(t, "secret", "runners/number", map[string]any{"runner_token": 5})
+	s.vault.PutKV(t, "secret", "runners/nothing", map[string]any{"other": runnerToken})
+	s.vault.PutKV(t, "secret", "runners/gone", token)
+	s.vault.Delete(t, "secret/data/runners/gone")
+	s.vault.PutKV(t, "secret", "elsewhere/token", token)
+
+	return s
+}
+
+// attested gives a machine of team-a that has attested.
+func (s *secretsSite) attested(t *testing.T) (*machine, *guest.Attested) {
+	t.Helper()
+
+	m := newMachine(t)
+	m.attests(t, s.spire, register(t, s.spire, machineID, machineID, 600))
+	m.cfg.Method, m.cfg.JITConfig = api.MethodExternalSecrets, ""
+
+	attested, err := guest.Attest(t.Context(), guest.Options{
+		Root: m.root, Clock: m.clock, Log: slog.New(slog.NewJSONHandler(m.log, nil)),
+	}, &m.cfg)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, m.log)
+	}
+
+	t.Cleanup(attested.Close)
+
+	// A configuration as it was written, for more of them.
+	m.cfg.SPIFFE.JoinToken = "used"
+
+	return m, attested
+}
+
+// secrets is where the machine's credential is.
+func (s *secretsSite) secrets(change func(*api.Secrets)) *api.Secrets {
+	out := &api.Secrets{
+		Manager: api.SecretsVault, Address: s.vault.Address, CABundle: s.vault.CABundle, Auth: api.SecretsAuthJWT, Role: "ours",
+		Path: "secret/data/runners/token",
+	}
+	if change != nil {
+		change(out)
+	}
+
+	return out
+}
+
+// TestCredentialFromVault has one case for each way in which a machine may fare that gets its
+// credential from a secrets manager.
+func TestCredentialFromVault(t *testing.T) {
+	t.Parallel()
+
+	s := newSecretsSite(t)
+	m, attested := s.attested(t)
+
+	for name, tc := range map[string]struct {
+		change  func(*api.Secrets)
+		url     string // registration_url of the configuration
+		pauses  []int
+		reason  string
+		message string
+	}{
+		"by its JWT-SVID":         {},
+		"by its certificate":      {change: func(c *api.Secrets) { c.Auth = api.SecretsAuthCert }},
+		"by whatever role it has": {change: func(c *api.Secrets) { c.Auth, c.Role = api.SecretsAuthCert, "" }},
+		"by other keys": {
+			change: func(c *api.Secrets) {
+				c.Path, c.Keys = "secret/data/runners/renamed", map[string]string{"runner_token": "TOKEN", "registration_url": "URL"}
+			},
+		},
+		"with an address that is no secret": {
+			change: func(c *api.Secrets) { c.Path = "secret/data/runners/bare" }, url: "https://github.com/o",
+		},
+		"without an address": {
+			change: func(c *api.Secrets) { c.Path = "secret/data/runners/bare" },
+			reason: api.ReasonSecretMissing, message: "secret secret/data/runners/bare: registration_url is missing",
+		},
+		"a role of another team": {
+			change: func(c *api.Secrets) { c.Role = "theirs" }, reason: api.ReasonSecretsRefused, message: `log in by jwt as role "theirs"`,
+		},
+		"a certificate role of another team": {
+			change: func(c *api.Secrets) { c.Auth, c.Role = api.SecretsAuthCert, "theirs" },
+			reason: api.ReasonSecretsRefused, message: `log in by cert as role "theirs"`,
+		},
+		"a role without rights": {
+			change: func(c *api.Secrets) { c.Role = "powerless" }, reason: api.ReasonSecretsRefused, message: "403",
+		},
+		"another audience": {
+			change: func(c *api.Secrets) { c.Audience = "somebody" }, reason: api.ReasonSecretsRefused, message: "audience",
+		},
+		"a method that is not mounted": {
+			change: func(c *api.Secrets) { c.AuthMount = "none" }, reason: api.ReasonSecretsRefused, message: "log in by none",
+		},
+		"a secret of others": {
+			change: func(c *api.Secrets) { c.Path = "secret/data/elsewhere/token" },
+			reason: api.ReasonSecretsRefused, message: "read secret/data/elsewhere/token: the secrets manager answered 403",
+		},
+		"no secret": {
+			change: func(c *api.Secrets) { c.Path = "secret/data/runners/none" },
+			reason: api.ReasonSecretMissing, message: "there is no secret at secret/data/runners/none",
+		},
+		"a secret that was deleted": {
+			change: func(c *api.Secrets) { c.Path = "secret/data/runners/gone" }, reason: api.ReasonSecretMissing, message: "was deleted",
+		},
+		"no key of a credential": {
+			change: func(c *api.Secrets) { c.Path = "secret/data/runners/nothing" },
+			reason: api.ReasonSecretMissing, message: `has neither key "jit_config" nor "runner_token"`,
+		},
+		"no key of that name": {
+			change: func(c *api.Secrets) { c.Keys = map[string]string{"runner_token": "RUNNER"} },
+			reason: api.ReasonSecretMissing, message: `secret secret/data/runners/token has no key "RUNNER"`,
+		},
+		"a key that holds no text": {
+			change: func(c *api.Secrets) { c.Path = "secret/data/runners/number" }, reason: api.ReasonSecretMissing, message: "holds no text",
+		},
+		"nobody there": {
+			change: func(c *api.Secrets) { c.Address = "https://127.0.0.1:1" },
+			pauses: []int{1, 2, 4, 8, 16, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30},
+			reason: api.ReasonSecretsUnavailable, message: "https://127.0.0.1:1 gave no secret within 10m0s",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := m.cfg
+			cfg.RegistrationURL, cfg.Secrets = tc.url, s.secrets(tc.change)
+
+			type answer struct {
+				credential api.Credential
+				err        error
+			}
+
+			answers := make(chan answer, 1)
+
+			go func() {
+				credential, err := attested.Fetch(t.Context(), cfg)
+				answers <- answer{credential, err}
+			}()
+
+			for _, seconds := range tc.pauses {
+				m.clock.fire(t, time.Duration(seconds)*time.Second)
+			}
+
+			got := <-answers
+			if tc.reason == "" {
+				want := api.Credential{RunnerToken: runnerToken, RegistrationURL: "https://github.com/o"}
+				if diff := cmp.Diff(want, got.credential); got.err != nil || diff != "" {
+					t.Errorf("%v (-want +got):\n%s", got.err, diff)
+				}
+
+				return
+			}
+
+			if reason, _ := guest.Reason(got.err); reason != tc.reason || !strings.Contains(got.err.Error(), tc.message) {
+				t.Errorf("ended with %v; want %s, %q", got.err, tc.reason, tc.message)
+			}
+		})
+	}
+
+	// Each login was given back: what is left is the token of root.
+	if left, err := s.vault.Client.Logical().ListWithContext(t.Context(), "auth/token/accessors"); err != nil || len(left.Data["keys"].([]any)) != 1 {
+		t.Errorf("tokens left: %v, %v", left, err)
+	}
+
+	if log := m.log.String(); strings.Contains(log, runnerToken) || strings.Contains(log, "eyJ") || strings.Contains(log, "hvs.") {
+		t.Errorf("a credential is in the log:\n%s", log)
+	}
+}
+
+// TestMachineWithASecretsManager runs the whole of a machine's life.
+func TestMachineWithASecretsManager(t *testing.T) {
+	t.Parallel()
+
+	s := newSecretsSite(t)
+
+	for name, tc := range map[string]struct {
+		change  func(*api.Secrets)
+		reason  string
+		message string
+	}{
+		"a secret": {
+			change: func(c *api.Secrets) { c.Auth, c.Path = api.SecretsAuthCert, "plain/runners/jit" }, reason: api.ReasonJobDone,
+		},
+		"no secret": {
+			change: func(c *api.Secrets) { c.Path = "plain/runners/none" }, reason: api.ReasonSecretMissing, message: "plain/runners/none",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			path := "/vm/team-a/ci-1/" + strings.ReplaceAll(name, " ", "-")
+			m := newMachine(t)
+			m.attests(t, s.spire, register(t, s.spire, path, path, 600))
+			m.cfg.SPIFFE.SPIFFEID = "spiffe://" + s.spire.TrustDomain + path
+			m.cfg.Method, m.cfg.JITConfig, m.cfg.Secrets = api.MethodExternalSecrets, "", s.secrets(tc.change)
+			m.write(t, runScript, `[ "$ACTIONS_RUNNER_INPUT_JITCONFIG" = `+jitBlob+` ] || exit 1; `+listens+runs+completes)
+
+			if got := m.end(t, m.start(t, t.Context())); got.Reason != tc.reason || !strings.Contains(got.Message, tc.message) {
+				t.Errorf("ended with %s, %q; want %s, %q\n%s", got.Reason, got.Message, tc.reason, tc.message, m.log)
+			}
+		})
+	}
+}
+
+// TestCredentialBySVID: with an audience the machine shows the operator a JWT-SVID for it,
+// also at its second try.
+func TestCredentialBySVID(t *testing.T) {
+	t.Parallel()
+
+	server := spire.Start(t)
+
+	keys, err := jwtbundle.Parse(spiffeid.RequireTrustDomainFromString(server.TrustDomain), server.JWKS(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	var calls atomic.Int32
+
+	operator := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+
+		svid, err := jwtsvid.ParseAndValidate(token, keys, []string{"hyperfleet"})
+		if err != nil || svid.ID.Path() != machineID {
+			t.Errorf("asked by %v: %v", svid, err)
+		}
+
+		if calls.Add(1) == 1 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = io.WriteString(w, `{"message":"not with `+token+`"}`)
+
+			return
+		}
+
+		_, _ = io.WriteString(w, `{"jit_config":"`+jitBlob+`"}`)
+	}))
+	t.Cleanup(operator.Close)
+
+	m := newMachine(t)
+	m.attests(t, server, register(t, server, machineID, machineID, 600))
+	m.cfg.Method, m.cfg.JITConfig = api.MethodCallback, ""
+	m.cfg.Callback = &api.Callback{URL: operator.URL, Audience: "hyperfleet", CABundle: bundleOf(operator)}
+	m.write(t, runScript, `[ "$ACTIONS_RUNNER_INPUT_JITCONFIG" = `+jitBlob+` ] || exit 1; `+listens+runs+completes)
+
+	result := m.start(t, t.Context())
+	m.clock.fire(t, time.Second)
+
+	if got := m.end(t, result); got.Reason != api.ReasonJobDone {
+		t.Errorf("%+v\n%s", got, m.log)
+	}
+
+	if strings.Contains(m.log.String(), "eyJ") {
+		t.Errorf("the SVID is in the log:\n%s", m.log)
+	}
+}
