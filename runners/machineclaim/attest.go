@@ -6,10 +6,12 @@ package machineclaim
 import (
 	"context"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/identity"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/step"
@@ -93,8 +95,11 @@ func (s *scope) register(ctx context.Context) (identity.Attestation, error) {
 func attest(ctx context.Context, s *scope) step.Result {
 	own := s.claim.Status.BootstrapInfo.Identity
 
-	if own.AttestedAt != nil {
+	switch {
+	case own.AttestedAt != nil:
 		return step.Done()
+	case s.times().Ended != nil: // why is on record, and in the condition
+		return s.remove(ctx, s.claim.Status.EndReason, "the machine did not prove who it is")
 	}
 
 	if s.times().Ready != nil || s.hasAttested(ctx) {
@@ -116,10 +121,32 @@ func attest(ctx context.Context, s *scope) step.Result {
 	if gone {
 		s.stopped(reasonNotAttested)
 
-		return s.remove(ctx, reasonNotAttested, "the VM stopped before the machine had proven who it is")
+		return step.Wait(atOnce, reasonNotAttested, "the VM stopped before the machine had proven who it is")
 	}
 
-	return s.await(ctx, "WaitingForAttestation", "the machine has to prove who it is and be online", guest.ReasonAttestationTimeout)
+	result, message := s.await("WaitingForAttestation", "the machine has to prove who it is and be online")
+	if message != "" {
+		return s.conclude(ctx, guest.ReasonAttestationTimeout, message)
+	}
+
+	return result
+}
+
+// atOnce is when the pass comes that acts on what this one has put on record.
+const atOnce = time.Millisecond
+
+// conclude ends a machine that still runs, in two passes: the first has the reason stand in
+// the step's condition, which the deletion leaves as it is.
+func (s *scope) conclude(ctx context.Context, reason, message string) step.Result {
+	if s.times().Ended != nil {
+		return s.remove(ctx, reason, message)
+	}
+
+	s.over(reason)
+	s.claim.Status.Phase = v1alpha1.MachineClaimDraining
+	s.eventf(corev1.EventTypeWarning, reason, "Attest", "%s", message)
+
+	return step.Wait(atOnce, reason, message)
 }
 
 // hasAttested says whether anybody has seen the machine attest.
@@ -151,7 +178,7 @@ func (s *scope) refused(ctx context.Context, is func(reason string) bool) (step.
 		return step.Result{}, false
 	}
 
-	return s.end(ctx, info.GuestReason, info.GuestMessage), true
+	return s.conclude(ctx, info.GuestReason, info.GuestMessage), true
 }
 
 // attestationRefused says whether a machine that ended for the reason has no identity.

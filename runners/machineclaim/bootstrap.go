@@ -64,11 +64,16 @@ func bootstrap(ctx context.Context, s *scope) step.Result {
 		return step.Done().Saying("BootstrapFailed", "the VM stopped before its runner was online")
 	}
 
-	return s.await(ctx, "WaitingForRunner", "its runner has to be online", "BootstrapTimeout")
+	result, message := s.await("WaitingForRunner", "its runner has to be online")
+	if message != "" {
+		return s.end(ctx, "BootstrapTimeout", message)
+	}
+
+	return result
 }
 
-// await waits within the bootstrap timeout, and ends the machine with a reason after it.
-func (s *scope) await(ctx context.Context, waiting, what, reason string) step.Result {
+// await waits within the bootstrap timeout, and says in words that it is over.
+func (s *scope) await(waiting, what string) (step.Result, string) {
 	timeout := defaultBootstrapTimeout
 	if l := s.claim.Spec.Lifecycle; l != nil && l.BootstrapTimeout != nil {
 		timeout = l.BootstrapTimeout.Duration
@@ -77,10 +82,10 @@ func (s *scope) await(ctx context.Context, waiting, what, reason string) step.Re
 	left := timeout - s.since(s.times().Started)
 	if left > 0 {
 		return step.Wait(min(left, lookAgain), waiting,
-			fmt.Sprintf("the VM runs; %s within %s", what, left.Round(time.Second)))
+			fmt.Sprintf("the VM runs; %s within %s", what, left.Round(time.Second))), ""
 	}
 
-	return s.end(ctx, reason, fmt.Sprintf("the runner was not online within %s of the VM's start", timeout))
+	return step.Result{}, fmt.Sprintf("the runner was not online within %s of the VM's start", timeout)
 }
 
 // findJob finds the job that the runner took.

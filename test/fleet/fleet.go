@@ -33,6 +33,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/operator"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/hypervisor/proxmox"
+	"github.com/hyperfleet/hyperfleet/identity"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/runners"
 	"github.com/hyperfleet/hyperfleet/runners/machine"
@@ -75,6 +76,9 @@ type Fleet struct {
 	Front *Front
 	// Hypervisors by spec.provider; change them before Start.
 	Hypervisors map[string]hypervisor.Factory
+	// Identity attests machines, in TrustDomain; set both before Start. Nil: nobody does.
+	Identity    identity.Registry
+	TrustDomain string
 	// Registry has the metrics of the operator that was started last.
 	Registry *prometheus.Registry
 	// Patience is how long anything may take before the test gives up on it.
@@ -354,7 +358,9 @@ func (f *Fleet) manager(ctx context.Context) (ctrl.Manager, http.Handler, error)
 		Config: f.Runners, Namespace: f.Namespace,
 		Settings: machine.Settings{
 			OperatorUID: f.OperatorUID, GuestURL: f.Front.URL, ReportKey: []byte(strings.Repeat("k", 32)),
+			TrustDomain: f.TrustDomain,
 		},
+		Identity:     f.Identity,
 		Hypervisors:  f.Hypervisors,
 		Platforms:    operator.Platforms(),
 		Registry:     f.Registry,

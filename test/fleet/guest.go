@@ -35,33 +35,40 @@ func Guest(t testing.TB) func(pve.GuestVM) {
 			return
 		}
 
-		tell(vm.Context, cfg, guest.Report{Phase: guest.PhaseStarted, Time: time.Now()})
+		Tell(vm.Context, cfg, guest.Report{Phase: guest.PhaseStarted, Time: time.Now()})
+		Run(t, vm, cfg)
+	}
+}
 
-		if err := fetch(vm.Context, &cfg); err != nil {
-			vm.Log("get credential: %v", err)
-			tell(vm.Context, cfg, guest.Report{
-				Phase: guest.PhaseFailed, Reason: guest.ReasonCredentialRefused, Message: err.Error(), Time: time.Now(),
-			})
+// Run is the part of Guest after its configuration was read: it gets its credential, and runs
+// one job. Callback.Code is the bearer token, whatever proof that is.
+func Run(t testing.TB, vm pve.GuestVM, cfg guest.Config) {
+	t.Helper()
 
-			return
-		}
+	if err := fetch(vm.Context, &cfg); err != nil {
+		vm.Log("get credential: %v", err)
+		Tell(vm.Context, cfg, guest.Report{
+			Phase: guest.PhaseFailed, Reason: guest.ReasonCredentialRefused, Message: err.Error(), Time: time.Now(),
+		})
 
-		watch := &phases{tell: func(r guest.Report) { tell(vm.Context, cfg, r) }}
-		program := simrunner.Program{
-			Root: t.TempDir(), Stdout: watch, Stderr: watch, Getenv: func(string) string { return "" },
-		}
-		code := program.Main(vm.Context, []string{"run", "--jitconfig", cfg.JITConfig})
+		return
+	}
 
-		vm.Log("runner exited with %d", code)
+	watch := &phases{tell: func(r guest.Report) { Tell(vm.Context, cfg, r) }}
+	program := simrunner.Program{
+		Root: t.TempDir(), Stdout: watch, Stderr: watch, Getenv: func(string) string { return "" },
+	}
+	code := program.Main(vm.Context, []string{"run", "--jitconfig", cfg.JITConfig})
 
-		end := guest.Report{Phase: guest.PhaseFinished, Reason: guest.ReasonJobDone, Time: time.Now()}
-		if code != 0 || !watch.ran {
-			end.Phase, end.Reason = guest.PhaseFailed, guest.ReasonRunnerFailed
-		}
+	vm.Log("runner exited with %d", code)
 
-		if vm.Context.Err() == nil {
-			tell(vm.Context, cfg, end)
-		}
+	end := guest.Report{Phase: guest.PhaseFinished, Reason: guest.ReasonJobDone, Time: time.Now()}
+	if code != 0 || !watch.ran {
+		end.Phase, end.Reason = guest.PhaseFailed, guest.ReasonRunnerFailed
+	}
+
+	if vm.Context.Err() == nil {
+		Tell(vm.Context, cfg, end)
 	}
 }
 
@@ -173,8 +180,8 @@ func (p *phases) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// tell reports to the operator; nobody there is no reason to stop.
-func tell(ctx context.Context, cfg guest.Config, report guest.Report) {
+// Tell reports to the operator; nobody there is no reason to stop.
+func Tell(ctx context.Context, cfg guest.Config, report guest.Report) {
 	if cfg.Report == nil {
 		return
 	}

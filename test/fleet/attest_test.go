@@ -1,0 +1,587 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	agentv1 "github.com/spiffe/spire-api-sdk/proto/spire/api/server/agent/v1"
+	entryv1 "github.com/spiffe/spire-api-sdk/proto/spire/api/server/entry/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/guest"
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/identity"
+	"github.com/hyperfleet/hyperfleet/identity/spire"
+	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+	"github.com/hyperfleet/hyperfleet/sim/pve"
+	"github.com/hyperfleet/hyperfleet/test/fleet"
+	spiretest "github.com/hyperfleet/hyperfleet/test/spire"
+)
+
+// attested is a fleet with a SPIRE server, whose machines this process plays: it runs the
+// agents, and is the workload that they attest.
+type attested struct {
+	*fleet.Fleet
+
+	server   *spiretest.Server
+	template *v1alpha1.HypervisorMachineTemplate
+
+	mu    sync.Mutex
+	media []guest.Config
+}
+
+// attestation starts a SPIRE server, and makes a fleet that attests by it. act is what a
+// machine does with its configuration.
+func attestation(
+	t *testing.T, method string, act func(a *attested, vm pve.GuestVM, cfg guest.Config), opts ...func(*spire.Options),
+) *attested {
+	t.Helper()
+
+	a := &attested{server: spiretest.Start(t)}
+
+	model := fleet.Model()
+	model.Guest.Script = func(vm pve.GuestVM) {
+		cfg, err := fleet.GuestConfig(vm.Drive)
+		if err != nil || cfg.SPIFFE == nil {
+			t.Errorf("read configuration: %v; spiffe %v", err, cfg.SPIFFE)
+
+			return
+		}
+
+		a.mu.Lock()
+		a.media = append(a.media, cfg)
+		a.mu.Unlock()
+
+		fleet.Tell(vm.Context, cfg, guest.Report{Phase: guest.PhaseAttesting, Time: time.Now()})
+		act(a, vm, cfg)
+	}
+
+	a.Fleet = fleet.New(t, env, fleet.Options{Model: model})
+	a.Identity, a.TrustDomain = a.registry(t, opts...), spiretest.DefaultTrustDomain
+	a.template = a.NewTemplate()
+	a.template.Spec.Attestation = &v1alpha1.Attestation{Method: v1alpha1.AttestationJoinToken}
+	a.template.Spec.Bootstrap.Method = method
+
+	a.CreateCluster(a.NewCluster())
+
+	return a
+}
+
+func (a *attested) registry(t *testing.T, opts ...func(*spire.Options)) *spire.Registry {
+	t.Helper()
+
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	options := spire.Options{
+		Address: "unix://" + a.server.Socket, TrustDomain: a.server.TrustDomain, MachineAddress: a.server.Address,
+		OperatorUID: t.Name(), Selectors: []string{"unix:uid:" + strconv.Itoa(os.Getuid()), "unix:path:" + self},
+	}
+	for _, opt := range opts {
+		opt(&options)
+	}
+
+	registry, err := spire.New(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	t.Cleanup(func() { _ = registry.Close() })
+
+	return registry
+}
+
+// begin makes template and pool, and starts the operator.
+func (a *attested) begin() {
+	a.T.Helper()
+	a.Create(a.template)
+	a.Create(a.NewPool(1))
+	a.Start()
+}
+
+// attest runs the machine's agent with what its medium holds, and gives it when it has an
+// SVID, which is the machine's own.
+func (a *attested) attest(vm pve.GuestVM, cfg guest.Config) (*spiretest.Agent, error) {
+	agent := a.server.Agent(a.T, cfg.SPIFFE.JoinToken,
+		spiretest.WithBundle(cfg.SPIFFE.TrustBundle), spiretest.WithServerAddress(cfg.SPIFFE.ServerAddress))
+
+	ctx, cancel := context.WithTimeout(vm.Context, time.Minute)
+	defer cancel()
+
+	svids, err := agent.SVIDs(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("attest: %w", err)
+	}
+
+	if got := svids[0].ID.String(); got != cfg.SPIFFE.SPIFFEID {
+		return nil, fmt.Errorf("attest: the SVID is of %s, want %s", got, cfg.SPIFFE.SPIFFEID)
+	}
+
+	fleet.Tell(vm.Context, cfg, guest.Report{Phase: guest.PhaseAttested, Time: time.Now()})
+
+	return agent, nil
+}
+
+// left is what the SPIRE server knows: entries and agents.
+func (a *attested) left() []string {
+	a.T.Helper()
+
+	conn := a.server.Dial(a.T)
+
+	entries, err := entryv1.NewEntryClient(conn).ListEntries(a.T.Context(), &entryv1.ListEntriesRequest{})
+	if err != nil {
+		a.T.Fatal(err)
+	}
+
+	agents, err := agentv1.NewAgentClient(conn).ListAgents(a.T.Context(), &agentv1.ListAgentsRequest{})
+	if err != nil {
+		a.T.Fatal(err)
+	}
+
+	var out []string
+	for _, entry := range entries.GetEntries() {
+		out = append(out, "entry "+entry.GetSpiffeId().GetPath())
+	}
+
+	for _, agent := range agents.GetAgents() {
+		out = append(out, "agent "+agent.GetId().GetPath())
+	}
+
+	return out
+}
+
+// eventuallyForgotten waits until nothing is left, with the SPIRE server either.
+func (a *attested) eventuallyForgotten() {
+	a.T.Helper()
+	a.EventuallyClean()
+	a.Eventually("no identity being left", func() (bool, string) {
+		left := a.left()
+
+		return len(left) == 0, strings.Join(left, ", ")
+	})
+}
+
+// A machine proves who it is, gets its credential by either method, runs its job, and leaves
+// nothing behind.
+func TestMachinesAttest(t *testing.T) {
+	t.Parallel()
+
+	for _, method := range []string{v1alpha1.BootstrapRunnerToken, v1alpha1.BootstrapCallback} {
+		t.Run(method, func(t *testing.T) {
+			t.Parallel()
+
+			var replayed int
+
+			a := attestation(t, method, func(a *attested, vm pve.GuestVM, cfg guest.Config) {
+				agent, err := a.attest(vm, cfg)
+				if err != nil {
+					t.Error(err)
+
+					return
+				}
+
+				if cfg.Callback != nil {
+					to := *cfg.Callback
+					cfg.Callback = &to
+					cfg.Callback.Code = agent.JWT(t, cfg.Callback.Audience)
+				}
+
+				fleet.Run(t, vm, cfg)
+
+				if cfg.Callback != nil {
+					replayed = call(t, cfg)
+				}
+			})
+			a.begin()
+			a.EventuallyReady(a.template)
+			a.GitHub.Queue(control.JobSpec{Labels: []string{"self-hosted", "linux"}})
+			a.EventuallyEvent("Attested")
+			a.EventuallyDone(1)
+			a.eventuallyForgotten()
+
+			medium := a.media[0]
+			if len(a.media) != 1 || medium.SPIFFE.JoinToken == "" || medium.SPIFFE.TrustDomain != "hyperfleet.io" {
+				t.Errorf("media = %d, %+v", len(a.media), medium.SPIFFE)
+			}
+
+			if method == v1alpha1.BootstrapCallback {
+				if medium.Callback.Code != "" || medium.Callback.Audience == "" || medium.JITConfig != "" {
+					t.Errorf("callback on the medium = %+v", medium.Callback)
+				}
+
+				if replayed != http.StatusConflict && replayed != http.StatusGone {
+					t.Errorf("the SVID, used again: status %d", replayed)
+				}
+			}
+
+			for _, text := range a.Events() {
+				if strings.Contains(text, medium.SPIFFE.JoinToken) {
+					t.Errorf("an event holds the token: %s", text)
+				}
+			}
+		})
+	}
+}
+
+// No machine is made that could not attest.
+func TestNoMachineWithoutSPIRE(t *testing.T) {
+	t.Parallel()
+
+	idle := func(a *attested, vm pve.GuestVM, cfg guest.Config) {
+		if _, err := a.attest(vm, cfg); err != nil {
+			t.Error(err)
+		}
+
+		fleet.Run(t, vm, cfg)
+	}
+
+	t.Run("server away", func(t *testing.T) {
+		t.Parallel()
+
+		a := attestation(t, v1alpha1.BootstrapRunnerToken, idle)
+		a.begin()
+		a.EventuallyReady(a.template)
+		a.server.Stop(t)
+
+		claim := a.NewClaim("waits")
+		a.Create(claim)
+		a.EventuallyCondition(claim, v1alpha1.ConditionIdentityReady, metav1.ConditionFalse, "SPIREUnavailable")
+
+		if made := a.VMsMade(); made != 0 {
+			t.Errorf("%d VMs were made", made)
+		}
+
+		a.server.Restart(t)
+		a.EventuallyReady(claim)
+
+		if claim.Status.BootstrapInfo.Identity.AttestedAt == nil || claim.Status.BootstrapInfo.Identity.RegisteredAt == nil {
+			t.Errorf("identity = %+v", claim.Status.BootstrapInfo.Identity)
+		}
+
+		if err := a.Client.Delete(t.Context(), claim); err != nil {
+			t.Fatal(err)
+		}
+
+		a.eventuallyForgotten()
+	})
+
+	t.Run("another trust domain", func(t *testing.T) {
+		t.Parallel()
+
+		a := attestation(t, v1alpha1.BootstrapRunnerToken, idle, func(o *spire.Options) { o.TrustDomain = "example.org" })
+		a.TrustDomain = "example.org"
+		a.begin()
+		a.EventuallyReady(a.template)
+
+		claim := a.NewClaim("stalls")
+		a.Create(claim)
+		a.EventuallyCondition(claim, v1alpha1.ConditionIdentityReady, metav1.ConditionFalse, "TrustDomainMismatch")
+
+		if made := a.VMsMade(); made != 0 {
+			t.Errorf("%d VMs were made", made)
+		}
+
+		if err := a.Client.Delete(t.Context(), claim); err != nil {
+			t.Fatal(err)
+		}
+
+		a.eventuallyForgotten()
+	})
+
+	t.Run("none configured", func(t *testing.T) {
+		t.Parallel()
+
+		a := attestation(t, v1alpha1.BootstrapRunnerToken, idle)
+		a.Identity, a.TrustDomain = nil, ""
+		a.begin()
+		a.EventuallyCondition(a.template, "Rendered", metav1.ConditionFalse, "AttestationUnavailable")
+	})
+}
+
+// A machine that says why it has no identity, or no credential, ends for that reason.
+func TestRefusedMachinesEnd(t *testing.T) {
+	t.Parallel()
+
+	cases := map[string]struct {
+		reason    string
+		attests   bool
+		condition string
+	}{
+		"token refused": {guest.ReasonAttestationRefused, false, v1alpha1.ConditionAttested},
+		"wrong clock":   {guest.ReasonClockSkew, false, v1alpha1.ConditionAttested},
+		"no secret":     {guest.ReasonSecretMissing, true, v1alpha1.ConditionBootstrapped},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			a := attestation(t, v1alpha1.BootstrapExternalSecrets, func(_ *attested, vm pve.GuestVM, cfg guest.Config) {
+				if tc.attests {
+					fleet.Tell(vm.Context, cfg, guest.Report{Phase: guest.PhaseAttested, Time: time.Now()})
+				}
+
+				fleet.Tell(vm.Context, cfg, guest.Report{
+					Phase: guest.PhaseFailed, Reason: tc.reason, Message: "in words", Time: time.Now(),
+				})
+				<-vm.Context.Done()
+			})
+			a.template.Spec.Bootstrap.Config.ExternalSecrets = &v1alpha1.ExternalSecrets{
+				Address: "https://vault.example.com:8200", Role: "runner", Path: "secret/data/{namespace}/{pool}/{claim}/{uid}",
+			}
+			a.begin()
+			a.EventuallyReady(a.template)
+
+			claim := a.NewClaim("refused")
+			claim.Finalizers = []string{"test.hyperfleet.io/look"} // to see how it ended
+			a.Create(claim)
+			a.EventuallyCondition(claim, tc.condition, metav1.ConditionFalse, tc.reason)
+			a.EventuallyEvent(tc.reason)
+			a.Eventually("the VM being gone", func() (bool, string) {
+				left := strings.Join(a.Leftovers(), ", ")
+
+				return !strings.Contains(left, "VM ") && !strings.Contains(left, "medium"), left
+			})
+
+			if err := a.Client.Get(t.Context(), client.ObjectKeyFromObject(claim), claim); err != nil {
+				t.Fatal(err)
+			}
+
+			if claim.Status.EndReason != tc.reason || claim.Status.BootstrapInfo.GuestReason != tc.reason {
+				t.Errorf("end %q, guest %q, want %s", claim.Status.EndReason, claim.Status.BootstrapInfo.GuestReason, tc.reason)
+			}
+
+			if made := a.GitHub.State().Registered; made != 0 {
+				t.Errorf("%d credentials were made", made)
+			}
+
+			a.checkSecrets(claim)
+			claim.Finalizers = nil
+
+			if err := a.Client.Update(t.Context(), claim); err != nil {
+				t.Fatal(err)
+			}
+
+			a.eventuallyForgotten()
+		})
+	}
+}
+
+// checkSecrets looks at what the medium of a machine with a secrets manager says.
+func (a *attested) checkSecrets(claim *v1alpha1.MachineClaim) {
+	a.T.Helper()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	cfg := a.media[0]
+	path := fmt.Sprintf("secret/data/%s//%s/%s", claim.Namespace, claim.Name, claim.UID)
+
+	if cfg.Secrets == nil || cfg.Secrets.Path != path || cfg.Secrets.Auth != guest.SecretsAuthJWT || cfg.Secrets.Manager != guest.SecretsVault {
+		a.T.Errorf("secrets = %+v, want path %s", cfg.Secrets, path)
+	}
+
+	if cfg.Callback != nil || cfg.JITConfig != "" || cfg.RunnerToken != "" {
+		a.T.Error("the medium holds a credential, or a way to one of the operator's")
+	}
+}
+
+// A machine gets nothing by a claim code where an SVID is asked for, nor by the SVID of
+// another machine; the claim that was asked for hears of both.
+func TestOnlyItsOwnSVID(t *testing.T) {
+	t.Parallel()
+
+	first := make(chan string, 1)
+
+	a := attestation(t, v1alpha1.BootstrapCallback, func(a *attested, vm pve.GuestVM, cfg guest.Config) {
+		if strings.Contains(cfg.SPIFFE.SPIFFEID, "/owner/") {
+			agent, err := a.attest(vm, cfg)
+			if err != nil {
+				t.Error(err)
+
+				return
+			}
+
+			first <- agent.JWT(t, cfg.Callback.Audience)
+
+			<-vm.Context.Done()
+
+			return
+		}
+
+		cfg.Callback.Code = <-first
+		fleet.Run(t, vm, cfg)
+	})
+	a.begin()
+	a.EventuallyReady(a.template)
+	a.Create(a.NewClaim("owner"))
+	a.EventuallyEvent("Attested")
+
+	thief := a.NewClaim("thief")
+	a.Create(thief)
+	a.EventuallyEvent("CredentialRefused")
+	a.Eventually("the claim hearing of it", func() (bool, string) {
+		events := strings.Join(a.Events(), "\n")
+
+		return strings.Contains(events, "MachineClaim/thief: the SVID is of another machine: /vm/"+a.Namespace+"/owner/"), events
+	})
+
+	if made := a.GitHub.State().Registered; made != 0 {
+		t.Errorf("%d credentials were made", made)
+	}
+
+	if err := a.Client.DeleteAllOf(t.Context(), &v1alpha1.MachineClaim{}, client.InNamespace(a.Namespace)); err != nil {
+		t.Fatal(err)
+	}
+
+	a.eventuallyForgotten()
+}
+
+// dying is a registry whose operator ends once it has registered a machine.
+type dying struct {
+	identity.Registry
+
+	registered chan identity.Attestation
+}
+
+func (d *dying) Register(ctx context.Context, machine identity.Machine) (identity.Attestation, error) {
+	out, err := d.Registry.Register(ctx, machine)
+	if err != nil {
+		return out, fmt.Errorf("register: %w", err)
+	}
+
+	d.registered <- out
+
+	<-ctx.Done()
+
+	return identity.Attestation{}, fmt.Errorf("register: %w", ctx.Err())
+}
+
+// An operator that ends between the registration and the medium leaves a token that is worth
+// nothing, and the machine attests with another.
+func TestOperatorEndsBetweenRegistrationAndMedium(t *testing.T) {
+	t.Parallel()
+
+	a := attestation(t, v1alpha1.BootstrapRunnerToken, func(a *attested, vm pve.GuestVM, cfg guest.Config) {
+		if _, err := a.attest(vm, cfg); err != nil {
+			t.Error(err)
+		}
+
+		fleet.Run(t, vm, cfg)
+	})
+	registry := a.Identity
+	dies := &dying{Registry: registry, registered: make(chan identity.Attestation, 1)}
+	a.Identity = dies
+	a.begin()
+	a.EventuallyReady(a.template)
+
+	claim := a.NewClaim("survivor")
+	a.Create(claim)
+
+	lost := <-dies.registered
+
+	a.Stop()
+
+	a.Identity = registry
+	a.Start()
+	a.EventuallyReady(claim)
+
+	if got := a.left(); len(got) != 3 {
+		t.Errorf("identities = %q, want alias, workload entry and agent", got)
+	}
+
+	if a.media[0].SPIFFE.JoinToken == lost.JoinToken {
+		t.Error("the lost token is on the medium")
+	}
+
+	late := a.server.Agent(t, lost.JoinToken)
+
+	a.Eventually("the lost token being refused", func() (bool, string) {
+		return strings.Contains(late.Log(t), "does not exist or has already been used"), ""
+	})
+
+	if err := a.Client.Delete(t.Context(), claim); err != nil {
+		t.Fatal(err)
+	}
+
+	a.eventuallyForgotten()
+}
+
+// An identity whose claim was taken away by force is found and removed; another operator's is
+// not.
+func TestOrphanedIdentities(t *testing.T) {
+	t.Parallel()
+
+	a := attestation(t, v1alpha1.BootstrapRunnerToken, func(*attested, pve.GuestVM, guest.Config) {})
+	stranger := a.registry(t, func(o *spire.Options) { o.OperatorUID = "somebody else" })
+	machine := func(name string) identity.Machine {
+		return identity.Machine{ID: identity.ID{Namespace: a.Namespace, Name: name, UID: "uid-" + name}, Method: identity.JoinToken}
+	}
+
+	if _, err := a.Identity.Register(t.Context(), machine("lost")); err != nil {
+		t.Fatal(err)
+	}
+
+	if _, err := stranger.Register(t.Context(), machine("theirs")); err != nil {
+		t.Fatal(err)
+	}
+
+	a.begin()
+	a.Eventually("the lost identity being gone", func() (bool, string) {
+		left := strings.Join(a.left(), ", ")
+
+		return !strings.Contains(left, "/lost/"), left
+	})
+
+	if left := strings.Join(a.left(), ", "); strings.Count(left, "/theirs/") != 2 {
+		t.Errorf("left = %s", left)
+	}
+}
+
+// The token is on the medium and nowhere else.
+func TestTheTokenIsOnTheMediumAlone(t *testing.T) {
+	t.Parallel()
+
+	a := attestation(t, v1alpha1.BootstrapRunnerToken, func(_ *attested, vm pve.GuestVM, _ guest.Config) { <-vm.Context.Done() })
+	a.begin()
+	a.EventuallyReady(a.template)
+
+	claim := a.NewClaim("waits")
+	a.Create(claim)
+	a.EventuallyCondition(claim, v1alpha1.ConditionAttested, metav1.ConditionFalse, "WaitingForAttestation")
+	a.Eventually("the machine running", func() (bool, string) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+
+		return len(a.media) == 1, ""
+	})
+
+	token := []byte(a.media[0].SPIFFE.JoinToken)
+	if bytes.Contains([]byte(a.Describe()+fmt.Sprintf("%+v", claim.Status)+strings.Join(a.Events(), "\n")), token) {
+		t.Error("status, conditions or events hold the token")
+	}
+
+	for _, vm := range a.PVE.Snapshot().VMs {
+		if bytes.Contains([]byte(fmt.Sprint(vm.Config)), token) {
+			t.Errorf("the configuration of VM %d holds the token", vm.VMID)
+		}
+	}
+
+	if err := a.Client.Delete(t.Context(), claim); err != nil {
+		t.Fatal(err)
+	}
+
+	a.eventuallyForgotten()
+}
