@@ -194,5 +194,5 @@ func (c *Client) apply(ctx context.Context, zone string, todo changes) error {
 		deleted = c.Delete(ctx, zone, todo.deleteMarks)
 	}
 
-	return errors.Join(added, deleted)
+	return join(added, deleted)
 }

@@ -56,9 +56,13 @@ type connection struct {
 type access struct {
 	*Client
 
-	zones []string
-	ttl   time.Duration
+	server string
+	zones  []string
+	ttl    time.Duration
 }
+
+// place tells one DNS service from another: the same name may be at several.
+func (a *access) place() string { return a.kind + " " + a.server }
 
 // For connects to the DNS service of a cluster. Credentials are read every time, so that
 // rotated ones are used at once; the connection is made anew when they or the settings
@@ -89,7 +93,10 @@ func (s *Services) For(ctx context.Context, cluster *v1alpha1.HypervisorCluster)
 		return nil, err
 	}
 
-	out := &access{Client: client, zones: zonesOf(settings), ttl: time.Duration(provider.TTLSeconds) * time.Second}
+	out := &access{
+		Client: client, server: provider.Server, zones: zonesOf(settings),
+		ttl: time.Duration(provider.TTLSeconds) * time.Second,
+	}
 	if out.ttl == 0 {
 		out.ttl = defaultTTL
 	}

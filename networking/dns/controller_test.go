@@ -1,0 +1,409 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package dns
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	dnstest "github.com/hyperfleet/hyperfleet/test/dns"
+)
+
+const (
+	patience = 30 * time.Second
+	glance   = 20 * time.Millisecond
+)
+
+// site is a cluster with a DNS server of its own.
+type site struct {
+	*dnstest.Server
+
+	t       *testing.T
+	name    string
+	space   string
+	cluster *v1alpha1.HypervisorCluster
+}
+
+func newSite(t *testing.T) *site {
+	t.Helper()
+
+	s := &site{t: t, Server: dnstest.StartBIND(t, testConfig()), space: env.Namespace(t)}
+	s.name = s.space
+	s.secret(dnstest.KeyName, s.Key)
+
+	ref := func(key string) v1alpha1.SecretValueSource {
+		return v1alpha1.SecretValueSource{SecretKeyRef: v1alpha1.SecretKeySelector{Name: s.name, Key: key}}
+	}
+	s.cluster = &v1alpha1.HypervisorCluster{
+		ObjectMeta: metav1.ObjectMeta{Name: s.name},
+		Spec: v1alpha1.HypervisorClusterSpec{
+			Provider: "proxmox", Endpoint: "https://pve.example.com:8006/api2/json",
+			Credentials: v1alpha1.HypervisorCredentials{TokenID: ptr(ref("keyName")), TokenSecret: ptr(ref("key"))},
+			DNS: &v1alpha1.HypervisorDNS{Domain: forward, RegisterVMs: true, DNSProvider: &v1alpha1.DNSProvider{
+				Type: "rfc2136", Server: s.Addr, Zones: []string{forward, reverse},
+				Credentials: map[string]v1alpha1.SecretValueSource{"keyName": ref("keyName"), "key": ref("key")},
+			}},
+		},
+	}
+	s.must(env.Client.Create(t.Context(), s.cluster))
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+
+		// Nothing of this test is left for the sweeper to look at when the server is gone.
+		if err := env.Client.Delete(ctx, s.cluster); err != nil {
+			t.Error(err)
+		}
+	})
+
+	return s
+}
+
+func ptr[T any](value T) *T { return &value }
+
+func (s *site) must(err error) {
+	s.t.Helper()
+
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// secret writes the TSIG key that the operator reads.
+func (s *site) secret(keyName, key string) {
+	s.t.Helper()
+
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: s.name, Namespace: operatorSpace}}
+	_ = env.Client.Delete(s.t.Context(), secret)
+	secret.ResourceVersion, secret.UID = "", ""
+	secret.StringData = map[string]string{"keyName": keyName, "key": key}
+	s.must(env.Client.Create(s.t.Context(), secret))
+}
+
+// claim makes a claim that is in a phase and has an address.
+func (s *site) claim(space, name, address string) *v1alpha1.MachineClaim {
+	s.t.Helper()
+
+	claim := &v1alpha1.MachineClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: space},
+		Spec: v1alpha1.MachineClaimSpec{
+			TemplateRef: v1alpha1.LocalObjectReference{Name: "linux"},
+			WorkloadConfig: v1alpha1.Workload{Type: "generic", Config: &v1alpha1.WorkloadConfig{
+				Generic: &v1alpha1.GenericConfig{Source: "nightly", Command: []string{"/usr/bin/make"}},
+			}},
+		},
+	}
+	s.must(env.Client.Create(s.t.Context(), claim))
+	s.become(claim, v1alpha1.MachineClaimReady, address)
+
+	return claim
+}
+
+// become writes the claim's status as the runners area does.
+func (s *site) become(claim *v1alpha1.MachineClaim, phase v1alpha1.MachineClaimPhase, address string) {
+	s.t.Helper()
+	s.must(env.Client.Get(s.t.Context(), client.ObjectKeyFromObject(claim), claim))
+
+	base := claim.DeepCopy()
+	claim.Status.Phase = phase
+	claim.Status.VMRef = &v1alpha1.VMReference{HypervisorCluster: s.name, VMID: "100"}
+	claim.Status.NetworkInfo = &v1alpha1.NetworkInfo{Hostname: claim.Name, FQDN: claim.Name + "." + forward, IPAddress: address}
+	s.must(env.Client.Status().Patch(s.t.Context(), claim, client.MergeFrom(base)))
+}
+
+// eventually waits until check has nothing to say.
+func (s *site) eventually(what string, check func() string) {
+	s.t.Helper()
+
+	deadline := time.Now().Add(patience)
+
+	for {
+		said := check()
+		if said == "" {
+			return
+		}
+
+		if time.Now().After(deadline) {
+			s.t.Fatalf("%s: %s", what, said)
+		}
+
+		time.Sleep(glance)
+	}
+}
+
+// says waits until the claim's condition has the status and reason; "" means that there is
+// none.
+func (s *site) says(claim *v1alpha1.MachineClaim, status metav1.ConditionStatus, reason string) metav1.Condition {
+	s.t.Helper()
+
+	var got metav1.Condition
+
+	s.eventually("condition of "+claim.Name, func() string {
+		var now v1alpha1.MachineClaim
+		s.must(env.Client.Get(s.t.Context(), client.ObjectKeyFromObject(claim), &now))
+
+		condition := meta.FindStatusCondition(now.Status.Conditions, v1alpha1.ConditionDNSRegistered)
+		if condition == nil {
+			condition = &metav1.Condition{}
+		}
+
+		if got = *condition; got.Status == status && got.Reason == reason {
+			return ""
+		}
+
+		return fmt.Sprintf("%s %s: %s, want %s %s", got.Status, got.Reason, got.Message, status, reason)
+	})
+
+	return got
+}
+
+// hasRecords waits until the names resolve to the values.
+func (s *site) hasRecords(want map[string][]string) {
+	s.t.Helper()
+	s.eventually("records", func() string {
+		got := map[string][]string{}
+
+		for key := range want {
+			kind, name, _ := strings.Cut(key, " ")
+			got[key] = s.Lookup(s.t, name, kind)
+		}
+
+		return cmp.Diff(want, got)
+	})
+}
+
+// empty waits until nothing is in the zones, and no registration is left.
+func (s *site) empty() {
+	s.t.Helper()
+	s.eventually("what is left", func() string {
+		var list v1alpha1.DNSRegistrationList
+		s.must(env.Client.List(s.t.Context(), &list))
+
+		for i := range list.Items {
+			if list.Items[i].Spec.HypervisorCluster == s.name {
+				return fmt.Sprintf("registration %s: %+v", list.Items[i].Name, list.Items[i].Status.Conditions)
+			}
+		}
+
+		return strings.Join(append(s.All(s.t, forward), s.All(s.t, reverse)...), "\n")
+	})
+}
+
+// remove deletes the claim and fails if that is held up.
+func (s *site) remove(claim *v1alpha1.MachineClaim) {
+	s.t.Helper()
+	s.must(env.Client.Delete(s.t.Context(), claim))
+
+	if err := env.Client.Get(s.t.Context(), client.ObjectKeyFromObject(claim), claim); !apierrors.IsNotFound(err) {
+		s.t.Errorf("the claim is still there: %v, finalizers %v", err, claim.Finalizers)
+	}
+}
+
+func TestLifeOfAMachine(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t)
+	claim := s.claim(s.space, "vm1", "192.0.2.7")
+	s.says(claim, metav1.ConditionTrue, ReasonRegistered)
+	s.hasRecords(map[string][]string{"A vm1." + forward: {"192.0.2.7"}, "PTR 7.2.0.192.in-addr.arpa": {"vm1." + forward + "."}})
+
+	// Its lease has changed.
+	s.become(claim, v1alpha1.MachineClaimReady, "192.0.2.8")
+	s.hasRecords(map[string][]string{
+		"A vm1." + forward: {"192.0.2.8"}, "PTR 7.2.0.192.in-addr.arpa": {}, "PTR 8.2.0.192.in-addr.arpa": {"vm1." + forward + "."},
+	})
+
+	// Somebody has taken a record away.
+	s.Remove(t, forward, "vm1."+forward+". 0 A 192.0.2.8")
+	s.hasRecords(map[string][]string{"A vm1." + forward: {"192.0.2.8"}})
+
+	// It ends, and goes.
+	s.become(claim, v1alpha1.MachineClaimTerminating, "192.0.2.8")
+	s.says(claim, metav1.ConditionFalse, "Removed")
+	s.empty()
+	s.remove(claim)
+}
+
+func TestADeadServerHoldsNoClaim(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t)
+	claim := s.claim(s.space, "vm1", "192.0.2.7")
+	s.says(claim, metav1.ConditionTrue, ReasonRegistered)
+
+	name := NameFor(claim)
+
+	s.Stop(t)
+	s.remove(claim)
+
+	var reg v1alpha1.DNSRegistration
+
+	s.eventually("the registration remembers", func() string {
+		s.must(env.Client.Get(t.Context(), client.ObjectKey{Name: name}, &reg))
+
+		condition := meta.FindStatusCondition(reg.Status.Conditions, "Removed")
+		if condition == nil || condition.Reason != ReasonUnreachable {
+			return fmt.Sprintf("%+v", condition)
+		}
+
+		return ""
+	})
+
+	if len(reg.Status.Records) != 2 {
+		t.Errorf("remembered are %v", reg.Status.Records)
+	}
+
+	s.Start(t)
+	s.empty()
+}
+
+// What isn't ours stays as it is, whatever happens to the machine, and is named.
+func TestARecordOfSomebodyElse(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t)
+	theirs := "vm1." + forward + ". 60 IN A 192.0.2.99"
+	s.Add(t, forward, theirs)
+
+	claim := s.claim(s.space, "vm1", "192.0.2.7")
+	if got := s.says(claim, metav1.ConditionFalse, ReasonRecordNotOurs); !strings.Contains(got.Message, "A 192.0.2.99") {
+		t.Errorf("the record is not named: %s", got.Message)
+	}
+
+	if got := s.All(t, forward); !cmp.Equal(got, []string{theirs}) {
+		t.Errorf("the zone has %v", got)
+	}
+
+	// The owner takes it away: now the name is free.
+	s.Remove(t, forward, theirs)
+	s.says(claim, metav1.ConditionTrue, ReasonRegistered)
+
+	// And adds one of its own beside ours.
+	s.Add(t, forward, theirs)
+	s.remove(claim)
+	s.eventually("only theirs is left", func() string { return cmp.Diff([]string{theirs}, s.All(t, forward)) })
+	s.Remove(t, forward, theirs)
+	s.empty()
+}
+
+func TestTwoMachinesOfOneName(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t)
+	first := s.claim(s.space, "vm1", "192.0.2.7")
+	s.says(first, metav1.ConditionTrue, ReasonRegistered)
+
+	second := s.claim(env.Namespace(t), "vm1", "192.0.2.8")
+	if got := s.says(second, metav1.ConditionFalse, ReasonNameTaken); !strings.Contains(got.Message, s.space+"/vm1") {
+		t.Errorf("the other machine is not named: %s", got.Message)
+	}
+
+	s.hasRecords(map[string][]string{"A vm1." + forward: {"192.0.2.7"}})
+	s.remove(first)
+	s.hasRecords(map[string][]string{"A vm1." + forward: {"192.0.2.8"}, "PTR 7.2.0.192.in-addr.arpa": {}})
+	s.remove(second)
+	s.empty()
+}
+
+func TestAWrongKeyIsMended(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t)
+	s.secret(dnstest.KeyName, "bm90LXRoZS1rZXktbm90LXRoZS1rZXk=")
+
+	claim := s.claim(s.space, "vm1", "192.0.2.7")
+	if got := s.says(claim, metav1.ConditionFalse, ReasonTSIGRefused); strings.Contains(got.Message, "bm90LXRo") {
+		t.Errorf("the key is in the message: %s", got.Message)
+	}
+
+	s.secret(dnstest.KeyName, s.Key)
+	s.says(claim, metav1.ConditionTrue, ReasonRegistered)
+	s.remove(claim)
+	s.empty()
+}
+
+func TestRegistrationIsSwitchedOff(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t)
+	claim := s.claim(s.space, "vm1", "192.0.2.7")
+	s.says(claim, metav1.ConditionTrue, ReasonRegistered)
+
+	s.must(env.Client.Get(t.Context(), client.ObjectKeyFromObject(s.cluster), s.cluster))
+	s.cluster.Spec.DNS.RegisterVMs = false
+	s.must(env.Client.Update(t.Context(), s.cluster))
+	s.says(claim, "", "")
+	s.empty()
+}
+
+// A zone that is refused does not keep the others, and is named.
+func TestOneZoneIsRefused(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t)
+	s.must(env.Client.Get(t.Context(), client.ObjectKeyFromObject(s.cluster), s.cluster))
+	s.cluster.Spec.DNS.DNSProvider.Zones = []string{forward, "0.192.in-addr.arpa"}
+	s.must(env.Client.Update(t.Context(), s.cluster))
+
+	claim := s.claim(s.space, "vm1", "192.0.2.7")
+	if got := s.says(claim, metav1.ConditionFalse, ReasonZoneRefused); !strings.Contains(got.Message, "zone 0.192.in-addr.arpa") {
+		t.Errorf("the zone is not named: %s", got.Message)
+	}
+
+	s.hasRecords(map[string][]string{"A vm1." + forward: {"192.0.2.7"}})
+
+	s.must(env.Client.Get(t.Context(), client.ObjectKeyFromObject(s.cluster), s.cluster))
+	s.cluster.Spec.DNS.DNSProvider.Zones = []string{forward, reverse}
+	s.must(env.Client.Update(t.Context(), s.cluster))
+	s.hasRecords(map[string][]string{"PTR 7.2.0.192.in-addr.arpa": {"vm1." + forward + "."}})
+}
+
+// A registration that somebody let go by force leaves records, which are swept; marks of
+// another operator are not.
+func TestSweep(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t)
+	record := v1alpha1.DNSRecord{Name: "vm2." + forward, Type: typeA, Value: "192.0.2.9"}
+	mark := markText(Owner{Operator: "op-2", UID: "u", Claim: "a/b"}, record)
+	theirs := []string{
+		"_hyperfleet.vm2." + forward + `. 60 IN TXT "` + mark + `"`, "vm2." + forward + ". 60 IN A 192.0.2.9",
+	}
+	s.Add(t, forward, theirs...)
+
+	claim := s.claim(s.space, "vm1", "192.0.2.7")
+	s.says(claim, metav1.ConditionTrue, ReasonRegistered)
+
+	s.Stop(t)
+	s.remove(claim)
+
+	reg := &v1alpha1.DNSRegistration{}
+	s.eventually("the registration is given up", func() string {
+		if err := env.Client.Get(t.Context(), client.ObjectKey{Name: NameFor(claim)}, reg); apierrors.IsNotFound(err) {
+			return ""
+		}
+
+		base := reg.DeepCopy()
+		reg.Finalizers = nil
+		_ = env.Client.Patch(t.Context(), reg, client.MergeFrom(base))
+
+		return "still there"
+	})
+
+	s.Start(t)
+	s.eventually("only the other operator's is left", func() string {
+		return cmp.Diff(theirs, s.All(t, forward))
+	})
+}
