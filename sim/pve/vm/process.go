@@ -35,9 +35,10 @@ type VM struct {
 	agent   *agent // nil without one
 	serial  net.Conn
 	stderr  *tailBuffer
-	done    chan struct{}
+	exited  chan struct{} // closed when the process has been waited for
+	done    chan struct{} // closed when what it wrote last has been read, too
 	pumps   sync.WaitGroup
-	waitErr error // once done is closed
+	waitErr error // once exited is closed
 
 	mu     sync.Mutex
 	reason string
@@ -79,7 +80,7 @@ func Start(ctx context.Context, t Tools, spec *Spec, console io.Writer) (*VM, er
 	if err != nil {
 		return nil, fmt.Errorf("start QEMU: %w", err)
 	}
-	v := &VM{serial: ours[1], stderr: &tailBuffer{}, done: make(chan struct{})}
+	v := &VM{serial: ours[1], stderr: &tailBuffer{}, exited: make(chan struct{}), done: make(chan struct{})}
 	v.qmp = newQMP(ours[0], v.event)
 	if spec.Agent {
 		v.agent = newAgent(ours[2])
@@ -93,9 +94,10 @@ func Start(ctx context.Context, t Tools, spec *Spec, console io.Writer) (*VM, er
 	v.pumps.Go(v.qmp.run)
 	v.pumps.Go(func() { _, _ = io.Copy(console, v.serial) })
 	go func() {
-		<-v.done
-		v.pumps.Wait() // what QEMU wrote last is still read
+		<-v.exited
+		v.pumps.Wait()
 		closeConns(ours)
+		close(v.done)
 	}()
 	if err := v.handshake(ctx, spec); err != nil {
 		return nil, v.failed(err)
@@ -119,7 +121,7 @@ func (v *VM) exec(cmd *exec.Cmd, files []*os.File) error {
 			return
 		}
 		v.waitErr = cmd.Wait()
-		close(v.done)
+		close(v.exited)
 	}()
 	if err := <-started; err != nil {
 		return err
@@ -183,7 +185,7 @@ func (v *VM) event(name string, data json.RawMessage) {
 // PID is QEMU's process id; its process group has the same.
 func (v *VM) PID() int { return v.pid }
 
-// Done is closed when the process has ended.
+// Done is closed when the process has ended and all it wrote has been read.
 func (v *VM) Done() <-chan struct{} { return v.done }
 
 // Exit tells how the machine ended; call it when Done is closed.
@@ -226,7 +228,7 @@ func (v *VM) Stop() {
 // Kill ends the process without further ado.
 func (v *VM) Kill() {
 	select {
-	case <-v.done: // the id may be somebody else's by now
+	case <-v.exited: // the id may be somebody else's by now
 	default:
 		_ = syscall.Kill(-v.pid, syscall.SIGKILL)
 	}

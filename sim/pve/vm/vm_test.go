@@ -1,0 +1,305 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package vm_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/kdomanski/iso9660"
+
+	"github.com/hyperfleet/hyperfleet/sim/pve/vm"
+	"github.com/hyperfleet/hyperfleet/sim/pve/vm/vmtest"
+)
+
+// console keeps what a guest writes and wakes who waits for it.
+type console struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+	more chan struct{}
+}
+
+func newConsole() *console { return &console{more: make(chan struct{}, 1)} }
+
+func (c *console) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	select {
+	case c.more <- struct{}{}:
+	default:
+	}
+	return c.text.Write(p)
+}
+
+func (c *console) String() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.text.String()
+}
+
+// await waits for a text after what was there before.
+func (c *console) await(t *testing.T, text string, after int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for !strings.Contains(c.String()[after:], text) {
+		select {
+		case <-c.more:
+		case <-ctx.Done():
+			t.Fatalf("the guest did not say %q:\n%s", text, c)
+		}
+	}
+}
+
+// patience is for machines that are busy with other things.
+const patience = time.Minute
+
+// spec is a small machine with a guest on its disk.
+func spec(t *testing.T, end vmtest.End) *vm.Spec {
+	t.Helper()
+	return &vm.Spec{
+		Name: "guest, of a test", MemoryMiB: 16, SCSI: "virtio-scsi-single",
+		Drives: []vm.Drive{{Slot: "scsi0", File: vmtest.Disk(t, end), Format: "raw", BootIndex: 1}},
+	}
+}
+
+func start(t *testing.T, s *vm.Spec) (*vm.VM, *console) {
+	t.Helper()
+	out := newConsole()
+	v, err := vm.Start(t.Context(), vmtest.Tools(t), s, out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(v.Stop)
+	return v, out
+}
+
+// end waits until a machine has ended.
+func end(t *testing.T, v *vm.VM) vm.Exit {
+	t.Helper()
+	select {
+	case <-v.Done():
+		return v.Exit()
+	case <-time.After(patience):
+		t.Fatal("the machine does not end")
+		return vm.Exit{}
+	}
+}
+
+// iso writes an image with a label.
+func iso(t *testing.T, label string) string {
+	t.Helper()
+	w, err := iso9660.NewWriter()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = w.Cleanup() }()
+	if err := w.AddFile(strings.NewReader("x"), "meta-data"); err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(t.TempDir(), "cd.iso")
+	f, err := os.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(w.WriteTo(f, label), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// TestDrives has a guest tell what it sees on every bus.
+func TestDrives(t *testing.T) {
+	for _, tc := range []struct {
+		name, disk, cd, scsi string
+		q35                  bool
+	}{
+		{name: "the default of Proxmox VE", disk: "scsi0", cd: "ide2", scsi: "virtio-scsi-single"},
+		{name: "one controller for all", disk: "scsi1", cd: "scsi3", scsi: "virtio-scsi-pci"},
+		{name: "virtio and sata", disk: "virtio0", cd: "sata5"},
+		{name: "ide alone", disk: "ide0", cd: "ide1"},
+		{name: "a newer chipset", disk: "virtio2", cd: "ide2", q35: true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := spec(t, vmtest.PowersOff)
+			s.SCSI, s.Q35 = tc.scsi, tc.q35
+			s.Drives[0].Slot = tc.disk
+			s.Drives = append(s.Drives, vm.Drive{Slot: tc.cd, File: iso(t, "cidata"), Format: "raw", CDROM: true})
+			s.NICs = []vm.NIC{{Model: "virtio", MAC: "BC:24:11:00:00:01"}, {Model: "e1000", MAC: "BC:24:11:00:00:02", Down: true}}
+			v, out := start(t, s)
+			if got := end(t, v); got != (vm.Exit{Reason: "guest-shutdown"}) {
+				t.Errorf("exit %+v", got)
+			}
+			for _, want := range []string{"BOOT", "disk=00000800", "runs=00000001", "cd=cidata"} {
+				if !strings.Contains(out.String(), want) {
+					t.Errorf("console has no %s: %q", want, out)
+				}
+			}
+		})
+	}
+}
+
+// TestImages boots a linked clone, a copy, and their base's image.
+func TestImages(t *testing.T) {
+	tools, base := vmtest.Tools(t), vmtest.Disk(t, vmtest.PowersOff)
+	dir := t.TempDir()
+	linked, copied := filepath.Join(dir, "linked, clone.qcow2"), filepath.Join(dir, "copy.qcow2")
+	const bigger = 4 << 20
+	if err := errors.Join(
+		tools.Overlay(t.Context(), linked, base, "raw", vmtest.DiskSize),
+		tools.Resize(t.Context(), linked, bigger),
+		tools.Copy(t.Context(), copied, linked),
+	); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct{ file, backing, runs string }{
+		{linked, base, "runs=00000001"}, {linked, base, "runs=00000002"}, {copied, "", "runs=00000001"},
+	} {
+		info, err := tools.Info(t.Context(), tc.file)
+		if err != nil || info != (vm.ImageInfo{Format: "qcow2", Size: bigger, Backing: tc.backing}) {
+			t.Errorf("%s: %+v %v", tc.file, info, err)
+		}
+		s := spec(t, vmtest.PowersOff)
+		s.Drives[0].File, s.Drives[0].Format = tc.file, "qcow2"
+		v, out := start(t, s)
+		end(t, v)
+		if text := out.String(); !strings.Contains(text, tc.runs) || !strings.Contains(text, "disk=00002000") {
+			t.Errorf("%s: %q, want %s", tc.file, text, tc.runs)
+		}
+	}
+	if raw, err := os.ReadFile(base); err != nil || raw[512] != 0 {
+		t.Errorf("the base was written to: %v", err)
+	}
+}
+
+// TestPower presses the button of guests that heed it and of one that doesn't.
+func TestPower(t *testing.T) {
+	v, out := start(t, spec(t, vmtest.AwaitsButton))
+	out.await(t, "READY", 0)
+	if err := v.PowerButton(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := end(t, v); got.Reason != "guest-shutdown" || !strings.Contains(out.String(), "BUTTON") {
+		t.Errorf("exit %+v, console %q", got, out)
+	}
+	if err := v.PowerButton(t.Context()); err == nil {
+		t.Error("a machine that is gone has a button")
+	}
+
+	v, out = start(t, spec(t, vmtest.Hangs))
+	out.await(t, "runs", 0)
+	if err := v.PowerButton(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	v.Stop()
+	if got := end(t, v); got.Reason != "host-qmp-quit" {
+		t.Errorf("exit %+v", got)
+	}
+
+	v, _ = start(t, spec(t, vmtest.Hangs))
+	v.Kill()
+	if got := end(t, v); got.Code != -1 || got.Reason != "" {
+		t.Errorf("exit %+v", got)
+	}
+	if err := syscall.Kill(v.PID(), 0); !errors.Is(err, syscall.ESRCH) {
+		t.Errorf("process %d: %v", v.PID(), err)
+	}
+	v.Stop() // again, of one that has gone
+
+	s := spec(t, vmtest.Reboots)
+	s.NoReboot = true
+	v, _ = start(t, s)
+	if got := end(t, v); got.Reason != "guest-reset" {
+		t.Errorf("exit %+v", got)
+	}
+}
+
+// TestRunning changes disk and medium of a guest that reports again and again.
+func TestRunning(t *testing.T) {
+	s := spec(t, vmtest.Reboots)
+	s.Drives = append(s.Drives, vm.Drive{Slot: "ide2", CDROM: true})
+	v, out := start(t, s)
+	out.await(t, "BOOT", 0)
+	if err := v.Resize(t.Context(), "scsi0", 2<<20); err != nil {
+		t.Fatal(err)
+	}
+	out.await(t, "disk=00001000", 0)
+	if strings.Contains(out.String(), "cd=") {
+		t.Errorf("an empty drive has a label: %q", out)
+	}
+	for _, label := range []string{"cidata", "config"} {
+		if err := v.ChangeMedium(t.Context(), "ide2", iso(t, label)); err != nil {
+			t.Fatal(err)
+		}
+		out.await(t, "cd="+label, 0)
+	}
+	if err := v.ChangeMedium(t.Context(), "ide2", ""); err != nil {
+		t.Fatal(err)
+	}
+	before := len(out.String())
+	out.await(t, "BOOT", before) // that one may have begun before
+	out.await(t, "BOOT", strings.LastIndex(out.String(), "BOOT")+1)
+	if last := out.String()[strings.LastIndex(out.String()[:len(out.String())-1], "BOOT"):]; strings.Contains(last, "cd=") {
+		t.Errorf("the medium is still there: %q", last)
+	}
+	if err := v.Resize(t.Context(), "scsi7", 2<<20); err == nil {
+		t.Error("a disk that is not there was resized")
+	}
+}
+
+func TestStartErrors(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		change func(*vm.Spec)
+		want   string
+		code   int
+	}{
+		{"no such image", func(s *vm.Spec) { s.Drives[0].File = "/does/not/exist" }, "Could not open", 1},
+		{"no such card", func(s *vm.Spec) { s.NICs = []vm.NIC{{Model: "nope", MAC: "BC:24:11:00:00:01"}} }, "not a valid device", 1},
+		{"no such kernel", func(s *vm.Spec) { s.Kernel = "/does/not/exist" }, "could not open kernel", 1},
+		{"no such accelerator", func(s *vm.Spec) { s.Accel = "warp" }, "use tcg or kvm", 0},
+		{"no such controller", func(s *vm.Spec) { s.SCSI = "nope" }, "use one of virtio-scsi-pci", 0},
+		{"no such slot", func(s *vm.Spec) { s.Drives[0].Slot = "floppy0" }, "none of scsi, virtio", 0},
+	} {
+		s := spec(t, vmtest.PowersOff)
+		tc.change(s)
+		v, err := vm.Start(t.Context(), vmtest.Tools(t), s, newConsole())
+		if err == nil {
+			v.Stop()
+		}
+		if err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %v, want %s", tc.name, err, tc.want)
+		}
+		var exit *vm.StartError
+		if errors.As(err, &exit) != (tc.code != 0) || exit != nil && exit.Code != tc.code {
+			t.Errorf("%s: %#v, want code %d", tc.name, err, tc.code)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := vm.Start(ctx, vmtest.Tools(t), spec(t, vmtest.Hangs), newConsole()); !errors.Is(err, context.Canceled) {
+		t.Errorf("given up: %v", err)
+	}
+	if _, err := vm.Start(t.Context(), vm.Tools{QEMU: "/does/not/exist"}, spec(t, vmtest.Hangs), newConsole()); err == nil {
+		t.Error("a program that is not there was started")
+	}
+}
+
+func TestFindTools(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	_, err := vm.FindTools()
+	for _, want := range []string{"apt-get install qemu-system-x86", "apt-get install qemu-utils"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
