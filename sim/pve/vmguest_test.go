@@ -1,0 +1,329 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pve_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/hyperfleet/hyperfleet/sim/pve"
+	"github.com/hyperfleet/hyperfleet/sim/pve/vm/vmtest"
+)
+
+// lab is a cluster of one node whose VMs are real.
+type lab struct {
+	*api
+
+	dir string // the work directory
+}
+
+func newLab(t *testing.T, end vmtest.End, change func(*pve.Model)) *lab {
+	t.Helper()
+	vmtest.Tools(t)
+	dir := t.TempDir()
+	a := start(t, func(m *pve.Model) {
+		*m = m.WithNodes(1)
+		m.Templates[0].Config = map[string]string{"memory": "16", "cores": "1"}
+		m.Guest = pve.Guest{Kind: pve.GuestQEMU, WorkDir: dir, QEMU: pve.QEMU{Image: vmtest.Disk(t, end)}}
+		if change != nil {
+			change(m)
+		}
+	})
+	return &lab{api: a, dir: dir}
+}
+
+func vmPath(id int) string { return fmt.Sprintf("/nodes/pve1/qemu/%d", id) }
+
+// status reads one field of a VM's status.
+func (l *lab) status(id int, field string) any {
+	l.t.Helper()
+	m, _ := l.ok("GET", vmPath(id)+"/status/current", nil).(map[string]any)
+	return m[field]
+}
+
+func (l *lab) boot(id int) {
+	l.t.Helper()
+	l.must("POST", vmPath(id)+"/status/start", nil)
+}
+
+func (l *lab) awaitStatus(id int, want string) {
+	l.t.Helper()
+	eventually(l.t, want, func() bool { return l.status(id, "status") == want })
+}
+
+// says waits until a VM's console has a text.
+func (l *lab) says(id int, text string) {
+	l.t.Helper()
+	eventually(l.t, "console: "+text, func() bool { return strings.Contains(l.s.Console(id), text) })
+}
+
+// pid is the QEMU process of a VM that runs.
+func (l *lab) pid(id int) int {
+	l.t.Helper()
+	pid, _ := l.status(id, "pid").(float64)
+	if pid == 0 {
+		l.t.Fatalf("VM %d has no process", id)
+	}
+	return int(pid)
+}
+
+// files finds files below the work directory.
+func (l *lab) files(pattern string) []string {
+	l.t.Helper()
+	found, err := filepath.Glob(filepath.Join(l.dir, "pvesim-*", pattern))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return found
+}
+
+// backing tells what the only image of a VM is an overlay on.
+func (l *lab) backing(id int) string {
+	l.t.Helper()
+	found := l.files(fmt.Sprintf("disks/vm-%d-disk-0.*", id))
+	if len(found) != 1 {
+		l.t.Fatalf("images of VM %d: %v", id, found)
+	}
+	info, err := vmtest.Tools(l.t).Info(l.t.Context(), found[0])
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return filepath.Base(info.Backing)
+}
+
+// TestQEMUClones boots linked and full clones, which share nothing they write,
+// and removes them and, first, their template.
+func TestQEMUClones(t *testing.T) {
+	l := newLab(t, vmtest.PowersOff, nil)
+	l.clone("200", nil)
+	l.clone("201", nil)
+	l.clone("202", p{"full": "1"})
+	for id, want := range map[int]string{200: "base-9001-disk-0.1.qcow2", 202: "."} {
+		if got := l.backing(id); got != want {
+			t.Errorf("VM %d is on %q, want %q", id, got, want)
+		}
+	}
+	for _, boot := range []struct {
+		id   int
+		runs string
+	}{{200, "runs=00000001"}, {200, "runs=00000002"}, {201, "runs=00000001"}, {202, "runs=00000001"}} {
+		l.boot(boot.id)
+		l.says(boot.id, boot.runs)
+		l.awaitStatus(boot.id, "stopped")
+		l.says(boot.id, "QEMU ended: guest-shutdown")
+	}
+	if text := l.s.Console(200); !strings.Contains(text, "cd=cidata") || !strings.Contains(text, "disk=00000800") {
+		t.Errorf("console %q", text)
+	}
+	if raw, err := os.ReadFile(filepath.Join(l.dir, "serial", "vm-200.log")); err != nil || string(raw) != l.s.Console(200) {
+		t.Errorf("serial log %q %v", raw, err)
+	}
+
+	l.root().must("DELETE", vmPath(9001), nil) // thin snapshots live on without their base
+	l.boot(201)
+	l.says(201, "runs=00000002")
+	l.awaitStatus(201, "stopped")
+	for _, id := range []int{200, 201, 202} {
+		l.must("DELETE", vmPath(id), nil)
+	}
+	if left := append(l.files("disks/*"), l.files("media/*")...); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+// TestQEMUPower asks, forces, pulls the plug and kills.
+func TestQEMUPower(t *testing.T) {
+	l := newLab(t, vmtest.AwaitsButton, nil)
+	l.clone("200", nil)
+	l.boot(200)
+	l.says(200, "READY")
+	if exit := l.task("POST", vmPath(200)+"/status/start", nil); exit != "VM 200 already running" {
+		t.Errorf("second start: %s", exit)
+	}
+	l.must("POST", vmPath(200)+"/status/shutdown", nil)
+	l.says(200, "BUTTON")
+	if got := l.status(200, "status"); got != "stopped" {
+		t.Errorf("after shutdown: %v", got)
+	}
+
+	l.boot(200)
+	pid := l.pid(200)
+	l.must("POST", vmPath(200)+"/status/stop", nil)
+	if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
+		t.Errorf("process %d after stop: %v", pid, err)
+	}
+
+	l.boot(200)
+	if err := syscall.Kill(l.pid(200), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	l.awaitStatus(200, "stopped")
+	l.says(200, "QEMU ended unexpectedly")
+
+	l.boot(200) // the image is none the worse
+	pid = l.pid(200)
+	if err := l.s.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
+		t.Errorf("process %d after close: %v", pid, err)
+	}
+	if left := l.files("*"); len(left) > 0 {
+		t.Errorf("left after close: %v", left)
+	}
+}
+
+// TestQEMUDeaf asks a guest that does not listen.
+func TestQEMUDeaf(t *testing.T) {
+	l := newLab(t, vmtest.Hangs, nil)
+	l.clone("200", nil)
+	l.boot(200)
+	l.says(200, "runs")
+	if exit := l.task("POST", vmPath(200)+"/status/shutdown", p{"timeout": "1"}); exit != "VM quit/powerdown failed - got timeout" {
+		t.Errorf("shutdown: %s", exit)
+	}
+	if got := l.do("POST", vmPath(200)+"/agent/ping", nil); got.status != 500 || !strings.Contains(fmt.Sprint(got.body), "QEMU guest agent is not running") {
+		t.Errorf("ping: %+v", got)
+	}
+	l.must("POST", vmPath(200)+"/status/shutdown", p{"timeout": "0", "forceStop": "1"})
+	if got := l.status(200, "status"); got != "stopped" {
+		t.Errorf("after forced shutdown: %v", got)
+	}
+}
+
+// TestQEMUChanges grows the disk of a stopped and of a running VM, and takes
+// its medium out and in again. The guest reports with every reboot.
+func TestQEMUChanges(t *testing.T) {
+	l := newLab(t, vmtest.Reboots, func(m *pve.Model) { m.Templates[0].DiskSlot, m.Templates[0].CloudInitSlot = "virtio0", "scsi1" })
+	l.clone("200", nil)
+	l.must("PUT", vmPath(200)+"/resize", p{"disk": "virtio0", "size": "2M"})
+	volid, err := l.s.AddISO("pve1", "local", "other.iso", testISO(t, map[string]string{"meta-data": "x"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.boot(200)
+	l.says(200, "disk=00001000")
+	l.says(200, "cd=cidata")
+	if files := l.files("media/*"); len(files) > 0 {
+		t.Errorf("the medium is in a file: %v", files)
+	}
+	l.must("PUT", vmPath(200)+"/resize", p{"disk": "virtio0", "size": "+2M"})
+	l.says(200, "disk=00002000")
+
+	blank := func() bool {
+		text := l.s.Console(200)
+		boots := strings.Split(text, "BOOT")
+		return len(boots) > 2 && !strings.Contains(boots[len(boots)-2], "cd=")
+	}
+	l.ok("PUT", vmPath(200)+"/config", p{"scsi1": "none,media=cdrom"})
+	eventually(t, "an empty drive", blank)
+	l.ok("PUT", vmPath(200)+"/config", p{"scsi1": volid + ",media=cdrom"})
+	eventually(t, "a full drive", func() bool { return !blank() })
+	if files := l.files("media/*"); len(files) > 0 {
+		t.Errorf("the medium is in a file: %v", files)
+	}
+	l.must("POST", vmPath(200)+"/status/stop", nil)
+	l.must("DELETE", vmPath(200), nil)
+	if left := l.files("disks/vm-*"); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+// TestQEMUFails has QEMU refuse to start, and then start.
+func TestQEMUFails(t *testing.T) {
+	l := newLab(t, vmtest.PowersOff, nil)
+	l.clone("200", nil)
+	image := l.files("disks/vm-200-*")[0]
+	if err := os.Rename(image, image+".away"); err != nil {
+		t.Fatal(err)
+	}
+	upid, _ := l.ok("POST", vmPath(200)+"/status/start", nil).(string)
+	if exit := l.wait(upid); exit != "start failed: QEMU exited with code 1" {
+		t.Errorf("start: %s", exit)
+	}
+	log := fmt.Sprint(l.ok("GET", "/nodes/pve1/tasks/"+upid+"/log", nil))
+	if !strings.Contains(log, "kvm: -drive") || !strings.Contains(log, "Could not open") {
+		t.Errorf("task log %s", log)
+	}
+	if got := l.status(200, "status"); got != "stopped" {
+		t.Errorf("after a failed start: %v", got)
+	}
+	if err := os.Rename(image+".away", image); err != nil {
+		t.Fatal(err)
+	}
+	l.boot(200)
+	l.says(200, "BOOT")
+	l.awaitStatus(200, "stopped")
+
+	l.ok("PUT", vmPath(200)+"/config", p{"bios": "ovmf"})
+	if exit := l.task("POST", vmPath(200)+"/status/start", nil); !strings.Contains(exit, "bios 'ovmf'") {
+		t.Errorf("ovmf: %s", exit)
+	}
+}
+
+// TestQEMUCrashFault ends a VM by a fault of the model.
+func TestQEMUCrashFault(t *testing.T) {
+	l := newLab(t, vmtest.Hangs, func(m *pve.Model) { m.Faults = []pve.Fault{{Kind: pve.FaultVMCrash}} })
+	l.clone("200", nil)
+	l.boot(200)
+	l.awaitStatus(200, "stopped")
+	if got := l.s.Snapshot().Crashes; got != 1 {
+		t.Errorf("%d crashes", got)
+	}
+}
+
+// TestQEMUForeign starts a VM of somebody else, whose disk is empty, and types
+// on its terminal.
+func TestQEMUForeign(t *testing.T) {
+	l := newLab(t, vmtest.PowersOff, nil)
+	r := &lab{api: l.root(), dir: l.dir}
+	if _, ok := l.s.Terminal(101); ok {
+		t.Error("a stopped VM has a terminal")
+	}
+	r.must("PUT", vmPath(101)+"/resize", p{"disk": "scsi0", "size": "+1G"})
+	r.boot(101)
+	if files := r.files("disks/vm-101-*"); len(files) != 1 {
+		t.Errorf("images %v", files)
+	}
+	term, ok := l.s.Terminal(101)
+	if !ok {
+		t.Fatal("no terminal")
+	}
+	if _, err := term.Write([]byte("x")); err != nil {
+		t.Error(err)
+	}
+	r.must("POST", vmPath(101)+"/status/stop", nil)
+}
+
+// TestQEMUModels names what is wrong before anything starts.
+func TestQEMUModels(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		qemu pve.QEMU
+		want string
+	}{
+		{"no such image", pve.QEMU{Image: "/does/not/exist"}, "/does/not/exist"},
+		{"no such kernel", pve.QEMU{Kernel: "/does/not/exist"}, "/does/not/exist"},
+		{"no such accelerator", pve.QEMU{Accel: "warp"}, "use tcg or kvm"},
+		{"initrd alone", pve.QEMU{Initrd: os.DevNull}, "need a kernel"},
+		{"not an image", pve.QEMU{Image: t.TempDir()}, "read image"},
+	} {
+		m := pve.DefaultModel()
+		m.Guest = pve.Guest{Kind: pve.GuestQEMU, QEMU: tc.qemu}
+		if _, err := pve.New(m); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %v, want %s", tc.name, err, tc.want)
+		}
+	}
+	t.Setenv("PATH", "")
+	m := pve.DefaultModel()
+	m.Guest.Kind = pve.GuestQEMU
+	if _, err := pve.New(m); err == nil || !strings.Contains(err.Error(), "apt-get install qemu-system-x86") {
+		t.Errorf("without QEMU: %v", err)
+	}
+}
