@@ -204,7 +204,7 @@ func (s *scope) inZone(zone string) []v1alpha1.DNSRecord {
 // settle notes what is in a zone once it is as it should be: what is wanted, but for what
 // was in conflict and has no mark of ours.
 func (s *scope) settle(zone string, here []v1alpha1.DNSRecord, todo changes, listing *Listing) {
-	s.reg.Status.Records = slices.DeleteFunc(s.reg.Status.Records, func(r v1alpha1.DNSRecord) bool {
+	s.reg.Status.Records = slices.DeleteFunc(slices.Clone(s.reg.Status.Records), func(r v1alpha1.DNSRecord) bool {
 		if r.Zone != zone {
 			return false
 		}

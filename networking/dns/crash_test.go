@@ -1,0 +1,184 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package dns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/libdns/libdns"
+	"k8s.io/utils/clock"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	dnstest "github.com/hyperfleet/hyperfleet/test/dns"
+)
+
+var errCut = errors.New("cut")
+
+// cut ends the operator's dealings with a real server at one call: before it is made, or
+// after, when its answer is lost.
+type cut struct {
+	Service
+
+	left  *atomic.Int64
+	after bool
+}
+
+func (c *cut) at(do func() error) error {
+	left := c.left.Add(-1)
+
+	switch {
+	case left > 0 || (left == 0 && c.after):
+		if err := do(); err != nil || left > 0 {
+			return err
+		}
+
+		return errCut
+	default:
+		return errCut
+	}
+}
+
+func (c *cut) GetRecords(ctx context.Context, zone string) (records []libdns.Record, err error) {
+	err = c.at(func() (err error) {
+		records, err = c.Service.GetRecords(ctx, zone)
+
+		return err
+	})
+
+	return records, err
+}
+
+func (c *cut) AppendRecords(ctx context.Context, zone string, records []libdns.Record) ([]libdns.Record, error) {
+	return records, c.at(func() error {
+		_, err := c.Service.AppendRecords(ctx, zone, records)
+
+		return err
+	})
+}
+
+func (c *cut) DeleteRecords(ctx context.Context, zone string, records []libdns.Record) ([]libdns.Record, error) {
+	return records, c.at(func() error {
+		_, err := c.Service.DeleteRecords(ctx, zone, records)
+
+		return err
+	})
+}
+
+// scopeFor is a pass over a registration that is not in the API server, with calls cut
+// after the given number.
+func scopeFor(service Service, calls int64, after bool, status v1alpha1.DNSRegistrationStatus) *scope {
+	left := &atomic.Int64{}
+	left.Store(calls)
+
+	return &scope{
+		Registrations: &Registrations{OperatorUID: operatorUID, Clock: clock.RealClock{}},
+		reg: &v1alpha1.DNSRegistration{
+			Spec: v1alpha1.DNSRegistrationSpec{
+				Claim: v1alpha1.DNSRegistrationClaim{Namespace: "ci", Name: "vm1", UID: "u1"},
+				FQDN:  "vm1." + forward, Addresses: []string{"192.0.2.7"},
+			},
+			Status: status,
+		},
+		access: &access{
+			Client: newClient("rfc2136", &cut{service, left, after}, newRedactor(nil), clock.RealClock{}, nil),
+			zones:  []string{forward, reverse}, ttl: defaultTTL,
+		},
+	}
+}
+
+// unmarked lists records of a zone, the other people's apart, that no mark stands for.
+func unmarked(t *testing.T, server *dnstest.Server, zone string) string {
+	t.Helper()
+
+	all := server.All(t, zone)
+
+	for _, record := range all {
+		name := strings.Fields(record)[0]
+		if !strings.HasPrefix(name, "_") && !strings.Contains(strings.Join(all, "\n"), "_hyperfleet."+name) {
+			return record
+		}
+	}
+
+	return ""
+}
+
+// Whichever call is the last before the operator dies, what it left is marked, and the
+// next one ends where the first would have: with all records, or with none.
+func TestDeathAtAnyCall(t *testing.T) {
+	t.Parallel()
+
+	const most = 16
+
+	server := dnstest.StartBIND(t, testConfig())
+	service, err := newRFC2136(Settings{
+		Provider:    v1alpha1.DNSProvider{Type: "rfc2136", Server: server.Addr},
+		Credentials: map[string]string{"keyName": dnstest.KeyName, "key": server.Key},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	const forever = 1 << 40
+
+	for i := range int64(2 * most) {
+		calls, after := i/2+1, i%2 == 1
+
+		t.Run(fmt.Sprintf("call %d lost after it was made %t", calls, after), func(t *testing.T) {
+			spec := scopeFor(nil, 0, false, v1alpha1.DNSRegistrationStatus{}).reg.Spec
+
+			want, _, err := wanted(spec, []string{forward, reverse})
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			// The status is on record before the first call.
+			status := v1alpha1.DNSRegistrationStatus{Records: want}
+
+			dying := scopeFor(service, calls, after, status)
+			_, died := dying.bring(t.Context(), want)
+			check(t, server, "while it was registered")
+
+			next := scopeFor(service, forever, false, status)
+			if _, err := next.bring(t.Context(), want); err != nil {
+				t.Fatal(err)
+			}
+
+			if got := server.Lookup(t, "vm1."+forward, "A"); len(got) != 1 {
+				t.Errorf("registered again: %v", got)
+			}
+
+			if died != nil {
+				dying = scopeFor(service, calls, after, next.reg.Status)
+				_, _ = dying.bring(t.Context(), nil)
+				check(t, server, "while it was removed")
+			}
+
+			last := scopeFor(service, forever, false, status)
+			if _, err := last.bring(t.Context(), nil); err != nil || len(last.reg.Status.Records) > 0 {
+				t.Errorf("removed: %v, left %v", err, last.reg.Status.Records)
+			}
+
+			for _, zone := range []string{forward, reverse} {
+				if left := server.All(t, zone); len(left) > 0 {
+					t.Errorf("left in %s: %v", zone, left)
+				}
+			}
+		})
+	}
+}
+
+func check(t *testing.T, server *dnstest.Server, when string) {
+	t.Helper()
+
+	for _, zone := range []string{forward, reverse} {
+		if record := unmarked(t, server, zone); record != "" {
+			t.Errorf("%s a record has no mark: %s", when, record)
+		}
+	}
+}

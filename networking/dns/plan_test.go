@@ -1,0 +1,251 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package dns
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/leanovate/gopter"
+	"github.com/leanovate/gopter/gen"
+	"github.com/leanovate/gopter/prop"
+	"github.com/libdns/libdns"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
+)
+
+// model is a zone in memory that follows the meaning of libdns: sets of records by their
+// exact value. It is what properties are checked on; servers are tried in other tests.
+type model map[string]libdns.Record
+
+func key(record libdns.Record) string {
+	rr := record.RR()
+
+	return rr.Name + " " + rr.Type + " " + normal(rr.Type, rr.Data)
+}
+
+func (m model) listing() *Listing {
+	var records []libdns.Record
+	for _, record := range m {
+		records = append(records, record)
+	}
+
+	return newListing(forward, records)
+}
+
+func (m model) apply(todo changes) {
+	for _, record := range slices.Concat(todo.addMarks, todo.addRecords) {
+		m[key(record)] = record
+	}
+
+	for _, record := range slices.Concat(todo.deleteRecords, todo.deleteMarks) {
+		delete(m, key(record))
+	}
+}
+
+// deed is one thing that happens in a zone.
+type deed struct {
+	who, name, value int
+	gone             bool
+}
+
+func genDeeds() gopter.Gen {
+	return gen.SliceOf(gopter.CombineGens(gen.IntRange(0, 4), gen.IntRange(0, 2), gen.IntRange(0, 3), gen.Bool()).Map(
+		func(v []any) deed { return deed{v[0].(int), v[1].(int), v[2].(int), v[3].(bool)} }))
+}
+
+// happen lets strangers write what they like, and machines of two operators register and
+// go. It says what became of a record that was not of whoever acted.
+func happen(deeds []deed) string {
+	zone := model{}
+	foreign := map[string]bool{}
+
+	for _, d := range deeds {
+		name := fmt.Sprintf("vm%d", d.name)
+		value := fmt.Sprintf("192.0.2.%d", d.value)
+
+		if d.who == 0 { // a stranger
+			record := libdns.RR{Name: name, Type: typeA, Data: value, TTL: time.Minute}
+			if _, ours := zone[key(record)]; !ours {
+				zone[key(record)] = record
+				foreign[key(record)] = true
+			}
+
+			continue
+		}
+
+		owner := Owner{Operator: fmt.Sprintf("op-%d", d.who/3), UID: fmt.Sprintf("u%d-%d", d.who, d.name), Claim: "ci/" + name}
+		want := []v1alpha1.DNSRecord{{Zone: forward, Name: name + "." + forward, Type: typeA, Value: value}}
+
+		if d.gone {
+			want = nil
+		}
+
+		todo := plan(zone.listing(), owner, want, time.Minute)
+		if said := harms(zone, todo, owner, foreign); said != "" {
+			return said
+		}
+
+		zone.apply(todo)
+
+		if again := plan(zone.listing(), owner, want, time.Minute); !again.none() {
+			return "a second pass makes changes"
+		}
+	}
+
+	return ""
+}
+
+// harms says what a plan would do to records that the owner has not marked.
+func harms(zone model, todo changes, owner Owner, foreign map[string]bool) string {
+	for _, record := range todo.deleteRecords {
+		if foreign[key(record)] {
+			return "takes away a stranger's " + key(record)
+		}
+	}
+
+	for _, record := range todo.deleteMarks {
+		if m, ok := parseMark(record.RR().Data); !ok || !m.of(owner) {
+			return "takes away a mark of another's: " + key(record)
+		}
+	}
+
+	for _, record := range todo.addRecords {
+		name := record.RR().Name
+		for other := range foreign {
+			if strings.HasPrefix(other, name+" ") {
+				return "adds to a stranger's name " + name
+			}
+		}
+
+		for _, there := range zone {
+			if m, ok := parseMark(there.RR().Data); ok && there.RR().Name == markLabel+name && !m.of(owner) {
+				return "adds to a name that another machine has marked: " + name
+			}
+		}
+	}
+
+	return ""
+}
+
+// Nothing of anybody else's is ever changed, whoever did what in the zone before.
+func TestNothingOfOthersIsTouched(t *testing.T) {
+	t.Parallel()
+
+	parameters := gopter.DefaultTestParameters()
+	parameters.MinSuccessfulTests = 300
+	properties := gopter.NewProperties(parameters)
+	properties.Property("plans touch only what the owner has marked", prop.ForAll(happen, genDeeds()))
+	properties.TestingRun(t)
+}
+
+func TestZoneOf(t *testing.T) {
+	t.Parallel()
+
+	zones := []string{"example.com", "ci.example.com", "0.10.in-addr.arpa", "in-addr.arpa", "1.0.10.in-addr.arpa"}
+
+	for name, want := range map[string]string{
+		"vm.CI.example.com.": "ci.example.com", "vm.example.com": "example.com", "ci.example.com": "ci.example.com",
+		"vm.xci.example.com": "example.com", "vm.xexample.com": "", "5.1.0.10.in-addr.arpa": "1.0.10.in-addr.arpa",
+		"5.2.0.10.in-addr.arpa": "0.10.in-addr.arpa", "5.2.0.192.in-addr.arpa": "in-addr.arpa", "": "",
+	} {
+		if got, ok := zoneOf(zones, name); got != want || ok != (want != "") {
+			t.Errorf("zoneOf(%q) = %q, %t", name, got, ok)
+		}
+	}
+}
+
+func TestWhatIsWanted(t *testing.T) {
+	t.Parallel()
+
+	long := strings.Repeat("a.", 115) + forward
+
+	for _, row := range []struct {
+		why       string
+		fqdn      string
+		addresses []string
+		reason    string
+	}{
+		{"a name in no zone", "vm.other.example", []string{"192.0.2.1"}, "ZoneNotConfigured"},
+		{"an address for the machine alone", "vm." + forward, []string{"127.0.0.1", "fe80::1", "169.254.1.1", "::"}, "NoUsableAddress"},
+		{"a name without room for its mark", long, []string{"192.0.2.1"}, "NameTooLong"},
+		{"a mapped address", "vm." + forward, []string{"::ffff:192.0.2.1"}, ""},
+	} {
+		records, _, err := wanted(v1alpha1.DNSRegistrationSpec{FQDN: row.fqdn, Addresses: row.addresses}, []string{forward})
+		if got := errclass.Reason(err, "none"); err != nil && got != row.reason || err == nil && row.reason != "" {
+			t.Errorf("%s: %v", row.why, err)
+		}
+
+		if row.reason == "" && !cmp.Equal(records, []v1alpha1.DNSRecord{{Zone: forward, Name: "vm." + forward, Type: typeA, Value: "192.0.2.1"}}) {
+			t.Errorf("%s: %v", row.why, records)
+		}
+	}
+}
+
+func TestStrayMarks(t *testing.T) {
+	t.Parallel()
+
+	zone := model{}
+	record := v1alpha1.DNSRecord{Zone: forward, Name: "vm1." + forward, Type: typeA, Value: "192.0.2.1"}
+	zone.apply(plan(zone.listing(), Owner{Operator: "op", UID: "u1"}, []v1alpha1.DNSRecord{record}, time.Minute))
+
+	if todo := stray(zone.listing(), "op", func(string) bool { return true }); !todo.none() {
+		t.Errorf("known: %+v", todo)
+	}
+
+	if todo := stray(zone.listing(), "other", func(string) bool { return false }); !todo.none() {
+		t.Errorf("another operator's: %+v", todo)
+	}
+
+	zone.apply(stray(zone.listing(), "op", func(string) bool { return false }))
+
+	if len(zone) > 0 {
+		t.Errorf("left: %v", zone)
+	}
+}
+
+// A mark is read back as it was written, fits into one character-string, and nothing that
+// is no mark is taken for one.
+func FuzzMark(f *testing.F) {
+	f.Add("op-1", "uid-1", "ci/vm1", "192.0.2.1")
+	f.Add("an operator, with a comma", strings.Repeat("u", 100), strings.Repeat("n", 63)+"/"+strings.Repeat("m", 63), "2001:db8::1")
+
+	f.Fuzz(func(t *testing.T, operator, uid, claim, value string) {
+		owner := Owner{Operator: operator, UID: uid, Claim: claim}
+		record := v1alpha1.DNSRecord{Type: typeA, Value: value}
+		text := markText(owner, record)
+
+		if len(text) > maxMark {
+			t.Errorf("the mark has %d bytes", len(text))
+		}
+
+		got, ok := parseMark(text)
+		if plainClaim := !strings.ContainsAny(claim, `,="`); plainClaim && (!ok || !got.of(owner) || got.record != recordID(typeA, value)) {
+			t.Errorf("parseMark(%q) = %+v, %t", text, got, ok)
+		}
+
+		if got, ok := parseMark(value); ok && (got.operator == "" || got.uid == "" || got.record == "") {
+			t.Errorf("parseMark(%q) = %+v", value, got)
+		}
+	})
+}
+
+func TestReverseNames(t *testing.T) {
+	t.Parallel()
+
+	for text, want := range map[string]string{
+		"192.0.2.7":   "7.2.0.192.in-addr.arpa",
+		"2001:db8::7": "7.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.8.b.d.0.1.0.0.2.ip6.arpa",
+	} {
+		if got := reverseName(netip.MustParseAddr(text)); got != want {
+			t.Errorf("reverseName(%s) = %s", text, got)
+		}
+	}
+}
