@@ -27,7 +27,8 @@ type Provider interface {
 	// called and whoever crashed in between.
 	//
 	// Without spec.ID it only reserves an id and a node, returned with state Reserved:
-	// the caller writes the id down and calls again with it. Every further call looks
+	// the caller writes the id down and calls again with it. Where the hypervisor places
+	// machines itself when they start, the node is empty until then. Every further call looks
 	// first, then goes as far as it can without waiting, and returns the state reached:
 	// Creating (Wake follows), or Running once the machine was powered on. Where the id
 	// turns out to be taken by another's machine, the error is IDTaken.
@@ -89,6 +90,12 @@ type Config struct {
 	ClonesPerStorage, CallsPerNode int
 	// Tags put on each machine, beside the ownership's.
 	Tags map[string]string
+	// Kubeconfig leads to the API server of a hypervisor on Kubernetes; empty means the
+	// operator's own. Namespace is where its machines are made, and NodeSelector says by
+	// labels which of its nodes may be used.
+	Kubeconfig   []byte
+	Namespace    string
+	NodeSelector map[string]string
 }
 
 // Credentials are the secrets of a cluster. Exactly one of token and password is set,
@@ -122,10 +129,15 @@ type Options struct {
 
 // Info is what Check saw.
 type Info struct {
+	// Product is the name of the hypervisor's software, for people.
+	Product string
 	// Version of the hypervisor's software.
 	Version string
 	// Nodes that are usable, online or not.
 	Nodes []Node
+	// NodesHidden says that the credentials do not suffice to see the nodes, and that
+	// machines can be made all the same.
+	NodesHidden bool
 	// Warnings that do not stop anything, for people.
 	Warnings []string
 }
@@ -159,7 +171,22 @@ type Capacity struct {
 type TemplateRef struct {
 	ID   int
 	Name string
+	// Kind and Namespace belong to hypervisors whose templates are objects of several
+	// kinds: one of the kinds below. Empty on others.
+	Kind, Namespace string
+	// PullSecret names what an image is fetched with, if it needs that.
+	PullSecret string
 }
+
+// Kinds of templates on Kubernetes.
+const (
+	// TemplateImage is a disk in a container image; Name is the image.
+	TemplateImage = "ContainerDisk"
+	// TemplateDataSource is a DataSource of the Containerized Data Importer.
+	TemplateDataSource = "DataSource"
+	// TemplateVolume is a PersistentVolumeClaim that is cloned.
+	TemplateVolume = "PersistentVolumeClaim"
+)
 
 // Template is one template found.
 type Template struct {
@@ -192,6 +219,9 @@ type Shape struct {
 	// default and no tag.
 	Bridge string
 	VLAN   int
+	// TPM gives the machine a TPM 2.0 of its own: one that no other machine has or had, with a
+	// certificate of its endorsement key. Without it a template's is kept as it is.
+	TPM bool
 	// CloudInitSource is SourceNoCloud or SourceBuiltin; SnippetsStorage and SnippetsPath belong to
 	// the latter.
 	CloudInitSource, SnippetsStorage string

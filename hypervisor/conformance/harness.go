@@ -25,6 +25,12 @@ type Harness struct {
 	Shape    hypervisor.Shape
 	// IDMin is the lowest id that is given.
 	IDMin int
+	// PlacesAtStart says that the hypervisor chooses a machine's node when it starts it: no
+	// node is known before.
+	PlacesAtStart bool
+	// NamesHoldOwner says that what names a machine holds its owner besides its id: another
+	// owner's reference with the same id names nothing.
+	NamesHoldOwner bool
 	// Inspect tells what is on the hypervisor now.
 	Inspect func() State
 	// OnCall has f run for each call that reaches the hypervisor, before and after its

@@ -26,7 +26,7 @@ func holds(e *env) {
 	c := e.claim(1)
 
 	m := e.mustHold(p, c)
-	if m.ID != c.spec.ID || m.Node == "" || m.Owner != c.spec.Owner || !m.Cloned {
+	if m.ID != c.spec.ID || (m.Node == "") != e.PlacesAtStart || m.Owner != c.spec.Owner || !m.Cloned {
 		e.Errorf("the machine is incomplete: %+v", m)
 	}
 

@@ -22,7 +22,7 @@ func (p *Provider) Check(ctx context.Context) (hypervisor.Info, error) {
 		return hypervisor.Info{}, err
 	}
 
-	info := hypervisor.Info{Version: version.Version}
+	info := hypervisor.Info{Product: "Proxmox VE", Version: version.Version}
 	if major := majorOf(version.Version); major < oldestMajor {
 		info.Warnings = append(info.Warnings, fmt.Sprintf("Proxmox VE %s is older than %d", version.Version, oldestMajor))
 	}

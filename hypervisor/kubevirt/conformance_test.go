@@ -1,0 +1,325 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubevirt_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	virtv1 "kubevirt.io/api/core/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/hypervisor/conformance"
+	"github.com/hyperfleet/hyperfleet/hypervisor/kubevirt"
+	"github.com/hyperfleet/hyperfleet/kit/retry"
+	simkubevirt "github.com/hyperfleet/hyperfleet/sim/kubevirt"
+	"github.com/hyperfleet/hyperfleet/sim/kubevirt/crds"
+	"github.com/hyperfleet/hyperfleet/sim/kubevirt/kubevirttest"
+	"github.com/hyperfleet/hyperfleet/test/kube"
+)
+
+var env *kube.Env
+
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard())
+
+	kube.Main(m, func(e *kube.Env) {
+		env = e
+
+		if err := crds.Install(context.Background(), e.Config); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}, kube.WithScheme(virtv1.AddToScheme))
+}
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+
+	conformance.Run(t, func(t *testing.T) conformance.Harness {
+		t.Helper()
+
+		return newSite(t, simkubevirt.Delays{}).harness()
+	})
+}
+
+// Feature: hyperfleet-operator, Property 24: Provider Interface Implementation
+func TestProperty24ProviderInterface(t *testing.T) {
+	t.Parallel()
+
+	conformance.Property(t, func(t *testing.T) conformance.Harness {
+		t.Helper()
+
+		return newSite(t, simkubevirt.Delays{}).harness()
+	})
+}
+
+const (
+	gib   = 1 << 30
+	image = "registry.example.com/linux:1"
+	idMin = 100000
+)
+
+// site is one namespace with KubeVirt.
+type site struct {
+	t         testing.TB
+	sim       *simkubevirt.Cluster
+	namespace string
+	nodes     []string
+
+	mu    sync.Mutex
+	hooks map[int]func(conformance.Boundary)
+	next  int
+	// occupied are the names of machines of others.
+	occupied map[string]bool
+}
+
+func newSite(t testing.TB, delays simkubevirt.Delays) *site {
+	t.Helper()
+
+	s := &site{
+		t: t, namespace: env.Namespace(t), hooks: map[int]func(conformance.Boundary){}, occupied: map[string]bool{},
+	}
+	s.nodes = []string{s.namespace + "-node-1", s.namespace + "-node-2"}
+	s.sim = kubevirttest.New(t, env.Config, simkubevirt.Options{Namespaces: []string{s.namespace}, Delays: delays})
+
+	return s
+}
+
+func (s *site) config() hypervisor.Config {
+	return hypervisor.Config{
+		Name: "lab", Namespace: s.namespace, Nodes: s.nodes, IDMin: idMin, IDMax: idMin + 99999,
+	}
+}
+
+func (s *site) template() hypervisor.TemplateRef {
+	return hypervisor.TemplateRef{Kind: hypervisor.TemplateImage, Name: image}
+}
+
+func shape() hypervisor.Shape {
+	return hypervisor.Shape{CPU: 2, Memory: 2 * gib, CloudInitSource: hypervisor.SourceNoCloud}
+}
+
+func (s *site) connect(tb testing.TB, o hypervisor.Options) hypervisor.Connection {
+	tb.Helper()
+
+	o.Transport = s.hook
+
+	p, err := kubevirt.New(s.config(), o, env.Config)
+	if err != nil {
+		tb.Fatal(err)
+	}
+
+	return p
+}
+
+// hook tells the cases of each call before and after it.
+func (s *site) hook(next http.RoundTripper) http.RoundTripper {
+	return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
+		if r.URL.Query().Get("watch") != "" {
+			return next.RoundTrip(r)
+		}
+
+		boundary := conformance.Boundary{
+			Before: true, Write: r.Method != http.MethodGet, What: r.Method + " " + r.URL.Path,
+		}
+		s.tell(boundary)
+
+		if err := r.Context().Err(); err != nil {
+			return nil, err
+		}
+
+		resp, err := next.RoundTrip(r)
+		boundary.Before = false
+		s.tell(boundary)
+
+		if gone := r.Context().Err(); gone != nil && err == nil {
+			_ = resp.Body.Close()
+
+			return nil, gone
+		}
+
+		return resp, err
+	})
+}
+
+func (s *site) tell(b conformance.Boundary) {
+	s.mu.Lock()
+	hooks := make([]func(conformance.Boundary), 0, len(s.hooks))
+
+	for _, f := range s.hooks {
+		hooks = append(hooks, f)
+	}
+
+	s.mu.Unlock()
+
+	for _, f := range hooks {
+		f(b)
+	}
+}
+
+func (s *site) onCall(f func(conformance.Boundary)) func() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	s.next++
+	id := s.next
+	s.hooks[id] = f
+
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+
+		delete(s.hooks, id)
+	}
+}
+
+func (s *site) harness() conformance.Harness {
+	return conformance.Harness{
+		Connect: s.connect, Template: s.template(), Shape: shape(), IDMin: idMin,
+		PlacesAtStart: true, NamesHoldOwner: true,
+		Inspect: s.inspect, OnCall: s.onCall, PowerOff: s.powerOff, Occupy: s.occupy, Vanish: s.vanish,
+	}
+}
+
+// all lists the namespace's objects. It outlives the test's context, because inspection
+// does.
+func all[T client.ObjectList](s *site, into T) T {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+
+	if err := env.Client.List(ctx, into, client.InNamespace(s.namespace)); err != nil {
+		s.t.Error(err)
+	}
+
+	return into
+}
+
+func (s *site) inspect() conformance.State {
+	var (
+		state   conformance.State
+		foreign []virtv1.VirtualMachineSpec
+	)
+
+	instances := map[string]bool{}
+	for _, v := range all(s, &virtv1.VirtualMachineInstanceList{}).Items {
+		instances[v.Name] = v.IsRunning()
+	}
+
+	for _, vm := range all(s, &virtv1.VirtualMachineList{}).Items {
+		if s.isOccupied(vm.Name) {
+			foreign = append(foreign, vm.Spec)
+
+			continue
+		}
+
+		record, _ := kubevirt.ParseRecord(&vm)
+		state.Machines = append(state.Machines, conformance.Seen{
+			ID: record.ID, ClaimUID: record.MachineClaim.UID, OperatorUID: record.OperatorUID,
+			Running: instances[vm.Name], Starts: s.sim.Starts(vm.UID),
+		})
+	}
+
+	for _, secret := range all(s, &corev1.SecretList{}).Items {
+		state.Media = append(state.Media, secret.Name)
+	}
+
+	raw, err := json.Marshal(foreign)
+	if err != nil {
+		panic(err)
+	}
+
+	state.Foreign = string(raw)
+
+	return state
+}
+
+func (s *site) isOccupied(name string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return s.occupied[name]
+}
+
+// named finds the machine of an id.
+func (s *site) named(id int) (types.NamespacedName, *virtv1.VirtualMachine) {
+	vms := all(s, &virtv1.VirtualMachineList{}).Items
+	for i := range vms {
+		if record, err := kubevirt.ParseRecord(&vms[i]); err == nil && record.ID == id {
+			return client.ObjectKeyFromObject(&vms[i]), &vms[i]
+		}
+	}
+
+	return types.NamespacedName{}, nil
+}
+
+func (s *site) powerOff(id int) {
+	if key, vm := s.named(id); vm != nil {
+		if err := s.sim.PowerOff(context.Background(), key); err != nil {
+			s.t.Error(err)
+		}
+	}
+}
+
+// occupy makes a machine of somebody else's where claim-1's would be.
+func (s *site) occupy(tb testing.TB, id int) {
+	tb.Helper()
+
+	name := "claim-1-" + strconv.Itoa(id)
+
+	s.mu.Lock()
+	s.occupied[name] = true
+	s.mu.Unlock()
+
+	if err := env.Client.Create(tb.Context(), foreign(s.namespace, name)); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+func foreign(namespace, name string) *virtv1.VirtualMachine {
+	halted := virtv1.RunStrategyHalted
+	vm := &virtv1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	vm.Spec.RunStrategy = &halted
+	vm.Spec.Template = &virtv1.VirtualMachineInstanceTemplateSpec{}
+	vm.Spec.Template.Spec.Domain.Resources.Requests = corev1.ResourceList{corev1.ResourceMemory: *quantity(gib)}
+
+	return vm
+}
+
+// vanish takes a machine away as a person would who removes its finalizer, and its
+// instance with it, as Kubernetes' garbage collection would.
+func (s *site) vanish(tb testing.TB, id int) {
+	tb.Helper()
+
+	key, vm := s.named(id)
+	if vm == nil {
+		return
+	}
+
+	bare := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
+	if err := env.Client.Delete(tb.Context(), vm); client.IgnoreNotFound(err) != nil {
+		tb.Fatal(err)
+	}
+
+	if err := env.Client.Patch(tb.Context(), vm, bare); client.IgnoreNotFound(err) != nil {
+		tb.Fatal(err)
+	}
+
+	if err := s.sim.LoseInstance(tb.Context(), key); err != nil {
+		tb.Fatal(err)
+	}
+}

@@ -1,0 +1,281 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubevirt
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	virtv1 "kubevirt.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+)
+
+// Create makes the machine; see hypervisor.Provider.
+func (p *Provider) Create(
+	ctx context.Context, spec hypervisor.MachineSpec, media func(context.Context) (hypervisor.Media, error),
+) (hypervisor.Machine, error) {
+	if _, err := p.view.start(); err != nil {
+		return hypervisor.Machine{}, err
+	}
+
+	if err := p.seedIDs(ctx); err != nil {
+		return hypervisor.Machine{}, err
+	}
+
+	if spec.ID == 0 {
+		return p.reserve(ctx, spec)
+	}
+
+	// One call at a time makes a machine, so that one credential is made for it.
+	defer p.busy.lock(spec.Owner.UID)()
+
+	p.ids.confirm(spec.ID, spec.Owner.UID)
+
+	vm, instance, err := p.read(ctx, nameOf(spec.Owner, spec.ID))
+	if err != nil {
+		return hypervisor.Machine{}, err
+	}
+
+	if vm == nil {
+		if vm, err = p.make(ctx, spec); err != nil {
+			return hypervisor.Machine{}, err
+		}
+	}
+
+	record, ours := p.id.isOf(vm, spec.Owner)
+	if !ours {
+		p.ids.reject(spec.ID, spec.Owner.UID)
+
+		return hypervisor.Machine{}, &hypervisor.Error{
+			Kind: hypervisor.IDTaken, Reason: "IDTaken",
+			Message: fmt.Sprintf("VirtualMachine %s is there already and is not this claim's", p.key(vm.Name)),
+		}
+	}
+
+	return p.further(ctx, spec, vm, instance, record, media)
+}
+
+// seedIDs asks once which ids claims hold.
+func (p *Provider) seedIDs(ctx context.Context) error {
+	p.seed.Lock()
+	defer p.seed.Unlock()
+
+	if p.seeded || p.options.Claimed == nil {
+		return nil
+	}
+
+	ids, err := p.options.Claimed(ctx)
+	if err != nil {
+		return fmt.Errorf("read ids of claims: %w", err)
+	}
+
+	p.ids.claim(ids)
+	p.seeded = true
+
+	return nil
+}
+
+// reserve chooses an id, or finds the one under which the owner's machine is there
+// already.
+func (p *Provider) reserve(ctx context.Context, spec hypervisor.MachineSpec) (hypervisor.Machine, error) {
+	old, err := p.find(ctx, spec.Owner)
+	if err != nil {
+		return hypervisor.Machine{}, err
+	}
+
+	reserved := hypervisor.Machine{Owner: spec.Owner, State: hypervisor.StateReserved}
+
+	if old != nil {
+		if record, ours := p.id.isOf(old, spec.Owner); ours {
+			reserved.ID, reserved.Name = record.ID, old.Name
+
+			return reserved, nil
+		}
+	}
+
+	if err := p.fits(ctx, spec.Shape, hypervisor.NoCapacity); err != nil {
+		return hypervisor.Machine{}, err
+	}
+
+	for {
+		id, err := p.ids.reserve(spec.Owner.UID)
+		if err != nil {
+			return hypervisor.Machine{}, err
+		}
+
+		reserved.ID, reserved.Name = id, nameOf(spec.Owner, id)
+
+		vm, _, err := p.read(ctx, reserved.Name)
+		if err != nil || vm == nil {
+			return reserved, err
+		}
+
+		if _, ours := p.id.isOf(vm, spec.Owner); ours {
+			return reserved, nil
+		}
+
+		p.ids.reject(id, spec.Owner.UID)
+	}
+}
+
+// find looks for the owner's machine under whatever id; nil is none.
+func (p *Provider) find(ctx context.Context, owner hypervisor.Owner) (*virtv1.VirtualMachine, error) {
+	ctx, cancel := p.in(ctx)
+	defer cancel()
+
+	var all virtv1.VirtualMachineList
+	if err := p.api.List(ctx, &all, client.InNamespace(p.config.Namespace), p.id.of(owner)); err != nil {
+		return nil, explain("find machine of "+owner.Name, false, err)
+	}
+
+	for i := range all.Items {
+		if _, ours := p.id.isOf(&all.Items[i], owner); ours {
+			return &all.Items[i], nil
+		}
+	}
+
+	return nil, nil
+}
+
+// read reads a machine and its instance; nil is none. The instance is only asked for
+// where there can be one.
+func (p *Provider) read(
+	ctx context.Context, name string,
+) (*virtv1.VirtualMachine, *virtv1.VirtualMachineInstance, error) {
+	vm, err := fetch(ctx, p, name, &virtv1.VirtualMachine{})
+	if err != nil || vm == nil {
+		return nil, nil, err
+	}
+
+	if strategyOf(vm) == virtv1.RunStrategyHalted && !vm.Status.Created {
+		return vm, nil, nil
+	}
+
+	instance, err := fetch(ctx, p, name, &virtv1.VirtualMachineInstance{})
+
+	return vm, instance, err
+}
+
+// fetch reads an object; nil is none.
+func fetch[T client.Object](ctx context.Context, p *Provider, name string, into T) (T, error) {
+	ctx, cancel := p.in(ctx)
+	defer cancel()
+
+	var none T
+
+	err := p.api.Get(ctx, p.key(name), into)
+
+	switch {
+	case apierrors.IsNotFound(err):
+		return none, nil
+	case err != nil:
+		return none, explain(fmt.Sprintf("read machine %s", p.key(name)), false, err)
+	default:
+		return into, nil
+	}
+}
+
+// make makes the machine, or finds that another call has made it.
+func (p *Provider) make(ctx context.Context, spec hypervisor.MachineSpec) (*virtv1.VirtualMachine, error) {
+	vm, err := p.build(spec, p.clock.Now())
+	if err != nil {
+		return nil, err
+	}
+
+	name := vm.Name
+	call, cancel := p.in(ctx)
+	err = p.api.Create(call, vm)
+
+	cancel()
+
+	if !apierrors.IsAlreadyExists(err) {
+		return vm, explain(fmt.Sprintf("make machine %s", p.key(name)), true, err)
+	}
+
+	other, err := fetch(ctx, p, name, &virtv1.VirtualMachine{})
+	if err != nil {
+		return nil, err
+	}
+
+	if other == nil {
+		return nil, &hypervisor.Error{
+			Kind: hypervisor.Busy, Reason: "Busy", Message: fmt.Sprintf("make machine %s: another of its name is just going", p.key(name)),
+		}
+	}
+
+	return other, nil
+}
+
+// further takes a machine that is there as far as it gets without waiting.
+func (p *Provider) further(
+	ctx context.Context, spec hypervisor.MachineSpec, vm *virtv1.VirtualMachine, instance *virtv1.VirtualMachineInstance,
+	record Record, media func(context.Context) (hypervisor.Media, error),
+) (hypervisor.Machine, error) {
+	m := describe(vm, instance, record)
+
+	switch m.State {
+	case hypervisor.StateDeleting:
+		return m, nil
+	case hypervisor.StatePrepared, hypervisor.StateCreating:
+		// A machine whose instance is there needs nothing more than time.
+		if strategyOf(vm) == virtv1.RunStrategyHalted && !spec.Hold {
+			return p.release(ctx, vm, m, media)
+		}
+	case hypervisor.StateRunning, hypervisor.StateStopped:
+		if err := p.emptyMedium(ctx, vm); err != nil {
+			return m, err
+		}
+	}
+
+	if instance != nil && strategyOf(vm) == virtv1.RunStrategyOnce {
+		if err := p.setStrategy(ctx, vm, virtv1.RunStrategyManual); err != nil {
+			return m, err
+		}
+	}
+
+	return m, nil
+}
+
+// release gives a machine its medium and starts it.
+func (p *Provider) release(
+	ctx context.Context, vm *virtv1.VirtualMachine, m hypervisor.Machine, media func(context.Context) (hypervisor.Media, error),
+) (hypervisor.Machine, error) {
+	if err := p.giveMedium(ctx, vm, m, media); err != nil {
+		return m, err
+	}
+
+	if err := p.setStrategy(ctx, vm, virtv1.RunStrategyOnce); err != nil {
+		return m, err
+	}
+
+	m.State, m.Message = hypervisor.StateCreating, "it is being started"
+
+	return m, nil
+}
+
+// setStrategy changes how the machine is run, if nobody else has changed it meanwhile.
+func (p *Provider) setStrategy(ctx context.Context, vm *virtv1.VirtualMachine, to virtv1.VirtualMachineRunStrategy) error {
+	ctx, cancel := p.in(ctx)
+	defer cancel()
+
+	// Both are named: what was read must still be so.
+	patch := fmt.Appendf(nil, `[{"op":"test","path":"/metadata/uid","value":%q},`+
+		`{"op":"test","path":"/spec/runStrategy","value":%q},{"op":"replace","path":"/spec/runStrategy","value":%q}]`,
+		vm.UID, strategyOf(vm), to)
+
+	err := p.api.Patch(ctx, vm.DeepCopy(), client.RawPatch(types.JSONPatchType, patch))
+	if apierrors.IsInvalid(err) && !strings.Contains(err.Error(), textWebhook) {
+		// A test of the patch failed: another call was faster. The next look shows what it did.
+		return &hypervisor.Error{
+			Kind: hypervisor.Busy, Reason: "Busy", Message: fmt.Sprintf("set runStrategy of machine %s to %s: it has changed", p.key(vm.Name), to), Err: err,
+		}
+	}
+
+	return explain(fmt.Sprintf("set runStrategy of machine %s to %s", p.key(vm.Name), to), true, err)
+}

@@ -1,0 +1,139 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubevirt
+
+import (
+	"context"
+	"fmt"
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	virtv1 "kubevirt.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+)
+
+// Names of the files of a NoCloud medium (cloud-init, datasource NoCloud).
+const (
+	fileUserData = "user-data"
+	fileMetaData = "meta-data"
+	fileNetwork  = "network-config"
+)
+
+// maxMedium is the most that a Secret holds (api/core/v1, MaxSecretSize).
+const maxMedium = 1 << 20
+
+// giveMedium makes the Secret with the machine's medium, unless it is there.
+func (p *Provider) giveMedium(
+	ctx context.Context, vm *virtv1.VirtualMachine, m hypervisor.Machine, media func(context.Context) (hypervisor.Media, error),
+) error {
+	old, err := fetch(ctx, p, vm.Name, &corev1.Secret{})
+	if err != nil {
+		return err
+	}
+
+	if old != nil {
+		switch _, ours := p.id.isOf(old, m.Owner); {
+		case !ours:
+			return rejected("MediumNameTaken", fmt.Sprintf("make medium: secret %s is there already and is not this machine's", p.key(vm.Name)))
+		case metav1.IsControlledBy(old, vm):
+			return nil
+		}
+
+		// It is left of a machine that is gone, and its credential with it.
+		if err := p.deleteMedium(ctx, old); err != nil {
+			return err
+		}
+	}
+
+	made, err := media(ctx)
+	if err != nil {
+		return fmt.Errorf("make medium: %w", err)
+	}
+
+	secret, err := p.buildMedium(vm, m, made)
+	if err != nil {
+		return err
+	}
+
+	call, cancel := p.in(ctx)
+	defer cancel()
+
+	// Two calls at once may both have made a medium; one of them is the machine's.
+	if err := p.api.Create(call, secret); !apierrors.IsAlreadyExists(err) {
+		return explain(fmt.Sprintf("make medium %s", p.key(vm.Name)), true, err)
+	}
+
+	return nil
+}
+
+func (p *Provider) buildMedium(
+	vm *virtv1.VirtualMachine, m hypervisor.Machine, media hypervisor.Media,
+) (*corev1.Secret, error) {
+	labels, annotations, err := p.id.marks(m.ID, m.Owner, nil, m.Created)
+	if err != nil {
+		return nil, err
+	}
+
+	data := map[string][]byte{fileUserData: media.UserData, fileMetaData: media.MetaData}
+	if len(media.NetworkConfig) > 0 {
+		data[fileNetwork] = media.NetworkConfig
+	}
+
+	maps.Copy(data, media.Files)
+
+	size := 0
+	for _, content := range data {
+		size += len(content)
+	}
+
+	if size > maxMedium {
+		return nil, rejected("MediumTooLarge", fmt.Sprintf(
+			"make medium of %d bytes: a Secret holds %d: leave files out of cloudInit.userData, or put them into the image "+
+				"(the bootstrap service is best installed there)", size, maxMedium))
+	}
+
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: vm.Namespace, Name: vm.Name, Labels: labels, Annotations: annotations,
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(vm, virtv1.VirtualMachineGroupVersionKind)},
+		},
+		Type: corev1.SecretTypeOpaque, Data: data,
+	}, nil
+}
+
+// emptyMedium takes what the guest has read out of the Secret. The Secret stays: KubeVirt
+// mounts it again where the machine moves to.
+func (p *Provider) emptyMedium(ctx context.Context, vm *virtv1.VirtualMachine) error {
+	ctx, cancel := p.in(ctx)
+	defer cancel()
+
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: vm.Namespace, Name: vm.Name}}
+	patch := fmt.Appendf(nil, `{"metadata":{"ownerReferences":[{"apiVersion":%q,"kind":"VirtualMachine","name":%q,"uid":%q,`+
+		`"controller":true,"blockOwnerDeletion":true}]},"data":null}`, virtv1.GroupVersion, vm.Name, vm.UID)
+
+	err := p.api.Patch(ctx, secret, client.RawPatch(types.MergePatchType, patch))
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+
+	return explain(fmt.Sprintf("empty medium %s", p.key(vm.Name)), true, err)
+}
+
+// deleteMedium deletes a Secret that was read.
+func (p *Provider) deleteMedium(ctx context.Context, secret *corev1.Secret) error {
+	ctx, cancel := p.in(ctx)
+	defer cancel()
+
+	err := p.api.Delete(ctx, secret, client.Preconditions{UID: &secret.UID})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+
+	return explain(fmt.Sprintf("delete medium %s", p.key(secret.Name)), true, err)
+}
