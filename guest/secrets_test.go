@@ -31,10 +31,10 @@ type secretsSite struct {
 	vault *vault.Server
 }
 
-func newSecretsSite(t *testing.T) *secretsSite {
+func newSecretsSite(t *testing.T, opts ...spire.Option) *secretsSite {
 	t.Helper()
 
-	s := &secretsSite{spire: spire.Start(t), vault: vault.Start(t)}
+	s := &secretsSite{spire: spire.Start(t, opts...), vault: vault.Start(t)}
 	ours := "spiffe://" + s.spire.TrustDomain + "/vm/team-a/*"
 	theirs := "spiffe://" + s.spire.TrustDomain + "/vm/team-b/*"
 	keys, bundle := vault.ServeJWKS(t, func() []byte { return s.spire.JWKS(t) }), s.spire.Bundle(t)
@@ -58,22 +58,31 @@ path "plain/runners/*" { capabilities = ["read"] }`)
 		s.vault.CertRole(t, mount, "powerless", bundle, ours)
 	}
 
-	token := map[string]any{"runner_token": runnerToken, "registration_url": "https://github.com/o"}
-	s.vault.PutKV(t, "secret", "runners/token", token)
-	s.vault.Put(t, "plain/runners/token", token)
+	for name, data := range secretContents() {
+		s.vault.PutKV(t, "secret", name, data)
+		s.vault.Put(t, "plain/"+name, data)
+	}
 
-	jit := map[string]any{"jit_config": jitBlob, "other": "x"}
-	s.vault.PutKV(t, "secret", "runners/jit", jit)
-	s.vault.Put(t, "plain/runners/jit", jit)
-	s.vault.PutKV(t, "secret", "runners/renamed", map[string]any{"TOKEN": runnerToken + "\n", "URL": "https://github.com/o"})
-	s.vault.PutKV(t, "secret", "runners/bare", map[string]any{"runner_token": runnerToken})
-	s.vault.PutKV(t, "secret", "runners/number", map[string]any{"runner_token": 5})
-	s.vault.PutKV(t, "secret", "runners/nothing", map[string]any{"other": runnerToken})
-	s.vault.PutKV(t, "secret", "runners/gone", token)
 	s.vault.Delete(t, "secret/data/runners/gone")
-	s.vault.PutKV(t, "secret", "elsewhere/token", token)
+	s.vault.Delete(t, "plain/runners/gone")
 
 	return s
+}
+
+// secretContents are what the engines hold, by their names there.
+func secretContents() map[string]map[string]any {
+	const address = "https://github.com/o"
+
+	return map[string]map[string]any{
+		"runners/token":   {"runner_token": runnerToken, "registration_url": address},
+		"runners/jit":     {"jit_config": jitBlob, "other": "x"},
+		"runners/renamed": {"TOKEN": runnerToken + "\n", "URL": address},
+		"runners/bare":    {"runner_token": runnerToken},
+		"runners/number":  {"runner_token": 5},
+		"runners/nothing": {"other": runnerToken},
+		"runners/gone":    {"runner_token": runnerToken},
+		"elsewhere/token": {"runner_token": runnerToken},
+	}
 }
 
 // attested gives a machine of team-a that has attested.
