@@ -12,14 +12,35 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/sim/pve/cli"
 	"github.com/hyperfleet/hyperfleet/sim/pve/control"
+	"github.com/hyperfleet/hyperfleet/sim/pve/vm/vmtest"
 )
+
+// TestMain lets the test binary stand in for the program, so that it can be
+// killed.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == asProgram {
+		cmd := cli.New()
+		cmd.SetArgs(os.Args[2:])
+		if err := cmd.Execute(); err != nil {
+			fmt.Println(err)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+const asProgram = "as-pvesim"
 
 // run starts the command and returns what it exports.
 func run(t *testing.T, args ...string) map[string]string {
@@ -131,6 +152,12 @@ func TestBadFlags(t *testing.T) {
 		{[]string{"--model", "/does/not/exist"}, "read model"},
 		{[]string{"--listen", "127.0.0.1:x"}, "listen on"},
 		{[]string{"extra"}, "unknown command"},
+		{[]string{"--backend", "xen"}, "must be sim or qemu"},
+		{[]string{"--backend", "qemu"}, "needs --image"},
+		{[]string{"--backend", "qemu", "--image", "/does/not/exist"}, "no such file"},
+		{[]string{"--backend", "qemu", "--image", os.DevNull, "--accel", "warp"}, "use tcg or kvm"},
+		{[]string{"--backend", "qemu", "--image", os.DevNull, "--guest", "exec"}, "--guest is not for"},
+		{[]string{"--kernel", os.DevNull}, "--kernel needs --backend qemu"},
 	} {
 		cmd := cli.New()
 		cmd.SetArgs(tc.args)
@@ -138,4 +165,110 @@ func TestBadFlags(t *testing.T) {
 			t.Errorf("%v: %v, want %s", tc.args, err, tc.want)
 		}
 	}
+}
+
+// TestKilled ends the program without a chance to clean up; its VMs end with it.
+func TestKilled(t *testing.T) {
+	vmtest.Tools(t)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, self, asProgram, "-E", "--nodes", "1", "--status-lag", "0s", "--backend", "qemu",
+		"--image", vmtest.Disk(t, vmtest.Hangs), "--work-dir", t.TempDir(), "--disk-slot", "virtio0", "--cloud-init-slot", "ide0")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	env := exports(t, out, 5)
+	ctl := control.Client{URL: env["PVESIM_CONTROL"]}
+	post(ctx, t, env, "/9001/clone", "newid=200")
+	await(ctx, t, ctl, func(v pve.VMState) bool { return v.Lock == "" && v.Config["virtio0"] != "" && v.Config["ide0"] != "" })
+	post(ctx, t, env, "/200/status/start", "")
+	await(ctx, t, ctl, func(v pve.VMState) bool { return v.Status == "running" })
+	for log := ""; !strings.Contains(log, "BOOT"); {
+		if log, err = ctl.Log(ctx, 200); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pid := child(t, cmd.Process.Pid)
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	for alive(pid) {
+		if ctx.Err() != nil {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+			t.Fatalf("QEMU (process %d) has outlived the simulator", pid)
+		}
+	}
+}
+
+// post makes a call below /nodes/pve1/qemu.
+func post(ctx context.Context, t *testing.T, env map[string]string, path, form string) {
+	t.Helper()
+	client := &http.Client{Transport: &http.Transport{
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} // #nosec G402 -- pinned in the product, not here
+	defer client.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, env["PVE_URL"]+"/api2/json/nodes/pve1/qemu"+path, strings.NewReader(form))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	req.Header.Set("Authorization", fmt.Sprintf("PVEAPIToken=%s=%s", env["PVE_TOKEN_ID"], env["PVE_TOKEN_SECRET"]))
+	res, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _ = res.Body.Close(); res.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %s", path, res.Status)
+	}
+}
+
+// await waits until VM 200 is as wanted.
+func await(ctx context.Context, t *testing.T, ctl control.Client, ok func(pve.VMState) bool) {
+	t.Helper()
+	for {
+		state, err := ctl.State(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v, there := state.VM(200); there && ok(v) {
+			return
+		}
+	}
+}
+
+// child is the only child of a process.
+func child(t *testing.T, parent int) int {
+	t.Helper()
+	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", parent))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all string
+	for _, name := range lists {
+		raw, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all += string(raw)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(all))
+	if err != nil {
+		t.Fatalf("children of %d: %q", parent, all)
+	}
+	return pid
+}
+
+// alive tells whether a process runs; one that nobody has waited for does not.
+func alive(pid int) bool {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, state, _ := strings.Cut(string(raw), ") ")
+	return err == nil && !strings.HasPrefix(state, "Z") && !strings.HasPrefix(state, "X")
 }
