@@ -148,6 +148,29 @@ func templateRejections() []rejection {
 		{"token life in words", change{"spec.attestation": anyMap{"config": anyMap{"joinTokenTTL": "soon"}}}, "joinTokenTTL", "joinTokenTTL must be a time above zero"},
 		{"TPM elsewhere", change{"spec.attestation": anyMap{"config": anyMap{"tpmDevice": "tpm0"}}}, "tpmDevice", "tpmDevice must be a device file"},
 		{"unknown bootstrap", change{"spec.bootstrap": anyMap{"method": "magic"}}, "spec.bootstrap.method", `"runner-token", "callback", "external-secrets"`},
+		{"secrets manager that is not named", change{"spec.bootstrap": anyMap{"method": "external-secrets"}, "spec.attestation": anyMap{}}, "spec.bootstrap", "external-secrets needs bootstrap.config.externalSecrets"},
+		{"secrets manager without an identity", external(nil), "spec", "external-secrets needs attestation"},
+		{
+			"secrets manager for Buildkite",
+			external(change{"spec.attestation": anyMap{}, "spec.bootstrap.config.buildkite": anyMap{"credentials": secretRef("b", "t")}}),
+			"spec.bootstrap", "external-secrets is not for Buildkite",
+		},
+		{
+			"secrets manager without a role", external(change{"spec.attestation": anyMap{}, secrets + ".role": nil}), secrets,
+			"externalSecrets.auth jwt needs externalSecrets.role",
+		},
+		{
+			"secrets manager by name", external(change{"spec.attestation": anyMap{}, secrets + ".address": "vault"}), secrets + ".address",
+			"externalSecrets.address must be a URL",
+		},
+		{
+			"secret outside", external(change{"spec.attestation": anyMap{}, secrets + ".path": "a/../b"}), secrets + ".path",
+			"externalSecrets.path must be a path",
+		},
+		{
+			"key of nothing", external(change{"spec.attestation": anyMap{}, secrets + ".keys": anyMap{"password": "p"}}), secrets + ".keys",
+			"externalSecrets.keys can name jit_config",
+		},
 		{"unknown delivery", change{"spec.bootstrap": anyMap{"delivery": "post"}}, "spec.bootstrap.delivery", `"image", "download", "iso"`},
 
 		{"label key", change{"spec.metadata": anyMap{"labels": anyMap{"a b": "c"}}}, "spec.metadata.labels", "labels must have valid Kubernetes keys"},
@@ -155,6 +178,19 @@ func templateRejections() []rejection {
 		{"long label value", change{"spec.metadata": anyMap{"labels": anyMap{"a": strings.Repeat("b", 64)}}}, "spec.metadata.labels", "at most 63 characters"},
 		{"annotation key", change{"spec.metadata": anyMap{"annotations": anyMap{"a b": "c"}}}, "spec.metadata.annotations", "annotations must have valid"},
 	}
+}
+
+const secrets = "spec.bootstrap.config.externalSecrets"
+
+// external asks for a secrets manager, with something changed.
+func external(more change) change {
+	out := change{
+		"spec.bootstrap.method": "external-secrets", secrets + ".address": "https://vault.example.com:8200",
+		secrets + ".role": "runner", secrets + ".path": "secret/data/runners",
+	}
+	maps.Copy(out, more)
+
+	return out
 }
 
 const github = "spec.bootstrap.config.github"

@@ -18,6 +18,8 @@ const (
 )
 
 // Bootstrap says how a machine gets its credential and its runner.
+// +kubebuilder:validation:XValidation:rule="!has(self.method) || self.method != 'external-secrets' || (has(self.config) && has(self.config.externalSecrets))",message="bootstrap.method external-secrets needs bootstrap.config.externalSecrets"
+// +kubebuilder:validation:XValidation:rule="!has(self.method) || self.method != 'external-secrets' || !has(self.config) || !has(self.config.buildkite)",message="bootstrap.method external-secrets is not for Buildkite, which gives each job a credential of its own: use callback"
 type Bootstrap struct {
 	// method by which the credential reaches the machine.
 	// +kubebuilder:validation:Enum=runner-token;callback;external-secrets

@@ -9,6 +9,7 @@ import (
 )
 
 // HypervisorMachineTemplateSpec says what a machine is made from.
+// +kubebuilder:validation:XValidation:rule="!has(self.bootstrap) || !has(self.bootstrap.method) || self.bootstrap.method != 'external-secrets' || has(self.attestation)",message="bootstrap.method external-secrets needs attestation: machines log in to the secrets manager with their identity"
 // +kubebuilder:validation:XValidation:rule="!has(self.network) || self.network.mode != 'cloud-init' || (has(self.cloudInit) && has(self.cloudInit.networkData))",message="network.mode cloud-init needs cloudInit.networkData"
 type HypervisorMachineTemplateSpec struct {
 	// hypervisorClusterRef names the HypervisorCluster that machines are made on.
