@@ -33,7 +33,7 @@ type Writer struct {
 }
 
 // Report writes the condition, unless the claim has it already. A claim that is gone is
-// no error.
+// no error; where another has its name by then, that one's next pass puts it right.
 func (w *Writer) Report(
 	ctx context.Context, claim *v1alpha1.MachineClaim, status metav1.ConditionStatus, reason, message string,
 ) error {
@@ -80,8 +80,7 @@ func (w *Writer) apply(ctx context.Context, claim *v1alpha1.MachineClaim, condit
 
 	object := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": v1alpha1.GroupVersion.String(), "kind": "MachineClaim",
-		// The uid keeps the condition from a new claim of the same name.
-		"metadata": map[string]any{"name": claim.Name, "namespace": claim.Namespace, "uid": string(claim.UID)},
+		"metadata": map[string]any{"name": claim.Name, "namespace": claim.Namespace},
 		"status":   status,
 	}}
 

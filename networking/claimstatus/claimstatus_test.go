@@ -1,0 +1,206 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package claimstatus_test
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"testing"
+
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/networking/claimstatus"
+	"github.com/hyperfleet/hyperfleet/test/kube"
+)
+
+var env *kube.Env
+
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard())
+	kube.Main(m, func(e *kube.Env) { env = e },
+		kube.WithCRDs("../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme))
+}
+
+func newClaim(t *testing.T) *v1alpha1.MachineClaim {
+	t.Helper()
+
+	claim := &v1alpha1.MachineClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: "vm1", Namespace: env.Namespace(t)},
+		Spec: v1alpha1.MachineClaimSpec{
+			TemplateRef: v1alpha1.LocalObjectReference{Name: "linux"},
+			WorkloadConfig: v1alpha1.Workload{Type: "generic", Config: &v1alpha1.WorkloadConfig{
+				Generic: &v1alpha1.GenericConfig{Source: "nightly", Command: []string{"/usr/bin/make"}},
+			}},
+		},
+	}
+	if err := env.Client.Create(t.Context(), claim); err != nil {
+		t.Fatal(err)
+	}
+
+	return claim
+}
+
+func read(t *testing.T, claim *v1alpha1.MachineClaim) *v1alpha1.MachineClaim {
+	t.Helper()
+
+	now := &v1alpha1.MachineClaim{}
+	if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(claim), now); err != nil {
+		t.Fatal(err)
+	}
+
+	return now
+}
+
+func writer(kind, owner string) *claimstatus.Writer {
+	return &claimstatus.Writer{Client: env.Client, Clock: clock.RealClock{}, Owner: owner, Type: kind}
+}
+
+// runOnce makes one pass over the claim as its own controller does, on a copy that may be
+// old by then.
+func runOnce(ctx context.Context, claim *v1alpha1.MachineClaim, i int) (bool, error) {
+	runner := &step.Runner{Client: env.Client, Controller: "machineclaim"}
+	steps := []step.Step[int]{{Condition: "Placed", Run: func(ctx context.Context, i int) step.Result {
+		claim.Status.Attempts = int32(i) //nolint:gosec // counts to 50
+		if err := step.Save(ctx); err != nil {
+			return step.Fail(err)
+		}
+
+		return step.Done().Saying("Placed", strconv.Itoa(i))
+	}}}
+
+	result, err := step.Run(ctx, runner, claim, steps, i)
+
+	return result.IsZero(), err
+}
+
+// The claim's own controller and two of ours write at once, for a while: at the end, each
+// one's last word stands.
+func TestWritersAtOnce(t *testing.T) {
+	t.Parallel()
+
+	const rounds = 50
+
+	claim := newClaim(t)
+
+	var writers sync.WaitGroup
+
+	for kind, owner := range map[string]string{
+		v1alpha1.ConditionDNSRegistered: "hyperfleet-dns", v1alpha1.ConditionNetworkValidated: "hyperfleet-validate",
+	} {
+		writers.Go(func() {
+			for i := range rounds {
+				if err := writer(kind, owner).Report(t.Context(), claim.DeepCopy(), metav1.ConditionTrue, "Round", fmt.Sprint(i)); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+
+	writers.Go(func() {
+		old := read(t, claim)
+
+		for i := 0; i < rounds; {
+			done, err := runOnce(t.Context(), old.DeepCopy(), i)
+			if err != nil {
+				t.Error(err)
+
+				return
+			}
+
+			// A conflict is a quiet second try on a fresh copy.
+			if done {
+				i++
+			}
+
+			old = read(t, claim)
+		}
+	})
+	writers.Wait()
+
+	now := read(t, claim)
+	for _, kind := range []string{v1alpha1.ConditionDNSRegistered, v1alpha1.ConditionNetworkValidated, "Placed"} {
+		if got := meta.FindStatusCondition(now.Status.Conditions, kind); got == nil || got.Message != fmt.Sprint(rounds-1) {
+			t.Errorf("%s = %+v", kind, got)
+		}
+	}
+
+	if now.Status.Attempts != rounds-1 || !meta.IsStatusConditionTrue(now.Status.Conditions, step.Ready) {
+		t.Errorf("the claim's own: %+v", now.Status)
+	}
+}
+
+func TestReportAndClear(t *testing.T) {
+	t.Parallel()
+
+	claim := newClaim(t)
+	dns := writer(v1alpha1.ConditionDNSRegistered, "hyperfleet-dns")
+
+	if err := writer("Other", "somebody").Report(t.Context(), claim, metav1.ConditionTrue, "There", ""); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := dns.Report(t.Context(), claim, metav1.ConditionFalse, "Pending", "a"); err != nil {
+		t.Fatal(err)
+	}
+
+	first := read(t, claim)
+	if err := dns.Report(t.Context(), first, metav1.ConditionFalse, "Pending", "b"); err != nil {
+		t.Fatal(err)
+	}
+
+	second := read(t, claim)
+	before := meta.FindStatusCondition(first.Status.Conditions, v1alpha1.ConditionDNSRegistered)
+	after := meta.FindStatusCondition(second.Status.Conditions, v1alpha1.ConditionDNSRegistered)
+
+	if after == nil || after.Message != "b" || !after.LastTransitionTime.Equal(&before.LastTransitionTime) {
+		t.Errorf("from %+v to %+v", before, after)
+	}
+
+	// The same again is no write.
+	if err := dns.Report(t.Context(), second, metav1.ConditionFalse, "Pending", "b"); err != nil {
+		t.Fatal(err)
+	}
+
+	if third := read(t, claim); third.ResourceVersion != second.ResourceVersion {
+		t.Error("what is there was written again")
+	}
+
+	if err := dns.Clear(t.Context(), second); err != nil {
+		t.Fatal(err)
+	}
+
+	if got := read(t, claim).Status.Conditions; len(got) != 1 || got[0].Type != "Other" {
+		t.Errorf("after Clear: %+v", got)
+	}
+}
+
+// A claim that is gone takes no condition, and does not come back by it.
+func TestAClaimThatIsGone(t *testing.T) {
+	t.Parallel()
+
+	claim := newClaim(t)
+	if err := env.Client.Delete(t.Context(), claim); err != nil {
+		t.Fatal(err)
+	}
+
+	dns := writer(v1alpha1.ConditionDNSRegistered, "hyperfleet-dns")
+	if err := dns.Report(t.Context(), claim, metav1.ConditionTrue, "There", ""); err != nil {
+		t.Errorf("gone: %v", err)
+	}
+
+	err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(claim), claim)
+	if !apierrors.IsNotFound(err) {
+		t.Errorf("the claim is there: %v", err)
+	}
+}
