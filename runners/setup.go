@@ -22,6 +22,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
+	"github.com/hyperfleet/hyperfleet/runners/devid"
 	"github.com/hyperfleet/hyperfleet/runners/handover"
 	"github.com/hyperfleet/hyperfleet/runners/hypervisorcluster"
 	"github.com/hyperfleet/hyperfleet/runners/machine"
@@ -47,6 +48,8 @@ type Area struct {
 	Platforms   map[string]workload.Platform
 	// Identity attests machines; nil where the operator has no SPIRE server.
 	Identity identity.Registry
+	// DevID is the authority over device identities; empty where the operator has none.
+	DevID config.DevID
 	// Transports put calls to the outside into the metrics.
 	Transports Transports
 	Registry   prometheus.Registerer
@@ -124,6 +127,11 @@ func (a *Area) parts(mgr ctrl.Manager) (*parts, error) {
 		return nil, fmt.Errorf("set up handovers: %w", err)
 	}
 
+	devIDMetrics, err := devid.NewMetrics(a.Registry)
+	if err != nil {
+		return nil, fmt.Errorf("set up device identities: %w", err)
+	}
+
 	orphanMetrics, err := orphans.NewMetrics(a.Registry)
 	if err != nil {
 		return nil, fmt.Errorf("set up orphans: %w", err)
@@ -177,6 +185,9 @@ func (a *Area) parts(mgr ctrl.Manager) (*parts, error) {
 		routes: a.routes(mgr, jobs.receiver, &handover.Desk{
 			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Workloads: workloads, Recorder: recorder,
 			Identity: a.Identity, Settings: a.Settings, Metrics: handoverMetrics, Clock: a.Clock,
+		}, &devid.Desk{
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorder, Key: a.Settings.ReportKey,
+			Authority: a.DevID, Metrics: devIDMetrics, Clock: a.Clock,
 		}),
 	}, nil
 }
@@ -218,13 +229,14 @@ func claimed(ctx context.Context, reader client.Reader) ([]int, error) {
 }
 
 // routes are what CI platforms and machines call.
-func (a *Area) routes(mgr ctrl.Manager, receiver, credentials http.Handler) http.Handler {
+func (a *Area) routes(mgr ctrl.Manager, receiver, credentials, devices http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle(demand.Pattern, receiver)
 	mux.Handle(report.Pattern, &report.Desk{
 		Client: mgr.GetClient(), Logs: logsOf(mgr), Key: a.Settings.ReportKey, Clock: a.Clock,
 	})
 	mux.Handle(handover.Pattern, credentials)
+	mux.Handle(devid.Pattern, devices)
 	mux.Handle(machine.ProgramPattern, machine.Programs(a.Settings.BootstrapServices))
 
 	return mux
@@ -259,6 +271,10 @@ func index(ctx context.Context, mgr ctrl.Manager) error {
 	})
 	if err != nil {
 		return fmt.Errorf("index claims by runner: %w", err)
+	}
+
+	if err := indexer.IndexField(ctx, &v1alpha1.MachineClaim{}, devid.IndexEK, devid.EKOf); err != nil {
+		return fmt.Errorf("index claims by TPM: %w", err)
 	}
 
 	return nil

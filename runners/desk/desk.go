@@ -151,6 +151,21 @@ func Bearer(r *http.Request) string {
 // empty one is never the same.
 func Same(given, want string) bool { return want != "" && hmac.Equal([]byte(given), []byte(want)) }
 
+// Wrong holds back who brings a wrong proof, and else has the caller's claim hear of the
+// refusal.
+func (l *Limits) Wrong(ctx context.Context, reader client.Reader, who Caller, now time.Time, refused *Refusal) *Refusal {
+	if limited := l.guess(now); limited != nil {
+		return limited
+	}
+
+	var claim v1alpha1.MachineClaim
+	if err := reader.Get(ctx, who.NamespacedName, &claim); err == nil && claim.UID == who.UID {
+		refused.Claim = &claim
+	}
+
+	return refused
+}
+
 // Read gives the caller's claim as it is now, refused where that cannot be told, and with
 // the reason where it is over: deleted, stopped, ended, or another claim of the same name.
 func Read(ctx context.Context, live client.Reader, who Caller, reason string) (*v1alpha1.MachineClaim, *Refusal) {

@@ -50,10 +50,6 @@ func (l *Limits) Genuine(uid types.UID, now time.Time) *Refusal {
 	return limited(l.genuine(uid, now))
 }
 
-// Guess refuses whoever has a wrong code and asks too often; nil where they are told that it
-// is wrong.
-func (l *Limits) Guess(now time.Time) *Refusal { return limited(l.guess(now)) }
-
 func limited(wait time.Duration) *Refusal {
 	if wait <= 0 {
 		return nil
@@ -90,7 +86,9 @@ func (l *Limits) genuine(uid types.UID, now time.Time) time.Duration {
 	return take(l.all, now)
 }
 
-func (l *Limits) guess(now time.Time) time.Duration {
+// guess refuses whoever has a wrong proof and asks too often; nil where they are told that it
+// is wrong.
+func (l *Limits) guess(now time.Time) *Refusal {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
@@ -98,7 +96,7 @@ func (l *Limits) guess(now time.Time) time.Duration {
 		l.wrong = rate.NewLimiter(wrongPerSecond, wrongBurst)
 	}
 
-	return take(l.wrong, now)
+	return limited(take(l.wrong, now))
 }
 
 // sweep forgets machines that have not asked for long: their limit is full again.

@@ -78,14 +78,5 @@ func (d *Desk) proveSVID(ctx context.Context, who desk.Caller, svid string) *des
 
 // wrong holds back who brings wrong proofs, and has the claim hear of them.
 func (d *Desk) wrong(ctx context.Context, who desk.Caller, refused *desk.Refusal) *desk.Refusal {
-	if refused := d.limits.Guess(d.Clock.Now()); refused != nil {
-		return refused
-	}
-
-	var claim v1alpha1.MachineClaim
-	if err := d.Client.Get(ctx, who.NamespacedName, &claim); err == nil && claim.UID == who.UID {
-		refused.Claim = &claim
-	}
-
-	return refused
+	return d.limits.Wrong(ctx, d.Client, who, d.Clock.Now(), refused)
 }

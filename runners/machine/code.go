@@ -18,8 +18,12 @@ import (
 // It is of another purpose than the token of its reports, and neither can be had from the
 // other without the key. Nothing in the cluster holds it.
 func ClaimCode(key []byte, namespace, name string, uid types.UID) string {
+	return code(key, "credential", namespace, name, uid)
+}
+
+func code(key []byte, purpose, namespace, name string, uid types.UID) string {
 	mac := hmac.New(sha256.New, key)
-	fmt.Fprintf(mac, "credential\x00%s\x00%s\x00%s", namespace, name, uid)
+	fmt.Fprintf(mac, "%s\x00%s\x00%s\x00%s", purpose, namespace, name, uid)
 
 	return hex.EncodeToString(mac.Sum(nil))
 }

@@ -101,7 +101,7 @@ func spiffe(in Input) *guest.SPIFFE {
 
 	switch own.Method {
 	case v1alpha1.AttestationTPM:
-		out.TPMDevice = tpmDevice(in.Template)
+		out.TPMDevice, out.DevID = tpmDevice(in.Template), devID(in)
 	default:
 		out.JoinToken = in.Attestation.JoinToken
 	}
@@ -142,8 +142,12 @@ func secrets(in Input) *guest.Secrets {
 
 // checkAttestation refuses attestations that the operator has not what it takes for.
 func checkAttestation(template *v1alpha1.HypervisorMachineTemplate, settings Settings) error {
-	if template.Spec.Attestation == nil || settings.TrustDomain != "" {
+	if template.Spec.Attestation == nil {
 		return nil
+	}
+
+	if settings.TrustDomain != "" {
+		return checkTPM(template, settings)
 	}
 
 	return errclass.New(errclass.Configuration, ReasonAttestationUnavailable,

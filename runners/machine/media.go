@@ -38,6 +38,9 @@ type Settings struct {
 	// TrustDomain of the machines' identities, without spiffe://; empty where the operator has
 	// no SPIRE server.
 	TrustDomain string
+	// DevID says that the operator has an authority over device identities, for machines with
+	// a TPM.
+	DevID bool
 	// BootstrapServices are the programs for the deliveries download and iso, by GitHub's
 	// name of the architecture.
 	BootstrapServices map[string]Program

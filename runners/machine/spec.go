@@ -34,6 +34,7 @@ func Shape(template *v1alpha1.HypervisorMachineTemplate) hypervisor.Shape {
 		Memory:          spec.Resources.Memory.Value(),
 		CloudInitSource: hypervisor.SourceNoCloud,
 		Linked:          true,
+		TPM:             HasTPM(template),
 	}
 
 	if spec.Resources.Disk != nil {

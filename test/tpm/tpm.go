@@ -204,6 +204,10 @@ func (a *Authority) start(t testing.TB, state string) *Device {
 	defer cancel()
 
 	err = process.WaitReady(ctx, func(ctx context.Context) error {
+		if _, err := os.Stat(device.Path); err != nil {
+			return fmt.Errorf("look for TPM: %w", err)
+		}
+
 		// The control channel: connecting to the other one would be a user of the TPM.
 		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(dir, "ctrl.sock"))
 		if err != nil {

@@ -163,6 +163,25 @@ type MachineIdentity struct {
 	// attestedAt: the machine was seen to have attested.
 	// +optional
 	AttestedAt *metav1.MicroTime `json:"attestedAt,omitempty"`
+	// device is the machine's device identity, with method tpm. It is written before its
+	// certificate is made; no other key is certified for the machine.
+	// +optional
+	Device *DeviceIdentity `json:"device,omitempty"`
+}
+
+// DeviceIdentity is a key in a machine's TPM.
+type DeviceIdentity struct {
+	// publicKeySHA256 is the SHA-256 of the key's public area (TPM2B_PUBLIC).
+	// +kubebuilder:validation:Pattern=`^[0-9a-f]{64}$`
+	PublicKeySHA256 string `json:"publicKeySHA256"`
+	// ekCertificateSHA256 is the SHA-256 of the certificate of the TPM's endorsement key, as
+	// the machine has told it. The SPIRE server verifies it.
+	// +optional
+	// +kubebuilder:validation:Pattern=`^[0-9a-f]{64}$`
+	EKCertificateSHA256 string `json:"ekCertificateSHA256,omitempty"`
+	// requestedAt is when the machine asked for the certificate first. From then on it is
+	// good.
+	RequestedAt metav1.MicroTime `json:"requestedAt"`
 }
 
 // Proofs by which a machine is handed its credential.

@@ -1,0 +1,31 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"k8s.io/utils/clock"
+
+	"github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/identity/devid"
+	"github.com/hyperfleet/hyperfleet/kit/config"
+)
+
+// devIDSettings checks that the authority over device identities is there and of use. Later
+// it is read anew whenever it is needed.
+func devIDSettings(cfg v1alpha1.DevID) error {
+	switch {
+	case cfg.CertFile == "" && cfg.KeyFile == "":
+		return nil
+	case cfg.CertFile == "":
+		return config.ErrorAt("identity.devID.certFile", "it is needed with identity.devID.keyFile")
+	case cfg.KeyFile == "":
+		return config.ErrorAt("identity.devID.keyFile", "it is needed with identity.devID.certFile")
+	}
+
+	if _, err := devid.Load(cfg, clock.RealClock{}); err != nil {
+		return config.ErrorAt("identity.devID", "%w", err)
+	}
+
+	return nil
+}
