@@ -4,6 +4,7 @@
 package step
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -17,7 +18,8 @@ type Metrics struct {
 
 // NewMetrics registers hyperfleet_step_duration_seconds, with the labels
 // controller, step, outcome (done, wait, stall, fail) and class (none, or the
-// error's class). All values come from program text, so their number is bounded.
+// error's class). All values come from program text, so their number is bounded. Areas of
+// one process share the metric: the first registers it.
 func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Namespace: "hyperfleet",
@@ -27,7 +29,16 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 		Buckets:   []float64{.001, .005, .025, .1, .25, 1, 2.5, 10, 30},
 	}, []string{"controller", "step", "outcome", "class"})}
 
-	if err := registerer.Register(m.duration); err != nil {
+	err := registerer.Register(m.duration)
+
+	var there prometheus.AlreadyRegisteredError
+	if errors.As(err, &there) {
+		if duration, ok := there.ExistingCollector.(*prometheus.HistogramVec); ok {
+			return &Metrics{duration: duration}, nil
+		}
+	}
+
+	if err != nil {
 		return nil, fmt.Errorf("register step metrics: %w", err)
 	}
 

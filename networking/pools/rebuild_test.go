@@ -60,7 +60,9 @@ func TestGateOpensWhenTheBookIsFilled(t *testing.T) {
 			t.Errorf("ready before the book is filled: %v", err)
 		}
 
-		for _, gate := range []interface{ WaitForSync(ctx context.Context) error }{one, two} {
+		for _, gate := range []interface {
+			WaitForSync(ctx context.Context) error
+		}{one, two} {
 			if err := gate.WaitForSync(ctx); err != nil {
 				t.Fatal(err)
 			}

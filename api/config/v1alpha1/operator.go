@@ -33,6 +33,7 @@ type OperatorConfig struct {
 	Identity       Identity       `json:"identity"`
 	LeaderElection LeaderElection `json:"leaderElection"`
 	Runners        Runners        `json:"runners"`
+	Networking     Networking     `json:"networking"`
 }
 
 // Log says what is logged and how.
@@ -141,6 +142,12 @@ type Runners struct {
 	SnippetsPath string `json:"snippetsPath"`
 }
 
+// Networking configures the networking area.
+type Networking struct {
+	// Concurrency is how many machines are worked on at a time.
+	Concurrency int `json:"concurrency"`
+}
+
 // Default is the configuration without file, environment and flags.
 func Default() OperatorConfig {
 	return OperatorConfig{
@@ -166,5 +173,6 @@ func Default() OperatorConfig {
 			JobRetention:     24 * time.Hour,
 			JobSilence:       5 * time.Minute,
 		},
+		Networking: Networking{Concurrency: 16},
 	}
 }

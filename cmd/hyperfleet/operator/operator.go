@@ -105,12 +105,20 @@ func validate(cfg v1alpha1.OperatorConfig) error {
 		return config.ErrorAt("runners.concurrency", "it must be at least 1")
 	}
 
+	if cfg.Networking.Concurrency < 1 {
+		return config.ErrorAt("networking.concurrency", "it must be at least 1")
+	}
+
 	if err := guestURL(cfg.Guest.URL); err != nil {
 		return config.ErrorAt("guest.url", "%w", err)
 	}
 
 	if err := webhookURL(cfg.Webhooks.URL); err != nil {
 		return config.ErrorAt("webhooks.url", "%w", err)
+	}
+
+	if err := devIDSettings(cfg.Identity.DevID); err != nil {
+		return err
 	}
 
 	if err := spireSettings(cfg.Identity.SPIRE); err != nil {
@@ -181,7 +189,7 @@ func intervals(cfg v1alpha1.OperatorConfig) error {
 }
 
 // areas that there are.
-func areas() []string { return []string{"runners"} }
+func areas() []string { return []string{"runners", areaNetworking} }
 
 // newLogger writes to standard error, as every program of ours does.
 func newLogger(cfg v1alpha1.Log) (*slog.Logger, error) {

@@ -23,15 +23,13 @@ import (
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/hypervisor/proxmox"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/runners"
 	"github.com/hyperfleet/hyperfleet/runners/machine"
 )
-
-// leaderElectionID names the Lease.
-const leaderElectionID = "hyperfleet-runners"
 
 // run is the operator from its configuration to its end.
 func run(ctx context.Context, cfg config.OperatorConfig, kube *rest.Config, logger *slog.Logger) error {
@@ -78,6 +76,7 @@ func run(ctx context.Context, cfg config.OperatorConfig, kube *rest.Config, logg
 			Transports: runners.Transports{
 				Hypervisor: transports.hypervisor, Platform: transports.platform,
 			},
+			DevID:        cfg.Identity.DevID,
 			Registry:     ctrlmetrics.Registry,
 			Clock:        clock.RealClock{},
 			Log:          logger,
@@ -99,6 +98,10 @@ func run(ctx context.Context, cfg config.OperatorConfig, kube *rest.Config, logg
 		}
 	}
 
+	if err := networkingArea(mgr, cfg, logger); err != nil {
+		return err
+	}
+
 	logger.InfoContext(ctx, "operator starts", "operatorUid", identity.uid, "namespace", cfg.Namespace,
 		"controllers", cfg.Controllers)
 
@@ -113,7 +116,9 @@ func run(ctx context.Context, cfg config.OperatorConfig, kube *rest.Config, logg
 
 func manager(cfg config.OperatorConfig, kube *rest.Config) (ctrl.Manager, error) {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{
+		clientgoscheme.AddToScheme, v1alpha1.AddToScheme, infrav1.AddToScheme,
+	} {
 		if err := add(scheme); err != nil {
 			return nil, fmt.Errorf("build scheme: %w", err)
 		}
@@ -126,7 +131,7 @@ func manager(cfg config.OperatorConfig, kube *rest.Config) (ctrl.Manager, error)
 		Metrics:                       metricsserver.Options{BindAddress: cfg.Metrics.BindAddress},
 		HealthProbeBindAddress:        cfg.Health.BindAddress,
 		LeaderElection:                election.Enabled,
-		LeaderElectionID:              leaderElectionID,
+		LeaderElectionID:              leaderElectionID(cfg.Controllers),
 		LeaderElectionNamespace:       cfg.Namespace,
 		LeaderElectionReleaseOnCancel: true,
 		LeaseDuration:                 &election.LeaseDuration,
@@ -162,6 +167,7 @@ func settings(cfg config.OperatorConfig, identity identity) (machine.Settings, e
 		NamespaceInHostname: cfg.Runners.IncludeNamespaceInHostname,
 		GuestURL:            strings.TrimSuffix(cfg.Guest.URL, "/"),
 		ReportKey:           identity.reportKey,
+		DevID:               cfg.Identity.DevID.CertFile != "",
 		BootstrapServices:   map[string]machine.Program{},
 	}
 

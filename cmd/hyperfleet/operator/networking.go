@@ -1,0 +1,46 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/networking"
+)
+
+const areaNetworking = "networking"
+
+// networkingArea adds the networking area, if it is chosen.
+func networkingArea(mgr ctrl.Manager, cfg config.OperatorConfig, logger *slog.Logger) error {
+	if !slices.Contains(cfg.Controllers, areaNetworking) {
+		return nil
+	}
+
+	area := &networking.Area{
+		Config: cfg.Networking, Registry: ctrlmetrics.Registry, Clock: clock.RealClock{}, Log: logger,
+	}
+	if err := area.Setup(mgr); err != nil {
+		return fmt.Errorf("set up networking: %w", err)
+	}
+
+	return nil
+}
+
+// leaderElectionID names the Lease of a process that runs some areas: hyperfleet-runners,
+// hyperfleet-networking, hyperfleet-networking-runners. Replicas run the same areas; an
+// area that two Deployments run would have two leaders.
+func leaderElectionID(controllers []string) string {
+	names := slices.Clone(controllers)
+	slices.Sort(names)
+
+	return "hyperfleet-" + strings.Join(slices.Compact(names), "-")
+}

@@ -1,0 +1,331 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubevirt_test
+
+import (
+	"encoding/json"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	virtv1 "kubevirt.io/api/core/v1"
+
+	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
+	"github.com/hyperfleet/hyperfleet/networking/netdata"
+)
+
+// nodePool is a pool with static addresses of both families.
+func nodePool(change func(*v1alpha1.KubevirtNodePool)) *v1alpha1.KubevirtNodePool {
+	attach := false
+	pool := &v1alpha1.KubevirtNodePool{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ci", Name: "workers"},
+		Spec: v1alpha1.KubevirtNodePoolSpec{
+			Replicas: 3, AttachDefaultNetwork: &attach,
+			AdditionalNetworks: []v1alpha1.KubevirtNetwork{{Name: "machines"}},
+			BootstrapNetworkConfig: &v1alpha1.KubevirtBootstrapNetworkConfig{
+				Addresses:         []v1alpha1.AddressRange{"192.168.1.10-192.168.1.50", "fd00::10-fd00::50"},
+				ExcludedAddresses: []v1alpha1.AddressRange{"192.168.1.10/32"},
+				Nameservers:       []v1alpha1.IPAddress{"192.168.1.2"},
+				Gateway:           []v1alpha1.IPAddress{"192.168.1.1", "fd00::1"},
+				PrefixLengthV4:    24, PrefixLengthV6: 64,
+			},
+			RootVolume: v1alpha1.KubevirtRootVolume{
+				DiskImage: v1alpha1.KubevirtDiskImage{ContainerDiskImage: "quay.io/containerdisks/fedora:42"},
+			},
+			Compute: &v1alpha1.KubevirtCompute{Cores: 2, Memory: resource.MustParse("8Gi"), QosClass: "Burstable"},
+		},
+	}
+
+	if change != nil {
+		change(pool)
+	}
+
+	return pool
+}
+
+// machineOf is a machine of the pool.
+func machineOf(t testing.TB, pool *v1alpha1.KubevirtNodePool) *v1alpha1.KubevirtMachine {
+	t.Helper()
+
+	spec, err := kubevirt.MachineSpec(pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return &v1alpha1.KubevirtMachine{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ci", Name: "workers-x7k2p", UID: "3b0c",
+			Labels: map[string]string{v1alpha1.LabelNodePool: "workers", v1alpha1.LabelCluster: "workers"},
+		},
+		Spec: spec,
+	}
+}
+
+// virtualMachine reads what we ask for as KubeVirt's own type does, strictly.
+func virtualMachine(t testing.TB, machine *v1alpha1.KubevirtMachine, format netdata.Format) *virtv1.VirtualMachine {
+	t.Helper()
+
+	object, err := kubevirt.VirtualMachine(machine, "network", format)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	var vm virtv1.VirtualMachine
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(object.Object, &vm, true); err != nil {
+		t.Fatal(err)
+	}
+
+	return &vm
+}
+
+func equal(t testing.TB, what string, got, want any) {
+	t.Helper()
+
+	comparers := cmp.Options{
+		cmp.Comparer(func(x, y netip.Prefix) bool { return x == y }),
+		cmp.Comparer(func(x, y netip.Addr) bool { return x == y }),
+	}
+
+	if diff := cmp.Diff(want, got, comparers); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+}
+
+func TestVirtualMachineWithStaticAddresses(t *testing.T) {
+	t.Parallel()
+
+	machine := machineOf(t, nodePool(nil))
+	vm := virtualMachine(t, machine, netdata.OpenStack)
+	spec := vm.Spec.Template.Spec
+
+	mac, err := kubevirt.MAC(machine)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if len(spec.Domain.Devices.Interfaces) != 1 || len(spec.Networks) != 1 {
+		t.Fatalf("%d interfaces, %d networks", len(spec.Domain.Devices.Interfaces), len(spec.Networks))
+	}
+
+	nic := spec.Domain.Devices.Interfaces[0]
+	equal(t, "name", nic.Name, "iface1_ci-machines")
+	equal(t, "acpiIndex", nic.ACPIIndex, 101)
+	equal(t, "MAC", nic.MacAddress, mac)
+	equal(t, "network", spec.Networks[0].Multus.NetworkName, "ci/machines")
+	equal(t, "drive", spec.Volumes[1].CloudInitConfigDrive.NetworkDataSecretRef.Name, "network")
+	equal(t, "memory", spec.Domain.Memory.Guest.String(), "8Gi")
+	equal(t, "owner", vm.OwnerReferences[0].UID, machine.UID)
+	equal(t, "label of the instance", vm.Spec.Template.ObjectMeta.Labels[v1alpha1.LabelMachine], machine.Name)
+	equal(t, "label of the pool", vm.Labels[v1alpha1.LabelNodePool], "workers")
+
+	if network, err := kubevirt.NetworkOf(machine); err != nil || network != "ci/machines" {
+		t.Errorf("network %q, error %v", network, err)
+	}
+}
+
+// The network data of the document's example, with the addresses in.
+func TestNetworkData(t *testing.T) {
+	t.Parallel()
+
+	machine := machineOf(t, nodePool(nil))
+
+	data, format, err := kubevirt.NetworkData(machine, []netip.Prefix{
+		netip.MustParsePrefix("192.168.1.11/24"), netip.MustParsePrefix("fd00::10/64"),
+	})
+	if err != nil || format != netdata.OpenStack {
+		t.Fatalf("format %s, error %v", format, err)
+	}
+
+	network, _, err := netdata.Parse(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	mac, _ := kubevirt.MAC(machine)
+	equal(t, "network", network, &netdata.Network{
+		Links: []netdata.Link{{
+			ID: "eno101", Name: "eno101", MAC: mac,
+			Addresses: []netip.Prefix{netip.MustParsePrefix("192.168.1.11/24"), netip.MustParsePrefix("fd00::10/64")},
+			Routes: []netdata.Route{
+				netdata.Default(netip.MustParseAddr("192.168.1.1")), netdata.Default(netip.MustParseAddr("fd00::1")),
+			},
+		}},
+		DNS: netdata.DNS{Servers: []netip.Addr{netip.MustParseAddr("192.168.1.2")}},
+	})
+}
+
+func TestVirtualMachineWithDHCP(t *testing.T) {
+	t.Parallel()
+
+	machine := machineOf(t, nodePool(func(p *v1alpha1.KubevirtNodePool) {
+		p.Spec.BootstrapNetworkConfig, p.Spec.AttachDefaultNetwork = nil, nil
+		p.Spec.RootVolume.Persistent = &v1alpha1.KubevirtPersistentVolume{
+			Size: resource.MustParse("50Gi"), StorageClass: "fast", AccessModes: []string{"ReadWriteMany"}, VolumeMode: "Block",
+		}
+		p.Spec.UserDataSecretRef = &v1alpha1.LocalObjectReference{Name: "user-data"}
+		p.Spec.NodeSelector = map[string]string{"zone": "a"}
+		p.Spec.Compute = &v1alpha1.KubevirtCompute{
+			Cores: 4, Memory: resource.MustParse("16Gi"), Hugepages: "1Gi", QosClass: "Guaranteed",
+		}
+	}))
+
+	if machine.Spec.BootstrapNetworkConfig != nil {
+		t.Error("a pool without addresses gives its machines some")
+	}
+
+	vm := virtualMachine(t, machine, "")
+	spec := vm.Spec.Template.Spec
+
+	equal(t, "networks", len(spec.Networks), 2)
+	equal(t, "acpiIndex", spec.Domain.Devices.Interfaces[1].ACPIIndex, 0)
+	equal(t, "data volume", vm.Spec.DataVolumeTemplates[0].Name, "workers-x7k2p-root")
+	equal(t, "its volume", spec.Volumes[0].DataVolume.Name, "workers-x7k2p-root")
+	equal(t, "storage class", *vm.Spec.DataVolumeTemplates[0].Spec.Storage.StorageClassName, "fast")
+	equal(t, "user data", spec.Volumes[1].CloudInitConfigDrive.UserDataSecretRef.Name, "user-data")
+	equal(t, "pages", spec.Domain.Memory.Hugepages.PageSize, "1Gi")
+	equal(t, "limits", spec.Domain.Resources.Limits.Cpu().String(), "4")
+	equal(t, "node", spec.NodeSelector["zone"], "a")
+}
+
+func TestUserDataAndNetworkDataShareADrive(t *testing.T) {
+	t.Parallel()
+
+	machine := machineOf(t, nodePool(func(p *v1alpha1.KubevirtNodePool) {
+		p.Spec.UserDataSecretRef = &v1alpha1.LocalObjectReference{Name: "user-data"}
+	}))
+
+	drive := virtualMachine(t, machine, netdata.OpenStack).Spec.Template.Spec.Volumes[1].CloudInitConfigDrive
+	equal(t, "user data", drive.UserDataSecretRef.Name, "user-data")
+	equal(t, "network data", drive.NetworkDataSecretRef.Name, "network")
+
+	if _, err := kubevirt.VirtualMachine(machine, "network", netdata.V2); err == nil || !strings.Contains(err.Error(), "cloudInitNoCloud") {
+		t.Errorf("network data of another format than the drive: %v", err)
+	}
+}
+
+func TestNetworkNames(t *testing.T) {
+	t.Parallel()
+
+	two := []v1alpha1.KubevirtNetwork{{Name: "machines"}, {Name: "other/storage.fast"}}
+
+	for _, tc := range []struct {
+		why      string
+		networks []v1alpha1.KubevirtNetwork
+		network  string
+		want     string
+		err      string
+	}{
+		{"the first by default", two, "", "iface1_ci-machines ci/machines", ""},
+		{"by the name that HyperShift gives", two, "iface2_other-storage-fast", "iface2_other-storage-fast other/storage.fast", ""},
+		{"the only one by any name", two[:1], "my-nad-1-network", "my-nad-1-network ci/machines", ""},
+		{"one of two by another name", two, "my-nad-1-network", "", "none of iface1_ci-machines, iface2_other-storage-fast"},
+		{"no networks", nil, "", "", "there are no additionalNetworks"},
+	} {
+		t.Run(tc.why, func(t *testing.T) {
+			t.Parallel()
+
+			got, err := kubevirt.Bootstrap(nodePool(func(p *v1alpha1.KubevirtNodePool) {
+				p.Spec.AdditionalNetworks, p.Spec.BootstrapNetworkConfig.Network = tc.networks, tc.network
+			}))
+			if tc.err != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.err) {
+					t.Errorf("want %q in: %v", tc.err, err)
+				}
+
+				return
+			}
+
+			if err != nil || got.Name+" "+got.Definition != tc.want {
+				t.Errorf("got %+v, error %v", got, err)
+			}
+		})
+	}
+}
+
+func TestBadNetworkData(t *testing.T) {
+	t.Parallel()
+
+	for _, tc := range []struct{ why, data, want string }{
+		{"neither JSON nor YAML", "{links: [", "read bootstrapNetworkConfig.networkData"},
+		{"a list", "[1, 2]", "read bootstrapNetworkConfig.networkData"},
+		{"another interface", `{"links": [{"id": "eth0", "type": "phy"}], "networks": [], "services": []}`, "no such interface"},
+		{"another machine's MAC", `{"links": [{"id": "eno101", "type": "phy", "ethernet_mac_address": "52:54:00:00:00:01"}]}`, "leave it out"},
+	} {
+		t.Run(tc.why, func(t *testing.T) {
+			t.Parallel()
+
+			_, err := kubevirt.MachineSpec(nodePool(func(p *v1alpha1.KubevirtNodePool) {
+				p.Spec.BootstrapNetworkConfig.NetworkData = tc.data
+			}))
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("want %q in: %v", tc.want, err)
+			}
+		})
+	}
+}
+
+func TestBadTemplates(t *testing.T) {
+	t.Parallel()
+
+	good := machineOf(t, nodePool(nil))
+
+	for _, tc := range []struct{ why, template, want string }{
+		{"no object", `[]`, "it must be an object"},
+		{"null", `null`, "it must be an object"},
+		{"no such interface", `{"spec": {}}`, "find interface"},
+		{"lists of numbers", `{"spec": {"template": {"spec": {"networks": [1], "volumes": 7}}}}`, "find interface"},
+	} {
+		t.Run(tc.why, func(t *testing.T) {
+			t.Parallel()
+
+			machine := good.DeepCopy()
+			machine.Spec.VirtualMachineTemplate = runtime.RawExtension{Raw: []byte(tc.template)}
+
+			if _, err := kubevirt.VirtualMachine(machine, "network", netdata.OpenStack); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("want %q in: %v", tc.want, err)
+			}
+
+			if _, err := kubevirt.NetworkOf(machine); err == nil {
+				t.Error("it has a network")
+			}
+		})
+	}
+}
+
+// A template may say whatever JSON can: the answer is an object or an error, and never one
+// with a name, a namespace or an owner of the template's choice.
+func FuzzVirtualMachine(f *testing.F) {
+	machine := machineOf(f, nodePool(nil))
+	f.Add([]byte(machine.Spec.VirtualMachineTemplate.Raw))
+	f.Add([]byte(`{"metadata": {"name": "x", "namespace": "kube-system", "ownerReferences": [], "labels": {"a": 1}}}`))
+	f.Add([]byte(`{"spec": {"dataVolumeTemplates": [{}], "template": {"spec": {"domain": {"devices": {"interfaces": [{"name": "iface1_ci-machines"}]}}}}}}`))
+	f.Add([]byte(`{"spec": {"template": []}}`))
+
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		if !json.Valid(raw) {
+			return // the API server sees to that
+		}
+
+		fuzzed := machine.DeepCopy()
+		fuzzed.Spec.VirtualMachineTemplate.Raw = raw
+
+		vm, err := kubevirt.VirtualMachine(fuzzed, "network", netdata.OpenStack)
+		if err != nil {
+			return
+		}
+
+		if vm.GetName() != fuzzed.Name || vm.GetNamespace() != fuzzed.Namespace || !metav1.IsControlledBy(vm, fuzzed) {
+			t.Errorf("%s/%s is not the machine's", vm.GetNamespace(), vm.GetName())
+		}
+
+		if kubevirt.NetworkDataSecret(vm) != "network" {
+			t.Error("it has no network data")
+		}
+	})
+}

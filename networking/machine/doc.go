@@ -1,0 +1,13 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package machine reconciles KubevirtMachines.
+//
+//	AddressesAllocated ─► NetworkDataReady ─► VMCreated ─► VMReady
+//	      Pending                            Provisioning   Running, Stopped
+//
+//	deleted:  VMDeleted ─► AddressesReleased ─► object gone
+//
+// A machine's addresses are in its status before its VirtualMachine is made, and leave it
+// after the VirtualMachine is gone: stop, start, restart and migration don't touch them.
+package machine

@@ -1,0 +1,135 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nodepool
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
+	"github.com/hyperfleet/hyperfleet/networking/pools"
+)
+
+const (
+	// passTimeout bounds one pass over one pool.
+	passTimeout = 2 * time.Minute
+	concurrency = 4
+)
+
+// Reconciler reconciles KubevirtNodePools.
+type Reconciler struct {
+	Client client.Client
+	// Live reads from the API server itself.
+	Live     client.Reader
+	Runner   *step.Runner
+	Recorder events.EventRecorder
+	Book     *pools.Book
+	Clock    clock.WithTicker
+
+	waker pools.Waker
+}
+
+//+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=kubevirtnodepools,verbs=get;list;watch;update;patch
+//+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=kubevirtnodepools/status,verbs=get;update;patch
+//+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=kubevirtnodepools/finalizers,verbs=update
+//+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=kubevirtmachinetemplates,verbs=get;list;watch;create;patch;delete
+//+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=kubevirtmachines,verbs=get;list;watch;create;delete
+//+kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+
+// SetupWithManager adds the controller to a manager.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
+	err := ctrl.NewControllerManagedBy(mgr).
+		Named("kubevirtnodepool").
+		For(&v1alpha1.KubevirtNodePool{}).
+		Owns(&v1alpha1.KubevirtMachineTemplate{}).
+		Owns(&v1alpha1.KubevirtMachine{}, builder.WithPredicates(news())).
+		WatchesRawSource(r.Book.Gate(r.Clock)).
+		WatchesRawSource(&r.waker).
+		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency}).
+		Complete(r)
+	if err != nil {
+		return fmt.Errorf("add controller kubevirtnodepool: %w", err)
+	}
+
+	return nil
+}
+
+// news lets through of a machine what its pool counts.
+func news() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok := e.ObjectOld.(*v1alpha1.KubevirtMachine)
+		after, also := e.ObjectNew.(*v1alpha1.KubevirtMachine)
+
+		return !ok || !also || before.Status.Ready != after.Status.Ready || before.Status.Phase != after.Status.Phase ||
+			before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() ||
+			!equality.Semantic.DeepEqual(before.Status.Conditions, after.Status.Conditions)
+	}}
+}
+
+// scope is one pass over one pool.
+type scope struct {
+	*Reconciler
+
+	pool *v1alpha1.KubevirtNodePool
+	// spec of new machines, and the name of their template, are filled by templateReady.
+	spec     v1alpha1.KubevirtMachineSpec
+	template string
+	// machines are those of the pool that are not being deleted, filled by scaled.
+	machines []v1alpha1.KubevirtMachine
+}
+
+func plan() step.Plan[*scope] {
+	return step.Plan[*scope]{
+		Finalizer: v1alpha1.FinalizerKubevirtNodePool,
+		Steps: []step.Step[*scope]{
+			{Condition: v1alpha1.ConditionValidNetworkConfig, Run: networkValid}, // addresses are in the book
+			{Condition: v1alpha1.ConditionTemplateReady, Run: templateReady},
+			{Condition: v1alpha1.ConditionMachinesScaled, Run: scaled},
+			{Condition: v1alpha1.ConditionMachinesReady, Run: machinesReady},
+		},
+		Deletion: []step.Step[*scope]{
+			{Condition: v1alpha1.ConditionMachinesDeleted, Run: machinesDeleted},
+		},
+	}
+}
+
+// Reconcile looks at one pool.
+func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	ctx, cancel := context.WithTimeout(ctx, passTimeout)
+	defer cancel()
+
+	var pool v1alpha1.KubevirtNodePool
+
+	err := r.Client.Get(ctx, req.NamespacedName, &pool)
+	if apierrors.IsNotFound(err) {
+		r.Book.RemovePool(kubevirt.PoolName(req.Namespace, req.Name))
+
+		return reconcile.Result{}, nil
+	}
+
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("get node pool: %w", err)
+	}
+
+	before := step.Readiness(&pool)
+	result, err := step.Pass(ctx, r.Runner, &pool, plan(), &scope{Reconciler: r, pool: &pool})
+	step.Announce(r.Recorder, &pool, before, "PoolReady", "all machines are ready")
+
+	return result, err
+}

@@ -1,0 +1,45 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nodepool
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hyperfleet/hyperfleet/networking/pools"
+)
+
+// Collector gives kubevirt_ippool_exhausted{cluster}: 1 while machines of the cluster wait
+// for an address, else 0. It has a sample for each cluster with static addresses.
+type Collector struct {
+	book      *pools.Book
+	exhausted *prometheus.Desc
+}
+
+// NewCollector makes the collector of a book.
+func NewCollector(b *pools.Book) *Collector {
+	return &Collector{book: b, exhausted: prometheus.NewDesc("kubevirt_ippool_exhausted",
+		"Whether machines of a cluster wait for an address.", []string{"cluster"}, nil)}
+}
+
+// Describe gives the metric's name.
+func (c *Collector) Describe(ch chan<- *prometheus.Desc) { ch <- c.exhausted }
+
+// Collect reads the book.
+func (c *Collector) Collect(ch chan<- prometheus.Metric) {
+	waiting := map[string]float64{}
+
+	for _, status := range c.book.Statuses() {
+		if status.Cluster == "" {
+			continue
+		}
+
+		if waiting[status.Cluster] += 0; status.Waiting > 0 {
+			waiting[status.Cluster] = 1
+		}
+	}
+
+	for cluster, value := range waiting {
+		ch <- prometheus.MustNewConstMetric(c.exhausted, prometheus.GaugeValue, value, cluster)
+	}
+}

@@ -1,0 +1,196 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nodepool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/networking/alloc"
+	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
+	"github.com/hyperfleet/hyperfleet/networking/pools"
+)
+
+// pageSize is how many pools one call lists.
+const pageSize = 500
+
+// Reasons of ValidNetworkConfig.
+const (
+	reasonNetworkNotFound = "NetworkNotFound"
+	reasonInvalid         = "InvalidAddresses"
+	reasonOverlap         = "OverlappingAddresses"
+)
+
+// networkValid puts the pool's addresses into the book.
+func networkValid(_ context.Context, s *scope) step.Result {
+	name := kubevirt.PoolName(s.pool.Namespace, s.pool.Name)
+
+	if s.pool.Spec.BootstrapNetworkConfig == nil {
+		s.Book.RemovePool(name)
+
+		return s.compare(step.Done().Saying("DHCP", "new machines ask DHCP for their addresses"), nil)
+	}
+
+	entry, reason, err := entryOf(s.pool)
+	if err != nil {
+		return step.Stall(reason, err.Error())
+	}
+
+	err = s.Book.SetPool(entry, s.waker.For(client.ObjectKeyFromObject(s.pool)))
+
+	var overlap *alloc.OverlapError
+	if errors.As(err, &overlap) {
+		return step.Stall(reasonOverlap, overlap.Error())
+	}
+
+	if err != nil {
+		return step.Fail(err)
+	}
+
+	return s.compare(step.Done(), entry.Addresses)
+}
+
+// entryOf is the pool as the book takes it; with an error comes the reason to show.
+func entryOf(pool *v1alpha1.KubevirtNodePool) (pools.Pool, string, error) {
+	network, err := kubevirt.Bootstrap(pool)
+	if err != nil {
+		return pools.Pool{}, reasonNetworkNotFound, err
+	}
+
+	addresses, err := kubevirt.AddressPool(pool)
+	if err != nil {
+		return pools.Pool{}, reasonInvalid, err
+	}
+
+	return pools.Pool{Network: network.Definition, Cluster: kubevirt.ClusterName(pool), Addresses: addresses}, "", nil
+}
+
+// compare warns of fewer addresses than machines there may be.
+func (s *scope) compare(result step.Result, addresses *alloc.Pool) step.Result {
+	const condition = v1alpha1.ConditionAddressesFewerThanReplicas
+
+	if addresses == nil {
+		return result.Also(condition, metav1.ConditionFalse, "DHCP", "")
+	}
+
+	most := s.pool.Spec.Replicas
+	if s.pool.Spec.MaxReplicas != nil {
+		most = *s.pool.Spec.MaxReplicas
+	}
+
+	if suffice := addresses.Machines(); suffice < uint64(most) { //nolint:gosec // G115: not negative, by the schema
+		return result.Also(condition, metav1.ConditionTrue, "TooFewAddresses", fmt.Sprintf(
+			"the addresses suffice for %d machines, and there may be %d: add addresses, or lower maxReplicas", suffice, most))
+	}
+
+	return result.Also(condition, metav1.ConditionFalse, "Enough", "")
+}
+
+// exhausted reports machines that wait for an address, and the pool's numbers.
+func (s *scope) exhausted(result step.Result) step.Result {
+	const condition = v1alpha1.ConditionIPPoolExhausted
+
+	status, there := s.Book.Status(kubevirt.PoolName(s.pool.Namespace, s.pool.Name))
+	if !there {
+		s.pool.Status.Addresses = nil
+
+		return result.Also(condition, metav1.ConditionFalse, "DHCP", "")
+	}
+
+	s.pool.Status.Addresses = &v1alpha1.PoolAddresses{
+		Network: status.Network, Free: shown(status.Machines()),
+		Machines: shown(machines(status)),
+		Waiting:  int32(min(status.Waiting, math.MaxInt32)), //nolint:gosec // G115: bounded
+	}
+
+	if status.Waiting == 0 {
+		return result.Also(condition, metav1.ConditionFalse, "AddressesLeft",
+			fmt.Sprintf("the addresses suffice for %d more machines", status.Machines()))
+	}
+
+	return result.Also(condition, metav1.ConditionTrue, alloc.ReasonExhausted, fmt.Sprintf(
+		"%d machines wait for an address: add addresses to bootstrapNetworkConfig, or lower replicas", status.Waiting))
+}
+
+// machines is how many the pool's addresses suffice for.
+func machines(s pools.Status) uint64 {
+	full := s
+	full.IPv4.Free, full.IPv6.Free = s.IPv4.Size, s.IPv6.Size
+
+	return full.Machines()
+}
+
+// shown is a number as the status has room for it.
+func shown(n uint64) int64 {
+	return int64(min(n, math.MaxInt64)) //nolint:gosec // G115: bounded
+}
+
+// Reader reads the node pools' addresses back into a book.
+func Reader(live client.Reader) pools.Reader {
+	return func(ctx context.Context, b *pools.Book) error {
+		found, err := list(ctx, live)
+		if err != nil {
+			return err
+		}
+
+		// The older one of two that overlap wins.
+		slices.SortStableFunc(found, func(x, y v1alpha1.KubevirtNodePool) int {
+			if c := x.CreationTimestamp.Compare(y.CreationTimestamp.Time); c != 0 {
+				return c
+			}
+
+			return strings.Compare(string(x.UID), string(y.UID))
+		})
+
+		for i := range found {
+			pool := &found[i]
+			if pool.Spec.BootstrapNetworkConfig == nil {
+				continue
+			}
+
+			entry, _, err := entryOf(pool)
+			if err == nil {
+				err = b.SetPool(entry, nil)
+			}
+
+			// Its own pass says so in a condition.
+			if err != nil {
+				log.FromContext(ctx).Info("a node pool's addresses can't be given",
+					"namespace", pool.Namespace, "name", pool.Name, "reason", err.Error())
+			}
+		}
+
+		return nil
+	}
+}
+
+func list(ctx context.Context, live client.Reader) ([]v1alpha1.KubevirtNodePool, error) {
+	var (
+		out  []v1alpha1.KubevirtNodePool
+		next string
+	)
+
+	for {
+		var page v1alpha1.KubevirtNodePoolList
+		if err := live.List(ctx, &page, client.Limit(pageSize), client.Continue(next)); err != nil {
+			return nil, fmt.Errorf("list node pools: %w", err)
+		}
+
+		out = append(out, page.Items...)
+
+		if next = page.Continue; next == "" {
+			return out, nil
+		}
+	}
+}
