@@ -425,6 +425,8 @@ func TestKindsOfErrors(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
 			registry := open(t, server, tc.change)
 			id := machine("claim-1").ID
 
@@ -556,7 +558,7 @@ func agentOf(t *testing.T, server *spiretest.Server, path string) *spiretest.Age
 	return agent
 }
 
-func TestVerify(t *testing.T) {
+func TestVerify(t *testing.T) { //nolint:tparallel // how often the server is asked is counted over all cases
 	t.Parallel()
 
 	server, stranger := spiretest.Start(t), spiretest.Start(t)

@@ -26,6 +26,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/identity"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 	"github.com/hyperfleet/hyperfleet/runners/handover"
 	"github.com/hyperfleet/hyperfleet/runners/machine"
@@ -48,6 +49,8 @@ type world struct {
 	recorder  *events.FakeRecorder
 	// transport is put before the calls to GitHub.
 	transport func(http.RoundTripper) http.RoundTripper
+	// identity verifies SVIDs; nil where there is no SPIRE server.
+	identity identity.Registry
 }
 
 func newWorld(t *testing.T) *world {
@@ -159,7 +162,7 @@ func (w *world) operator() *httptest.Server {
 	mux := http.NewServeMux()
 	mux.Handle(handover.Pattern, &handover.Desk{
 		Client: env.Client, Live: env.Client, Recorder: w.recorder, Clock: w.clock, Metrics: metrics, Workloads: workloads,
-		Settings: machine.Settings{OperatorUID: "op", ReportKey: key},
+		Identity: w.identity, Settings: settings(),
 	})
 
 	server := httptest.NewServer(mux)
@@ -167,6 +170,8 @@ func (w *world) operator() *httptest.Server {
 
 	return server
 }
+
+func settings() machine.Settings { return machine.Settings{OperatorUID: "op", ReportKey: key} }
 
 // told is the operator's answer.
 type told struct {

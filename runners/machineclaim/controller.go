@@ -132,24 +132,28 @@ type scope struct {
 }
 
 func plan() step.Plan[*scope] {
+	attests := (*scope).attests
+
 	return step.Plan[*scope]{Finalizer: v1alpha1.FinalizerVMCleanup, Steps: []step.Step[*scope]{
-		{Condition: v1alpha1.ConditionTemplateResolved, Run: resolve},                            // template and cluster are ready
-		{Condition: v1alpha1.ConditionPlaced, Run: place},                                        // id and node are on record
-		{Condition: v1alpha1.ConditionIdentityReady, When: (*scope).attests, Run: identityReady}, // SPIRE takes us
-		{Condition: "", Run: bound},                                                              // it has its one job, where the platform binds them
-		{Condition: v1alpha1.ConditionProvisioned, Run: provision},                               // VM made and powered on
-		{Condition: v1alpha1.ConditionAttested, When: (*scope).attests, Run: attest},             // it has proven who it is
-		{Condition: v1alpha1.ConditionBootstrapped, Run: bootstrap},                              // runner online
-		{Condition: "", Run: settle},                                                             // the ledger knows what the machine knows
-		{Condition: "Finished", Run: follow},                                                     // job done, VM off
-		{Condition: "Retired", Run: retire},                                                      // claim handed to deletion
+		{Condition: v1alpha1.ConditionTemplateResolved, Run: resolve}, // template and cluster are ready
+		{Condition: v1alpha1.ConditionPlaced, Run: place},             // id and node are on record
+		// The identity provider takes us.
+		{Condition: v1alpha1.ConditionIdentityReady, When: attests, Run: identityReady},
+		{Condition: "", Run: bound},                                // it has its one job, where the platform binds them
+		{Condition: v1alpha1.ConditionProvisioned, Run: provision}, // VM made and powered on
+		// It has proven who it is.
+		{Condition: v1alpha1.ConditionAttested, When: attests, Run: attest},
+		{Condition: v1alpha1.ConditionBootstrapped, Run: bootstrap}, // runner online
+		{Condition: "", Run: settle},                                // the ledger knows what the machine knows
+		{Condition: "Finished", Run: follow},                        // job done, VM off
+		{Condition: "Retired", Run: retire},                         // claim handed to deletion
 	}, Deletion: []step.Step[*scope]{
-		{Condition: "", Run: settle},                                        // the last word on its job
-		{Condition: "Deregistered", Run: deregister},                        // runner gone from the CI platform
-		{Condition: "", When: (*scope).attests, Run: evict},                 // no further SVID
-		{Condition: v1alpha1.ConditionVMCleanedUp, Run: destroy},            // VM and medium gone
-		{Condition: "IdentityRemoved", When: (*scope).attests, Run: forget}, // nothing left of its identity
-		{Condition: "", Run: farewell},                                      // told, once
+		{Condition: "", Run: settle},                               // the last word on its job
+		{Condition: "Deregistered", Run: deregister},               // runner gone from the CI platform
+		{Condition: "", When: attests, Run: evict},                 // no further SVID
+		{Condition: v1alpha1.ConditionVMCleanedUp, Run: destroy},   // VM and medium gone
+		{Condition: "IdentityRemoved", When: attests, Run: forget}, // nothing left of its identity
+		{Condition: "", Run: farewell},                             // told, once
 	}}
 }
 
