@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -54,6 +55,13 @@ The exit code is 0 only if every job ran and no VM, claim, runner or ISO is left
 130 after an interrupt.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			self, err := os.Executable()
+			if err != nil {
+				return fmt.Errorf("demo: find this executable: %w", err)
+			}
+
+			options.settle(cmd.Flags().Changed, filepath.Dir(self))
+
 			if err := options.validate(); err != nil {
 				return fmt.Errorf("demo: %w", err)
 			}

@@ -40,6 +40,10 @@ func (s *stack) startForge(ctx context.Context) (string, error) {
 		return "", err
 	}
 
+	if err := s.openGate(ctx); err != nil {
+		return "", err
+	}
+
 	what := s.setting.platform
 	s.setting.forgeToken, s.setting.webhookSecret = what.token+newSecret(), newSecret()
 	token, secret := filepath.Join(s.dir, "forge-token"), filepath.Join(s.dir, "webhook-secret")
@@ -80,7 +84,11 @@ func (s *stack) startForge(ctx context.Context) (string, error) {
 	s.setting.forgeURL = exports[what.export]
 	s.forge = &forgeSim{process: process, control: control.NewClient(exports["FORGESIM_CONTROL_URL"])}
 
-	return s.setting.forgeURL, nil
+	if s.gate != nil {
+		s.setting.forgeURL, err = s.gate.forge(ctx, exports[what.export])
+	}
+
+	return exports[what.export], err
 }
 
 // exports waits until a simulator has printed the exports.

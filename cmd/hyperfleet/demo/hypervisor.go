@@ -26,9 +26,13 @@ const apiPath = "/api2/json"
 // startHypervisor starts pvesim with a machine template whose disk holds the runner and
 // whose VMs run the real bootstrap service.
 func (s *stack) startHypervisor(ctx context.Context) (string, error) {
-	image, err := s.layOutImage(ctx)
-	if err != nil {
-		return "", err
+	var image string
+
+	if !s.options.real() { // which have it in their image
+		var err error
+		if image, err = s.layOutImage(ctx); err != nil {
+			return "", err
+		}
 	}
 
 	model, err := s.writeModel(image)
@@ -82,7 +86,10 @@ func (o *Options) model() pve.Model {
 		m.VMs[i].Node = m.Nodes[i%len(m.Nodes)].Name
 	}
 
-	m.Delays.Clone, m.Delays.Boot = o.Clone, o.Boot
+	if !o.real() {
+		m.Delays.Clone, m.Delays.Boot = o.Clone, o.Boot
+	}
+
 	m.Limits.ClonesPerStorage = o.ParallelClones
 
 	return m
@@ -95,8 +102,13 @@ const templateRole = "HyperFleetTemplate"
 func (s *stack) writeModel(image string) (string, error) {
 	vms, path := filepath.Join(s.dir, "vms"), filepath.Join(s.dir, "pvesim.yaml")
 
+	guests, err := s.guests(image, vms)
+	if err != nil {
+		return "", err
+	}
+
 	m := s.options.model()
-	m.Guest = pve.Guest{Kind: pve.GuestExec, Program: s.programs.bootstrapd, ImageDir: image, WorkDir: vms}
+	m.Guest = guests
 
 	text, err := yaml.Marshal(m)
 	if err != nil {
@@ -222,7 +234,11 @@ func (s *stack) measureHypervisor(ctx context.Context, r *Report) error {
 
 	r.Violations += len(broken)
 	r.VMsCreated, r.VMCrashes = clonesMade(state.Tasks), state.Crashes
-	r.FloorSeconds = seconds(s.options.floor(floor.Input))
+
+	if !s.options.real() { // whose boots take as long as they take
+		r.FloorSeconds = seconds(s.options.floor(floor.Input))
+	}
+
 	r.countCalls(calls, s.baseline)
 
 	if r.FloorSeconds > 0 {

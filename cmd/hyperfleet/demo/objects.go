@@ -56,7 +56,7 @@ func (s setting) objects(o Options) []client.Object {
 		secret(secretProxmox, map[string]string{keyTokenID: s.proxmoxTokenID, keyTokenSecret: s.proxmoxTokenSecret}),
 		secret(secretForge, map[string]string{keyToken: s.forgeToken}),
 		secret(secretWebhook, map[string]string{keySecret: s.webhookSecret}),
-		s.cluster(o), s.template(),
+		s.cluster(o), s.template(o),
 	}, pools...)
 }
 
@@ -86,8 +86,13 @@ func (s setting) cluster(o Options) *v1alpha1.HypervisorCluster {
 	}
 }
 
-func (s setting) template() *v1alpha1.HypervisorMachineTemplate {
+func (s setting) template(o Options) *v1alpha1.HypervisorMachineTemplate {
 	linked := true
+	resources := v1alpha1.MachineResources{CPU: 1, Memory: resource.MustParse(machineMemory)}
+
+	if o.real() {
+		resources = v1alpha1.MachineResources{CPU: realCPUs, Memory: resource.MustParse(realMemory)}
+	}
 
 	return &v1alpha1.HypervisorMachineTemplate{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: objectName},
@@ -96,7 +101,7 @@ func (s setting) template() *v1alpha1.HypervisorMachineTemplate {
 			Template: v1alpha1.TemplateSource{
 				Proxmox: &v1alpha1.ProxmoxTemplate{TemplateName: templateName, LinkedClone: &linked},
 			},
-			Resources: v1alpha1.MachineResources{CPU: 1, Memory: resource.MustParse(machineMemory)},
+			Resources: resources,
 			Bootstrap: v1alpha1.Bootstrap{
 				Method: v1alpha1.BootstrapRunnerToken,
 				Config: s.platform.bootstrap(s),

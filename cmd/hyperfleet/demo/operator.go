@@ -30,7 +30,6 @@ const (
 // ports are those that the operator listens on, all of the loopback interface.
 type ports struct{ webhooks, metrics, health int }
 
-func (p ports) guestURL() string { return "http://" + loopback(p.webhooks) }
 func (p ports) readyURL() string { return "http://" + loopback(p.health) + "/readyz" }
 
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
@@ -82,6 +81,14 @@ func (s *stack) operatorConfig() ([]byte, error) {
 		runners["orphanInterval"] = "10s"
 	}
 
+	webhooks := map[string]any{"bindAddress": loopback(s.ports.webhooks), "url": s.hooksURL()}
+	guest := map[string]any{"url": s.guestURL()}
+
+	if s.gate != nil {
+		webhooks["certFile"], webhooks["keyFile"] = s.gate.certFile, s.gate.keyFile
+		guest["caFile"] = s.gate.certFile
+	}
+
 	file := map[string]any{
 		"apiVersion":  config.APIVersion,
 		"kind":        config.KindOperatorConfig,
@@ -91,8 +98,8 @@ func (s *stack) operatorConfig() ([]byte, error) {
 		"log":         map[string]any{"level": s.options.LogLevel, "format": "json"},
 		"metrics":     map[string]any{"bindAddress": loopback(s.ports.metrics)},
 		"health":      map[string]any{"bindAddress": loopback(s.ports.health)},
-		"webhooks":    map[string]any{"bindAddress": loopback(s.ports.webhooks), "url": s.ports.guestURL()},
-		"guest":       map[string]any{"url": s.ports.guestURL()},
+		"webhooks":    webhooks,
+		"guest":       guest,
 	}
 	if len(runners) > 0 {
 		file["runners"] = runners

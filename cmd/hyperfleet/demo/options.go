@@ -44,6 +44,8 @@ type Options struct {
 	Plain bool
 	// LogLevel of the operator.
 	LogLevel string
+
+	vmOptions
 }
 
 // Outputs.
@@ -73,6 +75,7 @@ func (o *Options) bind(flags *pflag.FlagSet) {
 		"how long machines, claims, runners and media may take to go away after the last job")
 	flags.BoolVar(&o.Keep, "keep", false, "keep the working directory with all logs")
 	flags.BoolVar(&o.Plain, "plain", false, "append lines instead of drawing a live table")
+	o.vmOptions.bind(flags)
 	flags.StringVar(&o.LogLevel, "log-level", "INFO", "the operator's log level: DEBUG, INFO, WARN or ERROR")
 }
 
@@ -125,6 +128,8 @@ func (o *Options) validate() error {
 	if o.Output != outputText && o.Output != outputJSON {
 		errs = append(errs, fmt.Errorf("--output must be text or json, not %q", o.Output))
 	}
+
+	errs = append(errs, o.validateVM())
 
 	if _, err := parseFaults(o.Faults); err != nil {
 		errs = append(errs, fmt.Errorf("--faults: %w", err))

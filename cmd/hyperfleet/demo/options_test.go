@@ -39,6 +39,12 @@ func TestOptions(t *testing.T) {
 			name: "platform", args: "--platform jenkins",
 			want: []string{`--platform must be one of github, gitlab, buildkite, generic, not "jenkins"`},
 		},
+		{name: "machines", args: "--vm xen", want: []string{`--vm must be sim or qemu, not "xen"`}},
+		{name: "an image for simulated machines", args: "--image x", want: []string{"need --vm qemu"}},
+		{
+			name: "real machines", args: "--vm qemu --platform gitlab --image /does/not/exist",
+			want: []string{"--vm qemu is for --platform github", "/does/not/exist: no such file", "hack/vm-image/build.sh"},
+		},
 		{name: "output", args: "--output yaml", want: []string{`--output must be text or json, not "yaml"`}},
 		{
 			name: "unknown fault", args: "--faults vm-crsh=0.1",
@@ -67,6 +73,56 @@ func TestOptions(t *testing.T) {
 				if !strings.Contains(err.Error(), part) {
 					t.Errorf("error %q does not say %q", err, part)
 				}
+			}
+		})
+	}
+}
+
+// TestSettle gives real machines defaults of their own where nothing else is asked for.
+func TestSettle(t *testing.T) {
+	t.Parallel()
+
+	for _, tt := range []struct {
+		name, args string
+		want       Options
+	}{
+		{name: "simulated", want: Options{Jobs: 20, Max: 50, Nodes: 3, Timeout: 5 * time.Minute}},
+		{
+			name: "real", args: "--vm qemu",
+			want: Options{Jobs: 2, Max: 2, Nodes: 1, Timeout: 30 * time.Minute, vmOptions: vmOptions{
+				Image: "bin/vm/runner.qcow2", Kernel: "bin/vm/vmlinuz", Initrd: "bin/vm/runner.initrd", Append: builtAppend,
+			}},
+		},
+		{
+			name: "real, as asked for", args: "--vm qemu --jobs 3 --max 1 --nodes 2 --timeout 1h --image my.qcow2",
+			want: Options{Jobs: 3, Max: 1, Nodes: 2, Timeout: time.Hour, vmOptions: vmOptions{Image: "my.qcow2"}},
+		},
+		{
+			name: "real, with other arguments", args: "--vm qemu --append quiet",
+			want: Options{Jobs: 2, Max: 2, Nodes: 1, Timeout: 30 * time.Minute, vmOptions: vmOptions{
+				Image: "bin/vm/runner.qcow2", Kernel: "bin/vm/vmlinuz", Initrd: "bin/vm/runner.initrd", Append: "quiet",
+			}},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+
+			var o Options
+
+			flags := pflag.NewFlagSet("demo", pflag.ContinueOnError)
+			o.bind(flags)
+
+			if err := flags.Parse(strings.Fields(tt.args)); err != nil {
+				t.Fatal(err)
+			}
+
+			o.settle(flags.Changed, "bin")
+
+			got := Options{Jobs: o.Jobs, Max: o.Max, Nodes: o.Nodes, Timeout: o.Timeout, vmOptions: o.vmOptions}
+			got.VM = ""
+
+			if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(Options{})); diff != "" {
+				t.Error(diff)
 			}
 		})
 	}

@@ -126,7 +126,13 @@ func (r *Report) text() string {
 
 	line("jobs", "%d of %d ran to success, %d failed", r.JobsCompleted, r.Jobs, r.JobsFailed)
 	line("left over", "%d VMs, %d claims, %d runners, %d ISOs", r.VMsLeft, r.ClaimsLeft, r.RunnersLeft, r.ISOsLeft)
-	line("makespan", "%.1f s, floor %.1f s, ratio %.2f", r.MakespanSeconds, r.FloorSeconds, r.Ratio)
+
+	if r.FloorSeconds > 0 {
+		line("makespan", "%.1f s, floor %.1f s, ratio %.2f", r.MakespanSeconds, r.FloorSeconds, r.Ratio)
+	} else {
+		line("makespan", "%.1f s", r.MakespanSeconds)
+	}
+
 	line("cleanup", "%.1f s after the last job", r.CleanupSeconds)
 	line("hypervisor calls", "%.1f per VM for %d VMs (%s)", r.CallsPerVM, r.VMsCreated, classes(r.TotalCalls))
 	line("webhooks", "%d delivered, %d failed, %d lost, %d duplicated",

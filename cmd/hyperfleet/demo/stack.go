@@ -43,6 +43,7 @@ type stack struct {
 	operator   *procrun.Process
 	setting    setting
 	ports      ports
+	gate       *gate // nil unless machines are real
 
 	procs []*procrun.Process
 	ended chan *procrun.Process
@@ -94,7 +95,7 @@ func newStack(o Options, con *console, c clock.WithTicker) (*stack, error) {
 
 // webhookURL is where the platform sends its webhooks to.
 func (s *stack) webhookURL() string {
-	return s.ports.guestURL() + "/webhooks/" + s.setting.platform.name
+	return s.hooksURL() + "/webhooks/" + s.setting.platform.name
 }
 
 // maxProcs is more than the demo starts.
@@ -138,6 +139,8 @@ func (s *stack) stop(keep bool) error {
 	for _, process := range slices.Backward(s.procs) {
 		errs = append(errs, process.Stop())
 	}
+
+	errs = append(errs, s.gate.close())
 
 	if s.kube != nil {
 		errs = append(errs, s.kube.Stop())
