@@ -1,0 +1,444 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package validate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/procrun"
+	dnstest "github.com/hyperfleet/hyperfleet/test/dns"
+	"github.com/hyperfleet/hyperfleet/test/kube"
+)
+
+const (
+	domain   = "ci.example.com"
+	backward = "127.in-addr.arpa"
+	patience = 30 * time.Second
+	glance   = 20 * time.Millisecond
+)
+
+var env *kube.Env
+
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard())
+	kube.Main(m, func(e *kube.Env) { env = e },
+		kube.WithCRDs("../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme))
+}
+
+// sshd starts a real SSH server and gives its port.
+func sshd(t *testing.T) string {
+	t.Helper()
+
+	dir := t.TempDir()
+	key := filepath.Join(dir, "key")
+
+	if out, err := exec.CommandContext(t.Context(), "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key).CombinedOutput(); err != nil {
+		t.Fatalf("make host key: %v: %s", err, out)
+	}
+
+	if err := os.MkdirAll("/run/sshd", 0o755); err != nil { //nolint:gosec // sshd insists on just this folder
+		t.Fatal(err)
+	}
+
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	_, port, _ := net.SplitHostPort(listener.Addr().String())
+	_ = listener.Close()
+
+	config := filepath.Join(dir, "config")
+	text := fmt.Sprintf("ListenAddress 127.0.0.1\nPort %s\nHostKey %s\nPidFile none\nUsePAM no\n", port, key)
+
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	process, err := procrun.Start(context.Background(), procrun.Spec{
+		Path: "/usr/sbin/sshd", Args: []string{"-D", "-e", "-f", config}, LogPath: filepath.Join(dir, "log"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	t.Cleanup(func() { _ = process.Stop() })
+
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+
+	err = process.WaitReady(ctx, func(ctx context.Context) error { return banner(ctx, net.JoinHostPort("127.0.0.1", port)) })
+	if err != nil {
+		t.Fatalf("wait for sshd: %v\n%s", err, process.LogTail())
+	}
+
+	return port
+}
+
+func TestSSHBanner(t *testing.T) {
+	t.Parallel()
+
+	if err := banner(t.Context(), net.JoinHostPort("127.0.0.1", sshd(t))); err != nil {
+		t.Error(err)
+	}
+
+	for why, say := range map[string]string{
+		"another server": "220 mail.example.com ESMTP\r\n", "a server that hangs up": "", "endless talk": strings.Repeat("a\n", maxGreeting),
+	} {
+		listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		go func() {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+
+			_, _ = conn.Write([]byte(say))
+			_ = conn.Close()
+		}()
+
+		if err := banner(t.Context(), listener.Addr().String()); !errors.Is(err, errNoBanner) {
+			t.Errorf("%s: %v", why, err)
+		}
+
+		_ = listener.Close()
+
+		if err := banner(t.Context(), listener.Addr().String()); err == nil || errors.Is(err, errNoBanner) {
+			t.Errorf("no server: %v", err)
+		}
+	}
+}
+
+// A server that accepts and says nothing is given up in time.
+func TestSSHSilence(t *testing.T) {
+	t.Parallel()
+
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+
+	if err := banner(ctx, listener.Addr().String()); err == nil || !strings.Contains(err.Error(), "says nothing") {
+		t.Errorf("banner() = %v", err)
+	}
+}
+
+func TestPing(t *testing.T) {
+	t.Parallel()
+
+	for _, text := range []string{"127.0.0.1", "::ffff:127.0.0.1", "::1"} {
+		err := ping(t.Context(), netip.MustParseAddr(text))
+		if text == "::1" && err != nil && !errors.Is(err, errPingNotPermitted) {
+			t.Logf("this machine has no IPv6 on loopback: %v", err)
+
+			continue
+		}
+
+		if err != nil {
+			t.Errorf("ping %s: %v", text, err)
+		}
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+
+	if err := ping(ctx, netip.MustParseAddr("127.0.0.1")); err == nil {
+		t.Error("a reply after the time is up counts")
+	}
+}
+
+func TestLookUps(t *testing.T) {
+	t.Parallel()
+
+	server := dnstest.StartBIND(t, dnstest.Config{Zones: []string{domain, backward}})
+	server.Add(t, domain, "vm1."+domain+". 60 A 127.0.0.1", "alias."+domain+". 60 CNAME vm1."+domain+".", "vm6."+domain+". 60 AAAA ::1")
+	server.Add(t, backward, "1.0.0.127.in-addr.arpa. 60 PTR VM1."+domain+".")
+
+	_, port, _ := net.SplitHostPort(server.Addr)
+	here, there := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2")
+	servers := []string{"127.0.0.1"}
+
+	for _, row := range []struct {
+		why    string
+		got    finding
+		reason string
+	}{
+		{"name and address fit", lookForward(t.Context(), servers, port, domain, target{"vm1." + domain, here}), ""},
+		{"IPv6", lookForward(t.Context(), servers, port, domain, target{"vm6." + domain, netip.IPv6Loopback()}), ""},
+		{"by way of an alias", lookForward(t.Context(), servers, port, "", target{"alias." + domain, here}), ""},
+		{"no such name", lookForward(t.Context(), servers, port, domain, target{"vm2." + domain, here}), ReasonForwardFailed},
+		{"another address", lookForward(t.Context(), servers, port, domain, target{"vm1." + domain, there}), ReasonForwardMismatch},
+		{"another family", lookForward(t.Context(), servers, port, domain, target{"vm1." + domain, netip.IPv6Loopback()}), ReasonForwardFailed},
+		{"another domain", lookForward(t.Context(), servers, port, "other.example", target{"vm1." + domain, here}), ReasonWrongDomain},
+		{"a zone that is refused", lookForward(t.Context(), servers, port, "", target{"vm1.other.example", here}), ReasonForwardFailed},
+		{"no server", lookForward(t.Context(), servers, "1", domain, target{"vm1." + domain, here}), ReasonForwardFailed},
+		{"address and name fit", lookReverse(t.Context(), servers, port, target{"vm1." + domain, here}), ""},
+		{"another name", lookReverse(t.Context(), servers, port, target{"vm2." + domain, here}), ReasonReverseMismatch},
+		{"no name", lookReverse(t.Context(), servers, port, target{"vm1." + domain, there}), ReasonReverseFailed},
+	} {
+		if row.got.reason != row.reason {
+			t.Errorf("%s: %+v, want reason %q", row.why, row.got, row.reason)
+		}
+	}
+
+	// The second server answers where the first does not.
+	two := &resolver{servers: []string{"127.0.0.1:1", server.Addr}}
+	if got, err := two.forward(t.Context(), "vm1."+domain, here); err != nil || len(got) != 1 {
+		t.Errorf("two servers: %v, %v", got, err)
+	}
+}
+
+func TestVerdict(t *testing.T) {
+	t.Parallel()
+
+	ok := finding{what: "forward"}
+	failed := finding{what: "ssh", reason: ReasonSSHFailed, message: "refused"}
+	unknown := finding{what: "ping", reason: ReasonPingNotPermitted, message: "may not", unknown: true}
+
+	for _, row := range []struct {
+		why      string
+		findings []finding
+		status   metav1.ConditionStatus
+		reason   string
+	}{
+		{"all passed", []finding{ok}, metav1.ConditionTrue, ReasonPassed},
+		{"one failed", []finding{ok, failed}, metav1.ConditionFalse, ReasonSSHFailed},
+		{"one could not be made", []finding{unknown, ok}, metav1.ConditionUnknown, ReasonPingNotPermitted},
+		{"a failure says more than ignorance", []finding{unknown, failed}, metav1.ConditionFalse, ReasonSSHFailed},
+	} {
+		status, reason, message := verdict(row.findings, target{"vm1." + domain, netip.MustParseAddr("127.0.0.1")})
+		if status != row.status || reason != row.reason {
+			t.Errorf("%s: %s %s: %s", row.why, status, reason, message)
+		}
+
+		for _, f := range row.findings {
+			if !strings.Contains(message, f.message) {
+				t.Errorf("%s: %q is not in %q", row.why, f.message, message)
+			}
+		}
+	}
+}
+
+func TestSchedule(t *testing.T) {
+	t.Parallel()
+
+	now := time.Unix(1_800_000_000, 0)
+	bad := []finding{{reason: ReasonPingFailed}}
+	good := []finding{{}}
+
+	within := func(why string, got time.Time, want time.Duration) {
+		t.Helper()
+
+		if got.Before(now.Add(want*9/10)) || got.After(now.Add(want*11/10)) {
+			t.Errorf("%s: after %s, want about %s", why, got.Sub(now), want)
+		}
+	}
+
+	if first := begin(rhythm{onReady: true, interval: time.Hour}, now); !first.due(now) {
+		t.Error("not due on Ready")
+	}
+
+	within("only in an interval", begin(rhythm{interval: time.Hour}, now).next, time.Hour)
+
+	once := begin(rhythm{onReady: true}, now).after(rhythm{onReady: true}, now, good)
+	if once.due(now.Add(1000 * time.Hour)) {
+		t.Error("passed once, and due again without an interval")
+	}
+
+	r := rhythm{onReady: true, interval: time.Minute}
+	within("passed", track{}.after(r, now, good).next, time.Minute)
+
+	failing := track{}
+	for _, want := range []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second, time.Minute, time.Minute} {
+		failing = failing.after(r, now, bad)
+		within(fmt.Sprintf("failed %d times", failing.failures), failing.next, want)
+	}
+
+	for range 100 {
+		failing = failing.after(rhythm{onReady: true}, now, bad)
+	}
+
+	within("failed for long", failing.next, maxRetry)
+
+	if passed := failing.after(r, now, good); passed.failures != 0 {
+		t.Error("failures are counted on after a success")
+	}
+}
+
+// site runs the controller against a real name server and a real SSH server.
+type site struct {
+	*dnstest.Server
+
+	t     *testing.T
+	space string
+}
+
+func newSite(t *testing.T) *site {
+	t.Helper()
+
+	s := &site{t: t, Server: dnstest.StartBIND(t, dnstest.Config{Zones: []string{domain, backward}}), space: env.Namespace(t)}
+	_, port, _ := net.SplitHostPort(s.Addr)
+
+	mgr, err := ctrl.NewManager(env.Config, ctrl.Options{Scheme: env.Scheme, Metrics: metricsserver.Options{BindAddress: "0"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if err := SetupWithManager(mgr, Options{DNSPort: port, SSHPort: sshd(t)}); err != nil {
+		t.Fatal(err)
+	}
+
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+
+	go func() { ended <- mgr.Start(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+
+	return s
+}
+
+func (s *site) must(err error) {
+	s.t.Helper()
+
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *site) cluster(dns *v1alpha1.HypervisorDNS, network *v1alpha1.NetworkValidation) *v1alpha1.HypervisorCluster {
+	s.t.Helper()
+
+	ref := &v1alpha1.SecretValueSource{SecretKeyRef: v1alpha1.SecretKeySelector{Name: "pve", Key: "token"}}
+	cluster := &v1alpha1.HypervisorCluster{
+		ObjectMeta: metav1.ObjectMeta{Name: s.space},
+		Spec: v1alpha1.HypervisorClusterSpec{
+			Provider: "proxmox", Endpoint: "https://pve.example.com:8006/api2/json",
+			Credentials: v1alpha1.HypervisorCredentials{TokenID: ref, TokenSecret: ref}, DNS: dns,
+			Network: &v1alpha1.HypervisorNetwork{Validation: network},
+		},
+	}
+	s.must(env.Client.Create(s.t.Context(), cluster))
+
+	return cluster
+}
+
+func (s *site) claim() *v1alpha1.MachineClaim {
+	s.t.Helper()
+
+	claim := &v1alpha1.MachineClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: "vm1", Namespace: s.space},
+		Spec: v1alpha1.MachineClaimSpec{
+			TemplateRef: v1alpha1.LocalObjectReference{Name: "linux"},
+			WorkloadConfig: v1alpha1.Workload{Type: "generic", Config: &v1alpha1.WorkloadConfig{
+				Generic: &v1alpha1.GenericConfig{Source: "nightly", Command: []string{"/usr/bin/make"}},
+			}},
+		},
+	}
+	s.must(env.Client.Create(s.t.Context(), claim))
+
+	claim.Status = v1alpha1.MachineClaimStatus{
+		Phase: v1alpha1.MachineClaimReady, VMRef: &v1alpha1.VMReference{HypervisorCluster: s.space, VMID: "100"},
+		NetworkInfo: &v1alpha1.NetworkInfo{Hostname: "vm1", FQDN: "vm1." + domain, IPAddress: "127.0.0.1"},
+	}
+	s.must(env.Client.Status().Update(s.t.Context(), claim))
+
+	return claim
+}
+
+func (s *site) says(claim *v1alpha1.MachineClaim, status metav1.ConditionStatus, reason string) metav1.Condition {
+	s.t.Helper()
+
+	deadline := time.Now().Add(patience)
+
+	for {
+		now := &v1alpha1.MachineClaim{}
+		s.must(env.Client.Get(s.t.Context(), client.ObjectKeyFromObject(claim), now))
+
+		got := meta.FindStatusCondition(now.Status.Conditions, v1alpha1.ConditionNetworkValidated)
+		if got == nil {
+			got = &metav1.Condition{}
+		}
+
+		if got.Status == status && got.Reason == reason {
+			return *got
+		}
+
+		if time.Now().After(deadline) {
+			s.t.Fatalf("condition is %s %s: %s, want %s %s", got.Status, got.Reason, got.Message, status, reason)
+		}
+
+		time.Sleep(glance)
+	}
+}
+
+// A machine is looked at until it passes, and in its interval from then on.
+func TestAMachineIsValidated(t *testing.T) {
+	s := newSite(t)
+	cluster := s.cluster(&v1alpha1.HypervisorDNS{
+		Domain: domain, Servers: []string{"127.0.0.1"},
+		Validation: &v1alpha1.DNSValidation{
+			Enabled: true, ValidateOnReady: true, ValidateReverse: true,
+			ValidateInterval: &metav1.Duration{Duration: 300 * time.Millisecond},
+		},
+	}, &v1alpha1.NetworkValidation{Enabled: true, PingTest: true, SSHTest: true})
+	claim := s.claim()
+
+	s.says(claim, metav1.ConditionFalse, ReasonForwardFailed)
+	s.Add(t, domain, "vm1."+domain+". 60 A 127.0.0.9")
+	s.says(claim, metav1.ConditionFalse, ReasonForwardMismatch)
+	s.Add(t, domain, "vm1."+domain+". 60 A 127.0.0.1")
+	s.says(claim, metav1.ConditionFalse, ReasonReverseFailed)
+	s.Add(t, backward, "1.0.0.127.in-addr.arpa. 60 PTR vm1."+domain+".")
+
+	if got := s.says(claim, metav1.ConditionTrue, ReasonPassed); !strings.Contains(got.Message, "forward, reverse, ping, ssh") {
+		t.Errorf("passed: %s", got.Message)
+	}
+
+	// The interval finds what breaks later.
+	s.Remove(t, domain, "vm1."+domain+". 0 A 127.0.0.1")
+	s.says(claim, metav1.ConditionFalse, ReasonForwardMismatch)
+
+	// With registration, look-ups wait for the records.
+	ref := v1alpha1.SecretValueSource{SecretKeyRef: v1alpha1.SecretKeySelector{Name: "dns", Key: "key"}}
+	cluster.Spec.DNS.RegisterVMs = true
+	cluster.Spec.DNS.DNSProvider = &v1alpha1.DNSProvider{Type: "cloudflare", Credentials: map[string]v1alpha1.SecretValueSource{"apiToken": ref}}
+	s.must(env.Client.Update(t.Context(), cluster))
+	s.says(claim, metav1.ConditionUnknown, "WaitingForRegistration")
+
+	// Switched off, nothing is said.
+	cluster.Spec.DNS, cluster.Spec.Network = nil, nil
+	s.must(env.Client.Update(t.Context(), cluster))
+	s.says(claim, "", "")
+}
