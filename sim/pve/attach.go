@@ -15,6 +15,11 @@ func (s *Server) attach(c *call, m *machine, k, v string) (string, error) {
 	if err != nil {
 		return "", badParam(k, "%s", err)
 	}
+	if k == tpmSlot {
+		if err := checkTPMState(d); err != nil {
+			return "", badParam(k, "%s", err)
+		}
+	}
 	switch {
 	case d.get("import-from") != "":
 		return "", dief("import-from is not simulated")
@@ -23,7 +28,7 @@ func (s *Server) attach(c *call, m *machine, k, v string) (string, error) {
 	case strings.HasSuffix(d.file, ":cloudinit"):
 		return s.attachCloudInit(c, m, d)
 	case reNewDisk.MatchString(d.file):
-		return s.attachNew(c, m, d)
+		return s.attachNew(c, m, k, d)
 	}
 	if old, err := parseDrive(m.conf[k]); err == nil && old.file == d.file {
 		return d.String(), nil
@@ -64,15 +69,22 @@ func (s *Server) attachCloudInit(c *call, m *machine, d drive) (string, error) {
 	return vol.id + ",media=cdrom,size=4M", nil
 }
 
-func (s *Server) attachNew(c *call, m *machine, d drive) (string, error) {
+func (s *Server) attachNew(c *call, m *machine, k string, d drive) (string, error) {
 	parts := reNewDisk.FindStringSubmatch(d.file)
 	st, err := s.imageStore(c, m.node, parts[1])
 	if err != nil {
 		return "", err
 	}
 	size := parseSize(parts[2] + "G")
+	if k == tpmSlot {
+		size = tpmStateSize
+	}
 	if st.Size > 0 && st.usedBytes()+size > st.Size {
 		return "", noSpace(st)
+	}
+	if k == tpmSlot {
+		d.file = s.newTPMState(st, m.id).id
+		return d.sized(size).String(), nil
 	}
 	vol := &volume{id: st.nextDisk(m.id, nil), content: "images", format: "raw", size: size, used: size,
 		ctime: s.clk.Now(), vmid: m.id}

@@ -198,7 +198,7 @@ func (s *Server) planDisk(c *call, p *clonePlan, opt, value string) (bool, error
 	if from == nil {
 		return false, dief("volume '%s' does not exist", d.file)
 	}
-	cd := cloneDisk{opt: opt, drive: d, from: from, to: from, base: base, full: p.full || d.isCloudInit() || opt == "tpmstate0"}
+	cd := cloneDisk{opt: opt, drive: d, from: from, to: from, base: base, full: p.full || d.isCloudInit() || opt == tpmSlot}
 	if name := c.param("storage"); name != "" {
 		if cd.to, err = s.enabledStore(c.node, name); err != nil {
 			return false, err
@@ -424,7 +424,7 @@ func (s *Server) newImage(m *machine, d cloneDisk) (*volume, error) {
 	if d.base == nil {
 		return nil, dief("volume '%s' does not exist", d.drive.file)
 	}
-	v := &volume{content: "images", format: "raw", size: d.base.size, ctime: s.clk.Now(), vmid: m.id}
+	v := &volume{content: "images", format: "raw", size: d.base.size, ctime: s.clk.Now(), vmid: m.id, seed: d.base.seed}
 	if d.full {
 		v.used = d.base.size
 		v.id = d.to.nextDisk(m.id, nil)

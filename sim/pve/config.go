@@ -324,7 +324,7 @@ func (s *Server) applyUpdate(c *call, u *update) error {
 		delete(m.pendingDel, k)
 	}
 	for _, k := range u.delete {
-		if err := s.deleteOption(c, m, k); err != nil {
+		if err := s.deleteOption(c, m, k, u.force); err != nil {
 			return err
 		}
 	}
@@ -340,7 +340,7 @@ func (s *Server) applyUpdate(c *call, u *update) error {
 	return nil
 }
 
-func (s *Server) deleteOption(c *call, m *machine, k string) error {
+func (s *Server) deleteOption(c *call, m *machine, k string, force bool) error {
 	if _, ok := m.conf[k]; !ok {
 		delete(m.pending, k)
 		return nil // Proxmox only warns
@@ -358,13 +358,48 @@ func (s *Server) deleteOption(c *call, m *machine, k string) error {
 			return err
 		}
 	}
+	if force || reUnused.MatchString(k) {
+		if err := s.mayFree(c, m.conf[k]); err != nil {
+			return err
+		}
+	}
 	delete(m.pending, k)
 	if m.running && !hotUnplug(k) {
 		m.pendingDel[k] = true
 		return nil
 	}
+	v := m.conf[k]
 	s.dropOption(m, k)
+	if force {
+		s.purgeUnused(m, v)
+	}
 	return nil
+}
+
+// mayFree asks for the right to free a disk's volume (try_deallocate_drive of
+// PVE::QemuServer). CD-ROMs are not freed.
+func (s *Server) mayFree(c *call, v string) error {
+	d, err := parseDrive(v)
+	if err != nil || d.isCDROM() || c.auth.isRoot() {
+		return nil //nolint:nilerr // no drive is nothing to free
+	}
+	name, _, _ := splitVolid(d.file)
+	return s.mayLocked(c.auth, "/storage/"+name, "Datastore.AllocateSpace")
+}
+
+// purgeUnused frees the volume of a disk that was taken off by force: it does not stay as
+// unusedN.
+func (s *Server) purgeUnused(m *machine, v string) {
+	d, err := parseDrive(v)
+	if err != nil {
+		return
+	}
+	for k, unused := range m.conf {
+		if reUnused.MatchString(k) && unused == d.file {
+			delete(m.conf, k)
+			s.freeVolume(m.node, d.file)
+		}
+	}
 }
 
 // hotUnplug tells what can be taken from a running VM at once.
@@ -373,7 +408,7 @@ func hotUnplug(k string) bool {
 		return false
 	}
 	o, _ := optionOf(k)
-	return o.live || isDriveName(k) || k == "tags" || reUnused.MatchString(k)
+	return o.live || isDriveName(k) && k != tpmSlot || k == "tags" || reUnused.MatchString(k)
 }
 
 // dropOption removes an option; a disk stays as unusedN, a cloud-init drive is

@@ -31,7 +31,7 @@ func TestStoredOptions(t *testing.T) {
 		{"keys stay encoded", "sshkeys", "ssh-ed25519%20AAAA%20me", "ssh-ed25519%20AAAA%20me"},
 		{"agent with settings", "agent", "enabled=1,fstrim_cloned_disks=1", "enabled=1,fstrim_cloned_disks=1"},
 		{"a new disk", "scsi1", "local-lvm:3,ssd=1", "local-lvm:vm-1000-disk-1,size=3G,ssd=1"},
-		{"a TPM state", "tpmstate0", "local-lvm:1,version=v2.0", "local-lvm:vm-1000-disk-2,size=1G,version=v2.0"},
+		{"a TPM state", "tpmstate0", "local-lvm:1,version=v2.0", "local-lvm:vm-1000-disk-2,size=4M,version=v2.0"},
 		{"boot order", "boot", "order=scsi0;ide2", "order=scsi0;ide2"},
 		{"an empty drive", "ide2", "none,media=cdrom", "none,media=cdrom"},
 	} {

@@ -111,6 +111,8 @@ type Template struct {
 	// NoCloudInit leaves out the cloud-init drive, NoAgent the guest agent.
 	NoCloudInit bool `json:"noCloudInit"`
 	NoAgent     bool `json:"noAgent"`
+	// TPM gives it a TPM that has been started once, so that it has seeds.
+	TPM bool `json:"tpm"`
 	// Config overrides or adds options.
 	Config map[string]string `json:"config"`
 	// ImageDir holds the files of the template's disk image, for GuestExec.

@@ -108,6 +108,11 @@ func (s *Server) templateConfig(t Template, id int, st *store) (map[string]strin
 		ci := s.newCloudInitVolume(st, id)
 		conf[cmpOr(t.CloudInitSlot, "ide2")] = ci.id + ",media=cdrom,size=4M"
 	}
+	if t.TPM {
+		state := s.newTPMState(st, id)
+		state.seed = s.newUUID()
+		conf[tpmSlot] = state.id + ",size=" + formatSize(tpmStateSize) + ",version=v2.0"
+	}
 	maps.Copy(conf, t.Config)
 	return conf, nil
 }

@@ -109,6 +109,7 @@ func (s *Server) boot(ctx context.Context, c *call, t *task) error {
 		m.pid = s.newPID()
 	}
 	m.starts++
+	s.makeTPM(m)
 	s.sight(m)
 	s.startGuest(m, g, struck(t.faults, FaultVMCrash))
 	return nil

@@ -25,6 +25,9 @@ type VMState struct {
 	Foreign bool `json:"foreign,omitempty"`
 	// Starts counts how often it was started.
 	Starts int `json:"starts"`
+	// TPM stands for the seeds of its TPM: VMs of which it is the same have one TPM. It is
+	// empty without a TPM, and until the first start of one.
+	TPM string `json:"tpm,omitempty"`
 }
 
 // VolumeState is one volume.
@@ -84,7 +87,12 @@ func (s *Server) vmState(m *machine) VMState {
 	if conf["cipassword"] != "" {
 		conf["cipassword"] = masked
 	}
+	tpm := ""
+	if v := s.tpmOf(m); v != nil {
+		tpm = v.seed
+	}
 	return VMState{
+		TPM:  tpm,
 		VMID: m.id, Name: m.name(), Node: m.node, Status: m.status(), Lock: conf["lock"], Pool: s.poolOf(m.id),
 		Tags: conf["tags"], Template: m.template(), Config: conf, Pending: maps.Clone(m.pending),
 		Foreign: m.foreign, Starts: m.starts,

@@ -32,6 +32,7 @@ type volume struct {
 	vmid    int
 	parent  string // volume id of the base of a linked clone
 	data    []byte
+	seed    string // of the TPM whose state it is, once that was started
 	image   *image // the file behind it, if there is one
 }
 
@@ -94,14 +95,21 @@ func (st *store) fileBased() bool { return st.Type == "dir" || st.Type == "nfs" 
 func (st *store) nextDisk(vmid int, base *volume) string {
 	for n := 0; ; n++ {
 		id := st.imageID(vmid, fmt.Sprintf("vm-%d-disk-%d", vmid, n), base)
-		plain := st.imageID(vmid, fmt.Sprintf("vm-%d-disk-%d", vmid, n), nil)
+		plain := withoutFormat(st.imageID(vmid, fmt.Sprintf("vm-%d-disk-%d", vmid, n), nil))
 		taken := slices.ContainsFunc(slices.Collect(maps.Values(st.vols)), func(v *volume) bool {
-			return v.id == plain || strings.HasSuffix(v.id, "/"+strings.TrimPrefix(plain, st.Name+":"))
+			name := withoutFormat(v.id)
+			return name == plain || strings.HasSuffix(name, "/"+strings.TrimPrefix(plain, st.Name+":"))
 		})
 		if !taken {
 			return id
 		}
 	}
+}
+
+// withoutFormat is a volume id without the ending of its file: a number is taken in any
+// format.
+func withoutFormat(id string) string {
+	return strings.TrimSuffix(strings.TrimSuffix(id, ".qcow2"), ".raw")
 }
 
 // imageID names an image; on storages that say so, a linked clone carries its
