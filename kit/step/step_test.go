@@ -399,3 +399,33 @@ func TestAnnounceTellsOnlyNews(t *testing.T) {
 		})
 	}
 }
+
+// A step that is not in the list of an object neither runs nor has a condition, reached or not.
+func TestStepsThatDoNotApply(t *testing.T) {
+	t.Parallel()
+
+	world, obj := newWorld(t, fresh())
+	runner := &step.Runner{Client: world.client, Controller: "widget"}
+
+	var ran []string
+
+	never, once := returns("Never", step.Done()), returns("Once", step.Done())
+	never.When = func(*[]string) bool { return false }
+	once.When = func(ran *[]string) bool { return len(*ran) == 1 } // an earlier step decides
+	later := never
+	later.Condition = "Later"
+
+	steps := []step.Step[*[]string]{never, returns("A", step.Done()), once, returns("B", step.Wait(time.Second, "Waiting", "")), later}
+	if _, err := step.Run(t.Context(), runner, obj, steps, &ran); err != nil {
+		t.Fatal(err)
+	}
+
+	if diff := cmp.Diff([]string{"A", "Once", "B"}, ran); diff != "" {
+		t.Errorf("ran (-want +got):\n%s", diff)
+	}
+
+	want := []string{"A=True Done", "B=False Waiting", "Once=True Done", "Ready=False Waiting", "Reconciling=True Waiting"}
+	if diff := cmp.Diff(want, said(world.read(t))); diff != "" {
+		t.Errorf("conditions (-want +got):\n%s", diff)
+	}
+}
