@@ -170,7 +170,12 @@ func ask(ctx context.Context, client *http.Client, url, bearer string) (guest.Cr
 		return guest.Credential{}, 0, ended(guest.ReasonJobGone, said.Message)
 	}
 
-	return guest.Credential{}, 0, failed(guest.ReasonCredentialRefused, "%s", said.Message)
+	reason := guest.ReasonCredentialRefused
+	if said.Reason == guest.ReasonIdentityMismatch {
+		reason = said.Reason
+	}
+
+	return guest.Credential{}, 0, failed(reason, "%s", said.Message)
 }
 
 // mayPass says whether another try may help. A 404 is what a proxy before the operator

@@ -58,6 +58,10 @@ func TestCredentialByCallback(t *testing.T) {
 		"used before":   {replies: []reply{refused(409)}, reason: api.ReasonCredentialRefused, message: "409", calls: 1},
 		"claim is over": {replies: []reply{refused(410)}, reason: api.ReasonCredentialRefused, message: "410", calls: 1},
 		"job is gone":   {replies: []reply{{status: 410, body: `{"reason":"JobGone","message":"cancelled"}`}}, reason: api.ReasonJobGone, message: "cancelled", calls: 1},
+		"another machine's": {
+			replies: []reply{{status: 403, body: `{"reason":"IdentityMismatch","message":"of another"}`}},
+			reason:  api.ReasonIdentityMismatch, message: "of another", calls: 1,
+		},
 		"sent elsewhere": {
 			replies: []reply{{status: 307}}, reason: api.ReasonCredentialRefused, message: "307 Temporary Redirect", calls: 1,
 		},
