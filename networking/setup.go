@@ -15,11 +15,14 @@ import (
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/foreign"
+	"github.com/hyperfleet/hyperfleet/kit/metrics"
 	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/networking/dns"
 	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
 	"github.com/hyperfleet/hyperfleet/networking/machine"
 	"github.com/hyperfleet/hyperfleet/networking/nodepool"
 	"github.com/hyperfleet/hyperfleet/networking/pools"
+	"github.com/hyperfleet/hyperfleet/networking/validate"
 )
 
 // Area is what the networking area needs of its process.
@@ -28,14 +31,24 @@ type Area struct {
 	Registry prometheus.Registerer
 	Clock    clock.WithTicker
 	Log      *slog.Logger
+	// OperatorUID is on the marks of DNS records.
+	OperatorUID string
+	// Secret reads credentials of DNS services.
+	Secret dns.ReadSecret
+	// Calls notes calls to other systems; may be nil.
+	Calls *metrics.Calls
 }
 
 // Setup adds the area's controllers to the manager. Those for KubeVirt start when its kinds
 // are there.
-func (a *Area) Setup(mgr ctrl.Manager) error {
+func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) error {
 	steps, err := step.NewMetrics(a.Registry)
 	if err != nil {
 		return fmt.Errorf("set up steps: %w", err)
+	}
+
+	if err := a.names(ctx, mgr, steps); err != nil {
+		return err
 	}
 
 	book := pools.New()
@@ -61,6 +74,18 @@ func (a *Area) Setup(mgr ctrl.Manager) error {
 	}
 
 	return nil
+}
+
+// names adds what writes machines into DNS and looks at them from outside.
+func (a *Area) names(ctx context.Context, mgr ctrl.Manager, steps *step.Metrics) error {
+	err := dns.SetupWithManager(ctx, mgr, dns.Options{
+		Secret: a.Secret, OperatorUID: a.OperatorUID, Calls: a.Calls, StepMetrics: steps, Clock: a.Clock, Log: a.Log,
+	})
+	if err != nil {
+		return err
+	}
+
+	return validate.SetupWithManager(mgr, validate.Options{Clock: a.Clock, Calls: a.Calls})
 }
 
 // kubevirt adds the controllers of KubeVirt machines.

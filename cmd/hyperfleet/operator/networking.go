@@ -4,6 +4,7 @@
 package operator
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -14,21 +15,32 @@ import (
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/networking"
+	"github.com/hyperfleet/hyperfleet/runners/connect"
 )
 
 const areaNetworking = "networking"
 
 // networkingArea adds the networking area, if it is chosen.
-func networkingArea(mgr ctrl.Manager, cfg config.OperatorConfig, logger *slog.Logger) error {
+func networkingArea(
+	ctx context.Context, mgr ctrl.Manager, cfg config.OperatorConfig, operatorUID string, transports *transports, logger *slog.Logger,
+) error {
 	if !slices.Contains(cfg.Controllers, areaNetworking) {
 		return nil
 	}
 
+	secrets := &connect.Secrets{Reader: mgr.GetAPIReader(), OperatorNamespace: cfg.Namespace}
+
 	area := &networking.Area{
 		Config: cfg.Networking, Registry: ctrlmetrics.Registry, Clock: clock.RealClock{}, Log: logger,
+		OperatorUID: operatorUID, Calls: transports.calls,
+		// A HypervisorCluster has no namespace: its Secrets are read as the operator.
+		Secret: func(ctx context.Context, sel v1alpha1.SecretKeySelector) (string, error) {
+			return secrets.Value(ctx, sel, "")
+		},
 	}
-	if err := area.Setup(mgr); err != nil {
+	if err := area.Setup(ctx, mgr); err != nil {
 		return fmt.Errorf("set up networking: %w", err)
 	}
 

@@ -98,7 +98,7 @@ func run(ctx context.Context, cfg config.OperatorConfig, kube *rest.Config, logg
 		}
 	}
 
-	if err := networkingArea(mgr, cfg, logger); err != nil {
+	if err := networkingArea(ctx, mgr, cfg, identity.uid, transports, logger); err != nil {
 		return err
 	}
 
