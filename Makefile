@@ -47,6 +47,7 @@ e2e-spire: build ## machines attest to a real SPIRE server, and log in to a real
 
 e2e-vm: build ## a job runs in a real VM, from webhook to gone (software emulation)
 	@hack/setup.sh kube spire packages vm
+	@hack/vm-image/build.sh
 	@$(E2E) ./test/e2e/vm/...
 
 e2e-kubevirt: build ## machines with static addresses on KubeVirt's own schemas

@@ -1,0 +1,195 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package vm_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	agentv1 "github.com/spiffe/spire-api-sdk/proto/spire/api/server/agent/v1"
+	entryv1 "github.com/spiffe/spire-api-sdk/proto/spire/api/server/entry/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+	"github.com/hyperfleet/hyperfleet/sim/pve"
+	"github.com/hyperfleet/hyperfleet/test/e2e/vm"
+	"github.com/hyperfleet/hyperfleet/test/fleet"
+	"github.com/hyperfleet/hyperfleet/test/kube"
+	"github.com/hyperfleet/hyperfleet/test/spire"
+)
+
+// patience is how long each thing may take on a machine that does other work as well.
+const patience = 10 * time.Minute
+
+// atMost is the part of the untuned boot that may pass from webhook to job.
+const atMost = 0.5
+
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard())
+	os.Exit(m.Run())
+}
+
+// job is what runs in the machine. It fails unless it is an ordinary user, on the disk that
+// was asked for, who can read neither what the machine was told nor its identity.
+const job = `set -eu
+test "$(id -un)" = runner
+test "$(df --output=size -B1 / | tail -n 1)" -gt 3000000000
+test ! -e /etc/hyperfleet/runner-config.json
+if ls /run/hyperfleet/spire || cat /var/lib/cloud/instance/user-data.txt; then exit 1; fi`
+
+// One job goes from webhook to gone, in a machine that boots, attests to SPIRE, and is then
+// handed its credential.
+func TestJobInARealMachine(t *testing.T) { //nolint:paralleltest // both boots are to have the machine for themselves
+	images := vm.FindImages(t)
+	logs := images.Logs(t)
+	env := kube.Start(t, kube.WithCRDs("../../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme))
+
+	t.Log("booting the untuned image")
+
+	untuned := images.BootUntuned(t, logs)
+	t.Logf("the untuned image came to its user's first command in %.1f s", untuned.Seconds())
+
+	server := spire.Start(t)
+	f := newFleet(t, env, images, logs)
+	vm.StartOperator(t, f, server, logs)
+	f.EventuallyReady(f.NewPool(0))
+
+	console := &vm.Console{}
+	follow(t, console, filepath.Join(logs, "serial"))
+
+	queued := time.Now()
+	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Command: job})
+	f.Eventually("the job being over", func() (bool, string) {
+		over := f.GitHub.State().Jobs[0]
+
+		return over.Status == "completed", over.Status
+	})
+
+	if over := f.GitHub.State().Jobs[0]; over.Conclusion != "success" {
+		t.Errorf("the job ended with %s: see %s", over.Conclusion, logs)
+	}
+
+	f.EventuallyClean()
+
+	phases := vm.Times(console)
+	begun, ok := started(f)
+	if !ok {
+		t.Fatal("the job is not known to have started")
+	}
+
+	phases = append(phases, vm.Phase{Name: "GitHub knows of it", At: begun})
+	ratio := begun.Sub(queued).Seconds() / untuned.Seconds()
+	t.Logf("from webhook to job:\n%s", vm.Table(queued, phases, untuned))
+	t.Logf("webhook to job started: %.2f of the untuned boot (at most %.2f)", ratio, atMost)
+
+	for _, line := range []string{`"phase":"Attested"`, `"phase":"Running"`} {
+		if _, ok := console.First(regexp.MustCompile(line)); !ok {
+			t.Errorf("the machine's console does not say %s: see %s", line, logs)
+		}
+	}
+
+	if ratio > atMost {
+		t.Errorf("from webhook to job it took %.2f of the untuned boot, more than %.2f", ratio, atMost)
+	}
+
+	f.Eventually("SPIRE having forgotten the machine", func() (bool, string) {
+		left := known(t, server)
+
+		return len(left) == 0, strings.Join(left, ", ")
+	})
+}
+
+// known is what the SPIRE server knows of machines: entries, and agents that it lets in.
+func known(t *testing.T, server *spire.Server) []string {
+	t.Helper()
+
+	var out []string
+
+	conn := server.Dial(t)
+
+	entries, err := entryv1.NewEntryClient(conn).ListEntries(t.Context(), &entryv1.ListEntriesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for _, entry := range entries.GetEntries() {
+		out = append(out, "entry "+entry.GetSpiffeId().GetPath())
+	}
+
+	agents, err := agentv1.NewAgentClient(conn).ListAgents(t.Context(), &agentv1.ListAgentsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for _, agent := range agents.GetAgents() {
+		if !agent.GetBanned() {
+			out = append(out, "agent "+agent.GetId().GetPath())
+		}
+	}
+
+	return out
+}
+
+// newFleet is a world whose machines are real, and attest.
+func newFleet(t *testing.T, env *kube.Env, images vm.Images, logs string) *fleet.Fleet {
+	t.Helper()
+
+	model := pve.DefaultModel()
+	model.Guest = pve.Guest{Kind: pve.GuestQEMU, WorkDir: logs, QEMU: images.Runner()}
+
+	f := fleet.New(t, env, fleet.Options{Model: model})
+	f.Patience = patience
+
+	template := f.NewTemplate()
+	template.Spec.Bootstrap.Method = v1alpha1.BootstrapCallback
+	template.Spec.Bootstrap.Config.GitHub.APIURL = vm.Forge(t, f)
+	template.Spec.Attestation = &v1alpha1.Attestation{Method: v1alpha1.AttestationJoinToken}
+	template.Spec.Resources = v1alpha1.MachineResources{CPU: 2, Memory: resource.MustParse("1Gi")}
+
+	disk := resource.MustParse("4Gi")
+	template.Spec.Resources.Disk = &disk
+
+	f.CreateCluster(f.NewCluster())
+	f.Create(template)
+	f.Create(f.NewPool(1))
+
+	return f
+}
+
+// follow reads the machine's console until the test ends.
+func follow(t *testing.T, console *vm.Console, folder string) {
+	t.Helper()
+
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+
+	go func() { ended <- console.Follow(ctx, folder) }()
+
+	t.Cleanup(func() {
+		cancel()
+
+		if err := <-ended; err != nil {
+			t.Errorf("follow the console: %v", err)
+		}
+	})
+}
+
+// started is when the job began, as GitHub has it.
+func started(f *fleet.Fleet) (time.Time, bool) {
+	for _, job := range f.GitHub.State().Jobs {
+		if !job.StartedAt.IsZero() {
+			return job.StartedAt, true
+		}
+	}
+
+	return time.Time{}, false
+}

@@ -1,0 +1,257 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package guides_test
+
+import (
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hyperfleet/hyperfleet/api/guest"
+	"github.com/hyperfleet/hyperfleet/cloudinit"
+	"github.com/hyperfleet/hyperfleet/sim/pve"
+	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
+)
+
+const (
+	templateGuide = "../../docs/guides/proxmox-template.md"
+	customize     = "../../deploy/proxmox/customize.sh"
+	makeTemplate  = "../../deploy/proxmox/make-template.sh"
+)
+
+func read(t testing.TB, path string) string {
+	t.Helper()
+
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return string(raw)
+}
+
+// A template has the unit that the operator writes where it brings the service itself, and
+// what it has lies where machines look for it.
+func TestTemplateHasWhatMachinesLookFor(t *testing.T) {
+	t.Parallel()
+
+	script := read(t, customize)
+
+	unit := regexp.MustCompile(`(?s)\.service <<'UNIT'\n(.*?)UNIT\n`).FindStringSubmatch(script)
+	if unit == nil {
+		t.Fatal("the script writes no unit")
+	}
+
+	if diff := cmp.Diff(cloudinit.Unit(), unit[1]); diff != "" {
+		t.Errorf("the unit (-operator's +template's):\n%s", diff)
+	}
+
+	for _, want := range []string{
+		"unit=" + strings.TrimSuffix(guest.ServiceUnit, ".service") + "\n", "PathExists=" + guest.StartPath + "\n",
+		"/bootstrap-service\" " + guest.ServicePath + "\n", "/spire-agent\" " + guest.AgentPath + "\n",
+	} {
+		if !strings.Contains(script, want) {
+			t.Errorf("the script has no %q", want)
+		}
+	}
+}
+
+// tools stands in for the programs of a node: each notes how it was called; qm knows no VM.
+const tools = `#!/bin/sh
+echo "${0##*/} $*" >>"$CALLS"
+if [ "${0##*/} $1" = "qm status" ]; then exit 2; fi
+`
+
+// run runs the script on a node without VMs, and gives what it called there.
+func run(t *testing.T, args ...string) ([]string, string, error) {
+	t.Helper()
+
+	dir := t.TempDir()
+	calls := filepath.Join(dir, "calls")
+
+	for _, name := range []string{"qm", "virt-customize", "qemu-img"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(tools), 0o700); err != nil { //nolint:gosec // a program
+			t.Fatal(err)
+		}
+	}
+
+	for _, name := range []string{"debian-12-generic-amd64.qcow2", "service", "agent", "runner"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	script, err := filepath.Abs(makeTemplate)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	cmd := exec.Command("bash", append([]string{script}, args...)...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "CALLS="+calls, "PATH="+dir+":"+os.Getenv("PATH"))
+	out, err := cmd.CombinedOutput()
+	noted, _ := os.ReadFile(calls)
+
+	return strings.Split(strings.TrimSpace(string(noted)), "\n"), string(out), err
+}
+
+var (
+	temporary = regexp.MustCompile(`import-from=[^,]*/disk\.qcow2`)
+	folder    = regexp.MustCompile(`\$PWD|/[^ :]*/`)
+)
+
+// Script and guide do the same, and Proxmox VE takes the options of both.
+func TestTemplateByScriptAndByHand(t *testing.T) {
+	t.Parallel()
+
+	calls, out, err := run(t, "--image", "debian-12-generic-amd64.qcow2", "--bootstrap-service", "service", "--spire-agent", "agent",
+		"--runner", "runner", "--packages", "git,jq")
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+
+	var byScript []string
+
+	for _, call := range calls {
+		if strings.HasPrefix(call, "qm ") && !strings.HasPrefix(call, "qm status") {
+			byScript = append(byScript, temporary.ReplaceAllString(call, "import-from=disk.qcow2"))
+		}
+	}
+
+	if diff := cmp.Diff(byHand(t), byScript); diff != "" || len(byScript) < 4 {
+		t.Errorf("commands (-guide +script):\n%s", diff)
+	}
+
+	if !slices.ContainsFunc(calls, func(call string) bool {
+		return strings.HasPrefix(call, "virt-customize -a ") && strings.HasSuffix(call, "/hyperfleet-setup:/opt --run "+absolute(t, customize))
+	}) {
+		t.Errorf("the image is not customized: %q", calls)
+	}
+
+	for option, value := range optionsOf(byScript) {
+		accepted(t, option, value)
+	}
+}
+
+func absolute(t testing.TB, path string) string {
+	t.Helper()
+
+	path, err := filepath.Abs(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return path
+}
+
+// byHand gives the guide's commands that make the VM.
+func byHand(t testing.TB) []string {
+	t.Helper()
+
+	text := strings.ReplaceAll(read(t, templateGuide), " \\\n     ", "")
+
+	var out []string
+
+	for line := range strings.SplitSeq(text, "\n") {
+		if command, ok := strings.CutPrefix(line, "    qm "); ok {
+			out = append(out, "qm "+temporary.ReplaceAllString(folder.ReplaceAllString(command, "/"), "import-from=disk.qcow2"))
+		}
+	}
+
+	return out
+}
+
+// optionsOf are the options that qm create and qm set are given, without its new disk.
+func optionsOf(calls []string) url.Values {
+	out := url.Values{}
+
+	for _, call := range calls {
+		words := strings.Fields(call)[3-strings.Count(call, "qm template"):]
+
+		for i := 0; i+1 < len(words); i += 2 {
+			if name := strings.TrimPrefix(words[i], "--"); name != "scsi0" {
+				out.Set(name, words[i+1])
+			}
+		}
+	}
+
+	return out
+}
+
+// accepted sets an option of a VM of the simulated Proxmox VE.
+func accepted(t *testing.T, option string, values []string) {
+	t.Helper()
+
+	model := pve.DefaultModel()
+	model.ACL = []pve.ACL{
+		{Path: "/", Principal: pve.DefaultUser, Role: "Administrator"}, {Path: "/", Principal: pve.DefaultTokenID, Role: "Administrator"},
+	}
+
+	for i := range model.VMs {
+		model.VMs[i].Running = false
+	}
+
+	server := pvetest.New(t, model)
+
+	body := strings.NewReader(url.Values{option: values}.Encode())
+
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPut, server.URL()+"/api2/json/nodes/pve2/qemu/101/config", body)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	request.Header.Set("Authorization", "PVEAPIToken="+pve.DefaultTokenID+"="+pve.DefaultSecret)
+	request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+
+	response, err := server.HTTPClient().Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close() //nolint:errcheck // it is read
+
+	said, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != http.StatusOK {
+		t.Errorf("Proxmox VE refuses %s=%q: %s %s %v", option, values, response.Status, said, err)
+	}
+}
+
+// What the script is not given, or can't do, it says before it touches anything.
+func TestMakeTemplateRefuses(t *testing.T) {
+	t.Parallel()
+
+	const image = "debian-12-generic-amd64.qcow2"
+
+	for name, tc := range map[string]struct {
+		args []string
+		says string
+	}{
+		"no image":       {[]string{"--bootstrap-service", "service"}, "--image is missing"},
+		"no service":     {[]string{"--image", image}, "--bootstrap-service is missing"},
+		"no such file":   {[]string{"--image", "other.img", "--bootstrap-service", "service"}, "there is no file other.img"},
+		"unknown option": {[]string{"--cores", "4"}, "unknown option --cores"},
+		"no value":       {[]string{"--image"}, "--image needs a value"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			calls, out, err := run(t, tc.args...)
+			if err == nil || !strings.Contains(out, tc.says) {
+				t.Errorf("error %v, output %q, want %q", err, out, tc.says)
+			}
+
+			if slices.ContainsFunc(calls, func(call string) bool { return call != "" }) {
+				t.Errorf("it called %q", calls)
+			}
+		})
+	}
+}
