@@ -18,8 +18,10 @@
 //
 // Faults ([Fault]) reproduce what goes wrong on real clusters: lock timeouts,
 // lost tasks, half-made clones, stale listings, nodes that do not answer.
-// Guests ([Guest]) say what a booted VM does, up to running a real program
-// with the cloud-init data of the attached drive ([GuestExec]).
+// Guests ([Guest]) say what a booted VM does: nothing, power off after a while,
+// run a real program with the cloud-init data of the attached drive
+// ([GuestExec]), or really boot under QEMU from a clone of the template's image
+// ([GuestQEMU], package vm).
 //
 //	stopped --start--> running --guest powers off, stop, crash--> stopped
 //	   |                  |

@@ -3,6 +3,10 @@
 
 package pve
 
+import "github.com/hyperfleet/hyperfleet/sim/pve/vm"
+
+import "github.com/hyperfleet/hyperfleet/sim/execguest"
+
 // MakeISO, ReadISO and ParseUserData open internals to tests.
 func MakeISO(label string, files map[string][]byte) ([]byte, error) { return makeISO(label, files) }
 
@@ -17,15 +21,15 @@ func ReadISO(data []byte) (string, map[string][]byte, error) {
 
 // ParseUserData gives the files user data writes, by path, and the host name.
 func ParseUserData(data []byte) (host string, files map[string]string, modes map[string]uint32, err error) {
-	cc, err := parseUserData(data)
+	parsed, err := execguest.ParseUserData(data)
 	if err != nil {
 		return "", nil, nil, err
 	}
 	files, modes = map[string]string{}, map[string]uint32{}
-	for _, f := range cc.files {
-		files[f.path], modes[f.path] = string(f.data), f.mode
+	for path, f := range parsed.Files {
+		files[path], modes[path] = string(f.Data), f.Mode
 	}
-	return cc.hostname, files, modes, nil
+	return parsed.Hostname, files, modes, nil
 }
 
 // FingerprintOf is the fingerprint of a DER certificate.
@@ -33,3 +37,8 @@ func FingerprintOf(der []byte) string { return fingerprintOf(der) }
 
 // Privileges are those a version knows.
 func Privileges(version string) []string { return privilegesOf(version) }
+
+// VMSpec is the machine that a configuration describes.
+func VMSpec(conf map[string]string, q QEMU) (*vm.Spec, error) {
+	return vmSpec(&machine{id: 1, conf: conf}, q)
+}

@@ -4,7 +4,6 @@
 package pve
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -113,5 +112,5 @@ func kvmSays(text string) []string {
 }
 
 func exited(code int) string {
-	return fmt.Sprintf("start failed: QEMU exited with code %s", strconv.Itoa(code))
+	return "start failed: QEMU exited with code " + strconv.Itoa(code)
 }

@@ -251,15 +251,15 @@ func child(t *testing.T, parent int) int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var all string
+	var all []byte
 	for _, name := range lists {
 		raw, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		all += string(raw)
+		all = append(all, raw...)
 	}
-	pid, err := strconv.Atoi(strings.TrimSpace(all))
+	pid, err := strconv.Atoi(strings.TrimSpace(string(all)))
 	if err != nil {
 		t.Fatalf("children of %d: %q", parent, all)
 	}

@@ -147,11 +147,11 @@ func TestQMPEnds(t *testing.T) {
 		_, _ = bufio.NewReader(theirs).ReadString('\n')
 		_ = theirs.Close()
 	}()
-	if _, err := q.call(t.Context(), "quit", nil); !errors.Is(err, errClosed) {
+	if err := q.call(t.Context(), "quit", nil); !errors.Is(err, errClosed) {
 		t.Errorf("cut off: %v", err)
 	}
 	<-done
-	if _, err := q.call(t.Context(), "quit", nil); !errors.Is(err, errClosed) {
+	if err := q.call(t.Context(), "quit", nil); !errors.Is(err, errClosed) {
 		t.Errorf("after the end: %v", err)
 	}
 }

@@ -134,14 +134,14 @@ func (v *VM) exec(cmd *exec.Cmd, files []*os.File) error {
 func (v *VM) handshake(ctx context.Context, spec *Spec) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("QEMU does not answer"))
 	defer cancel()
-	if _, err := v.qmp.call(ctx, "qmp_capabilities", nil); err != nil {
+	if err := v.qmp.call(ctx, "qmp_capabilities", nil); err != nil {
 		return err
 	}
 	for i, n := range spec.NICs {
 		if !n.Down {
 			continue
 		}
-		if _, err := v.qmp.call(ctx, "set_link", map[string]any{"name": netID(i), "up": false}); err != nil {
+		if err := v.qmp.call(ctx, "set_link", map[string]any{"name": netID(i), "up": false}); err != nil {
 			return err
 		}
 	}
@@ -206,8 +206,7 @@ func (v *VM) Exit() Exit {
 // PowerButton presses the power button; the guest may take its time, or not
 // care.
 func (v *VM) PowerButton(ctx context.Context) error {
-	_, err := v.qmp.call(ctx, "system_powerdown", nil)
-	return err
+	return v.qmp.call(ctx, "system_powerdown", nil)
 }
 
 // Stop ends the machine at once, as pulling its plug does, but with its disks
@@ -216,7 +215,7 @@ func (v *VM) Stop() {
 	ctx, cancel := context.WithTimeout(context.Background(), quitTimeout)
 	defer cancel()
 	// QEMU may close the socket before it has answered.
-	_, _ = v.qmp.call(ctx, "quit", nil)
+	_ = v.qmp.call(ctx, "quit", nil)
 	select {
 	case <-v.done:
 	case <-ctx.Done():
@@ -236,21 +235,18 @@ func (v *VM) Kill() {
 
 // Resize tells the guest that a disk has grown, and grows its image.
 func (v *VM) Resize(ctx context.Context, slot string, size int64) error {
-	_, err := v.qmp.call(ctx, "block_resize", map[string]any{"device": driveID(slot), "size": size})
-	return err
+	return v.qmp.call(ctx, "block_resize", map[string]any{"device": driveID(slot), "size": size})
 }
 
 // ChangeMedium puts an image into a CD drive; an empty name takes out what is
 // in it, also when the guest has locked the drive.
 func (v *VM) ChangeMedium(ctx context.Context, slot, file string) error {
 	if file == "" {
-		_, err := v.qmp.call(ctx, "eject", map[string]any{"id": slot, "force": true})
-		return err
+		return v.qmp.call(ctx, "eject", map[string]any{"id": slot, "force": true})
 	}
-	_, err := v.qmp.call(ctx, "blockdev-change-medium", map[string]any{
+	return v.qmp.call(ctx, "blockdev-change-medium", map[string]any{
 		"id": slot, "filename": file, "format": "raw", "read-only-mode": "read-only", "force": true,
 	})
-	return err
 }
 
 // Agent runs a guest agent's command without arguments, such as guest-ping, and

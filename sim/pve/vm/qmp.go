@@ -86,12 +86,12 @@ func (q *qmp) end() {
 }
 
 // call runs a command and waits for its reply.
-func (q *qmp) call(ctx context.Context, command string, arguments map[string]any) (json.RawMessage, error) {
+func (q *qmp) call(ctx context.Context, command string, arguments map[string]any) error {
 	reply := make(chan qmpReply, 1)
 	q.mu.Lock()
 	if q.waiting == nil {
 		q.mu.Unlock()
-		return nil, fmt.Errorf("qmp %s: %w", command, errClosed)
+		return fmt.Errorf("qmp %s: %w", command, errClosed)
 	}
 	q.next++
 	id := q.next
@@ -103,26 +103,26 @@ func (q *qmp) call(ctx context.Context, command string, arguments map[string]any
 	}
 	line, err := json.Marshal(request)
 	if err != nil {
-		return nil, fmt.Errorf("qmp %s: %w", command, err)
+		return fmt.Errorf("qmp %s: %w", command, err)
 	}
 	deadline, _ := ctx.Deadline()
 	_ = q.conn.SetWriteDeadline(deadline) // if that fails, so does the write
 	if _, err := q.conn.Write(append(line, '\n')); err != nil {
 		q.forget(id)
-		return nil, fmt.Errorf("qmp %s: %w", command, errors.Join(errClosed, err))
+		return fmt.Errorf("qmp %s: %w", command, errors.Join(errClosed, err))
 	}
 	select {
 	case r, ok := <-reply:
 		switch {
 		case !ok:
-			return nil, fmt.Errorf("qmp %s: %w", command, errClosed)
+			return fmt.Errorf("qmp %s: %w", command, errClosed)
 		case r.Error != nil:
-			return nil, fmt.Errorf("qmp %s: %s", command, r.Error.Desc)
+			return fmt.Errorf("qmp %s: %s", command, r.Error.Desc)
 		}
-		return r.Return, nil
+		return nil
 	case <-ctx.Done():
 		q.forget(id)
-		return nil, fmt.Errorf("qmp %s: %w", command, context.Cause(ctx))
+		return fmt.Errorf("qmp %s: %w", command, context.Cause(ctx))
 	}
 }
 

@@ -80,10 +80,12 @@ const (
 	fdAgent
 )
 
-var (
-	reSlot  = regexp.MustCompile(`^(scsi|virtio|ide|sata)(\d+)$`)
-	scsiHBA = []string{"virtio-scsi-pci", "virtio-scsi-single", "lsi", "lsi53c810", "megasas", "pvscsi"}
-)
+var reSlot = regexp.MustCompile(`^(scsi|virtio|ide|sata)(\d+)$`)
+
+// controllers are those of scsi drives.
+func controllers() []string {
+	return []string{"virtio-scsi-pci", "virtio-scsi-single", "lsi", "lsi53c810", "megasas", "pvscsi"}
+}
 
 // Args are QEMU's arguments.
 func (s *Spec) Args() ([]string, error) {
@@ -176,8 +178,8 @@ func (a *args) scsi(s *Spec) error {
 		return nil
 	}
 	switch {
-	case !slices.Contains(scsiHBA, s.SCSI):
-		return fmt.Errorf("scsi controller %q: use one of %s", s.SCSI, strings.Join(scsiHBA, ", "))
+	case !slices.Contains(controllers(), s.SCSI):
+		return fmt.Errorf("scsi controller %q: use one of %s", s.SCSI, strings.Join(controllers(), ", "))
 	case s.SCSI != "virtio-scsi-single":
 		a.add("-device", s.SCSI+",id=scsihw0")
 		return nil

@@ -131,8 +131,8 @@ func (p *program) say(text string) *program {
 }
 
 // bios calls INT 13h for a drive, with DS:SI on a packet.
-func (p *program) bios(function, drive byte) *program {
-	return p.emit(0xb4, function, 0xb2, drive, 0xcd, 0x13)
+func (p *program) bios(function, drive byte) {
+	p.emit(0xb4, function, 0xb2, drive, 0xcd, 0x13)
 }
 
 func (p *program) diskSize() {
