@@ -45,6 +45,8 @@ func Run(t *testing.T, fresh New) {
 		{"a held machine that vanished is gone", heldVanishes},
 		{"a held machine takes no memory", heldCapacity},
 		{"holding once more stops nothing", holdsLate},
+		{"a machine's TPM is its own", ownTPM},
+		{"a TPM comes only where it is asked for", noTPM},
 	}
 
 	for _, c := range cases {
@@ -61,6 +63,7 @@ func Run(t *testing.T, fresh New) {
 	t.Run("a crash at every call while deleting", func(t *testing.T) { crashes(t, fresh, whileDeleting) })
 	t.Run("a crash at every call while holding", func(t *testing.T) { crashes(t, fresh, whileHolding) })
 	t.Run("a crash at every call while releasing", func(t *testing.T) { crashes(t, fresh, whileReleasing) })
+	t.Run("a crash at every call while creating with a TPM", func(t *testing.T) { crashes(t, fresh, whileGivingTPM) })
 	t.Run("a crash at every call while deleting a held one", func(t *testing.T) { crashes(t, fresh, whileDeletingHeld) })
 }
 

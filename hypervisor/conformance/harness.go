@@ -23,6 +23,9 @@ type Harness struct {
 	// Template that machines can be made from, and a shape that fits.
 	Template hypervisor.TemplateRef
 	Shape    hypervisor.Shape
+	// TPMTemplate is one whose machines had a TPM when it was made into a template; empty where
+	// the hypervisor gives machines no TPM.
+	TPMTemplate hypervisor.TemplateRef
 	// IDMin is the lowest id that is given.
 	IDMin int
 	// PlacesAtStart says that the hypervisor chooses a machine's node when it starts it: no
@@ -60,6 +63,8 @@ type State struct {
 	Machines []Seen
 	// Media uploaded.
 	Media []string
+	// TPMs are those of templates.
+	TPMs []string
 	// Foreign stands for everything that was there from the start: any change of it
 	// changes the text.
 	Foreign string
@@ -73,6 +78,9 @@ type Seen struct {
 	Running               bool
 	// Starts counts how often it was started.
 	Starts int
+	// TPM stands for the seeds of its TPM: of two machines with the same one each could pass
+	// for the other. Empty without a TPM.
+	TPM string
 }
 
 // New makes the harness of a case.

@@ -46,6 +46,12 @@ func (p *Provider) Resolve(
 		return nil, err
 	}
 
+	if want.TPM {
+		return nil, rejected("TPMUnsupported",
+			"machines on KubeVirt are given no TPM: KubeVirt has none whose endorsement key is certified by an authority that "+
+				"outlives the machine: use attestation method join-token")
+	}
+
 	if want.VLAN != 0 {
 		return nil, rejected("VLANUnsupported",
 			"a VLAN is a matter of the NetworkAttachmentDefinition on KubeVirt: name one with it, and leave network.vlan out")

@@ -48,6 +48,10 @@ func (p *Provider) configure(ctx context.Context, m *machine, spec hypervisor.Ma
 	case spec.Hold && p.prepared(config):
 		m.held = true
 	default:
+		if config, err = p.dropTPM(ctx, m, spec, config); err != nil {
+			return "", err
+		}
+
 		if err := p.writeOptions(ctx, m, spec, config); err != nil {
 			return "", err
 		}
@@ -65,15 +69,7 @@ func (p *Provider) writeOptions(ctx context.Context, m *machine, spec hypervisor
 		return err
 	}
 
-	m.calls++
-
-	if err := p.client.configure(ctx, m.node, m.id, options); err != nil {
-		if hypervisor.Is(err, hypervisor.Rejected) || hypervisor.Is(err, hypervisor.Busy) {
-			return err
-		}
-
-		p.doubt(m)
-
+	if err := p.change(ctx, m, options); err != nil {
 		return err
 	}
 
@@ -110,6 +106,7 @@ func (p *Provider) machineOptions(m *machine, spec hypervisor.MachineSpec, confi
 	}
 
 	maps.Copy(options, reconcileCPU(config, spec.Shape))
+	maps.Copy(options, tpmOptions(spec, config))
 
 	if spec.Shape.CloudInitSource == hypervisor.SourceBuiltin {
 		return options, p.builtinOptions(options, m, spec, config)

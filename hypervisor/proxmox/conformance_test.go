@@ -5,7 +5,9 @@ package proxmox_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
+	"slices"
 	"testing"
 	"time"
 
@@ -56,9 +58,25 @@ func TestConformanceSlowTasks(t *testing.T) {
 	})
 }
 
+// tpmTemplate is a template whose machines have its TPM, and are protected.
+const tpmTemplate = "with-tpm"
+
 // harness is the simulator behind the conformance cases.
 func harness(t *testing.T, model pve.Model) conformance.Harness {
 	t.Helper()
+
+	withTPM := model.Templates[0]
+	withTPM.Name, withTPM.VMID, withTPM.TPM = tpmTemplate, 9501, true
+	withTPM.Config = map[string]string{"protection": "1"}
+	model.Templates = append(slices.Clone(model.Templates), withTPM)
+
+	for i := range model.Nodes {
+		for _, who := range []string{pve.DefaultUser, pve.DefaultTokenID} {
+			model.ACL = append(model.ACL, pve.ACL{
+				Path: fmt.Sprintf("/vms/%d", withTPM.VMID+i), Principal: who, Role: "HyperFleetTemplate",
+			})
+		}
+	}
 
 	s := pvetest.New(t, model)
 	occupied := map[int]bool{}
@@ -77,6 +95,8 @@ func harness(t *testing.T, model pve.Model) conformance.Harness {
 		Template: hypervisor.TemplateRef{Name: pve.DefaultTemplate},
 		Shape:    spec(1).Shape,
 		IDMin:    config(s).IDMin,
+
+		TPMTemplate: hypervisor.TemplateRef{Name: tpmTemplate},
 		Inspect:  func() conformance.State { return inspect(s, occupied) },
 		OnCall: func(f func(conformance.Boundary)) func() {
 			return s.OnCall(func(c pve.Call) {
@@ -111,6 +131,10 @@ func inspect(s *pve.Server, occupied map[int]bool) conformance.State {
 		if vm.Foreign || occupied[vm.VMID] {
 			foreign = append(foreign, vm)
 
+			if vm.TPM != "" {
+				state.TPMs = append(state.TPMs, vm.TPM)
+			}
+
 			continue
 		}
 
@@ -122,7 +146,7 @@ func inspect(s *pve.Server, occupied map[int]bool) conformance.State {
 
 		state.Machines = append(state.Machines, conformance.Seen{
 			ID: vm.VMID, ClaimUID: record.MachineClaim.UID, OperatorUID: record.OperatorUID,
-			Running: vm.Status == "running", Starts: vm.Starts,
+			Running: vm.Status == "running", Starts: vm.Starts, TPM: vm.TPM,
 		})
 	}
 
