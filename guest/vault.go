@@ -170,7 +170,7 @@ func (v *vault) judge(what string, err error) error {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 
-	said := strings.Join(answer.Errors, "; ")
+	said := strings.Join(strings.Fields(strings.Join(answer.Errors, "; ")), " ") // some take several lines
 	said = strings.ToValidUTF8(said[:min(len(said), maxRefusal)], "")
 	text := fmt.Sprintf("%s: the secrets manager answered %d %s: %s", what, answer.StatusCode, http.StatusText(answer.StatusCode), said)
 
