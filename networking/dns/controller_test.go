@@ -38,6 +38,7 @@ type site struct {
 
 func newSite(t *testing.T) *site {
 	t.Helper()
+	operate(t)
 
 	s := &site{t: t, Server: dnstest.StartBIND(t, testConfig()), space: env.Namespace(t)}
 	s.name = s.space

@@ -24,29 +24,33 @@ import (
 
 const (
 	operatorUID   = "op-1"
-	operatorSpace = "default"
+	operatorSpace = "hyperfleet-system"
 )
 
 var (
-	env *kube.Env
-	// hooks stand between the operator and the DNS server of one test, by its address.
-	hooks sync.Map
+	env     *kube.Env
+	started sync.Once
+	stop    = func() {}
+	done    = closed()
 )
+
+// closed is the end of what was never started.
+func closed() chan error {
+	never := make(chan error)
+	close(never)
+
+	return never
+}
 
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
 
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	code := kube.Run(m, func(e *kube.Env) {
-		env = e
+	code := kube.Run(m, func(e *kube.Env) { env = e },
+		kube.WithCRDs("../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme))
 
-		go func() { ended <- operate(ctx, e) }()
-	}, kube.WithCRDs("../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme))
+	stop()
 
-	cancel()
-
-	if err := <-ended; err != nil {
+	if err := <-done; err != nil {
 		fmt.Fprintln(os.Stderr, err)
 
 		code = 1
@@ -55,23 +59,33 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// operate runs the controllers as the operator does, with short intervals.
-func operate(ctx context.Context, e *kube.Env) error {
-	mgr, err := ctrl.NewManager(e.Config, ctrl.Options{Scheme: e.Scheme, Metrics: metricsserver.Options{BindAddress: "0"}})
-	if err != nil {
-		return err
-	}
+// operate runs the controllers once for all tests, as the operator does and with no more
+// rights than it has, but with short intervals.
+func operate(t *testing.T) {
+	t.Helper()
+	started.Do(func() {
+		env.Apply(t, "../../deploy/base/namespace.yaml", "../../deploy/rbac/networking.yaml", "../../deploy/base/networking.yaml")
 
-	err = SetupWithManager(ctx, mgr, Options{
-		Secret: readSecret(mgr.GetAPIReader()), OperatorUID: operatorUID,
-		Factories: map[string]Factory{"rfc2136": hooked}, Log: slog.New(slog.DiscardHandler),
-		Interval: time.Second, SweepInterval: time.Second, StalledInterval: 200 * time.Millisecond,
+		mgr, err := ctrl.NewManager(env.ServiceAccount(t, operatorSpace, "hyperfleet-networking"),
+			ctrl.Options{Scheme: env.Scheme, Metrics: metricsserver.Options{BindAddress: "0"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		ctx, cancel := context.WithCancel(context.Background())
+		stop, done = cancel, make(chan error, 1)
+
+		err = SetupWithManager(ctx, mgr, Options{
+			Secret: readSecret(mgr.GetAPIReader()), OperatorUID: operatorUID,
+			Factories: Factories(), Log: slog.New(slog.DiscardHandler),
+			Interval: time.Second, SweepInterval: time.Second, StalledInterval: 200 * time.Millisecond,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		go func() { done <- mgr.Start(ctx) }()
 	})
-	if err != nil {
-		return err
-	}
-
-	return mgr.Start(ctx)
 }
 
 func readSecret(reader client.Reader) ReadSecret {
@@ -81,18 +95,4 @@ func readSecret(reader client.Reader) ReadSecret {
 
 		return string(secret.Data[sel.Key]), err
 	}
-}
-
-// hooked is the real service with a test's hook before it.
-func hooked(settings Settings) (Service, error) {
-	service, err := newRFC2136(settings)
-	if err != nil {
-		return nil, err
-	}
-
-	if hook, ok := hooks.Load(settings.Provider.Server); ok {
-		return hook.(func(Service) Service)(service), nil
-	}
-
-	return service, nil
 }
