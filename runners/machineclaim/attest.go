@@ -25,6 +25,9 @@ const reasonNotAttested = "AttestationFailed"
 // attests says whether the claim's machine proves who it is.
 func (s *scope) attests() bool { return machine.Attests(s.claim) }
 
+// registered says whether the machine may be known to the identity provider.
+func (s *scope) registered() bool { return s.attests() && s.times().CloneStarted != nil }
+
 // errNoRegistry says that the operator has no SPIRE server.
 func (s *scope) errNoRegistry() error {
 	return errclass.New(errclass.Configuration, machine.ReasonAttestationUnavailable,
@@ -70,7 +73,7 @@ func identityReady(ctx context.Context, s *scope) step.Result {
 
 // register makes the machine known to the identity provider; for one without an attestation
 // it does nothing. A token's time runs from here, so that this is done when the boot medium
-// is made and no sooner.
+// is made and no sooner. That it may have been done is on record before it is.
 func (s *scope) register(ctx context.Context) (identity.Attestation, error) {
 	if err := s.identify(ctx); err != nil || !s.attests() {
 		return identity.Attestation{}, err
@@ -78,6 +81,10 @@ func (s *scope) register(ctx context.Context) (identity.Attestation, error) {
 
 	if s.Identity == nil {
 		return identity.Attestation{}, s.errNoRegistry()
+	}
+
+	if err := step.Save(ctx); err != nil {
+		return identity.Attestation{}, fmt.Errorf("keep the state of claim %s: %w", s.claim.Name, err)
 	}
 
 	out, err := s.Identity.Register(ctx, machine.Registration(s.claim, s.template))
@@ -98,7 +105,7 @@ func attest(ctx context.Context, s *scope) step.Result {
 	switch {
 	case own.AttestedAt != nil:
 		return step.Done()
-	case s.times().Ended != nil: // why is on record, and in the condition
+	case s.condemned(): // why is on record, and in the condition
 		return s.remove(ctx, s.claim.Status.EndReason, "the machine did not prove who it is")
 	}
 
@@ -124,12 +131,21 @@ func attest(ctx context.Context, s *scope) step.Result {
 		return step.Wait(atOnce, reasonNotAttested, "the VM stopped before the machine had proven who it is")
 	}
 
-	result, message := s.await("WaitingForAttestation", "the machine has to prove who it is and be online")
+	result, message := s.await("WaitingForAttestation", "the machine has to prove who it is and be online",
+		"the machine has not proven who it is")
 	if message != "" {
 		return s.conclude(ctx, guest.ReasonAttestationTimeout, message)
 	}
 
 	return result
+}
+
+// condemned says whether an earlier pass has ended the machine. What ended before the VM was
+// powered on was a mistake that somebody has mended since.
+func (s *scope) condemned() bool {
+	ended, started := s.times().Ended, s.times().Started
+
+	return ended != nil && started != nil && !ended.Time.Before(started.Time)
 }
 
 // atOnce is when the pass comes that acts on what this one has put on record.
@@ -138,10 +154,11 @@ const atOnce = time.Millisecond
 // conclude ends a machine that still runs, in two passes: the first has the reason stand in
 // the step's condition, which the deletion leaves as it is.
 func (s *scope) conclude(ctx context.Context, reason, message string) step.Result {
-	if s.times().Ended != nil {
+	if s.condemned() {
 		return s.remove(ctx, reason, message)
 	}
 
+	s.times().Ended = nil
 	s.over(reason)
 	s.claim.Status.Phase = v1alpha1.MachineClaimDraining
 	s.eventf(corev1.EventTypeWarning, reason, "Attest", "%s", message)

@@ -64,7 +64,7 @@ func bootstrap(ctx context.Context, s *scope) step.Result {
 		return step.Done().Saying("BootstrapFailed", "the VM stopped before its runner was online")
 	}
 
-	result, message := s.await("WaitingForRunner", "its runner has to be online")
+	result, message := s.await("WaitingForRunner", "its runner has to be online", "the runner was not online")
 	if message != "" {
 		return s.end(ctx, "BootstrapTimeout", message)
 	}
@@ -72,8 +72,9 @@ func bootstrap(ctx context.Context, s *scope) step.Result {
 	return result
 }
 
-// await waits within the bootstrap timeout, and says in words that it is over.
-func (s *scope) await(waiting, what string) (step.Result, string) {
+// await waits within the bootstrap timeout for something to come about, and says in words
+// that it did not.
+func (s *scope) await(waiting, what, failed string) (step.Result, string) {
 	timeout := defaultBootstrapTimeout
 	if l := s.claim.Spec.Lifecycle; l != nil && l.BootstrapTimeout != nil {
 		timeout = l.BootstrapTimeout.Duration
@@ -85,7 +86,7 @@ func (s *scope) await(waiting, what string) (step.Result, string) {
 			fmt.Sprintf("the VM runs; %s within %s", what, left.Round(time.Second))), ""
 	}
 
-	return step.Result{}, fmt.Sprintf("the runner was not online within %s of the VM's start", timeout)
+	return step.Result{}, fmt.Sprintf("%s within %s of the VM's start", failed, timeout)
 }
 
 // findJob finds the job that the runner took.

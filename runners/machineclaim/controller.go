@@ -132,7 +132,7 @@ type scope struct {
 }
 
 func plan() step.Plan[*scope] {
-	attests := (*scope).attests
+	attests, registered := (*scope).attests, (*scope).registered
 
 	return step.Plan[*scope]{Finalizer: v1alpha1.FinalizerVMCleanup, Steps: []step.Step[*scope]{
 		{Condition: v1alpha1.ConditionTemplateResolved, Run: resolve}, // template and cluster are ready
@@ -148,12 +148,12 @@ func plan() step.Plan[*scope] {
 		{Condition: "Finished", Run: follow},                        // job done, VM off
 		{Condition: "Retired", Run: retire},                         // claim handed to deletion
 	}, Deletion: []step.Step[*scope]{
-		{Condition: "", Run: settle},                               // the last word on its job
-		{Condition: "Deregistered", Run: deregister},               // runner gone from the CI platform
-		{Condition: "", When: attests, Run: evict},                 // no further SVID
-		{Condition: v1alpha1.ConditionVMCleanedUp, Run: destroy},   // VM and medium gone
-		{Condition: "IdentityRemoved", When: attests, Run: forget}, // nothing left of its identity
-		{Condition: "", Run: farewell},                             // told, once
+		{Condition: "", Run: settle},                                  // the last word on its job
+		{Condition: "Deregistered", Run: deregister},                  // runner gone from the CI platform
+		{Condition: "", When: registered, Run: evict},                 // no further SVID
+		{Condition: v1alpha1.ConditionVMCleanedUp, Run: destroy},      // VM and medium gone
+		{Condition: "IdentityRemoved", When: registered, Run: forget}, // nothing left of its identity
+		{Condition: "", Run: farewell},                                // told, once
 	}}
 }
 

@@ -41,7 +41,11 @@ func place(ctx context.Context, s *scope) step.Result {
 		return step.Fail(err)
 	}
 
-	s.eventf(corev1.EventTypeNormal, "Placed", "Place", "VM %d on node %s", reserved.ID, reserved.Node)
+	if reserved.Node == "" {
+		s.eventf(corev1.EventTypeNormal, "Placed", "Place", "VM %d, whose node is chosen when it starts", reserved.ID)
+	} else {
+		s.eventf(corev1.EventTypeNormal, "Placed", "Place", "VM %d on node %s", reserved.ID, reserved.Node)
+	}
 
 	return step.Done()
 }

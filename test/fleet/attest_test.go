@@ -17,6 +17,7 @@ import (
 
 	agentv1 "github.com/spiffe/spire-api-sdk/proto/spire/api/server/agent/v1"
 	entryv1 "github.com/spiffe/spire-api-sdk/proto/spire/api/server/entry/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -164,6 +165,41 @@ func (a *attested) left() []string {
 	return out
 }
 
+func (a *attested) delete(claim *v1alpha1.MachineClaim) {
+	a.T.Helper()
+
+	if err := a.Client.Delete(a.T.Context(), claim); err != nil {
+		a.T.Fatal(err)
+	}
+}
+
+// letGo takes the test's own finalizer off, the last one.
+func (a *attested) letGo(claim *v1alpha1.MachineClaim) {
+	a.T.Helper()
+	a.Eventually("the operator letting go of claim "+claim.Name, func() (bool, string) {
+		if err := a.Client.Get(a.T.Context(), client.ObjectKeyFromObject(claim), claim); err != nil {
+			return false, err.Error()
+		}
+
+		if len(claim.Finalizers) > 1 {
+			return false, strings.Join(claim.Finalizers, ", ")
+		}
+
+		claim.Finalizers = nil
+
+		return a.Client.Update(a.T.Context(), claim) == nil, "conflict"
+	})
+}
+
+func (a *attested) eventuallyGone(claim *v1alpha1.MachineClaim) {
+	a.T.Helper()
+	a.Eventually("claim "+claim.Name+" being gone", func() (bool, string) {
+		err := a.Client.Get(a.T.Context(), client.ObjectKeyFromObject(claim), claim)
+
+		return apierrors.IsNotFound(err), fmt.Sprint(err)
+	})
+}
+
 // eventuallyForgotten waits until nothing is left, with the SPIRE server either.
 func (a *attested) eventuallyForgotten() {
 	a.T.Helper()
@@ -265,6 +301,13 @@ func TestNoMachineWithoutSPIRE(t *testing.T) {
 			t.Errorf("%d VMs were made", made)
 		}
 
+		// Nothing is known of it to the server: to delete it takes none.
+		given := a.NewClaim("given-up")
+		a.Create(given)
+		a.EventuallyCondition(given, v1alpha1.ConditionIdentityReady, metav1.ConditionFalse, "SPIREUnavailable")
+		a.delete(given)
+		a.eventuallyGone(given)
+
 		a.server.Restart(t)
 		a.EventuallyReady(claim)
 
@@ -272,10 +315,16 @@ func TestNoMachineWithoutSPIRE(t *testing.T) {
 			t.Errorf("identity = %+v", claim.Status.BootstrapInfo.Identity)
 		}
 
-		if err := a.Client.Delete(t.Context(), claim); err != nil {
-			t.Fatal(err)
+		// Its VM goes without the server; what the server knows goes when it is back.
+		a.server.Stop(t)
+		a.delete(claim)
+		a.EventuallyCondition(claim, "IdentityRemoved", metav1.ConditionFalse, "SPIREUnavailable")
+
+		if left := strings.Join(a.Leftovers(), ", "); strings.Contains(left, "VM ") {
+			t.Errorf("left = %s", left)
 		}
 
+		a.server.Restart(t)
 		a.eventuallyForgotten()
 	})
 
@@ -295,9 +344,7 @@ func TestNoMachineWithoutSPIRE(t *testing.T) {
 			t.Errorf("%d VMs were made", made)
 		}
 
-		if err := a.Client.Delete(t.Context(), claim); err != nil {
-			t.Fatal(err)
-		}
+		a.delete(claim)
 
 		a.eventuallyForgotten()
 	})
@@ -369,12 +416,7 @@ func TestRefusedMachinesEnd(t *testing.T) {
 			}
 
 			a.checkSecrets(claim)
-			claim.Finalizers = nil
-
-			if err := a.Client.Update(t.Context(), claim); err != nil {
-				t.Fatal(err)
-			}
-
+			a.letGo(claim)
 			a.eventuallyForgotten()
 		})
 	}
@@ -512,9 +554,7 @@ func TestOperatorEndsBetweenRegistrationAndMedium(t *testing.T) {
 		return strings.Contains(late.Log(t), "does not exist or has already been used"), ""
 	})
 
-	if err := a.Client.Delete(t.Context(), claim); err != nil {
-		t.Fatal(err)
-	}
+	a.delete(claim)
 
 	a.eventuallyForgotten()
 }
@@ -579,9 +619,7 @@ func TestTheTokenIsOnTheMediumAlone(t *testing.T) {
 		}
 	}
 
-	if err := a.Client.Delete(t.Context(), claim); err != nil {
-		t.Fatal(err)
-	}
+	a.delete(claim)
 
 	a.eventuallyForgotten()
 }
