@@ -13,6 +13,8 @@ import (
 	"github.com/spiffe/go-spiffe/v2/svid/jwtsvid"
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 	"github.com/spiffe/go-spiffe/v2/workloadapi"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
 )
@@ -30,7 +32,14 @@ type identity struct {
 // identify waits for the machine's SVID; nil if ctx ends first. Where the agent has several,
 // the one that is wanted is taken.
 func (s *Service) identify(ctx context.Context, socket, want string) *identity {
-	client, err := workloadapi.New(ctx, workloadapi.WithAddr("unix://"+socket), workloadapi.WithBackoffStrategy(steady{}))
+	// The socket is there once the agent has attested. By default gRPC would wait longer after
+	// each try to connect, and so for seconds after that.
+	often := grpc.WithConnectParams(grpc.ConnectParams{
+		Backoff: backoff.Config{BaseDelay: retryPause, Multiplier: 1, MaxDelay: retryPause}, MinConnectTimeout: time.Second,
+	})
+
+	client, err := workloadapi.New(ctx, workloadapi.WithAddr("unix://"+socket), workloadapi.WithBackoffStrategy(steady{}),
+		workloadapi.WithDialOptions(often))
 	if err != nil {
 		s.log.Warn("cannot reach spire-agent", "error", err.Error())
 
@@ -135,11 +144,14 @@ func (i *identity) close() {
 	}
 }
 
+// retryPause is how long an agent that does not answer yet is left alone.
+const retryPause = 250 * time.Millisecond
+
 // steady asks an agent again in even steps: it is on this machine, and is waited for.
 type steady struct{}
 
 func (steady) NewBackoff() workloadapi.Backoff { return steady{} }
 
-func (steady) Next() time.Duration { return 250 * time.Millisecond }
+func (steady) Next() time.Duration { return retryPause }
 
 func (steady) Reset() {}
