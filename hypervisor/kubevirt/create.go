@@ -37,6 +37,10 @@ func (p *Provider) Create(
 
 	p.ids.confirm(spec.ID, spec.Owner.UID)
 
+	if m, waits := p.waits(ctx, spec); waits {
+		return m, nil
+	}
+
 	vm, instance, err := p.read(ctx, nameOf(spec.Owner, spec.ID))
 	if err != nil {
 		return hypervisor.Machine{}, err
@@ -59,6 +63,28 @@ func (p *Provider) Create(
 	}
 
 	return p.further(ctx, spec, vm, instance, record, media)
+}
+
+// waits tells whether the watches show a machine that needs nothing but time. What they
+// show may be late, and then only the next look is.
+func (p *Provider) waits(ctx context.Context, spec hypervisor.MachineSpec) (hypervisor.Machine, bool) {
+	vm, instance, err := p.seen(ctx, nameOf(spec.Owner, spec.ID))
+	if err != nil || vm == nil {
+		return hypervisor.Machine{}, false
+	}
+
+	record, ours := p.id.isOf(vm, spec.Owner)
+	m := describe(vm, instance, record)
+
+	switch strategyOf(vm) {
+	case virtv1.RunStrategyHalted:
+		return m, ours && spec.Hold && m.State == hypervisor.StateCreating
+	case virtv1.RunStrategyOnce:
+		// With an instance there is something to do: see further.
+		return m, ours && instance == nil && m.State == hypervisor.StateCreating
+	default:
+		return m, ours && m.State == hypervisor.StateCreating
+	}
 }
 
 // seedIDs asks once which ids claims hold.

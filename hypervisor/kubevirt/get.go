@@ -48,32 +48,46 @@ func (p *Provider) Get(ctx context.Context, ref hypervisor.MachineRef) (hypervis
 // glance looks at what the watches have seen. It is not sure of an end: a machine is
 // only called off or gone when the API server says so itself.
 func (p *Provider) glance(ctx context.Context, ref hypervisor.MachineRef) (hypervisor.Machine, bool, error) {
-	ctx, cancel := p.in(ctx)
-	defer cancel()
-
-	reader, err := p.view.reader(ctx)
-	if err != nil {
+	vm, instance, err := p.seen(ctx, nameOf(ref.Owner, ref.ID))
+	if err != nil || vm == nil {
 		return hypervisor.Machine{}, false, err
-	}
-
-	key := p.key(nameOf(ref.Owner, ref.ID))
-
-	vm, instance := &virtv1.VirtualMachine{}, &virtv1.VirtualMachineInstance{}
-	if err := reader.Get(ctx, key, vm); err != nil {
-		return hypervisor.Machine{}, false, client.IgnoreNotFound(err) //nolint:wrapcheck // a cache fails only so
-	}
-
-	switch err := reader.Get(ctx, key, instance); {
-	case apierrors.IsNotFound(err):
-		instance = nil
-	case err != nil:
-		return hypervisor.Machine{}, false, fmt.Errorf("read machine %s: %w", key, err)
 	}
 
 	record, ours := p.id.isOf(vm, ref.Owner)
 	m := describe(vm, instance, record)
 
 	return m, ours && m.State != hypervisor.StateStopped, nil
+}
+
+// seen gives a machine and its instance as the watches last saw them; nil is none.
+func (p *Provider) seen(
+	ctx context.Context, name string,
+) (*virtv1.VirtualMachine, *virtv1.VirtualMachineInstance, error) {
+	ctx, cancel := p.in(ctx)
+	defer cancel()
+
+	reader, err := p.view.reader(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+
+	vm, instance := &virtv1.VirtualMachine{}, &virtv1.VirtualMachineInstance{}
+
+	switch err := reader.Get(ctx, p.key(name), vm); {
+	case apierrors.IsNotFound(err):
+		return nil, nil, nil
+	case err != nil:
+		return nil, nil, explain("read machine "+name, false, err)
+	}
+
+	switch err := reader.Get(ctx, p.key(name), instance); {
+	case apierrors.IsNotFound(err):
+		return vm, nil, nil
+	case err != nil:
+		return nil, nil, explain("read machine "+name, false, err)
+	}
+
+	return vm, instance, nil
 }
 
 func gone(ref hypervisor.MachineRef) error {

@@ -59,7 +59,12 @@ var _ hypervisor.Connection = (*Provider)(nil)
 // one that local leads to, the operator's own.
 func Factory(local *rest.Config) hypervisor.Factory {
 	return func(config hypervisor.Config, options hypervisor.Options) (hypervisor.Connection, error) {
-		return New(config, options, local)
+		p, err := New(config, options, local)
+		if err != nil {
+			return nil, err
+		}
+
+		return p, nil
 	}
 }
 

@@ -128,10 +128,11 @@ func (c *Clusters) Close() {
 	}
 }
 
-// clusterSecrets are the values of spec.credentials.
+// clusterSecrets are the values of spec.credentials and of spec.kubevirt.
 type clusterSecrets struct {
 	Credentials           hypervisor.Credentials
 	ClientCert, ClientKey string
+	Kubeconfig            string
 }
 
 func (c *Clusters) read(ctx context.Context, spec *v1alpha1.HypervisorClusterSpec) (clusterSecrets, error) {
@@ -155,6 +156,15 @@ func (c *Clusters) read(ctx context.Context, spec *v1alpha1.HypervisorClusterSpe
 		}
 
 		*field.to = value
+	}
+
+	if spec.KubeVirt != nil && spec.KubeVirt.KubeconfigSecretRef != nil {
+		value, err := c.Secrets.Value(ctx, *spec.KubeVirt.KubeconfigSecretRef, "")
+		if err != nil {
+			return clusterSecrets{}, err
+		}
+
+		out.Kubeconfig = value
 	}
 
 	return out, nil
@@ -189,6 +199,11 @@ func clusterConfig(cluster *v1alpha1.HypervisorCluster, secrets clusterSecrets) 
 		DefaultNetwork: spec.DefaultNetwork,
 		ResourcePool:   spec.ResourcePool,
 		Tags:           spec.Tags,
+	}
+
+	if source := spec.KubeVirt; source != nil {
+		config.Kubeconfig, config.Namespace, config.NodeSelector = []byte(secrets.Kubeconfig), source.Namespace, source.NodeSelector
+		config.DefaultStorage, config.DefaultNetwork = source.StorageClassName, source.Network
 	}
 
 	if spec.VMIDRange != nil {

@@ -66,11 +66,11 @@ func connected(ctx context.Context, s *scope) step.Result {
 		}
 	}
 
-	if status.ConnectedNodes == 0 {
+	if status.ConnectedNodes == 0 && !info.NodesHidden {
 		return step.Wait(retryAfter, "NoNodeOnline", "none of the cluster's usable nodes is online")
 	}
 
-	message := fmt.Sprintf("Proxmox VE %s, %d nodes online", info.Version, status.ConnectedNodes)
+	message := fmt.Sprintf("%s, %d nodes online", strings.TrimSpace(info.Product+" "+info.Version), status.ConnectedNodes)
 	if len(info.Warnings) > 0 {
 		message += "; " + strings.Join(info.Warnings, "; ")
 	}

@@ -9,10 +9,15 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
 )
 
 // TemplateRef is the hypervisor's template that a template is about.
 func TemplateRef(template *v1alpha1.HypervisorMachineTemplate) hypervisor.TemplateRef {
+	if source := template.Spec.Template.KubeVirt; source != nil {
+		return kubeVirtRef(source)
+	}
+
 	source := template.Spec.Template.Proxmox
 	if source == nil {
 		return hypervisor.TemplateRef{}
@@ -24,6 +29,43 @@ func TemplateRef(template *v1alpha1.HypervisorMachineTemplate) hypervisor.Templa
 	}
 
 	return ref
+}
+
+func kubeVirtRef(source *v1alpha1.KubeVirtTemplate) hypervisor.TemplateRef {
+	switch {
+	case source.ContainerDisk != nil:
+		return hypervisor.TemplateRef{
+			Kind: hypervisor.TemplateImage, Name: source.ContainerDisk.Image, PullSecret: source.ContainerDisk.ImagePullSecret,
+		}
+	case source.DataSource != nil:
+		return hypervisor.TemplateRef{
+			Kind: hypervisor.TemplateDataSource, Namespace: source.DataSource.Namespace, Name: source.DataSource.Name,
+		}
+	case source.PersistentVolumeClaim != nil:
+		return hypervisor.TemplateRef{
+			Kind:      hypervisor.TemplateVolume,
+			Namespace: source.PersistentVolumeClaim.Namespace, Name: source.PersistentVolumeClaim.Name,
+		}
+	default:
+		return hypervisor.TemplateRef{}
+	}
+}
+
+// CheckProvider makes sure that the template is for the cluster's kind of hypervisor. The
+// error is of class Configuration.
+func CheckProvider(template *v1alpha1.HypervisorMachineTemplate, cluster *v1alpha1.HypervisorCluster) error {
+	source := &template.Spec.Template
+
+	fits := map[string]bool{
+		v1alpha1.ProviderProxmox: source.Proxmox != nil, v1alpha1.ProviderKubeVirt: source.KubeVirt != nil,
+	}
+	if fits[cluster.Spec.Provider] {
+		return nil
+	}
+
+	return errclass.New(errclass.Configuration, "ProviderMismatch",
+		"HypervisorCluster %s is of provider %s: set template.%[2]s, or name another cluster in spec.hypervisorClusterRef",
+		cluster.Name, cluster.Spec.Provider)
 }
 
 // Shape is what machines made from the template look like.
@@ -49,6 +91,13 @@ func Shape(template *v1alpha1.HypervisorMachineTemplate) hypervisor.Shape {
 		if source.CloudInitSource != "" {
 			shape.CloudInitSource = source.CloudInitSource
 		}
+	}
+
+	if source := spec.Template.KubeVirt; source != nil {
+		shape.Linked = source.ContainerDisk != nil
+		shape.Storage, shape.Bridge = source.StorageClassName, source.Network
+
+		return shape
 	}
 
 	if network := spec.Network; network != nil {

@@ -63,6 +63,10 @@ func clusterReady(ctx context.Context, s *scope) step.Result {
 
 // resolved finds the hypervisor's templates.
 func resolved(ctx context.Context, s *scope) step.Result {
+	if err := machine.CheckProvider(s.template, s.cluster); err != nil {
+		return connect.Outcome(err, retryAfter, "TemplateInvalid")
+	}
+
 	found, err := s.provider.Resolve(ctx, machine.TemplateRef(s.template), machine.Shape(s.template))
 	if err != nil {
 		s.template.Status.Sources = nil
@@ -77,10 +81,17 @@ func resolved(ctx context.Context, s *scope) step.Result {
 		sources = append(sources, v1alpha1.ResolvedTemplate{
 			ID: strconv.Itoa(t.ID), Name: t.Name, Node: t.Node, DiskBytes: t.DiskBytes,
 		})
-		nodes = append(nodes, t.Node)
+
+		if t.Node != "" {
+			nodes = append(nodes, t.Node)
+		}
 	}
 
 	s.template.Status.Sources = sources
+
+	if len(nodes) == 0 {
+		return step.Done().Saying("Found", "for every node")
+	}
 
 	return step.Done().Saying("Found", "on "+strings.Join(nodes, ", "))
 }

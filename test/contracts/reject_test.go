@@ -24,8 +24,9 @@ type rejection struct {
 // rejections gives, per kind, at least one row for each of its rules.
 func rejections() map[string][]rejection {
 	return map[string][]rejection{
-		baseCluster:      slices.Concat(clusterRejections(), clusterNetworkRejections(), dnsRejections()),
-		baseTemplate:     slices.Concat(templateRejections(), githubRejections(), networkRejections()),
+		baseCluster:      slices.Concat(clusterRejections(), clusterNetworkRejections(), dnsRejections(), otherProviderRejections()),
+		baseTemplate:     slices.Concat(templateRejections(), githubRejections(), networkRejections(), kubeVirtTemplateRejections()),
+		baseKubeVirt:     kubeVirtRejections(),
 		basePool:         poolRejections(),
 		baseClaim:        claimRejections(),
 		baseRegistration: registrationRejections(),
@@ -69,7 +70,7 @@ func clusterRejections() []rejection {
 		{"endpoint without host", change{"spec.endpoint": "https:///api2/json"}, "spec.endpoint", "endpoint must be an https URL such as"},
 		{"endpoint is a path", change{"spec.endpoint": "/api2/json"}, "spec.endpoint", "endpoint must be an https URL such as"},
 		{"password in endpoint", change{"spec.endpoint": "https://admin:secret@pve:8006/"}, "spec.endpoint", "endpoint must hold no credentials"},
-		{"unknown provider", change{"spec.provider": "vmware"}, "spec.provider", `supported values: "proxmox"`},
+		{"unknown provider", change{"spec.provider": "vmware"}, "spec.provider", `supported values: "proxmox", "kubevirt"`},
 		{"no provider", change{"spec.provider": removed{}}, "spec.provider", "Required value"},
 
 		{"token id alone", change{"spec.credentials.tokenSecret": removed{}}, credentials, "tokenId and tokenSecret belong together"},
@@ -128,7 +129,7 @@ func templateRejections() []rejection {
 	return []rejection{
 		{"name too long for a label", change{"metadata.name": strings.Repeat("a", 64)}, "", "must have at most 63 characters"},
 		{"cluster by URL", change{"spec.hypervisorClusterRef.name": "https://pve"}, "hypervisorClusterRef.name", "name must be the name of an object"},
-		{"no template", change{"spec.template": anyMap{}}, "spec.template", "template.proxmox must be set"},
+		{"no template", change{"spec.template": anyMap{}}, "spec.template", "choose one of template.proxmox and template.kubevirt"},
 		{"neither id nor name", change{proxmox: anyMap{}}, proxmox, "exactly one of templateId and templateName"},
 		{"both id and name", change{proxmox + ".templateName": "ubuntu"}, proxmox, "exactly one of templateId and templateName"},
 		{"storage with a linked clone", change{proxmox + ".storage": "ceph"}, proxmox, "set linkedClone to false or leave storage out"},

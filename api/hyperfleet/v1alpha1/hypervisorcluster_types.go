@@ -8,20 +8,36 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
+// Providers of HypervisorClusters.
+const (
+	ProviderProxmox  = "proxmox"
+	ProviderKubeVirt = "kubevirt"
+)
+
 // HypervisorClusterSpec says how a hypervisor is reached and what of it may be used.
+// +kubebuilder:validation:XValidation:rule="self.provider != 'proxmox' || (has(self.endpoint) && has(self.credentials))",message="provider proxmox needs endpoint and credentials"
+// +kubebuilder:validation:XValidation:rule="(self.provider == 'kubevirt') == has(self.kubevirt)",message="kubevirt belongs to provider kubevirt, and to no other: say at least kubevirt.namespace"
+// +kubebuilder:validation:XValidation:rule="self.provider != 'kubevirt' || !(has(self.endpoint) || has(self.credentials) || has(self.tls) || has(self.defaultStorage) || has(self.isoStorage) || has(self.defaultNetwork) || has(self.resourcePool))",message="endpoint, credentials, tls, defaultStorage, isoStorage, defaultNetwork and resourcePool do not belong to provider kubevirt: its settings are in kubevirt"
 type HypervisorClusterSpec struct {
 	// provider is the kind of hypervisor.
-	// +kubebuilder:validation:Enum=proxmox
+	// +kubebuilder:validation:Enum=proxmox;kubevirt
 	Provider string `json:"provider"`
 
-	// endpoint is the API's base URL, e.g. https://pve.example.com:8006/api2/json.
+	// endpoint is the API's base URL, e.g. https://pve.example.com:8006/api2/json. Provider
+	// kubevirt has none.
+	// +optional
 	// +kubebuilder:validation:MaxLength=2048
 	// +kubebuilder:validation:XValidation:rule="isURL(self) && url(self).getScheme() == 'https' && url(self).getHostname() != ''",message="endpoint must be an https URL such as https://pve.example.com:8006/api2/json"
 	// +kubebuilder:validation:XValidation:rule="!self.contains('@') && !self.contains('?') && !self.contains('#')",message="endpoint must hold no credentials, query or fragment: credentials belong in a Secret"
-	Endpoint string `json:"endpoint"`
+	Endpoint string `json:"endpoint,omitempty"`
 
-	// credentials for the endpoint, each kept in a Secret.
-	Credentials HypervisorCredentials `json:"credentials"`
+	// credentials for the endpoint, each kept in a Secret. Provider kubevirt has none.
+	// +optional
+	Credentials HypervisorCredentials `json:"credentials,omitzero"`
+
+	// kubevirt says where KubeVirt's machines are made.
+	// +optional
+	KubeVirt *KubeVirtCluster `json:"kubevirt,omitempty"`
 
 	// tls says how the endpoint's certificate is trusted. Default: the system's
 	// certificate authorities.
@@ -90,6 +106,41 @@ type HypervisorClusterSpec struct {
 	// +kubebuilder:validation:XValidation:rule=`self.all(k, k.matches(r'^\w[\w.+-]*$'))`,message="tags must have keys of letters, digits, '_', '-', '+' and '.' only, a letter, digit or '_' first"
 	// +kubebuilder:validation:XValidation:rule=`self.all(k, self[k].matches(r'^[\w.+-]+$'))`,message="tags must have values of letters, digits, '_', '-', '+' and '.' only"
 	Tags map[string]string `json:"tags,omitempty"`
+}
+
+// KubeVirtCluster is one namespace of a Kubernetes cluster with KubeVirt.
+type KubeVirtCluster struct {
+	// namespace that machines and their Secrets are made in, on the cluster that
+	// kubeconfigSecretRef leads to. Keep people out of it: whoever reads its Secrets reads
+	// the credentials of machines that are about to start.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="!format.dns1123Label().validate(self).hasValue()",message="kubevirt.namespace must be the name of a namespace such as machines"
+	Namespace string `json:"namespace"`
+	// kubeconfigSecretRef picks a kubeconfig that holds all it needs: no files, and no
+	// programs to authenticate with. Default: the operator's own cluster.
+	// +optional
+	KubeconfigSecretRef *SecretKeySelector `json:"kubeconfigSecretRef,omitempty"`
+	// storageClassName of the disks that are made from data sources and volumes. Default:
+	// the cluster's default storage class.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self == '' || !format.dns1123Subdomain().validate(self).hasValue()",message="kubevirt.storageClassName must be the name of a storage class"
+	StorageClassName string `json:"storageClassName,omitempty"`
+	// network is the NetworkAttachmentDefinition, as name or namespace/name, that machines
+	// are attached to unless a template says otherwise. Default: the pod network.
+	// +optional
+	// +kubebuilder:validation:MaxLength=317
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^([a-z0-9]([a-z0-9-]*[a-z0-9])?/)?[a-z0-9]([a-z0-9.-]*[a-z0-9])?$')",message="kubevirt.network must be the name of a NetworkAttachmentDefinition such as vlan20 or networks/vlan20"
+	Network string `json:"network,omitempty"`
+	// nodeSelector picks by labels the nodes that may carry machines. Default: all that
+	// KubeVirt uses.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=8
+	// +kubebuilder:validation:XValidation:rule="self.all(k, !format.qualifiedName().validate(k).hasValue())",message="kubevirt.nodeSelector must have valid Kubernetes keys such as example.com/ci"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, size(self[k]) <= 63)",message="kubevirt.nodeSelector must have values of at most 63 characters"
+	// +kubebuilder:validation:XValidation:rule=`self.all(k, self[k].matches(r'^[\w.-]*$'))`,message="kubevirt.nodeSelector must have values of letters, digits, '_', '-' and '.' only"
+	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
 }
 
 // HypervisorCredentials are the ways to authenticate. Exactly one of token and

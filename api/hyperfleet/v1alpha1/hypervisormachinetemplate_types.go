@@ -11,6 +11,8 @@ import (
 // HypervisorMachineTemplateSpec says what a machine is made from.
 // +kubebuilder:validation:XValidation:rule="!has(self.bootstrap) || !has(self.bootstrap.method) || self.bootstrap.method != 'external-secrets' || has(self.attestation)",message="bootstrap.method external-secrets needs attestation: machines log in to the secrets manager with their identity"
 // +kubebuilder:validation:XValidation:rule="!has(self.network) || self.network.mode != 'cloud-init' || (has(self.cloudInit) && has(self.cloudInit.networkData))",message="network.mode cloud-init needs cloudInit.networkData"
+// +kubebuilder:validation:XValidation:rule="!has(self.template.kubevirt) || !has(self.network) || !(has(self.network.bridge) || has(self.network.vlan))",message="network.bridge and network.vlan do not belong to KubeVirt: name a NetworkAttachmentDefinition in template.kubevirt.network"
+// +kubebuilder:validation:XValidation:rule="!has(self.template.kubevirt) || !has(self.template.kubevirt.containerDisk) || !has(self.resources.disk)",message="resources.disk does not belong to a containerDisk, which has the size of its image: leave it out, or use a dataSource"
 type HypervisorMachineTemplateSpec struct {
 	// hypervisorClusterRef names the HypervisorCluster that machines are made on.
 	HypervisorClusterRef LocalObjectReference `json:"hypervisorClusterRef"`
@@ -43,12 +45,72 @@ type HypervisorMachineTemplateSpec struct {
 	Metadata *MachineMetadata `json:"metadata,omitempty"`
 }
 
-// TemplateSource is a template on one kind of hypervisor.
-// +kubebuilder:validation:XValidation:rule="has(self.proxmox)",message="template.proxmox must be set"
+// TemplateSource is a template on one kind of hypervisor: that of the cluster that
+// hypervisorClusterRef names.
+// +kubebuilder:validation:XValidation:rule="has(self.proxmox) != has(self.kubevirt)",message="choose one of template.proxmox and template.kubevirt, by the provider of the HypervisorCluster"
 type TemplateSource struct {
 	// proxmox is a template on Proxmox VE.
 	// +optional
 	Proxmox *ProxmoxTemplate `json:"proxmox,omitempty"`
+	// kubevirt is what machines of KubeVirt are made from.
+	// +optional
+	KubeVirt *KubeVirtTemplate `json:"kubevirt,omitempty"`
+}
+
+// KubeVirtTemplate is what a machine's first disk is made from on KubeVirt, and what it
+// is attached to.
+// +kubebuilder:validation:XValidation:rule="[has(self.containerDisk), has(self.dataSource), has(self.persistentVolumeClaim)].filter(x, x).size() == 1",message="choose one of kubevirt.containerDisk, kubevirt.dataSource and kubevirt.persistentVolumeClaim"
+// +kubebuilder:validation:XValidation:rule="!has(self.containerDisk) || !has(self.storageClassName)",message="kubevirt.storageClassName belongs to dataSource and persistentVolumeClaim: a containerDisk needs no storage"
+type KubeVirtTemplate struct {
+	// containerDisk is a disk in a container image. Nothing is cloned and nothing stays: it
+	// is the fastest, and what a machine writes must fit on its node.
+	// +optional
+	ContainerDisk *ContainerDisk `json:"containerDisk,omitempty"`
+	// dataSource is a DataSource of the Containerized Data Importer that is cloned.
+	// +optional
+	DataSource *KubeVirtSource `json:"dataSource,omitempty"`
+	// persistentVolumeClaim is a disk that is cloned.
+	// +optional
+	PersistentVolumeClaim *KubeVirtSource `json:"persistentVolumeClaim,omitempty"`
+	// storageClassName of the cloned disk. Default: the HypervisorCluster's.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self == '' || !format.dns1123Subdomain().validate(self).hasValue()",message="kubevirt.storageClassName must be the name of a storage class"
+	StorageClassName string `json:"storageClassName,omitempty"`
+	// network is the NetworkAttachmentDefinition, as name or namespace/name, that machines
+	// are attached to. Default: the HypervisorCluster's.
+	// +optional
+	// +kubebuilder:validation:MaxLength=317
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^([a-z0-9]([a-z0-9-]*[a-z0-9])?/)?[a-z0-9]([a-z0-9.-]*[a-z0-9])?$')",message="kubevirt.network must be the name of a NetworkAttachmentDefinition such as vlan20 or networks/vlan20"
+	Network string `json:"network,omitempty"`
+}
+
+// ContainerDisk is a disk in a container image.
+type ContainerDisk struct {
+	// image, e.g. quay.io/containerdisks/debian:13. Name it by digest to have every machine
+	// start from the same bytes.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^[^\s]+$')`,message="containerDisk.image must be the name of an image such as quay.io/containerdisks/debian:13"
+	Image string `json:"image"`
+	// imagePullSecret is the name of a Secret in the machines' namespace that the image is
+	// pulled with.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	ImagePullSecret string `json:"imagePullSecret,omitempty"`
+}
+
+// KubeVirtSource names an object that a disk is cloned from.
+type KubeVirtSource struct {
+	// namespace of the object. Default: the machines' own. From another the operator must be
+	// allowed to clone (cdi.kubevirt.io, datavolumes/source).
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Namespace string `json:"namespace,omitempty"`
+	// name of the object.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
 }
 
 // ProxmoxTemplate is a template on Proxmox VE and how it is cloned.

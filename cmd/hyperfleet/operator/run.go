@@ -24,8 +24,6 @@ import (
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/hypervisor"
-	"github.com/hyperfleet/hyperfleet/hypervisor/proxmox"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/runners"
 	"github.com/hyperfleet/hyperfleet/runners/machine"
@@ -71,7 +69,7 @@ func run(ctx context.Context, cfg config.OperatorConfig, kube *rest.Config, logg
 	if slices.Contains(cfg.Controllers, "runners") {
 		area := &runners.Area{
 			Config: cfg.Runners, Namespace: cfg.Namespace, Settings: settings,
-			Hypervisors: map[string]hypervisor.Factory{"proxmox": proxmox.New},
+			Hypervisors: hypervisors(kube, transports),
 			Platforms:   Platforms(),
 			Transports: runners.Transports{
 				Hypervisor: transports.hypervisor, Platform: transports.platform,

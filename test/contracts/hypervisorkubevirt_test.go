@@ -1,0 +1,146 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package contracts_test
+
+import (
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// baseKubeVirt is the least HypervisorCluster of provider kubevirt.
+const baseKubeVirt = `
+apiVersion: hyperfleet.io/v1alpha1
+kind: HypervisorCluster
+metadata: {name: kubevirt}
+spec:
+  provider: kubevirt
+  kubevirt: {namespace: machines}
+`
+
+// otherProviderRejections are those of a cluster of provider proxmox.
+func otherProviderRejections() []rejection {
+	return []rejection{
+		{"Proxmox without endpoint", change{"spec.endpoint": removed{}}, "spec", "provider proxmox needs endpoint and credentials"},
+		{"Proxmox without credentials", change{credentials: removed{}}, "spec", "provider proxmox needs endpoint and credentials"},
+		{"Proxmox with KubeVirt's settings", change{"spec.kubevirt": anyMap{"namespace": "a"}}, "spec", "kubevirt belongs to provider kubevirt"},
+	}
+}
+
+func kubeVirtRejections() []rejection {
+	const (
+		settings = "spec.kubevirt"
+		foreign  = "do not belong to provider kubevirt"
+	)
+
+	return []rejection{
+		{"KubeVirt without settings", change{settings: removed{}}, "spec", "kubevirt belongs to provider kubevirt"},
+		{"KubeVirt with an endpoint", change{"spec.endpoint": "https://a.example.com/"}, "spec", foreign},
+		{
+			"KubeVirt with a token", change{credentials: anyMap{"tokenId": secretRef("a", "b"), "tokenSecret": secretRef("a", "c")}},
+			"spec", foreign,
+		},
+		{"KubeVirt with a bridge", change{"spec.defaultNetwork": "vmbr0"}, "spec", foreign},
+		{"namespace with a slash", change{"spec.kubevirt.namespace": "a/b"}, "spec.kubevirt.namespace", "must be the name of a namespace"},
+		{"no namespace", change{"spec.kubevirt.namespace": removed{}}, "spec.kubevirt.namespace", "Required value"},
+		{
+			"kubeconfig's key", change{"spec.kubevirt.kubeconfigSecretRef": anyMap{"name": "a", "key": "a key"}},
+			"kubeconfigSecretRef.key", "key must be a key of a Secret",
+		},
+		{
+			"kubeconfig's name", change{"spec.kubevirt.kubeconfigSecretRef": anyMap{"name": "A B", "key": "kubeconfig"}},
+			"kubeconfigSecretRef.name", "name must be the name of a Secret",
+		},
+		{
+			"kubeconfig's namespace", change{"spec.kubevirt.kubeconfigSecretRef": anyMap{"name": "a", "key": "b", "namespace": "A/B"}},
+			"kubeconfigSecretRef.namespace", "namespace must be the name of a namespace",
+		},
+		{"storage class", change{"spec.kubevirt.storageClassName": "A B"}, settings, "must be the name of a storage class"},
+		{"network of three parts", change{"spec.kubevirt.network": "a/b/c"}, settings, "must be the name of a NetworkAttachmentDefinition"},
+		{"label without a name", change{"spec.kubevirt.nodeSelector": anyMap{"a/": "b"}}, settings, "must have valid Kubernetes keys"},
+		{"label's value", change{"spec.kubevirt.nodeSelector": anyMap{"a": "b c"}}, settings, "must have values of letters"},
+		{"label's length", change{"spec.kubevirt.nodeSelector": anyMap{"a": strings.Repeat("b", 64)}}, settings, "at most 63 characters"},
+	}
+}
+
+// kubeVirtTemplate replaces a template's source.
+func kubeVirtTemplate(source anyMap, more ...change) change {
+	out := change{"spec.template": anyMap{"kubevirt": source}}
+	for _, c := range more {
+		for path, value := range c {
+			out[path] = value
+		}
+	}
+
+	return out
+}
+
+func kubeVirtTemplateRejections() []rejection {
+	const (
+		spec     = "spec"
+		template = "spec.template"
+		source   = "spec.template.kubevirt"
+	)
+
+	disk := anyMap{"containerDisk": anyMap{"image": "quay.io/containerdisks/debian:13"}}
+	data := anyMap{"dataSource": anyMap{"name": "debian"}}
+	with := func(base anyMap, key string, value any) anyMap {
+		out := anyMap{key: value}
+		for k, v := range base {
+			out[k] = v
+		}
+
+		return out
+	}
+
+	return []rejection{
+		{"both hypervisors", change{"spec.template.kubevirt": disk}, template, "choose one of template.proxmox and template.kubevirt"},
+		{"no hypervisor", change{template: anyMap{}}, template, "choose one of template.proxmox and template.kubevirt"},
+		{"two sources", kubeVirtTemplate(with(disk, "dataSource", anyMap{"name": "a"})), source, "choose one of kubevirt.containerDisk"},
+		{"no source", kubeVirtTemplate(anyMap{}), source, "choose one of kubevirt.containerDisk"},
+		{
+			"storage for a containerDisk", kubeVirtTemplate(with(disk, "storageClassName", "fast")), source,
+			"kubevirt.storageClassName belongs to dataSource",
+		},
+		{"storage class", kubeVirtTemplate(with(data, "storageClassName", "A B")), source, "must be the name of a storage class"},
+		{"network", kubeVirtTemplate(with(data, "network", "a b")), source, "must be the name of a NetworkAttachmentDefinition"},
+		{"image with a blank", kubeVirtTemplate(anyMap{"containerDisk": anyMap{"image": "a b"}}), source, "must be the name of an image"},
+		{"bridge on KubeVirt", kubeVirtTemplate(disk, change{"spec.network": anyMap{"bridge": "vmbr0"}}), spec, "do not belong to KubeVirt"},
+		{"VLAN on KubeVirt", kubeVirtTemplate(disk, change{"spec.network": anyMap{"vlan": int64(7)}}), spec, "do not belong to KubeVirt"},
+		{
+			"size of a containerDisk", kubeVirtTemplate(disk, change{"spec.resources.disk": "50Gi"}), spec,
+			"resources.disk does not belong to a containerDisk",
+		},
+	}
+}
+
+func TestKubeVirtIsAccepted(t *testing.T) {
+	t.Parallel()
+
+	cases := map[string]struct {
+		base   string
+		change change
+	}{
+		"least cluster": {baseKubeVirt, nil},
+		"whole cluster": {baseKubeVirt, change{"spec.kubevirt": anyMap{
+			"namespace": "machines", "kubeconfigSecretRef": anyMap{"name": "east", "key": "kubeconfig"},
+			"storageClassName": "ceph-rbd", "network": "networks/vlan20", "nodeSelector": anyMap{"example.com/ci": "true"},
+		}}},
+		"image":  {baseTemplate, kubeVirtTemplate(anyMap{"containerDisk": anyMap{"image": "r.example.com:5000/a/b@sha256:00"}})},
+		"source": {baseTemplate, kubeVirtTemplate(anyMap{"dataSource": anyMap{"name": "debian", "namespace": "images"}})},
+		"volume": {baseTemplate, kubeVirtTemplate(anyMap{
+			"persistentVolumeClaim": anyMap{"name": "debian"}, "network": "vlan20", "storageClassName": "fast",
+		}, change{"spec.resources.disk": "50Gi"})},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			if err := strict().Create(t.Context(), c.change.apply(t, c.base), client.DryRunAll); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
