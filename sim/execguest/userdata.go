@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package pve
+package execguest
 
 import (
 	"bytes"
@@ -36,6 +36,32 @@ type guestFile struct {
 }
 
 const maxUserData = 16 << 20
+
+// UserData is what user data asks for: a host name, and files by their paths.
+type UserData struct {
+	Hostname string
+	Files    map[string]File
+}
+
+// File is one entry of write_files.
+type File struct {
+	Data []byte
+	Mode uint32
+}
+
+// ParseUserData reads #cloud-config or a MIME message of several parts, plain or
+// compressed.
+func ParseUserData(data []byte) (UserData, error) {
+	cc, err := parseUserData(data)
+	if err != nil {
+		return UserData{}, err
+	}
+	out := UserData{Hostname: cc.hostname, Files: map[string]File{}}
+	for _, f := range cc.files {
+		out.Files[f.path] = File{Data: f.data, Mode: f.mode}
+	}
+	return out, nil
+}
 
 // parseUserData reads #cloud-config or a MIME message of several parts, plain
 // or compressed.
