@@ -6,9 +6,9 @@
 // VirtualMachine. It is pure.
 //
 //	KubevirtNodePool --AddressPool-->  pool of addresses
-//	        |----------MachineSpec-->  KubevirtMachineTemplate, KubevirtMachine
-//	KubevirtMachine + addresses --NetworkData--> config drive
-//	        |--------------VirtualMachine-------> kubevirt.io/v1 VirtualMachine
+//	        |----------MachineSpec-->  template of machines
+//	KubevirtMachine, addresses --NetworkData--> config drive
+//	        |--------------VirtualMachine-----> kubevirt.io/v1 VirtualMachine
 //
 // KubeVirt's kinds are handled as unstructured objects: users may write any field of
 // theirs, also those of a newer version.

@@ -302,7 +302,7 @@ func TestBadTemplates(t *testing.T) {
 // with a name, a namespace or an owner of the template's choice.
 func FuzzVirtualMachine(f *testing.F) {
 	machine := machineOf(f, nodePool(nil))
-	f.Add([]byte(machine.Spec.VirtualMachineTemplate.Raw))
+	f.Add(machine.Spec.VirtualMachineTemplate.Raw)
 	f.Add([]byte(`{"metadata": {"name": "x", "namespace": "kube-system", "ownerReferences": [], "labels": {"a": 1}}}`))
 	f.Add([]byte(`{"spec": {"dataVolumeTemplates": [{}], "template": {"spec": {"domain": {"devices": {"interfaces": [{"name": "iface1_ci-machines"}]}}}}}}`))
 	f.Add([]byte(`{"spec": {"template": []}}`))

@@ -6,6 +6,7 @@ package kubevirt
 import (
 	"encoding/json"
 	"fmt"
+	"strconv"
 
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -103,8 +104,8 @@ func compute(c *v1alpha1.KubevirtCompute) fields {
 	}
 
 	if c.QosClass == "Guaranteed" {
-		requests["cpu"] = fmt.Sprint(c.Cores)
-		resources["limits"] = fields{"cpu": fmt.Sprint(c.Cores), "memory": c.Memory.String()}
+		requests["cpu"] = strconv.Itoa(int(c.Cores))
+		resources["limits"] = fields{"cpu": strconv.Itoa(int(c.Cores)), "memory": c.Memory.String()}
 	}
 
 	return fields{"cpu": fields{"cores": int64(c.Cores)}, "memory": memory, "resources": resources}

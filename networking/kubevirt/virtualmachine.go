@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -94,7 +95,7 @@ func items(object fields, path ...string) []fields {
 }
 
 // add puts an entry at the end of a list.
-func add(object fields, entry fields, path ...string) error {
+func add(object, entry fields, path ...string) error {
 	value, _, _ := unstructured.NestedFieldNoCopy(object, path...)
 	entries, _ := value.(list)
 
@@ -115,7 +116,8 @@ func MAC(machine *v1alpha1.KubevirtMachine) (string, error) {
 
 	nic := item(vm, machine.Spec.BootstrapNetworkConfig.NetworkName, append(podDevices, "interfaces")...)
 	if nic == nil {
-		return "", fmt.Errorf("find interface %q: virtualMachineTemplate has none of this name in spec.template.spec.domain.devices.interfaces",
+		return "", fmt.Errorf(
+			"find interface %q: virtualMachineTemplate has none of this name in spec.template.spec.domain.devices.interfaces",
 			machine.Spec.BootstrapNetworkConfig.NetworkName)
 	}
 
@@ -150,7 +152,8 @@ func VirtualMachine(machine *v1alpha1.KubevirtMachine, secret string, format net
 	})
 
 	instance, _, _ := unstructured.NestedStringMap(content, "spec", "template", "metadata", "labels")
-	if err := unstructured.SetNestedStringMap(content, marked(machine, instance), "spec", "template", "metadata", "labels"); err != nil {
+	err = unstructured.SetNestedStringMap(content, marked(machine, instance), "spec", "template", "metadata", "labels")
+	if err != nil {
 		return nil, fmt.Errorf("label the instance: %w", err)
 	}
 
@@ -174,10 +177,8 @@ func VirtualMachine(machine *v1alpha1.KubevirtMachine, secret string, format net
 
 // marked adds our labels.
 func marked(machine *v1alpha1.KubevirtMachine, labels map[string]string) map[string]string {
-	out := map[string]string{v1alpha1.LabelMachine: machine.Name}
-	for key, value := range labels {
-		out[key] = value
-	}
+	out := map[string]string{}
+	maps.Copy(out, labels)
 
 	for _, key := range []string{v1alpha1.LabelNodePool, v1alpha1.LabelCluster} {
 		if value := machine.Labels[key]; value != "" {
@@ -227,7 +228,8 @@ func attachNetworkData(vm fields, secret string, format netdata.Format) error {
 
 	for _, volume := range items(vm, podVolumes...) {
 		if _, there := volume[other]; there {
-			return fmt.Errorf("attach network data: volume %q of virtualMachineTemplate is %s, and the network data are %s's: make both of one format",
+			return fmt.Errorf(
+				"attach network data: volume %q of virtualMachineTemplate is %s, and the network data are %s's: make both of one format",
 				volume["name"], other, source)
 		}
 

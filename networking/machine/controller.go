@@ -152,7 +152,9 @@ func (s *scope) look(ctx context.Context) error {
 }
 
 // read gets the object with the machine's name; nil if there is none.
-func (s *scope) read(ctx context.Context, from client.Reader, into *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+func (s *scope) read(
+	ctx context.Context, from client.Reader, into *unstructured.Unstructured,
+) (*unstructured.Unstructured, error) {
 	err := from.Get(ctx, client.ObjectKeyFromObject(s.machine), into)
 	if apierrors.IsNotFound(err) {
 		return nil, nil //nolint:nilnil // nothing there is no error

@@ -88,7 +88,8 @@ func create(ctx context.Context, s *scope) step.Result {
 	}
 
 	if s.vm.GetDeletionTimestamp() != nil {
-		return step.Wait(lookAgain, "VMDeleting", "its VirtualMachine is being deleted by somebody else; it is made again with the same addresses")
+		return step.Wait(lookAgain, "VMDeleting",
+			"its VirtualMachine is being deleted by somebody else; it is made again with the same addresses")
 	}
 
 	if s.network.name == "" || kubevirt.NetworkDataSecret(s.vm) == s.network.name {

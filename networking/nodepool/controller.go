@@ -48,7 +48,8 @@ type Reconciler struct {
 //+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=kubevirtnodepools,verbs=get;list;watch;update;patch
 //+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=kubevirtnodepools/status,verbs=get;update;patch
 //+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=kubevirtnodepools/finalizers,verbs=update
-//+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=kubevirtmachinetemplates,verbs=get;list;watch;create;patch;delete
+//+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=kubevirtmachinetemplates,verbs=get;list;watch
+//+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=kubevirtmachinetemplates,verbs=create;patch;delete
 //+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=kubevirtmachines,verbs=get;list;watch;create;delete
 //+kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 

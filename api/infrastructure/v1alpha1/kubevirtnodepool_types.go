@@ -34,7 +34,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="has(self.attachDefaultNetwork) && !self.attachDefaultNetwork || !has(self.bootstrapNetworkConfig)",message="bootstrapNetworkConfig needs attachDefaultNetwork: false: static addresses are for the network in the default network's place"
 // +kubebuilder:validation:XValidation:rule="!has(self.attachDefaultNetwork) || self.attachDefaultNetwork || (has(self.additionalNetworks) && size(self.additionalNetworks) > 0)",message="attachDefaultNetwork: false needs at least one of additionalNetworks"
 // +kubebuilder:validation:XValidation:rule="!has(self.maxReplicas) || self.replicas <= self.maxReplicas",message="replicas must not be more than maxReplicas"
-// +kubebuilder:validation:XValidation:rule="(has(self.clusterName) ? self.clusterName : '') == (has(oldSelf.clusterName) ? oldSelf.clusterName : '')",message="clusterName cannot be changed: make another pool"
+// +kubebuilder:validation:XValidation:rule="has(self.clusterName) == has(oldSelf.clusterName) && (!has(self.clusterName) || self.clusterName == oldSelf.clusterName)",message="clusterName cannot be changed: make another pool"
 type KubevirtNodePoolSpec struct {
 	// clusterName of the cluster that the machines join, for labels and metrics. Default:
 	// the pool's name.
