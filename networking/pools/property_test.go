@@ -1,0 +1,162 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pools_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/leanovate/gopter"
+	"github.com/leanovate/gopter/gen"
+	"github.com/leanovate/gopter/prop"
+
+	"github.com/hyperfleet/hyperfleet/networking/alloc"
+	"github.com/hyperfleet/hyperfleet/networking/pools"
+)
+
+// fleet is machines on one pool, as their controller keeps them: what record has is on the
+// API server, book is in memory and lost with the process.
+type fleet struct {
+	t      testing.TB
+	book   *pools.Book
+	record map[string]netip.Prefix
+	// running have an address in use: their VirtualMachine is there.
+	running map[netip.Addr]string
+}
+
+func newFleet(t testing.TB) *fleet {
+	t.Helper()
+
+	f := &fleet{t: t, record: map[string]netip.Prefix{}, running: map[netip.Addr]string{}}
+	f.restart()
+
+	return f
+}
+
+// restart is a new process.
+func (f *fleet) restart() {
+	f.book = pools.New()
+	f.book.ReadFrom(func(_ context.Context, b *pools.Book) error {
+		set(f.t, b, pool(f.t, blue, "p", "10.0.0.10-10.0.0.17"))
+
+		for owner, address := range f.record {
+			if err := b.Restore(blue, alloc.Held{Owner: owner, Pool: "p", Address: address}); err != nil {
+				return err
+			}
+		}
+
+		return nil
+	})
+
+	if err := f.book.Rebuild(f.t.Context()); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// step does one thing to one machine. It gives what is wrong then.
+func (f *fleet) step(n int) string {
+	owner := fmt.Sprintf("m%d", n%13)
+
+	switch n / 13 % 8 {
+	case 0, 1, 2: // a pass that works
+		return f.allocate(owner, true, true)
+	case 3: // the write gets through, and its answer is lost: the machine is not made yet
+		return f.allocate(owner, true, false)
+	case 4: // the write is lost
+		return f.allocate(owner, false, false)
+	case 5, 6: // the machine is deleted, in the controller's order
+		if at, found := f.record[owner]; found {
+			delete(f.running, at.Addr())
+		}
+
+		delete(f.record, owner)
+		f.book.Release(owner)
+	default:
+		f.restart()
+	}
+
+	return ""
+}
+
+func (f *fleet) allocate(owner string, written, made bool) string {
+	if at, found := f.record[owner]; found {
+		if made {
+			f.running[at.Addr()] = owner
+		}
+
+		return ""
+	}
+
+	got, err := f.book.Acquire(pools.Request{Network: blue, Pool: "p", Owner: owner})
+
+	var exhausted *alloc.ExhaustedError
+
+	switch {
+	case errors.As(err, &exhausted):
+		return ""
+	case err != nil:
+		return err.Error()
+	}
+
+	for other, at := range f.record {
+		if at.Addr() == got[0].Addr() {
+			return fmt.Sprintf("%s got %s, which is on record for %s", owner, got[0], other)
+		}
+	}
+
+	if written {
+		f.record[owner] = got[0]
+	}
+
+	if made {
+		if other, taken := f.running[got[0].Addr()]; taken {
+			return fmt.Sprintf("%s got %s, with which %s runs", owner, got[0], other)
+		}
+
+		f.running[got[0].Addr()] = owner
+	}
+
+	return ""
+}
+
+// Feature: hyperfleet-operator, Property: an address has one owner, over lost writes and restarts
+//
+// Machines come and go in any order, writes of statuses are lost, and the process dies at
+// any time: no machine gets an address that another one has on record or runs with, and
+// after the last one is gone all addresses are free.
+func TestPropertyOneOwner(t *testing.T) {
+	t.Parallel()
+
+	parameters := gopter.DefaultTestParameters()
+	parameters.MinSuccessfulTests = 300
+	parameters.MinSize, parameters.MaxSize = 20, 300
+	properties := gopter.NewProperties(parameters)
+
+	properties.Property("one owner", prop.ForAll(func(steps []int) string {
+		f := newFleet(t)
+
+		for _, n := range steps {
+			if wrong := f.step(n); wrong != "" {
+				return wrong
+			}
+		}
+
+		for i := range 13 {
+			owner := fmt.Sprintf("m%d", i)
+			delete(f.record, owner)
+			f.book.Release(owner)
+		}
+
+		if status, _ := f.book.Status("p"); status.Machines() != 8 {
+			return fmt.Sprintf("%d of 8 addresses are free at the end", status.Machines())
+		}
+
+		return ""
+	}, gen.SliceOf(gen.IntRange(0, 13*8-1))))
+
+	properties.TestingRun(t)
+}
