@@ -5,7 +5,6 @@ package claimstatus_test
 
 import (
 	"context"
-	"fmt"
 	"strconv"
 	"sync"
 	"testing"
@@ -71,7 +70,7 @@ func writer(kind, owner string) *claimstatus.Writer {
 func runOnce(ctx context.Context, claim *v1alpha1.MachineClaim, i int) (bool, error) {
 	runner := &step.Runner{Client: env.Client, Controller: "machineclaim"}
 	steps := []step.Step[int]{{Condition: "Placed", Run: func(ctx context.Context, i int) step.Result {
-		claim.Status.Attempts = int32(i) //nolint:gosec // counts to 50
+		claim.Status.Attempts = int32(i)
 		if err := step.Save(ctx); err != nil {
 			return step.Fail(err)
 		}
@@ -100,7 +99,7 @@ func TestWritersAtOnce(t *testing.T) {
 	} {
 		writers.Go(func() {
 			for i := range rounds {
-				if err := writer(kind, owner).Report(t.Context(), claim.DeepCopy(), metav1.ConditionTrue, "Round", fmt.Sprint(i)); err != nil {
+				if err := writer(kind, owner).Report(t.Context(), claim.DeepCopy(), metav1.ConditionTrue, "Round", strconv.Itoa(i)); err != nil {
 					t.Error(err)
 				}
 			}
@@ -130,7 +129,7 @@ func TestWritersAtOnce(t *testing.T) {
 
 	now := read(t, claim)
 	for _, kind := range []string{v1alpha1.ConditionDNSRegistered, v1alpha1.ConditionNetworkValidated, "Placed"} {
-		if got := meta.FindStatusCondition(now.Status.Conditions, kind); got == nil || got.Message != fmt.Sprint(rounds-1) {
+		if got := meta.FindStatusCondition(now.Status.Conditions, kind); got == nil || got.Message != strconv.Itoa(rounds-1) {
 			t.Errorf("%s = %+v", kind, got)
 		}
 	}

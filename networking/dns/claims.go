@@ -172,9 +172,14 @@ func decide(claim *v1alpha1.MachineClaim, cluster *v1alpha1.HypervisorCluster) w
 	case claim.Status.Phase != v1alpha1.MachineClaimReady:
 		return wish{keep: true}
 	case info == nil || info.IPAddress == "":
-		return wish{keep: true, reason: "NoAddress", message: "the machine's address is not known yet: its guest agent reports it"}
+		return wish{
+			keep: true, reason: "NoAddress", message: "the machine's address is not known yet: its guest agent reports it",
+		}
 	case !strings.Contains(info.FQDN, "."):
-		return wish{keep: true, reason: "NoDomain", message: "the machine was made without a domain: set dns.domain of the HypervisorCluster"}
+		return wish{
+			keep: true, reason: "NoDomain",
+			message: "the machine was made without a domain: set dns.domain of the HypervisorCluster",
+		}
 	}
 
 	return wish{want: true, spec: v1alpha1.DNSRegistrationSpec{
@@ -187,7 +192,9 @@ func decide(claim *v1alpha1.MachineClaim, cluster *v1alpha1.HypervisorCluster) w
 
 // tidy deletes the claim's registrations that are not to be, those of earlier claims of
 // its name among them, and gives the one that is.
-func (c *Claims) tidy(ctx context.Context, key string, claim *v1alpha1.MachineClaim, wish wish) (*v1alpha1.DNSRegistration, error) {
+func (c *Claims) tidy(
+	ctx context.Context, key string, claim *v1alpha1.MachineClaim, wish wish,
+) (*v1alpha1.DNSRegistration, error) {
 	var list v1alpha1.DNSRegistrationList
 	if err := c.Client.List(ctx, &list, client.MatchingFields{indexClaim: key}); err != nil {
 		return nil, fmt.Errorf("list DNS registrations of claim %s: %w", key, err)

@@ -64,10 +64,10 @@ type access struct {
 // place tells one DNS service from another: the same name may be at several.
 func (a *access) place() string { return a.kind + " " + a.server }
 
-// For connects to the DNS service of a cluster. Credentials are read every time, so that
+// open connects to the DNS service of a cluster. Credentials are read every time, so that
 // rotated ones are used at once; the connection is made anew when they or the settings
 // have changed.
-func (s *Services) For(ctx context.Context, cluster *v1alpha1.HypervisorCluster) (*access, error) {
+func (s *Services) open(ctx context.Context, cluster *v1alpha1.HypervisorCluster) (*access, error) {
 	settings := cluster.Spec.DNS
 	if settings == nil || settings.DNSProvider == nil {
 		return nil, errclass.New(errclass.Configuration, "NoDNSProvider",

@@ -51,7 +51,7 @@ func newSite(t *testing.T) *site {
 		ObjectMeta: metav1.ObjectMeta{Name: s.name},
 		Spec: v1alpha1.HypervisorClusterSpec{
 			Provider: "proxmox", Endpoint: "https://pve.example.com:8006/api2/json",
-			Credentials: v1alpha1.HypervisorCredentials{TokenID: ptr(ref("keyName")), TokenSecret: ptr(ref("key"))},
+			Credentials: v1alpha1.HypervisorCredentials{TokenID: new(ref("keyName")), TokenSecret: new(ref("key"))},
 			DNS: &v1alpha1.HypervisorDNS{Domain: forward, RegisterVMs: true, DNSProvider: &v1alpha1.DNSProvider{
 				Type: "rfc2136", Server: s.Addr, Zones: []string{forward, reverse},
 				Credentials: map[string]v1alpha1.SecretValueSource{"keyName": ref("keyName"), "key": ref("key")},
@@ -71,8 +71,6 @@ func newSite(t *testing.T) *site {
 
 	return s
 }
-
-func ptr[T any](value T) *T { return &value }
 
 func (s *site) must(err error) {
 	s.t.Helper()

@@ -111,8 +111,6 @@ func unmarked(t *testing.T, server *dnstest.Server, zone string) string {
 // Whichever call is the last before the operator dies, what it left is marked, and the
 // next one ends where the first would have: with all records, or with none.
 func TestDeathAtAnyCall(t *testing.T) {
-	t.Parallel()
-
 	const most = 16
 
 	server := dnstest.StartBIND(t, testConfig())

@@ -27,7 +27,7 @@ const (
 )
 
 // noShape matches nothing: a DNS service's secrets are all known.
-var noShape = regexp.MustCompile(`$^`)
+var noShape = regexp.MustCompile(`[^\s\S]`)
 
 // newRedactor takes the values of credentials out of texts.
 func newRedactor(credentials map[string]string) workload.Redactor {
@@ -63,13 +63,17 @@ func knownErrors() []words {
 			errclass.Configuration, ReasonZoneRefused,
 			"the server has no such zone, or does not let the key update and transfer it",
 			[]string{
-				errNotAuthoritative.Error(), `"REFUSED"`, `"NOTZONE"`, `"NXDOMAIN"`, "xfr rcode: 5", "xfr rcode: 3", "HostedZoneNotFound", "NoSuchHostedZone", "expected 1 zone, got",
+				errNotAuthoritative.Error(), `"REFUSED"`, `"NOTZONE"`, `"NXDOMAIN"`, "xfr rcode: 5", "xfr rcode: 3",
+				"HostedZoneNotFound", "NoSuchHostedZone", "expected 1 zone, got",
 			},
 		},
 		{
 			errclass.Configuration, ReasonTSIGRefused,
 			"check keyName, key and keyAlgorithm against the server's, what it lets the key do in this zone, and both clocks",
-			[]string{"bad authentication", "bad signature", "bad time", "bad key", "BADKEY", "BADSIG", "BADTIME", `"NOTAUTH"`, "xfr rcode: 9"},
+			[]string{
+				"bad authentication", "bad signature", "bad time", "bad key", "BADKEY", "BADSIG", "BADTIME",
+				`"NOTAUTH"`, "xfr rcode: 9",
+			},
 		},
 		{
 			errclass.Configuration, ReasonAccessDenied, "check the credentials and what they allow",

@@ -42,7 +42,7 @@ func connected(ctx context.Context, s *scope) step.Result {
 		return step.Fail(err)
 	}
 
-	if s.access, err = s.Services.For(ctx, &cluster); err != nil {
+	if s.access, err = s.Services.open(ctx, &cluster); err != nil {
 		return step.ForError(err, slowAgain)
 	}
 

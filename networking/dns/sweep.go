@@ -60,7 +60,7 @@ func (s *Sweeper) Sweep(ctx context.Context) {
 			continue
 		}
 
-		access, err := s.Services.For(ctx, cluster)
+		access, err := s.Services.open(ctx, cluster)
 		if err != nil {
 			s.Log.WarnContext(ctx, "DNS zones cannot be swept", "hypervisorCluster", cluster.Name, "error", err)
 

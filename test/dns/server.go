@@ -81,7 +81,7 @@ func start(t testing.TB, config Config, program string, write writer) *Server {
 	dir := t.TempDir()
 
 	for _, zone := range slices.Concat(config.Zones, config.Locked) {
-		text := fmt.Sprintf("$ORIGIN %s.\n$TTL 60\n@ SOA ns.%s. hostmaster.%s. 1 3600 600 86400 60\n@ NS ns.%s.\n", zone, zone, zone, zone)
+		text := fmt.Sprintf("$ORIGIN %[1]s.\n$TTL 60\n@ SOA ns.%[1]s. hostmaster.%[1]s. 1 3600 600 86400 60\n@ NS ns.%[1]s.\n", zone)
 		if !strings.HasSuffix(zone, ".arpa") {
 			text += "ns A 127.0.0.1\n"
 		} else {
