@@ -22,7 +22,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-const joinToken = "0a1b2c3d-the-token" //nolint:gosec // of a test
+const joinToken = "0a1b2c3d-the-token"
 
 // withIdentity is the settings of an operator with a SPIRE server.
 func withIdentity() machine.Settings {

@@ -614,7 +614,7 @@ func TestTheTokenIsOnTheMediumAlone(t *testing.T) {
 	}
 
 	for _, vm := range a.PVE.Snapshot().VMs {
-		if bytes.Contains([]byte(fmt.Sprint(vm.Config)), token) {
+		if bytes.Contains(fmt.Append(nil, vm.Config), token) {
 			t.Errorf("the configuration of VM %d holds the token", vm.VMID)
 		}
 	}
