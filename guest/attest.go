@@ -97,10 +97,12 @@ func (s *Service) writeAgent(ctx context.Context, dir string, cfg *guest.SPIFFE)
 }
 
 // nodeAttestor is the agent's configuration of the method.
-func (s *Service) nodeAttestor(_ context.Context, _ string, cfg *guest.SPIFFE) (string, error) {
+func (s *Service) nodeAttestor(ctx context.Context, dir string, cfg *guest.SPIFFE) (string, error) {
 	switch cfg.Method {
 	case guest.AttestJoinToken:
 		return `NodeAttestor "join_token" { plugin_data {} }`, nil
+	case guest.AttestTPM:
+		return s.deviceIdentity(ctx, dir, cfg)
 	default:
 		return "", failed(guest.ReasonAttestationUnavailable, "this bootstrap service cannot attest by %s", cfg.Method)
 	}
@@ -157,7 +159,8 @@ func (a *attestation) run(ctx context.Context) (*identity, error) {
 		}
 
 		// An agent that does not reach its server ends as well, after a while.
-		if a.restarts++; a.restarts > maxRestarts && a.last.reason != guest.ReasonAttestationTimeout {
+		a.restarts++
+		if a.restarts > maxRestarts && a.last.reason != guest.ReasonAttestationTimeout {
 			return nil, failed(guest.ReasonAttestationUnavailable, "spire-agent was started %d times and ended each time: %s",
 				a.restarts, cmp.Or(a.last.text, "it said nothing"))
 		}

@@ -99,7 +99,7 @@ func dnsNames(name string) []string {
 func (m *machine) attests(t *testing.T, server *spire.Server, token string) {
 	t.Helper()
 
-	root, err := os.MkdirTemp("", "hf-vm-")
+	root, err := os.MkdirTemp("", "hf-vm-") //nolint:usetesting // as above
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,8 +25,8 @@ const defaultTPM = "/dev/tpmrm0"
 // Keys of a secret, by the credential's fields that they hold.
 const (
 	keyJITConfig       = "jit_config"
-	keyRunnerToken     = "runner_token"     //nolint:gosec // a word, no credential
-	keyRegistrationURL = "registration_url" //nolint:gosec // as above
+	keyRunnerToken     = "runner_token"
+	keyRegistrationURL = "registration_url"
 )
 
 func secretKeys() []string { return []string{keyJITConfig, keyRunnerToken, keyRegistrationURL} }

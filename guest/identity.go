@@ -85,7 +85,8 @@ func (i *identity) svid() (*x509svid.SVID, error) {
 
 	select {
 	case <-i.agent.exited:
-		return nil, failed(guest.ReasonAttestationRefused, "spire-agent has ended, and the machine's identity with it: %s", i.agent.lastWords())
+		return nil, failed(guest.ReasonAttestationRefused,
+			"spire-agent has ended, and the machine's identity with it: %s", i.agent.lastWords())
 	default:
 	}
 

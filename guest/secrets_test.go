@@ -123,7 +123,7 @@ func (s *secretsSite) secrets(change func(*api.Secrets)) *api.Secrets {
 
 // TestCredentialFromVault has one case for each way in which a machine may fare that gets its
 // credential from a secrets manager.
-func TestCredentialFromVault(t *testing.T) {
+func TestCredentialFromVault(t *testing.T) { //nolint:tparallel // its cases are asked for by one machine, in turn
 	t.Parallel()
 
 	s := newSecretsSite(t)

@@ -130,7 +130,7 @@ func (v *vault) revoke(ctx context.Context) {
 	defer cancel()
 
 	after := v.after
-	_ = v.client.Auth().Token().RevokeSelfWithContext(ctx, "") //nolint:errcheck // see above
+	_ = v.client.Auth().Token().RevokeSelfWithContext(ctx, "")
 	v.after = after
 
 	v.client.ClearToken()
@@ -172,7 +172,8 @@ func (v *vault) judge(what string, err error) error {
 
 	said := strings.Join(strings.Fields(strings.Join(answer.Errors, "; ")), " ") // some take several lines
 	said = strings.ToValidUTF8(said[:min(len(said), maxRefusal)], "")
-	text := fmt.Sprintf("%s: the secrets manager answered %d %s: %s", what, answer.StatusCode, http.StatusText(answer.StatusCode), said)
+	text := fmt.Sprintf("%s: the secrets manager answered %d %s: %s", what,
+		answer.StatusCode, http.StatusText(answer.StatusCode), said)
 
 	if vaultMayPass(answer.StatusCode, said) {
 		return errors.New(text)

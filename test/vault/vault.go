@@ -21,6 +21,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -65,7 +66,9 @@ func Start(t testing.TB) *Server {
 
 	server.process, err = procrun.Start(context.Background(), procrun.Spec{
 		Path: filepath.Join(bin, program), Dir: dir, LogPath: logPath, Grace: grace,
-		Args: []string{"-listen", "127.0.0.1:0", "-tls-cert", filepath.Join(dir, "cert.pem"), "-tls-key", filepath.Join(dir, "key.pem")},
+		Args: []string{
+			"-listen", "127.0.0.1:0", "-tls-cert", filepath.Join(dir, "cert.pem"), "-tls-key", filepath.Join(dir, "key.pem"),
+		},
 	})
 	if err != nil {
 		t.Fatalf("start %s: %v", program, err)
@@ -173,7 +176,7 @@ func (s *Server) Delete(t testing.TB, path string) {
 // MountKV mounts a key-value engine of version 1 or 2, and returns when it takes secrets.
 func (s *Server) MountKV(t testing.TB, mount string, version int) {
 	t.Helper()
-	s.Put(t, "sys/mounts/"+mount, map[string]any{"type": "kv", "options": map[string]string{"version": fmt.Sprint(version)}})
+	s.Put(t, "sys/mounts/"+mount, map[string]any{"type": "kv", "options": map[string]string{"version": strconv.Itoa(version)}})
 
 	if version == 1 {
 		return

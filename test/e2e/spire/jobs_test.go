@@ -14,6 +14,8 @@ import (
 // TestJobs has a job run by each bootstrap method, on a machine that has proven who it is,
 // and nothing left after it.
 func TestJobs(t *testing.T) {
+	t.Parallel()
+
 	for name, tc := range map[string]struct {
 		method string
 		auth   string

@@ -88,7 +88,9 @@ func readConfig(file string) (guest.Config, error) {
 		return cfg, err
 	}
 
-	return cfg, json.Unmarshal(data, &cfg)
+	err = json.Unmarshal(data, &cfg)
+
+	return cfg, err
 }
 
 // useToken attests with the machine's token, as somebody does who has read it.
@@ -178,6 +180,8 @@ func askForAnother(config, shared string) error {
 // TestTrouble has one case for each way in which a machine has no identity or no credential:
 // the claim says why, the VM is gone, and nothing was handed out.
 func TestTrouble(t *testing.T) {
+	t.Parallel()
+
 	other := spire.Start(t, spire.WithTrustDomain("example.org"))
 
 	for name, tc := range map[string]struct {

@@ -32,8 +32,8 @@ import (
 )
 
 var (
-	env      *kube.Env //nolint:gochecknoglobals // one API server for all tests of the package
-	programs string    //nolint:gochecknoglobals // the folder of what machines run
+	env      *kube.Env // one API server for all tests of the package
+	programs string    // the folder of what machines run
 )
 
 func TestMain(m *testing.M) {
@@ -91,7 +91,7 @@ func newWorld(t *testing.T, method string, change settings) *world {
 	t.Helper()
 
 	// Paths of sockets are short (unix(7)), names of tests are not.
-	dir, err := os.MkdirTemp("", "hf-")
+	dir, err := os.MkdirTemp("", "hf-") //nolint:usetesting // as above
 	if err != nil {
 		t.Fatal(err)
 	}
