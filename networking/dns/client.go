@@ -124,7 +124,11 @@ func (c *Client) Delete(ctx context.Context, zone string, records []libdns.Recor
 	}
 
 	return c.call(ctx, "delete", "delete from zone "+zone+" "+name(records), func(ctx context.Context) error {
-		_, err := c.service.DeleteRecords(ctx, zone+".", records)
+		deleted, err := c.service.DeleteRecords(ctx, zone+".", records)
+		if err == nil && len(deleted) < len(records) {
+			// The mark of a record that is still there must stay.
+			return fmt.Errorf("%w: %d of %d", errNotDeleted, len(deleted), len(records))
+		}
 
 		return err
 	})
@@ -139,6 +143,8 @@ func name(records []libdns.Record) string {
 
 	return fmt.Sprintf("%s %s and %d more", rr.Type, rr.Name, len(records)-1)
 }
+
+var errNotDeleted = errors.New("the service found fewer records to delete than it had listed")
 
 var errPanic = errors.New("the library cannot read the answer")
 

@@ -4,6 +4,7 @@
 package dns
 
 import (
+	"context"
 	"encoding/base64"
 	"net/http"
 	"slices"
@@ -110,8 +111,35 @@ func newCloudflare(s Settings) (Service, error) {
 			"connect to Cloudflare: the Secret of credential apiToken holds no token")
 	}
 
-	return &cloudflare.Provider{
+	return &dotless{&cloudflare.Provider{
 		APIToken: token, ZoneToken: strings.TrimSpace(s.Credentials["zoneToken"]),
 		HTTPClient: &http.Client{Transport: s.Transport, Timeout: cloudflareTimeout},
-	}, nil
+	}}, nil
+}
+
+// dotless is libdns/cloudflare for PTR records: Cloudflare finds the value of a record only
+// without the dot at its end, which the library takes off of CNAME, NS and MX alone.
+type dotless struct{ *cloudflare.Provider }
+
+// AppendRecords adds records.
+func (d *dotless) AppendRecords(ctx context.Context, zone string, records []libdns.Record) ([]libdns.Record, error) {
+	return d.Provider.AppendRecords(ctx, zone, withoutDots(records))
+}
+
+// DeleteRecords removes records.
+func (d *dotless) DeleteRecords(ctx context.Context, zone string, records []libdns.Record) ([]libdns.Record, error) {
+	return d.Provider.DeleteRecords(ctx, zone, withoutDots(records))
+}
+
+func withoutDots(records []libdns.Record) []libdns.Record {
+	out := slices.Clone(records)
+
+	for i, record := range out {
+		if rr := record.RR(); rr.Type == typePTR {
+			rr.Data = strings.TrimSuffix(rr.Data, ".")
+			out[i] = rr
+		}
+	}
+
+	return out
 }

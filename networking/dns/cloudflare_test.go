@@ -1,0 +1,92 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package dns
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/utils/clock"
+
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	dnstest "github.com/hyperfleet/hyperfleet/test/dns"
+)
+
+func connectCloudflare(t *testing.T, server *dnstest.Cloudflare, token string) *Client {
+	t.Helper()
+
+	credentials := map[string]string{"apiToken": token}
+
+	service, err := newCloudflare(Settings{Credentials: credentials, Transport: server.Transport()})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return newClient("cloudflare", service, newRedactor(credentials), clock.RealClock{}, nil)
+}
+
+// Records come, stay and go, beside those of others and over more than one page.
+func TestCloudflareRecords(t *testing.T) {
+	t.Parallel()
+
+	server := dnstest.StartCloudflare(t, forward, reverse)
+	for i := range 150 {
+		server.Put(forward, dnstest.CloudflareRecord{Type: "A", Name: fmt.Sprintf("www%d.%s", i, forward), Content: "198.51.100.1", TTL: 60})
+	}
+
+	theirs := server.Records()
+	client := connectCloudflare(t, server, dnstest.CloudflareToken)
+	owner := Owner{Operator: operatorUID, UID: "u1", Claim: "ci/vm1"}
+	zones := []string{forward, reverse}
+
+	want, _, err := wanted(machineOf("vm1", "192.0.2.7"), zones)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for _, zone := range zones {
+		pass(t, client, zone, owner, want)
+
+		if again := pass(t, client, zone, owner, want); !again.none() || len(again.conflicts) > 0 {
+			t.Errorf("a second pass over %s makes changes: %+v", zone, again)
+		}
+	}
+
+	if got := len(server.Records()); got != len(theirs)+4 {
+		t.Errorf("%d records, want those of others and 4", got)
+	}
+
+	foreign, _, _ := wanted(machineOf("www7", "192.0.2.8"), zones)
+	if todo := pass(t, client, forward, Owner{Operator: operatorUID, UID: "u2"}, foreign); len(todo.conflicts) != 1 || !todo.none() {
+		t.Errorf("a name of somebody else: %+v", todo)
+	}
+
+	for _, zone := range zones {
+		pass(t, client, zone, owner, nil)
+	}
+
+	if diff := cmp.Diff(theirs, server.Records()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestCloudflareRefusals(t *testing.T) {
+	t.Parallel()
+
+	server := dnstest.StartCloudflare(t, forward)
+
+	const wrong = "another-token-that-must-not-be-shown"
+
+	_, err := connectCloudflare(t, server, wrong).List(t.Context(), forward)
+	if errclass.Reason(err, "") != ReasonAccessDenied || strings.Contains(err.Error(), wrong) {
+		t.Errorf("another token: %v", err)
+	}
+
+	_, err = connectCloudflare(t, server, dnstest.CloudflareToken).List(t.Context(), "nowhere.example")
+	if errclass.Reason(err, "") != ReasonZoneRefused {
+		t.Errorf("a zone that is not there: %v", err)
+	}
+}
