@@ -1,0 +1,300 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubevirt_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	virtv1 "kubevirt.io/api/core/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hypervisor/kubevirt"
+	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+	simkubevirt "github.com/hyperfleet/hyperfleet/sim/kubevirt"
+	"github.com/hyperfleet/hyperfleet/sim/kubevirt/crds"
+	"github.com/hyperfleet/hyperfleet/sim/kubevirt/kubevirttest"
+	"github.com/hyperfleet/hyperfleet/test/fleet"
+	"github.com/hyperfleet/hyperfleet/test/kube"
+)
+
+var (
+	env *kube.Env
+	// programs is the folder of what machines run.
+	programs string
+)
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	ctrl.SetLogger(logr.Discard())
+
+	dir, err := os.MkdirTemp("", "hf-kubevirt-")
+	if err != nil {
+		panic(err)
+	}
+
+	defer func() { _ = os.RemoveAll(dir) }()
+
+	programs = dir
+
+	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", dir+"/",
+		"../../../cmd/bootstrap-service", "../../../cmd/forgesim")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+
+	if out, err := build.CombinedOutput(); err != nil {
+		panic(string(out))
+	}
+
+	return kube.Run(m, func(e *kube.Env) {
+		env = e
+
+		if err := crds.Install(context.Background(), e.Config); err != nil {
+			panic(err)
+		}
+	}, kube.WithCRDs("../../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme, virtv1.AddToScheme))
+}
+
+// site is a fleet whose machines are KubeVirt's.
+type site struct {
+	*fleet.Fleet
+
+	sim *simkubevirt.Cluster
+	// machines is the namespace of the machines.
+	machines string
+}
+
+// newSite makes a fleet with KubeVirt on the operator's own cluster, or, with a
+// kubeconfig, on one that is reached by it.
+func newSite(t *testing.T, byKubeconfig bool) *site {
+	t.Helper()
+
+	image, roots := t.TempDir(), t.TempDir()
+	if out, err := exec.Command(filepath.Join(programs, "forgesim"), "image", "--link", image).CombinedOutput(); err != nil {
+		t.Fatalf("make image: %v\n%s", err, out)
+	}
+
+	guest := simkubevirt.Exec{Program: filepath.Join(programs, "bootstrap-service"), Image: image, WorkDir: roots}
+	s := &site{machines: env.Namespace(t)}
+	s.sim = kubevirttest.New(t, env.Config, simkubevirt.Options{
+		Namespaces: []string{s.machines}, Guest: guest.Guest,
+		Delays: simkubevirt.Delays{Schedule: 20 * time.Millisecond, Boot: 20 * time.Millisecond},
+	})
+	s.Fleet = fleet.New(t, env, fleet.Options{})
+
+	// What the operator may do to machines is what deploy/kubevirt-machines says.
+	operator := s.operator(t)
+
+	cluster := s.NewCluster()
+	cluster.Spec = v1alpha1.HypervisorClusterSpec{
+		Provider: v1alpha1.ProviderKubeVirt, KubeVirt: &v1alpha1.KubeVirtCluster{Namespace: s.machines},
+	}
+
+	if byKubeconfig {
+		cluster.Spec.KubeVirt.KubeconfigSecretRef = s.kubeconfig(t, operator)
+		operator = nil
+	}
+
+	s.Hypervisors[v1alpha1.ProviderKubeVirt] = kubevirt.Factory(operator)
+	s.CreateCluster(cluster)
+
+	template := s.NewTemplate()
+	template.Spec.Template = v1alpha1.TemplateSource{KubeVirt: &v1alpha1.KubeVirtTemplate{
+		ContainerDisk: &v1alpha1.ContainerDisk{Image: "registry.example.com/runner:1"},
+	}}
+	s.Create(template)
+	s.Create(s.NewPool(5))
+
+	return s
+}
+
+// operator gives the operator's service account the roles of deploy/kubevirt-machines.
+func (s *site) operator(t *testing.T) *rest.Config {
+	t.Helper()
+
+	const account, home = "hyperfleet-runners", "hyperfleet-system"
+
+	objects, err := kubeproc.ReadObjects("../../../deploy/kubevirt-machines/role.yaml", "../../../deploy/kubevirt-machines/capacity.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	config := env.ServiceAccount(t, home, account)
+
+	for _, obj := range objects {
+		if !strings.HasPrefix(obj.GetKind(), "Cluster") {
+			obj.SetNamespace(s.machines)
+		}
+
+		if err := env.Client.Create(t.Context(), obj); client.IgnoreAlreadyExists(err) != nil {
+			t.Fatal(err)
+		}
+	}
+
+	return config
+}
+
+// kubeconfig puts a way to the API server into a Secret.
+func (s *site) kubeconfig(t *testing.T, config *rest.Config) *v1alpha1.SecretKeySelector {
+	t.Helper()
+
+	text, err := os.ReadFile(env.Kubeconfig(t, config))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	s.Create(&corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: "kubevirt"}, Data: map[string][]byte{"kubeconfig": text},
+	})
+
+	return &v1alpha1.SecretKeySelector{Name: "kubevirt", Key: "kubeconfig"}
+}
+
+// left lists what there is in the machines' namespace.
+func (s *site) left(t *testing.T) []string {
+	t.Helper()
+
+	var out []string
+
+	for _, list := range []client.ObjectList{
+		&virtv1.VirtualMachineList{}, &virtv1.VirtualMachineInstanceList{}, &corev1.SecretList{},
+	} {
+		if err := env.Client.List(t.Context(), list, client.InNamespace(s.machines)); err != nil {
+			t.Fatal(err)
+		}
+
+		switch all := list.(type) {
+		case *virtv1.VirtualMachineList:
+			for _, o := range all.Items {
+				out = append(out, "machine "+o.Name)
+			}
+		case *virtv1.VirtualMachineInstanceList:
+			for _, o := range all.Items {
+				out = append(out, "instance "+o.Name)
+			}
+		case *corev1.SecretList:
+			for _, o := range all.Items {
+				out = append(out, "secret "+o.Name)
+			}
+		}
+	}
+
+	return out
+}
+
+// A queued job gets a machine of KubeVirt, runs in it, and nothing is left.
+func TestJobRunsOnKubeVirt(t *testing.T) {
+	t.Parallel()
+
+	for _, way := range []struct {
+		name         string
+		byKubeconfig bool
+	}{
+		{"on the operator's own cluster", false},
+		{"by a kubeconfig", true},
+	} {
+		t.Run(way.name, func(t *testing.T) {
+			t.Parallel()
+
+			s := newSite(t, way.byKubeconfig)
+			s.Start()
+			s.EventuallyReady(s.NewPool(0))
+			s.watchMedia(t)
+
+			s.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Count: 3})
+			s.EventuallyDone(3)
+			s.EventuallyClean()
+			s.Eventually("the machines being gone", func() (bool, string) {
+				left := s.left(t)
+
+				return len(left) == 0, strings.Join(left, ", ")
+			})
+
+			if story := s.Events(); !slices.ContainsFunc(story, func(e string) bool { return strings.Contains(e, "node is chosen when it starts") }) {
+				t.Errorf("the story has no placement: %v", story)
+			}
+		})
+	}
+}
+
+// watchMedia makes sure, while machines run, that no running machine's Secret still holds
+// its credential for long: the Secret is emptied when the guest has read it.
+func (s *site) watchMedia(t *testing.T) {
+	t.Helper()
+
+	watch, err := client.NewWithWatch(env.Config, client.Options{Scheme: env.Scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	events, err := watch.Watch(t.Context(), &corev1.SecretList{}, client.InNamespace(s.machines))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	filled, emptied := map[types.UID]bool{}, map[types.UID]bool{}
+	done := make(chan struct{})
+
+	go func() {
+		defer close(done)
+
+		for e := range events.ResultChan() {
+			if secret, ok := e.Object.(*corev1.Secret); ok {
+				switch {
+				case len(secret.Data["user-data"]) > 0:
+					filled[secret.UID] = true
+				case filled[secret.UID]:
+					emptied[secret.UID] = true
+				}
+			}
+		}
+	}()
+
+	t.Cleanup(func() {
+		events.Stop()
+		<-done
+
+		if len(filled) != 3 {
+			t.Errorf("%d media were made for 3 jobs", len(filled))
+		}
+
+		for uid := range filled {
+			if !emptied[uid] {
+				t.Errorf("medium %s was never emptied", uid)
+			}
+		}
+	})
+}
+
+// A template for another kind of hypervisor says so.
+func TestTemplateMustFit(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t, false)
+	misfit := s.NewTemplate()
+	misfit.Name = "misfit"
+	s.Create(misfit)
+	s.Start()
+
+	message := s.EventuallyCondition(misfit, step.Ready, metav1.ConditionFalse, "ProviderMismatch")
+	if want := fmt.Sprintf("HypervisorCluster %s is of provider kubevirt: set template.kubevirt", s.Cluster); !strings.Contains(message, want) {
+		t.Errorf("want %q in %q", want, message)
+	}
+}
