@@ -94,7 +94,7 @@ func (s *Service) certify(ctx context.Context, to guest.Callback, key *devid.Key
 	}
 
 	s.log.Info("asks for the certificate of its device identity",
-		"publicKeySHA256", fmt.Sprintf("%x", sha256.Sum256(key.Request)))
+		"key", fmt.Sprintf("%x", sha256.Sum256(key.Request)))
 
 	return insist(ctx, s, persistence{
 		what: "the certificate of its device identity", reason: guest.ReasonAttestationTimeout,
@@ -128,7 +128,9 @@ func askChain(ctx context.Context, client *http.Client, to guest.Callback, body 
 	}
 
 	if resp.StatusCode == http.StatusOK {
-		return readChain(answer)
+		chain, err := readChain(answer)
+
+		return chain, 0, err
 	}
 
 	said := readRefusal(answer, resp.Status)
@@ -142,20 +144,20 @@ func askChain(ctx context.Context, client *http.Client, to guest.Callback, body 
 
 // readChain reads the operator's answer. Another try may bring a better one: it is always
 // the same certificate.
-func readChain(answer []byte) (string, time.Duration, error) {
+func readChain(answer []byte) (string, error) {
 	var out guest.DevIDCertificate
 
 	if len(answer) > maxChain {
-		return "", 0, fmt.Errorf("read the certificate of the device identity: the answer has more than %d bytes", maxChain)
+		return "", fmt.Errorf("read the certificate of the device identity: the answer has more than %d bytes", maxChain)
 	}
 
 	if err := json.Unmarshal(answer, &out); err != nil {
-		return "", 0, fmt.Errorf("read the certificate of the device identity: %w", jsonError(err))
+		return "", fmt.Errorf("read the certificate of the device identity: %w", jsonError(err))
 	}
 
 	if block, _ := pem.Decode([]byte(out.Chain)); block == nil || block.Type != "CERTIFICATE" {
-		return "", 0, errors.New("read the certificate of the device identity: the answer holds none in PEM")
+		return "", errors.New("read the certificate of the device identity: the answer holds none in PEM")
 	}
 
-	return out.Chain, 0, nil
+	return out.Chain, nil
 }

@@ -97,7 +97,7 @@ func harness(t *testing.T, model pve.Model) conformance.Harness {
 		IDMin:    config(s).IDMin,
 
 		TPMTemplate: hypervisor.TemplateRef{Name: tpmTemplate},
-		Inspect:  func() conformance.State { return inspect(s, occupied) },
+		Inspect:     func() conformance.State { return inspect(s, occupied) },
 		OnCall: func(f func(conformance.Boundary)) func() {
 			return s.OnCall(func(c pve.Call) {
 				f(conformance.Boundary{

@@ -47,7 +47,7 @@ type Authority struct {
 
 // Load reads the authority that the operator is configured with. It is made anew wherever it
 // is needed, so that a renewed certificate is taken up without a restart.
-func Load(settings config.DevID, clock clock.PassiveClock) (*Authority, error) {
+func Load(settings config.DevID, at clock.PassiveClock) (*Authority, error) {
 	certificate, err := os.ReadFile(settings.CertFile)
 	if err != nil {
 		return nil, fmt.Errorf("read identity.devID.certFile: %w", err)
@@ -58,7 +58,7 @@ func Load(settings config.DevID, clock clock.PassiveClock) (*Authority, error) {
 		return nil, fmt.Errorf("read identity.devID.keyFile: %w", err)
 	}
 
-	authority, err := New(certificate, key, clock.Now())
+	authority, err := New(certificate, key, at.Now())
 	if err != nil {
 		return nil, fmt.Errorf("use device identity authority %s: %w", settings.CertFile, err)
 	}

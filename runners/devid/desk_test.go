@@ -324,8 +324,6 @@ func (w *world) heard() string {
 }
 
 func TestWhoGetsNoCertificate(t *testing.T) {
-	t.Parallel()
-
 	w := newWorld(t)
 	good, other := w.claim("good", nil), w.claim("other", nil)
 	now := metav1.NowMicro()

@@ -48,7 +48,7 @@ func checkTPM(template *v1alpha1.HypervisorMachineTemplate, settings Settings) e
 		return nil
 	}
 
-	missing := ""
+	var missing string
 
 	switch {
 	case !settings.DevID:

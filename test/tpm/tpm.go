@@ -41,7 +41,7 @@ func NewAuthority(t testing.TB) *Authority {
 	t.Helper()
 
 	// Paths of sockets are short (sun_path of unix(7)), names of tests are not.
-	dir, err := os.MkdirTemp("", "hf-tpm-")
+	dir, err := os.MkdirTemp("", "hf-tpm-") //nolint:usetesting // see above
 	if err != nil {
 		t.Fatalf("make authority of TPMs: %v", err)
 	}
@@ -144,7 +144,7 @@ func (a *Authority) manufacture(t testing.TB, more ...string) string {
 
 	args := append([]string{"--tpm2", "--tpmstate", state, "--config", a.path("setup.conf"), "--overwrite"}, more...)
 
-	out, err := exec.CommandContext(ctx, find(t, "swtpm_setup"), args...).CombinedOutput() //nolint:gosec // the test's own words
+	out, err := exec.CommandContext(ctx, find(t, "swtpm_setup"), args...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("make TPM: %v\n%s", err, out)
 	}
