@@ -91,11 +91,18 @@ type site struct {
 func newSite(t testing.TB, delays simkubevirt.Delays) *site {
 	t.Helper()
 
+	return newSiteWith(t, simkubevirt.Options{Delays: delays})
+}
+
+func newSiteWith(t testing.TB, options simkubevirt.Options) *site {
+	t.Helper()
+
 	s := &site{
 		t: t, namespace: env.Namespace(t), hooks: map[int]func(conformance.Boundary){}, occupied: map[string]bool{},
 	}
 	s.nodes = []string{s.namespace + "-node-1", s.namespace + "-node-2"}
-	s.sim = kubevirttest.New(t, env.Config, simkubevirt.Options{Namespaces: []string{s.namespace}, Delays: delays})
+	options.Namespaces = []string{s.namespace}
+	s.sim = kubevirttest.New(t, env.Config, options)
 
 	return s
 }
