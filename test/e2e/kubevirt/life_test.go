@@ -1,0 +1,295 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubevirt_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	virtv1 "kubevirt.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/sim/kubevirt"
+)
+
+func quantity(text string) *resource.Quantity {
+	q := resource.MustParse(text)
+
+	return &q
+}
+
+// nodePool has static addresses of both families.
+func nodePool(name string, replicas int32, v4, v6 infrav1.AddressRange) *infrav1.KubevirtNodePool {
+	attach := false
+
+	return &infrav1.KubevirtNodePool{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: infrav1.KubevirtNodePoolSpec{
+			Replicas: replicas, AttachDefaultNetwork: &attach,
+			AdditionalNetworks: []infrav1.KubevirtNetwork{{Name: "machines"}},
+			BootstrapNetworkConfig: &infrav1.KubevirtBootstrapNetworkConfig{
+				Network:        "my-nad-1-network",
+				Addresses:      []infrav1.AddressRange{v4, v6},
+				Gateway:        []infrav1.IPAddress{"192.168.0.1", "fd00::1"},
+				Nameservers:    []infrav1.IPAddress{"192.168.0.2"},
+				PrefixLengthV4: 16, PrefixLengthV6: 64,
+			},
+			RootVolume: infrav1.KubevirtRootVolume{
+				DiskImage: infrav1.KubevirtDiskImage{ContainerDiskImage: "quay.io/containerdisks/fedora:42"},
+			},
+			Compute: &infrav1.KubevirtCompute{Cores: 1, Memory: *quantity("1Gi")},
+		},
+	}
+}
+
+// A hundred machines, from the first to the last, with every trouble that a pool of
+// addresses knows.
+func TestHundredMachines(t *testing.T) {
+	w := newWorld(t, kubevirt.Delays{Schedule: 5 * time.Millisecond, Boot: 20 * time.Millisecond, Stop: 20 * time.Millisecond})
+
+	const machines, short = 100, 90
+
+	t.Log("90 addresses for 100 machines, and the operator is killed while they come up")
+	w.create(nodePool("workers", machines, "192.168.0.10-192.168.0.99", "fd00::10-fd00::69"))
+	w.eventually("some machines run", func() bool { return w.ready() > machines/4 })
+	w.kill()
+	w.addresses()
+	w.start()
+
+	w.eventually("as many machines run as there are addresses", func() bool { return w.ready() == short })
+	w.eventually("the pool says so", func() bool {
+		status := w.pool("workers").Status
+
+		return w.condition("workers", infrav1.ConditionIPPoolExhausted) == metav1.ConditionTrue &&
+			status.Addresses.Waiting == machines-short && status.Addresses.Free == 0 && status.Replicas == machines
+	})
+	w.exhausted(machines - short)
+
+	t.Log("growth")
+	w.change("workers", func(spec *infrav1.KubevirtNodePoolSpec) {
+		spec.BootstrapNetworkConfig.Addresses = append(spec.BootstrapNetworkConfig.Addresses, "192.168.1.0/24", "fd00::100-fd00::1ff")
+	})
+	w.eventually("all machines run", func() bool { return w.ready() == machines })
+	w.eventually("the pool is not exhausted", func() bool {
+		return w.condition("workers", infrav1.ConditionIPPoolExhausted) == metav1.ConditionFalse &&
+			w.condition("workers", "Ready") == metav1.ConditionTrue &&
+			w.metric(`kubevirt_ippool_exhausted{cluster="workers"}`) == "0"
+	})
+
+	w.keepOverLife()
+	w.reuse()
+	w.removeConfig()
+
+	t.Log("deletion")
+
+	if err := env.Client.Delete(t.Context(), w.pool("workers")); err != nil {
+		t.Fatal(err)
+	}
+
+	w.eventually("nothing is left", func() bool { return len(w.machines()) == 0 && w.left() == "" })
+}
+
+// exhausted checks what a person sees of a pool without addresses.
+func (w *world) exhausted(waiting int) {
+	w.t.Helper()
+
+	if !strings.Contains(w.logged(), "No available IPs in pool for interface eno101") {
+		w.t.Error("the log does not have the message")
+	}
+
+	w.eventually("the metric tells", func() bool {
+		return w.metric(`kubevirt_ippool_exhausted{cluster="workers"}`) == "1"
+	})
+	w.eventually("events tell", func() bool { return w.hasEvent("PoolExhausted") })
+
+	pending := 0
+
+	for _, m := range w.machines() {
+		if m.Status.Phase == infrav1.KubevirtMachinePending {
+			pending++
+		}
+	}
+
+	if pending != waiting {
+		w.t.Errorf("%d machines are Pending, want %d", pending, waiting)
+	}
+}
+
+// keepOverLife stops, starts, restarts and migrates a machine, and deletes the
+// VirtualMachine of another: both keep their addresses.
+func (w *world) keepOverLife() {
+	w.t.Helper()
+	w.t.Log("stop, start, restart, live migration")
+
+	before := w.addresses()
+	one, two := "", ""
+
+	for name := range before {
+		if one == "" {
+			one = name
+		} else if two == "" {
+			two = name
+		}
+	}
+
+	key := types.NamespacedName{Namespace: w.namespace, Name: one}
+	w.must(w.virt.Stop(w.t.Context(), key))
+	w.eventually("the machine is stopped", func() bool {
+		return w.machines()[one].Status.Phase == infrav1.KubevirtMachineStopped
+	})
+
+	// Somebody else must not get its addresses meanwhile, whatever happens.
+	w.change("workers", func(spec *infrav1.KubevirtNodePoolSpec) { spec.Replicas += 2 })
+	w.kill()
+	w.start()
+	w.eventually("two machines more run", func() bool { return w.ready() == 101 })
+
+	w.must(w.virt.Start(w.t.Context(), key))
+	w.eventually("the machine runs again", func() bool { return w.machines()[one].Status.Ready })
+	w.must(w.virt.Restart(w.t.Context(), key))
+	w.migrate(two)
+
+	vm := &virtv1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: one}}
+	w.must(env.Client.Delete(w.t.Context(), vm))
+	w.eventually("a VirtualMachine that somebody deleted is made again", func() bool {
+		found := &virtv1.VirtualMachine{}
+		err := env.Client.Get(w.t.Context(), key, found)
+
+		return err == nil && found.DeletionTimestamp == nil && w.machines()[one].Status.Ready && w.ready() == 102
+	})
+
+	after := w.addresses()
+	for name, addresses := range before {
+		if diff := cmp.Diff(addresses, after[name]); diff != "" {
+			w.t.Errorf("machine %s has other addresses (-before +after):\n%s", name, diff)
+		}
+	}
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	if diff := cmp.Diff(before[one], w.booted[one]); diff != "" {
+		w.t.Errorf("machine %s booted with other addresses (-before +after):\n%s", one, diff)
+	}
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// migrate moves a machine to another node while it runs.
+func (w *world) migrate(name string) {
+	w.t.Helper()
+
+	node := w.machines()[name].Status.NodeName
+	migration := &virtv1.VirtualMachineInstanceMigration{ObjectMeta: metav1.ObjectMeta{Name: "move"}}
+	migration.Spec.VMIName = name
+	w.create(migration)
+	w.eventually("the machine is on another node, and its status says so", func() bool {
+		now := w.machines()[name].Status
+
+		return now.NodeName != node && now.NodeName != "" && now.Ready
+	})
+}
+
+// reuse scales down and up: addresses come back, the lowest first.
+func (w *world) reuse() {
+	w.t.Helper()
+	w.t.Log("scale down, kill in between, scale up")
+
+	w.change("workers", func(spec *infrav1.KubevirtNodePoolSpec) { spec.Replicas = 60 })
+	w.eventually("some machines go", func() bool { return len(w.machines()) < 95 })
+	w.kill()
+	w.start()
+	w.eventually("60 machines are left", func() bool { return len(w.machines()) == 60 && w.ready() == 60 })
+
+	taken := map[string]bool{}
+	for _, addresses := range w.addresses() {
+		taken[addresses[0]] = true
+	}
+
+	free := ""
+	for i := 10; free == ""; i++ {
+		if a := fmt.Sprintf("192.168.0.%d/16", i); !taken[a] {
+			free = a
+		}
+	}
+
+	before := w.addresses()
+
+	w.change("workers", func(spec *infrav1.KubevirtNodePoolSpec) { spec.Replicas = 61 })
+	w.eventually("61 machines run", func() bool { return w.ready() == 61 })
+
+	for name, addresses := range w.addresses() {
+		if before[name] == nil && addresses[0] != free {
+			w.t.Errorf("a new machine got %s, and the lowest free address is %s", addresses[0], free)
+		}
+	}
+
+	w.change("workers", func(spec *infrav1.KubevirtNodePoolSpec) { spec.Replicas = 100 })
+	w.eventually("100 machines run", func() bool { return w.ready() == 100 })
+	w.addresses()
+}
+
+// removeConfig takes the addresses away: old machines keep theirs, new ones ask DHCP.
+func (w *world) removeConfig() {
+	w.t.Helper()
+	w.t.Log("without static addresses")
+
+	before := w.addresses()
+
+	w.change("workers", func(spec *infrav1.KubevirtNodePoolSpec) {
+		spec.BootstrapNetworkConfig, spec.Replicas = nil, 103
+	})
+	w.eventually("103 machines run", func() bool { return w.ready() == 103 })
+
+	after := w.addresses()
+	if diff := cmp.Diff(before, after); diff != "" {
+		w.t.Errorf("addresses changed (-before +after):\n%s", diff)
+	}
+
+	dhcp := 0
+
+	for _, m := range w.machines() {
+		if m.Spec.BootstrapNetworkConfig == nil {
+			dhcp++
+		}
+	}
+
+	if dhcp != 3 {
+		w.t.Errorf("%d machines ask DHCP, not 3", dhcp)
+	}
+}
+
+// left tells what is there of ours beside machines.
+func (w *world) left() string {
+	for what, list := range map[string]client.ObjectList{
+		"node pools": &infrav1.KubevirtNodePoolList{}, "templates": &infrav1.KubevirtMachineTemplateList{},
+		"virtual machines": &virtv1.VirtualMachineList{}, "instances": &virtv1.VirtualMachineInstanceList{},
+		"secrets": &corev1.SecretList{},
+	} {
+		if err := env.Client.List(w.t.Context(), list, client.InNamespace(w.namespace)); err != nil {
+			w.t.Fatal(err)
+		}
+
+		if n := apimeta.LenList(list); n > 0 {
+			return fmt.Sprintf("%d %s", n, what)
+		}
+	}
+
+	return ""
+}

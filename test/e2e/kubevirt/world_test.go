@@ -1,0 +1,402 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubevirt_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/procrun"
+	"github.com/hyperfleet/hyperfleet/networking/netdata"
+	"github.com/hyperfleet/hyperfleet/sim/kubevirt"
+	"github.com/hyperfleet/hyperfleet/sim/kubevirt/crds"
+	"github.com/hyperfleet/hyperfleet/sim/kubevirt/kubevirttest"
+)
+
+const (
+	// patience bounds a wait; what is waited for takes seconds on two cores.
+	patience = 2 * time.Minute
+	lookAt   = 100 * time.Millisecond
+
+	networkDataFile = "openstack/latest/network_data.json"
+)
+
+// world is a namespace with a KubeVirt, and an operator that comes and goes.
+type world struct {
+	t         testing.TB
+	namespace string
+	virt      *kubevirt.Cluster
+
+	kubeconfig, config, log string
+	metrics                 string
+	process                 *procrun.Process
+
+	mu sync.Mutex
+	// running are the addresses of the machines that run, with the machine's name.
+	running map[string]string
+	// booted are the addresses that each machine had at its last boot.
+	booted map[string][]string
+}
+
+func newWorld(t testing.TB, delays kubevirt.Delays) *world {
+	t.Helper()
+
+	w := &world{t: t, namespace: env.Namespace(t), running: map[string]string{}, booted: map[string][]string{}}
+	w.writeConfig()
+	t.Cleanup(w.kill)
+
+	w.start() // before KubeVirt is there
+	w.eventually("the area says once that it is off", func() bool {
+		return strings.Contains(w.logged(), "area is off until kinds that it needs are installed") || w.areaStarted()
+	})
+
+	if err := crds.Install(t.Context(), env.Config); err != nil {
+		t.Fatal(err)
+	}
+
+	nodes := []kubevirt.Node{}
+	for i := range 4 {
+		nodes = append(nodes, kubevirt.Node{Name: fmt.Sprintf("%s-%d", w.namespace, i), CPU: 4096, Memory: *quantity("64Ti")})
+	}
+
+	w.virt = kubevirttest.New(t, env.Config, kubevirt.Options{
+		Namespaces: []string{w.namespace}, Delays: delays, Guest: w.guest, Nodes: nodes,
+	})
+
+	return w
+}
+
+func (w *world) areaStarted() bool { return strings.Contains(w.logged(), "area starts") }
+
+// guest is what runs in a machine: it reads its addresses, and has them until it is off.
+func (w *world) guest(g kubevirt.Guest) {
+	addresses, err := addressesOf(g.Drive[networkDataFile])
+	if err != nil {
+		w.t.Errorf("machine %s: %v", g.Name, err)
+	}
+
+	w.mu.Lock()
+	w.booted[g.Name] = addresses
+
+	for _, a := range addresses {
+		if other, taken := w.running[a]; taken {
+			w.t.Errorf("%s runs with %s, and so does %s", g.Name, a, other)
+		}
+
+		w.running[a] = g.Name
+	}
+	w.mu.Unlock()
+
+	<-g.Context.Done()
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	for _, a := range addresses {
+		delete(w.running, a)
+	}
+}
+
+// addressesOf reads a config drive's network data; none for a machine that asks DHCP.
+func addressesOf(data []byte) ([]string, error) {
+	if data == nil {
+		return nil, nil
+	}
+
+	network, format, err := netdata.Parse(data)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // the caller names the machine
+	}
+
+	link := network.Links[0]
+	if format != netdata.OpenStack || link.Name != "eno101" || link.MAC == "" || len(link.Routes) != 2 {
+		return nil, fmt.Errorf("unexpected network data: %s", data)
+	}
+
+	var out []string
+	for _, a := range link.Addresses {
+		out = append(out, a.String())
+	}
+
+	return out, nil
+}
+
+// writeConfig writes what the operator is started with.
+func (w *world) writeConfig() {
+	dir := w.t.TempDir()
+	w.kubeconfig = env.Kubeconfig(w.t, env.ServiceAccount(w.t, "hyperfleet-system", "hyperfleet-networking"))
+	w.config, w.log, w.metrics = filepath.Join(dir, "operator.yaml"), filepath.Join(dir, "operator.log"), freeAddress(w.t)
+
+	text, err := yaml.Marshal(map[string]any{
+		"apiVersion": "config.hyperfleet.io/v1alpha1", "kind": "OperatorConfig", "namespace": "hyperfleet-system",
+		"controllers": []string{"networking"},
+		"log":         map[string]any{"level": "INFO", "format": "text"},
+		"metrics":     map[string]any{"bindAddress": w.metrics},
+		"health":      map[string]any{"bindAddress": "0"},
+		"webhooks":    map[string]any{"bindAddress": "0"},
+		// A process that was killed leaves its lease behind.
+		"leaderElection": map[string]any{"enabled": true, "leaseDuration": "3s", "renewDeadline": "2s", "retryPeriod": "200ms"},
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+
+	if err := os.WriteFile(w.config, text, 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func freeAddress(t testing.TB) string {
+	t.Helper()
+
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+
+	return listener.Addr().String()
+}
+
+// start starts an operator.
+func (w *world) start() {
+	w.t.Helper()
+
+	process, err := procrun.Start(context.Background(), procrun.Spec{
+		Path: binary, Args: []string{"operator", "--config", w.config, "--kubeconfig", w.kubeconfig}, LogPath: w.log,
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+
+	w.process = process
+}
+
+// kill ends the operator without asking.
+func (w *world) kill() {
+	if w.process != nil {
+		if err := w.process.Kill(); err != nil {
+			w.t.Logf("kill the operator: %v", err)
+		}
+	}
+
+	if w.t.Failed() {
+		log := w.logged()
+		w.t.Logf("the operator's log ends:\n%s", log[max(0, len(log)-8000):])
+	}
+}
+
+func (w *world) logged() string {
+	text, err := os.ReadFile(w.log)
+	if err != nil && !os.IsNotExist(err) {
+		w.t.Fatal(err)
+	}
+
+	return string(text)
+}
+
+// metric is the value of a metric; empty if it is not there.
+func (w *world) metric(name string) string {
+	request, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, "http://"+w.metrics+"/metrics", http.NoBody)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+
+	reply, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return ""
+	}
+	defer reply.Body.Close()
+
+	text, err := io.ReadAll(reply.Body)
+	if err != nil {
+		return ""
+	}
+
+	for line := range strings.Lines(string(text)) {
+		if value, found := strings.CutPrefix(line, name+" "); found {
+			return strings.TrimSpace(value)
+		}
+	}
+
+	return ""
+}
+
+func (w *world) eventually(what string, holds func() bool) {
+	w.t.Helper()
+
+	deadline := time.Now().Add(patience)
+	for !holds() {
+		if time.Now().After(deadline) {
+			w.t.Fatalf("never: %s\n%s", what, w.describe())
+		}
+
+		time.Sleep(lookAt)
+	}
+}
+
+// describe shows why pools and machines are as they are.
+func (w *world) describe() string {
+	var out strings.Builder
+
+	var pools infrav1.KubevirtNodePoolList
+	if err := env.Client.List(context.Background(), &pools, client.InNamespace(w.namespace)); err != nil {
+		return err.Error()
+	}
+
+	for i := range pools.Items {
+		pool := &pools.Items[i]
+		fmt.Fprintf(&out, "pool %s: %d of %d machines, %d ready, addresses %+v\n", pool.Name,
+			pool.Status.Replicas, pool.Spec.Replicas, pool.Status.ReadyReplicas, pool.Status.Addresses)
+
+		for _, c := range pool.Status.Conditions {
+			fmt.Fprintf(&out, "  %s %s %s: %s\n", c.Type, c.Status, c.Reason, c.Message)
+		}
+	}
+
+	counts := map[string]int{}
+	for _, m := range w.machines() {
+		why := ""
+		for _, c := range m.Status.Conditions {
+			if c.Type == "Ready" {
+				why = c.Reason + ": " + c.Message
+			}
+		}
+
+		counts[string(m.Status.Phase)+" "+why]++
+	}
+
+	for _, words := range slices.Sorted(maps.Keys(counts)) {
+		fmt.Fprintf(&out, "%d machines: %s\n", counts[words], words)
+	}
+
+	return out.String()
+}
+
+func (w *world) create(object client.Object) {
+	w.t.Helper()
+
+	object.SetNamespace(w.namespace)
+
+	if err := env.Client.Create(w.t.Context(), object); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// change changes a pool.
+func (w *world) change(name string, how func(*infrav1.KubevirtNodePoolSpec)) {
+	w.t.Helper()
+
+	for {
+		pool := w.pool(name)
+		how(&pool.Spec)
+
+		err := env.Client.Update(w.t.Context(), pool)
+		if err == nil {
+			return
+		}
+
+		if !apierrors.IsConflict(err) {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+func (w *world) pool(name string) *infrav1.KubevirtNodePool {
+	w.t.Helper()
+
+	var pool infrav1.KubevirtNodePool
+	if err := env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, &pool); err != nil {
+		w.t.Fatal(err)
+	}
+
+	return &pool
+}
+
+// condition is the status of a pool's condition.
+func (w *world) condition(pool, name string) metav1.ConditionStatus {
+	for _, c := range w.pool(pool).Status.Conditions {
+		if c.Type == name {
+			return c.Status
+		}
+	}
+
+	return ""
+}
+
+// machines are all that there are, by name.
+func (w *world) machines() map[string]infrav1.KubevirtMachine {
+	var list infrav1.KubevirtMachineList
+	if err := env.Client.List(context.Background(), &list, client.InNamespace(w.namespace)); err != nil {
+		w.t.Fatal(err)
+	}
+
+	out := map[string]infrav1.KubevirtMachine{}
+	for _, m := range list.Items {
+		out[m.Name] = m
+	}
+
+	return out
+}
+
+// addresses are those on record, by machine. Two machines with one fail the test.
+func (w *world) addresses() map[string][]string {
+	w.t.Helper()
+
+	out, owners := map[string][]string{}, map[string]string{}
+
+	for name, m := range w.machines() {
+		for _, a := range m.Status.AllocatedBootstrapAddresses["eno101"] {
+			if other, taken := owners[a]; taken {
+				w.t.Errorf("%s is on record for %s and for %s", a, name, other)
+			}
+
+			owners[a] = name
+			out[name] = append(out[name], a)
+		}
+	}
+
+	return out
+}
+
+// ready counts the machines that are ready.
+func (w *world) ready() int {
+	n := 0
+
+	for _, m := range w.machines() {
+		if m.Status.Ready {
+			n++
+		}
+	}
+
+	return n
+}
+
+// hasEvent says whether an event of the reason is there.
+func (w *world) hasEvent(reason string) bool {
+	var events corev1.EventList
+	if err := env.Client.List(w.t.Context(), &events, client.InNamespace(w.namespace)); err != nil {
+		w.t.Fatal(err)
+	}
+
+	return slices.ContainsFunc(events.Items, func(e corev1.Event) bool { return e.Reason == reason })
+}
