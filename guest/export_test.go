@@ -62,6 +62,16 @@ func (a *Attested) Fetch(ctx context.Context, cfg guest.Config) (guest.Credentia
 // Redact takes out of a text what the machine knows to be secret.
 func (a *Attested) Redact(text string) string { return a.service.redact.clean(text) }
 
+// Serial is the serial number of the machine's certificate; "" without one.
+func (a *Attested) Serial() string {
+	svid, err := a.service.identity.svid()
+	if err != nil {
+		return ""
+	}
+
+	return svid.Certificates[0].SerialNumber.String()
+}
+
 // Close ends the machine's identity.
 func (a *Attested) Close() { a.service.forgetIdentity() }
 

@@ -47,14 +47,10 @@ func TestSecretsOfExternalSecretsOperator(t *testing.T) {
 	f.SetSecret("github", "pat", "ghp_revoked0000000000000000000000000000")
 	f.EventuallyCondition(f.NewTemplate(), "Ready", metav1.ConditionFalse, "")
 
-	f.SetSecret("github", "pat", githubtest.PAT)
-	f.EventuallyReady(f.NewTemplate())
-
 	if err := f.Client.Delete(t.Context(), kept(f.Namespace, "")); err != nil {
 		t.Fatal(err)
 	}
 
-	f.EventuallyCondition(f.NewTemplate(), "Ready", metav1.ConditionFalse, "SecretNotFound")
 	f.Create(kept(f.Namespace, githubtest.PAT))
 	f.EventuallyReady(f.NewTemplate())
 

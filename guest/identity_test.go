@@ -1,0 +1,76 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package guest_test
+
+import (
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	agentv1 "github.com/spiffe/spire-api-sdk/proto/spire/api/server/agent/v1"
+
+	api "github.com/hyperfleet/hyperfleet/api/guest"
+	"github.com/hyperfleet/hyperfleet/guest"
+	"github.com/hyperfleet/hyperfleet/test/spire"
+)
+
+// TestIdentityLives: an identity is renewed for as long as the machine is one, and no longer.
+func TestIdentityLives(t *testing.T) {
+	t.Parallel()
+
+	server := spire.Start(t, spire.WithTTL(20*time.Second, 10*time.Second))
+	m := newMachine(t)
+	m.attests(t, server, register(t, server, machineID, machineID, 600))
+	m.cfg.Method, m.cfg.JITConfig = api.MethodCallback, ""
+	m.cfg.Callback = &api.Callback{URL: "https://127.0.0.1:1", Audience: "hyperfleet"}
+
+	attested, err := guest.Attest(t.Context(), guest.Options{
+		Root: m.root, Clock: m.clock, Log: slog.New(slog.NewJSONHandler(m.log, nil)),
+	}, &m.cfg)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, m.log)
+	}
+
+	t.Cleanup(attested.Close)
+
+	first := attested.Serial()
+	if first == "" {
+		t.Fatal("the machine has no certificate")
+	}
+
+	eventually(t, "another certificate", func() bool {
+		now := attested.Serial()
+
+		return now != "" && now != first
+	})
+
+	evict(t, server)
+	eventually(t, "the end of the agent", func() bool { return attested.Serial() == "" })
+
+	m.cfg.SPIFFE = spiffe()
+
+	_, err = attested.Fetch(t.Context(), m.cfg)
+	if reason, _ := guest.Reason(err); reason != api.ReasonAttestationRefused || !strings.Contains(err.Error(), "spire-agent has ended") {
+		t.Errorf("after its eviction: %v\n%s", err, m.log)
+	}
+}
+
+// evict ends the identities of all machines, as the operator does with that of one.
+func evict(t *testing.T, server *spire.Server) {
+	t.Helper()
+
+	client := agentv1.NewAgentClient(server.Dial(t))
+
+	agents, err := client.ListAgents(t.Context(), &agentv1.ListAgentsRequest{})
+	if err != nil || len(agents.GetAgents()) == 0 {
+		t.Fatalf("%d agents, %v", len(agents.GetAgents()), err)
+	}
+
+	for _, agent := range agents.GetAgents() {
+		if _, err := client.DeleteAgent(t.Context(), &agentv1.DeleteAgentRequest{Id: agent.GetId()}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
