@@ -79,6 +79,8 @@ type Fleet struct {
 	// Identity attests machines, in TrustDomain; set both before Start. Nil: nobody does.
 	Identity    identity.Registry
 	TrustDomain string
+	// DevID is the authority over the device identities of machines with a TPM.
+	DevID config.DevID
 	// Registry has the metrics of the operator that was started last.
 	Registry *prometheus.Registry
 	// Patience is how long anything may take before the test gives up on it.
@@ -358,9 +360,10 @@ func (f *Fleet) manager(ctx context.Context) (ctrl.Manager, http.Handler, error)
 		Config: f.Runners, Namespace: f.Namespace,
 		Settings: machine.Settings{
 			OperatorUID: f.OperatorUID, GuestURL: f.Front.URL, ReportKey: []byte(strings.Repeat("k", 32)),
-			TrustDomain: f.TrustDomain,
+			TrustDomain: f.TrustDomain, DevID: f.DevID.CertFile != "",
 		},
 		Identity:     f.Identity,
+		DevID:        f.DevID,
 		Hypervisors:  f.Hypervisors,
 		Platforms:    operator.Platforms(),
 		Registry:     f.Registry,

@@ -84,6 +84,7 @@ type world struct {
 type settings struct {
 	model    func(*world, *pve.Model)
 	registry func(*identityspire.Options)
+	spire    []spire.Option
 }
 
 // newWorld starts a SPIRE server, and makes a fleet that attests by it.
@@ -98,7 +99,7 @@ func newWorld(t *testing.T, method string, change settings) *world {
 
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 
-	w := &world{spire: spire.Start(t), vms: dir, image: filepath.Join(dir, "image")}
+	w := &world{spire: spire.Start(t, change.spire...), vms: dir, image: filepath.Join(dir, "image")}
 	w.layImage(t)
 
 	model := fleet.Model()
