@@ -30,7 +30,7 @@ func Phases() []Phase {
 		{Name: "cloud-init begins", Line: line(`Starting .*cloud-init-local`)},
 		{Name: "cloud-init reads the medium", Line: line(`Cloud-init .* running 'init-local'`)},
 		{Name: "cloud-init is done with it", Line: line(`Finished .*cloud-init-local`)},
-		{Name: "network is up", Line: line(`Finished .*systemd-networkd-w`)},
+		{Name: "network is up", Line: line(`Finished .*Wait for Network`)},
 		{Name: "bootstrap service begins", Line: report("Started")},
 		{Name: "machine attests", Line: report("Attesting")},
 		{Name: "machine has its SVID", Line: report("Attested")},
