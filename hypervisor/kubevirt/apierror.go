@@ -64,7 +64,8 @@ func classify(err error, write bool) (hypervisor.Kind, string) {
 		return hypervisor.NoCapacity, "QuotaExceeded"
 	case strings.Contains(text, textWebhookFailed):
 		return hypervisor.Unavailable, "WebhookUnavailable"
-	case strings.Contains(text, textWebhook), strings.Contains(text, textPolicy), apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
+	case strings.Contains(text, textWebhook), strings.Contains(text, textPolicy),
+		apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
 		return hypervisor.Rejected, "AdmissionRefused"
 	case apierrors.IsUnauthorized(err):
 		return hypervisor.Rejected, "Unauthorized"

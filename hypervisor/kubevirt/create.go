@@ -166,7 +166,7 @@ func (p *Provider) find(ctx context.Context, owner hypervisor.Owner) (*virtv1.Vi
 		}
 	}
 
-	return nil, nil
+	return nil, nil //nolint:nilnil // nil is none
 }
 
 // read reads a machine and its instance; nil is none. The instance is only asked for
@@ -257,6 +257,8 @@ func (p *Provider) further(
 		if err := p.emptyMedium(ctx, vm); err != nil {
 			return m, err
 		}
+	case hypervisor.StateReserved, hypervisor.StateRemains:
+		// No machine that is there is so.
 	}
 
 	if instance != nil && strategyOf(vm) == virtv1.RunStrategyOnce {
@@ -299,7 +301,8 @@ func (p *Provider) setStrategy(ctx context.Context, vm *virtv1.VirtualMachine, t
 	if apierrors.IsInvalid(err) && !strings.Contains(err.Error(), textWebhook) {
 		// A test of the patch failed: another call was faster. The next look shows what it did.
 		return &hypervisor.Error{
-			Kind: hypervisor.Busy, Reason: "Busy", Message: fmt.Sprintf("set runStrategy of machine %s to %s: it has changed", p.key(vm.Name), to), Err: err,
+			Kind: hypervisor.Busy, Reason: "Busy",
+			Message: fmt.Sprintf("set runStrategy of machine %s to %s: it has changed", p.key(vm.Name), to), Err: err,
 		}
 	}
 

@@ -5,7 +5,6 @@ package kubevirt
 
 import (
 	"context"
-	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -93,7 +92,7 @@ func (p *Provider) seen(
 func gone(ref hypervisor.MachineRef) error {
 	return &hypervisor.Error{
 		Kind: hypervisor.NotFound, Reason: "NotFound",
-		Message: fmt.Sprintf("there is no machine %s", nameOf(ref.Owner, ref.ID)),
+		Message: "there is no machine " + nameOf(ref.Owner, ref.ID),
 	}
 }
 

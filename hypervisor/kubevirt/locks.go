@@ -37,7 +37,8 @@ func (l *locks) lock(name string) func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 
-		if one.users--; one.users == 0 {
+		one.users--
+		if one.users == 0 {
 			delete(l.held, name)
 		}
 	}

@@ -40,7 +40,8 @@ func (p *Provider) giveMedium(
 	if old != nil {
 		switch _, ours := p.id.isOf(old, m.Owner); {
 		case !ours:
-			return rejected("MediumNameTaken", fmt.Sprintf("make medium: secret %s is there already and is not this machine's", p.key(vm.Name)))
+			return rejected("MediumNameTaken",
+				fmt.Sprintf("make medium: secret %s is there already and is not this machine's", p.key(vm.Name)))
 		case metav1.IsControlledBy(old, vm):
 			return nil
 		}

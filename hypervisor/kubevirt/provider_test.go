@@ -263,8 +263,8 @@ func (s *site) account(name string, rules ...rbacv1.PolicyRule) *rest.Config {
 	return env.ServiceAccount(s.t, s.namespace, name)
 }
 
-func rule(group, resource string, verbs ...string) rbacv1.PolicyRule {
-	return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, Verbs: verbs}
+func rule(group, kind string, verbs ...string) rbacv1.PolicyRule {
+	return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{kind}, Verbs: verbs}
 }
 
 func TestCheck(t *testing.T) {
@@ -305,8 +305,7 @@ func TestCheck(t *testing.T) {
 	distrusted.CAData, distrusted.CAFile = nil, ""
 
 	stranger := rest.CopyConfig(env.Config)
-	stranger.TLSClientConfig.CertData, stranger.TLSClientConfig.KeyData = nil, nil
-	stranger.TLSClientConfig.CertFile, stranger.TLSClientConfig.KeyFile = "", ""
+	stranger.CertData, stranger.KeyData, stranger.CertFile, stranger.KeyFile = nil, nil, "", ""
 	stranger.BearerToken = "wrong"
 
 	cases := []struct {
@@ -325,6 +324,8 @@ func TestCheck(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+
 			_, err := s.provider(c.config, c.local).Check(t.Context())
 			if hypervisor.KindOf(err) != c.kind || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("want %s that says %q, got %s: %v", c.kind, c.says, hypervisor.KindOf(err), err)
@@ -394,6 +395,8 @@ func TestResolve(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+
 			found, err := p.Resolve(t.Context(), c.ref, c.want)
 			if c.kind == "" {
 				if err != nil || len(found) != 1 {

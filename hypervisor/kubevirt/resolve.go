@@ -153,8 +153,9 @@ func (p *Provider) there(ctx context.Context, namespace, name string, obj client
 	case apierrors.IsNotFound(err):
 		return &hypervisor.Error{
 			Kind: hypervisor.NotFound, Reason: kind.Kind + "NotFound",
-			Message: fmt.Sprintf("there is no %s %s: create it, or correct the template", kind.Kind, strings.TrimPrefix(key.String(), "/")),
-			Err:     err,
+			Message: fmt.Sprintf("there is no %s %s: create it, or correct the template",
+				kind.Kind, strings.TrimPrefix(key.String(), "/")),
+			Err: err,
 		}
 	default:
 		return explain(fmt.Sprintf("read %s %s", kind.Kind, key), false, err)

@@ -56,7 +56,7 @@ func (c *Cluster) drive(ctx context.Context, instance *virtv1.VirtualMachineInst
 		}
 	}
 
-	return nil, nil
+	return nil, nil //nolint:nilnil // nil is none
 }
 
 // cloudInit is what both of KubeVirt's cloud-init volumes have.

@@ -47,7 +47,8 @@ func (c *Cluster) LoseInstance(ctx context.Context, key types.NamespacedName) er
 		return fmt.Errorf("lose instance %s: %w", key, err)
 	}
 
-	if err := c.client.Delete(ctx, instance); client.IgnoreNotFound(err) != nil {
+	err = c.client.Delete(ctx, instance)
+	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("lose instance %s: %w", key, err)
 	}
 

@@ -49,7 +49,8 @@ func (c *Cluster) instance(
 	}
 
 	// A VirtualMachineInstance has no status subresource: one write changes all of it.
-	if err := c.client.Update(ctx, instance); client.IgnoreNotFound(err) != nil {
+	err := c.client.Update(ctx, instance)
+	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("report instance: %w", err)
 	}
 

@@ -111,7 +111,7 @@ func (c *Cluster) follow(
 			return instance, c.stop(ctx, instance)
 		}
 
-		return nil, nil
+		return nil, nil //nolint:nilnil // nil is none
 	case virtv1.RunStrategyAlways:
 		switch {
 		case instance == nil:
@@ -132,6 +132,8 @@ func (c *Cluster) follow(
 		case stopAsked:
 			return instance, c.stop(ctx, instance)
 		}
+	case virtv1.RunStrategyUnknown, virtv1.RunStrategyWaitAsReceiver:
+		// Neither is admitted.
 	}
 
 	return instance, nil
@@ -219,12 +221,14 @@ func (c *Cluster) stop(ctx context.Context, instance *virtv1.VirtualMachineInsta
 		return nil
 	}
 
-	if err := c.client.Delete(ctx, instance); client.IgnoreNotFound(err) != nil {
+	err := c.client.Delete(ctx, instance)
+	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("stop machine: %w", err)
 	}
 
 	// The object goes on with what the deletion has made of it.
-	if err := c.client.Get(ctx, client.ObjectKeyFromObject(instance), instance); client.IgnoreNotFound(err) != nil {
+	err = c.client.Get(ctx, client.ObjectKeyFromObject(instance), instance)
+	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("stop machine: %w", err)
 	}
 
@@ -242,7 +246,8 @@ func (c *Cluster) letGo(ctx context.Context, instance *virtv1.VirtualMachineInst
 		return nil
 	}
 
-	if err := c.client.Update(ctx, instance); client.IgnoreNotFound(err) != nil {
+	err := c.client.Update(ctx, instance)
+	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("let instance go: %w", err)
 	}
 
@@ -345,9 +350,8 @@ func printable(
 	}
 }
 
-// Start, Stop and Restart do what the subresources of the same names do to a machine:
-// subresources.kubevirt.io/v1, virtualmachines/{name}/start and so on (virt-api,
-// pkg/virt-api/rest/lifecycle.go).
+// Start does what the subresource does: subresources.kubevirt.io/v1,
+// virtualmachines/{name}/start (pkg/virt-api/rest/lifecycle.go).
 func (c *Cluster) Start(ctx context.Context, key types.NamespacedName) error {
 	return c.request(ctx, key, true, false)
 }

@@ -18,6 +18,7 @@ const (
 	maxInline      = 2048
 	minMemory      = 1_000_000
 	templateSpec   = "spec.template.spec."
+	memoryRequest  = templateSpec + "domain.resources.requests.memory"
 	nameOfNetwork  = `^[A-Za-z0-9-_]+$`
 	notFoundFormat = "%s '%s' not found."
 )
@@ -47,7 +48,8 @@ func Validate(vm *virtv1.VirtualMachine) []string {
 func validateStrategy(vm *virtv1.VirtualMachine) []string {
 	switch {
 	case vm.Spec.Running != nil && vm.Spec.RunStrategy != nil:
-		return []string{"Running and RunStrategy are mutually exclusive. Note that Running is deprecated, please use RunStrategy instead"}
+		return []string{"Running and RunStrategy are mutually exclusive. " +
+			"Note that Running is deprecated, please use RunStrategy instead"}
 	case vm.Spec.Running == nil && vm.Spec.RunStrategy == nil:
 		return []string{"RunStrategy must be specified"}
 	case vm.Spec.RunStrategy == nil:
@@ -68,9 +70,9 @@ func validateMemory(spec *virtv1.VirtualMachineInstanceSpec) []string {
 
 	switch memory := spec.Domain.Memory; {
 	case requested && request.Sign() <= 0:
-		return []string{fmt.Sprintf("%sdomain.resources.requests.memory '%s': must be greater than or equal to 0.", templateSpec, request.String())}
+		return []string{fmt.Sprintf("%s '%s': must be greater than or equal to 0.", memoryRequest, request.String())}
 	case requested && request.Value() < minMemory:
-		return []string{fmt.Sprintf("%sdomain.resources.requests.memory '%s': must be greater than or equal to 1M.", templateSpec, request.String())}
+		return []string{fmt.Sprintf("%s '%s': must be greater than or equal to 1M.", memoryRequest, request.String())}
 	case requested, memory != nil && (memory.Guest != nil || memory.Hugepages != nil):
 		return nil
 	default:
@@ -207,11 +209,13 @@ func validateCloudInit(at string, s cloudInit) []string {
 	}
 
 	if len(s.userBase64) > maxInline || len(s.userText) > maxInline {
-		wrong = append(wrong, fmt.Sprintf("%s userdata exceeds %d byte limit. Should use UserDataSecretRef for larger data.", at, maxInline))
+		wrong = append(wrong,
+			fmt.Sprintf("%s userdata exceeds %d byte limit. Should use UserDataSecretRef for larger data.", at, maxInline))
 	}
 
 	if len(s.networkBase64) > maxInline || len(s.networkText) > maxInline {
-		wrong = append(wrong, fmt.Sprintf("%s networkdata exceeds %d byte limit. Should use NetworkDataSecretRef for larger data.", at, maxInline))
+		wrong = append(wrong,
+			fmt.Sprintf("%s networkdata exceeds %d byte limit. Should use NetworkDataSecretRef for larger data.", at, maxInline))
 	}
 
 	return wrong
@@ -297,7 +301,8 @@ func validateInterfaces(spec *virtv1.VirtualMachineInstanceSpec) []string {
 		seen[iface.Name] = true
 
 		if !named.MatchString(iface.Name) {
-			wrong = append(wrong, "Network interface name can only contain alphabetical characters, numbers, dashes (-) or underscores (_)")
+			wrong = append(wrong,
+				"Network interface name can only contain alphabetical characters, numbers, dashes (-) or underscores (_)")
 		}
 
 		if iface.MacAddress != "" {

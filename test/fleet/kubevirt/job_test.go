@@ -143,7 +143,8 @@ func (s *site) operator(t *testing.T) *rest.Config {
 			obj.SetNamespace(s.machines)
 		}
 
-		if err := env.Client.Create(t.Context(), obj); client.IgnoreAlreadyExists(err) != nil {
+		err := env.Client.Create(t.Context(), obj)
+		if client.IgnoreAlreadyExists(err) != nil {
 			t.Fatal(err)
 		}
 	}

@@ -1,0 +1,114 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubevirt_test
+
+import (
+	"strings"
+	"testing"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+	simkubevirt "github.com/hyperfleet/hyperfleet/sim/kubevirt"
+)
+
+// A quota that is used up is waited for.
+func TestQuotaIsNoCapacity(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t, simkubevirt.Delays{})
+	amounts := corev1.ResourceList{"count/virtualmachines.kubevirt.io": resource.MustParse("0")}
+	quota := &corev1.ResourceQuota{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "none"}, Spec: corev1.ResourceQuotaSpec{Hard: amounts},
+	}
+
+	if err := env.Client.Create(t.Context(), quota); err != nil {
+		t.Fatal(err)
+	}
+
+	// What the quota controller, which does not run here, would write.
+	quota.Status = corev1.ResourceQuotaStatus{Hard: amounts, Used: amounts}
+	if err := env.Client.Status().Update(t.Context(), quota); err != nil {
+		t.Fatal(err)
+	}
+
+	s.eventually("the quota counts", func() bool { return apierrors.IsForbidden(s.probe()) })
+
+	_, err := s.create(t)
+	if !hypervisor.Is(err, hypervisor.NoCapacity) || !strings.Contains(err.Error(), "exceeded quota: none") {
+		t.Errorf("got %s: %v", hypervisor.KindOf(err), err)
+	}
+}
+
+// What an admission policy refuses stalls with its words.
+func TestAdmissionIsRejected(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t, simkubevirt.Delays{})
+	name := s.namespace
+	all := admissionv1.OperationAll
+	fail := admissionv1.Fail
+
+	policy := &admissionv1.ValidatingAdmissionPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: admissionv1.ValidatingAdmissionPolicySpec{
+			FailurePolicy: &fail,
+			MatchConstraints: &admissionv1.MatchResources{
+				NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: name}},
+				ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: admissionv1.RuleWithOperations{
+					Operations: []admissionv1.OperationType{all},
+					Rule: admissionv1.Rule{
+						APIGroups: []string{"kubevirt.io"}, APIVersions: []string{"*"}, Resources: []string{"virtualmachines"},
+					},
+				}}},
+			},
+			Validations: []admissionv1.Validation{{Expression: "false", Message: "machines need a cost centre"}},
+		},
+	}
+	binding := &admissionv1.ValidatingAdmissionPolicyBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
+			PolicyName: name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
+		},
+	}
+
+	for _, obj := range []client.Object{policy, binding} {
+		if err := env.Client.Create(t.Context(), obj); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	s.eventually("the policy counts", func() bool { return s.probe() != nil })
+
+	_, err := s.create(t)
+	if !hypervisor.Is(err, hypervisor.Rejected) || !strings.Contains(err.Error(), "machines need a cost centre") {
+		t.Errorf("got %s: %v", hypervisor.KindOf(err), err)
+	}
+}
+
+// probe tries a machine without making it.
+func (s *site) probe() error {
+	return env.Client.Create(s.t.Context(), foreign(s.namespace, "probe"), client.DryRunAll) //nolint:wrapcheck // looked at
+}
+
+// create reserves an id and makes the machine.
+func (s *site) create(t *testing.T) (hypervisor.Machine, error) {
+	t.Helper()
+
+	p, spec := s.provider(s.config(), env.Config), machineSpec()
+
+	reserved, err := p.Create(t.Context(), spec, media)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	spec.ID = reserved.ID
+
+	return p.Create(t.Context(), spec, media) //nolint:wrapcheck // looked at
+}

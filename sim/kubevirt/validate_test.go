@@ -1,0 +1,106 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubevirt_test
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	virtv1 "kubevirt.io/api/core/v1"
+
+	"github.com/hyperfleet/hyperfleet/sim/kubevirt"
+)
+
+// What the schema takes and KubeVirt's webhooks do not.
+func TestValidate(t *testing.T) {
+	t.Parallel()
+
+	order := uint(1)
+	yes := true
+
+	cases := []struct {
+		name   string
+		change func(*virtv1.VirtualMachine, *virtv1.VirtualMachineInstanceSpec)
+		says   string
+	}{
+		{"a machine", func(*virtv1.VirtualMachine, *virtv1.VirtualMachineInstanceSpec) {}, ""},
+		{"no template", func(vm *virtv1.VirtualMachine, _ *virtv1.VirtualMachineInstanceSpec) {
+			vm.Spec.Template = nil
+		}, "missing virtual machine template"},
+		{"both ways to run", func(vm *virtv1.VirtualMachine, _ *virtv1.VirtualMachineInstanceSpec) {
+			vm.Spec.Running = &yes
+		}, "mutually exclusive"},
+		{"no way to run", func(vm *virtv1.VirtualMachine, _ *virtv1.VirtualMachineInstanceSpec) {
+			vm.Spec.RunStrategy = nil
+		}, "RunStrategy must be specified"},
+		{"no memory", func(_ *virtv1.VirtualMachine, s *virtv1.VirtualMachineInstanceSpec) {
+			s.Domain.Memory = nil
+		}, "no memory requested"},
+		{"little memory", func(_ *virtv1.VirtualMachine, s *virtv1.VirtualMachineInstanceSpec) {
+			s.Domain.Resources.Requests = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1k")}
+		}, "greater than or equal to 1M"},
+		{"a host name with dots", func(_ *virtv1.VirtualMachine, s *virtv1.VirtualMachineInstanceSpec) {
+			s.Hostname = "a.b"
+		}, "DNS_LABEL"},
+		{"a disk without a volume", func(_ *virtv1.VirtualMachine, s *virtv1.VirtualMachineInstanceSpec) {
+			s.Volumes = nil
+		}, "disks[0].Name 'root' not found"},
+		{"a boot order twice", func(_ *virtv1.VirtualMachine, s *virtv1.VirtualMachineInstanceSpec) {
+			s.Domain.Devices.Disks[0].BootOrder = &order
+			s.Volumes = append(s.Volumes, virtv1.Volume{Name: "b", VolumeSource: s.Volumes[0].VolumeSource})
+			s.Domain.Devices.Disks = append(s.Domain.Devices.Disks, virtv1.Disk{Name: "b", BootOrder: &order})
+		}, "already set for a different device"},
+		{"a volume of no kind", func(_ *virtv1.VirtualMachine, s *virtv1.VirtualMachineInstanceSpec) {
+			s.Volumes[0].VolumeSource = virtv1.VolumeSource{}
+		}, "exactly one source type"},
+		{"a volume twice", func(_ *virtv1.VirtualMachine, s *virtv1.VirtualMachineInstanceSpec) {
+			s.Volumes = append(s.Volumes, s.Volumes[0])
+		}, "must not have the same Name"},
+		{"cloud-init without data", func(_ *virtv1.VirtualMachine, s *virtv1.VirtualMachineInstanceSpec) {
+			s.Volumes[0].VolumeSource = virtv1.VolumeSource{CloudInitNoCloud: &virtv1.CloudInitNoCloudSource{}}
+		}, "at least one userdatasource"},
+		{"cloud-init with much data", func(_ *virtv1.VirtualMachine, s *virtv1.VirtualMachineInstanceSpec) {
+			s.Volumes[0].VolumeSource = virtv1.VolumeSource{CloudInitNoCloud: &virtv1.CloudInitNoCloudSource{
+				UserData: strings.Repeat("#", 2049),
+			}}
+		}, "exceeds 2048 byte limit"},
+		{"an interface without a network", func(_ *virtv1.VirtualMachine, s *virtv1.VirtualMachineInstanceSpec) {
+			s.Domain.Devices.Interfaces = []virtv1.Interface{{Name: "a"}}
+		}, "interfaces[0].name 'a' not found"},
+		{"a network without an interface", func(_ *virtv1.VirtualMachine, s *virtv1.VirtualMachineInstanceSpec) {
+			s.Networks = []virtv1.Network{*virtv1.DefaultPodNetwork()}
+		}, "networks[0].name 'default' not found"},
+		{"a network twice", func(_ *virtv1.VirtualMachine, s *virtv1.VirtualMachineInstanceSpec) {
+			s.Networks = []virtv1.Network{*virtv1.DefaultPodNetwork(), *virtv1.DefaultPodNetwork()}
+			s.Domain.Devices.Interfaces = []virtv1.Interface{*virtv1.DefaultMasqueradeNetworkInterface()}
+		}, "already exists"},
+		{"masquerade off the pod network", func(_ *virtv1.VirtualMachine, s *virtv1.VirtualMachineInstanceSpec) {
+			s.Networks = []virtv1.Network{{Name: "default", NetworkSource: virtv1.NetworkSource{
+				Multus: &virtv1.MultusNetwork{NetworkName: "a"},
+			}}}
+			s.Domain.Devices.Interfaces = []virtv1.Interface{*virtv1.DefaultMasqueradeNetworkInterface()}
+		}, "only implemented with pod network"},
+		{"a MAC address", func(_ *virtv1.VirtualMachine, s *virtv1.VirtualMachineInstanceSpec) {
+			s.Networks = []virtv1.Network{*virtv1.DefaultPodNetwork()}
+			s.Domain.Devices.Interfaces = []virtv1.Interface{*virtv1.DefaultMasqueradeNetworkInterface()}
+			s.Domain.Devices.Interfaces[0].MacAddress = "zz"
+		}, "malformed MAC address"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+
+			w := &world{T: t}
+			vm := w.machine("a", virtv1.RunStrategyHalted)
+			c.change(vm, &vm.Spec.Template.Spec)
+
+			got := strings.Join(kubevirt.Validate(vm), "; ")
+			if !strings.Contains(got, c.says) || (c.says == "") != (got == "") {
+				t.Errorf("want %q, got %q", c.says, got)
+			}
+		})
+	}
+}
