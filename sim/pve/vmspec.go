@@ -19,6 +19,9 @@ func vmSpec(m *machine, cfg QEMU) (*vm.Spec, error) {
 	if m.conf["bios"] == "ovmf" {
 		return nil, dief("bios 'ovmf' is not simulated by QEMU guests")
 	}
+	if m.conf[tpmSlot] != "" {
+		return nil, dief("'%s' is not simulated by QEMU guests", tpmSlot)
+	}
 	s := &vm.Spec{
 		Name: m.name(), UUID: smbiosUUID(m.conf["smbios1"]), Accel: vm.Accel(cfg.Accel),
 		Q35:       strings.Contains(m.conf["machine"], "q35"),
@@ -34,7 +37,7 @@ func vmSpec(m *machine, cfg QEMU) (*vm.Spec, error) {
 			nic := nicOf(value)
 			nic.BootIndex = 1 + slices.Index(order, slot)
 			s.NICs = append(s.NICs, nic)
-		case !isDriveName(slot) || slot == "efidisk0" || slot == "tpmstate0":
+		case !isDriveName(slot) || slot == "efidisk0":
 		default:
 			d, err := parseDrive(value)
 			if err != nil {

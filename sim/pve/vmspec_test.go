@@ -66,7 +66,9 @@ func TestVMSpec(t *testing.T) {
 			t.Errorf("%s: %s", tc.name, diff)
 		}
 	}
-	if _, err := pve.VMSpec(map[string]string{"bios": "ovmf"}, pve.QEMU{}); err == nil {
-		t.Error("a firmware that is not there is accepted")
+	for k, v := range map[string]string{"bios": "ovmf", "tpmstate0": "local-lvm:vm-1-disk-1,size=4M,version=v2.0"} {
+		if _, err := pve.VMSpec(map[string]string{k: v}, pve.QEMU{}); err == nil {
+			t.Errorf("%s, which is not there, is accepted", k)
+		}
 	}
 }
