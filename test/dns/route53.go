@@ -6,6 +6,7 @@ package dns
 import (
 	"encoding/xml"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -228,10 +229,7 @@ func (r *Route53) change(w http.ResponseWriter, request *http.Request) {
 		return
 	}
 
-	after := map[string]RecordSet{}
-	for key, set := range r.sets {
-		after[key] = set
-	}
+	after := maps.Clone(r.sets)
 
 	for _, change := range batch.Changes {
 		there, known := after[change.Set.key()]
@@ -244,7 +242,8 @@ func (r *Route53) change(w http.ResponseWriter, request *http.Request) {
 			delete(after, change.Set.key())
 		default:
 			fail(w, http.StatusBadRequest, "InvalidChangeBatch",
-				fmt.Sprintf("Tried to %s resource record set %s but it was not found or the values do not match", change.Action, change.Set.Name))
+				fmt.Sprintf("Tried to %s resource record set %s but it was not found or the values do not match",
+					change.Action, change.Set.Name))
 
 			return
 		}
