@@ -65,7 +65,7 @@ func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) error {
 	}
 
 	gate := &foreign.Gate{
-		Area: "networking", Kinds: []schema.GroupVersionKind{kubevirt.VirtualMachineKind(), kubevirt.InstanceKind()},
+		Area: "networking: KubeVirt machines", Kinds: []schema.GroupVersionKind{kubevirt.VirtualMachineKind(), kubevirt.InstanceKind()},
 		Config: mgr.GetConfig(), Clock: a.Clock, Log: a.Log,
 		Open: func(context.Context) error { return a.kubevirt(mgr, book, steps) },
 	}

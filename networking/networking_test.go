@@ -1,0 +1,524 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package networking_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+	hfv1 "github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	kitlog "github.com/hyperfleet/hyperfleet/kit/log"
+	"github.com/hyperfleet/hyperfleet/networking"
+	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
+	"github.com/hyperfleet/hyperfleet/sim/kubevirt/crds"
+	"github.com/hyperfleet/hyperfleet/test/kube"
+)
+
+const (
+	// patience bounds a wait.
+	patience = time.Minute
+	lookAt   = 50 * time.Millisecond
+)
+
+// env is the API server of this package's tests. It has KubeVirt's kinds, and nobody who
+// acts on them: a VirtualMachine stays as it is made, and is gone when it is deleted.
+var env *kube.Env
+
+func TestMain(m *testing.M) {
+	log.SetLogger(kitlog.Logr(slog.New(slog.DiscardHandler)))
+
+	os.Exit(kube.Run(m, func(e *kube.Env) {
+		env = e
+
+		if err := crds.Install(context.Background(), e.Config); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}, kube.WithCRDs("../deploy/crds"), kube.WithScheme(hfv1.AddToScheme, infrav1.AddToScheme)))
+}
+
+// world is a namespace with the area's controllers, which come and go.
+type world struct {
+	t         testing.TB
+	namespace string
+	stop      func()
+}
+
+func newWorld(t testing.TB) *world {
+	t.Helper()
+
+	w := &world{t: t, namespace: env.Namespace(t)}
+	w.watch()
+	w.run()
+
+	return w
+}
+
+// run starts the area for as long as the test goes on.
+func (w *world) run() {
+	w.t.Helper()
+	w.start()
+	w.t.Cleanup(func() { w.stop() })
+}
+
+var errNoSecrets = errors.New("there are no secrets here")
+
+// start starts the area as a process of its own would.
+func (w *world) start() {
+	w.t.Helper()
+
+	restConfig := *env.Config
+	restConfig.QPS = -1
+
+	mgr, err := ctrl.NewManager(&restConfig, ctrl.Options{
+		Scheme: env.Scheme, Metrics: metricsserver.Options{BindAddress: "0"},
+		Cache:      cache.Options{DefaultNamespaces: map[string]cache.Config{w.namespace: {}}},
+		Controller: ctrlconfig.Controller{SkipNameValidation: new(true)},
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+
+	area := &networking.Area{
+		Config: config.Default().Networking, Registry: prometheus.NewRegistry(), Clock: clock.RealClock{},
+		Log: slog.New(slog.DiscardHandler), OperatorUID: w.namespace,
+		Secret: func(context.Context, hfv1.SecretKeySelector) (string, error) { return "", errNoSecrets },
+	}
+
+	ctx, cancel := context.WithCancel(context.Background())
+	if err := area.Setup(ctx, mgr); err != nil {
+		w.t.Fatal(err)
+	}
+
+	ended := make(chan error, 1)
+	go func() { ended <- mgr.Start(ctx) }()
+
+	var once sync.Once
+
+	w.stop = func() {
+		once.Do(func() {
+			cancel()
+
+			if err := <-ended; err != nil {
+				w.t.Errorf("run the area: %v", err)
+			}
+		})
+	}
+}
+
+func (w *world) restart() {
+	w.stop()
+	w.start()
+}
+
+// watch fails the test when an address is given to a machine while the status of another
+// one has it.
+func (w *world) watch() {
+	w.t.Helper()
+
+	watcher, err := client.NewWithWatch(env.Config, client.Options{Scheme: env.Scheme})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+
+	stream, err := watcher.Watch(w.t.Context(), &infrav1.KubevirtMachineList{}, client.InNamespace(w.namespace))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+
+	done := make(chan struct{})
+	owners := map[string]string{}
+
+	go func() {
+		defer close(done)
+
+		for event := range stream.ResultChan() {
+			if m, ok := event.Object.(*infrav1.KubevirtMachine); ok {
+				w.note(owners, m, event.Type == watch.Deleted)
+			}
+		}
+	}()
+
+	w.t.Cleanup(func() {
+		stream.Stop()
+		<-done
+	})
+}
+
+// note compares one event with who has what.
+func (w *world) note(owners map[string]string, m *infrav1.KubevirtMachine, gone bool) {
+	has := map[string]bool{}
+
+	for _, a := range m.Status.AllocatedBootstrapAddresses["eno101"] {
+		a = m.Status.BootstrapNetwork + " " + a
+		if other := owners[a]; other != "" && other != m.Name && !gone {
+			w.t.Errorf("%s was given to %s while %s had it", a, m.Name, other)
+		}
+
+		has[a] = !gone
+	}
+
+	for a, owner := range owners {
+		if owner == m.Name && !has[a] {
+			delete(owners, a)
+		}
+	}
+
+	for a, held := range has {
+		if held {
+			owners[a] = m.Name
+		}
+	}
+}
+
+func (w *world) eventually(what string, holds func() bool) {
+	w.t.Helper()
+
+	deadline := time.Now().Add(patience)
+	for !holds() {
+		if time.Now().After(deadline) {
+			w.t.Fatalf("never: %s", what)
+		}
+
+		time.Sleep(lookAt)
+	}
+}
+
+// nodePool has static IPv4 addresses.
+func (w *world) nodePool(name string, replicas int32, addresses ...infrav1.AddressRange) *infrav1.KubevirtNodePool {
+	attach := false
+
+	return &infrav1.KubevirtNodePool{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name},
+		Spec: infrav1.KubevirtNodePoolSpec{
+			Replicas: replicas, AttachDefaultNetwork: &attach,
+			AdditionalNetworks: []infrav1.KubevirtNetwork{{Name: "machines"}},
+			BootstrapNetworkConfig: &infrav1.KubevirtBootstrapNetworkConfig{
+				Addresses: addresses, Gateway: []infrav1.IPAddress{"10.0.0.1"}, PrefixLengthV4: 16,
+			},
+			RootVolume: infrav1.KubevirtRootVolume{
+				DiskImage: infrav1.KubevirtDiskImage{ContainerDiskImage: "quay.io/containerdisks/fedora:42"},
+			},
+			Compute: &infrav1.KubevirtCompute{Cores: 1, Memory: resource.MustParse("1Gi")},
+		},
+	}
+}
+
+func (w *world) create(pool *infrav1.KubevirtNodePool) {
+	w.t.Helper()
+	w.must(env.Client.Create(w.t.Context(), pool))
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// patch changes an object.
+func patch[T client.Object](w *world, object T, how func(T)) {
+	w.t.Helper()
+
+	w.must(env.Client.Get(w.t.Context(), client.ObjectKeyFromObject(object), object))
+
+	before, ok := object.DeepCopyObject().(client.Object)
+	if !ok {
+		w.t.Fatal("no object")
+	}
+
+	how(object)
+	w.must(env.Client.Patch(w.t.Context(), object, client.MergeFrom(before)))
+}
+
+// condition is what a pool's condition says, as "STATUS REASON: MESSAGE".
+func (w *world) condition(pool *infrav1.KubevirtNodePool, name string) string {
+	w.t.Helper()
+
+	w.must(env.Client.Get(w.t.Context(), client.ObjectKeyFromObject(pool), pool))
+
+	c := meta.FindStatusCondition(pool.Status.Conditions, name)
+	if c == nil || c.ObservedGeneration != pool.Generation {
+		return ""
+	}
+
+	return fmt.Sprintf("%s %s: %s", c.Status, c.Reason, c.Message)
+}
+
+func (w *world) says(pool *infrav1.KubevirtNodePool, condition, want string) {
+	w.t.Helper()
+
+	deadline := time.Now().Add(patience)
+	for !strings.Contains(w.condition(pool, condition), want) {
+		if time.Now().After(deadline) {
+			w.t.Fatalf("%s of %s says %q, and not %q", condition, pool.Name, w.condition(pool, condition), want)
+		}
+
+		time.Sleep(lookAt)
+	}
+}
+
+func (w *world) machines() []infrav1.KubevirtMachine {
+	w.t.Helper()
+
+	var list infrav1.KubevirtMachineList
+	w.must(env.Client.List(w.t.Context(), &list, client.InNamespace(w.namespace)))
+
+	return list.Items
+}
+
+// allocated counts the machines with addresses and a VirtualMachine.
+func (w *world) allocated() int {
+	n := 0
+
+	for _, m := range w.machines() {
+		made := meta.IsStatusConditionTrue(m.Status.Conditions, infrav1.ConditionVMCreated)
+		if len(m.Status.AllocatedBootstrapAddresses["eno101"]) > 0 && made && m.DeletionTimestamp == nil {
+			n++
+		}
+	}
+
+	return n
+}
+
+func (w *world) virtualMachines() []unstructured.Unstructured {
+	w.t.Helper()
+
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(kubevirt.VirtualMachineKind())
+	w.must(env.Client.List(w.t.Context(), list, client.InNamespace(w.namespace)))
+
+	return list.Items
+}
+
+// Many machines on one pool, made and deleted by concurrent passes, with restarts in
+// between: no address is ever given twice, and all are used again.
+func TestManyMachinesOverRestarts(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t)
+
+	const machines = 60
+
+	pool := w.nodePool("many", machines, "10.0.0.10-10.0.0.59") // 50 addresses
+	w.create(pool)
+	w.eventually("some have addresses", func() bool { return w.allocated() > 10 })
+	w.restart()
+	w.eventually("50 have addresses", func() bool { return w.allocated() == 50 })
+	w.says(pool, infrav1.ConditionIPPoolExhausted, "True PoolExhausted: 10 machines wait for an address")
+	w.says(pool, infrav1.ConditionAddressesFewerThanReplicas, "True TooFewAddresses: the addresses suffice for 50 machines")
+
+	// Those that wait get the addresses of those that go.
+	for i, m := range w.machines() {
+		if len(m.Status.AllocatedBootstrapAddresses) > 0 && i%3 == 0 {
+			w.must(env.Client.Delete(t.Context(), &m))
+		}
+	}
+
+	w.restart()
+	w.eventually("50 have addresses again", func() bool { return w.allocated() == 50 && len(w.machines()) == machines })
+
+	patch(w, pool, func(p *infrav1.KubevirtNodePool) {
+		p.Spec.BootstrapNetworkConfig.Addresses = append(p.Spec.BootstrapNetworkConfig.Addresses, "10.0.1.0/24")
+	})
+	w.eventually("growth serves all", func() bool { return w.allocated() == machines })
+	w.says(pool, infrav1.ConditionIPPoolExhausted, "False AddressesLeft")
+
+	if n := len(w.virtualMachines()); n != machines {
+		t.Errorf("%d VirtualMachines", n)
+	}
+
+	patch(w, pool, func(p *infrav1.KubevirtNodePool) { p.Spec.Replicas = 5 })
+	w.eventually("five are left", func() bool { return len(w.machines()) == 5 && len(w.virtualMachines()) == 5 })
+	w.must(env.Client.Delete(t.Context(), pool))
+	w.eventually("none is left", func() bool { return len(w.machines()) == 0 && len(w.virtualMachines()) == 0 })
+}
+
+func TestBadNetworkConfig(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t)
+
+	for _, tc := range []struct {
+		name            string
+		change          func(*infrav1.KubevirtBootstrapNetworkConfig)
+		condition, want string
+	}{
+		{
+			"reversed-range", func(c *infrav1.KubevirtBootstrapNetworkConfig) {
+				c.Addresses = []infrav1.AddressRange{"10.0.0.20-10.0.0.10"}
+			}, infrav1.ConditionValidNetworkConfig, "False InvalidAddresses",
+		},
+		{
+			"exclusion-outside", func(c *infrav1.KubevirtBootstrapNetworkConfig) {
+				c.ExcludedAddresses = []infrav1.AddressRange{"10.9.0.0/24"}
+			}, infrav1.ConditionValidNetworkConfig, "False InvalidAddresses",
+		},
+		{
+			"all-excluded", func(c *infrav1.KubevirtBootstrapNetworkConfig) {
+				c.ExcludedAddresses = []infrav1.AddressRange{"10.0.0.0/16"}
+			}, infrav1.ConditionValidNetworkConfig, "False InvalidAddresses",
+		},
+		{
+			"gateway-in-no-subnet", func(c *infrav1.KubevirtBootstrapNetworkConfig) {
+				c.Gateway = []infrav1.IPAddress{"172.16.0.1"}
+			}, infrav1.ConditionValidNetworkConfig, "False InvalidAddresses",
+		},
+		{
+			"no-prefix-length", func(c *infrav1.KubevirtBootstrapNetworkConfig) {
+				c.PrefixLengthV4, c.Gateway = 0, nil
+			}, infrav1.ConditionValidNetworkConfig, "False InvalidAddresses",
+		},
+		{
+			"another-network", func(c *infrav1.KubevirtBootstrapNetworkConfig) { c.Network = "blue" },
+			infrav1.ConditionValidNetworkConfig, "False NetworkNotFound",
+		},
+		{
+			"data-without-interface", func(c *infrav1.KubevirtBootstrapNetworkConfig) {
+				c.NetworkData = `{"links": [], "networks": [], "services": []}`
+			}, infrav1.ConditionTemplateReady, "False InvalidNetworkData",
+		},
+		{
+			"data-of-no-format", func(c *infrav1.KubevirtBootstrapNetworkConfig) { c.NetworkData = "{not: [yaml" },
+			infrav1.ConditionTemplateReady, "False InvalidNetworkData",
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			pool := w.nodePool(tc.name, 1, "10.0.0.10-10.0.0.19")
+			if tc.name == "another-network" {
+				pool.Spec.AdditionalNetworks = append(pool.Spec.AdditionalNetworks, infrav1.KubevirtNetwork{Name: "second"})
+			}
+
+			tc.change(pool.Spec.BootstrapNetworkConfig)
+			w.create(pool)
+			w.says(pool, tc.condition, tc.want)
+			w.says(pool, "Stalled", "True")
+			w.must(env.Client.Delete(t.Context(), pool))
+			w.eventually("the pool goes", func() bool {
+				return client.IgnoreNotFound(env.Client.Get(t.Context(), client.ObjectKeyFromObject(pool), pool)) == nil
+			})
+		})
+	}
+
+	if n := len(w.machines()); n != 0 {
+		t.Errorf("%d machines were made", n)
+	}
+}
+
+func TestOverlappingPools(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t)
+	first, second := w.nodePool("first", 1, "10.0.0.10-10.0.0.19"), w.nodePool("second", 1, "10.0.0.15-10.0.0.29")
+	elsewhere := w.nodePool("elsewhere", 1, "10.0.0.10-10.0.0.19")
+	elsewhere.Spec.AdditionalNetworks[0].Name = "other"
+
+	w.create(first)
+	w.says(first, infrav1.ConditionMachinesScaled, "True")
+	w.create(second)
+	w.create(elsewhere)
+	w.says(second, infrav1.ConditionValidNetworkConfig, "False OverlappingAddresses")
+	w.says(second, infrav1.ConditionValidNetworkConfig, w.namespace+"/first")
+	w.says(elsewhere, infrav1.ConditionValidNetworkConfig, "True")
+
+	w.restart() // the older one wins again
+
+	patch(w, first, func(p *infrav1.KubevirtNodePool) {
+		p.Spec.BootstrapNetworkConfig.Addresses = []infrav1.AddressRange{"10.0.0.10-10.0.0.14"}
+	})
+	w.says(second, infrav1.ConditionValidNetworkConfig, "True")
+	w.eventually("all have addresses", func() bool { return w.allocated() == 3 })
+}
+
+// What a person does by hand: a status with another machine's address, and a finalizer
+// taken off by force. The addresses that run stay with whom they run.
+func TestHandiwork(t *testing.T) {
+	t.Parallel()
+
+	w := &world{t: t, namespace: env.Namespace(t)} // nobody watches: the test gives one address twice
+	w.run()
+
+	pool := w.nodePool("hand", 2, "10.0.0.10-10.0.0.12")
+	w.create(pool)
+	w.eventually("two have addresses", func() bool { return w.allocated() == 2 })
+	w.stop()
+
+	machines := w.machines()
+	before := machines[1].DeepCopy()
+	machines[1].Status.AllocatedBootstrapAddresses = machines[0].Status.AllocatedBootstrapAddresses
+	w.must(env.Client.Status().Patch(t.Context(), &machines[1], client.MergeFrom(before)))
+	w.start()
+
+	var younger *infrav1.KubevirtMachine
+
+	w.eventually("one of them is told", func() bool {
+		for _, m := range w.machines() {
+			c := meta.FindStatusCondition(m.Status.Conditions, infrav1.ConditionAddressesAllocated)
+			if c != nil && c.Reason == "AddressConflict" && strings.Contains(c.Message, "delete one of the machines") {
+				younger = &m
+			}
+		}
+
+		return younger != nil
+	})
+
+	before = younger.DeepCopy()
+	younger.Status.AllocatedBootstrapAddresses = nil
+	w.must(env.Client.Status().Patch(t.Context(), younger, client.MergeFrom(before)))
+	w.eventually("it has another address", func() bool {
+		a, b := w.machines()[0].Status.AllocatedBootstrapAddresses["eno101"], w.machines()[1].Status.AllocatedBootstrapAddresses["eno101"]
+
+		return len(a) == 1 && len(b) == 1 && a[0] != b[0]
+	})
+
+	patch(w, pool, func(p *infrav1.KubevirtNodePool) { p.Spec.Replicas = 3 })
+	w.eventually("all addresses are in use", func() bool { return w.allocated() == 3 })
+
+	vm := kubevirt.New(kubevirt.VirtualMachineKind())
+	vm.SetNamespace(w.namespace)
+	vm.SetName(younger.Name)
+	patch(w, vm, func(vm *unstructured.Unstructured) { vm.SetFinalizers([]string{"example.com/shutdown"}) })
+	w.must(env.Client.Delete(t.Context(), younger))
+	w.eventually("the VirtualMachine is being deleted", func() bool {
+		w.must(env.Client.Get(t.Context(), client.ObjectKeyFromObject(vm), vm))
+
+		return vm.GetDeletionTimestamp() != nil
+	})
+	w.eventually("the machine's finalizer is taken off", func() bool {
+		before := younger.DeepCopy()
+		younger.Finalizers = nil
+		w.must(client.IgnoreNotFound(env.Client.Patch(t.Context(), younger, client.MergeFrom(before))))
+
+		return apierrors.IsNotFound(env.Client.Get(t.Context(), client.ObjectKeyFromObject(younger), younger))
+	})
+	w.says(pool, infrav1.ConditionIPPoolExhausted, "True PoolExhausted: 1 machines wait")
+
+	patch(w, vm, func(vm *unstructured.Unstructured) { vm.SetFinalizers(nil) })
+	w.eventually("the address is free once the VirtualMachine is gone", func() bool { return w.allocated() == 3 })
+}
