@@ -11,7 +11,7 @@
 // KubeVirt has no ids. A machine's id is a number out of vmIdRange, chosen by its claim's
 // uid, and the machine's name is the claim's name and the id, so that the API server's
 // rule of one object per name makes two machines of one claim impossible. See
-// docs/adr on machines of KubeVirt.
+// docs/adr/0015-machines-of-kubevirt.md.
 //
 // A machine is started by runStrategy Once, which needs no subresource and no more than
 // `patch` on virtualmachines. KubeVirt makes an instance again under Once if the old one

@@ -110,6 +110,10 @@ func kubeVirtTemplateRejections() []rejection {
 		{"bridge on KubeVirt", kubeVirtTemplate(disk, change{"spec.network": anyMap{"bridge": "vmbr0"}}), spec, "do not belong to KubeVirt"},
 		{"VLAN on KubeVirt", kubeVirtTemplate(disk, change{"spec.network": anyMap{"vlan": int64(7)}}), spec, "do not belong to KubeVirt"},
 		{
+			"program on a medium of 1 MiB", kubeVirtTemplate(disk, change{"spec.bootstrap.delivery": "iso"}), spec,
+			"bootstrap.delivery iso does not fit KubeVirt",
+		},
+		{
 			"size of a containerDisk", kubeVirtTemplate(disk, change{"spec.resources.disk": "50Gi"}), spec,
 			"resources.disk does not belong to a containerDisk",
 		},
