@@ -15,7 +15,6 @@ import (
 	"github.com/leanovate/gopter/gen"
 	"github.com/leanovate/gopter/prop"
 
-	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	api "github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/guest"
 	"github.com/hyperfleet/hyperfleet/test/spire"
@@ -179,12 +178,12 @@ func (s *secretsSite) byToken(t *testing.T, team string) machineKind {
 }
 
 // byTPM is a machine of team-a that attests by its TPM.
-func (s *secretsSite) byTPM(t *testing.T, device string, devices config.DevID) machineKind {
+func (s *secretsSite) byTPM(t *testing.T, device string, devices tpm.Devices) machineKind {
 	t.Helper()
-	registerTPM(t, s.spire, self())
+	registerSelf(t, s.spire)
 
-	k := machineKind{name: "tpm", team: self().Namespace, machine: newMachine(t)}
-	k.machine.hasTPM(t, s.spire, device, certifier(t, devices, self()))
+	k := machineKind{name: "tpm", team: "team-a", machine: newMachine(t)}
+	k.machine.hasTPM(t, s.spire, device, tpm.Certifier(t, devices, selfUID, claimCode))
 	k.machine.cfg.Method, k.machine.cfg.JITConfig = api.MethodExternalSecrets, ""
 
 	return k.attests(t)

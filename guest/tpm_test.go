@@ -5,89 +5,28 @@ package guest_test
 
 import (
 	"context"
-	"encoding/json"
-	"encoding/pem"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"k8s.io/utils/clock"
-
-	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	api "github.com/hyperfleet/hyperfleet/api/guest"
-	"github.com/hyperfleet/hyperfleet/identity"
-	"github.com/hyperfleet/hyperfleet/identity/devid"
-	identityspire "github.com/hyperfleet/hyperfleet/identity/spire"
 	"github.com/hyperfleet/hyperfleet/test/spire"
 	"github.com/hyperfleet/hyperfleet/test/tpm"
 )
 
-// self is the machine of machineID.
-func self() identity.ID { return identity.ID{Namespace: "team-a", Name: "ci-1", UID: "4f2c8a3e"} }
+// selfUID is the last part of machineID.
+const selfUID = "4f2c8a3e"
 
-// certifier certifies what machines ask it to, for the machine of the id alone.
-func certifier(t *testing.T, devices config.DevID, id identity.ID) *httptest.Server {
+// registerSelf makes the machine of machineID known to a server.
+func registerSelf(t *testing.T, server *spire.Server) {
 	t.Helper()
-
-	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var asked api.DevIDRequest
-		if err := json.NewDecoder(r.Body).Decode(&asked); err != nil || r.Header.Get("Authorization") != "Bearer "+claimCode {
-			t.Errorf("asked with %q: %v", r.Header.Get("Authorization"), err)
-		}
-
-		authority, err := devid.Load(devices, clock.RealClock{})
-		if err != nil {
-			t.Error(err)
-
-			return
-		}
-
-		issued, err := authority.Issue(devid.Request{Machine: id, Public: asked.Public, At: time.Now()})
-		if err != nil {
-			t.Error(err)
-
-			return
-		}
-
-		_ = json.NewEncoder(w).Encode(api.DevIDCertificate{
-			Chain: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: issued.Chain[0]})),
-		})
-	}))
-	t.Cleanup(server.Close)
-
-	return server
-}
-
-// registerTPM makes a machine with a TPM known to a server.
-func registerTPM(t *testing.T, server *spire.Server, id identity.ID) {
-	t.Helper()
-
-	program, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	registry, err := identityspire.New(identityspire.Options{
-		Address: "unix://" + server.Socket, TrustDomain: server.TrustDomain, MachineAddress: server.Address, OperatorUID: "op",
-		Selectors: []string{"unix:uid:" + strconv.Itoa(os.Getuid()), "unix:path:" + program},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	t.Cleanup(func() { _ = registry.Close() })
-
-	attestation, err := registry.Register(t.Context(), identity.Machine{ID: id, Method: identity.TPM})
-	if err != nil || attestation.JoinToken != "" {
-		t.Fatalf("register: token %t, %v", attestation.JoinToken != "", err)
-	}
+	tpm.Register(t, server, "team-a", "ci-1", selfUID)
 }
 
 // hasTPM gives the machine a TPM, and has it attest with it.
@@ -119,10 +58,10 @@ func TestMachineAttestsByTPM(t *testing.T) {
 	authority, devices := tpm.NewAuthority(t), tpm.DevID(t)
 	device := authority.TPM(t)
 	server := spire.Start(t, spire.WithPlugin(authority.Attestor(devices)))
-	registerTPM(t, server, self())
+	registerSelf(t, server)
 
 	m := newMachine(t)
-	m.hasTPM(t, server, device.Path, certifier(t, devices, self()))
+	m.hasTPM(t, server, device.Path, tpm.Certifier(t, devices, selfUID, claimCode))
 	m.write(t, runScript, listens+runs+completes)
 
 	if got := m.end(t, m.start(t, t.Context())); got.Reason != api.ReasonJobDone {
@@ -141,9 +80,9 @@ func TestMachineDoesNotAttestByTPM(t *testing.T) {
 	t.Parallel()
 
 	authority, devices := tpm.NewAuthority(t), tpm.DevID(t)
-	device := authority.TPM(t).Path
+	authority.TPM(t) // its authority is there
 	server := spire.Start(t, spire.WithPlugin(authority.Attestor(devices)))
-	registerTPM(t, server, self())
+	registerSelf(t, server)
 
 	plain := filepath.Join(t.TempDir(), "plain")
 	if err := os.WriteFile(plain, nil, 0o600); err != nil {
@@ -172,11 +111,11 @@ func TestMachineDoesNotAttestByTPM(t *testing.T) {
 			reason: api.ReasonAttestationUnavailable, message: "certify its endorsement key",
 		},
 		"refused by the operator": {
-			device: device, operator: says(409, `{"message":"another key was certified for `+claimCode+`"}`),
+			device: authority.TPM(t).Path, operator: says(409, `{"message":"another key was certified for `+claimCode+`"}`),
 			reason: api.ReasonAttestationRefused, message: "another key was certified for ***",
 		},
 		"the operator stays away": {
-			device: device, operator: says(503, ""),
+			device: authority.TPM(t).Path, operator: says(503, ""),
 			drive: func(t *testing.T, m *machine) {
 				t.Helper()
 
@@ -188,11 +127,11 @@ func TestMachineDoesNotAttestByTPM(t *testing.T) {
 			reason: api.ReasonAttestationTimeout, message: "within 10m0s",
 		},
 		"an authority that the SPIRE server does not know": {
-			device: device, operator: certifier(t, tpm.DevID(t), self()),
+			device: authority.TPM(t).Path, operator: tpm.Certifier(t, tpm.DevID(t), selfUID, claimCode),
 			reason: api.ReasonAttestationRefused, message: "unable to verify DevID signature",
 		},
 		"a TPM of another host": {
-			device: tpm.NewAuthority(t).TPM(t).Path, operator: certifier(t, devices, self()),
+			device: tpm.NewAuthority(t).TPM(t).Path, operator: tpm.Certifier(t, devices, selfUID, claimCode),
 			reason: api.ReasonAttestationRefused, message: "cannot verify EK signature",
 		},
 	} {
@@ -225,7 +164,6 @@ func TestAnswersWithoutACertificate(t *testing.T) {
 	t.Parallel()
 
 	authority := tpm.NewAuthority(t)
-	device := authority.TPM(t).Path
 	server := spire.Start(t)
 
 	for name, body := range map[string]string{
@@ -241,7 +179,7 @@ func TestAnswersWithoutACertificate(t *testing.T) {
 			t.Cleanup(operator.Close)
 
 			m := newMachine(t)
-			m.hasTPM(t, server, device, operator)
+			m.hasTPM(t, server, authority.TPM(t).Path, operator) // only a kernel lets several use one
 			m.write(t, runScript, "touch ran")
 
 			ctx, cancel := context.WithCancel(t.Context())

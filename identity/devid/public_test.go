@@ -13,7 +13,6 @@ import (
 
 	"github.com/google/go-tpm/tpm2"
 
-	guestdevid "github.com/hyperfleet/hyperfleet/guest/devid"
 	"github.com/hyperfleet/hyperfleet/identity/devid"
 	"github.com/hyperfleet/hyperfleet/test/tpm"
 )
@@ -91,12 +90,7 @@ func eccPoint(x, y []byte) tpm2.TPMUPublicID {
 func TestReadPublicOfTPM(t *testing.T) {
 	t.Parallel()
 
-	key, err := guestdevid.Make(tpm.NewAuthority(t).TPM(t).Path)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	got, err := devid.ReadPublic(key.Request)
+	got, err := devid.ReadPublic(tpm.Request(t, tpm.NewAuthority(t).TPM(t)).Public)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,7 +31,6 @@ import (
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
-	guestdevid "github.com/hyperfleet/hyperfleet/guest/devid"
 	"github.com/hyperfleet/hyperfleet/runners/devid"
 	"github.com/hyperfleet/hyperfleet/runners/machine"
 	"github.com/hyperfleet/hyperfleet/test/tpm"
@@ -164,18 +163,6 @@ func (w *world) fresh(claim *v1alpha1.MachineClaim) *v1alpha1.MachineClaim {
 	return out
 }
 
-// request is what a machine with the TPM asks, with a new key.
-func request(t *testing.T, device *tpm.Device) guest.DevIDRequest {
-	t.Helper()
-
-	key, err := guestdevid.Make(device.Path)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	return guest.DevIDRequest{Public: key.Request, EKCertificate: key.EKCertificate}
-}
-
 // told is the operator's answer.
 type told struct {
 	status  int
@@ -260,7 +247,7 @@ func TestOneDeviceIdentity(t *testing.T) {
 	w := newWorld(t)
 	claim := w.claim("linux-1", nil)
 	device := w.tpms.TPM(t)
-	mine := request(t, device)
+	mine := tpm.Request(t, device)
 
 	got := ask(t, w.operator, claim, bearer(claim), mine)
 	if got.status != http.StatusOK {
@@ -289,7 +276,7 @@ func TestOneDeviceIdentity(t *testing.T) {
 	}
 
 	// Whoever else comes with the code, or the machine with another key, gets nothing.
-	if other := ask(t, w.operator, claim, bearer(claim), request(t, device)); other.status != http.StatusConflict ||
+	if other := ask(t, w.operator, claim, bearer(claim), tpm.Request(t, device)); other.status != http.StatusConflict ||
 		other.refusal.Reason != guest.ReasonAttestationRefused {
 		t.Errorf("another key: %+v", other)
 	}
@@ -327,7 +314,7 @@ func TestWhoGetsNoCertificate(t *testing.T) {
 	w := newWorld(t)
 	good, other := w.claim("good", nil), w.claim("other", nil)
 	now := metav1.NowMicro()
-	mine := request(t, w.tpms.TPM(t))
+	mine := tpm.Request(t, w.tpms.TPM(t))
 	earlier := good.DeepCopy()
 	earlier.UID = "0c1d7a6e-0000-4000-8000-000000000000"
 
@@ -413,7 +400,7 @@ func TestWithoutAnAuthority(t *testing.T) {
 
 	w := newWorld(t)
 	claim := w.claim("linux-1", nil)
-	mine := request(t, w.tpms.TPM(t))
+	mine := tpm.Request(t, w.tpms.TPM(t))
 
 	for name, devices := range map[string]config.DevID{
 		"none": {}, "not there": {CertFile: w.devices.CertFile + "x", KeyFile: w.devices.KeyFile},
@@ -440,7 +427,7 @@ func TestKeysAtOnce(t *testing.T) {
 
 	var requests []guest.DevIDRequest
 	for range 4 {
-		requests = append(requests, request(t, device))
+		requests = append(requests, tpm.Request(t, device))
 	}
 
 	var (
@@ -475,11 +462,11 @@ func TestSharedTPM(t *testing.T) {
 	first, second := w.claim("linux-1", nil), w.claim("linux-2", nil)
 	device := w.tpms.TPM(t)
 
-	if got := ask(t, w.operator, first, bearer(first), request(t, device)); got.status != http.StatusOK {
+	if got := ask(t, w.operator, first, bearer(first), tpm.Request(t, device)); got.status != http.StatusOK {
 		t.Fatalf("%+v", got)
 	}
 
-	clone := request(t, w.tpms.Copy(t, device))
+	clone := tpm.Request(t, w.tpms.Copy(t, device))
 
 	// The cache hears of the first in its own time.
 	deadline := time.Now().Add(10 * time.Second)
@@ -532,7 +519,7 @@ func TestTooOften(t *testing.T) {
 		t.Errorf("requests: %v", count)
 	}
 
-	if got := ask(t, w.operator, other, bearer(other), request(t, w.tpms.TPM(t))); got.status != http.StatusOK {
+	if got := ask(t, w.operator, other, bearer(other), tpm.Request(t, w.tpms.TPM(t))); got.status != http.StatusOK {
 		t.Errorf("another machine: %+v", got)
 	}
 }

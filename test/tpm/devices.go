@@ -20,9 +20,12 @@ import (
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 )
 
+// Devices is an authority over device identities.
+type Devices = config.DevID
+
 // DevID makes an authority over device identities, in files of the test, as the operator is
 // configured with one. Its certificate is what a SPIRE server takes as devid_ca_path.
-func DevID(t testing.TB) config.DevID {
+func DevID(t testing.TB) Devices {
 	t.Helper()
 
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -47,7 +50,7 @@ func DevID(t testing.TB) config.DevID {
 	}
 
 	dir := t.TempDir()
-	out := config.DevID{CertFile: filepath.Join(dir, "tls.crt"), KeyFile: filepath.Join(dir, "tls.key")}
+	out := Devices{CertFile: filepath.Join(dir, "tls.crt"), KeyFile: filepath.Join(dir, "tls.key")}
 
 	for path, block := range map[string]*pem.Block{
 		out.CertFile: {Type: "CERTIFICATE", Bytes: der}, out.KeyFile: {Type: "PRIVATE KEY", Bytes: secret},
@@ -63,7 +66,7 @@ func DevID(t testing.TB) config.DevID {
 // Attestor is the configuration of a SPIRE server's node attestor tpm_devid, for
 // spire.WithPlugin: it takes the TPMs of this authority and the device identities of devices.
 // At least one TPM has been made.
-func (a *Authority) Attestor(devices config.DevID) string {
+func (a *Authority) Attestor(devices Devices) string {
 	return fmt.Sprintf("NodeAttestor \"tpm_devid\" { plugin_data {\n\tdevid_ca_path = %q\n\tendorsement_ca_path = %q\n} }",
 		devices.CertFile, a.Bundle)
 }
