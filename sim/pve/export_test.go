@@ -3,9 +3,10 @@
 
 package pve
 
-import "github.com/hyperfleet/hyperfleet/sim/pve/vm"
-
-import "github.com/hyperfleet/hyperfleet/sim/execguest"
+import (
+	"github.com/hyperfleet/hyperfleet/sim/execguest"
+	"github.com/hyperfleet/hyperfleet/sim/pve/vm"
+)
 
 // MakeISO, ReadISO and ParseUserData open internals to tests.
 func MakeISO(label string, files map[string][]byte) ([]byte, error) { return makeISO(label, files) }
