@@ -144,7 +144,7 @@ func (c *Cluster) rerun(
 ) (*virtv1.VirtualMachineInstance, error) {
 	if instance == nil {
 		if !startAsked && vm.Status.RunStrategy == virtv1.RunStrategyRerunOnFailure {
-			return nil, nil
+			return nil, nil //nolint:nilnil // nil is none
 		}
 
 		return c.start(ctx, vm)

@@ -165,7 +165,8 @@ func (c *Cluster) enterMigration(
 		return nil
 	}
 
-	if err := c.client.Update(ctx, m); client.IgnoreNotFound(err) != nil {
+	err := c.client.Update(ctx, m)
+	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("let migration go: %w", err)
 	}
 

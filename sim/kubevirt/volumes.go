@@ -112,7 +112,8 @@ func (c *Cluster) dropVolumes(ctx context.Context, vm *virtv1.VirtualMachine) er
 }
 
 func (c *Cluster) dropVolume(ctx context.Context, obj client.Object) error {
-	if err := c.client.Delete(ctx, obj); client.IgnoreNotFound(err) != nil {
+	err := c.client.Delete(ctx, obj)
+	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("delete disk %s: %w", obj.GetName(), err)
 	}
 
@@ -120,7 +121,9 @@ func (c *Cluster) dropVolume(ctx context.Context, obj client.Object) error {
 	// says that no pod uses it.
 	if _, ok := obj.(*corev1.PersistentVolumeClaim); ok {
 		bare := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))
-		if err := c.client.Patch(ctx, obj, bare); client.IgnoreNotFound(err) != nil {
+
+		err := c.client.Patch(ctx, obj, bare)
+		if client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("let disk %s go: %w", obj.GetName(), err)
 		}
 	}

@@ -4,6 +4,7 @@
 package contracts_test
 
 import (
+	"maps"
 	"strings"
 	"testing"
 
@@ -69,9 +70,7 @@ func kubeVirtRejections() []rejection {
 func kubeVirtTemplate(source anyMap, more ...change) change {
 	out := change{"spec.template": anyMap{"kubevirt": source}}
 	for _, c := range more {
-		for path, value := range c {
-			out[path] = value
-		}
+		maps.Copy(out, c)
 	}
 
 	return out
@@ -88,9 +87,7 @@ func kubeVirtTemplateRejections() []rejection {
 	data := anyMap{"dataSource": anyMap{"name": "debian"}}
 	with := func(base anyMap, key string, value any) anyMap {
 		out := anyMap{key: value}
-		for k, v := range base {
-			out[k] = v
-		}
+		maps.Copy(out, base)
 
 		return out
 	}
