@@ -11,7 +11,8 @@
 # vmlinuz         its kernel
 # untuned.qcow2   that Debian as it is, and untuned.initrd, the initrd that it makes itself
 # runner.qcow2    that Debian tuned for boot speed (tune.sh, overlay/), with the bootstrap
-#                 service, spire-agent and the stand-in runner of forgesim; and runner.initrd
+#                 service, spire-agent and the stand-in runner of forgesim; runner.initrd and
+#                 runner.cmdline, the kernel's arguments
 #
 # The programs are taken from bin/, where `make build` and `hack/setup.sh spire` put them.
 # No loop devices and no mounts: it works in containers, as root (or with sudo that asks
@@ -117,6 +118,10 @@ runner() {
 	unpack "$tree"
 	$here/tune.sh "$tree"
 	$here/initrd.sh "$tree" "$out/runner.initrd"
+	# ds=nocloud has cloud-init apply the medium's data before the network is up; show_status
+	# tells of systemd's units, which times the boot. The rest saves time: a machine of one
+	# job guards no process from another, and no clock but the emulator's is to be found.
+	cp $here/cmdline "$out/runner.cmdline"
 	install -D -m 0755 "$bin/bootstrap-service" "$tree/opt/hyperfleet/bootstrap-service"
 	install -D -m 0755 "$bin/spire-agent" "$tree/opt/spire/bin/spire-agent"
 	if ! chroot "$tree" /opt/spire/bin/spire-agent --version; then

@@ -80,7 +80,7 @@ func run(t *testing.T, args ...string) ([]string, string, error) {
 	calls := filepath.Join(dir, "calls")
 
 	for _, name := range []string{"qm", "virt-customize", "qemu-img"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(tools), 0o700); err != nil { //nolint:gosec // a program
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(tools), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -217,7 +217,7 @@ func accepted(t *testing.T, option string, values []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer response.Body.Close() //nolint:errcheck // it is read
+	defer response.Body.Close()
 
 	said, err := io.ReadAll(response.Body)
 	if err != nil || response.StatusCode != http.StatusOK {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -38,7 +39,7 @@ func FindImages(t testing.TB) Images {
 
 	images := Images{Dir: dir}
 
-	for _, name := range []string{"vmlinuz", "untuned.initrd", "untuned.qcow2", "runner.initrd", "runner.qcow2"} {
+	for _, name := range []string{"vmlinuz", "untuned.initrd", "untuned.qcow2", "runner.initrd", "runner.cmdline", "runner.qcow2"} {
 		if _, err := os.Stat(images.path(name)); err != nil {
 			t.Fatalf("find machine images: %v: run make build and hack/vm-image/build.sh", err)
 		}
@@ -58,20 +59,25 @@ func (i Images) Logs(t testing.TB) string {
 		t.Fatal(err)
 	}
 
-	if err := os.MkdirAll(logs, 0o755); err != nil { //nolint:gosec // for people
+	if err := os.MkdirAll(logs, 0o755); err != nil {
 		t.Fatal(err)
 	}
 
 	return logs
 }
 
-// Runner is how the simulated hypervisor boots the tuned image. ds=nocloud lets cloud-init
-// apply the medium's data before the network is up; show_status has systemd tell of its
-// units, which times the boot.
-func (i Images) Runner() pve.QEMU {
+// Runner is how the simulated hypervisor boots the tuned image.
+func (i Images) Runner(t testing.TB) pve.QEMU {
+	t.Helper()
+
+	arguments, err := os.ReadFile(i.path("runner.cmdline"))
+	if err != nil {
+		t.Fatal(err)
+	}
+
 	return pve.QEMU{
 		Image: i.path("runner.qcow2"), Kernel: i.path("vmlinuz"), Initrd: i.path("runner.initrd"),
-		Append: "root=/dev/sda rw console=ttyS0 quiet ds=nocloud systemd.show_status=true",
+		Append: strings.TrimSpace(string(arguments)),
 	}
 }
 

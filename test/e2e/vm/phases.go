@@ -72,7 +72,8 @@ func Table(begun time.Time, phases []Phase, whole time.Duration) string {
 
 	for _, phase := range phases {
 		at := phase.At.Sub(begun)
-		_, _ = fmt.Fprintf(w, "%s\t%6.1f\t%6.1f\t%4.0f %%\n", phase.Name, at.Seconds(), phase.At.Sub(last).Seconds(), percent(at, whole))
+		_, _ = fmt.Fprintf(w, "%s\t%6.1f\t%6.1f\t%4.0f %%\n",
+			phase.Name, at.Seconds(), phase.At.Sub(last).Seconds(), percent(at, whole))
 		last = phase.At
 	}
 

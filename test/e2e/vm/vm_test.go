@@ -144,7 +144,7 @@ func newFleet(t *testing.T, env *kube.Env, images vm.Images, logs string) *fleet
 	t.Helper()
 
 	model := pve.DefaultModel()
-	model.Guest = pve.Guest{Kind: pve.GuestQEMU, WorkDir: logs, QEMU: images.Runner()}
+	model.Guest = pve.Guest{Kind: pve.GuestQEMU, WorkDir: logs, QEMU: images.Runner(t)}
 
 	f := fleet.New(t, env, fleet.Options{Model: model})
 	f.Patience = patience
