@@ -410,7 +410,10 @@ func TestBadNetworkConfig(t *testing.T) {
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+
 			pool := w.nodePool(tc.name, 1, "10.0.0.10-10.0.0.19")
+			pool.Spec.AdditionalNetworks[0].Name = tc.name // a network of its own
 			if tc.name == "another-network" {
 				pool.Spec.AdditionalNetworks = append(pool.Spec.AdditionalNetworks, infrav1.KubevirtNetwork{Name: "second"})
 			}
@@ -419,16 +422,30 @@ func TestBadNetworkConfig(t *testing.T) {
 			w.create(pool)
 			w.says(pool, tc.condition, tc.want)
 			w.says(pool, "Stalled", "True")
+
+			if n := w.machinesOf(tc.name); n != 0 {
+				t.Errorf("%d machines were made", n)
+			}
+
 			w.must(env.Client.Delete(t.Context(), pool))
 			w.eventually("the pool goes", func() bool {
-				return client.IgnoreNotFound(env.Client.Get(t.Context(), client.ObjectKeyFromObject(pool), pool)) == nil
+				return apierrors.IsNotFound(env.Client.Get(t.Context(), client.ObjectKeyFromObject(pool), pool))
 			})
 		})
 	}
+}
 
-	if n := len(w.machines()); n != 0 {
-		t.Errorf("%d machines were made", n)
+// machinesOf counts a pool's machines.
+func (w *world) machinesOf(pool string) int {
+	n := 0
+
+	for _, m := range w.machines() {
+		if m.Labels[infrav1.LabelNodePool] == pool {
+			n++
+		}
 	}
+
+	return n
 }
 
 func TestOverlappingPools(t *testing.T) {

@@ -17,7 +17,7 @@ func TestLeastObjectsAreAccepted(t *testing.T) {
 	for name, base := range map[string]string{
 		"HypervisorCluster": baseCluster, "HypervisorMachineTemplate": baseTemplate,
 		"RunnerPool": basePool, "MachineClaim": baseClaim, "RunnerJob": baseJob, "RunnerJobBatch": baseBatch, "RunnerLog": baseLog,
-		"DNSRegistration": baseRegistration,
+		"DNSRegistration":  baseRegistration,
 		"KubevirtNodePool": baseNodePool, "KubevirtMachine": baseMachine, "KubevirtMachineTemplate": baseMachineTemplate,
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -167,7 +167,7 @@ func TestSchemaBounds(t *testing.T) {
 	bases := map[string]string{
 		"HypervisorCluster": baseCluster, "HypervisorMachineTemplate": baseTemplate,
 		"RunnerPool": basePool, "MachineClaim": baseClaim, "RunnerJob": baseJob, "RunnerJobBatch": baseBatch, "RunnerLog": baseLog,
-		"DNSRegistration": baseRegistration,
+		"DNSRegistration":  baseRegistration,
 		"KubevirtNodePool": baseNodePool, "KubevirtMachine": baseMachine, "KubevirtMachineTemplate": baseMachineTemplate,
 	}
 

@@ -57,21 +57,33 @@ type world struct {
 	booted map[string][]string
 }
 
-func newWorld(t testing.TB, delays kubevirt.Delays) *world {
+// bareWorld is a world whose KubeVirt is only its kinds. The first one has them installed
+// while the operator runs.
+func bareWorld(t testing.TB) *world {
 	t.Helper()
 
 	w := &world{t: t, namespace: env.Namespace(t), running: map[string]string{}, booted: map[string][]string{}}
 	w.writeConfig()
 	t.Cleanup(w.kill)
 
-	w.start() // before KubeVirt is there
-	w.eventually("the area says once that it is off", func() bool {
+	w.start()
+	w.eventually("the area says once that it is off, or starts", func() bool {
 		return strings.Contains(w.logged(), "area is off until kinds that it needs are installed") || w.areaStarted()
 	})
 
 	if err := crds.Install(t.Context(), env.Config); err != nil {
 		t.Fatal(err)
 	}
+
+	w.eventually("the area starts", w.areaStarted)
+
+	return w
+}
+
+func newWorld(t testing.TB, delays kubevirt.Delays) *world {
+	t.Helper()
+
+	w := bareWorld(t)
 
 	nodes := []kubevirt.Node{}
 	for i := range 4 {

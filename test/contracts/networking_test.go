@@ -1,0 +1,96 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package contracts_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"sigs.k8s.io/yaml"
+
+	configv1 "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+)
+
+const networkingName = "hyperfleet-networking"
+
+// Feature: hyperfleet-operator, Property 17: RBAC and Security Context
+//
+// The networking area may do no more than its job needs: of Secrets outside its own
+// namespace it may make some, and read none.
+func TestProperty17NetworkingRoles(t *testing.T) {
+	t.Parallel()
+
+	objects := build(t, baseDir)
+	cluster := get[rbacv1.ClusterRole](t, objects, "ClusterRole", networkingName)
+	own := get[rbacv1.Role](t, objects, "Role", networkingName)
+
+	for _, rule := range slices.Concat(cluster.Rules, own.Rules) {
+		for _, word := range slices.Concat(rule.APIGroups, rule.Resources, rule.Verbs, rule.ResourceNames, rule.NonResourceURLs) {
+			if strings.Contains(word, "*") {
+				t.Errorf("wildcard in %v", rule)
+			}
+		}
+
+		for _, verb := range []string{"escalate", "bind", "impersonate", "deletecollection", "approve", "sign"} {
+			if slices.Contains(rule.Verbs, verb) {
+				t.Errorf("verb %s in %v", verb, rule)
+			}
+		}
+	}
+
+	for _, rule := range cluster.Rules {
+		if slices.Contains(rule.Resources, "secrets") && !slices.Equal(rule.Verbs, []string{"create"}) {
+			t.Errorf("cluster-wide: %v", rule)
+		}
+	}
+}
+
+// The area's Deployment is the other one's but for its name, its configuration, the
+// port that it does not have, and that it may ping.
+func TestNetworkingDeployment(t *testing.T) {
+	t.Parallel()
+
+	objects := build(t, baseDir)
+	runners := get[appsv1.Deployment](t, objects, "Deployment", operatorName).Spec.Template
+	networking := get[appsv1.Deployment](t, objects, "Deployment", networkingName).Spec.Template
+
+	want := runners.Spec.DeepCopy()
+	want.ServiceAccountName = networkingName
+	want.TopologySpreadConstraints[0].LabelSelector.MatchLabels["app.kubernetes.io/name"] = networkingName
+	want.SecurityContext.Sysctls = []corev1.Sysctl{{Name: "net.ipv4.ping_group_range", Value: "65532 65532"}} // it pings machines
+	want.Volumes[0].ConfigMap.Name = networkingName
+	want.Containers[0].Ports = slices.DeleteFunc(want.Containers[0].Ports, func(p corev1.ContainerPort) bool {
+		return p.Name == "webhooks"
+	})
+
+	if diff := cmp.Diff(*want, networking.Spec); diff != "" {
+		t.Errorf("its pod (-want +got):\n%s", diff)
+	}
+
+	for what, selector := range map[string]map[string]string{
+		"Service":       get[corev1.Service](t, objects, "Service", networkingName+"-metrics").Spec.Selector,
+		"NetworkPolicy": get[networkingv1.NetworkPolicy](t, objects, "NetworkPolicy", networkingName).Spec.PodSelector.MatchLabels,
+	} {
+		if !matches(selector, networking.Labels) {
+			t.Errorf("the %s does not select its pods", what)
+		}
+	}
+
+	settings := configv1.Default()
+
+	text := get[corev1.ConfigMap](t, objects, "ConfigMap", networkingName).Data[operatorConfig]
+	if err := yaml.UnmarshalStrict([]byte(text), &settings); err != nil {
+		t.Fatal(err)
+	}
+
+	if !slices.Equal(settings.Controllers, []string{"networking"}) || settings.Webhooks.BindAddress != "0" || !settings.LeaderElection.Enabled {
+		t.Errorf("its configuration is %+v", settings)
+	}
+}

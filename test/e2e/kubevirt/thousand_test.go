@@ -1,0 +1,101 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubevirt_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+)
+
+// Feature: hyperfleet-operator, Property: a thousand machines on one pool never share an address
+//
+// The machines are made by sixteen concurrent passes, and the operator is killed again and
+// again. Each write of a status is looked at, in the API server's order. Nobody plays
+// KubeVirt here: a VirtualMachine is made and stays.
+func TestThousandMachines(t *testing.T) {
+	w := bareWorld(t)
+
+	const machines, kills = 1000, 4
+
+	given := w.watchAddresses()
+
+	pool := nodePool("thousand", machines, "192.168.0.0/16", "fd00::1000-fd00::1fff")
+	w.create(pool)
+
+	for i := range kills {
+		w.eventually("some more have addresses", func() bool { return len(w.addresses()) > (i+1)*machines/(kills+2) })
+		w.kill()
+		w.start()
+	}
+
+	w.eventually("all have addresses", func() bool { return len(w.addresses()) == machines })
+
+	began := time.Now()
+
+	w.kill()
+	w.start()
+	w.eventually("a new process has read all back", func() bool {
+		return w.metric(`hyperfleet_ippool_free{family="IPv6",network="`+w.namespace+`/machines",pool="`+w.namespace+`/thousand"}`) == "3096"
+	})
+	t.Logf("a new process knew of 1,000 machines after %s, with the lease of the one that was killed",
+		time.Since(began).Round(100*time.Millisecond))
+
+	if given() != 2*machines {
+		t.Errorf("%d addresses were given, not %d", given(), 2*machines)
+	}
+}
+
+// watchAddresses fails the test when an address is written for one machine while another
+// one has it on record. What it gives counts the addresses that are on record.
+func (w *world) watchAddresses() func() int {
+	w.t.Helper()
+
+	watcher, err := client.NewWithWatch(env.Config, client.Options{Scheme: env.Scheme})
+	w.must(err)
+
+	stream, err := watcher.Watch(context.Background(), &infrav1.KubevirtMachineList{}, client.InNamespace(w.namespace))
+	w.must(err)
+
+	owners := map[string]string{}
+	done := make(chan struct{})
+
+	go func() {
+		defer close(done)
+
+		for event := range stream.ResultChan() {
+			m, ok := event.Object.(*infrav1.KubevirtMachine)
+			if !ok || event.Type == watch.Deleted {
+				continue
+			}
+
+			w.mu.Lock()
+			for _, a := range m.Status.AllocatedBootstrapAddresses["eno101"] {
+				if other := owners[a]; other != "" && other != m.Name {
+					w.t.Errorf("%s was given to %s and to %s", a, other, m.Name)
+				}
+
+				owners[a] = m.Name
+			}
+			w.mu.Unlock()
+		}
+	}()
+
+	w.t.Cleanup(func() {
+		stream.Stop()
+		<-done
+	})
+
+	return func() int {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+
+		return len(owners)
+	}
+}
