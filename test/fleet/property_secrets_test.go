@@ -1,0 +1,142 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/leanovate/gopter/gen"
+	"github.com/leanovate/gopter/prop"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/utils/ptr"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
+)
+
+// revoked is a token that the forge does not take any more.
+const revoked = "ghp_revoked0000000000000000000000000000"
+
+// keeping is what External Secrets Operator makes of a Secret.
+type keeping struct {
+	name string
+	// key and value are what is in it; an empty key is no Secret at all.
+	key, value string
+	// immutable Secrets are not changed, but made anew.
+	immutable bool
+	// good says that the template can work with it; else reason says why not, where that is
+	// the Secret's matter.
+	good   bool
+	reason string
+}
+
+func keepings() []any {
+	return []any{
+		keeping{name: "not there yet, or deleted", reason: "SecretNotFound"},
+		keeping{name: "under another key", key: "token", value: githubtest.PAT, reason: "SecretKeyNotFound"},
+		keeping{name: "revoked", key: "pat", value: revoked},
+		keeping{name: "revoked, immutable", key: "pat", value: revoked, immutable: true},
+		keeping{name: "good", key: "pat", value: githubtest.PAT, good: true},
+		keeping{name: "good, immutable", key: "pat", value: githubtest.PAT, immutable: true, good: true},
+		keeping{name: "good, with the file's line end", key: "pat", value: githubtest.PAT + "\n", good: true},
+	}
+}
+
+// keep brings a Secret into a state: in place where that can be, else as another object of
+// the name, as the operator of ExternalSecrets does with immutable ones.
+func (w *world) keep(name string, state keeping) string {
+	secret := kept(w.Namespace, "")
+	secret.Name = name
+
+	there, err := w.get(secret)
+	if err != nil {
+		return err.Error()
+	}
+
+	fresh := kept(w.Namespace, "")
+	fresh.Name, fresh.Immutable = name, ptr.To(state.immutable)
+	fresh.Data = map[string][]byte{state.key: []byte(state.value)}
+
+	if there && state.key != "" && !ptr.Deref(secret.Immutable, false) {
+		secret.Data, secret.Immutable = fresh.Data, fresh.Immutable
+
+		if err := w.Client.Update(context.Background(), secret); err != nil {
+			return err.Error()
+		}
+
+		return ""
+	}
+
+	if text := w.remove(&corev1.Secret{ObjectMeta: fresh.ObjectMeta}); text != "" || state.key == "" {
+		return text
+	}
+
+	return w.make(fresh)
+}
+
+// Whatever a Secret that others keep goes through (made late, rotated, under another key,
+// gone, made anew): the operator uses what is in it now, says what it lacks, and shows
+// nothing of it.
+//
+// Feature: hyperfleet-operator, Property 23: External Secret Integration
+func TestPropertyExternalSecrets(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t, nil, nil)
+
+	hold(t, "what is in the Secret now counts", 24, prop.ForAll(func(states []keeping) string {
+		name := w.name("kept")
+		template := w.NewTemplate()
+		template.Name = name
+		template.Spec.Bootstrap.Config.GitHub.Credentials = &v1alpha1.SecretValueSource{
+			SecretKeyRef: v1alpha1.SecretKeySelector{Name: name, Key: "pat"},
+		}
+
+		if text := w.make(template); text != "" {
+			return text
+		}
+
+		for _, state := range states {
+			if text := first(
+				func() string { return w.keep(name, state) },
+				func() string { return w.counts(template, state) },
+			); text != "" {
+				return state.name + ": " + text
+			}
+		}
+
+		return first(
+			func() string { return w.remove(template) },
+			func() string { return w.awaitGone(template) },
+			func() string { return w.keep(name, keeping{}) },
+		)
+	}, gen.SliceOfN(2, gen.OneConstOf(keepings()...))))
+}
+
+// counts waits until the template says what its Secret makes of it.
+func (w *world) counts(template *v1alpha1.HypervisorMachineTemplate, want keeping) string {
+	text := w.Await(template.Name+" being as its Secret is", func() (bool, string) {
+		if _, err := w.get(template); err != nil {
+			return false, err.Error()
+		}
+
+		ready := meta.FindStatusCondition(template.Status.Conditions, step.Ready)
+
+		return ready != nil && (ready.Status == "True") == want.good && ready.Status != "Unknown" &&
+			(want.reason == "" || ready.Reason == want.reason), state(template)
+	})
+	if text != "" {
+		return text
+	}
+
+	if said := state(template); want.value != "" && strings.Contains(said, strings.TrimSpace(want.value)) {
+		return "the Secret's value is shown: " + said
+	}
+
+	return ""
+}
