@@ -111,14 +111,17 @@ func (p *Provider) buildMedium(
 // emptyMedium takes what the guest has read out of the Secret. The Secret stays: KubeVirt
 // mounts it again where the machine moves to.
 func (p *Provider) emptyMedium(ctx context.Context, vm *virtv1.VirtualMachine) error {
+	secret, err := fetch(ctx, p, vm.Name, &corev1.Secret{})
+	if err != nil || secret == nil || len(secret.Data) == 0 || !metav1.IsControlledBy(secret, vm) {
+		return err
+	}
+
 	ctx, cancel := p.in(ctx)
 	defer cancel()
 
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: vm.Namespace, Name: vm.Name}}
-	patch := fmt.Appendf(nil, `{"metadata":{"ownerReferences":[{"apiVersion":%q,"kind":"VirtualMachine","name":%q,"uid":%q,`+
-		`"controller":true,"blockOwnerDeletion":true}]},"data":null}`, virtv1.GroupVersion, vm.Name, vm.UID)
+	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q},"data":null}`, secret.UID)
 
-	err := p.api.Patch(ctx, secret, client.RawPatch(types.MergePatchType, patch))
+	err = p.api.Patch(ctx, secret, client.RawPatch(types.MergePatchType, patch))
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
