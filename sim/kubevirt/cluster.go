@@ -32,8 +32,9 @@ const (
 	// retryAfter is how soon something that failed or has to wait is looked at again, in
 	// the cluster's time.
 	retryAfter = 50 * time.Millisecond
-	// callTimeout bounds one call to the API server.
-	callTimeout = 10 * time.Second
+	// callTimeout bounds what is done to one machine at once. It decides nothing but how
+	// long a broken API server is waited for.
+	callTimeout = time.Minute
 	workers     = 4
 )
 
