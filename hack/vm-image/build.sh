@@ -55,7 +55,7 @@ if [ "$(id -u)" -ne 0 ]; then
 		echo "vm-image: run it as root, or allow sudo without a password: the files of an image belong to many users" >&2
 		exit 1
 	fi
-	sudo -n --preserve-env=DEBIAN_MIRROR "$0" "$@"
+	sudo -n --preserve-env=DEBIAN_MIRROR "$here/build.sh"
 	sudo -n chown -R "$(id -u):$(id -g)" "$out"
 	exit
 fi
