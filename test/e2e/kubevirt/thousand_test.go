@@ -41,7 +41,6 @@ func TestThousandMachines(t *testing.T) {
 		t.Errorf("%d machines have addresses on record", n)
 	}
 
-
 	began := time.Now()
 
 	w.kill()
