@@ -150,6 +150,10 @@ func (in *Input) secrets() []string {
 
 		if c.SPIFFE != nil {
 			all = append(all, c.SPIFFE.JoinToken)
+
+			if c.SPIFFE.DevID != nil {
+				all = append(all, c.SPIFFE.DevID.Code)
+			}
 		}
 	}
 
