@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -81,6 +82,10 @@ type Fleet struct {
 	TrustDomain string
 	// DevID is the authority over the device identities of machines with a TPM.
 	DevID config.DevID
+	// ReportKey is what claim codes and report tokens are made of; 32 bytes.
+	ReportKey []byte
+	// Log, if set before Start, gets the operator's log at level debug.
+	Log io.Writer
 	// Registry has the metrics of the operator that was started last.
 	Registry *prometheus.Registry
 	// Patience is how long anything may take before the test gives up on it.
@@ -124,6 +129,7 @@ func New(t testing.TB, env *kube.Env, opts Options) *Fleet {
 	f := &Fleet{
 		T: t, Env: env, Client: env.Client, Namespace: env.Namespace(t), PVE: opts.PVE,
 		Front: newFront(t), OperatorUID: opts.OperatorUID, Patience: patience, Poll: poll,
+		ReportKey: []byte(strings.Repeat("k", 32)),
 	}
 	f.Cluster = f.Namespace
 	f.Hypervisors = map[string]hypervisor.Factory{"proxmox": proxmox.New}
@@ -334,7 +340,7 @@ func (f *Fleet) Stop() {
 }
 
 func (f *Fleet) manager(ctx context.Context) (ctrl.Manager, http.Handler, error) {
-	logger := log.New(&testWriter{t: f.T}, log.Options{Level: slog.LevelInfo})
+	logger := f.logger()
 	skipNames := true
 
 	mgr, err := ctrl.NewManager(unlimited(f.Env.Config), ctrl.Options{
@@ -359,7 +365,7 @@ func (f *Fleet) manager(ctx context.Context) (ctrl.Manager, http.Handler, error)
 	area := &runners.Area{
 		Config: f.Runners, Namespace: f.Namespace,
 		Settings: machine.Settings{
-			OperatorUID: f.OperatorUID, GuestURL: f.Front.URL, ReportKey: []byte(strings.Repeat("k", 32)),
+			OperatorUID: f.OperatorUID, GuestURL: f.Front.URL, ReportKey: f.ReportKey,
 			TrustDomain: f.TrustDomain, DevID: f.DevID.CertFile != "",
 		},
 		Identity:     f.Identity,
@@ -379,6 +385,14 @@ func (f *Fleet) manager(ctx context.Context) (ctrl.Manager, http.Handler, error)
 	}
 
 	return mgr, routes, nil
+}
+
+func (f *Fleet) logger() *slog.Logger {
+	if f.Log != nil {
+		return log.New(f.Log, log.Options{Level: slog.LevelDebug})
+	}
+
+	return log.New(&testWriter{t: f.T}, log.Options{Level: slog.LevelInfo})
 }
 
 func unlimited(cfg *rest.Config) *rest.Config {

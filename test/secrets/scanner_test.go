@@ -1,0 +1,178 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package secrets_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/hyperfleet/hyperfleet/test/secrets"
+)
+
+const marker = `ghp_planted/+"0123456789&abcdef`
+
+func key(t *testing.T) string {
+	t.Helper()
+
+	made, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return string(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(made)}))
+}
+
+func zip(t *testing.T, data string) string {
+	t.Helper()
+
+	var out bytes.Buffer
+
+	writer := gzip.NewWriter(&out)
+	if _, err := writer.Write([]byte(data)); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := writer.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	return out.String()
+}
+
+// A planted credential is found in every form, wherever in the data it begins.
+func TestFindsEveryForm(t *testing.T) {
+	t.Parallel()
+
+	std, quoted := base64.StdEncoding.EncodeToString, func(s string) string {
+		text, err := json.Marshal(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		return string(text)
+	}
+	private := key(t)
+	block, _ := pem.Decode([]byte(private))
+	lines := strings.Split(private, "\n")
+
+	cases := map[string]struct{ value, data string }{
+		"as it is":              {marker, "x" + marker},
+		"base64":                {marker, std([]byte(marker))},
+		"base64, one before":    {marker, std([]byte("x" + marker + "yz"))},
+		"base64, two before":    {marker, std([]byte("xy" + marker + "z"))},
+		"base64 for URLs":       {marker, base64.RawURLEncoding.EncodeToString([]byte("xyz" + marker))},
+		"base64 in base64":      {marker, std([]byte("a" + std([]byte("xy"+marker+"z"))))},
+		"basic auth":            {marker, std([]byte("x-access-token:" + marker))},
+		"hexadecimal":           {marker, hex.EncodeToString([]byte(marker))},
+		"HEXADECIMAL":           {marker, strings.ToUpper(hex.EncodeToString([]byte(marker)))},
+		"in a query":            {marker, "https://h?a=" + url.QueryEscape(marker)},
+		"in a path":             {marker, "https://h/" + url.PathEscape(marker)},
+		"in JSON":               {marker, quoted(marker)},
+		"a key":                 {private, private},
+		"a line of a key":       {private, "x" + lines[len(lines)/2] + "y"},
+		"a key as DER":          {private, string(block.Bytes)},
+		"a key in JSON":         {private, quoted(private)},
+		"a key in a Secret":     {private, std([]byte(private))},
+		"a key in cloud-config": {private, strings.ReplaceAll(private, "\n", "\n      ")},
+		"compressed":            {marker, "head" + zip(t, "x"+marker)},
+		"compressed in base64":  {marker, "content: " + std([]byte(zip(t, "x"+marker))) + "\n"},
+		"compressed twice":      {marker, zip(t, zip(t, marker))},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			var scanner secrets.Scanner
+
+			scanner.Plant(secrets.Secret{Name: "planted", Value: tc.value, Places: []string{"allowed"}})
+			scanner.Look("allowed", "", []byte(tc.data))
+
+			if got := scanner.Findings(); len(got) != 0 {
+				t.Errorf("found where it may be: %v", got)
+			}
+
+			scanner.Look("elsewhere", "", []byte(tc.data))
+
+			got := scanner.Findings()
+			if len(got) == 0 {
+				t.Fatal("not found")
+			}
+
+			for _, finding := range got {
+				if strings.Contains(finding.String(), tc.value) || finding.Secret != "planted" || finding.Place != "elsewhere" {
+					t.Errorf("finding = %v", finding)
+				}
+			}
+		})
+	}
+}
+
+// What is no credential is not taken for one.
+func TestFindsNothingElse(t *testing.T) {
+	t.Parallel()
+
+	var scanner secrets.Scanner
+
+	scanner.Plant(secrets.Secret{Name: "planted", Value: marker}, secrets.Secret{Name: "too short to tell", Value: "linux"})
+	scanner.Look("log", "", []byte("runs on linux with "+marker[:len(marker)-1]+" and \x1f\x8b\x08 no gzip, H4sI neither"))
+
+	if got := scanner.Findings(); len(got) != 0 {
+		t.Errorf("found %v", got)
+	}
+
+	if got := scanner.Looks()["log"]; got != 1 {
+		t.Errorf("%d looks at the log", got)
+	}
+}
+
+// A disk is walked whole: names, files however deep, and where links lead.
+func TestFindsOnADisk(t *testing.T) {
+	t.Parallel()
+
+	const name = "ghp_planted0123456789"
+
+	lay := map[string]func(root string) error{
+		"file": func(root string) error {
+			deep := filepath.Join(root, "var/lib/cloud")
+
+			return errors.Join(os.MkdirAll(deep, 0o700), os.WriteFile(filepath.Join(deep, "x"), []byte("a"+name), 0o600))
+		},
+		"name": func(root string) error { return os.WriteFile(filepath.Join(root, name), nil, 0o600) },
+		"link": func(root string) error { return os.Symlink("/tmp/"+name, filepath.Join(root, "x")) },
+	}
+	for how, plant := range lay {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+
+			var scanner secrets.Scanner
+
+			root := t.TempDir()
+
+			scanner.Plant(secrets.Secret{Name: "planted", Value: name})
+
+			if err := plant(root); err != nil {
+				t.Fatal(err)
+			}
+
+			scanner.Tree("disk", root)
+
+			if got := scanner.Findings(); len(got) == 0 {
+				t.Error("not found")
+			}
+		})
+	}
+}
