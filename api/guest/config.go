@@ -177,7 +177,7 @@ type DevIDCertificate struct {
 	Chain string `json:"chain"`
 }
 
-// Secrets managers.
+// SecretsVault is the secrets manager Vault, and OpenBao too.
 const SecretsVault = "vault"
 
 // Ways to log in to a secrets manager with a SPIFFE identity.

@@ -318,11 +318,11 @@ func (s *site) vanish(tb testing.TB, id int) {
 	}
 
 	bare := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
-	if err := env.Client.Delete(tb.Context(), vm); client.IgnoreNotFound(err) != nil {
+	if err := client.IgnoreNotFound(env.Client.Delete(tb.Context(), vm)); err != nil {
 		tb.Fatal(err)
 	}
 
-	if err := env.Client.Patch(tb.Context(), vm, bare); client.IgnoreNotFound(err) != nil {
+	if err := client.IgnoreNotFound(env.Client.Patch(tb.Context(), vm, bare)); err != nil {
 		tb.Fatal(err)
 	}
 

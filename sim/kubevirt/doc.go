@@ -15,8 +15,8 @@
 // strategies, printable statuses and finalizers, watch/vmi/lifecycle.go for phases,
 // watch/migration for migrations. CDI's part in dataVolumeTemplates is played too.
 //
-// KubeVirt's admission webhooks are Validate; a Cluster refuses by them with
-// WithAdmission, and reports what got past as a violation. The subresources.kubevirt.io
+// KubeVirt's admission webhooks are Validate: a Cluster reports what they would have
+// refused as a violation. The subresources.kubevirt.io
 // API (start, stop, restart) is not served, because it needs an aggregated API server:
 // clients set runStrategy, and Start, Stop and Restart do what that API would.
 package kubevirt

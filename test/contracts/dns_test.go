@@ -4,6 +4,7 @@
 package contracts_test
 
 import (
+	"maps"
 	"testing"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -12,9 +13,7 @@ import (
 // dnsProvider is a DNS service with the settings given, and credentials of the names given.
 func dnsProvider(kind string, settings anyMap, credentials ...string) change {
 	provider := anyMap{"type": kind}
-	for key, value := range settings {
-		provider[key] = value
-	}
+	maps.Copy(provider, settings)
 
 	if len(credentials) > 0 {
 		values := anyMap{}

@@ -59,7 +59,7 @@ func (w *world) keep(name string, state keeping) string {
 	}
 
 	fresh := kept(w.Namespace, "")
-	fresh.Name, fresh.Immutable = name, ptr.To(state.immutable)
+	fresh.Name, fresh.Immutable = name, new(state.immutable)
 	fresh.Data = map[string][]byte{state.key: []byte(state.value)}
 
 	if there && state.key != "" && !ptr.Deref(secret.Immutable, false) {

@@ -223,7 +223,7 @@ type HypervisorLimits struct {
 
 // HypervisorDNS holds the DNS settings of a cluster's machines.
 // +kubebuilder:validation:XValidation:rule="!has(self.registerVMs) || !self.registerVMs || (has(self.dnsProvider) && has(self.domain))",message="dns.registerVMs needs dns.domain and dns.dnsProvider: the zone to write to and the service that holds it"
-// +kubebuilder:validation:XValidation:rule="!has(self.dnsProvider) || !has(self.dnsProvider.zones) || !has(self.domain) || self.domain == '' || self.dnsProvider.zones.exists(z, self.domain.lowerAscii() == z.lowerAscii() || self.domain.lowerAscii().endsWith('.' + z.lowerAscii()))",message="dns.dnsProvider.zones must hold the zone of dns.domain: dns.domain itself or a domain above it"
+// +kubebuilder:validation:XValidation:rule="!has(self.dnsProvider) || !has(self.dnsProvider.zones) || !has(self.domain) || size(self.domain) == 0 || self.dnsProvider.zones.exists(z, self.domain.lowerAscii() == z.lowerAscii() || self.domain.lowerAscii().endsWith('.' + z.lowerAscii()))",message="dns.dnsProvider.zones must hold the zone of dns.domain: dns.domain itself or a domain above it"
 type HypervisorDNS struct {
 	// domain completes a machine's host name to its FQDN.
 	// +optional

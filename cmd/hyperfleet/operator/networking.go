@@ -24,7 +24,8 @@ const areaNetworking = "networking"
 
 // networkingArea adds the networking area, if it is chosen.
 func networkingArea(
-	ctx context.Context, mgr ctrl.Manager, cfg config.OperatorConfig, operatorUID string, transports *transports, logger *slog.Logger,
+	ctx context.Context, mgr ctrl.Manager, cfg config.OperatorConfig, operatorUID string,
+	transports *transports, logger *slog.Logger,
 ) error {
 	if !slices.Contains(cfg.Controllers, areaNetworking) {
 		return nil
