@@ -16,8 +16,9 @@ bin/hyperfleet demo --jobs 500 --max 500 --clone 100ms --parallel-clones 16 --bo
 echo "== warm machines: from queued to running, by the median of machines made when needed =="
 bin/hyperfleet demo --compare-warm --clone 4s --output json
 
-echo "== static addresses: networking/alloc and metal-stack/go-ipam, both in memory; takes a minute =="
+echo "== static addresses: networking/alloc and its peers' allocators, all in memory; takes minutes =="
 (cd hack/bench/ipam && go run .)
+(cd hack/bench/ipam/incluster && go run .)
 
 echo "== Go benchmarks =="
 packages=$(grep -rl --include='*_test.go' '^func Benchmark' . | xargs -r -n 1 dirname | sort -u)

@@ -88,7 +88,7 @@ func New(config hypervisor.Config, options hypervisor.Options, local *rest.Confi
 
 	p := &Provider{
 		config: config, options: options, clock: options.Clock, rest: kube,
-		id:  identity{operatorUID: options.OperatorUID, cluster: config.Name},
+		id:  identity{hypervisor.Identity{OperatorUID: options.OperatorUID, Cluster: config.Name}},
 		ids: newAllocator(config.IDMin, config.IDMax, options.Clock.Now), busy: newLocks(),
 	}
 

@@ -4,10 +4,7 @@
 package kubevirt
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -32,79 +29,41 @@ const (
 	labelClaim     = "hyperfleet.io/claim-uid"
 	labelMachine   = "hyperfleet.io/machine-id"
 
-	managedBy = "hyperfleet"
-	// hashLength is how many hexadecimal digits of a digest stand in a label.
-	hashLength = 10
 	// maxName is the longest name of a machine: KubeVirt makes a label of it.
 	maxName = 63
 )
 
-var errNoRecord = errors.New("no ownership record")
-
 // Record is the ownership of a machine and of its medium, as it stands in their
 // annotation hyperfleet.io/owner.
 type Record struct {
-	ManagedBy string `json:"managedBy"`
-	// Cluster is the name of the HypervisorCluster.
-	Cluster string `json:"cluster"`
+	hypervisor.Record
+
 	// ID that the record was written for.
-	ID           int          `json:"id"`
-	MachineClaim MachineClaim `json:"machineClaim"`
-	RunnerPool   string       `json:"runnerPool,omitempty"`
-	// CreatedAt is when the machine was asked for.
-	CreatedAt   time.Time `json:"createdAt"`
-	OperatorUID string    `json:"operatorUID"`
+	ID int `json:"id"`
 }
 
-// MachineClaim names the claim in a Record.
-type MachineClaim struct {
-	Namespace string `json:"namespace"`
-	Name      string `json:"name"`
-	UID       string `json:"uid"`
-}
-
-// Owner is the record's claim.
-func (r Record) Owner() hypervisor.Owner {
-	return hypervisor.Owner{
-		Namespace: r.MachineClaim.Namespace, Name: r.MachineClaim.Name,
-		UID: r.MachineClaim.UID, Pool: r.RunnerPool,
-	}
-}
-
-// ParseRecord reads the ownership of an object. errNoRecord means that it has none.
+// ParseRecord reads the ownership of an object. hypervisor.ErrNoRecord means that it has
+// none.
 func ParseRecord(obj client.Object) (Record, error) {
 	raw, ok := obj.GetAnnotations()[AnnotationOwner]
 	if !ok {
-		return Record{}, errNoRecord
+		return Record{}, hypervisor.ErrNoRecord
 	}
 
 	var r Record
-	if err := json.Unmarshal([]byte(raw), &r); err != nil {
-		return Record{}, fmt.Errorf("%w: %w", errNoRecord, err)
-	}
-
-	if r.ManagedBy != managedBy || r.MachineClaim.UID == "" || r.OperatorUID == "" {
-		return Record{}, errNoRecord
+	if err := hypervisor.ReadRecord(raw, &r); err != nil {
+		return Record{}, err
 	}
 
 	return r, nil
 }
 
 // identity is the operator on one cluster: what a record must carry to be ours.
-type identity struct {
-	operatorUID, cluster string
-}
-
-// hash stands for the identity in a label.
-func (i identity) hash() string {
-	sum := sha256.Sum256([]byte(i.operatorUID + "\x00" + i.cluster))
-
-	return hex.EncodeToString(sum[:])[:hashLength]
-}
+type identity struct{ hypervisor.Identity }
 
 // selector picks this operator's objects.
 func (i identity) selector() client.MatchingLabels {
-	return client.MatchingLabels{labelManagedBy: managedBy, labelOperator: i.hash()}
+	return client.MatchingLabels{labelManagedBy: hypervisor.ManagedBy, labelOperator: i.Hash()}
 }
 
 // of picks the objects of one claim.
@@ -119,7 +78,7 @@ func (i identity) of(owner hypervisor.Owner) client.MatchingLabels {
 func (i identity) owns(obj client.Object) (Record, bool) {
 	r, err := ParseRecord(obj)
 
-	return r, err == nil && r.OperatorUID == i.operatorUID && r.Cluster == i.cluster
+	return r, err == nil && i.Wrote(r.Record)
 }
 
 // isOf gives an object's record if the object is this owner's.
@@ -133,11 +92,7 @@ func (i identity) isOf(obj client.Object, owner hypervisor.Owner) (Record, bool)
 func (i identity) marks(
 	id int, owner hypervisor.Owner, tags map[string]string, now time.Time,
 ) (labels, annotations map[string]string, err error) {
-	raw, err := json.Marshal(Record{
-		ManagedBy: managedBy, Cluster: i.cluster, ID: id,
-		MachineClaim: MachineClaim{Namespace: owner.Namespace, Name: owner.Name, UID: owner.UID},
-		RunnerPool:   owner.Pool, CreatedAt: now.UTC().Truncate(time.Second), OperatorUID: i.operatorUID,
-	})
+	raw, err := json.Marshal(Record{Record: i.Record(owner, now), ID: id})
 	if err != nil {
 		return nil, nil, fmt.Errorf("encode ownership of machine %d: %w", id, err)
 	}

@@ -91,7 +91,7 @@ func newProvider(config hypervisor.Config, options hypervisor.Options) (*Provide
 
 	p := &Provider{
 		config: config, options: options, clock: options.Clock, client: client,
-		id:        identity{operatorUID: options.OperatorUID, cluster: config.Name},
+		id:        identity{hypervisor.Identity{OperatorUID: options.OperatorUID, Cluster: config.Name}},
 		listing:   newCached(options.Clock, client.snapshot),
 		nodes:     newCached(options.Clock, client.nodes),
 		ids:       newAllocator(config.IDMin, config.IDMax, options.Clock.Now),

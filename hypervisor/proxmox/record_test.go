@@ -15,7 +15,7 @@ import (
 )
 
 func testRecord() Record {
-	id := identity{operatorUID: "op-1", cluster: "lab"}
+	id := identity{hypervisor.Identity{OperatorUID: "op-1", Cluster: "lab"}}
 
 	return id.record(100001, hypervisor.Owner{Namespace: "ci", Name: "claim-1", UID: "uid-1", Pool: "linux"},
 		time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
@@ -65,7 +65,7 @@ func TestParseRecordFindsNone(t *testing.T) {
 	}
 	for name, description := range cases {
 		t.Run(name, func(t *testing.T) {
-			if r, err := ParseRecord(description); !errors.Is(err, errNoRecord) {
+			if r, err := ParseRecord(description); !errors.Is(err, hypervisor.ErrNoRecord) {
 				t.Errorf("got %+v, %v", r, err)
 			}
 		})
@@ -73,7 +73,7 @@ func TestParseRecordFindsNone(t *testing.T) {
 }
 
 func TestOwns(t *testing.T) {
-	id := identity{operatorUID: "op-1", cluster: "lab"}
+	id := identity{hypervisor.Identity{OperatorUID: "op-1", Cluster: "lab"}}
 	cases := []struct {
 		name   string
 		change func(*Record)
@@ -99,7 +99,8 @@ func TestOwns(t *testing.T) {
 }
 
 func TestISONames(t *testing.T) {
-	a, b := identity{"op-1", "lab"}, identity{"op-1", "prod"}
+	a, b := identity{hypervisor.Identity{OperatorUID: "op-1", Cluster: "lab"}},
+		identity{hypervisor.Identity{OperatorUID: "op-1", Cluster: "prod"}}
 	uid := "0f0f0f0f-0000-4000-8000-000000000001"
 	volid := "local:iso/" + a.isoName(uid)
 
@@ -115,8 +116,8 @@ func TestISONames(t *testing.T) {
 }
 
 func TestMachineTags(t *testing.T) {
-	id := identity{operatorUID: "op-1", cluster: "lab"}
-	op := "hf-op-" + id.hash()
+	id := identity{hypervisor.Identity{OperatorUID: "op-1", Cluster: "lab"}}
+	op := "hf-op-" + id.Hash()
 	cases := []struct {
 		name, pool string
 		extra      map[string]string
@@ -156,7 +157,7 @@ func FuzzParseRecord(f *testing.F) {
 			return
 		}
 
-		if r.ManagedBy != managedBy || r.MachineClaim.UID == "" || r.OperatorUID == "" {
+		if r.ManagedBy != hypervisor.ManagedBy || r.MachineClaim.UID == "" || r.OperatorUID == "" {
 			t.Errorf("incomplete record: %+v", r)
 		}
 

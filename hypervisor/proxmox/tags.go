@@ -19,7 +19,7 @@ const (
 // machineTags are the tags of a machine, as Proxmox writes them: lower case, sorted,
 // joined by semicolons. They take the place of the template's.
 func machineTags(id identity, pool string, extra map[string]string) string {
-	tags := []string{tagManaged, tagOperator + id.hash()}
+	tags := []string{tagManaged, tagOperator + id.Hash()}
 	if pool != "" {
 		tags = append(tags, tagPool+tagText(pool))
 	}
@@ -64,5 +64,5 @@ func splitTags(tags string) []string {
 // hasOperatorTag tells whether the tags carry this operator's mark. It is a hint for
 // where to look, never a proof.
 func hasOperatorTag(id identity, tags string) bool {
-	return slices.Contains(splitTags(tags), tagOperator+id.hash())
+	return slices.Contains(splitTags(tags), tagOperator+id.Hash())
 }

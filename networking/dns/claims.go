@@ -57,8 +57,8 @@ func (c *Claims) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	err = ctrl.NewControllerManagedBy(mgr).
 		Named("dnsclaim").
 		For(&v1alpha1.MachineClaim{}).
-		Watches(&v1alpha1.DNSRegistration{}, handler.EnqueueRequestsFromMapFunc(claimOf)).
-		Watches(&v1alpha1.HypervisorCluster{}, handler.EnqueueRequestsFromMapFunc(c.ofCluster),
+		Watches(&v1alpha1.DNSRegistration{}, handler.EnqueueRequestsFromMapFunc(claimstatus.OfRegistration)).
+		Watches(&v1alpha1.HypervisorCluster{}, handler.EnqueueRequestsFromMapFunc(claimstatus.OfCluster(c.Client)),
 			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency}).
 		Complete(c)
@@ -67,33 +67,6 @@ func (c *Claims) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	}
 
 	return nil
-}
-
-func claimOf(_ context.Context, obj client.Object) []reconcile.Request {
-	reg, ok := obj.(*v1alpha1.DNSRegistration)
-	if !ok {
-		return nil
-	}
-
-	return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: reg.Spec.Claim.Namespace, Name: reg.Spec.Claim.Name}}}
-}
-
-// ofCluster wakes the claims of a cluster whose settings have changed.
-func (c *Claims) ofCluster(ctx context.Context, cluster client.Object) []reconcile.Request {
-	var claims v1alpha1.MachineClaimList
-	if err := c.Client.List(ctx, &claims); err != nil {
-		return nil
-	}
-
-	var requests []reconcile.Request
-
-	for i := range claims.Items {
-		if ref := claims.Items[i].Status.VMRef; ref != nil && ref.HypervisorCluster == cluster.GetName() {
-			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&claims.Items[i])})
-		}
-	}
-
-	return requests
 }
 
 // Reconcile sees to one claim's registration.

@@ -93,8 +93,8 @@ func SetupWithManager(mgr ctrl.Manager, opts Options) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("networkvalidation").
 		For(&v1alpha1.MachineClaim{}).
-		Watches(&v1alpha1.DNSRegistration{}, handler.EnqueueRequestsFromMapFunc(claimOf)).
-		Watches(&v1alpha1.HypervisorCluster{}, handler.EnqueueRequestsFromMapFunc(r.ofCluster),
+		Watches(&v1alpha1.DNSRegistration{}, handler.EnqueueRequestsFromMapFunc(claimstatus.OfRegistration)).
+		Watches(&v1alpha1.HypervisorCluster{}, handler.EnqueueRequestsFromMapFunc(claimstatus.OfCluster(r.client)),
 			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency}).
 		Complete(r)
@@ -103,33 +103,6 @@ func SetupWithManager(mgr ctrl.Manager, opts Options) error {
 	}
 
 	return nil
-}
-
-func claimOf(_ context.Context, obj client.Object) []reconcile.Request {
-	reg, ok := obj.(*v1alpha1.DNSRegistration)
-	if !ok {
-		return nil
-	}
-
-	return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: reg.Spec.Claim.Namespace, Name: reg.Spec.Claim.Name}}}
-}
-
-// ofCluster wakes the claims of a cluster whose settings have changed.
-func (r *Reconciler) ofCluster(ctx context.Context, cluster client.Object) []reconcile.Request {
-	var claims v1alpha1.MachineClaimList
-	if err := r.client.List(ctx, &claims); err != nil {
-		return nil
-	}
-
-	var requests []reconcile.Request
-
-	for i := range claims.Items {
-		if ref := claims.Items[i].Status.VMRef; ref != nil && ref.HypervisorCluster == cluster.GetName() {
-			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&claims.Items[i])})
-		}
-	}
-
-	return requests
 }
 
 // Reconcile makes the checks of one machine that are due, and reports them.

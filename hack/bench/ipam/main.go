@@ -1,9 +1,11 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command ipam measures networking/alloc and github.com/metal-stack/go-ipam in one run,
-// side by side and in memory both, and prints how many times faster the former is. It is
-// a module of its own so that go-ipam is none of the product's dependencies.
+// Command ipam measures networking/alloc beside github.com/metal-stack/go-ipam and the
+// allocator of github.com/k8snetworkplumbingwg/whereabouts in one run, all in memory, and
+// prints how many times faster the former is. It is a module of its own so that they are
+// none of the product's dependencies. The folder incluster measures Cluster API's in-cluster
+// provider, whose allocator only code of its own path may import.
 package main
 
 import (
@@ -39,9 +41,15 @@ func main() {
 	}
 }
 
-func run(count int) error {
-	fmt.Printf("%-34s %14s %14s %10s\n", "", "alloc", "go-ipam", "ratio")
+// peer is another allocator, with its addresses in memory.
+type peer interface {
+	// acquire takes so many addresses.
+	acquire(count int) error
+	// one is the time of one acquire; what was acquired is released again.
+	one() (time.Duration, error)
+}
 
+func run(count int) error {
 	names := make([]string, count+singles)
 	for i := range names {
 		names[i] = "machine-" + strconv.Itoa(i)
@@ -52,12 +60,29 @@ func run(count int) error {
 		return err
 	}
 
-	network, err := newOurs(names[:0])
+	ipam, err := newTheirs()
 	if err != nil {
 		return err
 	}
 
-	theirs, err := newTheirs()
+	for _, p := range []struct {
+		name string
+		peer peer
+	}{{"go-ipam 1.14.8", ipam}, {"whereabouts 0.8.0", newWhereabouts()}} {
+		fmt.Printf("%-34s %14s %20s %10s\n", "", "alloc", p.name, "ratio")
+
+		if err := compare(p.peer, names, count, ours); err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
+	}
+
+	return nil
+}
+
+// compare fills a peer once, which serves all lines: single acquires are measured on the way,
+// and given back. fill is what networking/alloc took.
+func compare(p peer, names []string, count int, fill time.Duration) error {
+	network, err := newOurs(names[:0])
 	if err != nil {
 		return err
 	}
@@ -66,8 +91,6 @@ func run(count int) error {
 
 	done := 0
 
-	// One fill of go-ipam serves all lines: single acquires are measured on the way,
-	// and given back.
 	for _, at := range []int{1_000, 10_000, count} {
 		if at > count || at <= done {
 			continue
@@ -75,7 +98,7 @@ func run(count int) error {
 
 		begun := time.Now()
 
-		if err := theirs.acquire(at - done); err != nil {
+		if err := p.acquire(at - done); err != nil {
 			return err
 		}
 
@@ -94,7 +117,7 @@ func run(count int) error {
 			return err
 		}
 
-		theirOne, err := theirs.one()
+		theirOne, err := p.one()
 		if err != nil {
 			return err
 		}
@@ -102,13 +125,13 @@ func run(count int) error {
 		line(fmt.Sprintf("one more with %d in use", at), ourOne, theirOne)
 	}
 
-	line(fmt.Sprintf("filling %d addresses", count), ours, filled)
+	line(fmt.Sprintf("filling %d addresses", count), fill, filled)
 
 	return nil
 }
 
 func line(what string, ours, theirs time.Duration) {
-	fmt.Printf("%-34s %14s %14s %9.0fx\n", what, ours, theirs, float64(theirs)/float64(ours))
+	fmt.Printf("%-34s %14s %20s %9.0fx\n", what, ours, theirs, float64(theirs)/float64(ours))
 }
 
 func newOurs(names []string) (*alloc.Network, error) {

@@ -1,0 +1,60 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"net"
+	"strconv"
+	"time"
+
+	"github.com/k8snetworkplumbingwg/whereabouts/pkg/allocate"
+	"github.com/k8snetworkplumbingwg/whereabouts/pkg/logging"
+	"github.com/k8snetworkplumbingwg/whereabouts/pkg/types"
+)
+
+// whereabouts is its allocator with the list of reservations that it works on. The product
+// reads that list from the API server and writes it back for each address, which is not
+// measured here.
+type whereabouts struct {
+	config types.RangeConfiguration
+	list   []types.IPReservation
+}
+
+func newWhereabouts() *whereabouts {
+	logging.SetLogStderr(false) // two lines for each address
+	logging.SetLogLevel("panic")
+
+	first, subnet, _ := net.ParseCIDR(prefix)
+
+	return &whereabouts{config: types.RangeConfiguration{Range: prefix, RangeStart: first.Mask(subnet.Mask)}}
+}
+
+func (w *whereabouts) acquire(count int) error {
+	for range count {
+		name := strconv.Itoa(len(w.list))
+
+		_, list, err := allocate.AssignIP(w.config, w.list, name, "default/"+name, "net1")
+		if err != nil {
+			return err
+		}
+
+		w.list = list
+	}
+
+	return nil
+}
+
+func (w *whereabouts) one() (time.Duration, error) {
+	before := len(w.list)
+	begun := time.Now()
+
+	if err := w.acquire(singles); err != nil {
+		return 0, err
+	}
+
+	took := time.Since(begun)
+	w.list = w.list[:before]
+
+	return took / singles, nil
+}
