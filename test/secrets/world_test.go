@@ -103,7 +103,7 @@ type world struct {
 	// app is the GitHub App's key, pat the other way to the forge; agent is the program of
 	// SPIRE, if machines have one.
 	app, pat, agent string
-	machines        atomic.Int64
+	machines, lives atomic.Int64
 	// broken machines have no runner in their image.
 	broken atomic.Bool
 	ends   sync.WaitGroup

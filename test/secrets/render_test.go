@@ -1,0 +1,306 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package secrets_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/leanovate/gopter"
+	"github.com/leanovate/gopter/gen"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/hyperfleet/hyperfleet/api/guest"
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/cloudinit"
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/operator"
+	"github.com/hyperfleet/hyperfleet/identity"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/runners/machine"
+	buildkitesim "github.com/hyperfleet/hyperfleet/sim/buildkite"
+	"github.com/hyperfleet/hyperfleet/sim/buildkite/buildkitetest"
+	"github.com/hyperfleet/hyperfleet/sim/execguest"
+	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+	simgithub "github.com/hyperfleet/hyperfleet/sim/github"
+	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
+	gitlabsim "github.com/hyperfleet/hyperfleet/sim/gitlab"
+	"github.com/hyperfleet/hyperfleet/sim/gitlab/gitlabtest"
+	"github.com/hyperfleet/hyperfleet/test/secrets"
+	"github.com/hyperfleet/hyperfleet/workload"
+)
+
+// order is one machine to be made.
+type order struct {
+	Platform, Method, Registration, Delivery, UserData string
+	Attested                                           bool
+}
+
+// userData are texts that people write, and some that reach for what there may be.
+func userData() []string {
+	return []string{
+		"", "#cloud-config\npackages: [git]\n", "#!/bin/sh\necho {{ .RunnerName }}\n",
+		"#cloud-config\nwrite_files:\n- path: /etc/token\n  content: '{{ .RunnerToken }}{{ .JITConfig }}'\n",
+		"#cloud-config\nwrite_files:\n- path: /etc/all\n  content: |\n    {{ printf \"%+v\" . }}\n",
+		"#cloud-config\nruncmd:\n- echo '{{ .Secrets }}{{ .Settings.ReportKey }}'\n",
+		"#cloud-config\nwrite_files:\n- {path: /etc/hyperfleet/runner-config.json, content: mine}\n",
+	}
+}
+
+func genOrder() gopter.Gen {
+	oneOf := func(values ...string) gopter.Gen {
+		all := make([]any, len(values))
+		for i, value := range values {
+			all[i] = value
+		}
+
+		return gen.OneConstOf(all...)
+	}
+
+	return gen.Struct(reflect.TypeFor[order](), map[string]gopter.Gen{
+		"Platform":     oneOf(v1alpha1.WorkloadGitHubActions, v1alpha1.WorkloadGitLabCI, v1alpha1.WorkloadBuildkite, v1alpha1.WorkloadGeneric),
+		"Method":       oneOf(v1alpha1.BootstrapRunnerToken, v1alpha1.BootstrapRunnerToken, v1alpha1.BootstrapCallback, v1alpha1.BootstrapExternalSecrets),
+		"Registration": oneOf(v1alpha1.RegistrationJIT, v1alpha1.RegistrationToken),
+		"Delivery":     oneOf(v1alpha1.DeliveryImage, v1alpha1.DeliveryISO, v1alpha1.DeliveryDownload),
+		"UserData":     oneOf(userData()...),
+		"Attested":     gen.Bool(),
+	})
+}
+
+// site makes what machines are given, with platforms that know this site's credentials.
+type site struct {
+	scanner  secrets.Scanner
+	settings machine.Settings
+	forges   map[string]forge
+	count    atomic.Int64
+	// media and refused count what became of orders.
+	media, refused atomic.Int64
+}
+
+// forge is one platform, opened with a long-lived credential.
+type forge struct {
+	platform workload.Platform
+	config   v1alpha1.BootstrapConfig
+	load     v1alpha1.WorkloadConfig
+	secrets  map[string]string
+	queue    func(control.JobSpec) []control.Job
+	// opened is the platform's one provider, made when it is first needed.
+	opened *workload.Provider
+}
+
+func newSite(t *testing.T) *site {
+	t.Helper()
+
+	pat := unguessable(t, "ghp_")
+	hub := githubtest.New(t, simgithub.Options{
+		Unlimited: true, PATs: []simgithub.PAT{{Token: pat, Scopes: []string{"repo", "admin:org"}}},
+	})
+	lab, kite := gitlabtest.New(t, gitlabsim.Options{}), buildkitetest.New(t, buildkitesim.Options{})
+	all := operator.Platforms()
+	s := &site{
+		settings: machine.Settings{
+			OperatorUID: "operator", GuestURL: "https://fleet.example.com:8443", ReportKey: []byte(unguessable(t, "")[:32]),
+			TrustDomain: "hyperfleet.io",
+			BootstrapServices: map[string]machine.Program{
+				"x64": {Content: []byte("\x7fELF program"), SHA256: strings.Repeat("ab", 32)},
+			},
+		},
+		forges: map[string]forge{
+			v1alpha1.WorkloadGitHubActions: {
+				opened: new(workload.Provider), platform: all[v1alpha1.WorkloadGitHubActions], secrets: map[string]string{"token": pat},
+				config: v1alpha1.BootstrapConfig{GitHub: &v1alpha1.GitHubBootstrap{APIURL: hub.URL}},
+				load:   v1alpha1.WorkloadConfig{GitHub: &v1alpha1.GitHubActionsConfig{Repository: githubtest.Repo, Labels: []string{"linux"}}},
+			},
+			v1alpha1.WorkloadGitLabCI: {
+				opened: new(workload.Provider), platform: all[v1alpha1.WorkloadGitLabCI], secrets: map[string]string{"token": gitlabtest.Token},
+				config: v1alpha1.BootstrapConfig{GitLab: &v1alpha1.GitLabBootstrap{}},
+				load:   v1alpha1.WorkloadConfig{GitLab: &v1alpha1.GitLabCIConfig{URL: lab.URL, ProjectID: gitlabtest.Project, Tags: []string{"linux"}}},
+			},
+			v1alpha1.WorkloadBuildkite: {
+				opened: new(workload.Provider), platform: all[v1alpha1.WorkloadBuildkite], secrets: map[string]string{"token": buildkitetest.Token}, queue: kite.Queue,
+				config: v1alpha1.BootstrapConfig{Buildkite: &v1alpha1.BuildkiteBootstrap{Endpoint: kite.Endpoint}},
+				load:   v1alpha1.WorkloadConfig{Buildkite: &v1alpha1.BuildkiteConfig{Organization: buildkitetest.Organization}},
+			},
+			v1alpha1.WorkloadGeneric: {
+				opened: new(workload.Provider), platform: all[v1alpha1.WorkloadGeneric],
+				load: v1alpha1.WorkloadConfig{Generic: &v1alpha1.GenericConfig{Source: "scan", Command: []string{"/bin/true"}}},
+			},
+		},
+	}
+	s.scanner.Plant(
+		secrets.Secret{Name: "the operator's key", Value: string(s.settings.ReportKey)},
+		secrets.Secret{Name: "GitHub's token", Value: pat}, secrets.Secret{Name: "GitLab's token", Value: gitlabtest.Token},
+	)
+
+	return s
+}
+
+// make makes the machine's medium and disk as the operator and cloud-init do, and says what is
+// on them that may not be.
+func (s *site) make(o order) string {
+	number := s.count.Add(1)
+	place := fmt.Sprintf("machine %d", number)
+
+	in, err := s.input(o, number)
+	if err == nil {
+		var text string
+		if text, err = s.lay(in, place); text != "" {
+			return text
+		}
+	}
+
+	if err != nil {
+		s.refused.Add(1)
+		s.scanner.Look(place, "an error", []byte(err.Error()))
+
+		_, class := errors.AsType[*errclass.Error](err)
+		if _, platform := errors.AsType[*workload.Error](err); !class && !platform {
+			return err.Error()
+		}
+	} else {
+		s.media.Add(1)
+	}
+
+	for _, finding := range s.scanner.Findings() {
+		if finding.Place == place {
+			return finding.String()
+		}
+	}
+
+	return ""
+}
+
+// input is all that the machine's medium is made of, with a credential that was really issued.
+func (s *site) input(o order, number int64) (machine.Input, error) {
+	site := s.forges[o.Platform]
+	bootstrap := v1alpha1.Bootstrap{Method: o.Method, Delivery: o.Delivery, Config: site.config.DeepCopy()}
+
+	if bootstrap.Config.GitHub != nil {
+		bootstrap.Config.GitHub.Registration = o.Registration
+	}
+
+	if o.Method == v1alpha1.BootstrapExternalSecrets {
+		bootstrap.Config.ExternalSecrets = &v1alpha1.ExternalSecrets{
+			Address: "https://vault.example.com:8200", Role: "runner", Path: "secret/data/runners/{namespace}/{pool}",
+		}
+	}
+
+	template := &v1alpha1.HypervisorMachineTemplate{}
+	template.Namespace, template.Name, template.Spec.Bootstrap = "ci", "template", bootstrap
+	claim := &v1alpha1.MachineClaim{}
+	claim.Namespace, claim.Name, claim.UID = "ci", fmt.Sprintf("claim-%d", number), types.UID(fmt.Sprintf("uid-%08d-of-the-claim", number))
+	claim.Spec.WorkloadConfig = v1alpha1.Workload{Type: o.Platform, Config: &site.load}
+
+	if o.UserData != "" {
+		template.Spec.CloudInit = &v1alpha1.CloudInit{UserData: o.UserData}
+	}
+
+	if o.Attested || o.Method == v1alpha1.BootstrapExternalSecrets {
+		template.Spec.Attestation = &v1alpha1.Attestation{Method: v1alpha1.AttestationJoinToken}
+		claim.Status.BootstrapInfo = &v1alpha1.BootstrapInfo{Identity: machine.Identity(claim, template, s.settings)}
+	}
+
+	if err := machine.Rehearse(template, s.settings); err != nil {
+		return machine.Input{}, err
+	}
+
+	runner, err := site.platform.Runner(template, claim.Spec.WorkloadConfig)
+	if err != nil {
+		return machine.Input{}, err
+	}
+
+	in := machine.Input{
+		Claim: claim, Template: template, Settings: s.settings, Runner: runner,
+		Request: machine.RunnerRequest(claim, runner, s.settings),
+		Names:   machine.NamesOf(claim, template, &v1alpha1.HypervisorCluster{}, false),
+	}
+	if machine.Attests(claim) {
+		in.Attestation = identity.Attestation{JoinToken: fmt.Sprintf("join-token-%08d", number), ServerAddress: "spire.example.com:8081"}
+	}
+
+	credential, err := site.issue(in)
+	if o.Method == v1alpha1.BootstrapRunnerToken {
+		in.Credential = credential
+	}
+
+	// With the other methods what the machine is to get later must not be on its medium.
+	for _, value := range []string{credential.JITConfig, credential.RunnerToken} {
+		if o.Method != v1alpha1.BootstrapRunnerToken && value != "" {
+			s.scanner.Plant(secrets.Secret{Name: "a credential that the machine has to ask for", Value: value})
+		}
+	}
+
+	return in, err
+}
+
+func (f forge) issue(in machine.Input) (workload.Credential, error) {
+	request := in.Request
+
+	if in.Runner.Binds {
+		request.Job = &workload.Job{ID: "job", Platform: in.Runner.Platform, Name: "build", URL: "https://jobs.example.com/1"}
+	}
+
+	if f.queue != nil {
+		request.Job.ID = f.queue(control.JobSpec{Labels: []string{"queue=default"}})[0].Key
+	}
+
+	if *f.opened == nil {
+		provider, err := f.platform.Open(workload.Config{Runner: in.Runner, Template: in.Template, Secrets: f.secrets})
+		if err != nil {
+			return workload.Credential{}, err
+		}
+
+		*f.opened = provider
+	}
+
+	return (*f.opened).Issue(context.Background(), request)
+}
+
+// lay lays the medium, and the disk that comes of it.
+func (s *site) lay(in machine.Input, place string) (string, error) {
+	media, err := machine.Media(in)
+	if err != nil {
+		return "", err
+	}
+
+	files := map[string][]byte{"user-data": media.UserData, "meta-data": media.MetaData}
+	if len(media.NetworkConfig) > 0 {
+		files["network-config"] = media.NetworkConfig
+	}
+
+	for name, data := range media.Files {
+		files[name] = data
+	}
+
+	iso, err := cloudinit.ISO(files)
+	if err != nil {
+		return err.Error(), nil
+	}
+
+	root, err := os.MkdirTemp("", "hf-")
+	if err != nil {
+		return err.Error(), nil
+	}
+
+	defer func() { _ = os.RemoveAll(root) }()
+
+	if err := execguest.CloudInit(files, root, func(string, ...any) {}); err != nil {
+		return "cloud-init: " + err.Error(), nil
+	}
+
+	if _, err := os.Stat(filepath.Join(root, guest.ConfigPath)); err != nil {
+		return "the disk has no configuration: " + err.Error(), nil
+	}
+
+	s.scanner.Look(place, "its medium", iso)
+	s.scanner.Tree(place, root)
+
+	return "", nil
+}
