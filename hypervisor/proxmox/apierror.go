@@ -15,12 +15,14 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/kit/log"
 )
 
 // APIError is an error answer of Proxmox. Its text stands in the reason phrase of the
@@ -73,7 +75,79 @@ func readAPIError(req *http.Request, res *http.Response) *APIError {
 		e.Reason = http.StatusText(e.Status)
 	}
 
+	// A server that repeats what it was asked with, a proxy in between for one, would have
+	// the credential told to whoever reads conditions, logs or traces.
+	hide := hider(req)
+	e.Reason = hide.Replace(e.Reason)
+
+	for name, text := range e.Fields {
+		e.Fields[name] = hide.Replace(text)
+	}
+
 	return e
+}
+
+// shortestSecret is the length of what is taken for a credential: less would be found in
+// words that are none.
+const shortestSecret = 4
+
+// hider replaces the credentials that a request was sent with.
+func hider(req *http.Request) *strings.Replacer {
+	var pairs []string
+
+	add := func(secret string) {
+		if len(secret) >= shortestSecret {
+			pairs = append(pairs, secret, log.Redacted, url.QueryEscape(secret), log.Redacted)
+		}
+	}
+
+	// PVEAPIToken=USER@REALM!TOKENID=SECRET
+	authorization := req.Header.Get("Authorization")
+	add(authorization[strings.LastIndex(authorization, "=")+1:])
+	add(req.Header.Get("Csrfpreventiontoken"))
+
+	for _, cookie := range req.Cookies() {
+		add(cookie.Value)
+	}
+
+	if apiPath(req) == "/access/ticket" {
+		add(passwordOf(req))
+	}
+
+	return strings.NewReplacer(pairs...)
+}
+
+// passwordOf is the password of a login, in either of the forms that the API takes.
+func passwordOf(req *http.Request) string {
+	if req.GetBody == nil {
+		return ""
+	}
+
+	body, err := req.GetBody()
+	if err != nil {
+		return ""
+	}
+
+	defer func() { _ = body.Close() }()
+
+	raw, err := io.ReadAll(io.LimitReader(body, maxErrorBody))
+	if err != nil {
+		return ""
+	}
+
+	var login struct {
+		Password string `json:"password"`
+	}
+	if json.Unmarshal(raw, &login) == nil {
+		return login.Password
+	}
+
+	form, err := url.ParseQuery(string(raw))
+	if err != nil {
+		return ""
+	}
+
+	return form.Get("password")
 }
 
 // Statuses that Proxmox's node-to-node proxy answers with (AnyEvent::HTTP).

@@ -32,7 +32,7 @@ func TestNoSecretIsLeft(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			w := newWorld(t, nil)
+			w := newWorld(t)
 			template := w.NewTemplate()
 			change(template)
 			w.CreateCluster(w.NewCluster())
@@ -76,7 +76,7 @@ func (w *world) live() {
 func TestEveryPlaceIsLookedAt(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t, nil)
+	w := newWorld(t)
 	dye := "dyed-" + unguessable(t, "")
 
 	for what, value := range map[string]string{"the dye": dye, "the namespace": w.Namespace} {

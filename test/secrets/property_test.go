@@ -54,7 +54,7 @@ func TestPropertyNoPersistentSecrets(t *testing.T) {
 		t.Errorf("%d media were made, %d orders refused: too few to tell", made.media.Load(), made.refused.Load())
 	}
 
-	w := newWorld(t, nil)
+	w := newWorld(t)
 	w.Patience = 20 * time.Second
 	w.CreateCluster(w.NewCluster())
 	w.Create(w.NewPool(0)) // whose webhook tells of the jobs

@@ -157,8 +157,8 @@ func (r *records) watch(ctx context.Context, t *testing.T, namespace string) {
 func (r *records) processes(ctx context.Context, told func(name, value string)) {
 	for ctx.Err() == nil {
 		for _, pid := range descendants() {
-			args, _ := os.ReadFile(filepath.Join("/proc", pid, "cmdline"))
-			environ, _ := os.ReadFile(filepath.Join("/proc", pid, "environ"))
+			args, _ := os.ReadFile("/proc/" + pid + "/cmdline")
+			environ, _ := os.ReadFile("/proc/" + pid + "/environ")
 			name, _, _ := strings.Cut(string(args), "\x00")
 			r.add(inArgs, filepath.Base(name), args)
 			r.add(inEnv, filepath.Base(name), environ)

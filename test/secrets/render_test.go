@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -275,9 +276,7 @@ func (s *site) lay(in machine.Input, place string) (string, error) {
 		files["network-config"] = media.NetworkConfig
 	}
 
-	for name, data := range media.Files {
-		files[name] = data
-	}
+	maps.Copy(files, media.Files)
 
 	iso, err := cloudinit.ISO(files)
 	if err != nil {

@@ -7,9 +7,11 @@ import (
 	"bytes"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 )
 
@@ -181,7 +183,7 @@ func (s *Scanner) Findings() []Finding {
 		out = append(out, finding)
 	}
 
-	slices.SortFunc(out, func(a, b Finding) int { return bytes.Compare([]byte(a.String()), []byte(b.String())) })
+	slices.SortFunc(out, func(a, b Finding) int { return strings.Compare(a.String(), b.String()) })
 
 	return out
 }
@@ -191,10 +193,5 @@ func (s *Scanner) Looks() map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	out := make(map[string]int, len(s.looks))
-	for place, count := range s.looks {
-		out[place] = count
-	}
-
-	return out
+	return maps.Clone(s.looks)
 }

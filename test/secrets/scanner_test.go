@@ -147,7 +147,7 @@ func TestFindsOnADisk(t *testing.T) {
 
 	lay := map[string]func(root string) error{
 		"file": func(root string) error {
-			deep := filepath.Join(root, "var/lib/cloud")
+			deep := filepath.Join(root, "var", "lib", "cloud")
 
 			return errors.Join(os.MkdirAll(deep, 0o700), os.WriteFile(filepath.Join(deep, "x"), []byte("a"+name), 0o600))
 		},

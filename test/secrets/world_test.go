@@ -122,7 +122,7 @@ func unguessable(t *testing.T, prefix string) string {
 }
 
 // newWorld plants the credentials, and lets machines be the real program in a folder each.
-func newWorld(t *testing.T, guest func(w *world) func(pve.GuestVM)) *world {
+func newWorld(t *testing.T) *world {
 	t.Helper()
 
 	dir, err := os.MkdirTemp("", "hf-") //nolint:usetesting // paths of sockets are short (unix(7))
@@ -145,10 +145,6 @@ func newWorld(t *testing.T, guest func(w *world) func(pve.GuestVM)) *world {
 	model := fleet.Model()
 	model.Tokens[0].Secret = token
 	model.Guest.Script = w.machine
-
-	if guest != nil {
-		model.Guest.Script = guest(w)
-	}
 
 	w.Fleet = fleet.New(t, env, fleet.Options{Model: model, GitHub: simgithub.Options{
 		Unlimited: true,
@@ -202,7 +198,7 @@ func (w *world) observe(t *testing.T) {
 
 		state := w.PVE.Snapshot()
 		if vm, ok := state.VM(c.VMID); ok {
-			data, _ := json.Marshal(vm) //nolint:errchkjson // a value of texts
+			data, _ := json.Marshal(vm)
 			w.add(inConfig, vm.Name, data)
 		}
 
@@ -288,7 +284,7 @@ func (w *world) disk(root string, vm pve.GuestVM) error {
 	}
 
 	// cloud-init keeps all of a NoCloud seed; see its documentation, "/var/lib/cloud".
-	kept := filepath.Join(root, "var/lib/cloud/instance")
+	kept := filepath.Join(root, "var", "lib", "cloud", "instance")
 	if err := os.MkdirAll(kept, 0o755); err != nil {
 		return err
 	}
