@@ -15,7 +15,7 @@ AREAS := $(patsubst %/setup.go,%,$(wildcard runners/setup.go networking/setup.go
 PKG ?= $(shell go list ./... 2>/dev/null | grep -v /test/e2e/)
 RUN ?= .
 COUNT ?= 1
-TEST_TIMEOUT ?= 20m
+TEST_TIMEOUT ?= 40m
 # Flags of `make demo`: DEMO="--jobs 50 --output json".
 DEMO ?=
 

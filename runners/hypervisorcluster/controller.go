@@ -12,6 +12,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -28,6 +29,10 @@ const finalizer = "hyperfleet.io/machines"
 
 // checkTimeout bounds one look at a hypervisor.
 const checkTimeout = 45 * time.Second
+
+// concurrency is how many clusters are looked at at a time: one that does not answer
+// must not hold up the rest.
+const concurrency = 8
 
 // Reconciler reconciles HypervisorClusters.
 type Reconciler struct {
@@ -53,6 +58,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		For(&v1alpha1.HypervisorCluster{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1alpha1.MachineClaim{}, handler.EnqueueRequestsFromMapFunc(r.clusterOf),
 			builder.WithPredicates(gone())).
+		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency}).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("add controller hypervisorcluster: %w", err)

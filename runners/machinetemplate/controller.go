@@ -12,6 +12,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -29,6 +30,10 @@ const finalizer = "hyperfleet.io/claims"
 
 // checkTimeout bounds one look at a template.
 const checkTimeout = 45 * time.Second
+
+// concurrency is how many templates are looked at at a time: one that waits for an answer
+// must not hold up the rest.
+const concurrency = 8
 
 // Reconciler reconciles HypervisorMachineTemplates.
 type Reconciler struct {
@@ -55,6 +60,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		For(&v1alpha1.HypervisorMachineTemplate{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1alpha1.HypervisorCluster{}, handler.EnqueueRequestsFromMapFunc(r.templatesOf),
 			builder.WithPredicates(readyChanged())).
+		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency}).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("add controller machinetemplate: %w", err)

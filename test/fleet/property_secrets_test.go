@@ -89,7 +89,7 @@ func TestPropertyExternalSecrets(t *testing.T) {
 
 	w := newWorld(t, nil, nil)
 
-	hold(t, "what is in the Secret now counts", 24, prop.ForAll(func(states []keeping) string {
+	hold(t, "what is in the Secret now counts", 8, prop.ForAll(func(states []keeping) string {
 		name := w.name("kept")
 		template := w.NewTemplate()
 		template.Name = name
