@@ -119,7 +119,8 @@ func renderTailscale(d *plan.Draft, cfg Config) {
 	}
 
 	if !cfg.Tailnet {
-		d.Add(parts.Script("tailscale", body("service-off"), "test ! -e "+tailscaled.path(), tailscaled.vars()...), nil)
+		d.Add(parts.Script("tailscale", body("service-off"), "test ! -e "+tailscaled.path(),
+			tailscaled.unitVar(), plan.Var{Name: "FILE", Value: tailscaled.path()}), nil)
 
 		return
 	}

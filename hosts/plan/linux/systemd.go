@@ -23,9 +23,7 @@ type service struct {
 
 func (s service) path() string { return "/etc/systemd/system/" + s.name + ".service" }
 
-func (s service) vars() []plan.Var {
-	return []plan.Var{{Name: "UNIT", Value: s.name + ".service"}, {Name: "FILE", Value: s.path()}}
-}
+func (s service) unitVar() plan.Var { return plan.Var{Name: "UNIT", Value: s.name + ".service"} }
 
 // add adds the two parts of a service: LABEL-unit, and LABEL, which starts it anew.
 func (s service) add(d *plan.Draft, label string, stable int, restarts ...string) {
@@ -51,7 +49,7 @@ func (s service) restart(label string, stable int) plan.Part {
 	}
 
 	return parts.Script(label, body("service"), probe,
-		append(s.vars(), plan.Var{Name: "STABLE", Value: strconv.Itoa(stable)})...)
+		s.unitVar(), plan.Var{Name: "STABLE", Value: strconv.Itoa(stable)})
 }
 
 // text writes the unit. KillMode=process lets machines that the service has started live on
