@@ -18,7 +18,8 @@ const Interpreter = "/bin/bash -s"
 type Var struct{ Name, Value string }
 
 // Render gives the script of a body: strict mode, the variables, the body, and its call.
-// The body defines main. After main nothing is read from standard input any more.
+// The body defines main. Its call and the end are one line, which bash reads as a whole:
+// what follows is left to main.
 func Render(body string, vars ...Var) string {
 	var b strings.Builder
 
@@ -28,7 +29,7 @@ func Render(body string, vars ...Var) string {
 		fmt.Fprintf(&b, "%s=%s\n", v.Name, Quote(v.Value))
 	}
 
-	b.WriteString("\n" + strings.TrimSpace(body) + "\n\nmain\nexit 0\n")
+	b.WriteString("\n" + strings.TrimSpace(body) + "\n\nmain; exit 0\n")
 
 	return b.String()
 }

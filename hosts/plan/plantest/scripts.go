@@ -110,7 +110,7 @@ func (k Kind[C]) scripts(t *testing.T) {
 				all[part.Label+", at the host"] = text
 			}
 
-			for _, demand := range []string{"set -euo pipefail\n", "\nmain\nexit 0\n"} {
+			for _, demand := range []string{"set -euo pipefail\n", "\nmain; exit 0\n"} {
 				if !strings.Contains(part.Apply, demand) {
 					t.Errorf("%s: the script has no %q", part.Label, demand)
 				}

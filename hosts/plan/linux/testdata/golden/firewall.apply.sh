@@ -26,5 +26,4 @@ main() {
 	fi
 }
 
-main
-exit 0
+main; exit 0

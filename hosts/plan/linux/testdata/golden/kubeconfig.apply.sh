@@ -32,5 +32,4 @@ main() {
 	mv -f "$temp.whole" "$DEST"
 }
 
-main
-exit 0
+main; exit 0

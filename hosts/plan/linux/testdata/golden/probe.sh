@@ -77,7 +77,7 @@ probe node-exporter
 
 probe_node_exporter_run() {
 	sum=$(sha256sum <'/usr/local/libexec/hyperfleet/node-exporter' || shasum -a 256 <'/usr/local/libexec/hyperfleet/node-exporter')
-	test "${sum%% *}" = '52539dd42affbaa26dee1a45f8a64d188a405f9152295df765e5403775dc14c9'
+	test "${sum%% *}" = 'c70bf87e24a03a043ed78f0ac1f0191807091591e0f0324558879e5976e76f38'
 	test ! -L '/usr/local/libexec/hyperfleet/node-exporter'
 	test "$(stat -c '%a %U:%G' '/usr/local/libexec/hyperfleet/node-exporter' || stat -f '%Lp %Su:%Sg' '/usr/local/libexec/hyperfleet/node-exporter')" = '755 root:root'
 }

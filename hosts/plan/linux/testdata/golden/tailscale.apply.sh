@@ -44,5 +44,4 @@ main() {
 	exit 1
 }
 
-main
-exit 0
+main; exit 0

@@ -4,7 +4,7 @@ umask 077
 DEST='/usr/local/libexec/hyperfleet/firewall'
 MODE='0755'
 OWNER='root:wheel'
-SHA256='77356a5a319de6b08d5db784da84cc1b201a7c52c5e08f5d3c023e22573493db'
+SHA256='766c0e7e63aa89a62300f53a9209c1ff78509ad50cba31bba9f0048b37db7434'
 
 # Copyright The HyperFleet Authors.
 # SPDX-License-Identifier: Apache-2.0
@@ -31,5 +31,4 @@ main() {
 	mv -f "$temp" "$DEST"
 }
 
-main
-exit 0
+main; exit 0

@@ -31,5 +31,4 @@ main() {
 	mv -f "$temp" "$DEST"
 }
 
-main
-exit 0
+main; exit 0

@@ -49,5 +49,4 @@ main() {
 	fi
 }
 
-main
-exit 0
+main; exit 0

@@ -63,5 +63,4 @@ main() {
 	if [ "$STABLE" != 0 ]; then stays "$before"; fi
 }
 
-main
-exit 0
+main; exit 0

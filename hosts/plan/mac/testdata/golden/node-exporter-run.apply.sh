@@ -4,7 +4,7 @@ umask 077
 DEST='/usr/local/libexec/hyperfleet/node-exporter'
 MODE='0755'
 OWNER='root:wheel'
-SHA256='52539dd42affbaa26dee1a45f8a64d188a405f9152295df765e5403775dc14c9'
+SHA256='c70bf87e24a03a043ed78f0ac1f0191807091591e0f0324558879e5976e76f38'
 
 # Copyright The HyperFleet Authors.
 # SPDX-License-Identifier: Apache-2.0
@@ -31,5 +31,4 @@ main() {
 	mv -f "$temp" "$DEST"
 }
 
-main
-exit 0
+main; exit 0

@@ -24,7 +24,7 @@ probe firewall-anchor
 
 probe_firewall_load() {
 	sum=$(sha256sum <'/usr/local/libexec/hyperfleet/firewall' || shasum -a 256 <'/usr/local/libexec/hyperfleet/firewall')
-	test "${sum%% *}" = '77356a5a319de6b08d5db784da84cc1b201a7c52c5e08f5d3c023e22573493db'
+	test "${sum%% *}" = '766c0e7e63aa89a62300f53a9209c1ff78509ad50cba31bba9f0048b37db7434'
 	test ! -L '/usr/local/libexec/hyperfleet/firewall'
 	test "$(stat -c '%a %U:%G' '/usr/local/libexec/hyperfleet/firewall' || stat -f '%Lp %Su:%Sg' '/usr/local/libexec/hyperfleet/firewall')" = '755 root:wheel'
 }
@@ -53,7 +53,7 @@ probe firewall-job
 
 probe_vmnat_run() {
 	sum=$(sha256sum <'/usr/local/libexec/hyperfleet/vmnat' || shasum -a 256 <'/usr/local/libexec/hyperfleet/vmnat')
-	test "${sum%% *}" = 'e49743f7acac20526b43b3cf47d4aa693504a3f8e11dae04753f65d7bb6fe68d'
+	test "${sum%% *}" = '867aeecf6214fe261b395747af85f67aa095e7ad01e200e5a2824bb3cf5b699f'
 	test ! -L '/usr/local/libexec/hyperfleet/vmnat'
 	test "$(stat -c '%a %U:%G' '/usr/local/libexec/hyperfleet/vmnat' || stat -f '%Lp %Su:%Sg' '/usr/local/libexec/hyperfleet/vmnat')" = '755 root:wheel'
 }
@@ -121,7 +121,7 @@ probe node-exporter
 
 probe_node_exporter_run() {
 	sum=$(sha256sum <'/usr/local/libexec/hyperfleet/node-exporter' || shasum -a 256 <'/usr/local/libexec/hyperfleet/node-exporter')
-	test "${sum%% *}" = '52539dd42affbaa26dee1a45f8a64d188a405f9152295df765e5403775dc14c9'
+	test "${sum%% *}" = 'c70bf87e24a03a043ed78f0ac1f0191807091591e0f0324558879e5976e76f38'
 	test ! -L '/usr/local/libexec/hyperfleet/node-exporter'
 	test "$(stat -c '%a %U:%G' '/usr/local/libexec/hyperfleet/node-exporter' || stat -f '%Lp %Su:%Sg' '/usr/local/libexec/hyperfleet/node-exporter')" = '755 root:wheel'
 }

@@ -16,5 +16,4 @@ main() {
 	pmset -a sleep 0 disksleep 0 displaysleep 0 autorestart 1
 }
 
-main
-exit 0
+main; exit 0

@@ -39,5 +39,4 @@ main() {
 	printf '%s %s\n' "$SHA256" "$(digest "$DEST")" >"$STAMP"
 }
 
-main
-exit 0
+main; exit 0

@@ -36,5 +36,4 @@ main() {
 	mv "$temp/tart.app" "$APP"
 }
 
-main
-exit 0
+main; exit 0

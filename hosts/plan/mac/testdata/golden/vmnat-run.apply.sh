@@ -4,7 +4,7 @@ umask 077
 DEST='/usr/local/libexec/hyperfleet/vmnat'
 MODE='0755'
 OWNER='root:wheel'
-SHA256='e49743f7acac20526b43b3cf47d4aa693504a3f8e11dae04753f65d7bb6fe68d'
+SHA256='867aeecf6214fe261b395747af85f67aa095e7ad01e200e5a2824bb3cf5b699f'
 
 # Copyright The HyperFleet Authors.
 # SPDX-License-Identifier: Apache-2.0
@@ -31,5 +31,4 @@ main() {
 	mv -f "$temp" "$DEST"
 }
 
-main
-exit 0
+main; exit 0

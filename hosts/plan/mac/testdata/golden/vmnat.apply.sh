@@ -4,5 +4,4 @@ umask 077
 
 main() { '/usr/local/libexec/hyperfleet/vmnat'; }
 
-main
-exit 0
+main; exit 0
