@@ -83,8 +83,7 @@ func Fleet[C any](cfg C) C {
 func CheckTags[C any]() error {
 	t := reflect.TypeFor[C]()
 
-	for i := range t.NumField() {
-		field := t.Field(i)
+	for field := range t.Fields() {
 		if tag := field.Tag.Get(tagKey); tag != perHost && tag != fleet || !field.IsExported() {
 			return fmt.Errorf(`field %s of %s: must be exported and tagged host:"per-host" or host:"fleet"`, field.Name, t)
 		}

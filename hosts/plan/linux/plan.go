@@ -125,7 +125,8 @@ func renderTailscale(d *plan.Draft, cfg Config) {
 		return
 	}
 
-	d.Add(program("tailscale-cli", tailscalePath, cfg.TailscaleBinary, "tailscale"), parts.CheckBinary("tailscaleBinary", cfg.TailscaleBinary))
+	d.Add(program("tailscale-cli", tailscalePath, cfg.TailscaleBinary, "tailscale"),
+		parts.CheckBinary("tailscaleBinary", cfg.TailscaleBinary))
 	d.Add(program("tailscaled", tailscaledPath, cfg.TailscaledBinary, "tailscaled-service"),
 		parts.CheckBinary("tailscaledBinary", cfg.TailscaledBinary))
 	tailscaled.add(d, "tailscaled-service", stable, "tailscale")
@@ -146,7 +147,8 @@ func renderNodeExporter(d *plan.Draft, cfg Config) {
 	d.Add(program("node-exporter", exporterPath, cfg.NodeExporterBinary, "node-exporter-service"),
 		parts.CheckBinary("nodeExporterBinary", cfg.NodeExporterBinary))
 
-	file := parts.File("node-exporter-run", plan.File, parts.Place{Path: run, Mode: 0o755, Owner: root}, parts.ExporterRun(exporterPath, cli))
+	file := parts.File("node-exporter-run", plan.File, parts.Place{Path: run, Mode: 0o755, Owner: root},
+		parts.ExporterRun(exporterPath, cli))
 	file.Reapplies = []string{"node-exporter-service"}
 	d.Add(file, nil)
 
@@ -185,8 +187,8 @@ func renderAgent(d *plan.Draft, cfg Config) {
 }
 
 // program is a part that is a program, and what is started anew after it.
-func program(label, path string, content plan.Content, restarts string) plan.Part {
-	part := parts.File(label, plan.Executable, parts.Place{Path: path, Mode: 0o755, Owner: root}, content)
+func program(label, dest string, content plan.Content, restarts string) plan.Part {
+	part := parts.File(label, plan.Executable, parts.Place{Path: dest, Mode: 0o755, Owner: root}, content)
 	part.Reapplies = []string{restarts}
 
 	return part

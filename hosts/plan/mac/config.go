@@ -100,9 +100,11 @@ func checkHost(cfg Config) error {
 
 	switch vlan := cfg.VMCachePNVLAN; {
 	case cfg.VMCachePNCIDR != "" && (vlan < 1 || vlan > 4094):
-		errs = append(errs, fmt.Errorf("vmCachePNVLAN %d: must be the tag from 1 to 4094 that the private network has at this host", vlan))
+		errs = append(errs,
+			fmt.Errorf("vmCachePNVLAN %d: must be the tag from 1 to 4094 that the private network has at this host", vlan))
 	case cfg.VMCachePNCIDR == "" && vlan != 0:
-		errs = append(errs, fmt.Errorf("vmCachePNVLAN %d: there is no private network to tag: set vmCachePNCIDR, or leave the tag away", vlan))
+		errs = append(errs,
+			fmt.Errorf("vmCachePNVLAN %d: there is no private network to tag: set vmCachePNCIDR, or leave the tag away", vlan))
 	}
 
 	return errors.Join(errs...)

@@ -73,10 +73,9 @@ func jobOff(label string, j job) plan.Part {
 func (j job) plist() string {
 	var b strings.Builder
 
-	b.WriteString(xml.Header + `<!DOCTYPE plist PUBLIC "-//Apple//DTD PLIST 1.0//EN" "http://www.apple.com/DTDs/PropertyList-1.0.dtd">
-<plist version="1.0">
-<dict>
-`)
+	b.WriteString(xml.Header +
+		`<!DOCTYPE plist PUBLIC "-//Apple//DTD PLIST 1.0//EN" "http://www.apple.com/DTDs/PropertyList-1.0.dtd">` +
+		"\n<plist version=\"1.0\">\n<dict>\n")
 
 	entry := func(key, value string) { fmt.Fprintf(&b, "\t<key>%s</key>\n\t%s\n", key, value) }
 	text := func(value string) string { return "<string>" + escape(value) + "</string>" }

@@ -92,9 +92,11 @@ func renderInterface(d *plan.Draft, cfg Config) {
 		vlan = strconv.Itoa(cfg.VMCachePNVLAN)
 	}
 
-	probe := "networksetup -listVLANs | grep -xF 'VLAN User Defined Name: " + service + "'"
-	if cfg.VMCachePNCIDR == "" {
-		probe = "test -z \"$(networksetup -listVLANs | grep -xF 'VLAN User Defined Name: " + service + "')\""
+	const ours = "networksetup -listVLANs | grep -A 3 -xF 'VLAN User Defined Name: " + service + "'"
+
+	probe := ours + " | grep -xF 'Tag: " + vlan + "'"
+	if vlan == "" {
+		probe = "test -z \"$(" + ours + ")\""
 	}
 
 	d.Add(parts.Script("pn-interface", body("interface"), probe,
@@ -110,7 +112,8 @@ func renderTailscale(d *plan.Draft, cfg Config) {
 		return
 	}
 
-	d.Add(program("tailscale-cli", tailscalePath, cfg.TailscaleBinary, "tailscale"), parts.CheckBinary("tailscaleBinary", cfg.TailscaleBinary))
+	d.Add(program("tailscale-cli", tailscalePath, cfg.TailscaleBinary, "tailscale"),
+		parts.CheckBinary("tailscaleBinary", cfg.TailscaleBinary))
 	d.Add(program("tailscaled", tailscaledPath, cfg.TailscaledBinary, "tailscaled-job"),
 		parts.CheckBinary("tailscaledBinary", cfg.TailscaledBinary))
 	addJob(d, "tailscaled", tailscaleJob(), stable, "tailscale")
@@ -161,20 +164,18 @@ func renderKubelet(d *plan.Draft, cfg Config) {
 func kubeletInstall(cfg Config) plan.Part {
 	stamp := stateDir + "tart-kubelet.sums"
 	sum := cfg.TartKubeletBinary.SHA256()
-	path, mode := plan.Quote(kubeletPath), 0o755
+	place := parts.Place{Path: kubeletPath, Mode: 0o755, Owner: rootWheel}
+	quoted := plan.Quote(place.Path)
 
 	return plan.Part{
 		Label: "tart-kubelet-install", Kind: plan.Executable, When: plan.Always,
-		Path: kubeletPath, Mode: 0o755, Owner: rootWheel, Content: cfg.TartKubeletBinary,
-		Apply: plan.Render(body("kubelet"),
-			plan.Var{Name: "DEST", Value: kubeletPath},
-			plan.Var{Name: "MODE", Value: fmt.Sprintf("%04o", mode)},
-			plan.Var{Name: "OWNER", Value: rootWheel},
+		Path: place.Path, Mode: place.Mode, Owner: place.Owner, Content: cfg.TartKubeletBinary,
+		Apply: plan.Render(body("kubelet"), append(place.Vars(),
 			plan.Var{Name: "STAMP", Value: stamp},
-			plan.Var{Name: "SHA256", Value: sum}),
+			plan.Var{Name: "SHA256", Value: sum})...),
 		Probe: "read -r pushed signed <" + stamp + "\n" +
 			"test \"$pushed\" = " + plan.Quote(sum) + "\n" +
-			"sum=$(sha256sum <" + path + " || shasum -a 256 <" + path + ")\n" +
+			"sum=$(sha256sum <" + quoted + " || shasum -a 256 <" + quoted + ")\n" +
 			"test \"${sum%% *}\" = \"$signed\"",
 		Reapplies: []string{"launchd"},
 	}
@@ -203,23 +204,24 @@ func kubeletJob(cfg Config) (job, error) {
 
 	err := parts.CheckNodeLabels("nodeLabels", cfg.NodeLabels)
 	if cfg.MaxPods < 1 || cfg.MaxPods > mostPods {
-		err = errors.Join(err, fmt.Errorf("maxPods %d: must be 1 or %d, the most that Apple's licence allows on a Mac", cfg.MaxPods, mostPods))
+		err = errors.Join(err,
+			fmt.Errorf("maxPods %d: must be 1 or %d, the most that Apple's licence allows on a Mac", cfg.MaxPods, mostPods))
 	}
 
 	return job{name: "io.hyperfleet.tart-kubelet", arguments: arguments, keep: true}, err
 }
 
 // program is a part that is a program, and what is started anew after it.
-func program(label, path string, content plan.Content, restarts string) plan.Part {
-	part := parts.File(label, plan.Executable, parts.Place{Path: path, Mode: 0o755, Owner: rootWheel}, content)
+func program(label, dest string, content plan.Content, restarts string) plan.Part {
+	part := parts.File(label, plan.Executable, parts.Place{Path: dest, Mode: 0o755, Owner: rootWheel}, content)
 	part.Reapplies = []string{restarts}
 
 	return part
 }
 
 // helper is a script of ours that stays at the host.
-func helper(label, path string, text plan.Content, restarts string) plan.Part {
-	part := parts.File(label, plan.File, parts.Place{Path: path, Mode: 0o755, Owner: rootWheel}, text)
+func helper(label, dest string, text plan.Content, restarts string) plan.Part {
+	part := parts.File(label, plan.File, parts.Place{Path: dest, Mode: 0o755, Owner: rootWheel}, text)
 	part.Reapplies = []string{restarts}
 
 	return part

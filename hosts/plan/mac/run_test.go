@@ -4,6 +4,9 @@
 package mac
 
 import (
+	"encoding/xml"
+	"errors"
+	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -31,7 +34,7 @@ while [ $# -gt 0 ]; do
 done
 if [ -n "$file" ]; then
 	if grep -q REFUSED "$file"; then exit 1; fi
-	if [ -n "$dry" ]; then exit 0; fi
+	[ -z "$dry" ] || exit 0
 	if [ "$anchor" = main ]; then echo 'anchor "com.apple/*" all' >"$HOST/main"; else cp "$file" "$HOST/$anchor"; fi
 fi
 case $show in
@@ -317,4 +320,31 @@ func TestKubeletIsSignedAndItsProbeKnows(t *testing.T) {
 	}
 
 	host.Refuses(input[:len(input)-1], "push it again")
+}
+
+// A plist is XML, whatever is in it, and says what it was told.
+func TestPlistIsXML(t *testing.T) {
+	t.Parallel()
+
+	argument := "--labels=<a>&\"b\"'c'</string>"
+	decoder := xml.NewDecoder(strings.NewReader(job{name: "job", arguments: []string{argument}, keep: true, interval: 60}.plist()))
+	found := false
+
+	for {
+		token, err := decoder.Token()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		text, ok := token.(xml.CharData)
+		found = found || ok && string(text) == argument
+	}
+
+	if !found {
+		t.Error("the argument is not in the plist")
+	}
 }

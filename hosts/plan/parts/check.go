@@ -25,7 +25,8 @@ func CheckCIDR(field, text string) error {
 	case err != nil || !prefix.Addr().Is4():
 		return fmt.Errorf("%s %q: must be an IPv4 network such as 10.32.0.0/16", field, text)
 	case prefix.Bits() < widest:
-		return fmt.Errorf("%s %q: is wider than /%d, and would open nearly everything: name the network that is meant", field, text, widest)
+		return fmt.Errorf("%s %q: is wider than /%d, and would open nearly everything: name the network that is meant",
+			field, text, widest)
 	case prefix.Masked().String() != text:
 		return fmt.Errorf("%s %q: has bits set beyond its prefix: write %s", field, text, prefix.Masked())
 	default:

@@ -7,6 +7,7 @@ import (
 	_ "embed"
 	"fmt"
 	"io/fs"
+	"strconv"
 	"strings"
 
 	"github.com/hyperfleet/hyperfleet/hosts/plan"
@@ -39,7 +40,7 @@ func File(label string, kind plan.Kind, place Place, content plan.Content) plan.
 		Label: label, Kind: kind, When: plan.Always,
 		Path: place.Path, Mode: place.Mode, Owner: place.Owner,
 		Content: content,
-		Apply: plan.Render(installBody, append(place.vars(),
+		Apply: plan.Render(installBody, append(place.Vars(),
 			plan.Var{Name: "SHA256", Value: content.SHA256()})...),
 		Probe: SumProbe(place.Path, content.SHA256()) + "\n" + place.probe(),
 	}
@@ -52,7 +53,7 @@ func Secret(label string, place Place, secret log.Secret) plan.Part {
 		Label: label, Kind: plan.File, When: plan.Always,
 		Path: place.Path, Mode: place.Mode, Owner: place.Owner,
 		Secret: secret,
-		Apply:  plan.Render(secretBody, append(place.vars(), plan.Var{Name: "END", Value: plan.End})...),
+		Apply:  plan.Render(secretBody, append(place.Vars(), plan.Var{Name: "END", Value: plan.End})...),
 		Probe:  "test -s " + plan.Quote(place.Path) + "\n" + place.probe(),
 	}
 }
@@ -91,7 +92,7 @@ func Tailscale(t Tailnet) plan.Part {
 		plan.Quote(t.CLI)+" ip -4 | grep '^100\\.'",
 		plan.Var{Name: "TAILSCALE", Value: t.CLI},
 		plan.Var{Name: "TAGS", Value: strings.Join(t.Tags, ",")},
-		plan.Var{Name: "ACCEPT_ROUTES", Value: fmt.Sprint(t.AcceptRoutes)},
+		plan.Var{Name: "ACCEPT_ROUTES", Value: strconv.FormatBool(t.AcceptRoutes)},
 		plan.Var{Name: "TAILNET_NAME", Value: t.Hostname},
 		plan.Var{Name: "END", Value: plan.End})
 	part.Secret = t.AuthKey
@@ -115,7 +116,8 @@ func SumProbe(path, sum string) string {
 		"test \"${sum%% *}\" = " + plan.Quote(sum)
 }
 
-func (p Place) vars() []plan.Var {
+// Vars are the variables of a script that puts something there: DEST, MODE and OWNER.
+func (p Place) Vars() []plan.Var {
 	return []plan.Var{
 		{Name: "DEST", Value: p.Path},
 		{Name: "MODE", Value: fmt.Sprintf("%04o", p.Mode)},

@@ -44,6 +44,7 @@ func (h Host) Program(name, script string) {
 	text := "#!/bin/bash\nset -u\nprintf '%s %s\\n' " + name + " \"$*\" >>\"$HOST/calls\"\n" + script + "\n"
 	h.Write(filepath.Join("bin", name), text)
 
+	//nolint:gosec // G302: a program has to be one
 	if err := os.Chmod(filepath.Join(h.Dir, "bin", name), 0o700); err != nil {
 		h.t.Fatal(err)
 	}
@@ -56,7 +57,7 @@ func (h Host) Run(input string) (string, error) {
 	var out bytes.Buffer
 
 	words := strings.Fields(plan.Interpreter)
-	cmd := exec.CommandContext(h.t.Context(), words[0], words[1:]...)
+	cmd := exec.CommandContext(h.t.Context(), words[0], words[1:]...) //nolint:gosec // G204: a constant
 	cmd.Env = []string{"HOST=" + h.Dir, "PATH=" + filepath.Join(h.Dir, "bin") + ":" + os.Getenv("PATH"), "TMPDIR=" + h.Dir}
 	// Not a file: a shell reads ahead in one. SSH gives a pipe too.
 	cmd.Stdin = strings.NewReader(input)

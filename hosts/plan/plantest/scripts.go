@@ -139,7 +139,7 @@ func (k Kind[C]) scripts(t *testing.T) {
 func lint(t *testing.T, name, script, tool string, args ...string) {
 	t.Helper()
 
-	cmd := exec.CommandContext(t.Context(), tool, args...)
+	cmd := exec.CommandContext(t.Context(), tool, args...) //nolint:gosec // G204: a tool that the test has named
 	cmd.Stdin = strings.NewReader(script)
 
 	var out bytes.Buffer

@@ -224,10 +224,13 @@ func with(part plan.Part, change func(*plan.Part)) plan.Part {
 func (k Kind[C]) secrets(t *testing.T) {
 	p := k.plan(t, k.One)
 	v := reflect.ValueOf(k.One)
-	all := fmt.Sprintf("%+v %#v %v %s", p.Parts(), p.Parts(), p.Digests(), p.ProbeScript())
+
+	var all strings.Builder
+
+	fmt.Fprintf(&all, "%+v %#v %v %s", p.Parts(), p.Parts(), p.Digests(), p.ProbeScript())
 
 	for _, part := range p.Parts() {
-		all += part.Apply + part.Content.String() + part.Path
+		all.WriteString(part.Apply + part.Content.String() + part.Path)
 	}
 
 	for i := range v.NumField() {
@@ -236,7 +239,7 @@ func (k Kind[C]) secrets(t *testing.T) {
 			continue
 		}
 
-		if strings.Contains(all, secret.Reveal()) {
+		if strings.Contains(all.String(), secret.Reveal()) {
 			t.Errorf("%s is in a part", v.Type().Field(i).Name)
 		}
 

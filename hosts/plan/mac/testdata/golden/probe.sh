@@ -10,7 +10,7 @@ probe() {
 }
 
 probe_pn_interface() {
-	networksetup -listVLANs | grep -xF 'VLAN User Defined Name: hyperfleet-pn'
+	networksetup -listVLANs | grep -A 3 -xF 'VLAN User Defined Name: hyperfleet-pn' | grep -xF 'Tag: 1597'
 }
 probe pn-interface
 
