@@ -35,7 +35,8 @@ done
 if [ -n "$file" ]; then
 	if grep -q REFUSED "$file"; then exit 1; fi
 	[ -z "$dry" ] || exit 0
-	if [ "$anchor" = main ]; then echo 'anchor "com.apple/*" all' >"$HOST/main"; else cp "$file" "$HOST/$anchor"; fi
+	if [ "$anchor" = main ]; then echo 'anchor "com.apple/*" all' >"$HOST/main"; fi
+	[ "$anchor" = main ] || cp "$file" "$HOST/$anchor"
 fi
 case $show in
 info) if [ -e "$HOST/enabled" ]; then echo "Status: Enabled for 0 days"; else echo "Status: Disabled"; fi ;;
