@@ -144,9 +144,10 @@ func indexOf(parts []Part, label string) int {
 	return slices.IndexFunc(parts, func(p Part) bool { return p.Label == label })
 }
 
-func isLabel(text string) bool {
-	return regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`).MatchString(text)
-}
+var (
+	labelForm = regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`)
+	ownerForm = regexp.MustCompile(`^[a-z_][a-z0-9_-]*:[a-z_][a-z0-9_-]*$`)
+)
 
 // checkPart says what is wrong with a part, given those before and after it.
 func checkPart(part Part, before, after []Part) error {
@@ -155,7 +156,7 @@ func checkPart(part Part, before, after []Part) error {
 	}
 
 	switch {
-	case !isLabel(part.Label):
+	case !labelForm.MatchString(part.Label):
 		return wrong("the label must be words of a-z and 0-9 with hyphens between")
 	case indexOf(before, part.Label) >= 0:
 		return wrong("there are two of it: labels name one part each")
@@ -197,7 +198,7 @@ func checkPlace(part Part, wrong func(string, ...any) error) error {
 		return wrong("mode %#o: must be permissions, and only the owner may write", part.Mode)
 	}
 
-	if !regexp.MustCompile(`^[a-z_][a-z0-9_-]*:[a-z_][a-z0-9_-]*$`).MatchString(part.Owner) {
+	if !ownerForm.MatchString(part.Owner) {
 		return wrong("owner %q: must be user:group", part.Owner)
 	}
 

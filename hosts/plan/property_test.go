@@ -41,10 +41,7 @@ func draft(cfg config) *plan.Draft {
 func hash(cfg config) string { return plan.HostConfigHash(cfg, draft) }
 
 func properties() *gopter.Properties {
-	parameters := gopter.DefaultTestParameters()
-	parameters.MinSuccessfulTests = 200
-
-	return gopter.NewProperties(parameters)
+	return gopter.NewProperties(gopter.DefaultTestParameters()) // 100 runs of each
 }
 
 func words() gopter.Gen {

@@ -24,7 +24,7 @@ type Kind[C any] struct {
 	Draft      func(C) *plan.Draft
 	Render     func(C) (plan.Plan, error)
 	Hash       func(C) string
-	// Parts is what a host must have, in order, written down apart from the code: one
+	// Parts is what a host of One must have, in order, written down apart from the code: one
 	// line for each part, "LABEL KIND WHEN".
 	Parts []string
 }
@@ -138,19 +138,24 @@ func list(p plan.Plan) []string {
 	return out
 }
 
-// whole says what a plan lacks: against the list, and between what is hashed and what a
-// drifted host gets.
+// whole says what the plan of One lacks: of the list, and between what is hashed and what
+// a drifted host gets.
 func (k Kind[C]) whole(p plan.Plan) error {
 	if diff := gocmp.Diff(k.Parts, list(p)); diff != "" {
 		return fmt.Errorf("parts (-want +got):\n%s", diff)
 	}
 
-	var applied []plan.Digest
+	return applied(p)
+}
+
+// applied says where what is hashed and what a drifted host gets are not the same.
+func applied(p plan.Plan) error {
+	var steps []plan.Digest
 	for _, part := range p.AllDriftSteps() {
-		applied = append(applied, part.Digest())
+		steps = append(steps, part.Digest())
 	}
 
-	if diff := gocmp.Diff(p.Digests(), applied); diff != "" {
+	if diff := gocmp.Diff(p.Digests(), steps); diff != "" {
 		return fmt.Errorf("hashed and applied parts (-hashed +applied):\n%s", diff)
 	}
 
@@ -158,10 +163,14 @@ func (k Kind[C]) whole(p plan.Plan) error {
 }
 
 func (k Kind[C]) complete(t *testing.T) {
+	if err := k.whole(k.plan(t, k.One)); err != nil {
+		t.Error(err)
+	}
+
 	for name, cfg := range map[string]C{"one": k.One, "other": k.Other} {
 		p := k.plan(t, cfg)
-		if err := k.whole(p); name == "one" && err != nil {
-			t.Error(err)
+		if err := applied(p); err != nil {
+			t.Errorf("%s: %v", name, err)
 		}
 
 		for _, part := range p.Parts() {
