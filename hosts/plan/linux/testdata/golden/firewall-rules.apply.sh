@@ -1,0 +1,34 @@
+#!/bin/bash
+set -euo pipefail
+umask 077
+DEST='/etc/hyperfleet/egress.nft'
+MODE='0644'
+OWNER='root:root'
+SHA256='d19b87ee025f6d923aaee52713c4eaa9affe89b28f4f23bd2daa648d8743e43d'
+
+# Copyright The HyperFleet Authors.
+# SPDX-License-Identifier: Apache-2.0
+#
+# Puts what it reads at DEST, whole or not at all.
+temp=
+
+main() {
+	local dir sum
+	dir=$(dirname "$DEST")
+	(umask 022 && mkdir -p "$dir")
+	temp=$(mktemp "$dir/.hyperfleet.XXXXXX")
+	trap 'rm -f "$temp"' EXIT
+
+	cat >"$temp"
+	sum=$(sha256sum <"$temp" 2>/dev/null || shasum -a 256 <"$temp")
+	if [ "${sum%% *}" != "$SHA256" ]; then
+		echo "what arrived for $DEST is not what was sent: push it again" >&2
+		exit 1
+	fi
+
+	chown "$OWNER" "$temp"
+	chmod "$MODE" "$temp"
+	mv -f "$temp" "$DEST"
+}
+
+main; exit 0

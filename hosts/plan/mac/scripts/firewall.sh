@@ -1,0 +1,42 @@
+# Copyright The HyperFleet Authors.
+# SPDX-License-Identifier: Apache-2.0
+#
+# Writes our block of pf.conf, and nothing else there, and loads our anchor.
+BEGIN='# BEGIN hyperfleet'
+FINISH='# END hyperfleet'
+temp=
+
+main() {
+	if ! pfctl -q -n -a "$ANCHOR" -f "$RULES"; then
+		echo "pf refuses $RULES: nothing was changed" >&2
+		exit 1
+	fi
+
+	temp=$(mktemp "$CONF.XXXXXX")
+	trap 'rm -f "$temp"' EXIT
+	if [ "$(grep -cxF "$BEGIN" "$CONF" || true)" != "$(grep -cxF "$FINISH" "$CONF" || true)" ]; then
+		echo "$CONF has one of the lines \"$BEGIN\" and \"$FINISH\" without the other: mend it by hand" >&2
+		exit 1
+	fi
+	awk -v begin="$BEGIN" -v finish="$FINISH" '
+		$0 == begin { ours = 1 }
+		!ours { print }
+		$0 == finish { ours = 0 }' "$CONF" >"$temp"
+	printf '%s\nload anchor "%s" from "%s"\n%s\n' "$BEGIN" "$ANCHOR" "$RULES" "$FINISH" >>"$temp"
+
+	if ! pfctl -q -n -f "$temp"; then
+		echo "pf refuses $CONF with our block in it: nothing was changed" >&2
+		exit 1
+	fi
+	if ! cmp -s "$temp" "$CONF"; then
+		chown root:wheel "$temp"
+		chmod 0644 "$temp"
+		mv -f "$temp" "$CONF"
+	fi
+
+	"$LOADER"
+	if [ -z "$(pfctl -q -a "$ANCHOR" -s rules)" ]; then
+		echo "the anchor $ANCHOR is empty after it was loaded: machines would reach everything" >&2
+		exit 1
+	fi
+}

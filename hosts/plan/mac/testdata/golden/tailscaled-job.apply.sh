@@ -1,0 +1,66 @@
+#!/bin/bash
+set -euo pipefail
+umask 077
+JOB='io.hyperfleet.tailscaled'
+PLIST='/Library/LaunchDaemons/io.hyperfleet.tailscaled.plist'
+STAMP='/var/db/hyperfleet/jobs/io.hyperfleet.tailscaled.plist'
+STABLE='15'
+
+# Copyright The HyperFleet Authors.
+# SPDX-License-Identifier: Apache-2.0
+#
+# Makes launchd run the job of a plist, in the version that is there now. Where the plist is
+# the one that launchd has, the job is started anew in place, else it is loaded again.
+pid() {
+	{ launchctl print "system/$JOB" 2>/dev/null || true; } |
+		awk '$1 == "pid" && $2 == "=" && !seen { print $3; seen = 1 }'
+}
+
+loaded() { launchctl print "system/$JOB" >/dev/null 2>&1; }
+
+reload() {
+	local i
+	if loaded; then
+		launchctl bootout "system/$JOB"
+		for ((i = 0; i < 60; i++)); do
+			if ! loaded; then break; fi
+			sleep 1
+		done
+	fi
+	launchctl enable "system/$JOB"
+	launchctl bootstrap system "$PLIST"
+	(umask 022 && mkdir -p "$(dirname "$STAMP")")
+	cp "$PLIST" "$STAMP"
+}
+
+# A job that crashes again and again has a new process each time it is looked at.
+stays() {
+	local before=$1 now i
+	for ((i = 0; i < 60; i++)); do
+		now=$(pid)
+		if [ -n "$now" ] && [ "$now" != "$before" ]; then break; fi
+		sleep 1
+	done
+	if [ -z "$now" ] || [ "$now" = "$before" ]; then
+		echo "launchd has not started $JOB anew within a minute: see launchctl print system/$JOB" >&2
+		exit 1
+	fi
+	sleep "$STABLE"
+	if [ "$(pid)" != "$now" ]; then
+		echo "$JOB did not live for $STABLE s: see its log" >&2
+		exit 1
+	fi
+}
+
+main() {
+	local before
+	before=$(pid)
+	if loaded && cmp -s "$PLIST" "$STAMP"; then
+		launchctl kickstart -k "system/$JOB"
+	else
+		reload
+	fi
+	if [ "$STABLE" != 0 ]; then stays "$before"; fi
+}
+
+main; exit 0

@@ -1,0 +1,148 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plantest
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/hyperfleet/hyperfleet/hosts/plan"
+)
+
+// Host runs scripts on this machine, with some programs in place of those of a host. Its
+// folder is $HOST to them, and each call is in the file calls there.
+type Host struct {
+	t   *testing.T
+	Dir string
+}
+
+// NewHost makes a host of programs: name and bash. Waiting takes no time there, and files
+// have no other owner.
+func NewHost(t *testing.T, programs map[string]string) Host {
+	t.Helper()
+
+	h := Host{t: t, Dir: t.TempDir()}
+	h.Program("sleep", "")
+	h.Program("chown", "")
+
+	for name, script := range programs {
+		h.Program(name, script)
+	}
+
+	return h
+}
+
+// Program puts a program in place.
+func (h Host) Program(name, script string) {
+	h.t.Helper()
+
+	text := "#!/bin/bash\nset -u\nprintf '%s %s\\n' " + name + " \"$*\" >>\"$HOST/calls\"\n" + script + "\n"
+	h.Write(filepath.Join("bin", name), text)
+
+	//nolint:gosec // G302: a program has to be one
+	if err := os.Chmod(filepath.Join(h.Dir, "bin", name), 0o700); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// Run runs a script with what it reads. It gives what it said, and whether it ended well.
+func (h Host) Run(input string) (string, error) {
+	h.t.Helper()
+
+	var out bytes.Buffer
+
+	words := strings.Fields(plan.Interpreter)
+	cmd := exec.CommandContext(h.t.Context(), words[0], words[1:]...) //nolint:gosec // G204: a constant
+	cmd.Env = []string{"HOST=" + h.Dir, "PATH=" + filepath.Join(h.Dir, "bin") + ":" + os.Getenv("PATH"), "TMPDIR=" + h.Dir}
+	// Not a file: a shell reads ahead in one. SSH gives a pipe too.
+	cmd.Stdin = strings.NewReader(input)
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err := cmd.Run()
+
+	return out.String(), err
+}
+
+// Must runs a script that has to end well.
+func (h Host) Must(input string) {
+	h.t.Helper()
+
+	if out, err := h.Run(input); err != nil {
+		h.t.Fatalf("%v: %s", err, out)
+	}
+}
+
+// Refuses runs a script that must not end well, and has to say why.
+func (h Host) Refuses(input, why string) {
+	h.t.Helper()
+
+	if out, err := h.Run(input); err == nil || !strings.Contains(out, why) {
+		h.t.Errorf("ended with %v and said %q, want %q", err, out, why)
+	}
+}
+
+// Path of a file.
+func (h Host) Path(name string) string { return filepath.Join(h.Dir, name) }
+
+// Write writes a file.
+func (h Host) Write(name, text string) {
+	h.t.Helper()
+
+	if err := os.MkdirAll(filepath.Dir(h.Path(name)), 0o700); err != nil {
+		h.t.Fatal(err)
+	}
+
+	if err := os.WriteFile(h.Path(name), []byte(text), 0o600); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// Read reads a file; empty if it is not there.
+func (h Host) Read(name string) string {
+	h.t.Helper()
+
+	text, err := os.ReadFile(h.Path(name))
+	if err != nil && !os.IsNotExist(err) {
+		h.t.Fatal(err)
+	}
+
+	return string(text)
+}
+
+// Calls gives the calls of programs since the last time, without those that wait.
+func (h Host) Calls() []string {
+	h.t.Helper()
+
+	var out []string
+
+	for line := range strings.Lines(h.Read("calls")) {
+		if !strings.HasPrefix(line, "sleep ") && !strings.HasPrefix(line, "chown ") {
+			out = append(out, strings.TrimSpace(line))
+		}
+	}
+
+	h.Write("calls", "")
+
+	return out
+}
+
+// Left gives what is in a folder.
+func (h Host) Left(name string) []string {
+	h.t.Helper()
+
+	entries, err := os.ReadDir(h.Path(name))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+
+	var out []string
+	for _, entry := range entries {
+		out = append(out, entry.Name())
+	}
+
+	return out
+}

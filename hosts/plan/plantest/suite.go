@@ -1,0 +1,260 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plantest
+
+import (
+	"cmp"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
+
+	"github.com/hyperfleet/hyperfleet/hosts/plan"
+	"github.com/hyperfleet/hyperfleet/kit/log"
+)
+
+// Kind is a kind of host under test.
+type Kind[C any] struct {
+	// One and Other are whole configurations that differ in every field and are both right.
+	One, Other C
+	Draft      func(C) *plan.Draft
+	Render     func(C) (plan.Plan, error)
+	Hash       func(C) string
+	// Parts is what a host of One must have, in order, written down apart from the code: one
+	// line for each part, "LABEL KIND WHEN".
+	Parts []string
+}
+
+// Run runs all tests of a kind.
+func Run[C any](t *testing.T, k Kind[C]) {
+	t.Helper()
+
+	t.Run("each field belongs to one host or to all", k.tags)
+	t.Run("the two configurations differ in each field", k.differ)
+	t.Run("hash is stable", k.stable)
+	t.Run("hash and fields", k.fields)
+	t.Run("hash is of what is pushed", k.pushed)
+	t.Run("hashed parts and applied parts are the same", k.complete)
+	t.Run("dropping any part fails", k.mutations)
+	t.Run("no secret leaves but on standard input", k.secrets)
+	t.Run("golden", k.golden)
+	t.Run("scripts", k.scripts)
+}
+
+func (k Kind[C]) plan(t *testing.T, cfg C) plan.Plan {
+	t.Helper()
+
+	p, err := k.Render(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return p
+}
+
+func (k Kind[C]) tags(t *testing.T) {
+	if err := plan.CheckTags[C](); err != nil {
+		t.Error(err)
+	}
+}
+
+func (k Kind[C]) differ(t *testing.T) {
+	one, other := reflect.ValueOf(k.One), reflect.ValueOf(k.Other)
+	for i := range one.NumField() {
+		if reflect.DeepEqual(one.Field(i).Interface(), other.Field(i).Interface()) {
+			t.Errorf("field %s is the same in both: the tests below could not see it", one.Type().Field(i).Name)
+		}
+	}
+}
+
+func (k Kind[C]) stable(t *testing.T) {
+	want := k.Hash(k.One)
+
+	for range 20 {
+		if got := k.Hash(k.One); got != want || want == "" {
+			t.Fatalf("hash is %q, and then %q", want, got)
+		}
+	}
+}
+
+// fields changes one field at a time: those of one host leave the hash alone, those of
+// all change it, but for what new hosts alone get.
+func (k Kind[C]) fields(t *testing.T) {
+	fields := reflect.TypeFor[C]()
+	for i := range fields.NumField() {
+		field := fields.Field(i)
+		cfg := k.One
+		reflect.ValueOf(&cfg).Elem().Field(i).Set(reflect.ValueOf(k.Other).Field(i))
+
+		want := field.Tag.Get("host") == "fleet" && field.Tag.Get("use") != "first-boot"
+		if got := k.Hash(cfg) != k.Hash(k.One); got != want {
+			t.Errorf("%s changed: the hash changed too: %v, want %v", field.Name, got, want)
+		}
+
+		// A field that reaches no part would be of no use to anybody.
+		reaches := input(k.plan(t, cfg).FirstBootSteps()) != input(k.plan(t, k.One).FirstBootSteps())
+		if want := field.Tag.Get("use") != "connection"; reaches != want {
+			t.Errorf("%s changed: what is pushed to a new host changed too: %v, want %v", field.Name, reaches, want)
+		}
+	}
+}
+
+func input(steps []plan.Part) string {
+	var b strings.Builder
+	for _, part := range steps {
+		b.WriteString(part.Input())
+	}
+
+	return b.String()
+}
+
+// pushed compares the hash with the plan itself: one code renders both, and a host's own
+// values change no part's being there.
+func (k Kind[C]) pushed(t *testing.T) {
+	p, err := k.Draft(plan.Fleet(k.One)).Plan()
+	if err != nil {
+		t.Fatalf("without the values of a host the plan has to render still: %v", err)
+	}
+
+	if p.Hash() != k.Hash(k.One) {
+		t.Error("the hash is not that of the plan")
+	}
+
+	if diff := gocmp.Diff(list(p), list(k.plan(t, k.One))); diff != "" {
+		t.Errorf("a host has other parts than the fleet (-fleet +host):\n%s", diff)
+	}
+}
+
+func list(p plan.Plan) []string {
+	var out []string
+	for _, part := range p.Parts() {
+		out = append(out, fmt.Sprintf("%s %s %s", part.Label, part.Kind, part.When))
+	}
+
+	return out
+}
+
+// whole says what the plan of One lacks: of the list, and between what is hashed and what
+// a drifted host gets.
+func (k Kind[C]) whole(p plan.Plan) error {
+	if diff := gocmp.Diff(k.Parts, list(p)); diff != "" {
+		return fmt.Errorf("parts (-want +got):\n%s", diff)
+	}
+
+	return applied(p)
+}
+
+// applied says where what is hashed and what a drifted host gets are not the same.
+func applied(p plan.Plan) error {
+	var steps []plan.Digest
+	for _, part := range p.AllDriftSteps() {
+		steps = append(steps, part.Digest())
+	}
+
+	if diff := gocmp.Diff(p.Digests(), steps); diff != "" {
+		return fmt.Errorf("hashed and applied parts (-hashed +applied):\n%s", diff)
+	}
+
+	return nil
+}
+
+func (k Kind[C]) complete(t *testing.T) {
+	if err := k.whole(k.plan(t, k.One)); err != nil {
+		t.Error(err)
+	}
+
+	for name, cfg := range map[string]C{"one": k.One, "other": k.Other} {
+		p := k.plan(t, cfg)
+		if err := applied(p); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+
+		for _, part := range p.Parts() {
+			steps := p.DriftSteps(part.Label)
+			alone := slices.ContainsFunc(steps, func(s plan.Part) bool { return s.Label == part.Label })
+
+			if alone != part.Hashed() {
+				t.Errorf("%s: part %s has drifted and is applied: %v; it is hashed: %v", name, part.Label, alone, part.Hashed())
+			}
+		}
+	}
+}
+
+// mutations makes sure that complete could fail: without any one part, with it on the
+// first boot alone, and with one byte more or less in it.
+func (k Kind[C]) mutations(t *testing.T) {
+	p := k.plan(t, k.One)
+
+	for i, part := range p.Parts() {
+		for name, mutate := range map[string]func([]plan.Part) []plan.Part{
+			"dropped": func(parts []plan.Part) []plan.Part { return slices.Delete(parts, i, i+1) },
+			"on another pass": func(parts []plan.Part) []plan.Part {
+				parts[i].When = cmp.Or(map[plan.When]plan.When{plan.Always: plan.FirstBoot}[part.When], plan.Always)
+				parts[i].Probe = "true"
+
+				return parts
+			},
+		} {
+			mutant, err := plan.New(mutate(p.Parts())...)
+			if err == nil && k.whole(mutant) == nil {
+				t.Errorf("%s %s: nothing noticed", part.Label, name)
+			}
+
+			if err == nil && (part.Hashed() || name != "dropped") && mutant.Hash() == p.Hash() {
+				t.Errorf("%s %s: the hash is the same", part.Label, name)
+			}
+		}
+
+		for name, mutant := range map[string]plan.Part{
+			"script": with(part, func(m *plan.Part) { m.Apply += "#" }),
+			"text":   with(part, func(m *plan.Part) { m.Content = plan.Text(m.Content.String() + "#") }),
+			"mode":   with(part, func(m *plan.Part) { m.Mode ^= 0o100 }),
+			"owner":  with(part, func(m *plan.Part) { m.Owner += "x" }),
+			"path":   with(part, func(m *plan.Part) { m.Path += "x" }),
+		} {
+			if mutant.Digest() == part.Digest() {
+				t.Errorf("%s: another %s, and the digest is the same", part.Label, name)
+			}
+		}
+	}
+}
+
+func with(part plan.Part, change func(*plan.Part)) plan.Part {
+	change(&part)
+
+	return part
+}
+
+// secrets looks for every secret of the configuration in all but the input of a script.
+func (k Kind[C]) secrets(t *testing.T) {
+	p := k.plan(t, k.One)
+	v := reflect.ValueOf(k.One)
+
+	var all strings.Builder
+
+	fmt.Fprintf(&all, "%+v %#v %v %s", p.Parts(), p.Parts(), p.Digests(), p.ProbeScript())
+
+	for _, part := range p.Parts() {
+		all.WriteString(part.Apply + part.Content.String() + part.Path)
+	}
+
+	for i := range v.NumField() {
+		secret, ok := v.Field(i).Interface().(log.Secret)
+		if !ok {
+			continue
+		}
+
+		if strings.Contains(all.String(), secret.Reveal()) {
+			t.Errorf("%s is in a part", v.Type().Field(i).Name)
+		}
+
+		sent := strings.Count(input(p.FirstBootSteps()), secret.Reveal())
+		if want := v.Type().Field(i).Tag.Get("use") != "connection"; (sent == 1) != want {
+			t.Errorf("%s is sent %d times", v.Type().Field(i).Name, sent)
+		}
+	}
+}

@@ -1,0 +1,218 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan_test
+
+import (
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/leanovate/gopter"
+	"github.com/leanovate/gopter/gen"
+	"github.com/leanovate/gopter/prop"
+
+	"github.com/hyperfleet/hyperfleet/hosts/plan"
+)
+
+// draft is a plan of three parts, of which one uses what belongs to the host.
+func draft(cfg config) *plan.Draft {
+	d := &plan.Draft{}
+	text := func(label, text string) plan.Part {
+		return with(file(label), func(p *plan.Part) { p.Content = plan.Text(text) })
+	}
+
+	var err error
+	if strings.HasPrefix(cfg.Common, "bad") {
+		err = errors.New(cfg.Common)
+	}
+
+	d.Add(text("common", cfg.Common), err)
+	d.Add(text("lists", fmt.Sprintf("%q", cfg.Lists)), nil)
+	d.Add(text("own", cfg.Own+cfg.Common), nil)
+
+	return d
+}
+
+func hash(cfg config) string { return plan.HostConfigHash(cfg, draft) }
+
+func properties() *gopter.Properties {
+	return gopter.NewProperties(gopter.DefaultTestParameters()) // 100 runs of each
+}
+
+func words() gopter.Gen {
+	return gen.OneGenOf(gen.AnyString(), gen.AlphaString().Map(func(s string) string { return "bad " + s }))
+}
+
+func TestHashProperties(t *testing.T) {
+	t.Parallel()
+
+	p := properties()
+
+	p.Property("the hash does not know the host", prop.ForAll(
+		func(common string, own, lists []string) bool {
+			return hash(config{Common: common, Own: own[0], Lists: lists}) == hash(config{Common: common, Own: own[1], Lists: lists})
+		}, words(), gen.SliceOfN(2, gen.AnyString()), gen.SliceOf(gen.AnyString())))
+
+	p.Property("the hash is the same for the same fleet, and only then, errors and all", prop.ForAll(
+		func(common []string, lists [][]string) bool {
+			one, other := config{Common: common[0], Lists: lists[0]}, config{Common: common[1], Lists: lists[1]}
+			same := common[0] == common[1] && slices.Equal(lists[0], lists[1])
+
+			first, again := hash(one), hash(one)
+
+			return (first == hash(other)) == same && first == again && len(first) == 64
+		}, gen.SliceOfN(2, words()), gen.SliceOfN(2, gen.SliceOf(gen.AnyString()))))
+
+	p.TestingRun(t)
+}
+
+// A script could go on in the middle of a text that was meant to be in it.
+func TestQuotedTextsStayOneWord(t *testing.T) {
+	t.Parallel()
+
+	p := properties()
+
+	p.Property("bash prints a variable as it was given", prop.ForAll(
+		func(text string) string {
+			text = strings.ReplaceAll(text, "\x00", "")
+
+			cmd := exec.CommandContext(t.Context(), "bash", "-s")
+			cmd.Stdin = strings.NewReader(plan.Render("main() { printf %s \"$TEXT\"; }", plan.Var{Name: "TEXT", Value: text}))
+
+			if out, err := cmd.Output(); err != nil || string(out) != text {
+				return fmt.Sprintf("%q came out as %q: %v", text, out, err)
+			}
+
+			return ""
+		}, gen.OneGenOf(gen.AnyString(), gen.RegexMatch("['\"$`;\\\\ \\n!]{0,12}"))))
+
+	p.TestingRun(t)
+}
+
+// pick makes parts out of numbers: each its kind of pass, text, and what follows it.
+func pick(numbers []int) []plan.Part {
+	var parts []plan.Part
+
+	for i, n := range numbers {
+		part := with(file(fmt.Sprintf("part-%d", i)), func(p *plan.Part) { p.Content = plan.Text(strconv.Itoa(n % 3)) })
+		if n%5 == 0 {
+			part.When = plan.FirstBoot
+		}
+
+		parts = append(parts, part)
+	}
+
+	for i := range parts {
+		for j := i + 1; j < len(parts); j++ {
+			if parts[j].When == plan.Always && numbers[i]%(j+1) == 1 {
+				parts[i].Reapplies = append(parts[i].Reapplies, parts[j].Label)
+			}
+		}
+	}
+
+	return parts
+}
+
+// broken says how a plan does not do what it says; empty if it does.
+func broken(numbers []int) string {
+	parts := pick(numbers)
+
+	p, err := plan.New(parts...)
+	if err != nil {
+		return err.Error()
+	}
+
+	for i, part := range parts {
+		steps := labels(p.DriftSteps(part.Label))
+		if slices.Contains(steps, part.Label) != part.Hashed() {
+			return part.Label + " is applied or hashed alone"
+		}
+
+		for _, follower := range part.Reapplies {
+			if part.Hashed() && !slices.Contains(steps, follower) {
+				return follower + " does not follow " + part.Label
+			}
+		}
+
+		changed := slices.Clone(parts)
+		changed[i].Apply += "#"
+
+		q, err := plan.New(changed...)
+		if err != nil {
+			return err.Error()
+		}
+
+		if want := part.Hashed(); (q.Hash() != p.Hash()) != want {
+			return "a change of " + part.Label + " and the hash disagree"
+		}
+
+		if changes := plan.Diff(q.Digests(), p.Digests()); part.Hashed() &&
+			!slices.Equal(changes, []plan.Change{{Label: part.Label, What: plan.Changed}}) {
+			return fmt.Sprintf("a change of %s is told as %v", part.Label, changes)
+		}
+	}
+
+	return ""
+}
+
+func TestWhatIsHashedIsWhatIsApplied(t *testing.T) {
+	t.Parallel()
+
+	p := properties()
+
+	p.Property("of any plan", prop.ForAll(broken, gen.SliceOfN(7, gen.IntRange(0, 1000))))
+
+	p.TestingRun(t)
+}
+
+func TestProbeScriptTellsOfEachPart(t *testing.T) {
+	t.Parallel()
+
+	p := properties()
+
+	p.Property("a part is lost where any of its commands fails", prop.ForAll(
+		func(fails []bool) string {
+			var (
+				parts []plan.Part
+				want  []string
+			)
+
+			for i, f := range fails {
+				part := with(file(fmt.Sprintf("part-%d", i)), func(p *plan.Part) { p.Probe = "true\necho noise\ncat" })
+				if f {
+					// The last command is well: the one before decides.
+					part.Probe = "test a = b\ntrue"
+					want = append(want, part.Label)
+				}
+
+				parts = append(parts, part)
+			}
+
+			q, err := plan.New(parts...)
+			if err != nil {
+				return err.Error()
+			}
+
+			cmd := exec.CommandContext(t.Context(), "bash", "-s")
+			cmd.Stdin = strings.NewReader(q.ProbeScript())
+
+			out, err := cmd.Output()
+			if err != nil {
+				return err.Error()
+			}
+
+			states, err := q.ReadProbe(strings.NewReader(string(out)))
+			if err != nil || !slices.Equal(q.LostParts(states), want) {
+				return fmt.Sprintf("%v: lost %v, want %v\n%s", err, q.LostParts(states), want, out)
+			}
+
+			return ""
+		}, gen.SliceOfN(4, gen.Bool())))
+
+	p.TestingRun(t)
+}
