@@ -158,7 +158,7 @@ func TestBuiltin(t *testing.T) {
 	sp := spec(1)
 	sp.Shape.CloudInitSource, sp.Shape.SnippetsStorage = hypervisor.SourceBuiltin, "local"
 	sp.Network = hypervisor.NetworkOptions{
-		Address: "10.0.0.5/24", Gateway: "10.0.0.1", Servers: []string{"10.0.0.2", "10.0.0.3"}, Search: []string{"ci.example.com"},
+		Addresses: []string{"10.0.0.5/24"}, Gateways: []string{"10.0.0.1"}, Servers: []string{"10.0.0.2", "10.0.0.3"}, Search: []string{"ci.example.com"},
 	}
 
 	if _, err := p.Resolve(t.Context(), sp.Template, sp.Shape); err != nil {
