@@ -109,7 +109,7 @@ func note(t *testing.T, holders map[string]string, claim *v1alpha1.MachineClaim,
 	}
 }
 
-// running are the addresses on the media of machines that are powered on.
+// addresses are those on record for a claim.
 func addresses(f *fleet.Fleet, claim *v1alpha1.MachineClaim) []string {
 	f.T.Helper()
 
