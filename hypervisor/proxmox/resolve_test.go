@@ -176,7 +176,7 @@ func TestBuiltin(t *testing.T) {
 
 	vm, _ := s.Snapshot().VM(made.ID)
 	for option, want := range map[string]string{
-		"ipconfig0": "ip=10.0.0.5/24,ip6=fd00::5/64,gw=10.0.0.1,gw6=fd00::1",
+		"ipconfig0":  "ip=10.0.0.5/24,ip6=fd00::5/64,gw=10.0.0.1,gw6=fd00::1",
 		"nameserver": "10.0.0.2 10.0.0.3", "searchdomain": "ci.example.com", "ciupgrade": "0",
 	} {
 		if vm.Config[option] != want {
