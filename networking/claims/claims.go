@@ -39,7 +39,7 @@ const (
 	conflictRetry = 30 * time.Second
 )
 
-// ReasonAddressConflict: the addresses on record are another machine's as well.
+// ReasonAddressConflict says that the addresses on record are another machine's as well.
 const ReasonAddressConflict = "AddressConflict"
 
 // Claims gives MachineClaims their addresses. It puts nothing on a claim that would keep
@@ -107,7 +107,7 @@ func (c *Claims) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 
 	err := c.Client.Get(ctx, req.NamespacedName, &claim)
 	if apierrors.IsNotFound(err) {
-		return c.forget(ctx, req.NamespacedName)
+		return reconcile.Result{}, c.forget(ctx, req.NamespacedName)
 	}
 
 	if err != nil {
@@ -337,7 +337,7 @@ func (c *Claims) release(ctx context.Context, claim *v1alpha1.MachineClaim) erro
 
 // forget frees what the book has for claims whose object is gone: the finalizer has seen
 // to it that their machines are, too.
-func (c *Claims) forget(ctx context.Context, name types.NamespacedName) (reconcile.Result, error) {
+func (c *Claims) forget(ctx context.Context, name types.NamespacedName) error {
 	owners := c.Book.Owners(ownerPrefix(name))
 
 	// The cache may not have a new claim of the name yet.
@@ -345,7 +345,7 @@ func (c *Claims) forget(ctx context.Context, name types.NamespacedName) (reconci
 
 	err := c.Live.Get(ctx, name, &claim)
 	if client.IgnoreNotFound(err) != nil {
-		return reconcile.Result{}, fmt.Errorf("read claim %s: %w", name, err)
+		return fmt.Errorf("read claim %s: %w", name, err)
 	}
 
 	for _, owner := range owners {
@@ -354,7 +354,7 @@ func (c *Claims) forget(ctx context.Context, name types.NamespacedName) (reconci
 		}
 	}
 
-	return reconcile.Result{}, nil
+	return nil
 }
 
 // Owner is a claim's machine in the book.

@@ -152,7 +152,9 @@ func (t *Templates) Reconcile(ctx context.Context, req reconcile.Request) (recon
 }
 
 // set puts the template's pool into the book and reports.
-func (t *Templates) set(ctx context.Context, template *v1alpha1.HypervisorMachineTemplate, cluster *v1alpha1.HypervisorCluster) error {
+func (t *Templates) set(
+	ctx context.Context, template *v1alpha1.HypervisorMachineTemplate, cluster *v1alpha1.HypervisorCluster,
+) error {
 	entry := t.Registry.Set(template, cluster, t.waker.For)
 	ready := metav1.Condition{
 		Type: v1alpha1.ConditionAddressPoolReady, Status: metav1.ConditionTrue, Reason: "Ready",
@@ -190,7 +192,7 @@ func (t *Templates) compare(ctx context.Context, entry Entry) (metav1.Condition,
 	for i := range list.Items {
 		pool := &list.Items[i]
 		if slices.Contains(sharers, types.NamespacedName{Namespace: pool.Namespace, Name: pool.Spec.TemplateRef.Name}) {
-			most += uint64(max(0, pool.Spec.Scaling.MaxReplicas)) //nolint:gosec // G115: not negative
+			most += uint64(max(0, pool.Spec.Scaling.MaxReplicas))
 		}
 	}
 
@@ -203,8 +205,12 @@ func (t *Templates) compare(ctx context.Context, entry Entry) (metav1.Condition,
 	return few, nil
 }
 
-func (t *Templates) report(ctx context.Context, template *v1alpha1.HypervisorMachineTemplate, conditions ...metav1.Condition) error {
-	same := len(conditions) > 1 || meta.FindStatusCondition(template.Status.Conditions, v1alpha1.ConditionAddressesFewerThanMachines) == nil
+func (t *Templates) report(
+	ctx context.Context, template *v1alpha1.HypervisorMachineTemplate, conditions ...metav1.Condition,
+) error {
+	warned := meta.FindStatusCondition(template.Status.Conditions, v1alpha1.ConditionAddressesFewerThanMachines)
+	same := len(conditions) > 1 || warned == nil
+
 	for _, condition := range conditions {
 		same = same && says(template, condition)
 	}

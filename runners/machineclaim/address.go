@@ -14,7 +14,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// ReasonNetworkingOff: nobody gives the claim's machine an address.
+// ReasonNetworkingOff says that nobody gives the claim's machine an address.
 const ReasonNetworkingOff = "NetworkingOff"
 
 // networkingPatience is how long the networking area may take until it is said to be off:
