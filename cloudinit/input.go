@@ -5,6 +5,7 @@ package cloudinit
 
 import (
 	"encoding/json"
+	"net/netip"
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
@@ -32,6 +33,9 @@ type Input struct {
 	Network *v1alpha1.MachineNetwork
 	// DNS is what holds for the machine: the template's, else the cluster's.
 	DNS v1alpha1.MachineDNS
+	// Addresses are those that the machine was given of the pool in Network, one of each
+	// family at most.
+	Addresses []netip.Prefix
 	// MAC of the first network device, if it is known. Else the device is matched by
 	// its kernel name, e*.
 	MAC string
@@ -93,12 +97,14 @@ type Vars struct {
 	BootstrapServiceBinary Binary
 	BootstrapServiceURL    string
 
-	Hostname, FQDN       string
-	NetworkMode          string
-	StaticIP             string
-	NetmaskBits          int
-	Gateway              string
-	DNSServers           List
+	Hostname, FQDN string
+	NetworkMode    string
+	StaticIP       string
+	NetmaskBits    int
+	Gateway        string
+	DNSServers     List
+	// Addresses with their prefix lengths, and Gateways, of both families.
+	Addresses, Gateways  List
 	Namespace, ClaimName string
 	PoolName             string
 }

@@ -101,7 +101,7 @@ func renderNetwork(in *Input) ([]byte, error) {
 	case "", v1alpha1.NetworkModeDHCP:
 		dhcp(in, spec.DHCP, &eth)
 	case v1alpha1.NetworkModeStatic:
-		err = static(spec.Static, &eth)
+		err = static(in, spec.Static, &eth)
 	case v1alpha1.NetworkModeCloudInit:
 		return nil, nil
 	default:
@@ -187,10 +187,14 @@ func dhcp(in *Input, spec *v1alpha1.DHCP, eth *ethernet) {
 	}
 }
 
-// static gives the device its fixed address.
-func static(spec *v1alpha1.StaticNetwork, eth *ethernet) error {
+// static gives the device its fixed addresses.
+func static(in *Input, spec *v1alpha1.StaticNetwork, eth *ethernet) error {
 	if spec == nil {
 		return errors.New("network.mode static needs network.static")
+	}
+
+	if spec.Pool != nil {
+		return pooled(in.Addresses, spec.Pool, eth)
 	}
 
 	ip, err := netip.ParseAddr(spec.IPAddress)
@@ -203,9 +207,7 @@ func static(spec *v1alpha1.StaticNetwork, eth *ethernet) error {
 		return err
 	}
 
-	no := false
-	eth.DHCP4, eth.DHCP6 = &no, &no
-	eth.Addresses = []string{netip.PrefixFrom(ip, bits).String()}
+	fixed(eth, netip.PrefixFrom(ip, bits))
 
 	if spec.Gateway != "" {
 		gateway, err := netip.ParseAddr(spec.Gateway)
@@ -213,17 +215,65 @@ func static(spec *v1alpha1.StaticNetwork, eth *ethernet) error {
 			return fmt.Errorf("network.static.gateway: %q is not an IP address of the family of %s", spec.Gateway, ip)
 		}
 
-		to := "0.0.0.0/0"
-		if ip.Is6() {
-			to = "::/0"
-		}
-
-		onLink := !netip.PrefixFrom(ip, bits).Masked().Contains(gateway) && !gateway.IsLinkLocalUnicast()
-		eth.Routes = []netRoute{{To: to, Via: gateway.String(), OnLink: onLink}}
+		eth.Routes = []netRoute{defaultRoute(netip.PrefixFrom(ip, bits), gateway)}
 	}
 
 	if len(spec.DNS) > 0 {
 		eth.Nameservers = &nameservers{Addresses: spec.DNS}
+	}
+
+	return nil
+}
+
+// fixed gives the device addresses, and no others.
+func fixed(eth *ethernet, addresses ...netip.Prefix) {
+	no := false
+	eth.DHCP4, eth.DHCP6 = &no, &no
+
+	for _, address := range addresses {
+		eth.Addresses = append(eth.Addresses, address.String())
+	}
+}
+
+// defaultRoute leads out of the network by a gateway of the address's family, which is
+// reached directly though it may be outside the subnet.
+func defaultRoute(address netip.Prefix, gateway netip.Addr) netRoute {
+	to := "0.0.0.0/0"
+	if gateway.Is6() {
+		to = "::/0"
+	}
+
+	onLink := !address.Masked().Contains(gateway) && !gateway.IsLinkLocalUnicast()
+
+	return netRoute{To: to, Via: gateway.String(), OnLink: onLink}
+}
+
+// pooled gives the device the addresses that its machine was given of a pool.
+func pooled(addresses []netip.Prefix, pool *v1alpha1.AddressPool, eth *ethernet) error {
+	if len(addresses) == 0 {
+		return errors.New("network.static.pool: the machine was given no address of it")
+	}
+
+	fixed(eth, addresses...)
+
+	for _, text := range pool.Gateway {
+		gateway, err := netip.ParseAddr(string(text))
+		if err != nil {
+			return fmt.Errorf("network.static.pool.gateway: %q is not an IP address", text)
+		}
+
+		for _, address := range addresses {
+			if address.Addr().Is4() == gateway.Is4() {
+				eth.Routes = append(eth.Routes, defaultRoute(address, gateway))
+			}
+		}
+	}
+
+	if len(pool.Nameservers) > 0 {
+		eth.Nameservers = &nameservers{}
+		for _, server := range pool.Nameservers {
+			eth.Nameservers.Addresses = append(eth.Nameservers.Addresses, string(server))
+		}
 	}
 
 	return nil

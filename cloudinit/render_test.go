@@ -5,6 +5,7 @@ package cloudinit_test
 
 import (
 	"encoding/json"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -242,6 +243,15 @@ func TestNetplan(t *testing.T) {
 		"static v6": {func(in *cloudinit.Input) {
 			in.Network = &v1alpha1.MachineNetwork{Mode: "static", Static: &v1alpha1.StaticNetwork{IPAddress: "2001:db8::5", Netmask: "64", Gateway: "fe80::1"}}
 		}, []string{"Address=2001:db8::5/64", "Gateway=fe80::1"}},
+		"pool": {func(in *cloudinit.Input) {
+			in.Addresses = []netip.Prefix{netip.MustParsePrefix("10.0.0.10/24"), netip.MustParsePrefix("fd00::10/64")}
+			in.Network = &v1alpha1.MachineNetwork{Mode: "static", Static: &v1alpha1.StaticNetwork{Pool: &v1alpha1.AddressPool{
+				Gateway: []v1alpha1.IPAddress{"10.0.0.1", "fe80::1"}, Nameservers: []v1alpha1.IPAddress{"10.0.0.2", "fd00::2"},
+			}}}
+		}, []string{
+			"Address=10.0.0.10/24", "Address=fd00::10/64", "Gateway=10.0.0.1", "Gateway=fe80::1", "DNS=10.0.0.2", "DNS=fd00::2",
+			"Domains=hf.local",
+		}},
 		"document": {func(in *cloudinit.Input) { in.NetworkData = readTestdata(t, "document-network.yaml.tmpl") }, []string{"DHCP=ipv4", "ClientIdentifier=mac"}},
 		"document, static": {func(in *cloudinit.Input) {
 			in.NetworkData = readTestdata(t, "document-network.yaml.tmpl")

@@ -278,10 +278,12 @@ const (
 // NetworkOptions are network settings for hypervisors that write the guest's network
 // themselves (builtin).
 type NetworkOptions struct {
-	// Address in CIDR notation, or empty for DHCP.
-	Address, Gateway string
-	Servers          []string
-	Search           []string
+	// Addresses in CIDR notation, one of each family at most; none for DHCP.
+	Addresses []string
+	// Gateways, one of each family at most.
+	Gateways []string
+	Servers  []string
+	Search   []string
 }
 
 // Media is what a machine's boot medium holds: the files of a NoCloud data source.

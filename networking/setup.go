@@ -17,6 +17,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/foreign"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/networking/claims"
 	"github.com/hyperfleet/hyperfleet/networking/dns"
 	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
 	"github.com/hyperfleet/hyperfleet/networking/machine"
@@ -52,6 +53,8 @@ func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) error {
 	}
 
 	book := pools.New()
+	registry := claims.NewRegistry(book)
+	book.ReadFrom(claims.Reader(mgr.GetAPIReader(), registry))
 	book.ReadFrom(nodepool.Reader(mgr.GetAPIReader()), machine.Reader(mgr.GetAPIReader()))
 
 	for _, collector := range []prometheus.Collector{pools.NewCollector(book), nodepool.NewCollector(book)} {
@@ -64,6 +67,10 @@ func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) error {
 		return fmt.Errorf("add readiness check: %w", err)
 	}
 
+	if err := a.claims(mgr, book, registry); err != nil {
+		return err
+	}
+
 	gate := &foreign.Gate{
 		Area: "networking: KubeVirt machines", Kinds: []schema.GroupVersionKind{kubevirt.VirtualMachineKind(), kubevirt.InstanceKind()},
 		Config: mgr.GetConfig(), Clock: a.Clock, Log: a.Log,
@@ -74,6 +81,21 @@ func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) error {
 	}
 
 	return nil
+}
+
+// claims adds what gives MachineClaims the addresses of their templates' pools.
+func (a *Area) claims(mgr ctrl.Manager, book *pools.Book, registry *claims.Registry) error {
+	templates := &claims.Templates{Client: mgr.GetClient(), Book: book, Registry: registry, Clock: a.Clock}
+	if err := templates.SetupWithManager(mgr); err != nil {
+		return err
+	}
+
+	machines := &claims.Claims{
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Book: book, Registry: registry,
+		Recorder: mgr.GetEventRecorder("hyperfleet"), Clock: a.Clock, Concurrency: a.Config.Concurrency,
+	}
+
+	return machines.SetupWithManager(mgr)
 }
 
 // names adds what writes machines into DNS and looks at them from outside.

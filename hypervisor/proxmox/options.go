@@ -278,19 +278,33 @@ func memoryMiB(bytes int64) string {
 
 // ipConfig gives the option ipconfig0.
 func ipConfig(n hypervisor.NetworkOptions) string {
-	if n.Address == "" {
+	if len(n.Addresses) == 0 {
 		return "ip=dhcp"
 	}
 
-	family := ""
-	if strings.Contains(n.Address, ":") {
-		family = "6"
+	parts := make([]string, 0, len(n.Addresses)+len(n.Gateways))
+	has := map[string]bool{}
+
+	for _, address := range n.Addresses {
+		has[suffix(address)] = true
+		parts = append(parts, "ip"+suffix(address)+"="+address)
 	}
 
-	option := "ip" + family + "=" + n.Address
-	if n.Gateway != "" {
-		option += ",gw" + family + "=" + n.Gateway
+	for _, gateway := range n.Gateways {
+		// Proxmox refuses a gateway without an address of its family.
+		if has[suffix(gateway)] {
+			parts = append(parts, "gw"+suffix(gateway)+"="+gateway)
+		}
 	}
 
-	return option
+	return strings.Join(parts, ",")
+}
+
+// suffix is what the options of an address's family end with.
+func suffix(address string) string {
+	if strings.Contains(address, ":") {
+		return "6"
+	}
+
+	return ""
 }

@@ -137,9 +137,15 @@ func TestSizes(t *testing.T) {
 func TestIPConfig(t *testing.T) {
 	cases := map[string]hypervisor.NetworkOptions{
 		"ip=dhcp":                        {},
-		"ip=10.0.0.5/24,gw=10.0.0.1":     {Address: "10.0.0.5/24", Gateway: "10.0.0.1"},
-		"ip=10.0.0.5/24":                 {Address: "10.0.0.5/24"},
-		"ip6=2001:db8::5/64,gw6=fe80::1": {Address: "2001:db8::5/64", Gateway: "fe80::1"},
+		"ip=10.0.0.5/24,gw=10.0.0.1":     {Addresses: []string{"10.0.0.5/24"}, Gateways: []string{"10.0.0.1"}},
+		"ip=10.0.0.5/24":                 {Addresses: []string{"10.0.0.5/24"}},
+		"ip6=2001:db8::5/64,gw6=fe80::1": {Addresses: []string{"2001:db8::5/64"}, Gateways: []string{"fe80::1"}},
+		"ip=10.0.0.5/24,ip6=2001:db8::5/64,gw=10.0.0.1,gw6=fe80::1": {
+			Addresses: []string{"10.0.0.5/24", "2001:db8::5/64"}, Gateways: []string{"10.0.0.1", "fe80::1"},
+		},
+		"ip6=2001:db8::6/64,gw6=fe80::1": { // a gateway without an address of its family is refused
+			Addresses: []string{"2001:db8::6/64"}, Gateways: []string{"10.0.0.1", "fe80::1"},
+		},
 	}
 	for want, options := range cases {
 		if got := ipConfig(options); got != want {

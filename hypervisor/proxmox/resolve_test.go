@@ -158,7 +158,8 @@ func TestBuiltin(t *testing.T) {
 	sp := spec(1)
 	sp.Shape.CloudInitSource, sp.Shape.SnippetsStorage = hypervisor.SourceBuiltin, "local"
 	sp.Network = hypervisor.NetworkOptions{
-		Address: "10.0.0.5/24", Gateway: "10.0.0.1", Servers: []string{"10.0.0.2", "10.0.0.3"}, Search: []string{"ci.example.com"},
+		Addresses: []string{"10.0.0.5/24", "fd00::5/64"}, Gateways: []string{"10.0.0.1", "fd00::1"},
+		Servers: []string{"10.0.0.2", "10.0.0.3"}, Search: []string{"ci.example.com"},
 	}
 
 	if _, err := p.Resolve(t.Context(), sp.Template, sp.Shape); err != nil {
@@ -175,7 +176,8 @@ func TestBuiltin(t *testing.T) {
 
 	vm, _ := s.Snapshot().VM(made.ID)
 	for option, want := range map[string]string{
-		"ipconfig0": "ip=10.0.0.5/24,gw=10.0.0.1", "nameserver": "10.0.0.2 10.0.0.3", "searchdomain": "ci.example.com", "ciupgrade": "0",
+		"ipconfig0":  "ip=10.0.0.5/24,ip6=fd00::5/64,gw=10.0.0.1,gw6=fd00::1",
+		"nameserver": "10.0.0.2 10.0.0.3", "searchdomain": "ci.example.com", "ciupgrade": "0",
 	} {
 		if vm.Config[option] != want {
 			t.Errorf("%s is %q, want %q", option, vm.Config[option], want)

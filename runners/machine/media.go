@@ -8,7 +8,9 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"net/netip"
 	"slices"
+	"strconv"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -115,7 +117,15 @@ func Media(in Input) (hypervisor.Media, error) {
 		return hypervisor.Media{}, noProgram(in.Template, in.Runner)
 	}
 
-	out, err := cloudinit.Render(renderInput(in, guestConfig(in)))
+	addresses, err := Addresses(in.Claim)
+	if err != nil {
+		return hypervisor.Media{}, err
+	}
+
+	input := renderInput(in, guestConfig(in))
+	input.Addresses = addresses
+
+	out, err := cloudinit.Render(input)
 	if err != nil {
 		return hypervisor.Media{}, errclass.Wrap(errclass.Configuration, "CloudInitInvalid",
 			fmt.Errorf("render cloud-init of template %s: %w", in.Template.Name, err))
@@ -283,12 +293,12 @@ func vars(in Input, config *guest.Config) cloudinit.Vars {
 		out.PoolName = in.Claim.Spec.RunnerPoolRef.Name
 	}
 
-	addNetwork(&out, spec.Network)
+	addNetwork(&out, in.Claim, spec.Network)
 
 	return out
 }
 
-func addNetwork(out *cloudinit.Vars, network *v1alpha1.MachineNetwork) {
+func addNetwork(out *cloudinit.Vars, claim *v1alpha1.MachineClaim, network *v1alpha1.MachineNetwork) {
 	if network == nil {
 		return
 	}
@@ -297,10 +307,44 @@ func addNetwork(out *cloudinit.Vars, network *v1alpha1.MachineNetwork) {
 		out.NetworkMode = network.Mode
 	}
 
-	if static := network.Static; static != nil {
+	if pool := network.AddressPool(); pool != nil {
+		addPool(out, claim, pool)
+
+		return
+	}
+
+	if static := network.Static; static != nil && static.IPAddress != "" {
+		out.Addresses = cloudinit.List{static.IPAddress + "/" + strconv.Itoa(MaskBits(static.Netmask))}
+		if static.Gateway != "" {
+			out.Gateways = cloudinit.List{static.Gateway}
+		}
+
 		out.StaticIP, out.NetmaskBits, out.Gateway = static.IPAddress, MaskBits(static.Netmask), static.Gateway
 		if len(static.DNS) > 0 {
 			out.DNSServers = static.DNS
+		}
+	}
+}
+
+// addPool gives templates what the machine was given of a pool. The variables for one
+// address are of the first, which is the IPv4 address where there is one.
+func addPool(out *cloudinit.Vars, claim *v1alpha1.MachineClaim, pool *v1alpha1.AddressPool) {
+	out.Gateways = texts(pool.Gateway)
+	if len(pool.Nameservers) > 0 {
+		out.DNSServers = texts(pool.Nameservers)
+	}
+
+	addresses, err := Addresses(claim)
+	if err != nil || len(addresses) == 0 {
+		return
+	}
+
+	out.Addresses = claim.Status.NetworkInfo.Addresses
+	out.StaticIP, out.NetmaskBits = addresses[0].Addr().String(), addresses[0].Bits()
+
+	for _, text := range out.Gateways {
+		if gateway, err := netip.ParseAddr(text); err == nil && gateway.Is4() == addresses[0].Addr().Is4() {
+			out.Gateway = text
 		}
 	}
 }

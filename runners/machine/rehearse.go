@@ -4,6 +4,7 @@
 package machine
 
 import (
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -48,6 +49,8 @@ func Rehearse(template *v1alpha1.HypervisorMachineTemplate, settings Settings) e
 			TemplateRef: v1alpha1.LocalObjectReference{Name: template.Name}, WorkloadConfig: load,
 		},
 	}
+
+	claim.Status.NetworkInfo = rehearsalNetwork(spec.Network)
 
 	if own := Identity(claim, template, settings); own != nil {
 		claim.Status.BootstrapInfo = &v1alpha1.BootstrapInfo{Identity: own}
@@ -114,6 +117,26 @@ func rehearsalArch(template *v1alpha1.HypervisorMachineTemplate) string {
 	return ""
 }
 
+// rehearsalNetwork has addresses for documentation in place of those of a pool.
+func rehearsalNetwork(network *v1alpha1.MachineNetwork) *v1alpha1.NetworkInfo {
+	pool := network.AddressPool()
+	if pool == nil {
+		return nil
+	}
+
+	info := &v1alpha1.NetworkInfo{}
+
+	for family, address := range map[string]string{".": "192.0.2.1/24", ":": "2001:db8::1/64"} {
+		if slices.ContainsFunc(pool.Addresses, func(r v1alpha1.AddressRange) bool { return strings.Contains(string(r), family) }) {
+			info.Addresses = append(info.Addresses, address)
+		}
+	}
+
+	slices.Sort(info.Addresses)
+
+	return info
+}
+
 // rehearsalBundle is as long as a trust bundle of two authorities.
 const rehearsalBundle = 2 << 10
 
@@ -123,7 +146,7 @@ const rehearsalCredential = 8 << 10
 
 func checkStatic(template *v1alpha1.HypervisorMachineTemplate) error {
 	network := template.Spec.Network
-	if network == nil || network.Mode != v1alpha1.NetworkModeStatic || network.Static == nil {
+	if network == nil || network.Mode != v1alpha1.NetworkModeStatic || network.Static == nil || network.Static.Pool != nil {
 		return nil
 	}
 

@@ -142,7 +142,7 @@ func Spec(
 		Shape:    Shape(template),
 		Strategy: hypervisor.Strategy(claim.Spec.Placement),
 		Hold:     claim.Spec.Standby,
-		Network:  networkOptions(template, names),
+		Network:  networkOptions(claim, template, names),
 	}
 
 	if claim.Status.VMRef != nil {
@@ -219,19 +219,70 @@ func hostLabel(name string) string {
 	return cut
 }
 
-func networkOptions(template *v1alpha1.HypervisorMachineTemplate, names Names) hypervisor.NetworkOptions {
+func networkOptions(
+	claim *v1alpha1.MachineClaim, template *v1alpha1.HypervisorMachineTemplate, names Names,
+) hypervisor.NetworkOptions {
 	out := hypervisor.NetworkOptions{Servers: names.Servers, Search: names.Search}
-
 	network := template.Spec.Network
+
+	if pool := network.AddressPool(); pool != nil {
+		out.Gateways = texts(pool.Gateway)
+
+		if info := claim.Status.NetworkInfo; info != nil {
+			out.Addresses = info.Addresses
+		}
+
+		if len(pool.Nameservers) > 0 {
+			out.Servers = texts(pool.Nameservers)
+		}
+
+		return out
+	}
+
 	if network == nil || network.Mode != v1alpha1.NetworkModeStatic || network.Static == nil {
 		return out
 	}
 
-	out.Gateway = network.Static.Gateway
-	out.Address = network.Static.IPAddress + "/" + strconv.Itoa(MaskBits(network.Static.Netmask))
+	out.Addresses = []string{network.Static.IPAddress + "/" + strconv.Itoa(MaskBits(network.Static.Netmask))}
+
+	if network.Static.Gateway != "" {
+		out.Gateways = []string{network.Static.Gateway}
+	}
 
 	if len(network.Static.DNS) > 0 {
 		out.Servers = network.Static.DNS
+	}
+
+	return out
+}
+
+// Addresses are those that the claim's machine was given of its template's pool. The error
+// is of class Configuration: they were written by hand.
+func Addresses(claim *v1alpha1.MachineClaim) ([]netip.Prefix, error) {
+	if claim.Status.NetworkInfo == nil {
+		return nil, nil
+	}
+
+	out := make([]netip.Prefix, 0, len(claim.Status.NetworkInfo.Addresses))
+
+	for _, text := range claim.Status.NetworkInfo.Addresses {
+		address, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, errclass.New(errclass.Configuration, "AddressInvalid",
+				"read status.networkInfo.addresses of claim %s: %q is not an address with its prefix length: delete the claim",
+				claim.Name, text)
+		}
+
+		out = append(out, address)
+	}
+
+	return out, nil
+}
+
+func texts[T ~string](in []T) []string {
+	out := make([]string, 0, len(in))
+	for _, text := range in {
+		out = append(out, string(text))
 	}
 
 	return out

@@ -136,6 +136,7 @@ func plan() step.Plan[*scope] {
 
 	return step.Plan[*scope]{Finalizer: v1alpha1.FinalizerVMCleanup, Steps: []step.Step[*scope]{
 		{Condition: v1alpha1.ConditionTemplateResolved, Run: resolve}, // template and cluster are ready
+		{Condition: "", Run: address},                                 // it has its addresses, where the template has a pool
 		{Condition: v1alpha1.ConditionPlaced, Run: place},             // id and node are on record
 		// The identity provider takes us.
 		{Condition: v1alpha1.ConditionIdentityReady, When: attests, Run: identityReady},

@@ -30,7 +30,12 @@ func place(ctx context.Context, s *scope) step.Result {
 	status.VMRef = &v1alpha1.VMReference{
 		HypervisorCluster: s.cluster.Name, VMID: strconv.Itoa(reserved.ID), Node: reserved.Node,
 	}
-	status.NetworkInfo = &v1alpha1.NetworkInfo{Hostname: s.names.Hostname, FQDN: s.names.FQDN}
+
+	if status.NetworkInfo == nil {
+		status.NetworkInfo = &v1alpha1.NetworkInfo{} // else it has the machine's addresses
+	}
+
+	status.NetworkInfo.Hostname, status.NetworkInfo.FQDN = s.names.Hostname, s.names.FQDN
 	status.BootstrapInfo = &v1alpha1.BootstrapInfo{
 		RunnerName: machine.RunnerName(s.claim), Identity: machine.Identity(s.claim, s.template, s.Settings),
 	}

@@ -118,6 +118,11 @@ func TestUnusualValuesAreAccepted(t *testing.T) {
 		{"IPv6 address", baseTemplate, change{"spec.network": anyMap{
 			"mode": "static", "static": anyMap{"ipAddress": "fd00::5", "netmask": "64", "gateway": "fd00::1"},
 		}}},
+		{"pool of addresses", baseTemplate, change{"spec.network": anyMap{"mode": "static", "static": anyMap{"pool": anyMap{
+			"addresses":         list{"10.0.0.0/24", "10.0.1.1-10.0.1.9", "fd00::5/128"},
+			"excludedAddresses": list{"10.0.0.7/32"}, "gateway": list{"10.0.0.1", "fe80::1"}, "nameservers": list{"10.0.0.2"},
+			"prefixLengthV4": int64(16), "prefixLengthV6": int64(64),
+		}}}}},
 		{"owner that is an organisation", baseTemplate, change{github: anyMap{"credentials": secretRef("a", "b"), "owner": "example"}}},
 		{"GitHub on loopback", baseTemplate, change{github: anyMap{"credentials": secretRef("a", "b"), "apiUrl": "http://127.0.0.1:8080"}}},
 		{"Windows paths", baseTemplate, change{github: anyMap{

@@ -24,8 +24,9 @@ type rejection struct {
 // rejections gives, per kind, at least one row for each of its rules.
 func rejections() map[string][]rejection {
 	return map[string][]rejection{
-		baseCluster:      slices.Concat(clusterRejections(), clusterNetworkRejections(), dnsRejections(), otherProviderRejections()),
-		baseTemplate:     slices.Concat(templateRejections(), githubRejections(), networkRejections(), kubeVirtTemplateRejections()),
+		baseCluster: slices.Concat(clusterRejections(), clusterNetworkRejections(), dnsRejections(), otherProviderRejections()),
+		baseTemplate: slices.Concat(templateRejections(), githubRejections(), networkRejections(),
+			machinePoolRejections(), kubeVirtTemplateRejections()),
 		baseKubeVirt:     kubeVirtRejections(),
 		basePool:         poolRejections(),
 		baseClaim:        claimRejections(),
@@ -295,6 +296,42 @@ func networkRejections() []rejection {
 			change{"spec.network": anyMap{"mode": "static", "static": anyMap{"ipAddress": "10.0.0.5", "netmask": "24", "dns": list{"dns"}}}},
 			static + ".dns", "static.dns must be IP addresses",
 		},
+		{"address and pool", ofStatic(anyMap{"ipAddress": "10.0.0.5", "netmask": "24", "pool": poolOf(nil)}), static, "choose one of static.ipAddress"},
+		{"neither address nor pool", ofStatic(anyMap{"netmask": "24"}), static, "choose one of static.ipAddress"},
+		{"address without mask", ofStatic(anyMap{"ipAddress": "10.0.0.5"}), static, "static.ipAddress needs static.netmask"},
+		{"pool with the address's gateway", ofStatic(anyMap{"gateway": "10.0.0.1", "pool": poolOf(nil)}), static, "belong to static.ipAddress"},
+	}
+}
+
+// ofStatic is a template's static network.
+func ofStatic(settings anyMap) change {
+	return change{"spec.network": anyMap{"mode": "static", "static": settings}}
+}
+
+// poolOf is a pool of addresses with changes.
+func poolOf(changes anyMap) anyMap {
+	pool := anyMap{"addresses": list{"10.0.0.0/24"}}
+	maps.Copy(pool, changes)
+
+	return pool
+}
+
+// machinePoolRejections are those of pools of MachineClaims' addresses.
+func machinePoolRejections() []rejection {
+	const pool = static + ".pool"
+
+	with := func(changes anyMap) change { return ofStatic(anyMap{"pool": poolOf(changes)}) }
+
+	return []rejection{
+		{"no addresses", with(anyMap{"addresses": list{}}), pool + ".addresses", "at least 1"},
+		{"address in words", with(anyMap{"addresses": list{"all"}}), pool + ".addresses[0]", "write a CIDR (10.0.0.0/24)"},
+		{"range of two families", with(anyMap{"addresses": list{"10.0.0.1-fd00::1"}}), pool + ".addresses[0]", "both ends of a range must be of one family"},
+		{"bits beyond the prefix", with(anyMap{"addresses": list{"10.0.0.5/24"}}), pool + ".addresses[0]", "a CIDR must not have bits beyond its prefix"},
+		{"prefix of IPv4 for nothing", with(anyMap{"addresses": list{"fd00::/64"}, "prefixLengthV4": int64(24)}), pool, "prefixLengthV4 needs IPv4 addresses"},
+		{"prefix of IPv6 for nothing", with(anyMap{"prefixLengthV6": int64(64)}), pool, "prefixLengthV6 needs IPv6 addresses"},
+		{"two gateways", with(anyMap{"gateway": list{"10.0.0.1", "10.0.0.2"}}), pool + ".gateway", "gateway takes one address of each family"},
+		{"gateway by name", with(anyMap{"gateway": list{"router"}}), pool + ".gateway[0]", "it must be an IP address such as"},
+		{"name server by name", with(anyMap{"nameservers": list{"dns"}}), pool + ".nameservers[0]", "it must be an IP address such as"},
 	}
 }
 

@@ -36,6 +36,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor/proxmox"
 	"github.com/hyperfleet/hyperfleet/identity"
 	"github.com/hyperfleet/hyperfleet/kit/log"
+	"github.com/hyperfleet/hyperfleet/networking"
 	"github.com/hyperfleet/hyperfleet/runners"
 	"github.com/hyperfleet/hyperfleet/runners/machine"
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
@@ -80,6 +81,9 @@ type Fleet struct {
 	// Identity attests machines, in TrustDomain; set both before Start. Nil: nobody does.
 	Identity    identity.Registry
 	TrustDomain string
+	// Networking has the networking area run beside the runners', from Start on. The scheme
+	// needs the infrastructure group for it.
+	Networking bool
 	// DevID is the authority over the device identities of machines with a TPM.
 	DevID config.DevID
 	// ReportKey is what claim codes and report tokens are made of; 32 bytes.
@@ -384,8 +388,28 @@ func (f *Fleet) manager(ctx context.Context) (ctrl.Manager, http.Handler, error)
 		return nil, nil, fmt.Errorf("set up area: %w", err)
 	}
 
+	if f.Networking {
+		if err := f.networking(ctx, mgr, logger); err != nil {
+			return nil, nil, fmt.Errorf("set up networking: %w", err)
+		}
+	}
+
 	return mgr, routes, nil
 }
+
+// networking adds the networking area to a manager.
+func (f *Fleet) networking(ctx context.Context, mgr ctrl.Manager, logger *slog.Logger) error {
+	area := &networking.Area{
+		Config: config.Default().Networking, Registry: f.Registry, Clock: clock.RealClock{}, Log: logger,
+		OperatorUID: f.OperatorUID,
+		Secret:      func(context.Context, v1alpha1.SecretKeySelector) (string, error) { return "", errNoSecret },
+	}
+
+	return area.Setup(ctx, mgr) //nolint:wrapcheck // the caller does
+}
+
+// errNoSecret: fleets register no machines in DNS.
+var errNoSecret = errors.New("there is no Secret")
 
 func (f *Fleet) logger() *slog.Logger {
 	if f.Log != nil {

@@ -229,6 +229,16 @@ type CloudInit struct {
 	NetworkData string `json:"networkData,omitempty"`
 }
 
+// Condition types that a template with a pool of addresses has besides those of its own
+// controller.
+const (
+	// ConditionAddressPoolReady: the pool is valid, and gives addresses.
+	ConditionAddressPoolReady = "AddressPoolReady"
+	// ConditionAddressesFewerThanMachines warns of a pool with fewer addresses than its
+	// templates' RunnerPools may have machines.
+	ConditionAddressesFewerThanMachines = "AddressesFewerThanMachines"
+)
+
 // Network modes.
 const (
 	NetworkModeDHCP      = "dhcp"
@@ -258,7 +268,8 @@ type MachineNetwork struct {
 	// dhcp settings.
 	// +optional
 	DHCP *DHCP `json:"dhcp,omitempty"`
-	// static settings.
+	// static settings. In mode cloud-init only static.pool counts: its addresses are
+	// variables of cloudInit.networkData.
 	// +optional
 	Static *StaticNetwork `json:"static,omitempty"`
 	// dns settings; they replace the cluster's.
@@ -301,19 +312,24 @@ type DHCP struct {
 	UseDNS *bool `json:"useDNS,omitempty"`
 }
 
-// StaticNetwork is a fixed address. A template with one can carry one machine at a
-// time; address pools serve more.
-// +kubebuilder:validation:XValidation:rule="!isIP(self.ipAddress) || !has(self.gateway) || !isIP(self.gateway) || ip(self.ipAddress).family() == ip(self.gateway).family()",message="static.gateway must be of the same address family as static.ipAddress"
-// +kubebuilder:validation:XValidation:rule="!isIP(self.ipAddress) || (isIP(self.netmask) ? ip(self.netmask).family() == ip(self.ipAddress).family() : (!self.netmask.matches('^[0-9]{1,3}$') || int(self.netmask) <= (ip(self.ipAddress).family() == 4 ? 32 : 128)))",message="static.netmask does not fit static.ipAddress: IPv4 takes 255.255.255.0 or 0 to 32, IPv6 takes 0 to 128"
+// StaticNetwork is a fixed address, or a pool of them. A template with one address can
+// carry one machine at a time; one with a pool as many as the pool has addresses.
+// +kubebuilder:validation:XValidation:rule="has(self.ipAddress) != has(self.pool)",message="choose one of static.ipAddress, for one machine, and static.pool, for many"
+// +kubebuilder:validation:XValidation:rule="!has(self.ipAddress) || has(self.netmask)",message="static.ipAddress needs static.netmask"
+// +kubebuilder:validation:XValidation:rule="!has(self.pool) || !(has(self.netmask) || has(self.gateway) || has(self.dns))",message="static.netmask, static.gateway and static.dns belong to static.ipAddress: a pool has prefixLengthV4 and prefixLengthV6, gateway and nameservers of its own"
+// +kubebuilder:validation:XValidation:rule="!has(self.ipAddress) || !isIP(self.ipAddress) || !has(self.gateway) || !isIP(self.gateway) || ip(self.ipAddress).family() == ip(self.gateway).family()",message="static.gateway must be of the same address family as static.ipAddress"
+// +kubebuilder:validation:XValidation:rule="!has(self.ipAddress) || !has(self.netmask) || !isIP(self.ipAddress) || (isIP(self.netmask) ? ip(self.netmask).family() == ip(self.ipAddress).family() : (!self.netmask.matches('^[0-9]{1,3}$') || int(self.netmask) <= (ip(self.ipAddress).family() == 4 ? 32 : 128)))",message="static.netmask does not fit static.ipAddress: IPv4 takes 255.255.255.0 or 0 to 32, IPv6 takes 0 to 128"
 type StaticNetwork struct {
 	// ipAddress of the machine.
+	// +optional
 	// +kubebuilder:validation:MaxLength=45
 	// +kubebuilder:validation:XValidation:rule="isIP(self)",message="static.ipAddress must be an IP address without a prefix length"
-	IPAddress string `json:"ipAddress"`
+	IPAddress string `json:"ipAddress,omitempty"`
 	// netmask as an address, e.g. 255.255.255.0, or a prefix length, e.g. 24.
+	// +optional
 	// +kubebuilder:validation:MaxLength=45
 	// +kubebuilder:validation:XValidation:rule="isIP(self) || self.matches('^[0-9]{1,3}$')",message="static.netmask must be a mask such as 255.255.255.0 or a prefix length such as 24"
-	Netmask string `json:"netmask"`
+	Netmask string `json:"netmask,omitempty"`
 	// gateway of the machine.
 	// +optional
 	// +kubebuilder:validation:MaxLength=45
@@ -326,6 +342,78 @@ type StaticNetwork struct {
 	// +kubebuilder:validation:items:MaxLength=45
 	// +kubebuilder:validation:XValidation:rule="self.all(s, isIP(s))",message="static.dns must be IP addresses"
 	DNS []string `json:"dns,omitempty"`
+	// pool of addresses: each machine gets one of each family that is there, before it is
+	// made, and keeps it until it is gone. It needs the operator's networking area.
+	// +optional
+	Pool *AddressPool `json:"pool,omitempty"`
+}
+
+// AddressPool is addresses for many machines on one network, which is the cluster's bridge
+// with its VLAN. Templates with the very same addresses, excludedAddresses, gateway and
+// prefix lengths on one network share one pool; other pools must not overlap it.
+// +kubebuilder:validation:XValidation:rule="!has(self.prefixLengthV4) || self.addresses.exists(a, a.contains('.'))",message="prefixLengthV4 needs IPv4 addresses"
+// +kubebuilder:validation:XValidation:rule="!has(self.prefixLengthV6) || self.addresses.exists(a, a.contains(':'))",message="prefixLengthV6 needs IPv6 addresses"
+type AddressPool struct {
+	// addresses to give, in this order, the lowest free one of an entry first: CIDRs
+	// (192.168.10.0/24), ranges (192.168.9.1-192.168.9.5) and single addresses
+	// (192.168.1.100/32, 2001:db8::1/128).
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=64
+	Addresses []AddressRange `json:"addresses"`
+	// excludedAddresses are never given; they are written as addresses are. Gateways, and
+	// network and broadcast addresses, are never given either.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
+	ExcludedAddresses []AddressRange `json:"excludedAddresses,omitempty"`
+	// nameservers that machines ask. Default: network.dns.servers.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=4
+	Nameservers []IPAddress `json:"nameservers,omitempty"`
+	// gateway: the way out of the network, one for each family.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=2
+	// +kubebuilder:validation:XValidation:rule="self.filter(g, g.contains('.')).size() <= 1 && self.filter(g, g.contains(':')).size() <= 1",message="gateway takes one address of each family"
+	Gateway []IPAddress `json:"gateway,omitempty"`
+	// prefixLengthV4 of the network's IPv4 subnet. Default: that of the entry of addresses
+	// if it is a CIDR, else the smallest that covers the addresses and their gateway.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=32
+	PrefixLengthV4 int32 `json:"prefixLengthV4,omitempty"`
+	// prefixLengthV6 of the network's IPv6 subnet. Default: as for prefixLengthV4.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=128
+	PrefixLengthV6 int32 `json:"prefixLengthV6,omitempty"`
+}
+
+// AddressRange is a CIDR (192.168.10.0/24), a first and a last address
+// (192.168.9.1-192.168.9.5), or a single address (192.168.1.100/32, 2001:db8::1/128).
+//
+// +kubebuilder:validation:MaxLength=90
+// +kubebuilder:validation:XValidation:rule="self.contains('/') ? isCIDR(self) : self.split('-').size() == 2 && self.split('-').all(a, isIP(a.trim()))",message="write a CIDR (10.0.0.0/24), a range of two addresses (10.0.0.10-10.0.0.20), or a single address with its length (10.0.0.5/32, fd00::5/128)"
+// +kubebuilder:validation:XValidation:rule="self.contains('/') || self.split('-').size() != 2 || !self.split('-').all(a, isIP(a.trim())) || ip(self.split('-')[0].trim()).family() == ip(self.split('-')[1].trim()).family()",message="both ends of a range must be of one family: write one range for IPv4 and one for IPv6"
+// +kubebuilder:validation:XValidation:rule="!self.contains('/') || !isCIDR(self) || cidr(self) == cidr(self).masked()",message="a CIDR must not have bits beyond its prefix: write 10.0.0.0/24 for the network, or 10.0.0.5/32 for one address"
+type AddressRange string
+
+// IPAddress is one IPv4 or IPv6 address.
+//
+// +kubebuilder:validation:MaxLength=45
+// +kubebuilder:validation:XValidation:rule="isIP(self)",message="it must be an IP address such as 10.0.0.1 or fd00::1"
+type IPAddress string
+
+// AddressPool is the pool that machines of the template get their addresses from; nil
+// where they get none of a pool.
+func (n *MachineNetwork) AddressPool() *AddressPool {
+	if n == nil || n.Static == nil || (n.Mode != NetworkModeStatic && n.Mode != NetworkModeCloudInit) {
+		return nil
+	}
+
+	return n.Static.Pool
 }
 
 // MachineDNS is the DNS configuration of a machine.

@@ -33,6 +33,9 @@ const (
 // Condition types of a MachineClaim, in the order of its life.
 const (
 	ConditionTemplateResolved = "TemplateResolved"
+	// ConditionAddressAllocated: the machine's addresses of its template's pool are in
+	// networkInfo. Only claims whose template has a pool bear it.
+	ConditionAddressAllocated = "AddressAllocated"
 	ConditionPlaced           = "Placed"
 	ConditionCredentialed     = "Credentialed" //nolint:gosec // the name of a condition
 	ConditionProvisioned      = "Provisioned"
@@ -101,6 +104,18 @@ type NetworkInfo struct {
 	// macAddress of the first network device.
 	// +optional
 	MACAddress string `json:"macAddress,omitempty"`
+	// addresses with their prefix lengths that the machine was given of its template's pool,
+	// IPv4 first. They are written before the machine is made, and it alone has them until
+	// it is gone.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=2
+	// +kubebuilder:validation:items:MaxLength=49
+	Addresses []string `json:"addresses,omitempty"`
+	// addressNetwork is the network that addresses are on: the cluster, the bridge and the
+	// VLAN.
+	// +optional
+	AddressNetwork string `json:"addressNetwork,omitempty"`
 }
 
 // BootstrapInfo is what is known of a machine's runner. It holds no credential.
@@ -286,6 +301,7 @@ type MachineClaimStatus struct {
 // +kubebuilder:printcolumn:name="Runner",type=string,JSONPath=`.status.bootstrapInfo.runnerName`
 // +kubebuilder:printcolumn:name="Job",type=string,JSONPath=`.status.bootstrapInfo.job`
 // +kubebuilder:printcolumn:name="IP",type=string,priority=1,JSONPath=`.status.networkInfo.ipAddress`
+// +kubebuilder:printcolumn:name="Addresses",type=string,priority=1,JSONPath=`.status.networkInfo.addresses`
 // +kubebuilder:printcolumn:name="Reason",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`

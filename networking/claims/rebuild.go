@@ -1,0 +1,155 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package claims
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/networking/alloc"
+	"github.com/hyperfleet/hyperfleet/networking/pools"
+)
+
+// pageSize is how many objects one call lists.
+const pageSize = 500
+
+// Reader reads the templates' pools and the claims' addresses back into a book.
+func Reader(live client.Reader, registry *Registry) pools.Reader {
+	return func(ctx context.Context, b *pools.Book) error {
+		if err := readTemplates(ctx, live, registry); err != nil {
+			return err
+		}
+
+		claims, err := pages(ctx, live,
+			func(l *v1alpha1.MachineClaimList) []v1alpha1.MachineClaim { return l.Items })
+		if err != nil {
+			return fmt.Errorf("list claims: %w", err)
+		}
+
+		// The older one of two that contradict each other wins.
+		slices.SortStableFunc(claims, func(x, y v1alpha1.MachineClaim) int { return older(&x.ObjectMeta, &y.ObjectMeta) })
+
+		for i := range claims {
+			if err := restore(b, registry, &claims[i]); err != nil {
+				log.FromContext(ctx).Error(err, "an address on record is not its machine's",
+					"namespace", claims[i].Namespace, "name", claims[i].Name)
+			}
+		}
+
+		return nil
+	}
+}
+
+func older(x, y *metav1.ObjectMeta) int {
+	if c := x.CreationTimestamp.Compare(y.CreationTimestamp.Time); c != 0 {
+		return c
+	}
+
+	return strings.Compare(string(x.UID), string(y.UID))
+}
+
+// readTemplates puts the pools into the book. What is wrong with one, its own pass says.
+func readTemplates(ctx context.Context, live client.Reader, registry *Registry) error {
+	templates, err := pages(ctx, live,
+		func(l *v1alpha1.HypervisorMachineTemplateList) []v1alpha1.HypervisorMachineTemplate { return l.Items })
+	if err != nil {
+		return fmt.Errorf("list templates: %w", err)
+	}
+
+	slices.SortStableFunc(templates, func(x, y v1alpha1.HypervisorMachineTemplate) int {
+		return older(&x.ObjectMeta, &y.ObjectMeta)
+	})
+	registry.clear()
+
+	for i := range templates {
+		template := &templates[i]
+		if template.Spec.Network.AddressPool() == nil {
+			continue
+		}
+
+		var cluster v1alpha1.HypervisorCluster
+
+		err := live.Get(ctx, client.ObjectKey{Name: template.Spec.HypervisorClusterRef.Name}, &cluster)
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+
+		if err != nil {
+			return fmt.Errorf("get cluster of template %s: %w", client.ObjectKeyFromObject(template), err)
+		}
+
+		registry.Set(template, &cluster, nil)
+	}
+
+	return nil
+}
+
+// clear forgets all templates, for a book that is empty.
+func (r *Registry) clear() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	r.templates = map[types.NamespacedName]Entry{}
+}
+
+// pages reads a list page by page.
+func pages[T, L any, P interface {
+	*L
+	client.ObjectList
+}](ctx context.Context, live client.Reader, items func(P) []T) ([]T, error) {
+	var (
+		out  []T
+		next string
+	)
+
+	for {
+		list := P(new(L))
+		if err := live.List(ctx, list, client.Limit(pageSize), client.Continue(next)); err != nil {
+			return nil, err //nolint:wrapcheck // the caller says what is listed
+		}
+
+		out = append(out, items(list)...)
+
+		if next = list.GetContinue(); next == "" {
+			return out, nil
+		}
+	}
+}
+
+// restore puts into the book what a claim's status says.
+func restore(b *pools.Book, registry *Registry, claim *v1alpha1.MachineClaim) error {
+	if len(onRecord(claim)) == 0 {
+		return nil
+	}
+
+	entry, _ := registry.Of(types.NamespacedName{Namespace: claim.Namespace, Name: claim.Spec.TemplateRef.Name})
+
+	var problems []error
+
+	for _, text := range onRecord(claim) {
+		address, err := netip.ParsePrefix(text)
+		if err != nil {
+			problems = append(problems,
+				fmt.Errorf("read status.networkInfo.addresses: %q: it must be an address with its prefix length", text))
+
+			continue
+		}
+
+		problems = append(problems, b.Restore(claim.Status.NetworkInfo.AddressNetwork,
+			alloc.Held{Owner: Owner(claim), Pool: entry.Pool, Address: address}))
+	}
+
+	return errors.Join(problems...)
+}
