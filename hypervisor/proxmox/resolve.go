@@ -51,11 +51,26 @@ func (p *Provider) Resolve(ctx context.Context, ref hypervisor.TemplateRef, want
 
 	for _, t := range usable {
 		if err := p.checkTemplate(ctx, held, t, want); err != nil {
-			return nil, err
+			return nil, p.unlessGone(ctx, ref, err)
 		}
 	}
 
 	return usable, p.checkBridges(ctx, held, nodes, want)
+}
+
+// unlessGone gives what is wrong with a template, unless it has gone since it was listed: then
+// it is that. A template takes the privileges on it along.
+func (p *Provider) unlessGone(ctx context.Context, ref hypervisor.TemplateRef, wrong error) error {
+	snap, _, err := p.listing.get(ctx, 0)
+	if err != nil {
+		return wrong
+	}
+
+	if _, err := p.resolve(ctx, snap, ref); hypervisor.Is(err, hypervisor.NotFound) {
+		return err
+	}
+
+	return wrong
 }
 
 // reachable gives the templates that machines on usable nodes can be cloned from, and

@@ -115,12 +115,13 @@ func (s *Server) resolve(c *call) {
 func (s *Server) worker(c *call) (func(), error) {
 	s.mu.Lock()
 	n := s.nodes[c.node]
+	down := n != nil && n.down
 	s.mu.Unlock()
 	if n == nil {
 		return nil, dief("hostname lookup '%s' failed - failed to get address info for: %s: Name or service not known",
 			c.node, c.node)
 	}
-	if n.down {
+	if down {
 		return nil, &apiError{status: statusProxy, reason: "No route to host"}
 	}
 	limit := s.model.Limits.WorkersPerNode
