@@ -30,7 +30,7 @@ const finalizer = "hyperfleet.io/machines"
 // checkTimeout bounds one look at a hypervisor.
 const checkTimeout = 45 * time.Second
 
-// concurrency is how many clusters are looked at at a time: one that does not answer
+// concurrency is how many clusters are looked at side by side: one that does not answer
 // must not hold up the rest.
 const concurrency = 8
 

@@ -31,7 +31,7 @@ const finalizer = "hyperfleet.io/claims"
 // checkTimeout bounds one look at a template.
 const checkTimeout = 45 * time.Second
 
-// concurrency is how many templates are looked at at a time: one that waits for an answer
+// concurrency is how many templates are looked at side by side: one that waits for an answer
 // must not hold up the rest.
 const concurrency = 8
 
