@@ -40,7 +40,6 @@ type warmup struct {
 	mu      sync.Mutex
 	begun   bool
 	readers []Reader
-	clock   clock.WithTicker
 }
 
 // ReadFrom adds a reader for Rebuild. All readers have to be there before the first
@@ -101,16 +100,12 @@ func (b *Book) Check(*http.Request) error {
 // Gate is a source for every controller that uses the book: it yields no events, but the
 // controller does not begin before the book is filled. The first one to start, which is
 // when the process leads, has it filled; tries that fail are repeated.
-func (b *Book) Gate(c clock.WithTicker) source.SyncingSource {
-	b.warm.mu.Lock()
-	defer b.warm.mu.Unlock()
+func (b *Book) Gate(c clock.WithTicker) source.SyncingSource { return gate{b, c} }
 
-	b.warm.clock = c
-
-	return gate{b}
+type gate struct {
+	book  *Book
+	clock clock.WithTicker
 }
-
-type gate struct{ book *Book }
 
 // Start begins the rebuild, once for all gates.
 func (g gate) Start(ctx context.Context, _ workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
@@ -119,7 +114,7 @@ func (g gate) Start(ctx context.Context, _ workqueue.TypedRateLimitingInterface[
 		g.book.warm.begun = true
 		g.book.warm.mu.Unlock()
 
-		go g.book.fill(ctx)
+		go g.book.fill(ctx, g.clock)
 	})
 
 	return nil
@@ -138,15 +133,15 @@ func (g gate) WaitForSync(ctx context.Context) error {
 // String is for the controller's log.
 func (gate) String() string { return "book of addresses" }
 
-func (b *Book) fill(ctx context.Context) {
+func (b *Book) fill(ctx context.Context, c clock.WithTicker) {
 	logger := log.FromContext(ctx).WithName("pools")
 
 	for {
-		begun := b.warm.clock.Now()
+		begun := c.Now()
 		err := b.try(ctx)
 
 		if err == nil {
-			logger.Info("addresses in use are read back", "pools", len(b.Statuses()), "took", b.warm.clock.Since(begun).String())
+			logger.Info("addresses in use are read back", "pools", len(b.Statuses()), "took", c.Since(begun).String())
 			close(b.warm.done)
 
 			return
@@ -161,7 +156,7 @@ func (b *Book) fill(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-b.warm.clock.After(rebuildRetry):
+		case <-c.After(rebuildRetry):
 		}
 	}
 }
