@@ -221,8 +221,6 @@ func TestReceiverAnswers(t *testing.T) {
 		got := answerOf(receiver, test.req)
 
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-
 			if got.Code != test.status || !strings.Contains(got.Body.String(), test.text) {
 				t.Errorf("answer = %d %s; want %d ...%s...", got.Code, got.Body, test.status, test.text)
 			}
