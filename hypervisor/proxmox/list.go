@@ -29,7 +29,7 @@ func (p *Provider) List(ctx context.Context) ([]hypervisor.Machine, error) {
 		return nil, err
 	}
 
-	snap, _, err := p.listing.get(ctx, p.watch.listBusy)
+	snap, at, err := p.listing.get(ctx, p.watch.listBusy)
 	if err != nil {
 		return nil, err
 	}
@@ -48,6 +48,8 @@ func (p *Provider) List(ctx context.Context) ([]hypervisor.Machine, error) {
 	for id, known := range owned {
 		r := snap[id]
 		live[known.record.MachineClaim.UID] = true
+		p.recall(known.record.MachineClaim.UID, at)
+
 		state := listedState(p.id, r)
 
 		if state == hypervisor.StateStopped && held[known.record.MachineClaim.UID] {

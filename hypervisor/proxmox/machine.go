@@ -177,6 +177,21 @@ func (p *Provider) removed(uid string) bool {
 	return ok && p.since(at, goneFor)
 }
 
+// listingLag is how long after its end a machine may still be listed (pvestatd tells of
+// machines every ten seconds).
+const listingLag = 10 * time.Second
+
+// recall forgets a removal after which a listing still shows the machine: it was made again,
+// by an operator that did not know yet that it leads no more.
+func (p *Provider) recall(uid string, listed time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	if at, ok := p.gone[uid]; ok && listed.Sub(at) > listingLag {
+		delete(p.gone, uid)
+	}
+}
+
 // note keeps what the machine takes of its node, for placement.
 func (p *Provider) note(m *machine, change func(*placement)) {
 	p.mu.Lock()
