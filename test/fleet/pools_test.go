@@ -85,7 +85,7 @@ func TestWarmMachinesTakeJobsAndAreMadeAnew(t *testing.T) {
 	warm := func(s v1alpha1.RunnerPoolStatus) bool { return s.ReadyReplicas-s.BusyReplicas == 2 && s.Replicas >= 2 }
 	eventuallyPool(f, "two runners being ready", warm)
 
-	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Count: 2, Duration: 3 * time.Second})
+	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Count: 2, Duration: 10 * time.Second})
 	eventuallyPool(f, "two more beside two that are busy", func(s v1alpha1.RunnerPoolStatus) bool {
 		return s.BusyReplicas == 2 && s.ReadyReplicas == 4
 	})
