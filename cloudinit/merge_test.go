@@ -172,12 +172,7 @@ func TestTakeOver(t *testing.T) {
 func TestOtherFormats(t *testing.T) {
 	t.Parallel()
 
-	python := tool(t, "python3", "python3")
-
-	if out, err := exec.Command(python, "-c", "import cloudinit.user_data").CombinedOutput(); err != nil {
-		tool(t, "cloud-init", "cloud-init")
-		t.Skipf("the Python package of cloud-init is not there: %s", out)
-	}
+	python := interpreter(t, tool(t, "cloud-init", "cloud-init"))
 
 	mime := "Content-Type: multipart/mixed; boundary=\"b\"\nMIME-Version: 1.0\n\n--b\nContent-Type: text/cloud-config\n\n" +
 		"#cloud-config\nruncmd: [users]\npackages: [git]\n--b\nContent-Type: text/x-shellscript\n\n#!/bin/sh\necho é\n--b--\n"
@@ -204,30 +199,18 @@ func TestOtherFormats(t *testing.T) {
 				t.Fatal(err)
 			}
 
-			path := filepath.Join(t.TempDir(), "user-data")
-			if err := os.WriteFile(path, out.UserData, 0o600); err != nil {
-				t.Fatal(err)
-			}
-
-			said, err := exec.Command(python, "-c", readParts, path).Output()
-			if err != nil {
-				t.Fatalf("%v\n%s", err, out.UserData)
-			}
-
-			var got struct {
-				Kinds, Bodies []string
-				Config        userConfig
-			}
-			if err := json.Unmarshal(said, &got); err != nil {
-				t.Fatalf("%v\n%s", err, said)
-			}
-
+			got := read(t, python, out.UserData)
 			if diff := cmp.Diff(append(tc.kinds, "text/cloud-config"), got.Kinds); diff != "" {
 				t.Errorf("parts (-want +got):\n%s", diff)
 			}
 
 			if got.Bodies[0] != tc.first {
 				t.Errorf("the user's part became %q", got.Bodies[0])
+			}
+
+			alone := read(t, python, []byte(strings.ReplaceAll(tc.text, "{{ .RunnerName }}", "ci-abc")))
+			if diff := cmp.Diff(alone.Bodies, got.Bodies[:len(tc.kinds)]); diff != "" {
+				t.Errorf("the user's parts (-alone +in ours):\n%s", diff)
 			}
 
 			if len(got.Config.RunCmd) != tc.runcmds || got.Config.Hostname != "ci-abc" {
@@ -237,16 +220,69 @@ func TestOtherFormats(t *testing.T) {
 	}
 }
 
+// interpreter is the program that a script names in its first line. The first python3 of the
+// path may be another one, without the packages of the system.
+func interpreter(t *testing.T, script string) string {
+	t.Helper()
+
+	text, err := os.ReadFile(script)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	first, _, _ := strings.Cut(string(text), "\n")
+
+	path, found := strings.CutPrefix(strings.TrimSpace(first), "#!")
+	if !found || strings.ContainsAny(strings.TrimSpace(path), " \t") {
+		t.Fatalf("%s begins with %q, and not with #! and a program", script, first)
+	}
+
+	return strings.TrimSpace(path)
+}
+
+// parts are what cloud-init reads in user data.
+type parts struct {
+	Kinds, Bodies []string
+	Config        userConfig
+}
+
+func read(t *testing.T, python string, userData []byte) parts {
+	t.Helper()
+
+	path := filepath.Join(t.TempDir(), "user-data")
+	if err := os.WriteFile(path, userData, 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	cmd := exec.Command(python, "-c", readParts, path)
+
+	var stderr strings.Builder
+
+	cmd.Stderr = &stderr
+
+	said, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v\n%s\n%s", err, &stderr, userData)
+	}
+
+	var out parts
+	if err := json.Unmarshal(said, &out); err != nil {
+		t.Fatalf("%v\n%s", err, said)
+	}
+
+	return out
+}
+
 // readParts prints the parts that cloud-init finds, and its merged cloud-config.
 const readParts = `
 import json, sys
-from cloudinit import user_data, mergers, safeyaml
+from cloudinit import user_data, mergers, safeyaml, util
 message = user_data.convert_string(open(sys.argv[1], "rb").read())
 kinds, bodies, config = [], [], {}
 for part in message.walk():
     if part.get_content_maintype() == "multipart":
         continue
-    body = part.get_payload(decode=True).decode()
+    body = util.fully_decoded_payload(part)
     kinds.append(part.get_content_type())
     bodies.append(body)
     if part.get_content_type() == "text/cloud-config":

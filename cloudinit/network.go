@@ -4,56 +4,18 @@
 package cloudinit
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/cloudinit/netdata"
 )
-
-// netConfig is a network-config of version 2, with the keys that netplan knows.
-type netConfig struct {
-	Version   int                 `yaml:"version"`
-	Ethernets map[string]ethernet `yaml:"ethernets"`
-}
-
-type ethernet struct {
-	Match          netMatch     `yaml:"match"`
-	SetName        string       `yaml:"set-name,omitempty"`
-	DHCP4          *bool        `yaml:"dhcp4,omitempty"`
-	DHCP6          *bool        `yaml:"dhcp6,omitempty"`
-	DHCPIdentifier string       `yaml:"dhcp-identifier,omitempty"`
-	DHCP4Overrides *dhcpOptions `yaml:"dhcp4-overrides,omitempty"`
-	Addresses      []string     `yaml:"addresses,omitempty"`
-	Routes         []netRoute   `yaml:"routes,omitempty"`
-	Nameservers    *nameservers `yaml:"nameservers,omitempty"`
-}
-
-type netMatch struct {
-	Name       string `yaml:"name,omitempty"`
-	MACAddress string `yaml:"macaddress,omitempty"`
-}
-
-type dhcpOptions struct {
-	SendHostname *bool  `yaml:"send-hostname,omitempty"`
-	Hostname     string `yaml:"hostname,omitempty"`
-	UseDNS       *bool  `yaml:"use-dns,omitempty"`
-	UseRoutes    *bool  `yaml:"use-routes,omitempty"`
-}
-
-type netRoute struct {
-	To     string `yaml:"to"`
-	Via    string `yaml:"via"`
-	OnLink bool   `yaml:"on-link,omitempty"`
-}
-
-type nameservers struct {
-	Search    []string `yaml:"search,omitempty"`
-	Addresses []string `yaml:"addresses,omitempty"`
-}
 
 // Names of the first network device in our network configuration. Where its MAC is
 // known the device gets the name, which every network renderer of cloud-init can do;
@@ -63,13 +25,19 @@ const (
 	netPattern = "primary"
 )
 
+// anyDevice matches the names that Linux gives to Ethernet devices.
+const anyDevice = "e*"
+
 // netID is the first network device's name in the network configuration.
 func netID(in *Input) string {
-	if in.MAC == "" {
+	switch {
+	case in.MAC != "":
+		return netName
+	case in.Network == nil || in.Network.Interface == "" || strings.ContainsAny(in.Network.Interface, "*?"):
 		return netPattern
+	default:
+		return in.Network.Interface // what is called so needs no match: all renderers can do it
 	}
-
-	return netName
 }
 
 // renderNetwork gives the network-config: the user's, else what the mode asks for, else
@@ -84,7 +52,8 @@ func renderNetwork(in *Input) ([]byte, error) {
 		spec = &v1alpha1.MachineNetwork{}
 	}
 
-	eth := ethernet{Match: netMatch{Name: "e*"}}
+	network := &netdata.Network{Links: []netdata.Link{{ID: netID(in), Name: cmp.Or(spec.Interface, anyDevice)}}}
+	link := &network.Links[0]
 
 	if in.MAC != "" {
 		mac, err := net.ParseMAC(in.MAC)
@@ -92,17 +61,21 @@ func renderNetwork(in *Input) ([]byte, error) {
 			return nil, fmt.Errorf("network: %q is not a MAC address: %w", in.MAC, err)
 		}
 
-		eth.Match, eth.SetName = netMatch{MACAddress: mac.String()}, netName
+		link.MAC, link.Name = mac.String(), netName
 	}
 
 	var err error
 
 	switch spec.Mode {
 	case "", v1alpha1.NetworkModeDHCP:
-		dhcp(in, spec.DHCP, &eth)
+		dhcp(in, spec.DHCP, link)
 	case v1alpha1.NetworkModeStatic:
-		err = static(in, spec.Static, &eth)
+		err = static(in, spec.Static, network)
 	case v1alpha1.NetworkModeCloudInit:
+		if spec.AddressPool() != nil {
+			return nil, networkDataError{errEmpty}
+		}
+
 		return nil, nil
 	default:
 		err = fmt.Errorf("network.mode: %q: must be dhcp, static or cloud-init", spec.Mode)
@@ -112,89 +85,67 @@ func renderNetwork(in *Input) ([]byte, error) {
 		return nil, err
 	}
 
-	if err := names(in.DNS, &eth); err != nil {
+	if err := names(in.DNS, &network.DNS); err != nil {
 		return nil, err
 	}
 
-	node, err := toNode(netConfig{Version: 2, Ethernets: map[string]ethernet{netID(in): eth}})
+	out, err := network.V2()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("network: %w", err)
 	}
 
-	return encode(node)
+	return out, nil
 }
 
-// userNetwork checks the user's own network-config.
-func userNetwork(in *Input) ([]byte, error) {
-	text, err := expand(fieldNetworkData, in.NetworkData, &in.Vars, maxOtherData)
-	if err != nil {
-		return nil, err
-	}
-
-	root, err := parseYAML(fieldNetworkData, text)
-	if err != nil {
-		return nil, err
-	}
-
-	if len(root.Content) == 0 {
-		return nil, nil
-	}
-
-	// Older releases of cloud-init do not look below a top-level network key.
-	if inner := lookup(root, "network"); inner != nil && len(root.Content) == 2 {
-		root = inner
-	}
-
-	version := lookup(root, "version")
-	if version == nil || version.Value != "1" && version.Value != "2" {
-		return nil, fmt.Errorf("%s line %d: must have version: 1 or version: 2", fieldNetworkData, root.Line)
-	}
-
-	return encode(root)
-}
+// errEmpty says that a pool's addresses have no network data to go into.
+var errEmpty = errors.New(fieldNetworkData + ": is empty, and the machine has addresses of network.static.pool: " +
+	"write it, or use network.mode static")
 
 // dhcp asks for an address by DHCP.
-func dhcp(in *Input, spec *v1alpha1.DHCP, eth *ethernet) {
+func dhcp(in *Input, spec *v1alpha1.DHCP, link *netdata.Link) {
 	if spec == nil {
 		spec = &v1alpha1.DHCP{}
 	}
 
 	on := func(p *bool) bool { return p == nil || *p }
-	enabled, send := on(spec.Enabled), on(spec.SendHostname)
-	eth.DHCP4 = &enabled
+	if !on(spec.Enabled) {
+		link.NoDHCP = true
 
-	if !enabled {
 		return
 	}
 
-	eth.DHCP4Overrides = &dhcpOptions{SendHostname: &send}
+	send := on(spec.SendHostname)
+	link.DHCP4, link.Options = true, &netdata.DHCPOptions{SendHostname: &send, Identifier: netdata.IdentifierMAC}
+
 	if send {
-		eth.DHCP4Overrides.Hostname = in.Hostname
+		link.Options.Hostname = in.Hostname
 	}
 
 	no := false
 	if !on(spec.UseDNS) {
-		eth.DHCP4Overrides.UseDNS = &no
+		link.Options.UseDNS = &no
 	}
 
 	if !on(spec.UseRoutes) {
-		eth.DHCP4Overrides.UseRoutes = &no
+		link.Options.UseRoutes = &no
 	}
 
-	eth.DHCPIdentifier = identifierMAC
 	if identifier(spec) != identifierMAC {
-		eth.DHCPIdentifier = "duid" // which one: networkd
+		link.Options.Identifier = netdata.IdentifierDUID // which one: networkd
 	}
 }
 
-// static gives the device its fixed addresses.
-func static(in *Input, spec *v1alpha1.StaticNetwork, eth *ethernet) error {
+// static gives the device its fixed addresses, and no others.
+func static(in *Input, spec *v1alpha1.StaticNetwork, network *netdata.Network) error {
 	if spec == nil {
 		return errors.New("network.mode static needs network.static")
 	}
 
+	link := &network.Links[0]
+	link.NoDHCP = true
+
 	if spec.Pool != nil {
-		return pooled(in.Addresses, spec.Pool, eth)
+		return pooled(in.Addresses, spec.Pool, network)
 	}
 
 	ip, err := netip.ParseAddr(spec.IPAddress)
@@ -207,7 +158,7 @@ func static(in *Input, spec *v1alpha1.StaticNetwork, eth *ethernet) error {
 		return err
 	}
 
-	fixed(eth, netip.PrefixFrom(ip, bits))
+	link.Addresses = []netip.Prefix{netip.PrefixFrom(ip, bits)}
 
 	if spec.Gateway != "" {
 		gateway, err := netip.ParseAddr(spec.Gateway)
@@ -215,46 +166,22 @@ func static(in *Input, spec *v1alpha1.StaticNetwork, eth *ethernet) error {
 			return fmt.Errorf("network.static.gateway: %q is not an IP address of the family of %s", spec.Gateway, ip)
 		}
 
-		eth.Routes = []netRoute{defaultRoute(netip.PrefixFrom(ip, bits), gateway)}
+		link.Routes = []netdata.Route{netdata.Default(gateway)}
 	}
 
-	if len(spec.DNS) > 0 {
-		eth.Nameservers = &nameservers{Addresses: spec.DNS}
-	}
+	network.DNS.Servers, err = servers("network.static.dns", spec.DNS)
 
-	return nil
-}
-
-// fixed gives the device addresses, and no others.
-func fixed(eth *ethernet, addresses ...netip.Prefix) {
-	no := false
-	eth.DHCP4, eth.DHCP6 = &no, &no
-
-	for _, address := range addresses {
-		eth.Addresses = append(eth.Addresses, address.String())
-	}
-}
-
-// defaultRoute leads out of the network by a gateway of the address's family, which is
-// reached directly though it may be outside the subnet.
-func defaultRoute(address netip.Prefix, gateway netip.Addr) netRoute {
-	to := "0.0.0.0/0"
-	if gateway.Is6() {
-		to = "::/0"
-	}
-
-	onLink := !address.Masked().Contains(gateway) && !gateway.IsLinkLocalUnicast()
-
-	return netRoute{To: to, Via: gateway.String(), OnLink: onLink}
+	return err
 }
 
 // pooled gives the device the addresses that its machine was given of a pool.
-func pooled(addresses []netip.Prefix, pool *v1alpha1.AddressPool, eth *ethernet) error {
+func pooled(addresses []netip.Prefix, pool *v1alpha1.AddressPool, network *netdata.Network) error {
 	if len(addresses) == 0 {
-		return errors.New("network.static.pool: the machine was given no address of it")
+		return errNoAddress
 	}
 
-	fixed(eth, addresses...)
+	link := &network.Links[0]
+	link.Addresses = addresses
 
 	for _, text := range pool.Gateway {
 		gateway, err := netip.ParseAddr(string(text))
@@ -262,22 +189,21 @@ func pooled(addresses []netip.Prefix, pool *v1alpha1.AddressPool, eth *ethernet)
 			return fmt.Errorf("network.static.pool.gateway: %q is not an IP address", text)
 		}
 
-		for _, address := range addresses {
-			if address.Addr().Is4() == gateway.Is4() {
-				eth.Routes = append(eth.Routes, defaultRoute(address, gateway))
-			}
+		ofFamily := func(a netip.Prefix) bool { return a.Addr().Is4() == gateway.Is4() }
+		if slices.ContainsFunc(addresses, ofFamily) {
+			link.Routes = append(link.Routes, netdata.Default(gateway))
 		}
 	}
 
-	if len(pool.Nameservers) > 0 {
-		eth.Nameservers = &nameservers{}
-		for _, server := range pool.Nameservers {
-			eth.Nameservers.Addresses = append(eth.Nameservers.Addresses, string(server))
-		}
-	}
+	var err error
 
-	return nil
+	network.DNS.Servers, err = servers("network.static.pool.nameservers", pool.Nameservers)
+
+	return err
 }
+
+// errNoAddress says that a machine is to have an address of a pool, and has none.
+var errNoAddress = errors.New("network.static.pool: the machine was given no address of it")
 
 // NetmaskBits gives the prefix length of a netmask, which is an address such as
 // 255.255.255.0 or a prefix length such as 24.
@@ -309,25 +235,48 @@ func NetmaskBits(ipAddress, netmask string) (int, error) {
 }
 
 // names adds the DNS settings; servers of network.static win over those of network.dns.
-func names(dns v1alpha1.MachineDNS, eth *ethernet) error {
-	ns := nameservers{Search: dns.Search, Addresses: dns.Servers}
-	if len(ns.Search) == 0 && dns.Domain != "" {
-		ns.Search = []string{dns.Domain}
+func names(spec v1alpha1.MachineDNS, dns *netdata.DNS) error {
+	dns.Search = unique(spec.Search)
+	if len(dns.Search) == 0 && spec.Domain != "" {
+		dns.Search = []string{spec.Domain}
 	}
 
-	if eth.Nameservers != nil {
-		ns.Addresses = eth.Nameservers.Addresses
+	if len(dns.Servers) > 0 {
+		return nil
 	}
 
-	for _, a := range ns.Addresses {
-		if _, err := netip.ParseAddr(a); err != nil {
-			return fmt.Errorf("network.dns.servers: %q is not an IP address", a)
+	var err error
+
+	dns.Servers, err = servers("network.dns.servers", spec.Servers)
+
+	return err
+}
+
+// servers reads addresses of name servers, each once.
+func servers[T ~string](field string, in []T) ([]netip.Addr, error) {
+	var out []netip.Addr
+
+	for _, text := range in {
+		server, err := netip.ParseAddr(string(text))
+		if err != nil {
+			return nil, fmt.Errorf("%s: %q is not an IP address", field, text)
+		}
+
+		out = append(out, server)
+	}
+
+	return unique(out), nil
+}
+
+// unique leaves out what was there before, in the order in which it is.
+func unique[T comparable](in []T) []T {
+	var out []T
+
+	for _, v := range in {
+		if !slices.Contains(out, v) {
+			out = append(out, v)
 		}
 	}
 
-	if len(ns.Search)+len(ns.Addresses) > 0 {
-		eth.Nameservers = &ns
-	}
-
-	return nil
+	return out
 }

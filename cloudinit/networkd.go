@@ -4,8 +4,10 @@
 package cloudinit
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"fmt"
+	"regexp"
 	"strings"
 	"time"
 
@@ -38,6 +40,9 @@ const (
 	maxLease      = time.Duration(1<<32-1) * time.Second
 )
 
+// safeName is an interface's name, or a pattern of it, that a shell takes as such.
+var safeName = regexp.MustCompile(`^[A-Za-z0-9_.*?-]*$`)
+
 // dhcpDropIn gives the commands that tell systemd-networkd what a network-config has no
 // words for: the client identifier and the lease time. Nil if there is nothing to tell.
 // They run at boot, before packages are installed; a machine whose network is not run by
@@ -68,6 +73,10 @@ func dhcpDropIn(in *Input) ([][]string, error) {
 		lines = append(lines, "ClientIdentifier=duid", "IAID=1", "DUIDType=vendor", "DUIDRawData="+hexBytes(append(enterprise, id...)))
 	}
 
+	if !safeName.MatchString(in.Network.Interface) {
+		return nil, fmt.Errorf("network.interface: %q is not the name of an interface such as eth0", in.Network.Interface)
+	}
+
 	if spec.LeaseTime != nil {
 		lease := spec.LeaseTime.Duration
 		if lease < time.Second || lease > maxLease {
@@ -83,12 +92,13 @@ func dhcpDropIn(in *Input) ([][]string, error) {
 		return nil, nil
 	}
 
+	devices := cmp.Or(in.Network.Interface, anyDevice)
 	script := `command -v networkctl >/dev/null || exit 0
 dir=/etc/systemd/network/10-netplan-` + netID(in) + `.network.d
 mkdir -p "$dir"
 printf '%s\n' '[DHCPv4]' '` + strings.Join(lines, "' '") + `' >"$dir/50-hyperfleet.conf"
 networkctl reload || exit 0
-for device in /sys/class/net/e*; do networkctl reconfigure "${device##*/}" || true; done
+for device in /sys/class/net/` + devices + `; do networkctl reconfigure "${device##*/}" || true; done
 /usr/lib/systemd/systemd-networkd-wait-online --any --timeout=30 || true
 `
 

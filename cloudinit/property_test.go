@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -22,6 +23,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/cloudinit"
+	"github.com/hyperfleet/hyperfleet/cloudinit/netdata"
+	"github.com/hyperfleet/hyperfleet/kit/property"
 )
 
 // sampler makes users' cloud-configs; one seed makes one of them.
@@ -191,7 +194,7 @@ func TestPropertyCloudInitDataMerging(t *testing.T) {
 		},
 		gen.UInt64(), gen.OneConstOf("image", "download", "iso"), gen.Bool(),
 	))
-	properties.TestingRun(t)
+	properties.TestingRun(t, property.Reporter(t))
 }
 
 func nothingLost(t *testing.T, in, alone cloudinit.Input, user map[string]any) (bool, error) {
@@ -290,6 +293,38 @@ func FuzzRender(f *testing.F) {
 
 		if bytes.HasPrefix(out.UserData, []byte("#cloud-config")) {
 			normal(t, out.UserData)
+		}
+	})
+}
+
+// FuzzNetworkData: whatever network data a user writes, they are refused, or have an address
+// of the pool and can be read again.
+func FuzzNetworkData(f *testing.F) {
+	f.Add("version: 2\nethernets:\n  a: {dhcp4: true}\n  b:\n", "a")
+	f.Add("network: {version: 2, ethernets: {a: {match: {name: e*}, addresses: {{ .Addresses }}}}}", "")
+	f.Add(`{"links": [{"id": "a", "type": "phy"}], "networks": [{"id": "n", "type": "ipv4", "link": "a"}], "services": []}`, "")
+	f.Add("version: 1\nconfig: [{type: physical, name: a, subnets: [{type: static, address: {{ .StaticIP }}}]}]", "")
+	f.Add("version: 2\nbridges: &b {br0: {}}\nvlans: *b\n", "br0")
+	f.Fuzz(func(t *testing.T, text, device string) {
+		in := sampleInput()
+		in.NetworkData = text
+		in.Addresses = []netip.Prefix{netip.MustParsePrefix("10.0.0.10/24"), netip.MustParsePrefix("fd00::10/64")}
+		in.Vars.Addresses, in.Vars.StaticIP = cloudinit.List{"10.0.0.10/24", "fd00::10/64"}, "10.0.0.10"
+		in.Network = &v1alpha1.MachineNetwork{
+			Mode: v1alpha1.NetworkModeCloudInit, Interface: device, Static: &v1alpha1.StaticNetwork{Pool: &v1alpha1.AddressPool{}},
+		}
+
+		out, err := cloudinit.Render(in)
+		if err != nil {
+			if out.NetworkConfig != nil {
+				t.Errorf("an error and data: %v", err)
+			}
+
+			return
+		}
+
+		if there, err := netdata.Has(out.NetworkConfig, in.Addresses); err != nil || !there {
+			t.Errorf("has no address: %v\n%s\nfrom\n%s", err, out.NetworkConfig, text)
 		}
 	})
 }

@@ -164,7 +164,7 @@ func fieldNames(v any) []string {
 }
 
 // redact takes secrets out of an error's text. Wrapped errors would still hold them, so
-// the result wraps nothing.
+// the result wraps nothing; it is an ErrNetworkData still.
 func redact(err error, secrets []string) error {
 	if err == nil {
 		return nil
@@ -176,6 +176,10 @@ func redact(err error, secrets []string) error {
 		if len(s) >= 4 {
 			text = strings.ReplaceAll(text, s, "***")
 		}
+	}
+
+	if errors.Is(err, ErrNetworkData) {
+		return networkDataError{errors.New(text)}
 	}
 
 	return errors.New(text)

@@ -4,7 +4,6 @@
 package guest_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"log/slog"
@@ -20,6 +19,7 @@ import (
 
 	api "github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/guest"
+	"github.com/hyperfleet/hyperfleet/test/capture"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -93,39 +93,19 @@ func eventually(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// syncBuffer is a log that several goroutines write.
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-
-	return b.b.Write(p)
-}
-
-func (b *syncBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-
-	return b.b.String()
-}
-
 // machine is a root directory with a runner in it.
 type machine struct {
 	root  string
 	cfg   api.Config
 	clock *fakeClock
-	log   *syncBuffer
+	log   *capture.Buffer
 }
 
 func newMachine(t *testing.T) *machine {
 	t.Helper()
 
 	return &machine{
-		root: t.TempDir(), clock: newFakeClock(), log: &syncBuffer{},
+		root: t.TempDir(), clock: newFakeClock(), log: &capture.Buffer{},
 		cfg: api.Config{
 			Method: api.MethodRunnerToken, Platform: "github-actions", JITConfig: jitBlob, RunnerName: "ci-1",
 			Labels: []string{"self-hosted", "linux"},

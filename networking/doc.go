@@ -9,6 +9,6 @@
 //	        └────────► addresses in the book (pools/) ◄────┘
 //
 // This folder holds the wiring only (setup.go). alloc/ gives addresses out of one network's
-// pools, netdata/ writes what a machine is told of its network, and kubevirt/ translates
-// into KubeVirt's terms; these three are pure.
+// pools, and kubevirt/ translates into KubeVirt's terms; both are pure. What a machine is
+// told of its network is written by cloudinit/netdata.
 package networking

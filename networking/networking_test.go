@@ -34,6 +34,7 @@ import (
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	kitlog "github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/networking"
+	"github.com/hyperfleet/hyperfleet/networking/dns"
 	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
 	"github.com/hyperfleet/hyperfleet/sim/kubevirt/crds"
 	"github.com/hyperfleet/hyperfleet/test/kube"
@@ -67,6 +68,8 @@ type world struct {
 	t         testing.TB
 	namespace string
 	stop      func()
+	// secret reads credentials of DNS services; nil has none.
+	secret dns.ReadSecret
 }
 
 func newWorld(t testing.TB) *world {
@@ -104,10 +107,15 @@ func (w *world) start() {
 		w.t.Fatal(err)
 	}
 
+	secret := w.secret
+	if secret == nil {
+		secret = func(context.Context, hfv1.SecretKeySelector) (string, error) { return "", errNoSecrets }
+	}
+
 	area := &networking.Area{
 		Config: config.Default().Networking, Registry: prometheus.NewRegistry(), Clock: clock.RealClock{},
 		Log: slog.New(slog.DiscardHandler), OperatorUID: w.namespace,
-		Secret: func(context.Context, hfv1.SecretKeySelector) (string, error) { return "", errNoSecrets },
+		Secret: secret,
 	}
 
 	ctx, cancel := context.WithCancel(context.Background())

@@ -54,8 +54,8 @@ func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) error {
 
 	book := pools.New()
 	registry := claims.NewRegistry(book)
-	book.ReadFrom(claims.Reader(mgr.GetAPIReader(), registry))
-	book.ReadFrom(nodepool.Reader(mgr.GetAPIReader()), machine.Reader(mgr.GetAPIReader()))
+	book.ReadPoolsFrom(claims.PoolReader(mgr.GetAPIReader(), registry), nodepool.Reader(mgr.GetAPIReader()))
+	book.ReadFrom(claims.Reader(mgr.GetAPIReader(), registry), machine.Reader(mgr.GetAPIReader()))
 
 	for _, collector := range []prometheus.Collector{pools.NewCollector(book), nodepool.NewCollector(book)} {
 		if err := a.Registry.Register(collector); err != nil {
@@ -73,8 +73,8 @@ func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) error {
 
 	gate := &foreign.Gate{
 		Area: "networking: KubeVirt machines", Kinds: []schema.GroupVersionKind{kubevirt.VirtualMachineKind(), kubevirt.InstanceKind()},
-		Config: mgr.GetConfig(), Clock: a.Clock, Log: a.Log,
-		Open: func(context.Context) error { return a.kubevirt(mgr, book, steps) },
+		Manager: mgr, Clock: a.Clock, Log: a.Log,
+		Open: func(_ context.Context, mgr ctrl.Manager) error { return a.kubevirt(mgr, book, registry, steps) },
 	}
 	if err := mgr.Add(gate); err != nil {
 		return fmt.Errorf("add gate of KubeVirt's kinds: %w", err)
@@ -111,7 +111,7 @@ func (a *Area) names(ctx context.Context, mgr ctrl.Manager, steps *step.Metrics)
 }
 
 // kubevirt adds the controllers of KubeVirt machines.
-func (a *Area) kubevirt(mgr ctrl.Manager, book *pools.Book, steps *step.Metrics) error {
+func (a *Area) kubevirt(mgr ctrl.Manager, book *pools.Book, registry *claims.Registry, steps *step.Metrics) error {
 	runner := func(name string) *step.Runner {
 		return &step.Runner{Client: mgr.GetClient(), Controller: name, Clock: a.Clock, Metrics: steps}
 	}
@@ -127,7 +127,7 @@ func (a *Area) kubevirt(mgr ctrl.Manager, book *pools.Book, steps *step.Metrics)
 
 	nodePools := &nodepool.Reconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Runner: runner("kubevirtnodepool"), Recorder: recorder,
-		Book: book, Clock: a.Clock,
+		Book: book, Owner: registry.Owner, Clock: a.Clock,
 	}
 
 	return nodePools.SetupWithManager(mgr)

@@ -14,6 +14,7 @@ import (
 	"github.com/leanovate/gopter/prop"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/kit/property"
 )
 
 // propertyRuns is how many random lives are tried.
@@ -58,7 +59,7 @@ func Property(t *testing.T, fresh New) {
 
 		return e.randomLife(lives, steps)
 	}, gen.SliceOfN(lifeSteps, gen.IntRange(0, stepKinds*claimsAtOnce-1))))
-	properties.TestingRun(t)
+	properties.TestingRun(t, property.Reporter(t))
 	e.nothingLeft()
 }
 

@@ -55,7 +55,7 @@ func (f *fleet) live(ctx context.Context, s hypervisor.MachineSpec) error {
 	until := func(do func() (bool, error)) error {
 		for {
 			ready, err := do()
-			if err != nil && !retry(err) {
+			if err != nil && !transient(err) {
 				return err
 			}
 

@@ -22,6 +22,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/kit/retry"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 )
@@ -269,7 +270,7 @@ func TestTransportIsWrapped(t *testing.T) {
 
 	p := connect(t, s, func(_ *hypervisor.Config, o *hypervisor.Options) {
 		o.Transport = func(next http.RoundTripper) http.RoundTripper {
-			return roundTripper(func(r *http.Request) (*http.Response, error) {
+			return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
 				seen.Add(1)
 
 				return next.RoundTrip(r)
@@ -285,10 +286,6 @@ func TestTransportIsWrapped(t *testing.T) {
 		t.Errorf("%d calls were seen of %d", got, want)
 	}
 }
-
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // connectError gives the error of a connection or of its check.
 func connectError(t testing.TB, s *pve.Server, change func(*hypervisor.Config, *hypervisor.Options)) error {

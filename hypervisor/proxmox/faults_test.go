@@ -237,6 +237,40 @@ func TestLagOfTheListing(t *testing.T) {
 	}
 }
 
+// An upload that was on its way when another operator took over ends after the machine and
+// its medium are gone. The new leader, which remembers that they are, removes it at once.
+func TestAMediumThatComesLate(t *testing.T) {
+	t.Parallel()
+
+	s := pvetest.New(t, fastModel())
+	p := connect(t, s, fast(t))
+	sp := spec(1)
+	made := create(t, p, sp)
+
+	isos := s.Snapshot().ISOs()
+	if len(isos) != 1 {
+		t.Fatalf("%d media for one machine", len(isos))
+	}
+
+	remove(t, p, hypervisor.MachineRef{ID: made.ID, Owner: sp.Owner})
+
+	name := isos[0].VolID[strings.LastIndex(isos[0].VolID, "/")+1:]
+	if _, err := s.AddISO("pve2", "local", name, []byte("late")); err != nil {
+		t.Fatal(err)
+	}
+
+	listed, err := p.List(t.Context())
+	if err != nil || len(listed) != 1 || listed[0].State != hypervisor.StateRemains {
+		t.Fatalf("listed: %+v, %v", listed, err)
+	}
+
+	remove(t, p, hypervisor.MachineRef{Owner: listed[0].Owner})
+
+	if left := s.Snapshot().ISOs(); len(left) > 0 {
+		t.Errorf("left: %+v", left)
+	}
+}
+
 // createError calls Create until it gives an error that waiting does not mend, or one
 // that stays for a while.
 func createError(t testing.TB, p hypervisor.Provider, sp *hypervisor.MachineSpec) error {

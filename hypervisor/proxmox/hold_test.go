@@ -79,7 +79,7 @@ func hold(t *testing.T, p hypervisor.Provider, s hypervisor.MachineSpec) hypervi
 
 	for {
 		m, err := p.Create(t.Context(), s, nil)
-		if err != nil && !retry(err) || time.Now().After(deadline) {
+		if err != nil && !transient(err) || time.Now().After(deadline) {
 			t.Fatalf("hold %s: %s (%v)", s.Owner.Name, m.State, err)
 		}
 
@@ -111,7 +111,7 @@ func released(t *testing.T, p hypervisor.Provider, s hypervisor.MachineSpec) boo
 			}
 
 			return false
-		case err != nil && !retry(err):
+		case err != nil && !transient(err):
 			t.Errorf("release %s: %v", s.Owner.Name, err)
 
 			return false

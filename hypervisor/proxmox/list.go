@@ -24,6 +24,8 @@ type isoFound struct {
 func (p *Provider) List(ctx context.Context) ([]hypervisor.Machine, error) {
 	// Media before machines: a medium whose machine is made in between is not taken for
 	// a remnant.
+	begun := p.clock.Now()
+
 	isos, err := p.allISOs(ctx)
 	if err != nil {
 		return nil, err
@@ -48,7 +50,7 @@ func (p *Provider) List(ctx context.Context) ([]hypervisor.Machine, error) {
 	for id, known := range owned {
 		r := snap[id]
 		live[known.record.MachineClaim.UID] = true
-		p.recall(known.record.MachineClaim.UID, at)
+		p.recall(known.record.MachineClaim.UID, at.Add(-listingLag))
 
 		state := listedState(p.id, r)
 
@@ -66,6 +68,8 @@ func (p *Provider) List(ctx context.Context) ([]hypervisor.Machine, error) {
 		if live[iso.uid] {
 			continue
 		}
+
+		p.recall(iso.uid, begun)
 
 		out = append(out, hypervisor.Machine{
 			Node: iso.node, Owner: hypervisor.Owner{UID: iso.uid}, State: hypervisor.StateRemains,

@@ -127,7 +127,7 @@ func (p *Provider) machineOf(owner hypervisor.Owner, id int, node string) *machi
 		m = &machine{owner: owner, id: id, node: node}
 		p.machines[owner.UID] = m
 
-		delete(p.gone, owner.UID)
+		delete(p.gone, safeName(owner.UID))
 	}
 
 	return m
@@ -164,7 +164,7 @@ func (p *Provider) rememberGone(uid string) {
 		}
 	}
 
-	p.gone[uid] = now
+	p.gone[safeName(uid)] = now
 }
 
 // removed says whether nothing of the owner's was left a moment ago.
@@ -172,7 +172,7 @@ func (p *Provider) removed(uid string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	at, ok := p.gone[uid]
+	at, ok := p.gone[safeName(uid)]
 
 	return ok && p.since(at, goneFor)
 }
@@ -181,14 +181,15 @@ func (p *Provider) removed(uid string) bool {
 // machines every ten seconds).
 const listingLag = 10 * time.Second
 
-// recall forgets a removal after which a listing still shows the machine: it was made again,
-// by an operator that did not know yet that it leads no more.
+// recall forgets a removal after which the owner's machine or medium is listed: it was made
+// again, by an operator that did not know yet that it leads no more. Listed is when it was
+// there.
 func (p *Provider) recall(uid string, listed time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	if at, ok := p.gone[uid]; ok && listed.Sub(at) > listingLag {
-		delete(p.gone, uid)
+	if at, ok := p.gone[safeName(uid)]; ok && !listed.Before(at) {
+		delete(p.gone, safeName(uid))
 	}
 }
 

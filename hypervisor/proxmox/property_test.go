@@ -19,6 +19,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/hypervisor/proxmox"
+	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 )
@@ -112,7 +113,7 @@ func TestProperty19ProxmoxAPIIntegration(t *testing.T) {
 
 			return ""
 		}, gen.Bool(), gen.IntRange(1, 32), gen.Int64Range(64, 16384)))
-	props.TestingRun(t)
+	props.TestingRun(t, property.Reporter(t))
 }
 
 // Feature: hyperfleet-operator, Property 20: VM Tagging and Metadata
@@ -159,7 +160,7 @@ func TestProperty20TaggingAndMetadata(t *testing.T) {
 				return ""
 			})
 		}, gen.Identifier(), text, gen.AlphaString(), text, text)) //nolint:gocritic // generators are not options
-	props.TestingRun(t)
+	props.TestingRun(t, property.Reporter(t))
 }
 
 // Feature: hyperfleet-operator, Property 21: Storage and Network Configuration
@@ -204,7 +205,7 @@ func TestProperty21StorageAndNetwork(t *testing.T) {
 			})
 		}, storages, storages, //nolint:gocritic // generators are not options
 		gen.OneConstOf("", "vmbr1"), gen.OneConstOf("", "vmbr0", "vmbr2"), gen.IntRange(0, 4094), gen.Bool()))
-	props.TestingRun(t)
+	props.TestingRun(t, property.Reporter(t))
 }
 
 func first(values ...string) string {
@@ -301,7 +302,7 @@ func TestProperty26OwnershipAndIsolation(t *testing.T) {
 		},
 		gen.OneConstOf("operator", "cluster", "id", "claim", "product", "record"), gen.AlphaString(),
 		yes, yes, yes)) //nolint:gocritic // generators are not options
-	props.TestingRun(t)
+	props.TestingRun(t, property.Reporter(t))
 }
 
 // attack has the provider do all it can to machine 101 as claim n.

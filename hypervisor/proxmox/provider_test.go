@@ -121,7 +121,7 @@ func create(t testing.TB, p hypervisor.Provider, s hypervisor.MachineSpec) hyper
 
 	for {
 		m, err := p.Create(t.Context(), s, media)
-		if err != nil && !retry(err) {
+		if err != nil && !transient(err) {
 			t.Fatalf("create %s: %v", s.Owner.Name, err)
 		}
 
@@ -141,7 +141,7 @@ func create(t testing.TB, p hypervisor.Provider, s hypervisor.MachineSpec) hyper
 	}
 }
 
-func retry(err error) bool {
+func transient(err error) bool {
 	switch hypervisor.KindOf(err) {
 	case hypervisor.Busy, hypervisor.UnknownOutcome, hypervisor.Unavailable, hypervisor.NoCapacity:
 		return true
@@ -162,7 +162,7 @@ func remove(t testing.TB, p hypervisor.Provider, ref hypervisor.MachineRef) {
 			return
 		}
 
-		if err != nil && !retry(err) {
+		if err != nil && !transient(err) {
 			t.Fatalf("delete %s: %v", ref.Owner.Name, err)
 		}
 

@@ -12,6 +12,8 @@ import (
 	"github.com/leanovate/gopter"
 	"github.com/leanovate/gopter/gen"
 	"github.com/leanovate/gopter/prop"
+
+	"github.com/hyperfleet/hyperfleet/kit/property"
 )
 
 // places in the order of precedence.
@@ -140,5 +142,5 @@ func TestConfigurationManagementProperty(t *testing.T) {
 	properties.Property("every key comes from the highest place that sets it, whatever the others do",
 		prop.ForAll(func(masks []int) string { return checkPrecedence(t, masks) },
 			gen.SliceOfN(len(subjects()), gen.IntRange(0, 15))))
-	properties.TestingRun(t)
+	properties.TestingRun(t, property.Reporter(t))
 }

@@ -91,7 +91,7 @@ func (s *schema) add(prefix string, kind reflect.Type) error {
 // isLeaf says whether values of the type can be written in one variable.
 func isLeaf(kind reflect.Type) bool {
 	switch kind.Kind() {
-	case reflect.String, reflect.Bool, reflect.Int, reflect.Int32, reflect.Int64, reflect.Float64:
+	case reflect.String, reflect.Bool, reflect.Int, reflect.Int32, reflect.Int64, reflect.Float32, reflect.Float64:
 		return true
 	case reflect.Slice, reflect.Map:
 		return kind == reflect.TypeFor[[]string]() || kind == reflect.TypeFor[map[string]string]()
@@ -127,7 +127,7 @@ func (l leaf) wants() string {
 		return "true or false"
 	case reflect.String:
 		return "a text (numbers in quotes)"
-	case reflect.Float64:
+	case reflect.Float32, reflect.Float64:
 		return "a number"
 	default:
 		return "a whole number"
@@ -154,6 +154,17 @@ func kebab(name string) string {
 // nearest returns ", did you mean X?" for the known name that is closest to name, or
 // nothing when none is close.
 func nearest(name string, known []string) string {
+	if best := Nearest(name, known); best != "" {
+		return ", " + best
+	}
+
+	return ""
+}
+
+// closest is the known name that is closest to name, or nothing when none is close; of
+// two that are as close, the first in the alphabet.
+func closest(name string, known []string) string {
+	known = slices.Sorted(slices.Values(known))
 	best, bestDistance := "", len(name)/3+2
 
 	for _, candidate := range known {
@@ -162,11 +173,7 @@ func nearest(name string, known []string) string {
 		}
 	}
 
-	if best == "" {
-		return ""
-	}
-
-	return fmt.Sprintf(", did you mean %s?", best)
+	return best
 }
 
 // distance is Levenshtein's.

@@ -40,8 +40,8 @@ func (l leaf) parse(text string) (any, error) {
 		return text, nil
 	case reflect.Bool:
 		return strconv.ParseBool(text)
-	case reflect.Float64:
-		return strconv.ParseFloat(text, 64)
+	case reflect.Float32, reflect.Float64:
+		return strconv.ParseFloat(text, l.kind.Bits())
 	default:
 		return strconv.ParseInt(text, 10, l.kind.Bits())
 	}
@@ -106,7 +106,7 @@ func (l leaf) convert(value any) (any, error) {
 		return as[string](value)
 	case reflect.Bool:
 		return as[bool](value)
-	case reflect.Float64:
+	case reflect.Float32, reflect.Float64:
 		if whole, ok := value.(int); ok {
 			return float64(whole), nil
 		}

@@ -16,6 +16,8 @@ import (
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 )
 
 const (
@@ -32,10 +34,11 @@ type Gate struct {
 	Area string
 	// Kinds that the area needs.
 	Kinds []schema.GroupVersionKind
-	// Config leads to the API server.
-	Config *rest.Config
-	// Open is called once, when the kinds are there. Its error ends the process.
-	Open func(ctx context.Context) error
+	// Manager that the area's controllers are added to. Required.
+	Manager ctrl.Manager
+	// Open is called once, when the kinds are there, and adds to the manager that it is
+	// given. Its error ends the process, and nothing is added then.
+	Open func(ctx context.Context, mgr ctrl.Manager) error
 	// Interval between two looks. Default: 10 seconds.
 	Interval time.Duration
 	Clock    clock.WithTicker
@@ -47,7 +50,7 @@ func (g *Gate) NeedLeaderElection() bool { return false }
 
 // Start waits for the kinds, and opens.
 func (g *Gate) Start(ctx context.Context) error {
-	cfg := rest.CopyConfig(g.Config)
+	cfg := rest.CopyConfig(g.Manager.GetConfig())
 	cfg.Timeout = callTimeout
 
 	api, err := discovery.NewDiscoveryClientForConfig(cfg)
@@ -67,7 +70,7 @@ func (g *Gate) Start(ctx context.Context) error {
 		case len(missing) == 0:
 			g.Log.InfoContext(ctx, "area starts", "area", g.Area)
 
-			return g.Open(ctx)
+			return g.open(ctx)
 		case !said:
 			g.Log.InfoContext(ctx, "area is off until kinds that it needs are installed",
 				"area", g.Area, "missing", strings.Join(missing, ", "))
@@ -81,6 +84,38 @@ func (g *Gate) Start(ctx context.Context) error {
 		case <-g.Clock.After(g.interval()):
 		}
 	}
+}
+
+func (g *Gate) open(ctx context.Context) error {
+	held := &holding{Manager: g.Manager}
+	if err := g.Open(ctx, held); err != nil {
+		return err
+	}
+
+	for _, runnable := range held.runnables {
+		if err := g.Manager.Add(runnable); err != nil {
+			return fmt.Errorf("start %s: %w", g.Area, err)
+		}
+	}
+
+	return nil
+}
+
+// holding is a manager that starts nothing yet. A controller that is added to one that runs
+// starts at once, before its builder has given it its sources, and waits for none of those
+// that come after: not for caches, and not for what is to be read back before its first
+// pass.
+type holding struct {
+	ctrl.Manager
+
+	runnables []manager.Runnable
+}
+
+// Add holds the runnable back.
+func (h *holding) Add(runnable manager.Runnable) error {
+	h.runnables = append(h.runnables, runnable)
+
+	return nil
 }
 
 func (g *Gate) interval() time.Duration {

@@ -20,6 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/hyperfleet/hyperfleet/kit/foreign"
 )
@@ -62,6 +64,22 @@ func discovery(t *testing.T, asked *atomic.Int32) *httptest.Server {
 	return server
 }
 
+// running is a manager that notes what is added to it.
+type running struct {
+	ctrl.Manager
+
+	host  string
+	added []manager.Runnable
+}
+
+func (m *running) GetConfig() *rest.Config { return &rest.Config{Host: m.host} }
+
+func (m *running) Add(runnable manager.Runnable) error {
+	m.added = append(m.added, runnable)
+
+	return nil
+}
+
 func TestGate(t *testing.T) {
 	t.Parallel()
 
@@ -74,11 +92,11 @@ func TestGate(t *testing.T) {
 	group := schema.GroupVersion{Group: "kubevirt.io", Version: "v1"}
 	errOpen := errors.New("the end")
 	gate := &foreign.Gate{
-		Area:   "machines",
-		Kinds:  []schema.GroupVersionKind{group.WithKind("VirtualMachine"), group.WithKind("VirtualMachineInstance")},
-		Config: &rest.Config{Host: discovery(t, &asked).URL}, Clock: clock.RealClock{}, Interval: time.Millisecond,
+		Area:    "machines",
+		Kinds:   []schema.GroupVersionKind{group.WithKind("VirtualMachine"), group.WithKind("VirtualMachineInstance")},
+		Manager: &running{host: discovery(t, &asked).URL}, Clock: clock.RealClock{}, Interval: time.Millisecond,
 		Log: slog.New(slog.NewTextHandler(&text, nil)),
-		Open: func(context.Context) error {
+		Open: func(context.Context, ctrl.Manager) error {
 			opened++
 
 			return errOpen
@@ -104,6 +122,48 @@ func TestGate(t *testing.T) {
 	}
 }
 
+// A manager that runs starts what is added to it, so nothing is before all is ready.
+func TestNothingStartsBeforeTheGateHasOpened(t *testing.T) {
+	t.Parallel()
+
+	for name, open := range map[string]error{"well": nil, "badly": errors.New("the end")} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			var asked atomic.Int32
+
+			asked.Store(4) // all kinds are there
+
+			mgr := &running{host: discovery(t, &asked).URL}
+			gate := &foreign.Gate{
+				Kinds:   []schema.GroupVersionKind{{Group: "kubevirt.io", Version: "v1", Kind: "VirtualMachine"}},
+				Manager: mgr, Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
+				Open: func(_ context.Context, given ctrl.Manager) error {
+					for range 2 {
+						if err := given.Add(manager.RunnableFunc(func(context.Context) error { return nil })); err != nil {
+							t.Error(err)
+						}
+					}
+
+					if len(mgr.added) != 0 {
+						t.Error("a controller starts while it is set up")
+					}
+
+					return open
+				},
+			}
+
+			if err := gate.Start(t.Context()); !errors.Is(err, open) {
+				t.Errorf("got %v", err)
+			}
+
+			if want := map[bool]int{true: 2}[open == nil]; len(mgr.added) != want {
+				t.Errorf("%d are added, want %d", len(mgr.added), want)
+			}
+		})
+	}
+}
+
 func TestGateEndsWithItsProcess(t *testing.T) {
 	t.Parallel()
 
@@ -111,9 +171,9 @@ func TestGateEndsWithItsProcess(t *testing.T) {
 	cancel()
 
 	gate := &foreign.Gate{
-		Kinds:  []schema.GroupVersionKind{{Group: "kubevirt.io", Version: "v1", Kind: "VirtualMachine"}},
-		Config: &rest.Config{Host: "http://127.0.0.1:1"}, Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
-		Open: func(context.Context) error { return errors.New("it opened") },
+		Kinds:   []schema.GroupVersionKind{{Group: "kubevirt.io", Version: "v1", Kind: "VirtualMachine"}},
+		Manager: &running{host: "http://127.0.0.1:1"}, Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
+		Open: func(context.Context, ctrl.Manager) error { return errors.New("it opened") },
 	}
 
 	if err := gate.Start(ctx); err != nil {

@@ -38,7 +38,8 @@ type Options struct {
 	// BinDir holds the programs. Default: see FindBinaries.
 	BinDir string
 	// ControllerManager also runs kube-controller-manager with garbage collection,
-	// namespace deletion and default service accounts.
+	// namespace deletion, default service accounts, and the signing of certificates that
+	// somebody has approved.
 	ControllerManager bool
 }
 
@@ -127,17 +128,22 @@ func (c *Cluster) prepare() error {
 		return err
 	}
 
+	key, err := ca.privateKey()
+	if err != nil {
+		return err
+	}
+
 	c.ca = ca
 
 	return writeFiles(c.options.Dir, map[string][]byte{
-		"ca.crt": ca.pem, "server.crt": server.cert, "server.key": server.key, "sa.key": private, "sa.pub": public,
+		"ca.crt": ca.pem, "ca.key": key, "server.crt": server.cert, "server.key": server.key, "sa.key": private, "sa.pub": public,
 	})
 }
 
 // startAll starts the programs under the life of the parent context, and waits for
 // them under ctx.
 func (c *Cluster) startAll(parent, ctx context.Context) error {
-	ports, err := freePorts(4)
+	ports, err := procrun.Ports(4)
 	if err != nil {
 		return err
 	}
@@ -247,35 +253,3 @@ func (c *Cluster) config() *rest.Config {
 func (c *Cluster) path(name string) string { return filepath.Join(c.options.Dir, name) }
 
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
-
-// freePorts picks ports that nobody listens on. Another program may still take one
-// before it is used; Start then tries again.
-func freePorts(n int) ([]int, error) {
-	ports := make([]int, 0, n)
-	held := make([]net.Listener, 0, n)
-
-	// Held until all are picked, so that they differ.
-	defer func() {
-		for _, listener := range held {
-			_ = listener.Close()
-		}
-	}()
-
-	for range n {
-		listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it does not block
-		if err != nil {
-			return nil, fmt.Errorf("pick a free port: %w", err)
-		}
-
-		held = append(held, listener)
-
-		address, ok := listener.Addr().(*net.TCPAddr)
-		if !ok {
-			return nil, fmt.Errorf("pick a free port: %s is no TCP address", listener.Addr())
-		}
-
-		ports = append(ports, address.Port)
-	}
-
-	return ports, nil
-}

@@ -65,6 +65,16 @@ func newAuthority() (*authority, error) {
 	return &authority{cert: cert, key: key, pem: encode("CERTIFICATE", der)}, nil
 }
 
+// privateKey gives the authority's key in PEM, for the controller that signs certificates.
+func (a *authority) privateKey() ([]byte, error) {
+	der, err := x509.MarshalPKCS8PrivateKey(a.key)
+	if err != nil {
+		return nil, fmt.Errorf("encode CA key: %w", err)
+	}
+
+	return encode("PRIVATE KEY", der), nil
+}
+
 // server signs a certificate for the loopback address.
 func (a *authority) server() (keyPair, error) {
 	template, err := certificate(pkix.Name{CommonName: "kube-apiserver"})

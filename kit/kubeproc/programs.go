@@ -66,7 +66,9 @@ func controllerArgs(dir, kubeconfig string, port int) []string {
 		"--authentication-kubeconfig=" + kubeconfig, "--authorization-kubeconfig=" + kubeconfig,
 		"--bind-address=127.0.0.1", "--secure-port=" + strconv.Itoa(port),
 		"--tls-cert-file=" + file("server.crt"), "--tls-private-key-file=" + file("server.key"),
-		"--controllers=garbage-collector-controller,namespace-controller,serviceaccount-controller",
+		"--controllers=garbage-collector-controller,namespace-controller,serviceaccount-controller," +
+			"certificatesigningrequest-signing-controller",
+		"--cluster-signing-cert-file=" + file("ca.crt"), "--cluster-signing-key-file=" + file("ca.key"),
 		"--leader-elect=false",
 		"--profiling=false",
 	}

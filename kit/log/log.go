@@ -119,16 +119,39 @@ func replace(_ []string, attr slog.Attr) slog.Attr {
 // sensitive tells keys whose values are credentials. Keys such as secretName, which
 // only name where a credential is kept, are not among them.
 func sensitive(key string) bool {
-	key = strings.NewReplacer("_", "", "-", "", ".", "").Replace(strings.ToLower(key))
-
-	for _, suffix := range []string{
+	for _, end := range []string{
 		"password", "passwd", "token", "authorization", "privatekey", "apikey", "jitconfig", "csrfpreventiontoken",
 		"secretvalue", "credential", "ticket", "cookie",
 	} {
-		if strings.HasSuffix(key, suffix) {
+		if endsIn(key, end) {
 			return true
 		}
 	}
 
 	return false
+}
+
+// endsIn says whether the key ends in the word, whatever its case and with or without
+// separators. Every attribute of every line asks, so it makes no copies.
+func endsIn(key, word string) bool {
+	left := len(word)
+
+	for i := len(key) - 1; i >= 0 && left > 0; i-- {
+		c := key[i]
+		if c == '_' || c == '-' || c == '.' {
+			continue
+		}
+
+		if 'A' <= c && c <= 'Z' {
+			c += 'a' - 'A'
+		}
+
+		if c != word[left-1] {
+			return false
+		}
+
+		left--
+	}
+
+	return left == 0
 }

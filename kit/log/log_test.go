@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/hyperfleet/hyperfleet/kit/log"
+	"github.com/hyperfleet/hyperfleet/kit/property"
 )
 
 func TestParseLevel(t *testing.T) {
@@ -170,7 +171,7 @@ func TestSecretsAreNeverPrinted(t *testing.T) {
 
 		return ""
 	}, gen.AlphaString()))
-	properties.TestingRun(t)
+	properties.TestingRun(t, property.Reporter(t))
 }
 
 func TestSecret(t *testing.T) {

@@ -13,8 +13,16 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 	"k8s.io/utils/clock"
 )
+
+const tracerName = "github.com/hyperfleet/hyperfleet/kit/metrics"
 
 // maxOperations bounds the operations of one system.
 const maxOperations = 64
@@ -57,7 +65,8 @@ func NewCalls(registerer prometheus.Registerer, timer clock.PassiveClock) (*Call
 	return c, nil
 }
 
-// Transport wraps an HTTP transport, nil meaning http.DefaultTransport. The operation
+// Transport wraps an HTTP transport, nil meaning http.DefaultTransport; a call that belongs
+// to a trace is a span of it. The operation
 // of a request should be a name of the call and not its path, which holds names of
 // objects; nil means the request's method. At most 64 operations of a system are told
 // apart.
@@ -91,12 +100,52 @@ func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	operation := t.bounded.Value(t.operation(request))
 	start := t.calls.clock.Now()
 
-	response, err := t.next.RoundTrip(request)
+	request, span := t.begin(request, operation)
+	defer span.End()
 
-	t.calls.duration.WithLabelValues(t.system, operation, codeOf(response, err)).
-		Observe(t.calls.clock.Since(start).Seconds())
+	response, err := t.next.RoundTrip(request)
+	code := codeOf(response, err)
+	t.calls.duration.WithLabelValues(t.system, operation, code).Observe(t.calls.clock.Since(start).Seconds())
+
+	if response != nil {
+		span.SetAttributes(attribute.Int("http.response.status_code", response.StatusCode))
+	}
+
+	if err != nil || response.StatusCode >= http.StatusBadRequest {
+		span.SetStatus(codes.Error, code)
+	}
 
 	return response, err
+}
+
+// begin makes the span of a call that belongs to a trace; calls that don't, such as those
+// that pollers make all day long, begin none. The span's context goes to those alone that
+// are sent one anyway: it is not everybody's to know.
+func (t *transport) begin(request *http.Request, operation string) (*http.Request, trace.Span) {
+	ctx := request.Context()
+
+	parent := trace.SpanContextFromContext(ctx)
+	if !parent.IsValid() {
+		return request, noop.Span{}
+	}
+
+	ctx, span := otel.Tracer(tracerName).Start(ctx, t.system+" "+operation, trace.WithSpanKind(trace.SpanKindClient),
+		trace.WithAttributes(
+			attribute.String("hyperfleet.system", t.system), attribute.String("hyperfleet.operation", operation),
+			attribute.String("http.request.method", request.Method), attribute.String("server.address", request.URL.Hostname()),
+		))
+	if span.SpanContext().Equal(parent) {
+		// Nobody exports: the request goes on as it is.
+		return request, span
+	}
+
+	request = request.Clone(ctx)
+
+	if request.Header.Get("Traceparent") != "" {
+		propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(request.Header))
+	}
+
+	return request, span
 }
 
 // CloseIdleConnections lets http.Client.CloseIdleConnections reach the transport below.

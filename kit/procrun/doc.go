@@ -6,5 +6,6 @@
 //
 // A child has a process group of its own, so that stopping it stops what it
 // started; its output goes to a file; and it ends with the program that started
-// it, also when that program is killed (on Linux, by the kernel).
+// it, also when that program is killed (on Linux, by the kernel). Ports for
+// programs that can't be given a socket are picked here, too.
 package procrun

@@ -24,6 +24,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
@@ -167,5 +168,5 @@ func TestAnyListOfResults(t *testing.T) {
 	properties := gopter.NewProperties(parameters)
 	properties.Property("stops at the first step not done, patches once, conditions are well-formed",
 		prop.ForAll(func(outcomes []outcome) string { return checkRun(t, outcomes) }, genOutcomes()))
-	properties.TestingRun(t)
+	properties.TestingRun(t, property.Reporter(t))
 }

@@ -21,6 +21,8 @@ type writer struct {
 	client client.Client
 	obj    Object
 	base   client.Object
+	// tell puts a result of the step that runs into the conditions.
+	tell func(Result)
 }
 
 type writerKey struct{}
@@ -81,6 +83,20 @@ func Save(ctx context.Context) error {
 	if !ok {
 		return ErrOutsideStep
 	}
+
+	return w.save(ctx)
+}
+
+// SaveAs is Save with the conditions as the result has them, which the step is about to
+// return. It is for a step whose act makes its copy of the object stale, such as deleting
+// the object: what the step returns after that could not be written any more.
+func SaveAs(ctx context.Context, result Result) error {
+	w, ok := ctx.Value(writerKey{}).(*writer)
+	if !ok {
+		return ErrOutsideStep
+	}
+
+	w.tell(result)
 
 	return w.save(ctx)
 }

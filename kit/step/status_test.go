@@ -45,6 +45,53 @@ func TestSaveWritesBeforeTheStepActs(t *testing.T) {
 	}
 }
 
+// A step that deletes the object has its reason on record, though the deletion makes its copy
+// stale.
+func TestSaveAsOutlivesTheDeletion(t *testing.T) {
+	t.Parallel()
+
+	start := fresh()
+	start.Finalizers = []string{finalizer}
+	world, obj := newWorld(t, start)
+
+	steps := []step.Step[*widget]{
+		{Condition: "A", Run: func(context.Context, *widget) step.Result { return step.Done() }},
+		{Condition: "B", Run: func(ctx context.Context, w *widget) step.Result {
+			result := step.Wait(0, "TooLate", "its time is up")
+			if err := step.SaveAs(ctx, result); err != nil {
+				return step.Fail(err)
+			}
+
+			if err := world.client.Delete(ctx, w); err != nil {
+				return step.Fail(err)
+			}
+
+			return result
+		}},
+		{Condition: "C", Run: func(context.Context, *widget) step.Result { return step.Done() }},
+	}
+
+	result, err := step.Run(t.Context(), &step.Runner{Client: world.client, Controller: "widget"}, obj, steps, obj)
+	if err != nil || !result.IsZero() {
+		t.Errorf("Run() = %+v, %v", result, err)
+	}
+
+	got := world.read(t)
+	if got.DeletionTimestamp == nil {
+		t.Fatal("it was not deleted")
+	}
+
+	for condition, want := range map[string]string{"B": "TooLate", "C": "Pending", step.Ready: "TooLate"} {
+		if c := meta.FindStatusCondition(got.Status.Conditions, condition); c == nil || c.Reason != want {
+			t.Errorf("%s is %+v, want %s", condition, c, want)
+		}
+	}
+
+	if err := step.SaveAs(t.Context(), step.Done()); !errors.Is(err, step.ErrOutsideStep) {
+		t.Errorf("SaveAs() outside a step = %v", err)
+	}
+}
+
 func TestAStaleCopyCannotSave(t *testing.T) {
 	t.Parallel()
 

@@ -77,6 +77,9 @@ type Runner struct {
 	// Resync is how often a stalled object is looked at again without an event.
 	// Default: 10 minutes.
 	Resync time.Duration
+	// Summarize, if set, is called when a run's conditions are in the object and before its
+	// status is written: for what a status says beside conditions, such as a phase.
+	Summarize func(Object)
 }
 
 // Run runs the steps in order on one object, stops at the first that is not done,
@@ -110,6 +113,7 @@ func run[S any](
 		}
 
 		name := step.name()
+		write.tell = func(result Result) { tell(rep, steps[i:], scope, result) }
 		last = observe(withWriter(ctx, write), runner, obj, name, func(ctx context.Context) Result {
 			return step.Run(ctx, scope)
 		})
@@ -118,26 +122,41 @@ func run[S any](
 			break
 		}
 
-		rep.step(step.Condition, last)
+		write.tell(last)
 
 		if !last.IsDone() {
-			for _, later := range steps[i+1:] {
-				if later.applies(scope) {
-					rep.pending(later.Condition)
-				}
-			}
-
 			break
 		}
 	}
 
-	if !interrupted(last) {
+	if last.IsDone() {
 		rep.summary(last)
+	}
+
+	if runner.Summarize != nil && !interrupted(last) {
+		runner.Summarize(obj)
 	}
 
 	result, err := finish(ctx, runner, write, last)
 
 	return result, last.IsDone() && err == nil && result.IsZero(), err
+}
+
+// tell puts the result of the first of the steps into the conditions.
+func tell[S any](rep *report, steps []Step[S], scope S, result Result) {
+	rep.step(steps[0].Condition, result)
+
+	if result.IsDone() {
+		return
+	}
+
+	for _, later := range steps[1:] {
+		if later.applies(scope) {
+			rep.pending(later.Condition)
+		}
+	}
+
+	rep.summary(result)
 }
 
 // finish writes the status and turns the last result into the queue's terms.

@@ -14,6 +14,8 @@ import (
 	"github.com/leanovate/gopter"
 	"github.com/leanovate/gopter/gen"
 	"github.com/leanovate/gopter/prop"
+
+	"github.com/hyperfleet/hyperfleet/kit/property"
 )
 
 // base is where the small universes of these tests lie: across the border between the
@@ -29,7 +31,7 @@ func checkInside(t *testing.T, name string, condition any, gens ...gopter.Gen) {
 	parameters.MinSuccessfulTests = 200
 	properties := gopter.NewProperties(parameters)
 	properties.Property(name, prop.ForAll(condition, gens...))
-	properties.TestingRun(t)
+	properties.TestingRun(t, property.Reporter(t))
 }
 
 func lists(most int) gopter.Gen {

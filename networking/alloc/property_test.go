@@ -19,6 +19,7 @@ import (
 	"github.com/leanovate/gopter/gen"
 	"github.com/leanovate/gopter/prop"
 
+	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/networking/alloc"
 )
 
@@ -336,7 +337,7 @@ func check(t *testing.T, name string, condition any, gens ...gopter.Gen) {
 	parameters.MaxDiscardRatio = 20
 	properties := gopter.NewProperties(parameters)
 	properties.Property(name, prop.ForAll(condition, gens...))
-	properties.TestingRun(t)
+	properties.TestingRun(t, property.Reporter(t))
 }
 
 // Whatever a pool gives, it is in the pool, is not excluded, no gateway and no end of a

@@ -164,6 +164,8 @@ func (c *Claims) allocate(ctx context.Context, claim *v1alpha1.MachineClaim) (re
 	case !there:
 		return reconcile.Result{RequeueAfter: lookAgain}, nil // its controller looks at it soon
 	case entry.Reason != "":
+		c.Book.Forget(Owner(claim)) // it may have waited in another pool
+
 		return reconcile.Result{}, c.without(ctx, claim, entry.Reason, entry.Message)
 	}
 

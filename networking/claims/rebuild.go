@@ -9,10 +9,8 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -25,21 +23,54 @@ import (
 // pageSize is how many objects one call lists.
 const pageSize = 500
 
-// Reader reads the templates' pools and the claims' addresses back into a book.
-func Reader(live client.Reader, registry *Registry) pools.Reader {
-	return func(ctx context.Context, b *pools.Book) error {
-		if err := readTemplates(ctx, live, registry); err != nil {
-			return err
+// PoolReader finds the templates' pools for a registry's book.
+func PoolReader(live client.Reader, registry *Registry) pools.PoolReader {
+	return func(ctx context.Context) ([]pools.Found, error) {
+		templates, err := pages(ctx, live,
+			func(l *v1alpha1.HypervisorMachineTemplateList) []v1alpha1.HypervisorMachineTemplate { return l.Items })
+		if err != nil {
+			return nil, fmt.Errorf("list templates: %w", err)
 		}
 
+		registry.clear()
+
+		var out []pools.Found
+
+		for i := range templates {
+			template := &templates[i]
+			if template.Spec.Network.AddressPool() == nil {
+				continue
+			}
+
+			var cluster v1alpha1.HypervisorCluster
+
+			err := live.Get(ctx, client.ObjectKey{Name: template.Spec.HypervisorClusterRef.Name}, &cluster)
+			if apierrors.IsNotFound(err) {
+				continue
+			}
+
+			if err != nil {
+				return nil, fmt.Errorf("get cluster of template %s: %w", client.ObjectKeyFromObject(template), err)
+			}
+
+			// What is wrong with it, its own pass says.
+			out = append(out, pools.Found{Object: template, Put: func(*pools.Book) { registry.Set(template, &cluster, nil) }})
+		}
+
+		return out, nil
+	}
+}
+
+// Reader reads the claims' addresses back into a registry's book.
+func Reader(live client.Reader, registry *Registry) pools.Reader {
+	return func(ctx context.Context, b *pools.Book) error {
 		claims, err := pages(ctx, live,
 			func(l *v1alpha1.MachineClaimList) []v1alpha1.MachineClaim { return l.Items })
 		if err != nil {
 			return fmt.Errorf("list claims: %w", err)
 		}
 
-		// The older one of two that contradict each other wins.
-		slices.SortStableFunc(claims, func(x, y v1alpha1.MachineClaim) int { return older(&x.ObjectMeta, &y.ObjectMeta) })
+		slices.SortFunc(claims, func(x, y v1alpha1.MachineClaim) int { return pools.Older(&x, &y) })
 
 		for i := range claims {
 			if err := restore(b, registry, &claims[i]); err != nil {
@@ -48,52 +79,26 @@ func Reader(live client.Reader, registry *Registry) pools.Reader {
 			}
 		}
 
+		for i := range claims {
+			expect(b, registry, &claims[i])
+		}
+
 		return nil
 	}
 }
 
-func older(x, y *metav1.ObjectMeta) int {
-	if c := x.CreationTimestamp.Compare(y.CreationTimestamp.Time); c != 0 {
-		return c
+// expect has a claim that found its pool full wait in it still, before those who come now.
+func expect(b *pools.Book, registry *Registry, claim *v1alpha1.MachineClaim) {
+	waits := pools.Waits(claim.Status.Conditions, v1alpha1.ConditionAddressAllocated)
+
+	if !waits || len(onRecord(claim)) > 0 || started(claim) || !claim.DeletionTimestamp.IsZero() {
+		return
 	}
 
-	return strings.Compare(string(x.UID), string(y.UID))
-}
-
-// readTemplates puts the pools into the book. What is wrong with one, its own pass says.
-func readTemplates(ctx context.Context, live client.Reader, registry *Registry) error {
-	templates, err := pages(ctx, live,
-		func(l *v1alpha1.HypervisorMachineTemplateList) []v1alpha1.HypervisorMachineTemplate { return l.Items })
-	if err != nil {
-		return fmt.Errorf("list templates: %w", err)
+	entry, there := registry.Of(types.NamespacedName{Namespace: claim.Namespace, Name: claim.Spec.TemplateRef.Name})
+	if there && entry.Reason == "" {
+		b.Expect(entry.Network, entry.Pool, Owner(claim))
 	}
-
-	slices.SortStableFunc(templates, func(x, y v1alpha1.HypervisorMachineTemplate) int {
-		return older(&x.ObjectMeta, &y.ObjectMeta)
-	})
-	registry.clear()
-
-	for i := range templates {
-		template := &templates[i]
-		if template.Spec.Network.AddressPool() == nil {
-			continue
-		}
-
-		var cluster v1alpha1.HypervisorCluster
-
-		err := live.Get(ctx, client.ObjectKey{Name: template.Spec.HypervisorClusterRef.Name}, &cluster)
-		if apierrors.IsNotFound(err) {
-			continue
-		}
-
-		if err != nil {
-			return fmt.Errorf("get cluster of template %s: %w", client.ObjectKeyFromObject(template), err)
-		}
-
-		registry.Set(template, &cluster, nil)
-	}
-
-	return nil
 }
 
 // clear forgets all templates, for a book that is empty.

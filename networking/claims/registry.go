@@ -119,6 +119,14 @@ func (r *Registry) Set(
 
 	defer func() { r.templates[name] = entry }()
 
+	if entry.Network == "" {
+		entry.Pool, entry.Reason = "", ReasonPoolInvalid
+		entry.Message = "network.static.pool is for a network of Multus, and these machines are on the pod network: " +
+			"name a NetworkAttachmentDefinition in template.kubevirt.network, or in kubevirt.network of the HypervisorCluster"
+
+		return entry
+	}
+
 	pool, err := alloc.NewPool(entry.Pool, spec)
 	if err != nil {
 		entry.Reason, entry.Message = ReasonPoolInvalid, fmt.Sprintf("read network.static.pool: %v", err)
@@ -161,42 +169,83 @@ func all(names []types.NamespacedName, wake func(types.NamespacedName) func()) f
 
 // overlaps names what a pool overlaps as users know it.
 func (r *Registry) overlaps(overlap *alloc.OverlapError) string {
-	other := "pool " + overlap.Other
+	owner, mend := r.owner(overlap.Other), ", or write the same pool in all these templates to share it"
+	if owner == "" {
+		owner, mend = "KubevirtNodePool "+overlap.Other, ", or exclude these in one of them"
+	}
 
-	var names []string
-	for _, name := range r.sharers(overlap.Other) {
+	return fmt.Sprintf("network.static.pool overlaps that of %s on network %s at %s: give each pool addresses of its own%s",
+		owner, overlap.Network, overlap.Range, mend)
+}
+
+// Owner says whose a pool of the book is: the templates that have it, by kind and name.
+// It is empty for a pool of no template.
+func (r *Registry) Owner(pool string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	return r.owner(pool)
+}
+
+func (r *Registry) owner(pool string) string {
+	sharers := r.sharers(pool)
+	if len(sharers) == 0 {
+		return ""
+	}
+
+	names := make([]string, 0, len(sharers))
+	for _, name := range sharers {
 		names = append(names, name.String())
 	}
 
-	if len(names) > 0 {
-		other = "that of HypervisorMachineTemplate " + strings.Join(names, ", ")
-	}
-
-	return fmt.Sprintf("network.static.pool overlaps %s on network %s at %s: give each pool addresses of its own, "+
-		"or write the same pool in all these templates to share it", other, overlap.Network, overlap.Range)
+	return kindTemplate + " " + strings.Join(names, ", ")
 }
 
-// NetworkOf is the key of the network that a template's machines are on: the cluster, the
-// bridge (on KubeVirt: the NetworkAttachmentDefinition) and the VLAN.
+// NetworkOf is the key of the network that a template's machines are on.
+//
+// On KubeVirt it is the NetworkAttachmentDefinition as NAMESPACE/NAME, as for
+// KubevirtNodePools, because on one network there is one book; on a cluster that a
+// kubeconfig leads to it is CLUSTER:NAMESPACE/NAME. On Proxmox VE it is CLUSTER:BRIDGE,
+// with /vlanN after it if there is a VLAN. It is empty for the pod network of KubeVirt,
+// which has addresses of its own.
 func NetworkOf(template *v1alpha1.HypervisorMachineTemplate, cluster *v1alpha1.HypervisorCluster) string {
-	bridge, vlan := cluster.Spec.DefaultNetwork, int32(0)
+	if source := template.Spec.Template.KubeVirt; source != nil {
+		return definitionOf(source, cluster)
+	}
+
+	bridge, vlan := cluster.Spec.DefaultNetwork, ""
 
 	if network := template.Spec.Network; network != nil {
 		bridge = cmp.Or(network.Bridge, bridge)
 		if network.VLAN != nil {
-			vlan = *network.VLAN
+			vlan = fmt.Sprintf("/vlan%d", *network.VLAN)
 		}
 	}
 
-	if source := template.Spec.Template.KubeVirt; source != nil {
-		bridge = cmp.Or(source.Network, cluster.Spec.DefaultNetwork)
+	return cluster.Name + ":" + bridge + vlan
+}
+
+// definitionOf is the NetworkAttachmentDefinition of machines on KubeVirt.
+func definitionOf(source *v1alpha1.KubeVirtTemplate, cluster *v1alpha1.HypervisorCluster) string {
+	kubevirt := cluster.Spec.KubeVirt
+	if kubevirt == nil {
+		kubevirt = &v1alpha1.KubeVirtCluster{} // the cluster is another provider's: the template's own pass says so
 	}
 
-	if vlan == 0 {
-		return cluster.Name + "/" + bridge
+	definition := cmp.Or(source.Network, kubevirt.Network)
+
+	switch {
+	case definition == "":
+		return ""
+	case !strings.Contains(definition, "/"):
+		definition = kubevirt.Namespace + "/" + definition // as Multus has it
 	}
 
-	return fmt.Sprintf("%s/%s/vlan%d", cluster.Name, bridge, vlan)
+	if kubevirt.KubeconfigSecretRef != nil {
+		return cluster.Name + ":" + definition
+	}
+
+	return definition
 }
 
 func specOf(pool *v1alpha1.AddressPool) alloc.Spec {

@@ -14,12 +14,18 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 )
 
 // maxMessage is what a condition's message may hold, with room for an ellipsis.
 const maxMessage = 32000
+
+// Machine is the object of a machine: a MachineClaim or a KubevirtMachine.
+type Machine interface {
+	client.Object
+
+	// StatusConditions are the machine's conditions.
+	StatusConditions() *[]metav1.Condition
+}
 
 // Writer writes the conditions of one controller.
 type Writer struct {
@@ -32,20 +38,20 @@ type Writer struct {
 	Type string
 }
 
-// Report writes the condition, unless the claim has it already. A claim that is gone is
+// Report writes the condition, unless the machine has it already. A machine that is gone is
 // no error; where another has its name by then, that one's next pass puts it right.
 func (w *Writer) Report(
-	ctx context.Context, claim *v1alpha1.MachineClaim, status metav1.ConditionStatus, reason, message string,
+	ctx context.Context, machine Machine, status metav1.ConditionStatus, reason, message string,
 ) error {
 	if len(message) > maxMessage {
 		message = message[:maxMessage] + "..."
 	}
 
 	now := metav1.NewTime(w.Clock.Now())
-	before := meta.FindStatusCondition(claim.Status.Conditions, w.Type)
+	before := meta.FindStatusCondition(*machine.StatusConditions(), w.Type)
 
 	if before != nil && before.Status == status {
-		if before.Reason == reason && before.Message == message && before.ObservedGeneration == claim.Generation {
+		if before.Reason == reason && before.Message == message && before.ObservedGeneration == machine.GetGeneration() {
 			return nil
 		}
 
@@ -54,41 +60,46 @@ func (w *Writer) Report(
 
 	condition, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&metav1.Condition{
 		Type: w.Type, Status: status, Reason: reason, Message: message,
-		ObservedGeneration: claim.Generation, LastTransitionTime: now,
+		ObservedGeneration: machine.GetGeneration(), LastTransitionTime: now,
 	})
 	if err != nil {
 		return fmt.Errorf("convert condition %s: %w", w.Type, err)
 	}
 
-	return w.apply(ctx, claim, condition)
+	return w.apply(ctx, machine, condition)
 }
 
-// Clear takes the condition away, if the claim has it.
-func (w *Writer) Clear(ctx context.Context, claim *v1alpha1.MachineClaim) error {
-	if meta.FindStatusCondition(claim.Status.Conditions, w.Type) == nil {
+// Clear takes the condition away, if the machine has it.
+func (w *Writer) Clear(ctx context.Context, machine Machine) error {
+	if meta.FindStatusCondition(*machine.StatusConditions(), w.Type) == nil {
 		return nil
 	}
 
-	return w.apply(ctx, claim)
+	return w.apply(ctx, machine)
 }
 
-func (w *Writer) apply(ctx context.Context, claim *v1alpha1.MachineClaim, conditions ...any) error {
+func (w *Writer) apply(ctx context.Context, machine Machine, conditions ...any) error {
+	kind, err := w.Client.GroupVersionKindFor(machine)
+	if err != nil {
+		return fmt.Errorf("name the kind of machine %s: %w", client.ObjectKeyFromObject(machine), err)
+	}
+
 	status := map[string]any{}
 	if len(conditions) > 0 {
 		status["conditions"] = conditions
 	}
 
 	object := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": v1alpha1.GroupVersion.String(), "kind": "MachineClaim",
-		"metadata": map[string]any{"name": claim.Name, "namespace": claim.Namespace},
+		"metadata": map[string]any{"name": machine.GetName(), "namespace": machine.GetNamespace()},
 		"status":   status,
 	}}
+	object.SetGroupVersionKind(kind)
 
-	err := w.Client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(object),
+	err = w.Client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(object),
 		client.FieldOwner(w.Owner), client.ForceOwnership)
 	if err == nil || apierrors.IsNotFound(err) {
 		return nil
 	}
 
-	return fmt.Errorf("report %s on machine claim %s: %w", w.Type, client.ObjectKeyFromObject(claim), err)
+	return fmt.Errorf("report %s on %s %s: %w", w.Type, kind.Kind, client.ObjectKeyFromObject(machine), err)
 }

@@ -11,16 +11,29 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 )
 
-// OfRegistration gives the claim of a DNSRegistration, to be woken.
-func OfRegistration(_ context.Context, obj client.Object) []reconcile.Request {
-	reg, ok := obj.(*v1alpha1.DNSRegistration)
-	if !ok {
-		return nil
+// OfRegistration gives the machine of a DNSRegistration, to be woken, if it is of the kind
+// (v1alpha1.KindMachineClaim or KindKubevirtMachine).
+func OfRegistration(kind string) handler.MapFunc {
+	return func(_ context.Context, obj client.Object) []reconcile.Request {
+		reg, ok := obj.(*v1alpha1.DNSRegistration)
+		if !ok || KindOf(reg) != kind {
+			return nil
+		}
+
+		return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: reg.Spec.Claim.Namespace, Name: reg.Spec.Claim.Name}}}
+	}
+}
+
+// KindOf is the kind of a registration's machine.
+func KindOf(reg *v1alpha1.DNSRegistration) string {
+	if reg.Spec.Claim.Kind == "" {
+		return v1alpha1.KindMachineClaim
 	}
 
-	return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: reg.Spec.Claim.Namespace, Name: reg.Spec.Claim.Name}}}
+	return reg.Spec.Claim.Kind
 }
 
 // OfCluster gives the claims of a cluster whose settings have changed, to be woken.
@@ -37,6 +50,49 @@ func OfCluster(reader client.Reader) handler.MapFunc {
 			if ref := claims.Items[i].Status.VMRef; ref != nil && ref.HypervisorCluster == cluster.GetName() {
 				requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&claims.Items[i])})
 			}
+		}
+
+		return requests
+	}
+}
+
+// MachinesOfCluster gives the KubevirtMachines of the node pools that have their names in a
+// cluster's DNS.
+func MachinesOfCluster(reader client.Reader) handler.MapFunc {
+	ofPool := MachinesOfPool(reader)
+
+	return func(ctx context.Context, cluster client.Object) []reconcile.Request {
+		var pools infrav1.KubevirtNodePoolList
+		if err := reader.List(ctx, &pools); err != nil {
+			return nil
+		}
+
+		var requests []reconcile.Request
+
+		for i := range pools.Items {
+			if dns := pools.Items[i].Spec.DNS; dns != nil && dns.HypervisorClusterRef.Name == cluster.GetName() {
+				requests = append(requests, ofPool(ctx, &pools.Items[i])...)
+			}
+		}
+
+		return requests
+	}
+}
+
+// MachinesOfPool gives the KubevirtMachines of a node pool, to be woken.
+func MachinesOfPool(reader client.Reader) handler.MapFunc {
+	return func(ctx context.Context, pool client.Object) []reconcile.Request {
+		var machines infrav1.KubevirtMachineList
+
+		err := reader.List(ctx, &machines, client.InNamespace(pool.GetNamespace()),
+			client.MatchingLabels{infrav1.LabelNodePool: pool.GetName()})
+		if err != nil {
+			return nil
+		}
+
+		requests := make([]reconcile.Request, 0, len(machines.Items))
+		for i := range machines.Items {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&machines.Items[i])})
 		}
 
 		return requests

@@ -13,8 +13,8 @@ import (
 	"github.com/libdns/libdns"
 	"k8s.io/utils/clock"
 
+	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
-	"github.com/hyperfleet/hyperfleet/workload"
 )
 
 // callTimeout bounds one call of a library, which may be many to the service. A call that
@@ -27,7 +27,7 @@ const callTimeout = 30 * time.Second
 type Client struct {
 	service Service
 	kind    string
-	redact  workload.Redactor
+	redact  log.Redactor
 	clock   clock.Clock
 	calls   *metrics.Calls
 
@@ -36,7 +36,7 @@ type Client struct {
 }
 
 // newClient wraps a service.
-func newClient(kind string, service Service, redact workload.Redactor, timer clock.Clock, calls *metrics.Calls) *Client {
+func newClient(kind string, service Service, redact log.Redactor, timer clock.Clock, calls *metrics.Calls) *Client {
 	return &Client{
 		service: service, kind: kind, redact: redact, clock: timer, calls: calls, listings: map[string]*listings{},
 	}

@@ -7,11 +7,10 @@ import (
 	"context"
 	"errors"
 	"net"
-	"regexp"
 	"strings"
 
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
-	"github.com/hyperfleet/hyperfleet/workload"
+	"github.com/hyperfleet/hyperfleet/kit/log"
 )
 
 // Reasons of conditions and events.
@@ -26,11 +25,8 @@ const (
 	ReasonUnreachable   = "DNSUnreachable"
 )
 
-// noShape matches nothing: a DNS service's secrets are all known.
-var noShape = regexp.MustCompile(`[^\s\S]`)
-
 // newRedactor takes the values of credentials out of texts.
-func newRedactor(credentials map[string]string) workload.Redactor {
+func newRedactor(credentials map[string]string) log.Redactor {
 	secrets := make([]string, 0, 2*len(credentials))
 
 	for name, value := range credentials {
@@ -42,7 +38,7 @@ func newRedactor(credentials map[string]string) workload.Redactor {
 		secrets = append(secrets, value, strings.TrimSpace(value))
 	}
 
-	return workload.NewRedactor(noShape, secrets...)
+	return log.NewRedactor(nil, secrets...)
 }
 
 // words map what the libraries and services say to what is to be done.
@@ -91,7 +87,7 @@ func knownErrors() []words {
 
 // classify makes an error that says what to do, and holds no secret. The call is in words,
 // such as "list zone ci.example.com".
-func classify(call string, err error, redact workload.Redactor) error {
+func classify(call string, err error, redact log.Redactor) error {
 	text := redact.Text(err.Error())
 
 	for _, known := range knownErrors() {

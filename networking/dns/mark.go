@@ -27,16 +27,24 @@ const (
 type Owner struct {
 	// Operator is the operator's UID.
 	Operator string
-	// UID of the claim.
+	// UID of the machine's object.
 	UID string
-	// Claim is NAMESPACE/NAME, for people who read the zone.
+	// Kind of the machine's object; empty is MachineClaim.
+	Kind string
+	// Claim is NAMESPACE/NAME of the machine's object, for people who read the zone.
 	Claim string
 }
 
 // mark is what a mark says.
 type mark struct {
-	operator, uid, record, claim string
+	operator, uid, record string
+	// machine is its kind in words, and NAMESPACE/NAME.
+	machine string
 }
+
+// kubevirtField names the machine in the mark of a KubevirtMachine, as claim does in that of
+// a MachineClaim.
+const kubevirtField = "kubevirtmachine"
 
 var plain = regexp.MustCompile(`^[A-Za-z0-9._-]{1,63}$`)
 
@@ -61,11 +69,16 @@ func recordID(kind, value string) string { return kind + "-" + digest(normal(kin
 // markName is where the marks of a name's records are.
 func markName(name string) string { return markLabel + canonical(name) }
 
-// markText is the mark of a record. The claim's name, at the end, is for people, and cut
+// markText is the mark of a record. The machine's name, at the end, is for people, and cut
 // where the whole would not fit into one character-string.
 func markText(owner Owner, record v1alpha1.DNSRecord) string {
+	field := "claim"
+	if owner.Kind == v1alpha1.KindKubevirtMachine {
+		field = kubevirtField
+	}
+
 	text := "heritage=" + heritage + ",operator=" + id(owner.Operator) + ",uid=" + id(owner.UID) +
-		",record=" + recordID(record.Type, record.Value) + ",claim=" + owner.Claim
+		",record=" + recordID(record.Type, record.Value) + "," + field + "=" + owner.Claim
 
 	return text[:min(len(text), maxMark)]
 }
@@ -84,7 +97,13 @@ func parseMark(text string) (mark, bool) {
 		fields[key] = value
 	}
 
-	found := mark{operator: fields["operator"], uid: fields["uid"], record: fields["record"], claim: fields["claim"]}
+	found := mark{
+		operator: fields["operator"], uid: fields["uid"], record: fields["record"], machine: "claim " + fields["claim"],
+	}
+	if name, ok := fields[kubevirtField]; ok {
+		found.machine = v1alpha1.KindKubevirtMachine + " " + name
+	}
+
 	if fields["heritage"] != heritage || found.operator == "" || found.uid == "" || found.record == "" {
 		return mark{}, false
 	}

@@ -144,7 +144,7 @@ func inTheWay(listing *Listing, owner Owner, record v1alpha1.DNSRecord) (conflic
 
 	for _, m := range marks {
 		if m.operator == id(owner.Operator) && m.uid != id(owner.UID) {
-			return conflict{record: record, found: "claim " + m.claim, held: true}, true
+			return conflict{record: record, found: m.machine, held: true}, true
 		}
 	}
 

@@ -19,6 +19,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/kit/property"
 )
 
 // model is a zone in memory that follows the meaning of libdns: sets of records by their
@@ -143,7 +144,7 @@ func TestNothingOfOthersIsTouched(t *testing.T) {
 	parameters.MinSuccessfulTests = 300
 	properties := gopter.NewProperties(parameters)
 	properties.Property("plans touch only what the owner has marked", prop.ForAll(happen, genDeeds()))
-	properties.TestingRun(t)
+	properties.TestingRun(t, property.Reporter(t))
 }
 
 func TestZoneOf(t *testing.T) {

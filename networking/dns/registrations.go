@@ -23,6 +23,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/networking/claimstatus"
 )
 
 const (
@@ -109,7 +110,9 @@ type scope struct {
 func (s *scope) owner() Owner {
 	claim := s.reg.Spec.Claim
 
-	return Owner{Operator: s.OperatorUID, UID: claim.UID, Claim: claim.Namespace + "/" + claim.Name}
+	return Owner{
+		Operator: s.OperatorUID, UID: claim.UID, Kind: claimstatus.KindOf(s.reg), Claim: claim.Namespace + "/" + claim.Name,
+	}
 }
 
 func steps() step.Plan[*scope] {

@@ -60,8 +60,15 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, opts Options) error
 		Factories: opts.Factories, Secret: opts.Secret, Transport: opts.Transport, Clock: opts.Clock, Calls: opts.Calls,
 	}
 
-	claims := &Claims{Client: mgr.GetClient(), Clock: opts.Clock}
-	if err := claims.SetupWithManager(ctx, mgr); err != nil {
+	if err := index(ctx, mgr); err != nil {
+		return err
+	}
+
+	if err := addClaims(mgr, opts); err != nil {
+		return err
+	}
+
+	if err := addKubevirtMachines(mgr, opts); err != nil {
 		return err
 	}
 

@@ -16,8 +16,8 @@ import (
 	virtv1 "kubevirt.io/api/core/v1"
 
 	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/cloudinit/netdata"
 	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
-	"github.com/hyperfleet/hyperfleet/networking/netdata"
 )
 
 // nodePool is a pool with static addresses of both families.

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/json"
 
 	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/networking/netdata"
+	"github.com/hyperfleet/hyperfleet/cloudinit/netdata"
 )
 
 // Kinds of KubeVirt.

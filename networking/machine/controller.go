@@ -19,8 +19,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	hfv1 "github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/networking/claimstatus"
 	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
 	"github.com/hyperfleet/hyperfleet/networking/pools"
 )
@@ -51,6 +53,7 @@ type Reconciler struct {
 //+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=kubevirtmachines/status,verbs=get;update;patch
 //+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=kubevirtmachines/finalizers,verbs=update
 //+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=kubevirtnodepools,verbs=get;list;watch
+//+kubebuilder:rbac:groups=hyperfleet.io,resources=dnsregistrations,verbs=get;list;watch
 //+kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachines,verbs=get;list;watch;create;patch;delete
 //+kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachineinstances,verbs=get;list;watch
 //+kubebuilder:rbac:groups="",resources=secrets,verbs=create
@@ -63,6 +66,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		For(&v1alpha1.KubevirtMachine{}).
 		Watches(kubevirt.New(kubevirt.VirtualMachineKind()), handler.EnqueueRequestsFromMapFunc(machineOf)).
 		Watches(kubevirt.New(kubevirt.InstanceKind()), handler.EnqueueRequestsFromMapFunc(machineOf)).
+		Watches(&hfv1.DNSRegistration{},
+			handler.EnqueueRequestsFromMapFunc(claimstatus.OfRegistration(hfv1.KindKubevirtMachine))).
 		WatchesRawSource(r.Book.Gate(r.Clock)).
 		WatchesRawSource(&r.waker).
 		WithOptions(controller.Options{MaxConcurrentReconciles: r.Concurrency}).
@@ -106,6 +111,7 @@ func plan() step.Plan[*scope] {
 		},
 		Deletion: []step.Step[*scope]{
 			{Condition: v1alpha1.ConditionVMDeleted, Run: destroy},
+			{Condition: v1alpha1.ConditionDNSRemoved, Run: unnamed},        // no name leads to the addresses
 			{Condition: v1alpha1.ConditionAddressesReleased, Run: release}, // only now may another have them
 		},
 	}

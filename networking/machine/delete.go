@@ -9,11 +9,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/networking/dns"
 	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
 )
 
@@ -51,6 +53,28 @@ func destroy(ctx context.Context, s *scope) step.Result {
 	}
 
 	return step.Done()
+}
+
+// unnamed waits until the machine's records are out of DNS: whoever has its addresses next
+// must not be taken for it. Their removal began with the machine's deletion (package dns).
+func unnamed(ctx context.Context, s *scope) step.Result {
+	left, err := dns.Left(ctx, s.Live, s.machine)
+
+	switch {
+	case err != nil:
+		return step.Fail(err)
+	case left == nil:
+		return step.Done()
+	}
+
+	message := "its DNS records are being removed"
+	if ready := meta.FindStatusCondition(left.Status.Conditions, step.Ready); ready != nil &&
+		left.DeletionTimestamp != nil && ready.Status == metav1.ConditionFalse && ready.ObservedGeneration == left.Generation {
+		message = fmt.Sprintf("its DNS records are not removed yet: DNSRegistration %s says %s: %s",
+			left.Name, ready.Reason, ready.Message)
+	}
+
+	return step.Wait(lookAgain, "RecordsLeft", message)
 }
 
 // release frees the addresses once it is on record that the machine has none: a rebuild

@@ -6,8 +6,9 @@
 //	AddressesAllocated ─► NetworkDataReady ─► VMCreated ─► VMReady
 //	      Pending                            Provisioning   Running, Stopped
 //
-//	deleted:  VMDeleted ─► AddressesReleased ─► object gone
+//	deleted:  VMDeleted ─► DNSRemoved ─► AddressesReleased ─► object gone
 //
 // A machine's addresses are in its status before its VirtualMachine is made, and leave it
-// after the VirtualMachine is gone: stop, start, restart and migration don't touch them.
+// after the VirtualMachine and the machine's DNS records are gone: stop, start, restart and
+// migration don't touch them.
 package machine

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -30,14 +29,7 @@ func Reader(live client.Reader) pools.Reader {
 			return err
 		}
 
-		// The older one of two that contradict each other wins.
-		slices.SortStableFunc(machines, func(x, y v1alpha1.KubevirtMachine) int {
-			if c := x.CreationTimestamp.Compare(y.CreationTimestamp.Time); c != 0 {
-				return c
-			}
-
-			return strings.Compare(string(x.UID), string(y.UID))
-		})
+		slices.SortFunc(machines, func(x, y v1alpha1.KubevirtMachine) int { return pools.Older(&x, &y) })
 
 		for i := range machines {
 			if err := restore(b, &machines[i]); err != nil {
@@ -46,7 +38,27 @@ func Reader(live client.Reader) pools.Reader {
 			}
 		}
 
+		for i := range machines {
+			expect(b, &machines[i])
+		}
+
 		return nil
+	}
+}
+
+// expect has a machine that found its pool full wait in it still, before those who come
+// now.
+func expect(b *pools.Book, machine *v1alpha1.KubevirtMachine) {
+	waits := pools.Waits(machine.Status.Conditions, v1alpha1.ConditionAddressesAllocated)
+	pool := machine.Labels[v1alpha1.LabelNodePool]
+
+	if !waits || pool == "" || machine.Spec.BootstrapNetworkConfig == nil || !machine.DeletionTimestamp.IsZero() {
+		return
+	}
+
+	// Where the network can't be told any more the machine's own condition will say so.
+	if network, err := kubevirt.NetworkOf(machine); err == nil {
+		b.Expect(network, kubevirt.PoolName(machine.Namespace, pool), kubevirt.Owner(machine))
 	}
 }
 

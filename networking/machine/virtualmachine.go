@@ -17,9 +17,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/cloudinit/netdata"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
-	"github.com/hyperfleet/hyperfleet/networking/netdata"
 )
 
 // networkSecret is what the machine's network data lie in.

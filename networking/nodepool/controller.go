@@ -40,7 +40,10 @@ type Reconciler struct {
 	Runner   *step.Runner
 	Recorder events.EventRecorder
 	Book     *pools.Book
-	Clock    clock.WithTicker
+	// Owner says whose a pool of the book is that is of another kind, e.g.
+	// "HypervisorMachineTemplate ci/linux"; empty for one of a node pool. It may be nil.
+	Owner func(pool string) string
+	Clock clock.WithTicker
 
 	waker pools.Waker
 }

@@ -8,8 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
-	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -51,7 +49,7 @@ func networkValid(_ context.Context, s *scope) step.Result {
 
 	var overlap *alloc.OverlapError
 	if errors.As(err, &overlap) {
-		return step.Stall(reasonOverlap, overlap.Error())
+		return step.Stall(reasonOverlap, s.overlaps(overlap))
 	}
 
 	if err != nil {
@@ -59,6 +57,21 @@ func networkValid(_ context.Context, s *scope) step.Result {
 	}
 
 	return s.compare(step.Done(), entry.Addresses)
+}
+
+// overlaps names the other pool as users know it.
+func (s *scope) overlaps(overlap *alloc.OverlapError) string {
+	owner := ""
+	if s.Owner != nil {
+		owner = s.Owner(overlap.Other)
+	}
+
+	if owner == "" {
+		return overlap.Error()
+	}
+
+	return fmt.Sprintf("pool %s overlaps that of %s on network %s at %s: give each pool addresses of its own, "+
+		"or exclude these in one of them", overlap.Pool, owner, overlap.Network, overlap.Range)
 }
 
 // entryOf is the pool as the book takes it; with an error comes the reason to show.
@@ -136,42 +149,38 @@ func shown(n uint64) int64 {
 	return int64(min(n, math.MaxInt64)) //nolint:gosec // G115: bounded
 }
 
-// Reader reads the node pools' addresses back into a book.
-func Reader(live client.Reader) pools.Reader {
-	return func(ctx context.Context, b *pools.Book) error {
-		found, err := list(ctx, live)
+// Reader finds the node pools' addresses for a book.
+func Reader(live client.Reader) pools.PoolReader {
+	return func(ctx context.Context) ([]pools.Found, error) {
+		listed, err := list(ctx, live)
 		if err != nil {
-			return err
+			return nil, err
 		}
 
-		// The older one of two that overlap wins.
-		slices.SortStableFunc(found, func(x, y v1alpha1.KubevirtNodePool) int {
-			if c := x.CreationTimestamp.Compare(y.CreationTimestamp.Time); c != 0 {
-				return c
-			}
+		var out []pools.Found
 
-			return strings.Compare(string(x.UID), string(y.UID))
-		})
-
-		for i := range found {
-			pool := &found[i]
-			if pool.Spec.BootstrapNetworkConfig == nil {
-				continue
-			}
-
-			entry, _, err := entryOf(pool)
-			if err == nil {
-				err = b.SetPool(entry, nil)
-			}
-
-			// Its own pass says so in a condition.
-			if err != nil {
-				log.FromContext(ctx).Info("a node pool's addresses can't be given",
-					"namespace", pool.Namespace, "name", pool.Name, "reason", err.Error())
+		for i := range listed {
+			pool := &listed[i]
+			if pool.Spec.BootstrapNetworkConfig != nil {
+				out = append(out, pools.Found{Object: pool, Put: func(b *pools.Book) { put(ctx, b, pool) }})
 			}
 		}
 
-		return nil
+		return out, nil
+	}
+}
+
+// put puts a pool's addresses into the book. What is wrong with them, its own pass says in
+// a condition.
+func put(ctx context.Context, b *pools.Book, pool *v1alpha1.KubevirtNodePool) {
+	entry, _, err := entryOf(pool)
+	if err == nil {
+		err = b.SetPool(entry, nil)
+	}
+
+	if err != nil {
+		log.FromContext(ctx).Info("a node pool's addresses can't be given",
+			"namespace", pool.Namespace, "name", pool.Name, "reason", err.Error())
 	}
 }
 

@@ -45,7 +45,7 @@ type Status struct {
 	Network, Cluster, Name string
 	// IPv4 and IPv6 are all zero for a family that the pool has no addresses of.
 	IPv4, IPv6 alloc.Usage
-	// Waiting is how many owners asked in vain.
+	// Waiting is how many owners asked in vain, and were not woken since.
 	Waiting int
 }
 
@@ -83,9 +83,13 @@ type network struct {
 	refused map[string]func()
 }
 
+// waiter is in its list until it has what it waits for, or is forgotten: what it was woken
+// for is kept for it.
 type waiter struct {
 	owner string
 	wake  func()
+	// woken says that it was called, and has not asked again.
+	woken bool
 }
 
 // New makes an empty book. It is Ready after Rebuild.
@@ -199,13 +203,29 @@ func (b *Book) drop(name string) {
 //
 // Errors are *alloc.ExhaustedError, *alloc.UnavailableError and alloc.ErrNoPool. Nothing
 // is taken then, the owner is put on the list of those who wait, and Wake is called when
-// the pool has an address for it; those who came first are woken first.
+// the pool has an address for it; those who came first are woken first. The address is kept
+// for them: who comes later does not get it meanwhile. So an owner that will not ask again
+// has to be Released, or Forgotten.
 func (b *Book) Acquire(r Request) ([]netip.Prefix, error) {
 	b.mu.Lock()
-	defer b.mu.Unlock()
+	woken := b.leave(r)
+	got, err := b.acquire(r)
+	b.mu.Unlock()
 
+	call(woken)
+
+	return got, err
+}
+
+func (b *Book) acquire(r Request) ([]netip.Prefix, error) {
 	n := b.network(r.Network)
-	got, err := n.addresses.Acquire(r.Pool, r.Owner, r.Want...)
+
+	var got []netip.Prefix
+
+	err := n.turn(r)
+	if err == nil {
+		got, err = n.addresses.Acquire(r.Pool, r.Owner, r.Want...)
+	}
 
 	var unavailable *alloc.UnavailableError
 
@@ -225,17 +245,58 @@ func (b *Book) Acquire(r Request) ([]netip.Prefix, error) {
 	return got, nil
 }
 
+// Expect puts an owner that is on record as one who waits at the end of its pool's list: a
+// restart changes nothing about whose turn it is. The owner still has to ask by itself, as
+// after a refusal.
+func (b *Book) Expect(network, pool, owner string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	if n := b.network(network); len(n.addresses.Of(owner)) == 0 {
+		n.wait(Request{Network: network, Pool: pool, Owner: owner, Wake: func() {}})
+	}
+}
+
 // Restore puts on record that an address is in use, whatever the pools say. The error is
 // an *alloc.ConflictError if somebody else has the address, who keeps it.
 func (b *Book) Restore(network string, held alloc.Held) error {
 	b.mu.Lock()
-	defer b.mu.Unlock()
+	n := b.network(network)
+	err := n.addresses.Restore(held)
 
-	if err := b.network(network).addresses.Restore(held); err != nil {
+	var woken []func()
+	if err == nil {
+		woken = b.leave(Request{Owner: held.Owner}) // it has what it waited for
+	}
+
+	b.mu.Unlock()
+
+	call(woken)
+
+	if err != nil {
 		return fmt.Errorf("restore addresses of %s: %w", held.Owner, err)
 	}
 
 	return nil
+}
+
+// Forget takes an owner off the lists of those who wait. What it has, it keeps.
+func (b *Book) Forget(owner string) {
+	b.mu.Lock()
+
+	var woken []func()
+
+	for name, n := range b.networks {
+		n.forget(owner)
+
+		woken = append(woken, n.changed()...)
+
+		b.drop(name)
+	}
+
+	b.mu.Unlock()
+
+	call(woken)
 }
 
 // Release frees all that an owner has, and takes it off the lists of those who wait.
@@ -281,8 +342,8 @@ func (b *Book) Of(owner string) []netip.Prefix {
 	return out
 }
 
-// Owners are those who have an address and whose text begins so, in order. It reads the
-// whole book, so it is for what is rare.
+// Owners are those who have an address, or wait for one, and whose text begins so, in order.
+// It reads the whole book, so it is for what is rare.
 func (b *Book) Owners(prefix string) []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -291,11 +352,21 @@ func (b *Book) Owners(prefix string) []string {
 
 	for _, n := range b.networks {
 		for _, held := range n.addresses.Held() {
-			if strings.HasPrefix(held.Owner, prefix) {
-				found[held.Owner] = true
+			found[held.Owner] = true
+		}
+
+		for _, list := range n.waiting {
+			for _, w := range list {
+				found[w.owner] = true
 			}
 		}
+
+		for who := range n.refused {
+			found[who] = true
+		}
 	}
+
+	maps.DeleteFunc(found, func(owner string, _ bool) bool { return !strings.HasPrefix(owner, prefix) })
 
 	return slices.Sorted(maps.Keys(found))
 }
@@ -332,7 +403,7 @@ func (b *Book) Statuses() []Status {
 
 func (n *network) status(network, pool string) Status {
 	return Status{
-		Network: network, Name: pool, Cluster: n.pools[pool].Cluster, Waiting: len(n.waiting[pool]),
+		Network: network, Name: pool, Cluster: n.pools[pool].Cluster, Waiting: n.asleep(pool),
 		IPv4: n.addresses.Usage(pool, alloc.IPv4), IPv6: n.addresses.Usage(pool, alloc.IPv6),
 	}
 }

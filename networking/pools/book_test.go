@@ -147,6 +147,52 @@ func TestRoomThatAWokenOwnerGivesUpGoesToTheNext(t *testing.T) {
 	equal(t, "has", ask(t, b, w, "p", "c"), "[10.0.0.10/8]")
 }
 
+// Who was woken for an address gets it, whoever asks meanwhile.
+func TestNobodyGetsAheadOfThoseWhoWait(t *testing.T) {
+	t.Parallel()
+
+	b, w := pools.New(), &wakes{}
+	set(t, b, pool(t, blue, "p", "10.0.0.10-10.0.0.11"))
+
+	for _, owner := range []string{"a", "b", "c", "d"} {
+		ask(t, b, w, "p", owner)
+	}
+
+	b.Release("a")
+	equal(t, "woken", w.taken(), []string{"c"})
+	equal(t, "a new one", ask(t, b, w, "p", "late"), "")
+	equal(t, "the second who waits", ask(t, b, w, "p", "d"), "")
+	equal(t, "who has one", ask(t, b, w, "p", "b"), "[10.0.0.11/8]")
+	equal(t, "who was woken", ask(t, b, w, "p", "c"), "[10.0.0.10/8]")
+	equal(t, "nobody else is woken", w.taken(), []string(nil))
+
+	// Who was woken and does without makes room for the next, by whatever way.
+	b.Release("b")
+	equal(t, "woken", w.taken(), []string{"d"})
+	equal(t, "who waits", b.Owners(""), []string{"c", "d", "late"})
+	b.Forget("d")
+	equal(t, "woken", w.taken(), []string{"late"})
+	set(t, b, pool(t, blue, "other", "10.0.1.0/24"))
+	equal(t, "another pool's", ask(t, b, w, "other", "late"), "[10.0.1.1/8]")
+	equal(t, "the way is free", ask(t, b, w, "p", "last"), "[10.0.0.11/8]")
+
+	// Also where the pool has shrunk since.
+	ask(t, b, w, "p", "e")
+	b.Release("last")
+	set(t, b, pool(t, blue, "p", "10.0.0.10/32"))
+	equal(t, "woken for what is not there any more", w.taken(), []string{"e"})
+	equal(t, "has", ask(t, b, w, "p", "e"), "")
+	set(t, b, pool(t, blue, "p", "10.0.0.10-10.0.0.11"))
+	equal(t, "woken again", w.taken(), []string{"e"})
+
+	held := alloc.Held{Owner: "e", Pool: "p", Address: netip.MustParsePrefix("10.9.0.1/8")}
+	if err := b.Restore(blue, held); err != nil {
+		t.Fatal(err)
+	}
+
+	equal(t, "who got one by hand waits no more", ask(t, b, w, "p", "f"), "[10.0.0.11/8]")
+}
+
 func TestWaitersOfAPoolThatIsNotThereYet(t *testing.T) {
 	t.Parallel()
 

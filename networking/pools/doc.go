@@ -15,6 +15,8 @@
 //   - An address that Acquire gave is the owner's from then on, in the book. Whoever
 //     asked writes it to a status before the machine exists. If that write's outcome is
 //     not known, nothing has to be undone: asking again gives the same address.
+//   - Who waits is served in turn: a free address is kept for the first who waits, until it
+//     asks again, or is Released or Forgotten.
 //   - Release comes after the machine is gone and after a status without the address is
 //     on record, so that a rebuild can't find two owners.
 //

@@ -14,6 +14,7 @@ import (
 	"github.com/leanovate/gopter/gen"
 	"github.com/leanovate/gopter/prop"
 
+	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/networking/alloc"
 	"github.com/hyperfleet/hyperfleet/networking/pools"
 )
@@ -158,5 +159,5 @@ func TestPropertyOneOwner(t *testing.T) {
 		return ""
 	}, gen.SliceOf(gen.IntRange(0, 13*8-1))))
 
-	properties.TestingRun(t)
+	properties.TestingRun(t, property.Reporter(t))
 }

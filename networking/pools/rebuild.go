@@ -4,18 +4,25 @@
 package pools
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/hyperfleet/hyperfleet/networking/alloc"
 )
 
 const (
@@ -28,10 +35,30 @@ const (
 // ErrNotRebuilt says that the book is not filled yet.
 var ErrNotRebuilt = errors.New("the addresses in use are not read back from the API server yet")
 
-// Reader puts into a book what the API server has on record of one kind of pools and
-// machines, by SetPool and Restore, the oldest first: where two contradict each other, the
-// first one wins. It reads past caches. A contradiction is for its log and no error.
+// Reader puts into a book what the API server has on record of the addresses of one kind
+// of machines, by Restore, the oldest first: where two contradict each other, the first one
+// wins. It reads past caches. A contradiction is for its log and no error.
 type Reader func(ctx context.Context, b *Book) error
+
+// PoolReader finds the pools of one kind of objects, past caches.
+type PoolReader func(ctx context.Context) ([]Found, error)
+
+// Found is an object with a pool.
+type Found struct {
+	// Object tells its age: of two pools that overlap, be they of one kind or of two, the
+	// older object's wins.
+	Object metav1.Object
+	// Put puts the pool into the book. What is wrong with it is for the object's own pass.
+	Put func(b *Book)
+}
+
+// Older orders objects by their age: of two that contradict each other, the older one wins.
+func Older(x, y metav1.Object) int {
+	return cmp.Or(
+		x.GetCreationTimestamp().Compare(y.GetCreationTimestamp().Time),
+		strings.Compare(string(x.GetUID()), string(y.GetUID())),
+	)
+}
 
 // warmup is the one rebuild of a process's life.
 type warmup struct {
@@ -39,7 +66,15 @@ type warmup struct {
 	done    chan struct{}
 	mu      sync.Mutex
 	begun   bool
+	pools   []PoolReader
 	readers []Reader
+}
+
+// Waits says whether a condition on record is that of a machine that found its pool full.
+func Waits(conditions []metav1.Condition, name string) bool {
+	said := meta.FindStatusCondition(conditions, name)
+
+	return said != nil && said.Status == metav1.ConditionFalse && said.Reason == alloc.ReasonExhausted
 }
 
 // ReadFrom adds a reader for Rebuild. All readers have to be there before the first
@@ -51,23 +86,59 @@ func (b *Book) ReadFrom(readers ...Reader) {
 	b.warm.readers = append(b.warm.readers, readers...)
 }
 
+// ReadPoolsFrom adds a reader of pools. All pools are in the book before the first Reader.
+func (b *Book) ReadPoolsFrom(readers ...PoolReader) {
+	b.warm.mu.Lock()
+	defer b.warm.mu.Unlock()
+
+	b.warm.pools = append(b.warm.pools, readers...)
+}
+
 // Rebuild fills the book anew from its readers. After an error it is empty.
 func (b *Book) Rebuild(ctx context.Context) error {
-	b.mu.Lock()
-	b.clear()
-	b.mu.Unlock()
+	b.empty()
 
+	if err := b.read(ctx); err != nil {
+		b.empty()
+
+		return fmt.Errorf("rebuild the book of addresses: %w", err)
+	}
+
+	return nil
+}
+
+func (b *Book) empty() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	b.clear()
+}
+
+func (b *Book) read(ctx context.Context) error {
 	b.warm.mu.Lock()
-	readers := b.warm.readers
+	pools, readers := b.warm.pools, b.warm.readers
 	b.warm.mu.Unlock()
+
+	var all []Found
+
+	for _, find := range pools {
+		found, err := find(ctx)
+		if err != nil {
+			return err
+		}
+
+		all = append(all, found...)
+	}
+
+	slices.SortFunc(all, func(x, y Found) int { return Older(x.Object, y.Object) })
+
+	for _, found := range all {
+		found.Put(b)
+	}
 
 	for _, read := range readers {
 		if err := read(ctx, b); err != nil {
-			b.mu.Lock()
-			b.clear()
-			b.mu.Unlock()
-
-			return fmt.Errorf("rebuild the book of addresses: %w", err)
+			return err
 		}
 	}
 

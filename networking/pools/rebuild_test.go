@@ -104,6 +104,49 @@ func TestGateGivesUpWithItsContext(t *testing.T) {
 	})
 }
 
+// Those who waited before a restart are served before those who come after it, though they
+// may ask later.
+func TestWhoWaitedBeforeARestartIsServedFirst(t *testing.T) {
+	t.Parallel()
+
+	b, w := pools.New(), &wakes{}
+	b.ReadFrom(func(_ context.Context, b *pools.Book) error {
+		set(t, b, pool(t, blue, "p", "10.0.0.1/32"))
+
+		if err := b.Restore(blue, alloc.Held{Owner: "has", Pool: "p", Address: netip.MustParsePrefix("10.0.0.1/8")}); err != nil {
+			return err
+		}
+
+		b.Expect(blue, "p", "has")
+		b.Expect(blue, "p", "waits")
+		b.Expect(blue, "p", "waits")
+
+		return nil
+	})
+
+	if err := b.Rebuild(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	if status, _ := b.Status("p"); status.Waiting != 1 {
+		t.Errorf("%d wait", status.Waiting)
+	}
+
+	equal(t, "one that comes later", ask(t, b, w, "p", "new"), "")
+	b.Release("has")
+	equal(t, "it asks first", ask(t, b, w, "p", "new"), "")
+	equal(t, "the one whose turn it is", ask(t, b, w, "p", "waits"), "[10.0.0.1/8]")
+
+	b.Release("waits")
+	equal(t, "then the other", ask(t, b, w, "p", "new"), "[10.0.0.1/8]")
+
+	// Who waits and is gone is forgotten as any other.
+	b.Expect(blue, "p", "gone")
+	b.Forget("gone")
+	b.Release("new")
+	equal(t, "the next", ask(t, b, w, "p", "next"), "[10.0.0.1/8]")
+}
+
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 

@@ -4,6 +4,7 @@
 package validate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -61,15 +62,12 @@ type check struct {
 	run  func(context.Context, target) finding
 }
 
-// dnsChecks are the look-ups that the settings ask for.
-func dnsChecks(settings *v1alpha1.HypervisorDNS, ports ports) []check {
+// dnsChecks are the look-ups that the settings ask for, of names in a domain unless the
+// settings expect another one.
+func dnsChecks(settings *v1alpha1.HypervisorDNS, domain string, ports ports) []check {
 	validation := settings.Validation
 	timeout := seconds(validation.TimeoutSeconds, defaultLookupTimeout)
-
-	domain := validation.ExpectedDomain
-	if domain == "" {
-		domain = settings.Domain
-	}
+	domain = cmp.Or(validation.ExpectedDomain, domain)
 
 	checks := []check{{"forward", func(ctx context.Context, t target) finding {
 		ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -193,7 +191,7 @@ func lookReverse(ctx context.Context, servers []string, port string, t target) f
 }
 
 // verdict sums findings up: a failure comes before what could not be tested.
-func verdict(findings []finding, t target) (status metav1.ConditionStatus, reason, message string) {
+func verdict(findings []finding, m *subject) (status metav1.ConditionStatus, reason, message string) {
 	var (
 		passed, texts []string
 		first         *finding
@@ -214,7 +212,7 @@ func verdict(findings []finding, t target) (status metav1.ConditionStatus, reaso
 	}
 
 	if first == nil {
-		return metav1.ConditionTrue, ReasonPassed, fmt.Sprintf("%s (%s) passed: %s", t.fqdn, t.addr, strings.Join(passed, ", "))
+		return metav1.ConditionTrue, ReasonPassed, fmt.Sprintf("%s (%s) passed: %s", m.fqdn, list(m.addrs), strings.Join(passed, ", "))
 	}
 
 	message = strings.Join(texts, "; ")
@@ -227,6 +225,16 @@ func verdict(findings []finding, t target) (status metav1.ConditionStatus, reaso
 	}
 
 	return metav1.ConditionFalse, first.reason, message
+}
+
+// list is addresses in words.
+func list(addrs []netip.Addr) string {
+	texts := make([]string, 0, len(addrs))
+	for _, addr := range addrs {
+		texts = append(texts, addr.String())
+	}
+
+	return strings.Join(texts, ", ")
 }
 
 // err is the finding for the metrics.

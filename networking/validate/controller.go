@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -16,11 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
@@ -49,15 +44,36 @@ type Options struct {
 	DNSPort, SSHPort string
 }
 
-// Reconciler validates MachineClaims.
+// Reconciler validates the machines of one kind.
 type Reconciler struct {
 	client client.Client
 	clock  clock.PassiveClock
 	calls  *metrics.Calls
 	ports  ports
+	// find reads a machine; nil if there is none of the name.
+	find func(ctx context.Context, reader client.Reader, key client.ObjectKey) (*subject, error)
 
 	mu     sync.Mutex
 	states map[client.ObjectKey]state
+}
+
+// subject is a machine that is looked at.
+type subject struct {
+	// object of the machine.
+	object claimstatus.Machine
+	// cluster whose settings count; nil leaves the machine as it is: what was found of it is
+	// left to be read.
+	cluster *v1alpha1.HypervisorCluster
+	// off says that its settings, whichever they were, do not count any more.
+	off bool
+	// name, and the domain that it should be in.
+	fqdn, domain string
+	// addrs are the machine's addresses; all are looked at.
+	addrs []netip.Addr
+	// noAddress says why there is none.
+	noAddress string
+	// ready is when the machine became Ready.
+	ready time.Time
 }
 
 // state is what is known of one machine. It is kept in memory: an operator that starts
@@ -68,70 +84,54 @@ type state struct {
 	dns, network track
 }
 
-//+kubebuilder:rbac:groups=hyperfleet.io,resources=machineclaims;hypervisorclusters;dnsregistrations,verbs=get;list;watch
-//+kubebuilder:rbac:groups=hyperfleet.io,resources=machineclaims/status,verbs=patch
-
 // SetupWithManager adds the validation of machines to a manager.
 func SetupWithManager(mgr ctrl.Manager, opts Options) error {
-	r := &Reconciler{
+	if opts.Clock == nil {
+		opts.Clock = clock.RealClock{}
+	}
+
+	if opts.DNSPort == "" {
+		opts.DNSPort = dnsPort
+	}
+
+	if opts.SSHPort == "" {
+		opts.SSHPort = sshPort
+	}
+
+	if err := addClaims(mgr, opts); err != nil {
+		return err
+	}
+
+	return addKubevirtMachines(mgr, opts)
+}
+
+func newReconciler(mgr ctrl.Manager, opts Options) *Reconciler {
+	return &Reconciler{
 		client: mgr.GetClient(), clock: opts.Clock, calls: opts.Calls,
 		ports: ports{dns: opts.DNSPort, ssh: opts.SSHPort}, states: map[client.ObjectKey]state{},
 	}
-
-	if r.clock == nil {
-		r.clock = clock.RealClock{}
-	}
-
-	if r.ports.dns == "" {
-		r.ports.dns = dnsPort
-	}
-
-	if r.ports.ssh == "" {
-		r.ports.ssh = sshPort
-	}
-
-	err := ctrl.NewControllerManagedBy(mgr).
-		Named("networkvalidation").
-		For(&v1alpha1.MachineClaim{}).
-		Watches(&v1alpha1.DNSRegistration{}, handler.EnqueueRequestsFromMapFunc(claimstatus.OfRegistration)).
-		Watches(&v1alpha1.HypervisorCluster{}, handler.EnqueueRequestsFromMapFunc(claimstatus.OfCluster(r.client)),
-			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency}).
-		Complete(r)
-	if err != nil {
-		return fmt.Errorf("add controller networkvalidation: %w", err)
-	}
-
-	return nil
 }
 
 // Reconcile makes the checks of one machine that are due, and reports them.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	var claim v1alpha1.MachineClaim
+	machine, err := r.find(ctx, r.client, req.NamespacedName)
 
-	err := r.client.Get(ctx, req.NamespacedName, &claim)
-	if apierrors.IsNotFound(err) {
+	switch {
+	case err != nil:
+		return reconcile.Result{}, err
+	case machine == nil:
 		r.forget(req.NamespacedName)
 
 		return reconcile.Result{}, nil
-	}
+	case machine.off:
+		r.forget(req.NamespacedName)
 
-	if err != nil {
-		return reconcile.Result{}, fmt.Errorf("read machine claim %s: %w", req.NamespacedName, err)
-	}
-
-	// What was found of a machine while it was there is left to be read.
-	info := claim.Status.NetworkInfo
-	if claim.Status.Phase != v1alpha1.MachineClaimReady || claim.Status.VMRef == nil || info == nil {
+		return reconcile.Result{}, r.writer().Clear(ctx, machine.object)
+	case machine.cluster == nil:
 		return reconcile.Result{}, nil
 	}
 
-	var cluster v1alpha1.HypervisorCluster
-	if err := r.client.Get(ctx, client.ObjectKey{Name: claim.Status.VMRef.HypervisorCluster}, &cluster); err != nil {
-		return reconcile.Result{}, client.IgnoreNotFound(err)
-	}
-
-	return r.validate(ctx, &claim, &cluster)
+	return r.validate(ctx, machine)
 }
 
 func (r *Reconciler) writer() *claimstatus.Writer {
@@ -141,68 +141,60 @@ func (r *Reconciler) writer() *claimstatus.Writer {
 }
 
 // validate makes one pass over a machine that is Ready.
-func (r *Reconciler) validate(
-	ctx context.Context, claim *v1alpha1.MachineClaim, cluster *v1alpha1.HypervisorCluster,
-) (reconcile.Result, error) {
-	lookUps, looks := dnsRhythm(cluster.Spec.DNS)
-	tests, testing := networkRhythm(cluster.Spec)
+func (r *Reconciler) validate(ctx context.Context, m *subject) (reconcile.Result, error) {
+	key := client.ObjectKeyFromObject(m.object)
+	lookUps, looks := dnsRhythm(m.cluster.Spec.DNS)
+	tests, testing := networkRhythm(m.cluster.Spec)
 
 	if !looks && !testing {
-		r.forget(client.ObjectKeyFromObject(claim))
+		r.forget(key)
 
-		return reconcile.Result{}, r.writer().Clear(ctx, claim)
+		return reconcile.Result{}, r.writer().Clear(ctx, m.object)
 	}
 
-	info := claim.Status.NetworkInfo
-
-	addr, err := netip.ParseAddr(info.IPAddress)
-	if err != nil {
-		return reconcile.Result{}, r.writer().Report(ctx, claim, metav1.ConditionUnknown, "NoAddress",
-			"the machine's address is not known yet: its guest agent reports it")
+	if len(m.addrs) == 0 {
+		return reconcile.Result{}, r.writer().Report(ctx, m.object, metav1.ConditionUnknown, "NoAddress", m.noAddress)
 	}
 
 	if looks {
-		waits, err := r.registering(ctx, claim, cluster)
+		waits, err := r.registering(ctx, m)
 		if err != nil {
 			return reconcile.Result{}, err
 		}
 
 		if waits {
-			return reconcile.Result{}, r.writer().Report(ctx, claim, metav1.ConditionUnknown, "WaitingForRegistration",
+			return reconcile.Result{}, r.writer().Report(ctx, m.object, metav1.ConditionUnknown, "WaitingForRegistration",
 				"the machine's DNS records are not written yet: see the condition "+v1alpha1.ConditionDNSRegistered)
 		}
 	}
 
-	machine := target{fqdn: strings.ToLower(strings.TrimSuffix(info.FQDN, ".")), addr: addr}
 	now := r.clock.Now()
-	known := r.state(claim, cluster, machine, lookUps, tests)
+	known := r.state(m, lookUps, tests)
 
 	if looks && known.dns.due(now) {
-		findings := r.run(ctx, "dns-lookup", dnsChecks(cluster.Spec.DNS, r.ports), machine)
+		findings := r.run(ctx, "dns-lookup", dnsChecks(m.cluster.Spec.DNS, m.domain, r.ports), m)
 		known.dns = known.dns.after(lookUps, r.clock.Now(), findings)
 	}
 
 	if testing && known.network.due(now) {
-		findings := r.run(ctx, "machine", networkChecks(cluster.Spec.Network.Validation, r.ports), machine)
+		findings := r.run(ctx, "machine", networkChecks(m.cluster.Spec.Network.Validation, r.ports), m)
 		known.network = known.network.after(tests, r.clock.Now(), findings)
 	}
 
-	r.remember(client.ObjectKeyFromObject(claim), known)
+	r.remember(key, known)
 
-	return r.report(ctx, claim, machine, known, looks, testing)
+	return r.report(ctx, m, known, looks, testing)
 }
 
 // registering says whether the machine's records are still to be written: what is asked
 // for too early, name servers remember as not being there.
-func (r *Reconciler) registering(
-	ctx context.Context, claim *v1alpha1.MachineClaim, cluster *v1alpha1.HypervisorCluster,
-) (bool, error) {
-	if !cluster.Spec.DNS.RegisterVMs {
+func (r *Reconciler) registering(ctx context.Context, m *subject) (bool, error) {
+	if !m.cluster.Spec.DNS.RegisterVMs {
 		return false, nil
 	}
 
 	var reg v1alpha1.DNSRegistration
-	if err := r.client.Get(ctx, client.ObjectKey{Name: dns.NameFor(claim)}, &reg); err != nil {
+	if err := r.client.Get(ctx, client.ObjectKey{Name: dns.NameFor(m.object)}, &reg); err != nil {
 		return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
 	}
 
@@ -211,21 +203,19 @@ func (r *Reconciler) registering(
 
 // state gives what is known of the machine, or begins anew where it or its settings have
 // changed.
-func (r *Reconciler) state(
-	claim *v1alpha1.MachineClaim, cluster *v1alpha1.HypervisorCluster, machine target, lookUps, tests rhythm,
-) state {
-	about := fmt.Sprintf("%s %s %s %s/%d", claim.UID, machine.fqdn, machine.addr, cluster.UID, cluster.Generation)
+func (r *Reconciler) state(m *subject, lookUps, tests rhythm) state {
+	about := fmt.Sprintf("%s %s %s %s %s/%d", m.object.GetUID(), m.fqdn, m.domain, m.addrs, m.cluster.UID, m.cluster.Generation)
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	if known, ok := r.states[client.ObjectKeyFromObject(claim)]; ok && known.about == about {
+	if known, ok := r.states[client.ObjectKeyFromObject(m.object)]; ok && known.about == about {
 		return known
 	}
 
-	ready := r.clock.Now()
-	if times := claim.Status.Times; times != nil && times.Ready != nil {
-		ready = times.Ready.Time
+	ready := m.ready
+	if ready.IsZero() {
+		ready = r.clock.Now()
 	}
 
 	return state{about: about, dns: begin(lookUps, ready), network: begin(tests, ready)}
@@ -245,21 +235,30 @@ func (r *Reconciler) forget(key client.ObjectKey) {
 	delete(r.states, key)
 }
 
-// run makes checks at the same time; each has its own time limit.
-func (r *Reconciler) run(ctx context.Context, system string, checks []check, machine target) []finding {
-	findings := make([]finding, len(checks))
+// run makes checks of all of the machine's addresses at the same time; each has its own
+// time limit.
+func (r *Reconciler) run(ctx context.Context, system string, checks []check, m *subject) []finding {
+	findings := make([]finding, len(m.addrs)*len(checks))
 
 	var group sync.WaitGroup
 
-	for i, c := range checks {
-		group.Go(func() {
-			start := r.clock.Now()
-			findings[i] = c.run(ctx, machine)
+	for i, addr := range m.addrs {
+		for j, c := range checks {
+			group.Go(func() {
+				start := r.clock.Now()
+				found := c.run(ctx, target{fqdn: m.fqdn, addr: addr})
 
-			if r.calls != nil {
-				r.calls.Observe(system, c.name, r.clock.Since(start), findings[i].err())
-			}
-		})
+				if len(m.addrs) > 1 {
+					found.what += " " + addr.String()
+				}
+
+				findings[i*len(checks)+j] = found
+
+				if r.calls != nil {
+					r.calls.Observe(system, c.name, r.clock.Since(start), found.err())
+				}
+			})
+		}
 	}
 
 	group.Wait()
@@ -269,7 +268,7 @@ func (r *Reconciler) run(ctx context.Context, system string, checks []check, mac
 
 // report writes the condition and says when to come back.
 func (r *Reconciler) report(
-	ctx context.Context, claim *v1alpha1.MachineClaim, machine target, known state, looks, testing bool,
+	ctx context.Context, m *subject, known state, looks, testing bool,
 ) (reconcile.Result, error) {
 	var (
 		findings []finding
@@ -296,10 +295,10 @@ func (r *Reconciler) report(
 	}
 
 	if len(findings) == 0 {
-		return result, r.writer().Report(ctx, claim, metav1.ConditionUnknown, "Pending", "nothing has been checked yet")
+		return result, r.writer().Report(ctx, m.object, metav1.ConditionUnknown, "Pending", "nothing has been checked yet")
 	}
 
-	status, reason, message := verdict(findings, machine)
+	status, reason, message := verdict(findings, m)
 
-	return result, r.writer().Report(ctx, claim, status, reason, message)
+	return result, r.writer().Report(ctx, m.object, status, reason, message)
 }

@@ -18,13 +18,19 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/procrun"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/networking/claimstatus"
 	dnstest "github.com/hyperfleet/hyperfleet/test/dns"
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
@@ -41,7 +47,7 @@ var env *kube.Env
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
 	kube.Main(m, func(e *kube.Env) { env = e },
-		kube.WithCRDs("../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme))
+		kube.WithCRDs("../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme, infrav1.AddToScheme))
 }
 
 // sshd starts a real SSH server and gives its port.
@@ -232,7 +238,7 @@ func TestVerdict(t *testing.T) {
 		{"one could not be made", []finding{unknown, ok}, metav1.ConditionUnknown, ReasonPingNotPermitted},
 		{"a failure says more than ignorance", []finding{unknown, failed}, metav1.ConditionFalse, ReasonSSHFailed},
 	} {
-		status, reason, message := verdict(row.findings, target{"vm1." + domain, netip.MustParseAddr("127.0.0.1")})
+		status, reason, message := verdict(row.findings, &subject{fqdn: "vm1." + domain, addrs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}})
 		if status != row.status || reason != row.reason {
 			t.Errorf("%s: %s %s: %s", row.why, status, reason, message)
 		}
@@ -305,7 +311,10 @@ func newSite(t *testing.T) *site {
 	s := &site{t: t, Server: dnstest.StartBIND(t, dnstest.Config{Zones: []string{domain, backward}}), space: env.Namespace(t)}
 	_, port, _ := net.SplitHostPort(s.Addr)
 
-	mgr, err := ctrl.NewManager(env.Config, ctrl.Options{Scheme: env.Scheme, Metrics: metricsserver.Options{BindAddress: "0"}})
+	mgr, err := ctrl.NewManager(env.Config, ctrl.Options{
+		Scheme: env.Scheme, Metrics: metricsserver.Options{BindAddress: "0"},
+		Controller: ctrlconfig.Controller{SkipNameValidation: new(true)}, // each site has its own
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -377,16 +386,15 @@ func (s *site) claim() *v1alpha1.MachineClaim {
 	return claim
 }
 
-func (s *site) says(claim *v1alpha1.MachineClaim, status metav1.ConditionStatus, reason string) metav1.Condition {
+func (s *site) says(machine claimstatus.Machine, status metav1.ConditionStatus, reason string) metav1.Condition {
 	s.t.Helper()
 
 	deadline := time.Now().Add(patience)
 
 	for {
-		now := &v1alpha1.MachineClaim{}
-		s.must(env.Client.Get(s.t.Context(), client.ObjectKeyFromObject(claim), now))
+		s.must(env.Client.Get(s.t.Context(), client.ObjectKeyFromObject(machine), machine))
 
-		got := meta.FindStatusCondition(now.Status.Conditions, v1alpha1.ConditionNetworkValidated)
+		got := meta.FindStatusCondition(*machine.StatusConditions(), v1alpha1.ConditionNetworkValidated)
 		if got == nil {
 			got = &metav1.Condition{}
 		}
@@ -441,4 +449,91 @@ func TestAMachineIsValidated(t *testing.T) {
 	cluster.Spec.DNS, cluster.Spec.Network = nil, nil
 	s.must(env.Client.Update(t.Context(), cluster))
 	s.says(claim, "", "")
+}
+
+// kubevirtMachine is a machine of a node pool, with all that its controller says of it.
+func (s *site) kubevirtMachine(addresses ...string) *infrav1.KubevirtMachine {
+	s.t.Helper()
+
+	attach := false
+	pool := &infrav1.KubevirtNodePool{
+		ObjectMeta: metav1.ObjectMeta{Name: "nodes", Namespace: s.space},
+		Spec: infrav1.KubevirtNodePoolSpec{
+			AttachDefaultNetwork: &attach, AdditionalNetworks: []infrav1.KubevirtNetwork{{Name: "machines"}},
+			DNS: &infrav1.KubevirtNodePoolDNS{
+				HypervisorClusterRef: infrav1.LocalObjectReference{Name: s.space}, Domain: "nodes." + domain,
+			},
+			RootVolume: infrav1.KubevirtRootVolume{DiskImage: infrav1.KubevirtDiskImage{ContainerDiskImage: "fedora:42"}},
+			Compute:    &infrav1.KubevirtCompute{Cores: 1, Memory: resource.MustParse("1Gi")},
+		},
+	}
+	s.must(env.Client.Create(s.t.Context(), pool))
+
+	machine := &infrav1.KubevirtMachine{
+		ObjectMeta: metav1.ObjectMeta{Name: "node1", Namespace: s.space, Labels: map[string]string{infrav1.LabelNodePool: "nodes"}},
+		Spec: infrav1.KubevirtMachineSpec{
+			VirtualMachineTemplate: runtime.RawExtension{Raw: []byte(`{"spec":{}}`)},
+			BootstrapNetworkConfig: &infrav1.VirtualMachineBootstrapNetworkConfig{
+				NetworkName: "machines", Subnets: []infrav1.AddressRange{"127.0.0.0/8"},
+			},
+		},
+	}
+	s.must(env.Client.Create(s.t.Context(), machine))
+
+	machine.Status = infrav1.KubevirtMachineStatus{
+		Phase: infrav1.KubevirtMachineRunning, Ready: true,
+		AllocatedBootstrapAddresses: map[string][]string{"eno101": addresses},
+		Conditions: []metav1.Condition{{
+			Type: step.Ready, Status: metav1.ConditionTrue, Reason: "Done", LastTransitionTime: metav1.Now(),
+		}},
+	}
+	s.must(env.Client.Status().Update(s.t.Context(), machine))
+
+	return machine
+}
+
+// A KubevirtMachine is looked at with the settings that its pool names, at all of its
+// addresses, in its pool's domain.
+func TestAKubevirtMachineIsValidated(t *testing.T) {
+	s := newSite(t)
+	cluster := s.cluster(&v1alpha1.HypervisorDNS{
+		Domain: domain, Servers: []string{"127.0.0.1"},
+		Validation: &v1alpha1.DNSValidation{
+			Enabled: true, ValidateOnReady: true, ValidateReverse: true,
+			ValidateInterval: &metav1.Duration{Duration: 300 * time.Millisecond},
+		},
+	}, &v1alpha1.NetworkValidation{Enabled: true, PingTest: true})
+	machine := s.kubevirtMachine("127.0.0.1/8", "127.0.0.2/8")
+	name := "node1.nodes." + domain
+
+	s.says(machine, metav1.ConditionFalse, ReasonForwardFailed)
+	s.Add(t, domain, name+". 60 A 127.0.0.1")
+	s.Add(t, backward, "1.0.0.127.in-addr.arpa. 60 PTR "+name+".", "2.0.0.127.in-addr.arpa. 60 PTR "+name+".")
+
+	if got := s.says(machine, metav1.ConditionFalse, ReasonForwardMismatch); !strings.Contains(got.Message, "the machine has 127.0.0.2") {
+		t.Errorf("the address is not named: %s", got.Message)
+	}
+
+	s.Add(t, domain, name+". 60 A 127.0.0.2")
+
+	got := s.says(machine, metav1.ConditionTrue, ReasonPassed)
+	for _, want := range []string{name + " (127.0.0.1, 127.0.0.2) passed", "forward 127.0.0.1", "reverse 127.0.0.2", "ping 127.0.0.2"} {
+		if !strings.Contains(got.Message, want) {
+			t.Errorf("%q is not in: %s", want, got.Message)
+		}
+	}
+
+	// With registration, look-ups wait for the records.
+	ref := v1alpha1.SecretValueSource{SecretKeyRef: v1alpha1.SecretKeySelector{Name: "dns", Key: "key"}}
+	cluster.Spec.DNS.RegisterVMs = true
+	cluster.Spec.DNS.DNSProvider = &v1alpha1.DNSProvider{Type: "cloudflare", Credentials: map[string]v1alpha1.SecretValueSource{"apiToken": ref}}
+	s.must(env.Client.Update(t.Context(), cluster))
+	s.says(machine, metav1.ConditionUnknown, "WaitingForRegistration")
+
+	// Switched off in the pool, nothing is said.
+	pool := &infrav1.KubevirtNodePool{}
+	s.must(env.Client.Get(t.Context(), client.ObjectKey{Namespace: s.space, Name: "nodes"}, pool))
+	pool.Spec.DNS = nil
+	s.must(env.Client.Update(t.Context(), pool))
+	s.says(machine, "", "")
 }

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 )
 
@@ -131,5 +132,5 @@ func TestAssignFillsEveryPool(t *testing.T) {
 			return ""
 		}
 	}, gen.IntRange(0, 40), gen.IntRange(0, 30), gen.IntRange(0, 31), gen.Int32Range(-1, 1)))
-	properties.TestingRun(t)
+	properties.TestingRun(t, property.Reporter(t))
 }

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
@@ -151,7 +152,7 @@ func TestPropertyMergeConverges(t *testing.T) {
 
 		return ""
 	}, gen.Int64(), gen.IntRange(1, 12)))
-	properties.TestingRun(t)
+	properties.TestingRun(t, property.Reporter(t))
 }
 
 func TestName(t *testing.T) {

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
@@ -146,7 +147,7 @@ func TestPropertyDemandIsState(t *testing.T) {
 
 		return agree(t.Context(), truth, own)
 	}, gen.Int64(), gen.IntRange(1, 6), gen.IntRange(0, 8), gen.IntRange(0, 3), gen.Float64Range(0, 1)))
-	properties.TestingRun(t)
+	properties.TestingRun(t, property.Reporter(t))
 }
 
 // tell records the platform's own word on a job, as polls and questions do.

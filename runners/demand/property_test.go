@@ -14,6 +14,7 @@ import (
 	"github.com/leanovate/gopter/gen"
 	"github.com/leanovate/gopter/prop"
 
+	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 )
 
@@ -178,7 +179,7 @@ func TestPropertyScaling(t *testing.T) {
 			return ""
 		}, gen.Int64()))
 
-	properties.TestingRun(t)
+	properties.TestingRun(t, property.Reporter(t))
 }
 
 // settle lets machines that were made get ready. What is pending stays so: it stands for a
@@ -253,7 +254,7 @@ func TestPropertyPausedAndOutdated(t *testing.T) {
 			return ""
 		}, gen.Int64()))
 
-	properties.TestingRun(t)
+	properties.TestingRun(t, property.Reporter(t))
 }
 
 // replaced counts the outdated machines that go now.
@@ -349,5 +350,5 @@ func TestPropertyLifecycle(t *testing.T) {
 			return ""
 		}, gen.Int64()))
 
-	properties.TestingRun(t)
+	properties.TestingRun(t, property.Reporter(t))
 }

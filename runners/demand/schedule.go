@@ -7,7 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
-	_ "time/tzdata" // time zones are known wherever the program runs, also in an empty image
+
+	"github.com/hyperfleet/hyperfleet/kit/window"
 )
 
 // Window is a window of time that comes again and again, in which a pool keeps more
@@ -29,20 +30,20 @@ type Window struct {
 func ScheduledMin(windows []Window, maxReplicas int, now time.Time) (lowest int, next time.Time, err error) {
 	var problems []error
 
-	for _, window := range windows {
-		open, boundary, err := window.at(now)
-		if err == nil && window.Min > maxReplicas {
-			err = fmt.Errorf("minReplicas %d is above scaling.maxReplicas %d", window.Min, maxReplicas)
+	for _, w := range windows {
+		open, boundary, err := w.at(now)
+		if err == nil && w.Min > maxReplicas {
+			err = fmt.Errorf("minReplicas %d is above scaling.maxReplicas %d", w.Min, maxReplicas)
 		}
 
 		if err != nil {
-			problems = append(problems, fmt.Errorf("scaling.schedules %q: %w", window.Name, err))
+			problems = append(problems, fmt.Errorf("scaling.schedules %q: %w", w.Name, err))
 
 			continue
 		}
 
 		if open {
-			lowest = max(lowest, window.Min)
+			lowest = max(lowest, w.Min)
 		}
 
 		if next.IsZero() || boundary.Before(next) {
@@ -55,43 +56,5 @@ func ScheduledMin(windows []Window, maxReplicas int, now time.Time) (lowest int,
 
 // at says whether the window is open, and when it closes or opens next.
 func (w Window) at(now time.Time) (open bool, boundary time.Time, err error) {
-	zone, err := zoneOf(w.TimeZone)
-	if err != nil {
-		return false, time.Time{}, err
-	}
-
-	if w.Duration <= 0 {
-		return false, time.Time{}, fmt.Errorf("duration %s is not above zero", w.Duration)
-	}
-
-	expression, err := parseCron(w.Start)
-	if err != nil {
-		return false, time.Time{}, fmt.Errorf("start: %w", err)
-	}
-
-	before, after, err := expression.around(now.In(zone))
-	if err != nil {
-		return false, time.Time{}, fmt.Errorf("start %q never comes: %w", w.Start, err)
-	}
-
-	if end := before.Add(w.Duration); now.Before(end) {
-		return true, end, nil
-	}
-
-	return false, after, nil
-}
-
-// zoneOf finds a time zone by its name. The machine's own is none: where the operator
-// runs must not matter.
-func zoneOf(name string) (*time.Location, error) {
-	if name == "" {
-		return time.UTC, nil
-	}
-
-	zone, err := time.LoadLocation(name)
-	if err != nil || name == "Local" {
-		return nil, fmt.Errorf("timeZone %q is not known: name one of the IANA database, such as Europe/Berlin", name)
-	}
-
-	return zone, nil
+	return window.Window{Start: w.Start, TimeZone: w.TimeZone, Duration: w.Duration}.At(now)
 }

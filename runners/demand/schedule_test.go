@@ -13,6 +13,7 @@ import (
 	"github.com/leanovate/gopter/gen"
 	"github.com/leanovate/gopter/prop"
 
+	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 )
 
@@ -184,7 +185,7 @@ func TestScheduledMinAgreesWithACalendar(t *testing.T) {
 
 			return ""
 		}, gen.IntRange(0, 59), gen.IntRange(1, 23), gen.IntRange(0, 7), gen.IntRange(1, 3000), gen.IntRange(0, 14*24*3600)))
-	properties.TestingRun(t)
+	properties.TestingRun(t, property.Reporter(t))
 }
 
 func FuzzScheduledMin(f *testing.F) {

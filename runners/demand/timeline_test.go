@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
@@ -356,7 +357,7 @@ func TestPropertyTimeline(t *testing.T) {
 			}
 		}, gen.Int64()))
 
-	properties.TestingRun(t)
+	properties.TestingRun(t, property.Reporter(t))
 }
 
 // lost says which moment of a timeline its successor lacks.

@@ -12,6 +12,7 @@ import (
 	"github.com/leanovate/gopter/gen"
 	"github.com/leanovate/gopter/prop"
 
+	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 )
 
@@ -104,7 +105,7 @@ func TestWarmIdleIsBounded(t *testing.T) {
 
 			return ""
 		}, gen.IntRange(0, 5), gen.IntRange(0, 20), gen.SliceOf(gen.IntRange(0, 900))))
-	properties.TestingRun(t)
+	properties.TestingRun(t, property.Reporter(t))
 }
 
 func TestMedian(t *testing.T) {

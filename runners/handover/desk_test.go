@@ -27,6 +27,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/identity"
+	"github.com/hyperfleet/hyperfleet/kit/retry"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 	"github.com/hyperfleet/hyperfleet/runners/handover"
 	"github.com/hyperfleet/hyperfleet/runners/machine"
@@ -405,7 +406,7 @@ func TestACrashCostsTheCredential(t *testing.T) {
 			w := newWorld(t)
 			claim := w.claim("machine", nil)
 			w.transport = func(next http.RoundTripper) http.RoundTripper {
-				return roundTripper(func(r *http.Request) (*http.Response, error) {
+				return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
 					if !strings.HasSuffix(r.URL.Path, "/generate-jitconfig") {
 						return next.RoundTrip(r)
 					}
@@ -443,10 +444,6 @@ func TestACrashCostsTheCredential(t *testing.T) {
 		})
 	}
 }
-
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // A platform that gives no credential costs the machine nothing but time.
 func TestTheCodeStaysGoodWhereNoCredentialWasMade(t *testing.T) {

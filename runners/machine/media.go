@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -24,6 +25,10 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/report"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
+
+// ReasonNetworkDataInvalid says that a template's cloudInit.networkData is no network
+// data, or lacks the interface that a pool's addresses are for.
+const ReasonNetworkDataInvalid = "NetworkDataInvalid"
 
 // Settings hold for every machine of the operator.
 type Settings struct {
@@ -127,7 +132,12 @@ func Media(in Input) (hypervisor.Media, error) {
 
 	out, err := cloudinit.Render(input)
 	if err != nil {
-		return hypervisor.Media{}, errclass.Wrap(errclass.Configuration, "CloudInitInvalid",
+		reason := "CloudInitInvalid"
+		if errors.Is(err, cloudinit.ErrNetworkData) {
+			reason = ReasonNetworkDataInvalid
+		}
+
+		return hypervisor.Media{}, errclass.Wrap(errclass.Configuration, reason,
 			fmt.Errorf("render cloud-init of template %s: %w", in.Template.Name, err))
 	}
 

@@ -4,7 +4,8 @@
 package machine
 
 import (
-	"slices"
+	"cmp"
+	"net/netip"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -117,7 +118,8 @@ func rehearsalArch(template *v1alpha1.HypervisorMachineTemplate) string {
 	return ""
 }
 
-// rehearsalNetwork has addresses for documentation in place of those of a pool.
+// rehearsalNetwork has addresses for documentation in place of those of a pool, with the
+// prefix lengths that those would have.
 func rehearsalNetwork(network *v1alpha1.MachineNetwork) *v1alpha1.NetworkInfo {
 	pool := network.AddressPool()
 	if pool == nil {
@@ -126,15 +128,68 @@ func rehearsalNetwork(network *v1alpha1.MachineNetwork) *v1alpha1.NetworkInfo {
 
 	info := &v1alpha1.NetworkInfo{}
 
-	for family, address := range map[string]string{".": "192.0.2.1/24", ":": "2001:db8::1/64"} {
-		if slices.ContainsFunc(pool.Addresses, func(r v1alpha1.AddressRange) bool { return strings.Contains(string(r), family) }) {
-			info.Addresses = append(info.Addresses, address)
+	for _, text := range []string{"192.0.2.1", "2001:db8::1"} {
+		address := netip.MustParseAddr(text)
+		if bits := rehearsalBits(pool, address.Is4()); bits > 0 {
+			info.Addresses = append(info.Addresses, netip.PrefixFrom(address, bits).String())
 		}
 	}
 
-	slices.Sort(info.Addresses)
-
 	return info
+}
+
+// rehearsalBits is the prefix length of a pool's addresses of one family: the one that is
+// given, that of a network among them, or what covers them and the gateway. It is 0 for a
+// family that the pool does not have.
+func rehearsalBits(pool *v1alpha1.AddressPool, v4 bool) int {
+	var (
+		covers netip.Prefix
+		found  int
+	)
+
+	cover := func(text string) {
+		address, err := netip.ParseAddr(strings.TrimSpace(text))
+		if err != nil || address.Is4() != v4 || address.IsLinkLocalUnicast() {
+			return
+		}
+
+		if !covers.IsValid() {
+			covers = netip.PrefixFrom(address, address.BitLen())
+		}
+
+		for !covers.Contains(address) {
+			covers = netip.PrefixFrom(covers.Addr(), covers.Bits()-1).Masked()
+		}
+	}
+
+	for _, entry := range pool.Addresses {
+		if network, err := netip.ParsePrefix(string(entry)); err == nil {
+			if network.Addr().Is4() == v4 && !network.IsSingleIP() && found == 0 {
+				found = network.Bits()
+			}
+
+			entry = v1alpha1.AddressRange(network.Addr().String())
+		}
+
+		for end := range strings.SplitSeq(string(entry), "-") {
+			cover(end)
+		}
+	}
+
+	if !covers.IsValid() {
+		return 0
+	}
+
+	given := int(pool.PrefixLengthV6)
+	if v4 {
+		given = int(pool.PrefixLengthV4)
+	}
+
+	for _, gateway := range pool.Gateway {
+		cover(string(gateway))
+	}
+
+	return cmp.Or(given, found, covers.Bits())
 }
 
 // rehearsalBundle is as long as a trust bundle of two authorities.

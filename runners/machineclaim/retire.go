@@ -21,7 +21,8 @@ func retire(ctx context.Context, s *scope) step.Result {
 // remove deletes the claim itself. Why is put on record first: the object's own status
 // is all that the deletion steps know.
 func (s *scope) remove(ctx context.Context, reason, message string) step.Result {
-	if err := step.Save(ctx); err != nil {
+	result := step.Wait(0, reason, message)
+	if err := step.SaveAs(ctx, result); err != nil {
 		return step.Fail(err)
 	}
 
@@ -31,5 +32,5 @@ func (s *scope) remove(ctx context.Context, reason, message string) step.Result 
 		return step.Fail(fmt.Errorf("delete claim %s: %w", client.ObjectKeyFromObject(s.claim), err))
 	}
 
-	return step.Wait(0, reason, message)
+	return result
 }

@@ -8,6 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -341,5 +344,39 @@ func TestControlAPI(t *testing.T) {
 	}
 	if err := c.Approve(t.Context(), 5); err == nil {
 		t.Error("an unknown job was approved")
+	}
+}
+
+// The answer to a part of the log is lost: the runner learns from Range what the server has,
+// and the log is whole in the end.
+func TestALogWhoseAnswerIsLost(t *testing.T) {
+	t.Parallel()
+	s := gitlabtest.New(t, gitlab.Options{})
+	_, token := makeRunner(t, s, nil)
+	to, err := url.Parse(s.URL)
+	must(t, err)
+	proxy := httputil.NewSingleHostReverseProxy(to)
+	lost := make(chan struct{}, 1)
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodPatch {
+			proxy.ServeHTTP(w, r)
+			return
+		}
+		select {
+		case lost <- struct{}{}:
+			proxy.ServeHTTP(httptest.NewRecorder(), r)
+			panic(http.ErrAbortHandler)
+		default:
+			proxy.ServeHTTP(w, r)
+		}
+	}))
+	t.Cleanup(front.Close)
+	job := s.Queue(control.JobSpec{Command: "echo well; sleep 0.1; echo done"})[0]
+	runner := s.StartRunner(t, token, "--wait-timeout", "20", "--url", front.URL)
+	if code := runner.Wait(); code != 0 || len(lost) != 1 {
+		t.Fatalf("exit code %d, %d answers lost, output:\n%s", code, len(lost), runner.Output())
+	}
+	if log := s.Trace(job.ID); !strings.HasSuffix(log, "well\ndone\nJob succeeded\n") || strings.Count(log, "Running with") != 1 {
+		t.Errorf("the log is %q; output:\n%s", log, runner.Output())
 	}
 }

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
 
 // CloudflareToken is the API token that the simulator takes.
@@ -56,7 +58,7 @@ func StartCloudflare(t testing.TB, zones ...string) *Cloudflare {
 
 // Transport leads calls for the real service to the simulator, and no others anywhere.
 func (c *Cloudflare) Transport() http.RoundTripper {
-	return transport(func(request *http.Request) (*http.Response, error) {
+	return retry.RoundTripper(func(request *http.Request) (*http.Response, error) {
 		if request.URL.Scheme != "https" || request.URL.Host != "api.cloudflare.com" {
 			c.t.Errorf("a call to %s", request.URL.Host)
 		}
@@ -67,10 +69,6 @@ func (c *Cloudflare) Transport() http.RoundTripper {
 		return http.DefaultTransport.RoundTrip(to)
 	})
 }
-
-type transport func(*http.Request) (*http.Response, error)
-
-func (f transport) RoundTrip(request *http.Request) (*http.Response, error) { return f(request) }
 
 // Records gives all records as "TYPE name content", sorted.
 func (c *Cloudflare) Records() []string {

@@ -8,7 +8,6 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +19,7 @@ import (
 	mdns "github.com/miekg/dns"
 
 	"github.com/hyperfleet/hyperfleet/kit/procrun"
+	"github.com/hyperfleet/hyperfleet/test/loopback"
 )
 
 const (
@@ -77,7 +77,7 @@ func start(t testing.TB, config Config, program string, write writer) *Server {
 		t.Fatal(err)
 	}
 
-	s := &Server{Addr: freeAddr(t), Key: newKey(t), admin: newKey(t)}
+	s := &Server{Addr: loopback.Address(t), Key: newKey(t), admin: newKey(t)}
 	dir := t.TempDir()
 
 	for _, zone := range slices.Concat(config.Zones, config.Locked) {
@@ -265,32 +265,6 @@ func newKey(t testing.TB) string {
 	}
 
 	return base64.StdEncoding.EncodeToString(raw)
-}
-
-// freeAddr finds a port that is free for UDP and TCP.
-func freeAddr(t testing.TB) string {
-	t.Helper()
-
-	for range 20 {
-		listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-
-		addr := listener.Addr().String()
-		packets, err := (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", addr)
-		_ = listener.Close()
-
-		if err == nil {
-			_ = packets.Close()
-
-			return addr
-		}
-	}
-
-	t.Fatal("no port is free for both UDP and TCP")
-
-	return ""
 }
 
 func put(t testing.TB, path, text string) {

@@ -4,11 +4,13 @@
 package fleet_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -65,11 +67,22 @@ func TestLimitsEndMachines(t *testing.T) {
 		guest     func(pve.GuestVM)
 		job       bool
 		reason    string
+		// condition that has the reason, beside Ready.
+		condition string
 	}{
-		"idle":      {lifecycle: v1alpha1.Lifecycle{IdleTimeout: soon}, reason: "IdleTimeout"},
-		"old":       {lifecycle: v1alpha1.Lifecycle{MaxLifetime: &metav1.Duration{Duration: 3 * time.Second}}, reason: "MaxLifetime"},
-		"too busy":  {lifecycle: v1alpha1.Lifecycle{JobTimeout: soon}, job: true, reason: "JobTimeout"},
-		"no runner": {lifecycle: v1alpha1.Lifecycle{BootstrapTimeout: soon}, guest: nothing, reason: "BootstrapTimeout"},
+		"idle": {lifecycle: v1alpha1.Lifecycle{IdleTimeout: soon}, reason: "IdleTimeout", condition: "Finished"},
+		"old": {
+			lifecycle: v1alpha1.Lifecycle{MaxLifetime: &metav1.Duration{Duration: 3 * time.Second}}, reason: "MaxLifetime",
+			condition: "Finished",
+		},
+		"too busy": {
+			lifecycle: v1alpha1.Lifecycle{JobTimeout: soon}, job: true, reason: "JobTimeout",
+			condition: "Finished",
+		},
+		"no runner": {
+			lifecycle: v1alpha1.Lifecycle{BootstrapTimeout: soon}, guest: nothing, reason: "BootstrapTimeout",
+			condition: v1alpha1.ConditionBootstrapped,
+		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -89,8 +102,10 @@ func TestLimitsEndMachines(t *testing.T) {
 
 			claim := f.NewClaim("limited")
 			claim.Spec.Lifecycle = &tc.lifecycle
+			claim.Finalizers = []string{"example.com/look"}
 			f.Create(claim)
 			f.EventuallyEvent(tc.reason)
+			endsFor(f, claim, tc.condition, tc.reason)
 
 			if !tc.job {
 				f.EventuallyClean()
@@ -105,6 +120,35 @@ func TestLimitsEndMachines(t *testing.T) {
 				return !strings.Contains(left, "VM ") && !strings.Contains(left, "medium") && !strings.Contains(left, "claim"), left
 			})
 		})
+	}
+}
+
+// endsFor waits until the claim is done with but for the finalizer of who looks at it, and
+// sees that the reason of its end is where people look for it. Then it lets it go.
+func endsFor(f *fleet.Fleet, claim *v1alpha1.MachineClaim, condition, reason string) {
+	f.T.Helper()
+
+	look := claim.Finalizers
+	f.Eventually("the claim being done with", func() (bool, string) {
+		if err := f.Client.Get(f.T.Context(), client.ObjectKeyFromObject(claim), claim); err != nil {
+			return false, err.Error()
+		}
+
+		return !claim.DeletionTimestamp.IsZero() && slices.Equal(claim.Finalizers, look), strings.Join(claim.Finalizers, ", ")
+	})
+
+	if claim.Status.EndReason != reason {
+		f.T.Errorf("the claim ended for %s, want %s", claim.Status.EndReason, reason)
+	}
+
+	got := meta.FindStatusCondition(claim.Status.Conditions, condition)
+	if got == nil || got.Status != metav1.ConditionFalse || got.Reason != reason || got.Message == "" {
+		f.T.Errorf("%s is %+v, want the reason %s", condition, got, reason)
+	}
+
+	claim.Finalizers = nil
+	if err := f.Client.Update(f.T.Context(), claim); err != nil {
+		f.T.Fatal(err)
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor/proxmox"
+	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	simgithub "github.com/hyperfleet/hyperfleet/sim/github"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
@@ -32,7 +33,7 @@ const propertyRuns = 100
 
 // hold tries a property with so many runs side by side, all in one operator's world. The
 // property says what is wrong, or "".
-func hold(t *testing.T, name string, workers int, property gopter.Prop) {
+func hold(t *testing.T, name string, workers int, holds gopter.Prop) {
 	t.Helper()
 
 	parameters := gopter.DefaultTestParameters()
@@ -40,8 +41,8 @@ func hold(t *testing.T, name string, workers int, property gopter.Prop) {
 	parameters.Workers = workers
 	parameters.MaxShrinkCount = 0 // a run takes a second, and what it takes is small already
 	properties := gopter.NewProperties(parameters)
-	properties.Property(name, property)
-	properties.TestingRun(t)
+	properties.Property(name, holds)
+	properties.TestingRun(t, property.Reporter(t))
 }
 
 // world is a fleet for the runs of a property.
@@ -80,7 +81,7 @@ func newWorld(t *testing.T, guest func(pve.GuestVM), change func(*fleet.Fleet)) 
 
 	// A hundred runs side by side would wait for GitHub's pace of registrations.
 	w.Fleet = fleet.New(t, env, fleet.Options{Model: model, GitHub: simgithub.Options{Unlimited: true}})
-	w.Patience = 30 * time.Second
+	w.Patience = 2 * time.Minute // lives share the machine with each other, and with other tests
 	// Many runs look at the same time, and a look costs more than what is looked at.
 	w.Poll = 100 * time.Millisecond
 	w.Runners.ClusterInterval = 400 * time.Millisecond

@@ -4,11 +4,16 @@
 package kill
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"regexp"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 )
 
@@ -27,7 +32,7 @@ const (
 
 // Call is one call in a machine's life: the nth of its kind.
 type Call struct {
-	// Side is pve, forge, or webhook, which is the other way round.
+	// Side is pve, forge, kube, or webhook, which is the other way round.
 	Side   string
 	Method string
 	// Pattern is the path with the names of things replaced.
@@ -88,8 +93,21 @@ func Boundaries(calls []Call) []Boundary {
 const (
 	sidePVE   = "pve"
 	sideForge = "forge"
+	// sideKube is the API server, and what is written there of addresses.
+	sideKube = "kube"
 	// sideWebhook is the first webhook, which brings the job.
 	sideWebhook = "webhook"
+)
+
+// What is written to the API server, by what it says. The path is that of a claim or its
+// status.
+const (
+	// patternAddress puts addresses on record.
+	patternAddress = "/machineclaims/CLAIM/status:addresses"
+	// patternCleaned puts on record that the machine is gone.
+	patternCleaned = "/machineclaims/CLAIM/status:VMCleanedUp"
+	// patternFinalizer lets the claim go.
+	patternFinalizer = "/machineclaims/CLAIM:finalizers"
 )
 
 // names are what differs from machine to machine in a path.
@@ -136,4 +154,35 @@ func (n names) ofForge(r *http.Request) (Call, bool) {
 	call := Call{Side: sideForge, Method: r.Method, Pattern: n.generic(r.URL.Path)}
 
 	return call, call.changes() && (call.Pattern == "/actions/runners/generate-jitconfig" || call.Pattern == "/actions/runners/ID")
+}
+
+// ofKube gives the same for a request to the API server: the writes that an address hangs on.
+func ofKube(method, path string, body []byte) (Call, bool) {
+	call := Call{Side: sideKube, Method: method}
+
+	if method != http.MethodPatch || !strings.Contains(path, "/machineclaims/") {
+		return call, false
+	}
+
+	var object v1alpha1.MachineClaim
+	if err := json.Unmarshal(body, &object); err != nil {
+		return call, false
+	}
+
+	info := object.Status.NetworkInfo
+
+	switch {
+	case !strings.HasSuffix(path, "/status"):
+		call.Pattern = patternFinalizer
+
+		return call, bytes.Contains(body, []byte(`"finalizers":null`))
+	case info != nil && len(info.Addresses) > 0:
+		call.Pattern = patternAddress
+
+		return call, true
+	default:
+		call.Pattern = patternCleaned
+
+		return call, meta.IsStatusConditionTrue(object.Status.Conditions, v1alpha1.ConditionVMCleanedUp)
+	}
 }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
@@ -22,8 +23,12 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
-// patience bounds each thing that is waited for.
-const patience = 25 * time.Second
+const (
+	// patience bounds each thing that is waited for.
+	patience = 25 * time.Second
+	// prefixLength of the machines' subnet.
+	prefixLength = 24
+)
 
 // Life is what one job's machine goes through.
 type Life struct {
@@ -32,8 +37,12 @@ type Life struct {
 	Guest func(t testing.TB, w *World) func(pve.GuestVM)
 	// Jobs is how many jobs there are.
 	Jobs int
-	// Only, if set, is what the operator is killed at: calls whose path ends so.
-	Only string
+	// Only, if set, is what the operator is killed at: calls whose path ends in one of these.
+	Only []string
+	// Addresses, if set, is the pool that machines have their addresses of. The operator gives
+	// them as well, and is killed at what it writes to the API server of that. Of each call
+	// that Only names the first is meant, also where an earlier life had it.
+	Addresses []v1alpha1.AddressRange
 	// Drive queues the jobs and does what else a forge's user does, until they are over.
 	Drive func(w *World)
 }
@@ -44,7 +53,7 @@ func Lives() []Life {
 		{Name: "the job runs", Jobs: 1, Drive: jobsRun(1)},
 		{
 			// Machines that are made at the same time must not get each other's ids.
-			Name: "three jobs run", Jobs: 3, Only: "/clone", Drive: jobsRun(3),
+			Name: "three jobs run", Jobs: 3, Only: []string{"/clone"}, Drive: jobsRun(3),
 		},
 		{
 			// The machine is up when nobody needs it any more: its runner is removed, and it is
@@ -63,6 +72,13 @@ func Lives() []Life {
 				close(w.cancelled)
 			},
 		},
+		{
+			// The third machine gets an address that was another's: it has to be free, and must
+			// not be so too early.
+			Name: "three jobs run on two addresses", Jobs: 3, Drive: jobsRun(3),
+			Addresses: []v1alpha1.AddressRange{"10.9.0.10-10.9.0.11"},
+			Only:      []string{patternAddress, patternCleaned, patternFinalizer, "/clone", "/qemu/VM"},
+		},
 	}
 }
 
@@ -73,9 +89,17 @@ func jobsRun(n int) func(w *World) {
 	}
 }
 
-// Calls are those of the life that the operator is killed at.
-func (l Life) Calls(all []Call) []Call {
-	return slices.DeleteFunc(slices.Clone(all), func(c Call) bool { return !strings.HasSuffix(c.Pattern, l.Only) })
+// Calls are those of the life that the operator is killed at; those that are known from
+// earlier lives are left out unless the life is about them.
+func (l Life) Calls(all []Call, known map[Call]bool) []Call {
+	return slices.DeleteFunc(slices.Clone(all), func(c Call) bool {
+		if len(l.Only) == 0 {
+			return known[c]
+		}
+
+		return !slices.ContainsFunc(l.Only, func(end string) bool { return strings.HasSuffix(c.Pattern, end) }) ||
+			(l.Addresses == nil && known[c]) || (l.Addresses != nil && c.Nth > 1)
+	})
 }
 
 // idle is a guest whose runner comes up when the job is gone, and that stays up whatever
@@ -101,8 +125,10 @@ type World struct {
 	Fleet     *fleet.Fleet
 	Operators *operators
 	// Standby is the replica that waits to lead, where there is one.
-	Standby   *operators
-	Watch     *watch
+	Standby *operators
+	Watch   *watch
+	// Addresses are watched where the life has a pool of them.
+	Addresses *addresses
 	trap      *trap
 	cancelled chan struct{}
 }
@@ -136,13 +162,30 @@ func newWorld(
 	// Webhooks that found no operator are made up for by asking.
 	f.Runners.JobSilence = time.Second
 
-	w.Fleet, w.Operators, w.Watch = f, newOperators(t, f, binary, election), newWatch(t, f.PVE)
-	w.trap = newTrap(at, w.Operators.kill, t.Errorf)
+	w.Fleet, w.Watch = f, newWatch(t, f.PVE)
+	w.trap = newTrap(at, func() { w.Operators.kill() }, t.Errorf)
+	way, areas := f.Env.Config, []string{config.AreaRunners}
+
+	if life.Addresses != nil {
+		w.Addresses = watchAddresses(t, f)
+		way, areas = w.trap.kube(t, f), append(areas, config.AreaNetworking)
+	}
+
+	w.Operators = newOperators(t, f, binary, election, way, areas...)
 	t.Cleanup(f.PVE.OnCall(w.trap.onCall(f.PVE)))
 	f.Front.Serve(w.trap.webhooks(w.Operators.front))
 
 	template := f.NewTemplate()
 	template.Spec.Bootstrap.Config.GitHub.APIURL = w.trap.forge(t, f)
+
+	if life.Addresses != nil {
+		template.Spec.Network = &v1alpha1.MachineNetwork{
+			Mode: v1alpha1.NetworkModeStatic, Static: &v1alpha1.StaticNetwork{Pool: &v1alpha1.AddressPool{
+				Addresses: life.Addresses, PrefixLengthV4: prefixLength,
+			}},
+		}
+	}
+
 	pool := f.NewPool(4)
 	pool.Spec.Scaling.ScaleDownDelay = &metav1.Duration{Duration: 50 * time.Millisecond}
 
@@ -199,6 +242,16 @@ func (w *World) raze() {
 			w.Fleet.T.Error(err)
 		}
 	}
+}
+
+// Verdict tells what must not have been.
+func (w *World) Verdict() []string {
+	out := w.Watch.Verdict()
+	if w.Addresses != nil {
+		out = append(out, w.Addresses.verdict(w.Watch.Claims())...)
+	}
+
+	return out
 }
 
 // Run lives the life to its end: the jobs are over by the operator's own books, and

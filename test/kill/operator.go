@@ -18,11 +18,13 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/procrun"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
+	"github.com/hyperfleet/hyperfleet/test/loopback"
 )
 
 const startTimeout = 30 * time.Second
@@ -57,12 +59,15 @@ func elected() map[string]any {
 	}
 }
 
-// newOperators writes down what an operator needs.
-func newOperators(tb testing.TB, f *fleet.Fleet, binary string, election map[string]any) *operators {
+// newOperators writes down what an operator of the areas needs; kube is how it comes to the
+// API server.
+func newOperators(
+	tb testing.TB, f *fleet.Fleet, binary string, election map[string]any, kube *rest.Config, areas ...string,
+) *operators {
 	tb.Helper()
 
-	o := &operators{fleet: f, binary: binary, dir: tb.TempDir(), kubeconfig: f.Env.Kubeconfig(tb, f.Env.Config)}
-	o.address = freeAddress(tb)
+	o := &operators{fleet: f, binary: binary, dir: tb.TempDir(), kubeconfig: f.Env.Kubeconfig(tb, kube)}
+	o.address = loopback.Address(tb)
 	o.file = filepath.Join(o.dir, "operator.yaml")
 
 	text, err := yaml.Marshal(map[string]any{
@@ -70,6 +75,7 @@ func newOperators(tb testing.TB, f *fleet.Fleet, binary string, election map[str
 		"kind":           config.KindOperatorConfig,
 		"operatorUID":    f.OperatorUID,
 		"namespace":      f.Namespace,
+		"controllers":    areas,
 		"log":            map[string]any{"level": "INFO", "format": "text"},
 		"metrics":        map[string]any{"bindAddress": "0"},
 		"health":         map[string]any{"bindAddress": "0"},
@@ -103,18 +109,6 @@ func newOperators(tb testing.TB, f *fleet.Fleet, binary string, election map[str
 	tb.Cleanup(o.kill)
 
 	return o
-}
-
-func freeAddress(tb testing.TB) string {
-	tb.Helper()
-
-	listener, err := (&net.ListenConfig{}).Listen(tb.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		tb.Fatal(err)
-	}
-	defer listener.Close() //nolint:errcheck // nothing was written
-
-	return listener.Addr().String()
 }
 
 // start starts an operator and waits until it takes webhooks.

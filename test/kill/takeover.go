@@ -7,6 +7,7 @@ import (
 	"context"
 	"testing"
 
+	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
@@ -15,7 +16,7 @@ func NewPair(t testing.TB, env *kube.Env, binary string, life Life) *World {
 	t.Helper()
 
 	w := newWorld(t, env, binary, life, nil, elected())
-	w.Standby = newOperators(t, w.Fleet, binary, elected())
+	w.Standby = newOperators(t, w.Fleet, binary, elected(), env.Config, config.AreaRunners)
 
 	if err := w.Standby.start(t.Context()); err != nil {
 		t.Fatal(err)

@@ -140,6 +140,14 @@ func (w *watch) Verdict() []string {
 	return out
 }
 
+// Claims are the uids of those that machines were made for.
+func (w *watch) Claims() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	return slices.Sorted(maps.Keys(w.made))
+}
+
 // Machines is how many were made.
 func (w *watch) Machines() int {
 	w.mu.Lock()

@@ -24,6 +24,7 @@ import (
 
 	api "github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/property"
 	buildkitesim "github.com/hyperfleet/hyperfleet/sim/buildkite"
 	"github.com/hyperfleet/hyperfleet/sim/buildkite/buildkitetest"
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
@@ -380,14 +381,14 @@ func unique(labels []string) []string {
 	return slices.Compact(labels)
 }
 
-func check(t *testing.T, name string, property gopter.Prop) {
+func check(t *testing.T, name string, holds gopter.Prop) {
 	t.Helper()
 
 	parameters := gopter.DefaultTestParameters()
 	parameters.MinSuccessfulTests, parameters.Workers, parameters.MaxShrinkCount = 100, 4, 0
 	properties := gopter.NewProperties(parameters)
-	properties.Property(name, property)
-	properties.TestingRun(t)
+	properties.Property(name, holds)
+	properties.TestingRun(t, property.Reporter(t))
 }
 
 // build makes a program.

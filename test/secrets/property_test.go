@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 )
@@ -29,14 +30,14 @@ const (
 	lives      = 12
 )
 
-func try(t *testing.T, name string, runs, workers int, property gopter.Prop) {
+func try(t *testing.T, name string, runs, workers int, holds gopter.Prop) {
 	t.Helper()
 
 	parameters := gopter.DefaultTestParameters()
 	parameters.MinSuccessfulTests, parameters.Workers, parameters.MaxShrinkCount = runs, workers, 0
 	properties := gopter.NewProperties(parameters)
-	properties.Property(name, property)
-	properties.TestingRun(t)
+	properties.Property(name, holds)
+	properties.TestingRun(t, property.Reporter(t))
 }
 
 // Whatever machine is made, by whatever method, for whatever platform, and however it ends:

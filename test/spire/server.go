@@ -27,6 +27,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
 	"github.com/hyperfleet/hyperfleet/kit/procrun"
+	"github.com/hyperfleet/hyperfleet/test/loopback"
 )
 
 const (
@@ -141,7 +142,7 @@ func Start(t testing.TB, opts ...Option) *Server {
 	})
 
 	for try := 1; ; try++ {
-		server.Address = freeAddress(t)
+		server.Address = loopback.Address(t)
 
 		err := server.start(t)
 		if err == nil {
@@ -361,20 +362,6 @@ func find(t testing.TB, name string) string {
 	}
 
 	return filepath.Join(dir, name)
-}
-
-// freeAddress picks a loopback address that nobody listens on.
-func freeAddress(t testing.TB) string {
-	t.Helper()
-
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatalf("pick a free port: %v", err)
-	}
-
-	defer listener.Close() //nolint:errcheck // only its number is of use
-
-	return listener.Addr().String()
 }
 
 // showLog shows a program's log where the test failed.

@@ -6,6 +6,7 @@ package tpm
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -19,10 +20,11 @@ import (
 )
 
 const (
-	setupTimeout = time.Minute
-	startTimeout = 30 * time.Second
-	grace        = 3 * time.Second
-	ownerOnly    = 0o600
+	setupTimeout  = time.Minute
+	startTimeout  = 30 * time.Second
+	answerTimeout = 5 * time.Second
+	grace         = 3 * time.Second
+	ownerOnly     = 0o600
 )
 
 // Authority certifies the endorsement keys of TPMs, as swtpm_localca of a host does.
@@ -208,19 +210,39 @@ func (a *Authority) start(t testing.TB, state string) *Device {
 			return fmt.Errorf("look for TPM: %w", err)
 		}
 
-		// The control channel: connecting to the other one would be a user of the TPM.
-		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(dir, "ctrl.sock"))
-		if err != nil {
-			return fmt.Errorf("dial TPM: %w", err)
-		}
-
-		return conn.Close()
+		return answers(ctx, filepath.Join(dir, "ctrl.sock"))
 	})
 	if err != nil {
 		t.Fatalf("start TPM: %v: %s", err, process.LogTail())
 	}
 
 	return device
+}
+
+// answers says whether a TPM takes commands: it answers on its control channel once both of
+// its sockets are listened on, and not only there. Connecting to the other one would be a user
+// of the TPM.
+func answers(ctx context.Context, control string) error {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", control)
+	if err != nil {
+		return fmt.Errorf("dial TPM: %w", err)
+	}
+	defer conn.Close() //nolint:errcheck // nothing is lost by it
+
+	if err := conn.SetDeadline(time.Now().Add(answerTimeout)); err != nil {
+		return fmt.Errorf("ask TPM: %w", err)
+	}
+
+	// CMD_GET_CAPABILITY, answered by 64 bits (swtpm_ioctls(3)).
+	if _, err := conn.Write([]byte{0, 0, 0, 1}); err != nil {
+		return fmt.Errorf("ask TPM: %w", err)
+	}
+
+	if _, err := io.ReadFull(conn, make([]byte, 8)); err != nil { //nolint:mnd // see above
+		return fmt.Errorf("ask TPM: %w", err)
+	}
+
+	return nil
 }
 
 // Stop ends the TPM. It does nothing to one that has ended.

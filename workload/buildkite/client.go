@@ -18,6 +18,7 @@ import (
 
 	"k8s.io/utils/clock"
 
+	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
@@ -43,7 +44,7 @@ type client struct {
 	base   string
 	token  string
 	clock  clock.Clock
-	redact workload.Redactor
+	redact log.Redactor
 }
 
 func newClient(config Config, endpoint string, clk clock.Clock) *client {

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"time"
 
+	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
@@ -44,10 +45,10 @@ func noJobID(id string) error {
 	return rejected(ReasonRequest, fmt.Sprintf("job id %q is not one of Buildkite's: ids are UUIDs", workload.Cut(id, maxID)))
 }
 
-func newRedactor(token string) workload.Redactor {
+func newRedactor(token string) log.Redactor {
 	// Buildkite's tokens: bkct_ (cluster), bkjat_ (job acquisition), bkaa_ (session),
 	// bkaj_ (job) and others; and credentials in a URL or after their name.
-	return workload.NewRedactor(regexp.MustCompile(
+	return log.NewRedactor(regexp.MustCompile(
 		`bk[a-z]{1,4}_[A-Za-z0-9_.-]+|(?i:(bearer|token)[= ]+)[A-Za-z0-9_.~+/-]{16,}=*|//[^/@\s]+@`), token)
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/leanovate/gopter/prop"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 	sim "github.com/hyperfleet/hyperfleet/sim/github"
 	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
@@ -360,7 +361,7 @@ func TestRegistrationsKeepToTheLimit(t *testing.T) {
 
 		return densest(taken, time.Minute) <= mostInAMinute && densest(taken, 5*time.Minute) <= mostInFive
 	}, gen.SliceOfN(3000, gen.IntRange(0, 40))))
-	properties.TestingRun(t)
+	properties.TestingRun(t, property.Reporter(t))
 }
 
 // densest is the largest number of times in any window.

@@ -16,6 +16,7 @@ import (
 	"github.com/bradleyfalzon/ghinstallation/v2"
 	gh "github.com/google/go-github/v88/github"
 
+	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
@@ -50,10 +51,10 @@ func rejected(reason, message string) *workload.Error {
 	return &workload.Error{Kind: workload.Rejected, Reason: reason, Message: message}
 }
 
-func newRedactor(config *Settings) workload.Redactor {
+func newRedactor(config *Settings) log.Redactor {
 	// Tokens of GitHub (ghp_, gho_, ghu_, ghs_, ghr_, github_pat_), JSON web tokens,
 	// and whatever follows the name of a secret in a URL or a header.
-	return workload.NewRedactor(regexp.MustCompile(`(gh[a-z]_|github_pat_)[A-Za-z0-9_.-]+|eyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_.-]+|`+
+	return log.NewRedactor(regexp.MustCompile(`(gh[a-z]_|github_pat_)[A-Za-z0-9_.-]+|eyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_.-]+|`+
 		`(?i:(bearer|token|access_token|client_secret)[= ]+)[A-Za-z0-9_.~+/-]{16,}=*|//[^/@\s]+@`), strings.TrimSpace(config.Token))
 }
 

@@ -18,6 +18,7 @@ import (
 	gh "github.com/google/go-github/v88/github"
 	"k8s.io/utils/clock"
 
+	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
@@ -44,7 +45,7 @@ type provider struct {
 	group   string
 	timeout time.Duration
 	clock   clock.Clock
-	redact  workload.Redactor
+	redact  log.Redactor
 	list    workload.Shared[map[string]workload.Runner]
 	polls   polls
 

@@ -18,6 +18,7 @@ import (
 	"github.com/leanovate/gopter/prop"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
@@ -224,7 +225,7 @@ func check(t *testing.T, name string, run func(seed uint64, steps []int) string)
 	properties := gopter.NewProperties(parameters)
 
 	properties.Property(name, prop.ForAll(run, gen.UInt64(), gen.SliceOfN(120, gen.IntRange(0, 9))))
-	properties.TestingRun(t)
+	properties.TestingRun(t, property.Reporter(t))
 }
 
 // Whatever is lost, late or repeated: in the end as many jobs wait in the ledger as the

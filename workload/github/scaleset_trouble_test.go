@@ -17,6 +17,7 @@ import (
 	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/retry"
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 	sim "github.com/hyperfleet/hyperfleet/sim/github"
 	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
@@ -503,7 +504,7 @@ func TestScaleSetKeepsSecrets(t *testing.T) {
 	var mu sync.Mutex
 
 	spy := func(next http.RoundTripper) http.RoundTripper {
-		return trip(func(r *http.Request) (*http.Response, error) {
+		return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
 			mu.Lock()
 			defer mu.Unlock()
 
@@ -538,7 +539,3 @@ func TestScaleSetKeepsSecrets(t *testing.T) {
 		}
 	}
 }
-
-type trip func(*http.Request) (*http.Response, error)
-
-func (f trip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

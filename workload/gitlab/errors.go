@@ -14,6 +14,7 @@ import (
 
 	gl "gitlab.com/gitlab-org/api/client-go"
 
+	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
@@ -61,11 +62,11 @@ func rejected(reason, message string) *workload.Error {
 	return &workload.Error{Kind: workload.Rejected, Reason: reason, Message: message}
 }
 
-func newRedactor(token string) workload.Redactor {
+func newRedactor(token string) log.Redactor {
 	// Tokens of GitLab (glpat-, glrt-, gldt- ..., whsec_), whatever follows the name of
 	// a secret in a URL or a header, and credentials in a URL
 	// (https://docs.gitlab.com/security/tokens/#token-prefixes).
-	return workload.NewRedactor(regexp.MustCompile(`(gl[a-z]{1,8}-|whsec_)[A-Za-z0-9_./+=-]{8,}|`+
+	return log.NewRedactor(regexp.MustCompile(`(gl[a-z]{1,8}-|whsec_)[A-Za-z0-9_./+=-]{8,}|`+
 		`(?i:(bearer|token|private-token|access_token)[=: ]+)[A-Za-z0-9_.~+/-]{16,}=*|//[^/@\s]+@`), token)
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/hyperfleet/hyperfleet/kit/retry"
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 	sim "github.com/hyperfleet/hyperfleet/sim/gitlab"
 	"github.com/hyperfleet/hyperfleet/sim/gitlab/gitlabtest"
@@ -171,7 +172,7 @@ func TestLostAnswerLeavesNoSecondRunner(t *testing.T) {
 	lose := atomic.Bool{}
 	config := projectScope(server)
 	config.Transport = func(next http.RoundTripper) http.RoundTripper {
-		return tripper(func(r *http.Request) (*http.Response, error) {
+		return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
 			resp, err := next.RoundTrip(r)
 			if err == nil && r.Method == http.MethodPost && lose.CompareAndSwap(true, false) {
 				_ = resp.Body.Close()
@@ -203,10 +204,6 @@ func TestLostAnswerLeavesNoSecondRunner(t *testing.T) {
 		t.Errorf("Find = %+v, %v of %+v", found, err, server.State().Runners)
 	}
 }
-
-type tripper func(*http.Request) (*http.Response, error)
-
-func (f tripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 func TestListingIsSharedAndPaged(t *testing.T) {
 	t.Parallel()
@@ -389,7 +386,7 @@ func TestOperation(t *testing.T) {
 
 	for _, config := range []gitlab.Config{projectScope(server), groupScope(server), instanceScope(server)} {
 		config.Transport = func(next http.RoundTripper) http.RoundTripper {
-			return tripper(func(r *http.Request) (*http.Response, error) {
+			return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
 				mu.Lock()
 				defer mu.Unlock()
 

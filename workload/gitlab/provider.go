@@ -17,6 +17,7 @@ import (
 	gl "gitlab.com/gitlab-org/api/client-go"
 	"k8s.io/utils/clock"
 
+	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
@@ -36,7 +37,7 @@ type provider struct {
 	base    string
 	timeout time.Duration
 	clock   clock.Clock
-	redact  workload.Redactor
+	redact  log.Redactor
 	limit   *limit
 	list    workload.Shared[[]workload.Runner]
 

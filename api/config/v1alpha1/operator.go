@@ -22,7 +22,8 @@ type OperatorConfig struct {
 	// Namespace the operator runs in: its Lease, its own Secrets, and the default
 	// namespace of a HypervisorCluster's Secrets.
 	Namespace string `json:"namespace"`
-	// Controllers are the areas that run.
+	// Controllers are the areas that run. Default: all. Two operators on one cluster must not
+	// run the same area, unless they are replicas that elect a leader.
 	Controllers []string `json:"controllers"`
 
 	Log            Log            `json:"log"`
@@ -34,6 +35,8 @@ type OperatorConfig struct {
 	LeaderElection LeaderElection `json:"leaderElection"`
 	Runners        Runners        `json:"runners"`
 	Networking     Networking     `json:"networking"`
+	Bridge         Bridge         `json:"bridge"`
+	Hosts          Hosts          `json:"hosts"`
 }
 
 // Log says what is logged and how.
@@ -148,13 +151,101 @@ type Networking struct {
 	Concurrency int `json:"concurrency"`
 }
 
+// Bridge configures the bridge area.
+type Bridge struct {
+	// Concurrency is how many bridges are worked on at a time.
+	Concurrency int `json:"concurrency"`
+	// HyperShiftNamespace is where HyperShift's operator runs.
+	HyperShiftNamespace string `json:"hyperShiftNamespace"`
+	// MetalLBNamespace is where MetalLB runs, which wants its pools there.
+	MetalLBNamespace string `json:"metalLBNamespace"`
+	// AddressRanges are CIDRs, or two IPv4 addresses with a hyphen between them, out of which
+	// a bridge may make an IPAddressPool of its own when no pool has its address. Empty: only
+	// addresses of pools that are there may be used.
+	AddressRanges []string `json:"addressRanges"`
+	// RegistryCAFile verifies registries beside the system's authorities, in PEM.
+	RegistryCAFile string `json:"registryCAFile"`
+	// CSRApproval approves the certificates of DPU workers in hosted clusters, after strict
+	// checks.
+	CSRApproval bool `json:"csrApproval"`
+}
+
+// Hosts configures the hosts area: how it works, and what is brought to the hosts of each
+// kind. What is brought is in one digest for all hosts of a kind: a change of any of it is
+// rolled out to all of them, as their HostFleets say.
+type Hosts struct {
+	// Concurrency is how many hosts are worked on at a time, and Pushes how many are pushed
+	// to or probed.
+	Concurrency int `json:"concurrency"`
+	Pushes      int `json:"pushes"`
+	// ProbeInterval is how often a host is asked whether all parts still are as they were
+	// left. 0 turns that off.
+	ProbeInterval time.Duration `json:"probeInterval"`
+	// ScriptTimeout bounds one script at a host.
+	ScriptTimeout time.Duration `json:"scriptTimeout"`
+	// MaxUpdateAttempts is how many times a host may refuse one configuration before it has
+	// failed for good, and MaxBootstrapAttempts how many times its first boot.
+	MaxUpdateAttempts    int `json:"maxUpdateAttempts"`
+	MaxBootstrapAttempts int `json:"maxBootstrapAttempts"`
+	// RetryBase is how long is waited after the first failure; each further one doubles it, up
+	// to RetryCap.
+	RetryBase time.Duration `json:"retryBase"`
+	RetryCap  time.Duration `json:"retryCap"`
+	// Linux is what LinuxMachines get.
+	Linux LinuxHosts `json:"linux"`
+	// Mac is what ScalewayAppleSiliconMachines get.
+	Mac MacHosts `json:"mac"`
+}
+
+// LinuxHosts is what all LinuxMachines get. Without an agent there are none.
+type LinuxHosts struct {
+	// AgentFile is the program that runs machines. Empty: nothing is brought to LinuxMachines.
+	AgentFile string `json:"agentFile"`
+	// MaxPods is the most machines at a time on one host.
+	MaxPods int `json:"maxPods"`
+	// NodeLabels of the hosts' Nodes.
+	NodeLabels map[string]string `json:"nodeLabels"`
+	// NodeExporterFile is node_exporter.
+	NodeExporterFile string `json:"nodeExporterFile"`
+	// VMCIDR is the network of the machines on a host's bridge.
+	VMCIDR string `json:"vmCIDR"`
+	// VMEgressCIDRs are networks that machines may reach of those that are shut to them, and
+	// VMDNSIP is a DNS server. Empty for none.
+	VMEgressCIDRs []string `json:"vmEgressCIDRs"`
+	VMDNSIP       string   `json:"vmDNSIP"`
+	// Tailnet the hosts are in.
+	Tailnet Tailnet `json:"tailnet"`
+}
+
+// Tailnet is how hosts are in a tailnet.
+type Tailnet struct {
+	Enabled bool `json:"enabled"`
+	// CLIFile and DaemonFile are tailscale and tailscaled.
+	CLIFile    string `json:"cliFile"`
+	DaemonFile string `json:"daemonFile"`
+	// Tags of the hosts, such as tag:host.
+	Tags         []string `json:"tags"`
+	AcceptRoutes bool     `json:"acceptRoutes"`
+}
+
+// Names of the areas.
+const (
+	AreaRunners    = "runners"
+	AreaNetworking = "networking"
+	AreaHosts      = "hosts"
+	AreaBridge     = "bridge"
+)
+
+// Areas are all that an operator may run.
+func Areas() []string { return []string{AreaRunners, AreaNetworking, AreaHosts, AreaBridge} }
+
 // Default is the configuration without file, environment and flags.
 func Default() OperatorConfig {
 	return OperatorConfig{
 		APIVersion:  APIVersion,
 		Kind:        KindOperatorConfig,
 		Namespace:   "hyperfleet-system",
-		Controllers: []string{"runners"},
+		Controllers: Areas(),
 		Log:         Log{Level: "INFO", Format: "json"},
 		Metrics:     Endpoint{BindAddress: ":8080"},
 		Health:      Endpoint{BindAddress: ":8081"},
@@ -174,5 +265,21 @@ func Default() OperatorConfig {
 			JobSilence:       5 * time.Minute,
 		},
 		Networking: Networking{Concurrency: 16},
+		Bridge: Bridge{
+			Concurrency: 16, HyperShiftNamespace: "hypershift", MetalLBNamespace: "metallb-system",
+			AddressRanges: []string{"0.0.0.0/0"},
+		},
+		Hosts: Hosts{
+			Concurrency:          16,
+			Pushes:               32,
+			ProbeInterval:        30 * time.Minute,
+			ScriptTimeout:        15 * time.Minute,
+			MaxUpdateAttempts:    5,
+			MaxBootstrapAttempts: 8,
+			RetryBase:            time.Minute,
+			RetryCap:             30 * time.Minute,
+			Linux:                LinuxHosts{MaxPods: 16},
+			Mac:                  MacHosts{MaxPods: 2},
+		},
 	}
 }

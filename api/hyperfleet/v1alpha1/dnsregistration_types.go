@@ -7,8 +7,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Conditions that the networking area writes on a MachineClaim. Everything else in a
-// claim's status is the runners area's.
+// Conditions that say of a machine how its name stands. The networking area writes them on
+// MachineClaims, whose status is otherwise the runners area's, and on KubevirtMachines.
 const (
 	// ConditionDNSRegistered tells whether the machine's records are in DNS.
 	ConditionDNSRegistered = "DNSRegistered"
@@ -16,17 +16,29 @@ const (
 	ConditionNetworkValidated = "NetworkValidated"
 )
 
-// DNSRegistrationClaim is the MachineClaim that a registration is for.
+// Kinds of machines that may be in DNS.
+const (
+	KindMachineClaim    = "MachineClaim"
+	KindKubevirtMachine = "KubevirtMachine"
+)
+
+// DNSRegistrationClaim is the MachineClaim or the KubevirtMachine that a registration is
+// for.
 type DNSRegistrationClaim struct {
-	// namespace of the claim.
+	// kind of the machine's object.
+	// +optional
+	// +kubebuilder:default=MachineClaim
+	// +kubebuilder:validation:Enum=MachineClaim;KubevirtMachine
+	Kind string `json:"kind,omitempty"`
+	// namespace of the machine's object.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	Namespace string `json:"namespace"`
-	// name of the claim.
+	// name of the machine's object.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
-	// uid of the claim. It is on the marks of the records.
+	// uid of the machine's object. It is on the marks of the records.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	UID string `json:"uid"`
@@ -35,7 +47,7 @@ type DNSRegistrationClaim struct {
 // DNSRegistrationSpec is what a machine is to be found by.
 // +kubebuilder:validation:XValidation:rule="self.claim == oldSelf.claim && self.hypervisorCluster == oldSelf.hypervisorCluster",message="claim and hypervisorCluster of a DNSRegistration cannot be changed: its records would be left behind"
 type DNSRegistrationSpec struct {
-	// claim of the machine.
+	// claim is the machine's object.
 	Claim DNSRegistrationClaim `json:"claim"`
 	// hypervisorCluster is the HypervisorCluster whose dns.dnsProvider holds the records.
 	// +kubebuilder:validation:MinLength=1
@@ -95,6 +107,7 @@ type DNSRegistrationStatus struct {
 // +kubebuilder:resource:scope=Cluster,shortName=dnsreg,categories=hyperfleet
 // +kubebuilder:printcolumn:name="FQDN",type=string,JSONPath=`.spec.fqdn`
 // +kubebuilder:printcolumn:name="Addresses",type=string,JSONPath=`.spec.addresses`
+// +kubebuilder:printcolumn:name="Kind",type=string,priority=1,JSONPath=`.spec.claim.kind`
 // +kubebuilder:printcolumn:name="Namespace",type=string,JSONPath=`.spec.claim.namespace`
 // +kubebuilder:printcolumn:name="Claim",type=string,JSONPath=`.spec.claim.name`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`

@@ -222,8 +222,10 @@ type CloudInit struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=65536
 	MetaData string `json:"metaData,omitempty"`
-	// networkData is a network-config, version 1 or 2, in YAML. It is used with every
-	// network mode and replaces what the mode would give.
+	// networkData is a network-config, version 1 or 2, or OpenStack's network_data.json, as
+	// YAML or JSON. It is used with every network mode and replaces what the mode would
+	// give. The machine's addresses of network.static.pool are put in at
+	// network.interface, unless it has them, as variables, already.
 	// +optional
 	// +kubebuilder:validation:MaxLength=65536
 	NetworkData string `json:"networkData,omitempty"`
@@ -265,11 +267,19 @@ type MachineNetwork struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=4094
 	VLAN *int32 `json:"vlan,omitempty"`
+	// interface in the machine that the addresses are for: its name, or a pattern such as
+	// ens*. In cloudInit.networkData it is what a pool's addresses are put in at: an
+	// interface's key, set-name or name. Default: the first network device; in
+	// cloudInit.networkData, the only interface there is.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^[A-Za-z0-9_.*?-]+$')",message="interface must be the name of a network interface such as ens18"
+	Interface string `json:"interface,omitempty"`
 	// dhcp settings.
 	// +optional
 	DHCP *DHCP `json:"dhcp,omitempty"`
-	// static settings. In mode cloud-init only static.pool counts: its addresses are
-	// variables of cloudInit.networkData.
+	// static settings. In mode cloud-init only static.pool counts: its addresses go into
+	// cloudInit.networkData.
 	// +optional
 	Static *StaticNetwork `json:"static,omitempty"`
 	// dns settings; they replace the cluster's.

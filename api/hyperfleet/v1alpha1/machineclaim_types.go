@@ -112,8 +112,8 @@ type NetworkInfo struct {
 	// +kubebuilder:validation:MaxItems=2
 	// +kubebuilder:validation:items:MaxLength=49
 	Addresses []string `json:"addresses,omitempty"`
-	// addressNetwork is the network that addresses are on: the cluster, the bridge and the
-	// VLAN.
+	// addressNetwork is the network that addresses are on: CLUSTER:BRIDGE/vlanN, or on
+	// KubeVirt the NetworkAttachmentDefinition.
 	// +optional
 	AddressNetwork string `json:"addressNetwork,omitempty"`
 }

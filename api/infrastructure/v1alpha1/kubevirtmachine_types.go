@@ -22,8 +22,8 @@ const (
 // was made from.
 const AnnotationMachineTemplate = "infrastructure.hyperfleet.io/machine-template"
 
-// FinalizerKubevirtMachine keeps a KubevirtMachine until its VirtualMachine is gone and its
-// addresses are free.
+// FinalizerKubevirtMachine keeps a KubevirtMachine until its VirtualMachine and its DNS
+// records are gone and its addresses are free.
 const FinalizerKubevirtMachine = "infrastructure.hyperfleet.io/virtual-machine"
 
 // Conditions of a KubevirtMachine, beside Ready.
@@ -38,6 +38,8 @@ const (
 	ConditionVMReady = "VMReady"
 	// ConditionVMDeleted tells, on deletion, whether the VirtualMachine is gone.
 	ConditionVMDeleted = "VMDeleted"
+	// ConditionDNSRemoved tells, on deletion, whether its records are out of DNS.
+	ConditionDNSRemoved = "DNSRemoved"
 	// ConditionAddressesReleased tells, on deletion, whether the addresses are free.
 	ConditionAddressesReleased = "AddressesReleased"
 )

@@ -75,6 +75,12 @@ type KubevirtNodePoolSpec struct {
 	// +optional
 	BootstrapNetworkConfig *KubevirtBootstrapNetworkConfig `json:"bootstrapNetworkConfig,omitempty"`
 
+	// dns puts the names of the pool's machines into DNS: NAME.DOMAIN for each machine that
+	// is ready, with its static addresses. What is changed here counts for machines that are
+	// there as well.
+	// +optional
+	DNS *KubevirtNodePoolDNS `json:"dns,omitempty"`
+
 	// rootVolume that machines boot from.
 	RootVolume KubevirtRootVolume `json:"rootVolume"`
 
@@ -92,6 +98,20 @@ type KubevirtNodePoolSpec struct {
 	// configuration, under the key userdata.
 	// +optional
 	UserDataSecretRef *LocalObjectReference `json:"userDataSecretRef,omitempty"`
+}
+
+// KubevirtNodePoolDNS is where the names of a pool's machines are.
+type KubevirtNodePoolDNS struct {
+	// hypervisorClusterRef names the HypervisorCluster whose dns block holds the DNS service
+	// and its zones (dnsProvider), and says whether machines are registered (registerVMs) and
+	// looked at from outside (validation, and that of its network block). It has no namespace.
+	HypervisorClusterRef LocalObjectReference `json:"hypervisorClusterRef"`
+	// domain completes a machine's name to its FQDN. Default: dns.domain of the
+	// HypervisorCluster.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?([.][A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$')",message="dns.domain must be a DNS name such as nodes.example.com"
+	Domain string `json:"domain,omitempty"`
 }
 
 // KubevirtRootVolume is the disk that machines boot from.

@@ -18,6 +18,9 @@ func AddToScheme(s *runtime.Scheme) error {
 		&KubevirtNodePool{}, &KubevirtNodePoolList{},
 		&KubevirtMachineTemplate{}, &KubevirtMachineTemplateList{},
 		&KubevirtMachine{}, &KubevirtMachineList{},
+		&HostFleet{}, &HostFleetList{},
+		&LinuxMachine{}, &LinuxMachineList{},
+		&ScalewayAppleSiliconMachine{}, &ScalewayAppleSiliconMachineList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion)
 

@@ -49,10 +49,10 @@ var errAborted = errors.New("aborted: terminated")
 // build runs one job and reports it. It returns what went wrong with the job.
 func (r *runner) build(ctx context.Context, w *work) error {
 	finish := context.WithoutCancel(ctx) // a signal must not leave a job taken and forgotten
-	if goes, _ := r.update(finish, w, "running", "", 0); !goes {
-		return nil
-	}
 	begun := time.Now()
+	if goes, _ := r.update(finish, w, "running", "", 0); !goes { // it was cancelled since it was given out
+		return r.conclude(finish, w, &jobLog{}, time.Since(begun), nil, errCanceled)
+	}
 	trace := &jobLog{}
 	_, _ = fmt.Fprintf(trace, "Running with gitlab-runner %s\n  on %s, system ID: %s\n", version, short(r.token), r.systemID)
 	_, _ = fmt.Fprintf(trace, "Preparing the %q executor\nUsing Shell (bash) executor...\n", r.executor)
@@ -114,6 +114,16 @@ func (r *runner) flush(ctx context.Context, w *work, trace *jobLog) bool {
 	return goes
 }
 
+// sendRest sends the log to its end, so that the server has it before the job's last word.
+func (r *runner) sendRest(ctx context.Context, w *work, trace *jobLog) {
+	for range reportTries {
+		goes := r.flush(ctx, w, trace)
+		if left, _ := trace.rest(); len(left) == 0 || !goes {
+			return
+		}
+	}
+}
+
 // conclude prints and reports how the job ended.
 func (r *runner) conclude(ctx context.Context, w *work, trace *jobLog, took time.Duration, err, cause error) error {
 	fields := []any{"duration_s", took.Seconds(), "job", w.ID, "project", w.JobInfo.ProjectID, "runner", short(r.token)}
@@ -139,7 +149,7 @@ func (r *runner) conclude(ctx context.Context, w *work, trace *jobLog, took time
 		_, _ = fmt.Fprintf(trace, "ERROR: Job failed: %v\n", err)
 		r.log("WARNING: ", fmt.Sprintf("Job failed: %v", err), fields...)
 	}
-	r.flush(ctx, w, trace)
+	r.sendRest(ctx, w, trace)
 	for try := 1; ; try++ {
 		goes, reported := r.update(ctx, w, state, failure, code)
 		if reported == nil || !goes || try == reportTries {

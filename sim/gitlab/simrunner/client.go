@@ -172,7 +172,9 @@ func (r reply) abandoned() bool {
 	return r.code == http.StatusForbidden || r.code == http.StatusNotFound || state == "canceled" || state == "failed"
 }
 
-// patch appends to the job's log what the server has not got yet.
+// patch appends to the job's log what the server has not got yet, and gives how much of it
+// the server has then. A server that has another part than the runner believes, as after a
+// call whose answer never came, says in Range where to go on.
 func (r *runner) patch(ctx context.Context, w *work, text []byte, from int) (int, bool, error) {
 	header := http.Header{
 		"Content-Type": {"text/plain"}, "Job-Token": {w.Token},
@@ -185,6 +187,12 @@ func (r *runner) patch(ctx context.Context, w *work, text []byte, from int) (int
 		return from, true, err
 	case got.abandoned():
 		return from, false, nil
+	case got.code == http.StatusRequestedRangeNotSatisfiable:
+		var at int
+		if _, err := fmt.Sscanf(got.header.Get("Range"), "0-%d", &at); err != nil || at > from+len(text) {
+			return from, true, fmt.Errorf("append to the log: range mismatch, and Range is %q", got.header.Get("Range"))
+		}
+		return at, true, fmt.Errorf("append to the log: range mismatch: the server has %d bytes, and not %d", at, from)
 	case got.code != http.StatusAccepted:
 		return from, true, fmt.Errorf("append to the log: %s", got.status)
 	}

@@ -11,7 +11,6 @@ import (
 	"go/parser"
 	"go/token"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -21,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
+	"github.com/hyperfleet/hyperfleet/kit/gomod"
 	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
 )
 
@@ -28,9 +28,6 @@ const (
 	// Version of KubeVirt whose schemas these are.
 	Version = "v1.9.0"
 
-	module = "kubevirt.io/kubevirt"
-	// sum of the module in the checksum database.
-	sum  = "h1:eauQfI39dRALNciMIQtR7UsbTUjUft5V6IBO57Icl/k="
 	file = "pkg/virt-operator/resource/generate/components/validations_generated.go"
 
 	group    = "kubevirt.io"
@@ -83,7 +80,7 @@ func Write(ctx context.Context, dir string) error {
 	for _, k := range kinds() {
 		schema, ok := schemas[k.singular()]
 		if !ok {
-			return fmt.Errorf("read KubeVirt's schemas: %s %s has none for %s", module, Version, k.singular())
+			return fmt.Errorf("read KubeVirt's schemas: %s has none for %s", Version, k.singular())
 		}
 
 		definition, err := k.definition(schema)
@@ -101,7 +98,7 @@ func Write(ctx context.Context, dir string) error {
 
 // Schemas reads KubeVirt's schemas out of its module, by singular name.
 func Schemas(ctx context.Context) (map[string]string, error) {
-	dir, err := moduleDir(ctx)
+	dir, err := module().Dir(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -142,25 +139,11 @@ func text(expr ast.Expr) (string, bool) {
 	return value, err == nil
 }
 
-// moduleDir finds the module's files, and fetches them where they are not there yet. It
-// has no place in go.mod: the module replaces modules that others do not.
-func moduleDir(ctx context.Context) (string, error) {
-	// #nosec G204 -- both are constants
-	out, err := exec.CommandContext(ctx, "go", "mod", "download", "-json", module+"@"+Version).Output()
-
-	var found struct{ Dir, Sum, Error string }
-	if jsonErr := json.Unmarshal(out, &found); jsonErr != nil {
-		return "", fmt.Errorf("download %s@%s: %w", module, Version, jsonErr)
+// module is KubeVirt's.
+func module() gomod.Module {
+	return gomod.Module{
+		Path: "kubevirt.io/kubevirt", Version: Version, Sum: "h1:eauQfI39dRALNciMIQtR7UsbTUjUft5V6IBO57Icl/k=",
 	}
-
-	switch {
-	case err != nil:
-		return "", fmt.Errorf("download %s@%s: %w: %s", module, Version, err, found.Error)
-	case found.Sum != sum:
-		return "", fmt.Errorf("download %s@%s: its checksum is %s, want %s", module, Version, found.Sum, sum)
-	}
-
-	return found.Dir, nil
 }
 
 // definition is the kind's CustomResourceDefinition in JSON.

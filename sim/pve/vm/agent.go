@@ -76,8 +76,16 @@ func (a *agent) call(ctx context.Context, command string) (json.RawMessage, erro
 	if err := a.conn.SetDeadline(deadline); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNoAgent, err)
 	}
-	stop := context.AfterFunc(ctx, func() { _ = a.conn.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
+	ended := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(ended)
+		_ = a.conn.SetDeadline(time.Unix(1, 0))
+	})
+	defer func() {
+		if !stop() {
+			<-ended // else it would end the next call
+		}
+	}()
 	a.sync++
 	in := bufio.NewReader(io.LimitReader(a.conn, maxAgentReply))
 	if err := a.synchronise(in); err != nil {

@@ -59,7 +59,7 @@ func TestHundredMachines(t *testing.T) {
 
 	const machines, short = 100, 90
 
-	t.Log("90 addresses for 100 machines, and the operator is killed while they come up")
+	w.sayf("90 addresses for 100 machines, and the operator is killed while they come up")
 	w.create(nodePool("workers", machines, "192.168.0.10-192.168.0.99", "fd00::10-fd00::69"))
 	w.eventually("some machines run", func() bool { return w.ready() > machines/4 })
 	w.kill()
@@ -75,7 +75,7 @@ func TestHundredMachines(t *testing.T) {
 	})
 	w.exhausted(machines - short)
 
-	t.Log("growth")
+	w.sayf("growth")
 	w.change("workers", func(spec *infrav1.KubevirtNodePoolSpec) {
 		spec.BootstrapNetworkConfig.Addresses = append(spec.BootstrapNetworkConfig.Addresses, "192.168.1.0/24", "fd00::100-fd00::1ff")
 	})
@@ -86,11 +86,19 @@ func TestHundredMachines(t *testing.T) {
 			w.metric(`kubevirt_ippool_exhausted{cluster="workers"}`) == "0"
 	})
 
+	for _, want := range []string{
+		" runs it\n", "roles of networking: as this program has them\n", "\n0 problems, 0 warnings\n",
+	} {
+		if said := w.doctor(); !strings.Contains(said, want) {
+			t.Errorf("hyperfleet doctor does not say %q:\n%s", want, said)
+		}
+	}
+
 	w.keepOverLife()
 	w.reuse()
 	w.removeConfig()
 
-	t.Log("deletion")
+	w.sayf("deletion")
 
 	if err := env.Client.Delete(t.Context(), w.pool("workers")); err != nil {
 		t.Fatal(err)
@@ -112,6 +120,10 @@ func (w *world) exhausted(waiting int) {
 	})
 	w.eventually("events tell", func() bool { return w.hasEvent("PoolExhausted") })
 
+	if said := w.doctor(); !strings.Contains(said, "KubevirtNodePool "+w.namespace+"/workers: "+infrav1.ConditionIPPoolExhausted) {
+		w.t.Errorf("hyperfleet doctor does not tell:\n%s", said)
+	}
+
 	pending := 0
 
 	for _, m := range w.machines() {
@@ -129,7 +141,7 @@ func (w *world) exhausted(waiting int) {
 // VirtualMachine of another: both keep their addresses.
 func (w *world) keepOverLife() {
 	w.t.Helper()
-	w.t.Log("stop, start, restart, live migration")
+	w.sayf("stop, start, restart, live migration")
 
 	before := w.addresses()
 	one, two := "", ""
@@ -209,7 +221,7 @@ func (w *world) migrate(name string) {
 // reuse scales down and up: addresses come back, the lowest first.
 func (w *world) reuse() {
 	w.t.Helper()
-	w.t.Log("scale down, kill in between, scale up")
+	w.sayf("scale down, kill in between, scale up")
 
 	w.change("workers", func(spec *infrav1.KubevirtNodePoolSpec) { spec.Replicas = 60 })
 	w.eventually("some machines go", func() bool { return len(w.machines()) < 95 })
@@ -248,7 +260,7 @@ func (w *world) reuse() {
 // removeConfig takes the addresses away: old machines keep theirs, new ones ask DHCP.
 func (w *world) removeConfig() {
 	w.t.Helper()
-	w.t.Log("without static addresses")
+	w.sayf("without static addresses")
 
 	before := w.addresses()
 

@@ -48,7 +48,7 @@ func TestThousandMachines(t *testing.T) {
 	w.eventually("a new process has read all back", func() bool {
 		return w.metric(`hyperfleet_ippool_free{family="IPv6",network="`+w.namespace+`/machines",pool="`+w.namespace+`/thousand"}`) == "3096"
 	})
-	t.Logf("a new process knew of 1,000 machines after %s, with the lease of the one that was killed",
+	w.sayf("a new process knew of 1,000 machines after %s, with the lease of the one that was killed",
 		time.Since(began).Round(100*time.Millisecond))
 
 	if given() != 2*machines {

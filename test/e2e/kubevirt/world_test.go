@@ -8,9 +8,9 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -25,11 +25,13 @@ import (
 	"sigs.k8s.io/yaml"
 
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/cloudinit/netdata"
 	"github.com/hyperfleet/hyperfleet/kit/procrun"
-	"github.com/hyperfleet/hyperfleet/networking/netdata"
 	"github.com/hyperfleet/hyperfleet/sim/kubevirt"
 	"github.com/hyperfleet/hyperfleet/sim/kubevirt/crds"
 	"github.com/hyperfleet/hyperfleet/sim/kubevirt/kubevirttest"
+	"github.com/hyperfleet/hyperfleet/test/loopback"
+	"github.com/hyperfleet/hyperfleet/test/progress"
 )
 
 const (
@@ -42,7 +44,9 @@ const (
 
 // world is a namespace with a KubeVirt, and an operator that comes and goes.
 type world struct {
-	t         testing.TB
+	t testing.TB
+	// sayf prints a line of the report.
+	sayf      func(format string, args ...any)
 	namespace string
 	virt      *kubevirt.Cluster
 
@@ -62,7 +66,9 @@ type world struct {
 func bareWorld(t testing.TB) *world {
 	t.Helper()
 
-	w := &world{t: t, namespace: env.Namespace(t), running: map[string]string{}, booted: map[string][]string{}}
+	w := &world{
+		t: t, sayf: progress.From(t), namespace: env.Namespace(t), running: map[string]string{}, booted: map[string][]string{},
+	}
 	w.writeConfig()
 	t.Cleanup(w.kill)
 
@@ -156,7 +162,7 @@ func addressesOf(data []byte) ([]string, error) {
 func (w *world) writeConfig() {
 	dir := w.t.TempDir()
 	w.kubeconfig = env.Kubeconfig(w.t, env.ServiceAccount(w.t, "hyperfleet-system", "hyperfleet-networking"))
-	w.config, w.log, w.metrics = filepath.Join(dir, "operator.yaml"), filepath.Join(dir, "operator.log"), freeAddress(w.t)
+	w.config, w.log, w.metrics = filepath.Join(dir, "operator.yaml"), filepath.Join(dir, "operator.log"), loopback.Address(w.t)
 
 	text, err := yaml.Marshal(map[string]any{
 		"apiVersion": "config.hyperfleet.io/v1alpha1", "kind": "OperatorConfig", "namespace": "hyperfleet-system",
@@ -177,18 +183,6 @@ func (w *world) writeConfig() {
 	}
 }
 
-func freeAddress(t testing.TB) string {
-	t.Helper()
-
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-
-	return listener.Addr().String()
-}
-
 // start starts an operator.
 func (w *world) start() {
 	w.t.Helper()
@@ -201,6 +195,19 @@ func (w *world) start() {
 	}
 
 	w.process = process
+}
+
+// doctor is what `hyperfleet doctor` says of the world.
+func (w *world) doctor() string {
+	w.t.Helper()
+
+	said, err := exec.CommandContext(w.t.Context(), binary, "doctor", "--namespace", w.namespace,
+		"--kubeconfig", env.Kubeconfig(w.t, env.Config)).CombinedOutput()
+	if err != nil {
+		return fmt.Sprintf("%s%v", said, err)
+	}
+
+	return string(said)
 }
 
 // kill ends the operator without asking.

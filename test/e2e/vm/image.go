@@ -87,8 +87,9 @@ var reRunCmd = regexp.MustCompile(`RUNCMD-REACHED`)
 const untunedPatience = 10 * time.Minute
 
 // BootUntuned boots the untuned image and says how long it took from power on until the
-// user's first command ran, which is where a machine's service is started by default.
-func (i Images) BootUntuned(t testing.TB, logs string) time.Duration {
+// user's first command ran, which is where a machine's service is started by default. Name
+// is that of the log.
+func (i Images) BootUntuned(t testing.TB, logs, name string) time.Duration {
 	t.Helper()
 
 	tools, err := vm.FindTools()
@@ -115,7 +116,7 @@ func (i Images) BootUntuned(t testing.TB, logs string) time.Duration {
 		t.Fatal(err)
 	}
 
-	log, err := os.Create(filepath.Join(logs, "untuned.log"))
+	log, err := os.Create(filepath.Join(logs, "untuned-"+name+".log"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,6 +28,7 @@ import (
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/procrun"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
+	"github.com/hyperfleet/hyperfleet/test/loopback"
 	"github.com/hyperfleet/hyperfleet/test/spire"
 )
 
@@ -61,7 +62,7 @@ type Operator struct {
 func StartOperator(t testing.TB, f *fleet.Fleet, server *spire.Server, logs string) *Operator {
 	t.Helper()
 
-	o := &Operator{dir: t.TempDir(), address: freeAddress(t)}
+	o := &Operator{dir: t.TempDir(), address: loopback.Address(t)}
 	o.certify(t)
 	o.write(t, f, server)
 
@@ -120,6 +121,7 @@ func (o *Operator) write(t testing.TB, f *fleet.Fleet, server *spire.Server) {
 	text, err := yaml.Marshal(map[string]any{
 		"apiVersion": config.APIVersion, "kind": config.KindOperatorConfig,
 		"operatorUID": f.OperatorUID, "namespace": f.Namespace,
+		"controllers":    []string{config.AreaRunners}, // as deploy/ has it
 		"log":            map[string]any{"level": "INFO", "format": "text"},
 		"metrics":        map[string]any{"bindAddress": "0"},
 		"health":         map[string]any{"bindAddress": "0"},
@@ -176,18 +178,6 @@ func save(t testing.TB, path string, content []byte) {
 	if err := os.WriteFile(path, content, 0o600); err != nil {
 		t.Fatal(err)
 	}
-}
-
-func freeAddress(t testing.TB) string {
-	t.Helper()
-
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close() //nolint:errcheck // nothing was written
-
-	return listener.Addr().String()
 }
 
 // Forge is the address of the simulated GitHub for the operator. GitHub tells runners the

@@ -205,7 +205,7 @@ func TestMediumHasBothFamilies(t *testing.T) {
 		t.Errorf("the claim has %v", got)
 	}
 
-	if want := f.Cluster + "/vmbr0"; claim.Status.NetworkInfo.AddressNetwork != want || claim.Status.NetworkInfo.Hostname != "dual" {
+	if want := f.Cluster + ":vmbr0"; claim.Status.NetworkInfo.AddressNetwork != want || claim.Status.NetworkInfo.Hostname != "dual" {
 		t.Errorf("network info is %+v, want network %s", claim.Status.NetworkInfo, want)
 	}
 

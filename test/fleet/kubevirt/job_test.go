@@ -5,6 +5,7 @@ package kubevirt_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -24,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor/kubevirt"
 	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
 	"github.com/hyperfleet/hyperfleet/kit/step"
@@ -66,10 +69,11 @@ func run(m *testing.M) int {
 	return kube.Run(m, func(e *kube.Env) {
 		env = e
 
-		if err := crds.Install(context.Background(), e.Config); err != nil {
+		if err := errors.Join(crds.Install(context.Background(), e.Config), e.Client.Create(context.Background(), definitions())); err != nil {
 			panic(err)
 		}
-	}, kube.WithCRDs("../../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme, virtv1.AddToScheme))
+	}, kube.WithCRDs("../../../deploy/crds"),
+		kube.WithScheme(v1alpha1.AddToScheme, infrav1.AddToScheme, virtv1.AddToScheme, apiextensionsv1.AddToScheme))
 }
 
 // site is a fleet whose machines are KubeVirt's.

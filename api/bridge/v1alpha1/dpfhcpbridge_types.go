@@ -1,0 +1,337 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Finalizer keeps a bridge until its hosted cluster is really gone.
+const Finalizer = "dpf.hcp.bridge.com/dpfhcpbridge-finalizer"
+
+// Keys of the Secrets that a bridge names.
+const (
+	// SSHKeySecretKey holds one or more public keys, a line each, as authorized_keys.
+	SSHKeySecretKey = "ssh-publickey" // #nosec G101 -- a name
+	// PullSecretKey holds a Docker configuration with an auth for the registry.
+	PullSecretKey = ".dockerconfigjson" // #nosec G101 -- a name
+)
+
+// Condition types.
+const (
+	ConditionReady                = "Ready"
+	ConditionHostedClusterCreated = "HostedClusterCreated"
+	ConditionNodePoolReady        = "NodePoolReady"
+	ConditionDPUClusterValid      = "DPUClusterValid"
+	ConditionServiceExposureReady = "ServiceExposureReady"
+	// The conditions below stand beside those of the document, so that DPUClusterValid
+	// speaks of the DPUCluster alone.
+	ConditionSecretsValid      = "SecretsValid"
+	ConditionStorageClassValid = "StorageClassValid"
+	ConditionReleaseImageValid = "ReleaseImageValid"
+	ConditionPlatformReady     = "PlatformReady"
+	// The conditions below are the HostedCluster's own, as HyperShift reports them.
+	ConditionHostedClusterAvailable   = "HostedClusterAvailable"
+	ConditionHostedClusterProgressing = "HostedClusterProgressing"
+	ConditionHostedClusterDegraded    = "HostedClusterDegraded"
+)
+
+// Reasons of conditions.
+const (
+	// Ready.
+	ReasonClusterReady             = "ClusterReady"
+	ReasonWaitingForControlPlane   = "WaitingForControlPlane"
+	ReasonWaitingForInfrastructure = "WaitingForInfrastructure"
+	ReasonAPIServerUnreachable     = "APIServerUnreachable"
+	ReasonValidationFailed         = "ValidationFailed"
+	// HostedClusterCreated.
+	ReasonCreated        = "Created"
+	ReasonCreationFailed = "CreationFailed"
+	ReasonNotCreated     = "NotCreated"
+	ReasonDeleted        = "Deleted"
+	// NodePoolReady.
+	ReasonNodesReady             = "NodesReady"
+	ReasonWaitingForNodes        = "WaitingForNodes"
+	ReasonNodePoolCreationFailed = "NodePoolCreationFailed"
+	ReasonNodesUnhealthy         = "NodesUnhealthy"
+	// DPUClusterValid. Valid is also the reason of the other validations that succeed,
+	// NotFound of those whose object is missing.
+	ReasonValid                 = "Valid"
+	ReasonNotFound              = "NotFound"
+	ReasonNotReady              = "NotReady"
+	ReasonInsufficientResources = "InsufficientResources"
+	// ReasonInUse: another bridge has the DPUCluster.
+	ReasonInUse = "InUse"
+	// ServiceExposureReady.
+	ReasonLoadBalancerReady     = "LoadBalancerReady"
+	ReasonNodePortReady         = "NodePortReady"
+	ReasonLoadBalancerPending   = "LoadBalancerPending"
+	ReasonNodePortPending       = "NodePortPending"
+	ReasonVIPConflict           = "VIPConflict"
+	ReasonServiceCreationFailed = "ServiceCreationFailed"
+	// ReasonVIPNotInPool: no IPAddressPool has the address.
+	ReasonVIPNotInPool = "VIPNotInPool"
+	// SecretsValid: a key is missing, or what it holds can't be read.
+	ReasonKeyMissing = "KeyMissing"
+	ReasonUnreadable = "Unreadable"
+	// StorageClassValid: the class makes no volumes by itself.
+	ReasonNotDynamic = "NotDynamic"
+	// ReleaseImageValid: the registry does not know the image, does not let the pull
+	// secret read it, or can't be asked now.
+	ReasonImageNotFound       = "ImageNotFound"
+	ReasonImageUnauthorized   = "ImageUnauthorized"
+	ReasonRegistryUnreachable = "RegistryUnreachable"
+	ReasonVersionNotSupported = "VersionNotSupported"
+	// PlatformReady.
+	ReasonInstalled              = "Installed"
+	ReasonHyperShiftNotInstalled = "HyperShiftNotInstalled"
+	ReasonMetalLBNotInstalled    = "MetalLBNotInstalled"
+	ReasonDPFNotInstalled        = "DPFNotInstalled"
+)
+
+// Event reasons.
+const (
+	// EventMismatchedAvailability warns that the two policies differ.
+	EventMismatchedAvailability = "MismatchedAvailability"
+)
+
+// DPFHCPBridge turns a DPUCluster into a hosted OpenShift control plane: a HyperShift
+// HostedCluster and NodePool, whose kubeconfig is handed to the DPUCluster.
+//
+// All it makes lives in its own namespace and bears its own name.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:storageversion
+// +kubebuilder:resource:scope=Namespaced,shortName=dpfhcp,categories={dpf,hcp}
+// +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`,description="Current phase"
+// +kubebuilder:printcolumn:name="DPUCluster",type=string,JSONPath=`.spec.dpuClusterRef.name`,description="The DPUCluster it serves"
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`,description="Whether the cluster is ready"
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`,description="Time since creation"
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 54 && !self.metadata.name.contains('.')",message="name must have at most 54 characters and no dot, so that what is named after it fits"
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) + size(self.spec.baseDomain) <= 245",message="name and baseDomain together must have at most 245 characters, so that the names of API and ingress fit"
+type DPFHCPBridge struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// +required
+	Spec   DPFHCPBridgeSpec   `json:"spec"`
+	Status DPFHCPBridgeStatus `json:"status,omitempty"`
+}
+
+// DPFHCPBridgeList is a list of DPFHCPBridges.
+//
+// +kubebuilder:object:root=true
+type DPFHCPBridgeList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []DPFHCPBridge `json:"items"`
+}
+
+// DPFHCPBridgeSpec is the hosted cluster that is wanted. What HyperShift can't change of
+// a HostedCluster can't be changed here either.
+//
+// +kubebuilder:validation:XValidation:rule="self.exposeThroughLoadBalancer == false || size(self.metalLBVirtualIP) != 0",message="metalLBVirtualIP is required when exposeThroughLoadBalancer is true"
+// +kubebuilder:validation:XValidation:rule="self.exposeThroughLoadBalancer == true || size(self.metalLBVirtualIP) == 0",message="metalLBVirtualIP must be empty when exposeThroughLoadBalancer is false"
+type DPFHCPBridgeSpec struct {
+	// DPUClusterRef is the DPUCluster, in any namespace. One DPUCluster serves one bridge.
+	//
+	// +required
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="dpuClusterRef is immutable"
+	DPUClusterRef ObjectReference `json:"dpuClusterRef"`
+
+	// BaseDomain of the hosted cluster: its API is at api.NAME.BASEDOMAIN, its ingress at
+	// *.apps.NAME.BASEDOMAIN.
+	//
+	// +required
+	// +kubebuilder:validation:Pattern=`^([a-z0-9]+(-[a-z0-9]+)*\.)+[a-z]{2,}$`
+	// +kubebuilder:validation:MinLength=4
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="baseDomain is immutable"
+	BaseDomain string `json:"baseDomain"`
+
+	// OCPReleaseImage is the OpenShift release, by tag or digest. A change upgrades the
+	// cluster.
+	//
+	// +required
+	// +kubebuilder:validation:Pattern=`^[a-z0-9][a-zA-Z0-9._\-:/@]*$`
+	// +kubebuilder:validation:MinLength=10
+	// +kubebuilder:validation:MaxLength=512
+	OCPReleaseImage string `json:"ocpReleaseImage"`
+
+	// SSHKeySecretRef names a Secret of the same namespace with the key ssh-publickey:
+	// public keys that may log in to nodes.
+	//
+	// +required
+	SSHKeySecretRef LocalObjectReference `json:"sshKeySecretRef"`
+
+	// PullSecretRef names a Secret of the same namespace with the key .dockerconfigjson:
+	// credentials for the registries that OpenShift's images come from.
+	//
+	// +required
+	PullSecretRef LocalObjectReference `json:"pullSecretRef"`
+
+	// EtcdStorageClass is the StorageClass of etcd's volumes, which has to make them by
+	// itself.
+	//
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="etcdStorageClass is immutable"
+	EtcdStorageClass string `json:"etcdStorageClass"`
+
+	// ControlPlaneAvailabilityPolicy: HighlyAvailable runs three replicas of the control
+	// plane and of etcd, SingleReplica one.
+	//
+	// +required
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="controlPlaneAvailabilityPolicy is immutable: HyperShift can't change it of a cluster that exists"
+	ControlPlaneAvailabilityPolicy AvailabilityPolicy `json:"controlPlaneAvailabilityPolicy"`
+
+	// InfrastructureAvailabilityPolicy is that of ingress and other infrastructure.
+	//
+	// +required
+	InfrastructureAvailabilityPolicy AvailabilityPolicy `json:"infrastructureAvailabilityPolicy"`
+
+	// ExposeThroughLoadBalancer exposes the API server at metalLBVirtualIP by MetalLB;
+	// otherwise it is exposed on ports of the management cluster's nodes.
+	//
+	// +required
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="exposeThroughLoadBalancer is immutable: HyperShift can't change how a cluster that exists is published"
+	ExposeThroughLoadBalancer bool `json:"exposeThroughLoadBalancer"`
+
+	// MetalLBVirtualIP is the IPv4 address of the API server when it is exposed through a
+	// load balancer, and empty otherwise.
+	//
+	// +optional
+	// +kubebuilder:validation:Pattern=`^(([0-9]|[1-9][0-9]|1[0-9]{2}|2[0-4][0-9]|25[0-5])\.){3}([0-9]|[1-9][0-9]|1[0-9]{2}|2[0-4][0-9]|25[0-5])$|^$`
+	// +kubebuilder:validation:MaxLength=15
+	// +kubebuilder:default=""
+	MetalLBVirtualIP string `json:"metalLBVirtualIP,omitempty"`
+
+	// ClusterType is the user's own category, for example dpf-production. It becomes a
+	// label of what is made.
+	//
+	// +required
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	ClusterType string `json:"clusterType"`
+}
+
+// ObjectReference names an object in a namespace.
+type ObjectReference struct {
+	// Name of the object.
+	//
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+
+	// Namespace of the object.
+	//
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Namespace string `json:"namespace"`
+}
+
+// LocalObjectReference names an object in the same namespace.
+type LocalObjectReference struct {
+	// Name of the object.
+	//
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+}
+
+// AvailabilityPolicy says how many replicas there are.
+//
+// +kubebuilder:validation:Enum=HighlyAvailable;SingleReplica
+type AvailabilityPolicy string
+
+const (
+	// HighlyAvailable runs three replicas.
+	HighlyAvailable AvailabilityPolicy = "HighlyAvailable"
+	// SingleReplica runs one.
+	SingleReplica AvailabilityPolicy = "SingleReplica"
+)
+
+// DPFHCPBridgePhase sums the conditions up.
+//
+// +kubebuilder:validation:Enum=Pending;Provisioning;Ready;Failed;Deleting
+type DPFHCPBridgePhase string
+
+const (
+	// PhasePending: what the bridge stands on is not there yet.
+	PhasePending DPFHCPBridgePhase = "Pending"
+	// PhaseProvisioning: the hosted cluster is being made or upgraded.
+	PhaseProvisioning DPFHCPBridgePhase = "Provisioning"
+	// PhaseReady: the hosted cluster can be used.
+	PhaseReady DPFHCPBridgePhase = "Ready"
+	// PhaseFailed: a person has to act; the message says how.
+	PhaseFailed DPFHCPBridgePhase = "Failed"
+	// PhaseDeleting: what was made is being removed.
+	PhaseDeleting DPFHCPBridgePhase = "Deleting"
+)
+
+// DPFHCPBridgeStatus is what is known of the hosted cluster.
+type DPFHCPBridgeStatus struct {
+	// Phase is computed from the conditions on every pass.
+	//
+	// +optional
+	Phase DPFHCPBridgePhase `json:"phase,omitempty"`
+
+	// Conditions of the bridge.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +patchMergeKey=type
+	// +patchStrategy=merge
+	Conditions []metav1.Condition `json:"conditions,omitempty" patchMergeKey:"type" patchStrategy:"merge"`
+
+	// HostedClusterRef is the HostedCluster that was made.
+	//
+	// +optional
+	HostedClusterRef *ObjectReference `json:"hostedClusterRef,omitempty"`
+
+	// NodePoolRef is the NodePool that was made.
+	//
+	// +optional
+	NodePoolRef *ObjectReference `json:"nodePoolRef,omitempty"`
+
+	// APIEndpoint is the URL of the API server: https://api.NAME.BASEDOMAIN:6443.
+	//
+	// +optional
+	APIEndpoint string `json:"apiEndpoint,omitempty"`
+
+	// IngressEndpoint is the wildcard name of the ingress: *.apps.NAME.BASEDOMAIN.
+	//
+	// +optional
+	IngressEndpoint string `json:"ingressEndpoint,omitempty"`
+
+	// KubeconfigSecretRef is the Secret with the administrator's kubeconfig.
+	//
+	// +optional
+	KubeconfigSecretRef *LocalObjectReference `json:"kubeconfigSecretRef,omitempty"`
+
+	// ObservedGeneration is the generation of the spec that this status is about.
+	//
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// Message says what is waited for or wrong.
+	//
+	// +optional
+	Message string `json:"message,omitempty"`
+}
+
+// StatusConditions points at the bridge's conditions, for kit/step.
+func (b *DPFHCPBridge) StatusConditions() *[]metav1.Condition { return &b.Status.Conditions }
+
+// SetObservedGeneration notes the generation that the status speaks of.
+func (b *DPFHCPBridge) SetObservedGeneration(generation int64) {
+	b.Status.ObservedGeneration = generation
+}

@@ -1,0 +1,21 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// GroupVersion is the API group and version of every kind in this package.
+var GroupVersion = schema.GroupVersion{Group: "dpf.hcp.bridge.com", Version: "v1alpha1"} //nolint:gochecknoglobals // a constant in all but the language's eyes
+
+// AddToScheme registers the kinds of this package with a scheme.
+func AddToScheme(s *runtime.Scheme) error {
+	s.AddKnownTypes(GroupVersion, &DPFHCPBridge{}, &DPFHCPBridgeList{})
+	metav1.AddToGroupVersion(s, GroupVersion)
+
+	return nil
+}

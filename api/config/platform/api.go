@@ -1,0 +1,131 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package platform
+
+import "time"
+
+// API configures `hyperfleet api`.
+type API struct {
+	Server   Server   `yaml:"server"`
+	Database Database `yaml:"database"`
+	// JWT is optional; without it every caller may do everything.
+	JWT *JWT `yaml:"jwt"`
+	// TenancyHeaders are kept with the resources that a request creates, by the name they
+	// have in tenancy: {"organization": "X-HyperFleet-Organization"}. A list or a read
+	// with such headers sees the resources of that tenant alone.
+	TenancyHeaders map[string]string `yaml:"tenancy_headers"`
+	// SystemIdentities are subjects of tokens that may write statuses and leases, and
+	// nothing else: Sentinel and adapters.
+	SystemIdentities []string `yaml:"system_identities"`
+	// Entities are the registered kinds.
+	Entities []Entity `yaml:"entities"`
+	// SpecSchemas is an OpenAPI document with the schemas that entities name.
+	SpecSchemas string `yaml:"spec_schemas"`
+	// StuckAfter is when a resource that is not reconciled counts as stuck. Default: 30m.
+	StuckAfter time.Duration `yaml:"stuck_after"`
+	// ChangesKept is for how long the change feed goes back. Default: 24h.
+	ChangesKept time.Duration `yaml:"changes_kept"`
+	Log         Log           `yaml:"log"`
+}
+
+// Server says where the API listens.
+type Server struct {
+	// Address of the API. Default: :8000.
+	Address string `yaml:"address"`
+	// HealthAddress serves /healthz and /readyz. Default: :8080.
+	HealthAddress string `yaml:"health_address"`
+	// MetricsAddress serves /metrics. Default: :9090.
+	MetricsAddress string `yaml:"metrics_address"`
+	// TLSCertFile and TLSKeyFile; without them the API speaks plain HTTP.
+	TLSCertFile string `yaml:"tls_cert_file"`
+	TLSKeyFile  string `yaml:"tls_key_file"`
+}
+
+// Database is Postgres.
+type Database struct {
+	// URLFile holds the connection URL, which has a password in it.
+	URLFile string `yaml:"url_file"`
+	// MaxConnections of this process. Default: 20.
+	MaxConnections int32 `yaml:"max_connections"`
+	// QueryTimeout bounds each transaction. Default: 10s.
+	QueryTimeout time.Duration `yaml:"query_timeout"`
+}
+
+// JWT says whose tokens are taken.
+type JWT struct {
+	Issuer   string `yaml:"issuer"`
+	Audience string `yaml:"audience"`
+	// JWKSURL or JWKSFile, one of them.
+	JWKSURL  string `yaml:"jwks_url"`
+	JWKSFile string `yaml:"jwks_file"`
+	// CAFile for JWKSURL.
+	CAFile string `yaml:"ca_file"`
+	// SubjectClaim names the caller in created_by and the audit log. Default: sub.
+	SubjectClaim string `yaml:"subject_claim"`
+}
+
+// Entity registers a kind.
+type Entity struct {
+	// Kind, for example NodePool.
+	Kind string `yaml:"kind"`
+	// Plural is the collection in the path, for example nodepools.
+	Plural string `yaml:"plural"`
+	// ParentKind is the kind it is owned by, if any.
+	ParentKind string `yaml:"parent_kind"`
+	// OnParentDelete is restrict (default) or cascade.
+	OnParentDelete string `yaml:"on_parent_delete"`
+	// RequiredAdapters all have to report Available before a resource is Reconciled, and
+	// Finalized before it goes.
+	RequiredAdapters []string        `yaml:"required_adapters"`
+	References       []ReferenceRule `yaml:"references"`
+	// Conditions are computed from statuses by CEL.
+	Conditions []MappedCondition `yaml:"conditions"`
+	// SpecSchemaName is a schema of spec_schemas that specs have to satisfy.
+	SpecSchemaName string `yaml:"spec_schema_name"`
+	// RequireSpecSchema refuses to start without the schema.
+	RequireSpecSchema bool `yaml:"require_spec_schema"`
+	// NameMinLen and NameMaxLen bound names. Default: 1 and 63.
+	NameMinLen int `yaml:"name_min_len"`
+	NameMaxLen int `yaml:"name_max_len"`
+}
+
+// ReferenceRule allows references of one type.
+type ReferenceRule struct {
+	RefType    string `yaml:"ref_type"`
+	TargetKind string `yaml:"target_kind"`
+	// Min and Max bound their number. Max 0: any number.
+	Min int `yaml:"min"`
+	Max int `yaml:"max"`
+	// Weak references do not keep their target: it may be deleted, and the resource that
+	// refers to it is then not Reconciled (reason ReferenceMissing) until it is changed.
+	// Others answer the deletion of their target with 409.
+	Weak bool `yaml:"weak"`
+}
+
+// MappedCondition is a condition of resources computed from statuses.
+type MappedCondition struct {
+	Type   string          `yaml:"type"`
+	When   Expression      `yaml:"when"`
+	Output ConditionOutput `yaml:"output"`
+}
+
+// ConditionOutput is what the condition says where its gate holds.
+type ConditionOutput struct {
+	Status  Expression `yaml:"status"`
+	Reason  Expression `yaml:"reason"`
+	Message Expression `yaml:"message"`
+}
+
+// Expression is CEL over statuses and resource.
+type Expression struct {
+	Expression string `yaml:"expression"`
+}
+
+// Log says what is logged.
+type Log struct {
+	// Level is debug, info, warn or error. Default: info.
+	Level string `yaml:"level"`
+	// Format is json or text. Default: json.
+	Format string `yaml:"format"`
+}

@@ -1,0 +1,188 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// FinalizerHost keeps a host's object until nothing of ours is at work on it and its kind
+// has given it back.
+const FinalizerHost = "infrastructure.hyperfleet.io/host"
+
+// Conditions of every kind of host, beside Ready.
+const (
+	// ConditionFleetFound tells whether the host's HostFleet is there and of its kind.
+	ConditionFleetFound = "FleetFound"
+	// ConditionProvisioned tells whether there is a machine that can be reached.
+	ConditionProvisioned = "Provisioned"
+	// ConditionHostKeyPinned tells whether the key of the host's SSH server is on record.
+	ConditionHostKeyPinned = "HostKeyPinned"
+	// ConditionBootstrapped tells whether the host has had its first boot.
+	ConditionBootstrapped = "Bootstrapped"
+	// ConditionConverged tells whether the host has the configuration of its fleet.
+	ConditionConverged = "Converged"
+	// ConditionIntact tells whether the host still is as it was left.
+	ConditionIntact = "Intact"
+	// ConditionReleased tells, on deletion, whether the host has been given back.
+	ConditionReleased = "Released"
+)
+
+// Reasons for which a host has failed for good.
+const (
+	// FailureUpdateExceededRetries is a host that refused a configuration too many times.
+	FailureUpdateExceededRetries = "UpdateExceededRetries"
+	// FailureBootstrapExceededRetries is a host whose first boot failed too many times.
+	FailureBootstrapExceededRetries = "BootstrapExceededRetries"
+	// FailureHostKeyChanged is a host that is not the one that was pinned.
+	FailureHostKeyChanged = "HostKeyChanged"
+)
+
+// HostPhase says in one word where a host is in its life.
+//
+// +kubebuilder:validation:Enum=Pending;Adopting;Provisioning;Bootstrapping;Ready;Deleting;Failed
+type HostPhase string
+
+// The phases.
+const (
+	// HostPending has nothing yet.
+	HostPending HostPhase = "Pending"
+	// HostAdopting takes over a machine that is there.
+	HostAdopting HostPhase = "Adopting"
+	// HostProvisioning waits for a machine.
+	HostProvisioning HostPhase = "Provisioning"
+	// HostBootstrapping has its first boot.
+	HostBootstrapping HostPhase = "Bootstrapping"
+	// HostReady carries machines. It stays Ready while its configuration is renewed.
+	HostReady HostPhase = "Ready"
+	// HostDeleting is being given back.
+	HostDeleting HostPhase = "Deleting"
+	// HostFailed needs a person, or another configuration; failureReason says why.
+	HostFailed HostPhase = "Failed"
+)
+
+// LocalSecretKeySelector picks one key of a Secret in the object's own namespace.
+type LocalSecretKeySelector struct {
+	// name of the Secret.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')",message="name must be the name of a Secret: lower-case letters, digits, '-' and '.'"
+	Name string `json:"name"`
+	// key inside the Secret's data.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[-._a-zA-Z0-9]+$')",message="key must be a key of a Secret: letters, digits, '-', '_' and '.' only"
+	Key string `json:"key"`
+}
+
+// HostAddress is one address of a host.
+type HostAddress struct {
+	// type of the address: InternalIP, ExternalIP, Hostname.
+	Type string `json:"type"`
+	// address as text.
+	Address string `json:"address"`
+}
+
+// HostPart is the digest of one part that a host has.
+type HostPart struct {
+	// label of the part.
+	Label string `json:"label"`
+	// sha256 of all that was pushed of it, in hexadecimal.
+	SHA256 string `json:"sha256"`
+}
+
+// HostPush is a push that has begun and that nobody has seen the end of.
+type HostPush struct {
+	// permit under which it runs; 0 for a first boot, which needs none.
+	// +optional
+	Permit int64 `json:"permit,omitempty"`
+	// hash of the configuration that is pushed.
+	Hash string `json:"hash"`
+	// what is pushed: FirstBoot, Update or Repair.
+	What string `json:"what"`
+	// started is when it began first.
+	Started metav1.Time `json:"started"`
+}
+
+// HostStatus is what is known of a host of any kind.
+type HostStatus struct {
+	// observedGeneration is the generation of the spec that the status speaks of.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// phase of the host, in one word.
+	// +optional
+	Phase HostPhase `json:"phase,omitempty"`
+	// ready says whether the host carries machines.
+	// +optional
+	Ready bool `json:"ready,omitempty"`
+	// addresses of the host.
+	// +optional
+	Addresses []HostAddress `json:"addresses,omitempty"`
+	// sshHostKey is the SHA-256 fingerprint of the host's key, pinned when it was seen
+	// first. A host with another key is refused; clear this field for one that was made anew.
+	// +optional
+	SSHHostKey string `json:"sshHostKey,omitempty"`
+	// bootstrapped says whether the host has had its first boot.
+	// +optional
+	Bootstrapped bool `json:"bootstrapped,omitempty"`
+	// bootstrapAttempts counts first boots that the host refused.
+	// +optional
+	BootstrapAttempts int32 `json:"bootstrapAttempts,omitempty"`
+	// hostConfigHash is the digest of the configuration that was pushed whole. It is absent
+	// from when a push begins until one has succeeded. Clear it, and parts, to have
+	// everything pushed again.
+	// +optional
+	HostConfigHash string `json:"hostConfigHash,omitempty"`
+	// parts are the digests of what was pushed, part by part, values of this host included.
+	// +optional
+	Parts []HostPart `json:"parts,omitempty"`
+	// failedHostConfigHash is the digest of the configuration that the host refused last,
+	// and updateAttempts is how many times it did. Another configuration starts anew.
+	// +optional
+	FailedHostConfigHash string `json:"failedHostConfigHash,omitempty"`
+	// updateAttempts counts pushes of failedHostConfigHash that the host refused.
+	// +optional
+	UpdateAttempts int32 `json:"updateAttempts,omitempty"`
+	// lastUpdateFailureTime is when the host refused a push last.
+	// +optional
+	LastUpdateFailureTime *metav1.Time `json:"lastUpdateFailureTime,omitempty"`
+	// unreachableSince is when the host could be reached no more; absent while it can be.
+	// +optional
+	UnreachableSince *metav1.Time `json:"unreachableSince,omitempty"`
+	// lastContactTime is when the host was tried to be reached last.
+	// +optional
+	LastContactTime *metav1.Time `json:"lastContactTime,omitempty"`
+	// contactReason says in one word why the host could not be reached last, such as
+	// Unreachable, AuthRefused or SecretNotFound; contactMessage says it in words.
+	// +optional
+	ContactReason string `json:"contactReason,omitempty"`
+	// contactMessage says why the host could not be reached last.
+	// +optional
+	ContactMessage string `json:"contactMessage,omitempty"`
+	// contactAttempts counts the times that the host could not be reached, in a row.
+	// +optional
+	ContactAttempts int32 `json:"contactAttempts,omitempty"`
+	// lastProbeTime is when all parts were looked at last.
+	// +optional
+	LastProbeTime *metav1.Time `json:"lastProbeTime,omitempty"`
+	// lostParts are the labels of parts that were found not to be as they were left.
+	// +optional
+	LostParts []string `json:"lostParts,omitempty"`
+	// push is the push that runs.
+	// +optional
+	Push *HostPush `json:"push,omitempty"`
+	// lastPermit is the number of the last permit that was used up.
+	// +optional
+	LastPermit int64 `json:"lastPermit,omitempty"`
+	// failureReason is why the host has failed for good, in one word. It is left alone until
+	// this field is cleared, or its fleet has another configuration than the one refused.
+	// +optional
+	FailureReason string `json:"failureReason,omitempty"`
+	// failureMessage says it in words.
+	// +optional
+	FailureMessage string `json:"failureMessage,omitempty"`
+	// conditions of the host.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}

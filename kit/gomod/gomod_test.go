@@ -1,0 +1,53 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package gomod_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/hyperfleet/hyperfleet/kit/gomod"
+)
+
+// cmp is a module that the tests need anyhow, so that nothing is fetched for this one.
+func cmp() gomod.Module {
+	return gomod.Module{
+		Path: "github.com/google/go-cmp", Version: "v0.7.0", Sum: "h1:wk8382ETsv4JYUZwIsn6YpYiWiBsYLSJiTsyBybVuN8=",
+	}
+}
+
+func TestDir(t *testing.T) {
+	t.Parallel()
+
+	dir, err := cmp().Dir(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if _, err := os.Stat(filepath.Join(dir, "cmp", "compare.go")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestOtherContentIsRefused(t *testing.T) {
+	t.Parallel()
+
+	module := cmp()
+	module.Sum = "h1:other"
+
+	if dir, err := module.Dir(t.Context()); err == nil || !strings.Contains(err.Error(), "want h1:other") {
+		t.Errorf("got %q, %v", dir, err)
+	}
+}
+
+func TestNoSuchModule(t *testing.T) {
+	t.Parallel()
+
+	_, err := gomod.Module{Path: "not a module", Version: "v1.0.0"}.Dir(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "download not a module@v1.0.0") {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,174 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package procrun_test
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+
+	"github.com/hyperfleet/hyperfleet/kit/procrun"
+)
+
+// counterIn has ports picked from the beginning, and gives the file that says so.
+func counterIn(t *testing.T) string {
+	t.Helper()
+
+	dir := t.TempDir()
+	t.Setenv("TMPDIR", dir)
+
+	return filepath.Join(dir, fmt.Sprintf("hyperfleet-ports-%d", os.Getuid()))
+}
+
+func ports(t *testing.T, n int) []int {
+	t.Helper()
+
+	got, err := procrun.Ports(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if len(got) != n {
+		t.Fatalf("Ports(%d) = %v", n, got)
+	}
+
+	return got
+}
+
+func TestPortsAreGivenOnce(t *testing.T) {
+	counterIn(t)
+
+	const (
+		askers = 8
+		rounds = 20
+		each   = 3
+	)
+
+	var (
+		all  sync.WaitGroup
+		mu   sync.Mutex
+		seen = map[int]bool{}
+	)
+
+	for range askers {
+		all.Go(func() {
+			for range rounds {
+				got, err := procrun.Ports(each)
+				if err != nil {
+					t.Error(err)
+				}
+
+				mu.Lock()
+
+				for _, port := range got {
+					if seen[port] {
+						t.Errorf("port %d was given twice", port)
+					}
+
+					seen[port] = true
+				}
+
+				mu.Unlock()
+			}
+		})
+	}
+
+	all.Wait()
+
+	if len(seen) != askers*rounds*each {
+		t.Errorf("%d ports were given, want %d", len(seen), askers*rounds*each)
+	}
+}
+
+// A connection's own port is never one of them, and a port in use is passed over.
+func TestPortsLeaveOutWhatIsInUse(t *testing.T) {
+	counter := counterIn(t)
+	first := ports(t, 1)[0]
+
+	stream, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(first+1)))
+	if err != nil {
+		t.Skipf("port %d is taken: %v", first+1, err)
+	}
+	defer stream.Close()
+
+	packets, err := (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", net.JoinHostPort("127.0.0.1", strconv.Itoa(first+2)))
+	if err != nil {
+		t.Skipf("port %d is taken: %v", first+2, err)
+	}
+	defer packets.Close()
+
+	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", stream.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+
+	if local, ok := conn.LocalAddr().(*net.TCPAddr); !ok || local.Port <= first {
+		t.Errorf("a connection is from %v, want a port above those of programs, as %d", conn.LocalAddr(), first)
+	}
+
+	if got := ports(t, 1)[0]; got <= first+2 {
+		t.Errorf("Ports() = %d, want one above %d, which is in use", got, first+2)
+	}
+
+	// What isn't a port says nothing.
+	for _, text := range []string{"", "x", "99999\n", "80\n", "10000000000000000000000"} {
+		if err := os.WriteFile(counter, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+
+		if got := ports(t, 2); got[0] > first || got[1] <= got[0] {
+			t.Errorf("after %q, Ports(2) = %v, want it to begin anew, at most at %d", text, got, first)
+		}
+
+		if again := ports(t, 1)[0]; again <= first {
+			t.Errorf("after %q and once more, Ports(1) = %d: the last one was forgotten", text, again)
+		}
+	}
+}
+
+func TestPortsBeginAnewAtTheEnd(t *testing.T) {
+	counter := counterIn(t)
+	first := ports(t, 1)[0]
+
+	if err := os.WriteFile(counter, []byte("32767\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	if got := ports(t, 1)[0]; got > first {
+		t.Errorf("after the last one, Ports(1) = %d, want at most %d", got, first)
+	}
+
+	if _, err := procrun.Ports(1 << 20); err == nil {
+		t.Error("a million ports were given")
+	}
+}
+
+func TestAddress(t *testing.T) {
+	counterIn(t)
+
+	address, err := procrun.Address()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if err := listener.Close(); err != nil {
+		t.Error(err)
+	}
+
+	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "none"))
+
+	if _, err := procrun.Address(); err == nil {
+		t.Error("there was no place to note what was picked, and it was no error")
+	}
+}

@@ -1,0 +1,51 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package property_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/leanovate/gopter"
+	"github.com/leanovate/gopter/gen"
+	"github.com/leanovate/gopter/prop"
+
+	"github.com/hyperfleet/hyperfleet/kit/property"
+)
+
+// heard keeps what a test logs.
+type heard struct {
+	testing.TB
+
+	text strings.Builder
+}
+
+func (h *heard) Helper() {}
+
+func (h *heard) Log(args ...any) { fmt.Fprintln(&h.text, args...) }
+
+func TestWhatDoesNotHoldIsToldByItsTest(t *testing.T) {
+	t.Parallel()
+
+	h := &heard{TB: t}
+	properties := gopter.NewProperties(gopter.DefaultTestParameters())
+	properties.Property("numbers are small", prop.ForAll(func(n int) string {
+		if n > 99 {
+			return "it is large"
+		}
+
+		return ""
+	}, gen.IntRange(0, 1000)))
+
+	if properties.Run(property.Reporter(h)) {
+		t.Fatal("it holds")
+	}
+
+	for _, want := range []string{"numbers are small", "Falsified", "it is large", "ARG_0: 100"} {
+		if !strings.Contains(h.text.String(), want) {
+			t.Errorf("%q is missing:\n%s", want, h.text.String())
+		}
+	}
+}

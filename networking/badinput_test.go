@@ -1,0 +1,83 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package networking_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+)
+
+// given are the addresses on record, by the machines' uids.
+func (w *world) given() map[types.UID][]string {
+	w.t.Helper()
+
+	out := map[types.UID][]string{}
+	for _, m := range w.machines() {
+		out[m.UID] = m.Status.AllocatedBootstrapAddresses["eno101"]
+	}
+
+	return out
+}
+
+// A pool that is spoiled, and mended after the operator has started anew, goes on with the
+// same machines at the same addresses.
+func TestABadChangeLosesNothing(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t)
+	pool := w.nodePool("spoiled", 2, "10.0.0.10-10.0.0.12")
+	w.create(pool)
+	w.eventually("two have addresses", func() bool { return w.allocated() == 2 })
+
+	before := w.given()
+
+	patch(w, pool, func(p *infrav1.KubevirtNodePool) {
+		p.Spec.Replicas = 3
+		p.Spec.BootstrapNetworkConfig.Addresses = []infrav1.AddressRange{"10.0.0.12-10.0.0.10"}
+	})
+	w.says(pool, infrav1.ConditionValidNetworkConfig, "False InvalidAddresses")
+	w.restart()
+	w.says(pool, "Stalled", "True InvalidAddresses")
+
+	if diff := cmp.Diff(before, w.given()); diff != "" {
+		t.Errorf("addresses changed: %s", diff)
+	}
+
+	// One that goes meanwhile gives its address back.
+	gone := w.machines()[0]
+	w.must(env.Client.Delete(t.Context(), &gone, client.Preconditions{UID: &gone.UID}))
+	w.eventually("one is left", func() bool { return len(w.machines()) == 1 })
+
+	patch(w, pool, func(p *infrav1.KubevirtNodePool) {
+		p.Spec.BootstrapNetworkConfig.Addresses = []infrav1.AddressRange{"10.0.0.10-10.0.0.12"}
+	})
+	w.eventually("all three have addresses", func() bool { return w.allocated() == 3 })
+
+	for uid, addresses := range before {
+		if now, there := w.given()[uid]; there && !cmp.Equal(now, addresses) {
+			t.Errorf("a machine had %v, and has %v", addresses, now)
+		}
+	}
+}
+
+// A pool that an autoscaler may make larger than its addresses suffice for is warned of, and
+// works.
+func TestFewerAddressesThanMaxReplicas(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t)
+	pool := w.nodePool("small", 1, "10.0.0.10-10.0.0.12")
+	pool.Spec.MaxReplicas = new(int32(4))
+	w.create(pool)
+	w.says(pool, infrav1.ConditionAddressesFewerThanReplicas, "True TooFewAddresses: the addresses suffice for 3 machines")
+	w.eventually("its machine has an address", func() bool { return w.allocated() == 1 })
+
+	patch(w, pool, func(p *infrav1.KubevirtNodePool) { p.Spec.MaxReplicas = new(int32(3)) })
+	w.says(pool, infrav1.ConditionAddressesFewerThanReplicas, "False")
+}

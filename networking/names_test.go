@@ -1,0 +1,238 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package networking_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	hfv1 "github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/networking/dns"
+	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
+	dnstest "github.com/hyperfleet/hyperfleet/test/dns"
+)
+
+const (
+	nodesZone  = "nodes.example.com"
+	reverseV4  = "0.0.10.in-addr.arpa"
+	reverseV6  = "8.b.d.0.1.0.0.2.ip6.arpa"
+	reverseTen = "a.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0." + reverseV6 // of 2001:db8::a
+)
+
+// namedWorld is a world whose machines have names at a real DNS server. Registrations have no
+// namespace: its tests run alone.
+func namedWorld(t *testing.T) (*world, *dnstest.Server) {
+	t.Helper()
+
+	server := dnstest.StartBIND(t, dnstest.Config{Zones: []string{nodesZone, reverseV4, reverseV6}})
+	w := &world{t: t, namespace: env.Namespace(t)}
+	w.secret = func(_ context.Context, ref hfv1.SecretKeySelector) (string, error) {
+		return map[string]string{"keyName": dnstest.KeyName, "key": server.Key}[ref.Key], nil
+	}
+
+	value := func(key string) hfv1.SecretValueSource {
+		return hfv1.SecretValueSource{SecretKeyRef: hfv1.SecretKeySelector{Name: "tsig", Key: key}}
+	}
+	w.must(env.Client.Create(t.Context(), &hfv1.HypervisorCluster{
+		ObjectMeta: metav1.ObjectMeta{Name: w.namespace},
+		Spec: hfv1.HypervisorClusterSpec{
+			Provider: "proxmox", Endpoint: "https://pve.example.com:8006/api2/json",
+			Credentials: hfv1.HypervisorCredentials{TokenID: new(value("id")), TokenSecret: new(value("secret"))},
+			DNS: &hfv1.HypervisorDNS{Domain: nodesZone, RegisterVMs: true, DNSProvider: &hfv1.DNSProvider{
+				Type: "rfc2136", Server: server.Addr, Zones: []string{nodesZone, reverseV4, reverseV6},
+				Credentials: map[string]hfv1.SecretValueSource{"keyName": value("keyName"), "key": value("key")},
+			}},
+		},
+	}))
+	w.watch()
+	w.run()
+
+	return w, server
+}
+
+// namedPool is a pool of one machine of both families whose machines are in DNS.
+func (w *world) namedPool() *infrav1.KubevirtNodePool {
+	pool := w.nodePool("named", 1, "10.0.0.10/32", "2001:db8::a/128")
+	pool.Spec.BootstrapNetworkConfig.PrefixLengthV6 = 64
+	pool.Spec.DNS = &infrav1.KubevirtNodePoolDNS{HypervisorClusterRef: infrav1.LocalObjectReference{Name: w.namespace}}
+
+	return pool
+}
+
+// boot says of a VirtualMachine what KubeVirt does when it runs.
+func (w *world) boot(name string) {
+	w.t.Helper()
+
+	vm := kubevirt.New(kubevirt.VirtualMachineKind())
+	w.must(env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, vm))
+
+	before := vm.DeepCopy()
+	w.must(unstructured.SetNestedMap(vm.Object, map[string]any{
+		"created": true, "ready": true, "printableStatus": "Running",
+		"conditions": []any{map[string]any{"type": "Ready", "status": "True"}},
+	}, "status"))
+	w.must(env.Client.Status().Patch(w.t.Context(), vm, client.MergeFrom(before)))
+}
+
+// only waits until there is one machine that is not going and has a VirtualMachine, other
+// than not.
+func (w *world) only(not string) *infrav1.KubevirtMachine {
+	w.t.Helper()
+
+	var found *infrav1.KubevirtMachine
+
+	w.eventually("one machine has a VirtualMachine", func() bool {
+		for _, m := range w.machines() {
+			if m.DeletionTimestamp == nil && m.Name != not && meta.IsStatusConditionTrue(m.Status.Conditions, infrav1.ConditionVMCreated) {
+				found = &m
+			}
+		}
+
+		return found != nil
+	})
+
+	return found
+}
+
+// machineSays waits until a condition of a machine says "STATUS REASON", and gives its
+// message; "" waits until there is no such condition.
+func (w *world) machineSays(name, condition, want string) string {
+	w.t.Helper()
+
+	var got metav1.Condition
+
+	w.eventually(fmt.Sprintf("%s of %s says %q", condition, name, want), func() bool {
+		var m infrav1.KubevirtMachine
+		w.must(env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, &m))
+
+		got = metav1.Condition{}
+		if c := meta.FindStatusCondition(m.Status.Conditions, condition); c != nil {
+			got = *c
+		}
+
+		return strings.TrimSpace(string(got.Status)+" "+got.Reason) == want
+	})
+
+	return got.Message
+}
+
+// records waits until the names of the pool's only addresses lead to a machine and back, or
+// nowhere.
+func (w *world) records(server *dnstest.Server, fqdn string, there bool) {
+	w.t.Helper()
+
+	want := map[string][]string{
+		"A": {"10.0.0.10"}, "AAAA": {"2001:db8::a"}, "PTR v4": {fqdn + "."}, "PTR v6": {fqdn + "."},
+	}
+	if !there {
+		want = map[string][]string{"A": {}, "AAAA": {}, "PTR v4": {}, "PTR v6": {}}
+	}
+
+	var diff string
+
+	defer func() {
+		if w.t.Failed() {
+			w.t.Log(diff)
+		}
+	}()
+
+	w.eventually("records of "+fqdn, func() bool {
+		got := map[string][]string{
+			"A": server.Lookup(w.t, fqdn, "A"), "AAAA": server.Lookup(w.t, fqdn, "AAAA"),
+			"PTR v4": server.Lookup(w.t, "10."+reverseV4, "PTR"), "PTR v6": server.Lookup(w.t, reverseTen, "PTR"),
+		}
+		diff = cmp.Diff(want, got)
+
+		return diff == ""
+	})
+}
+
+// A machine is in DNS once it is Ready, with all its addresses, and out of it before
+// somebody else has them, also when the DNS server is dead meanwhile.
+func TestKubevirtMachinesHaveNames(t *testing.T) { //nolint:paralleltest // see namedWorld
+	w, server := namedWorld(t)
+	pool := w.namedPool()
+	w.create(pool)
+
+	first := w.only("")
+	w.machineSays(first.Name, hfv1.ConditionDNSRegistered, "") // it does not run yet
+	w.boot(first.Name)
+	w.machineSays(first.Name, hfv1.ConditionDNSRegistered, "True "+dns.ReasonRegistered)
+	w.records(server, first.Name+"."+nodesZone, true)
+
+	marks := strings.Join(server.All(t, nodesZone), "\n")
+	if !strings.Contains(marks, "kubevirtmachine="+w.namespace+"/"+first.Name) {
+		t.Errorf("no mark names the machine:\n%s", marks)
+	}
+
+	// The server dies, and the machine goes: another one waits for the addresses.
+	server.Stop(t)
+	w.must(env.Client.Delete(t.Context(), first))
+	w.eventually("the VirtualMachine is gone", func() bool {
+		return !slices.ContainsFunc(w.virtualMachines(), func(vm unstructured.Unstructured) bool { return vm.GetName() == first.Name })
+	})
+
+	w.eventually("what it waits for is told", func() bool {
+		return strings.Contains(w.machineSays(first.Name, infrav1.ConditionDNSRemoved, "False RecordsLeft"), dns.ReasonUnreachable)
+	})
+	w.says(pool, infrav1.ConditionIPPoolExhausted, "True PoolExhausted: 1 machines wait")
+	w.restart() // whoever leads next keeps the addresses, too
+	w.says(pool, infrav1.ConditionIPPoolExhausted, "True PoolExhausted: 1 machines wait")
+
+	server.Start(t)
+
+	second := w.only(first.Name)
+	w.boot(second.Name)
+	w.machineSays(second.Name, hfv1.ConditionDNSRegistered, "True "+dns.ReasonRegistered)
+	w.records(server, second.Name+"."+nodesZone, true)
+
+	if left := server.Lookup(t, first.Name+"."+nodesZone, "A"); len(left) > 0 {
+		t.Errorf("%s leads to %v, which is another's", first.Name, left)
+	}
+
+	// Another domain, and none: what the pool says counts for the machines that are there.
+	patch(w, pool, func(p *infrav1.KubevirtNodePool) { p.Spec.DNS.Domain = "a." + nodesZone })
+	w.records(server, second.Name+".a."+nodesZone, true)
+
+	// At another cluster, it is another registration that has the records.
+	var cluster hfv1.HypervisorCluster
+	w.must(env.Client.Get(t.Context(), client.ObjectKey{Name: w.namespace}, &cluster))
+	w.must(env.Client.Create(t.Context(), &hfv1.HypervisorCluster{
+		ObjectMeta: metav1.ObjectMeta{Name: w.namespace + "-2"}, Spec: cluster.Spec,
+	}))
+	patch(w, pool, func(p *infrav1.KubevirtNodePool) { p.Spec.DNS.HypervisorClusterRef.Name = w.namespace + "-2" })
+	w.eventually("the registration is at the other cluster", func() bool {
+		var reg hfv1.DNSRegistration
+		err := env.Client.Get(t.Context(), client.ObjectKey{Name: dns.NameFor(second)}, &reg)
+
+		return err == nil && reg.Spec.HypervisorCluster == w.namespace+"-2" && reg.Status.RegisteredAt != nil
+	})
+	w.records(server, second.Name+".a."+nodesZone, true)
+
+	patch(w, pool, func(p *infrav1.KubevirtNodePool) { p.Spec.DNS = nil })
+	w.records(server, second.Name+".a."+nodesZone, false)
+	w.machineSays(second.Name, hfv1.ConditionDNSRegistered, "")
+
+	// A cluster that is not there is named.
+	patch(w, pool, func(p *infrav1.KubevirtNodePool) {
+		p.Spec.DNS = &infrav1.KubevirtNodePoolDNS{HypervisorClusterRef: infrav1.LocalObjectReference{Name: "absent"}}
+	})
+
+	if said := w.machineSays(second.Name, hfv1.ConditionDNSRegistered, "False ClusterNotFound"); !strings.Contains(said, "absent") {
+		t.Errorf("the cluster is not named: %s", said)
+	}
+
+	w.must(env.Client.Delete(t.Context(), pool))
+	w.eventually("none is left", func() bool { return len(w.machines()) == 0 })
+}

@@ -1,0 +1,187 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package networking_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	hfv1 "github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+)
+
+// cluster is a HypervisorCluster of KubeVirt whose machines are in the world's namespace, on
+// its network machines.
+func (w *world) cluster(name string, kubeconfig *hfv1.SecretKeySelector) *hfv1.HypervisorCluster {
+	w.t.Helper()
+
+	cluster := &hfv1.HypervisorCluster{
+		ObjectMeta: metav1.ObjectMeta{Name: w.namespace + "-" + name},
+		Spec: hfv1.HypervisorClusterSpec{
+			Provider: hfv1.ProviderKubeVirt,
+			KubeVirt: &hfv1.KubeVirtCluster{Namespace: w.namespace, Network: "machines", KubeconfigSecretRef: kubeconfig},
+		},
+	}
+	w.must(env.Client.Create(w.t.Context(), cluster))
+
+	return cluster
+}
+
+// template is one of KubeVirt with a pool on a network; none is its cluster's.
+func (w *world) template(
+	name string, cluster *hfv1.HypervisorCluster, network string, addresses ...hfv1.AddressRange,
+) *hfv1.HypervisorMachineTemplate {
+	w.t.Helper()
+
+	template := &hfv1.HypervisorMachineTemplate{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name},
+		Spec: hfv1.HypervisorMachineTemplateSpec{
+			HypervisorClusterRef: hfv1.LocalObjectReference{Name: cluster.Name},
+			Template: hfv1.TemplateSource{KubeVirt: &hfv1.KubeVirtTemplate{
+				Network: network, ContainerDisk: &hfv1.ContainerDisk{Image: "registry.example.com/runner:1"},
+			}},
+			Resources: hfv1.MachineResources{CPU: 1, Memory: resource.MustParse("1Gi")},
+			Network: &hfv1.MachineNetwork{Mode: hfv1.NetworkModeStatic, Static: &hfv1.StaticNetwork{
+				Pool: &hfv1.AddressPool{Addresses: addresses, PrefixLengthV4: 16, Gateway: []hfv1.IPAddress{"10.0.0.1"}},
+			}},
+		},
+	}
+	w.must(env.Client.Create(w.t.Context(), template))
+
+	return template
+}
+
+// templateSays waits for the condition AddressPoolReady, and gives its text.
+func (w *world) templateSays(template *hfv1.HypervisorMachineTemplate, want string) string {
+	w.t.Helper()
+
+	said := ""
+
+	w.eventually(want+" of "+template.Name, func() bool {
+		w.must(env.Client.Get(w.t.Context(), client.ObjectKeyFromObject(template), template))
+
+		c := meta.FindStatusCondition(template.Status.Conditions, hfv1.ConditionAddressPoolReady)
+		if c == nil || c.ObservedGeneration != template.Generation {
+			return false
+		}
+
+		said = fmt.Sprintf("%s %s: %s", c.Status, c.Reason, c.Message)
+
+		return strings.Contains(said, want)
+	})
+
+	return said
+}
+
+// A template of KubeVirt and a KubevirtNodePool on one network can't have the same
+// addresses: each is told whose the other pool is. It goes on when the other one lets go,
+// and a restart changes nothing.
+func TestPoolsOfTemplatesAndNodePools(t *testing.T) {
+	t.Parallel()
+
+	const valid = infrav1.ConditionValidNetworkConfig
+
+	w := newWorld(t)
+	here := w.cluster("here", nil)
+
+	// The node pool was first.
+	nodes := w.nodePool("nodes", 0, "10.0.0.10-10.0.0.19")
+	w.create(nodes)
+	w.says(nodes, valid, "True")
+	time.Sleep(time.Second) // ages are in whole seconds
+
+	late := w.template("late", here, "", "10.0.0.19-10.0.0.29")
+	said := w.templateSays(late, "False PoolsOverlap")
+
+	for _, part := range []string{"KubevirtNodePool " + w.namespace + "/nodes", "on network " + w.namespace + "/machines", "10.0.0.19"} {
+		if !strings.Contains(said, part) {
+			t.Errorf("lacks %q: %s", part, said)
+		}
+	}
+
+	// Elsewhere the same addresses are others: on another network, and on another cluster.
+	elsewhere := w.template("elsewhere", here, "other", "10.0.0.10-10.0.0.19")
+	w.templateSays(elsewhere, "on network "+w.namespace+"/other")
+
+	there := w.cluster("there", &hfv1.SecretKeySelector{Name: "kubeconfig", Key: "kubeconfig"})
+	w.templateSays(w.template("remote", there, "", "10.0.0.10-10.0.0.19"), "on network "+there.Name+":"+w.namespace+"/machines")
+
+	// After a restart it is so still; a change makes both be looked at again.
+	w.restart()
+	patch(w, late, func(m *hfv1.HypervisorMachineTemplate) { m.Spec.Resources.CPU = 2 })
+	w.templateSays(late, "False PoolsOverlap")
+	patch(w, nodes, func(p *infrav1.KubevirtNodePool) {
+		p.Spec.BootstrapNetworkConfig.Nameservers = []infrav1.IPAddress{"10.0.0.2"}
+	})
+	w.says(nodes, valid, "True")
+
+	// The template is mended; the next node pool is the one that is late.
+	patch(w, late, func(m *hfv1.HypervisorMachineTemplate) {
+		m.Spec.Network.Static.Pool.Addresses = []hfv1.AddressRange{"10.0.0.20-10.0.0.29"}
+	})
+	w.templateSays(late, "True Ready")
+
+	more := w.nodePool("more", 1, "10.0.0.25-10.0.0.39")
+	w.create(more)
+	w.says(more, valid, "False OverlappingAddresses")
+
+	if said := w.condition(more, valid); !strings.Contains(said, "HypervisorMachineTemplate "+w.namespace+"/late") ||
+		!strings.Contains(said, "10.0.0.25") {
+		t.Errorf("the node pool is told %q", said)
+	}
+
+	w.must(env.Client.Delete(t.Context(), late))
+	w.says(more, valid, "True")
+	w.eventually("a machine with an address", func() bool { return w.allocated() == 1 })
+}
+
+// After a restart the older one of two that overlap has its pool still, whatever its kind is.
+func TestTheOlderPoolWinsWhateverItsKind(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t)
+	here := w.cluster("here", nil)
+
+	first := w.template("first", here, w.namespace+"/machines", "10.0.0.10-10.0.0.19")
+	w.templateSays(first, "True Ready")
+	time.Sleep(time.Second) // ages are in whole seconds
+
+	second := w.nodePool("second", 0, "10.0.0.19-10.0.0.29")
+	w.create(second)
+	w.says(second, infrav1.ConditionValidNetworkConfig, "False OverlappingAddresses")
+
+	w.restart()
+
+	// A change makes both be looked at again.
+	patch(w, second, func(p *infrav1.KubevirtNodePool) {
+		p.Spec.BootstrapNetworkConfig.Nameservers = []infrav1.IPAddress{"10.0.0.2"}
+	})
+	w.says(second, infrav1.ConditionValidNetworkConfig, "False OverlappingAddresses")
+	patch(w, first, func(m *hfv1.HypervisorMachineTemplate) { m.Spec.Resources.CPU = 2 })
+	w.templateSays(first, "True Ready")
+}
+
+// Machines on the pod network have its addresses and no others.
+func TestNoPoolOnThePodNetwork(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t)
+	here := w.cluster("here", nil)
+	patch(w, here, func(c *hfv1.HypervisorCluster) { c.Spec.KubeVirt.Network = "" })
+
+	template := w.template("pods", here, "", "10.0.0.10-10.0.0.19")
+	if said := w.templateSays(template, "False PoolInvalid"); !strings.Contains(said, "template.kubevirt.network") {
+		t.Errorf("the template is told %q", said)
+	}
+
+	patch(w, here, func(c *hfv1.HypervisorCluster) { c.Spec.KubeVirt.Network = "networks/vlan20" })
+	w.templateSays(template, "on network networks/vlan20")
+}

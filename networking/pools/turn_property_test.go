@@ -1,0 +1,147 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pools_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/leanovate/gopter"
+	"github.com/leanovate/gopter/gen"
+	"github.com/leanovate/gopter/prop"
+
+	"github.com/hyperfleet/hyperfleet/kit/property"
+	"github.com/hyperfleet/hyperfleet/networking/alloc"
+	"github.com/hyperfleet/hyperfleet/networking/pools"
+)
+
+// queue is owners who ask for addresses of one pool, and the order in which they wait.
+type queue struct {
+	t    testing.TB
+	book *pools.Book
+	// line are those who asked in vain, the first in front; woken those who were woken and
+	// have not asked again.
+	line, woken []string
+	has         map[string]bool
+}
+
+// step does one thing, and gives what is wrong then.
+func (q *queue) step(n int) string {
+	owner := fmt.Sprintf("m%d", n%11)
+
+	switch n / 11 % 8 {
+	case 0, 1, 2:
+		return q.ask(owner)
+	case 3, 4:
+		q.book.Release(owner)
+		delete(q.has, owner)
+		q.leave(owner)
+	case 5:
+		q.book.Forget(owner)
+		q.leave(owner)
+	case 6:
+		set(q.t, q.book, pool(q.t, blue, "p", fmt.Sprintf("10.0.0.10-10.0.0.%d", 10+n%6)))
+	default:
+		return q.next()
+	}
+
+	return ""
+}
+
+// next lets one of those who were woken ask again.
+func (q *queue) next() string {
+	if len(q.woken) == 0 {
+		return ""
+	}
+
+	return q.ask(q.woken[len(q.woken)-1])
+}
+
+func (q *queue) leave(owner string) {
+	gone := func(s string) bool { return s == owner }
+	q.line, q.woken = slices.DeleteFunc(q.line, gone), slices.DeleteFunc(q.woken, gone)
+}
+
+func (q *queue) ask(owner string) string {
+	q.woken = slices.DeleteFunc(q.woken, func(s string) bool { return s == owner })
+
+	_, err := q.book.Acquire(pools.Request{
+		Network: blue, Pool: "p", Owner: owner, Wake: func() { q.woken = append(q.woken, owner) },
+	})
+
+	var exhausted *alloc.ExhaustedError
+
+	switch {
+	case errors.As(err, &exhausted):
+		if !slices.Contains(q.line, owner) {
+			q.line = append(q.line, owner)
+		}
+
+		return ""
+	case err != nil:
+		return err.Error()
+	case q.has[owner]:
+		return ""
+	}
+
+	ahead := slices.Index(q.line, owner)
+	if ahead < 0 {
+		ahead = len(q.line)
+	}
+
+	q.has[owner] = true
+	q.leave(owner)
+
+	if status, _ := q.book.Status("p"); status.Machines() < uint64(ahead) {
+		return fmt.Sprintf("%s got an address, and %d are left for the %d who came before it", owner, status.Machines(), ahead)
+	}
+
+	return ""
+}
+
+// Feature: hyperfleet-operator, Property: who waits for an address is served in turn, and nobody is forgotten
+//
+// Owners ask, go, give up, and are woken, while the pool grows and shrinks: nobody gets an
+// address that those who came before need, and once all who were woken have asked, nobody
+// waits while an address is free.
+func TestPropertyInTurn(t *testing.T) {
+	t.Parallel()
+
+	parameters := gopter.DefaultTestParameters()
+	parameters.MinSuccessfulTests = 500
+	parameters.MinSize, parameters.MaxSize = 10, 200
+	properties := gopter.NewProperties(parameters)
+
+	properties.Property("in turn", prop.ForAll(func(steps []int) string {
+		q := &queue{t: t, book: pools.New(), has: map[string]bool{}}
+		set(t, q.book, pool(t, blue, "p", "10.0.0.10-10.0.0.12"))
+
+		for _, n := range steps {
+			if wrong := q.step(n); wrong != "" {
+				return wrong
+			}
+		}
+
+		for len(q.woken) > 0 {
+			if wrong := q.next(); wrong != "" {
+				return wrong
+			}
+		}
+
+		status, _ := q.book.Status("p")
+		if len(q.line) > 0 && status.Machines() > 0 {
+			return fmt.Sprintf("%v wait, and %d addresses are free", q.line, status.Machines())
+		}
+
+		if status.Waiting != len(q.line) {
+			return fmt.Sprintf("%d wait by the book, and it is %v", status.Waiting, q.line)
+		}
+
+		return ""
+	}, gen.SliceOf(gen.IntRange(0, 11*8*6-1))))
+
+	properties.TestingRun(t, property.Reporter(t))
+}

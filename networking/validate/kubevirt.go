@@ -1,0 +1,92 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package validate
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/networking/claimstatus"
+	"github.com/hyperfleet/hyperfleet/networking/dns"
+)
+
+//+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=kubevirtmachines;kubevirtnodepools,verbs=get;list;watch
+//+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=kubevirtmachines/status,verbs=patch
+
+// addKubevirtMachines adds the validation of KubevirtMachines to a manager.
+func addKubevirtMachines(mgr ctrl.Manager, opts Options) error {
+	r := newReconciler(mgr, opts)
+	r.find = findKubevirtMachine
+
+	changed := builder.WithPredicates(predicate.GenerationChangedPredicate{})
+
+	err := ctrl.NewControllerManagedBy(mgr).
+		Named("kubevirtvalidation").
+		For(&infrav1.KubevirtMachine{}).
+		Watches(&v1alpha1.DNSRegistration{},
+			handler.EnqueueRequestsFromMapFunc(claimstatus.OfRegistration(v1alpha1.KindKubevirtMachine))).
+		Watches(&v1alpha1.HypervisorCluster{},
+			handler.EnqueueRequestsFromMapFunc(claimstatus.MachinesOfCluster(r.client)), changed).
+		Watches(&infrav1.KubevirtNodePool{},
+			handler.EnqueueRequestsFromMapFunc(claimstatus.MachinesOfPool(r.client)), changed).
+		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency}).
+		Complete(r)
+	if err != nil {
+		return fmt.Errorf("add controller kubevirtvalidation: %w", err)
+	}
+
+	return nil
+}
+
+// findKubevirtMachine reads what a machine, its node pool and the cluster that the pool
+// names say.
+func findKubevirtMachine(ctx context.Context, reader client.Reader, key client.ObjectKey) (*subject, error) {
+	var machine infrav1.KubevirtMachine
+	if err := reader.Get(ctx, key, &machine); err != nil {
+		if client.IgnoreNotFound(err) == nil {
+			return nil, nil //nolint:nilnil // no machine is no error
+		}
+
+		return nil, fmt.Errorf("read KubevirtMachine %s: %w", key, err)
+	}
+
+	out := &subject{object: &machine, noAddress: "the machine has no static address: those that DHCP gives are not known"}
+	if machine.DeletionTimestamp != nil {
+		return out, nil
+	}
+
+	name, err := dns.NameKubevirtMachine(ctx, reader, &machine)
+
+	switch {
+	case apierrors.IsNotFound(err):
+		return out, nil
+	case err != nil:
+		return nil, err
+	case name == nil:
+		out.off = true
+
+		return out, nil
+	case !machine.Status.Ready:
+		return out, nil
+	}
+
+	out.cluster, out.fqdn, out.domain, out.addrs = name.Cluster, name.FQDN, name.Domain, name.Addresses
+	if ready := meta.FindStatusCondition(machine.Status.Conditions, step.Ready); ready != nil {
+		out.ready = ready.LastTransitionTime.Time
+	}
+
+	return out, nil
+}

@@ -1,0 +1,117 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package networking_test
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/networking/alloc"
+	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
+	"github.com/hyperfleet/hyperfleet/networking/machine"
+	"github.com/hyperfleet/hyperfleet/networking/pools"
+)
+
+// waiting makes a machine of the pool whose address is not there for the reason.
+func (w *world) waiting(pool, name, reason string) *infrav1.KubevirtMachine {
+	w.t.Helper()
+
+	m := &infrav1.KubevirtMachine{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: w.namespace, Name: name, Labels: map[string]string{infrav1.LabelNodePool: pool},
+		},
+		Spec: infrav1.KubevirtMachineSpec{
+			VirtualMachineTemplate: runtime.RawExtension{Raw: []byte(
+				`{"spec":{"template":{"spec":{"networks":[{"name":"machines","multus":{"networkName":"machines"}}]}}}}`)},
+			BootstrapNetworkConfig: &infrav1.VirtualMachineBootstrapNetworkConfig{
+				Interface: "eno101", NetworkName: "machines", Subnets: []infrav1.AddressRange{"10.0.0.0/24"},
+			},
+		},
+	}
+	w.must(env.Client.Create(w.t.Context(), m))
+	meta.SetStatusCondition(&m.Status.Conditions, metav1.Condition{
+		Type: infrav1.ConditionAddressesAllocated, Status: metav1.ConditionFalse, Reason: reason, ObservedGeneration: m.Generation,
+	})
+	w.must(env.Client.Status().Update(w.t.Context(), m))
+
+	return m
+}
+
+// A restart changes nothing about whose turn it is: who waited before it is served before
+// who comes after it, the oldest first.
+func TestMachinesThatWaitedAreServedFirst(t *testing.T) {
+	t.Parallel()
+
+	w := &world{t: t, namespace: env.Namespace(t)}
+
+	var waits []*infrav1.KubevirtMachine
+	for i := range 5 {
+		waits = append(waits, w.waiting("full", fmt.Sprintf("waits-%d", i), alloc.ReasonExhausted))
+	}
+
+	slices.SortFunc(waits, func(a, b *infrav1.KubevirtMachine) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.UID, b.UID))
+	})
+
+	// These do not wait in the pool's list: it is something else that they lack, or nothing.
+	w.waiting("full", "no-network", "NetworkNotFound")
+	w.waiting("", "no-pool", alloc.ReasonExhausted)
+
+	network, err := kubevirt.NetworkOf(waits[0])
+	w.must(err)
+
+	name := kubevirt.PoolName(w.namespace, "full")
+	book := pools.New()
+	w.must(machine.Reader(env.Client)(t.Context(), book))
+
+	addresses, err := alloc.NewPool(name, alloc.Spec{Addresses: []string{"10.0.0.10/32"}, PrefixLengthV4: 24})
+	w.must(err)
+	w.must(book.SetPool(pools.Pool{Network: network, Addresses: addresses}, nil))
+
+	ask := func(owner string) []netip.Prefix {
+		got, err := book.Acquire(pools.Request{Network: network, Pool: name, Owner: owner, Wake: func() {}})
+
+		var full *alloc.ExhaustedError
+		if err != nil && !errors.As(err, &full) {
+			t.Error(err)
+		}
+
+		return got
+	}
+
+	if status, _ := book.Status(name); status.Waiting+1 != len(waits) { // the first was woken by the pool
+		t.Errorf("%d wait", status.Waiting)
+	}
+
+	for i, m := range waits {
+		if got := ask("new"); got != nil {
+			t.Fatalf("one that came later has %v", got)
+		}
+
+		for _, later := range waits[i+1:] {
+			if got := ask(kubevirt.Owner(later)); got != nil {
+				t.Fatalf("%s has %v before its turn", later.Name, got)
+			}
+		}
+
+		if got := ask(kubevirt.Owner(m)); got == nil {
+			t.Fatalf("%s has no address when it is its turn", m.Name)
+		}
+
+		book.Release(kubevirt.Owner(m))
+	}
+
+	if got := ask("new"); got == nil {
+		t.Error("at last it is the turn of the one that came later")
+	}
+}

@@ -1,0 +1,282 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hypershift_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/sim/hypershift"
+	"github.com/hyperfleet/hyperfleet/sim/hypershift/hypershifttest"
+)
+
+const short = 50 * time.Millisecond
+
+func start(t testing.TB, options hypershift.Options) *hypershift.Sim {
+	t.Helper()
+
+	options.Config = env.Config
+
+	return hypershifttest.New(t, options)
+}
+
+func addressPool(t testing.TB, name, address string, namespaces ...string) {
+	t.Helper()
+
+	spec := map[string]any{"addresses": []any{address}}
+
+	if len(namespaces) > 0 {
+		all := []any{}
+		for _, n := range namespaces {
+			all = append(all, n)
+		}
+
+		spec["serviceAllocation"] = map[string]any{"namespaces": all, "priority": int64(1)}
+	}
+
+	pool := object(gvk("metallb.io", "v1beta1", "IPAddressPool"), "metallb-system", name, spec)
+	create(t, pool)
+	t.Cleanup(func() {
+		if err := env.Client.Delete(context.Background(), pool); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func service(t testing.TB, namespace, name string) *corev1.Service {
+	t.Helper()
+
+	s := &corev1.Service{}
+	if err := env.Client.Get(t.Context(), types.NamespacedName{Namespace: namespace, Name: name}, s); err != nil {
+		t.Fatal(err)
+	}
+
+	return s
+}
+
+// A hosted cluster with a load balancer lives from creation by an upgrade to gone.
+func TestLife(t *testing.T) {
+	namespace := env.Namespace(t)
+	start(t, hypershift.Options{Delays: hypershift.Delays{
+		Address: short, Kubeconfig: short, ControlPlane: short, Rollout: short, Delete: short,
+	}})
+	secrets(t, namespace)
+	addressPool(t, namespace, "192.0.2.7/32", namespace+"-c1")
+	create(t, hostedCluster(namespace, "c1", true), nodePool(namespace, "c1", "c1", 0))
+
+	becomes(t, hostedKind(), namespace, "c1", "Available", "True AsExpected")
+	becomes(t, hostedKind(), namespace, "c1", "Progressing", "False AsExpected")
+	becomes(t, hostedKind(), namespace, "c1", "ClusterVersionAvailable", "True FromClusterVersion")
+	becomes(t, nodePoolKind(), namespace, "c1", "UpdatingVersion", "False AsExpected")
+	becomes(t, nodePoolKind(), namespace, "c1", "Ready", "True AsExpected")
+	// That of a pool without nodes, as in nodepool/conditions.go.
+	becomes(t, nodePoolKind(), namespace, "c1", "AllNodesHealthy", "False AsExpected")
+
+	cluster := read(t, hostedKind(), namespace, "c1")
+
+	endpoint, _, _ := unstructured.NestedMap(cluster.Object, "status", "controlPlaneEndpoint")
+	if diff := cmp.Diff(map[string]any{"host": "192.0.2.7", "port": int64(6443)}, endpoint); diff != "" {
+		t.Errorf("endpoint (-want +got):\n%s", diff)
+	}
+
+	checkKubeconfig(t, cluster)
+	upgrade(t, namespace)
+	remove(t, namespace)
+}
+
+func checkKubeconfig(t *testing.T, cluster *unstructured.Unstructured) {
+	t.Helper()
+
+	name, _, _ := unstructured.NestedString(cluster.Object, "status", "kubeconfig", "name")
+	secret := &corev1.Secret{}
+
+	err := env.Client.Get(t.Context(), types.NamespacedName{Namespace: cluster.GetNamespace(), Name: name}, secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	config, err := clientcmd.RESTConfigFromKubeConfig(secret.Data["kubeconfig"])
+	if err != nil || config.Host != env.Config.Host {
+		t.Errorf("kubeconfig of %s leads elsewhere: %v", name, err)
+	}
+
+	if name != "c1-admin-kubeconfig" || !metav1.IsControlledBy(secret, cluster) && secret.OwnerReferences[0].UID != cluster.GetUID() {
+		t.Errorf("kubeconfig Secret is %s with owners %v", name, secret.OwnerReferences)
+	}
+}
+
+func upgrade(t *testing.T, namespace string) {
+	t.Helper()
+
+	next := strings.Replace(image, "4.15.0", "4.16.2", 1)
+
+	for _, kind := range []*unstructured.Unstructured{
+		object(hostedKind(), namespace, "c1", nil), object(nodePoolKind(), namespace, "c1", nil),
+	} {
+		patch := []byte(`{"spec":{"release":{"image":"` + next + `"}}}`)
+		if err := env.Client.Patch(t.Context(), kind, client.RawPatch(types.MergePatchType, patch)); err != nil {
+			t.Fatal(err)
+		}
+		// A pool can't be ahead of its cluster.
+		eventually(t, "the cluster wants the version", func() bool {
+			desired, _, _ := unstructured.NestedString(read(t, hostedKind(), namespace, "c1").Object, "status", "version", "desired", "version")
+
+			return desired == "4.16.2"
+		})
+	}
+
+	var states []string
+
+	eventually(t, "the version is rolled out", func() bool {
+		states = nil
+
+		history, _, _ := unstructured.NestedSlice(read(t, hostedKind(), namespace, "c1").Object, "status", "version", "history")
+		for _, item := range history {
+			if entry, ok := item.(map[string]any); ok {
+				states = append(states, entry["version"].(string)+" "+entry["state"].(string))
+			}
+		}
+
+		return len(states) == 2 && states[0] == "4.16.2 Completed"
+	})
+
+	if states[1] != "4.15.0 Completed" {
+		t.Errorf("history is %v", states)
+	}
+
+	eventually(t, "the pool has the version", func() bool {
+		version, _, _ := unstructured.NestedString(read(t, nodePoolKind(), namespace, "c1").Object, "status", "version")
+
+		return version == "4.16.2"
+	})
+}
+
+func remove(t *testing.T, namespace string) {
+	t.Helper()
+
+	if err := env.Client.Delete(t.Context(), object(hostedKind(), namespace, "c1", nil)); err != nil {
+		t.Fatal(err)
+	}
+
+	eventually(t, "the cluster is gone", func() bool { return read(t, hostedKind(), namespace, "c1") == nil })
+	eventually(t, "its pool is gone", func() bool { return read(t, nodePoolKind(), namespace, "c1") == nil })
+
+	err := env.Client.Get(t.Context(), types.NamespacedName{Name: namespace + "-c1"}, &corev1.Namespace{})
+	if !apierrors.IsNotFound(err) {
+		t.Errorf("the control plane's namespace outlived the cluster: %v", err)
+	}
+
+	eventually(t, "its kubeconfig is gone", func() bool {
+		at := types.NamespacedName{Namespace: namespace, Name: "c1-admin-kubeconfig"}
+
+		return apierrors.IsNotFound(env.Client.Get(t.Context(), at, &corev1.Secret{}))
+	})
+}
+
+func TestNodePort(t *testing.T) {
+	namespace := env.Namespace(t)
+	start(t, hypershift.Options{})
+	secrets(t, namespace)
+	create(t, hostedCluster(namespace, "c1", false))
+
+	becomes(t, hostedKind(), namespace, "c1", "Available", "True AsExpected")
+
+	cluster := read(t, hostedKind(), namespace, "c1")
+	host, _, _ := unstructured.NestedString(cluster.Object, "status", "controlPlaneEndpoint", "host")
+	port, _, _ := unstructured.NestedInt64(cluster.Object, "status", "controlPlaneEndpoint", "port")
+	ignition, _, _ := unstructured.NestedString(cluster.Object, "status", "ignitionEndpoint")
+
+	if want := service(t, namespace+"-c1", "kube-apiserver").Spec.Ports[0].NodePort; host != "10.0.0.5" || port != int64(want) {
+		t.Errorf("endpoint is %s:%d, the Service has %d", host, port, want)
+	}
+
+	if !strings.HasPrefix(ignition, "10.0.0.5:") {
+		t.Errorf("ignition endpoint is %q", ignition)
+	}
+}
+
+// TestFaults has a row for each thing that can go wrong: what is seen, and that it mends.
+func TestFaults(t *testing.T) {
+	tests := map[hypershift.FaultKind]struct {
+		kind, want, mended string
+		node               bool
+	}{
+		hypershift.NoAddress:      {kind: "Available", want: "False WaitingOnInfrastructureReady", mended: "True AsExpected"},
+		hypershift.NoQuorum:       {kind: "Available", want: "False EtcdWaitingForQuorum", mended: "True AsExpected"},
+		hypershift.Unreachable:    {kind: "Available", want: "False KASLoadBalancerNotReachable", mended: "True AsExpected"},
+		hypershift.Degraded:       {kind: "Degraded", want: "True UnavailableReplicas", mended: "False AsExpected"},
+		hypershift.NoWorkers:      {kind: "ClusterVersionAvailable", want: "False FromClusterVersion", mended: "True FromClusterVersion"},
+		hypershift.UnhealthyNodes: {kind: "AllNodesHealthy", want: "False NodeConditionsFailed", mended: "True AsExpected", node: true},
+		hypershift.Slow:           {kind: "Available", want: "False KubeconfigWaitingForCreate", mended: "False KubeconfigWaitingForCreate"},
+	}
+
+	namespace := env.Namespace(t)
+	sim := start(t, hypershift.Options{})
+	secrets(t, namespace)
+	addressPool(t, namespace, "192.0.2.0/28")
+
+	faults := []hypershift.Fault{}
+	for kind := range tests {
+		faults = append(faults, hypershift.Fault{Kind: kind, Cluster: strings.ToLower(string(kind)), Delay: time.Hour})
+	}
+
+	sim.SetFaults(faults...)
+
+	for kind := range tests {
+		name := strings.ToLower(string(kind))
+		// An address takes time as well.
+		create(t, hostedCluster(namespace, name, kind == hypershift.NoAddress), nodePool(namespace, name, name, 2))
+	}
+
+	look := func(name string, node bool, condType, want string) {
+		kind := hostedKind()
+		if node {
+			kind = nodePoolKind()
+		}
+
+		becomes(t, kind, namespace, name, condType, want)
+	}
+
+	for kind, test := range tests {
+		look(strings.ToLower(string(kind)), test.node, test.kind, test.want)
+	}
+
+	sim.SetFaults()
+
+	for kind, test := range tests {
+		look(strings.ToLower(string(kind)), test.node, test.kind, test.mended)
+	}
+}
+
+func TestStuckDeletion(t *testing.T) {
+	namespace := env.Namespace(t)
+	sim := start(t, hypershift.Options{})
+	secrets(t, namespace)
+	create(t, hostedCluster(namespace, "c1", false))
+	becomes(t, hostedKind(), namespace, "c1", "Available", "True AsExpected")
+
+	sim.SetFaults(hypershift.Fault{Kind: hypershift.StuckDeletion, Cluster: "c1"})
+
+	if err := sim.DeleteHostedCluster(t.Context(), types.NamespacedName{Namespace: namespace, Name: "c1"}); err != nil {
+		t.Fatal(err)
+	}
+
+	if cluster := read(t, hostedKind(), namespace, "c1"); cluster == nil || cluster.GetDeletionTimestamp() == nil {
+		t.Fatalf("it is not being deleted: %v", cluster)
+	}
+
+	sim.SetFaults()
+	eventually(t, "the cluster is gone", func() bool { return read(t, hostedKind(), namespace, "c1") == nil })
+}

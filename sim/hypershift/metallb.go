@@ -1,0 +1,443 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hypershift
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Annotations of MetalLB's (controller/service.go).
+const (
+	annotationPool      = "metallb.io/address-pool"
+	annotationIPs       = "metallb.io/loadBalancerIPs"
+	annotationFrom      = "metallb.io/ip-allocated-from-pool"
+	annotationSharing   = "metallb.io/allow-shared-ip"
+	defaultPoolPriority = 1 << 30
+)
+
+var errNoAddress = errors.New("no available IPs")
+
+// addressPool is an IPAddressPool that can be used.
+type addressPool struct {
+	name   string
+	ranges []addressRange
+	// auto: a Service that does not ask for the pool may have of it.
+	auto bool
+	// pinned: only the Services of serviceAllocation may have of it, lower priorities first.
+	pinned     bool
+	namespaces []string
+	priority   int64
+}
+
+// addressRange is all from the first address to the last.
+type addressRange struct{ from, to netip.Addr }
+
+func (r addressRange) contains(address netip.Addr) bool {
+	return r.from.Compare(address) <= 0 && address.Compare(r.to) <= 0
+}
+
+func (r addressRange) overlaps(other addressRange) bool {
+	return r.contains(other.from) || other.contains(r.from)
+}
+
+func (r addressRange) String() string { return r.from.String() + "-" + r.to.String() }
+
+func rangeOf(prefix netip.Prefix) addressRange {
+	last := prefix.Addr().AsSlice()
+	for bit := prefix.Bits(); bit < len(last)*8; bit++ {
+		last[bit/8] |= 1 << (7 - bit%8)
+	}
+
+	to, _ := netip.AddrFromSlice(last)
+
+	return addressRange{prefix.Addr(), to}
+}
+
+// pools reads MetalLB's pools. What the webhook would have refused is not there.
+func (s *Sim) pools(ctx context.Context) ([]addressPool, error) {
+	objects, err := s.list(ctx, metallbKind(), s.options.MetalLBNamespace)
+	if err != nil {
+		return nil, err
+	}
+
+	slices.SortFunc(objects, func(a, b unstructured.Unstructured) int {
+		older := a.GetCreationTimestamp().Compare(b.GetCreationTimestamp().Time)
+		if older != 0 {
+			return older
+		}
+
+		return strings.Compare(a.GetName(), b.GetName())
+	})
+
+	var out []addressPool
+
+	for i := range objects {
+		p, err := readPool(&objects[i])
+		if err == nil {
+			err = overlap(p, out)
+		}
+
+		if err != nil {
+			s.violation(key{kindAddressPool, client.ObjectKeyFromObject(&objects[i])}, err.Error())
+
+			continue
+		}
+
+		out = append(out, p)
+	}
+
+	return out, nil
+}
+
+// checkPool is MetalLB's webhook.
+func (s *Sim) checkPool(ctx context.Context, k key) error {
+	object := &unstructured.Unstructured{}
+	object.SetGroupVersionKind(metallbKind())
+
+	err := s.client.Get(ctx, k.NamespacedName, object)
+	if err != nil {
+		return client.IgnoreNotFound(err) //nolint:wrapcheck // the caller names the pool
+	}
+
+	if k.Namespace != s.options.MetalLBNamespace {
+		s.violation(k, fmt.Sprintf("resource must be created in %s namespace", s.options.MetalLBNamespace))
+
+		return nil
+	}
+
+	_, err = s.pools(ctx)
+
+	return err
+}
+
+func readPool(object *unstructured.Unstructured) (addressPool, error) {
+	p := addressPool{name: object.GetName(), auto: true, priority: defaultPoolPriority}
+
+	addresses, _, _ := unstructured.NestedStringSlice(object.Object, "spec", "addresses")
+	for _, text := range addresses {
+		r, err := parseRange(text)
+		if err != nil {
+			return p, err
+		}
+
+		p.ranges = append(p.ranges, r)
+	}
+
+	if len(p.ranges) == 0 {
+		return p, errors.New("pool has no prefixes defined")
+	}
+
+	if auto, found, _ := unstructured.NestedBool(object.Object, "spec", "autoAssign"); found {
+		p.auto = auto
+	}
+
+	allocation, found, _ := unstructured.NestedMap(object.Object, "spec", "serviceAllocation")
+	if !found {
+		return p, nil
+	}
+
+	p.pinned = true
+	p.namespaces, _, _ = unstructured.NestedStringSlice(allocation, "namespaces")
+
+	if priority, found, _ := unstructured.NestedInt64(allocation, "priority"); found && priority > 0 {
+		p.priority = priority
+	}
+
+	return p, nil
+}
+
+// parseRange is ParseCIDR of internal/config.
+func parseRange(text string) (addressRange, error) {
+	first, last, ranged := strings.Cut(text, "-")
+	if !ranged {
+		prefix, err := netip.ParsePrefix(text)
+		if err != nil {
+			return addressRange{}, fmt.Errorf("invalid CIDR %q", text)
+		}
+
+		return rangeOf(prefix.Masked()), nil
+	}
+
+	from, err := netip.ParseAddr(strings.TrimSpace(first))
+	if err != nil {
+		return addressRange{}, fmt.Errorf("invalid IP range %q: invalid start IP %q", text, first)
+	}
+
+	to, err := netip.ParseAddr(strings.TrimSpace(last))
+	if err != nil {
+		return addressRange{}, fmt.Errorf("invalid IP range %q: invalid end IP %q", text, last)
+	}
+
+	r := addressRange{from, to}
+
+	switch {
+	case from.Is4() != to.Is4():
+		return r, fmt.Errorf("invalid IP range %q: start and end IPs must be the same family", text)
+	case to.Less(from):
+		return r, fmt.Errorf("invalid IP range %q: start IP %q is after the end IP %q", text, from, to)
+	}
+
+	return r, nil
+}
+
+func overlap(p addressPool, others []addressPool) error {
+	for _, other := range others {
+		for _, a := range p.ranges {
+			for _, b := range other.ranges {
+				if a.overlaps(b) {
+					return fmt.Errorf("CIDR %q in pool %q overlaps with already defined CIDR %q", a.String(), p.name, b.String())
+				}
+			}
+		}
+	}
+
+	return nil
+}
+
+func (p addressPool) has(address netip.Addr) bool {
+	return slices.ContainsFunc(p.ranges, func(r addressRange) bool { return r.contains(address) })
+}
+
+// takes tells whether a Service may have of the pool (isPoolCompatibleWithService).
+func (p addressPool) takes(service *corev1.Service) bool {
+	return !p.pinned || len(p.namespaces) == 0 || slices.Contains(p.namespaces, service.Namespace)
+}
+
+// balance gives a Service of type LoadBalancer its address, or takes it away where it may
+// not have it any more (convergeBalancer).
+func (s *Sim) balance(ctx context.Context, k key) error {
+	s.giving.Lock()
+	defer s.giving.Unlock()
+
+	service := &corev1.Service{}
+	if err := s.client.Get(ctx, k.NamespacedName, service); err != nil {
+		return client.IgnoreNotFound(err) //nolint:wrapcheck // the caller names the Service
+	}
+
+	_, cluster, _ := strings.Cut(service.Annotations[clusterAnnotation], "/")
+
+	if service.DeletionTimestamp != nil || service.Spec.Type != corev1.ServiceTypeLoadBalancer ||
+		s.has(NoAddress, cluster) || !s.after(k, service.UID, "address", s.options.Delays.Address) {
+		return nil
+	}
+
+	pools, err := s.pools(ctx)
+	if err != nil {
+		return err
+	}
+
+	used, err := s.used(ctx, service)
+	if err != nil {
+		return err
+	}
+
+	address, from, refused := pick(service, pools, used)
+	if refused != nil {
+		err := s.tell(ctx, service, "AllocationFailed", fmt.Sprintf("Failed to allocate IP for %q: %s", k.NamespacedName, refused))
+		if err != nil {
+			return err
+		}
+	}
+
+	return s.give(ctx, service, address, from)
+}
+
+// used are the addresses of other Services, with who has them.
+func (s *Sim) used(ctx context.Context, but *corev1.Service) (map[netip.Addr]*corev1.Service, error) {
+	var all corev1.ServiceList
+	if err := s.client.List(ctx, &all); err != nil {
+		return nil, fmt.Errorf("list Services: %w", err)
+	}
+
+	out := map[netip.Addr]*corev1.Service{}
+
+	for i := range all.Items {
+		service := &all.Items[i]
+		if service.UID == but.UID || service.Spec.Type != corev1.ServiceTypeLoadBalancer {
+			continue
+		}
+
+		for _, ingress := range service.Status.LoadBalancer.Ingress {
+			if address, err := netip.ParseAddr(ingress.IP); err == nil {
+				out[address] = service
+			}
+		}
+	}
+
+	return out, nil
+}
+
+// pick chooses a Service's address: the one it has, the one it asks for, or a free one.
+func pick(service *corev1.Service, pools []addressPool, used map[netip.Addr]*corev1.Service) (netip.Addr, string, error) {
+	wanted := service.Annotations[annotationIPs]
+	if wanted == "" {
+		wanted = service.Spec.LoadBalancerIP
+	}
+
+	if wanted != "" {
+		address, err := netip.ParseAddr(strings.TrimSpace(wanted))
+		if err != nil {
+			return netip.Addr{}, "", fmt.Errorf("invalid %s: %q", annotationIPs, wanted)
+		}
+
+		from, err := assign(service, address, pools, used)
+
+		return address, from, err
+	}
+
+	if len(service.Status.LoadBalancer.Ingress) > 0 {
+		if address, err := netip.ParseAddr(service.Status.LoadBalancer.Ingress[0].IP); err == nil {
+			if from, err := assign(service, address, pools, used); err == nil {
+				return address, from, nil
+			}
+		}
+	}
+
+	for _, p := range candidates(service, pools) {
+		for _, r := range p.ranges {
+			for address := r.from; r.contains(address); address = address.Next() {
+				if from, err := assign(service, address, pools, used); err == nil && address.Is4() {
+					return address, from, nil
+				}
+			}
+		}
+	}
+
+	return netip.Addr{}, "", errNoAddress
+}
+
+// candidates are the pools that a Service that asks for no address may have of: the one it
+// names, or first those pinned to it and then all that anyone may have of.
+func candidates(service *corev1.Service, pools []addressPool) []addressPool {
+	if name := service.Annotations[annotationPool]; name != "" {
+		return slices.DeleteFunc(slices.Clone(pools), func(p addressPool) bool { return p.name != name })
+	}
+
+	var pinned, others []addressPool
+
+	for _, p := range pools {
+		switch {
+		case !p.auto:
+		case !p.pinned:
+			others = append(others, p)
+		case p.takes(service):
+			pinned = append(pinned, p)
+		}
+	}
+
+	slices.SortStableFunc(pinned, func(a, b addressPool) int { return int(a.priority - b.priority) })
+
+	return append(pinned, others...)
+}
+
+// assign tells from which pool a Service may have an address.
+func assign(
+	service *corev1.Service, address netip.Addr, pools []addressPool, used map[netip.Addr]*corev1.Service,
+) (string, error) {
+	at := slices.IndexFunc(pools, func(p addressPool) bool { return p.has(address) })
+
+	switch {
+	case at < 0:
+		return "", fmt.Errorf("%q is not allowed in config", []netip.Addr{address})
+	case !pools[at].takes(service):
+		return "", fmt.Errorf("pool %s not compatible for ip assignment", pools[at].name)
+	}
+
+	if other := used[address]; other != nil {
+		sharing := service.Annotations[annotationSharing]
+		if sharing == "" || sharing != other.Annotations[annotationSharing] {
+			return "", fmt.Errorf("can't change sharing key for %q, address also in use by %s",
+				client.ObjectKeyFromObject(service), client.ObjectKeyFromObject(other))
+		}
+	}
+
+	return pools[at].name, nil
+}
+
+// give writes a Service's address; none takes it away.
+func (s *Sim) give(ctx context.Context, service *corev1.Service, address netip.Addr, from string) error {
+	var ingress []corev1.LoadBalancerIngress
+	if from != "" {
+		ingress = []corev1.LoadBalancerIngress{{IP: address.String()}}
+	}
+
+	if service.Annotations[annotationFrom] != from {
+		before := service.DeepCopy()
+
+		metav1.SetMetaDataAnnotation(&service.ObjectMeta, annotationFrom, from)
+
+		if from == "" {
+			delete(service.Annotations, annotationFrom)
+		}
+
+		if err := s.client.Patch(ctx, service, client.MergeFrom(before)); err != nil {
+			return fmt.Errorf("annotate: %w", err)
+		}
+	}
+
+	same := func(a, b corev1.LoadBalancerIngress) bool { return a.IP == b.IP }
+	if slices.EqualFunc(service.Status.LoadBalancer.Ingress, ingress, same) {
+		return nil
+	}
+
+	service.Status.LoadBalancer.Ingress = ingress
+
+	if err := s.client.Status().Update(ctx, service); err != nil {
+		return fmt.Errorf("write address: %w", err)
+	}
+
+	if from != "" {
+		return s.tell(ctx, service, "IPAllocated", fmt.Sprintf("Assigned IP %q", []netip.Addr{address}))
+	}
+
+	return nil
+}
+
+// tell writes an event, once.
+func (s *Sim) tell(ctx context.Context, service *corev1.Service, reason, message string) error {
+	id := string(service.UID) + reason + message
+
+	s.mu.Lock()
+	before := s.told[id]
+	s.mu.Unlock()
+
+	if before {
+		return nil
+	}
+
+	kind := corev1.EventTypeNormal
+	if reason == "AllocationFailed" {
+		kind = corev1.EventTypeWarning
+	}
+
+	now := metav1.NewTime(s.options.Clock.Now())
+
+	err := s.client.Create(ctx, &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{Namespace: service.Namespace, GenerateName: service.Name + "."},
+		InvolvedObject: corev1.ObjectReference{
+			APIVersion: "v1", Kind: "Service", Namespace: service.Namespace, Name: service.Name, UID: service.UID,
+		},
+		Type: kind, Reason: reason, Message: message, FirstTimestamp: now, LastTimestamp: now, Count: 1,
+		Source: corev1.EventSource{Component: "metallb-controller"},
+	})
+	if err != nil {
+		return fmt.Errorf("write event: %w", err)
+	}
+
+	s.mu.Lock()
+	s.told[id] = true
+	s.mu.Unlock()
+
+	return nil
+}

@@ -1,0 +1,86 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package addresses_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+)
+
+// What the API server can't see of a template's pool is named in its condition; a machine
+// that has an address keeps it whatever becomes of the pool, and nobody else gets it when the
+// pool is mended.
+func TestBadPools(t *testing.T) {
+	t.Parallel()
+
+	f := newFleet(t)
+	good := rangeOf("10.9.0.10-10.9.0.19")
+	template := pooled(f, good)
+
+	f.CreateCluster(f.NewCluster())
+	f.Create(template)
+	f.Start()
+
+	keeps := f.NewClaim("keeps")
+	f.Create(keeps)
+	f.EventuallyCondition(keeps, v1alpha1.ConditionAddressAllocated, metav1.ConditionTrue, "Allocated")
+
+	has := addresses(f, keeps)
+
+	for _, row := range []struct {
+		why  string
+		bad  func(*v1alpha1.AddressPool)
+		want string
+	}{
+		{
+			"reversed range", func(p *v1alpha1.AddressPool) { p.Addresses = []v1alpha1.AddressRange{"10.9.0.19-10.9.0.10"} },
+			"addresses[0]",
+		},
+		{
+			"exclusion outside", func(p *v1alpha1.AddressPool) { p.ExcludedAddresses = []v1alpha1.AddressRange{"10.8.0.0/24"} },
+			"excludedAddresses[0]",
+		},
+		{
+			"nothing left", func(p *v1alpha1.AddressPool) { p.ExcludedAddresses = []v1alpha1.AddressRange{"10.9.0.0/24"} },
+			"no IPv4 address left",
+		},
+		{
+			"gateway in no subnet", func(p *v1alpha1.AddressPool) { p.Gateway = []v1alpha1.IPAddress{"172.16.0.1"} },
+			"gateway",
+		},
+		{
+			"no prefix length", func(p *v1alpha1.AddressPool) { p.PrefixLengthV4 = 0 },
+			"prefix length",
+		},
+	} {
+		pool := *good.DeepCopy()
+		row.bad(&pool)
+		change(f, template, pool)
+
+		f.Eventually(row.why+" being told", func() (bool, string) {
+			message := f.EventuallyCondition(template, v1alpha1.ConditionAddressPoolReady, metav1.ConditionFalse, "PoolInvalid")
+
+			return strings.Contains(message, row.want), message
+		})
+
+		if got := addresses(f, keeps); !slices.Equal(got, has) {
+			t.Errorf("%s: the machine had %v, and has %v", row.why, has, got)
+		}
+	}
+
+	waits := f.NewClaim("waits")
+	f.Create(waits)
+	f.EventuallyCondition(waits, "Ready", metav1.ConditionFalse, "PoolInvalid")
+	change(f, template, good)
+	f.EventuallyCondition(waits, v1alpha1.ConditionAddressAllocated, metav1.ConditionTrue, "Allocated")
+
+	if got := addresses(f, waits); slices.Equal(got, has) || !slices.Equal(addresses(f, keeps), has) {
+		t.Errorf("the machine with %v was joined by one with %v", has, got)
+	}
+}

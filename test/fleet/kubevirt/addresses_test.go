@@ -1,0 +1,185 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubevirt_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+)
+
+// definitions is the kind NetworkAttachmentDefinition, as far as anybody here reads it: that
+// one is there.
+func definitions() *apiextensionsv1.CustomResourceDefinition {
+	keep := true
+
+	return &apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{Name: "network-attachment-definitions.k8s.cni.cncf.io"},
+		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+			Group: "k8s.cni.cncf.io", Scope: apiextensionsv1.NamespaceScoped,
+			Names: apiextensionsv1.CustomResourceDefinitionNames{
+				Plural: "network-attachment-definitions", Singular: "network-attachment-definition", Kind: "NetworkAttachmentDefinition",
+			},
+			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
+				Name: "v1", Served: true, Storage: true, Schema: &apiextensionsv1.CustomResourceValidation{
+					OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: &keep},
+				},
+			}},
+		},
+	}
+}
+
+// attach makes the network that the machines are on.
+func (s *site) attach(t *testing.T, name string) {
+	t.Helper()
+
+	definition := &unstructured.Unstructured{}
+	definition.SetGroupVersionKind(schema.GroupVersionKind{Group: "k8s.cni.cncf.io", Version: "v1", Kind: "NetworkAttachmentDefinition"})
+	definition.SetNamespace(s.machines)
+	definition.SetName(name)
+	s.Eventually("a network", func() (bool, string) {
+		err := env.Client.Create(t.Context(), definition)
+
+		return client.IgnoreAlreadyExists(err) == nil, "not made yet"
+	})
+}
+
+// poolOn gives the fleet's template a pool on a network, and network data of its own.
+func (s *site) poolOn(t *testing.T, network, data string) *v1alpha1.HypervisorMachineTemplate {
+	t.Helper()
+
+	template := s.NewTemplate()
+	if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(template), template); err != nil {
+		t.Fatal(err)
+	}
+
+	changed := template.DeepCopy()
+	changed.Spec.Template.KubeVirt.Network = network
+	changed.Spec.CloudInit = &v1alpha1.CloudInit{NetworkData: data}
+	changed.Spec.Network = &v1alpha1.MachineNetwork{
+		Mode: v1alpha1.NetworkModeCloudInit, Interface: "enp1s0",
+		Static: &v1alpha1.StaticNetwork{Pool: &v1alpha1.AddressPool{
+			Addresses: []v1alpha1.AddressRange{"10.9.0.10-10.9.0.12", "fd00:9::10-fd00:9::12"}, PrefixLengthV4: 24, PrefixLengthV6: 64,
+		}},
+	}
+
+	if err := env.Client.Patch(t.Context(), changed, client.MergeFrom(template)); err != nil {
+		t.Fatal(err)
+	}
+
+	return changed
+}
+
+// Machines of KubeVirt have addresses of their template's pool, which stand in the template's
+// own network data at its interface: the guest reports them. What lacks the interface is
+// refused in words. A KubevirtNodePool on the network can't have the same addresses.
+func TestAddressesOnKubeVirt(t *testing.T) {
+	t.Parallel()
+
+	const kept = "mtu: 9000"
+
+	s := newSite(t, false)
+	s.Networking, s.Patience = true, 2*time.Minute
+	s.attach(t, "machines")
+
+	template := s.poolOn(t, "machines", "version: 2\nethernets:\n  eth0: {"+kept+"}\n")
+	s.Start()
+
+	if said := s.EventuallyCondition(template, "Ready", metav1.ConditionFalse, "NetworkDataInvalid"); !strings.Contains(said, `"enp1s0"`) {
+		t.Errorf("the template is told %q", said)
+	}
+
+	template = s.poolOn(t, "machines", `{"version": 2, "ethernets": {"enp1s0": {"mtu": 9000}}}`)
+	s.EventuallyReady(template)
+
+	claim := s.NewClaim("addressed")
+	s.Create(claim)
+	s.Eventually("the guest reporting the first address", func() (bool, string) {
+		if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(claim), claim); err != nil || claim.Status.NetworkInfo == nil {
+			return false, "nothing yet"
+		}
+
+		return claim.Status.NetworkInfo.IPAddress == "10.9.0.10", s.Describe()
+	})
+
+	info := claim.Status.NetworkInfo
+	if !slices.Equal(info.Addresses, []string{"10.9.0.10/24", "fd00:9::10/64"}) || info.AddressNetwork != s.machines+"/machines" {
+		t.Errorf("the claim has %+v", info)
+	}
+
+	s.overlapping(t)
+
+	// The claim, which is nobody's, may take a job: then a machine of the pool is one too many.
+	before := s.NewPool(5)
+	after := before.DeepCopy()
+	after.Spec.Scaling.ScaleDownDelay = &metav1.Duration{}
+
+	if err := env.Client.Patch(t.Context(), after, client.MergeFrom(before)); err != nil {
+		t.Fatal(err)
+	}
+
+	s.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Count: 5})
+	s.EventuallyDone(5)
+	s.EventuallyClean()
+}
+
+// overlapping makes a node pool with an address of the template's, on its network.
+func (s *site) overlapping(t *testing.T) {
+	t.Helper()
+
+	attach := false
+	nodes := &infrav1.KubevirtNodePool{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: "nodes"},
+		Spec: infrav1.KubevirtNodePoolSpec{
+			Replicas: 0, AttachDefaultNetwork: &attach,
+			AdditionalNetworks: []infrav1.KubevirtNetwork{{Name: s.machines + "/machines"}},
+			BootstrapNetworkConfig: &infrav1.KubevirtBootstrapNetworkConfig{
+				Addresses: []infrav1.AddressRange{"10.9.0.12-10.9.0.20"}, PrefixLengthV4: 24,
+			},
+			RootVolume: infrav1.KubevirtRootVolume{DiskImage: infrav1.KubevirtDiskImage{ContainerDiskImage: "registry.example.com/node:1"}},
+			Compute:    &infrav1.KubevirtCompute{Cores: 1, Memory: resource.MustParse("1Gi")},
+		},
+	}
+	if err := env.Client.Create(t.Context(), nodes); err != nil {
+		t.Fatal(err)
+	}
+
+	said := ""
+
+	s.Eventually("the node pool being refused", func() (bool, string) {
+		if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(nodes), nodes); err != nil {
+			return false, err.Error()
+		}
+
+		c := meta.FindStatusCondition(nodes.Status.Conditions, infrav1.ConditionValidNetworkConfig)
+		if c == nil {
+			return false, "no condition"
+		}
+
+		said = c.Message
+
+		return c.Reason == "OverlappingAddresses", c.Reason + " " + said
+	})
+
+	if !strings.Contains(said, "HypervisorMachineTemplate "+s.Namespace+"/"+s.NewTemplate().Name) || !strings.Contains(said, "10.9.0.12") {
+		t.Errorf("the node pool is told %q", said)
+	}
+
+	if err := env.Client.Delete(t.Context(), nodes); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,171 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package secrets_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/util/uuid"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/operator"
+	"github.com/hyperfleet/hyperfleet/sim/buildkite/buildkitetest"
+	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
+	"github.com/hyperfleet/hyperfleet/sim/gitlab/gitlabtest"
+	"github.com/hyperfleet/hyperfleet/test/secrets"
+	"github.com/hyperfleet/hyperfleet/workload"
+)
+
+// echoed are platforms that are at a URL.
+func echoed() map[string]func(url string) forge {
+	all := operator.Platforms()
+
+	return map[string]func(url string) forge{
+		v1alpha1.WorkloadGitHubActions: func(url string) forge {
+			return forge{
+				platform: all[v1alpha1.WorkloadGitHubActions],
+				config:   v1alpha1.BootstrapConfig{GitHub: &v1alpha1.GitHubBootstrap{APIURL: url}},
+				load:     v1alpha1.WorkloadConfig{GitHub: &v1alpha1.GitHubActionsConfig{Repository: githubtest.Repo, Labels: []string{"linux"}}},
+			}
+		},
+		v1alpha1.WorkloadGitLabCI: func(url string) forge {
+			return forge{
+				platform: all[v1alpha1.WorkloadGitLabCI],
+				config:   v1alpha1.BootstrapConfig{GitLab: &v1alpha1.GitLabBootstrap{}},
+				load: v1alpha1.WorkloadConfig{
+					GitLab: &v1alpha1.GitLabCIConfig{URL: url, ProjectID: gitlabtest.Project, Tags: []string{"linux"}},
+				},
+			}
+		},
+		v1alpha1.WorkloadBuildkite: func(url string) forge {
+			return forge{
+				platform: all[v1alpha1.WorkloadBuildkite],
+				config:   v1alpha1.BootstrapConfig{Buildkite: &v1alpha1.BuildkiteBootstrap{Endpoint: url}},
+				load:     v1alpha1.WorkloadConfig{Buildkite: &v1alpha1.BuildkiteConfig{Organization: buildkitetest.Organization}},
+			}
+		},
+	}
+}
+
+// Whatever is asked of a platform that repeats what it is asked with, the error does not
+// repeat the credential, nor does any error within it.
+func TestPlatformsThatRepeatSecrets(t *testing.T) {
+	t.Parallel()
+
+	for _, status := range []int{http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusConflict,
+		http.StatusUnprocessableEntity, http.StatusInternalServerError} {
+		for name, open := range echoed() {
+			t.Run(fmt.Sprintf("%s/%d", name, status), func(t *testing.T) {
+				t.Parallel()
+
+				var (
+					scanner secrets.Scanner
+					asked   atomic.Int64
+				)
+
+				value, answer := unguessable(t, ""), echo(status)
+				server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					asked.Add(1)
+					// As it is, without the words around it that it would be known by.
+					if strings.Contains(fmt.Sprint(r.Header), value) {
+						r.Header.Set("Authorization", value)
+					}
+
+					answer(w, r)
+				}))
+				t.Cleanup(server.Close)
+
+				site := open(server.URL)
+				site.secrets = map[string]string{"token": value}
+				scanner.Plant(secrets.Secret{Name: "the token", Value: value})
+
+				for call, do := range site.calls(t) {
+					before := asked.Load()
+
+					err := do()
+					// Buildkite has no list of agents: its runners are the jobs that were reserved.
+					unasked := name == v1alpha1.WorkloadBuildkite && (call == "Find" || call == "Runners")
+					if asks := asked.Load() > before; asks == unasked || asks && err == nil {
+						t.Errorf("%s: asked %t, error %v", call, asks, err)
+					}
+
+					for ; err != nil; err = errors.Unwrap(err) {
+						scanner.Look(call, "its error", fmt.Appendf(nil, "%v %+v", err, err))
+					}
+				}
+
+				for _, finding := range scanner.Findings() {
+					t.Error(finding)
+				}
+			})
+		}
+	}
+}
+
+// calls are those of a provider.
+func (f forge) calls(t *testing.T) map[string]func() error {
+	t.Helper()
+
+	template := &v1alpha1.HypervisorMachineTemplate{}
+	template.Spec.Bootstrap.Config = &f.config
+	f.config.HTTPClient = &v1alpha1.HTTPClient{TimeoutSeconds: 5}
+
+	runner, err := f.platform.Runner(template, v1alpha1.Workload{Config: &f.load})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	provider, err := f.platform.Open(workload.Config{Runner: runner, Template: template, Secrets: f.secrets})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	ctx, id := t.Context(), "77"
+	if f.config.Buildkite != nil {
+		id = string(uuid.NewUUID())
+	}
+
+	out := map[string]func() error{
+		"Validate":   func() error { return provider.Validate(ctx) },
+		"Deregister": func() error { return provider.Deregister(ctx, id) },
+		"Issue": func() error {
+			_, err := provider.Issue(ctx, workload.RunnerRequest{
+				Name: "vm-1", Labels: []string{"linux"}, WorkDir: "/tmp/work", Job: &workload.Job{ID: id, Platform: runner.Platform},
+			})
+
+			return err
+		},
+		"Find": func() error {
+			_, err := provider.Find(ctx, "vm-1", 0)
+
+			return err
+		},
+		"Runners": func() error {
+			_, err := provider.Runners(ctx, "vm-")
+
+			return err
+		},
+		"Job": func() error {
+			_, err := provider.Job(ctx, githubtest.Repo, id)
+
+			return err
+		},
+	}
+
+	if poller, ok := provider.(workload.Poller); ok {
+		out["Jobs"] = func() error {
+			_, err := poller.Jobs(ctx, []string{githubtest.Repo})
+
+			return err
+		}
+	}
+
+	return out
+}
