@@ -9,6 +9,11 @@
 //	                     │                              │ probe, part by part
 //	                     └─ digests ── compare ◄────────┘
 //
-// plan/ has the plan and its digests, and below it what each kind of host is made of;
-// all of it is pure.
+//	HostFleet ◄─ counts ── hosts' statuses ◄── machine/ ── crew ── push/, ssh/ ──► host
+//	    └─ permits (rollout/) ─────────────────►┘
+//
+// This folder holds the wiring only (setup.go). plan/ has the plan and its digests, and
+// below it what each kind of host is made of; drift/ says what has to happen to a host, and
+// rollout/ which hosts of a fleet may be pushed to: all are pure. machine/ reconciles hosts
+// of any kind and knows none; linux/ and mac/ are kinds. fleet/ gives out permits.
 package hosts

@@ -6,6 +6,8 @@ package plan
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
+	"fmt"
 )
 
 // Content is what a part carries: a text or a program, with its digest, which is made
@@ -38,4 +40,36 @@ func (c Content) SHA256() string {
 	}
 
 	return c.sum
+}
+
+// Source is a file of the operator's that becomes content of plans.
+type Source struct {
+	// Field of the configuration that names it, for errors.
+	Field string
+	// Path; empty: there is none, and the content stays as it is.
+	Path string
+	Into *Content
+}
+
+// ReadFiles reads files into contents: all that can be read, and an error for each that
+// can't.
+func ReadFiles(read func(path string) ([]byte, error), files ...Source) error {
+	var errs []error
+
+	for _, file := range files {
+		if file.Path == "" {
+			continue
+		}
+
+		data, err := read(file.Path)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("read %s: %w", file.Field, err))
+
+			continue
+		}
+
+		*file.Into = Binary(data)
+	}
+
+	return errors.Join(errs...)
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/leanovate/gopter/prop"
 
 	"github.com/hyperfleet/hyperfleet/hosts/plan"
+	"github.com/hyperfleet/hyperfleet/kit/property"
 )
 
 // draft is a plan of three parts, of which one uses what belongs to the host.
@@ -68,7 +69,7 @@ func TestHashProperties(t *testing.T) {
 			return (first == hash(other)) == same && first == again && len(first) == 64
 		}, gen.SliceOfN(2, words()), gen.SliceOfN(2, gen.SliceOf(gen.AnyString()))))
 
-	p.TestingRun(t)
+	p.TestingRun(t, property.Reporter(t))
 }
 
 // A script could go on in the middle of a text that was meant to be in it.
@@ -91,7 +92,7 @@ func TestQuotedTextsStayOneWord(t *testing.T) {
 			return ""
 		}, gen.OneGenOf(gen.AnyString(), gen.RegexMatch("['\"$`;\\\\ \\n!]{0,12}"))))
 
-	p.TestingRun(t)
+	p.TestingRun(t, property.Reporter(t))
 }
 
 // pick makes parts out of numbers: each its kind of pass, text, and what follows it.
@@ -167,7 +168,7 @@ func TestWhatIsHashedIsWhatIsApplied(t *testing.T) {
 
 	p.Property("of any plan", prop.ForAll(broken, gen.SliceOfN(7, gen.IntRange(0, 1000))))
 
-	p.TestingRun(t)
+	p.TestingRun(t, property.Reporter(t))
 }
 
 func TestProbeScriptTellsOfEachPart(t *testing.T) {
@@ -214,5 +215,5 @@ func TestProbeScriptTellsOfEachPart(t *testing.T) {
 			return ""
 		}, gen.SliceOfN(4, gen.Bool())))
 
-	p.TestingRun(t)
+	p.TestingRun(t, property.Reporter(t))
 }

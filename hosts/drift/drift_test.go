@@ -1,0 +1,129 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package drift_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/leanovate/gopter"
+	"github.com/leanovate/gopter/gen"
+	"github.com/leanovate/gopter/prop"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hosts/drift"
+	"github.com/hyperfleet/hyperfleet/kit/property"
+)
+
+func policy() drift.Policy {
+	return drift.Policy{MaxAttempts: 5, MaxBoots: 8, Base: time.Minute, Cap: 30 * time.Minute}
+}
+
+func now() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) }
+
+func ago(d time.Duration) *metav1.Time { return new(metav1.NewTime(now().Add(-d))) }
+
+// TestHostConfigDrift has the cases of the document, and what was learned after it.
+func TestHostConfigDrift(t *testing.T) {
+	t.Parallel()
+
+	type status = v1alpha1.HostStatus
+
+	refused := func(times int32, since time.Duration) status {
+		return status{
+			Bootstrapped: true, FailedHostConfigHash: "b", UpdateAttempts: times, LastUpdateFailureTime: ago(since),
+		}
+	}
+	failed := func(reason string) status {
+		out := refused(5, time.Second)
+		out.FailureReason = reason
+
+		return out
+	}
+
+	cases := map[string]struct {
+		host    status
+		desired string
+		want    drift.Action
+		next    drift.Action
+		until   time.Duration
+		heal    bool
+	}{
+		"match":                            {status{Bootstrapped: true, HostConfigHash: "a"}, "a", drift.Nothing, drift.Nothing, 0, false},
+		"mismatch":                         {status{Bootstrapped: true, HostConfigHash: "a"}, "b", drift.Update, drift.Update, 0, false},
+		"empty machine hash drifts once":   {status{Bootstrapped: true}, "b", drift.Update, drift.Update, 0, false},
+		"empty operator hash never drifts": {status{Bootstrapped: true, HostConfigHash: "a"}, "", drift.Nothing, drift.Nothing, 0, false},
+		"empty operator hash, new host":    {status{}, "", drift.Nothing, drift.Nothing, 0, false},
+		"new host":                         {status{}, "b", drift.FirstBoot, drift.FirstBoot, 0, false},
+		"lost a part":                      {status{Bootstrapped: true, HostConfigHash: "a", LostParts: []string{"x"}}, "a", drift.Repair, drift.Repair, 0, false},
+		"lost a part, and is to be another": {
+			status{Bootstrapped: true, HostConfigHash: "a", LostParts: []string{"x"}}, "b", drift.Update, drift.Update, 0, false,
+		},
+		"refused once, a moment ago":       {refused(1, time.Second), "b", drift.Wait, drift.Update, time.Minute - time.Second, false},
+		"refused once, long ago":           {refused(1, time.Hour), "b", drift.Update, drift.Update, 0, false},
+		"refused three times":              {refused(3, 0), "b", drift.Wait, drift.Update, 4 * time.Minute, false},
+		"refused another configuration":    {refused(3, 0), "c", drift.Update, drift.Update, 0, false},
+		"failed for good":                  {failed(v1alpha1.FailureUpdateExceededRetries), "b", drift.Terminal, drift.Update, 0, false},
+		"failed for good, config moved on": {failed(v1alpha1.FailureUpdateExceededRetries), "c", drift.Update, drift.Update, 0, true},
+		"failed for good, back to the old": {
+			status{
+				Bootstrapped: true, FailedHostConfigHash: "b", UpdateAttempts: 5, LastUpdateFailureTime: ago(0),
+				FailureReason: v1alpha1.FailureUpdateExceededRetries,
+			}, "a", drift.Update, drift.Update, 0, true,
+		},
+		"failed for good, no config":          {failed(v1alpha1.FailureUpdateExceededRetries), "", drift.Terminal, drift.Nothing, 0, false},
+		"another host by its key":             {failed(v1alpha1.FailureHostKeyChanged), "c", drift.Terminal, drift.Update, 0, false},
+		"failure cleared by hand starts anew": {refused(5, 0), "b", drift.Update, drift.Update, 0, false},
+		"first boot refused twice": {
+			status{FailedHostConfigHash: "b", BootstrapAttempts: 2, LastUpdateFailureTime: ago(0)},
+			"b", drift.Wait, drift.FirstBoot, 2 * time.Minute, false,
+		},
+		"unreachable has refused nothing": {
+			status{Bootstrapped: true, HostConfigHash: "a", ContactAttempts: 9, LastContactTime: ago(time.Minute)},
+			"b", drift.Wait, drift.Update, 29 * time.Minute, false,
+		},
+		"unreachable and in no drift": {
+			status{Bootstrapped: true, HostConfigHash: "a", ContactAttempts: 9, LastContactTime: ago(time.Minute)},
+			"a", drift.Nothing, drift.Nothing, 0, false,
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			got := drift.Decide(&tc.host, tc.desired, policy(), now())
+			if got.Do != tc.want || got.Next != tc.next || got.Heal != tc.heal {
+				t.Errorf("Decide() = %+v: want %s, then %s, heal %v", got, tc.want, tc.next, tc.heal)
+			}
+
+			if tc.want == drift.Wait && !got.Until.Equal(now().Add(tc.until)) {
+				t.Errorf("waits for %s, want %s", got.Until.Sub(now()), tc.until)
+			}
+
+			// Stamped after the push, it has converged.
+			if got.Do == drift.Update {
+				stamped := status{Bootstrapped: true, HostConfigHash: tc.desired}
+				if again := drift.Decide(&stamped, tc.desired, policy(), now()); again.Do != drift.Nothing {
+					t.Errorf("it drifts a second time: %+v", again)
+				}
+			}
+		})
+	}
+}
+
+// Waits grow with failures and never beyond the cap.
+func TestBackoff(t *testing.T) {
+	t.Parallel()
+
+	parameters := gopter.DefaultTestParameters()
+	properties := gopter.NewProperties(parameters)
+	properties.Property("grows to the cap", prop.ForAll(func(n int) bool {
+		p := policy()
+		a, b := p.Backoff(n), p.Backoff(n+1)
+
+		return a >= p.Base && a <= b && b <= p.Cap && (n < 6 || a == p.Cap)
+	}, gen.IntRange(1, 200)))
+	properties.TestingRun(t, property.Reporter(t))
+}

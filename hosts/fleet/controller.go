@@ -1,0 +1,128 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hosts/drift"
+	"github.com/hyperfleet/hyperfleet/hosts/machine"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+)
+
+// passTimeout bounds one pass over one fleet.
+const passTimeout = time.Minute
+
+// Reconciler reconciles HostFleets.
+type Reconciler struct {
+	// Kinds of hosts that there are, whose hosts are indexed by [machine.FleetIndex].
+	Kinds    []machine.Kind
+	Client   client.Client
+	Runner   *step.Runner
+	Recorder events.EventRecorder
+	Clock    clock.PassiveClock
+	Metrics  *Metrics
+	// Policy of each host.
+	Policy drift.Policy
+}
+
+//+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=hostfleets,verbs=get;list;watch
+//+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=hostfleets/status,verbs=get;update;patch
+//+kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+
+// SetupWithManager adds the controller to a manager.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
+	builder := ctrl.NewControllerManagedBy(mgr).Named(r.Runner.Controller).For(&v1alpha1.HostFleet{})
+
+	for _, kind := range r.Kinds {
+		builder = builder.Watches(kind.New(), handler.EnqueueRequestsFromMapFunc(
+			func(_ context.Context, obj client.Object) []reconcile.Request {
+				host, ok := obj.(machine.Object)
+				if !ok {
+					return nil
+				}
+
+				return []reconcile.Request{{NamespacedName: types.NamespacedName{
+					Namespace: host.GetNamespace(), Name: kind.FleetName(host),
+				}}}
+			}))
+	}
+
+	if err := builder.Complete(r); err != nil {
+		return fmt.Errorf("add controller %s: %w", r.Runner.Controller, err)
+	}
+
+	return nil
+}
+
+// scope is one pass over one fleet.
+type scope struct {
+	*Reconciler
+
+	fleet *v1alpha1.HostFleet
+	kind  machine.Catalog
+}
+
+func plan() []step.Step[*scope] {
+	return []step.Step[*scope]{
+		{Condition: v1alpha1.ConditionPolicyValid, Run: check},
+		{Condition: v1alpha1.ConditionRolledOut, Run: roll},
+	}
+}
+
+// Reconcile looks at one fleet.
+func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	ctx, cancel := context.WithTimeout(ctx, passTimeout)
+	defer cancel()
+
+	var fleet v1alpha1.HostFleet
+
+	err := r.Client.Get(ctx, req.NamespacedName, &fleet)
+
+	switch {
+	case apierrors.IsNotFound(err):
+		r.Metrics.forget(req.Namespace, req.Name)
+
+		return reconcile.Result{}, nil
+	case err != nil:
+		return reconcile.Result{}, fmt.Errorf("get fleet: %w", err)
+	case !fleet.DeletionTimestamp.IsZero():
+		return reconcile.Result{}, nil
+	}
+
+	return step.Run(ctx, r.Runner, &fleet, plan(), &scope{Reconciler: r, fleet: &fleet})
+}
+
+// check looks at what the spec says. Windows that can't be followed keep updates back, and
+// nothing else.
+func check(_ context.Context, s *scope) step.Result {
+	i := slices.IndexFunc(s.Kinds, func(k machine.Kind) bool { return k.Name() == s.fleet.Spec.HostKind })
+	if i < 0 {
+		var names []string
+		for _, kind := range s.Kinds {
+			names = append(names, kind.Name())
+		}
+
+		return step.Stall("UnknownHostKind", fmt.Sprintf("hostKind %q is not known: use one of %s",
+			s.fleet.Spec.HostKind, strings.Join(names, ", ")))
+	}
+
+	s.kind = s.Kinds[i]
+
+	return step.Done()
+}

@@ -1,0 +1,334 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package mac_test
+
+import (
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hosts/mac"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	sim "github.com/hyperfleet/hyperfleet/sim/scaleway"
+)
+
+type spec = infrav1.ScalewayAppleSiliconMachineSpec
+
+type status = infrav1.ScalewayAppleSiliconMachineStatus
+
+func TestOrderedMachine(t *testing.T) {
+	w := newWorld(t, sim.Options{})
+	w.machine("mac-1", func(s *spec) { s.OS = "macos-sonoma-14.6" })
+
+	w.want(w.provision("mac-1"), "ServerWorking")
+
+	server := w.servers(1)[0]
+	if len(server.SSHKeys) != 1 || server.OS != "macos-sonoma-14.6" || server.Type != "M4-S" {
+		t.Errorf("ordered %+v: want the operator's key on it, and the system", server)
+	}
+
+	w.clock.Step(10 * time.Minute)
+	w.want(w.provision("mac-1"), "Done")
+
+	got := w.get("mac-1")
+	server = w.servers(1)[0]
+	want := infrav1.ScalewayAppleSiliconMachineStatus{
+		HostStatus: infrav1.HostStatus{
+			ObservedGeneration: 1, Phase: infrav1.HostProvisioning,
+			Addresses: []infrav1.HostAddress{{Type: "ExternalIP", Address: server.IP}},
+		},
+		ServerID: server.ID, ProviderID: "scw-applesilicon://fr-par-1/" + server.ID, HostCPU: 10, HostMemoryMB: 16384,
+	}
+	got.Status.Conditions = nil
+
+	if diff := cmp.Diff(want, got.Status); diff != "" {
+		t.Error(diff)
+	}
+
+	if name := "hf-mac-1-" + string(got.UID); server.Name != name {
+		t.Errorf("the server is named %s, want %s", server.Name, name)
+	}
+
+	calls := w.sim.Calls()
+	w.want(w.provision("mac-1"), "Done")
+
+	if diff := cmp.Diff(calls, w.sim.Calls()); diff != "" {
+		t.Errorf("a machine with a server asks Scaleway again:\n%s", diff)
+	}
+}
+
+func TestAccessAndPlan(t *testing.T) {
+	w := newWorld(t, sim.Options{})
+	w.machine("mac-1", func(s *spec) { s.SSHPort, s.HostCPU = 2222, 4 })
+	w.ready("mac-1")
+
+	object := w.get("mac-1")
+	server := w.servers(1)[0]
+
+	access, err := w.kind.Access(t.Context(), secrets{}, object)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if access.Address != server.IP+":2222" || access.User != "m1" || access.Password.Reveal() != server.Password ||
+		!strings.Contains(access.PrivateKey.Reveal(), "PRIVATE KEY") {
+		t.Errorf("access %+v", access)
+	}
+
+	p, err := w.kind.Plan(t.Context(), secrets{}, object)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	plist, _ := p.Part("launchd-plist")
+	for _, argument := range []string{
+		"--node-name=mac-1", "--provider-id=scw-applesilicon://fr-par-1/" + server.ID, "--host-cpu=4", "--host-memory-mb=16384",
+	} {
+		if !strings.Contains(plist.Content.String(), argument) {
+			t.Errorf("the kubelet is not started with %s", argument)
+		}
+	}
+
+	kubeconfig, _ := p.Part("kubeconfig")
+	if kubeconfig.Secret.Reveal() != "kubeconfig of "+t.Name() {
+		t.Error("the plan has another kubeconfig")
+	}
+
+	w.sim.Rename(server.ID, "theirs")
+
+	if _, err := w.kind.Access(t.Context(), secrets{}, object); errclass.Reason(err, "") != "ServerRenamed" {
+		t.Errorf("access to a server that others have: %v", err)
+	}
+
+	w.kind.Stamp(object)
+
+	if object.Status.TartKubeletBinarySHA != fleet().TartKubeletBinary.SHA256() {
+		t.Errorf("stamped %q", object.Status.TartKubeletBinarySHA)
+	}
+}
+
+func TestConfigurationThatCannotBeRendered(t *testing.T) {
+	w := newWorld(t, sim.Options{})
+	w.machine("mac-1", nil)
+	w.ready("mac-1")
+
+	cfg := fleet()
+	cfg.VMCachePNCIDR = "10.0.0.0/99"
+	w.kind = mac.New(mac.Options{Live: env.Client, Secrets: secrets{}, Fleet: cfg})
+
+	_, err := w.kind.Plan(t.Context(), secrets{}, w.get("mac-1"))
+	if errclass.Of(err) != errclass.Configuration || errclass.Reason(err, "") != "ConfigNotRendered" ||
+		!strings.Contains(err.Error(), "10.0.0.0/99") {
+		t.Errorf("%v", err)
+	}
+
+	w.kind = mac.New(mac.Options{Live: env.Client, Secrets: secrets{}})
+	if _, err := w.kind.Plan(t.Context(), secrets{}, w.get("mac-1")); w.kind.Hash() != "" || errclass.Reason(err, "") != "NoConfiguration" {
+		t.Errorf("without a kubelet: hash %q, %v", w.kind.Hash(), err)
+	}
+}
+
+// The operator dies after the order and before it knows the server's id.
+func TestCrashAfterTheOrder(t *testing.T) {
+	w := newWorld(t, sim.Options{})
+	w.machine("mac-1", nil)
+	w.want(w.provision("mac-1"), "ServerWorking")
+
+	now := metav1.NewTime(w.clock.Now())
+	w.note("mac-1", func(s *status) { s.ServerID, s.ProviderID, s.OrderedAt = "", "", &now })
+	w.restart()
+
+	w.want(w.provision("mac-1"), "ServerWorking")
+
+	if got := w.get("mac-1").Status; got.ServerID != w.servers(1)[0].ID || got.OrderedAt != nil {
+		t.Errorf("status %+v: want the server that was ordered", got)
+	}
+}
+
+// The answer to an order is lost: it was carried out, or it was not.
+func TestLostAnswerToAnOrder(t *testing.T) {
+	for name, carriedOut := range map[string]bool{"carried out": true, "not carried out": false} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, sim.Options{})
+			w.machine("mac-1", nil)
+			w.sim.Inject(sim.Fault{Method: post, Path: "/servers", Status: 504, Late: carriedOut, Times: 1})
+
+			if got := w.provision("mac-1"); !strings.HasPrefix(got, "fail: ") {
+				t.Fatalf("the pass came to %s", got)
+			}
+
+			if carriedOut {
+				w.want(w.provision("mac-1"), "ServerWorking")
+			} else {
+				w.want(w.provision("mac-1"), "OrderUnknown")
+				w.servers(0)
+				w.clock.Step(3 * time.Minute)
+				w.want(w.provision("mac-1"), "ServerWorking")
+			}
+
+			w.servers(1)
+		})
+	}
+}
+
+func TestTroubleWithOrders(t *testing.T) {
+	tests := map[string]struct {
+		fault sim.Fault
+		want  string
+	}{
+		"out of stock":  {sim.Fault{Method: post, Path: "/servers", Status: 503, Type: "out_of_stock"}, "ScalewayOutOfStock"},
+		"quota":         {sim.Fault{Method: post, Path: "/servers", Status: 403, Type: "quotas_exceeded"}, "ScalewayQuota"},
+		"no permission": {sim.Fault{Method: post, Path: "/servers", Status: 403, Type: "permissions_denied"}, "ScalewayDenied"},
+	}
+
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, sim.Options{})
+			w.machine("mac-1", nil)
+			w.sim.Inject(tc.fault)
+			w.want(w.provision("mac-1"), tc.want)
+
+			if w.get("mac-1").Status.OrderedAt != nil {
+				t.Error("an order that was refused is on record as open")
+			}
+
+			w.sim.Heal()
+			w.want(w.provision("mac-1"), "ServerWorking")
+			w.servers(1)
+		})
+	}
+}
+
+func TestBadSecrets(t *testing.T) {
+	w := newWorld(t, sim.Options{})
+	w.secret("no-key", map[string]string{"key": "not a key but secret"})
+	w.secret("bad-api", map[string]string{
+		infrav1.ScalewayAccessKey: "SCW", infrav1.ScalewaySecretKey: "secret-and-no-uuid", infrav1.ScalewayProjectID: "x",
+	})
+
+	w.machine("a", func(s *spec) { s.CredentialsSecretRef.Name = "absent" })
+	w.machine("b", func(s *spec) { s.CredentialsSecretRef.Name = "bad-api" })
+	w.machine("c", func(s *spec) { s.SSHKeySecretRef.Name = "no-key" })
+
+	for name, want := range map[string]string{"a": "SecretMissing", "b": "ScalewayDenied", "c": "SSHKeyInvalid"} {
+		w.want(w.provision(name), want)
+
+		message := w.get(name).Status.Conditions[0].Message
+		if strings.Contains(message, "secret-and-no-uuid") || strings.Contains(message, "but secret") {
+			t.Errorf("%s: the message has the secret: %s", name, message)
+		}
+	}
+
+	w.servers(0)
+}
+
+// Twenty machines want the servers of a pool of twelve at once.
+func TestAdoptionIsExclusive(t *testing.T) {
+	w := newWorld(t, sim.Options{})
+	for range 12 {
+		w.sim.Add("mac-pool-"+t.Name(), "M4-S")
+	}
+
+	w.sim.Add("mac-pool-other", "M1-M")
+	w.sim.Add("hf-mac-pool-else", "M4-S")
+
+	const machines = 20
+
+	var all []string
+	for i := range machines {
+		all = append(all, "mac-"+string(rune('a'+i)))
+	}
+
+	for _, name := range all {
+		w.machine(name, func(s *spec) { s.AdoptPoolPrefix = "mac-pool-" })
+	}
+
+	for range 3 {
+		var passes sync.WaitGroup
+		for _, name := range all {
+			passes.Go(func() { w.provision(name) })
+		}
+
+		passes.Wait()
+		w.clock.Step(time.Minute)
+	}
+
+	has := map[string]string{}
+
+	for _, name := range all {
+		got := w.get(name)
+		if id := got.Status.ServerID; id != "" {
+			if other := has[id]; other != "" {
+				t.Errorf("%s and %s have one server", other, name)
+			}
+
+			has[id] = name
+		}
+	}
+
+	if len(has) != 12 {
+		t.Errorf("%d machines have a server, want 12", len(has))
+	}
+
+	for _, server := range w.servers(14) {
+		if owner := has[server.ID]; owner != "" && server.Name != "hf-"+owner+"-"+string(w.get(owner).UID) {
+			t.Errorf("server of %s is named %s", owner, server.Name)
+		}
+	}
+}
+
+// An operator of another cluster names the server at the same time.
+func TestAdoptionThatAnotherClusterWins(t *testing.T) {
+	w := newWorld(t, sim.Options{})
+	first, second := w.sim.Add("pool-1", "M4-S"), w.sim.Add("pool-2", "M4-S")
+	w.machine("mac-1", func(s *spec) { s.AdoptPoolPrefix = "pool-" })
+
+	w.want(w.provision("mac-1"), "Adopting")
+	w.sim.Rename(first.ID, "hf-theirs-uid")
+	w.want(w.provision("mac-1"), "AdoptedByOther")
+	w.want(w.provision("mac-1"), "Adopting")
+	w.want(w.provision("mac-1"), "Done")
+
+	if got := w.get("mac-1").Status; got.ServerID != second.ID || got.PoolName != "pool-2" {
+		t.Errorf("status %+v", got)
+	}
+}
+
+// The operator dies when the server is on record and not named yet.
+func TestCrashDuringAdoption(t *testing.T) {
+	w := newWorld(t, sim.Options{})
+	server := w.sim.Add("pool-1", "M4-S")
+	w.machine("mac-1", func(s *spec) { s.AdoptPoolPrefix = "pool-" })
+	w.sim.Inject(sim.Fault{Method: "PATCH", Status: 502})
+
+	if got := w.provision("mac-1"); !strings.HasPrefix(got, "fail: ") || w.get("mac-1").Status.ServerID != server.ID {
+		t.Fatalf("the pass came to %s", got)
+	}
+
+	w.sim.Heal()
+	w.restart()
+	w.want(w.provision("mac-1"), "Adopting")
+	w.want(w.provision("mac-1"), "Done")
+}
+
+func TestServerInTrouble(t *testing.T) {
+	w := newWorld(t, sim.Options{})
+	w.machine("mac-1", nil)
+	w.ready("mac-1")
+
+	now := metav1.NewTime(w.clock.Now())
+	w.note("mac-1", func(s *status) { s.UnreachableSince = &now })
+
+	id := w.get("mac-1").Status.ServerID
+
+	w.sim.Break(id)
+	w.want(w.provision("mac-1"), "ServerBroken")
+	w.sim.Remove(id)
+	w.want(w.provision("mac-1"), "ServerGone")
+}

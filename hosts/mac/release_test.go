@@ -1,0 +1,202 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package mac_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	sim "github.com/hyperfleet/hyperfleet/sim/scaleway"
+)
+
+func TestReleaseOfAnOrderedServer(t *testing.T) {
+	w := newWorld(t, sim.Options{})
+	w.machine("mac-1", nil)
+	w.ready("mac-1")
+	w.note("mac-1", func(s *status) { s.Bootstrapped = true })
+
+	w.want(w.release("mac-1"), "Done")
+
+	if got := w.servers(1)[0]; !got.Leaving || got.Installs != 2 {
+		t.Errorf("server %+v: want it wiped, and to be deleted when its least time is over", got)
+	}
+
+	if got := w.get("mac-1").Status; got.ServerID != "" || got.ProviderID != "" {
+		t.Errorf("status %+v", got)
+	}
+
+	w.clock.Step(24 * time.Hour)
+	w.servers(0)
+}
+
+func TestReleaseAfterTheLease(t *testing.T) {
+	w := newWorld(t, sim.Options{})
+	w.machine("mac-1", nil)
+	w.ready("mac-1")
+	w.clock.Step(25 * time.Hour)
+
+	w.want(w.release("mac-1"), "Done")
+	w.servers(0)
+	w.want(w.release("mac-1"), "Done")
+}
+
+func TestReleaseToThePool(t *testing.T) {
+	w := newWorld(t, sim.Options{})
+	w.sim.Add("pool-1", "M4-S")
+	w.machine("mac-1", func(s *spec) { s.AdoptPoolPrefix = "pool-" })
+	w.ready("mac-1")
+	w.note("mac-1", func(s *status) { s.Bootstrapped = true })
+	w.clock.Step(25 * time.Hour)
+
+	w.want(w.release("mac-1"), "Done")
+
+	if got := w.servers(1)[0]; got.Name != "pool-1" || got.Installs != 2 || got.Leaving {
+		t.Errorf("server %+v: want it wiped, with its old name", got)
+	}
+
+	w.machine("mac-2", func(s *spec) { s.AdoptPoolPrefix = "pool-" })
+	w.want(w.provision("mac-2"), "PoolEmpty")
+	w.clock.Step(20 * time.Minute)
+	w.ready("mac-2")
+}
+
+// A server that works, an outage, and a crash after each act.
+func TestReleaseThroughTrouble(t *testing.T) {
+	w := newWorld(t, sim.Options{})
+	w.machine("mac-1", nil)
+	w.ready("mac-1")
+	w.note("mac-1", func(s *status) { s.BootstrapAttempts = 3 })
+	w.want(w.boot("mac-1"), "Rebooting")
+
+	w.want(w.release("mac-1"), "ServerWorking")
+	w.clock.Step(2 * time.Minute)
+
+	w.sim.Inject(sim.Fault{Method: "PATCH", Status: 500, Times: 3})
+
+	if got := w.release("mac-1"); !strings.HasPrefix(got, "fail: ") {
+		t.Fatalf("the pass came to %s", got)
+	}
+
+	w.restart()
+	w.want(w.release("mac-1"), "Done")
+
+	if got := w.servers(1)[0]; got.Installs != 2 || !got.Leaving {
+		t.Errorf("server %+v: want it wiped once", got)
+	}
+}
+
+// An order without an answer leaves nothing behind that is paid for.
+func TestReleaseOfAnOpenOrder(t *testing.T) {
+	for name, carriedOut := range map[string]bool{"carried out": true, "not carried out": false} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, sim.Options{})
+			w.machine("mac-1", nil)
+			w.sim.Inject(sim.Fault{Method: post, Path: "/servers", Status: 504, Late: carriedOut})
+			w.provision("mac-1")
+			w.sim.Heal()
+
+			if carriedOut {
+				w.want(w.release("mac-1"), "Done")
+				w.clock.Step(24 * time.Hour)
+			} else {
+				w.want(w.release("mac-1"), "OrderUnknown")
+				w.clock.Step(3 * time.Minute)
+				w.want(w.release("mac-1"), "Done")
+			}
+
+			w.servers(0)
+		})
+	}
+}
+
+func TestReleaseWithoutAServer(t *testing.T) {
+	w := newWorld(t, sim.Options{})
+	w.machine("mac-1", func(s *spec) { s.CredentialsSecretRef.Name = "absent" })
+	w.want(w.release("mac-1"), "Done")
+
+	w.machine("mac-2", nil)
+	w.ready("mac-2")
+	w.sim.Remove(w.get("mac-2").Status.ServerID)
+	w.want(w.release("mac-2"), "Done")
+}
+
+// Whoever has lost a server of the pool to another cluster does not wipe it.
+func TestReleaseOfAServerThatAnotherClusterHas(t *testing.T) {
+	w := newWorld(t, sim.Options{})
+	server := w.sim.Add("pool-1", "M4-S")
+	w.machine("mac-1", func(s *spec) { s.AdoptPoolPrefix = "pool-" })
+	w.want(w.provision("mac-1"), "Adopting")
+	w.sim.Rename(server.ID, "hf-theirs-uid")
+	w.note("mac-1", func(s *status) { s.SSHHostKey = "SHA256:x" })
+	w.want(w.release("mac-1"), "Done")
+
+	if got := w.servers(1)[0]; got.Installs != 1 || got.Name != "hf-theirs-uid" {
+		t.Errorf("server %+v: want it left alone", got)
+	}
+}
+
+func TestRebootOnceAfterThreeFailures(t *testing.T) {
+	w := newWorld(t, sim.Options{})
+	w.machine("mac-1", nil)
+	w.ready("mac-1")
+
+	reboots := func() int { return w.sim.Calls()["POST /apple-silicon/v1alpha1/zones/fr-par-1/servers/ID/reboot"] }
+
+	for attempts := int32(1); attempts < 8; attempts++ {
+		w.note("mac-1", func(s *status) { s.BootstrapAttempts = attempts })
+
+		if attempts == 3 {
+			w.want(w.boot("mac-1"), "Rebooting")
+			w.want(w.boot("mac-1"), "ServerWorking")
+			w.clock.Step(2 * time.Minute)
+		}
+
+		w.want(w.boot("mac-1"), "Done")
+	}
+
+	if reboots() != 1 {
+		t.Errorf("%d restarts, want one", reboots())
+	}
+}
+
+// A first boot that failed for good: the server is wiped and given back, once, and the
+// machine says so until somebody acts.
+func TestServerThatRefusesItsFirstBoot(t *testing.T) {
+	w := newWorld(t, sim.Options{})
+	w.machine("mac-1", nil)
+	w.ready("mac-1")
+
+	failed := metav1.NewTime(w.clock.Now())
+	w.note("mac-1", func(s *status) {
+		s.BootstrapAttempts, s.BootstrapRebootIssued, s.SSHHostKey = 8, true, "SHA256:x"
+		s.FailureReason, s.FailureMessage = infrav1.FailureBootstrapExceededRetries, "it refused"
+		s.FailedHostConfigHash, s.LastUpdateFailureTime, s.Phase = w.kind.Hash(), &failed, infrav1.HostFailed
+	})
+
+	for range 3 {
+		w.want(w.provision("mac-1"), infrav1.FailureBootstrapExceededRetries)
+		w.clock.Step(time.Minute)
+	}
+
+	got := w.get("mac-1").Status
+	if got.ServerID != "" || got.SSHHostKey != "" || len(got.Addresses) != 0 || got.Phase != infrav1.HostFailed ||
+		got.FailureMessage != "it refused; the server was given back: clear status.failureReason to have another one" {
+		t.Errorf("status %+v", got)
+	}
+
+	if server := w.servers(1)[0]; server.Installs != 2 || !server.Leaving {
+		t.Errorf("server %+v: want it wiped and leaving", server)
+	}
+
+	w.note("mac-1", func(s *status) { s.FailureReason, s.FailureMessage = "", "" })
+	w.want(w.provision("mac-1"), "ServerWorking")
+
+	if got := w.get("mac-1").Status; got.BootstrapAttempts != 0 || got.BootstrapRebootIssued {
+		t.Errorf("the new server has the failures of the old one: %+v", got)
+	}
+}

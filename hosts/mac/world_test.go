@@ -1,0 +1,253 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package mac_test
+
+import (
+	"context"
+	"crypto/ed25519"
+	"encoding/pem"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
+	testclock "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hosts/mac"
+	"github.com/hyperfleet/hyperfleet/hosts/plan"
+	macplan "github.com/hyperfleet/hyperfleet/hosts/plan/mac"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/kit/log"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+	sim "github.com/hyperfleet/hyperfleet/sim/scaleway"
+	"github.com/hyperfleet/hyperfleet/test/kube"
+)
+
+var env *kube.Env
+
+func TestMain(m *testing.M) {
+	os.Exit(kube.Run(m, func(e *kube.Env) { env = e },
+		kube.WithCRDs("../../deploy/crds"), kube.WithScheme(infrav1.AddToScheme)))
+}
+
+// world is a namespace of machines, and a project at Scaleway.
+type world struct {
+	t         *testing.T
+	namespace string
+	sim       *sim.Simulator
+	clock     *testclock.FakeClock
+	kind      *mac.Kind
+}
+
+func newWorld(t *testing.T, opts sim.Options) *world {
+	t.Helper()
+
+	w := &world{t: t, namespace: env.Namespace(t), clock: testclock.NewFakeClock(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))}
+	opts.Clock = w.clock
+	w.sim = sim.New(opts)
+
+	server := httptest.NewServer(w.sim)
+	t.Cleanup(server.Close)
+	t.Cleanup(func() {
+		if v := w.sim.Violations(); len(v) > 0 {
+			t.Errorf("the contract was broken: %v", v)
+		}
+	})
+
+	w.secret("scaleway", map[string]string{
+		infrav1.ScalewayAccessKey: sim.DefaultAccessKey, infrav1.ScalewaySecretKey: sim.DefaultSecretKey,
+		infrav1.ScalewayProjectID: sim.DefaultProject, infrav1.ScalewayAPIURL: server.URL,
+	})
+	w.secret("hosts", map[string]string{"key": sshKey(t), "kubeconfig": "kubeconfig of " + t.Name(), "tailscale": "tskey"})
+	w.restart()
+
+	return w
+}
+
+// restart is an operator that was started anew.
+func (w *world) restart() {
+	w.kind = mac.New(mac.Options{Live: env.Client, Secrets: secrets{}, Fleet: fleet(), Clock: settled{w.clock}})
+}
+
+// settled is a clock whose timers are over at once.
+type settled struct{ *testclock.FakeClock }
+
+func (settled) NewTimer(time.Duration) clock.Timer { return clock.RealClock{}.NewTimer(0) }
+
+func fleet() macplan.Config {
+	return macplan.Config{
+		MaxPods: 2, TartKubeletBinary: plan.Text("kubelet"), TartTarball: plan.Text("tart"),
+		NodeExporterBinary: plan.Text("exporter"),
+	}
+}
+
+func sshKey(t *testing.T) string {
+	t.Helper()
+
+	_, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	block, err := ssh.MarshalPrivateKey(key, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return string(pem.EncodeToMemory(block))
+}
+
+// secrets reads from the API server.
+type secrets struct{}
+
+func (secrets) Secret(ctx context.Context, namespace string, ref infrav1.LocalSecretKeySelector) (log.Secret, error) {
+	var secret corev1.Secret
+
+	err := env.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: ref.Name}, &secret)
+	if apierrors.IsNotFound(err) || err == nil && len(secret.Data[ref.Key]) == 0 {
+		return log.Secret{}, errclass.New(errclass.Configuration, "SecretMissing", "secret %s has no key %s", ref.Name, ref.Key)
+	}
+
+	return log.NewSecret(string(secret.Data[ref.Key])), err
+}
+
+func (w *world) secret(name string, data map[string]string) {
+	w.t.Helper()
+
+	object := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}, StringData: data}
+	if err := env.Client.Create(w.t.Context(), object); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// machine makes a machine.
+func (w *world) machine(name string, change func(*infrav1.ScalewayAppleSiliconMachineSpec)) {
+	w.t.Helper()
+
+	object := &infrav1.ScalewayAppleSiliconMachine{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name},
+		Spec: infrav1.ScalewayAppleSiliconMachineSpec{
+			FleetName: "macs", CredentialsSecretRef: infrav1.ScalewaySecretRef{Name: "scaleway"},
+			SSHKeySecretRef:     infrav1.LocalSecretKeySelector{Name: "hosts", Key: "key"},
+			KubeconfigSecretRef: infrav1.LocalSecretKeySelector{Name: "hosts", Key: "kubeconfig"},
+		},
+	}
+	if change != nil {
+		change(&object.Spec)
+	}
+
+	if err := env.Client.Create(w.t.Context(), object); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) get(name string) *infrav1.ScalewayAppleSiliconMachine {
+	w.t.Helper()
+
+	var object infrav1.ScalewayAppleSiliconMachine
+	if err := env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, &object); err != nil {
+		w.t.Fatal(err)
+	}
+
+	return &object
+}
+
+// do makes one pass of one step, as the core does, and gives what it came to in words.
+func (w *world) do(name string, run func(context.Context, *infrav1.ScalewayAppleSiliconMachine) step.Result) string {
+	object := w.get(name)
+	steps := []step.Step[*infrav1.ScalewayAppleSiliconMachine]{{Condition: infrav1.ConditionProvisioned, Run: run}}
+
+	_, err := step.Run(w.t.Context(), &step.Runner{Client: env.Client, Controller: "mac", Clock: w.clock}, object, steps, object)
+	if err != nil {
+		return "fail: " + err.Error()
+	}
+
+	return meta.FindStatusCondition(object.Status.Conditions, infrav1.ConditionProvisioned).Reason
+}
+
+func (w *world) provision(name string) string {
+	return w.do(name, func(ctx context.Context, object *infrav1.ScalewayAppleSiliconMachine) step.Result {
+		return w.kind.Provision(ctx, object)
+	})
+}
+
+func (w *world) release(name string) string {
+	return w.do(name, func(ctx context.Context, object *infrav1.ScalewayAppleSiliconMachine) step.Result {
+		return w.kind.Release(ctx, object)
+	})
+}
+
+func (w *world) boot(name string) string {
+	return w.do(name, func(ctx context.Context, object *infrav1.ScalewayAppleSiliconMachine) step.Result {
+		return w.kind.BeforeBoot(ctx, object)
+	})
+}
+
+// note writes into a machine's status what the core would.
+func (w *world) note(name string, change func(*infrav1.ScalewayAppleSiliconMachineStatus)) {
+	w.t.Helper()
+
+	object := w.get(name)
+	change(&object.Status)
+
+	if err := env.Client.Status().Update(w.t.Context(), object); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// want checks what a pass came to.
+func (w *world) want(got, want string) {
+	w.t.Helper()
+
+	if got != want {
+		w.t.Fatalf("the pass came to %q, want %q", got, want)
+	}
+}
+
+// ready brings a machine to where the core takes over.
+func (w *world) ready(name string) {
+	w.t.Helper()
+
+	for range 10 {
+		if got := w.provision(name); got == "Done" {
+			return
+		}
+
+		w.clock.Step(5 * time.Minute)
+	}
+
+	w.t.Fatalf("machine %s has no server: %s", name, w.provision(name))
+}
+
+func (w *world) servers(want int) []sim.Server {
+	w.t.Helper()
+
+	got := w.sim.Servers()
+	if len(got) != want {
+		w.t.Fatalf("%d servers, want %d: %v", len(got), want, names(got))
+	}
+
+	return got
+}
+
+func names(servers []sim.Server) []string {
+	var out []string
+	for _, s := range servers {
+		out = append(out, fmt.Sprintf("%s (%s)", s.Name, s.Status))
+	}
+
+	return out
+}
+
+const post = http.MethodPost

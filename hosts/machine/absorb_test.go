@@ -1,0 +1,177 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package machine
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hosts/drift"
+	"github.com/hyperfleet/hyperfleet/hosts/plan"
+	"github.com/hyperfleet/hyperfleet/hosts/push"
+	"github.com/hyperfleet/hyperfleet/hosts/ssh"
+)
+
+func threeParts(t *testing.T) plan.Plan {
+	t.Helper()
+
+	part := func(label string) plan.Part {
+		return plan.Part{
+			Label: label, Kind: plan.File, When: plan.Always, Path: "/etc/" + label, Mode: 0o644, Owner: "root:root",
+			Content: plan.Text(label), Apply: "cat >/etc/" + label, Probe: "test -e /etc/" + label,
+		}
+	}
+
+	p, err := plan.New(part("a"), part("b"), part("c"))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return p
+}
+
+// What a host is known to have after a push is what was applied for sure, and nothing is
+// stamped that was not pushed whole.
+func TestAbsorb(t *testing.T) {
+	t.Parallel()
+
+	p := threeParts(t)
+	sums := map[string]string{}
+
+	for _, d := range p.Digests() {
+		sums[d.Label] = d.SHA256
+	}
+
+	had := []v1alpha1.HostPart{{Label: "a", SHA256: "old"}, {Label: "b", SHA256: "old"}, {Label: "c", SHA256: sums["c"]}, {Label: "gone", SHA256: "x"}}
+	fault := func(kind ssh.Kind) error { return &ssh.Error{Kind: kind, Message: "because"} }
+	result := func(err error, outcomes ...push.Outcome) push.Result {
+		out := push.Result{Err: err}
+		for i, o := range outcomes {
+			out.Parts = append(out.Parts, push.Part{Label: string(rune('a' + i)), Outcome: o})
+		}
+
+		return out
+	}
+
+	cases := map[string]struct {
+		what   drift.Action
+		err    error
+		result push.Result
+		said   verdict
+		parts  map[string]string
+		want   v1alpha1.HostStatus
+	}{
+		"all is there": {
+			drift.Update, nil, result(nil, push.Applied, push.Applied, push.Unchanged),
+			succeeded, sums,
+			v1alpha1.HostStatus{Bootstrapped: true, HostConfigHash: "new", LastPermit: 7},
+		},
+		"the first was refused": {
+			drift.Update, nil, result(fault(ssh.Rejected), push.Failed, push.NotReached, push.Unchanged),
+			refused, map[string]string{"c": sums["c"]},
+			v1alpha1.HostStatus{Bootstrapped: true, LastPermit: 7, FailedHostConfigHash: "new", UpdateAttempts: 1},
+		},
+		"the second hung": {
+			drift.Repair, nil, result(fault(ssh.TimedOut), push.Applied, push.Failed, push.Unchanged),
+			refused, map[string]string{"a": sums["a"], "c": sums["c"]},
+			v1alpha1.HostStatus{Bootstrapped: true, LastPermit: 7, FailedHostConfigHash: "new", UpdateAttempts: 1},
+		},
+		"cut off in the middle": {
+			drift.Update, nil, result(fault(ssh.Unreachable), push.Applied, push.Failed, push.Unchanged),
+			unreached, map[string]string{"a": sums["a"], "c": sums["c"]},
+			v1alpha1.HostStatus{Bootstrapped: true, LastPermit: 7, ContactAttempts: 1, ContactReason: "Unreachable"},
+		},
+		"nobody got in": {
+			drift.Update, fault(ssh.AuthRefused), push.Result{},
+			unreached, map[string]string{"a": "old", "b": "old", "c": sums["c"], "gone": "x"},
+			v1alpha1.HostStatus{Bootstrapped: true, LastPermit: 7, ContactAttempts: 1, ContactReason: "AuthRefused"},
+		},
+		"another host": {
+			drift.Update, fault(ssh.HostKeyChanged), push.Result{},
+			changed, map[string]string{"a": "old", "b": "old", "c": sums["c"], "gone": "x"},
+			v1alpha1.HostStatus{Bootstrapped: true, LastPermit: 7, FailureReason: v1alpha1.FailureHostKeyChanged},
+		},
+		"a first boot was refused": {
+			drift.FirstBoot, nil, result(fault(ssh.NotKept), push.Applied, push.Applied, push.Failed),
+			refused, map[string]string{"a": sums["a"], "b": sums["b"]},
+			v1alpha1.HostStatus{LastPermit: 7, FailedHostConfigHash: "new", BootstrapAttempts: 1},
+		},
+		"a probe that fails is no refusal": {
+			probe, fault(ssh.Rejected), push.Result{},
+			unreached, map[string]string{"a": "old", "b": "old", "c": sums["c"], "gone": "x"},
+			v1alpha1.HostStatus{Bootstrapped: true, ContactAttempts: 1, ContactReason: "Rejected"},
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			host := v1alpha1.HostStatus{
+				Bootstrapped: tc.what != drift.FirstBoot, SSHHostKey: "SHA256:x", Parts: had,
+				Push: &v1alpha1.HostPush{Permit: 7},
+			}
+			policy := drift.Policy{MaxAttempts: 5, MaxBoots: 8, Base: time.Minute, Cap: time.Hour}
+			out := outcome{job: job{what: tc.what, plan: p, hash: "new", permit: 7}, err: tc.err, result: tc.result, at: time.Unix(1, 0)}
+
+			if said := absorb(&host, out, policy); said != tc.said {
+				t.Errorf("it says %s, want %s", said, tc.said)
+			}
+
+			got := map[string]string{}
+			for _, part := range host.Parts {
+				got[part.Label] = part.SHA256
+			}
+
+			if diff := cmp.Diff(tc.parts, got); diff != "" {
+				t.Error(diff)
+			}
+
+			if (host.Push == nil) != tc.what.Pushes() {
+				t.Errorf("push on record: %+v", host.Push)
+			}
+
+			left := v1alpha1.HostStatus{
+				Bootstrapped: host.Bootstrapped, HostConfigHash: host.HostConfigHash, LastPermit: host.LastPermit,
+				FailedHostConfigHash: host.FailedHostConfigHash, UpdateAttempts: host.UpdateAttempts, BootstrapAttempts: host.BootstrapAttempts,
+				ContactAttempts: host.ContactAttempts, ContactReason: host.ContactReason, FailureReason: host.FailureReason,
+			}
+			if diff := cmp.Diff(tc.want, left); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// A key that a host has shown is pinned even where nobody got in, and never one that was
+// refused.
+func TestKeysArePinnedOnce(t *testing.T) {
+	t.Parallel()
+
+	for name, tc := range map[string]struct {
+		pinned string
+		err    error
+		want   string
+	}{
+		"first sight":       {"", nil, "SHA256:shown"},
+		"nobody got in":     {"", &ssh.Error{Kind: ssh.AuthRefused}, "SHA256:shown"},
+		"changed":           {"SHA256:pinned", &ssh.Error{Kind: ssh.HostKeyChanged, Err: ssh.ErrHostKeyChanged}, "SHA256:pinned"},
+		"changed, unpinned": {"", &ssh.Error{Kind: ssh.HostKeyChanged}, ""},
+		"another trouble":   {"SHA256:pinned", errors.New("no route"), "SHA256:pinned"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			host := v1alpha1.HostStatus{SSHHostKey: tc.pinned}
+			absorb(&host, outcome{job: job{what: greet}, hostKey: "SHA256:shown", err: tc.err}, drift.Policy{})
+
+			if host.SSHHostKey != tc.want {
+				t.Errorf("pinned %q, want %q", host.SSHHostKey, tc.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,83 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package machine
+
+import (
+	"context"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hosts/plan"
+	"github.com/hyperfleet/hyperfleet/kit/log"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+)
+
+// Object is an object of any kind of host.
+type Object interface {
+	step.Object
+	// Host points at what is known of the host, in the object's status.
+	Host() *v1alpha1.HostStatus
+}
+
+// Kind is all that the core has to know of one kind of host. Its methods are called from
+// several reconciles at a time, each with an object of its own, and may not block for long.
+type Kind interface {
+	Catalog
+	Contents
+	Life
+}
+
+// Catalog is what there is of a kind.
+type Catalog interface {
+	// Name of the kind, such as LinuxMachine.
+	Name() string
+	// New gives an empty object, and NewList an empty list of them.
+	New() Object
+	NewList() client.ObjectList
+	// FleetName is the HostFleet of the object, in its namespace.
+	FleetName(host Object) string
+	// Hash is the digest of the configuration of all hosts of the kind: computed once, when
+	// the program starts. Empty: nothing is pushed to any.
+	Hash() string
+}
+
+// Contents is what a host should have, and how it gets there.
+type Contents interface {
+	// Access says how the host is reached. Errors have a class (kit/errclass).
+	Access(ctx context.Context, secrets Secrets, host Object) (Access, error)
+	// Plan renders what the host should have. Errors have a class.
+	Plan(ctx context.Context, secrets Secrets, host Object) (plan.Plan, error)
+}
+
+// Life is how a host is had and given back.
+type Life interface {
+	// Provision brings about a machine that Access leads to, and is called on every pass: it
+	// has to be quick when there is one. It may set phase and addresses.
+	Provision(ctx context.Context, host Object) step.Result
+	// BeforeBoot is called before each first boot, with status.bootstrapAttempts telling how
+	// many the host has refused; whatever is not done keeps it from beginning. It may set the
+	// count back, for a machine that was wiped.
+	BeforeBoot(ctx context.Context, host Object) step.Result
+	// Stamp is called when a push has succeeded, before the status is written.
+	Stamp(host Object)
+	// Release gives the machine back, on deletion. It is called until it is done.
+	Release(ctx context.Context, host Object) step.Result
+}
+
+// Secrets reads values that are kept in Secrets.
+type Secrets interface {
+	// Secret reads one key of a Secret in a namespace. Errors are of class Configuration and
+	// name the Secret and the mend, except where the API server did not answer.
+	Secret(ctx context.Context, namespace string, ref v1alpha1.LocalSecretKeySelector) (log.Secret, error)
+}
+
+// Access is how a host is reached.
+type Access struct {
+	// Address as host:port.
+	Address string
+	User    string
+	// PrivateKey as OpenSSH or PEM text; Password where there is no key. Either may be empty.
+	PrivateKey, Password log.Secret
+}

@@ -1,0 +1,242 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package machine
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"sync/atomic"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hosts/drift"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+)
+
+const (
+	// passTimeout bounds one pass over one host.
+	passTimeout = time.Minute
+	// lookAgain is how soon a host is looked at that nobody wakes, such as when work could
+	// not begin.
+	lookAgain = 2 * time.Second
+	// safety is how soon a host is looked at whose work wakes it when it is over.
+	safety = 5 * time.Minute
+	// FleetIndex is the field that hosts of every kind are indexed by.
+	FleetIndex = "spec.fleetName"
+)
+
+// Settings are what the configuration says of all hosts.
+type Settings struct {
+	Policy drift.Policy
+	// ProbeInterval is how often a host's parts are looked at; 0 for never.
+	ProbeInterval time.Duration
+	// Concurrency is how many hosts are worked on at a time.
+	Concurrency int
+}
+
+// Reconciler reconciles the hosts of one kind.
+type Reconciler struct {
+	Kind     Kind
+	Client   client.Client
+	Secrets  Secrets
+	Runner   *step.Runner
+	Recorder events.EventRecorder
+	Clock    clock.PassiveClock
+	Crew     *Crew
+	Metrics  *Metrics
+	Settings Settings
+
+	queue atomic.Pointer[workqueue.TypedRateLimitingInterface[reconcile.Request]]
+}
+
+//+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=hostfleets,verbs=get;list;watch
+//+kubebuilder:rbac:groups="",namespace=hyperfleet-system,resources=secrets,verbs=get
+//+kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+
+// SetupWithManager adds the controller to a manager, and the index of hosts by fleet.
+func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
+	name := r.Runner.Controller
+
+	fleetOf := func(obj client.Object) []string {
+		if host, ok := obj.(Object); ok {
+			return []string{r.Kind.FleetName(host)}
+		}
+
+		return nil
+	}
+	if err := mgr.GetFieldIndexer().IndexField(ctx, r.Kind.New(), FleetIndex, fleetOf); err != nil {
+		return fmt.Errorf("index %s by fleet: %w", r.Kind.Name(), err)
+	}
+
+	err := ctrl.NewControllerManagedBy(mgr).
+		Named(name).
+		For(r.Kind.New()).
+		Watches(&v1alpha1.HostFleet{}, r.fleetEvents()).
+		WatchesRawSource(r).
+		WithOptions(controller.Options{MaxConcurrentReconciles: r.Settings.Concurrency}).
+		Complete(r)
+	if err != nil {
+		return fmt.Errorf("add controller %s: %w", name, err)
+	}
+
+	return nil
+}
+
+// Start is called by the controller with its queue, through which work that is over wakes
+// its host.
+func (r *Reconciler) Start(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	r.queue.Store(&queue)
+
+	return nil
+}
+
+func (r *Reconciler) wake(host types.NamespacedName) func() {
+	return func() {
+		if queue := r.queue.Load(); queue != nil {
+			(*queue).Add(reconcile.Request{NamespacedName: host})
+		}
+	}
+}
+
+type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+// fleetEvents wakes the hosts that a change of a fleet concerns: all when its spec has
+// changed, else those that have got a permit. A fleet of a thousand hosts changes with each
+// of them.
+func (r *Reconciler) fleetEvents() handler.EventHandler {
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { r.wakeAll(ctx, e.Object, q) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
+			before, ok := e.ObjectOld.(*v1alpha1.HostFleet)
+			after, alsoOK := e.ObjectNew.(*v1alpha1.HostFleet)
+
+			if !ok || !alsoOK || before.Generation != after.Generation {
+				r.wakeAll(ctx, e.ObjectNew, q)
+
+				return
+			}
+
+			for _, permit := range after.Status.Permits {
+				if permit.Number > before.Status.LastPermit {
+					q.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: after.Namespace, Name: permit.Host}})
+				}
+			}
+		},
+	}
+}
+
+func (r *Reconciler) wakeAll(ctx context.Context, fleet client.Object, q queue) {
+	hosts, err := List(ctx, r.Client, r.Kind, fleet.GetNamespace(), fleet.GetName())
+	if err != nil {
+		return // the cache is gone, and the program with it
+	}
+
+	for _, host := range hosts {
+		q.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(host)})
+	}
+}
+
+// scope is one pass over one host.
+type scope struct {
+	*Reconciler
+
+	obj    Object
+	status *v1alpha1.HostStatus
+	fleet  *v1alpha1.HostFleet
+	// hash that the host should have.
+	hash string
+}
+
+func (r *Reconciler) plan() step.Plan[*scope] {
+	named := func(condition string, run func(context.Context, *scope) step.Result) step.Step[*scope] {
+		return step.Step[*scope]{Condition: condition, Run: func(ctx context.Context, s *scope) step.Result {
+			result := run(ctx, s)
+			s.phase()
+
+			return result
+		}}
+	}
+
+	return step.Plan[*scope]{
+		Finalizer: v1alpha1.FinalizerHost,
+		Steps: []step.Step[*scope]{
+			named("", settle), // what became of work at the host is on record
+			named(v1alpha1.ConditionFleetFound, findFleet),
+			named(v1alpha1.ConditionProvisioned, provision),
+			named(v1alpha1.ConditionHostKeyPinned, pin), // before anything is sent to the host
+			named(v1alpha1.ConditionBootstrapped, boot),
+			named(v1alpha1.ConditionConverged, converge),
+			named(v1alpha1.ConditionIntact, inspect),
+			named("", rest),
+		},
+		Deletion: []step.Step[*scope]{
+			named("", settle),
+			named(v1alpha1.ConditionReleased, release),
+		},
+	}
+}
+
+// Reconcile looks at one host.
+func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	ctx, cancel := context.WithTimeout(ctx, passTimeout)
+	defer cancel()
+
+	obj := r.Kind.New()
+	if err := r.Client.Get(ctx, req.NamespacedName, obj); err != nil {
+		if apierrors.IsNotFound(err) {
+			return reconcile.Result{}, nil
+		}
+
+		return reconcile.Result{}, fmt.Errorf("get host: %w", err)
+	}
+
+	s := &scope{Reconciler: r, obj: obj, status: obj.Host(), hash: r.Kind.Hash()}
+	before := step.Readiness(obj)
+	result, err := step.Pass(ctx, r.Runner, obj, r.plan(), s)
+	step.Announce(r.Recorder, obj, before, "HostReady", "the host carries machines and has its fleet's configuration")
+
+	return result, err
+}
+
+// phase puts where the host is in its life into one word. A host that has failed stays
+// Failed, whatever else is done with it.
+func (s *scope) phase() {
+	h := s.status
+	deleting := !s.obj.GetDeletionTimestamp().IsZero()
+	h.Ready = !deleting && h.Bootstrapped && h.FailureReason == "" && h.UnreachableSince == nil
+
+	switch {
+	case deleting:
+		h.Phase = v1alpha1.HostDeleting
+	case h.FailureReason != "":
+		h.Phase = v1alpha1.HostFailed
+	case h.Bootstrapped:
+		h.Phase = v1alpha1.HostReady
+	case h.SSHHostKey != "" || h.Push != nil:
+		h.Phase = v1alpha1.HostBootstrapping
+	case h.Phase == "" || h.Phase == v1alpha1.HostFailed:
+		h.Phase = v1alpha1.HostPending
+	}
+}
+
+// share gives a number from 0 to below 1 that is always the same for the same text.
+func share(text string) float64 {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(text))
+
+	return float64(h.Sum32()) / (1 << 32)
+}

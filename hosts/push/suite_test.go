@@ -1,0 +1,209 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package push_test
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hyperfleet/hyperfleet/hosts/plan"
+	"github.com/hyperfleet/hyperfleet/hosts/push"
+	"github.com/hyperfleet/hyperfleet/hosts/ssh"
+	"github.com/hyperfleet/hyperfleet/sim/machost"
+)
+
+const (
+	egress  = "10.32.0.0/16"
+	another = "10.64.0.0/16"
+)
+
+// Both kinds of hosts live their life behind the simulator's SSH and behind OpenSSH's.
+func TestLifeOfAHost(t *testing.T) {
+	t.Parallel()
+
+	for _, s := range systems() {
+		for _, door := range []string{"simulator", "openssh"} {
+			t.Run(string(s.name)+" behind "+door, func(t *testing.T) {
+				t.Parallel()
+
+				private, line := key(t)
+				host := start(t, machost.Options{Name: "h", System: s.name, AuthorizedKeys: []string{line}})
+				target := ssh.Target{Address: host.Address(), User: "m1", PrivateKey: private}
+
+				if door == "openssh" {
+					sshd, err := host.OpenSSH(t.Context())
+					if err != nil {
+						t.Fatal(err)
+					}
+
+					t.Cleanup(func() { _ = sshd.Close() })
+
+					target.Address, target.User, target.HostKey = sshd.Address(), sshd.User, sshd.HostKey
+				}
+
+				l := life{system: s, t: t, host: host, conn: dial(t, target)}
+				l.boot()
+				l.changes()
+				l.loses()
+				l.crashes()
+			})
+		}
+	}
+}
+
+type life struct {
+	system
+
+	t    *testing.T
+	host *machost.Host
+	conn *ssh.Conn
+	has  plan.Plan
+}
+
+// boot brings all parts, while somebody watches the processes of the host.
+func (l *life) boot() {
+	l.t.Helper()
+	l.has = l.render(l.t, "1", egress)
+
+	var watching sync.WaitGroup
+
+	ctx, cancel := context.WithCancel(l.t.Context())
+	seen := map[string]bool{}
+
+	watching.Go(func() {
+		// Often enough to see most scripts, and seldom enough to leave them the processor.
+		for ; ctx.Err() == nil; time.Sleep(300 * time.Millisecond) {
+			processes, _ := l.host.Processes(ctx)
+			for _, process := range processes {
+				seen[process] = true
+			}
+		}
+	})
+
+	result := push.FirstBoot(l.t.Context(), l.conn, l.has, push.Options{})
+
+	cancel()
+	watching.Wait()
+
+	if result.Err != nil {
+		l.t.Fatal(result.Err)
+	}
+
+	if got, want := len(result.Labels(push.Applied)), len(l.has.Parts()); got != want || len(result.Lost) > 0 {
+		l.t.Errorf("applied %d parts of %d, lost %q", got, want, result.Lost)
+	}
+
+	if !slices.ContainsFunc(slices.Collect(maps.Keys(seen)), func(s string) bool { return strings.Contains(s, "hyperfleet-script") }) {
+		l.t.Error("whoever watched saw no script")
+	}
+
+	for _, secret := range []string{tailnetKey, kubeToken} {
+		if strings.Contains(strings.Join(slices.Collect(maps.Keys(seen)), "\n"), secret) ||
+			strings.Contains(strings.Join(l.host.Calls(), "\n"), secret) {
+			l.t.Errorf("%s was an argument", secret)
+		}
+	}
+
+	if !strings.Contains(l.host.Read(l.secretPath), kubeToken) {
+		l.t.Error("the kubeconfig is not there")
+	}
+
+	if err := l.host.StartMachine(l.t.Context(), "one"); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// follow brings what has drifted, and demands that the machine lives on.
+func (l *life) follow(p plan.Plan, states map[string]plan.State) push.Result {
+	l.t.Helper()
+
+	before := l.host.Machines(l.t.Context())
+	result := push.Drift(l.t.Context(), l.conn, p, push.Drifted(p, l.has.Digests(), states), push.Options{})
+
+	if diff := cmp.Diff(before, l.host.Machines(l.t.Context())); diff != "" || before["one"] == "" {
+		l.t.Errorf("the machine did not survive the push: %s", diff)
+	}
+
+	for _, part := range p.Parts() {
+		if part.When == plan.FirstBoot && !slices.Contains(result.Labels(push.Unchanged), part.Label) {
+			l.t.Errorf("%s is of the first boot and was applied again", part.Label)
+		}
+	}
+
+	return result
+}
+
+func (l *life) changes() {
+	l.t.Helper()
+
+	next := l.render(l.t, "1", another)
+
+	result := l.follow(next, nil)
+	if result.Err != nil || !slices.Contains(result.Labels(push.Applied), l.rules) ||
+		slices.Contains(result.Labels(push.Applied), l.kubelet) {
+		l.t.Errorf("another rule: applied %q: %v", result.Labels(push.Applied), result.Err)
+	}
+
+	l.has = next
+	next = l.render(l.t, "2", another)
+
+	result = l.follow(next, nil)
+	if applied := result.Labels(push.Applied); result.Err != nil || slices.Contains(applied, l.rules) ||
+		!slices.Contains(applied, l.kubelet) || !slices.Contains(applied, l.job) {
+		l.t.Errorf("another program: applied %q: %v", applied, result.Err)
+	}
+
+	l.has = next
+
+	if result := l.follow(next, nil); result.Err != nil || len(result.Labels(push.Applied)) > 0 {
+		l.t.Errorf("nothing has changed: applied %q: %v", result.Labels(push.Applied), result.Err)
+	}
+}
+
+func (l *life) loses() {
+	l.t.Helper()
+
+	if _, err := l.host.Exec(l.t.Context(), l.lose); err != nil {
+		l.t.Fatal(err)
+	}
+
+	states, err := push.Probe(l.t.Context(), l.conn, l.has, push.Options{})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+
+	if lost := l.has.LostParts(states); !slices.Contains(lost, "firewall") {
+		l.t.Errorf("lost %q", lost)
+	}
+
+	if result := l.follow(l.has, states); result.Err != nil || len(result.Lost) > 0 {
+		l.t.Errorf("after the repair: lost %q: %v", result.Lost, result.Err)
+	}
+}
+
+// crashes pushes a program that ends at once: it counts as failed, though all its bytes
+// arrived, and the next one mends it.
+func (l *life) crashes() {
+	l.t.Helper()
+
+	bad := l.renderCrashing(l.t)
+
+	result := l.follow(bad, nil)
+	if ssh.KindOf(result.Err) != ssh.Rejected || !slices.Contains(result.Labels(push.Failed), l.job) ||
+		!strings.Contains(result.Err.Error(), "did not live") {
+		l.t.Errorf("a program that crashes: failed %q: %v", result.Labels(push.Failed), result.Err)
+	}
+
+	l.has = bad
+	if result := l.follow(l.render(l.t, "3", another), nil); result.Err != nil {
+		l.t.Error(result.Err)
+	}
+}

@@ -1,0 +1,408 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package push_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hyperfleet/hyperfleet/hosts/plan"
+	"github.com/hyperfleet/hyperfleet/hosts/plan/parts"
+	"github.com/hyperfleet/hyperfleet/hosts/push"
+	"github.com/hyperfleet/hyperfleet/hosts/ssh"
+	"github.com/hyperfleet/hyperfleet/kit/log"
+	"github.com/hyperfleet/hyperfleet/sim/machost"
+)
+
+const (
+	firstPath  = "/usr/local/libexec/first"
+	secretPath = "/etc/token"
+	lastPath   = "/usr/local/libexec/last"
+	token      = "hunter2-hunter2-hunter2"
+)
+
+// small is a plan of four parts: first, token, script, last.
+func small(t *testing.T, version, script string) plan.Plan {
+	t.Helper()
+
+	place := func(path string) parts.Place { return parts.Place{Path: path, Mode: 0o600, Owner: "root:wheel"} }
+	content := func(name string) plan.Content {
+		return plan.Text(strings.Repeat(name+" "+version+"\n", 10_000))
+	}
+
+	p, err := plan.New(
+		parts.File("first", plan.File, place(firstPath), content("first")),
+		parts.Secret("token", place(secretPath), log.NewSecret(token)),
+		parts.Script("script", script, "true"),
+		parts.File("last", plan.File, place(lastPath), content("last")),
+	)
+
+	return must(t, p, err)
+}
+
+const fine = "main() { true; }"
+
+// outcomes gives the parts with what became of them.
+func outcomes(result push.Result) string {
+	var out []string
+	for _, part := range result.Parts {
+		out = append(out, part.Label+" "+string(part.Outcome))
+	}
+
+	return strings.Join(out, ", ")
+}
+
+// Each trouble has its kind, ends the push where it was, leaves no part half done, and the
+// next push mends all.
+func TestTrouble(t *testing.T) {
+	t.Parallel()
+
+	script := func(what machost.What) func(*testing.T, *machost.Host) {
+		return func(_ *testing.T, h *machost.Host) { h.Inject(machost.Fault{Label: "first", What: what, Times: 1}) }
+	}
+
+	cases := map[string]struct {
+		trouble func(*testing.T, *machost.Host)
+		script  string
+		mend    func(*testing.T, *machost.Host)
+		kind    ssh.Kind
+		says    string
+		want    string
+	}{
+		"a step fails": {
+			trouble: script(machost.Fail), kind: ssh.Rejected, says: "it ended with 1: machost: first fails",
+			want: "first failed, token not-reached, script not-reached, last not-reached",
+		},
+		"a step hangs": {
+			trouble: script(machost.Hang), kind: ssh.TimedOut, says: "ended after 2s",
+			want: "first failed, token not-reached, script not-reached, last not-reached",
+		},
+		"the connection is cut in the middle": {
+			trouble: script(machost.Cut), kind: ssh.Unreachable, says: "run first",
+			want: "first failed, token not-reached, script not-reached, last not-reached",
+		},
+		"the connection is cut before the end is told": {
+			trouble: script(machost.CutLate), kind: ssh.Unreachable, says: "run first",
+			want: "first failed, token not-reached, script not-reached, last not-reached",
+		},
+		"the host restarts": {
+			trouble: script(machost.Reboot), kind: ssh.Unreachable, says: "run first",
+			want: "first failed, token not-reached, script not-reached, last not-reached",
+		},
+		"the disk is full": {
+			trouble: func(t *testing.T, h *machost.Host) {
+				t.Helper()
+
+				if err := h.FillDisk(t.Context(), true); err != nil {
+					t.Fatal(err)
+				}
+			},
+			mend: func(t *testing.T, h *machost.Host) {
+				t.Helper()
+
+				if err := h.FillDisk(t.Context(), false); err != nil {
+					t.Fatal(err)
+				}
+			},
+			kind: ssh.Rejected, says: "No space left on device",
+			want: "first failed, token not-reached, script not-reached, last not-reached",
+		},
+		"a script that is wrong": {
+			script: "main() { echo it is wrong: " + token + " >&2; exit 3; }",
+			kind:   ssh.Rejected, says: "it ended with 3: it is wrong: REDACTED",
+			want: "first applied, token applied, script failed, last not-reached",
+		},
+		"a script that ends well and undoes another part": {
+			script: "main() { rm " + firstPath + "; }",
+			kind:   ssh.NotKept, says: "first was applied without an error",
+			want: "first failed, token applied, script applied, last applied",
+		},
+		"a command that is not there": {
+			script: "main() { /usr/local/bin/nothing; }", kind: ssh.Rejected, says: "it ended with 127",
+			want: "first applied, token applied, script failed, last not-reached",
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			private, line := key(t)
+			host := start(t, machost.Options{AuthorizedKeys: []string{line}})
+			target := ssh.Target{Name: "h", Address: host.Address(), User: "m1", PrivateKey: private}
+
+			old := small(t, "old", fine)
+			if result := push.FirstBoot(t.Context(), dial(t, target), old, push.Options{}); result.Err != nil {
+				t.Fatal(result.Err)
+			}
+
+			before := [2]string{host.Read(firstPath), host.Read(lastPath)}
+			conn := dial(t, target)
+
+			if tc.trouble != nil {
+				tc.trouble(t, host)
+			}
+
+			if tc.script == "" {
+				tc.script = fine
+			}
+
+			next := small(t, "new", tc.script)
+			all := push.Drifted(next, nil, nil)
+
+			result := push.Drift(t.Context(), conn, next, all, push.Options{Timeout: limit(tc.kind)})
+			if got := ssh.KindOf(result.Err); got != tc.kind || !strings.Contains(result.Err.Error(), tc.says) {
+				t.Errorf("kind %q: %v", got, result.Err)
+			}
+
+			if diff := cmp.Diff(tc.want, outcomes(result)); diff != "" {
+				t.Error(diff)
+			}
+
+			if strings.Contains(result.Err.Error(), token) {
+				t.Errorf("the secret is in %v", result.Err)
+			}
+
+			whole(t, host, before, next)
+
+			if tc.mend != nil {
+				tc.mend(t, host)
+			}
+
+			mended := push.Drift(t.Context(), redial(t, target), small(t, "new", fine), all, push.Options{})
+			if mended.Err != nil {
+				t.Error(mended.Err)
+			}
+		})
+	}
+}
+
+// limit is long enough for any part, but for those that are to run out of it.
+func limit(kind ssh.Kind) time.Duration {
+	if kind == ssh.TimedOut {
+		return 2 * time.Second
+	}
+
+	return patience
+}
+
+// whole demands that each file is as it was or as it is to be, and that nothing lies beside.
+func whole(t *testing.T, host *machost.Host, before [2]string, next plan.Plan) {
+	t.Helper()
+
+	for i, label := range []string{"first", "last"} {
+		part, _ := next.Part(label)
+		if got := host.Read(part.Path); got != before[i] && got != part.Content.String() && got != "" {
+			t.Errorf("%s is half there: %d bytes", label, len(got))
+		}
+	}
+}
+
+// redial connects once the host is back.
+func redial(t *testing.T, target ssh.Target) *ssh.Conn {
+	t.Helper()
+
+	deadline, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+
+	for {
+		conn, err := ssh.New(ssh.Options{}).Dial(deadline, target)
+		if err == nil {
+			t.Cleanup(func() { _ = conn.Close() })
+
+			return conn
+		}
+
+		if ssh.KindOf(err) != ssh.Unreachable || deadline.Err() != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// hangs waits until a script at the host hangs.
+func hangs(t *testing.T, host *machost.Host) {
+	t.Helper()
+
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+
+	for {
+		processes, err := host.Processes(t.Context())
+		if err == nil && slices.Contains(processes, "/bin/sleep 1") {
+			return
+		}
+
+		if ctx.Err() != nil {
+			t.Errorf("no script hangs: %v\n%s", err, strings.Join(processes, "\n"))
+
+			return
+		}
+	}
+}
+
+// An operator that is gone leaves its script running. The next one ends it before it runs
+// its own, with all that it had started.
+func TestOneScriptAtATime(t *testing.T) {
+	t.Parallel()
+
+	private, line := key(t)
+	host := start(t, machost.Options{AuthorizedKeys: []string{line}})
+	target := ssh.Target{Address: host.Address(), User: "m1", PrivateKey: private}
+
+	host.Inject(machost.Fault{Label: "first", What: machost.Hang, Times: 1})
+
+	ctx, cancel := context.WithCancel(t.Context())
+	gone := dial(t, target)
+	p := small(t, "1", fine)
+
+	var waiting sync.WaitGroup
+	defer waiting.Wait()
+
+	waiting.Go(func() {
+		defer cancel()
+
+		hangs(t, host)
+	})
+
+	result := push.FirstBoot(ctx, gone, p, push.Options{})
+	if !errors.Is(result.Err, context.Canceled) {
+		t.Fatal(result.Err)
+	}
+
+	_ = gone.Close()
+
+	if result := push.FirstBoot(t.Context(), dial(t, target), p, push.Options{}); result.Err != nil {
+		t.Fatal(result.Err)
+	}
+
+	processes, err := host.Processes(t.Context())
+	if err != nil || slices.ContainsFunc(processes, func(s string) bool { return strings.Contains(s, "/bin/bash -s") }) {
+		t.Errorf("the script of before still runs: %v\n%s", err, strings.Join(processes, "\n"))
+	}
+}
+
+// Somebody who asks a host what it has does not end what the operator does there.
+func TestALookBesideAPush(t *testing.T) {
+	t.Parallel()
+
+	private, line := key(t)
+	host := start(t, machost.Options{AuthorizedKeys: []string{line}})
+	target := ssh.Target{Address: host.Address(), User: "m1", PrivateKey: private}
+	p := small(t, "1", fine)
+
+	host.Inject(machost.Fault{Label: "first", What: machost.Hang, Times: 1})
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+
+	operator := dial(t, target)
+	ended := make(chan error, 1)
+
+	go func() { ended <- push.FirstBoot(ctx, operator, p, push.Options{}).Err }()
+
+	hangs(t, host)
+
+	states, err := push.Probe(t.Context(), dial(t, target), p, push.Options{Beside: true})
+	if err != nil || len(states) == 0 {
+		t.Errorf("the look: %v, %v", states, err)
+	}
+
+	select {
+	case err := <-ended:
+		t.Errorf("the look has ended the push: %v", err)
+	default:
+	}
+
+	// One that is the operator's does end it.
+	if _, err := push.Probe(t.Context(), dial(t, target), p, push.Options{}); err != nil {
+		t.Error(err)
+	}
+
+	if err := <-ended; err == nil {
+		t.Error("the push goes on beside the next operator's script")
+	}
+}
+
+// A push that the next operator's script has ended asks what it has left, and does not end
+// that script in turn.
+func TestAnEndedPushLeavesTheNextAlone(t *testing.T) {
+	t.Parallel()
+
+	private, line := key(t)
+	host := start(t, machost.Options{AuthorizedKeys: []string{line}})
+	target := ssh.Target{Address: host.Address(), User: "m1", PrivateKey: private}
+	p := small(t, "1", fine)
+
+	host.Inject(machost.Fault{Label: "first", What: machost.Hang, Times: 1})
+	host.Inject(machost.Fault{Label: "probe", What: machost.Hang, Times: 1})
+
+	before, next := dial(t, target), dial(t, target)
+	ended, looked := make(chan push.Result, 1), make(chan error, 1)
+
+	go func() { ended <- push.FirstBoot(t.Context(), before, p, push.Options{}) }()
+
+	hangs(t, host)
+
+	go func() {
+		_, err := push.Probe(t.Context(), next, p, push.Options{})
+		looked <- err
+	}()
+
+	result := <-ended
+	if ssh.KindOf(result.Err) != ssh.Rejected || len(result.Lost) == 0 {
+		t.Errorf("the push: %v; lost: %v", result.Err, result.Lost)
+	}
+
+	hangs(t, host)
+
+	select {
+	case err := <-looked:
+		t.Errorf("the push has ended the next operator's script: %v", err)
+	default:
+	}
+
+	if _, err := push.Probe(t.Context(), dial(t, target), p, push.Options{}); err != nil {
+		t.Error(err)
+	}
+
+	if err := <-looked; err == nil {
+		t.Error("a script that hangs has come to a good end")
+	}
+}
+
+// Light hosts take all, and answer their probe by it.
+func TestManyHosts(t *testing.T) {
+	t.Parallel()
+
+	const hosts = 100
+
+	private, line := key(t)
+	p := small(t, "1", fine)
+
+	for range hosts {
+		t.Run("host", func(t *testing.T) {
+			t.Parallel()
+
+			host := start(t, machost.Options{Light: true, AuthorizedKeys: []string{line}})
+			conn := dial(t, ssh.Target{Address: host.Address(), User: "m1", PrivateKey: private})
+
+			if result := push.FirstBoot(t.Context(), conn, p, push.Options{}); result.Err != nil || len(host.Digests()) != 4 {
+				t.Errorf("%v: %v", result.Err, host.Digests())
+			}
+
+			host.Lose("last")
+
+			states, err := push.Probe(t.Context(), conn, p, push.Options{})
+			if diff := cmp.Diff([]string{"last"}, push.Drifted(p, p.Digests(), states)); diff != "" || err != nil {
+				t.Errorf("%v: %s", err, diff)
+			}
+		})
+	}
+}

@@ -1,0 +1,263 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rollout_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/leanovate/gopter"
+	"github.com/leanovate/gopter/gen"
+	"github.com/leanovate/gopter/prop"
+
+	"github.com/hyperfleet/hyperfleet/hosts/drift"
+	"github.com/hyperfleet/hyperfleet/hosts/rollout"
+	"github.com/hyperfleet/hyperfleet/kit/property"
+)
+
+// world is a fleet whose hosts behave by chance: they take a configuration, refuse it,
+// can't be reached, lose parts, and are looked at late.
+type world struct {
+	random *rand.Rand
+	policy rollout.Policy
+	state  rollout.State
+	// seen are the permits as hosts see them, which may be a little old.
+	seen  []rollout.Permit
+	hosts []rollout.Host
+	// permit that each host works on; 0 for none.
+	works []int64
+	now   time.Time
+	hash  string
+	// bad are configurations that are refused more often than taken.
+	bad map[string]bool
+}
+
+// act lets one host do something. It begins only under a permit that it has not used.
+func (w *world) act(i int) {
+	host := &w.hosts[i]
+
+	switch {
+	case w.works[i] == 0:
+		for _, permit := range w.seen {
+			if permit.Host == host.Name && permit.Number > host.LastPermit {
+				if permit.Hash == w.hash && w.random.IntN(4) > 0 {
+					w.works[i], host.Pushing, host.Applied = permit.Number, true, ""
+				} else {
+					host.LastPermit = permit.Number // given back
+				}
+			}
+		}
+	case w.random.IntN(3) == 0:
+		host.LastPermit, host.Pushing = w.works[i], false
+		w.works[i] = 0
+		w.end(host)
+	}
+}
+
+func (w *world) end(host *rollout.Host) {
+	switch chance := w.random.IntN(10); {
+	case chance == 0:
+		host.Unreachable, host.Want, host.NotBefore = true, drift.Update, w.now.Add(time.Minute)
+	case w.bad[w.hash] && chance < 8:
+		host.Refused, host.RefusedAt, host.Unreachable = w.hash, w.now, false
+		host.Want, host.NotBefore = drift.Update, w.now.Add(time.Minute)
+		host.Failed = w.random.IntN(3) == 0
+	default:
+		host.Applied, host.Refused, host.Unreachable, host.Failed = w.hash, "", false, false
+		host.Want = drift.Nothing
+	}
+}
+
+// move brings a new configuration.
+func (w *world) move(hash string) {
+	w.hash = hash
+	for i := range w.hosts {
+		if w.hosts[i].Applied != hash {
+			w.hosts[i].Want, w.hosts[i].Failed = drift.Update, false
+		}
+	}
+}
+
+// check says what must never be.
+func (w *world) check(before rollout.State) error {
+	most := max(1, w.policy.MaxUnavailable)
+
+	working, converged := 0, 0
+	for i := range w.hosts {
+		if w.works[i] != 0 {
+			working++
+		}
+
+		if w.hosts[i].Applied == w.hash {
+			converged++
+		}
+	}
+
+	fresh, updates := map[int64]bool{}, 0
+	for _, permit := range w.state.Permits {
+		fresh[permit.Number] = permit.Number > before.LastPermit
+		if permit.What == drift.Update && fresh[permit.Number] {
+			updates++
+		}
+	}
+
+	switch {
+	case len(w.state.Permits) > most:
+		return fmt.Errorf("%d permits, %d allowed", len(w.state.Permits), most)
+	case working > most:
+		return fmt.Errorf("%d hosts are pushed to, %d allowed", working, most)
+	case w.policy.Paused && w.state.LastPermit != before.LastPermit:
+		return errors.New("a permit while the fleet is paused")
+	case w.state.StoppedHash == w.hash && updates > 0:
+		return errors.New("a permit for a configuration that was stopped")
+	case converged < min(w.policy.Canary, len(w.hosts)) && updates > w.policy.Canary-converged:
+		return fmt.Errorf("%d updates with %d of %d canaries", updates, converged, w.policy.Canary)
+	}
+
+	for i := range w.hosts {
+		for _, permit := range w.state.Permits {
+			if permit.Host == w.hosts[i].Name && w.works[i] != 0 && permit.Number != w.works[i] {
+				return fmt.Errorf("host %s works under permit %d and has %d", permit.Host, w.works[i], permit.Number)
+			}
+		}
+	}
+
+	return nil
+}
+
+func newWorld(seed uint64) *world {
+	random := rand.New(rand.NewPCG(seed, 1))
+	hosts := drifted(1 + random.IntN(30))
+
+	return &world{
+		random: random, hosts: hosts, works: make([]int64, len(hosts)), now: start(), hash: "new",
+		bad: map[string]bool{"bad": true},
+		policy: rollout.Policy{
+			MaxUnavailable: 1 + random.IntN(6), Canary: random.IntN(4), Threshold: 1 + random.IntN(3),
+			Jitter: time.Duration(random.IntN(2)) * 10 * time.Minute,
+		},
+	}
+}
+
+func (w *world) decide() error {
+	before := w.state
+	if w.random.IntN(2) == 0 {
+		w.seen = before.Permits
+	}
+
+	w.state, _ = rollout.Decide(w.policy, w.state, w.hosts, w.hash, w.now)
+
+	return w.check(before)
+}
+
+// Whatever happens, there are never more hosts in flight than allowed, canaries go first,
+// nothing begins while the fleet is paused or a configuration is stopped; and a good
+// configuration reaches all hosts in the end.
+func TestRolloutKeepsItsPromises(t *testing.T) {
+	t.Parallel()
+
+	properties := gopter.NewProperties(gopter.DefaultTestParameters())
+	properties.Property("limits hold and good configurations arrive", prop.ForAll(func(seed uint64) (bool, error) {
+		w := newWorld(seed)
+
+		for step := range 300 {
+			switch w.random.IntN(60) {
+			case 0:
+				w.policy.Paused = !w.policy.Paused
+			case 1:
+				w.move([]string{"new", "bad", "newer"}[w.random.IntN(3)])
+			case 2:
+				w.policy.ResumedAt = w.now
+			case 3, 4, 5: // a host that is off by itself
+				w.hosts[w.random.IntN(len(w.hosts))].Unreachable = true
+			}
+
+			w.act(w.random.IntN(len(w.hosts)))
+			w.now = w.now.Add(10 * time.Second)
+
+			if w.random.IntN(3) == 0 {
+				if err := w.decide(); err != nil {
+					return false, fmt.Errorf("step %d: %w", step, err)
+				}
+			}
+		}
+
+		err := w.arrives()
+
+		return err == nil, err
+	}, gen.UInt64()))
+	properties.TestingRun(t, property.Reporter(t))
+}
+
+// arrives brings a configuration that nobody refuses.
+func (w *world) arrives() error {
+	w.policy.Paused = false
+	w.move("good")
+
+	for range 5000 {
+		for i := range w.hosts {
+			w.act(i)
+		}
+
+		w.now = w.now.Add(time.Minute)
+		if err := w.decide(); err != nil {
+			return err
+		}
+
+		if _, report := rollout.Decide(w.policy, w.state, w.hosts, w.hash, w.now); report.Converged == len(w.hosts) {
+			return nil
+		}
+	}
+
+	return fmt.Errorf("hosts are left: %+v", w.hosts)
+}
+
+// A change of a thousand hosts reaches each of them, with never more than allowed in
+// flight.
+func TestAThousandHosts(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(1)
+	w.hosts, w.works = drifted(1000), make([]int64, 1000)
+	w.policy = rollout.Policy{MaxUnavailable: 20, Canary: 3, Threshold: 50}
+
+	most, rounds := 0, 0
+
+	for ; rounds < 5000; rounds++ {
+		if err := w.decide(); err != nil {
+			t.Fatalf("round %d: %v", rounds, err)
+		}
+
+		working, converged := 0, 0
+
+		for i := range w.hosts {
+			w.act(i)
+
+			if w.works[i] != 0 {
+				working++
+			}
+
+			if w.hosts[i].Applied == w.hash {
+				converged++
+			}
+		}
+
+		if most = max(most, working); most > w.policy.MaxUnavailable {
+			t.Fatalf("round %d: %d hosts in flight", rounds, working)
+		}
+
+		if converged == len(w.hosts) {
+			t.Logf("%d hosts in %d rounds, at most %d of %d in flight", converged, rounds, most, w.policy.MaxUnavailable)
+
+			return
+		}
+
+		w.now = w.now.Add(10 * time.Second)
+	}
+
+	t.Fatalf("not all hosts are on %s after %d rounds", w.hash, rounds)
+}

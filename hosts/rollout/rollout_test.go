@@ -1,0 +1,246 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rollout_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hyperfleet/hyperfleet/hosts/drift"
+	"github.com/hyperfleet/hyperfleet/hosts/rollout"
+	"github.com/hyperfleet/hyperfleet/kit/window"
+)
+
+func start() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) } // a Friday
+
+// drifted gives n hosts that have another configuration than "new".
+func drifted(n int) []rollout.Host {
+	out := make([]rollout.Host, n)
+	for i := range out {
+		out[i] = rollout.Host{Name: fmt.Sprintf("h%04d", i), Want: drift.Update, Applied: "old"}
+	}
+
+	return out
+}
+
+func change(hosts []rollout.Host, i int, f func(*rollout.Host)) []rollout.Host {
+	hosts = slices.Clone(hosts)
+	f(&hosts[i])
+
+	return hosts
+}
+
+func have(host *rollout.Host) { host.Want, host.Applied = drift.Nothing, "new" }
+
+func TestDecide(t *testing.T) {
+	t.Parallel()
+
+	policy := rollout.Policy{MaxUnavailable: 3, Canary: 1, Threshold: 1}
+	with := func(f func(*rollout.Policy)) rollout.Policy {
+		p := policy
+		f(&p)
+
+		return p
+	}
+	first := change(drifted(6), 0, have)
+	failed := func(h *rollout.Host) { h.Failed, h.Want = true, drift.Terminal }
+	refused := func(h *rollout.Host) { h.Refused, h.RefusedAt = "new", start() }
+
+	cases := map[string]struct {
+		policy  rollout.Policy
+		hosts   []rollout.Host
+		desired string
+		permits int
+		reason  string
+		next    time.Duration
+	}{
+		"no hosts":                   {policy, nil, "new", 0, rollout.ReasonConverged, 0},
+		"no configuration":           {policy, drifted(3), "", 0, rollout.ReasonNoConfig, 0},
+		"canary first":               {policy, drifted(6), "new", 1, rollout.ReasonRolling, 0},
+		"then as many as may be":     {policy, first, "new", 3, rollout.ReasonRolling, 0},
+		"two canaries":               {with(func(p *rollout.Policy) { p.Canary = 2 }), drifted(6), "new", 2, rollout.ReasonRolling, 0},
+		"no canaries":                {with(func(p *rollout.Policy) { p.Canary = 0 }), drifted(6), "new", 3, rollout.ReasonRolling, 0},
+		"more canaries than may be":  {with(func(p *rollout.Policy) { p.Canary = 5 }), drifted(6), "new", 3, rollout.ReasonRolling, 0},
+		"more canaries than hosts":   {with(func(p *rollout.Policy) { p.Canary = 5 }), first[:2], "new", 1, rollout.ReasonRolling, 0},
+		"paused":                     {with(func(p *rollout.Policy) { p.Paused = true }), drifted(6), "new", 0, rollout.ReasonPaused, 0},
+		"one refused: stopped":       {policy, change(first, 1, refused), "new", 0, rollout.ReasonStopped, 0},
+		"one refused, two may":       {with(func(p *rollout.Policy) { p.Threshold = 2 }), change(first, 1, refused), "new", 3, rollout.ReasonRolling, 0},
+		"one refused, and forgiven":  {with(func(p *rollout.Policy) { p.ResumedAt = start().Add(1) }), change(first, 1, refused), "new", 3, rollout.ReasonRolling, 0},
+		"one refused another config": {policy, change(first, 1, func(h *rollout.Host) { h.Refused, h.RefusedAt = "older", start() }), "new", 3, rollout.ReasonRolling, 0},
+		"failed for good is unavailable": {
+			policy, change(first, 1, failed), "new", 2, rollout.ReasonRolling, 0,
+		},
+		"unreachable is unavailable, and may go itself": {
+			with(func(p *rollout.Policy) { p.MaxUnavailable = 1 }),
+			change(first, 1, func(h *rollout.Host) { h.Unreachable = true }), "new", 1, rollout.ReasonRolling, 0,
+		},
+		"too many unavailable that can't go": {
+			with(func(p *rollout.Policy) { p.MaxUnavailable = 1 }), change(first, 1, failed), "new", 0, rollout.ReasonWaiting, 0,
+		},
+		"a host waits": {
+			policy, change(first[:2], 1, func(h *rollout.Host) { h.NotBefore = start().Add(time.Minute) }),
+			"new", 0, rollout.ReasonWaiting, time.Minute,
+		},
+		"a host that leaves": {
+			policy, change(first[:2], 1, func(h *rollout.Host) { h.Leaving = true }), "new", 0, rollout.ReasonWaiting, 0,
+		},
+		"repairs wait for no canary, stop or window": {
+			with(func(p *rollout.Policy) {
+				p.Windows = []rollout.Window{{Window: window.Window{Start: "0 9 * * *", Duration: time.Hour}}}
+			}),
+			change(change(drifted(3), 1, refused), 0, func(h *rollout.Host) { h.Want, h.Applied = drift.Repair, "new" }),
+			"new", 1, rollout.ReasonStopped, 5*time.Hour + 55*time.Minute + 55*time.Second,
+		},
+		"outside the window": {
+			with(func(p *rollout.Policy) {
+				p.Windows = []rollout.Window{{Window: window.Window{Start: "0 9 * * *", Duration: time.Hour}}}
+			}),
+			drifted(3), "new", 0, rollout.ReasonWindow, 5*time.Hour + 55*time.Minute + 55*time.Second,
+		},
+		"inside the window": {
+			with(func(p *rollout.Policy) {
+				p.Windows = []rollout.Window{{Window: window.Window{Start: "0 3 * * *", Duration: time.Hour}}}
+			}),
+			first, "new", 3, rollout.ReasonRolling, 55*time.Minute + 55*time.Second,
+		},
+		"a window of no sense is closed": {
+			with(func(p *rollout.Policy) {
+				p.Windows = []rollout.Window{{Window: window.Window{Start: "at night", Duration: time.Hour}}}
+			}),
+			drifted(3), "new", 0, rollout.ReasonWindow, 0,
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			state, report := rollout.Decide(tc.policy, rollout.State{}, tc.hosts, tc.desired, start())
+			if len(state.Permits) != tc.permits || report.Reason != tc.reason {
+				t.Errorf("%d permits and %s (%s), want %d and %s", len(state.Permits), report.Reason, report.Message, tc.permits, tc.reason)
+			}
+
+			if next := report.Next; tc.next == 0 != next.IsZero() || tc.next > 0 && !next.Equal(start().Add(tc.next)) {
+				t.Errorf("looks again at %s, want after %s", next, tc.next)
+			}
+		})
+	}
+}
+
+// Jitter spreads hosts over its time, each host always to the same moment of it.
+func TestJitter(t *testing.T) {
+	t.Parallel()
+
+	const spread = time.Hour
+
+	policy := rollout.Policy{MaxUnavailable: 1000, Canary: 1, Threshold: 1, Jitter: spread}
+	hosts := change(drifted(200), 0, have)
+	state, at := rollout.State{}, start()
+
+	var counts []int
+
+	for range 5 {
+		state, _ = rollout.Decide(policy, state, hosts, "new", at)
+		again, _ := rollout.Decide(policy, rollout.State{Hash: "new", Started: start()}, hosts, "new", at)
+
+		if len(again.Permits) != len(state.Permits) {
+			t.Errorf("%d permits one by one, %d at once", len(state.Permits), len(again.Permits))
+		}
+
+		counts = append(counts, len(state.Permits))
+		at = at.Add(spread / 4)
+	}
+
+	if counts[0] > 10 || counts[2] < 50 || counts[2] > 150 || counts[4] != 199 {
+		t.Errorf("permits over the hour: %v", counts)
+	}
+}
+
+// A stop outlasts the host that caused it, and ends with another configuration or when the
+// fleet is resumed.
+func TestStopStays(t *testing.T) {
+	t.Parallel()
+
+	policy := rollout.Policy{MaxUnavailable: 3, Threshold: 1}
+	hosts := change(drifted(4), 2, func(h *rollout.Host) { h.Refused, h.RefusedAt = "new", start() })
+
+	state, report := rollout.Decide(policy, rollout.State{}, hosts, "new", start())
+	if !report.Stopped || !strings.Contains(state.StoppedReason, "h0002") || len(state.Permits) != 0 {
+		t.Fatalf("%+v %+v", state, report)
+	}
+
+	without, again := rollout.Decide(policy, state, drifted(2), "new", start().Add(time.Minute))
+	if again.Stopped || again.Reason != rollout.ReasonStopped || len(without.Permits) != 0 {
+		t.Errorf("without the host: %+v %+v", without, again)
+	}
+
+	if other, _ := rollout.Decide(policy, state, hosts, "newer", start().Add(time.Minute)); len(other.Permits) != 3 || other.StoppedHash != "" {
+		t.Errorf("another configuration: %+v", other)
+	}
+
+	policy.ResumedAt = start().Add(time.Minute)
+	if resumed, _ := rollout.Decide(policy, state, hosts, "new", policy.ResumedAt); len(resumed.Permits) != 3 || resumed.StoppedHash != "" {
+		t.Errorf("resumed: %+v", resumed)
+	}
+}
+
+// A permit is out until its host has used it up, whatever the host wants meanwhile.
+func TestPermitsAreUsedOnce(t *testing.T) {
+	t.Parallel()
+
+	policy := rollout.Policy{MaxUnavailable: 1, Threshold: 9}
+	hosts := drifted(2)
+
+	state, _ := rollout.Decide(policy, rollout.State{}, hosts, "new", start())
+	if len(state.Permits) != 1 || state.Permits[0].Number != 1 || state.Permits[0].Hash != "new" {
+		t.Fatalf("%+v", state)
+	}
+
+	i := slices.IndexFunc(hosts, func(h rollout.Host) bool { return h.Name == state.Permits[0].Host })
+	steps := []struct {
+		what   string
+		change func(*rollout.Host)
+		number int64
+	}{
+		{"it begins", func(h *rollout.Host) { h.Pushing = true }, 1},
+		{"its number is noted while it is pushed to", func(h *rollout.Host) { h.LastPermit = 1 }, 1},
+		{"it wants nothing any more", func(h *rollout.Host) { h.Want, h.Applied = drift.Nothing, "new" }, 1},
+		{"it is deleted in the middle", func(h *rollout.Host) { h.Leaving = true }, 1},
+		{"it is done", func(h *rollout.Host) { h.Pushing = false }, 2},
+	}
+
+	for _, step := range steps {
+		step.change(&hosts[i])
+
+		state, _ = rollout.Decide(policy, state, hosts, "new", start())
+		if len(state.Permits) != 1 || state.Permits[0].Number != step.number {
+			t.Errorf("%s: permits %+v, want number %d", step.what, state.Permits, step.number)
+		}
+	}
+
+	state, _ = rollout.Decide(policy, state, hosts[:0], "new", start())
+	if len(state.Permits) != 0 {
+		t.Errorf("permits of hosts that are gone: %+v", state.Permits)
+	}
+}
+
+func TestOrderOfHostsIsNoMatter(t *testing.T) {
+	t.Parallel()
+
+	policy := rollout.Policy{MaxUnavailable: 4, Threshold: 1}
+	hosts := drifted(20)
+	want, _ := rollout.Decide(policy, rollout.State{}, hosts, "new", start())
+
+	rand.New(rand.NewPCG(1, 2)).Shuffle(len(hosts), func(i, j int) { hosts[i], hosts[j] = hosts[j], hosts[i] })
+
+	got, _ := rollout.Decide(policy, rollout.State{}, hosts, "new", start())
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}

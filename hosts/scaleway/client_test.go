@@ -1,0 +1,373 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package scaleway_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/utils/clock"
+	testclock "k8s.io/utils/clock/testing"
+
+	"github.com/hyperfleet/hyperfleet/hosts/scaleway"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/kit/log"
+	sim "github.com/hyperfleet/hyperfleet/sim/scaleway"
+)
+
+// instant is a clock whose timers are over at once.
+type instant struct{ clock.RealClock }
+
+func (c instant) NewTimer(time.Duration) clock.Timer { return c.RealClock.NewTimer(0) }
+
+type world struct {
+	sim    *sim.Simulator
+	clock  *testclock.FakeClock
+	client *scaleway.Client
+}
+
+func newWorld(t *testing.T, opts sim.Options) world {
+	t.Helper()
+
+	clk := testclock.NewFakeClock(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
+	opts.Clock = clk
+	w := world{sim: sim.New(opts), clock: clk}
+
+	server := httptest.NewServer(w.sim)
+	t.Cleanup(server.Close)
+	t.Cleanup(func() {
+		if v := w.sim.Violations(); len(v) > 0 {
+			t.Errorf("the contract was broken: %v", v)
+		}
+	})
+
+	client, err := scaleway.New(config(server.URL))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	w.client = client
+
+	return w
+}
+
+func config(endpoint string) scaleway.Config {
+	return scaleway.Config{
+		AccessKey: sim.DefaultAccessKey, SecretKey: log.NewSecret(sim.DefaultSecretKey), ProjectID: sim.DefaultProject,
+		Zone: "fr-par-1", Endpoint: endpoint, Timeout: 20 * time.Second, Clock: instant{},
+	}
+}
+
+func TestLifeOfAServer(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t, sim.Options{})
+	ctx := t.Context()
+
+	if err := w.client.EnsureKey(ctx, "fleet", "ssh-ed25519 AAAA comment"); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := w.client.EnsureKey(ctx, "fleet", "ssh-ed25519 AAAA other comment\n"); err != nil || len(w.sim.Keys()) != 1 {
+		t.Errorf("%v, %d keys, want one", err, len(w.sim.Keys()))
+	}
+
+	os, err := w.client.OS(ctx, "M4-S", "macos-sonoma-14.6")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	ordered, err := w.client.Order(ctx, scaleway.Order{Name: "mac-1", Type: "M4-S", OSID: os})
+	if err != nil || ordered.State != scaleway.Working || ordered.IP != "" {
+		t.Fatalf("order: %v %+v", err, ordered)
+	}
+
+	found, ok, err := w.client.Find(ctx, "mac-1")
+	if err != nil || !ok || found.ID != ordered.ID {
+		t.Errorf("find: %v %v %+v", err, ok, found)
+	}
+
+	w.clock.Step(10 * time.Minute)
+
+	got, err := w.client.Get(ctx, ordered.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if got.State != scaleway.Usable || got.IP == "" || got.SSHUser != "m1" || got.OS != "macos-sonoma-14.6" ||
+		got.Password.Empty() || !got.DeletableAt.Equal(got.Created.Add(24*time.Hour)) {
+		t.Errorf("delivered: %+v", got)
+	}
+
+	if strings.Contains(fmt.Sprintf("%+v", got), got.Password.Reveal()) {
+		t.Error("the password shows in the printed server")
+	}
+
+	if err := w.client.Reboot(ctx, got.ID); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := w.client.Wipe(ctx, got.ID); !scaleway.Is(err, scaleway.Busy) {
+		t.Errorf("wipe of a server that restarts: %v, want Busy", err)
+	}
+
+	w.clock.Step(2 * time.Minute)
+
+	if err := w.client.Wipe(ctx, got.ID); err != nil {
+		t.Fatal(err)
+	}
+
+	checkEnd(t, w, got)
+}
+
+func checkEnd(t *testing.T, w world, got scaleway.Server) {
+	t.Helper()
+
+	ctx := t.Context()
+
+	if err := w.client.Delete(ctx, got.ID); !scaleway.Is(err, scaleway.Rejected) || !strings.Contains(err.Error(), "cannot be deleted before") {
+		t.Errorf("delete within the lease: %v, want Rejected with the time", err)
+	}
+
+	if err := w.client.Leave(ctx, got.ID); err != nil {
+		t.Fatal(err)
+	}
+
+	if _, ok, err := w.client.Find(ctx, "mac-1"); ok || err != nil {
+		t.Errorf("a server that leaves was found: %v", err)
+	}
+
+	w.clock.Step(24 * time.Hour)
+
+	if _, err := w.client.Get(ctx, got.ID); !scaleway.Is(err, scaleway.NotFound) {
+		t.Errorf("get after its end: %v, want NotFound", err)
+	}
+
+	if err := w.client.Delete(ctx, got.ID); !scaleway.Is(err, scaleway.NotFound) {
+		t.Errorf("delete after its end: %v, want NotFound", err)
+	}
+}
+
+func TestHardware(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t, sim.Options{})
+
+	got, err := w.client.Hardware(t.Context(), "M4-S")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if diff := cmp.Diff(scaleway.Hardware{Cores: 10, MemoryMB: 16384}, got); diff != "" {
+		t.Error(diff)
+	}
+
+	if _, err := w.client.Hardware(t.Context(), "M99"); !scaleway.Is(err, scaleway.NotFound) {
+		t.Errorf("%v, want NotFound", err)
+	}
+
+	if _, err := w.client.OS(t.Context(), "M4-S", "macos-sonoma"); !scaleway.Is(err, scaleway.Rejected) {
+		t.Errorf("a prefix of names is no name: %v", err)
+	}
+}
+
+// More servers than one page has.
+func TestListIsWhole(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t, sim.Options{})
+	for i := range 230 {
+		w.sim.Add(fmt.Sprint("pool-", i), "M4-S")
+	}
+
+	list, err := w.client.List(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	seen := map[string]bool{}
+	for _, s := range list {
+		seen[s.ID] = true
+	}
+
+	if len(seen) != 230 {
+		t.Errorf("%d servers, want 230", len(seen))
+	}
+}
+
+func TestErrors(t *testing.T) {
+	t.Parallel()
+
+	tests := map[string]struct {
+		fault   sim.Fault
+		kind    scaleway.Kind
+		class   errclass.Class
+		decided bool
+	}{
+		"out of stock":        {sim.Fault{Status: 503, Type: "out_of_stock"}, scaleway.OutOfStock, errclass.Resource, true},
+		"quota":               {sim.Fault{Status: 403, Type: "quotas_exceeded"}, scaleway.Quota, errclass.Resource, true},
+		"in transit":          {sim.Fault{Status: 409, Type: "transient_state"}, scaleway.Busy, errclass.Resource, true},
+		"locked":              {sim.Fault{Status: 423, Type: "locked"}, scaleway.Busy, errclass.Resource, true},
+		"too many requests":   {sim.Fault{Status: 429}, scaleway.Busy, errclass.Resource, true},
+		"no permission":       {sim.Fault{Status: 403, Type: "permissions_denied"}, scaleway.Denied, errclass.Configuration, true},
+		"no such key":         {sim.Fault{Status: 401, Type: "denied_authentication"}, scaleway.Denied, errclass.Configuration, true},
+		"bad argument":        {sim.Fault{Status: 400, Type: "invalid_arguments"}, scaleway.Rejected, errclass.Configuration, true},
+		"bad request":         {sim.Fault{Status: 400}, scaleway.Rejected, errclass.Configuration, true},
+		"outage":              {sim.Fault{Status: 502}, scaleway.Unavailable, errclass.Transient, false},
+		"outage, but ordered": {sim.Fault{Status: 504, Late: true}, scaleway.Unavailable, errclass.Transient, false},
+	}
+
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			w := newWorld(t, sim.Options{})
+			tc.fault.Method = http.MethodPost
+			w.sim.Inject(tc.fault)
+
+			_, err := w.client.Order(t.Context(), scaleway.Order{Name: "mac-1", Type: "M4-S"})
+			if !scaleway.Is(err, tc.kind) || errclass.Of(err) != tc.class || scaleway.Decided(err) != tc.decided {
+				t.Errorf("%v: want %s, %s, decided %v", err, tc.kind, tc.class, tc.decided)
+			}
+
+			if n := w.sim.Calls()["POST /apple-silicon/v1alpha1/zones/fr-par-1/servers"]; n != 1 {
+				t.Errorf("%d orders, want one: an order is not repeated", n)
+			}
+
+			if len(w.sim.Servers()) == 1 != tc.fault.Late {
+				t.Errorf("%d servers", len(w.sim.Servers()))
+			}
+		})
+	}
+}
+
+// Real ends of stock and quota, as the API has them.
+func TestStockAndQuota(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t, sim.Options{Types: []sim.Type{{Name: "M4-S", Stock: 1}, {Name: "M1-M", Stock: -1}}, Quota: 2})
+
+	order := func(name, kind string) error {
+		_, err := w.client.Order(t.Context(), scaleway.Order{Name: name, Type: kind})
+
+		return err
+	}
+
+	if err := order("a", "M4-S"); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := order("b", "M4-S"); !scaleway.Is(err, scaleway.OutOfStock) {
+		t.Errorf("%v, want OutOfStock", err)
+	}
+
+	if err := order("c", "M1-M"); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := order("d", "M1-M"); !scaleway.Is(err, scaleway.Quota) {
+		t.Errorf("%v, want Quota", err)
+	}
+}
+
+func TestOutageOfReadsPasses(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t, sim.Options{})
+	w.sim.Add("mac-1", "M4-S")
+	w.sim.Inject(sim.Fault{Status: 502, Times: 2})
+
+	if list, err := w.client.List(t.Context()); err != nil || len(list) != 1 {
+		t.Errorf("%v, %d servers, want one after two outages", err, len(list))
+	}
+
+	w.sim.Inject(sim.Fault{Status: 502, Times: 3})
+
+	if _, err := w.client.List(t.Context()); !scaleway.Is(err, scaleway.Unavailable) {
+		t.Errorf("%v, want Unavailable after three", err)
+	}
+}
+
+func TestSlowAnswers(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t, sim.Options{})
+	w.sim.Inject(sim.Fault{Delay: time.Hour})
+
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+
+	if _, err := w.client.List(ctx); !scaleway.Is(err, scaleway.Unavailable) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v, want Unavailable with the deadline", err)
+	}
+}
+
+func TestDisabledKeyIsTold(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t, sim.Options{})
+	w.sim.AddKey(sim.Key{Name: "old", PublicKey: "ssh-ed25519 AAAA", Disabled: true})
+
+	if err := w.client.EnsureKey(t.Context(), "fleet", "ssh-ed25519 AAAA"); !scaleway.Is(err, scaleway.Rejected) {
+		t.Errorf("%v, want Rejected", err)
+	}
+}
+
+func TestBadSettingsAreToldWithoutTheSecret(t *testing.T) {
+	t.Parallel()
+
+	const secret = "not-a-uuid-but-secret"
+
+	cfg := config("https://user@host/path")
+	cfg.AccessKey, cfg.SecretKey, cfg.ProjectID, cfg.Zone = "SCW", log.NewSecret(secret), "mine", "paris"
+
+	_, err := scaleway.New(cfg)
+	if !scaleway.Is(err, scaleway.Denied) || strings.Contains(err.Error(), secret) {
+		t.Fatalf("%v", err)
+	}
+
+	for _, word := range []string{"access key", "secret key", "project", "zone", "endpoint"} {
+		if !strings.Contains(err.Error(), word) {
+			t.Errorf("%v: does not tell of the %s", err, word)
+		}
+	}
+}
+
+func TestSecretKeyIsNotRepeated(t *testing.T) {
+	t.Parallel()
+
+	echo := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusBadRequest)
+		fmt.Fprintf(w, `{"message":"bad token %s"}`, r.Header.Get("X-Auth-Token"))
+	}))
+	defer echo.Close()
+
+	client, err := scaleway.New(config(echo.URL))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	_, err = client.List(t.Context())
+	if err == nil || strings.Contains(err.Error(), sim.DefaultSecretKey) || !strings.Contains(err.Error(), log.Redacted) {
+		t.Errorf("%v: want the key redacted", err)
+	}
+}
+
+func TestOperationHasNoIDs(t *testing.T) {
+	t.Parallel()
+
+	req := httptest.NewRequest(http.MethodPost,
+		"/apple-silicon/v1alpha1/zones/fr-par-1/servers/105494bd-0d54-4f0c-9c0d-3a2b1c0d9e8f/reboot?x=y", http.NoBody)
+	if got, want := scaleway.Operation(req), "POST /apple-silicon/v1alpha1/zones/fr-par-1/servers/ID/reboot"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}

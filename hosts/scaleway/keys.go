@@ -1,0 +1,66 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package scaleway
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	iam "github.com/scaleway/scaleway-sdk-go/api/iam/v1alpha1"
+	"github.com/scaleway/scaleway-sdk-go/scw"
+)
+
+// EnsureKey registers a public key with the project, in the form of authorized_keys, if it
+// is not. Servers get the keys of their project when they are installed, so it has to be
+// there before a server is ordered.
+func (c *Client) EnsureKey(ctx context.Context, name, publicKey string) error {
+	keys, err := c.listKeys(ctx)
+	if err != nil {
+		return err
+	}
+
+	want := keyOf(publicKey)
+	if slices.ContainsFunc(keys, func(k *iam.SSHKey) bool { return keyOf(k.PublicKey) == want && !k.Disabled }) {
+		return nil
+	}
+
+	i := slices.IndexFunc(keys, func(k *iam.SSHKey) bool { return keyOf(k.PublicKey) == want })
+	if i >= 0 {
+		return &Error{Kind: Rejected, Message: "SSH key " + keys[i].Name +
+			" is disabled in the project: enable it, or use another key"}
+	}
+
+	return c.call(ctx, "register SSH key "+name, func(opt scw.RequestOption) error {
+		_, err := c.keys.CreateSSHKey(&iam.CreateSSHKeyRequest{
+			Name: name, PublicKey: strings.TrimSpace(publicKey), ProjectID: c.project,
+		}, opt)
+
+		return err
+	})
+}
+
+func (c *Client) listKeys(ctx context.Context) ([]*iam.SSHKey, error) {
+	var keys []*iam.SSHKey
+
+	size := uint32(pageSize)
+
+	err := c.call(ctx, "list SSH keys", func(opt scw.RequestOption) error {
+		list, err := c.keys.ListSSHKeys(&iam.ListSSHKeysRequest{ProjectID: &c.project, PageSize: &size}, opt, scw.WithAllPages())
+		if err == nil {
+			keys = list.SSHKeys
+		}
+
+		return err
+	})
+
+	return keys, err
+}
+
+// keyOf is the key without its comment.
+func keyOf(line string) string {
+	fields := strings.Fields(line)
+
+	return strings.Join(fields[:min(len(fields), 2)], " ")
+}

@@ -1,0 +1,121 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hosts/drift"
+	"github.com/hyperfleet/hyperfleet/hosts/fleet"
+	"github.com/hyperfleet/hyperfleet/hosts/linux"
+	"github.com/hyperfleet/hyperfleet/hosts/mac"
+	"github.com/hyperfleet/hyperfleet/hosts/machine"
+	"github.com/hyperfleet/hyperfleet/hosts/ssh"
+	"github.com/hyperfleet/hyperfleet/kit/metrics"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+)
+
+// Area is what the hosts area needs of its process.
+type Area struct {
+	Config   config.Hosts
+	Registry prometheus.Registerer
+	Clock    clock.WithTicker
+	// Calls notes calls to hosts and to clouds; may be nil.
+	Calls *metrics.Calls
+	// Transport wraps the transport to clouds; may be nil.
+	Transport func(http.RoundTripper) http.RoundTripper
+}
+
+// Setup adds the area's controllers to the manager. Each kind's hash is made here, once, out
+// of the configuration and the files that it names.
+func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) error {
+	kinds, err := a.Kinds(mgr.GetAPIReader())
+	if err != nil {
+		return err
+	}
+
+	steps, err := step.NewMetrics(a.Registry)
+	if err != nil {
+		return fmt.Errorf("set up steps: %w", err)
+	}
+
+	pushes, err := machine.NewMetrics(a.Registry)
+	if err != nil {
+		return err
+	}
+
+	counts, err := fleet.NewMetrics(a.Registry)
+	if err != nil {
+		return err
+	}
+
+	runner := func(name string) *step.Runner {
+		return &step.Runner{Client: mgr.GetClient(), Controller: name, Clock: a.Clock, Metrics: steps}
+	}
+
+	crew := machine.NewCrew(ssh.New(ssh.Options{Clock: a.Clock, Calls: a.Calls}), a.Clock, a.Config.Pushes, a.Config.ScriptTimeout)
+	if err := mgr.Add(crew); err != nil {
+		return fmt.Errorf("add crew: %w", err)
+	}
+
+	settings := machine.Settings{
+		Policy: a.Policy(), ProbeInterval: a.Config.ProbeInterval, Concurrency: a.Config.Concurrency,
+	}
+
+	for _, kind := range kinds {
+		r := &machine.Reconciler{
+			Kind: kind, Client: mgr.GetClient(), Secrets: machine.KubeSecrets{Reader: mgr.GetAPIReader()},
+			Runner: runner(strings.ToLower(kind.Name())), Recorder: mgr.GetEventRecorder("hyperfleet"), Clock: a.Clock,
+			Crew: crew, Metrics: pushes, Settings: settings,
+		}
+		if err := r.SetupWithManager(ctx, mgr); err != nil {
+			return err
+		}
+	}
+
+	fleets := &fleet.Reconciler{
+		Kinds: kinds, Client: mgr.GetClient(), Runner: runner("hostfleet"), Recorder: mgr.GetEventRecorder("hyperfleet"),
+		Clock: a.Clock, Metrics: counts, Policy: a.Policy(),
+	}
+
+	return fleets.SetupWithManager(mgr)
+}
+
+// Policy says how often and how soon a host is tried again.
+func (a *Area) Policy() drift.Policy {
+	return drift.Policy{
+		MaxAttempts: a.Config.MaxUpdateAttempts, MaxBoots: a.Config.MaxBootstrapAttempts,
+		Base: a.Config.RetryBase, Cap: a.Config.RetryCap,
+	}
+}
+
+// Kinds gives all kinds of hosts, with what the configuration brings to each; live reads from
+// the API server itself. It is all that has to know of another kind.
+func (a *Area) Kinds(live client.Reader) ([]machine.Kind, error) {
+	linuxFleet, err := linux.Load(a.Config.Linux, os.ReadFile)
+	if err != nil {
+		return nil, err
+	}
+
+	macFleet, err := mac.Load(a.Config.Mac, os.ReadFile)
+	if err != nil {
+		return nil, err
+	}
+
+	macs := mac.New(mac.Options{
+		Live: live, Secrets: machine.KubeSecrets{Reader: live}, Fleet: macFleet, Clock: a.Clock, Transport: a.Transport,
+	})
+
+	return []machine.Kind{linux.New(linuxFleet), macs}, nil
+}

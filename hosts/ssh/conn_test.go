@@ -1,0 +1,440 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ssh_test
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/pem"
+	"errors"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	cryptossh "golang.org/x/crypto/ssh"
+
+	"github.com/hyperfleet/hyperfleet/hosts/ssh"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/kit/log"
+	"github.com/hyperfleet/hyperfleet/kit/metrics"
+	"github.com/hyperfleet/hyperfleet/sim/machost"
+)
+
+const (
+	patience = 3 * time.Minute
+	password = "correct horse battery staple"
+)
+
+func key(t *testing.T) (log.Secret, string) {
+	t.Helper()
+
+	public, private, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	block, err := cryptossh.MarshalPrivateKey(private, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	known, err := cryptossh.NewPublicKey(public)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return log.NewSecret(string(pem.EncodeToMemory(block))), string(cryptossh.MarshalAuthorizedKey(known))
+}
+
+func start(t *testing.T, options machost.Options) *machost.Host {
+	t.Helper()
+
+	host, err := machost.Start(t.Context(), options)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	t.Cleanup(func() {
+		if unknown := host.Unknown(); len(unknown) > 0 {
+			t.Errorf("the simulator does not know: %q", unknown)
+		}
+
+		if err := host.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+
+	return host
+}
+
+func dial(t *testing.T, target ssh.Target, options ssh.Options) (*ssh.Conn, error) {
+	t.Helper()
+
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+
+	conn, err := ssh.New(options).Dial(ctx, target)
+	if err == nil {
+		t.Cleanup(func() { _ = conn.Close() })
+	}
+
+	return conn, err
+}
+
+func run(t *testing.T, conn *ssh.Conn, script string, limit time.Duration) (ssh.Output, error) {
+	t.Helper()
+
+	return conn.Run(t.Context(), ssh.Script{Label: "test", Input: strings.NewReader(script), Timeout: limit})
+}
+
+// silent is a server that takes connections and says nothing, or something that is not SSH.
+func silent(t *testing.T, says string) string {
+	t.Helper()
+
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	t.Cleanup(func() { _ = listener.Close() })
+
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+
+			if says == "" {
+				go func() { _, _ = io.Copy(io.Discard, conn) }()
+
+				continue
+			}
+
+			_, _ = io.WriteString(conn, says)
+			_ = conn.Close()
+		}
+	}()
+
+	return listener.Addr().String()
+}
+
+func TestDialSortsWhatIsWrong(t *testing.T) {
+	t.Parallel()
+
+	private, line := key(t)
+	other, _ := key(t)
+	light := func(change func(*machost.Host)) func(*testing.T, *ssh.Target) {
+		return func(t *testing.T, target *ssh.Target) {
+			t.Helper()
+
+			host := start(t, machost.Options{Light: true, Password: password, AuthorizedKeys: []string{line}})
+			target.Address = host.Address()
+			change(host)
+		}
+	}
+	nothing := func(*machost.Host) {}
+
+	cases := map[string]struct {
+		at     func(*testing.T, *ssh.Target)
+		change func(*ssh.Target)
+		kind   ssh.Kind
+		class  errclass.Class
+		says   string
+	}{
+		"key":      {at: light(nothing)},
+		"password": {at: light(nothing), change: func(g *ssh.Target) { g.PrivateKey, g.Password = log.Secret{}, log.NewSecret(password) }},
+		"wrong key, right password": {at: light(nothing), change: func(g *ssh.Target) {
+			g.PrivateKey, g.Password = other, log.NewSecret(password)
+		}},
+		"wrong key": {
+			at: light(nothing), change: func(g *ssh.Target) { g.PrivateKey = other },
+			kind: ssh.AuthRefused, class: errclass.Configuration, says: "h does not let m1 in",
+		},
+		"wrong password": {
+			at: light(nothing), change: func(g *ssh.Target) { g.PrivateKey, g.Password = log.Secret{}, log.NewSecret("wrong-password") },
+			kind: ssh.AuthRefused, class: errclass.Configuration, says: "check the user, the password and the key",
+		},
+		"no passwords at all": {
+			at:     light(func(h *machost.Host) { h.RefusePasswords(true) }),
+			change: func(g *ssh.Target) { g.PrivateKey, g.Password = log.Secret{}, log.NewSecret(password) },
+			kind:   ssh.AuthRefused, class: errclass.Configuration,
+		},
+		"another user": {
+			at: light(nothing), change: func(g *ssh.Target) { g.User = "somebody" },
+			kind: ssh.AuthRefused, class: errclass.Configuration, says: "somebody",
+		},
+		"no sudo": {
+			at: light(func(h *machost.Host) {
+				if err := h.SetSudo(machost.SudoRefused); err != nil {
+					panic(err)
+				}
+			}),
+			kind: ssh.SudoRefused, class: errclass.Configuration, says: "NOPASSWD",
+		},
+		"another host key": {
+			at: light(nothing), change: func(g *ssh.Target) { g.HostKey = "SHA256:another" },
+			kind: ssh.HostKeyChanged, class: errclass.Configuration, says: "in place of SHA256:another",
+		},
+		"host is down": {
+			at:   light(func(h *machost.Host) { h.SetDown(true) }),
+			kind: ssh.Unreachable, class: errclass.Transient, says: "log in at h",
+		},
+		"nobody listens": {
+			at:   func(_ *testing.T, g *ssh.Target) { g.Address = "127.0.0.1:1" },
+			kind: ssh.Unreachable, class: errclass.Transient, says: "connect to h",
+		},
+		"no SSH server": {
+			at: func(t *testing.T, g *ssh.Target) {
+				t.Helper()
+				g.Address = silent(t, "HTTP/1.0 400 Bad Request\r\n\r\n")
+			},
+			kind: ssh.Unreachable, class: errclass.Transient, says: "log in at h",
+		},
+		"no answer": {
+			at:   func(t *testing.T, g *ssh.Target) { t.Helper(); g.Address = silent(t, "") },
+			kind: ssh.Unreachable, class: errclass.Transient, says: "no answer within",
+		},
+		"no credentials": {
+			at: light(nothing), change: func(g *ssh.Target) { g.PrivateKey = log.Secret{} },
+			kind: ssh.Misconfigured, class: errclass.Configuration, says: "neither a password nor a private key",
+		},
+		"a key that is none": {
+			at: light(nothing), change: func(g *ssh.Target) { g.PrivateKey = log.NewSecret("-----BEGIN-" + password) },
+			kind: ssh.Misconfigured, class: errclass.Configuration, says: "must be PEM",
+		},
+		"a pin that is none": {
+			at: light(nothing), change: func(g *ssh.Target) { g.HostKey = "aa:bb" },
+			kind: ssh.Misconfigured, class: errclass.Configuration, says: "ssh-keygen -l",
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			target := ssh.Target{Name: "h", User: "m1", PrivateKey: private}
+			tc.at(t, &target)
+
+			if tc.change != nil {
+				tc.change(&target)
+			}
+
+			options := ssh.Options{}
+			if name == "no answer" {
+				options.HandshakeTimeout = 100 * time.Millisecond
+			}
+
+			_, err := dial(t, target, options)
+			if got := ssh.KindOf(err); got != tc.kind || ssh.Class(err) != tc.class {
+				t.Fatalf("kind %q, class %q: %v", got, ssh.Class(err), err)
+			}
+
+			if err == nil {
+				return
+			}
+
+			if !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("%v does not say %q", err, tc.says)
+			}
+
+			for _, secret := range []string{password, "wrong-password", target.PrivateKey.Reveal()} {
+				if secret != "" && strings.Contains(err.Error(), secret) {
+					t.Errorf("a secret is in %v", err)
+				}
+			}
+
+			shown := tc.kind == ssh.AuthRefused || tc.kind == ssh.SudoRefused
+			if shown && !strings.HasPrefix(ssh.HostKeyOf(err), "SHA256:") {
+				t.Error("the host had shown its key, and the error has none to pin")
+			}
+		})
+	}
+}
+
+func TestHostKeyIsPinned(t *testing.T) {
+	t.Parallel()
+
+	private, line := key(t)
+	host := start(t, machost.Options{Light: true, Password: password, AuthorizedKeys: []string{line}})
+	target := ssh.Target{Address: host.Address(), User: "m1", PrivateKey: private, Password: log.NewSecret(password)}
+
+	conn, err := dial(t, target, ssh.Options{})
+	if err != nil || conn.HostKey() != host.HostKey() {
+		t.Fatalf("first use: %v", err)
+	}
+
+	target.HostKey = conn.HostKey()
+	if _, err := dial(t, target, ssh.Options{}); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := host.ChangeKey(); err != nil {
+		t.Fatal(err)
+	}
+
+	logins := host.Logins()
+
+	_, err = dial(t, target, ssh.Options{})
+	if !errors.Is(err, ssh.ErrHostKeyChanged) || host.Logins() != logins {
+		t.Errorf("another key: %v, and %d logins more", err, host.Logins()-logins)
+	}
+}
+
+func TestRun(t *testing.T) {
+	t.Parallel()
+
+	private, line := key(t)
+	host := start(t, machost.Options{Password: password, AuthorizedKeys: []string{line}})
+	target := ssh.Target{Name: "h", Address: host.Address(), User: "m1", PrivateKey: private}
+
+	registry := prometheus.NewRegistry()
+
+	calls, err := metrics.NewCalls(registry, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	conn, err := dial(t, target, ssh.Options{Calls: calls})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	cases := map[string]struct {
+		script string
+		limit  time.Duration
+		stdout string
+		kind   ssh.Kind
+		says   []string
+	}{
+		"reads what follows it": {script: "main() { cat; }\nmain; exit 0\nthe payload\n", stdout: "the payload\n"},
+		"leaves its input":      {script: "exit 0\n" + strings.Repeat("x", 4<<20)},
+		"ends with an error":    {script: "echo one >&2; echo two >&2; exit 7\n", kind: ssh.Rejected, says: []string{"run test at h: it ended with 7: one; two"}},
+		"says nothing":          {script: "exit 9\n", kind: ssh.Rejected, says: []string{"ended with 9: it said nothing"}},
+		"is killed":             {script: "kill -KILL $$\n", kind: ssh.Rejected, says: []string{"ended with 137"}},
+		"its last lines": {
+			script: "for ((i = 0; i < 5000; i++)); do echo line $i; done >&2; exit 1\n",
+			kind:   ssh.Rejected, says: []string{"line 4990", "line 4999"},
+		},
+		"quotes the password":    {script: "echo '" + password + "' >&2; exit 1\n", kind: ssh.Rejected},
+		"ends with 124":          {script: "exit 124\n", kind: ssh.Rejected, says: []string{"ended with 124"}},
+		"hangs":                  {script: "/bin/sleep 1000\n", limit: time.Second, kind: ssh.TimedOut, says: []string{"ended after 1s"}},
+		"hangs and will not end": {script: "trap '' TERM; while :; do /bin/sleep 1; done\n", limit: time.Second, kind: ssh.TimedOut},
+		"leaves a child that hangs": {
+			script: "/bin/sleep 1001 & sleep 1002\n", limit: time.Second, kind: ssh.TimedOut,
+		},
+	}
+	// One after the other: it is one connection.
+	for _, name := range slices.Sorted(func(yield func(string) bool) {
+		for name := range cases {
+			if !yield(name) {
+				return
+			}
+		}
+	}) {
+		tc := cases[name]
+
+		out, err := run(t, conn, tc.script, tc.limit)
+		if ssh.KindOf(err) != tc.kind || out.Stdout != tc.stdout {
+			t.Errorf("%s: said %q: %v", name, out.Stdout, err)
+		}
+
+		for _, says := range tc.says {
+			if err == nil || !strings.Contains(err.Error(), says) {
+				t.Errorf("%s: %v does not say %q", name, err, says)
+			}
+		}
+
+		if err != nil && (len(err.Error()) > 2<<10 || strings.Contains(err.Error(), "\n")) {
+			t.Errorf("%s: %d bytes or many lines: %v", name, len(err.Error()), err)
+		}
+	}
+
+	processes, err := host.Processes(t.Context())
+	if err != nil || strings.Contains(strings.Join(processes, "\n"), "/bin/sleep 1") {
+		t.Errorf("what hung still runs: %v\n%s", err, strings.Join(processes, "\n"))
+	}
+
+	families, err := registry.Gather()
+	if err != nil || len(families) != 1 || len(families[0].GetMetric()) != 4 {
+		t.Errorf("metrics of dial, and of run that went well, that did not and that took too long: %v %v", families, err)
+	}
+}
+
+func TestSudoWithAPassword(t *testing.T) {
+	t.Parallel()
+
+	host := start(t, machost.Options{Password: password})
+	target := ssh.Target{Address: host.Address(), User: "m1", Password: log.NewSecret(password)}
+
+	if err := host.SetSudo(machost.SudoPassword); err != nil {
+		t.Fatal(err)
+	}
+
+	conn, err := dial(t, target, ssh.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	out, err := run(t, conn, "cat\nline\n", 0)
+	if diff := cmp.Diff("line\n", out.Stdout); diff != "" || err != nil {
+		t.Errorf("%v: %s", err, diff)
+	}
+
+	if strings.Contains(strings.Join(host.Calls(), "\n"), password) {
+		t.Error("the password was an argument")
+	}
+
+	if err := host.SetSudo(machost.SudoRefused); err != nil {
+		t.Fatal(err)
+	}
+
+	if _, err := dial(t, target, ssh.Options{}); ssh.KindOf(err) != ssh.SudoRefused || !strings.Contains(err.Error(), "sudoers") {
+		t.Error(err)
+	}
+}
+
+// A host that answers no more is noticed by what is asked of it again and again.
+func TestKeepAliveCutsADeadConnection(t *testing.T) {
+	t.Parallel()
+
+	private, line := key(t)
+	host := start(t, machost.Options{Light: true, AuthorizedKeys: []string{line}})
+
+	conn, err := dial(t, ssh.Target{Name: "h", Address: host.Address(), User: "m1", PrivateKey: private},
+		ssh.Options{KeepAlive: 50 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	host.Freeze(true)
+	defer host.Freeze(false)
+
+	if _, err := run(t, conn, "true\n", patience); ssh.KindOf(err) != ssh.Unreachable {
+		t.Error(err)
+	}
+}
+
+// A great output is cut, and who said it is not held up.
+func TestOutputIsBounded(t *testing.T) {
+	t.Parallel()
+
+	private, line := key(t)
+	host := start(t, machost.Options{AuthorizedKeys: []string{line}})
+
+	conn, err := dial(t, ssh.Target{Address: host.Address(), User: "m1", PrivateKey: private}, ssh.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	out, err := run(t, conn, "head -c 3000000 /dev/zero; head -c 3000000 /dev/zero >&2\n", 0)
+	if err != nil || !out.Truncated || len(out.Stdout) != 256<<10 {
+		t.Errorf("%d bytes, cut %v: %v", len(out.Stdout), out.Truncated, err)
+	}
+}

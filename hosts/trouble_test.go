@@ -1,0 +1,125 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/sim/machost"
+)
+
+// A host that can't be reached has refused nothing, and comes back by itself.
+func TestUnreachableIsNoRefusal(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t, 1, rollout(1))
+	w.start()
+	w.converged(1)
+	w.hosts["rack-00"].SetDown(true)
+	w.restart("agent two")
+
+	w.eventually("notice", func() string {
+		m := w.get("rack-00")
+		if m.Status.ContactAttempts < 2 || m.Status.UnreachableSince == nil || w.fleet().Status.Unreachable != 1 {
+			return fmt.Sprintf("%+v", m.Status)
+		}
+
+		return ""
+	})
+
+	if m := w.get("rack-00"); m.Status.UpdateAttempts != 0 || m.Status.FailureReason != "" || m.Status.ContactReason != "Unreachable" || m.Status.Ready {
+		t.Errorf("%+v", m.Status)
+	}
+
+	w.hosts["rack-00"].SetDown(false)
+	w.converged(1)
+
+	if m := w.get("rack-00"); m.Status.UnreachableSince != nil || m.Status.ContactReason != "" || m.Status.ContactAttempts != 0 {
+		t.Errorf("%+v", m.Status)
+	}
+}
+
+// A host with another key gets nothing, until a person has looked at it.
+func TestChangedHostKeyIsRefused(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t, 1, rollout(1))
+	w.start()
+	w.converged(1)
+
+	host := w.hosts["rack-00"]
+	if err := host.ChangeKey(); err != nil {
+		t.Fatal(err)
+	}
+
+	runs := len(host.Runs())
+	w.restart("agent two")
+
+	w.eventually("refuse", func() string {
+		m := w.get("rack-00")
+		if m.Status.FailureReason != infrav1.FailureHostKeyChanged || m.Status.Phase != infrav1.HostFailed {
+			return fmt.Sprintf("%+v", m.Status)
+		}
+
+		return ""
+	})
+
+	if after := len(host.Runs()); after != runs {
+		t.Errorf("%d scripts were sent to a host of another key", after-runs)
+	}
+
+	w.note("rack-00", func(s *infrav1.LinuxMachineStatus) { s.FailureReason, s.FailureMessage, s.SSHHostKey = "", "", "" })
+	w.converged(1)
+
+	if m := w.get("rack-00"); m.Status.SSHHostKey != host.HostKey() {
+		t.Errorf("pinned %s, the host has %s", m.Status.SSHHostKey, host.HostKey())
+	}
+}
+
+// Bad input is told by a named reason, and nothing of a secret is in any status.
+func TestTroubleHasAName(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t, 3, rollout(3))
+	w.hosts["rack-00"].RefusePasswords(true)
+
+	if err := w.hosts["rack-01"].SetSudo(machost.SudoRefused); err != nil {
+		t.Fatal(err)
+	}
+
+	for name, ref := range map[string]infrav1.LocalSecretKeySelector{"rack-00": {Name: "hosts", Key: "kubeconfig"}, "rack-02": {Name: "none", Key: "key"}} {
+		m := w.get(name)
+		base := m.DeepCopy()
+		m.Spec.SSHKeySecretRef = ref
+
+		if err := env.Client.Patch(t.Context(), m, client.MergeFrom(base)); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	w.start()
+
+	for name, reason := range map[string]string{"rack-00": "Misconfigured", "rack-01": "SudoRefused", "rack-02": "SecretNotFound"} {
+		w.eventually(name, func() string {
+			m := w.get(name)
+			if m.Status.ContactReason != reason || m.Status.BootstrapAttempts != 0 || !reasonIs(m.Status.Conditions, "Ready", reason) {
+				return fmt.Sprintf("%+v", m.Status)
+			}
+
+			return ""
+		})
+	}
+
+	for _, m := range w.all() {
+		if text, err := json.Marshal(m.Status); err != nil || strings.Contains(string(text), "kubelet-token") {
+			t.Errorf("%v: %s", err, text)
+		}
+	}
+}

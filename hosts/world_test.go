@@ -1,0 +1,454 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts_test
+
+import (
+	"context"
+	"crypto/ed25519"
+	"encoding/pem"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/crypto/ssh"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hosts"
+	"github.com/hyperfleet/hyperfleet/hosts/linux"
+	kitlog "github.com/hyperfleet/hyperfleet/kit/log"
+	"github.com/hyperfleet/hyperfleet/kit/metrics"
+	"github.com/hyperfleet/hyperfleet/sim/machost"
+	"github.com/hyperfleet/hyperfleet/test/kube"
+)
+
+const (
+	patience = 5 * time.Minute
+	lookAt   = 20 * time.Millisecond
+
+	user       = "hyperfleet"
+	fleetName  = "racks"
+	kubeconfig = "users: [{user: {token: kubelet-token-of-the-test}}]"
+)
+
+var env *kube.Env
+
+func TestMain(m *testing.M) {
+	log.SetLogger(kitlog.Logr(slog.New(slog.DiscardHandler)))
+
+	os.Exit(kube.Run(m, func(e *kube.Env) { env = e }, kube.WithCRDs("../deploy/crds"), kube.WithScheme(infrav1.AddToScheme)))
+}
+
+// world is a namespace with a fleet of light Linux hosts, and the area's controllers, which
+// come and go.
+type world struct {
+	t         *testing.T
+	namespace string
+	cfg       config.Hosts
+	// key to log in with, and the line that lets it in.
+	key, authorized string
+	hosts           map[string]*machost.Host
+	registry        *prometheus.Registry
+	stop            func()
+
+	mu sync.Mutex
+	// busy counts, by host, the scripts that run and are no probes; most is the highest
+	// number of hosts there was.
+	busy map[string]int
+	most int
+	// gates hold up scripts by their label until they are closed.
+	gates map[string]chan struct{}
+}
+
+func newWorld(t *testing.T, n int, rollout infrav1.HostRollout) *world {
+	t.Helper()
+
+	w := &world{t: t, namespace: env.Namespace(t), hosts: map[string]*machost.Host{}, busy: map[string]int{}, stop: func() {}, gates: map[string]chan struct{}{}}
+	w.keys()
+	w.configure("agent one")
+	w.create(&infrav1.HostFleet{
+		ObjectMeta: metav1.ObjectMeta{Name: fleetName}, Spec: infrav1.HostFleetSpec{HostKind: linux.Name, Rollout: rollout},
+	})
+	w.create(&corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "hosts"}, StringData: map[string]string{"key": w.key, "kubeconfig": kubeconfig},
+	})
+
+	for i := range n {
+		w.host(fmt.Sprintf("rack-%02d", i))
+	}
+
+	t.Cleanup(func() {
+		w.stop()
+
+		for name, host := range w.hosts {
+			if unknown := host.Unknown(); len(unknown) > 0 {
+				t.Errorf("%s does not know %v", name, unknown)
+			}
+
+			if err := host.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+
+	return w
+}
+
+func (w *world) keys() {
+	public, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+
+	block, err := ssh.MarshalPrivateKey(private, "")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+
+	line, err := ssh.NewPublicKey(public)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+
+	w.key, w.authorized = string(pem.EncodeToMemory(block)), string(ssh.MarshalAuthorizedKey(line))
+}
+
+// configure writes the operator's configuration, with an agent of its own.
+func (w *world) configure(agent string) {
+	w.t.Helper()
+
+	dir := w.t.TempDir()
+	for name, text := range map[string]string{"agent": agent, "exporter": "exporter"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+
+	w.cfg = config.Default().Hosts
+	w.cfg.ProbeInterval = 0
+	w.cfg.RetryBase, w.cfg.RetryCap = 50*time.Millisecond, time.Second
+	w.cfg.Linux = config.LinuxHosts{
+		AgentFile: filepath.Join(dir, "agent"), NodeExporterFile: filepath.Join(dir, "exporter"), MaxPods: 4, VMCIDR: "192.168.122.0/24",
+	}
+}
+
+func (w *world) create(obj client.Object) {
+	w.t.Helper()
+	obj.SetNamespace(w.namespace)
+
+	if err := env.Client.Create(w.t.Context(), obj); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// host starts a host and makes its object.
+func (w *world) host(name string) {
+	w.t.Helper()
+
+	host, err := machost.Start(w.t.Context(), machost.Options{
+		Name: name, System: machost.Linux, Light: true, User: user, AuthorizedKeys: []string{w.authorized},
+		Watch: func(run machost.Run) { w.watch(name, run) },
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+
+	w.hosts[name] = host
+	address, portText, _ := net.SplitHostPort(host.Address())
+	port, _ := strconv.ParseInt(portText, 10, 32)
+
+	w.create(&infrav1.LinuxMachine{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: infrav1.LinuxMachineSpec{
+			FleetName: fleetName, Address: address, Port: int32(port), User: user,
+			SSHKeySecretRef:     infrav1.LocalSecretKeySelector{Name: "hosts", Key: "key"},
+			KubeconfigSecretRef: infrav1.LocalSecretKeySelector{Name: "hosts", Key: "kubeconfig"},
+		},
+	})
+}
+
+func (w *world) watch(name string, run machost.Run) {
+	if run.Label == "probe" {
+		return
+	}
+
+	if gate := w.count(name, run); gate != nil && !run.Ended {
+		<-gate
+	}
+}
+
+func (w *world) count(name string, run machost.Run) chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	if run.Ended {
+		w.busy[name]--
+	} else {
+		w.busy[name]++
+	}
+
+	if w.busy[name] <= 0 {
+		delete(w.busy, name)
+	}
+
+	w.most = max(w.most, len(w.busy))
+
+	return w.gates[run.Label]
+}
+
+// hold has the scripts of a label hang until it is called off.
+func (w *world) hold(label string) (callOff func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	gate := make(chan struct{})
+	w.gates[label] = gate
+	callOff = sync.OnceFunc(func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+
+		delete(w.gates, label)
+		close(gate)
+	})
+	w.t.Cleanup(callOff)
+
+	return callOff
+}
+
+// forgetMost starts to count hosts that are pushed to at the same time anew.
+func (w *world) forgetMost() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	w.most = len(w.busy)
+}
+
+func (w *world) mostBusy() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	return w.most
+}
+
+// start starts the area as a process of its own would.
+func (w *world) start() {
+	w.t.Helper()
+
+	restConfig := *env.Config
+	restConfig.QPS = -1
+
+	mgr, err := ctrl.NewManager(&restConfig, ctrl.Options{
+		Scheme: env.Scheme, Metrics: metricsserver.Options{BindAddress: "0"},
+		Cache:      cache.Options{DefaultNamespaces: map[string]cache.Config{w.namespace: {}}},
+		Controller: ctrlconfig.Controller{SkipNameValidation: new(true)},
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+
+	w.registry = prometheus.NewRegistry()
+
+	calls, err := metrics.NewCalls(w.registry, nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+
+	area := &hosts.Area{Config: w.cfg, Registry: w.registry, Clock: clock.RealClock{}, Calls: calls}
+
+	ctx, cancel := context.WithCancel(context.Background())
+	if err := area.Setup(ctx, mgr); err != nil {
+		w.t.Fatal(err)
+	}
+
+	ended := make(chan error, 1)
+	go func() { ended <- mgr.Start(ctx) }()
+
+	var once sync.Once
+
+	w.stop = func() {
+		once.Do(func() {
+			cancel()
+
+			if err := <-ended; err != nil {
+				w.t.Errorf("run the area: %v", err)
+			}
+		})
+	}
+}
+
+// restart is another version of the operator, with another agent.
+func (w *world) restart(agent string) {
+	w.t.Helper()
+	w.stop()
+
+	before := w.cfg
+	w.configure(agent)
+	w.cfg.ProbeInterval = before.ProbeInterval
+	w.start()
+}
+
+func (w *world) get(name string) *infrav1.LinuxMachine {
+	w.t.Helper()
+
+	var out infrav1.LinuxMachine
+	if err := env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, &out); err != nil {
+		w.t.Fatal(err)
+	}
+
+	return &out
+}
+
+func (w *world) fleet() *infrav1.HostFleet {
+	w.t.Helper()
+
+	var out infrav1.HostFleet
+	if err := env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: fleetName}, &out); err != nil {
+		w.t.Fatal(err)
+	}
+
+	return &out
+}
+
+func (w *world) all() []infrav1.LinuxMachine {
+	w.t.Helper()
+
+	var list infrav1.LinuxMachineList
+	if err := env.Client.List(w.t.Context(), &list, client.InNamespace(w.namespace)); err != nil {
+		w.t.Fatal(err)
+	}
+
+	return list.Items
+}
+
+// note changes the status of a host, as a person or an earlier operator did.
+func (w *world) note(name string, change func(*infrav1.LinuxMachineStatus)) {
+	w.t.Helper()
+
+	m := w.get(name)
+	base := m.DeepCopy()
+	change(&m.Status)
+
+	if err := env.Client.Status().Patch(w.t.Context(), m, client.MergeFrom(base)); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) patchFleet(change func(*infrav1.HostFleetSpec)) {
+	w.t.Helper()
+
+	f := w.fleet()
+	base := f.DeepCopy()
+	change(&f.Spec)
+
+	if err := env.Client.Patch(w.t.Context(), f, client.MergeFrom(base)); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// eventually waits until there is nothing to say any more.
+func (w *world) eventually(what string, problem func() string) {
+	w.t.Helper()
+
+	deadline := time.Now().Add(patience)
+	said := ""
+
+	for time.Now().Before(deadline) {
+		start := time.Now()
+		if said = problem(); said == "" {
+			return
+		}
+
+		// Looking must not be what the machine is busy with.
+		time.Sleep(max(lookAt, 5*time.Since(start)))
+	}
+
+	w.t.Fatalf("%s: %s", what, said)
+}
+
+// converged waits until all hosts have one configuration, and gives its hash.
+func (w *world) converged(n int) string {
+	w.t.Helper()
+
+	hash := linux.New(w.plan()).Hash()
+
+	w.eventually("converge", func() string {
+		f := w.fleet()
+		ready := meta.IsStatusConditionTrue(f.Status.Conditions, "Ready")
+
+		for _, m := range w.all() {
+			if m.Status.HostConfigHash != hash || !m.Status.Ready || !meta.IsStatusConditionTrue(m.Status.Conditions, "Ready") {
+				return fmt.Sprintf("%s: %+v; fleet %+v", m.Name, m.Status, f.Status)
+			}
+		}
+
+		if int(f.Status.Converged) != n || f.Status.HostConfigHash != hash || !ready || len(f.Status.Permits) > 0 {
+			return fmt.Sprintf("fleet %+v", f.Status)
+		}
+
+		return ""
+	})
+
+	return hash
+}
+
+// runs gives the labels of the scripts that a host has ended, probes apart.
+func (w *world) runs(name string) []string {
+	var out []string
+
+	for _, run := range w.hosts[name].Runs() {
+		if run.Label != "probe" {
+			out = append(out, run.Label)
+		}
+	}
+
+	return out
+}
+
+// events gives the reasons of the events about an object.
+func (w *world) events(name string) []string {
+	w.t.Helper()
+
+	var list eventsv1.EventList
+	if err := env.Client.List(w.t.Context(), &list, client.InNamespace(w.namespace)); err != nil {
+		w.t.Fatal(err)
+	}
+
+	var out []string
+
+	for _, event := range list.Items {
+		for _, secret := range []string{"kubelet-token", "PRIVATE KEY"} {
+			if strings.Contains(event.Note, secret) {
+				w.t.Errorf("event %s has a secret: %s", event.Reason, event.Note)
+			}
+		}
+
+		if event.Regarding.Name == name {
+			out = append(out, event.Reason)
+		}
+	}
+
+	slices.Sort(out)
+
+	return slices.Compact(out)
+}
