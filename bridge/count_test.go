@@ -1,0 +1,148 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package bridge_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/retry"
+)
+
+// counts has what the area asks of the API server and of its cache.
+type counts struct {
+	mu sync.Mutex
+	// passes over a bridge: each begins with reading it.
+	passes map[types.NamespacedName]int
+	// unselected are lists without a field to select by.
+	unselected []string
+	// listed are requests for lists that reach the API server.
+	listed int
+}
+
+func newCounts() *counts { return &counts{passes: map[types.NamespacedName]int{}} }
+
+func (c *counts) newClient(config *rest.Config, options client.Options) (client.Client, error) {
+	made, err := client.New(config, options)
+
+	return &countingClient{made, c}, err
+}
+
+func (c *counts) transport(next http.RoundTripper) http.RoundTripper {
+	return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
+		answer, err := next.RoundTrip(r)
+		if r.Method == http.MethodGet && !r.URL.Query().Has("watch") && err == nil && isList(r.URL.Path) {
+			c.mu.Lock()
+			c.listed++
+			c.mu.Unlock()
+		}
+
+		return answer, err
+	})
+}
+
+// isList says whether a path is that of a list: /api/v1/RESOURCE, /apis/GROUP/V/RESOURCE, or
+// the same in a namespace.
+func isList(path string) bool {
+	parts := strings.Split(strings.Trim(path, "/"), "/")
+	if len(parts) < 3 {
+		return false
+	}
+
+	tail := parts[2:]
+	if parts[0] == "apis" {
+		tail = parts[3:]
+	}
+
+	if len(tail) > 2 && tail[0] == "namespaces" {
+		tail = tail[2:]
+	}
+
+	return len(tail) == 1
+}
+
+// lists is how many lists have reached the API server.
+func (c *counts) lists() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	return c.listed
+}
+
+// of is how often a bridge was looked at.
+func (c *counts) of(key types.NamespacedName) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	return c.passes[key]
+}
+
+// check fails when a list was not selected by an index.
+func (c *counts) check() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	if len(c.unselected) > 0 {
+		return fmt.Errorf("%d lists of everything: %v", len(c.unselected), c.unselected) //nolint:err113 // for a person
+	}
+
+	return nil
+}
+
+type countingClient struct {
+	client.Client
+
+	counts *counts
+}
+
+func (c *countingClient) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+	if _, is := object.(*v1alpha1.DPFHCPBridge); is {
+		c.counts.mu.Lock()
+		c.counts.passes[key]++
+		c.counts.mu.Unlock()
+	}
+
+	return c.Client.Get(ctx, key, object, options...)
+}
+
+func (c *countingClient) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	var all client.ListOptions
+	all.ApplyOptions(options)
+
+	if all.FieldSelector == nil || all.FieldSelector.Empty() {
+		c.counts.mu.Lock()
+		c.counts.unselected = append(c.counts.unselected, fmt.Sprintf("%T", list))
+		c.counts.mu.Unlock()
+	}
+
+	return c.Client.List(ctx, list, options...)
+}
+
+func listOf(kind schema.GroupVersionKind) *unstructured.UnstructuredList {
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(kind)
+
+	return list
+}
+
+// merge is a merge patch.
+func merge(value any) client.Patch {
+	raw, err := json.Marshal(value)
+	if err != nil {
+		panic(err)
+	}
+
+	return client.RawPatch(types.MergePatchType, raw)
+}

@@ -1,0 +1,122 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package dpfhcpbridge
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/bridge/foreign"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+)
+
+// exposedReady looks at the Service that HyperShift makes for the API server.
+func exposedReady(ctx context.Context, s *scope) step.Result {
+	key := client.ObjectKey{
+		Namespace: foreign.ControlPlaneNamespace(s.bridge.Namespace, s.bridge.Name), Name: foreign.APIServerService,
+	}
+	service := &corev1.Service{}
+
+	pending := v1alpha1.ReasonNodePortPending
+	if s.bridge.Spec.ExposeThroughLoadBalancer {
+		pending = v1alpha1.ReasonLoadBalancerPending
+	}
+
+	err := s.Client.Get(ctx, key, service)
+	if apierrors.IsNotFound(err) {
+		return step.Wait(lookAgain, pending, fmt.Sprintf("HyperShift has not made Service %s yet", key))
+	}
+
+	if err != nil {
+		return step.Fail(fmt.Errorf("get Service %s: %w", key, err))
+	}
+
+	s.service = service
+
+	want := corev1.ServiceTypeNodePort
+	if s.bridge.Spec.ExposeThroughLoadBalancer {
+		want = corev1.ServiceTypeLoadBalancer
+	}
+
+	if service.Spec.Type != want {
+		return step.Wait(lookAgain, v1alpha1.ReasonServiceCreationFailed,
+			fmt.Sprintf("Service %s is of type %s, and not %s", key, service.Spec.Type, want))
+	}
+
+	if s.bridge.Spec.ExposeThroughLoadBalancer {
+		return s.balanced(ctx)
+	}
+
+	for _, port := range service.Spec.Ports {
+		if port.NodePort > 0 {
+			return step.Done().Saying(v1alpha1.ReasonNodePortReady, "the API server is at "+
+				net.JoinHostPort(foreign.NodeAddress(s.cluster), strconv.Itoa(int(port.NodePort))))
+		}
+	}
+
+	return step.Wait(lookAgain, pending, fmt.Sprintf("Service %s has no node port yet", key))
+}
+
+// balanced looks whether MetalLB has given the Service the bridge's address, and asks for it
+// where MetalLB might give another.
+func (s *scope) balanced(ctx context.Context) step.Result {
+	vip, key := s.bridge.Spec.MetalLBVirtualIP, client.ObjectKeyFromObject(s.service)
+	asked := s.service.Annotations[foreign.AnnotationAddress]
+	have := ""
+
+	if ingress := s.service.Status.LoadBalancer.Ingress; len(ingress) > 0 {
+		have = ingress[0].IP
+	}
+
+	// A pool of the bridge's own has just the one address.
+	if asked != vip && (s.pool != "" || asked != "" || have != "" && have != vip) {
+		if err := s.ask(ctx, vip); err != nil {
+			return step.ForError(s.refused(err, "patch", s.service, v1alpha1.ReasonServiceCreationFailed), lookAgain)
+		}
+	}
+
+	if assigned(s.service, vip) {
+		port := int32(0)
+		if ports := s.service.Spec.Ports; len(ports) > 0 {
+			port = ports[0].Port
+		}
+
+		return step.Done().Saying(v1alpha1.ReasonLoadBalancerReady,
+			"the API server is at "+net.JoinHostPort(vip, strconv.Itoa(int(port))))
+	}
+
+	if have != "" {
+		return step.Wait(lookAgain, v1alpha1.ReasonLoadBalancerPending,
+			fmt.Sprintf("Service %s has the address %s, and not %s yet", key, have, vip))
+	}
+
+	return step.Wait(lookAgain, v1alpha1.ReasonLoadBalancerPending,
+		fmt.Sprintf("MetalLB has not given Service %s the address %s yet", key, vip))
+}
+
+// ask has the Service ask MetalLB for an address. HyperShift leaves annotations alone that
+// are not its own.
+func (s *scope) ask(ctx context.Context, vip string) error {
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"annotations": map[string]any{foreign.AnnotationAddress: vip}},
+	})
+	if err != nil {
+		return fmt.Errorf("write patch: %w", err)
+	}
+
+	asking := s.service.DeepCopy()
+
+	to := client.RawPatch(types.MergePatchType, patch)
+
+	return s.Client.Patch(ctx, asking, to, client.FieldOwner(fieldOwner)) //nolint:wrapcheck // the caller wraps it
+}

@@ -1,0 +1,259 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package dpfhcpbridge
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/leanovate/gopter"
+	"github.com/leanovate/gopter/gen"
+	"github.com/leanovate/gopter/prop"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/property"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+)
+
+// world is a bridge whose steps come to what a test says.
+type world struct {
+	t      *testing.T
+	runner *step.Runner
+	bridge *v1alpha1.DPFHCPBridge
+}
+
+// newWorld keeps the bridge in memory: what is tested is what is computed from conditions.
+func newWorld(t *testing.T) *world {
+	t.Helper()
+
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+
+	bridge := &v1alpha1.DPFHCPBridge{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b", Generation: 1}}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(bridge).WithObjects(bridge).Build()
+	w := &world{t: t, bridge: bridge, runner: &step.Runner{Client: c, Controller: "test", Summarize: Summarize}}
+	w.read()
+
+	return w
+}
+
+func (w *world) read() {
+	if err := w.runner.Client.Get(w.t.Context(), client.ObjectKeyFromObject(w.bridge), w.bridge); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// conditionsInOrder are those of the list of steps; the empty one is of steps without.
+func conditionsInOrder() []string {
+	var out []string
+	for _, s := range plan().Steps {
+		out = append(out, s.Condition)
+	}
+
+	return out
+}
+
+// pass makes a pass in which the step at a place of the list comes to a result, and all
+// before it are done. A place beyond the list is a pass in which all are.
+func (w *world) pass(place int, result step.Result) v1alpha1.DPFHCPBridgePhase {
+	w.t.Helper()
+
+	var steps []step.Step[any]
+
+	for i, s := range plan().Steps {
+		steps = append(steps, step.Step[any]{Condition: s.Condition, Run: func(context.Context, any) step.Result {
+			switch {
+			case i < place:
+				return step.Done()
+			default:
+				return result
+			}
+		}})
+	}
+
+	w.read()
+
+	_, _ = step.Run(w.t.Context(), w.runner, w.bridge, steps, nil)
+	w.read()
+
+	return w.bridge.Status.Phase
+}
+
+func placeOf(condition string) int { return slices.Index(conditionsInOrder(), condition) }
+
+// The phase and Ready's reason of each condition and reason, before a HostedCluster is made
+// and afterwards.
+func TestPhaseOfEachReason(t *testing.T) {
+	t.Parallel()
+
+	const (
+		pending, provisioning, failed = v1alpha1.PhasePending, v1alpha1.PhaseProvisioning, v1alpha1.PhaseFailed
+		invalid                       = v1alpha1.ReasonValidationFailed
+		infrastructure, control       = v1alpha1.ReasonWaitingForInfrastructure, v1alpha1.ReasonWaitingForControlPlane
+	)
+
+	wait := func(reason string) step.Result { return step.Wait(0, reason, "words") }
+	stall := func(reason string) step.Result { return step.Stall(reason, "words") }
+	after := placeOf(v1alpha1.ConditionServiceExposureReady) + 1 // controlPlaneReady
+	platform, dpus := placeOf(v1alpha1.ConditionPlatformReady), placeOf(v1alpha1.ConditionDPUClusterValid)
+	secret, class := placeOf(v1alpha1.ConditionSecretsValid), placeOf(v1alpha1.ConditionStorageClassValid)
+	image, cluster := placeOf(v1alpha1.ConditionReleaseImageValid), placeOf(v1alpha1.ConditionHostedClusterCreated)
+	exposure, nodes := placeOf(v1alpha1.ConditionServiceExposureReady), placeOf(v1alpha1.ConditionNodePoolReady)
+
+	rows := []struct {
+		place             int
+		result            step.Result
+		first, then       v1alpha1.DPFHCPBridgePhase // before and after the HostedCluster is made
+		ready, readyAfter string
+	}{
+		{platform, wait(v1alpha1.ReasonDPFNotInstalled), pending, failed, invalid, invalid},
+		{platform, wait(v1alpha1.ReasonHyperShiftNotInstalled), pending, failed, invalid, invalid},
+		{platform, wait(v1alpha1.ReasonMetalLBNotInstalled), pending, failed, invalid, invalid},
+		{dpus, wait(v1alpha1.ReasonNotFound), pending, failed, invalid, invalid},
+		{dpus, wait(v1alpha1.ReasonNotReady), pending, failed, invalid, invalid},
+		{dpus, wait(v1alpha1.ReasonInsufficientResources), pending, failed, invalid, invalid},
+		{dpus, stall(v1alpha1.ReasonInUse), failed, failed, invalid, invalid},
+		{secret, wait(v1alpha1.ReasonNotFound), pending, failed, invalid, invalid},
+		{secret, stall(v1alpha1.ReasonKeyMissing), failed, failed, invalid, invalid},
+		{secret, stall(v1alpha1.ReasonUnreadable), failed, failed, invalid, invalid},
+		{class, wait(v1alpha1.ReasonNotFound), pending, failed, invalid, invalid},
+		{class, stall(v1alpha1.ReasonNotDynamic), failed, failed, invalid, invalid},
+		{image, stall(v1alpha1.ReasonImageNotFound), failed, failed, invalid, invalid},
+		{image, stall(v1alpha1.ReasonImageUnauthorized), failed, failed, invalid, invalid},
+		{image, stall(v1alpha1.ReasonVersionNotSupported), failed, failed, invalid, invalid},
+		{image, wait(v1alpha1.ReasonRegistryUnreachable), pending, provisioning, invalid, invalid},
+		{image + 1, stall(v1alpha1.ReasonVIPConflict), failed, failed, invalid, invalid},
+		{image + 1, stall(v1alpha1.ReasonVIPNotInPool), failed, failed, invalid, invalid},
+		{cluster, stall(v1alpha1.ReasonCreationFailed), failed, failed, invalid, invalid},
+		{cluster, wait(v1alpha1.ReasonCreationFailed), provisioning, provisioning, control, control},
+		{cluster, stall(v1alpha1.ReasonDeleted), failed, failed, "APIServerUnreachable", "APIServerUnreachable"},
+		{cluster + 1, stall(v1alpha1.ReasonNodePoolCreationFailed), failed, failed, infrastructure, infrastructure},
+		{exposure, wait(v1alpha1.ReasonLoadBalancerPending), provisioning, provisioning, infrastructure, infrastructure},
+		{exposure, wait(v1alpha1.ReasonNodePortPending), provisioning, provisioning, infrastructure, infrastructure},
+		{exposure, wait(v1alpha1.ReasonServiceCreationFailed), provisioning, provisioning, infrastructure, infrastructure},
+		{after, wait(v1alpha1.ReasonWaitingForControlPlane), provisioning, provisioning, control, control},
+		{after, wait(v1alpha1.ReasonAPIServerUnreachable), failed, failed, "APIServerUnreachable", "APIServerUnreachable"},
+		{after, wait(reasonDegraded), failed, failed, control, control},
+		{nodes, wait(v1alpha1.ReasonWaitingForNodes), provisioning, provisioning, infrastructure, infrastructure},
+		{nodes, wait(v1alpha1.ReasonNodesUnhealthy), provisioning, provisioning, infrastructure, infrastructure},
+	}
+	for _, row := range rows {
+		t.Run(fmt.Sprintf("%s at %d", row.result, row.place), func(t *testing.T) {
+			t.Parallel()
+
+			w := newWorld(t)
+			if got := w.pass(row.place, row.result); got != row.first {
+				t.Errorf("phase %s, want %s", got, row.first)
+			}
+
+			w.readyIs(metav1.ConditionFalse, row.ready)
+
+			if got := w.pass(len(plan().Steps), step.Done()); got != v1alpha1.PhaseReady {
+				t.Errorf("phase %s when all is done", got)
+			}
+
+			w.readyIs(metav1.ConditionTrue, v1alpha1.ReasonClusterReady)
+
+			if got := w.pass(row.place, row.result); got != row.then {
+				t.Errorf("phase %s after it was ready, want %s", got, row.then)
+			}
+
+			w.readyIs(metav1.ConditionFalse, row.readyAfter)
+		})
+	}
+}
+
+func (w *world) readyIs(status metav1.ConditionStatus, reason string) {
+	w.t.Helper()
+
+	ready := meta.FindStatusCondition(w.bridge.Status.Conditions, v1alpha1.ConditionReady)
+	if ready == nil || ready.Status != status || ready.Reason != reason {
+		w.t.Errorf("Ready is %+v, want %s %s", ready, status, reason)
+	}
+
+	if w.bridge.Status.Message != ready.Message || w.bridge.Status.Message == "" {
+		w.t.Errorf("the status says %q, Ready %q", w.bridge.Status.Message, ready.Message)
+	}
+}
+
+// transitions are the document's, with those that it leaves open: a bridge that has failed
+// before it made anything may wait again, one that was ready is so again once the trouble is
+// over, and a first pass may come to anything.
+func transitions() map[v1alpha1.DPFHCPBridgePhase][]v1alpha1.DPFHCPBridgePhase {
+	return map[v1alpha1.DPFHCPBridgePhase][]v1alpha1.DPFHCPBridgePhase{
+		v1alpha1.PhasePending:      {v1alpha1.PhaseProvisioning, v1alpha1.PhaseFailed},
+		v1alpha1.PhaseProvisioning: {v1alpha1.PhaseReady, v1alpha1.PhaseFailed},
+		v1alpha1.PhaseReady:        {v1alpha1.PhaseFailed, v1alpha1.PhaseProvisioning},
+		v1alpha1.PhaseFailed:       {v1alpha1.PhaseProvisioning, v1alpha1.PhasePending, v1alpha1.PhaseReady},
+	}
+}
+
+// Whatever passes follow each other, each phase follows one that it may follow, and a
+// bridge that has made its HostedCluster is never Pending again.
+func TestPhasesFollowEachOther(t *testing.T) {
+	t.Parallel()
+
+	stops := gopter.CombineGens(gen.IntRange(0, len(plan().Steps)), gen.IntRange(0, 2)).Map(func(v []any) [2]int {
+		return [2]int{v[0].(int), v[1].(int)}
+	})
+
+	parameters := gopter.DefaultTestParameters()
+	parameters.MinSuccessfulTests = 150
+	properties := gopter.NewProperties(parameters)
+	properties.Property("phases follow each other as documented", prop.ForAll(func(passes [][2]int) string {
+		w := newWorld(t)
+		last := v1alpha1.PhasePending
+		made := false
+
+		for _, p := range passes {
+			// What has been made can't be reported as not tried: the first time that it is, the
+			// list stops there, because the HostedCluster takes longer than a pass.
+			place := p[0]
+			if cluster := placeOf(v1alpha1.ConditionHostedClusterCreated); !made && place > cluster {
+				place, made = cluster+1, true
+			}
+
+			result := []step.Result{
+				step.Wait(0, v1alpha1.ReasonNotFound, "words"), step.Stall("Trouble", "words"), step.Wait(0, "Going", "words"),
+			}[p[1]]
+
+			now := w.pass(place, result)
+			if now != last && !slices.Contains(transitions()[last], now) {
+				return fmt.Sprintf("%s follows %s (stopped at %d: %s)", now, last, place, result)
+			}
+
+			if made && now == v1alpha1.PhasePending {
+				return "Pending, though the HostedCluster was made"
+			}
+
+			last = now
+		}
+
+		return ""
+	}, gen.SliceOfN(8, stops)))
+	properties.TestingRun(t, property.Reporter(t))
+}
+
+func TestDeletionIsAPhase(t *testing.T) {
+	t.Parallel()
+
+	for _, conditions := range [][]metav1.Condition{
+		nil,
+		{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue}},
+		{{Type: step.Stalled, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonDeleted}},
+	} {
+		if got := phase(conditions, true); got != v1alpha1.PhaseDeleting {
+			t.Errorf("phase %s", got)
+		}
+	}
+}

@@ -1,0 +1,78 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package dpfhcpbridge
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/bridge/credentials"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+)
+
+// secrets are what the Secrets of a bridge hold.
+type secrets struct {
+	sshKeys []byte
+	logins  credentials.Docker
+	// version of the pull secret.
+	version string
+}
+
+// secretsValid reads the Secrets that a bridge names. They are not kept in memory: only
+// their names and versions are watched.
+func secretsValid(ctx context.Context, s *scope) step.Result {
+	ssh, stop := s.secret(ctx, s.bridge.Spec.SSHKeySecretRef.Name, v1alpha1.SSHKeySecretKey)
+	if stop != nil {
+		return *stop
+	}
+
+	s.secrets.sshKeys = ssh.Data[v1alpha1.SSHKeySecretKey]
+	if err := credentials.CheckSSHKeys(s.secrets.sshKeys); err != nil {
+		return unreadable(ssh, v1alpha1.SSHKeySecretKey, err)
+	}
+
+	pull, stop := s.secret(ctx, s.bridge.Spec.PullSecretRef.Name, v1alpha1.PullSecretKey)
+	if stop != nil {
+		return *stop
+	}
+
+	var err error
+	if s.secrets.logins, err = credentials.ReadDocker(pull.Data[v1alpha1.PullSecretKey]); err != nil {
+		return unreadable(pull, v1alpha1.PullSecretKey, err)
+	}
+
+	s.secrets.version = string(pull.UID) + "/" + pull.ResourceVersion
+
+	return step.Done().Saying(v1alpha1.ReasonValid, "both Secrets are there and can be read")
+}
+
+// secret reads one of the Secrets; without it, or without the key, it gives what stops.
+func (s *scope) secret(ctx context.Context, name, key string) (*corev1.Secret, *step.Result) {
+	secret := &corev1.Secret{}
+	stop := func(result step.Result) (*corev1.Secret, *step.Result) { return nil, &result }
+
+	err := s.Live.Get(ctx, client.ObjectKey{Namespace: s.bridge.Namespace, Name: name}, secret)
+
+	switch {
+	case apierrors.IsNotFound(err):
+		return stop(step.Wait(lookAgain, v1alpha1.ReasonNotFound,
+			fmt.Sprintf("Secret %s/%s is not there: make it, with the key %s", s.bridge.Namespace, name, key)))
+	case err != nil:
+		return stop(step.Fail(fmt.Errorf("get Secret %s/%s: %w", s.bridge.Namespace, name, err)))
+	case len(secret.Data[key]) == 0:
+		return stop(step.Stall(v1alpha1.ReasonKeyMissing,
+			fmt.Sprintf("Secret %s/%s has no key %s: add it", s.bridge.Namespace, name, key)))
+	default:
+		return secret, nil
+	}
+}
+
+func unreadable(secret *corev1.Secret, key string, err error) step.Result {
+	return step.Stall(v1alpha1.ReasonUnreadable, fmt.Sprintf("Secret %s/%s, key %s: %v", secret.Namespace, secret.Name, key, err))
+}

@@ -1,0 +1,459 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package bridge_test
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
+	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/bridge"
+	"github.com/hyperfleet/hyperfleet/bridge/foreign"
+	kitlog "github.com/hyperfleet/hyperfleet/kit/log"
+	"github.com/hyperfleet/hyperfleet/sim/hypershift"
+	"github.com/hyperfleet/hyperfleet/sim/hypershift/crds"
+	"github.com/hyperfleet/hyperfleet/sim/registry"
+	"github.com/hyperfleet/hyperfleet/test/kube"
+)
+
+const (
+	// patience bounds a wait.
+	patience = 2 * time.Minute
+	lookAt   = 50 * time.Millisecond
+
+	metalLB    = "metallb-system"
+	repository = "openshift-release-dev/ocp-release"
+	sshKey     = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f admin"
+	delay      = 20 * time.Millisecond
+)
+
+// The API server of this package's tests, with HyperShift, MetalLB and the bridge area on it.
+// Tests keep apart by namespace, and by address.
+var (
+	env      *kube.Env
+	sim      *hypershift.Sim
+	images   *registry.Server
+	served   *httptest.Server
+	counted  = newCounts()
+	scenario sync.Mutex // held by tests that set faults
+)
+
+func TestMain(m *testing.M) {
+	log.SetLogger(kitlog.Logr(slog.New(slog.DiscardHandler)))
+
+	var stop func() error
+
+	code := kube.Run(m, func(e *kube.Env) {
+		env = e
+
+		var err error
+		if stop, err = begin(e); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}, kube.WithCRDs("../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme), kube.WithControllerManager())
+
+	if err := stop(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+
+		code = 1
+	}
+
+	os.Exit(code)
+}
+
+// begin starts what the tests share, and gives what ends it and says what went wrong.
+func begin(e *kube.Env) (func() error, error) {
+	ctx, cancel := context.WithCancel(context.Background())
+
+	if err := crds.Install(ctx, e.Config); err != nil {
+		return cancelled(cancel), err
+	}
+
+	var err error
+	if sim, err = hypershift.Start(hypershift.Options{Config: e.Config, Delays: hypershift.Delays{
+		Address: delay, Kubeconfig: delay, ControlPlane: delay, Rollout: delay, Delete: delay,
+	}}); err != nil {
+		return cancelled(cancel), err
+	}
+
+	if err := makeNode(ctx, e); err != nil {
+		return cancelled(cancel), err
+	}
+	images = registry.New(registry.Options{Users: map[string]string{"user": "password"}})
+	served = httptest.NewTLSServer(images)
+
+	for _, tag := range []string{"4.15.0-x86_64", "4.16.0-x86_64", "4.9.0-x86_64"} {
+		images.Push(repository, tag)
+	}
+
+	done := runArea(ctx, e, settings(), counted)
+
+	return func() error {
+		cancel()
+		served.Close()
+
+		err := errors.Join(<-done, sim.Close(), counted.check())
+		for _, violation := range sim.Violations() {
+			err = errors.Join(err, fmt.Errorf("violation: %s: %s", violation.Object, violation.What)) //nolint:err113 // for a person
+		}
+
+		for _, violation := range images.Violations() {
+			err = errors.Join(err, fmt.Errorf("violation: registry: %s", violation)) //nolint:err113 // for a person
+		}
+
+		return errors.Join(append(sim.Problems(), err)...)
+	}, nil
+}
+
+// image is a reference to an image of the registry.
+func image(tag string) string { return registryHost() + "/" + repository + ":" + tag }
+
+func registryHost() string { return strings.TrimPrefix(served.URL, "https://") }
+
+// pullSecret is a Docker configuration that logs in to the registry.
+func pullSecret(user, password string) string {
+	auth := base64.StdEncoding.EncodeToString([]byte(user + ":" + password))
+
+	return fmt.Sprintf(`{"auths": {%q: {"auth": %q}}}`, registryHost(), auth)
+}
+
+func cancelled(cancel func()) func() error {
+	return func() error {
+		cancel()
+
+		return nil
+	}
+}
+
+// makeNode makes a node of the management cluster that is ready.
+func makeNode(ctx context.Context, e *kube.Env) error {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}}
+	if err := e.Client.Create(ctx, node); err != nil {
+		return fmt.Errorf("make node: %w", err)
+	}
+
+	node.Status = corev1.NodeStatus{
+		Addresses:  []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.20.0.1"}, {Type: corev1.NodeHostName, Address: "node-a"}},
+		Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+	}
+	if err := e.Client.Status().Update(ctx, node); err != nil {
+		return fmt.Errorf("make node: %w", err)
+	}
+
+	return nil
+}
+
+// settings are those of the area. Pools of bridges' own may only be of 10.0.0.0/8.
+func settings() config.Bridge {
+	cfg := config.Default().Bridge
+	cfg.AddressRanges = []string{"10.0.0.0/8"}
+
+	return cfg
+}
+
+// runArea runs the area as its process would, until the context ends.
+func runArea(ctx context.Context, e *kube.Env, cfg config.Bridge, count *counts) <-chan error {
+	done := make(chan error, 1)
+	kubeconfig := rest.CopyConfig(e.Config)
+	kubeconfig.QPS = -1
+	kubeconfig.Wrap(count.transport)
+
+	mgr, err := ctrl.NewManager(kubeconfig, ctrl.Options{
+		Scheme: e.Scheme, Metrics: metricsserver.Options{BindAddress: "0"}, NewClient: count.newClient,
+		Controller: ctrlconfig.Controller{SkipNameValidation: new(true)},
+	})
+	if err != nil {
+		done <- err
+
+		return done
+	}
+
+	area := &bridge.Area{
+		Config: cfg, Registry: prometheus.NewRegistry(), Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
+		Transport: served.Client().Transport,
+	}
+	if err := area.Setup(ctx, mgr); err != nil {
+		done <- err
+
+		return done
+	}
+
+	go func() { done <- mgr.Start(ctx) }()
+
+	return done
+}
+
+// world is a namespace of bridges and one of DPUClusters.
+type world struct {
+	t               testing.TB
+	env             *kube.Env
+	namespace, dpus string
+	// patience bounds each wait.
+	patience time.Duration
+}
+
+func newWorld(t testing.TB) *world {
+	t.Helper()
+
+	return newWorldOn(t, env)
+}
+
+func newWorldOn(t testing.TB, e *kube.Env) *world {
+	t.Helper()
+
+	w := newWorldBare(t, e)
+	t.Cleanup(w.clear)
+
+	return w
+}
+
+// newWorldBare is a world that is not looked after at its end.
+func newWorldBare(t testing.TB, e *kube.Env) *world {
+	t.Helper()
+
+	w := &world{t: t, env: e, patience: patience, namespace: e.Namespace(t), dpus: e.Namespace(t)}
+	w.create(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}, Provisioner: "csi.example.com"})
+	w.create(w.secret("ssh-key", v1alpha1.SSHKeySecretKey, sshKey))
+	w.create(w.secret("pull-secret", v1alpha1.PullSecretKey, pullSecret("user", "password")))
+
+	return w
+}
+
+// clear deletes all bridges, and looks whether anything is left of them.
+func (w *world) clear() {
+	ctx := context.Background()
+
+	if err := w.env.Client.DeleteAllOf(ctx, &v1alpha1.DPFHCPBridge{}, client.InNamespace(w.namespace)); err != nil {
+		w.t.Error(err)
+	}
+
+	w.eventually("no bridge is left", func() bool {
+		var list v1alpha1.DPFHCPBridgeList
+
+		return w.env.Client.List(ctx, &list, client.InNamespace(w.namespace)) == nil && len(list.Items) == 0
+	})
+
+	// What HyperShift leaves to its owner's end is collected a little later.
+	w.eventually("nothing is left", func() bool { return len(w.made()) == 0 })
+
+	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}}
+	if err := client.IgnoreNotFound(w.env.Client.Delete(ctx, class)); err != nil {
+		w.t.Error(err)
+	}
+}
+
+// made lists what there is of the world's bridges.
+func (w *world) made() []string {
+	w.t.Helper()
+
+	var out []string
+
+	selector := client.MatchingLabels{foreign.LabelNamespace: w.namespace}
+
+	for _, list := range []*unstructured.UnstructuredList{
+		listOf(foreign.HostedClusterKind()), listOf(foreign.NodePoolKind()), listOf(foreign.IPAddressPoolKind()),
+		listOf(foreign.L2AdvertisementKind()), listOf(corev1.SchemeGroupVersion.WithKind("Secret")),
+	} {
+		if err := w.env.Client.List(context.Background(), list, selector); err != nil {
+			w.t.Error(err)
+		}
+
+		for i := range list.Items {
+			out = append(out, list.Items[i].GetKind()+" "+client.ObjectKeyFromObject(&list.Items[i]).String())
+		}
+	}
+
+	return out
+}
+
+func (w *world) secret(name, key, value string) *corev1.Secret {
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}, Data: map[string][]byte{key: []byte(value)},
+	}
+}
+
+// dpuCluster makes a DPUCluster that is in a phase.
+func (w *world) dpuCluster(name, phase string) *unstructured.Unstructured {
+	w.t.Helper()
+
+	object := foreign.New(foreign.DPUClusterKind())
+	object.SetNamespace(w.dpus)
+	object.SetName(name)
+	object.Object["spec"] = map[string]any{"type": "static", "maxNodes": int64(10)}
+	w.create(object)
+	w.status(object, map[string]any{"phase": phase, "nodesCount": int64(0)})
+
+	return object
+}
+
+func (w *world) status(object *unstructured.Unstructured, status map[string]any) {
+	w.t.Helper()
+
+	object.Object["status"] = status
+	w.must(w.env.Client.Status().Patch(w.t.Context(), object.DeepCopy(), merge(map[string]any{"status": status})))
+}
+
+// bridge is a bridge that is exposed on nodes' ports, with all it needs but its DPUCluster.
+func (w *world) bridge(name string) *v1alpha1.DPFHCPBridge {
+	return &v1alpha1.DPFHCPBridge{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name},
+		Spec: v1alpha1.DPFHCPBridgeSpec{
+			DPUClusterRef: v1alpha1.ObjectReference{Namespace: w.dpus, Name: name}, BaseDomain: "clusters.example.com",
+			OCPReleaseImage: image("4.15.0-x86_64"), SSHKeySecretRef: v1alpha1.LocalObjectReference{Name: "ssh-key"},
+			PullSecretRef: v1alpha1.LocalObjectReference{Name: "pull-secret"}, EtcdStorageClass: w.namespace,
+			ControlPlaneAvailabilityPolicy: v1alpha1.SingleReplica, InfrastructureAvailabilityPolicy: v1alpha1.SingleReplica,
+			ClusterType: "dpf-dev",
+		},
+	}
+}
+
+// exposed is a bridge with an address of MetalLB's.
+func (w *world) exposed(name, address string) *v1alpha1.DPFHCPBridge {
+	b := w.bridge(name)
+	b.Spec.ExposeThroughLoadBalancer, b.Spec.MetalLBVirtualIP = true, address
+
+	return b
+}
+
+func (w *world) create(object client.Object) {
+	w.t.Helper()
+	w.must(w.env.Client.Create(w.t.Context(), object))
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) eventually(what string, check func() bool) {
+	w.t.Helper()
+
+	for end := time.Now().Add(w.patience); !check(); time.Sleep(lookAt) {
+		if time.Now().After(end) {
+			w.t.Fatalf("wait for %s: in vain", what)
+		}
+	}
+}
+
+// get reads a bridge again.
+func (w *world) get(b *v1alpha1.DPFHCPBridge) *v1alpha1.DPFHCPBridge {
+	w.t.Helper()
+
+	out := &v1alpha1.DPFHCPBridge{}
+	if err := w.env.Client.Get(context.Background(), client.ObjectKeyFromObject(b), out); err != nil && !apierrors.IsNotFound(err) {
+		w.t.Fatal(err)
+	}
+
+	return out
+}
+
+// says waits until a condition has a status and a reason, and its message a part, and gives
+// the bridge.
+func (w *world) says(b *v1alpha1.DPFHCPBridge, condition, want, part string) *v1alpha1.DPFHCPBridge {
+	w.t.Helper()
+
+	var last *v1alpha1.DPFHCPBridge
+
+	for end := time.Now().Add(w.patience); ; time.Sleep(lookAt) {
+		last = w.get(b)
+
+		c := meta.FindStatusCondition(last.Status.Conditions, condition)
+		if c != nil && string(c.Status)+" "+c.Reason == want && strings.Contains(c.Message, part) {
+			return last
+		}
+
+		if time.Now().After(end) {
+			w.t.Fatalf("wait for %s %q with %q in vain; the status is\n%s", condition, want, part, describe(last))
+		}
+	}
+}
+
+// reaches waits for a phase, and gives the bridge.
+func (w *world) reaches(b *v1alpha1.DPFHCPBridge, phase v1alpha1.DPFHCPBridgePhase) *v1alpha1.DPFHCPBridge {
+	w.t.Helper()
+
+	for end := time.Now().Add(w.patience); ; time.Sleep(lookAt) {
+		last := w.get(b)
+		if last.Status.Phase == phase && last.Status.ObservedGeneration == last.Generation {
+			return last
+		}
+
+		if time.Now().After(end) {
+			w.t.Fatalf("wait for phase %s in vain; the status is\n%s", phase, describe(last))
+		}
+	}
+}
+
+func describe(b *v1alpha1.DPFHCPBridge) string {
+	out := []string{fmt.Sprintf("  phase %s: %s", b.Status.Phase, b.Status.Message)}
+	for _, c := range b.Status.Conditions {
+		out = append(out, fmt.Sprintf("  %s %s %s: %s", c.Type, c.Status, c.Reason, c.Message))
+	}
+
+	return strings.Join(out, "\n")
+}
+
+// patch changes a bridge.
+func (w *world) patch(b *v1alpha1.DPFHCPBridge, change func(*v1alpha1.DPFHCPBridge)) {
+	w.t.Helper()
+
+	now := w.get(b)
+	changed := now.DeepCopy()
+	change(changed)
+	w.must(w.env.Client.Patch(w.t.Context(), changed, client.MergeFrom(now)))
+}
+
+// warned checks whether an event with a reason has been told of a bridge.
+func (w *world) warned(b *v1alpha1.DPFHCPBridge, reason string, want bool) {
+	w.t.Helper()
+
+	told := func() bool {
+		var list eventsv1.EventList
+		w.must(w.env.Client.List(w.t.Context(), &list, client.InNamespace(w.namespace)))
+
+		for i := range list.Items {
+			if e := &list.Items[i]; e.Regarding.Name == b.Name && e.Reason == reason {
+				return true
+			}
+		}
+
+		return false
+	}
+
+	if want {
+		w.eventually("event "+reason, told)
+	} else if told() {
+		w.t.Errorf("event %s was told", reason)
+	}
+}
