@@ -1,0 +1,248 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package dryrun
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"sync"
+)
+
+// Responses are the answers of the API, as the file of --api-responses has them. Answers
+// are matched in the order of the file.
+type Responses struct {
+	Responses []Response `json:"responses"`
+}
+
+// Response is what a call that matches is answered with.
+type Response struct {
+	Match Match `json:"match"`
+	// Responses are given one after the other; the last one again and again.
+	Responses []Answer `json:"responses"`
+}
+
+// Match is met by calls with the method (empty: any) whose path, with its query, the
+// regular expression describes as a whole.
+type Match struct {
+	Method     string `json:"method"`
+	URLPattern string `json:"urlPattern"`
+}
+
+// Answer is one answer.
+type Answer struct {
+	StatusCode int               `json:"statusCode"`
+	Headers    map[string]string `json:"headers"`
+	// Body is JSON; a string is sent as it is.
+	Body json.RawMessage `json:"body"`
+}
+
+// Call is a call that was made.
+type Call struct {
+	Method string `json:"method"`
+	URL    string `json:"url"`
+	// Body that was sent.
+	Body string `json:"body,omitempty"`
+	// Status of the answer; 0 if the file has none.
+	Status int `json:"status"`
+}
+
+// api is an http.RoundTripper that answers out of a file.
+type api struct {
+	rules []rule
+
+	// host is the fleet API's; calls of others are matched by their whole URL.
+	host string
+	// id, kind and generation are of the event's resource.
+	id, kind   string
+	generation int32
+
+	mu    sync.Mutex
+	calls []Call
+	// gone says that the resource was answered for as missing.
+	gone bool
+}
+
+type rule struct {
+	method  string
+	pattern *regexp.Regexp
+	answers []Answer
+	given   int
+}
+
+// newAPI compiles the patterns.
+func newAPI(responses Responses) (*api, error) {
+	out := &api{}
+
+	var errs []error
+
+	for i, response := range responses.Responses {
+		pattern, err := regexp.Compile("^(?:" + response.Match.URLPattern + ")$")
+
+		switch {
+		case err != nil:
+			errs = append(errs, fmt.Errorf("responses[%d].match.urlPattern: %w", i, err))
+		case response.Match.URLPattern == "":
+			errs = append(errs, fmt.Errorf(
+				"responses[%d].match.urlPattern: say which calls it is for, for example /api/hyperfleet/v1/clusters/.*", i))
+		case len(response.Responses) == 0:
+			errs = append(errs, fmt.Errorf("responses[%d].responses: it needs at least one", i))
+		}
+
+		for j, answer := range response.Responses {
+			if answer.StatusCode < 100 || answer.StatusCode > 599 {
+				errs = append(errs, fmt.Errorf("responses[%d].responses[%d].statusCode: %d is no HTTP status", i, j, answer.StatusCode))
+			}
+		}
+
+		out.rules = append(out.rules, rule{
+			method: strings.ToUpper(response.Match.Method), pattern: pattern, answers: response.Responses,
+		})
+	}
+
+	return out, errors.Join(errs...)
+}
+
+// RoundTrip answers with the next answer of the first rule that matches. A report of a
+// status that no rule is for is taken.
+func (a *api) RoundTrip(r *http.Request) (*http.Response, error) {
+	call := Call{Method: r.Method, URL: r.URL.RequestURI()}
+	if r.URL.Host != a.host {
+		call.URL = r.URL.String()
+	}
+
+	if r.Body != nil {
+		body, err := io.ReadAll(r.Body)
+		_ = r.Body.Close()
+
+		if err != nil {
+			return nil, err
+		}
+
+		call.Body = string(body)
+	}
+
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	answer, ok := a.answer(call)
+	if !ok {
+		a.note(call)
+
+		return nil, fmt.Errorf("the file of API responses has none for %s %s", call.Method, call.URL)
+	}
+
+	path, _, _ := strings.Cut(call.URL, "?")
+	if answer.StatusCode == http.StatusNotFound && strings.HasSuffix(path, "/"+a.id) {
+		a.gone = a.gone || strings.Contains(string(answer.Body), "HYPERFLEET-NTF-001")
+	}
+
+	call.Status = answer.StatusCode
+	a.calls = append(a.calls, call)
+
+	return answer.response(r), nil
+}
+
+// note keeps a call without an answer once, however often it is tried.
+func (a *api) note(call Call) {
+	if n := len(a.calls); n > 0 && a.calls[n-1] == call {
+		return
+	}
+
+	a.calls = append(a.calls, call)
+}
+
+func (a *api) answer(call Call) (Answer, bool) {
+	for i := range a.rules {
+		rule := &a.rules[i]
+		if rule.method != "" && rule.method != call.Method || !rule.pattern.MatchString(call.URL) {
+			continue
+		}
+
+		at := min(rule.given, len(rule.answers)-1)
+		rule.given++
+
+		return rule.answers[at], true
+	}
+
+	return a.usual(call)
+}
+
+// usual is what the API answers if the file does not say: it takes reports, and has the
+// event's resource in the event's generation.
+func (a *api) usual(call Call) (Answer, bool) {
+	switch {
+	case call.Method == http.MethodPut && strings.HasSuffix(call.URL, "/statuses"):
+		return Answer{StatusCode: http.StatusCreated, Body: json.RawMessage(call.Body)}, true
+	case call.Method != http.MethodGet || call.URL != "/api/hyperfleet/v1/resources/"+a.id:
+		return Answer{}, false
+	case a.gone:
+		return Answer{StatusCode: http.StatusNotFound, Body: json.RawMessage(
+			`{"type":"about:blank","title":"no such resource","status":404,"code":"HYPERFLEET-NTF-001"}`)}, true
+	}
+
+	body, err := json.Marshal(map[string]any{
+		"id": a.id, "kind": a.kind, "name": a.id, "href": call.URL, "spec": map[string]any{}, "generation": a.generation,
+		"created_time": "1970-01-01T00:00:00Z", "updated_time": "1970-01-01T00:00:00Z",
+		"status": map[string]any{"conditions": []any{}},
+	})
+
+	return Answer{StatusCode: http.StatusOK, Body: body}, err == nil
+}
+
+// about says which resource the event is about, and where the fleet API is.
+func (a *api) about(base, id, kind string, generation int32) *api {
+	if parsed, err := url.Parse(base); err == nil {
+		a.host = parsed.Host
+	}
+
+	a.id, a.kind, a.generation = id, kind, generation
+
+	return a
+}
+
+func (a *api) made() []Call {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	return append([]Call{}, a.calls...)
+}
+
+// strict decodes JSON without unknown fields.
+func strict(data []byte, out any) error {
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	decoder.DisallowUnknownFields()
+
+	return decoder.Decode(out)
+}
+
+func (a *Answer) response(r *http.Request) *http.Response {
+	header := http.Header{"Content-Type": {"application/json"}}
+	if a.StatusCode >= http.StatusBadRequest {
+		header.Set("Content-Type", "application/problem+json")
+	}
+
+	for name, value := range a.Headers {
+		header.Set(name, value)
+	}
+
+	body := []byte(a.Body)
+
+	var text string
+	if json.Unmarshal(body, &text) == nil {
+		body = []byte(text)
+	}
+
+	return &http.Response{
+		Status: http.StatusText(a.StatusCode), StatusCode: a.StatusCode, Header: header, Request: r,
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Body: io.NopCloser(bytes.NewReader(body)), ContentLength: int64(len(body)),
+	}
+}

@@ -1,0 +1,383 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package dryrun
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"github.com/hyperfleet/hyperfleet/api/adapter"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
+)
+
+// Discovery is what the cluster has, and what it adds to what is made there.
+type Discovery struct {
+	// Existing are objects that are there before the event, by their names.
+	Existing map[string]map[string]any `json:"existing"`
+	// Created are added to objects of that name when they are made: a status, a UID.
+	Created map[string]map[string]any `json:"created"`
+}
+
+// ParseDiscovery reads the file of --discovery: {"existing": {NAME: OBJECT}, "created":
+// {NAME: OBJECT}}, or just {NAME: OBJECT}: an object there that bears a label or an
+// annotation of hyperfleet.io/ exists before the event, and one without is added to what
+// is made.
+func ParseDiscovery(data []byte) (Discovery, error) {
+	var objects map[string]map[string]any
+	if err := json.Unmarshal(data, &objects); err != nil {
+		return Discovery{}, fmt.Errorf("read discovery: %w", err)
+	}
+
+	out := Discovery{Existing: map[string]map[string]any{}, Created: map[string]map[string]any{}}
+
+	if structured(objects) {
+		var errs []error
+
+		for section, into := range map[string]map[string]map[string]any{"existing": out.Existing, "created": out.Created} {
+			for name, value := range objects[section] {
+				object, ok := value.(map[string]any)
+				if !ok {
+					errs = append(errs, fmt.Errorf("read discovery: %s.%s is no object", section, name))
+				}
+
+				into[name] = object
+			}
+		}
+
+		return out, errors.Join(append(errs, check(out))...)
+	}
+
+	for name, object := range objects {
+		if marked(object) {
+			out.Existing[name] = object
+		} else {
+			out.Created[name] = object
+		}
+	}
+
+	return out, check(out)
+}
+
+// structured tells {"existing": ...} from a map of objects.
+func structured(objects map[string]map[string]any) bool {
+	for name, object := range objects {
+		_, isObject := object["kind"].(string)
+		if name != "existing" && name != "created" || isObject {
+			return false
+		}
+	}
+
+	return len(objects) > 0
+}
+
+func marked(object map[string]any) bool {
+	o := unstructured.Unstructured{Object: object}
+
+	for _, all := range []map[string]string{o.GetLabels(), o.GetAnnotations()} {
+		for key := range all {
+			if strings.HasPrefix(key, adapter.Prefix) {
+				return true
+			}
+		}
+	}
+
+	return false
+}
+
+func check(discovery Discovery) error {
+	var errs []error
+
+	for name, object := range discovery.Existing {
+		o := unstructured.Unstructured{Object: object}
+		if o.GetKind() == "" || o.GetAPIVersion() == "" {
+			errs = append(errs, fmt.Errorf("read discovery: %s has no apiVersion and kind", name))
+		}
+
+		if got := o.GetName(); got != "" && got != name {
+			errs = append(errs, fmt.Errorf("read discovery: %s has the name %s", name, got))
+		}
+	}
+
+	return errors.Join(errs...)
+}
+
+// cluster stands for the cluster, whichever transport leads to it. It is a model of what
+// an adapter sees there: nothing validates, defaults or runs what is made.
+type cluster struct {
+	clock   clock.PassiveClock
+	created map[string]map[string]any
+
+	mu      sync.Mutex
+	objects map[string]*unstructured.Unstructured
+	count   int
+}
+
+func newCluster(discovery Discovery, timer clock.PassiveClock) *cluster {
+	c := &cluster{clock: timer, created: discovery.Created, objects: map[string]*unstructured.Unstructured{}}
+
+	for _, name := range slices.Sorted(maps.Keys(discovery.Existing)) {
+		object := &unstructured.Unstructured{Object: discovery.Existing[name]}
+		object.SetName(name)
+		c.complete(object)
+		c.objects[keyOf(object.GroupVersionKind(), object.GetNamespace(), name)] = object
+	}
+
+	return c
+}
+
+func keyOf(kind schema.GroupVersionKind, namespace, name string) string {
+	return kind.GroupKind().String() + " " + namespace + "/" + name
+}
+
+// key finds an object of a ref. A ManifestWork lives in the namespace of its target.
+func key(ref transport.Ref) string {
+	namespace := ref.Namespace
+	if ref.Target != "" {
+		namespace = ref.Target
+	}
+
+	return keyOf(ref.GVK, namespace, ref.Name)
+}
+
+// complete adds what a server adds.
+func (c *cluster) complete(object *unstructured.Unstructured) {
+	c.count++
+	object.SetResourceVersion(strconv.Itoa(c.count))
+
+	if object.GetUID() == "" {
+		object.SetUID(types.UID(fmt.Sprintf("00000000-0000-4000-8000-%012d", c.count)))
+	}
+
+	if object.GetCreationTimestamp().Time.IsZero() {
+		object.SetCreationTimestamp(metav1.NewTime(c.clock.Now().UTC()))
+	}
+}
+
+func missing(ref transport.Ref) error { return transport.Missing(ref) }
+
+// Get reads one object.
+func (c *cluster) Get(_ context.Context, ref transport.Ref, _ transport.Read) (*unstructured.Unstructured, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	object, ok := c.objects[key(ref)]
+	if !ok {
+		return nil, missing(ref)
+	}
+
+	return object.DeepCopy(), nil
+}
+
+// List reads the objects that match, by name.
+func (c *cluster) List(_ context.Context, query transport.Query, _ transport.Read) ([]*unstructured.Unstructured, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	namespace := query.Namespace
+	if query.Target != "" {
+		namespace = query.Target
+	}
+
+	var out []*unstructured.Unstructured
+
+	for _, name := range slices.Sorted(maps.Keys(c.objects)) {
+		object := c.objects[name]
+		if object.GroupVersionKind().GroupKind() == query.GVK.GroupKind() &&
+			(namespace == "" || object.GetNamespace() == namespace) &&
+			labels.SelectorFromSet(query.Labels).Matches(labels.Set(object.GetLabels())) {
+			out = append(out, object.DeepCopy())
+		}
+	}
+
+	return out, nil
+}
+
+// Create makes an object.
+func (c *cluster) Create(
+	_ context.Context, target string, object *unstructured.Unstructured,
+) (*unstructured.Unstructured, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	made := object.DeepCopy()
+	if target != "" {
+		made.SetNamespace(target)
+	}
+
+	at := keyOf(made.GroupVersionKind(), made.GetNamespace(), made.GetName())
+	if c.objects[at] != nil {
+		return nil, errclass.New(errclass.Transient, transport.ReasonExists, "create %s: %w", at, transport.ErrExists)
+	}
+
+	if added, ok := c.created[made.GetName()]; ok && fits(added, made) {
+		made.Object = fill(made.Object, added)
+	}
+
+	c.complete(made)
+	c.objects[at] = made
+
+	return made.DeepCopy(), nil
+}
+
+// fits tells whether what is to be added is for an object of this kind.
+func fits(added map[string]any, made *unstructured.Unstructured) bool {
+	kind, said := added["kind"].(string)
+
+	return !said || kind == made.GetKind()
+}
+
+// fill adds what is not there: the manifest's own values stay.
+func fill(into, from map[string]any) map[string]any {
+	out := maps.Clone(into)
+
+	for name, value := range from {
+		mine, there := out[name]
+
+		inner, isMap := mine.(map[string]any)
+		more, areMaps := value.(map[string]any)
+
+		switch {
+		case !there:
+			out[name] = value
+		case isMap && areMaps:
+			out[name] = fill(inner, more)
+		}
+	}
+
+	return out
+}
+
+// Apply lays the manifest over the live object.
+func (c *cluster) Apply(
+	_ context.Context, target string, live, object *unstructured.Unstructured,
+) (transport.Applied, error) {
+	merged, err := c.change(transport.RefTo(live, target), func(now *unstructured.Unstructured) {
+		now.Object = mergePatch(now.Object, withoutNulls(object.Object))
+	})
+
+	return transport.Applied{Object: merged}, err
+}
+
+// Patch merges a document into the object (RFC 7396).
+func (c *cluster) Patch(_ context.Context, ref transport.Ref, document map[string]any) (*unstructured.Unstructured, error) {
+	return c.change(ref, func(now *unstructured.Unstructured) { now.Object = mergePatch(now.Object, document) })
+}
+
+// PatchResourceLabels removes labels and annotations.
+func (c *cluster) PatchResourceLabels(
+	_ context.Context, ref transport.Ref, labelKeys, annotationKeys []string,
+) (*unstructured.Unstructured, error) {
+	return c.change(ref, func(now *unstructured.Unstructured) {
+		now.SetLabels(without(now.GetLabels(), labelKeys))
+		now.SetAnnotations(without(now.GetAnnotations(), annotationKeys))
+	})
+}
+
+func without(all map[string]string, keys []string) map[string]string {
+	for _, key := range keys {
+		delete(all, key)
+	}
+
+	return all
+}
+
+func (c *cluster) change(ref transport.Ref, how func(*unstructured.Unstructured)) (*unstructured.Unstructured, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	now, ok := c.objects[key(ref)]
+	if !ok {
+		return nil, missing(ref)
+	}
+
+	changed := now.DeepCopy()
+	how(changed)
+	c.count++
+	changed.SetResourceVersion(strconv.Itoa(c.count))
+	c.objects[key(ref)] = changed
+
+	return changed.DeepCopy(), nil
+}
+
+// Delete removes an object; one with finalizers stays, and is being deleted.
+func (c *cluster) Delete(_ context.Context, ref transport.Ref, _ metav1.DeletionPropagation) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	object, ok := c.objects[key(ref)]
+	if !ok {
+		return missing(ref)
+	}
+
+	if len(object.GetFinalizers()) == 0 {
+		delete(c.objects, key(ref))
+
+		return nil
+	}
+
+	leaving := object.DeepCopy()
+	now := metav1.NewTime(c.clock.Now().UTC())
+	leaving.SetDeletionTimestamp(&now)
+	c.objects[key(ref)] = leaving
+
+	return nil
+}
+
+// mergePatch is RFC 7396: null removes, objects merge, all else replaces.
+func mergePatch(target, patch map[string]any) map[string]any {
+	out := maps.Clone(target)
+	if out == nil {
+		out = map[string]any{}
+	}
+
+	for name, value := range patch {
+		inner, isMap := value.(map[string]any)
+
+		switch {
+		case value == nil:
+			delete(out, name)
+		case isMap:
+			old, _ := out[name].(map[string]any)
+			out[name] = mergePatch(old, inner)
+		default:
+			out[name] = value
+		}
+	}
+
+	return out
+}
+
+// withoutNulls is a manifest as a server reads it: null says nothing there.
+func withoutNulls(object map[string]any) map[string]any {
+	out := make(map[string]any, len(object))
+
+	for name, value := range object {
+		inner, isMap := value.(map[string]any)
+
+		switch {
+		case value == nil:
+		case isMap:
+			out[name] = withoutNulls(inner)
+		default:
+			out[name] = value
+		}
+	}
+
+	return out
+}

@@ -1,0 +1,185 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package dryrun
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/hyperfleet/hyperfleet/api/adapter"
+	"github.com/hyperfleet/hyperfleet/kit/log"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/pipeline"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
+)
+
+// Options of Run.
+type Options struct {
+	// Task was loaded with Deployment, and with Clock if there is one.
+	Task       *task.Task
+	Deployment *adapter.Deployment
+	// Version of the program.
+	Version string
+	// Event is a CloudEvent in JSON. Required.
+	Event []byte
+	// Responses and Discovery are the files; empty: none.
+	Responses, Discovery []byte
+	// Env are the environment variables that the task file sees.
+	Env map[string]string
+	// Clock says what time it is. Default: the real one.
+	Clock clock.PassiveClock
+	// Log of the task file's own lines. Default: none.
+	Log *slog.Logger
+}
+
+// Report is what a dry run found.
+type Report struct {
+	pipeline.Trace
+
+	// Calls are those that were made, and Objects what is on the cluster in the end, by
+	// kind and name. Objects of kind Secret have no values.
+	Calls   []Call           `json:"calls"`
+	Objects []map[string]any `json:"objects"`
+}
+
+// Run plays the event. Its error is about the files; what went wrong with the event is in
+// the report.
+func Run(ctx context.Context, options Options) (*Report, error) {
+	if options.Clock == nil {
+		options.Clock = clock.RealClock{}
+	}
+
+	if options.Log == nil {
+		options.Log = slog.New(slog.DiscardHandler)
+	}
+
+	event, err := readEvent(options.Event)
+	if err != nil {
+		return nil, err
+	}
+
+	api, errAPI := readAPI(options.Responses, options.Deployment.Clients.HyperFleetAPI.BaseURL, event)
+	discovery, errDiscovery := readDiscovery(options.Discovery)
+
+	if err := errors.Join(errAPI, errDiscovery); err != nil {
+		return nil, err
+	}
+
+	deployment := *options.Deployment
+	deployment.Clients.HyperFleetAPI.Auth = adapter.Auth{} // nobody is asked
+
+	objects := newCluster(discovery, options.Clock)
+
+	handle, err := pipeline.Assemble(pipeline.Parts{
+		Deployment: &deployment, Task: options.Task, FrameworkVersion: options.Version, Env: options.Env,
+		Clients:   map[string]transport.Client{transport.Kubernetes: objects, transport.Maestro: objects},
+		Transport: api, Values: true, Clock: still{now: options.Clock}, Log: options.Log,
+	})
+	if err != nil {
+		return nil, err
+	}
+
+	result := handle.Handle(ctx, event)
+
+	return &Report{Trace: result.Trace, Calls: api.made(), Objects: objects.all()}, nil
+}
+
+// readEvent reads an event as Sentinel sends it. What every event has is filled in if it
+// is not there, but for what the pipeline itself looks at.
+func readEvent(data []byte) (cloudevents.Event, error) {
+	event := cloudevents.NewEvent()
+
+	if err := json.Unmarshal(data, &event); err != nil {
+		return event, fmt.Errorf("read event: %w", err)
+	}
+
+	return event, nil
+}
+
+func readAPI(data []byte, base string, event cloudevents.Event) (*api, error) {
+	var responses Responses
+
+	if len(data) > 0 {
+		if err := strict(data, &responses); err != nil {
+			return nil, fmt.Errorf("read API responses: %w", err)
+		}
+	}
+
+	var about struct {
+		ID         string `json:"id"`
+		Kind       string `json:"kind"`
+		Generation int32  `json:"generation"`
+	}
+
+	_ = json.Unmarshal(event.Data(), &about) // the pipeline says what is wrong with it
+
+	out, err := newAPI(responses)
+	if err != nil {
+		return nil, fmt.Errorf("read API responses: %w", err)
+	}
+
+	return out.about(base, about.ID, about.Kind, about.Generation), nil
+}
+
+func readDiscovery(data []byte) (Discovery, error) {
+	if len(data) == 0 {
+		return Discovery{}, nil
+	}
+
+	return ParseDiscovery(data)
+}
+
+// still is a clock on which waits are over at once.
+type still struct {
+	clock.RealClock
+
+	now clock.PassiveClock
+}
+
+// Now is the time of the dry run.
+func (s still) Now() time.Time { return s.now.Now() }
+
+// Since is by the time of the dry run.
+func (s still) Since(at time.Time) time.Duration { return s.now.Since(at) }
+
+// NewTimer is over at once.
+func (s still) NewTimer(time.Duration) clock.Timer { return s.RealClock.NewTimer(0) }
+
+// all are the objects by kind and name.
+func (c *cluster) all() []map[string]any {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	out := []map[string]any{}
+
+	for _, name := range slices.Sorted(maps.Keys(c.objects)) {
+		object := c.objects[name].DeepCopy().Object
+		if object["kind"] == "Secret" {
+			hide(object)
+		}
+
+		out = append(out, object)
+	}
+
+	return out
+}
+
+// hide keeps the keys of a Secret, without their values.
+func hide(object map[string]any) {
+	for _, field := range []string{"data", "stringData"} {
+		values, _ := object[field].(map[string]any)
+		for key := range values {
+			values[key] = log.Redacted
+		}
+	}
+}

@@ -1,0 +1,155 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package dryrun_test
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	testclock "k8s.io/utils/clock/testing"
+
+	"github.com/hyperfleet/hyperfleet/api/adapter"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/dryrun"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+func deployment() *adapter.Deployment {
+	return &adapter.Deployment{
+		Adapter: adapter.Identity{Name: "demo", Version: "1"}, Environment: []string{"REGION"},
+		Clients: adapter.Clients{HyperFleetAPI: adapter.HyperFleetAPI{BaseURL: "http://fleet.example"}},
+	}
+}
+
+func read(t *testing.T, name string) []byte {
+	t.Helper()
+
+	if name == "" {
+		return nil
+	}
+
+	data, err := os.ReadFile(filepath.Join("testdata", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return data
+}
+
+func options(t *testing.T, taskFile string) dryrun.Options {
+	t.Helper()
+
+	clock := testclock.NewFakePassiveClock(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
+
+	loaded, err := task.LoadFile(filepath.Join("testdata", taskFile), deployment(), task.WithClock(clock))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return dryrun.Options{
+		Task: loaded, Deployment: deployment(), Version: "1.2.3", Event: read(t, "event.json"),
+		Env: map[string]string{"REGION": "north"}, Clock: clock,
+	}
+}
+
+func golden(t *testing.T, name string, got []byte) {
+	t.Helper()
+
+	path := filepath.Join("testdata", "golden", name)
+	if *update {
+		if err := os.WriteFile(path, got, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", name, diff)
+	}
+}
+
+func TestGolden(t *testing.T) {
+	t.Parallel()
+
+	for name, tc := range map[string]struct {
+		responses, discovery string
+		verbose              bool
+	}{
+		"created":  {responses: "responses.json", discovery: "created.json", verbose: true},
+		"existing": {responses: "responses.json", discovery: "existing.json"},
+		"deleting": {responses: "deleting.json", discovery: "existing.json"},
+		"stranger": {responses: "responses.json", discovery: "stranger.json"},
+		"noanswer": {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			options := options(t, "task.yaml")
+			options.Responses, options.Discovery = read(t, tc.responses), read(t, tc.discovery)
+
+			report, err := dryrun.Run(t.Context(), options)
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			var text bytes.Buffer
+			if err := report.Text(&text, tc.verbose); err != nil {
+				t.Fatal(err)
+			}
+
+			golden(t, name+".txt", text.Bytes())
+
+			var encoded bytes.Buffer
+			if err := report.JSON(&encoded); err != nil {
+				t.Fatal(err)
+			}
+
+			golden(t, name+".json", encoded.Bytes())
+		})
+	}
+}
+
+func TestFilesThatCanNotBeMeant(t *testing.T) {
+	t.Parallel()
+
+	for name, tc := range map[string]struct {
+		change func(*dryrun.Options)
+		want   string
+	}{
+		"no event":         {func(o *dryrun.Options) { o.Event = []byte("{") }, "read event"},
+		"an unknown field": {func(o *dryrun.Options) { o.Responses = []byte(`{"answers":[]}`) }, `unknown field "answers"`},
+		"no pattern":       {func(o *dryrun.Options) { o.Responses = []byte(`{"responses":[{"responses":[{"statusCode":200}]}]}`) }, "say which calls"},
+		"a broken pattern": {func(o *dryrun.Options) {
+			o.Responses = []byte(`{"responses":[{"match":{"urlPattern":"("},"responses":[{"statusCode":200}]}]}`)
+		}, "urlPattern"},
+		"no answer": {func(o *dryrun.Options) { o.Responses = []byte(`{"responses":[{"match":{"urlPattern":"x"}}]}`) }, "at least one"},
+		"no status": {func(o *dryrun.Options) {
+			o.Responses = []byte(`{"responses":[{"match":{"urlPattern":"x"},"responses":[{}]}]}`)
+		}, "no HTTP status"},
+		"no objects":           {func(o *dryrun.Options) { o.Discovery = []byte(`[]`) }, "read discovery"},
+		"an object of no kind": {func(o *dryrun.Options) { o.Discovery = []byte(`{"existing":{"a":{"metadata":{}}}}`) }, "apiVersion and kind"},
+		"another name": {func(o *dryrun.Options) {
+			o.Discovery = []byte(`{"existing":{"a":{"apiVersion":"v1","kind":"Pod","metadata":{"name":"b"}}}}`)
+		}, "has the name b"},
+		"a text for an object": {func(o *dryrun.Options) { o.Discovery = []byte(`{"existing":{"a":"b"}}`) }, "no object"},
+	} {
+		options := options(t, "task.yaml")
+		tc.change(&options)
+
+		if _, err := dryrun.Run(t.Context(), options); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %v, want %q", name, err, tc.want)
+		}
+	}
+}

@@ -1,0 +1,317 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package dryrun
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/hyperfleet/hyperfleet/platform/adapter/pipeline"
+)
+
+// Text writes the report for people. With verbose also what was sent and what is on the
+// cluster in the end.
+func (r *Report) Text(w io.Writer, verbose bool) error {
+	t := &writer{}
+
+	t.linef("Event %s (%s): %s %s, generation %d",
+		r.Event.ID, r.Event.Type, orNone(r.Event.Kind), orNone(r.Event.ResourceID), r.Event.Generation)
+	t.params(r.Params)
+	t.preconditions(r.Preconditions)
+	t.resources(r.Resources)
+	t.post(&r.Trace, verbose)
+
+	if verbose {
+		t.calls(r.Calls)
+		t.objects(r.Objects)
+	}
+
+	t.result(&r.Trace)
+
+	_, err := io.WriteString(w, t.String())
+
+	return err
+}
+
+// JSON writes the report for programs, as one object.
+func (r *Report) JSON(w io.Writer) error {
+	encoder := json.NewEncoder(w)
+	encoder.SetEscapeHTML(false) // expressions are full of & and <
+	encoder.SetIndent("", "  ")
+
+	return encoder.Encode(r)
+}
+
+func orNone(text string) string {
+	if text == "" {
+		return "(none)"
+	}
+
+	return text
+}
+
+// writer gathers lines.
+type writer struct{ strings.Builder }
+
+func (t *writer) linef(format string, args ...any) {
+	t.WriteString(strings.TrimRight(fmt.Sprintf(format, args...), " "))
+	t.WriteByte('\n')
+}
+
+// head begins a part.
+func (t *writer) head(text string) { t.linef("\n%s", text) }
+
+func (t *writer) trouble(indent, text string) {
+	if text != "" {
+		t.linef("%serror: %s", indent, text)
+	}
+}
+
+func (t *writer) params(params []pipeline.ParamTrace) {
+	if len(params) == 0 {
+		return
+	}
+
+	t.head("Params")
+
+	for _, p := range params {
+		t.value("  ", p)
+	}
+}
+
+// value is one line for a param or a capture.
+func (t *writer) value(indent string, p pipeline.ParamTrace) {
+	switch p.Outcome {
+	case pipeline.StepDone:
+		t.linef("%s%-20s = %s  (%s)", indent, p.Name, encode(p.Value), p.Source)
+	case pipeline.StepDefault:
+		t.linef("%s%-20s = %s  (default; %s)", indent, p.Name, encode(p.Value), p.Source)
+	default:
+		t.linef("%s%-20s %s  (%s)", indent, p.Name, p.Outcome, p.Source)
+	}
+
+	t.call(indent+"  ", p.Call)
+
+	if p.Outcome != pipeline.StepDone {
+		t.trouble(indent+"  ", p.Error)
+	}
+}
+
+func (t *writer) call(indent string, call *pipeline.CallTrace) {
+	switch {
+	case call == nil:
+	case call.Status == 0:
+		t.linef("%s%s %s -> no answer", indent, call.Method, call.URL)
+	default:
+		t.linef("%s%s %s -> %d", indent, call.Method, call.URL, call.Status)
+	}
+}
+
+func (t *writer) preconditions(all []pipeline.PreconditionTrace) {
+	if len(all) == 0 {
+		return
+	}
+
+	t.head("Preconditions")
+
+	for i := range all {
+		p := &all[i]
+		t.linef("  %-28s %s", p.Name, map[string]string{pipeline.StepDone: "met"}[p.Outcome]+other(p.Outcome))
+		t.call("    ", p.Call)
+
+		for _, captured := range p.Captured {
+			t.value("    ", captured)
+		}
+
+		for _, condition := range p.Conditions {
+			t.linef("    %s %s: %v  (is %s)", condition.Field, condition.Operator, condition.Met, encode(condition.Value))
+		}
+
+		t.gate("    ", p.Gate)
+		t.trouble("    ", p.Error)
+	}
+}
+
+// other is an outcome that speaks for itself.
+func other(outcome string) string {
+	if outcome == pipeline.StepDone {
+		return ""
+	}
+
+	return outcome
+}
+
+func (t *writer) gate(indent string, gate *pipeline.GateTrace) {
+	if gate == nil {
+		return
+	}
+
+	t.linef("%s%s: %s  (%s%s)", indent, gate.Gate, gate.Value, oneLine(gate.Expression), reads(gate.Inputs))
+}
+
+func reads(inputs []string) string {
+	if len(inputs) == 0 {
+		return ""
+	}
+
+	return "; reads " + strings.Join(inputs, ", ")
+}
+
+func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
+
+func (t *writer) resources(all []pipeline.ResourceTrace) {
+	if len(all) == 0 {
+		return
+	}
+
+	t.head("Resources")
+
+	for i := range all {
+		entry := &all[i]
+		t.linef("  %-28s %s: %s", entry.Name, operation(entry), entry.Reason)
+
+		if entry.Object != "" {
+			t.linef("    object: %s", entry.Object)
+		}
+
+		gates := entry.Gates
+
+		for _, step := range entry.Path {
+			if len(gates) > 0 && gates[0].Gate == step.Question {
+				t.gate("    ", &gates[0])
+				gates = gates[1:]
+
+				continue
+			}
+
+			t.linef("    %s: %s", step.Question, step.Answer)
+
+			for len(gates) > 0 && isPatch(gates[0].Gate) && isPatch(step.Question) {
+				t.gate("      ", &gates[0])
+				gates = gates[1:]
+			}
+		}
+
+		if entry.Message != "" && !strings.Contains(entry.Error, entry.Message) {
+			t.linef("    %s", entry.Message)
+		}
+
+		if entry.Pending {
+			t.linef("    deletion pending: a later event goes on")
+		}
+
+		if len(entry.Pruned) > 0 {
+			t.linef("    pruned: %s", strings.Join(entry.Pruned, ", "))
+		}
+
+		t.trouble("    ", entry.Error)
+	}
+}
+
+// isPatch tells the gates of patches, and the question about all of them.
+func isPatch(text string) bool { return strings.Contains(text, "lifecycle.patch[") }
+
+func operation(entry *pipeline.ResourceTrace) string {
+	if entry.Operation == "none" || entry.Operation == "" {
+		return entry.Outcome
+	}
+
+	if entry.Error != "" {
+		return entry.Operation + " failed"
+	}
+
+	return entry.Operation
+}
+
+func (t *writer) post(trace *pipeline.Trace, verbose bool) {
+	if len(trace.Payloads)+len(trace.Actions) == 0 {
+		return
+	}
+
+	t.head("Post")
+
+	for _, payload := range trace.Payloads {
+		t.linef("  payload %-20s %s", payload.Name, payload.Outcome)
+		t.gate("    ", payload.Gate)
+		t.trouble("    ", payload.Error)
+
+		if verbose && payload.Value != nil {
+			t.block("    ", payload.Value)
+		}
+	}
+
+	for _, action := range trace.Actions {
+		t.linef("  action %-21s %s", action.Name, strings.TrimSuffix(action.Outcome+": "+action.Reason, ": "))
+		t.gate("    ", action.Gate)
+		t.call("    ", action.Call)
+		t.trouble("    ", action.Error)
+	}
+}
+
+func (t *writer) calls(calls []Call) {
+	t.head("Calls")
+
+	for _, call := range calls {
+		t.linef("  %s %s -> %d", call.Method, call.URL, call.Status)
+
+		if call.Body == "" {
+			continue
+		}
+
+		var value any
+		if json.Unmarshal([]byte(call.Body), &value) == nil {
+			t.block("    ", value)
+		} else {
+			t.linef("    %s", call.Body)
+		}
+	}
+}
+
+func (t *writer) objects(objects []map[string]any) {
+	t.head("Cluster in the end")
+
+	for _, object := range objects {
+		t.block("  ", object)
+	}
+}
+
+// block is JSON over several lines.
+func (t *writer) block(indent string, value any) {
+	text, err := json.MarshalIndent(value, indent, "  ")
+	if err != nil {
+		text = []byte(err.Error())
+	}
+
+	t.linef("%s%s", indent, text)
+}
+
+func (t *writer) result(trace *pipeline.Trace) {
+	t.head("Result: " + string(trace.Result.Status))
+
+	if trace.Result.Phase != "" {
+		t.linef("  phase: %s", trace.Result.Phase)
+	}
+
+	t.trouble("  ", trace.Result.Error)
+
+	if report := trace.Report; report != nil {
+		t.linef("  the framework reports Available=False, %s: %s", report.Reason, report.Outcome)
+		t.trouble("  ", report.Error)
+	}
+
+	t.linef("  the event is %s", map[string]string{
+		pipeline.AckDone: "done", pipeline.AckAgain: "delivered again", pipeline.AckPoison: "put to the dead letters",
+	}[trace.Result.Event])
+}
+
+func encode(value any) string {
+	text, err := json.Marshal(value)
+	if err != nil {
+		return err.Error()
+	}
+
+	return string(text)
+}

@@ -1,0 +1,405 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package gates_test
+
+import (
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hyperfleet/hyperfleet/platform/adapter/gates"
+)
+
+var update = flag.Bool("update", false, "put the diagram into the guide")
+
+// s is short for what most cases need.
+type s = gates.State
+
+func TestNamedCases(t *testing.T) {
+	t.Parallel()
+
+	const (
+		absent, managed, deleting = gates.Absent, gates.Managed, gates.Deleting
+		detached, unmanaged       = gates.Detached, gates.Unmanaged
+		older, equal, newer       = gates.Older, gates.Equal, gates.Newer
+		yes, no, bad              = gates.True, gates.False, gates.Error
+	)
+
+	cases := []struct {
+		name    string
+		state   gates.State
+		outcome gates.Outcome
+		reason  gates.Reason
+		actions []gates.Action
+	}{
+		{"first event creates", s{Found: absent}, gates.Act, gates.ReasonCreate, do(gates.Apply)},
+		{"same generation is left", s{Found: managed, Generation: equal}, gates.Skip, gates.ReasonUnchanged, nil},
+		{"older object is applied", s{Found: managed, Generation: older}, gates.Act, gates.ReasonGeneration, do(gates.Apply)},
+		{"managed without a generation is applied", s{Found: managed}, gates.Act, gates.ReasonGeneration, do(gates.Apply)},
+		{"stale event writes nothing", s{Found: managed, Generation: newer, Retain: true, Recreate: yes, Patch: v(yes)}, gates.Skip, gates.ReasonStale, nil},
+		{"stale event still deletes", s{Found: managed, Generation: newer, Delete: yes}, gates.Act, gates.ReasonDelete, do(gates.Delete)},
+
+		{"detach wins over delete", s{Found: managed, Detach: yes, Delete: yes}, gates.Act, gates.ReasonDetach, do(gates.Detach)},
+		{"detach that failed does not delete", s{Found: managed, Detach: bad, Delete: yes}, gates.Fail, gates.ReasonGate, nil},
+		{"redelivery after detach", s{Found: detached, DeleteEvent: true, Detach: no, Delete: yes}, gates.Skip, gates.ReasonDetached, nil},
+		{"redelivery after detach, gate fails without labels", s{Found: detached, Detach: bad}, gates.Skip, gates.ReasonDetached, nil},
+		{"detached is not applied again", s{Found: detached, Generation: older}, gates.Skip, gates.ReasonDetached, nil},
+
+		{"delete goes before a false when", s{Found: managed, When: no, Delete: yes}, gates.Act, gates.ReasonDelete, do(gates.Delete)},
+		{"deleted already", s{Found: absent, Delete: yes}, gates.Skip, gates.ReasonNothingThere, nil},
+		{"delete all versions has no pruning", s{Found: managed, Delete: yes, Retain: true}, gates.Act, gates.ReasonDelete, do(gates.Delete)},
+		{"a stranger's object is not deleted", s{Found: unmanaged, Delete: yes}, gates.Skip, gates.ReasonNotManaged, nil},
+		{"a stranger's object on a delete event", s{Found: unmanaged, DeleteEvent: true, Detach: bad}, gates.Skip, gates.ReasonNotManaged, nil},
+		{"a stranger's object is not applied", s{Found: unmanaged}, gates.Fail, gates.ReasonNotManaged, nil},
+		{"a stranger's object is not patched", s{Found: unmanaged, Patch: v(yes)}, gates.Fail, gates.ReasonNotManaged, nil},
+		{"create-only leaves a stranger's object", s{Found: unmanaged, Apply: no}, gates.Skip, gates.ReasonApplyWhen, nil},
+
+		{"debounce", s{Found: managed, Generation: older, When: no, Recreate: yes, Patch: v(yes)}, gates.Skip, gates.ReasonWhen, nil},
+		{"debounce still prunes", s{Found: managed, When: no, Retain: true}, gates.Skip, gates.ReasonWhen, do(gates.Prune)},
+		{"recreate goes before patch and apply.when", s{Found: managed, Recreate: yes, Patch: v(yes), Apply: no}, gates.Act, gates.ReasonRecreate, do(gates.Recreate)},
+		{"recreate with retention prunes", s{Found: managed, Recreate: yes, Retain: true}, gates.Act, gates.ReasonRecreate, do(gates.Recreate, gates.Prune)},
+		{"recreate is not reached without an object", s{Found: absent, Recreate: bad, Patch: v(bad)}, gates.Act, gates.ReasonCreate, do(gates.Apply)},
+		{"recreate waits for the deletion", s{Found: deleting, Recreate: yes}, gates.Skip, gates.ReasonDeletionPending, nil},
+		{"recreate beside one that is being deleted", s{Found: deleting, Recreate: yes, Retain: true}, gates.Act, gates.ReasonRecreate, do(gates.Recreate, gates.Prune)},
+		{"nothing is applied to what is being deleted", s{Found: deleting, Generation: older}, gates.Skip, gates.ReasonDeletionPending, nil},
+
+		{"patches in order, no apply", s{Found: managed, Generation: older, Patch: v(yes, no, yes)}, gates.Act, gates.ReasonPatch, []gates.Action{{Verb: gates.Patch}, {Verb: gates.Patch, Index: 2}}},
+		{"a patch gate that failed stops the others", s{Found: managed, Patch: v(yes, bad)}, gates.Fail, gates.ReasonGate, nil},
+		{"no patch, so apply", s{Found: managed, Generation: older, Patch: v(no)}, gates.Act, gates.ReasonGeneration, do(gates.Apply)},
+		{"patch-only without a patch", s{Found: managed, Generation: older, PatchOnly: true, Patch: v(no)}, gates.Skip, gates.ReasonNoManifest, nil},
+		{"patch-only without an object", s{Found: absent, PatchOnly: true, Patch: v(yes)}, gates.Skip, gates.ReasonNoManifest, nil},
+		{"create-only", s{Found: managed, Generation: older, Apply: no}, gates.Skip, gates.ReasonApplyWhen, nil},
+		{"apply.when failed", s{Found: absent, Apply: bad, Retain: true}, gates.Fail, gates.ReasonGate, nil},
+	}
+
+	for _, test := range cases {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+
+			got := gates.Decide(test.state)
+			if got.Outcome != test.outcome || got.Reason != test.reason {
+				t.Errorf("%s %s, want %s %s\n%v", got.Outcome, got.Reason, test.outcome, test.reason, got.Path)
+			}
+
+			if diff := cmp.Diff(test.actions, got.Actions); diff != "" {
+				t.Error(diff)
+			}
+
+			if both := got.Has(gates.Detach) && test.state.Delete == gates.True; both != (got.Note != "") {
+				t.Errorf("note: %q", got.Note)
+			}
+		})
+	}
+}
+
+func v(values ...gates.Value) []gates.Value { return values }
+
+func do(verbs ...gates.Verb) []gates.Action {
+	out := make([]gates.Action, len(verbs))
+	for i, verb := range verbs {
+		out[i].Verb = verb
+	}
+
+	return out
+}
+
+func TestValuesAndGenerations(t *testing.T) {
+	t.Parallel()
+
+	if gates.Of(true, nil) != gates.True || gates.Of(false, nil) != gates.False || gates.Of(true, errors.New("x")) != gates.Error {
+		t.Error("a gate's value is another one")
+	}
+
+	for live, want := range map[int64]gates.Generation{0: gates.NoGeneration, -3: gates.NoGeneration, 1: gates.Older, 2: gates.Equal, 3: gates.Newer} {
+		if got := gates.Compare(live, 2); got != want {
+			t.Errorf("object of %d in an event of 2: %v, want %v", live, got, want)
+		}
+	}
+}
+
+// rule is one sentence of the documentation, about any state.
+type rule struct {
+	name string
+	// if holds for a state, then has to hold for what was decided.
+	when func(gates.State) bool
+	then func(gates.State, gates.Decision) bool
+}
+
+func writes(d gates.Decision) bool {
+	return slices.ContainsFunc(d.Actions, func(a gates.Action) bool { return a.Verb != gates.Prune })
+}
+
+// rules were written from the documents, not from the tree.
+func rules() []rule {
+	passes := func(v gates.Value) bool { return v == gates.Unset || v == gates.True }
+	fires := func(v gates.Value) bool { return v == gates.True }
+	off := func(v gates.Value) bool { return v == gates.Unset || v == gates.False }
+	there := func(st gates.State) bool { return st.Found == gates.Managed || st.Found == gates.Deleting }
+	anyPatch := func(st gates.State, v gates.Value) bool { return slices.Contains(st.Patch, v) }
+	// below says that when is reached.
+	below := func(st gates.State) bool {
+		return (!there(st) || st.Generation != gates.Newer) && st.Found != gates.Detached && (st.Found != gates.Unmanaged || !st.DeleteEvent) && off(st.Detach) && off(st.Delete)
+	}
+	none := func(_ gates.State, d gates.Decision) bool { return !writes(d) }
+	only := func(verb gates.Verb) func(gates.State, gates.Decision) bool {
+		return func(st gates.State, d gates.Decision) bool {
+			count := 0
+			for _, a := range d.Actions {
+				if a.Verb == verb {
+					count++
+				} else if a.Verb != gates.Prune || !st.Retain {
+					return false
+				}
+			}
+
+			return count > 0
+		}
+	}
+
+	return []rule{
+		{"strangers' and detached objects are never written", func(st gates.State) bool {
+			return st.Found == gates.Unmanaged || st.Found == gates.Detached
+		}, none},
+		{"a detached object never fails an event", func(st gates.State) bool { return st.Found == gates.Detached },
+			func(_ gates.State, d gates.Decision) bool { return d.Outcome == gates.Skip && len(d.Actions) == 0 }},
+		{"a failed decision does nothing at all", func(gates.State) bool { return true },
+			func(_ gates.State, d gates.Decision) bool { return d.Outcome != gates.Fail || len(d.Actions) == 0 }},
+		{"act means there is something to write, skip that there is not", func(gates.State) bool { return true },
+			func(_ gates.State, d gates.Decision) bool { return (d.Outcome == gates.Act) == writes(d) }},
+		{"pruning needs a retention, and comes last", func(gates.State) bool { return true },
+			func(st gates.State, d gates.Decision) bool {
+				i := slices.IndexFunc(d.Actions, func(a gates.Action) bool { return a.Verb == gates.Prune })
+
+				return i < 0 || (st.Retain && i == len(d.Actions)-1)
+			}},
+		{"detach fires: that and nothing else", func(st gates.State) bool { return there(st) && fires(st.Detach) }, func(st gates.State, d gates.Decision) bool {
+			return only(gates.Detach)(st, d) && !d.Has(gates.Prune)
+		}},
+		{"delete fires, detach does not", func(st gates.State) bool { return there(st) && off(st.Detach) && fires(st.Delete) },
+			func(st gates.State, d gates.Decision) bool { return only(gates.Delete)(st, d) && !d.Has(gates.Prune) }},
+		{"neither fires on what is not there, and nothing is made", func(st gates.State) bool {
+			return st.Found == gates.Absent && st.Detach != gates.Error && (fires(st.Detach) || fires(st.Delete) && off(st.Detach))
+		}, func(_ gates.State, d gates.Decision) bool {
+			return d.Outcome == gates.Skip && d.Reason == gates.ReasonNothingThere && len(d.Actions) == 0
+		}},
+		{"only detach detaches, only delete deletes", func(gates.State) bool { return true }, func(st gates.State, d gates.Decision) bool {
+			return (!d.Has(gates.Detach) || fires(st.Detach)) && (!d.Has(gates.Delete) || fires(st.Delete) && !fires(st.Detach))
+		}},
+		{"an error of detach is the end", func(st gates.State) bool { return (there(st) || st.Found == gates.Absent) && st.Detach == gates.Error },
+			failed},
+		{"an error of delete is the end", func(st gates.State) bool {
+			return (there(st) || st.Found == gates.Absent) && off(st.Detach) && st.Delete == gates.Error
+		}, failed},
+		{"when is false: nothing but pruning", func(st gates.State) bool { return below(st) && st.When == gates.False },
+			func(st gates.State, d gates.Decision) bool {
+				return d.Outcome == gates.Skip && d.Reason == gates.ReasonWhen && d.Has(gates.Prune) == st.Retain && !writes(d)
+			}},
+		{"an error of when is the end", func(st gates.State) bool { return below(st) && st.When == gates.Error }, failed},
+		{"an older event never writes over a newer object", func(st gates.State) bool {
+			return there(st) && st.Generation == gates.Newer && off(st.Detach) && off(st.Delete)
+		},
+			func(_ gates.State, d gates.Decision) bool { return len(d.Actions) == 0 }},
+		{"recreate", func(st gates.State) bool {
+			return below(st) && passes(st.When) && st.Found == gates.Managed && fires(st.Recreate)
+		}, only(gates.Recreate)},
+		{"recreate waits without a retention, and not with one", func(st gates.State) bool {
+			return below(st) && passes(st.When) && st.Found == gates.Deleting && fires(st.Recreate)
+		}, func(st gates.State, d gates.Decision) bool {
+			return d.Has(gates.Recreate) == st.Retain && !d.Has(gates.Apply)
+		}},
+		{"recreate only where its gate fires and there is an object", func(gates.State) bool { return true },
+			func(st gates.State, d gates.Decision) bool {
+				return !d.Has(gates.Recreate) || fires(st.Recreate) && there(st)
+			}},
+		{"patches that fire are sent, each once, in order, and no apply", func(st gates.State) bool {
+			return below(st) && passes(st.When) && st.Found == gates.Managed && off(st.Recreate) &&
+				anyPatch(st, gates.True) && !anyPatch(st, gates.Error)
+		}, func(st gates.State, d gates.Decision) bool {
+			var want []gates.Action
+			for i, value := range st.Patch {
+				if value == gates.True {
+					want = append(want, gates.Action{Verb: gates.Patch, Index: i})
+				}
+			}
+
+			if st.Retain {
+				want = append(want, gates.Action{Verb: gates.Prune})
+			}
+
+			return slices.Equal(want, d.Actions)
+		}},
+		{"patches never without an object of ours", func(st gates.State) bool { return st.Found != gates.Managed },
+			func(_ gates.State, d gates.Decision) bool { return !d.Has(gates.Patch) }},
+		{"an error of a gate that is reached is the end", func(st gates.State) bool {
+			if !below(st) || !passes(st.When) || st.Found == gates.Absent {
+				return false
+			}
+
+			return st.Recreate == gates.Error || (off(st.Recreate) && st.Found != gates.Deleting && anyPatch(st, gates.Error))
+		}, failed},
+		{"no object: apply unless there is nothing to apply or its gate is false", func(st gates.State) bool {
+			return below(st) && passes(st.When) && st.Found == gates.Absent
+		}, func(st gates.State, d gates.Decision) bool {
+			switch {
+			case st.PatchOnly:
+				return d.Outcome == gates.Skip
+			case st.Apply == gates.Error:
+				return d.Outcome == gates.Fail
+			default:
+				return d.Has(gates.Apply) == passes(st.Apply)
+			}
+		}},
+		{"apply by generation", func(st gates.State) bool {
+			return below(st) && passes(st.When) && st.Found == gates.Managed && off(st.Recreate) && !anyPatch(st, gates.True) &&
+				!anyPatch(st, gates.Error) && !st.PatchOnly && passes(st.Apply)
+		}, func(st gates.State, d gates.Decision) bool {
+			return d.Has(gates.Apply) == (st.Generation == gates.Older || st.Generation == gates.NoGeneration)
+		}},
+		{"apply.when is false: no apply", func(st gates.State) bool { return st.Apply == gates.False },
+			func(_ gates.State, d gates.Decision) bool { return !d.Has(gates.Apply) }},
+		{"what is being deleted is not applied or patched", func(st gates.State) bool { return st.Found == gates.Deleting },
+			func(_ gates.State, d gates.Decision) bool { return !d.Has(gates.Apply) && !d.Has(gates.Patch) }},
+		{"a stranger's object fails what would write it, and nothing else", func(st gates.State) bool {
+			return st.Found == gates.Unmanaged && !st.DeleteEvent && off(st.Detach) && off(st.Delete) && passes(st.When) &&
+				st.Recreate != gates.Error && !anyPatch(st, gates.Error)
+		}, func(st gates.State, d gates.Decision) bool {
+			switch {
+			case fires(st.Recreate), anyPatch(st, gates.True):
+				return d.Outcome == gates.Fail && d.Reason == gates.ReasonNotManaged
+			case st.PatchOnly:
+				return d.Outcome == gates.Skip
+			case st.Apply == gates.False:
+				return d.Outcome == gates.Skip
+			case st.Apply == gates.Error:
+				return d.Outcome == gates.Fail && d.Reason == gates.ReasonGate
+			default:
+				return d.Outcome == gates.Fail && d.Reason == gates.ReasonNotManaged
+			}
+		}},
+		{"pruning runs on every event that is neither stale, nor failed, nor the end of the objects", func(st gates.State) bool {
+			return st.Retain && below(st)
+		}, func(_ gates.State, d gates.Decision) bool { return d.Outcome == gates.Fail || d.Has(gates.Prune) }},
+	}
+}
+
+func failed(_ gates.State, d gates.Decision) bool {
+	return d.Outcome == gates.Fail && d.Reason == gates.ReasonGate && len(d.Actions) == 0
+}
+
+// every calls visit with each state there is: five gates of four values, patches, what
+// was found, generations and flags.
+func every(visit func(gates.State)) {
+	values := []gates.Value{gates.Unset, gates.False, gates.True, gates.Error}
+	patches := [][]gates.Value{nil}
+
+	for _, a := range values[1:] {
+		patches = append(patches, v(a))
+		for _, b := range values[1:] {
+			patches = append(patches, v(a, b))
+		}
+	}
+
+	for i := range 1 << 10 {
+		base := gates.State{Detach: values[i&3], Delete: values[i>>2&3], When: values[i>>4&3], Recreate: values[i>>6&3], Apply: values[i>>8&3]}
+
+		for _, patch := range patches {
+			for found := gates.Absent; found <= gates.Unmanaged; found++ {
+				for generation := gates.NoGeneration; generation <= gates.Newer; generation++ {
+					for flags := range 8 {
+						st := base
+						st.Patch, st.Found, st.Generation = patch, found, generation
+						st.DeleteEvent, st.Retain, st.PatchOnly = flags&1 != 0, flags&2 != 0, flags&4 != 0
+						visit(st)
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestEveryCombination holds the tree against the rules for every state.
+func TestEveryCombination(t *testing.T) {
+	t.Parallel()
+
+	all := rules()
+	held := make([]int, len(all))
+	states, wrong := 0, 0
+
+	every(func(st gates.State) {
+		states++
+
+		decision := gates.Decide(st)
+
+		for i, one := range all {
+			if !one.when(st) {
+				continue
+			}
+
+			held[i]++
+
+			if !one.then(st, decision) && wrong < 10 {
+				wrong++
+				t.Errorf("%s:\n%+v\n%+v", one.name, st, decision)
+			}
+		}
+	})
+
+	for i, count := range held {
+		if count == 0 {
+			t.Errorf("rule %q never applies", all[i].name)
+		}
+	}
+
+	t.Logf("%d states", states)
+}
+
+// TestTheGuideShowsTheTree: the diagram of the guide is drawn from the tree that decides,
+// and the guide explains each reason. Run with -update to put the diagram in.
+func TestTheGuideShowsTheTree(t *testing.T) {
+	t.Parallel()
+
+	const begin, end = "```mermaid\n", "```\n"
+
+	path := filepath.Join("..", "..", "..", "docs", "guides", "lifecycle-gates.md")
+
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	before, rest, ok := strings.Cut(string(data), begin)
+	shown, after, closed := strings.Cut(rest, end)
+
+	if !ok || !closed {
+		t.Fatal("the guide has no diagram")
+	}
+
+	if *update {
+		if err := os.WriteFile(path, []byte(before+begin+gates.Diagram()+end+after), 0o600); err != nil {
+			t.Fatal(err)
+		}
+
+		shown = gates.Diagram()
+	}
+
+	if diff := cmp.Diff(gates.Diagram(), shown); diff != "" {
+		t.Errorf("run go test ./platform/adapter/gates -update:\n%s", diff)
+	}
+
+	reasons := map[gates.Reason]bool{}
+
+	every(func(st gates.State) { reasons[gates.Decide(st).Reason] = true })
+
+	for reason := range reasons {
+		if !strings.Contains(after, "`"+string(reason)+"`") {
+			t.Errorf("the guide does not explain %s", reason)
+		}
+	}
+}

@@ -1,0 +1,386 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package httpcall
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/propagation"
+	"k8s.io/utils/clock"
+
+	"github.com/hyperfleet/hyperfleet/api/adapter"
+	"github.com/hyperfleet/hyperfleet/kit/metrics"
+	"github.com/hyperfleet/hyperfleet/kit/retry"
+)
+
+const (
+	defaultTimeout   = 10 * time.Second
+	defaultAttempts  = 3
+	defaultBaseDelay = time.Second
+	defaultMaxDelay  = 30 * time.Second
+	defaultTokenTTL  = time.Minute
+	defaultVersion   = "v1"
+
+	// MaxAttempts bounds what a task file may ask for.
+	MaxAttempts = 10
+	// MaxBody of an answer, in bytes.
+	MaxBody = 4 << 20
+
+	maxRedirects = 5
+	maxIdle      = 32
+)
+
+// How the pauses between tries grow.
+const (
+	Exponential = "exponential"
+	Linear      = "linear"
+	Constant    = "constant"
+)
+
+// Options of New.
+type Options struct {
+	// API is the fleet API, and gives the defaults of every call.
+	API adapter.HyperFleetAPI
+	// Transport of the connections. Default: a clone of http.DefaultTransport.
+	Transport http.RoundTripper
+	// Calls, if there, count and time each try.
+	Calls *metrics.Calls
+	// Clock of pauses and of the token's age. Default: the real one.
+	Clock clock.Clock
+	// Random gives numbers in [0,1) for the jitter. Default: math/rand/v2.
+	Random func() float64
+}
+
+// Client makes calls. It may be used from any goroutine.
+type Client struct {
+	api    adapter.HyperFleetAPI
+	base   *url.URL
+	http   *http.Client
+	clock  clock.Clock
+	random func() float64
+}
+
+// Request is one call; its texts are rendered.
+type Request struct {
+	// Method is GET, POST, PUT, PATCH or DELETE; empty is GET.
+	Method string
+	// URL is absolute, or relative to the fleet API's root.
+	URL string
+	// Header of this call alone.
+	Header http.Header
+	// Body, possibly empty. A body without a Content-Type is application/json.
+	Body string
+	// Timeout of one try. Default: that of the API.
+	Timeout time.Duration
+	// Attempts is how often it is tried, at most MaxAttempts. Default: that of the API.
+	Attempts int
+	// Backoff is Exponential, Linear or Constant. Default: that of the API.
+	Backoff string
+}
+
+// Response is an answer of class 2xx.
+type Response struct {
+	Status int
+	Header http.Header
+	Body   []byte
+}
+
+// New checks the options. The fleet API's base URL is http or https, without user,
+// query or fragment.
+func New(options Options) (*Client, error) {
+	base, err := url.Parse(options.API.BaseURL)
+	if err != nil {
+		return nil, errors.New("clients.hyperfleet_api.base_url: it is no URL; write http(s)://HOST:PORT")
+	}
+
+	if base.Scheme != "http" && base.Scheme != "https" || base.Host == "" || base.User != nil ||
+		base.RawQuery != "" || base.Fragment != "" {
+		return nil, errors.New("clients.hyperfleet_api.base_url: write http(s)://HOST:PORT, with the token in auth.token_path")
+	}
+
+	if base.Path == "" {
+		base.Path = "/" // JoinPath would leave it out
+	}
+
+	c := &Client{api: withDefaults(options.API), base: base, clock: options.Clock, random: options.Random}
+	if c.clock == nil {
+		c.clock = clock.RealClock{}
+	}
+
+	if c.random == nil {
+		c.random = rand.Float64
+	}
+
+	if !known(c.api.RetryBackoff) {
+		return nil, fmt.Errorf("clients.hyperfleet_api.retry_backoff: %q is none of exponential, linear, constant", c.api.RetryBackoff)
+	}
+
+	c.http = &http.Client{Transport: c.transport(options), CheckRedirect: sameOrigin}
+
+	return c, nil
+}
+
+func withDefaults(api adapter.HyperFleetAPI) adapter.HyperFleetAPI {
+	set := func(at *time.Duration, value time.Duration) {
+		if *at <= 0 {
+			*at = value
+		}
+	}
+	set(&api.Timeout, defaultTimeout)
+	set(&api.BaseDelay, defaultBaseDelay)
+	set(&api.MaxDelay, defaultMaxDelay)
+	set(&api.Auth.TokenCacheTTL, defaultTokenTTL)
+
+	if api.RetryAttempts <= 0 {
+		api.RetryAttempts = defaultAttempts
+	}
+
+	if api.RetryBackoff == "" {
+		api.RetryBackoff = Exponential
+	}
+
+	if api.Version == "" {
+		api.Version = defaultVersion
+	}
+
+	return api
+}
+
+func known(backoff string) bool {
+	return backoff == Exponential || backoff == Linear || backoff == Constant
+}
+
+// transport adds to the plain one what every try needs.
+func (c *Client) transport(options Options) http.RoundTripper {
+	next := options.Transport
+	if next == nil {
+		next = http.DefaultTransport
+		if plain, ok := next.(*http.Transport); ok {
+			plain = plain.Clone()
+			plain.MaxIdleConnsPerHost = maxIdle // several events are handled at once
+			next = plain
+		}
+	}
+
+	toAPI, toOthers := next, next
+	if options.Calls != nil {
+		toAPI = options.Calls.Transport("hyperfleet_api", nil, next)
+		toOthers = options.Calls.Transport("api_call", nil, next)
+	}
+
+	token := &tokenFile{path: c.api.Auth.TokenPath, ttl: c.api.Auth.TokenCacheTTL, clock: c.clock}
+
+	return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
+		if !c.isAPI(r.URL) {
+			return toOthers.RoundTrip(r)
+		}
+
+		return c.toAPI(r, token, toAPI)
+	})
+}
+
+// toAPI sends what only the fleet API is sent.
+func (c *Client) toAPI(r *http.Request, token *tokenFile, next http.RoundTripper) (*http.Response, error) {
+	r = r.Clone(r.Context())
+
+	for name, value := range c.api.DefaultHeaders {
+		if r.Header.Get(name) == "" {
+			r.Header.Set(name, value)
+		}
+	}
+
+	if token.path != "" && r.Header.Get("Authorization") == "" {
+		value, err := token.read()
+		if err != nil {
+			return nil, err
+		}
+
+		r.Header.Set("Authorization", "Bearer "+value)
+	}
+
+	answer, err := next.RoundTrip(r)
+	if err == nil && answer.StatusCode == http.StatusUnauthorized {
+		token.forget() // it may have been replaced before its time
+	}
+
+	return answer, err
+}
+
+// isAPI compares origins: what the fleet API may be told, no other host and no other
+// port of the same host may.
+func (c *Client) isAPI(target *url.URL) bool {
+	return target.Scheme == c.base.Scheme && strings.EqualFold(target.Host, c.base.Host)
+}
+
+// sameOrigin follows redirects to where the first request went. What a call carries is
+// meant for the server that the task file names.
+func sameOrigin(next *http.Request, via []*http.Request) error {
+	first := via[0].URL
+	if next.URL.Scheme != first.Scheme || !strings.EqualFold(next.URL.Host, first.Host) {
+		return http.ErrUseLastResponse
+	}
+
+	if len(via) > maxRedirects {
+		return fmt.Errorf("more than %d redirects", maxRedirects)
+	}
+
+	return nil
+}
+
+// Do makes the call. An answer of another class than 2xx is a *StatusError; Transient
+// tells whether the same call may succeed later.
+func (c *Client) Do(ctx context.Context, request Request) (*Response, error) {
+	target, err := c.resolve(request.URL)
+	if err != nil {
+		return nil, err
+	}
+
+	request, err = c.complete(request)
+	if err != nil {
+		return nil, err
+	}
+
+	for try := 1; ; try++ {
+		response, err := c.once(ctx, target, request)
+		if err == nil {
+			return response, nil
+		}
+
+		pause, again := c.pause(err, try, request)
+		if !again || ctx.Err() != nil {
+			return nil, err
+		}
+
+		if retry.Pause(ctx, c.clock, pause) != nil {
+			return nil, err // it says more than that the time is up
+		}
+	}
+}
+
+// complete fills in what the request leaves to the API's settings.
+func (c *Client) complete(request Request) (Request, error) {
+	if request.Method == "" {
+		request.Method = http.MethodGet
+	}
+
+	switch request.Method {
+	case http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete:
+	default:
+		return request, fmt.Errorf("api_call: method %q is none of GET, POST, PUT, PATCH, DELETE", request.Method)
+	}
+
+	if request.Timeout <= 0 {
+		request.Timeout = c.api.Timeout
+	}
+
+	if request.Attempts <= 0 {
+		request.Attempts = c.api.RetryAttempts
+	}
+
+	request.Attempts = min(request.Attempts, MaxAttempts)
+
+	if request.Backoff == "" {
+		request.Backoff = c.api.RetryBackoff
+	}
+
+	if !known(request.Backoff) {
+		return request, fmt.Errorf("api_call: retry_backoff %q is none of exponential, linear, constant", request.Backoff)
+	}
+
+	return request, nil
+}
+
+// once is one try.
+func (c *Client) once(ctx context.Context, target *url.URL, request Request) (*Response, error) {
+	// The time of a try is not the injected clock's: it bounds a connection.
+	bounded, cancel := context.WithTimeout(ctx, request.Timeout)
+	defer cancel()
+
+	where := request.Method + " " + shown(target)
+
+	httpRequest, err := http.NewRequestWithContext(bounded, request.Method, target.String(), body(request.Body))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", where, bare(err))
+	}
+
+	for name, values := range request.Header {
+		for _, value := range values {
+			httpRequest.Header.Add(name, value)
+		}
+	}
+
+	if request.Body != "" && httpRequest.Header.Get("Content-Type") == "" {
+		httpRequest.Header.Set("Content-Type", "application/json")
+	}
+
+	propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(httpRequest.Header))
+
+	answer, err := c.http.Do(httpRequest)
+	if err != nil {
+		return nil, &networkError{where: where, err: bare(err), ended: ctx.Err() != nil}
+	}
+	defer answer.Body.Close() //nolint:errcheck // it was read, or is of no use
+
+	read, err := io.ReadAll(io.LimitReader(answer.Body, MaxBody+1))
+	if err != nil {
+		return nil, &networkError{where: where, err: fmt.Errorf("read the answer: %w", bare(err)), ended: ctx.Err() != nil}
+	}
+
+	if len(read) > MaxBody {
+		return nil, fmt.Errorf("%s: the answer is larger than %d bytes", where, MaxBody)
+	}
+
+	if answer.StatusCode < 200 || answer.StatusCode > 299 {
+		return nil, c.statusError(where, target, answer, read)
+	}
+
+	return &Response{Status: answer.StatusCode, Header: answer.Header, Body: read}, nil
+}
+
+func body(text string) io.Reader {
+	if text == "" {
+		return http.NoBody
+	}
+
+	return bytes.NewReader([]byte(text))
+}
+
+// pause says whether to try again, and after how long.
+func (c *Client) pause(err error, try int, request Request) (time.Duration, bool) {
+	if try >= request.Attempts || !Transient(err) {
+		return 0, false
+	}
+
+	wait := c.api.BaseDelay
+
+	switch request.Backoff {
+	case Linear:
+		wait *= time.Duration(try)
+	case Exponential:
+		wait <<= try - 1
+	}
+
+	wait = min(wait, c.api.MaxDelay)
+
+	const jitter = 0.1
+	wait += time.Duration((2*c.random() - 1) * jitter * float64(wait))
+
+	var status *StatusError
+	if errors.As(err, &status) && status.retryAfter > wait {
+		// A server that wants to be left alone for longer than is waited here is asked
+		// again with the next event.
+		return status.retryAfter, status.retryAfter <= c.api.MaxDelay
+	}
+
+	return wait, true
+}

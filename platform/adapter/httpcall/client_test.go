@@ -1,0 +1,461 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package httpcall_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/trace"
+	"k8s.io/utils/clock"
+
+	"github.com/hyperfleet/hyperfleet/api/adapter"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/httpcall"
+)
+
+// instant notes how long was waited, and does not wait.
+type instant struct {
+	clock.RealClock
+
+	mu     sync.Mutex
+	pauses []time.Duration
+}
+
+func (c *instant) NewTimer(wait time.Duration) clock.Timer {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	c.pauses = append(c.pauses, wait)
+
+	return c.RealClock.NewTimer(0)
+}
+
+func middle() float64 { return 0.5 }
+
+// seen is what a server got.
+type seen struct {
+	mu       sync.Mutex
+	requests []*http.Request
+	bodies   []string
+}
+
+func (s *seen) handler(answer func(n int, w http.ResponseWriter, r *http.Request)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+
+		s.mu.Lock()
+		s.requests = append(s.requests, r)
+		s.bodies = append(s.bodies, string(body))
+		n := len(s.requests)
+		s.mu.Unlock()
+
+		answer(n, w, r)
+	})
+}
+
+func serve(t *testing.T, handler http.Handler) string {
+	t.Helper()
+
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+
+	return server.URL
+}
+
+func newClient(t *testing.T, api adapter.HyperFleetAPI, timer clock.Clock) *httpcall.Client {
+	t.Helper()
+
+	client, err := httpcall.New(httpcall.Options{API: api, Clock: timer, Random: middle})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return client
+}
+
+func TestWhereCallsGo(t *testing.T) {
+	t.Parallel()
+
+	var got seen
+
+	base := serve(t, got.handler(func(_ int, w http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(w, r.URL.String())
+	}))
+	client := newClient(t, adapter.HyperFleetAPI{BaseURL: base + "/fleet/"}, &instant{})
+
+	for name, tc := range map[string]struct{ url, want, fails string }{
+		"below the root":             {url: "clusters/1", want: "/fleet/api/hyperfleet/v1/clusters/1"},
+		"a slash changes nothing":    {url: "/clusters/1", want: "/fleet/api/hyperfleet/v1/clusters/1"},
+		"the query stays":            {url: "clusters?search=name%3D%27a%27", want: "/fleet/api/hyperfleet/v1/clusters?search=name%3D%27a%27"},
+		"another API below the base": {url: "api/other/x", want: "/fleet/api/other/x"},
+		"an href of the API":         {url: "/api/hyperfleet/v1/clusters/1", want: "/fleet/api/hyperfleet/v1/clusters/1"},
+		"escapes stay":               {url: "clusters/a%2Fb", want: "/fleet/api/hyperfleet/v1/clusters/a%2Fb"},
+		"absolute":                   {url: base + "/elsewhere?x=1", want: "/elsewhere?x=1"},
+		"a value that climbs":        {url: "clusters/../leases/x", fails: "no . and .."},
+		"an escaped climb":           {url: "clusters/%2e%2e/leases/x", fails: "no . and .."},
+		"empty":                      {url: " ", fails: "empty"},
+		"files are not read":         {url: "file:///etc/passwd", fails: "only http and https"},
+		"no scheme":                  {url: "//host/path", fails: "write the scheme"},
+		"no URL":                     {url: "http://[", fails: "does not parse"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			response, err := client.Do(t.Context(), httpcall.Request{URL: tc.url})
+
+			switch {
+			case tc.fails != "":
+				if err == nil || !strings.Contains(err.Error(), tc.fails) || httpcall.Transient(err) {
+					t.Errorf("got %v, want a lasting error with %q", err, tc.fails)
+				}
+			case err != nil:
+				t.Error(err)
+			case string(response.Body) != tc.want:
+				t.Errorf("went to %s, want %s", response.Body, tc.want)
+			}
+		})
+	}
+}
+
+func TestTries(t *testing.T) {
+	t.Parallel()
+
+	second := time.Second
+
+	for name, tc := range map[string]struct {
+		answers    []int
+		retryAfter string
+		attempts   int
+		backoff    string
+		pauses     []time.Duration
+		status     int
+	}{
+		"at once":                        {answers: []int{200}},
+		"after an outage":                {answers: []int{503, 200}, pauses: []time.Duration{second}},
+		"408 and 429 pass as well":       {answers: []int{408, 429, 201}, pauses: []time.Duration{second, 2 * second}},
+		"three tries are the default":    {answers: []int{500, 500, 500}, pauses: []time.Duration{second, 2 * second}, status: 500},
+		"linear":                         {answers: []int{500, 500, 500, 200}, attempts: 4, backoff: "linear", pauses: []time.Duration{second, 2 * second, 3 * second}},
+		"constant":                       {answers: []int{500, 500, 200}, backoff: "constant", pauses: []time.Duration{second, second}},
+		"exponential up to the most":     {answers: []int{500, 500, 500, 500, 500, 200}, attempts: 6, pauses: []time.Duration{second, 2 * second, 4 * second, 5 * second, 5 * second}},
+		"no more than ten":               {answers: []int{500, 500, 500, 500, 500, 500, 500, 500, 500, 500}, attempts: 1000, backoff: "constant", pauses: []time.Duration{second, second, second, second, second, second, second, second, second}, status: 500},
+		"a refusal stays":                {answers: []int{403}, status: 403},
+		"the server says when":           {answers: []int{429, 200}, retryAfter: "4", pauses: []time.Duration{4 * second}},
+		"a server that says much later":  {answers: []int{429}, retryAfter: "3600", status: 429},
+		"a connection that breaks":       {answers: []int{0, 200}, pauses: []time.Duration{second}},
+		"a Retry-After without a sense":  {answers: []int{429, 200}, retryAfter: "soon", pauses: []time.Duration{second}},
+		"a Retry-After less than ours":   {answers: []int{503, 503, 200}, retryAfter: "1", pauses: []time.Duration{second, 2 * second}},
+		"a negative Retry-After is none": {answers: []int{503, 200}, retryAfter: "-5", pauses: []time.Duration{second}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			var got seen
+
+			base := serve(t, got.handler(func(n int, w http.ResponseWriter, _ *http.Request) {
+				if tc.answers[n-1] == 0 {
+					panic(http.ErrAbortHandler)
+				}
+
+				w.Header().Set("Retry-After", tc.retryAfter)
+				w.WriteHeader(tc.answers[n-1])
+			}))
+			timer := &instant{}
+			client := newClient(t, adapter.HyperFleetAPI{BaseURL: base, MaxDelay: 5 * second}, timer)
+
+			_, err := client.Do(t.Context(), httpcall.Request{
+				Method: http.MethodPut, URL: "clusters/1/statuses", Body: `{"a":1}`, Attempts: tc.attempts, Backoff: tc.backoff,
+			})
+
+			var status *httpcall.StatusError
+			if errors.As(err, &status) != (tc.status != 0) || status != nil && status.Status != tc.status {
+				t.Errorf("got %v, want %d", err, tc.status)
+			}
+
+			if diff := cmp.Diff(tc.pauses, timer.pauses); diff != "" {
+				t.Errorf("pauses (-want +got):\n%s", diff)
+			}
+
+			if len(got.bodies) != len(tc.answers) {
+				t.Errorf("%d tries, want %d", len(got.bodies), len(tc.answers))
+			}
+
+			for _, body := range got.bodies {
+				if body != `{"a":1}` {
+					t.Errorf("a try was sent %q", body)
+				}
+			}
+		})
+	}
+}
+
+func TestJitterIsTenPercentAtMost(t *testing.T) {
+	t.Parallel()
+
+	for _, random := range []float64{0, 0.25, 0.999} {
+		timer := &instant{}
+		base := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) }))
+
+		client, err := httpcall.New(httpcall.Options{
+			API: adapter.HyperFleetAPI{BaseURL: base}, Clock: timer, Random: func() float64 { return random },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		_, _ = client.Do(t.Context(), httpcall.Request{URL: "x", Attempts: 2})
+
+		want := time.Second + time.Duration((2*random-1)*float64(100*time.Millisecond))
+		if len(timer.pauses) != 1 || (timer.pauses[0]-want).Abs() > time.Microsecond {
+			t.Errorf("random %v: %v, want %v", random, timer.pauses, want)
+		}
+	}
+}
+
+func tokenFile(t *testing.T, token string) string {
+	t.Helper()
+
+	path := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(path, []byte(token+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	return path
+}
+
+func TestTheTokenIsTheFleetAPIsAlone(t *testing.T) {
+	t.Parallel()
+
+	var api, other seen
+
+	otherURL := serve(t, other.handler(func(int, http.ResponseWriter, *http.Request) {}))
+	base := serve(t, api.handler(func(_ int, w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/api/hyperfleet/v1/away":
+			http.Redirect(w, r, otherURL+"/stolen", http.StatusTemporaryRedirect)
+		case "/api/hyperfleet/v1/near":
+			http.Redirect(w, r, "/api/hyperfleet/v1/here", http.StatusFound)
+		}
+	}))
+	client := newClient(t, adapter.HyperFleetAPI{
+		BaseURL: base, Auth: adapter.Auth{TokenPath: tokenFile(t, "t0ken")},
+		DefaultHeaders: map[string]string{"X-Tenant": "blue"},
+	}, &instant{})
+
+	for _, url := range []string{"clusters/1", "near", otherURL + "/hook"} {
+		if _, err := client.Do(t.Context(), httpcall.Request{URL: url}); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	_, err := client.Do(t.Context(), httpcall.Request{URL: "away"})
+	if err == nil || !strings.Contains(err.Error(), "another host") || httpcall.Transient(err) {
+		t.Errorf("a redirect away: %v", err)
+	}
+
+	for _, r := range api.requests {
+		if r.Header.Get("Authorization") != "Bearer t0ken" || r.Header.Get("X-Tenant") != "blue" {
+			t.Errorf("%s: the fleet API was sent %v", r.URL, r.Header)
+		}
+	}
+
+	if len(other.requests) != 1 {
+		t.Fatalf("the other host was asked %d times, want once", len(other.requests))
+	}
+
+	if h := other.requests[0].Header; h.Get("Authorization") != "" || h.Get("X-Tenant") != "" {
+		t.Errorf("the other host was sent %v", h)
+	}
+}
+
+func TestATokenThatIsRefusedIsReadAgain(t *testing.T) {
+	t.Parallel()
+
+	path := tokenFile(t, "old")
+	base := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer new" {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+	}))
+	client := newClient(t, adapter.HyperFleetAPI{
+		BaseURL: base, Auth: adapter.Auth{TokenPath: path, TokenCacheTTL: time.Hour},
+	}, &instant{})
+
+	if _, err := client.Do(t.Context(), httpcall.Request{URL: "x"}); err == nil {
+		t.Error("the old token was taken")
+	}
+
+	if err := os.WriteFile(path, []byte("new"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	if _, err := client.Do(t.Context(), httpcall.Request{URL: "x"}); err != nil {
+		t.Error(err)
+	}
+
+	if err := os.WriteFile(path, []byte("a\nb"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	broken := newClient(t, adapter.HyperFleetAPI{BaseURL: base, Auth: adapter.Auth{TokenPath: path}}, &instant{})
+	if _, err := broken.Do(t.Context(), httpcall.Request{URL: "x"}); err == nil || strings.Contains(err.Error(), "a\nb") {
+		t.Errorf("a file of two lines: %v", err)
+	}
+}
+
+func TestGoneIsOneAnswerAlone(t *testing.T) {
+	t.Parallel()
+
+	problem := func(code string) string {
+		return `{"type":"about:blank","title":"Resource not found","status":404,"code":"` + code + `"}`
+	}
+
+	for name, tc := range map[string]struct {
+		media, body string
+		status      int
+		gone        bool
+	}{
+		"no such resource":        {"application/problem+json", problem("HYPERFLEET-NTF-001"), 404, true},
+		"with a charset":          {"application/problem+json; charset=utf-8", problem("HYPERFLEET-NTF-001"), 404, true},
+		"no such route":           {"application/problem+json", problem("HYPERFLEET-NTF-000"), 404, false},
+		"no body":                 {"", "", 404, false},
+		"a page of a proxy":       {"text/html", "<h1>404</h1>", 404, false},
+		"another media type":      {"application/json", problem("HYPERFLEET-NTF-001"), 404, false},
+		"cut off":                 {"application/problem+json", problem("HYPERFLEET-NTF-001")[:40], 404, false},
+		"another status":          {"application/problem+json", problem("HYPERFLEET-NTF-001"), 410, false},
+		"a problem of the server": {"application/problem+json", problem("HYPERFLEET-NTF-001"), 500, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			base := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", tc.media)
+				w.WriteHeader(tc.status)
+				fmt.Fprint(w, tc.body)
+			}))
+
+			_, err := newClient(t, adapter.HyperFleetAPI{BaseURL: base}, &instant{}).
+				Do(t.Context(), httpcall.Request{URL: "clusters/1"})
+			if err == nil || httpcall.Gone(err) != tc.gone {
+				t.Errorf("gone %v, want %v: %v", httpcall.Gone(err), tc.gone, err)
+			}
+		})
+	}
+}
+
+func TestErrorsHoldNoSecrets(t *testing.T) {
+	t.Parallel()
+
+	base := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		w.Header().Set("Content-Type", "application/problem+json")
+		w.WriteHeader(http.StatusBadRequest)
+		fmt.Fprintf(w, `{"status":400,"code":"X","title":"%s"}`, body)
+	}))
+	client := newClient(t, adapter.HyperFleetAPI{BaseURL: "http://127.0.0.1:1"}, &instant{})
+
+	for _, url := range []string{
+		base + "/x?key=s3cret", strings.Replace(base, "//", "//user:s3cret@", 1), "http://127.0.0.1:1/x?key=s3cret", "x?key=s3cret",
+	} {
+		_, err := client.Do(t.Context(), httpcall.Request{
+			Method: http.MethodPost, URL: url, Body: "s3cret", Attempts: 1, Header: http.Header{"X-Key": {"s3cret"}},
+		})
+		if err == nil || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
+func TestAnswersAreBounded(t *testing.T) {
+	t.Parallel()
+
+	var got seen
+
+	base := serve(t, got.handler(func(_ int, w http.ResponseWriter, _ *http.Request) {
+		page := make([]byte, 1<<20)
+		for range 5 {
+			_, _ = w.Write(page)
+		}
+	}))
+
+	_, err := newClient(t, adapter.HyperFleetAPI{BaseURL: base}, &instant{}).Do(t.Context(), httpcall.Request{URL: "x"})
+	if err == nil || !strings.Contains(err.Error(), "larger than") || len(got.requests) != 1 {
+		t.Errorf("%v after %d tries", err, len(got.requests))
+	}
+}
+
+func TestATryThatHangsIsGivenUp(t *testing.T) {
+	t.Parallel()
+
+	release := make(chan struct{})
+	base := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-release:
+		case <-r.Context().Done():
+		}
+	}))
+
+	defer close(release)
+
+	client := newClient(t, adapter.HyperFleetAPI{BaseURL: base}, &instant{})
+
+	_, err := client.Do(t.Context(), httpcall.Request{URL: "x", Timeout: time.Millisecond, Attempts: 2})
+	if !httpcall.Transient(err) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v, want a transient timeout", err)
+	}
+}
+
+func TestTheTraceTravelsAlong(t *testing.T) {
+	t.Parallel()
+
+	var got seen
+
+	base := serve(t, got.handler(func(int, http.ResponseWriter, *http.Request) {}))
+	span := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: 1})
+	client := newClient(t, adapter.HyperFleetAPI{BaseURL: base}, &instant{})
+
+	if _, err := client.Do(trace.ContextWithSpanContext(t.Context(), span), httpcall.Request{URL: "x"}); err != nil {
+		t.Fatal(err)
+	}
+
+	want := "00-01000000000000000000000000000000-0200000000000000-01"
+	if header := got.requests[0].Header.Get("Traceparent"); header != want {
+		t.Errorf("traceparent %q, want %q", header, want)
+	}
+}
+
+func TestOptionsThatCanNotBe(t *testing.T) {
+	t.Parallel()
+
+	for name, api := range map[string]adapter.HyperFleetAPI{
+		"no URL":               {},
+		"no scheme":            {BaseURL: "api:8000"},
+		"a password in it":     {BaseURL: "http://u:s3cret@api:8000"},
+		"a query":              {BaseURL: "http://api:8000?x=1"},
+		"no way to grow":       {BaseURL: "http://api:8000", RetryBackoff: "wild"},
+		"a URL that is broken": {BaseURL: "http://s3cret@["},
+	} {
+		_, err := httpcall.New(httpcall.Options{API: api})
+		if err == nil || strings.Contains(err.Error(), "s3cret") || !strings.HasPrefix(err.Error(), "clients.hyperfleet_api.") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+
+	client := newClient(t, adapter.HyperFleetAPI{BaseURL: "http://127.0.0.1:1"}, &instant{})
+	for _, request := range []httpcall.Request{{URL: "x", Method: "TRACE"}, {URL: "x", Backoff: "wild"}} {
+		if _, err := client.Do(t.Context(), request); err == nil || httpcall.Transient(err) {
+			t.Errorf("%+v: %v", request, err)
+		}
+	}
+}

@@ -1,0 +1,119 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pipeline
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+
+	"k8s.io/utils/clock"
+
+	"github.com/hyperfleet/hyperfleet/api/adapter"
+	"github.com/hyperfleet/hyperfleet/api/config/platform"
+	"github.com/hyperfleet/hyperfleet/kit/metrics"
+	"github.com/hyperfleet/hyperfleet/kit/retry"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/httpcall"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/resources"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
+	"github.com/hyperfleet/hyperfleet/platform/client"
+	"github.com/hyperfleet/hyperfleet/platform/stamp"
+)
+
+// Parts are what Assemble makes a pipeline of.
+type Parts struct {
+	// Deployment and Task are checked. Required, as are Clients and Keys; without Keys
+	// objects carry no HMAC, as in dry runs.
+	Deployment *adapter.Deployment
+	Task       *task.Task
+	// Clients by the name of their transport.
+	Clients map[string]transport.Client
+	Keys    *stamp.Keys
+	// FrameworkVersion is the program's.
+	FrameworkVersion string
+	// Env are the environment variables that the task file sees.
+	Env map[string]string
+	// Transport of calls to the fleet API and others. Default: the network.
+	Transport http.RoundTripper
+	// Calls, if there, count and time the calls.
+	Calls *metrics.Calls
+	// Values are in the trace, for dry runs.
+	Values bool
+	// Clock. Default: the real one.
+	Clock clock.Clock
+	// Log. Default: slog.Default.
+	Log *slog.Logger
+}
+
+// Assemble makes the pipeline of an adapter.
+func Assemble(parts Parts) (*Pipeline, error) {
+	if parts.Clock == nil {
+		parts.Clock = clock.RealClock{}
+	}
+
+	if parts.Log == nil {
+		parts.Log = slog.Default()
+	}
+
+	stamper, err := stamp.New(parts.Deployment.Adapter.Name, parts.Keys)
+	if err != nil {
+		return nil, err
+	}
+
+	api := parts.Deployment.Clients.HyperFleetAPI
+
+	calls, err := httpcall.New(httpcall.Options{API: api, Transport: parts.Transport, Calls: parts.Calls, Clock: parts.Clock})
+	if err != nil {
+		return nil, err
+	}
+
+	// Headers such as those of a tenant belong to the framework's own calls as well.
+	next := parts.Transport
+	if len(api.DefaultHeaders) > 0 {
+		next = heading(next, api.DefaultHeaders)
+	}
+
+	reports, err := client.New(
+		platform.APIClient{BaseURL: api.BaseURL, Timeout: api.Timeout, TokenFile: api.Auth.TokenPath},
+		client.Options{Calls: parts.Calls, Transport: next, UserAgent: "hyperfleet-adapter", Clock: parts.Clock})
+	if err != nil {
+		return nil, err
+	}
+
+	seen := resources.NewGenerations()
+
+	return New(Options{
+		Task: parts.Task, Identity: parts.Deployment.Adapter, FrameworkVersion: parts.FrameworkVersion,
+		HTTP: calls, API: reports, Config: task.Redacted(parts.Deployment), Env: parts.Env, Values: parts.Values,
+		Clock: parts.Clock, Log: parts.Log,
+		Resources: func(ctx context.Context, work Work) (resources.Result, error) {
+			return resources.Run(ctx, resources.Input{
+				Task: parts.Task, Vars: work.Vars, Clients: parts.Clients, Stamper: stamper,
+				ResourceID: work.ResourceID, Generation: work.Generation, Deleting: work.Deleting,
+				Seen: seen, Clock: parts.Clock, Log: parts.Log,
+			})
+		},
+	})
+}
+
+func heading(next http.RoundTripper, headers map[string]string) http.RoundTripper {
+	if next == nil {
+		next = http.DefaultTransport
+		if plain, ok := next.(*http.Transport); ok {
+			plain = plain.Clone()
+			plain.MaxIdleConnsPerHost = 32
+			next = plain
+		}
+	}
+
+	return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
+		r = r.Clone(r.Context())
+		for name, value := range headers {
+			r.Header.Set(name, value)
+		}
+
+		return next.RoundTrip(r)
+	})
+}

@@ -1,0 +1,49 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pipeline
+
+import (
+	"encoding/json"
+	"errors"
+	"testing"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// FuzzParse reads whatever comes from the broker: it is an event that can be handled, or
+// malformed, and nothing else.
+func FuzzParse(f *testing.F) {
+	for _, data := range []string{
+		`{"id":"a","kind":"Cluster","generation":1}`, `{"id":"../x","generation":1}`, `{"id":"a","generation":1e3}`,
+		`{"id":"a","generation":99999999999999999999}`, `[]`, `{"id":"a","generation":1} {}`, `{"a":{"b":[1,2.5,null,true]}}`, ``,
+	} {
+		f.Add("io.hyperfleet.cluster.reconcile", []byte(data))
+	}
+
+	f.Add("io.hyperfleet.reconcile", []byte(`{"id":"a","generation":1}`))
+
+	f.Fuzz(func(t *testing.T, kind string, data []byte) {
+		event := cloudevents.NewEvent()
+		event.SetType(kind)
+		event.DataEncoded = data
+
+		about, err := parse(event)
+		if err != nil {
+			if !errors.Is(err, ErrMalformed) {
+				t.Errorf("another error: %v", err)
+			}
+
+			return
+		}
+
+		if about.id == "" || len(validation.IsValidLabelValue(about.id)) > 0 || about.generation < 1 || about.generation > 1<<31-1 {
+			t.Errorf("taken: %+v", about)
+		}
+
+		if _, err := json.Marshal(about.data); err != nil {
+			t.Errorf("its data is no JSON: %v", err)
+		}
+	})
+}

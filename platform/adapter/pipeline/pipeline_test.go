@@ -1,0 +1,411 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pipeline_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/gates"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/pipeline"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/resources"
+	"github.com/hyperfleet/hyperfleet/platform/broker"
+)
+
+// usual is a task file as people write them.
+const usual = `
+params:
+  - {name: clusterId, source: event.id, required: true}
+  - {name: generation, source: event.generation, type: int, required: true}
+  - {name: region, source: env.REGION, default: nowhere}
+preconditions:
+  - name: cluster
+    api_call: {method: GET, url: "clusters/{{ .clusterId }}"}
+    capture:
+      - {name: tier, field: spec.tier}
+      - {name: is_deleting, expression: "response.?deleted_time.hasValue()"}
+    conditions:
+      - {field: tier, operator: in, values: [gold, silver]}
+    expression: cluster.name.startsWith("test-")
+resources:
+  - name: space
+    manifest: {apiVersion: v1, kind: Namespace, metadata: {name: "{{ .clusterId }}"}}
+    discovery: {by_name: "{{ .clusterId }}"}
+post:
+  payloads:
+    - name: report
+      build:
+        adapter: "{{ .adapter.name }}"
+        observed_generation: {expression: generation}
+        observed_time: "{{ now }}"
+        conditions:
+          - {type: Applied, status: {expression: 'adapter.executionStatus == "success" ? "True" : "False"'}}
+          - type: Available
+            status: {expression: 'adapter.executionStatus == "success" && !adapter.resourcesSkipped ? "True" : "False"'}
+            reason: {expression: 'adapter.executionStatus == "success" ? "Fine" : "Author" + adapter.errorReason'}
+          - {type: Health, status: "True"}
+  post_actions:
+    - name: tell
+      api_call: {method: PUT, url: "clusters/{{ .clusterId }}/statuses", body: "{{ .report }}"}
+`
+
+// silent is a task file that reports nothing by itself.
+func silent() string {
+	before, _, _ := strings.Cut(usual, "post:")
+
+	return before
+}
+
+// fromResources has no params and preconditions.
+func fromResources() string {
+	_, after, _ := strings.Cut(usual, "resources:")
+	after, _, _ = strings.Cut(after, "post:")
+
+	return "resources:" + after
+}
+
+// eager reports Available=True, whatever happened.
+func eager() string {
+	return strings.Replace(usual,
+		`{expression: 'adapter.executionStatus == "success" && !adapter.resourcesSkipped ? "True" : "False"'}`, `"True"`, 1)
+}
+
+func failing(class errclass.Class) phase {
+	return func(context.Context, pipeline.Work) (resources.Result, error) {
+		return resources.Result{Outcomes: []resources.Outcome{{
+			Resource: "space", Operation: resources.Created, Reason: "Refused",
+			Err: errclass.New(class, "Refused", "create Namespace x: admission says no"),
+		}}}, nil
+	}
+}
+
+func outcome(result pipeline.Result) string {
+	return strings.Join([]string{string(result.Status), string(result.Phase), result.Trace.Result.Event}, " ")
+}
+
+func TestAnEventThatGoesWell(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t)
+	cluster := w.cluster("test-one")
+
+	var work pipeline.Work
+
+	result := w.pipeline(usual, func(_ context.Context, given pipeline.Work) (resources.Result, error) {
+		work = given
+
+		return resources.Result{}, nil
+	}).Handle(t.Context(), event(cluster.Id, 1))
+
+	if got := outcome(result); got != "success  done" || result.Err != nil {
+		t.Fatalf("%s: %v\n%+v", got, result.Failure, result.Trace)
+	}
+
+	if got := w.available(cluster.Id); got != "True Fine" {
+		t.Errorf("reported %s", got)
+	}
+
+	got := map[string]any{
+		"id": work.ResourceID, "generation": work.Generation, "deleting": work.Deleting,
+		"region": work.Vars["region"], "tier": work.Vars["tier"], "is_deleting": work.Vars["is_deleting"], "vars": work.Vars["generation"],
+	}
+	want := map[string]any{
+		"id": cluster.Id, "generation": int64(1), "deleting": false,
+		"region": "north", "tier": "gold", "is_deleting": false, "vars": int64(1),
+	}
+
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("work (-want +got):\n%s", diff)
+	}
+}
+
+func TestDeletionIsSeen(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t)
+
+	for name, text := range map[string]string{"by the task file's call": usual, "by asking": fromResources()} {
+		cluster := w.cluster("test-deleted")
+		_ = w.do(http.MethodDelete, "/clusters/"+cluster.Id, "").Body.Close()
+
+		text = strings.NewReplacer("{{ .clusterId }}", "{{ .event.id }}").Replace(text)
+
+		var work pipeline.Work
+
+		w.pipeline(text, func(_ context.Context, given pipeline.Work) (resources.Result, error) {
+			work = given
+
+			return resources.Result{}, nil
+		}).Handle(t.Context(), event(cluster.Id, 2))
+
+		if !work.Deleting {
+			t.Errorf("%s: not seen", name)
+		}
+	}
+}
+
+// TestOutcomes is the table of what may go wrong, with what becomes of the event and what
+// the API is told.
+func TestOutcomes(t *testing.T) {
+	t.Parallel()
+
+	const page, problem = "text/html", "application/problem+json"
+
+	for name, tc := range map[string]struct {
+		task      string
+		objects   phase
+		fault     func(*world)
+		unmet     bool
+		want      string
+		available string
+		framework bool
+	}{
+		"a precondition is unmet":          {task: usual, unmet: true, want: "skipped  done", available: "False Fine"},
+		"admission refuses":                {task: usual, objects: failing(errclass.Permanent), want: "failed resources done", available: "False AuthorResourcesFailed"},
+		"the cluster is away":              {task: usual, objects: failing(errclass.Transient), want: "failed resources again", available: "False AuthorResourcesFailed"},
+		"refused, and nobody says so":      {task: silent(), objects: failing(errclass.Permanent), want: "failed resources done", available: "False ResourcesFailed", framework: true},
+		"refused, and the author says yes": {task: eager(), objects: failing(errclass.Permanent), want: "failed resources done", available: "False ResourcesFailed", framework: true},
+		"away, and nobody says so":         {task: silent(), objects: failing(errclass.Transient), want: "failed resources again", available: "False ResourcesFailed", framework: true},
+		"a stale event": {task: silent(), objects: func(context.Context, pipeline.Work) (resources.Result, error) {
+			return resources.Result{Outcomes: []resources.Outcome{{Resource: "space", Operation: resources.None, Reason: string(gates.ReasonStale)}}}, nil
+		}, want: "skipped  done", available: "none"},
+		"a deletion pending is no failure": {task: silent(), objects: func(context.Context, pipeline.Work) (resources.Result, error) {
+			return resources.Result{Outcomes: []resources.Outcome{{Resource: "space", Operation: resources.Deleted, Reason: string(gates.ReasonDelete), Pending: true}}}, nil
+		}, want: "success  done", available: "none"},
+		"a required param is missing": {
+			task: "params: [{name: zone, source: event.zone, required: true}]\n",
+			want: "failed params done", available: "False ParamsFailed", framework: true,
+		},
+		"a param is no number": {
+			task: "params: [{name: n, source: event.id, type: int, required: true}]\n",
+			want: "failed params done", available: "False ParamsFailed", framework: true,
+		},
+		"an optional param is missing": {task: "params: [{name: zone, source: event.zone}]\n", want: "success  done", available: "none"},
+		"an expression of a precondition fails": {
+			task: "preconditions: [{name: p, expression: event.nothing == 1}]\n",
+			want: "failed preconditions done", available: "False PreconditionsFailed", framework: true,
+		},
+		"a comparison of what can't be": {
+			task: "preconditions: [{name: p, conditions: [{field: event.id, operator: greaterThan, value: 3}]}]\n",
+			want: "failed preconditions done", available: "False PreconditionsFailed", framework: true,
+		},
+		"a payload can't be built": {
+			task: "post: {payloads: [{name: p, build: {a: {expression: event.nothing}}}]}\n",
+			want: "failed post_actions done", available: "False PostActionsFailed", framework: true,
+		},
+		"the report is refused": {
+			task: "post: {post_actions: [{name: tell, api_call: {method: PUT, url: 'clusters/{{ .event.id }}/statuses', body: '{}'}}]}\n",
+			want: "failed post_actions done", available: "False PostActionsFailed", framework: true,
+		},
+		"the API is down":                {task: usual, fault: func(w *world) { w.down(everything, 503, "", "") }, want: "failed preconditions again", available: "none", framework: true},
+		"the API is down for reads":      {task: usual, fault: func(w *world) { w.down(reads, 503, "", "") }, want: "failed preconditions again", available: "False AuthorPreconditionsFailed"},
+		"the API is down for reports":    {task: usual, fault: func(w *world) { w.down(reports, 503, "", "") }, want: "failed post_actions again", available: "none"},
+		"404 without a body":             {task: usual, fault: func(w *world) { w.down(reads, 404, "", "") }, want: "failed preconditions again", available: "False AuthorPreconditionsFailed"},
+		"404 of a proxy":                 {task: usual, fault: func(w *world) { w.down(reads, 404, page, "<h1>404</h1>") }, want: "failed preconditions again", available: "False AuthorPreconditionsFailed"},
+		"no such route":                  {task: usual, fault: func(w *world) { w.down(reads, 404, problem, noRoute) }, want: "failed preconditions done", available: "False AuthorPreconditionsFailed"},
+		"a page in place of an answer":   {task: usual, fault: func(w *world) { w.down(reads, 200, page, "<h1>hello</h1>") }, want: "failed preconditions done", available: "False AuthorPreconditionsFailed"},
+		"the API does not let us":        {task: usual, fault: func(w *world) { w.down(reads, 403, problem, "{}") }, want: "failed preconditions again", available: "False AuthorPreconditionsFailed"},
+		"another resource is gone":       {task: strings.Replace(usual, `clusters/{{ .clusterId }}"}`, `clusters/`+uuid.NewString()+`"}`, 1), want: "failed preconditions done", available: "False AuthorPreconditionsFailed"},
+		"an optional call without a 404": {task: "params: [{name: x, source: {api_call: {method: GET, url: 'clusters/{{ .event.id }}'}}, default: 1}]\n", fault: func(w *world) { w.down(reads, 500, "", "") }, want: "failed params again", available: "False ParamsFailed", framework: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			w := newWorld(t)
+			clusterName := "test-one"
+
+			if tc.unmet {
+				clusterName = "other"
+			}
+
+			cluster := w.cluster(clusterName)
+
+			if tc.fault != nil {
+				tc.fault(w)
+			}
+
+			result := w.pipeline(tc.task, tc.objects).Handle(t.Context(), event(cluster.Id, 1))
+
+			if got := outcome(result); got != tc.want {
+				t.Errorf("%s, want %s: %v", got, tc.want, result.Failure)
+			}
+
+			if again := result.Err != nil; again != strings.HasSuffix(tc.want, "again") || broker.IsPoison(result.Err) {
+				t.Errorf("for the broker: %v", result.Err)
+			}
+
+			if got := result.Trace.Report != nil; got != tc.framework {
+				t.Errorf("the framework reported: %v", got)
+			}
+
+			w.down(func(*http.Request) bool { return false }, 0, "", "")
+
+			if got := w.available(cluster.Id); got != tc.available {
+				t.Errorf("reported %q, want %q", got, tc.available)
+			}
+		})
+	}
+}
+
+const noRoute = `{"type":"about:blank","title":"no such route","status":404,"code":"HYPERFLEET-NTF-000"}`
+
+func TestAResourceThatIsGoneEndsTheEvent(t *testing.T) {
+	t.Parallel()
+
+	for name, text := range map[string]string{
+		"seen by a precondition": usual,
+		"seen by a param":        "params: [{name: c, source: {api_call: {method: GET, url: 'clusters/{{ .event.id }}'}}, required: true}]\n",
+		"seen by the framework":  strings.ReplaceAll(fromResources(), ".clusterId", ".event.id"),
+		"seen by a report":       "post: {post_actions: [{name: tell, api_call: {method: PUT, url: 'clusters/{{ .event.id }}/statuses', body: '" + report + "'}}]}\n",
+		"seen by our own report": "params: [{name: zone, source: event.zone, required: true}]\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			w := newWorld(t)
+			touched := false
+			result := w.pipeline(text, func(context.Context, pipeline.Work) (resources.Result, error) {
+				touched = true
+
+				return resources.Result{}, nil
+			}).Handle(t.Context(), event(uuid.Must(uuid.NewV7()).String(), 1))
+
+			if got := outcome(result); got != "skipped  done" || touched {
+				t.Errorf("%s, objects touched: %v: %v", got, touched, result.Failure)
+			}
+		})
+	}
+}
+
+const report = `{"adapter":"landing","observed_generation":1,"observed_time":"{{ now }}","conditions":[` +
+	`{"type":"Available","status":"False"},{"type":"Applied","status":"False"},{"type":"Health","status":"True"}]}`
+
+func TestEventsThatCanNotBeMeantArePoison(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t)
+	handle := w.pipeline(usual, nil)
+
+	const kind = "io.hyperfleet.cluster.reconcile"
+
+	for name, tc := range map[string]struct{ kind, data string }{
+		"another type":            {"com.example.thing", `{"id":"a","generation":1}`},
+		"a type without a kind":   {"io.hyperfleet.reconcile", `{"id":"a","generation":1}`},
+		"no id":                   {kind, `{"generation":1}`},
+		"an id that can't be one": {kind, `{"id":"../x","generation":1}`},
+		"an id that is a number":  {kind, `{"id":7,"generation":1}`},
+		"no generation":           {kind, `{"id":"a"}`},
+		"generation 0":            {kind, `{"id":"a","generation":0}`},
+		"a generation as a text":  {kind, `{"id":"a","generation":"1"}`},
+		"half a generation":       {kind, `{"id":"a","generation":1.5}`},
+		"an endless generation":   {kind, `{"id":"a","generation":99999999999}`},
+		"no object":               {kind, `[1]`},
+	} {
+		result := handle.Handle(t.Context(), eventOf(tc.kind, tc.data))
+
+		if !broker.IsPoison(result.Err) || !errors.Is(result.Err, pipeline.ErrMalformed) || outcome(result) != "failed event poison" {
+			t.Errorf("%s: %s: %v", name, outcome(result), result.Err)
+		}
+	}
+
+	if len(w.asked) != 0 {
+		t.Errorf("the API was asked: %v", w.asked)
+	}
+}
+
+func TestAnEventWhoseTimeIsUpIsReportedAndComesAgain(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t)
+	cluster := w.cluster("test-one")
+	ctx, cancel := context.WithCancel(t.Context())
+
+	result := w.pipeline(usual, func(ctx context.Context, _ pipeline.Work) (resources.Result, error) {
+		cancel()
+
+		return resources.Result{}, ctx.Err()
+	}).Handle(ctx, event(cluster.Id, 1))
+
+	if got := outcome(result); got != "failed resources again" {
+		t.Errorf("%s: %v", got, result.Failure)
+	}
+
+	if got := w.available(cluster.Id); got != "False ResourcesFailed" {
+		t.Errorf("reported %s", got)
+	}
+}
+
+func TestSecretsOfParamsStayOut(t *testing.T) {
+	t.Parallel()
+
+	const secret = "s3cret-value"
+
+	w := newWorld(t)
+	cluster := w.cluster("test-one")
+	result := w.pipeline(`
+params:
+  - {name: password, source: event.password}
+  - {name: n, source: event.password, type: int, default: 1}
+preconditions:
+  - {name: p, expression: 'int(password) > 3'}
+post:
+  post_actions:
+    - {name: log, log: {message: "nothing of {{ .event.id }}"}}
+`, nil).Handle(t.Context(), eventOf("io.hyperfleet.cluster.reconcile",
+		`{"id":"`+cluster.Id+`","generation":1,"password":"`+secret+`"}`))
+
+	if got := outcome(result); got != "failed preconditions done" {
+		t.Errorf("%s: %v", got, result.Failure)
+	}
+
+	status := w.status(cluster.Id)
+	for _, text := range []string{result.Failure.Error(), w.log.String(), cmp.Diff(result.Trace, pipeline.Trace{}), cmp.Diff(status, nil)} {
+		if strings.Contains(text, secret) {
+			t.Errorf("the secret is in %s", text)
+		}
+	}
+}
+
+func TestAnEventOfAnOlderGenerationChangesNothing(t *testing.T) {
+	t.Parallel()
+
+	for name, text := range map[string]string{
+		"seen by the task file": usual, "seen by asking": strings.ReplaceAll(fromResources(), ".clusterId", ".event.id"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			w := newWorld(t)
+			cluster := w.cluster("test-one")
+			_ = w.do(http.MethodPatch, "/clusters/"+cluster.Id, `{"spec":{"tier":"silver"}}`).Body.Close()
+
+			touched := false
+			handle := w.pipeline(text, func(context.Context, pipeline.Work) (resources.Result, error) {
+				touched = true
+
+				return resources.Result{}, nil
+			})
+
+			result := handle.Handle(t.Context(), event(cluster.Id, 1))
+			if got := outcome(result); got != "skipped  done" || touched || result.Trace.Result.Reason != pipeline.ReasonStale {
+				t.Errorf("%s, objects touched: %v: %v", got, touched, result.Trace.Result)
+			}
+
+			if got := w.available(cluster.Id); got != "none" {
+				t.Errorf("reported %s", got)
+			}
+
+			if result = handle.Handle(t.Context(), event(cluster.Id, 2)); outcome(result) != "success  done" || !touched {
+				t.Errorf("of the present generation: %s, objects touched: %v", outcome(result), touched)
+			}
+		})
+	}
+}

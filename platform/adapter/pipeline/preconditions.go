@@ -1,0 +1,184 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strconv"
+
+	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
+	"github.com/hyperfleet/hyperfleet/platform/cel"
+)
+
+// preconditions looks at them in their order, up to the first that is unmet or fails.
+func (r *run) preconditions(ctx context.Context) {
+	for i := range r.p.Task.Preconditions {
+		one := &r.p.Task.Preconditions[i]
+		trace := PreconditionTrace{Name: one.Name, Outcome: StepDone}
+
+		met, err := r.precondition(ctx, one, &trace)
+
+		switch {
+		case err != nil:
+			trace.Outcome, trace.Error = StepFailed, err.Error()
+
+			if !r.gone {
+				r.fail(PhasePreconditions, one.Name, fmt.Errorf("precondition %s: %w", one.Name, err))
+			}
+		case !met:
+			trace.Outcome = StepUnmet
+			r.skipped = "precondition " + one.Name + " is not met"
+		}
+
+		r.result.Trace.Preconditions = append(r.result.Trace.Preconditions, trace)
+
+		if !r.going() || r.skipped != "" {
+			for _, later := range r.p.Task.Preconditions[i+1:] {
+				r.result.Trace.Preconditions = append(r.result.Trace.Preconditions,
+					PreconditionTrace{Name: later.Name, Outcome: StepNotReached})
+			}
+
+			return
+		}
+	}
+}
+
+func (r *run) precondition(ctx context.Context, one *task.Precondition, trace *PreconditionTrace) (bool, error) {
+	if one.APICall != nil {
+		answer, call, err := r.fetch(ctx, one.APICall)
+		trace.Call = call
+
+		if err != nil {
+			return false, err
+		}
+
+		r.vars[one.Name] = answer
+
+		if err := r.capture(ctx, one, answer, trace); err != nil {
+			return false, err
+		}
+	}
+
+	met := true
+
+	for _, condition := range one.Conditions {
+		holds, err := condition.Met(r.vars)
+		line := ConditionTrace{Field: condition.Field.String(), Operator: condition.Operator, Met: holds}
+
+		if r.p.Values {
+			line.Value, _ = condition.Field.Lookup(r.vars)
+		}
+
+		if err != nil {
+			line.Error = err.Error()
+		}
+
+		trace.Conditions = append(trace.Conditions, line)
+
+		if err != nil {
+			return false, err
+		}
+
+		met = met && holds
+	}
+
+	if one.Expression != nil {
+		holds, gate, err := r.gate(ctx, "expression", one.Expression)
+		trace.Gate = gate
+
+		if err != nil {
+			return false, err
+		}
+
+		met = met && holds
+	}
+
+	r.say(ctx, one.Name, one.Log)
+
+	return met, nil
+}
+
+// capture takes values out of an answer.
+func (r *run) capture(ctx context.Context, one *task.Precondition, answer any, trace *PreconditionTrace) error {
+	for _, capture := range one.Capture {
+		line := ParamTrace{Name: capture.Name, Source: capture.Field, Outcome: StepDone}
+
+		var (
+			value any
+			err   error
+		)
+
+		if capture.Expression != nil {
+			line.Source = "expression: " + capture.Expression.String()
+			vars := maps.Clone(r.vars)
+			vars["response"] = answer
+			value, err = capture.Expression.Eval(ctx, vars)
+		} else {
+			value = cel.Dig(answer, capture.Field)
+		}
+
+		switch {
+		case err != nil && (capture.Default == nil || hard(err)):
+			line.Outcome, line.Error = StepFailed, err.Error()
+			trace.Captured = append(trace.Captured, line)
+
+			return fmt.Errorf("capture %s: %w", capture.Name, err)
+		case value == nil && capture.Default != nil:
+			value, line.Outcome = capture.Default, StepDefault
+		case value == nil:
+			line.Outcome = StepAbsent
+		}
+
+		r.vars[capture.Name] = value
+
+		if r.p.Values {
+			line.Value = value
+		}
+
+		trace.Captured = append(trace.Captured, line)
+	}
+
+	return nil
+}
+
+// hard errors are no sign of a value that is not there.
+func hard(err error) bool {
+	return mayPass(err) || errors.Is(err, cel.ErrCost) || errors.Is(err, cel.ErrTime)
+}
+
+// gate evaluates an expression that decides something.
+func (r *run) gate(ctx context.Context, name string, expression *cel.Program) (bool, *GateTrace, error) {
+	trace := &GateTrace{Gate: name, Expression: expression.String(), Inputs: expression.Variables()}
+
+	holds, err := expression.Bool(ctx, r.vars)
+	if err != nil {
+		trace.Value, trace.Error = "error", err.Error()
+
+		return false, trace, fmt.Errorf("%s: %w", name, err)
+	}
+
+	trace.Value = strconv.FormatBool(holds)
+
+	return holds, trace, nil
+}
+
+// say writes a line of the task file's own. One that can't be rendered is said so: a line
+// of the log fails nothing.
+func (r *run) say(ctx context.Context, step string, line *task.Log) {
+	if line == nil || !r.log.Enabled(ctx, line.Level) {
+		return
+	}
+
+	text, err := line.Message.Render(r.vars)
+	if err != nil {
+		r.log.WarnContext(ctx, "log line of the task file can't be rendered", "step", step, "error", err)
+
+		return
+	}
+
+	r.log.Log(ctx, line.Level, "task file says", "step", step, "text", text)
+}

@@ -1,0 +1,204 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package resources
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/gates"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
+	"github.com/hyperfleet/hyperfleet/platform/cel"
+)
+
+// maxTries is how often an entry is decided again because its object changes under our
+// hands. After that the event is redelivered.
+const maxTries = 3
+
+// handle does what is to be done for one entry.
+func (r *run) handle(ctx context.Context, i int) {
+	e, out := r.entries[i], &r.result.Outcomes[i]
+
+	for try := 1; ; {
+		decision, reasons := r.decide(ctx, e)
+		*out = Outcome{Resource: e.Name, Operation: None, Reason: string(decision.Reason), Decision: decision}
+
+		r.explain(e, out, reasons)
+
+		acts := decision.Outcome == gates.Act
+		if !acts && (e.live || out.Err == nil && !out.Pending) {
+			break
+		}
+
+		// Decided on what a cache had; what is written is decided on what is there. So is
+		// what has failed, and whether a deletion still is not done: caches learn of late.
+		if !e.live {
+			if err := r.discover(ctx, e, transport.Live); err != nil {
+				out.fail(ReasonDiscovery, err)
+
+				break
+			}
+
+			continue
+		}
+
+		err := r.act(ctx, e, decision, out)
+		if err == nil {
+			break
+		}
+
+		if !changed(err) || try == maxTries {
+			out.fail(errclass.Reason(err, string(decision.Reason)), err)
+
+			break
+		}
+
+		try++
+
+		if err := r.discover(ctx, e, transport.Live); err != nil {
+			out.fail(ReasonDiscovery, err)
+
+			break
+		}
+	}
+
+	if out.Reason == string(gates.ReasonUnchanged) {
+		r.renew(ctx, e)
+	}
+
+	r.finish(ctx, e, out)
+}
+
+// finish prunes, and says which object it was about.
+func (r *run) finish(ctx context.Context, e *entry, out *Outcome) {
+	if out.Err == nil && out.Decision.Has(gates.Prune) && !r.stale {
+		if err := r.prune(ctx, e, out); err != nil {
+			out.fail(errclass.Reason(err, string(gates.Prune)), err)
+		}
+	}
+
+	if e.found.current != nil {
+		out.Object = transport.RefTo(e.found.current, e.target).String()
+	}
+
+	if out.Err != nil && out.Operation != Deleted && out.Operation != Detached {
+		r.failed = true
+	}
+
+	if out.Operation != None || len(out.Pruned) > 0 {
+		words := []any{"name", e.Name, "operation", out.Operation, "reason", out.Reason, "object", out.Object}
+		if out.Message != "" {
+			words = append(words, "message", out.Message)
+		}
+
+		if len(out.Pruned) > 0 {
+			words = append(words, "pruned", out.Pruned)
+		}
+
+		r.in.Log.InfoContext(ctx, "resource", words...)
+	}
+}
+
+// changed tells errors that a look at what is there now answers.
+func changed(err error) bool {
+	return errors.Is(err, transport.ErrConflict) || errors.Is(err, transport.ErrExists) ||
+		errors.Is(err, transport.ErrNotFound) && !errors.Is(err, transport.ErrNoKind)
+}
+
+// reasons are why gates failed, by the question of the tree.
+type reasons map[string]error
+
+// decide asks the gates and the tree.
+func (r *run) decide(ctx context.Context, e *entry) (gates.Decision, reasons) {
+	why := reasons{}
+
+	gate := func(question string, program *cel.Program) gates.Value {
+		if program == nil {
+			return gates.Unset
+		}
+
+		yes, err := program.Bool(ctx, r.vars)
+		if err != nil {
+			why[question] = errors.Join(why[question], err)
+		}
+
+		return gates.Of(yes, err)
+	}
+
+	state := gates.State{
+		Found: e.found.state, DeleteEvent: r.in.Deleting, Retain: e.Retention != nil, PatchOnly: e.Manifest == nil,
+		Detach: gate("lifecycle.detach.when", e.Detach), Delete: gate("lifecycle.delete.when", e.Delete),
+		When: gate("when", e.When), Recreate: gate("lifecycle.recreate.when", e.Recreate), Apply: gate("lifecycle.apply.when", e.Apply),
+	}
+
+	for _, patch := range e.Patches {
+		state.Patch = append(state.Patch, gate("any of lifecycle.patch[].when", patch.When))
+	}
+
+	if e.found.current != nil {
+		state.Generation = gates.Compare(generationOf(e.found.current), r.in.Generation)
+	}
+
+	if r.failed || r.stale {
+		state.When = gates.False
+	}
+
+	return gates.Decide(state), why
+}
+
+// explain adds words to a decision that writes nothing.
+func (r *run) explain(e *entry, out *Outcome, why reasons) {
+	decision := out.Decision
+
+	switch {
+	case decision.Reason == gates.ReasonGate:
+		question := decision.Path[len(decision.Path)-1].Question
+		out.fail(string(gates.ReasonGate), permanent(string(gates.ReasonGate), "evaluate %s: %w", question, why[question]))
+	case decision.Outcome == gates.Fail:
+		out.fail(string(decision.Reason), r.notManaged(e))
+	case decision.Reason == gates.ReasonWhen && r.stale:
+		out.Reason, out.Message = string(gates.ReasonStale), "a later generation was handled before"
+	case decision.Reason == gates.ReasonWhen && r.failed:
+		out.Reason, out.Message = ReasonEarlierFailed, "an earlier entry has failed"
+	case decision.Reason == gates.ReasonDeletionPending:
+		out.Pending = true
+	case decision.Reason == gates.ReasonNotManaged, decision.Reason == gates.ReasonDetached:
+		out.Message = e.found.why
+	}
+}
+
+// notManaged names the object that is in the way, and how to hand it over.
+func (r *run) notManaged(e *entry) error {
+	return permanent(string(gates.ReasonNotManaged),
+		"%s is there and not managed: %s; it is left alone. To hand it over, delete it "+
+			"(kubectl delete --cascade=orphan leaves what it owns): the adapter then makes its own; else rename one of the two",
+		transport.RefTo(e.found.current, e.target), e.found.why)
+}
+
+// fail makes the outcome a failure.
+func (o *Outcome) fail(reason string, err error) {
+	o.Reason, o.Err, o.Message = reason, err, err.Error()
+}
+
+// act does what was decided, bound to what was found.
+func (r *run) act(ctx context.Context, e *entry, decision gates.Decision, out *Outcome) error {
+	if decision.Has(gates.Patch) {
+		return r.patch(ctx, e, decision, out)
+	}
+
+	switch verb := decision.Actions[0].Verb; verb {
+	case gates.Detach:
+		return r.detach(ctx, e, out)
+	case gates.Delete:
+		return r.delete(ctx, e, out)
+	case gates.Recreate:
+		return r.recreate(ctx, e, out)
+	case gates.Apply:
+		return r.apply(ctx, e, out)
+	default:
+		return fmt.Errorf("do %s: there is no such action", verb)
+	}
+}

@@ -1,0 +1,145 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package resources
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"sync"
+
+	"k8s.io/utils/clock"
+
+	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
+	"github.com/hyperfleet/hyperfleet/platform/stamp"
+)
+
+// variable is how expressions and templates call what was found.
+const variable = "resources"
+
+// Input is one event's work.
+type Input struct {
+	// Task says what is kept. Required, as are Stamper, ResourceID and Generation.
+	Task *task.Task
+	// Vars are what expressions and templates see, but for resources. It is not changed.
+	Vars map[string]any
+	// Clients by the name of their transport; those that the task uses are there.
+	Clients map[string]transport.Client
+	// Stamper marks the adapter's objects and knows them again.
+	Stamper *stamp.Stamper
+	// ResourceID and Generation are of the API's resource, as the event has them.
+	ResourceID string
+	Generation int64
+	// Deleting says that the API's resource is being deleted.
+	Deleting bool
+	// Seen, if there, keeps events that are older than one that was handled here from
+	// making again what that one has removed.
+	Seen *Generations
+	// Clock of retention. Default: the real one.
+	Clock clock.PassiveClock
+	// Log of what is done to objects. Default: none.
+	Log *slog.Logger
+}
+
+// Run handles the task's entries. What went wrong with an entry is in its outcome; the
+// error is about the input, or the context's end.
+func Run(ctx context.Context, in Input) (Result, error) {
+	r, err := newRun(in)
+	if err != nil {
+		return Result{}, err
+	}
+
+	if !r.discoverAll(ctx) {
+		return r.result, ctx.Err() //nolint:wrapcheck // a context's error needs no more words
+	}
+
+	for i := range r.entries {
+		r.handle(ctx, i)
+	}
+
+	return r.result, ctx.Err() //nolint:wrapcheck // a context's error needs no more words
+}
+
+func newRun(in Input) (*run, error) {
+	if in.Task == nil || in.Stamper == nil || in.ResourceID == "" || in.Generation < 1 {
+		return nil, errors.New("handle resources: it needs a task, a stamper, a resource id and a generation")
+	}
+
+	if in.Clock == nil {
+		in.Clock = clock.RealClock{}
+	}
+
+	if in.Log == nil {
+		in.Log = slog.New(slog.DiscardHandler)
+	}
+
+	r := &run{in: in, vars: maps.Clone(in.Vars), stale: in.Seen.stale(in.ResourceID, in.Generation)}
+	r.result.Objects = map[string]any{}
+	r.result.Outcomes = make([]Outcome, len(in.Task.Resources))
+
+	if r.vars == nil {
+		r.vars = map[string]any{}
+	}
+
+	r.vars[variable] = r.result.Objects
+
+	for i := range in.Task.Resources {
+		resource := &in.Task.Resources[i]
+
+		client, there := in.Clients[resource.Transport]
+		if !there {
+			return nil, fmt.Errorf("handle resource %s: there is no client for transport %s; configure clients.%s",
+				resource.Name, resource.Transport, resource.Transport)
+		}
+
+		r.result.Outcomes[i] = Outcome{Resource: resource.Name, Operation: None}
+		r.entries = append(r.entries, &entry{Resource: resource, client: client})
+	}
+
+	return r, nil
+}
+
+// maxSeen bounds how many resources Generations remembers.
+const maxSeen = 100_000
+
+// Generations remembers the highest generation of each resource that was handled by this
+// process. It may be used from any goroutine, and nil remembers nothing. It is a help and
+// no promise: a process that starts knows of none, and the API is asked there.
+type Generations struct {
+	mu   sync.Mutex
+	seen map[string]int64
+}
+
+// NewGenerations remembers.
+func NewGenerations() *Generations { return &Generations{seen: map[string]int64{}} }
+
+// stale notes the generation, and says whether a later one was noted before.
+func (g *Generations) stale(resourceID string, generation int64) bool {
+	if g == nil {
+		return false
+	}
+
+	g.mu.Lock()
+	defer g.mu.Unlock()
+
+	last, there := g.seen[resourceID]
+	if last > generation {
+		return true
+	}
+
+	if !there && len(g.seen) >= maxSeen {
+		for some := range g.seen {
+			delete(g.seen, some)
+
+			break
+		}
+	}
+
+	g.seen[resourceID] = generation
+
+	return false
+}

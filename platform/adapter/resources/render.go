@@ -1,0 +1,102 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package resources
+
+import (
+	"context"
+	"maps"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/hyperfleet/hyperfleet/platform/adapter/gates"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
+	"github.com/hyperfleet/hyperfleet/platform/stamp"
+)
+
+// render gives the object as it is sent: stamped, with its owner, and one that discovery
+// will find again.
+func (r *run) render(ctx context.Context, e *entry) (*unstructured.Unstructured, error) {
+	rendered, err := e.Manifest.RenderObject(ctx, r.vars)
+	if err != nil {
+		return nil, permanent(ReasonManifest, "%w", err)
+	}
+
+	object := &unstructured.Unstructured{Object: rendered}
+	if e.Transport == transport.Maestro && object.GetNamespace() == "" {
+		object.SetNamespace(e.target)
+	}
+
+	if err := r.own(e, object); err != nil {
+		return nil, err
+	}
+
+	err = r.in.Stamper.Stamp(object, stamp.Mark{ResourceID: r.in.ResourceID, ResourceName: e.Name, Generation: r.in.Generation})
+	if err != nil {
+		return nil, permanent(ReasonManifest, "%w", err)
+	}
+
+	return object, r.findable(e, object)
+}
+
+// findable refuses an object that discovery would not find: it would be made again with
+// each event, or never be deleted.
+func (r *run) findable(e *entry, object *unstructured.Unstructured) error {
+	ref := transport.RefTo(object, e.target)
+
+	switch {
+	case object.GroupVersionKind().GroupKind() != e.gvk.GroupKind():
+		return permanent(ReasonManifest, "%s: discovery looks for a %s", ref, e.gvk.GroupKind())
+	case e.namespace != "" && object.GetNamespace() != "" && e.namespace != object.GetNamespace():
+		return permanent(ReasonManifest, "%s: discovery looks in namespace %s", ref, e.namespace)
+	case e.name != "" && e.name != object.GetName():
+		return permanent(ReasonManifest, "%s: discovery looks for the name %s", ref, e.name)
+	case e.name == "" && !labels.SelectorFromSet(e.labels).Matches(labels.Set(object.GetLabels())):
+		return permanent(ReasonManifest, "%s: its labels are not those that discovery looks for: %s", ref, labels.Set(e.labels))
+	}
+
+	live := e.found.current
+	if e.Retention == nil && live != nil && live.GetName() != object.GetName() {
+		return permanent(ReasonManifest, "%s: the object that is there is called %s; without retention the name may not vary",
+			ref, live.GetName())
+	}
+
+	return nil
+}
+
+// own sets the owner reference. An owner is in the same namespace or in none (Kubernetes,
+// "Owners and Dependents").
+func (r *run) own(e *entry, object *unstructured.Unstructured) error {
+	if e.Owner == "" {
+		return nil
+	}
+
+	i := slices.IndexFunc(r.entries, func(other *entry) bool { return other.Name == e.Owner })
+	if i < 0 || r.entries[i].found.state != gates.Managed {
+		return permanent(ReasonOwnerMissing, "own %s: the object of %s, which is to be its owner, is not there",
+			transport.RefTo(object, ""), e.Owner)
+	}
+
+	owner := r.entries[i].found.current
+	if namespace := owner.GetNamespace(); namespace != "" && namespace != object.GetNamespace() {
+		return permanent(ReasonManifest, "own %s: its owner %s is in another namespace; an owner is in the same one, or in none",
+			transport.RefTo(object, ""), transport.RefTo(owner, ""))
+	}
+
+	object.SetOwnerReferences(append(object.GetOwnerReferences(), metav1.OwnerReference{
+		APIVersion: owner.GetAPIVersion(), Kind: owner.GetKind(), Name: owner.GetName(), UID: owner.GetUID(),
+	}))
+
+	return nil
+}
+
+// says asks the retention's expression about one of the earlier versions.
+func (r *run) says(ctx context.Context, e *entry, items []any, index int) (bool, error) {
+	vars := maps.Clone(r.vars)
+	vars["item"], vars["items"], vars["itemIndex"] = items[index], items, int64(index)
+
+	return e.Retention.Expression.Bool(ctx, vars) //nolint:wrapcheck // the caller names it
+}

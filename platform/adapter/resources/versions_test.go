@@ -1,0 +1,311 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package resources_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	testingclock "k8s.io/utils/clock/testing"
+
+	"github.com/hyperfleet/hyperfleet/api/adapter"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
+)
+
+const recreated = `
+  - name: config
+    discovery: {namespace: "{{ .ns }}", by_name: web}
+    manifest:
+      apiVersion: v1
+      kind: ConfigMap
+      metadata: {name: web, namespace: "{{ .ns }}"}
+      data: {value: "{{ .value }}"}
+    lifecycle:
+      recreate: {when: {expression: "resources.?config.hasValue() && flag"}}
+  - name: sibling
+    discovery: {namespace: "{{ .ns }}", by_name: sibling}
+    manifest:
+      apiVersion: v1
+      kind: ConfigMap
+      metadata: {name: sibling, namespace: "{{ .ns }}"}
+`
+
+func TestRecreate(t *testing.T) {
+	t.Parallel()
+
+	f := newFleet(t, recreated)
+	f.want(event{generation: 1, value: "a"}, "create/Absent", "create/Absent")
+
+	first := f.get(f.configMap("web"))
+	f.want(event{generation: 1, value: "b", flag: true}, "recreate/RecreateGate", "none/GenerationUnchanged")
+
+	second := f.get(f.configMap("web"))
+	if second.GetUID() == first.GetUID() || f.data("web")["value"] != "b" {
+		t.Errorf("it is the same: %v", f.data("web"))
+	}
+
+	// Something holds on to it: the event does not wait, the next goes on.
+	f.edit(second, `{"metadata":{"finalizers":["example.io/hold"]}}`)
+
+	f.want(event{generation: 2, value: "c", flag: true}, "recreate/RecreateGate...", "apply/GenerationChanged")
+	f.want(event{generation: 2, value: "c", flag: true}, "none/DeletionPending...", "none/GenerationUnchanged")
+
+	f.edit(second, `{"metadata":{"finalizers":null}}`)
+	f.want(event{generation: 2, value: "c"}, "create/Absent", "none/GenerationUnchanged")
+}
+
+// Nothing is removed that can't be made again.
+func TestRecreateRendersFirst(t *testing.T) {
+	t.Parallel()
+
+	f := newFleet(t, strings.Replace(recreated, "metadata: {name: web,", `metadata: {annotations: {hyperfleet.io/generation: "{{ .serial }}"}, name: web,`, 1))
+	f.want(event{generation: 1, serial: "1"}, "create/Absent", "create/Absent")
+	f.want(event{generation: 2, serial: "no number", flag: true}, "!recreate/ManifestInvalid", "none/EarlierFailed")
+
+	if f.get(f.configMap("web")) == nil {
+		t.Error("it was removed")
+	}
+}
+
+const retained = `
+  - name: job
+    discovery:
+      namespace: "{{ .ns }}"
+      by_selectors: {label_selector: {hyperfleet.io/resource-id: "{{ .id }}"}}
+    manifest:
+      apiVersion: v1
+      kind: ConfigMap
+      metadata: {name: "job-{{ .serial }}", namespace: "{{ .ns }}"}
+      data: {value: "{{ .value }}"}
+    retention: RETENTION
+    lifecycle:
+      recreate: {when: {expression: flag}}
+      detach: {when: {expression: deleting && value == 'detach'}}
+      delete: {when: {expression: deleting}}
+`
+
+func retain(retention string) string { return strings.Replace(retained, "RETENTION", retention, 1) }
+
+func TestRetention(t *testing.T) {
+	t.Parallel()
+
+	f := newFleet(t, retain("{historyLimit: 2}"))
+
+	f.want(event{generation: 1, serial: "a"}, "create/Absent")
+	f.want(event{generation: 1, serial: "b"}, "none/GenerationUnchanged")
+	f.want(event{generation: 1, serial: "b", flag: true}, "recreate/RecreateGate")
+
+	// A later generation makes another version, beside the ones before.
+	result := f.want(event{generation: 2, serial: "c"}, "create/GenerationChanged")
+	if got := result.Outcomes[0].Object; !strings.HasSuffix(got, "/job-c") {
+		t.Errorf("the current object is %s", got)
+	}
+
+	result = f.want(event{generation: 2, serial: "d", flag: true}, "recreate/RecreateGate")
+	if diff := cmp.Diff([]string{"job-a"}, result.Outcomes[0].Pruned); diff != "" {
+		t.Errorf("pruned: %s", diff)
+	}
+
+	if diff := cmp.Diff([]string{"job-b", "job-c", "job-d"}, f.names("ConfigMap")); diff != "" {
+		t.Errorf("there are: %s", diff)
+	}
+
+	// A name that does not vary can't be made beside itself.
+	f.want(event{generation: 2, serial: "d", flag: true}, "!recreate/ManifestInvalid")
+
+	// Deletion takes all versions.
+	f.want(event{generation: 3, serial: "e", deleting: true}, "delete/DeleteGate")
+
+	if got := f.names("ConfigMap"); len(got) != 0 {
+		t.Errorf("left: %v", got)
+	}
+}
+
+// A late event sees that there is a later version, and does not take its own for current.
+func TestStaleEventsDoNotPrune(t *testing.T) {
+	t.Parallel()
+
+	f := newFleet(t, retain("{historyLimit: 1}"))
+	f.want(event{generation: 1, serial: "a"}, "create/Absent")
+	f.want(event{generation: 2, serial: "b"}, "create/GenerationChanged")
+
+	f.task = load(t, retain("{historyLimit: 0}"))
+	eventually(t, "the cache has both", func() bool {
+		found, err := clients[transport.Kubernetes].List(t.Context(), transport.Query{
+			GVK: f.configMap("").GroupVersionKind(), Namespace: f.ns, Labels: map[string]string{adapter.LabelResourceID: f.id},
+		}, transport.Cached)
+
+		return err == nil && len(found) == 2 && found[0].GetManagedFields() == nil
+	})
+	f.want(event{generation: 1, serial: "c"}, "none/Stale")
+
+	if diff := cmp.Diff([]string{"job-a", "job-b"}, f.names("ConfigMap")); diff != "" {
+		t.Errorf("there are: %s", diff)
+	}
+
+	f.want(event{generation: 2, serial: "d"}, "none/GenerationUnchanged")
+
+	if diff := cmp.Diff([]string{"job-b"}, f.names("ConfigMap")); diff != "" {
+		t.Errorf("there are: %s", diff)
+	}
+}
+
+// Historical versions go by age and by expression, too, on events that change nothing as
+// well; the current one never goes.
+func TestRetentionRules(t *testing.T) {
+	t.Parallel()
+
+	for name, retention := range map[string]string{
+		"age":        "{ttl: 1h}",
+		"expression": "{expression: \"itemIndex >= 0 && item.metadata.name in items.map(i, i.metadata.name) && value == 'prune'\"}",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			f := newFleet(t, retain(retention))
+			f.want(event{generation: 1, serial: "a"}, "create/Absent")
+			f.want(event{generation: 1, serial: "b", flag: true}, "recreate/RecreateGate")
+
+			if diff := cmp.Diff([]string{"job-a", "job-b"}, f.names("ConfigMap")); diff != "" {
+				t.Fatalf("too early: %s", diff)
+			}
+
+			f.clock = testingclock.NewFakePassiveClock(time.Now().Add(2 * time.Hour))
+
+			eventually(t, "the old version goes", func() bool {
+				f.want(event{generation: 1, serial: "c", value: "prune"}, "none/GenerationUnchanged")
+
+				return slices.Equal(f.names("ConfigMap"), []string{"job-b"})
+			})
+		})
+	}
+}
+
+func TestRetentionThatErrs(t *testing.T) {
+	t.Parallel()
+
+	f := newFleet(t, retain(`{expression: "item.status.phase == 'Done'"}`))
+	f.want(event{generation: 1, serial: "a"}, "create/Absent")
+	f.want(event{generation: 1, serial: "b", flag: true}, "!recreate/GateFailed")
+
+	if diff := cmp.Diff([]string{"job-a", "job-b"}, f.names("ConfigMap")); diff != "" {
+		t.Errorf("there are: %s", diff)
+	}
+}
+
+// Detaching frees all versions, and redelivery makes no new one.
+func TestDetachVersions(t *testing.T) {
+	t.Parallel()
+
+	f := newFleet(t, retain("{historyLimit: 5}"))
+	f.want(event{generation: 1, serial: "a"}, "create/Absent")
+	f.want(event{generation: 1, serial: "b", flag: true}, "recreate/RecreateGate")
+	f.want(event{generation: 2, serial: "c", deleting: true, value: "detach"}, "detach/DetachGate")
+
+	for _, name := range []string{"job-a", "job-b"} {
+		if got := f.get(f.configMap(name)); len(got.GetLabels()) != 0 {
+			t.Errorf("%s has labels %v", name, got.GetLabels())
+		}
+	}
+
+	f.want(event{generation: 2, serial: "d", deleting: true, value: "detach"}, "none/Detached")
+
+	if diff := cmp.Diff([]string{"job-a", "job-b"}, f.names("ConfigMap")); diff != "" {
+		t.Errorf("there are: %s", diff)
+	}
+}
+
+const owned = `
+  - name: owner
+    discovery: {namespace: "{{ .ns }}", by_name: owner}
+    manifest:
+      apiVersion: v1
+      kind: ConfigMap
+      metadata: {name: owner, namespace: "{{ .ns }}"}
+    lifecycle:
+      apply: {when: {expression: "!flag"}}
+      delete: {when: {expression: deleting}}
+  - name: owned
+    owner: {resource: owner}
+    discovery: {namespace: "{{ .ns }}", by_name: owned}
+    manifest:
+      apiVersion: v1
+      kind: ConfigMap
+      metadata: {name: owned, namespace: "{{ .ns }}"}
+    lifecycle:
+      apply: {when: {expression: "!deleting"}}
+`
+
+// Kubernetes' own garbage collector takes what is owned.
+func TestOwner(t *testing.T) {
+	t.Parallel()
+
+	f := newFleet(t, owned)
+	f.want(event{generation: 1, flag: true}, "none/ApplyWhenFalse", "!none/OwnerMissing")
+	f.want(event{generation: 1}, "create/Absent", "create/Absent")
+
+	want := []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "owner", UID: f.get(f.configMap("owner")).GetUID()}}
+	if diff := cmp.Diff(want, f.get(f.configMap("owned")).GetOwnerReferences()); diff != "" {
+		t.Errorf("owners: %s", diff)
+	}
+
+	f.want(event{generation: 2}, "apply/GenerationChanged", "apply/GenerationChanged")
+	f.want(event{generation: 3, deleting: true}, "delete/DeleteGate", "none/ApplyWhenFalse")
+
+	eventually(t, "the garbage collector takes the owned", func() bool { return f.get(f.configMap("owned")) == nil })
+}
+
+func TestOwnerElsewhere(t *testing.T) {
+	t.Parallel()
+
+	taskFile := strings.Replace(owned, `discovery: {namespace: "{{ .ns }}", by_name: owned}`, `discovery: {namespace: "{{ .value }}", by_name: owned}`, 1)
+	taskFile = strings.Replace(taskFile, `metadata: {name: owned, namespace: "{{ .ns }}"}`, `metadata: {name: owned, namespace: "{{ .value }}"}`, 1)
+	f := newFleet(t, taskFile)
+
+	result := f.want(event{generation: 1, value: env.Namespace(t)}, "create/Absent", "!none/ManifestInvalid")
+	if err := result.Err(); !strings.Contains(err.Error(), "an owner is in the same one, or in none") {
+		t.Errorf("error: %v", err)
+	}
+}
+
+// A namespace owns what is in it; its deletion takes its time, and events go on.
+func TestNamespaceAsOwner(t *testing.T) {
+	t.Parallel()
+
+	f := newFleet(t, `
+  - name: space
+    discovery: {by_name: "{{ .ns }}-inner", namespace: "{{ .ns }}"}
+    manifest:
+      apiVersion: v1
+      kind: Namespace
+      metadata: {name: "{{ .ns }}-inner"}
+    lifecycle:
+      delete: {when: {expression: deleting}, propagationPolicy: Foreground}
+  - name: inside
+    owner: {resource: space}
+    discovery: {namespace: "{{ .ns }}-inner", by_name: web}
+    manifest:
+      apiVersion: v1
+      kind: ConfigMap
+      metadata: {name: web, namespace: "{{ .ns }}-inner"}
+    lifecycle:
+      apply: {when: {expression: "!deleting"}}
+`)
+	f.want(event{generation: 1}, "create/Absent", "create/Absent")
+
+	space := f.object("v1", "Namespace", f.ns+"-inner")
+	space.SetNamespace("")
+
+	f.want(event{generation: 2, deleting: true}, "delete/DeleteGate...", "none/ApplyWhenFalse")
+	eventually(t, "the namespace goes", func() bool {
+		f.run(event{generation: 2, deleting: true})
+
+		return f.get(space) == nil
+	})
+	f.want(event{generation: 2, deleting: true}, "none/NothingThere", "none/ApplyWhenFalse")
+}

@@ -1,0 +1,181 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package serve_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2"
+	"github.com/google/uuid"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hyperfleet/hyperfleet/api/config/platform"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/pipeline"
+	"github.com/hyperfleet/hyperfleet/platform/broker"
+)
+
+// BenchmarkNoChange plays events that change nothing through the whole adapter, from the
+// broker to the ack: the resource is read from an API that answers at once, the object
+// from the watch of a real cluster, and the status is reported. It prints events a second,
+// and which share of the broker's own pace that is.
+func BenchmarkNoChange(b *testing.B) {
+	const resources = 100
+
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "bench-"}}
+	if err := env.Client.Create(b.Context(), namespace); err != nil {
+		b.Fatal(err)
+	}
+
+	w := newWorld(b, namespace.Name)
+	w.stub = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+
+		rw.Header().Set("Content-Type", "application/json")
+
+		if r.Method == http.MethodPut {
+			rw.WriteHeader(http.StatusCreated)
+			fmt.Fprint(rw, `{}`)
+
+			return
+		}
+
+		id := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]
+		fmt.Fprintf(rw, `{"id":%q,"kind":"Cluster","name":"c","generation":1,"spec":{"tier":"gold","refuse":"no"}}`, id)
+	})
+
+	ids := make([]string, resources)
+	for i := range ids {
+		ids[i] = uuid.Must(uuid.NewV7()).String()
+
+		if result := w.handle(b.Context(), event(ids[i], 1)); result.Failure != nil {
+			b.Fatal(result.Failure)
+		}
+	}
+
+	// The watch catches up, and the second event finds everything there.
+	for end := time.Now().Add(patience); ; {
+		result := w.handle(b.Context(), event(ids[resources-1], 1))
+		if result.Failure == nil && result.Resources.Outcomes[0].Operation == "none" || time.Now().After(end) {
+			break
+		}
+	}
+
+	b.Run("broker", func(b *testing.B) { pace(b, ids, func(context.Context, cloudevents.Event) error { return nil }) })
+
+	var alone, whole float64
+
+	alone = sample(b, ids, func(context.Context, cloudevents.Event) error { return nil })
+
+	b.Run("adapter", func(b *testing.B) {
+		whole = pace(b, ids, func(ctx context.Context, event cloudevents.Event) error {
+			result := w.handle(ctx, event)
+			if result.Status != pipeline.Success || len(result.Resources.Outcomes) != 1 || result.Resources.Outcomes[0].Operation != "none" {
+				b.Errorf("%s %v", result.Status, result.Failure)
+			}
+
+			return result.Err
+		})
+		b.ReportMetric(whole/alone, "of-broker")
+	})
+}
+
+// sample is the pace of a thousand events.
+func sample(b *testing.B, ids []string, handle broker.Handler) float64 {
+	b.Helper()
+
+	return play(b, ids, 1000, handle)
+}
+
+func pace(b *testing.B, ids []string, handle broker.Handler) float64 {
+	b.Helper()
+
+	perSecond := play(b, ids, b.N, handle)
+	b.ReportMetric(perSecond, "events/s")
+
+	return perSecond
+}
+
+// play publishes n events and waits until each was handled.
+func play(b *testing.B, ids []string, n int, handle broker.Handler) float64 {
+	b.Helper()
+
+	through, err := broker.NewMemory(platform.Broker{Parallelism: 8}, nil, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+
+	ctx, cancel := context.WithCancel(b.Context())
+
+	var subscription, left sync.WaitGroup
+
+	hears := make(chan struct{})
+	once := sync.OnceFunc(func() { close(hears) })
+
+	subscription.Go(func() {
+		_ = through.Subscribe(ctx, "clusters", "bench", func(ctx context.Context, event cloudevents.Event) error {
+			if event.ID() == "ping" {
+				once()
+
+				return nil
+			}
+			defer left.Done()
+
+			return handle(ctx, event)
+		})
+	})
+
+	for ready := false; !ready; {
+		ping := numbered("ping", 0)
+		ping.SetID("ping")
+
+		if err := through.Publish(ctx, "clusters", ping); err != nil {
+			b.Fatal(err)
+		}
+
+		select {
+		case <-hears:
+			ready = true
+		case <-time.After(time.Millisecond):
+		}
+	}
+
+	left.Add(n)
+	b.ResetTimer()
+
+	begin := time.Now()
+
+	for i := range n {
+		if err := through.Publish(ctx, "clusters", numbered(ids[i%len(ids)], i)); err != nil {
+			b.Fatal(err)
+		}
+	}
+
+	left.Wait()
+
+	took := time.Since(begin)
+
+	b.StopTimer()
+	cancel()
+	subscription.Wait()
+
+	return float64(n) / took.Seconds()
+}
+
+// numbered events are all different, so that the broker folds none.
+func numbered(id string, n int) cloudevents.Event {
+	out := event(id, 1)
+	data, _ := json.Marshal(map[string]any{"id": id, "kind": "Cluster", "generation": 1, "n": n})
+	_ = out.SetData("application/json", json.RawMessage(data))
+
+	return out
+}

@@ -1,0 +1,220 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package serve_test
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2"
+	corev1 "k8s.io/api/core/v1"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/hyperfleet/hyperfleet/platform/adapter/serve"
+)
+
+// looked is a Looks on a clock of the test's, with what it has handled.
+type looked struct {
+	*serve.Looks
+
+	t       *testing.T
+	clock   *clocktesting.FakeClock
+	handled chan string
+	// during, if there, runs in each look.
+	during func()
+}
+
+func newLooked(t *testing.T) *looked {
+	t.Helper()
+
+	timer := clocktesting.NewFakeClock(time.Now())
+	l := &looked{Looks: serve.NewLooks(timer), t: t, clock: timer, handled: make(chan string, 100)}
+
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+
+	go func() {
+		defer close(ended)
+
+		l.Run(ctx, func(_ context.Context, event cloudevents.Event) {
+			if l.during != nil {
+				l.during()
+			}
+
+			l.handled <- event.ID()
+		})
+	}()
+
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+	})
+
+	return l
+}
+
+// pass lets time pass until a look is handled, in steps, and tells which and after how
+// long; nothing if none is within the bound.
+func (l *looked) pass(bound time.Duration) (string, time.Duration) {
+	l.t.Helper()
+
+	const step = 500 * time.Millisecond
+
+	for passed := time.Duration(0); ; passed += step {
+		select {
+		case id := <-l.handled:
+			return id, passed
+		case <-time.After(50 * time.Millisecond):
+		}
+
+		if passed >= bound {
+			return "", passed
+		}
+
+		l.clock.Step(step)
+	}
+}
+
+func about(id, eventID string) *cloudevents.Event {
+	e := event(id, 1)
+	e.SetID(eventID)
+
+	return &e
+}
+
+// Changes that follow each other are one look, later and later while they go on, and soon
+// again once there was quiet.
+func TestLooksArePaced(t *testing.T) {
+	t.Parallel()
+
+	l := newLooked(t)
+	l.Begin(about("a", "a1"))(false)
+
+	want := serve.FirstLook
+
+	for range 6 {
+		l.Changed("a")
+		l.Changed("a")
+
+		if id, after := l.pass(serve.Quiet); id != "a1" || after < want {
+			t.Fatalf("handled %q after %s, want a1 after %s", id, after, want)
+		}
+
+		want = min(2*want, serve.LastLook)
+	}
+
+	if id, _ := l.pass(serve.Quiet); id != "" {
+		t.Errorf("%s is handled without a change", id)
+	}
+
+	l.clock.Step(time.Second)
+	l.Changed("a")
+
+	if id, after := l.pass(serve.Quiet); id != "a1" || after >= serve.LastLook {
+		t.Errorf("after quiet: handled %q after %s", id, after)
+	}
+}
+
+func TestLooksAreOfTheLastEvent(t *testing.T) {
+	t.Parallel()
+
+	l := newLooked(t)
+	l.Changed("a")
+	l.Begin(about("a", "a1"))(false)
+	l.Begin(about("a", "a2"))(false)
+	l.Begin(about("gone", "g1"))(true)
+
+	unknown := event("x", 1)
+	unknown.SetExtension("partitionkey", nil)
+	l.Begin(&unknown)(false)
+
+	for _, id := range []string{"a", "gone", "b", "x"} {
+		l.Changed(id)
+	}
+
+	if id, _ := l.pass(serve.Quiet); id != "a2" {
+		t.Errorf("handled %q, want a2", id)
+	}
+
+	if id, _ := l.pass(serve.Quiet); id != "" {
+		t.Errorf("%s is handled, of a resource that nothing is known of", id)
+	}
+}
+
+// A look waits while an event of its resource is in work, and comes after it.
+func TestLooksWaitForTheEventInWork(t *testing.T) {
+	t.Parallel()
+
+	l := newLooked(t)
+	end := l.Begin(about("a", "a1"))
+	l.Changed("a")
+
+	if id, _ := l.pass(2 * serve.FirstLook); id != "" {
+		t.Fatalf("%s is handled beside the event in work", id)
+	}
+
+	end(false)
+
+	if id, _ := l.pass(serve.Quiet); id != "a1" {
+		t.Errorf("handled %q, want a1", id)
+	}
+}
+
+// No event but the first is sent in these: what comes after it is seen by the watches.
+func TestObjectsThatChangeAreLookedAt(t *testing.T) {
+	w := newWorld(t, env.Namespace(t))
+	w.start()
+
+	cluster := w.cluster(`{"tier":"gold","refuse":"no"}`)
+	w.send(cluster.Id, 1)
+	w.eventually("the report", func() bool { return w.available(cluster.Id) == "True" })
+
+	// Somebody removes it.
+	first := w.object(cluster.Id)
+	if err := env.Client.Delete(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+
+	w.eventually("it is made again", func() bool {
+		now := w.object(cluster.Id)
+
+		return now != nil && now.UID != first.UID
+	})
+	w.eventually("a look is counted", func() bool {
+		return !strings.Contains(metricsText(t, w), `looks_total{status="success"} 0`)
+	})
+
+	// Its deletion takes its time.
+	made := w.object(cluster.Id)
+	made.Finalizers = []string{"example.com/slow"}
+
+	if err := env.Client.Update(t.Context(), made); err != nil {
+		t.Fatal(err)
+	}
+
+	w.call(http.MethodDelete, "/clusters/"+cluster.Id, "")
+	w.send(cluster.Id, 2)
+
+	var going *corev1.ConfigMap
+
+	w.eventually("the deletion is asked for", func() bool {
+		going = w.object(cluster.Id)
+
+		return going != nil && going.DeletionTimestamp != nil
+	})
+
+	going.Finalizers = nil
+	if err := env.Client.Update(t.Context(), going); err != nil {
+		t.Fatal(err)
+	}
+
+	w.eventually("the end is reported", func() bool {
+		_, err := w.api.Get(t.Context(), cluster.Id)
+
+		return err != nil
+	})
+}

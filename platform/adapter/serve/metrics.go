@@ -1,0 +1,194 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package serve
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/utils/clock"
+
+	"github.com/hyperfleet/hyperfleet/api/adapter"
+	"github.com/hyperfleet/hyperfleet/kit/metrics"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/pipeline"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/resources"
+)
+
+const (
+	subsystem = "adapter"
+
+	// maxKinds of objects are told apart in labels.
+	maxKinds = 64
+	// maxPending deletions are timed at once.
+	maxPending = 10_000
+)
+
+// meters are the adapter's metrics.
+type meters struct {
+	up         prometheus.Gauge
+	build      *prometheus.GaugeVec
+	events     *prometheus.CounterVec
+	duration   prometheus.Histogram
+	looks      *prometheus.CounterVec
+	errors     *prometheus.CounterVec
+	deleted    *prometheus.CounterVec
+	deletion   prometheus.Histogram
+	inProgress prometheus.Gauge
+
+	clock clock.PassiveClock
+	kinds *metrics.Bounded
+
+	mu sync.Mutex
+	// pending are the deletions that were asked for and are not done, by resource and
+	// entry, with when they were first seen.
+	pending map[string]time.Time
+	// byEntry are the kinds of the task file's entries, as far as they were seen.
+	byEntry map[string]string
+}
+
+func newMeters(
+	registry prometheus.Registerer, timer clock.PassiveClock, identity adapter.Identity, version string,
+) (*meters, error) {
+	opts := func(name, help string) prometheus.Opts {
+		return prometheus.Opts{Namespace: metrics.Namespace, Subsystem: subsystem, Name: name, Help: help}
+	}
+	histogram := func(name, help string) prometheus.Histogram {
+		return prometheus.NewHistogram(prometheus.HistogramOpts{
+			Namespace: metrics.Namespace, Subsystem: subsystem, Name: name, Help: help,
+			Buckets: []float64{.1, .5, 1, 2, 5, 10, 30, 60, 120},
+		})
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		return prometheus.NewGauge(prometheus.GaugeOpts(opts(name, help)))
+	}
+	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts(opts(name, help)), labels)
+	}
+	m := &meters{
+		up: gauge("up", "1 while the adapter takes events."),
+		build: prometheus.NewGaugeVec(prometheus.GaugeOpts(opts("build_info", "Versions of program and task file.")),
+			[]string{"adapter", "version", "framework_version"}),
+		events:   counters("events_processed_total", "Events by how they ended: success, failed, skipped.", "status"),
+		duration: histogram("event_processing_duration_seconds", "How long events took, in seconds."),
+		looks: counters("looks_total",
+			"Events handled again because an object had changed, by how they ended: success, failed, skipped.", "status"),
+		errors: counters("errors_total", "Events that failed, by the phase that failed.", "error_type"),
+		deleted: counters("resources_deleted_total",
+			"Deletions by kind of object: success (it is gone), pending (asked for, not done), failed.", "resource_type", "status"),
+		deletion: histogram("resource_deletion_duration_seconds",
+			"How long objects took to go, from the first event that asked for it, in seconds."),
+		inProgress: gauge("resource_deletions_in_progress", "Deletions that were asked for and are not done."),
+		clock:      timer, kinds: metrics.NewBounded(maxKinds), pending: map[string]time.Time{}, byEntry: map[string]string{},
+	}
+
+	var errs []error
+	for _, c := range []prometheus.Collector{
+		m.up, m.build, m.events, m.looks, m.duration, m.errors, m.deleted, m.deletion, m.inProgress,
+	} {
+		errs = append(errs, registry.Register(c))
+	}
+
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("register metrics of the adapter: %w", err)
+	}
+
+	m.build.WithLabelValues(identity.Name, identity.Version, version).Set(1)
+
+	for _, status := range []pipeline.Status{pipeline.Success, pipeline.Failed, pipeline.Skipped} {
+		m.events.WithLabelValues(string(status))
+		m.looks.WithLabelValues(string(status))
+	}
+
+	for _, phase := range []pipeline.Phase{
+		pipeline.PhaseEvent, pipeline.PhaseParams, pipeline.PhasePreconditions, pipeline.PhaseResources,
+		pipeline.PhasePost, pipeline.PhaseReport,
+	} {
+		m.errors.WithLabelValues(string(phase))
+	}
+
+	return m, nil
+}
+
+func (m *meters) observe(result *pipeline.Result, took time.Duration) {
+	m.events.WithLabelValues(string(result.Status)).Inc()
+	m.duration.Observe(took.Seconds())
+
+	if result.Status == pipeline.Failed {
+		m.errors.WithLabelValues(string(result.Phase)).Inc()
+	}
+
+	m.outcomes(result)
+}
+
+// look counts an event that was handled again.
+func (m *meters) look(result *pipeline.Result) {
+	m.looks.WithLabelValues(string(result.Status)).Inc()
+	m.outcomes(result)
+}
+
+func (m *meters) outcomes(result *pipeline.Result) {
+	for i := range result.Resources.Outcomes {
+		m.deletions(result.Trace.Event.ResourceID, &result.Resources.Outcomes[i])
+	}
+}
+
+// deletions counts and times what was deleted. A deletion that takes its time is seen in
+// the events that follow.
+func (m *meters) deletions(resourceID string, outcome *resources.Outcome) {
+	key := resourceID + "/" + outcome.Resource
+	ours := outcome.Operation == resources.Deleted
+
+	m.mu.Lock()
+	defer m.mu.Unlock()
+
+	kind := m.kindOf(outcome)
+
+	since, waiting := m.pending[key]
+
+	switch {
+	case ours && outcome.Err != nil:
+		m.deleted.WithLabelValues(kind, "failed").Inc()
+	case outcome.Pending:
+		if ours && !waiting && len(m.pending) < maxPending {
+			m.pending[key] = m.clock.Now()
+			m.deleted.WithLabelValues(kind, "pending").Inc()
+		}
+	case ours:
+		m.gone(key, kind, m.clock.Since(since), waiting)
+	case waiting && outcome.Err == nil:
+		m.gone(key, kind, m.clock.Since(since), waiting)
+	}
+
+	m.inProgress.Set(float64(len(m.pending)))
+}
+
+// kindOf is the kind of an entry's objects, also when there is none any more.
+func (m *meters) kindOf(outcome *resources.Outcome) string {
+	kind, _, _ := strings.Cut(outcome.Object, " ")
+	if kind == "" {
+		if known, ok := m.byEntry[outcome.Resource]; ok {
+			return known
+		}
+
+		return "unknown"
+	}
+
+	m.byEntry[outcome.Resource] = m.kinds.Value(kind)
+
+	return m.byEntry[outcome.Resource]
+}
+
+func (m *meters) gone(key, kind string, took time.Duration, waited bool) {
+	if !waited {
+		took = 0
+	}
+
+	delete(m.pending, key)
+	m.deletion.Observe(took.Seconds())
+	m.deleted.WithLabelValues(kind, "success").Inc()
+}

@@ -1,0 +1,279 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
+	"k8s.io/utils/clock"
+
+	"github.com/hyperfleet/hyperfleet/api/adapter"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/pipeline"
+	"github.com/hyperfleet/hyperfleet/platform/broker"
+	"github.com/hyperfleet/hyperfleet/platform/probes"
+)
+
+const (
+	// DrainTimeout is how long events that are in work may take when the adapter ends.
+	DrainTimeout = 30 * time.Second
+
+	defaultEventTimeout = 2 * time.Minute
+)
+
+// Options of Run.
+type Options struct {
+	// Deployment, complete.
+	Deployment adapter.Deployment
+	// Version of the program, for the metric build_info.
+	Version string
+	// Broker that events come from. Run closes it.
+	Broker broker.Broker
+	// Handle handles one event: Handle of a pipeline.Pipeline.
+	Handle func(context.Context, cloudevents.Event) pipeline.Result
+	// Looks, if there, have events handled again when objects change.
+	Looks *Looks
+	// Ready says why the adapter can't work yet, beside the broker; nil: it can.
+	Ready func(context.Context) error
+	// Config answers /config if the deployment says debug_config; it shows no secrets.
+	Config http.Handler
+	// Registry and Gatherer of the metrics. Default: a registry of its own.
+	Registry prometheus.Registerer
+	Gatherer prometheus.Gatherer
+	// Clock. Default: the real one.
+	Clock clock.Clock
+	// Log. Default: slog.Default.
+	Log *slog.Logger
+	// Listening, if there, is told the addresses of health and metrics.
+	Listening func(health, metrics string)
+}
+
+// server is a running adapter.
+type server struct {
+	Options
+
+	metrics *meters
+	ending  atomic.Bool
+}
+
+// Run handles events until ctx ends, and then drains: it is not ready any more, takes no
+// more events, and waits for those in work, for DrainTimeout at most. What is not done by
+// then is delivered again.
+func Run(ctx context.Context, options Options) error {
+	s, err := newServer(options)
+	if err != nil {
+		return err
+	}
+
+	probe, err := probes.Listen(ctx, s.probes())
+	if err != nil {
+		return err
+	}
+	defer probe.Close(ctx) //nolint:errcheck // the process ends
+
+	if s.Listening != nil {
+		s.Listening(probe.Health, probe.Metrics)
+	}
+
+	clients := s.Deployment.Clients.Broker
+	s.Log.InfoContext(ctx, "adapter starts", "adapter", s.Deployment.Adapter.Name, "topic", clients.Topic,
+		"subscription", clients.SubscriptionID)
+	s.metrics.up.Set(1)
+
+	defer s.metrics.up.Set(0)
+
+	looking, endLooks := context.WithCancel(ctx)
+	looked := make(chan struct{})
+
+	defer func() {
+		endLooks()
+		<-looked
+	}()
+
+	go func() {
+		defer close(looked)
+
+		s.Looks.run(looking, s.look)
+	}()
+
+	subscribed := make(chan error, 1)
+
+	go func() { subscribed <- s.Broker.Subscribe(ctx, clients.Topic, clients.SubscriptionID, s.handle) }()
+
+	select {
+	case err := <-subscribed:
+		if ctx.Err() == nil {
+			return errors.Join(fmt.Errorf("subscribe to events: %w", orEnded(err)), s.drain(ctx))
+		}
+
+		return errors.Join(err, s.drain(ctx))
+	case <-ctx.Done():
+	}
+
+	s.ending.Store(true)
+	s.Log.InfoContext(ctx, "adapter drains")
+
+	drained := s.drain(ctx)
+	if err := errors.Join(drained, <-subscribed); err != nil {
+		return fmt.Errorf("drain: %w", err)
+	}
+
+	s.Log.InfoContext(ctx, "adapter has stopped")
+
+	return nil
+}
+
+func orEnded(err error) error {
+	if err == nil {
+		return errors.New("the broker has ended the subscription")
+	}
+
+	return err
+}
+
+// drain closes the broker, which ends what is still in work after the time.
+func (s *server) drain(ctx context.Context) error {
+	s.ending.Store(true)
+
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), DrainTimeout)
+	defer cancel()
+
+	return s.Broker.Close(bounded)
+}
+
+func newServer(options Options) (*server, error) {
+	if options.Broker == nil || options.Handle == nil {
+		return nil, errors.New("run adapter: it needs a broker and a pipeline")
+	}
+
+	if options.Clock == nil {
+		options.Clock = clock.RealClock{}
+	}
+
+	if options.Log == nil {
+		options.Log = slog.Default()
+	}
+
+	if options.Registry == nil {
+		registry := prometheus.NewRegistry()
+		options.Registry, options.Gatherer = registry, registry
+	}
+
+	if options.Deployment.EventTimeout <= 0 {
+		options.Deployment.EventTimeout = defaultEventTimeout
+	}
+
+	meters, err := newMeters(options.Registry, options.Clock, options.Deployment.Adapter, options.Version)
+	if err != nil {
+		return nil, err
+	}
+
+	return &server{Options: options, metrics: meters}, nil
+}
+
+func (s *server) probes() probes.Options {
+	options := probes.Options{
+		HealthAddress: s.Deployment.HealthAddress, MetricsAddress: s.Deployment.MetricsAddress,
+		Ready: s.ready, Gatherer: s.Gatherer, Log: s.Log,
+	}
+
+	if s.Deployment.DebugConfig && s.Config != nil {
+		options.Extra = map[string]http.Handler{"GET /config": s.Config}
+	}
+
+	return options
+}
+
+func (s *server) ready(ctx context.Context) error {
+	if s.ending.Load() {
+		return errors.New("the adapter is ending")
+	}
+
+	if err := s.Broker.Health(ctx); err != nil {
+		return fmt.Errorf("broker: %w", err)
+	}
+
+	if s.Ready == nil {
+		return nil
+	}
+
+	return s.Ready(ctx)
+}
+
+// handle is the broker's handler.
+func (s *server) handle(ctx context.Context, event cloudevents.Event) error {
+	begin := s.Clock.Now()
+	result := s.work(ctx, event)
+	s.metrics.observe(&result, s.Clock.Since(begin))
+	s.note(ctx, &result)
+
+	return result.Err
+}
+
+// look handles an event again because an object has changed. That it fails is no matter of
+// the broker's.
+func (s *server) look(ctx context.Context, event cloudevents.Event) {
+	result := s.work(ctx, event)
+	if ctx.Err() != nil {
+		return
+	}
+
+	s.metrics.look(&result)
+	s.note(ctx, &result)
+}
+
+func (s *server) work(ctx context.Context, event cloudevents.Event) pipeline.Result {
+	// The time of an event is not the injected clock's: it bounds calls to others.
+	ctx, cancel := context.WithTimeoutCause(ctx, s.Deployment.EventTimeout,
+		fmt.Errorf("the event takes longer than event_timeout, %s: %w", s.Deployment.EventTimeout, context.DeadlineExceeded))
+	defer cancel()
+
+	ended := s.Looks.begin(&event)
+	result := s.Handle(ctx, event)
+	ended(result.Trace.Result.Reason == pipeline.ReasonGone)
+
+	return result
+}
+
+// note logs what became of an event: one line, and at debug the whole trace.
+func (s *server) note(ctx context.Context, result *pipeline.Result) {
+	event := result.Trace.Event
+	log := s.Log.With("event", event.ID, "resourceId", event.ResourceID, "kind", event.Kind, "generation", event.Generation)
+
+	if span := trace.SpanContextFromContext(ctx); span.HasTraceID() {
+		log = log.With("traceId", span.TraceID().String())
+	}
+
+	switch {
+	case result.Status == pipeline.Failed:
+		log.WarnContext(ctx, "event failed", "phase", result.Phase, "error", result.Failure,
+			"outcome", result.Trace.Result.Event)
+	case changed(result):
+		log.InfoContext(ctx, "event handled", "status", result.Status)
+	default:
+		log.DebugContext(ctx, "event handled, and nothing was to be done", "status", result.Status)
+	}
+
+	if log.Enabled(ctx, slog.LevelDebug) {
+		log.DebugContext(ctx, "trace of event", "trace", result.Trace)
+	}
+}
+
+func changed(result *pipeline.Result) bool {
+	for _, outcome := range result.Resources.Outcomes {
+		if outcome.Operation != "none" || len(outcome.Pruned) > 0 {
+			return true
+		}
+	}
+
+	return false
+}

@@ -1,0 +1,271 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package serve_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2"
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hyperfleet/hyperfleet/api/adapter"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/pipeline"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/serve"
+	"github.com/hyperfleet/hyperfleet/platform/broker"
+)
+
+// TestALifeOfAResource goes through the real parts: an event makes an object, a change
+// changes it, deletion removes it and is reported, so that the resource goes.
+func TestALifeOfAResource(t *testing.T) {
+	w := newWorld(t, env.Namespace(t))
+	w.start()
+
+	cluster := w.cluster(`{"tier":"gold","refuse":"no"}`)
+	w.send(cluster.Id, 1)
+	w.eventually("the report", func() bool { return w.available(cluster.Id) == "True" })
+
+	made := w.object(cluster.Id)
+	if made == nil || made.Data["tier"] != "gold" || made.Labels[adapter.LabelResourceID] != cluster.Id ||
+		made.Annotations[adapter.AnnotationIdentity] == "" {
+		t.Fatalf("made %+v", made)
+	}
+
+	w.call(http.MethodPatch, "/clusters/"+cluster.Id, `{"spec":{"tier":"silver","refuse":"no"}}`)
+	w.send(cluster.Id, 2)
+	w.eventually("the change", func() bool { now := w.object(cluster.Id); return now != nil && now.Data["tier"] == "silver" })
+
+	w.call(http.MethodDelete, "/clusters/"+cluster.Id, "")
+	w.send(cluster.Id, 3)
+	w.eventually("the end", func() bool {
+		_, err := w.api.Get(t.Context(), cluster.Id)
+
+		return err != nil && w.object(cluster.Id) == nil
+	})
+
+	// What comes late makes nothing again.
+	w.send(cluster.Id, 1)
+	w.eventually("the late event", func() bool {
+		return strings.Contains(metricsText(t, w), `events_processed_total{status="skipped"} 1`)
+	})
+
+	if w.object(cluster.Id) != nil {
+		t.Error("a late event has made the object again")
+	}
+}
+
+func metricsText(t *testing.T, w *world) string {
+	t.Helper()
+
+	_, text := w.get("/metrics")
+
+	return text
+}
+
+func TestWhatAdmissionRefusesIsReportedAndDone(t *testing.T) {
+	w := newWorld(t, env.Namespace(t))
+	w.eventually("the policy", func() bool {
+		return env.Client.Create(t.Context(), &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, GenerateName: "probe-"}, Data: map[string]string{"refuse": "yes"},
+		}) != nil
+	})
+	w.start()
+
+	cluster := w.cluster(`{"tier":"gold","refuse":"yes"}`)
+	w.send(cluster.Id, 1)
+	w.eventually("the report", func() bool { return w.available(cluster.Id) == "False ResourcesFailed" })
+
+	list, err := w.api.Statuses(t.Context(), cluster.Id)
+	if err != nil || !strings.Contains(list.Items[0].Conditions[0].Message, "refused by the house") {
+		t.Errorf("%v, %+v", err, list)
+	}
+
+	// It is done with: the next event of the resource finds its way.
+	w.call(http.MethodPatch, "/clusters/"+cluster.Id, `{"spec":{"tier":"gold","refuse":"no"}}`)
+	w.send(cluster.Id, 2)
+	w.eventually("the next event", func() bool { return w.available(cluster.Id) == "True" })
+}
+
+func TestAnEventWaitsForTheAPIAndBlocksNobody(t *testing.T) {
+	w := newWorld(t, env.Namespace(t))
+
+	blocked, release := make(chan struct{}), make(chan struct{})
+
+	var once sync.Once
+
+	handle := w.handle
+	bad := w.cluster(`{"tier":"gold","refuse":"no"}`)
+	w.handle = func(ctx context.Context, event cloudevents.Event) pipeline.Result {
+		if strings.Contains(string(event.Data()), bad.Id) {
+			once.Do(func() { close(blocked) })
+			<-release
+		}
+
+		return handle(ctx, event)
+	}
+	w.start()
+	w.send(bad.Id, 1)
+	<-blocked
+
+	good := w.cluster(`{"tier":"gold","refuse":"no"}`)
+	w.send(good.Id, 1)
+	w.eventually("another resource's event", func() bool { return w.available(good.Id) == "True" })
+
+	w.down.Store(true)
+	close(release)
+	w.eventually("tries while the API is down", func() bool {
+		return strings.Contains(metricsText(t, w), `errors_total{error_type="preconditions"}`) &&
+			!strings.Contains(metricsText(t, w), `errors_total{error_type="preconditions"} 0`)
+	})
+
+	w.down.Store(false)
+	w.eventually("the event after the outage", func() bool { return w.available(bad.Id) == "True" })
+}
+
+func TestPoisonGoesToTheDeadLetters(t *testing.T) {
+	w := newWorld(t, env.Namespace(t))
+	w.start()
+
+	dead := make(chan cloudevents.Event, 10)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+
+	go func() {
+		_ = w.broker.Subscribe(ctx, "clusters"+broker.DeadLetterSuffix, "test", func(_ context.Context, event cloudevents.Event) error {
+			select {
+			case dead <- event:
+			default:
+			}
+
+			return nil
+		})
+	}()
+
+	w.eventually("the dead letter", func() bool {
+		// The subscription may not be there for the first one.
+		if err := w.broker.Publish(t.Context(), "clusters", event(uuid.NewString(), 0)); err != nil {
+			t.Fatal(err)
+		}
+
+		select {
+		case got := <-dead:
+			if got.Extensions()[broker.ExtensionReason] != "poison" {
+				t.Errorf("%v", got)
+			}
+
+			return true
+		default:
+			return false
+		}
+	})
+
+	cluster := w.cluster(`{"tier":"gold","refuse":"no"}`)
+	w.send(cluster.Id, 1)
+	w.eventually("the event behind it", func() bool { return w.available(cluster.Id) == "True" })
+}
+
+func TestTheEndDrains(t *testing.T) {
+	w := newWorld(t, env.Namespace(t))
+
+	working, release := make(chan struct{}), make(chan struct{})
+	handle := w.handle
+	w.handle = func(ctx context.Context, event cloudevents.Event) pipeline.Result {
+		close(working)
+		<-release
+
+		return handle(ctx, event)
+	}
+	w.start()
+
+	if code, body := w.get("/readyz"); code != http.StatusOK {
+		t.Errorf("not ready: %d %s", code, body)
+	}
+
+	if _, body := w.get("/config"); body != "the configuration" {
+		t.Errorf("configuration: %s", body)
+	}
+
+	cluster := w.cluster(`{"tier":"gold","refuse":"no"}`)
+	w.send(cluster.Id, 1)
+	<-working
+
+	ended := make(chan error, 1)
+
+	go func() { ended <- w.stop() }()
+
+	w.eventually("that it is not ready", func() bool {
+		code, _ := w.get("/readyz")
+
+		return code == http.StatusServiceUnavailable
+	})
+
+	if code, _ := w.get("/healthz"); code != http.StatusOK {
+		t.Errorf("not alive while it drains: %d", code)
+	}
+
+	close(release)
+
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+
+	if got := w.available(cluster.Id); got != "True" {
+		t.Errorf("the event in work was not done: %s", got)
+	}
+}
+
+func TestABrokerThatIsAway(t *testing.T) {
+	w := newWorld(t, env.Namespace(t))
+
+	if err := w.broker.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	err := serve.Run(t.Context(), serve.Options{
+		Deployment: w.deployment, Broker: w.broker, Handle: w.handle, Log: slog.New(slog.DiscardHandler),
+	})
+	if err == nil || !strings.Contains(err.Error(), "subscribe to events") {
+		t.Errorf("%v", err)
+	}
+
+	if err := serve.Run(t.Context(), serve.Options{}); err == nil {
+		t.Error("it runs without anything")
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	w := newWorld(t, env.Namespace(t))
+	w.handle = func(context.Context, cloudevents.Event) pipeline.Result {
+		return pipeline.Result{Status: pipeline.Failed, Phase: pipeline.PhaseParams, Failure: errors.New("no")}
+	}
+	w.start()
+	w.send(uuid.NewString(), 1)
+	w.eventually("the count", func() bool {
+		return strings.Contains(metricsText(t, w), `hyperfleet_adapter_events_processed_total{status="failed"} 1`)
+	})
+
+	text := metricsText(t, w)
+	for _, want := range []string{
+		`hyperfleet_adapter_up 1`, `hyperfleet_adapter_build_info{adapter="landing",framework_version="1.2.3",version="7"} 1`,
+		`hyperfleet_adapter_errors_total{error_type="params"} 1`, `hyperfleet_adapter_event_processing_duration_seconds_count`,
+		`hyperfleet_adapter_resource_deletions_in_progress 0`,
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %s in\n%s", want, text)
+		}
+	}
+
+	if problems, err := testutil.GatherAndLint(w.registry); err != nil || len(problems) > 0 {
+		t.Errorf("%v %v", err, problems)
+	}
+}

@@ -1,0 +1,126 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package task_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hyperfleet/hyperfleet/api/adapter"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
+)
+
+const minimal = `adapter: {name: demo}
+identity_key_file: /run/key
+clients:
+  hyperfleet_api: {base_url: "http://api:8000"}
+  broker: {subscription_id: demo, topic: clusters}
+`
+
+func deployment(t *testing.T, text string, environ ...string) (*adapter.Deployment, error) {
+	t.Helper()
+
+	path := filepath.Join(t.TempDir(), "adapter.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	spec := task.Deployment(true)
+	spec.Environ = func() []string { return append(environ, task.EnvDeployment+"="+path) }
+
+	return spec.Load(nil)
+}
+
+func TestDeployment(t *testing.T) {
+	t.Parallel()
+
+	got, err := deployment(t, minimal, "HYPERFLEET_CLIENTS_HYPERFLEET_API_TIMEOUT=3s", "LOG_LEVEL=debug")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	api := got.Clients.HyperFleetAPI
+	if got.Adapter.Name != "demo" || api.Timeout != 3*time.Second || api.RetryAttempts != 3 || api.Version != "v1" ||
+		got.Log.Level != "debug" || got.EventTimeout != 2*time.Minute || got.Clients.Kubernetes.Burst != 200 || got.HealthAddress != ":8080" {
+		t.Errorf("deployment: %+v", got)
+	}
+}
+
+func TestDeploymentsThatAreRefused(t *testing.T) {
+	t.Parallel()
+
+	cases := map[string]struct{ file, want string }{
+		"nothing":         {"", "adapter.name: \"\" is not a DNS label"},
+		"topic":           {strings.Replace(minimal, ", topic: clusters", "", 1), "adapter.yaml:5:11: clients.broker.topic: is required"},
+		"key":             {strings.Replace(minimal, "identity_key_file: /run/key", "", 1), "identity_key_file: is required"},
+		"url":             {strings.Replace(minimal, "http://api:8000", "api:8000", 1), "adapter.yaml:4:30: clients.hyperfleet_api.base_url: is not a URL"},
+		"backoff":         {strings.Replace(minimal, `8000"`, `8000", retry_backoff: fast, retry_attempts: 0, timeout: -1s`, 1), `"fast" is none of exponential, linear, constant`},
+		"attempts":        {strings.Replace(minimal, `8000"`, `8000", retry_attempts: 0`, 1), "want 1 or more tries"},
+		"wait":            {minimal + "event_timeout: 0s", "event_timeout: want more than 0"},
+		"variable":        {minimal + "environment: [A, B=C]", `environment[1]: "B=C" is not a variable's name`},
+		"maestro of none": {strings.Replace(minimal, "clients:", "clients:\n  maestro: {}", 1), "want one of grpc_server_address"},
+		"maestro of tls":  {strings.Replace(minimal, "clients:", "clients:\n  maestro: {grpc_server_address: a, source_id: b, auth: {type: tls}}", 1), "ca_file: is required"},
+		"maestro of auth": {strings.Replace(minimal, "clients:", "clients:\n  maestro: {grpc_server_address: a, auth: {type: basic}}", 1), "clients.maestro.source_id: is required"},
+		"unknown":         {minimal + "debug: true", "debug: unknown field"},
+	}
+
+	for name, test := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			if _, err := deployment(t, test.file); err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("error: %v, want %s", err, test.want)
+			}
+		})
+	}
+}
+
+func TestFrameworkVersion(t *testing.T) {
+	t.Parallel()
+
+	for _, test := range []struct {
+		wanted, program string
+		fits            bool
+	}{
+		{"1.2", "v1.2.3", true},
+		{"v1.2.0", "1.2.9-rc1", true},
+		{"1.3.0", "v1.2.3", false},
+		{"2.2.0", "v1.2.3", false},
+		{"", "v1.2.3", true},
+		{"1.2", "(devel)", true},
+		{"next", "v1.2.3", true},
+	} {
+		if err := task.CheckFramework(test.wanted, test.program); (err == nil) != test.fits {
+			t.Errorf("%s on %s: %v", test.wanted, test.program, err)
+		}
+	}
+}
+
+func TestRedacted(t *testing.T) {
+	t.Parallel()
+
+	got, err := deployment(t, strings.Replace(minimal, `"http://api:8000"`, `"http://u:s3cret@api:8000", default_headers: {X-Key: s3cret}`, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	text, err := json.Marshal(task.Redacted(got))
+	if err != nil || strings.Contains(string(text), "s3cret") || !strings.Contains(string(text), `"X-Key":"REDACTED"`) {
+		t.Errorf("redacted: %s, %v", text, err)
+	}
+
+	if got.Clients.HyperFleetAPI.DefaultHeaders["X-Key"] != "s3cret" {
+		t.Error("the configuration itself has lost its header")
+	}
+
+	if path := (task.Path{Variable: "config", Rest: "clients.broker.topic"}); true {
+		if value, _ := path.Lookup(map[string]any{"config": task.Redacted(got)}); value != "clusters" {
+			t.Errorf("config.%s: %v", path.Rest, value)
+		}
+	}
+}

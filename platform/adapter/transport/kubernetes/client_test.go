@@ -1,0 +1,475 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubernetes_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/adapter"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/transport/kubernetes"
+	"github.com/hyperfleet/hyperfleet/test/kube"
+)
+
+const patience = time.Minute
+
+var env *kube.Env
+
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard())
+	kube.Main(m, func(e *kube.Env) { env = e })
+}
+
+func configMaps() schema.GroupVersionKind { return corev1.SchemeGroupVersion.WithKind("ConfigMap") }
+
+// newClient gives a client whose watches run.
+func newClient(t *testing.T, change func(*kubernetes.Options)) *kubernetes.Client {
+	t.Helper()
+
+	options := kubernetes.Options{Config: env.Config, Adapter: "dns"}
+	if change != nil {
+		change(&options)
+	}
+
+	c, err := kubernetes.New(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+
+	go func() { ended <- c.Run(ctx) }()
+
+	t.Cleanup(func() {
+		cancel()
+
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+
+	return c
+}
+
+func configMap(namespace, name string, data map[string]any) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "v1", "kind": "ConfigMap",
+		"metadata": map[string]any{
+			"namespace": namespace, "name": name,
+			"labels":      map[string]any{adapter.LabelAdapter: "dns", "app": "web"},
+			"annotations": map[string]any{adapter.AnnotationGeneration: "1"},
+		},
+		"data": data,
+	}}
+}
+
+func create(t *testing.T, c *kubernetes.Client, object *unstructured.Unstructured) *unstructured.Unstructured {
+	t.Helper()
+
+	made, err := c.Create(t.Context(), "", object)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return made
+}
+
+func data(object *unstructured.Unstructured) map[string]string {
+	values, _, _ := unstructured.NestedStringMap(object.Object, "data")
+
+	return values
+}
+
+// What an apply no longer says goes away, although a create had set it; what a patch and
+// others have set stays.
+func TestApplyOwnsWhatCreateHasSet(t *testing.T) {
+	t.Parallel()
+
+	c, namespace := newClient(t, nil), env.Namespace(t)
+	live := create(t, c, configMap(namespace, "web", map[string]any{"a": "1", "b": "1"}))
+
+	live, err := c.Patch(t.Context(), transport.RefTo(live, ""), map[string]any{"data": map[string]any{"patched": "1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	edited := live.DeepCopy()
+	if err := unstructured.SetNestedField(edited.Object, "1", "data", "strange"); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := env.Client.Update(t.Context(), edited, client.FieldOwner("somebody")); err != nil {
+		t.Fatal(err)
+	}
+
+	for range 2 {
+		applied, err := c.Apply(t.Context(), "", edited, configMap(namespace, "web", map[string]any{"a": "2", "c": "2"}))
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		want := map[string]string{"a": "2", "c": "2", "patched": "1", "strange": "1"}
+		if diff := cmp.Diff(want, data(applied.Object)); diff != "" || applied.TakenOver != "" {
+			t.Fatalf("applied: %s; taken over %q", diff, applied.TakenOver)
+		}
+
+		edited = applied.Object
+	}
+}
+
+func TestApplyTakesOverAndSaysSo(t *testing.T) {
+	t.Parallel()
+
+	c, namespace := newClient(t, nil), env.Namespace(t)
+	live := create(t, c, configMap(namespace, "web", map[string]any{"a": "1"}))
+
+	if err := unstructured.SetNestedField(live.Object, "by hand", "data", "a"); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := env.Client.Update(t.Context(), live, client.FieldOwner("kubectl-edit")); err != nil {
+		t.Fatal(err)
+	}
+
+	applied, err := c.Apply(t.Context(), "", live, configMap(namespace, "web", map[string]any{"a": "2"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if data(applied.Object)["a"] != "2" || !strings.Contains(applied.TakenOver, `.data.a (conflict with "kubectl-edit"`) {
+		t.Errorf("a is %q, taken over %q", data(applied.Object)["a"], applied.TakenOver)
+	}
+
+	// A field that our own patch has set is not worth telling.
+	live, err = c.Patch(t.Context(), transport.RefTo(applied.Object, ""), map[string]any{"data": map[string]any{"a": "patched"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	applied, err = c.Apply(t.Context(), "", live, configMap(namespace, "web", map[string]any{"a": "3"}))
+	if err != nil || applied.TakenOver != "" || data(applied.Object)["a"] != "3" {
+		t.Errorf("after a patch: %v, taken over %q, a is %q", err, applied.TakenOver, data(applied.Object)["a"])
+	}
+}
+
+// Whatever was decided on an object is not done to what it has become since.
+func TestWritesAreBoundToWhatWasRead(t *testing.T) {
+	t.Parallel()
+
+	writes := map[string]func(context.Context, *kubernetes.Client, *unstructured.Unstructured) error{
+		"apply": func(ctx context.Context, c *kubernetes.Client, live *unstructured.Unstructured) error {
+			_, err := c.Apply(ctx, "", live, configMap(live.GetNamespace(), "web", map[string]any{"a": "2"}))
+
+			return err
+		},
+		"patch": func(ctx context.Context, c *kubernetes.Client, live *unstructured.Unstructured) error {
+			_, err := c.Patch(ctx, transport.RefTo(live, ""), map[string]any{"data": map[string]any{"a": "2"}})
+
+			return err
+		},
+		"detach": func(ctx context.Context, c *kubernetes.Client, live *unstructured.Unstructured) error {
+			_, err := c.PatchResourceLabels(ctx, transport.RefTo(live, ""), []string{adapter.LabelAdapter}, nil)
+
+			return err
+		},
+		"delete": func(ctx context.Context, c *kubernetes.Client, live *unstructured.Unstructured) error {
+			return c.Delete(ctx, transport.RefTo(live, ""), metav1.DeletePropagationBackground)
+		},
+	}
+	for name, write := range writes {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			c, namespace := newClient(t, nil), env.Namespace(t)
+			stale := create(t, c, configMap(namespace, "web", map[string]any{"a": "1"}))
+
+			changed, err := c.Patch(t.Context(), transport.RefTo(stale, ""), map[string]any{"data": map[string]any{"b": "1"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			if err := write(t.Context(), c, stale); !errors.Is(err, transport.ErrConflict) || errclass.Of(err) != errclass.Transient {
+				t.Errorf("on a changed object: %v, want ErrConflict", err)
+			}
+
+			if err := c.Delete(t.Context(), transport.RefTo(changed, ""), metav1.DeletePropagationBackground); err != nil {
+				t.Fatal(err)
+			}
+
+			err = write(t.Context(), c, changed)
+			if !errors.Is(err, transport.ErrConflict) && !errors.Is(err, transport.ErrNotFound) {
+				t.Errorf("on a deleted object: %v, want ErrConflict or ErrNotFound", err)
+			}
+
+			again := create(t, c, configMap(namespace, "web", map[string]any{"a": "new"}))
+			if err := write(t.Context(), c, changed); !errors.Is(err, transport.ErrConflict) {
+				t.Errorf("on another object of the name: %v, want ErrConflict", err)
+			}
+
+			got, err := c.Get(t.Context(), transport.RefTo(again, ""), transport.Live)
+			if err != nil || got.GetResourceVersion() != again.GetResourceVersion() {
+				t.Errorf("the new object was touched: %v", err)
+			}
+		})
+	}
+}
+
+func TestErrors(t *testing.T) {
+	t.Parallel()
+
+	c, namespace := newClient(t, nil), env.Namespace(t)
+	taken := create(t, c, configMap(namespace, "taken", nil))
+
+	// Somebody who may read, and no more.
+	reader := newClient(t, func(o *kubernetes.Options) { o.Config = env.User(t, "nobody") })
+
+	namespaced := func(object *unstructured.Unstructured) *unstructured.Unstructured {
+		object.SetKind("Namespace")
+		delete(object.Object, "data")
+
+		return object
+	}
+	number := configMap(namespace, "number", nil)
+	number.Object["data"] = map[string]any{"a": int64(1)}
+
+	secret := number.DeepCopy()
+	secret.SetKind("Secret")
+	secret.Object["data"] = map[string]any{"password": "hunter2!"}
+
+	unknown := configMap(namespace, "unknown", nil)
+	unknown.SetGroupVersionKind(schema.GroupVersionKind{Group: "example.io", Version: "v1", Kind: "Widget"})
+
+	cases := map[string]struct {
+		client *kubernetes.Client
+		object *unstructured.Unstructured
+		class  errclass.Class
+		reason string
+		is     error
+		says   string
+	}{
+		"it exists":             {object: taken, class: errclass.Transient, reason: transport.ReasonExists, is: transport.ErrExists},
+		"no such namespace":     {object: configMap("nowhere", "web", nil), class: errclass.Transient, reason: transport.ReasonNoNamespace, is: transport.ErrNoNamespace, says: `namespaces "nowhere" not found`},
+		"no such kind":          {object: unknown, class: errclass.Permanent, reason: transport.ReasonNoKind, is: transport.ErrNoKind},
+		"invalid":               {object: number, class: errclass.Permanent, reason: transport.ReasonInvalid},
+		"invalid secret":        {object: secret, class: errclass.Permanent, reason: transport.ReasonInvalid},
+		"not permitted":         {client: reader, object: configMap(namespace, "web", nil), class: errclass.Permanent, reason: transport.ReasonForbidden, says: `User "nobody" cannot`},
+		"namespace is missing":  {object: configMap("", "web", nil), class: errclass.Permanent, reason: transport.ReasonInvalid, says: "set metadata.namespace"},
+		"namespace is too much": {object: namespaced(configMap(namespace, "web", nil)), class: errclass.Permanent, reason: transport.ReasonInvalid, says: "leave metadata.namespace out"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			with := c
+			if tc.client != nil {
+				with = tc.client
+			}
+
+			object := tc.object.DeepCopy()
+			object.SetResourceVersion("")
+
+			_, err := with.Create(t.Context(), "", object)
+			if err == nil || errclass.Of(err) != tc.class || errclass.Reason(err, "") != tc.reason || !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("Create() = %v (%s, %s), want %s %s with %q",
+					err, errclass.Of(err), errclass.Reason(err, ""), tc.class, tc.reason, tc.says)
+			}
+
+			if tc.is != nil && !errors.Is(err, tc.is) {
+				t.Errorf("Create() = %v is not %v", err, tc.is)
+			}
+
+			if strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("a secret is in the error: %v", err)
+			}
+		})
+	}
+}
+
+// The API server quotes what it does not understand.
+func TestErrorsDoNotQuoteSecrets(t *testing.T) {
+	t.Parallel()
+
+	c, namespace := newClient(t, nil), env.Namespace(t)
+
+	secret := configMap(namespace, "token", nil)
+	secret.SetKind("Secret")
+	delete(secret.Object, "data")
+
+	live := create(t, c, secret.DeepCopy())
+	secret.Object["stringData"] = map[string]any{"password": int64(8675309)}
+
+	_, err := c.Apply(t.Context(), "", live, secret)
+	if err == nil || errclass.Of(err) != errclass.Permanent || strings.Contains(err.Error(), "8675309") {
+		t.Errorf("Apply() = %v (%s)", err, errclass.Of(err))
+	}
+
+	secret.SetKind("ConfigMap")
+	secret.Object["data"] = secret.Object["stringData"]
+	delete(secret.Object, "stringData")
+
+	live = create(t, c, configMap(namespace, "token", nil))
+	if _, err := c.Apply(t.Context(), "", live, secret); err == nil || !strings.Contains(err.Error(), "8675309") {
+		t.Errorf("the test has no teeth: of a ConfigMap the server says %v", err)
+	}
+}
+
+func TestUnreachableIsTransient(t *testing.T) {
+	t.Parallel()
+
+	c := newClient(t, func(o *kubernetes.Options) {
+		o.Config = env.User(t, "nobody")
+		o.Config.Host = "https://127.0.0.1:1"
+		o.Timeout = 5 * time.Second
+	})
+
+	_, err := c.Get(t.Context(), transport.Ref{GVK: configMaps(), Namespace: "x", Name: "y"}, transport.Cached)
+	if err == nil || errclass.Of(err) != errclass.Transient || errors.Is(err, transport.ErrNotFound) {
+		t.Errorf("Get() = %v (%s), want a transient error", err, errclass.Of(err))
+	}
+}
+
+func TestReads(t *testing.T) {
+	t.Parallel()
+
+	c, namespace := newClient(t, nil), env.Namespace(t)
+	ref := transport.Ref{GVK: configMaps(), Namespace: namespace, Name: "web"}
+	strangers := transport.Ref{GVK: configMaps(), Namespace: namespace, Name: "strangers"}
+
+	for _, read := range []transport.Read{transport.Cached, transport.Live} {
+		if _, err := c.Get(t.Context(), ref, read); !errors.Is(err, transport.ErrNotFound) {
+			t.Errorf("Get() of nothing = %v", err)
+		}
+	}
+
+	made := create(t, c, configMap(namespace, "web", map[string]any{"a": "1"}))
+
+	other := configMap(namespace, "strangers", nil)
+	other.SetLabels(map[string]string{"app": "web"})
+	create(t, c, other)
+
+	// What was just made is read at once, from wherever.
+	for _, one := range []transport.Ref{ref, strangers} {
+		if _, err := c.Get(t.Context(), one, transport.Cached); err != nil {
+			t.Errorf("Get(%s) = %v", one, err)
+		}
+	}
+
+	// In the end reads do come out of the cache: it has no managed fields.
+	cached := eventually(t, "the cache has the object", func() *unstructured.Unstructured {
+		got, err := c.Get(t.Context(), ref, transport.Cached)
+		if err != nil || got.GetManagedFields() != nil {
+			return nil
+		}
+
+		return got
+	})
+	if cached.GetResourceVersion() != made.GetResourceVersion() || cached.GetKind() != "ConfigMap" {
+		t.Errorf("cached: %v", cached)
+	}
+
+	query := transport.Query{GVK: configMaps(), Namespace: namespace, Labels: map[string]string{"app": "web"}}
+	for read, want := range map[transport.Read]int{transport.Cached: 1, transport.Live: 2} {
+		if got, err := c.List(t.Context(), query, read); err != nil || len(got) != want {
+			t.Errorf("List(%v) gives %d, %v, want %d", read, len(got), err, want)
+		}
+	}
+
+	query.GVK = schema.GroupVersionKind{Group: "example.io", Version: "v1", Kind: "Widget"}
+	if got, err := c.List(t.Context(), query, transport.Cached); err != nil || len(got) != 0 {
+		t.Errorf("List() of no kind = %v, %v", got, err)
+	}
+}
+
+// A kind that appears later is found then.
+func TestKindThatAppears(t *testing.T) {
+	t.Parallel()
+
+	c := newClient(t, nil)
+	ref := transport.Ref{GVK: schema.GroupVersionKind{Group: "late.example.io", Version: "v1", Kind: "Late"}, Name: "one"}
+
+	if _, err := c.Get(t.Context(), ref, transport.Cached); !errors.Is(err, transport.ErrNotFound) || !errors.Is(err, transport.ErrNoKind) {
+		t.Fatalf("Get() = %v", err)
+	}
+
+	env.Apply(t, "testdata/late.yaml")
+
+	object := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "late.example.io/v1", "kind": "Late", "metadata": map[string]any{"name": "one"}, "spec": map[string]any{"size": int64(1)},
+	}}
+	create(t, c, object)
+
+	// A namespace named for a kind that has none is passed over in reads.
+	ref.Namespace = "default"
+	if _, err := c.Get(t.Context(), ref, transport.Cached); err != nil {
+		t.Error(err)
+	}
+}
+
+// Without the right to watch, reads go on, live.
+func TestReadsWithoutWatches(t *testing.T) {
+	t.Parallel()
+
+	namespace := env.Namespace(t)
+	if err := grant(t, namespace); err != nil {
+		t.Fatal(err)
+	}
+
+	c := newClient(t, func(o *kubernetes.Options) { o.Config = env.User(t, "reader-"+namespace) })
+	create(t, newClient(t, nil), configMap(namespace, "web", nil))
+
+	for range 5 {
+		if _, err := c.Get(t.Context(), transport.Ref{GVK: configMaps(), Namespace: namespace, Name: "web"}, transport.Cached); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func grant(t *testing.T, namespace string) error {
+	t.Helper()
+
+	role := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
+		"metadata": map[string]any{"namespace": namespace, "name": "reader"},
+		"rules": []any{map[string]any{
+			"apiGroups": []any{""}, "resources": []any{"configmaps"}, "verbs": []any{"get"},
+		}},
+	}}
+	binding := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+		"metadata": map[string]any{"namespace": namespace, "name": "reader"},
+		"roleRef":  map[string]any{"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reader"},
+		"subjects": []any{map[string]any{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "reader-" + namespace}},
+	}}
+
+	return errors.Join(env.Client.Create(t.Context(), role), env.Client.Create(t.Context(), binding))
+}
+
+func eventually[T any](t *testing.T, what string, get func() *T) *T {
+	t.Helper()
+
+	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		if got := get(); got != nil {
+			return got
+		}
+
+		if time.Now().After(deadline) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}

@@ -1,0 +1,246 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package maestro
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	jsonpatch "github.com/evanphx/json-patch/v5"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/hyperfleet/hyperfleet/api/adapter"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/transport/kubernetes"
+)
+
+// GVK of ManifestWorks.
+func GVK() schema.GroupVersionKind {
+	return schema.GroupVersionKind{Group: "work.open-cluster-management.io", Version: "v1", Kind: "ManifestWork"}
+}
+
+// Check says what of the configuration can't be done.
+func Check(config adapter.Maestro) error {
+	switch {
+	case config.GRPCServerAddress != "" || config.HTTPServerAddress != "":
+		return errors.New("clients.maestro: a Maestro server (grpc_server_address, http_server_address) is not supported; " +
+			"set kube_config_path to reach the Open Cluster Management hub, and leave them out")
+	case config.KubeConfigPath == "":
+		return errors.New("clients.maestro: set kube_config_path, the kubeconfig of the Open Cluster Management hub")
+	default:
+		return nil
+	}
+}
+
+// Open makes a client out of the configuration, with the options that remain; calls to the
+// hub are bounded by those of limits.
+func Open(config *adapter.Maestro, limits adapter.Kubernetes, options kubernetes.Options) (*Client, error) {
+	if config == nil {
+		config = &adapter.Maestro{}
+	}
+
+	if err := Check(*config); err != nil {
+		return nil, err
+	}
+
+	hub, err := kubernetes.Config(config.KubeConfigPath, limits.QPS, limits.Burst)
+	if err != nil {
+		return nil, err
+	}
+
+	options.Config, options.Timeout = hub, config.Timeout
+
+	return New(options)
+}
+
+// Client keeps ManifestWorks on a hub.
+type Client struct {
+	hub *kubernetes.Client
+}
+
+var _ transport.Client = (*Client)(nil)
+
+// New makes a client of the hub that options.Config is of.
+func New(options kubernetes.Options) (*Client, error) {
+	options.System = transport.Maestro
+
+	hub, err := kubernetes.New(options)
+	if err != nil {
+		return nil, err
+	}
+
+	return &Client{hub: hub}, nil
+}
+
+// Run keeps the watches of cached reads until ctx ends.
+func (c *Client) Run(ctx context.Context) error { return c.hub.Run(ctx) }
+
+// onHub is where a ManifestWork is on the hub.
+func onHub(ref transport.Ref) (transport.Ref, error) {
+	switch {
+	case ref.GVK.GroupKind() != GVK().GroupKind():
+		return ref, errclass.New(errclass.Permanent, transport.ReasonInvalid,
+			"%s: transport maestro keeps ManifestWorks alone; put the object into one's spec.workload.manifests", ref)
+	case ref.Target == "":
+		return ref, errclass.New(errclass.Permanent, transport.ReasonInvalid,
+			"%s: it has no target cluster; set transport.maestro.target_cluster", ref)
+	case ref.Namespace != "" && ref.Namespace != ref.Target:
+		return ref, errclass.New(errclass.Permanent, transport.ReasonInvalid,
+			"%s: a ManifestWork is in the namespace of its cluster; leave metadata.namespace out", ref)
+	}
+
+	ref.Namespace = ref.Target
+
+	return ref, nil
+}
+
+// Get reads a ManifestWork. The reference's namespace is left out or is its target.
+func (c *Client) Get(ctx context.Context, ref transport.Ref, read transport.Read) (*unstructured.Unstructured, error) {
+	ref, err := onHub(ref)
+	if err != nil {
+		return nil, err
+	}
+
+	return c.hub.Get(ctx, ref, read)
+}
+
+// List reads the target's ManifestWorks that match.
+func (c *Client) List(ctx context.Context, query transport.Query, read transport.Read) ([]*unstructured.Unstructured, error) {
+	ref, err := onHub(transport.Ref{GVK: query.GVK, Namespace: query.Namespace, Target: query.Target})
+	if err != nil {
+		return nil, err
+	}
+
+	query.Namespace = ref.Namespace
+
+	return c.hub.List(ctx, query, read)
+}
+
+// Create makes a ManifestWork for the target.
+func (c *Client) Create(ctx context.Context, target string, work *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	work, err := prepared(target, work)
+	if err != nil {
+		return nil, err
+	}
+
+	return c.hub.Create(ctx, target, work)
+}
+
+// Apply merges the work's labels, annotations and spec into the live one. Labels and
+// annotations of others stay; the spec is as the manifest says.
+func (c *Client) Apply(ctx context.Context, target string, live, work *unstructured.Unstructured) (transport.Applied, error) {
+	work, err := prepared(target, work)
+	if err != nil {
+		return transport.Applied{}, err
+	}
+
+	ref := transport.RefTo(live, target)
+
+	document, err := difference(live, work)
+	if err != nil {
+		return transport.Applied{}, errclass.New(errclass.Permanent, transport.ReasonInvalid, "apply %s: %w", ref, err)
+	}
+
+	patched, err := c.hub.Patch(ctx, ref, document)
+
+	return transport.Applied{Object: patched}, err
+}
+
+// difference is the merge patch from the live object to the work.
+func difference(live, work *unstructured.Unstructured) (map[string]any, error) {
+	from, err := json.Marshal(spec(live))
+	if err != nil {
+		return nil, fmt.Errorf("read spec: %w", err)
+	}
+
+	to, err := json.Marshal(spec(work))
+	if err != nil {
+		return nil, fmt.Errorf("read spec: %w", err)
+	}
+
+	merge, err := jsonpatch.CreateMergePatch(from, to)
+	if err != nil {
+		return nil, fmt.Errorf("compare spec: %w", err)
+	}
+
+	document := map[string]any{}
+	if err := json.Unmarshal(merge, &document); err != nil {
+		return nil, fmt.Errorf("compare spec: %w", err)
+	}
+
+	metadata := map[string]any{}
+	for field, values := range map[string]map[string]string{"labels": work.GetLabels(), "annotations": work.GetAnnotations()} {
+		if len(values) > 0 {
+			metadata[field] = anyMap(values)
+		}
+	}
+
+	document["metadata"] = metadata
+
+	return document, nil
+}
+
+func spec(work *unstructured.Unstructured) map[string]any {
+	return map[string]any{"spec": work.Object["spec"]}
+}
+
+func anyMap(values map[string]string) map[string]any {
+	out := make(map[string]any, len(values))
+	for key, value := range values {
+		out[key] = value
+	}
+
+	return out
+}
+
+// Patch applies a merge patch to the ManifestWork.
+func (c *Client) Patch(ctx context.Context, ref transport.Ref, document map[string]any) (*unstructured.Unstructured, error) {
+	ref, err := onHub(ref)
+	if err != nil {
+		return nil, err
+	}
+
+	return c.hub.Patch(ctx, ref, document)
+}
+
+// PatchResourceLabels removes labels and annotations of the ManifestWork itself; the
+// manifests in it are not touched.
+func (c *Client) PatchResourceLabels(
+	ctx context.Context, ref transport.Ref, labels, annotations []string,
+) (*unstructured.Unstructured, error) {
+	ref, err := onHub(ref)
+	if err != nil {
+		return nil, err
+	}
+
+	return c.hub.PatchResourceLabels(ctx, ref, labels, annotations)
+}
+
+// Delete asks for the ManifestWork's deletion. What becomes of the objects on the cluster
+// is the work's own deleteOption, which propagation Foreground and Orphan set first;
+// Background leaves it as the manifest has it.
+func (c *Client) Delete(ctx context.Context, ref transport.Ref, propagation metav1.DeletionPropagation) error {
+	ref, err := onHub(ref)
+	if err != nil {
+		return err
+	}
+
+	if propagation != metav1.DeletePropagationBackground {
+		patched, err := c.hub.Patch(ctx, ref, map[string]any{
+			"spec": map[string]any{"deleteOption": map[string]any{"propagationPolicy": string(propagation)}},
+		})
+		if err != nil {
+			return err
+		}
+
+		ref.ResourceVersion = patched.GetResourceVersion()
+	}
+
+	return c.hub.Delete(ctx, ref, metav1.DeletePropagationBackground)
+}

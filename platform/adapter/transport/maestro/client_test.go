@@ -1,0 +1,320 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package maestro_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/hyperfleet/hyperfleet/api/adapter"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/transport/kubernetes"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/transport/maestro"
+	"github.com/hyperfleet/hyperfleet/sim/ocm/crds"
+	"github.com/hyperfleet/hyperfleet/test/kube"
+)
+
+var env *kube.Env
+
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard())
+
+	kube.Main(m, func(e *kube.Env) {
+		env = e
+
+		if err := crds.InstallHub(context.Background(), e.Config); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	})
+}
+
+func newClient(t *testing.T) *maestro.Client {
+	t.Helper()
+
+	c, err := maestro.New(kubernetes.Options{Config: env.Config, Adapter: "dns"})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return c
+}
+
+func configMap(name string, annotations map[string]any) map[string]any {
+	metadata := map[string]any{"name": name, "namespace": "home"}
+	if annotations != nil {
+		metadata["annotations"] = annotations
+	}
+
+	return map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+}
+
+func work(generation string, manifests ...any) *unstructured.Unstructured {
+	o := &unstructured.Unstructured{Object: map[string]any{
+		"metadata": map[string]any{
+			"name":        "app",
+			"labels":      map[string]any{adapter.LabelAdapter: "dns"},
+			"annotations": map[string]any{adapter.AnnotationGeneration: generation},
+		},
+		"spec": map[string]any{"workload": map[string]any{"manifests": manifests}},
+	}}
+	o.SetGroupVersionKind(maestro.GVK())
+
+	return o
+}
+
+// generations are those of the manifests in a work.
+func generations(t *testing.T, work *unstructured.Unstructured) []string {
+	t.Helper()
+
+	list, _, err := unstructured.NestedSlice(work.Object, "spec", "workload", "manifests")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	var found []string
+
+	for _, item := range list {
+		object, _ := item.(map[string]any)
+		manifest := &unstructured.Unstructured{Object: object}
+		found = append(found, manifest.GetName()+"="+manifest.GetAnnotations()[adapter.AnnotationGeneration])
+	}
+
+	return found
+}
+
+func TestWorks(t *testing.T) {
+	t.Parallel()
+
+	c, cluster := newClient(t), env.Namespace(t)
+	first := work("1", configMap("one", nil), configMap("two", map[string]any{adapter.AnnotationGeneration: "7"}))
+	before := first.DeepCopy()
+
+	made, err := c.Create(t.Context(), cluster, first)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if diff := cmp.Diff(before, first); diff != "" {
+		t.Errorf("the caller's work was changed: %s", diff)
+	}
+
+	if diff := cmp.Diff([]string{"one=1", "two=7"}, generations(t, made)); diff != "" || made.GetNamespace() != cluster {
+		t.Errorf("made in %s: %s", made.GetNamespace(), diff)
+	}
+
+	// The hub's own and others' labels stay, the spec is the manifest's.
+	ref := transport.RefTo(made, cluster)
+
+	labelled, err := c.Patch(t.Context(), ref, map[string]any{
+		"metadata": map[string]any{"labels": map[string]any{"theirs": "x"}},
+		"spec":     map[string]any{"deleteOption": map[string]any{"propagationPolicy": "Orphan"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	applied, err := c.Apply(t.Context(), cluster, labelled, work("2", configMap("one", nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if diff := cmp.Diff([]string{"one=2"}, generations(t, applied.Object)); diff != "" || applied.Object.GetLabels()["theirs"] != "x" {
+		t.Errorf("applied: %s, labels %v", diff, applied.Object.GetLabels())
+	}
+
+	if _, there, _ := unstructured.NestedMap(applied.Object.Object, "spec", "deleteOption"); there {
+		t.Error("what the manifest does not say is still in the spec")
+	}
+
+	if _, err := c.Apply(t.Context(), cluster, labelled, work("3")); !errors.Is(err, transport.ErrConflict) {
+		t.Errorf("apply on a stale read: %v", err)
+	}
+
+	found, err := c.List(t.Context(), transport.Query{
+		GVK: maestro.GVK(), Target: cluster, Labels: map[string]string{adapter.LabelAdapter: "dns"},
+	}, transport.Live)
+	if err != nil || len(found) != 1 {
+		t.Errorf("List() = %d, %v", len(found), err)
+	}
+}
+
+// What becomes of the objects on the cluster is set before the work is deleted.
+func TestDeleteSetsTheOption(t *testing.T) {
+	t.Parallel()
+
+	for policy, want := range map[metav1.DeletionPropagation]string{
+		metav1.DeletePropagationBackground: "SelectivelyOrphan",
+		metav1.DeletePropagationForeground: "Foreground",
+		metav1.DeletePropagationOrphan:     "Orphan",
+	} {
+		t.Run(string(policy), func(t *testing.T) {
+			t.Parallel()
+
+			c, cluster := newClient(t), env.Namespace(t)
+			held := work("1", configMap("one", nil))
+			held.SetFinalizers([]string{"example.io/hold"})
+
+			if err := unstructured.SetNestedField(held.Object, "SelectivelyOrphan", "spec", "deleteOption", "propagationPolicy"); err != nil {
+				t.Fatal(err)
+			}
+
+			made, err := c.Create(t.Context(), cluster, held)
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			if err := c.Delete(t.Context(), transport.RefTo(made, cluster), policy); err != nil {
+				t.Fatal(err)
+			}
+
+			got, err := c.Get(t.Context(), transport.Ref{GVK: maestro.GVK(), Name: "app", Target: cluster}, transport.Live)
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			option, _, _ := unstructured.NestedString(got.Object, "spec", "deleteOption", "propagationPolicy")
+			if got.GetDeletionTimestamp() == nil || option != want {
+				t.Errorf("deletion %v, option %q, want %q", got.GetDeletionTimestamp(), option, want)
+			}
+
+			if _, err := c.Patch(t.Context(), transport.RefTo(got, cluster), map[string]any{"metadata": map[string]any{"finalizers": nil}}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestRefused(t *testing.T) {
+	t.Parallel()
+
+	c := newClient(t)
+	elsewhere := work("1", configMap("one", nil))
+	elsewhere.SetNamespace("elsewhere")
+
+	pod := work("1")
+	pod.SetKind("Pod")
+	pod.SetAPIVersion("v1")
+
+	cases := map[string]struct {
+		target string
+		work   *unstructured.Unstructured
+		want   string
+	}{
+		"no target":              {work: work("1", configMap("one", nil)), want: "set transport.maestro.target_cluster"},
+		"another namespace":      {target: "c1", work: elsewhere, want: "leave metadata.namespace out"},
+		"another kind":           {target: "c1", work: pod, want: "keeps ManifestWorks alone"},
+		"generation of the work": {target: "c1", work: work("x", configMap("one", nil)), want: `"x" is no whole number`},
+		"generation of a manifest": {
+			target: "c1", work: work("1", configMap("one", nil), configMap("two", map[string]any{adapter.AnnotationGeneration: "0"})),
+			want: `manifest 2 (ConfigMap two): annotation hyperfleet.io/generation: "0"`,
+		},
+		"manifest that is no object": {target: "c1", work: work("1", "text"), want: "manifest 1 is no object"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			_, err := c.Create(t.Context(), tc.target, tc.work)
+			if err == nil || !strings.Contains(err.Error(), tc.want) || errclass.Of(err) != errclass.Permanent {
+				t.Errorf("Create() = %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
+func TestCheck(t *testing.T) {
+	t.Parallel()
+
+	cases := map[string]struct {
+		config adapter.Maestro
+		want   string
+	}{
+		"hub":     {config: adapter.Maestro{KubeConfigPath: "hub.kubeconfig"}},
+		"gRPC":    {config: adapter.Maestro{KubeConfigPath: "hub.kubeconfig", GRPCServerAddress: "maestro:8090"}, want: "is not supported"},
+		"HTTP":    {config: adapter.Maestro{HTTPServerAddress: "http://maestro:8000"}, want: "is not supported"},
+		"nothing": {want: "set kube_config_path"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			err := maestro.Check(tc.config)
+			if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
+				t.Errorf("Check() = %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
+func TestNested(t *testing.T) {
+	t.Parallel()
+
+	labelled := func(name, generation string) map[string]any {
+		manifest := configMap(name, map[string]any{adapter.AnnotationGeneration: generation})
+		if err := unstructured.SetNestedField(manifest, "web", "metadata", "labels", "app"); err != nil {
+			t.Fatal(err)
+		}
+
+		return manifest
+	}
+	full := work("9", labelled("a", "1"), labelled("c", "10"), labelled("b", "10"), configMap("d", nil))
+	full.Object["status"] = map[string]any{"resourceStatus": map[string]any{"manifests": []any{
+		map[string]any{
+			"resourceMeta":   map[string]any{"kind": "ConfigMap", "group": "", "namespace": "home", "name": "b"},
+			"statusFeedback": map[string]any{"values": []any{map[string]any{"name": "x"}}},
+			"conditions":     []any{map[string]any{"type": "Applied", "status": "True"}},
+		},
+		map[string]any{"resourceMeta": map[string]any{"kind": "Secret", "namespace": "home", "name": "b"}, "conditions": []any{}},
+	}}}
+
+	cases := map[string]struct {
+		wanted maestro.Wanted
+		want   string
+		told   bool
+	}{
+		"by name":               {wanted: maestro.Wanted{Name: "a"}, want: "a"},
+		"by name, elsewhere":    {wanted: maestro.Wanted{Name: "a", Namespace: "other"}},
+		"highest, then by name": {wanted: maestro.Wanted{Labels: map[string]string{"app": "web"}}, want: "b", told: true},
+		"none":                  {wanted: maestro.Wanted{Labels: map[string]string{"app": "db"}}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			got, err := maestro.Nested(full.DeepCopy(), tc.wanted)
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			if got == nil {
+				if tc.want != "" {
+					t.Errorf("Nested() finds nothing, want %s", tc.want)
+				}
+
+				return
+			}
+
+			_, feedback := got.Object["statusFeedback"]
+			if got.GetName() != tc.want || feedback != tc.told {
+				t.Errorf("Nested() = %s, told %v; want %s, %v", got.GetName(), feedback, tc.want, tc.told)
+			}
+		})
+	}
+
+	if _, there := full.Object["spec"].(map[string]any)["statusFeedback"]; there {
+		t.Error("the work was changed")
+	}
+}

@@ -1,0 +1,115 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package transport
+
+import (
+	"context"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Names of the transports in task files.
+const (
+	Kubernetes = "kubernetes"
+	Maestro    = "maestro"
+)
+
+// Client reads and writes objects of one transport. All methods may be called at once.
+// Their errors are of kit/errclass and match the package's for errors.Is; no call is
+// tried again inside.
+type Client interface {
+	// Get reads one object. Errors: ErrNotFound, also for a kind that is not served.
+	Get(ctx context.Context, ref Ref, read Read) (*unstructured.Unstructured, error)
+	// List reads all objects that match, in no order. None is no error.
+	List(ctx context.Context, query Query, read Read) ([]*unstructured.Unstructured, error)
+	// Create makes the object, which is not there yet. Errors: ErrExists, ErrNoNamespace.
+	Create(ctx context.Context, target string, object *unstructured.Unstructured) (*unstructured.Unstructured, error)
+	// Apply makes live what object says, where it says something: a field that an earlier
+	// apply has set and this one does not name is removed, those of others stay. Live is
+	// as a live read gave it. Errors: ErrConflict, ErrNotFound.
+	Apply(ctx context.Context, target string, live, object *unstructured.Unstructured) (Applied, error)
+	// Patch applies a JSON merge patch (RFC 7396). Errors: ErrConflict, ErrNotFound.
+	Patch(ctx context.Context, ref Ref, document map[string]any) (*unstructured.Unstructured, error)
+	// PatchResourceLabels removes labels and annotations of the object itself; of a
+	// ManifestWork, not of the manifests in it. Errors: ErrConflict, ErrNotFound.
+	PatchResourceLabels(ctx context.Context, ref Ref, labels, annotations []string) (*unstructured.Unstructured, error)
+	// Delete asks for the object's deletion, which may take its time. Errors:
+	// ErrConflict, ErrNotFound.
+	Delete(ctx context.Context, ref Ref, propagation metav1.DeletionPropagation) error
+}
+
+// Scoped is a Client that knows which kinds live in namespaces. What is in a namespace
+// that is not there is not there either, and need not be read.
+type Scoped interface {
+	// Namespaced says whether objects of the kind live in namespaces.
+	Namespaced(gvk schema.GroupVersionKind) (bool, error)
+}
+
+// Read says how fresh a read has to be.
+type Read int
+
+const (
+	// Cached may be behind. What it gives is shared and must not be changed; it holds at
+	// least what carries the adapter's own label, and what it does not hold is read live.
+	Cached Read = iota
+	// Live asks the server.
+	Live
+)
+
+// Ref names an object.
+type Ref struct {
+	GVK             schema.GroupVersionKind
+	Namespace, Name string
+	// Target is the cluster of a ManifestWork; it is the work's namespace on the hub.
+	Target string
+	// UID and ResourceVersion, if set, are of the only object and state that may be
+	// written to.
+	UID             types.UID
+	ResourceVersion string
+}
+
+// RefTo names a live object in its present state.
+func RefTo(object *unstructured.Unstructured, target string) Ref {
+	return Ref{
+		GVK: object.GroupVersionKind(), Namespace: object.GetNamespace(), Name: object.GetName(), Target: target,
+		UID: object.GetUID(), ResourceVersion: object.GetResourceVersion(),
+	}
+}
+
+// String names the object for messages.
+func (r Ref) String() string {
+	name := r.Name
+	if r.Namespace != "" {
+		name = r.Namespace + "/" + name
+	}
+
+	if r.Target != "" && r.Target != r.Namespace {
+		name += " of cluster " + r.Target
+	}
+
+	return fmt.Sprintf("%s %s", r.GVK.GroupKind(), name)
+}
+
+// Query says which objects to list.
+type Query struct {
+	GVK schema.GroupVersionKind
+	// Namespace; empty: all of them.
+	Namespace string
+	// Labels that all have to be there with these values.
+	Labels map[string]string
+	// Target as in Ref.
+	Target string
+}
+
+// Applied is what an apply came to.
+type Applied struct {
+	Object *unstructured.Unstructured
+	// TakenOver tells which fields somebody else had set to other values, and who; empty
+	// if none. They now have the manifest's values.
+	TakenOver string
+}

@@ -1,0 +1,189 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package broker
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+)
+
+var (
+	errPassword = errors.New("it has a password in it: keep it in url_file")
+	errToken    = errors.New("it has a token in it: keep it in url_file")
+	errEscape   = errors.New("write /, ?, # and @ in a password or a path as %2F, %3F, %23 and %40")
+	errNoCert   = errors.New("no certificate in it: write PEM")
+	errNoPair   = errors.New("give cert_file and key_file, both or none")
+)
+
+// access is how the settings say that a server is reached. Its files are read anew for
+// each connection, so that what is in them may change.
+type access struct {
+	// field of the settings: broker.nats or broker.rabbitmq.
+	field        string
+	url, urlFile string
+	// schemes that a URL may have; those of plain are without TLS whatever the settings.
+	schemes, plain []string
+	// token says that a user without a password is one.
+	token                     bool
+	caFile, certFile, keyFile string
+	// credentials is a file of NATS.
+	credentials string
+}
+
+// check says whether everything can be read now.
+func (a access) check() error {
+	if (a.certFile == "") != (a.keyFile == "") {
+		return fmt.Errorf("%s: %w", a.field, errNoPair)
+	}
+
+	if _, err := a.address(); err != nil {
+		return err
+	}
+
+	if a.credentials != "" {
+		if _, err := os.ReadFile(a.credentials); err != nil {
+			return fmt.Errorf("%s.credentials_file: %w", a.field, err)
+		}
+	}
+
+	_, err := a.tls()
+
+	return err
+}
+
+// where is the setting that has the URL.
+func (a access) where() string {
+	if a.urlFile != "" {
+		return a.field + ".url_file"
+	}
+
+	return a.field + ".url"
+}
+
+// address gives the URL, or several with commas between. Errors don't repeat it: it may
+// hold a password.
+func (a access) address() (string, error) {
+	if (a.url == "") == (a.urlFile == "") {
+		return "", fmt.Errorf("%s: give url or url_file, one of them", a.field)
+	}
+
+	text := a.url
+
+	if a.urlFile != "" {
+		data, err := os.ReadFile(a.urlFile)
+		if err != nil {
+			return "", fmt.Errorf("%s.url_file: %w", a.field, err)
+		}
+
+		text = strings.TrimSpace(string(data))
+	}
+
+	for part := range strings.SplitSeq(text, ",") {
+		parsed, err := url.Parse(strings.TrimSpace(part))
+		if err != nil || parsed.Host == "" || !slices.Contains(a.schemes, parsed.Scheme) {
+			return "", fmt.Errorf("%s: write %s://HOST:PORT", a.where(), a.schemes[0])
+		}
+
+		if err := a.permits(parsed); err != nil {
+			return "", fmt.Errorf("%s: %w", a.where(), err)
+		}
+	}
+
+	return text, nil
+}
+
+// permits says whether one of the URLs goes with the other settings.
+func (a access) permits(where *url.URL) error {
+	_, secret := where.User.Password()
+
+	switch {
+	// The host would be the user then, and errors name it.
+	case where.User == nil && strings.Contains(where.String(), "@"):
+		return errEscape
+	case secret && a.urlFile == "":
+		return errPassword
+	case a.token && where.User != nil && a.urlFile == "":
+		return errToken
+	case a.secured() && slices.Contains(a.plain, where.Scheme):
+		return fmt.Errorf("%s:// is without TLS, and ca_file or cert_file is given: write %ss://", where.Scheme, where.Scheme)
+	default:
+		return nil
+	}
+}
+
+// hosts is where the servers are, without users and passwords.
+func hosts(address string) string {
+	var out []string
+
+	for part := range strings.SplitSeq(address, ",") {
+		if parsed, err := url.Parse(strings.TrimSpace(part)); err == nil {
+			out = append(out, parsed.Host)
+		}
+	}
+
+	return strings.Join(out, ", ")
+}
+
+// secured says whether the settings ask for TLS, whatever the URL does.
+func (a access) secured() bool { return a.caFile != "" || a.certFile != "" }
+
+// tls gives what the settings say of TLS; nil if they say nothing.
+func (a access) tls() (*tls.Config, error) {
+	if !a.secured() {
+		return nil, nil //nolint:nilnil // nothing is said
+	}
+
+	roots, err := a.roots()
+	if err != nil {
+		return nil, err
+	}
+
+	config := &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
+
+	if a.certFile != "" {
+		own, err := a.certificate()
+		if err != nil {
+			return nil, err
+		}
+
+		config.Certificates = []tls.Certificate{own}
+	}
+
+	return config, nil
+}
+
+// roots are the CAs of the server; nil for those of the system.
+func (a access) roots() (*x509.CertPool, error) {
+	if a.caFile == "" {
+		return nil, nil //nolint:nilnil // as crypto/tls has it
+	}
+
+	pem, err := os.ReadFile(a.caFile)
+	if err != nil {
+		return nil, fmt.Errorf("%s.ca_file: %w", a.field, err)
+	}
+
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("%s.ca_file: %s: %w", a.field, a.caFile, errNoCert)
+	}
+
+	return pool, nil
+}
+
+// certificate is the client's.
+func (a access) certificate() (tls.Certificate, error) {
+	own, err := tls.LoadX509KeyPair(a.certFile, a.keyFile)
+	if err != nil {
+		return own, fmt.Errorf("%s: cert_file %s and key_file %s: %w", a.field, a.certFile, a.keyFile, err)
+	}
+
+	return own, nil
+}

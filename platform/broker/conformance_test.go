@@ -1,0 +1,312 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package broker_test
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hyperfleet/hyperfleet/api/events"
+	"github.com/hyperfleet/hyperfleet/platform/broker"
+)
+
+// TestConformance holds every kind of broker to the same promises.
+func TestConformance(t *testing.T) {
+	t.Parallel()
+
+	for name, start := range map[string]func(*testing.T) *site{
+		"memory": memorySite, "nats": natsSite, "rabbitmq": rabbitSite,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			where := start(t)
+
+			for name, test := range map[string]func(*testing.T, *site){
+				"every subscription gets all, in order by key":          testFanOut,
+				"replicas share, and one follows another":               testReplicas,
+				"a failing event waits alone":                           testRetry,
+				"dead letters":                                          testDeadLetters,
+				"what is no event":                                      testMalformed,
+				"panics":                                                testPanic,
+				"a slow handler is not disturbed":                       testSlow,
+				"the end waits":                                         testClose,
+				"the next one begins when the last one is done":         testHandOver,
+				"the same again is folded":                              testFold,
+				"events of a holder that is gone are another's":         testLostHolder,
+				"a closed broker takes nothing, and bad names are told": testRefusals,
+			} {
+				t.Run(name, func(t *testing.T) { test(t, where) })
+			}
+
+			if where.server != nil {
+				t.Run("the broker is killed", func(t *testing.T) { testKill(t, where) })
+			}
+		})
+	}
+}
+
+const (
+	keys   = 12
+	perKey = 15
+)
+
+func publishAll(t *testing.T, b broker.Broker, topic string) map[string][]int {
+	t.Helper()
+
+	want := map[string][]int{}
+
+	for number := range perKey {
+		for k := range keys {
+			key := "key-" + strconv.Itoa(k)
+			publish(t, b, topic, event(t, key, number))
+			want[key] = append(want[key], number)
+		}
+	}
+
+	return want
+}
+
+func testFanOut(t *testing.T, where *site) {
+	t.Helper()
+
+	b, topic := where.open(t, nil), topicOf(t)
+	first, second := newRecord(t), newRecord(t)
+	subscribe(t, b, topic, "first", first.handle)
+	subscribe(t, b, topic, "second.b", second.handle)
+
+	want := publishAll(t, b, topic)
+
+	for name, r := range map[string]*record{"first": first, "second": second} {
+		eventually(t, name+" has all", func() bool { return total(r.copy()) >= keys*perKey })
+
+		if diff := cmp.Diff(want, r.copy()); diff != "" {
+			t.Errorf("%s: -want +got:\n%s", name, diff)
+		}
+
+		if r.most < 2 {
+			t.Errorf("%s: never two keys at once", name)
+		}
+	}
+}
+
+func testReplicas(t *testing.T, where *site) {
+	t.Helper()
+
+	topic, both := topicOf(t), newRecord(t)
+	one, two := where.open(t, nil), where.open(t, nil)
+	end := subscribe(t, one, topic, "adapter", both.handle)
+	start(t, two, topic, "adapter", both.handle)
+
+	want := publishAll(t, one, topic)
+	eventually(t, "all handled", func() bool { return total(both.copy()) >= keys*perKey })
+
+	if diff := cmp.Diff(want, both.copy()); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+
+	end()
+
+	for k := range keys {
+		publish(t, two, topic, event(t, "key-"+strconv.Itoa(k), perKey))
+	}
+
+	eventually(t, "the other goes on", func() bool { return total(both.copy()) >= keys*(perKey+1) })
+}
+
+func testRetry(t *testing.T, where *site) {
+	t.Helper()
+
+	b, topic := where.open(t, nil), topicOf(t)
+
+	var (
+		others atomic.Int32
+		tries  atomic.Int32
+		open   atomic.Bool
+	)
+
+	order := newRecord(t)
+	subscribe(t, b, topic, "adapter", func(ctx context.Context, e cloudevents.Event) error {
+		key, number := saying(t, e)
+		if key != "bad" {
+			others.Add(1)
+
+			return nil
+		}
+
+		if number == 0 {
+			if tries.Add(1) == 1 || !open.Load() && tries.Load() < 3 {
+				return errHandler
+			}
+		}
+
+		return order.handle(ctx, e)
+	})
+
+	publish(t, b, topic, event(t, "bad", 0))
+	publish(t, b, topic, event(t, "bad", 1))
+
+	const many = 40
+	for i := range many {
+		publish(t, b, topic, event(t, "good-"+strconv.Itoa(i), 0))
+	}
+
+	eventually(t, "others pass", func() bool { return others.Load() == many })
+	open.Store(true)
+	eventually(t, "both of the key are handled", func() bool { return total(order.copy()) == 2 })
+
+	if diff := cmp.Diff([]int{0, 1}, order.copy()["bad"]); diff != "" || tries.Load() < 2 {
+		t.Errorf("tries %d, -want +got:\n%s", tries.Load(), diff)
+	}
+}
+
+func testDeadLetters(t *testing.T, where *site) {
+	t.Helper()
+
+	b, topic := where.open(t, nil), topicOf(t)
+
+	var tries sync.Map
+
+	dead := make(chan cloudevents.Event, 10)
+	after := newRecord(t)
+
+	subscribe(t, b, topic+broker.DeadLetterSuffix, "watch", func(_ context.Context, e cloudevents.Event) error {
+		dead <- e
+
+		return nil
+	})
+	subscribe(t, b, topic, "adapter", func(ctx context.Context, e cloudevents.Event) error {
+		key, number := saying(t, e)
+		count, _ := tries.LoadOrStore(key, &atomic.Int32{})
+
+		if number == 0 {
+			count.(*atomic.Int32).Add(1)
+		}
+
+		switch {
+		case number == 1:
+			return after.handle(ctx, e)
+		case key == "poisoned":
+			return fmt.Errorf("task: %w", broker.Poison(errHandler))
+		default:
+			return errHandler
+		}
+	})
+
+	for _, key := range []string{"poisoned", "hopeless"} {
+		publish(t, b, topic, event(t, key, 0))
+		publish(t, b, topic, event(t, key, 1))
+	}
+
+	got := map[string]map[string]any{}
+
+	for range 2 {
+		select {
+		case e := <-dead:
+			key, _ := saying(t, e)
+			got[key] = e.Extensions()
+		case <-time.After(patience):
+			t.Fatalf("dead letters: %v", got)
+		}
+	}
+
+	for key, want := range map[string]map[string]any{
+		"poisoned": {
+			broker.ExtensionReason: "poison", broker.ExtensionDeliveries: "1", broker.ExtensionError: "task: not today",
+			broker.ExtensionSubscription: "adapter", events.PartitionKey: "poisoned",
+		},
+		"hopeless": {
+			broker.ExtensionReason: "exhausted", broker.ExtensionDeliveries: "3", broker.ExtensionError: "not today",
+			broker.ExtensionSubscription: "adapter", events.PartitionKey: "hopeless",
+		},
+	} {
+		if diff := cmp.Diff(want, got[key]); diff != "" {
+			t.Errorf("%s: -want +got:\n%s", key, diff)
+		}
+	}
+
+	eventually(t, "later events of the keys are handled", func() bool { return total(after.copy()) == 2 })
+}
+
+func testMalformed(t *testing.T, where *site) {
+	t.Helper()
+
+	b, topic := where.open(t, nil), topicOf(t)
+	dead := make(chan cloudevents.Event, 10)
+	r := newRecord(t)
+
+	subscribe(t, b, topic+broker.DeadLetterSuffix, "watch", func(_ context.Context, e cloudevents.Event) error {
+		dead <- e
+
+		return nil
+	})
+	subscribe(t, b, topic, "adapter", r.handle)
+
+	for _, body := range []string{"", "no json", `{"specversion":"1.0"}`} {
+		if err := broker.PublishRaw(t.Context(), b, topic, []byte(body)); err != nil {
+			t.Fatal(err)
+		}
+
+		select {
+		case e := <-dead:
+			if e.Type() != broker.TypeMalformed || string(e.Data()) != body || e.Extensions()[broker.ExtensionReason] != "malformed" {
+				t.Errorf("body %q: dead letter %v", body, e)
+			}
+		case <-time.After(patience):
+			t.Fatalf("body %q: no dead letter", body)
+		}
+	}
+
+	publish(t, b, topic, event(t, "a", 1))
+	eventually(t, "events are handled after it", func() bool { return total(r.copy()) == 1 })
+}
+
+func testFold(t *testing.T, where *site) {
+	t.Helper()
+
+	b, topic := where.open(t, nil), topicOf(t)
+
+	var handled atomic.Int32
+
+	begun, free := make(chan struct{}, 100), make(chan struct{})
+	last := newRecord(t)
+	subscribe(t, b, topic, "adapter", func(ctx context.Context, e cloudevents.Event) error {
+		if _, number := saying(t, e); number == 2 {
+			return last.handle(ctx, e)
+		}
+
+		handled.Add(1)
+		begun <- struct{}{}
+		<-free
+
+		return nil
+	})
+	publish(t, b, topic, event(t, "a", 1))
+	<-begun
+
+	for range 30 {
+		publish(t, b, topic, event(t, "a", 1))
+	}
+
+	publish(t, b, topic, event(t, "a", 2))
+
+	// The broker hands them out while the first is in work.
+	other := newRecord(t)
+	subscribe(t, b, topic, "other", other.handle)
+	time.Sleep(time.Second)
+	close(free)
+	eventually(t, "the last is handled", func() bool { return total(last.copy()) == 1 })
+
+	if got := handled.Load(); got < 2 || got > 15 {
+		t.Errorf("%d of 31 equal events handled, want the one in work and few after it", got)
+	}
+}

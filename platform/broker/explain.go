@@ -1,0 +1,141 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package broker
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// explained is an error that names the setting to mend.
+type explained struct{ error }
+
+// Unwrap gives the error itself.
+func (e explained) Unwrap() error { return e.error }
+
+// explain puts the setting to mend before an error of a server or a connection. What it
+// can't tell stays as it is.
+func (a access) explain(err error) error {
+	if err == nil {
+		return nil
+	}
+
+	if _, known := errors.AsType[explained](err); known {
+		return err
+	}
+
+	mend := a.mendTLS(err)
+	if mend == "" {
+		mend = a.mendUser(err)
+	}
+
+	if mend == "" {
+		return err
+	}
+
+	return explained{fmt.Errorf("%s: %w", mend, err)}
+}
+
+// mendTLS says what to mend when no connection comes about; empty if that is another
+// thing.
+func (a access) mendTLS(err error) string {
+	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
+		if a.caFile == "" {
+			return a.field + ".ca_file: it is not given, and the server's certificate is of no CA that this system trusts"
+		}
+
+		return a.field + ".ca_file: the server's certificate is of no CA in " + a.caFile
+	}
+
+	if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok && invalid.Reason == x509.Expired {
+		return a.where() + ": renew the certificate of that server"
+	}
+
+	if _, ok := errors.AsType[x509.HostnameError](err); ok {
+		return a.where() + ": write a host name that the server's certificate is for"
+	}
+
+	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok || errors.Is(err, nats.ErrSecureConnWanted) {
+		return a.where() + ": the server does not speak TLS there: write its TLS port, or no TLS"
+	}
+
+	if errors.Is(err, errHungUp) {
+		if a.certFile == "" {
+			return a.field + ".cert_file: it is not given, and the server may ask for it, or is ending"
+		}
+
+		return a.field + ".cert_file: the server does not take " + a.certFile + ", or is ending"
+	}
+
+	// What the server says of the client's certificate, with a type that is no part of
+	// crypto/tls, or its silence, in the words of nats.go.
+	if text := err.Error(); strings.Contains(text, "remote error: tls:") || strings.Contains(text, "after TLS handshake") {
+		if a.certFile == "" {
+			return a.field + ".cert_file: it is not given, and the server may ask for it"
+		}
+
+		return a.field + ".cert_file: the server does not take " + a.certFile
+	}
+
+	return ""
+}
+
+var errHungUp = errors.New("the server hung up")
+
+// hungUp marks the error of a server that ends a connection with TLS before it says a word
+// of AMQP. What it says of the client's certificate may be lost then.
+func (a access) hungUp(where string, err error) error {
+	if !strings.HasPrefix(where, "amqps:") {
+		return err
+	}
+
+	// The library's reader may have met the end before its writer does.
+	if errors.Is(err, amqp.ErrClosed) {
+		return fmt.Errorf("%w: %w", errHungUp, err)
+	}
+
+	for _, text := range []string{"connection reset by peer", "broken pipe", "EOF"} {
+		if strings.Contains(err.Error(), text) {
+			return fmt.Errorf("%w: %w", errHungUp, err)
+		}
+	}
+
+	return err
+}
+
+// mendUser says what to mend when the server refuses who connects; empty if it does not.
+func (a access) mendUser(err error) string {
+	switch {
+	case a.credentials != "" && strings.Contains(err.Error(), a.credentials):
+		return a.field + ".credentials_file: write it anew, as with nsc generate creds"
+	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrAuthRevoked),
+		errors.Is(err, nats.ErrAccountAuthExpired):
+		return a.where() + ", credentials_file or cert_file: the server does not take the user, password or token"
+	case errors.Is(err, nats.ErrPermissionViolation):
+		return "the permissions of the user in " + a.where() + " or credentials_file"
+	case errors.Is(err, amqp.ErrCredentials):
+		return a.where() + ": the server does not take the user and password"
+	case errors.Is(err, amqp.ErrSASL):
+		return a.where() + ": the server does not take its auth_mechanism"
+	case errors.Is(err, amqp.ErrVhost):
+		return a.where() + ": the vhost is not there, or its user may not use it"
+	}
+
+	said, ok := errors.AsType[*amqp.Error](err)
+
+	switch {
+	case ok && said.Code == amqp.AccessRefused:
+		return "the permissions in RabbitMQ of the user in " + a.where()
+	case ok && strings.Contains(said.Reason, amqp.ErrFrame.Reason):
+		return a.where() + ": the server does not speak AMQP there: for its TLS port write amqps"
+	default:
+		return ""
+	}
+}

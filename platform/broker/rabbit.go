@@ -1,0 +1,199 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"k8s.io/utils/clock"
+
+	"github.com/hyperfleet/hyperfleet/api/config/platform"
+)
+
+const (
+	rabbitDialTimeout = 5 * time.Second
+	// rabbitDials is how often a connection is tried whose end has no reason.
+	rabbitDials     = 4
+	rabbitHeartbeat = 5 * time.Second
+	// rabbitCallTimeout bounds calls on a channel, which have no bound of their own: the
+	// connection is given up then. A queue whose leader is being elected does not answer.
+	rabbitCallTimeout = 10 * time.Second
+	rabbitMinPause    = 200 * time.Millisecond
+	rabbitMaxPause    = 5 * time.Second
+	// rabbitDeliveries is after how many lost consumers RabbitMQ itself gives a message
+	// up: never before we do (RabbitMQ 4 has 20 by default).
+	rabbitDeliveries  = 1000
+	rabbitDeadLetters = 10000
+	// troublePublish is what keeps events from being published.
+	troublePublish = "publish"
+)
+
+var (
+	errNotConfirmed = errors.New("RabbitMQ did not confirm the message")
+	errNoAnswer     = errors.New("RabbitMQ did not answer within " + rabbitCallTimeout.String())
+)
+
+// overRabbit is a transport over RabbitMQ: a durable topic exchange, the routing key
+// TOPIC.PART, and for each subscription, topic and part of the keys a quorum queue with
+// a single active consumer.
+type overRabbit struct {
+	// RabbitMQ may hold up a connection that publishes; each consumer has its own.
+	publishing *rabbitLink
+	exchange   string
+	prefetch   int
+	log        *slog.Logger
+	troubles   *troubles
+
+	mu        sync.Mutex
+	consuming map[*rabbitLink]bool
+}
+
+func dialRabbit(ctx context.Context, conf platform.BrokerRabbit, log *slog.Logger) (*overRabbit, error) {
+	how := rabbitAccess(conf)
+	if err := how.check(); err != nil {
+		return nil, err
+	}
+
+	if conf.Exchange == "" {
+		conf.Exchange = defaultName
+	}
+
+	if err := checkName("broker.rabbitmq.exchange", conf.Exchange); err != nil {
+		return nil, err
+	}
+
+	if conf.PrefetchCount <= 0 {
+		conf.PrefetchCount = maxPending
+	}
+
+	known := newTroubles(clock.RealClock{})
+	o := &overRabbit{
+		publishing: &rabbitLink{access: how, made: known.anew}, consuming: map[*rabbitLink]bool{},
+		exchange: conf.Exchange, prefetch: conf.PrefetchCount, log: log, troubles: known,
+	}
+	if err := o.health(ctx); err != nil {
+		o.close()
+
+		return nil, err
+	}
+
+	return o, nil
+}
+
+func routingKey(topic string, part int) string { return topic + "." + strconv.Itoa(part) }
+
+func (o *overRabbit) publish(ctx context.Context, topic string, m message) error {
+	channel, err := o.publishing.publisher(o.exchange)
+	if err != nil {
+		return err
+	}
+
+	header := amqp.Table{}
+	for name, value := range m.header {
+		header[name] = value
+	}
+
+	var sent *amqp.DeferredConfirmation
+
+	// A server that takes no more holds up even the writing.
+	err = o.publishing.guarded(func() error {
+		var err error
+		sent, err = channel.PublishWithDeferredConfirmWithContext(ctx, o.exchange, routingKey(topic, partition(m.key)), false, false,
+			amqp.Publishing{
+				ContentType: "application/cloudevents+json", DeliveryMode: amqp.Persistent,
+				MessageId: m.id, Headers: header, Body: m.body,
+			})
+
+		return err //nolint:wrapcheck // it is below
+	})
+	if err == nil {
+		err = confirmed(ctx, sent)
+	}
+
+	if err == nil {
+		o.troubles.over(troublePublish)
+
+		return nil
+	}
+
+	err = o.publishing.access.explain(channel.reason(ctx, err))
+	o.publishing.forget(channel)
+
+	err = fmt.Errorf("publish to RabbitMQ: %w", err)
+	if o.publishing.stands() {
+		o.troubles.note(troublePublish, err)
+	}
+
+	return err
+}
+
+func confirmed(ctx context.Context, sent *amqp.DeferredConfirmation) error {
+	done, err := sent.WaitContext(ctx)
+
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: %w", errNotConfirmed, err)
+	case !done:
+		return errNotConfirmed
+	default:
+		return nil
+	}
+}
+
+func (o *overRabbit) keepAlive() time.Duration { return 0 }
+
+func (o *overRabbit) health(ctx context.Context) error {
+	done := make(chan error, 1)
+
+	go func() {
+		_, err := o.publishing.publisher(o.exchange)
+		done <- err
+	}()
+
+	select {
+	case err := <-done:
+		return errors.Join(err, o.troubles.err())
+	case <-ctx.Done():
+		return fmt.Errorf("look at RabbitMQ: %w", ctx.Err())
+	}
+}
+
+func (o *overRabbit) close() {
+	o.publishing.end()
+
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	for link := range o.consuming {
+		link.end()
+	}
+}
+
+// newLink makes a connection for one consumer.
+func (o *overRabbit) newLink() *rabbitLink {
+	link := &rabbitLink{access: o.publishing.access}
+
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	o.consuming[link] = true
+
+	return link
+}
+
+func (o *overRabbit) endLink(link *rabbitLink) {
+	link.end()
+
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	delete(o.consuming, link)
+}

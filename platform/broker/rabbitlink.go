@@ -1,0 +1,248 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/hyperfleet/hyperfleet/api/config/platform"
+)
+
+func rabbitAccess(conf platform.BrokerRabbit) access {
+	return access{
+		field: "broker.rabbitmq", url: conf.URL, urlFile: conf.URLFile,
+		schemes: []string{"amqp", "amqps"}, plain: []string{"amqp"},
+		caFile: conf.CAFile, certFile: conf.CertFile, keyFile: conf.KeyFile,
+	}
+}
+
+// rabbitLink is a connection that is made anew when it is lost.
+type rabbitLink struct {
+	access access
+	// made hears of each connection; it may be nil.
+	made func()
+
+	mu      sync.Mutex
+	conn    *amqp.Connection
+	channel *rabbitPublisher
+	ended   bool
+
+	// live is conn, for who can't wait for mu.
+	live atomic.Pointer[amqp.Connection]
+}
+
+// guarded gives the connection up when calls on it take too long, which ends them.
+func (l *rabbitLink) guarded(calls func() error) error {
+	var late atomic.Bool
+
+	timer := time.AfterFunc(rabbitCallTimeout, func() {
+		late.Store(true)
+
+		if conn := l.live.Load(); conn != nil {
+			_ = conn.CloseDeadline(time.Now().Add(time.Second))
+		}
+	})
+	defer timer.Stop()
+
+	err := calls()
+	if err != nil && late.Load() {
+		return fmt.Errorf("%w: %w", errNoAnswer, err)
+	}
+
+	return err
+}
+
+// connection gives the connection; mu is held.
+func (l *rabbitLink) connection() (*amqp.Connection, error) {
+	if l.ended {
+		return nil, errClosed
+	}
+
+	if l.conn != nil && !l.conn.IsClosed() {
+		return l.conn, nil
+	}
+
+	conn, err := l.dial()
+	if err != nil {
+		return nil, err
+	}
+
+	l.conn, l.channel = conn, nil
+	l.live.Store(conn)
+
+	if l.made != nil {
+		l.made()
+	}
+
+	return conn, nil
+}
+
+// stands says whether the connection is there.
+func (l *rabbitLink) stands() bool {
+	conn := l.live.Load()
+
+	return conn != nil && !conn.IsClosed()
+}
+
+// dial makes a connection by what the settings' files say now.
+func (l *rabbitLink) dial() (*amqp.Connection, error) {
+	where, err := l.access.address()
+	if err != nil {
+		return nil, err
+	}
+
+	secured, err := l.access.tls()
+	if err != nil {
+		return nil, err
+	}
+
+	for try := 1; ; try++ {
+		conn, err := amqp.DialConfig(where, amqp.Config{
+			Heartbeat: rabbitHeartbeat, Dial: amqp.DefaultDial(rabbitDialTimeout), TLSClientConfig: secured,
+			Properties: amqp.Table{"connection_name": "hyperfleet"},
+		})
+		if err == nil {
+			return conn, nil
+		}
+
+		// When the other side ends it, the library may lose why, and says this (amqp091-go,
+		// Connection.call). Another try has the reason.
+		if !errors.Is(err, amqp.ErrCommandInvalid) || try == rabbitDials {
+			return nil, fmt.Errorf("connect to RabbitMQ at %s: %w", hosts(where), l.access.explain(l.access.hungUp(where, err)))
+		}
+	}
+}
+
+// publisher gives the channel that all publish on, which confirms.
+func (l *rabbitLink) publisher(exchange string) (*rabbitPublisher, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	if l.channel != nil && !l.channel.IsClosed() {
+		return l.channel, nil
+	}
+
+	l.channel = nil
+
+	conn, err := l.connection()
+	if err != nil {
+		return nil, err
+	}
+
+	err = l.guarded(func() error {
+		channel, err := openChannel(conn, exchange)
+		if err != nil {
+			return err
+		}
+
+		if err := channel.Confirm(false); err != nil {
+			return fmt.Errorf("have RabbitMQ confirm: %w", err)
+		}
+
+		l.channel = watched(channel)
+
+		return nil
+	})
+
+	return l.channel, l.access.explain(err)
+}
+
+// forget has the next publisher open a new channel.
+func (l *rabbitLink) forget(channel *rabbitPublisher) {
+	l.mu.Lock()
+	if l.channel == channel {
+		l.channel = nil
+	}
+	l.mu.Unlock()
+
+	// Others that wait for their confirmation on it are told that there is none.
+	_ = channel.Close()
+}
+
+// open gives a channel of its own.
+func (l *rabbitLink) open(exchange string) (*amqp.Channel, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	conn, err := l.connection()
+	if err != nil {
+		return nil, err
+	}
+
+	return openChannel(conn, exchange)
+}
+
+func (l *rabbitLink) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	l.ended = true
+	if l.conn != nil {
+		_ = l.conn.CloseDeadline(time.Now().Add(rabbitDialTimeout))
+	}
+}
+
+// openChannel opens a channel, and declares the exchange on it.
+func openChannel(conn *amqp.Connection, exchange string) (*amqp.Channel, error) {
+	channel, err := conn.Channel()
+	if err != nil {
+		return nil, fmt.Errorf("open channel of RabbitMQ: %w", err)
+	}
+
+	if err := channel.ExchangeDeclare(exchange, amqp.ExchangeTopic, true, false, false, false, nil); err != nil {
+		_ = channel.Close()
+
+		return nil, fmt.Errorf("declare exchange %s of RabbitMQ: %w", exchange, err)
+	}
+
+	return channel, nil
+}
+
+// rabbitPublisher is a channel that says why the server closed it.
+type rabbitPublisher struct {
+	*amqp.Channel
+
+	closed chan struct{}
+	// why is there when closed is closed; nil if the server did not say.
+	why error
+}
+
+func watched(channel *amqp.Channel) *rabbitPublisher {
+	p := &rabbitPublisher{Channel: channel, closed: make(chan struct{})}
+	told := channel.NotifyClose(make(chan *amqp.Error, 1))
+
+	go func() {
+		defer close(p.closed)
+
+		if said := <-told; said != nil {
+			p.why = said
+		}
+	}()
+
+	return p
+}
+
+// reason adds why the server closed the channel to an error on it, if it did.
+func (p *rabbitPublisher) reason(ctx context.Context, err error) error {
+	if !p.IsClosed() {
+		return err
+	}
+
+	select {
+	case <-p.closed:
+		if p.why != nil {
+			return fmt.Errorf("%w: %w", err, p.why)
+		}
+	case <-ctx.Done():
+	}
+
+	return err
+}

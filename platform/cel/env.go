@@ -1,0 +1,300 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cel
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/ext"
+	"k8s.io/utils/clock"
+
+	"github.com/hyperfleet/hyperfleet/kit/config"
+)
+
+// Bounds on every expression.
+const (
+	// MaxExpression is how long an expression may be, in code points.
+	MaxExpression = 16 << 10
+	// DefaultCostLimit bounds one evaluation; a step of an expression costs 1 or more.
+	DefaultCostLimit = 1_000_000
+	// DefaultTimeout bounds one evaluation. Long loops end by it before they end by their
+	// cost, as to add up the cost takes ever longer.
+	DefaultTimeout = time.Second
+
+	maxRecursion = 64
+	maxNesting   = 4
+	maxRange     = 1000
+	// checkEvery is after how many steps of a loop the time is looked at.
+	checkEvery = 16
+)
+
+// Variable is a name that expressions may use.
+type Variable struct {
+	Name string
+	// Type is its type; nil: any, checked when it is evaluated.
+	Type *cel.Type
+	// Fields are the names it may be asked for, as in resources.NAME; nil: any. Others
+	// are errors when an expression is compiled.
+	Fields []string
+}
+
+// Dyn are variables of any type.
+func Dyn(names ...string) []Variable {
+	out := make([]Variable, len(names))
+	for i, name := range names {
+		out[i] = Variable{Name: name}
+	}
+
+	return out
+}
+
+// Options describe an Env.
+type Options struct {
+	Variables []Variable
+	// Extra are functions and macros of the caller's own.
+	Extra []cel.EnvOption
+	// Clock is what now() and conditionAge() read. Default: the real one.
+	Clock clock.PassiveClock
+	// CostLimit of one evaluation. Default: DefaultCostLimit.
+	CostLimit uint64
+	// Timeout of one evaluation. Default: DefaultTimeout.
+	Timeout time.Duration
+}
+
+// Env compiles expressions. It is safe for concurrent use.
+type Env struct {
+	env       *cel.Env
+	options   Options
+	variables []string
+}
+
+// New makes an Env; its error is about the options.
+func New(options Options) (*Env, error) {
+	if options.Clock == nil {
+		options.Clock = clock.RealClock{}
+	}
+
+	if options.CostLimit == 0 {
+		options.CostLimit = DefaultCostLimit
+	}
+
+	if options.Timeout == 0 {
+		options.Timeout = DefaultTimeout
+	}
+
+	opts := []cel.EnvOption{
+		cel.OptionalTypes(),
+		ext.Strings(),
+		ext.Lists(ext.ListsMaxRangeSize(maxRange)),
+		cel.ParserExpressionSizeLimit(MaxExpression),
+		cel.ParserRecursionLimit(maxRecursion),
+		cel.CrossTypeNumericComparisons(true),
+		cel.DefaultUTCTimeZone(true),
+		cel.ASTValidators(
+			cel.ValidateDurationLiterals(), cel.ValidateTimestampLiterals(), cel.ValidateRegexLiterals(),
+			cel.ValidateComprehensionNestingLimit(maxNesting),
+		),
+	}
+	opts = append(opts, library(options.Clock)...)
+
+	names := make([]string, 0, len(options.Variables))
+
+	for _, variable := range options.Variables {
+		if slices.Contains(names, variable.Name) {
+			return nil, fmt.Errorf("declare variable %s: it is declared twice", variable.Name)
+		}
+
+		kind := variable.Type
+		if kind == nil {
+			kind = cel.DynType
+		}
+
+		names = append(names, variable.Name)
+		opts = append(opts, cel.Variable(variable.Name, kind))
+	}
+
+	env, err := cel.NewEnv(append(opts, options.Extra...)...)
+	if err != nil {
+		return nil, fmt.Errorf("make CEL environment: %w", err)
+	}
+
+	return &Env{env: env, options: options, variables: names}, nil
+}
+
+// Extend is an Env with more variables; one of the same name is replaced.
+func (e *Env) Extend(variables ...Variable) (*Env, error) {
+	options := e.options
+	options.Variables = slices.DeleteFunc(slices.Clone(options.Variables), func(old Variable) bool {
+		return slices.ContainsFunc(variables, func(v Variable) bool { return v.Name == old.Name })
+	})
+	options.Variables = append(options.Variables, variables...)
+
+	return New(options)
+}
+
+// CompileError is everything wrong with an expression.
+type CompileError struct {
+	Issues []Issue
+}
+
+// Issue is one thing wrong with an expression.
+type Issue struct {
+	// Line and Column count from 1, within the expression.
+	Line, Column int
+	Message      string
+	// Hint says what may be meant; may be empty.
+	Hint string
+}
+
+// Error gives all issues, without the text of the expression.
+func (e *CompileError) Error() string {
+	texts := make([]string, len(e.Issues))
+	for i, issue := range e.Issues {
+		texts[i] = issue.String()
+	}
+
+	return strings.Join(texts, "; ")
+}
+
+// String is line:column: message (hint).
+func (i Issue) String() string {
+	text := fmt.Sprintf("%d:%d: %s", i.Line, i.Column, i.Message)
+	if i.Hint != "" {
+		text += " (" + i.Hint + ")"
+	}
+
+	return text
+}
+
+// Compile checks an expression; its error is a *CompileError.
+func (e *Env) Compile(expression string) (*Program, error) {
+	if strings.TrimSpace(expression) == "" {
+		return nil, &CompileError{Issues: []Issue{{Line: 1, Column: 1, Message: "the expression is empty"}}}
+	}
+
+	ast, issues := e.env.Compile(expression)
+	if issues.Err() != nil {
+		return nil, e.compileError(expression, issues)
+	}
+
+	program := &Program{source: expression, declared: e.variables, ast: ast, timeout: e.options.Timeout}
+	if found := e.unknownFields(program); len(found) > 0 {
+		return nil, &CompileError{Issues: found}
+	}
+
+	var err error
+
+	program.program, err = e.env.Program(ast,
+		cel.CostLimit(e.options.CostLimit), cel.CostTrackerOptions(costs()...), cel.InterruptCheckFrequency(checkEvery),
+		cel.EvalOptions(cel.OptOptimize),
+	)
+	if err != nil {
+		return nil, &CompileError{Issues: []Issue{{Line: 1, Column: 1, Message: err.Error()}}}
+	}
+
+	return program, nil
+}
+
+// CompileBool is Compile for an expression that has to yield a bool: one that can't is an
+// error.
+func (e *Env) CompileBool(expression string) (*Program, error) {
+	program, err := e.Compile(expression)
+	if err != nil {
+		return nil, err
+	}
+
+	switch kind := program.ast.OutputType(); {
+	case kind.IsExactType(cel.BoolType), kind.IsExactType(cel.DynType):
+		return program, nil
+	default:
+		return nil, &CompileError{Issues: []Issue{{
+			Line: 1, Column: 1, Message: fmt.Sprintf("yields %s, want a bool", kind),
+		}}}
+	}
+}
+
+func (e *Env) compileError(expression string, issues *cel.Issues) *CompileError {
+	out := &CompileError{}
+
+	// Fields can be told without types.
+	if parsed, failed := e.env.Parse(expression); failed.Err() == nil {
+		out.Issues = e.unknownFields(&Program{ast: parsed})
+	}
+
+	for _, issue := range issues.Errors() {
+		message, _, _ := strings.Cut(issue.Message, " (in container '')")
+		one := Issue{Line: max(issue.Location.Line(), 1), Column: issue.Location.Column() + 1, Message: message}
+
+		if name, ok := strings.CutPrefix(message, "undeclared reference to '"); ok {
+			name = strings.TrimSuffix(name, "'")
+			one.Message = "unknown variable or function " + name
+			one.Hint = config.Nearest(name, e.names())
+		}
+
+		out.Issues = append(out.Issues, one)
+	}
+
+	return out
+}
+
+// names are those of all variables and functions that have names.
+func (e *Env) names() []string {
+	names := slices.Clone(e.variables)
+
+	for name := range e.env.Functions() {
+		if !strings.ContainsAny(name, "_@!-") {
+			names = append(names, name)
+		}
+	}
+
+	return names
+}
+
+// Functions are the overloads of every function that expressions can call, sorted.
+func (e *Env) Functions() []string {
+	var out []string
+
+	for name, function := range e.env.Functions() {
+		for _, overload := range function.OverloadDecls() {
+			out = append(out, name+" "+overload.ID())
+		}
+	}
+
+	for _, macro := range e.env.Macros() {
+		out = append(out, macro.Function()+" macro")
+	}
+
+	slices.Sort(out)
+
+	return slices.Compact(out)
+}
+
+// unknownFields are uses of fields that a variable does not have.
+func (e *Env) unknownFields(program *Program) []Issue {
+	var issues []Issue
+
+	for _, variable := range e.options.Variables {
+		if variable.Fields == nil {
+			continue
+		}
+
+		for _, use := range program.uses(variable.Name) {
+			if slices.Contains(variable.Fields, use.field) {
+				continue
+			}
+
+			issues = append(issues, Issue{
+				Line: use.line, Column: use.column,
+				Message: fmt.Sprintf("unknown %s.%s", variable.Name, use.field),
+				Hint:    config.Nearest(use.field, variable.Fields),
+			})
+		}
+	}
+
+	return issues
+}

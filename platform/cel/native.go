@@ -1,0 +1,112 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cel
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/cel-go/common/types"
+	"github.com/google/cel-go/common/types/ref"
+	"github.com/google/cel-go/common/types/traits"
+)
+
+const maxNativeDepth = 200
+
+var errDepth = errors.New("the value is nested too deeply")
+
+// native is a value as JSON knows it; errors hold no value.
+func native(value ref.Val, depth int) (any, error) {
+	if depth > maxNativeDepth {
+		return nil, errDepth
+	}
+
+	switch typed := value.(type) {
+	case types.Null:
+		return nil, nil //nolint:nilnil // null is a value
+	case types.Bool:
+		return bool(typed), nil
+	case types.Int:
+		return int64(typed), nil
+	case types.Uint:
+		return int64(typed), nil //nolint:gosec // numbers of JSON documents
+	case types.Double:
+		return float64(typed), nil
+	case types.String:
+		return string(typed), nil
+	case types.Bytes:
+		return base64.StdEncoding.EncodeToString(typed), nil
+	case types.Timestamp:
+		return typed.UTC().Format(time.RFC3339Nano), nil
+	case types.Duration:
+		return typed.String(), nil
+	case *types.Optional:
+		return native(optional(typed), depth+1)
+	case traits.Mapper:
+		return nativeMap(typed, depth)
+	case traits.Lister:
+		return nativeList(typed, depth)
+	case *types.Type:
+		return typed.TypeName(), nil
+	default:
+		return nil, fmt.Errorf("a value of type %s has no JSON form", value.Type().TypeName())
+	}
+}
+
+func nativeMap(value traits.Mapper, depth int) (any, error) {
+	out := map[string]any{}
+
+	for it := value.Iterator(); it.HasNext() == types.True; {
+		key := it.Next()
+
+		name, ok := key.ConvertToType(types.StringType).(types.String)
+		if !ok {
+			return nil, errors.New("a key of a map is not a text")
+		}
+
+		item, err := native(value.Get(key), depth+1)
+		if err != nil {
+			return nil, err
+		}
+
+		out[string(name)] = item
+	}
+
+	return out, nil
+}
+
+func nativeList(value traits.Lister, depth int) (any, error) {
+	out := []any{}
+
+	for it := value.Iterator(); it.HasNext() == types.True; {
+		item, err := native(it.Next(), depth+1)
+		if err != nil {
+			return nil, err
+		}
+
+		out = append(out, item)
+	}
+
+	return out, nil
+}
+
+// kindOf says what kind of value it is, without the value.
+func kindOf(value any) string {
+	switch value.(type) {
+	case nil:
+		return "null"
+	case bool:
+		return "a bool"
+	case string:
+		return "a text"
+	case int64, float64:
+		return "a number"
+	case []any:
+		return "a list"
+	default:
+		return "a map"
+	}
+}

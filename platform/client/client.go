@@ -1,0 +1,237 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"k8s.io/utils/clock"
+
+	"github.com/hyperfleet/hyperfleet/api/config/platform"
+	"github.com/hyperfleet/hyperfleet/api/openapi"
+	"github.com/hyperfleet/hyperfleet/kit/metrics"
+)
+
+const (
+	// BasePath is where the API's routes are below the base URL.
+	BasePath = "/api/hyperfleet/v1"
+	// MaxPageSize is the most that the API puts on a page.
+	MaxPageSize = 100
+	// MaxWait is for how long the API lets a request for changes wait.
+	MaxWait = 55 * time.Second
+
+	defaultTimeout = 10 * time.Second
+	// maxBody of an answer, in bytes. A page has at most 100 resources.
+	maxBody = 64 << 20
+)
+
+// Client calls the fleet API. It may be used from any goroutine.
+type Client struct {
+	raw *Generated
+}
+
+// Options of New; the zero value will do.
+type Options struct {
+	// Calls, if there, count and time each try, with the system "hyperfleet-api".
+	Calls *metrics.Calls
+	// Transport of the connections. Default: one made for the API's CA.
+	Transport http.RoundTripper
+	// UserAgent names the program. Default: hyperfleet.
+	UserAgent string
+	// Clock of the pauses between tries. Default: the real one.
+	Clock clock.Clock
+}
+
+// New checks the configuration. It makes no call.
+func New(conf platform.APIClient, options Options) (*Client, error) {
+	base, err := url.Parse(conf.BaseURL)
+	if err != nil || base.Scheme != "http" && base.Scheme != "https" || base.Host == "" || base.User != nil ||
+		base.RawQuery != "" || base.Fragment != "" {
+		// The text is not repeated: it may hold a password.
+		return nil, errors.New("hyperfleet_api.base_url: write http(s)://HOST:PORT, with the token in token_file")
+	}
+
+	transport, err := newTransport(conf, options)
+	if err != nil {
+		return nil, err
+	}
+
+	doer := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error {
+		return http.ErrUseLastResponse
+	}}
+
+	raw, err := NewClient(strings.TrimSuffix(base.String(), "/")+BasePath, WithHTTPClient(doer))
+	if err != nil {
+		return nil, fmt.Errorf("make client of the fleet API: %w", err)
+	}
+
+	return &Client{raw: raw}, nil
+}
+
+// Get reads one resource of any kind. ErrNotFound if there is none.
+func (c *Client) Get(ctx context.Context, id string) (*openapi.Resource, error) {
+	return call[openapi.Resource](ctx, "get resource "+id, http.StatusOK, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.GetResource(ctx, id)
+	})
+}
+
+// ListOptions say which resources, and how many on a page.
+type ListOptions struct {
+	// Page counts from 1. Default: 1.
+	Page int
+	// Size of a page, at most MaxPageSize. Default: MaxPageSize.
+	Size int
+	// Order, for example "created_time desc". Default: "id asc".
+	Order string
+	// Search is a condition in the API's search language.
+	Search string
+	// Fields to answer with, comma-separated. Default: all.
+	Fields string
+	// Kind of resources; only for the collection "resources".
+	Kind string
+}
+
+// List reads one page of a collection: that of a kind ("clusters"), or "resources".
+func (c *Client) List(ctx context.Context, plural string, options ListOptions) (*openapi.ResourceList, error) {
+	if options.Size <= 0 || options.Size > MaxPageSize {
+		options.Size = MaxPageSize
+	}
+
+	options.Page = max(options.Page, 1)
+	if options.Order == "" {
+		options.Order = "id asc"
+	}
+
+	return call[openapi.ResourceList](ctx, "list "+plural, http.StatusOK, func(ctx context.Context) (*http.Response, error) {
+		if plural == "resources" {
+			return c.raw.ListResources(ctx, &openapi.ListResourcesParams{
+				Page: &options.Page, Size: &options.Size, Order: &options.Order,
+				Search: optional(options.Search), Fields: optional(options.Fields), Kind: optional(options.Kind),
+			})
+		}
+
+		return c.raw.ListKind(ctx, plural, &openapi.ListKindParams{
+			Page: &options.Page, Size: &options.Size, Order: &options.Order,
+			Search: optional(options.Search), Fields: optional(options.Fields),
+		})
+	})
+}
+
+// Changes reads what happened after the cursor to resources of the kind (empty: of all
+// kinds), at most 500 at once, and waits for up to wait, in whole seconds, if nothing
+// did. An empty cursor is answered at once with the cursor of now. ErrCursorGone if the
+// API does not go back that far: list, and begin anew.
+func (c *Client) Changes(ctx context.Context, after, kind string, wait time.Duration) (*openapi.ChangeList, error) {
+	seconds := int(min(max(wait, 0), MaxWait) / time.Second)
+	ctx = withWait(ctx, time.Duration(seconds)*time.Second)
+
+	return call[openapi.ChangeList](ctx, "read changes", http.StatusOK, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.ListChanges(ctx, &openapi.ListChangesParams{
+			After: optional(after), Kind: optional(kind), Wait: &seconds,
+		})
+	})
+}
+
+// Statuses reads the newest report of each adapter.
+func (c *Client) Statuses(ctx context.Context, id string) (*openapi.StatusList, error) {
+	return call[openapi.StatusList](ctx, "list statuses of "+id, http.StatusOK, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.ListResourceStatuses(ctx, id)
+	})
+}
+
+// PutStatus reports as an adapter. False: the report said nothing new, and the API
+// discarded it. ErrNotFound if the resource is gone.
+func (c *Client) PutStatus(ctx context.Context, id string, report openapi.StatusReport) (bool, error) {
+	what := "put status of " + id
+
+	resp, err := send(what, func() (*http.Response, error) { return c.raw.PutResourceStatus(ctx, id, report) })
+	if err != nil {
+		return false, err
+	}
+	defer drain(resp)
+
+	switch resp.StatusCode {
+	case http.StatusCreated:
+		return true, nil
+	case http.StatusNoContent:
+		return false, nil
+	default:
+		return false, problem(what, resp)
+	}
+}
+
+// PutLease takes or renews a lease for ttl, in whole seconds, at most 300; 0 gives it
+// back. The caller has it if the answer names its holder.
+func (c *Client) PutLease(ctx context.Context, name, holder string, ttl time.Duration) (*openapi.Lease, error) {
+	return call[openapi.Lease](ctx, "put lease "+name, http.StatusOK, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.PutLease(ctx, name, openapi.LeaseRequest{Holder: holder, TtlSeconds: int(ttl / time.Second)})
+	})
+}
+
+func optional(text string) *string {
+	if text == "" {
+		return nil
+	}
+
+	return &text
+}
+
+// call makes a call whose answer has the one status that is right.
+func call[T any](
+	ctx context.Context, what string, want int, do func(context.Context) (*http.Response, error),
+) (*T, error) {
+	resp, err := send(what, func() (*http.Response, error) { return do(ctx) })
+	if err != nil {
+		return nil, err
+	}
+	defer drain(resp)
+
+	if resp.StatusCode != want {
+		return nil, problem(what, resp)
+	}
+
+	if kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type")); err != nil || kind != "application/json" {
+		return nil, fmt.Errorf("%s: %w: status %d with content type %q; is base_url that of the fleet API?",
+			what, errAnswer, resp.StatusCode, clip(resp.Header.Get("Content-Type")))
+	}
+
+	var answer T
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxBody)).Decode(&answer); err != nil {
+		return nil, fmt.Errorf("%s: read the answer: %w", what, err)
+	}
+
+	return &answer, nil
+}
+
+// send makes the call; the URL, which net/http puts into errors, says nothing here that
+// the caller does not.
+func send(what string, do func() (*http.Response, error)) (*http.Response, error) {
+	resp, err := do()
+	if wrapped, ok := errors.AsType[*url.Error](err); ok {
+		err = wrapped.Err
+	}
+
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+
+	return resp, nil
+}
+
+// drain lets the connection be used again.
+func drain(resp *http.Response) {
+	const most = 64 << 10
+
+	_, _ = io.CopyN(io.Discard, resp.Body, most)
+	_ = resp.Body.Close()
+}

@@ -1,0 +1,390 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package client_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/hyperfleet/hyperfleet/api/config/platform"
+	"github.com/hyperfleet/hyperfleet/api/openapi"
+	"github.com/hyperfleet/hyperfleet/kit/metrics"
+	"github.com/hyperfleet/hyperfleet/platform/client"
+)
+
+const id = "0197f0a0-0000-7000-8000-000000000001"
+
+// peer answers in the API's place with what the API can't be made to answer.
+func peer(t *testing.T, handle http.HandlerFunc) (*client.Client, *prometheus.Registry) {
+	t.Helper()
+
+	server := httptest.NewServer(handle)
+	t.Cleanup(server.Close)
+
+	registry := prometheus.NewRegistry()
+
+	calls, err := metrics.NewCalls(registry, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	c, err := client.New(platform.APIClient{BaseURL: server.URL + "/", Timeout: 2 * time.Second}, client.Options{Calls: calls})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return c, registry
+}
+
+func problem(status int, code string) (string, string) {
+	return "application/problem+json; charset=utf-8",
+		fmt.Sprintf(`{"type":"about:blank","title":"No","status":%d,"code":%q,"detail":"because\nof it"}`, status, code)
+}
+
+// TestKindsOfErrors: only a well-formed answer of the API says that a resource is gone.
+func TestKindsOfErrors(t *testing.T) {
+	t.Parallel()
+
+	html := func(int, string) (string, string) { return "text/html", "<h1>404 page not found</h1>" }
+	empty := func(int, string) (string, string) { return "", "" }
+	wrongType := func(status int, code string) (string, string) {
+		_, body := problem(status, code)
+
+		return "application/json", body
+	}
+	wrongStatus := func(int, string) (string, string) { return problem(http.StatusOK, "HYPERFLEET-NTF-001") }
+	cut := func(status int, code string) (string, string) {
+		kind, body := problem(status, code)
+
+		return kind, body[:len(body)-3]
+	}
+
+	for name, tc := range map[string]struct {
+		status    int
+		code      string
+		answer    func(int, string) (string, string)
+		is        error
+		temporary bool
+	}{
+		"no such resource":           {404, "HYPERFLEET-NTF-001", problem, client.ErrNotFound, false},
+		"no such route":              {404, "HYPERFLEET-NTF-000", problem, client.ErrNoRoute, false},
+		"another 404 of the API":     {404, "HYPERFLEET-NTF-009", problem, nil, false},
+		"a 404 of somebody else":     {404, "", html, nil, true},
+		"a 404 without a body":       {404, "", empty, nil, true},
+		"of another content type":    {404, "HYPERFLEET-NTF-001", wrongType, nil, true},
+		"of another status":          {404, "", wrongStatus, nil, true},
+		"cut off":                    {404, "HYPERFLEET-NTF-001", cut, nil, true},
+		"of another maker":           {404, "NTF-001", problem, nil, true},
+		"that code, another status":  {400, "HYPERFLEET-NTF-001", problem, nil, false},
+		"a cursor that is gone":      {410, "HYPERFLEET-VAL-010", problem, client.ErrCursorGone, false},
+		"gone, says somebody else":   {410, "", html, nil, true},
+		"a conflict":                 {409, "HYPERFLEET-CNF-003", problem, client.ErrConflict, true},
+		"a refusal":                  {422, "HYPERFLEET-VAL-001", problem, nil, false},
+		"too many":                   {429, "HYPERFLEET-LIM-001", problem, nil, true},
+		"out of order":               {503, "HYPERFLEET-INT-001", problem, nil, true},
+		"a redirect is not followed": {302, "", html, nil, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			c, _ := peer(t, func(w http.ResponseWriter, _ *http.Request) {
+				kind, body := tc.answer(tc.status, tc.code)
+				w.Header().Set("Content-Type", kind)
+				w.Header().Set("Location", "http://127.0.0.1:1/")
+				w.WriteHeader(tc.status)
+				_, _ = io.WriteString(w, body)
+			})
+
+			_, err := c.Get(t.Context(), id)
+			if err == nil {
+				t.Fatal("no error")
+			}
+
+			for _, kind := range []error{client.ErrNotFound, client.ErrNoRoute, client.ErrCursorGone, client.ErrConflict} {
+				if errors.Is(err, kind) != errors.Is(tc.is, kind) {
+					t.Errorf("errors.Is(%v, %v) = %t", err, kind, !errors.Is(err, kind))
+				}
+			}
+
+			if got := client.Temporary(err); got != tc.temporary {
+				t.Errorf("Temporary(%v) = %t", err, got)
+			}
+
+			if strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), id) {
+				t.Errorf("error %q", err)
+			}
+		})
+	}
+}
+
+func TestCalls(t *testing.T) {
+	t.Parallel()
+
+	type seen struct{ Method, URL, Body string }
+
+	var got []seen
+
+	answers := map[string]string{
+		"/resources/" + id:               `{"id":"` + id + `","spec":{"a":1}}`,
+		"/resources":                     `{"items":[],"page":1,"size":0,"total":0}`,
+		"/clusters":                      `{"items":[{"id":"` + id + `"}],"page":2,"size":1,"total":3}`,
+		"/changes":                       `{"items":[],"next":"n"}`,
+		"/leases/a.b":                    `{"name":"a.b","holder":"me","expires_in_seconds":2.5}`,
+		"/resources/" + id + "/statuses": `{"items":[],"page":1,"size":0,"total":0}`,
+	}
+	c, registry := peer(t, func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		path := strings.TrimPrefix(r.URL.Path, client.BasePath)
+		query := r.URL.Query().Encode()
+		got = append(got, seen{r.Method, path + "?" + query, string(body)})
+
+		if r.Method == http.MethodPut && strings.HasSuffix(path, "/statuses") {
+			w.WriteHeader(http.StatusNoContent)
+
+			return
+		}
+
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, answers[path])
+	})
+	ctx := t.Context()
+
+	resource, err := c.Get(ctx, id)
+	if err != nil || resource.Id != id || resource.Spec["a"] != 1.0 {
+		t.Errorf("Get() = %v, %v", resource, err)
+	}
+
+	if page, err := c.List(ctx, "clusters", client.ListOptions{Page: 2, Size: 1000, Search: "a = 'b'", Fields: "id"}); err != nil ||
+		page.Total != 3 || len(page.Items) != 1 {
+		t.Errorf("List() = %v, %v", page, err)
+	}
+
+	if _, err := c.List(ctx, "resources", client.ListOptions{Kind: "Cluster", Size: 7, Order: "name asc"}); err != nil {
+		t.Error(err)
+	}
+
+	if changes, err := c.Changes(ctx, "", "", 0); err != nil || changes.Next != "n" {
+		t.Errorf("Changes() = %v, %v", changes, err)
+	}
+
+	if _, err := c.Changes(ctx, "n", "Cluster", time.Hour); err != nil {
+		t.Error(err)
+	}
+
+	if lease, err := c.PutLease(ctx, "a.b", "me", 3*time.Second); err != nil || lease.Holder != "me" || lease.ExpiresInSeconds != 2.5 {
+		t.Errorf("PutLease() = %v, %v", lease, err)
+	}
+
+	if _, err := c.Statuses(ctx, id); err != nil {
+		t.Error(err)
+	}
+
+	if stored, err := c.PutStatus(ctx, id, openapi.StatusReport{Adapter: "a"}); err != nil || stored {
+		t.Errorf("PutStatus() = %t, %v", stored, err)
+	}
+
+	report, err := json.Marshal(openapi.StatusReport{Adapter: "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	want := []seen{
+		{"GET", "/resources/" + id + "?", ""},
+		{"GET", "/clusters?fields=id&order=id+asc&page=2&search=a+%3D+%27b%27&size=100", ""},
+		{"GET", "/resources?kind=Cluster&order=name+asc&page=1&size=7", ""},
+		{"GET", "/changes?wait=0", ""},
+		{"GET", "/changes?after=n&kind=Cluster&wait=55", ""},
+		{"PUT", "/leases/a.b?", `{"holder":"me","ttl_seconds":3}`},
+		{"GET", "/resources/" + id + "/statuses?", ""},
+		{"PUT", "/resources/" + id + "/statuses?", string(report)},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+
+	operations := map[string]uint64{}
+
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for _, one := range families[0].GetMetric() {
+		for _, label := range one.GetLabel() {
+			if label.GetName() == "operation" {
+				operations[label.GetValue()] = one.GetHistogram().GetSampleCount()
+			}
+		}
+	}
+
+	wanted := map[string]uint64{"get": 1, "list": 2, "changes": 2, "leases": 1, "get-status": 1, "put-status": 1}
+	if diff := cmp.Diff(wanted, operations); diff != "" {
+		t.Errorf("metrics: -want +got:\n%s", diff)
+	}
+}
+
+func TestTriesAndTimeouts(t *testing.T) {
+	t.Parallel()
+
+	for name, tc := range map[string]struct {
+		// answers by try: a status, or 0 for none within the timeout.
+		answers []int
+		want    string
+		tries   int32
+	}{
+		"an outage passes":     {answers: []int{503, 500, 200}, tries: 3},
+		"an outage stays":      {answers: []int{503, 503, 503, 200}, want: "status 503", tries: 3},
+		"a refusal is final":   {answers: []int{400, 200}, want: "400", tries: 1},
+		"silence, then answer": {answers: []int{0, 200}, tries: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			var tries atomic.Int32
+
+			c, _ := peer(t, func(w http.ResponseWriter, r *http.Request) {
+				status := tc.answers[tries.Add(1)-1]
+				if status == 0 {
+					// The body is read, so that the end of the request is noticed.
+					_, _ = io.Copy(io.Discard, r.Body)
+					<-r.Context().Done()
+
+					return
+				}
+
+				w.Header().Set("Content-Type", "application/json")
+				w.WriteHeader(status)
+				_, _ = io.WriteString(w, `{"holder":"me"}`)
+			})
+
+			_, err := c.PutLease(t.Context(), "a", "me", time.Second)
+			if (tc.want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("error %v", err)
+			}
+
+			if tries.Load() != tc.tries {
+				t.Errorf("%d tries", tries.Load())
+			}
+		})
+	}
+}
+
+// TestAWaitIsNoTimeout: a request for changes may take as long as it asked to.
+func TestAWaitIsNoTimeout(t *testing.T) {
+	t.Parallel()
+
+	c, _ := peer(t, func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-time.After(3 * time.Second):
+		case <-r.Context().Done():
+			return
+		}
+
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"items":[],"next":"n"}`)
+	})
+
+	if _, err := c.Changes(t.Context(), "a", "", 20*time.Second); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTokensAndTraces(t *testing.T) {
+	t.Parallel()
+
+	var token, parent, agent string
+
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		token, parent, agent = r.Header.Get("Authorization"), r.Header.Get("Traceparent"), r.UserAgent()
+
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{}`)
+	}))
+	t.Cleanup(server.Close)
+
+	file := filepath.Join(t.TempDir(), "token")
+
+	c, err := client.New(platform.APIClient{BaseURL: server.URL, TokenFile: file}, client.Options{UserAgent: "hyperfleet-test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if _, err := c.Get(t.Context(), id); err == nil || !strings.Contains(err.Error(), "token_file") {
+		t.Errorf("without a token: %v", err)
+	}
+
+	span := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}})
+	ctx := trace.ContextWithSpanContext(context.Background(), span)
+
+	for _, text := range []string{"first", "second"} {
+		if err := os.WriteFile(file, []byte(text+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+
+		if _, err := c.Get(ctx, id); err != nil {
+			t.Fatal(err)
+		}
+
+		if token != "Bearer "+text || parent != "00-01000000000000000000000000000000-0200000000000000-00" || agent != "hyperfleet-test" {
+			t.Errorf("token %q, trace %q, agent %q", token, parent, agent)
+		}
+	}
+}
+
+func TestNew(t *testing.T) {
+	t.Parallel()
+
+	noPEM := filepath.Join(t.TempDir(), "ca")
+	if err := os.WriteFile(noPEM, []byte("no"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	for name, conf := range map[string]platform.APIClient{
+		"nothing":      {},
+		"no scheme":    {BaseURL: "api:8000"},
+		"a password":   {BaseURL: "http://me:hunter2@api"},
+		"a query":      {BaseURL: "http://api?x=y"},
+		"no CA":        {BaseURL: "https://api", CAFile: "/nowhere"},
+		"a CA, no PEM": {BaseURL: "https://api", CAFile: noPEM},
+	} {
+		if _, err := client.New(conf, client.Options{}); err == nil || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestAnswersThatAreNone: an answer that only looks well is an error.
+func TestAnswersThatAreNone(t *testing.T) {
+	t.Parallel()
+
+	for name, tc := range map[string]struct{ kind, body string }{
+		"a page":    {"text/html", "<html>"},
+		"cut off":   {"application/json", `{"id":"`},
+		"no object": {"application/json", `[]`},
+	} {
+		c, _ := peer(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", tc.kind)
+			_, _ = io.WriteString(w, tc.body)
+		})
+
+		if _, err := c.Get(t.Context(), id); err == nil || errors.Is(err, client.ErrNotFound) || !client.Temporary(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

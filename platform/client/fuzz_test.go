@@ -1,0 +1,54 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"unicode"
+)
+
+// FuzzProblem: whatever comes with a 404, only a problem with the one code says that a
+// resource is gone, and what an error says fits on a line.
+func FuzzProblem(f *testing.F) {
+	const kind = "application/problem+json"
+
+	for _, body := range []string{
+		"", "null", "[]", "{}", "<html>", `{"status":404,"code":"HYPERFLEET-NTF-001","title":"a\u0000b"}`,
+		`{"status":404,"code":"HYPERFLEET-NTF-000"}`, `{"status":200,"code":"HYPERFLEET-NTF-001"}`,
+		`{"status":404,"code":"HYPERFLEET-NTF-001"`, `{"status":"404","code":"HYPERFLEET-NTF-001"}`,
+	} {
+		f.Add(kind, body)
+		f.Add("text/html", body)
+	}
+
+	f.Fuzz(func(t *testing.T, contentType, body string) {
+		err := problem("get x", &http.Response{
+			StatusCode: http.StatusNotFound, Header: http.Header{"Content-Type": {contentType}},
+			Body: io.NopCloser(strings.NewReader(body)),
+		})
+
+		var said struct {
+			Status int    `json:"status"`
+			Code   string `json:"code"`
+		}
+
+		well := json.NewDecoder(strings.NewReader(body)).Decode(&said) == nil && said.Status == http.StatusNotFound &&
+			said.Code == codeNoResource
+
+		if errors.Is(err, ErrNotFound) && !well {
+			t.Errorf("%q says that the resource is gone", body)
+		}
+
+		if strings.ContainsFunc(err.Error(), unicode.IsControl) && !strings.ContainsFunc(err.Error(), func(r rune) bool {
+			return r >= 0x80 && unicode.IsControl(r)
+		}) {
+			t.Errorf("error %q", err)
+		}
+	})
+}

@@ -1,0 +1,181 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/propagation"
+	"k8s.io/utils/clock"
+
+	"github.com/hyperfleet/hyperfleet/api/config/platform"
+	"github.com/hyperfleet/hyperfleet/kit/retry"
+)
+
+// maxIdle connections are kept for the next calls.
+const maxIdle = 32
+
+var errToken = errors.New("token file is empty")
+
+// newTransport gives the chain that a call goes through: header, tries, timeout of a
+// try, count, network.
+func newTransport(conf platform.APIClient, options Options) (http.RoundTripper, error) {
+	next := options.Transport
+	if next == nil {
+		network, err := network(conf.CAFile)
+		if err != nil {
+			return nil, err
+		}
+
+		next = network
+	}
+
+	if options.Calls != nil {
+		next = options.Calls.Transport("hyperfleet-api", operation, next)
+	}
+
+	if options.Clock == nil {
+		options.Clock = clock.RealClock{}
+	}
+
+	if options.UserAgent == "" {
+		options.UserAgent = "hyperfleet"
+	}
+
+	if conf.Timeout <= 0 {
+		conf.Timeout = defaultTimeout
+	}
+
+	// All that this client asks may be asked again: reads, reports that carry the time
+	// they speak of, and leases of one holder.
+	again := retry.Transport(limiting(next, conf.Timeout), options.Clock, func(*http.Request) bool { return true })
+
+	return heading(again, conf.TokenFile, options.UserAgent), nil
+}
+
+func network(caFile string) (*http.Transport, error) {
+	base, ok := http.DefaultTransport.(*http.Transport)
+	if !ok {
+		return nil, errors.New("make client of the fleet API: http.DefaultTransport was replaced")
+	}
+
+	network := base.Clone()
+	network.MaxIdleConnsPerHost = maxIdle
+
+	if caFile == "" {
+		return network, nil
+	}
+
+	pem, err := os.ReadFile(caFile)
+	if err != nil {
+		return nil, fmt.Errorf("hyperfleet_api.ca_file: %w", err)
+	}
+
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("hyperfleet_api.ca_file: %s: no certificate in it: write PEM", caFile)
+	}
+
+	network.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
+
+	return network, nil
+}
+
+// heading says who calls, in which trace. The token is read each time: it is renewed in
+// its file.
+func heading(next http.RoundTripper, tokenFile, agent string) http.RoundTripper {
+	return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
+		r = r.Clone(r.Context())
+		r.Header.Set("User-Agent", agent)
+		r.Header.Set("Accept", "application/json, application/problem+json")
+		propagation.TraceContext{}.Inject(r.Context(), propagation.HeaderCarrier(r.Header))
+
+		if tokenFile != "" {
+			token, err := os.ReadFile(tokenFile)
+			if err != nil {
+				return nil, fmt.Errorf("hyperfleet_api.token_file: %w", err)
+			}
+
+			text := strings.TrimSpace(string(token))
+			if text == "" {
+				return nil, fmt.Errorf("hyperfleet_api.token_file: %s: %w", tokenFile, errToken)
+			}
+
+			r.Header.Set("Authorization", "Bearer "+text)
+		}
+
+		return next.RoundTrip(r)
+	})
+}
+
+type waitKey struct{}
+
+// withWait allows the answer to come that much later.
+func withWait(ctx context.Context, wait time.Duration) context.Context {
+	return context.WithValue(ctx, waitKey{}, wait)
+}
+
+// limiting ends a try after the timeout, the reading of its body included.
+func limiting(next http.RoundTripper, timeout time.Duration) http.RoundTripper {
+	return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
+		wait, _ := r.Context().Value(waitKey{}).(time.Duration)
+
+		ctx, cancel := context.WithTimeoutCause(r.Context(), timeout+wait,
+			fmt.Errorf("no answer within %s: %w", timeout+wait, context.DeadlineExceeded))
+
+		resp, err := next.RoundTrip(r.WithContext(ctx))
+		if err != nil {
+			defer cancel()
+
+			if cause := context.Cause(ctx); errors.Is(err, context.DeadlineExceeded) && cause != nil {
+				err = cause
+			}
+
+			return nil, err
+		}
+
+		resp.Body = &cancelBody{ReadCloser: resp.Body, cancel: cancel}
+
+		return resp, nil
+	})
+}
+
+// cancelBody ends the try's context with its body.
+type cancelBody struct {
+	io.ReadCloser
+
+	cancel context.CancelFunc
+}
+
+// Close closes the body.
+func (b *cancelBody) Close() error {
+	defer b.cancel()
+
+	return b.ReadCloser.Close() //nolint:wrapcheck // it stands for the body
+}
+
+// operation names a call for the metrics, without ids.
+func operation(r *http.Request) string {
+	_, route, _ := strings.Cut(r.URL.Path, BasePath+"/")
+
+	switch first, rest, below := strings.Cut(route, "/"); {
+	case first == "changes", first == "leases":
+		return first
+	case !below:
+		return "list"
+	case strings.HasSuffix(rest, "/statuses"):
+		return strings.ToLower(r.Method) + "-status"
+	default:
+		return strings.ToLower(r.Method)
+	}
+}

@@ -1,0 +1,252 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package conditions_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hyperfleet/hyperfleet/api/openapi"
+	"github.com/hyperfleet/hyperfleet/platform/conditions"
+)
+
+// at is a time some seconds after the beginning.
+func at(seconds int) time.Time {
+	return time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC).Add(time.Duration(seconds) * time.Second)
+}
+
+// report is one adapter's, as "dns@2 True +30 Finalized=True".
+func report(t *testing.T, text string) openapi.AdapterStatus {
+	t.Helper()
+
+	parts := strings.Fields(text)
+	name, generation, _ := strings.Cut(parts[0], "@")
+	out := openapi.AdapterStatus{
+		Adapter: name, ObservedGeneration: int32(generation[0] - '0'),
+		Conditions: []openapi.AdapterCondition{{Type: "Available", Status: parts[1], Reason: "Said"}},
+	}
+
+	for _, more := range parts[2:] {
+		if seconds, found := strings.CutPrefix(more, "+"); found {
+			took, err := time.ParseDuration(seconds + "s")
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			out.LastReportTime = at(0).Add(took)
+
+			continue
+		}
+
+		conditionType, status, _ := strings.Cut(more, "=")
+		out.Conditions = append(out.Conditions, openapi.AdapterCondition{Type: conditionType, Status: status})
+	}
+
+	return out
+}
+
+// TestReconciled goes through the rules for Reconciled one by one.
+func TestReconciled(t *testing.T) {
+	t.Parallel()
+
+	both := []string{"dns", "namespace"}
+	gone := []conditions.MissingReference{{Type: "network", ID: "n1", Since: at(50)}}
+
+	for _, tc := range []struct {
+		name       string
+		generation int32
+		deleting   bool
+		required   []string
+		reports    []string
+		children   int
+		missing    []conditions.MissingReference
+		status     string
+		reason     string
+		message    string
+		observed   int32
+		updated    int
+	}{
+		{name: "no report", generation: 1, required: both, status: "False", reason: "ReconciledMissingAdapters", message: "dns, namespace"},
+		{name: "one of two", generation: 1, required: both, reports: []string{"dns@1 True +5"}, status: "False", reason: "ReconciledMissingAdapters", message: "from namespace", observed: 1, updated: 5},
+		{name: "all", generation: 1, required: both, reports: []string{"dns@1 True +5", "namespace@1 True +3"}, status: "True", reason: "ReconciledAll", observed: 1, updated: 3},
+		{name: "one fails", generation: 1, required: both, reports: []string{"dns@1 True +5", "namespace@1 False +3"}, status: "False", reason: "ReconciledFailedAdapters", message: "not Available: namespace", observed: 1, updated: 3},
+		{name: "all of the generation before", generation: 2, required: both, reports: []string{"dns@1 True +5", "namespace@1 True +3"}, status: "False", reason: "ReconciledMissingAdapters", observed: 1, updated: 0},
+		{name: "one of the generation before", generation: 2, required: both, reports: []string{"dns@1 True +5", "namespace@2 True +7"}, status: "False", reason: "ReconciledMissingAdapters", message: "generation 2 from dns", observed: 2, updated: 7},
+		{name: "another adapter does not count", generation: 1, required: both, reports: []string{"dns@1 True +5", "namespace@1 True +3", "other@1 False +1"}, status: "True", reason: "ReconciledAll", observed: 1, updated: 3},
+		{name: "Unknown is no report", generation: 1, required: both, reports: []string{"dns@1 True +5", "namespace@1 Unknown +3"}, status: "False", reason: "ReconciledMissingAdapters", message: "from namespace", observed: 1, updated: 5},
+		{name: "available is not finalized", generation: 2, deleting: true, required: both, reports: []string{"dns@2 True +5", "namespace@2 True +3 Finalized=True"}, status: "False", reason: "ReconciledFailedAdapters", message: "not Finalized: dns", observed: 2, updated: 3},
+		{name: "finalized, available or not", generation: 2, deleting: true, required: both, reports: []string{"dns@2 False +5 Finalized=True", "namespace@2 True +3 Finalized=True"}, status: "True", reason: "ReconciledAll", observed: 2, updated: 3},
+		{name: "finalized before deletion", generation: 2, deleting: true, required: both, reports: []string{"dns@1 True +5 Finalized=True", "namespace@2 True +3 Finalized=True"}, status: "False", reason: "ReconciledMissingAdapters", message: "from dns", observed: 2, updated: 3},
+		{name: "children are left", generation: 2, deleting: true, required: both, children: 2, reports: []string{"dns@2 True +5 Finalized=True", "namespace@2 True +3 Finalized=True"}, status: "False", reason: "ReconciledWaitingForChildren", message: "not gone yet", observed: 2, updated: 3},
+		{name: "a reference is missing", generation: 1, required: both, missing: gone, reports: []string{"dns@1 True +5", "namespace@1 True +3"}, status: "False", reason: "ReferenceMissing", message: "network n1 is gone", observed: 1, updated: 3},
+		{name: "a reference is missing while deleting", generation: 2, deleting: true, required: []string{"dns"}, missing: gone, reports: []string{"dns@2 True +5 Finalized=True"}, status: "True", reason: "ReconciledAll", observed: 2, updated: 5},
+		{name: "nothing is required", generation: 1},
+		{name: "nothing is required, children are left", generation: 2, deleting: true, children: 1, status: "False", reason: "ReconciledWaitingForChildren"},
+		{name: "nothing is required, a reference is missing", generation: 1, missing: gone, status: "False", reason: "ReferenceMissing"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+
+			in := conditions.Input{
+				Generation: tc.generation, UpdatedTime: at(0), Deleting: tc.deleting, Required: tc.required,
+				Children: tc.children, Missing: tc.missing,
+			}
+			for _, text := range tc.reports {
+				in.Statuses = append(in.Statuses, report(t, text))
+			}
+
+			got, found := conditions.Condition(conditions.Aggregate(in), "Reconciled")
+			if found != (tc.status != "") {
+				t.Fatalf("%+v", got)
+			}
+
+			if got.Status != tc.status || got.Reason != tc.reason || got.ObservedGeneration != tc.observed || !strings.Contains(got.Message, tc.message) {
+				t.Errorf("%+v", got)
+			}
+
+			if found && !got.LastUpdatedTime.Equal(at(tc.updated)) {
+				t.Errorf("updated %s, want %s", got.LastUpdatedTime, at(tc.updated))
+			}
+		})
+	}
+}
+
+// TestLastKnownReconciled follows one resource through reports.
+func TestLastKnownReconciled(t *testing.T) {
+	t.Parallel()
+
+	in := conditions.Input{Generation: 1, UpdatedTime: at(0), Required: []string{"dns", "namespace"}}
+
+	for _, step := range []struct {
+		name       string
+		generation int32
+		reports    []string
+		status     string
+		observed   int32
+		transition int
+	}{
+		{"made", 1, nil, "False", 0, 0},
+		{"one of two", 1, []string{"dns@1 True +1"}, "False", 0, 0},
+		{"both", 1, []string{"dns@1 True +1", "namespace@1 True +2"}, "True", 1, 2},
+		{"again", 1, []string{"dns@1 True +3", "namespace@1 True +4"}, "True", 1, 2},
+		{"changed", 2, []string{"dns@1 True +3", "namespace@1 True +4"}, "True", 1, 2},
+		{"one moves on", 2, []string{"dns@2 True +5", "namespace@1 True +4"}, "True", 1, 2},
+		{"it fails at the new one", 2, []string{"dns@2 False +6", "namespace@1 True +4"}, "True", 1, 2},
+		{"the other fails at the old one", 2, []string{"dns@2 False +6", "namespace@1 False +7"}, "False", 1, 7},
+		{"it comes back at the old one, mixed", 2, []string{"dns@2 True +8", "namespace@1 True +9"}, "False", 1, 7},
+		{"both at the new one", 2, []string{"dns@2 True +8", "namespace@2 True +10"}, "True", 2, 10},
+		{"one fails", 2, []string{"dns@2 False +11", "namespace@2 True +10"}, "False", 2, 11},
+		{"all at a third, failing", 3, []string{"dns@3 False +12", "namespace@3 True +13"}, "False", 3, 11},
+	} {
+		in.Generation, in.Statuses = step.generation, nil
+		for _, text := range step.reports {
+			in.Statuses = append(in.Statuses, report(t, text))
+		}
+
+		in.Previous = conditions.Aggregate(in)
+
+		got, _ := conditions.Condition(in.Previous, "LastKnownReconciled")
+		if got.Status != step.status || got.ObservedGeneration != step.observed || !got.LastTransitionTime.Equal(at(step.transition)) {
+			t.Errorf("%s: %+v", step.name, got)
+		}
+	}
+}
+
+func TestTimesAndAdapters(t *testing.T) {
+	t.Parallel()
+
+	in := conditions.Input{Generation: 1, UpdatedTime: at(0), Required: []string{"dns-zone"}}
+	in.Previous = conditions.Aggregate(in)
+	in.Statuses = []openapi.AdapterStatus{report(t, "dns-zone@1 True +10")}
+	in.Previous = conditions.Aggregate(in)
+
+	want := []openapi.ResourceCondition{
+		{
+			Type: "Reconciled", Status: "True", Reason: "ReconciledAll", Message: "every required adapter is done",
+			ObservedGeneration: 1, CreatedTime: at(0), LastUpdatedTime: at(10), LastTransitionTime: at(10),
+		},
+		{
+			Type: "LastKnownReconciled", Status: "True", Reason: "LastKnownAll", Message: "every required adapter is available",
+			ObservedGeneration: 1, CreatedTime: at(0), LastUpdatedTime: at(10), LastTransitionTime: at(10),
+		},
+		{
+			Type: "DnsZoneSuccessful", Status: "True", Reason: "Said",
+			ObservedGeneration: 1, CreatedTime: at(10), LastUpdatedTime: at(10), LastTransitionTime: at(10),
+		},
+	}
+	if diff := cmp.Diff(want, in.Previous); diff != "" {
+		t.Error(diff)
+	}
+
+	in.Statuses = []openapi.AdapterStatus{report(t, "dns-zone@1 True +20")}
+	for _, one := range conditions.Aggregate(in) {
+		if !one.LastTransitionTime.Equal(at(10)) || !one.LastUpdatedTime.Equal(at(20)) {
+			t.Errorf("the same again: %+v", one)
+		}
+	}
+}
+
+func TestFinished(t *testing.T) {
+	t.Parallel()
+
+	for _, tc := range []struct {
+		name string
+		in   conditions.Input
+		text string
+		want bool
+	}{
+		{"not deleting", conditions.Input{Generation: 1, Required: []string{"dns"}}, "dns@1 True Finalized=True", false},
+		{"finalized", conditions.Input{Generation: 2, Deleting: true, Required: []string{"dns"}}, "dns@2 False Finalized=True", true},
+		{"finalized before", conditions.Input{Generation: 2, Deleting: true, Required: []string{"dns"}}, "dns@1 True Finalized=True", false},
+		{"not finalized", conditions.Input{Generation: 2, Deleting: true, Required: []string{"dns"}}, "dns@2 True Finalized=False", false},
+		{"by another", conditions.Input{Generation: 2, Deleting: true, Required: []string{"dns"}}, "other@2 True Finalized=True", false},
+		{"with a child", conditions.Input{Generation: 2, Deleting: true, Children: 1, Required: []string{"dns"}}, "dns@2 True Finalized=True", false},
+		{"nobody required", conditions.Input{Generation: 2, Deleting: true}, "other@2 True", true},
+	} {
+		tc.in.Statuses = []openapi.AdapterStatus{report(t, tc.text)}
+		if got := conditions.Finished(tc.in); got != tc.want {
+			t.Errorf("%s: %t", tc.name, got)
+		}
+	}
+}
+
+func TestDiscard(t *testing.T) {
+	t.Parallel()
+
+	stored := &openapi.AdapterStatus{ObservedGeneration: 2, ObservedTime: at(100)}
+	fine := &openapi.AdapterStatus{ObservedGeneration: 2, ObservedTime: at(100).Add(568 * time.Millisecond)}
+	said := func(generation int32, seconds int, available string) openapi.StatusReport {
+		return openapi.StatusReport{
+			ObservedGeneration: generation, ObservedTime: at(seconds),
+			Conditions: []openapi.AdapterCondition{{Type: "Available", Status: available}},
+		}
+	}
+
+	for _, tc := range []struct {
+		name    string
+		report  openapi.StatusReport
+		stored  *openapi.AdapterStatus
+		discard bool
+	}{
+		{"first", said(1, 0, "True"), nil, false},
+		{"first Unknown", said(3, 0, "Unknown"), nil, false},
+		{"first of a generation to come", said(4, 0, "True"), nil, true},
+		{"no time", openapi.StatusReport{ObservedGeneration: 1}, nil, true},
+		{"newer generation, observed earlier", said(3, 1, "True"), stored, false},
+		{"same generation and time", said(2, 100, "True"), stored, false},
+		{"same generation and second, written in whole ones", said(2, 100, "True"), fine, false},
+		{"same generation, earlier than a fraction", said(2, 99, "True"), fine, true},
+		{"same generation, earlier", said(2, 99, "True"), stored, true},
+		{"older generation", said(1, 200, "True"), stored, true},
+		{"Unknown", said(3, 200, "Unknown"), stored, true},
+		{"generation to come", said(4, 200, "True"), stored, true},
+	} {
+		if got := conditions.Discard(tc.report, tc.stored, 3); (got != "") != tc.discard {
+			t.Errorf("%s: %q", tc.name, got)
+		}
+	}
+}

@@ -1,0 +1,370 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package search
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// field is what can be compared.
+type field interface {
+	// compare checks that the value suits the field.
+	compare(operator string, value token) (node, error)
+	// null is true for resources without the field.
+	null() node
+}
+
+// fieldOf finds out what a field is. The first part is always a word of ours.
+func fieldOf(first token, parts []token) (field, error) {
+	names := make([]string, 0, len(parts))
+	for _, part := range parts {
+		names = append(names, part.text)
+	}
+
+	if first.kind == tokenWord {
+		if found := column(strings.Join(names, ".")); found != nil {
+			return found, nil
+		}
+
+		switch {
+		case (names[0] == "labels" || names[0] == "tenancy") && len(names) == 2:
+			return keyed{column: names[0], key: names[1]}, nil
+		case names[0] == "spec" && len(names) > 1:
+			return spec{path: names[1:]}, nil
+		case names[0] == "status" && len(names) > 2 && names[1] == "conditions":
+			return conditionOf(parts[2:])
+		}
+	}
+
+	return nil, &Error{Column: first.column, Message: fmt.Sprintf("no field %.80q: there are id, kind, name, generation, "+
+		"created_time, updated_time, deleted_time, created_by, updated_by, deleted_by, owner_references.id, "+
+		"owner_references.kind, labels.KEY, tenancy.KEY, spec.PATH and status.conditions.TYPE; a part with other characters "+
+		"than letters, digits, _ and - is written in quotes", strings.Join(names, "."))}
+}
+
+// column is a field with a column of its own; nil if there is none.
+func column(name string) field {
+	switch name {
+	case "id":
+		return plain{column: "id", kind: kindID}
+	case "owner_references.id":
+		return plain{column: "owner_id", kind: kindID}
+	case "owner_references.kind":
+		return plain{column: "owner_kind", kind: kindText}
+	case "kind", "name":
+		return plain{column: name, kind: kindText}
+	case "created_by", "updated_by", "deleted_by":
+		return plain{column: name, kind: kindText, emptyIsNull: true}
+	case "generation":
+		return plain{column: name, kind: kindNumber}
+	case "created_time", "updated_time", "deleted_time":
+		return plain{column: name, kind: kindTime}
+	default:
+		return nil
+	}
+}
+
+// valueKind is a type of fields.
+type valueKind int
+
+const (
+	kindText valueKind = iota
+	kindNumber
+	kindTime
+	kindID
+)
+
+// bound is a value that suits its kind.
+type bound struct {
+	kind  valueKind
+	value any
+}
+
+// sql is the value as an argument of its type.
+func (b bound) sql(args *Args) string {
+	switch placeholder := args.Add(b.value); b.kind {
+	case kindNumber:
+		return placeholder + "::text::numeric"
+	case kindTime:
+		return placeholder + "::timestamptz"
+	case kindID:
+		return placeholder + "::uuid"
+	default:
+		return placeholder + "::text"
+	}
+}
+
+// bind checks that a value suits a kind.
+func bind(kind valueKind, value token) (bound, error) {
+	switch kind {
+	case kindNumber:
+		if value.kind != tokenNumber {
+			return bound{}, wrong(value, "expected a number")
+		}
+
+		number, err := numberOf(value)
+
+		return bound{kind, number}, err
+	case kindTime:
+		if value.kind != tokenString {
+			return bound{}, wrong(value, "expected a time as a string")
+		}
+
+		moment, err := timeOf(value)
+
+		return bound{kind, moment}, err
+	case kindID:
+		parsed, err := uuid.Parse(value.text)
+		if value.kind != tokenString || err != nil || len(value.text) != len(uuid.Nil.String()) {
+			return bound{}, wrong(value, "expected a UUID as a string")
+		}
+
+		return bound{kind, parsed.String()}, nil
+	default:
+		if value.kind != tokenString {
+			return bound{}, wrong(value, "expected text as a string, in single quotes")
+		}
+
+		return bound{kind, value.text}, nil
+	}
+}
+
+// numberOf is the number as it is written, if a double can hold one of its size: the
+// database's own numbers can be made to fill its memory.
+func numberOf(value token) (string, error) {
+	number, err := strconv.ParseFloat(value.text, 64)
+	if err != nil || math.IsInf(number, 0) || len(value.text) > 64 {
+		return "", &Error{Column: value.column, Message: fmt.Sprintf("%.40q is no number", value.text)}
+	}
+
+	return value.text, nil
+}
+
+func timeOf(value token) (time.Time, error) {
+	for _, layout := range []string{time.RFC3339Nano, time.DateOnly} {
+		if moment, err := time.Parse(layout, value.text); err == nil {
+			return moment.UTC().Truncate(time.Microsecond), nil
+		}
+	}
+
+	return time.Time{}, wrong(value, "expected a time as 2006-01-02T15:04:05Z or 2006-01-02")
+}
+
+// ordered is the expression to compare by, and whether text has to be ordered by bytes.
+func ordered(expression string, kind valueKind, operator string) string {
+	if kind == kindText && operator != "=" {
+		return expression + ` collate "C"`
+	}
+
+	return expression
+}
+
+// rendered is a node that is one piece of SQL.
+type rendered func(alias string, args *Args) string
+
+func (r rendered) sql(alias string, args *Args) string { return r(alias, args) }
+
+// plain is a field with a column of its own.
+type plain struct {
+	column string
+	kind   valueKind
+	// emptyIsNull: the column holds an empty text where the resource has no such field.
+	emptyIsNull bool
+}
+
+func (f plain) compare(operator string, value token) (node, error) {
+	to, err := bind(f.kind, value)
+	if err != nil {
+		return nil, err
+	}
+
+	return rendered(func(alias string, args *Args) string {
+		return ordered(f.expression(alias), f.kind, operator) + " " + operator + " " + to.sql(args)
+	}), nil
+}
+
+func (f plain) null() node {
+	return rendered(func(alias string, _ *Args) string { return f.expression(alias) + " is null" })
+}
+
+func (f plain) expression(alias string) string {
+	if f.emptyIsNull {
+		return "nullif(" + alias + "." + f.column + ", '')"
+	}
+
+	return alias + "." + f.column
+}
+
+// keyed is a key of a column of texts by key.
+type keyed struct {
+	column, key string
+}
+
+func (f keyed) compare(operator string, value token) (node, error) {
+	to, err := bind(kindText, value)
+	if err != nil {
+		return nil, err
+	}
+
+	return rendered(func(alias string, args *Args) string {
+		if operator == "=" {
+			return contains(alias+"."+f.column, map[string]any{f.key: to.value}, args)
+		}
+
+		return ordered(f.expression(alias, args), kindText, operator) + " " + operator + " " + to.sql(args)
+	}), nil
+}
+
+func (f keyed) null() node {
+	return rendered(func(alias string, args *Args) string { return f.expression(alias, args) + " is null" })
+}
+
+func (f keyed) expression(alias string, args *Args) string {
+	return "(" + alias + "." + f.column + " ->> " + args.Add(f.key) + "::text)"
+}
+
+// contains is containment, which the indexes on JSON columns answer.
+func contains(column string, part any, args *Args) string {
+	written, err := json.Marshal(part)
+	if err != nil {
+		// Maps of strings and checked numbers can be written.
+		return "false"
+	}
+
+	return column + " @> " + args.Add(string(written)) + "::text::jsonb"
+}
+
+// conditionOf is status.conditions.TYPE, with or without subfield.
+func conditionOf(parts []token) (field, error) {
+	f := condition{of: parts[0].text, sub: "status", kind: kindText}
+
+	if len(parts) == 1 {
+		return f, nil
+	}
+
+	f.sub = parts[1].text
+
+	switch {
+	case len(parts) > 2:
+		return nil, &Error{Column: parts[2].column, Message: "a condition's fields have no fields"}
+	case f.sub == "status", f.sub == "reason", f.sub == "message":
+		return f, nil
+	case f.sub == "observed_generation":
+		f.kind = kindNumber
+
+		return f, nil
+	case f.sub == "created_time", f.sub == "last_updated_time", f.sub == "last_transition_time":
+		f.kind = kindTime
+
+		return f, nil
+	default:
+		return nil, &Error{Column: parts[1].column, Message: fmt.Sprintf("a condition has no field %.40q: there are status, reason, "+
+			"message, observed_generation, created_time, last_updated_time and last_transition_time", f.sub)}
+	}
+}
+
+// condition is a field of one condition.
+type condition struct {
+	of, sub string
+	kind    valueKind
+}
+
+func (f condition) compare(operator string, value token) (node, error) {
+	to, err := bind(f.kind, value)
+	if err != nil {
+		return nil, err
+	}
+
+	return rendered(func(alias string, args *Args) string {
+		if operator == "=" && f.kind == kindText {
+			return contains(alias+".conditions", map[string]any{f.of: map[string]any{f.sub: to.value}}, args)
+		}
+
+		return ordered(f.expression(alias, args), f.kind, operator) + " " + operator + " " + to.sql(args)
+	}), nil
+}
+
+func (f condition) null() node {
+	return rendered(func(alias string, args *Args) string { return f.expression(alias, args) + " is null" })
+}
+
+func (f condition) expression(alias string, args *Args) string {
+	text := "(" + alias + ".conditions -> " + args.Add(f.of) + "::text ->> " + args.Add(f.sub) + "::text)"
+
+	switch f.kind {
+	case kindNumber:
+		return text + "::numeric"
+	case kindTime:
+		return text + "::timestamptz"
+	default:
+		return text
+	}
+}
+
+// spec is a place in the spec, whose type only the resource knows.
+type spec struct {
+	path []string
+}
+
+func (f spec) compare(operator string, value token) (node, error) {
+	jsonType, to, err := specValue(value)
+	if err != nil {
+		return nil, err
+	}
+
+	if jsonType == "boolean" && operator != "=" {
+		return nil, &Error{Column: value.column, Message: "true and false have no order: write = or !="}
+	}
+
+	return rendered(func(alias string, args *Args) string {
+		place := f.expression(alias, args)
+		text := "(" + place + " #>> '{}')"
+
+		switch jsonType {
+		case "number":
+			text += "::numeric"
+		case "string":
+			text = ordered(text, kindText, operator)
+		}
+
+		// Nothing is said of the order in which and evaluates, but of case there is.
+		return "case when jsonb_typeof(" + place + ") = '" + jsonType + "' then " +
+			text + " " + operator + " " + to.sql(args) + " end"
+	}), nil
+}
+
+// specValue is the JSON type of a value, and the value.
+func specValue(value token) (string, bound, error) {
+	switch {
+	case value.kind == tokenString:
+		to, err := bind(kindText, value)
+
+		return "string", to, err
+	case value.kind == tokenNumber:
+		to, err := bind(kindNumber, value)
+
+		return "number", to, err
+	case value.is("true"), value.is("false"):
+		return "boolean", bound{kindText, strings.ToLower(value.text)}, nil
+	default:
+		return "", bound{}, wrong(value, "expected a string in single quotes, a number, true or false")
+	}
+}
+
+func (f spec) null() node {
+	return rendered(func(alias string, args *Args) string {
+		return "coalesce(jsonb_typeof(" + f.expression(alias, args) + "), 'null') = 'null'"
+	})
+}
+
+func (f spec) expression(alias string, args *Args) string {
+	return "(" + alias + ".spec #> " + args.Add(f.path) + "::text[])"
+}

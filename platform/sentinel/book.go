@@ -1,0 +1,190 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sentinel
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hyperfleet/hyperfleet/api/openapi"
+)
+
+const (
+	reconciledType = "Reconciled"
+	statusTrue     = "True"
+)
+
+// entry is what is known of a resource.
+type entry struct {
+	id, kind, href string
+	generation     int32
+	owner          *openapi.ResourceReference
+
+	// conditioned says that it has the condition Reconciled; the next three are of it.
+	conditioned, reconciled bool
+	observed                int32
+	// updated is its last_updated_time, or when this process saw it if that is earlier:
+	// clocks need not agree.
+	updated time.Time
+	// said is last_updated_time as the API said it.
+	said time.Time
+
+	// whole is the resource as JSON; only where expressions need it.
+	whole []byte
+	// asked is when the request began whose answer this is.
+	asked time.Time
+
+	// sentGeneration and sentTime are of the last event from this process.
+	sentGeneration int32
+	sentTime       time.Time
+
+	// queued and busy: waiting to be sent, being sent. again: looked at anew after that.
+	queued, busy, again bool
+	// failures since it was last sent, and when it may be tried again.
+	failures  int
+	notBefore time.Time
+}
+
+// resource decodes the resource for expressions.
+func (e *entry) resource() (map[string]any, error) {
+	var out map[string]any
+	if err := json.Unmarshal(e.whole, &out); err != nil {
+		return nil, fmt.Errorf("read resource %s: %w", e.id, err)
+	}
+
+	for key, value := range out {
+		out[key] = integers(value)
+	}
+
+	return out, nil
+}
+
+// integers makes int64 of numbers that are whole, as expressions compare them.
+func integers(value any) any {
+	switch typed := value.(type) {
+	case map[string]any:
+		for key, one := range typed {
+			typed[key] = integers(one)
+		}
+	case []any:
+		for i, one := range typed {
+			typed[i] = integers(one)
+		}
+	case float64:
+		if whole := int64(typed); float64(whole) == typed {
+			return whole
+		}
+	}
+
+	return value
+}
+
+// book is what is known of all resources. Its entries are read and written with mu held.
+type book struct {
+	mu    sync.Mutex
+	by    map[string]*entry
+	whole bool
+}
+
+func newBook(whole bool) *book { return &book{by: map[string]*entry{}, whole: whole} }
+
+// put notes a resource as it was at some time since asked. False: a later answer is known.
+func (b *book) put(r *openapi.Resource, asked, now time.Time) (bool, error) {
+	var raw []byte
+
+	if b.whole {
+		var err error
+		if raw, err = json.Marshal(r); err != nil {
+			return false, fmt.Errorf("keep resource %s: %w", r.Id, err)
+		}
+	}
+
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	e := b.by[r.Id]
+
+	switch {
+	case e == nil:
+		e = &entry{id: strings.Clone(r.Id)}
+		b.by[e.id] = e
+	case asked.Before(e.asked):
+		return false, nil
+	}
+
+	e.kind, e.href, e.generation, e.owner = r.Kind, r.Href, r.Generation, r.OwnerReferences
+	e.whole, e.asked = raw, asked
+	e.observe(r.Status.Conditions, now)
+
+	return true, nil
+}
+
+func (e *entry) observe(conditions []openapi.ResourceCondition, now time.Time) {
+	at := slices.IndexFunc(conditions, func(c openapi.ResourceCondition) bool { return c.Type == reconciledType })
+	if e.conditioned = at >= 0; !e.conditioned {
+		e.reconciled, e.observed, e.updated, e.said = false, 0, time.Time{}, time.Time{}
+
+		return
+	}
+
+	c := conditions[at]
+	e.reconciled, e.observed = c.Status == statusTrue, c.ObservedGeneration
+
+	if !e.said.Equal(c.LastUpdatedTime) {
+		e.said, e.updated = c.LastUpdatedTime, c.LastUpdatedTime
+		if now.Before(e.updated) {
+			e.updated = now
+		}
+	}
+}
+
+// drop forgets a resource, unless a later answer is known.
+func (b *book) drop(id string, asked time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	if e := b.by[id]; e != nil && !asked.Before(e.asked) {
+		delete(b.by, id)
+	}
+}
+
+// missing gives what is known between two ids, the last one included, that a list of them
+// did not have. An empty last is the end.
+func (b *book) missing(after, last string, listed map[string]bool) []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	var out []string
+
+	for id := range b.by {
+		if id > after && (last == "" || id <= last) && !listed[id] {
+			out = append(out, id)
+		}
+	}
+
+	return out
+}
+
+func (b *book) size() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	return len(b.by)
+}
+
+func (b *book) ids() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	out := make([]string, 0, len(b.by))
+	for id := range b.by {
+		out = append(out, id)
+	}
+
+	return out
+}

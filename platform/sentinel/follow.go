@@ -1,0 +1,312 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sentinel
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hyperfleet/hyperfleet/api/openapi"
+	"github.com/hyperfleet/hyperfleet/kit/retry"
+	"github.com/hyperfleet/hyperfleet/platform/client"
+)
+
+const (
+	// changesWait is for how long a request for changes waits.
+	changesWait = 25 * time.Second
+	// minPause and maxPause are between calls that fail.
+	minPause = 500 * time.Millisecond
+	maxPause = 10 * time.Second
+	// round is from one look at changes to the next, if there are any: what changes within
+	// it is read with one list. The first change after a quiet time is read at once.
+	round = 50 * time.Millisecond
+	// pagePause is between two pages of the slow list.
+	pagePause = time.Second
+	// maxIDs in one search, whose text is at most 4096 long.
+	maxIDs = 50
+
+	opRemoved = "removed"
+	// leanFields are what the default decision and the default data need.
+	leanFields = "id,kind,href,generation,owner_references,status.conditions"
+)
+
+// follow keeps the book: it lists all, then follows the change feed, and begins anew when
+// the feed does not go back far enough.
+func (s *Sentinel) follow(ctx context.Context) {
+	pause := minPause
+
+	for ctx.Err() == nil {
+		err := s.followOnce(ctx, func() { pause = minPause })
+
+		switch {
+		case ctx.Err() != nil:
+			return
+		case errors.Is(err, client.ErrCursorGone):
+			s.meters.cursorsGone.Inc()
+			s.log.Warn("the change feed does not go back far enough: all is listed", "error", err)
+		default:
+			s.log.Error("follow the fleet API: it is tried again", "error", err)
+		}
+
+		_ = retry.Pause(ctx, s.clock, pause)
+		pause = min(2*pause, maxPause)
+	}
+}
+
+// followOnce returns with the error that ends it.
+func (s *Sentinel) followOnce(ctx context.Context, well func()) error {
+	// The cursor is older than the list, so that nothing falls between them.
+	now, err := s.api.Changes(ctx, "", "", 0)
+	if err != nil {
+		return s.failed(errorChanges, err)
+	}
+
+	cursor := now.Next
+
+	if err := s.list(ctx, 0); err != nil {
+		return err
+	}
+
+	s.begin()
+
+	pause := minPause
+
+	for {
+		changes, err := s.api.Changes(ctx, cursor, s.kindOf(), changesWait)
+		begun := s.clock.Now()
+
+		if err == nil {
+			err = s.take(ctx, changes.Items)
+		}
+
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err() //nolint:wrapcheck // the end
+		case errors.Is(err, client.ErrCursorGone):
+			return err
+		case err != nil:
+			// The cursor stays: what was not taken is read again.
+			_ = s.failed(errorChanges, err)
+			s.log.Warn("follow the change feed: it is tried again", "error", err)
+
+			if err := retry.Pause(ctx, s.clock, pause); err != nil {
+				return err //nolint:wrapcheck // the end
+			}
+
+			pause = min(2*pause, maxPause)
+
+			continue
+		}
+
+		cursor, pause = changes.Next, minPause
+
+		s.polled()
+		well()
+
+		if len(changes.Items) > 0 {
+			// It ends early with ctx, which the next turn sees.
+			_ = retry.Pause(ctx, s.clock, round-s.clock.Since(begun))
+		}
+	}
+}
+
+func (s *Sentinel) failed(what string, err error) error {
+	s.meters.apiErrors.WithLabelValues(what).Inc()
+
+	return err
+}
+
+// take reads what changed and has it looked at.
+func (s *Sentinel) take(ctx context.Context, changes []openapi.Change) error {
+	var (
+		changed []string
+		seen    = map[string]bool{}
+	)
+
+	// The last word on a resource is its state, which is read.
+	for _, change := range slices.Backward(changes) {
+		if seen[change.Id] {
+			continue
+		}
+
+		seen[change.Id] = true
+
+		if change.Operation == opRemoved {
+			s.book.drop(change.Id, s.clock.Now())
+
+			continue
+		}
+
+		changed = append(changed, change.Id)
+	}
+
+	slices.Reverse(changed)
+
+	for ids := range slices.Chunk(changed, maxIDs) {
+		if err := s.read(ctx, ids); err != nil {
+			return err
+		}
+
+		s.consider(ids...)
+	}
+
+	s.meters.known.Set(float64(s.book.size()))
+
+	return nil
+}
+
+// read reads resources by id; those that the API does not list don't match, or are gone.
+func (s *Sentinel) read(ctx context.Context, ids []string) error {
+	quoted := make([]string, len(ids))
+	for i, id := range ids {
+		quoted[i] = quote(id)
+	}
+
+	asked := s.clock.Now()
+
+	page, err := s.page(ctx, "id in ("+strings.Join(quoted, ", ")+")", client.MaxPageSize)
+	if err != nil {
+		return err
+	}
+
+	listed, err := s.note(page.Items, asked)
+	if err != nil {
+		return err
+	}
+
+	for _, id := range ids {
+		if !listed[id] {
+			s.book.drop(id, asked)
+		}
+	}
+
+	return nil
+}
+
+// list reads all pages, with a pause between two, and forgets what is gone. Pages follow
+// each other by id and not by number, which would leave out resources when others go.
+func (s *Sentinel) list(ctx context.Context, pause time.Duration) error {
+	after := ""
+
+	for {
+		var condition string
+		if after != "" {
+			condition = "id > " + quote(after)
+		}
+
+		asked := s.clock.Now()
+
+		page, err := s.page(ctx, condition, s.conf.PageSize)
+		if err != nil {
+			return err
+		}
+
+		listed, err := s.note(page.Items, asked)
+		if err != nil {
+			return err
+		}
+
+		last := ""
+		if len(page.Items) >= s.conf.PageSize {
+			last = page.Items[len(page.Items)-1].Id
+		}
+
+		for _, id := range s.book.missing(after, last, listed) {
+			s.book.drop(id, asked)
+		}
+
+		s.polled()
+		s.meters.known.Set(float64(s.book.size()))
+
+		if last == "" {
+			return nil
+		}
+
+		after = last
+
+		if err := retry.Pause(ctx, s.clock, pause); err != nil {
+			return err //nolint:wrapcheck // the end
+		}
+	}
+}
+
+// page reads one page of what the selector and the condition allow, by id.
+func (s *Sentinel) page(ctx context.Context, condition string, size int) (*openapi.ResourceList, error) {
+	parts := search(s.conf.ResourceSelector)
+	if condition != "" {
+		parts = append(parts, condition)
+	}
+
+	options := client.ListOptions{Size: size, Order: "id asc", Search: strings.Join(parts, " and ")}
+	if !s.book.whole {
+		options.Fields = leanFields
+	}
+
+	page, err := s.api.List(ctx, s.conf.ResourceType, options)
+	if err != nil {
+		return nil, s.failed(errorList, err)
+	}
+
+	s.meters.pages.Inc()
+
+	return page, nil
+}
+
+// note puts resources into the book.
+func (s *Sentinel) note(items []openapi.Resource, asked time.Time) (map[string]bool, error) {
+	listed := make(map[string]bool, len(items))
+
+	for i := range items {
+		listed[items[i].Id] = true
+
+		if _, err := s.book.put(&items[i], asked, s.clock.Now()); err != nil {
+			return nil, err
+		}
+
+		s.learn(&items[i])
+	}
+
+	return listed, nil
+}
+
+// learn notes the kind of the collection, and the types of conditions there are.
+func (s *Sentinel) learn(r *openapi.Resource) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	s.kind = r.Kind
+
+	if len(s.unseen) == 0 {
+		return
+	}
+
+	for _, condition := range r.Status.Conditions {
+		delete(s.unseen, condition.Type)
+	}
+}
+
+// kindOf is the kind whose changes are read; empty, all of them, until one is known.
+func (s *Sentinel) kindOf() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return s.kind
+}
+
+// relist reads everything again every now and then, slowly: the net below the change
+// feed.
+func (s *Sentinel) relist(ctx context.Context) {
+	for {
+		if retry.Pause(ctx, s.clock, s.conf.RelistInterval) != nil {
+			return
+		}
+
+		if err := s.list(ctx, pagePause); err != nil && ctx.Err() == nil {
+			s.log.Warn("list everything again", "error", err)
+		}
+	}
+}

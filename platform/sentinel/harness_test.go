@@ -1,0 +1,364 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sentinel_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hyperfleet/hyperfleet/api/config/platform"
+	"github.com/hyperfleet/hyperfleet/api/openapi"
+	"github.com/hyperfleet/hyperfleet/kit/retry"
+	"github.com/hyperfleet/hyperfleet/platform/broker"
+	"github.com/hyperfleet/hyperfleet/platform/client"
+	"github.com/hyperfleet/hyperfleet/platform/sentinel"
+	"github.com/hyperfleet/hyperfleet/platform/store"
+	"github.com/hyperfleet/hyperfleet/test/capture"
+	"github.com/hyperfleet/hyperfleet/test/fleetapi"
+	"github.com/hyperfleet/hyperfleet/test/postgres"
+)
+
+const patience = time.Minute
+
+var database *postgres.Server
+
+func TestMain(m *testing.M) {
+	if os.Getenv(envResting) != "" {
+		os.Exit(rest())
+	}
+
+	postgres.Main(m, func(s *postgres.Server) { database = s })
+}
+
+// api is a fleet API with a database of its own.
+type api struct {
+	t     *testing.T
+	url   string
+	store *store.Store
+}
+
+func serve(t *testing.T) *api {
+	t.Helper()
+
+	served, url := fleetapi.Serve(t, database,
+		platform.Entity{Kind: "Cluster", Plural: "clusters", RequiredAdapters: []string{"dns"}},
+		platform.Entity{
+			Kind: "NodePool", Plural: "nodepools", ParentKind: "Cluster", OnParentDelete: "cascade", RequiredAdapters: []string{"dns"},
+		})
+
+	return &api{t: t, url: url, store: served.Store}
+}
+
+// do makes a call that has to succeed.
+func (a *api) do(method, path string, body, answer any) {
+	a.t.Helper()
+
+	var text []byte
+	if body != nil {
+		var err error
+		if text, err = json.Marshal(body); err != nil {
+			a.t.Fatal(err)
+		}
+	}
+
+	request, err := http.NewRequestWithContext(a.t.Context(), method, a.url+client.BasePath+path, bytes.NewReader(text))
+	if err != nil {
+		a.t.Fatal(err)
+	}
+
+	request.Header.Set("Content-Type", "application/json")
+
+	resp, err := http.DefaultClient.Do(request)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+
+	said, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode >= http.StatusBadRequest {
+		a.t.Fatalf("%s %s: status %d: %s (%v)", method, path, resp.StatusCode, said, err)
+	}
+
+	if answer != nil {
+		if err := json.Unmarshal(said, answer); err != nil {
+			a.t.Fatal(err)
+		}
+	}
+}
+
+func (a *api) create(path, name string, labels map[string]string) openapi.Resource {
+	a.t.Helper()
+
+	var out openapi.Resource
+
+	body := map[string]any{"name": name, "spec": map[string]any{"size": 3}}
+	if labels != nil {
+		body["labels"] = labels
+	}
+
+	a.do(http.MethodPost, path, body, &out)
+
+	return out
+}
+
+// report is one of adapter dns.
+func (a *api) report(id string, generation int32, available string) {
+	a.t.Helper()
+	a.do(http.MethodPut, "/resources/"+id+"/statuses", openapi.StatusReport{
+		Adapter: "dns", ObservedGeneration: generation, ObservedTime: time.Now(),
+		Conditions: []openapi.AdapterCondition{
+			{Type: "Available", Status: available}, {Type: "Applied", Status: "True"}, {Type: "Health", Status: "True"},
+		},
+	}, nil)
+}
+
+// conf is a configuration that is fast enough for tests.
+func conf(url string) platform.Sentinel {
+	c := sentinel.Defaults()
+	c.ResourceType = "clusters"
+	c.Clients.HyperFleetAPI.BaseURL = url
+	c.Broker.Type = platform.BrokerMemory
+	c.PollInterval = 100 * time.Millisecond
+	c.MaxAgeNotReconciled, c.MaxAgeReconciled = time.Hour, 2*time.Hour
+
+	return c
+}
+
+// adapter takes what a Sentinel sends.
+type adapter struct {
+	broker.Broker
+
+	t *testing.T
+	// refuse has Publish fail for events of a resource.
+	mu     sync.Mutex
+	refuse map[string]bool
+	tries  map[string]int
+	got    []cloudevents.Event
+}
+
+var errRefused = errors.New("the broker is full")
+
+func newAdapter(t *testing.T) *adapter {
+	t.Helper()
+
+	b, err := broker.NewMemory(platform.Broker{}, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	a := &adapter{Broker: b, t: t, refuse: map[string]bool{}, tries: map[string]int{}}
+
+	// Closing it ends the subscription.
+	t.Cleanup(func() {
+		if err := b.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+
+	go func() {
+		_ = b.Subscribe(context.Background(), "clusters", "adapter", a.take)
+	}()
+
+	return a
+}
+
+func (a *adapter) take(_ context.Context, e cloudevents.Event) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	a.got = append(a.got, e)
+
+	return nil
+}
+
+// Publish refuses some.
+func (a *adapter) Publish(ctx context.Context, topic string, e cloudevents.Event) error {
+	a.mu.Lock()
+	a.tries[e.Subject()]++
+	refused := a.refuse[e.Subject()]
+	a.mu.Unlock()
+
+	if refused {
+		return errRefused
+	}
+
+	return a.Broker.Publish(ctx, topic, e)
+}
+
+func (a *adapter) set(id string, refused bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	a.refuse[id] = refused
+}
+
+// of are the events of a resource.
+func (a *adapter) of(id string) []cloudevents.Event {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	var out []cloudevents.Event
+
+	for _, e := range a.got {
+		if e.Subject() == id {
+			out = append(out, e)
+		}
+	}
+
+	return out
+}
+
+// await waits for so many events of a resource, and gives the last.
+func (a *adapter) await(id string, count int) map[string]any {
+	a.t.Helper()
+
+	var list []cloudevents.Event
+
+	eventually(a.t, "events of "+id, func() bool {
+		list = a.of(id)
+
+		return len(list) >= count
+	})
+
+	var said map[string]any
+	if err := list[len(list)-1].DataAs(&said); err != nil {
+		a.t.Fatal(err)
+	}
+
+	return said
+}
+
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+
+	deadline := time.Now().Add(patience)
+	for !holds() {
+		if time.Now().After(deadline) {
+			t.Fatalf("never: %s", what)
+		}
+
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// replica is a running Sentinel.
+type replica struct {
+	*sentinel.Sentinel
+
+	metrics *prometheus.Registry
+	log     *capture.Buffer
+	end     func()
+	// meddle, if set, answers requests in the API's place, or lets them pass with nil.
+	mu     sync.Mutex
+	meddle func(*http.Request) (*http.Response, error)
+}
+
+func (r *replica) set(meddle func(*http.Request) (*http.Response, error)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	r.meddle = meddle
+}
+
+func run(t *testing.T, c platform.Sentinel, to broker.Broker) *replica {
+	t.Helper()
+
+	r := &replica{metrics: prometheus.NewRegistry(), log: &capture.Buffer{}}
+
+	calls, err := client.New(c.Clients.HyperFleetAPI, client.Options{Transport: retry.RoundTripper(
+		func(request *http.Request) (*http.Response, error) {
+			r.mu.Lock()
+			meddle := r.meddle
+			r.mu.Unlock()
+
+			if meddle != nil {
+				if resp, err := meddle(request); resp != nil || err != nil {
+					return resp, err
+				}
+			}
+
+			return http.DefaultTransport.RoundTrip(request)
+		})})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	r.Sentinel, err = sentinel.New(sentinel.Options{
+		Conf: c, API: calls, Broker: to, Metrics: r.metrics,
+		Log: slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+
+	go func() {
+		defer close(done)
+
+		_ = r.Run(ctx)
+	}()
+
+	r.end = sync.OnceFunc(func() {
+		cancel()
+		<-done
+	})
+	t.Cleanup(func() {
+		r.end()
+
+		if t.Failed() {
+			t.Log(r.log.String())
+		}
+	})
+
+	return r
+}
+
+// ready waits until all is listed.
+func (r *replica) ready(t *testing.T) *replica {
+	t.Helper()
+	eventually(t, "sentinel is ready", func() bool { return r.Ready(t.Context()) == nil })
+
+	return r
+}
+
+// metric is the sum of a metric's values whose labels have the text.
+func (r *replica) metric(t *testing.T, name, text string) float64 {
+	t.Helper()
+
+	families, err := r.metrics.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	sum := 0.0
+
+	for _, family := range families {
+		if family.GetName() != "hyperfleet_sentinel_"+name {
+			continue
+		}
+
+		for _, one := range family.GetMetric() {
+			if text == "" || strings.Contains(one.String(), text) {
+				sum += one.GetCounter().GetValue() + one.GetGauge().GetValue()
+			}
+		}
+	}
+
+	return sum
+}

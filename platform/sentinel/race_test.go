@@ -1,0 +1,9 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build race
+
+package sentinel_test
+
+// raceDetector says whether the tests run under the race detector.
+const raceDetector = true

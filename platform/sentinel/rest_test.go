@@ -1,0 +1,253 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sentinel_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hyperfleet/hyperfleet/api/config/platform"
+	"github.com/hyperfleet/hyperfleet/api/openapi"
+	"github.com/hyperfleet/hyperfleet/kit/procrun"
+	"github.com/hyperfleet/hyperfleet/platform/broker"
+	"github.com/hyperfleet/hyperfleet/platform/client"
+	"github.com/hyperfleet/hyperfleet/platform/sentinel"
+	"github.com/hyperfleet/hyperfleet/platform/store"
+)
+
+const (
+	// envResting tells the test binary that it is a Sentinel, for the API at that URL.
+	envResting = "HYPERFLEET_TEST_SENTINEL_API"
+	// envWhole gives it expressions of its own.
+	envWhole = "HYPERFLEET_TEST_SENTINEL_WHOLE"
+	resting  = 5000
+	mebibyte = 1 << 20
+)
+
+// rest is a Sentinel in a process of its own, until SIGTERM. It writes "ready".
+func rest() int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+
+	c := conf(os.Getenv(envResting))
+	c.PollInterval, c.RelistInterval = time.Second, 5*time.Second
+
+	if os.Getenv(envWhole) != "" {
+		// Whole resources are kept, and decoded in each pass.
+		c.MessageDecision = &platform.Decision{Result: `resource.spec.text == "" && condition("Reconciled").status == "True"`}
+	}
+
+	calls, err := client.New(c.Clients.HyperFleetAPI, client.Options{})
+	if err != nil {
+		return 1
+	}
+
+	to, err := broker.NewMemory(c.Broker, nil, nil)
+	if err != nil {
+		return 1
+	}
+
+	s, err := sentinel.New(sentinel.Options{Conf: c, API: calls, Broker: to})
+	if err != nil {
+		return 1
+	}
+
+	go func() {
+		for s.Ready(ctx) != nil && ctx.Err() == nil {
+			time.Sleep(50 * time.Millisecond)
+		}
+
+		fmt.Println("ready")
+	}()
+
+	_ = s.Run(ctx)
+
+	return 0
+}
+
+// fill makes reconciled clusters, below the API, which would take its time.
+func (a *api) fill(t *testing.T, count int) {
+	t.Helper()
+
+	// A transaction may not take long, and machines may be slow.
+	const most = 250
+
+	for begin := 0; begin < count; begin += most {
+		err := a.store.InTx(t.Context(), func(ctx context.Context, tx *store.Tx) error {
+			for i := begin; i < min(begin+most, count); i++ {
+				if err := insert(ctx, tx, fmt.Sprintf("cluster-%05d", i)); err != nil {
+					return err
+				}
+			}
+
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func insert(ctx context.Context, tx *store.Tx, name string) error {
+	now := time.Now()
+
+	stored, err := tx.Insert(ctx, store.Resource{
+		Kind: "Cluster", Name: name, Generation: 1, CreatedTime: now, UpdatedTime: now,
+		Labels: map[string]string{"tier": "gold"},
+		Spec:   json.RawMessage(`{"text": "` + strings.Repeat("a large spec ", 100) + `"}`),
+	})
+	if err != nil {
+		return err
+	}
+
+	return tx.SetConditions(ctx, stored.ID, []openapi.ResourceCondition{{
+		Type: "Reconciled", Status: "True", ObservedGeneration: 1, CreatedTime: now, LastUpdatedTime: now, LastTransitionTime: now,
+	}})
+}
+
+// TestRest measures what 5,000 reconciled resources cost a process of memory, while it
+// passes over them and lists them again.
+func TestRest(t *testing.T) {
+	t.Parallel()
+
+	a := serve(t)
+	a.fill(t, resting)
+
+	for name, more := range map[string][]string{"default decision": nil, "expressions": {envWhole + "=1"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			used := measure(t, append(more, envResting+"="+a.url))
+			t.Logf("%d resources at rest: at most %.1f MiB resident", resting, float64(used)/mebibyte)
+
+			// The race detector takes several times as much.
+			if used == 0 || used > 100*mebibyte && !raceDetector {
+				t.Errorf("%d bytes resident, want at most 100 MiB", used)
+			}
+		})
+	}
+}
+
+// measure runs a Sentinel for a few passes and gives the most memory that it had, in bytes.
+func measure(t *testing.T, environment []string) int64 {
+	t.Helper()
+
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	process, err := procrun.Start(t.Context(), procrun.Spec{
+		Name: "sentinel", Path: self, Env: append(os.Environ(), environment...), LogPath: filepath.Join(t.TempDir(), "log"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	err = process.WaitReady(t.Context(), func(context.Context) error {
+		if !strings.Contains(process.LogTail(), "ready") {
+			return errRefused
+		}
+
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	// A few passes, and the beginning of the slow list.
+	time.Sleep(8 * time.Second)
+
+	used := peak(t, process.PID())
+
+	if err := process.Stop(); err != nil {
+		t.Fatal(err)
+	}
+
+	if used == 0 {
+		// It counts what the test itself had, too, when it began the process.
+		used = process.MaxRSS()
+	}
+
+	return used
+}
+
+// peak is the most memory that a process had since it began its program, in bytes; 0 where
+// the system does not tell.
+func peak(t *testing.T, pid int) int64 {
+	t.Helper()
+
+	status, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+	if err != nil {
+		return 0
+	}
+
+	_, rest, _ := strings.Cut(string(status), "VmHWM:")
+	line, _, _ := strings.Cut(rest, "kB")
+
+	kib, err := strconv.ParseInt(strings.TrimSpace(line), 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return kib << 10
+}
+
+// TestRestReadsAPageASecond counts the pages of the slow list.
+func TestRestReadsAPageASecond(t *testing.T) {
+	t.Parallel()
+
+	const some = 450
+
+	a, to := serve(t), newAdapter(t)
+	a.fill(t, some)
+
+	c := conf(a.url)
+	c.RelistInterval = time.Second
+	s := run(t, c, to).ready(t)
+
+	var lists, changes atomic.Int32
+
+	first := make(chan time.Time, 1)
+
+	s.set(func(r *http.Request) (*http.Response, error) {
+		switch {
+		case strings.HasSuffix(r.URL.Path, "/clusters"):
+			if lists.Add(1) == 1 {
+				first <- time.Now()
+			}
+		case strings.HasSuffix(r.URL.Path, "/changes"):
+			changes.Add(1)
+		}
+
+		return nil, nil //nolint:nilnil // the request passes
+	})
+
+	const enough = 7
+
+	eventually(t, "pages are read", func() bool { return lists.Load() >= enough })
+
+	// Each page comes a second after the one before, or later.
+	took := time.Since(<-first)
+	t.Logf("%d resources at rest: %d pages and %d reads of changes in %s", some, lists.Load(), changes.Load(), took)
+
+	if rate := float64(enough-1) / took.Seconds(); rate > 1.05 {
+		t.Errorf("%.2f pages a second", rate)
+	}
+
+	if len(to.got) != 0 {
+		t.Errorf("%d events", len(to.got))
+	}
+}

@@ -1,0 +1,421 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sentinel_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hyperfleet/hyperfleet/api/config/platform"
+	"github.com/hyperfleet/hyperfleet/api/events"
+	"github.com/hyperfleet/hyperfleet/platform/sentinel"
+)
+
+func TestChangesAreToldAtOnce(t *testing.T) {
+	t.Parallel()
+
+	a, to := serve(t), newAdapter(t)
+	before := a.create("/clusters", "before", nil)
+	s := run(t, conf(a.url), to).ready(t)
+
+	to.await(before.Id, 1)
+
+	created := a.create("/clusters", "after", nil)
+	said := to.await(created.Id, 1)
+	want := map[string]any{"id": created.Id, "kind": "Cluster", "href": created.Href, "generation": 1.0}
+
+	if diff := cmp.Diff(want, said); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+
+	e := to.of(created.Id)[0]
+	if e.Type() != "io.hyperfleet.cluster.reconcile" || e.Source() != events.Source || e.SpecVersion() != "1.0" ||
+		e.Extensions()[events.PartitionKey] != created.Id || len(e.Extensions()[events.ExtensionTraceParent].(string)) != 55 {
+		t.Errorf("event %v", e)
+	}
+
+	a.do(http.MethodPatch, "/clusters/"+created.Id, map[string]any{"spec": map[string]any{"size": 4}}, nil)
+
+	if said := to.await(created.Id, 2); said["generation"] != 2.0 {
+		t.Errorf("after a change: %v", said)
+	}
+
+	a.report(created.Id, 2, "True")
+	a.do(http.MethodDelete, "/clusters/"+created.Id, nil, nil)
+
+	if said := to.await(created.Id, 3); said["generation"] != 3.0 {
+		t.Errorf("after the deletion: %v", said)
+	}
+
+	// A report is no reason for an event.
+	if got := len(to.of(created.Id)); got != 3 {
+		t.Errorf("%d events, want 3", got)
+	}
+
+	if got := s.metric(t, "events_published_total", `"changed"`); got != 2 {
+		t.Errorf("%g events for changes", got)
+	}
+}
+
+func TestCadences(t *testing.T) {
+	t.Parallel()
+
+	a, to := serve(t), newAdapter(t)
+	c := conf(a.url)
+	c.MaxAgeNotReconciled, c.MaxAgeReconciled = 200*time.Millisecond, 3*time.Second
+	s := run(t, c, to).ready(t)
+
+	failing, well := a.create("/clusters", "failing", nil), a.create("/clusters", "well", nil)
+	a.report(failing.Id, 1, "False")
+	a.report(well.Id, 1, "True")
+
+	to.await(failing.Id, 5)
+	eventually(t, "drift is looked for", func() bool { return s.metric(t, "events_published_total", `"drift"`) > 0 })
+
+	bad, good := len(to.of(failing.Id)), len(to.of(well.Id))
+	if good*2 > bad {
+		t.Errorf("%d events of the reconciled, %d of the other", good, bad)
+	}
+}
+
+func TestSelectorAndChildren(t *testing.T) {
+	t.Parallel()
+
+	a, to := serve(t), newAdapter(t)
+	c := conf(a.url)
+	c.ResourceType, c.Topic = "nodepools", "clusters"
+	c.ResourceSelector = []platform.LabelSelector{{Label: "example.io/tier", Value: "gold"}}
+	parent := a.create("/clusters", "parent", nil)
+	run(t, c, to).ready(t)
+
+	other := a.create("/clusters/"+parent.Id+"/nodepools", "other", nil)
+	pool := a.create("/clusters/"+parent.Id+"/nodepools", "pool", map[string]string{"example.io/tier": "gold"})
+
+	said := to.await(pool.Id, 1)
+	want := map[string]any{"id": parent.Id, "kind": "Cluster", "href": parent.Href}
+
+	if diff := cmp.Diff(want, said["owner_references"]); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+
+	// A resource comes under the selector, and goes from under it.
+	a.do(http.MethodPatch, "/resources/"+other.Id, map[string]any{"labels": map[string]string{"example.io/tier": "gold"}}, nil)
+	to.await(other.Id, 1)
+	a.do(http.MethodPatch, "/resources/"+pool.Id, map[string]any{"labels": map[string]string{}}, nil)
+	a.do(http.MethodPatch, "/resources/"+pool.Id, map[string]any{"spec": map[string]any{}}, nil)
+	a.do(http.MethodPatch, "/resources/"+other.Id, map[string]any{"spec": map[string]any{}}, nil)
+	to.await(other.Id, 2)
+
+	if got := len(to.of(pool.Id)); got != 1 {
+		t.Errorf("%d events of a resource that does not match any more", got)
+	}
+}
+
+// TestBurst: a hundred changes at once, while a hundred others wait for their cadence, are
+// told each, and say how long it took.
+func TestBurst(t *testing.T) {
+	t.Parallel()
+
+	const many = 100
+
+	a, to := serve(t), newAdapter(t)
+	c := conf(a.url)
+	c.MaxAgeNotReconciled = 200 * time.Millisecond
+	run(t, c, to).ready(t)
+
+	for i := range many {
+		a.create("/clusters", fmt.Sprintf("old-%03d", i), nil)
+	}
+
+	var (
+		made sync.WaitGroup
+		took = make([]time.Duration, many)
+	)
+
+	const workers = 10
+
+	for worker := range workers {
+		made.Go(func() {
+			for i := worker; i < many; i += workers {
+				created := a.create("/clusters", fmt.Sprintf("new-%03d", i), nil)
+				begin := time.Now()
+
+				to.await(created.Id, 1)
+
+				took[i] = time.Since(begin)
+			}
+		})
+	}
+
+	made.Wait()
+	slices.Sort(took)
+	t.Logf("from the API's answer to the event: p50 %s, p95 %s, at most %s", took[many/2], took[many*95/100], took[many-1])
+}
+
+// TestReplicas: one sends; when it is gone without a word, another does.
+func TestReplicas(t *testing.T) {
+	t.Parallel()
+
+	a, to := serve(t), newAdapter(t)
+	first := run(t, conf(a.url), to).ready(t)
+	eventually(t, "the first leads", func() bool { return first.metric(t, "leader", "") == 1 })
+
+	second := run(t, conf(a.url), to).ready(t)
+
+	ids := make([]string, 30)
+	for i := range ids {
+		ids[i] = a.create("/clusters", "cluster-"+string(rune('a'+i%26))+strings.Repeat("x", i/26), nil).Id
+	}
+
+	for _, id := range ids {
+		to.await(id, 1)
+		a.report(id, 1, "True")
+	}
+
+	for _, id := range ids {
+		if got := len(to.of(id)); got != 1 {
+			t.Errorf("%d events of %s with two replicas", got, id)
+		}
+	}
+
+	if first.metric(t, "leader", "") != 1 || second.metric(t, "leader", "") != 0 {
+		t.Error("not one leads")
+	}
+
+	// Cut off, it stops by itself before the other begins.
+	first.set(func(*http.Request) (*http.Response, error) { return nil, errors.New("no route to host") })
+	a.do(http.MethodPatch, "/clusters/"+ids[0], map[string]any{"spec": map[string]any{}}, nil)
+	to.await(ids[0], 2)
+	eventually(t, "the first knows", func() bool {
+		return first.metric(t, "leader", "") == 0 && second.metric(t, "leader", "") == 1
+	})
+
+	if got := second.metric(t, "events_published_total", ""); got != 1 {
+		t.Errorf("the second sent %g events, want the one change", got)
+	}
+
+	// One that ends in order hands over.
+	first.set(nil)
+	second.end()
+	a.do(http.MethodPatch, "/clusters/"+ids[1], map[string]any{"spec": map[string]any{}}, nil)
+	to.await(ids[1], 2)
+}
+
+// Changes that follow each other closely are read together, and each resource is told of.
+func TestABurstOfChangesIsReadTogether(t *testing.T) {
+	t.Parallel()
+
+	const burst = 60
+
+	a, to := serve(t), newAdapter(t)
+
+	var lists atomic.Int64
+
+	s := run(t, conf(a.url), to).ready(t)
+	s.set(func(r *http.Request) (*http.Response, error) {
+		if strings.Contains(r.URL.Query().Get("search"), "id in ") {
+			lists.Add(1)
+		}
+
+		return http.DefaultTransport.RoundTrip(r)
+	})
+
+	begun := time.Now()
+	ids := make([]string, burst)
+
+	for i := range ids {
+		ids[i] = a.create("/clusters", fmt.Sprintf("burst-%02d", i), nil).Id
+	}
+
+	for _, id := range ids {
+		to.await(id, 1)
+	}
+
+	took := time.Since(begun)
+	if got := lists.Load(); got == 0 || got > int64(took/sentinel.Round)+2 {
+		t.Errorf("%d lists in %s for %d resources made one after another", got, took, burst)
+	}
+}
+
+func TestABrokerThatRefusesHoldsUpNobodyElse(t *testing.T) {
+	t.Parallel()
+
+	a, to := serve(t), newAdapter(t)
+	s := run(t, conf(a.url), to).ready(t)
+
+	// Its id is known only after it was told: the change is what is refused.
+	bad, good := a.create("/clusters", "bad", nil), a.create("/clusters", "good", nil)
+	to.await(bad.Id, 1)
+	to.await(good.Id, 1)
+	to.set(bad.Id, true)
+	a.do(http.MethodPatch, "/clusters/"+bad.Id, map[string]any{"spec": map[string]any{"size": 4}}, nil)
+	a.do(http.MethodPatch, "/clusters/"+good.Id, map[string]any{"spec": map[string]any{"size": 4}}, nil)
+	to.await(good.Id, 2)
+	eventually(t, "it is tried again", func() bool { return s.metric(t, "broker_errors_total", `"publish"`) >= 2 })
+	to.set(bad.Id, false)
+
+	if said := to.await(bad.Id, 2); said["generation"] != 2.0 {
+		t.Errorf("said %v", said)
+	}
+}
+
+func TestTheAPIGoesAndComesBack(t *testing.T) {
+	t.Parallel()
+
+	a, to := serve(t), newAdapter(t)
+	s := run(t, conf(a.url), to).ready(t)
+
+	var down atomic.Bool
+
+	s.set(func(*http.Request) (*http.Response, error) {
+		if down.Load() {
+			return nil, errors.New("connection refused")
+		}
+
+		return nil, nil //nolint:nilnil // the request passes
+	})
+	down.Store(true)
+
+	created := a.create("/clusters", "meanwhile", nil)
+	eventually(t, "errors are counted", func() bool { return s.metric(t, "api_errors_total", "") > 0 })
+	down.Store(false)
+	to.await(created.Id, 1)
+}
+
+func TestACursorThatIsGone(t *testing.T) {
+	t.Parallel()
+
+	a, to := serve(t), newAdapter(t)
+	s := run(t, conf(a.url), to).ready(t)
+
+	var gone atomic.Bool
+
+	s.set(func(r *http.Request) (*http.Response, error) {
+		if !strings.HasSuffix(r.URL.Path, "/changes") || !r.URL.Query().Has("after") || gone.Swap(true) {
+			return nil, nil //nolint:nilnil // the request passes
+		}
+
+		return &http.Response{
+			StatusCode: http.StatusGone, Header: http.Header{"Content-Type": {"application/problem+json"}},
+			Body: io.NopCloser(strings.NewReader(`{"type":"about:blank","title":"Gone","status":410,"code":"HYPERFLEET-VAL-010"}`)),
+		}, nil
+	})
+
+	first := a.create("/clusters", "first", nil)
+	to.await(first.Id, 1)
+	second := a.create("/clusters", "second", nil)
+	to.await(second.Id, 1)
+	eventually(t, "all is listed again", func() bool { return s.metric(t, "change_cursors_gone_total", "") == 1 })
+	third := a.create("/clusters", "third", nil)
+	to.await(third.Id, 1)
+}
+
+func TestExpressions(t *testing.T) {
+	t.Parallel()
+
+	a, to := serve(t), newAdapter(t)
+	existing := a.create("/clusters", "existing", map[string]string{"shard": "none"})
+	c := conf(a.url)
+	c.MessageDecision = &platform.Decision{
+		Params: []platform.DecisionParam{
+			{Name: "reconciled", Expr: `condition("Reconciled") // of all adapters`},
+			{Name: "age", Expr: `now - reconciled.last_updated_time`},
+			{Name: "quota", Expr: `condition("Qutoa").status == "True"`},
+		},
+		Result: `resource.labels.shard == "a" && age < duration("1h") && resource.spec.size == 3 && !quota ||
+			resource.labels.shard == "b" && resource.generation > 1`,
+	}
+	c.MessageData = map[string]any{
+		"shard": "resource.labels.shard", "why": "reason", "nothing": "resource.?nothing",
+		"origin": map[string]any{"region": `"eu"`, "number": 3},
+	}
+	s := run(t, c, to).ready(t)
+
+	created := a.create("/clusters", "created", map[string]string{"shard": "a"})
+	bare := a.create("/clusters", "bare", nil)
+	want := map[string]any{
+		"id": created.Id, "kind": "Cluster", "href": created.Href, "generation": 1.0,
+		"shard": "a", "why": "message_decision", "origin": map[string]any{"region": "eu", "number": 3.0},
+	}
+
+	if diff := cmp.Diff(want, to.await(created.Id, 1)); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+
+	eventually(t, "the error is counted", func() bool { return s.metric(t, "expression_errors_total", "") > 0 })
+
+	if len(to.of(bare.Id)) != 0 || len(to.of(existing.Id)) != 0 {
+		t.Error("events of resources that the decision is not true of")
+	}
+
+	if err := s.Ready(t.Context()); err != nil {
+		t.Errorf("Ready() = %v", err)
+	}
+
+	if err := s.Live(t.Context()); err != nil {
+		t.Errorf("Live() = %v", err)
+	}
+
+	if text := s.log.String(); !strings.Contains(text, "[Qutoa]") {
+		t.Error("no warning of a condition that no resource has")
+	}
+}
+
+// TestRelist: what the change feed did not tell is found.
+func TestRelist(t *testing.T) {
+	t.Parallel()
+
+	a, to := serve(t), newAdapter(t)
+	c := conf(a.url)
+	c.RelistInterval, c.PageSize = time.Second, 2
+	s := run(t, c, to).ready(t)
+
+	s.set(func(r *http.Request) (*http.Response, error) {
+		if !strings.HasSuffix(r.URL.Path, "/changes") {
+			return nil, nil //nolint:nilnil // the request passes
+		}
+
+		<-r.Context().Done()
+
+		return nil, r.Context().Err()
+	})
+
+	var ids []string
+	for _, name := range []string{"one", "two", "three", "four", "five"} {
+		ids = append(ids, a.create("/clusters", name, nil).Id)
+	}
+
+	for _, id := range ids {
+		to.await(id, 1)
+	}
+
+	a.do(http.MethodDelete, "/clusters/"+ids[2], nil, nil)
+	a.do(http.MethodPost, "/clusters/"+ids[2]+"/force-delete", map[string]any{"reason": "a test"}, nil)
+	eventually(t, "it is forgotten", func() bool { return s.metric(t, "known_resources", "") == 4 })
+}
+
+func TestAnUnknownCollectionIsNotReady(t *testing.T) {
+	t.Parallel()
+
+	a, to := serve(t), newAdapter(t)
+	c := conf(a.url)
+	c.ResourceType = "castles"
+	s := run(t, c, to)
+
+	eventually(t, "it is said", func() bool { return strings.Contains(s.log.String(), "castles") })
+
+	if err := s.Ready(t.Context()); err == nil {
+		t.Error("ready")
+	}
+}

@@ -1,0 +1,290 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package server_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+
+	"github.com/hyperfleet/hyperfleet/api/config/platform"
+	"github.com/hyperfleet/hyperfleet/api/openapi"
+	"github.com/hyperfleet/hyperfleet/platform/server"
+)
+
+// issuer signs tokens, and serves its keys.
+type issuer struct {
+	t     *testing.T
+	url   string
+	key   atomic.Pointer[jose.JSONWebKey]
+	asked atomic.Int32
+	down  atomic.Bool
+}
+
+func newIssuer(t *testing.T) *issuer {
+	t.Helper()
+
+	i := &issuer{t: t}
+	i.rotate("first")
+
+	listening := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		i.asked.Add(1)
+
+		if i.down.Load() {
+			http.Error(w, "down", http.StatusNotFound)
+
+			return
+		}
+
+		_ = json.NewEncoder(w).Encode(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{i.key.Load().Public()}})
+	}))
+	t.Cleanup(listening.Close)
+
+	i.url = listening.URL
+
+	return i
+}
+
+func (i *issuer) rotate(id string) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		i.t.Fatal(err)
+	}
+
+	i.key.Store(&jose.JSONWebKey{Key: key, KeyID: id, Algorithm: "ES256", Use: "sig"})
+}
+
+func (i *issuer) claims(subject string) map[string]any {
+	return map[string]any{
+		"iss": "https://issuer.example", "aud": "hyperfleet", "sub": subject, "exp": start().Add(time.Hour).Unix(),
+	}
+}
+
+func (i *issuer) sign(claims map[string]any) string {
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: i.key.Load()}, nil)
+	if err != nil {
+		i.t.Fatal(err)
+	}
+
+	token, err := jwt.Signed(signer).Claims(claims).Serialize()
+	if err != nil {
+		i.t.Fatal(err)
+	}
+
+	return token
+}
+
+func serveWithTokens(t *testing.T) (*api, *issuer) {
+	t.Helper()
+
+	from := newIssuer(t)
+
+	return serve(t, func(o *server.Options) {
+		o.JWT = &platform.JWT{Issuer: "https://issuer.example", Audience: "hyperfleet", JWKSURL: from.url}
+		o.SystemIdentities = []string{"sentinel"}
+	}), from
+}
+
+func (a *api) token(token string) *api { return a.with("Authorization", "Bearer "+token) }
+
+func TestTokens(t *testing.T) {
+	t.Parallel()
+
+	a, from := serveWithTokens(t)
+
+	got := a.do("GET", "/clusters", nil)
+	problemOf(t, got, "HYPERFLEET-AUT-001")
+
+	if got.status != 401 || got.header.Get("WWW-Authenticate") != "Bearer" {
+		t.Errorf("%d %s", got.status, got.header)
+	}
+
+	problemOf(t, a.with("Authorization", "Basic YTpi").do("GET", "/clusters", nil), "HYPERFLEET-AUT-001")
+	as[openapi.ResourceList](t, a.token(from.sign(from.claims("ada"))).do("GET", "/clusters", nil), 200)
+
+	other := newIssuer(t)
+	unsigned, _, _ := strings.Cut(from.sign(from.claims("ada")), ".")
+	shared, _ := jose.NewSigner(jose.SigningKey{Algorithm: jose.HS256, Key: []byte(longText(32))}, nil)
+	symmetric, _ := jwt.Signed(shared).Claims(from.claims("ada")).Serialize()
+
+	for name, token := range map[string]string{
+		"no JWT":              "x",
+		"a part":              unsigned,
+		"a shared key":        symmetric,
+		"no algorithm":        "eyJhbGciOiJub25lIn0.eyJpc3MiOiJodHRwczovL2lzc3Vlci5leGFtcGxlIiwic3ViIjoiYWRhIn0.",
+		"keys of another":     other.sign(from.claims("ada")),
+		"expired":             from.sign(changedClaims(from, "exp", start().Add(-2*time.Minute).Unix())),
+		"without an end":      from.sign(changedClaims(from, "exp", nil)),
+		"not yet":             from.sign(changedClaims(from, "nbf", start().Add(2*time.Minute).Unix())),
+		"another issuer":      from.sign(changedClaims(from, "iss", "https://other.example")),
+		"another audience":    from.sign(changedClaims(from, "aud", "other")),
+		"without a subject":   from.sign(changedClaims(from, "sub", nil)),
+		"a subject too long":  from.sign(changedClaims(from, "sub", longText(257))),
+		"a subject of a type": from.sign(changedClaims(from, "sub", "")),
+	} {
+		got := a.token(token).do("GET", "/clusters", nil)
+		if what := problemOf(t, got, "HYPERFLEET-AUT-002"); got.status != 401 || strings.Contains(what.Detail, token) {
+			t.Errorf("%s: %d %s", name, got.status, what.Detail)
+		}
+	}
+
+	if strings.Contains(a.log.String(), symmetric) {
+		t.Error("a token is in the log")
+	}
+}
+
+func changedClaims(from *issuer, name string, value any) map[string]any {
+	out := from.claims("ada")
+	if out[name] = value; value == nil {
+		delete(out, name)
+	}
+
+	return out
+}
+
+// TestKeysOfTheIssuer are looked at again when a token has one that is not known, but not
+// for every such token.
+func TestKeysOfTheIssuer(t *testing.T) {
+	t.Parallel()
+
+	a, from := serveWithTokens(t)
+	old := from.sign(from.claims("ada"))
+
+	from.down.Store(true)
+	problemOf(t, a.token(old).do("GET", "/clusters", nil), "HYPERFLEET-SVC-002")
+
+	asked := from.asked.Load()
+	problemOf(t, a.token(old).do("GET", "/clusters", nil), "HYPERFLEET-SVC-002")
+
+	if from.asked.Load() != asked {
+		t.Error("the issuer was asked again at once")
+	}
+
+	from.down.Store(false)
+	a.clock.Step(11 * time.Second)
+	as[openapi.ResourceList](t, a.token(old).do("GET", "/clusters", nil), 200)
+
+	from.rotate("second")
+	asked = from.asked.Load()
+
+	for range 3 {
+		problemOf(t, a.token(from.sign(from.claims("ada"))).do("GET", "/clusters", nil), "HYPERFLEET-AUT-002")
+	}
+
+	if from.asked.Load() != asked {
+		t.Error("tokens make the server ask the issuer")
+	}
+
+	a.clock.Step(11 * time.Second)
+	as[openapi.ResourceList](t, a.token(from.sign(from.claims("ada"))).do("GET", "/clusters", nil), 200)
+	problemOf(t, a.token(old).do("GET", "/clusters", nil), "HYPERFLEET-AUT-002")
+
+	// An issuer that is down does not lock out those whose keys are known.
+	from.down.Store(true)
+	a.clock.Step(16 * time.Minute)
+	as[openapi.ResourceList](t, a.token(from.sign(from.claims("ada"))).do("GET", "/clusters", nil), 200)
+}
+
+// TestSystemIdentities write statuses and leases, and nothing else.
+func TestSystemIdentities(t *testing.T) {
+	t.Parallel()
+
+	a, from := serveWithTokens(t)
+	person, system := a.token(from.sign(from.claims("ada"))), a.token(from.sign(from.claims("sentinel")))
+	cluster := person.create("/clusters", "home", nil)
+
+	if cluster.CreatedBy != "ada" || cluster.UpdatedBy != "ada" {
+		t.Errorf("%+v", cluster)
+	}
+
+	at := "/clusters/" + cluster.Id
+
+	as[openapi.Resource](t, system.do("GET", at, nil), 200)
+	as[openapi.ChangeList](t, system.do("GET", "/changes", nil), 200)
+	as[openapi.Lease](t, system.do("PUT", "/leases/a", `{"holder":"h","ttl_seconds":5}`), 200)
+	as[openapi.AdapterStatus](t, system.do("PUT", at+"/statuses", a.statusReport("dns", 1, "True")), 201)
+
+	for _, tc := range []struct{ method, path, body string }{
+		{"POST", "/clusters", `{"name":"abc","spec":{}}`},
+		{"POST", "/resources", `{"kind":"Cluster","name":"abc","spec":{}}`},
+		{"POST", at + "/nodepools", `{"name":"abc","spec":{}}`},
+		{"PATCH", at, `{"spec":{}}`},
+		{"DELETE", at, ""},
+		{"POST", at + "/force-delete", `{"reason":"r"}`},
+	} {
+		var body any
+		if tc.body != "" {
+			body = tc.body
+		}
+
+		if got := system.do(tc.method, tc.path, body); got.status != 403 {
+			t.Errorf("%s %s: %d", tc.method, tc.path, got.status)
+		} else {
+			problemOf(t, got, "HYPERFLEET-AUT-003")
+		}
+	}
+
+	deleted := as[openapi.Resource](t, person.do("DELETE", at, nil), 202)
+	if deleted.DeletedBy != "ada" {
+		t.Errorf("%+v", deleted)
+	}
+
+	as[struct{}](t, person.do("POST", at+"/force-delete", `{"reason":"r"}`), 204)
+
+	if entries, err := a.store.AuditLog(t.Context(), cluster.Id); err != nil || entries[0].Actor != "ada" {
+		t.Errorf("%+v %v", entries, err)
+	}
+}
+
+// TestTenancy lets a request with tenancy headers see that tenant's resources alone.
+func TestTenancy(t *testing.T) {
+	t.Parallel()
+
+	a := serve(t, func(o *server.Options) {
+		o.TenancyHeaders = map[string]string{"organization": "X-HyperFleet-Organization"}
+	})
+	one, two := a.with("X-HyperFleet-Organization", "one"), a.with("X-HyperFleet-Organization", "two")
+	cluster := one.create("/clusters", "home", nil)
+	two.create("/clusters", "home", nil)
+
+	if cluster.Tenancy["organization"] != "one" {
+		t.Errorf("%+v", cluster)
+	}
+
+	// What is made without the header below it is the tenant's too.
+	pool := a.create("/clusters/"+cluster.Id+"/nodepools", "workers", nil)
+	as[openapi.Resource](t, one.do("GET", "/nodepools/"+pool.Id, nil), 200)
+
+	for _, tc := range []struct {
+		who  *api
+		want int
+	}{{one, 2}, {two, 1}, {a, 3}} {
+		if got := as[openapi.ResourceList](t, tc.who.do("GET", "/resources", nil), 200); got.Total != tc.want {
+			t.Errorf("%d are seen, want %d", got.Total, tc.want)
+		}
+	}
+
+	at := "/clusters/" + cluster.Id
+	for _, request := range []struct {
+		method, path string
+		body         any
+	}{
+		{"GET", at, nil}, {"GET", "/resources/" + cluster.Id, nil}, {"PATCH", at, `{"spec":{}}`}, {"DELETE", at, nil},
+		{"GET", at + "/statuses", nil}, {"PUT", at + "/statuses", a.statusReport("dns", 1, "True")},
+		{"GET", at + "/nodepools", nil}, {"POST", at + "/nodepools", `{"name":"abc","spec":{}}`},
+		{"POST", at + "/force-delete", `{"reason":"r"}`},
+	} {
+		problemOf(t, two.do(request.method, request.path, request.body), "HYPERFLEET-NTF-001")
+	}
+}

@@ -1,0 +1,161 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"errors"
+	"fmt"
+	"mime"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/getkin/kin-openapi/openapi3filter"
+	"github.com/getkin/kin-openapi/routers"
+
+	"github.com/hyperfleet/hyperfleet/api/openapi"
+	"github.com/hyperfleet/hyperfleet/platform/entity"
+)
+
+// contract checks requests against the OpenAPI document.
+type contract struct {
+	doc *openapi3.T
+}
+
+func newContract() (*contract, error) {
+	doc, err := openapi3.NewLoader().LoadFromData(openapi.Document())
+	if err != nil {
+		return nil, fmt.Errorf("read the contract: %w", err)
+	}
+
+	return &contract{doc: doc}, nil
+}
+
+// route finds the operation of a pattern of the mux, for example GET BASE/{plural}/{id}.
+func (c *contract) route(pattern string) (*routers.Route, error) {
+	method, path, _ := strings.Cut(pattern, " ")
+	path = strings.TrimPrefix(path, BasePath)
+
+	item := c.doc.Paths.Find(path)
+	if item == nil || item.GetOperation(method) == nil {
+		return nil, fmt.Errorf("route %s: not in the contract", pattern)
+	}
+
+	return &routers.Route{Spec: c.doc, Path: path, PathItem: item, Method: method, Operation: item.GetOperation(method)}, nil
+}
+
+// check says what is wrong with a request.
+func (c *contract) check(r *http.Request, route *routers.Route) error {
+	if err := media(r, route.Operation); err != nil {
+		return err
+	}
+
+	if err := knownQuery(r, route); err != nil {
+		return err
+	}
+
+	params := map[string]string{}
+
+	for _, name := range []string{"plural", "id", "children", "childID", "name"} {
+		if value := r.PathValue(name); value != "" {
+			params[name] = value
+		}
+	}
+
+	err := openapi3filter.ValidateRequest(r.Context(), &openapi3filter.RequestValidationInput{
+		Request: r, PathParams: params, Route: route,
+		Options: &openapi3filter.Options{
+			MultiError: true, SkipSettingDefaults: true, AuthenticationFunc: openapi3filter.NoopAuthenticationFunc,
+		},
+	})
+	if err == nil {
+		return nil
+	}
+
+	var large *http.MaxBytesError
+	if errors.As(err, &large) {
+		return problem(CodeTooLarge, "the body has more than %d bytes", large.Limit)
+	}
+
+	return invalid(contractErrors(err)...)
+}
+
+// media refuses bodies that are not JSON.
+func media(r *http.Request, operation *openapi3.Operation) error {
+	if operation.RequestBody == nil {
+		return nil
+	}
+
+	got, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if err != nil || got != "application/json" {
+		return problem(CodeMedia, "send application/json")
+	}
+
+	return nil
+}
+
+// knownQuery refuses parameters that the operation does not have: a misspelt search would
+// list everything.
+func knownQuery(r *http.Request, route *routers.Route) error {
+	var wrong []entity.FieldError
+
+	for name, values := range r.URL.Query() {
+		if route.Operation.Parameters.GetByInAndName(openapi3.ParameterInQuery, name) == nil {
+			wrong = append(wrong, entity.FieldError{Field: name, Message: "is not a parameter of this request"})
+		} else if len(values) > 1 {
+			wrong = append(wrong, entity.FieldError{Field: name, Message: "is there more than once"})
+		}
+	}
+
+	if len(wrong) > 0 {
+		slices.SortFunc(wrong, func(a, b entity.FieldError) int { return strings.Compare(a.Field, b.Field) })
+
+		return invalid(wrong...)
+	}
+
+	return nil
+}
+
+// contractErrors sorts by field what does not fit the contract.
+func contractErrors(err error) []entity.FieldError {
+	// The outermost error counts: one of a parameter holds those of its schema.
+	switch typed := err.(type) { //nolint:errorlint // as above
+	case openapi3.MultiError:
+		var out []entity.FieldError
+		for _, one := range typed {
+			out = append(out, contractErrors(one)...)
+		}
+
+		return out
+	case *openapi3filter.RequestError:
+		return requestErrors(typed)
+	default:
+		return named(entity.SchemaErrors("", err))
+	}
+}
+
+func requestErrors(err *openapi3filter.RequestError) []entity.FieldError {
+	root := ""
+	if err.Parameter != nil {
+		root = err.Parameter.Name
+	}
+
+	if err.Err != nil {
+		return named(entity.SchemaErrors(root, err.Err))
+	}
+
+	return named([]entity.FieldError{{Field: root, Message: err.Reason}})
+}
+
+// named gives errors of the body as a whole a field.
+func named(list []entity.FieldError) []entity.FieldError {
+	for i := range list {
+		if list[i].Field == "" {
+			list[i].Field = "body"
+		}
+	}
+
+	return list
+}

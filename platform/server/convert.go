@@ -1,0 +1,72 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"encoding/json"
+
+	"github.com/hyperfleet/hyperfleet/api/openapi"
+	"github.com/hyperfleet/hyperfleet/platform/store"
+)
+
+// tell is a stored resource as the API tells it.
+func (s *Server) tell(r store.Resource) openapi.Resource {
+	out := openapi.Resource{
+		CreatedBy: r.CreatedBy, CreatedTime: r.CreatedTime, DeletedBy: r.DeletedBy, DeletedTime: r.DeletedTime,
+		Generation: r.Generation, Href: s.href(r.Kind, r.ID, r.OwnerKind, r.OwnerID), Id: r.ID, Kind: r.Kind,
+		Labels: r.Labels, Name: r.Name, Spec: map[string]any{},
+		Status:  openapi.ResourceStatus{Conditions: []openapi.ResourceCondition{}},
+		Tenancy: r.Tenancy, UpdatedBy: r.UpdatedBy, UpdatedTime: r.UpdatedTime,
+	}
+
+	// What does not decode can not have been stored.
+	_ = json.Unmarshal(r.Spec, &out.Spec)
+
+	if r.OwnerID != "" {
+		out.OwnerReferences = &openapi.ResourceReference{
+			Id: r.OwnerID, Kind: r.OwnerKind, Href: s.href(r.OwnerKind, r.OwnerID, "", ""),
+		}
+	}
+
+	if len(r.References) > 0 {
+		out.References = map[string][]openapi.ResourceReference{}
+	}
+
+	for refType, targets := range r.References {
+		list := make([]openapi.ResourceReference, 0, len(targets))
+		for _, ref := range targets {
+			list = append(list, openapi.ResourceReference{Id: ref.ID, Kind: ref.Kind, Href: s.href(ref.Kind, ref.ID, "", "")})
+		}
+
+		out.References[refType] = list
+	}
+
+	out.Status.Conditions = append(out.Status.Conditions, r.Conditions...)
+
+	return out
+}
+
+// href is the path of a resource: below its owner if it has one. A resource whose kind is
+// not registered any more is among all resources alone.
+func (s *Server) href(kind, id, ownerKind, ownerID string) string {
+	found, known := s.registry.ByKind(kind)
+	if !known {
+		return BasePath + "/resources/" + id
+	}
+
+	if owner, known := s.registry.ByKind(ownerKind); known && ownerID != "" {
+		return BasePath + "/" + owner.Plural + "/" + ownerID + "/" + found.Plural + "/" + id
+	}
+
+	return BasePath + "/" + found.Plural + "/" + id
+}
+
+// plural is the collection of a kind.
+func (s *Server) plural(kind string) string {
+	if found, known := s.registry.ByKind(kind); known {
+		return found.Plural
+	}
+
+	return "resources"
+}

@@ -1,0 +1,351 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/hyperfleet/hyperfleet/platform/entity"
+	"github.com/hyperfleet/hyperfleet/platform/store"
+)
+
+// maxNamed is how many resources in the way of a deletion are named.
+const maxNamed = 10
+
+// node is a resource with what is below it, all of it locked.
+type node struct {
+	store.Resource
+
+	kind     *entity.Kind
+	children []*node
+}
+
+func (s *Server) remove(ctx context.Context, at scope) (answer, error) {
+	var out store.Resource
+
+	err := s.write(ctx, func(ctx context.Context, u *unit) error {
+		r, err := u.find(ctx, u.tx.GetForUpdate, at)
+		if err != nil {
+			return err
+		}
+
+		out, err = u.delete(ctx, r)
+
+		return err
+	})
+	if err != nil {
+		return answer{}, err
+	}
+
+	return answer{http.StatusAccepted, s.tell(out)}, nil
+}
+
+// delete asks for the deletion of a resource and all that cascades from it.
+func (u *unit) delete(ctx context.Context, r store.Resource) (store.Resource, error) {
+	if _, err := u.kindOf(r); err != nil {
+		return r, err
+	}
+
+	if r.Deleting() {
+		return r, nil
+	}
+
+	tree, err := u.lockTree(ctx, r)
+	if err != nil {
+		return r, err
+	}
+
+	if err := restricted(tree); err != nil {
+		return r, err
+	}
+
+	referrers, err := u.referrers(ctx, tree)
+	if err != nil {
+		return r, err
+	}
+
+	gone, err := u.deleteNode(ctx, tree)
+	if err != nil {
+		return r, err
+	}
+
+	for _, id := range referrers {
+		if err := u.lookAgain(ctx, id); err != nil {
+			return r, err
+		}
+	}
+
+	if gone {
+		err = u.lookAgain(ctx, tree.OwnerID)
+	}
+
+	return tree.Resource, err
+}
+
+// lockTree locks what is below a resource, owners before what they own: once an owner is
+// locked nothing can be added to it.
+func (u *unit) lockTree(ctx context.Context, r store.Resource) (*node, error) {
+	out := &node{Resource: r}
+	out.kind, _ = u.registry.ByKind(r.Kind)
+
+	children, err := u.tx.Children(ctx, r.ID, true)
+	if err != nil {
+		return nil, err
+	}
+
+	for _, child := range children {
+		locked, err := u.tx.GetForUpdate(ctx, child.ID)
+		if errors.Is(err, store.ErrNotFound) {
+			continue
+		}
+
+		if err != nil {
+			return nil, err
+		}
+
+		below, err := u.lockTree(ctx, locked)
+		if err != nil {
+			return nil, err
+		}
+
+		out.children = append(out.children, below)
+	}
+
+	return out, nil
+}
+
+// restricted names the active children that keep a tree from being deleted. A kind that is
+// not registered any more restricts: nobody would finalize it.
+func restricted(tree *node) error {
+	var names []string
+
+	tree.walk(func(n *node) {
+		if n != tree && !n.Deleting() && (n.kind == nil || !n.kind.Cascades()) {
+			names = append(names, n.Kind+" "+n.Name)
+		}
+	})
+
+	if len(names) == 0 {
+		return nil
+	}
+
+	return problem(CodeInUse, "delete first what is below it: %s", some(names))
+}
+
+func (n *node) walk(visit func(*node)) {
+	visit(n)
+
+	for _, child := range n.children {
+		child.walk(visit)
+	}
+}
+
+// referrers are the resources outside of a tree that refer to what is active in it. A
+// reference that is not weak keeps its target.
+func (u *unit) referrers(ctx context.Context, tree *node) ([]string, error) {
+	inside, targets := map[string]bool{}, map[string]bool{}
+
+	tree.walk(func(n *node) {
+		inside[n.ID] = true
+
+		if u.registry.IsTarget(n.Kind) {
+			targets[n.ID] = true
+		}
+	})
+
+	weak := map[string]bool{}
+
+	var keepers []string
+
+	for _, id := range slices.Sorted(maps.Keys(targets)) {
+		inbound, err := u.tx.InboundReferences(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+
+		for _, ref := range inbound {
+			switch {
+			case ref.SourceDeleting || inside[ref.SourceID]:
+			case u.isWeak(ref):
+				weak[ref.SourceID] = true
+			default:
+				keepers = append(keepers, fmt.Sprintf("%s %s (%s)", ref.SourceKind, ref.SourceID, ref.Type))
+			}
+		}
+	}
+
+	if len(keepers) > 0 {
+		return nil, problem(CodeInUse, "it is referred to by %s", some(keepers))
+	}
+
+	return slices.Sorted(maps.Keys(weak)), nil
+}
+
+func (u *unit) isWeak(ref store.InboundRef) bool {
+	kind, known := u.registry.ByKind(ref.SourceKind)
+	if !known {
+		return false
+	}
+
+	rule, known := kind.Reference(ref.Type)
+
+	return known && rule.Weak
+}
+
+// deleteNode deletes from the leaves up, and tells whether the resource is gone at once:
+// nobody has to finalize it, and nothing is below it.
+func (u *unit) deleteNode(ctx context.Context, n *node) (gone bool, err error) {
+	left := 0
+
+	for _, child := range n.children {
+		childGone := false
+
+		if !child.Deleting() {
+			if childGone, err = u.deleteNode(ctx, child); err != nil {
+				return false, err
+			}
+		}
+
+		if !childGone {
+			left++
+		}
+	}
+
+	n.DeletedTime, n.DeletedBy = &u.now, u.caller
+	n.UpdatedTime, n.UpdatedBy = u.now, u.caller
+	n.Generation++
+
+	if len(n.kind.RequiredAdapters) == 0 && left == 0 {
+		return true, u.removeRow(ctx, n.Resource)
+	}
+
+	if _, err := u.tx.Update(ctx, n.Resource); err != nil {
+		return false, err
+	}
+
+	if len(n.References) > 0 {
+		if n.References, err = u.tx.SetReferences(ctx, n.ID, nil); err != nil {
+			return false, err
+		}
+	}
+
+	if _, _, err := u.settleWith(ctx, n.kind, &n.Resource, left); err != nil {
+		return false, err
+	}
+
+	return false, u.record(ctx, n.Resource, store.OperationDeleting)
+}
+
+func (s *Server) forceDelete(ctx context.Context, at scope, reason string) (answer, error) {
+	var entry store.AuditEntry
+
+	err := s.write(ctx, func(ctx context.Context, u *unit) error {
+		r, err := u.find(ctx, u.tx.GetForUpdate, at)
+		if err != nil {
+			return err
+		}
+
+		entry, err = u.forceDelete(ctx, r, reason)
+
+		return err
+	})
+	if err != nil {
+		return answer{}, err
+	}
+
+	s.log.WarnContext(ctx, "a resource was deleted by force, what adapters made for it may be left",
+		slog.String("resource", entry.ResourceID), slog.String("kind", entry.Kind), slog.String("name", entry.Name),
+		slog.String("caller", entry.Actor), slog.String("reason", entry.Reason), slog.Any("removed", entry.Removed),
+		slog.String("requestId", about(ctx).id))
+
+	return answer{status: http.StatusNoContent}, nil
+}
+
+// forceDelete removes a resource and all below it. References to it stay: those who have
+// one are not reconciled until they are changed.
+func (u *unit) forceDelete(ctx context.Context, r store.Resource, reason string) (store.AuditEntry, error) {
+	if !r.Deleting() {
+		return store.AuditEntry{}, problem(CodeState, "%s %s is not being deleted; DELETE it first", r.Kind, r.ID)
+	}
+
+	tree, err := u.lockTree(ctx, r)
+	if err != nil {
+		return store.AuditEntry{}, err
+	}
+
+	var (
+		all []store.Resource
+		ids []string
+	)
+
+	tree.walk(func(n *node) {
+		all, ids = append(all, n.Resource), append(ids, n.ID)
+	})
+
+	referrers, err := u.outsiders(ctx, ids)
+	if err != nil {
+		return store.AuditEntry{}, err
+	}
+
+	if _, err := u.tx.Remove(ctx, ids...); err != nil {
+		return store.AuditEntry{}, err
+	}
+
+	slices.Reverse(all)
+
+	for _, one := range all {
+		if err := u.record(ctx, one, store.OperationRemoved); err != nil {
+			return store.AuditEntry{}, err
+		}
+	}
+
+	for _, id := range append(referrers, r.OwnerID) {
+		if err := u.lookAgain(ctx, id); err != nil {
+			return store.AuditEntry{}, err
+		}
+	}
+
+	entry := store.AuditEntry{
+		At: u.now, Actor: u.caller, Action: "force-delete", Reason: reason, ResourceID: r.ID, Kind: r.Kind, Name: r.Name,
+		Removed: ids,
+	}
+
+	return entry, u.tx.Audit(ctx, entry)
+}
+
+// outsiders are those who refer to resources and are not among them.
+func (u *unit) outsiders(ctx context.Context, ids []string) ([]string, error) {
+	found := map[string]bool{}
+
+	for _, id := range ids {
+		inbound, err := u.tx.InboundReferences(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+
+		for _, ref := range inbound {
+			if !slices.Contains(ids, ref.SourceID) {
+				found[ref.SourceID] = true
+			}
+		}
+	}
+
+	return slices.Sorted(maps.Keys(found)), nil
+}
+
+// some names the first of many.
+func some(names []string) string {
+	if len(names) <= maxNamed {
+		return strings.Join(names, ", ")
+	}
+
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNamed], ", "), len(names)-maxNamed)
+}

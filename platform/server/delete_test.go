@@ -1,0 +1,279 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package server_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hyperfleet/hyperfleet/api/openapi"
+	"github.com/hyperfleet/hyperfleet/platform/store"
+)
+
+func TestKindWithoutAdapters(t *testing.T) {
+	t.Parallel()
+
+	a := serve(t, nil)
+	channel := a.create("/channels", "stable", nil)
+
+	if len(channel.Status.Conditions) != 0 {
+		t.Errorf("nothing is to be reconciled: %+v", channel.Status)
+	}
+
+	if got := as[openapi.Resource](t, a.do("DELETE", "/channels/"+channel.Id, nil), 202); got.DeletedTime == nil || got.Generation != 2 {
+		t.Errorf("%+v", got)
+	}
+
+	if !a.gone(channel.Id) {
+		t.Error("nobody has to finalize it, and it is there")
+	}
+
+	a.create("/channels", "stable", nil)
+}
+
+// TestRestrict keeps a parent with a child that restricts, and changes nothing else of the
+// tree.
+func TestRestrict(t *testing.T) {
+	t.Parallel()
+
+	a := serve(t, nil)
+	cluster := a.create("/clusters", "home", nil)
+	pool := a.create("/clusters/"+cluster.Id+"/nodepools", "workers", nil)
+	backup := a.create("/clusters/"+cluster.Id+"/backups", "nightly", nil)
+
+	what := problemOf(t, a.do("DELETE", "/clusters/"+cluster.Id, nil), "HYPERFLEET-CNF-002")
+	if !strings.Contains(what.Detail, "Backup nightly") || strings.Contains(what.Detail, "NodePool") {
+		t.Errorf("detail %q", what.Detail)
+	}
+
+	for _, one := range []openapi.Resource{cluster, pool, backup} {
+		if got := a.get(one); got.DeletedTime != nil || got.Generation != 1 {
+			t.Errorf("%s: %+v", one.Name, got)
+		}
+	}
+
+	as[openapi.Resource](t, a.do("DELETE", "/backups/"+backup.Id, nil), 202)
+	as[openapi.Resource](t, a.do("DELETE", "/clusters/"+cluster.Id, nil), 202)
+
+	// The tree is being deleted.
+	problemOf(t, a.do("POST", "/clusters/"+cluster.Id+"/nodepools", `{"name":"late","spec":{}}`), "HYPERFLEET-CNF-003")
+	problemOf(t, a.do("PATCH", "/clusters/"+cluster.Id, `{"spec":{"a":1}}`), "HYPERFLEET-CNF-003")
+	problemOf(t, a.do("PATCH", "/nodepools/"+pool.Id, `{"spec":{"a":1}}`), "HYPERFLEET-CNF-003")
+	problemOf(t, a.do("POST", "/clusters", `{"name":"home","spec":{}}`), "HYPERFLEET-CNF-001")
+}
+
+// TestRequiredReferences keep their target.
+func TestRequiredReferences(t *testing.T) {
+	t.Parallel()
+
+	a := serve(t, nil)
+	one, two := a.create("/channels", "one", nil), a.create("/channels", "two", nil)
+	version := as[openapi.Resource](t, a.do("POST", "/versions", refs(one.Id)), 201)
+
+	if diff := cmp.Diff(map[string][]openapi.ResourceReference{"channel": {{
+		Id: one.Id, Kind: "Channel", Href: "/api/hyperfleet/v1/channels/" + one.Id,
+	}}}, a.get(version).References); diff != "" {
+		t.Error(diff)
+	}
+
+	what := problemOf(t, a.do("DELETE", "/channels/"+one.Id, nil), "HYPERFLEET-CNF-002")
+	if !strings.Contains(what.Detail, version.Id) {
+		t.Errorf("detail %q", what.Detail)
+	}
+
+	// A change of references is one of the generation, and the old target is free.
+	changed := as[openapi.Resource](t, a.do("PATCH", "/versions/"+version.Id,
+		map[string]any{"references": refs(two.Id)["references"]}), 200)
+	if changed.Generation != 2 || changed.References["channel"][0].Id != two.Id {
+		t.Errorf("%+v", changed)
+	}
+
+	as[openapi.Resource](t, a.do("DELETE", "/channels/"+one.Id, nil), 202)
+	problemOf(t, a.do("PATCH", "/versions/"+version.Id, `{"references":{}}`), "HYPERFLEET-VAL-001")
+
+	// Deletion clears the references of the referrer itself.
+	if got := as[openapi.Resource](t, a.do("DELETE", "/versions/"+version.Id, nil), 202); got.References != nil {
+		t.Errorf("%+v", got.References)
+	}
+
+	as[openapi.Resource](t, a.do("DELETE", "/channels/"+two.Id, nil), 202)
+}
+
+// TestWeakReferences survive their target, and are not reconciled until they are changed.
+func TestWeakReferences(t *testing.T) {
+	t.Parallel()
+
+	a := serve(t, nil)
+	channel, hint, cluster := a.create("/channels", "stable", nil), a.create("/channels", "hint", nil), a.create("/clusters", "home", nil)
+	link := func(ids ...string) map[string]any {
+		out := map[string]any{"channel": []any{map[string]any{"id": channel.Id}}}
+		for i, refType := range []string{"hint", "used_by"}[:len(ids)] {
+			out[refType] = []any{map[string]any{"id": ids[i]}}
+		}
+
+		return out
+	}
+	version := a.create("/versions", "v1", map[string]any{"references": link(hint.Id, cluster.Id)})
+	a.say(version.Id, "images", 1, "True")
+
+	if got := condition(a.get(version), "Reconciled"); got.Status != "True" {
+		t.Fatalf("%+v", got)
+	}
+
+	// One target is gone at once, the other is going.
+	for _, tc := range []struct{ path, id string }{{"/channels/", hint.Id}, {"/clusters/", cluster.Id}} {
+		as[openapi.Resource](t, a.do("DELETE", tc.path+tc.id, nil), 202)
+
+		got := a.get(version)
+		if now := condition(got, "Reconciled"); now.Status != "False" || now.Reason != "ReferenceMissing" || !strings.Contains(now.Message, tc.id) {
+			t.Errorf("%+v", now)
+		}
+
+		if got.Generation != 1 || got.References["hint"][0].Id != hint.Id {
+			t.Errorf("the referrer was changed: %+v", got)
+		}
+	}
+
+	// A report does not mend it, a change of other things neither.
+	a.say(version.Id, "images", 1, "True")
+	as[openapi.Resource](t, a.do("PATCH", "/versions/"+version.Id, `{"labels":{"a":"b"}}`), 200)
+	a.say(version.Id, "images", 2, "True")
+
+	if got := condition(a.get(version), "Reconciled"); got.Reason != "ReferenceMissing" {
+		t.Errorf("%+v", got)
+	}
+
+	// A new reference to what is going, or gone, is refused.
+	problemOf(t, a.do("POST", "/versions", map[string]any{"name": "v2", "spec": map[string]any{}, "references": link(channel.Id, cluster.Id)}), "HYPERFLEET-CNF-003")
+	problemOf(t, a.do("POST", "/versions", map[string]any{"name": "v2", "spec": map[string]any{}, "references": link(hint.Id)}), "HYPERFLEET-VAL-001")
+
+	as[openapi.Resource](t, a.do("PATCH", "/versions/"+version.Id, map[string]any{"references": link()}), 200)
+	a.say(version.Id, "images", 3, "True")
+
+	if got := condition(a.get(version), "Reconciled"); got.Status != "True" {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestForceDelete removes a tree, whoever is not done with it, and writes down who wanted
+// it.
+func TestForceDelete(t *testing.T) {
+	t.Parallel()
+
+	a := serve(t, nil)
+	cluster := a.create("/clusters", "home", nil)
+	pool := a.create("/clusters/"+cluster.Id+"/nodepools", "workers", nil)
+	channel := a.create("/channels", "stable", nil)
+	version := a.create("/versions", "v1", map[string]any{"references": map[string]any{
+		"channel": []any{map[string]any{"id": channel.Id}}, "used_by": []any{map[string]any{"id": cluster.Id}},
+	}})
+	at := "/clusters/" + cluster.Id
+
+	problemOf(t, a.do("POST", at+"/force-delete", `{"reason":"stuck"}`), "HYPERFLEET-CNF-003")
+	as[openapi.Resource](t, a.do("DELETE", at, nil), 202)
+	as[struct{}](t, a.do("POST", at+"/force-delete", `{"reason":"the DNS is gone for good"}`), 204)
+
+	if !a.gone(cluster.Id) || !a.gone(pool.Id) {
+		t.Error("something is left")
+	}
+
+	problemOf(t, a.do("POST", at+"/force-delete", `{"reason":"again"}`), "HYPERFLEET-NTF-001")
+
+	if got := condition(a.get(version), "Reconciled"); got.Reason != "ReferenceMissing" {
+		t.Errorf("%+v", got)
+	}
+
+	entries, err := a.store.AuditLog(t.Context(), cluster.Id)
+	if err != nil || len(entries) != 1 {
+		t.Fatalf("%+v %v", entries, err)
+	}
+
+	want := store.AuditEntry{
+		At: start(), Action: "force-delete", Reason: "the DNS is gone for good", ResourceID: cluster.Id, Kind: "Cluster",
+		Name: "home", Removed: []string{cluster.Id, pool.Id},
+	}
+	if diff := cmp.Diff(want, entries[0]); diff != "" {
+		t.Error(diff)
+	}
+
+	if !strings.Contains(a.log.String(), `"reason":"the DNS is gone for good"`) {
+		t.Error("the log does not tell of it")
+	}
+}
+
+// TestForceDeleteOfAChild lets its finalized parent go.
+func TestForceDeleteOfAChild(t *testing.T) {
+	t.Parallel()
+
+	a := serve(t, nil)
+	cluster := a.create("/clusters", "home", nil)
+	pool := a.create("/clusters/"+cluster.Id+"/nodepools", "workers", nil)
+
+	as[openapi.Resource](t, a.do("DELETE", "/clusters/"+cluster.Id, nil), 202)
+	a.say(cluster.Id, "dns", 2, "True", "Finalized")
+	a.say(cluster.Id, "namespace", 2, "True", "Finalized")
+	as[struct{}](t, a.do("POST", "/clusters/"+cluster.Id+"/nodepools/"+pool.Id+"/force-delete", `{"reason":"r"}`), 204)
+
+	if !a.gone(pool.Id) || !a.gone(cluster.Id) {
+		t.Error("the parent was waiting for the child alone, and is there")
+	}
+}
+
+// TestChanges tells every visible change once, in order.
+func TestChanges(t *testing.T) {
+	t.Parallel()
+
+	a := serve(t, nil)
+	cursor := as[openapi.ChangeList](t, a.do("GET", "/changes", nil), 200)
+
+	if len(cursor.Items) != 0 || cursor.Next == "" {
+		t.Fatalf("%+v", cursor)
+	}
+
+	cluster := a.create("/clusters", "home", nil)
+	pool := a.create("/clusters/"+cluster.Id+"/nodepools", "workers", nil)
+	as[openapi.Resource](t, a.do("PATCH", "/clusters/"+cluster.Id, `{"spec":{"a":1}}`), 200)
+	as[openapi.Resource](t, a.do("PATCH", "/clusters/"+cluster.Id, `{"spec":{"a":1}}`), 200)
+	a.say(cluster.Id, "dns", 2, "True")
+	a.say(cluster.Id, "dns", 2, "True")
+	as[openapi.Resource](t, a.do("DELETE", "/clusters/"+cluster.Id, nil), 202)
+	a.say(cluster.Id, "dns", 3, "True", "Finalized")
+	a.say(cluster.Id, "namespace", 3, "True", "Finalized")
+	a.say(pool.Id, "machines", 2, "True", "Finalized")
+
+	var told []string
+
+	for next := cursor.Next; len(told) < 20; {
+		page := as[openapi.ChangeList](t, a.do("GET", "/changes?limit=3&after="+next, nil), 200)
+		if len(page.Items) == 0 {
+			break
+		}
+
+		for _, one := range page.Items {
+			told = append(told, one.Kind+" "+one.Operation)
+
+			if one.Href != cluster.Href && one.Href != pool.Href {
+				t.Errorf("href %s", one.Href)
+			}
+		}
+
+		next = page.Next
+	}
+
+	want := []string{
+		"Cluster created", "NodePool created", "Cluster updated", "Cluster status", "NodePool deleting", "Cluster deleting",
+		"Cluster status", "Cluster status", "NodePool removed", "Cluster removed",
+	}
+	if diff := cmp.Diff(want, told); diff != "" {
+		t.Error(diff)
+	}
+
+	pools := as[openapi.ChangeList](t, a.do("GET", "/changes?kind=NodePool&after="+cursor.Next, nil), 200)
+	if len(pools.Items) != 3 || slices.ContainsFunc(pools.Items, func(c openapi.Change) bool { return c.Kind != "NodePool" }) {
+		t.Errorf("%+v", pools.Items)
+	}
+}

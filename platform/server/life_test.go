@@ -1,0 +1,339 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package server_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hyperfleet/hyperfleet/api/openapi"
+)
+
+// TestRulesOfSentinelFire holds the two rules that never fired where Reconciled copied the
+// resource's generation: "new", and "generation > observed_generation".
+func TestRulesOfSentinelFire(t *testing.T) {
+	t.Parallel()
+
+	a := serve(t, nil)
+	cluster := a.create("/clusters", "home", nil)
+
+	fires := func(when string, want bool) {
+		t.Helper()
+
+		now := a.get(cluster)
+		if got := now.Generation > condition(now, "Reconciled").ObservedGeneration; got != want {
+			t.Errorf("%s: generation %d, observed %d", when, now.Generation, condition(now, "Reconciled").ObservedGeneration)
+		}
+	}
+
+	if made := condition(cluster, "Reconciled"); made.Status != "False" || made.ObservedGeneration != 0 || cluster.Generation != 1 {
+		t.Errorf("at creation: %+v", made)
+	}
+
+	fires("at creation", true)
+	a.say(cluster.Id, "dns", 1, "False")
+	fires("after the first report", false)
+	a.say(cluster.Id, "namespace", 1, "True")
+	a.say(cluster.Id, "dns", 1, "True")
+	fires("when reconciled", false)
+	as[openapi.Resource](t, a.do("PATCH", "/clusters/"+cluster.Id, `{"spec":{"a":1}}`), 200)
+	fires("after a change", true)
+	a.say(cluster.Id, "dns", 2, "True")
+	fires("after a report on the change", false)
+	as[openapi.Resource](t, a.do("DELETE", "/clusters/"+cluster.Id, nil), 202)
+	fires("after DELETE", true)
+}
+
+// TestReconciled follows a resource from its creation to its end.
+func TestReconciled(t *testing.T) {
+	t.Parallel()
+
+	a := serve(t, nil)
+	cluster := a.create("/clusters", "home", nil)
+	id := cluster.Id
+
+	check := func(status, reason string, updated time.Duration, more ...string) {
+		t.Helper()
+
+		now := a.get(cluster)
+		got := condition(now, "Reconciled")
+
+		if got.Status != status || got.Reason != reason || !got.LastUpdatedTime.Equal(start().Add(updated)) {
+			t.Errorf("Reconciled %+v, want %s %s at %s", got, status, reason, updated)
+		}
+
+		for _, one := range more {
+			name, want, _ := strings.Cut(one, "=")
+			if got := condition(now, name); got.Status != want {
+				t.Errorf("%s: %+v", one, got)
+			}
+		}
+	}
+
+	check("False", "ReconciledMissingAdapters", 0)
+	a.clock.Step(time.Second)
+	a.say(id, "dns", 1, "True")
+	check("False", "ReconciledMissingAdapters", time.Second, "DnsSuccessful=True", "NamespaceSuccessful=", "LastKnownReconciled=False")
+	a.clock.Step(time.Second)
+	a.say(id, "namespace", 1, "False")
+	check("False", "ReconciledFailedAdapters", time.Second, "NamespaceSuccessful=False")
+	a.clock.Step(time.Second)
+	a.say(id, "namespace", 1, "True")
+	check("True", "ReconciledAll", time.Second, "LastKnownReconciled=True")
+
+	if at := condition(a.get(cluster), "Reconciled").LastTransitionTime; !at.Equal(start().Add(3 * time.Second)) {
+		t.Errorf("transition at %s", at)
+	}
+
+	a.clock.Step(time.Second)
+	a.say(id, "dns", 1, "True")
+	check("True", "ReconciledAll", 3*time.Second)
+	a.say(id, "stranger", 1, "False")
+	check("True", "ReconciledAll", 3*time.Second, "StrangerSuccessful=")
+	a.clock.Step(time.Second)
+
+	if got := as[openapi.Resource](t, a.do("PATCH", "/clusters/"+id, `{"spec":{},"labels":{}}`), 200); got.Generation != 1 {
+		t.Errorf("a change of nothing gives generation %d", got.Generation)
+	}
+
+	as[openapi.Resource](t, a.do("PATCH", "/clusters/"+id, `{"labels":{"a":"b"}}`), 200)
+	check("False", "ReconciledMissingAdapters", 5*time.Second, "LastKnownReconciled=True")
+	a.say(id, "dns", 2, "True")
+	check("False", "ReconciledMissingAdapters", 5*time.Second, "LastKnownReconciled=True")
+	a.say(id, "namespace", 2, "True")
+	check("True", "ReconciledAll", 5*time.Second, "LastKnownReconciled=True")
+	as[openapi.Resource](t, a.do("DELETE", "/clusters/"+id, nil), 202)
+	check("False", "ReconciledMissingAdapters", 5*time.Second)
+	a.say(id, "dns", 3, "True", "Finalized")
+	check("False", "ReconciledMissingAdapters", 5*time.Second)
+	a.say(id, "namespace", 3, "True")
+	check("False", "ReconciledFailedAdapters", 5*time.Second)
+	a.say(id, "namespace", 3, "False", "Finalized")
+
+	if !a.gone(id) {
+		t.Error("all adapters have finalized, and it is there")
+	}
+
+	problemOf(t, a.do("PUT", "/resources/"+id+"/statuses", a.statusReport("dns", 3, "True")), "HYPERFLEET-NTF-001")
+}
+
+// TestDiscardedReports holds each reason to answer 204, and that nothing changes then.
+func TestDiscardedReports(t *testing.T) {
+	t.Parallel()
+
+	a := serve(t, nil)
+	cluster := a.create("/clusters", "home", map[string]any{"labels": map[string]string{"a": "b"}})
+	at := "/clusters/" + cluster.Id + "/statuses"
+
+	// A first Unknown is kept, and does not count.
+	as[openapi.AdapterStatus](t, a.do("PUT", at, a.statusReport("dns", 1, "Unknown")), 201)
+
+	if got := condition(a.get(cluster), "Reconciled"); got.ObservedGeneration != 0 || got.Reason != "ReconciledMissingAdapters" {
+		t.Errorf("after a first Unknown: %+v", got)
+	}
+
+	as[struct{}](t, a.do("PUT", at, a.statusReport("dns", 1, "Unknown")), 204)
+	as[openapi.Resource](t, a.do("PATCH", "/clusters/"+cluster.Id, `{"labels":{}}`), 200)
+	a.say(cluster.Id, "dns", 2, "True")
+	before := a.get(cluster)
+
+	a.clock.Step(time.Minute)
+
+	older := a.statusReport("dns", 2, "False")
+	older.ObservedTime = start().Add(-time.Second)
+
+	for name, report := range map[string]openapi.StatusReport{
+		"a generation to come":            a.statusReport("dns", 3, "False"),
+		"an older generation":             a.statusReport("dns", 1, "False"),
+		"the same, observed earlier":      older,
+		"Unknown after something known":   a.statusReport("dns", 2, "Unknown"),
+		"a generation to come, at first":  a.statusReport("namespace", 3, "False"),
+		"Unknown of a generation to come": a.statusReport("namespace", 4, "Unknown"),
+	} {
+		if got := a.do("PUT", at, report); got.status != 204 || len(got.body) > 0 {
+			t.Errorf("%s: %d %s", name, got.status, got.body)
+		}
+	}
+
+	if after := a.get(cluster); fmt.Sprint(after) != fmt.Sprint(before) {
+		t.Errorf("before %v, after %v", before, after)
+	}
+
+	// An older generation of an adapter that has not reported before is taken.
+	as[openapi.AdapterStatus](t, a.do("PUT", at, a.statusReport("namespace", 1, "True")), 201)
+}
+
+func TestReportsThatAreNotValid(t *testing.T) {
+	t.Parallel()
+
+	a := serve(t, nil)
+	cluster := a.create("/clusters", "home", nil)
+
+	for name, tc := range map[string]struct {
+		change func(*openapi.StatusReport)
+		field  string
+	}{
+		"no Health":         {func(r *openapi.StatusReport) { r.Conditions = r.Conditions[:2] }, "conditions"},
+		"a type twice":      {func(r *openapi.StatusReport) { r.Conditions = append(r.Conditions, r.Conditions[0]) }, "conditions[3].type"},
+		"a status":          {func(r *openapi.StatusReport) { r.Conditions[1].Status = "true" }, "conditions[1].status"},
+		"ahead":             {func(r *openapi.StatusReport) { r.ObservedTime = start().Add(5*time.Minute + time.Second) }, "observed_time"},
+		"old":               {func(r *openapi.StatusReport) { r.ObservedTime = start().Add(-30*time.Minute - time.Second) }, "observed_time"},
+		"no time":           {func(r *openapi.StatusReport) { r.ObservedTime = time.Time{} }, "observed_time"},
+		"generation":        {func(r *openapi.StatusReport) { r.ObservedGeneration = 0 }, "observed_generation"},
+		"name of adapter":   {func(r *openapi.StatusReport) { r.Adapter = "A b" }, "adapter"},
+		"length of a type":  {func(r *openapi.StatusReport) { r.Conditions[0].Type = longText(101) }, "conditions[0].type"},
+		"length of a text":  {func(r *openapi.StatusReport) { r.Conditions[0].Reason = longText(1025) }, "conditions[0]"},
+		"without a type":    {func(r *openapi.StatusReport) { r.Conditions[0].Type = "" }, "conditions[0].type"},
+		"too many of these": {func(r *openapi.StatusReport) { r.Conditions = make([]openapi.AdapterCondition, 101) }, "conditions"},
+	} {
+		report := a.statusReport("dns", 1, "True")
+		tc.change(&report)
+
+		what := problemOf(t, a.do("PUT", "/clusters/"+cluster.Id+"/statuses", report), "HYPERFLEET-VAL-001")
+		if what.Errors == nil || !hasField(what, tc.field) {
+			t.Errorf("%s: %+v", name, what.Errors)
+		}
+	}
+
+	for _, at := range []time.Duration{5 * time.Minute, -30 * time.Minute} {
+		report := a.statusReport(fmt.Sprintf("at%d", int(at.Minutes())+30), 1, "True")
+		report.ObservedTime = start().Add(at)
+		as[openapi.AdapterStatus](t, a.do("PUT", "/clusters/"+cluster.Id+"/statuses", report), 201)
+	}
+}
+
+// TestSlowChildren holds the defect of counting active children alone: a parent that is
+// finalized is not Reconciled, and not gone, while a child is being deleted; and it goes
+// with the last of them, without a further report.
+func TestSlowChildren(t *testing.T) {
+	t.Parallel()
+
+	a := serve(t, nil)
+	cluster := a.create("/clusters", "home", nil)
+	pools := []openapi.Resource{
+		a.create("/clusters/"+cluster.Id+"/nodepools", "one", nil), a.create("/clusters/"+cluster.Id+"/nodepools", "two", nil),
+	}
+
+	as[openapi.Resource](t, a.do("DELETE", "/clusters/"+cluster.Id, nil), 202)
+
+	for _, pool := range pools {
+		if got := a.get(pool); got.DeletedTime == nil || got.Generation != 2 {
+			t.Errorf("the deletion did not cascade: %+v", got)
+		}
+	}
+
+	a.say(cluster.Id, "dns", 2, "True", "Finalized")
+	a.say(cluster.Id, "namespace", 2, "True", "Finalized")
+
+	if got := condition(a.get(cluster), "Reconciled"); got.Status != "False" || got.Reason != "ReconciledWaitingForChildren" {
+		t.Errorf("with two children: %+v", got)
+	}
+
+	a.say(pools[0].Id, "machines", 2, "True", "Finalized")
+
+	if got := condition(a.get(cluster), "Reconciled"); got.Status != "False" || got.Reason != "ReconciledWaitingForChildren" {
+		t.Errorf("with one child: %+v", got)
+	}
+
+	a.say(pools[1].Id, "machines", 2, "True", "Finalized")
+
+	if !a.gone(pools[1].Id) || !a.gone(cluster.Id) {
+		t.Error("the parent did not go with its last child")
+	}
+}
+
+// TestManyEndAtOnce deletes a tree whose adapters all report at the same time, each report
+// twice: nothing is lost to deadlocks, and all of it goes.
+func TestManyEndAtOnce(t *testing.T) {
+	t.Parallel()
+
+	a := serve(t, nil)
+	cluster := a.create("/clusters", "home", nil)
+
+	var pools []openapi.Resource
+	for i := range 20 {
+		pools = append(pools, a.create("/clusters/"+cluster.Id+"/nodepools", fmt.Sprintf("p%d", i), nil))
+	}
+
+	as[openapi.Resource](t, a.do("DELETE", "/clusters/"+cluster.Id, nil), 202)
+
+	var group sync.WaitGroup
+
+	report := func(id, adapter string) {
+		for range 2 {
+			group.Go(func() {
+				got, err := a.try(t.Context(), "PUT", "/resources/"+id+"/statuses", a.statusReport(adapter, 2, "True", "Finalized"))
+				if err != nil || got.status != 201 && got.status != 404 {
+					t.Errorf("%s: %d %s %v", adapter, got.status, got.body, err)
+				}
+			})
+		}
+	}
+
+	report(cluster.Id, "dns")
+
+	for _, pool := range pools {
+		report(pool.Id, "machines")
+	}
+
+	report(cluster.Id, "namespace")
+	group.Wait()
+
+	if got := as[openapi.ResourceList](t, a.do("GET", "/resources", nil), 200); got.Total != 0 {
+		t.Errorf("%d are left: %+v", got.Total, got.Items)
+	}
+}
+
+// TestMappedConditions are those of rules; one that fails takes its report back.
+func TestMappedConditions(t *testing.T) {
+	t.Parallel()
+
+	a := serve(t, nil)
+	channel := a.create("/channels", "stable", nil)
+	version := as[openapi.Resource](t, a.do("POST", "/versions", refs(channel.Id)), 201)
+
+	put := func(quota any) reply {
+		report := a.statusReport("images", 1, "True")
+		report.Data = &map[string]any{"quota": quota}
+
+		return a.do("PUT", "/versions/"+version.Id+"/statuses", report)
+	}
+
+	if got := condition(version, "Quota"); got.Type != "" {
+		t.Errorf("before any report: %+v", got)
+	}
+
+	as[openapi.AdapterStatus](t, put(11), 201)
+	a.clock.Step(time.Second)
+
+	got := condition(a.get(version), "Quota")
+	if got.Status != "True" || got.Message != "abc has 11" || got.ObservedGeneration != 1 || got.Reason != "Quota" {
+		t.Errorf("%+v", got)
+	}
+
+	as[openapi.AdapterStatus](t, put(9), 201)
+
+	if got := condition(a.get(version), "Quota"); got.Status != "False" || !got.LastTransitionTime.Equal(start().Add(time.Second)) {
+		t.Errorf("%+v", got)
+	}
+
+	before := a.get(version)
+	what := problemOf(t, put("a secret"), "HYPERFLEET-INT-002")
+
+	if strings.Contains(what.Detail, "secret") || !strings.Contains(what.Detail, "Quota") {
+		t.Errorf("detail %q", what.Detail)
+	}
+
+	if after := a.get(version); fmt.Sprint(after) != fmt.Sprint(before) {
+		t.Error("a report whose rule failed changed the conditions")
+	}
+
+	stored := as[openapi.StatusList](t, a.do("GET", "/versions/"+version.Id+"/statuses", nil), 200)
+	if (*stored.Items[0].Data)["quota"] != 9.0 {
+		t.Errorf("a report whose rule failed was stored: %v", *stored.Items[0].Data)
+	}
+}

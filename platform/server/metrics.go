@@ -1,0 +1,167 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hyperfleet/hyperfleet/kit/metrics"
+	"github.com/hyperfleet/hyperfleet/platform/store"
+)
+
+const (
+	subsystem = "api"
+	// pendingFresh is how long counts from the database are used for further scrapes.
+	pendingFresh   = 5 * time.Second
+	pendingTimeout = 5 * time.Second
+)
+
+// serverMetrics are the metrics of the API.
+type serverMetrics struct {
+	requests *prometheus.HistogramVec
+	running  prometheus.Gauge
+	pending  *pendingCollector
+	starts   *prometheus.CounterVec
+}
+
+func (s *Server) newMetrics(registerer prometheus.Registerer) (*serverMetrics, error) {
+	labels := []string{"resource_type", "is_delete"}
+	m := &serverMetrics{
+		requests: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: metrics.Namespace, Subsystem: subsystem, Name: "request_duration_seconds",
+			Help:    "How long requests took, by route, method and status, in seconds.",
+			Buckets: metrics.CallBuckets(),
+		}, []string{"route", "method", "code"}),
+		running: prometheus.NewGauge(prometheus.GaugeOpts{
+			Namespace: metrics.Namespace, Subsystem: subsystem, Name: "requests_in_flight",
+			Help: "Requests that are being answered, those that wait for changes included.",
+		}),
+		starts: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: metrics.Namespace, Subsystem: subsystem, Name: "reconciliation_requests_total",
+			Help: "How often Reconciled became False.",
+		}, labels),
+	}
+
+	gauge := func(name, help string) *prometheus.Desc {
+		return prometheus.NewDesc(prometheus.BuildFQName(metrics.Namespace, subsystem, name), help, labels, nil)
+	}
+	m.pending = &pendingCollector{
+		server:  s,
+		pending: gauge("resource_pending_reconciliation", "Resources that are not reconciled."),
+		stuck: gauge("resource_pending_reconciliation_stuck",
+			"Resources that have not been reconciled for longer than the threshold."),
+		longest: gauge("resource_pending_reconciliation_stuck_duration_seconds",
+			"For how long the one that is stuck for longest has not been reconciled, in seconds."),
+	}
+
+	if registerer == nil {
+		return m, nil
+	}
+
+	err := errors.Join(registerer.Register(m.requests), registerer.Register(m.running), registerer.Register(m.starts),
+		registerer.Register(m.pending))
+	if err != nil {
+		return nil, fmt.Errorf("register metrics of the API: %w", err)
+	}
+
+	return m, nil
+}
+
+// request notes a request. One without a route is one of "none": paths come from outside.
+func (m *serverMetrics) request(route, method string, status int, took time.Duration) {
+	if route == "" {
+		route, method = "none", "none"
+	}
+
+	m.requests.WithLabelValues(route, method, strconv.Itoa(status)).Observe(took.Seconds())
+}
+
+func (m *serverMetrics) started(plural string, isDelete bool) {
+	m.starts.WithLabelValues(plural, strconv.FormatBool(isDelete)).Inc()
+}
+
+// pendingCollector counts in the database when it is asked, and not again for a while.
+type pendingCollector struct {
+	server                  *Server
+	pending, stuck, longest *prometheus.Desc
+
+	mu    sync.Mutex
+	read  time.Time
+	found []store.Pending
+}
+
+// Describe names the metrics.
+func (c *pendingCollector) Describe(out chan<- *prometheus.Desc) {
+	out <- c.pending
+
+	out <- c.stuck
+
+	out <- c.longest
+}
+
+// Collect counts. Where the database does not answer there are no values, and not old
+// ones.
+func (c *pendingCollector) Collect(out chan<- prometheus.Metric) {
+	found, err := c.count()
+	if err != nil {
+		// The other metrics are needed most when the database is away.
+		c.server.log.Error("the resources that are not reconciled could not be counted", slog.Any("error", err))
+
+		return
+	}
+
+	type key struct {
+		plural   string
+		isDelete bool
+	}
+
+	values := map[key]store.Pending{}
+
+	for _, kind := range c.server.registry.Kinds() {
+		values[key{kind.Plural, false}], values[key{kind.Plural, true}] = store.Pending{}, store.Pending{}
+	}
+
+	for _, one := range found {
+		values[key{c.server.plural(one.Kind), one.Deleting}] = one
+	}
+
+	for at, one := range values {
+		isDelete := strconv.FormatBool(at.isDelete)
+		out <- prometheus.MustNewConstMetric(c.pending, prometheus.GaugeValue, float64(one.Count), at.plural, isDelete)
+
+		out <- prometheus.MustNewConstMetric(c.stuck, prometheus.GaugeValue, float64(one.Stuck), at.plural, isDelete)
+
+		out <- prometheus.MustNewConstMetric(c.longest, prometheus.GaugeValue, one.Longest.Seconds(), at.plural, isDelete)
+	}
+}
+
+func (c *pendingCollector) count() ([]store.Pending, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	now := c.server.now()
+	if !c.read.IsZero() && now.Sub(c.read) < pendingFresh {
+		return c.found, nil
+	}
+
+	ctx, cancel := context.WithTimeout(context.Background(), pendingTimeout)
+	defer cancel()
+
+	found, err := c.server.store.Pending(ctx, now, c.server.options.StuckAfter)
+	if err != nil {
+		return nil, err
+	}
+
+	c.read, c.found = now, found
+
+	return found, nil
+}

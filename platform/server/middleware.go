@@ -1,0 +1,224 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"time"
+
+	"github.com/google/uuid"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+)
+
+const (
+	// maxBody of a request in bytes.
+	maxBody = 1 << 20
+	// maxRequest is how long a request may take that does not wait for changes.
+	maxRequest = 30 * time.Second
+	// maxWaiting is how long one may take that does: the contract's 55 s and the rest.
+	maxWaiting = 65 * time.Second
+
+	requestIDHeader = "X-Request-Id"
+	tracerName      = "github.com/hyperfleet/hyperfleet/platform/server"
+)
+
+type requestKey struct{}
+
+// request is what is known of a request beside the request itself.
+type request struct {
+	id      string
+	route   string
+	caller  caller
+	tenancy map[string]string
+}
+
+func about(ctx context.Context) *request {
+	if found, ok := ctx.Value(requestKey{}).(*request); ok {
+		return found
+	}
+
+	return &request{}
+}
+
+func setRoute(ctx context.Context, name string) { about(ctx).route = name }
+
+// recorder notes the status of an answer.
+type recorder struct {
+	http.ResponseWriter
+
+	status int
+}
+
+// WriteHeader notes the status.
+func (r *recorder) WriteHeader(status int) {
+	if r.status == 0 {
+		r.status = status
+	}
+
+	r.ResponseWriter.WriteHeader(status)
+}
+
+// Write notes that the status was 200.
+func (r *recorder) Write(data []byte) (int, error) {
+	if r.status == 0 {
+		r.status = http.StatusOK
+	}
+
+	return r.ResponseWriter.Write(data)
+}
+
+// Unwrap is for http.ResponseController.
+func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+
+// ServeHTTP answers a request of the API.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	start := s.clock.Now()
+	info := &request{id: requestID(r)}
+
+	ctx := propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
+	ctx, span := otel.Tracer(tracerName).Start(ctx, "request", trace.WithSpanKind(trace.SpanKindServer))
+
+	defer span.End()
+
+	limit := maxRequest
+	if r.URL.Path == BasePath+"/changes" {
+		limit = maxWaiting
+	}
+
+	ctx, cancel := context.WithTimeout(context.WithValue(ctx, requestKey{}, info), limit)
+	defer cancel()
+
+	w.Header().Set(requestIDHeader, info.id)
+
+	out := &recorder{ResponseWriter: w}
+	r = r.WithContext(ctx)
+	r.Body = http.MaxBytesReader(out, r.Body, maxBody)
+
+	s.metrics.running.Inc()
+	defer s.metrics.running.Dec()
+
+	s.guarded(out, r, info)
+
+	span.SetAttributes(attribute.Int("http.response.status_code", out.status))
+
+	if out.status >= http.StatusInternalServerError {
+		span.SetStatus(codes.Error, http.StatusText(out.status))
+	}
+
+	took := s.clock.Since(start)
+	s.metrics.request(info.route, r.Method, out.status, took)
+	s.logRequest(ctx, r, out.status, took)
+}
+
+func (s *Server) logRequest(ctx context.Context, r *http.Request, status int, took time.Duration) {
+	info := about(ctx)
+	attrs := []slog.Attr{
+		slog.String("method", r.Method), slog.String("route", info.route), slog.String("path", r.URL.Path),
+		slog.Int("status", status), slog.Float64("seconds", took.Seconds()), slog.String("requestId", info.id),
+	}
+
+	if info.caller.name != "" {
+		attrs = append(attrs, slog.String("caller", info.caller.name))
+	}
+
+	if span := trace.SpanContextFromContext(ctx); span.HasTraceID() {
+		attrs = append(attrs, slog.String("traceId", span.TraceID().String()))
+	}
+
+	s.log.LogAttrs(ctx, levelOf(r.Method, status), "request", attrs...)
+}
+
+// guarded answers, also where the code below panics.
+func (s *Server) guarded(w *recorder, r *http.Request, info *request) {
+	defer func() {
+		what := recover()
+		if what == nil {
+			return
+		}
+
+		s.log.ErrorContext(r.Context(), "a request panicked", slog.String("requestId", info.id),
+			slog.String("panic", fmt.Sprint(what)), slog.String("stack", string(debug.Stack())))
+
+		if w.status == 0 {
+			writeProblem(w, r, problem(CodeInternal, "request %s", info.id), s.clock.Now().UTC())
+		}
+	}()
+
+	who, err := s.callerOf(r)
+	if err != nil {
+		s.fail(w, r, err)
+
+		return
+	}
+
+	info.caller, info.tenancy = who, s.tenancyOf(r)
+	s.routes.ServeHTTP(w, r)
+}
+
+// fail answers with a problem, and logs what the caller is not told.
+func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
+	what := asProblem(err)
+
+	switch {
+	case r.Context().Err() != nil && what.Code == CodeInternal:
+		what = &Error{Code: CodeUnavailable, Detail: "the request took too long", Cause: err}
+	case what.Code == CodeInternal || what.Code == CodeRule || what.Code == CodeUnavailable:
+		s.log.ErrorContext(r.Context(), "a request failed", slog.String("requestId", about(r.Context()).id),
+			slog.String("error", what.Error()))
+	}
+
+	trace.SpanFromContext(r.Context()).RecordError(err)
+	writeProblem(w, r, what, s.clock.Now().UTC())
+}
+
+// levelOf keeps reads, and the reports and leases that come every few seconds, out of the
+// log at its usual level.
+func levelOf(method string, status int) slog.Level {
+	switch {
+	case status >= http.StatusInternalServerError:
+		return slog.LevelError
+	case status == http.StatusUnauthorized, status == http.StatusForbidden,
+		method == http.MethodPost, method == http.MethodPatch, method == http.MethodDelete:
+		return slog.LevelInfo
+	default:
+		return slog.LevelDebug
+	}
+}
+
+// requestID takes the caller's, if it is one that may stand in a log.
+func requestID(r *http.Request) string {
+	given := r.Header.Get(requestIDHeader)
+	if given == "" || len(given) > 64 {
+		return uuid.NewString()
+	}
+
+	for _, c := range given {
+		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' && c != '_' && c != '.' {
+			return uuid.NewString()
+		}
+	}
+
+	return given
+}
+
+// tenancyOf are the tenancy headers of a request, by the name that they have in tenancy.
+func (s *Server) tenancyOf(r *http.Request) map[string]string {
+	out := map[string]string{}
+
+	for name, header := range s.options.TenancyHeaders {
+		if value := r.Header.Get(header); value != "" {
+			out[name] = value
+		}
+	}
+
+	return out
+}

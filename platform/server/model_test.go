@@ -1,0 +1,316 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package server_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/leanovate/gopter"
+	"github.com/leanovate/gopter/gen"
+	"github.com/leanovate/gopter/prop"
+
+	"github.com/hyperfleet/hyperfleet/api/openapi"
+	"github.com/hyperfleet/hyperfleet/kit/property"
+	"github.com/hyperfleet/hyperfleet/platform/conditions"
+)
+
+// player does random things to one cluster and what is around it.
+type player struct {
+	*api
+
+	dice    *rand.Rand
+	cluster string
+	channel string
+}
+
+// act does one thing. What is refused is refused for a reason: any answer but an error of
+// the server's own is in order.
+func (p *player) act() error {
+	pools, err := p.list("/clusters/" + p.cluster + "/nodepools")
+	if err != nil {
+		return err
+	}
+
+	target := openapi.Resource{Id: p.cluster, Kind: "Cluster", Generation: 1}
+	if got, err := p.try(p.t.Context(), "GET", "/clusters/"+p.cluster, nil); err == nil && got.status == 200 {
+		target = as[openapi.Resource](p.t, got, 200)
+	}
+
+	if len(pools) > 0 && p.dice.IntN(2) > 0 {
+		target = pools[p.dice.IntN(len(pools))]
+	}
+
+	method, path, body := p.choose(target)
+
+	got, err := p.try(p.t.Context(), method, path, body)
+	if err != nil {
+		return err
+	}
+
+	if got.status >= 500 {
+		return fmt.Errorf("%s %s: %d %s", method, path, got.status, got.body)
+	}
+
+	return nil
+}
+
+func (p *player) choose(target openapi.Resource) (method, path string, body any) {
+	at := "/resources/" + target.Id
+	name := fmt.Sprintf("p%d", p.dice.IntN(6))
+
+	switch dice := p.dice.IntN(20); dice {
+	case 0, 1:
+		return "POST", "/clusters/" + p.cluster + "/nodepools", map[string]any{"name": name, "spec": map[string]any{}}
+	case 2:
+		return "PATCH", at, map[string]any{"spec": map[string]any{"n": p.dice.IntN(3)}}
+	case 3, 4:
+		return "DELETE", at, nil
+	case 6:
+		return "POST", at + "/force-delete", map[string]any{"reason": "r"}
+	case 5:
+		return "POST", "/versions", map[string]any{"name": name + p.cluster, "spec": map[string]any{}, "references": map[string]any{
+			"channel": []any{map[string]any{"id": p.channel}}, "used_by": []any{map[string]any{"id": p.cluster}},
+		}}
+	default:
+		// Most reports are those of an adapter in good order, so that resources come to
+		// their end; some are not.
+		adapters := []string{"machines", "stranger"}
+		if target.Kind == "Cluster" {
+			adapters = []string{"dns", "namespace"}
+		}
+
+		adapter, generation, status := adapters[p.dice.IntN(2)], target.Generation, "True"
+		if dice > 16 {
+			generation, status = 1+p.dice.Int32N(4), []string{"False", "Unknown"}[p.dice.IntN(2)]
+		}
+
+		if target.DeletedTime == nil || dice == 16 {
+			return "PUT", at + "/statuses", p.statusReport(adapter, generation, status)
+		}
+
+		return "PUT", at + "/statuses", p.statusReport(adapter, generation, status, "Finalized")
+	}
+}
+
+func (a *api) list(path string) ([]openapi.Resource, error) {
+	got, err := a.try(a.t.Context(), "GET", path+"?size=100", nil)
+	if err != nil || got.status == 404 {
+		return nil, err
+	}
+
+	return as[openapi.ResourceList](a.t, got, 200).Items, nil
+}
+
+// sound says what is wrong with the resources as they are: each has the conditions that
+// its reports give, and nothing is there that should have gone.
+func (a *api) sound(all []openapi.Resource) []string {
+	var wrong []string
+
+	byID := map[string]openapi.Resource{}
+	below := map[string]int{}
+
+	for _, one := range all {
+		byID[one.Id] = one
+
+		if one.OwnerReferences != nil {
+			below[one.OwnerReferences.Id]++
+		}
+	}
+
+	required := map[string][]string{}
+	for _, kind := range kinds() {
+		required[kind.Kind] = kind.RequiredAdapters
+	}
+
+	for _, one := range all {
+		in := conditions.Input{
+			Generation: one.Generation, UpdatedTime: one.UpdatedTime, Deleting: one.DeletedTime != nil, Required: required[one.Kind],
+			Children: below[one.Id], Previous: one.Status.Conditions,
+			Statuses: as[openapi.StatusList](a.t, a.do("GET", "/resources/"+one.Id+"/statuses", nil), 200).Items,
+		}
+
+		for refType, targets := range one.References {
+			for _, ref := range targets {
+				if target, there := byID[ref.Id]; !there || target.DeletedTime != nil {
+					in.Missing = append(in.Missing, conditions.MissingReference{Type: refType, ID: ref.Id})
+				}
+			}
+		}
+
+		if conditions.Finished(in) {
+			wrong = append(wrong, fmt.Sprintf("%s %s should be gone", one.Kind, one.Name))
+		}
+
+		want, _ := conditions.Condition(conditions.Aggregate(in), "Reconciled")
+		if got := condition(one, "Reconciled"); got.Status != want.Status || got.Reason != want.Reason || got.Message != want.Message ||
+			got.ObservedGeneration != want.ObservedGeneration {
+			wrong = append(wrong, fmt.Sprintf("%s %s: %s", one.Kind, one.Name, cmp.Diff(want, got)))
+		}
+
+		if owner := one.OwnerReferences; owner != nil {
+			if parent, there := byID[owner.Id]; !there || parent.DeletedTime != nil && one.DeletedTime == nil {
+				wrong = append(wrong, fmt.Sprintf("%s %s is left behind by its parent", one.Kind, one.Name))
+			}
+		}
+	}
+
+	return wrong
+}
+
+// follow replays the change feed: what it tells is what there is.
+func (a *api) follow(cursor string) (map[string]int32, []string) {
+	there := map[string]int32{}
+
+	var wrong []string
+
+	for {
+		page := as[openapi.ChangeList](a.t, a.do("GET", "/changes?limit=50&after="+cursor, nil), 200)
+		if len(page.Items) == 0 {
+			return there, wrong
+		}
+
+		for _, one := range page.Items {
+			before, known := there[one.Id]
+			if known == (one.Operation == "created") || one.Generation < before {
+				wrong = append(wrong, fmt.Sprintf("%s %s at %d after %d", one.Id, one.Operation, one.Generation, before))
+			}
+
+			there[one.Id] = one.Generation
+			if one.Operation == "removed" {
+				delete(there, one.Id)
+			}
+		}
+
+		cursor = page.Next
+	}
+}
+
+// TestWhateverHappens: several callers at once do random things to a tree. Afterwards each
+// resource has the conditions that its reports give, nothing is left behind or there too
+// long, and who followed the changes knows exactly what is there. And when the tree is
+// deleted and its adapters finalize, in any order, nothing is left.
+func TestWhateverHappens(t *testing.T) {
+	t.Parallel()
+
+	a := serve(t, nil)
+	channel := a.create("/channels", "stable", nil)
+	parameters := gopter.DefaultTestParameters()
+	parameters.MinSuccessfulTests = 100
+
+	properties := gopter.NewProperties(parameters)
+	properties.Property("conditions, owners and changes agree", prop.ForAllNoShrink(func(seed uint64) string {
+		cursor := as[openapi.ChangeList](t, a.do("GET", "/changes", nil), 200).Next
+		cluster := a.create("/clusters", fmt.Sprintf("home-%x", seed), nil)
+
+		var (
+			group  sync.WaitGroup
+			failed sync.Map
+		)
+
+		for worker := range uint64(3) {
+			group.Go(func() {
+				p := &player{api: a, dice: rand.New(rand.NewPCG(seed, worker)), cluster: cluster.Id, channel: channel.Id}
+				for range 7 {
+					if err := p.act(); err != nil {
+						failed.Store(err.Error(), true)
+					}
+				}
+			})
+		}
+
+		group.Wait()
+
+		all, err := a.list("/resources")
+		if err != nil {
+			return err.Error()
+		}
+
+		told, wrong := a.follow(cursor)
+		wrong = append(wrong, a.sound(all)...)
+
+		failed.Range(func(key, _ any) bool {
+			wrong = append(wrong, fmt.Sprint(key))
+
+			return true
+		})
+
+		now := map[string]int32{}
+
+		for _, one := range all {
+			if one.Id != channel.Id {
+				now[one.Id] = one.Generation
+			}
+		}
+
+		if diff := cmp.Diff(now, told); diff != "" {
+			wrong = append(wrong, "the changes tell something else: "+diff)
+		}
+
+		wrong = append(wrong, a.end(cluster.Id, rand.New(rand.NewPCG(seed, 9)))...)
+
+		return strings.Join(wrong, "\n")
+	}, gen.UInt64()))
+
+	properties.TestingRun(t, property.Reporter(t))
+}
+
+// end deletes a tree and lets its adapters finalize in any order; what is left then is
+// wrong.
+func (a *api) end(cluster string, dice *rand.Rand) []string {
+	a.do("DELETE", "/clusters/"+cluster, nil)
+
+	tree, err := a.list("/clusters/" + cluster + "/nodepools")
+	if err != nil {
+		return []string{err.Error()}
+	}
+
+	var finals []func()
+
+	report := func(id, adapter string, generation int32) {
+		finals = append(finals, func() {
+			a.do("PUT", "/resources/"+id+"/statuses", a.statusReport(adapter, generation, "True", "Finalized"))
+		})
+	}
+
+	for _, pool := range tree {
+		report(pool.Id, "machines", pool.Generation)
+	}
+
+	if got := a.do("GET", "/clusters/"+cluster, nil); got.status == 200 {
+		generation := as[openapi.Resource](a.t, got, 200).Generation
+		report(cluster, "dns", generation)
+		report(cluster, "namespace", generation)
+	}
+
+	dice.Shuffle(len(finals), func(i, j int) { finals[i], finals[j] = finals[j], finals[i] })
+
+	for _, final := range finals {
+		final()
+	}
+
+	left, err := a.list("/resources")
+	if err != nil {
+		return []string{err.Error()}
+	}
+
+	var wrong []string
+
+	for _, one := range left {
+		switch one.Kind {
+		case "Channel":
+		case "Version":
+			a.do("DELETE", "/resources/"+one.Id, nil)
+			a.do("POST", "/resources/"+one.Id+"/force-delete", `{"reason":"the run is over"}`)
+		default:
+			wrong = append(wrong, fmt.Sprintf("%s %s is left: %+v", one.Kind, one.Name, condition(one, "Reconciled")))
+		}
+	}
+
+	return wrong
+}

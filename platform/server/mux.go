@@ -1,0 +1,153 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/getkin/kin-openapi/routers"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// BasePath is where the API is.
+const BasePath = "/api/hyperfleet/v1"
+
+// mux is the mux of the generated routes: each of them is checked against the contract
+// before anything of it is read.
+type mux struct {
+	*http.ServeMux
+
+	server *Server
+	errs   []error
+}
+
+// HandleFunc registers a route.
+func (m *mux) HandleFunc(pattern string, handler func(http.ResponseWriter, *http.Request)) {
+	route, err := m.server.contract.route(pattern)
+	if err != nil {
+		m.errs = append(m.errs, err)
+
+		return
+	}
+
+	m.ServeMux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+		if err := m.server.admit(r, route); err != nil {
+			m.server.fail(w, r, err)
+
+			return
+		}
+
+		handler(w, r)
+	})
+}
+
+// ServeHTTP answers what has no route, and methods that a route does not have, with a
+// problem.
+func (m *mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if allow, wrong := wrongMethod(r); wrong {
+		m.server.fail(w, r, &Error{Code: CodeMethod, Detail: "the route takes " + allow, Allow: allow})
+
+		return
+	}
+
+	handler, pattern := m.Handler(r)
+	if pattern != "" {
+		m.ServeMux.ServeHTTP(w, r)
+
+		return
+	}
+
+	said := &silent{header: http.Header{}}
+	handler.ServeHTTP(said, r)
+
+	if said.status == http.StatusMethodNotAllowed {
+		allow := said.header.Get("Allow")
+		m.server.fail(w, r, &Error{Code: CodeMethod, Detail: "the route takes " + allow, Allow: allow})
+
+		return
+	}
+
+	m.server.fail(w, r, problem(CodeNoRoute, "the API has no route %s", r.URL.Path))
+}
+
+// wrongMethod finds requests that the patterns would take for ones of a kind or of
+// children: POST to statuses is not the creation of a child.
+func wrongMethod(r *http.Request) (allow string, wrong bool) {
+	rest, found := strings.CutPrefix(r.URL.Path, BasePath+"/")
+	if !found {
+		return "", false
+	}
+
+	parts := strings.Split(rest, "/")
+	last := parts[len(parts)-1]
+
+	switch {
+	case len(parts) == 1 && last == "changes":
+		allow = "GET"
+	case len(parts) == 2 && parts[0] == "leases":
+		allow = "PUT"
+	case (len(parts) == 3 || len(parts) == 5) && last == "statuses":
+		allow = "GET, PUT"
+	case (len(parts) == 3 || len(parts) == 5) && last == "force-delete":
+		allow = "POST"
+	default:
+		return "", false
+	}
+
+	method := r.Method
+	if method == http.MethodHead {
+		method = http.MethodGet
+	}
+
+	return allow, !strings.Contains(allow, method)
+}
+
+// silent takes what the mux says where it has no route.
+type silent struct {
+	header http.Header
+	status int
+}
+
+// Header gives the headers.
+func (s *silent) Header() http.Header { return s.header }
+
+// Write drops the text.
+func (s *silent) Write(data []byte) (int, error) { return len(data), nil }
+
+// WriteHeader keeps the status.
+func (s *silent) WriteHeader(status int) { s.status = status }
+
+// admit is what every request goes through once its route is known.
+func (s *Server) admit(r *http.Request, route *routers.Route) error {
+	name := route.Method + " " + route.Path
+	setRoute(r.Context(), name)
+
+	span := trace.SpanFromContext(r.Context())
+	span.SetName(name)
+	span.SetAttributes(attribute.String("http.route", route.Path))
+
+	if err := s.routeExists(r); err != nil {
+		return err
+	}
+
+	if err := s.authorize(r, route); err != nil {
+		return err
+	}
+
+	return s.contract.check(r, route)
+}
+
+// routeExists tells whether there are such kinds. One that is not registered has no route.
+func (s *Server) routeExists(r *http.Request) error {
+	plural := r.PathValue("plural")
+	if plural == "" {
+		return nil
+	}
+
+	_, err := s.scopeOf(plural, r.PathValue("id"), r.PathValue("children"), r.PathValue("childID"))
+
+	return err
+}

@@ -1,0 +1,125 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"reflect"
+	"slices"
+
+	"github.com/hyperfleet/hyperfleet/api/openapi"
+	"github.com/hyperfleet/hyperfleet/platform/entity"
+	"github.com/hyperfleet/hyperfleet/platform/store"
+)
+
+func (s *Server) patch(ctx context.Context, at scope, body openapi.ResourcePatch) (answer, error) {
+	var out store.Resource
+
+	err := s.write(ctx, func(ctx context.Context, u *unit) error {
+		r, err := u.find(ctx, u.tx.GetForUpdate, at)
+		if err != nil {
+			return err
+		}
+
+		out, err = u.patch(ctx, r, body)
+
+		return err
+	})
+	if err != nil {
+		return answer{}, err
+	}
+
+	return answer{http.StatusOK, s.tell(out)}, nil
+}
+
+func (u *unit) patch(ctx context.Context, r store.Resource, body openapi.ResourcePatch) (store.Resource, error) {
+	kind, err := u.kindOf(r)
+	if err != nil {
+		return r, err
+	}
+
+	if r.Deleting() {
+		return r, problem(CodeState, "%s %s is being deleted", r.Kind, r.ID)
+	}
+
+	next, references, err := patched(kind, r, body)
+	if err != nil {
+		return r, err
+	}
+
+	newReferences := references != nil && !sameReferences(references, r.References)
+	if !newReferences && maps.Equal(next.Labels, r.Labels) && sameJSON(next.Spec, r.Spec) {
+		return r, nil
+	}
+
+	next.Generation, next.UpdatedTime, next.UpdatedBy = r.Generation+1, u.now, u.caller
+
+	stored, err := u.tx.Update(ctx, next)
+	if err != nil {
+		return r, err
+	}
+
+	if newReferences {
+		if stored.References, err = u.tx.SetReferences(ctx, r.ID, references); err != nil {
+			return r, err
+		}
+	}
+
+	if _, _, err := u.settle(ctx, kind, &stored); err != nil {
+		return r, err
+	}
+
+	return stored, u.record(ctx, stored, store.OperationUpdated)
+}
+
+// patched checks a change, and gives the resource with it. References are nil if they are
+// not to change.
+func patched(
+	kind *entity.Kind, r store.Resource, body openapi.ResourcePatch,
+) (next store.Resource, references map[string][]store.Ref, err error) {
+	var wrong []entity.FieldError
+
+	next = r
+
+	if body.Spec != nil {
+		wrong = append(wrong, kind.CheckSpec(*body.Spec)...)
+
+		if next.Spec, err = json.Marshal(*body.Spec); err != nil {
+			return r, nil, fmt.Errorf("encode spec: %w", err)
+		}
+	}
+
+	if body.Labels != nil {
+		wrong = append(wrong, checkLabels(*body.Labels)...)
+		next.Labels = *body.Labels
+	}
+
+	if body.References != nil {
+		var more []entity.FieldError
+
+		references, more = checkReferences(kind, *body.References)
+		wrong = append(wrong, more...)
+	}
+
+	if len(wrong) > 0 {
+		return r, nil, invalid(wrong...)
+	}
+
+	return next, references, nil
+}
+
+// sameJSON compares values and not their text: the database writes it its own way.
+func sameJSON(a, b json.RawMessage) bool {
+	var left, right any
+
+	return json.Unmarshal(a, &left) == nil && json.Unmarshal(b, &right) == nil && reflect.DeepEqual(left, right)
+}
+
+func sameReferences(a, b map[string][]store.Ref) bool {
+	return maps.EqualFunc(a, b, slices.Equal)
+}

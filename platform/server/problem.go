@@ -1,0 +1,181 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/hyperfleet/hyperfleet/api/openapi"
+	"github.com/hyperfleet/hyperfleet/platform/entity"
+)
+
+// Code tells kinds of errors apart, for programs: HYPERFLEET-CAT-NUM.
+type Code string
+
+// The codes. docs/reference/fleet-api.md has them with what to do about each.
+const (
+	CodeInvalid      Code = "HYPERFLEET-VAL-001"
+	CodeQuery        Code = "HYPERFLEET-VAL-002"
+	CodeChildRoute   Code = "HYPERFLEET-VAL-003"
+	CodeTooLarge     Code = "HYPERFLEET-VAL-004"
+	CodeMedia        Code = "HYPERFLEET-VAL-005"
+	CodeMethod       Code = "HYPERFLEET-VAL-006"
+	CodeCursorGone   Code = "HYPERFLEET-VAL-007"
+	CodeUnknown      Code = "HYPERFLEET-AUT-001"
+	CodeNotTrusted   Code = "HYPERFLEET-AUT-002"
+	CodeForbidden    Code = "HYPERFLEET-AUT-003"
+	CodeNoRoute      Code = "HYPERFLEET-NTF-000"
+	CodeNoResource   Code = "HYPERFLEET-NTF-001"
+	CodeExists       Code = "HYPERFLEET-CNF-001"
+	CodeInUse        Code = "HYPERFLEET-CNF-002"
+	CodeState        Code = "HYPERFLEET-CNF-003"
+	CodeInternal     Code = "HYPERFLEET-INT-001"
+	CodeRule         Code = "HYPERFLEET-INT-002"
+	CodeUnavailable  Code = "HYPERFLEET-SVC-001"
+	CodeKeysNotThere Code = "HYPERFLEET-SVC-002"
+)
+
+// Meaning is what a code says to every caller.
+type Meaning struct {
+	Status int
+	Title  string
+}
+
+// Meanings are those of all codes.
+func Meanings() map[Code]Meaning {
+	return map[Code]Meaning{
+		CodeInvalid:      {http.StatusBadRequest, "The request is not valid"},
+		CodeQuery:        {http.StatusBadRequest, "The query is not valid"},
+		CodeChildRoute:   {http.StatusUnprocessableEntity, "The kind is not created here"},
+		CodeTooLarge:     {http.StatusRequestEntityTooLarge, "The request is too large"},
+		CodeMedia:        {http.StatusUnsupportedMediaType, "The media type is not taken"},
+		CodeMethod:       {http.StatusMethodNotAllowed, "The method is not allowed"},
+		CodeCursorGone:   {http.StatusGone, "The changes are not kept any more"},
+		CodeUnknown:      {http.StatusUnauthorized, "A token is needed"},
+		CodeNotTrusted:   {http.StatusUnauthorized, "The token is not valid"},
+		CodeForbidden:    {http.StatusForbidden, "The caller may not do this"},
+		CodeNoRoute:      {http.StatusNotFound, "There is no such route"},
+		CodeNoResource:   {http.StatusNotFound, "There is no such resource"},
+		CodeExists:       {http.StatusConflict, "The resource exists"},
+		CodeInUse:        {http.StatusConflict, "The resource is in use"},
+		CodeState:        {http.StatusConflict, "The state of the resource does not allow this"},
+		CodeInternal:     {http.StatusInternalServerError, "Something went wrong"},
+		CodeRule:         {http.StatusInternalServerError, "A rule for conditions failed"},
+		CodeUnavailable:  {http.StatusServiceUnavailable, "The database does not answer"},
+		CodeKeysNotThere: {http.StatusServiceUnavailable, "Tokens can not be checked"},
+	}
+}
+
+// Error is an answer that is a problem.
+type Error struct {
+	Code   Code
+	Detail string
+	// Fields are what is wrong field by field.
+	Fields []entity.FieldError
+	// Allow are the methods of a 405.
+	Allow string
+	// Cause is logged and not told.
+	Cause error
+}
+
+// Error is for logs; what callers are told is the problem.
+func (e *Error) Error() string {
+	var text strings.Builder
+
+	text.WriteString(string(e.Code) + ": " + e.Detail)
+
+	for _, field := range e.Fields {
+		text.WriteString("; " + field.Field + " " + field.Message)
+	}
+
+	if e.Cause != nil {
+		text.WriteString(": " + e.Cause.Error())
+	}
+
+	return text.String()
+}
+
+// Unwrap gives the cause.
+func (e *Error) Unwrap() error { return e.Cause }
+
+func problem(code Code, format string, args ...any) *Error {
+	return &Error{Code: code, Detail: fmt.Sprintf(format, args...)}
+}
+
+func invalid(fields ...entity.FieldError) *Error {
+	return &Error{Code: CodeInvalid, Detail: "see errors for what is wrong by field", Fields: fields}
+}
+
+func notFound(kind, id string) *Error {
+	if kind == "" {
+		kind = "resource"
+	}
+
+	return problem(CodeNoResource, "there is no %s %s", kind, id)
+}
+
+// asProblem makes an *Error of any error. What is not known is told as little as possible.
+func asProblem(err error) *Error {
+	var known *Error
+	if errors.As(err, &known) {
+		return known
+	}
+
+	if ours, ok := ofStore(err); ok {
+		return ours
+	}
+
+	return &Error{Code: CodeInternal, Detail: "the log of the API has the cause under the trace or request id", Cause: err}
+}
+
+// writeProblem answers with a problem.
+func writeProblem(w http.ResponseWriter, r *http.Request, what *Error, now time.Time) {
+	meaning := Meanings()[what.Code]
+	body := openapi.Problem{
+		Code: string(what.Code), Detail: what.Detail, Instance: r.URL.Path, Status: meaning.Status,
+		Timestamp: &now, Title: meaning.Title, Type: "urn:hyperfleet:problem:" + string(what.Code),
+	}
+
+	if span := trace.SpanContextFromContext(r.Context()); span.HasTraceID() {
+		body.TraceId = span.TraceID().String()
+	}
+
+	if len(what.Fields) > 0 {
+		list := make([]struct {
+			Field   string `json:"field"`
+			Message string `json:"message"`
+		}, len(what.Fields))
+		for i, field := range what.Fields {
+			list[i].Field, list[i].Message = field.Field, field.Message
+		}
+
+		body.Errors = &list
+	}
+
+	header := w.Header()
+	header.Set("Content-Type", "application/problem+json")
+	header.Set("Cache-Control", "no-store")
+
+	if what.Allow != "" {
+		header.Set("Allow", what.Allow)
+	}
+
+	if meaning.Status == http.StatusUnauthorized {
+		header.Set("WWW-Authenticate", "Bearer")
+	}
+
+	if meaning.Status == http.StatusServiceUnavailable {
+		header.Set("Retry-After", "1")
+	}
+
+	w.WriteHeader(meaning.Status)
+	_ = json.NewEncoder(w).Encode(body) //nolint:errchkjson // of texts and numbers alone
+}

@@ -1,0 +1,179 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/hyperfleet/hyperfleet/api/openapi"
+	"github.com/hyperfleet/hyperfleet/platform/conditions"
+	"github.com/hyperfleet/hyperfleet/platform/entity"
+	"github.com/hyperfleet/hyperfleet/platform/store"
+)
+
+// report takes the report of an adapter: 201 with what was stored, or 204 if it says
+// nothing new.
+func (s *Server) report(ctx context.Context, at scope, report openapi.StatusReport) (answer, error) {
+	if err := checkIDs(at); err != nil {
+		return answer{}, err
+	}
+
+	if wrong := checkReport(report, s.now()); len(wrong) > 0 {
+		return answer{}, invalid(wrong...)
+	}
+
+	var (
+		stored  openapi.AdapterStatus
+		discard string
+	)
+
+	err := s.write(ctx, func(ctx context.Context, u *unit) error {
+		var err error
+
+		stored, discard, err = u.report(ctx, at, report)
+
+		return err
+	})
+	if err != nil {
+		return answer{}, err
+	}
+
+	if discard != "" {
+		s.log.DebugContext(ctx, "a report was discarded", slog.String("resource", at.id),
+			slog.String("adapter", report.Adapter), slog.String("why", discard))
+
+		return answer{status: http.StatusNoContent}, nil
+	}
+
+	return answer{http.StatusCreated, stored}, nil
+}
+
+func (u *unit) report(
+	ctx context.Context, at scope, report openapi.StatusReport,
+) (stored openapi.AdapterStatus, discard string, err error) {
+	r, err := u.lockForReport(ctx, at)
+	if err != nil {
+		return stored, "", err
+	}
+
+	kind, err := u.kindOf(r)
+	if err != nil {
+		return stored, "", err
+	}
+
+	all, err := u.tx.Statuses(ctx, r.ID)
+	if err != nil {
+		return stored, "", err
+	}
+
+	before := of(all, report.Adapter)
+
+	if discard = conditions.Discard(report, before, r.Generation); discard != "" {
+		return stored, discard, nil
+	}
+
+	stored = conditions.Store(report, before, u.now)
+	if err := u.tx.PutStatus(ctx, r.ID, stored); err != nil {
+		return stored, "", err
+	}
+
+	if !conditions.Counts(stored) {
+		return stored, "", nil
+	}
+
+	// The lock keeps them as they are.
+	u.statuses = map[string][]openapi.AdapterStatus{r.ID: with(all, stored)}
+
+	return stored, "", u.aggregate(ctx, kind, r)
+}
+
+// lockForReport locks a resource. The last report on one that is being deleted may remove
+// it and then its owners, so these are locked before.
+func (u *unit) lockForReport(ctx context.Context, at scope) (store.Resource, error) {
+	locked := false
+
+	seen, err := u.find(ctx, func(ctx context.Context, id string) (r store.Resource, err error) {
+		r, locked, err = u.tx.TryGetForUpdate(ctx, id)
+
+		return r, err
+	}, at)
+	if err != nil || locked {
+		return seen, err
+	}
+
+	if err := u.lockOwners(ctx, seen.OwnerID); err != nil {
+		return seen, err
+	}
+
+	return u.find(ctx, u.tx.GetForUpdate, at)
+}
+
+// lockOwners locks from the outermost owner inwards.
+func (u *unit) lockOwners(ctx context.Context, id string) error {
+	var chain []string
+
+	for id != "" {
+		owner, err := u.tx.Get(ctx, id)
+		if errors.Is(err, store.ErrNotFound) {
+			break
+		}
+
+		if err != nil {
+			return err
+		}
+
+		chain = append(chain, id)
+		id = owner.OwnerID
+	}
+
+	for _, owner := range slices.Backward(chain) {
+		// One that has gone meanwhile took what is below it along, which the caller finds out.
+		if _, err := u.tx.GetForUpdate(ctx, owner); err != nil && !errors.Is(err, store.ErrNotFound) {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// of gives the report of an adapter, nil if there is none.
+func of(all []openapi.AdapterStatus, adapter string) *openapi.AdapterStatus {
+	at := slices.IndexFunc(all, func(s openapi.AdapterStatus) bool { return s.Adapter == adapter })
+	if at < 0 {
+		return nil
+	}
+
+	return &all[at]
+}
+
+// with gives all reports with a new one in its place, by adapter's name.
+func with(all []openapi.AdapterStatus, one openapi.AdapterStatus) []openapi.AdapterStatus {
+	at, found := slices.BinarySearchFunc(all, one.Adapter, func(s openapi.AdapterStatus, adapter string) int {
+		return strings.Compare(s.Adapter, adapter)
+	})
+	out := slices.Clone(all)
+	if found {
+		out[at] = one
+
+		return out
+	}
+
+	return slices.Insert(out, at, one)
+}
+
+// aggregate is what follows from a report: other conditions, or the end of the resource
+// and of owners that were waiting for it.
+func (u *unit) aggregate(ctx context.Context, kind *entity.Kind, r store.Resource) error {
+	gone, err := u.settleOrGo(ctx, kind, &r)
+	if err != nil || !gone {
+		return err
+	}
+
+	return u.lookAgain(ctx, r.OwnerID)
+}

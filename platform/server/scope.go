@@ -1,0 +1,66 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/hyperfleet/hyperfleet/platform/entity"
+)
+
+// scope is what a path names: the kind, the parent, one resource. The root routes name no
+// kind.
+type scope struct {
+	kind     *entity.Kind
+	id       string
+	parent   *entity.Kind
+	parentID string
+}
+
+// scopeOf reads a path /{plural}/{id}/{children}/{childID}, as far as it goes. Kinds that
+// are not registered, or not below each other, have no route.
+func (s *Server) scopeOf(plural, id, children, childID string) (scope, error) {
+	kind, found := s.registry.ByPlural(plural)
+	if !found {
+		return scope{}, problem(CodeNoRoute, "there is no collection %s", plural)
+	}
+
+	if children == "" {
+		return scope{kind: kind, id: canonical(id)}, nil
+	}
+
+	child, found := s.registry.ByPlural(children)
+	if !found || child.Parent != kind {
+		return scope{}, problem(CodeNoRoute, "%s have no collection %s", plural, children)
+	}
+
+	return scope{kind: child, id: canonical(childID), parent: kind, parentID: canonical(id)}, nil
+}
+
+// canonical writes an id as the database does.
+func canonical(id string) string { return strings.ToLower(id) }
+
+// checkIDs refuses ids that are no UUIDs. They are not "no such resource": who asks for one
+// has not asked for a resource that could have been there.
+func checkIDs(at scope) error {
+	var wrong []entity.FieldError
+
+	for _, one := range []struct{ field, id string }{{"id", at.parentID}, {"id", at.id}} {
+		if one.id == "" {
+			continue
+		}
+
+		if _, err := uuid.Parse(one.id); err != nil || len(one.id) != 36 {
+			wrong = append(wrong, entity.FieldError{Field: one.field, Message: "is not a UUID"})
+		}
+	}
+
+	if len(wrong) > 0 {
+		return invalid(wrong...)
+	}
+
+	return nil
+}

@@ -1,0 +1,165 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/utils/clock"
+
+	"github.com/hyperfleet/hyperfleet/api/config/platform"
+	"github.com/hyperfleet/hyperfleet/kit/metrics"
+	"github.com/hyperfleet/hyperfleet/platform/conditions"
+	"github.com/hyperfleet/hyperfleet/platform/entity"
+	"github.com/hyperfleet/hyperfleet/platform/store"
+)
+
+// defaultStuckAfter is when a resource that is not reconciled counts as stuck.
+const defaultStuckAfter = 30 * time.Minute
+
+// Options of New.
+type Options struct {
+	// Store keeps the state. Required.
+	Store *store.Store
+	// Entities are the registered kinds. Required.
+	Entities []platform.Entity
+	// Schemas is the document with the schemas of specs (entity.LoadSchemas), nil if there
+	// is none.
+	Schemas *openapi3.T
+	// JWT says whose tokens are taken; nil: everybody may do everything.
+	JWT *platform.JWT
+	// SystemIdentities may read, and write statuses and leases.
+	SystemIdentities []string
+	// TenancyHeaders are headers of requests by the name they have in tenancy.
+	TenancyHeaders map[string]string
+	// StuckAfter is when a resource that is not reconciled counts as stuck. Default: 30m.
+	StuckAfter time.Duration
+	// Clock. Default: the real one.
+	Clock clock.Clock
+	// Log. Default: nothing is logged.
+	Log *slog.Logger
+	// Metrics is where metrics are registered. Default: nowhere.
+	Metrics prometheus.Registerer
+	// Calls count and time requests to the issuer of tokens. Default: nobody does.
+	Calls *metrics.Calls
+	// Stopping is closed when the process is about to end: who waits for changes is then
+	// answered at once. Nil: never.
+	Stopping <-chan struct{}
+}
+
+// Server answers the fleet API below BasePath.
+type Server struct {
+	options  Options
+	store    *store.Store
+	clock    clock.Clock
+	log      *slog.Logger
+	registry *entity.Registry
+	rules    map[string]*conditions.Rules
+	contract *contract
+	keys     *keySet
+	metrics  *serverMetrics
+	routes   http.Handler
+}
+
+var _ StrictServerInterface = (*Server)(nil)
+
+// New makes the handler of the API. Its error names all that is wrong with the registered
+// kinds.
+func New(options Options) (http.Handler, error) {
+	if options.Store == nil {
+		return nil, errors.New("make server: a store is needed")
+	}
+
+	if options.Clock == nil {
+		options.Clock = clock.RealClock{}
+	}
+
+	if options.Log == nil {
+		options.Log = slog.New(slog.DiscardHandler)
+	}
+
+	if options.StuckAfter <= 0 {
+		options.StuckAfter = defaultStuckAfter
+	}
+
+	s := &Server{options: options, store: options.Store, clock: options.Clock, log: options.Log}
+
+	if err := s.load(); err != nil {
+		return nil, err
+	}
+
+	var err error
+
+	if s.contract, err = newContract(); err != nil {
+		return nil, err
+	}
+
+	if s.keys, err = newKeySet(options.JWT, options.Clock, options.Calls); err != nil {
+		return nil, err
+	}
+
+	if s.metrics, err = s.newMetrics(options.Metrics); err != nil {
+		return nil, err
+	}
+
+	if err := s.route(); err != nil {
+		return nil, err
+	}
+
+	return s, nil
+}
+
+// CheckEntities says what is wrong with registered kinds, their rules included.
+func CheckEntities(entities []platform.Entity, schemas *openapi3.T) error {
+	s := &Server{options: Options{Entities: entities, Schemas: schemas}, clock: clock.RealClock{}}
+
+	return s.load()
+}
+
+// load makes the registry and compiles the rules of conditions.
+func (s *Server) load() error {
+	registry, err := entity.New(s.options.Entities, s.options.Schemas)
+	problems := []error{err}
+
+	s.registry, s.rules = registry, map[string]*conditions.Rules{}
+
+	for i, declared := range s.options.Entities {
+		rules, err := conditions.Compile(declared.Conditions, s.clock)
+		if err != nil {
+			problems = append(problems, fmt.Errorf("entities[%d] (%s): %w", i, declared.Kind, err))
+		}
+
+		s.rules[declared.Kind] = rules
+	}
+
+	return errors.Join(problems...)
+}
+
+// route registers the generated routes.
+func (s *Server) route() error {
+	routes := &mux{ServeMux: http.NewServeMux(), server: s}
+	strict := NewStrictHandlerWithOptions(s, nil, StrictHTTPServerOptions{
+		RequestErrorHandlerFunc:  func(w http.ResponseWriter, r *http.Request, err error) { s.fail(w, r, malformed(err)) },
+		ResponseErrorHandlerFunc: s.fail,
+	})
+
+	s.routes = HandlerWithOptions(strict, StdHTTPServerOptions{
+		BaseURL: BasePath, BaseRouter: routes,
+		ErrorHandlerFunc: func(w http.ResponseWriter, r *http.Request, err error) { s.fail(w, r, malformed(err)) },
+	})
+
+	return errors.Join(routes.errs...)
+}
+
+// malformed is what the generated code could not read although it fits the contract, for
+// example a number that is too large for its type.
+func malformed(err error) error {
+	return invalid(entity.FieldError{Field: "request", Message: err.Error()})
+}

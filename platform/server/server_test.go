@@ -1,0 +1,320 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package server_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/hyperfleet/hyperfleet/api/config/platform"
+	"github.com/hyperfleet/hyperfleet/api/openapi"
+	"github.com/hyperfleet/hyperfleet/platform/client"
+	"github.com/hyperfleet/hyperfleet/platform/server"
+	"github.com/hyperfleet/hyperfleet/platform/store"
+	"github.com/hyperfleet/hyperfleet/test/postgres"
+)
+
+func TestNewSaysAllThatIsWrong(t *testing.T) {
+	t.Parallel()
+
+	if _, err := server.New(server.Options{Entities: kinds()}); err == nil {
+		t.Error("without a store")
+	}
+
+	opened, err := store.Open(t.Context(), store.Options{URL: database.Database(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer opened.Close()
+
+	_, err = server.New(server.Options{Store: opened, Entities: []platform.Entity{
+		{Kind: "A", Plural: "as", ParentKind: "B", Conditions: []platform.MappedCondition{{Type: "M", When: platform.Expression{Expression: "nope"}}}},
+	}})
+	for _, want := range []string{"parent_kind", "nope", "output.status"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v lacks %q", err, want)
+		}
+	}
+
+	for _, conf := range []platform.JWT{{Issuer: "i"}, {JWKSURL: "u"}, {Issuer: "i", JWKSURL: "u", JWKSFile: "f"}, {Issuer: "i", JWKSURL: "u", CAFile: "/none"}} {
+		if _, err := server.New(server.Options{Store: opened, Entities: kinds(), JWT: &conf}); err == nil {
+			t.Errorf("%+v is taken", conf)
+		}
+	}
+}
+
+// TestTheClient: the repository's own client and this server understand each other.
+func TestTheClient(t *testing.T) {
+	t.Parallel()
+
+	a := serve(t, nil)
+	cluster := a.create("/clusters", "home", nil)
+
+	c, err := client.New(platform.APIClient{BaseURL: strings.TrimSuffix(a.url, server.BasePath)}, client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if got, err := c.Get(t.Context(), cluster.Id); err != nil || got.Name != "home" {
+		t.Errorf("%+v %v", got, err)
+	}
+
+	if got, err := c.List(t.Context(), "clusters", client.ListOptions{Search: "name='home'"}); err != nil || got.Total != 1 {
+		t.Errorf("%+v %v", got, err)
+	}
+}
+
+func TestLeases(t *testing.T) {
+	t.Parallel()
+
+	a := serve(t, nil)
+	put := func(holder string, ttl int) openapi.Lease {
+		return as[openapi.Lease](t, a.do("PUT", "/leases/sentinel-clusters", fmt.Sprintf(`{"holder":%q,"ttl_seconds":%d}`, holder, ttl)), 200)
+	}
+
+	if got := put("one", 300); got.Holder != "one" || got.ExpiresInSeconds <= 0 || got.ExpiresInSeconds > 300 {
+		t.Errorf("%+v", got)
+	}
+
+	if got := put("two", 300); got.Holder != "one" {
+		t.Errorf("%+v", got)
+	}
+
+	if got := put("two", 0); got.Holder != "one" {
+		t.Errorf("another gave it back: %+v", got)
+	}
+
+	if got := put("one", 0); got.Holder != "" || got.ExpiresInSeconds != 0 {
+		t.Errorf("%+v", got)
+	}
+
+	if got := put("two", 300); got.Holder != "two" {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestLongPoll: who waits for a change is told of it, and when the program is to end.
+func TestLongPoll(t *testing.T) {
+	t.Parallel()
+
+	stopping := make(chan struct{})
+	a := serve(t, func(o *server.Options) { o.Stopping = stopping })
+	cursor := as[openapi.ChangeList](t, a.do("GET", "/changes", nil), 200).Next
+
+	wait := func() <-chan reply {
+		out := make(chan reply, 1)
+
+		go func() {
+			got, err := a.try(t.Context(), "GET", "/changes?wait=55&after="+cursor, nil)
+			if err != nil {
+				t.Error(err)
+			}
+
+			out <- got
+		}()
+
+		return out
+	}
+
+	waiting := wait()
+	cluster := a.create("/clusters", "home", nil)
+
+	page := as[openapi.ChangeList](t, <-waiting, 200)
+	if len(page.Items) != 1 || page.Items[0].Id != cluster.Id || page.Items[0].Operation != "created" {
+		t.Errorf("%+v", page)
+	}
+
+	cursor = page.Next
+	waiting = wait()
+
+	close(stopping)
+
+	if page := as[openapi.ChangeList](t, <-waiting, 200); len(page.Items) != 0 || page.Next != cursor {
+		t.Errorf("%+v", page)
+	}
+
+	a.create("/clusters", "more", nil)
+
+	if page := as[openapi.ChangeList](t, a.do("GET", "/changes?after="+page.Next, nil), 200); len(page.Items) != 1 {
+		t.Errorf("%+v", page)
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	t.Parallel()
+
+	a := serve(t, nil)
+	cluster := a.create("/clusters", "home", nil)
+	a.create("/clusters", "other", nil)
+	a.create("/channels", "stable", nil)
+	a.clock.Step(31 * time.Minute)
+	a.say(cluster.Id, "dns", 1, "True")
+	a.say(cluster.Id, "namespace", 1, "True")
+	as[openapi.Resource](t, a.do("DELETE", "/clusters/"+cluster.Id, nil), 202)
+	a.do("GET", "/dragons/x/y/z/a/b", nil)
+
+	listening := httptest.NewServer(promhttp.HandlerFor(a.metrics, promhttp.HandlerOpts{}))
+	t.Cleanup(listening.Close)
+
+	scrape := func() string {
+		got, err := http.Get(listening.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		text, _ := io.ReadAll(got.Body)
+		_ = got.Body.Close()
+
+		if got.StatusCode != http.StatusOK {
+			t.Fatalf("%d %s", got.StatusCode, text)
+		}
+
+		return string(text)
+	}
+
+	text := scrape()
+	for _, want := range []string{
+		`hyperfleet_api_reconciliation_requests_total{is_delete="false",resource_type="clusters"} 2`,
+		`hyperfleet_api_reconciliation_requests_total{is_delete="true",resource_type="clusters"} 1`,
+		`hyperfleet_api_resource_pending_reconciliation{is_delete="false",resource_type="clusters"} 1`,
+		`hyperfleet_api_resource_pending_reconciliation{is_delete="true",resource_type="clusters"} 1`,
+		`hyperfleet_api_resource_pending_reconciliation{is_delete="false",resource_type="channels"} 0`,
+		`hyperfleet_api_resource_pending_reconciliation_stuck{is_delete="false",resource_type="clusters"} 1`,
+		`hyperfleet_api_resource_pending_reconciliation_stuck{is_delete="true",resource_type="clusters"} 0`,
+		`hyperfleet_api_resource_pending_reconciliation_stuck_duration_seconds{is_delete="false",resource_type="clusters"} 1860`,
+		`hyperfleet_api_request_duration_seconds_count{code="201",method="POST",route="POST /{plural}"} 3`,
+		`hyperfleet_api_request_duration_seconds_count{code="404",method="none",route="none"} 1`,
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the metrics lack %s", want)
+		}
+	}
+
+	if strings.Contains(text, cluster.Id) || strings.Contains(text, "dragons") {
+		t.Error("names from outside are in the metrics")
+	}
+
+	// A second look soon after does not ask the database.
+	as[openapi.Resource](t, a.do("DELETE", "/resources/"+as[openapi.ResourceList](t, a.do("GET", "/channels", nil), 200).Items[0].Id, nil), 202)
+	a.create("/clusters", "third", nil)
+
+	if text := scrape(); !strings.Contains(text, `pending_reconciliation{is_delete="false",resource_type="clusters"} 1`) {
+		t.Error("the counts were not kept")
+	}
+
+	a.clock.Step(6 * time.Second)
+
+	if text := scrape(); !strings.Contains(text, `pending_reconciliation{is_delete="false",resource_type="clusters"} 2`) {
+		t.Error("the counts were kept for too long")
+	}
+}
+
+// TestDatabaseAway answers with a problem that says to try again, and keeps on.
+func TestDatabaseAway(t *testing.T) {
+	t.Parallel()
+
+	own := postgres.Start(t)
+	a := serve(t, func(o *server.Options) {
+		opened, err := store.Open(t.Context(), store.Options{URL: own.Database(t), Timeout: 5 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		t.Cleanup(opened.Close)
+
+		o.Store = opened
+	})
+	cluster := a.create("/clusters", "home", nil)
+
+	if err := own.Stop(); err != nil {
+		t.Fatal(err)
+	}
+
+	for _, got := range []reply{
+		a.do("GET", "/clusters", nil), a.do("GET", "/clusters/"+cluster.Id, nil),
+		a.do("POST", "/clusters", `{"name":"other","spec":{}}`),
+		a.do("PUT", "/leases/a", `{"holder":"h","ttl_seconds":1}`),
+	} {
+		problemOf(t, got, "HYPERFLEET-SVC-001")
+
+		if got.status != 503 || got.header.Get("Retry-After") == "" {
+			t.Errorf("%d %s", got.status, got.header)
+		}
+	}
+
+	own.Bounce(t)
+
+	for try := 0; a.do("GET", "/clusters/"+cluster.Id, nil).status != 200; try++ {
+		if try == 100 {
+			t.Fatal("the database is back, and the API does not answer")
+		}
+	}
+}
+
+// TestRequestIDs come back, and those that could do harm in a log do not.
+func TestRequestIDs(t *testing.T) {
+	t.Parallel()
+
+	a := serve(t, nil)
+
+	if got := a.with("X-Request-Id", "abc-1").do("GET", "/clusters", nil).header.Get("X-Request-Id"); got != "abc-1" {
+		t.Error(got)
+	}
+
+	for _, id := range []string{"", "a b", longText(65), `a"b`} {
+		if got := a.with("X-Request-Id", id).do("GET", "/clusters", nil).header.Get("X-Request-Id"); got == id || len(got) != 36 {
+			t.Errorf("%q: %q", id, got)
+		}
+	}
+
+	traced := a.with("Traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+	if got := problemOf(t, traced.do("GET", "/dragons", nil), "HYPERFLEET-NTF-000"); got.TraceId != "0af7651916cd43dd8448eb211c80319c" {
+		t.Errorf("trace %q", got.TraceId)
+	}
+}
+
+// TestKindThatIsNotRegisteredAnyMore: its resources are read, and are not "no such
+// resource", which would let their objects be swept.
+func TestKindThatIsNotRegisteredAnyMore(t *testing.T) {
+	t.Parallel()
+
+	url := database.Database(t)
+	reopen := func(o *server.Options) {
+		opened, err := store.Open(t.Context(), store.Options{URL: url})
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		t.Cleanup(opened.Close)
+
+		o.Store = opened
+	}
+
+	before := serve(t, reopen)
+	cluster := before.create("/clusters", "home", nil)
+	pool := before.create("/clusters/"+cluster.Id+"/nodepools", "workers", nil)
+
+	after := serve(t, func(o *server.Options) {
+		reopen(o)
+
+		o.Entities = []platform.Entity{{Kind: "Cluster", Plural: "clusters"}}
+	})
+
+	if got := as[openapi.Resource](t, after.do("GET", "/resources/"+pool.Id, nil), 200); got.Href != "/api/hyperfleet/v1/resources/"+pool.Id {
+		t.Errorf("%+v", got)
+	}
+
+	at := "/resources/" + pool.Id
+	problemOf(t, after.do("PATCH", at, `{"spec":{"a":1}}`), "HYPERFLEET-CNF-003")
+	problemOf(t, after.do("DELETE", at, nil), "HYPERFLEET-CNF-003")
+	problemOf(t, after.do("PUT", at+"/statuses", after.statusReport("machines", 1, "True")), "HYPERFLEET-CNF-003")
+	problemOf(t, after.do("DELETE", "/clusters/"+cluster.Id, nil), "HYPERFLEET-CNF-002")
+}

@@ -1,0 +1,327 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hyperfleet/hyperfleet/api/openapi"
+	"github.com/hyperfleet/hyperfleet/platform/conditions"
+	"github.com/hyperfleet/hyperfleet/platform/entity"
+	"github.com/hyperfleet/hyperfleet/platform/store"
+)
+
+// unit is one transaction of a request.
+type unit struct {
+	*Server
+
+	tx     *store.Tx
+	now    time.Time
+	caller string
+	// statuses are those that are known already, of resources that are locked.
+	statuses map[string][]openapi.AdapterStatus
+	// started are the transitions to not reconciled, counted once the transaction is done.
+	started []started
+}
+
+type started struct {
+	kind     string
+	deleting bool
+}
+
+// write runs a transaction; what is given may run more than once.
+func (s *Server) write(ctx context.Context, run func(ctx context.Context, u *unit) error) error {
+	var last *unit
+
+	err := s.store.InTx(ctx, func(ctx context.Context, tx *store.Tx) error {
+		last = &unit{Server: s, tx: tx, now: s.now(), caller: about(ctx).caller.name}
+
+		return run(ctx, last)
+	})
+	if err != nil {
+		return err
+	}
+
+	for _, one := range last.started {
+		s.metrics.started(s.plural(one.kind), one.deleting)
+	}
+
+	return nil
+}
+
+// now is as exact as the database.
+func (s *Server) now() time.Time { return s.clock.Now().UTC().Truncate(time.Microsecond) }
+
+// find reads the resource that a scope names, with a read of the store or a transaction.
+func (s *Server) find(
+	ctx context.Context, read func(context.Context, string) (store.Resource, error), at scope,
+) (store.Resource, error) {
+	if err := checkIDs(at); err != nil {
+		return store.Resource{}, err
+	}
+
+	name := ""
+	if at.kind != nil {
+		name = at.kind.Kind
+	}
+
+	found, err := read(ctx, at.id)
+
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return store.Resource{}, notFound(name, at.id)
+	case err != nil:
+		return store.Resource{}, err
+	case at.kind != nil && found.Kind != at.kind.Kind,
+		at.parent != nil && found.OwnerID != at.parentID,
+		!visible(ctx, found):
+		return store.Resource{}, notFound(name, at.id)
+	default:
+		return found, nil
+	}
+}
+
+// visible tells whether a request sees the resource: one with tenancy headers sees that
+// tenant's alone.
+func visible(ctx context.Context, r store.Resource) bool {
+	for name, value := range about(ctx).tenancy {
+		if r.Tenancy[name] != value {
+			return false
+		}
+	}
+
+	return true
+}
+
+// kindOf is the kind of a stored resource. One whose kind was taken out of the
+// configuration can be read, and not changed: that its kind is not registered does not mean
+// that it is gone.
+func (s *Server) kindOf(r store.Resource) (*entity.Kind, error) {
+	kind, found := s.registry.ByKind(r.Kind)
+	if !found {
+		return nil, problem(CodeState, "kind %s is not registered any more", r.Kind)
+	}
+
+	return kind, nil
+}
+
+// input gathers what the conditions of a resource follow from.
+func (u *unit) input(ctx context.Context, kind *entity.Kind, r store.Resource, children int) (conditions.Input, error) {
+	statuses, known := u.statuses[r.ID]
+	if !known {
+		var err error
+		if statuses, err = u.tx.Statuses(ctx, r.ID); err != nil {
+			return conditions.Input{}, err
+		}
+	}
+
+	missing, err := u.missing(ctx, kind, r)
+	if err != nil {
+		return conditions.Input{}, err
+	}
+
+	return conditions.Input{
+		Generation: r.Generation, UpdatedTime: r.UpdatedTime, Deleting: r.Deleting(), Required: kind.RequiredAdapters,
+		Statuses: statuses, Children: children, Missing: missing, Previous: r.Conditions,
+	}, nil
+}
+
+// missing are the references of a resource whose target is gone or going.
+func (u *unit) missing(ctx context.Context, kind *entity.Kind, r store.Resource) ([]conditions.MissingReference, error) {
+	var out []conditions.MissingReference
+
+	if r.Deleting() {
+		return nil, nil
+	}
+
+	for _, rule := range kind.References {
+		if len(r.References[rule.RefType]) < rule.Min {
+			out = append(out, conditions.MissingReference{Type: rule.RefType, Since: r.UpdatedTime})
+		}
+	}
+
+	for refType, targets := range r.References {
+		for _, ref := range targets {
+			target, err := u.tx.Get(ctx, ref.ID)
+
+			switch {
+			case errors.Is(err, store.ErrNotFound):
+				out = append(out, conditions.MissingReference{Type: refType, ID: ref.ID, Since: u.now})
+			case err != nil:
+				return nil, err
+			case target.Deleting():
+				out = append(out, conditions.MissingReference{Type: refType, ID: ref.ID, Since: *target.DeletedTime})
+			}
+		}
+	}
+
+	return out, nil
+}
+
+// compute gives the conditions of a resource, by type.
+func (u *unit) compute(
+	ctx context.Context, kind *entity.Kind, r store.Resource, in conditions.Input,
+) ([]openapi.ResourceCondition, error) {
+	list := conditions.Aggregate(in)
+
+	if len(kind.Conditions) > 0 {
+		value, err := plain(u.tell(r))
+		if err != nil {
+			return nil, err
+		}
+
+		asMap, _ := value.(map[string]any)
+
+		mapped, err := u.rules[kind.Kind].Apply(ctx, in, asMap)
+		if err != nil {
+			return nil, &Error{Code: CodeRule, Detail: "nothing was stored: " + err.Error()}
+		}
+
+		list = append(list, mapped...)
+	}
+
+	slices.SortFunc(list, func(a, b openapi.ResourceCondition) int { return strings.Compare(a.Type, b.Type) })
+	u.count(r, list)
+
+	return list, nil
+}
+
+// count notes a transition to not reconciled.
+func (u *unit) count(r store.Resource, list []openapi.ResourceCondition) {
+	before, _ := conditions.Condition(r.Conditions, entity.Reconciled)
+	after, _ := conditions.Condition(list, entity.Reconciled)
+
+	if after.Status == conditions.False && before.Status != conditions.False {
+		u.started = append(u.started, started{r.Kind, r.Deleting()})
+	}
+}
+
+// settle computes the conditions of a stored resource anew, stores them, and tells whether
+// they are others than before.
+func (u *unit) settle(
+	ctx context.Context, kind *entity.Kind, r *store.Resource,
+) (in conditions.Input, differs bool, err error) {
+	children := 0
+
+	if r.Deleting() {
+		below, err := u.tx.Children(ctx, r.ID, true)
+		if err != nil {
+			return in, false, err
+		}
+
+		children = len(below)
+	}
+
+	return u.settleWith(ctx, kind, r, children)
+}
+
+// settleWith is settle where it is known how many children there are.
+func (u *unit) settleWith(
+	ctx context.Context, kind *entity.Kind, r *store.Resource, children int,
+) (in conditions.Input, differs bool, err error) {
+	if in, err = u.input(ctx, kind, *r, children); err != nil {
+		return in, false, err
+	}
+
+	list, err := u.compute(ctx, kind, *r, in)
+	if err != nil {
+		return in, false, err
+	}
+
+	if slices.EqualFunc(list, r.Conditions, sameCondition) {
+		return in, false, nil
+	}
+
+	r.Conditions = list
+
+	return in, true, u.tx.SetConditions(ctx, r.ID, list)
+}
+
+// sameCondition compares with times as the database keeps them.
+func sameCondition(a, b openapi.ResourceCondition) bool {
+	same := func(a, b time.Time) bool {
+		return a.Truncate(time.Microsecond).Equal(b.Truncate(time.Microsecond))
+	}
+
+	if !same(a.CreatedTime, b.CreatedTime) || !same(a.LastUpdatedTime, b.LastUpdatedTime) ||
+		!same(a.LastTransitionTime, b.LastTransitionTime) {
+		return false
+	}
+
+	a.CreatedTime, a.LastUpdatedTime, a.LastTransitionTime = b.CreatedTime, b.LastUpdatedTime, b.LastTransitionTime
+
+	return a == b
+}
+
+// lookAgain is for a resource of which something that it depends on has changed: a child
+// that went, a target that goes. One that is being deleted goes itself if nothing keeps it
+// any more, and then its owner is looked at.
+func (u *unit) lookAgain(ctx context.Context, id string) error {
+	for id != "" {
+		r, err := u.tx.GetForUpdate(ctx, id)
+		if errors.Is(err, store.ErrNotFound) {
+			return nil
+		}
+
+		if err != nil {
+			return err
+		}
+
+		kind, found := u.registry.ByKind(r.Kind)
+		if !found {
+			return nil
+		}
+
+		gone, err := u.settleOrGo(ctx, kind, &r)
+		if err != nil || !gone {
+			return err
+		}
+
+		id = r.OwnerID
+	}
+
+	return nil
+}
+
+// settleOrGo settles a resource, or removes it if it is finished, and records what became
+// of it.
+func (u *unit) settleOrGo(ctx context.Context, kind *entity.Kind, r *store.Resource) (gone bool, err error) {
+	in, differs, err := u.settle(ctx, kind, r)
+	if err != nil {
+		return false, err
+	}
+
+	if !conditions.Finished(in) {
+		if !differs {
+			return false, nil
+		}
+
+		return false, u.record(ctx, *r, store.OperationStatus)
+	}
+
+	return true, u.removeRow(ctx, *r)
+}
+
+// removeRow removes a resource for good.
+func (u *unit) removeRow(ctx context.Context, r store.Resource) error {
+	if _, err := u.tx.Remove(ctx, r.ID); err != nil {
+		return err
+	}
+
+	return u.record(ctx, r, store.OperationRemoved)
+}
+
+// record tells the change feed.
+func (u *unit) record(ctx context.Context, r store.Resource, operation string) error {
+	if err := u.tx.RecordChange(ctx, r, operation); err != nil {
+		return fmt.Errorf("record that %s %s is %s: %w", r.Kind, r.ID, operation, err)
+	}
+
+	return nil
+}

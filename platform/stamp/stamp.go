@@ -1,0 +1,269 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package stamp
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/hyperfleet/hyperfleet/api/adapter"
+)
+
+// Mark is what an object is stamped for.
+type Mark struct {
+	// ResourceID is the id of the API's resource, a valid label value.
+	ResourceID string
+	// ResourceName is the name of the task file's entry; empty: not stamped.
+	ResourceName string
+	// Generation is that of the event, from 1 on.
+	Generation int64
+}
+
+// Standing is whose an object is, as one adapter sees it for one resource of the API.
+type Standing string
+
+// Standings.
+const (
+	// Managed is an object of this adapter for this resource.
+	Managed Standing = "Managed"
+	// Detached is an object that once was: it has a generation and no adapter. It is left
+	// alone for good.
+	Detached Standing = "Detached"
+	// Foreign is an object of somebody else: never stamped, of another adapter, or of
+	// another resource. It is never changed.
+	Foreign Standing = "Foreign"
+)
+
+// Stamper stamps for one adapter. Methods may be called at once.
+type Stamper struct {
+	adapter string
+	keys    *Keys
+}
+
+// New makes the stamper of an adapter, whose name is a DNS label. Without keys objects
+// carry no HMAC, so that sweep will never remove them.
+func New(adapterName string, keys *Keys) (*Stamper, error) {
+	if problems := validation.IsDNS1123Label(adapterName); len(problems) > 0 {
+		return nil, fmt.Errorf("stamp as adapter %q: the name is no DNS label: %s", adapterName, strings.Join(problems, "; "))
+	}
+
+	return &Stamper{adapter: adapterName, keys: keys}, nil
+}
+
+// Adapter is the adapter's name.
+func (s *Stamper) Adapter() string { return s.adapter }
+
+// Stamp fills the labels and annotations that the object does not have itself:
+// hyperfleet.io/adapter, /resource-id, /resource-name, /generation. The HMAC is always
+// ours. It refuses a generation that is no whole number from 1 on, and labels that say
+// another adapter or resource where there is no key to know the object by.
+func (s *Stamper) Stamp(object *unstructured.Unstructured, mark Mark) error {
+	if err := s.stamp(object, mark); err != nil {
+		kind := object.GroupVersionKind().GroupKind()
+
+		return fmt.Errorf("stamp %s: %w", objectName(kind, object.GetNamespace(), object.GetName()), err)
+	}
+
+	return nil
+}
+
+func (s *Stamper) stamp(object *unstructured.Unstructured, mark Mark) error {
+	labels, annotations, err := metadata(object)
+	if err != nil {
+		return err
+	}
+
+	fill(labels, adapter.LabelAdapter, s.adapter)
+	fill(labels, adapter.LabelResourceID, mark.ResourceID)
+	fill(labels, adapter.LabelResourceName, mark.ResourceName)
+	fill(annotations, adapter.AnnotationGeneration, strconv.FormatInt(mark.Generation, 10))
+
+	if err := s.check(labels, annotations, mark); err != nil {
+		return err
+	}
+
+	if s.keys != nil {
+		kind := object.GroupVersionKind().GroupKind()
+		annotations[adapter.AnnotationIdentity] = s.keys.Sign(identityOf(object, kind, s.adapter, mark.ResourceID))
+	}
+
+	object.SetLabels(labels)
+	object.SetAnnotations(annotations)
+
+	return nil
+}
+
+// check looks at the marks as they will be.
+func (s *Stamper) check(labels, annotations map[string]string, mark Mark) error {
+	for _, key := range []string{adapter.LabelAdapter, adapter.LabelResourceID, adapter.LabelResourceName} {
+		value, there := labels[key]
+		if problems := validation.IsValidLabelValue(value); len(problems) > 0 {
+			return fmt.Errorf("label %s: %q is no label value: %s", key, value, strings.Join(problems, "; "))
+		}
+
+		if there && value == "" || key != adapter.LabelResourceName && value == "" {
+			return fmt.Errorf("label %s is empty", key)
+		}
+	}
+
+	if _, err := ParseGeneration(annotations[adapter.AnnotationGeneration]); err != nil {
+		return err
+	}
+
+	if s.keys == nil && (labels[adapter.LabelAdapter] != s.adapter || labels[adapter.LabelResourceID] != mark.ResourceID) {
+		return fmt.Errorf("the manifest's own %s and %s differ from %s and %s, and without identity_key_file "+
+			"the object would not be known again: leave them out",
+			adapter.LabelAdapter, adapter.LabelResourceID, s.adapter, mark.ResourceID)
+	}
+
+	return nil
+}
+
+// Standing says whose an object is, and for one that is not managed why. With keys the
+// HMAC decides, and labels alone make nothing ours: who may write labels could else have
+// an object changed or deleted that is somebody else's. The object may be its metadata
+// alone.
+func (s *Stamper) Standing(object metav1.Object, kind schema.GroupKind, resourceID string) (Standing, string) {
+	labels, annotations := object.GetLabels(), object.GetAnnotations()
+	owner, labelled := labels[adapter.LabelAdapter]
+	_, applied := annotations[adapter.AnnotationGeneration]
+
+	switch {
+	case !labelled && applied:
+		return Detached, "it was detached: it has a generation and no label " + adapter.LabelAdapter
+	case !labelled:
+		return Foreign, "it has no label " + adapter.LabelAdapter
+	case s.keys != nil && s.proof(object, kind, resourceID) == nil:
+		return Managed, ""
+	case owner != s.adapter:
+		return Foreign, fmt.Sprintf("it is of adapter %q", owner)
+	case labels[adapter.LabelResourceID] != resourceID:
+		return Foreign, fmt.Sprintf("it is of resource %q", labels[adapter.LabelResourceID])
+	case s.keys != nil:
+		return Foreign, fmt.Sprintf("its labels say that it is ours, and annotation %s does not prove it: %v",
+			adapter.AnnotationIdentity, s.proof(object, kind, resourceID))
+	default:
+		return Managed, ""
+	}
+}
+
+// proof is nil if the HMAC names this adapter and resource, whatever the labels say.
+func (s *Stamper) proof(object metav1.Object, kind schema.GroupKind, resourceID string) error {
+	value := object.GetAnnotations()[adapter.AnnotationIdentity]
+	if value == "" {
+		return ErrNoIdentity
+	}
+
+	return s.keys.check(value, identityOf(object, kind, s.adapter, resourceID))
+}
+
+// Renewed gives the HMAC that a managed object should have by now, if it is signed with
+// another key than the first one.
+func (s *Stamper) Renewed(object metav1.Object, kind schema.GroupKind, resourceID string) (string, bool) {
+	if s.keys == nil {
+		return "", false
+	}
+
+	value := s.keys.Sign(identityOf(object, kind, s.adapter, resourceID))
+
+	return value, value != object.GetAnnotations()[adapter.AnnotationIdentity]
+}
+
+// Generation is the generation that a live object was last applied for: 0 if it has none.
+func Generation(object metav1.Object) (int64, error) {
+	value, there := object.GetAnnotations()[adapter.AnnotationGeneration]
+	if !there {
+		return 0, nil
+	}
+
+	return ParseGeneration(value)
+}
+
+// ParseGeneration reads a value of the annotation hyperfleet.io/generation.
+func ParseGeneration(value string) (int64, error) {
+	generation, err := strconv.ParseInt(value, 10, 64)
+	if err != nil || generation < 1 {
+		return 0, fmt.Errorf("annotation %s: %q is no whole number from 1 on", adapter.AnnotationGeneration, value)
+	}
+
+	return generation, nil
+}
+
+// Marks gives the keys of the labels and annotations that detaching takes off an object,
+// sorted: all of hyperfleet.io/ but for the generation.
+func Marks(object metav1.Object) (labels, annotations []string) {
+	return marks(object.GetLabels()), marks(object.GetAnnotations())
+}
+
+func marks(from map[string]string) []string {
+	var keys []string
+
+	for key := range from {
+		if strings.HasPrefix(key, adapter.Prefix) && key != adapter.AnnotationGeneration {
+			keys = append(keys, key)
+		}
+	}
+
+	slices.Sort(keys)
+
+	return keys
+}
+
+func fill(in map[string]string, key, value string) {
+	if _, there := in[key]; !there && value != "" {
+		in[key] = value
+	}
+}
+
+// metadata gives copies of the object's labels and annotations. One that is no text,
+// such as a number that YAML read out of a template, is an error here; the API server's
+// own would be harder to read.
+func metadata(object *unstructured.Unstructured) (labels, annotations map[string]string, err error) {
+	if object.GetName() == "" {
+		return nil, nil, errors.New("it has no metadata.name")
+	}
+
+	if labels, err = texts(object, "labels"); err != nil {
+		return nil, nil, err
+	}
+
+	if annotations, err = texts(object, "annotations"); err != nil {
+		return nil, nil, err
+	}
+
+	return labels, annotations, nil
+}
+
+func texts(object *unstructured.Unstructured, field string) (map[string]string, error) {
+	found, _, err := unstructured.NestedFieldNoCopy(object.Object, "metadata", field)
+	if err != nil {
+		return nil, errors.New("metadata is no map")
+	}
+
+	values, ok := found.(map[string]any)
+	if !ok && found != nil {
+		return nil, fmt.Errorf("metadata.%s is no map", field)
+	}
+
+	out := make(map[string]string, len(values)+4)
+
+	for key, value := range values {
+		text, ok := value.(string)
+		if !ok {
+			return nil, fmt.Errorf("metadata.%s %s: %v is no text; put it in quotes", field, key, value)
+		}
+
+		out[key] = text
+	}
+
+	return out, nil
+}

@@ -1,0 +1,462 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package stamp_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/hyperfleet/hyperfleet/api/adapter"
+	"github.com/hyperfleet/hyperfleet/platform/stamp"
+)
+
+const (
+	resourceID = "0199f1c8-6d52-7b1c-9d0e-0a7d2f3b4c5d"
+	otherID    = "0199f1c8-6d52-7b1c-9d0e-ffffffffffff"
+	oldKey     = "old-key-old-key-old-key-old-key-old-key"
+	newKey     = "new-key-new-key-new-key-new-key-new-key"
+)
+
+func keysOf(t testing.TB, lines ...string) *stamp.Keys {
+	t.Helper()
+
+	keys, err := stamp.ParseKeys([]byte(strings.Join(lines, "\n")))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return keys
+}
+
+func stamperOf(t testing.TB, name string, keys *stamp.Keys) *stamp.Stamper {
+	t.Helper()
+
+	stamper, err := stamp.New(name, keys)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return stamper
+}
+
+func configMap(labels, annotations map[string]any) *unstructured.Unstructured {
+	metadata := map[string]any{"name": "web", "namespace": "shop"}
+	if labels != nil {
+		metadata["labels"] = labels
+	}
+
+	if annotations != nil {
+		metadata["annotations"] = annotations
+	}
+
+	return &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}}
+}
+
+func mark() stamp.Mark {
+	return stamp.Mark{ResourceID: resourceID, ResourceName: "config", Generation: 7}
+}
+
+func TestStampFillsGapsOnly(t *testing.T) {
+	t.Parallel()
+
+	cases := map[string]struct {
+		labels, annotations         map[string]any
+		wantLabels, wantAnnotations map[string]string
+	}{
+		"everything is missing": {
+			wantLabels: map[string]string{
+				adapter.LabelAdapter: "dns", adapter.LabelResourceID: resourceID, adapter.LabelResourceName: "config",
+			},
+			wantAnnotations: map[string]string{adapter.AnnotationGeneration: "7"},
+		},
+		"the manifest's own stays": {
+			labels:      map[string]any{adapter.LabelResourceID: "own", adapter.LabelAdapter: "other", "app": "web"},
+			annotations: map[string]any{adapter.AnnotationGeneration: "3", "note": "x"},
+			wantLabels: map[string]string{
+				adapter.LabelAdapter: "other", adapter.LabelResourceID: "own", adapter.LabelResourceName: "config", "app": "web",
+			},
+			wantAnnotations: map[string]string{adapter.AnnotationGeneration: "3", "note": "x"},
+		},
+		"an identity that the manifest brings is not believed": {
+			annotations: map[string]any{adapter.AnnotationIdentity: "v1.00000000.AAAA"},
+			wantLabels: map[string]string{
+				adapter.LabelAdapter: "dns", adapter.LabelResourceID: resourceID, adapter.LabelResourceName: "config",
+			},
+			wantAnnotations: map[string]string{adapter.AnnotationGeneration: "7"},
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			object := configMap(tc.labels, tc.annotations)
+			keys := keysOf(t, oldKey)
+
+			if err := stamperOf(t, "dns", keys).Stamp(object, mark()); err != nil {
+				t.Fatal(err)
+			}
+
+			tc.wantAnnotations[adapter.AnnotationIdentity] = keys.Sign(stamp.Identity{
+				Adapter: "dns", ResourceID: resourceID, Kind: "ConfigMap", Namespace: "shop", Name: "web",
+			})
+
+			if diff := cmp.Diff(tc.wantLabels, object.GetLabels()); diff != "" {
+				t.Errorf("labels: %s", diff)
+			}
+
+			if diff := cmp.Diff(tc.wantAnnotations, object.GetAnnotations()); diff != "" {
+				t.Errorf("annotations: %s", diff)
+			}
+		})
+	}
+}
+
+func TestStampRefuses(t *testing.T) {
+	t.Parallel()
+
+	cases := map[string]struct {
+		object *unstructured.Unstructured
+		mark   stamp.Mark
+		noKeys bool
+		want   string
+	}{
+		"a generation that is a word": {
+			object: configMap(nil, map[string]any{adapter.AnnotationGeneration: "latest"}), mark: mark(), want: `"latest" is no whole number`,
+		},
+		"a generation below 1": {object: configMap(nil, nil), mark: stamp.Mark{ResourceID: resourceID}, want: `"0" is no whole number`},
+		"a generation that is no text": {
+			object: configMap(nil, map[string]any{adapter.AnnotationGeneration: int64(7)}), mark: mark(), want: "put it in quotes",
+		},
+		"an id that is no label": {object: configMap(nil, nil), mark: stamp.Mark{ResourceID: "a/b", Generation: 1}, want: "no label value"},
+		"no id":                  {object: configMap(nil, nil), mark: stamp.Mark{Generation: 1}, want: "resource-id is empty"},
+		"labels that are a list": {object: withMetadata("labels", []any{"x"}), mark: mark(), want: "metadata.labels is no map"},
+		"no name":                {object: withMetadata("name", ""), mark: mark(), want: "no metadata.name"},
+		"another adapter, without key": {
+			object: configMap(map[string]any{adapter.LabelAdapter: "x"}, nil), mark: mark(), noKeys: true, want: "leave them out",
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			keys := keysOf(t, oldKey)
+			if tc.noKeys {
+				keys = nil
+			}
+
+			before := tc.object.DeepCopy()
+
+			err := stamperOf(t, "dns", keys).Stamp(tc.object, tc.mark)
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Fatalf("Stamp() = %v, want an error with %q", err, tc.want)
+			}
+
+			if diff := cmp.Diff(before, tc.object); diff != "" {
+				t.Errorf("a refused object was changed: %s", diff)
+			}
+		})
+	}
+}
+
+func withMetadata(field string, value any) *unstructured.Unstructured {
+	object := configMap(nil, nil)
+	if err := unstructured.SetNestedField(object.Object, value, "metadata", field); err != nil {
+		panic(err)
+	}
+
+	return object
+}
+
+func TestStanding(t *testing.T) {
+	t.Parallel()
+
+	type change func(object *unstructured.Unstructured)
+
+	label := func(key, value string) change {
+		return func(o *unstructured.Unstructured) {
+			labels := o.GetLabels()
+			labels[key] = value
+			o.SetLabels(labels)
+		}
+	}
+	bare := func(o *unstructured.Unstructured) {
+		labels, annotations := stamp.Marks(o)
+		without(o.GetLabels, o.SetLabels, labels)
+		without(o.GetAnnotations, o.SetAnnotations, annotations)
+	}
+
+	cases := map[string]struct {
+		changes []change
+		noKeys  bool
+		want    stamp.Standing
+		reason  string
+	}{
+		"as stamped":                   {want: stamp.Managed},
+		"as stamped, without keys":     {noKeys: true, want: stamp.Managed},
+		"marks taken off":              {changes: []change{bare}, want: stamp.Detached, reason: "detached"},
+		"nothing of ours":              {changes: []change{bare, func(o *unstructured.Unstructured) { o.SetAnnotations(nil) }}, want: stamp.Foreign, reason: "no label"},
+		"another adapter's label":      {changes: []change{label(adapter.LabelAdapter, "vpn")}, want: stamp.Managed},
+		"another adapter's object":     {noKeys: true, changes: []change{label(adapter.LabelAdapter, "vpn")}, want: stamp.Foreign, reason: `adapter "vpn"`},
+		"another resource's object":    {noKeys: true, changes: []change{label(adapter.LabelResourceID, otherID)}, want: stamp.Foreign, reason: "of resource"},
+		"renamed entry of a task file": {changes: []change{label(adapter.LabelResourceName, "renamed")}, want: stamp.Managed},
+		"another resource's, whatever its label says": {
+			changes: []change{func(o *unstructured.Unstructured) { o.SetName("else") }}, want: stamp.Foreign, reason: "labels and identity do not fit",
+		},
+		"labels alone": {
+			changes: []change{func(o *unstructured.Unstructured) { o.SetAnnotations(nil) }}, want: stamp.Foreign, reason: "does not prove it",
+		},
+		"copied onto another object": {
+			changes: []change{label(adapter.LabelAdapter, "vpn"), func(o *unstructured.Unstructured) { o.SetName("else") }},
+			want:    stamp.Foreign, reason: `adapter "vpn"`,
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			keys := keysOf(t, oldKey)
+			if tc.noKeys {
+				keys = nil
+			}
+
+			stamper, object := stamperOf(t, "dns", keys), configMap(nil, nil)
+			if err := stamper.Stamp(object, mark()); err != nil {
+				t.Fatal(err)
+			}
+
+			for _, change := range tc.changes {
+				change(object)
+			}
+
+			got, reason := stamper.Standing(object, object.GroupVersionKind().GroupKind(), resourceID)
+			if got != tc.want || !strings.Contains(reason, tc.reason) {
+				t.Errorf("Standing() = %s %q, want %s %q", got, reason, tc.want, tc.reason)
+			}
+		})
+	}
+}
+
+func without(get func() map[string]string, set func(map[string]string), keys []string) {
+	values := get()
+	for _, key := range keys {
+		delete(values, key)
+	}
+
+	set(values)
+}
+
+func TestMarksKeepTheGeneration(t *testing.T) {
+	t.Parallel()
+
+	object := configMap(map[string]any{"app": "web", adapter.Prefix + "own": "x"}, map[string]any{"note": "x"})
+	if err := stamperOf(t, "dns", keysOf(t, oldKey)).Stamp(object, mark()); err != nil {
+		t.Fatal(err)
+	}
+
+	labels, annotations := stamp.Marks(object)
+
+	want := []string{adapter.LabelAdapter, adapter.Prefix + "own", adapter.LabelResourceID, adapter.LabelResourceName}
+	if diff := cmp.Diff(want, labels); diff != "" {
+		t.Errorf("labels: %s", diff)
+	}
+
+	if diff := cmp.Diff([]string{adapter.AnnotationIdentity}, annotations); diff != "" {
+		t.Errorf("annotations: %s", diff)
+	}
+}
+
+func TestVerify(t *testing.T) {
+	t.Parallel()
+
+	signed := keysOf(t, oldKey)
+	configMaps := schema.GroupKind{Kind: "ConfigMap"}
+
+	cases := map[string]struct {
+		keys   []string
+		kind   schema.GroupKind
+		change func(*unstructured.Unstructured)
+		want   error
+	}{
+		"as stamped":               {keys: []string{oldKey}},
+		"a new key before the old": {keys: []string{newKey, oldKey}},
+		"the old key is gone":      {keys: []string{newKey}, want: stamp.ErrUnknownKey},
+		"another name":             {keys: []string{oldKey}, change: func(o *unstructured.Unstructured) { o.SetName("db") }, want: stamp.ErrForged},
+		"another namespace":        {keys: []string{oldKey}, change: func(o *unstructured.Unstructured) { o.SetNamespace("db") }, want: stamp.ErrForged},
+		"another kind":             {keys: []string{oldKey}, kind: schema.GroupKind{Kind: "Secret"}, want: stamp.ErrForged},
+		"another resource": {
+			keys: []string{oldKey}, want: stamp.ErrForged,
+			change: func(o *unstructured.Unstructured) {
+				o.SetLabels(map[string]string{adapter.LabelAdapter: "dns", adapter.LabelResourceID: otherID})
+			},
+		},
+		"another adapter": {
+			keys: []string{oldKey}, want: stamp.ErrForged,
+			change: func(o *unstructured.Unstructured) {
+				o.SetLabels(map[string]string{adapter.LabelAdapter: "vpn", adapter.LabelResourceID: resourceID})
+			},
+		},
+		"labels alone":   {keys: []string{oldKey}, change: func(o *unstructured.Unstructured) { o.SetAnnotations(nil) }, want: stamp.ErrNoIdentity},
+		"identity alone": {keys: []string{oldKey}, change: func(o *unstructured.Unstructured) { o.SetLabels(nil) }, want: stamp.ErrNoIdentity},
+		"a later version": {keys: []string{oldKey}, change: func(o *unstructured.Unstructured) {
+			o.SetAnnotations(map[string]string{adapter.AnnotationIdentity: "v2" + o.GetAnnotations()[adapter.AnnotationIdentity][2:]})
+		}, want: stamp.ErrUnknownKey},
+		"no base64": {keys: []string{oldKey}, change: func(o *unstructured.Unstructured) {
+			o.SetAnnotations(map[string]string{adapter.AnnotationIdentity: o.GetAnnotations()[adapter.AnnotationIdentity] + "="})
+		}, want: stamp.ErrForged},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			object := configMap(nil, nil)
+			if err := stamperOf(t, "dns", signed).Stamp(object, mark()); err != nil {
+				t.Fatal(err)
+			}
+
+			if tc.change != nil {
+				tc.change(object)
+			}
+
+			if tc.kind.Empty() {
+				tc.kind = configMaps
+			}
+
+			got, err := keysOf(t, tc.keys...).Verify(object, tc.kind)
+			if !errors.Is(err, tc.want) {
+				t.Fatalf("Verify() = %v, want %v", err, tc.want)
+			}
+
+			if tc.want == nil && (got.ResourceID != resourceID || got.Adapter != "dns" || got.Name != "web") {
+				t.Errorf("Verify() = %v", got)
+			}
+		})
+	}
+}
+
+// A manifest may call itself of another resource; what deletes by labels must not then
+// believe it.
+func TestOverridesDoNotVerify(t *testing.T) {
+	t.Parallel()
+
+	for _, key := range []string{adapter.LabelAdapter, adapter.LabelResourceID} {
+		object, keys := configMap(map[string]any{key: "other"}, nil), keysOf(t, oldKey)
+		if err := stamperOf(t, "dns", keys).Stamp(object, mark()); err != nil {
+			t.Fatal(err)
+		}
+
+		if _, err := keys.Verify(object, schema.GroupKind{Kind: "ConfigMap"}); !errors.Is(err, stamp.ErrForged) {
+			t.Errorf("%s: Verify() = %v, want ErrForged", key, err)
+		}
+	}
+}
+
+func TestRenewed(t *testing.T) {
+	t.Parallel()
+
+	object, kind := configMap(nil, nil), schema.GroupKind{Kind: "ConfigMap"}
+	if err := stamperOf(t, "dns", keysOf(t, oldKey)).Stamp(object, mark()); err != nil {
+		t.Fatal(err)
+	}
+
+	for name, tc := range map[string]struct {
+		keys *stamp.Keys
+		want bool
+	}{
+		"none":             {},
+		"the same":         {keys: keysOf(t, oldKey)},
+		"a new one second": {keys: keysOf(t, oldKey, newKey)},
+		"a new one first":  {keys: keysOf(t, newKey, oldKey), want: true},
+	} {
+		value, renewed := stamperOf(t, "dns", tc.keys).Renewed(object, kind, resourceID)
+		if renewed != tc.want {
+			t.Errorf("%s: Renewed() = %v, want %v", name, renewed, tc.want)
+		}
+
+		if renewed && !strings.HasPrefix(tc.keys.Sign(stamp.Identity{}), value[:len("v1.12345678.")]) {
+			t.Errorf("%s: %s is not by the first key", name, value)
+		}
+	}
+}
+
+func TestReadKeys(t *testing.T) {
+	t.Parallel()
+
+	cases := map[string]struct{ text, want string }{
+		"one":            {text: oldKey + "\n"},
+		"comment, empty": {text: "# of May\n\n" + newKey + "\r\n" + oldKey},
+		"short":          {text: oldKey + "\nshort\n", want: "line 2: a key has at least 32 characters, this has 5"},
+		"binary":         {text: strings.Repeat("\x00", 40), want: "line 1: a key is printable"},
+		"white space":    {text: "not a key but a sentence of some length", want: "line 1: a key is printable"},
+		"empty":          {text: "\n# nothing\n", want: "no key in it"},
+		"huge":           {text: strings.Repeat("x", 65<<10), want: "more than a key file has"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			path := filepath.Join(t.TempDir(), "keys")
+			if err := os.WriteFile(path, []byte(tc.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+
+			keys, err := stamp.ReadKeys(path)
+			if tc.want == "" {
+				if err != nil {
+					t.Fatal(err)
+				}
+
+				for _, text := range []string{keys.String(), fmt.Sprintf("%#v", keys), fmt.Sprintf("%+v", keys)} {
+					if strings.Contains(text, "key-old") || strings.Contains(text, "key-new") {
+						t.Errorf("keys print as %q", text)
+					}
+				}
+
+				return
+			}
+
+			if err == nil || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), "short\n") {
+				t.Errorf("ReadKeys() = %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
+func TestNewRefusesNames(t *testing.T) {
+	t.Parallel()
+
+	for _, name := range []string{"", "Has.Dots", strings.Repeat("a", 64)} {
+		if _, err := stamp.New(name, nil); err == nil {
+			t.Errorf("New(%q) is accepted", name)
+		}
+	}
+}
+
+func FuzzVerify(f *testing.F) {
+	keys, err := stamp.ParseKeys([]byte(oldKey))
+	if err != nil {
+		f.Fatal(err)
+	}
+
+	genuine := keys.Sign(stamp.Identity{Adapter: "dns", ResourceID: resourceID, Kind: "ConfigMap", Namespace: "shop", Name: "web"})
+	f.Add(genuine)
+	f.Add("v1..")
+	f.Add("v1.x.y.z")
+	f.Fuzz(func(t *testing.T, value string) {
+		object := configMap(
+			map[string]any{adapter.LabelAdapter: "dns", adapter.LabelResourceID: resourceID},
+			map[string]any{adapter.AnnotationIdentity: value})
+
+		if _, err := keys.Verify(object, schema.GroupKind{Kind: "ConfigMap"}); err == nil && value != genuine {
+			t.Errorf("%q verifies", value)
+		}
+	})
+}

@@ -1,0 +1,36 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"errors"
+	"math"
+	"testing"
+)
+
+func TestCursorsComeBack(t *testing.T) {
+	t.Parallel()
+
+	for _, want := range []cursor{{}, {epoch: 1, seq: 1}, {epoch: math.MaxUint32, seq: math.MaxInt64}} {
+		text := want.text()
+		if got, err := parseCursor(text); err != nil || got != want || len(text) > 64 {
+			t.Errorf("%+v as %s came back as %+v, error %v", want, text, got, err)
+		}
+	}
+}
+
+func FuzzParseCursor(f *testing.F) {
+	f.Add("AQEB")
+	f.Add(cursor{epoch: 77, seq: 1 << 40}.text())
+	f.Fuzz(func(t *testing.T, text string) {
+		got, err := parseCursor(text)
+
+		switch {
+		case err != nil && !errors.Is(err, ErrCursorMalformed):
+			t.Errorf("%q: error %v", text, err)
+		case err == nil && (got.epoch < 0 || got.seq < 0):
+			t.Errorf("%q is %+v", text, got)
+		}
+	})
+}

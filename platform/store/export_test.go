@@ -1,0 +1,41 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Plans returns how the database would answer both statements of a list, its scans by
+// name.
+func Plans(t testing.TB, s *Store, query ListQuery) (count, page string) {
+	t.Helper()
+
+	statement, err := query.statement()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	explainOne := func(sql string) string {
+		args := append([]any{pgx.QueryExecModeDescribeExec}, statement.args...)
+
+		rows, err := s.pool.Query(context.Background(), "explain "+sql, args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		return strings.Join(lines, "\n")
+	}
+
+	return explainOne(statement.count), explainOne(statement.page)
+}

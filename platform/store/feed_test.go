@@ -1,0 +1,532 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package store_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"github.com/leanovate/gopter"
+	"github.com/leanovate/gopter/gen"
+	"github.com/leanovate/gopter/prop"
+
+	"github.com/hyperfleet/hyperfleet/kit/property"
+	"github.com/hyperfleet/hyperfleet/platform/store"
+)
+
+func changes(t testing.TB, s *store.Store, query store.ChangeQuery) store.Feed {
+	t.Helper()
+
+	feed, err := s.Changes(context.Background(), query)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return feed
+}
+
+func now(t testing.TB, s *store.Store) string {
+	t.Helper()
+
+	feed := changes(t, s, store.ChangeQuery{})
+	if len(feed.Items) > 0 {
+		t.Fatalf("without a cursor there are %d changes, want none", len(feed.Items))
+	}
+
+	return feed.Next
+}
+
+func TestTheFeedTellsWhatHappened(t *testing.T) {
+	s := fresh(t)
+	insert(t, s, cluster("before"))
+	start := now(t, s)
+
+	if feed := changes(t, s, store.ChangeQuery{After: start}); len(feed.Items) > 0 || feed.Next != start {
+		t.Errorf("nothing happened, and the feed says %+v", feed)
+	}
+
+	c := cluster("c")
+	c.Tenancy = map[string]string{"organization": "o1"}
+	stored := insert(t, s, c)[0]
+	pool := insert(t, s, store.Resource{
+		Kind: "NodePool", Name: "p", Spec: []byte(`{}`), Generation: 1, OwnerID: stored.ID, OwnerKind: "Cluster",
+	})[0]
+
+	ofCluster := store.Change{Kind: "Cluster", ID: stored.ID, Generation: 1, Operation: store.OperationCreated}
+	ofPool := store.Change{Kind: "NodePool", ID: pool.ID, OwnerID: stored.ID, Generation: 1, Operation: store.OperationCreated}
+
+	cases := map[string]struct {
+		query store.ChangeQuery
+		want  []store.Change
+	}{
+		"all":         {store.ChangeQuery{}, []store.Change{ofCluster, ofPool}},
+		"of a kind":   {store.ChangeQuery{Kind: "NodePool"}, []store.Change{ofPool}},
+		"of a tenant": {store.ChangeQuery{Tenancy: map[string]string{"organization": "o1"}}, []store.Change{ofCluster}},
+		"a page":      {store.ChangeQuery{Limit: 1}, []store.Change{ofCluster}},
+		"of no one":   {store.ChangeQuery{Kind: "Gadget"}, nil},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			tc.query.After = start
+			feed := changes(t, s, tc.query)
+
+			if diff := cmp.Diff(tc.want, feed.Items); diff != "" {
+				t.Errorf("changes (-want +got):\n%s", diff)
+			}
+
+			tc.query.After, tc.query.Limit = feed.Next, 0
+			if name != "a page" {
+				tc.want = []store.Change{ofPool}
+			}
+
+			if rest := changes(t, s, tc.query); name == "a page" && len(rest.Items) != 1 || name != "a page" && len(rest.Items) > 0 {
+				t.Errorf("after it there are %+v", rest.Items)
+			}
+		})
+	}
+}
+
+// writer commits and rolls back transactions that touch several resources, in the order
+// of their places so that they don't wait for each other in circles, and dawdles in them.
+func writer(s *store.Store, ids []string, seed uint64, rounds int) error {
+	random := rand.New(rand.NewPCG(seed, 1))
+
+	for range rounds {
+		err := s.InTx(context.Background(), func(ctx context.Context, tx *store.Tx) error {
+			for _, id := range ids {
+				if random.IntN(3) > 0 {
+					continue
+				}
+
+				r, err := tx.GetForUpdate(ctx, id)
+				if err != nil {
+					return err
+				}
+
+				r.Generation++
+				if _, err := tx.Update(ctx, r); err != nil {
+					return err
+				}
+
+				if err := tx.RecordChange(ctx, r, store.OperationUpdated); err != nil {
+					return err
+				}
+
+				time.Sleep(time.Duration(random.IntN(3)) * time.Millisecond)
+			}
+
+			if random.IntN(5) == 0 {
+				return errRollBack
+			}
+
+			return nil
+		})
+		if err != nil && !errors.Is(err, errRollBack) {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// follow reads the feed until it has heard of every resource's last generation, and says
+// what it heard out of order. The last ones are known when writers have ended.
+func follow(s *store.Store, after string, limit int, ended <-chan struct{}, last func() map[string]int32) error {
+	heard := map[string]int32{}
+
+	for {
+		var final map[string]int32
+		select {
+		case <-ended:
+			final = last()
+		default:
+		}
+
+		feed, err := s.Changes(context.Background(), store.ChangeQuery{After: after, Limit: limit, Wait: 5 * time.Millisecond})
+		if err != nil {
+			return err
+		}
+
+		after = feed.Next
+
+		for _, change := range feed.Items {
+			before := max(heard[change.ID], 1)
+			if change.Generation != before+1 {
+				return fmt.Errorf("heard of generation %d of %s after %d", change.Generation, change.ID, before)
+			}
+
+			heard[change.ID] = change.Generation
+		}
+
+		if final != nil && len(feed.Items) == 0 {
+			for id, generation := range final {
+				if max(heard[id], 1) != generation {
+					return fmt.Errorf("heard of %s up to generation %d, and it has %d", id, heard[id], generation)
+				}
+			}
+
+			return nil
+		}
+	}
+}
+
+// Feature: hyperfleet-operator, Property: the change feed misses nothing and keeps the order of each resource
+func TestTheFeedMissesNothing(t *testing.T) {
+	url := server.Database(t)
+	// Two replicas: one's changes are heard at the other.
+	s, other := open(t, url), open(t, url)
+
+	parameters := gopter.DefaultTestParameters()
+	parameters.MinSuccessfulTests = 100
+	properties := gopter.NewProperties(parameters)
+	run := 0
+
+	properties.Property("each follower hears each resource's changes once, in order", prop.ForAll(
+		func(seed uint64, resources, writers, limit int) (bool, error) {
+			run++
+
+			var clusters []store.Resource
+			for i := range resources {
+				clusters = append(clusters, cluster(fmt.Sprintf("c%d-%d", run, i)))
+			}
+
+			var ids []string
+			for _, c := range insert(t, s, clusters...) {
+				ids = append(ids, c.ID)
+			}
+
+			start := now(t, s)
+			ended := make(chan struct{})
+			results := make(chan error, 2)
+			last := func() map[string]int32 {
+				final := map[string]int32{}
+				for _, id := range ids {
+					final[id] = get(t, s, id).Generation
+				}
+
+				return final
+			}
+
+			for _, reader := range []*store.Store{s, other} {
+				go func() { results <- follow(reader, start, limit, ended, last) }()
+			}
+
+			var (
+				group  sync.WaitGroup
+				failed = make(chan error, writers)
+			)
+
+			for w := range writers {
+				group.Go(func() { failed <- writer(s, ids, seed+uint64(w), 4) })
+			}
+
+			group.Wait()
+			close(failed)
+			close(ended)
+
+			errs := errors.Join(<-results, <-results)
+			for err := range failed {
+				errs = errors.Join(errs, err)
+			}
+
+			return errs == nil, errs
+		},
+		gen.UInt64(), gen.IntRange(1, 6), gen.IntRange(2, 8), gen.IntRange(1, 20),
+	))
+	properties.TestingRun(t, property.Reporter(t))
+}
+
+// The case that orders by transaction get wrong: the second writer's transaction is older
+// than that of a third party, and the first writer's is younger than both.
+func TestAnOldTransactionDoesNotReorder(t *testing.T) {
+	s := fresh(t)
+	stored := insert(t, s, cluster("contended"), cluster("bystander"), cluster("third"))
+	start := now(t, s)
+
+	step := make(chan struct{})
+	change := func(ctx context.Context, tx *store.Tx, id string) error {
+		r, err := tx.GetForUpdate(ctx, id)
+		if err != nil {
+			return err
+		}
+
+		r.Generation++
+		if _, err := tx.Update(ctx, r); err != nil {
+			return err
+		}
+
+		return tx.RecordChange(ctx, r, store.OperationUpdated)
+	}
+
+	var group sync.WaitGroup
+
+	begun := make(chan struct{})
+	release := make(chan struct{})
+
+	group.Go(func() { // the second writer, which begins first
+		err := s.InTx(context.Background(), func(ctx context.Context, tx *store.Tx) error {
+			if err := change(ctx, tx, stored[1].ID); err != nil {
+				return err
+			}
+
+			close(begun)
+			<-step
+
+			return change(ctx, tx, stored[0].ID)
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	<-begun
+
+	held := make(chan struct{})
+
+	group.Go(func() { // the third party, which stays
+		err := s.InTx(context.Background(), func(ctx context.Context, tx *store.Tx) error {
+			if err := change(ctx, tx, stored[2].ID); err != nil {
+				return err
+			}
+
+			close(held)
+			<-release
+
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	<-held
+
+	// The first writer begins last and commits first.
+	if err := s.InTx(t.Context(), func(ctx context.Context, tx *store.Tx) error { return change(ctx, tx, stored[0].ID) }); err != nil {
+		t.Fatal(err)
+	}
+
+	if feed := changes(t, s, store.ChangeQuery{After: start}); len(feed.Items) > 0 {
+		t.Errorf("told %+v while older changes may still come", feed.Items)
+	}
+
+	close(step)
+
+	var heard []int32
+
+	after := start
+	listen := func() {
+		feed := changes(t, s, store.ChangeQuery{After: after, Wait: 50 * time.Millisecond})
+		after = feed.Next
+
+		for _, c := range feed.Items {
+			if c.ID == stored[0].ID {
+				heard = append(heard, c.Generation)
+			}
+		}
+	}
+
+	for range 5 {
+		listen()
+	}
+
+	close(release)
+	group.Wait()
+
+	for deadline := time.Now().Add(patience); len(heard) < 2 && time.Now().Before(deadline); {
+		listen()
+	}
+
+	if diff := cmp.Diff([]int32{2, 3}, heard); diff != "" {
+		t.Errorf("generations of the contended resource (-want +got):\n%s", diff)
+	}
+}
+
+func TestWhoWaitsIsWoken(t *testing.T) {
+	url := server.Database(t)
+	s, other := open(t, url), open(t, url)
+	start := now(t, s)
+	heard := make(chan store.Feed, 2)
+
+	for _, reader := range []*store.Store{s, other} {
+		go func() {
+			feed, err := reader.Changes(context.Background(), store.ChangeQuery{After: start, Wait: 2 * patience})
+			if err != nil {
+				t.Error(err)
+			}
+
+			heard <- feed
+		}()
+	}
+
+	insert(t, s, cluster("c"))
+
+	for range 2 {
+		select {
+		case feed := <-heard:
+			if len(feed.Items) != 1 {
+				t.Errorf("woken with %d changes, want 1", len(feed.Items))
+			}
+		case <-time.After(patience):
+			t.Fatal("nobody was woken")
+		}
+	}
+}
+
+func TestWaitingEnds(t *testing.T) {
+	s := fresh(t)
+	start := now(t, s)
+
+	if feed := changes(t, s, store.ChangeQuery{After: start, Wait: time.Millisecond}); feed.Next == "" || len(feed.Items) > 0 {
+		t.Errorf("after the wait: %+v, want a cursor alone", feed)
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+
+	if _, err := s.Changes(ctx, store.ChangeQuery{After: start, Wait: patience}); !errors.Is(err, context.Canceled) {
+		t.Errorf("a caller that has gone: error %v, want %v", err, context.Canceled)
+	}
+
+	done := make(chan error, 1)
+
+	go func() {
+		_, err := s.Changes(context.Background(), store.ChangeQuery{After: start, Wait: 10 * patience})
+		done <- err
+	}()
+
+	s.Close()
+
+	select {
+	case <-done: // with an error or without, as it happens to be
+	case <-time.After(patience):
+		t.Error("a closed store keeps its callers waiting")
+	}
+}
+
+func TestCursorsThatAreOfNoUse(t *testing.T) {
+	s := fresh(t)
+	old := now(t, s)
+
+	insert(t, s, cluster("a"), cluster("b"))
+	between := changes(t, s, store.ChangeQuery{After: old, Limit: 1}).Next
+	current := now(t, s)
+
+	if removed, err := s.PruneChanges(t.Context(), time.Hour); err != nil || removed != 0 {
+		t.Fatalf("pruned %d young changes, error %v", removed, err)
+	}
+
+	if feed := changes(t, s, store.ChangeQuery{After: old}); len(feed.Items) != 2 {
+		t.Fatalf("heard of %d changes, want 2", len(feed.Items))
+	}
+
+	if removed, err := s.PruneChanges(t.Context(), 0); err != nil || removed != 2 {
+		t.Fatalf("pruned %d changes, error %v, want 2", removed, err)
+	}
+
+	other := fresh(t)
+	for range 10 {
+		insert(t, other, cluster(strconv.FormatUint(rand.Uint64(), 10)))
+	}
+
+	cases := map[string]struct {
+		cursor string
+		want   error
+	}{
+		"from before what was pruned":  {old, store.ErrCursorGone},
+		"from amid what was pruned":    {between, store.ErrCursorGone},
+		"of now":                       {current, nil},
+		"of another database":          {now(t, other), store.ErrCursorGone},
+		"of the future":                {"Af____8P_wE", store.ErrCursorGone},
+		"no base64":                    {"%", store.ErrCursorMalformed},
+		"of another version":           {"AgEB", store.ErrCursorMalformed},
+		"too short":                    {"AQE", store.ErrCursorMalformed},
+		"too long":                     {current + "AAAA", store.ErrCursorMalformed},
+		"a number beyond the database": {"AQH__________________wE", store.ErrCursorMalformed},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			if _, err := s.Changes(t.Context(), store.ChangeQuery{After: tc.cursor}); !errors.Is(err, tc.want) {
+				t.Errorf("error %v, want %v", err, tc.want)
+			}
+		})
+	}
+}
+
+func TestPruningLeavesWhatMayStillCome(t *testing.T) {
+	url := server.Database(t)
+	s := open(t, url)
+	start := now(t, s)
+	recorded, finish, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+
+	go func() {
+		ended <- s.InTx(context.Background(), func(ctx context.Context, tx *store.Tx) error {
+			r, err := tx.Insert(ctx, cluster("slow"))
+			if err != nil {
+				return err
+			}
+
+			if err := tx.RecordChange(ctx, r, store.OperationCreated); err != nil {
+				return err
+			}
+
+			close(recorded)
+			<-finish
+
+			return nil
+		})
+	}()
+
+	<-recorded
+	insert(t, s, cluster("quick"))
+
+	if removed, err := s.PruneChanges(t.Context(), 0); err != nil || removed != 0 {
+		t.Fatalf("pruned %d changes, error %v; nobody could have heard of them", removed, err)
+	}
+
+	close(finish)
+
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+
+	if feed := changes(t, s, store.ChangeQuery{After: start}); len(feed.Items) != 2 {
+		t.Errorf("heard of %d changes, want 2", len(feed.Items))
+	}
+}
+
+func TestTheNumberOfTheFeedGoesRound(t *testing.T) {
+	url := server.Database(t)
+	s := open(t, url)
+
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+
+	// What is announced in locks are the lower 32 bits.
+	if _, err := conn.Exec(t.Context(), "select setval('change_seq', 4294967294)"); err != nil {
+		t.Fatal(err)
+	}
+
+	after := now(t, s)
+
+	for i := range 5 {
+		c := insert(t, s, cluster(fmt.Sprint("c", i)))[0]
+
+		feed := changes(t, s, store.ChangeQuery{After: after, Wait: patience})
+		if len(feed.Items) != 1 || feed.Items[0].ID != c.ID {
+			t.Fatalf("change %d: heard %+v", i, feed.Items)
+		}
+
+		after = feed.Next
+	}
+}

@@ -1,0 +1,197 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/hyperfleet/hyperfleet/platform/search"
+	"github.com/hyperfleet/hyperfleet/platform/store/db"
+)
+
+const (
+	defaultSize = 20
+	maxPage     = 1 << 30
+
+	// columns are those of db.ResourceRow, in its order. They are named, so that a replica
+	// of an earlier version goes on while a later one adds some.
+	columns = `r.id, r.kind, r.name, r.spec, r.labels, r.tenancy, r.generation, r.owner_id, r.owner_kind, r.conditions,
+	r.created_time, r.updated_time, r.deleted_time, r.created_by, r.updated_by, r.deleted_by, r.refs`
+)
+
+// ListQuery says which resources are asked for. Those that are being deleted are among
+// them.
+type ListQuery struct {
+	// Kind is the only one asked for; empty: all.
+	Kind string
+	// ParentID is the owner; empty: any, or none.
+	ParentID string
+	// Search is a condition in the language of platform/search.
+	Search string
+	// Order is a list of fields in the language of platform/search. Default: the newest
+	// first.
+	Order string
+	// Page begins at 1. Default: 1.
+	Page int
+	// Size of a page. Default: 20.
+	Size int
+	// RefType and RefTargetID: resources with such a reference. Either may be empty.
+	RefType     string
+	RefTargetID string
+	// Tenancy of the resources; those with more than this are among them.
+	Tenancy map[string]string
+}
+
+// Get reads a resource, also one that is being deleted. Errors: ErrNotFound.
+func (s *Store) Get(ctx context.Context, id string) (Resource, error) {
+	var resource Resource
+
+	err := s.read(ctx, func(ctx context.Context, queries *db.Queries) (err error) {
+		resource, err = get(ctx, queries, id)
+
+		return err
+	})
+
+	return resource, err
+}
+
+// List reads a page of resources, and how many there are on all pages, as of one moment.
+// Errors: *search.Error.
+func (s *Store) List(ctx context.Context, query ListQuery) ([]Resource, int, error) {
+	statement, err := query.statement()
+	if err != nil {
+		return nil, 0, err
+	}
+
+	var (
+		rows  []db.ResourceRow
+		total int
+	)
+
+	err = s.snapshot(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		// Planned for its values each time: whether an index helps depends on them.
+		args := append([]any{pgx.QueryExecModeDescribeExec}, statement.args...)
+
+		if err := tx.QueryRow(ctx, statement.count, args...).Scan(&total); err != nil {
+			return err
+		}
+
+		found, err := tx.Query(ctx, statement.page, args...)
+		if err != nil {
+			return err
+		}
+
+		rows, err = pgx.CollectRows(found, pgx.RowToStructByPos[db.ResourceRow])
+
+		return err
+	})
+	if err != nil {
+		return nil, 0, fmt.Errorf("list resources: %w", err)
+	}
+
+	resources, err := fromRows(rows)
+
+	return resources, total, err
+}
+
+// listStatement is a query's text in two forms, with the same arguments.
+type listStatement struct {
+	count, page string
+	args        []any
+}
+
+func (q *ListQuery) statement() (listStatement, error) {
+	args := &search.Args{}
+
+	where, err := q.where(args)
+	if err != nil {
+		return listStatement{}, err
+	}
+
+	order, err := search.Order("r", q.Order)
+	if err != nil {
+		return listStatement{}, err
+	}
+
+	size := q.Size
+	if size <= 0 {
+		size = defaultSize
+	}
+
+	page := min(max(q.Page, 1), maxPage)
+
+	return listStatement{
+		count: "-- name: CountResources :one\nselect count(*) from resources r where " + where,
+		// Of those on the pages before, nothing is read but what finds and orders them.
+		page: fmt.Sprintf(`-- name: ListResources :many
+with page as materialized (select r.id from resources r where %[1]s order by %[2]s limit %[3]d offset %[4]d)
+select %[5]s from resource_rows r where r.id in (select id from page) order by %[2]s`,
+			where, order, size, int64(page-1)*int64(size), columns),
+		args: args.Values(),
+	}, nil
+}
+
+func (q *ListQuery) where(args *search.Args) (string, error) {
+	parts := []string{"true"}
+
+	if q.Kind != "" {
+		parts = append(parts, "r.kind = "+args.Add(q.Kind))
+	}
+
+	if q.ParentID != "" {
+		parts = append(parts, idMatch("r.owner_id", q.ParentID, args))
+	}
+
+	if q.RefType != "" || q.RefTargetID != "" {
+		parts = append(parts, q.references(args))
+	}
+
+	if len(q.Tenancy) > 0 {
+		tenancy, err := json.Marshal(q.Tenancy)
+		if err != nil {
+			return "", fmt.Errorf("list resources: %w", err)
+		}
+
+		parts = append(parts, "r.tenancy @> "+args.Add(string(tenancy))+"::jsonb")
+	}
+
+	if strings.TrimSpace(q.Search) != "" {
+		condition, err := search.Parse(q.Search)
+		if err != nil {
+			return "", err
+		}
+
+		parts = append(parts, condition.SQL("r", args))
+	}
+
+	return strings.Join(parts, " and "), nil
+}
+
+func (q *ListQuery) references(args *search.Args) string {
+	conditions := []string{"f.source_id = r.id"}
+
+	if q.RefType != "" {
+		conditions = append(conditions, "f.ref_type = "+args.Add(q.RefType))
+	}
+
+	if q.RefTargetID != "" {
+		conditions = append(conditions, idMatch("f.target_id", q.RefTargetID, args))
+	}
+
+	return "exists (select from resource_references f where " + strings.Join(conditions, " and ") + ")"
+}
+
+// idMatch is false for what is no id.
+func idMatch(column, id string, args *search.Args) string {
+	if !isID(id) {
+		return "false"
+	}
+
+	return column + " = " + args.Add(id) + "::uuid"
+}

@@ -1,0 +1,357 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package store_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"github.com/leanovate/gopter"
+	"github.com/leanovate/gopter/gen"
+	"github.com/leanovate/gopter/prop"
+
+	"github.com/hyperfleet/hyperfleet/kit/property"
+	"github.com/hyperfleet/hyperfleet/platform/search"
+	"github.com/hyperfleet/hyperfleet/platform/store"
+)
+
+func names(t testing.TB, s *store.Store, query store.ListQuery) ([]string, int) {
+	t.Helper()
+
+	resources, total, err := s.List(context.Background(), query)
+	if err != nil {
+		t.Fatalf("list %+v: %v", query, err)
+	}
+
+	var found []string
+	for _, r := range resources {
+		found = append(found, r.Name)
+	}
+
+	return found, total
+}
+
+// zoo has one resource for each way to differ.
+func zoo(t testing.TB, s *store.Store) map[string]store.Resource {
+	t.Helper()
+
+	ant, bee := cluster("ant"), cluster("bee")
+	ant.Labels = map[string]string{"tier": "gold", "example.io/team": "a", "quoted'key": "x"}
+	ant.Spec = json.RawMessage(`{"replicas": 3, "on": true, "region": {"name": "eu"}, "list": ["x", "y"], "none": null}`)
+	ant.Conditions = reconciled("True", day())
+	bee.Labels = map[string]string{"tier": "silver"}
+	bee.Generation, bee.CreatedTime = 2, day().Add(time.Second)
+	bee.Spec = json.RawMessage(`{"replicas": "3", "on": false, "region": {"name": "us"}}`)
+	bee.Conditions = reconciled("False", day().Add(time.Hour))
+	bee.Tenancy = map[string]string{"organization": "o1", "project": "p"}
+
+	stored := insert(t, s, ant, bee)
+
+	deleted := day().Add(time.Minute)
+	cow := store.Resource{
+		Kind: "NodePool", Name: "cow", Spec: json.RawMessage(`{}`), Generation: 3, OwnerID: stored[0].ID, OwnerKind: "Cluster",
+		CreatedTime: day().Add(2 * time.Second), UpdatedTime: day(), DeletedTime: &deleted, DeletedBy: "bob",
+		References: map[string][]store.Ref{"uses": {{ID: stored[1].ID}, {ID: stored[0].ID}}, "likes": {{ID: stored[0].ID}}},
+	}
+
+	all := map[string]store.Resource{}
+	for _, r := range append(stored, insert(t, s, cow)...) {
+		all[r.Name] = r
+	}
+
+	return all
+}
+
+func TestList(t *testing.T) {
+	s := fresh(t)
+	all := zoo(t, s)
+
+	cases := map[string]struct {
+		query store.ListQuery
+		want  []string
+		total int
+	}{
+		"everything, newest first": {store.ListQuery{}, []string{"cow", "bee", "ant"}, 3},
+		"of a kind":                {store.ListQuery{Kind: "Cluster"}, []string{"bee", "ant"}, 2},
+		"below a parent":           {store.ListQuery{ParentID: all["ant"].ID}, []string{"cow"}, 1},
+		"below nobody":             {store.ListQuery{ParentID: "x"}, nil, 0},
+		"first page":               {store.ListQuery{Order: "name", Size: 2}, []string{"ant", "bee"}, 3},
+		"second page":              {store.ListQuery{Order: "name", Size: 2, Page: 2}, []string{"cow"}, 3},
+		"a page beyond":            {store.ListQuery{Page: 9}, nil, 3},
+		"a page beyond all bounds": {store.ListQuery{Page: 1 << 62, Size: 100}, nil, 3},
+		"who refers to ant":        {store.ListQuery{RefTargetID: all["ant"].ID}, []string{"cow"}, 1},
+		"by type":                  {store.ListQuery{RefType: "likes", RefTargetID: all["ant"].ID}, []string{"cow"}, 1},
+		"not by that type":         {store.ListQuery{RefType: "likes", RefTargetID: all["bee"].ID}, nil, 0},
+		"of a tenant":              {store.ListQuery{Tenancy: map[string]string{"organization": "o1"}}, []string{"bee"}, 1},
+		"of nobody":                {store.ListQuery{Tenancy: map[string]string{"organization": "o2"}}, nil, 0},
+		"upwards by deletion":      {store.ListQuery{Order: "deleted_time asc, name desc"}, []string{"cow", "bee", "ant"}, 3},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			got, total := names(t, s, tc.query)
+			if diff := cmp.Diff(tc.want, got); diff != "" || total != tc.total {
+				t.Errorf("total %d, want %d; names (-want +got):\n%s", total, tc.total, diff)
+			}
+		})
+	}
+}
+
+func TestSearch(t *testing.T) {
+	s := fresh(t)
+	all := zoo(t, s)
+
+	cases := map[string][]string{
+		`labels.tier='gold'`:                                 {"ant"},
+		`labels.tier!='gold'`:                                {"bee", "cow"},
+		`labels.tier>'gold'`:                                 {"bee"},
+		`not labels.tier>'gold'`:                             {"ant", "cow"},
+		`labels.tier is null`:                                {"cow"},
+		`labels.'example.io/team'='a'`:                       {"ant"},
+		`labels.'quoted''key'='x'`:                           {"ant"},
+		`labels.tier in ('gold','silver')`:                   {"ant", "bee"},
+		`labels.tier not in ('gold')`:                        {"bee", "cow"},
+		`tenancy.project='p'`:                                {"bee"},
+		`status.conditions.Reconciled='False'`:               {"bee"},
+		`status.conditions.Reconciled!='False'`:              {"ant", "cow"},
+		`status.conditions.Reconciled.observed_generation=1`: {"ant", "bee"},
+		`status.conditions.Reconciled.last_updated_time>'2026-03-01T12:30:00Z'`:     {"bee"},
+		`not status.conditions.Reconciled.last_updated_time>'2026-03-01T12:30:00Z'`: {"ant", "cow"},
+		`status.conditions.Missing is null`:                                         {"ant", "bee", "cow"},
+		`spec.replicas=3`:                                                           {"ant"},
+		`spec.replicas=3.0`:                                                         {"ant"},
+		`spec.replicas='3'`:                                                         {"bee"},
+		`spec.replicas>=2`:                                                          {"ant"},
+		`spec.on=false`:                                                             {"bee"},
+		`spec.on!=false`:                                                            {"ant", "cow"},
+		`spec.region.name='eu'`:                                                     {"ant"},
+		`spec.region.name<'f'`:                                                      {"ant"},
+		`spec.list.'1'='y'`:                                                         {"ant"},
+		`spec.none is null`:                                                         {"ant", "bee", "cow"},
+		`spec.region is not null`:                                                   {"ant", "bee"},
+		`generation in (2,3)`:                                                       {"bee", "cow"},
+		`generation<2.5`:                                                            {"ant", "bee"},
+		`deleted_time is null`:                                                      {"ant", "bee"},
+		`deleted_time<'2027-01-01'`:                                                 {"cow"},
+		`not deleted_time<'2027-01-01'`:                                             {"ant", "bee"},
+		`created_time>'2026-03-01T12:00:00.5Z'`:                                     {"bee", "cow"},
+		`created_time='2026-03-01T13:00:00.123456+01:00'`:                           {"ant"},
+		`created_by='ann'`:                                                          {"ant", "bee"},
+		`created_by!='ann'`:                                                         {"cow"},
+		`deleted_by is null`:                                                        {"ant", "bee"},
+		`id='` + all["cow"].ID + `'`:                                                {"cow"},
+		`id in ('` + all["cow"].ID + `','` + strings.ToUpper(all["ant"].ID) + `')`: {"ant", "cow"},
+		`owner_references.id='` + all["ant"].ID + `'`:                              {"cow"},
+		`owner_references.kind!='Cluster'`:                                         {"ant", "bee"},
+		`kind='NodePool' or labels.tier='gold' and name='ant'`:                     {"ant", "cow"},
+		`(kind='NodePool' or labels.tier='gold') and name='ant'`:                   {"ant"},
+		`name='ant'' or 1=1 --'`:                                                   nil,
+	}
+	for text, want := range cases {
+		t.Run(text, func(t *testing.T) {
+			got, total := names(t, s, store.ListQuery{Search: text, Order: "name"})
+			if diff := cmp.Diff(want, got); diff != "" || total != len(want) {
+				t.Errorf("total %d; names (-want +got):\n%s", total, diff)
+			}
+		})
+	}
+
+	var wrong *search.Error
+	if _, _, err := s.List(t.Context(), store.ListQuery{Search: "shoe_size='x'"}); !errors.As(err, &wrong) {
+		t.Errorf("a wrong condition: error %v, want one with a column", err)
+	}
+
+	if _, _, err := s.List(t.Context(), store.ListQuery{Order: "shoe_size"}); !errors.As(err, &wrong) {
+		t.Errorf("a wrong order: error %v, want one with a column", err)
+	}
+}
+
+// condition is a random condition and what it means.
+type condition struct {
+	text string
+	is   func(store.Resource) bool
+}
+
+func atom() gopter.Gen {
+	values := []string{"", "a", "b", "B", "ä", "it's", `"`, `\`, "%"}
+	less := func(operator string, compared int) bool {
+		return map[string]bool{
+			"=": compared == 0, "!=": compared != 0, "<": compared < 0, "<=": compared <= 0, ">": compared > 0, ">=": compared >= 0,
+		}[operator]
+	}
+
+	return gopter.CombineGens(
+		gen.OneConstOf("labels.k", "labels.'x.y/z'", "spec.v", "generation", "status.conditions.C", "name"),
+		gen.OneConstOf("=", "!=", "<", "<=", ">", ">="), gen.OneConstOf(0, 1, 2, 3, 4, 5, 6, 7, 8),
+	).Map(func(in []any) condition {
+		field, operator, at := in[0].(string), in[1].(string), in[2].(int)
+		value := values[at]
+		quoted := "'" + strings.ReplaceAll(value, "'", "''") + "'"
+
+		text := func(of func(store.Resource) (string, bool)) func(store.Resource) bool {
+			return func(r store.Resource) bool {
+				have, ok := of(r)
+				if !ok {
+					return operator == "!="
+				}
+
+				return less(operator, strings.Compare(have, value))
+			}
+		}
+
+		switch field {
+		case "labels.k", "labels.'x.y/z'":
+			key := map[string]string{"labels.k": "k", "labels.'x.y/z'": "x.y/z"}[field]
+
+			return condition{field + operator + quoted, text(func(r store.Resource) (string, bool) {
+				have, ok := r.Labels[key]
+
+				return have, ok
+			})}
+		case "spec.v":
+			return condition{field + " " + operator + " " + quoted, text(func(r store.Resource) (string, bool) {
+				var spec struct{ V any }
+				_ = json.Unmarshal(r.Spec, &spec)
+				have, ok := spec.V.(string)
+
+				return have, ok
+			})}
+		case "status.conditions.C":
+			return condition{field + operator + quoted, text(func(r store.Resource) (string, bool) {
+				for _, c := range r.Conditions {
+					if c.Type == "C" {
+						return c.Status, true
+					}
+				}
+
+				return "", false
+			})}
+		case "name":
+			return condition{field + operator + quoted, text(func(r store.Resource) (string, bool) { return r.Name, true })}
+		default:
+			return condition{fmt.Sprint(field, operator, at), func(r store.Resource) bool { return less(operator, int(r.Generation)-at) }}
+		}
+	})
+}
+
+func conditions(depth int) gopter.Gen {
+	if depth == 0 {
+		return atom()
+	}
+
+	inner, other := conditions(depth-1), conditions(depth-1)
+
+	return gen.OneGenOf(atom(),
+		inner.Map(func(a condition) condition {
+			return condition{"not (" + a.text + ")", func(r store.Resource) bool { return !a.is(r) }}
+		}),
+		gopter.CombineGens(inner, other).Map(func(in []any) condition {
+			a, b := in[0].(condition), in[1].(condition)
+
+			return condition{"(" + a.text + ") and (" + b.text + ")", func(r store.Resource) bool { return a.is(r) && b.is(r) }}
+		}),
+		gopter.CombineGens(inner, other).Map(func(in []any) condition {
+			a, b := in[0].(condition), in[1].(condition)
+
+			return condition{"((" + a.text + ") or (" + b.text + "))", func(r store.Resource) bool { return a.is(r) || b.is(r) }}
+		}),
+	)
+}
+
+// Feature: hyperfleet-operator, Property: a search finds the resources of which its condition is true, and no others
+func TestPropertySearchMeansWhatItSays(t *testing.T) {
+	s := fresh(t)
+
+	var all []store.Resource
+
+	for i, value := range []string{"", "a", "b", "B", "ä", "it's", `"`, `\`, "%", "absent"} {
+		r := cluster(value + strconv.Itoa(i))
+		r.Generation = int32(i + 1)
+
+		if value != "absent" {
+			r.Labels = map[string]string{"k": value, "x.y/z": "b"}
+			spec, _ := json.Marshal(map[string]any{"v": value})
+			r.Spec, r.Name = spec, "n"+value
+			r.Conditions = reconciled(value, day())
+			r.Conditions[0].Type = "C"
+		}
+
+		if i%3 == 0 {
+			r.Spec = json.RawMessage(`{"v": 1}`)
+		}
+
+		all = append(all, r)
+	}
+
+	all = insert(t, s, all...)
+
+	parameters := gopter.DefaultTestParameters()
+	parameters.MinSuccessfulTests = 300
+	properties := gopter.NewProperties(parameters)
+	properties.Property("found are those it is true of", prop.ForAll(func(c condition) (bool, error) {
+		found, total, err := s.List(t.Context(), store.ListQuery{Search: c.text, Order: "generation", Size: 100})
+		if err != nil {
+			return false, fmt.Errorf("%s: %w", c.text, err)
+		}
+
+		var want, got []string
+
+		for _, r := range all {
+			if c.is(r) {
+				want = append(want, r.Name)
+			}
+		}
+
+		for _, r := range found {
+			got = append(got, r.Name)
+		}
+
+		if !slices.Equal(want, got) || total != len(want) {
+			return false, fmt.Errorf("%s: found %q (total %d), want %q", c.text, got, total, want)
+		}
+
+		return true, nil
+	}, conditions(3)))
+	properties.TestingRun(t, property.Reporter(t))
+}
+
+// crowd fills a database with as many resources, one of ten of them a node pool, one of a
+// hundred gold, one of fifty not reconciled, one of forty not available.
+func crowd(t testing.TB, url string, number int) {
+	t.Helper()
+
+	conn, err := pgx.Connect(context.Background(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+
+	_, err = conn.Exec(context.Background(), `
+		insert into resources (id, kind, name, spec, labels, tenancy, generation, conditions, created_time, updated_time,
+		                       created_by, updated_by, deleted_by)
+		select gen_random_uuid(), case when n % 10 = 9 then 'NodePool' else 'Cluster' end, 'c' || n, jsonb_build_object('replicas', n % 7),
+		       jsonb_build_object('tier', case when n % 100 = 0 then 'gold' else 'silver' end, 'shard', (n % 1000)::text), '{}', 1,
+		       jsonb_build_object('Reconciled', jsonb_build_object('type', 'Reconciled',
+		                              'status', case when n % 50 = 0 then 'False' else 'True' end,
+		                              'last_transition_time', '2026-03-01T00:00:00Z'),
+		                          'Available', jsonb_build_object('type', 'Available',
+		                              'status', case when n % 40 = 0 then 'False' else 'True' end)),
+		       '2026-03-01'::timestamptz + n * interval '1 second', '2026-03-01', 'ann', '', ''
+		from generate_series(1, $1::int) n`, number)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if _, err := conn.Exec(context.Background(), "analyze resources"); err != nil {
+		t.Fatal(err)
+	}
+}

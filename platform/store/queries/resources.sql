@@ -1,0 +1,70 @@
+-- Copyright The HyperFleet Authors.
+-- SPDX-License-Identifier: Apache-2.0
+
+-- name: InsertResource :exec
+insert into resources (id, kind, name, spec, labels, tenancy, generation, owner_id, owner_kind, conditions,
+                       created_time, updated_time, deleted_time, created_by, updated_by, deleted_by)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16);
+
+-- name: GetResource :one
+select * from resource_rows where id = $1;
+
+-- name: LockResource :one
+select id from resources where id = $1 for no key update;
+
+-- name: TryLockResource :execrows
+select id from resources where id = $1 and (deleted_time is null or owner_id is null) for no key update;
+
+-- name: ShareResources :many
+select id, kind, (deleted_time is not null)::boolean as deleting from resources
+where id = any (@ids::uuid[]) order by id for share;
+
+-- name: UpdateResource :execrows
+update resources
+set spec = $2, labels = $3, generation = $4, updated_time = $5, updated_by = $6, deleted_time = $7, deleted_by = $8
+where id = $1;
+
+-- name: SetConditions :execrows
+update resources set conditions = $2 where id = $1;
+
+-- name: RemoveResources :execrows
+delete from resources where id = any (@ids::uuid[]);
+
+-- name: Children :many
+select * from resource_rows
+where owner_id = sqlc.arg(owner_id)::uuid and (@with_deleted::boolean or deleted_time is null)
+order by kind collate "C", created_time, id;
+
+-- name: Subtree :many
+with recursive below (below_id, depth) as (
+    select resources.id, 0 from resources where resources.id = @root::uuid
+    union all
+    select r.id, below.depth + 1 from resources r join below on r.owner_id = below.below_id
+)
+select sqlc.embed(resource_rows) from resource_rows join below on below.below_id = resource_rows.id
+order by below.depth, resource_rows.created_time, resource_rows.id;
+
+-- name: ClearReferences :exec
+delete from resource_references where source_id = $1;
+
+-- name: AddReference :exec
+insert into resource_references (source_id, ref_type, target_id, target_kind, place) values ($1, $2, $3, $4, $5);
+
+-- name: InboundReferences :many
+select f.source_id, r.kind as source_kind, f.ref_type, (r.deleted_time is not null)::boolean as source_deleting
+from resource_references f join resources r on r.id = f.source_id
+where f.target_id = $1 order by f.source_id, f.ref_type;
+
+-- name: ClearInboundReferences :execrows
+delete from resource_references where target_id = any (@ids::uuid[]);
+
+-- name: Pending :many
+with waiting as (
+    select kind, (deleted_time is not null)::boolean as deleting,
+           greatest((conditions -> 'Reconciled' ->> 'last_transition_time')::timestamptz, deleted_time) as since
+    from resources where conditions @> '{"Reconciled": {"status": "False"}}'
+)
+select kind, deleting, count(*) as pending,
+       (count(*) filter (where since < @stuck_before::timestamptz)) as stuck,
+       coalesce(min(since), @stuck_before)::timestamptz as oldest
+from waiting group by kind, deleting order by kind collate "C", deleting;

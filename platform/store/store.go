@@ -1,0 +1,260 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"k8s.io/utils/clock"
+
+	"github.com/hyperfleet/hyperfleet/kit/metrics"
+	"github.com/hyperfleet/hyperfleet/platform/store/db"
+)
+
+const (
+	defaultMaxConns    = 20
+	defaultTimeout     = 10 * time.Second
+	defaultChangesKept = 24 * time.Hour
+
+	// txTries is how often a transaction that PostgreSQL ended for the sake of another is
+	// run.
+	txTries = 10
+)
+
+// Options say how the database is used.
+type Options struct {
+	// URL of the database, with its password. Required.
+	URL string
+	// MaxConns bounds the connections of this process, one more that listens for changes
+	// apart. Default: 20.
+	MaxConns int32
+	// Timeout bounds each transaction, retries included. Default: 10s.
+	Timeout time.Duration
+	// ChangesKept is for how long the change feed goes back. Default: 24h.
+	ChangesKept time.Duration
+	// Clock paces what the store does by itself. Default: the real one. Leases and the
+	// change feed's age go by the database's clock.
+	Clock clock.WithTicker
+	// Log hears of trouble that no caller is told. Default: it is discarded.
+	Log *slog.Logger
+	// Calls counts and times queries as system postgres. Default: nobody does.
+	Calls *metrics.Calls
+}
+
+func (o *Options) complete() {
+	if o.MaxConns <= 0 {
+		o.MaxConns = defaultMaxConns
+	}
+
+	if o.Timeout <= 0 {
+		o.Timeout = defaultTimeout
+	}
+
+	if o.ChangesKept <= 0 {
+		o.ChangesKept = defaultChangesKept
+	}
+
+	if o.Clock == nil {
+		o.Clock = clock.RealClock{}
+	}
+
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+}
+
+// Store is the state of the fleet API. Its methods may be called from any goroutine.
+type Store struct {
+	options Options
+	pool    *pgxpool.Pool
+	queries *db.Queries
+	// id tells this store's announcements from those of others.
+	id    string
+	waker *waker
+	// unannounced holds one value when there are changes to announce.
+	unannounced chan struct{}
+
+	stop       context.CancelFunc
+	background sync.WaitGroup
+}
+
+// Open connects to the database and brings its schema up to date; of several replicas
+// that do so at once, one does and the others wait. Ctx bounds the opening alone; Close
+// ends the store.
+func Open(ctx context.Context, options Options) (*Store, error) {
+	options.complete()
+
+	config, err := poolConfig(options)
+	if err != nil {
+		return nil, err
+	}
+
+	if err := migrate(ctx, config.ConnConfig.Copy()); err != nil {
+		return nil, err
+	}
+
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("open database: %w", err)
+	}
+
+	life, stop := context.WithCancel(context.WithoutCancel(ctx))
+	s := &Store{
+		options: options, pool: pool, queries: db.New(pool), id: rand.Text(), waker: newWaker(),
+		unannounced: make(chan struct{}, 1), stop: stop,
+	}
+
+	if err := s.Ping(ctx); err != nil {
+		stop()
+		pool.Close()
+
+		return nil, err
+	}
+
+	s.background.Go(func() { s.listen(life, config.ConnConfig.Copy()) })
+	s.background.Go(func() { s.keepAnnouncing(life) })
+	s.background.Go(func() { s.keepPruned(life) })
+
+	return s, nil
+}
+
+// Close ends what waits for changes and closes the connections; it waits for
+// transactions in work.
+func (s *Store) Close() {
+	s.stop()
+	s.background.Wait()
+	s.pool.Close()
+}
+
+// Ping says why the database can't be used now; nil if it can.
+func (s *Store) Ping(parent context.Context) error {
+	ctx, cancel := context.WithTimeout(parent, s.options.Timeout)
+	defer cancel()
+
+	if err := s.pool.Ping(ctx); err != nil {
+		return fmt.Errorf("reach database: %w", explain(err))
+	}
+
+	return nil
+}
+
+func poolConfig(options Options) (*pgxpool.Config, error) {
+	config, err := pgxpool.ParseConfig(options.URL)
+	if err != nil {
+		// The library's words hide the password where they can find it; where the text is
+		// no URL at all they can't.
+		return nil, errors.New("open database: the URL can't be read: write postgres://USER:PASSWORD@HOST:PORT/DATABASE, " +
+			"with what is special in the password percent-encoded")
+	}
+
+	config.MaxConns = options.MaxConns
+
+	params := config.ConnConfig.RuntimeParams
+	millis := strconv.FormatInt(options.Timeout.Milliseconds(), 10)
+
+	// The server gives up when we do: nothing holds locks, or the change feed, for longer.
+	params["statement_timeout"] = millis
+	params["idle_in_transaction_session_timeout"] = millis
+	params["timezone"] = "UTC"
+
+	if params["application_name"] == "" {
+		params["application_name"] = "hyperfleet-api"
+	}
+
+	if options.Calls != nil {
+		config.ConnConfig.Tracer = &tracer{calls: options.Calls, clock: options.Clock}
+	}
+
+	return config, nil
+}
+
+// InTx runs what is given in one transaction: it is committed if the function returns
+// nil, else rolled back, and the function's error returned. When PostgreSQL ends a
+// transaction for the sake of another, or the connection is lost before the commit, it is
+// run again, so the function must have no effects but those of tx.
+func (s *Store) InTx(parent context.Context, run func(ctx context.Context, tx *Tx) error) error {
+	ctx, cancel := context.WithTimeout(parent, s.options.Timeout)
+	defer cancel()
+
+	for try := 1; ; try++ {
+		var changed bool
+
+		committing, err := s.once(ctx, pgx.TxOptions{}, func(tx pgx.Tx) error {
+			ours := &Tx{queries: s.queries.WithTx(tx)}
+			defer func() { changed = ours.changed }()
+
+			return run(ctx, ours)
+		})
+		if err == nil && changed {
+			s.announce()
+		}
+
+		if err == nil || try == txTries || ctx.Err() != nil || !s.again(err, committing) {
+			return explain(err)
+		}
+	}
+}
+
+// read runs queries that change nothing, once more if the connection was lost.
+func (s *Store) read(parent context.Context, run func(ctx context.Context, queries *db.Queries) error) error {
+	ctx, cancel := context.WithTimeout(parent, s.options.Timeout)
+	defer cancel()
+
+	err := run(ctx, s.queries)
+	if err != nil && ctx.Err() == nil && s.again(err, false) {
+		err = run(ctx, s.queries)
+	}
+
+	return explain(err)
+}
+
+// snapshot runs queries that change nothing and see one state of the database.
+func (s *Store) snapshot(parent context.Context, run func(ctx context.Context, tx pgx.Tx) error) error {
+	return s.read(parent, func(ctx context.Context, _ *db.Queries) error {
+		options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+		_, err := s.once(ctx, options, func(tx pgx.Tx) error { return run(ctx, tx) })
+
+		return err
+	})
+}
+
+// once runs one transaction, and says whether an error is that of its commit: what it
+// wrote may then be there.
+func (s *Store) once(ctx context.Context, options pgx.TxOptions, run func(pgx.Tx) error) (committing bool, err error) {
+	tx, err := s.pool.BeginTx(ctx, options)
+	if err != nil {
+		return false, err
+	}
+
+	// After a commit it does nothing; else, if it does not work, the connection is given up,
+	// and the server rolls back.
+	defer tx.Rollback(ctx) //nolint:errcheck // see above
+
+	if err := run(tx); err != nil {
+		return false, err
+	}
+
+	return true, tx.Commit(ctx)
+}
+
+// again says whether to run again what has ended with an error. When the server was
+// restarted all connections of before are of no use, and are given up.
+func (s *Store) again(err error, committing bool) bool {
+	if !committing && lost(err) {
+		s.pool.Reset()
+
+		return true
+	}
+
+	return repeatable(err)
+}

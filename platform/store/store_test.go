@@ -1,0 +1,285 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package store_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+
+	"github.com/hyperfleet/hyperfleet/api/openapi"
+	"github.com/hyperfleet/hyperfleet/platform/store"
+	"github.com/hyperfleet/hyperfleet/test/postgres"
+)
+
+// patience is for what is sure to happen, on a busy machine.
+const patience = time.Minute
+
+var server *postgres.Server
+
+func TestMain(m *testing.M) {
+	postgres.Main(m, func(s *postgres.Server) { server = s })
+}
+
+func open(t testing.TB, url string) *store.Store {
+	t.Helper()
+
+	s, err := store.Open(context.Background(), store.Options{URL: url, Timeout: patience})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	t.Cleanup(s.Close)
+
+	return s
+}
+
+func fresh(t testing.TB) *store.Store {
+	t.Helper()
+
+	return open(t, server.Database(t))
+}
+
+// day is when everything in these tests happens.
+func day() time.Time { return time.Date(2026, 3, 1, 12, 0, 0, 123456789, time.UTC) }
+
+func cluster(name string) store.Resource {
+	return store.Resource{
+		Kind: "Cluster", Name: name, Spec: json.RawMessage(`{"replicas": 3}`), Generation: 1,
+		CreatedTime: day(), UpdatedTime: day(), CreatedBy: "ann",
+	}
+}
+
+func reconciled(status string, since time.Time) []openapi.ResourceCondition {
+	return []openapi.ResourceCondition{{
+		Type: "Reconciled", Status: status, ObservedGeneration: 1, CreatedTime: since, LastUpdatedTime: since, LastTransitionTime: since,
+	}}
+}
+
+// insert adds resources and tells the feed of them, in one transaction.
+func insert(t testing.TB, s *store.Store, resources ...store.Resource) []store.Resource {
+	t.Helper()
+
+	var stored []store.Resource
+
+	err := s.InTx(context.Background(), func(ctx context.Context, tx *store.Tx) error {
+		stored = nil
+
+		for _, r := range resources {
+			one, err := tx.Insert(ctx, r)
+			if err != nil {
+				return err
+			}
+
+			if err := tx.RecordChange(ctx, one, store.OperationCreated); err != nil {
+				return err
+			}
+
+			stored = append(stored, one)
+		}
+
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return stored
+}
+
+func get(t testing.TB, s *store.Store, id string) store.Resource {
+	t.Helper()
+
+	r, err := s.Get(context.Background(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return r
+}
+
+func TestWhatIsStoredComesBack(t *testing.T) {
+	s := fresh(t)
+
+	target := insert(t, s, cluster("target"))[0]
+	deleted := day().Add(time.Hour)
+	given := store.Resource{
+		Kind: "NodePool", Name: "pool", Spec: json.RawMessage(`{"big": 12345678901234567890, "deep": {"a": [1, null, "x"]}}`),
+		Labels: map[string]string{"example.io/tier": "gold"}, Tenancy: map[string]string{"organization": "o1"}, Generation: 7,
+		CreatedTime: day(), UpdatedTime: day().Add(time.Minute), DeletedTime: &deleted,
+		CreatedBy: "ann", UpdatedBy: "bob", DeletedBy: "cid", OwnerID: target.ID, OwnerKind: "Cluster",
+		References: map[string][]store.Ref{"uses": {{ID: target.ID}}},
+		Conditions: append(reconciled("False", day()), openapi.ResourceCondition{Type: "Available", Status: "True", Reason: "r", Message: "m"}),
+	}
+
+	stored := insert(t, s, given)[0]
+	got := get(t, s, stored.ID)
+
+	if version := uuid.MustParse(stored.ID).Version(); version != 7 {
+		t.Errorf("the id is a UUID of version %d, want 7", version)
+	}
+
+	compact := cmp.Transformer("json", func(raw json.RawMessage) string {
+		return strings.ReplaceAll(string(raw), " ", "")
+	})
+	if diff := cmp.Diff(stored, got, compact); diff != "" {
+		t.Errorf("what Insert returned and what Get reads (-insert +get):\n%s", diff)
+	}
+
+	if got.CreatedTime != day().Truncate(time.Microsecond) || got.Conditions[0].Type != "Available" ||
+		got.References["uses"][0] != (store.Ref{ID: target.ID, Kind: "Cluster"}) || !got.Deleting() {
+		t.Errorf("read %+v", got)
+	}
+}
+
+func TestManyReplicasOpenAtOnce(t *testing.T) {
+	url := server.Database(t)
+
+	var group sync.WaitGroup
+
+	for range 8 {
+		group.Go(func() {
+			s, err := store.Open(context.Background(), store.Options{URL: url, MaxConns: 2, Timeout: patience})
+			if err != nil {
+				t.Error(err)
+
+				return
+			}
+
+			s.Close()
+		})
+	}
+
+	group.Wait()
+
+	// And once more on what is there.
+	insert(t, open(t, url), cluster("after"))
+}
+
+func TestErrorsThatCallersTellApart(t *testing.T) {
+	s := fresh(t)
+	owner := insert(t, s, cluster("owner"))[0]
+	dying := insert(t, s, func() store.Resource { c := cluster("dying"); c.DeletedTime = &c.CreatedTime; return c }())[0]
+	absent := uuid.NewString()
+
+	below := func(id string) store.Resource {
+		return store.Resource{Kind: "NodePool", Name: "p", Spec: json.RawMessage(`{}`), Generation: 1, OwnerID: id, OwnerKind: "Cluster"}
+	}
+	child := insert(t, s, below(owner.ID))[0]
+
+	cases := map[string]struct {
+		do   func(ctx context.Context, tx *store.Tx) error
+		want error
+	}{
+		"a name that is taken": {func(ctx context.Context, tx *store.Tx) error {
+			_, err := tx.Insert(ctx, cluster("owner"))
+
+			return err
+		}, store.ErrExists},
+		"a name of one that is being deleted": {func(ctx context.Context, tx *store.Tx) error {
+			_, err := tx.Insert(ctx, cluster("dying"))
+
+			return err
+		}, store.ErrExists},
+		"the same name of another kind": {func(ctx context.Context, tx *store.Tx) error {
+			c := cluster("owner")
+			c.Kind = "Other"
+			_, err := tx.Insert(ctx, c)
+
+			return err
+		}, nil},
+		"the same name below another owner": {func(ctx context.Context, tx *store.Tx) error {
+			other, err := tx.Insert(ctx, cluster("other"))
+			if err != nil {
+				return err
+			}
+
+			_, err = tx.Insert(ctx, below(other.ID))
+
+			return err
+		}, nil},
+		"the same name of another tenant": {func(ctx context.Context, tx *store.Tx) error {
+			c := cluster("owner")
+			c.Tenancy = map[string]string{"organization": "o2"}
+			_, err := tx.Insert(ctx, c)
+
+			return err
+		}, nil},
+		"a tenancy beyond all bounds": {func(ctx context.Context, tx *store.Tx) error {
+			c := cluster("vast")
+			c.Tenancy = map[string]string{"organization": strings.Repeat("o", 5000)}
+			_, err := tx.Insert(ctx, c)
+
+			return err
+		}, store.ErrUnstorable},
+		"a NUL in a spec": {func(ctx context.Context, tx *store.Tx) error {
+			c := cluster("nul")
+			c.Spec = json.RawMessage(`{"a": "\u0000"}`)
+			_, err := tx.Insert(ctx, c)
+
+			return err
+		}, store.ErrUnstorable},
+		"a NUL in a name": {func(ctx context.Context, tx *store.Tx) error {
+			_, err := tx.Insert(ctx, cluster("a\x00b"))
+
+			return err
+		}, store.ErrUnstorable},
+		"an owner that is not there": {func(ctx context.Context, tx *store.Tx) error {
+			_, err := tx.Insert(ctx, below(absent))
+
+			return err
+		}, store.ErrOwnerMissing},
+		"an owner that is being deleted": {func(ctx context.Context, tx *store.Tx) error {
+			_, err := tx.Insert(ctx, below(dying.ID))
+
+			return err
+		}, store.ErrOwnerDeleting},
+		"one with children": {func(ctx context.Context, tx *store.Tx) error {
+			_, err := tx.Remove(ctx, owner.ID)
+
+			return err
+		}, store.ErrHasChildren},
+		"one with all its children": {func(ctx context.Context, tx *store.Tx) error {
+			_, err := tx.Remove(ctx, owner.ID, child.ID)
+
+			return errors.Join(err, errRollBack)
+		}, errRollBack},
+		"what is not there": {func(ctx context.Context, tx *store.Tx) error {
+			_, err := tx.GetForUpdate(ctx, absent)
+
+			return err
+		}, store.ErrNotFound},
+		"what is no id": {func(ctx context.Context, tx *store.Tx) error {
+			_, err := tx.Get(ctx, "{"+owner.ID+"}")
+
+			return err
+		}, store.ErrNotFound},
+		"a report on what is not there": {func(ctx context.Context, tx *store.Tx) error {
+			return tx.PutStatus(ctx, absent, openapi.AdapterStatus{Adapter: "a"})
+		}, store.ErrNotFound},
+		"an update of what is not there": {func(ctx context.Context, tx *store.Tx) error {
+			c := cluster("x")
+			c.ID = absent
+			_, err := tx.Update(ctx, c)
+
+			return err
+		}, store.ErrNotFound},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			if err := s.InTx(t.Context(), tc.do); !errors.Is(err, tc.want) {
+				t.Errorf("error %v, want %v", err, tc.want)
+			}
+		})
+	}
+}
+
+var errRollBack = errors.New("roll back")

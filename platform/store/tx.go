@@ -1,0 +1,368 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/google/uuid"
+
+	"github.com/hyperfleet/hyperfleet/api/openapi"
+	"github.com/hyperfleet/hyperfleet/platform/store/db"
+)
+
+// Tx is a transaction (Store.InTx). It is used by one goroutine at a time.
+type Tx struct {
+	queries *db.Queries
+	// changed: a change was recorded.
+	changed bool
+}
+
+// Insert adds a resource with its references and conditions, and returns it as stored.
+// It locks the owner. Errors: ErrExists, ErrOwnerMissing, ErrOwnerDeleting, *TargetError,
+// ErrUnstorable.
+func (tx *Tx) Insert(ctx context.Context, resource Resource) (Resource, error) {
+	r := resource.stored()
+
+	if r.ID == "" {
+		id, err := uuid.NewV7()
+		if err != nil {
+			return Resource{}, fmt.Errorf("insert %s %s: %w", r.Kind, r.Name, err)
+		}
+
+		r.ID = id.String()
+	}
+
+	if r.OwnerID != "" {
+		if err := tx.lockOwner(ctx, r.OwnerID); err != nil {
+			return Resource{}, fmt.Errorf("insert %s %s below %s: %w", r.Kind, r.Name, r.OwnerID, err)
+		}
+	}
+
+	params, err := insertParams(&r)
+	if err != nil {
+		return Resource{}, fmt.Errorf("insert %s %s: %w", r.Kind, r.Name, err)
+	}
+
+	if err := tx.queries.InsertResource(ctx, params); err != nil {
+		return Resource{}, fmt.Errorf("insert %s %s: %w", r.Kind, r.Name, explain(err))
+	}
+
+	r.References, err = tx.addReferences(ctx, r.ID, r.References)
+
+	return r, err
+}
+
+func insertParams(r *Resource) (db.InsertResourceParams, error) {
+	params := db.InsertResourceParams{
+		ID: r.ID, Kind: r.Kind, Name: r.Name, Spec: r.Spec, Generation: r.Generation,
+		OwnerID: toPointer(r.OwnerID), OwnerKind: toPointer(r.OwnerKind),
+		CreatedTime: r.CreatedTime, UpdatedTime: r.UpdatedTime, DeletedTime: r.DeletedTime,
+		CreatedBy: r.CreatedBy, UpdatedBy: r.UpdatedBy, DeletedBy: r.DeletedBy,
+	}
+
+	var err error
+
+	if params.Conditions, err = conditionsJSON(r.Conditions); err != nil {
+		return params, err
+	}
+
+	if params.Labels, err = json.Marshal(r.Labels); err != nil {
+		return params, err
+	}
+
+	if params.Tenancy, err = json.Marshal(r.Tenancy); err != nil {
+		return params, err
+	}
+
+	if len(params.Tenancy) > maxTenancy {
+		return params, fmt.Errorf("%w: a tenancy of %d bytes: at most %d", ErrUnstorable, len(params.Tenancy), maxTenancy)
+	}
+
+	return params, nil
+}
+
+func (tx *Tx) lockOwner(ctx context.Context, id string) error {
+	rows, err := tx.queries.ShareResources(ctx, []string{id})
+
+	switch {
+	case err != nil:
+		return explain(err)
+	case len(rows) == 0:
+		return ErrOwnerMissing
+	case rows[0].Deleting:
+		return ErrOwnerDeleting
+	default:
+		return nil
+	}
+}
+
+// Get reads a resource, also one that is being deleted. Errors: ErrNotFound.
+func (tx *Tx) Get(ctx context.Context, id string) (Resource, error) { return get(ctx, tx.queries, id) }
+
+// GetForUpdate reads a resource and locks it to the transaction's end: others read it
+// meanwhile, and wait to change it, to own it, or to refer to it. Errors: ErrNotFound.
+func (tx *Tx) GetForUpdate(ctx context.Context, id string) (Resource, error) {
+	if !isID(id) {
+		return Resource{}, fmt.Errorf("lock resource %q: %w", id, ErrNotFound)
+	}
+
+	if _, err := tx.queries.LockResource(ctx, id); err != nil {
+		return Resource{}, fmt.Errorf("lock resource %s: %w", id, explain(err))
+	}
+
+	// A statement of its own, which sees what the one that held the lock has written,
+	// references included.
+	return tx.Get(ctx, id)
+}
+
+// TryGetForUpdate is GetForUpdate for a resource that stays, or that nobody owns. One that
+// is being deleted and has an owner is read, and not locked: what ends it may end its owner,
+// which is locked first. Errors: ErrNotFound.
+func (tx *Tx) TryGetForUpdate(ctx context.Context, id string) (r Resource, locked bool, err error) {
+	if !isID(id) {
+		return Resource{}, false, fmt.Errorf("lock resource %q: %w", id, ErrNotFound)
+	}
+
+	rows, err := tx.queries.TryLockResource(ctx, id)
+	if err != nil {
+		return Resource{}, false, fmt.Errorf("lock resource %s: %w", id, explain(err))
+	}
+
+	r, err = tx.Get(ctx, id)
+
+	return r, rows > 0, err
+}
+
+// isID tells whether the text is a UUID as this package writes them.
+func isID(id string) bool {
+	parsed, err := uuid.Parse(id)
+
+	return err == nil && parsed.String() == id
+}
+
+func get(ctx context.Context, queries *db.Queries, id string) (Resource, error) {
+	if !isID(id) {
+		return Resource{}, fmt.Errorf("get resource %q: %w", id, ErrNotFound)
+	}
+
+	row, err := queries.GetResource(ctx, id)
+	if err != nil {
+		return Resource{}, fmt.Errorf("get resource %s: %w", id, explain(err))
+	}
+
+	return fromRow(&row)
+}
+
+// Update writes Spec, Labels, Generation, and when and by whom the resource was updated
+// and deleted; nothing else of it. The resource has to be locked by GetForUpdate. Errors:
+// ErrNotFound, ErrUnstorable.
+func (tx *Tx) Update(ctx context.Context, resource Resource) (Resource, error) {
+	r := resource.stored()
+
+	labels, err := json.Marshal(r.Labels)
+	if err != nil {
+		return Resource{}, fmt.Errorf("update resource %s: %w", r.ID, err)
+	}
+
+	changed, err := tx.queries.UpdateResource(ctx, db.UpdateResourceParams{
+		ID: r.ID, Spec: r.Spec, Labels: labels, Generation: r.Generation, UpdatedTime: r.UpdatedTime, UpdatedBy: r.UpdatedBy,
+		DeletedTime: r.DeletedTime, DeletedBy: r.DeletedBy,
+	})
+
+	return r, outcome("update", r.ID, changed, err)
+}
+
+// SetConditions replaces the conditions of a resource that is locked by GetForUpdate.
+// Errors: ErrNotFound, ErrUnstorable.
+func (tx *Tx) SetConditions(ctx context.Context, id string, conditions []openapi.ResourceCondition) error {
+	written, err := conditionsJSON(conditions)
+	if err != nil {
+		return fmt.Errorf("set conditions of %s: %w", id, err)
+	}
+
+	changed, err := tx.queries.SetConditions(ctx, db.SetConditionsParams{ID: id, Conditions: written})
+
+	return outcome("set conditions of", id, changed, err)
+}
+
+func outcome(verb, id string, changed int64, err error) error {
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s resource %s: %w", verb, id, explain(err))
+	case changed == 0:
+		return fmt.Errorf("%s resource %s: %w", verb, id, ErrNotFound)
+	default:
+		return nil
+	}
+}
+
+// Remove removes resources for good, with their statuses and outbound references; those
+// inbound stay until ClearInboundReferences. It returns how many there were. Errors:
+// ErrHasChildren, if one of them owns a resource that is not among them.
+func (tx *Tx) Remove(ctx context.Context, ids ...string) (int64, error) {
+	removed, err := tx.queries.RemoveResources(ctx, ids)
+
+	switch {
+	case codeOf(err) == codeForeignKey:
+		return 0, fmt.Errorf("remove %d resources: %w", len(ids), ErrHasChildren)
+	case err != nil:
+		return 0, fmt.Errorf("remove %d resources: %w", len(ids), explain(err))
+	default:
+		return removed, nil
+	}
+}
+
+// Children reads what a resource owns directly, with those that are being deleted or
+// without, ordered by kind and age.
+func (tx *Tx) Children(ctx context.Context, id string, withDeleted bool) ([]Resource, error) {
+	rows, err := tx.queries.Children(ctx, db.ChildrenParams{OwnerID: id, WithDeleted: withDeleted})
+	if err != nil {
+		return nil, fmt.Errorf("list children of %s: %w", id, explain(err))
+	}
+
+	return fromRows(rows)
+}
+
+// Subtree reads a resource and all it owns, directly or not, owners before what they own
+// (an order to lock in); nothing if it is not there.
+func (tx *Tx) Subtree(ctx context.Context, id string) ([]Resource, error) {
+	rows, err := tx.queries.Subtree(ctx, id)
+	if err != nil {
+		return nil, fmt.Errorf("list all below %s: %w", id, explain(err))
+	}
+
+	flat := make([]db.ResourceRow, 0, len(rows))
+	for i := range rows {
+		flat = append(flat, rows[i].ResourceRow)
+	}
+
+	return fromRows(flat)
+}
+
+// InboundReferences reads who refers to a resource, also one that is gone.
+func (tx *Tx) InboundReferences(ctx context.Context, id string) ([]InboundRef, error) {
+	rows, err := tx.queries.InboundReferences(ctx, id)
+	if err != nil {
+		return nil, fmt.Errorf("list references to %s: %w", id, explain(err))
+	}
+
+	refs := make([]InboundRef, 0, len(rows))
+	for _, row := range rows {
+		refs = append(refs, InboundRef{
+			SourceID: row.SourceID, SourceKind: row.SourceKind, Type: row.RefType, SourceDeleting: row.SourceDeleting,
+		})
+	}
+
+	return refs, nil
+}
+
+// ClearInboundReferences removes all references to resources, and returns how many there
+// were.
+func (tx *Tx) ClearInboundReferences(ctx context.Context, ids ...string) (int64, error) {
+	cleared, err := tx.queries.ClearInboundReferences(ctx, ids)
+	if err != nil {
+		return 0, fmt.Errorf("clear references to %d resources: %w", len(ids), explain(err))
+	}
+
+	return cleared, nil
+}
+
+// SetReferences replaces a resource's references and returns them as stored, each with
+// its target's kind. It locks the targets. A kind that is given has to be the target's.
+// Errors: *TargetError.
+func (tx *Tx) SetReferences(ctx context.Context, id string, references map[string][]Ref) (map[string][]Ref, error) {
+	if err := tx.queries.ClearReferences(ctx, id); err != nil {
+		return nil, fmt.Errorf("clear references of %s: %w", id, explain(err))
+	}
+
+	return tx.addReferences(ctx, id, references)
+}
+
+func (tx *Tx) addReferences(ctx context.Context, id string, references map[string][]Ref) (map[string][]Ref, error) {
+	if len(references) == 0 {
+		return nil, nil //nolint:nilnil // no references are a nil map everywhere
+	}
+
+	targets, err := tx.lockTargets(ctx, references)
+	if err != nil {
+		return nil, fmt.Errorf("set references of %s: %w", id, err)
+	}
+
+	added := map[string][]Ref{}
+
+	for _, refType := range sortedKeys(references) {
+		for place, ref := range references[refType] {
+			kind, err := checkTarget(refType, ref, targets)
+			if err != nil {
+				return nil, err
+			}
+
+			if slices.Contains(added[refType], Ref{ID: ref.ID, Kind: kind}) {
+				return nil, &TargetError{Type: refType, ID: ref.ID, Problem: TargetTwice}
+			}
+
+			err = tx.queries.AddReference(ctx, db.AddReferenceParams{
+				SourceID: id, RefType: refType, TargetID: ref.ID, TargetKind: kind, Place: int32(place),
+			})
+			if err != nil {
+				return nil, fmt.Errorf("set reference %s of %s to %s: %w", refType, id, ref.ID, explain(err))
+			}
+
+			added[refType] = append(added[refType], Ref{ID: ref.ID, Kind: kind})
+		}
+	}
+
+	return added, nil
+}
+
+// lockTargets locks all targets, in the order of their ids, and reads what they are.
+func (tx *Tx) lockTargets(ctx context.Context, references map[string][]Ref) (map[string]db.ShareResourcesRow, error) {
+	var ids []string
+
+	for _, refType := range sortedKeys(references) {
+		for _, ref := range references[refType] {
+			if !isID(ref.ID) {
+				return nil, &TargetError{Type: refType, ID: ref.ID, Problem: TargetMissing}
+			}
+
+			ids = append(ids, ref.ID)
+		}
+	}
+
+	rows, err := tx.queries.ShareResources(ctx, ids)
+	if err != nil {
+		return nil, explain(err)
+	}
+
+	targets := make(map[string]db.ShareResourcesRow, len(rows))
+	for _, row := range rows {
+		targets[row.ID] = row
+	}
+
+	return targets, nil
+}
+
+func checkTarget(refType string, ref Ref, targets map[string]db.ShareResourcesRow) (string, error) {
+	target, found := targets[ref.ID]
+
+	switch {
+	case !found:
+		return "", &TargetError{Type: refType, ID: ref.ID, Problem: TargetMissing}
+	case target.Deleting:
+		return "", &TargetError{Type: refType, ID: ref.ID, Problem: TargetDeleting}
+	case ref.Kind != "" && ref.Kind != target.Kind:
+		return "", &TargetError{Type: refType, ID: ref.ID, Problem: TargetWrongKind}
+	default:
+		return target.Kind, nil
+	}
+}
+
+func sortedKeys(references map[string][]Ref) []string {
+	return slices.Sorted(maps.Keys(references))
+}

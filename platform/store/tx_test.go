@@ -1,0 +1,528 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package store_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+
+	"github.com/hyperfleet/hyperfleet/api/openapi"
+	"github.com/hyperfleet/hyperfleet/platform/store"
+)
+
+// inTx runs what has to succeed.
+func inTx(t testing.TB, s *store.Store, run func(ctx context.Context, tx *store.Tx) error) {
+	t.Helper()
+
+	if err := s.InTx(context.Background(), run); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestWritersOfOneResourceLoseNothing(t *testing.T) {
+	s := fresh(t)
+	id := insert(t, s, cluster("c"))[0].ID
+
+	var group sync.WaitGroup
+
+	const writers, rounds = 8, 10
+
+	for range writers {
+		group.Go(func() {
+			for range rounds {
+				err := s.InTx(context.Background(), func(ctx context.Context, tx *store.Tx) error {
+					r, err := tx.GetForUpdate(ctx, id)
+					if err != nil {
+						return err
+					}
+
+					r.Generation++
+					_, err = tx.Update(ctx, r)
+
+					return err
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+
+	group.Wait()
+
+	if got := get(t, s, id).Generation; got != 1+writers*rounds {
+		t.Errorf("generation %d, want %d", got, 1+writers*rounds)
+	}
+}
+
+func TestWritersThatWaitForEachOtherBothEnd(t *testing.T) {
+	s := fresh(t)
+	stored := insert(t, s, cluster("a"), cluster("b"))
+
+	var (
+		group sync.WaitGroup
+		tries atomic.Int32
+	)
+
+	// Each holds one before either asks for the other.
+	var both sync.WaitGroup
+
+	both.Add(2)
+
+	for i := range 2 {
+		group.Go(func() {
+			first := true
+			err := s.InTx(context.Background(), func(ctx context.Context, tx *store.Tx) error {
+				tries.Add(1)
+
+				if _, err := tx.GetForUpdate(ctx, stored[i].ID); err != nil {
+					return err
+				}
+
+				if first {
+					first = false
+
+					both.Done()
+					both.Wait()
+				}
+
+				r, err := tx.GetForUpdate(ctx, stored[1-i].ID)
+				if err != nil {
+					return err
+				}
+
+				r.Generation++
+				_, err = tx.Update(ctx, r)
+
+				return err
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+
+	group.Wait()
+
+	if tries.Load() < 3 {
+		t.Errorf("%d tries: they did not wait for each other, and the test shows nothing", tries.Load())
+	}
+
+	for _, r := range stored {
+		if got := get(t, s, r.ID).Generation; got != 2 {
+			t.Errorf("%s has generation %d, want 2", r.Name, got)
+		}
+	}
+}
+
+// What may end its owner is locked after it: a deleted resource that is owned is read, and
+// another can still lock it.
+func TestTryGetForUpdateLeavesWhatMayEndItsOwner(t *testing.T) {
+	s := fresh(t)
+	deleted := day()
+
+	gone := cluster("gone")
+	gone.DeletedTime = &deleted
+	owner := insert(t, s, cluster("owner"))[0]
+	pool := func(name string, at *time.Time) store.Resource {
+		return store.Resource{
+			Kind: "NodePool", Name: name, Spec: []byte(`{}`), Generation: 1, OwnerID: owner.ID, OwnerKind: "Cluster", DeletedTime: at,
+		}
+	}
+
+	for _, tc := range []struct {
+		name     string
+		resource store.Resource
+		locks    bool
+	}{
+		{"nobody's", cluster("alone"), true},
+		{"nobody's, deleted", gone, true},
+		{"owned", pool("stays", nil), true},
+		{"owned and deleted", pool("goes", &deleted), false},
+	} {
+		r := insert(t, s, tc.resource)[0]
+
+		inTx(t, s, func(ctx context.Context, tx *store.Tx) error {
+			read, locked, err := tx.TryGetForUpdate(ctx, r.ID)
+			if err != nil {
+				return err
+			}
+
+			if read.Name != r.Name || locked != tc.locks {
+				t.Errorf("%s: %s, locked %t", tc.name, read.Name, locked)
+			}
+
+			other := s.InTx(withTimeout(t, time.Second), func(ctx context.Context, tx *store.Tx) error {
+				_, err := tx.GetForUpdate(ctx, r.ID)
+
+				return err
+			})
+			if free := other == nil; free == tc.locks {
+				t.Errorf("%s: another locks it: %v", tc.name, other)
+			}
+
+			return nil
+		})
+	}
+
+	inTx(t, s, func(ctx context.Context, tx *store.Tx) error {
+		for _, id := range []string{"none", "01a20013-5bd4-7c5a-8a05-7f0f074016c2"} {
+			if _, _, err := tx.TryGetForUpdate(ctx, id); !errors.Is(err, store.ErrNotFound) {
+				t.Errorf("%s: %v", id, err)
+			}
+		}
+
+		return nil
+	})
+}
+
+// Whoever comes first, there is never a live child below an owner that is being deleted,
+// nor a reference to such a target.
+func TestNothingIsAddedToWhatIsBeingDeleted(t *testing.T) {
+	s := fresh(t)
+
+	for round := range 20 {
+		owner := insert(t, s, cluster(fmt.Sprint("owner", round)))[0]
+		source := insert(t, s, cluster(fmt.Sprint("source", round)))[0]
+
+		var (
+			group              sync.WaitGroup
+			children, inbound  int
+			inserted, referred error
+		)
+
+		group.Go(func() {
+			err := s.InTx(context.Background(), func(ctx context.Context, tx *store.Tx) error {
+				r, err := tx.GetForUpdate(ctx, owner.ID)
+				if err != nil {
+					return err
+				}
+
+				below, err := tx.Children(ctx, owner.ID, false)
+				if err != nil {
+					return err
+				}
+
+				refs, err := tx.InboundReferences(ctx, owner.ID)
+				if err != nil {
+					return err
+				}
+
+				children, inbound = len(below), len(refs)
+				deleted := day()
+				r.DeletedTime = &deleted
+				_, err = tx.Update(ctx, r)
+
+				return err
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+		group.Go(func() {
+			inserted = s.InTx(context.Background(), func(ctx context.Context, tx *store.Tx) error {
+				_, err := tx.Insert(ctx, store.Resource{
+					Kind: "NodePool", Name: "p", Spec: []byte(`{}`), Generation: 1, OwnerID: owner.ID, OwnerKind: "Cluster",
+				})
+
+				return err
+			})
+		})
+		group.Go(func() {
+			referred = s.InTx(context.Background(), func(ctx context.Context, tx *store.Tx) error {
+				_, err := tx.SetReferences(ctx, source.ID, map[string][]store.Ref{"uses": {{ID: owner.ID}}})
+
+				return err
+			})
+		})
+		group.Wait()
+
+		if (inserted == nil) != (children == 1) || (inserted != nil && !errors.Is(inserted, store.ErrOwnerDeleting)) {
+			t.Errorf("round %d: the deletion saw %d children, and the insert ended with %v", round, children, inserted)
+		}
+
+		var refused *store.TargetError
+		if (referred == nil) != (inbound == 1) || (referred != nil && !errors.As(referred, &refused)) {
+			t.Errorf("round %d: the deletion saw %d references, and the referring ended with %v", round, inbound, referred)
+		}
+	}
+}
+
+func TestTheFamily(t *testing.T) {
+	s := fresh(t)
+	top := insert(t, s, cluster("top"))[0]
+	deleted := day()
+
+	below := func(owner store.Resource, name string, gone bool) store.Resource {
+		r := store.Resource{
+			Kind: "NodePool", Name: name, Spec: []byte(`{}`), Generation: 1, OwnerID: owner.ID, OwnerKind: owner.Kind,
+			CreatedTime: day(),
+		}
+		if gone {
+			r.DeletedTime = &deleted
+		}
+
+		return insert(t, s, r)[0]
+	}
+	a := below(top, "a", false)
+	b := below(top, "b", true)
+	deep := below(a, "deep", false)
+	insert(t, s, cluster("stranger"))
+
+	inTx(t, s, func(ctx context.Context, tx *store.Tx) error {
+		for name, tc := range map[string]struct {
+			read func() ([]store.Resource, error)
+			want []string
+		}{
+			"children":        {func() ([]store.Resource, error) { return tx.Children(ctx, top.ID, true) }, []string{"a", "b"}},
+			"active children": {func() ([]store.Resource, error) { return tx.Children(ctx, top.ID, false) }, []string{"a"}},
+			"subtree":         {func() ([]store.Resource, error) { return tx.Subtree(ctx, top.ID) }, []string{"top", "a", "b", "deep"}},
+			"a leaf":          {func() ([]store.Resource, error) { return tx.Subtree(ctx, deep.ID) }, []string{"deep"}},
+			"nobody":          {func() ([]store.Resource, error) { return tx.Subtree(ctx, uuid.NewString()) }, nil},
+		} {
+			found, err := tc.read()
+			if err != nil {
+				return err
+			}
+
+			var got []string
+			for _, r := range found {
+				got = append(got, r.Name)
+			}
+
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", name, diff)
+			}
+		}
+
+		removed, err := tx.Remove(ctx, top.ID, a.ID, b.ID, deep.ID)
+		if removed != 4 {
+			t.Errorf("removed %d, want 4", removed)
+		}
+
+		return err
+	})
+}
+
+func TestReferences(t *testing.T) {
+	s := fresh(t)
+	stored := insert(t, s, cluster("one"), cluster("two"), cluster("three"))
+	one, two, three := stored[0], stored[1], stored[2]
+
+	set := func(refs map[string][]store.Ref) error {
+		return s.InTx(context.Background(), func(ctx context.Context, tx *store.Tx) error {
+			_, err := tx.SetReferences(ctx, one.ID, refs)
+
+			return err
+		})
+	}
+
+	want := map[string][]store.Ref{
+		"uses": {{ID: three.ID, Kind: "Cluster"}, {ID: two.ID, Kind: "Cluster"}}, "likes": {{ID: two.ID, Kind: "Cluster"}},
+	}
+	if err := set(map[string][]store.Ref{"uses": {{ID: three.ID}, {ID: two.ID}}, "likes": {{ID: two.ID, Kind: "Cluster"}}}); err != nil {
+		t.Fatal(err)
+	}
+
+	if diff := cmp.Diff(want, get(t, s, one.ID).References); diff != "" {
+		t.Errorf("references (-want +got):\n%s", diff)
+	}
+
+	for name, tc := range map[string]struct {
+		ref     store.Ref
+		problem string
+	}{
+		"a target that is not there": {store.Ref{ID: uuid.NewString()}, store.TargetMissing},
+		"no id":                      {store.Ref{ID: "x"}, store.TargetMissing},
+		"another kind":               {store.Ref{ID: two.ID, Kind: "NodePool"}, store.TargetWrongKind},
+		"twice":                      {store.Ref{ID: three.ID}, store.TargetTwice},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var wrong *store.TargetError
+			if err := set(map[string][]store.Ref{"uses": {{ID: three.ID}, tc.ref}}); !errors.As(err, &wrong) || wrong.Problem != tc.problem {
+				t.Errorf("error %v, want %q", err, tc.problem)
+			}
+		})
+	}
+
+	if diff := cmp.Diff(want, get(t, s, one.ID).References); diff != "" {
+		t.Errorf("references after refusals (-want +got):\n%s", diff)
+	}
+
+	// A target may go; the reference stays until it is cleared.
+	inTx(t, s, func(ctx context.Context, tx *store.Tx) error {
+		inbound, err := tx.InboundReferences(ctx, two.ID)
+		if diff := cmp.Diff([]store.InboundRef{
+			{SourceID: one.ID, SourceKind: "Cluster", Type: "likes"}, {SourceID: one.ID, SourceKind: "Cluster", Type: "uses"},
+		}, inbound); err != nil || diff != "" {
+			t.Errorf("error %v, inbound references (-want +got):\n%s", err, diff)
+		}
+
+		_, err = tx.Remove(ctx, two.ID)
+
+		return err
+	})
+
+	if diff := cmp.Diff(want, get(t, s, one.ID).References); diff != "" {
+		t.Errorf("references to what is gone (-want +got):\n%s", diff)
+	}
+
+	inTx(t, s, func(ctx context.Context, tx *store.Tx) error {
+		cleared, err := tx.ClearInboundReferences(ctx, two.ID)
+		if cleared != 2 {
+			t.Errorf("cleared %d, want 2", cleared)
+		}
+
+		return err
+	})
+
+	if got := get(t, s, one.ID).References; len(got["uses"]) != 1 || len(got["likes"]) != 0 {
+		t.Errorf("references that are left: %v", got)
+	}
+}
+
+func TestStatuses(t *testing.T) {
+	s := fresh(t)
+	id := insert(t, s, cluster("c"))[0].ID
+	at := day().Truncate(time.Microsecond)
+	data := map[string]any{"nested": map[string]any{"n": 1.5}}
+
+	first := openapi.AdapterStatus{
+		Adapter: "b", ObservedGeneration: 1, ObservedTime: at, CreatedTime: at, LastReportTime: at, Data: &data,
+		Conditions:           []openapi.AdapterCondition{{Type: "Available", Status: "True", LastTransitionTime: &at}},
+		AdapterConfigVersion: "1.2", AdapterFrameworkVersion: "0.9",
+	}
+	second := first
+	second.ObservedGeneration, second.Data, second.CreatedTime = 2, nil, at.Add(time.Hour)
+	second.LastReportTime = at.Add(time.Hour)
+	other := openapi.AdapterStatus{Adapter: "a", Conditions: []openapi.AdapterCondition{}}
+
+	inTx(t, s, func(ctx context.Context, tx *store.Tx) error {
+		for _, status := range []openapi.AdapterStatus{first, second, other} {
+			if err := tx.PutStatus(ctx, id, status); err != nil {
+				return err
+			}
+		}
+
+		return nil
+	})
+
+	got, err := s.Statuses(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	second.CreatedTime = at
+	if diff := cmp.Diff([]openapi.AdapterStatus{other, second}, got); diff != "" {
+		t.Errorf("statuses (-want +got):\n%s", diff)
+	}
+
+	if got, err := s.Statuses(t.Context(), uuid.NewString()); err != nil || len(got) > 0 {
+		t.Errorf("statuses of nothing: %v, error %v", got, err)
+	}
+}
+
+func TestConditionsAreReplaced(t *testing.T) {
+	s := fresh(t)
+	c := cluster("c")
+	c.Conditions = reconciled("False", day())
+	id := insert(t, s, c)[0].ID
+
+	set := func(conditions []openapi.ResourceCondition) error {
+		return s.InTx(context.Background(), func(ctx context.Context, tx *store.Tx) error {
+			return tx.SetConditions(ctx, id, conditions)
+		})
+	}
+
+	if err := set([]openapi.ResourceCondition{{Type: "Z", Status: "True"}, {Type: "A", Status: "False"}}); err != nil {
+		t.Fatal(err)
+	}
+
+	got := get(t, s, id).Conditions
+	if len(got) != 2 || got[0].Type != "A" || got[1].Type != "Z" {
+		t.Errorf("conditions %+v, want A and Z alone", got)
+	}
+
+	if err := set([]openapi.ResourceCondition{{Type: "A"}, {Type: "A"}}); err == nil {
+		t.Error("one type twice was taken")
+	}
+}
+
+func TestAudit(t *testing.T) {
+	s := fresh(t)
+	c := insert(t, s, cluster("c"))[0]
+	want := store.AuditEntry{
+		At: day().Truncate(time.Microsecond), Actor: "ann", Action: "force-delete", Reason: "stuck", ResourceID: c.ID, Kind: c.Kind,
+		Name: c.Name, Removed: []string{c.ID},
+	}
+
+	inTx(t, s, func(ctx context.Context, tx *store.Tx) error {
+		if err := tx.Audit(ctx, want); err != nil {
+			return err
+		}
+
+		_, err := tx.Remove(ctx, c.ID)
+
+		return err
+	})
+
+	log, err := s.AuditLog(t.Context(), c.ID)
+	if diff := cmp.Diff([]store.AuditEntry{want}, log); err != nil || diff != "" {
+		t.Errorf("error %v, log (-want +got):\n%s", err, diff)
+	}
+}
+
+func TestPending(t *testing.T) {
+	s := fresh(t)
+	at := day()
+
+	add := func(name, status string, since time.Duration, deleted *time.Duration) {
+		c := cluster(name)
+		c.Conditions = reconciled(status, at.Add(-since))
+
+		if deleted != nil {
+			when := at.Add(-*deleted)
+			c.DeletedTime = &when
+		}
+
+		insert(t, s, c)
+	}
+	minute, hours := time.Minute, 2*time.Hour
+
+	add("fine", "True", 5*time.Hour, nil)
+	add("young", "False", time.Minute, nil)
+	add("stuck", "False", time.Hour, nil)
+	add("worse", "False", 3*time.Hour, nil)
+	add("just deleted", "False", 9*time.Hour, &minute)
+	add("deleted long ago", "False", 9*time.Hour, &hours)
+
+	plain := cluster("without conditions")
+	plain.Kind = "Channel"
+	insert(t, s, plain)
+
+	got, err := s.Pending(t.Context(), at, 30*time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	want := []store.Pending{
+		{Kind: "Cluster", Count: 3, Stuck: 2, Longest: 3 * time.Hour},
+		{Kind: "Cluster", Deleting: true, Count: 2, Stuck: 1, Longest: 2 * time.Hour},
+	}
+	for i := range got {
+		got[i].Longest = got[i].Longest.Round(time.Second)
+	}
+
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("counts (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,456 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sweep_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/clock"
+	testclock "k8s.io/utils/clock/testing"
+
+	"github.com/hyperfleet/hyperfleet/api/adapter"
+	"github.com/hyperfleet/hyperfleet/platform/stamp"
+	"github.com/hyperfleet/hyperfleet/platform/sweep"
+	"github.com/hyperfleet/hyperfleet/test/capture"
+)
+
+func TestOnlyProvenObjectsOfMissingResourcesGo(t *testing.T) {
+	w := newWorld(t)
+	alive, gone := newID(), newID()
+	w.fleet.there[alive] = true
+
+	foreign := keys(t, otherKey)
+	odd := func(answer http.HandlerFunc) string {
+		id := newID()
+		w.fleet.odd[id] = answer
+
+		return id
+	}
+	deleting := strings.Replace(`{"id":"ID","kind":"Cluster","name":"c","href":"/clusters/ID","spec":{},"generation":2,`+
+		`"created_time":"2026-01-01T00:00:00Z","updated_time":"2026-01-01T00:00:00Z","deleted_time":"2026-01-01T00:00:00Z","status":{"conditions":[]}}`,
+		"ID", alive, 2)
+
+	// A copy of a proven object: the marks are true, but of another object.
+	original := w.make("ConfigMap", "original", gone)
+	copied := func(o *unstructured.Unstructured) {
+		o.SetLabels(original.GetLabels())
+		o.SetAnnotations(original.GetAnnotations())
+	}
+
+	tests := []struct {
+		name, kind, id string
+		change         func(*unstructured.Unstructured)
+		want           string
+	}{
+		{name: "gone", id: gone, want: "Deleted"},
+		{name: "gone-secret", kind: "Secret", id: gone, want: "Deleted"},
+		{name: "gone-namespace-" + w.namespace, kind: "Namespace", id: gone, want: "Deleted"},
+		{name: "gone-manifest-work", kind: "ManifestWork", id: gone, want: "Deleted"},
+		{name: "alive", id: alive},
+		{name: "alive-manifest-work", kind: "ManifestWork", id: alive},
+		{name: "being-deleted", id: odd(plain(200, "application/json", deleting))},
+		{name: "no-body", id: odd(plain(404, "", "")), want: "Skipped NoClearAnswer"},
+		{name: "proxys-page", id: odd(plain(404, "text/html", "<h1>404</h1>")), want: "Skipped NoClearAnswer"},
+		{name: "no-route", id: odd(problem(404, "HYPERFLEET-NTF-000")), want: "Skipped NoClearAnswer"},
+		{name: "other-status", id: odd(problem(410, "HYPERFLEET-NTF-001")), want: "Skipped NoClearAnswer"},
+		{name: "outage", id: odd(plain(500, "", "")), want: "Skipped NoClearAnswer"},
+		{name: "refused", id: odd(problem(403, "HYPERFLEET-AUZ-001")), want: "Skipped NoClearAnswer"},
+		{name: "login-page", id: odd(plain(200, "text/html", "<form>")), want: "Skipped NoClearAnswer"},
+		{name: "forged-id", id: alive, change: label(adapter.LabelResourceID, gone), want: "Skipped Forged"},
+		{name: "no-hmac", id: gone, change: annotate(adapter.AnnotationIdentity, ""), want: "Skipped NotStamped"},
+		{name: "copy", id: gone, change: copied, want: "Skipped Forged"},
+		{name: "copy-as-secret", kind: "Secret", id: gone, change: copied, want: "Skipped Forged"},
+		{name: "garbage-hmac", id: gone, change: annotate(adapter.AnnotationIdentity, "v1.x"), want: "Skipped UnknownKey"},
+		{name: "other-key", id: gone, change: func(o *unstructured.Unstructured) {
+			annotate(adapter.AnnotationIdentity, foreign.Sign(stamp.Identity{
+				Adapter: w.adapter, ResourceID: gone, Kind: "ConfigMap", Namespace: w.namespace, Name: o.GetName(),
+			}))(o)
+		}, want: "Skipped UnknownKey"},
+		{name: "no-uuid", id: gone, change: label(adapter.LabelResourceID, "cluster-1"), want: "Skipped NoResourceID"},
+		{name: "no-id", id: gone, change: func(o *unstructured.Unstructured) {
+			o.SetLabels(map[string]string{adapter.LabelAdapter: w.adapter})
+		}, want: "Skipped NoResourceID"},
+	}
+
+	made := make([]*unstructured.Unstructured, len(tests))
+
+	for i, tc := range tests {
+		if tc.kind == "" {
+			tc.kind = "ConfigMap"
+		}
+
+		if tc.change == nil {
+			tc.change = func(*unstructured.Unstructured) {}
+		}
+
+		made[i] = w.make(tc.kind, tc.name, tc.id, tc.change)
+	}
+
+	report := w.mustRun()
+
+	for i, tc := range tests {
+		if got := result(report, tc.name); got != tc.want {
+			t.Errorf("%s: %q, want %q", tc.name, got, tc.want)
+		}
+
+		if got := w.left(made[i]); got == (tc.want == "Deleted") {
+			t.Errorf("%s: is left: %v", tc.name, got)
+		}
+	}
+
+	if w.fleet.asked[gone] != 1 {
+		t.Errorf("the API was asked %d times for one resource", w.fleet.asked[gone])
+	}
+
+	if !report.Incomplete() {
+		t.Error("questions without a clear answer leave the report complete")
+	}
+}
+
+func TestADryRunIsTheDefault(t *testing.T) {
+	w := newWorld(t)
+	w.config.Delete = sweep.Defaults().Delete
+	o := w.make("ConfigMap", "gone", newID())
+
+	report := w.mustRun()
+	if got := result(report, "gone"); got != "WouldDelete" || !report.DryRun || !w.left(o) {
+		t.Errorf("%s, dry run %v, left %v", got, report.DryRun, w.left(o))
+	}
+}
+
+func TestYoungObjectsAndThoseBeingDeletedStay(t *testing.T) {
+	w := newWorld(t)
+	w.clock = clock.RealClock{}
+	young := w.make("ConfigMap", "young", newID())
+
+	report := w.mustRun()
+	if got := result(report, "young"); got != "Skipped TooYoung" || !w.left(young) {
+		t.Errorf("young: %s", got)
+	}
+
+	leaving := w.make("ConfigMap", "leaving", newID(), func(o *unstructured.Unstructured) { o.SetFinalizers([]string{"test/hold"}) })
+	if err := env.Client.Delete(t.Context(), leaving); err != nil {
+		t.Fatal(err)
+	}
+
+	w.clock = testclock.NewFakeClock(time.Now().Add(time.Hour))
+	if got := result(w.mustRun(), "leaving"); got != "Skipped Deleting" {
+		t.Errorf("leaving: %s", got)
+	}
+}
+
+func TestAnObjectThatChangesMeanwhileStays(t *testing.T) {
+	w := newWorld(t)
+	changed, replaced, vanished := newID(), newID(), newID()
+	gone := problem(http.StatusNotFound, "HYPERFLEET-NTF-001")
+	objects := map[string]*unstructured.Unstructured{}
+
+	for name, id := range map[string]string{"changed": changed, "replaced": replaced, "vanished": vanished} {
+		objects[name] = w.make("ConfigMap", name, id)
+	}
+
+	w.fleet.odd[changed] = func(rw http.ResponseWriter, r *http.Request) {
+		o := objects["changed"].DeepCopy()
+		o.SetLabels(nil) // detached
+
+		if err := env.Client.Update(r.Context(), o); err != nil {
+			t.Error(err)
+		}
+
+		gone(rw, r)
+	}
+	w.fleet.odd[replaced] = func(rw http.ResponseWriter, r *http.Request) {
+		again := objects["replaced"].DeepCopy()
+		if err := env.Client.Delete(r.Context(), objects["replaced"]); err != nil {
+			t.Error(err)
+		}
+
+		again.SetUID("")
+		again.SetResourceVersion("")
+
+		if err := env.Client.Create(r.Context(), again); err != nil {
+			t.Error(err)
+		}
+
+		gone(rw, r)
+	}
+	w.fleet.odd[vanished] = func(rw http.ResponseWriter, r *http.Request) {
+		if err := env.Client.Delete(r.Context(), objects["vanished"]); err != nil {
+			t.Error(err)
+		}
+
+		gone(rw, r)
+	}
+
+	report := w.mustRun()
+
+	got := map[string]string{}
+	for name := range objects {
+		got[name] = result(report, name)
+	}
+
+	want := map[string]string{"changed": "Skipped Changed", "replaced": "Skipped Changed", "vanished": "Skipped Deleting"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("outcomes (-want +got):\n%s", diff)
+	}
+
+	if !w.left(objects["changed"]) || !w.left(objects["replaced"]) {
+		t.Error("an object that changed is gone")
+	}
+}
+
+func TestLimits(t *testing.T) {
+	for name, tc := range map[string]struct {
+		gone, alive, deletions int
+		share                  float64
+		stopped                string
+	}{
+		"at the cap":                          {gone: 3, alive: 3, deletions: 3, share: 1},
+		"over the cap":                        {gone: 4, alive: 4, deletions: 3, share: 1, stopped: "max_deletions"},
+		"all of a few":                        {gone: 5, deletions: 100, share: 0.5},
+		"all of many: the API lost its data?": {gone: 6, deletions: 100, share: 0.5, stopped: "max_share"},
+		"all of many, and that is right":      {gone: 6, deletions: 100, share: 1},
+		"half":                                {gone: 4, alive: 4, deletions: 100, share: 0.5},
+		"no cap is no deletion":               {gone: 1, deletions: 0, share: 1, stopped: "max_deletions"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.config.MaxDeletions, w.config.MaxShare = tc.deletions, tc.share
+
+			var doomed []*unstructured.Unstructured
+
+			for i := range tc.gone {
+				doomed = append(doomed, w.make("ConfigMap", fmt.Sprintf("gone-%d", i), newID()))
+			}
+
+			for i := range tc.alive {
+				id := newID()
+				w.fleet.there[id] = true
+				w.make("ConfigMap", fmt.Sprintf("alive-%d", i), id)
+			}
+
+			report := w.mustRun()
+
+			if (report.Stopped == "") != (tc.stopped == "") || !strings.Contains(report.Stopped, tc.stopped) {
+				t.Errorf("stopped: %q, want %q", report.Stopped, tc.stopped)
+			}
+
+			for _, o := range doomed {
+				if w.left(o) != (tc.stopped != "") {
+					t.Errorf("%s: left %v", o.GetName(), w.left(o))
+				}
+			}
+
+			want := map[string]int{"Kept": tc.alive, "Deleted": tc.gone}
+			if tc.stopped != "" {
+				want = map[string]int{"Kept": tc.alive, "Skipped": tc.gone}
+			}
+
+			for outcome, n := range want {
+				if report.Outcomes[outcome] != n {
+					t.Errorf("%s: %d, want %d", outcome, report.Outcomes[outcome], n)
+				}
+			}
+		})
+	}
+}
+
+func TestAnAPIThatMakesNoSenseIsNotAsked(t *testing.T) {
+	for name, spoil := range map[string]func(*fleet){
+		"a page for every question":   func(f *fleet) { f.list = plain(200, "text/html", "<h1>welcome</h1>"); f.missing = f.list },
+		"no route":                    func(f *fleet) { f.list = problem(404, "HYPERFLEET-NTF-000") },
+		"404 without a body":          func(f *fleet) { f.list = plain(404, "", ""); f.missing = f.list },
+		"an outage":                   func(f *fleet) { f.list = plain(503, "", "") },
+		"nothing is ever missing":     func(f *fleet) { f.missing = resource(newID()) },
+		"what is missing is no route": func(f *fleet) { f.missing = problem(404, "HYPERFLEET-NTF-000") },
+		"what is missing has no body": func(f *fleet) { f.missing = plain(404, "", "") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			id := newID()
+			w.fleet.odd[id] = problem(404, "HYPERFLEET-NTF-001")
+			o := w.make("ConfigMap", "gone", id)
+
+			spoil(w.fleet)
+
+			if _, err := w.run(); err == nil || !strings.Contains(err.Error(), "probe the fleet API") || !w.left(o) {
+				t.Errorf("error %v, left %v", err, w.left(o))
+			}
+
+			if w.fleet.asked[id] != 0 {
+				t.Error("it was asked for a resource")
+			}
+		})
+	}
+}
+
+func TestOtherAdaptersAndKindsLeftOut(t *testing.T) {
+	w := newWorld(t)
+	mine := w.make("ConfigMap", "mine", newID())
+	secret := w.make("Secret", "secret", newID())
+
+	w.config.ExcludedKinds = []string{"Secret"}
+	other := w.adapter
+	w.adapter = "other-" + w.namespace
+	theirs := w.make("ConfigMap", "theirs", newID())
+	w.adapter = other
+
+	report := w.mustRun()
+	if w.left(mine) || !w.left(secret) || !w.left(theirs) || report.Objects != 1 {
+		t.Errorf("mine %v, secret %v, theirs %v: %+v", w.left(mine), w.left(secret), w.left(theirs), report)
+	}
+}
+
+// Of kinds that are named, nothing else is even listed; what is not served is passed over.
+func TestNamedKindsAlone(t *testing.T) {
+	w := newWorld(t)
+	mine := w.make("ConfigMap", "mine", newID())
+	secret := w.make("Secret", "secret", newID())
+
+	w.config.Kinds = []string{"ConfigMap", "Secret", "Widget.example.com"}
+	w.config.ExcludedKinds = []string{"Secret"}
+
+	var log capture.Buffer
+
+	options := w.options()
+	options.Log = slog.New(slog.NewTextHandler(&log, nil))
+
+	report, err := sweep.Run(t.Context(), options)
+	if err != nil || w.left(mine) || !w.left(secret) || report.Kinds != 1 || report.Objects != 1 || report.Incomplete() {
+		t.Errorf("mine %v, secret %v, %v: %+v", w.left(mine), w.left(secret), err, report)
+	}
+
+	if got := log.String(); !strings.Contains(got, "kind=Widget.example.com") || !strings.Contains(got, "kind=Secret") {
+		t.Errorf("it does not say which kinds it passes over: %s", got)
+	}
+}
+
+func TestABrokenAPIGroupIsReportedAndTheRestIsSwept(t *testing.T) {
+	w := newWorld(t)
+	o := w.make("ConfigMap", "gone", newID())
+
+	env.Apply(t, "testdata/broken/apiservice.yaml")
+
+	service := &unstructured.Unstructured{}
+	service.SetAPIVersion("apiregistration.k8s.io/v1")
+	service.SetKind("APIService")
+	service.SetName("v1.broken.example.com")
+	t.Cleanup(func() {
+		if err := env.Client.Delete(context.Background(), service); err != nil {
+			t.Error(err)
+		}
+	})
+
+	report := w.mustRun()
+	if w.left(o) {
+		t.Error("the object of another group stays")
+	}
+
+	if text := strings.Join(report.Errors, "\n"); !strings.Contains(text, "broken.example.com") || !report.Incomplete() {
+		t.Errorf("errors: %q", text)
+	}
+
+	w.config.Kinds = []string{"ConfigMap"}
+	if report := w.mustRun(); report.Incomplete() {
+		t.Errorf("a group that it has nothing to look for in is an error: %q", report.Errors)
+	}
+}
+
+func TestTheReportReadsWell(t *testing.T) {
+	w := newWorld(t)
+	w.config.Delete = false
+	id := newID()
+	w.make("ConfigMap", "gone", id)
+
+	report := w.mustRun()
+
+	encoded, err := json.Marshal(report)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for _, want := range []string{`"dry_run":true`, `"resource_id":"` + id, `"outcome":"WouldDelete"`, `"api_version":"v1"`, `"gone":1`} {
+		if !strings.Contains(string(encoded), want) {
+			t.Errorf("%s lacks %s", encoded, want)
+		}
+	}
+
+	var text strings.Builder
+	if err := report.Print(&text); err != nil {
+		t.Fatal(err)
+	}
+
+	for _, want := range []string{"ConfigMap " + w.namespace + "/gone", "a dry run: 1 would be deleted"} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("%s lacks %s", text.String(), want)
+		}
+	}
+}
+
+// TestForceDeletedResources goes through the fleet API itself: what was removed by force is
+// swept, what is being deleted or lives is not.
+func TestForceDeletedResources(t *testing.T) {
+	w := newWorld(t)
+	w.fleet = nil
+
+	listening := httptest.NewServer(fleetAPI)
+	t.Cleanup(listening.Close)
+
+	call := func(method, path, body string) string {
+		request, err := http.NewRequest(method, listening.URL+"/api/hyperfleet/v1"+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		request.Header.Set("Content-Type", "application/json")
+
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+
+		var made struct{ ID string }
+		if err := json.NewDecoder(response.Body).Decode(&made); response.StatusCode > 299 || err != nil && response.StatusCode != http.StatusNoContent {
+			t.Fatalf("%s %s: %d %v", method, path, response.StatusCode, err)
+		}
+
+		return made.ID
+	}
+
+	objects := map[string]*unstructured.Unstructured{}
+
+	for name, kind := range map[string]string{"alive": "ConfigMap", "deleting": "ConfigMap", "forced": "ConfigMap", "forced-work": "ManifestWork"} {
+		id := call(http.MethodPost, "/clusters", `{"name":"`+name+`","spec":{}}`)
+		objects[name] = w.make(kind, name, id)
+
+		if name != "alive" {
+			call(http.MethodDelete, "/clusters/"+id, "")
+		}
+
+		if strings.HasPrefix(name, "forced") {
+			call(http.MethodPost, "/clusters/"+id+"/force-delete", `{"reason":"a test"}`)
+		}
+	}
+
+	if report := w.mustRun(); report.Incomplete() || report.Outcomes[sweep.Deleted] != 2 || report.Outcomes[sweep.Kept] != 2 {
+		t.Errorf("%+v", report)
+	}
+
+	for name, o := range objects {
+		if w.left(o) == strings.HasPrefix(name, "forced") {
+			t.Errorf("%s: left %v", name, w.left(o))
+		}
+	}
+}

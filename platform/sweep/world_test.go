@@ -1,0 +1,293 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sweep_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/google/uuid"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/clock"
+	testclock "k8s.io/utils/clock/testing"
+	ctrl "sigs.k8s.io/controller-runtime"
+	kube "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/config/platform"
+	"github.com/hyperfleet/hyperfleet/platform/client"
+	"github.com/hyperfleet/hyperfleet/platform/stamp"
+	"github.com/hyperfleet/hyperfleet/platform/sweep"
+	"github.com/hyperfleet/hyperfleet/sim/ocm/crds"
+	"github.com/hyperfleet/hyperfleet/test/fleetapi"
+	testkube "github.com/hyperfleet/hyperfleet/test/kube"
+)
+
+var (
+	env *testkube.Env
+	// fleetAPI is the fleet API over PostgreSQL.
+	fleetAPI http.Handler
+)
+
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard())
+
+	os.Exit(fleetapi.With(func(a *fleetapi.API) { fleetAPI = a }, func() int {
+		return testkube.Run(m, func(e *testkube.Env) {
+			env = e
+
+			if err := crds.InstallHub(context.Background(), e.Config); err != nil {
+				panic(err)
+			}
+		})
+	}, platform.Entity{Kind: "Cluster", Plural: "clusters", RequiredAdapters: []string{"landing"}}))
+}
+
+const (
+	testKey  = "0123456789abcdef0123456789abcdef"
+	otherKey = "fedcba9876543210fedcba9876543210"
+)
+
+// fleet answers as the fleet API does on the wire (api/openapi), or as told.
+type fleet struct {
+	mu sync.Mutex
+	// there are the resources it has.
+	there map[string]bool
+	// odd are answers to questions for one resource, by id.
+	odd map[string]http.HandlerFunc
+	// list answers the list of resources, if set; missing the question for an unknown id.
+	list, missing http.HandlerFunc
+	asked         map[string]int
+}
+
+func problem(status int, code string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/problem+json")
+		w.WriteHeader(status)
+		fmt.Fprintf(w, `{"type":"about:blank","title":"no","status":%d,"code":%q}`, status, code)
+	}
+}
+
+func plain(status int, media, body string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", media)
+		w.WriteHeader(status)
+		fmt.Fprint(w, body)
+	}
+}
+
+func resource(id string) http.HandlerFunc {
+	return plain(http.StatusOK, "application/json", `{"id":"`+id+`","kind":"Cluster","name":"c","href":"/clusters/`+id+
+		`","spec":{},"generation":1,"created_time":"2026-01-01T00:00:00Z","updated_time":"2026-01-01T00:00:00Z","status":{"conditions":[]}}`)
+}
+
+func (f *fleet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	f.mu.Lock()
+	id, single := strings.CutPrefix(r.URL.Path, "/api/hyperfleet/v1/resources/")
+
+	if f.asked == nil {
+		f.asked = map[string]int{}
+	}
+	f.asked[id]++
+
+	answer := f.missing
+	if answer == nil {
+		answer = problem(http.StatusNotFound, "HYPERFLEET-NTF-001")
+	}
+
+	switch {
+	case !single && f.list != nil:
+		answer = f.list
+	case !single:
+		answer = plain(http.StatusOK, "application/json", `{"items":[],"page":1,"size":0,"total":7}`)
+	case f.odd[id] != nil:
+		answer = f.odd[id]
+	case f.there[id]:
+		answer = resource(id)
+	}
+	f.mu.Unlock()
+
+	answer(w, r)
+}
+
+// world is one test's adapter, keys and fleet.
+type world struct {
+	t         *testing.T
+	adapter   string
+	namespace string
+	keys      *stamp.Keys
+	fleet     *fleet
+	config    platform.Sweep
+	clock     clock.Clock
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+
+	namespace := env.Namespace(t)
+	config := sweep.Defaults()
+	config.Delete = true
+	config.Adapters = []string{"a-" + namespace}
+	config.MaxShare = 1
+
+	return &world{
+		t: t, namespace: namespace, adapter: config.Adapters[0], keys: keys(t, testKey), config: config,
+		fleet: &fleet{there: map[string]bool{}, odd: map[string]http.HandlerFunc{}},
+		clock: testclock.NewFakeClock(time.Now().Add(time.Hour)),
+	}
+}
+
+func keys(t *testing.T, text string) *stamp.Keys {
+	t.Helper()
+
+	keys, err := stamp.ParseKeys([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return keys
+}
+
+func (w *world) api() *client.Client {
+	w.t.Helper()
+
+	handler := http.Handler(w.fleet)
+	if w.fleet == nil {
+		handler = fleetAPI
+	}
+
+	listening := httptest.NewServer(handler)
+	w.t.Cleanup(listening.Close)
+
+	api, err := client.New(platform.APIClient{BaseURL: listening.URL}, client.Options{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+
+	return api
+}
+
+func (w *world) options() sweep.Options {
+	w.t.Helper()
+
+	return sweep.Options{
+		Config: w.config, Kube: env.Config, API: w.api(), Keys: w.keys, Clock: w.clock,
+		Log: slog.New(slog.DiscardHandler),
+	}
+}
+
+func (w *world) run() (sweep.Report, error) {
+	w.t.Helper()
+
+	return sweep.Run(w.t.Context(), w.options())
+}
+
+func (w *world) mustRun() sweep.Report {
+	w.t.Helper()
+
+	report, err := w.run()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+
+	return report
+}
+
+// make stamps an object as an adapter does, and creates it.
+func (w *world) make(kind, name, id string, change ...func(*unstructured.Unstructured)) *unstructured.Unstructured {
+	w.t.Helper()
+
+	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": kind}}
+	o.SetName(name)
+
+	switch kind {
+	case "Namespace":
+	case "ManifestWork":
+		o.SetAPIVersion("work.open-cluster-management.io/v1")
+		o.SetNamespace(w.namespace)
+		o.Object["spec"] = map[string]any{}
+	default:
+		o.SetNamespace(w.namespace)
+	}
+
+	stamper, err := stamp.New(w.adapter, w.keys)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+
+	if err := stamper.Stamp(o, stamp.Mark{ResourceID: id, ResourceName: "thing", Generation: 1}); err != nil {
+		w.t.Fatal(err)
+	}
+
+	for _, f := range change {
+		f(o)
+	}
+
+	if err := env.Client.Create(w.t.Context(), o); err != nil {
+		w.t.Fatal(err)
+	}
+
+	return o
+}
+
+// left says whether an object is there and nobody asked for its deletion.
+func (w *world) left(o *unstructured.Unstructured) bool {
+	w.t.Helper()
+
+	now := &unstructured.Unstructured{}
+	now.SetGroupVersionKind(o.GroupVersionKind())
+
+	err := env.Client.Get(w.t.Context(), kube.ObjectKeyFromObject(o), now)
+	if apierrors.IsNotFound(err) {
+		return false
+	}
+
+	if err != nil {
+		w.t.Fatal(err)
+	}
+
+	return now.GetDeletionTimestamp() == nil
+}
+
+func newID() string { return uuid.Must(uuid.NewV7()).String() }
+
+func label(key, value string) func(*unstructured.Unstructured) {
+	return func(o *unstructured.Unstructured) {
+		labels := o.GetLabels()
+		labels[key] = value
+		o.SetLabels(labels)
+	}
+}
+
+func annotate(key, value string) func(*unstructured.Unstructured) {
+	return func(o *unstructured.Unstructured) {
+		annotations := o.GetAnnotations()
+		if value == "" {
+			delete(annotations, key)
+		} else {
+			annotations[key] = value
+		}
+		o.SetAnnotations(annotations)
+	}
+}
+
+// result is what the report says of an object.
+func result(report sweep.Report, name string) string {
+	for _, item := range report.Items {
+		if item.Name == name {
+			return strings.TrimSuffix(item.Outcome+" "+item.Reason, " ")
+		}
+	}
+
+	return ""
+}
