@@ -11,9 +11,16 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/adapter"
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/cli"
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/demo"
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/doctor"
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/fleetapi"
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/hosts"
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/jobs"
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/operator"
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/sentinel"
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/sweep"
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/version"
 )
 
@@ -26,7 +33,10 @@ func run(args []string) int {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(operator.New(), demo.New(), jobs.New(), jobs.NewOne(), version.New())
+	root.AddCommand(
+		adapter.New(), operator.New(), fleetapi.New(), demo.New(), doctor.New(), hosts.New(), jobs.New(), jobs.NewOne(), sentinel.New(),
+		sweep.New(), version.New(),
+	)
 	root.SetArgs(args)
 
 	err := root.Execute()
@@ -38,9 +48,5 @@ func run(args []string) int {
 		fmt.Fprintln(os.Stderr, "hyperfleet:", text)
 	}
 
-	if code, ok := jobs.ExitCode(err); ok {
-		return code
-	}
-
-	return demo.ExitCode(err)
+	return cli.ExitCode(err)
 }

@@ -14,31 +14,18 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/cli"
 )
 
-// Exit codes.
-const (
-	exitFailed      = 1
-	exitInterrupted = 130
-)
+// exitInterrupted is the exit code after an interrupt, as shells have it.
+const exitInterrupted = 130
 
 // errInterrupted is the cause of a run that a signal ended.
-var errInterrupted = errors.New("interrupted")
+var errInterrupted = cli.WithCode(errors.New("interrupted"), exitInterrupted)
 
 // errFailed is a run that did not pass and has said so.
-var errFailed = errors.New("")
-
-// ExitCode gives the exit code that a command's error stands for.
-func ExitCode(err error) int {
-	switch {
-	case err == nil:
-		return 0
-	case errors.Is(err, errInterrupted):
-		return exitInterrupted
-	default:
-		return exitFailed
-	}
-}
+var errFailed = cli.Failed()
 
 // New makes the command.
 func New() *cobra.Command {

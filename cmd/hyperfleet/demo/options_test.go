@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
+
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/cli"
 )
 
 func TestOptions(t *testing.T) {
@@ -219,9 +221,9 @@ func TestExitCode(t *testing.T) {
 	t.Parallel()
 
 	for want, err := range map[int]error{
-		0: nil, exitFailed: fmt.Errorf("demo: %w", errFailed), exitInterrupted: fmt.Errorf("demo: %w", errInterrupted),
+		0: nil, cli.ExitFailed: fmt.Errorf("demo: %w", errFailed), exitInterrupted: fmt.Errorf("demo: %w", errInterrupted),
 	} {
-		if got := ExitCode(err); got != want {
+		if got := cli.ExitCode(err); got != want {
 			t.Errorf("ExitCode(%v) = %d, want %d", err, got, want)
 		}
 	}

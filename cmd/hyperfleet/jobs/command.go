@@ -4,106 +4,48 @@
 package jobs
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
-)
-
-// Exit codes, beside 0.
-const (
-	exitFailed = 1
-	exitUsage  = 2
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/cli"
 )
 
 // timeout bounds all that a command asks of the API server.
 const timeout = time.Minute
 
-// usageError is a command line that cannot be meant.
-type usageError struct{ error }
-
-func usage(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
-
-// Unwrap gives the error itself.
-func (e usageError) Unwrap() error { return e.error }
-
-// ExitCode gives the exit code of an error of these commands: 2 for a command line that
-// cannot be meant, 1 for a job that is not there, or an API server that does not answer.
-// It is 0, and false, for an error that is not theirs to judge.
-func ExitCode(err error) (int, bool) {
-	switch {
-	case err == nil:
-		return 0, false
-	case errorIs[usageError](err):
-		return exitUsage, true
-	case errorIs[missingError](err):
-		return exitFailed, true
-	default:
-		return 0, false
-	}
-}
-
-func errorIs[E error](err error) bool {
-	_, ok := errors.AsType[E](err)
-
-	return ok
-}
-
 // options are the flags that both commands have.
 type options struct {
-	kubeconfig, context string
-	namespace           string
-	all                 bool
-	output              string
+	cli.Kube
+
+	all    bool
+	output string
 }
 
 func (o *options) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "file that leads to the API server; default: KUBECONFIG, else the pod's own")
-	flags.StringVar(&o.context, "context", "", "context of the kubeconfig; default: the current one")
-	flags.StringVarP(&o.namespace, "namespace", "n", "", "namespace of the jobs; default: that of the context")
+	o.AddFlags(flags, "the jobs")
 	flags.BoolVarP(&o.all, "all-namespaces", "A", false, "jobs of all namespaces")
-	flags.StringVar(&o.output, "output", outputTable, "table, for people, or json, for programs")
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	flags.StringVar(&o.output, "output", cli.OutputTable, "table, for people, or json, for programs")
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return cli.Usage(err) })
 }
 
-const (
-	outputTable = "table"
-	outputJSON  = "json"
-)
-
 func (o *options) validate() error {
-	if o.output != outputTable && o.output != outputJSON {
-		return usage("unknown output %q: use table or json", o.output)
+	if err := cli.CheckOutput(o.output); err != nil {
+		return err
 	}
 
-	if o.all && o.namespace != "" {
-		return usage("--namespace and --all-namespaces exclude each other: give one of them")
+	if o.all && o.Namespace != "" {
+		return cli.Usagef("--namespace and --all-namespaces exclude each other: give one of them")
 	}
 
 	return nil
-}
-
-// bounded gives the context of one command: it ends with an interrupt, or with time.
-func bounded(cmd *cobra.Command) (context.Context, func()) {
-	parent := cmd.Context()
-	if parent == nil {
-		parent = context.Background()
-	}
-
-	ctx, stop := signal.NotifyContext(parent, syscall.SIGINT, syscall.SIGTERM)
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-
-	return ctx, func() { cancel(); stop() }
 }
 
 // New makes the command that lists jobs.
@@ -125,10 +67,10 @@ command line cannot be meant.`,
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := errors.Join(opts.validate(), filter.validate()); err != nil {
-				return usageError{fmt.Errorf("jobs: %w", err)}
+				return cli.Usagef("jobs: %w", err)
 			}
 
-			ctx, stop := bounded(cmd)
+			ctx, stop := cli.Bounded(cmd, timeout)
 			defer stop()
 
 			src, err := connect(opts)
@@ -175,17 +117,17 @@ answer; 2 if the command line cannot be meant.`,
 			"  hyperfleet job gh-29679449526 --log",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 || strings.TrimSpace(args[0]) == "" {
-				return usage("job: give one job: its RunnerJob's name, its id, or its web address; `hyperfleet jobs` lists them")
+				return cli.Usagef("job: give one job: its RunnerJob's name, its id, or its web address; `hyperfleet jobs` lists them")
 			}
 
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := opts.validate(); err != nil {
-				return usageError{fmt.Errorf("job: %w", err)}
+				return cli.Usagef("job: %w", err)
 			}
 
-			ctx, stop := bounded(cmd)
+			ctx, stop := cli.Bounded(cmd, timeout)
 			defer stop()
 
 			src, err := connect(opts)
@@ -209,7 +151,7 @@ answer; 2 if the command line cannot be meant.`,
 
 func noArguments(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usage("%s: it takes no argument: `hyperfleet job %s` explains one job", cmd.Name(), args[0])
+		return cli.Usagef("%s: it takes no argument: `hyperfleet job %s` explains one job", cmd.Name(), args[0])
 	}
 
 	return nil

@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/cli"
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
@@ -46,12 +47,7 @@ func run(t *testing.T, cmd *cobra.Command, args ...string) (string, string, int)
 		return out.String(), "", 0
 	}
 
-	code, known := ExitCode(err)
-	if !known {
-		code = 1
-	}
-
-	return out.String(), err.Error(), code
+	return out.String(), err.Error(), cli.ExitCode(err)
 }
 
 // populate writes jobs with their status, a machine and a log.

@@ -4,17 +4,16 @@
 package jobs
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode"
 
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/cli"
 )
 
 const (
@@ -34,17 +33,6 @@ type printer struct {
 	location *time.Location
 }
 
-func (p printer) json(value any) error {
-	encoder := json.NewEncoder(p.out)
-	encoder.SetIndent("", "  ")
-
-	if err := encoder.Encode(value); err != nil {
-		return fmt.Errorf("print: %w", err)
-	}
-
-	return nil
-}
-
 // list prints the table, or its JSON.
 func (p printer) list(jobs []v1alpha1.RunnerJob, opts options) error {
 	views := make([]Job, 0, len(jobs))
@@ -52,8 +40,8 @@ func (p printer) list(jobs []v1alpha1.RunnerJob, opts options) error {
 		views = append(views, viewOf(&jobs[i], p.now))
 	}
 
-	if opts.output == outputJSON {
-		return p.json(map[string]any{"jobs": views})
+	if opts.output == cli.OutputJSON {
+		return cli.JSON(p.out, map[string]any{"jobs": views})
 	}
 
 	if len(views) == 0 {
@@ -80,7 +68,7 @@ func (p printer) list(jobs []v1alpha1.RunnerJob, opts options) error {
 		}
 
 		for i, cell := range cells {
-			if cells[i] = clean(cell); cell == "" && i < len(cells)-1 {
+			if cells[i] = cli.Line(cell); cell == "" && i < len(cells)-1 {
 				cells[i] = "-"
 			}
 		}
@@ -134,8 +122,8 @@ func shortCause(cause *Cause) string {
 // explain prints a job's story, or its JSON.
 func (p printer) explain(of *story, output string, all bool) error {
 	view := explained(of, p.now)
-	if output == outputJSON {
-		return p.json(view)
+	if output == cli.OutputJSON {
+		return cli.JSON(p.out, view)
 	}
 
 	p.facts(view)
@@ -150,7 +138,7 @@ func (p printer) facts(job Explained) {
 	table := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
 	row := func(what, text string) {
 		if text != "" {
-			fmt.Fprintf(table, "%s\t%s\n", what, clean(text))
+			fmt.Fprintf(table, "%s\t%s\n", what, cli.Line(text))
 		}
 	}
 
@@ -243,7 +231,7 @@ func (p printer) coming(machines []VM) {
 	fmt.Fprintln(p.out, "\nMachines that may take it:")
 
 	for _, vm := range machines[:min(len(machines), maxComing)] {
-		fmt.Fprintln(p.out, "  "+clean(describe(vm)))
+		fmt.Fprintln(p.out, "  "+cli.Line(describe(vm)))
 	}
 
 	if more := len(machines) - maxComing; more > 0 {
@@ -270,7 +258,7 @@ func (p printer) timeline(moments []Moment) {
 		}
 
 		fmt.Fprintln(table, strings.TrimRight(fmt.Sprintf("  %s\t%s\t%s\t%s",
-			m.Time.In(p.location).Format("15:04:05"), after, m.Moment, clean(m.Message)), "\t "))
+			m.Time.In(p.location).Format("15:04:05"), after, m.Moment, cli.Line(m.Message)), "\t "))
 	}
 
 	_ = table.Flush() // a reader that went away needs no error
@@ -297,7 +285,7 @@ func (p printer) log(of *story, view Explained, all bool) {
 		return
 	}
 
-	text := strings.Split(strings.TrimRight(safe(*view.Log), "\n"), "\n")
+	text := strings.Split(strings.TrimRight(cli.Safe(*view.Log), "\n"), "\n")
 	title := "Log, as kept in RunnerLog " + view.Logs
 
 	if of.log.Spec.Cut && (all || len(text) <= lastLines) {
@@ -326,51 +314,5 @@ func (p printer) noLog(of *story, asked bool) {
 		}
 	case asked || of.job.Spec.State == v1alpha1.JobCompleted:
 		fmt.Fprintln(p.out, "\nNo log was kept: its machine sends it with its last report, and has sent none.")
-	}
-}
-
-// clean makes one harmless line of a text that came from outside.
-func clean(text string) string {
-	return strings.Join(strings.Fields(safe(text)), " ")
-}
-
-// safe takes out of a text what a terminal would obey: jobs' names and output are
-// whatever their authors like.
-func safe(text string) string {
-	return strings.Map(func(c rune) rune {
-		switch {
-		case c == '\n' || c == '\t':
-			return c
-		case unicode.IsControl(c) || unicode.Is(unicode.Bidi_Control, c):
-			return -1
-		default:
-			return c
-		}
-	}, escapes(text))
-}
-
-// escapes removes whole escape sequences (ECMA-48: ESC [ ... letter), so that the colours
-// of a log don't leave their numbers behind.
-func escapes(text string) string {
-	var out strings.Builder
-
-	for {
-		before, rest, found := strings.Cut(text, "\x1b[")
-		out.WriteString(before)
-
-		if !found {
-			return out.String()
-		}
-
-		end := strings.IndexFunc(rest, func(c rune) bool { return c < ' ' || c >= '@' && c <= '~' })
-		if end < 0 {
-			return out.String()
-		}
-
-		if rest[end] >= '@' {
-			end++
-		}
-
-		text = rest[end:]
 	}
 }

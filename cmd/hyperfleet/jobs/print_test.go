@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/cli"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -124,11 +125,11 @@ func TestList(t *testing.T) {
 		jobs []v1alpha1.RunnerJob
 		opts options
 	}{
-		"list.txt":       {jobs, options{output: outputTable}},
-		"list-all.txt":   {jobs, options{output: outputTable, all: true}},
-		"list.json":      {jobs, options{output: outputJSON}},
-		"list-none.txt":  {nil, options{output: outputTable}},
-		"list-none.json": {nil, options{output: outputJSON}},
+		"list.txt":       {jobs, options{output: cli.OutputTable}},
+		"list-all.txt":   {jobs, options{output: cli.OutputTable, all: true}},
+		"list.json":      {jobs, options{output: cli.OutputJSON}},
+		"list-none.txt":  {nil, options{output: cli.OutputTable}},
+		"list-none.json": {nil, options{output: cli.OutputJSON}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -197,10 +198,10 @@ func TestExplain(t *testing.T) {
 		"job-done-log.txt":  {of: &story{job: sample("29679449520", v1alpha1.JobCompleted, finished), log: log(25, true)}, all: true},
 		"job-no-log.txt":    {of: &story{job: sample("29679449520", v1alpha1.JobCompleted, finished), noLog: "you may not read RunnerLog gh-29679449520-log"}},
 		"job-cancelled.txt": {of: &story{job: sample("29679449519", v1alpha1.JobCompleted, func(j *v1alpha1.RunnerJob) { j.Spec.Conclusion, j.Spec.CompletedAt = "cancelled", whole(30) })}},
-		"job-done.json":     {of: &story{job: sample("29679449520", v1alpha1.JobCompleted, finished), log: log(2, false)}, output: outputJSON},
+		"job-done.json":     {of: &story{job: sample("29679449520", v1alpha1.JobCompleted, finished), log: log(2, false)}, output: cli.OutputJSON},
 		"job-waits.json": {of: &story{
 			job: sample("29679449530", v1alpha1.JobQueued, waiting("linux", "AtMaximum", atMaximum)), coming: []v1alpha1.MachineClaim{claim("linux-x7k2p")},
-		}, output: outputJSON},
+		}, output: cli.OutputJSON},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -266,25 +267,9 @@ func TestFind(t *testing.T) {
 				}
 			}
 
-			if code, ok := ExitCode(err); len(tc.wantErr) > 0 && (code != 1 || !ok) {
-				t.Errorf("exit code %d, %v", code, ok)
+			if code := cli.ExitCode(err); len(tc.wantErr) > 0 && code != cli.ExitFailed {
+				t.Errorf("exit code %d", code)
 			}
 		})
 	}
-}
-
-func FuzzSafe(f *testing.F) {
-	f.Add("\x1b[31mred\x1b[0m\x07 \x1b]0;title\x07 \u202e")
-	f.Add("\x1b[")
-	f.Add("\x1b[12;\x1b[3mé")
-	f.Fuzz(func(t *testing.T, text string) {
-		got := safe(text)
-		if strings.ContainsAny(got, "\x1b\x07\x08\r\x7f\u009b\u202e") || len(got) > 3*len(text) {
-			t.Errorf("safe(%q) = %q", text, got)
-		}
-
-		if strings.ContainsAny(clean(text), "\n\t") {
-			t.Errorf("clean(%q) = %q", text, clean(text))
-		}
-	})
 }

@@ -8,26 +8,19 @@ import (
 	"context"
 	"fmt"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/cli"
 )
 
-const (
-	// callTimeout bounds one call.
-	callTimeout = 30 * time.Second
-	// pageSize bounds the jobs that one call brings.
-	pageSize = 500
-)
+// pageSize bounds the jobs that one call brings.
+const pageSize = 500
 
 // source is where jobs are read.
 type source struct {
@@ -38,42 +31,14 @@ type source struct {
 
 // connect finds the API server as kubectl does.
 func connect(opts options) (*source, error) {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-
-	if opts.kubeconfig != "" {
-		if _, err := os.Stat(opts.kubeconfig); err != nil {
-			return nil, fmt.Errorf("read kubeconfig: %w", err)
-		}
-
-		rules.ExplicitPath = opts.kubeconfig
-	}
-
-	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: opts.context})
-
-	config, err := loader.ClientConfig()
+	cluster, err := opts.Connect(v1alpha1.AddToScheme)
 	if err != nil {
-		return nil, fmt.Errorf("find the API server: give --kubeconfig, or set KUBECONFIG: %w", err)
+		return nil, err
 	}
 
-	config.Timeout = callTimeout
-
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, v1alpha1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			return nil, fmt.Errorf("build scheme: %w", err)
-		}
-	}
-
-	out := &source{namespace: opts.namespace}
-
-	if out.client, err = client.New(config, client.Options{Scheme: scheme}); err != nil {
-		return nil, fmt.Errorf("make client of the API server: %w", err)
-	}
-
-	if opts.namespace == "" && !opts.all {
-		if out.namespace, _, err = loader.Namespace(); err != nil {
-			return nil, fmt.Errorf("read the context's namespace: %w", err)
-		}
+	out := &source{client: cluster.Client, namespace: cluster.Namespace}
+	if opts.all {
+		out.namespace = ""
 	}
 
 	return out, nil
@@ -217,12 +182,6 @@ func (s *source) readLog(ctx context.Context, of *story) error {
 	return nil
 }
 
-// missingError says that a job was not found, or which of several is meant.
-type missingError struct{ error }
-
-// Unwrap gives the error itself.
-func (e missingError) Unwrap() error { return e.error }
-
 // find finds a job by its RunnerJob's name, its id or its address.
 func find(jobs []v1alpha1.RunnerJob, id, where string) (*v1alpha1.RunnerJob, error) {
 	id = strings.TrimSpace(id)
@@ -250,16 +209,16 @@ func find(jobs []v1alpha1.RunnerJob, id, where string) (*v1alpha1.RunnerJob, err
 		case 1:
 			return found[0], nil
 		default:
-			return nil, missingError{fmt.Errorf("several jobs are %q: say which by name, with --namespace:\n%s", id, lines(found))}
+			return nil, fmt.Errorf("several jobs are %q: say which by name, with --namespace:\n%s", id, lines(found))
 		}
 	}
 
 	if near := nearest(jobs, id); len(near) > 0 {
-		return nil, missingError{fmt.Errorf("there is no job %q %s; near it are:\n%s", id, where, lines(near))}
+		return nil, fmt.Errorf("there is no job %q %s; near it are:\n%s", id, where, lines(near))
 	}
 
-	return nil, missingError{fmt.Errorf("there is no job %q %s: `hyperfleet jobs --all-namespaces` lists those that there are; "+
-		"jobs that are over are kept for a time only (runners.jobRetention)", id, where)}
+	return nil, fmt.Errorf("there is no job %q %s: `hyperfleet jobs --all-namespaces` lists those that there are; "+
+		"jobs that are over are kept for a time only (runners.jobRetention)", id, where)
 }
 
 // plain is an address without what does not say which job it is; empty if it is none.
@@ -279,7 +238,7 @@ func lines(jobs []*v1alpha1.RunnerJob) string {
 	out := make([]string, 0, len(jobs))
 	for _, job := range jobs[:min(len(jobs), most)] {
 		out = append(out, fmt.Sprintf("  %s/%s  %s  %s  %s",
-			job.Namespace, job.Name, job.Spec.State, clean(job.Spec.Repository), clean(job.Spec.Name)))
+			job.Namespace, job.Name, job.Spec.State, cli.Line(job.Spec.Repository), cli.Line(job.Spec.Name)))
 	}
 
 	return strings.Join(out, "\n")

@@ -31,5 +31,5 @@ func hypervisors(kube *rest.Config, t *transports) map[string]hypervisor.Factory
 
 // kubevirt wraps the transport of calls to a Kubernetes API server with KubeVirt.
 func (t *transports) kubevirt(next http.RoundTripper) http.RoundTripper {
-	return t.calls.Transport("kubevirt", kubevirt.Operation, next)
+	return t.calls.Transport("kubevirt", kubevirt.Operation, t.leading(next))
 }

@@ -20,14 +20,12 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 )
 
-const areaNetworking = "networking"
-
 // networkingArea adds the networking area, if it is chosen.
 func networkingArea(
 	ctx context.Context, mgr ctrl.Manager, cfg config.OperatorConfig, operatorUID string,
 	transports *transports, logger *slog.Logger,
 ) error {
-	if !slices.Contains(cfg.Controllers, areaNetworking) {
+	if !slices.Contains(cfg.Controllers, config.AreaNetworking) {
 		return nil
 	}
 

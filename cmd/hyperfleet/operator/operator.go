@@ -19,8 +19,10 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	v1alpha1 "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/version"
 	"github.com/hyperfleet/hyperfleet/kit/config"
 	"github.com/hyperfleet/hyperfleet/kit/log"
+	"github.com/hyperfleet/hyperfleet/kit/tracing"
 )
 
 // New is the subcommand.
@@ -50,7 +52,17 @@ func New() *cobra.Command {
 				return err
 			}
 
-			return run(ctrl.SetupSignalHandler(), loaded.Config, kube, logger)
+			ctx := ctrl.SetupSignalHandler()
+
+			endTracing, err := tracing.Start(ctx, tracing.Options{
+				Service: "hyperfleet-operator", Version: version.Read().Version, Log: logger,
+			})
+			if err != nil {
+				return err
+			}
+			defer endTracing()
+
+			return run(ctx, loaded.Config, kube, logger)
 		},
 	}
 	cmd.Flags().StringVar(&kubeconfig, "kubeconfig", "",
@@ -77,6 +89,7 @@ func Spec() *config.Spec[v1alpha1.OperatorConfig] {
 		Kind:       v1alpha1.KindOperatorConfig,
 		Default:    v1alpha1.Default(),
 		Aliases:    map[string]string{"LOG_LEVEL": "log.level"},
+		OtherEnv:   []string{tracing.EnvEnabled},
 		Validate:   validate,
 	}
 }
@@ -92,8 +105,8 @@ func validate(cfg v1alpha1.OperatorConfig) error {
 	}
 
 	for _, area := range cfg.Controllers {
-		if !slices.Contains(areas(), area) {
-			return config.ErrorAt("controllers", "there is no area %q: choose of %v", area, areas())
+		if !slices.Contains(v1alpha1.Areas(), area) {
+			return config.ErrorAt("controllers", "there is no area %q: choose of %v", area, v1alpha1.Areas())
 		}
 	}
 
@@ -107,6 +120,14 @@ func validate(cfg v1alpha1.OperatorConfig) error {
 
 	if cfg.Networking.Concurrency < 1 {
 		return config.ErrorAt("networking.concurrency", "it must be at least 1")
+	}
+
+	if err := bridgeSettings(cfg.Bridge); err != nil {
+		return err
+	}
+
+	if err := hostSettings(cfg.Hosts); err != nil {
+		return err
 	}
 
 	if err := guestURL(cfg.Guest.URL); err != nil {
@@ -187,9 +208,6 @@ func intervals(cfg v1alpha1.OperatorConfig) error {
 
 	return nil
 }
-
-// areas that there are.
-func areas() []string { return []string{"runners", areaNetworking} }
 
 // newLogger writes to standard error, as every program of ours does.
 func newLogger(cfg v1alpha1.Log) (*slog.Logger, error) {

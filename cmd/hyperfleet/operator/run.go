@@ -21,9 +21,11 @@ import (
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	bridgev1 "github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/fence"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/runners"
 	"github.com/hyperfleet/hyperfleet/runners/machine"
@@ -37,7 +39,9 @@ func run(ctx context.Context, cfg config.OperatorConfig, kube *rest.Config, logg
 	// requests a second would be what a burst of jobs waits for.
 	kube.QPS = -1
 
-	mgr, err := manager(cfg, kube)
+	lease := fence.New(clock.RealClock{}, cfg.LeaderElection.LeaseDuration)
+
+	mgr, err := manager(cfg, kube, lease)
 	if err != nil {
 		return err
 	}
@@ -52,7 +56,7 @@ func run(ctx context.Context, cfg config.OperatorConfig, kube *rest.Config, logg
 		return err
 	}
 
-	transports, err := newTransports(ctrlmetrics.Registry)
+	transports, err := newTransports(ctrlmetrics.Registry, lease.Writes)
 	if err != nil {
 		return err
 	}
@@ -66,7 +70,7 @@ func run(ctx context.Context, cfg config.OperatorConfig, kube *rest.Config, logg
 		defer spire.Close() //nolint:errcheck // the process ends
 	}
 
-	if slices.Contains(cfg.Controllers, "runners") {
+	if slices.Contains(cfg.Controllers, config.AreaRunners) {
 		area := &runners.Area{
 			Config: cfg.Runners, Namespace: cfg.Namespace, Settings: settings,
 			Hypervisors: hypervisors(kube, transports),
@@ -96,7 +100,7 @@ func run(ctx context.Context, cfg config.OperatorConfig, kube *rest.Config, logg
 		}
 	}
 
-	if err := networkingArea(ctx, mgr, cfg, identity.uid, transports, logger); err != nil {
+	if err := otherAreas(ctx, mgr, cfg, identity.uid, transports, logger); err != nil {
 		return err
 	}
 
@@ -112,10 +116,31 @@ func run(ctx context.Context, cfg config.OperatorConfig, kube *rest.Config, logg
 	return nil
 }
 
-func manager(cfg config.OperatorConfig, kube *rest.Config) (ctrl.Manager, error) {
+// otherAreas sets up the areas that need nothing of a machine's guest.
+func otherAreas(
+	ctx context.Context, mgr ctrl.Manager, cfg config.OperatorConfig, uid string, transports *transports, logger *slog.Logger,
+) error {
+	if err := networkingArea(ctx, mgr, cfg, uid, transports, logger); err != nil {
+		return err
+	}
+
+	if err := bridgeArea(ctx, mgr, cfg, transports, logger); err != nil {
+		return err
+	}
+
+	return hostsArea(ctx, mgr, cfg, transports)
+}
+
+// manager makes it. Renewals of the lease go to the API server past the fence, and all else
+// that writes through it, from then on: kube is changed.
+func manager(cfg config.OperatorConfig, kube *rest.Config, lease *fence.Fence) (ctrl.Manager, error) {
+	renewing := rest.CopyConfig(kube)
+	renewing.Wrap(lease.Election)
+	kube.Wrap(lease.Writes)
+
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		clientgoscheme.AddToScheme, v1alpha1.AddToScheme, infrav1.AddToScheme,
+		clientgoscheme.AddToScheme, v1alpha1.AddToScheme, infrav1.AddToScheme, bridgev1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
 			return nil, fmt.Errorf("build scheme: %w", err)
@@ -132,6 +157,7 @@ func manager(cfg config.OperatorConfig, kube *rest.Config) (ctrl.Manager, error)
 		LeaderElectionID:              leaderElectionID(cfg.Controllers),
 		LeaderElectionNamespace:       cfg.Namespace,
 		LeaderElectionReleaseOnCancel: true,
+		LeaderElectionConfig:          renewing,
 		LeaseDuration:                 &election.LeaseDuration,
 		RenewDeadline:                 &election.RenewDeadline,
 		RetryPeriod:                   &election.RetryPeriod,

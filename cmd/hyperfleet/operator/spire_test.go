@@ -80,7 +80,7 @@ func TestCallsToSPIREAreCounted(t *testing.T) {
 
 	metrics := prometheus.NewRegistry()
 
-	transports, err := newTransports(metrics)
+	transports, err := newTransports(metrics, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,25 +18,32 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/gitlab"
 )
 
-// transports put the calls to other systems into the metrics.
-type transports struct{ calls *metrics.Calls }
+// transports put the calls to other systems into the metrics, and keep those that change
+// something to the leader.
+type transports struct {
+	calls *metrics.Calls
+	// leading refuses what changes something once another may lead.
+	leading func(http.RoundTripper) http.RoundTripper
+}
 
-func newTransports(registerer prometheus.Registerer) (*transports, error) {
+func newTransports(registerer prometheus.Registerer, leading func(http.RoundTripper) http.RoundTripper) (*transports, error) {
 	calls, err := metrics.NewCalls(registerer, nil)
 	if err != nil {
 		return nil, fmt.Errorf("set up metrics of external calls: %w", err)
 	}
 
-	return &transports{calls: calls}, nil
+	return &transports{calls: calls, leading: leading}, nil
 }
 
 // hypervisor wraps the transport of calls to Proxmox VE.
 func (t *transports) hypervisor(next http.RoundTripper) http.RoundTripper {
-	return t.calls.Transport("proxmox", proxmox.Operation, next)
+	return t.calls.Transport("proxmox", proxmox.Operation, t.leading(next))
 }
 
 // platform wraps the transport of calls to a CI platform, by its workload type.
 func (t *transports) platform(kind string, next http.RoundTripper) http.RoundTripper {
+	next = t.leading(next)
+
 	switch kind {
 	case v1alpha1.WorkloadGitHubActions:
 		return t.calls.Transport("github", operation, next)
@@ -45,6 +52,16 @@ func (t *transports) platform(kind string, next http.RoundTripper) http.RoundTri
 	default:
 		return t.calls.Transport(kind, plainOperation, next)
 	}
+}
+
+// registry wraps the transport of calls to image registries.
+func (t *transports) registry(next http.RoundTripper) http.RoundTripper {
+	return t.calls.Transport("registry", nil, next)
+}
+
+// hosted wraps the transport of calls to hosted clusters.
+func (t *transports) hosted(next http.RoundTripper) http.RoundTripper {
+	return t.calls.Transport("hosted-cluster", nil, t.leading(next))
 }
 
 // identity counts a call to the SPIRE server.

@@ -1,0 +1,104 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"slices"
+
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	v1alpha1 "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/bridge"
+	"github.com/hyperfleet/hyperfleet/kit/config"
+)
+
+// bridgeArea adds the bridge area, if it is chosen.
+func bridgeArea(
+	ctx context.Context, mgr ctrl.Manager, cfg v1alpha1.OperatorConfig, transports *transports, logger *slog.Logger,
+) error {
+	if !slices.Contains(cfg.Controllers, v1alpha1.AreaBridge) {
+		return nil
+	}
+
+	registries, err := registryTransport(cfg.Bridge.RegistryCAFile)
+	if err != nil {
+		return err
+	}
+
+	area := &bridge.Area{
+		Config: cfg.Bridge, Registry: ctrlmetrics.Registry, Clock: clock.RealClock{}, Log: logger,
+		Transport: transports.registry(registries), Hosted: transports.hosted,
+	}
+	if err := area.Setup(ctx, mgr); err != nil {
+		return fmt.Errorf("set up bridge: %w", err)
+	}
+
+	return nil
+}
+
+var errNoCertificate = errors.New("it holds no certificate in PEM")
+
+// registryTransport leads to image registries, which the system's authorities verify, and
+// those of a file.
+func registryTransport(caFile string) (http.RoundTripper, error) {
+	base, is := http.DefaultTransport.(*http.Transport)
+	if !is {
+		return http.DefaultTransport, nil
+	}
+
+	transport := base.Clone()
+
+	if caFile == "" {
+		return transport, nil
+	}
+
+	pool, err := x509.SystemCertPool()
+	if err != nil {
+		return nil, fmt.Errorf("read the system's authorities: %w", err)
+	}
+
+	raw, err := os.ReadFile(caFile)
+	if err != nil {
+		return nil, fmt.Errorf("read bridge.registryCAFile: %w", err)
+	}
+
+	if !pool.AppendCertsFromPEM(raw) {
+		return nil, fmt.Errorf("read bridge.registryCAFile %s: %w", caFile, errNoCertificate)
+	}
+
+	transport.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
+
+	return transport, nil
+}
+
+// bridgeSettings checks what the types can't say.
+func bridgeSettings(cfg v1alpha1.Bridge) error {
+	if cfg.Concurrency < 1 {
+		return config.ErrorAt("bridge.concurrency", "it must be at least 1")
+	}
+
+	if cfg.HyperShiftNamespace == "" {
+		return config.ErrorAt("bridge.hyperShiftNamespace", "it must name the namespace that HyperShift runs in")
+	}
+
+	if cfg.MetalLBNamespace == "" {
+		return config.ErrorAt("bridge.metalLBNamespace", "it must name the namespace that MetalLB runs in")
+	}
+
+	if _, err := bridge.Ranges(cfg.AddressRanges); err != nil {
+		return config.ErrorAt("bridge.addressRanges", "%w", err)
+	}
+
+	return nil
+}

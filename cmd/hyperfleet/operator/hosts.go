@@ -1,0 +1,66 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	v1alpha1 "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hosts"
+	"github.com/hyperfleet/hyperfleet/hosts/scaleway"
+	"github.com/hyperfleet/hyperfleet/kit/config"
+)
+
+// hostsArea adds the hosts area, if it is chosen.
+func hostsArea(ctx context.Context, mgr ctrl.Manager, cfg v1alpha1.OperatorConfig, transports *transports) error {
+	if !slices.Contains(cfg.Controllers, v1alpha1.AreaHosts) {
+		return nil
+	}
+
+	area := &hosts.Area{
+		Config: cfg.Hosts, Registry: ctrlmetrics.Registry, Clock: clock.RealClock{}, Calls: transports.calls,
+		Transport: func(next http.RoundTripper) http.RoundTripper {
+			return transports.calls.Transport("scaleway", scaleway.Operation, transports.leading(next))
+		},
+	}
+	if err := area.Setup(ctx, mgr); err != nil {
+		return fmt.Errorf("set up hosts: %w", err)
+	}
+
+	return nil
+}
+
+// hostSettings checks what the types can't say.
+func hostSettings(cfg v1alpha1.Hosts) error {
+	for key, value := range map[string]int{
+		"hosts.concurrency": cfg.Concurrency, "hosts.pushes": cfg.Pushes,
+		"hosts.maxUpdateAttempts": cfg.MaxUpdateAttempts, "hosts.maxBootstrapAttempts": cfg.MaxBootstrapAttempts,
+	} {
+		if value < 1 {
+			return config.ErrorAt(key, "it must be at least 1")
+		}
+	}
+
+	for key, value := range map[string]time.Duration{
+		"hosts.scriptTimeout": cfg.ScriptTimeout, "hosts.retryBase": cfg.RetryBase, "hosts.retryCap": cfg.RetryCap,
+	} {
+		if value < time.Second {
+			return config.ErrorAt(key, "it must be a duration of at least 1s")
+		}
+	}
+
+	if cfg.ProbeInterval < 0 {
+		return config.ErrorAt("hosts.probeInterval", "it must not be below 0; 0 turns probes off")
+	}
+
+	return nil
+}

@@ -1,0 +1,95 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sweep_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/cli"
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/sweep"
+)
+
+func execute(t *testing.T, args ...string) (string, int, error) {
+	t.Helper()
+
+	cmd := sweep.New()
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+
+	var out strings.Builder
+
+	cmd.SetOut(&out)
+	cmd.SetErr(&out)
+	cmd.SetArgs(args)
+
+	err := cmd.Execute()
+	code := cli.ExitCode(err)
+
+	return out.String(), code, err
+}
+
+func file(t *testing.T, text string) string {
+	t.Helper()
+
+	path := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	return path
+}
+
+func TestConfigurationsThatCanNotBeMeant(t *testing.T) {
+	for name, tc := range map[string]struct {
+		config string
+		args   []string
+		want   []string
+	}{
+		"nothing": {want: []string{"identity_key_file", "clients.hyperfleet_api.base_url"}},
+		"an unknown field": {
+			config: "identity_key_file: /k\ndeletes: true\n", want: []string{":2:1", "deletes", "delete"},
+		},
+		"an unknown output":  {args: []string{"--output=yaml"}, want: []string{"text or json"}},
+		"an unknown flag":    {args: []string{"--force"}, want: []string{"--force"}},
+		"an endless share":   {config: "max_share: 2\n", want: []string{"max_share", ":1:"}},
+		"a cap of nothing":   {args: []string{"--max-deletions=0"}, want: []string{"max_deletions"}},
+		"a leader of one":    {config: "leader_election: true\n", want: []string{"leader_election", "interval"}},
+		"a level of no name": {config: "log: {level: loud}\n", want: []string{"log.level"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			args := append([]string{}, tc.args...)
+			if tc.config != "" {
+				args = append(args, "--config", file(t, tc.config))
+			}
+
+			_, code, err := execute(t, args...)
+			if err == nil || code != 2 {
+				t.Fatalf("exit code %d, %v", code, err)
+			}
+
+			for _, want := range tc.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("%v lacks %q", err, want)
+				}
+			}
+		})
+	}
+}
+
+func TestItCanNotRunWithoutItsParts(t *testing.T) {
+	key := file(t, strings.Repeat("k", 40))
+
+	for name, args := range map[string][]string{
+		"no key":      {"--identity-key-file=/nowhere"},
+		"a short key": {"--identity-key-file=" + file(t, "short")},
+		"no cluster":  {"--identity-key-file=" + key, "--kube-config-path=/nowhere"},
+	} {
+		_, code, err := execute(t, append(args, "--clients-hyperfleet-api-base-url=http://127.0.0.1:1")...)
+		if err == nil || code != 1 {
+			t.Errorf("%s: exit code %d, %v", name, code, err)
+		}
+	}
+}
