@@ -19,10 +19,13 @@ TEST_TIMEOUT ?= 40m
 # Flags of `make demo`: DEMO="--jobs 50 --output json".
 DEMO ?=
 
-# An end-to-end test runs once, and says what it does while it does it.
-E2E = go test -v -count 1 -timeout $(TEST_TIMEOUT) -run '$(RUN)'
+# An end-to-end test runs once, and says what it does while it does it. call E2E,NAME
+define E2E
+go build -o bin/testreport ./hack/testreport
+PATH="$(CURDIR)/bin:$$PATH" go test -json -count 1 -timeout $(TEST_TIMEOUT) -run '$(RUN)' ./test/e2e/$(1)/... | bin/testreport -v
+endef
 
-.PHONY: help setup build test e2e-spire e2e-vm e2e-kubevirt lint generate verify demo bench clean
+.PHONY: help setup build test e2e-spire e2e-vm e2e-kubevirt e2e-bridge e2e-platform e2e-hosts lint generate verify demo bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,16 +46,28 @@ test: ## run all tests with the race detector (PKG=./kit/... RUN=TestName)
 
 e2e-spire: build ## machines attest to a real SPIRE server, and log in to a real Vault
 	@hack/setup.sh kube spire vault packages
-	@$(E2E) ./test/e2e/spire/...
+	@$(call E2E,spire)
 
 e2e-vm: build ## a job runs in a real VM, from webhook to gone (software emulation)
 	@hack/setup.sh kube spire packages vm
 	@hack/vm-image/build.sh
-	@$(E2E) ./test/e2e/vm/...
+	@$(call E2E,vm)
 
 e2e-kubevirt: build ## machines with static addresses on KubeVirt's own schemas
 	@hack/setup.sh kube packages
-	@$(E2E) ./test/e2e/kubevirt/...
+	@$(call E2E,kubevirt)
+
+e2e-bridge: build ## hosted clusters for DPUs on HyperShift's and MetalLB's own schemas
+	@hack/setup.sh kube
+	@$(call E2E,bridge)
+
+e2e-platform: build ## clusters and node pools from API to objects, over real Postgres and brokers
+	@hack/setup.sh kube kubectl packages
+	@$(call E2E,platform)
+
+e2e-hosts: build ## fleets of hosts from first boot to given back, over SSH
+	@hack/setup.sh kube packages
+	@$(call E2E,hosts)
 
 # The cache is the checkout's own: findings kept for another one come with its paths.
 lint: ## run every linter (.golangci.yml)
@@ -68,7 +83,10 @@ generate: ## make CRDs, deep copies, RBAC and reference pages from the Go types
 		bin/controller-gen rbac:roleName=hyperfleet-$$area,fileName=$$area.yaml \
 			paths=./$$area/... paths=./cmd/hyperfleet/operator/... output:rbac:dir=deploy/rbac; \
 	done
+	@hack/openapi.sh
+	@hack/sqlc.sh
 	@if [ -d hack/apidoc ]; then go run ./hack/apidoc; fi
+	@if [ -d hack/taskdoc ]; then go run ./hack/taskdoc; fi
 
 verify: ## fail when what is committed is not what the sources make
 	@hack/verify.sh

@@ -206,6 +206,8 @@ func TestTheImportRuleForbids(t *testing.T) {
 		"a folder may use its own root":       {folder: "bridge", imported: module + "bridge"},
 		"a simulator may not use a boundary":  {folder: "sim", imported: module + "hypervisor", want: true},
 		"a boundary may use another boundary": {folder: "hypervisor", imported: module + "cloudinit"},
+		"an area may use the network model":   {folder: "networking", imported: module + "cloudinit/netdata"},
+		"cloud-init may not use an area":      {folder: "cloudinit", imported: module + "networking/alloc", want: true},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -5,13 +5,14 @@
 # Brings the tools that the build and the tests need into bin/, each once for each
 # pinned version:
 #
-#   hack/setup.sh [kube] [lint] [generate] [spire] [vault] [packages] [vm]     (default: all)
+#   hack/setup.sh [kube] [kubectl] [lint] [generate] [spire] [vault] [packages] [vm]     (default: all)
 #
 # kube      etcd, kube-apiserver, kube-controller-manager: from KUBEBUILDER_ASSETS if
 #           they are there, else downloaded where the network has them, else built
 #           from the Go modules in hack/tools.
+# kubectl   kubectl of the same version, in the same ways.
 # lint      golangci-lint, built from its Go module.
-# generate  controller-gen, built from its Go module.
+# generate  controller-gen, oapi-codegen and sqlc, each built from its Go module.
 # spire     spire-server and spire-agent, built from their Go module.
 # vault     a Vault core with the few backends that tests log in to, built from its Go
 #           module. It is a test's secrets manager, and no part of the product.
@@ -164,18 +165,19 @@ packages() {
 
 # plan turns the groups asked for into a list of steps, so that they can be counted.
 plan=()
-for group in "${@:-kube lint generate spire vault packages vm}"; do
+for group in "${@:-kube kubectl lint generate spire vault packages vm}"; do
 	for word in $group; do
 		case $word in
 		kube) plan+=("etcd" "kube kube-apiserver about_6_minutes_on_two_cores" "kube kube-controller-manager about_a_minute_more") ;;
+		kubectl) plan+=("kube kubectl about_a_minute") ;;
 		lint) plan+=("build golangci-lint golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint about_2_minutes_on_two_cores") ;;
-		generate) plan+=("build controller-gen controller-gen sigs.k8s.io/controller-tools/cmd/controller-gen less_than_a_minute_on_two_cores") ;;
+		generate) plan+=("build controller-gen controller-gen sigs.k8s.io/controller-tools/cmd/controller-gen less_than_a_minute_on_two_cores" "build oapi-codegen oapi-codegen github.com/oapi-codegen/oapi-codegen/v2/cmd/oapi-codegen a_few_seconds" "build sqlc sqlc github.com/sqlc-dev/sqlc/cmd/sqlc about_a_minute_and_a_half_on_two_cores") ;;
 		spire) plan+=("build spire-server spire github.com/spiffe/spire/cmd/spire-server about_5_minutes_on_two_cores" "build spire-agent spire github.com/spiffe/spire/cmd/spire-agent about_a_minute_more") ;;
 		vault) plan+=("build test-vault vault . about_4_minutes_on_two_cores") ;;
 		packages) plan+=("packages") ;;
 		vm) plan+=("packages hack/packages-vm.txt") ;;
 		*)
-			echo "setup: unknown group $word: use kube, lint, generate, spire, vault, packages or vm" >&2
+			echo "setup: unknown group $word: use kube, kubectl, lint, generate, spire, vault, packages or vm" >&2
 			exit 2
 			;;
 		esac

@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -31,9 +33,12 @@ type result struct {
 }
 
 type report struct {
-	out      io.Writer
+	out io.Writer
+	// verbose prints output as it comes.
+	verbose  bool
 	packages map[string]*result
 	skipped  []string
+	failures []string
 	passed   int
 	failed   int
 }
@@ -86,6 +91,13 @@ func (r *report) event(e event) {
 	}
 }
 
+// repeat prints output that was kept, unless it was printed when it came.
+func (r *report) repeat(output string) {
+	if !r.verbose {
+		fmt.Fprint(r.out, output)
+	}
+}
+
 func (r *report) result(name string) *result {
 	got, ok := r.packages[name]
 	if !ok {
@@ -97,6 +109,10 @@ func (r *report) result(name string) *result {
 }
 
 func (r *report) keep(e event) {
+	if r.verbose {
+		fmt.Fprint(r.out, e.Output)
+	}
+
 	output := r.result(e.Package).output
 
 	text, ok := output[e.Test]
@@ -130,22 +146,62 @@ func (r *report) test(e event) {
 	case "fail":
 		r.failed++
 		r.result(e.Package).failed++
-		fmt.Fprint(r.out, r.take(e.Package, e.Test))
+
+		output := r.take(e.Package, e.Test)
+		r.repeat(output)
+
+		r.failures = append(r.failures, e.Package+" "+e.Test+": "+end(output))
 	case "skip":
 		r.skipped = append(r.skipped, e.Package+" "+e.Test+": "+why(r.take(e.Package, e.Test)))
 	}
 }
 
-// why finds the reason in the output of a test that was skipped.
-func why(output string) string {
+// said is what a test wrote, without the marks of its runner: one line at least.
+func said(output string) []string {
+	var lines []string
+
 	for line := range strings.Lines(output) {
 		line = strings.TrimSpace(line)
 		if line != "" && !strings.HasPrefix(line, "=== ") && !strings.HasPrefix(line, "--- ") {
-			return line
+			lines = append(lines, line)
 		}
 	}
 
-	return "no reason given"
+	if len(lines) == 0 {
+		return []string{"no reason given"}
+	}
+
+	return lines
+}
+
+// why finds the reason in the output of a test that was skipped.
+func why(output string) string { return said(output)[0] }
+
+// endLines and endLength bound what is repeated of a failed test's output: enough
+// to know what it was where only the end of a log is kept.
+const (
+	endLines  = 3
+	endLength = 300
+)
+
+// complaint is how package testing begins what a test says by Error and the like.
+var complaint = regexp.MustCompile(`^\S+_test\.go:\d+: `)
+
+// end is the first complaint of a failed test and the last that it said, in one line.
+func end(output string) string {
+	lines := said(output)
+	first := max(0, slices.IndexFunc(lines, complaint.MatchString))
+
+	lines = lines[first:]
+	if len(lines) > endLines {
+		lines = append(lines[:1], lines[len(lines)-endLines+1:]...)
+	}
+
+	for i, line := range lines {
+		lines[i] = line[:min(len(line), endLength)]
+	}
+
+	return strings.Join(lines, " | ")
 }
 
 func (r *report) pkg(e event) {
@@ -157,12 +213,16 @@ func (r *report) pkg(e event) {
 	case "fail":
 		// Tests that were running when the package came to a bad end have no result of
 		// their own: what they wrote is all there is.
+		var output strings.Builder
 		for test := range r.result(e.Package).output {
-			fmt.Fprint(r.out, r.take(e.Package, test))
+			output.WriteString(r.take(e.Package, test))
 		}
+
+		r.repeat(output.String())
 
 		if r.result(e.Package).failed == 0 {
 			r.failed++
+			r.failures = append(r.failures, e.Package+": "+end(output.String()))
 		}
 
 		fmt.Fprintf(r.out, "FAIL  %-70s %7.1fs\n", e.Package, e.Elapsed)
@@ -171,17 +231,22 @@ func (r *report) pkg(e event) {
 	delete(r.packages, e.Package)
 }
 
-// finish prints the counts and says whether all is well: something ran and nothing
+// finish prints what was skipped, what failed and the counts, and says whether all is well: something ran and nothing
 // failed. Packages that never ended have failed.
 func (r *report) finish() bool {
 	for name := range r.packages {
 		r.failed++
+		r.failures = append(r.failures, name+": it never ended")
 
 		fmt.Fprintf(r.out, "FAIL  %s: it never ended\n", name)
 	}
 
 	for _, skipped := range r.skipped {
 		fmt.Fprintf(r.out, "skip  %s\n", skipped)
+	}
+
+	for _, failure := range r.failures {
+		fmt.Fprintf(r.out, "fail  %s\n", failure)
 	}
 
 	fmt.Fprintf(r.out, "%d passed, %d failed\n", r.passed, r.failed)

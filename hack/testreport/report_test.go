@@ -68,7 +68,13 @@ func TestReportsOnRealRuns(t *testing.T) {
 			files: map[string]string{
 				"a/a_test.go": head + "func TestA(t *testing.T) {}\nfunc TestB(t *testing.T) { t.Error(\"one is not two\") }\n",
 			},
-			want: []string{"FAIL  example.com/m/a", "one is not two"}, last: "1 passed, 1 failed",
+			want: []string{"FAIL  example.com/m/a", "fail  example.com/m/a TestB: a_test.go:6: one is not two"}, last: "1 passed, 1 failed",
+		},
+		"one complains before much else is said": {
+			files: map[string]string{
+				"a/a_test.go": head + "func TestB(t *testing.T) { t.Error(\"not in time\\nlog 1\\nlog 2\\nlog 3\\nlog 4\") }\n",
+			},
+			want: []string{"fail  example.com/m/a TestB: a_test.go:5: not in time | log 3 | log 4"}, last: "0 passed, 1 failed",
 		},
 		"a skipped test is named with its reason": {
 			files: map[string]string{
@@ -80,7 +86,7 @@ func TestReportsOnRealRuns(t *testing.T) {
 			files: map[string]string{
 				"a/a_test.go": head + "func TestMain(m *testing.M) { panic(\"no environment\") }\n",
 			},
-			want: []string{"FAIL  example.com/m/a", "no environment"}, last: "0 passed, 1 failed",
+			want: []string{"FAIL  example.com/m/a", "no environment", "fail  example.com/m/a: "}, last: "0 passed, 1 failed",
 		},
 		"a package that does not compile": {
 			files: map[string]string{
@@ -120,6 +126,50 @@ func TestReportsOnRealRuns(t *testing.T) {
 	}
 }
 
+// With -v, all is printed once, when it comes; the closing lines are the same.
+func TestVerbose(t *testing.T) {
+	t.Parallel()
+
+	events := []string{
+		`{"Action":"output","Package":"m/a","Test":"TestA","Output":"   1.0s  halfway\n"}`,
+		`{"Action":"output","Package":"m/a","Test":"TestA","Output":"    a_test.go:7: never: it came\n"}`,
+		`{"Action":"output","Package":"m/a","Test":"TestA","Output":"    a_test.go:9: the log ends\n"}`,
+		`{"Action":"fail","Package":"m/a","Test":"TestA"}`,
+		`{"Action":"output","Package":"m/a","Output":"FAIL\tm/a\t1s\n"}`,
+		`{"Action":"fail","Package":"m/a","Elapsed":1}`,
+	}
+
+	var out strings.Builder
+
+	report := newReport(&out)
+	report.verbose = true
+
+	for i, event := range events {
+		if err := report.read(strings.NewReader(event + "\n")); err != nil {
+			t.Fatal(err)
+		}
+
+		if i == 0 && out.String() != "   1.0s  halfway\n" {
+			t.Errorf("after its first line, a test's output is %q", out.String())
+		}
+	}
+
+	if report.finish() {
+		t.Error("a failed test is good")
+	}
+
+	const want = "   1.0s  halfway\n    a_test.go:7: never: it came\n    a_test.go:9: the log ends\nFAIL\tm/a\t1s\n"
+
+	got, found := strings.CutPrefix(out.String(), want)
+	if !found || strings.Contains(got, "halfway") {
+		t.Errorf("output:\n%s", out.String())
+	}
+
+	if closing := "fail  m/a TestA: a_test.go:7: never: it came | a_test.go:9: the log ends\n0 passed, 1 failed\n"; !strings.HasSuffix(got, closing) {
+		t.Errorf("closing lines:\n%s\nwant:\n%s", got, closing)
+	}
+}
+
 func TestARunThatWasCutOff(t *testing.T) {
 	t.Parallel()
 
@@ -132,7 +182,7 @@ func TestARunThatWasCutOff(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if report.finish() || !strings.Contains(out.String(), "m/a: it never ended") || !strings.Contains(out.String(), "plain\n") {
+	if report.finish() || !strings.Contains(out.String(), "fail  m/a: it never ended") || !strings.Contains(out.String(), "plain\n") {
 		t.Errorf("output:\n%s", out.String())
 	}
 }

@@ -19,6 +19,7 @@ func TestLeastObjectsAreAccepted(t *testing.T) {
 		"RunnerPool": basePool, "MachineClaim": baseClaim, "RunnerJob": baseJob, "RunnerJobBatch": baseBatch, "RunnerLog": baseLog,
 		"DNSRegistration":  baseRegistration,
 		"KubevirtNodePool": baseNodePool, "KubevirtMachine": baseMachine, "KubevirtMachineTemplate": baseMachineTemplate,
+		"HostFleet": baseFleet, "LinuxMachine": baseLinux, "ScalewayAppleSiliconMachine": baseMac,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -169,6 +169,8 @@ func TestSchemaBounds(t *testing.T) {
 		"RunnerPool": basePool, "MachineClaim": baseClaim, "RunnerJob": baseJob, "RunnerJobBatch": baseBatch, "RunnerLog": baseLog,
 		"DNSRegistration":  baseRegistration,
 		"KubevirtNodePool": baseNodePool, "KubevirtMachine": baseMachine, "KubevirtMachineTemplate": baseMachineTemplate,
+		"DPFHCPBridge": baseBridge,
+		"HostFleet":    baseFleet, "LinuxMachine": baseLinux, "ScalewayAppleSiliconMachine": baseMac,
 	}
 
 	for kind, crd := range definitions(t) {
@@ -262,6 +264,10 @@ func TestUnknownFieldsAreReported(t *testing.T) {
 		baseMachine:      "spec.networkConfig",
 
 		baseMachineTemplate: "spec.template.spec.bootstrapNetworkConfig.ipPool",
+		baseBridge:          "spec.virtualIP",
+		baseFleet:           "spec.rollout.maxunavailable",
+		baseLinux:           "spec.hostConfigHash",
+		baseMac:             "spec.hostConfigHash",
 	} {
 		object := change{path: "1"}.apply(t, base)
 

@@ -68,6 +68,7 @@ func dnsRejections() []rejection {
 func registrationRejections() []rejection {
 	return []rejection{
 		{"address that is a name", change{"spec.addresses": list{"vm.example.com"}}, "spec.addresses", "addresses must be IP addresses"},
+		{"machine of another kind", change{"spec.claim.kind": "RunnerPool"}, "spec.claim.kind", "Unsupported value"},
 		{"no address", change{"spec.addresses": list{}}, "spec.addresses", "should have at least 1 items"},
 	}
 }

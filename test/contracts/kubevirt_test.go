@@ -101,6 +101,15 @@ func nodePoolRejections() []rejection {
 		{"storage class", change{"spec.rootVolume.persistent": anyMap{"storageClass": "Fast One"}}, "persistent.storageClass", "storageClass must be the name of a StorageClass"},
 		{"memory without unit", change{"spec.compute": anyMap{"memory": int64(8)}}, "spec.compute.memory", "memory must be at least 64Mi"},
 		{"user data by path", change{"spec.userDataSecretRef": anyMap{"name": "a/b"}}, "spec.userDataSecretRef.name", "name must be the name of an object"},
+		{
+			"domain with a dot at its end",
+			change{"spec.dns": anyMap{"hypervisorClusterRef": anyMap{"name": "c"}, "domain": "nodes.example.com."}},
+			"spec.dns.domain", "dns.domain must be a DNS name",
+		},
+		{
+			"names at no cluster", change{"spec.dns": anyMap{"domain": "nodes.example.com"}},
+			"spec.dns.hypervisorClusterRef", "Required value",
+		},
 		{"name too long for hosts", change{"metadata.name": "a-name-of-a-pool-that-is-too-long-for-the-names-of-its-hosts"}, "KubevirtNodePool", "the name must have at most 54 characters and no dot"},
 		{"name with a dot", change{"metadata.name": "a.b"}, "KubevirtNodePool", "the name must have at most 54 characters and no dot"},
 	}

@@ -21,6 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/kit/property"
 )
 
 // weakening takes one protection away from a pod.
@@ -107,7 +109,7 @@ func TestProperty17SecurityContext(t *testing.T) {
 		}
 	}, gen.SliceOfN(len(all), gen.Frequency(map[int]gopter.Gen{5: gen.Const(false), 1: gen.Const(true)}))))
 
-	properties.TestingRun(t)
+	properties.TestingRun(t, property.Reporter(t))
 
 	for _, weakening := range all {
 		pod := operatorPod(t, objects)
@@ -276,7 +278,7 @@ func TestProperty17Access(t *testing.T) {
 		return ""
 	}, gen.OneConstOf(resources...), gen.OneConstOf(verbs...), gen.OneConstOf(namespaces...), gen.OneConstOf("", "some", operatorSpace)))
 
-	properties.TestingRun(t)
+	properties.TestingRun(t, property.Reporter(t))
 }
 
 // What the operator cannot work without.

@@ -34,6 +34,8 @@ func rejections() map[string][]rejection {
 
 		baseStaticPool: nodePoolRejections(), baseMachine: kubevirtMachineRejections(),
 		baseMachineTemplate: machineRejections("spec.template.spec"),
+		baseBridge:          bridgeRejections(),
+		baseFleet:           fleetRejections(), baseLinux: linuxRejections(), baseMac: macRejections(),
 	}
 }
 
@@ -279,6 +281,7 @@ func networkRejections() []rejection {
 		{"static without address", change{"spec.network": anyMap{"mode": "static"}}, "spec.network", "network.mode static needs network.static"},
 		{"cloud-init without data", change{"spec.network": anyMap{"mode": "cloud-init"}}, "spec", "network.mode cloud-init needs cloudInit.networkData"},
 		{"bridge with options", change{"spec.network": anyMap{"bridge": "vmbr0,firewall=0"}}, "spec.network.bridge", "bridge must be the name of a bridge"},
+		{"interface with a blank", change{"spec.network": anyMap{"interface": "ens18 up"}}, "spec.network.interface", "interface must be the name of a network interface"},
 		{"VLAN 0", change{"spec.network": anyMap{"vlan": int64(0)}}, "spec.network.vlan", "greater than or equal to 1"},
 		{"VLAN 4095", change{"spec.network": anyMap{"vlan": int64(4095)}}, "spec.network.vlan", "less than or equal to 4094"},
 		{"lease in words", change{"spec.network": anyMap{"dhcp": anyMap{"leaseTime": "forever"}}}, "leaseTime", "leaseTime must be a time above zero"},
@@ -329,6 +332,9 @@ func machinePoolRejections() []rejection {
 		{"bits beyond the prefix", with(anyMap{"addresses": list{"10.0.0.5/24"}}), pool + ".addresses[0]", "a CIDR must not have bits beyond its prefix"},
 		{"prefix of IPv4 for nothing", with(anyMap{"addresses": list{"fd00::/64"}, "prefixLengthV4": int64(24)}), pool, "prefixLengthV4 needs IPv4 addresses"},
 		{"prefix of IPv6 for nothing", with(anyMap{"prefixLengthV6": int64(64)}), pool, "prefixLengthV6 needs IPv6 addresses"},
+		{"bare IPv4 address", with(anyMap{"addresses": list{"10.0.0.5"}}), pool + ".addresses[0]", "write a CIDR (10.0.0.0/24)"},
+		{"bare IPv6 exclusion", with(anyMap{"excludedAddresses": list{"fd00::5"}}), pool + ".excludedAddresses[0]", "write a CIDR (10.0.0.0/24)"},
+		{"three gateways", with(anyMap{"gateway": list{"10.0.0.1", "10.0.0.2", "10.0.0.3"}}), pool + ".gateway", "Too many: 3: must have at most 2 items"},
 		{"two gateways", with(anyMap{"gateway": list{"10.0.0.1", "10.0.0.2"}}), pool + ".gateway", "gateway takes one address of each family"},
 		{"gateway by name", with(anyMap{"gateway": list{"router"}}), pool + ".gateway[0]", "it must be an IP address such as"},
 		{"name server by name", with(anyMap{"nameservers": list{"dns"}}), pool + ".nameservers[0]", "it must be an IP address such as"},

@@ -4,6 +4,7 @@
 package contracts_test
 
 import (
+	"net/netip"
 	"path/filepath"
 	"testing"
 
@@ -60,6 +61,7 @@ func TestSamplesApply(t *testing.T) {
 
 	makeNamespace(t, "hyperfleet-system")
 	makeNamespace(t, "ci")
+	makeNamespace(t, "dpf-hcp-bridge-system")
 
 	kinds := map[string]int{}
 
@@ -222,6 +224,10 @@ func renderInput(template *hfv1.HypervisorMachineTemplate) cloudinit.Input {
 			RegistrationURL: "https://github.com/example", Labels: cloudinit.List{"self-hosted"}, Hostname: "sample",
 			FQDN: "sample.example.com", NetworkMode: "dhcp", ClaimName: "sample", Namespace: "ci",
 		},
+	}
+
+	if template.Spec.Network.AddressPool() != nil {
+		in.Addresses, in.Vars.Gateway = []netip.Prefix{netip.MustParsePrefix("192.168.30.10/24")}, "192.168.30.1"
 	}
 
 	if data := template.Spec.CloudInit; data != nil {

@@ -4,6 +4,7 @@
 package contracts_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -28,7 +29,7 @@ func updates() []update {
 		backward = "the state of a RunnerJob never goes back"
 	)
 
-	return append(kubevirtUpdates(), []update{
+	return append(slices.Concat(kubevirtUpdates(), bridgeUpdates(), hostUpdates(), macUpdates()), []update{
 		{"claim with another template", baseClaim, change{"spec.templateRef.name": "other"}, fixed},
 		{"claim with another pool", baseClaim, change{"spec.runnerPoolRef": anyMap{"name": "other"}}, fixed},
 		{"claim with another life", baseClaim, change{"spec.lifecycle": anyMap{"maxLifetime": "1h"}}, fixed},
@@ -51,6 +52,7 @@ func updates() []update {
 			"a RunnerJobBatch cannot be changed",
 		},
 		{"registration of another machine", baseRegistration, change{"spec.claim.uid": "other"}, "its records would be left behind"},
+		{"registration of another kind of machine", baseRegistration, change{"spec.claim.kind": "KubevirtMachine"}, "its records would be left behind"},
 		{"registration at another cluster", baseRegistration, change{"spec.hypervisorCluster": "other"}, "its records would be left behind"},
 		{"machine with another address", baseRegistration, change{"spec.addresses": list{"192.0.2.18", "2001:db8::18"}}, ""},
 		{"pool is resized", basePool, change{"spec.scaling": anyMap{"maxReplicas": int64(3)}}, ""},

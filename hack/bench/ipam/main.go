@@ -33,9 +33,15 @@ const singles = 50
 
 func main() {
 	count := flag.Int("addresses", 16_000, "how many addresses to fill")
+	alone := flag.Bool("alone", false, "measure networking/alloc alone")
 	flag.Parse()
 
-	if err := run(*count); err != nil {
+	err := growth()
+	if err == nil && !*alone {
+		err = run(*count)
+	}
+
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "ipam:", err)
 		os.Exit(1)
 	}
@@ -82,7 +88,7 @@ func run(count int) error {
 // compare fills a peer once, which serves all lines: single acquires are measured on the way,
 // and given back. fill is what networking/alloc took.
 func compare(p peer, names []string, count int, fill time.Duration) error {
-	network, err := newOurs(names[:0])
+	network, err := newOurs(prefix, nil)
 	if err != nil {
 		return err
 	}
@@ -134,8 +140,8 @@ func line(what string, ours, theirs time.Duration) {
 	fmt.Printf("%-34s %14s %20s %9.0fx\n", what, ours, theirs, float64(theirs)/float64(ours))
 }
 
-func newOurs(names []string) (*alloc.Network, error) {
-	pool, err := alloc.NewPool("p", alloc.Spec{Addresses: []string{prefix}})
+func newOurs(addresses string, names []string) (*alloc.Network, error) {
+	pool, err := alloc.NewPool("p", alloc.Spec{Addresses: []string{addresses}})
 	if err != nil {
 		return nil, err
 	}
@@ -158,7 +164,7 @@ func fillOurs(names []string) (time.Duration, error) {
 	begun := time.Now()
 
 	for range rounds {
-		if _, err := newOurs(names); err != nil {
+		if _, err := newOurs(prefix, names); err != nil {
 			return 0, err
 		}
 	}

@@ -1,0 +1,334 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package access_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hyperfleet/hyperfleet/api/config/platform"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
+	"github.com/hyperfleet/hyperfleet/test/fleetapi"
+)
+
+const (
+	site       = "site-1"
+	generation = "generation"
+)
+
+// sample is an adapter's folder with all that can become of what it keeps.
+type sample struct {
+	kinds []platform.Entity
+	// live is false if it ended early, refused what the account lacks. It gives the id of
+	// the resource by then.
+	live func(l *life) (id string, through bool)
+}
+
+func adapters() map[string]sample {
+	clusters := func(adapter string) platform.Entity {
+		return platform.Entity{Kind: "Cluster", Plural: "clusters", RequiredAdapters: []string{adapter}}
+	}
+
+	return map[string]sample{
+		"clusters": {[]platform.Entity{clusters("cluster-space")}, liveCluster},
+		"nodepools": {[]platform.Entity{clusters("nobody"), {
+			Kind: "NodePool", Plural: "nodepools", ParentKind: "Cluster", OnParentDelete: "cascade", RequiredAdapters: []string{"pool-config"},
+		}}, livePool},
+		"agents": {[]platform.Entity{clusters("cluster-agent")}, liveAgent},
+	}
+}
+
+// Under its role each adapter lives through everything, and is refused nothing.
+func TestAdaptersNeedNoMore(t *testing.T) {
+	t.Parallel()
+
+	for folder, s := range adapters() {
+		t.Run(folder, func(t *testing.T) {
+			t.Parallel()
+
+			a := read(t, folder+"/rbac.yaml")
+			config := env.ServiceAccount(t, home, a.account)
+			env.Apply(t, samples+folder+"/rbac.yaml")
+
+			_, url := fleetapi.Serve(t, database, s.kinds...)
+			l := newLife(t, folder, url, config, grant{})
+
+			if _, through := s.live(l); !through {
+				t.Error("the life ended early")
+			}
+
+			if said := l.refusals.String() + l.log.String(); strings.Contains(strings.ToLower(said), "forbidden") {
+				t.Errorf("it was refused something:\n%s", said)
+			}
+		})
+	}
+}
+
+// Without any one verb of its role an adapter is refused something, and says the verb and
+// the kind: at the resource in the fleet API, or, for the watches, which it can do without,
+// in its log.
+func TestAdaptersNeedNoLess(t *testing.T) {
+	t.Parallel()
+
+	for folder, s := range adapters() {
+		t.Run(folder, func(t *testing.T) {
+			t.Parallel()
+
+			a := read(t, folder+"/rbac.yaml")
+			_, url := fleetapi.Serve(t, database, s.kinds...)
+
+			for _, lacks := range a.grants() {
+				t.Run(lacks.String(), func(t *testing.T) {
+					t.Parallel()
+
+					l := newLife(t, folder, url, a.with(t, fmt.Sprintf("%s-%d", a.account, serial.Add(1)), lacks), lacks)
+					id, through := s.live(l)
+
+					if through && !l.watches() {
+						t.Fatalf("it is through without %s", lacks)
+					}
+
+					if through {
+						l.step("its log says that the watches are refused", func() string { return "it does not" })
+					} else if !l.watches() && !l.told(id, lacks.refusal()) {
+						t.Errorf("the status does not say %q", lacks.refusal())
+					}
+				})
+			}
+		})
+	}
+}
+
+// watches says whether what the account lacks is for watches, which reads do without.
+func (l *life) watches() bool {
+	return l.lacks.verb == "watch" || l.lacks.verb == "list" && l.lacks.resource != "jobs"
+}
+
+// liveCluster makes a namespace with a quota and jobs; changes it, by the API and by hand;
+// keeps jobs and prunes them; meets a job that fails, and one of its name that is somebody
+// else's; hands one cluster over, and deletes another.
+func liveCluster(l *life) (string, bool) {
+	space, quota := ref("", "v1", "Namespace", "", "cluster-"+l.name), ref("", "v1", "ResourceQuota", "cluster-"+l.name, "cluster")
+	id := l.call(http.MethodPost, "/clusters", fmt.Sprintf(`{"name":%q,"spec":{"tier":"silver"}}`, l.name)).Id
+
+	made := func(n int) func() string {
+		return func() string {
+			if jobs := l.jobs(space.Name); len(jobs) != n {
+				return fmt.Sprintf("there are %d jobs, want %d", len(jobs), n)
+			}
+
+			return l.is(quota, "", "none")
+		}
+	}
+	change := func(spec string, n int) bool {
+		l.end(space.Name, false)
+		l.call(http.MethodPatch, "/clusters/"+id, `{"spec":`+spec+`}`)
+
+		return l.look("another job", id, made(n))
+	}
+
+	through := l.look("the first job", id, made(1)) &&
+		l.cached(id, space, quota, ref("batch", "v1", "Job", space.Name, l.jobs(space.Name)[0].Name)) &&
+		change(`{"tier":"gold","pods":20}`, 2) &&
+		l.step("the change is there", func() string { return l.is(quota, "20", "spec", "hard", "pods") }) &&
+		l.drift(id, space, quota) &&
+		change(`{"tier":"gold","pods":21}`, 3) &&
+		l.prunes(id, space.Name) &&
+		l.retries(id, space.Name) &&
+		l.meets(id, space.Name)
+	if !through {
+		return id, false
+	}
+
+	l.call(http.MethodDelete, "/clusters/"+id, "")
+
+	if !l.gone(id) {
+		return id, false
+	}
+
+	return l.handOver()
+}
+
+func (l *life) drift(id string, space, quota transport.Ref) bool {
+	l.patch(space, `{"metadata":{"labels":{"example.io/tier":"mine"}}}`)
+	l.patch(quota, `{"spec":{"hard":{"pods":"1000"}}}`)
+
+	return l.look("what was changed by hand is as it was", id, func() string {
+		return l.is(space, "gold", "metadata", "labels", "example.io/tier") + l.is(quota, "20", "spec", "hard", "pods")
+	})
+}
+
+// prunes makes one job more than are kept.
+func (l *life) prunes(id, space string) bool {
+	l.end(space, false)
+
+	first := l.jobs(space)[0].Name
+
+	l.call(http.MethodPatch, "/clusters/"+id, `{"spec":{"tier":"gold","pods":22}}`)
+
+	return l.look("the oldest job is gone", id, func() string {
+		if jobs := l.jobs(space); len(jobs) != 3 || jobs[0].Name == first {
+			return fmt.Sprintf("there are %d jobs", len(jobs))
+		}
+
+		return ""
+	})
+}
+
+// retries has the newest job fail.
+func (l *life) retries(id, space string) bool {
+	l.end(space, true)
+
+	jobs := l.jobs(space)
+	failed := jobs[len(jobs)-1].Name
+
+	return l.look("a job that failed has another", id, func() string {
+		if jobs := l.jobs(space); jobs[len(jobs)-1].Name == failed {
+			return failed + " is the newest"
+		}
+
+		return ""
+	})
+}
+
+// meets has a job of somebody else's where the next one would be, for as long as it takes
+// to see it.
+func (l *life) meets(id, space string) bool {
+	l.end(space, false)
+
+	r := l.call(http.MethodPatch, "/clusters/"+id, `{"spec":{"tier":"gold","pods":23}}`)
+	l.clock.SetTime(l.clock.Now().Add(ahead))
+
+	name := fmt.Sprintf("%s-%d-%s", l.name, r.Generation,
+		strings.ReplaceAll(strings.ToLower(l.clock.Now().Add(time.Second).UTC().Format(time.RFC3339)), ":", "-"))
+	l.make(&batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: space, Name: name}, Spec: batchv1.JobSpec{
+		Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+			RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "theirs", Image: "theirs"}},
+		}},
+	}})
+
+	l.event(id)
+
+	if l.refused() {
+		return false
+	}
+
+	if !l.told(id, name+" is there and not managed") {
+		l.t.Fatalf("nothing is said of the job %s, which is somebody else's\n%s", name, l.log)
+	}
+
+	return true
+}
+
+// handOver lives a second cluster to the end that leaves everything behind.
+func (l *life) handOver() (string, bool) {
+	l.name = fmt.Sprintf("c%d", serial.Add(1))
+
+	space := "cluster-" + l.name
+	body := fmt.Sprintf(`{"name":%q,"labels":{"keep":"true"},"spec":{}}`, l.name)
+	id := l.call(http.MethodPost, "/clusters", body).Id
+
+	if !l.look("the job of the one to keep", id, func() string {
+		if len(l.jobs(space)) == 0 {
+			return "there is none"
+		}
+
+		return ""
+	}) {
+		return id, false
+	}
+
+	l.call(http.MethodDelete, "/clusters/"+id, "")
+
+	if !l.gone(id) {
+		return id, false
+	}
+
+	if len(l.jobs(space)) != 1 {
+		l.t.Error("its job is gone with it")
+	}
+
+	return id, true
+}
+
+// livePool makes a ConfigMap, changes it, by the API and by hand, and deletes it.
+func livePool(l *life) (string, bool) {
+	cluster := l.call(http.MethodPost, "/clusters", fmt.Sprintf(`{"name":%q,"spec":{}}`, l.name))
+	l.parent = cluster.Id
+	l.namespace("cluster-" + l.name)
+
+	config := ref("", "v1", "ConfigMap", "cluster-"+l.name, "pool-"+l.name)
+	id := l.call(http.MethodPost, "/clusters/"+cluster.Id+"/nodepools", fmt.Sprintf(`{"name":%q,"spec":{}}`, l.name)).Id
+
+	replicas := func(want string) func() string {
+		return func() string { return l.is(config, want, "data", "replicas") }
+	}
+
+	if !l.look("the object is made", id, replicas("1")) || !l.cached(id, config) {
+		return id, false
+	}
+
+	l.call(http.MethodPatch, "/nodepools/"+id, `{"spec":{"replicas":5}}`)
+
+	if !l.look("the object is changed", id, replicas("5")) {
+		return id, false
+	}
+
+	l.patch(config, `{"data":{"replicas":"1000"}}`)
+
+	if !l.look("what was changed by hand is as it was", id, replicas("5")) {
+		return id, false
+	}
+
+	l.call(http.MethodDelete, "/nodepools/"+id, "")
+
+	return id, l.gone(id)
+}
+
+// liveAgent makes a ManifestWork, changes it, hands it over, and deletes another.
+func liveAgent(l *life) (string, bool) {
+	l.namespace(site)
+
+	for _, keep := range []string{"true", "false"} {
+		l.name = fmt.Sprintf("c%d", serial.Add(1))
+
+		work := ref("work.open-cluster-management.io", "v1", "ManifestWork", "", "agent-"+l.name)
+		work.Target = site
+		id := l.call(http.MethodPost, "/clusters", fmt.Sprintf(`{"name":%q,"labels":{"keep":%q},"spec":{}}`, l.name, keep)).Id
+		at := func(want string) func() string {
+			return func() string {
+				return l.is(work, want, "metadata", "annotations", "hyperfleet.io/"+generation)
+			}
+		}
+
+		if !l.look("the work is made", id, at("1")) || !l.cached(id, work) {
+			return id, false
+		}
+
+		l.call(http.MethodPatch, "/clusters/"+id, `{"spec":{"tier":"gold"}}`)
+
+		if !l.look("the work is changed", id, at("2")) {
+			return id, false
+		}
+
+		l.call(http.MethodDelete, "/clusters/"+id, "")
+
+		if !l.gone(id) {
+			return id, false
+		}
+
+		if left := l.object(work) != nil; left != (keep == "true") {
+			l.t.Errorf("keep=%s, and the work is left: %v", keep, left)
+		}
+	}
+
+	return "", true
+}

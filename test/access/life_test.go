@@ -1,0 +1,353 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package access_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/rest"
+	testclock "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/yaml"
+
+	"github.com/hyperfleet/hyperfleet/api/adapter"
+	"github.com/hyperfleet/hyperfleet/api/config/platform"
+	"github.com/hyperfleet/hyperfleet/api/openapi"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/kit/retry"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/pipeline"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/transport/kubernetes"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/transport/maestro"
+	"github.com/hyperfleet/hyperfleet/platform/client"
+	"github.com/hyperfleet/hyperfleet/platform/stamp"
+	"github.com/hyperfleet/hyperfleet/test/capture"
+)
+
+const (
+	// patience is for what has to happen some time on a machine with much else to do.
+	patience = time.Minute
+	lookAt   = 50 * time.Millisecond
+	// ahead is how far the adapter's clock is ahead of the cluster's: nothing that the
+	// samples put off is put off here.
+	ahead = 10 * time.Second
+	key   = "0123456789abcdef0123456789abcdef"
+)
+
+var serial atomic.Int64
+
+// life is an adapter of a sample under an account, and the resource that it keeps.
+type life struct {
+	t *testing.T
+	// name is of the resource, unique.
+	name string
+	// lacks is what the account may not do; zero: it may do all of the role.
+	lacks    grant
+	url      string
+	api      *client.Client
+	pipeline *pipeline.Pipeline
+	clients  map[string]transport.Client
+	clock    *testclock.FakeClock
+	log      *capture.Buffer
+	// refusals are what the adapter says of entries that failed for want of a right.
+	refusals *capture.Buffer
+	adapter  string
+	// parent is the id of the resource's parent, if it has one.
+	parent string
+}
+
+// newLife starts the adapter of a sample's folder.
+func newLife(t *testing.T, folder, url string, config *rest.Config, lacks grant) *life {
+	t.Helper()
+
+	l := &life{
+		t: t, name: fmt.Sprintf("c%d", serial.Add(1)), lacks: lacks, url: url,
+		clock: testclock.NewFakeClock(time.Now().Add(ahead)), log: &capture.Buffer{}, refusals: &capture.Buffer{},
+	}
+
+	var sample struct {
+		Adapter adapter.Identity `json:"adapter"`
+	}
+
+	l.must(yaml.Unmarshal([]byte(l.read(folder+"/adapter.yaml")), &sample))
+	l.adapter = sample.Adapter.Name
+
+	deployment := &adapter.Deployment{
+		Adapter: sample.Adapter,
+		Clients: adapter.Clients{
+			HyperFleetAPI: adapter.HyperFleetAPI{BaseURL: url, Version: "v1"},
+			Broker:        adapter.Broker{SubscriptionID: l.adapter, Topic: "clusters"},
+			Maestro:       &adapter.Maestro{KubeConfigPath: "hub"},
+		},
+	}
+
+	loaded, err := task.LoadFile(samples+folder+"/task.yaml", deployment, task.WithClock(l.clock))
+	l.must(err)
+
+	l.api, err = client.New(platform.APIClient{BaseURL: url}, client.Options{})
+	l.must(err)
+
+	keys, err := stamp.ParseKeys([]byte(key))
+	l.must(err)
+
+	if lacks.verb == "list" {
+		config.Wrap(oldServer)
+	}
+
+	logger := slog.New(slog.NewTextHandler(l.log, nil))
+	l.connect(kubernetes.Options{Config: config, Adapter: l.adapter, Log: logger}, loaded.Resources[0].Transport)
+
+	l.pipeline, err = pipeline.Assemble(pipeline.Parts{
+		Deployment: deployment, Task: loaded, Clients: l.clients, Keys: keys, FrameworkVersion: "1.2.3", Clock: l.clock, Log: logger,
+	})
+	l.must(err)
+
+	return l
+}
+
+// oldServer is a server that has no streaming lists (Kubernetes, "Streaming lists"; before
+// 1.32 by default): watches there begin with a list.
+func oldServer(next http.RoundTripper) http.RoundTripper {
+	return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
+		if !r.URL.Query().Has("sendInitialEvents") {
+			return next.RoundTrip(r)
+		}
+
+		body := `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Invalid","code":422,` +
+			`"message":"sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"}`
+
+		return &http.Response{
+			StatusCode: http.StatusUnprocessableEntity, Request: r, Header: http.Header{"Content-Type": {"application/json"}},
+			Body: io.NopCloser(strings.NewReader(body)),
+		}, nil
+	})
+}
+
+// connect makes the transport, and runs its watches until the test ends.
+func (l *life) connect(options kubernetes.Options, name string) {
+	l.t.Helper()
+
+	var (
+		to interface {
+			transport.Client
+			Run(ctx context.Context) error
+		}
+		err error
+	)
+
+	if name == transport.Maestro {
+		to, err = maestro.New(options)
+	} else {
+		to, err = kubernetes.New(options)
+	}
+
+	l.must(err)
+
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+
+	go func() { ended <- to.Run(ctx) }()
+
+	l.t.Cleanup(func() {
+		cancel()
+
+		if err := <-ended; err != nil {
+			l.t.Error(err)
+		}
+	})
+
+	l.clients = map[string]transport.Client{name: to}
+}
+
+// refused says whether the adapter was refused what it lacks.
+func (l *life) refused() bool {
+	if (l.lacks == grant{}) {
+		return false
+	}
+
+	said := l.refusals.String()
+	if l.watches() {
+		said = l.logged()
+	}
+
+	return strings.Contains(said, l.lacks.refusal())
+}
+
+// logged is the log without its quoting.
+func (l *life) logged() string { return strings.ReplaceAll(l.log.String(), `\"`, `"`) }
+
+// step waits until problem says nothing, or until the adapter was refused what it lacks:
+// then it is false, and the life ends there.
+func (l *life) step(what string, problem func() string) bool {
+	l.t.Helper()
+
+	for deadline := time.Now().Add(patience); ; time.Sleep(lookAt) {
+		text := problem()
+
+		switch {
+		case l.refused():
+			return false
+		case text == "":
+			return true
+		case time.Now().After(deadline):
+			l.t.Fatalf("never: %s: %s\n%s\n%s", what, text, l.refusals, l.log)
+		}
+	}
+}
+
+// look sends an event of the resource, and then asks for the problem.
+func (l *life) look(what, id string, problem func() string) bool {
+	l.t.Helper()
+
+	return l.step(what, func() string {
+		l.event(id)
+
+		return problem()
+	})
+}
+
+// gone sends events until the API has the resource no more.
+func (l *life) gone(id string) bool {
+	l.t.Helper()
+
+	return l.look("the resource is gone", id, func() string {
+		if _, err := l.api.Get(l.t.Context(), id); !errors.Is(err, client.ErrNotFound) {
+			return fmt.Sprintf("%v", err)
+		}
+
+		return ""
+	})
+}
+
+// event has the adapter handle an event of the resource as it is now.
+func (l *life) event(id string) {
+	l.t.Helper()
+
+	r, err := l.api.Get(l.t.Context(), id)
+	if errors.Is(err, client.ErrNotFound) {
+		return
+	}
+
+	l.must(err)
+	l.tick()
+
+	out := cloudevents.NewEvent()
+	out.SetID(fmt.Sprintf("event-%d", serial.Add(1)))
+	out.SetSource("hyperfleet-sentinel")
+	out.SetType("io.hyperfleet." + strings.ToLower(r.Kind) + ".reconcile")
+
+	data := map[string]any{"id": id, "kind": r.Kind, "href": r.Href, "generation": r.Generation}
+	if l.parent != "" {
+		data["owner_references"] = map[string]any{"id": l.parent}
+	}
+
+	l.must(out.SetData(cloudevents.ApplicationJSON, data))
+
+	ctx, cancel := context.WithTimeout(l.t.Context(), patience)
+	defer cancel()
+
+	result := l.pipeline.Handle(ctx, out)
+
+	for _, outcome := range result.Resources.Outcomes {
+		if errclass.Reason(outcome.Err, "") == transport.ReasonForbidden {
+			fmt.Fprintf(l.refusals, "%s: %s: %v\n", outcome.Resource, outcome.Operation, outcome.Err)
+		}
+	}
+}
+
+// tick moves the adapter's clock on, by a second at least: the names of jobs have it in
+// them.
+func (l *life) tick() {
+	next := l.clock.Now().Add(time.Second)
+	if now := time.Now().Add(ahead); now.After(next) {
+		next = now
+	}
+
+	l.clock.SetTime(next)
+}
+
+// told says whether the resource's status has the text.
+func (l *life) told(id, text string) bool {
+	l.t.Helper()
+
+	list, err := l.api.Statuses(l.t.Context(), id)
+	l.must(err)
+
+	for _, status := range list.Items {
+		for _, condition := range status.Conditions {
+			if strings.Contains(condition.Message, text) {
+				return true
+			}
+		}
+	}
+
+	return false
+}
+
+// cached waits until the watches have the objects: what comes from them has no managed
+// fields.
+func (l *life) cached(id string, refs ...transport.Ref) bool {
+	l.t.Helper()
+
+	return l.look("the watches have the objects", id, func() string {
+		for _, ref := range refs {
+			for _, to := range l.clients {
+				object, err := to.Get(l.t.Context(), ref, transport.Cached)
+				if err != nil || object.GetManagedFields() != nil {
+					return fmt.Sprintf("%s is read live, %v", ref, err)
+				}
+			}
+		}
+
+		return ""
+	})
+}
+
+// call makes a request of the fleet API.
+func (l *life) call(method, path, body string) openapi.Resource {
+	l.t.Helper()
+
+	request, err := http.NewRequestWithContext(l.t.Context(), method, l.url+client.BasePath+path, strings.NewReader(body))
+	l.must(err)
+	request.Header.Set("Content-Type", "application/json")
+
+	response, err := http.DefaultClient.Do(request)
+	l.must(err)
+
+	defer response.Body.Close()
+
+	var out openapi.Resource
+	if err := json.NewDecoder(response.Body).Decode(&out); err != nil || response.StatusCode >= http.StatusBadRequest {
+		l.t.Fatalf("%s %s: %s, %v", method, path, response.Status, err)
+	}
+
+	return out
+}
+
+func (l *life) must(err error) {
+	l.t.Helper()
+
+	if err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// field is the text of a field of an object; empty if it is not there.
+func field(object *unstructured.Unstructured, path ...string) string {
+	text, _, _ := unstructured.NestedString(object.Object, path...)
+
+	return text
+}

@@ -1,0 +1,183 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package access_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
+)
+
+const (
+	samples = "../../deploy/samples/platform/"
+	// home is the namespace of the samples' accounts.
+	home = "hyperfleet-system"
+)
+
+// grant is one verb on one kind's objects.
+type grant struct{ group, resource, verb string }
+
+// refusal is what the API server says to one who has not the grant
+// (k8s.io/apiserver, endpoints/handlers/responsewriters/errors.go).
+func (g grant) refusal() string {
+	return fmt.Sprintf("cannot %s resource %q in API group %q", g.verb, g.resource, g.group)
+}
+
+func (g grant) String() string {
+	return strings.TrimPrefix(g.verb+" "+g.resource+"."+g.group, " ")
+}
+
+// access is one sample's file.
+type access struct {
+	file    string
+	account string
+	cluster *rbacv1.ClusterRole
+	own     *rbacv1.Role
+}
+
+// read reads a sample's file, and checks that its account and the bindings of its roles
+// are what they should be.
+func read(t *testing.T, file string) *access {
+	t.Helper()
+
+	objects, err := kubeproc.ReadObjects(samples + file)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	out := &access{file: file}
+
+	for _, object := range objects {
+		switch object.GetKind() {
+		case "ServiceAccount":
+			out.account = object.GetName()
+		case "ClusterRole":
+			out.cluster = as[rbacv1.ClusterRole](t, object)
+		case "Role":
+			out.own = as[rbacv1.Role](t, object)
+		case "ClusterRoleBinding":
+			bound(t, out, as[rbacv1.ClusterRoleBinding](t, object).Subjects, as[rbacv1.ClusterRoleBinding](t, object).RoleRef)
+		case "RoleBinding":
+			bound(t, out, as[rbacv1.RoleBinding](t, object).Subjects, as[rbacv1.RoleBinding](t, object).RoleRef)
+		default:
+			t.Errorf("%s has a %s", file, object.GetKind())
+		}
+
+		if object.GetName() != out.account {
+			t.Errorf("%s: %s %s is not named after the account %s", file, object.GetKind(), object.GetName(), out.account)
+		}
+	}
+
+	for _, g := range out.grants() {
+		if strings.Contains(g.String(), "*") {
+			t.Errorf("%s: wildcard in %s", file, g)
+		}
+	}
+
+	return out
+}
+
+func bound(t *testing.T, a *access, subjects []rbacv1.Subject, role rbacv1.RoleRef) {
+	t.Helper()
+
+	if len(subjects) != 1 || subjects[0].Name != a.account || subjects[0].Namespace != home || role.Name != a.account {
+		t.Errorf("%s binds %s to %v", a.file, role.Name, subjects)
+	}
+}
+
+func as[T any](t *testing.T, object *unstructured.Unstructured) *T {
+	t.Helper()
+
+	typed := new(T)
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(object.Object, typed, true); err != nil {
+		t.Fatalf("%s %s: %v", object.GetKind(), object.GetName(), err)
+	}
+
+	return typed
+}
+
+// grants are all that the roles give.
+func (a *access) grants() []grant {
+	rules := slices.Clone(a.cluster.Rules)
+	if a.own != nil {
+		rules = append(rules, a.own.Rules...)
+	}
+
+	var out []grant
+
+	for _, rule := range rules {
+		for _, group := range rule.APIGroups {
+			for _, resource := range rule.Resources {
+				for _, verb := range rule.Verbs {
+					out = append(out, grant{group, resource, verb})
+				}
+			}
+		}
+	}
+
+	return out
+}
+
+// without are the rules without the grant.
+func without(rules []rbacv1.PolicyRule, g grant) []rbacv1.PolicyRule {
+	var out []rbacv1.PolicyRule
+
+	for _, rule := range rules {
+		rule = *rule.DeepCopy()
+		if slices.Contains(rule.APIGroups, g.group) && slices.Contains(rule.Resources, g.resource) {
+			rule.Verbs = slices.DeleteFunc(rule.Verbs, func(verb string) bool { return verb == g.verb })
+		}
+
+		if len(rule.Verbs) > 0 {
+			out = append(out, rule)
+		}
+	}
+
+	return out
+}
+
+// with makes an account that has the roles, but for one grant, and gives a client's
+// configuration for it.
+func (a *access) with(t *testing.T, name string, lacks grant) *rest.Config {
+	t.Helper()
+
+	config := env.ServiceAccount(t, home, name)
+	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: name, Namespace: home}}
+	meta := metav1.ObjectMeta{Name: name}
+	objects := []client.Object{
+		&rbacv1.ClusterRole{ObjectMeta: meta, Rules: without(a.cluster.Rules, lacks)},
+		&rbacv1.ClusterRoleBinding{
+			ObjectMeta: meta, Subjects: subjects,
+			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
+		},
+	}
+
+	if a.own != nil {
+		meta.Namespace = home
+		objects = append(objects,
+			&rbacv1.Role{ObjectMeta: meta, Rules: without(a.own.Rules, lacks)},
+			&rbacv1.RoleBinding{
+				ObjectMeta: meta, Subjects: subjects,
+				RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
+			})
+	}
+
+	for _, object := range objects {
+		if err := env.Client.Create(t.Context(), object); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	return config
+}

@@ -1,0 +1,212 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package contracts_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	configv1 "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+)
+
+const baseBridge = `
+apiVersion: dpf.hcp.bridge.com/v1alpha1
+kind: DPFHCPBridge
+metadata: {name: base, namespace: default}
+spec:
+  dpuClusterRef: {name: dpu, namespace: dpf-operator-system}
+  baseDomain: clusters.example.com
+  ocpReleaseImage: quay.io/openshift-release-dev/ocp-release:4.15.0-x86_64
+  sshKeySecretRef: {name: ssh-key}
+  pullSecretRef: {name: pull-secret}
+  etcdStorageClass: ceph-rbd
+  controlPlaneAvailabilityPolicy: HighlyAvailable
+  infrastructureAvailabilityPolicy: HighlyAvailable
+  exposeThroughLoadBalancer: true
+  metalLBVirtualIP: 192.168.1.100
+  clusterType: dpf-production
+`
+
+func bridgeRejections() []rejection {
+	const (
+		required = "Required value"
+		pattern  = "should match"
+		image    = "spec.ocpReleaseImage"
+		address  = "spec.metalLBVirtualIP"
+		name     = "name must have at most 54 characters and no dot"
+	)
+
+	row := func(why, path string, value any, want string) rejection {
+		return rejection{why, change{path: value}, path, want}
+	}
+
+	rows := []rejection{
+		{"name too long", change{"metadata.name": strings.Repeat("a", 55)}, "DPFHCPBridge", name},
+		{"name with a dot", change{"metadata.name": "a.b"}, "DPFHCPBridge", name},
+		{
+			"domain too long for the name", change{"spec.baseDomain": strings.Repeat(strings.Repeat("a", 60)+".", 4) + "example"},
+			"DPFHCPBridge", "name and baseDomain together must have at most 245 characters",
+		},
+		{
+			"load balancer without address", change{address: removed{}}, "spec",
+			"metalLBVirtualIP is required when exposeThroughLoadBalancer is true",
+		},
+		{"load balancer with empty address", change{address: ""}, "spec", "metalLBVirtualIP is required when"},
+		{
+			"node port with address", change{"spec.exposeThroughLoadBalancer": false}, "spec",
+			"metalLBVirtualIP must be empty when exposeThroughLoadBalancer is false",
+		},
+		row("address beyond a byte", address, "192.168.1.256", pattern),
+		row("address of three bytes", address, "192.168.1", pattern),
+		row("address with leading zero", address, "192.168.1.010", pattern),
+		row("IPv6 address", address, "fd00::1", pattern),
+		row("address with length", address, "10.0.0.1/32", pattern),
+		row("domain in capitals", "spec.baseDomain", "Clusters.example.com", pattern),
+		row("domain of one word", "spec.baseDomain", "localhost", pattern),
+		row("domain with a dot at its end", "spec.baseDomain", "example.com.", pattern),
+		row("domain with two dots", "spec.baseDomain", "a..example.com", pattern),
+		row("domain that begins with a hyphen", "spec.baseDomain", "-a.example.com", pattern),
+		row("image with a blank", image, "quay.io/a b:1.2.3", pattern),
+		row("image with a scheme", image, "https://quay.io/a?b:1.2.3", pattern),
+		row("image in capitals", image, "Quay.io/openshift:4.15.0", pattern),
+		row("type in capitals", "spec.clusterType", "Production", pattern),
+		row("type with a hyphen at its end", "spec.clusterType", "dpf-", pattern),
+		row("type with a dot", "spec.clusterType", "dpf.dev", pattern),
+		row("word for a policy", "spec.controlPlaneAvailabilityPolicy", "HA", "Unsupported value"),
+		row("word for a choice", "spec.exposeThroughLoadBalancer", "yes", "must be of type boolean"),
+		row("cluster without namespace", "spec.dpuClusterRef.namespace", removed{}, required),
+		row("cluster without name", "spec.dpuClusterRef.name", removed{}, required),
+		row("SSH key without name", "spec.sshKeySecretRef", anyMap{}, required),
+		row("pull secret without name", "spec.pullSecretRef", anyMap{}, required),
+	}
+
+	for _, field := range []string{
+		"dpuClusterRef", "baseDomain", "ocpReleaseImage", "sshKeySecretRef", "pullSecretRef", "etcdStorageClass",
+		"controlPlaneAvailabilityPolicy", "infrastructureAvailabilityPolicy", "exposeThroughLoadBalancer", "clusterType",
+	} {
+		rows = append(rows, row("no "+field, "spec."+field, removed{}, required))
+	}
+
+	return rows
+}
+
+func bridgeUpdates() []update {
+	const (
+		image   = "spec.ocpReleaseImage"
+		address = "spec.metalLBVirtualIP"
+	)
+
+	return []update{
+		{"bridge to another DPUCluster", baseBridge, change{"spec.dpuClusterRef.name": "other"}, "dpuClusterRef is immutable"},
+		{"bridge to another namespace", baseBridge, change{"spec.dpuClusterRef.namespace": "other"}, "dpuClusterRef is immutable"},
+		{"bridge with another domain", baseBridge, change{"spec.baseDomain": "other.example.com"}, "baseDomain is immutable"},
+		{"bridge with other volumes", baseBridge, change{"spec.etcdStorageClass": "other"}, "etcdStorageClass is immutable"},
+		{
+			"bridge with fewer replicas", baseBridge, change{"spec.controlPlaneAvailabilityPolicy": "SingleReplica"},
+			"controlPlaneAvailabilityPolicy is immutable: HyperShift can't change it of a cluster that exists",
+		},
+		{
+			"bridge exposed in another way", baseBridge, change{"spec.exposeThroughLoadBalancer": false, address: ""},
+			"exposeThroughLoadBalancer is immutable: HyperShift can't change how a cluster that exists is published",
+		},
+		{"bridge with another address", baseBridge, change{address: "192.168.1.101"}, ""},
+		{"bridge without an address", baseBridge, change{address: ""}, "metalLBVirtualIP is required when"},
+		{"bridge is upgraded", baseBridge, change{image: "quay.io/openshift-release-dev/ocp-release:4.16.0-x86_64"}, ""},
+		{
+			"bridge is pinned", baseBridge,
+			change{image: "quay.io/openshift-release-dev/ocp-release@sha256:" + strings.Repeat("0a", 32)}, "",
+		},
+		{"bridge with another key", baseBridge, change{"spec.sshKeySecretRef.name": "other"}, ""},
+		{"bridge with other credentials", baseBridge, change{"spec.pullSecretRef.name": "other"}, ""},
+		{"bridge with less infrastructure", baseBridge, change{"spec.infrastructureAvailabilityPolicy": "SingleReplica"}, ""},
+		{"bridge of another type", baseBridge, change{"spec.clusterType": "dpf-staging"}, ""},
+	}
+}
+
+// The kind is named, abbreviated and listed as the document has it.
+func TestBridgeIsListedAsDocumented(t *testing.T) {
+	t.Parallel()
+
+	crd := definitions(t)["DPFHCPBridge"]
+	names := crd.Spec.Names
+
+	got := []string{crd.Spec.Group, names.Plural, strings.Join(names.ShortNames, ","), string(crd.Spec.Scope)}
+
+	want := []string{"dpf.hcp.bridge.com", "dpfhcpbridges", "dpfhcp", "Namespaced"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("names (-want +got):\n%s", diff)
+	}
+
+	if !slices.Equal(names.Categories, []string{"dpf", "hcp"}) {
+		t.Errorf("categories %v", names.Categories)
+	}
+
+	var columns []string
+	for _, column := range crd.Spec.Versions[0].AdditionalPrinterColumns {
+		columns = append(columns, column.Name)
+	}
+
+	if diff := cmp.Diff([]string{"Phase", "DPUCluster", "Ready", "Age"}, columns); diff != "" {
+		t.Errorf("columns (-want +got):\n%s", diff)
+	}
+}
+
+// The bridge's Deployment is the networking area's but for its names, and that it pings
+// nobody; its role has no wildcard and gives no power away.
+func TestBridgeDeployment(t *testing.T) {
+	t.Parallel()
+
+	base := build(t, baseDir)
+	bridge := build(t, "../../deploy/bridge")
+	deployment := get[appsv1.Deployment](t, bridge, "Deployment", "hyperfleet-bridge")
+	like := get[appsv1.Deployment](t, base, "Deployment", networkingName)
+
+	raw, err := yaml.Marshal(like)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	var want appsv1.Deployment
+	if err := yaml.Unmarshal([]byte(strings.ReplaceAll(string(raw), networkingName, "hyperfleet-bridge")), &want); err != nil {
+		t.Fatal(err)
+	}
+
+	want.Spec.Template.Spec.SecurityContext.Sysctls = nil
+
+	if diff := cmp.Diff(&want, deployment); diff != "" {
+		t.Errorf("Deployment (-want +got):\n%s", diff)
+	}
+
+	settings := get[corev1.ConfigMap](t, bridge, "ConfigMap", "hyperfleet-bridge")
+
+	var cfg configv1.OperatorConfig
+	if err := yaml.Unmarshal([]byte(settings.Data["operator.yaml"]), &cfg); err != nil || !slices.Equal(cfg.Controllers, []string{"bridge"}) {
+		t.Errorf("controllers %v, %v", cfg.Controllers, err)
+	}
+
+	for _, rule := range get[rbacv1.ClusterRole](t, base, "ClusterRole", "hyperfleet-bridge").Rules {
+		for _, word := range slices.Concat(rule.APIGroups, rule.Resources, rule.Verbs) {
+			if strings.Contains(word, "*") || slices.Contains([]string{"escalate", "bind", "impersonate", "deletecollection"}, word) {
+				t.Errorf("%s in %v", word, rule)
+			}
+		}
+	}
+
+	deploy(t)
+
+	for _, object := range bridge {
+		err := strict().Patch(t.Context(), object.DeepCopy(), client.Apply, client.FieldOwner("deploy"), client.ForceOwnership) //nolint:staticcheck // Apply takes no unstructured object with field validation
+		if err != nil {
+			t.Errorf("apply %s %s: %v", object.GetKind(), object.GetName(), err)
+		}
+	}
+}

@@ -1,0 +1,135 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package contracts_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+const (
+	baseFleet = `
+apiVersion: infrastructure.hyperfleet.io/v1alpha1
+kind: HostFleet
+metadata: {name: base, namespace: default}
+spec: {hostKind: LinuxMachine}
+`
+	baseLinux = `
+apiVersion: infrastructure.hyperfleet.io/v1alpha1
+kind: LinuxMachine
+metadata: {name: base, namespace: default}
+spec:
+  fleetName: base
+  address: 192.0.2.10
+  sshKeySecretRef: {name: hosts, key: ssh-privatekey}
+  kubeconfigSecretRef: {name: hosts, key: kubeconfig}
+`
+)
+
+func fleetRejections() []rejection {
+	const (
+		most    = "spec.rollout.maxUnavailable"
+		range1  = "maxUnavailable must be a number from 1 to 10000"
+		windows = "spec.rollout.maintenanceWindows"
+	)
+
+	window := func(field string, value any) change {
+		out := anyMap{"name": "night", "start": "0 2 * * *", "duration": "2h"}
+		out[field] = value
+
+		return change{windows: list{out}}
+	}
+
+	return []rejection{
+		{"no kind", change{"spec.hostKind": removed{}}, "spec.hostKind", "Required value"},
+		{"none at a time", change{most: int64(0)}, most, range1},
+		{"no percent", change{most: "0%"}, most, range1},
+		{"more than all", change{most: "101%"}, most, range1},
+		{"number as text", change{most: "3"}, most, range1},
+		{"jitter of a word", change{"spec.rollout.jitter": "some"}, "spec.rollout.jitter", "jitter must be a time such as"},
+		{"window of no time", window("duration", "0s"), windows, "duration must be a time above zero"},
+		{"window in words", window("start", "at night"), windows, "at least 9 chars"},
+		{
+			"two windows of a name",
+			change{windows: list{
+				anyMap{"name": "a", "start": "0 2 * * *", "duration": "2h"}, anyMap{"name": "a", "start": "0 3 * * *", "duration": "2h"},
+			}},
+			windows + "[1]", "Duplicate value",
+		},
+	}
+}
+
+func linuxRejections() []rejection {
+	const address = "address must be an IP address or a DNS name, without a port"
+
+	name := "a-host-whose-name-is-longer-than-the-name-of-a-host-may-be-of-63-chars"
+
+	return []rejection{
+		{"no fleet", change{"spec.fleetName": removed{}}, "spec.fleetName", "Required value"},
+		{"fleet by path", change{"spec.fleetName": "a/b"}, "spec.fleetName", "fleetName must be the name of a HostFleet"},
+		{"address with a port", change{"spec.address": "192.0.2.10:22"}, "spec.address", address},
+		{"address with a user", change{"spec.address": "root@host"}, "spec.address", address},
+		{"address that is an option", change{"spec.address": "-oProxyCommand=x"}, "spec.address", address},
+		{"user with a space", change{"spec.user": "a b"}, "spec.user", "user must be the name of a user"},
+		{"Secret by path", change{"spec.sshKeySecretRef.name": "a/b"}, "spec.sshKeySecretRef.name", "name must be the name of a Secret"},
+		{"key with a space", change{"spec.sshKeySecretRef.key": "a b"}, "spec.sshKeySecretRef.key", "key must be a key of a Secret"},
+		{"no kubeconfig", change{"spec.kubeconfigSecretRef": removed{}}, "spec.kubeconfigSecretRef", "Required value"},
+		{"name too long for a host", change{"metadata.name": name}, "LinuxMachine", "the name must have at most 63 characters"},
+	}
+}
+
+func hostUpdates() []update {
+	return []update{
+		{"fleet of another kind", baseFleet, change{"spec.hostKind": "Other"}, "hostKind cannot be changed: make another fleet"},
+		{"fleet pauses", baseFleet, change{"spec.paused": true}, ""},
+		{"host moves fleets", baseLinux, change{"spec.fleetName": "other"}, "fleetName cannot be changed: delete the host"},
+		{"host moves house", baseLinux, change{"spec.address": "rack-1.example.com"}, ""},
+	}
+}
+
+// What the document asks for: the API server keeps what the operator writes down. A field
+// that its schema does not have would be dropped in silence, and the host would be pushed
+// to on every pass.
+func TestHostStatusIsKept(t *testing.T) {
+	t.Parallel()
+
+	makeNamespace(t, "host-status")
+
+	host := parse(t, baseLinux)
+	host.SetNamespace("host-status")
+
+	if err := strict().Create(t.Context(), host); err != nil {
+		t.Fatal(err)
+	}
+
+	want := anyMap{
+		"hostConfigHash": "a1", "failedHostConfigHash": "b2", "bootstrapAttempts": int64(2), "updateAttempts": int64(3),
+		"bootstrapped": true, "phase": "Failed", "failureReason": "UpdateExceededRetries", "failureMessage": "because",
+		"sshHostKey": "SHA256:x", "lastUpdateFailureTime": "2026-01-02T03:04:05Z",
+		"addresses": list{anyMap{"type": "InternalIP", "address": "192.0.2.10"}},
+		"parts":     list{anyMap{"label": "agent", "sha256": "c3"}}, "lostParts": list{"agent"}, "lastPermit": int64(7),
+		"push":             anyMap{"permit": int64(8), "hash": "a1", "what": "Update", "started": "2026-01-02T03:04:05Z"},
+		"unreachableSince": "2026-01-02T03:04:05Z", "lastContactTime": "2026-01-02T03:04:05Z", "contactAttempts": int64(1), "contactMessage": "no route",
+		"contactReason": "Unreachable",
+	}
+
+	host.Object["status"] = want
+	if err := strict().Status().Update(t.Context(), host); err != nil {
+		t.Fatal(err)
+	}
+
+	kept := &unstructured.Unstructured{}
+	kept.SetGroupVersionKind(host.GroupVersionKind())
+
+	if err := strict().Get(t.Context(), client.ObjectKeyFromObject(host), kept); err != nil {
+		t.Fatal(err)
+	}
+
+	if diff := cmp.Diff(want, kept.Object["status"]); diff != "" {
+		t.Error(diff)
+	}
+}

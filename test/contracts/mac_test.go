@@ -1,0 +1,104 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package contracts_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+const baseMac = `
+apiVersion: infrastructure.hyperfleet.io/v1alpha1
+kind: ScalewayAppleSiliconMachine
+metadata: {name: base, namespace: default}
+spec:
+  fleetName: base
+  credentialsSecretRef: {name: scaleway}
+  sshKeySecretRef: {name: hosts, key: ssh-privatekey}
+  kubeconfigSecretRef: {name: hosts, key: kubeconfig}
+`
+
+func macRejections() []rejection {
+	const name = "a-host-whose-name-is-longer-than-the-name-of-a-host-may-be-of-63-chars"
+
+	return []rejection{
+		{"no fleet", change{"spec.fleetName": removed{}}, "spec.fleetName", "Required value"},
+		{"fleet by path", change{"spec.fleetName": "a/b"}, "spec.fleetName", "fleetName must be the name of a HostFleet"},
+		{"type in words", change{"spec.type": "mac mini"}, "spec.type", "type must be a type of server such as M4-S"},
+		{"region as a zone", change{"spec.zone": "fr-par"}, "spec.zone", "zone must be a zone such as fr-par-1"},
+		{"zone as a path", change{"spec.zone": "fr-par-1/../x"}, "spec.zone", "zone must be a zone such as fr-par-1"},
+		{
+			"pool of our own machines", change{"spec.adoptPoolPrefix": "hf-mac"},
+			"spec.adoptPoolPrefix", "adoptPoolPrefix must be the beginning of names",
+		},
+		{
+			"pool and operating system", change{"spec.adoptPoolPrefix": "mac-", "spec.os": "macos-15"},
+			"spec", "os is for servers that are ordered",
+		},
+		{"no credentials", change{"spec.credentialsSecretRef": removed{}}, "spec.credentialsSecretRef", "Required value"},
+		{
+			"credentials by path", change{"spec.credentialsSecretRef.name": "a/b"},
+			"spec.credentialsSecretRef.name", "name must be the name of a Secret",
+		},
+		{"Secret by path", change{"spec.sshKeySecretRef.name": "a/b"}, "spec.sshKeySecretRef.name", "name must be the name of a Secret"},
+		{"key with a space", change{"spec.sshKeySecretRef.key": "a b"}, "spec.sshKeySecretRef.key", "key must be a key of a Secret"},
+		{"name too long for a host", change{"metadata.name": name}, "ScalewayAppleSiliconMachine", "at most 63 characters"},
+	}
+}
+
+func macUpdates() []update {
+	return []update{
+		{"mac moves fleets", baseMac, change{"spec.fleetName": "other"}, "fleetName cannot be changed: delete the host"},
+		{"mac of another type", baseMac, change{"spec.type": "M1-M"}, "type cannot be changed: delete the machine"},
+		{"mac elsewhere", baseMac, change{"spec.zone": "fr-par-3"}, "zone cannot be changed: delete the machine"},
+		{"mac with another system", baseMac, change{"spec.os": "macos-15"}, "os cannot be changed: delete the machine"},
+		{"mac of a pool, now", baseMac, change{"spec.adoptPoolPrefix": "mac-"}, "adoptPoolPrefix cannot be changed: delete the machine"},
+		{"mac with another API key", baseMac, change{"spec.credentialsSecretRef.name": "other"}, ""},
+	}
+}
+
+// What the document asks for: the API server keeps hostConfigHash, and all else that the
+// operator writes down.
+func TestMacStatusIsKept(t *testing.T) {
+	t.Parallel()
+
+	makeNamespace(t, "mac-status")
+
+	mac := parse(t, baseMac)
+	mac.SetNamespace("mac-status")
+
+	if err := strict().Create(t.Context(), mac); err != nil {
+		t.Fatal(err)
+	}
+
+	if mac.Object["spec"].(anyMap)["type"] != "M4-S" || mac.Object["spec"].(anyMap)["zone"] != "fr-par-1" {
+		t.Errorf("defaults: %v", mac.Object["spec"])
+	}
+
+	want := anyMap{
+		"hostConfigHash": "a1", "failedHostConfigHash": "b2", "tartKubeletBinarySHA": "c3", "bootstrapAttempts": int64(2),
+		"bootstrapRebootIssued": true, "wipeIssued": true, "phase": "Ready", "failureReason": "UpdateExceededRetries",
+		"serverID": "id", "providerID": "scw-applesilicon://fr-par-1/id", "poolName": "mac-pool-1",
+		"orderedAt": "2026-01-02T03:04:05Z", "hostCPU": int64(10), "hostMemoryMB": int64(16384),
+	}
+
+	mac.Object["status"] = want
+	if err := strict().Status().Update(t.Context(), mac); err != nil {
+		t.Fatal(err)
+	}
+
+	kept := &unstructured.Unstructured{}
+	kept.SetGroupVersionKind(mac.GroupVersionKind())
+
+	if err := strict().Get(t.Context(), client.ObjectKeyFromObject(mac), kept); err != nil {
+		t.Fatal(err)
+	}
+
+	if diff := cmp.Diff(want, kept.Object["status"]); diff != "" {
+		t.Error(diff)
+	}
+}

@@ -1,0 +1,216 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package bridge_test
+
+import (
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
+)
+
+// least is how many kinds of writes a bridge's life has at least: finalizer, keys, objects,
+// kubeconfig, statuses, upgrade and deletion. Fewer mean that the trap does not see them.
+const least = 12
+
+// The operator dies of everything that it writes, once before it is done and once after, and
+// is started again each time. The bridge comes up, is upgraded and goes all the same; every
+// object is made once, and none is left.
+func TestKilledAtEachStep(t *testing.T) {
+	for _, moment := range []killMoment{before, after} {
+		t.Run(string(moment), func(t *testing.T) {
+			w := newWorld(t, nil)
+			trap := newTrap(w, moment)
+			way := trap.way(t)
+			births := watchBirths(t, w)
+
+			w.start(way)
+
+			bridge := w.sample("dpfhcpbridge-staging.yaml")
+			w.survive(trap, way, "is Ready", func() bool {
+				return w.look(bridge) && bridge.Status.Phase == v1alpha1.PhaseReady
+			})
+			w.check(bridge, "192.168.1.150")
+
+			w.upgrade(bridge, nextTag)
+			w.survive(trap, way, "is upgraded", func() bool {
+				return w.look(bridge) && bridge.Status.Phase == v1alpha1.PhaseReady &&
+					bridge.Status.ObservedGeneration == bridge.Generation && w.version(bridge) == "4.16.2"
+			})
+
+			w.delete(bridge)
+			w.survive(trap, way, "is gone", func() bool { return !w.look(bridge) })
+
+			kills := trap.disarm()
+			w.eventually("nothing is left", func() bool { return len(w.left(bridge)) == 0 })
+
+			for _, double := range births.doubled(bridge) {
+				t.Errorf("made twice: %s", double)
+			}
+
+			for _, kill := range kills {
+				w.sayf("killed %s %s", moment, kill)
+			}
+
+			if len(kills) < least {
+				t.Errorf("the operator was killed %d times, want at least %d", len(kills), least)
+			}
+
+			w.sayf("killed %d times %s a write: Ready, upgraded, gone; nothing doubled, nothing left", len(kills), moment)
+		})
+	}
+}
+
+// survive starts the operator again whenever it dies, until the bridge is as it is wanted.
+func (w *world) survive(trap *trap, way *rest.Config, what string, holds func() bool) {
+	w.t.Helper()
+
+	const settles = 10
+
+	held := 0
+
+	for deadline := time.Now().Add(patience); held < settles; time.Sleep(lookAt) {
+		select {
+		case <-trap.sprung:
+			w.start(way)
+
+			deadline, held = time.Now().Add(patience), 0
+		default:
+		}
+
+		if holds() {
+			held++
+		} else {
+			held = 0
+		}
+
+		if time.Now().After(deadline) {
+			w.t.Fatalf("never: the bridge %s\n%s\nkilled at: %s", what, w.describe(), strings.Join(trap.disarm(), "\n"))
+		}
+	}
+}
+
+// version is that of the control plane, when it is rolled out.
+func (w *world) version(bridge *v1alpha1.DPFHCPBridge) string {
+	w.t.Helper()
+
+	cluster := object(hypershiftKind("HostedCluster"), bridge.Namespace, bridge.Name)
+	w.look(cluster)
+
+	history, _, _ := unstructured.NestedSlice(cluster.Object, "status", "controlPlaneVersion", "history")
+	if len(history) == 0 {
+		return ""
+	}
+
+	first, _ := history[0].(map[string]any)
+	version, _ := first["version"].(string)
+
+	return version
+}
+
+// births counts the objects that come to be under each name.
+type births struct {
+	mu   sync.Mutex
+	uids map[string][]types.UID
+	by   map[string]*unstructured.Unstructured
+}
+
+// watchBirths watches all that bridges make, until the test's end.
+func watchBirths(t testing.TB, w *world) *births {
+	t.Helper()
+
+	watcher, err := client.NewWithWatch(env.Config, client.Options{Scheme: env.Scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	b := &births{uids: map[string][]types.UID{}, by: map[string]*unstructured.Unstructured{}}
+
+	for kind, namespaces := range made() {
+		for _, namespace := range namespaces(w) {
+			b.watch(t, watcher, kind, namespace)
+		}
+	}
+
+	return b
+}
+
+func (b *births) watch(t testing.TB, watcher client.WithWatch, kind schema.GroupVersionKind, namespace string) {
+	t.Helper()
+
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
+
+	stream, err := watcher.Watch(t.Context(), list, client.InNamespace(namespace))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	done := make(chan struct{})
+
+	go func() {
+		defer close(done)
+
+		for event := range stream.ResultChan() {
+			if o, ok := event.Object.(*unstructured.Unstructured); ok && event.Type == apiwatch.Added {
+				b.note(kind.Kind+" "+o.GetNamespace()+"/"+o.GetName(), o)
+			}
+		}
+	}()
+
+	t.Cleanup(func() { stream.Stop(); <-done })
+}
+
+func (b *births) note(name string, o *unstructured.Unstructured) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	if !slices.Contains(b.uids[name], o.GetUID()) {
+		b.uids[name] = append(b.uids[name], o.GetUID())
+	}
+
+	b.by[name] = o
+}
+
+// doubled are the names of a bridge's objects that more than one object had, and what the
+// bridge made under two names.
+func (b *births) doubled(bridge *v1alpha1.DPFHCPBridge) []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	var out []string
+
+	kinds := map[string]int{}
+
+	for name, uids := range b.uids {
+		if !concerns(b.by[name], bridge) {
+			continue
+		}
+
+		if len(uids) > 1 {
+			out = append(out, name)
+		}
+
+		kind, _, _ := strings.Cut(name, " ")
+		kinds[kind]++
+	}
+
+	for kind, n := range kinds {
+		if kind != "Secret" && n > 1 {
+			out = append(out, kind+" under several names")
+		}
+	}
+
+	return out
+}

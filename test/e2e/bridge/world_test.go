@@ -1,0 +1,483 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package bridge_test
+
+import (
+	"context"
+	"fmt"
+
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
+	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
+	"github.com/hyperfleet/hyperfleet/kit/procrun"
+	"github.com/hyperfleet/hyperfleet/sim/hypershift"
+	"github.com/hyperfleet/hyperfleet/sim/hypershift/hypershifttest"
+	"github.com/hyperfleet/hyperfleet/sim/registry"
+	"github.com/hyperfleet/hyperfleet/sim/registry/registrytest"
+	"github.com/hyperfleet/hyperfleet/test/progress"
+)
+
+const (
+	// patience bounds a wait; what is waited for takes seconds on two cores.
+	patience = 2 * time.Minute
+	lookAt   = 50 * time.Millisecond
+	// moment is how long each thing takes that HyperShift and MetalLB do.
+	moment = 50 * time.Millisecond
+
+	repository = "openshift-release-dev/ocp-release"
+	tag        = "4.15.0-x86_64"
+	nextTag    = "4.16.2-x86_64"
+	metallb    = "metallb-system"
+)
+
+// world is a namespace with HyperShift and its neighbours, and an operator that comes and
+// goes.
+type world struct {
+	t testing.TB
+	// sayf prints a line of the report.
+	sayf func(format string, args ...any)
+	// namespace of the bridges, dpf that of their DPUClusters.
+	namespace, dpf string
+	sim            *hypershift.Sim
+	registry       *registrytest.Server
+
+	dir, config, log string
+	kubeconfig       string
+
+	mu      sync.Mutex
+	process *procrun.Process
+}
+
+// newWorld makes a world. Hosted clusters are the management cluster, unless hosted is another
+// one, where workers' certificates are then approved.
+func newWorld(t testing.TB, hosted *rest.Config) *world {
+	t.Helper()
+
+	w := &world{t: t, sayf: progress.From(t), namespace: env.Namespace(t), dpf: env.Namespace(t), dir: t.TempDir()}
+
+	options := hypershift.Options{Config: env.Config, Delays: hypershift.Delays{
+		Address: moment, Kubeconfig: moment, ControlPlane: moment, Rollout: moment, Delete: moment,
+	}}
+	if hosted != nil {
+		options.Kubeconfig = func(string, string) ([]byte, error) { return kubeproc.Kubeconfig(hosted) }
+	}
+
+	w.sim = hypershifttest.New(t, options)
+	w.registry = registrytest.New(t, registry.Options{Users: map[string]string{"puller": "secret"}})
+
+	for _, version := range []string{tag, nextTag} {
+		w.registry.Push(repository, version)
+	}
+
+	w.writeConfig(hosted != nil)
+	t.Cleanup(w.end)
+
+	return w
+}
+
+// run is a world whose operator runs.
+func runWorld(t testing.TB) *world {
+	t.Helper()
+
+	w := newWorld(t, nil)
+	w.start(env.ServiceAccount(t, system, account))
+
+	return w
+}
+
+// writeConfig writes what the operator is started with.
+func (w *world) writeConfig(approves bool) {
+	w.config, w.log = filepath.Join(w.dir, "operator.yaml"), filepath.Join(w.dir, "operator.log")
+
+	text, err := yaml.Marshal(map[string]any{
+		"apiVersion": config.APIVersion, "kind": config.KindOperatorConfig, "namespace": system,
+		"log":            map[string]any{"level": "INFO", "format": "text"},
+		"metrics":        map[string]any{"bindAddress": "0"},
+		"health":         map[string]any{"bindAddress": "0"},
+		"webhooks":       map[string]any{"bindAddress": "0"},
+		"leaderElection": map[string]any{"enabled": false},
+		"bridge":         map[string]any{"registryCAFile": w.registry.CAFile(w.t), "csrApproval": approves},
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+
+	if err := os.WriteFile(w.config, text, 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// start starts an operator that comes to the API server by a way, in the place of the one
+// that runs, if one does.
+func (w *world) start(way *rest.Config) {
+	w.t.Helper()
+	w.kill()
+
+	if w.kubeconfig == "" {
+		w.kubeconfig = env.Kubeconfig(w.t, way)
+	}
+
+	process, err := procrun.Start(context.Background(), procrun.Spec{
+		Name: "operator", Path: binary, Dir: w.dir, LogPath: w.log,
+		Args: []string{"operator", "--controllers=bridge", "--config", w.config, "--kubeconfig", w.kubeconfig},
+		Env:  []string{"HOME=" + w.dir, "PATH=" + os.Getenv("PATH")},
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	w.process = process
+}
+
+// kill ends the operator without asking.
+func (w *world) kill() {
+	w.mu.Lock()
+	process := w.process
+	w.process = nil
+	w.mu.Unlock()
+
+	if process == nil {
+		return
+	}
+
+	if err := process.Kill(); err != nil {
+		w.t.Logf("kill the operator: %v", err)
+	}
+}
+
+// end ends the operator, and tells what it has written if the test has failed.
+func (w *world) end() {
+	w.kill()
+
+	if w.t.Failed() {
+		log := w.logged()
+		w.t.Logf("the operator's log ends:\n%s", log[max(0, len(log)-6000):])
+	}
+}
+
+func (w *world) logged() string {
+	text, err := os.ReadFile(w.log)
+	if err != nil && !os.IsNotExist(err) {
+		w.t.Fatal(err)
+	}
+
+	return string(text)
+}
+
+func (w *world) eventually(what string, holds func() bool) {
+	w.t.Helper()
+
+	for deadline := time.Now().Add(patience); !holds(); time.Sleep(lookAt) {
+		if time.Now().After(deadline) {
+			w.t.Fatalf("never: %s\n%s", what, w.describe())
+		}
+	}
+}
+
+// describe shows why bridges are as they are.
+func (w *world) describe() string {
+	var (
+		all v1alpha1.DPFHCPBridgeList
+		out strings.Builder
+	)
+
+	if err := env.Client.List(context.Background(), &all, client.InNamespace(w.namespace)); err != nil {
+		return err.Error()
+	}
+
+	for i := range all.Items {
+		b := &all.Items[i]
+		fmt.Fprintf(&out, "%s %s: %s\n", b.Name, b.Status.Phase, b.Status.Message)
+
+		for _, c := range b.Status.Conditions {
+			fmt.Fprintf(&out, "  %s %s %s: %s\n", c.Type, c.Status, c.Reason, c.Message)
+		}
+	}
+
+	return out.String()
+}
+
+func (w *world) image(tag string) string { return w.registry.Host + "/" + repository + ":" + tag }
+
+func (w *world) create(objects ...client.Object) {
+	w.t.Helper()
+
+	for _, object := range objects {
+		if err := env.Client.Create(w.t.Context(), object); err != nil {
+			w.t.Fatalf("make %T %s: %v", object, object.GetName(), err)
+		}
+	}
+}
+
+// sample makes a bridge of deploy/samples with its Secrets in the world's namespace, its
+// image in the world's registry, and a DPUCluster that is ready.
+func (w *world) sample(file string) *v1alpha1.DPFHCPBridge {
+	w.t.Helper()
+
+	objects, err := kubeproc.ReadObjects(deploy+"samples/"+file, deploy+"samples/secrets.yaml")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+
+	bridge := &v1alpha1.DPFHCPBridge{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(objects[0].Object, bridge); err != nil {
+		w.t.Fatal(err)
+	}
+
+	for _, object := range objects[1:] {
+		name := object.GetName()
+		if name != bridge.Spec.SSHKeySecretRef.Name && name != bridge.Spec.PullSecretRef.Name {
+			continue
+		}
+
+		object.SetNamespace(w.namespace)
+
+		if name == bridge.Spec.PullSecretRef.Name {
+			object.Object["stringData"] = map[string]any{v1alpha1.PullSecretKey: w.registry.PullSecret("puller", "secret")}
+		}
+
+		w.create(object)
+	}
+
+	bridge.Namespace = w.namespace
+	bridge.Spec.DPUClusterRef.Namespace = w.dpf
+	bridge.Spec.OCPReleaseImage = w.image(tag)
+	w.dpus(bridge, "Ready")
+	w.create(bridge)
+
+	return bridge
+}
+
+// dpus has the bridge's DPUCluster be in a phase.
+func (w *world) dpus(bridge *v1alpha1.DPFHCPBridge, phase string) {
+	w.t.Helper()
+
+	at := types.NamespacedName{Namespace: bridge.Spec.DPUClusterRef.Namespace, Name: bridge.Spec.DPUClusterRef.Name}
+	if err := w.sim.SetDPUCluster(w.t.Context(), at, hypershift.DPUState{Phase: phase}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// pool gives MetalLB addresses.
+func (w *world) pool(name, addresses string) {
+	w.t.Helper()
+
+	pool := object(schema.GroupVersionKind{Group: "metallb.io", Version: "v1beta1", Kind: "IPAddressPool"}, metallb, name)
+	pool.Object["spec"] = map[string]any{"addresses": []any{addresses}}
+	w.create(pool)
+	w.t.Cleanup(func() { w.delete(pool) })
+}
+
+func (w *world) delete(object client.Object) {
+	w.t.Helper()
+
+	if err := client.IgnoreNotFound(env.Client.Delete(context.Background(), object)); err != nil {
+		w.t.Errorf("delete %s: %v", object.GetName(), err)
+	}
+}
+
+func object(kind schema.GroupVersionKind, namespace, name string) *unstructured.Unstructured {
+	o := &unstructured.Unstructured{}
+	o.SetGroupVersionKind(kind)
+	o.SetNamespace(namespace)
+	o.SetName(name)
+
+	return o
+}
+
+func hypershiftKind(kind string) schema.GroupVersionKind {
+	return schema.GroupVersionKind{Group: "hypershift.openshift.io", Version: "v1beta1", Kind: kind}
+}
+
+// look reads an object again; false: it is gone.
+func (w *world) look(object client.Object) bool {
+	w.t.Helper()
+
+	err := env.Client.Get(w.t.Context(), client.ObjectKeyFromObject(object), object)
+	if err != nil && !apierrors.IsNotFound(err) {
+		w.t.Fatal(err)
+	}
+
+	return err == nil
+}
+
+// becomes waits for a phase.
+func (w *world) becomes(bridge *v1alpha1.DPFHCPBridge, phase v1alpha1.DPFHCPBridgePhase) {
+	w.t.Helper()
+
+	w.eventually(fmt.Sprintf("%s is %s", bridge.Name, phase), func() bool {
+		return w.look(bridge) && bridge.Status.Phase == phase && bridge.Status.ObservedGeneration == bridge.Generation
+	})
+}
+
+// reports waits for a condition: "STATUS REASON".
+func (w *world) reports(bridge *v1alpha1.DPFHCPBridge, kind, want string) {
+	w.t.Helper()
+
+	w.eventually(fmt.Sprintf("%s reports %s %s", bridge.Name, kind, want), func() bool {
+		if !w.look(bridge) {
+			return false
+		}
+
+		c := meta.FindStatusCondition(bridge.Status.Conditions, kind)
+
+		return c != nil && string(c.Status)+" "+c.Reason == want
+	})
+}
+
+// upgrade asks for another release.
+func (w *world) upgrade(bridge *v1alpha1.DPFHCPBridge, tag string) {
+	w.t.Helper()
+	w.patch(bridge, fmt.Sprintf(`{"spec":{"ocpReleaseImage":%q}}`, w.image(tag)))
+}
+
+func (w *world) patch(object client.Object, patch string) {
+	w.t.Helper()
+
+	if err := env.Client.Patch(w.t.Context(), object, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// remove deletes a bridge and waits until it and all that was made for it are gone.
+func (w *world) remove(bridge *v1alpha1.DPFHCPBridge) {
+	w.t.Helper()
+	w.delete(bridge)
+	w.eventually(bridge.Name+" is gone", func() bool { return !w.look(bridge) })
+
+	var left []string
+
+	w.eventually("nothing is left of "+bridge.Name, func() bool {
+		left = w.left(bridge)
+
+		// What HyperShift's cluster owned is collected after it.
+		return !slices.ContainsFunc(left, func(o string) bool {
+			return !strings.HasSuffix(o, "-admin-kubeconfig") &&
+				!strings.HasSuffix(o, "-kubeadmin-password")
+		})
+	})
+	w.eventually("what HyperShift made is collected", func() bool { return len(w.left(bridge)) == 0 })
+}
+
+// left are the objects of a bridge that are there.
+func (w *world) left(bridge *v1alpha1.DPFHCPBridge) []string {
+	w.t.Helper()
+
+	given := []string{bridge.Spec.SSHKeySecretRef.Name, bridge.Spec.PullSecretRef.Name}
+
+	var left []string
+
+	for kind, namespaces := range made() {
+		for _, namespace := range namespaces(w) {
+			var list unstructured.UnstructuredList
+
+			list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
+
+			if err := env.Client.List(w.t.Context(), &list, client.InNamespace(namespace)); err != nil {
+				w.t.Fatal(err)
+			}
+
+			for i := range list.Items {
+				if o := &list.Items[i]; concerns(o, bridge) && !slices.Contains(given, o.GetName()) {
+					left = append(left, kind.Kind+" "+o.GetName())
+				}
+			}
+		}
+	}
+
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: hypershift.ControlPlaneNamespace(bridge.Namespace, bridge.Name)}}
+	if w.look(namespace) {
+		left = append(left, "Namespace "+namespace.Name)
+	}
+
+	return left
+}
+
+// made are the kinds that a bridge makes, with the namespaces where.
+func made() map[schema.GroupVersionKind]func(*world) []string {
+	own := func(w *world) []string { return []string{w.namespace} }
+	pools := func(*world) []string { return []string{metallb} }
+
+	return map[schema.GroupVersionKind]func(*world) []string{
+		hypershiftKind("HostedCluster"):                                    own,
+		hypershiftKind("NodePool"):                                         own,
+		{Group: "metallb.io", Version: "v1beta1", Kind: "IPAddressPool"}:   pools,
+		{Group: "metallb.io", Version: "v1beta1", Kind: "L2Advertisement"}: pools,
+		{Version: "v1", Kind: "Secret"}:                                    func(w *world) []string { return []string{w.namespace, w.dpf} },
+	}
+}
+
+// concerns says whether an object was made for a bridge.
+func concerns(o *unstructured.Unstructured, bridge *v1alpha1.DPFHCPBridge) bool {
+	return o.GetNamespace() == bridge.Namespace && strings.HasPrefix(o.GetName(), bridge.Name) ||
+		o.GetLabels()["dpf.hcp.bridge.com/namespace"] == bridge.Namespace && o.GetLabels()["dpf.hcp.bridge.com/name"] == bridge.Name
+}
+
+// api is the control plane's Service.
+func (w *world) api(bridge *v1alpha1.DPFHCPBridge) *corev1.Service {
+	w.t.Helper()
+
+	service := &corev1.Service{}
+	at := types.NamespacedName{Namespace: hypershift.ControlPlaneNamespace(bridge.Namespace, bridge.Name), Name: "kube-apiserver"}
+
+	if err := env.Client.Get(w.t.Context(), at, service); err != nil {
+		w.t.Fatal(err)
+	}
+
+	return service
+}
+
+// address is what MetalLB gave the Service of a hosted API server.
+func (w *world) address(bridge *v1alpha1.DPFHCPBridge) string {
+	w.t.Helper()
+
+	ingress := w.api(bridge).Status.LoadBalancer.Ingress
+	if len(ingress) == 0 {
+		return ""
+	}
+
+	address, err := netip.ParseAddr(ingress[0].IP)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+
+	return address.String()
+}
+
+// told says whether an event of the world's bridges has a word.
+func (w *world) told(word string) bool {
+	w.t.Helper()
+
+	var all eventsv1.EventList
+	if err := env.Client.List(w.t.Context(), &all, client.InNamespace(w.namespace)); err != nil {
+		w.t.Fatal(err)
+	}
+
+	return slices.ContainsFunc(all.Items, func(e eventsv1.Event) bool { return strings.Contains(e.Note, word) })
+}

@@ -1,0 +1,329 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package platform_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hyperfleet/hyperfleet/api/config/platform"
+	"github.com/hyperfleet/hyperfleet/kit/procrun"
+	"github.com/hyperfleet/hyperfleet/platform/client"
+	"github.com/hyperfleet/hyperfleet/sim/ocm/crds"
+	"github.com/hyperfleet/hyperfleet/test/brokers"
+	"github.com/hyperfleet/hyperfleet/test/kube"
+	"github.com/hyperfleet/hyperfleet/test/loopback"
+	"github.com/hyperfleet/hyperfleet/test/postgres"
+	"github.com/hyperfleet/hyperfleet/test/progress"
+)
+
+const (
+	samples = "../../../deploy/samples/platform"
+	// patience bounds a wait; what is waited for takes seconds on two cores.
+	patience = 2 * time.Minute
+	lookAt   = 200 * time.Millisecond
+	// identityKey is that of all adapters and of sweep.
+	identityKey = "0123456789abcdef0123456789abcdef0123456789abcdef"
+
+	site       = "site-1"
+	agentsHome = "agents"
+
+	ownerOnly = 0o600
+)
+
+// Names of the programs of a world.
+const (
+	progAPI           = "api"
+	progSentinel      = "sentinel-clusters-1"
+	progSentinel2     = "sentinel-clusters-2"
+	progPoolsSentinel = "sentinel-nodepools"
+	progClusters      = "adapter-clusters"
+	progPools         = "adapter-nodepools"
+	progAgents        = "adapter-agents"
+)
+
+// world is one installation of the platform, in a folder with copies of the samples.
+type world struct {
+	t      testing.TB
+	dir    string
+	kube   *kube.Env
+	broker *brokers.Server
+	// base is the API's URL without path.
+	base     string
+	api      *client.Client
+	programs map[string]*program
+	// sayf prints a line of the report.
+	sayf func(format string, args ...any)
+	// strangers are objects that have to stay as they are.
+	strangers []stranger
+}
+
+// program is one process that comes and goes.
+type program struct {
+	args, env       []string
+	health, metrics string
+	log             string
+	process         *procrun.Process
+}
+
+// setup says how a world differs from the samples.
+type setup struct {
+	// broker is nats or rabbitmq.
+	broker string
+	// agents adds the adapter of ManifestWorks to what clusters wait for.
+	agents bool
+	// sentinel are variables of both Sentinels.
+	sentinel []string
+}
+
+// newWorld starts the servers, and writes the files; no program runs yet.
+func newWorld(t testing.TB, s setup) *world {
+	t.Helper()
+
+	w := &world{t: t, dir: t.TempDir(), programs: map[string]*program{}, sayf: progress.From(t)}
+	w.copySamples(s)
+
+	w.kube = kube.Start(t, kube.WithControllerManager())
+	w.must(crds.InstallHub(t.Context(), w.kube.Config))
+	w.must(crds.InstallSpoke(t.Context(), w.kube.Config))
+
+	w.accounts()
+	w.write("identity-key", identityKey+"\n")
+
+	db := postgres.Start(t)
+	w.write("database-url", db.Database(t)+"\n")
+
+	var broker string
+
+	if s.broker == platform.BrokerRabbitMQ {
+		w.broker = brokers.StartRabbitMQ(t)
+		w.write("rabbitmq-url", w.broker.URL+"\n")
+		broker = "broker: {type: rabbitmq, rabbitmq: {url_file: rabbitmq-url}}\n"
+	} else {
+		w.broker = brokers.StartNATS(t)
+		broker = strings.ReplaceAll(w.read(filepath.Join(w.dir, "broker.yaml")), "nats://127.0.0.1:4222", w.broker.URL)
+	}
+
+	w.write("broker.yaml", broker)
+
+	address := loopback.Address(t)
+	w.base = "http://" + address
+
+	api, err := client.New(platform.APIClient{BaseURL: w.base}, client.Options{})
+	w.must(err)
+
+	w.api = api
+	w.describe(s, address)
+
+	t.Cleanup(w.stopAll)
+	w.sayf("servers are up")
+
+	return w
+}
+
+// accounts gives each program that asks a cluster a kubeconfig for its own account, which
+// has the role of the samples and nothing else.
+func (w *world) accounts() {
+	w.t.Helper()
+
+	for name, account := range map[string][2]string{
+		"clusters": {"hyperfleet-adapter-cluster-space", "clusters/rbac.yaml"}, "nodepools": {"hyperfleet-adapter-pool-config", "nodepools/rbac.yaml"},
+		"agents": {"hyperfleet-adapter-cluster-agent", "agents/rbac.yaml"}, "sweep": {"hyperfleet-sweep", "sweep-rbac.yaml"},
+	} {
+		config := w.kube.ServiceAccount(w.t, "hyperfleet-system", account[0])
+		w.kube.Apply(w.t, filepath.Join(w.dir, account[1]))
+		w.write(name+".kubeconfig", w.read(w.kube.Kubeconfig(w.t, config)))
+	}
+}
+
+// describe says how each program is run.
+func (w *world) describe(s setup, address string) {
+	w.add(progAPI, "HYPERFLEET_SERVER_", []string{"api", "--config", "api.yaml"}, "HYPERFLEET_SERVER_ADDRESS="+address)
+
+	for name, file := range map[string]string{
+		progSentinel: "sentinel-clusters.yaml", progSentinel2: "sentinel-clusters.yaml", progPoolsSentinel: "sentinel-nodepools.yaml",
+	} {
+		w.add(name, "HYPERFLEET_", []string{"sentinel", "--config", file},
+			append([]string{"HYPERFLEET_CLIENTS_HYPERFLEET_API_BASE_URL=" + w.base, "BROKER_CONFIG_FILE=broker.yaml"}, s.sentinel...)...)
+	}
+
+	for name, folder := range map[string]string{progClusters: "clusters", progPools: "nodepools", progAgents: "agents"} {
+		w.add(name, "HYPERFLEET_", []string{
+			"adapter", "serve", "--config", folder + "/adapter.yaml", "--task-config", folder + "/task.yaml", "--broker-config", "broker.yaml",
+		}, "HYPERFLEET_CLIENTS_HYPERFLEET_API_BASE_URL="+w.base)
+	}
+}
+
+// add describes one program; its addresses for probes and metrics are free ones.
+func (w *world) add(name, prefix string, args []string, env ...string) {
+	health, metrics := loopback.Address(w.t), loopback.Address(w.t)
+	w.programs[name] = &program{
+		args: args, health: "http://" + health, metrics: "http://" + metrics, log: filepath.Join(w.dir, name+".log"),
+		env: append(append(os.Environ(), prefix+"HEALTH_ADDRESS="+health, prefix+"METRICS_ADDRESS="+metrics), env...),
+	}
+}
+
+// copySamples copies the samples as they are, but for what clusters wait for.
+func (w *world) copySamples(s setup) {
+	w.must(os.CopyFS(w.dir, os.DirFS(samples)))
+
+	if s.agents {
+		text := w.read(filepath.Join(w.dir, "api.yaml"))
+		w.write("api.yaml", strings.Replace(text, "[cluster-space]", "[cluster-space, cluster-agent]", 1))
+	}
+}
+
+// start starts programs, and returns when they are ready.
+func (w *world) start(names ...string) {
+	w.t.Helper()
+
+	for _, name := range names {
+		p := w.programs[name]
+
+		process, err := procrun.Start(context.Background(), procrun.Spec{
+			Name: name, Path: binary, Args: p.args, Env: p.env, Dir: w.dir, LogPath: p.log,
+		})
+		w.must(err)
+
+		p.process = process
+	}
+
+	for _, name := range names {
+		p := w.programs[name]
+
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		err := p.process.WaitReady(ctx, func(ctx context.Context) error { return get(ctx, p.health+"/readyz", io.Discard) })
+
+		cancel()
+
+		if err != nil {
+			w.t.Fatalf("start %s: %v", name, err)
+		}
+	}
+}
+
+// kill ends programs as a power failure would.
+func (w *world) kill(names ...string) {
+	w.t.Helper()
+
+	for _, name := range names {
+		w.must(w.programs[name].process.Kill())
+	}
+}
+
+func (w *world) stopAll() {
+	for name, p := range w.programs {
+		if p.process == nil {
+			continue
+		}
+
+		if err := p.process.Stop(); err != nil {
+			w.t.Errorf("stop %s: %v", name, err)
+		}
+
+		if w.t.Failed() {
+			w.t.Logf("the end of %s's log:\n%s", name, p.process.LogTail())
+		}
+	}
+}
+
+// metric gives the sum of a metric's series whose labels contain the text.
+func (w *world) metric(name, metric, labels string) float64 {
+	w.t.Helper()
+
+	var text strings.Builder
+
+	w.must(get(w.t.Context(), w.programs[name].metrics+"/metrics", &text))
+
+	sum := 0.0
+
+	for line := range strings.Lines(text.String()) {
+		rest, found := strings.CutPrefix(line, metric)
+		if !found || rest[0] != ' ' && rest[0] != '{' || !strings.Contains(rest, labels) {
+			continue
+		}
+
+		var value float64
+
+		if _, err := fmt.Sscan(rest[strings.LastIndexByte(rest, ' ')+1:], &value); err == nil {
+			sum += value
+		}
+	}
+
+	return sum
+}
+
+func get(ctx context.Context, url string, out io.Writer) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return err
+	}
+
+	response, err := (&http.Client{Timeout: callTimeout}).Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+
+	if _, err := io.Copy(out, response.Body); err != nil {
+		return err
+	}
+
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s", url, response.Status)
+	}
+
+	return nil
+}
+
+// eventually waits until problem says nothing.
+func (w *world) eventually(what string, problem func() string) {
+	w.t.Helper()
+
+	deadline := time.Now().Add(patience)
+
+	for {
+		text := problem()
+		if text == "" {
+			w.sayf("%s", what)
+
+			return
+		}
+
+		if time.Now().After(deadline) {
+			w.t.Fatalf("never: %s: %s", what, text)
+		}
+
+		time.Sleep(lookAt)
+	}
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) write(name, text string) {
+	w.t.Helper()
+	w.must(os.WriteFile(filepath.Join(w.dir, name), []byte(text), ownerOnly))
+}
+
+func (w *world) read(path string) string {
+	w.t.Helper()
+
+	data, err := os.ReadFile(path)
+	w.must(err)
+
+	return string(data)
+}
