@@ -180,28 +180,35 @@ func why(output string) string { return said(output)[0] }
 // endLines and endLength bound what is repeated of a failed test's output: enough
 // to know what it was where only the end of a log is kept.
 const (
-	endLines  = 3
-	endLength = 300
+	endLines  = 5
+	endLength = 180
 )
 
-// complaint is how package testing begins what a test says by Error and the like.
-var complaint = regexp.MustCompile(`^\S+_test\.go:\d+: `)
+// remark is how package testing begins what a test says by Error, Log and the like, which
+// it does not tell apart.
+var remark = regexp.MustCompile(`^\S+\.go:\d+: `)
 
-// end is the first complaint of a failed test and the last that it said, in one line.
+// end is what a failed test remarked, its first and its last remarks if there are many, or
+// the last that it said if that was nothing, in one line.
 func end(output string) string {
 	lines := said(output)
-	first := max(0, slices.IndexFunc(lines, complaint.MatchString))
 
-	lines = lines[first:]
-	if len(lines) > endLines {
-		lines = append(lines[:1], lines[len(lines)-endLines+1:]...)
+	remarks := slices.DeleteFunc(slices.Clone(lines), func(line string) bool { return !remark.MatchString(line) })
+	if len(remarks) > endLines {
+		remarks = append(remarks[:1], remarks[len(remarks)-endLines+1:]...)
 	}
 
-	for i, line := range lines {
-		lines[i] = line[:min(len(line), endLength)]
+	// What follows the only remark may be why.
+	if len(remarks) <= 1 {
+		first := max(0, slices.IndexFunc(lines, remark.MatchString))
+		remarks = append(remarks, lines[max(first+len(remarks), len(lines)-endLines+len(remarks)):]...)
 	}
 
-	return strings.Join(lines, " | ")
+	for i, line := range remarks {
+		remarks[i] = line[:min(len(line), endLength)]
+	}
+
+	return strings.Join(remarks, " | ")
 }
 
 func (r *report) pkg(e event) {

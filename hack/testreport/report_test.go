@@ -72,9 +72,17 @@ func TestReportsOnRealRuns(t *testing.T) {
 		},
 		"one complains before much else is said": {
 			files: map[string]string{
-				"a/a_test.go": head + "func TestB(t *testing.T) { t.Error(\"not in time\\nlog 1\\nlog 2\\nlog 3\\nlog 4\") }\n",
+				"a/a_test.go": head + "func TestB(t *testing.T) { t.Error(\"not in time\\nlog 1\\nlog 2\\nlog 3\\nlog 4\\nlog 5\") }\n",
 			},
-			want: []string{"fail  example.com/m/a TestB: a_test.go:5: not in time | log 3 | log 4"}, last: "0 passed, 1 failed",
+			want: []string{"fail  example.com/m/a TestB: a_test.go:5: not in time | log 2 | log 3 | log 4 | log 5"}, last: "0 passed, 1 failed",
+		},
+		"one complains between many words": {
+			files: map[string]string{
+				"a/a_test.go": head + "func TestB(t *testing.T) {\nt.Log(\"one\")\nt.Log(\"two\")\nt.Log(\"three\")\n" +
+					"t.Error(\"the reason\")\nfor range 3 { t.Log(\"a\\nb\") }\nt.Log(\"\")\n}\n",
+			},
+			want: []string{"TestB: a_test.go:6: one | a_test.go:9: the reason | a_test.go:10: a | a_test.go:10: a | a_test.go:10: a"},
+			last: "0 passed, 1 failed",
 		},
 		"a skipped test is named with its reason": {
 			files: map[string]string{
