@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
 	"reflect"
 	"slices"
 	"strings"
@@ -149,14 +148,5 @@ func redact(text string, redacted bool) string {
 		return text
 	}
 
-	parsed, err := url.Parse(text)
-	if err != nil {
-		return log.Redacted
-	}
-
-	if _, has := parsed.User.Password(); has {
-		parsed.User = url.UserPassword(parsed.User.Username(), log.Redacted)
-	}
-
-	return parsed.String()
+	return log.URL(text)
 }

@@ -71,6 +71,20 @@ func (r Redactor) Cause(err error, secrets ...string) error {
 	return out
 }
 
+// URL is a URL with Redacted for its password, or Redacted alone for what is none.
+func URL(text string) string {
+	parsed, err := url.Parse(text)
+	if err != nil {
+		return Redacted
+	}
+
+	if _, has := parsed.User.Password(); has {
+		parsed.User = url.UserPassword(parsed.User.Username(), Redacted)
+	}
+
+	return parsed.String()
+}
+
 // cause is an error without secrets; see Redactor.Cause.
 type cause struct {
 	text string

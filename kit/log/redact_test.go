@@ -37,6 +37,22 @@ func TestRedactor(t *testing.T) {
 	}
 }
 
+func TestURL(t *testing.T) {
+	t.Parallel()
+
+	for text, want := range map[string]string{
+		"https://example.com/a?b=c":     "https://example.com/a?b=c",
+		"amqp://who:word@example.com/v": "amqp://who:REDACTED@example.com/v",
+		"nats://token@example.com":      "nats://token@example.com",
+		"https://who:w%zrd@example.com": "REDACTED",
+		"":                              "",
+	} {
+		if got := log.URL(text); got != want {
+			t.Errorf("URL(%q) = %q, want %q", text, got, want)
+		}
+	}
+}
+
 func TestRedactedCause(t *testing.T) {
 	t.Parallel()
 

@@ -3,7 +3,7 @@
 
 // Package claimstatus writes single conditions into the status of machines' objects, beside
 // whoever else writes there: MachineClaims, whose status is otherwise the runners area's,
-// and KubevirtMachines.
+// and KubevirtMachines. It begins the controllers of both that do so.
 //
 // Two writers share one list. Conditions are a map by their type to server-side apply, so
 // that what is written here touches no other condition; and the patches of the others

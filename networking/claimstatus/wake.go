@@ -6,13 +6,47 @@ package claimstatus
 import (
 	"context"
 
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 )
+
+// ForClaims begins a controller of MachineClaims that a registration of theirs wakes, and
+// their cluster when its settings change.
+func ForClaims(mgr ctrl.Manager, name string) *builder.Builder {
+	return ctrl.NewControllerManagedBy(mgr).
+		Named(name).
+		For(&v1alpha1.MachineClaim{}).
+		Watches(&v1alpha1.DNSRegistration{},
+			handler.EnqueueRequestsFromMapFunc(OfRegistration(v1alpha1.KindMachineClaim))).
+		Watches(&v1alpha1.HypervisorCluster{},
+			handler.EnqueueRequestsFromMapFunc(ofCluster(mgr.GetClient())), settings())
+}
+
+// ForKubevirtMachines begins a controller of KubevirtMachines that a registration of theirs
+// wakes, and their node pool and the cluster that it names when their settings change.
+func ForKubevirtMachines(mgr ctrl.Manager, name string) *builder.Builder {
+	return ctrl.NewControllerManagedBy(mgr).
+		Named(name).
+		For(&infrav1.KubevirtMachine{}).
+		Watches(&v1alpha1.DNSRegistration{},
+			handler.EnqueueRequestsFromMapFunc(OfRegistration(v1alpha1.KindKubevirtMachine))).
+		Watches(&v1alpha1.HypervisorCluster{},
+			handler.EnqueueRequestsFromMapFunc(machinesOfCluster(mgr.GetClient())), settings()).
+		Watches(&infrav1.KubevirtNodePool{},
+			handler.EnqueueRequestsFromMapFunc(machinesOfPool(mgr.GetClient())), settings())
+}
+
+// settings lets through what changes an object's spec, and no status.
+func settings() builder.WatchesOption {
+	return builder.WithPredicates(predicate.GenerationChangedPredicate{})
+}
 
 // OfRegistration gives the machine of a DNSRegistration, to be woken, if it is of the kind
 // (v1alpha1.KindMachineClaim or KindKubevirtMachine).
@@ -36,8 +70,8 @@ func KindOf(reg *v1alpha1.DNSRegistration) string {
 	return reg.Spec.Claim.Kind
 }
 
-// OfCluster gives the claims of a cluster whose settings have changed, to be woken.
-func OfCluster(reader client.Reader) handler.MapFunc {
+// ofCluster gives the claims of a cluster whose settings have changed, to be woken.
+func ofCluster(reader client.Reader) handler.MapFunc {
 	return func(ctx context.Context, cluster client.Object) []reconcile.Request {
 		var claims v1alpha1.MachineClaimList
 		if err := reader.List(ctx, &claims); err != nil {
@@ -56,10 +90,10 @@ func OfCluster(reader client.Reader) handler.MapFunc {
 	}
 }
 
-// MachinesOfCluster gives the KubevirtMachines of the node pools that have their names in a
+// machinesOfCluster gives the KubevirtMachines of the node pools that have their names in a
 // cluster's DNS.
-func MachinesOfCluster(reader client.Reader) handler.MapFunc {
-	ofPool := MachinesOfPool(reader)
+func machinesOfCluster(reader client.Reader) handler.MapFunc {
+	ofPool := machinesOfPool(reader)
 
 	return func(ctx context.Context, cluster client.Object) []reconcile.Request {
 		var pools infrav1.KubevirtNodePoolList
@@ -79,8 +113,8 @@ func MachinesOfCluster(reader client.Reader) handler.MapFunc {
 	}
 }
 
-// MachinesOfPool gives the KubevirtMachines of a node pool, to be woken.
-func MachinesOfPool(reader client.Reader) handler.MapFunc {
+// machinesOfPool gives the KubevirtMachines of a node pool, to be woken.
+func machinesOfPool(reader client.Reader) handler.MapFunc {
 	return func(ctx context.Context, pool client.Object) []reconcile.Request {
 		var machines infrav1.KubevirtMachineList
 

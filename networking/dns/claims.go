@@ -10,11 +10,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/networking/claimstatus"
@@ -30,12 +27,7 @@ func addClaims(mgr ctrl.Manager, opts Options) error {
 		wish:  claimWish(mgr.GetClient()),
 	}
 
-	err := ctrl.NewControllerManagedBy(mgr).
-		Named("dnsclaim").
-		For(&v1alpha1.MachineClaim{}).
-		Watches(&v1alpha1.DNSRegistration{}, handler.EnqueueRequestsFromMapFunc(claimstatus.OfRegistration(m.kind))).
-		Watches(&v1alpha1.HypervisorCluster{}, handler.EnqueueRequestsFromMapFunc(claimstatus.OfCluster(m.Client)),
-			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+	err := claimstatus.ForClaims(mgr, "dnsclaim").
 		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency}).
 		Complete(m)
 	if err != nil {

@@ -11,11 +11,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
@@ -32,16 +29,8 @@ func addKubevirtMachines(mgr ctrl.Manager, opts Options) error {
 		fresh: func() claimstatus.Machine { return &infrav1.KubevirtMachine{} },
 		wish:  kubevirtWish(mgr.GetClient()),
 	}
-	changed := builder.WithPredicates(predicate.GenerationChangedPredicate{})
 
-	err := ctrl.NewControllerManagedBy(mgr).
-		Named("dnskubevirtmachine").
-		For(&infrav1.KubevirtMachine{}).
-		Watches(&v1alpha1.DNSRegistration{}, handler.EnqueueRequestsFromMapFunc(claimstatus.OfRegistration(m.kind))).
-		Watches(&v1alpha1.HypervisorCluster{},
-			handler.EnqueueRequestsFromMapFunc(claimstatus.MachinesOfCluster(m.Client)), changed).
-		Watches(&infrav1.KubevirtNodePool{},
-			handler.EnqueueRequestsFromMapFunc(claimstatus.MachinesOfPool(m.Client)), changed).
+	err := claimstatus.ForKubevirtMachines(mgr, "dnskubevirtmachine").
 		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency}).
 		Complete(m)
 	if err != nil {

@@ -10,11 +10,8 @@ import (
 	"strings"
 
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/networking/claimstatus"
@@ -28,13 +25,7 @@ func addClaims(mgr ctrl.Manager, opts Options) error {
 	r := newReconciler(mgr, opts)
 	r.find = findClaim
 
-	err := ctrl.NewControllerManagedBy(mgr).
-		Named("networkvalidation").
-		For(&v1alpha1.MachineClaim{}).
-		Watches(&v1alpha1.DNSRegistration{},
-			handler.EnqueueRequestsFromMapFunc(claimstatus.OfRegistration(v1alpha1.KindMachineClaim))).
-		Watches(&v1alpha1.HypervisorCluster{}, handler.EnqueueRequestsFromMapFunc(claimstatus.OfCluster(r.client)),
-			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+	err := claimstatus.ForClaims(mgr, "networkvalidation").
 		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency}).
 		Complete(r)
 	if err != nil {

@@ -10,13 +10,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
-	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/networking/claimstatus"
@@ -31,17 +27,7 @@ func addKubevirtMachines(mgr ctrl.Manager, opts Options) error {
 	r := newReconciler(mgr, opts)
 	r.find = findKubevirtMachine
 
-	changed := builder.WithPredicates(predicate.GenerationChangedPredicate{})
-
-	err := ctrl.NewControllerManagedBy(mgr).
-		Named("kubevirtvalidation").
-		For(&infrav1.KubevirtMachine{}).
-		Watches(&v1alpha1.DNSRegistration{},
-			handler.EnqueueRequestsFromMapFunc(claimstatus.OfRegistration(v1alpha1.KindKubevirtMachine))).
-		Watches(&v1alpha1.HypervisorCluster{},
-			handler.EnqueueRequestsFromMapFunc(claimstatus.MachinesOfCluster(r.client)), changed).
-		Watches(&infrav1.KubevirtNodePool{},
-			handler.EnqueueRequestsFromMapFunc(claimstatus.MachinesOfPool(r.client)), changed).
+	err := claimstatus.ForKubevirtMachines(mgr, "kubevirtvalidation").
 		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency}).
 		Complete(r)
 	if err != nil {

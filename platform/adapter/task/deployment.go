@@ -9,7 +9,6 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -191,11 +190,11 @@ func Redacted(d *adapter.Deployment) map[string]any {
 		hidden.Clients.HyperFleetAPI.DefaultHeaders[name] = log.Redacted
 	}
 
-	hidden.Clients.HyperFleetAPI.BaseURL = withoutPassword(d.Clients.HyperFleetAPI.BaseURL)
+	hidden.Clients.HyperFleetAPI.BaseURL = log.URL(d.Clients.HyperFleetAPI.BaseURL)
 
 	if d.Clients.Maestro != nil {
 		maestro := *d.Clients.Maestro
-		maestro.HTTPServerAddress = withoutPassword(maestro.HTTPServerAddress)
+		maestro.HTTPServerAddress = log.URL(maestro.HTTPServerAddress)
 		hidden.Clients.Maestro = &maestro
 	}
 
@@ -212,17 +211,4 @@ func Redacted(d *adapter.Deployment) map[string]any {
 	}
 
 	return out
-}
-
-func withoutPassword(text string) string {
-	parsed, err := url.Parse(text)
-	if err != nil {
-		return log.Redacted + " " + strconv.Itoa(len(text)) + " bytes"
-	}
-
-	if _, has := parsed.User.Password(); has {
-		parsed.User = url.UserPassword(parsed.User.Username(), log.Redacted)
-	}
-
-	return parsed.String()
 }
