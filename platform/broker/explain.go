@@ -66,14 +66,6 @@ func (a access) mendTLS(err error) string {
 		return a.where() + ": the server does not speak TLS there: write its TLS port, or no TLS"
 	}
 
-	if errors.Is(err, errHungUp) {
-		if a.certFile == "" {
-			return a.field + ".cert_file: it is not given, and the server may ask for it, or is ending"
-		}
-
-		return a.field + ".cert_file: the server does not take " + a.certFile + ", or is ending"
-	}
-
 	// What the server says of the client's certificate, with a type that is no part of
 	// crypto/tls, or its silence, in the words of nats.go.
 	if text := err.Error(); strings.Contains(text, "remote error: tls:") || strings.Contains(text, "after TLS handshake") {
@@ -84,31 +76,20 @@ func (a access) mendTLS(err error) string {
 		return a.field + ".cert_file: the server does not take " + a.certFile
 	}
 
+	if errors.Is(err, errHungUp) {
+		if a.certFile == "" {
+			return a.field + ".cert_file: it is not given, and the server may ask for it, or is ending"
+		}
+
+		return a.field + ".cert_file: the server does not take " + a.certFile + ", or is ending"
+	}
+
 	return ""
 }
 
+// errHungUp is of a server that ends a connection with TLS before it says a word of its
+// protocol.
 var errHungUp = errors.New("the server hung up")
-
-// hungUp marks the error of a server that ends a connection with TLS before it says a word
-// of AMQP. What it says of the client's certificate may be lost then.
-func (a access) hungUp(where string, err error) error {
-	if !strings.HasPrefix(where, "amqps:") {
-		return err
-	}
-
-	// The library's reader may have met the end before its writer does.
-	if errors.Is(err, amqp.ErrClosed) {
-		return fmt.Errorf("%w: %w", errHungUp, err)
-	}
-
-	for _, text := range []string{"connection reset by peer", "broken pipe", "EOF"} {
-		if strings.Contains(err.Error(), text) {
-			return fmt.Errorf("%w: %w", errHungUp, err)
-		}
-	}
-
-	return err
-}
 
 // mendUser says what to mend when the server refuses who connects; empty if it does not.
 func (a access) mendUser(err error) string {

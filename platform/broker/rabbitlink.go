@@ -5,7 +5,6 @@ package broker
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -90,35 +89,6 @@ func (l *rabbitLink) stands() bool {
 	conn := l.live.Load()
 
 	return conn != nil && !conn.IsClosed()
-}
-
-// dial makes a connection by what the settings' files say now.
-func (l *rabbitLink) dial() (*amqp.Connection, error) {
-	where, err := l.access.address()
-	if err != nil {
-		return nil, err
-	}
-
-	secured, err := l.access.tls()
-	if err != nil {
-		return nil, err
-	}
-
-	for try := 1; ; try++ {
-		conn, err := amqp.DialConfig(where, amqp.Config{
-			Heartbeat: rabbitHeartbeat, Dial: amqp.DefaultDial(rabbitDialTimeout), TLSClientConfig: secured,
-			Properties: amqp.Table{"connection_name": "hyperfleet"},
-		})
-		if err == nil {
-			return conn, nil
-		}
-
-		// When the other side ends it, the library may lose why, and says this (amqp091-go,
-		// Connection.call). Another try has the reason.
-		if !errors.Is(err, amqp.ErrCommandInvalid) || try == rabbitDials {
-			return nil, fmt.Errorf("connect to RabbitMQ at %s: %w", hosts(where), l.access.explain(l.access.hungUp(where, err)))
-		}
-	}
 }
 
 // publisher gives the channel that all publish on, which confirms.

@@ -1,0 +1,169 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package broker
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/hyperfleet/hyperfleet/test/brokers"
+)
+
+// TestDialThatEnds: a server that ends a connection may be gone before its reason is read,
+// and the library's reader and writer meet the end in any order. What to mend is said each
+// time.
+func TestDialThatEnds(t *testing.T) {
+	t.Parallel()
+
+	const dials = 100
+
+	ca, clients := brokers.NewCA(t), brokers.NewCA(t)
+	stranger := ca.Client(t, "who")
+	secured := serverConfig(t, ca.Server(t), clients)
+	open := &tls.Config{Certificates: secured.Certificates, MinVersion: tls.VersionTLS12}
+
+	older := secured.Clone()
+	older.MaxVersion = tls.VersionTLS12
+
+	for name, row := range map[string]struct {
+		scheme string
+		own    *brokers.Cert
+		serve  func(net.Conn)
+		says   string
+		not    string
+	}{
+		"no certificate":             {"amqps", nil, over(secured, closes), "b.cert_file: it is not given", "does not take"},
+		"one that is refused":        {"amqps", stranger, over(secured, closes), "b.cert_file: the server does not take " + stranger.File, "not given"},
+		"no certificate, TLS 1.2":    {"amqps", nil, over(older, closes), "b.cert_file: it is not given", "does not take"},
+		"an end in the handshake":    {"amqps", nil, closes, "b.cert_file: it is not given, and the server may ask for it, or is ending", ""},
+		"an end after it":            {"amqps", nil, over(open, closes), "b.cert_file: it is not given, and the server may ask for it, or is ending", ""},
+		"a reset in the handshake":   {"amqps", stranger, heard(resets), "b.cert_file: the server does not take " + stranger.File + ", or is ending", ""},
+		"a reset after it":           {"amqps", stranger, over(open, resets), "b.cert_file: the server does not take " + stranger.File + ", or is ending", ""},
+		"an end after words of AMQP": {"amqps", nil, over(open, speaks), "", "cert_file"},
+		"no TLS":                     {"amqp", nil, closes, "", "cert_file"},
+		"a reset without TLS":        {"amqp", nil, resets, "", "cert_file"},
+		"no TLS on the other side":   {"amqps", nil, speaks, "b.url: the server does not speak TLS there", "cert_file"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			how := access{field: "b", url: row.scheme + "://" + listen(t, row.serve), schemes: []string{"amqp", "amqps"}}
+			if row.scheme == "amqps" {
+				how.caFile = ca.File
+			}
+
+			if row.own != nil {
+				how.certFile, how.keyFile = row.own.File, row.own.KeyFile
+			}
+
+			for range dials {
+				_, err := (&rabbitLink{access: how}).dial()
+				if err == nil {
+					t.Fatal("it is connected")
+				}
+
+				_, says, _ := strings.Cut(err.Error(), ": ")
+				if !strings.HasPrefix(says, row.says) || (row.not != "" && strings.Contains(says, row.not)) {
+					t.Fatalf("it says %q, want %q first, and no %q", says, row.says, row.not)
+				}
+			}
+		})
+	}
+}
+
+// serverConfig asks clients for certificates of a CA.
+func serverConfig(t *testing.T, own *brokers.Cert, clients *brokers.CA) *tls.Config {
+	t.Helper()
+
+	pair, err := tls.LoadX509KeyPair(own.File, own.KeyFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	pem, err := os.ReadFile(clients.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(pem)
+
+	return &tls.Config{
+		Certificates: []tls.Certificate{pair}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS12,
+	}
+}
+
+// listen serves connections, one after the other.
+func listen(t *testing.T, serve func(net.Conn)) string {
+	t.Helper()
+
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	t.Cleanup(func() { _ = listener.Close() })
+
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+
+			serve(conn)
+		}
+	}()
+
+	return listener.Addr().String()
+}
+
+// over puts TLS below what a server does.
+func over(config *tls.Config, serve func(net.Conn)) func(net.Conn) {
+	return func(conn net.Conn) {
+		upper := tls.Server(conn, config)
+		if upper.Handshake() != nil {
+			_ = conn.Close() // what the client has written may be unread: it is a reset then
+
+			return
+		}
+
+		serve(upper)
+	}
+}
+
+// heard waits for a client's first byte.
+func heard(serve func(net.Conn)) func(net.Conn) {
+	return func(conn net.Conn) {
+		_, _ = io.ReadFull(conn, make([]byte, 1))
+		serve(conn)
+	}
+}
+
+func closes(conn net.Conn) { _ = conn.Close() }
+
+func resets(conn net.Conn) {
+	below := conn
+	if upper, ok := conn.(*tls.Conn); ok {
+		below = upper.NetConn()
+	}
+
+	if raw, ok := below.(*net.TCPConn); ok {
+		_ = raw.SetLinger(0)
+	}
+
+	_ = below.Close()
+}
+
+// speaks answers the client's first words as a server of another version of AMQP does.
+func speaks(conn net.Conn) {
+	_, _ = io.ReadFull(conn, make([]byte, len("AMQP0091")))
+	_, _ = io.WriteString(conn, "AMQP\x00\x01\x00\x00")
+	_ = conn.Close()
+}
