@@ -17,6 +17,7 @@ import (
 	"github.com/kdomanski/iso9660"
 
 	"github.com/hyperfleet/hyperfleet/cloudinit"
+	"github.com/hyperfleet/hyperfleet/test/exe"
 )
 
 // readISO lists an image with a reader that is not ours.
@@ -50,24 +51,6 @@ func readISO(t *testing.T, img []byte) map[string][]byte {
 	}
 
 	return got
-}
-
-// tool finds a program of a Debian package; where CI is true it must be there.
-func tool(t *testing.T, name, pkg string) string {
-	t.Helper()
-
-	path, err := exec.LookPath(name)
-	if err == nil {
-		return path
-	}
-
-	if os.Getenv("CI") == "true" {
-		t.Fatalf("%s is missing: install the Debian package %s", name, pkg)
-	}
-
-	t.Skipf("%s is missing (Debian package %s)", name, pkg)
-
-	return ""
 }
 
 func sampleFiles() map[string][]byte {
@@ -171,7 +154,7 @@ func TestISOForSystemTools(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			out, err := exec.Command(tool(t, tc.tool, tc.pkg), tc.args...).CombinedOutput()
+			out, err := exec.Command(exe.Find(t, tc.tool, tc.pkg), tc.args...).CombinedOutput()
 			if err != nil {
 				t.Fatalf("%s: %v\n%s", tc.tool, err, out)
 			}
@@ -190,7 +173,7 @@ func TestISOForSystemTools(t *testing.T) {
 func TestISOWithMoreEntriesThanASectorHolds(t *testing.T) {
 	t.Parallel()
 
-	isoinfo := tool(t, "isoinfo", "genisoimage")
+	isoinfo := exe.Find(t, "isoinfo", "genisoimage")
 	files := map[string][]byte{}
 
 	for i := range 200 {

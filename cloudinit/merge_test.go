@@ -17,6 +17,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/cloudinit"
+	"github.com/hyperfleet/hyperfleet/test/exe"
 )
 
 // TestMergeKeepsWhatTheUserWrote looks at the text, for people read it.
@@ -172,7 +173,7 @@ func TestTakeOver(t *testing.T) {
 func TestOtherFormats(t *testing.T) {
 	t.Parallel()
 
-	python := interpreter(t, tool(t, "cloud-init", "cloud-init"))
+	python := interpreter(t, exe.Find(t, "cloud-init", "cloud-init"))
 
 	mime := "Content-Type: multipart/mixed; boundary=\"b\"\nMIME-Version: 1.0\n\n--b\nContent-Type: text/cloud-config\n\n" +
 		"#cloud-config\nruncmd: [users]\npackages: [git]\n--b\nContent-Type: text/x-shellscript\n\n#!/bin/sh\necho é\n--b--\n"
@@ -297,7 +298,7 @@ func TestDeliveryScripts(t *testing.T) {
 
 	const program = "#!/bin/sh\necho service\n"
 
-	tool(t, "curl", "curl")
+	exe.Find(t, "curl", "curl")
 
 	arch, err := exec.Command("uname", "-m").Output()
 	if err != nil {
@@ -412,7 +413,7 @@ func TestUnit(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if out, err := exec.Command(tool(t, "systemd-analyze", "systemd"), "verify", path).CombinedOutput(); err != nil || strings.Contains(string(out), guest.ServiceUnit) {
+	if out, err := exec.Command(exe.Find(t, "systemd-analyze", "systemd"), "verify", path).CombinedOutput(); err != nil || strings.Contains(string(out), guest.ServiceUnit) {
 		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
 	}
 }

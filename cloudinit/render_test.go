@@ -5,10 +5,12 @@ package cloudinit_test
 
 import (
 	"encoding/json"
+	"maps"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +21,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/cloudinit"
+	"github.com/hyperfleet/hyperfleet/test/exe"
 )
 
 const (
@@ -212,7 +215,7 @@ func TestSchema(t *testing.T) {
 				t.Fatal(err)
 			}
 
-			said, err := exec.Command(tool(t, "cloud-init", "cloud-init"), "schema", "--config-file", path).CombinedOutput()
+			said, err := exec.Command(exe.Find(t, "cloud-init", "cloud-init"), "schema", "--config-file", path).CombinedOutput()
 			if err != nil || !strings.Contains(string(said), "Valid") {
 				t.Errorf("cloud-init schema: %v\n%s\n%s", err, said, out.UserData)
 			}
@@ -266,7 +269,7 @@ func TestNetplan(t *testing.T) {
 			tc.change(&in)
 			out, _ := mustRender(t, in)
 
-			got := netplan(t, out.NetworkConfig)
+			got := strings.Join(slices.Sorted(maps.Values(exe.Netplan(t, out.NetworkConfig))), "")
 			for _, want := range tc.want {
 				if !strings.Contains(got, want+"\n") {
 					t.Errorf("networkd configuration lacks %q:\n%s\nfrom\n%s", want, got, out.NetworkConfig)
@@ -274,37 +277,4 @@ func TestNetplan(t *testing.T) {
 			}
 		})
 	}
-}
-
-// netplan gives what netplan makes of a network-config for systemd-networkd.
-func netplan(t *testing.T, config []byte) string {
-	t.Helper()
-
-	root := t.TempDir()
-	dir := filepath.Join(root, "etc", "netplan")
-
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-
-	text := "network:\n  " + strings.ReplaceAll(strings.TrimSpace(string(config)), "\n", "\n  ") + "\n"
-	if err := os.WriteFile(filepath.Join(dir, "50-cloud-init.yaml"), []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-
-	if said, err := exec.Command(tool(t, "netplan", "netplan.io"), "generate", "--root-dir", root).CombinedOutput(); err != nil {
-		t.Fatalf("netplan generate: %v\n%s\n%s", err, said, text)
-	}
-
-	files, err := filepath.Glob(filepath.Join(root, "run", "systemd", "network", "*.network"))
-	if err != nil || len(files) != 1 {
-		t.Fatalf("networks: %v, %v", files, err)
-	}
-
-	made, err := os.ReadFile(files[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	return string(made)
 }

@@ -5,16 +5,19 @@ package netdata_test
 
 import (
 	"errors"
+	"maps"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/hyperfleet/hyperfleet/cloudinit/netdata"
+	"github.com/hyperfleet/hyperfleet/test/exe"
 )
 
 // dual is a machine with one interface, both families and a gateway and a name server of
@@ -393,24 +396,6 @@ func TestParseTakes(t *testing.T) {
 	}
 }
 
-// tool finds a program of the system.
-func tool(t *testing.T, name, pkg string) string {
-	t.Helper()
-
-	path, err := exec.LookPath(name)
-	if err == nil {
-		return path
-	}
-
-	if os.Getenv("CI") == "true" {
-		t.Fatalf("%s is missing: install the Debian package %s", name, pkg)
-	}
-
-	t.Skipf("%s is missing (Debian package %s)", name, pkg)
-
-	return ""
-}
-
 // everything has each kind of link.
 func everything() *netdata.Network {
 	n := dual()
@@ -472,19 +457,9 @@ func TestNetplan(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	root := t.TempDir()
-	dir := filepath.Join(root, "etc", "netplan")
-	text := "network:\n  " + strings.ReplaceAll(strings.TrimSpace(string(data)), "\n", "\n  ") + "\n"
+	made := strings.Join(slices.Sorted(maps.Values(exe.Netplan(t, data))), "")
 
-	if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "50-cloud-init.yaml"), []byte(text), 0o600)); err != nil {
-		t.Fatal(err)
-	}
-
-	if said, err := exec.Command(tool(t, "netplan", "netplan.io"), "generate", "--root-dir", root).CombinedOutput(); err != nil {
-		t.Fatalf("netplan generate: %v\n%s\n%s", err, said, text)
-	}
-
-	lacks(t, networkd(t, root), "MACAddress=52:54:00:12:34:56", "Address=192.168.1.10/26", "Address=2620:0:860:2::10/64", "Gateway=192.168.1.1",
+	lacks(t, made, "MACAddress=52:54:00:12:34:56", "Address=192.168.1.10/26", "Address=2620:0:860:2::10/64", "Gateway=192.168.1.1",
 		"Gateway=2620:0:860:2::1", "DNS=8.8.8.8", "DNS=2001:4860:4860::8888", "Domains=example.com", "MTUBytes=1400", "Mode=802.3ad", "Bond=bond0",
 		"DHCP=ipv4", "Id=7", "VLAN=vlan7", "Address=10.7.0.5/32", "GatewayOnLink=true")
 }
@@ -493,7 +468,7 @@ func TestNetplan(t *testing.T) {
 func TestCloudInit(t *testing.T) {
 	t.Parallel()
 
-	program := tool(t, "cloud-init", "cloud-init")
+	program := exe.Find(t, "cloud-init", "cloud-init")
 
 	for kind, write := range map[string]func() ([]byte, error){"network_data.json": everything().OpenStack, "yaml": everything().V2} {
 		t.Run(kind, func(t *testing.T) {

@@ -20,6 +20,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/github"
 	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
 	"github.com/hyperfleet/hyperfleet/sim/github/simrunner"
+	"github.com/hyperfleet/hyperfleet/test/exe"
 )
 
 // ask makes one call to the forge's API and reads its reply.
@@ -68,7 +69,7 @@ func ask(t *testing.T, s *githubtest.Server, path string, body map[string]any, r
 // TestJobOfASimulatedForge runs the whole way: a job is queued, the program runs the
 // stand-in runner, and the forge sees the job done and the runner gone.
 func TestJobOfASimulatedForge(t *testing.T) { //nolint:paralleltest // its clean-up ends the forge while subtests would still run
-	program, forgesim := build(t, "."), build(t, "../forgesim")
+	program, forgesim := exe.Build(t, "cmd/bootstrap-service"), exe.Build(t, "cmd/forgesim")
 	labels := []string{"self-hosted", "linux"}
 
 	credentials := map[string]func(*testing.T, *githubtest.Server, *api.Config){

@@ -16,6 +16,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 	"github.com/hyperfleet/hyperfleet/sim/generic"
 	"github.com/hyperfleet/hyperfleet/sim/generic/generictest"
+	"github.com/hyperfleet/hyperfleet/test/exe"
 	"github.com/hyperfleet/hyperfleet/workload"
 	product "github.com/hyperfleet/hyperfleet/workload/generic"
 )
@@ -81,7 +82,7 @@ func configFor(t *testing.T, job workload.Job, command ...string) *api.Config {
 // TestJobOfASender runs the whole way: a job is queued, its webhook is read, the program
 // does it with the stand-in command, and the sender has seen it done.
 func TestJobOfASender(t *testing.T) { //nolint:paralleltest // its clean-up ends the sender while subtests would still run
-	program, forgesim := build(t, "."), build(t, "../forgesim")
+	program, forgesim := exe.Build(t, "cmd/bootstrap-service"), exe.Build(t, "cmd/forgesim")
 
 	for name, tc := range map[string]struct {
 		spec       control.JobSpec

@@ -16,6 +16,7 @@ import (
 	api "github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/identity"
 	identityspire "github.com/hyperfleet/hyperfleet/identity/spire"
+	"github.com/hyperfleet/hyperfleet/test/exe"
 	"github.com/hyperfleet/hyperfleet/test/spire"
 	"github.com/hyperfleet/hyperfleet/test/vault"
 )
@@ -25,7 +26,7 @@ import (
 func TestProgramWithAnIdentity(t *testing.T) {
 	t.Parallel()
 
-	program, server, manager := build(t, "."), spire.Start(t), vault.Start(t)
+	program, server, manager := exe.Build(t, "cmd/bootstrap-service"), spire.Start(t), vault.Start(t)
 	id := identity.ID{Namespace: "ci", Name: "r", UID: "4f2c8a3e"}
 
 	registry, err := identityspire.New(identityspire.Options{

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	api "github.com/hyperfleet/hyperfleet/api/guest"
+	"github.com/hyperfleet/hyperfleet/test/exe"
 )
 
 // maxBinary is how large the stripped program may be; it travels into every machine.
@@ -25,21 +26,6 @@ const maxBinary = 15 << 20
 
 // maxMemory is how much the program may have in memory, in KiB: it runs beside jobs.
 const maxMemory = 30 << 10
-
-// build makes a program as releases have it.
-func build(t *testing.T, pkg string) string {
-	t.Helper()
-
-	program := filepath.Join(t.TempDir(), "program")
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", program, pkg)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
-
-	return program
-}
 
 // root makes a machine's root directory with a runner and a configuration.
 func root(t *testing.T, runner, config string) string {
@@ -97,7 +83,7 @@ func watchMemory(pid int) func() int {
 func TestProgram(t *testing.T) {
 	t.Parallel()
 
-	program := build(t, ".")
+	program := exe.Build(t, "cmd/bootstrap-service")
 
 	info, err := os.Stat(program)
 	if err != nil || info.Size() > maxBinary {
@@ -167,7 +153,7 @@ func TestKilledServiceTakesItsRunnerAlong(t *testing.T) {
 
 	dir := root(t, `beat="$(dirname "$0")/beat"; : > "$beat"; echo "Listening for Jobs"; while :; do : > "$beat"; sleep 0.02; done`, config)
 	// A machine's own path of the configuration will do as well, and so will no environment.
-	cmd := exec.Command(build(t, "."), "--root", dir, "--config", filepath.Join(dir, api.ConfigPath))
+	cmd := exec.Command(exe.Build(t, "cmd/bootstrap-service"), "--root", dir, "--config", filepath.Join(dir, api.ConfigPath))
 	cmd.Env = []string{}
 
 	if err := cmd.Start(); err != nil {

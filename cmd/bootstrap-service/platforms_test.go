@@ -17,6 +17,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 	gitlabsim "github.com/hyperfleet/hyperfleet/sim/gitlab"
 	"github.com/hyperfleet/hyperfleet/sim/gitlab/gitlabtest"
+	"github.com/hyperfleet/hyperfleet/test/exe"
 	"github.com/hyperfleet/hyperfleet/workload"
 	"github.com/hyperfleet/hyperfleet/workload/buildkite"
 	"github.com/hyperfleet/hyperfleet/workload/gitlab"
@@ -104,7 +105,7 @@ func jobCases() map[string]struct{ command, conclusion string } {
 // TestJobOfASimulatedGitLab: the program runs the stand-in gitlab-runner, and GitLab sees
 // the job done.
 func TestJobOfASimulatedGitLab(t *testing.T) { //nolint:paralleltest // its clean-up ends the forge while subtests would still run
-	program, forgesim := build(t, "."), build(t, "../forgesim")
+	program, forgesim := exe.Build(t, "cmd/bootstrap-service"), exe.Build(t, "cmd/forgesim")
 
 	for name, tc := range jobCases() {
 		t.Run(name, func(t *testing.T) {
@@ -135,7 +136,7 @@ func TestJobOfASimulatedGitLab(t *testing.T) { //nolint:paralleltest // its clea
 // TestJobOfASimulatedBuildkite: the program runs the stand-in buildkite-agent, and
 // Buildkite sees the job done.
 func TestJobOfASimulatedBuildkite(t *testing.T) { //nolint:paralleltest // as above
-	program, forgesim := build(t, "."), build(t, "../forgesim")
+	program, forgesim := exe.Build(t, "cmd/bootstrap-service"), exe.Build(t, "cmd/forgesim")
 
 	for name, tc := range jobCases() {
 		t.Run(name, func(t *testing.T) {

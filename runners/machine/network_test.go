@@ -6,9 +6,11 @@ package machine_test
 import (
 	"encoding/json"
 	"errors"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -18,6 +20,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/cloudinit/netdata"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/runners/machine"
+	"github.com/hyperfleet/hyperfleet/test/exe"
 )
 
 // pool has both families, and another gateway for each.
@@ -142,7 +145,7 @@ func TestNetworkDataOfMachines(t *testing.T) {
 				}
 			}
 
-			made := netplan(t, media.NetworkConfig)
+			made := strings.Join(slices.Sorted(maps.Values(exe.Netplan(t, media.NetworkConfig))), "")
 			for _, want := range tc.want {
 				if !strings.Contains(made, want+"\n") {
 					t.Errorf("networkd configuration lacks %q:\n%s\nfrom\n%s", want, made, media.NetworkConfig)
@@ -305,59 +308,6 @@ func TestRehearsalKnowsPrefixLengths(t *testing.T) {
 	}
 }
 
-// tool finds a program of the system.
-func tool(t *testing.T, name, pkg string) string {
-	t.Helper()
-
-	path, err := exec.LookPath(name)
-	if err == nil {
-		return path
-	}
-
-	if os.Getenv("CI") == "true" {
-		t.Fatalf("%s is missing: install the Debian package %s", name, pkg)
-	}
-
-	t.Skipf("%s is missing (Debian package %s)", name, pkg)
-
-	return ""
-}
-
-// netplan gives what netplan makes of a network-config for systemd-networkd.
-func netplan(t *testing.T, config []byte) string {
-	t.Helper()
-
-	root := t.TempDir()
-	dir := filepath.Join(root, "etc", "netplan")
-	text := "network:\n  " + strings.ReplaceAll(strings.TrimSpace(string(config)), "\n", "\n  ") + "\n"
-
-	if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "50-cloud-init.yaml"), []byte(text), 0o600)); err != nil {
-		t.Fatal(err)
-	}
-
-	if said, err := exec.Command(tool(t, "netplan", "netplan.io"), "generate", "--root-dir", root).CombinedOutput(); err != nil {
-		t.Fatalf("netplan generate: %v\n%s\n%s", err, said, text)
-	}
-
-	files, err := filepath.Glob(filepath.Join(root, "run", "systemd", "network", "*"))
-	if err != nil || len(files) == 0 {
-		t.Fatalf("networks: %v, %v", files, err)
-	}
-
-	var all strings.Builder
-
-	for _, file := range files {
-		data, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-
-		all.Write(data)
-	}
-
-	return all.String()
-}
-
 // convert has cloud-init read a network-config, whose renderer for other systems than
 // netplan's takes what it reads apart.
 func convert(t *testing.T, config []byte) {
@@ -370,7 +320,7 @@ func convert(t *testing.T, config []byte) {
 		t.Fatal(err)
 	}
 
-	said, err := exec.Command(tool(t, "cloud-init", "cloud-init"), "devel", "net-convert", "--network-data", file,
+	said, err := exec.Command(exe.Find(t, "cloud-init", "cloud-init"), "devel", "net-convert", "--network-data", file,
 		"--kind", "yaml", "--directory", dir, "--distro", "debian", "--output-kind", "netplan").CombinedOutput()
 	if err != nil {
 		t.Errorf("cloud-init: %v\n%s\n%s", err, said, config)
@@ -385,7 +335,7 @@ func checkUserData(t *testing.T, userData []byte) {
 		t.Fatal(err)
 	}
 
-	said, err := exec.Command(tool(t, "cloud-init", "cloud-init"), "schema", "--config-file", file).CombinedOutput()
+	said, err := exec.Command(exe.Find(t, "cloud-init", "cloud-init"), "schema", "--config-file", file).CombinedOutput()
 	if err != nil || !strings.Contains(string(said), "Valid") {
 		t.Errorf("cloud-init schema: %v\n%s\n%s", err, said, userData)
 	}

@@ -6,7 +6,6 @@ package kill_test
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -17,6 +16,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/test/exe"
 	"github.com/hyperfleet/hyperfleet/test/kill"
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
@@ -40,24 +40,11 @@ func build(m *testing.M) int {
 		return m.Run()
 	}
 
-	dir, err := os.MkdirTemp("", "hyperfleet-kill-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
+	return exe.With(func(dir string) int {
+		binary = filepath.Join(dir, "hyperfleet")
 
-		return 1
-	}
-	defer os.RemoveAll(dir)
-
-	binary = filepath.Join(dir, "hyperfleet")
-
-	out, err := exec.Command("go", "build", "-o", binary, "../../cmd/hyperfleet").CombinedOutput()
-	if err != nil {
-		fmt.Fprintf(os.Stderr, "build hyperfleet: %v\n%s", err, out)
-
-		return 1
-	}
-
-	return m.Run()
+		return m.Run()
+	}, "cmd/hyperfleet")
 }
 
 // row is a line of the table.

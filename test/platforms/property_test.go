@@ -34,6 +34,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
 	gitlabsim "github.com/hyperfleet/hyperfleet/sim/gitlab"
 	"github.com/hyperfleet/hyperfleet/sim/gitlab/gitlabtest"
+	"github.com/hyperfleet/hyperfleet/test/exe"
 	"github.com/hyperfleet/hyperfleet/workload"
 	"github.com/hyperfleet/hyperfleet/workload/buildkite"
 	"github.com/hyperfleet/hyperfleet/workload/generic"
@@ -242,7 +243,7 @@ func boot(t *testing.T, program, forgesim string, spec workload.RunnerSpec, conf
 //
 // Feature: hyperfleet-operator, Property 11: CI/CD Platform Integration via VM Bootstrap Service
 func TestPropertyMachineDoesOneJob(t *testing.T) { //nolint:paralleltest // its clean-up ends the forges
-	program, forgesim := build(t, "../../cmd/bootstrap-service"), build(t, "../../cmd/forgesim")
+	program, forgesim := exe.Build(t, "cmd/bootstrap-service"), exe.Build(t, "cmd/forgesim")
 	sites := forges(t, forgesim)
 
 	var count atomic.Int64
@@ -331,7 +332,7 @@ func (f forge) has(label string) []string {
 //
 // Feature: hyperfleet-operator, Property 12: CI/CD Runner Configuration
 func TestPropertyRunnerHasThePoolsLabels(t *testing.T) { //nolint:paralleltest // as above
-	program, forgesim := build(t, "../../cmd/bootstrap-service"), build(t, "../../cmd/forgesim")
+	program, forgesim := exe.Build(t, "cmd/bootstrap-service"), exe.Build(t, "cmd/forgesim")
 	sites := forges(t, forgesim)
 
 	var count atomic.Int64
@@ -389,21 +390,6 @@ func check(t *testing.T, name string, holds gopter.Prop) {
 	properties := gopter.NewProperties(parameters)
 	properties.Property(name, holds)
 	properties.TestingRun(t, property.Reporter(t))
-}
-
-// build makes a program.
-func build(t *testing.T, pkg string) string {
-	t.Helper()
-
-	program := filepath.Join(t.TempDir(), "program")
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", program, pkg)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
-
-	return program
 }
 
 // lastReport is what the machine of the root directory said last.

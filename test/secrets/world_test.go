@@ -15,7 +15,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -40,6 +39,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
 	"github.com/hyperfleet/hyperfleet/sim/github/simrunner"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
+	"github.com/hyperfleet/hyperfleet/test/exe"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 	"github.com/hyperfleet/hyperfleet/test/kube"
 	"github.com/hyperfleet/hyperfleet/test/secrets"
@@ -68,27 +68,12 @@ func TestMain(m *testing.M) {
 
 // build makes the machines' programs.
 func build(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "hyperfleet-secrets-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
+	return exe.With(func(dir string) int {
+		programs = dir
 
-		return 1
-	}
-	defer os.RemoveAll(dir)
-
-	programs = dir
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", dir+"/",
-		"../../cmd/bootstrap-service", "../../cmd/forgesim")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-
-	if out, err := cmd.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "build programs: %v\n%s", err, out)
-
-		return 1
-	}
-
-	return kube.Run(m, func(e *kube.Env) { env = e },
-		kube.WithCRDs("../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme))
+		return kube.Run(m, func(e *kube.Env) { env = e },
+			kube.WithCRDs("../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme))
+	}, "cmd/bootstrap-service", "cmd/forgesim")
 }
 
 // world is a fleet whose long-lived credentials are known to a scanner, and of which all is

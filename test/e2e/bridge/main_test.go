@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -19,6 +18,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/sim/hypershift/crds"
+	"github.com/hyperfleet/hyperfleet/test/exe"
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
@@ -41,31 +41,19 @@ var (
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "hyperfleet-e2e-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
+	return exe.With(func(dir string) int {
+		binary = filepath.Join(dir, "hyperfleet")
 
-		return 1
-	}
-	defer os.RemoveAll(dir)
+		return kube.Run(m, func(e *kube.Env) {
+			env = e
 
-	binary = filepath.Join(dir, "hyperfleet")
-
-	if out, err := exec.Command("go", "build", "-o", binary, "../../../cmd/hyperfleet").CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "build the operator: %v\n%s", err, out)
-
-		return 1
-	}
-
-	return kube.Run(m, func(e *kube.Env) {
-		env = e
-
-		if err := furnish(context.Background()); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-	}, kube.WithCRDs(deploy+"base/namespace.yaml", deploy+"crds", deploy+"rbac/bridge.yaml"),
-		kube.WithControllerManager(), kube.WithScheme(v1alpha1.AddToScheme))
+			if err := furnish(context.Background()); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				os.Exit(1)
+			}
+		}, kube.WithCRDs(deploy+"base/namespace.yaml", deploy+"crds", deploy+"rbac/bridge.yaml"),
+			kube.WithControllerManager(), kube.WithScheme(v1alpha1.AddToScheme))
+	}, "cmd/hyperfleet")
 }
 
 // furnish makes what a management cluster has before its first bridge.

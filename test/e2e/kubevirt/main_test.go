@@ -4,9 +4,7 @@
 package kubevirt_test
 
 import (
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -14,6 +12,7 @@ import (
 	virtv1 "kubevirt.io/api/core/v1"
 
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/test/exe"
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
@@ -30,24 +29,12 @@ var (
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "hyperfleet-e2e-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
+	return exe.With(func(dir string) int {
+		binary = filepath.Join(dir, "hyperfleet")
 
-		return 1
-	}
-	defer os.RemoveAll(dir)
-
-	binary = filepath.Join(dir, "hyperfleet")
-
-	if out, err := exec.Command("go", "build", "-o", binary, "../../../cmd/hyperfleet").CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "build the operator: %v\n%s", err, out)
-
-		return 1
-	}
-
-	return kube.Run(m, func(e *kube.Env) { env = e },
-		kube.WithCRDs(deploy+"base/namespace.yaml", deploy+"crds", deploy+"rbac/networking.yaml", deploy+"base/networking.yaml"),
-		kube.WithControllerManager(),
-		kube.WithScheme(infrav1.AddToScheme, func(s *runtime.Scheme) error { return virtv1.AddToScheme(s) }))
+		return kube.Run(m, func(e *kube.Env) { env = e },
+			kube.WithCRDs(deploy+"base/namespace.yaml", deploy+"crds", deploy+"rbac/networking.yaml", deploy+"base/networking.yaml"),
+			kube.WithControllerManager(),
+			kube.WithScheme(infrav1.AddToScheme, func(s *runtime.Scheme) error { return virtv1.AddToScheme(s) }))
+	}, "cmd/hyperfleet")
 }

@@ -4,9 +4,7 @@
 package platform_test
 
 import (
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -14,6 +12,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/hyperfleet/hyperfleet/test/brokers"
+	"github.com/hyperfleet/hyperfleet/test/exe"
 )
 
 // binary is hyperfleet.
@@ -24,21 +23,9 @@ func TestMain(m *testing.M) { os.Exit(brokers.Main(func() int { return run(m) })
 func run(m *testing.M) int {
 	ctrl.SetLogger(logr.Discard())
 
-	dir, err := os.MkdirTemp("", "hyperfleet-e2e-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
+	return exe.With(func(dir string) int {
+		binary = filepath.Join(dir, "hyperfleet")
 
-		return 1
-	}
-	defer os.RemoveAll(dir)
-
-	binary = filepath.Join(dir, "hyperfleet")
-
-	if out, err := exec.Command("go", "build", "-o", binary, "../../../cmd/hyperfleet").CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "build hyperfleet: %v\n%s", err, out)
-
-		return 1
-	}
-
-	return m.Run()
+		return m.Run()
+	}, "cmd/hyperfleet")
 }

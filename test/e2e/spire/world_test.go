@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -25,6 +24,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
 	"github.com/hyperfleet/hyperfleet/sim/github/simrunner"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
+	"github.com/hyperfleet/hyperfleet/test/exe"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 	"github.com/hyperfleet/hyperfleet/test/kube"
 	"github.com/hyperfleet/hyperfleet/test/spire"
@@ -51,23 +51,11 @@ func TestMain(m *testing.M) {
 
 // withPrograms builds what machines run, as releases have it.
 func withPrograms(run func() int) int {
-	dir, err := os.MkdirTemp("", "hf-e2e-")
-	if err != nil {
-		panic(err)
-	}
+	return exe.With(func(dir string) int {
+		programs = dir
 
-	defer func() { _ = os.RemoveAll(dir) }()
-
-	programs = dir
-
-	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", dir+"/", "../../../cmd/bootstrap-service", "../../../cmd/forgesim")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-
-	if out, err := build.CombinedOutput(); err != nil {
-		panic(string(out))
-	}
-
-	return run()
+		return run()
+	}, "cmd/bootstrap-service", "cmd/forgesim")
 }
 
 // world is a fleet with a SPIRE server, whose machines attest to it.

@@ -34,6 +34,7 @@ import (
 	simkubevirt "github.com/hyperfleet/hyperfleet/sim/kubevirt"
 	"github.com/hyperfleet/hyperfleet/sim/kubevirt/crds"
 	"github.com/hyperfleet/hyperfleet/sim/kubevirt/kubevirttest"
+	"github.com/hyperfleet/hyperfleet/test/exe"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
@@ -49,31 +50,18 @@ func TestMain(m *testing.M) { os.Exit(run(m)) }
 func run(m *testing.M) int {
 	ctrl.SetLogger(logr.Discard())
 
-	dir, err := os.MkdirTemp("", "hf-kubevirt-")
-	if err != nil {
-		panic(err)
-	}
+	return exe.With(func(dir string) int {
+		programs = dir
 
-	defer func() { _ = os.RemoveAll(dir) }()
+		return kube.Run(m, func(e *kube.Env) {
+			env = e
 
-	programs = dir
-
-	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", dir+"/",
-		"../../../cmd/bootstrap-service", "../../../cmd/forgesim")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-
-	if out, err := build.CombinedOutput(); err != nil {
-		panic(string(out))
-	}
-
-	return kube.Run(m, func(e *kube.Env) {
-		env = e
-
-		if err := errors.Join(crds.Install(context.Background(), e.Config), e.Client.Create(context.Background(), definitions())); err != nil {
-			panic(err)
-		}
-	}, kube.WithCRDs("../../../deploy/crds"),
-		kube.WithScheme(v1alpha1.AddToScheme, infrav1.AddToScheme, virtv1.AddToScheme, apiextensionsv1.AddToScheme))
+			if err := errors.Join(crds.Install(context.Background(), e.Config), e.Client.Create(context.Background(), definitions())); err != nil {
+				panic(err)
+			}
+		}, kube.WithCRDs("../../../deploy/crds"),
+			kube.WithScheme(v1alpha1.AddToScheme, infrav1.AddToScheme, virtv1.AddToScheme, apiextensionsv1.AddToScheme))
+	}, "cmd/bootstrap-service", "cmd/forgesim")
 }
 
 // site is a fleet whose machines are KubeVirt's.

@@ -1,0 +1,123 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package exe
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/hyperfleet/hyperfleet/"
+
+// Find gives the path of a program of a Debian package. Where CI is true it must be there;
+// elsewhere the test is skipped without it.
+func Find(t testing.TB, name, pkg string) string {
+	t.Helper()
+
+	path, err := exec.LookPath(name)
+	if err == nil {
+		return path
+	}
+
+	if os.Getenv("CI") == "true" {
+		t.Fatalf("%s is missing: install the Debian package %s", name, pkg)
+	}
+
+	t.Skipf("%s is missing (Debian package %s)", name, pkg)
+
+	return ""
+}
+
+// Build makes a program of this module, such as cmd/hyperfleet, and gives its path.
+func Build(t testing.TB, name string) string {
+	t.Helper()
+
+	dir := t.TempDir()
+	if err := build(dir, name); err != nil {
+		t.Fatal(err)
+	}
+
+	return filepath.Join(dir, filepath.Base(name))
+}
+
+// With makes programs of this module for all tests of a package: run gets the directory
+// that has them, and its result is the exit code. It is for TestMain.
+func With(run func(dir string) int, names ...string) int {
+	dir, err := os.MkdirTemp("", "hyperfleet-test-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+
+		return 1
+	}
+	defer os.RemoveAll(dir)
+
+	if err := build(dir, names...); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+
+		return 1
+	}
+
+	return run(dir)
+}
+
+// build makes programs as `make build` does: what it has compiled is not compiled again.
+func build(dir string, names ...string) error {
+	args := []string{"build", "-trimpath", "-ldflags", "-s -w", "-o", dir + "/"}
+	for _, name := range names {
+		args = append(args, module+name)
+	}
+
+	cmd := exec.Command("go", args...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w\n%s", strings.Join(names, ", "), err, out)
+	}
+
+	return nil
+}
+
+// Netplan gives the files, by their names, that netplan makes for systemd-networkd of a
+// network-config of version 2.
+func Netplan(t testing.TB, config []byte) map[string]string {
+	t.Helper()
+
+	root := t.TempDir()
+	dir := filepath.Join(root, "etc", "netplan")
+
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+
+	text := "network:\n  " + strings.ReplaceAll(strings.TrimSpace(string(config)), "\n", "\n  ") + "\n"
+	if err := os.WriteFile(filepath.Join(dir, "50-cloud-init.yaml"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	if said, err := exec.Command(Find(t, "netplan", "netplan.io"), "generate", "--root-dir", root).CombinedOutput(); err != nil {
+		t.Fatalf("netplan generate: %v\n%s\n%s", err, said, text)
+	}
+
+	files, err := filepath.Glob(filepath.Join(root, "run", "systemd", "network", "*"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("files of netplan: %v, %v", files, err)
+	}
+
+	made := map[string]string{}
+
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		made[filepath.Base(file)] = string(data)
+	}
+
+	return made
+}
