@@ -4,9 +4,6 @@
 package hosts_test
 
 import (
-	"context"
-	"crypto/ed25519"
-	"encoding/pem"
 	"fmt"
 	"log/slog"
 	"net"
@@ -20,18 +17,13 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/crypto/ssh"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
-	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/log"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
@@ -40,6 +32,7 @@ import (
 	kitlog "github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 	"github.com/hyperfleet/hyperfleet/sim/machost"
+	"github.com/hyperfleet/hyperfleet/sim/machost/machosttest"
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
@@ -85,7 +78,8 @@ func newWorld(t *testing.T, n int, rollout infrav1.HostRollout) *world {
 	t.Helper()
 
 	w := &world{t: t, namespace: env.Namespace(t), hosts: map[string]*machost.Host{}, busy: map[string]int{}, stop: func() {}, gates: map[string]chan struct{}{}}
-	w.keys()
+	private, line := machosttest.Key(t)
+	w.key, w.authorized = private.Reveal(), line
 	w.configure("agent one")
 	w.create(&infrav1.HostFleet{
 		ObjectMeta: metav1.ObjectMeta{Name: fleetName}, Spec: infrav1.HostFleetSpec{HostKind: linux.Name, Rollout: rollout},
@@ -113,25 +107,6 @@ func newWorld(t *testing.T, n int, rollout infrav1.HostRollout) *world {
 	})
 
 	return w
-}
-
-func (w *world) keys() {
-	public, private, err := ed25519.GenerateKey(nil)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-
-	block, err := ssh.MarshalPrivateKey(private, "")
-	if err != nil {
-		w.t.Fatal(err)
-	}
-
-	line, err := ssh.NewPublicKey(public)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-
-	w.key, w.authorized = string(pem.EncodeToMemory(block)), string(ssh.MarshalAuthorizedKey(line))
 }
 
 // configure writes the operator's configuration, with an agent of its own.
@@ -255,18 +230,6 @@ func (w *world) mostBusy() int {
 func (w *world) start() {
 	w.t.Helper()
 
-	restConfig := *env.Config
-	restConfig.QPS = -1
-
-	mgr, err := ctrl.NewManager(&restConfig, ctrl.Options{
-		Scheme: env.Scheme, Metrics: metricsserver.Options{BindAddress: "0"},
-		Cache:      cache.Options{DefaultNamespaces: map[string]cache.Config{w.namespace: {}}},
-		Controller: ctrlconfig.Controller{SkipNameValidation: new(true)},
-	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-
 	w.registry = prometheus.NewRegistry()
 
 	calls, err := metrics.NewCalls(w.registry, nil)
@@ -275,26 +238,7 @@ func (w *world) start() {
 	}
 
 	area := &hosts.Area{Config: w.cfg, Registry: w.registry, Clock: clock.RealClock{}, Calls: calls}
-
-	ctx, cancel := context.WithCancel(context.Background())
-	if err := area.Setup(ctx, mgr); err != nil {
-		w.t.Fatal(err)
-	}
-
-	ended := make(chan error, 1)
-	go func() { ended <- mgr.Start(ctx) }()
-
-	var once sync.Once
-
-	w.stop = func() {
-		once.Do(func() {
-			cancel()
-
-			if err := <-ended; err != nil {
-				w.t.Errorf("run the area: %v", err)
-			}
-		})
-	}
+	w.stop = env.Manage(w.t, w.namespace, area.Setup)
 }
 
 // restart is another version of the operator, with another agent.

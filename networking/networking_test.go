@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"os"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -22,12 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/clock"
-	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/log"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	hfv1 "github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
@@ -95,18 +90,6 @@ var errNoSecrets = errors.New("there are no secrets here")
 func (w *world) start() {
 	w.t.Helper()
 
-	restConfig := *env.Config
-	restConfig.QPS = -1
-
-	mgr, err := ctrl.NewManager(&restConfig, ctrl.Options{
-		Scheme: env.Scheme, Metrics: metricsserver.Options{BindAddress: "0"},
-		Cache:      cache.Options{DefaultNamespaces: map[string]cache.Config{w.namespace: {}}},
-		Controller: ctrlconfig.Controller{SkipNameValidation: new(true)},
-	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-
 	secret := w.secret
 	if secret == nil {
 		secret = func(context.Context, hfv1.SecretKeySelector) (string, error) { return "", errNoSecrets }
@@ -118,25 +101,7 @@ func (w *world) start() {
 		Secret: secret,
 	}
 
-	ctx, cancel := context.WithCancel(context.Background())
-	if err := area.Setup(ctx, mgr); err != nil {
-		w.t.Fatal(err)
-	}
-
-	ended := make(chan error, 1)
-	go func() { ended <- mgr.Start(ctx) }()
-
-	var once sync.Once
-
-	w.stop = func() {
-		once.Do(func() {
-			cancel()
-
-			if err := <-ended; err != nil {
-				w.t.Errorf("run the area: %v", err)
-			}
-		})
-	}
+	w.stop = env.Manage(w.t, w.namespace, area.Setup)
 }
 
 func (w *world) restart() {

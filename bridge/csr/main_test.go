@@ -22,9 +22,7 @@ import (
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/log"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/bridge/csr"
@@ -188,33 +186,11 @@ func (w *world) comesUp() {
 func (w *world) run() {
 	w.t.Helper()
 
-	mgr, err := ctrl.NewManager(env.Config, ctrl.Options{
-		Scheme: env.Scheme, Metrics: metricsserver.Options{BindAddress: "0"},
-		Controller: ctrlconfig.Controller{SkipNameValidation: new(true)},
-	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-
-	approver := &csr.Approver{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("hyperfleet"),
-		Registry: prometheus.NewRegistry(), Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
-	}
-	if err := approver.SetupWithManager(mgr); err != nil {
-		w.t.Fatal(err)
-	}
-
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-
-	go func() { done <- mgr.Start(ctx) }()
-
-	w.t.Cleanup(func() {
-		cancel()
-
-		if err := <-done; err != nil {
-			w.t.Error(err)
-		}
+	env.Manage(w.t, "", func(_ context.Context, mgr ctrl.Manager) error {
+		return (&csr.Approver{
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("hyperfleet"),
+			Registry: prometheus.NewRegistry(), Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
+		}).SetupWithManager(mgr)
 	})
 }
 

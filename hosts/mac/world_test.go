@@ -5,8 +5,6 @@ package mac_test
 
 import (
 	"context"
-	"crypto/ed25519"
-	"encoding/pem"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -14,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/crypto/ssh"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -30,6 +27,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/sim/machost/machosttest"
 	sim "github.com/hyperfleet/hyperfleet/sim/scaleway"
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
@@ -69,7 +67,8 @@ func newWorld(t *testing.T, opts sim.Options) *world {
 		infrav1.ScalewayAccessKey: sim.DefaultAccessKey, infrav1.ScalewaySecretKey: sim.DefaultSecretKey,
 		infrav1.ScalewayProjectID: sim.DefaultProject, infrav1.ScalewayAPIURL: server.URL,
 	})
-	w.secret("hosts", map[string]string{"key": sshKey(t), "kubeconfig": "kubeconfig of " + t.Name(), "tailscale": "tskey"})
+	private, _ := machosttest.Key(t)
+	w.secret("hosts", map[string]string{"key": private.Reveal(), "kubeconfig": "kubeconfig of " + t.Name(), "tailscale": "tskey"})
 	w.restart()
 
 	return w
@@ -90,22 +89,6 @@ func fleet() macplan.Config {
 		MaxPods: 2, TartKubeletBinary: plan.Text("kubelet"), TartTarball: plan.Text("tart"),
 		NodeExporterBinary: plan.Text("exporter"),
 	}
-}
-
-func sshKey(t *testing.T) string {
-	t.Helper()
-
-	_, key, err := ed25519.GenerateKey(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	block, err := ssh.MarshalPrivateKey(key, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	return string(pem.EncodeToMemory(block))
 }
 
 // secrets reads from the API server.

@@ -5,13 +5,8 @@ package push_test
 
 import (
 	"context"
-	"crypto/ed25519"
-	"crypto/rand"
-	"encoding/pem"
 	"testing"
 	"time"
-
-	cryptossh "golang.org/x/crypto/ssh"
 
 	"github.com/hyperfleet/hyperfleet/hosts/plan"
 	"github.com/hyperfleet/hyperfleet/hosts/plan/linux"
@@ -19,6 +14,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/hosts/ssh"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/sim/machost"
+	"github.com/hyperfleet/hyperfleet/sim/machost/machosttest"
 )
 
 const (
@@ -146,47 +142,15 @@ func must[T any](t *testing.T, value T, err error) T {
 	return value
 }
 
-// key gives a private key, and the line that lets it in.
-func key(t *testing.T) (log.Secret, string) {
+// reach starts a host, and says how it is reached.
+func reach(t *testing.T, options machost.Options) (*machost.Host, ssh.Target) {
 	t.Helper()
 
-	public, private, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	private, line := machosttest.Key(t)
+	options.AuthorizedKeys = []string{line}
+	host := machosttest.Start(t, options)
 
-	block, err := cryptossh.MarshalPrivateKey(private, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	known, err := cryptossh.NewPublicKey(public)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	return log.NewSecret(string(pem.EncodeToMemory(block))), string(cryptossh.MarshalAuthorizedKey(known))
-}
-
-func start(t *testing.T, options machost.Options) *machost.Host {
-	t.Helper()
-
-	host, err := machost.Start(t.Context(), options)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	t.Cleanup(func() {
-		if unknown := host.Unknown(); len(unknown) > 0 {
-			t.Errorf("the simulator does not know: %q", unknown)
-		}
-
-		if err := host.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-
-	return host
+	return host, ssh.Target{Name: options.Name, Address: host.Address(), User: "m1", PrivateKey: private}
 }
 
 func dial(t *testing.T, target ssh.Target) *ssh.Conn {

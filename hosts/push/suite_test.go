@@ -34,9 +34,7 @@ func TestLifeOfAHost(t *testing.T) {
 			t.Run(string(s.name)+" behind "+door, func(t *testing.T) {
 				t.Parallel()
 
-				private, line := key(t)
-				host := start(t, machost.Options{Name: "h", System: s.name, AuthorizedKeys: []string{line}})
-				target := ssh.Target{Address: host.Address(), User: "m1", PrivateKey: private}
+				host, target := reach(t, machost.Options{Name: "h", System: s.name})
 
 				if door == "openssh" {
 					sshd, err := host.OpenSSH(t.Context())

@@ -134,9 +134,7 @@ func TestTrouble(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			private, line := key(t)
-			host := start(t, machost.Options{AuthorizedKeys: []string{line}})
-			target := ssh.Target{Name: "h", Address: host.Address(), User: "m1", PrivateKey: private}
+			host, target := reach(t, machost.Options{Name: "h"})
 
 			old := small(t, "old", fine)
 			if result := push.FirstBoot(t.Context(), dial(t, target), old, push.Options{}); result.Err != nil {
@@ -252,9 +250,7 @@ func hangs(t *testing.T, host *machost.Host) {
 func TestOneScriptAtATime(t *testing.T) {
 	t.Parallel()
 
-	private, line := key(t)
-	host := start(t, machost.Options{AuthorizedKeys: []string{line}})
-	target := ssh.Target{Address: host.Address(), User: "m1", PrivateKey: private}
+	host, target := reach(t, machost.Options{})
 
 	host.Inject(machost.Fault{Label: "first", What: machost.Hang, Times: 1})
 
@@ -292,9 +288,7 @@ func TestOneScriptAtATime(t *testing.T) {
 func TestALookBesideAPush(t *testing.T) {
 	t.Parallel()
 
-	private, line := key(t)
-	host := start(t, machost.Options{AuthorizedKeys: []string{line}})
-	target := ssh.Target{Address: host.Address(), User: "m1", PrivateKey: private}
+	host, target := reach(t, machost.Options{})
 	p := small(t, "1", fine)
 
 	host.Inject(machost.Fault{Label: "first", What: machost.Hang, Times: 1})
@@ -335,9 +329,7 @@ func TestALookBesideAPush(t *testing.T) {
 func TestAnEndedPushLeavesTheNextAlone(t *testing.T) {
 	t.Parallel()
 
-	private, line := key(t)
-	host := start(t, machost.Options{AuthorizedKeys: []string{line}})
-	target := ssh.Target{Address: host.Address(), User: "m1", PrivateKey: private}
+	host, target := reach(t, machost.Options{})
 	p := small(t, "1", fine)
 
 	host.Inject(machost.Fault{Label: "first", What: machost.Hang, Times: 1})
@@ -383,15 +375,14 @@ func TestManyHosts(t *testing.T) {
 
 	const hosts = 100
 
-	private, line := key(t)
 	p := small(t, "1", fine)
 
 	for range hosts {
 		t.Run("host", func(t *testing.T) {
 			t.Parallel()
 
-			host := start(t, machost.Options{Light: true, AuthorizedKeys: []string{line}})
-			conn := dial(t, ssh.Target{Address: host.Address(), User: "m1", PrivateKey: private})
+			host, target := reach(t, machost.Options{Light: true})
+			conn := dial(t, target)
 
 			if result := push.FirstBoot(t.Context(), conn, p, push.Options{}); result.Err != nil || len(host.Digests()) != 4 {
 				t.Errorf("%v: %v", result.Err, host.Digests())

@@ -5,9 +5,6 @@ package ssh_test
 
 import (
 	"context"
-	"crypto/ed25519"
-	"crypto/rand"
-	"encoding/pem"
 	"errors"
 	"io"
 	"net"
@@ -18,61 +15,19 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
-	cryptossh "golang.org/x/crypto/ssh"
 
 	"github.com/hyperfleet/hyperfleet/hosts/ssh"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 	"github.com/hyperfleet/hyperfleet/sim/machost"
+	"github.com/hyperfleet/hyperfleet/sim/machost/machosttest"
 )
 
 const (
 	patience = 3 * time.Minute
 	password = "correct horse battery staple"
 )
-
-func key(t *testing.T) (log.Secret, string) {
-	t.Helper()
-
-	public, private, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	block, err := cryptossh.MarshalPrivateKey(private, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	known, err := cryptossh.NewPublicKey(public)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	return log.NewSecret(string(pem.EncodeToMemory(block))), string(cryptossh.MarshalAuthorizedKey(known))
-}
-
-func start(t *testing.T, options machost.Options) *machost.Host {
-	t.Helper()
-
-	host, err := machost.Start(t.Context(), options)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	t.Cleanup(func() {
-		if unknown := host.Unknown(); len(unknown) > 0 {
-			t.Errorf("the simulator does not know: %q", unknown)
-		}
-
-		if err := host.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-
-	return host
-}
 
 func dial(t *testing.T, target ssh.Target, options ssh.Options) (*ssh.Conn, error) {
 	t.Helper()
@@ -129,13 +84,13 @@ func silent(t *testing.T, says string) string {
 func TestDialSortsWhatIsWrong(t *testing.T) {
 	t.Parallel()
 
-	private, line := key(t)
-	other, _ := key(t)
+	private, line := machosttest.Key(t)
+	other, _ := machosttest.Key(t)
 	light := func(change func(*machost.Host)) func(*testing.T, *ssh.Target) {
 		return func(t *testing.T, target *ssh.Target) {
 			t.Helper()
 
-			host := start(t, machost.Options{Light: true, Password: password, AuthorizedKeys: []string{line}})
+			host := machosttest.Start(t, machost.Options{Light: true, Password: password, AuthorizedKeys: []string{line}})
 			target.Address = host.Address()
 			change(host)
 		}
@@ -261,8 +216,8 @@ func TestDialSortsWhatIsWrong(t *testing.T) {
 func TestHostKeyIsPinned(t *testing.T) {
 	t.Parallel()
 
-	private, line := key(t)
-	host := start(t, machost.Options{Light: true, Password: password, AuthorizedKeys: []string{line}})
+	private, line := machosttest.Key(t)
+	host := machosttest.Start(t, machost.Options{Light: true, Password: password, AuthorizedKeys: []string{line}})
 	target := ssh.Target{Address: host.Address(), User: "m1", PrivateKey: private, Password: log.NewSecret(password)}
 
 	conn, err := dial(t, target, ssh.Options{})
@@ -290,8 +245,8 @@ func TestHostKeyIsPinned(t *testing.T) {
 func TestRun(t *testing.T) {
 	t.Parallel()
 
-	private, line := key(t)
-	host := start(t, machost.Options{Password: password, AuthorizedKeys: []string{line}})
+	private, line := machosttest.Key(t)
+	host := machosttest.Start(t, machost.Options{Password: password, AuthorizedKeys: []string{line}})
 	target := ssh.Target{Name: "h", Address: host.Address(), User: "m1", PrivateKey: private}
 
 	registry := prometheus.NewRegistry()
@@ -370,7 +325,7 @@ func TestRun(t *testing.T) {
 func TestSudoWithAPassword(t *testing.T) {
 	t.Parallel()
 
-	host := start(t, machost.Options{Password: password})
+	host := machosttest.Start(t, machost.Options{Password: password})
 	target := ssh.Target{Address: host.Address(), User: "m1", Password: log.NewSecret(password)}
 
 	if err := host.SetSudo(machost.SudoPassword); err != nil {
@@ -404,8 +359,8 @@ func TestSudoWithAPassword(t *testing.T) {
 func TestKeepAliveCutsADeadConnection(t *testing.T) {
 	t.Parallel()
 
-	private, line := key(t)
-	host := start(t, machost.Options{Light: true, AuthorizedKeys: []string{line}})
+	private, line := machosttest.Key(t)
+	host := machosttest.Start(t, machost.Options{Light: true, AuthorizedKeys: []string{line}})
 
 	conn, err := dial(t, ssh.Target{Name: "h", Address: host.Address(), User: "m1", PrivateKey: private},
 		ssh.Options{KeepAlive: 50 * time.Millisecond})
@@ -425,8 +380,8 @@ func TestKeepAliveCutsADeadConnection(t *testing.T) {
 func TestOutputIsBounded(t *testing.T) {
 	t.Parallel()
 
-	private, line := key(t)
-	host := start(t, machost.Options{AuthorizedKeys: []string{line}})
+	private, line := machosttest.Key(t)
+	host := machosttest.Start(t, machost.Options{AuthorizedKeys: []string{line}})
 
 	conn, err := dial(t, ssh.Target{Address: host.Address(), User: "m1", PrivateKey: private}, ssh.Options{})
 	if err != nil {

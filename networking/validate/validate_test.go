@@ -23,8 +23,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
@@ -311,28 +309,8 @@ func newSite(t *testing.T) *site {
 	s := &site{t: t, Server: dnstest.StartBIND(t, dnstest.Config{Zones: []string{domain, backward}}), space: env.Namespace(t)}
 	_, port, _ := net.SplitHostPort(s.Addr)
 
-	mgr, err := ctrl.NewManager(env.Config, ctrl.Options{
-		Scheme: env.Scheme, Metrics: metricsserver.Options{BindAddress: "0"},
-		Controller: ctrlconfig.Controller{SkipNameValidation: new(true)}, // each site has its own
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	if err := SetupWithManager(mgr, Options{DNSPort: port, SSHPort: sshd(t)}); err != nil {
-		t.Fatal(err)
-	}
-
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-
-	go func() { ended <- mgr.Start(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+	env.Manage(t, "", func(_ context.Context, mgr ctrl.Manager) error {
+		return SetupWithManager(mgr, Options{DNSPort: port, SSHPort: sshd(t)})
 	})
 
 	return s

@@ -10,15 +10,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clocktesting "k8s.io/utils/clock/testing"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
@@ -355,34 +352,12 @@ func TestControllerWatches(t *testing.T) {
 	namespace, repository := env.Namespace(t), own(t)+"/app"
 	key := entry(t, namespace, job(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = repository }))
 
-	mgr, err := ctrl.NewManager(env.Config, ctrl.Options{
-		Scheme: env.Scheme, Metrics: metricsserver.Options{BindAddress: "0"}, Logger: logr.Discard(),
-		// The other tests have no controller running.
-		Cache: cache.Options{DefaultNamespaces: map[string]cache.Config{namespace: {}}},
+	// The other tests have no controller running.
+	env.Manage(t, namespace, func(_ context.Context, mgr ctrl.Manager) error {
+		return (&demand.JobReconciler{
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Platforms: platforms(), Runner: &step.Runner{Client: mgr.GetClient(), Controller: "runnerjob"},
+		}).SetupWithManager(mgr)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	r := &demand.JobReconciler{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Platforms: platforms(), Runner: &step.Runner{Client: mgr.GetClient(), Controller: "runnerjob"},
-	}
-	if err := r.SetupWithManager(mgr); err != nil {
-		t.Fatal(err)
-	}
-
-	ctx, cancel := context.WithCancel(t.Context())
-	stopped := make(chan error, 1)
-
-	go func() { stopped <- mgr.Start(ctx) }()
-
-	defer func() {
-		cancel()
-
-		if err := <-stopped; err != nil {
-			t.Error(err)
-		}
-	}()
 
 	reach(t, func() bool {
 		return meta.IsStatusConditionFalse(read(t, key).Status.Conditions, demand.ConditionMatched)

@@ -10,16 +10,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/config"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
@@ -86,37 +82,15 @@ func moments(job *v1alpha1.RunnerJob) []string {
 func jobs(t *testing.T, namespace string) (*events.FakeRecorder, func()) {
 	t.Helper()
 
-	mgr, err := ctrl.NewManager(env.Config, ctrl.Options{
-		Scheme: env.Scheme, Metrics: metricsserver.Options{BindAddress: "0"}, Logger: logr.Discard(),
-		Cache:      cache.Options{DefaultNamespaces: map[string]cache.Config{namespace: {}}},
-		Controller: config.Controller{SkipNameValidation: new(true)},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-
 	recorder := events.NewFakeRecorder(100)
-	r := &demand.JobReconciler{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Platforms: platforms(), Recorder: recorder,
-		Runner: &step.Runner{Client: mgr.GetClient(), Controller: "runnerjob"},
-		Logs:   &report.Logs{Client: mgr.GetClient(), Live: mgr.GetAPIReader()},
-	}
-	if err := r.SetupWithManager(mgr); err != nil {
-		t.Fatal(err)
-	}
 
-	ctx, cancel := context.WithCancel(t.Context())
-	stopped := make(chan error, 1)
-
-	go func() { stopped <- mgr.Start(ctx) }()
-
-	return recorder, func() {
-		cancel()
-
-		if err := <-stopped; err != nil {
-			t.Error(err)
-		}
-	}
+	return recorder, env.Manage(t, namespace, func(_ context.Context, mgr ctrl.Manager) error {
+		return (&demand.JobReconciler{
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Platforms: platforms(), Recorder: recorder,
+			Runner: &step.Runner{Client: mgr.GetClient(), Controller: "runnerjob"},
+			Logs:   &report.Logs{Client: mgr.GetClient(), Live: mgr.GetAPIReader()},
+		}).SetupWithManager(mgr)
+	})
 }
 
 // The whole story of a job, as its platform, its pool and its machine tell it.

@@ -5,9 +5,6 @@ package machost
 
 import (
 	"context"
-	"crypto/ed25519"
-	"crypto/rand"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"net"
@@ -82,22 +79,17 @@ func (h *Host) OpenSSH(ctx context.Context) (*OpenSSH, error) {
 }
 
 func (s *OpenSSH) configure(dir string, h *Host) error {
-	public, private, err := ed25519.GenerateKey(rand.Reader)
+	private, public, err := NewKey()
 	if err != nil {
 		return err
 	}
 
-	key, err := ssh.NewPublicKey(public)
+	key, _, _, _, err := ssh.ParseAuthorizedKey([]byte(public)) //nolint:dogsled // what else the line may have
 	if err != nil {
 		return err
 	}
 
 	s.HostKey = ssh.FingerprintSHA256(key)
-
-	block, err := ssh.MarshalPrivateKey(private, "")
-	if err != nil {
-		return err
-	}
 
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
@@ -109,7 +101,7 @@ func (s *OpenSSH) configure(dir string, h *Host) error {
 		text string
 		mode os.FileMode
 	}{
-		"host-key":        {string(pem.EncodeToMemory(block)), 0o600},
+		"host-key":        {private, 0o600},
 		"authorized-keys": {strings.Join(h.options.AuthorizedKeys, ""), 0o600},
 		"command":         {h.box.enterScript(), 0o700},
 		"config": {strings.Join([]string{

@@ -19,6 +19,7 @@ import (
 	kubeclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
+	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
 func (l *life) read(file string) string {
@@ -107,8 +108,7 @@ func (l *life) jobs(namespace string) []batchv1.Job {
 	return list.Items
 }
 
-// end writes the status of the jobs that have not ended, as the job controller does:
-// criteria before the end (Kubernetes, Job status validation).
+// end ends the jobs that have not ended.
 func (l *life) end(namespace string, fail bool) {
 	l.t.Helper()
 
@@ -117,22 +117,7 @@ func (l *life) end(namespace string, fail bool) {
 			continue
 		}
 
-		now := metav1.Now()
-		job.Status.StartTime = &now
-
-		kinds := []batchv1.JobConditionType{batchv1.JobSuccessCriteriaMet, batchv1.JobComplete}
-		if fail {
-			kinds = []batchv1.JobConditionType{batchv1.JobFailureTarget, batchv1.JobFailed}
-		} else {
-			job.Status.CompletionTime, job.Status.Succeeded = &now, 1
-		}
-
-		for _, kind := range kinds {
-			job.Status.Conditions = append(job.Status.Conditions, batchv1.JobCondition{
-				Type: kind, Status: corev1.ConditionTrue, LastTransitionTime: now, LastProbeTime: now, Reason: "Played",
-			})
-		}
-
+		kube.EndJob(&job, fail)
 		l.must(env.Client.Status().Update(l.t.Context(), &job))
 	}
 }

@@ -4,6 +4,7 @@
 package exe
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -38,7 +39,7 @@ func Build(t testing.TB, name string) string {
 	t.Helper()
 
 	dir := t.TempDir()
-	if err := build(dir, name); err != nil {
+	if err := build(t.Context(), dir, name); err != nil {
 		t.Fatal(err)
 	}
 
@@ -54,9 +55,9 @@ func With(run func(dir string) int, names ...string) int {
 
 		return 1
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 
-	if err := build(dir, names...); err != nil {
+	if err := build(context.Background(), dir, names...); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 
 		return 1
@@ -66,13 +67,13 @@ func With(run func(dir string) int, names ...string) int {
 }
 
 // build makes programs as `make build` does: what it has compiled is not compiled again.
-func build(dir string, names ...string) error {
+func build(ctx context.Context, dir string, names ...string) error {
 	args := []string{"build", "-trimpath", "-ldflags", "-s -w", "-o", dir + "/"}
 	for _, name := range names {
 		args = append(args, module+name)
 	}
 
-	cmd := exec.Command("go", args...)
+	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -99,7 +100,8 @@ func Netplan(t testing.TB, config []byte) map[string]string {
 		t.Fatal(err)
 	}
 
-	if said, err := exec.Command(Find(t, "netplan", "netplan.io"), "generate", "--root-dir", root).CombinedOutput(); err != nil {
+	cmd := exec.CommandContext(t.Context(), Find(t, "netplan", "netplan.io"), "generate", "--root-dir", root)
+	if said, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("netplan generate: %v\n%s\n%s", err, said, text)
 	}
 
@@ -108,7 +110,7 @@ func Netplan(t testing.TB, config []byte) map[string]string {
 		t.Fatalf("files of netplan: %v, %v", files, err)
 	}
 
-	made := map[string]string{}
+	out := map[string]string{}
 
 	for _, file := range files {
 		data, err := os.ReadFile(file)
@@ -116,8 +118,8 @@ func Netplan(t testing.TB, config []byte) map[string]string {
 			t.Fatal(err)
 		}
 
-		made[filepath.Base(file)] = string(data)
+		out[filepath.Base(file)] = string(data)
 	}
 
-	return made
+	return out
 }

@@ -4,10 +4,8 @@
 package hosts_test
 
 import (
-	"fmt"
 	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -15,6 +13,7 @@ import (
 
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	kitlog "github.com/hyperfleet/hyperfleet/kit/log"
+	"github.com/hyperfleet/hyperfleet/test/exe"
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
@@ -34,23 +33,11 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "hyperfleet-e2e-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
+	return exe.With(func(dir string) int {
+		binary = filepath.Join(dir, "hyperfleet")
 
-		return 1
-	}
-	defer os.RemoveAll(dir)
-
-	binary = filepath.Join(dir, "hyperfleet")
-
-	if out, err := exec.Command("go", "build", "-o", binary, "../../../cmd/hyperfleet").CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "build the operator: %v\n%s", err, out)
-
-		return 1
-	}
-
-	return kube.Run(m, func(e *kube.Env) { env = e },
-		kube.WithCRDs(deploy+"base/namespace.yaml", deploy+"crds", deploy+"rbac/hosts.yaml", deploy+"base/hosts.yaml"),
-		kube.WithControllerManager(), kube.WithScheme(infrav1.AddToScheme))
+		return kube.Run(m, func(e *kube.Env) { env = e },
+			kube.WithCRDs(deploy+"base/namespace.yaml", deploy+"crds", deploy+"rbac/hosts.yaml", deploy+"base/hosts.yaml"),
+			kube.WithControllerManager(), kube.WithScheme(infrav1.AddToScheme))
+	}, "cmd/hyperfleet")
 }

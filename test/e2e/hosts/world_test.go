@@ -5,8 +5,6 @@ package hosts_test
 
 import (
 	"context"
-	"crypto/ed25519"
-	"encoding/pem"
 	"fmt"
 	"maps"
 	"os"
@@ -29,6 +27,7 @@ import (
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/procrun"
 	"github.com/hyperfleet/hyperfleet/sim/machost"
+	"github.com/hyperfleet/hyperfleet/sim/machost/machosttest"
 	"github.com/hyperfleet/hyperfleet/sim/scaleway"
 )
 
@@ -123,17 +122,8 @@ func (w *world) allowSecrets() {
 
 // makeSecrets makes what hosts are reached with and given.
 func (w *world) makeSecrets() {
-	_, private, err := ed25519.GenerateKey(nil)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-
-	block, err := ssh.MarshalPrivateKey(private, "")
-	if err != nil {
-		w.t.Fatal(err)
-	}
-
-	w.key = string(pem.EncodeToMemory(block))
+	private, _ := machosttest.Key(w.t)
+	w.key = private.Reveal()
 
 	for name, data := range map[string]map[string]string{
 		"scaleway": {

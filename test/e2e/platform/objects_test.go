@@ -17,6 +17,7 @@ import (
 	kubeclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/adapter"
+	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
 // runJobs ends jobs, which nothing runs here: well, but for the first job of clusters
@@ -44,7 +45,7 @@ func (w *world) runJobs() {
 					fail := strings.HasPrefix(job.Namespace, "cluster-drift") && !failed[job.Namespace]
 					failed[job.Namespace] = true
 
-					end(job, fail)
+					kube.EndJob(job, fail)
 
 					_ = w.kube.Client.Status().Update(ctx, job)
 				}
@@ -53,26 +54,6 @@ func (w *world) runJobs() {
 			time.Sleep(lookAt)
 		}
 	}()
-}
-
-// end writes the status of a job that has ended, as the job controller does: criteria
-// before the end (Kubernetes, Job status validation).
-func end(job *batchv1.Job, fail bool) {
-	now := metav1.Now()
-	job.Status.StartTime = &now
-
-	kinds := []batchv1.JobConditionType{batchv1.JobSuccessCriteriaMet, batchv1.JobComplete}
-	if fail {
-		kinds = []batchv1.JobConditionType{batchv1.JobFailureTarget, batchv1.JobFailed}
-	} else {
-		job.Status.CompletionTime, job.Status.Succeeded = &now, 1
-	}
-
-	for _, kind := range kinds {
-		job.Status.Conditions = append(job.Status.Conditions, batchv1.JobCondition{
-			Type: kind, Status: corev1.ConditionTrue, LastTransitionTime: now, LastProbeTime: now, Reason: "Played",
-		})
-	}
 }
 
 // managed lists the objects of the kinds that the tasks make, by their resource's id.

@@ -1,0 +1,59 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"context"
+	"sync"
+	"testing"
+
+	"github.com/go-logr/logr"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+)
+
+// Manage runs a manager with what setup adds to it, without a limit of requests, until stop
+// is called or the test ends. It sees the objects of one namespace, or all if that is "".
+func (e *Env) Manage(t testing.TB, namespace string, setup func(context.Context, ctrl.Manager) error) (stop func()) {
+	t.Helper()
+
+	unlimited := rest.CopyConfig(e.Config)
+	unlimited.QPS = -1
+
+	options := ctrl.Options{
+		Scheme: e.Scheme, Metrics: metricsserver.Options{BindAddress: "0"}, Logger: logr.Discard(),
+		Controller: config.Controller{SkipNameValidation: new(true)}, // tests run the same ones side by side
+	}
+	if namespace != "" {
+		options.Cache.DefaultNamespaces = map[string]cache.Config{namespace: {}}
+	}
+
+	mgr, err := ctrl.NewManager(unlimited, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	ctx, cancel := context.WithCancel(context.Background())
+	if err := setup(ctx, mgr); err != nil {
+		cancel()
+		t.Fatal(err)
+	}
+
+	ended := make(chan error, 1)
+	go func() { ended <- mgr.Start(ctx) }()
+
+	stop = sync.OnceFunc(func() {
+		cancel()
+
+		if err := <-ended; err != nil {
+			t.Errorf("run the manager: %v", err)
+		}
+	})
+	t.Cleanup(stop)
+
+	return stop
+}
