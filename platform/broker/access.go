@@ -19,6 +19,7 @@ var (
 	errToken    = errors.New("it has a token in it: keep it in url_file")
 	errEscape   = errors.New("write /, ?, # and @ in a password or a path as %2F, %3F, %23 and %40")
 	errNoCert   = errors.New("no certificate in it: write PEM")
+	errOne      = errors.New("write one URL: with a cluster, of a name that all of its servers have")
 	errNoPair   = errors.New("give cert_file and key_file, both or none")
 )
 
@@ -30,6 +31,8 @@ type access struct {
 	url, urlFile string
 	// schemes that a URL may have; those of plain are without TLS whatever the settings.
 	schemes, plain []string
+	// several says that there may be URLs of more than one server, with commas between.
+	several bool
 	// token says that a user without a password is one.
 	token                     bool
 	caFile, certFile, keyFile string
@@ -85,8 +88,8 @@ func (a access) address() (string, error) {
 		text = strings.TrimSpace(string(data))
 	}
 
-	for part := range strings.SplitSeq(text, ",") {
-		parsed, err := url.Parse(strings.TrimSpace(part))
+	for _, part := range a.parts(text) {
+		parsed, err := url.Parse(part)
 		if err != nil || parsed.Host == "" || !slices.Contains(a.schemes, parsed.Scheme) {
 			return "", fmt.Errorf("%s: write %s://HOST:PORT", a.where(), a.schemes[0])
 		}
@@ -104,6 +107,9 @@ func (a access) permits(where *url.URL) error {
 	_, secret := where.User.Password()
 
 	switch {
+	// Others behind the first are its port or its path, which errors name.
+	case strings.Contains(where.Host, ","), strings.Contains(where.Path, "://"):
+		return errOne
 	// The host would be the user then, and errors name it.
 	case where.User == nil && strings.Contains(where.String(), "@"):
 		return errEscape
@@ -118,12 +124,26 @@ func (a access) permits(where *url.URL) error {
 	}
 }
 
+// parts are the URLs of an address.
+func (a access) parts(address string) []string {
+	if !a.several {
+		return []string{address}
+	}
+
+	parts := strings.Split(address, ",")
+	for i := range parts {
+		parts[i] = strings.TrimSpace(parts[i])
+	}
+
+	return parts
+}
+
 // hosts is where the servers are, without users and passwords.
-func hosts(address string) string {
+func (a access) hosts(address string) string {
 	var out []string
 
-	for part := range strings.SplitSeq(address, ",") {
-		if parsed, err := url.Parse(strings.TrimSpace(part)); err == nil {
+	for _, part := range a.parts(address) {
+		if parsed, err := url.Parse(part); err == nil {
 			out = append(out, parsed.Host)
 		}
 	}

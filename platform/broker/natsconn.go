@@ -27,7 +27,7 @@ const (
 func natsAccess(conf platform.BrokerNATSConf) access {
 	return access{
 		field: "broker.nats", url: conf.URL, urlFile: conf.URLFile,
-		schemes: []string{"nats", "tls", "ws", "wss"}, plain: []string{"ws"}, token: true,
+		schemes: []string{"nats", "tls", "ws", "wss"}, plain: []string{"ws"}, several: true, token: true,
 		caFile: conf.CAFile, certFile: conf.CertFile, keyFile: conf.KeyFile, credentials: conf.CredentialsFile,
 	}
 }
@@ -47,7 +47,7 @@ func (o *overNATS) connect(conf platform.BrokerNATSConf) error {
 
 	conn, err := nats.Connect(where, o.options(conf)...)
 	if err != nil {
-		return fmt.Errorf("connect to NATS at %s: %w", hosts(where), o.access.explain(err))
+		return fmt.Errorf("connect to NATS at %s: %w", o.access.hosts(where), o.access.explain(err))
 	}
 
 	js, err := jetstream.New(conn)
@@ -134,7 +134,7 @@ func (o *overNATS) reread() {
 	}
 
 	o.pool = where
-	o.log.Info("NATS is looked for where the file says now", "hosts", hosts(where))
+	o.log.Info("NATS is looked for where the file says now", "hosts", o.access.hosts(where))
 }
 
 // stays says why there is still no connection.

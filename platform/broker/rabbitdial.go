@@ -44,7 +44,7 @@ func (l *rabbitLink) dial() (*amqp.Connection, error) {
 		// When the other side ends it, the library may lose why, and says this (amqp091-go,
 		// Connection.call). Another try has the reason.
 		if !errors.Is(err, amqp.ErrCommandInvalid) || try == rabbitDials {
-			return nil, fmt.Errorf("connect to RabbitMQ at %s: %w", hosts(where), l.access.explain(line.reason(err)))
+			return nil, fmt.Errorf("connect to RabbitMQ at %s: %w", l.access.hosts(where), l.access.explain(line.reason(err)))
 		}
 	}
 }

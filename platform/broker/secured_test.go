@@ -353,6 +353,9 @@ func testDoor(t *testing.T, d *door, ca *brokers.CA) {
 		"nobody listens":       {trusting(d.inFile(t, strings.Replace(url, d.server.Address, "127.0.0.1:1", 1)), ca, nil), []string{"127.0.0.1:1"}},
 	}
 	if d.kind == platform.BrokerRabbitMQ {
+		rows["two servers"] = row{d.inFile(t, url+","+url), []string{field + ".url_file: write one URL"}}
+		rows["two servers without vhosts"] = row{d.inFile(t, strings.TrimSuffix(url, "/")+","+url), []string{field + ".url_file: write one URL"}}
+		rows["a comma in a password"] = row{trusting(d.inFile(t, d.as(user+":12,"+secret)), ca, nil), []string{field + ".url_file", "the server does not take the user"}}
 		rows["no TLS"] = row{d.inFile(t, plain), []string{field + ".url_file: ", "amqps"}}
 		rows["a CA and no TLS"] = row{trusting(d.inFile(t, plain), ca, nil), []string{field + ".url_file: amqp:// is without TLS", "write amqps://"}}
 		rows["a vhost that is not there"] = row{trusting(d.inFile(t, url+"nowhere"), ca, nil), []string{field + ".url_file: the vhost"}}

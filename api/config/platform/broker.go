@@ -35,8 +35,9 @@ type Broker struct {
 
 // BrokerNATSConf is how NATS is reached.
 type BrokerNATSConf struct {
-	// URLFile holds the server's URL, which may have a password or a token in it; or URL, if
-	// not. This file and those below are read anew for each connection.
+	// URLFile holds the server's URL, or those of several with commas between, which may have
+	// a password or a token in them; or URL, if not. This file and those below are read anew
+	// for each connection.
 	URL     string `yaml:"url"`
 	URLFile string `yaml:"url_file"`
 	// CredentialsFile is a NATS .creds file.
