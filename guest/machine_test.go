@@ -33,7 +33,7 @@ const (
 )
 
 // patience bounds waits for things that happen at once or never.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // fakeClock stands still until a test lets one of its timers end.
 type fakeClock struct {

@@ -271,8 +271,7 @@ func TestAMediumThatComesLate(t *testing.T) {
 	}
 }
 
-// createError calls Create until it gives an error that waiting does not mend, or one
-// that stays for a while.
+// createError calls Create until it gives an error that waiting does not mend.
 func createError(t testing.TB, p hypervisor.Provider, sp *hypervisor.MachineSpec) error {
 	t.Helper()
 

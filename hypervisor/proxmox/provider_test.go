@@ -27,7 +27,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const (
 	operatorUID = "11111111-2222-3333-4444-555555555555"
 	gib         = int64(1) << 30
-	patience    = 20 * time.Second
+	patience    = time.Minute
 )
 
 // fastModel is the default cluster without delays and without lag.

@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	patience = 30 * time.Second
+	patience = time.Minute
 	glance   = 20 * time.Millisecond
 )
 

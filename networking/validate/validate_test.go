@@ -36,7 +36,7 @@ import (
 const (
 	domain   = "ci.example.com"
 	backward = "127.in-addr.arpa"
-	patience = 30 * time.Second
+	patience = time.Minute
 	glance   = 20 * time.Millisecond
 )
 

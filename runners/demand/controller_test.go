@@ -369,7 +369,7 @@ func TestControllerWatches(t *testing.T) {
 func reach(t testing.TB, done func() bool) {
 	t.Helper()
 
-	for deadline := time.Now().Add(20 * time.Second); !done(); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the state was not reached")
 		}

@@ -111,7 +111,7 @@ func newHeld(t *testing.T, lifecycle *v1alpha1.Lifecycle) *held {
 func (h *held) until(reason string) {
 	h.Helper()
 
-	const patience = 30 * time.Second
+	const patience = time.Minute
 
 	list := []step.Step[*scope]{
 		{Condition: v1alpha1.ConditionPlaced, Run: place}, {Condition: v1alpha1.ConditionProvisioned, Run: provision},

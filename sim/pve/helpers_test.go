@@ -241,7 +241,7 @@ func (a *api) upload(node, storage, content, name string, data []byte) answer {
 // eventually waits for the simulator's goroutines, not for a duration.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	const patience = 20 * time.Second
+	const patience = time.Minute
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	for !ok() {

@@ -352,11 +352,11 @@ func TestNamespaceSecrets(t *testing.T) {
 	}
 }
 
-// eventually asks until the answer is yes, or for ten seconds.
+// eventually asks until the answer is yes, or for a minute.
 func eventually(t testing.TB, holds func() bool) bool {
 	t.Helper()
 
-	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 10*time.Second, true,
+	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, time.Minute, true,
 		func(context.Context) (bool, error) { return holds(), nil })
 
 	return err == nil

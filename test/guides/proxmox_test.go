@@ -24,7 +24,7 @@ import (
 const (
 	permissionsGuide = "../../docs/guides/proxmox-permissions.md"
 	isoStorage       = "hyperfleet-iso"
-	patience         = 20 * time.Second
+	patience         = time.Minute
 	gib              = int64(1) << 30
 )
 

@@ -25,7 +25,7 @@ import (
 
 const (
 	// patience bounds each thing that is waited for.
-	patience = 25 * time.Second
+	patience = time.Minute
 	// prefixLength of the machines' subnet.
 	prefixLength = 24
 )

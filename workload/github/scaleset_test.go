@@ -139,7 +139,7 @@ func stream(t *testing.T, p workload.Provider, to *book) (stop func() error) {
 func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 
-	for deadline := time.Now().Add(20 * time.Second); !cond(); time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !cond(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("timed out waiting until %s", what)
 		}
