@@ -244,7 +244,7 @@ func (c *natsConsumer) begin(ctx context.Context, p *natsPart) error {
 		return fmt.Errorf("consume %s of NATS: %w", p.name, err)
 	}
 
-	p.from, p.running = from, running
+	p.running = running
 
 	return nil
 }
@@ -292,7 +292,7 @@ func (c *natsConsumer) mend(parent context.Context, p *natsPart) bool {
 	ctx, cancel := context.WithTimeout(parent, natsDialTimeout)
 	defer cancel()
 
-	_, err := p.from.Info(ctx)
+	_, err := c.over.look(ctx, p)
 
 	switch {
 	case err == nil && !p.ended():

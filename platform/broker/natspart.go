@@ -6,6 +6,7 @@ package broker
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -30,9 +31,8 @@ type natsPart struct {
 	into                  sink
 	running               jetstream.ConsumeContext
 
-	mu   sync.Mutex
-	from jetstream.Consumer
-	pin  string
+	mu  sync.Mutex
+	pin string
 	// takingOver says that messages are put aside until those of the last holder are there.
 	takingOver bool
 	aside      []jetstream.Msg
@@ -67,7 +67,7 @@ func (c *natsConsumer) takeOver(p *natsPart) {
 	ctx, cancel := context.WithTimeout(c.running, min(natsTakeover, c.over.ackWait/share))
 	defer cancel()
 
-	for pause := natsGlance; ctx.Err() == nil && !p.whole(ctx); pause *= 2 {
+	for pause := natsGlance; ctx.Err() == nil && !c.whole(ctx, p); pause *= 2 {
 		_ = retry.Pause(ctx, clock.RealClock{}, pause)
 	}
 
@@ -84,12 +84,8 @@ func (c *natsConsumer) takeOver(p *natsPart) {
 }
 
 // whole says whether all that is out and not acked was put aside.
-func (p *natsPart) whole(ctx context.Context) bool {
-	p.mu.Lock()
-	from := p.from
-	p.mu.Unlock()
-
-	info, err := from.Info(ctx)
+func (c *natsConsumer) whole(ctx context.Context, p *natsPart) bool {
+	info, err := c.over.look(ctx, p)
 	if err != nil {
 		return false
 	}
@@ -128,6 +124,17 @@ func (p *natsPart) ended() bool {
 	}
 }
 
+// look asks the server for the part's consumer. The one that takes messages is for a single
+// goroutine to ask (jetstream.Consumer's Info writes what it was told without a lock).
+func (o *overNATS) look(ctx context.Context, p *natsPart) (*jetstream.ConsumerInfo, error) {
+	consumer, err := o.js.Consumer(ctx, p.stream, p.name)
+	if err != nil {
+		return nil, fmt.Errorf("look at consumer %s of NATS: %w", p.name, err)
+	}
+
+	return consumer.CachedInfo(), nil
+}
+
 // unpin gives the part up, if it is still this process's.
 func (p *natsPart) unpin(ctx context.Context, over *overNATS) {
 	p.mu.Lock()
@@ -138,7 +145,7 @@ func (p *natsPart) unpin(ctx context.Context, over *overNATS) {
 		return
 	}
 
-	info, err := p.from.Info(ctx)
+	info, err := over.look(ctx, p)
 	if err != nil {
 		return
 	}
