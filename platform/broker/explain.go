@@ -68,20 +68,20 @@ func (a access) mendTLS(err error) string {
 
 	// What the server says of the client's certificate, with a type that is no part of
 	// crypto/tls, or its silence, in the words of nats.go.
-	if text := err.Error(); strings.Contains(text, "remote error: tls:") || strings.Contains(text, "after TLS handshake") {
-		if a.certFile == "" {
-			return a.field + ".cert_file: it is not given, and the server may ask for it"
+	text := err.Error()
+	told := strings.Contains(text, "remote error: tls:") || strings.Contains(text, "after TLS handshake")
+
+	if told || errors.Is(err, errHungUp) {
+		doubt := ""
+		if !told {
+			doubt = ", or is ending"
 		}
 
-		return a.field + ".cert_file: the server does not take " + a.certFile
-	}
-
-	if errors.Is(err, errHungUp) {
 		if a.certFile == "" {
-			return a.field + ".cert_file: it is not given, and the server may ask for it, or is ending"
+			return a.field + ".cert_file: it is not given, and the server may ask for it" + doubt
 		}
 
-		return a.field + ".cert_file: the server does not take " + a.certFile + ", or is ending"
+		return a.field + ".cert_file: the server does not take " + a.certFile + doubt
 	}
 
 	return ""

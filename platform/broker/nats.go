@@ -229,10 +229,6 @@ func (c *natsConsumer) begin(ctx context.Context, p *natsPart) error {
 		return fmt.Errorf("make consumer %s of NATS (server 2.11 or later): %w", p.name, c.over.explain(err))
 	}
 
-	// Whoever takes a message finds the part whole.
-	p.mu.Lock()
-	defer p.mu.Unlock()
-
 	running, err := from.Consume(func(m jetstream.Msg) { c.take(p, m) },
 		jetstream.PullMaxMessages(natsBatch), jetstream.PullExpiry(natsPull), jetstream.PullPriorityGroup(natsGroup),
 		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
