@@ -15,7 +15,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/leanovate/gopter"
 	"github.com/leanovate/gopter/gen"
 	"github.com/leanovate/gopter/prop"
 	"go.yaml.in/yaml/v3"
@@ -171,11 +170,7 @@ func list(v any) []any {
 func TestPropertyCloudInitDataMerging(t *testing.T) {
 	t.Parallel()
 
-	parameters := gopter.DefaultTestParameters()
-	parameters.MinSuccessfulTests = 300
-
-	properties := gopter.NewProperties(parameters)
-	properties.Property("user and runtime data are merged without loss", prop.ForAll(
+	property.Check(t, "user and runtime data are merged without loss", property.Options{Runs: 300, Brief: 100}, prop.ForAll(
 		func(seed uint64, delivery string, flow bool) (bool, error) {
 			user := sampler{rand.New(rand.NewPCG(seed, 0))}.user()
 
@@ -194,7 +189,6 @@ func TestPropertyCloudInitDataMerging(t *testing.T) {
 		},
 		gen.UInt64(), gen.OneConstOf("image", "download", "iso"), gen.Bool(),
 	))
-	properties.TestingRun(t, property.Reporter(t))
 }
 
 func nothingLost(t *testing.T, in, alone cloudinit.Input, user map[string]any) (bool, error) {

@@ -16,7 +16,6 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	"github.com/leanovate/gopter"
 	"github.com/leanovate/gopter/gen"
 	"github.com/leanovate/gopter/prop"
 	"go.yaml.in/yaml/v3"
@@ -153,14 +152,8 @@ func (s sampler) dhcp(n *netdata.Network) {
 	}
 }
 
-func properties(t *testing.T) *gopter.Properties {
-	t.Helper()
-
-	p := gopter.DefaultTestParameters()
-	p.MinSuccessfulTests = 200
-
-	return gopter.NewProperties(p)
-}
+// runs is how many inputs are tried.
+const runs = 100
 
 func sample(seed uint64) sampler { return sampler{rand.New(rand.NewPCG(seed, 1))} }
 
@@ -168,10 +161,8 @@ func TestWrittenIsRead(t *testing.T) {
 	t.Parallel()
 
 	schema := loadSchema(t)
-	check := properties(t)
-
 	for _, format := range []netdata.Format{netdata.OpenStack, netdata.V2} {
-		check.Property(string(format), prop.ForAll(func(seed uint64) (string, error) {
+		property.Check(t, string(format), property.Options{Runs: runs}, prop.ForAll(func(seed uint64) (string, error) {
 			random := sample(seed)
 			want := random.network()
 
@@ -205,8 +196,6 @@ func TestWrittenIsRead(t *testing.T) {
 			return "", nil
 		}, gen.UInt64()))
 	}
-
-	check.TestingRun(t, property.Reporter(t))
 }
 
 // hardTexts are hard on YAML and on JSON.
@@ -306,14 +295,12 @@ func (s sampler) userData(format netdata.Format) map[string]any {
 func TestExpandKeepsTheRest(t *testing.T) {
 	t.Parallel()
 
-	check := properties(t)
-
 	v4, v6 := netip.MustParsePrefix("10.0.0.5/24"), netip.MustParsePrefix("2001:db8::5/64")
 	a := netdata.Allocation{Interface: "eno101", Addresses: []netip.Prefix{v4, v6}}
 
 	for _, format := range []netdata.Format{netdata.OpenStack, netdata.V2} {
 		for name, marshal := range map[string]func(any) ([]byte, error){"JSON": json.Marshal, "YAML": yaml.Marshal} {
-			check.Property(string(format)+" in "+name, prop.ForAll(func(seed uint64) (string, error) {
+			property.Check(t, string(format)+" in "+name, property.Options{Runs: runs}, prop.ForAll(func(seed uint64) (string, error) {
 				user := sample(seed).userData(format)
 
 				data, err := marshal(user)
@@ -342,8 +329,6 @@ func TestExpandKeepsTheRest(t *testing.T) {
 			}, gen.UInt64()))
 		}
 	}
-
-	check.TestingRun(t, property.Reporter(t))
 }
 
 // expandByHand puts the addresses where userData leaves room for them.

@@ -14,6 +14,9 @@ import (
 // takes a test milliseconds.
 const speed = 50
 
+// tick is how often it moves.
+const tick = 2 * time.Millisecond
+
 // FastClock is a clock that runs faster than real time until the test ends.
 func FastClock(tb testing.TB) *clocktesting.FakeClock {
 	tb.Helper()
@@ -25,7 +28,7 @@ func FastClock(tb testing.TB) *clocktesting.FakeClock {
 	go func() {
 		defer close(ended)
 
-		ticker := time.NewTicker(time.Millisecond)
+		ticker := time.NewTicker(tick)
 		defer ticker.Stop()
 
 		last := time.Now()

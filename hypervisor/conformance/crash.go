@@ -68,39 +68,78 @@ func (e *env) start(c *claim) {
 
 func release(c *claim) { c.spec.Hold = false }
 
-// crashes ends the process at each call in turn, before its effect and after it, and has
-// a new one go on with what the claim has on record. It must end with one machine that
-// was started once, and then with nothing.
-func crashes(t *testing.T, fresh New, of func() scene) {
+// Crashes ends the process at each call in turn that changes something, before its effect
+// and after it, and has a new one go on with what the claim has on record. It must end
+// with one machine that was started once, and then with nothing.
+func Crashes(t *testing.T, fresh New) {
+	t.Helper()
+	crashes(t, fresh, Boundary.changes, 0)
+}
+
+// morePolls is how many boundaries there may be beyond those of an undisturbed life, because
+// a poll comes once more than before.
+const morePolls = 4
+
+// CrashesAtEveryCall is Crashes at calls that only look as well. It takes minutes.
+func CrashesAtEveryCall(t *testing.T, fresh New) {
+	t.Helper()
+	crashes(t, fresh, func(Boundary) bool { return true }, morePolls)
+}
+
+func (b Boundary) changes() bool { return b.Write }
+
+// at chooses the boundaries at which processes die.
+type at func(Boundary) bool
+
+func crashes(t *testing.T, fresh New, where at, more int) {
 	t.Helper()
 
-	// An undisturbed life tells how many calls there are; the polls among them vary, so
-	// a few more are tried.
-	const more = 4
-
-	for n := range lifeCalls(t, fresh, of()) + more {
-		t.Run(strconv.Itoa(n+1), func(t *testing.T) {
+	scenes := []struct {
+		name string
+		of   func() scene
+	}{
+		{"while creating", whileCreating},
+		{"while deleting", whileDeleting},
+		{"while holding", whileHolding},
+		{"while releasing", whileReleasing},
+		{"while creating with a TPM", whileGivingTPM},
+		{"while deleting a held one", whileDeletingHeld},
+	}
+	for _, s := range scenes {
+		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
 
-			e := newEnv(t, fresh)
-			c := e.claim(1)
-
-			scene := of()
-			if scene.before != nil {
-				scene.before(e, c)
+			// An undisturbed life tells how many boundaries there are.
+			for n := range lifeCalls(t, fresh, where, s.of()) + more {
+				t.Run(strconv.Itoa(n+1), func(t *testing.T) {
+					t.Parallel()
+					crash(newEnv(t, fresh), n+1, where, s.of())
+				})
 			}
-
-			e.crashAt(n+1, scene.do(c))
-
-			if scene.after != nil {
-				scene.after(e, c)
-			}
-
-			e.mustRemove(e.connect(operatorA), c)
-			e.settled()
-			e.nothingLeft()
 		})
 	}
+}
+
+// crash plays the scene with a process that dies at the n-th boundary, and what is to
+// come after it.
+func crash(e *env, n int, where at, s scene) {
+	e.Helper()
+
+	c := e.claim(1)
+
+	if s.before != nil {
+		s.before(e, c)
+	}
+
+	e.crashAt(n, where, s.do(c))
+
+	if s.after != nil {
+		s.after(e, c)
+	}
+
+	e.mustRemove(e.connect(operatorA), c)
+	e.settled()
+	e.nothingLeft()
 }
 
 func creating(c *claim) func(context.Context, hypervisor.Provider) error {
@@ -116,7 +155,7 @@ func removing(c *claim) func(context.Context, hypervisor.Provider) error {
 }
 
 // lifeCalls counts the boundaries of an undisturbed scene.
-func lifeCalls(t *testing.T, fresh New, scene scene) int {
+func lifeCalls(t *testing.T, fresh New, where at, scene scene) int {
 	t.Helper()
 
 	e := newEnv(t, fresh)
@@ -126,7 +165,7 @@ func lifeCalls(t *testing.T, fresh New, scene scene) int {
 		scene.before(e, c)
 	}
 
-	return e.crashAt(0, scene.do(c))
+	return e.crashAt(0, where, scene.do(c))
 }
 
 // resume goes on in a new process.
@@ -153,9 +192,9 @@ func (e *env) settled() {
 	}
 }
 
-// crashAt runs do in a process that dies at the n-th boundary, and gives how many were
-// passed.
-func (e *env) crashAt(n int, do func(context.Context, hypervisor.Provider) error) int {
+// crashAt runs do in a process that dies at the n-th of the boundaries, and gives how many
+// were passed.
+func (e *env) crashAt(n int, where at, do func(context.Context, hypervisor.Provider) error) int {
 	e.Helper()
 
 	ctx, cancel := context.WithCancel(e.Context())
@@ -167,6 +206,10 @@ func (e *env) crashAt(n int, do func(context.Context, hypervisor.Provider) error
 	)
 
 	stop := e.OnCall(func(b Boundary) {
+		if !where(b) {
+			return
+		}
+
 		mu.Lock()
 		defer mu.Unlock()
 

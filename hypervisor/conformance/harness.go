@@ -95,9 +95,9 @@ const (
 const (
 	// patience bounds what a case waits for. It decides nothing but how long a broken
 	// provider is waited for.
-	patience = 30 * time.Second
+	patience = time.Minute
 	// pause between two looks.
-	pause = 2 * time.Millisecond
+	pause = 20 * time.Millisecond
 )
 
 // env is one case with what it needs.

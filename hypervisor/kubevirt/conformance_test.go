@@ -25,6 +25,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/hypervisor/conformance"
 	"github.com/hyperfleet/hyperfleet/hypervisor/kubevirt"
+	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 	simkubevirt "github.com/hyperfleet/hyperfleet/sim/kubevirt"
 	"github.com/hyperfleet/hyperfleet/sim/kubevirt/crds"
@@ -47,25 +48,49 @@ func TestMain(m *testing.M) {
 	}, kube.WithScheme(virtv1.AddToScheme))
 }
 
+func fresh(t *testing.T) conformance.Harness {
+	t.Helper()
+
+	return newSite(t, simkubevirt.Delays{}).harness()
+}
+
 func TestConformance(t *testing.T) {
 	t.Parallel()
+	conformance.Run(t, fresh)
+}
 
-	conformance.Run(t, func(t *testing.T) conformance.Harness {
+// A call that a dying process has not sent changes nothing: before it is after the one that
+// it sent last.
+func TestCrashes(t *testing.T) {
+	t.Parallel()
+	conformance.Crashes(t, func(t *testing.T) conformance.Harness {
 		t.Helper()
 
-		return newSite(t, simkubevirt.Delays{}).harness()
+		h := fresh(t)
+		onCall := h.OnCall
+		h.OnCall = func(f func(conformance.Boundary)) func() {
+			return onCall(func(b conformance.Boundary) {
+				if !b.Before {
+					f(b)
+				}
+			})
+		}
+
+		return h
 	})
+}
+
+// A process dies at every call, not only at those that change something.
+func TestSoakCrashes(t *testing.T) {
+	property.Soak(t)
+	t.Parallel()
+	conformance.CrashesAtEveryCall(t, fresh)
 }
 
 // Feature: hyperfleet-operator, Property 24: Provider Interface Implementation
 func TestProperty24ProviderInterface(t *testing.T) {
 	t.Parallel()
-
-	conformance.Property(t, func(t *testing.T) conformance.Harness {
-		t.Helper()
-
-		return newSite(t, simkubevirt.Delays{}).harness()
-	})
+	conformance.Property(t, fresh)
 }
 
 const (

@@ -59,7 +59,7 @@ func (s *site) start(p *kubevirt.Provider, spec hypervisor.MachineSpec, want hyp
 
 	var last hypervisor.Machine
 
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		m, err := p.Create(s.t.Context(), spec, media)
 		if err != nil && !hypervisor.Is(err, hypervisor.Busy) {
 			s.t.Fatal(err)
@@ -144,7 +144,7 @@ func nudge(s *site, p *kubevirt.Provider, spec hypervisor.MachineSpec) bool {
 func (s *site) eventually(what string, ok func() bool) {
 	s.t.Helper()
 
-	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); !ok(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			s.t.Fatalf("never came true: %s", what)
 		}

@@ -138,6 +138,8 @@ func costs(s *pve.Server) (byMachine map[string]int, clones, uploads, shared int
 func isoKey(path string) string { return "iso " + uidInPath.FindStringSubmatch(path)[1] }
 
 func TestCallsPerMachine(t *testing.T) {
+	t.Parallel()
+
 	cases := []struct {
 		name string
 		disk int64
@@ -150,6 +152,8 @@ func TestCallsPerMachine(t *testing.T) {
 
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+
 			m := fastModel()
 			m.Delays.Clone = 20 * time.Millisecond
 			m.Guest = pve.Guest{Kind: pve.GuestScript, StayUp: 100 * time.Millisecond}
@@ -185,6 +189,8 @@ func TestCallsPerMachine(t *testing.T) {
 
 // The shared calls of a connection are as many for two machines as for twenty.
 func TestSharedCallsDoNotGrow(t *testing.T) {
+	t.Parallel()
+
 	count := func(machines int) int {
 		m := fastModel()
 		m.Limits.ClonesPerStorage = 0

@@ -14,13 +14,36 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/hypervisor/conformance"
 	"github.com/hyperfleet/hyperfleet/hypervisor/proxmox"
+	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 )
 
+// quickTasks is a hypervisor whose tasks end at once.
+func quickTasks(t *testing.T) conformance.Harness {
+	t.Helper()
+
+	m := fastModel()
+	m.Delays.Clone = time.Millisecond
+
+	return harness(t, m)
+}
+
+// slowTasks is one whose tasks take their time: they leave half-made machines for a new
+// process to find.
+func slowTasks(t *testing.T) conformance.Harness {
+	t.Helper()
+
+	const short = 15 * time.Millisecond
+
+	m := fastModel()
+	m.Delays = pve.Delays{Clone: short, Start: short, Destroy: short, Upload: short, Boot: short}
+
+	return harness(t, m)
+}
+
 func TestConformance(t *testing.T) {
 	t.Parallel()
-
 	conformance.Run(t, func(t *testing.T) conformance.Harness {
 		t.Helper()
 
@@ -28,34 +51,32 @@ func TestConformance(t *testing.T) {
 	})
 }
 
+func TestConformanceSlowTasks(t *testing.T) {
+	t.Parallel()
+	conformance.Run(t, slowTasks)
+}
+
+func TestCrashes(t *testing.T) {
+	t.Parallel()
+	conformance.Crashes(t, slowTasks)
+}
+
+// A process dies at every call, not only at those that change something.
+func TestSoakCrashes(t *testing.T) {
+	property.Soak(t)
+
+	for name, fresh := range map[string]conformance.New{"quick tasks": quickTasks, "slow tasks": slowTasks} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			conformance.CrashesAtEveryCall(t, fresh)
+		})
+	}
+}
+
 // Feature: hyperfleet-operator, Property 24: Provider Interface Implementation
 func TestProperty24ProviderInterface(t *testing.T) {
 	t.Parallel()
-
-	conformance.Property(t, func(t *testing.T) conformance.Harness {
-		t.Helper()
-
-		m := fastModel()
-		m.Delays.Clone = time.Millisecond
-
-		return harness(t, m)
-	})
-}
-
-// Tasks that take their time leave half-made machines for a new process to find.
-func TestConformanceSlowTasks(t *testing.T) {
-	t.Parallel()
-
-	conformance.Run(t, func(t *testing.T) conformance.Harness {
-		t.Helper()
-
-		const short = 15 * time.Millisecond
-
-		m := fastModel()
-		m.Delays = pve.Delays{Clone: short, Start: short, Destroy: short, Upload: short, Boot: short}
-
-		return harness(t, m)
-	})
+	conformance.Property(t, quickTasks)
 }
 
 // tpmTemplate is a template whose machines have its TPM, and are protected.

@@ -44,6 +44,8 @@ func trust(t testing.TB, spec *v1alpha1.HypervisorTLS) func(*hypervisor.Config, 
 }
 
 func TestWaysToConnect(t *testing.T) {
+	t.Parallel()
+
 	s := pvetest.New(t, fastModel())
 	cases := []struct {
 		name   string
@@ -58,6 +60,7 @@ func TestWaysToConnect(t *testing.T) {
 		}},
 	}
 	for n, c := range cases {
+		// One after the other: each is the only operator, which takes the lowest id.
 		t.Run(c.name, func(t *testing.T) {
 			p := connect(t, s, c.change...)
 
@@ -74,6 +77,8 @@ func TestWaysToConnect(t *testing.T) {
 }
 
 func TestTicket(t *testing.T) {
+	t.Parallel()
+
 	clk := clocktesting.NewFakeClock(time.Now())
 	s := pvetest.New(t, fastModel(), pve.WithClock(clk))
 	p := connect(t, s, password, func(_ *hypervisor.Config, o *hypervisor.Options) { o.Clock = clk })
@@ -112,6 +117,8 @@ func TestTicket(t *testing.T) {
 }
 
 func TestClientCertificate(t *testing.T) {
+	t.Parallel()
+
 	certPEM, keyPEM, pool := clientCertificate(t)
 	s := pvetest.Listen(t, fastModel(), pve.Listen{ClientCAs: pool})
 
@@ -163,6 +170,8 @@ func clientCertificate(t testing.TB) (certPEM, keyPEM []byte, pool *x509.CertPoo
 
 // what a person is told when the cluster can't be used.
 func TestBadConnections(t *testing.T) {
+	t.Parallel()
+
 	type change = func(*hypervisor.Config, *hypervisor.Options)
 
 	cases := []struct {
@@ -205,6 +214,8 @@ func TestBadConnections(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+
 			m := fastModel()
 			if c.model != nil {
 				c.model(&m)
@@ -227,6 +238,8 @@ func TestBadConnections(t *testing.T) {
 }
 
 func TestUntrustedCertificate(t *testing.T) {
+	t.Parallel()
+
 	s := pvetest.New(t, fastModel())
 
 	// The message shows what to pin, and pinning it works.
@@ -246,6 +259,8 @@ func TestUntrustedCertificate(t *testing.T) {
 }
 
 func TestSecretsStayOutOfErrors(t *testing.T) {
+	t.Parallel()
+
 	s := pvetest.New(t, fastModel())
 
 	for _, change := range []func(*hypervisor.Config, *hypervisor.Options){
@@ -264,6 +279,8 @@ func TestSecretsStayOutOfErrors(t *testing.T) {
 }
 
 func TestTransportIsWrapped(t *testing.T) {
+	t.Parallel()
+
 	s := pvetest.New(t, fastModel())
 
 	var seen atomic.Int64

@@ -124,7 +124,11 @@ func TestTroubleThatPasses(t *testing.T) {
 // Some trouble does not pass by itself. It is told in words, and ends when a person has
 // done what they say.
 func TestTroubleForPeople(t *testing.T) {
+	t.Parallel()
+
 	t.Run("a clone left locked", func(t *testing.T) {
+		t.Parallel()
+
 		s := pvetest.New(t, fastModel())
 		p := connect(t, s, fast(t))
 		s.AddFault(pve.Fault{Kind: pve.FaultHalfClone, Count: 1})
@@ -143,6 +147,8 @@ func TestTroubleForPeople(t *testing.T) {
 	})
 
 	t.Run("a clone that keeps failing", func(t *testing.T) {
+		t.Parallel()
+
 		s := pvetest.New(t, fastModel())
 		p := connect(t, s, fast(t))
 		s.AddFault(pve.Fault{Kind: pve.FaultTaskError, Path: "/nodes/*/qemu/*/clone", Reason: "clone failed: copying did not work"})
@@ -152,6 +158,8 @@ func TestTroubleForPeople(t *testing.T) {
 	})
 
 	t.Run("a storage that stays full", func(t *testing.T) {
+		t.Parallel()
+
 		s := pvetest.New(t, fastModel())
 		p := connect(t, s, fast(t))
 		s.AddFault(pve.Fault{Kind: pve.FaultTaskError, Path: "/nodes/*/qemu/*/clone",
@@ -162,6 +170,8 @@ func TestTroubleForPeople(t *testing.T) {
 	})
 
 	t.Run("a machine that lost its record", func(t *testing.T) {
+		t.Parallel()
+
 		s := pvetest.New(t, fastModel())
 		p := connect(t, s, fast(t))
 		sp := spec(1)
@@ -182,6 +192,8 @@ func TestTroubleForPeople(t *testing.T) {
 
 // A VM migrates while it runs: it is followed, and removed where it is.
 func TestMigration(t *testing.T) {
+	t.Parallel()
+
 	s := pvetest.New(t, fastModel().WithSharedStorage())
 	p := connect(t, s, fast(t))
 	sp := spec(1)
@@ -207,7 +219,7 @@ func TestMigration(t *testing.T) {
 			t.Fatalf("get: %+v %v", got, err)
 		}
 
-		time.Sleep(time.Millisecond)
+		time.Sleep(pause)
 	}
 
 	remove(t, p, ref)
@@ -216,6 +228,8 @@ func TestMigration(t *testing.T) {
 // The status in the listing lags behind by seconds; a machine just started is not taken
 // for one that has stopped.
 func TestLagOfTheListing(t *testing.T) {
+	t.Parallel()
+
 	m := fastModel()
 	m.StatusLag = time.Hour
 
@@ -289,7 +303,7 @@ func createError(t testing.TB, p hypervisor.Provider, sp *hypervisor.MachineSpec
 			return err
 		}
 
-		time.Sleep(time.Millisecond)
+		time.Sleep(pause)
 	}
 
 	t.Fatal("there was no error")

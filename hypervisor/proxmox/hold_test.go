@@ -91,7 +91,7 @@ func hold(t *testing.T, p hypervisor.Provider, s hypervisor.MachineSpec) hypervi
 			return s
 		}
 
-		time.Sleep(time.Millisecond)
+		time.Sleep(pause)
 	}
 }
 
@@ -119,7 +119,7 @@ func released(t *testing.T, p hypervisor.Provider, s hypervisor.MachineSpec) boo
 			return true
 		}
 
-		time.Sleep(time.Millisecond)
+		time.Sleep(pause)
 	}
 
 	t.Errorf("release %s: it took too long", s.Owner.Name)
@@ -157,7 +157,7 @@ func TestAHeldMachineStartedByHandIsSeen(t *testing.T) {
 				t.Fatalf("get: %s (%v)", m.State, err)
 			}
 
-			time.Sleep(time.Millisecond)
+			time.Sleep(pause)
 		}
 	}
 }

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/leanovate/gopter"
 	"github.com/leanovate/gopter/gen"
 	"github.com/leanovate/gopter/prop"
 
@@ -24,14 +23,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 )
 
-const propertyRuns = 100
-
-func properties() *gopter.Properties {
-	parameters := gopter.DefaultTestParameters()
-	parameters.MinSuccessfulTests = propertyRuns
-
-	return gopter.NewProperties(parameters)
-}
+// briefLives is how many whole lives of a property are tried outside of `make soak`.
+const briefLives = 8
 
 // propertyModel has several storages and bridges to choose from.
 func propertyModel() pve.Model {
@@ -70,8 +63,7 @@ func TestProperty19ProxmoxAPIIntegration(t *testing.T) {
 	p := connect(t, s, func(c *hypervisor.Config, _ *hypervisor.Options) { c.DefaultStorage = pve.DefaultSharedID })
 	n := 0
 
-	props := properties()
-	props.Property("machines are clones with a cloud-init drive, made over the API", prop.ForAll(
+	property.Check(t, "machines are clones with a cloud-init drive, made over the API", property.Options{Brief: briefLives}, prop.ForAll(
 		func(linked bool, cpu int, memoryMiB int64) string {
 			n++
 			sp := spec(n)
@@ -113,7 +105,6 @@ func TestProperty19ProxmoxAPIIntegration(t *testing.T) {
 
 			return ""
 		}, gen.Bool(), gen.IntRange(1, 32), gen.Int64Range(64, 16384)))
-	props.TestingRun(t, property.Reporter(t))
 }
 
 // Feature: hyperfleet-operator, Property 20: VM Tagging and Metadata
@@ -122,11 +113,22 @@ func TestProperty20TaggingAndMetadata(t *testing.T) {
 
 	s := pvetest.New(t, propertyModel())
 	text := gen.AnyString()
-	tag := regexp.MustCompile(`^[a-z0-9_][a-z0-9_\-+.]*$`)
 	n := 0
 
-	props := properties()
-	props.Property("each machine carries its whole ownership and tags that Proxmox takes", prop.ForAll(
+	property.Check(t, "records and tags of any owner", property.Options{}, prop.ForAll(
+		func(namespace, name, pool, key, value string) string {
+			owner := spec(1).Owner
+			owner.Namespace, owner.Name, owner.Pool = namespace, name, pool
+
+			notes, err := proxmox.NewRecord(operatorUID, "lab", 100001, owner, time.Now()).Encode()
+			if err != nil {
+				return err.Error()
+			}
+
+			return marked(notes, proxmox.Tags(operatorUID, "lab", pool, map[string]string{key: value}), owner, 100001)
+		}, gen.Identifier(), text, gen.AlphaString(), text, text)) //nolint:gocritic // generators are not options
+
+	property.Check(t, "each machine carries its whole ownership and tags that Proxmox takes", property.Options{Brief: briefLives}, prop.ForAll(
 		func(namespace, name, pool, key, value string) string {
 			n++
 			p := connect(t, s, func(c *hypervisor.Config, _ *hypervisor.Options) { c.Tags = map[string]string{key: value} })
@@ -138,74 +140,108 @@ func TestProperty20TaggingAndMetadata(t *testing.T) {
 				notes, _ := description(vm)
 
 				r, err := proxmox.ParseRecord(notes)
-				if err != nil {
-					return err.Error()
-				}
-
-				if r.Owner() != sp.Owner || r.OperatorUID != operatorUID || r.Cluster != "lab" || r.VMID != vm.VMID ||
-					r.CreatedAt.Before(before.Truncate(time.Second)) || r.CreatedAt.After(time.Now()) {
+				if err == nil && (r.CreatedAt.Before(before.Truncate(time.Second)) || r.CreatedAt.After(time.Now())) {
 					return fmt.Sprintf("record is %+v", r)
 				}
 
-				for x := range strings.SplitSeq(vm.Tags, ";") {
-					if !tag.MatchString(x) {
-						return "tag " + x
-					}
-				}
-
-				if !strings.Contains(";"+vm.Tags+";", ";"+proxmox.OperatorTag(operatorUID, "lab")+";") {
-					return "tags are " + vm.Tags
-				}
-
-				return ""
+				return marked(notes, vm.Tags, sp.Owner, vm.VMID)
 			})
 		}, gen.Identifier(), text, gen.AlphaString(), text, text)) //nolint:gocritic // generators are not options
-	props.TestingRun(t, property.Reporter(t))
+}
+
+// tagOfProxmox is what a tag looks like in lower case.
+var tagOfProxmox = regexp.MustCompile(`^[a-z0-9_][a-z0-9_\-+.]*$`)
+
+// marked tells what is wrong with a machine's notes and tags.
+func marked(notes, tags string, owner hypervisor.Owner, id int) string {
+	r, err := proxmox.ParseRecord(notes)
+	if err != nil {
+		return err.Error()
+	}
+
+	if r.Owner() != owner || r.OperatorUID != operatorUID || r.Cluster != "lab" || r.VMID != id {
+		return fmt.Sprintf("record is %+v", r)
+	}
+
+	for x := range strings.SplitSeq(tags, ";") {
+		if !tagOfProxmox.MatchString(x) {
+			return "tag " + x
+		}
+	}
+
+	if !strings.Contains(";"+tags+";", ";"+proxmox.OperatorTag(operatorUID, "lab")+";") {
+		return "tags are " + tags
+	}
+
+	return ""
 }
 
 // Feature: hyperfleet-operator, Property 21: Storage and Network Configuration
 func TestProperty21StorageAndNetwork(t *testing.T) {
 	t.Parallel()
 
-	s := pvetest.New(t, propertyModel())
 	storages := gen.OneConstOf("", "local-lvm", pve.DefaultSharedID)
+	bridges := gen.OneConstOf("", "vmbr0", "vmbr1", "vmbr2")
+	vlans := gen.IntRange(0, 4094)
+
+	property.Check(t, "storages and networks are chosen as the cluster and the template say", property.Options{}, prop.ForAll(
+		func(defaultStorage, storage, defaultBridge, bridge string, vlan int, linked bool) string {
+			c := hypervisor.Config{DefaultStorage: defaultStorage, DefaultNetwork: defaultBridge}
+			shape := spec(1).Shape
+			shape.Linked, shape.Storage, shape.Bridge, shape.VLAN = linked, storage, bridge, vlan
+
+			gotStorage, gotNet := proxmox.Where(c, shape, pve.DefaultSharedID, "virtio=BC:24:11:00:00:01,bridge=vmbr0")
+
+			return placed(c, shape, gotStorage+":vm-1-disk-0", gotNet)
+		}, storages, storages, bridges, bridges, vlans, gen.Bool())) //nolint:gocritic // generators are not options
+
+	s := pvetest.New(t, propertyModel())
 	n := 0
 
-	props := properties()
-	props.Property("disks, media and network are where the cluster and the template say", prop.ForAll(
+	property.Check(t, "disks, media and network are where the cluster and the template say", property.Options{Brief: briefLives}, prop.ForAll(
 		func(defaultStorage, storage, defaultBridge, bridge string, vlan int, linked bool) string {
 			n++
+
+			var cluster hypervisor.Config
+
 			p := connect(t, s, func(c *hypervisor.Config, _ *hypervisor.Options) {
 				c.DefaultStorage, c.DefaultNetwork, c.ISOStorage = defaultStorage, defaultBridge, "local"
+				cluster = *c
 			})
 			sp := spec(n)
 			sp.Shape.Linked, sp.Shape.Storage, sp.Shape.Bridge, sp.Shape.VLAN = linked, storage, bridge, vlan
 
-			wantStorage := first(storage, defaultStorage, pve.DefaultSharedID)
-			if linked {
-				wantStorage = pve.DefaultSharedID
-			}
-
-			wantNet := ",bridge=" + first(bridge, defaultBridge, "vmbr0")
-			if vlan > 0 {
-				wantNet += fmt.Sprintf(",tag=%d", vlan)
-			}
-
 			return lives(t, s, p, sp, func(vm pve.VMState) string {
-				switch {
-				case !strings.HasPrefix(vm.Config["scsi0"], wantStorage+":"):
-					return fmt.Sprintf("disk is %s, not on %s", vm.Config["scsi0"], wantStorage)
-				case !strings.HasSuffix(vm.Config["net0"], wantNet):
-					return fmt.Sprintf("network is %s, not %s", vm.Config["net0"], wantNet)
-				case !strings.HasPrefix(vm.Config["ide2"], "local:iso/"):
+				if !strings.HasPrefix(vm.Config["ide2"], "local:iso/") {
 					return "medium is " + vm.Config["ide2"]
 				}
 
-				return ""
+				return placed(cluster, sp.Shape, vm.Config["scsi0"], vm.Config["net0"])
 			})
-		}, storages, storages, //nolint:gocritic // generators are not options
-		gen.OneConstOf("", "vmbr1"), gen.OneConstOf("", "vmbr0", "vmbr2"), gen.IntRange(0, 4094), gen.Bool()))
-	props.TestingRun(t, property.Reporter(t))
+		}, storages, storages, bridges, bridges, vlans, gen.Bool())) //nolint:gocritic // generators are not options
+}
+
+// placed tells what is wrong with where a machine's disk and network are. Its template's are
+// on the shared storage and on vmbr0.
+func placed(c hypervisor.Config, shape hypervisor.Shape, disk, net string) string {
+	wantStorage := first(shape.Storage, c.DefaultStorage, pve.DefaultSharedID)
+	if shape.Linked {
+		wantStorage = pve.DefaultSharedID
+	}
+
+	wantNet := ",bridge=" + first(shape.Bridge, c.DefaultNetwork, "vmbr0")
+	if shape.VLAN > 0 {
+		wantNet += fmt.Sprintf(",tag=%d", shape.VLAN)
+	}
+
+	switch {
+	case !strings.HasPrefix(disk, wantStorage+":"):
+		return fmt.Sprintf("disk is %s, not on %s", disk, wantStorage)
+	case !strings.HasSuffix(net, wantNet):
+		return fmt.Sprintf("network is %s, not %s", net, wantNet)
+	}
+
+	return ""
 }
 
 func first(values ...string) string {
@@ -257,11 +293,25 @@ func TestProperty26OwnershipAndIsolation(t *testing.T) {
 	s := pvetest.New(t, propertyModel())
 	p := connect(t, s, func(c *hypervisor.Config, _ *hypervisor.Options) { c.IDMin, c.IDMax = 100, 199 })
 	admin := root(t, s)
+	changes := gen.OneConstOf("operator", "cluster", "id", "claim", "product", "record")
 	yes := gen.Bool()
 	n := 0
+	pure := connect(t, s)
 
-	props := properties()
-	props.Property("a machine that is not ours in every respect is never changed", prop.ForAll(
+	property.Check(t, "only a record that is right in every respect makes a machine ours", property.Options{}, prop.ForAll(
+		func(what, noise string) string {
+			if proxmox.Mine(pure, 101, spec(1).Owner, almostOurs(what, 101, 1, noise)) {
+				return "it is taken for ours"
+			}
+
+			if !proxmox.Mine(pure, 101, spec(1).Owner, almostOurs("", 101, 1, noise)) {
+				return "ours is not"
+			}
+
+			return ""
+		}, changes, gen.AlphaString()))
+
+	property.Check(t, "a machine that is not ours in every respect is never changed", property.Options{Brief: 2 * briefLives}, prop.ForAll(
 		func(what, noise string, running, tagged, fresh bool) string {
 			n++
 
@@ -300,9 +350,7 @@ func TestProperty26OwnershipAndIsolation(t *testing.T) {
 
 			return problem
 		},
-		gen.OneConstOf("operator", "cluster", "id", "claim", "product", "record"), gen.AlphaString(),
-		yes, yes, yes)) //nolint:gocritic // generators are not options
-	props.TestingRun(t, property.Reporter(t))
+		changes, gen.AlphaString(), yes, yes, yes)) //nolint:gocritic // generators are not options
 }
 
 // attack has the provider do all it can to machine 101 as claim n.

@@ -28,6 +28,7 @@ const (
 	operatorUID = "11111111-2222-3333-4444-555555555555"
 	gib         = int64(1) << 30
 	patience    = time.Minute
+	pause       = 10 * time.Millisecond // between two looks
 )
 
 // fastModel is the default cluster without delays and without lag.
@@ -74,7 +75,7 @@ func config(s *pve.Server) hypervisor.Config {
 func options(wake func(hypervisor.Owner)) hypervisor.Options {
 	return hypervisor.Options{
 		OperatorUID: operatorUID, Wake: wake,
-		TaskInterval: 5 * time.Millisecond, ListInterval: 10 * time.Millisecond,
+		TaskInterval: pause, ListInterval: pause,
 	}
 }
 
@@ -137,7 +138,7 @@ func create(t testing.TB, p hypervisor.Provider, s hypervisor.MachineSpec) hyper
 			t.Fatalf("create %s: still %s %q (%v)", s.Owner.Name, m.State, m.Message, err)
 		}
 
-		time.Sleep(2 * time.Millisecond)
+		time.Sleep(pause)
 	}
 }
 
@@ -170,13 +171,15 @@ func remove(t testing.TB, p hypervisor.Provider, ref hypervisor.MachineRef) {
 			t.Fatalf("delete %s: %v", ref.Owner.Name, err)
 		}
 
-		time.Sleep(2 * time.Millisecond)
+		time.Sleep(pause)
 	}
 }
 
 // A life's calls, in order: what a machine costs, and that each change is preceded by a
 // look at whose it is.
 func TestCallsOfALife(t *testing.T) {
+	t.Parallel()
+
 	s := pvetest.New(t, fastModel())
 	p := connect(t, s)
 	sp := spec(1)
@@ -218,6 +221,8 @@ func TestCallsOfALife(t *testing.T) {
 
 // The guest's agent is asked for an address, when the machine's budget allows it.
 func TestAddress(t *testing.T) {
+	t.Parallel()
+
 	m := fastModel()
 	m.Delays.Agent = time.Millisecond
 
@@ -242,7 +247,7 @@ func TestAddress(t *testing.T) {
 			t.Fatal("no address was found")
 		}
 
-		time.Sleep(time.Millisecond)
+		time.Sleep(pause)
 	}
 
 	s.PowerOff(made.ID)
@@ -324,7 +329,7 @@ func await(t testing.TB, s *pve.Server, upid string) {
 			}
 		}
 
-		time.Sleep(time.Millisecond)
+		time.Sleep(pause)
 	}
 
 	t.Fatalf("task %s has not ended", upid)

@@ -16,6 +16,8 @@ import (
 )
 
 func TestResolve(t *testing.T) {
+	t.Parallel()
+
 	cases := []struct {
 		name   string
 		model  func(*pve.Model)
@@ -32,6 +34,8 @@ func TestResolve(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+
 			m := fastModel()
 			if c.model != nil {
 				c.model(&m)
@@ -58,6 +62,8 @@ func TestResolve(t *testing.T) {
 }
 
 func TestResolveRefuses(t *testing.T) {
+	t.Parallel()
+
 	template := func(change func(*pve.Template)) func(*pve.Model) {
 		return func(m *pve.Model) {
 			m.Templates = append([]pve.Template(nil), m.Templates...)
@@ -112,6 +118,8 @@ func TestResolveRefuses(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+
 			m := fastModel()
 			if c.model != nil {
 				c.model(&m)
@@ -136,6 +144,8 @@ func TestResolveRefuses(t *testing.T) {
 
 // Proxmox's own cloud-init, with the user data on a mounted snippets storage.
 func TestBuiltin(t *testing.T) {
+	t.Parallel()
+
 	dir := t.TempDir()
 	m := fastModel()
 
@@ -216,6 +226,8 @@ func createBuiltin(t testing.TB, p hypervisor.Provider, sp hypervisor.MachineSpe
 
 // What was made looks as it was wanted.
 func TestConfiguration(t *testing.T) {
+	t.Parallel()
+
 	m := fastModel()
 	m.Bridges = []string{"vmbr0", "vmbr1"}
 	m.Templates = append([]pve.Template(nil), m.Templates...)

@@ -127,10 +127,9 @@ func TestCommandLine(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cmd := forgesimCommand(t, tc.args...)
-			out, err := cmd.CombinedOutput()
-			if code := cmd.ProcessState.ExitCode(); code != tc.code || !strings.Contains(string(out), tc.says) {
-				t.Errorf("exit code %d, want %d (%v):\n%s", code, tc.code, err, out)
+			var out bytes.Buffer
+			if code := forgesim.Run(t.Context(), tc.args, &out, &out); code != tc.code || !strings.Contains(out.String(), tc.says) {
+				t.Errorf("exit code %d, want %d:\n%s", code, tc.code, &out)
 			}
 		})
 	}

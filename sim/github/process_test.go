@@ -17,6 +17,7 @@ import (
 	gh "github.com/google/go-github/v88/github"
 
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+	"github.com/hyperfleet/hyperfleet/sim/forge/forgesim"
 	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
 	"github.com/hyperfleet/hyperfleet/sim/github/simrunner"
 )
@@ -227,9 +228,10 @@ func TestForgesimRefusals(t *testing.T) {
 		"runner, unknown verb": {"runner", "fly"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			out, err := forgesimCommand(t, "", args...).CombinedOutput()
-			if err == nil {
-				t.Errorf("accepted:\n%s", out)
+			t.Parallel()
+			var out bytes.Buffer
+			if code := forgesim.Run(t.Context(), args, &out, &out); code == 0 {
+				t.Errorf("accepted:\n%s", &out)
 			}
 		})
 	}

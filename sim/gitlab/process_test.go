@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+	"github.com/hyperfleet/hyperfleet/sim/forge/forgesim"
 	"github.com/hyperfleet/hyperfleet/sim/gitlab/gitlabtest"
 )
 
@@ -217,9 +218,10 @@ func TestForgesimRefusals(t *testing.T) {
 		"runner without a URL":  {"gitlab-runner", "run-single"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			out, err := forgesimCommand(t, "", args...).CombinedOutput()
-			if err == nil {
-				t.Errorf("accepted:\n%s", out)
+			t.Parallel()
+			var out bytes.Buffer
+			if code := forgesim.Run(t.Context(), args, &out, &out); code == 0 {
+				t.Errorf("accepted:\n%s", &out)
 			}
 		})
 	}

@@ -69,38 +69,47 @@ func TestViolations(t *testing.T) {
 		},
 	}
 
+	namespace := env.Namespace(t)
+	sim := start(t, hypershift.Options{WithoutMetalLB: true})
+	secrets(t, namespace)
+	create(t,
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "short"}, StringData: map[string]string{"key": "k"}},
+		&corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "empty"},
+			StringData: map[string]string{corev1.DockerConfigJsonKey: `{"auths":{}}`},
+		})
+
+	for name, test := range tests {
+		cluster := hostedCluster(namespace, named(name), false)
+		test.change(cluster)
+		create(t, cluster)
+	}
+
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			namespace := env.Namespace(t)
-			sim := start(t, hypershift.Options{WithoutMetalLB: true})
-			secrets(t, namespace)
-			create(t,
-				&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "short"}, StringData: map[string]string{"key": "k"}},
-				&corev1.Secret{
-					ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "empty"},
-					StringData: map[string]string{corev1.DockerConfigJsonKey: `{"auths":{}}`},
-				})
+			name := named(name)
+			becomes(t, hostedKind(), namespace, name, test.cond, test.want)
+			becomes(t, hostedKind(), namespace, name, "Progressing", "False Blocked")
 
-			cluster := hostedCluster(namespace, "c1", false)
-			test.change(cluster)
-			create(t, cluster)
-
-			becomes(t, hostedKind(), namespace, "c1", test.cond, test.want)
-			becomes(t, hostedKind(), namespace, "c1", "Progressing", "False Blocked")
-
-			if !slices.ContainsFunc(sim.Violations(), func(v hypershift.Violation) bool { return strings.Contains(v.What, test.says) }) {
-				t.Errorf("violations are %v, want one with %q", sim.Violations(), test.says)
+			if !slices.ContainsFunc(sim.Violations(), func(v hypershift.Violation) bool {
+				return strings.HasSuffix(v.Object, "/"+name) && strings.Contains(v.What, test.says)
+			}) {
+				t.Errorf("violations are %v, want one of %s with %q", sim.Violations(), name, test.says)
 			}
 
-			if err := env.Client.Delete(t.Context(), cluster); err != nil {
+			if err := env.Client.Delete(t.Context(), object(hostedKind(), namespace, name, nil)); err != nil {
 				t.Fatal(err)
 			}
 
-			eventually(t, "it is gone", func() bool { return read(t, hostedKind(), namespace, "c1") == nil })
-			sim.Forgive()
+			eventually(t, "it is gone", func() bool { return read(t, hostedKind(), namespace, name) == nil })
 		})
 	}
+
+	sim.Forgive()
 }
+
+// named is a name for the object of a row.
+func named(row string) string { return strings.ReplaceAll(strings.ToLower(row), " ", "-") }
 
 // What MetalLB's webhook refuses.
 func TestPoolViolations(t *testing.T) {

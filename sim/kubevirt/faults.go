@@ -42,8 +42,11 @@ func (c *Cluster) LoseInstance(ctx context.Context, key types.NamespacedName) er
 		return err
 	}
 
+	// An instance that is on its way out anyhow may be gone before either call.
 	bare := []byte(`{"metadata":{"finalizers":null}}`)
-	if err := c.client.Patch(ctx, instance, client.RawPatch(types.MergePatchType, bare)); err != nil {
+
+	err = c.client.Patch(ctx, instance, client.RawPatch(types.MergePatchType, bare))
+	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("lose instance %s: %w", key, err)
 	}
 

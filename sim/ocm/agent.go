@@ -43,7 +43,6 @@ type Agent struct {
 	wg     sync.WaitGroup
 
 	mu         sync.Mutex
-	faults     Faults
 	violations map[Violation]bool
 	problems   []error
 }
@@ -124,21 +123,6 @@ func (a *Agent) Close() {
 	a.wg.Wait()
 }
 
-// SetFaults changes what goes wrong.
-func (a *Agent) SetFaults(faults Faults) {
-	a.mu.Lock()
-	a.faults = faults
-	a.mu.Unlock()
-	a.nudge()
-}
-
-func (a *Agent) currentFaults() Faults {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-
-	return a.faults
-}
-
 // Violations are what the webhook would have refused.
 func (a *Agent) Violations() []Violation {
 	a.mu.Lock()
@@ -214,10 +198,6 @@ func (a *Agent) pause(ctx context.Context, wait time.Duration) {
 }
 
 func (a *Agent) all(ctx context.Context) {
-	if a.currentFaults().Dead {
-		return
-	}
-
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 
@@ -251,15 +231,6 @@ func (a *Agent) note(ctx context.Context, err error) {
 }
 
 func (a *Agent) one(ctx context.Context, work *unstructured.Unstructured) error {
-	since := work.GetCreationTimestamp().Time
-	if deleted := work.GetDeletionTimestamp(); deleted != nil {
-		since = deleted.Time
-	}
-
-	if slow := a.currentFaults().Slow; slow > 0 && a.options.Clock.Since(since) < slow {
-		return nil
-	}
-
 	if work.GetDeletionTimestamp() != nil {
 		return a.remove(ctx, work)
 	}

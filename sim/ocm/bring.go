@@ -5,7 +5,6 @@ package ocm
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -124,14 +123,6 @@ func (a *Agent) apply(ctx context.Context, work, book, manifest *unstructured.Un
 
 	if mapping.Scope.Name() == meta.RESTScopeNameNamespace && result.namespace == "" {
 		result.namespace = metav1.NamespaceDefault
-	}
-
-	if refuse := a.currentFaults().Refuse; refuse != nil {
-		if why := refuse(manifest); why != "" {
-			result.err = errors.New(why)
-
-			return result
-		}
 	}
 
 	result.err = a.write(ctx, work, book, manifest, result.resource)

@@ -6,7 +6,6 @@ package ocm
 import (
 	"time"
 
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 )
@@ -26,16 +25,6 @@ type Options struct {
 	Interval time.Duration
 	// Clock tells the time. Default: the real one.
 	Clock clock.WithTicker
-}
-
-// Faults are what goes wrong. They may be changed while the agent runs.
-type Faults struct {
-	// Dead agents do nothing.
-	Dead bool
-	// Slow is how old a work, or its deletion, is before it is looked at.
-	Slow time.Duration
-	// Refuse, if there, says why a manifest can't be applied; empty: it can.
-	Refuse func(manifest *unstructured.Unstructured) string
 }
 
 // Violation is something that a correct client does not do.

@@ -21,11 +21,21 @@ import (
 	"github.com/kdomanski/iso9660"
 
 	"github.com/hyperfleet/hyperfleet/sim/pve"
+	"github.com/hyperfleet/hyperfleet/sim/pve/cli"
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 )
 
-// TestMain lets the test binary stand in for the program of an exec guest.
+// TestMain lets the test binary stand in for the program of an exec guest, and for pvesim,
+// so that it can be killed.
 func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == asProgram {
+		cmd := cli.New()
+		cmd.SetArgs(os.Args[2:])
+		if err := cmd.Execute(); err != nil {
+			fmt.Println(err)
+		}
+		return
+	}
 	if len(os.Args) == 5 && os.Args[1] == "--config" && os.Args[3] == "--root" {
 		os.Exit(guestProgram(os.Args[2], os.Args[4]))
 	}
@@ -248,7 +258,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 		select {
 		case <-ctx.Done():
 			t.Fatalf("waited in vain for %s", what)
-		case <-time.After(time.Millisecond):
+		case <-time.After(10 * time.Millisecond):
 		}
 	}
 }

@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package simjob_test
+package generic_test
 
 import (
 	"bytes"
@@ -10,15 +10,11 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 	"github.com/hyperfleet/hyperfleet/sim/generic"
 	"github.com/hyperfleet/hyperfleet/sim/generic/generictest"
 	"github.com/hyperfleet/hyperfleet/sim/generic/simjob"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // environment is what the command of a job is given.
 func environment(s *generictest.Server, j control.Job) map[string]string {

@@ -4,52 +4,31 @@
 package kubevirt_test
 
 import (
-	"context"
 	"fmt"
-	"os"
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	virtv1 "kubevirt.io/api/core/v1"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/hyperfleet/hyperfleet/sim/kubevirt"
-	"github.com/hyperfleet/hyperfleet/sim/kubevirt/crds"
+	simkubevirt "github.com/hyperfleet/hyperfleet/sim/kubevirt"
 	"github.com/hyperfleet/hyperfleet/sim/kubevirt/kubevirttest"
-	"github.com/hyperfleet/hyperfleet/test/kube"
 )
-
-var env *kube.Env
-
-func TestMain(m *testing.M) {
-	ctrl.SetLogger(logr.Discard())
-
-	kube.Main(m, func(e *kube.Env) {
-		env = e
-
-		if err := crds.Install(context.Background(), e.Config); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-	}, kube.WithScheme(virtv1.AddToScheme))
-}
 
 // world is one namespace with its KubeVirt.
 type world struct {
 	*testing.T
-	*kubevirt.Cluster
+	*simkubevirt.Cluster
 
 	namespace string
 }
 
-func newWorld(t *testing.T, options kubevirt.Options) *world {
+func newWorld(t *testing.T, options simkubevirt.Options) *world {
 	t.Helper()
 
 	w := &world{T: t, namespace: env.Namespace(t)}
@@ -138,12 +117,12 @@ func found[T client.Object](w *world, name string, into T) T {
 	return into
 }
 
-const patience = 30 * time.Second
+const patience = time.Minute
 
 func (w *world) eventually(what string, ok func() bool) {
 	w.Helper()
 
-	for deadline := time.Now().Add(patience); !ok(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); !ok(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			w.Fatalf("never came true: %s; problems %v", what, w.Problems())
 		}
@@ -155,7 +134,7 @@ func (w *world) status(name string, want virtv1.VirtualMachinePrintableStatus) {
 
 	var got virtv1.VirtualMachinePrintableStatus
 
-	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
 		if vm := w.vm(name); vm != nil {
 			got = vm.Status.PrintableStatus
 		}

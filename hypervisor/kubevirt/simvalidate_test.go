@@ -4,14 +4,17 @@
 package kubevirt_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	virtv1 "kubevirt.io/api/core/v1"
 
-	"github.com/hyperfleet/hyperfleet/sim/kubevirt"
+	simkubevirt "github.com/hyperfleet/hyperfleet/sim/kubevirt"
 )
 
 // What the schema takes and KubeVirt's webhooks do not.
@@ -97,9 +100,46 @@ func TestValidate(t *testing.T) {
 			vm := w.machine("a", virtv1.RunStrategyHalted)
 			c.change(vm, &vm.Spec.Template.Spec)
 
-			got := strings.Join(kubevirt.Validate(vm), "; ")
+			got := strings.Join(simkubevirt.Validate(vm), "; ")
 			if !strings.Contains(got, c.says) || (c.says == "") != (got == "") {
 				t.Errorf("want %q, got %q", c.says, got)
+			}
+		})
+	}
+}
+
+// The schemas are KubeVirt's: what they refuse is refused.
+func TestSchemasRefuse(t *testing.T) {
+	t.Parallel()
+
+	namespace := env.Namespace(t)
+
+	cases := []struct {
+		name  string
+		iface map[string]any
+		taken bool
+	}{
+		{"an interface", map[string]any{"name": "default", "masquerade": map[string]any{}}, true},
+		{"an interface with a place on the bus", map[string]any{"name": "default", "acpiIndex": int64(101)}, true},
+		{"an interface without a name", map[string]any{"masquerade": map[string]any{}}, false},
+		{"an interface whose name is a number", map[string]any{"name": int64(1)}, false},
+	}
+	for n, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			vm := &unstructured.Unstructured{Object: map[string]any{
+				"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
+				"metadata": map[string]any{"name": fmt.Sprintf("vm-%d", n), "namespace": namespace},
+				"spec": map[string]any{
+					"runStrategy": "Halted",
+					"template": map[string]any{"spec": map[string]any{"domain": map[string]any{
+						"devices": map[string]any{"interfaces": []any{c.iface}},
+					}}},
+				},
+			}}
+
+			err := env.Client.Create(t.Context(), vm)
+			if (err == nil) != c.taken || (err != nil && !apierrors.IsInvalid(err)) {
+				t.Errorf("got %v", err)
 			}
 		})
 	}

@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package protocol
+package github_test
 
 import (
 	"crypto/rand"
@@ -12,28 +12,30 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/hyperfleet/hyperfleet/sim/github/protocol"
 )
 
-func sample(t testing.TB) (Config, *rsa.PrivateKey) {
+func sample(t testing.TB) (protocol.Config, *rsa.PrivateKey) {
 	t.Helper()
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Config{
-		Runner:      RunnerFile{AgentID: "7", AgentName: "vm", ServerURL: "http://x", GitHubURL: "http://x/o/r", Ephemeral: "True"},
-		Credentials: CredentialsFile{Scheme: "OAuth", Data: CredentialsData{ClientID: "c"}},
-		RSA:         RSAParams(key),
+	return protocol.Config{
+		Runner:      protocol.RunnerFile{AgentID: "7", AgentName: "vm", ServerURL: "http://x", GitHubURL: "http://x/o/r", Ephemeral: "True"},
+		Credentials: protocol.CredentialsFile{Scheme: "OAuth", Data: protocol.CredentialsData{ClientID: "c"}},
+		RSA:         protocol.RSAParams(key),
 	}, key
 }
 
 func TestBlobRoundTrip(t *testing.T) {
 	config, key := sample(t)
-	blob, err := EncodeJIT(config)
+	blob, err := protocol.EncodeJIT(config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := DecodeJIT(blob)
+	got, err := protocol.DecodeJIT(blob)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +51,7 @@ func TestBlobRoundTrip(t *testing.T) {
 // TestBlobLayout: base64 of JSON whose values are base64 of the three files.
 func TestBlobLayout(t *testing.T) {
 	config, _ := sample(t)
-	blob, err := EncodeJIT(config)
+	blob, err := protocol.EncodeJIT(config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,19 +73,19 @@ func TestBadBlobs(t *testing.T) {
 	enc := func(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }
 	for name, blob := range map[string]string{
 		"empty": "", "not base64": "%", "not JSON": enc("x"), "no files": enc("{}"),
-		"too long":      strings.Repeat("A", maxBlob+4),
+		"too long":      strings.Repeat("A", 64<<10+4),
 		"empty files":   enc(`{".runner":"e30=",".credentials":"e30=",".credentials_rsaparams":"e30="}`),
 		"file not JSON": enc(`{".runner":"eA==",".credentials":"e30=",".credentials_rsaparams":"e30="}`),
 	} {
-		if _, err := DecodeJIT(blob); err == nil {
+		if _, err := protocol.DecodeJIT(blob); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
 	}
 	config, _ := sample(t)
-	for name, change := range map[string]func(*RSAParamsFile){
-		"empty modulus": func(f *RSAParamsFile) { f.Modulus = "" },
-		"wrong d":       func(f *RSAParamsFile) { f.D = f.P },
-		"huge exponent": func(f *RSAParamsFile) { f.Exponent = f.Modulus },
+	for name, change := range map[string]func(*protocol.RSAParamsFile){
+		"empty modulus": func(f *protocol.RSAParamsFile) { f.Modulus = "" },
+		"wrong d":       func(f *protocol.RSAParamsFile) { f.D = f.P },
+		"huge exponent": func(f *protocol.RSAParamsFile) { f.Exponent = f.Modulus },
 	} {
 		params := config.RSA
 		change(&params)
@@ -96,11 +98,11 @@ func TestBadBlobs(t *testing.T) {
 func TestTokens(t *testing.T) {
 	_, key := sample(t)
 	_, other := sample(t)
-	token, err := Sign(key, Claims{Issuer: json.RawMessage(`"me"`), Subject: "s", Expires: "5"})
+	token, err := protocol.Sign(key, protocol.Claims{Issuer: json.RawMessage(`"me"`), Subject: "s", Expires: "5"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	claims, err := Verify(&key.PublicKey, token)
+	claims, err := protocol.Verify(&key.PublicKey, token)
 	if err != nil || claims.IssuerText() != "me" || claims.Subject != "s" {
 		t.Errorf("claims %+v, %v", claims, err)
 	}
@@ -110,34 +112,34 @@ func TestTokens(t *testing.T) {
 		"two parts": parts[0] + "." + parts[1], "alg none": none + "." + parts[1] + ".",
 		"changed claims": parts[0] + "." + none + "." + parts[2], "no base64": "%.%.%", "signature cut": token[:len(token)-8],
 	} {
-		if _, err := Verify(&key.PublicKey, bad); err == nil {
+		if _, err := protocol.Verify(&key.PublicKey, bad); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
 	}
-	if _, err := Verify(&other.PublicKey, token); err == nil {
+	if _, err := protocol.Verify(&other.PublicKey, token); err == nil {
 		t.Error("another key's token was accepted")
 	}
 }
 
 func FuzzDecodeJIT(f *testing.F) {
 	config, _ := sample(f)
-	blob, err := EncodeJIT(config)
+	blob, err := protocol.EncodeJIT(config)
 	if err != nil {
 		f.Fatal(err)
 	}
 	f.Add(blob)
 	f.Add(base64.StdEncoding.EncodeToString([]byte(`{".runner":"e30="}`)))
 	f.Fuzz(func(t *testing.T, blob string) {
-		config, err := DecodeJIT(blob)
+		config, err := protocol.DecodeJIT(blob)
 		if err != nil {
 			return
 		}
 		_, _ = config.RSA.Key()
-		again, err := EncodeJIT(config)
+		again, err := protocol.EncodeJIT(config)
 		if err != nil {
 			t.Fatal(err)
 		}
-		same, err := DecodeJIT(again)
+		same, err := protocol.DecodeJIT(again)
 		if err != nil || same != config {
 			t.Errorf("round trip: %+v, %v", same, err)
 		}
@@ -146,14 +148,14 @@ func FuzzDecodeJIT(f *testing.F) {
 
 func FuzzVerify(f *testing.F) {
 	_, key := sample(f)
-	token, err := Sign(key, Claims{Subject: "s"})
+	token, err := protocol.Sign(key, protocol.Claims{Subject: "s"})
 	if err != nil {
 		f.Fatal(err)
 	}
 	f.Add(token)
 	f.Add("a.b.c")
 	f.Fuzz(func(t *testing.T, text string) {
-		if _, err := Verify(&key.PublicKey, text); err == nil && text != token {
+		if _, err := protocol.Verify(&key.PublicKey, text); err == nil && text != token {
 			t.Errorf("a token nobody signed was accepted: %q", text)
 		}
 	})

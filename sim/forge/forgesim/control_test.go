@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package control_test
+package forgesim_test
 
 import (
 	"net/http"

@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package pvetest_test
+package pve_test
 
 import (
 	"fmt"

@@ -10,13 +10,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 	virtv1 "kubevirt.io/api/core/v1"
 
-	"github.com/hyperfleet/hyperfleet/sim/kubevirt"
+	simkubevirt "github.com/hyperfleet/hyperfleet/sim/kubevirt"
 )
 
 func TestLife(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t, kubevirt.Options{})
+	w := newWorld(t, simkubevirt.Options{})
 	w.create(w.machine("a", virtv1.RunStrategyHalted))
 	w.status("a", virtv1.VirtualMachineStatusStopped)
 
@@ -68,7 +68,7 @@ func TestRunStrategies(t *testing.T) {
 		t.Run(string(c.strategy), func(t *testing.T) {
 			t.Parallel()
 
-			w := newWorld(t, kubevirt.Options{})
+			w := newWorld(t, simkubevirt.Options{})
 			ends := map[string]struct {
 				end    func(string)
 				starts int
@@ -114,7 +114,7 @@ func check(t *testing.T, err error) {
 func TestStartAndStop(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t, kubevirt.Options{})
+	w := newWorld(t, simkubevirt.Options{})
 	vm := w.machine("a", virtv1.RunStrategyManual)
 	w.create(vm)
 	w.status("a", virtv1.VirtualMachineStatusStopped)
@@ -138,7 +138,7 @@ func TestGuest(t *testing.T) {
 	t.Parallel()
 
 	read := make(chan map[string][]byte, 1)
-	w := newWorld(t, kubevirt.Options{Guest: func(g kubevirt.Guest) {
+	w := newWorld(t, simkubevirt.Options{Guest: func(g simkubevirt.Guest) {
 		g.Log("hello from %s", g.Name)
 		read <- g.Drive
 	}})
@@ -175,7 +175,7 @@ func TestGuest(t *testing.T) {
 func TestMigration(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t, kubevirt.Options{Delays: kubevirt.Delays{Migrate: 5 * time.Millisecond}})
+	w := newWorld(t, simkubevirt.Options{Delays: simkubevirt.Delays{Migrate: 5 * time.Millisecond}})
 	w.create(w.machine("a", virtv1.RunStrategyAlways))
 	w.status("a", virtv1.VirtualMachineStatusRunning)
 
@@ -219,7 +219,7 @@ func TestAddresses(t *testing.T) {
 		},
 	}
 
-	w := newWorld(t, kubevirt.Options{})
+	w := newWorld(t, simkubevirt.Options{})
 
 	for name, source := range cases {
 		name := "vm-" + name[:2]

@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package cli_test
+package pve_test
 
 import (
 	"bufio"
@@ -26,24 +26,10 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve/vm/vmtest"
 )
 
-// TestMain lets the test binary stand in for the program, so that it can be
-// killed.
-func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == asProgram {
-		cmd := cli.New()
-		cmd.SetArgs(os.Args[2:])
-		if err := cmd.Execute(); err != nil {
-			fmt.Println(err)
-		}
-		return
-	}
-	os.Exit(m.Run())
-}
-
 const asProgram = "as-pvesim"
 
-// run starts the command and returns what it exports.
-func run(t *testing.T, args ...string) map[string]string {
+// pvesim starts the command and returns what it exports.
+func pvesim(t *testing.T, args ...string) map[string]string {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	r, w := io.Pipe()
@@ -86,7 +72,7 @@ func exports(t *testing.T, r io.Reader, n int) map[string]string {
 // TestServe reaches the cluster and its control API with what -E prints.
 func TestServe(t *testing.T) {
 	t.Parallel()
-	env := run(t, "-E", "--nodes", "5", "--clone-delay", "1s", "--parallel-clones", "1", "--guest", "script", "--guest-stays", "1s")
+	env := pvesim(t, "-E", "--nodes", "5", "--clone-delay", "1s", "--parallel-clones", "1", "--guest", "script", "--guest-stays", "1s")
 	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} // #nosec G402 -- pinned in the product, not here
 	defer client.CloseIdleConnections()
@@ -129,7 +115,7 @@ func TestEnvFile(t *testing.T) {
 		select {
 		case err := <-done:
 			t.Fatalf("ended: %v", err)
-		case <-time.After(time.Millisecond):
+		case <-time.After(10 * time.Millisecond):
 		}
 	}
 	cancel()
@@ -191,7 +177,7 @@ func TestKilled(t *testing.T) {
 	await(ctx, t, ctl, func(v pve.VMState) bool { return v.Lock == "" && v.Config["virtio0"] != "" && v.Config["ide0"] != "" })
 	post(ctx, t, env, "/200/status/start", "")
 	await(ctx, t, ctl, func(v pve.VMState) bool { return v.Status == "running" })
-	for log := ""; !strings.Contains(log, "BOOT"); {
+	for log := ""; !strings.Contains(log, "BOOT"); time.Sleep(20 * time.Millisecond) {
 		if log, err = ctl.Log(ctx, 200); err != nil {
 			t.Fatal(err)
 		}
@@ -206,6 +192,7 @@ func TestKilled(t *testing.T) {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 			t.Fatalf("QEMU (process %d) has outlived the simulator", pid)
 		}
+		time.Sleep(20 * time.Millisecond)
 	}
 }
 
@@ -241,6 +228,7 @@ func await(ctx context.Context, t *testing.T, ctl control.Client, ok func(pve.VM
 		if v, there := state.VM(200); there && ok(v) {
 			return
 		}
+		time.Sleep(20 * time.Millisecond)
 	}
 }
 
