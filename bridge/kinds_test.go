@@ -5,25 +5,27 @@ package bridge_test
 
 import (
 	"context"
+	"slices"
 	"testing"
+	"time"
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/bridge/foreign"
 	"github.com/hyperfleet/hyperfleet/sim/hypershift/crds"
-	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
 // The other projects are installed one after the other while the operator runs: a bridge
 // says what is missing, and goes on by itself.
-func TestKindsComeLater(t *testing.T) {
-	t.Parallel()
+func TestKindsComeLater(t *testing.T) { //nolint:paralleltest // it takes the kinds away
+	withoutKinds(t)
+	alone(t, hurried{})
 
-	e := kube.Start(t, kube.WithCRDs("../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme))
-	prepare(t, e)
-
-	w := newWorldBare(t, e)
+	w := newWorldAlone(t)
 	b := w.exposed("b", "10.6.0.1")
 	w.create(b)
 
@@ -39,7 +41,7 @@ func TestKindsComeLater(t *testing.T) {
 		w.says(b, v1alpha1.ConditionReady, "False ValidationFailed", "")
 		w.reaches(b, v1alpha1.PhasePending)
 
-		if err := project.install(t.Context(), e.Config); err != nil {
+		if err := project.install(t.Context(), env.Config); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -48,4 +50,36 @@ func TestKindsComeLater(t *testing.T) {
 	w.says(b, v1alpha1.ConditionDPUClusterValid, "False NotFound", "")
 	w.dpuCluster("b", foreign.PhaseReady)
 	w.says(b, v1alpha1.ConditionHostedClusterCreated, "True Created", "")
+}
+
+// hurried is a clock that waits for a hundredth of the time: for kinds to come.
+type hurried struct{ clock.RealClock }
+
+func (hurried) After(d time.Duration) <-chan time.Time { return time.After(d / 100) }
+
+// withoutKinds takes the other projects' kinds away, where an earlier test has installed
+// them.
+func withoutKinds(t *testing.T) {
+	t.Helper()
+
+	groups := []string{"hypershift.openshift.io", "metallb.io", "provisioning.dpu.nvidia.com"}
+	left := func() []apiextensionsv1.CustomResourceDefinition {
+		var all apiextensionsv1.CustomResourceDefinitionList
+		if err := env.Client.List(t.Context(), &all); err != nil {
+			t.Fatal(err)
+		}
+
+		return slices.DeleteFunc(all.Items, func(kind apiextensionsv1.CustomResourceDefinition) bool {
+			return !slices.Contains(groups, kind.Spec.Group)
+		})
+	}
+
+	for _, kind := range left() {
+		if err := client.IgnoreNotFound(env.Client.Delete(t.Context(), &kind)); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	w := &world{t: t, patience: patience}
+	w.eventually("the kinds are gone", func() bool { return len(left()) == 0 })
 }

@@ -94,8 +94,8 @@ func (w *world) handedOver(name string) {
 	dpus := w.read(foreign.New(foreign.DPUClusterKind()), w.dpus, name)
 	secret, own := &corev1.Secret{}, &corev1.Secret{}
 
-	w.must(w.env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: w.dpus, Name: foreign.ReadDPUCluster(dpus).Kubeconfig}, secret))
-	w.must(w.env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: name + "-admin-kubeconfig"}, own))
+	w.must(env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: w.dpus, Name: foreign.ReadDPUCluster(dpus).Kubeconfig}, secret))
+	w.must(env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: name + "-admin-kubeconfig"}, own))
 
 	if kubeconfig := secret.Data["super-admin.conf"]; len(kubeconfig) == 0 || !bytes.Equal(kubeconfig, own.Data["kubeconfig"]) {
 		w.t.Errorf("Secret %s does not hold the kubeconfig", secret.Name)
@@ -104,7 +104,7 @@ func (w *world) handedOver(name string) {
 
 func (w *world) read(object *unstructured.Unstructured, namespace, name string) *unstructured.Unstructured {
 	w.t.Helper()
-	w.must(w.env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, object))
+	w.must(env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, object))
 
 	return object
 }
@@ -124,7 +124,7 @@ func TestUpgrade(t *testing.T) {
 	phases := w.phases(b)
 
 	w.patch(b, func(b *v1alpha1.DPFHCPBridge) { b.Spec.OCPReleaseImage = image("4.99.0-x86_64") })
-	w.says(b, v1alpha1.ConditionReleaseImageValid, "False VersionNotSupported", "HyperShift does not run OpenShift 4.99: choose an image of 4.21")
+	w.says(b, v1alpha1.ConditionReleaseImageValid, "False VersionNotSupported", "HyperShift does not run OpenShift 4.99: choose an image of 4.16")
 	w.reaches(b, v1alpha1.PhaseFailed)
 
 	cluster := w.read(foreign.New(foreign.HostedClusterKind()), w.namespace, "upgraded")
@@ -202,7 +202,7 @@ func TestHostedClusterIsDeletedByAnother(t *testing.T) {
 	w.reaches(b, v1alpha1.PhaseReady)
 
 	cluster := w.read(foreign.New(foreign.HostedClusterKind()), w.namespace, "robbed")
-	w.must(w.env.Client.Delete(t.Context(), cluster))
+	w.must(env.Client.Delete(t.Context(), cluster))
 
 	w.says(b, v1alpha1.ConditionHostedClusterCreated, "False Deleted", "was deleted, though not by this bridge")
 	w.says(b, v1alpha1.ConditionReady, "False APIServerUnreachable", "was deleted")
@@ -213,7 +213,7 @@ func TestHostedClusterIsDeletedByAnother(t *testing.T) {
 	w.reaches(b, v1alpha1.PhaseFailed)
 
 	list := listOf(foreign.HostedClusterKind())
-	w.must(w.env.Client.List(t.Context(), list, client.InNamespace(w.namespace)))
+	w.must(env.Client.List(t.Context(), list, client.InNamespace(w.namespace)))
 
 	if len(list.Items) > 0 {
 		t.Errorf("there are %d HostedClusters", len(list.Items))
@@ -232,7 +232,7 @@ func TestChangesAreMended(t *testing.T) {
 	w.reaches(b, v1alpha1.PhaseReady)
 
 	pool := w.read(foreign.New(foreign.IPAddressPoolKind()), metalLB, foreign.PoolName(w.namespace, "mended"))
-	w.must(w.env.Client.Patch(t.Context(), pool, merge(map[string]any{"spec": map[string]any{"autoAssign": false}})))
+	w.must(env.Client.Patch(t.Context(), pool, merge(map[string]any{"spec": map[string]any{"autoAssign": false}})))
 	w.eventually("the pool is as it was", func() bool {
 		pool := w.read(foreign.New(foreign.IPAddressPoolKind()), metalLB, foreign.PoolName(w.namespace, "mended"))
 		auto, _, _ := unstructured.NestedBool(pool.Object, "spec", "autoAssign")
@@ -242,20 +242,20 @@ func TestChangesAreMended(t *testing.T) {
 
 	nodes := w.read(foreign.New(foreign.NodePoolKind()), w.namespace, "mended")
 	uid := nodes.GetUID()
-	w.must(w.env.Client.Delete(t.Context(), nodes))
+	w.must(env.Client.Delete(t.Context(), nodes))
 	w.eventually("the NodePool is made again", func() bool {
 		nodes := foreign.New(foreign.NodePoolKind())
-		err := w.env.Client.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: "mended"}, nodes)
+		err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: "mended"}, nodes)
 
 		return err == nil && nodes.GetUID() != uid
 	})
 
 	key := &corev1.Secret{}
-	w.must(w.env.Client.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: foreign.SSHKeyName("mended")}, key))
+	w.must(env.Client.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: foreign.SSHKeyName("mended")}, key))
 	key.Data = map[string][]byte{"id_rsa.pub": []byte("other")}
-	w.must(w.env.Client.Update(t.Context(), key))
+	w.must(env.Client.Update(t.Context(), key))
 	w.eventually("the SSH key is as it was", func() bool {
-		w.must(w.env.Client.Get(t.Context(), client.ObjectKeyFromObject(key), key))
+		w.must(env.Client.Get(t.Context(), client.ObjectKeyFromObject(key), key))
 
 		return string(key.Data["id_rsa.pub"]) == sshKey
 	})
@@ -302,7 +302,7 @@ func TestAddressOfAPoolThatIsThere(t *testing.T) {
 	pool.SetName(w.namespace)
 	pool.Object["spec"] = map[string]any{"addresses": []any{"192.0.2.10-192.0.2.20"}}
 	w.create(pool)
-	t.Cleanup(func() { _ = w.env.Client.Delete(context.Background(), pool) })
+	t.Cleanup(func() { _ = env.Client.Delete(context.Background(), pool) })
 
 	b := w.exposed("guest", "192.0.2.15")
 	w.create(b)
@@ -323,30 +323,30 @@ func TestTroubleInTheControlPlane(t *testing.T) {
 	w := newWorld(t)
 	scenario.Lock()
 	t.Cleanup(func() {
-		sim.SetFaults()
+		onStage.sim.SetFaults()
 		scenario.Unlock()
 	})
 
 	w.dpuCluster("troubled", foreign.PhaseReady)
-	sim.SetFaults(hypershift.Fault{Kind: hypershift.NoQuorum, Cluster: "troubled"})
+	onStage.sim.SetFaults(hypershift.Fault{Kind: hypershift.NoQuorum, Cluster: "troubled"})
 
 	b := w.bridge("troubled")
 	w.create(b)
 	w.says(b, v1alpha1.ConditionReady, "False WaitingForControlPlane", "")
 	w.reaches(b, v1alpha1.PhaseProvisioning)
 
-	sim.SetFaults()
+	onStage.sim.SetFaults()
 	w.reaches(b, v1alpha1.PhaseReady)
 
-	sim.SetFaults(hypershift.Fault{Kind: hypershift.NoQuorum, Cluster: "troubled"})
+	onStage.sim.SetFaults(hypershift.Fault{Kind: hypershift.NoQuorum, Cluster: "troubled"})
 	w.says(b, v1alpha1.ConditionReady, "False APIServerUnreachable", "not available any more")
 	w.reaches(b, v1alpha1.PhaseFailed)
 
-	sim.SetFaults(hypershift.Fault{Kind: hypershift.Degraded, Cluster: "troubled"})
+	onStage.sim.SetFaults(hypershift.Fault{Kind: hypershift.Degraded, Cluster: "troubled"})
 	w.says(b, v1alpha1.ConditionHostedClusterDegraded, "True UnavailableReplicas", "")
 	w.says(b, v1alpha1.ConditionReady, "False WaitingForControlPlane", "degraded")
 	w.reaches(b, v1alpha1.PhaseFailed)
 
-	sim.SetFaults()
+	onStage.sim.SetFaults()
 	w.reaches(b, v1alpha1.PhaseReady)
 }

@@ -5,46 +5,63 @@ package bridge_test
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/bridge/foreign"
-	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
-// prepare makes what is in a management cluster beside the kinds, and runs the area there.
-func prepare(t *testing.T, e *kube.Env) {
+// alone has the area run on the API server, with the kinds that are installed, for a test
+// that is HyperShift, MetalLB and DPF itself and runs while no other does.
+func alone(t *testing.T, clk clock.WithTicker, install ...func(context.Context, *rest.Config) error) {
 	t.Helper()
 
-	if err := makeNode(t.Context(), e); err != nil {
+	for _, install := range install {
+		if err := install(t.Context(), env.Config); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	if err := makeNode(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+
+	versions := fmt.Sprintf(`{"versions":["%s"]}`, strings.Join(supported(), `","`))
 
 	for _, object := range []client.Object{
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metalLB}},
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "hypershift"}},
 		&corev1.ConfigMap{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "hypershift", Name: "supported-versions"},
-			Data:       map[string]string{"supported-versions": `{"versions":["4.16","4.15"]}`},
+			Data:       map[string]string{"supported-versions": versions},
 		},
 	} {
-		if err := e.Client.Create(t.Context(), object); err != nil {
+		err := env.Client.Create(t.Context(), object)
+		if versions, is := object.(*corev1.ConfigMap); is && apierrors.IsAlreadyExists(err) {
+			err = env.Client.Update(t.Context(), versions)
+		}
+
+		if client.IgnoreAlreadyExists(err) != nil {
 			t.Fatal(err)
 		}
 	}
 
 	ctx, cancel := context.WithCancel(context.Background())
 	counts := newCounts()
-	done := runArea(ctx, e, settings(), counts)
+	done := runArea(ctx, clk, counts)
 
 	t.Cleanup(func() {
 		cancel()
@@ -53,7 +70,8 @@ func prepare(t *testing.T, e *kube.Env) {
 			t.Error(err)
 		}
 
-		if err := counts.check(); err != nil && t.Name() != "TestKindsComeLater" {
+		// Before a project is there, its kinds have no index.
+		if err := counts.check(); err != nil && len(install) > 0 {
 			t.Error(err)
 		}
 	})
@@ -99,14 +117,19 @@ func (w *world) play(b *v1alpha1.DPFHCPBridge, p plane) {
 	w.eventually("NodePool", func() bool { return w.get(b).Status.NodePoolRef != nil })
 
 	namespace := foreign.ControlPlaneNamespace(b.Namespace, b.Name)
-	if err := w.env.Client.Create(w.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err == nil && p.service != nil {
+	if err := env.Client.Create(w.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err == nil && p.service != nil {
 		service := p.service.DeepCopy()
 		service.Namespace, service.Name = namespace, foreign.APIServerService
 		w.create(service)
+		w.t.Cleanup(func() {
+			if err := client.IgnoreNotFound(env.Client.Delete(context.Background(), service)); err != nil {
+				w.t.Error(err)
+			}
+		})
 
 		if p.address != "" {
 			service.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: p.address}}
-			w.must(w.env.Client.Status().Update(w.t.Context(), service))
+			w.must(env.Client.Status().Update(w.t.Context(), service))
 		}
 	}
 
@@ -128,7 +151,7 @@ func (w *world) play(b *v1alpha1.DPFHCPBridge, p plane) {
 
 	if p.kubeconfig {
 		secret := w.secret(b.Name+"-admin-kubeconfig", "kubeconfig", "apiVersion: v1")
-		w.must(client.IgnoreAlreadyExists(w.env.Client.Create(w.t.Context(), secret)))
+		w.must(client.IgnoreAlreadyExists(env.Client.Create(w.t.Context(), secret)))
 
 		status["kubeconfig"] = anyMap{"name": secret.Name}
 	}

@@ -4,6 +4,7 @@
 package bridge_test
 
 import (
+	"context"
 	"strings"
 	"testing"
 
@@ -11,12 +12,12 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/bridge/foreign"
 	"github.com/hyperfleet/hyperfleet/sim/hypershift/crds"
-	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
 // row is a trouble, what is said of it, and what mends it.
@@ -42,7 +43,7 @@ func (w *world) delete(object client.Object, namespace, name string) {
 	w.t.Helper()
 	object.SetNamespace(namespace)
 	object.SetName(name)
-	w.must(w.env.Client.Delete(w.t.Context(), object))
+	w.must(env.Client.Delete(w.t.Context(), object))
 }
 
 // data replaces what a Secret holds.
@@ -50,9 +51,9 @@ func (w *world) data(name, key, value string) {
 	w.t.Helper()
 
 	secret := &corev1.Secret{}
-	w.must(w.env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, secret))
+	w.must(env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, secret))
 	secret.Data = map[string][]byte{key: []byte(value)}
-	w.must(w.env.Client.Update(w.t.Context(), secret))
+	w.must(env.Client.Update(w.t.Context(), secret))
 }
 
 func (w *world) dpus1(status anyMap) {
@@ -96,7 +97,7 @@ func dpuClusterRows() []row {
 			name: "DPUCluster with another control plane",
 			spoil: func(w *world, _ *v1alpha1.DPFHCPBridge) {
 				cluster := w.read(foreign.New(foreign.DPUClusterKind()), w.dpus, "b")
-				w.must(w.env.Client.Patch(w.t.Context(), cluster, merge(anyMap{"spec": anyMap{"kubeconfig": "other"}})))
+				w.must(env.Client.Patch(w.t.Context(), cluster, merge(anyMap{"spec": anyMap{"kubeconfig": "other"}})))
 			},
 			condition: condition, want: "False InUse", message: "has the control plane of Secret other already", phase: v1alpha1.PhaseFailed,
 		},
@@ -258,6 +259,11 @@ func (w *world) pool(name string, spec anyMap) *unstructured.Unstructured {
 	pool.SetName(name)
 	pool.Object["spec"] = spec
 	w.create(pool)
+	w.t.Cleanup(func() {
+		if err := client.IgnoreNotFound(env.Client.Delete(context.Background(), pool)); err != nil {
+			w.t.Error(err)
+		}
+	})
 
 	return pool
 }
@@ -272,7 +278,7 @@ func (w *world) takes(name, address string) {
 	}
 	w.create(service)
 	service.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: address}}
-	w.must(w.env.Client.Status().Update(w.t.Context(), service))
+	w.must(env.Client.Status().Update(w.t.Context(), service))
 }
 
 func addressRows() []row {
@@ -325,7 +331,7 @@ func addressRows() []row {
 			phase: v1alpha1.PhaseFailed,
 			mend: func(w *world, b *v1alpha1.DPFHCPBridge) {
 				pool := w.read(foreign.New(foreign.IPAddressPoolKind()), metalLB, "row-others")
-				w.must(w.env.Client.Patch(w.t.Context(), pool, merge(anyMap{"spec": anyMap{"serviceAllocation": anyMap{
+				w.must(env.Client.Patch(w.t.Context(), pool, merge(anyMap{"spec": anyMap{"serviceAllocation": anyMap{
 					"namespaces": list{foreign.ControlPlaneNamespace(b.Namespace, b.Name)},
 				}}})))
 			},
@@ -343,13 +349,8 @@ func addressRows() []row {
 
 // TestRows has a row for each documented condition and reason, on an API server with
 // HyperShift's, MetalLB's and DPF's schemas, where the test itself plays all three.
-func TestRows(t *testing.T) {
-	e := kube.Start(t, kube.WithCRDs("../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme))
-	if err := crds.Install(t.Context(), e.Config); err != nil {
-		t.Fatal(err)
-	}
-
-	prepare(t, e)
+func TestRows(t *testing.T) { //nolint:paralleltest // it plays HyperShift itself
+	alone(t, clock.RealClock{}, crds.Install)
 
 	rows := append(dpuClusterRows(), secretRows()...)
 	rows = append(rows, classRows()...)
@@ -362,7 +363,7 @@ func TestRows(t *testing.T) {
 		for _, row := range rows {
 			t.Run(row.name, func(t *testing.T) {
 				t.Parallel()
-				row.check(newWorldOn(t, e))
+				row.check(newWorldAlone(t))
 			})
 		}
 	})

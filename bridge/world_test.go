@@ -54,59 +54,19 @@ const (
 	delay      = 20 * time.Millisecond
 )
 
-// The API server of this package's tests, with HyperShift, MetalLB and the bridge area on it.
-// Tests keep apart by namespace, and by address.
+// The API server and the image registry of this package's tests. Tests keep apart by
+// namespace, and by address.
 var (
 	env      *kube.Env
-	sim      *hypershift.Sim
 	images   *registry.Server
 	served   *httptest.Server
-	counted  = newCounts()
+	onStage  stage
 	scenario sync.Mutex // held by tests that set faults
 )
 
 func TestMain(m *testing.M) {
-	log.SetLogger(kitlog.Logr(slog.New(slog.DiscardHandler)))
+	log.SetLogger(kitlog.Logr(slog.New(slog.NewTextHandler(logged, &slog.HandlerOptions{Level: slog.LevelError}))))
 
-	var stop func() error
-
-	code := kube.Run(m, func(e *kube.Env) {
-		env = e
-
-		var err error
-		if stop, err = begin(e); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-	}, kube.WithCRDs("../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme), kube.WithControllerManager())
-
-	if err := stop(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-
-		code = 1
-	}
-
-	os.Exit(code)
-}
-
-// begin starts what the tests share, and gives what ends it and says what went wrong.
-func begin(e *kube.Env) (func() error, error) {
-	ctx, cancel := context.WithCancel(context.Background())
-
-	if err := crds.Install(ctx, e.Config); err != nil {
-		return cancelled(cancel), err
-	}
-
-	var err error
-	if sim, err = hypershift.Start(hypershift.Options{Config: e.Config, Delays: hypershift.Delays{
-		Address: delay, Kubeconfig: delay, ControlPlane: delay, Rollout: delay, Delete: delay,
-	}}); err != nil {
-		return cancelled(cancel), err
-	}
-
-	if err := makeNode(ctx, e); err != nil {
-		return cancelled(cancel), err
-	}
 	images = registry.New(registry.Options{Users: map[string]string{"user": "password"}})
 	served = httptest.NewTLSServer(images)
 
@@ -114,23 +74,93 @@ func begin(e *kube.Env) (func() error, error) {
 		images.Push(repository, tag)
 	}
 
-	done := runArea(ctx, e, settings(), counted)
+	code := kube.Run(m, func(e *kube.Env) { env = e },
+		kube.WithCRDs("../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme), kube.WithControllerManager())
 
-	return func() error {
-		cancel()
-		served.Close()
+	served.Close()
 
-		err := errors.Join(<-done, sim.Close(), counted.check())
-		for _, violation := range sim.Violations() {
-			err = errors.Join(err, fmt.Errorf("violation: %s: %s", violation.Object, violation.What)) //nolint:err113 // for a person
+	for _, violation := range images.Violations() {
+		fmt.Fprintln(os.Stderr, "violation: registry:", violation)
+
+		code = 1
+	}
+
+	os.Exit(code)
+}
+
+// stage is what most tests share while there are any: HyperShift, MetalLB and the area, all
+// on the API server. Tests that are not parallel find it empty, and may fill it themselves.
+type stage struct {
+	mu      sync.Mutex
+	tests   int
+	sim     *hypershift.Sim
+	counted *counts
+	end     func() error
+}
+
+// enter fills the stage for the first test; the last one clears it, and is told what went
+// wrong.
+func (s *stage) enter(t testing.TB) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	if s.tests == 0 {
+		if err := s.fill(); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	s.tests++
+
+	t.Cleanup(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+
+		if s.tests--; s.tests > 0 {
+			return
 		}
 
-		for _, violation := range images.Violations() {
-			err = errors.Join(err, fmt.Errorf("violation: registry: %s", violation)) //nolint:err113 // for a person
+		if err := s.end(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func (s *stage) fill() error {
+	// It goes on when the test is over that was the first.
+	ctx, cancel := context.WithCancel(context.Background())
+
+	if err := errors.Join(crds.Install(ctx, env.Config), makeNode(ctx)); err != nil {
+		cancel()
+
+		return err
+	}
+
+	sim, err := hypershift.Start(hypershift.Options{Config: env.Config, Supported: supported(), Delays: hypershift.Delays{
+		Address: delay, Kubeconfig: delay, ControlPlane: delay, Rollout: delay, Delete: delay,
+	}})
+	if err != nil {
+		cancel()
+
+		return err
+	}
+
+	s.sim, s.counted = sim, newCounts()
+	done := runArea(ctx, clock.RealClock{}, s.counted)
+
+	s.end = func() error {
+		cancel()
+
+		err := errors.Join(<-done, sim.Close(), s.counted.check())
+		for _, violation := range sim.Violations() {
+			err = errors.Join(err, fmt.Errorf("violation: %s: %s", violation.Object, violation.What))
 		}
 
 		return errors.Join(append(sim.Problems(), err)...)
-	}, nil
+	}
+
+	return nil
 }
 
 // image is a reference to an image of the registry.
@@ -145,18 +175,19 @@ func pullSecret(user, password string) string {
 	return fmt.Sprintf(`{"auths": {%q: {"auth": %q}}}`, registryHost(), auth)
 }
 
-func cancelled(cancel func()) func() error {
-	return func() error {
-		cancel()
-
-		return nil
-	}
-}
+// supported are the versions that HyperShift runs.
+func supported() []string { return []string{"4.16", "4.15"} }
 
 // makeNode makes a node of the management cluster that is ready.
-func makeNode(ctx context.Context, e *kube.Env) error {
+func makeNode(ctx context.Context) error {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}}
-	if err := e.Client.Create(ctx, node); err != nil {
+
+	err := env.Client.Create(ctx, node)
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+
+	if err != nil {
 		return fmt.Errorf("make node: %w", err)
 	}
 
@@ -164,7 +195,7 @@ func makeNode(ctx context.Context, e *kube.Env) error {
 		Addresses:  []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.20.0.1"}, {Type: corev1.NodeHostName, Address: "node-a"}},
 		Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
 	}
-	if err := e.Client.Status().Update(ctx, node); err != nil {
+	if err := env.Client.Status().Update(ctx, node); err != nil {
 		return fmt.Errorf("make node: %w", err)
 	}
 
@@ -180,14 +211,14 @@ func settings() config.Bridge {
 }
 
 // runArea runs the area as its process would, until the context ends.
-func runArea(ctx context.Context, e *kube.Env, cfg config.Bridge, count *counts) <-chan error {
+func runArea(ctx context.Context, clk clock.WithTicker, count *counts) <-chan error {
 	done := make(chan error, 1)
-	kubeconfig := rest.CopyConfig(e.Config)
+	kubeconfig := rest.CopyConfig(env.Config)
 	kubeconfig.QPS = -1
 	kubeconfig.Wrap(count.transport)
 
 	mgr, err := ctrl.NewManager(kubeconfig, ctrl.Options{
-		Scheme: e.Scheme, Metrics: metricsserver.Options{BindAddress: "0"}, NewClient: count.newClient,
+		Scheme: env.Scheme, Metrics: metricsserver.Options{BindAddress: "0"}, NewClient: count.newClient,
 		Controller: ctrlconfig.Controller{SkipNameValidation: new(true)},
 	})
 	if err != nil {
@@ -197,7 +228,7 @@ func runArea(ctx context.Context, e *kube.Env, cfg config.Bridge, count *counts)
 	}
 
 	area := &bridge.Area{
-		Config: cfg, Registry: prometheus.NewRegistry(), Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
+		Config: settings(), Registry: prometheus.NewRegistry(), Clock: clk, Log: slog.New(slog.DiscardHandler),
 		Transport: served.Client().Transport,
 	}
 	if err := area.Setup(ctx, mgr); err != nil {
@@ -214,7 +245,6 @@ func runArea(ctx context.Context, e *kube.Env, cfg config.Bridge, count *counts)
 // world is a namespace of bridges and one of DPUClusters.
 type world struct {
 	t               testing.TB
-	env             *kube.Env
 	namespace, dpus string
 	// patience bounds each wait.
 	patience time.Duration
@@ -222,50 +252,56 @@ type world struct {
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
+	onStage.enter(t)
 
-	return newWorldOn(t, env)
+	return newWorldAlone(t)
 }
 
-func newWorldOn(t testing.TB, e *kube.Env) *world {
+// newWorldAlone is a world on an API server where nothing is on the stage.
+func newWorldAlone(t testing.TB) *world {
 	t.Helper()
 
-	w := newWorldBare(t, e)
+	w := &world{t: t, patience: patience, namespace: newNamespace(t), dpus: newNamespace(t)}
+	w.create(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}, Provisioner: "csi.example.com"})
+	w.create(w.secret("ssh-key", v1alpha1.SSHKeySecretKey, sshKey))
+	w.create(w.secret("pull-secret", v1alpha1.PullSecretKey, pullSecret("user", "password")))
 	t.Cleanup(w.clear)
 
 	return w
 }
 
-// newWorldBare is a world that is not looked after at its end.
-func newWorldBare(t testing.TB, e *kube.Env) *world {
+// newNamespace makes a namespace that stays: to delete it, Kubernetes would go through all
+// kinds that there are, and a hundred times that is more than all else that is done here.
+func newNamespace(t testing.TB) string {
 	t.Helper()
 
-	w := &world{t: t, env: e, patience: patience, namespace: e.Namespace(t), dpus: e.Namespace(t)}
-	w.create(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}, Provisioner: "csi.example.com"})
-	w.create(w.secret("ssh-key", v1alpha1.SSHKeySecretKey, sshKey))
-	w.create(w.secret("pull-secret", v1alpha1.PullSecretKey, pullSecret("user", "password")))
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}
+	if err := env.Client.Create(t.Context(), namespace); err != nil {
+		t.Fatal(err)
+	}
 
-	return w
+	return namespace.Name
 }
 
 // clear deletes all bridges, and looks whether anything is left of them.
 func (w *world) clear() {
 	ctx := context.Background()
 
-	if err := w.env.Client.DeleteAllOf(ctx, &v1alpha1.DPFHCPBridge{}, client.InNamespace(w.namespace)); err != nil {
+	if err := env.Client.DeleteAllOf(ctx, &v1alpha1.DPFHCPBridge{}, client.InNamespace(w.namespace)); err != nil {
 		w.t.Error(err)
 	}
 
 	w.eventually("no bridge is left", func() bool {
 		var list v1alpha1.DPFHCPBridgeList
 
-		return w.env.Client.List(ctx, &list, client.InNamespace(w.namespace)) == nil && len(list.Items) == 0
+		return env.Client.List(ctx, &list, client.InNamespace(w.namespace)) == nil && len(list.Items) == 0
 	})
 
 	// What HyperShift leaves to its owner's end is collected a little later.
 	w.eventually("nothing is left", func() bool { return len(w.made()) == 0 })
 
 	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}}
-	if err := client.IgnoreNotFound(w.env.Client.Delete(ctx, class)); err != nil {
+	if err := client.IgnoreNotFound(env.Client.Delete(ctx, class)); err != nil {
 		w.t.Error(err)
 	}
 }
@@ -282,7 +318,7 @@ func (w *world) made() []string {
 		listOf(foreign.HostedClusterKind()), listOf(foreign.NodePoolKind()), listOf(foreign.IPAddressPoolKind()),
 		listOf(foreign.L2AdvertisementKind()), listOf(corev1.SchemeGroupVersion.WithKind("Secret")),
 	} {
-		if err := w.env.Client.List(context.Background(), list, selector); err != nil {
+		if err := env.Client.List(context.Background(), list, selector); err != nil {
 			w.t.Error(err)
 		}
 
@@ -318,7 +354,7 @@ func (w *world) status(object *unstructured.Unstructured, status map[string]any)
 	w.t.Helper()
 
 	object.Object["status"] = status
-	w.must(w.env.Client.Status().Patch(w.t.Context(), object.DeepCopy(), merge(map[string]any{"status": status})))
+	w.must(env.Client.Status().Patch(w.t.Context(), object.DeepCopy(), merge(map[string]any{"status": status})))
 }
 
 // bridge is a bridge that is exposed on nodes' ports, with all it needs but its DPUCluster.
@@ -345,7 +381,7 @@ func (w *world) exposed(name, address string) *v1alpha1.DPFHCPBridge {
 
 func (w *world) create(object client.Object) {
 	w.t.Helper()
-	w.must(w.env.Client.Create(w.t.Context(), object))
+	w.must(env.Client.Create(w.t.Context(), object))
 }
 
 func (w *world) must(err error) {
@@ -371,7 +407,7 @@ func (w *world) get(b *v1alpha1.DPFHCPBridge) *v1alpha1.DPFHCPBridge {
 	w.t.Helper()
 
 	out := &v1alpha1.DPFHCPBridge{}
-	if err := w.env.Client.Get(context.Background(), client.ObjectKeyFromObject(b), out); err != nil && !apierrors.IsNotFound(err) {
+	if err := env.Client.Get(context.Background(), client.ObjectKeyFromObject(b), out); err != nil && !apierrors.IsNotFound(err) {
 		w.t.Fatal(err)
 	}
 
@@ -431,7 +467,7 @@ func (w *world) patch(b *v1alpha1.DPFHCPBridge, change func(*v1alpha1.DPFHCPBrid
 	now := w.get(b)
 	changed := now.DeepCopy()
 	change(changed)
-	w.must(w.env.Client.Patch(w.t.Context(), changed, client.MergeFrom(now)))
+	w.must(env.Client.Patch(w.t.Context(), changed, client.MergeFrom(now)))
 }
 
 // warned checks whether an event with a reason has been told of a bridge.
@@ -440,7 +476,7 @@ func (w *world) warned(b *v1alpha1.DPFHCPBridge, reason string, want bool) {
 
 	told := func() bool {
 		var list eventsv1.EventList
-		w.must(w.env.Client.List(w.t.Context(), &list, client.InNamespace(w.namespace)))
+		w.must(env.Client.List(w.t.Context(), &list, client.InNamespace(w.namespace)))
 
 		for i := range list.Items {
 			if e := &list.Items[i]; e.Regarding.Name == b.Name && e.Reason == reason {

@@ -21,6 +21,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/hosts/plan"
 	linuxplan "github.com/hyperfleet/hyperfleet/hosts/plan/linux"
 	"github.com/hyperfleet/hyperfleet/kit/log"
+	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/sim/machost"
 )
 
@@ -312,34 +313,45 @@ func TestKilledInTheMiddle(t *testing.T) {
 func TestEveryHashedPartIsAppliedOnDrift(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t, 1, rollout(1))
+	// One part at each host, a few hosts at a time.
+	const few = 4
+
+	w := newWorld(t, few, rollout(few))
 	w.start()
-	w.converged(1)
+	w.converged(few)
 
-	const name = "rack-00"
+	digests := w.planOf("rack-00").Digests()
+	for some := range slices.Chunk(digests, few) {
+		before := map[string]int{}
 
-	p := w.planOf(name)
+		for i, digest := range some {
+			name := fmt.Sprintf("rack-%02d", i)
+			before[name] = len(w.runs(name))
 
-	for _, digest := range p.Digests() {
-		before := len(w.runs(name))
-
-		w.note(name, func(s *infrav1.LinuxMachineStatus) {
-			s.HostConfigHash = "older"
-			s.Parts = slices.DeleteFunc(s.Parts, func(part infrav1.HostPart) bool { return part.Label == digest.Label })
-		})
-		w.converged(1)
-
-		var want []string
-		for _, part := range p.DriftSteps(digest.Label) {
-			want = append(want, part.Label)
+			w.note(name, func(s *infrav1.LinuxMachineStatus) {
+				s.HostConfigHash = "older"
+				s.Parts = slices.DeleteFunc(s.Parts, func(part infrav1.HostPart) bool { return part.Label == digest.Label })
+			})
 		}
 
-		if diff := cmp.Diff(want, w.runs(name)[before:]); diff != "" || !slices.Contains(want, digest.Label) {
-			t.Errorf("%s: %s", digest.Label, diff)
-		}
+		w.converged(few)
 
-		if diff := cmp.Diff(p.Digests(), partsOf(w.get(name))); diff != "" {
-			t.Errorf("%s: %s", digest.Label, diff)
+		for i, digest := range some {
+			name := fmt.Sprintf("rack-%02d", i)
+			p := w.planOf(name)
+
+			var want []string
+			for _, part := range p.DriftSteps(digest.Label) {
+				want = append(want, part.Label)
+			}
+
+			if diff := cmp.Diff(want, w.runs(name)[before[name]:]); diff != "" || !slices.Contains(want, digest.Label) {
+				t.Errorf("%s: %s", digest.Label, diff)
+			}
+
+			if diff := cmp.Diff(p.Digests(), partsOf(w.get(name))); diff != "" {
+				t.Errorf("%s: %s", digest.Label, diff)
+			}
 		}
 	}
 }
@@ -454,12 +466,21 @@ func TestDeletedInTheMiddle(t *testing.T) {
 	})
 }
 
-// A thousand hosts without drift: no connection, no Secret read, nothing rendered. There is
-// no host and no Secret there, so whatever tried would show.
+// Many hosts without drift: no connection, no Secret read, nothing rendered. There is no
+// host and no Secret there, so whatever tried would show.
 func TestPassWithoutDriftCostsNothing(t *testing.T) {
 	t.Parallel()
+	passWithoutDrift(t, 40)
+}
 
-	const n = 1000
+func TestSoakPassWithoutDriftCostsNothing(t *testing.T) {
+	property.Soak(t)
+	t.Parallel()
+	passWithoutDrift(t, 1000)
+}
+
+func passWithoutDrift(t *testing.T, n int) {
+	t.Helper()
 
 	w := newWorld(t, 0, rollout(10))
 	hash := linux.New(w.plan()).Hash()

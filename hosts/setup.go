@@ -75,7 +75,7 @@ func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) error {
 
 	for _, kind := range kinds {
 		r := &machine.Reconciler{
-			Kind: kind, Client: mgr.GetClient(), Secrets: machine.KubeSecrets{Reader: mgr.GetAPIReader()},
+			Kind: kind, Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Secrets: machine.KubeSecrets{Reader: mgr.GetAPIReader()},
 			Runner: runner(strings.ToLower(kind.Name())), Recorder: mgr.GetEventRecorder("hyperfleet"), Clock: a.Clock,
 			Crew: crew, Metrics: pushes, Settings: settings,
 		}

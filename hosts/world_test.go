@@ -337,14 +337,15 @@ func (w *world) converged(n int) string {
 	hash := linux.New(w.plan()).Hash()
 
 	w.eventually("converge", func() string {
-		f := w.fleet()
-		ready := meta.IsStatusConditionTrue(f.Status.Conditions, "Ready")
-
 		for _, m := range w.all() {
 			if m.Status.HostConfigHash != hash || !m.Status.Ready || !meta.IsStatusConditionTrue(m.Status.Conditions, "Ready") {
-				return fmt.Sprintf("%s: %+v; fleet %+v", m.Name, m.Status, f.Status)
+				return fmt.Sprintf("%s: %+v; fleet %+v", m.Name, m.Status, w.fleet().Status)
 			}
 		}
+
+		// The fleet after its hosts: before, it may not have heard yet that they had drifted.
+		f := w.fleet()
+		ready := meta.IsStatusConditionTrue(f.Status.Conditions, "Ready")
 
 		if int(f.Status.Converged) != n || f.Status.HostConfigHash != hash || !ready || len(f.Status.Permits) > 0 {
 			return fmt.Sprintf("fleet %+v", f.Status)

@@ -28,6 +28,7 @@ import (
 	hfv1 "github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	kitlog "github.com/hyperfleet/hyperfleet/kit/log"
+	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/networking"
 	"github.com/hyperfleet/hyperfleet/networking/dns"
 	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
@@ -294,18 +295,30 @@ func (w *world) virtualMachines() []unstructured.Unstructured {
 // between: no address is ever given twice, and all are used again.
 func TestManyMachinesOverRestarts(t *testing.T) {
 	t.Parallel()
+	overRestarts(t, 16)
+}
 
+func TestSoakManyMachinesOverRestarts(t *testing.T) {
+	property.Soak(t)
+	t.Parallel()
+	overRestarts(t, 50)
+}
+
+// overRestarts has so many addresses, and a few machines more.
+func overRestarts(t *testing.T, addresses int) {
+	t.Helper()
+
+	const late = 4
+
+	machines := addresses + late
 	w := newWorld(t)
-
-	const machines = 60
-
-	pool := w.nodePool("many", machines, "10.0.0.10-10.0.0.59") // 50 addresses
+	pool := w.nodePool("many", int32(machines), infrav1.AddressRange(fmt.Sprintf("10.0.0.10-10.0.0.%d", 10+addresses-1)))
 	w.create(pool)
-	w.eventually("some have addresses", func() bool { return w.allocated() > 10 })
+	w.eventually("some have addresses", func() bool { return w.allocated() > addresses/5 })
 	w.restart()
-	w.eventually("50 have addresses", func() bool { return w.allocated() == 50 })
-	w.says(pool, infrav1.ConditionIPPoolExhausted, "True PoolExhausted: 10 machines wait for an address")
-	w.says(pool, infrav1.ConditionAddressesFewerThanReplicas, "True TooFewAddresses: the addresses suffice for 50 machines")
+	w.eventually("all addresses are in use", func() bool { return w.allocated() == addresses })
+	w.says(pool, infrav1.ConditionIPPoolExhausted, fmt.Sprintf("True PoolExhausted: %d machines wait for an address", late))
+	w.says(pool, infrav1.ConditionAddressesFewerThanReplicas, fmt.Sprintf("True TooFewAddresses: the addresses suffice for %d machines", addresses))
 
 	// Those that wait get the addresses of those that go.
 	for i, m := range w.machines() {
@@ -315,7 +328,7 @@ func TestManyMachinesOverRestarts(t *testing.T) {
 	}
 
 	w.restart()
-	w.eventually("50 have addresses again", func() bool { return w.allocated() == 50 && len(w.machines()) == machines })
+	w.eventually("all addresses are in use again", func() bool { return w.allocated() == addresses && len(w.machines()) == machines })
 
 	patch(w, pool, func(p *infrav1.KubevirtNodePool) {
 		p.Spec.BootstrapNetworkConfig.Addresses = append(p.Spec.BootstrapNetworkConfig.Addresses, "10.0.1.0/24")

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/leanovate/gopter"
 	"github.com/leanovate/gopter/gen"
 	"github.com/leanovate/gopter/prop"
 
@@ -74,10 +73,7 @@ func addr(n uint32) netip.Addr {
 func TestIndexFindsWhatIsContained(t *testing.T) {
 	t.Parallel()
 
-	parameters := gopter.DefaultTestParameters()
-	parameters.MinSuccessfulTests = 500
-	properties := gopter.NewProperties(parameters)
-	properties.Property("the index finds what the range contains", prop.ForAll(func(points []uint32, near int32) bool {
+	property.Check(t, "the index finds what the range contains", property.Options{Runs: 500}, prop.ForAll(func(points []uint32, near int32) bool {
 		a, b, at := points[0], points[1], points[2]
 		first, last := addr(min(a, b)), addr(max(a, b))
 		r := address.Range{First: first, Last: last}
@@ -92,7 +88,6 @@ func TestIndexFindsWhatIsContained(t *testing.T) {
 
 		return true
 	}, gen.SliceOfN(3, gen.UInt32()), gen.Int32Range(-3, 3)))
-	properties.TestingRun(t, property.Reporter(t))
 }
 
 func FuzzParse(f *testing.F) {

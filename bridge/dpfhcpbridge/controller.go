@@ -130,6 +130,18 @@ func plan() step.Plan[*scope] {
 	}
 }
 
+// Conditions are those of the steps, in their order: empty where a step has none.
+func Conditions() []string {
+	steps := plan().Steps
+	out := make([]string, 0, len(steps))
+
+	for _, s := range steps {
+		out = append(out, s.Condition)
+	}
+
+	return out
+}
+
 // Reconcile looks at one bridge.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, passTimeout)

@@ -26,6 +26,10 @@ const (
 	Wait Action = "Wait"
 	// Terminal is a host that is left alone.
 	Terminal Action = "Terminal"
+	// Greet sees a host for the first time: it connects, and sends nothing but a login.
+	Greet Action = "Greet"
+	// Probe asks which parts are as they were left.
+	Probe Action = "Probe"
 )
 
 // Pushes says whether the action pushes anything.

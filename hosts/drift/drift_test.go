@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/leanovate/gopter"
 	"github.com/leanovate/gopter/gen"
 	"github.com/leanovate/gopter/prop"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -117,13 +116,10 @@ func TestHostConfigDrift(t *testing.T) {
 func TestBackoff(t *testing.T) {
 	t.Parallel()
 
-	parameters := gopter.DefaultTestParameters()
-	properties := gopter.NewProperties(parameters)
-	properties.Property("grows to the cap", prop.ForAll(func(n int) bool {
+	property.Check(t, "grows to the cap", property.Options{}, prop.ForAll(func(n int) bool {
 		p := policy()
 		a, b := p.Backoff(n), p.Backoff(n+1)
 
 		return a >= p.Base && a <= b && b <= p.Cap && (n < 6 || a == p.Cap)
 	}, gen.IntRange(1, 200)))
-	properties.TestingRun(t, property.Reporter(t))
 }

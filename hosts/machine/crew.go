@@ -17,14 +17,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/hosts/ssh"
 )
 
-// What a job does, beside the pushes of package drift.
-const (
-	// greet sees a host for the first time: it connects, and sends nothing but a login.
-	greet drift.Action = "Greet"
-	// probe asks which parts are as they were left.
-	probe drift.Action = "Probe"
-)
-
 // job is work at one host, beside its reconcile.
 type job struct {
 	what   drift.Action
@@ -41,27 +33,11 @@ type job struct {
 	wake func()
 }
 
-// outcome is what became of a job.
+// outcome is what became of a job, and how long it took.
 type outcome struct {
-	job job
-	// hostKey that the host has shown; empty if it did not get that far.
-	hostKey string
-	// result of a push, states of a probe.
-	result push.Result
-	states map[string]plan.State
-	// err of connecting or probing; that of a push is in its result.
-	err  error
-	at   time.Time
+	drift.Outcome
+
 	took time.Duration
-}
-
-// failure is why the job did not do all of its work.
-func (o outcome) failure() error {
-	if o.err != nil {
-		return o.err
-	}
-
-	return o.result.Err
 }
 
 // Crew does the work at hosts beside the reconciles: at most so many jobs at a time, and one
@@ -155,6 +131,14 @@ func (c *Crew) outcome(host types.UID) *outcome {
 	return nil
 }
 
+// knows says whether a host has a job, be it over or not.
+func (c *Crew) knows(host types.UID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	return c.jobs[host] != nil
+}
+
 // runs gives what runs at a host; empty for nothing.
 func (c *Crew) runs(host types.UID) drift.Action {
 	c.mu.Lock()
@@ -188,29 +172,31 @@ func (c *Crew) cancel(host types.UID) {
 }
 
 func (c *Crew) do(ctx context.Context, work job) outcome {
-	out := outcome{job: work}
+	out := outcome{Outcome: drift.Outcome{
+		Action: work.what, Plan: work.plan, Hash: work.hash, Permit: work.permit, Has: work.has,
+	}}
 
 	select {
 	case c.slots <- struct{}{}:
 		defer func() { <-c.slots }()
 	case <-ctx.Done():
-		out.err, out.at = ctx.Err(), c.clock.Now()
+		out.Err, out.At = ctx.Err(), c.clock.Now()
 
 		return out
 	}
 
 	start := c.clock.Now()
-	c.work(ctx, &out)
-	out.at = c.clock.Now()
-	out.took = out.at.Sub(start)
+	c.work(ctx, work, &out)
+	out.At = c.clock.Now()
+	out.took = out.At.Sub(start)
 
 	return out
 }
 
-func (c *Crew) work(ctx context.Context, out *outcome) {
-	conn, err := c.dialer.Dial(ctx, out.job.target)
+func (c *Crew) work(ctx context.Context, work job, out *outcome) {
+	conn, err := c.dialer.Dial(ctx, work.target)
 	if err != nil {
-		out.hostKey, out.err = ssh.HostKeyOf(err), err
+		out.HostKey, out.Err = ssh.HostKeyOf(err), err
 
 		return
 	}
@@ -220,19 +206,19 @@ func (c *Crew) work(ctx context.Context, out *outcome) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
 
-	out.hostKey = conn.HostKey()
+	out.HostKey = conn.HostKey()
 	options := push.Options{Timeout: c.timeout, Clock: c.clock}
 
-	switch out.job.what {
-	case greet:
-	case probe:
-		out.states, out.err = push.Probe(ctx, conn, out.job.plan, options)
+	switch work.what {
+	case drift.Greet:
+	case drift.Probe:
+		out.States, out.Err = push.Probe(ctx, conn, work.plan, options)
 	case drift.FirstBoot:
-		out.result = push.FirstBoot(ctx, conn, out.job.plan, options)
+		out.Result = push.FirstBoot(ctx, conn, work.plan, options)
 	default:
-		out.result = push.Drift(ctx, conn, out.job.plan, out.job.drifted, options)
-		if out.result.Err == nil && len(out.job.plan.DriftSteps(out.job.drifted...)) == 0 {
-			out.result.Lost, out.result.Err = lost(ctx, conn, out.job.plan, options)
+		out.Result = push.Drift(ctx, conn, work.plan, work.drifted, options)
+		if out.Result.Err == nil && len(work.plan.DriftSteps(work.drifted...)) == 0 {
+			out.Result.Lost, out.Result.Err = lost(ctx, conn, work.plan, options)
 		}
 	}
 }

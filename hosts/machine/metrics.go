@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/hyperfleet/hyperfleet/hosts/drift"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 )
 
@@ -33,8 +34,8 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-func (m *Metrics) observe(kind string, done outcome, said verdict) {
+func (m *Metrics) observe(kind string, done outcome, said drift.Verdict) {
 	if m != nil {
-		m.duration.WithLabelValues(kind, string(done.job.what), string(said)).Observe(done.took.Seconds())
+		m.duration.WithLabelValues(kind, string(done.Action), string(said)).Observe(done.took.Seconds())
 	}
 }

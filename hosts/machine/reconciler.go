@@ -50,8 +50,10 @@ type Settings struct {
 
 // Reconciler reconciles the hosts of one kind.
 type Reconciler struct {
-	Kind     Kind
-	Client   client.Client
+	Kind   Kind
+	Client client.Client
+	// Live reads from the API server itself.
+	Live     client.Reader
 	Secrets  Secrets
 	Runner   *step.Runner
 	Recorder events.EventRecorder
@@ -202,6 +204,18 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		}
 
 		return reconcile.Result{}, fmt.Errorf("get host: %w", err)
+	}
+
+	if obj.Host().Push != nil && !r.Crew.knows(obj.GetUID()) {
+		// Nobody works on a push that is on record: the program is a new one, or the cache has
+		// not seen yet that the push is over, and it would be done a second time.
+		if err := r.Live.Get(ctx, req.NamespacedName, obj); err != nil {
+			if apierrors.IsNotFound(err) {
+				return reconcile.Result{}, nil
+			}
+
+			return reconcile.Result{}, fmt.Errorf("get host past the cache: %w", err)
+		}
 	}
 
 	s := &scope{Reconciler: r, obj: obj, status: obj.Host(), hash: r.Kind.Hash()}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hosts/drift"
+	"github.com/hyperfleet/hyperfleet/hosts/plan"
 	"github.com/hyperfleet/hyperfleet/hosts/push"
 	"github.com/hyperfleet/hyperfleet/hosts/ssh"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
@@ -30,7 +31,6 @@ const (
 	reasonPaused     = "Paused"
 	reasonPermit     = "WaitingForPermit"
 	reasonBackingOff = "BackingOff"
-	reasonUnreached  = "Unreachable"
 )
 
 // settle notes what became of work at the host, and takes up the host's state from there.
@@ -41,7 +41,7 @@ func settle(ctx context.Context, s *scope) step.Result {
 		return step.Done()
 	}
 
-	interrupted := errors.Is(done.failure(), context.Canceled)
+	interrupted := errors.Is(done.Failure(), context.Canceled)
 	if interrupted && s.obj.GetDeletionTimestamp().IsZero() {
 		// It was cut off by us: nobody knows how far it got, and it is done again.
 		s.Crew.forget(s.obj.GetUID())
@@ -49,8 +49,8 @@ func settle(ctx context.Context, s *scope) step.Result {
 		return step.Done()
 	}
 
-	said := absorb(s.status, *done, s.Settings.Policy)
-	if said == succeeded && done.job.what.Pushes() {
+	said := drift.Absorb(s.status, done.Outcome, s.Settings.Policy)
+	if said == drift.Succeeded && done.Action.Pushes() {
 		s.Kind.Stamp(s.obj)
 	}
 
@@ -67,24 +67,24 @@ func settle(ctx context.Context, s *scope) step.Result {
 }
 
 // tell makes events and metrics of an outcome.
-func (s *scope) tell(done outcome, said verdict) {
+func (s *scope) tell(done outcome, said drift.Verdict) {
 	s.Metrics.observe(s.Kind.Name(), done, said)
 
-	if !done.job.what.Pushes() {
+	if !done.Action.Pushes() {
 		return
 	}
 
-	applied := done.result.Labels(push.Applied)
+	applied := done.Result.Labels(push.Applied)
 
-	if said == succeeded {
-		s.Recorder.Eventf(s.obj, nil, corev1.EventTypeNormal, "AgentRolled", string(done.job.what),
-			"%s: %d parts applied %v, configuration %.12s", done.job.what, len(applied), applied, done.job.hash)
+	if said == drift.Succeeded {
+		s.Recorder.Eventf(s.obj, nil, corev1.EventTypeNormal, "AgentRolled", string(done.Action),
+			"%s: %d parts applied %v, configuration %.12s", done.Action, len(applied), applied, done.Hash)
 
 		return
 	}
 
-	s.Recorder.Eventf(s.obj, nil, corev1.EventTypeWarning, "AgentRollFailed", string(done.job.what),
-		"%s of configuration %.12s: %s: %v", done.job.what, done.job.hash, said, done.failure())
+	s.Recorder.Eventf(s.obj, nil, corev1.EventTypeWarning, "AgentRollFailed", string(done.Action),
+		"%s of configuration %.12s: %s: %v", done.Action, done.Hash, said, done.Failure())
 }
 
 func findFleet(ctx context.Context, s *scope) step.Result {
@@ -124,7 +124,7 @@ func pin(ctx context.Context, s *scope) step.Result {
 		return step.Wait(wait, s.status.ContactReason, s.contactWords())
 	}
 
-	return s.begin(ctx, job{what: greet})
+	return s.begin(ctx, job{what: drift.Greet})
 }
 
 // boot brings all parts to a new host.
@@ -299,7 +299,7 @@ func inspect(ctx context.Context, s *scope) step.Result {
 		return step.Done()
 	}
 
-	return s.begin(ctx, job{what: probe})
+	return s.begin(ctx, job{what: drift.Probe})
 }
 
 // probeDue is how long it is until the host is probed: the interval, a tenth more or less,
@@ -333,7 +333,7 @@ func rest(_ context.Context, s *scope) step.Result {
 // begin hands work to the crew. What is pushed is on record before.
 func (s *scope) begin(ctx context.Context, work job) step.Result {
 	access, err := s.Kind.Access(ctx, s.Secrets, s.obj)
-	if err == nil && work.what != greet {
+	if err == nil && work.what != drift.Greet {
 		work.plan, err = s.Kind.Plan(ctx, s.Secrets, s.obj)
 	}
 
@@ -360,7 +360,7 @@ func (s *scope) begin(ctx context.Context, work job) step.Result {
 		return step.Wait(lookAgain, reasonPushing, fmt.Sprintf("%s is about to begin", work.what))
 	}
 
-	if work.what == probe {
+	if work.what == drift.Probe {
 		return step.Done() // it goes on beside
 	}
 
@@ -408,4 +408,14 @@ func release(ctx context.Context, s *scope) step.Result {
 	s.status.Push = nil
 
 	return s.Kind.Release(ctx, s.obj)
+}
+
+// digests are the parts that a host is known to have, as package push takes them.
+func digests(parts []v1alpha1.HostPart) []plan.Digest {
+	var out []plan.Digest
+	for _, part := range parts {
+		out = append(out, plan.Digest{Label: part.Label, SHA256: part.SHA256})
+	}
+
+	return out
 }

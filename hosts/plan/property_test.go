@@ -41,10 +41,6 @@ func draft(cfg config) *plan.Draft {
 
 func hash(cfg config) string { return plan.HostConfigHash(cfg, draft) }
 
-func properties() *gopter.Properties {
-	return gopter.NewProperties(gopter.DefaultTestParameters()) // 100 runs of each
-}
-
 func words() gopter.Gen {
 	return gen.OneGenOf(gen.AnyString(), gen.AlphaString().Map(func(s string) string { return "bad " + s }))
 }
@@ -52,14 +48,12 @@ func words() gopter.Gen {
 func TestHashProperties(t *testing.T) {
 	t.Parallel()
 
-	p := properties()
-
-	p.Property("the hash does not know the host", prop.ForAll(
+	property.Check(t, "the hash does not know the host", property.Options{}, prop.ForAll(
 		func(common string, own, lists []string) bool {
 			return hash(config{Common: common, Own: own[0], Lists: lists}) == hash(config{Common: common, Own: own[1], Lists: lists})
 		}, words(), gen.SliceOfN(2, gen.AnyString()), gen.SliceOf(gen.AnyString())))
 
-	p.Property("the hash is the same for the same fleet, and only then, errors and all", prop.ForAll(
+	property.Check(t, "the hash is the same for the same fleet, and only then, errors and all", property.Options{}, prop.ForAll(
 		func(common []string, lists [][]string) bool {
 			one, other := config{Common: common[0], Lists: lists[0]}, config{Common: common[1], Lists: lists[1]}
 			same := common[0] == common[1] && slices.Equal(lists[0], lists[1])
@@ -68,17 +62,13 @@ func TestHashProperties(t *testing.T) {
 
 			return (first == hash(other)) == same && first == again && len(first) == 64
 		}, gen.SliceOfN(2, words()), gen.SliceOfN(2, gen.SliceOf(gen.AnyString()))))
-
-	p.TestingRun(t, property.Reporter(t))
 }
 
 // A script could go on in the middle of a text that was meant to be in it.
 func TestQuotedTextsStayOneWord(t *testing.T) {
 	t.Parallel()
 
-	p := properties()
-
-	p.Property("bash prints a variable as it was given", prop.ForAll(
+	property.Check(t, "bash prints a variable as it was given", property.Options{}, prop.ForAll(
 		func(text string) string {
 			text = strings.ReplaceAll(text, "\x00", "")
 
@@ -91,8 +81,6 @@ func TestQuotedTextsStayOneWord(t *testing.T) {
 
 			return ""
 		}, gen.OneGenOf(gen.AnyString(), gen.RegexMatch("['\"$`;\\\\ \\n!]{0,12}"))))
-
-	p.TestingRun(t, property.Reporter(t))
 }
 
 // pick makes parts out of numbers: each its kind of pass, text, and what follows it.
@@ -164,19 +152,13 @@ func broken(numbers []int) string {
 func TestWhatIsHashedIsWhatIsApplied(t *testing.T) {
 	t.Parallel()
 
-	p := properties()
-
-	p.Property("of any plan", prop.ForAll(broken, gen.SliceOfN(7, gen.IntRange(0, 1000))))
-
-	p.TestingRun(t, property.Reporter(t))
+	property.Check(t, "of any plan", property.Options{}, prop.ForAll(broken, gen.SliceOfN(7, gen.IntRange(0, 1000))))
 }
 
 func TestProbeScriptTellsOfEachPart(t *testing.T) {
 	t.Parallel()
 
-	p := properties()
-
-	p.Property("a part is lost where any of its commands fails", prop.ForAll(
+	property.Check(t, "a part is lost where any of its commands fails", property.Options{}, prop.ForAll(
 		func(fails []bool) string {
 			var (
 				parts []plan.Part
@@ -214,6 +196,4 @@ func TestProbeScriptTellsOfEachPart(t *testing.T) {
 
 			return ""
 		}, gen.SliceOfN(4, gen.Bool())))
-
-	p.TestingRun(t, property.Reporter(t))
 }

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/leanovate/gopter"
 	"github.com/leanovate/gopter/gen"
 	"github.com/leanovate/gopter/prop"
 
@@ -160,8 +159,7 @@ func (w *world) decide() error {
 func TestRolloutKeepsItsPromises(t *testing.T) {
 	t.Parallel()
 
-	properties := gopter.NewProperties(gopter.DefaultTestParameters())
-	properties.Property("limits hold and good configurations arrive", prop.ForAll(func(seed uint64) (bool, error) {
+	property.Check(t, "limits hold and good configurations arrive", property.Options{}, prop.ForAll(func(seed uint64) (bool, error) {
 		w := newWorld(seed)
 
 		for step := range 300 {
@@ -190,7 +188,6 @@ func TestRolloutKeepsItsPromises(t *testing.T) {
 
 		return err == nil, err
 	}, gen.UInt64()))
-	properties.TestingRun(t, property.Reporter(t))
 }
 
 // arrives brings a configuration that nobody refuses.

@@ -27,11 +27,7 @@ func at(i int) u128 { return base.plus(u128{lo: uint64(i)}) }
 func checkInside(t *testing.T, name string, condition any, gens ...gopter.Gen) {
 	t.Helper()
 
-	parameters := gopter.DefaultTestParameters()
-	parameters.MinSuccessfulTests = 200
-	properties := gopter.NewProperties(parameters)
-	properties.Property(name, prop.ForAll(condition, gens...))
-	properties.TestingRun(t, property.Reporter(t))
+	property.Check(t, name, property.Options{Runs: 200}, prop.ForAll(condition, gens...))
 }
 
 func lists(most int) gopter.Gen {

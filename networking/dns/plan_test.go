@@ -140,11 +140,7 @@ func harms(zone model, todo changes, owner Owner, foreign map[string]bool) strin
 func TestNothingOfOthersIsTouched(t *testing.T) {
 	t.Parallel()
 
-	parameters := gopter.DefaultTestParameters()
-	parameters.MinSuccessfulTests = 300
-	properties := gopter.NewProperties(parameters)
-	properties.Property("plans touch only what the owner has marked", prop.ForAll(happen, genDeeds()))
-	properties.TestingRun(t, property.Reporter(t))
+	property.Check(t, "plans touch only what the owner has marked", property.Options{Runs: 300}, prop.ForAll(happen, genDeeds()))
 }
 
 func TestZoneOf(t *testing.T) {

@@ -4,12 +4,10 @@
 package nodepool
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -22,6 +20,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
 )
 
 const (
@@ -42,14 +41,14 @@ func scaled(ctx context.Context, s *scope) step.Result {
 		return step.Fail(err)
 	}
 
-	change := decide(all, s.spec, int(s.pool.Spec.Replicas))
-	if !change.none() {
+	change := kubevirt.Decide(all, s.spec, int(s.pool.Spec.Replicas))
+	if !change.None() {
 		// The cache may lack machines that were made a moment ago.
 		if all, err = s.owned(ctx, s.Live); err != nil {
 			return step.Fail(err)
 		}
 
-		change = decide(all, s.spec, int(s.pool.Spec.Replicas))
+		change = kubevirt.Decide(all, s.spec, int(s.pool.Spec.Replicas))
 	}
 
 	if err := s.carryOut(ctx, change); err != nil {
@@ -60,7 +59,7 @@ func scaled(ctx context.Context, s *scope) step.Result {
 		return step.Fail(err)
 	}
 
-	if !change.none() {
+	if !change.None() {
 		return s.count(all, step.Wait(goOn, "Scaling", change.String()))
 	}
 
@@ -84,7 +83,7 @@ func (s *scope) owned(ctx context.Context, from client.Reader) ([]v1alpha1.Kubev
 
 // count notes how the pool stands.
 func (s *scope) count(all []v1alpha1.KubevirtMachine, result step.Result) step.Result {
-	s.machines = wanted(all)
+	s.machines = kubevirt.Wanted(all)
 	ready := 0
 
 	for i := range s.machines {
@@ -100,95 +99,8 @@ func (s *scope) count(all []v1alpha1.KubevirtMachine, result step.Result) step.R
 	return s.exhausted(result)
 }
 
-// change is what is to be done about a pool's machines.
-type change struct {
-	create int
-	delete []v1alpha1.KubevirtMachine
-}
-
-func (c change) none() bool { return c.create == 0 && len(c.delete) == 0 }
-
-// String is for the condition.
-func (c change) String() string {
-	return fmt.Sprintf("%d machines are made, %d are deleted", c.create, len(c.delete))
-}
-
-// wanted are the machines that are not being deleted.
-func wanted(all []v1alpha1.KubevirtMachine) []v1alpha1.KubevirtMachine {
-	out := make([]v1alpha1.KubevirtMachine, 0, len(all))
-
-	for i := range all {
-		if all[i].DeletionTimestamp == nil {
-			out = append(out, all[i])
-		}
-	}
-
-	return out
-}
-
-// decide compares the machines that there are with those that there should be.
-func decide(all []v1alpha1.KubevirtMachine, spec v1alpha1.KubevirtMachineSpec, replicas int) change {
-	var (
-		out  change
-		keep []v1alpha1.KubevirtMachine
-	)
-
-	for _, m := range wanted(all) {
-		if outdated(&m, spec) {
-			out.delete = append(out.delete, m)
-		} else {
-			keep = append(keep, m)
-		}
-	}
-
-	if surplus := len(keep) - replicas; surplus > 0 {
-		slices.SortStableFunc(keep, goesBefore)
-		out.delete = append(out.delete, keep[:surplus]...)
-	}
-
-	out.create = max(0, replicas-len(keep))
-
-	return out
-}
-
-// outdated says of a machine that has nothing yet that the pool would now make it
-// otherwise. Other subnets are no reason: addresses come from the pool as it is now.
-func outdated(m *v1alpha1.KubevirtMachine, spec v1alpha1.KubevirtMachineSpec) bool {
-	have, want := m.Spec.BootstrapNetworkConfig, spec.BootstrapNetworkConfig
-	if have == nil || len(m.Status.AllocatedBootstrapAddresses) > 0 || m.Status.Ready || progress(m) > 0 {
-		return false
-	}
-
-	if want == nil || have.NetworkName != want.NetworkName {
-		return true
-	}
-
-	return have.NetworkData != nil && want.NetworkData != nil && *have.NetworkData != *want.NetworkData
-}
-
-// goesBefore orders machines by which is deleted first.
-func goesBefore(x, y v1alpha1.KubevirtMachine) int {
-	return cmp.Or(
-		cmp.Compare(progress(&x), progress(&y)),
-		x.CreationTimestamp.Compare(y.CreationTimestamp.Time),
-		strings.Compare(x.Name, y.Name),
-	)
-}
-
-// progress is how far a machine has come: nothing yet, a VirtualMachine, ready.
-func progress(m *v1alpha1.KubevirtMachine) int {
-	switch {
-	case m.Status.Ready:
-		return 2
-	case m.Status.Phase == "" || m.Status.Phase == v1alpha1.KubevirtMachinePending:
-		return 0
-	default:
-		return 1
-	}
-}
-
 // carryOut makes and deletes machines, as many as one pass may.
-func (s *scope) carryOut(ctx context.Context, c change) error {
+func (s *scope) carryOut(ctx context.Context, c kubevirt.Change) error {
 	var group errgroup.Group
 
 	group.SetLimit(changesAtOnce)
@@ -196,9 +108,9 @@ func (s *scope) carryOut(ctx context.Context, c change) error {
 	errs := make([]error, changesPerPass)
 	done := 0
 
-	for i := range c.delete[:min(len(c.delete), changesPerPass)] {
+	for i := range c.Delete[:min(len(c.Delete), changesPerPass)] {
 		group.Go(func() error {
-			errs[i] = s.remove(ctx, &c.delete[i])
+			errs[i] = s.remove(ctx, &c.Delete[i])
 
 			return nil
 		})
@@ -206,7 +118,7 @@ func (s *scope) carryOut(ctx context.Context, c change) error {
 		done++
 	}
 
-	for i := done; i < min(done+c.create, changesPerPass); i++ {
+	for i := done; i < min(done+c.Create, changesPerPass); i++ {
 		group.Go(func() error {
 			errs[i] = s.makeMachine(ctx)
 
@@ -274,12 +186,12 @@ func machinesDeleted(ctx context.Context, s *scope) step.Result {
 	}
 
 	if len(all) > 0 {
-		if err := s.carryOut(ctx, change{delete: wanted(all)}); err != nil {
+		if err := s.carryOut(ctx, kubevirt.Change{Delete: kubevirt.Wanted(all)}); err != nil {
 			return step.Fail(err)
 		}
 
 		after := machinesRetry
-		if len(wanted(all)) > changesPerPass {
+		if len(kubevirt.Wanted(all)) > changesPerPass {
 			after = goOn
 		}
 

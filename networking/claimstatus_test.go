@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package claimstatus_test
+package networking_test
 
 import (
 	"context"
@@ -9,27 +9,16 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/networking/claimstatus"
-	"github.com/hyperfleet/hyperfleet/test/kube"
 )
-
-var env *kube.Env
-
-func TestMain(m *testing.M) {
-	ctrl.SetLogger(logr.Discard())
-	kube.Main(m, func(e *kube.Env) { env = e },
-		kube.WithCRDs("../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme))
-}
 
 func newClaim(t *testing.T) *v1alpha1.MachineClaim {
 	t.Helper()
@@ -50,7 +39,7 @@ func newClaim(t *testing.T) *v1alpha1.MachineClaim {
 	return claim
 }
 
-func read(t *testing.T, claim *v1alpha1.MachineClaim) *v1alpha1.MachineClaim {
+func readClaim(t *testing.T, claim *v1alpha1.MachineClaim) *v1alpha1.MachineClaim {
 	t.Helper()
 
 	now := &v1alpha1.MachineClaim{}
@@ -88,7 +77,7 @@ func runOnce(ctx context.Context, claim *v1alpha1.MachineClaim, i int) (bool, er
 func TestWritersAtOnce(t *testing.T) {
 	t.Parallel()
 
-	const rounds = 50
+	const rounds = 20
 
 	claim := newClaim(t)
 
@@ -107,7 +96,7 @@ func TestWritersAtOnce(t *testing.T) {
 	}
 
 	writers.Go(func() {
-		old := read(t, claim)
+		old := readClaim(t, claim)
 
 		for i := 0; i < rounds; {
 			done, err := runOnce(t.Context(), old.DeepCopy(), i)
@@ -122,12 +111,12 @@ func TestWritersAtOnce(t *testing.T) {
 				i++
 			}
 
-			old = read(t, claim)
+			old = readClaim(t, claim)
 		}
 	})
 	writers.Wait()
 
-	now := read(t, claim)
+	now := readClaim(t, claim)
 	for _, kind := range []string{v1alpha1.ConditionDNSRegistered, v1alpha1.ConditionNetworkValidated, "Placed"} {
 		if got := meta.FindStatusCondition(now.Status.Conditions, kind); got == nil || got.Message != strconv.Itoa(rounds-1) {
 			t.Errorf("%s = %+v", kind, got)
@@ -153,12 +142,12 @@ func TestReportAndClear(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	first := read(t, claim)
+	first := readClaim(t, claim)
 	if err := dns.Report(t.Context(), first, metav1.ConditionFalse, "Pending", "b"); err != nil {
 		t.Fatal(err)
 	}
 
-	second := read(t, claim)
+	second := readClaim(t, claim)
 	before := meta.FindStatusCondition(first.Status.Conditions, v1alpha1.ConditionDNSRegistered)
 	after := meta.FindStatusCondition(second.Status.Conditions, v1alpha1.ConditionDNSRegistered)
 
@@ -171,7 +160,7 @@ func TestReportAndClear(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if third := read(t, claim); third.ResourceVersion != second.ResourceVersion {
+	if third := readClaim(t, claim); third.ResourceVersion != second.ResourceVersion {
 		t.Error("what is there was written again")
 	}
 
@@ -179,7 +168,7 @@ func TestReportAndClear(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if got := read(t, claim).Status.Conditions; len(got) != 1 || got[0].Type != "Other" {
+	if got := readClaim(t, claim).Status.Conditions; len(got) != 1 || got[0].Type != "Other" {
 		t.Errorf("after Clear: %+v", got)
 	}
 }

@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package pools_test
+package networking_test
 
 import (
 	"context"
@@ -124,6 +124,18 @@ func (f *fleet) allocate(owner string, written, made bool) string {
 	return ""
 }
 
+// steps are so many numbers below a limit: what happens, one after the other.
+func steps(least, most, limit int) gopter.Gen {
+	numbers := gen.SliceOf(gen.IntRange(0, limit-1))
+
+	return func(parameters *gopter.GenParameters) *gopter.GenResult {
+		sized := *parameters
+		sized.MinSize, sized.MaxSize = least, most
+
+		return numbers(&sized)
+	}
+}
+
 // Feature: hyperfleet-operator, Property: an address has one owner, over lost writes and restarts
 //
 // Machines come and go in any order, writes of statuses are lost, and the process dies at
@@ -132,12 +144,7 @@ func (f *fleet) allocate(owner string, written, made bool) string {
 func TestPropertyOneOwner(t *testing.T) {
 	t.Parallel()
 
-	parameters := gopter.DefaultTestParameters()
-	parameters.MinSuccessfulTests = 300
-	parameters.MinSize, parameters.MaxSize = 20, 300
-	properties := gopter.NewProperties(parameters)
-
-	properties.Property("one owner", prop.ForAll(func(steps []int) string {
+	property.Check(t, "one owner", property.Options{Runs: 300}, prop.ForAll(func(steps []int) string {
 		f := newFleet(t)
 
 		for _, n := range steps {
@@ -157,7 +164,5 @@ func TestPropertyOneOwner(t *testing.T) {
 		}
 
 		return ""
-	}, gen.SliceOf(gen.IntRange(0, 13*8-1))))
-
-	properties.TestingRun(t, property.Reporter(t))
+	}, steps(20, 300, 13*8)))
 }

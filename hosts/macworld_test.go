@@ -1,14 +1,13 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package mac_test
+package hosts_test
 
 import (
 	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"testing"
 	"time"
 
@@ -29,18 +28,10 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/sim/machost/machosttest"
 	sim "github.com/hyperfleet/hyperfleet/sim/scaleway"
-	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
-var env *kube.Env
-
-func TestMain(m *testing.M) {
-	os.Exit(kube.Run(m, func(e *kube.Env) { env = e },
-		kube.WithCRDs("../../deploy/crds"), kube.WithScheme(infrav1.AddToScheme)))
-}
-
-// world is a namespace of machines, and a project at Scaleway.
-type world struct {
+// macWorld is a namespace of Macs, and a project at Scaleway.
+type macWorld struct {
 	t         *testing.T
 	namespace string
 	sim       *sim.Simulator
@@ -48,10 +39,10 @@ type world struct {
 	kind      *mac.Kind
 }
 
-func newWorld(t *testing.T, opts sim.Options) *world {
+func newMacWorld(t *testing.T, opts sim.Options) *macWorld {
 	t.Helper()
 
-	w := &world{t: t, namespace: env.Namespace(t), clock: testclock.NewFakeClock(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))}
+	w := &macWorld{t: t, namespace: env.Namespace(t), clock: testclock.NewFakeClock(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))}
 	opts.Clock = w.clock
 	w.sim = sim.New(opts)
 
@@ -75,8 +66,8 @@ func newWorld(t *testing.T, opts sim.Options) *world {
 }
 
 // restart is an operator that was started anew.
-func (w *world) restart() {
-	w.kind = mac.New(mac.Options{Live: env.Client, Secrets: secrets{}, Fleet: fleet(), Clock: settled{w.clock}})
+func (w *macWorld) restart() {
+	w.kind = mac.New(mac.Options{Live: env.Client, Secrets: macSecrets{}, Fleet: macFleet(), Clock: settled{w.clock}})
 }
 
 // settled is a clock whose timers are over at once.
@@ -84,17 +75,17 @@ type settled struct{ *testclock.FakeClock }
 
 func (settled) NewTimer(time.Duration) clock.Timer { return clock.RealClock{}.NewTimer(0) }
 
-func fleet() macplan.Config {
+func macFleet() macplan.Config {
 	return macplan.Config{
 		MaxPods: 2, TartKubeletBinary: plan.Text("kubelet"), TartTarball: plan.Text("tart"),
 		NodeExporterBinary: plan.Text("exporter"),
 	}
 }
 
-// secrets reads from the API server.
-type secrets struct{}
+// macSecrets reads from the API server.
+type macSecrets struct{}
 
-func (secrets) Secret(ctx context.Context, namespace string, ref infrav1.LocalSecretKeySelector) (log.Secret, error) {
+func (macSecrets) Secret(ctx context.Context, namespace string, ref infrav1.LocalSecretKeySelector) (log.Secret, error) {
 	var secret corev1.Secret
 
 	err := env.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: ref.Name}, &secret)
@@ -105,7 +96,7 @@ func (secrets) Secret(ctx context.Context, namespace string, ref infrav1.LocalSe
 	return log.NewSecret(string(secret.Data[ref.Key])), err
 }
 
-func (w *world) secret(name string, data map[string]string) {
+func (w *macWorld) secret(name string, data map[string]string) {
 	w.t.Helper()
 
 	object := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}, StringData: data}
@@ -115,7 +106,7 @@ func (w *world) secret(name string, data map[string]string) {
 }
 
 // machine makes a machine.
-func (w *world) machine(name string, change func(*infrav1.ScalewayAppleSiliconMachineSpec)) {
+func (w *macWorld) machine(name string, change func(*infrav1.ScalewayAppleSiliconMachineSpec)) {
 	w.t.Helper()
 
 	object := &infrav1.ScalewayAppleSiliconMachine{
@@ -135,7 +126,7 @@ func (w *world) machine(name string, change func(*infrav1.ScalewayAppleSiliconMa
 	}
 }
 
-func (w *world) get(name string) *infrav1.ScalewayAppleSiliconMachine {
+func (w *macWorld) get(name string) *infrav1.ScalewayAppleSiliconMachine {
 	w.t.Helper()
 
 	var object infrav1.ScalewayAppleSiliconMachine
@@ -147,7 +138,7 @@ func (w *world) get(name string) *infrav1.ScalewayAppleSiliconMachine {
 }
 
 // do makes one pass of one step, as the core does, and gives what it came to in words.
-func (w *world) do(name string, run func(context.Context, *infrav1.ScalewayAppleSiliconMachine) step.Result) string {
+func (w *macWorld) do(name string, run func(context.Context, *infrav1.ScalewayAppleSiliconMachine) step.Result) string {
 	object := w.get(name)
 	steps := []step.Step[*infrav1.ScalewayAppleSiliconMachine]{{Condition: infrav1.ConditionProvisioned, Run: run}}
 
@@ -159,26 +150,26 @@ func (w *world) do(name string, run func(context.Context, *infrav1.ScalewayApple
 	return meta.FindStatusCondition(object.Status.Conditions, infrav1.ConditionProvisioned).Reason
 }
 
-func (w *world) provision(name string) string {
+func (w *macWorld) provision(name string) string {
 	return w.do(name, func(ctx context.Context, object *infrav1.ScalewayAppleSiliconMachine) step.Result {
 		return w.kind.Provision(ctx, object)
 	})
 }
 
-func (w *world) release(name string) string {
+func (w *macWorld) release(name string) string {
 	return w.do(name, func(ctx context.Context, object *infrav1.ScalewayAppleSiliconMachine) step.Result {
 		return w.kind.Release(ctx, object)
 	})
 }
 
-func (w *world) boot(name string) string {
+func (w *macWorld) boot(name string) string {
 	return w.do(name, func(ctx context.Context, object *infrav1.ScalewayAppleSiliconMachine) step.Result {
 		return w.kind.BeforeBoot(ctx, object)
 	})
 }
 
 // note writes into a machine's status what the core would.
-func (w *world) note(name string, change func(*infrav1.ScalewayAppleSiliconMachineStatus)) {
+func (w *macWorld) note(name string, change func(*infrav1.ScalewayAppleSiliconMachineStatus)) {
 	w.t.Helper()
 
 	object := w.get(name)
@@ -190,7 +181,7 @@ func (w *world) note(name string, change func(*infrav1.ScalewayAppleSiliconMachi
 }
 
 // want checks what a pass came to.
-func (w *world) want(got, want string) {
+func (w *macWorld) want(got, want string) {
 	w.t.Helper()
 
 	if got != want {
@@ -199,7 +190,7 @@ func (w *world) want(got, want string) {
 }
 
 // ready brings a machine to where the core takes over.
-func (w *world) ready(name string) {
+func (w *macWorld) ready(name string) {
 	w.t.Helper()
 
 	for range 10 {
@@ -213,7 +204,7 @@ func (w *world) ready(name string) {
 	w.t.Fatalf("machine %s has no server: %s", name, w.provision(name))
 }
 
-func (w *world) servers(want int) []sim.Server {
+func (w *macWorld) servers(want int) []sim.Server {
 	w.t.Helper()
 
 	got := w.sim.Servers()

@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package pools_test
+package networking_test
 
 import (
 	"errors"
@@ -9,8 +9,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/leanovate/gopter"
-	"github.com/leanovate/gopter/gen"
 	"github.com/leanovate/gopter/prop"
 
 	"github.com/hyperfleet/hyperfleet/kit/property"
@@ -110,12 +108,7 @@ func (q *queue) ask(owner string) string {
 func TestPropertyInTurn(t *testing.T) {
 	t.Parallel()
 
-	parameters := gopter.DefaultTestParameters()
-	parameters.MinSuccessfulTests = 500
-	parameters.MinSize, parameters.MaxSize = 10, 200
-	properties := gopter.NewProperties(parameters)
-
-	properties.Property("in turn", prop.ForAll(func(steps []int) string {
+	property.Check(t, "in turn", property.Options{Runs: 500}, prop.ForAll(func(steps []int) string {
 		q := &queue{t: t, book: pools.New(), has: map[string]bool{}}
 		set(t, q.book, pool(t, blue, "p", "10.0.0.10-10.0.0.12"))
 
@@ -141,7 +134,5 @@ func TestPropertyInTurn(t *testing.T) {
 		}
 
 		return ""
-	}, gen.SliceOf(gen.IntRange(0, 11*8*6-1))))
-
-	properties.TestingRun(t, property.Reporter(t))
+	}, steps(10, 200, 11*8*6)))
 }

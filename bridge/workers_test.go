@@ -1,13 +1,11 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package csr_test
+package bridge_test
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -18,37 +16,27 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/bridge/csr"
 	"github.com/hyperfleet/hyperfleet/bridge/foreign"
-	kitlog "github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/sim/hypershift"
 	"github.com/hyperfleet/hyperfleet/sim/hypershift/crds"
 	"github.com/hyperfleet/hyperfleet/sim/hypershift/hypershifttest"
-	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
 const (
-	// patience bounds a wait.
-	patience = 2 * time.Minute
-	lookAt   = 50 * time.Millisecond
-
 	workersNamespace = "openshift-machine-config-operator"
 	workersAccount   = "node-bootstrapper"
 )
 
-var (
-	// env is the API server of all tests: management cluster and hosted cluster in one.
-	env *kube.Env
-	// logged is what controllers have logged.
-	logged = &journal{}
-)
+// logged is what controllers have logged of errors.
+var logged = &journal{}
 
 // journal is a log in memory.
 type journal struct {
@@ -75,23 +63,12 @@ func (j *journal) has(words ...string) bool {
 	})
 }
 
-func TestMain(m *testing.M) {
-	log.SetLogger(kitlog.Logr(slog.New(slog.NewTextHandler(logged, nil))))
-
-	os.Exit(kube.Run(m, func(e *kube.Env) {
-		env = e
-
-		if err := furnish(context.Background()); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-	}, kube.WithCRDs("../../deploy/crds"), kube.WithControllerManager(), kube.WithScheme(v1alpha1.AddToScheme)))
-}
-
 // furnish lets workers and nodes ask for certificates, as in OpenShift.
-func furnish(ctx context.Context) error {
-	if err := crds.Install(ctx, env.Config); err != nil {
-		return err
+func furnish(t *testing.T) {
+	t.Helper()
+
+	if err := crds.Install(t.Context(), env.Config); err != nil {
+		t.Fatal(err)
 	}
 
 	for name, subject := range map[string]rbacv1.Subject{
@@ -99,32 +76,48 @@ func furnish(ctx context.Context) error {
 		"nodes":    {Kind: rbacv1.GroupKind, APIGroup: rbacv1.GroupName, Name: "system:nodes"},
 		"stranger": {Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: "stranger"},
 	} {
-		err := env.Client.Create(ctx, &rbacv1.ClusterRoleBinding{
+		err := env.Client.Create(t.Context(), &rbacv1.ClusterRoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
 			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:node-bootstrapper"},
 			Subjects:   []rbacv1.Subject{subject},
 		})
-		if err != nil {
-			return fmt.Errorf("let %s ask: %w", name, err)
+		if client.IgnoreAlreadyExists(err) != nil {
+			t.Fatalf("let %s ask: %v", name, err)
 		}
 	}
-
-	return nil
 }
 
-// world is a bridge with a hosted cluster, and an Approver that runs.
-type world struct {
+// workers is a bridge with a hosted cluster, whose workers ask for certificates.
+type workers struct {
 	t      *testing.T
 	sim    *hypershift.Sim
 	bridge *v1alpha1.DPFHCPBridge
 	dpus   types.NamespacedName
 }
 
-func newWorld(t *testing.T) *world {
+// approve runs HyperShift and an Approver until the test ends: one that runs alone, as the
+// API server is every hosted cluster, too.
+func approve(t *testing.T) *hypershift.Sim {
+	t.Helper()
+	furnish(t)
+
+	sim := hypershifttest.New(t, hypershift.Options{Config: env.Config, Supported: supported()})
+
+	env.Manage(t, "", func(_ context.Context, mgr ctrl.Manager) error {
+		return (&csr.Approver{
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("hyperfleet"),
+			Registry: prometheus.NewRegistry(), Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
+		}).SetupWithManager(mgr)
+	})
+
+	return sim
+}
+
+func newWorkers(t *testing.T, sim *hypershift.Sim) *workers {
 	t.Helper()
 
-	w := &world{t: t, sim: hypershifttest.New(t, hypershift.Options{Config: env.Config})}
-	namespace, dpf := env.Namespace(t), env.Namespace(t)
+	w := &workers{t: t, sim: sim}
+	namespace, dpf := newNamespace(t), newNamespace(t)
 	w.dpus = types.NamespacedName{Namespace: dpf, Name: "dpus"}
 	w.bridge = &v1alpha1.DPFHCPBridge{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "c1"},
@@ -152,16 +145,34 @@ func newWorld(t *testing.T) *world {
 		},
 		w.bridge,
 	)
-	w.create(foreign.HostedCluster(w.bridge, "10.0.0.5"))
-	w.run()
+	cluster := foreign.HostedCluster(w.bridge, "10.0.0.5")
+	w.create(cluster)
+	t.Cleanup(func() { w.clear(cluster) })
 	w.comesUp()
 
 	return w
 }
 
+// clear leaves no bridge that a later test's controllers would look at. What HyperShift would
+// take away for its finalizer is nobody's, and stays.
+func (w *workers) clear(cluster *unstructured.Unstructured) {
+	ctx := context.Background()
+
+	for _, object := range []client.Object{cluster, w.bridge} {
+		if err := client.IgnoreNotFound(env.Client.Delete(ctx, object)); err != nil {
+			w.t.Error(err)
+		}
+	}
+
+	none := map[string]any{"metadata": map[string]any{"finalizers": nil}}
+	if err := client.IgnoreNotFound(env.Client.Patch(ctx, cluster, merge(none))); err != nil {
+		w.t.Error(err)
+	}
+}
+
 // comesUp says of the bridge what its controller says when HyperShift has written the
 // kubeconfig.
-func (w *world) comesUp() {
+func (w *workers) comesUp() {
 	w.t.Helper()
 
 	secret := &corev1.Secret{}
@@ -182,19 +193,7 @@ func (w *world) comesUp() {
 	}
 }
 
-// run runs the Approver until the test ends.
-func (w *world) run() {
-	w.t.Helper()
-
-	env.Manage(w.t, "", func(_ context.Context, mgr ctrl.Manager) error {
-		return (&csr.Approver{
-			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("hyperfleet"),
-			Registry: prometheus.NewRegistry(), Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
-		}).SetupWithManager(mgr)
-	})
-}
-
-func (w *world) create(objects ...client.Object) {
+func (w *workers) create(objects ...client.Object) {
 	w.t.Helper()
 
 	for _, o := range objects {
@@ -204,7 +203,7 @@ func (w *world) create(objects ...client.Object) {
 	}
 }
 
-func (w *world) eventually(t *testing.T, what string, holds func() bool) {
+func (w *workers) eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 
 	for deadline := time.Now().Add(patience); !holds(); time.Sleep(lookAt) {

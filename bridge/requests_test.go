@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package csr_test
+package bridge_test
 
 import (
 	"context"
@@ -169,7 +169,7 @@ func TestRequests(t *testing.T) {
 		}},
 	}
 
-	w := newWorld(t)
+	w := newWorkers(t, approve(t))
 
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -191,7 +191,7 @@ func TestRequests(t *testing.T) {
 }
 
 // prepare makes a row's DPU and nodes. Addresses that rows share are of one node at a time.
-func (w *world) prepare(t *testing.T, node string, a asked) {
+func (w *workers) prepare(t *testing.T, node string, a asked) {
 	t.Helper()
 
 	if a.phase != "" {
@@ -202,15 +202,15 @@ func (w *world) prepare(t *testing.T, node string, a asked) {
 	}
 
 	if a.node {
-		makeNode(t, node, a.addresses, a.ready)
+		makeWorker(t, node, a.addresses, a.ready)
 	}
 
 	if a.other != nil {
-		makeNode(t, node+"-other", a.other, true)
+		makeWorker(t, node+"-other", a.other, true)
 	}
 }
 
-func makeNode(t *testing.T, name string, addresses []string, ready bool) {
+func makeWorker(t *testing.T, name string, addresses []string, ready bool) {
 	t.Helper()
 
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -246,7 +246,7 @@ func makeNode(t *testing.T, name string, addresses []string, ready bool) {
 }
 
 // ask sends a row's request, by who asks.
-func (w *world) ask(t *testing.T, node string, a asked) *certificatesv1.CertificateSigningRequest {
+func (w *workers) ask(t *testing.T, node string, a asked) *certificatesv1.CertificateSigningRequest {
 	t.Helper()
 
 	var who *rest.Config
@@ -305,7 +305,7 @@ func encode(t *testing.T, a asked) []byte {
 }
 
 // want waits for what becomes of a request.
-func (w *world) want(t *testing.T, object *certificatesv1.CertificateSigningRequest, reason string) {
+func (w *workers) want(t *testing.T, object *certificatesv1.CertificateSigningRequest, reason string) {
 	t.Helper()
 
 	if reason == approved {
@@ -328,7 +328,7 @@ func (w *world) want(t *testing.T, object *certificatesv1.CertificateSigningRequ
 	}
 }
 
-func (w *world) look(t *testing.T, object client.Object) {
+func (w *workers) look(t *testing.T, object client.Object) {
 	t.Helper()
 
 	if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(object), object); err != nil && !apierrors.IsNotFound(err) {
@@ -337,7 +337,7 @@ func (w *world) look(t *testing.T, object client.Object) {
 }
 
 // toldOf is what the bridge's events say of a request.
-func (w *world) toldOf(t *testing.T, name string) string {
+func (w *workers) toldOf(t *testing.T, name string) string {
 	t.Helper()
 
 	var (
@@ -361,7 +361,7 @@ func (w *world) toldOf(t *testing.T, name string) string {
 // A request that waits for its DPU or node is approved when they are there; those of other
 // signers are nobody's here.
 func TestRequestsThatWait(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkers(t, approve(t))
 
 	foreign := clientOf("dpu-foreign")
 	foreign.signer = certificatesv1.KubeAPIServerClientSignerName
@@ -383,7 +383,7 @@ func TestRequestsThatWait(t *testing.T) {
 	serving := servingOf("dpu-early")
 	second := w.ask(t, "dpu-early", serving)
 	w.want(t, second, csr.ReasonNodeNotFound)
-	makeNode(t, "dpu-early", serving.addresses, false)
+	makeWorker(t, "dpu-early", serving.addresses, false)
 	w.want(t, second, approved)
 
 	w.look(t, untouched)
@@ -418,9 +418,11 @@ func TestKubeconfigOfOthers(t *testing.T) {
 		"somebody else's": {want: "it is not HyperShift's", spoil: func(s *corev1.Secret) { s.OwnerReferences = nil }},
 	}
 
+	sim := approve(t)
+
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newWorkers(t, sim)
 			node := "dpu-" + strings.NewReplacer(" ", "-", "'", "").Replace(name)
 
 			secret := &corev1.Secret{}

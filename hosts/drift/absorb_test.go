@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package machine
+package drift_test
 
 import (
 	"errors"
@@ -62,48 +62,48 @@ func TestAbsorb(t *testing.T) {
 		what   drift.Action
 		err    error
 		result push.Result
-		said   verdict
+		said   drift.Verdict
 		parts  map[string]string
 		want   v1alpha1.HostStatus
 	}{
 		"all is there": {
 			drift.Update, nil, result(nil, push.Applied, push.Applied, push.Unchanged),
-			succeeded, sums,
+			drift.Succeeded, sums,
 			v1alpha1.HostStatus{Bootstrapped: true, HostConfigHash: "new", LastPermit: 7},
 		},
 		"the first was refused": {
 			drift.Update, nil, result(fault(ssh.Rejected), push.Failed, push.NotReached, push.Unchanged),
-			refused, map[string]string{"c": sums["c"]},
+			drift.Refused, map[string]string{"c": sums["c"]},
 			v1alpha1.HostStatus{Bootstrapped: true, LastPermit: 7, FailedHostConfigHash: "new", UpdateAttempts: 1},
 		},
 		"the second hung": {
 			drift.Repair, nil, result(fault(ssh.TimedOut), push.Applied, push.Failed, push.Unchanged),
-			refused, map[string]string{"a": sums["a"], "c": sums["c"]},
+			drift.Refused, map[string]string{"a": sums["a"], "c": sums["c"]},
 			v1alpha1.HostStatus{Bootstrapped: true, LastPermit: 7, FailedHostConfigHash: "new", UpdateAttempts: 1},
 		},
 		"cut off in the middle": {
 			drift.Update, nil, result(fault(ssh.Unreachable), push.Applied, push.Failed, push.Unchanged),
-			unreached, map[string]string{"a": sums["a"], "c": sums["c"]},
+			drift.Unreached, map[string]string{"a": sums["a"], "c": sums["c"]},
 			v1alpha1.HostStatus{Bootstrapped: true, LastPermit: 7, ContactAttempts: 1, ContactReason: "Unreachable"},
 		},
 		"nobody got in": {
 			drift.Update, fault(ssh.AuthRefused), push.Result{},
-			unreached, map[string]string{"a": "old", "b": "old", "c": sums["c"], "gone": "x"},
+			drift.Unreached, map[string]string{"a": "old", "b": "old", "c": sums["c"], "gone": "x"},
 			v1alpha1.HostStatus{Bootstrapped: true, LastPermit: 7, ContactAttempts: 1, ContactReason: "AuthRefused"},
 		},
 		"another host": {
 			drift.Update, fault(ssh.HostKeyChanged), push.Result{},
-			changed, map[string]string{"a": "old", "b": "old", "c": sums["c"], "gone": "x"},
+			drift.Changed, map[string]string{"a": "old", "b": "old", "c": sums["c"], "gone": "x"},
 			v1alpha1.HostStatus{Bootstrapped: true, LastPermit: 7, FailureReason: v1alpha1.FailureHostKeyChanged},
 		},
 		"a first boot was refused": {
 			drift.FirstBoot, nil, result(fault(ssh.NotKept), push.Applied, push.Applied, push.Failed),
-			refused, map[string]string{"a": sums["a"], "b": sums["b"]},
+			drift.Refused, map[string]string{"a": sums["a"], "b": sums["b"]},
 			v1alpha1.HostStatus{LastPermit: 7, FailedHostConfigHash: "new", BootstrapAttempts: 1},
 		},
 		"a probe that fails is no refusal": {
-			probe, fault(ssh.Rejected), push.Result{},
-			unreached, map[string]string{"a": "old", "b": "old", "c": sums["c"], "gone": "x"},
+			drift.Probe, fault(ssh.Rejected), push.Result{},
+			drift.Unreached, map[string]string{"a": "old", "b": "old", "c": sums["c"], "gone": "x"},
 			v1alpha1.HostStatus{Bootstrapped: true, ContactAttempts: 1, ContactReason: "Rejected"},
 		},
 	}
@@ -116,9 +116,11 @@ func TestAbsorb(t *testing.T) {
 				Push: &v1alpha1.HostPush{Permit: 7},
 			}
 			policy := drift.Policy{MaxAttempts: 5, MaxBoots: 8, Base: time.Minute, Cap: time.Hour}
-			out := outcome{job: job{what: tc.what, plan: p, hash: "new", permit: 7}, err: tc.err, result: tc.result, at: time.Unix(1, 0)}
+			out := drift.Outcome{
+				Action: tc.what, Plan: p, Hash: "new", Permit: 7, Err: tc.err, Result: tc.result, At: time.Unix(1, 0),
+			}
 
-			if said := absorb(&host, out, policy); said != tc.said {
+			if said := drift.Absorb(&host, out, policy); said != tc.said {
 				t.Errorf("it says %s, want %s", said, tc.said)
 			}
 
@@ -167,7 +169,7 @@ func TestKeysArePinnedOnce(t *testing.T) {
 			t.Parallel()
 
 			host := v1alpha1.HostStatus{SSHHostKey: tc.pinned}
-			absorb(&host, outcome{job: job{what: greet}, hostKey: "SHA256:shown", err: tc.err}, drift.Policy{})
+			drift.Absorb(&host, drift.Outcome{Action: drift.Greet, HostKey: "SHA256:shown", Err: tc.err}, drift.Policy{})
 
 			if host.SSHHostKey != tc.want {
 				t.Errorf("pinned %q, want %q", host.SSHHostKey, tc.want)

@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package mac_test
+package hosts_test
 
 import (
 	"strings"
@@ -18,13 +18,16 @@ import (
 	sim "github.com/hyperfleet/hyperfleet/sim/scaleway"
 )
 
-type spec = infrav1.ScalewayAppleSiliconMachineSpec
-
-type status = infrav1.ScalewayAppleSiliconMachineStatus
+type (
+	macSpec   = infrav1.ScalewayAppleSiliconMachineSpec
+	macStatus = infrav1.ScalewayAppleSiliconMachineStatus
+)
 
 func TestOrderedMachine(t *testing.T) {
-	w := newWorld(t, sim.Options{})
-	w.machine("mac-1", func(s *spec) { s.OS = "macos-sonoma-14.6" })
+	t.Parallel()
+
+	w := newMacWorld(t, sim.Options{})
+	w.machine("mac-1", func(s *macSpec) { s.OS = "macos-sonoma-14.6" })
 
 	w.want(w.provision("mac-1"), "ServerWorking")
 
@@ -64,14 +67,16 @@ func TestOrderedMachine(t *testing.T) {
 }
 
 func TestAccessAndPlan(t *testing.T) {
-	w := newWorld(t, sim.Options{})
-	w.machine("mac-1", func(s *spec) { s.SSHPort, s.HostCPU = 2222, 4 })
+	t.Parallel()
+
+	w := newMacWorld(t, sim.Options{})
+	w.machine("mac-1", func(s *macSpec) { s.SSHPort, s.HostCPU = 2222, 4 })
 	w.ready("mac-1")
 
 	object := w.get("mac-1")
 	server := w.servers(1)[0]
 
-	access, err := w.kind.Access(t.Context(), secrets{}, object)
+	access, err := w.kind.Access(t.Context(), macSecrets{}, object)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +86,7 @@ func TestAccessAndPlan(t *testing.T) {
 		t.Errorf("access %+v", access)
 	}
 
-	p, err := w.kind.Plan(t.Context(), secrets{}, object)
+	p, err := w.kind.Plan(t.Context(), macSecrets{}, object)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,46 +107,50 @@ func TestAccessAndPlan(t *testing.T) {
 
 	w.sim.Rename(server.ID, "theirs")
 
-	if _, err := w.kind.Access(t.Context(), secrets{}, object); errclass.Reason(err, "") != "ServerRenamed" {
+	if _, err := w.kind.Access(t.Context(), macSecrets{}, object); errclass.Reason(err, "") != "ServerRenamed" {
 		t.Errorf("access to a server that others have: %v", err)
 	}
 
 	w.kind.Stamp(object)
 
-	if object.Status.TartKubeletBinarySHA != fleet().TartKubeletBinary.SHA256() {
+	if object.Status.TartKubeletBinarySHA != macFleet().TartKubeletBinary.SHA256() {
 		t.Errorf("stamped %q", object.Status.TartKubeletBinarySHA)
 	}
 }
 
 func TestConfigurationThatCannotBeRendered(t *testing.T) {
-	w := newWorld(t, sim.Options{})
+	t.Parallel()
+
+	w := newMacWorld(t, sim.Options{})
 	w.machine("mac-1", nil)
 	w.ready("mac-1")
 
-	cfg := fleet()
+	cfg := macFleet()
 	cfg.VMCachePNCIDR = "10.0.0.0/99"
-	w.kind = mac.New(mac.Options{Live: env.Client, Secrets: secrets{}, Fleet: cfg})
+	w.kind = mac.New(mac.Options{Live: env.Client, Secrets: macSecrets{}, Fleet: cfg})
 
-	_, err := w.kind.Plan(t.Context(), secrets{}, w.get("mac-1"))
+	_, err := w.kind.Plan(t.Context(), macSecrets{}, w.get("mac-1"))
 	if errclass.Of(err) != errclass.Configuration || errclass.Reason(err, "") != "ConfigNotRendered" ||
 		!strings.Contains(err.Error(), "10.0.0.0/99") {
 		t.Errorf("%v", err)
 	}
 
-	w.kind = mac.New(mac.Options{Live: env.Client, Secrets: secrets{}})
-	if _, err := w.kind.Plan(t.Context(), secrets{}, w.get("mac-1")); w.kind.Hash() != "" || errclass.Reason(err, "") != "NoConfiguration" {
+	w.kind = mac.New(mac.Options{Live: env.Client, Secrets: macSecrets{}})
+	if _, err := w.kind.Plan(t.Context(), macSecrets{}, w.get("mac-1")); w.kind.Hash() != "" || errclass.Reason(err, "") != "NoConfiguration" {
 		t.Errorf("without a kubelet: hash %q, %v", w.kind.Hash(), err)
 	}
 }
 
 // The operator dies after the order and before it knows the server's id.
 func TestCrashAfterTheOrder(t *testing.T) {
-	w := newWorld(t, sim.Options{})
+	t.Parallel()
+
+	w := newMacWorld(t, sim.Options{})
 	w.machine("mac-1", nil)
 	w.want(w.provision("mac-1"), "ServerWorking")
 
 	now := metav1.NewTime(w.clock.Now())
-	w.note("mac-1", func(s *status) { s.ServerID, s.ProviderID, s.OrderedAt = "", "", &now })
+	w.note("mac-1", func(s *macStatus) { s.ServerID, s.ProviderID, s.OrderedAt = "", "", &now })
 	w.restart()
 
 	w.want(w.provision("mac-1"), "ServerWorking")
@@ -153,9 +162,13 @@ func TestCrashAfterTheOrder(t *testing.T) {
 
 // The answer to an order is lost: it was carried out, or it was not.
 func TestLostAnswerToAnOrder(t *testing.T) {
+	t.Parallel()
+
 	for name, carriedOut := range map[string]bool{"carried out": true, "not carried out": false} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, sim.Options{})
+			t.Parallel()
+
+			w := newMacWorld(t, sim.Options{})
 			w.machine("mac-1", nil)
 			w.sim.Inject(sim.Fault{Method: post, Path: "/servers", Status: 504, Late: carriedOut, Times: 1})
 
@@ -178,6 +191,8 @@ func TestLostAnswerToAnOrder(t *testing.T) {
 }
 
 func TestTroubleWithOrders(t *testing.T) {
+	t.Parallel()
+
 	tests := map[string]struct {
 		fault sim.Fault
 		want  string
@@ -189,7 +204,9 @@ func TestTroubleWithOrders(t *testing.T) {
 
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, sim.Options{})
+			t.Parallel()
+
+			w := newMacWorld(t, sim.Options{})
 			w.machine("mac-1", nil)
 			w.sim.Inject(tc.fault)
 			w.want(w.provision("mac-1"), tc.want)
@@ -206,15 +223,17 @@ func TestTroubleWithOrders(t *testing.T) {
 }
 
 func TestBadSecrets(t *testing.T) {
-	w := newWorld(t, sim.Options{})
+	t.Parallel()
+
+	w := newMacWorld(t, sim.Options{})
 	w.secret("no-key", map[string]string{"key": "not a key but secret"})
 	w.secret("bad-api", map[string]string{
 		infrav1.ScalewayAccessKey: "SCW", infrav1.ScalewaySecretKey: "secret-and-no-uuid", infrav1.ScalewayProjectID: "x",
 	})
 
-	w.machine("a", func(s *spec) { s.CredentialsSecretRef.Name = "absent" })
-	w.machine("b", func(s *spec) { s.CredentialsSecretRef.Name = "bad-api" })
-	w.machine("c", func(s *spec) { s.SSHKeySecretRef.Name = "no-key" })
+	w.machine("a", func(s *macSpec) { s.CredentialsSecretRef.Name = "absent" })
+	w.machine("b", func(s *macSpec) { s.CredentialsSecretRef.Name = "bad-api" })
+	w.machine("c", func(s *macSpec) { s.SSHKeySecretRef.Name = "no-key" })
 
 	for name, want := range map[string]string{"a": "SecretMissing", "b": "ScalewayDenied", "c": "SSHKeyInvalid"} {
 		w.want(w.provision(name), want)
@@ -230,7 +249,9 @@ func TestBadSecrets(t *testing.T) {
 
 // Twenty machines want the servers of a pool of twelve at once.
 func TestAdoptionIsExclusive(t *testing.T) {
-	w := newWorld(t, sim.Options{})
+	t.Parallel()
+
+	w := newMacWorld(t, sim.Options{})
 	for range 12 {
 		w.sim.Add("mac-pool-"+t.Name(), "M4-S")
 	}
@@ -246,7 +267,7 @@ func TestAdoptionIsExclusive(t *testing.T) {
 	}
 
 	for _, name := range all {
-		w.machine(name, func(s *spec) { s.AdoptPoolPrefix = "mac-pool-" })
+		w.machine(name, func(s *macSpec) { s.AdoptPoolPrefix = "mac-pool-" })
 	}
 
 	for range 3 {
@@ -285,9 +306,11 @@ func TestAdoptionIsExclusive(t *testing.T) {
 
 // An operator of another cluster names the server at the same time.
 func TestAdoptionThatAnotherClusterWins(t *testing.T) {
-	w := newWorld(t, sim.Options{})
+	t.Parallel()
+
+	w := newMacWorld(t, sim.Options{})
 	first, second := w.sim.Add("pool-1", "M4-S"), w.sim.Add("pool-2", "M4-S")
-	w.machine("mac-1", func(s *spec) { s.AdoptPoolPrefix = "pool-" })
+	w.machine("mac-1", func(s *macSpec) { s.AdoptPoolPrefix = "pool-" })
 
 	w.want(w.provision("mac-1"), "Adopting")
 	w.sim.Rename(first.ID, "hf-theirs-uid")
@@ -302,9 +325,11 @@ func TestAdoptionThatAnotherClusterWins(t *testing.T) {
 
 // The operator dies when the server is on record and not named yet.
 func TestCrashDuringAdoption(t *testing.T) {
-	w := newWorld(t, sim.Options{})
+	t.Parallel()
+
+	w := newMacWorld(t, sim.Options{})
 	server := w.sim.Add("pool-1", "M4-S")
-	w.machine("mac-1", func(s *spec) { s.AdoptPoolPrefix = "pool-" })
+	w.machine("mac-1", func(s *macSpec) { s.AdoptPoolPrefix = "pool-" })
 	w.sim.Inject(sim.Fault{Method: "PATCH", Status: 502})
 
 	if got := w.provision("mac-1"); !strings.HasPrefix(got, "fail: ") || w.get("mac-1").Status.ServerID != server.ID {
@@ -318,12 +343,14 @@ func TestCrashDuringAdoption(t *testing.T) {
 }
 
 func TestServerInTrouble(t *testing.T) {
-	w := newWorld(t, sim.Options{})
+	t.Parallel()
+
+	w := newMacWorld(t, sim.Options{})
 	w.machine("mac-1", nil)
 	w.ready("mac-1")
 
 	now := metav1.NewTime(w.clock.Now())
-	w.note("mac-1", func(s *status) { s.UnreachableSince = &now })
+	w.note("mac-1", func(s *macStatus) { s.UnreachableSince = &now })
 
 	id := w.get("mac-1").Status.ServerID
 

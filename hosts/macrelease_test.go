@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package mac_test
+package hosts_test
 
 import (
 	"strings"
@@ -15,10 +15,12 @@ import (
 )
 
 func TestReleaseOfAnOrderedServer(t *testing.T) {
-	w := newWorld(t, sim.Options{})
+	t.Parallel()
+
+	w := newMacWorld(t, sim.Options{})
 	w.machine("mac-1", nil)
 	w.ready("mac-1")
-	w.note("mac-1", func(s *status) { s.Bootstrapped = true })
+	w.note("mac-1", func(s *macStatus) { s.Bootstrapped = true })
 
 	w.want(w.release("mac-1"), "Done")
 
@@ -35,7 +37,9 @@ func TestReleaseOfAnOrderedServer(t *testing.T) {
 }
 
 func TestReleaseAfterTheLease(t *testing.T) {
-	w := newWorld(t, sim.Options{})
+	t.Parallel()
+
+	w := newMacWorld(t, sim.Options{})
 	w.machine("mac-1", nil)
 	w.ready("mac-1")
 	w.clock.Step(25 * time.Hour)
@@ -46,11 +50,13 @@ func TestReleaseAfterTheLease(t *testing.T) {
 }
 
 func TestReleaseToThePool(t *testing.T) {
-	w := newWorld(t, sim.Options{})
+	t.Parallel()
+
+	w := newMacWorld(t, sim.Options{})
 	w.sim.Add("pool-1", "M4-S")
-	w.machine("mac-1", func(s *spec) { s.AdoptPoolPrefix = "pool-" })
+	w.machine("mac-1", func(s *macSpec) { s.AdoptPoolPrefix = "pool-" })
 	w.ready("mac-1")
-	w.note("mac-1", func(s *status) { s.Bootstrapped = true })
+	w.note("mac-1", func(s *macStatus) { s.Bootstrapped = true })
 	w.clock.Step(25 * time.Hour)
 
 	w.want(w.release("mac-1"), "Done")
@@ -59,7 +65,7 @@ func TestReleaseToThePool(t *testing.T) {
 		t.Errorf("server %+v: want it wiped, with its old name", got)
 	}
 
-	w.machine("mac-2", func(s *spec) { s.AdoptPoolPrefix = "pool-" })
+	w.machine("mac-2", func(s *macSpec) { s.AdoptPoolPrefix = "pool-" })
 	w.want(w.provision("mac-2"), "PoolEmpty")
 	w.clock.Step(20 * time.Minute)
 	w.ready("mac-2")
@@ -67,10 +73,12 @@ func TestReleaseToThePool(t *testing.T) {
 
 // A server that works, an outage, and a crash after each act.
 func TestReleaseThroughTrouble(t *testing.T) {
-	w := newWorld(t, sim.Options{})
+	t.Parallel()
+
+	w := newMacWorld(t, sim.Options{})
 	w.machine("mac-1", nil)
 	w.ready("mac-1")
-	w.note("mac-1", func(s *status) { s.BootstrapAttempts = 3 })
+	w.note("mac-1", func(s *macStatus) { s.BootstrapAttempts = 3 })
 	w.want(w.boot("mac-1"), "Rebooting")
 
 	w.want(w.release("mac-1"), "ServerWorking")
@@ -92,9 +100,13 @@ func TestReleaseThroughTrouble(t *testing.T) {
 
 // An order without an answer leaves nothing behind that is paid for.
 func TestReleaseOfAnOpenOrder(t *testing.T) {
+	t.Parallel()
+
 	for name, carriedOut := range map[string]bool{"carried out": true, "not carried out": false} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, sim.Options{})
+			t.Parallel()
+
+			w := newMacWorld(t, sim.Options{})
 			w.machine("mac-1", nil)
 			w.sim.Inject(sim.Fault{Method: post, Path: "/servers", Status: 504, Late: carriedOut})
 			w.provision("mac-1")
@@ -115,8 +127,10 @@ func TestReleaseOfAnOpenOrder(t *testing.T) {
 }
 
 func TestReleaseWithoutAServer(t *testing.T) {
-	w := newWorld(t, sim.Options{})
-	w.machine("mac-1", func(s *spec) { s.CredentialsSecretRef.Name = "absent" })
+	t.Parallel()
+
+	w := newMacWorld(t, sim.Options{})
+	w.machine("mac-1", func(s *macSpec) { s.CredentialsSecretRef.Name = "absent" })
 	w.want(w.release("mac-1"), "Done")
 
 	w.machine("mac-2", nil)
@@ -127,12 +141,14 @@ func TestReleaseWithoutAServer(t *testing.T) {
 
 // Whoever has lost a server of the pool to another cluster does not wipe it.
 func TestReleaseOfAServerThatAnotherClusterHas(t *testing.T) {
-	w := newWorld(t, sim.Options{})
+	t.Parallel()
+
+	w := newMacWorld(t, sim.Options{})
 	server := w.sim.Add("pool-1", "M4-S")
-	w.machine("mac-1", func(s *spec) { s.AdoptPoolPrefix = "pool-" })
+	w.machine("mac-1", func(s *macSpec) { s.AdoptPoolPrefix = "pool-" })
 	w.want(w.provision("mac-1"), "Adopting")
 	w.sim.Rename(server.ID, "hf-theirs-uid")
-	w.note("mac-1", func(s *status) { s.SSHHostKey = "SHA256:x" })
+	w.note("mac-1", func(s *macStatus) { s.SSHHostKey = "SHA256:x" })
 	w.want(w.release("mac-1"), "Done")
 
 	if got := w.servers(1)[0]; got.Installs != 1 || got.Name != "hf-theirs-uid" {
@@ -141,14 +157,16 @@ func TestReleaseOfAServerThatAnotherClusterHas(t *testing.T) {
 }
 
 func TestRebootOnceAfterThreeFailures(t *testing.T) {
-	w := newWorld(t, sim.Options{})
+	t.Parallel()
+
+	w := newMacWorld(t, sim.Options{})
 	w.machine("mac-1", nil)
 	w.ready("mac-1")
 
 	reboots := func() int { return w.sim.Calls()["POST /apple-silicon/v1alpha1/zones/fr-par-1/servers/ID/reboot"] }
 
 	for attempts := int32(1); attempts < 8; attempts++ {
-		w.note("mac-1", func(s *status) { s.BootstrapAttempts = attempts })
+		w.note("mac-1", func(s *macStatus) { s.BootstrapAttempts = attempts })
 
 		if attempts == 3 {
 			w.want(w.boot("mac-1"), "Rebooting")
@@ -167,12 +185,14 @@ func TestRebootOnceAfterThreeFailures(t *testing.T) {
 // A first boot that failed for good: the server is wiped and given back, once, and the
 // machine says so until somebody acts.
 func TestServerThatRefusesItsFirstBoot(t *testing.T) {
-	w := newWorld(t, sim.Options{})
+	t.Parallel()
+
+	w := newMacWorld(t, sim.Options{})
 	w.machine("mac-1", nil)
 	w.ready("mac-1")
 
 	failed := metav1.NewTime(w.clock.Now())
-	w.note("mac-1", func(s *status) {
+	w.note("mac-1", func(s *macStatus) {
 		s.BootstrapAttempts, s.BootstrapRebootIssued, s.SSHHostKey = 8, true, "SHA256:x"
 		s.FailureReason, s.FailureMessage = infrav1.FailureBootstrapExceededRetries, "it refused"
 		s.FailedHostConfigHash, s.LastUpdateFailureTime, s.Phase = w.kind.Hash(), &failed, infrav1.HostFailed
@@ -193,7 +213,7 @@ func TestServerThatRefusesItsFirstBoot(t *testing.T) {
 		t.Errorf("server %+v: want it wiped and leaving", server)
 	}
 
-	w.note("mac-1", func(s *status) { s.FailureReason, s.FailureMessage = "", "" })
+	w.note("mac-1", func(s *macStatus) { s.FailureReason, s.FailureMessage = "", "" })
 	w.want(w.provision("mac-1"), "ServerWorking")
 
 	if got := w.get("mac-1").Status; got.BootstrapAttempts != 0 || got.BootstrapRebootIssued {

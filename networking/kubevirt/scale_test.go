@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package nodepool
+package kubevirt_test
 
 import (
 	"testing"
@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
 )
 
 // static is a spec with addresses on a network.
@@ -94,14 +95,14 @@ func TestDecide(t *testing.T) {
 		t.Run(tc.why, func(t *testing.T) {
 			t.Parallel()
 
-			got := decide(tc.machines, tc.spec, tc.replicas)
-			if got.create != tc.create {
-				t.Errorf("makes %d machines, want %d", got.create, tc.create)
+			got := kubevirt.Decide(tc.machines, tc.spec, tc.replicas)
+			if got.Create != tc.create {
+				t.Errorf("makes %d machines, want %d", got.Create, tc.create)
 			}
 
 			var removed []string
-			for i := range got.delete {
-				removed = append(removed, got.delete[i].Name)
+			for i := range got.Delete {
+				removed = append(removed, got.Delete[i].Name)
 			}
 
 			if diff := cmp.Diff(tc.remove, removed); diff != "" {
