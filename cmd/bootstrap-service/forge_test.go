@@ -20,7 +20,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/github"
 	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
 	"github.com/hyperfleet/hyperfleet/sim/github/simrunner"
-	"github.com/hyperfleet/hyperfleet/test/exe"
 )
 
 // ask makes one call to the forge's API and reads its reply.
@@ -68,8 +67,9 @@ func ask(t *testing.T, s *githubtest.Server, path string, body map[string]any, r
 
 // TestJobOfASimulatedForge runs the whole way: a job is queued, the program runs the
 // stand-in runner, and the forge sees the job done and the runner gone.
-func TestJobOfASimulatedForge(t *testing.T) { //nolint:paralleltest // its clean-up ends the forge while subtests would still run
-	program, forgesim := exe.Build(t, "cmd/bootstrap-service"), exe.Build(t, "cmd/forgesim")
+func TestJobOfASimulatedForge(t *testing.T) {
+	t.Parallel()
+
 	labels := []string{"self-hosted", "linux"}
 
 	credentials := map[string]func(*testing.T, *githubtest.Server, *api.Config){
@@ -107,6 +107,8 @@ func TestJobOfASimulatedForge(t *testing.T) { //nolint:paralleltest // its clean
 	for by, credential := range credentials {
 		for name, tc := range jobs {
 			t.Run(by+", job "+name, func(t *testing.T) {
+				t.Parallel()
+
 				s := githubtest.New(t, github.Options{})
 				c := api.Config{Method: api.MethodRunnerToken, Platform: "github-actions", RunnerName: "vm-1", Labels: labels}
 				credential(t, s, &c)
@@ -122,9 +124,7 @@ func TestJobOfASimulatedForge(t *testing.T) { //nolint:paralleltest // its clean
 				}
 
 				dir := root(t, "", string(data))
-				if err := simrunner.Layout(dir, forgesim, true); err != nil {
-					t.Fatal(err)
-				}
+				layOut(t, dir)
 
 				var out bytes.Buffer
 
@@ -161,6 +161,19 @@ func TestJobOfASimulatedForge(t *testing.T) { //nolint:paralleltest // its clean
 				}
 			})
 		}
+	}
+}
+
+// layOut puts the stand-in runner into a machine's root directory.
+func layOut(t *testing.T, dir string) {
+	t.Helper()
+
+	// As in root.
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+
+	if err := simrunner.Layout(dir, forgesim, true); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -16,7 +16,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 	"github.com/hyperfleet/hyperfleet/sim/generic"
 	"github.com/hyperfleet/hyperfleet/sim/generic/generictest"
-	"github.com/hyperfleet/hyperfleet/test/exe"
 	"github.com/hyperfleet/hyperfleet/workload"
 	product "github.com/hyperfleet/hyperfleet/workload/generic"
 )
@@ -81,8 +80,8 @@ func configFor(t *testing.T, job workload.Job, command ...string) *api.Config {
 
 // TestJobOfASender runs the whole way: a job is queued, its webhook is read, the program
 // does it with the stand-in command, and the sender has seen it done.
-func TestJobOfASender(t *testing.T) { //nolint:paralleltest // its clean-up ends the sender while subtests would still run
-	program, forgesim := exe.Build(t, "cmd/bootstrap-service"), exe.Build(t, "cmd/forgesim")
+func TestJobOfASender(t *testing.T) {
+	t.Parallel()
 
 	for name, tc := range map[string]struct {
 		spec       control.JobSpec
@@ -102,6 +101,8 @@ func TestJobOfASender(t *testing.T) { //nolint:paralleltest // its clean-up ends
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
 			r := generictest.NewReceiver(t, nil)
 			s := generictest.New(t, generic.Options{Webhook: control.WebhookTarget{URL: r.URL}})
 			s.Queue(tc.spec)

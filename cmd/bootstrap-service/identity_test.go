@@ -16,7 +16,6 @@ import (
 	api "github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/identity"
 	identityspire "github.com/hyperfleet/hyperfleet/identity/spire"
-	"github.com/hyperfleet/hyperfleet/test/exe"
 	"github.com/hyperfleet/hyperfleet/test/spire"
 	"github.com/hyperfleet/hyperfleet/test/vault"
 )
@@ -26,7 +25,7 @@ import (
 func TestProgramWithAnIdentity(t *testing.T) {
 	t.Parallel()
 
-	program, server, manager := exe.Build(t, "cmd/bootstrap-service"), spire.Start(t), vault.Start(t)
+	server, manager := spire.Start(t), vault.Start(t)
 	id := identity.ID{Namespace: "ci", Name: "r", UID: "4f2c8a3e"}
 
 	registry, err := identityspire.New(identityspire.Options{
@@ -64,7 +63,7 @@ func TestProgramWithAnIdentity(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	most, out := runAttested(t, program, string(data))
+	most, out := runAttested(t, string(data))
 	t.Logf("peak memory %d KiB", most)
 
 	if most > maxMemory {
@@ -84,7 +83,7 @@ func TestProgramWithAnIdentity(t *testing.T) {
 
 // runAttested runs the program below a root with spire-agent, and gives its peak of memory in
 // KiB and what it wrote.
-func runAttested(t *testing.T, program, config string) (most int, out string) {
+func runAttested(t *testing.T, config string) (most int, out string) {
 	t.Helper()
 
 	const works = `echo "Listening for Jobs"; echo "Running job: a"; echo "Job a completed with result: Succeeded"`

@@ -14,7 +14,6 @@ import (
 	"testing"
 
 	"github.com/hyperfleet/hyperfleet/cloudinit/netdata"
-	"github.com/hyperfleet/hyperfleet/test/exe"
 )
 
 // TestKargs: what a machine is given as network data comes to the same arguments of
@@ -22,8 +21,6 @@ import (
 // else in an early boot's file system.
 func TestKargs(t *testing.T) {
 	t.Parallel()
-
-	program := exe.Build(t, "cmd/bootstrap-service")
 
 	binary, err := elf.Open(program)
 	if err != nil {
@@ -122,7 +119,6 @@ func drive(t *testing.T, file string, data []byte) string {
 func TestKargsSaysWhatIsWrong(t *testing.T) {
 	t.Parallel()
 
-	program := exe.Build(t, "cmd/bootstrap-service")
 	broken := drive(t, "openstack/latest/network_data.json", []byte(`{"links": [`))
 
 	for name, row := range map[string]struct {

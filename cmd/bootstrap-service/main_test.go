@@ -21,6 +21,18 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/exe"
 )
 
+// program is what machines run, and forgesim the stand-ins of CI platforms' runners: built
+// once, for all tests.
+var program, forgesim string
+
+func TestMain(m *testing.M) {
+	os.Exit(exe.With(func(dir string) int {
+		program, forgesim = filepath.Join(dir, "bootstrap-service"), filepath.Join(dir, "forgesim")
+
+		return m.Run()
+	}, "cmd/bootstrap-service", "cmd/forgesim"))
+}
+
 // maxBinary is how large the stripped program may be; it travels into every machine.
 const maxBinary = 15 << 20
 
@@ -82,8 +94,6 @@ func watchMemory(pid int) func() int {
 
 func TestProgram(t *testing.T) {
 	t.Parallel()
-
-	program := exe.Build(t, "cmd/bootstrap-service")
 
 	info, err := os.Stat(program)
 	if err != nil || info.Size() > maxBinary {
@@ -153,7 +163,7 @@ func TestKilledServiceTakesItsRunnerAlong(t *testing.T) {
 
 	dir := root(t, `beat="$(dirname "$0")/beat"; : > "$beat"; echo "Listening for Jobs"; while :; do : > "$beat"; sleep 0.02; done`, config)
 	// A machine's own path of the configuration will do as well, and so will no environment.
-	cmd := exec.Command(exe.Build(t, "cmd/bootstrap-service"), "--root", dir, "--config", filepath.Join(dir, api.ConfigPath))
+	cmd := exec.Command(program, "--root", dir, "--config", filepath.Join(dir, api.ConfigPath))
 	cmd.Env = []string{}
 
 	if err := cmd.Start(); err != nil {

@@ -17,7 +17,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 	gitlabsim "github.com/hyperfleet/hyperfleet/sim/gitlab"
 	"github.com/hyperfleet/hyperfleet/sim/gitlab/gitlabtest"
-	"github.com/hyperfleet/hyperfleet/test/exe"
 	"github.com/hyperfleet/hyperfleet/workload"
 	"github.com/hyperfleet/hyperfleet/workload/buildkite"
 	"github.com/hyperfleet/hyperfleet/workload/gitlab"
@@ -65,7 +64,7 @@ func open(
 }
 
 // runMachine lays out an image with all stand-ins and runs the program in it.
-func runMachine(t *testing.T, program, forgesim string, config *api.Config) (dir, out string) {
+func runMachine(t *testing.T, config *api.Config) (dir, out string) {
 	t.Helper()
 
 	data, err := json.Marshal(config)
@@ -104,11 +103,13 @@ func jobCases() map[string]struct{ command, conclusion string } {
 
 // TestJobOfASimulatedGitLab: the program runs the stand-in gitlab-runner, and GitLab sees
 // the job done.
-func TestJobOfASimulatedGitLab(t *testing.T) { //nolint:paralleltest // its clean-up ends the forge while subtests would still run
-	program, forgesim := exe.Build(t, "cmd/bootstrap-service"), exe.Build(t, "cmd/forgesim")
+func TestJobOfASimulatedGitLab(t *testing.T) {
+	t.Parallel()
 
 	for name, tc := range jobCases() {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
 			s := gitlabtest.New(t, gitlabsim.Options{})
 			job := s.Queue(control.JobSpec{Labels: []string{"linux"}, Command: tc.command})[0]
 			runner, provider := open(t, gitlab.Platform{},
@@ -116,7 +117,7 @@ func TestJobOfASimulatedGitLab(t *testing.T) { //nolint:paralleltest // its clea
 				v1alpha1.WorkloadConfig{GitLab: &v1alpha1.GitLabCIConfig{URL: s.URL, ProjectID: gitlabtest.Project, Tags: []string{"linux"}}},
 				map[string]string{"token": gitlabtest.Token})
 
-			dir, out := runMachine(t, program, forgesim, machine(t, provider, runner, nil))
+			dir, out := runMachine(t, machine(t, provider, runner, nil))
 
 			says := map[string]string{"success": ": success", "failure": ": failure"}[tc.conclusion]
 			checkEnd(t, dir, out, api.PhaseFinished, api.ReasonJobDone, says)
@@ -135,17 +136,19 @@ func TestJobOfASimulatedGitLab(t *testing.T) { //nolint:paralleltest // its clea
 
 // TestJobOfASimulatedBuildkite: the program runs the stand-in buildkite-agent, and
 // Buildkite sees the job done.
-func TestJobOfASimulatedBuildkite(t *testing.T) { //nolint:paralleltest // as above
-	program, forgesim := exe.Build(t, "cmd/bootstrap-service"), exe.Build(t, "cmd/forgesim")
+func TestJobOfASimulatedBuildkite(t *testing.T) {
+	t.Parallel()
 
 	for name, tc := range jobCases() {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
 			s := buildkitetest.New(t, buildkitesim.Options{})
 			runner, provider := openBuildkite(t, s)
 			queued := s.Queue(control.JobSpec{Labels: []string{"queue=default"}, Command: tc.command})[0]
 			config := machine(t, provider, runner, &workload.Job{ID: queued.Key, Platform: runner.Platform})
 
-			dir, out := runMachine(t, program, forgesim, config)
+			dir, out := runMachine(t, config)
 
 			says := map[string]string{"success": "success (exit code 0)", "failure": "failure (exit code 3)"}[tc.conclusion]
 			checkEnd(t, dir, out, api.PhaseFinished, api.ReasonJobDone, "job "+queued.Key+": "+says)
@@ -158,6 +161,8 @@ func TestJobOfASimulatedBuildkite(t *testing.T) { //nolint:paralleltest // as ab
 	}
 
 	t.Run("is another's", func(t *testing.T) {
+		t.Parallel()
+
 		s := buildkitetest.New(t, buildkitesim.Options{})
 		runner, provider := openBuildkite(t, s)
 		queued := s.Queue(control.JobSpec{Labels: []string{"queue=default"}, Command: "sleep 60"})[0]
@@ -165,7 +170,7 @@ func TestJobOfASimulatedBuildkite(t *testing.T) { //nolint:paralleltest // as ab
 		other := s.StartAgent(t, queued.Key, config.RunnerToken, nil)
 		s.Eventually("another agent has the job", func(st control.State) bool { return st.Jobs[0].Status == "in_progress" })
 
-		dir, out := runMachine(t, program, forgesim, config)
+		dir, out := runMachine(t, config)
 		other.Abort()
 		other.Wait()
 

@@ -36,12 +36,15 @@ const (
 	apiWord     = "w0rd-of-a-user"
 )
 
+// database is for all tests.
+var database *postgres.Server
+
 func TestMain(m *testing.M) {
 	if os.Getenv(envProgram) != "" {
 		os.Exit(run(os.Args[1:]))
 	}
 
-	os.Exit(brokers.Main(m.Run))
+	os.Exit(brokers.Main(func() int { return postgres.Run(m, func(s *postgres.Server) { database = s }) }))
 }
 
 // installation are the platform's programs, each a process of its own.
@@ -66,7 +69,7 @@ func install(t *testing.T, env ...string) *installation {
 
 	in.env = append(in.env, env...)
 	in.api = "http://" + loopback.Address(t)
-	in.write("url", postgres.Start(t).Database(t)+"\n")
+	in.write("url", database.Database(t)+"\n")
 	in.write("key", strings.Repeat("0123456789abcdef", 3)+"\n")
 	in.write("broker.yaml", fmt.Sprintf("broker: {type: nats, nats: {url: %q}}\n", brokers.StartNATS(t).URL))
 	in.write("api.yaml", fmt.Sprintf(`
@@ -267,6 +270,8 @@ func call(ctx context.Context, method, url, body string) (string, error) {
 
 // TestOneTrace follows one change through the programs.
 func TestOneTrace(t *testing.T) {
+	t.Parallel()
+
 	receiver := otlp.StartGRPC(t)
 	in := install(t, "HYPERFLEET_TRACING_ENABLED=true", "OTEL_EXPORTER_OTLP_ENDPOINT="+receiver.URL,
 		"OTEL_EXPORTER_OTLP_PROTOCOL=grpc", "OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20"+exportToken)
@@ -459,6 +464,8 @@ func failedRun(t *testing.T, spans []otlp.Span) {
 // TestSentinelDecides has Sentinel leave out all of its traces: what comes of its events
 // is left out everywhere.
 func TestSentinelDecides(t *testing.T) {
+	t.Parallel()
+
 	receiver := otlp.StartHTTP(t)
 	in := install(t, "HYPERFLEET_TRACING_ENABLED=true", "OTEL_EXPORTER_OTLP_ENDPOINT="+receiver.URL)
 	in.startAll("OTEL_TRACES_SAMPLER=always_off")
@@ -485,6 +492,8 @@ func TestSentinelDecides(t *testing.T) {
 // TestNobodyTakesSpans has the receiver away for the whole life of the programs: they do
 // their work, and end well.
 func TestNobodyTakesSpans(t *testing.T) {
+	t.Parallel()
+
 	in := install(t, "HYPERFLEET_TRACING_ENABLED=true", "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1",
 		"OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20"+exportToken)
 	in.startAll()

@@ -6,8 +6,34 @@ package broker
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/hyperfleet/hyperfleet/api/config/platform"
 )
+
+// Silence is after what silence of a process OpenQuickly has NATS give its part to another one.
+const Silence = 4500 * time.Millisecond
+
+// OpenQuickly is Open with short waits. What was subscribed with it may not outlive a kill of
+// RabbitMQ that comes at once.
+func OpenQuickly(ctx context.Context, conf platform.Broker, log *slog.Logger, registerer prometheus.Registerer) (Broker, error) {
+	return open(ctx, conf, pace{settle: 50 * time.Millisecond, pinned: Silence}, log, registerer)
+}
+
+// Folded is how many events of a subscription were folded into others.
+func Folded(b Broker, topic, subscription string) int {
+	c, ok := b.(*core)
+	if !ok {
+		return 0
+	}
+
+	return int(testutil.ToFloat64(c.metrics.consumed.WithLabelValues(topic, subscription, resultFolded)))
+}
 
 // PublishRaw publishes what need not be an event.
 func PublishRaw(ctx context.Context, b Broker, topic string, body []byte) error {

@@ -6,6 +6,7 @@ package broker_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"log/slog"
 	"os"
 	"strings"
@@ -22,11 +23,22 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/brokers"
 )
 
-func TestMain(m *testing.M) { os.Exit(brokers.Main(m.Run)) }
+func TestMain(m *testing.M) {
+	// They wait for brokers, more than for a processor. Who runs them may say otherwise.
+	if err := flag.Set("test.parallel", "16"); err != nil {
+		panic(err)
+	}
+
+	os.Exit(brokers.Main(m.Run))
+}
 
 const (
 	patience = 2 * time.Minute
 	warmUp   = "test.warmup"
+	// lookAt is how often tests look for what is to come.
+	lookAt = 50 * time.Millisecond
+	// quiet is for how long nothing is to happen.
+	quiet = 300 * time.Millisecond
 )
 
 var errHandler = errors.New("not today")
@@ -37,6 +49,10 @@ type site struct {
 	server *brokers.Server
 	// memory has one broker for all: nothing outside of it holds events.
 	memory broker.Broker
+	// silence is longer than the broker waits for a process that says nothing.
+	silence time.Duration
+	// lasting has new subscriptions wait until they outlive a kill of RabbitMQ.
+	lasting bool
 }
 
 func (s *site) open(t *testing.T, change func(*platform.Broker)) broker.Broker {
@@ -51,7 +67,12 @@ func (s *site) open(t *testing.T, change func(*platform.Broker)) broker.Broker {
 		change(&conf)
 	}
 
-	b, err := broker.Open(t.Context(), conf, slog.New(slog.NewTextHandler(t.Output(), nil)), nil)
+	with := broker.OpenQuickly
+	if s.lasting {
+		with = broker.Open
+	}
+
+	b, err := with(t.Context(), conf, slog.New(slog.NewTextHandler(t.Output(), nil)), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,23 +104,7 @@ func natsSite(t *testing.T) *site {
 	server := brokers.StartNATS(t)
 	conf.Type, conf.NATS.URL, conf.NATS.AckWait = platform.BrokerNATS, server.URL, 2*time.Second
 
-	return &site{conf: conf, server: server}
-}
-
-func rabbitSite(t *testing.T) *site {
-	t.Helper()
-
-	conf := common()
-	server := brokers.StartRabbitMQ(t)
-	file := t.TempDir() + "/url"
-
-	if err := os.WriteFile(file, []byte(server.URL+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-
-	conf.Type, conf.RabbitMQ.URLFile = platform.BrokerRabbitMQ, file
-
-	return &site{conf: conf, server: server}
+	return &site{conf: conf, server: server, silence: broker.Silence + time.Second}
 }
 
 func memorySite(t *testing.T) *site {
@@ -112,7 +117,7 @@ func memorySite(t *testing.T) *site {
 
 	t.Cleanup(func() { closeNow(t, b) })
 
-	return &site{memory: b}
+	return &site{memory: b, silence: quiet}
 }
 
 // event is one of a test: what it says orders it among those of its key.

@@ -25,9 +25,9 @@ const (
 	natsDialTimeout = 5 * time.Second
 	defaultAckWait  = 30 * time.Second
 	// natsPinned is after what silence another process takes over a part of the keys.
-	// A living one asks for messages every natsPull.
+	// A living one asks for messages natsPulls times as often.
 	natsPinned = 12 * time.Second
-	natsPull   = 4 * time.Second
+	natsPulls  = 3
 	natsBatch  = 256
 	// natsLook is how often parts that met an error are looked at.
 	natsLook = 2 * time.Second
@@ -53,6 +53,7 @@ type overNATS struct {
 	js       jetstream.JetStream
 	stream   string
 	ackWait  time.Duration
+	pinned   time.Duration
 	log      *slog.Logger
 	troubles *troubles
 
@@ -61,7 +62,7 @@ type overNATS struct {
 	pool string
 }
 
-func dialNATS(ctx context.Context, conf platform.BrokerNATSConf, log *slog.Logger) (*overNATS, error) {
+func dialNATS(ctx context.Context, conf platform.BrokerNATSConf, at pace, log *slog.Logger) (*overNATS, error) {
 	if conf.Stream == "" {
 		conf.Stream = defaultName
 	}
@@ -75,7 +76,7 @@ func dialNATS(ctx context.Context, conf platform.BrokerNATSConf, log *slog.Logge
 	}
 
 	o := &overNATS{
-		access: natsAccess(conf), stream: conf.Stream, ackWait: conf.AckWait, log: log, troubles: newTroubles(clock.RealClock{}),
+		access: natsAccess(conf), stream: conf.Stream, ackWait: conf.AckWait, pinned: at.pinned, log: log, troubles: newTroubles(clock.RealClock{}),
 	}
 	if err := o.connect(conf); err != nil {
 		return nil, err
@@ -223,14 +224,14 @@ func (c *natsConsumer) begin(ctx context.Context, p *natsPart) error {
 		Durable: p.name, FilterSubject: p.subject, DeliverPolicy: jetstream.DeliverNewPolicy,
 		AckPolicy: jetstream.AckExplicitPolicy, AckWait: c.over.ackWait, MaxDeliver: -1, MaxAckPending: maxPending,
 		InactiveThreshold: subscriptionKept,
-		PriorityPolicy:    jetstream.PriorityPolicyPinned, PinnedTTL: natsPinned, PriorityGroups: []string{natsGroup},
+		PriorityPolicy:    jetstream.PriorityPolicyPinned, PinnedTTL: c.over.pinned, PriorityGroups: []string{natsGroup},
 	})
 	if err != nil {
 		return fmt.Errorf("make consumer %s of NATS (server 2.11 or later): %w", p.name, c.over.explain(err))
 	}
 
 	running, err := from.Consume(func(m jetstream.Msg) { c.take(p, m) },
-		jetstream.PullMaxMessages(natsBatch), jetstream.PullExpiry(natsPull), jetstream.PullPriorityGroup(natsGroup),
+		jetstream.PullMaxMessages(natsBatch), jetstream.PullExpiry(c.over.pinned/natsPulls), jetstream.PullPriorityGroup(natsGroup),
 		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
 			// A server that restarts is told by the connection.
 			c.over.log.Debug("consumer of NATS", "consumer", p.name, "error", err)

@@ -17,7 +17,7 @@ import (
 func TestManyLookAtAPart(t *testing.T) {
 	t.Parallel()
 
-	over, err := dialNATS(t.Context(), platform.BrokerNATSConf{URL: brokers.StartNATS(t).URL}, slog.New(slog.DiscardHandler))
+	over, err := dialNATS(t.Context(), platform.BrokerNATSConf{URL: brokers.StartNATS(t).URL}, usualPace(), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,6 @@ import (
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
 	"github.com/google/go-cmp/cmp"
-	"github.com/leanovate/gopter"
 	"github.com/leanovate/gopter/gen"
 	"github.com/leanovate/gopter/prop"
 
@@ -29,16 +28,11 @@ func TestPropertyOrder(t *testing.T) {
 	t.Parallel()
 
 	const (
-		runs     = 100
 		tries    = 3
 		keyCount = 4
 	)
 
-	parameters := gopter.DefaultTestParameters()
-	parameters.MinSuccessfulTests = runs
-
-	properties := gopter.NewProperties(parameters)
-	properties.Property("order", prop.ForAll(func(draws []int) bool {
+	property.Check(t, "order", property.Options{Brief: 10}, prop.ForAll(func(draws []int) bool {
 		b, err := broker.NewMemory(platform.Broker{
 			Parallelism: 3, MaxDeliveries: tries, MinBackoff: time.Millisecond, MaxBackoff: 2 * time.Millisecond,
 		}, nil, nil)
@@ -95,5 +89,4 @@ func TestPropertyOrder(t *testing.T) {
 
 		return total(dead.copy()) == wantDead
 	}, gen.SliceOfN(20, gen.IntRange(0, keyCount*(tries+1)-1))))
-	properties.TestingRun(t, property.Reporter(t))
 }

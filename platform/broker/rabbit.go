@@ -49,6 +49,7 @@ type overRabbit struct {
 	publishing *rabbitLink
 	exchange   string
 	prefetch   int
+	settle     time.Duration
 	log        *slog.Logger
 	troubles   *troubles
 
@@ -56,7 +57,7 @@ type overRabbit struct {
 	consuming map[*rabbitLink]bool
 }
 
-func dialRabbit(ctx context.Context, conf platform.BrokerRabbit, log *slog.Logger) (*overRabbit, error) {
+func dialRabbit(ctx context.Context, conf platform.BrokerRabbit, at pace, log *slog.Logger) (*overRabbit, error) {
 	how := rabbitAccess(conf)
 	if err := how.check(); err != nil {
 		return nil, err
@@ -77,7 +78,7 @@ func dialRabbit(ctx context.Context, conf platform.BrokerRabbit, log *slog.Logge
 	known := newTroubles(clock.RealClock{})
 	o := &overRabbit{
 		publishing: &rabbitLink{access: how, made: known.anew}, consuming: map[*rabbitLink]bool{},
-		exchange: conf.Exchange, prefetch: conf.PrefetchCount, log: log, troubles: known,
+		exchange: conf.Exchange, prefetch: conf.PrefetchCount, settle: at.settle, log: log, troubles: known,
 	}
 	if err := o.health(ctx); err != nil {
 		o.close()

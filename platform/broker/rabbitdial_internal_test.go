@@ -12,16 +12,17 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/test/brokers"
 )
 
-// TestDialThatEnds: a server that ends a connection may be gone before its reason is read,
+// TestPropertyDialThatEnds: a server that ends a connection may be gone before its reason is read,
 // and the library's reader and writer meet the end in any order. What to mend is said each
 // time.
-func TestDialThatEnds(t *testing.T) {
+func TestPropertyDialThatEnds(t *testing.T) {
 	t.Parallel()
 
-	const dials = 100
+	dials := property.Options{Runs: 100, Brief: 20}.Count()
 
 	ca, clients := brokers.NewCA(t), brokers.NewCA(t)
 	stranger := ca.Client(t, "who")

@@ -142,7 +142,7 @@ func (c *rabbitConsumer) foundGroups(groups []rabbitGroup) error {
 		}
 	}
 
-	if err := retry.Pause(c.ctx, clock.RealClock{}, rabbitSettle); err != nil {
+	if err := retry.Pause(c.ctx, clock.RealClock{}, c.over.settle); err != nil {
 		return fmt.Errorf("wait for new queues of RabbitMQ: %w", err)
 	}
 

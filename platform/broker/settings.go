@@ -74,8 +74,23 @@ func (s settings) backoff(tries int) time.Duration {
 	return wait + time.Duration((2*rand.Float64()-1)*tenth*float64(wait)) //nolint:gosec,mnd // jitter needs no secret
 }
 
+// pace is what transports wait for when nobody says that it is over.
+type pace struct {
+	// settle is for how long the queues of a new subscription wait for their names to be on
+	// disk (RabbitMQ).
+	settle time.Duration
+	// pinned is after what silence another process takes over a part of the keys (NATS).
+	pinned time.Duration
+}
+
+func usualPace() pace { return pace{settle: rabbitSettle, pinned: natsPinned} }
+
 // Open connects to the configured broker.
 func Open(ctx context.Context, conf platform.Broker, log *slog.Logger, registerer prometheus.Registerer) (Broker, error) {
+	return open(ctx, conf, usualPace(), log, registerer)
+}
+
+func open(ctx context.Context, conf platform.Broker, at pace, log *slog.Logger, registerer prometheus.Registerer) (Broker, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
@@ -91,9 +106,9 @@ func Open(ctx context.Context, conf platform.Broker, log *slog.Logger, registere
 	case platform.BrokerMemory:
 		over = newMemory()
 	case platform.BrokerNATS:
-		over, err = dialNATS(ctx, conf.NATS, log)
+		over, err = dialNATS(ctx, conf.NATS, at, log)
 	case platform.BrokerRabbitMQ:
-		over, err = dialRabbit(ctx, conf.RabbitMQ, log)
+		over, err = dialRabbit(ctx, conf.RabbitMQ, at, log)
 	default:
 		return nil, fmt.Errorf("broker.type: %q: write memory, nats or rabbitmq", conf.Type)
 	}

@@ -44,8 +44,7 @@ func testSlow(t *testing.T, where *site) {
 	var handled atomic.Int32
 
 	subscribe(t, b, topic, "adapter", func(context.Context, cloudevents.Event) error {
-		// Longer than the broker waits for a silent process.
-		time.Sleep(5 * time.Second)
+		time.Sleep(where.silence)
 		handled.Add(1)
 
 		return nil
@@ -92,7 +91,7 @@ func testClose(t *testing.T, where *site) {
 	select {
 	case err := <-closed:
 		t.Fatalf("Close() = %v while an event is in work", err)
-	case <-time.After(300 * time.Millisecond):
+	case <-time.After(quiet):
 	}
 
 	close(free)
@@ -189,8 +188,7 @@ func testHandOver(t *testing.T, where *site) {
 		publish(t, two, topic, event(t, "a", number))
 	}
 
-	// Longer than a broker waits for a process that is silent.
-	time.Sleep(15 * time.Second)
+	time.Sleep(where.silence)
 
 	if got := second.copy(); len(got) != 0 {
 		t.Errorf("handled by the next one while the first is at work: %v", got)
@@ -253,39 +251,49 @@ func testRefusals(t *testing.T, where *site) {
 	}
 }
 
-// testKill: what was published is handled, whatever becomes of the broker.
-func testKill(t *testing.T, where *site) {
+// testKill: what was published is handled, whatever becomes of the broker. Before runs just
+// before it is killed, between when it is gone.
+func testKill(t *testing.T, where *site, before, between func(*testing.T)) {
 	t.Helper()
+
+	const (
+		numbers = 60
+		few     = 20
+	)
 
 	b, topic, r := where.open(t, nil), topicOf(t), newRecord(t)
 	subscribe(t, b, topic, "adapter", r.handle)
 
 	var sent sync.WaitGroup
 
-	killed := make(chan struct{})
+	begun, dying := make(chan struct{}), make(chan struct{})
 
 	sent.Go(func() {
-		for number := range 60 {
-			if number == 20 {
-				close(killed)
+		// Some are sent before it is killed, some while it is gone, some after.
+		for number := range numbers {
+			if number == few {
+				close(begun)
+				<-dying
 			}
 
-			if number > 20 {
-				// Some are sent before it is killed, some while it is gone, some after.
-				time.Sleep(200 * time.Millisecond)
+			if number > few {
+				time.Sleep(lookAt)
 			}
 
 			for k := range 5 {
 				e := event(t, "key-"+strconv.Itoa(k), number)
 				for b.Publish(context.Background(), topic, e) != nil {
-					time.Sleep(100 * time.Millisecond)
+					time.Sleep(lookAt)
 				}
 			}
 		}
 	})
 
-	<-killed
+	<-begun
+	before(t)
+	close(dying)
 	where.server.Kill(t)
+	between(t)
 	eventually(t, "the broker is said to be ill", func() bool { return b.Health(t.Context()) != nil })
 	where.server.Restart(t)
 	sent.Wait()
@@ -303,7 +311,7 @@ func testKill(t *testing.T, where *site) {
 				seen[number] = true
 			}
 
-			if len(seen) < 60 {
+			if len(seen) < numbers {
 				return false
 			}
 		}

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/leanovate/gopter"
 	"github.com/leanovate/gopter/gen"
 	"github.com/leanovate/gopter/prop"
 
@@ -43,19 +42,14 @@ func random(seed uint64) (conditions.Input, *rand.Rand) {
 	return in, dice
 }
 
-func properties() *gopter.Properties {
-	parameters := gopter.DefaultTestParameters()
-	parameters.MinSuccessfulTests = 500
-
-	return gopter.NewProperties(parameters)
-}
+// often is tried what costs next to nothing.
+const often = 500
 
 // TestOrder: conditions do not depend on the order in which independent reports came.
 func TestOrder(t *testing.T) {
 	t.Parallel()
 
-	all := properties()
-	all.Property("the order of reports does not matter", prop.ForAll(func(seed uint64) bool {
+	property.Check(t, "the order of reports does not matter", property.Options{Runs: often}, prop.ForAll(func(seed uint64) bool {
 		in, dice := random(seed)
 		before := conditions.Aggregate(in)
 
@@ -66,7 +60,7 @@ func TestOrder(t *testing.T) {
 		return cmp.Equal(before, conditions.Aggregate(in))
 	}, gen.UInt64()))
 
-	all.Property("reports that came one by one end where all at once do", prop.ForAll(func(seed uint64) bool {
+	property.Check(t, "reports that came one by one end where all at once do", property.Options{Runs: often}, prop.ForAll(func(seed uint64) bool {
 		in, dice := random(seed)
 		whole := conditions.Aggregate(in)
 
@@ -95,8 +89,6 @@ func TestOrder(t *testing.T) {
 
 		return true
 	}, gen.UInt64()))
-
-	all.TestingRun(t, property.Reporter(t))
 }
 
 // TestNeverTrueTooEarly: Reconciled is True only if all that it says is so, by a rule
@@ -104,8 +96,7 @@ func TestOrder(t *testing.T) {
 func TestNeverTrueTooEarly(t *testing.T) {
 	t.Parallel()
 
-	all := properties()
-	all.Property("Reconciled means all adapters, at this generation, and nothing below", prop.ForAll(func(seed uint64) bool {
+	property.Check(t, "Reconciled means all adapters, at this generation, and nothing below", property.Options{Runs: often}, prop.ForAll(func(seed uint64) bool {
 		in, _ := random(seed)
 		byName := map[string]openapi.AdapterStatus{}
 
@@ -136,12 +127,10 @@ func TestNeverTrueTooEarly(t *testing.T) {
 			(!in.Deleting || !conditions.Finished(in) || len(in.Required) == 0 || want)
 	}, gen.UInt64()))
 
-	all.Property("aggregating again changes nothing", prop.ForAll(func(seed uint64) bool {
+	property.Check(t, "aggregating again changes nothing", property.Options{Runs: often}, prop.ForAll(func(seed uint64) bool {
 		in, _ := random(seed)
 		in.Previous = conditions.Aggregate(in)
 
 		return cmp.Equal(in.Previous, conditions.Aggregate(in))
 	}, gen.UInt64()))
-
-	all.TestingRun(t, property.Reporter(t))
 }

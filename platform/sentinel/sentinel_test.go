@@ -131,7 +131,7 @@ func TestBurst(t *testing.T) {
 
 	a, to := serve(t), newAdapter(t)
 	c := conf(a.url)
-	c.MaxAgeNotReconciled = 200 * time.Millisecond
+	c.MaxAgeNotReconciled = time.Second
 	run(t, c, to).ready(t)
 
 	for i := range many {

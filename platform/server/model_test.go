@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/leanovate/gopter"
 	"github.com/leanovate/gopter/gen"
 	"github.com/leanovate/gopter/prop"
 
@@ -191,20 +190,17 @@ func (a *api) follow(cursor string) (map[string]int32, []string) {
 	}
 }
 
-// TestWhateverHappens: several callers at once do random things to a tree. Afterwards each
+// TestPropertyWhateverHappens: several callers at once do random things to a tree. Afterwards each
 // resource has the conditions that its reports give, nothing is left behind or there too
 // long, and who followed the changes knows exactly what is there. And when the tree is
 // deleted and its adapters finalize, in any order, nothing is left.
-func TestWhateverHappens(t *testing.T) {
+func TestPropertyWhateverHappens(t *testing.T) {
 	t.Parallel()
 
 	a := serve(t, nil)
 	channel := a.create("/channels", "stable", nil)
-	parameters := gopter.DefaultTestParameters()
-	parameters.MinSuccessfulTests = 100
 
-	properties := gopter.NewProperties(parameters)
-	properties.Property("conditions, owners and changes agree", prop.ForAllNoShrink(func(seed uint64) string {
+	property.Check(t, "conditions, owners and changes agree", property.Options{Brief: 10}, prop.ForAllNoShrink(func(seed uint64) string {
 		cursor := as[openapi.ChangeList](t, a.do("GET", "/changes", nil), 200).Next
 		cluster := a.create("/clusters", fmt.Sprintf("home-%x", seed), nil)
 
@@ -256,8 +252,6 @@ func TestWhateverHappens(t *testing.T) {
 
 		return strings.Join(wrong, "\n")
 	}, gen.UInt64()))
-
-	properties.TestingRun(t, property.Reporter(t))
 }
 
 // end deletes a tree and lets its adapters finalize in any order; what is left then is

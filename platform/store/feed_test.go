@@ -15,7 +15,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
-	"github.com/leanovate/gopter"
 	"github.com/leanovate/gopter/gen"
 	"github.com/leanovate/gopter/prop"
 
@@ -180,17 +179,14 @@ func follow(s *store.Store, after string, limit int, ended <-chan struct{}, last
 }
 
 // Feature: hyperfleet-operator, Property: the change feed misses nothing and keeps the order of each resource
-func TestTheFeedMissesNothing(t *testing.T) {
+func TestPropertyTheFeedMissesNothing(t *testing.T) {
 	url := server.Database(t)
 	// Two replicas: one's changes are heard at the other.
 	s, other := open(t, url), open(t, url)
 
-	parameters := gopter.DefaultTestParameters()
-	parameters.MinSuccessfulTests = 100
-	properties := gopter.NewProperties(parameters)
 	run := 0
 
-	properties.Property("each follower hears each resource's changes once, in order", prop.ForAll(
+	property.Check(t, "each follower hears each resource's changes once, in order", property.Options{Brief: 10}, prop.ForAll(
 		func(seed uint64, resources, writers, limit int) (bool, error) {
 			run++
 
@@ -242,7 +238,6 @@ func TestTheFeedMissesNothing(t *testing.T) {
 		},
 		gen.UInt64(), gen.IntRange(1, 6), gen.IntRange(2, 8), gen.IntRange(1, 20),
 	))
-	properties.TestingRun(t, property.Reporter(t))
 }
 
 // The case that orders by transaction get wrong: the second writer's transaction is older

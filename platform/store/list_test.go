@@ -294,10 +294,7 @@ func TestPropertySearchMeansWhatItSays(t *testing.T) {
 
 	all = insert(t, s, all...)
 
-	parameters := gopter.DefaultTestParameters()
-	parameters.MinSuccessfulTests = 300
-	properties := gopter.NewProperties(parameters)
-	properties.Property("found are those it is true of", prop.ForAll(func(c condition) (bool, error) {
+	property.Check(t, "found are those it is true of", property.Options{Runs: 300}, prop.ForAll(func(c condition) (bool, error) {
 		found, total, err := s.List(t.Context(), store.ListQuery{Search: c.text, Order: "generation", Size: 100})
 		if err != nil {
 			return false, fmt.Errorf("%s: %w", c.text, err)
@@ -321,7 +318,6 @@ func TestPropertySearchMeansWhatItSays(t *testing.T) {
 
 		return true, nil
 	}, conditions(3)))
-	properties.TestingRun(t, property.Reporter(t))
 }
 
 // crowd fills a database with as many resources, one of ten of them a node pool, one of a

@@ -110,10 +110,19 @@ func TestOfManyOneGetsTheLease(t *testing.T) {
 	}
 }
 
-// The tests below stop their server, so each has its own.
+// TestADatabaseInTrouble stops its server, so that is its own.
+func TestADatabaseInTrouble(t *testing.T) {
+	t.Parallel()
 
-func TestARestartOfTheDatabaseIsSurvived(t *testing.T) {
 	own := postgres.Start(t)
+
+	t.Run("a restart is survived", func(t *testing.T) { testRestart(t, own) })
+	t.Run("who is silent is unavailable", func(t *testing.T) { testSilent(t, own) })
+}
+
+func testRestart(t *testing.T, own *postgres.Server) {
+	t.Helper()
+
 	s := open(t, own.Database(t))
 	insert(t, s, cluster("before"))
 	start := now(t, s)
@@ -157,8 +166,9 @@ func eventually(t testing.TB, do func() error) {
 	}
 }
 
-func TestADatabaseThatIsSilentIsUnavailable(t *testing.T) {
-	own := postgres.Start(t)
+func testSilent(t *testing.T, own *postgres.Server) {
+	t.Helper()
+
 	address := own.Database(t)
 
 	s, err := store.Open(t.Context(), store.Options{URL: address, Timeout: 3 * time.Second})

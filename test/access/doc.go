@@ -5,4 +5,6 @@
 // what their programs do, on an API server that authorises by RBAC: under its role an
 // adapter, and sweep, lives through all it can meet and is refused nothing; and without
 // any one verb of the role it is refused, in words that name the verb and the kind.
+//
+// It is the home of sweep's other tests too, which need the same servers.
 package access

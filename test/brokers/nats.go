@@ -23,8 +23,8 @@ import (
 
 // What tells the test binary that it is a NATS server.
 const (
-	envConf = "HYPERFLEET_TEST_NATS_CONF"
-	envMain = "HYPERFLEET_TEST_NATS_MAIN"
+	envConf = "HYPERFLEETTEST_NATS_CONF"
+	envMain = "HYPERFLEETTEST_NATS_MAIN"
 )
 
 var errNotReady = errors.New("NATS is not ready")

@@ -23,6 +23,8 @@ const (
 	// users first.
 	rabbitProgram = "/usr/lib/rabbitmq/bin/rabbitmq-server"
 	rabbitPackage = "install rabbitmq-server"
+
+	definitionsFile = "definitions.json"
 )
 
 // StartRabbitMQ starts a RabbitMQ server with the vhost /, and user and password guest if
@@ -46,8 +48,8 @@ func StartRabbitMQ(t testing.TB, setup ...Setup) *Server {
 		node.write(t, one(setup))
 
 		server := &Server{
-			URL: "amqp://guest:guest@" + local(node.port) + "/", Address: local(node.port), name: "RabbitMQ",
-			start: node.start, setup: func(s Setup) { node.write(t, s) },
+			URL: "amqp://guest:guest@" + local(node.port) + "/", Address: local(node.port), name: "RabbitMQ", node: node,
+			start: node.start,
 		}
 
 		switch {
@@ -79,6 +81,8 @@ type rabbitNode struct {
 	port, dist, epmd int
 }
 
+func (n *rabbitNode) name() string { return "t" + strconv.Itoa(n.port) + "@localhost" }
+
 // startEPMD starts Erlang's port mapper, which the node would else leave running.
 func (n *rabbitNode) startEPMD(t testing.TB) {
 	t.Helper()
@@ -106,7 +110,11 @@ func (n *rabbitNode) startEPMD(t testing.TB) {
 func (n *rabbitNode) write(t testing.TB, setup Setup) {
 	t.Helper()
 
-	definitions := filepath.Join(n.dir, "definitions.json")
+	if setup.Cert != nil {
+		setup.Cert = n.own(t, setup.Cert)
+	}
+
+	definitions := filepath.Join(n.dir, definitionsFile)
 	write(t, definitions, setup.definitions(t))
 	write(t, filepath.Join(n.dir, "rabbitmq.conf"), setup.rabbit(n.port, definitions))
 	write(t, filepath.Join(n.dir, "enabled_plugins"), "[rabbitmq_auth_mechanism_ssl].\n")
@@ -118,11 +126,12 @@ func (n *rabbitNode) start(ctx context.Context) (*procrun.Process, error) {
 	return procrun.Start(ctx, procrun.Spec{
 		Name: "rabbitmq", Path: n.program, Dir: n.dir, LogPath: in("log"), Grace: grace,
 		Env: append(os.Environ(),
-			"HOME="+n.dir, "RABBITMQ_NODENAME=t"+strconv.Itoa(n.port)+"@localhost", "RABBITMQ_CONFIG_FILE="+in("rabbitmq"),
+			"HOME="+n.dir, "RABBITMQ_NODENAME="+n.name(), "RABBITMQ_CONFIG_FILE="+in("rabbitmq"),
 			"RABBITMQ_MNESIA_BASE="+in("data"), "RABBITMQ_LOG_BASE="+in("logs"), "RABBITMQ_PID_FILE="+in("pid"),
 			"RABBITMQ_ENABLED_PLUGINS_FILE="+in("enabled_plugins"), "RABBITMQ_DIST_PORT="+strconv.Itoa(n.dist),
 			"ERL_EPMD_ADDRESS=127.0.0.1", "ERL_EPMD_PORT="+strconv.Itoa(n.epmd),
-			`RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-kernel inet_dist_use_interface {127,0,0,1}`,
+			// Its threads wait for work without turning round, which others need the processors for.
+			`RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-kernel inet_dist_use_interface {127,0,0,1} +sbwt none +sbwtdcpu none +sbwtdio none`,
 		),
 	})
 }

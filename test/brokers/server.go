@@ -35,6 +35,8 @@ type Server struct {
 	Address string
 
 	name string
+	// node is what a RabbitMQ server runs as.
+	node *rabbitNode
 	// data is what a NATS server keeps.
 	data    string
 	start   func(context.Context) (*procrun.Process, error)
@@ -89,10 +91,19 @@ func (s *Server) Restart(t testing.TB) {
 	}
 }
 
-// Change ends the broker in order and starts it again with what it held, and with another
-// Setup. Whether it speaks TLS stays as it was.
+// Change has the broker go by another Setup, with what it holds, and ends all connections.
+// Whether it speaks TLS stays as it was, and Users of before that are not in it are still let
+// into RabbitMQ.
 func (s *Server) Change(t testing.TB, setup Setup) {
 	t.Helper()
+
+	if s.node != nil {
+		// It takes RabbitMQ seconds to start.
+		s.node.change(t, setup)
+
+		return
+	}
+
 	s.Stop(t)
 	s.setup(setup)
 	s.Restart(t)

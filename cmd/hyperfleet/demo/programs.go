@@ -9,7 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
+	"github.com/hyperfleet/hyperfleet/kit/procrun"
 )
 
 // programs are the executables that the demo starts.
@@ -22,14 +22,14 @@ type programs struct {
 }
 
 // findPrograms looks beside this executable first, so that a build's programs go
-// together, and then where kubeproc looks.
+// together, and then where procrun looks.
 func findPrograms() (programs, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return programs{}, fmt.Errorf("find this executable: %w", err)
 	}
 
-	kube, err := kubeproc.FindBinaries("etcd", "kube-apiserver")
+	kube, err := procrun.FindBinaries("etcd", "kube-apiserver")
 	if err != nil {
 		return programs{}, fmt.Errorf("find programs: %w", err)
 	}
@@ -54,7 +54,7 @@ func findProgram(beside, name string) (string, error) {
 		return path, nil
 	}
 
-	dir, err := kubeproc.FindBinaries(name)
+	dir, err := procrun.FindBinaries(name)
 	if err != nil {
 		return "", fmt.Errorf("find program %s: it is not beside this executable (%s): run make build", name, beside)
 	}

@@ -25,7 +25,7 @@ import (
 
 // bridgeArea adds the bridge area, if it is chosen.
 func bridgeArea(
-	ctx context.Context, mgr ctrl.Manager, cfg v1alpha1.OperatorConfig, transports *transports, logger *slog.Logger,
+	ctx context.Context, mgr ctrl.Manager, cfg v1alpha1.OperatorConfig, transports *Transports, logger *slog.Logger,
 ) error {
 	if !slices.Contains(cfg.Controllers, v1alpha1.AreaBridge) {
 		return nil

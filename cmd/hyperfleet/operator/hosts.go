@@ -21,7 +21,7 @@ import (
 )
 
 // hostsArea adds the hosts area, if it is chosen.
-func hostsArea(ctx context.Context, mgr ctrl.Manager, cfg v1alpha1.OperatorConfig, transports *transports) error {
+func hostsArea(ctx context.Context, mgr ctrl.Manager, cfg v1alpha1.OperatorConfig, transports *Transports) error {
 	if !slices.Contains(cfg.Controllers, v1alpha1.AreaHosts) {
 		return nil
 	}

@@ -16,7 +16,7 @@ import (
 
 // hypervisors are the providers by spec.provider. kube leads to the operator's own
 // cluster, which machines of KubeVirt are made on unless a kubeconfig says otherwise.
-func hypervisors(kube *rest.Config, t *transports) map[string]hypervisor.Factory {
+func hypervisors(kube *rest.Config, t *Transports) map[string]hypervisor.Factory {
 	onKubeVirt := kubevirt.Factory(kube)
 
 	return map[string]hypervisor.Factory{
@@ -30,6 +30,6 @@ func hypervisors(kube *rest.Config, t *transports) map[string]hypervisor.Factory
 }
 
 // kubevirt wraps the transport of calls to a Kubernetes API server with KubeVirt.
-func (t *transports) kubevirt(next http.RoundTripper) http.RoundTripper {
+func (t *Transports) kubevirt(next http.RoundTripper) http.RoundTripper {
 	return t.calls.Transport("kubevirt", kubevirt.Operation, t.leading(next))
 }

@@ -23,7 +23,7 @@ import (
 // networkingArea adds the networking area, if it is chosen.
 func networkingArea(
 	ctx context.Context, mgr ctrl.Manager, cfg config.OperatorConfig, operatorUID string,
-	transports *transports, logger *slog.Logger,
+	transports *Transports, logger *slog.Logger,
 ) error {
 	if !slices.Contains(cfg.Controllers, config.AreaNetworking) {
 		return nil
@@ -46,10 +46,10 @@ func networkingArea(
 	return nil
 }
 
-// leaderElectionID names the Lease of a process that runs some areas: hyperfleet-runners,
+// LeaseName names the Lease of a process that runs some areas: hyperfleet-runners,
 // hyperfleet-networking, hyperfleet-networking-runners. Replicas run the same areas; an
 // area that two Deployments run would have two leaders.
-func leaderElectionID(controllers []string) string {
+func LeaseName(controllers []string) string {
 	names := slices.Clone(controllers)
 	slices.Sort(names)
 

@@ -56,12 +56,12 @@ func run(ctx context.Context, cfg config.OperatorConfig, kube *rest.Config, logg
 		return err
 	}
 
-	transports, err := newTransports(ctrlmetrics.Registry, lease.Writes)
+	transports, err := NewTransports(ctrlmetrics.Registry, lease.Writes)
 	if err != nil {
 		return err
 	}
 
-	spire, err := registry(cfg.Identity.SPIRE, identity.uid, transports.identity)
+	spire, err := Registry(cfg.Identity.SPIRE, identity.uid, transports.Identity)
 	if err != nil {
 		return err
 	}
@@ -118,7 +118,7 @@ func run(ctx context.Context, cfg config.OperatorConfig, kube *rest.Config, logg
 
 // otherAreas sets up the areas that need nothing of a machine's guest.
 func otherAreas(
-	ctx context.Context, mgr ctrl.Manager, cfg config.OperatorConfig, uid string, transports *transports, logger *slog.Logger,
+	ctx context.Context, mgr ctrl.Manager, cfg config.OperatorConfig, uid string, transports *Transports, logger *slog.Logger,
 ) error {
 	if err := networkingArea(ctx, mgr, cfg, uid, transports, logger); err != nil {
 		return err
@@ -154,7 +154,7 @@ func manager(cfg config.OperatorConfig, kube *rest.Config, lease *fence.Fence) (
 		Metrics:                       metricsserver.Options{BindAddress: cfg.Metrics.BindAddress},
 		HealthProbeBindAddress:        cfg.Health.BindAddress,
 		LeaderElection:                election.Enabled,
-		LeaderElectionID:              leaderElectionID(cfg.Controllers),
+		LeaderElectionID:              LeaseName(cfg.Controllers),
 		LeaderElectionNamespace:       cfg.Namespace,
 		LeaderElectionReleaseOnCancel: true,
 		LeaderElectionConfig:          renewing,

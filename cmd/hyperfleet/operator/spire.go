@@ -12,9 +12,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/config"
 )
 
-// registry is the SPIRE server that attests machines; nil where none is configured. It
+// Registry is the SPIRE server that attests machines; nil where none is configured. It
 // connects when it is first used: the operator starts, and is ready, without it.
-func registry(
+func Registry(
 	cfg v1alpha1.SPIRE, operatorUID string, observe func(operation string, took time.Duration, err error),
 ) (*spire.Registry, error) {
 	if cfg.Address == "" {
@@ -51,7 +51,7 @@ func spireSettings(cfg v1alpha1.SPIRE) error {
 			"it must be the SPIRE server's address as machines see it, such as spire.example.com:8081")
 	}
 
-	unused, err := registry(cfg, "", nil)
+	unused, err := Registry(cfg, "", nil)
 	if err != nil {
 		return config.ErrorAt("identity.spire", "%w", err)
 	}

@@ -8,74 +8,57 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
 	corev1 "k8s.io/api/core/v1"
-	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/hyperfleet/hyperfleet/platform/adapter/serve"
 )
 
-// looked is a Looks on a clock of the test's, with what it has handled.
+// looked is a Looks in a bubble of time, with what it has handled.
 type looked struct {
 	*serve.Looks
 
-	t       *testing.T
-	clock   *clocktesting.FakeClock
 	handled chan string
-	// during, if there, runs in each look.
-	during func()
 }
 
-func newLooked(t *testing.T) *looked {
+// inTime runs a test in a bubble of time.
+func inTime(t *testing.T, test func(*testing.T, *looked)) {
 	t.Helper()
 
-	timer := clocktesting.NewFakeClock(time.Now())
-	l := &looked{Looks: serve.NewLooks(timer), t: t, clock: timer, handled: make(chan string, 100)}
+	synctest.Test(t, func(t *testing.T) {
+		l := &looked{Looks: serve.NewLooks(nil), handled: make(chan string, 100)}
 
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan struct{})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
 
-	go func() {
-		defer close(ended)
+		go func() {
+			defer close(ended)
 
-		l.Run(ctx, func(_ context.Context, event cloudevents.Event) {
-			if l.during != nil {
-				l.during()
-			}
+			l.Run(ctx, func(_ context.Context, event cloudevents.Event) { l.handled <- event.ID() })
+		}()
 
-			l.handled <- event.ID()
-		})
-	}()
-
-	t.Cleanup(func() {
+		test(t, l)
 		cancel()
 		<-ended
-	})
 
-	return l
+		// Its queue sees that it is shut down when it next looks.
+		time.Sleep(time.Minute)
+	})
 }
 
-// pass lets time pass until a look is handled, in steps, and tells which and after how
-// long; nothing if none is within the bound.
+// pass lets time pass until a look is handled, and tells which and after how long; nothing
+// if none is within the bound.
 func (l *looked) pass(bound time.Duration) (string, time.Duration) {
-	l.t.Helper()
+	begin := time.Now()
 
-	const step = 500 * time.Millisecond
-
-	for passed := time.Duration(0); ; passed += step {
-		select {
-		case id := <-l.handled:
-			return id, passed
-		case <-time.After(50 * time.Millisecond):
-		}
-
-		if passed >= bound {
-			return "", passed
-		}
-
-		l.clock.Step(step)
+	select {
+	case id := <-l.handled:
+		return id, time.Since(begin)
+	case <-time.After(bound):
+		return "", bound
 	}
 }
 
@@ -90,78 +73,78 @@ func about(id, eventID string) *cloudevents.Event {
 // again once there was quiet.
 func TestLooksArePaced(t *testing.T) {
 	t.Parallel()
+	inTime(t, func(t *testing.T, l *looked) {
+		l.Begin(about("a", "a1"))(false)
 
-	l := newLooked(t)
-	l.Begin(about("a", "a1"))(false)
+		want := serve.FirstLook
 
-	want := serve.FirstLook
+		for range 6 {
+			l.Changed("a")
+			l.Changed("a")
 
-	for range 6 {
-		l.Changed("a")
-		l.Changed("a")
+			if id, after := l.pass(serve.Quiet); id != "a1" || after < want {
+				t.Fatalf("handled %q after %s, want a1 after %s", id, after, want)
+			}
 
-		if id, after := l.pass(serve.Quiet); id != "a1" || after < want {
-			t.Fatalf("handled %q after %s, want a1 after %s", id, after, want)
+			want = min(2*want, serve.LastLook)
 		}
 
-		want = min(2*want, serve.LastLook)
-	}
+		if id, _ := l.pass(serve.Quiet); id != "" {
+			t.Errorf("%s is handled without a change", id)
+		}
 
-	if id, _ := l.pass(serve.Quiet); id != "" {
-		t.Errorf("%s is handled without a change", id)
-	}
+		time.Sleep(time.Second)
+		l.Changed("a")
 
-	l.clock.Step(time.Second)
-	l.Changed("a")
-
-	if id, after := l.pass(serve.Quiet); id != "a1" || after >= serve.LastLook {
-		t.Errorf("after quiet: handled %q after %s", id, after)
-	}
+		if id, after := l.pass(serve.Quiet); id != "a1" || after >= serve.LastLook {
+			t.Errorf("after quiet: handled %q after %s", id, after)
+		}
+	})
 }
 
 func TestLooksAreOfTheLastEvent(t *testing.T) {
 	t.Parallel()
+	inTime(t, func(t *testing.T, l *looked) {
+		l.Changed("a")
+		l.Begin(about("a", "a1"))(false)
+		l.Begin(about("a", "a2"))(false)
+		l.Begin(about("gone", "g1"))(true)
 
-	l := newLooked(t)
-	l.Changed("a")
-	l.Begin(about("a", "a1"))(false)
-	l.Begin(about("a", "a2"))(false)
-	l.Begin(about("gone", "g1"))(true)
+		unknown := event("x", 1)
+		unknown.SetExtension("partitionkey", nil)
+		l.Begin(&unknown)(false)
 
-	unknown := event("x", 1)
-	unknown.SetExtension("partitionkey", nil)
-	l.Begin(&unknown)(false)
+		for _, id := range []string{"a", "gone", "b", "x"} {
+			l.Changed(id)
+		}
 
-	for _, id := range []string{"a", "gone", "b", "x"} {
-		l.Changed(id)
-	}
+		if id, _ := l.pass(serve.Quiet); id != "a2" {
+			t.Errorf("handled %q, want a2", id)
+		}
 
-	if id, _ := l.pass(serve.Quiet); id != "a2" {
-		t.Errorf("handled %q, want a2", id)
-	}
-
-	if id, _ := l.pass(serve.Quiet); id != "" {
-		t.Errorf("%s is handled, of a resource that nothing is known of", id)
-	}
+		if id, _ := l.pass(serve.Quiet); id != "" {
+			t.Errorf("%s is handled, of a resource that nothing is known of", id)
+		}
+	})
 }
 
 // A look waits while an event of its resource is in work, and comes after it.
 func TestLooksWaitForTheEventInWork(t *testing.T) {
 	t.Parallel()
+	inTime(t, func(t *testing.T, l *looked) {
+		end := l.Begin(about("a", "a1"))
+		l.Changed("a")
 
-	l := newLooked(t)
-	end := l.Begin(about("a", "a1"))
-	l.Changed("a")
+		if id, _ := l.pass(2 * serve.FirstLook); id != "" {
+			t.Fatalf("%s is handled beside the event in work", id)
+		}
 
-	if id, _ := l.pass(2 * serve.FirstLook); id != "" {
-		t.Fatalf("%s is handled beside the event in work", id)
-	}
+		end(false)
 
-	end(false)
-
-	if id, _ := l.pass(serve.Quiet); id != "a1" {
-		t.Errorf("handled %q, want a1", id)
-	}
+		if id, _ := l.pass(serve.Quiet); id != "a1" {
+			t.Errorf("handled %q, want a1", id)
+		}
+	})
 }
 
 // No event but the first is sent in these: what comes after it is seen by the watches.

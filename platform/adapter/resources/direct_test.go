@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package kubernetes_test
+package resources_test
 
 import (
 	"context"
@@ -10,35 +10,23 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/adapter"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport/kubernetes"
-	"github.com/hyperfleet/hyperfleet/test/kube"
 )
-
-const patience = time.Minute
-
-var env *kube.Env
-
-func TestMain(m *testing.M) {
-	ctrl.SetLogger(logr.Discard())
-	kube.Main(m, func(e *kube.Env) { env = e })
-}
 
 func configMaps() schema.GroupVersionKind { return corev1.SchemeGroupVersion.WithKind("ConfigMap") }
 
-// newClient gives a client whose watches run.
-func newClient(t *testing.T, change func(*kubernetes.Options)) *kubernetes.Client {
+// newDirect gives a client whose watches run.
+func newDirect(t *testing.T, change func(*kubernetes.Options)) *kubernetes.Client {
 	t.Helper()
 
 	options := kubernetes.Options{Config: env.Config, Adapter: "dns"}
@@ -67,7 +55,7 @@ func newClient(t *testing.T, change func(*kubernetes.Options)) *kubernetes.Clien
 	return c
 }
 
-func configMap(namespace, name string, data map[string]any) *unstructured.Unstructured {
+func plainMap(namespace, name string, data map[string]any) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "v1", "kind": "ConfigMap",
 		"metadata": map[string]any{
@@ -79,7 +67,7 @@ func configMap(namespace, name string, data map[string]any) *unstructured.Unstru
 	}}
 }
 
-func create(t *testing.T, c *kubernetes.Client, object *unstructured.Unstructured) *unstructured.Unstructured {
+func directly(t *testing.T, c *kubernetes.Client, object *unstructured.Unstructured) *unstructured.Unstructured {
 	t.Helper()
 
 	made, err := c.Create(t.Context(), "", object)
@@ -98,11 +86,11 @@ func data(object *unstructured.Unstructured) map[string]string {
 
 // What an apply no longer says goes away, although a create had set it; what a patch and
 // others have set stays.
-func TestApplyOwnsWhatCreateHasSet(t *testing.T) {
+func TestDirectApplyOwnsWhatCreateHasSet(t *testing.T) {
 	t.Parallel()
 
-	c, namespace := newClient(t, nil), env.Namespace(t)
-	live := create(t, c, configMap(namespace, "web", map[string]any{"a": "1", "b": "1"}))
+	c, namespace := newDirect(t, nil), env.Namespace(t)
+	live := directly(t, c, plainMap(namespace, "web", map[string]any{"a": "1", "b": "1"}))
 
 	live, err := c.Patch(t.Context(), transport.RefTo(live, ""), map[string]any{"data": map[string]any{"patched": "1"}})
 	if err != nil {
@@ -119,7 +107,7 @@ func TestApplyOwnsWhatCreateHasSet(t *testing.T) {
 	}
 
 	for range 2 {
-		applied, err := c.Apply(t.Context(), "", edited, configMap(namespace, "web", map[string]any{"a": "2", "c": "2"}))
+		applied, err := c.Apply(t.Context(), "", edited, plainMap(namespace, "web", map[string]any{"a": "2", "c": "2"}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -133,11 +121,11 @@ func TestApplyOwnsWhatCreateHasSet(t *testing.T) {
 	}
 }
 
-func TestApplyTakesOverAndSaysSo(t *testing.T) {
+func TestDirectApplyTakesOverAndSaysSo(t *testing.T) {
 	t.Parallel()
 
-	c, namespace := newClient(t, nil), env.Namespace(t)
-	live := create(t, c, configMap(namespace, "web", map[string]any{"a": "1"}))
+	c, namespace := newDirect(t, nil), env.Namespace(t)
+	live := directly(t, c, plainMap(namespace, "web", map[string]any{"a": "1"}))
 
 	if err := unstructured.SetNestedField(live.Object, "by hand", "data", "a"); err != nil {
 		t.Fatal(err)
@@ -147,7 +135,7 @@ func TestApplyTakesOverAndSaysSo(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	applied, err := c.Apply(t.Context(), "", live, configMap(namespace, "web", map[string]any{"a": "2"}))
+	applied, err := c.Apply(t.Context(), "", live, plainMap(namespace, "web", map[string]any{"a": "2"}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,19 +150,19 @@ func TestApplyTakesOverAndSaysSo(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	applied, err = c.Apply(t.Context(), "", live, configMap(namespace, "web", map[string]any{"a": "3"}))
+	applied, err = c.Apply(t.Context(), "", live, plainMap(namespace, "web", map[string]any{"a": "3"}))
 	if err != nil || applied.TakenOver != "" || data(applied.Object)["a"] != "3" {
 		t.Errorf("after a patch: %v, taken over %q, a is %q", err, applied.TakenOver, data(applied.Object)["a"])
 	}
 }
 
 // Whatever was decided on an object is not done to what it has become since.
-func TestWritesAreBoundToWhatWasRead(t *testing.T) {
+func TestDirectWritesAreBoundToWhatWasRead(t *testing.T) {
 	t.Parallel()
 
 	writes := map[string]func(context.Context, *kubernetes.Client, *unstructured.Unstructured) error{
 		"apply": func(ctx context.Context, c *kubernetes.Client, live *unstructured.Unstructured) error {
-			_, err := c.Apply(ctx, "", live, configMap(live.GetNamespace(), "web", map[string]any{"a": "2"}))
+			_, err := c.Apply(ctx, "", live, plainMap(live.GetNamespace(), "web", map[string]any{"a": "2"}))
 
 			return err
 		},
@@ -196,8 +184,8 @@ func TestWritesAreBoundToWhatWasRead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			c, namespace := newClient(t, nil), env.Namespace(t)
-			stale := create(t, c, configMap(namespace, "web", map[string]any{"a": "1"}))
+			c, namespace := newDirect(t, nil), env.Namespace(t)
+			stale := directly(t, c, plainMap(namespace, "web", map[string]any{"a": "1"}))
 
 			changed, err := c.Patch(t.Context(), transport.RefTo(stale, ""), map[string]any{"data": map[string]any{"b": "1"}})
 			if err != nil {
@@ -217,7 +205,7 @@ func TestWritesAreBoundToWhatWasRead(t *testing.T) {
 				t.Errorf("on a deleted object: %v, want ErrConflict or ErrNotFound", err)
 			}
 
-			again := create(t, c, configMap(namespace, "web", map[string]any{"a": "new"}))
+			again := directly(t, c, plainMap(namespace, "web", map[string]any{"a": "new"}))
 			if err := write(t.Context(), c, changed); !errors.Is(err, transport.ErrConflict) {
 				t.Errorf("on another object of the name: %v, want ErrConflict", err)
 			}
@@ -230,14 +218,14 @@ func TestWritesAreBoundToWhatWasRead(t *testing.T) {
 	}
 }
 
-func TestErrors(t *testing.T) {
+func TestDirectErrors(t *testing.T) {
 	t.Parallel()
 
-	c, namespace := newClient(t, nil), env.Namespace(t)
-	taken := create(t, c, configMap(namespace, "taken", nil))
+	c, namespace := newDirect(t, nil), env.Namespace(t)
+	taken := directly(t, c, plainMap(namespace, "taken", nil))
 
 	// Somebody who may read, and no more.
-	reader := newClient(t, func(o *kubernetes.Options) { o.Config = env.User(t, "nobody") })
+	reader := newDirect(t, func(o *kubernetes.Options) { o.Config = env.User(t, "nobody") })
 
 	namespaced := func(object *unstructured.Unstructured) *unstructured.Unstructured {
 		object.SetKind("Namespace")
@@ -245,14 +233,14 @@ func TestErrors(t *testing.T) {
 
 		return object
 	}
-	number := configMap(namespace, "number", nil)
+	number := plainMap(namespace, "number", nil)
 	number.Object["data"] = map[string]any{"a": int64(1)}
 
 	secret := number.DeepCopy()
 	secret.SetKind("Secret")
 	secret.Object["data"] = map[string]any{"password": "hunter2!"}
 
-	unknown := configMap(namespace, "unknown", nil)
+	unknown := plainMap(namespace, "unknown", nil)
 	unknown.SetGroupVersionKind(schema.GroupVersionKind{Group: "example.io", Version: "v1", Kind: "Widget"})
 
 	cases := map[string]struct {
@@ -264,13 +252,13 @@ func TestErrors(t *testing.T) {
 		says   string
 	}{
 		"it exists":             {object: taken, class: errclass.Transient, reason: transport.ReasonExists, is: transport.ErrExists},
-		"no such namespace":     {object: configMap("nowhere", "web", nil), class: errclass.Transient, reason: transport.ReasonNoNamespace, is: transport.ErrNoNamespace, says: `namespaces "nowhere" not found`},
+		"no such namespace":     {object: plainMap("nowhere", "web", nil), class: errclass.Transient, reason: transport.ReasonNoNamespace, is: transport.ErrNoNamespace, says: `namespaces "nowhere" not found`},
 		"no such kind":          {object: unknown, class: errclass.Permanent, reason: transport.ReasonNoKind, is: transport.ErrNoKind},
 		"invalid":               {object: number, class: errclass.Permanent, reason: transport.ReasonInvalid},
 		"invalid secret":        {object: secret, class: errclass.Permanent, reason: transport.ReasonInvalid},
-		"not permitted":         {client: reader, object: configMap(namespace, "web", nil), class: errclass.Permanent, reason: transport.ReasonForbidden, says: `User "nobody" cannot`},
-		"namespace is missing":  {object: configMap("", "web", nil), class: errclass.Permanent, reason: transport.ReasonInvalid, says: "set metadata.namespace"},
-		"namespace is too much": {object: namespaced(configMap(namespace, "web", nil)), class: errclass.Permanent, reason: transport.ReasonInvalid, says: "leave metadata.namespace out"},
+		"not permitted":         {client: reader, object: plainMap(namespace, "web", nil), class: errclass.Permanent, reason: transport.ReasonForbidden, says: `User "nobody" cannot`},
+		"namespace is missing":  {object: plainMap("", "web", nil), class: errclass.Permanent, reason: transport.ReasonInvalid, says: "set metadata.namespace"},
+		"namespace is too much": {object: namespaced(plainMap(namespace, "web", nil)), class: errclass.Permanent, reason: transport.ReasonInvalid, says: "leave metadata.namespace out"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -302,16 +290,16 @@ func TestErrors(t *testing.T) {
 }
 
 // The API server quotes what it does not understand.
-func TestErrorsDoNotQuoteSecrets(t *testing.T) {
+func TestDirectErrorsDoNotQuoteSecrets(t *testing.T) {
 	t.Parallel()
 
-	c, namespace := newClient(t, nil), env.Namespace(t)
+	c, namespace := newDirect(t, nil), env.Namespace(t)
 
-	secret := configMap(namespace, "token", nil)
+	secret := plainMap(namespace, "token", nil)
 	secret.SetKind("Secret")
 	delete(secret.Object, "data")
 
-	live := create(t, c, secret.DeepCopy())
+	live := directly(t, c, secret.DeepCopy())
 	secret.Object["stringData"] = map[string]any{"password": int64(8675309)}
 
 	_, err := c.Apply(t.Context(), "", live, secret)
@@ -323,16 +311,16 @@ func TestErrorsDoNotQuoteSecrets(t *testing.T) {
 	secret.Object["data"] = secret.Object["stringData"]
 	delete(secret.Object, "stringData")
 
-	live = create(t, c, configMap(namespace, "token", nil))
+	live = directly(t, c, plainMap(namespace, "token", nil))
 	if _, err := c.Apply(t.Context(), "", live, secret); err == nil || !strings.Contains(err.Error(), "8675309") {
 		t.Errorf("the test has no teeth: of a ConfigMap the server says %v", err)
 	}
 }
 
-func TestUnreachableIsTransient(t *testing.T) {
+func TestDirectUnreachableIsTransient(t *testing.T) {
 	t.Parallel()
 
-	c := newClient(t, func(o *kubernetes.Options) {
+	c := newDirect(t, func(o *kubernetes.Options) {
 		o.Config = env.User(t, "nobody")
 		o.Config.Host = "https://127.0.0.1:1"
 		o.Timeout = 5 * time.Second
@@ -344,10 +332,10 @@ func TestUnreachableIsTransient(t *testing.T) {
 	}
 }
 
-func TestReads(t *testing.T) {
+func TestDirectReads(t *testing.T) {
 	t.Parallel()
 
-	c, namespace := newClient(t, nil), env.Namespace(t)
+	c, namespace := newDirect(t, nil), env.Namespace(t)
 	ref := transport.Ref{GVK: configMaps(), Namespace: namespace, Name: "web"}
 	strangers := transport.Ref{GVK: configMaps(), Namespace: namespace, Name: "strangers"}
 
@@ -357,11 +345,11 @@ func TestReads(t *testing.T) {
 		}
 	}
 
-	made := create(t, c, configMap(namespace, "web", map[string]any{"a": "1"}))
+	made := directly(t, c, plainMap(namespace, "web", map[string]any{"a": "1"}))
 
-	other := configMap(namespace, "strangers", nil)
+	other := plainMap(namespace, "strangers", nil)
 	other.SetLabels(map[string]string{"app": "web"})
-	create(t, c, other)
+	directly(t, c, other)
 
 	// What was just made is read at once, from wherever.
 	for _, one := range []transport.Ref{ref, strangers} {
@@ -371,7 +359,7 @@ func TestReads(t *testing.T) {
 	}
 
 	// In the end reads do come out of the cache: it has no managed fields.
-	cached := eventually(t, "the cache has the object", func() *unstructured.Unstructured {
+	cached := soon(t, "the cache has the object", func() *unstructured.Unstructured {
 		got, err := c.Get(t.Context(), ref, transport.Cached)
 		if err != nil || got.GetManagedFields() != nil {
 			return nil
@@ -397,10 +385,10 @@ func TestReads(t *testing.T) {
 }
 
 // A kind that appears later is found then.
-func TestKindThatAppears(t *testing.T) {
+func TestDirectKindThatAppears(t *testing.T) {
 	t.Parallel()
 
-	c := newClient(t, nil)
+	c := newDirect(t, nil)
 	ref := transport.Ref{GVK: schema.GroupVersionKind{Group: "late.example.io", Version: "v1", Kind: "Late"}, Name: "one"}
 
 	if _, err := c.Get(t.Context(), ref, transport.Cached); !errors.Is(err, transport.ErrNotFound) || !errors.Is(err, transport.ErrNoKind) {
@@ -412,7 +400,7 @@ func TestKindThatAppears(t *testing.T) {
 	object := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "late.example.io/v1", "kind": "Late", "metadata": map[string]any{"name": "one"}, "spec": map[string]any{"size": int64(1)},
 	}}
-	create(t, c, object)
+	directly(t, c, object)
 
 	// A namespace named for a kind that has none is passed over in reads.
 	ref.Namespace = "default"
@@ -422,7 +410,7 @@ func TestKindThatAppears(t *testing.T) {
 }
 
 // Without the right to watch, reads go on, live.
-func TestReadsWithoutWatches(t *testing.T) {
+func TestDirectReadsWithoutWatches(t *testing.T) {
 	t.Parallel()
 
 	namespace := env.Namespace(t)
@@ -430,8 +418,8 @@ func TestReadsWithoutWatches(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	c := newClient(t, func(o *kubernetes.Options) { o.Config = env.User(t, "reader-"+namespace) })
-	create(t, newClient(t, nil), configMap(namespace, "web", nil))
+	c := newDirect(t, func(o *kubernetes.Options) { o.Config = env.User(t, "reader-"+namespace) })
+	directly(t, newDirect(t, nil), plainMap(namespace, "web", nil))
 
 	for range 5 {
 		if _, err := c.Get(t.Context(), transport.Ref{GVK: configMaps(), Namespace: namespace, Name: "web"}, transport.Cached); err != nil {
@@ -460,7 +448,7 @@ func grant(t *testing.T, namespace string) error {
 	return errors.Join(env.Client.Create(t.Context(), role), env.Client.Create(t.Context(), binding))
 }
 
-func eventually[T any](t *testing.T, what string, get func() *T) *T {
+func soon[T any](t *testing.T, what string, get func() *T) *T {
 	t.Helper()
 
 	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {

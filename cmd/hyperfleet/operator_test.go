@@ -1,10 +1,11 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package operator
+package main
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,8 +13,59 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	v1alpha1 "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/operator"
+	"github.com/hyperfleet/hyperfleet/test/tpm"
 )
+
+// All areas run unless some are chosen, each under its own name in the Lease.
+func TestAllAreasRunByDefault(t *testing.T) {
+	t.Parallel()
+
+	cfg := v1alpha1.Default()
+	if want := []string{"runners", "networking", "hosts", "bridge"}; !slices.Equal(cfg.Controllers, want) {
+		t.Errorf("%v, want %v", cfg.Controllers, want)
+	}
+
+	if err := operator.Spec().Validate(cfg); err != nil {
+		t.Errorf("the default configuration: %v", err)
+	}
+
+	cfg.Controllers = []string{"runners", "dns"}
+	if err := operator.Spec().Validate(cfg); err == nil || !strings.Contains(err.Error(), `there is no area "dns": choose of [runners networking hosts bridge]`) {
+		t.Errorf("an area that there is not: %v", err)
+	}
+
+	if got := operator.LeaseName([]string{"runners", "networking", "runners"}); got != "hyperfleet-networking-runners" {
+		t.Errorf("the Lease is %s", got)
+	}
+}
+
+func TestDevIDSettings(t *testing.T) {
+	t.Parallel()
+
+	good, other := tpm.DevID(t), tpm.DevID(t)
+
+	for name, tc := range map[string]struct {
+		cfg  v1alpha1.DevID
+		want string
+	}{
+		"none":                {v1alpha1.DevID{}, ""},
+		"in order":            {good, ""},
+		"no key":              {v1alpha1.DevID{CertFile: good.CertFile}, "identity.devID.keyFile"},
+		"no certificate":      {v1alpha1.DevID{KeyFile: good.KeyFile}, "identity.devID.certFile"},
+		"another's key":       {v1alpha1.DevID{CertFile: good.CertFile, KeyFile: other.KeyFile}, "identity.devID"},
+		"a key's certificate": {v1alpha1.DevID{CertFile: good.KeyFile, KeyFile: good.KeyFile}, "identity.devID"},
+	} {
+		cfg := v1alpha1.Default()
+		cfg.Identity.DevID = tc.cfg
+
+		err := operator.Spec().Validate(cfg)
+		if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %v, want %q", name, err, tc.want)
+		}
+	}
+}
 
 func TestSPIRESettings(t *testing.T) {
 	t.Parallel()
@@ -57,18 +109,18 @@ func TestSPIRESettings(t *testing.T) {
 			cfg := v1alpha1.Default()
 			tc.change(&cfg.Identity.SPIRE)
 
-			err := validate(cfg)
+			err := operator.Spec().Validate(cfg)
 			if (err == nil) != (tc.words == "") || (err != nil && !strings.Contains(err.Error(), tc.words)) {
-				t.Errorf("validate = %v, want %q", err, tc.words)
+				t.Errorf("Validate = %v, want %q", err, tc.words)
 			}
 
 			if err != nil {
 				return
 			}
 
-			made, err := registry(cfg.Identity.SPIRE, "operator", nil)
+			made, err := operator.Registry(cfg.Identity.SPIRE, "operator", nil)
 			if err != nil || (made == nil) != (cfg.Identity.SPIRE.Address == "") {
-				t.Errorf("registry = %v, %v", made, err)
+				t.Errorf("Registry = %v, %v", made, err)
 			}
 		})
 	}
@@ -80,7 +132,7 @@ func TestCallsToSPIREAreCounted(t *testing.T) {
 
 	metrics := prometheus.NewRegistry()
 
-	transports, err := newTransports(metrics, nil)
+	transports, err := operator.NewTransports(metrics, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +141,7 @@ func TestCallsToSPIREAreCounted(t *testing.T) {
 		Address: "unix:///nowhere/server.sock", TrustDomain: "hyperfleet.io", MachineAddress: "spire:8081", Timeout: time.Second,
 	}
 
-	made, err := registry(cfg, "operator", transports.identity)
+	made, err := operator.Registry(cfg, "operator", transports.Identity)
 	if err != nil {
 		t.Fatal(err)
 	}

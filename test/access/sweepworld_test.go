@@ -1,57 +1,30 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package sweep_test
+package access_test
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/google/uuid"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/clock"
 	testclock "k8s.io/utils/clock/testing"
-	ctrl "sigs.k8s.io/controller-runtime"
 	kube "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
 	"github.com/hyperfleet/hyperfleet/platform/client"
 	"github.com/hyperfleet/hyperfleet/platform/stamp"
 	"github.com/hyperfleet/hyperfleet/platform/sweep"
-	"github.com/hyperfleet/hyperfleet/sim/ocm/crds"
-	"github.com/hyperfleet/hyperfleet/test/fleetapi"
-	testkube "github.com/hyperfleet/hyperfleet/test/kube"
 )
-
-var (
-	env *testkube.Env
-	// fleetAPI is the fleet API over PostgreSQL.
-	fleetAPI http.Handler
-)
-
-func TestMain(m *testing.M) {
-	ctrl.SetLogger(logr.Discard())
-
-	os.Exit(fleetapi.With(func(a *fleetapi.API) { fleetAPI = a }, func() int {
-		return testkube.Run(m, func(e *testkube.Env) {
-			env = e
-
-			if err := crds.InstallHub(context.Background(), e.Config); err != nil {
-				panic(err)
-			}
-		})
-	}, platform.Entity{Kind: "Cluster", Plural: "clusters", RequiredAdapters: []string{"landing"}}))
-}
 
 const (
 	testKey  = "0123456789abcdef0123456789abcdef"
@@ -120,15 +93,17 @@ func (f *fleet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	answer(w, r)
 }
 
-// world is one test's adapter, keys and fleet.
+// world is what one sweep meets: one test's adapter, keys and fleet.
 type world struct {
 	t         *testing.T
 	adapter   string
 	namespace string
 	keys      *stamp.Keys
 	fleet     *fleet
-	config    platform.Sweep
-	clock     clock.Clock
+	// real, if set, is a fleet API in its place.
+	real   http.Handler
+	config platform.Sweep
+	clock  clock.Clock
 }
 
 func newWorld(t *testing.T) *world {
@@ -162,8 +137,8 @@ func (w *world) api() *client.Client {
 	w.t.Helper()
 
 	handler := http.Handler(w.fleet)
-	if w.fleet == nil {
-		handler = fleetAPI
+	if w.real != nil {
+		handler = w.real
 	}
 
 	listening := httptest.NewServer(handler)

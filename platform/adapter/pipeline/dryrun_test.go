@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package dryrun_test
+package pipeline_test
 
 import (
 	"bytes"
@@ -22,21 +22,21 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-func deployment() *adapter.Deployment {
+func demo() *adapter.Deployment {
 	return &adapter.Deployment{
 		Adapter: adapter.Identity{Name: "demo", Version: "1"}, Environment: []string{"REGION"},
 		Clients: adapter.Clients{HyperFleetAPI: adapter.HyperFleetAPI{BaseURL: "http://fleet.example"}},
 	}
 }
 
-func read(t *testing.T, name string) []byte {
+func readDryRun(t *testing.T, name string) []byte {
 	t.Helper()
 
 	if name == "" {
 		return nil
 	}
 
-	data, err := os.ReadFile(filepath.Join("testdata", name))
+	data, err := os.ReadFile(filepath.Join("../dryrun/testdata", name))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,18 +44,18 @@ func read(t *testing.T, name string) []byte {
 	return data
 }
 
-func options(t *testing.T, taskFile string) dryrun.Options {
+func dryRunOptions(t *testing.T, taskFile string) dryrun.Options {
 	t.Helper()
 
 	clock := testclock.NewFakePassiveClock(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
 
-	loaded, err := task.LoadFile(filepath.Join("testdata", taskFile), deployment(), task.WithClock(clock))
+	loaded, err := task.LoadFile(filepath.Join("../dryrun/testdata", taskFile), demo(), task.WithClock(clock))
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	return dryrun.Options{
-		Task: loaded, Deployment: deployment(), Version: "1.2.3", Event: read(t, "event.json"),
+		Task: loaded, Deployment: demo(), Version: "1.2.3", Event: readDryRun(t, "event.json"),
 		Env: map[string]string{"REGION": "north"}, Clock: clock,
 	}
 }
@@ -63,7 +63,7 @@ func options(t *testing.T, taskFile string) dryrun.Options {
 func golden(t *testing.T, name string, got []byte) {
 	t.Helper()
 
-	path := filepath.Join("testdata", "golden", name)
+	path := filepath.Join("../dryrun/testdata", "golden", name)
 	if *update {
 		if err := os.WriteFile(path, got, 0o600); err != nil {
 			t.Fatal(err)
@@ -80,7 +80,7 @@ func golden(t *testing.T, name string, got []byte) {
 	}
 }
 
-func TestGolden(t *testing.T) {
+func TestDryRunGolden(t *testing.T) {
 	t.Parallel()
 
 	for name, tc := range map[string]struct {
@@ -96,8 +96,8 @@ func TestGolden(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			options := options(t, "task.yaml")
-			options.Responses, options.Discovery = read(t, tc.responses), read(t, tc.discovery)
+			options := dryRunOptions(t, "task.yaml")
+			options.Responses, options.Discovery = readDryRun(t, tc.responses), readDryRun(t, tc.discovery)
 
 			report, err := dryrun.Run(t.Context(), options)
 			if err != nil {
@@ -121,7 +121,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-func TestFilesThatCanNotBeMeant(t *testing.T) {
+func TestDryRunFilesThatCanNotBeMeant(t *testing.T) {
 	t.Parallel()
 
 	for name, tc := range map[string]struct {
@@ -145,7 +145,7 @@ func TestFilesThatCanNotBeMeant(t *testing.T) {
 		}, "has the name b"},
 		"a text for an object": {func(o *dryrun.Options) { o.Discovery = []byte(`{"existing":{"a":"b"}}`) }, "no object"},
 	} {
-		options := options(t, "task.yaml")
+		options := dryRunOptions(t, "task.yaml")
 		tc.change(&options)
 
 		if _, err := dryrun.Run(t.Context(), options); err == nil || !strings.Contains(err.Error(), tc.want) {

@@ -1,13 +1,11 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package adapter_test
+package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -17,7 +15,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/cli"
 )
 
-const deployment = `adapter: {name: demo}
+const goodDeployment = `adapter: {name: demo}
 identity_key_file: /run/key
 environment: [REGION]
 clients:
@@ -27,7 +25,7 @@ clients:
   broker: {subscription_id: demo, topic: clusters}
 `
 
-const good = `params:
+const goodTask = `params:
 - {name: id, source: event.id}
 - {name: region, source: env.REGION}
 resources:
@@ -36,49 +34,30 @@ resources:
   discovery: {by_name: "{{ .id }}"}
 `
 
-func file(t *testing.T, name, text string) string {
+// runAdapter gives what the command said, its error last, and its exit code.
+func runAdapter(t *testing.T, args ...string) (out string, code int) {
 	t.Helper()
 
-	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
+	out, err := execute(t, adapter.New(), args...)
+	if err == nil {
+		return out, 0
 	}
 
-	return path
-}
-
-func run(t *testing.T, args ...string) (out string, code int) {
-	t.Helper()
-
-	var buffer bytes.Buffer
-
-	cmd := adapter.New()
-	cmd.SetOut(&buffer)
-	cmd.SetErr(&buffer)
-	cmd.SilenceErrors, cmd.SilenceUsage = true, true
-	cmd.SetArgs(args)
-
-	err := cmd.Execute()
-	if err != nil {
-		code = cli.ExitCode(err)
-		buffer.WriteString(err.Error())
-
-		if code == 0 {
-			code = -1
-		}
+	if code = cli.ExitCode(err); code == 0 {
+		code = -1
 	}
 
-	return buffer.String(), code
+	return out + err.Error(), code
 }
 
-func TestValidate(t *testing.T) {
+func TestAdapterValidate(t *testing.T) {
 	t.Parallel()
 
-	bad := file(t, "bad.yaml", strings.Replace(good, "Namespace", "\"{{ .idd }}\"", 1)+"  lifecycle: {delete: {when: {expression: deleting}}}\n")
-	fine := file(t, "task.yaml", good)
-	config := file(t, "config.yaml", deployment)
-	worse := file(t, "worse.yaml", strings.Replace(deployment, "topic", "topics", 1))
-	secret := file(t, "env.yaml", strings.Replace(good, "REGION", "HOME", 1))
+	bad := file(t, "bad.yaml", strings.Replace(goodTask, "Namespace", "\"{{ .idd }}\"", 1)+"  lifecycle: {delete: {when: {expression: deleting}}}\n")
+	fine := file(t, "task.yaml", goodTask)
+	config := file(t, "config.yaml", goodDeployment)
+	worse := file(t, "worse.yaml", strings.Replace(goodDeployment, "topic", "topics", 1))
+	secret := file(t, "env.yaml", strings.Replace(goodTask, "REGION", "HOME", 1))
 
 	cases := map[string]struct {
 		args []string
@@ -96,14 +75,14 @@ func TestValidate(t *testing.T) {
 		"no file":                  {[]string{"validate"}, 2, []string{"name a task file"}},
 		"file that is not there":   {[]string{"validate", "/none/x.yaml"}, 1, []string{"error: /none/x.yaml"}},
 		"another output":           {[]string{"validate", fine, "-o", "xml"}, 2, []string{"use text, json or rbac"}},
-		"example of the reference": {[]string{"validate", "../../../platform/adapter/task/testdata/seed/configuration-reference.yaml"}, 0, []string{"no errors"}},
+		"example of the reference": {[]string{"validate", "../../platform/adapter/task/testdata/seed/configuration-reference.yaml"}, 0, []string{"no errors"}},
 	}
 
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			out, code := run(t, test.args...)
+			out, code := runAdapter(t, test.args...)
 			if code != test.code {
 				t.Errorf("exit code %d, want %d", code, test.code)
 			}
@@ -117,10 +96,10 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-func TestValidateAsJSON(t *testing.T) {
+func TestAdapterValidateAsJSON(t *testing.T) {
 	t.Parallel()
 
-	out, code := run(t, "validate", "-o", "json", file(t, "bad.yaml", "resorces: []\n"))
+	out, code := runAdapter(t, "validate", "-o", "json", file(t, "bad.yaml", "resorces: []\n"))
 	if code != 1 {
 		t.Errorf("exit code %d", code)
 	}
@@ -143,10 +122,10 @@ func TestValidateAsJSON(t *testing.T) {
 }
 
 // The samples' roles are what is printed for them.
-func TestAccessOfSamples(t *testing.T) {
+func TestAdapterAccessOfSamples(t *testing.T) {
 	t.Parallel()
 
-	const samples = "../../../deploy/samples/platform/"
+	const samples = "../../deploy/samples/platform/"
 
 	for _, folder := range []string{"clusters", "nodepools", "agents"} {
 		want, err := os.ReadFile(samples + folder + "/rbac.yaml")
@@ -154,23 +133,23 @@ func TestAccessOfSamples(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		out, code := run(t, "validate", samples+folder+"/task.yaml", "--config", samples+folder+"/adapter.yaml", "-o", "rbac")
+		out, code := runAdapter(t, "validate", samples+folder+"/task.yaml", "--config", samples+folder+"/adapter.yaml", "-o", "rbac")
 		if diff := cmp.Diff(string(want), out); diff != "" || code != 0 {
 			t.Errorf("%s: exit code %d (-want +got):\n%s", folder, code, diff)
 		}
 	}
 }
 
-func TestAccessOfSeveralFiles(t *testing.T) {
+func TestAdapterAccessOfSeveralFiles(t *testing.T) {
 	t.Parallel()
 
-	one := file(t, "one.yaml", good)
-	two := file(t, "two.yaml", good+"  lifecycle: {delete: {when: {expression: 'true'}}}\n"+
+	one := file(t, "one.yaml", goodTask)
+	two := file(t, "two.yaml", goodTask+"  lifecycle: {delete: {when: {expression: 'true'}}}\n"+
 		"- name: work\n  transport: {client: maestro, maestro: {target_cluster: c}}\n"+
 		"  manifest: {apiVersion: work.open-cluster-management.io/v1, kind: ManifestWork, metadata: {name: x}, spec: {}}\n"+
 		"  discovery: {by_name: x}\n")
 
-	out, code := run(t, "validate", one, two, "-o", "rbac", "--namespace", "fleet")
+	out, code := runAdapter(t, "validate", one, two, "-o", "rbac", "--namespace", "fleet")
 	if code != 0 || strings.Count(out, "kind: ClusterRole\nmetadata") != 2 || strings.Count(out, "namespaces]") != 1 {
 		t.Errorf("exit code %d:\n%s", code, out)
 	}
@@ -185,22 +164,22 @@ func TestAccessOfSeveralFiles(t *testing.T) {
 		}
 	}
 
-	unknown := file(t, "unknown.yaml", strings.Replace(good, "Namespace", "\"{{ .id }}\"", 1))
-	if out, code := run(t, "validate", unknown, "-o", "rbac"); code != 1 || !strings.Contains(out, "its kind is known only when an event comes") {
+	unknown := file(t, "unknown.yaml", strings.Replace(goodTask, "Namespace", "\"{{ .id }}\"", 1))
+	if out, code := runAdapter(t, "validate", unknown, "-o", "rbac"); code != 1 || !strings.Contains(out, "its kind is known only when an event comes") {
 		t.Errorf("exit code %d:\n%s", code, out)
 	}
 
-	if out, code := run(t, "validate", file(t, "bad.yaml", "resorces: []\n"), "-o", "rbac"); code != 1 || strings.Contains(out, "ClusterRole") {
+	if out, code := runAdapter(t, "validate", file(t, "bad.yaml", "resorces: []\n"), "-o", "rbac"); code != 1 || strings.Contains(out, "ClusterRole") {
 		t.Errorf("exit code %d:\n%s", code, out)
 	}
 }
 
-func TestConfigDump(t *testing.T) {
+func TestAdapterConfigDump(t *testing.T) {
 	t.Parallel()
 
-	config := file(t, "config.yaml", deployment)
+	config := file(t, "config.yaml", goodDeployment)
 
-	out, code := run(t, "config-dump", "--config", config, "--clients-hyperfleet-api-timeout=3s", "--environment", "A,B")
+	out, code := runAdapter(t, "config-dump", "--config", config, "--clients-hyperfleet-api-timeout=3s", "--environment", "A,B")
 	if code != 0 || strings.Contains(out, "s3cret") {
 		t.Fatalf("exit code %d:\n%s", code, out)
 	}
@@ -211,12 +190,12 @@ func TestConfigDump(t *testing.T) {
 		}
 	}
 
-	again, code := run(t, "config-dump", "-o", "json", "--config", file(t, "again.yaml", out))
+	again, code := runAdapter(t, "config-dump", "-o", "json", "--config", file(t, "again.yaml", out))
 	if code != 0 || !json.Valid([]byte(again)) {
 		t.Errorf("what was printed can't be read again: %d\n%s", code, again)
 	}
 
-	if out, code := run(t, "config-dump"); code != 1 || !strings.Contains(out, "adapter.name") {
+	if out, code := runAdapter(t, "config-dump"); code != 1 || !strings.Contains(out, "adapter.name") {
 		t.Errorf("without a file: %d\n%s", code, out)
 	}
 }

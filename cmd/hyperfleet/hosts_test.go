@@ -1,10 +1,9 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package hosts_test
+package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -25,14 +24,22 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
-var env *kube.Env
+// fleetHosts are the commands of hosts, and an API server.
+type fleetHosts struct{ *kube.Env }
 
-func TestMain(m *testing.M) {
-	os.Exit(kube.Run(m, func(e *kube.Env) { env = e }, kube.WithCRDs("../../../deploy/crds"), kube.WithScheme(infrav1.AddToScheme)))
+// The commands of hosts share one API server; they keep apart by namespace.
+func TestHosts(t *testing.T) {
+	t.Parallel()
+
+	h := fleetHosts{kube.Start(t, kube.WithCRDs("../../deploy/crds"), kube.WithScheme(infrav1.AddToScheme))}
+
+	t.Run("diff", h.diff)
+	t.Run("pause and resume", h.pauseAndResume)
+	t.Run("bad input is named", h.badInput)
 }
 
-// settings writes an operator's configuration and gives its path.
-func settings(t *testing.T, agent string) string {
+// hostsConfig writes an operator's configuration and gives its path.
+func hostsConfig(t *testing.T, agent string) string {
 	t.Helper()
 
 	dir := t.TempDir()
@@ -49,23 +56,13 @@ func settings(t *testing.T, agent string) string {
 	return filepath.Join(dir, "operator.yaml")
 }
 
-func run(t *testing.T, args ...string) (string, error) {
+func (h fleetHosts) run(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 
-	var out bytes.Buffer
-
-	cmd := hosts.New()
-	cmd.SetArgs(append(args, "--kubeconfig", env.Kubeconfig(t, env.Config)))
-	cmd.SetOut(&out)
-	cmd.SetErr(&out)
-	cmd.SilenceUsage, cmd.SilenceErrors = true, true
-
-	err := cmd.ExecuteContext(t.Context())
-
-	return out.String(), err
+	return execute(t, hosts.New(), append(args, "--kubeconfig", h.Kubeconfig(t, h.Config))...)
 }
 
-func host(t *testing.T, namespace, name string, status infrav1.HostStatus) {
+func (h fleetHosts) host(t *testing.T, namespace, name string, status infrav1.HostStatus) {
 	t.Helper()
 
 	m := &infrav1.LinuxMachine{
@@ -75,28 +72,28 @@ func host(t *testing.T, namespace, name string, status infrav1.HostStatus) {
 			KubeconfigSecretRef: infrav1.LocalSecretKeySelector{Name: "none", Key: "key"},
 		},
 	}
-	if err := env.Client.Create(t.Context(), m); err != nil {
+	if err := h.Client.Create(t.Context(), m); err != nil {
 		t.Fatal(err)
 	}
 
 	m.Status.HostStatus = status
-	if err := env.Client.Status().Update(t.Context(), m); err != nil {
+	if err := h.Client.Status().Update(t.Context(), m); err != nil {
 		t.Fatal(err)
 	}
 }
 
-type found struct {
+type foundHost struct {
 	Name, Action, Why, Error string
 	Changes                  []struct{ Label, What string }
 	Lost, Push               []string
 }
 
 // What is told is what would be pushed, without a Secret or a host to ask.
-func TestDiff(t *testing.T) {
+func (h fleetHosts) diff(t *testing.T) {
 	t.Parallel()
 
-	namespace := env.Namespace(t)
-	file := settings(t, "agent one")
+	namespace := h.Namespace(t)
+	file := hostsConfig(t, "agent one")
 
 	fleet, err := linux.Load(config.LinuxHosts{
 		MaxPods: config.Default().Hosts.Linux.MaxPods, VMCIDR: "192.168.122.0/24",
@@ -128,22 +125,22 @@ func TestDiff(t *testing.T) {
 	}
 	hash := linux.New(fleet).Hash()
 
-	host(t, namespace, "a-good", infrav1.HostStatus{Bootstrapped: true, HostConfigHash: hash, Parts: parts("a-good")})
-	host(t, namespace, "b-new", infrav1.HostStatus{})
-	host(t, namespace, "c-old", infrav1.HostStatus{Bootstrapped: true, HostConfigHash: "old", Parts: parts("c-old", "agent")})
-	host(t, namespace, "d-lost", infrav1.HostStatus{
+	h.host(t, namespace, "a-good", infrav1.HostStatus{Bootstrapped: true, HostConfigHash: hash, Parts: parts("a-good")})
+	h.host(t, namespace, "b-new", infrav1.HostStatus{})
+	h.host(t, namespace, "c-old", infrav1.HostStatus{Bootstrapped: true, HostConfigHash: "old", Parts: parts("c-old", "agent")})
+	h.host(t, namespace, "d-lost", infrav1.HostStatus{
 		Bootstrapped: true, HostConfigHash: hash, Parts: parts("d-lost"), LostParts: []string{"firewall-rules"},
 	})
-	host(t, namespace, "e-failed", infrav1.HostStatus{
+	h.host(t, namespace, "e-failed", infrav1.HostStatus{
 		Bootstrapped: true, FailedHostConfigHash: hash, Parts: parts("e-failed"), FailureReason: "UpdateExceededRetries", FailureMessage: "because",
 	})
 
-	text, err := run(t, "diff", "--config", file, "-n", namespace, "--output", "json")
+	text, err := h.run(t, "diff", "--config", file, "-n", namespace, "--output", "json")
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	var all []found
+	var all []foundHost
 	if err := json.Unmarshal([]byte(text), &all); err != nil || len(all) != 5 {
 		t.Fatalf("%v: %s", err, text)
 	}
@@ -168,21 +165,21 @@ func TestDiff(t *testing.T) {
 		t.Errorf("%+v", all)
 	}
 
-	text, err = run(t, "diff", "--config", file, "-n", namespace, "--host", "c-old")
+	text, err = h.run(t, "diff", "--config", file, "-n", namespace, "--host", "c-old")
 	if err != nil || !strings.Contains(text, "agent (added), agent-service") || strings.Contains(text, "a-good") {
 		t.Errorf("%v: %s", err, text)
 	}
 }
 
-func TestPauseAndResume(t *testing.T) {
+func (h fleetHosts) pauseAndResume(t *testing.T) {
 	t.Parallel()
 
-	namespace := env.Namespace(t)
+	namespace := h.Namespace(t)
 	fleet := &infrav1.HostFleet{
 		ObjectMeta: metav1.ObjectMeta{Name: "racks", Namespace: namespace}, Spec: infrav1.HostFleetSpec{HostKind: linux.Name},
 	}
 
-	if err := env.Client.Create(t.Context(), fleet); err != nil {
+	if err := h.Client.Create(t.Context(), fleet); err != nil {
 		t.Fatal(err)
 	}
 
@@ -190,12 +187,12 @@ func TestPauseAndResume(t *testing.T) {
 		command         string
 		paused, resumed bool
 	}{{"pause", true, false}, {"resume", false, true}} {
-		out, err := run(t, step.command, "racks", "-n", namespace)
+		out, err := h.run(t, step.command, "racks", "-n", namespace)
 		if err != nil || !strings.Contains(out, namespace+"/racks is "+step.command+"d") {
 			t.Errorf("%v: %s", err, out)
 		}
 
-		if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(fleet), fleet); err != nil {
+		if err := h.Client.Get(t.Context(), client.ObjectKeyFromObject(fleet), fleet); err != nil {
 			t.Fatal(err)
 		}
 
@@ -205,10 +202,10 @@ func TestPauseAndResume(t *testing.T) {
 	}
 }
 
-func TestBadInputIsNamed(t *testing.T) {
+func (h fleetHosts) badInput(t *testing.T) {
 	t.Parallel()
 
-	file := settings(t, "agent")
+	file := hostsConfig(t, "agent")
 
 	for name, tc := range map[string]struct {
 		args []string
@@ -223,7 +220,7 @@ func TestBadInputIsNamed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			if out, err := run(t, tc.args...); err == nil || !strings.Contains(err.Error(), tc.want) {
+			if out, err := h.run(t, tc.args...); err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("%v: %s", err, out)
 			}
 		})

@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package sweep_test
+package access_test
 
 import (
 	"context"
@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -20,9 +19,11 @@ import (
 	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/hyperfleet/hyperfleet/api/adapter"
+	"github.com/hyperfleet/hyperfleet/api/config/platform"
 	"github.com/hyperfleet/hyperfleet/platform/stamp"
 	"github.com/hyperfleet/hyperfleet/platform/sweep"
 	"github.com/hyperfleet/hyperfleet/test/capture"
+	"github.com/hyperfleet/hyperfleet/test/fleetapi"
 )
 
 func TestOnlyProvenObjectsOfMissingResourcesGo(t *testing.T) {
@@ -402,13 +403,12 @@ func TestTheReportReadsWell(t *testing.T) {
 // swept, what is being deleted or lives is not.
 func TestForceDeletedResources(t *testing.T) {
 	w := newWorld(t)
-	w.fleet = nil
 
-	listening := httptest.NewServer(fleetAPI)
-	t.Cleanup(listening.Close)
+	served, url := fleetapi.Serve(t, database, platform.Entity{Kind: "Cluster", Plural: "clusters", RequiredAdapters: []string{"landing"}})
+	w.real = served
 
 	call := func(method, path, body string) string {
-		request, err := http.NewRequest(method, listening.URL+"/api/hyperfleet/v1"+path, strings.NewReader(body))
+		request, err := http.NewRequest(method, url+"/api/hyperfleet/v1"+path, strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)
 		}

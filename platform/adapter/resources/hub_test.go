@@ -1,47 +1,25 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package maestro_test
+package resources_test
 
 import (
-	"context"
 	"errors"
-	"fmt"
-	"os"
 	"strings"
 	"testing"
 
-	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/hyperfleet/hyperfleet/api/adapter"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport/kubernetes"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport/maestro"
-	"github.com/hyperfleet/hyperfleet/sim/ocm/crds"
-	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
-var env *kube.Env
-
-func TestMain(m *testing.M) {
-	ctrl.SetLogger(logr.Discard())
-
-	kube.Main(m, func(e *kube.Env) {
-		env = e
-
-		if err := crds.InstallHub(context.Background(), e.Config); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-	})
-}
-
-func newClient(t *testing.T) *maestro.Client {
+func newHub(t *testing.T) *maestro.Client {
 	t.Helper()
 
 	c, err := maestro.New(kubernetes.Options{Config: env.Config, Adapter: "dns"})
@@ -52,7 +30,8 @@ func newClient(t *testing.T) *maestro.Client {
 	return c
 }
 
-func configMap(name string, annotations map[string]any) map[string]any {
+// nested is a manifest inside of a work.
+func nested(name string, annotations map[string]any) map[string]any {
 	metadata := map[string]any{"name": name, "namespace": "home"}
 	if annotations != nil {
 		metadata["annotations"] = annotations
@@ -95,11 +74,11 @@ func generations(t *testing.T, work *unstructured.Unstructured) []string {
 	return found
 }
 
-func TestWorks(t *testing.T) {
+func TestHubWorks(t *testing.T) {
 	t.Parallel()
 
-	c, cluster := newClient(t), env.Namespace(t)
-	first := work("1", configMap("one", nil), configMap("two", map[string]any{adapter.AnnotationGeneration: "7"}))
+	c, cluster := newHub(t), env.Namespace(t)
+	first := work("1", nested("one", nil), nested("two", map[string]any{adapter.AnnotationGeneration: "7"}))
 	before := first.DeepCopy()
 
 	made, err := c.Create(t.Context(), cluster, first)
@@ -126,7 +105,7 @@ func TestWorks(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	applied, err := c.Apply(t.Context(), cluster, labelled, work("2", configMap("one", nil)))
+	applied, err := c.Apply(t.Context(), cluster, labelled, work("2", nested("one", nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +131,7 @@ func TestWorks(t *testing.T) {
 }
 
 // What becomes of the objects on the cluster is set before the work is deleted.
-func TestDeleteSetsTheOption(t *testing.T) {
+func TestHubDeleteSetsTheOption(t *testing.T) {
 	t.Parallel()
 
 	for policy, want := range map[metav1.DeletionPropagation]string{
@@ -163,8 +142,8 @@ func TestDeleteSetsTheOption(t *testing.T) {
 		t.Run(string(policy), func(t *testing.T) {
 			t.Parallel()
 
-			c, cluster := newClient(t), env.Namespace(t)
-			held := work("1", configMap("one", nil))
+			c, cluster := newHub(t), env.Namespace(t)
+			held := work("1", nested("one", nil))
 			held.SetFinalizers([]string{"example.io/hold"})
 
 			if err := unstructured.SetNestedField(held.Object, "SelectivelyOrphan", "spec", "deleteOption", "propagationPolicy"); err != nil {
@@ -197,11 +176,11 @@ func TestDeleteSetsTheOption(t *testing.T) {
 	}
 }
 
-func TestRefused(t *testing.T) {
+func TestHubRefused(t *testing.T) {
 	t.Parallel()
 
-	c := newClient(t)
-	elsewhere := work("1", configMap("one", nil))
+	c := newHub(t)
+	elsewhere := work("1", nested("one", nil))
 	elsewhere.SetNamespace("elsewhere")
 
 	pod := work("1")
@@ -213,12 +192,12 @@ func TestRefused(t *testing.T) {
 		work   *unstructured.Unstructured
 		want   string
 	}{
-		"no target":              {work: work("1", configMap("one", nil)), want: "set transport.maestro.target_cluster"},
+		"no target":              {work: work("1", nested("one", nil)), want: "set transport.maestro.target_cluster"},
 		"another namespace":      {target: "c1", work: elsewhere, want: "leave metadata.namespace out"},
 		"another kind":           {target: "c1", work: pod, want: "keeps ManifestWorks alone"},
-		"generation of the work": {target: "c1", work: work("x", configMap("one", nil)), want: `"x" is no whole number`},
+		"generation of the work": {target: "c1", work: work("x", nested("one", nil)), want: `"x" is no whole number`},
 		"generation of a manifest": {
-			target: "c1", work: work("1", configMap("one", nil), configMap("two", map[string]any{adapter.AnnotationGeneration: "0"})),
+			target: "c1", work: work("1", nested("one", nil), nested("two", map[string]any{adapter.AnnotationGeneration: "0"})),
 			want: `manifest 2 (ConfigMap two): annotation hyperfleet.io/generation: "0"`,
 		},
 		"manifest that is no object": {target: "c1", work: work("1", "text"), want: "manifest 1 is no object"},
@@ -235,7 +214,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-func TestCheck(t *testing.T) {
+func TestHubCheck(t *testing.T) {
 	t.Parallel()
 
 	cases := map[string]struct {
@@ -259,18 +238,18 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-func TestNested(t *testing.T) {
+func TestHubNested(t *testing.T) {
 	t.Parallel()
 
 	labelled := func(name, generation string) map[string]any {
-		manifest := configMap(name, map[string]any{adapter.AnnotationGeneration: generation})
-		if err := unstructured.SetNestedField(manifest, "web", "metadata", "labels", "app"); err != nil {
+		object := nested(name, map[string]any{adapter.AnnotationGeneration: generation})
+		if err := unstructured.SetNestedField(object, "web", "metadata", "labels", "app"); err != nil {
 			t.Fatal(err)
 		}
 
-		return manifest
+		return object
 	}
-	full := work("9", labelled("a", "1"), labelled("c", "10"), labelled("b", "10"), configMap("d", nil))
+	full := work("9", labelled("a", "1"), labelled("c", "10"), labelled("b", "10"), nested("d", nil))
 	full.Object["status"] = map[string]any{"resourceStatus": map[string]any{"manifests": []any{
 		map[string]any{
 			"resourceMeta":   map[string]any{"kind": "ConfigMap", "group": "", "namespace": "home", "name": "b"},

@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package sentinel_test
+package main
 
 import (
 	"context"
@@ -16,14 +16,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/sentinel"
 	"github.com/hyperfleet/hyperfleet/test/fleetapi"
 	"github.com/hyperfleet/hyperfleet/test/loopback"
-	"github.com/hyperfleet/hyperfleet/test/postgres"
 )
-
-var database *postgres.Server
-
-func TestMain(m *testing.M) {
-	postgres.Main(m, func(s *postgres.Server) { database = s })
-}
 
 // serve starts a fleet API and gives its URL.
 func serve(t *testing.T) string {
@@ -50,7 +43,7 @@ func get(t *testing.T, url string) string {
 			t.Fatalf("get %s: %v", url, err)
 		}
 
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(lookAt)
 	}
 }
 
@@ -75,9 +68,9 @@ func try(ctx context.Context, url string) (string, error) {
 }
 
 // TestRun starts the program as its users do, looks at what it tells of itself, and ends it.
-func TestRun(t *testing.T) {
+func TestSentinelRun(t *testing.T) {
 	health, metrics := loopback.Address(t), loopback.Address(t)
-	config := file(t, strings.ReplaceAll(good, "http://127.0.0.1:1", serve(t)))
+	config := file(t, "sentinel.yaml", strings.ReplaceAll(goodSentinel, "http://127.0.0.1:1", serve(t)))
 
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package adapter_test
+package main
 
 import (
 	"encoding/json"
@@ -12,9 +12,9 @@ import (
 const testEvent = `{"specversion":"1.0","id":"e1","source":"hyperfleet-sentinel","type":"io.hyperfleet.cluster.reconcile",
 "datacontenttype":"application/json","data":{"id":"c1","kind":"Cluster","generation":1}}`
 
-func TestDryRun(t *testing.T) {
-	taskFile, event := file(t, "task.yaml", good), file(t, "event.json", testEvent)
-	config := file(t, "config.yaml", strings.Replace(deployment, "user:s3cret@", "", 1))
+func TestAdapterDryRun(t *testing.T) {
+	taskFile, event := file(t, "task.yaml", goodTask), file(t, "event.json", testEvent)
+	config := file(t, "config.yaml", strings.Replace(goodDeployment, "user:s3cret@", "", 1))
 
 	t.Setenv("REGION", "north")
 
@@ -34,14 +34,14 @@ func TestDryRun(t *testing.T) {
 		"an unknown output":       {[]string{"--task", taskFile, "--event", event, "--output", "xml"}, 2, "text or json"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			out, code := run(t, append([]string{"dry-run"}, tc.args...)...)
+			out, code := runAdapter(t, append([]string{"dry-run"}, tc.args...)...)
 			if code != tc.code || !strings.Contains(out, tc.want) {
 				t.Errorf("exit code %d, want %d and %q:\n%s", code, tc.code, tc.want, out)
 			}
 		})
 	}
 
-	out, _ := run(t, "dry-run", "--task", taskFile, "--event", event, "--output", "json")
+	out, _ := runAdapter(t, "dry-run", "--task", taskFile, "--event", event, "--output", "json")
 
 	var report struct {
 		Resources []struct{ Operation string }
@@ -52,8 +52,8 @@ func TestDryRun(t *testing.T) {
 	}
 }
 
-func TestServeNeedsItsFiles(t *testing.T) {
-	taskFile, config := file(t, "task.yaml", good), file(t, "config.yaml", deployment)
+func TestAdapterServeNeedsItsFiles(t *testing.T) {
+	taskFile, config := file(t, "task.yaml", goodTask), file(t, "config.yaml", goodDeployment)
 	events := file(t, "broker.yaml", "broker: {type: nats, nats: {url: 'nats://127.0.0.1:1'}}\n")
 
 	for name, tc := range map[string]struct {
@@ -72,7 +72,7 @@ func TestServeNeedsItsFiles(t *testing.T) {
 		"a task file that is broken": {[]string{"--config", config, "--task-config", file(t, "t.yaml", "params: 1\n"), "--broker-config", events}, 1, "t.yaml:1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			out, code := run(t, append([]string{"serve"}, tc.args...)...)
+			out, code := runAdapter(t, append([]string{"serve"}, tc.args...)...)
 			if code != tc.code || !strings.Contains(out, tc.want) {
 				t.Errorf("exit code %d, want %d and %q:\n%s", code, tc.code, tc.want, out)
 			}

@@ -1,11 +1,9 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package sweep_test
+package main
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -13,36 +11,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/sweep"
 )
 
-func execute(t *testing.T, args ...string) (string, int, error) {
-	t.Helper()
-
-	cmd := sweep.New()
-	cmd.SilenceErrors, cmd.SilenceUsage = true, true
-
-	var out strings.Builder
-
-	cmd.SetOut(&out)
-	cmd.SetErr(&out)
-	cmd.SetArgs(args)
-
-	err := cmd.Execute()
-	code := cli.ExitCode(err)
-
-	return out.String(), code, err
-}
-
-func file(t *testing.T, text string) string {
-	t.Helper()
-
-	path := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-
-	return path
-}
-
-func TestConfigurationsThatCanNotBeMeant(t *testing.T) {
+func TestSweepConfigurationsThatCanNotBeMeant(t *testing.T) {
 	for name, tc := range map[string]struct {
 		config string
 		args   []string
@@ -62,11 +31,11 @@ func TestConfigurationsThatCanNotBeMeant(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			args := append([]string{}, tc.args...)
 			if tc.config != "" {
-				args = append(args, "--config", file(t, tc.config))
+				args = append(args, "--config", file(t, "file", tc.config))
 			}
 
-			_, code, err := execute(t, args...)
-			if err == nil || code != 2 {
+			_, err := execute(t, sweep.New(), args...)
+			if code := cli.ExitCode(err); err == nil || code != 2 {
 				t.Fatalf("exit code %d, %v", code, err)
 			}
 
@@ -79,16 +48,16 @@ func TestConfigurationsThatCanNotBeMeant(t *testing.T) {
 	}
 }
 
-func TestItCanNotRunWithoutItsParts(t *testing.T) {
-	key := file(t, strings.Repeat("k", 40))
+func TestSweepCanNotRunWithoutItsParts(t *testing.T) {
+	key := file(t, "file", strings.Repeat("k", 40))
 
 	for name, args := range map[string][]string{
 		"no key":      {"--identity-key-file=/nowhere"},
-		"a short key": {"--identity-key-file=" + file(t, "short")},
+		"a short key": {"--identity-key-file=" + file(t, "file", "short")},
 		"no cluster":  {"--identity-key-file=" + key, "--kube-config-path=/nowhere"},
 	} {
-		_, code, err := execute(t, append(args, "--clients-hyperfleet-api-base-url=http://127.0.0.1:1")...)
-		if err == nil || code != 1 {
+		_, err := execute(t, sweep.New(), append(args, "--clients-hyperfleet-api-base-url=http://127.0.0.1:1")...)
+		if code := cli.ExitCode(err); err == nil || code != 1 {
 			t.Errorf("%s: exit code %d, %v", name, code, err)
 		}
 	}

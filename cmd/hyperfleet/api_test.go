@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package fleetapi_test
+package main
 
 import (
 	"bufio"
@@ -11,30 +11,16 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/hyperfleet/hyperfleet/api/openapi"
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/fleetapi"
 	"github.com/hyperfleet/hyperfleet/test/loopback"
-	"github.com/hyperfleet/hyperfleet/test/postgres"
 )
 
-func file(t *testing.T, name, text string) string {
-	t.Helper()
-
-	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-
-	return path
-}
-
-func TestConfigurationsThatAreNotValid(t *testing.T) {
+func TestAPIConfigurationsThatAreNotValid(t *testing.T) {
 	for name, tc := range map[string]struct {
 		config string
 		args   []string
@@ -126,9 +112,8 @@ func launch(t *testing.T, config string) *program {
 
 // TestRun is the program's life: it makes its tables, answers, and ends while somebody
 // waits for changes.
-func TestRun(t *testing.T) {
-	server := postgres.Start(t)
-	secret := server.Database(t)
+func TestAPIRun(t *testing.T) {
+	secret := database.Database(t)
 	health, metrics := loopback.Address(t), loopback.Address(t)
 	p := launch(t, fmt.Sprintf(`
 server: {address: "127.0.0.1:0", health_address: %q, metrics_address: %q}
@@ -163,7 +148,7 @@ database: {url_file: %s}
 	}()
 
 	for !strings.Contains(text(t, "http://"+metrics+"/metrics"), "hyperfleet_api_requests_in_flight 1") {
-		runtime.Gosched()
+		time.Sleep(lookAt)
 	}
 
 	p.stop()
