@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/leanovate/gopter"
 	"github.com/leanovate/gopter/gen"
 	"github.com/leanovate/gopter/prop"
 
@@ -136,11 +135,7 @@ func checkPrecedence(t *testing.T, masks []int) string {
 func TestConfigurationManagementProperty(t *testing.T) {
 	t.Parallel()
 
-	parameters := gopter.DefaultTestParameters()
-	parameters.MinSuccessfulTests = 200
-	properties := gopter.NewProperties(parameters)
-	properties.Property("every key comes from the highest place that sets it, whatever the others do",
+	property.Check(t, "every key comes from the highest place that sets it, whatever the others do", property.Options{Runs: 200},
 		prop.ForAll(func(masks []int) string { return checkPrecedence(t, masks) },
 			gen.SliceOfN(len(subjects()), gen.IntRange(0, 15))))
-	properties.TestingRun(t, property.Reporter(t))
 }

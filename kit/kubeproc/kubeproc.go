@@ -35,7 +35,7 @@ type Options struct {
 	// Dir holds keys, data and logs. It is made, for the owner alone, and not removed.
 	// Required.
 	Dir string
-	// BinDir holds the programs. Default: see FindBinaries.
+	// BinDir holds the programs. Default: see procrun.FindBinaries.
 	BinDir string
 	// ControllerManager also runs kube-controller-manager with garbage collection,
 	// namespace deletion, default service accounts, and the signing of certificates that
@@ -48,7 +48,19 @@ type Cluster struct {
 	options Options
 	ca      *authority
 	host    string
+	etcd    string
 	procs   []*procrun.Process
+}
+
+// Attach returns the control plane that another process started in the folder, and whose
+// API server is the host: for its credentials. Its Stop does nothing.
+func Attach(dir, host string) (*Cluster, error) {
+	ca, err := readAuthority(filepath.Join(dir, caCert), filepath.Join(dir, caKey))
+	if err != nil {
+		return nil, fmt.Errorf("attach to control plane: %w", err)
+	}
+
+	return &Cluster{options: Options{Dir: dir}, ca: ca, host: host}, nil
 }
 
 // Start starts a control plane and returns when it serves. The processes end with
@@ -60,7 +72,7 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 	}
 
 	if options.BinDir == "" {
-		found, err := FindBinaries(names...)
+		found, err := procrun.FindBinaries(names...)
 		if err != nil {
 			return nil, err
 		}
@@ -136,7 +148,7 @@ func (c *Cluster) prepare() error {
 	c.ca = ca
 
 	return writeFiles(c.options.Dir, map[string][]byte{
-		"ca.crt": ca.pem, "ca.key": key, "server.crt": server.cert, "server.key": server.key, "sa.key": private, "sa.pub": public,
+		caCert: ca.pem, caKey: key, "server.crt": server.cert, "server.key": server.key, "sa.key": private, "sa.pub": public,
 	})
 }
 
@@ -149,6 +161,7 @@ func (c *Cluster) startAll(parent, ctx context.Context) error {
 	}
 
 	etcdURL := "http://" + loopback(ports[0])
+	c.etcd = etcdURL
 
 	err = c.start(parent, ctx, etcdName, etcdArgs(c.path(etcdName), etcdURL, "http://"+loopback(ports[1])),
 		func(ctx context.Context) error { return probeHTTP(ctx, etcdURL+"/health") })
@@ -211,6 +224,19 @@ func (c *Cluster) Stop() error {
 
 // Host returns the API server's URL.
 func (c *Cluster) Host() string { return c.host }
+
+// EtcdURL returns etcd's URL, which asks for no credentials.
+func (c *Cluster) EtcdURL() string { return c.etcd }
+
+// PIDs returns the processes' ids.
+func (c *Cluster) PIDs() []int {
+	pids := make([]int, 0, len(c.procs))
+	for _, process := range c.procs {
+		pids = append(pids, process.PID())
+	}
+
+	return pids
+}
 
 // LogPaths returns the log files of the programs that were started.
 func (c *Cluster) LogPaths() []string {

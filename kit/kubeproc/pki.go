@@ -10,6 +10,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"math/big"
 	"net"
@@ -24,6 +25,9 @@ const (
 	certSlack   = 5 * time.Minute
 	serialBits  = 120
 	privateMode = 0o600
+	// Files of the authority.
+	caCert = "ca.crt"
+	caKey  = "ca.key"
 )
 
 // authority signs the certificates of one control plane.
@@ -63,6 +67,45 @@ func newAuthority() (*authority, error) {
 	}
 
 	return &authority{cert: cert, key: key, pem: encode("CERTIFICATE", der)}, nil
+}
+
+var errNotAnAuthority = errors.New("not a certificate and key of a control plane")
+
+// readAuthority reads what writeFiles wrote of it.
+func readAuthority(certFile, keyFile string) (*authority, error) {
+	certPEM, err := os.ReadFile(certFile)
+	if err != nil {
+		return nil, fmt.Errorf("read authority: %w", err)
+	}
+
+	keyPEM, err := os.ReadFile(keyFile)
+	if err != nil {
+		return nil, fmt.Errorf("read authority: %w", err)
+	}
+
+	certBlock, _ := pem.Decode(certPEM)
+	keyBlock, _ := pem.Decode(keyPEM)
+
+	if certBlock == nil || keyBlock == nil {
+		return nil, fmt.Errorf("read authority %s: %w", certFile, errNotAnAuthority)
+	}
+
+	cert, err := x509.ParseCertificate(certBlock.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("read authority %s: %w", certFile, err)
+	}
+
+	key, err := x509.ParsePKCS8PrivateKey(keyBlock.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("read authority %s: %w", keyFile, err)
+	}
+
+	private, ok := key.(*ecdsa.PrivateKey)
+	if !ok {
+		return nil, fmt.Errorf("read authority %s: %w", keyFile, errNotAnAuthority)
+	}
+
+	return &authority{cert: cert, key: private, pem: certPEM}, nil
 }
 
 // privateKey gives the authority's key in PEM, for the controller that signs certificates.

@@ -46,7 +46,7 @@ func apiserverArgs(dir, etcdURL string, port int) []string {
 		// A loopback address can't be the endpoint of the kubernetes service.
 		"--endpoint-reconciler-type=none",
 		"--tls-cert-file=" + file("server.crt"), "--tls-private-key-file=" + file("server.key"),
-		"--client-ca-file=" + file("ca.crt"),
+		"--client-ca-file=" + file(caCert),
 		"--service-account-issuer=" + issuer,
 		"--service-account-key-file=" + file("sa.pub"), "--service-account-signing-key-file=" + file("sa.key"),
 		"--service-cluster-ip-range=10.96.0.0/16",
@@ -68,7 +68,7 @@ func controllerArgs(dir, kubeconfig string, port int) []string {
 		"--tls-cert-file=" + file("server.crt"), "--tls-private-key-file=" + file("server.key"),
 		"--controllers=garbage-collector-controller,namespace-controller,serviceaccount-controller," +
 			"certificatesigningrequest-signing-controller",
-		"--cluster-signing-cert-file=" + file("ca.crt"), "--cluster-signing-key-file=" + file("ca.key"),
+		"--cluster-signing-cert-file=" + file(caCert), "--cluster-signing-key-file=" + file(caKey),
 		"--leader-elect=false",
 		"--profiling=false",
 	}

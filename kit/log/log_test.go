@@ -12,7 +12,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/leanovate/gopter"
 	"github.com/leanovate/gopter/gen"
 	"github.com/leanovate/gopter/prop"
 	"sigs.k8s.io/yaml"
@@ -158,10 +157,7 @@ func printings(t *testing.T, s log.Secret) []string {
 func TestSecretsAreNeverPrinted(t *testing.T) {
 	t.Parallel()
 
-	parameters := gopter.DefaultTestParameters()
-	parameters.MinSuccessfulTests = 100
-	properties := gopter.NewProperties(parameters)
-	properties.Property("no printing holds the text", prop.ForAll(func(text string) string {
+	property.Check(t, "no printing holds the text", property.Options{}, prop.ForAll(func(text string) string {
 		text = "§" + text + "§"
 		for _, printed := range printings(t, log.NewSecret(text)) {
 			if strings.Contains(printed, text) || strings.Contains(printed, fmt.Sprintf("%x", text)) {
@@ -171,7 +167,6 @@ func TestSecretsAreNeverPrinted(t *testing.T) {
 
 		return ""
 	}, gen.AlphaString()))
-	properties.TestingRun(t, property.Reporter(t))
 }
 
 func TestSecret(t *testing.T) {

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/leanovate/gopter"
 	"github.com/leanovate/gopter/gen"
 	"github.com/leanovate/gopter/prop"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -111,11 +110,7 @@ func TestAssign(t *testing.T) {
 func TestAssignFillsEveryPool(t *testing.T) {
 	t.Parallel()
 
-	parameters := gopter.DefaultTestParameters()
-	parameters.MinSuccessfulTests = 300
-	properties := gopter.NewProperties(parameters)
-
-	properties.Property("all jobs are given, and no room is left unused", prop.ForAll(func(count, a, b int, first int32) string {
+	property.Check(t, "all jobs are given, and no room is left unused", property.Options{Runs: 300}, prop.ForAll(func(count, a, b int, first int32) string {
 		one, two := pool("one", inRepository("acme/app", "linux")), pool("two", inRepository("acme/app", "linux"))
 		one.Max, two.Max, one.Priority = a, b, first
 
@@ -132,5 +127,4 @@ func TestAssignFillsEveryPool(t *testing.T) {
 			return ""
 		}
 	}, gen.IntRange(0, 40), gen.IntRange(0, 30), gen.IntRange(0, 31), gen.Int32Range(-1, 1)))
-	properties.TestingRun(t, property.Reporter(t))
 }

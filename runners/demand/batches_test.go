@@ -42,7 +42,7 @@ func move(t *testing.T, namespace string) {
 func TestBurstIsMovedIntoTheLedger(t *testing.T) {
 	t.Parallel()
 
-	const many = 300
+	const many = 150
 
 	namespace, repository := env.Namespace(t), own(t)+"/app"
 	hook(t, namespace, "linux", repository, "s")

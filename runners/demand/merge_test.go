@@ -10,14 +10,12 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/leanovate/gopter"
 	"github.com/leanovate/gopter/gen"
 	"github.com/leanovate/gopter/prop"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
@@ -128,8 +126,7 @@ func TestPropertyMergeConverges(t *testing.T) {
 		job(v1alpha1.JobWaiting), job(v1alpha1.JobQueued), job(v1alpha1.JobRunning, ranBy("r1")),
 		job(v1alpha1.JobCompleted, ranBy("r1"), ended("success")),
 	}
-	properties := gopter.NewProperties(parameters())
-	properties.Property("any delivery ends in the latest state heard of", prop.ForAll(func(seed int64, length int) string {
+	check(t, "any delivery ends in the latest state heard of", prop.ForAll(func(seed int64, length int) string {
 		rng := rand.New(rand.NewPCG(uint64(seed), 0))
 		latest := -1
 
@@ -152,7 +149,6 @@ func TestPropertyMergeConverges(t *testing.T) {
 
 		return ""
 	}, gen.Int64(), gen.IntRange(1, 12)))
-	properties.TestingRun(t, property.Reporter(t))
 }
 
 func TestName(t *testing.T) {

@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/leanovate/gopter"
 	"github.com/leanovate/gopter/gen"
 	"github.com/leanovate/gopter/prop"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -111,12 +110,10 @@ func TestPropertyDemandIsState(t *testing.T) {
 	book := &demand.Ledger{Client: env.Client, Live: env.Client}
 	round := 0
 
-	parameters := gopter.DefaultTestParameters()
-	parameters.MinSuccessfulTests = 100
-	parameters.MaxShrinkCount = 0
-	properties := gopter.NewProperties(parameters)
+	// A story is some fifty writes to the API server.
+	stories := property.Options{Brief: 10, NoShrink: true}
 
-	properties.Property("the ledger agrees with the oracle", prop.ForAll(func(seed int64, jobs, most, least int, lost float64) string {
+	property.Check(t, "the ledger agrees with the oracle", stories, prop.ForAll(func(seed int64, jobs, most, least int, lost float64) string {
 		round++
 		namespace, repository := env.Namespace(t), fmt.Sprintf("model-%d/app", round)
 		own := hook(t, namespace, "linux", repository, "s", "linux")
@@ -147,7 +144,6 @@ func TestPropertyDemandIsState(t *testing.T) {
 
 		return agree(t.Context(), truth, own)
 	}, gen.Int64(), gen.IntRange(1, 6), gen.IntRange(0, 8), gen.IntRange(0, 3), gen.Float64Range(0, 1)))
-	properties.TestingRun(t, property.Reporter(t))
 }
 
 // tell records the platform's own word on a job, as polls and questions do.

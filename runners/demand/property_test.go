@@ -18,13 +18,12 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 )
 
-const minRuns = 500
+const minRuns = 200
 
-func parameters() *gopter.TestParameters {
-	out := gopter.DefaultTestParameters()
-	out.MinSuccessfulTests = minRuns
-
-	return out
+// check tries a rule of the pure decision.
+func check(t *testing.T, name string, holds gopter.Prop) {
+	t.Helper()
+	property.Check(t, name, property.Options{Runs: minRuns}, holds)
 }
 
 // input makes any pool in any state from one seed.
@@ -115,9 +114,7 @@ func apply(in demand.Input, out demand.Decision, round int) demand.Input {
 func TestPropertyScaling(t *testing.T) {
 	t.Parallel()
 
-	properties := gopter.NewProperties(parameters())
-
-	properties.Property("one pass keeps the bounds, spares busy machines and makes none twice", prop.ForAll(
+	check(t, "one pass keeps the bounds, spares busy machines and makes none twice", prop.ForAll(
 		func(seed int64) string {
 			in := input(seed)
 			out := demand.Desired(in)
@@ -140,7 +137,7 @@ func TestPropertyScaling(t *testing.T) {
 			return onlyRightOnes(in, out)
 		}, gen.Int64()))
 
-	properties.Property("repeated passes reach the desired count and then rest", prop.ForAll(
+	check(t, "repeated passes reach the desired count and then rest", prop.ForAll(
 		func(seed int64) string {
 			in := input(seed)
 
@@ -178,8 +175,6 @@ func TestPropertyScaling(t *testing.T) {
 
 			return ""
 		}, gen.Int64()))
-
-	properties.TestingRun(t, property.Reporter(t))
 }
 
 // settle lets machines that were made get ready. What is pending stays so: it stands for a
@@ -224,9 +219,7 @@ func onTheWay(in demand.Input) int {
 func TestPropertyPausedAndOutdated(t *testing.T) {
 	t.Parallel()
 
-	properties := gopter.NewProperties(parameters())
-
-	properties.Property("a paused pool does nothing", prop.ForAll(
+	check(t, "a paused pool does nothing", prop.ForAll(
 		func(seed int64) bool {
 			in := input(seed)
 			in.Paused = true
@@ -235,7 +228,7 @@ func TestPropertyPausedAndOutdated(t *testing.T) {
 			return out.Create+out.CreateStandby+len(out.Activate)+len(out.Delete) == 0 && out.Reason == demand.ReasonPaused
 		}, gen.Int64()))
 
-	properties.Property("at most a quarter of the machines, or one, are replaced at a time", prop.ForAll(
+	check(t, "at most a quarter of the machines, or one, are replaced at a time", prop.ForAll(
 		func(seed int64) string {
 			in := input(seed)
 
@@ -253,8 +246,6 @@ func TestPropertyPausedAndOutdated(t *testing.T) {
 
 			return ""
 		}, gen.Int64()))
-
-	properties.TestingRun(t, property.Reporter(t))
 }
 
 // replaced counts the outdated machines that go now.
@@ -302,9 +293,7 @@ func onlyRightOnes(in demand.Input, out demand.Decision) string {
 func TestPropertyLifecycle(t *testing.T) {
 	t.Parallel()
 
-	properties := gopter.NewProperties(parameters())
-
-	properties.Property("machines past a limit are ended, others are not, and the limit is woken up for", prop.ForAll(
+	check(t, "machines past a limit are ended, others are not, and the limit is woken up for", prop.ForAll(
 		func(seed int64) string {
 			in := input(seed)
 			out := demand.Desired(in)
@@ -330,7 +319,7 @@ func TestPropertyLifecycle(t *testing.T) {
 			return ""
 		}, gen.Int64()))
 
-	properties.Property("ended machines are replaced", prop.ForAll(
+	check(t, "ended machines are replaced", prop.ForAll(
 		func(seed int64) string {
 			in := input(seed)
 			in.Queued = 0
@@ -349,6 +338,4 @@ func TestPropertyLifecycle(t *testing.T) {
 
 			return ""
 		}, gen.Int64()))
-
-	properties.TestingRun(t, property.Reporter(t))
 }

@@ -9,11 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/leanovate/gopter"
 	"github.com/leanovate/gopter/gen"
 	"github.com/leanovate/gopter/prop"
 
-	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 )
 
@@ -150,8 +148,7 @@ func TestScheduledMinSaysWhatIsWrong(t *testing.T) {
 func TestScheduledMinAgreesWithACalendar(t *testing.T) {
 	t.Parallel()
 
-	properties := gopter.NewProperties(parameters())
-	properties.Property("a window is open iff one of its starts lies within its duration before now", prop.ForAll(
+	check(t, "a window is open iff one of its starts lies within its duration before now", prop.ForAll(
 		func(minute, hour, weekday, minutes, offset int) string {
 			window := demand.Window{
 				Name: "w", Start: fmt.Sprintf("%d */%d * * %d", minute, hour, weekday), Duration: time.Duration(minutes) * time.Minute, Min: 1,
@@ -185,7 +182,6 @@ func TestScheduledMinAgreesWithACalendar(t *testing.T) {
 
 			return ""
 		}, gen.IntRange(0, 59), gen.IntRange(1, 23), gen.IntRange(0, 7), gen.IntRange(1, 3000), gen.IntRange(0, 14*24*3600)))
-	properties.TestingRun(t, property.Reporter(t))
 }
 
 func FuzzScheduledMin(f *testing.F) {

@@ -12,13 +12,11 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/leanovate/gopter"
 	"github.com/leanovate/gopter/gen"
 	"github.com/leanovate/gopter/prop"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
@@ -269,9 +267,7 @@ func life(rng *rand.Rand) ([]workload.Job, []*demand.Machine) {
 func TestPropertyTimeline(t *testing.T) {
 	t.Parallel()
 
-	properties := gopter.NewProperties(parameters())
-
-	properties.Property("any order of news ends in the same timeline, and loses no moment on the way", prop.ForAll(
+	check(t, "any order of news ends in the same timeline, and loses no moment on the way", prop.ForAll(
 		func(seed int64) string {
 			rng := rand.New(rand.NewPCG(uint64(seed), 1))
 			jobs, machines := life(rng)
@@ -315,7 +311,7 @@ func TestPropertyTimeline(t *testing.T) {
 			return cmp.Diff(lines(want), lines(timeline))
 		}, gen.Int64()))
 
-	properties.Property("causes are kept within bounds, the first and the last always", prop.ForAll(
+	check(t, "causes are kept within bounds, the first and the last always", prop.ForAll(
 		func(seed int64) string {
 			rng := rand.New(rand.NewPCG(uint64(seed), 2))
 
@@ -356,8 +352,6 @@ func TestPropertyTimeline(t *testing.T) {
 				return disorder(timeline)
 			}
 		}, gen.Int64()))
-
-	properties.TestingRun(t, property.Reporter(t))
 }
 
 // lost says which moment of a timeline its successor lacks.

@@ -21,11 +21,21 @@ func ClaimCode(key []byte, namespace, name string, uid types.UID) string {
 	return code(key, "credential", namespace, name, uid)
 }
 
+// ReportToken is what the claim's machine authenticates its reports with.
+func ReportToken(key []byte, namespace, name string, uid types.UID) string {
+	return code(key, "report", namespace, name, uid)
+}
+
 func code(key []byte, purpose, namespace, name string, uid types.UID) string {
 	mac := hmac.New(sha256.New, key)
 	fmt.Fprintf(mac, "%s\x00%s\x00%s\x00%s", purpose, namespace, name, uid)
 
 	return hex.EncodeToString(mac.Sum(nil))
+}
+
+// ReportPath is where the claim's machine reports to, below the operator's URL.
+func ReportPath(claim *v1alpha1.MachineClaim) string {
+	return fmt.Sprintf("/machines/%s/%s/%s/report", claim.Namespace, claim.Name, claim.UID)
 }
 
 // CredentialPath is where the claim's machine gets its credential, below the operator's URL.

@@ -22,7 +22,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/identity"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
-	"github.com/hyperfleet/hyperfleet/runners/report"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
@@ -184,8 +183,8 @@ func guestConfig(in Input) *guest.Config {
 
 	if in.Settings.GuestURL != "" {
 		config.Report = &guest.ReportTo{
-			URL:      in.Settings.GuestURL + report.Path(in.Claim),
-			Token:    report.Token(in.Settings.ReportKey, in.Claim.Namespace, in.Claim.Name, in.Claim.UID),
+			URL:      in.Settings.GuestURL + ReportPath(in.Claim),
+			Token:    ReportToken(in.Settings.ReportKey, in.Claim.Namespace, in.Claim.Name, in.Claim.UID),
 			CABundle: in.Settings.GuestCABundle,
 		}
 	}

@@ -22,7 +22,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/runners/machine"
-	"github.com/hyperfleet/hyperfleet/runners/report"
 	"github.com/hyperfleet/hyperfleet/workload"
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
@@ -143,7 +142,7 @@ func TestMediaOfACallbackHoldsACodeAlone(t *testing.T) {
 	}
 
 	other := machine.ClaimCode(settings.ReportKey, in.Claim.Namespace, in.Claim.Name, "another")
-	if code == other || code == report.Token(settings.ReportKey, in.Claim.Namespace, in.Claim.Name, in.Claim.UID) {
+	if code == other || code == machine.ReportToken(settings.ReportKey, in.Claim.Namespace, in.Claim.Name, in.Claim.UID) {
 		t.Error("the code is worth something elsewhere")
 	}
 }

@@ -6,8 +6,6 @@ package report
 import (
 	"context"
 	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -26,6 +24,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/runners/machine"
 )
 
 const (
@@ -55,25 +54,12 @@ type Desk struct {
 	Clock clock.PassiveClock
 }
 
-// Path is where the claim's machine reports to, below the operator's URL.
-func Path(claim *v1alpha1.MachineClaim) string {
-	return fmt.Sprintf("/machines/%s/%s/%s/report", claim.Namespace, claim.Name, claim.UID)
-}
-
-// Token is what the claim's machine authenticates with.
-func Token(key []byte, namespace, name string, uid types.UID) string {
-	mac := hmac.New(sha256.New, key)
-	fmt.Fprintf(mac, "report\x00%s\x00%s\x00%s", namespace, name, uid)
-
-	return hex.EncodeToString(mac.Sum(nil))
-}
-
 // ServeHTTP takes one report.
 func (d *Desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	namespace, name, uid := r.PathValue("namespace"), r.PathValue("name"), types.UID(r.PathValue("uid"))
 
 	given, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	if !ok || !hmac.Equal([]byte(given), []byte(Token(d.Key, namespace, name, uid))) {
+	if !ok || !hmac.Equal([]byte(given), []byte(machine.ReportToken(d.Key, namespace, name, uid))) {
 		http.Error(w, "the token is not this machine's", http.StatusUnauthorized)
 
 		return

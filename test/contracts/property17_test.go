@@ -80,11 +80,7 @@ func TestProperty17SecurityContext(t *testing.T) {
 	objects := deploy(t)
 	all := weakenings()
 
-	parameters := gopter.DefaultTestParameters()
-	parameters.MinSuccessfulTests = 100
-	properties := gopter.NewProperties(parameters)
-
-	properties.Property("only the full protection is admitted", prop.ForAll(func(chosen []bool) string {
+	property.Check(t, "only the full protection is admitted", property.Options{Workers: 4}, prop.ForAll(func(chosen []bool) string {
 		pod := operatorPod(t, objects)
 		weaker := []string{}
 
@@ -108,8 +104,6 @@ func TestProperty17SecurityContext(t *testing.T) {
 			return ""
 		}
 	}, gen.SliceOfN(len(all), gen.Frequency(map[int]gopter.Gen{5: gen.Const(false), 1: gen.Const(true)}))))
-
-	properties.TestingRun(t, property.Reporter(t))
 
 	for _, weakening := range all {
 		pod := operatorPod(t, objects)
@@ -263,11 +257,7 @@ func TestProperty17Access(t *testing.T) {
 	verbs := []any{"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection", "escalate", "bind", "impersonate"}
 	namespaces := []any{"", operatorSpace, "default", "kube-system", "ci"}
 
-	parameters := gopter.DefaultTestParameters()
-	parameters.MinSuccessfulTests = 500
-	properties := gopter.NewProperties(parameters)
-
-	properties.Property("no more than the job needs", prop.ForAll(func(resource, verb, namespace, name string) string {
+	property.Check(t, "no more than the job needs", property.Options{Runs: 500, Brief: 150, Workers: 4}, prop.ForAll(func(resource, verb, namespace, name string) string {
 		group, kind, _ := strings.Cut(resource, "/")
 		asked := request{group: group, resource: kind, name: name, verb: verb, namespace: namespace}
 
@@ -277,8 +267,6 @@ func TestProperty17Access(t *testing.T) {
 
 		return ""
 	}, gen.OneConstOf(resources...), gen.OneConstOf(verbs...), gen.OneConstOf(namespaces...), gen.OneConstOf("", "some", operatorSpace)))
-
-	properties.TestingRun(t, property.Reporter(t))
 }
 
 // What the operator cannot work without.

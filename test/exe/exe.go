@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -66,9 +67,17 @@ func With(run func(dir string) int, names ...string) int {
 	return run(dir)
 }
 
-// build makes programs as `make build` does: what it has compiled is not compiled again.
+// build makes programs as `make build` does, once for the tests of all packages: what is
+// made is kept in bin/test, where go does not link again what has not changed. The programs
+// in dir stay as they are when others are made.
 func build(ctx context.Context, dir string, names ...string) error {
-	args := []string{"build", "-trimpath", "-ldflags", "-s -w", "-o", dir + "/"}
+	kept, release, err := claim()
+	if err != nil {
+		return fmt.Errorf("build %s: %w", strings.Join(names, ", "), err)
+	}
+	defer release()
+
+	args := []string{"build", "-trimpath", "-ldflags", "-s -w", "-o", kept + "/"}
 	for _, name := range names {
 		args = append(args, module+name)
 	}
@@ -80,8 +89,83 @@ func build(ctx context.Context, dir string, names ...string) error {
 		return fmt.Errorf("build %s: %w\n%s", strings.Join(names, ", "), err, out)
 	}
 
+	for _, name := range names {
+		if err := give(filepath.Join(kept, filepath.Base(name)), dir); err != nil {
+			return fmt.Errorf("build %s: %w", name, err)
+		}
+	}
+
 	return nil
 }
+
+// claim gives the folder that programs are kept in, to one at a time.
+func claim() (kept string, release func(), err error) {
+	root, err := os.Getwd()
+
+	for err == nil {
+		if _, missing := os.Stat(filepath.Join(root, "go.mod")); missing == nil {
+			break
+		}
+
+		if filepath.Dir(root) == root {
+			err = os.ErrNotExist
+		}
+
+		root = filepath.Dir(root)
+	}
+
+	if err != nil {
+		return "", nil, fmt.Errorf("find the module: %w", err)
+	}
+
+	kept = filepath.Join(root, "bin", "test")
+	if err := os.MkdirAll(kept, 0o750); err != nil {
+		return "", nil, fmt.Errorf("make a folder for programs: %w", err)
+	}
+
+	lock, err := os.OpenFile(filepath.Join(kept, ".lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return "", nil, fmt.Errorf("lock the folder of programs: %w", err)
+	}
+
+	release = func() { _ = lock.Close() } // which ends the lock
+
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		release()
+
+		return "", nil, fmt.Errorf("lock the folder of programs: %w", err)
+	}
+
+	return kept, release, nil
+}
+
+// give puts a program into a folder, under its own name.
+func give(program, dir string) error {
+	to := filepath.Join(dir, filepath.Base(program))
+	if os.Link(program, to) == nil {
+		return nil
+	}
+
+	// Another file system.
+	data, err := os.ReadFile(program)
+	if err != nil {
+		return fmt.Errorf("read program: %w", err)
+	}
+
+	// A child that is started meanwhile would keep the file open for writing, and nothing
+	// could run it ("text file busy").
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+
+	if err := os.WriteFile(to, data, 0o755); err != nil { //nolint:gosec // it is to be run
+		return fmt.Errorf("write program: %w", err)
+	}
+
+	return nil
+}
+
+// generator is the program of netplan's command generate.
+const generator = "/usr/libexec/netplan/generate"
 
 // Netplan gives the files, by their names, that netplan makes for systemd-networkd of a
 // network-config of version 2.
@@ -100,7 +184,12 @@ func Netplan(t testing.TB, config []byte) map[string]string {
 		t.Fatal(err)
 	}
 
+	// What its command calls, where that is to be had: it takes no Python to start.
 	cmd := exec.CommandContext(t.Context(), Find(t, "netplan", "netplan.io"), "generate", "--root-dir", root)
+	if _, err := os.Stat(generator); err == nil {
+		cmd = exec.CommandContext(t.Context(), generator, "--root-dir", root)
+	}
+
 	if said, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("netplan generate: %v\n%s\n%s", err, said, text)
 	}

@@ -32,51 +32,65 @@ func echo(status int) http.HandlerFunc {
 	}
 }
 
-// A platform or a hypervisor whose errors repeat what they were asked with makes nobody else
+// Platforms and hypervisors whose errors repeat what they were asked with make nobody else
 // repeat it.
 func TestErrorsThatRepeatSecrets(t *testing.T) {
 	t.Parallel()
 
+	w := newWorld(t)
+	w.CreateCluster(w.NewCluster())
+
+	var echoing []step.Object
+
 	for _, status := range []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusUnprocessableEntity, http.StatusInternalServerError} {
-		t.Run(fmt.Sprintf("platform %d", status), func(t *testing.T) {
-			t.Parallel()
+		for _, template := range w.echoingTemplates(status) {
+			w.Create(template)
 
-			w := newWorld(t)
-			server := httptest.NewServer(echo(status))
-			t.Cleanup(server.Close)
+			echoing = append(echoing, template)
+		}
 
-			token, app := w.NewTemplate(), w.NewTemplate()
-			token.Spec.Bootstrap.Config.GitHub.APIURL = server.URL
-			app.Name = "app"
-			app.Spec.Bootstrap.Config.GitHub.APIURL = server.URL
-			useApp(app)
-			w.CreateCluster(w.NewCluster())
-			w.Create(token)
-			w.Create(app)
-			w.Start()
-			w.EventuallyReady(w.NewCluster())
-			w.EventuallyCondition(token, step.Ready, metav1.ConditionFalse, "")
-			w.EventuallyCondition(app, step.Ready, metav1.ConditionFalse, "")
-			w.repeats()
-		})
+		cluster := w.echoingCluster(status)
+		w.CreateCluster(cluster)
 
-		t.Run(fmt.Sprintf("hypervisor %d", status), func(t *testing.T) {
-			t.Parallel()
-
-			w := newWorld(t)
-			server := httptest.NewTLSServer(echo(status))
-			t.Cleanup(server.Close)
-
-			cluster := w.NewCluster()
-			cluster.Spec.Endpoint = server.URL + "/api2/json"
-			cluster.Spec.TLS = &v1alpha1.HypervisorTLS{CABundle: pem.EncodeToMemory(
-				&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})}
-			w.CreateCluster(cluster)
-			w.Start()
-			w.EventuallyCondition(cluster, step.Ready, metav1.ConditionFalse, "")
-			w.repeats()
-		})
+		echoing = append(echoing, cluster)
 	}
+
+	w.Start()
+	w.EventuallyReady(w.NewCluster())
+
+	for _, object := range echoing {
+		w.EventuallyCondition(object, step.Ready, metav1.ConditionFalse, "")
+	}
+
+	w.repeats()
+}
+
+// echoingTemplates are those of a platform that answers with the status, by either credential.
+func (w *world) echoingTemplates(status int) []*v1alpha1.HypervisorMachineTemplate {
+	server := httptest.NewServer(echo(status))
+	w.T.Cleanup(server.Close)
+
+	token, app := w.NewTemplate(), w.NewTemplate()
+	token.Name, app.Name = fmt.Sprintf("token-%d", status), fmt.Sprintf("app-%d", status)
+	token.Spec.Bootstrap.Config.GitHub.APIURL = server.URL
+	app.Spec.Bootstrap.Config.GitHub.APIURL = server.URL
+	useApp(app)
+
+	return []*v1alpha1.HypervisorMachineTemplate{token, app}
+}
+
+// echoingCluster is that of a hypervisor that answers with the status.
+func (w *world) echoingCluster(status int) *v1alpha1.HypervisorCluster {
+	server := httptest.NewTLSServer(echo(status))
+	w.T.Cleanup(server.Close)
+
+	cluster := w.NewCluster()
+	cluster.Name = fmt.Sprintf("%s-%d", w.Cluster, status)
+	cluster.Spec.Endpoint = server.URL + "/api2/json"
+	cluster.Spec.TLS = &v1alpha1.HypervisorTLS{CABundle: pem.EncodeToMemory(
+		&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})}
+
+	return cluster
 }
 
 // repeats says what was repeated, after another try.

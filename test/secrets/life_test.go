@@ -4,7 +4,11 @@
 package secrets_test
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,55 +22,87 @@ import (
 func TestNoSecretIsLeft(t *testing.T) {
 	t.Parallel()
 
-	cases := map[string]func(*v1alpha1.HypervisorMachineTemplate){
-		"runner-token, a JIT configuration": func(*v1alpha1.HypervisorMachineTemplate) {},
-		"runner-token, a registration token": func(template *v1alpha1.HypervisorMachineTemplate) {
-			template.Spec.Bootstrap.Config.GitHub.Registration = v1alpha1.RegistrationToken
-		},
-		"callback, by an App": func(template *v1alpha1.HypervisorMachineTemplate) {
-			template.Spec.Bootstrap.Method = v1alpha1.BootstrapCallback
-			useApp(template)
-		},
-	}
-	for name, change := range cases {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+	w := newWorld(t)
+	w.CreateCluster(w.NewCluster())
 
-			w := newWorld(t)
-			template := w.NewTemplate()
-			change(template)
-			w.CreateCluster(w.NewCluster())
-			w.Create(template)
-			w.Create(w.NewPool(2))
-			w.Start()
-			w.EventuallyReady(w.NewPool(0))
-			w.live()
-			w.check()
-		})
+	// A JIT configuration and a registration token on the medium, and by a call as an App.
+	names := []string{"jit", "token", "callback-app"}
+	changes := kinds()
+	changes["callback-app"] = func(template *v1alpha1.HypervisorMachineTemplate) {
+		template.Spec.Bootstrap.Method = v1alpha1.BootstrapCallback
+		useApp(template)
 	}
+
+	for _, name := range names {
+		template, pool := w.NewTemplate(), w.NewPool(2)
+		template.Name, pool.Name = name, name
+		changes[name](template)
+
+		pool.Spec.TemplateRef.Name = name
+		pool.Spec.Workload.Config.GitHub.Labels = []string{name}
+
+		w.Create(template)
+		w.Create(pool)
+	}
+
+	w.Start()
+
+	for _, name := range names {
+		pool := w.NewPool(0)
+		pool.Name = name
+		w.EventuallyReady(pool)
+	}
+
+	w.live(names)
+	w.check()
 }
 
-// live runs a job, one that fails, and a machine that cannot work.
-func (w *world) live() {
+// live runs a job, one that fails, and a machine that cannot work, of each kind.
+func (w *world) live(names []string) {
 	w.T.Helper()
-	w.GitHub.Queue(control.JobSpec{Labels: []string{"self-hosted", "linux"}, Duration: 200 * time.Millisecond})
-	w.EventuallyDone(1)
 
-	failing := w.GitHub.Queue(control.JobSpec{Labels: []string{"self-hosted", "linux"}, Command: "env; sleep 0.2; exit 7"})[0]
-	w.Eventually("the job failing", func() (bool, string) {
+	failing := map[int64]bool{}
+
+	for _, name := range names {
+		w.GitHub.Queue(control.JobSpec{Labels: []string{name}, Duration: 200 * time.Millisecond})
+
+		for _, job := range w.GitHub.Queue(control.JobSpec{Labels: []string{name}, Command: "env; sleep 0.2; exit 7"}) {
+			failing[job.ID] = true
+		}
+	}
+
+	w.EventuallyDone(len(names))
+	w.Eventually("the jobs failing", func() (bool, string) {
+		failed, open := 0, ""
+
 		for _, job := range w.GitHub.State().Jobs {
-			if job.ID == failing.ID {
-				return job.Conclusion == "failure", job.Status
+			if failing[job.ID] && job.Conclusion == "failure" {
+				failed++
+			} else if failing[job.ID] {
+				open = fmt.Sprintf("%v is %s %s", job.Labels, job.Status, job.Conclusion)
 			}
 		}
 
-		return false, "no such job"
+		return failed == len(names), open
 	})
 	w.EventuallyClean()
 
 	w.broken.Store(true)
-	w.Create(w.NewClaim("broken"))
-	w.EventuallyEvent("VMStopped")
+
+	for _, name := range names {
+		claim := w.NewClaim("broken-" + name)
+		claim.Spec.TemplateRef.Name = name
+		w.Create(claim)
+	}
+
+	w.Eventually("machines that stop", func() (bool, string) {
+		events := w.Events()
+		stopped := func(name string) bool {
+			return slices.ContainsFunc(events, func(e string) bool { return strings.HasPrefix(e, "VMStopped MachineClaim/broken-"+name+":") })
+		}
+
+		return !slices.ContainsFunc(names, func(name string) bool { return !stopped(name) }), strings.Join(events, "\n")
+	})
 	w.EventuallyClean()
 	w.Stop()
 }
@@ -98,7 +134,19 @@ func TestEveryPlaceIsLookedAt(t *testing.T) {
 	w.EventuallyReady(template)
 	w.EventuallyReady(w.NewPool(0))
 	w.Create(claim)
-	w.GitHub.Queue(control.JobSpec{Labels: []string{dye}, Command: "DYE=" + dye + " sh -c 'sleep 1; : " + dye + "'"})
+
+	// The job lasts until its process was seen.
+	seen := filepath.Join(t.TempDir(), "seen")
+	w.GitHub.Queue(control.JobSpec{Labels: []string{dye}, Command: fmt.Sprintf(
+		"DYE=%s sh -c 'while [ ! -e %s ]; do sleep 0.1; done; : %s'", dye, seen, dye)})
+	w.Eventually("the job's process being seen", func() (bool, string) {
+		return w.has(inArgs, dye) && w.has(inEnv, dye), "it is not"
+	})
+
+	if err := os.WriteFile(seen, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+
 	w.EventuallyDone(1)
 	w.EventuallyClean()
 	w.Stop()

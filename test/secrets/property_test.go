@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/leanovate/gopter"
 	"github.com/leanovate/gopter/gen"
 	"github.com/leanovate/gopter/prop"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -23,22 +22,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 )
 
-const (
-	// renderings and lives are how often each half of the property is tried: a rendering
-	// takes milliseconds, a life seconds.
-	renderings = 200
-	lives      = 12
-)
-
-func try(t *testing.T, name string, runs, workers int, holds gopter.Prop) {
-	t.Helper()
-
-	parameters := gopter.DefaultTestParameters()
-	parameters.MinSuccessfulTests, parameters.Workers, parameters.MaxShrinkCount = runs, workers, 0
-	properties := gopter.NewProperties(parameters)
-	properties.Property(name, holds)
-	properties.TestingRun(t, property.Reporter(t))
-}
+// renderings is how often a medium is made, which takes milliseconds.
+const renderings = 200
 
 // Whatever machine is made, by whatever method, for whatever platform, and however it ends:
 // neither its medium nor its disk, nor anything else that tells of it, holds a long-lived
@@ -49,14 +34,13 @@ func TestPropertyNoPersistentSecrets(t *testing.T) {
 	t.Parallel()
 
 	made := newSite(t)
-	try(t, "no medium and no disk holds a long-lived credential", renderings, 1, prop.ForAll(made.make, genOrder()))
+	property.Check(t, "no medium and no disk holds a long-lived credential", property.Options{Runs: renderings}, prop.ForAll(made.make, genOrder()))
 
 	if made.media.Load() < renderings/4 || made.refused.Load() == 0 {
 		t.Errorf("%d media were made, %d orders refused: too few to tell", made.media.Load(), made.refused.Load())
 	}
 
 	w := newWorld(t)
-	w.Patience = 20 * time.Second
 	w.CreateCluster(w.NewCluster())
 	w.Create(w.NewPool(0)) // whose webhook tells of the jobs
 
@@ -72,7 +56,8 @@ func TestPropertyNoPersistentSecrets(t *testing.T) {
 	w.EventuallyReady(w.NewTemplate())
 
 	names, endings := gen.OneConstOf("jit", "token", "callback", "app"), gen.OneConstOf("done", "failed", "deleted", "off", "clone")
-	try(t, "no life leaves one anywhere", lives, 6, prop.ForAll(w.one, names, endings, gen.Int64Range(0, 300)))
+	lives := property.Options{Brief: 6, Workers: 6, NoShrink: true}
+	property.Check(t, "no life leaves one anywhere", lives, prop.ForAll(w.one, names, endings, gen.Int64Range(0, 300)))
 	w.EventuallyClean()
 	w.Stop()
 	w.check()

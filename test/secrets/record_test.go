@@ -4,13 +4,13 @@
 package secrets_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -71,6 +71,20 @@ func (r *records) add(place, detail string, data []byte) {
 	if _, known := r.seen[sum]; !known {
 		r.seen[sum] = record{place, detail, append([]byte(nil), data...)}
 	}
+}
+
+// has says whether a text was seen in a place.
+func (r *records) has(place, text string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	for _, one := range r.seen {
+		if one.place == place && bytes.Contains(one.data, []byte(text)) {
+			return true
+		}
+	}
+
+	return false
 }
 
 // Write takes the operator's log.
@@ -152,59 +166,125 @@ func (r *records) watch(ctx context.Context, t *testing.T, namespace string) {
 	}
 }
 
-// processes keeps the arguments and environments of all that this process has started, until
-// the context ends. What each is told by its environment goes to told.
-func (r *records) processes(ctx context.Context, told func(name, value string)) {
-	for ctx.Err() == nil {
-		for _, pid := range descendants() {
-			args, _ := os.ReadFile("/proc/" + pid + "/cmdline")
-			environ, _ := os.ReadFile("/proc/" + pid + "/environ")
-			name, _, _ := strings.Cut(string(args), "\x00")
-			r.add(inArgs, filepath.Base(name), args)
-			r.add(inEnv, filepath.Base(name), environ)
+// census looks at the processes that this one has started, for all worlds at a time: what is
+// in /proc is much.
+type census struct {
+	mu     sync.Mutex
+	worlds map[*world]bool
+	runs   bool
+}
 
-			for pair := range strings.SplitSeq(string(environ), "\x00") {
-				if key, value, ok := strings.Cut(pair, "="); ok {
-					told(key, value)
-				}
-			}
-		}
+var processes census
 
-		select {
-		case <-ctx.Done():
-		case <-time.After(30 * time.Millisecond):
-		}
+// follow has a world told of processes, until it is told to stop.
+func (c *census) follow(w *world) (stop func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	if c.worlds == nil {
+		c.worlds = map[*world]bool{}
+	}
+
+	c.worlds[w] = true
+
+	if !c.runs {
+		c.runs = true
+
+		go c.run()
+	}
+
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+
+		delete(c.worlds, w)
 	}
 }
 
-// descendants are the processes that this one has started, and theirs.
-func descendants() []string {
-	parents := map[string]string{}
+// run looks until nobody wants to know. What is known of a process is not told again; it may
+// run another program in time, with another environment.
+func (c *census) run() {
+	known := map[string]bool{}
 
-	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
-	for _, file := range stats {
-		raw, err := os.ReadFile(file)
-		if err != nil {
-			continue
+	for {
+		var news []process
+
+		for _, pid := range descendants() {
+			args, _ := os.ReadFile("/proc/" + pid + "/cmdline")
+			environ, _ := os.ReadFile("/proc/" + pid + "/environ")
+			one := process{args: args, environ: environ}
+
+			if name := pid + "\x00" + string(args) + "\x00" + string(environ); !known[name] {
+				known[name] = true
+				news = append(news, one)
+			}
 		}
 
-		_, rest, _ := strings.Cut(string(raw), ") ") // pid (comm) state ppid
-		if fields := strings.Fields(rest); len(fields) > 1 {
-			parents[filepath.Base(filepath.Dir(file))] = fields[1]
+		if !c.tell(news) {
+			return
+		}
+
+		time.Sleep(30 * time.Millisecond)
+	}
+}
+
+// tell tells all worlds, and says whether there is one.
+func (c *census) tell(news []process) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	for w := range c.worlds {
+		for _, one := range news {
+			w.saw(one)
 		}
 	}
 
-	self := strconv.Itoa(os.Getpid())
+	c.runs = len(c.worlds) > 0
 
+	return c.runs
+}
+
+// process is what a process is called with.
+type process struct{ args, environ []byte }
+
+// saw keeps the arguments and the environment of a process.
+func (w *world) saw(one process) {
+	name, _, _ := strings.Cut(string(one.args), "\x00")
+	w.add(inArgs, filepath.Base(name), one.args)
+	w.add(inEnv, filepath.Base(name), one.environ)
+
+	for name, value := range variables(one.environ) {
+		w.told(name, value)
+	}
+}
+
+// variables are those of an environment as /proc has it. Of a process that ends meanwhile
+// what was read may break off, and half a credential is none: it would be taken for one that
+// the machine was never given.
+func variables(environ []byte) map[string]string {
+	out := map[string]string{}
+
+	for pair := range strings.SplitAfterSeq(string(environ), "\x00") {
+		whole, ended := strings.CutSuffix(pair, "\x00")
+		if name, value, ok := strings.Cut(whole, "="); ok && ended {
+			out[name] = value
+		}
+	}
+
+	return out
+}
+
+// descendants are the processes that this one has started, and theirs. A process that ends
+// meanwhile may hide others for once (proc(5), children).
+func descendants() []string {
 	var out []string
 
-	for pid := range parents {
-		for up := parents[pid]; up != "" && up != "1"; up = parents[up] {
-			if up == self {
-				out = append(out, pid)
-
-				break
-			}
+	for ask := []string{"self"}; len(ask) > 0; ask = ask[1:] {
+		files, _ := filepath.Glob("/proc/" + ask[0] + "/task/*/children")
+		for _, file := range files {
+			text, _ := os.ReadFile(file)
+			pids := strings.Fields(string(text))
+			out, ask = append(out, pids...), append(ask, pids...)
 		}
 	}
 

@@ -20,6 +20,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/hyperfleet/hyperfleet/test/secrets"
 )
 
@@ -174,5 +176,21 @@ func TestFindsOnADisk(t *testing.T) {
 				t.Error("not found")
 			}
 		})
+	}
+}
+
+// What is read of an environment may break off.
+func TestHalfAVariableIsNone(t *testing.T) {
+	t.Parallel()
+
+	for environ, want := range map[string]map[string]string{
+		"":                       {},
+		"TOKEN=whole\x00":        {"TOKEN": "whole"},
+		"A=1\x00TOKEN=half":      {"A": "1"},
+		"A=1\x00TOKEN=\x00x\x00": {"A": "1", "TOKEN": ""},
+	} {
+		if diff := cmp.Diff(want, variables([]byte(environ))); diff != "" {
+			t.Errorf("%q (-want +got):\n%s", environ, diff)
+		}
 	}
 }

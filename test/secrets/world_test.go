@@ -175,7 +175,7 @@ func (w *world) observe(t *testing.T) {
 		w.ends.Wait()
 	})
 	w.watch(ctx, t, w.Namespace)
-	w.ends.Go(func() { w.processes(ctx, w.told) })
+	t.Cleanup(processes.follow(w))
 	t.Cleanup(w.PVE.OnCall(func(c pve.Call) {
 		if c.Phase != pve.After || c.Method == http.MethodGet {
 			return

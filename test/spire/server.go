@@ -25,7 +25,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
 	"github.com/hyperfleet/hyperfleet/kit/procrun"
 	"github.com/hyperfleet/hyperfleet/test/loopback"
 )
@@ -356,7 +355,7 @@ func (s *Server) JWKS(t testing.TB) []byte {
 func find(t testing.TB, name string) string {
 	t.Helper()
 
-	dir, err := kubeproc.FindBinaries(name)
+	dir, err := procrun.FindBinaries(name)
 	if err != nil {
 		t.Fatalf("find %s: %v (hack/setup.sh spire makes it)", name, err)
 	}

@@ -28,7 +28,6 @@ import (
 
 	"github.com/hashicorp/vault/api"
 
-	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
 	"github.com/hyperfleet/hyperfleet/kit/procrun"
 )
 
@@ -59,7 +58,7 @@ func Start(t testing.TB) *Server {
 	server := &Server{CABundle: writeCertificate(t, dir)}
 	logPath := filepath.Join(dir, "vault.log")
 
-	bin, err := kubeproc.FindBinaries(program)
+	bin, err := procrun.FindBinaries(program)
 	if err != nil {
 		t.Fatalf("find %s: %v (hack/setup.sh vault makes it)", program, err)
 	}

@@ -19,3 +19,20 @@ func StackKey(config workload.Config) string { return stackKey(config) }
 
 // Redact takes the secrets out of a text.
 func Redact(token, text string) string { return newRedactor(token).Text(text) }
+
+// Waiting is how many wait for their reservation, and how many for their token.
+func Waiting(of workload.Provider) (reservations, tokens int) {
+	p, is := of.(*provider)
+	if !is {
+		return 0, 0
+	}
+
+	return p.reservations.count(), p.tokens.count()
+}
+
+func (b *batcher[T]) count() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	return len(b.waiting)
+}

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/leanovate/gopter"
 	"github.com/leanovate/gopter/gen"
 	"github.com/leanovate/gopter/prop"
 
@@ -220,12 +219,7 @@ func (w *world) confirm() {
 func check(t *testing.T, name string, run func(seed uint64, steps []int) string) {
 	t.Helper()
 
-	parameters := gopter.DefaultTestParameters()
-	parameters.MinSuccessfulTests = 300
-	properties := gopter.NewProperties(parameters)
-
-	properties.Property(name, prop.ForAll(run, gen.UInt64(), gen.SliceOfN(120, gen.IntRange(0, 9))))
-	properties.TestingRun(t, property.Reporter(t))
+	property.Check(t, name, property.Options{}, prop.ForAll(run, gen.UInt64(), gen.SliceOfN(120, gen.IntRange(0, 9))))
 }
 
 // Whatever is lost, late or repeated: in the end as many jobs wait in the ledger as the

@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package kubeproc
+package procrun
 
 import (
 	"errors"
@@ -15,8 +15,8 @@ import (
 // binaries, as controller-runtime's envtest uses it.
 const EnvAssets = "KUBEBUILDER_ASSETS"
 
-// ErrNoBinaries is returned when the control plane's programs are not there.
-var ErrNoBinaries = errors.New("no Kubernetes binaries")
+// ErrNoBinaries is returned when programs that `make setup` brings are not there.
+var ErrNoBinaries = errors.New("no binaries")
 
 // FindBinaries returns the folder that holds all the named programs: that of
 // KUBEBUILDER_ASSETS, else that of the running program, else the nearest bin folder

@@ -17,11 +17,11 @@ import (
 	"github.com/spiffe/spire-api-sdk/proto/spire/api/types"
 	"google.golang.org/grpc/codes"
 
-	"github.com/hyperfleet/hyperfleet/test/spire"
+	spiretest "github.com/hyperfleet/hyperfleet/test/spire"
 )
 
-// machine makes a token of a machine whose workload is this process.
-func machine(t *testing.T, server *spire.Server, path string) string {
+// plainMachine makes a token of a machine whose workload is this process.
+func plainMachine(t *testing.T, server *spiretest.Server, path string) string {
 	t.Helper()
 
 	conn := server.Dial(t)
@@ -44,11 +44,11 @@ func machine(t *testing.T, server *spire.Server, path string) string {
 	return token.GetValue()
 }
 
-func TestMachineAttests(t *testing.T) {
+func TestMachineWithAPlainEntryAttests(t *testing.T) {
 	t.Parallel()
 
-	server := spire.Start(t)
-	token := machine(t, server, "/vm/ns/claim/uid")
+	server := spiretest.Start(t)
+	token := plainMachine(t, server, "/vm/ns/claim/uid")
 
 	// The data outlives the process.
 	bundle := server.Bundle(t)
@@ -88,8 +88,8 @@ func TestMachineAttests(t *testing.T) {
 func TestTrustDomain(t *testing.T) {
 	t.Parallel()
 
-	server := spire.Start(t, spire.WithTrustDomain("example.org"))
-	agent := server.Agent(t, machine(t, server, "/vm/a/b/c"))
+	server := spiretest.Start(t, spiretest.WithTrustDomain("example.org"))
+	agent := server.Agent(t, plainMachine(t, server, "/vm/a/b/c"))
 
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

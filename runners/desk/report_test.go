@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package report_test
+package desk_test
 
 import (
 	"bytes"
@@ -22,10 +22,9 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/runners/machine"
 	"github.com/hyperfleet/hyperfleet/runners/report"
 )
-
-var key = []byte(strings.Repeat("k", 32))
 
 func create(t *testing.T, obj client.Object) {
 	t.Helper()
@@ -35,8 +34,8 @@ func create(t *testing.T, obj client.Object) {
 	}
 }
 
-// machine makes a pool's claim whose runner is known, and which may have a job.
-func machine(t *testing.T, namespace, name string, info v1alpha1.BootstrapInfo) *v1alpha1.MachineClaim {
+// reporter makes a pool's claim whose runner is known, and which may have a job.
+func reporter(t *testing.T, namespace, name string, info v1alpha1.BootstrapInfo) *v1alpha1.MachineClaim {
 	t.Helper()
 
 	owned := true
@@ -63,7 +62,7 @@ func machine(t *testing.T, namespace, name string, info v1alpha1.BootstrapInfo) 
 	return out
 }
 
-func job(t *testing.T, namespace, id, runner string) *v1alpha1.RunnerJob {
+func ledgerJob(t *testing.T, namespace, id, runner string) *v1alpha1.RunnerJob {
 	t.Helper()
 
 	out := &v1alpha1.RunnerJob{
@@ -75,7 +74,7 @@ func job(t *testing.T, namespace, id, runner string) *v1alpha1.RunnerJob {
 	return out
 }
 
-func desk() *report.Desk {
+func reportDesk() *report.Desk {
 	return &report.Desk{
 		Client: env.Client, Logs: &report.Logs{Client: env.Client}, Key: key,
 		Clock: clocktesting.NewFakePassiveClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)),
@@ -97,10 +96,10 @@ func send(t *testing.T, claim *v1alpha1.MachineClaim, body any) int {
 	}
 
 	mux := http.NewServeMux()
-	mux.Handle(report.Pattern, desk())
+	mux.Handle(report.Pattern, reportDesk())
 
-	request := httptest.NewRequestWithContext(t.Context(), http.MethodPost, report.Path(claim), bytes.NewBufferString(text))
-	request.Header.Set("Authorization", "Bearer "+report.Token(key, claim.Namespace, claim.Name, claim.UID))
+	request := httptest.NewRequestWithContext(t.Context(), http.MethodPost, machine.ReportPath(claim), bytes.NewBufferString(text))
+	request.Header.Set("Authorization", "Bearer "+machine.ReportToken(key, claim.Namespace, claim.Name, claim.UID))
 
 	answer := httptest.NewRecorder()
 	mux.ServeHTTP(answer, request)
@@ -148,8 +147,8 @@ func TestLogIsKeptWithItsJob(t *testing.T) {
 			t.Parallel()
 
 			namespace := env.Namespace(t)
-			ran := job(t, namespace, "7", "runner-7")
-			claim := machine(t, namespace, "linux-a", info)
+			ran := ledgerJob(t, namespace, "7", "runner-7")
+			claim := reporter(t, namespace, "linux-a", info)
 
 			// It may come twice.
 			for range 2 {
@@ -189,7 +188,7 @@ func TestLogWaitsForItsJob(t *testing.T) {
 	t.Parallel()
 
 	namespace := env.Namespace(t)
-	claim := machine(t, namespace, "linux-a", v1alpha1.BootstrapInfo{RunnerName: "r"})
+	claim := reporter(t, namespace, "linux-a", v1alpha1.BootstrapInfo{RunnerName: "r"})
 
 	if got := send(t, claim, finished("output")); got != http.StatusNoContent {
 		t.Fatalf("status %d", got)
@@ -202,7 +201,7 @@ func TestLogWaitsForItsJob(t *testing.T) {
 		t.Fatalf("on the shelf: %+v", shelved)
 	}
 
-	ran, keep := job(t, namespace, "7", "r"), &report.Logs{Client: env.Client}
+	ran, keep := ledgerJob(t, namespace, "7", "r"), &report.Logs{Client: env.Client}
 
 	for range 2 {
 		name, err := keep.Adopt(t.Context(), ran, "linux", "linux-a")
@@ -248,9 +247,9 @@ func TestLogIsBounded(t *testing.T) {
 	t.Parallel()
 
 	namespace := env.Namespace(t)
-	ran := job(t, namespace, "7", "r")
+	ran := ledgerJob(t, namespace, "7", "r")
 	keep := &report.Logs{Client: env.Client}
-	claim := machine(t, namespace, "linux-a", v1alpha1.BootstrapInfo{Job: ran.Name})
+	claim := reporter(t, namespace, "linux-a", v1alpha1.BootstrapInfo{Job: ran.Name})
 
 	line := strings.Repeat("€", 40) + "\n"
 	if err := keep.Keep(t.Context(), claim, strings.Repeat(line, 1000)+"\xff the end"); err != nil {
@@ -270,8 +269,8 @@ func TestReportIsBounded(t *testing.T) { //nolint:tparallel // what follows the 
 	t.Parallel()
 
 	namespace := env.Namespace(t)
-	job(t, namespace, "7", "r")
-	claim := machine(t, namespace, "linux-a", v1alpha1.BootstrapInfo{RunnerName: "r"})
+	ledgerJob(t, namespace, "7", "r")
+	claim := reporter(t, namespace, "linux-a", v1alpha1.BootstrapInfo{RunnerName: "r"})
 
 	cases := []struct {
 		name string
@@ -321,7 +320,7 @@ func TestLogsNeedNoMoreThanTheirRights(t *testing.T) {
 	t.Parallel()
 
 	namespace := env.Namespace(t)
-	ran := job(t, namespace, "7", "r")
+	ran := ledgerJob(t, namespace, "7", "r")
 	env.Apply(t, "../../deploy/base/namespace.yaml", "../../deploy/base/serviceaccount.yaml",
 		"../../deploy/rbac/runners.yaml", "../../deploy/base/rolebinding.yaml")
 
@@ -330,7 +329,7 @@ func TestLogsNeedNoMoreThanTheirRights(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	claim := machine(t, namespace, "linux-a", v1alpha1.BootstrapInfo{RunnerName: "r"})
+	claim := reporter(t, namespace, "linux-a", v1alpha1.BootstrapInfo{RunnerName: "r"})
 	keep := &report.Logs{Client: limited}
 
 	for range 2 {

@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package connect_test
+package machineclaim_test
 
 import (
 	"errors"
@@ -14,7 +14,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-func TestOutcome(t *testing.T) {
+func TestOutcomeOfErrors(t *testing.T) {
 	t.Parallel()
 
 	const after = 7 * time.Second

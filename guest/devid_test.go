@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package devid_test
+package guest_test
 
 import (
 	"bytes"
@@ -17,7 +17,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/tpm"
 )
 
-func TestMake(t *testing.T) {
+func TestDeviceKey(t *testing.T) {
 	t.Parallel()
 
 	authority := tpm.NewAuthority(t)
@@ -58,7 +58,7 @@ func TestMake(t *testing.T) {
 	}
 }
 
-func TestUnusable(t *testing.T) {
+func TestUnusableTPMs(t *testing.T) {
 	t.Parallel()
 
 	authority := tpm.NewAuthority(t)
@@ -89,7 +89,7 @@ func TestUnusable(t *testing.T) {
 	}
 }
 
-func TestFiles(t *testing.T) {
+func TestFilesOfADeviceKey(t *testing.T) {
 	t.Parallel()
 
 	dir := t.TempDir()

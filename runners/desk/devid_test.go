@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package devid_test
+package desk_test
 
 import (
 	"bytes"
@@ -36,10 +36,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/tpm"
 )
 
-var codeKey = []byte(strings.Repeat("k", 32))
-
-// world is a namespace, an operator, and a place where TPMs are made.
-type world struct {
+// office is a namespace, an operator, and a place where TPMs are made.
+type office struct {
 	t         *testing.T
 	namespace string
 	tpms      *tpm.Authority
@@ -49,10 +47,10 @@ type world struct {
 	metrics   *prometheus.Registry
 }
 
-func newWorld(t *testing.T) *world {
+func newOffice(t *testing.T) *office {
 	t.Helper()
 
-	w := &world{
+	w := &office{
 		t: t, namespace: env.Namespace(t), tpms: tpm.NewAuthority(t), devices: tpm.DevID(t),
 		recorder: events.NewFakeRecorder(1000), metrics: prometheus.NewRegistry(),
 	}
@@ -62,7 +60,7 @@ func newWorld(t *testing.T) *world {
 }
 
 // start starts a replica. What it knows is in the API server alone.
-func (w *world) start(devices config.DevID) *httptest.Server {
+func (w *office) start(devices config.DevID) *httptest.Server {
 	w.t.Helper()
 
 	metrics, err := devid.NewMetrics(w.metrics)
@@ -72,7 +70,7 @@ func (w *world) start(devices config.DevID) *httptest.Server {
 
 	mux := http.NewServeMux()
 	mux.Handle(devid.Pattern, &devid.Desk{
-		Client: indexed(w.t), Live: env.Client, Recorder: w.recorder, Key: codeKey, Authority: devices,
+		Client: indexed(w.t), Live: env.Client, Recorder: w.recorder, Key: key, Authority: devices,
 		Metrics: metrics, Clock: clock.RealClock{},
 	})
 
@@ -120,7 +118,7 @@ func indexed(t *testing.T) client.Client {
 }
 
 // claim makes a claim whose machine attests by its TPM, changed as the case wants it.
-func (w *world) claim(name string, change func(*v1alpha1.MachineClaim)) *v1alpha1.MachineClaim {
+func (w *office) claim(name string, change func(*v1alpha1.MachineClaim)) *v1alpha1.MachineClaim {
 	w.t.Helper()
 
 	out := &v1alpha1.MachineClaim{
@@ -152,7 +150,7 @@ func (w *world) claim(name string, change func(*v1alpha1.MachineClaim)) *v1alpha
 	return out
 }
 
-func (w *world) fresh(claim *v1alpha1.MachineClaim) *v1alpha1.MachineClaim {
+func (w *office) fresh(claim *v1alpha1.MachineClaim) *v1alpha1.MachineClaim {
 	w.t.Helper()
 
 	out := &v1alpha1.MachineClaim{}
@@ -163,8 +161,8 @@ func (w *world) fresh(claim *v1alpha1.MachineClaim) *v1alpha1.MachineClaim {
 	return out
 }
 
-// told is the operator's answer.
-type told struct {
+// certified is the operator's answer.
+type certified struct {
 	status  int
 	chain   string
 	refusal guest.Refusal
@@ -172,11 +170,11 @@ type told struct {
 }
 
 func bearer(claim *v1alpha1.MachineClaim) string {
-	return "Bearer " + machine.DevIDCode(codeKey, claim.Namespace, claim.Name, claim.UID)
+	return "Bearer " + machine.DevIDCode(key, claim.Namespace, claim.Name, claim.UID)
 }
 
-// ask asks as the claim's machine would. The body is JSON, or a text as it is.
-func ask(t *testing.T, operator *httptest.Server, claim *v1alpha1.MachineClaim, bearer string, body any) told {
+// askCertificate asks as the claim's machine would. The body is JSON, or a text as it is.
+func askCertificate(t *testing.T, operator *httptest.Server, claim *v1alpha1.MachineClaim, bearer string, body any) certified {
 	t.Helper()
 
 	data, ok := body.(string)
@@ -208,7 +206,7 @@ func ask(t *testing.T, operator *httptest.Server, claim *v1alpha1.MachineClaim, 
 		t.Fatal(err)
 	}
 
-	out := told{status: resp.StatusCode, after: resp.Header.Get("Retry-After")}
+	out := certified{status: resp.StatusCode, after: resp.Header.Get("Retry-After")}
 
 	if out.status == http.StatusOK {
 		var certificate guest.DevIDCertificate
@@ -244,12 +242,12 @@ func leaf(t *testing.T, chain string) *x509.Certificate {
 func TestOneDeviceIdentity(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t)
+	w := newOffice(t)
 	claim := w.claim("linux-1", nil)
 	device := w.tpms.TPM(t)
 	mine := tpm.Request(t, device)
 
-	got := ask(t, w.operator, claim, bearer(claim), mine)
+	got := askCertificate(t, w.operator, claim, bearer(claim), mine)
 	if got.status != http.StatusOK {
 		t.Fatalf("%+v", got)
 	}
@@ -271,12 +269,12 @@ func TestOneDeviceIdentity(t *testing.T) {
 	}
 
 	// The answer was lost: any replica gives the same.
-	if again := ask(t, w.start(w.devices), claim, bearer(claim), mine); again.chain != got.chain {
+	if again := askCertificate(t, w.start(w.devices), claim, bearer(claim), mine); again.chain != got.chain {
 		t.Errorf("asked again: %+v", again)
 	}
 
 	// Whoever else comes with the code, or the machine with another key, gets nothing.
-	if other := ask(t, w.operator, claim, bearer(claim), tpm.Request(t, device)); other.status != http.StatusConflict ||
+	if other := askCertificate(t, w.operator, claim, bearer(claim), tpm.Request(t, device)); other.status != http.StatusConflict ||
 		other.refusal.Reason != guest.ReasonAttestationRefused {
 		t.Errorf("another key: %+v", other)
 	}
@@ -297,7 +295,7 @@ func TestOneDeviceIdentity(t *testing.T) {
 }
 
 // heard gives the events so far.
-func (w *world) heard() string {
+func (w *office) heard() string {
 	var out strings.Builder
 
 	for {
@@ -311,7 +309,7 @@ func (w *world) heard() string {
 }
 
 func TestWhoGetsNoCertificate(t *testing.T) {
-	w := newWorld(t)
+	w := newOffice(t)
 	good, other := w.claim("good", nil), w.claim("other", nil)
 	now := metav1.NowMicro()
 	mine := tpm.Request(t, w.tpms.TPM(t))
@@ -342,7 +340,7 @@ func TestWhoGetsNoCertificate(t *testing.T) {
 		"the code of another machine":      {claim: good, bearer: bearer(other), want: http.StatusUnauthorized},
 		"the code of a claim of that name": {claim: good, bearer: bearer(earlier), want: http.StatusUnauthorized},
 		"the code for the credential": {
-			claim: good, bearer: "Bearer " + machine.ClaimCode(codeKey, good.Namespace, good.Name, good.UID), want: http.StatusUnauthorized,
+			claim: good, bearer: "Bearer " + machine.ClaimCode(key, good.Namespace, good.Name, good.UID), want: http.StatusUnauthorized,
 		},
 		"the claim before of that name": {claim: earlier, want: http.StatusGone},
 		"a claim that is not there":     {claim: nobody(w), want: http.StatusGone},
@@ -377,7 +375,7 @@ func TestWhoGetsNoCertificate(t *testing.T) {
 				tc.body = mine
 			}
 
-			got := ask(t, w.operator, tc.claim, tc.bearer, tc.body)
+			got := askCertificate(t, w.operator, tc.claim, tc.bearer, tc.body)
 			if got.status != tc.want || got.refusal.Reason != guest.ReasonAttestationRefused || got.refusal.Message == "" || got.after != "" {
 				t.Errorf("%+v, want %d", got, tc.want)
 			}
@@ -385,12 +383,12 @@ func TestWhoGetsNoCertificate(t *testing.T) {
 	}
 
 	// None of it has cost the machine its own.
-	if got := ask(t, w.operator, good, bearer(good), mine); got.status != http.StatusOK {
+	if got := askCertificate(t, w.operator, good, bearer(good), mine); got.status != http.StatusOK {
 		t.Errorf("afterwards: %+v", got)
 	}
 }
 
-func nobody(w *world) *v1alpha1.MachineClaim {
+func nobody(w *office) *v1alpha1.MachineClaim {
 	return &v1alpha1.MachineClaim{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "nobody", UID: types.UID("1")}}
 }
 
@@ -398,20 +396,20 @@ func nobody(w *world) *v1alpha1.MachineClaim {
 func TestWithoutAnAuthority(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t)
+	w := newOffice(t)
 	claim := w.claim("linux-1", nil)
 	mine := tpm.Request(t, w.tpms.TPM(t))
 
 	for name, devices := range map[string]config.DevID{
 		"none": {}, "not there": {CertFile: w.devices.CertFile + "x", KeyFile: w.devices.KeyFile},
 	} {
-		got := ask(t, w.start(devices), claim, bearer(claim), mine)
+		got := askCertificate(t, w.start(devices), claim, bearer(claim), mine)
 		if got.status != http.StatusServiceUnavailable || got.after == "" || got.refusal.Reason != "" {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
 
-	if got := ask(t, w.operator, claim, bearer(claim), mine); got.status != http.StatusOK {
+	if got := askCertificate(t, w.operator, claim, bearer(claim), mine); got.status != http.StatusOK {
 		t.Errorf("with one: %+v", got)
 	}
 }
@@ -420,7 +418,7 @@ func TestWithoutAnAuthority(t *testing.T) {
 func TestKeysAtOnce(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t)
+	w := newOffice(t)
 	claim := w.claim("linux-1", nil)
 	replicas := []*httptest.Server{w.operator, w.start(w.devices)}
 	device := w.tpms.TPM(t)
@@ -438,7 +436,7 @@ func TestKeysAtOnce(t *testing.T) {
 
 	for i := range requests {
 		wg.Go(func() {
-			got := ask(t, replicas[i%2], claim, bearer(claim), requests[i])
+			got := askCertificate(t, replicas[i%2], claim, bearer(claim), requests[i])
 
 			mu.Lock()
 			defer mu.Unlock()
@@ -458,11 +456,11 @@ func TestKeysAtOnce(t *testing.T) {
 func TestSharedTPM(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t)
+	w := newOffice(t)
 	first, second := w.claim("linux-1", nil), w.claim("linux-2", nil)
 	device := w.tpms.TPM(t)
 
-	if got := ask(t, w.operator, first, bearer(first), tpm.Request(t, device)); got.status != http.StatusOK {
+	if got := askCertificate(t, w.operator, first, bearer(first), tpm.Request(t, device)); got.status != http.StatusOK {
 		t.Fatalf("%+v", got)
 	}
 
@@ -474,7 +472,7 @@ func TestSharedTPM(t *testing.T) {
 	for i := 0; ; i++ {
 		third := w.claim(fmt.Sprintf("probe-%d", i), nil)
 
-		got := ask(t, w.operator, third, bearer(third), clone)
+		got := askCertificate(t, w.operator, third, bearer(third), clone)
 		if got.status == http.StatusConflict {
 			break
 		}
@@ -484,7 +482,7 @@ func TestSharedTPM(t *testing.T) {
 		}
 	}
 
-	if got := ask(t, w.operator, second, bearer(second), clone); got.status != http.StatusConflict ||
+	if got := askCertificate(t, w.operator, second, bearer(second), clone); got.status != http.StatusConflict ||
 		!strings.Contains(got.refusal.Message, "remove the TPM from the template") {
 		t.Errorf("%+v", got)
 	}
@@ -498,12 +496,12 @@ func TestSharedTPM(t *testing.T) {
 func TestTooOften(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t)
+	w := newOffice(t)
 	claim, other := w.claim("linux-1", nil), w.claim("linux-2", nil)
 	count := map[int]int{}
 
 	for range 60 {
-		count[ask(t, w.operator, claim, "Bearer wrong", "{}").status]++
+		count[askCertificate(t, w.operator, claim, "Bearer wrong", "{}").status]++
 	}
 
 	if count[http.StatusTooManyRequests] == 0 || count[http.StatusUnauthorized] == 0 {
@@ -512,14 +510,14 @@ func TestTooOften(t *testing.T) {
 
 	count = map[int]int{}
 	for range 8 {
-		count[ask(t, w.operator, claim, bearer(claim), "{}").status]++
+		count[askCertificate(t, w.operator, claim, bearer(claim), "{}").status]++
 	}
 
 	if count[http.StatusTooManyRequests] == 0 || count[http.StatusBadRequest] == 0 {
 		t.Errorf("requests: %v", count)
 	}
 
-	if got := ask(t, w.operator, other, bearer(other), tpm.Request(t, w.tpms.TPM(t))); got.status != http.StatusOK {
+	if got := askCertificate(t, w.operator, other, bearer(other), tpm.Request(t, w.tpms.TPM(t))); got.status != http.StatusOK {
 		t.Errorf("another machine: %+v", got)
 	}
 }
@@ -531,7 +529,7 @@ func FuzzRequest(f *testing.F) {
 
 	// Without claims and authority: whatever is sent, nobody gets more than words.
 	operator := http.NewServeMux()
-	operator.Handle(devid.Pattern, &devid.Desk{Key: codeKey, Clock: clock.RealClock{}, Recorder: events.NewFakeRecorder(1)})
+	operator.Handle(devid.Pattern, &devid.Desk{Key: key, Clock: clock.RealClock{}, Recorder: events.NewFakeRecorder(1)})
 
 	f.Fuzz(func(t *testing.T, body []byte) {
 		claim := &v1alpha1.MachineClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b", UID: "c"}}

@@ -1,0 +1,77 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package property
+
+import (
+	"os"
+	"testing"
+
+	"github.com/leanovate/gopter"
+)
+
+// EnvSoak is set where tests have the time for every run of every property.
+const EnvSoak = "HYPERFLEETTEST_SOAK"
+
+// defaultRuns is what document 000 asks for.
+const defaultRuns = 100
+
+// Options say how a property is tried. The zero value is for a property that costs
+// milliseconds.
+type Options struct {
+	// Runs is how many inputs are tried. Default: 100.
+	Runs int
+	// Brief is how many are tried outside of `make soak`, for a property whose runs are
+	// whole lives. Default: Runs. The test's name has to begin with TestProperty, by which
+	// `make soak` finds it.
+	Brief int
+	// Workers try so many inputs at the same time. Default: 1.
+	Workers int
+	// NoShrink keeps a failed input as it is: for runs that take long, or that spoil what
+	// later ones share with them.
+	NoShrink bool
+}
+
+// Soaking says whether this is `make soak`.
+func Soaking() bool { return os.Getenv(EnvSoak) != "" }
+
+// Soak skips a test that takes too long for `make test`. Its name has to begin with
+// TestSoak, by which `make soak` finds it.
+func Soak(t testing.TB) {
+	t.Helper()
+
+	if !Soaking() {
+		t.Skip("make soak runs it")
+	}
+}
+
+// Count is how many inputs the options ask for here and now.
+func (o Options) Count() int {
+	runs := o.Runs
+	if runs == 0 {
+		runs = defaultRuns
+	}
+
+	if o.Brief > 0 && !Soaking() {
+		return o.Brief
+	}
+
+	return runs
+}
+
+// Check tries a property under its name, and fails the test if it does not hold.
+func Check(t *testing.T, name string, options Options, holds gopter.Prop) {
+	t.Helper()
+
+	parameters := gopter.DefaultTestParameters()
+	parameters.MinSuccessfulTests = options.Count()
+	parameters.Workers = max(options.Workers, 1)
+
+	if options.NoShrink {
+		parameters.MaxShrinkCount = 0
+	}
+
+	properties := gopter.NewProperties(parameters)
+	properties.Property(name, holds)
+	properties.TestingRun(t, Reporter(t))
+}

@@ -1,0 +1,110 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package property_test
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/leanovate/gopter/gen"
+	"github.com/leanovate/gopter/prop"
+
+	"github.com/hyperfleet/hyperfleet/kit/property"
+)
+
+// tried counts how many inputs a property is tried with.
+func tried(t *testing.T, options property.Options) int {
+	t.Helper()
+
+	n := 0
+
+	property.Check(t, "it holds", options, prop.ForAll(func(int) bool {
+		n++
+
+		return true
+	}, gen.Int()))
+
+	return n
+}
+
+func TestRunsOfBothTiers(t *testing.T) {
+	cases := []struct {
+		name        string
+		options     property.Options
+		brief, soak int
+	}{
+		{"nothing said", property.Options{}, 100, 100},
+		{"cheap ones", property.Options{Runs: 250}, 250, 250},
+		{"whole lives", property.Options{Brief: 7}, 7, 100},
+		{"whole lives, many of them", property.Options{Runs: 300, Brief: 7}, 7, 300},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			for soak, want := range map[string]int{"": c.brief, "1": c.soak} {
+				t.Setenv(property.EnvSoak, soak)
+
+				if got := tried(t, c.options); got != want || c.options.Count() != want {
+					t.Errorf("%s=%q: %d runs of %d, want %d", property.EnvSoak, soak, got, c.options.Count(), want)
+				}
+			}
+		})
+	}
+}
+
+// skipper notes that it was skipped.
+type skipper struct {
+	testing.TB
+
+	skipped bool
+}
+
+func (*skipper) Helper()       {}
+func (s *skipper) Skip(...any) { s.skipped = true }
+
+func TestSoakIsSkippedElsewhere(t *testing.T) {
+	for soak, want := range map[string]bool{"": true, "1": false} {
+		t.Setenv(property.EnvSoak, soak)
+
+		s := &skipper{TB: t}
+		property.Soak(s)
+
+		if s.skipped != want || property.Soaking() == want {
+			t.Errorf("%s=%q: skipped is %t", property.EnvSoak, soak, s.skipped)
+		}
+	}
+}
+
+// failing is the environment in which TestAPropertyThatFails runs its body.
+const failing = "HYPERFLEET_TEST_FAILING_PROPERTY"
+
+// TestAPropertyThatFails is a test of the program that TestCheckFailsItsTest starts.
+func TestAPropertyThatFails(t *testing.T) {
+	how := os.Getenv(failing)
+	if how == "" {
+		return
+	}
+
+	property.Check(t, "numbers are small", property.Options{NoShrink: how == "as it is"}, prop.ForAll(
+		func(n int) bool { return n < 100 }, gen.Const(800).WithShrinker(gen.IntShrinker)))
+}
+
+func TestCheckFailsItsTest(t *testing.T) {
+	t.Parallel()
+
+	for how, smallest := range map[string]bool{"shrunk": true, "as it is": false} {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestAPropertyThatFails$", "-test.v")
+		cmd.Env = append(os.Environ(), failing+"="+how)
+
+		out, err := cmd.CombinedOutput()
+		if err == nil || !strings.Contains(string(out), "--- FAIL: TestAPropertyThatFails") {
+			t.Errorf("%s: it passed (%v):\n%s", how, err, out)
+		}
+
+		if got := strings.Contains(string(out), "ARG_0: 100\n"); got != smallest {
+			t.Errorf("%s: the smallest input is told: %t\n%s", how, got, out)
+		}
+	}
+}
