@@ -15,20 +15,31 @@ AREAS := $(patsubst %/setup.go,%,$(wildcard runners/setup.go networking/setup.go
 PKG ?= $(shell go list ./... 2>/dev/null | grep -v /test/e2e/)
 RUN ?= .
 COUNT ?= 1
-TEST_TIMEOUT ?= 40m
+TEST_TIMEOUT ?= 20m
+# What `make test-changed` takes for unchanged: the last commit, or what you branched off.
+BASE ?= HEAD
+# Tests wait for each other and for servers more than they compute: more packages, and more
+# tests of each, than there are cores.
+TEST_FLAGS := -vet=off -p 3 -parallel 8 -timeout $(TEST_TIMEOUT) -count $(COUNT)
+# Packages with properties whose runs are whole lives, and with tests that call
+# property.Soak. FUZZ is how long each fuzz target runs.
+SOAK = $(shell grep -rlE --include='*_test.go' --exclude-dir=bin --exclude-dir=property 'property[.]Soak|Brief:' */ | xargs -n 1 dirname | sort -u | sed 's|^|./|')
+FUZZ ?= 1m
 # Flags of `make demo`: DEMO="--jobs 50 --output json".
 DEMO ?=
+# The demo of `make load`: with trouble in it.
+LOAD := --jobs 200 --faults webhooks-lost=0.3,webhooks-duplicated=0.2,webhooks-reordered=0.5,vm-crash=0.1,clone-lock=0.2
 
 # An end-to-end test runs once, and says what it does while it does it. call E2E,NAME
 define E2E
-go build -o bin/testreport ./hack/testreport
-PATH="$(CURDIR)/bin:$$PATH" go test -json -count 1 -timeout $(TEST_TIMEOUT) -run '$(RUN)' ./test/e2e/$(1)/... | bin/testreport -v
+go build -o bin/testrun ./hack/testrun
+PATH="$(CURDIR)/bin:$$PATH" bin/testrun -v ./test/e2e/$(1)/... -- -vet=off -count 1 -timeout $(TEST_TIMEOUT) -run '$(RUN)'
 endef
 
-.PHONY: help setup build test e2e-spire e2e-vm e2e-kubevirt e2e-bridge e2e-platform e2e-hosts lint generate verify demo bench clean
+.PHONY: help setup build test test-changed soak load testrun e2e-spire e2e-vm e2e-kubevirt e2e-bridge e2e-platform e2e-hosts lint generate verify demo bench clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## bring every tool that the other targets need into bin/ (they do it themselves, too)
 	@hack/setup.sh
@@ -39,10 +50,23 @@ build: ## build the programs into bin/
 		CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/$$program ./cmd/$$program; \
 	done
 
-test: ## run all tests with the race detector (PKG=./kit/... RUN=TestName)
+test: testrun ## run all tests with the race detector (PKG=./kit/... RUN=TestName)
+	@bin/testrun $(PKG) -- -race $(TEST_FLAGS) -run '$(RUN)'
+
+test-changed: testrun ## run the tests of packages that depend on what changed since BASE=HEAD
+	@bin/testrun -changed $(BASE) $(PKG) -- -race $(TEST_FLAGS) -run '$(RUN)'
+
+soak: testrun ## run whole lives by the hundred, kills at every call, load, and every fuzz target for FUZZ=1m
+	@HYPERFLEETTEST_SOAK=1 bin/testrun $(SOAK) -- $(TEST_FLAGS) -run '^(TestProperty|TestSoak)'
+	@bin/testrun -fuzz $(FUZZ) $(PKG)
+	@$(MAKE) --no-print-directory load
+
+load: ## run a demo of 200 jobs with faults
+	@$(MAKE) --no-print-directory demo DEMO="$(LOAD)"
+
+testrun:
 	@hack/setup.sh kube spire vault packages
-	@go build -o bin/testreport ./hack/testreport
-	@go test -race -json -timeout $(TEST_TIMEOUT) -count $(COUNT) -run '$(RUN)' $(PKG) | bin/testreport
+	@go build -o bin/testrun ./hack/testrun
 
 e2e-spire: build ## machines attest to a real SPIRE server, and log in to a real Vault
 	@hack/setup.sh kube spire vault packages
@@ -100,4 +124,4 @@ bench: build ## measure: demo of 50 jobs, memory with 500 live claims, and Go be
 	@hack/bench.sh
 
 clean: ## remove what was built, but for the tools (rm -rf bin removes those too)
-	rm -rf $(addprefix bin/,$(PROGRAMS)) bin/testreport dist cover.out
+	rm -rf $(addprefix bin/,$(PROGRAMS)) bin/testrun dist cover.out

@@ -19,6 +19,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -97,7 +98,25 @@ func walk(t *testing.T, visit func(path string)) {
 	}
 }
 
+// goFiles are all of ours, read once for all tests.
 func goFiles(t *testing.T) []goFile {
+	t.Helper()
+
+	allGoFiles.Do(func() { parsedGoFiles = parseGoFiles(t) })
+
+	if len(parsedGoFiles) < 10 {
+		t.Fatalf("%d Go files found: the walk is broken", len(parsedGoFiles))
+	}
+
+	return parsedGoFiles
+}
+
+var (
+	allGoFiles    sync.Once
+	parsedGoFiles []goFile
+)
+
+func parseGoFiles(t *testing.T) []goFile {
 	t.Helper()
 
 	var files []goFile
@@ -124,10 +143,6 @@ func goFiles(t *testing.T) []goFile {
 		})
 	})
 
-	if len(files) < 10 {
-		t.Fatalf("%d Go files found: the walk is broken", len(files))
-	}
-
 	return files
 }
 
@@ -144,7 +159,7 @@ func forbidden(folder string, test bool, imported string) string {
 		return "api imports apimachinery alone"
 	case !isOurs || topFolder(ours+"/") == folder:
 		return ""
-	case test && (strings.HasPrefix(ours, "sim/") || strings.HasPrefix(ours, "test/") || ours == "deploy"):
+	case test && (strings.HasPrefix(ours, "sim/") || strings.HasPrefix(ours, "test/") || ours == "deploy" || ours == "kit/property"):
 		return ""
 	case slices.ContainsFunc(allowed, func(a string) bool { return ours == a || strings.HasPrefix(ours, a+"/") }):
 		return ""
@@ -199,6 +214,8 @@ func TestTheImportRuleForbids(t *testing.T) {
 		"an area's test may not use another":  {folder: "hosts", imported: module + "runners", test: true, want: true},
 		"cmd may use a simulator":             {folder: "cmd", imported: module + "sim/pve"},
 		"guest may use its contract":          {folder: "guest", imported: module + "api/guest"},
+		"guest's tests may try properties":    {folder: "guest", imported: module + "kit/property", test: true},
+		"guest itself may not":                {folder: "guest", imported: module + "kit/property", want: true},
 		"guest may not use other contracts":   {folder: "guest", imported: module + "api/hyperfleet/v1alpha1", want: true},
 		"a folder nobody knows":               {folder: "utils", imported: "fmt", want: true},
 		"a name that begins like an allowed":  {folder: "kit", imported: module + "apiextra/x", want: true},
@@ -290,6 +307,30 @@ func TestProgramsAreMainsAlone(t *testing.T) {
 		if inRoot.MatchString(file.path) && path.Base(file.path) != "main.go" && !file.test() {
 			t.Errorf("%s: the folder of a program holds its main.go, all else lies in packages below it", file.path)
 		}
+	}
+}
+
+// What only `make soak` runs in full is found there by its name.
+func TestSoakFindsItsTests(t *testing.T) {
+	t.Parallel()
+
+	function := regexp.MustCompile(`(?m)^func (Test\w+)\(|property\.Soak\(`)
+	found := 0
+
+	for _, file := range goFiles(t) {
+		in := ""
+
+		for _, match := range function.FindAllSubmatch(file.source, -1) {
+			if name := string(match[1]); name != "" {
+				in = name
+			} else if found++; !strings.HasPrefix(in, "TestSoak") && file.test() && in != "" {
+				t.Errorf("%s: %s calls property.Soak, so its name has to begin with TestSoak", file.path, in)
+			}
+		}
+	}
+
+	if found == 0 {
+		t.Error("no test is for make soak: the search is broken")
 	}
 }
 

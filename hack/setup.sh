@@ -56,7 +56,12 @@ current() {
 
 # go_tool builds one program out of a tool module.
 go_tool() {
-	local module=$1 package=$2 name=$3 ldflags=$4
+	local module=$1 package=$2 name=$3 ldflags=$4 try
+	# A registry that is slow to answer on a busy machine is asked again.
+	for try in 1 2 3; do
+		(cd "hack/tools/$module" && go list -deps "$package" >/dev/null) && break
+		[ "$try" -lt 3 ] && sleep $((try * 5))
+	done
 	# Into another file first, so that a running program or a broken build does no harm.
 	(cd "hack/tools/$module" && go build -trimpath -ldflags "-s -w $ldflags" -o "$bin/.$name.new" "$package") &&
 		mv -f "$bin/.$name.new" "$bin/$name"

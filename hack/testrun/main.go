@@ -1,31 +1,90 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command testreport reads what `go test -json` writes and prints what a person
-// wants of it: a line for each package, the output of what failed or was skipped,
-// and last the counts, "N passed, N failed". With -v it prints all output as it comes.
-// It exits 1 when something failed or nothing ran.
+// Command testrun runs `go test` on packages, with the servers that they share, and prints
+// what a person wants of it: a line for each package as it ends, the output of what failed,
+// what was skipped and why, what took longest, and last the counts, "N passed, N failed".
+//
+//	testrun [-v] [-once] [-changed REVISION] PACKAGE... [-- FLAG...]
+//	testrun -fuzz DURATION PACKAGE...
+//
+// With -changed it runs those of the packages whose tests depend on what differs from the
+// revision. With -fuzz it runs every fuzz target of the packages for so long, eight at a time.
+//
+// Flags behind -- are go test's. A package that fails is run once more at the end. If it
+// passes then, the run passes, and its closing lines name the package under FLAKY with what
+// it said both times: that is a defect to be fixed next. It exits 1 when something failed
+// twice, or did not build, or nothing ran.
 package main
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"os"
+	"os/signal"
+	"slices"
+	"syscall"
+	"time"
 )
 
 func main() {
-	verbose := flag.Bool("v", false, "print the output of all tests, as it comes")
+	// As go test's -exec, see usage.go.
+	if len(os.Args) > 2 && os.Args[1] == execCommand {
+		os.Exit(execute(os.Args[2], os.Args[3:]))
+	}
+
+	var o options
+
+	flag.BoolVar(&o.verbose, "v", false, "print the output of all tests, as it comes")
+	flag.BoolVar(&o.once, "once", false, "do not run again what failed")
+	flag.StringVar(&o.changed, "changed", "", "only what depends on changes since this `revision`")
+	flag.DurationVar(&o.fuzz, "fuzz", 0, "fuzz every target of the packages for this `duration`")
 	flag.Parse()
 
-	report := newReport(os.Stdout)
-	report.verbose = *verbose
+	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 
-	if err := report.read(os.Stdin); err != nil {
-		fmt.Fprintln(os.Stderr, "testreport:", err)
-		os.Exit(1)
+	good, err := o.run(ctx, flag.Args())
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "testrun:", err)
 	}
 
-	if !report.finish() {
+	cancel()
+
+	if err != nil || !good {
 		os.Exit(1)
 	}
+}
+
+type options struct {
+	verbose, once bool
+	changed       string
+	fuzz          time.Duration
+}
+
+// run does what the options say, and says whether all is well.
+func (o options) run(ctx context.Context, args []string) (bool, error) {
+	packages, flags := args, []string(nil)
+	if i := slices.Index(args, "--"); i >= 0 {
+		packages, flags = args[:i], args[i+1:]
+	}
+
+	dir, err := os.Getwd()
+	if err != nil {
+		return false, fmt.Errorf("find the packages: %w", err)
+	}
+
+	if o.fuzz > 0 {
+		return (&fuzzing{out: os.Stdout, dir: dir, each: o.fuzz}).all(ctx, packages)
+	}
+
+	if o.changed != "" {
+		if packages, err = changed(ctx, dir, o.changed, packages); err != nil {
+			return false, err
+		}
+
+		fmt.Printf("changed: %d packages have tests that depend on it\n", len(packages)) //nolint:forbidigo // this is its output
+	}
+
+	return (&run{out: os.Stdout, verbose: o.verbose, dir: dir, flags: flags, again: !o.once}).all(ctx, packages)
 }

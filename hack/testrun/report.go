@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -27,9 +28,21 @@ type event struct {
 
 // result is what came of one package.
 type result struct {
-	// output of the package itself and of each test that has not passed.
+	// output of the package itself and of each test that has not ended.
 	output map[string]*strings.Builder
-	failed int
+	// kept is what tests that failed said, and those that are looked at once more.
+	kept                   strings.Builder
+	passed, failed         int
+	skipped, failures      []string
+	took                   float64
+	ended, bad, notTesting bool
+}
+
+// timed is how long a test took, with its subtests and without what it waited for others
+// that ran in parallel.
+type timed struct {
+	name    string
+	seconds float64
 }
 
 type report struct {
@@ -37,14 +50,14 @@ type report struct {
 	// verbose prints output as it comes.
 	verbose  bool
 	packages map[string]*result
-	skipped  []string
-	failures []string
-	passed   int
-	failed   int
+	tests    []timed
+	// failedTests by package and name; keepPassed are those of the run before this one,
+	// whose output is kept when they pass.
+	failedTests, keepPassed map[string]bool
 }
 
 func newReport(out io.Writer) *report {
-	return &report{out: out, packages: map[string]*result{}}
+	return &report{out: out, packages: map[string]*result{}, failedTests: map[string]bool{}}
 }
 
 // read takes all events. Lines that are none are printed as they are.
@@ -139,20 +152,35 @@ func (r *report) take(pkg, test string) string {
 }
 
 func (r *report) test(e event) {
+	if e.Action != "pass" && e.Action != "fail" && e.Action != "skip" {
+		return
+	}
+
+	pkg, name := r.result(e.Package), e.Package+" "+e.Test
+	output := r.take(e.Package, e.Test)
+
+	// Subtests are in the time of their test.
+	if !strings.Contains(e.Test, "/") {
+		r.tests = append(r.tests, timed{name: name, seconds: e.Elapsed})
+	}
+
 	switch e.Action {
 	case "pass":
-		r.passed++
-		r.take(e.Package, e.Test)
-	case "fail":
-		r.failed++
-		r.result(e.Package).failed++
+		pkg.passed++
 
-		output := r.take(e.Package, e.Test)
+		if r.keepPassed[name] {
+			pkg.kept.WriteString(output)
+		}
+	case "fail":
+		pkg.failed++
+		r.failedTests[name] = true
+
+		pkg.kept.WriteString(output)
 		r.repeat(output)
 
-		r.failures = append(r.failures, e.Package+" "+e.Test+": "+end(output))
+		pkg.failures = append(pkg.failures, name+": "+end(output))
 	case "skip":
-		r.skipped = append(r.skipped, e.Package+" "+e.Test+": "+why(r.take(e.Package, e.Test)))
+		pkg.skipped = append(pkg.skipped, name+": "+why(output))
 	}
 }
 
@@ -212,51 +240,64 @@ func end(output string) string {
 }
 
 func (r *report) pkg(e event) {
+	pkg := r.result(e.Package)
+	pkg.ended, pkg.took = true, e.Elapsed
+
 	switch e.Action {
 	case "pass":
 		fmt.Fprintf(r.out, "ok    %-70s %7.1fs\n", e.Package, e.Elapsed)
 	case "skip":
+		pkg.notTesting = true
 		fmt.Fprintf(r.out, "none  %s\n", e.Package)
 	case "fail":
+		pkg.bad, pkg.notTesting = true, e.FailedBuild != ""
+
 		// Tests that were running when the package came to a bad end have no result of
 		// their own: what they wrote is all there is.
 		var output strings.Builder
-		for test := range r.result(e.Package).output {
+		for test := range pkg.output {
 			output.WriteString(r.take(e.Package, test))
 		}
 
+		pkg.kept.WriteString(output.String())
 		r.repeat(output.String())
 
-		if r.result(e.Package).failed == 0 {
-			r.failed++
-			r.failures = append(r.failures, e.Package+": "+end(output.String()))
+		if pkg.failed == 0 {
+			pkg.failed++
+			pkg.failures = append(pkg.failures, e.Package+": "+end(output.String()))
 		}
 
 		fmt.Fprintf(r.out, "FAIL  %-70s %7.1fs\n", e.Package, e.Elapsed)
 	}
 
-	delete(r.packages, e.Package)
+	pkg.output = map[string]*strings.Builder{}
 }
 
-// finish prints what was skipped, what failed and the counts, and says whether all is well: something ran and nothing
-// failed. Packages that never ended have failed.
-func (r *report) finish() bool {
-	for name := range r.packages {
-		r.failed++
-		r.failures = append(r.failures, name+": it never ended")
+// end notes the packages that never ended: they have failed.
+func (r *report) end() {
+	for _, name := range slices.Sorted(maps.Keys(r.packages)) {
+		pkg := r.packages[name]
+		if pkg.ended {
+			continue
+		}
+
+		pkg.bad = true
+		pkg.failed++
+		pkg.failures = append(pkg.failures, name+": it never ended")
 
 		fmt.Fprintf(r.out, "FAIL  %s: it never ended\n", name)
 	}
+}
 
-	for _, skipped := range r.skipped {
-		fmt.Fprintf(r.out, "skip  %s\n", skipped)
+// failedPackages are those whose tests failed; what does not build would not do so again.
+func (r *report) failedPackages() []string {
+	var out []string
+
+	for _, name := range slices.Sorted(maps.Keys(r.packages)) {
+		if pkg := r.packages[name]; pkg.bad && !pkg.notTesting {
+			out = append(out, name)
+		}
 	}
 
-	for _, failure := range r.failures {
-		fmt.Fprintf(r.out, "fail  %s\n", failure)
-	}
-
-	fmt.Fprintf(r.out, "%d passed, %d failed\n", r.passed, r.failed)
-
-	return r.failed == 0 && r.passed > 0
+	return out
 }

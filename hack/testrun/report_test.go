@@ -5,14 +5,22 @@ package main
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 )
 
-// goTest runs `go test -json` on packages made of the files, and reports on it.
-func goTest(t *testing.T, files map[string]string) (string, bool) {
+// TestMain is the program that go test runs test programs by, when it is asked to be.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 2 && os.Args[1] == execCommand {
+		os.Exit(execute(os.Args[2], os.Args[3:]))
+	}
+
+	os.Exit(m.Run())
+}
+
+// testRun runs the tests of a module that is made of the files, and gives what it printed.
+func testRun(t *testing.T, files map[string]string) (string, bool) {
 	t.Helper()
 
 	dir := t.TempDir()
@@ -29,19 +37,12 @@ func goTest(t *testing.T, files map[string]string) (string, bool) {
 		}
 	}
 
-	cmd := exec.CommandContext(t.Context(), "go", "test", "-json", "./...")
-	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "GOFLAGS=", "GOPROXY=off", "GOWORK=off")
-	events, _ := cmd.CombinedOutput() // its exit code is not what is tested
-
 	var out strings.Builder
 
-	report := newReport(&out)
-	if err := report.read(strings.NewReader(string(events))); err != nil {
+	good, err := (&run{out: &out, dir: dir, again: true}).all(t.Context(), []string{"./..."})
+	if err != nil {
 		t.Fatal(err)
 	}
-
-	good := report.finish()
 
 	return out.String(), good
 }
@@ -49,12 +50,17 @@ func goTest(t *testing.T, files map[string]string) (string, bool) {
 func TestReportsOnRealRuns(t *testing.T) {
 	t.Parallel()
 
-	const head = "package a\n\nimport \"testing\"\n\n"
+	const (
+		head  = "package a\n\nimport \"testing\"\n\n"
+		flaky = "package a\n\nimport (\n\"os\"\n\"testing\"\n)\n\nfunc TestA(t *testing.T) {\n" +
+			"if err := os.Mkdir(\"was\", 0o700); err == nil { t.Fatal(\"the first time\") }\nt.Log(\"the second time\")\n}\n"
+	)
 
 	cases := map[string]struct {
 		files map[string]string
 		good  bool
 		want  []string
+		never string
 		last  string
 	}{
 		"all pass, subtests count": {
@@ -84,6 +90,15 @@ func TestReportsOnRealRuns(t *testing.T) {
 			want: []string{"TestB: a_test.go:6: one | a_test.go:9: the reason | a_test.go:10: a | a_test.go:10: a | a_test.go:10: a"},
 			last: "0 passed, 1 failed",
 		},
+		"one fails once": {
+			files: map[string]string{"a/a_test.go": flaky, "b/b_test.go": strings.Replace(head, "package a", "package b", 1) + "func TestB(t *testing.T) {}\n"},
+			good:  true,
+			want: []string{
+				"FAIL  example.com/m/a", "again 1 packages", "FLAKY example.com/m/a failed, and passed", "FLAKY   example.com/m/a TestA: a_test.go:9: the first time",
+				"a_test.go:9: the first time\n", "a_test.go:10: the second time\n", "slow  a TestA", "0 control planes were started",
+			},
+			last: "2 passed, 0 failed",
+		},
 		"a skipped test is named with its reason": {
 			files: map[string]string{
 				"a/a_test.go": head + "func TestA(t *testing.T) {}\nfunc TestB(t *testing.T) { t.Skip(\"no moon\") }\n",
@@ -100,7 +115,8 @@ func TestReportsOnRealRuns(t *testing.T) {
 			files: map[string]string{
 				"a/a_test.go": head + "func TestA(t *testing.T) { undefined() }\n",
 			},
-			want: []string{"FAIL  example.com/m/a", "undefined: undefined"}, last: "0 passed, 1 failed",
+			never: "again ",
+			want:  []string{"FAIL  example.com/m/a", "undefined: undefined"}, last: "0 passed, 1 failed",
 		},
 		"nothing to run is not good": {
 			files: map[string]string{"b/b.go": "package b\n"},
@@ -111,7 +127,7 @@ func TestReportsOnRealRuns(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			out, good := goTest(t, tc.files)
+			out, good := testRun(t, tc.files)
 			if good != tc.good {
 				t.Errorf("good = %v, want %v", good, tc.good)
 			}
@@ -120,6 +136,10 @@ func TestReportsOnRealRuns(t *testing.T) {
 				if !strings.Contains(out, want) {
 					t.Errorf("%q is missing", want)
 				}
+			}
+
+			if tc.never != "" && strings.Contains(out, tc.never) {
+				t.Errorf("%q is there", tc.never)
 			}
 
 			lines := strings.Split(strings.TrimSpace(out), "\n")
@@ -162,7 +182,9 @@ func TestVerbose(t *testing.T) {
 		}
 	}
 
-	if report.finish() {
+	report.end()
+
+	if (&closing{out: &out, first: report}).print() {
 		t.Error("a failed test is good")
 	}
 
@@ -190,7 +212,9 @@ func TestARunThatWasCutOff(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if report.finish() || !strings.Contains(out.String(), "fail  m/a: it never ended") || !strings.Contains(out.String(), "plain\n") {
+	report.end()
+
+	if (&closing{out: &out, first: report}).print() || !strings.Contains(out.String(), "fail  m/a: it never ended") || !strings.Contains(out.String(), "plain\n") {
 		t.Errorf("output:\n%s", out.String())
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
+	"github.com/hyperfleet/hyperfleet/test/lease"
 )
 
 // cleanupTimeout bounds what a test tidies up after its own context has ended.
@@ -63,10 +64,24 @@ type Env struct {
 	Scheme *runtime.Scheme
 
 	cluster *kubeproc.Cluster
-	dir     string
+	// lease is what the cluster is held by, if it is a run's; else dir is where it runs.
+	lease *lease.Lease
+	dir   string
 }
 
-// Start starts an API server for one test and stops it at the test's end. It fails
+// Lease is what a run of tests tells of a control plane that it hands out.
+type Lease struct {
+	// Dir holds its keys, Host is the API server's URL.
+	Dir, Host string
+}
+
+// The kind of server that a lease of a control plane asks for, and its option.
+const (
+	LeaseKind         = "control plane"
+	LeaseWithManagers = "kube-controller-manager"
+)
+
+// Start gives one test an API server with nothing in it, until the test's end. It fails
 // the test, and does not skip it, when the programs are missing.
 func Start(t testing.TB, opts ...Option) *Env {
 	t.Helper()
@@ -85,8 +100,8 @@ func Start(t testing.TB, opts ...Option) *Env {
 	return env
 }
 
-// Main starts an API server, hands it to use, runs the tests, stops the server and
-// exits with the tests' code.
+// Main hands an API server with nothing in it to use, runs the tests, gives the server up
+// and exits with the tests' code.
 func Main(m *testing.M, use func(*Env), opts ...Option) {
 	os.Exit(Run(m, use, opts...))
 }
@@ -119,12 +134,7 @@ func start(ctx context.Context, opts []Option) (*Env, error) {
 		opt(chosen)
 	}
 
-	dir, err := os.MkdirTemp("", "hyperfleet-kube-")
-	if err != nil {
-		return nil, fmt.Errorf("start test API server: %w", err)
-	}
-
-	env := &Env{dir: dir, Scheme: runtime.NewScheme()}
+	env := &Env{Scheme: runtime.NewScheme()}
 
 	if err := env.fill(ctx, chosen); err != nil {
 		return nil, errors.Join(err, env.stop())
@@ -144,14 +154,12 @@ func (e *Env) fill(ctx context.Context, chosen *options) error {
 		}
 	}
 
-	cluster, err := kubeproc.Start(ctx, kubeproc.Options{Dir: e.dir, ControllerManager: chosen.manager})
+	err := e.have(ctx, chosen)
 	if err != nil {
 		return err
 	}
 
-	e.cluster = cluster
-
-	if e.Config, err = cluster.AdminConfig(); err != nil {
+	if e.Config, err = e.cluster.AdminConfig(); err != nil {
 		return err
 	}
 
@@ -162,13 +170,44 @@ func (e *Env) fill(ctx context.Context, chosen *options) error {
 	return kubeproc.Apply(ctx, e.Config, chosen.paths...)
 }
 
+// have gets a control plane: one of the run's, or its own where there is no run.
+func (e *Env) have(ctx context.Context, chosen *options) error {
+	var (
+		ask   []string
+		given Lease
+		err   error
+	)
+
+	if chosen.manager {
+		ask = append(ask, LeaseWithManagers)
+	}
+
+	if e.lease, err = lease.Take(LeaseKind, &given, ask...); err != nil {
+		return fmt.Errorf("get a test API server: %w", err)
+	}
+
+	if e.lease != nil {
+		e.cluster, err = kubeproc.Attach(given.Dir, given.Host)
+
+		return err
+	}
+
+	if e.dir, err = os.MkdirTemp("", "hyperfleet-kube-"); err != nil {
+		return fmt.Errorf("start test API server: %w", err)
+	}
+
+	e.cluster, err = kubeproc.Start(ctx, kubeproc.Options{Dir: e.dir, ControllerManager: chosen.manager})
+
+	return err
+}
+
 func (e *Env) stop() error {
 	var err error
 	if e.cluster != nil {
 		err = e.cluster.Stop()
 	}
 
-	return errors.Join(err, os.RemoveAll(e.dir))
+	return errors.Join(err, e.lease.Release(), os.RemoveAll(e.dir))
 }
 
 // Namespace makes a namespace for one test and deletes it at the test's end. Without

@@ -5,7 +5,6 @@ package kube_test
 
 import (
 	"context"
-	"strings"
 	"testing"
 	"time"
 
@@ -18,7 +17,6 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
@@ -129,13 +127,4 @@ func TestNamespacesAreDeleted(t *testing.T) {
 
 		return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
 	})
-}
-
-func TestMissingProgramsAreNamed(t *testing.T) {
-	t.Setenv(kubeproc.EnvAssets, t.TempDir())
-
-	_, err := kubeproc.FindBinaries("etcd", "no-such-program")
-	if err == nil || !strings.Contains(err.Error(), "etcd, no-such-program") || !strings.Contains(err.Error(), "make setup") {
-		t.Errorf("err = %v", err)
-	}
 }

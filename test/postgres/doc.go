@@ -1,8 +1,9 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package postgres gives tests a real PostgreSQL server, one for each test binary, and
-// a database of its own to each test:
+// Package postgres gives tests a real PostgreSQL server, one for all test programs of a
+// `make test` (package lease), else one for each, and a database of its own to each test. A
+// test that kills or freezes its server starts one by Start.
 //
 //	var server *postgres.Server
 //

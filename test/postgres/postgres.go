@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"strings"
 	"testing"
@@ -16,24 +17,42 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/hyperfleet/hyperfleet/kit/pgproc"
+	"github.com/hyperfleet/hyperfleet/kit/procrun"
+	"github.com/hyperfleet/hyperfleet/test/lease"
 )
 
-// adminTimeout bounds what is done around a test.
-const adminTimeout = time.Minute
+const (
+	// admin is the database that others are made from.
+	admin = "postgres"
+	// adminTimeout bounds what is done around a test.
+	adminTimeout = time.Minute
+)
+
+// LeaseKind is the kind of server that a lease of a run's PostgreSQL asks for; it tells a
+// Lease.
+const LeaseKind = "PostgreSQL"
+
+// Lease is what a run of tests tells of its PostgreSQL.
+type Lease struct {
+	// URL of the database postgres, with the superuser's password.
+	URL string
+}
 
 // Server is a running PostgreSQL.
 type Server struct {
-	*pgproc.Server
-
-	dir string
+	url string
+	// lease is what it is held by, if it is a run's; else own is the process, in dir.
+	lease *lease.Lease
+	own   *pgproc.Server
+	dir   string
 }
 
-// Start starts a server for one test and stops it at the test's end. It fails the
-// test, and does not skip it, when PostgreSQL is not installed.
+// Start starts a server of its own for one test, which may trouble it, and stops it at the
+// test's end. It fails the test, and does not skip it, when PostgreSQL is not installed.
 func Start(t testing.TB) *Server {
 	t.Helper()
 
-	server, err := start(context.Background())
+	server, err := begin(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,8 +66,8 @@ func Start(t testing.TB) *Server {
 	return server
 }
 
-// Main starts a server, hands it to use, runs the tests, stops the server and exits
-// with the tests' code.
+// Main hands a server that other test programs use as well to use, runs the tests, and
+// exits with their code.
 func Main(m *testing.M, use func(*Server)) { os.Exit(Run(m, use)) }
 
 // Run is Main that returns the exit code, for a TestMain with more to do.
@@ -60,10 +79,10 @@ func Run(m *testing.M, use func(*Server)) int {
 	})
 }
 
-// With starts a server for run, and gives what run gave, or 1 if PostgreSQL did not start
+// With has a server for run, and gives what run gave, or 1 if PostgreSQL did not start
 // or did not end well.
 func With(run func(*Server) int) int {
-	server, err := start(context.Background())
+	server, err := have(context.Background())
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 
@@ -81,7 +100,23 @@ func With(run func(*Server) int) int {
 	return code
 }
 
-func start(ctx context.Context) (*Server, error) {
+// have gets the run's server, or starts one where there is no run.
+func have(ctx context.Context) (*Server, error) {
+	var given Lease
+
+	held, err := lease.Take(LeaseKind, &given)
+	if err != nil {
+		return nil, fmt.Errorf("get a test database: %w", err)
+	}
+
+	if held != nil {
+		return &Server{url: given.URL, lease: held}, nil
+	}
+
+	return begin(ctx)
+}
+
+func begin(ctx context.Context) (*Server, error) {
 	dir, err := os.MkdirTemp("", "hyperfleet-postgres-")
 	if err != nil {
 		return nil, fmt.Errorf("start test database: %w", err)
@@ -92,10 +127,31 @@ func start(ctx context.Context) (*Server, error) {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 
-	return &Server{Server: running, dir: dir}, nil
+	return &Server{url: running.URL(admin), own: running, dir: dir}, nil
 }
 
-func (s *Server) stop() error { return errors.Join(s.Stop(), os.RemoveAll(s.dir)) }
+func (s *Server) stop() error {
+	if s.lease != nil {
+		return s.lease.Release()
+	}
+
+	return errors.Join(s.own.Stop(), os.RemoveAll(s.dir))
+}
+
+// URL returns the URL of a database, which has a password in it.
+func (s *Server) URL(database string) string {
+	parsed, err := url.Parse(s.url)
+	if err != nil {
+		panic(err) // it was made by this package's peer
+	}
+
+	parsed.Path = "/" + database
+
+	return parsed.String()
+}
+
+// Process is the server's, which Start started.
+func (s *Server) Process() *procrun.Process { return s.own.Process() }
 
 // Database makes an empty database for one test, dropped at its end, and returns its
 // URL, which has a password in it.
@@ -103,13 +159,13 @@ func (s *Server) Database(t testing.TB) string {
 	t.Helper()
 
 	name := "test_" + strings.ReplaceAll(uuid.NewString(), "-", "")
-	if err := s.admin("create database " + name); err != nil {
+	if err := s.execute("create database " + name); err != nil {
 		t.Fatal(err)
 	}
 
 	t.Cleanup(func() {
 		// Whoever is still connected is what the test left behind.
-		if err := s.admin("drop database " + name + " with (force)"); err != nil {
+		if err := s.execute("drop database " + name + " with (force)"); err != nil {
 			t.Error(err)
 		}
 	})
@@ -117,21 +173,21 @@ func (s *Server) Database(t testing.TB) string {
 	return s.URL(name)
 }
 
-// Bounce kills the server and starts it again with the same data at the same address.
+// Bounce kills the server, which Start started, and starts it again with the same data at the same address.
 func (s *Server) Bounce(t testing.TB) {
 	t.Helper()
 
 	// The server lives on after the test, so not on its context.
-	if err := s.Restart(context.Background()); err != nil {
+	if err := s.own.Restart(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func (s *Server) admin(statement string) error {
+func (s *Server) execute(statement string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
 	defer cancel()
 
-	conn, err := pgx.Connect(ctx, s.URL("postgres"))
+	conn, err := pgx.Connect(ctx, s.url)
 	if err != nil {
 		return fmt.Errorf("connect to test database: %w", err)
 	}

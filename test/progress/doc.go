@@ -2,6 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package progress has long tests say how far they are. What is said by Log and Error of
-// package testing looks alike; hack/testreport takes it for the reason of a failure. What
+// package testing looks alike; hack/testrun takes it for the reason of a failure. What
 // is said here is none.
 package progress

@@ -156,7 +156,7 @@ func (w *world) shims() string {
 	w.must(err)
 	// nats-server --jetstream --store_dir DIR --addr ADDRESS --port PORT
 	shim("nats-server", `printf 'listen: "%s:%s"\njetstream: {store_dir: "%s"}\n' "$5" "$7" "$3" >nats.conf
-HYPERFLEET_TEST_NATS_CONF=nats.conf exec '`+self+`'`)
+HYPERFLEETTEST_NATS_CONF=nats.conf exec '`+self+`'`)
 
 	programs, err := pgproc.FindBinaries()
 	w.must(err)

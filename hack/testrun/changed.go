@@ -1,0 +1,160 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"os/exec"
+	"path"
+	"slices"
+	"strings"
+)
+
+// Files that tests read without importing a package say so here: what changes below the
+// folder changes the packages that import the other.
+func readBy() map[string]string {
+	return map[string]string{
+		"deploy": "test/kube",   // manifests are applied to API servers
+		"docs":   "test/guides", // documents are run
+		"hack":   ".",
+		".":      ".", // the house tests look at everything
+	}
+}
+
+// changed gives the packages whose tests could tell what has changed since a revision,
+// uncommitted and new files included. They are all packages when the module's files changed.
+func changed(ctx context.Context, dir, since string, packages []string) ([]string, error) {
+	files, err := changedFiles(ctx, dir, since)
+	if err != nil {
+		return nil, err
+	}
+
+	if slices.Contains(files, "go.mod") || slices.Contains(files, "go.sum") {
+		return packages, nil
+	}
+
+	tests, err := testDependencies(ctx, dir, packages)
+	if err != nil {
+		return nil, err
+	}
+
+	folders := map[string]bool{}
+	for _, file := range files {
+		folders[path.Dir(file)] = true
+	}
+
+	module, err := output(ctx, dir, "go", "list", "-m")
+	if err != nil {
+		return nil, err
+	}
+
+	return affected(strings.TrimSpace(module), folders, tests), nil
+}
+
+// affected gives the packages that depend on a folder. Folders without a package, such as
+// testdata, belong to the nearest one above.
+func affected(module string, folders map[string]bool, tests map[string][]string) []string {
+	known := map[string]bool{}
+	for _, needs := range tests {
+		for _, need := range needs {
+			known[need] = true
+		}
+	}
+
+	dirty := map[string]bool{module: true} // the house tests run always
+
+	for folder := range folders {
+		top, _, _ := strings.Cut(folder, "/")
+		if by, ok := readBy()[top]; ok {
+			dirty[path.Join(module, by)] = true
+		}
+
+		for at := folder; ; at = path.Dir(at) {
+			if pkg := path.Join(module, at); known[pkg] || at == "." {
+				dirty[pkg] = true
+
+				break
+			}
+		}
+	}
+
+	var out []string
+
+	for pkg, needs := range tests {
+		if slices.ContainsFunc(needs, func(need string) bool { return dirty[need] }) {
+			out = append(out, pkg)
+		}
+	}
+
+	slices.Sort(out)
+
+	return out
+}
+
+// changedFiles are those that differ from the revision, and those that git does not know.
+func changedFiles(ctx context.Context, dir, since string) ([]string, error) {
+	tracked, err := output(ctx, dir, "git", "diff", "--name-only", since)
+	if err != nil {
+		return nil, err
+	}
+
+	untracked, err := output(ctx, dir, "git", "ls-files", "--others", "--exclude-standard")
+	if err != nil {
+		return nil, err
+	}
+
+	return strings.Fields(tracked + untracked), nil
+}
+
+// testDependencies gives for each package all that its tests are made of, itself included.
+func testDependencies(ctx context.Context, dir string, packages []string) (map[string][]string, error) {
+	args := append([]string{"list", "-test", "-f", "{{.ImportPath}}|{{join .Deps \" \"}}"}, packages...)
+
+	text, err := output(ctx, dir, "go", args...)
+	if err != nil {
+		return nil, err
+	}
+
+	out := map[string][]string{}
+	lines := bufio.NewScanner(strings.NewReader(text))
+	lines.Buffer(nil, len(text)+1)
+
+	for lines.Scan() {
+		name, deps, _ := strings.Cut(lines.Text(), "|")
+
+		// The program of a package's tests; its other forms are among its dependencies.
+		pkg, isTest := strings.CutSuffix(name, ".test")
+		if !isTest || strings.Contains(name, " ") {
+			continue
+		}
+
+		needs := []string{pkg}
+		for dep := range strings.FieldsSeq(deps) {
+			if !strings.HasPrefix(dep, "[") {
+				needs = append(needs, strings.TrimSuffix(dep, "_test"))
+			}
+		}
+
+		out[pkg] = needs
+	}
+
+	return out, nil
+}
+
+func output(ctx context.Context, dir, program string, args ...string) (string, error) {
+	var stderr bytes.Buffer
+
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Dir, cmd.Stderr = dir, &stderr
+
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("run %s %s: %w: %s", program, args[0], err, strings.TrimSpace(stderr.String()))
+	}
+
+	return string(out), nil
+}

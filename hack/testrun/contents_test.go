@@ -1,0 +1,102 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"io"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
+)
+
+// Whatever one test program leaves in a control plane, the next one finds what the first
+// found: nothing, not even what could not be deleted.
+func TestAPlaneIsEmptied(t *testing.T) {
+	t.Parallel()
+
+	s := newServers(t.Context(), t.TempDir(), io.Discard, func(string, time.Duration) {})
+	t.Cleanup(s.stop)
+
+	for round := range 3 {
+		p, err := s.take(false)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		litter(t, p)
+		s.giveBack(p)
+
+		if p.busy {
+			t.Fatalf("round %d: the plane could not be emptied", round)
+		}
+	}
+
+	if got := s.started(); got != 1 {
+		t.Errorf("%d control planes were started, want the first to be used again", got)
+	}
+}
+
+// litter leaves things behind, after it has seen that there are none.
+func litter(t *testing.T, p *plane) {
+	t.Helper()
+
+	config, err := p.AdminConfig()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	typed, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	ctx, finalizers := t.Context(), []string{"test.hyperfleet.io/never"}
+
+	if _, err := typed.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "left"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+
+	held := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "held", Finalizers: finalizers}}
+	if _, err := typed.CoreV1().ConfigMaps("left").Create(ctx, held, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+
+	// An object of the API server's own, changed and removed.
+	if err := typed.RbacV1().ClusterRoles().Delete(ctx, "view", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+
+	role, err := typed.RbacV1().ClusterRoles().Get(ctx, "edit", metav1.GetOptions{})
+	if err != nil || role.Labels["left"] != "" {
+		t.Fatalf("the role has labels %v, %v", role.Labels, err)
+	}
+
+	role.Labels["left"] = "behind"
+	if _, err := typed.RbacV1().ClusterRoles().Update(ctx, role, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := kubeproc.Apply(ctx, config, "../../test/kube/testdata"); err != nil {
+		t.Fatal(err)
+	}
+
+	custom, err := dynamic.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	widgets := custom.Resource(schema.GroupVersionResource{Group: "test.hyperfleet.io", Version: "v1", Resource: "widgets"}).Namespace("left")
+
+	list, err := widgets.List(ctx, metav1.ListOptions{})
+	if err != nil || len(list.Items) > 0 {
+		t.Fatalf("widgets: %v, %v", list, err)
+	}
+}

@@ -1,0 +1,100 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/hyperfleet/hyperfleet/test/lease"
+)
+
+type place struct{ Name string }
+
+// serve has one server of a kind, and tells when it was given back.
+func serve(t *testing.T) (given chan lease.Request, back chan struct{}) {
+	t.Helper()
+
+	given, back = make(chan lease.Request, 1), make(chan struct{}, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+
+	socket, wait, err := lease.Serve(ctx, t.TempDir(), map[string]lease.Provider{
+		"thing": func(_ context.Context, request lease.Request) (any, func(), error) {
+			given <- request
+
+			return place{Name: "here"}, func() { back <- struct{}{} }, nil
+		},
+		"broken": func(context.Context, lease.Request) (any, func(), error) { return nil, nil, errors.New("it is broken") },
+	})
+	if err != nil {
+		cancel()
+		t.Fatal(err)
+	}
+
+	t.Cleanup(func() {
+		cancel()
+		wait()
+	})
+	t.Setenv(lease.EnvSocket, socket)
+
+	return given, back
+}
+
+func TestALeaseIsTheConnection(t *testing.T) {
+	given, back := serve(t)
+
+	var got place
+
+	held, err := lease.Take("thing", &got, "large")
+	if err != nil || got.Name != "here" {
+		t.Fatalf("take = %+v, %v", got, err)
+	}
+
+	if request := <-given; request.Dir == "" || len(request.Options) != 1 || request.Options[0] != "large" {
+		t.Errorf("the request was %+v", request)
+	}
+
+	select {
+	case <-back:
+		t.Fatal("it was given back while it was held")
+	default:
+	}
+
+	if err := held.Release(); err != nil {
+		t.Fatal(err)
+	}
+
+	<-back
+}
+
+func TestLeasesThatAreNotHad(t *testing.T) {
+	serve(t)
+
+	for kind, want := range map[string]string{"broken": "it is broken", "other": `unknown kind of server: "other"`} {
+		if _, err := lease.Take(kind, &place{}); !errors.Is(err, lease.ErrRefused) || !strings.Contains(err.Error(), want) {
+			t.Errorf("take %s = %v, want %q", kind, err, want)
+		}
+	}
+}
+
+func TestNobodyToAsk(t *testing.T) {
+	t.Setenv(lease.EnvSocket, "")
+
+	held, err := lease.Take("thing", &place{})
+	if held != nil || err != nil {
+		t.Errorf("take = %v, %v", held, err)
+	}
+
+	if err := held.Release(); err != nil {
+		t.Error(err)
+	}
+
+	t.Setenv(lease.EnvSocket, t.TempDir()+"/none")
+
+	if _, err := lease.Take("thing", &place{}); err == nil {
+		t.Error("a lease was had of nobody")
+	}
+}
