@@ -5,7 +5,6 @@ package bridge_test
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -39,7 +38,7 @@ func alone(t *testing.T, clk clock.WithTicker, install ...func(context.Context, 
 		t.Fatal(err)
 	}
 
-	versions := fmt.Sprintf(`{"versions":["%s"]}`, strings.Join(supported(), `","`))
+	versions := `{"versions":["` + strings.Join(supported(), `","`) + `"]}`
 
 	for _, object := range []client.Object{
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metalLB}},

@@ -117,7 +117,8 @@ func (s *stage) enter(t testing.TB) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 
-		if s.tests--; s.tests > 0 {
+		s.tests--
+		if s.tests > 0 {
 			return
 		}
 

@@ -137,7 +137,8 @@ func (c *closing) slowest() {
 		inTests += cpu
 	}
 
-	fmt.Fprintf(c.out, "took  %s: %.1f CPU minutes in tests and their servers, %.1f in all with building and linking; %d control planes were started\n",
+	fmt.Fprintf(c.out, "took  %s: %.1f CPU minutes in tests and their servers, %.1f in all with building and linking; "+
+		"%d control planes were started\n",
 		c.took.Round(time.Second), inTests.Minutes(), max(c.total, inTests).Minutes(), c.planes)
 }
 

@@ -223,7 +223,8 @@ func list(ctx context.Context, cluster *kubeproc.Cluster, keysOnly bool) (map[st
 
 	// From the lowest key to the end of all (etcd, RangeRequest: both ends zero).
 	all := base64.StdEncoding.EncodeToString([]byte{0})
-	if err := etcd(ctx, cluster, "kv/range", map[string]any{"key": all, "range_end": all, "keys_only": keysOnly}, &answer); err != nil {
+	request := map[string]any{"key": all, "range_end": all, "keys_only": keysOnly}
+	if err := etcd(ctx, cluster, "kv/range", request, &answer); err != nil {
 		return nil, err
 	}
 

@@ -38,7 +38,7 @@ type run struct {
 	cpu time.Duration
 }
 
-var errNoPackages = errors.New("no packages: name some, such as ./kit/...")
+var errNoPackages = errors.New("no packages: name some, such as ./..., as arguments")
 
 // all runs the packages, and says whether all is well.
 func (r *run) all(ctx context.Context, packages []string) (bool, error) {
@@ -52,7 +52,7 @@ func (r *run) all(ctx context.Context, packages []string) (bool, error) {
 	}
 
 	// The user of PostgreSQL passes through.
-	if err := os.Chmod(dir, 0o711); err != nil { //nolint:gosec // as above
+	if err := os.Chmod(dir, 0o711); err != nil {
 		return false, fmt.Errorf("run tests: %w", err)
 	}
 
@@ -94,7 +94,8 @@ func (r *run) all(ctx context.Context, packages []string) (bool, error) {
 	}
 
 	whole := &closing{
-		out: r.out, first: first, second: second, cpu: account.perPackage(), total: r.cpu, took: time.Since(begun), planes: shared.started(),
+		out: r.out, first: first, second: second,
+		cpu: account.perPackage(), total: r.cpu, took: time.Since(begun), planes: shared.started(),
 	}
 
 	return whole.print(), nil

@@ -109,7 +109,7 @@ func TestValidate(t *testing.T) {
 }
 
 // The schemas are KubeVirt's: what they refuse is refused.
-func TestSchemasRefuse(t *testing.T) {
+func TestSchemasRefuse(t *testing.T) { //nolint:tparallel // its subtests change one simulator in turn
 	t.Parallel()
 
 	namespace := env.Namespace(t)

@@ -62,7 +62,7 @@ func TestCrashes(t *testing.T) {
 }
 
 // A process dies at every call, not only at those that change something.
-func TestSoakCrashes(t *testing.T) {
+func TestSoakCrashes(t *testing.T) { //nolint:tparallel // soak tests have the machine to themselves
 	property.Soak(t)
 
 	for name, fresh := range map[string]conformance.New{"quick tasks": quickTasks, "slow tasks": slowTasks} {

@@ -43,7 +43,7 @@ func trust(t testing.TB, spec *v1alpha1.HypervisorTLS) func(*hypervisor.Config, 
 	return func(c *hypervisor.Config, _ *hypervisor.Options) { c.TLS = config }
 }
 
-func TestWaysToConnect(t *testing.T) {
+func TestWaysToConnect(t *testing.T) { //nolint:tparallel // its subtests share a server, one after the other
 	t.Parallel()
 
 	s := pvetest.New(t, fastModel())

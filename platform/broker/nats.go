@@ -76,7 +76,8 @@ func dialNATS(ctx context.Context, conf platform.BrokerNATSConf, at pace, log *s
 	}
 
 	o := &overNATS{
-		access: natsAccess(conf), stream: conf.Stream, ackWait: conf.AckWait, pinned: at.pinned, log: log, troubles: newTroubles(clock.RealClock{}),
+		access: natsAccess(conf), stream: conf.Stream, ackWait: conf.AckWait, pinned: at.pinned, log: log,
+		troubles: newTroubles(clock.RealClock{}),
 	}
 	if err := o.connect(conf); err != nil {
 		return nil, err

@@ -379,7 +379,7 @@ func testDoor(t *testing.T, d *door, ca *brokers.CA) {
 }
 
 // TestPlainNATS: a server without TLS, and users. RabbitMQ's is in TestRabbitMQ.
-func TestPlainNATS(t *testing.T) {
+func TestPlainNATS(t *testing.T) { //nolint:tparallel // its subtests share a server, one after the other
 	t.Parallel()
 	testPlain(t, startDoor(t, platform.BrokerNATS, brokers.Setup{Users: users()}))
 }

@@ -90,7 +90,9 @@ func Open(ctx context.Context, conf platform.Broker, log *slog.Logger, registere
 	return open(ctx, conf, usualPace(), log, registerer)
 }
 
-func open(ctx context.Context, conf platform.Broker, at pace, log *slog.Logger, registerer prometheus.Registerer) (Broker, error) {
+func open(
+	ctx context.Context, conf platform.Broker, at pace, log *slog.Logger, registerer prometheus.Registerer,
+) (Broker, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}

@@ -146,7 +146,7 @@ func TestRest(t *testing.T) {
 }
 
 // TestSoakRest measures what 5,000 of them cost it of memory.
-func TestSoakRest(t *testing.T) {
+func TestSoakRest(t *testing.T) { //nolint:tparallel // soak tests have the machine to themselves
 	property.Soak(t)
 	testRest(t, resting)
 }

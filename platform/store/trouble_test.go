@@ -111,7 +111,7 @@ func TestOfManyOneGetsTheLease(t *testing.T) {
 }
 
 // TestADatabaseInTrouble stops its server, so that is its own.
-func TestADatabaseInTrouble(t *testing.T) {
+func TestADatabaseInTrouble(t *testing.T) { //nolint:tparallel // its subtests share a server, one after the other
 	t.Parallel()
 
 	own := postgres.Start(t)

@@ -204,7 +204,7 @@ func TestForgesimWithAppAndViolation(t *testing.T) {
 	}
 }
 
-func TestForgesimRefusals(t *testing.T) {
+func TestForgesimRefusals(t *testing.T) { //nolint:tparallel // it comes before the processes of other tests
 	empty := filepath.Join(t.TempDir(), "empty")
 	must(t, os.WriteFile(empty, nil, 0o600))
 	for name, args := range map[string][]string{

@@ -46,7 +46,8 @@ func (n *rabbitNode) change(t testing.TB, setup Setup) {
 	// A server without users of its own reads no definitions either when it starts.
 	load := ""
 	if len(setup.Users) > 0 {
-		load = fmt.Sprintf("{ok, Text} = file:read_file(%q), ok = rabbit_definitions:import_raw(Text), ", filepath.Join(n.dir, definitionsFile))
+		load = fmt.Sprintf("{ok, Text} = file:read_file(%q), ok = rabbit_definitions:import_raw(Text), ",
+			filepath.Join(n.dir, definitionsFile))
 	}
 
 	n.call(t, load+`ssl:clear_pem_cache(), rabbit_networking:close_all_connections("changed").`)

@@ -157,7 +157,7 @@ func give(program, dir string) error {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 
-	if err := os.WriteFile(to, data, 0o755); err != nil { //nolint:gosec // it is to be run
+	if err := os.WriteFile(to, data, 0o755); err != nil {
 		return fmt.Errorf("write program: %w", err)
 	}
 

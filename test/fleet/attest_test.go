@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -41,14 +42,14 @@ type attested struct {
 	media []guest.Config
 }
 
-// attestation starts a SPIRE server, and makes a fleet that attests by it. act is what a
-// machine does with its configuration.
+// attestation makes a fleet that attests by a SPIRE server, which may be other fleets' too.
+// act is what a machine does with its configuration.
 func attestation(
-	t *testing.T, method string, act func(a *attested, vm pve.GuestVM, cfg guest.Config), opts ...func(*spire.Options),
+	t *testing.T, server *spiretest.Server, method string, act func(a *attested, vm pve.GuestVM, cfg guest.Config), opts ...func(*spire.Options),
 ) *attested {
 	t.Helper()
 
-	a := &attested{server: spiretest.Start(t)}
+	a := &attested{server: server}
 
 	model := fleet.Model()
 	model.Guest.Script = func(vm pve.GuestVM) {
@@ -135,7 +136,8 @@ func (a *attested) attest(vm pve.GuestVM, cfg guest.Config) (*spiretest.Agent, e
 	return agent, nil
 }
 
-// left is what the SPIRE server knows: entries and agents.
+// left is what the SPIRE server knows of the fleet: entries, and agents by the tokens on its
+// media.
 func (a *attested) left() []string {
 	a.T.Helper()
 
@@ -153,11 +155,19 @@ func (a *attested) left() []string {
 
 	var out []string
 	for _, entry := range entries.GetEntries() {
-		out = append(out, "entry "+entry.GetSpiffeId().GetPath())
+		if path := entry.GetSpiffeId().GetPath(); strings.Contains(path, "/"+a.Namespace+"/") {
+			out = append(out, "entry "+path)
+		}
 	}
 
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
 	for _, agent := range agents.GetAgents() {
-		out = append(out, "agent "+agent.GetId().GetPath())
+		path := agent.GetId().GetPath()
+		if slices.ContainsFunc(a.media, func(cfg guest.Config) bool { return strings.HasSuffix(path, "/"+cfg.SPIFFE.JoinToken) }) {
+			out = append(out, "agent "+path)
+		}
 	}
 
 	return out
@@ -209,10 +219,29 @@ func (a *attested) eventuallyForgotten() {
 	})
 }
 
-// A machine proves who it is, gets its credential by either method, runs its job, and leaves
-// nothing behind.
+// Fleets that attest by the same SPIRE server.
 func TestMachinesAttest(t *testing.T) {
 	t.Parallel()
+
+	server := spiretest.Start(t)
+
+	for name, test := range map[string]func(*testing.T, *spiretest.Server){
+		"jobs run": jobsRunAttested, "another trust domain": anotherTrustDomain, "none configured": noSPIREConfigured,
+		"machines that are refused": refusedMachinesEnd, "only its own SVID": onlyItsOwnSVID,
+		"the operator ends": operatorEndsBetweenRegistrationAndMedium, "orphans": orphanedIdentities,
+		"the token": theTokenIsOnTheMediumAlone,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, server)
+		})
+	}
+}
+
+// A machine proves who it is, gets its credential by either method, runs its job, and leaves
+// nothing behind.
+func jobsRunAttested(t *testing.T, server *spiretest.Server) {
+	t.Helper()
 
 	for _, method := range []string{v1alpha1.BootstrapRunnerToken, v1alpha1.BootstrapCallback} {
 		t.Run(method, func(t *testing.T) {
@@ -220,7 +249,7 @@ func TestMachinesAttest(t *testing.T) {
 
 			var replayed int
 
-			a := attestation(t, method, func(a *attested, vm pve.GuestVM, cfg guest.Config) {
+			a := attestation(t, server, method, func(a *attested, vm pve.GuestVM, cfg guest.Config) {
 				agent, err := a.attest(vm, cfg)
 				if err != nil {
 					t.Error(err)
@@ -271,95 +300,98 @@ func TestMachinesAttest(t *testing.T) {
 	}
 }
 
-// No machine is made that could not attest.
-func TestNoMachineWithoutSPIRE(t *testing.T) {
-	t.Parallel()
+// proves has a machine attest, and run its job.
+func proves(t *testing.T) func(*attested, pve.GuestVM, guest.Config) {
+	t.Helper()
 
-	idle := func(a *attested, vm pve.GuestVM, cfg guest.Config) {
+	return func(a *attested, vm pve.GuestVM, cfg guest.Config) {
 		if _, err := a.attest(vm, cfg); err != nil {
 			t.Error(err)
 		}
 
 		fleet.Run(t, vm, cfg)
 	}
+}
 
-	t.Run("server away", func(t *testing.T) {
-		t.Parallel()
+// No machine is made that could not attest.
+func TestNoMachineWithoutSPIRE(t *testing.T) {
+	t.Parallel()
 
-		a := attestation(t, v1alpha1.BootstrapRunnerToken, idle)
-		a.begin()
-		a.EventuallyReady(a.template)
-		a.server.Stop(t)
+	a := attestation(t, spiretest.Start(t), v1alpha1.BootstrapRunnerToken, proves(t))
+	a.begin()
+	a.EventuallyReady(a.template)
+	a.server.Stop(t)
 
-		claim := a.NewClaim("waits")
-		a.Create(claim)
-		a.EventuallyCondition(claim, v1alpha1.ConditionIdentityReady, metav1.ConditionFalse, "SPIREUnavailable")
+	claim := a.NewClaim("waits")
+	a.Create(claim)
+	a.EventuallyCondition(claim, v1alpha1.ConditionIdentityReady, metav1.ConditionFalse, "SPIREUnavailable")
 
-		if made := a.VMsMade(); made != 0 {
-			t.Errorf("%d VMs were made", made)
-		}
+	if made := a.VMsMade(); made != 0 {
+		t.Errorf("%d VMs were made", made)
+	}
 
-		// Nothing is known of it to the server: to delete it takes none.
-		given := a.NewClaim("given-up")
-		a.Create(given)
-		a.EventuallyCondition(given, v1alpha1.ConditionIdentityReady, metav1.ConditionFalse, "SPIREUnavailable")
-		a.delete(given)
-		a.eventuallyGone(given)
+	// Nothing is known of it to the server: to delete it takes none.
+	given := a.NewClaim("given-up")
+	a.Create(given)
+	a.EventuallyCondition(given, v1alpha1.ConditionIdentityReady, metav1.ConditionFalse, "SPIREUnavailable")
+	a.delete(given)
+	a.eventuallyGone(given)
 
-		a.server.Restart(t)
-		a.EventuallyReady(claim)
+	a.server.Restart(t)
+	a.EventuallyReady(claim)
 
-		if claim.Status.BootstrapInfo.Identity.AttestedAt == nil || claim.Status.BootstrapInfo.Identity.RegisteredAt == nil {
-			t.Errorf("identity = %+v", claim.Status.BootstrapInfo.Identity)
-		}
+	if claim.Status.BootstrapInfo.Identity.AttestedAt == nil || claim.Status.BootstrapInfo.Identity.RegisteredAt == nil {
+		t.Errorf("identity = %+v", claim.Status.BootstrapInfo.Identity)
+	}
 
-		// Its VM goes without the server; what the server knows goes when it is back.
-		a.server.Stop(t)
-		a.delete(claim)
-		a.EventuallyCondition(claim, "IdentityRemoved", metav1.ConditionFalse, "SPIREUnavailable")
+	// Its VM goes without the server; what the server knows goes when it is back.
+	a.server.Stop(t)
+	a.delete(claim)
+	a.EventuallyCondition(claim, "IdentityRemoved", metav1.ConditionFalse, "SPIREUnavailable")
 
-		if left := strings.Join(a.Leftovers(), ", "); strings.Contains(left, "VM ") {
-			t.Errorf("left = %s", left)
-		}
+	if left := strings.Join(a.Leftovers(), ", "); strings.Contains(left, "VM ") {
+		t.Errorf("left = %s", left)
+	}
 
-		a.server.Restart(t)
-		a.eventuallyForgotten()
-	})
+	a.server.Restart(t)
+	a.eventuallyForgotten()
+}
 
-	t.Run("another trust domain", func(t *testing.T) {
-		t.Parallel()
+// Nor where the SPIRE server is of another trust domain than the operator believes.
+func anotherTrustDomain(t *testing.T, server *spiretest.Server) {
+	t.Helper()
 
-		a := attestation(t, v1alpha1.BootstrapRunnerToken, idle, func(o *spire.Options) { o.TrustDomain = "example.org" })
-		a.TrustDomain = "example.org"
-		a.begin()
-		a.EventuallyReady(a.template)
+	a := attestation(t, server, v1alpha1.BootstrapRunnerToken, proves(t), func(o *spire.Options) { o.TrustDomain = "example.org" })
+	a.TrustDomain = "example.org"
+	a.begin()
+	a.EventuallyReady(a.template)
 
-		claim := a.NewClaim("stalls")
-		a.Create(claim)
-		a.EventuallyCondition(claim, v1alpha1.ConditionIdentityReady, metav1.ConditionFalse, "TrustDomainMismatch")
+	claim := a.NewClaim("stalls")
+	a.Create(claim)
+	a.EventuallyCondition(claim, v1alpha1.ConditionIdentityReady, metav1.ConditionFalse, "TrustDomainMismatch")
 
-		if made := a.VMsMade(); made != 0 {
-			t.Errorf("%d VMs were made", made)
-		}
+	if made := a.VMsMade(); made != 0 {
+		t.Errorf("%d VMs were made", made)
+	}
 
-		a.delete(claim)
+	a.delete(claim)
 
-		a.eventuallyForgotten()
-	})
+	a.eventuallyForgotten()
+}
 
-	t.Run("none configured", func(t *testing.T) {
-		t.Parallel()
+// Nor where the operator knows of none.
+func noSPIREConfigured(t *testing.T, server *spiretest.Server) {
+	t.Helper()
 
-		a := attestation(t, v1alpha1.BootstrapRunnerToken, idle)
-		a.Identity, a.TrustDomain = nil, ""
-		a.begin()
-		a.EventuallyCondition(a.template, "Rendered", metav1.ConditionFalse, "AttestationUnavailable")
-	})
+	a := attestation(t, server, v1alpha1.BootstrapRunnerToken, proves(t))
+	a.Identity, a.TrustDomain = nil, ""
+	a.begin()
+	a.EventuallyCondition(a.template, "Rendered", metav1.ConditionFalse, "AttestationUnavailable")
 }
 
 // A machine that says why it has no identity, or no credential, ends for that reason.
-func TestRefusedMachinesEnd(t *testing.T) {
-	t.Parallel()
+func refusedMachinesEnd(t *testing.T, server *spiretest.Server) {
+	t.Helper()
 
 	cases := map[string]struct {
 		reason    string
@@ -374,7 +406,7 @@ func TestRefusedMachinesEnd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			a := attestation(t, v1alpha1.BootstrapExternalSecrets, func(_ *attested, vm pve.GuestVM, cfg guest.Config) {
+			a := attestation(t, server, v1alpha1.BootstrapExternalSecrets, func(_ *attested, vm pve.GuestVM, cfg guest.Config) {
 				if tc.attests {
 					fleet.Tell(vm.Context, cfg, guest.Report{Phase: guest.PhaseAttested, Time: time.Now()})
 				}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -19,16 +20,17 @@ import (
 	"github.com/hyperfleet/hyperfleet/identity/spire"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
+	spiretest "github.com/hyperfleet/hyperfleet/test/spire"
 )
 
 // A machine gets nothing by a claim code where an SVID is asked for, nor by the SVID of
 // another machine; the claim that was asked for hears of both.
-func TestOnlyItsOwnSVID(t *testing.T) {
-	t.Parallel()
+func onlyItsOwnSVID(t *testing.T, server *spiretest.Server) {
+	t.Helper()
 
 	first := make(chan string, 1)
 
-	a := attestation(t, v1alpha1.BootstrapCallback, func(a *attested, vm pve.GuestVM, cfg guest.Config) {
+	a := attestation(t, server, v1alpha1.BootstrapCallback, func(a *attested, vm pve.GuestVM, cfg guest.Config) {
 		if strings.Contains(cfg.SPIFFE.SPIFFEID, "/owner/") {
 			agent, err := a.attest(vm, cfg)
 			if err != nil {
@@ -94,16 +96,10 @@ func (d *dying) Register(ctx context.Context, machine identity.Machine) (identit
 
 // An operator that ends between the registration and the medium leaves a token that is worth
 // nothing, and the machine attests with another.
-func TestOperatorEndsBetweenRegistrationAndMedium(t *testing.T) {
-	t.Parallel()
+func operatorEndsBetweenRegistrationAndMedium(t *testing.T, server *spiretest.Server) {
+	t.Helper()
 
-	a := attestation(t, v1alpha1.BootstrapRunnerToken, func(a *attested, vm pve.GuestVM, cfg guest.Config) {
-		if _, err := a.attest(vm, cfg); err != nil {
-			t.Error(err)
-		}
-
-		fleet.Run(t, vm, cfg)
-	})
+	a := attestation(t, server, v1alpha1.BootstrapRunnerToken, proves(t))
 	registry := a.Identity
 	dies := &dying{Registry: registry, registered: make(chan identity.Attestation, 1)}
 	a.Identity = dies
@@ -142,10 +138,11 @@ func TestOperatorEndsBetweenRegistrationAndMedium(t *testing.T) {
 
 // An identity whose claim was taken away by force is found and removed; another operator's is
 // not.
-func TestOrphanedIdentities(t *testing.T) {
-	t.Parallel()
+func orphanedIdentities(t *testing.T, server *spiretest.Server) {
+	t.Helper()
 
-	a := attestation(t, v1alpha1.BootstrapRunnerToken, func(*attested, pve.GuestVM, guest.Config) {})
+	a := attestation(t, server, v1alpha1.BootstrapRunnerToken, func(*attested, pve.GuestVM, guest.Config) {})
+	a.Runners.OrphanInterval = 500 * time.Millisecond
 	stranger := a.registry(t, func(o *spire.Options) { o.OperatorUID = "somebody else" })
 	machine := func(name string) identity.Machine {
 		return identity.Machine{ID: identity.ID{Namespace: a.Namespace, Name: name, UID: "uid-" + name}, Method: identity.JoinToken}
@@ -172,10 +169,10 @@ func TestOrphanedIdentities(t *testing.T) {
 }
 
 // The token is on the medium and nowhere else.
-func TestTheTokenIsOnTheMediumAlone(t *testing.T) {
-	t.Parallel()
+func theTokenIsOnTheMediumAlone(t *testing.T, server *spiretest.Server) {
+	t.Helper()
 
-	a := attestation(t, v1alpha1.BootstrapRunnerToken, func(_ *attested, vm pve.GuestVM, _ guest.Config) { <-vm.Context.Done() })
+	a := attestation(t, server, v1alpha1.BootstrapRunnerToken, func(_ *attested, vm pve.GuestVM, _ guest.Config) { <-vm.Context.Done() })
 	a.begin()
 	a.EventuallyReady(a.template)
 

@@ -15,7 +15,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
+	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
 
@@ -24,7 +28,8 @@ type badInput struct {
 	model    func(*pve.Model)
 	cluster  func(*v1alpha1.HypervisorCluster)
 	template func(*v1alpha1.HypervisorMachineTemplate)
-	secrets  func(f *fleet.Fleet)
+	// secret is what the token's secret of the cluster, or of the template, is.
+	secret string
 	// reason of Ready=False on the cluster, else on the template.
 	clusterReason, templateReason string
 	// says are parts of the message: the thing and the mend.
@@ -34,9 +39,7 @@ type badInput struct {
 func badInputs() map[string]badInput {
 	return map[string]badInput{
 		"wrong credentials": {
-			secrets: func(f *fleet.Fleet) {
-				f.SetSecret("proxmox", "tokenSecret", "00000000-0000-0000-0000-00000000dead")
-			},
+			secret:        "00000000-0000-0000-0000-00000000dead",
 			clusterReason: "AuthenticationFailed", says: []string{"token"},
 		},
 		"missing secret": {
@@ -149,7 +152,7 @@ func badInputs() map[string]badInput {
 			templateReason: "ClusterNotFound", says: []string{"nowhere", "create it"},
 		},
 		"wrong token for GitHub": {
-			secrets:        func(f *fleet.Fleet) { f.SetSecret("github", "pat", "ghp_wrong") },
+			secret:         "ghp_wrong",
 			templateReason: "GitHubCredentialsInvalid", says: []string{"token"},
 		},
 		"unknown repository": {
@@ -162,85 +165,147 @@ func badInputs() map[string]badInput {
 }
 
 // Every mistake is answered with a condition that names the thing and the mend, and
-// nothing is made of it.
-func TestBadInputIsNamedAndNothingIsMade(t *testing.T) {
+// nothing is made of it, nor of what is right beside it.
+func TestBadInputIsNamedAndNothingIsMade(t *testing.T) { //nolint:tparallel // its subtests share a fleet, one after the other
 	t.Parallel()
 
-	for name, tc := range badInputs() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+	f := fleet.New(t, env, fleet.Options{})
+	f.CreateCluster(f.NewCluster())
+	f.Start()
 
-			model := fleet.Model()
-			if tc.model != nil {
-				tc.model(&model)
-			}
+	t.Run("inputs", func(t *testing.T) {
+		for name, tc := range badInputs() {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				tc.try(f.In(t), strings.ToLower(strings.NewReplacer(" ", "-", "'", "").Replace(name)))
+			})
+		}
+	})
 
-			f := fleet.New(t, env, fleet.Options{Model: model})
-			if tc.secrets != nil {
-				tc.secrets(f)
-			}
+	if left := f.Leftovers(); slices.ContainsFunc(left, func(l string) bool { return !strings.HasPrefix(l, "claim ") }) {
+		t.Errorf("there are: %s", strings.Join(left, ", "))
+	}
 
-			cluster, template := f.NewCluster(), f.NewTemplate()
-			if tc.cluster != nil {
-				tc.cluster(cluster)
-			}
-
-			if tc.template != nil {
-				tc.template(template)
-			}
-
-			f.CreateCluster(cluster)
-			f.Create(template)
-			f.Create(f.NewClaim("wants"))
-			f.Start()
-
-			var message string
-			if tc.clusterReason != "" {
-				message = f.EventuallyCondition(cluster, "Ready", metav1.ConditionFalse, tc.clusterReason)
-			} else {
-				message = f.EventuallyCondition(template, "Ready", metav1.ConditionFalse, tc.templateReason)
-			}
-
-			for _, part := range tc.says {
-				if !strings.Contains(message, part) {
-					t.Errorf("message %q does not say %q", message, part)
-				}
-			}
-
-			f.EventuallyCondition(f.NewClaim("wants"), "Ready", metav1.ConditionFalse, "")
-			nothingMade(t, f)
-		})
+	if made := f.VMsMade(); made > 0 {
+		t.Errorf("%d VMs were made", made)
 	}
 }
 
-func nothingMade(t *testing.T, f *fleet.Fleet) {
-	t.Helper()
+// try makes the objects under a name of their own: a claim of a template of the fleet's
+// cluster, or of one that is as the input wants it.
+func (tc badInput) try(f *fleet.Fleet, name string) {
+	f.T.Helper()
 
-	for _, vm := range f.PVE.Snapshot().VMs {
-		if !vm.Foreign && !vm.Template {
-			t.Errorf("VM %d was made", vm.VMID)
+	template, claim := f.NewTemplate(), f.NewClaim(name)
+	template.Name, claim.Spec.TemplateRef.Name = name, name
+
+	var about step.Object = template
+
+	if tc.clusterReason != "" || tc.model != nil {
+		cluster := tc.newCluster(f, name)
+		f.CreateCluster(cluster)
+		template.Spec.HypervisorClusterRef.Name = cluster.Name
+
+		if tc.clusterReason != "" {
+			about = cluster
+		}
+	} else if tc.secret != "" {
+		f.Create(&corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: name}, StringData: map[string]string{"pat": tc.secret},
+		})
+
+		template.Spec.Bootstrap.Config.GitHub.Credentials.SecretKeyRef.Name = name
+	}
+
+	if tc.template != nil {
+		tc.template(template)
+	}
+
+	f.Create(template)
+	f.Create(claim)
+
+	message := f.EventuallyCondition(about, "Ready", metav1.ConditionFalse, tc.clusterReason+tc.templateReason)
+	for _, part := range tc.says {
+		if !strings.Contains(message, part) {
+			f.T.Errorf("message %q does not say %q", message, part)
 		}
 	}
 
-	if n := len(f.GitHub.State().Runners); n > 0 {
-		t.Errorf("%d runners were made", n)
-	}
+	f.EventuallyCondition(claim, "Ready", metav1.ConditionFalse, "")
 }
 
-// What was wrong and is put right is picked up without a restart.
+func (tc badInput) newCluster(f *fleet.Fleet, name string) *v1alpha1.HypervisorCluster {
+	f.T.Helper()
+
+	cluster := f.NewCluster()
+	cluster.Name = f.Namespace + "-" + name
+
+	if tc.secret != "" {
+		f.Create(&corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: name}, StringData: map[string]string{"tokenSecret": tc.secret},
+		})
+
+		cluster.Spec.Credentials.TokenSecret.SecretKeyRef.Name = name
+	}
+
+	if tc.model != nil {
+		model := fleet.Model()
+		tc.model(&model)
+
+		server := pvetest.New(f.T, model)
+		cluster.Spec.Endpoint = server.URL() + "/api2/json"
+		cluster.Spec.TLS.Fingerprint = server.Fingerprint()
+
+		f.T.Cleanup(func() {
+			if made := server.Snapshot().Made(); len(made) > 0 {
+				f.T.Errorf("VMs were made: %v", made)
+			}
+		})
+	}
+
+	if tc.cluster != nil {
+		tc.cluster(cluster)
+	}
+
+	return cluster
+}
+
+// What is rotated, or taken away and made again, is picked up without a restart: the
+// hypervisor's credentials, and those of the CI platform in a Secret that External Secrets
+// Operator keeps.
 func TestRotatedCredentialsArePickedUp(t *testing.T) {
 	t.Parallel()
 
 	f := fleet.New(t, env, fleet.Options{})
+	if err := f.Client.Delete(t.Context(), kept(f.Namespace, "")); err != nil { // the fleet's own
+		t.Fatal(err)
+	}
+
+	f.Create(kept(f.Namespace, githubtest.PAT))
 	f.Populate(1)
 	f.Start()
-	f.EventuallyReady(f.NewCluster())
+	f.EventuallyReady(f.NewTemplate())
 
 	f.SetSecret("proxmox", "tokenSecret", "00000000-0000-0000-0000-00000000dead")
 	f.EventuallyCondition(f.NewCluster(), "Ready", metav1.ConditionFalse, "AuthenticationFailed")
 
 	f.SetSecret("proxmox", "tokenSecret", pve.DefaultSecret)
 	f.EventuallyReady(f.NewCluster())
+	f.EventuallyReady(f.NewTemplate())
+
+	f.SetSecret("github", "pat", revoked)
+	f.EventuallyCondition(f.NewTemplate(), "Ready", metav1.ConditionFalse, "")
+
+	if err := f.Client.Delete(t.Context(), kept(f.Namespace, "")); err != nil {
+		t.Fatal(err)
+	}
+
+	f.Create(kept(f.Namespace, githubtest.PAT))
+	f.EventuallyReady(f.NewTemplate())
+
+	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}})
+	f.EventuallyDone(1)
+	f.EventuallyClean()
 }
 
 // A namespace reads another's Secret only where that Secret says so.

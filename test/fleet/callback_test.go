@@ -57,7 +57,7 @@ func (s *seen) watched(t *testing.T) func(pve.GuestVM) {
 func TestMachinesCallForTheirCredential(t *testing.T) {
 	t.Parallel()
 
-	const jobs = 3
+	const jobs = 2
 
 	var found seen
 

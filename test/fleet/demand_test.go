@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 	simgithub "github.com/hyperfleet/hyperfleet/sim/github"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
@@ -40,16 +41,16 @@ func TestJobsAreFoundByPolling(t *testing.T) {
 	f.Start()
 	f.EventuallyReady(f.NewTemplate())
 
-	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Count: 2, Duration: 50 * time.Millisecond})
-	f.EventuallyDone(2)
+	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Duration: 50 * time.Millisecond})
+	f.EventuallyDone(1)
 	f.Stop()
-	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Count: 3, Duration: 50 * time.Millisecond})
+	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Count: 2, Duration: 50 * time.Millisecond})
 	f.Start()
-	f.EventuallyDone(5)
+	f.EventuallyDone(3)
 	f.EventuallyClean()
 
-	if made := f.VMsMade(); made != 5 {
-		t.Errorf("%d VMs were made for 5 jobs", made)
+	if made := f.VMsMade(); made != 3 {
+		t.Errorf("%d VMs were made for 3 jobs", made)
 	}
 }
 
@@ -63,11 +64,11 @@ func TestFailedWebhooksAreAskedForAgain(t *testing.T) {
 	pool := f.NewPool(5)
 	pool.Name, pool.Spec.Demand = "hooked", &v1alpha1.DemandSources{Polling: &v1alpha1.Polling{Disabled: true}}
 	f.Create(pool)
-	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Count: 3, Duration: 50 * time.Millisecond})
-	f.GitHub.Eventually("the webhooks fail", func(s control.State) bool { return s.Webhooks.Failed == 3 })
+	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Count: 2, Duration: 50 * time.Millisecond})
+	f.GitHub.Eventually("the webhooks fail", func(s control.State) bool { return s.Webhooks.Failed == 2 })
 
 	f.Start()
-	f.EventuallyDone(3)
+	f.EventuallyDone(2)
 	f.EventuallyClean()
 }
 
@@ -98,21 +99,34 @@ func TestJobThatNobodyTakesSaysSo(t *testing.T) {
 	})
 }
 
-// The document's own load test: ten clusters, fifty machines at once, and then up and
-// down faster than machines come and go.
+// A pool on several clusters: each of them makes machines, and all are gone in the end though
+// the pool goes up and down faster than machines come and go.
 func TestLoad(t *testing.T) {
 	t.Parallel()
+	load(t, 3, 6, 10, 0, 10, 0)
+}
+
+// The document's own load test: ten clusters, fifty machines at once.
+func TestSoakLoad(t *testing.T) {
+	property.Soak(t)
+	t.Parallel()
+	load(t, 10, 50, 10, 0, 6, 1, 10, 0)
+}
+
+// load runs a job on each machine, and then has the pool keep shares of them, in tenths.
+func load(t *testing.T, clusters int, machines int32, shares ...int32) {
+	t.Helper()
 
 	f := fleet.New(t, env, fleet.Options{GitHub: simgithub.Options{Unlimited: true}})
 	f.Patience = 2 * time.Minute
 	f.Populate(0)
 
-	pool := f.NewPool(50)
+	pool := f.NewPool(machines)
 	pool.Name = "load"
 	pool.Spec.Placement = &v1alpha1.Placement{Strategy: v1alpha1.PlacementSpread}
 	pool.Spec.Scaling.ScaleDownDelay = &metav1.Duration{Duration: 100 * time.Millisecond}
 
-	sites := make([]*fleet.Site, 10)
+	sites := make([]*fleet.Site, clusters)
 	for i := range sites {
 		model := fleet.Model()
 		model.Guest.Script = fleet.Guest(t)
@@ -134,9 +148,9 @@ func TestLoad(t *testing.T) {
 		f.EventuallyReady(site.Template)
 	}
 
-	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Count: 50, Duration: 200 * time.Millisecond})
+	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Count: int(machines), Duration: 200 * time.Millisecond})
 	f.Create(pool)
-	f.EventuallyDone(50)
+	f.EventuallyDone(int(machines))
 
 	for _, site := range sites {
 		if len(clonesOn(site)) == 0 {
@@ -144,8 +158,8 @@ func TestLoad(t *testing.T) {
 		}
 	}
 
-	for _, least := range []int32{50, 0, 30, 5, 50, 0} {
-		scale(t, f, pool, least)
+	for _, share := range shares {
+		scale(t, f, pool, machines*share/10)
 		time.Sleep(700 * time.Millisecond) // faster than machines come and go
 	}
 
@@ -153,13 +167,9 @@ func TestLoad(t *testing.T) {
 	f.Eventually("nothing being left on any cluster", func() (bool, string) {
 		var left []string
 
-		for _, site := range sites {
-			for _, vm := range site.PVE.Snapshot().Made() {
-				left = append(left, fmt.Sprintf("%s: VM %d %s", site.Cluster.Name, vm.VMID, vm.Status))
-			}
-
-			for _, iso := range site.PVE.Snapshot().ISOs() {
-				left = append(left, site.Cluster.Name+": "+iso.VolID)
+		for _, server := range f.Servers() {
+			for _, vm := range server.Snapshot().Made() {
+				left = append(left, fmt.Sprintf("VM %d %s", vm.VMID, vm.Status))
 			}
 		}
 

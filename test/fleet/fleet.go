@@ -99,6 +99,8 @@ type Fleet struct {
 
 	mu  sync.Mutex
 	run *running
+	// sites are the hypervisors beside PVE.
+	sites []*pve.Server
 }
 
 type running struct {
@@ -158,17 +160,28 @@ func New(t testing.TB, env *kube.Env, opts Options) *Fleet {
 	}
 
 	f.Runners = config.Default().Runners
-	f.Runners.ClusterInterval = time.Second
-	f.Runners.TemplateInterval = time.Second
-	f.Runners.OrphanInterval = 500 * time.Millisecond
-	f.Runners.TaskInterval = 10 * time.Millisecond
-	f.Runners.ListInterval = 50 * time.Millisecond
+	f.Runners.ClusterInterval = 2 * time.Second
+	f.Runners.TemplateInterval = 2 * time.Second
+	f.Runners.OrphanInterval = 2 * time.Second
+	f.Runners.TaskInterval = 25 * time.Millisecond
+	f.Runners.ListInterval = 100 * time.Millisecond
 
 	f.secret(proxmoxSecret, map[string]string{"tokenId": pve.DefaultTokenID, "tokenSecret": pve.DefaultSecret})
 	f.secret(githubSecret, map[string]string{"pat": githubtest.PAT})
 	f.secret(hookSecret, map[string]string{"secret": hookValue})
 
 	return f
+}
+
+// In is the same fleet for a part of its test. The operator stays the whole test's.
+func (f *Fleet) In(t testing.TB) *Fleet {
+	t.Helper()
+
+	return &Fleet{
+		T: t, Env: f.Env, Client: f.Client, Namespace: f.Namespace, Cluster: f.Cluster, PVE: f.PVE, GitHub: f.GitHub,
+		OperatorUID: f.OperatorUID, Runners: f.Runners, Front: f.Front, ReportKey: f.ReportKey, Registry: f.Registry,
+		Patience: f.Patience, Poll: f.Poll, sites: f.Servers()[1:],
+	}
 }
 
 func (f *Fleet) secret(name string, data map[string]string) {
@@ -383,13 +396,15 @@ func (f *Fleet) manager(ctx context.Context) (ctrl.Manager, http.Handler, error)
 		WebhookURL:   f.Front.URL,
 	}
 
-	routes, err := area.Setup(ctx, mgr)
+	own := &tenant{Manager: mgr, namespace: f.Namespace}
+
+	routes, err := area.Setup(ctx, own)
 	if err != nil {
 		return nil, nil, fmt.Errorf("set up area: %w", err)
 	}
 
 	if f.Networking {
-		if err := f.networking(ctx, mgr, logger); err != nil {
+		if err := f.networking(ctx, own, logger); err != nil {
 			return nil, nil, fmt.Errorf("set up networking: %w", err)
 		}
 	}
@@ -424,6 +439,33 @@ func unlimited(cfg *rest.Config) *rest.Config {
 	out.QPS = -1
 
 	return out
+}
+
+// tenant is a manager that sees one fleet's objects also where it reads past its cache: else
+// each operator swept the pools of all the others, and of those that have ended.
+type tenant struct {
+	ctrl.Manager
+
+	namespace string
+}
+
+func (t *tenant) GetAPIReader() client.Reader {
+	return &tenantReader{Reader: t.Manager.GetAPIReader(), namespace: t.namespace}
+}
+
+type tenantReader struct {
+	client.Reader
+
+	namespace string
+}
+
+func (r *tenantReader) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	var own client.ListOption = client.InNamespace(r.namespace)
+	if _, ok := list.(*v1alpha1.HypervisorClusterList); ok {
+		own = client.MatchingLabels{fleetLabel: r.namespace}
+	}
+
+	return r.Reader.List(ctx, list, append([]client.ListOption{own}, opts...)...)
 }
 
 // Front is the address that forges and machines know. Behind it operators come and go.

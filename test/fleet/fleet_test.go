@@ -4,52 +4,101 @@
 package fleet_test
 
 import (
+	"context"
+	"errors"
+	"flag"
+	"os"
+	"runtime/debug"
+	"strings"
 	"testing"
 
 	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	virtv1 "kubevirt.io/api/core/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+	"github.com/hyperfleet/hyperfleet/sim/kubevirt/crds"
+	"github.com/hyperfleet/hyperfleet/test/exe"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
-var env *kube.Env
+var (
+	env *kube.Env
+	// programs is the folder of what KubeVirt's machines run.
+	programs string
+)
 
-func TestMain(m *testing.M) {
+// sideBySide is how many tests run at a time: most of what they do is to wait for machines.
+const sideBySide = "5"
+
+// gcPercent lets garbage lie for longer: its collection is dear under the race detector.
+const gcPercent = 300
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
 	ctrl.SetLogger(logr.Discard()) // each fleet hands its manager a logger of its own
+	debug.SetGCPercent(gcPercent)
+	flag.Parse()
 
-	kube.Main(m, func(e *kube.Env) { env = e },
-		kube.WithCRDs("../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme))
+	if err := flag.Set("test.parallel", sideBySide); err != nil {
+		panic(err)
+	}
+
+	return exe.With(func(dir string) int {
+		programs = dir
+
+		return kube.Run(m, func(e *kube.Env) {
+			env = e
+
+			if err := errors.Join(crds.Install(context.Background(), e.Config), e.Client.Create(context.Background(), definitions())); err != nil {
+				panic(err)
+			}
+		}, kube.WithCRDs("../../deploy/crds"),
+			kube.WithScheme(v1alpha1.AddToScheme, infrav1.AddToScheme, virtv1.AddToScheme, apiextensionsv1.AddToScheme))
+	}, "cmd/bootstrap-service", "cmd/forgesim")
 }
 
-func TestClaimRunsOnceAndIsGone(t *testing.T) {
-	t.Parallel()
-
-	f := fleet.New(t, env, fleet.Options{})
-	f.Populate(0) // the pool takes no job
-	f.Start()
-	f.EventuallyReady(f.NewCluster())
-	f.EventuallyReady(f.NewTemplate())
-	f.Create(f.NewClaim("solo"))
-	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}})
-	f.EventuallyDone(1)
-	f.EventuallyClean()
-}
-
+// Queued jobs get machines, no more at a time than their pool may have, and each transition of
+// a machine's life is told by an event.
 func TestQueuedJobsGetMachines(t *testing.T) {
 	t.Parallel()
 
+	const jobs = 5
+
 	f := fleet.New(t, env, fleet.Options{})
-	f.Populate(10)
+	f.Populate(2)
 	f.Start()
 	f.EventuallyReady(f.NewPool(0))
-	f.GitHub.Queue(control.JobSpec{Labels: []string{"self-hosted", "linux"}, Count: 20})
-	f.EventuallyDone(20)
+	f.GitHub.Queue(control.JobSpec{Labels: []string{"self-hosted", "linux"}, Count: jobs})
+	f.EventuallyDone(jobs)
+
+	for _, reason := range []string{
+		"Connected", "TemplateReady", "ScalingUp", "Placed", "Started", "RunnerOnline", "VMStopped", "Destroyed",
+	} {
+		f.EventuallyEvent(reason)
+	}
+
 	f.EventuallyClean()
 
-	if made := f.VMsMade(); made != 20 {
-		t.Errorf("%d VMs were made for 20 jobs", made)
+	if made := f.VMsMade(); made != jobs {
+		t.Errorf("%d VMs were made for %d jobs", made, jobs)
+	}
+
+	var secret corev1.Secret
+	if err := f.Client.Get(t.Context(), client.ObjectKey{Namespace: f.Namespace, Name: "github"}, &secret); err != nil {
+		t.Fatal(err)
+	}
+
+	for _, text := range f.Events() {
+		if strings.Contains(text, string(secret.Data["pat"])) {
+			t.Errorf("an event holds the token: %s", text)
+		}
 	}
 }

@@ -40,6 +40,9 @@ func Guest(t testing.TB) func(pve.GuestVM) {
 	}
 }
 
+// powerOff is how long a machine takes to be off.
+const powerOff = 300 * time.Millisecond
+
 // Run is the part of Guest after its configuration was read: it gets its credential, and runs
 // one job. Callback.Code is the bearer token, whatever proof that is.
 func Run(t testing.TB, vm pve.GuestVM, cfg guest.Config) {
@@ -69,6 +72,13 @@ func Run(t testing.TB, vm pve.GuestVM, cfg guest.Config) {
 
 	if vm.Context.Err() == nil {
 		Tell(vm.Context, cfg, end)
+	}
+
+	// A machine takes a moment to power off. One that was never seen to run is given the time
+	// that a listing may be old by, which is long.
+	select {
+	case <-time.After(powerOff):
+	case <-vm.Context.Done():
 	}
 }
 

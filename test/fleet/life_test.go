@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -39,7 +38,8 @@ func TestDeletingABusyClaimWaitsForItsJob(t *testing.T) {
 	claim := f.NewClaim("busy")
 	ready(t, f, claim)
 
-	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Duration: 2 * time.Second})
+	command, release := held(t)
+	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Command: command})
 	f.GitHub.Eventually("the job runs", func(s control.State) bool { return s.Jobs[0].Status == "in_progress" })
 
 	if err := f.Client.Delete(t.Context(), claim); err != nil {
@@ -51,20 +51,18 @@ func TestDeletingABusyClaimWaitsForItsJob(t *testing.T) {
 		t.Errorf("phase %s: %s", claim.Status.Phase, message)
 	}
 
+	release()
 	f.EventuallyDone(1)
 	f.EventuallyClean()
 }
 
 // A machine ends when a limit of its lifecycle is reached.
-func TestLimitsEndMachines(t *testing.T) {
+func TestLimitsEndMachines(t *testing.T) { //nolint:tparallel // its subtests share a fleet, one after the other
 	t.Parallel()
 
 	soon := &metav1.Duration{Duration: 500 * time.Millisecond}
-	nothing := func(vm pve.GuestVM) { <-vm.Context.Done() }
-
 	cases := map[string]struct {
 		lifecycle v1alpha1.Lifecycle
-		guest     func(pve.GuestVM)
 		job       bool
 		reason    string
 		// condition that has the reason, beside Ready.
@@ -75,53 +73,63 @@ func TestLimitsEndMachines(t *testing.T) {
 			lifecycle: v1alpha1.Lifecycle{MaxLifetime: &metav1.Duration{Duration: 3 * time.Second}}, reason: "MaxLifetime",
 			condition: "Finished",
 		},
-		"too busy": {
+		"too-busy": {
 			lifecycle: v1alpha1.Lifecycle{JobTimeout: soon}, job: true, reason: "JobTimeout",
 			condition: "Finished",
 		},
-		"no runner": {
-			lifecycle: v1alpha1.Lifecycle{BootstrapTimeout: soon}, guest: nothing, reason: "BootstrapTimeout",
+		noRunner: {
+			lifecycle: v1alpha1.Lifecycle{BootstrapTimeout: soon}, reason: "BootstrapTimeout",
 			condition: v1alpha1.ConditionBootstrapped,
 		},
 	}
-	for name, tc := range cases {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 
-			model := fleet.Model()
-			model.Guest.Script = tc.guest
-
-			f := fleet.New(t, env, fleet.Options{Model: model})
-			f.Populate(0)
-			f.Start()
-			f.EventuallyReady(f.NewTemplate())
-
-			if tc.job {
-				f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Duration: time.Hour})
-			}
-
-			claim := f.NewClaim("limited")
-			claim.Spec.Lifecycle = &tc.lifecycle
-			claim.Finalizers = []string{"example.com/look"}
-			f.Create(claim)
-			f.EventuallyEvent(tc.reason)
-			endsFor(f, claim, tc.condition, tc.reason)
-
-			if !tc.job {
-				f.EventuallyClean()
-
-				return
-			}
-
-			// The forge goes on to believe in the runner; the machine is gone all the same.
-			f.Eventually("the VM being gone", func() (bool, string) {
-				left := strings.Join(f.Leftovers(), ", ")
-
-				return !strings.Contains(left, "VM ") && !strings.Contains(left, "medium") && !strings.Contains(left, "claim"), left
-			})
-		})
+	work := fleet.Guest(t)
+	model := fleet.Model()
+	model.Guest.Script = func(vm pve.GuestVM) {
+		if vm.Name == noRunner {
+			idle(vm)
+		} else {
+			work(vm)
+		}
 	}
+
+	f := fleet.New(t, env, fleet.Options{Model: model})
+	f.Populate(0)
+	f.Start()
+	f.EventuallyReady(f.NewTemplate())
+
+	t.Run("limits", func(t *testing.T) {
+		for name, tc := range cases {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+
+				f := f.In(t)
+				claim := f.NewClaim(name)
+				claim.Spec.WorkloadConfig.Config.GitHub.Labels = []string{name}
+				claim.Spec.Lifecycle = &tc.lifecycle
+				claim.Finalizers = []string{"example.com/look"}
+
+				if tc.job {
+					f.GitHub.Queue(control.JobSpec{Labels: []string{name}, Duration: time.Hour})
+				}
+
+				f.Create(claim)
+				f.EventuallyEvent(tc.reason + " MachineClaim/" + name + ":")
+				endsFor(f, claim, tc.condition, tc.reason)
+			})
+		}
+	})
+
+	// The forge goes on to believe in the runner that is busy; its machine is gone all the same.
+	f.Eventually("the machines being gone, and runners but for the busy one", func() (bool, string) {
+		left := f.Leftovers()
+
+		return len(left) == 0 || len(left) == 1 && strings.HasPrefix(left[0], "runner "), strings.Join(left, ", ")
+	})
 }
+
+// noRunner is a machine that does nothing.
+const noRunner = "no-runner"
 
 // endsFor waits until the claim is done with but for the finalizer of who looks at it, and
 // sees that the reason of its end is where people look for it. Then it lets it go.
@@ -160,6 +168,7 @@ func TestOrphansAreRemovedOnAllSides(t *testing.T) {
 	model.Guest.Script = func(vm pve.GuestVM) { <-vm.Context.Done() } // the runner never comes online
 
 	f := fleet.New(t, env, fleet.Options{Model: model})
+	f.Runners.OrphanInterval = 500 * time.Millisecond
 	claim := f.NewClaim("lost")
 
 	f.Populate(0)
@@ -213,8 +222,8 @@ func TestTwoOperatorsShareAHypervisor(t *testing.T) {
 	two.Create(keep)
 	two.EventuallyReady(keep)
 
-	one.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Count: 8})
-	one.EventuallyDone(8)
+	one.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Count: 3})
+	one.EventuallyDone(3)
 	one.Eventually("one's machines being gone", func() (bool, string) {
 		left := strings.Join(one.Leftovers(), ", ")
 
@@ -245,35 +254,4 @@ func foreignVMs(f *fleet.Fleet) string {
 	}
 
 	return out.String()
-}
-
-// Every transition of a machine's life is told by an event.
-func TestEventsTellTheStory(t *testing.T) {
-	t.Parallel()
-
-	f := fleet.New(t, env, fleet.Options{})
-	f.Populate(2)
-	f.Start()
-	f.EventuallyReady(f.NewPool(0))
-	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}})
-	f.EventuallyDone(1)
-
-	for _, reason := range []string{
-		"Connected", "TemplateReady", "ScalingUp", "Placed", "Started", "RunnerOnline", "VMStopped", "Destroyed",
-	} {
-		f.EventuallyEvent(reason)
-	}
-
-	f.EventuallyClean()
-
-	var secret corev1.Secret
-	if err := f.Client.Get(t.Context(), client.ObjectKey{Namespace: f.Namespace, Name: "github"}, &secret); err != nil {
-		t.Fatal(err)
-	}
-
-	for _, text := range f.Events() {
-		if strings.Contains(text, string(secret.Data["pat"])) {
-			t.Errorf("an event holds the token: %s", text)
-		}
-	}
 }

@@ -5,6 +5,8 @@ package fleet_test
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -32,6 +34,19 @@ func startPool(t *testing.T, scaling v1alpha1.Scaling) *fleet.Fleet {
 	f.Start()
 
 	return f
+}
+
+// held is the command of a job that runs until it is let go.
+func held(t *testing.T) (command string, release func()) {
+	t.Helper()
+
+	file := filepath.Join(t.TempDir(), "over")
+
+	return "until test -e '" + file + "'; do sleep 0.1; done", func() {
+		if err := os.WriteFile(file, nil, 0o600); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 // eventuallyPool waits until the pool's status is as wanted.
@@ -85,10 +100,12 @@ func TestWarmMachinesTakeJobsAndAreMadeAnew(t *testing.T) {
 	warm := func(s v1alpha1.RunnerPoolStatus) bool { return s.ReadyReplicas-s.BusyReplicas == 2 && s.Replicas >= 2 }
 	eventuallyPool(f, "two runners being ready", warm)
 
-	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Count: 2, Duration: 10 * time.Second})
+	command, release := held(t)
+	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Count: 2, Command: command})
 	eventuallyPool(f, "two more beside two that are busy", func(s v1alpha1.RunnerPoolStatus) bool {
 		return s.BusyReplicas == 2 && s.ReadyReplicas == 4
 	})
+	release()
 	f.EventuallyDone(2)
 	eventuallyPool(f, "two runners being ready again", warm)
 	empty(f)
@@ -142,12 +159,14 @@ func TestAChangedTemplateReplacesIdleMachinesAndNoBusyOne(t *testing.T) {
 
 	f := startPool(t, v1alpha1.Scaling{MinReplicas: 3, MaxReplicas: 6})
 	eventuallyPool(f, "three runners being ready", func(s v1alpha1.RunnerPoolStatus) bool { return s.ReadyReplicas == 3 })
-	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Duration: 4 * time.Second})
+	command, release := held(t)
+	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Command: command})
 	eventuallyPool(f, "one being busy", func(s v1alpha1.RunnerPoolStatus) bool { return s.BusyReplicas == 1 })
 
 	template := f.NewTemplate()
 	change(f, template, func() { template.Spec.Resources.CPU = 1 })
 	f.EventuallyEvent("TemplateChanged")
+	release()
 	f.EventuallyDone(1)
 	f.Eventually("three machines of the new template", func() (bool, string) {
 		cores := map[string]int{}

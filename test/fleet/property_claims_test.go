@@ -18,6 +18,7 @@ import (
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
@@ -35,14 +36,10 @@ func phases() []v1alpha1.MachineClaimPhase {
 // Any claim's machine is made from its template, gets its credential by cloud-init, runs
 // one job, and is gone; the phases come in their order. The SPIRE join token that the
 // document names here belongs to attestation, which is not part of this version.
-//
-// Feature: hyperfleet-operator, Property 6: VM Lifecycle Management
-func TestPropertyLifecycle(t *testing.T) {
-	t.Parallel()
+func lifecycle(t *testing.T, w *world) {
+	t.Helper()
 
-	w := newWorld(t, nil, nil)
-
-	hold(t, "a claim's machine lives its life", 16, prop.ForAll(func(cpu, memory int32, labels []string) string {
+	property.Check(t, "a claim's machine lives its life", lives(5, 16), prop.ForAll(func(cpu, memory int32, labels []string) string {
 		name := w.name("life")
 		template := w.NewTemplate()
 		template.Name = name
@@ -142,17 +139,14 @@ func jobDone(w *world, label string) string {
 
 // A claim that is deleted, at whatever moment of its life, goes only when nothing of it
 // is left.
-//
-// Feature: hyperfleet-operator, Property 7: Resource Cleanup with Finalizers
-func TestPropertyCleanup(t *testing.T) {
-	t.Parallel()
+func cleanup(t *testing.T, w *world) {
+	t.Helper()
 
-	w := newWorld(t, nil, nil)
 	moments := []any{
 		v1alpha1.MachineClaimPending, v1alpha1.MachineClaimProvisioning, v1alpha1.MachineClaimBootstrapping, v1alpha1.MachineClaimReady,
 	}
 
-	hold(t, "a deleted claim leaves nothing", 16, prop.ForAll(func(when v1alpha1.MachineClaimPhase, after int64) string {
+	property.Check(t, "a deleted claim leaves nothing", lives(6, 16), prop.ForAll(func(when v1alpha1.MachineClaimPhase, after int64) string {
 		claim := w.NewClaim(w.name("gone"))
 
 		return first(
@@ -180,25 +174,25 @@ func TestPropertyCleanup(t *testing.T) {
 			},
 		)
 	}, gen.OneConstOf(moments...), gen.Int64Range(0, 60)))
-	w.EventuallyClean()
 }
 
 // Any failure while a machine is made ends in a machine that did its job, or in a claim
-// whose conditions say what is wrong; never in a second machine.
-//
-// Feature: hyperfleet-operator, Property 8: Retry and Error Handling
-func TestPropertyRetry(t *testing.T) {
-	t.Parallel()
+// whose conditions say what is wrong; never in a second machine. The hypervisor that fails is
+// one of its own.
+func retries(t *testing.T, w *world) {
+	t.Helper()
 
-	w := newWorld(t, nil, nil)
+	site := w.site("retry", nil, fleet.Model())
+	w.EventuallyReady(site.Template)
+
 	kinds := []any{
 		pve.FaultError, pve.FaultLockTimeout, pve.FaultTaskLock, pve.FaultTaskError, pve.FaultWarnings, pve.FaultTaskLost,
 		pve.FaultTaskKilled, pve.FaultCutConnection, pve.FaultProxyTimeout, pve.FaultStale, pve.FaultVMCrash,
 	}
 	paths := []any{"/nodes/*/qemu/*/clone", "/nodes/*/qemu/*/config", "/nodes/*/qemu/*/status/start", "/nodes/*/storage/*/upload", ""}
 
-	hold(t, "a failure is retried or named", 20, prop.ForAll(func(kind pve.FaultKind, path string, count int) string {
-		claim := w.NewClaim(w.name("retry"))
+	property.Check(t, "a failure is retried or named", lives(6, 20), prop.ForAll(func(kind pve.FaultKind, path string, count int) string {
+		claim := site.NewClaim(w.Fleet, w.name("retry"))
 		claim.Spec.WorkloadConfig.Config.GitHub.Labels = []string{claim.Name}
 		w.GitHub.Queue(control.JobSpec{Labels: []string{claim.Name}})
 
@@ -211,7 +205,7 @@ func TestPropertyRetry(t *testing.T) {
 			fault.Path = ""
 		}
 
-		defer w.PVE.AddFault(fault)()
+		defer site.PVE.AddFault(fault)()
 
 		return first(
 			func() string { return w.make(claim) },
@@ -231,7 +225,6 @@ func TestPropertyRetry(t *testing.T) {
 			func() string { return w.leftOf(claim) },
 		)
 	}, gen.OneConstOf(kinds...), gen.OneConstOf(paths...), gen.IntRange(1, 2)))
-	w.EventuallyClean()
 }
 
 // settled waits until a claim is gone or has failed with words. Whatever it waits for
@@ -262,10 +255,8 @@ func (w *world) settled(claim *v1alpha1.MachineClaim) string {
 // A machine that is off, at whatever moment after its start, is found out and removed,
 // and its claim with it. The 30 seconds to detection are those of the configuration's
 // interval and of the hypervisor's own lag, which the default settings have to keep.
-//
-// Feature: hyperfleet-operator, Property 27: VM Shutdown Detection and Cleanup
-func TestPropertyShutdown(t *testing.T) {
-	t.Parallel()
+func shutdown(t *testing.T, w *world) {
+	t.Helper()
 
 	const (
 		broadcast = 10 * time.Second // pvestatd's interval: how old a status may be
@@ -277,10 +268,9 @@ func TestPropertyShutdown(t *testing.T) {
 		t.Errorf("a stopped VM is found within %s, want less than %s", worst, limit)
 	}
 
-	w := newWorld(t, nil, nil)
 	moments := []any{v1alpha1.MachineClaimBootstrapping, v1alpha1.MachineClaimReady}
 
-	hold(t, "a machine that is off is removed", 16, prop.ForAll(func(when v1alpha1.MachineClaimPhase, after int64) string {
+	property.Check(t, "a machine that is off is removed", lives(5, 16), prop.ForAll(func(when v1alpha1.MachineClaimPhase, after int64) string {
 		claim := w.NewClaim(w.name("off"))
 
 		return first(
@@ -303,5 +293,4 @@ func TestPropertyShutdown(t *testing.T) {
 			func() string { return w.leftOf(claim) },
 		)
 	}, gen.OneConstOf(moments...), gen.Int64Range(0, 100)))
-	w.EventuallyClean()
 }

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,6 +24,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/hypervisor/proxmox"
+	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
@@ -47,16 +49,13 @@ type sites struct {
 	free chan *fleet.Site
 }
 
-func newSites(t *testing.T, n int) *sites {
-	t.Helper()
+func newSites(w *world, n int) *sites {
+	w.T.Helper()
 
-	s := &sites{world: newWorld(t, nil, nil), free: make(chan *fleet.Site, n)}
+	s := &sites{world: w, free: make(chan *fleet.Site, n)}
 
 	for i := range n {
-		model := fleet.Model()
-		model.Guest.Script = func(vm pve.GuestVM) { <-vm.Context.Done() }
-		site := s.NewSite(fmt.Sprintf("site-%d", i), model)
-		s.EventuallyReady(site.Cluster)
+		site := s.site(fmt.Sprintf("site-%d", i), idle, fleet.Model())
 		s.EventuallyReady(site.Template)
 		s.free <- site
 	}
@@ -104,14 +103,10 @@ func (s *sites) strike(site *fleet.Site, what trouble) (problem string, mend fun
 
 // A cluster with valid parameters is connected; one that becomes unavailable says so and
 // gets no machines, until it is back.
-//
-// Feature: hyperfleet-operator, Property 1: Hypervisor Connection Management
-func TestPropertyConnection(t *testing.T) {
-	t.Parallel()
+func connection(t *testing.T, s *sites) {
+	t.Helper()
 
-	s := newSites(t, 6)
-
-	hold(t, "a cluster's state is known and counts", 6, prop.ForAll(func(what trouble) string {
+	property.Check(t, "a cluster's state is known and counts", lives(4, cap(s.free)), prop.ForAll(func(what trouble) string {
 		site := <-s.free
 		defer func() { s.free <- site }()
 
@@ -156,27 +151,21 @@ func TestPropertyConnection(t *testing.T) {
 }
 
 // Of clusters beside each other, those that work go on as if the others were not there.
-//
-// Feature: hyperfleet-operator, Property 2: Multi-Hypervisor Support
-func TestPropertyManyClusters(t *testing.T) {
-	t.Parallel()
+func manyClusters(t *testing.T, s *sites) {
+	t.Helper()
 
 	const count = 3
 
-	s := newSites(t, count)
-	all := make([]*fleet.Site, 0, count)
-
-	for range count {
-		all = append(all, <-s.free)
-	}
-
-	hold(t, "clusters do not disturb each other", 1, prop.ForAll(func(broken []bool, what trouble) string {
+	property.Check(t, "clusters do not disturb each other", lives(2, 1), prop.ForAll(func(broken []bool, what trouble) string {
 		var wg sync.WaitGroup
 
 		problems := make([]string, count)
 
-		for i, site := range all {
+		for i := range count {
 			wg.Go(func() {
+				site := <-s.free
+				defer func() { s.free <- site }()
+
 				if broken[i] {
 					problems[i] = s.breakAndMend(site, what)
 				} else {
@@ -239,6 +228,8 @@ var errOther = errors.New("not this one")
 type made struct {
 	mu      sync.Mutex
 	configs map[string]hypervisor.Config
+	// misled says that the provider that nobody named was made.
+	misled atomic.Bool
 }
 
 func (m *made) factory(config hypervisor.Config, options hypervisor.Options) (hypervisor.Connection, error) {
@@ -249,25 +240,20 @@ func (m *made) factory(config hypervisor.Config, options hypervisor.Options) (hy
 	return proxmox.New(config, options)
 }
 
+func (m *made) other(hypervisor.Config, hypervisor.Options) (hypervisor.Connection, error) {
+	m.misled.Store(true)
+
+	return nil, errOther
+}
+
 // The provider that spec.provider names gets what the spec says; a provider that there
 // is not is refused at admission, with its name and those that there are.
-//
-// Feature: hyperfleet-operator, Property 25: Provider Selection and Configuration
-func TestPropertyProvider(t *testing.T) {
-	t.Parallel()
+func provider(t *testing.T, w *world, m *made) {
+	t.Helper()
 
-	m := &made{configs: map[string]hypervisor.Config{}}
-	other := func(hypervisor.Config, hypervisor.Options) (hypervisor.Connection, error) {
-		t.Error("the provider of another name was chosen")
-
-		return nil, errOther
-	}
-	w := newWorld(t, nil, func(f *fleet.Fleet) {
-		f.Hypervisors = map[string]hypervisor.Factory{"proxmox": m.factory, "other": other}
-	})
 	word := gen.RegexMatch(`^[a-z]{3,8}$`)
 
-	hold(t, "the provider is the named one and is configured", 6, prop.ForAll(
+	property.Check(t, "the provider is the named one and is configured", lives(6, 6), prop.ForAll(
 		func(provider string, nodes, clones int32, words []string) string {
 			storage, pool, tag := words[0], words[1], words[2]
 			cluster := w.NewCluster()

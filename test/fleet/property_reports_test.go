@@ -22,26 +22,27 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
-	"github.com/hyperfleet/hyperfleet/sim/pve"
+	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
 
 // Any change of any kind's spec is reconciled: the object's status comes to speak of the
 // generation that the change made, in words.
-//
-// Feature: hyperfleet-operator, Property 16: Reconciliation Behavior
-func TestPropertyReconciled(t *testing.T) {
-	t.Parallel()
+func reconciled(t *testing.T, w *world) {
+	t.Helper()
 
-	w := newWorld(t, func(vm pve.GuestVM) { <-vm.Context.Done() }, nil)
-	w.Create(w.NewPool(3))
+	site := w.site("reconciled", idle, fleet.Model())
+	pool := w.NewPool(3)
+	pool.Spec.TemplateRef.Name = site.Template.Name
+	w.Create(pool)
 
 	var value atomic.Int64
 
 	changes := []any{"cluster", "template", "pool", "claim"}
 
-	hold(t, "a change is reconciled", 1, prop.ForAll(func(kind string, n int64) string {
+	property.Check(t, "a change is reconciled", lives(6, 1), prop.ForAll(func(kind string, n int64) string {
 		n = 1 + n%10 + value.Add(1)%2*10 // never the value that is there
 
 		var (
@@ -51,13 +52,13 @@ func TestPropertyReconciled(t *testing.T) {
 
 		switch kind {
 		case "cluster":
-			obj, spec = w.NewCluster(), map[string]any{"limits": map[string]any{"clonesPerStorage": n}}
+			obj, spec = site.Cluster.DeepCopy(), map[string]any{"limits": map[string]any{"clonesPerStorage": n}}
 		case "template":
-			obj, spec = w.NewTemplate(), map[string]any{"resources": map[string]any{"memory": fmt.Sprintf("%dMi", 512+n)}}
+			obj, spec = site.Template.DeepCopy(), map[string]any{"resources": map[string]any{"memory": fmt.Sprintf("%dMi", 512+n)}}
 		case "pool":
-			obj, spec = w.NewPool(0), map[string]any{"scaling": map[string]any{"maxReplicas": n}}
+			obj, spec = pool.DeepCopy(), map[string]any{"scaling": map[string]any{"maxReplicas": n}}
 		default:
-			return w.newClaimReconciled()
+			return w.newClaimReconciled(site)
 		}
 
 		return first(
@@ -68,8 +69,8 @@ func TestPropertyReconciled(t *testing.T) {
 }
 
 // newClaimReconciled makes a claim, whose spec can't be changed, and sees it reconciled.
-func (w *world) newClaimReconciled() string {
-	claim := w.NewClaim(w.name("made"))
+func (w *world) newClaimReconciled(site *fleet.Site) string {
+	claim := site.NewClaim(w.Fleet, w.name("made"))
 
 	return first(
 		func() string { return w.make(claim) },
@@ -155,17 +156,14 @@ func (e ending) events() []string {
 }
 
 // Every transition of a machine's life leaves an event on its claim and moves a metric.
-//
-// Feature: hyperfleet-operator, Property 18: Observability and Events
-func TestPropertyObservability(t *testing.T) {
-	t.Parallel()
+func observability(t *testing.T, w *world) {
+	t.Helper()
 
-	w := newWorld(t, nil, nil)
 	endings := []any{byJob, byPowerOff, byLifetime, byDeletion}
 
-	var lives atomic.Int64
+	var lived atomic.Int64
 
-	hold(t, "a life can be read from events and metrics", 16, prop.ForAll(func(how ending, after int64) string {
+	property.Check(t, "a life can be read from events and metrics", lives(5, 16), prop.ForAll(func(how ending, after int64) string {
 		claim := w.NewClaim(w.name("seen"))
 		claim.Spec.WorkloadConfig.Config.GitHub.Labels = []string{claim.Name}
 
@@ -200,7 +198,7 @@ func TestPropertyObservability(t *testing.T) {
 			func() string { return w.awaitGone(claim) },
 			func() string { return w.awaitEvents(claim, how.events()) },
 			func() string {
-				lives.Add(1)
+				lived.Add(1)
 
 				if now := w.total("hyperfleet_machine_phase_duration_seconds") + w.total("hyperfleet_machine_ended_total"); now <= before {
 					return "no metric has moved"
@@ -211,8 +209,8 @@ func TestPropertyObservability(t *testing.T) {
 		)
 	}, gen.OneConstOf(endings...), gen.Int64Range(0, 50)))
 
-	if provisioned := w.phaseCount("provisioned"); int64(provisioned) < lives.Load() {
-		t.Errorf("%d machines were started, %d are in the metric", lives.Load(), provisioned)
+	if provisioned := w.phaseCount("provisioned"); int64(provisioned) < lived.Load() {
+		t.Errorf("%d machines were started, %d are in the metric", lived.Load(), provisioned)
 	}
 }
 

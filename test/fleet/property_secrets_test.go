@@ -12,12 +12,29 @@ import (
 	"github.com/leanovate/gopter/prop"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
 )
+
+// kept is the forge's Secret as External Secrets Operator keeps it.
+func kept(namespace, pat string) *corev1.Secret {
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: "github",
+			Labels:      map[string]string{"reconcile.external-secrets.io/managed": "true"},
+			Annotations: map[string]string{"reconcile.external-secrets.io/data-hash": "0f3c"},
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: "external-secrets.io/v1", Kind: "ExternalSecret", Name: "github", UID: "1b4e28ba-2fa1-11d2-883f-0016d3cca427",
+			}},
+		},
+		Data: map[string][]byte{"pat": []byte(pat)},
+	}
+}
 
 // revoked is a token that the forge does not take any more.
 const revoked = "ghp_revoked0000000000000000000000000000"
@@ -82,14 +99,10 @@ func (w *world) keep(name string, state keeping) string {
 // Whatever a Secret that others keep goes through (made late, rotated, under another key,
 // gone, made anew): the operator uses what is in it now, says what it lacks, and shows
 // nothing of it.
-//
-// Feature: hyperfleet-operator, Property 23: External Secret Integration
-func TestPropertyExternalSecrets(t *testing.T) {
-	t.Parallel()
+func externalSecrets(t *testing.T, w *world) {
+	t.Helper()
 
-	w := newWorld(t, nil, nil)
-
-	hold(t, "what is in the Secret now counts", 8, prop.ForAll(func(states []keeping) string {
+	property.Check(t, "what is in the Secret now counts", lives(4, 8), prop.ForAll(func(states []keeping) string {
 		name := w.name("kept")
 		template := w.NewTemplate()
 		template.Name = name

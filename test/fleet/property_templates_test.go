@@ -14,7 +14,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/leanovate/gopter/gen"
 	"github.com/leanovate/gopter/prop"
@@ -22,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
@@ -49,17 +49,11 @@ func choices(all ...choice) []any {
 
 // A template is ready if and only if the hypervisor can make machines by it, and says
 // why not; one that disappears is not ready any more.
-//
-// Feature: hyperfleet-operator, Property 3: Template Validation and Management
-func TestPropertyTemplates(t *testing.T) {
-	t.Parallel()
+func templates(t *testing.T, w *world) {
+	t.Helper()
 
-	w := newWorld(t, nil, nil)
-	w.Runners.TemplateInterval = 200 * time.Millisecond
-	w.Stop()
-	w.Start()
-
-	site, own := ownTemplates(w)
+	options := lives(6, 16)
+	site, own := ownTemplates(w, options.Count())
 	root := newRoot(t, site.PVE)
 	sources := choices(
 		choice{pve.DefaultTemplate, ""}, choice{9001, ""}, choice{9003, ""},
@@ -74,7 +68,7 @@ func TestPropertyTemplates(t *testing.T) {
 		choice{"#cloud-config\nhostname: {{ .Nobody }}\n", "CloudInitInvalid"},
 	)
 
-	hold(t, "a template is ready as far as it is valid", 6, prop.ForAll(
+	property.Check(t, "a template is ready as far as it is valid", options, prop.ForAll(
 		func(source, memory, bridge, text choice, disappears bool) string {
 			template := site.NewTemplate(w.Fleet, w.name("valid"))
 			template.Spec.Template.Proxmox = proxmoxTemplate(source.value)
@@ -149,9 +143,9 @@ func reasonIn(obj step.Object, reasons []string) string {
 }
 
 // ownTemplates is a site with templates enough for each run to have one removed.
-func ownTemplates(w *world) (*fleet.Site, chan int) {
+func ownTemplates(w *world, runs int) (*fleet.Site, chan int) {
 	model := fleet.Model()
-	own := make(chan int, 2*propertyRuns)
+	own := make(chan int, 2*runs)
 
 	for i := range cap(own) {
 		id := 8000 + i
@@ -165,10 +159,7 @@ func ownTemplates(w *world) (*fleet.Site, chan int) {
 		}
 	}
 
-	site := w.NewSite("templates", model)
-	w.EventuallyReady(site.Cluster)
-
-	return site, own
+	return w.site("templates", idle, model), own
 }
 
 // root is a person at the hypervisor with all privileges.
@@ -238,12 +229,9 @@ func (r *root) call(method, path string, form url.Values) json.RawMessage {
 }
 
 // A template is found by its id or by its name, which may be that of one on each node.
-//
-// Feature: hyperfleet-operator, Property 4: Template Reference Resolution
-func TestPropertyResolution(t *testing.T) {
-	t.Parallel()
+func resolution(t *testing.T, w *world) {
+	t.Helper()
 
-	w := newWorld(t, nil, nil)
 	model := fleet.Model()
 	model.Templates = []pve.Template{
 		{Name: "everywhere", VMID: 9001, Storage: "local-lvm", DiskSize: 4},
@@ -257,9 +245,7 @@ func TestPropertyResolution(t *testing.T) {
 		}
 	}
 
-	site := w.NewSite("resolution", model)
-	w.EventuallyReady(site.Cluster)
-
+	site := w.site("resolution", nil, model)
 	byName := map[string][]int{"everywhere": {9001, 9002, 9003}, "on-one": {9101}, "on-two": {9201, 9202}}
 	refs := []any{}
 
@@ -270,7 +256,7 @@ func TestPropertyResolution(t *testing.T) {
 		}
 	}
 
-	hold(t, "a reference resolves to the templates that it means", 16, prop.ForAll(func(ref choice, uses bool) string {
+	property.Check(t, "a reference resolves to the templates that it means", lives(5, 16), prop.ForAll(func(ref choice, uses bool) string {
 		template := site.NewTemplate(w.Fleet, w.name("ref"))
 		template.Spec.Template.Proxmox = proxmoxTemplate(ref.value)
 

@@ -14,12 +14,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/leanovate/gopter"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/hypervisor/proxmox"
 	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/kit/step"
@@ -28,24 +28,86 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
 
-// propertyRuns is how often each property is tried.
-const propertyRuns = 100
+// Whatever a claim asks for, and whatever becomes of its machine: it lives its life once, and
+// leaves nothing. All in one operator's world.
+//
+// Feature: hyperfleet-operator, Property 6: VM Lifecycle Management
+// Feature: hyperfleet-operator, Property 7: Resource Cleanup with Finalizers
+// Feature: hyperfleet-operator, Property 8: Retry and Error Handling
+// Feature: hyperfleet-operator, Property 18: Observability and Events
+// Feature: hyperfleet-operator, Property 27: VM Shutdown Detection and Cleanup
+func TestPropertyMachines(t *testing.T) { //nolint:tparallel // its properties share a fleet
+	t.Parallel()
 
-// hold tries a property with so many runs side by side, all in one operator's world. The
-// property says what is wrong, or "".
-func hold(t *testing.T, name string, workers int, holds gopter.Prop) {
-	t.Helper()
+	w := newWorld(t, nil)
 
-	parameters := gopter.DefaultTestParameters()
-	parameters.MinSuccessfulTests = propertyRuns
-	parameters.Workers = workers
-	parameters.MaxShrinkCount = 0 // a run takes a second, and what it takes is small already
-	properties := gopter.NewProperties(parameters)
-	properties.Property(name, holds)
-	properties.TestingRun(t, property.Reporter(t))
+	t.Run("properties", func(t *testing.T) {
+		for name, holds := range map[string]func(*testing.T, *world){
+			"lifecycle": lifecycle, "cleanup": cleanup, "retry": retries, "observability": observability, "shutdown": shutdown,
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				holds(t, w)
+			})
+		}
+	})
+	w.EventuallyClean()
 }
 
-// world is a fleet for the runs of a property.
+// Whatever the specs of clusters, templates and pools say, and whatever they refer to: what
+// can be done is done, and what can't be is said. All in one operator's world.
+//
+// Feature: hyperfleet-operator, Property 1: Hypervisor Connection Management
+// Feature: hyperfleet-operator, Property 2: Multi-Hypervisor Support
+// Feature: hyperfleet-operator, Property 3: Template Validation and Management
+// Feature: hyperfleet-operator, Property 4: Template Reference Resolution
+// Feature: hyperfleet-operator, Property 16: Reconciliation Behavior
+// Feature: hyperfleet-operator, Property 23: External Secret Integration
+// Feature: hyperfleet-operator, Property 25: Provider Selection and Configuration
+func TestPropertySpecs(t *testing.T) { //nolint:tparallel // its properties share a fleet
+	t.Parallel()
+
+	m := &made{configs: map[string]hypervisor.Config{}}
+	w := newWorld(t, func(f *fleet.Fleet) {
+		f.Runners.TemplateInterval = 500 * time.Millisecond
+		f.Hypervisors = map[string]hypervisor.Factory{"proxmox": m.factory, "other": m.other}
+	})
+	s := newSites(w, 4)
+
+	t.Run("properties", func(t *testing.T) {
+		for name, holds := range map[string]func(*testing.T){
+			"connection":       func(t *testing.T) { t.Helper(); connection(t, s) },
+			"many clusters":    func(t *testing.T) { t.Helper(); manyClusters(t, s) },
+			"templates":        func(t *testing.T) { t.Helper(); templates(t, w) },
+			"resolution":       func(t *testing.T) { t.Helper(); resolution(t, w) },
+			"reconciled":       func(t *testing.T) { t.Helper(); reconciled(t, w) },
+			"external secrets": func(t *testing.T) { t.Helper(); externalSecrets(t, w) },
+			"provider":         func(t *testing.T) { t.Helper(); provider(t, w, m) },
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				holds(t)
+			})
+		}
+	})
+
+	if m.misled.Load() {
+		t.Error("the provider of another name was chosen")
+	}
+
+	w.EventuallyClean()
+}
+
+// lives are how a property is tried whose runs take a second each: side by side, and as they
+// are, for what a run takes is small already.
+func lives(brief, workers int) property.Options {
+	options := property.Options{Brief: brief, NoShrink: true}
+	options.Workers = min(workers, options.Count())
+
+	return options
+}
+
+// world is a fleet for the runs of properties.
 type world struct {
 	*fleet.Fleet
 
@@ -62,49 +124,74 @@ type boot struct {
 	drive map[string][]byte
 }
 
-// newWorld starts an operator with one cluster and one template. guest is what machines
-// do; nil is the job.
-func newWorld(t *testing.T, guest func(pve.GuestVM), change func(*fleet.Fleet)) *world {
+// newWorld starts an operator with one cluster and one template, whose machines run the job.
+func newWorld(t *testing.T, change func(*fleet.Fleet)) *world {
 	t.Helper()
 
 	w := &world{booted: map[string]boot{}, clones: map[string]map[string]bool{}}
-	if guest == nil {
-		guest = fleet.Guest(t)
-	}
+	run := fleet.Guest(t)
 
 	model := fleet.Model()
 	model.Limits.ClonesPerStorage = 0
 	model.Guest.Script = func(vm pve.GuestVM) {
 		w.sawBoot(vm)
-		guest(vm)
+		run(vm)
 	}
 
-	// A hundred runs side by side would wait for GitHub's pace of registrations.
+	// Runs side by side would wait for GitHub's pace of registrations.
 	w.Fleet = fleet.New(t, env, fleet.Options{Model: model, GitHub: simgithub.Options{Unlimited: true}})
 	w.Patience = 2 * time.Minute // lives share the machine with each other, and with other tests
 	// Many runs look at the same time, and a look costs more than what is looked at.
 	w.Poll = 100 * time.Millisecond
-	w.Runners.ClusterInterval = 400 * time.Millisecond
-
-	cluster := w.NewCluster()
-	cluster.Spec.Limits = &v1alpha1.HypervisorLimits{ClonesPerStorage: 16, CallsPerNode: 16}
+	w.Runners.ClusterInterval = 500 * time.Millisecond
 
 	if change != nil {
 		change(w.Fleet)
 	}
 
+	cluster := w.NewCluster()
+	manyAtOnce(cluster)
 	w.CreateCluster(cluster)
 	w.Create(w.NewTemplate())
-	t.Cleanup(w.PVE.OnCall(func(c pve.Call) {
-		if c.Phase == pve.After && c.VMID != 0 && c.Method != http.MethodGet {
-			w.sawMachines()
-		}
-	}))
+	w.watch(w.PVE)
 	w.Start()
 	w.EventuallyReady(w.NewTemplate())
 
 	return w
 }
+
+// manyAtOnce lets a cluster make the machines of runs side by side.
+func manyAtOnce(cluster *v1alpha1.HypervisorCluster) {
+	cluster.Spec.Limits = &v1alpha1.HypervisorLimits{ClonesPerStorage: 16, CallsPerNode: 16}
+}
+
+// watch counts the machines that are made on a hypervisor.
+func (w *world) watch(server *pve.Server) {
+	w.T.Cleanup(server.OnCall(func(c pve.Call) {
+		if c.Phase == pve.After && c.VMID != 0 && c.Method != http.MethodGet {
+			w.sawMachines(server)
+		}
+	}))
+}
+
+// site is one more cluster, whose machines do what guest says; nil is the job.
+func (w *world) site(name string, guest func(pve.GuestVM), model pve.Model) *fleet.Site {
+	model.Limits.ClonesPerStorage = 0
+
+	model.Guest.Script = guest
+	if guest == nil {
+		model.Guest.Script = fleet.Guest(w.T)
+	}
+
+	site := w.NewSite(name, model, manyAtOnce)
+	w.watch(site.PVE)
+	w.EventuallyReady(site.Cluster)
+
+	return site
+}
+
+// idle is a guest that does nothing.
+func idle(vm pve.GuestVM) { <-vm.Context.Done() }
 
 // name makes a name that no other run has.
 func (w *world) name(prefix string) string { return fmt.Sprintf("%s-%d", prefix, w.count.Add(1)) }
@@ -123,8 +210,8 @@ func (w *world) sawBoot(vm pve.GuestVM) {
 	w.booted[record.MachineClaim.UID] = boot{vm: state, drive: vm.Drive}
 }
 
-func (w *world) sawMachines() {
-	state := w.PVE.Snapshot()
+func (w *world) sawMachines(server *pve.Server) {
+	state := server.Snapshot()
 
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -243,16 +330,18 @@ func state(obj step.Object) string {
 func (w *world) leftOf(claim *v1alpha1.MachineClaim) string {
 	var out []string
 
-	now := w.PVE.Snapshot()
-	for _, vm := range now.Made() {
-		if strings.Contains(vm.Config["description"], string(claim.UID)) {
-			out = append(out, fmt.Sprintf("VM %d %s", vm.VMID, vm.Status))
+	for _, server := range w.Servers() {
+		now := server.Snapshot()
+		for _, vm := range now.Made() {
+			if strings.Contains(vm.Config["description"], string(claim.UID)) {
+				out = append(out, fmt.Sprintf("VM %d %s", vm.VMID, vm.Status))
+			}
 		}
-	}
 
-	for _, iso := range now.ISOs() {
-		if strings.Contains(iso.VolID, string(claim.UID)) {
-			out = append(out, iso.VolID)
+		for _, iso := range now.ISOs() {
+			if strings.Contains(iso.VolID, string(claim.UID)) {
+				out = append(out, iso.VolID)
+			}
 		}
 	}
 

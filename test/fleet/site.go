@@ -19,8 +19,9 @@ type Site struct {
 	Secret string
 }
 
-// NewSite makes a site whose objects bear the name.
-func (f *Fleet) NewSite(name string, model pve.Model) *Site {
+// NewSite makes a site whose objects bear the name; change changes its cluster before it is
+// made.
+func (f *Fleet) NewSite(name string, model pve.Model, change ...func(*v1alpha1.HypervisorCluster)) *Site {
 	f.T.Helper()
 
 	site := &Site{PVE: pvetest.New(f.T, model), Secret: name}
@@ -34,11 +35,26 @@ func (f *Fleet) NewSite(name string, model pve.Model) *Site {
 	site.Cluster.Spec.TLS = &v1alpha1.HypervisorTLS{Fingerprint: site.PVE.Fingerprint()}
 	site.Template = site.NewTemplate(f, name)
 
-	f.Create(site.Cluster)
-	f.T.Cleanup(func() { f.deleteCluster(site.Cluster.Name) })
+	for _, apply := range change {
+		apply(site.Cluster)
+	}
+
+	f.mu.Lock()
+	f.sites = append(f.sites, site.PVE)
+	f.mu.Unlock()
+
+	f.CreateCluster(site.Cluster)
 	f.Create(site.Template)
 
 	return site
+}
+
+// Servers are the fleet's hypervisors, those of its sites too.
+func (f *Fleet) Servers() []*pve.Server {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	return append([]*pve.Server{f.PVE}, f.sites...)
 }
 
 // NewTemplate is one more template of the site.

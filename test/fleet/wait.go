@@ -21,8 +21,8 @@ import (
 
 // patience is what a Fleet has unless a test says otherwise.
 const (
-	patience = time.Minute
-	poll     = 20 * time.Millisecond
+	patience = 3 * time.Minute
+	poll     = 50 * time.Millisecond
 )
 
 // Eventually waits until done says so; what it says last is in the failure.
@@ -91,14 +91,16 @@ func (f *Fleet) Leftovers() []string {
 
 	var out []string
 
-	for _, vm := range f.PVE.Snapshot().VMs {
-		if !vm.Foreign && !vm.Template && strings.Contains(vm.Config["description"], `"`+f.OperatorUID+`"`) {
-			out = append(out, fmt.Sprintf("VM %d %s (%s)", vm.VMID, vm.Name, vm.Status))
-		}
-	}
+	for _, server := range f.Servers() {
+		now := server.Snapshot()
 
-	for _, volume := range f.PVE.Snapshot().Volumes {
-		if volume.Content == "iso" {
+		for _, vm := range now.VMs {
+			if !vm.Foreign && !vm.Template && strings.Contains(vm.Config["description"], `"`+f.OperatorUID+`"`) {
+				out = append(out, fmt.Sprintf("VM %d %s (%s)", vm.VMID, vm.Name, vm.Status))
+			}
+		}
+
+		for _, volume := range now.ISOs() {
 			out = append(out, "medium "+volume.VolID)
 		}
 	}
@@ -206,12 +208,21 @@ func describe(out *strings.Builder, obj step.Object) {
 	}
 }
 
-// Events gives what was told in the fleet's namespace and of its cluster.
+// Events gives what was told in the fleet's namespace and of its cluster, whose events are
+// where Kubernetes puts those of objects without a namespace.
 func (f *Fleet) Events() []string {
 	f.T.Helper()
 
+	return append(
+		f.events(client.InNamespace(f.Namespace)),
+		f.events(client.InNamespace(metav1.NamespaceDefault), client.MatchingFields{"regarding.name": f.Cluster})...)
+}
+
+func (f *Fleet) events(where ...client.ListOption) []string {
+	f.T.Helper()
+
 	var events eventsv1.EventList
-	if err := f.Client.List(f.T.Context(), &events); err != nil {
+	if err := f.Client.List(f.T.Context(), &events, where...); err != nil {
 		f.T.Fatalf("list events: %v", err)
 	}
 
@@ -219,15 +230,13 @@ func (f *Fleet) Events() []string {
 
 	for i := range events.Items {
 		event := &events.Items[i]
-		if event.Regarding.Namespace == f.Namespace || event.Regarding.Name == f.Cluster {
-			out = append(out, event.Reason+" "+event.Regarding.Kind+"/"+event.Regarding.Name+": "+event.Note)
-		}
+		out = append(out, event.Reason+" "+event.Regarding.Kind+"/"+event.Regarding.Name+": "+event.Note)
 	}
 
 	return out
 }
 
-// EventuallyEvent waits until something was told for a reason.
+// EventuallyEvent waits until something was told for a reason; what it was told of may follow.
 func (f *Fleet) EventuallyEvent(reason string) {
 	f.T.Helper()
 	f.Eventually("an event "+reason, func() (bool, string) {

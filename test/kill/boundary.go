@@ -90,6 +90,36 @@ func Boundaries(calls []Call) []Boundary {
 	return out
 }
 
+// Telling are boundaries of each kind of call, on both of its sides, by the names of their
+// lives.
+func Telling() map[string][]Boundary {
+	const vm = "/nodes/NODE/qemu/VM"
+
+	call := func(method, pattern string) Call { return Call{sidePVE, method, pattern, 1} }
+	clone := call(http.MethodPost, "/nodes/NODE/qemu/TEMPLATE/clone")
+
+	return map[string][]Boundary{
+		JobRuns: {
+			{Call{sideWebhook, http.MethodPost, "/webhooks/github", 1}, After},
+			{clone, Before}, // the VM's id is on record
+			{clone, After},
+			{clone, Late},
+			{Call{sideForge, http.MethodPost, "/actions/runners/generate-jitconfig", 1}, After},
+			{call(http.MethodPost, "/nodes/NODE/storage/local/upload"), After},
+			{call(http.MethodPost, vm+"/status/start"), After},
+			{call(http.MethodDelete, vm), Before},
+		},
+		Cancelled: {
+			{Call{sideForge, http.MethodDelete, "/actions/runners/ID", 1}, After},
+			{call(http.MethodPost, vm+"/status/stop"), After},
+		},
+		Addressed: {
+			{Call{sideKube, http.MethodPatch, patternAddress, 1}, After},
+			{Call{sideKube, http.MethodPatch, patternFinalizer, 1}, Before},
+		},
+	}
+}
+
 const (
 	sidePVE   = "pve"
 	sideForge = "forge"

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -16,14 +18,11 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/test/exe"
 	"github.com/hyperfleet/hyperfleet/test/kill"
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
-
-// slots is how many operators run side by side. An operator looks after all of its API
-// server, so that each slot has one of its own.
-const slots = 2
 
 // binary is the program that is killed.
 var binary string
@@ -55,78 +54,122 @@ type row struct {
 	machines int
 }
 
-// Killed at any boundary of a call, the operator's successor brings the job to its end,
-// makes no second machine for a claim, and leaves nothing behind.
-func TestKilledAtEveryCall(t *testing.T) { //nolint:tparallel // the dry runs come first and alone
-	envs := make(chan *kube.Env, slots)
+// trial kills operators, side by side. An operator looks after all of its API server, so that
+// each slot has one of its own.
+type trial struct {
+	envs chan *kube.Env
+
+	mu    sync.Mutex
+	table []row
+}
+
+func newTrial(t *testing.T, slots int) *trial {
+	t.Helper()
+
+	tr := &trial{envs: make(chan *kube.Env, slots)}
 	for range slots {
-		envs <- kube.Start(t, kube.WithCRDs("../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme))
+		tr.envs <- kube.Start(t, kube.WithCRDs("../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme))
 	}
 
-	var (
-		mu    sync.Mutex
-		table []row
-		known = map[kill.Call]bool{}
-	)
+	t.Cleanup(func() { show(t, tr.table) })
 
-	t.Cleanup(func() { show(t, table) })
+	return tr
+}
+
+// kill has an operator die at a boundary of a life, and see what becomes of that.
+func (tr *trial) kill(t *testing.T, life kill.Life, at kill.Boundary) {
+	t.Helper()
+	t.Run(strings.ReplaceAll(life.Name, " ", "_")+"/"+at.Name(), func(t *testing.T) {
+		t.Parallel()
+
+		result := row{life: life.Name, at: at}
+		defer func() {
+			result.outcome = "ok"
+			if t.Failed() {
+				result.outcome = "FAILED"
+			}
+
+			tr.mu.Lock()
+			defer tr.mu.Unlock()
+
+			tr.table = append(tr.table, result)
+		}()
+
+		env := <-tr.envs
+		t.Cleanup(func() { tr.envs <- env })
+
+		result.machines = die(t, env, life, at)
+	})
+}
+
+// Killed at a call of each kind, before it and after it, the operator's successor brings the
+// job to its end, makes no second machine for a claim, and leaves nothing behind.
+func TestKilledAtCalls(t *testing.T) { //nolint:tparallel // what is killed has API servers of its own
+	tr := newTrial(t, 2)
 
 	for _, life := range kill.Lives() {
-		calls := dryRun(t, envs, life, known)
-		for _, call := range calls {
-			known[call] = true
-		}
-
-		for _, at := range kill.Boundaries(calls) {
-			t.Run(strings.ReplaceAll(life.Name, " ", "_")+"/"+at.Name(), func(t *testing.T) {
-				t.Parallel()
-
-				result := row{life: life.Name, at: at}
-				defer func() {
-					result.outcome = "ok"
-					if t.Failed() {
-						result.outcome = "FAILED"
-					}
-
-					mu.Lock()
-					defer mu.Unlock()
-
-					table = append(table, result)
-				}()
-
-				env := <-envs
-				t.Cleanup(func() { envs <- env })
-
-				result.machines = die(t, env, life, at)
-			})
+		for _, at := range kill.Telling()[life.Name] {
+			tr.kill(t, life, at)
 		}
 	}
 }
 
-// dryRun lives a life undisturbed and gives the calls to be killed at.
-func dryRun(t *testing.T, envs chan *kube.Env, life kill.Life, known map[kill.Call]bool) []kill.Call {
-	t.Helper()
+// The same at any boundary of any call. What calls there are is not written down: undisturbed
+// lives show it.
+func TestSoakKilledAtEveryCall(t *testing.T) { //nolint:tparallel // the undisturbed lives come first and alone
+	property.Soak(t)
 
-	var calls []kill.Call
+	tr := newTrial(t, max(runtime.NumCPU(), 2))
+	known := map[kill.Call]bool{}
+	told := kill.Telling()
 
-	ok := t.Run(strings.ReplaceAll(life.Name, " ", "_")+"/undisturbed", func(t *testing.T) {
-		env := <-envs
-		t.Cleanup(func() { envs <- env })
-
-		w := kill.NewWorld(t, env, binary, life, nil)
-		w.Run(life)
-
-		for _, broken := range w.Verdict() {
-			t.Error(broken)
+	for _, life := range kill.Lives() {
+		calls := tr.undisturbed(t, life, known)
+		for _, call := range calls {
+			known[call] = true
 		}
 
-		calls = life.Calls(w.Calls(), known)
-	})
-	if !ok {
-		t.Fatal("the undisturbed life failed")
+		all := kill.Boundaries(calls)
+		for _, at := range told[life.Name] {
+			if !slices.Contains(all, at) {
+				t.Errorf("%s: no %s among %v", life.Name, at, all)
+			}
+		}
+
+		for _, at := range all {
+			tr.kill(t, life, at)
+		}
+	}
+}
+
+// undisturbed lives a life several times and gives the calls to be killed at.
+func (tr *trial) undisturbed(t *testing.T, life kill.Life, known map[kill.Call]bool) []kill.Call {
+	t.Helper()
+
+	const times = 3
+
+	var lives [][]kill.Call
+
+	for range times {
+		ok := t.Run(strings.ReplaceAll(life.Name, " ", "_")+"/undisturbed", func(t *testing.T) {
+			env := <-tr.envs
+			t.Cleanup(func() { tr.envs <- env })
+
+			w := kill.NewWorld(t, env, binary, life, nil)
+			w.Run(life)
+
+			for _, broken := range w.Verdict() {
+				t.Error(broken)
+			}
+
+			lives = append(lives, w.Calls())
+		})
+		if !ok {
+			t.Fatal("the undisturbed life failed")
+		}
 	}
 
-	return calls
+	return life.Calls(lives, known)
 }
 
 // die lives a life with one death in it, and gives how many machines were made.

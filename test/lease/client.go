@@ -30,7 +30,7 @@ type reply struct {
 	Server json.RawMessage `json:"server,omitempty"`
 }
 
-// ErrRefused: the server could not be had.
+// ErrRefused says that the server could not be had.
 var ErrRefused = errors.New("no lease")
 
 // Lease is a server that this program has.

@@ -70,9 +70,7 @@ func answer(ctx context.Context, conn net.Conn, kinds map[string]Provider) {
 
 	defer release()
 
-	if err := json.NewEncoder(conn).Encode(server); err != nil {
-		return
-	}
+	_ = json.NewEncoder(conn).Encode(server) //nolint:errchkjson // it was encoded before
 
 	// The program's end closes its side, and there is nothing else that it says.
 	_, _ = io.Copy(io.Discard, in)

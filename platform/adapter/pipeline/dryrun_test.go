@@ -36,7 +36,7 @@ func readDryRun(t *testing.T, name string) []byte {
 		return nil
 	}
 
-	data, err := os.ReadFile(filepath.Join("../dryrun/testdata", name))
+	data, err := os.ReadFile(filepath.Join("..", "dryrun", "testdata", name))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +49,7 @@ func dryRunOptions(t *testing.T, taskFile string) dryrun.Options {
 
 	clock := testclock.NewFakePassiveClock(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
 
-	loaded, err := task.LoadFile(filepath.Join("../dryrun/testdata", taskFile), demo(), task.WithClock(clock))
+	loaded, err := task.LoadFile(filepath.Join("..", "dryrun", "testdata", taskFile), demo(), task.WithClock(clock))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func dryRunOptions(t *testing.T, taskFile string) dryrun.Options {
 func golden(t *testing.T, name string, got []byte) {
 	t.Helper()
 
-	path := filepath.Join("../dryrun/testdata", "golden", name)
+	path := filepath.Join("..", "dryrun", "testdata", "golden", name)
 	if *update {
 		if err := os.WriteFile(path, got, 0o600); err != nil {
 			t.Fatal(err)

@@ -74,6 +74,8 @@ func about(id, eventID string) *cloudevents.Event {
 func TestLooksArePaced(t *testing.T) {
 	t.Parallel()
 	inTime(t, func(t *testing.T, l *looked) {
+		t.Helper()
+
 		l.Begin(about("a", "a1"))(false)
 
 		want := serve.FirstLook
@@ -105,6 +107,8 @@ func TestLooksArePaced(t *testing.T) {
 func TestLooksAreOfTheLastEvent(t *testing.T) {
 	t.Parallel()
 	inTime(t, func(t *testing.T, l *looked) {
+		t.Helper()
+
 		l.Changed("a")
 		l.Begin(about("a", "a1"))(false)
 		l.Begin(about("a", "a2"))(false)
@@ -132,6 +136,8 @@ func TestLooksAreOfTheLastEvent(t *testing.T) {
 func TestLooksWaitForTheEventInWork(t *testing.T) {
 	t.Parallel()
 	inTime(t, func(t *testing.T, l *looked) {
+		t.Helper()
+
 		end := l.Begin(about("a", "a1"))
 		l.Changed("a")
 

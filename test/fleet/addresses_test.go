@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package addresses_test
+package fleet_test
 
 import (
 	"fmt"
@@ -10,27 +10,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
-	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
-	"github.com/hyperfleet/hyperfleet/test/kube"
 )
-
-var env *kube.Env
-
-func TestMain(m *testing.M) {
-	ctrl.SetLogger(logr.Discard())
-
-	kube.Main(m, func(e *kube.Env) { env = e },
-		kube.WithCRDs("../../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme, infrav1.AddToScheme))
-}
 
 // newFleet is a fleet with the networking area, whose addresses are watched.
 func newFleet(t *testing.T) *fleet.Fleet {
@@ -126,15 +114,24 @@ func addresses(f *fleet.Fleet, claim *v1alpha1.MachineClaim) []string {
 
 // More claims than addresses: all of them run in the end, never two with one address, and
 // who waits says why.
-func TestFiftyClaimsOnTwentyAddresses(t *testing.T) {
+func TestMoreClaimsThanAddresses(t *testing.T) {
 	t.Parallel()
+	moreClaims(t, 6, 2)
+}
 
-	const claims, room = 50, 20
+func TestSoakMoreClaimsThanAddresses(t *testing.T) {
+	property.Soak(t)
+	t.Parallel()
+	moreClaims(t, 50, 20)
+}
+
+func moreClaims(t *testing.T, claims, room int) {
+	t.Helper()
 
 	f := newFleet(t)
 	f.CreateCluster(f.NewCluster())
 	f.Create(pooled(f, v1alpha1.AddressPool{
-		Addresses: []v1alpha1.AddressRange{"10.9.0.10-10.9.0.29"}, PrefixLengthV4: 24,
+		Addresses: []v1alpha1.AddressRange{v1alpha1.AddressRange(fmt.Sprintf("10.9.0.10-10.9.0.%d", 9+room))}, PrefixLengthV4: 24,
 		Gateway: []v1alpha1.IPAddress{"10.9.0.1"}, Nameservers: []v1alpha1.IPAddress{"10.9.0.2"},
 	}))
 	f.Start()

@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package addresses_test
+package fleet_test
 
 import (
 	"fmt"
@@ -21,8 +21,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
 
-// held are the claims that have an address, with what they have.
-func held(f *fleet.Fleet) map[string]string {
+// withAddress are the claims that have an address, with what they have.
+func withAddress(f *fleet.Fleet) map[string]string {
 	f.T.Helper()
 
 	var list v1alpha1.MachineClaimList
@@ -50,12 +50,12 @@ func standby(f *fleet.Fleet, want int32) {
 			return false, err.Error()
 		}
 
-		return pool.Status.StandbyReplicas == want, fmt.Sprintf("%d of %d, %v", pool.Status.StandbyReplicas, want, held(f))
+		return pool.Status.StandbyReplicas == want, fmt.Sprintf("%d of %d, %v", pool.Status.StandbyReplicas, want, withAddress(f))
 	})
 }
 
-// scale changes how many machines a RunnerPool holds ready.
-func scale(f *fleet.Fleet, scaling v1alpha1.Scaling) {
+// scalePool changes how many machines a RunnerPool holds ready.
+func scalePool(f *fleet.Fleet, scaling v1alpha1.Scaling) {
 	f.T.Helper()
 
 	pool := f.NewPool(0)
@@ -100,7 +100,7 @@ func TestMachinesOnStandbyHoldTheirAddresses(t *testing.T) {
 	f.Start()
 	standby(f, 2)
 
-	before := held(f)
+	before := withAddress(f)
 	if got := slices.Sorted(maps.Values(before)); !slices.Equal(got, []string{"10.9.0.10/24 fd00:9::10/64", "10.9.0.11/24 fd00:9::11/64"}) {
 		t.Fatalf("on standby there are %v", before)
 	}
@@ -113,7 +113,7 @@ func TestMachinesOnStandbyHoldTheirAddresses(t *testing.T) {
 	f.Start()
 	standby(f, 2)
 
-	if after := held(f); fmt.Sprint(after) != fmt.Sprint(before) {
+	if after := withAddress(f); fmt.Sprint(after) != fmt.Sprint(before) {
 		t.Errorf("on standby there were %v, and after a restart %v", before, after)
 	}
 
@@ -135,7 +135,7 @@ func TestMachinesOnStandbyHoldTheirAddresses(t *testing.T) {
 	}
 
 	// Nothing is wanted any more: the addresses of those on standby are free.
-	scale(f, v1alpha1.Scaling{MaxReplicas: 6, ScaleDownDelay: &metav1.Duration{}})
+	scalePool(f, v1alpha1.Scaling{MaxReplicas: 6, ScaleDownDelay: &metav1.Duration{}})
 	standby(f, 0)
 
 	last := f.NewClaim("last")

@@ -1,11 +1,9 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package kubevirt_test
+package fleet_test
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -15,54 +13,22 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	virtv1 "kubevirt.io/api/core/v1"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
-	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor/kubevirt"
 	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 	simkubevirt "github.com/hyperfleet/hyperfleet/sim/kubevirt"
-	"github.com/hyperfleet/hyperfleet/sim/kubevirt/crds"
 	"github.com/hyperfleet/hyperfleet/sim/kubevirt/kubevirttest"
-	"github.com/hyperfleet/hyperfleet/test/exe"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
-	"github.com/hyperfleet/hyperfleet/test/kube"
 )
-
-var (
-	env *kube.Env
-	// programs is the folder of what machines run.
-	programs string
-)
-
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) int {
-	ctrl.SetLogger(logr.Discard())
-
-	return exe.With(func(dir string) int {
-		programs = dir
-
-		return kube.Run(m, func(e *kube.Env) {
-			env = e
-
-			if err := errors.Join(crds.Install(context.Background(), e.Config), e.Client.Create(context.Background(), definitions())); err != nil {
-				panic(err)
-			}
-		}, kube.WithCRDs("../../../deploy/crds"),
-			kube.WithScheme(v1alpha1.AddToScheme, infrav1.AddToScheme, virtv1.AddToScheme, apiextensionsv1.AddToScheme))
-	}, "cmd/bootstrap-service", "cmd/forgesim")
-}
 
 // site is a fleet whose machines are KubeVirt's.
 type site struct {
@@ -123,7 +89,7 @@ func (s *site) operator(t *testing.T) *rest.Config {
 
 	const account, home = "hyperfleet-runners", "hyperfleet-system"
 
-	objects, err := kubeproc.ReadObjects("../../../deploy/kubevirt-machines/role.yaml", "../../../deploy/kubevirt-machines/capacity.yaml")
+	objects, err := kubeproc.ReadObjects("../../deploy/kubevirt-machines/role.yaml", "../../deploy/kubevirt-machines/capacity.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,6 +158,9 @@ func (s *site) left(t *testing.T) []string {
 	return out
 }
 
+// watchedJobs is how many jobs are queued where media are watched.
+const watchedJobs = 2
+
 // A queued job gets a machine of KubeVirt, runs in it, and nothing is left.
 func TestJobRunsOnKubeVirt(t *testing.T) {
 	t.Parallel()
@@ -209,10 +178,11 @@ func TestJobRunsOnKubeVirt(t *testing.T) {
 			s := newSite(t, way.byKubeconfig)
 			s.Start()
 			s.EventuallyReady(s.NewPool(0))
+			s.misfit()
 			s.watchMedia(t)
 
-			s.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Count: 3})
-			s.EventuallyDone(3)
+			s.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Count: watchedJobs})
+			s.EventuallyDone(watchedJobs)
 			s.EventuallyClean()
 			s.Eventually("the machines being gone", func() (bool, string) {
 				left := s.left(t)
@@ -264,8 +234,8 @@ func (s *site) watchMedia(t *testing.T) {
 		events.Stop()
 		<-done
 
-		if len(filled) != 3 {
-			t.Errorf("%d media were made for 3 jobs", len(filled))
+		if len(filled) != watchedJobs {
+			t.Errorf("%d media were made for %d jobs", len(filled), watchedJobs)
 		}
 
 		for uid := range filled {
@@ -276,18 +246,16 @@ func (s *site) watchMedia(t *testing.T) {
 	})
 }
 
-// A template for another kind of hypervisor says so.
-func TestTemplateMustFit(t *testing.T) {
-	t.Parallel()
+// misfit makes a template for another kind of hypervisor, which says so.
+func (s *site) misfit() {
+	s.T.Helper()
 
-	s := newSite(t, false)
 	misfit := s.NewTemplate()
 	misfit.Name = "misfit"
 	s.Create(misfit)
-	s.Start()
 
 	message := s.EventuallyCondition(misfit, step.Ready, metav1.ConditionFalse, "ProviderMismatch")
 	if want := fmt.Sprintf("HypervisorCluster %s is of provider kubevirt: set template.kubevirt", s.Cluster); !strings.Contains(message, want) {
-		t.Errorf("want %q in %q", want, message)
+		s.T.Errorf("want %q in %q", want, message)
 	}
 }

@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package addresses_test
+package fleet_test
 
 import (
 	"slices"
@@ -61,7 +61,7 @@ func TestBadPools(t *testing.T) {
 	} {
 		pool := *good.DeepCopy()
 		row.bad(&pool)
-		change(f, template, pool)
+		changePool(f, template, pool)
 
 		f.Eventually(row.why+" being told", func() (bool, string) {
 			message := f.EventuallyCondition(template, v1alpha1.ConditionAddressPoolReady, metav1.ConditionFalse, "PoolInvalid")
@@ -77,7 +77,7 @@ func TestBadPools(t *testing.T) {
 	waits := f.NewClaim("waits")
 	f.Create(waits)
 	f.EventuallyCondition(waits, "Ready", metav1.ConditionFalse, "PoolInvalid")
-	change(f, template, good)
+	changePool(f, template, good)
 	f.EventuallyCondition(waits, v1alpha1.ConditionAddressAllocated, metav1.ConditionTrue, "Allocated")
 
 	if got := addresses(f, waits); slices.Equal(got, has) || !slices.Equal(addresses(f, keeps), has) {

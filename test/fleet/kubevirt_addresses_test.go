@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package kubevirt_test
+package fleet_test
 
 import (
 	"slices"
@@ -132,8 +132,8 @@ func TestAddressesOnKubeVirt(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	s.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Count: 5})
-	s.EventuallyDone(5)
+	s.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Count: 3})
+	s.EventuallyDone(3)
 	s.EventuallyClean()
 }
 
