@@ -88,7 +88,7 @@ type api struct {
 func serve(t *testing.T, change func(*server.Options)) *api {
 	t.Helper()
 
-	opened, err := store.Open(t.Context(), store.Options{URL: database.Database(t)})
+	opened, err := store.Open(t.Context(), store.Options{URL: database.Database(t), Timeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

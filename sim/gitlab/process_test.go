@@ -75,7 +75,7 @@ func (p *program) stop(t *testing.T) int {
 
 func waitState(t *testing.T, c *control.Client, what string, cond func(control.State) bool) control.State {
 	t.Helper()
-	for range 2000 {
+	for range 6000 { // a minute
 		state, err := c.State(t.Context())
 		must(t, err)
 		if cond(state) {

@@ -17,6 +17,7 @@ import (
 
 	agentv1 "github.com/spiffe/spire-api-sdk/proto/spire/api/server/agent/v1"
 	entryv1 "github.com/spiffe/spire-api-sdk/proto/spire/api/server/entry/v1"
+	"google.golang.org/grpc"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -38,6 +39,9 @@ type attested struct {
 	server   *spiretest.Server
 	template *v1alpha1.HypervisorMachineTemplate
 
+	// dial is the connection to the server that left asks by.
+	dial func() *grpc.ClientConn
+
 	mu    sync.Mutex
 	media []guest.Config
 }
@@ -49,7 +53,7 @@ func attestation(
 ) *attested {
 	t.Helper()
 
-	a := &attested{server: server}
+	a := &attested{server: server, dial: sync.OnceValue(func() *grpc.ClientConn { return server.Dial(t) })}
 
 	model := fleet.Model()
 	model.Guest.Script = func(vm pve.GuestVM) {
@@ -141,7 +145,7 @@ func (a *attested) attest(vm pve.GuestVM, cfg guest.Config) (*spiretest.Agent, e
 func (a *attested) left() []string {
 	a.T.Helper()
 
-	conn := a.server.Dial(a.T)
+	conn := a.dial()
 
 	entries, err := entryv1.NewEntryClient(conn).ListEntries(a.T.Context(), &entryv1.ListEntriesRequest{})
 	if err != nil {

@@ -132,8 +132,8 @@ func TestAddressesOnKubeVirt(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	s.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Count: 3})
-	s.EventuallyDone(3)
+	s.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Count: 2})
+	s.EventuallyDone(2)
 	s.EventuallyClean()
 }
 

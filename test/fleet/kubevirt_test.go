@@ -158,8 +158,8 @@ func (s *site) left(t *testing.T) []string {
 	return out
 }
 
-// watchedJobs is how many jobs are queued where media are watched.
-const watchedJobs = 2
+// watchedJobs is how many jobs are queued while media are watched.
+const watchedJobs = 1
 
 // A queued job gets a machine of KubeVirt, runs in it, and nothing is left.
 func TestJobRunsOnKubeVirt(t *testing.T) {
@@ -235,7 +235,7 @@ func (s *site) watchMedia(t *testing.T) {
 		<-done
 
 		if len(filled) != watchedJobs {
-			t.Errorf("%d media were made for %d jobs", len(filled), watchedJobs)
+			t.Errorf("%d media were made, want %d", len(filled), watchedJobs)
 		}
 
 		for uid := range filled {

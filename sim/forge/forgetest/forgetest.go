@@ -66,10 +66,10 @@ func (s *Served) MustQueue(spec control.JobSpec) []control.Job {
 	return jobs
 }
 
-// Eventually polls until cond holds; it fails the test after 20 s.
+// Eventually polls until cond holds; it fails the test after a minute.
 func (s *Served) Eventually(what string, cond func(control.State) bool) control.State {
 	s.T.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		state := s.sim.State()
 		if cond(state) {
@@ -78,6 +78,6 @@ func (s *Served) Eventually(what string, cond func(control.State) bool) control.
 		if time.Now().After(deadline) {
 			s.T.Fatalf("timed out waiting until %s; state: %+v", what, state)
 		}
-		time.Sleep(5 * time.Millisecond)
+		time.Sleep(10 * time.Millisecond)
 	}
 }
