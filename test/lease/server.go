@@ -63,7 +63,7 @@ func answer(ctx context.Context, conn net.Conn, kinds map[string]Provider) {
 
 	server, release, err := provide(ctx, line, kinds)
 	if err != nil {
-		_ = json.NewEncoder(conn).Encode(reply{Error: err.Error()})
+		_ = json.NewEncoder(conn).Encode(reply{Error: err.Error()}) //nolint:errchkjson // nobody else is there to tell
 
 		return
 	}
