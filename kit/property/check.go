@@ -65,7 +65,8 @@ func Check(t *testing.T, name string, options Options, holds gopter.Prop) {
 
 	parameters := gopter.DefaultTestParameters()
 	parameters.MinSuccessfulTests = options.Count()
-	parameters.Workers = max(options.Workers, 1)
+	// gopter gives every worker a run at least.
+	parameters.Workers = min(max(options.Workers, 1), options.Count())
 
 	if options.NoShrink {
 		parameters.MaxShrinkCount = 0
