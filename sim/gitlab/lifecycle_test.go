@@ -267,9 +267,12 @@ func TestCancelledAndAborted(t *testing.T) {
 	if code := r.Wait(); code != 0 || !strings.Contains(r.Output(), "Job failed: canceled") {
 		t.Errorf("cancelled: %d\n%s", code, r.Output())
 	}
-	s.Queue(control.JobSpec{Duration: time.Hour})
+	second := s.Queue(control.JobSpec{Duration: time.Hour})[0]
 	r = s.StartRunner(t, token)
-	s.Eventually("the job runs", running(1))
+	// GitLab takes a job for running that the runner has not been told of yet.
+	s.Eventually("the runner has the job", func(control.State) bool {
+		return strings.Contains(s.Trace(second.ID), "Running with gitlab-runner")
+	})
 	r.Stop()
 	if code := r.Wait(); code != 0 || !strings.Contains(r.Output(), "Requested exit") {
 		t.Errorf("stopped: %d\n%s", code, r.Output())
