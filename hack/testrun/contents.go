@@ -64,13 +64,14 @@ func settled(ctx context.Context, cluster *kubeproc.Cluster) (*contents, error) 
 			return nil, err
 		}
 
-		if now := slices.Sorted(maps.Keys(keys)); slices.Equal(now, last) {
+		now := slices.Sorted(maps.Keys(keys))
+		if slices.Equal(now, last) {
 			groups, err := groups(ctx, cluster)
 
 			return &contents{keys: keys, groups: groups}, err
-		} else { //nolint:revive // now belongs to both
-			last = now
 		}
+
+		last = now
 
 		if err := sleep(ctx, settleTime); err != nil {
 			return nil, err
@@ -135,7 +136,7 @@ func put(e entry) map[string]any {
 // ofTheServer are keys that the API server itself writes again and again.
 func ofTheServer(key string) bool {
 	for _, prefix := range []string{
-		"/registry/leases/kube-system/", "/registry/masterleases/", "/registry/events/", "/registry/ranges/",
+		"/registry/leases/kube-system/", "/registry/masterleases/", "/registry/ranges/",
 		"/registry/apiregistration.k8s.io/", "compact_rev_key",
 	} {
 		if strings.HasPrefix(key, prefix) {

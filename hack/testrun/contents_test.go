@@ -69,6 +69,18 @@ func litter(t *testing.T, p *plane) {
 		t.Fatal(err)
 	}
 
+	events, err := typed.CoreV1().Events(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+	if err != nil || len(events.Items) > 0 {
+		t.Fatalf("events: %v, %v", events, err)
+	}
+
+	told := &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{Name: "told"}, InvolvedObject: corev1.ObjectReference{Namespace: "left", Name: "held"},
+	}
+	if _, err := typed.CoreV1().Events("left").Create(ctx, told, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+
 	// An object of the API server's own, changed and removed.
 	if err := typed.RbacV1().ClusterRoles().Delete(ctx, "view", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
