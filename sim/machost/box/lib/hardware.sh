@@ -49,13 +49,11 @@ for program in awk basename bash cat chmod chown cmp cp cut date dirname env fal
 	ps rm sed setsid sh sort tail tar touch tr true uname wc; do
 	[ -e "sim/bin/$program" ] || ln -s "/usr/bin/$program" "sim/bin/$program"
 done
-if [ "$system" = mac ]; then
-	ln -s /usr/bin/shasum sim/bin/shasum
-else
+if [ "$system" != mac ]; then
 	ln -s /usr/bin/sha256sum sim/bin/sha256sum
 	ln -s /usr/bin/stat sim/bin/stat
 	ln -s /usr/sbin/nft sim/bin/nft
 fi
-mkfifo sim/machines.fifo
+mkfifo sim/machines.fifo sim/never
 
 exec chroot . /bin/bash -c 'echo ready; exec /bin/cat >/dev/null'

@@ -12,7 +12,15 @@ unknown() {
 	exit 127
 }
 
-of() { cat "$1" 2>/dev/null || true; }
+# of prints the line that a file holds, where there is one.
+of() {
+	local line=
+	[ ! -e "$1" ] || IFS= read -r line 2>/dev/null <"$1" || true
+	printf '%s' "$line"
+}
+
+# pause waits without another process: those are what a host of the simulator costs.
+pause() { read -rt "$1" <>/sim/never || true; }
 
 # halt ends a job by its folder; with "group", also what it has started.
 halt() {
@@ -24,7 +32,7 @@ halt() {
 	kill -TERM "$pid" 2>/dev/null
 	for ((i = 0; i < 100; i++)); do
 		kill -0 "$pid" 2>/dev/null || break
-		/bin/sleep 0.02
+		pause 0.02
 	done
 	kill -KILL "$pid" 2>/dev/null
 	[ "${2:-}" != group ] || kill -KILL -- "-$pid" 2>/dev/null
@@ -38,6 +46,6 @@ run() {
 	setsid /bin/bash /sim/lib/supervise.sh "$@" </dev/null >/dev/null 2>&1 &
 	for ((i = 0; i < 500; i++)); do
 		if [ -e "$state/pid" ] || [ -e "$state/ended" ]; then break; fi
-		/bin/sleep 0.01
+		pause 0.01
 	done
 }
