@@ -17,6 +17,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/hosts/plan"
 	"github.com/hyperfleet/hyperfleet/hosts/push"
 	"github.com/hyperfleet/hyperfleet/hosts/ssh"
+	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/sim/machost"
 )
 
@@ -25,35 +26,52 @@ const (
 	another = "10.64.0.0/16"
 )
 
-// Both kinds of hosts live their life behind the simulator's SSH and behind OpenSSH's.
+const (
+	simulator = "simulator"
+	openssh   = "openssh"
+)
+
+// Hosts of both kinds live their life, one behind the simulator's SSH and one behind
+// OpenSSH's. TestSoakLifeOfAHost has them the other way round.
 func TestLifeOfAHost(t *testing.T) {
 	t.Parallel()
+	lives(t, map[machost.System]string{machost.Mac: simulator, machost.Linux: openssh})
+}
+
+func TestSoakLifeOfAHost(t *testing.T) {
+	t.Parallel()
+	property.Soak(t)
+	lives(t, map[machost.System]string{machost.Mac: openssh, machost.Linux: simulator})
+}
+
+func lives(t *testing.T, doors map[machost.System]string) {
+	t.Helper()
 
 	for _, s := range systems() {
-		for _, door := range []string{"simulator", "openssh"} {
-			t.Run(string(s.name)+" behind "+door, func(t *testing.T) {
-				t.Parallel()
+		door := doors[s.name]
 
-				host, target := reach(t, machost.Options{Name: "h", System: s.name})
+		t.Run(string(s.name)+" behind "+door, func(t *testing.T) {
+			t.Parallel()
 
-				if door == "openssh" {
-					sshd, err := host.OpenSSH(t.Context())
-					if err != nil {
-						t.Fatal(err)
-					}
+			host, target := reach(t, machost.Options{Name: "h", System: s.name})
 
-					t.Cleanup(func() { _ = sshd.Close() })
-
-					target.Address, target.User, target.HostKey = sshd.Address(), sshd.User, sshd.HostKey
+			if door == openssh {
+				sshd, err := host.OpenSSH(t.Context())
+				if err != nil {
+					t.Fatal(err)
 				}
 
-				l := life{system: s, t: t, host: host, conn: dial(t, target)}
-				l.boot()
-				l.changes()
-				l.loses()
-				l.crashes()
-			})
-		}
+				t.Cleanup(func() { _ = sshd.Close() })
+
+				target.Address, target.User, target.HostKey = sshd.Address(), sshd.User, sshd.HostKey
+			}
+
+			l := life{system: s, t: t, host: host, conn: dial(t, target)}
+			l.boot()
+			l.changes()
+			l.loses()
+			l.crashes()
+		})
 	}
 }
 
@@ -78,7 +96,7 @@ func (l *life) boot() {
 
 	watching.Go(func() {
 		// Often enough to see most scripts, and seldom enough to leave them the processor.
-		for ; ctx.Err() == nil; time.Sleep(300 * time.Millisecond) {
+		for ; ctx.Err() == nil; time.Sleep(time.Second) {
 			processes, _ := l.host.Processes(ctx)
 			for _, process := range processes {
 				seen[process] = true

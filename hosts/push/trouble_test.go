@@ -373,7 +373,7 @@ func TestAnEndedPushLeavesTheNextAlone(t *testing.T) {
 func TestManyHosts(t *testing.T) {
 	t.Parallel()
 
-	const hosts = 100
+	const hosts = 30
 
 	p := small(t, "1", fine)
 

@@ -96,7 +96,11 @@ func TestBurstIsMovedIntoTheLedger(t *testing.T) {
 	for i := range many {
 		job := jobs["gh-"+strconv.Itoa(i+1)]
 		if job.Spec.ReceivedAt == nil || job.Spec.State != v1alpha1.JobQueued {
-			t.Errorf("job %d = %+v", i+1, job.Spec)
+			// What a list leaves out may be there all the same.
+			var one v1alpha1.RunnerJob
+
+			err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "gh-" + strconv.Itoa(i+1)}, &one)
+			t.Errorf("job %d = %+v; read alone: %+v, %v", i+1, job.Spec, one.Spec, err)
 		}
 	}
 

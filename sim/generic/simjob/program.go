@@ -65,7 +65,9 @@ func (p *Program) Main(ctx context.Context) int {
 		p.complain(err.Error())
 		return ExitUsage
 	}
-	if err := c.call(ctx, http.MethodPost, url+"/started", generic.Started{By: p.Host}, nil); err != nil {
+	// The sender hears of a job that was told to stop, too.
+	tell := context.WithoutCancel(ctx)
+	if err := c.call(tell, http.MethodPost, url+"/started", generic.Started{By: p.Host}, nil); err != nil {
 		return p.fail(err)
 	}
 	p.printf("job %s (%s) started", job.ID, job.Name)
@@ -77,9 +79,7 @@ func (p *Program) Main(ctx context.Context) int {
 	case code != ExitOK:
 		conclusion = "failure"
 	}
-	// The sender hears of a job that was told to stop, too.
-	ctx = context.WithoutCancel(ctx)
-	if err := c.call(ctx, http.MethodPost, url+"/finished", generic.Finished{Conclusion: conclusion}, nil); err != nil {
+	if err := c.call(tell, http.MethodPost, url+"/finished", generic.Finished{Conclusion: conclusion}, nil); err != nil {
 		return p.fail(err)
 	}
 	p.printf("job %s finished: %s", job.ID, conclusion)
