@@ -74,6 +74,14 @@ func (o options) run(ctx context.Context, args []string) (bool, error) {
 		return false, fmt.Errorf("find the packages: %w", err)
 	}
 
+	// Programs that live for a minute gain more by memory than by collecting it: a sixth of
+	// an API server's time was the collector's.
+	if os.Getenv("GOGC") == "" {
+		if err := os.Setenv("GOGC", "300"); err != nil {
+			return false, fmt.Errorf("set GOGC: %w", err)
+		}
+	}
+
 	if o.fuzz > 0 {
 		return (&fuzzing{out: os.Stdout, dir: dir, each: o.fuzz}).all(ctx, packages)
 	}

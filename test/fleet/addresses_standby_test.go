@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/retry"
@@ -88,7 +87,7 @@ func TestMachinesOnStandbyHoldTheirAddresses(t *testing.T) {
 	}
 
 	f := fleet.New(t, env, fleet.Options{Model: model})
-	f.Networking, f.Patience = true, 2*time.Minute
+	f.Networking = true
 	watchAddresses(t, f)
 
 	pool := f.NewPool(6)
@@ -180,7 +179,7 @@ func TestOwnNetworkData(t *testing.T) {
 	}
 
 	f := fleet.New(t, env, fleet.Options{Model: model})
-	f.Networking, f.Patience = true, 2*time.Minute
+	f.Networking = true
 
 	template := pooled(f, rangeOf("10.9.0.10-10.9.0.11"))
 	template.Spec.Network.Mode, template.Spec.Network.Interface = v1alpha1.NetworkModeCloudInit, "ens19"

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
@@ -26,7 +25,6 @@ func newFleet(t *testing.T) *fleet.Fleet {
 
 	f := fleet.New(t, env, fleet.Options{})
 	f.Networking = true
-	f.Patience = 2 * time.Minute
 	watchAddresses(t, f)
 
 	return f

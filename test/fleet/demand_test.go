@@ -118,7 +118,6 @@ func load(t *testing.T, clusters int, machines int32, shares ...int32) {
 	t.Helper()
 
 	f := fleet.New(t, env, fleet.Options{GitHub: simgithub.Options{Unlimited: true}})
-	f.Patience = 2 * time.Minute
 	f.Populate(0)
 
 	pool := f.NewPool(machines)

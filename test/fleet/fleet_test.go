@@ -8,7 +8,6 @@ import (
 	"errors"
 	"flag"
 	"os"
-	"runtime/debug"
 	"strings"
 	"testing"
 
@@ -37,14 +36,10 @@ var (
 // sideBySide is how many tests run at a time: most of what they do is to wait for machines.
 const sideBySide = "5"
 
-// gcPercent lets garbage lie for longer: its collection is dear under the race detector.
-const gcPercent = 300
-
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
 	ctrl.SetLogger(logr.Discard()) // each fleet hands its manager a logger of its own
-	debug.SetGCPercent(gcPercent)
 	flag.Parse()
 
 	if err := flag.Set("test.parallel", sideBySide); err != nil {

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -93,7 +92,7 @@ func TestAddressesOnKubeVirt(t *testing.T) {
 	const kept = "mtu: 9000"
 
 	s := newSite(t, false)
-	s.Networking, s.Patience = true, 2*time.Minute
+	s.Networking = true
 	s.attach(t, "machines")
 
 	template := s.poolOn(t, "machines", "version: 2\nethernets:\n  eth0: {"+kept+"}\n")

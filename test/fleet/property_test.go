@@ -140,7 +140,6 @@ func newWorld(t *testing.T, change func(*fleet.Fleet)) *world {
 
 	// Runs side by side would wait for GitHub's pace of registrations.
 	w.Fleet = fleet.New(t, env, fleet.Options{Model: model, GitHub: simgithub.Options{Unlimited: true}})
-	w.Patience = 2 * time.Minute // lives share the machine with each other, and with other tests
 	// Many runs look at the same time, and a look costs more than what is looked at.
 	w.Poll = 100 * time.Millisecond
 	w.Runners.ClusterInterval = 500 * time.Millisecond

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
@@ -37,7 +38,12 @@ func (f *Fleet) Eventually(what string, done func() (bool, string)) {
 // Await is Eventually that says what did not come about, for goroutines that must not
 // end the test.
 func (f *Fleet) Await(what string, done func() (bool, string)) string {
-	deadline := time.Now().Add(f.Patience)
+	most := f.Patience
+	if property.Soaking() {
+		most *= 5 // eighty lives go on at a time
+	}
+
+	deadline := time.Now().Add(most)
 
 	for {
 		ok, last := done()
