@@ -76,7 +76,7 @@ func TestBurstIsMovedIntoTheLedger(t *testing.T) {
 	t.Logf("%d jobs were written directly, the others in %d batches", direct, len(batches.Items))
 
 	if len(batches.Items) == 0 || direct == 0 || len(batches.Items) > many-direct {
-		t.Errorf("%d batches and %d direct writes of %d webhooks", len(batches.Items), direct, many)
+		t.Fatalf("%d batches and %d direct writes of %d webhooks", len(batches.Items), direct, many)
 	}
 
 	// One is moved half before the operator is killed.
