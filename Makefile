@@ -13,7 +13,7 @@ AREAS := $(patsubst %/setup.go,%,$(wildcard runners/setup.go networking/setup.go
 # What `make test` runs: PKG=./kit/... RUN=TestName COUNT=1 narrow it down. The end-to-end
 # tests of test/e2e have targets of their own. What takes longest comes first, so that it
 # does not run alone at the end.
-PKG ?= $(shell go list ./test/fleet ./test/kill ./hosts/push ./platform/broker ./test/... ./... 2>/dev/null | grep -v /test/e2e/ | awk '!seen[$$0]++')
+PKG ?= $(shell go list ./test/fleet ./test/kill ./hosts/push ./platform/broker ./test/... ./... 2>/dev/null | grep -v /test/e2e/)
 RUN ?= .
 COUNT ?= 1
 TEST_TIMEOUT ?= 20m
