@@ -31,13 +31,13 @@ DEMO ?=
 # The demo of `make load`: with trouble in it.
 LOAD := --jobs 200 --faults webhooks-lost=0.3,webhooks-duplicated=0.2,webhooks-reordered=0.5,vm-crash=0.1,clone-lock=0.2
 
-# An end-to-end test runs once, and says what it does while it does it. call E2E,NAME
+# End-to-end tests say what they do while they do it. call E2E,NAMES: two of them at a time.
 define E2E
 go build -o bin/testrun ./hack/testrun
-PATH="$(CURDIR)/bin:$$PATH" bin/testrun -v ./test/e2e/$(1)/... -- -vet=off -count 1 -timeout $(TEST_TIMEOUT) -run '$(RUN)'
+PATH="$(CURDIR)/bin:$$PATH" bin/testrun -v $(1:%=./test/e2e/%) -- -vet=off -p 2 -count 1 -timeout $(TEST_TIMEOUT) -run '$(RUN)'
 endef
 
-.PHONY: help setup build test test-changed soak load testrun e2e-spire e2e-vm e2e-kubevirt e2e-bridge e2e-platform e2e-hosts lint generate verify demo bench clean
+.PHONY: help setup build test test-changed soak load testrun e2e e2e-spire e2e-vm e2e-kubevirt e2e-bridge e2e-platform e2e-hosts lint generate verify demo bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,6 +68,12 @@ load: ## run a demo of 200 jobs with faults
 testrun:
 	@hack/setup.sh kube spire vault packages
 	@go build -o bin/testrun ./hack/testrun
+
+# What takes longest comes first.
+e2e: build ## run all of the following end-to-end tests
+	@hack/setup.sh kube kubectl spire vault packages vm
+	@hack/vm-image/build.sh
+	@$(call E2E,vm hosts platform kubevirt bridge spire)
 
 e2e-spire: build ## machines attest to a real SPIRE server, and log in to a real Vault
 	@hack/setup.sh kube spire vault packages

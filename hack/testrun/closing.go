@@ -139,7 +139,7 @@ func (c *closing) slowest() {
 
 	fmt.Fprintf(c.out, "took  %s: %.1f CPU minutes in tests and their servers, %.1f in all with building and linking; "+
 		"%d control planes were started\n",
-		c.took.Round(time.Second), inTests.Minutes(), max(c.total, inTests).Minutes(), c.planes)
+		c.took.Round(time.Second), inTests.Minutes(), c.total.Minutes(), c.planes)
 }
 
 // cpuOf finds a package by its path in the module.

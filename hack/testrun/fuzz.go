@@ -17,6 +17,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 const (
@@ -105,8 +107,15 @@ func (f *fuzzing) targets(ctx context.Context, packages []string) ([]target, err
 	return out, nil
 }
 
-// build makes the instrumented test programs, one for each package.
+// build makes the instrumented test programs, one for each package, two at a time: most of it
+// is linking, which has one core to itself.
 func (f *fuzzing) build(ctx context.Context, work string, targets []target) (map[string]string, error) {
+	const atOnce = 2
+
+	var builds errgroup.Group
+
+	builds.SetLimit(atOnce)
+
 	programs := map[string]string{}
 
 	for _, t := range targets {
@@ -115,15 +124,19 @@ func (f *fuzzing) build(ctx context.Context, work string, targets []target) (map
 		}
 
 		program := filepath.Join(work, strconv.Itoa(len(programs))+".test")
-		if _, err := output(ctx, t.dir, "go", "test", "-c", "-vet=off", "-fuzz", ".", "-o", program, "."); err != nil {
-			return nil, err
-		}
-
 		programs[t.dir] = program
-		fmt.Fprintf(f.out, "built %s\n", f.short(t.dir))
+
+		builds.Go(func() error {
+			_, err := output(ctx, t.dir, "go", "test", "-c", "-vet=off", "-fuzz", ".", "-o", program, ".")
+			if err == nil {
+				fmt.Fprintf(f.out, "built %s\n", f.short(t.dir))
+			}
+
+			return err
+		})
 	}
 
-	return programs, nil
+	return programs, builds.Wait()
 }
 
 func (f *fuzzing) short(dir string) string {

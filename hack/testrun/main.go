@@ -36,7 +36,7 @@ func main() {
 
 	var o options
 
-	flag.BoolVar(&o.verbose, "v", false, "print the output of all tests, as it comes")
+	flag.BoolVar(&o.verbose, "v", false, "print the output of all tests, as it comes, with the package's name where there are several")
 	flag.BoolVar(&o.once, "once", false, "do not run again what failed")
 	flag.StringVar(&o.changed, "changed", "", "only what depends on changes since this `revision`")
 	flag.DurationVar(&o.fuzz, "fuzz", 0, "fuzz every target of the packages for this `duration`")

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -47,10 +48,10 @@ type timed struct {
 
 type report struct {
 	out io.Writer
-	// verbose prints output as it comes.
-	verbose  bool
-	packages map[string]*result
-	tests    []timed
+	// verbose prints output as it comes, named says of which package.
+	verbose, named bool
+	packages       map[string]*result
+	tests          []timed
 	// failedTests by package and name; keepPassed are those of the run before this one,
 	// whose output is kept when they pass.
 	failedTests, keepPassed map[string]bool
@@ -123,6 +124,10 @@ func (r *report) result(name string) *result {
 
 func (r *report) keep(e event) {
 	if r.verbose {
+		if r.named {
+			fmt.Fprintf(r.out, "%-8s  ", path.Base(e.Package))
+		}
+
 		fmt.Fprint(r.out, e.Output)
 	}
 

@@ -200,6 +200,26 @@ func TestVerbose(t *testing.T) {
 	}
 }
 
+// Where several packages write at once, each line says whose it is.
+func TestVerboseOfSeveral(t *testing.T) {
+	t.Parallel()
+
+	var out strings.Builder
+
+	report := newReport(&out)
+	report.verbose, report.named = true, true
+
+	for _, pkg := range []string{"m/e2e/vm", "m/e2e/platform"} {
+		if err := report.read(strings.NewReader(`{"Action":"output","Package":"` + pkg + `","Test":"TestA","Output":"halfway\n"}` + "\n")); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	if want := "vm        halfway\nplatform  halfway\n"; out.String() != want {
+		t.Errorf("output %q, want %q", out.String(), want)
+	}
+}
+
 func TestARunThatWasCutOff(t *testing.T) {
 	t.Parallel()
 

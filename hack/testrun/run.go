@@ -34,7 +34,7 @@ type run struct {
 	flags []string
 	// again runs packages that failed once more.
 	again bool
-	// cpu is what go test and all under it has taken.
+	// cpu is what go test and all under it has taken; the servers are not under it.
 	cpu time.Duration
 }
 
@@ -95,7 +95,7 @@ func (r *run) all(ctx context.Context, packages []string) (bool, error) {
 
 	whole := &closing{
 		out: r.out, first: first, second: second,
-		cpu: account.perPackage(), total: r.cpu, took: time.Since(begun), planes: shared.started(),
+		cpu: account.perPackage(), total: r.cpu + account.ofServers(), took: time.Since(begun), planes: shared.started(),
 	}
 
 	return whole.print(), nil
@@ -125,7 +125,7 @@ func (r *run) goTest(ctx context.Context, packages, environment []string, before
 	}
 
 	report := newReport(r.out)
-	report.verbose = r.verbose
+	report.verbose, report.named = r.verbose, len(packages) > 1
 
 	if before != nil {
 		report.keepPassed = before.failedTests

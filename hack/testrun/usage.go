@@ -147,6 +147,19 @@ func (a *account) perPackage() map[string]time.Duration {
 	return out
 }
 
+// ofServers is what the servers did for all of the packages.
+func (a *account) ofServers() time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	var total time.Duration
+	for _, cpu := range a.billed {
+		total += cpu
+	}
+
+	return total
+}
+
 // cpuOf is the CPU time that running processes have taken so far; 0 where /proc does not
 // tell.
 func cpuOf(pids []int) time.Duration {
