@@ -57,10 +57,9 @@ test: testrun ## run all tests with the race detector (PKG=./kit/... RUN=TestNam
 test-changed: testrun ## run the tests of packages that depend on what changed since BASE=HEAD
 	@bin/testrun -changed $(BASE) $(PKG) -- -race $(TEST_FLAGS) -run '$(RUN)'
 
-soak: testrun ## run whole lives by the hundred, kills at every call, load, and every fuzz target for FUZZ=1m
+soak: testrun ## run whole lives by the hundred, kills at every call, and every fuzz target for FUZZ=1m
 	@HYPERFLEETTEST_SOAK=1 bin/testrun $(SOAK) -- $(TEST_FLAGS) -run '^(TestProperty|TestSoak)'
 	@bin/testrun -fuzz $(FUZZ) $(PKG)
-	@$(MAKE) --no-print-directory load
 
 load: ## run a demo of 200 jobs with faults
 	@$(MAKE) --no-print-directory demo DEMO="$(LOAD)"
@@ -124,7 +123,7 @@ verify: ## fail when what is committed is not what the sources make
 
 demo: build ## run the product's main job on this machine (DEMO="--jobs 50")
 	@hack/setup.sh kube
-	@bin/hyperfleet demo $(DEMO)
+	@bin/hyperfleet-demo $(DEMO)
 
 bench: build ## measure: demo of 50 jobs, memory with 500 live claims, and Go benchmarks
 	@hack/setup.sh kube

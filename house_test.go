@@ -310,6 +310,28 @@ func TestProgramsAreMainsAlone(t *testing.T) {
 	}
 }
 
+// What is released holds nothing that its users have no use for.
+func TestReleasesLinkTheirOwn(t *testing.T) {
+	t.Parallel()
+
+	for program, never := range map[string][]string{
+		"hyperfleet":          {"sim", "test", "platform"},
+		"hyperfleet-platform": {"sim", "test", "runners", "hosts", "bridge", "networking", "hypervisor", "workload"},
+		"bootstrap-service":   {"sim", "test", "platform", "runners"},
+	} {
+		out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "./cmd/"+program).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		for imported := range strings.FieldsSeq(string(out)) {
+			if ours, isOurs := strings.CutPrefix(imported, module); isOurs && slices.Contains(never, topFolder(ours+"/")) {
+				t.Errorf("%s links %s", program, ours)
+			}
+		}
+	}
+}
+
 // What only `make soak` runs in full is found there by its name.
 func TestSoakFindsItsTests(t *testing.T) {
 	t.Parallel()

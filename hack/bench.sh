@@ -8,13 +8,13 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 echo "== 50 jobs on 3 nodes: clone 2 s with 2 in parallel per storage, boot 3 s, job 2 s =="
-bin/hyperfleet demo --jobs 50 --nodes 3 --clone 2s --parallel-clones 2 --boot 3s --job 2s --output json
+bin/hyperfleet-demo --jobs 50 --nodes 3 --clone 2s --parallel-clones 2 --boot 3s --job 2s --output json
 
 echo "== 500 live claims: the operator's peak memory is rssMiB =="
-bin/hyperfleet demo --jobs 500 --max 500 --clone 100ms --parallel-clones 16 --boot 1s --job 60s --timeout 20m --no-rate-limits --output json
+bin/hyperfleet-demo --jobs 500 --max 500 --clone 100ms --parallel-clones 16 --boot 1s --job 60s --timeout 20m --no-rate-limits --output json
 
 echo "== warm machines: from queued to running, by the median of machines made when needed =="
-bin/hyperfleet demo --compare-warm --clone 4s --output json
+bin/hyperfleet-demo --compare-warm --clone 4s --output json
 
 echo "== static addresses: networking/alloc and its peers' allocators, all in memory; takes minutes =="
 # -mod=mod: what the product requires may have moved on since these modules were last built.

@@ -5,7 +5,7 @@ package adapter
 
 import "time"
 
-// Deployment configures `hyperfleet adapter serve`. A flag wins over a HYPERFLEET_*
+// Deployment configures `hyperfleet-platform adapter serve`. A flag wins over a HYPERFLEET_*
 // variable, that over the file, that over the default.
 type Deployment struct {
 	Adapter Identity  `yaml:"adapter"`

@@ -215,6 +215,7 @@ func linked() []string {
 		"google.golang.org/genproto/googleapis/rpc/status", "github.com/go-jose/go-jose/",
 		"github.com/hashicorp/", "github.com/mitchellh/", "github.com/go-viper/mapstructure", "github.com/ryanuber/go-glob",
 		"github.com/cenkalti/backoff", "github.com/google/go-tpm/", "golang.org/x/",
+		"go.yaml.in/yaml/v3", // network data, for the early boot before Ignition
 	}
 }
 

@@ -59,7 +59,17 @@ func hostsConfig(t *testing.T, agent string) string {
 func (h fleetHosts) run(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 
-	return execute(t, hosts.New(), append(args, "--kubeconfig", h.Kubeconfig(t, h.Config))...)
+	var out strings.Builder
+
+	cmd := hosts.New()
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	cmd.SetOut(&out)
+	cmd.SetErr(&out)
+	cmd.SetArgs(append(args, "--kubeconfig", h.Kubeconfig(t, h.Config)))
+
+	err := cmd.Execute()
+
+	return out.String(), err
 }
 
 func (h fleetHosts) host(t *testing.T, namespace, name string, status infrav1.HostStatus) {

@@ -5,6 +5,9 @@ package main
 
 import (
 	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -15,8 +18,61 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/operator"
+	"github.com/hyperfleet/hyperfleet/test/otlp"
 	"github.com/hyperfleet/hyperfleet/test/tpm"
 )
+
+// envProgram makes this test program the operator's.
+const envProgram = "HYPERFLEETTEST_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(envProgram) != "" {
+		main()
+	}
+
+	os.Exit(m.Run())
+}
+
+// The operator says where it sends its spans before it looks for its API server.
+func TestOperatorExports(t *testing.T) {
+	t.Parallel()
+
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"operator.yaml": "apiVersion: config.hyperfleet.io/v1alpha1\nkind: OperatorConfig\nnamespace: hyperfleet-system\n",
+		"kubeconfig": "apiVersion: v1\nkind: Config\nclusters: [{name: a, cluster: {server: 'https://127.0.0.1:1'}}]\n" +
+			"users: [{name: a, user: {}}]\ncontexts: [{name: a, context: {cluster: a, user: a}}]\ncurrent-context: a\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	receiver := otlp.StartHTTP(t)
+
+	for enabled, want := range map[string][]string{
+		"perhaps": {`HYPERFLEET_TRACING_ENABLED: "perhaps": want true or false`},
+		"true":    {"spans are exported", receiver.URL},
+	} {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "operator", "--config", "operator.yaml", "--kubeconfig", "kubeconfig")
+		cmd.Dir = dir
+		cmd.Env = []string{
+			envProgram + "=1", "PATH=" + os.Getenv("PATH"),
+			"OTEL_EXPORTER_OTLP_ENDPOINT=" + receiver.URL, "HYPERFLEET_TRACING_ENABLED=" + enabled,
+		}
+
+		out, err := cmd.CombinedOutput()
+		if err == nil {
+			t.Errorf("%s: it ended well without an API server", enabled)
+		}
+
+		for _, said := range want {
+			if !strings.Contains(string(out), said) {
+				t.Errorf("%s: it does not say %q:\n%s", enabled, said, out)
+			}
+		}
+	}
+}
 
 // All areas run unless some are chosen, each under its own name in the Lease.
 func TestAllAreasRunByDefault(t *testing.T) {

@@ -12,8 +12,4 @@
 // routes only those to everywhere are told; gateway, gateway4 and gateway6 count only
 // where there are no routes; a device of version 2 that has a match goes by its MAC
 // address unless its key begins with eth; "default" is no route's destination.
-//
-// The package uses the standard library alone, because it travels into every machine.
-// So it has its own reader of the part of YAML that network data is written in (yaml.go);
-// what it does not read it refuses by line.
 package kargs

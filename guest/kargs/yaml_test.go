@@ -4,60 +4,9 @@
 package kargs
 
 import (
-	"encoding/json"
-	"fmt"
 	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
-	"go.yaml.in/yaml/v3"
 )
-
-// reference reads YAML with the library, into our values.
-func reference(n *yaml.Node) (*value, error) {
-	switch n.Kind {
-	case yaml.ScalarNode:
-		return &value{text: n.Value, quoted: n.Style&(yaml.SingleQuotedStyle|yaml.DoubleQuotedStyle) != 0}, nil
-	case yaml.SequenceNode, yaml.MappingNode:
-		v := &value{kind: sequence}
-		if n.Kind == yaml.MappingNode {
-			v.kind = mapping
-		}
-
-		for i, c := range n.Content {
-			if n.Kind == yaml.MappingNode && i%2 == 0 {
-				if c.Kind != yaml.ScalarNode {
-					return nil, fmt.Errorf("line %d: key", c.Line)
-				}
-
-				v.keys = append(v.keys, c.Value)
-
-				continue
-			}
-
-			item, err := reference(c)
-			if err != nil {
-				return nil, err
-			}
-
-			v.items = append(v.items, item)
-		}
-
-		return v, nil
-	default:
-		return nil, fmt.Errorf("line %d: kind %d", n.Line, n.Kind)
-	}
-}
-
-// forget drops what the library does not tell the same way.
-func forget(v *value) *value {
-	v.line = 0
-	for _, i := range v.items {
-		forget(i)
-	}
-
-	return v
-}
 
 func seeds() []string {
 	return []string{
@@ -66,42 +15,6 @@ func seeds() []string {
 		"a: [b,\n  c, # d\n  e]\nf: ~\n", "'a b': c\n\"d\": e\n", "- a: b\n  c: d\n- e\n", "a:\n  b\n", "{a: b}", "[a, [b]]", "a",
 		"a: - b\n", "a: b: c\n", "a: [b\n", "a:b\n", "a : b\n", "? a\n", "a: *b\n", "a: 'b\n  c'\n", "---\na: b\n", "a: [b: c]\n", "a: {b}\n", "- \n- a", ": a", "a: @b", "a: \"b\"c",
 	}
-}
-
-// FuzzYAML: what our reader takes, it takes for what the library takes it for.
-func FuzzYAML(f *testing.F) {
-	for _, s := range seeds() {
-		f.Add(s)
-	}
-
-	f.Fuzz(func(t *testing.T, data string) {
-		got, err := parse([]byte(data))
-		if err != nil || json.Valid([]byte(data)) || strings.TrimSpace(data) == "" {
-			return
-		}
-
-		var doc yaml.Node
-		if err := yaml.Unmarshal([]byte(data), &doc); err != nil {
-			t.Fatalf("only we read it: %v\n%q", err, data)
-		}
-
-		if len(doc.Content) == 0 {
-			if !got.null() {
-				t.Fatalf("has nothing in it, and we read %+v from %q", got, data)
-			}
-
-			return
-		}
-
-		want, err := reference(doc.Content[0])
-		if err != nil {
-			t.Fatalf("only we read it: %v\n%q", err, data)
-		}
-
-		if diff := cmp.Diff(want, forget(got), cmp.AllowUnexported(value{})); diff != "" {
-			t.Errorf("%q:\n%s", data, diff)
-		}
-	})
 }
 
 // FuzzArguments: whatever is on the drive, an argument is one word, and one we know.

@@ -23,7 +23,7 @@ import (
 
 const (
 	// fuzzAtOnce is how many targets share the cores: each has its time by the clock.
-	fuzzAtOnce = 8
+	fuzzAtOnce = 12
 	// fuzzEnd is how long a target may take to end after its time.
 	fuzzEnd = time.Minute
 )

@@ -9,7 +9,7 @@
 //	testrun -fuzz DURATION PACKAGE...
 //
 // With -changed it runs those of the packages whose tests depend on what differs from the
-// revision. With -fuzz it runs every fuzz target of the packages for so long, eight at a time.
+// revision. With -fuzz it runs every fuzz target of the packages for so long, twelve at a time.
 //
 // Flags behind -- are go test's. A package that fails is run once more at the end. If it
 // passes then, the run passes, and its closing lines name the package under FLAKY with what
@@ -36,7 +36,7 @@ func main() {
 
 	var o options
 
-	flag.BoolVar(&o.verbose, "v", false, "print the output of all tests, as it comes, with the package's name where there are several")
+	flag.BoolVar(&o.verbose, "v", false, "print the output of all tests as it comes, of several packages with their names")
 	flag.BoolVar(&o.once, "once", false, "do not run again what failed")
 	flag.StringVar(&o.changed, "changed", "", "only what depends on changes since this `revision`")
 	flag.DurationVar(&o.fuzz, "fuzz", 0, "fuzz every target of the packages for this `duration`")

@@ -5,7 +5,7 @@ package platform
 
 import "time"
 
-// API configures `hyperfleet api`.
+// API configures `hyperfleet-platform api`.
 type API struct {
 	Server   Server   `yaml:"server"`
 	Database Database `yaml:"database"`

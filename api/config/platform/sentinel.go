@@ -5,7 +5,7 @@ package platform
 
 import "time"
 
-// Sentinel configures `hyperfleet sentinel`: one kind of resource, watched by any number
+// Sentinel configures `hyperfleet-platform sentinel`: one kind of resource, watched by any number
 // of replicas of which one sends events.
 type Sentinel struct {
 	// ResourceType is the collection it watches, for example clusters. Required.

@@ -5,7 +5,7 @@ package platform
 
 import "time"
 
-// Sweep configures `hyperfleet sweep`.
+// Sweep configures `hyperfleet-platform sweep`.
 type Sweep struct {
 	// Delete lets sweep delete; without it, it only reports.
 	Delete bool `yaml:"delete"`

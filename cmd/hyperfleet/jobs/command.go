@@ -14,7 +14,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/cli"
+	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
 )
 
 // timeout bounds all that a command asks of the API server.

@@ -17,7 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/cli"
+	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
 )
 
 var update = flag.Bool("update", false, "write the golden files")

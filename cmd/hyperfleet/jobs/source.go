@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/cli"
+	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
 )
 
 // pageSize bounds the jobs that one call brings.

@@ -75,8 +75,9 @@ func (t *trap) way(tb testing.TB) *rest.Config {
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { t.serve(proxy, w, r) }))
 	tb.Cleanup(server.Close)
-	// Watches last for as long as their operator.
+	// Watches last for as long as their operator, which would begin them again.
 	tb.Cleanup(server.CloseClientConnections)
+	tb.Cleanup(t.w.kill)
 
 	return &rest.Config{Host: server.URL}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/exe"
 )
 
-// binary is hyperfleet.
+// binary is hyperfleet-platform.
 var binary string
 
 func TestMain(m *testing.M) { os.Exit(brokers.Main(func() int { return run(m) })) }
@@ -24,8 +24,8 @@ func run(m *testing.M) int {
 	ctrl.SetLogger(logr.Discard())
 
 	return exe.With(func(dir string) int {
-		binary = filepath.Join(dir, "hyperfleet")
+		binary = filepath.Join(dir, "hyperfleet-platform")
 
 		return m.Run()
-	}, "cmd/hyperfleet")
+	}, "cmd/hyperfleet-platform")
 }

@@ -1,0 +1,61 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package demo
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/hyperfleet/hyperfleet/kit/procrun"
+)
+
+// programs are the executables that the demo starts.
+type programs struct {
+	// kube is the folder of etcd and kube-apiserver.
+	kube                                     string
+	hyperfleet, pvesim, forgesim, bootstrapd string
+}
+
+// findPrograms looks beside this executable first, so that a build's programs go
+// together, and then where procrun looks.
+func findPrograms() (programs, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return programs{}, fmt.Errorf("find this executable: %w", err)
+	}
+
+	kube, err := procrun.FindBinaries("etcd", "kube-apiserver")
+	if err != nil {
+		return programs{}, fmt.Errorf("find programs: %w", err)
+	}
+
+	p := programs{kube: kube}
+
+	var errs []error
+
+	for name, path := range map[string]*string{
+		"hyperfleet": &p.hyperfleet, "pvesim": &p.pvesim, "forgesim": &p.forgesim, "bootstrap-service": &p.bootstrapd,
+	} {
+		*path, err = findProgram(filepath.Dir(self), name)
+		errs = append(errs, err)
+	}
+
+	return p, errors.Join(errs...)
+}
+
+func findProgram(beside, name string) (string, error) {
+	path := filepath.Join(beside, name)
+	if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+		return path, nil
+	}
+
+	dir, err := procrun.FindBinaries(name)
+	if err != nil {
+		return "", fmt.Errorf("find program %s: it is not beside this executable (%s): run make build", name, beside)
+	}
+
+	return filepath.Join(dir, name), nil
+}

@@ -1,0 +1,201 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet-platform/adapter"
+	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
+)
+
+const goodDeployment = `adapter: {name: demo}
+identity_key_file: /run/key
+environment: [REGION]
+clients:
+  hyperfleet_api:
+    base_url: http://user:s3cret@api:8000
+    default_headers: {X-Key: s3cret}
+  broker: {subscription_id: demo, topic: clusters}
+`
+
+const goodTask = `params:
+- {name: id, source: event.id}
+- {name: region, source: env.REGION}
+resources:
+- name: space
+  manifest: {apiVersion: v1, kind: Namespace, metadata: {name: "{{ .id }}"}}
+  discovery: {by_name: "{{ .id }}"}
+`
+
+// runAdapter gives what the command said, its error last, and its exit code.
+func runAdapter(t *testing.T, args ...string) (out string, code int) {
+	t.Helper()
+
+	out, err := execute(t, adapter.New(), args...)
+	if err == nil {
+		return out, 0
+	}
+
+	if code = cli.ExitCode(err); code == 0 {
+		code = -1
+	}
+
+	return out + err.Error(), code
+}
+
+func TestAdapterValidate(t *testing.T) {
+	t.Parallel()
+
+	bad := file(t, "bad.yaml", strings.Replace(goodTask, "Namespace", "\"{{ .idd }}\"", 1)+"  lifecycle: {delete: {when: {expression: deleting}}}\n")
+	fine := file(t, "task.yaml", goodTask)
+	config := file(t, "config.yaml", goodDeployment)
+	worse := file(t, "worse.yaml", strings.Replace(goodDeployment, "topic", "topics", 1))
+	secret := file(t, "env.yaml", strings.Replace(goodTask, "REGION", "HOME", 1))
+
+	cases := map[string]struct {
+		args []string
+		code int
+		want []string
+	}{
+		"fine":              {[]string{"validate", fine}, 0, []string{"no errors, no warnings"}},
+		"fine, with config": {[]string{"validate", fine, "--config", config}, 0, []string{"no errors"}},
+		"everything at once": {[]string{"validate", bad, fine}, 1, []string{
+			bad + ":6:36: resources[0].manifest.kind: unknown variable idd (did you mean id?)",
+			bad + ":8:43: resources[0].lifecycle.delete.when.expression: unknown variable or function deleting", "2 errors",
+		}},
+		"config, too":              {[]string{"validate", fine, "--config", worse}, 1, []string{worse + ":8:35: clients.broker.topics: unknown field (did you mean topic?)"}},
+		"undeclared environment":   {[]string{"validate", secret, "--config", config}, 1, []string{"unknown env.HOME"}},
+		"no file":                  {[]string{"validate"}, 2, []string{"name a task file"}},
+		"file that is not there":   {[]string{"validate", "/none/x.yaml"}, 1, []string{"error: /none/x.yaml"}},
+		"another output":           {[]string{"validate", fine, "-o", "xml"}, 2, []string{"use text, json or rbac"}},
+		"example of the reference": {[]string{"validate", "../../platform/adapter/task/testdata/seed/configuration-reference.yaml"}, 0, []string{"no errors"}},
+	}
+
+	for name, test := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			out, code := runAdapter(t, test.args...)
+			if code != test.code {
+				t.Errorf("exit code %d, want %d", code, test.code)
+			}
+
+			for _, want := range test.want {
+				if !strings.Contains(out, want) {
+					t.Errorf("printed:\n%s\nwant %s", out, want)
+				}
+			}
+		})
+	}
+}
+
+func TestAdapterValidateAsJSON(t *testing.T) {
+	t.Parallel()
+
+	out, code := runAdapter(t, "validate", "-o", "json", file(t, "bad.yaml", "resorces: []\n"))
+	if code != 1 {
+		t.Errorf("exit code %d", code)
+	}
+
+	var got struct {
+		Valid    bool
+		Problems []struct {
+			File, Path, Message, Hint string
+			Line, Column              int
+		}
+		Warnings []any
+	}
+	if err := json.Unmarshal([]byte(out), &got); err != nil {
+		t.Fatal(err, out)
+	}
+
+	if got.Valid || len(got.Problems) != 1 || got.Problems[0].Line != 1 || got.Problems[0].Hint == "" || got.Warnings == nil {
+		t.Errorf("report: %+v", got)
+	}
+}
+
+// The samples' roles are what is printed for them.
+func TestAdapterAccessOfSamples(t *testing.T) {
+	t.Parallel()
+
+	const samples = "../../deploy/samples/platform/"
+
+	for _, folder := range []string{"clusters", "nodepools", "agents"} {
+		want, err := os.ReadFile(samples + folder + "/rbac.yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		out, code := runAdapter(t, "validate", samples+folder+"/task.yaml", "--config", samples+folder+"/adapter.yaml", "-o", "rbac")
+		if diff := cmp.Diff(string(want), out); diff != "" || code != 0 {
+			t.Errorf("%s: exit code %d (-want +got):\n%s", folder, code, diff)
+		}
+	}
+}
+
+func TestAdapterAccessOfSeveralFiles(t *testing.T) {
+	t.Parallel()
+
+	one := file(t, "one.yaml", goodTask)
+	two := file(t, "two.yaml", goodTask+"  lifecycle: {delete: {when: {expression: 'true'}}}\n"+
+		"- name: work\n  transport: {client: maestro, maestro: {target_cluster: c}}\n"+
+		"  manifest: {apiVersion: work.open-cluster-management.io/v1, kind: ManifestWork, metadata: {name: x}, spec: {}}\n"+
+		"  discovery: {by_name: x}\n")
+
+	out, code := runAdapter(t, "validate", one, two, "-o", "rbac", "--namespace", "fleet")
+	if code != 0 || strings.Count(out, "kind: ClusterRole\nmetadata") != 2 || strings.Count(out, "namespaces]") != 1 {
+		t.Errorf("exit code %d:\n%s", code, out)
+	}
+
+	for _, want := range []string{
+		"on its cluster:", "on its hub:", "namespace: fleet", "name: hyperfleet-adapter\n",
+		"[namespaces]\n  verbs: [create, delete, get, list, patch, watch]",
+		"[manifestworks]\n  verbs: [create, get, list, patch, watch]",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("printed:\n%s\nwant %s", out, want)
+		}
+	}
+
+	unknown := file(t, "unknown.yaml", strings.Replace(goodTask, "Namespace", "\"{{ .id }}\"", 1))
+	if out, code := runAdapter(t, "validate", unknown, "-o", "rbac"); code != 1 || !strings.Contains(out, "its kind is known only when an event comes") {
+		t.Errorf("exit code %d:\n%s", code, out)
+	}
+
+	if out, code := runAdapter(t, "validate", file(t, "bad.yaml", "resorces: []\n"), "-o", "rbac"); code != 1 || strings.Contains(out, "ClusterRole") {
+		t.Errorf("exit code %d:\n%s", code, out)
+	}
+}
+
+func TestAdapterConfigDump(t *testing.T) {
+	t.Parallel()
+
+	config := file(t, "config.yaml", goodDeployment)
+
+	out, code := runAdapter(t, "config-dump", "--config", config, "--clients-hyperfleet-api-timeout=3s", "--environment", "A,B")
+	if code != 0 || strings.Contains(out, "s3cret") {
+		t.Fatalf("exit code %d:\n%s", code, out)
+	}
+
+	for _, want := range []string{"name: demo", "timeout: 3s", "- A", "X-Key: REDACTED", "event_timeout: 2m0s"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("printed:\n%s\nwant %s", out, want)
+		}
+	}
+
+	again, code := runAdapter(t, "config-dump", "-o", "json", "--config", file(t, "again.yaml", out))
+	if code != 0 || !json.Valid([]byte(again)) {
+		t.Errorf("what was printed can't be read again: %d\n%s", code, again)
+	}
+
+	if out, code := runAdapter(t, "config-dump"); code != 1 || !strings.Contains(out, "adapter.name") {
+		t.Errorf("without a file: %d\n%s", code, out)
+	}
+}

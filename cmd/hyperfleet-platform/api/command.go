@@ -1,0 +1,160 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hyperfleet/hyperfleet/api/config/platform"
+	"github.com/hyperfleet/hyperfleet/kit/log"
+	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
+	"github.com/hyperfleet/hyperfleet/platform/entity"
+	"github.com/hyperfleet/hyperfleet/platform/server"
+)
+
+// New makes the command.
+func New() *cobra.Command {
+	spec := spec()
+
+	cmd := &cobra.Command{
+		Use:   "api",
+		Short: "Serve the fleet API: desired state, and what adapters report of it",
+		Long: `Serve the fleet API over a Postgres database, whose schema it brings up to date by itself.
+Any number of replicas may run. docs/reference/fleet-api.md has the configuration.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			config, err := spec.Load(cmd.Flags())
+			if err != nil {
+				return err
+			}
+
+			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
+			defer stop()
+
+			return run(ctx, *config, cmd.ErrOrStderr())
+		},
+	}
+	cmd.SetContext(context.Background())
+	cmd.AddCommand(check(spec))
+
+	if err := spec.AddFlags(cmd.Flags()); err != nil {
+		panic(err) // the configuration has two keys of one name: tests make the command
+	}
+
+	return cmd
+}
+
+// check makes `config validate`.
+func check(spec *strictyaml.Spec[platform.API]) *cobra.Command {
+	parent := &cobra.Command{Use: "config", Short: "Check the configuration"}
+	validate := &cobra.Command{
+		Use: "validate", Short: "Check file, environment and flags; say all that is wrong", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if _, err := spec.Load(cmd.Flags()); err != nil {
+				return err
+			}
+
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), "the configuration is valid")
+
+			return err
+		},
+	}
+
+	if err := spec.AddFlags(validate.Flags()); err != nil {
+		panic(err) // as above
+	}
+
+	parent.AddCommand(validate)
+
+	return parent
+}
+
+// Defaults is the configuration without file, environment and flags.
+func Defaults() platform.API {
+	return platform.API{
+		Server:   platform.Server{Address: ":8000", HealthAddress: ":8080", MetricsAddress: ":9090"},
+		Database: platform.Database{MaxConnections: 20, QueryTimeout: 10 * time.Second},
+		// Without entities in the file there are these two, which no adapter has to
+		// reconcile yet.
+		Entities: []platform.Entity{
+			{Kind: "Cluster", Plural: "clusters", NameMinLen: 3, NameMaxLen: 53},
+			{
+				Kind: "NodePool", Plural: "nodepools", ParentKind: "Cluster", OnParentDelete: entity.Cascade,
+				NameMinLen: 3, NameMaxLen: 15,
+			},
+		},
+		StuckAfter:  30 * time.Minute,
+		ChangesKept: 24 * time.Hour,
+		Log:         platform.Log{Level: "info", Format: "json"},
+	}
+}
+
+func spec() *strictyaml.Spec[platform.API] {
+	return &strictyaml.Spec[platform.API]{
+		Default: Defaults(),
+		EnvFile: "HYPERFLEET_API_CONFIG",
+		Aliases: map[string]string{"log.level": log.EnvLevel},
+		Help: map[string]string{
+			"server.address":      "where the API listens",
+			"database.url_file":   "file with the URL of the database",
+			"stuck_after":         "when a resource that is not reconciled counts as stuck",
+			"changes_kept":        "for how long the change feed goes back",
+			"system_identities":   "callers that read, and write statuses and leases alone",
+			"jwt.jwks_url":        "where the keys of the issuer are",
+			"spec_schemas":        "OpenAPI document with the schemas of specs",
+			"jwt.subject_claim":   "claim with the name of the caller",
+			"server.tls_key_file": "key of the certificate; with it the API speaks HTTPS",
+		},
+		Validate: validate,
+	}
+}
+
+func validate(c *platform.API) error {
+	var errs []error
+
+	wrong := func(bad bool, key, text string) {
+		if bad {
+			errs = append(errs, strictyaml.ErrorAt(key, "%s", text))
+		}
+	}
+	wrong(c.Server.Address == "", "server.address", "say where the API listens")
+	wrong((c.Server.TLSCertFile == "") != (c.Server.TLSKeyFile == ""), "server.tls_cert_file", "goes together with tls_key_file")
+	wrong(c.Database.URLFile == "", "database.url_file", "name the file with the URL of the database")
+	wrong(c.Database.MaxConnections < 1, "database.max_connections", "at least 1")
+	wrong(c.Database.QueryTimeout <= 0, "database.query_timeout", "a duration above 0")
+	wrong(c.StuckAfter <= 0, "stuck_after", "a duration above 0")
+	wrong(c.ChangesKept <= 0, "changes_kept", "a duration above 0")
+	wrong(c.JWT == nil && len(c.SystemIdentities) > 0, "system_identities", "they are subjects of tokens: set jwt")
+
+	if c.JWT != nil {
+		wrong(c.JWT.Issuer == "", "jwt.issuer", "name the issuer: anybody may have such keys")
+		wrong((c.JWT.JWKSURL == "") == (c.JWT.JWKSFile == ""), "jwt.jwks_url", "set jwks_url or jwks_file, one of them")
+	}
+
+	if _, err := log.ParseLevel(c.Log.Level); err != nil {
+		errs = append(errs, strictyaml.ErrorAt("log.level", "%w", err))
+	}
+
+	if _, err := log.ParseFormat(c.Log.Format); err != nil {
+		errs = append(errs, strictyaml.ErrorAt("log.format", "%w", err))
+	}
+
+	schemas, err := entity.LoadSchemas(context.Background(), c.SpecSchemas)
+	if err != nil {
+		errs = append(errs, strictyaml.ErrorAt("spec_schemas", "%w", err))
+	}
+
+	if err := server.CheckEntities(c.Entities, schemas); err != nil {
+		errs = append(errs, strictyaml.ErrorAt("entities", "%w", err))
+	}
+
+	return errors.Join(errs...)
+}

@@ -1,0 +1,28 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Command hyperfleet-platform has the parts of the fleet platform, each a subcommand: the API,
+// Sentinel, the adapter and sweep.
+package main
+
+import (
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet-platform/adapter"
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet-platform/api"
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet-platform/sentinel"
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet-platform/sweep"
+	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
+	"github.com/hyperfleet/hyperfleet/cmd/internal/version"
+)
+
+func main() { os.Exit(run(os.Args[1:])) }
+
+func run(args []string) int {
+	root := &cobra.Command{Use: "hyperfleet-platform", Short: "The fleet platform: API, Sentinel, adapter and sweep"}
+	root.AddCommand(adapter.New(), api.New(), sentinel.New(), sweep.New(), version.New())
+
+	return cli.Run(root, args)
+}

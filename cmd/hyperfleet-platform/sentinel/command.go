@@ -1,0 +1,212 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sentinel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/spf13/cobra"
+
+	"github.com/hyperfleet/hyperfleet/api/config/platform"
+	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
+	"github.com/hyperfleet/hyperfleet/cmd/internal/version"
+	"github.com/hyperfleet/hyperfleet/kit/log"
+	"github.com/hyperfleet/hyperfleet/kit/metrics"
+	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
+	"github.com/hyperfleet/hyperfleet/kit/tracing"
+	"github.com/hyperfleet/hyperfleet/platform/broker"
+	"github.com/hyperfleet/hyperfleet/platform/client"
+	"github.com/hyperfleet/hyperfleet/platform/probes"
+	"github.com/hyperfleet/hyperfleet/platform/sentinel"
+)
+
+// closeTimeout is for how long the end waits for what is being sent.
+const closeTimeout = 30 * time.Second
+
+// EnvBroker names the variable with the path of a file that holds the broker's
+// configuration alone, for programs that share it.
+const EnvBroker = "BROKER_CONFIG_FILE"
+
+// New makes the command.
+func New() *cobra.Command {
+	spec := spec()
+	cmd := &cobra.Command{
+		Use:   "sentinel",
+		Short: "Tell adapters which resources of the fleet API to look at",
+		Long: `Watch one kind of resource of the fleet API and send an event for each that changed, is not
+reconciled, or was not looked at for long. Replicas agree on one that sends.`,
+		Example: "  hyperfleet-platform sentinel --config sentinel.yaml\n" +
+			"  hyperfleet-platform sentinel config validate --config sentinel.yaml",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			config, err := spec.Load(cmd.Flags())
+			if err != nil {
+				return cli.Usagef("sentinel: %w", err)
+			}
+
+			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
+			defer stop()
+
+			return run(ctx, *config, cmd.ErrOrStderr())
+		},
+	}
+	cmd.SetContext(context.Background())
+	cmd.AddCommand(newConfig())
+	addFlags(cmd, spec)
+
+	return cmd
+}
+
+// newConfig makes `hyperfleet-platform sentinel config validate`.
+func newConfig() *cobra.Command {
+	spec := spec()
+	group := &cobra.Command{Use: "config", Short: "Look at the configuration of sentinel"}
+	validate := &cobra.Command{
+		Use:   "validate",
+		Short: "Check the configuration, expressions included, and print what it comes to",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			config, err := spec.Load(cmd.Flags())
+			if err != nil {
+				return cli.Usagef("sentinel: %w", err)
+			}
+
+			return strictyaml.Write(cmd.OutOrStdout(), config)
+		},
+	}
+	addFlags(validate, spec)
+	group.AddCommand(validate)
+
+	return group
+}
+
+func addFlags(cmd *cobra.Command, spec *strictyaml.Spec[platform.Sentinel]) {
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return cli.Usagef("sentinel: %w", err) })
+
+	if err := spec.AddFlags(cmd.Flags()); err != nil {
+		panic(err) // the configuration has two keys of one name: tests make the command
+	}
+}
+
+func spec() *strictyaml.Spec[platform.Sentinel] {
+	return &strictyaml.Spec[platform.Sentinel]{
+		Default: sentinel.Defaults(),
+		EnvFile: "HYPERFLEET_SENTINEL_CONFIG",
+		Aliases: map[string]string{"log.level": log.EnvLevel, "broker.type": "BROKER_TYPE"},
+		Help: map[string]string{
+			"resource_type": "collection to watch, for example clusters",
+			"topic":         "where events go; without it, the resource type",
+			"lease":         "name under which replicas agree who sends",
+		},
+		Validate: func(c *platform.Sentinel) error {
+			if err := shareBroker(c); err != nil {
+				return err
+			}
+
+			return sentinel.Validate(c)
+		},
+	}
+}
+
+// shareBroker takes the broker's configuration from a file of its own, if there is one.
+func shareBroker(c *platform.Sentinel) error {
+	path := os.Getenv(EnvBroker)
+	if path == "" || c.Broker.Type != "" {
+		return nil
+	}
+
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("%s: %w", EnvBroker, err)
+	}
+
+	var shared struct {
+		Broker platform.Broker `yaml:"broker"`
+	}
+	if err := strictyaml.Decode(path, data, &shared); err != nil {
+		return fmt.Errorf("%s: %w", EnvBroker, err)
+	}
+
+	c.Broker = shared.Broker
+
+	return nil
+}
+
+// run wires Sentinel together.
+func run(ctx context.Context, config platform.Sentinel, diagnostics io.Writer) error {
+	level, _ := log.ParseLevel(config.Log.Level)    // validated
+	format, _ := log.ParseFormat(config.Log.Format) // validated
+	logger := log.New(diagnostics, log.Options{Level: level, Format: format})
+
+	endTracing, err := tracing.Start(ctx, tracing.Options{
+		Service: "hyperfleet-sentinel", Version: version.Read().Version, Log: logger, Output: diagnostics,
+	})
+	if err != nil {
+		return cli.Usagef("sentinel: %w", err)
+	}
+	defer endTracing()
+
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+
+	s, events, err := build(ctx, config, logger, registry)
+	if err != nil {
+		return fmt.Errorf("sentinel: %w", err)
+	}
+
+	server, err := probes.Listen(ctx, probes.Options{
+		HealthAddress: config.HealthAddress, MetricsAddress: config.MetricsAddress,
+		Live: s.Live, Ready: s.Ready, Gatherer: registry, Log: logger,
+	})
+	if err != nil {
+		return errors.Join(fmt.Errorf("sentinel: %w", err), events.Close(ctx))
+	}
+
+	err = s.Run(ctx)
+
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
+
+	return errors.Join(err, events.Close(last), server.Close(last))
+}
+
+func build(
+	ctx context.Context, config platform.Sentinel, logger *slog.Logger, registry prometheus.Registerer,
+) (*sentinel.Sentinel, broker.Broker, error) {
+	calls, err := metrics.NewCalls(registry, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+
+	api, err := client.New(config.Clients.HyperFleetAPI, client.Options{Calls: calls, UserAgent: "hyperfleet-sentinel"})
+	if err != nil {
+		return nil, nil, err
+	}
+
+	events, err := broker.Open(ctx, config.Broker, logger, registry)
+	if err != nil {
+		return nil, nil, err
+	}
+
+	if config.Broker.Type == platform.BrokerMemory {
+		logger.Warn("broker.type is memory: events reach nobody outside of this process")
+	}
+
+	s, err := sentinel.New(sentinel.Options{Conf: config, API: api, Broker: events, Log: logger, Metrics: registry})
+	if err != nil {
+		return nil, nil, errors.Join(err, events.Close(ctx))
+	}
+
+	return s, events, nil
+}

@@ -1,0 +1,506 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
+
+	"github.com/hyperfleet/hyperfleet/kit/procrun"
+	"github.com/hyperfleet/hyperfleet/test/brokers"
+	"github.com/hyperfleet/hyperfleet/test/loopback"
+	"github.com/hyperfleet/hyperfleet/test/otlp"
+	"github.com/hyperfleet/hyperfleet/test/postgres"
+)
+
+const (
+	// envProgram has the test binary be hyperfleet.
+	envProgram = "HYPERFLEETTEST_PROGRAM"
+
+	patience = 3 * time.Minute
+	lookAt   = 50 * time.Millisecond
+	// exportToken is in the headers of exports, apiWord in what users send to the API.
+	exportToken = "t0ken-of-the-receiver"
+	apiWord     = "w0rd-of-a-user"
+)
+
+// database is for all tests.
+var database *postgres.Server
+
+func TestMain(m *testing.M) {
+	if os.Getenv(envProgram) != "" {
+		os.Exit(run(os.Args[1:]))
+	}
+
+	os.Exit(brokers.Main(func() int { return postgres.Run(m, func(s *postgres.Server) { database = s }) }))
+}
+
+// installation are the platform's programs, each a process of its own.
+type installation struct {
+	t         *testing.T
+	dir       string
+	api       string
+	processes map[string]*procrun.Process
+	env       []string
+}
+
+func install(t *testing.T, env ...string) *installation {
+	t.Helper()
+
+	in := &installation{t: t, dir: t.TempDir(), processes: map[string]*procrun.Process{}, env: []string{envProgram + "=1"}}
+
+	for _, entry := range os.Environ() {
+		if !strings.HasPrefix(entry, "OTEL_") && !strings.HasPrefix(entry, "HYPERFLEET") && !strings.HasPrefix(entry, "BROKER_") {
+			in.env = append(in.env, entry)
+		}
+	}
+
+	in.env = append(in.env, env...)
+	in.api = "http://" + loopback.Address(t)
+	in.write("url", database.Database(t)+"\n")
+	in.write("key", strings.Repeat("0123456789abcdef", 3)+"\n")
+	in.write("broker.yaml", fmt.Sprintf("broker: {type: nats, nats: {url: %q}}\n", brokers.StartNATS(t).URL))
+	in.write("api.yaml", fmt.Sprintf(`
+server: {address: %q}
+database: {url_file: url}
+entities: [{kind: Cluster, plural: clusters, name_min_len: 3, name_max_len: 53, required_adapters: [teller]}]
+log: {level: debug}
+`, strings.TrimPrefix(in.api, "http://")))
+	in.write("sentinel.yaml", fmt.Sprintf(`
+resource_type: clusters
+clients: {hyperfleet_api: {base_url: %q}}
+log: {level: debug}
+`, in.api))
+	in.write("adapter.yaml", fmt.Sprintf(`
+adapter: {name: teller, version: 1.0.0}
+identity_key_file: key
+clients: {hyperfleet_api: {base_url: %q}, broker: {topic: clusters, subscription_id: teller}}
+log: {level: debug}
+`, in.api))
+	in.write("task.yaml", task)
+
+	t.Cleanup(in.stop)
+
+	return in
+}
+
+// task reads the cluster and reports on it; it needs no objects for that.
+const task = `
+params:
+- {name: id, source: event.id, required: true}
+preconditions:
+- name: cluster
+  api_call: {method: GET, url: "clusters/{{ .id }}"}
+  conditions: [{field: cluster.name, operator: exists}]
+post:
+  payloads:
+  - name: report
+    build:
+      adapter: "{{ .adapter.name }}"
+      observed_generation: {expression: event.generation}
+      observed_time: "{{ .now }}"
+      conditions:
+      - {type: Applied, status: "True"}
+      - {type: Available, status: "True"}
+      - {type: Health, status: "True"}
+  post_actions:
+  - name: report
+    api_call: {method: PUT, url: "clusters/{{ .id }}/statuses", body: "{{ .report }}"}
+`
+
+func (in *installation) write(name, text string) {
+	in.t.Helper()
+
+	if err := os.WriteFile(filepath.Join(in.dir, name), []byte(text), 0o600); err != nil {
+		in.t.Fatal(err)
+	}
+}
+
+func (in *installation) log(name string) string {
+	in.t.Helper()
+
+	data, err := os.ReadFile(filepath.Join(in.dir, name+".log"))
+	if err != nil {
+		in.t.Fatal(err)
+	}
+
+	return string(data)
+}
+
+// start starts a program and waits until it is ready.
+func (in *installation) start(name, prefix string, args ...string) {
+	in.t.Helper()
+
+	self, err := os.Executable()
+	if err != nil {
+		in.t.Fatal(err)
+	}
+
+	health := loopback.Address(in.t)
+
+	process, err := procrun.Start(context.Background(), procrun.Spec{
+		Name: name, Path: self, Args: args, Dir: in.dir, LogPath: filepath.Join(in.dir, name+".log"), Grace: patience,
+		Env: append([]string{prefix + "HEALTH_ADDRESS=" + health, prefix + "METRICS_ADDRESS=" + loopback.Address(in.t)}, in.env...),
+	})
+	if err != nil {
+		in.t.Fatal(err)
+	}
+
+	in.processes[name] = process
+
+	ctx, cancel := context.WithTimeout(in.t.Context(), patience)
+	defer cancel()
+
+	if err := process.WaitReady(ctx, func(ctx context.Context) error {
+		_, err := call(ctx, http.MethodGet, "http://"+health+"/readyz", "")
+
+		return err
+	}); err != nil {
+		in.t.Fatalf("start %s: %v\n%s", name, err, process.LogTail())
+	}
+}
+
+// startAll starts the platform, with more variables for Sentinel.
+func (in *installation) startAll(sentinel ...string) {
+	in.t.Helper()
+	in.start("api", "HYPERFLEET_SERVER_", "api", "--config", "api.yaml")
+	in.env = append(in.env, "BROKER_CONFIG_FILE=broker.yaml")
+	in.start("adapter", "HYPERFLEET_", "adapter", "serve", "--config", "adapter.yaml", "--task-config", "task.yaml")
+	in.env = append(in.env, sentinel...)
+	in.start("sentinel", "HYPERFLEET_", "sentinel", "--config", "sentinel.yaml")
+}
+
+// stop ends the programs in order.
+func (in *installation) stop() {
+	for name, process := range in.processes {
+		if err := process.Stop(); err != nil || process.ExitCode() != 0 {
+			in.t.Errorf("end %s: %v, exit code %d\n%s", name, err, process.ExitCode(), process.LogTail())
+		}
+	}
+
+	in.processes = map[string]*procrun.Process{}
+}
+
+// create makes a cluster whose spec has a word in it, and waits until it is reconciled.
+func (in *installation) create(name string) string {
+	in.t.Helper()
+
+	text, err := call(in.t.Context(), http.MethodPost, in.api+"/api/hyperfleet/v1/clusters",
+		fmt.Sprintf(`{"name": %q, "spec": {"note": %q}}`, name, apiWord))
+	if err != nil {
+		in.t.Fatal(err)
+	}
+
+	var made struct{ ID string }
+	if err := json.Unmarshal([]byte(text), &made); err != nil || made.ID == "" {
+		in.t.Fatalf("%v: %s", err, text)
+	}
+
+	in.eventually("the cluster is reconciled", func() bool {
+		var seen struct {
+			Status struct {
+				Conditions []struct{ Type, Status string }
+			}
+		}
+
+		text, err = call(in.t.Context(), http.MethodGet, in.api+"/api/hyperfleet/v1/clusters/"+made.ID, "")
+		if err == nil {
+			err = json.Unmarshal([]byte(text), &seen)
+		}
+
+		for _, one := range seen.Status.Conditions {
+			if one.Type == "Reconciled" && one.Status == "True" {
+				return true
+			}
+		}
+
+		return false
+	})
+
+	return made.ID
+}
+
+func (in *installation) eventually(what string, is func() bool) {
+	in.t.Helper()
+
+	for deadline := time.Now().Add(patience); !is(); time.Sleep(lookAt) {
+		if time.Now().After(deadline) {
+			for name := range in.processes {
+				in.t.Logf("%s:\n%s", name, in.log(name))
+			}
+
+			in.t.Fatalf("%s: not within %s", what, patience)
+		}
+	}
+}
+
+func call(ctx context.Context, method, url, body string) (string, error) {
+	request, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
+	if err != nil {
+		return "", err
+	}
+
+	request.Header.Set("Content-Type", "application/json")
+
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer answer.Body.Close()
+
+	text, err := io.ReadAll(answer.Body)
+	if err == nil && answer.StatusCode >= http.StatusMultipleChoices {
+		err = fmt.Errorf("%s %s: %s: %s", method, url, answer.Status, text)
+	}
+
+	return string(text), err
+}
+
+// TestOneTrace follows one change through the programs.
+func TestOneTrace(t *testing.T) {
+	t.Parallel()
+
+	receiver := otlp.StartGRPC(t)
+	in := install(t, "HYPERFLEET_TRACING_ENABLED=true", "OTEL_EXPORTER_OTLP_ENDPOINT="+receiver.URL,
+		"OTEL_EXPORTER_OTLP_PROTOCOL=grpc", "OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20"+exportToken)
+	in.startAll()
+
+	id := in.create("traced")
+
+	for _, body := range []string{
+		`{"name": 7, "spec": "WORD"}`, `{"name": "WORD of two", "spec": {}}`, `{"name": "abc", "spec": {}, "labels": {"a": "WORD !"}}`,
+		`{"name": "abc", "spec": {"a": WORD}}`, `{"name": "abc", "spec": {}, "labels": ["WORD"]}`, `WORD`, `"WORD"`, `{"name": "abc", "spec": {"a": "WORD`,
+	} {
+		body = strings.ReplaceAll(body, "WORD", apiWord)
+		if _, err := call(t.Context(), http.MethodPost, in.api+"/api/hyperfleet/v1/clusters", body); err == nil {
+			t.Errorf("a body that is not valid was taken: %s", body)
+		}
+	}
+
+	in.stop() // they export what they have
+
+	byID, children := map[string]otlp.Span{}, map[string][]otlp.Span{}
+
+	for _, span := range receiver.Spans() {
+		byID[span.ID] = span
+		children[span.Parent] = append(children[span.Parent], span)
+
+		if strings.Contains(span.Text, exportToken) || strings.Contains(span.Text, apiWord) {
+			t.Errorf("a span has what it must not: %s", span.Text)
+		}
+	}
+
+	var sent *otlp.Span
+
+	for _, span := range receiver.Spans() {
+		if span.Name == "send event" && span.Attributes["hyperfleet.resource.id"] == id && sent == nil {
+			sent = &span
+		}
+	}
+
+	if sent == nil || sent.Service != "hyperfleet-sentinel" || sent.Parent != "" || sent.Kind != tracepb.Span_SPAN_KIND_PRODUCER ||
+		sent.Attributes["messaging.destination.name"] != "clusters" || sent.Attributes["hyperfleet.reason"] == "" {
+		t.Fatalf("Sentinel's span: %+v", sent)
+	}
+
+	events := children[sent.ID]
+	if len(events) != 1 || events[0].Name != "adapter event" || events[0].Service != "hyperfleet-adapter-teller" ||
+		events[0].TraceID != sent.TraceID || events[0].Attributes["hyperfleet.resource.id"] != id {
+		t.Fatalf("below Sentinel's span: %+v", events)
+	}
+
+	want := map[string]bool{"GET /{plural}/{id}": false, "PUT /{plural}/{id}/statuses": false}
+
+	for _, made := range children[events[0].ID] {
+		requests := children[made.ID]
+		if len(requests) != 1 || made.Service != events[0].Service || made.Kind != tracepb.Span_SPAN_KIND_CLIENT {
+			t.Errorf("call %+v, and below it %+v", made, requests)
+
+			continue
+		}
+
+		request := requests[0]
+		if request.TraceID != sent.TraceID || request.Service != "hyperfleet-api" || request.Kind != tracepb.Span_SPAN_KIND_SERVER {
+			t.Errorf("below the adapter's span: %+v", request)
+		}
+
+		want[request.Name] = true
+	}
+
+	for name, seen := range want {
+		if !seen {
+			t.Errorf("no request %q below the calls of the adapter's span, but %+v", name, children[events[0].ID])
+		}
+	}
+
+	for _, name := range []string{"api", "sentinel", "adapter"} {
+		said := in.log(name)
+		if strings.Contains(said, exportToken) || !strings.Contains(said, "spans are exported") {
+			t.Errorf("log of %s:\n%s", name, said)
+		}
+	}
+
+	// The log lines of it are found by its id.
+	for _, name := range []string{"sentinel", "adapter", "api"} {
+		if !strings.Contains(in.log(name), sent.TraceID) {
+			t.Errorf("no line of %s has the trace's id %s", name, sent.TraceID)
+		}
+	}
+}
+
+// once runs a program that ends by itself, and gives what it says.
+func once(t *testing.T, dir string, env []string, args ...string) (text string, code int) {
+	t.Helper()
+
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	process, err := procrun.Start(t.Context(), procrun.Spec{
+		Name: args[0], Path: self, Args: args, Dir: dir, LogPath: filepath.Join(dir, "log"),
+		Env: append([]string{envProgram + "=1"}, env...),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+
+	_ = process.Wait(ctx) // the exit code tells
+
+	data, err := os.ReadFile(filepath.Join(dir, "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return string(data), process.ExitCode()
+}
+
+// TestEachProgramExports starts each with servers that are not there: what it says of
+// tracing comes before that.
+func TestEachProgramExports(t *testing.T) {
+	t.Parallel()
+
+	const nowhere = "http://127.0.0.1:1"
+
+	files := map[string]string{
+		"key": strings.Repeat("0123456789abcdef", 3), "url": "postgres://nobody@127.0.0.1:1/none?connect_timeout=1",
+		"broker.yaml": "broker: {type: nats, nats: {url: 'nats://127.0.0.1:1'}}\n", "task.yaml": task,
+		"api.yaml":      "database: {url_file: url}\n",
+		"sentinel.yaml": "resource_type: clusters\nclients: {hyperfleet_api: {base_url: '" + nowhere + "'}}\nbroker: {type: nats, nats: {url: 'nats://127.0.0.1:1'}}\n",
+		"adapter.yaml":  "adapter: {name: teller, version: 1.0.0}\nidentity_key_file: key\nclients: {hyperfleet_api: {base_url: '" + nowhere + "'}, broker: {topic: clusters, subscription_id: teller}}\n",
+		"sweep.yaml":    "identity_key_file: key\nkube_config_path: kubeconfig\nclients: {hyperfleet_api: {base_url: '" + nowhere + "', timeout: 1s}}\n",
+		"kubeconfig":    "apiVersion: v1\nkind: Config\nclusters: [{name: a, cluster: {server: 'https://127.0.0.1:1'}}]\nusers: [{name: a, user: {}}]\ncontexts: [{name: a, context: {cluster: a, user: a}}]\ncurrent-context: a\n",
+	}
+
+	for name, args := range map[string][]string{
+		"api":      {"api", "--config", "api.yaml"},
+		"sentinel": {"sentinel", "--config", "sentinel.yaml"},
+		"adapter":  {"adapter", "serve", "--config", "adapter.yaml", "--task-config", "task.yaml"},
+		"sweep":    {"sweep", "--config", "sweep.yaml"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			dir := t.TempDir()
+			for file, text := range files {
+				if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+
+			receiver := otlp.StartHTTP(t)
+			env := []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + receiver.URL, "PATH=" + os.Getenv("PATH")}
+
+			said, code := once(t, dir, append(env, "HYPERFLEET_TRACING_ENABLED=perhaps"), args...)
+			if want := `HYPERFLEET_TRACING_ENABLED: "perhaps": want true or false`; code == 0 || !strings.Contains(said, want) {
+				t.Errorf("exit code %d, want an error with %q:\n%s", code, want, said)
+			}
+
+			said, code = once(t, dir, append(env, "HYPERFLEET_TRACING_ENABLED=true"), args...)
+			if code == 0 || !strings.Contains(said, "spans are exported") || !strings.Contains(said, receiver.URL) {
+				t.Errorf("exit code %d:\n%s", code, said)
+			}
+
+			if name == "sweep" {
+				failedRun(t, receiver.Spans())
+			}
+		})
+	}
+}
+
+// failedRun checks that there is one run of sweep, which has failed, with its calls below it.
+func failedRun(t *testing.T, spans []otlp.Span) {
+	t.Helper()
+
+	at := slices.IndexFunc(spans, func(s otlp.Span) bool { return s.Name == "sweep run" && s.Failed })
+	if at < 0 {
+		t.Fatalf("no run that has failed: %+v", spans)
+	}
+
+	for i, span := range spans {
+		if i != at && (span.Parent != spans[at].ID || span.Kind != tracepb.Span_SPAN_KIND_CLIENT) {
+			t.Errorf("beside the calls of the run: %+v", span)
+		}
+	}
+}
+
+// TestSentinelDecides has Sentinel leave out all of its traces: what comes of its events
+// is left out everywhere.
+func TestSentinelDecides(t *testing.T) {
+	t.Parallel()
+
+	receiver := otlp.StartHTTP(t)
+	in := install(t, "HYPERFLEET_TRACING_ENABLED=true", "OTEL_EXPORTER_OTLP_ENDPOINT="+receiver.URL)
+	in.startAll("OTEL_TRACES_SAMPLER=always_off")
+
+	id := in.create("left-out")
+	in.stop()
+
+	seen := map[string]int{}
+
+	for _, span := range receiver.Spans() {
+		seen[span.Name]++
+
+		if span.Name == "send event" || span.Name == "adapter event" || strings.HasPrefix(span.Name, "PUT /{plural}") {
+			t.Errorf("span %+v", span)
+		}
+	}
+
+	// What a user asks for begins a trace of its own.
+	if seen["POST /{plural}"] == 0 || !strings.Contains(in.log("adapter"), id) {
+		t.Errorf("spans %v", seen)
+	}
+}
+
+// TestNobodyTakesSpans has the receiver away for the whole life of the programs: they do
+// their work, and end well.
+func TestNobodyTakesSpans(t *testing.T) {
+	t.Parallel()
+
+	in := install(t, "HYPERFLEET_TRACING_ENABLED=true", "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1",
+		"OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20"+exportToken)
+	in.startAll()
+	in.create("untraced")
+	in.stop()
+
+	for _, name := range []string{"api", "sentinel", "adapter"} {
+		if said := in.log(name); strings.Contains(said, exportToken) || !strings.Contains(said, "trouble with the export of spans") {
+			t.Errorf("log of %s:\n%s", name, said)
+		}
+	}
+}

@@ -1,6 +1,0 @@
-// Copyright The HyperFleet Authors.
-// SPDX-License-Identifier: Apache-2.0
-
-// Package adapter is the command `hyperfleet adapter`: it checks an adapter's files, shows
-// its configuration, and runs it.
-package adapter

@@ -1,6 +1,0 @@
-// Copyright The HyperFleet Authors.
-// SPDX-License-Identifier: Apache-2.0
-
-// Package sentinel is the subcommand `hyperfleet sentinel`: it tells adapters which
-// resources of a kind to look at. It holds wiring only.
-package sentinel

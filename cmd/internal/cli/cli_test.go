@@ -1,0 +1,111 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli_test
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
+)
+
+func TestExitCode(t *testing.T) {
+	t.Parallel()
+
+	for name, tc := range map[string]struct {
+		err  error
+		code int
+		text string
+	}{
+		"nothing wrong":        {err: nil},
+		"any error":            {err: fs.ErrNotExist, code: 1, text: "file does not exist"},
+		"a command line":       {err: fmt.Errorf("jobs: %w", cli.Usagef("unknown output %q", "xml")), code: 2, text: `jobs: unknown output "xml"`},
+		"said already":         {err: cli.Failed(), code: 1, text: ""},
+		"a code of its own":    {err: errors.Join(cli.WithCode(fs.ErrClosed, 130), fs.ErrExist), code: 130, text: "file already closed\nfile already exists"},
+		"the first code holds": {err: cli.WithCode(cli.Usage(fs.ErrClosed), 4), code: 4, text: "file already closed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			if code := cli.ExitCode(tc.err); code != tc.code {
+				t.Errorf("ExitCode(%v) = %d, want %d", tc.err, code, tc.code)
+			}
+
+			if tc.err != nil && tc.err.Error() != tc.text {
+				t.Errorf("its text is %q, want %q", tc.err, tc.text)
+			}
+		})
+	}
+
+	if !errors.Is(cli.Usage(fs.ErrClosed), fs.ErrClosed) {
+		t.Error("an error with a code is another error")
+	}
+}
+
+func TestConnect(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "config")
+
+	const text = `apiVersion: v1
+kind: Config
+clusters:
+- {name: one, cluster: {server: "http://127.0.0.1:1"}}
+contexts:
+- {name: here, context: {cluster: one, namespace: ci}}
+- {name: there, context: {cluster: one}}
+current-context: here
+`
+
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	t.Setenv("KUBECONFIG", file)
+
+	for _, tc := range []struct {
+		kube cli.Kube
+		want string
+		err  string
+	}{
+		{kube: cli.Kube{}, want: "ci"},
+		{kube: cli.Kube{Context: "there"}, want: "default"},
+		{kube: cli.Kube{Kubeconfig: file, Namespace: "mine"}, want: "mine"},
+		{kube: cli.Kube{Kubeconfig: filepath.Join(dir, "none")}, err: "read kubeconfig"},
+		{kube: cli.Kube{Context: "nowhere"}, err: "find the API server: give --kubeconfig, or set KUBECONFIG"},
+	} {
+		got, err := tc.kube.Connect()
+
+		switch {
+		case tc.err != "":
+			if err == nil || !strings.Contains(err.Error(), tc.err) {
+				t.Errorf("%+v: %v, want %q", tc.kube, err, tc.err)
+			}
+		case err != nil:
+			t.Errorf("%+v: %v", tc.kube, err)
+		case got.Namespace != tc.want || got.Config.Host != "http://127.0.0.1:1" || got.Config.Timeout == 0:
+			t.Errorf("%+v: namespace %s of %s, timeout %s; want namespace %s", tc.kube, got.Namespace, got.Config.Host, got.Config.Timeout, tc.want)
+		}
+	}
+}
+
+func FuzzSafe(f *testing.F) {
+	f.Add("\x1b[31mred\x1b[0m\x07 \x1b]0;title\x07 \u202e")
+	f.Add("\x1b[")
+	f.Add("\x1b[12;\x1b[3mé")
+	f.Fuzz(func(t *testing.T, text string) {
+		got := cli.Safe(text)
+		if strings.ContainsAny(got, "\x1b\x07\x08\r\x7f\u009b\u202e") || len(got) > 3*len(text) {
+			t.Errorf("Safe(%q) = %q", text, got)
+		}
+
+		if strings.ContainsAny(cli.Line(text), "\n\t") {
+			t.Errorf("Line(%q) = %q", text, cli.Line(text))
+		}
+	})
+}
