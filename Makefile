@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-builtin-rules
 
-PROGRAMS := $(notdir $(wildcard cmd/*))
+PROGRAMS := $(patsubst cmd/%/main.go,%,$(wildcard cmd/*/main.go))
 # Areas with RBAC of their own.
 AREAS := $(patsubst %/setup.go,%,$(wildcard runners/setup.go networking/setup.go hosts/setup.go bridge/setup.go))
 
