@@ -7,7 +7,7 @@
 //	    ▲                │ └────────► IPAddressPool, L2Advertisement ──► (MetalLB) its address
 //	    └── kubeconfig ──┘
 //
-// This folder holds the wiring only (setup.go). dpfhcpbridge/ is the controller. foreign/
+// This folder holds the wiring only (setup.go). dpfhcpbridge/ is the controller. hypershift/
 // writes and reads other projects' objects, address/ knows ranges of addresses and
 // credentials/ reads Secrets; all three are pure. release/ asks registries for images. csr/
 // approves workers' certificates in hosted clusters, where that is asked for.

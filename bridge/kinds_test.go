@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/bridge/foreign"
+	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
 	"github.com/hyperfleet/hyperfleet/sim/hypershift/crds"
 )
 
@@ -48,7 +48,7 @@ func TestKindsComeLater(t *testing.T) { //nolint:paralleltest // it takes the ki
 
 	w.says(b, v1alpha1.ConditionPlatformReady, "True Installed", "")
 	w.says(b, v1alpha1.ConditionDPUClusterValid, "False NotFound", "")
-	w.dpuCluster("b", foreign.PhaseReady)
+	w.dpuCluster("b", hypershift.PhaseReady)
 	w.says(b, v1alpha1.ConditionHostedClusterCreated, "True Created", "")
 }
 

@@ -15,8 +15,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/bridge/foreign"
-	"github.com/hyperfleet/hyperfleet/sim/hypershift"
+	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
+	sim "github.com/hyperfleet/hyperfleet/sim/hypershift"
 )
 
 // The document's three patterns.
@@ -48,7 +48,7 @@ func TestPatterns(t *testing.T) {
 			t.Parallel()
 
 			w := newWorld(t)
-			w.dpuCluster(name, foreign.PhaseReady)
+			w.dpuCluster(name, hypershift.PhaseReady)
 
 			b := w.bridge(name)
 			if tc.address != "" {
@@ -91,10 +91,10 @@ func TestPatterns(t *testing.T) {
 func (w *world) handedOver(name string) {
 	w.t.Helper()
 
-	dpus := w.read(foreign.New(foreign.DPUClusterKind()), w.dpus, name)
+	dpus := w.read(hypershift.New(hypershift.DPUClusterKind()), w.dpus, name)
 	secret, own := &corev1.Secret{}, &corev1.Secret{}
 
-	w.must(env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: w.dpus, Name: foreign.ReadDPUCluster(dpus).Kubeconfig}, secret))
+	w.must(env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: w.dpus, Name: hypershift.ReadDPUCluster(dpus).Kubeconfig}, secret))
 	w.must(env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: name + "-admin-kubeconfig"}, own))
 
 	if kubeconfig := secret.Data["super-admin.conf"]; len(kubeconfig) == 0 || !bytes.Equal(kubeconfig, own.Data["kubeconfig"]) {
@@ -115,7 +115,7 @@ func TestUpgrade(t *testing.T) {
 	t.Parallel()
 
 	w := newWorld(t)
-	w.dpuCluster("upgraded", foreign.PhaseReady)
+	w.dpuCluster("upgraded", hypershift.PhaseReady)
 
 	b := w.exposed("upgraded", "10.2.0.1")
 	w.create(b)
@@ -127,16 +127,16 @@ func TestUpgrade(t *testing.T) {
 	w.says(b, v1alpha1.ConditionReleaseImageValid, "False VersionNotSupported", "HyperShift does not run OpenShift 4.99: choose an image of 4.16")
 	w.reaches(b, v1alpha1.PhaseFailed)
 
-	cluster := w.read(foreign.New(foreign.HostedClusterKind()), w.namespace, "upgraded")
-	if got := foreign.Image(cluster); got != image("4.15.0-x86_64") {
+	cluster := w.read(hypershift.New(hypershift.HostedClusterKind()), w.namespace, "upgraded")
+	if got := hypershift.Image(cluster); got != image("4.15.0-x86_64") {
 		t.Errorf("the cluster is to run %s", got)
 	}
 
 	w.patch(b, func(b *v1alpha1.DPFHCPBridge) { b.Spec.OCPReleaseImage = image("4.16.0-x86_64") })
 	w.eventually("the NodePool follows", func() bool {
-		pool := w.read(foreign.New(foreign.NodePoolKind()), w.namespace, "upgraded")
+		pool := w.read(hypershift.New(hypershift.NodePoolKind()), w.namespace, "upgraded")
 
-		return foreign.Image(pool) == image("4.16.0-x86_64")
+		return hypershift.Image(pool) == image("4.16.0-x86_64")
 	})
 	w.reaches(b, v1alpha1.PhaseReady)
 
@@ -195,13 +195,13 @@ func TestHostedClusterIsDeletedByAnother(t *testing.T) {
 	t.Parallel()
 
 	w := newWorld(t)
-	w.dpuCluster("robbed", foreign.PhaseReady)
+	w.dpuCluster("robbed", hypershift.PhaseReady)
 
 	b := w.bridge("robbed")
 	w.create(b)
 	w.reaches(b, v1alpha1.PhaseReady)
 
-	cluster := w.read(foreign.New(foreign.HostedClusterKind()), w.namespace, "robbed")
+	cluster := w.read(hypershift.New(hypershift.HostedClusterKind()), w.namespace, "robbed")
 	w.must(env.Client.Delete(t.Context(), cluster))
 
 	w.says(b, v1alpha1.ConditionHostedClusterCreated, "False Deleted", "was deleted, though not by this bridge")
@@ -212,7 +212,7 @@ func TestHostedClusterIsDeletedByAnother(t *testing.T) {
 	w.patch(b, func(b *v1alpha1.DPFHCPBridge) { b.Spec.ClusterType = "other" })
 	w.reaches(b, v1alpha1.PhaseFailed)
 
-	list := listOf(foreign.HostedClusterKind())
+	list := listOf(hypershift.HostedClusterKind())
 	w.must(env.Client.List(t.Context(), list, client.InNamespace(w.namespace)))
 
 	if len(list.Items) > 0 {
@@ -225,33 +225,33 @@ func TestChangesAreMended(t *testing.T) {
 	t.Parallel()
 
 	w := newWorld(t)
-	w.dpuCluster("mended", foreign.PhaseReady)
+	w.dpuCluster("mended", hypershift.PhaseReady)
 
 	b := w.exposed("mended", "10.2.0.2")
 	w.create(b)
 	w.reaches(b, v1alpha1.PhaseReady)
 
-	pool := w.read(foreign.New(foreign.IPAddressPoolKind()), metalLB, foreign.PoolName(w.namespace, "mended"))
+	pool := w.read(hypershift.New(hypershift.IPAddressPoolKind()), metalLB, hypershift.PoolName(w.namespace, "mended"))
 	w.must(env.Client.Patch(t.Context(), pool, merge(map[string]any{"spec": map[string]any{"autoAssign": false}})))
 	w.eventually("the pool is as it was", func() bool {
-		pool := w.read(foreign.New(foreign.IPAddressPoolKind()), metalLB, foreign.PoolName(w.namespace, "mended"))
+		pool := w.read(hypershift.New(hypershift.IPAddressPoolKind()), metalLB, hypershift.PoolName(w.namespace, "mended"))
 		auto, _, _ := unstructured.NestedBool(pool.Object, "spec", "autoAssign")
 
 		return auto
 	})
 
-	nodes := w.read(foreign.New(foreign.NodePoolKind()), w.namespace, "mended")
+	nodes := w.read(hypershift.New(hypershift.NodePoolKind()), w.namespace, "mended")
 	uid := nodes.GetUID()
 	w.must(env.Client.Delete(t.Context(), nodes))
 	w.eventually("the NodePool is made again", func() bool {
-		nodes := foreign.New(foreign.NodePoolKind())
+		nodes := hypershift.New(hypershift.NodePoolKind())
 		err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: "mended"}, nodes)
 
 		return err == nil && nodes.GetUID() != uid
 	})
 
 	key := &corev1.Secret{}
-	w.must(env.Client.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: foreign.SSHKeyName("mended")}, key))
+	w.must(env.Client.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: hypershift.SSHKeyName("mended")}, key))
 	key.Data = map[string][]byte{"id_rsa.pub": []byte("other")}
 	w.must(env.Client.Update(t.Context(), key))
 	w.eventually("the SSH key is as it was", func() bool {
@@ -266,8 +266,8 @@ func TestAddressIsChanged(t *testing.T) {
 	t.Parallel()
 
 	w := newWorld(t)
-	w.dpuCluster("moved", foreign.PhaseReady)
-	w.dpuCluster("heir", foreign.PhaseReady)
+	w.dpuCluster("moved", hypershift.PhaseReady)
+	w.dpuCluster("heir", hypershift.PhaseReady)
 
 	b := w.exposed("moved", "10.2.0.3")
 	w.create(b)
@@ -295,9 +295,9 @@ func TestAddressOfAPoolThatIsThere(t *testing.T) {
 	t.Parallel()
 
 	w := newWorld(t)
-	w.dpuCluster("guest", foreign.PhaseReady)
+	w.dpuCluster("guest", hypershift.PhaseReady)
 
-	pool := foreign.New(foreign.IPAddressPoolKind())
+	pool := hypershift.New(hypershift.IPAddressPoolKind())
 	pool.SetNamespace(metalLB)
 	pool.SetName(w.namespace)
 	pool.Object["spec"] = map[string]any{"addresses": []any{"192.0.2.10-192.0.2.20"}}
@@ -327,8 +327,8 @@ func TestTroubleInTheControlPlane(t *testing.T) {
 		scenario.Unlock()
 	})
 
-	w.dpuCluster("troubled", foreign.PhaseReady)
-	onStage.sim.SetFaults(hypershift.Fault{Kind: hypershift.NoQuorum, Cluster: "troubled"})
+	w.dpuCluster("troubled", hypershift.PhaseReady)
+	onStage.sim.SetFaults(sim.Fault{Kind: sim.NoQuorum, Cluster: "troubled"})
 
 	b := w.bridge("troubled")
 	w.create(b)
@@ -338,11 +338,11 @@ func TestTroubleInTheControlPlane(t *testing.T) {
 	onStage.sim.SetFaults()
 	w.reaches(b, v1alpha1.PhaseReady)
 
-	onStage.sim.SetFaults(hypershift.Fault{Kind: hypershift.NoQuorum, Cluster: "troubled"})
+	onStage.sim.SetFaults(sim.Fault{Kind: sim.NoQuorum, Cluster: "troubled"})
 	w.says(b, v1alpha1.ConditionReady, "False APIServerUnreachable", "not available any more")
 	w.reaches(b, v1alpha1.PhaseFailed)
 
-	onStage.sim.SetFaults(hypershift.Fault{Kind: hypershift.Degraded, Cluster: "troubled"})
+	onStage.sim.SetFaults(sim.Fault{Kind: sim.Degraded, Cluster: "troubled"})
 	w.says(b, v1alpha1.ConditionHostedClusterDegraded, "True UnavailableReplicas", "")
 	w.says(b, v1alpha1.ConditionReady, "False WaitingForControlPlane", "degraded")
 	w.reaches(b, v1alpha1.PhaseFailed)

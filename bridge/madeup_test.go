@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/bridge/foreign"
+	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
 )
 
 // alone has the area run on the API server, with the kinds that are installed, for a test
@@ -115,10 +115,10 @@ func (w *world) play(b *v1alpha1.DPFHCPBridge, p plane) {
 	w.says(b, v1alpha1.ConditionHostedClusterCreated, "True Created", "")
 	w.eventually("NodePool", func() bool { return w.get(b).Status.NodePoolRef != nil })
 
-	namespace := foreign.ControlPlaneNamespace(b.Namespace, b.Name)
+	namespace := hypershift.ControlPlaneNamespace(b.Namespace, b.Name)
 	if err := env.Client.Create(w.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err == nil && p.service != nil {
 		service := p.service.DeepCopy()
-		service.Namespace, service.Name = namespace, foreign.APIServerService
+		service.Namespace, service.Name = namespace, hypershift.APIServerService
 		w.create(service)
 		w.t.Cleanup(func() {
 			if err := client.IgnoreNotFound(env.Client.Delete(context.Background(), service)); err != nil {
@@ -155,8 +155,8 @@ func (w *world) play(b *v1alpha1.DPFHCPBridge, p plane) {
 		status["kubeconfig"] = anyMap{"name": secret.Name}
 	}
 
-	w.status(w.read(foreign.New(foreign.NodePoolKind()), w.namespace, b.Name), anyMap{"conditions": conditionsOf(p.nodes)})
-	w.status(w.read(foreign.New(foreign.HostedClusterKind()), w.namespace, b.Name), status)
+	w.status(w.read(hypershift.New(hypershift.NodePoolKind()), w.namespace, b.Name), anyMap{"conditions": conditionsOf(p.nodes)})
+	w.status(w.read(hypershift.New(hypershift.HostedClusterKind()), w.namespace, b.Name), status)
 }
 
 func conditionsOf(said map[string]string) list {
@@ -182,9 +182,9 @@ func createdRows() []row {
 			stranger := b.DeepCopy()
 			stranger.UID = "another"
 
-			made := foreign.HostedCluster(stranger, "10.20.0.1")
+			made := hypershift.HostedCluster(stranger, "10.20.0.1")
 			if object.GetKind() == "NodePool" {
-				made = foreign.NodePool(stranger, b.Spec.OCPReleaseImage)
+				made = hypershift.NodePool(stranger, b.Spec.OCPReleaseImage)
 			}
 
 			made.SetOwnerReferences(nil)
@@ -199,15 +199,15 @@ func createdRows() []row {
 			condition: condition, want: "Unknown NotCreated", phase: v1alpha1.PhasePending, ready: v1alpha1.ReasonValidationFailed,
 		},
 		{
-			name: "HostedCluster of that name", spoil: another(foreign.New(foreign.HostedClusterKind())),
+			name: "HostedCluster of that name", spoil: another(hypershift.New(hypershift.HostedClusterKind())),
 			condition: condition, want: "False CreationFailed", message: "is there and does not belong to this bridge: remove it", phase: v1alpha1.PhaseFailed,
 			mend: func(w *world, _ *v1alpha1.DPFHCPBridge) {
-				w.delete(foreign.New(foreign.HostedClusterKind()), w.namespace, "b")
+				w.delete(hypershift.New(hypershift.HostedClusterKind()), w.namespace, "b")
 				w.dpus1(anyMap{"phase": "Ready", "nodesCount": int64(1)}) // a word that something has changed
 			},
 		},
 		{
-			name: "NodePool of that name", spoil: another(foreign.New(foreign.NodePoolKind())),
+			name: "NodePool of that name", spoil: another(hypershift.New(hypershift.NodePoolKind())),
 			condition: v1alpha1.ConditionNodePoolReady, want: "False NodePoolCreationFailed", message: "is there and does not belong to this bridge",
 			phase: v1alpha1.PhaseFailed, ready: v1alpha1.ReasonWaitingForInfrastructure,
 		},
@@ -225,7 +225,7 @@ func createdRows() []row {
 		{
 			name: "deleted by another", then: func(w *world, b *v1alpha1.DPFHCPBridge) {
 				w.says(b, condition, "True Created", "")
-				w.delete(foreign.New(foreign.HostedClusterKind()), w.namespace, "b")
+				w.delete(hypershift.New(hypershift.HostedClusterKind()), w.namespace, "b")
 			},
 			condition: condition, want: "False Deleted", message: "was deleted, though not by this bridge", phase: v1alpha1.PhaseFailed,
 			ready: v1alpha1.ReasonAPIServerUnreachable,
@@ -304,7 +304,7 @@ func readyRows() []row {
 			name: "the key of etcd's Secrets is gone", then: func(w *world, b *v1alpha1.DPFHCPBridge) {
 				w.hyperShift(b)
 				w.reaches(b, v1alpha1.PhaseReady)
-				w.delete(&corev1.Secret{}, w.namespace, foreign.EncryptionKeyName("b")) // it is never made anew
+				w.delete(&corev1.Secret{}, w.namespace, hypershift.EncryptionKeyName("b")) // it is never made anew
 			},
 			condition: ready, want: "False ValidationFailed", message: "is gone: bring it back from a backup",
 			ready: "ValidationFailed", phase: v1alpha1.PhaseFailed,

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/bridge/foreign"
+	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
 	"github.com/hyperfleet/hyperfleet/kit/property"
 )
 
@@ -43,7 +43,7 @@ func manyAtOnce(t *testing.T, many int) {
 
 	for i := range bridges {
 		name := fmt.Sprintf("b%d", i)
-		w.dpuCluster(name, foreign.PhaseReady)
+		w.dpuCluster(name, hypershift.PhaseReady)
 
 		bridges[i] = w.bridge(name)
 		if i%2 == 0 {

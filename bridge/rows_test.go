@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/bridge/foreign"
+	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
 	"github.com/hyperfleet/hyperfleet/sim/hypershift/crds"
 )
 
@@ -58,7 +58,7 @@ func (w *world) data(name, key, value string) {
 
 func (w *world) dpus1(status anyMap) {
 	w.t.Helper()
-	w.status(w.read(foreign.New(foreign.DPUClusterKind()), w.dpus, "b"), status)
+	w.status(w.read(hypershift.New(hypershift.DPUClusterKind()), w.dpus, "b"), status)
 }
 
 func dpuClusterRows() []row {
@@ -70,8 +70,10 @@ func dpuClusterRows() []row {
 
 	rows := []row{
 		{
-			name:      "no DPUCluster",
-			spoil:     func(w *world, _ *v1alpha1.DPFHCPBridge) { w.delete(foreign.New(foreign.DPUClusterKind()), w.dpus, "b") },
+			name: "no DPUCluster",
+			spoil: func(w *world, _ *v1alpha1.DPFHCPBridge) {
+				w.delete(hypershift.New(hypershift.DPUClusterKind()), w.dpus, "b")
+			},
 			condition: condition, want: "False NotFound", message: "/b is not there: make it", phase: v1alpha1.PhasePending,
 			mend: func(w *world, _ *v1alpha1.DPFHCPBridge) { w.dpuCluster("b", "Ready") },
 		},
@@ -85,7 +87,7 @@ func dpuClusterRows() []row {
 			name: "DPUCluster with a control plane of its own",
 			spoil: func(w *world, b *v1alpha1.DPFHCPBridge) {
 				b.Spec.DPUClusterRef.Name = "kamaji"
-				cluster := foreign.New(foreign.DPUClusterKind())
+				cluster := hypershift.New(hypershift.DPUClusterKind())
 				cluster.SetNamespace(w.dpus)
 				cluster.SetName("kamaji")
 				cluster.Object["spec"] = anyMap{"type": "kamaji"}
@@ -96,7 +98,7 @@ func dpuClusterRows() []row {
 		{
 			name: "DPUCluster with another control plane",
 			spoil: func(w *world, _ *v1alpha1.DPFHCPBridge) {
-				cluster := w.read(foreign.New(foreign.DPUClusterKind()), w.dpus, "b")
+				cluster := w.read(hypershift.New(hypershift.DPUClusterKind()), w.dpus, "b")
 				w.must(env.Client.Patch(w.t.Context(), cluster, merge(anyMap{"spec": anyMap{"kubeconfig": "other"}})))
 			},
 			condition: condition, want: "False InUse", message: "has the control plane of Secret other already", phase: v1alpha1.PhaseFailed,
@@ -254,7 +256,7 @@ func (w *world) image() string { return image("4.15.0-x86_64") }
 func (w *world) pool(name string, spec anyMap) *unstructured.Unstructured {
 	w.t.Helper()
 
-	pool := foreign.New(foreign.IPAddressPoolKind())
+	pool := hypershift.New(hypershift.IPAddressPoolKind())
 	pool.SetNamespace(metalLB)
 	pool.SetName(name)
 	pool.Object["spec"] = spec
@@ -310,8 +312,8 @@ func addressRows() []row {
 			condition: condition, want: "False VIPConflict", message: "/web has the address 10.3.0.1: choose another, or free it", phase: v1alpha1.PhaseFailed,
 			mend: func(w *world, _ *v1alpha1.DPFHCPBridge) { w.delete(&corev1.Service{}, w.namespace, "web") },
 		},
-		asks("address that a Service asks for", "10.3.0.2", foreign.AnnotationAddress),
-		asks("address that a Service asks for in the old way", "10.3.0.3", foreign.AnnotationAddressOld),
+		asks("address that a Service asks for", "10.3.0.2", hypershift.AnnotationAddress),
+		asks("address that a Service asks for in the old way", "10.3.0.3", hypershift.AnnotationAddressOld),
 		{
 			name:      "address of no pool",
 			spoil:     func(_ *world, b *v1alpha1.DPFHCPBridge) { at(b, "198.51.100.7") },
@@ -330,16 +332,16 @@ func addressRows() []row {
 			condition: condition, want: "False VIPNotInPool", message: "IPAddressPool row-others has the address 198.51.100.77 and does not serve namespace",
 			phase: v1alpha1.PhaseFailed,
 			mend: func(w *world, b *v1alpha1.DPFHCPBridge) {
-				pool := w.read(foreign.New(foreign.IPAddressPoolKind()), metalLB, "row-others")
+				pool := w.read(hypershift.New(hypershift.IPAddressPoolKind()), metalLB, "row-others")
 				w.must(env.Client.Patch(w.t.Context(), pool, merge(anyMap{"spec": anyMap{"serviceAllocation": anyMap{
-					"namespaces": list{foreign.ControlPlaneNamespace(b.Namespace, b.Name)},
+					"namespaces": list{hypershift.ControlPlaneNamespace(b.Namespace, b.Name)},
 				}}})))
 			},
 		},
 		{
 			name: "pool of that name", spoil: func(w *world, b *v1alpha1.DPFHCPBridge) {
 				at(b, "10.3.0.4")
-				w.pool(foreign.PoolName(b.Namespace, b.Name), anyMap{"addresses": list{"203.0.113.1/32"}})
+				w.pool(hypershift.PoolName(b.Namespace, b.Name), anyMap{"addresses": list{"203.0.113.1/32"}})
 			},
 			condition: condition, want: "False ServiceCreationFailed", message: "is there and does not belong to this bridge", phase: v1alpha1.PhaseFailed,
 			ready: v1alpha1.ReasonWaitingForInfrastructure,
@@ -373,7 +375,7 @@ func TestRows(t *testing.T) { //nolint:paralleltest // it plays HyperShift itsel
 
 func (r row) check(w *world) {
 	w.t.Helper()
-	w.dpuCluster("b", foreign.PhaseReady)
+	w.dpuCluster("b", hypershift.PhaseReady)
 
 	b := w.bridge("b")
 	if r.spoil != nil {

@@ -19,9 +19,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/bridge/address"
 	"github.com/hyperfleet/hyperfleet/bridge/csr"
 	"github.com/hyperfleet/hyperfleet/bridge/dpfhcpbridge"
-	kinds "github.com/hyperfleet/hyperfleet/bridge/foreign"
+	kinds "github.com/hyperfleet/hyperfleet/bridge/hypershift"
 	"github.com/hyperfleet/hyperfleet/bridge/release"
-	"github.com/hyperfleet/hyperfleet/kit/foreign"
+	"github.com/hyperfleet/hyperfleet/kit/crdgate"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
@@ -122,7 +122,7 @@ func (a *Area) gate(
 		return open(ctx, mgr)
 	}
 
-	gate := &foreign.Gate{
+	gate := &crdgate.Gate{
 		Area: "bridge: " + name, Kinds: needed, Manager: mgr, Clock: a.Clock, Log: a.Log, Open: open,
 	}
 	if err := mgr.Add(gate); err != nil {

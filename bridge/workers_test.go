@@ -24,8 +24,8 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/bridge/csr"
-	"github.com/hyperfleet/hyperfleet/bridge/foreign"
-	"github.com/hyperfleet/hyperfleet/sim/hypershift"
+	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
+	sim "github.com/hyperfleet/hyperfleet/sim/hypershift"
 	"github.com/hyperfleet/hyperfleet/sim/hypershift/crds"
 	"github.com/hyperfleet/hyperfleet/sim/hypershift/hypershifttest"
 )
@@ -90,18 +90,18 @@ func furnish(t *testing.T) {
 // workers is a bridge with a hosted cluster, whose workers ask for certificates.
 type workers struct {
 	t      *testing.T
-	sim    *hypershift.Sim
+	sim    *sim.Sim
 	bridge *v1alpha1.DPFHCPBridge
 	dpus   types.NamespacedName
 }
 
 // approve runs HyperShift and an Approver until the test ends: one that runs alone, as the
 // API server is every hosted cluster, too.
-func approve(t *testing.T) *hypershift.Sim {
+func approve(t *testing.T) *sim.Sim {
 	t.Helper()
 	furnish(t)
 
-	sim := hypershifttest.New(t, hypershift.Options{Config: env.Config, Supported: supported()})
+	sim := hypershifttest.New(t, sim.Options{Config: env.Config, Supported: supported()})
 
 	env.Manage(t, "", func(_ context.Context, mgr ctrl.Manager) error {
 		return (&csr.Approver{
@@ -113,7 +113,7 @@ func approve(t *testing.T) *hypershift.Sim {
 	return sim
 }
 
-func newWorkers(t *testing.T, sim *hypershift.Sim) *workers {
+func newWorkers(t *testing.T, sim *sim.Sim) *workers {
 	t.Helper()
 
 	w := &workers{t: t, sim: sim}
@@ -136,16 +136,16 @@ func newWorkers(t *testing.T, sim *hypershift.Sim) *workers {
 			StringData: map[string]string{v1alpha1.PullSecretKey: `{"auths":{"quay.io":{"auth":"YTpi"}}}`},
 		},
 		&corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: foreign.SSHKeyName("c1")},
-			StringData: map[string]string{foreign.SSHKeyKey: "ssh-ed25519 AAAA"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: hypershift.SSHKeyName("c1")},
+			StringData: map[string]string{hypershift.SSHKeyKey: "ssh-ed25519 AAAA"},
 		},
 		&corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: foreign.EncryptionKeyName("c1")},
-			StringData: map[string]string{foreign.EncryptionKeyKey: "0123456789abcdef0123456789abcdef"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: hypershift.EncryptionKeyName("c1")},
+			StringData: map[string]string{hypershift.EncryptionKeyKey: "0123456789abcdef0123456789abcdef"},
 		},
 		w.bridge,
 	)
-	cluster := foreign.HostedCluster(w.bridge, "10.0.0.5")
+	cluster := hypershift.HostedCluster(w.bridge, "10.0.0.5")
 	w.create(cluster)
 	t.Cleanup(func() { w.clear(cluster) })
 	w.comesUp()

@@ -35,9 +35,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/bridge"
-	"github.com/hyperfleet/hyperfleet/bridge/foreign"
+	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
 	kitlog "github.com/hyperfleet/hyperfleet/kit/log"
-	"github.com/hyperfleet/hyperfleet/sim/hypershift"
+	sim "github.com/hyperfleet/hyperfleet/sim/hypershift"
 	"github.com/hyperfleet/hyperfleet/sim/hypershift/crds"
 	"github.com/hyperfleet/hyperfleet/sim/registry"
 	"github.com/hyperfleet/hyperfleet/test/kube"
@@ -93,7 +93,7 @@ func TestMain(m *testing.M) {
 type stage struct {
 	mu      sync.Mutex
 	tests   int
-	sim     *hypershift.Sim
+	sim     *sim.Sim
 	counted *counts
 	end     func() error
 }
@@ -138,7 +138,7 @@ func (s *stage) fill() error {
 		return err
 	}
 
-	sim, err := hypershift.Start(hypershift.Options{Config: env.Config, Supported: supported(), Delays: hypershift.Delays{
+	sim, err := sim.Start(sim.Options{Config: env.Config, Supported: supported(), Delays: sim.Delays{
 		Address: delay, Kubeconfig: delay, ControlPlane: delay, Rollout: delay, Delete: delay,
 	}})
 	if err != nil {
@@ -313,11 +313,11 @@ func (w *world) made() []string {
 
 	var out []string
 
-	selector := client.MatchingLabels{foreign.LabelNamespace: w.namespace}
+	selector := client.MatchingLabels{hypershift.LabelNamespace: w.namespace}
 
 	for _, list := range []*unstructured.UnstructuredList{
-		listOf(foreign.HostedClusterKind()), listOf(foreign.NodePoolKind()), listOf(foreign.IPAddressPoolKind()),
-		listOf(foreign.L2AdvertisementKind()), listOf(corev1.SchemeGroupVersion.WithKind("Secret")),
+		listOf(hypershift.HostedClusterKind()), listOf(hypershift.NodePoolKind()), listOf(hypershift.IPAddressPoolKind()),
+		listOf(hypershift.L2AdvertisementKind()), listOf(corev1.SchemeGroupVersion.WithKind("Secret")),
 	} {
 		if err := env.Client.List(context.Background(), list, selector); err != nil {
 			w.t.Error(err)
@@ -341,7 +341,7 @@ func (w *world) secret(name, key, value string) *corev1.Secret {
 func (w *world) dpuCluster(name, phase string) *unstructured.Unstructured {
 	w.t.Helper()
 
-	object := foreign.New(foreign.DPUClusterKind())
+	object := hypershift.New(hypershift.DPUClusterKind())
 	object.SetNamespace(w.dpus)
 	object.SetName(name)
 	object.Object["spec"] = map[string]any{"type": "static", "maxNodes": int64(10)}

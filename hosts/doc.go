@@ -9,7 +9,7 @@
 //	                     │                              │ probe, part by part
 //	                     └─ digests ── compare ◄────────┘
 //
-//	HostFleet ◄─ counts ── hosts' statuses ◄── machine/ ── crew ── push/, ssh/ ──► host
+//	HostFleet ◄─ counts ── hosts' statuses ◄── machine/ ── WorkerPool ── push/, ssh/ ──► host
 //	    └─ permits (rollout/) ─────────────────►┘
 //
 // This folder holds the wiring only (setup.go). plan/ has the plan and its digests, and

@@ -64,9 +64,9 @@ func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) error {
 		return &step.Runner{Client: mgr.GetClient(), Controller: name, Clock: a.Clock, Metrics: steps}
 	}
 
-	crew := machine.NewCrew(ssh.New(ssh.Options{Clock: a.Clock, Calls: a.Calls}), a.Clock, a.Config.Pushes, a.Config.ScriptTimeout)
-	if err := mgr.Add(crew); err != nil {
-		return fmt.Errorf("add crew: %w", err)
+	pool := machine.NewWorkerPool(ssh.New(ssh.Options{Clock: a.Clock, Calls: a.Calls}), a.Clock, a.Config.Pushes, a.Config.ScriptTimeout)
+	if err := mgr.Add(pool); err != nil {
+		return fmt.Errorf("add worker pool: %w", err)
 	}
 
 	settings := machine.Settings{
@@ -77,7 +77,7 @@ func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) error {
 		r := &machine.Reconciler{
 			Kind: kind, Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Secrets: machine.KubeSecrets{Reader: mgr.GetAPIReader()},
 			Runner: runner(strings.ToLower(kind.Name())), Recorder: mgr.GetEventRecorder("hyperfleet"), Clock: a.Clock,
-			Crew: crew, Metrics: pushes, Settings: settings,
+			WorkerPool: pool, Metrics: pushes, Settings: settings,
 		}
 		if err := r.SetupWithManager(ctx, mgr); err != nil {
 			return err

@@ -64,7 +64,7 @@ func runOnce(ctx context.Context, claim *v1alpha1.MachineClaim, i int) (bool, er
 			return step.Fail(err)
 		}
 
-		return step.Done().Saying("Placed", strconv.Itoa(i))
+		return step.Done().WithReason("Placed", strconv.Itoa(i))
 	}}}
 
 	result, err := step.Run(ctx, runner, claim, steps, i)

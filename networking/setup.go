@@ -14,7 +14,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/kit/foreign"
+	"github.com/hyperfleet/hyperfleet/kit/crdgate"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/networking/claims"
@@ -71,7 +71,7 @@ func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) error {
 		return err
 	}
 
-	gate := &foreign.Gate{
+	gate := &crdgate.Gate{
 		Area: "networking: KubeVirt machines", Kinds: []schema.GroupVersionKind{kubevirt.VirtualMachineKind(), kubevirt.InstanceKind()},
 		Manager: mgr, Clock: a.Clock, Log: a.Log,
 		Open: func(_ context.Context, mgr ctrl.Manager) error { return a.kubevirt(mgr, book, registry, steps) },

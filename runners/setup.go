@@ -25,12 +25,12 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/devid"
 	"github.com/hyperfleet/hyperfleet/runners/handover"
 	"github.com/hyperfleet/hyperfleet/runners/hypervisorcluster"
-	"github.com/hyperfleet/hyperfleet/runners/machine"
 	"github.com/hyperfleet/hyperfleet/runners/machineclaim"
 	"github.com/hyperfleet/hyperfleet/runners/machinetemplate"
 	"github.com/hyperfleet/hyperfleet/runners/orphans"
 	"github.com/hyperfleet/hyperfleet/runners/report"
 	"github.com/hyperfleet/hyperfleet/runners/runnerpool"
+	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 	"github.com/hyperfleet/hyperfleet/runners/wake"
 	"github.com/hyperfleet/hyperfleet/workload"
 
@@ -42,7 +42,7 @@ type Area struct {
 	Config config.Runners
 	// Namespace that the operator runs in.
 	Namespace string
-	Settings  machine.Settings
+	Settings  vmspec.Settings
 	// Hypervisors by spec.provider; Platforms by workload type.
 	Hypervisors map[string]hypervisor.Factory
 	Platforms   map[string]workload.Platform
@@ -182,10 +182,10 @@ func (a *Area) parts(mgr ctrl.Manager) (*parts, error) {
 		},
 		jobs:    jobs.controllers,
 		sources: jobs.sources,
-		routes: a.routes(mgr, jobs.receiver, &handover.Desk{
+		routes: a.routes(mgr, jobs.receiver, &handover.Handler{
 			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Workloads: workloads, Recorder: recorder,
 			Identity: a.Identity, Settings: a.Settings, Metrics: handoverMetrics, Clock: a.Clock,
-		}, &devid.Desk{
+		}, &devid.Handler{
 			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorder, Key: a.Settings.ReportKey,
 			Authority: a.DevID, Metrics: devIDMetrics, Clock: a.Clock,
 		}),
@@ -232,12 +232,12 @@ func claimed(ctx context.Context, reader client.Reader) ([]int, error) {
 func (a *Area) routes(mgr ctrl.Manager, receiver, credentials, devices http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle(demand.Pattern, receiver)
-	mux.Handle(report.Pattern, &report.Desk{
+	mux.Handle(report.Pattern, &report.Handler{
 		Client: mgr.GetClient(), Logs: logsOf(mgr), Key: a.Settings.ReportKey, Clock: a.Clock,
 	})
 	mux.Handle(handover.Pattern, credentials)
 	mux.Handle(devid.Pattern, devices)
-	mux.Handle(machine.ProgramPattern, machine.Programs(a.Settings.BootstrapServices))
+	mux.Handle(vmspec.ProgramPattern, vmspec.Programs(a.Settings.BootstrapServices))
 
 	return mux
 }
@@ -264,7 +264,7 @@ func index(ctx context.Context, mgr ctrl.Manager) error {
 
 	err = indexer.IndexField(ctx, &v1alpha1.MachineClaim{}, machineclaim.IndexRunnerName, func(obj client.Object) []string {
 		if claim, ok := obj.(*v1alpha1.MachineClaim); ok {
-			return []string{machine.RunnerName(claim)}
+			return []string{vmspec.RunnerName(claim)}
 		}
 
 		return nil

@@ -15,7 +15,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/bridge/address"
-	"github.com/hyperfleet/hyperfleet/bridge/foreign"
+	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
@@ -45,7 +45,7 @@ func addressFree(ctx context.Context, s *scope) step.Result {
 		return step.Fail(err)
 	}
 
-	namespace := foreign.ControlPlaneNamespace(s.bridge.Namespace, s.bridge.Name)
+	namespace := hypershift.ControlPlaneNamespace(s.bridge.Namespace, s.bridge.Name)
 
 	switch {
 	case pool == nil && !s.mayMakePool(vip):
@@ -53,7 +53,7 @@ func addressFree(ctx context.Context, s *scope) step.Result {
 			"no IPAddressPool has the address %s, and it is not in bridge.addressRanges: choose another, or make a pool with it", vip))
 	case pool == nil:
 		return step.Done()
-	case !foreign.Serves(pool, namespace):
+	case !hypershift.Serves(pool, namespace):
 		return notExposed(v1alpha1.ReasonVIPNotInPool, fmt.Sprintf(
 			"IPAddressPool %s has the address %s and does not serve namespace %s: add it to serviceAllocation.namespaces",
 			pool.GetName(), vip, namespace))
@@ -72,7 +72,7 @@ func (s *scope) takenBy(ctx context.Context, vip string) (string, error) {
 		return "", fmt.Errorf("list Services with address %s: %w", vip, err)
 	}
 
-	own := foreign.ControlPlaneNamespace(s.bridge.Namespace, s.bridge.Name)
+	own := hypershift.ControlPlaneNamespace(s.bridge.Namespace, s.bridge.Name)
 	taken := ""
 
 	for i := range services.Items {
@@ -115,7 +115,7 @@ func (s *scope) poolWith(ctx context.Context, vip string) (*unstructured.Unstruc
 
 	for _, around := range address.Around(addr) {
 		pools := &unstructured.UnstructuredList{}
-		pools.SetGroupVersionKind(foreign.IPAddressPoolKind())
+		pools.SetGroupVersionKind(hypershift.IPAddressPoolKind())
 
 		err := s.Cache.List(ctx, pools, client.InNamespace(s.MetalLBNamespace), client.MatchingFields{indexAddress: around})
 		if err != nil {
@@ -155,7 +155,7 @@ func poolMade(ctx context.Context, s *scope) step.Result {
 	}
 
 	for _, want := range []*unstructured.Unstructured{
-		foreign.Pool(s.bridge, s.MetalLBNamespace), foreign.Advertisement(s.bridge, s.MetalLBNamespace),
+		hypershift.Pool(s.bridge, s.MetalLBNamespace), hypershift.Advertisement(s.bridge, s.MetalLBNamespace),
 	} {
 		have, err := s.read(ctx, s.Cache, want.GroupVersionKind(), client.ObjectKeyFromObject(want))
 		if err == nil {

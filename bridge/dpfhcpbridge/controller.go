@@ -19,7 +19,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/bridge/address"
 	"github.com/hyperfleet/hyperfleet/bridge/credentials"
-	"github.com/hyperfleet/hyperfleet/bridge/foreign"
+	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
@@ -86,7 +86,7 @@ type scope struct {
 	// cluster is the bridge's HostedCluster, nil where there is none.
 	cluster *unstructured.Unstructured
 	// dpus is filled by dpuCluster.
-	dpus foreign.DPUCluster
+	dpus hypershift.DPUCluster
 	// secrets is filled by secrets.
 	secrets secrets
 	// pool that has the address and is not the bridge's own; empty where there is none.
@@ -177,9 +177,9 @@ func (s *scope) look(ctx context.Context) error {
 
 	var err error
 
-	s.cluster, err = s.read(ctx, s.Cache, foreign.HostedClusterKind(), client.ObjectKeyFromObject(s.bridge))
+	s.cluster, err = s.read(ctx, s.Cache, hypershift.HostedClusterKind(), client.ObjectKeyFromObject(s.bridge))
 	if err == nil && s.cluster == nil && s.bridge.Status.HostedClusterRef != nil {
-		s.cluster, err = s.read(ctx, s.Live, foreign.HostedClusterKind(), client.ObjectKeyFromObject(s.bridge))
+		s.cluster, err = s.read(ctx, s.Live, hypershift.HostedClusterKind(), client.ObjectKeyFromObject(s.bridge))
 	}
 
 	if s.cluster != nil && !s.ours(s.cluster) {

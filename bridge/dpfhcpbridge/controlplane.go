@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/bridge/foreign"
+	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
@@ -21,13 +21,13 @@ const reasonDegraded = "ControlPlaneDegraded"
 // controlPlaneReady looks whether the control plane runs the release that is wanted, and is
 // well. What HyperShift says of it is mirrored.
 func controlPlaneReady(_ context.Context, s *scope) step.Result {
-	conditions := foreign.Conditions(s.cluster)
-	result := controlPlane(conditions, foreign.RolledOut(s.cluster), s.bridge.Status.KubeconfigSecretRef != nil)
+	conditions := hypershift.Conditions(s.cluster)
+	result := controlPlane(conditions, hypershift.RolledOut(s.cluster), s.bridge.Status.KubeconfigSecretRef != nil)
 
 	for _, mirror := range [][2]string{
-		{foreign.Available, v1alpha1.ConditionHostedClusterAvailable},
-		{foreign.Progressing, v1alpha1.ConditionHostedClusterProgressing},
-		{foreign.Degraded, v1alpha1.ConditionHostedClusterDegraded},
+		{hypershift.Available, v1alpha1.ConditionHostedClusterAvailable},
+		{hypershift.Progressing, v1alpha1.ConditionHostedClusterProgressing},
+		{hypershift.Degraded, v1alpha1.ConditionHostedClusterDegraded},
 	} {
 		if c := meta.FindStatusCondition(conditions, mirror[0]); c != nil && c.Status != "" {
 			result = result.Also(mirror[1], c.Status, c.Reason, c.Message)
@@ -40,12 +40,12 @@ func controlPlaneReady(_ context.Context, s *scope) step.Result {
 // controlPlane judges a control plane by HyperShift's conditions, whether its release is
 // rolled out, and whether it has been available before.
 func controlPlane(conditions []metav1.Condition, rolledOut, before bool) step.Result {
-	if bad := meta.FindStatusCondition(conditions, foreign.ValidReleaseImage); bad != nil && bad.Status == metav1.ConditionFalse {
+	if bad := meta.FindStatusCondition(conditions, hypershift.ValidReleaseImage); bad != nil && bad.Status == metav1.ConditionFalse {
 		return step.Wait(lookAgain, v1alpha1.ReasonWaitingForControlPlane, "HyperShift does not take the release image: "+bad.Message)
 	}
 
-	available := meta.FindStatusCondition(conditions, foreign.Available)
-	degraded := meta.FindStatusCondition(conditions, foreign.Degraded)
+	available := meta.FindStatusCondition(conditions, hypershift.Available)
+	degraded := meta.FindStatusCondition(conditions, hypershift.Degraded)
 
 	switch {
 	case available == nil:
@@ -69,7 +69,7 @@ func controlPlane(conditions []metav1.Condition, rolledOut, before bool) step.Re
 
 // because is what HyperShift says to a condition.
 func because(condition *metav1.Condition) string {
-	if condition.Status == metav1.ConditionTrue && condition.Type == foreign.Available || condition.Message == "" {
+	if condition.Status == metav1.ConditionTrue && condition.Type == hypershift.Available || condition.Message == "" {
 		return ""
 	}
 

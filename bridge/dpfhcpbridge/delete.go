@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/hyperfleet/hyperfleet/bridge/foreign"
+	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
@@ -20,12 +20,12 @@ const reasonDeleting = "Deleting"
 // hostedClusterGone deletes the HostedCluster and waits until HyperShift has taken the
 // control plane down.
 func hostedClusterGone(ctx context.Context, s *scope) step.Result {
-	return s.waitGone(ctx, foreign.HostedClusterKind(), client.ObjectKeyFromObject(s.bridge))
+	return s.waitGone(ctx, hypershift.HostedClusterKind(), client.ObjectKeyFromObject(s.bridge))
 }
 
 // nodePoolGone does the same with the NodePool, which HyperShift has mostly deleted by then.
 func nodePoolGone(ctx context.Context, s *scope) step.Result {
-	return s.waitGone(ctx, foreign.NodePoolKind(), client.ObjectKeyFromObject(s.bridge))
+	return s.waitGone(ctx, hypershift.NodePoolKind(), client.ObjectKeyFromObject(s.bridge))
 }
 
 // handedOverGone removes the kubeconfig from the DPUCluster's namespace. The DPUCluster goes
@@ -42,9 +42,9 @@ func handedOverGone(ctx context.Context, s *scope) step.Result {
 
 // poolGone removes the bridge's own pool, once nothing has its address, and what announces it.
 func poolGone(ctx context.Context, s *scope) step.Result {
-	key := client.ObjectKey{Namespace: s.MetalLBNamespace, Name: foreign.PoolName(s.bridge.Namespace, s.bridge.Name)}
+	key := client.ObjectKey{Namespace: s.MetalLBNamespace, Name: hypershift.PoolName(s.bridge.Namespace, s.bridge.Name)}
 
-	for _, kind := range []schema.GroupVersionKind{foreign.L2AdvertisementKind(), foreign.IPAddressPoolKind()} {
+	for _, kind := range []schema.GroupVersionKind{hypershift.L2AdvertisementKind(), hypershift.IPAddressPoolKind()} {
 		if result := s.waitGone(ctx, kind, key); !result.IsDone() {
 			return result
 		}

@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/bridge/foreign"
+	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
@@ -29,7 +29,7 @@ func handedOverName(cluster string) string { return cluster + "-hcp-kubeconfig" 
 func dpuClusterValid(ctx context.Context, s *scope) step.Result {
 	key := dpuClusterKey(s.bridge)
 
-	object, err := s.read(ctx, s.Cache, foreign.DPUClusterKind(), key)
+	object, err := s.read(ctx, s.Cache, hypershift.DPUClusterKind(), key)
 	if err != nil {
 		return step.Fail(err)
 	}
@@ -38,9 +38,9 @@ func dpuClusterValid(ctx context.Context, s *scope) step.Result {
 		return step.Wait(lookAgain, v1alpha1.ReasonNotFound, fmt.Sprintf("DPUCluster %s is not there: make it", key))
 	}
 
-	s.dpus = foreign.ReadDPUCluster(object)
+	s.dpus = hypershift.ReadDPUCluster(object)
 
-	if s.dpus.Type == foreign.TypeKamaji {
+	if s.dpus.Type == hypershift.TypeKamaji {
 		return step.Stall(v1alpha1.ReasonInUse,
 			fmt.Sprintf("DPUCluster %s is of type kamaji and gets its control plane from there: name one of type static", key))
 	}
@@ -60,7 +60,7 @@ func dpuClusterValid(ctx context.Context, s *scope) step.Result {
 			fmt.Sprintf("DPUCluster %s is served by bridge %s: name another, or remove that bridge", key, first))
 	}
 
-	if s.dpus.Phase != foreign.PhaseReady {
+	if s.dpus.Phase != hypershift.PhaseReady {
 		return step.Wait(lookAgain, v1alpha1.ReasonNotReady, fmt.Sprintf("DPUCluster %s is in phase %s", key, orNone(s.dpus.Phase)))
 	}
 
@@ -70,7 +70,7 @@ func dpuClusterValid(ctx context.Context, s *scope) step.Result {
 			fmt.Sprintf("DPUCluster %s has %d nodes of %d: raise its maxNodes, or remove nodes", key, s.dpus.Nodes, s.dpus.MaxNodes))
 	}
 
-	return step.Done().Saying(v1alpha1.ReasonValid, fmt.Sprintf("DPUCluster %s is ready", key))
+	return step.Done().WithReason(v1alpha1.ReasonValid, fmt.Sprintf("DPUCluster %s is ready", key))
 }
 
 func orNone(phase string) string {

@@ -16,14 +16,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/bridge/foreign"
+	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
 // exposedReady looks at the Service that HyperShift makes for the API server.
 func exposedReady(ctx context.Context, s *scope) step.Result {
 	key := client.ObjectKey{
-		Namespace: foreign.ControlPlaneNamespace(s.bridge.Namespace, s.bridge.Name), Name: foreign.APIServerService,
+		Namespace: hypershift.ControlPlaneNamespace(s.bridge.Namespace, s.bridge.Name), Name: hypershift.APIServerService,
 	}
 	service := &corev1.Service{}
 
@@ -59,8 +59,8 @@ func exposedReady(ctx context.Context, s *scope) step.Result {
 
 	for _, port := range service.Spec.Ports {
 		if port.NodePort > 0 {
-			return step.Done().Saying(v1alpha1.ReasonNodePortReady, "the API server is at "+
-				net.JoinHostPort(foreign.NodeAddress(s.cluster), strconv.Itoa(int(port.NodePort))))
+			return step.Done().WithReason(v1alpha1.ReasonNodePortReady, "the API server is at "+
+				net.JoinHostPort(hypershift.NodeAddress(s.cluster), strconv.Itoa(int(port.NodePort))))
 		}
 	}
 
@@ -71,7 +71,7 @@ func exposedReady(ctx context.Context, s *scope) step.Result {
 // where MetalLB might give another.
 func (s *scope) balanced(ctx context.Context) step.Result {
 	vip, key := s.bridge.Spec.MetalLBVirtualIP, client.ObjectKeyFromObject(s.service)
-	asked := s.service.Annotations[foreign.AnnotationAddress]
+	asked := s.service.Annotations[hypershift.AnnotationAddress]
 	have := ""
 
 	if ingress := s.service.Status.LoadBalancer.Ingress; len(ingress) > 0 {
@@ -91,7 +91,7 @@ func (s *scope) balanced(ctx context.Context) step.Result {
 			port = ports[0].Port
 		}
 
-		return step.Done().Saying(v1alpha1.ReasonLoadBalancerReady,
+		return step.Done().WithReason(v1alpha1.ReasonLoadBalancerReady,
 			"the API server is at "+net.JoinHostPort(vip, strconv.Itoa(int(port))))
 	}
 
@@ -108,7 +108,7 @@ func (s *scope) balanced(ctx context.Context) step.Result {
 // are not its own.
 func (s *scope) ask(ctx context.Context, vip string) error {
 	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"annotations": map[string]any{foreign.AnnotationAddress: vip}},
+		"metadata": map[string]any{"annotations": map[string]any{hypershift.AnnotationAddress: vip}},
 	})
 	if err != nil {
 		return fmt.Errorf("write patch: %w", err)

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/bridge/foreign"
+	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
@@ -23,7 +23,7 @@ import (
 func hostedClusterMade(ctx context.Context, s *scope) step.Result {
 	key := client.ObjectKeyFromObject(s.bridge)
 
-	if namespace := foreign.ControlPlaneNamespace(key.Namespace, key.Name); len(validation.IsDNS1123Label(namespace)) > 0 {
+	if namespace := hypershift.ControlPlaneNamespace(key.Namespace, key.Name); len(validation.IsDNS1123Label(namespace)) > 0 {
 		return step.Stall(v1alpha1.ReasonCreationFailed, fmt.Sprintf(
 			"HyperShift's namespace %s would have more than 63 characters: make the bridge with a shorter name", namespace))
 	}
@@ -42,7 +42,7 @@ func hostedClusterMade(ctx context.Context, s *scope) step.Result {
 		return result
 	}
 
-	cluster, err := s.ensure(ctx, s.cluster, foreign.HostedCluster(s.bridge, address), v1alpha1.ReasonCreationFailed)
+	cluster, err := s.ensure(ctx, s.cluster, hypershift.HostedCluster(s.bridge, address), v1alpha1.ReasonCreationFailed)
 	if err != nil {
 		return step.ForError(err, lookAgain)
 	}
@@ -50,7 +50,7 @@ func hostedClusterMade(ctx context.Context, s *scope) step.Result {
 	s.cluster = cluster
 	s.bridge.Status.HostedClusterRef = &v1alpha1.ObjectReference{Namespace: key.Namespace, Name: key.Name}
 
-	return step.Done().Saying(v1alpha1.ReasonCreated, fmt.Sprintf("HostedCluster %s is there", key))
+	return step.Done().WithReason(v1alpha1.ReasonCreated, fmt.Sprintf("HostedCluster %s is there", key))
 }
 
 // nodeAddress is the address of a node of the management cluster that the control plane is
@@ -61,7 +61,7 @@ func (s *scope) nodeAddress(ctx context.Context) (string, step.Result) {
 	}
 
 	if s.cluster != nil {
-		return foreign.NodeAddress(s.cluster), step.Done()
+		return hypershift.NodeAddress(s.cluster), step.Done()
 	}
 
 	var nodes corev1.NodeList
@@ -121,13 +121,13 @@ func nodePoolMade(ctx context.Context, s *scope) step.Result {
 
 	image := s.bridge.Spec.OCPReleaseImage
 
-	have, err := s.read(ctx, s.Cache, foreign.NodePoolKind(), key)
-	if have != nil && !foreign.RolledOut(s.cluster) {
-		image = foreign.Image(have) // workers may not run ahead of their control plane
+	have, err := s.read(ctx, s.Cache, hypershift.NodePoolKind(), key)
+	if have != nil && !hypershift.RolledOut(s.cluster) {
+		image = hypershift.Image(have) // workers may not run ahead of their control plane
 	}
 
 	if err == nil {
-		_, err = s.ensure(ctx, have, foreign.NodePool(s.bridge, image), v1alpha1.ReasonNodePoolCreationFailed)
+		_, err = s.ensure(ctx, have, hypershift.NodePool(s.bridge, image), v1alpha1.ReasonNodePoolCreationFailed)
 	}
 
 	if err != nil {
@@ -144,7 +144,7 @@ func nodePoolMade(ctx context.Context, s *scope) step.Result {
 // nodePoolReady reports on the NodePool. It has no machines of its own: the workers are DPUs
 // that join by themselves, and DPF counts them.
 func nodePoolReady(ctx context.Context, s *scope) step.Result {
-	pool, err := s.read(ctx, s.Cache, foreign.NodePoolKind(), client.ObjectKeyFromObject(s.bridge))
+	pool, err := s.read(ctx, s.Cache, hypershift.NodePoolKind(), client.ObjectKeyFromObject(s.bridge))
 	if err != nil {
 		return step.Fail(err)
 	}
@@ -153,9 +153,9 @@ func nodePoolReady(ctx context.Context, s *scope) step.Result {
 		return step.Wait(lookSoon, v1alpha1.ReasonWaitingForNodes, "the NodePool is not in sight yet")
 	}
 
-	if reason, message := foreign.NodesTrouble(pool); reason != "" {
+	if reason, message := hypershift.NodesTrouble(pool); reason != "" {
 		return step.Wait(lookAgain, reason, message)
 	}
 
-	return step.Done().Saying(v1alpha1.ReasonNodesReady, fmt.Sprintf("%d DPUs have joined", s.dpus.Nodes))
+	return step.Done().WithReason(v1alpha1.ReasonNodesReady, fmt.Sprintf("%d DPUs have joined", s.dpus.Nodes))
 }

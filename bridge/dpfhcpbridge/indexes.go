@@ -16,7 +16,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/bridge/address"
-	"github.com/hyperfleet/hyperfleet/bridge/foreign"
+	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
 )
 
 // Indexes of bridges, by what they stand on; that of addresses is of Services and pools as
@@ -57,7 +57,7 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 			return slices.DeleteFunc([]string{b.Spec.MetalLBVirtualIP}, func(ip string) bool { return ip == "" })
 		},
 		indexControlPlane: func(b *v1alpha1.DPFHCPBridge) []string {
-			return []string{foreign.ControlPlaneNamespace(b.Namespace, b.Name)}
+			return []string{hypershift.ControlPlaneNamespace(b.Namespace, b.Name)}
 		},
 		indexWantsPool: wantsPool,
 	} {
@@ -86,13 +86,13 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 
 // addPoolIndex teaches the cache the index of MetalLB's pools by the CIDRs they consist of.
 func addPoolIndex(ctx context.Context, indexer client.FieldIndexer) error {
-	err := indexer.IndexField(ctx, foreign.New(foreign.IPAddressPoolKind()), indexAddress, func(obj client.Object) []string {
+	err := indexer.IndexField(ctx, hypershift.New(hypershift.IPAddressPoolKind()), indexAddress, func(obj client.Object) []string {
 		pool, is := obj.(*unstructured.Unstructured)
 		if !is {
 			return nil
 		}
 
-		return address.Cover(foreign.Addresses(pool))
+		return address.Cover(hypershift.Addresses(pool))
 	})
 	if err != nil {
 		return fmt.Errorf("index IPAddressPools by address: %w", err)
@@ -131,7 +131,7 @@ func addressesOfService(obj client.Object) []string {
 
 	add(service.Spec.LoadBalancerIP)
 
-	for _, annotation := range []string{foreign.AnnotationAddress, foreign.AnnotationAddressOld} {
+	for _, annotation := range []string{hypershift.AnnotationAddress, hypershift.AnnotationAddressOld} {
 		for ip := range strings.SplitSeq(service.Annotations[annotation], ",") {
 			add(ip)
 		}

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/bridge/foreign"
+	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
@@ -27,12 +27,12 @@ const encryptionKeyBytes = 32
 // name for them, and the key that etcd's Secrets are encrypted with. That key is made once:
 // a cluster whose key is lost can't read its Secrets, and a new one would hide it.
 func keysMade(ctx context.Context, s *scope) step.Result {
-	name := foreign.SSHKeyName(s.bridge.Name)
-	if err := s.keep(ctx, s.owned(name), map[string][]byte{foreign.SSHKeyKey: s.secrets.sshKeys}); err != nil {
+	name := hypershift.SSHKeyName(s.bridge.Name)
+	if err := s.keep(ctx, s.owned(name), map[string][]byte{hypershift.SSHKeyKey: s.secrets.sshKeys}); err != nil {
 		return step.ForError(err, lookAgain)
 	}
 
-	key := s.owned(foreign.EncryptionKeyName(s.bridge.Name))
+	key := s.owned(hypershift.EncryptionKeyName(s.bridge.Name))
 
 	err := s.Live.Get(ctx, client.ObjectKeyFromObject(key), &corev1.Secret{})
 	if err == nil {
@@ -51,7 +51,7 @@ func keysMade(ctx context.Context, s *scope) step.Result {
 	raw := make([]byte, encryptionKeyBytes)
 	_, _ = rand.Read(raw) // it never fails
 
-	key.Data = map[string][]byte{foreign.EncryptionKeyKey: raw}
+	key.Data = map[string][]byte{hypershift.EncryptionKeyKey: raw}
 	if err := s.Client.Create(ctx, key, client.FieldOwner(fieldOwner)); err != nil && !apierrors.IsAlreadyExists(err) {
 		return step.Fail(s.refused(err, "create", key, v1alpha1.ReasonCreationFailed))
 	}
@@ -64,7 +64,7 @@ func (s *scope) owned(name string) *corev1.Secret {
 	return &corev1.Secret{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: s.bridge.Namespace, Name: name, Labels: foreign.Labels(s.bridge),
+			Namespace: s.bridge.Namespace, Name: name, Labels: hypershift.Labels(s.bridge),
 			OwnerReferences: []metav1.OwnerReference{
 				*metav1.NewControllerRef(s.bridge, v1alpha1.GroupVersion.WithKind("DPFHCPBridge")),
 			},
@@ -115,7 +115,7 @@ func (s *scope) keep(ctx context.Context, want *corev1.Secret, data map[string][
 
 // keysGone removes the bridge's own Secrets.
 func keysGone(ctx context.Context, s *scope) step.Result {
-	for _, name := range []string{foreign.SSHKeyName(s.bridge.Name), foreign.EncryptionKeyName(s.bridge.Name)} {
+	for _, name := range []string{hypershift.SSHKeyName(s.bridge.Name), hypershift.EncryptionKeyName(s.bridge.Name)} {
 		if err := s.removeSecret(ctx, client.ObjectKey{Namespace: s.bridge.Namespace, Name: name}); err != nil {
 			return step.Fail(err)
 		}

@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/bridge/foreign"
+	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
@@ -32,7 +32,7 @@ const (
 
 // kubeconfigThere waits for the administrator's kubeconfig, and says where the cluster is.
 func kubeconfigThere(ctx context.Context, s *scope) step.Result {
-	name := foreign.Kubeconfig(s.cluster)
+	name := hypershift.Kubeconfig(s.cluster)
 	if name == "" {
 		return step.Wait(lookAgain, v1alpha1.ReasonWaitingForControlPlane, "HyperShift has not written the kubeconfig yet")
 	}
@@ -60,7 +60,7 @@ func kubeconfigThere(ctx context.Context, s *scope) step.Result {
 // endpoint is the API server's URL: by its name at a load balancer, else by the node and
 // port that HyperShift tells.
 func (s *scope) endpoint() string {
-	host, port := foreign.Endpoint(s.cluster)
+	host, port := hypershift.Endpoint(s.cluster)
 
 	if s.bridge.Spec.ExposeThroughLoadBalancer || host == "" {
 		host = "api." + s.bridge.Name + "." + s.bridge.Spec.BaseDomain
@@ -80,7 +80,7 @@ func kubeconfigHandedOver(ctx context.Context, s *scope) step.Result {
 	secret := &corev1.Secret{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: key.Namespace, Name: handedOverName(key.Name), Labels: foreign.Labels(s.bridge),
+			Namespace: key.Namespace, Name: handedOverName(key.Name), Labels: hypershift.Labels(s.bridge),
 		},
 	}
 
@@ -92,7 +92,7 @@ func kubeconfigHandedOver(ctx context.Context, s *scope) step.Result {
 		return step.Done()
 	}
 
-	object := foreign.New(foreign.DPUClusterKind())
+	object := hypershift.New(hypershift.DPUClusterKind())
 	object.SetNamespace(key.Namespace)
 	object.SetName(key.Name)
 

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/bridge/foreign"
+	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
 )
 
 // The predicates below let through what a bridge would act on. A bridge that is left alone
@@ -40,7 +40,7 @@ func conditions(obj client.Object, types ...string) any {
 		return nil
 	}
 
-	return slices.DeleteFunc(foreign.Conditions(object), func(c metav1.Condition) bool {
+	return slices.DeleteFunc(hypershift.Conditions(object), func(c metav1.Condition) bool {
 		return len(types) > 0 && !slices.Contains(types, c.Type)
 	})
 }
@@ -52,11 +52,11 @@ func hostedClusterNews() predicate.Predicate {
 			return nil
 		}
 
-		host, port := foreign.Endpoint(object)
+		host, port := hypershift.Endpoint(object)
 
 		return []any{
-			object.GetGeneration(), object.GetLabels(), foreign.Kubeconfig(object), foreign.RolledOut(object), host, port,
-			conditions(obj, foreign.Available, foreign.Progressing, foreign.Degraded, foreign.ValidReleaseImage),
+			object.GetGeneration(), object.GetLabels(), hypershift.Kubeconfig(object), hypershift.RolledOut(object), host, port,
+			conditions(obj, hypershift.Available, hypershift.Progressing, hypershift.Degraded, hypershift.ValidReleaseImage),
 		}
 	})
 }
@@ -68,7 +68,7 @@ func nodePoolNews() predicate.Predicate {
 			return nil
 		}
 
-		reason, message := foreign.NodesTrouble(object)
+		reason, message := hypershift.NodesTrouble(object)
 
 		return []any{object.GetGeneration(), object.GetLabels(), reason, message}
 	})
@@ -84,7 +84,7 @@ func dpuClusterNews() predicate.Predicate {
 			return true
 		}
 
-		before, after := foreign.ReadDPUCluster(was), foreign.ReadDPUCluster(is)
+		before, after := hypershift.ReadDPUCluster(was), hypershift.ReadDPUCluster(is)
 		before.Kubeconfig, after.Kubeconfig = "", "" // it is set by the bridge itself
 
 		return before != after
@@ -106,7 +106,7 @@ func serviceNews() predicate.Predicate {
 // foreignOrChanged lets everything through but the creation of a bridge's own objects.
 func foreignOrChanged() predicate.Predicate {
 	return predicate.Funcs{CreateFunc: func(e event.CreateEvent) bool {
-		return e.Object.GetLabels()[foreign.LabelUID] == ""
+		return e.Object.GetLabels()[hypershift.LabelUID] == ""
 	}}
 }
 

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/hyperfleet/hyperfleet/bridge/foreign"
+	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 )
 
@@ -24,7 +24,7 @@ import (
 func (r *Reconciler) read(
 	ctx context.Context, from client.Reader, kind schema.GroupVersionKind, key client.ObjectKey,
 ) (*unstructured.Unstructured, error) {
-	object := foreign.New(kind)
+	object := hypershift.New(kind)
 
 	err := from.Get(ctx, key, object)
 	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
@@ -40,7 +40,7 @@ func (r *Reconciler) read(
 
 // ours says whether an object was made for this very bridge.
 func (s *scope) ours(object client.Object) bool {
-	return metav1.IsControlledBy(object, s.bridge) || object.GetLabels()[foreign.LabelUID] == string(s.bridge.UID)
+	return metav1.IsControlledBy(object, s.bridge) || object.GetLabels()[hypershift.LabelUID] == string(s.bridge.UID)
 }
 
 // ensure makes an object that is not there, and mends one that is not as it is wanted: only
@@ -74,11 +74,11 @@ func (s *scope) ensure(
 			"%s %s is there and does not belong to this bridge: remove it, or give the bridge another name", want.GetKind(), key)
 	}
 
-	if foreign.Covers(have, want) {
+	if hypershift.Covers(have, want) {
 		return have, nil
 	}
 
-	patch, err := json.Marshal(foreign.Difference(have, want))
+	patch, err := json.Marshal(hypershift.Difference(have, want))
 	if err != nil {
 		return nil, fmt.Errorf("write patch of %s %s: %w", want.GetKind(), key, err)
 	}

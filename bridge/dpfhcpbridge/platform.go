@@ -27,6 +27,6 @@ func platformThere(_ context.Context, s *scope) step.Result {
 			"the kinds IPAddressPool and L2Advertisement are not there: install MetalLB, "+
 				"or make a bridge with exposeThroughLoadBalancer false")
 	default:
-		return step.Done().Saying(v1alpha1.ReasonInstalled, "all that the bridge works with is installed")
+		return step.Done().WithReason(v1alpha1.ReasonInstalled, "all that the bridge works with is installed")
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/bridge/foreign"
+	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
 	"github.com/hyperfleet/hyperfleet/bridge/release"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
@@ -29,8 +29,8 @@ const supportedVersions = "supported-versions"
 // that is down does no harm to a cluster that runs.
 func releaseImageValid(ctx context.Context, s *scope) step.Result {
 	image := s.bridge.Spec.OCPReleaseImage
-	if s.cluster != nil && foreign.Image(s.cluster) == image {
-		return step.Done().Saying(v1alpha1.ReasonValid, "the HostedCluster has the image")
+	if s.cluster != nil && hypershift.Image(s.cluster) == image {
+		return step.Done().WithReason(v1alpha1.ReasonValid, "the HostedCluster has the image")
 	}
 
 	if ref, err := release.Parse(image); err == nil {
@@ -43,7 +43,7 @@ func releaseImageValid(ctx context.Context, s *scope) step.Result {
 		return step.ForError(err, lookAgain)
 	}
 
-	return step.Done().Saying(v1alpha1.ReasonValid, "the registry has the image, and the pull secret may read it")
+	return step.Done().WithReason(v1alpha1.ReasonValid, "the registry has the image, and the pull secret may read it")
 }
 
 // versionSupported compares a release's version with HyperShift's list. Without a list, or

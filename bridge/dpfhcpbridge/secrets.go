@@ -49,7 +49,7 @@ func secretsValid(ctx context.Context, s *scope) step.Result {
 
 	s.secrets.version = string(pull.UID) + "/" + pull.ResourceVersion
 
-	return step.Done().Saying(v1alpha1.ReasonValid, "both Secrets are there and can be read")
+	return step.Done().WithReason(v1alpha1.ReasonValid, "both Secrets are there and can be read")
 }
 
 // secret reads one of the Secrets; without it, or without the key, it gives what stops.

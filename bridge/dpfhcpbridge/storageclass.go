@@ -38,6 +38,6 @@ func storageClassValid(ctx context.Context, s *scope) step.Result {
 		return step.Stall(v1alpha1.ReasonNotDynamic,
 			fmt.Sprintf("StorageClass %s makes no volumes by itself: make a bridge with one that does", name))
 	default:
-		return step.Done().Saying(v1alpha1.ReasonValid, fmt.Sprintf("StorageClass %s makes volumes by %s", name, class.Provisioner))
+		return step.Done().WithReason(v1alpha1.ReasonValid, fmt.Sprintf("StorageClass %s makes volumes by %s", name, class.Provisioner))
 	}
 }

@@ -24,7 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/bridge/foreign"
+	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
 )
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
@@ -69,7 +69,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 
 // OpenDPF watches DPUClusters, whose kind is there.
 func (r *Reconciler) OpenDPF(ctx context.Context) error {
-	if err := r.follow(foreign.DPUClusterKind(), r.ofDPUCluster, dpuClusterNews()); err != nil {
+	if err := r.follow(hypershift.DPUClusterKind(), r.ofDPUCluster, dpuClusterNews()); err != nil {
 		return err
 	}
 
@@ -80,11 +80,11 @@ func (r *Reconciler) OpenDPF(ctx context.Context) error {
 
 // OpenHyperShift watches HostedClusters and NodePools, whose kinds are there.
 func (r *Reconciler) OpenHyperShift(ctx context.Context) error {
-	if err := r.follow(foreign.HostedClusterKind(), ofOwned, hostedClusterNews()); err != nil {
+	if err := r.follow(hypershift.HostedClusterKind(), ofOwned, hostedClusterNews()); err != nil {
 		return err
 	}
 
-	if err := r.follow(foreign.NodePoolKind(), ofOwned, nodePoolNews()); err != nil {
+	if err := r.follow(hypershift.NodePoolKind(), ofOwned, nodePoolNews()); err != nil {
 		return err
 	}
 
@@ -99,11 +99,11 @@ func (r *Reconciler) OpenMetalLB(ctx context.Context) error {
 		return err
 	}
 
-	if err := r.follow(foreign.IPAddressPoolKind(), r.ofPool, foreignOrChanged()); err != nil {
+	if err := r.follow(hypershift.IPAddressPoolKind(), r.ofPool, foreignOrChanged()); err != nil {
 		return err
 	}
 
-	if err := r.follow(foreign.L2AdvertisementKind(), ofLabels, foreignOrChanged()); err != nil {
+	if err := r.follow(hypershift.L2AdvertisementKind(), ofLabels, foreignOrChanged()); err != nil {
 		return err
 	}
 
@@ -113,7 +113,7 @@ func (r *Reconciler) OpenMetalLB(ctx context.Context) error {
 }
 
 func (r *Reconciler) follow(kind schema.GroupVersionKind, to handler.MapFunc, news predicate.Predicate) error {
-	from := source.Kind[client.Object](r.watch.manager.GetCache(), foreign.New(kind), handler.EnqueueRequestsFromMapFunc(to), news)
+	from := source.Kind[client.Object](r.watch.manager.GetCache(), hypershift.New(kind), handler.EnqueueRequestsFromMapFunc(to), news)
 	if err := r.watch.controller.Watch(from); err != nil {
 		return fmt.Errorf("watch kind %s: %w", kind.Kind, err)
 	}
@@ -185,7 +185,7 @@ func (r *Reconciler) ofSecret(ctx context.Context, obj client.Object) []reconcil
 	out := append(ofLabels(ctx, obj), r.by(ctx, indexSecret, client.ObjectKeyFromObject(obj).String())...)
 
 	if name, is := strings.CutSuffix(obj.GetName(), "-admin-kubeconfig"); is {
-		namespace := foreign.ControlPlaneNamespace(obj.GetNamespace(), name)
+		namespace := hypershift.ControlPlaneNamespace(obj.GetNamespace(), name)
 		for _, request := range r.by(ctx, indexControlPlane, namespace) {
 			if request.Namespace == obj.GetNamespace() {
 				out = append(out, request)
@@ -200,7 +200,7 @@ func (r *Reconciler) ofSecret(ctx context.Context, obj client.Object) []reconcil
 // or had.
 func (r *Reconciler) ofService(ctx context.Context, obj client.Object) []reconcile.Request {
 	var out []reconcile.Request
-	if obj.GetName() == foreign.APIServerService {
+	if obj.GetName() == hypershift.APIServerService {
 		out = r.by(ctx, indexControlPlane, obj.GetNamespace())
 	}
 
@@ -233,11 +233,11 @@ func ofOwned(_ context.Context, obj client.Object) []reconcile.Request {
 // ofLabels is the bridge that an object belongs to by its labels.
 func ofLabels(_ context.Context, obj client.Object) []reconcile.Request {
 	labels := obj.GetLabels()
-	if labels[foreign.LabelName] == "" || labels[foreign.LabelNamespace] == "" {
+	if labels[hypershift.LabelName] == "" || labels[hypershift.LabelNamespace] == "" {
 		return nil
 	}
 
 	return []reconcile.Request{{NamespacedName: client.ObjectKey{
-		Namespace: labels[foreign.LabelNamespace], Name: labels[foreign.LabelName],
+		Namespace: labels[hypershift.LabelNamespace], Name: labels[hypershift.LabelName],
 	}}}
 }

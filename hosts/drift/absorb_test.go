@@ -37,7 +37,7 @@ func threeParts(t *testing.T) plan.Plan {
 
 // What a host is known to have after a push is what was applied for sure, and nothing is
 // stamped that was not pushed whole.
-func TestAbsorb(t *testing.T) {
+func TestApplyResult(t *testing.T) {
 	t.Parallel()
 
 	p := threeParts(t)
@@ -120,7 +120,7 @@ func TestAbsorb(t *testing.T) {
 				Action: tc.what, Plan: p, Hash: "new", Permit: 7, Err: tc.err, Result: tc.result, At: time.Unix(1, 0),
 			}
 
-			if said := drift.Absorb(&host, out, policy); said != tc.said {
+			if said := drift.ApplyResult(&host, out, policy); said != tc.said {
 				t.Errorf("it says %s, want %s", said, tc.said)
 			}
 
@@ -169,7 +169,7 @@ func TestKeysArePinnedOnce(t *testing.T) {
 			t.Parallel()
 
 			host := v1alpha1.HostStatus{SSHHostKey: tc.pinned}
-			drift.Absorb(&host, drift.Outcome{Action: drift.Greet, HostKey: "SHA256:shown", Err: tc.err}, drift.Policy{})
+			drift.ApplyResult(&host, drift.Outcome{Action: drift.Greet, HostKey: "SHA256:shown", Err: tc.err}, drift.Policy{})
 
 			if host.SSHHostKey != tc.want {
 				t.Errorf("pinned %q, want %q", host.SSHHostKey, tc.want)

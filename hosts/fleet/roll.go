@@ -69,7 +69,7 @@ func resultOf(next rollout.State, report rollout.Report, now time.Time) step.Res
 
 	switch report.Reason {
 	case rollout.ReasonConverged:
-		result = step.Done().Saying(report.Reason, message)
+		result = step.Done().WithReason(report.Reason, message)
 	case rollout.ReasonStopped, rollout.ReasonNoConfig:
 		result = step.Stall(report.Reason, message)
 	default:

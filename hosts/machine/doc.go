@@ -9,7 +9,7 @@
 //	                 (kind)       first boot      update       probe, repair
 //
 // What differs between kinds is behind [Kind]. Pushes and probes run beside the
-// reconcile, in a [Crew]: a pass writes down what begins, hands it over, and takes up the
+// reconcile, in a [WorkerPool]: a pass writes down what begins, hands it over, and takes up the
 // result when it is woken. An operator that was killed finds in the status what was under
 // way, and does it again, under the same permit.
 //

@@ -53,14 +53,14 @@ type Reconciler struct {
 	Kind   Kind
 	Client client.Client
 	// Live reads from the API server itself.
-	Live     client.Reader
-	Secrets  Secrets
-	Runner   *step.Runner
-	Recorder events.EventRecorder
-	Clock    clock.PassiveClock
-	Crew     *Crew
-	Metrics  *Metrics
-	Settings Settings
+	Live       client.Reader
+	Secrets    Secrets
+	Runner     *step.Runner
+	Recorder   events.EventRecorder
+	Clock      clock.PassiveClock
+	WorkerPool *WorkerPool
+	Metrics    *Metrics
+	Settings   Settings
 
 	queue atomic.Pointer[workqueue.TypedRateLimitingInterface[reconcile.Request]]
 }
@@ -176,7 +176,7 @@ func (r *Reconciler) plan() step.Plan[*scope] {
 	return step.Plan[*scope]{
 		Finalizer: v1alpha1.FinalizerHost,
 		Steps: []step.Step[*scope]{
-			named("", settle), // what became of work at the host is on record
+			named("", collectResult), // what became of work at the host is on record
 			named(v1alpha1.ConditionFleetFound, findFleet),
 			named(v1alpha1.ConditionProvisioned, provision),
 			named(v1alpha1.ConditionHostKeyPinned, pin), // before anything is sent to the host
@@ -186,7 +186,7 @@ func (r *Reconciler) plan() step.Plan[*scope] {
 			named("", rest),
 		},
 		Deletion: []step.Step[*scope]{
-			named("", settle),
+			named("", collectResult),
 			named(v1alpha1.ConditionReleased, release),
 		},
 	}
@@ -206,7 +206,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, fmt.Errorf("get host: %w", err)
 	}
 
-	if obj.Host().Push != nil && !r.Crew.knows(obj.GetUID()) {
+	if obj.Host().Push != nil && !r.WorkerPool.knows(obj.GetUID()) {
 		// Nobody works on a push that is on record: the program is a new one, or the cache has
 		// not seen yet that the push is over, and it would be done a second time.
 		if err := r.Live.Get(ctx, req.NamespacedName, obj); err != nil {

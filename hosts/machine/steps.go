@@ -33,10 +33,10 @@ const (
 	reasonBackingOff = "BackingOff"
 )
 
-// settle notes what became of work at the host, and takes up the host's state from there.
+// collectResult notes what became of work at the host, and takes up the host's state from there.
 // The outcome is dropped only when it is on record.
-func settle(ctx context.Context, s *scope) step.Result {
-	done := s.Crew.outcome(s.obj.GetUID())
+func collectResult(ctx context.Context, s *scope) step.Result {
+	done := s.WorkerPool.outcome(s.obj.GetUID())
 	if done == nil {
 		return step.Done()
 	}
@@ -44,12 +44,12 @@ func settle(ctx context.Context, s *scope) step.Result {
 	interrupted := errors.Is(done.Failure(), context.Canceled)
 	if interrupted && s.obj.GetDeletionTimestamp().IsZero() {
 		// It was cut off by us: nobody knows how far it got, and it is done again.
-		s.Crew.forget(s.obj.GetUID())
+		s.WorkerPool.forget(s.obj.GetUID())
 
 		return step.Done()
 	}
 
-	said := drift.Absorb(s.status, done.Outcome, s.Settings.Policy)
+	said := drift.ApplyResult(s.status, done.Outcome, s.Settings.Policy)
 	if said == drift.Succeeded && done.Action.Pushes() {
 		s.Kind.Stamp(s.obj)
 	}
@@ -60,14 +60,14 @@ func settle(ctx context.Context, s *scope) step.Result {
 		return step.Fail(err)
 	}
 
-	s.Crew.forget(s.obj.GetUID())
-	s.tell(*done, said)
+	s.WorkerPool.forget(s.obj.GetUID())
+	s.recordOutcome(*done, said)
 
 	return step.Done()
 }
 
-// tell makes events and metrics of an outcome.
-func (s *scope) tell(done outcome, said drift.Verdict) {
+// recordOutcome makes events and metrics of an outcome.
+func (s *scope) recordOutcome(done outcome, said drift.Verdict) {
 	s.Metrics.observe(s.Kind.Name(), done, said)
 
 	if !done.Action.Pushes() {
@@ -193,11 +193,11 @@ func converge(ctx context.Context, s *scope) step.Result {
 
 		return r
 	case permit == nil:
-		return step.Rest(safety, reasonPermit, fmt.Sprintf("%s is due when fleet %s lets the host have it", d.Do, s.fleet.Name))
+		return step.Steady(safety, reasonPermit, fmt.Sprintf("%s is due when fleet %s lets the host have it", d.Do, s.fleet.Name))
 	case permit.Hash != s.hash || s.fleet.Spec.Paused || permit.What != string(d.Do):
 		s.giveBack(permit)
 
-		return step.Rest(lookAgain, reasonPermit, fmt.Sprintf("%s is due, and the permit is not for it", d.Do))
+		return step.Steady(lookAgain, reasonPermit, fmt.Sprintf("%s is due, and the permit is not for it", d.Do))
 	}
 
 	// A probe that runs is soon over, and wakes the host.
@@ -274,15 +274,15 @@ func (s *scope) untilContact() time.Duration {
 	return until.Sub(s.Clock.Now())
 }
 
-// running is what the crew does at the host; empty for nothing.
-func (s *scope) running() drift.Action { return s.Crew.runs(s.obj.GetUID()) }
+// running is what the pool does at the host; empty for nothing.
+func (s *scope) running() drift.Action { return s.WorkerPool.runs(s.obj.GetUID()) }
 
 // busy waits for work at the host, which wakes it when it is over. A host that carries
 // machines goes on doing so.
 func (s *scope) busy() step.Result {
 	words := fmt.Sprintf("%s runs at the host", s.running())
 	if s.status.Bootstrapped && s.status.UnreachableSince == nil {
-		return step.Rest(safety, reasonPushing, words)
+		return step.Steady(safety, reasonPushing, words)
 	}
 
 	return step.Wait(safety, reasonPushing, words)
@@ -327,10 +327,10 @@ func rest(_ context.Context, s *scope) step.Result {
 		return step.Done()
 	}
 
-	return step.Rest(max(s.probeDue(), time.Second), "Ready", "the host has its fleet's configuration")
+	return step.Steady(max(s.probeDue(), time.Second), "Ready", "the host has its fleet's configuration")
 }
 
-// begin hands work to the crew. What is pushed is on record before.
+// begin hands work to the pool. What is pushed is on record before.
 func (s *scope) begin(ctx context.Context, work job) step.Result {
 	access, err := s.Kind.Access(ctx, s.Secrets, s.obj)
 	if err == nil && work.what != drift.Greet {
@@ -356,7 +356,7 @@ func (s *scope) begin(ctx context.Context, work job) step.Result {
 		}
 	}
 
-	if !s.Crew.begin(s.obj.GetUID(), work) {
+	if !s.WorkerPool.begin(s.obj.GetUID(), work) {
 		return step.Wait(lookAgain, reasonPushing, fmt.Sprintf("%s is about to begin", work.what))
 	}
 
@@ -400,7 +400,7 @@ func (s *scope) unable(err error, work job) step.Result {
 // release gives the host back when nothing of ours is at work there.
 func release(ctx context.Context, s *scope) step.Result {
 	if s.running() != "" {
-		s.Crew.cancel(s.obj.GetUID())
+		s.WorkerPool.cancel(s.obj.GetUID())
 
 		return step.Wait(lookAgain, reasonPushing, "work at the host is being ended")
 	}

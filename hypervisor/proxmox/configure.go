@@ -29,13 +29,13 @@ func (p *Provider) configure(ctx context.Context, m *machine, spec hypervisor.Ma
 
 	config, err := p.readConfig(ctx, m)
 	if err != nil {
-		p.doubt(m)
+		p.invalidate(m)
 
 		return "", err
 	}
 
 	if !p.mine(m, config) || config["lock"] != "" {
-		p.doubt(m)
+		p.invalidate(m)
 
 		return "", p.judge(ctx, m, config)
 	}
@@ -171,7 +171,7 @@ func (p *Provider) grow(ctx context.Context, m *machine, spec hypervisor.Machine
 	upid, err := p.client.resize(ctx, m.node, m.id, first.Slot, formatSize(spec.Shape.Disk))
 	if err != nil {
 		if !hypervisor.Is(err, hypervisor.Rejected) {
-			p.doubt(m)
+			p.invalidate(m)
 		}
 
 		return "", err

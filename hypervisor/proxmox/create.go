@@ -75,7 +75,7 @@ func (p *Provider) Create(ctx context.Context, spec hypervisor.MachineSpec, medi
 // that went away while it was made is looked for.
 func (p *Provider) afterError(m *machine, err error) error {
 	if hypervisor.Is(err, hypervisor.NotFound) && reasonIs(err, reasonGone) {
-		p.doubt(m)
+		p.invalidate(m)
 
 		m.attempts++
 		if m.attempts <= maxAttempts {
@@ -271,7 +271,7 @@ func (p *Provider) startClone(ctx context.Context, m *machine, spec hypervisor.M
 func (p *Provider) cloneRefused(m *machine, err error) error {
 	switch {
 	case hypervisor.Is(err, hypervisor.IDTaken):
-		p.doubt(m)
+		p.invalidate(m)
 
 		// It may be our own, from a call whose answer was lost.
 		m.attempts++
@@ -283,7 +283,7 @@ func (p *Provider) cloneRefused(m *machine, err error) error {
 	case hypervisor.Is(err, hypervisor.Busy), hypervisor.Is(err, hypervisor.Rejected), hypervisor.Is(err, hypervisor.NoCapacity):
 		return err
 	default:
-		p.doubt(m)
+		p.invalidate(m)
 
 		return err
 	}
@@ -363,7 +363,7 @@ func (p *Provider) cloneEnded(_ context.Context, m *machine) error {
 		return nil
 	}
 
-	p.doubt(m)
+	p.invalidate(m)
 
 	kind, reason := kindOfText(exit)
 	if kind == hypervisor.Busy || taskLost(exit) {
@@ -410,7 +410,7 @@ func (p *Provider) start(ctx context.Context, m *machine, spec hypervisor.Machin
 	upid, err := p.client.power(ctx, m.node, m.id, "start")
 	if err != nil {
 		if !hypervisor.Is(err, hypervisor.Busy) && !hypervisor.Is(err, hypervisor.Rejected) {
-			p.doubt(m)
+			p.invalidate(m)
 		}
 
 		return "", err
@@ -435,7 +435,7 @@ func (p *Provider) startEnded(ctx context.Context, m *machine) error {
 	}
 
 	if err := p.judgeStarted(ctx, m); err != nil {
-		p.doubt(m)
+		p.invalidate(m)
 
 		return err
 	}

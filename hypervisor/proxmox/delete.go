@@ -117,7 +117,7 @@ func (p *Provider) afterTask(m *machine) {
 
 	switch {
 	case !taskSucceeded(exit):
-		p.doubt(m)
+		p.invalidate(m)
 	case was == phaseStarting:
 		p.setRunning(m, p.clock.Now())
 	default:
@@ -141,7 +141,7 @@ func (p *Provider) verify(ctx context.Context, m *machine) (gone bool, err error
 	}
 
 	if !p.mine(m, config) {
-		p.doubt(m)
+		p.invalidate(m)
 
 		return false, p.notOwned(m)
 	}
@@ -222,7 +222,7 @@ func (p *Provider) refuseHA(ctx context.Context, m *machine) error {
 // changeFailed decides what a failed stop or destroy call means.
 func (p *Provider) changeFailed(m *machine, err error) error {
 	if !hypervisor.Is(err, hypervisor.Rejected) {
-		p.doubt(m)
+		p.invalidate(m)
 	}
 
 	return err
@@ -276,7 +276,7 @@ func (p *Provider) destroyEnded(m *machine) error {
 		return nil
 	}
 
-	p.doubt(m)
+	p.invalidate(m)
 
 	kind, reason := kindOfText(exit)
 	if kind == hypervisor.NotFound || taskLost(exit) {

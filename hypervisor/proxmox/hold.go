@@ -92,7 +92,7 @@ func (p *Provider) observeHeld(ctx context.Context, m *machine) (hypervisor.Mach
 		return m.view(hypervisor.StatePrepared, m.message), nil
 	}
 
-	p.doubt(m)
+	p.invalidate(m)
 
 	if err := p.look(ctx, m); err != nil {
 		return m.view(hypervisor.StatePrepared, m.message), getError(err)

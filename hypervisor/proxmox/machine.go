@@ -81,10 +81,10 @@ type machine struct {
 	// verified is when its record was last read and found ours; stopped when its status
 	// was last confirmed to be stopped, running likewise.
 	verified, stopped, running time.Time
-	// doubt is since when it isn't known what is there.
-	doubt    time.Time
-	attempts int
-	message  string
+	// invalidatedAt is since when it isn't known what is there.
+	invalidatedAt time.Time
+	attempts      int
+	message       string
 
 	media     mediaState
 	mediaTask *task
@@ -249,7 +249,7 @@ func (p *Provider) look(ctx context.Context, m *machine) error {
 		return nil
 	case hypervisor.Is(err, hypervisor.NotFound):
 		// Listed a moment ago: it has just gone, or moved to another node.
-		p.doubt(m)
+		p.invalidate(m)
 
 		return p.busy(m, "Moved", "machine %d is no longer on node %s", m.id, m.node)
 	case err != nil:
@@ -262,16 +262,16 @@ func (p *Provider) look(ctx context.Context, m *machine) error {
 // lookAge is how old a listing may be for a look: younger than the call whose outcome is
 // unknown. What another process did was over before this one began.
 func (p *Provider) lookAge(m *machine) time.Duration {
-	if m.doubt.IsZero() {
+	if m.invalidatedAt.IsZero() {
 		return p.watch.listBusy
 	}
 
-	return max(0, min(p.watch.listBusy, p.clock.Since(m.doubt)))
+	return max(0, min(p.watch.listBusy, p.clock.Since(m.invalidatedAt)))
 }
 
-// doubt sends the machine back to be looked for.
-func (p *Provider) doubt(m *machine) {
-	m.phase, m.verified, m.doubt = phaseUnknown, time.Time{}, p.clock.Now()
+// invalidate sends the machine back to be looked for.
+func (p *Provider) invalidate(m *machine) {
+	m.phase, m.verified, m.invalidatedAt = phaseUnknown, time.Time{}, p.clock.Now()
 }
 
 // readConfig reads the machine's configuration and counts the call.

@@ -39,7 +39,7 @@ func (p *Provider) dropTPM(ctx context.Context, m *machine, spec hypervisor.Mach
 
 	config, err := p.readConfig(ctx, m)
 	if err != nil {
-		p.doubt(m)
+		p.invalidate(m)
 	}
 
 	return config, err
@@ -51,7 +51,7 @@ func (p *Provider) change(ctx context.Context, m *machine, options map[string]st
 
 	err := p.client.configure(ctx, m.node, m.id, options)
 	if err != nil && !hypervisor.Is(err, hypervisor.Rejected) && !hypervisor.Is(err, hypervisor.Busy) {
-		p.doubt(m)
+		p.invalidate(m)
 	}
 
 	return err

@@ -8,7 +8,7 @@
 //
 //	Done()                        go on with the next step
 //	Wait(after, reason, message)  look again later, or on the next event
-//	Rest(after, reason, message)  as it should be; go on when the world does
+//	Steady(after, reason, message)  as it should be; go on when the world does
 //	Stall(reason, message)        a person has to act first
 //	Fail(err)                     try again with back-off
 //

@@ -51,11 +51,11 @@ func Wait(after time.Duration, reason, message string) Result {
 	return Result{outcome: outcomeWait, after: max(after, 0), reason: reason, message: message}
 }
 
-// Rest says that the object is as it should be for now, and that the step waits for the
+// Steady says that the object is as it should be for now, and that the step waits for the
 // world to go on. The steps after it are not run, and Ready is True with the reason and
 // message. The object is looked at again after the given time, or earlier when an event
 // comes; with after <= 0 only on an event.
-func Rest(after time.Duration, reason, message string) Result {
+func Steady(after time.Duration, reason, message string) Result {
 	return Result{outcome: outcomeRest, after: max(after, 0), reason: reason, message: message}
 }
 
@@ -95,8 +95,8 @@ func ForError(err error, wait time.Duration) Result {
 	return result
 }
 
-// Saying gives a result other words: for a done step, more than "Done".
-func (r Result) Saying(reason, message string) Result {
+// WithReason gives a result other words: for a done step, more than "Done".
+func (r Result) WithReason(reason, message string) Result {
 	r.reason, r.message = reason, message
 
 	return r

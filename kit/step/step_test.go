@@ -63,11 +63,11 @@ func TestRunReportsWhatTheStepsCameTo(t *testing.T) {
 			want:   []string{"A=True Done", "B=True Done", "C=True Done", "Ready=True Ready"},
 		},
 		"done in other words": {
-			second: step.Done().Saying("Placed", "on node pve1"),
+			second: step.Done().WithReason("Placed", "on node pve1"),
 			want:   []string{"A=True Done", "B=True Placed on node pve1", "C=True Done", "Ready=True Ready"},
 		},
 		"rests": {
-			second: step.Rest(time.Second, "Idle", "waits for a job"),
+			second: step.Steady(time.Second, "Idle", "waits for a job"),
 			want: []string{
 				"A=True Done", "B=False Idle waits for a job", "C=Unknown Pending an earlier step is not done",
 				"Ready=True Idle waits for a job",

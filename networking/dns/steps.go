@@ -102,7 +102,7 @@ func registered(ctx context.Context, s *scope) step.Result {
 		message += "; no PTR for " + strings.Join(unreversed, ", ") + ": no reverse zone in dns.dnsProvider.zones is for it"
 	}
 
-	return step.Done().Saying(ReasonRegistered, message)
+	return step.Done().WithReason(ReasonRegistered, message)
 }
 
 // blocked tells of names that are somebody else's. One that another machine of ours has is

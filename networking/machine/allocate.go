@@ -34,7 +34,7 @@ func allocate(ctx context.Context, s *scope) step.Result {
 
 	config := s.machine.Spec.BootstrapNetworkConfig
 	if config == nil {
-		return step.Done().Saying("DHCP", "the machine asks DHCP for its addresses")
+		return step.Done().WithReason("DHCP", "the machine asks DHCP for its addresses")
 	}
 
 	if len(s.machine.Status.AllocatedBootstrapAddresses[config.Interface]) > 0 {
@@ -70,7 +70,7 @@ func allocate(ctx context.Context, s *scope) step.Result {
 
 	s.Recorder.Eventf(s.machine, nil, corev1.EventTypeNormal, "AddressesAllocated", "Allocate", "%s", join(got))
 
-	return step.Done().Saying("Allocated", join(got))
+	return step.Done().WithReason("Allocated", join(got))
 }
 
 // confirm checks that the addresses on record are the machine's in the book as well: a
@@ -85,7 +85,7 @@ func (s *scope) confirm() step.Result {
 		return s.stall("AddressConflict", err.Error())
 	}
 
-	return step.Done().Saying("Allocated", join(addresses))
+	return step.Done().WithReason("Allocated", join(addresses))
 }
 
 // addresses are those in the status.

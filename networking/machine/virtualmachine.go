@@ -34,7 +34,7 @@ type networkSecret struct {
 // read Secrets.
 func networkData(ctx context.Context, s *scope) step.Result {
 	if s.machine.Spec.BootstrapNetworkConfig == nil {
-		return step.Done().Saying("DHCP", "")
+		return step.Done().WithReason("DHCP", "")
 	}
 
 	addresses, err := s.addresses()
@@ -183,7 +183,7 @@ func follow(_ context.Context, s *scope) step.Result {
 	case status.Ready:
 		status.Phase = v1alpha1.KubevirtMachineRunning
 
-		return step.Done().Saying("Running", "on node "+status.NodeName)
+		return step.Done().WithReason("Running", "on node "+status.NodeName)
 	case slices.Contains([]string{"Stopped", "Stopping", "Paused"}, word):
 		status.Phase = v1alpha1.KubevirtMachineStopped
 

@@ -37,7 +37,7 @@ func networkValid(_ context.Context, s *scope) step.Result {
 	if s.pool.Spec.BootstrapNetworkConfig == nil {
 		s.Book.RemovePool(name)
 
-		return s.compare(step.Done().Saying("DHCP", "new machines ask DHCP for their addresses"), nil)
+		return s.compare(step.Done().WithReason("DHCP", "new machines ask DHCP for their addresses"), nil)
 	}
 
 	entry, reason, err := entryOf(s.pool)

@@ -16,7 +16,7 @@ import (
 // match says which pool answers for the job. A job that is over keeps its pool.
 func match(_ context.Context, s *scope) step.Result {
 	if s.job.Spec.State == v1alpha1.JobCompleted {
-		return step.Done().Saying("Completed", "the job is over")
+		return step.Done().WithReason("Completed", "the job is over")
 	}
 
 	pools := make([]Pool, 0, len(s.pools))
@@ -36,7 +36,7 @@ func match(_ context.Context, s *scope) step.Result {
 
 	s.job.Status.Pool = pool.Name
 
-	return step.Done().Saying(ReasonMatched, fmt.Sprintf("RunnerPool %s answers for the job", pool.Name))
+	return step.Done().WithReason(ReasonMatched, fmt.Sprintf("RunnerPool %s answers for the job", pool.Name))
 }
 
 // claimed finds the claim whose runner took the job. It is kept when the claim is gone.

@@ -50,7 +50,7 @@ func (r *Receiver) receive(
 	}
 
 	if len(trusted) == 0 {
-		return r.stranger(ctx, header, body, listeners, verify, parser)
+		return r.rejectUnverified(ctx, header, body, listeners, verify, parser)
 	}
 
 	job, speaks, err := parser.Parse(header, body)
@@ -227,10 +227,10 @@ const maxStrangerSecrets = 32
 
 var errUnverified = errors.New("no secret of a pool that covers the webhook's scope verifies it")
 
-// stranger answers a webhook that no pool of its scope verifies. Only one that is
+// rejectUnverified answers a webhook that no pool of its scope verifies. Only one that is
 // genuine for some other pool is told that its scope has none: an App's ping, which has no
 // scope, or a repository that nobody serves.
-func (r *Receiver) stranger(
+func (r *Receiver) rejectUnverified(
 	ctx context.Context, header http.Header, body []byte, all []listener, verify func([]byte) error,
 	parser workload.WebhookParser,
 ) problem {

@@ -69,8 +69,8 @@ func MachineOf(claim *v1alpha1.MachineClaim) Machine {
 // same sentence as long as it is the same cause: no counts, no times.
 type Cause struct{ Reason, Message string }
 
-// Story is what is known of a job now, for Timeline.
-type Story struct {
+// TimelineInput is what is known of a job now, for Timeline.
+type TimelineInput struct {
 	// Job is the platform's word.
 	Job workload.Job
 	// Before is the timeline so far.
@@ -88,9 +88,9 @@ type Story struct {
 // once, with the time of its source: the platform, or the machine's claim. Waiting may
 // come again with another cause. Nothing that is in it is ever lost, whatever is known
 // no longer, but for the moments of a machine that did not get to run the job, which its
-// successor replaces. Telling the same story again changes nothing.
-func Timeline(story Story) []v1alpha1.JobEvent {
-	t := newTelling(story)
+// successor replaces. The same input again changes nothing.
+func Timeline(input TimelineInput) []v1alpha1.JobEvent {
+	t := newTimelineBuilder(input)
 	t.forge()
 	t.machine()
 	t.wait()
@@ -98,18 +98,18 @@ func Timeline(story Story) []v1alpha1.JobEvent {
 	return t.sorted()
 }
 
-// telling is one run of Timeline.
-type telling struct {
-	Story
+// timelineBuilder is one run of Timeline.
+type timelineBuilder struct {
+	TimelineInput
 
 	once  map[v1alpha1.JobMoment]v1alpha1.JobEvent
 	waits []v1alpha1.JobEvent
 }
 
-func newTelling(story Story) *telling {
-	t := &telling{Story: story, once: map[v1alpha1.JobMoment]v1alpha1.JobEvent{}}
+func newTimelineBuilder(input TimelineInput) *timelineBuilder {
+	t := &timelineBuilder{TimelineInput: input, once: map[v1alpha1.JobMoment]v1alpha1.JobEvent{}}
 
-	for _, event := range story.Before {
+	for _, event := range input.Before {
 		if event.Moment == v1alpha1.MomentWaiting {
 			t.waits = append(t.waits, event)
 		} else {
@@ -121,7 +121,7 @@ func newTelling(story Story) *telling {
 }
 
 // note writes a moment. What is noted has a better source than what was there before.
-func (t *telling) note(moment v1alpha1.JobMoment, at time.Time, message string) {
+func (t *timelineBuilder) note(moment v1alpha1.JobMoment, at time.Time, message string) {
 	t.once[moment] = jobEvent(moment, at, message)
 }
 
@@ -132,7 +132,7 @@ func jobEvent(moment v1alpha1.JobMoment, at time.Time, message string) v1alpha1.
 }
 
 // since is when a moment was, as told before; else now.
-func (t *telling) since(moment v1alpha1.JobMoment) time.Time {
+func (t *timelineBuilder) since(moment v1alpha1.JobMoment) time.Time {
 	if before, ok := t.once[moment]; ok {
 		return before.Time.Time
 	}
@@ -141,7 +141,7 @@ func (t *telling) since(moment v1alpha1.JobMoment) time.Time {
 }
 
 // forge tells the platform's part.
-func (t *telling) forge() {
+func (t *timelineBuilder) forge() {
 	if at := t.Job.QueuedAt; at != nil {
 		t.note(v1alpha1.MomentQueued, at.Time, "")
 	}
@@ -162,7 +162,7 @@ func (t *telling) forge() {
 }
 
 // started tells when a runner took the job. A job can be over without: cancelled, skipped.
-func (t *telling) started() {
+func (t *timelineBuilder) started() {
 	ran := t.Job.RunnerName != "" || t.Job.State == v1alpha1.JobRunning
 	message := ""
 
@@ -180,7 +180,7 @@ func (t *telling) started() {
 	}
 }
 
-func (t *telling) end() time.Time {
+func (t *timelineBuilder) end() time.Time {
 	switch {
 	case t.Job.CompletedAt != nil:
 		return t.Job.CompletedAt.Time
@@ -192,7 +192,7 @@ func (t *telling) end() time.Time {
 }
 
 // machine tells the machine's part.
-func (t *telling) machine() {
+func (t *timelineBuilder) machine() {
 	if t.Machine == nil {
 		return
 	}
@@ -234,7 +234,7 @@ func of(claim string) string { return "MachineClaim " + claim + ": " }
 
 // noteOnce writes a moment of a machine that does not move: only where it was is told
 // once and for all, since machines may be moved between nodes.
-func (t *telling) noteOnce(moment v1alpha1.JobMoment, at time.Time, message string) {
+func (t *timelineBuilder) noteOnce(moment v1alpha1.JobMoment, at time.Time, message string) {
 	if _, told := t.once[moment]; !told {
 		t.note(moment, at, message)
 	}
@@ -242,7 +242,7 @@ func (t *telling) noteOnce(moment v1alpha1.JobMoment, at time.Time, message stri
 
 // replaced removes the moments of another machine: one that was made for the job and
 // ended before it took it.
-func (t *telling) replaced() {
+func (t *timelineBuilder) replaced() {
 	for _, moment := range []v1alpha1.JobMoment{
 		v1alpha1.MomentCloned, v1alpha1.MomentBooted, v1alpha1.MomentRegistered, v1alpha1.MomentDestroyed,
 	} {
@@ -253,7 +253,7 @@ func (t *telling) replaced() {
 }
 
 // gone tells that the machine is gone, if it was the job's to the end.
-func (t *telling) gone() {
+func (t *timelineBuilder) gone() {
 	_, started := t.once[v1alpha1.MomentStarted]
 
 	switch {
@@ -276,7 +276,7 @@ func (t *telling) gone() {
 }
 
 // wait tells what the job waits for, if that is news.
-func (t *telling) wait() {
+func (t *timelineBuilder) wait() {
 	_, started := t.once[v1alpha1.MomentStarted]
 	over := t.Job.State == v1alpha1.JobRunning || t.Job.State == v1alpha1.JobCompleted
 
@@ -302,7 +302,7 @@ func (t *telling) wait() {
 
 // sorted gives the timeline by time. Platforms' times are whole seconds: within one,
 // start and end come after what has to be before them.
-func (t *telling) sorted() []v1alpha1.JobEvent {
+func (t *timelineBuilder) sorted() []v1alpha1.JobEvent {
 	out := slices.Clone(t.waits)
 	for _, event := range t.once {
 		out = append(out, event)
@@ -330,7 +330,7 @@ func (t *telling) sorted() []v1alpha1.JobEvent {
 }
 
 // key is where a moment that is known to the second belongs.
-func (t *telling) key(moment v1alpha1.JobMoment, events []v1alpha1.JobEvent, keys map[v1alpha1.JobMoment]time.Time) time.Time {
+func (t *timelineBuilder) key(moment v1alpha1.JobMoment, events []v1alpha1.JobEvent, keys map[v1alpha1.JobMoment]time.Time) time.Time {
 	at := t.once[moment].Time.Time
 	out := at
 

@@ -75,15 +75,15 @@ func TestTimeline(t *testing.T) {
 	cause := func(reason string) demand.Cause { return demand.Cause{Reason: reason, Message: "because"} }
 	gone := func(m *demand.Machine) *demand.Machine { m.Gone = after(66); return m }
 	cases := map[string]struct {
-		stories []demand.Story
-		want    []string
+		inputs []demand.TimelineInput
+		want   []string
 	}{
 		"a job that is just queued": {
-			[]demand.Story{{Job: spec(v1alpha1.JobQueued), Pool: "linux", Now: after(2)}},
+			[]demand.TimelineInput{{Job: spec(v1alpha1.JobQueued), Pool: "linux", Now: after(2)}},
 			[]string{"0 Queued", "1.25 Received", "2 Decided RunnerPool linux answers for the job"},
 		},
 		"a whole life": {
-			[]demand.Story{
+			[]demand.TimelineInput{
 				{Job: spec(v1alpha1.JobQueued), Pool: "linux", Now: after(2)},
 				{Job: spec(v1alpha1.JobRunning), Pool: "linux", Machine: ranMachine(), Now: after(21)},
 				{Job: spec(v1alpha1.JobCompleted), Machine: ranMachine(), Now: after(61)},
@@ -98,7 +98,7 @@ func TestTimeline(t *testing.T) {
 			},
 		},
 		"everything at once, late": {
-			[]demand.Story{{Job: spec(v1alpha1.JobCompleted), Machine: gone(ranMachine()), Now: after(99)}},
+			[]demand.TimelineInput{{Job: spec(v1alpha1.JobCompleted), Machine: gone(ranMachine()), Now: after(99)}},
 			[]string{
 				"0 Queued", "1.25 Received",
 				"4.5 Cloned MachineClaim linux-a: VM 105 on node pve1", "6 Booted MachineClaim linux-a: VM 105 on node pve1",
@@ -107,7 +107,7 @@ func TestTimeline(t *testing.T) {
 			},
 		},
 		"no pool, then a pool at its maximum, then none again": {
-			[]demand.Story{
+			[]demand.TimelineInput{
 				{Job: spec(v1alpha1.JobQueued), Cause: cause("NoPool"), Now: after(2)},
 				{Job: spec(v1alpha1.JobQueued), Cause: cause("NoPool"), Now: after(3)},
 				{Job: spec(v1alpha1.JobQueued), Pool: "linux", Cause: cause("AtMaximum"), Now: after(4)},
@@ -120,24 +120,24 @@ func TestTimeline(t *testing.T) {
 			},
 		},
 		"the words of one cause change": {
-			[]demand.Story{
+			[]demand.TimelineInput{
 				{Job: spec(v1alpha1.JobQueued), Cause: demand.Cause{Reason: "TemplateNotReady", Message: "a"}, Now: after(2)},
 				{Job: spec(v1alpha1.JobQueued), Cause: demand.Cause{Reason: "TemplateNotReady", Message: "b"}, Now: after(3)},
 			},
 			[]string{"0 Queued", "1.25 Received", "2 Waiting TemplateNotReady: b"},
 		},
 		"what runs waits for nothing": {
-			[]demand.Story{{Job: spec(v1alpha1.JobRunning), Cause: cause("AtMaximum"), Now: after(30)}},
+			[]demand.TimelineInput{{Job: spec(v1alpha1.JobRunning), Cause: cause("AtMaximum"), Now: after(30)}},
 			[]string{"0 Queued", "1.25 Received", "20 Started runner linux-a-1"},
 		},
 		"cancelled before it ran": {
-			[]demand.Story{{Job: spec(v1alpha1.JobCompleted, func(j *workload.Job) {
+			[]demand.TimelineInput{{Job: spec(v1alpha1.JobCompleted, func(j *workload.Job) {
 				j.RunnerName, j.Conclusion = "", "cancelled"
 			}), Now: after(61)}},
 			[]string{"0 Queued", "1.25 Received", "60 Finished cancelled"},
 		},
 		"the platform's seconds do not put the start before the runner": {
-			[]demand.Story{{
+			[]demand.TimelineInput{{
 				Job:     spec(v1alpha1.JobRunning),
 				Machine: &demand.Machine{Name: "a", Runner: "r", Times: v1alpha1.MachineTimes{Started: micro(20.1), Ready: micro(20.7)}}, Now: after(21),
 			}},
@@ -147,7 +147,7 @@ func TestTimeline(t *testing.T) {
 			},
 		},
 		"a warm machine is older than its job": {
-			[]demand.Story{{
+			[]demand.TimelineInput{{
 				Job:     spec(v1alpha1.JobRunning),
 				Machine: &demand.Machine{Name: "a", VM: "7", Times: v1alpha1.MachineTimes{Started: micro(-30), Activated: micro(-31), Cloned: micro(-60)}}, Now: after(21),
 			}},
@@ -157,13 +157,13 @@ func TestTimeline(t *testing.T) {
 			},
 		},
 		"the machine knows of the start before the platform says so": {
-			[]demand.Story{
+			[]demand.TimelineInput{
 				{Job: spec(v1alpha1.JobQueued), Machine: &demand.Machine{Name: "a", Runner: "r", Times: v1alpha1.MachineTimes{JobStarted: micro(19.5)}}, Now: after(20)},
 			},
 			[]string{"0 Queued", "1.25 Received", "19.5 Started runner r"},
 		},
 		"a machine made for the job dies, and another runs it": {
-			[]demand.Story{
+			[]demand.TimelineInput{
 				{Job: spec(v1alpha1.JobQueued), Pool: "p", Machine: &demand.Machine{Name: "a", VM: "1", Times: v1alpha1.MachineTimes{Cloned: micro(3)}}, Now: after(3)},
 				{Job: spec(v1alpha1.JobQueued), Pool: "p", Machine: &demand.Machine{
 					Name: "a", VM: "1", EndReason: "BootstrapFailed", Times: v1alpha1.MachineTimes{Cloned: micro(3)}, Gone: after(5),
@@ -184,16 +184,16 @@ func TestTimeline(t *testing.T) {
 
 			var timeline []v1alpha1.JobEvent
 
-			for _, story := range tc.stories {
-				story.Before = timeline
-				timeline = demand.Timeline(story)
+			for _, input := range tc.inputs {
+				input.Before = timeline
+				timeline = demand.Timeline(input)
 			}
 
 			if diff := cmp.Diff(tc.want, lines(timeline)); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 
-			last := tc.stories[len(tc.stories)-1]
+			last := tc.inputs[len(tc.inputs)-1]
 			last.Before = timeline
 
 			if diff := cmp.Diff(timeline, demand.Timeline(last)); diff != "" {
@@ -206,7 +206,7 @@ func TestTimeline(t *testing.T) {
 func TestTimelineMessagesAreBounded(t *testing.T) {
 	t.Parallel()
 
-	got := demand.Timeline(demand.Story{
+	got := demand.Timeline(demand.TimelineInput{
 		Job: spec(v1alpha1.JobQueued), Now: after(2), Cause: demand.Cause{Reason: "Long", Message: strings.Repeat("€", 2000)},
 	})
 	if message := got[len(got)-1].Message; len(message) > 1024 || len(message) < 1000 || strings.ContainsRune(message, '\uFFFD') {
@@ -271,7 +271,7 @@ func TestPropertyTimeline(t *testing.T) {
 		func(seed int64) string {
 			rng := rand.New(rand.NewPCG(uint64(seed), 1))
 			jobs, machines := life(rng)
-			want := demand.Timeline(demand.Story{Job: jobs[len(jobs)-1], Machine: machines[len(machines)-1], Now: after(1000)})
+			want := demand.Timeline(demand.TimelineInput{Job: jobs[len(jobs)-1], Machine: machines[len(machines)-1], Now: after(1000)})
 
 			var (
 				timeline []v1alpha1.JobEvent
@@ -295,7 +295,7 @@ func TestPropertyTimeline(t *testing.T) {
 					known = jobs[0]
 				}
 
-				next := demand.Timeline(demand.Story{Job: known, Before: timeline, Machine: machine, Now: after(100 + float64(i))})
+				next := demand.Timeline(demand.TimelineInput{Job: known, Before: timeline, Machine: machine, Now: after(100 + float64(i))})
 				if why := lost(timeline, next); why != "" {
 					return why
 				}
@@ -304,7 +304,7 @@ func TestPropertyTimeline(t *testing.T) {
 			}
 
 			// A last look at all there is: what a restarted operator sees.
-			timeline = demand.Timeline(demand.Story{
+			timeline = demand.Timeline(demand.TimelineInput{
 				Job: known, Before: timeline, Machine: machines[len(machines)-1], Now: after(500),
 			})
 
@@ -325,7 +325,7 @@ func TestPropertyTimeline(t *testing.T) {
 					cause = demand.Cause{}
 				}
 
-				timeline = demand.Timeline(demand.Story{Job: spec(v1alpha1.JobQueued), Before: timeline, Cause: cause, Now: after(float64(i + 2))})
+				timeline = demand.Timeline(demand.TimelineInput{Job: spec(v1alpha1.JobQueued), Before: timeline, Cause: cause, Now: after(float64(i + 2))})
 
 				if cause.Reason != "" {
 					last = cause.Reason + ": m"

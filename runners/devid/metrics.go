@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Outcomes of a request, beside those of package desk.
+// Outcomes of a request, beside those of package guestapi.
 const (
 	outcomeAgain     = "given_again"
 	outcomeInvalid   = "invalid"

@@ -17,7 +17,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/identity/devid"
-	"github.com/hyperfleet/hyperfleet/runners/desk"
+	"github.com/hyperfleet/hyperfleet/runners/guestapi"
 )
 
 const (
@@ -54,11 +54,11 @@ func deviceOf(claim *v1alpha1.MachineClaim) *v1alpha1.DeviceIdentity {
 // record puts the key on record as the one that is certified for the claim. Of two that try
 // only one gets through: the write is of the claim as it was read. first says that it was
 // this call's.
-func (d *Desk) record(
-	ctx context.Context, who desk.Caller, asked guest.DevIDRequest,
-) (claim *v1alpha1.MachineClaim, first bool, refused *desk.Refusal) {
+func (h *Handler) record(
+	ctx context.Context, who guestapi.Caller, asked guest.DevIDRequest,
+) (claim *v1alpha1.MachineClaim, first bool, refused *guestapi.Refusal) {
 	for try := 1; ; try++ {
-		claim, refused := desk.Read(ctx, d.Live, who, guest.ReasonAttestationRefused)
+		claim, refused := guestapi.Read(ctx, h.Live, who, guest.ReasonAttestationRefused)
 		if refused != nil {
 			return nil, false, refused
 		}
@@ -69,13 +69,13 @@ func (d *Desk) record(
 		}
 
 		device := &v1alpha1.DeviceIdentity{
-			PublicKeySHA256: devid.Fingerprint(asked.Public), RequestedAt: metav1.NewMicroTime(d.Clock.Now()),
+			PublicKeySHA256: devid.Fingerprint(asked.Public), RequestedAt: metav1.NewMicroTime(h.Clock.Now()),
 		}
 
 		if len(asked.EKCertificate) > 0 {
 			device.EKCertificateSHA256 = devid.Fingerprint(asked.EKCertificate)
 
-			if refused := d.alone(ctx, claim, device); refused != nil {
+			if refused := h.alone(ctx, claim, device); refused != nil {
 				return nil, false, refused
 			}
 		}
@@ -83,28 +83,28 @@ func (d *Desk) record(
 		base := claim.DeepCopy()
 		claim.Status.BootstrapInfo.Identity.Device = device
 
-		err := d.Client.Status().Patch(ctx, claim, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
+		err := h.Client.Status().Patch(ctx, claim, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
 
 		switch {
 		case err == nil:
 			return claim, true, nil
 		case apierrors.IsNotFound(err):
-			return nil, false, desk.Gone(guest.ReasonAttestationRefused)
+			return nil, false, guestapi.Gone(guest.ReasonAttestationRefused)
 		case !apierrors.IsConflict(err) || try == maxWrites:
 			log.FromContext(ctx).Error(err, "device identity was not written", "namespace", who.Namespace, "claim", who.Name)
 
-			return nil, false, desk.Later("the claim cannot be written: try again")
+			return nil, false, guestapi.Later("the claim cannot be written: try again")
 		}
 	}
 }
 
 // judge tells whether the claim's machine may have the key certified, and whether it is on
 // record already. It is pure.
-func judge(claim *v1alpha1.MachineClaim, public []byte) (known bool, refused *desk.Refusal) {
+func judge(claim *v1alpha1.MachineClaim, public []byte) (known bool, refused *guestapi.Refusal) {
 	info := claim.Status.BootstrapInfo
 
 	if info == nil || info.Identity == nil || info.Identity.Method != v1alpha1.AttestationTPM {
-		return false, desk.Never(http.StatusForbidden, desk.OutcomeNotOffered, guest.ReasonAttestationRefused,
+		return false, guestapi.Never(http.StatusForbidden, guestapi.OutcomeNotOffered, guest.ReasonAttestationRefused,
 			"the machine does not attest by a TPM").WithClaim(claim)
 	}
 
@@ -114,28 +114,28 @@ func judge(claim *v1alpha1.MachineClaim, public []byte) (known bool, refused *de
 	case device.PublicKeySHA256 == devid.Fingerprint(public):
 		return true, nil
 	default:
-		return false, desk.Never(http.StatusConflict, desk.OutcomeUsed, guest.ReasonAttestationRefused,
+		return false, guestapi.Never(http.StatusConflict, guestapi.OutcomeUsed, guest.ReasonAttestationRefused,
 			"another key was certified for the machine before: it has one device identity in its life").WithClaim(claim)
 	}
 }
 
 // alone refuses a TPM that is known as another claim's: both were cloned from a template with
 // a TPM, and each could pass for the other.
-func (d *Desk) alone(
+func (h *Handler) alone(
 	ctx context.Context, claim *v1alpha1.MachineClaim, device *v1alpha1.DeviceIdentity,
-) *desk.Refusal {
+) *guestapi.Refusal {
 	var claims v1alpha1.MachineClaimList
 
-	err := d.Client.List(ctx, &claims, client.MatchingFields{IndexEK: device.EKCertificateSHA256})
+	err := h.Client.List(ctx, &claims, client.MatchingFields{IndexEK: device.EKCertificateSHA256})
 	if err != nil {
 		log.FromContext(ctx).Error(err, "claims were not listed", "namespace", claim.Namespace, "claim", claim.Name)
 
-		return desk.Later("the machine's TPM cannot be looked up at present: try again")
+		return guestapi.Later("the machine's TPM cannot be looked up at present: try again")
 	}
 
 	for i := range claims.Items {
 		if other := &claims.Items[i]; other.UID != claim.UID {
-			return desk.Never(http.StatusConflict, outcomeSharedTPM, guest.ReasonAttestationRefused,
+			return guestapi.Never(http.StatusConflict, outcomeSharedTPM, guest.ReasonAttestationRefused,
 				fmt.Sprintf("the machine's TPM is that of claim %s/%s too: remove the TPM from the template that they were cloned from",
 					other.Namespace, other.Name)).WithClaim(claim)
 		}

@@ -14,5 +14,5 @@
 // machine ends without a credential and its claim makes way for another: two are never
 // given. The code is made out of the operator's key and is held nowhere in the cluster.
 //
-// Whether a caller is the machine is decided in one place, Desk.prove.
+// Whether a caller is the machine is decided in one place, Handler.prove.
 package handover

@@ -21,15 +21,15 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
-	"github.com/hyperfleet/hyperfleet/runners/desk"
-	"github.com/hyperfleet/hyperfleet/runners/machine"
+	"github.com/hyperfleet/hyperfleet/runners/guestapi"
+	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
 const (
 	// underWay is how long after its use a code without a credential may still get one:
 	// after that whoever was at it is gone.
-	underWay = 2 * desk.Timeout
+	underWay = 2 * guestapi.Timeout
 	// maxWrites bounds the tries of one write that others get in the way of.
 	maxWrites = 8
 	// afterwards bounds what is still done when the caller or its time is gone.
@@ -37,35 +37,35 @@ const (
 )
 
 // hand makes the caller's credential, at most once in its claim's life.
-func (d *Desk) hand(ctx context.Context, who caller) (guest.Credential, *desk.Refusal) {
-	claim, refused := d.open(ctx, who)
+func (h *Handler) hand(ctx context.Context, who caller) (guest.Credential, *guestapi.Refusal) {
+	claim, refused := h.open(ctx, who)
 	if refused != nil {
 		return guest.Credential{}, refused
 	}
 
-	order, refused := d.order(ctx, claim)
+	order, refused := h.order(ctx, claim)
 	if refused != nil {
 		return guest.Credential{}, refused
 	}
 
-	if refused := d.use(ctx, who, claim); refused != nil {
+	if refused := h.use(ctx, who, claim); refused != nil {
 		return guest.Credential{}, refused
 	}
 
-	start := d.Clock.Now()
+	start := h.Clock.Now()
 
 	credential, err := order.provider.Issue(ctx, order.request)
 	if err != nil {
-		return guest.Credential{}, d.notIssued(ctx, who, claim, order, err)
+		return guest.Credential{}, h.notIssued(ctx, who, claim, order, err)
 	}
 
-	d.Metrics.took(d.Clock.Since(start))
+	h.Metrics.took(h.Clock.Since(start))
 
-	if refused := d.give(ctx, who, claim, order, credential); refused != nil {
+	if refused := h.give(ctx, who, claim, order, credential); refused != nil {
 		return guest.Credential{}, refused
 	}
 
-	d.Recorder.Eventf(claim, nil, corev1.EventTypeNormal, ReasonHandedOver, "HandOver",
+	h.Recorder.Eventf(claim, nil, corev1.EventTypeNormal, ReasonHandedOver, "HandOver",
 		"the credential of runner %s was made and handed to its machine", order.request.Name)
 
 	var config guest.Config
@@ -76,36 +76,36 @@ func (d *Desk) hand(ctx context.Context, who caller) (guest.Credential, *desk.Re
 }
 
 // open gives the claim whose code may be used now.
-func (d *Desk) open(ctx context.Context, who caller) (*v1alpha1.MachineClaim, *desk.Refusal) {
-	claim, refused := desk.Read(ctx, d.Live, who.Caller, guest.ReasonCredentialRefused)
+func (h *Handler) open(ctx context.Context, who caller) (*v1alpha1.MachineClaim, *guestapi.Refusal) {
+	claim, refused := guestapi.Read(ctx, h.Live, who.Caller, guest.ReasonCredentialRefused)
 	if refused != nil {
 		return nil, refused
 	}
 
-	if refused := judge(claim, who.proof, d.Clock.Now()); refused != nil {
+	if refused := judge(claim, who.proof, h.Clock.Now()); refused != nil {
 		return nil, refused
 	}
 
 	return claim, nil
 }
 
-func gone() *desk.Refusal { return desk.Gone(guest.ReasonCredentialRefused) }
+func gone() *guestapi.Refusal { return guestapi.Gone(guest.ReasonCredentialRefused) }
 
 // judge tells why a claim's credential cannot be had now by the given proof, nil if it can.
 // It is pure.
-func judge(claim *v1alpha1.MachineClaim, proof string, now time.Time) *desk.Refusal {
+func judge(claim *v1alpha1.MachineClaim, proof string, now time.Time) *guestapi.Refusal {
 	info := claim.Status.BootstrapInfo
 
 	if info == nil || info.Handover == nil {
-		refused := desk.Never(http.StatusForbidden, desk.OutcomeNotOffered, guest.ReasonCredentialRefused,
+		refused := guestapi.Never(http.StatusForbidden, guestapi.OutcomeNotOffered, guest.ReasonCredentialRefused,
 			"the machine was offered no claim code: its credential came another way")
 		refused.Claim = claim
 
 		return refused
 	}
 
-	if want := machine.ProofOf(info.Handover); proof != want {
-		refused := desk.Never(http.StatusForbidden, outcomeWrongProof, guest.ReasonCredentialRefused,
+	if want := vmspec.ProofOf(info.Handover); proof != want {
+		refused := guestapi.Never(http.StatusForbidden, outcomeWrongProof, guest.ReasonCredentialRefused,
 			fmt.Sprintf("the machine has to prove itself by its %s, and not by its %s", word(want), word(proof)))
 		refused.Claim = claim
 
@@ -118,7 +118,7 @@ func judge(claim *v1alpha1.MachineClaim, proof string, now time.Time) *desk.Refu
 	case used == nil:
 		return nil
 	case given == nil && now.Sub(used.Time) < underWay:
-		return desk.Later("the credential is being made: try again")
+		return guestapi.Later("the credential is being made: try again")
 	}
 
 	message := "the " + word(proof) + " was used before"
@@ -126,7 +126,7 @@ func judge(claim *v1alpha1.MachineClaim, proof string, now time.Time) *desk.Refu
 		message += ", and the handover broke off: the machine gets no credential"
 	}
 
-	refused := desk.Never(http.StatusConflict, desk.OutcomeUsed, guest.ReasonCredentialRefused, message)
+	refused := guestapi.Never(http.StatusConflict, guestapi.OutcomeUsed, guest.ReasonCredentialRefused, message)
 	refused.Claim = claim
 
 	return refused
@@ -151,31 +151,31 @@ type order struct {
 
 // order finds out all that the credential is made of. What goes wrong here costs the
 // machine nothing: its code is not used yet.
-func (d *Desk) order(ctx context.Context, claim *v1alpha1.MachineClaim) (order, *desk.Refusal) {
-	unavailable := func(err error) (order, *desk.Refusal) {
+func (h *Handler) order(ctx context.Context, claim *v1alpha1.MachineClaim) (order, *guestapi.Refusal) {
+	unavailable := func(err error) (order, *guestapi.Refusal) {
 		log.FromContext(ctx).Error(err, "credential cannot be made", "namespace", claim.Namespace, "claim", claim.Name)
 
-		return order{}, desk.Later("the credential cannot be made at present: try again")
+		return order{}, guestapi.Later("the credential cannot be made at present: try again")
 	}
 
 	var template v1alpha1.HypervisorMachineTemplate
 
 	name := types.NamespacedName{Namespace: claim.Namespace, Name: claim.Spec.TemplateRef.Name}
-	if err := d.Client.Get(ctx, name, &template); err != nil {
+	if err := h.Client.Get(ctx, name, &template); err != nil {
 		return unavailable(fmt.Errorf("get template %s: %w", name, err))
 	}
 
-	provider, err := d.Workloads.For(ctx, &template, claim.Spec.WorkloadConfig)
+	provider, err := h.Workloads.For(ctx, &template, claim.Spec.WorkloadConfig)
 	if err != nil {
 		return unavailable(err)
 	}
 
-	runner, err := d.Workloads.Runner(&template, claim.Spec.WorkloadConfig)
+	runner, err := h.Workloads.Runner(&template, claim.Spec.WorkloadConfig)
 	if err != nil {
 		return unavailable(err)
 	}
 
-	out := order{provider: provider, request: machine.RunnerRequest(claim, runner, d.Settings)}
+	out := order{provider: provider, request: vmspec.RunnerRequest(claim, runner, h.Settings)}
 	if !runner.Binds {
 		return out, nil
 	}
@@ -183,7 +183,7 @@ func (d *Desk) order(ctx context.Context, claim *v1alpha1.MachineClaim) (order, 
 	var job v1alpha1.RunnerJob
 
 	info := claim.Status.BootstrapInfo
-	err = d.Client.Get(ctx, types.NamespacedName{Namespace: claim.Namespace, Name: info.BoundJob}, &job)
+	err = h.Client.Get(ctx, types.NamespacedName{Namespace: claim.Namespace, Name: info.BoundJob}, &job)
 
 	mine := job.Spec.State == v1alpha1.JobRunning && job.Spec.RunnerName == out.request.Name
 
@@ -199,20 +199,20 @@ func (d *Desk) order(ctx context.Context, claim *v1alpha1.MachineClaim) (order, 
 	return out, nil
 }
 
-func jobGone() *desk.Refusal {
-	return desk.Never(http.StatusGone, desk.OutcomeGone, guest.ReasonJobGone,
+func jobGone() *guestapi.Refusal {
+	return guestapi.Never(http.StatusGone, guestapi.OutcomeGone, guest.ReasonJobGone,
 		"the job that the machine was made for is not to be had any more")
 }
 
 // use puts the code's use on record. Of two that try only one gets through: the write is
 // of the claim as it was read.
-func (d *Desk) use(ctx context.Context, who caller, claim *v1alpha1.MachineClaim) *desk.Refusal {
+func (h *Handler) use(ctx context.Context, who caller, claim *v1alpha1.MachineClaim) *guestapi.Refusal {
 	for try := 1; ; try++ {
 		base := claim.DeepCopy()
-		now := metav1.NewMicroTime(d.Clock.Now())
+		now := metav1.NewMicroTime(h.Clock.Now())
 		claim.Status.BootstrapInfo.Handover.UsedAt = &now
 
-		err := d.Client.Status().Patch(ctx, claim, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
+		err := h.Client.Status().Patch(ctx, claim, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
 
 		switch {
 		case err == nil:
@@ -222,10 +222,10 @@ func (d *Desk) use(ctx context.Context, who caller, claim *v1alpha1.MachineClaim
 		case !apierrors.IsConflict(err) || try == maxWrites:
 			log.FromContext(ctx).Error(err, "use of claim code was not written", "namespace", who.Namespace, "claim", who.Name)
 
-			return desk.Later("the claim cannot be written: try again")
+			return guestapi.Later("the claim cannot be written: try again")
 		}
 
-		fresh, refused := d.open(ctx, who)
+		fresh, refused := h.open(ctx, who)
 		if refused != nil {
 			return refused
 		}
@@ -236,28 +236,28 @@ func (d *Desk) use(ctx context.Context, who caller, claim *v1alpha1.MachineClaim
 
 // notIssued takes the use of the code back, for there is no credential, and says what the
 // machine does next. A crash before that leaves the code used.
-func (d *Desk) notIssued(
+func (h *Handler) notIssued(
 	ctx context.Context, who caller, claim *v1alpha1.MachineClaim, order order, cause error,
-) *desk.Refusal {
+) *guestapi.Refusal {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
 	defer cancel()
 
 	log.FromContext(ctx).Error(cause, "credential was not made", "namespace", who.Namespace, "claim", who.Name)
 
 	if order.job != nil && workload.Is(cause, workload.NotFound) {
-		d.settle(ctx, order)
+		h.recordJobState(ctx, order)
 
 		return jobGone()
 	}
 
-	if err := d.patch(ctx, claim, map[string]any{"handover": map[string]any{"usedAt": nil}}); err != nil {
+	if err := h.patch(ctx, claim, map[string]any{"handover": map[string]any{"usedAt": nil}}); err != nil {
 		log.FromContext(ctx).Error(err, "use of claim code was not taken back", "namespace", who.Namespace, "claim", who.Name)
 	}
 
-	out := desk.Later("the CI platform gives no credential at present: try again")
+	out := guestapi.Later("the CI platform gives no credential at present: try again")
 
 	if workload.Is(cause, workload.Rejected) || workload.Is(cause, workload.Conflict) {
-		d.Recorder.Eventf(claim, nil, corev1.EventTypeWarning, ReasonRefused, "HandOver",
+		h.Recorder.Eventf(claim, nil, corev1.EventTypeWarning, ReasonRefused, "HandOver",
 			"the CI platform gave no credential for runner %s: %v", order.request.Name, cause)
 	}
 
@@ -268,40 +268,40 @@ func (d *Desk) notIssued(
 	return out
 }
 
-// settle writes the platform's word on a job that is not to be had into the ledger, so
+// recordJobState writes the platform's word on a job that is not to be had into the ledger, so
 // that no other machine is made for it.
-func (d *Desk) settle(ctx context.Context, order order) {
+func (h *Handler) recordJobState(ctx context.Context, order order) {
 	job := order.job
 
 	said, err := order.provider.Job(ctx, job.Spec.Repository, job.Spec.ID)
 	if err == nil {
 		said.Platform, said.ID, said.URL = job.Spec.Platform, job.Spec.ID, job.Spec.URL
-		book := &demand.Ledger{Client: d.Client, Live: d.Live}
-		_, err = book.Record(ctx, job.Namespace, said, d.Clock.Now())
+		book := &demand.Ledger{Client: h.Client, Live: h.Live}
+		_, err = book.Record(ctx, job.Namespace, said, h.Clock.Now())
 	}
 
 	if err != nil {
-		log.FromContext(ctx).Error(err, "job was not settled", "namespace", job.Namespace, "job", job.Name)
+		log.FromContext(ctx).Error(err, "job state was not recorded", "namespace", job.Namespace, "job", job.Name)
 	}
 }
 
 // give puts on record what was made, so that it is found and removed with the claim. Where
 // that fails it is not handed over.
-func (d *Desk) give(
+func (h *Handler) give(
 	ctx context.Context, who caller, claim *v1alpha1.MachineClaim, order order, credential workload.Credential,
-) *desk.Refusal {
+) *guestapi.Refusal {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
 	defer cancel()
 
 	info := map[string]any{
 		"runnerName": order.request.Name, "runnerId": credential.RunnerID,
-		"handover": map[string]any{"givenAt": metav1.NewMicroTime(d.Clock.Now())},
+		"handover": map[string]any{"givenAt": metav1.NewMicroTime(h.Clock.Now())},
 	}
 	if !credential.ExpiresAt.IsZero() {
 		info["expiresAt"] = metav1.NewTime(credential.ExpiresAt)
 	}
 
-	err := d.patch(ctx, claim, info)
+	err := h.patch(ctx, claim, info)
 	if err == nil && claim.DeletionTimestamp.IsZero() {
 		return nil
 	}
@@ -321,12 +321,12 @@ func (d *Desk) give(
 		return gone()
 	}
 
-	return desk.Later("the handover cannot be written: try again")
+	return guestapi.Later("the handover cannot be written: try again")
 }
 
 // patch writes into the bootstrapInfo of this very claim, never of a later one of its name.
 // Others' writes do not get in the way.
-func (d *Desk) patch(ctx context.Context, claim *v1alpha1.MachineClaim, info map[string]any) error {
+func (h *Handler) patch(ctx context.Context, claim *v1alpha1.MachineClaim, info map[string]any) error {
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": claim.UID},
 		"status":   map[string]any{"bootstrapInfo": info},
@@ -335,7 +335,7 @@ func (d *Desk) patch(ctx context.Context, claim *v1alpha1.MachineClaim, info map
 		return fmt.Errorf("marshal handover: %w", err)
 	}
 
-	if err := d.Client.Status().Patch(ctx, claim, client.RawPatch(types.MergePatchType, patch)); err != nil {
+	if err := h.Client.Status().Patch(ctx, claim, client.RawPatch(types.MergePatchType, patch)); err != nil {
 		return fmt.Errorf("patch handover of claim %s: %w", client.ObjectKeyFromObject(claim), err)
 	}
 

@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Outcomes of a request for a credential, beside those of package desk.
+// Outcomes of a request for a credential, beside those of package guestapi.
 const (
 	outcomeWrongSVID  = "wrong_svid"
 	outcomeWrongProof = "wrong_proof"
@@ -24,7 +24,7 @@ type Metrics struct {
 }
 
 // NewMetrics registers hyperfleet_credential_requests_total{outcome}. The label takes
-// the outcomes of package desk. issued is told how long each credential took to make; it may be nil.
+// the outcomes of package guestapi. issued is told how long each credential took to make; it may be nil.
 func NewMetrics(registerer prometheus.Registerer, issued func(time.Duration)) (*Metrics, error) {
 	m := &Metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{

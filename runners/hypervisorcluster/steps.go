@@ -75,7 +75,7 @@ func connected(ctx context.Context, s *scope) step.Result {
 		message += "; " + strings.Join(info.Warnings, "; ")
 	}
 
-	return step.Done().Saying("Connected", message)
+	return step.Done().WithReason("Connected", message)
 }
 
 // inspected reports what the nodes have to give.

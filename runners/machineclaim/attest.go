@@ -16,21 +16,21 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
-	"github.com/hyperfleet/hyperfleet/runners/machine"
+	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 )
 
 // reasonNotAttested ends a machine whose VM stopped, without a word, before it had attested.
 const reasonNotAttested = "AttestationFailed"
 
 // attests says whether the claim's machine proves who it is.
-func (s *scope) attests() bool { return machine.Attests(s.claim) }
+func (s *scope) attests() bool { return vmspec.Attests(s.claim) }
 
 // registered says whether the machine may be known to the identity provider.
 func (s *scope) registered() bool { return s.attests() && s.times().CloneStarted != nil }
 
 // errNoRegistry says that the operator has no SPIRE server.
 func (s *scope) errNoRegistry() error {
-	return errclass.New(errclass.Configuration, machine.ReasonAttestationUnavailable,
+	return errclass.New(errclass.Configuration, vmspec.ReasonAttestationUnavailable,
 		"attest the machine of claim %s: the operator has no SPIRE server: set identity.spire in its configuration", s.claim.Name)
 }
 
@@ -42,7 +42,7 @@ func (s *scope) identify(ctx context.Context) error {
 		return nil
 	}
 
-	if info.Identity = machine.Identity(s.claim, s.template, s.Settings); info.Identity == nil {
+	if info.Identity = vmspec.Identity(s.claim, s.template, s.Settings); info.Identity == nil {
 		return nil
 	}
 
@@ -87,7 +87,7 @@ func (s *scope) register(ctx context.Context) (identity.Attestation, error) {
 		return identity.Attestation{}, fmt.Errorf("keep the state of claim %s: %w", s.claim.Name, err)
 	}
 
-	out, err := s.Identity.Register(ctx, machine.Registration(s.claim, s.template))
+	out, err := s.Identity.Register(ctx, vmspec.Registration(s.claim, s.template))
 	if err != nil {
 		return identity.Attestation{}, fmt.Errorf("register the machine of claim %s: %w", s.claim.Name, err)
 	}
@@ -183,7 +183,7 @@ func (s *scope) hasAttested(ctx context.Context) bool {
 		return false
 	}
 
-	known, err := s.Identity.Attested(ctx, machine.IdentityOf(s.claim))
+	known, err := s.Identity.Attested(ctx, vmspec.IdentityOf(s.claim))
 
 	return err == nil && known
 }
@@ -230,8 +230,8 @@ func evict(ctx context.Context, s *scope) step.Result {
 		return step.Done()
 	}
 
-	if err := s.Identity.Remove(ctx, machine.IdentityOf(s.claim)); err != nil {
-		return step.Done().Saying("IdentityLeft", err.Error())
+	if err := s.Identity.Remove(ctx, vmspec.IdentityOf(s.claim)); err != nil {
+		return step.Done().WithReason("IdentityLeft", err.Error())
 	}
 
 	return step.Done()
@@ -246,7 +246,7 @@ func forget(ctx context.Context, s *scope) step.Result {
 		return s.identityLeft("the operator has no SPIRE server any more")
 	}
 
-	err := s.Identity.Remove(ctx, machine.IdentityOf(s.claim))
+	err := s.Identity.Remove(ctx, vmspec.IdentityOf(s.claim))
 
 	switch {
 	case err == nil:
@@ -268,5 +268,5 @@ func (s *scope) identityLeft(why string) step.Result {
 
 	s.eventf(corev1.EventTypeWarning, "IdentityLeft", "Forget", "identity %s was not removed: %s", own.SPIFFEID, why)
 
-	return step.Done().Saying("IdentityLeft", why)
+	return step.Done().WithReason("IdentityLeft", why)
 }

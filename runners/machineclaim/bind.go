@@ -43,8 +43,8 @@ const noJobPatience = 15 * time.Second
 // jobAgain is how soon such a machine looks again.
 const jobAgain = 2 * time.Second
 
-// bound gives a machine that is for one job that job, before anything is made for it.
-func bound(ctx context.Context, s *scope) step.Result {
+// bindJob gives a machine that is for one job that job, before anything is made for it.
+func bindJob(ctx context.Context, s *scope) step.Result {
 	if s.times().Started != nil || s.claim.Spec.Standby {
 		return step.Done()
 	}

@@ -61,7 +61,7 @@ func bootstrap(ctx context.Context, s *scope) step.Result {
 	if gone {
 		s.stopped("BootstrapFailed")
 
-		return step.Done().Saying("BootstrapFailed", "the VM stopped before its runner was online")
+		return step.Done().WithReason("BootstrapFailed", "the VM stopped before its runner was online")
 	}
 
 	result, message := s.await("WaitingForRunner", "its runner has to be online", "the runner was not online")
@@ -142,8 +142,8 @@ func (s *scope) online(ctx context.Context) bool {
 // powerOff is how long a guest takes to power off once it has said that it will.
 const powerOff = 2 * time.Second
 
-// saidGoodbye is how long ago the machine said that it powers off; 0 if it has not.
-func (s *scope) saidGoodbye() time.Duration {
+// sinceShutdownNotice is how long ago the machine said that it powers off; 0 if it has not.
+func (s *scope) sinceShutdownNotice() time.Duration {
 	info := s.claim.Status.BootstrapInfo
 	if info.ReportedAt == nil {
 		return 0
@@ -160,7 +160,7 @@ func (s *scope) saidGoodbye() time.Duration {
 // look sees whether the machine has stopped or vanished, and notes its addresses.
 func (s *scope) look(ctx context.Context) (bool, step.Result) {
 	ref := s.ref()
-	ref.Suspect = s.saidGoodbye() > powerOff
+	ref.Suspect = s.sinceShutdownNotice() > powerOff
 
 	seen, err := s.provider.Get(ctx, ref)
 

@@ -23,7 +23,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
-	"github.com/hyperfleet/hyperfleet/runners/machine"
+	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 	"github.com/hyperfleet/hyperfleet/runners/wake"
 )
 
@@ -44,7 +44,7 @@ type Reconciler struct {
 	// Wake brings claims whose machines are worth a look.
 	Wake *wake.Source
 	// Settings of every machine.
-	Settings machine.Settings
+	Settings vmspec.Settings
 	Metrics  *Metrics
 	Clock    clock.PassiveClock
 	// Platforms tell which jobs a machine is for.
@@ -128,7 +128,7 @@ type scope struct {
 	template *v1alpha1.HypervisorMachineTemplate
 	cluster  *v1alpha1.HypervisorCluster
 	provider hypervisor.Provider
-	names    machine.Names
+	names    vmspec.Names
 }
 
 func plan() step.Plan[*scope] {
@@ -140,21 +140,21 @@ func plan() step.Plan[*scope] {
 		{Condition: v1alpha1.ConditionPlaced, Run: place},             // id and node are on record
 		// The identity provider takes us.
 		{Condition: v1alpha1.ConditionIdentityReady, When: attests, Run: identityReady},
-		{Condition: "", Run: bound},                                // it has its one job, where the platform binds them
+		{Condition: "", Run: bindJob},                              // it has its one job, where the platform binds them
 		{Condition: v1alpha1.ConditionProvisioned, Run: provision}, // VM made and powered on
 		// It has proven who it is.
 		{Condition: v1alpha1.ConditionAttested, When: attests, Run: attest},
 		{Condition: v1alpha1.ConditionBootstrapped, Run: bootstrap}, // runner online
-		{Condition: "", Run: settle},                                // the ledger knows what the machine knows
+		{Condition: "", Run: syncJob},                               // the ledger knows what the machine knows
 		{Condition: "Finished", Run: follow},                        // job done, VM off
 		{Condition: "Retired", Run: retire},                         // claim handed to deletion
 	}, Deletion: []step.Step[*scope]{
-		{Condition: "", Run: settle},                                  // the last word on its job
+		{Condition: "", Run: syncJob},                                 // the last word on its job
 		{Condition: "Deregistered", Run: deregister},                  // runner gone from the CI platform
 		{Condition: "", When: registered, Run: evict},                 // no further SVID
 		{Condition: v1alpha1.ConditionVMCleanedUp, Run: destroy},      // VM and medium gone
 		{Condition: "IdentityRemoved", When: registered, Run: forget}, // nothing left of its identity
-		{Condition: "", Run: farewell},                                // told, once
+		{Condition: "", Run: emitDestroyed},                           // told, once
 	}}
 }
 

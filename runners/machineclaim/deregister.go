@@ -32,7 +32,7 @@ func deregister(ctx context.Context, s *scope) step.Result {
 	status.Phase = v1alpha1.MachineClaimDraining
 
 	if result := s.find(ctx); !result.IsDone() && s.template == nil {
-		return step.Done().Saying("TemplateGone", "the runner was left to the CI platform: "+result.Message())
+		return step.Done().WithReason("TemplateGone", "the runner was left to the CI platform: "+result.Message())
 	}
 
 	provider, err := s.Workloads.For(ctx, s.template, s.claim.Spec.WorkloadConfig)
@@ -40,7 +40,7 @@ func deregister(ctx context.Context, s *scope) step.Result {
 		s.eventf(corev1.EventTypeWarning, "RunnerLeft", "Deregister", "runner %s was not removed: %s",
 			status.BootstrapInfo.RunnerName, err.Error())
 
-		return step.Done().Saying("CredentialsGone", err.Error())
+		return step.Done().WithReason("CredentialsGone", err.Error())
 	}
 
 	if err != nil {
@@ -62,7 +62,7 @@ func (s *scope) removeRunner(ctx context.Context, provider workload.Provider) st
 		s.eventf(corev1.EventTypeWarning, "RunnerLeft", "Deregister", "runner %s was not removed: %s",
 			info.RunnerName, err.Error())
 
-		return step.Done().Saying("RunnerLeft", err.Error())
+		return step.Done().WithReason("RunnerLeft", err.Error())
 	case err != nil:
 		return connect.Outcome(err, lookAgain, "RunnerUnknown")
 	}
@@ -73,7 +73,7 @@ func (s *scope) removeRunner(ctx context.Context, provider workload.Provider) st
 	case err == nil, workload.Is(err, workload.NotFound):
 		return step.Done()
 	case workload.Is(err, workload.RunnerBusy) && s.mayInterrupt(ctx):
-		return step.Done().Saying("BusyRunnerLeft",
+		return step.Done().WithReason("BusyRunnerLeft",
 			fmt.Sprintf("runner %s is listed as busy, but its machine's life is over; it is removed when its job is",
 				info.RunnerName))
 	case workload.Is(err, workload.RunnerBusy):

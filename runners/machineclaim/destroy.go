@@ -34,9 +34,9 @@ func destroy(ctx context.Context, s *scope) step.Result {
 
 	switch {
 	case hypervisor.Is(err, hypervisor.NotFound):
-		return step.Done().Saying("VMGone", "VM "+status.VMRef.VMID+" and its medium are gone")
+		return step.Done().WithReason("VMGone", "VM "+status.VMRef.VMID+" and its medium are gone")
 	case hypervisor.Is(err, hypervisor.NotOwned):
-		return step.Done().Saying("NotOwned", err.Error())
+		return step.Done().WithReason("NotOwned", err.Error())
 	case err != nil:
 		return connect.Outcome(err, lookAgain, "DestroyFailed")
 	default:
@@ -44,8 +44,8 @@ func destroy(ctx context.Context, s *scope) step.Result {
 	}
 }
 
-// farewell tells once that nothing is left.
-func farewell(_ context.Context, s *scope) step.Result {
+// emitDestroyed tells once that nothing is left.
+func emitDestroyed(_ context.Context, s *scope) step.Result {
 	if stopped := s.times().Stopped; stopped != nil {
 		s.Metrics.phase("destroyed", s.since(stopped))
 	}

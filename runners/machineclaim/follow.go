@@ -47,15 +47,15 @@ func follow(ctx context.Context, s *scope) step.Result {
 		next = min(next, verdict.next)
 	}
 
-	if s.saidGoodbye() > 0 {
-		return step.Rest(powerOff+powerOff/4, "PoweringOff", "the bootstrap service is done: the VM powers off")
+	if s.sinceShutdownNotice() > 0 {
+		return step.Steady(powerOff+powerOff/4, "PoweringOff", "the bootstrap service is done: the VM powers off")
 	}
 
 	if s.claim.Status.BootstrapInfo.Job != "" {
-		return step.Rest(next, "JobRunning", "job "+s.claim.Status.BootstrapInfo.Job)
+		return step.Steady(next, "JobRunning", "job "+s.claim.Status.BootstrapInfo.Job)
 	}
 
-	return step.Rest(next, "Idle", "the runner waits for a job")
+	return step.Steady(next, "Idle", "the runner waits for a job")
 }
 
 // howItEnded reads the end of a machine out of what it reported and of its job.

@@ -12,7 +12,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
-	"github.com/hyperfleet/hyperfleet/runners/machine"
+	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 )
 
 // place reserves an id and a node and puts them on record, before anything is made.
@@ -22,7 +22,7 @@ func place(ctx context.Context, s *scope) step.Result {
 		return step.Done()
 	}
 
-	reserved, err := s.provider.Create(ctx, machine.Spec(s.claim, s.template, s.names), nil)
+	reserved, err := s.provider.Create(ctx, vmspec.Spec(s.claim, s.template, s.names), nil)
 	if err != nil {
 		return s.provisioning(err, "NotPlaced")
 	}
@@ -37,7 +37,7 @@ func place(ctx context.Context, s *scope) step.Result {
 
 	status.NetworkInfo.Hostname, status.NetworkInfo.FQDN = s.names.Hostname, s.names.FQDN
 	status.BootstrapInfo = &v1alpha1.BootstrapInfo{
-		RunnerName: machine.RunnerName(s.claim), Identity: machine.Identity(s.claim, s.template, s.Settings),
+		RunnerName: vmspec.RunnerName(s.claim), Identity: vmspec.Identity(s.claim, s.template, s.Settings),
 	}
 	s.times().Placed = s.micro()
 	status.Phase = v1alpha1.MachineClaimProvisioning

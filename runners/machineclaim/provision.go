@@ -16,7 +16,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/kit/step"
-	"github.com/hyperfleet/hyperfleet/runners/machine"
+	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
@@ -33,7 +33,7 @@ func provision(ctx context.Context, s *scope) step.Result {
 
 	s.activated()
 
-	made, err := s.provider.Create(ctx, machine.Spec(s.claim, s.template, s.names), s.media)
+	made, err := s.provider.Create(ctx, vmspec.Spec(s.claim, s.template, s.names), s.media)
 	if hypervisor.Is(err, hypervisor.IDTaken) {
 		return s.replace(ctx, err)
 	}
@@ -106,11 +106,11 @@ func (s *scope) media(ctx context.Context) (hypervisor.Media, error) {
 		return hypervisor.Media{}, err //nolint:wrapcheck // it names the template and the mend
 	}
 
-	if err := machine.CheckPlatform(s.template, runner); err != nil {
+	if err := vmspec.CheckPlatform(s.template, runner); err != nil {
 		return hypervisor.Media{}, err //nolint:wrapcheck // it names the template and the mend
 	}
 
-	request := machine.RunnerRequest(s.claim, runner, s.Settings)
+	request := vmspec.RunnerRequest(s.claim, runner, s.Settings)
 
 	var job *v1alpha1.RunnerJob
 
@@ -124,7 +124,7 @@ func (s *scope) media(ctx context.Context) (hypervisor.Media, error) {
 
 	info := s.claim.Status.BootstrapInfo
 	info.RunnerName, info.ExpiresAt = request.Name, nil
-	in := machine.Input{
+	in := vmspec.Input{
 		Claim: s.claim, Template: s.template, Names: s.names, Runner: runner, Request: request, Settings: s.Settings,
 	}
 
@@ -136,7 +136,7 @@ func (s *scope) media(ctx context.Context) (hypervisor.Media, error) {
 		return hypervisor.Media{}, err
 	}
 
-	media, err := machine.Media(in)
+	media, err := vmspec.Media(in)
 	if err != nil {
 		return hypervisor.Media{}, err //nolint:wrapcheck // it names the template and the mend
 	}
@@ -153,7 +153,7 @@ func (s *scope) credential(
 	case v1alpha1.BootstrapCallback:
 		return workload.Credential{}, s.offer(ctx)
 	case v1alpha1.BootstrapExternalSecrets:
-		return workload.Credential{}, s.takeBack(ctx)
+		return workload.Credential{}, s.revokeCode(ctx)
 	default:
 		return s.issue(ctx, provider, request, job)
 	}
@@ -163,9 +163,9 @@ func (s *scope) credential(
 // no code counts that is on no medium.
 func (s *scope) offer(ctx context.Context) error {
 	info := s.claim.Status.BootstrapInfo
-	proof := machine.Proof(s.claim)
+	proof := vmspec.Proof(s.claim)
 
-	if info.Handover != nil && machine.ProofOf(info.Handover) == proof {
+	if info.Handover != nil && vmspec.ProofOf(info.Handover) == proof {
 		return nil // the same code goes onto the medium again
 	}
 
@@ -178,8 +178,8 @@ func (s *scope) offer(ctx context.Context) error {
 	return nil
 }
 
-// takeBack makes a claim code that an earlier medium may have had worthless.
-func (s *scope) takeBack(ctx context.Context) error {
+// revokeCode makes a claim code that an earlier medium may have had worthless.
+func (s *scope) revokeCode(ctx context.Context) error {
 	info := s.claim.Status.BootstrapInfo
 	if info.Handover == nil {
 		return nil
@@ -198,7 +198,7 @@ func (s *scope) takeBack(ctx context.Context) error {
 func (s *scope) issue(
 	ctx context.Context, provider workload.Provider, request workload.RunnerRequest, job *v1alpha1.RunnerJob,
 ) (workload.Credential, error) {
-	if err := s.takeBack(ctx); err != nil {
+	if err := s.revokeCode(ctx); err != nil {
 		return workload.Credential{}, err
 	}
 

@@ -13,7 +13,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
-	"github.com/hyperfleet/hyperfleet/runners/machine"
+	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 )
 
 const (
@@ -91,7 +91,7 @@ func (s *scope) find(ctx context.Context) step.Result {
 	}
 
 	s.template, s.cluster, s.provider = &template, &cluster, provider
-	s.names = machine.NamesOf(s.claim, &template, &cluster, s.Settings.NamespaceInHostname)
+	s.names = vmspec.NamesOf(s.claim, &template, &cluster, s.Settings.NamespaceInHostname)
 
 	return step.Done()
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
-	"github.com/hyperfleet/hyperfleet/runners/machine"
+	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 )
 
 // times gives the moments of the machine's life, to read and to write.
@@ -48,7 +48,7 @@ func (s *scope) since(t *metav1.MicroTime) time.Duration {
 	return s.Clock.Since(t.Time)
 }
 
-func (s *scope) ref() hypervisor.MachineRef { return machine.Ref(s.claim) }
+func (s *scope) ref() hypervisor.MachineRef { return vmspec.Ref(s.claim) }
 
 // eventf emits a Kubernetes event on the claim.
 func (s *scope) eventf(kind, reason, action, format string, args ...any) {

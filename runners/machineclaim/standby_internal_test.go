@@ -22,7 +22,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/hypervisor/proxmox"
 	"github.com/hyperfleet/hyperfleet/kit/step"
-	"github.com/hyperfleet/hyperfleet/runners/machine"
+	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 	"github.com/hyperfleet/hyperfleet/test/kube"
@@ -95,7 +95,7 @@ func newHeld(t *testing.T, lifecycle *v1alpha1.Lifecycle) *held {
 			Runner: &step.Runner{Client: env.Client, Controller: "machineclaim", Clock: h.clock},
 		},
 		claim: claim, provider: provider(t, h.pve), cluster: &v1alpha1.HypervisorCluster{},
-		names: machine.Names{Hostname: "held"},
+		names: vmspec.Names{Hostname: "held"},
 		template: &v1alpha1.HypervisorMachineTemplate{Spec: v1alpha1.HypervisorMachineTemplateSpec{
 			Template:  v1alpha1.TemplateSource{Proxmox: &v1alpha1.ProxmoxTemplate{TemplateName: pve.DefaultTemplate}},
 			Resources: v1alpha1.MachineResources{CPU: 1, Memory: resource.MustParse("1Gi")},

@@ -22,7 +22,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
-	"github.com/hyperfleet/hyperfleet/runners/machine"
+	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 )
 
 // finalizer keeps a template while claims need its credentials to be removed.
@@ -43,7 +43,7 @@ type Reconciler struct {
 	Clusters  *connect.Clusters
 	Workloads *connect.Workloads
 	// Settings of every machine.
-	Settings machine.Settings
+	Settings vmspec.Settings
 	// Interval between two looks at a template.
 	Interval time.Duration
 }

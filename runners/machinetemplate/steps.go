@@ -17,7 +17,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
-	"github.com/hyperfleet/hyperfleet/runners/machine"
+	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
@@ -27,7 +27,7 @@ const retryAfter = 10 * time.Second
 // rendered renders the cloud-init texts for a claim that might be, so that a mistake in
 // them is known before the first machine.
 func rendered(_ context.Context, s *scope) step.Result {
-	if err := machine.Rehearse(s.template, s.Settings); err != nil {
+	if err := vmspec.DryRender(s.template, s.Settings); err != nil {
 		return step.Stall(errclass.Reason(err, "CloudInitInvalid"), err.Error())
 	}
 
@@ -63,11 +63,11 @@ func clusterReady(ctx context.Context, s *scope) step.Result {
 
 // resolved finds the hypervisor's templates.
 func resolved(ctx context.Context, s *scope) step.Result {
-	if err := machine.CheckProvider(s.template, s.cluster); err != nil {
+	if err := vmspec.CheckProvider(s.template, s.cluster); err != nil {
 		return connect.Outcome(err, retryAfter, "TemplateInvalid")
 	}
 
-	found, err := s.provider.Resolve(ctx, machine.TemplateRef(s.template), machine.Shape(s.template))
+	found, err := s.provider.Resolve(ctx, vmspec.TemplateRef(s.template), vmspec.Shape(s.template))
 	if err != nil {
 		s.template.Status.Sources = nil
 
@@ -90,10 +90,10 @@ func resolved(ctx context.Context, s *scope) step.Result {
 	s.template.Status.Sources = sources
 
 	if len(nodes) == 0 {
-		return step.Done().Saying("Found", "for every node")
+		return step.Done().WithReason("Found", "for every node")
 	}
 
-	return step.Done().Saying("Found", "on "+strings.Join(nodes, ", "))
+	return step.Done().WithReason("Found", "on "+strings.Join(nodes, ", "))
 }
 
 // workloadReady asks the CI platforms that the template has settings of whether they
@@ -135,7 +135,7 @@ func platformReady(ctx context.Context, s *scope, platform string) step.Result {
 	load := v1alpha1.Workload{Type: platform}
 
 	if _, err := s.Workloads.Runner(s.template, load); errclass.Reason(err, "") == workload.ReasonScopeMissing {
-		return step.Done().Saying("ScopeFromPool", "the pools name the scope")
+		return step.Done().WithReason("ScopeFromPool", "the pools name the scope")
 	}
 
 	provider, err := s.Workloads.For(ctx, s.template, load)

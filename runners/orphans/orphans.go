@@ -19,7 +19,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/identity"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
-	"github.com/hyperfleet/hyperfleet/runners/machine"
+	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 	"github.com/hyperfleet/hyperfleet/workload"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -208,7 +208,7 @@ func (s *Sweeper) claims(ctx context.Context) (owners, error) {
 
 	for i := range claims.Items {
 		out.uids[string(claims.Items[i].UID)] = true
-		out.runners[machine.RunnerName(&claims.Items[i])] = true
+		out.runners[vmspec.RunnerName(&claims.Items[i])] = true
 	}
 
 	return out, nil
@@ -263,7 +263,7 @@ func (s *Sweeper) scope(ctx context.Context, pool *v1alpha1.RunnerPool, provider
 		return fmt.Errorf("list runners: %w", err)
 	}
 
-	mark := machine.OperatorLabel(s.OperatorUID)
+	mark := vmspec.OperatorLabel(s.OperatorUID)
 	runners = slices.DeleteFunc(runners, func(r workload.Runner) bool {
 		return r.Online || r.Busy || !slices.Contains(r.Labels, mark)
 	})

@@ -24,11 +24,11 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/runners/machine"
+	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 )
 
 const (
-	// Pattern is the route that Desk serves.
+	// Pattern is the route that Handler serves.
 	Pattern = "POST /machines/{namespace}/{name}/{uid}/report"
 
 	// maxBody bounds a report apart from its log; maxLogBody bounds the log as JSON, in
@@ -40,9 +40,9 @@ const (
 	timeout    = 10 * time.Second
 )
 
-// Desk takes reports and writes them into the status of the machine's claim. It needs
+// Handler takes reports and writes them into the status of the machine's claim. It needs
 // no leader: any replica may take a report.
-type Desk struct {
+type Handler struct {
 	// Client writes the status.
 	Client client.Client
 	// Logs keeps what the last report of a machine says of its runner's output. May be nil:
@@ -55,11 +55,11 @@ type Desk struct {
 }
 
 // ServeHTTP takes one report.
-func (d *Desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	namespace, name, uid := r.PathValue("namespace"), r.PathValue("name"), types.UID(r.PathValue("uid"))
 
 	given, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	if !ok || !hmac.Equal([]byte(given), []byte(machine.ReportToken(d.Key, namespace, name, uid))) {
+	if !ok || !hmac.Equal([]byte(given), []byte(vmspec.ReportToken(h.Key, namespace, name, uid))) {
 		http.Error(w, "the token is not this machine's", http.StatusUnauthorized)
 
 		return
@@ -75,7 +75,7 @@ func (d *Desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), timeout)
 	defer cancel()
 
-	d.answer(w, r, d.write(ctx, types.NamespacedName{Namespace: namespace, Name: name}, uid, report))
+	h.answer(w, r, h.write(ctx, types.NamespacedName{Namespace: namespace, Name: name}, uid, report))
 }
 
 // readReport reads a report, or says with what status and words it is refused.
@@ -107,7 +107,7 @@ func readReport(w http.ResponseWriter, r *http.Request) (guest.Report, int, stri
 	return report.Report, 0, ""
 }
 
-func (d *Desk) answer(w http.ResponseWriter, r *http.Request, err error) {
+func (h *Handler) answer(w http.ResponseWriter, r *http.Request, err error) {
 	switch {
 	case err == nil:
 		w.WriteHeader(http.StatusNoContent)
@@ -120,9 +120,9 @@ func (d *Desk) answer(w http.ResponseWriter, r *http.Request, err error) {
 }
 
 // write patches the report into the claim, unless the claim of that name is a later one.
-func (d *Desk) write(ctx context.Context, name types.NamespacedName, uid types.UID, report guest.Report) error {
+func (h *Handler) write(ctx context.Context, name types.NamespacedName, uid types.UID, report guest.Report) error {
 	var claim v1alpha1.MachineClaim
-	if err := d.Client.Get(ctx, name, &claim); err != nil {
+	if err := h.Client.Get(ctx, name, &claim); err != nil {
 		return fmt.Errorf("get claim %s: %w", name, err)
 	}
 
@@ -130,7 +130,7 @@ func (d *Desk) write(ctx context.Context, name types.NamespacedName, uid types.U
 		return fmt.Errorf("get claim %s: %w", name, errLater)
 	}
 
-	d.keepLog(ctx, &claim, report)
+	h.keepLog(ctx, &claim, report)
 
 	message := report.Message
 	if report.Reason != "" {
@@ -138,7 +138,7 @@ func (d *Desk) write(ctx context.Context, name types.NamespacedName, uid types.U
 	}
 
 	info := map[string]any{
-		"guestPhase": report.Phase, "guestMessage": trim(message, maxMessage), "reportedAt": metav1.NewMicroTime(d.Clock.Now()),
+		"guestPhase": report.Phase, "guestMessage": trim(message, maxMessage), "reportedAt": metav1.NewMicroTime(h.Clock.Now()),
 	}
 	if report.Phase == guest.PhaseFinished || report.Phase == guest.PhaseFailed {
 		info["guestReason"] = trim(report.Reason, maxResult)
@@ -153,7 +153,7 @@ func (d *Desk) write(ctx context.Context, name types.NamespacedName, uid types.U
 		return fmt.Errorf("marshal report: %w", err)
 	}
 
-	if err := d.Client.Status().Patch(ctx, &claim, client.RawPatch(types.MergePatchType, patch)); err != nil {
+	if err := h.Client.Status().Patch(ctx, &claim, client.RawPatch(types.MergePatchType, patch)); err != nil {
 		return fmt.Errorf("patch report of claim %s: %w", name, err)
 	}
 
@@ -162,13 +162,13 @@ func (d *Desk) write(ctx context.Context, name types.NamespacedName, uid types.U
 
 // keepLog keeps the log of a last report. It comes before the report's word, which ends
 // the claim; and that a log can't be kept is no reason not to hear of the machine's end.
-func (d *Desk) keepLog(ctx context.Context, claim *v1alpha1.MachineClaim, report guest.Report) {
+func (h *Handler) keepLog(ctx context.Context, claim *v1alpha1.MachineClaim, report guest.Report) {
 	last := report.Phase == guest.PhaseFinished || report.Phase == guest.PhaseFailed
-	if d.Logs == nil || !last || report.Log == "" {
+	if h.Logs == nil || !last || report.Log == "" {
 		return
 	}
 
-	if err := d.Logs.Keep(ctx, claim, report.Log); err != nil {
+	if err := h.Logs.Keep(ctx, claim, report.Log); err != nil {
 		log.FromContext(ctx).Error(err, "log of machine was not kept", "namespace", claim.Namespace, "claim", claim.Name)
 	}
 }

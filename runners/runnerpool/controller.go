@@ -43,11 +43,11 @@ type Reconciler struct {
 	Heard Hearer
 	Wake  *wake.Source
 
-	expectations expectations
-	ahead        ahead
-	startups     startups
-	rooms        rooms
-	refusals     refusals
+	expectations      expectations
+	unconfirmedStarts unconfirmedStarts
+	startups          startups
+	fullClusters      fullClusters
+	quotaBackoff      quotaBackoff
 }
 
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=runnerpools,verbs=get;list;watch;update;patch
@@ -152,10 +152,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err := r.Client.Get(ctx, req.NamespacedName, &pool); err != nil {
 		if client.IgnoreNotFound(err) == nil {
 			r.expectations.forget(req.NamespacedName)
-			r.ahead.forget(req.NamespacedName)
+			r.unconfirmedStarts.forget(req.NamespacedName)
 			r.startups.forget(req.NamespacedName)
-			r.rooms.forget(req.NamespacedName)
-			r.refusals.forget(req.NamespacedName)
+			r.fullClusters.forget(req.NamespacedName)
+			r.quotaBackoff.forget(req.NamespacedName)
 		}
 
 		return reconcile.Result{}, client.IgnoreNotFound(err)

@@ -17,9 +17,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 )
 
-// doubt is how long a claim that was made may be missing from the cache before the API
+// confirmAfter is how long a claim that was made may be missing from the cache before the API
 // server is asked for it.
-const doubt = 10 * time.Second
+const confirmAfter = 10 * time.Second
 
 // expectations are the claims that were made and that the cache has not shown yet.
 // Without them a pass right after another would make the same machines again. The zero
@@ -75,7 +75,7 @@ func (e *expectations) unseen(
 	bySource := map[string]int{}
 
 	for name, what := range e.pools[pool] {
-		if now.Sub(what.made) > doubt {
+		if now.Sub(what.made) > confirmAfter {
 			var claim v1alpha1.MachineClaim
 
 			err := live.Get(ctx, types.NamespacedName{Namespace: pool.Namespace, Name: name}, &claim)

@@ -97,15 +97,15 @@ func (s *startups) forget(pool types.NamespacedName) {
 // fullFor is how long a cluster counts as full after a machine waited for room on it.
 const fullFor = time.Minute
 
-// rooms remember which templates' clusters had no room lately: a machine that no longer
+// fullClusters remember which templates' clusters had no room lately: a machine that no longer
 // waits there does not mean that there is room. The zero value is ready to use.
-type rooms struct {
+type fullClusters struct {
 	mu    sync.Mutex
 	pools map[types.NamespacedName]map[string]time.Time
 }
 
 // note takes down which of the claims wait for room.
-func (r *rooms) note(pool types.NamespacedName, claims []v1alpha1.MachineClaim, now time.Time) {
+func (r *fullClusters) note(pool types.NamespacedName, claims []v1alpha1.MachineClaim, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
@@ -127,7 +127,7 @@ func (r *rooms) note(pool types.NamespacedName, claims []v1alpha1.MachineClaim, 
 }
 
 // full gives the templates whose clusters had no room lately.
-func (r *rooms) full(pool types.NamespacedName, now time.Time) map[string]bool {
+func (r *fullClusters) full(pool types.NamespacedName, now time.Time) map[string]bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
@@ -144,7 +144,7 @@ func (r *rooms) full(pool types.NamespacedName, now time.Time) map[string]bool {
 	return out
 }
 
-func (r *rooms) forget(pool types.NamespacedName) {
+func (r *fullClusters) forget(pool types.NamespacedName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
@@ -187,9 +187,9 @@ const (
 	quotaFreed = 2 * time.Second
 )
 
-// refusals remember the pools whose namespaces' quotas are used up. The zero value is
+// quotaBackoff remembers the pools whose namespaces' quotas are used up. The zero value is
 // ready to use.
-type refusals struct {
+type quotaBackoff struct {
 	mu    sync.Mutex
 	pools map[types.NamespacedName]refusal
 }
@@ -201,7 +201,7 @@ type refusal struct {
 }
 
 // note takes down a refusal while there were so many claims.
-func (r *refusals) note(pool types.NamespacedName, message string, claims int, now time.Time) {
+func (r *quotaBackoff) note(pool types.NamespacedName, message string, claims int, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
@@ -214,7 +214,7 @@ func (r *refusals) note(pool types.NamespacedName, message string, claims int, n
 
 // left gives how long no claim is to be made yet, and the API server's words. A claim that
 // has gone since makes it shorter.
-func (r *refusals) left(pool types.NamespacedName, claims int, now time.Time) (time.Duration, string) {
+func (r *quotaBackoff) left(pool types.NamespacedName, claims int, now time.Time) (time.Duration, string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
@@ -240,7 +240,7 @@ func (r *refusals) left(pool types.NamespacedName, claims int, now time.Time) (t
 	return known.until.Sub(now), known.message
 }
 
-func (r *refusals) forget(pool types.NamespacedName) {
+func (r *quotaBackoff) forget(pool types.NamespacedName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 

@@ -111,12 +111,12 @@ func (s *scope) see(ctx context.Context) (*view, error) {
 		return nil, err
 	}
 
-	s.rooms.note(key, out.claims, now)
+	s.fullClusters.note(key, out.claims, now)
 	s.startups.note(key, out.claims)
 	s.weigh(out, bySource)
 
 	out.states = append(out.states, unseen...)
-	out.count.Queued -= s.ahead.count(key, out.claims, byRunner, now)
+	out.count.Queued -= s.unconfirmedStarts.count(key, out.claims, byRunner, now)
 
 	return out, nil
 }
@@ -124,7 +124,7 @@ func (s *scope) see(ctx context.Context) (*view, error) {
 // weigh counts the machines of each template, and judges each machine by what has become
 // of its own.
 func (s *scope) weigh(seen *view, unseen map[string]int) {
-	full := s.rooms.full(client.ObjectKeyFromObject(s.pool), s.Clock.Now())
+	full := s.fullClusters.full(client.ObjectKeyFromObject(s.pool), s.Clock.Now())
 
 	for i := range s.sources {
 		s.sources[i].full = full[s.sources[i].name]

@@ -118,7 +118,7 @@ func TestCountFailuresCountsEachEndOnce(t *testing.T) {
 func TestAMachineAheadOfItsWebhookStandsForAJob(t *testing.T) {
 	t.Parallel()
 
-	var memory ahead
+	var memory unconfirmedStarts
 
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	pool := types.NamespacedName{Namespace: "n", Name: "p"}

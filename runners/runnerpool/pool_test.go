@@ -265,8 +265,8 @@ func died(status *v1alpha1.MachineClaimStatus, now *metav1.MicroTime) {
 	status.Times.Stopped, status.Times.Ended, status.EndReason = now, now, "BootstrapFailed"
 }
 
-// bury lets the claims that are being deleted be gone.
-func (w *world) bury() {
+// finishDeletions lets the claims that are being deleted be gone.
+func (w *world) finishDeletions() {
 	w.Helper()
 
 	var list v1alpha1.MachineClaimList

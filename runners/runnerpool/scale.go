@@ -45,7 +45,7 @@ func scale(ctx context.Context, s *scope) step.Result {
 	s.after = decision.After
 
 	if in.Paused {
-		return step.Rest(0, decision.Reason, decision.Message)
+		return step.Steady(0, decision.Reason, decision.Message)
 	}
 
 	refused := s.holdBack(&decision)
@@ -53,7 +53,7 @@ func scale(ctx context.Context, s *scope) step.Result {
 
 	err := s.createMany(ctx, decision.Create, decision.CreateStandby)
 	if overQuota(err) {
-		s.refusals.note(client.ObjectKeyFromObject(s.pool), err.Error(), len(s.seen.claims), s.Clock.Now())
+		s.quotaBackoff.note(client.ObjectKeyFromObject(s.pool), err.Error(), len(s.seen.claims), s.Clock.Now())
 		refused = s.holdBack(&decision)
 		err = nil
 	}
@@ -64,7 +64,7 @@ func scale(ctx context.Context, s *scope) step.Result {
 		errs = append(errs, s.remove(ctx, gone.Name, gone.Reason, gone.Message))
 	}
 
-	errs = append(errs, s.bury(ctx))
+	errs = append(errs, s.deleteFailed(ctx))
 
 	if err := errors.Join(errs...); err != nil {
 		return step.Fail(err)
@@ -85,14 +85,14 @@ func (s *scope) say(decision demand.Decision, refused string, wrong error) step.
 	case refused != "":
 		return step.Wait(s.after, "QuotaExceeded", refused)
 	default:
-		return step.Done().Saying(decision.Reason, decision.Message)
+		return step.Done().WithReason(decision.Reason, decision.Message)
 	}
 }
 
 // holdBack makes no claims while the namespace's quota is used up, and gives the API
 // server's words about it.
 func (s *scope) holdBack(decision *demand.Decision) string {
-	left, message := s.refusals.left(client.ObjectKeyFromObject(s.pool), len(s.seen.claims), s.Clock.Now())
+	left, message := s.quotaBackoff.left(client.ObjectKeyFromObject(s.pool), len(s.seen.claims), s.Clock.Now())
 	if left <= 0 || decision.Create+decision.CreateStandby == 0 {
 		return ""
 	}
@@ -337,9 +337,9 @@ func (s *scope) remove(ctx context.Context, name, reason, message string) error 
 	return nil
 }
 
-// bury deletes claims that failed before they had a machine, once the pause after their
+// deleteFailed deletes claims that failed before they had a machine, once the pause after their
 // failure is over: until then they can be looked at.
-func (s *scope) bury(ctx context.Context) error {
+func (s *scope) deleteFailed(ctx context.Context) error {
 	pause := demand.Backoff(int(s.pool.Status.FailedClaims))
 
 	for i := range s.seen.claims {

@@ -59,7 +59,7 @@ func TestStandbyIsStartedBeforeAnythingIsMade(t *testing.T) {
 		}}
 	})
 	w.pass(time.Second)
-	w.bury()
+	w.finishDeletions()
 	w.pass(time.Second)
 
 	for _, claim := range w.want(3, 2) {
@@ -108,7 +108,7 @@ func TestWarmMachinesAreKept(t *testing.T) {
 	w.pass(time.Second)
 	w.want(8, 0)
 	w.pass(2 * time.Minute)
-	w.bury()
+	w.finishDeletions()
 	w.want(4, 0)
 
 	if after := w.pass(time.Second).RequeueAfter; after <= 0 || after > 8*time.Minute {
@@ -116,7 +116,7 @@ func TestWarmMachinesAreKept(t *testing.T) {
 	}
 
 	w.pass(10 * time.Minute)
-	w.bury()
+	w.finishDeletions()
 	w.want(1, 0)
 }
 
@@ -252,7 +252,7 @@ func TestQuotaIsSaidAndWaitedFor(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	w.bury()
+	w.finishDeletions()
 	used("1")
 	w.pass(time.Second)
 	w.pass(3 * time.Second)

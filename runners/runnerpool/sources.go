@@ -141,7 +141,7 @@ func templateReady(_ context.Context, s *scope) step.Result {
 	case len(broken) == 0:
 		return step.Done()
 	case len(works) > 0:
-		return step.Done().Saying("SomeTemplatesNotReady",
+		return step.Done().WithReason("SomeTemplatesNotReady",
 			fmt.Sprintf("machines are made from %s; %s", strings.Join(works, ", "), strings.Join(broken, "; ")))
 	case first.template == nil:
 		return step.Stall("TemplateNotFound", strings.Join(broken, "; "))

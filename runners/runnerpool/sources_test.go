@@ -80,7 +80,7 @@ func TestPackedMachinesMoveOnWhenAClusterIsFull(t *testing.T) {
 
 	// The one that waits is made elsewhere, and so are others for a while.
 	w.pass(time.Second)
-	w.bury()
+	w.finishDeletions()
 	w.count(map[string]int{"one": 2, "two": 1})
 	w.queue(1)
 	w.pass(time.Second)
@@ -98,7 +98,7 @@ func TestPackedMachinesMoveOnWhenAClusterIsFull(t *testing.T) {
 
 	// Later the first one is tried again.
 	w.pass(2 * time.Minute)
-	w.bury()
+	w.finishDeletions()
 	w.count(map[string]int{"one": 4})
 
 	for _, claim := range w.claims() {
@@ -171,7 +171,7 @@ func TestAChangedTemplateReplacesWhatHasNoJob(t *testing.T) {
 			t.Errorf("%d of the old template are left while new ones start, want %d", got, want)
 		}
 
-		w.bury()
+		w.finishDeletions()
 		w.pass(time.Second)
 
 		for _, claim := range w.claims() {
@@ -186,7 +186,7 @@ func TestAChangedTemplateReplacesWhatHasNoJob(t *testing.T) {
 	}
 
 	w.pass(time.Second)
-	w.bury()
+	w.finishDeletions()
 
 	if claims := w.claims(); left() != 1 || !slices.ContainsFunc(claims, func(c v1alpha1.MachineClaim) bool { return c.Name == runs }) {
 		t.Errorf("%d of the old template are left, want the busy one %s", left(), runs)
@@ -234,7 +234,7 @@ func TestLimitsOfAPool(t *testing.T) {
 			}
 
 			w.pass(test.after)
-			w.bury()
+			w.finishDeletions()
 			w.pass(0)
 
 			claims := w.claims()

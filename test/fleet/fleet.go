@@ -38,7 +38,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/networking"
 	"github.com/hyperfleet/hyperfleet/runners"
-	"github.com/hyperfleet/hyperfleet/runners/machine"
+	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 	simgithub "github.com/hyperfleet/hyperfleet/sim/github"
 	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
@@ -381,7 +381,7 @@ func (f *Fleet) manager(ctx context.Context) (ctrl.Manager, http.Handler, error)
 	f.Registry = prometheus.NewRegistry()
 	area := &runners.Area{
 		Config: f.Runners, Namespace: f.Namespace,
-		Settings: machine.Settings{
+		Settings: vmspec.Settings{
 			OperatorUID: f.OperatorUID, GuestURL: f.Front.URL, ReportKey: f.ReportKey,
 			TrustDomain: f.TrustDomain, DevID: f.DevID.CertFile != "",
 		},

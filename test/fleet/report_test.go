@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/runners/machine"
+	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
 
@@ -32,7 +32,7 @@ func TestReportsNeedTheMachinesToken(t *testing.T) { //nolint:tparallel // what 
 
 	key := []byte(strings.Repeat("k", 32))
 	token := func(c *v1alpha1.MachineClaim) string {
-		return "Bearer " + machine.ReportToken(key, c.Namespace, c.Name, c.UID)
+		return "Bearer " + vmspec.ReportToken(key, c.Namespace, c.Name, c.UID)
 	}
 	earlier := claim.DeepCopy()
 	earlier.UID = "00000000-0000-4000-8000-00000000dead"
@@ -56,7 +56,7 @@ func TestReportsNeedTheMachinesToken(t *testing.T) { //nolint:tparallel // what 
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			request, err := http.NewRequestWithContext(t.Context(), http.MethodPost,
-				f.Front.URL+machine.ReportPath(tc.claim), bytes.NewBufferString(tc.body))
+				f.Front.URL+vmspec.ReportPath(tc.claim), bytes.NewBufferString(tc.body))
 			if err != nil {
 				t.Fatal(err)
 			}

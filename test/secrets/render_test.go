@@ -25,7 +25,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/operator"
 	"github.com/hyperfleet/hyperfleet/identity"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
-	"github.com/hyperfleet/hyperfleet/runners/machine"
+	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 	buildkitesim "github.com/hyperfleet/hyperfleet/sim/buildkite"
 	"github.com/hyperfleet/hyperfleet/sim/buildkite/buildkitetest"
 	"github.com/hyperfleet/hyperfleet/sim/execguest"
@@ -78,7 +78,7 @@ func genOrder() gopter.Gen {
 // site makes what machines are given, with platforms that know this site's credentials.
 type site struct {
 	scanner  secrets.Scanner
-	settings machine.Settings
+	settings vmspec.Settings
 	forges   map[string]forge
 	count    atomic.Int64
 	// media and refused count what became of orders.
@@ -106,10 +106,10 @@ func newSite(t *testing.T) *site {
 	lab, kite := gitlabtest.New(t, gitlabsim.Options{}), buildkitetest.New(t, buildkitesim.Options{})
 	all := operator.Platforms()
 	s := &site{
-		settings: machine.Settings{
+		settings: vmspec.Settings{
 			OperatorUID: "operator", GuestURL: "https://fleet.example.com:8443", ReportKey: []byte(unguessable(t, "")[:32]),
 			TrustDomain: "hyperfleet.io",
-			BootstrapServices: map[string]machine.Program{
+			BootstrapServices: map[string]vmspec.Program{
 				"x64": {Content: []byte("\x7fELF program"), SHA256: strings.Repeat("ab", 32)},
 			},
 		},
@@ -179,7 +179,7 @@ func (s *site) make(o order) string {
 }
 
 // input is all that the machine's medium is made of, with a credential that was really issued.
-func (s *site) input(o order, number int64) (machine.Input, error) {
+func (s *site) input(o order, number int64) (vmspec.Input, error) {
 	site := s.forges[o.Platform]
 	bootstrap := v1alpha1.Bootstrap{Method: o.Method, Delivery: o.Delivery, Config: site.config.DeepCopy()}
 
@@ -205,24 +205,24 @@ func (s *site) input(o order, number int64) (machine.Input, error) {
 
 	if o.Attested || o.Method == v1alpha1.BootstrapExternalSecrets {
 		template.Spec.Attestation = &v1alpha1.Attestation{Method: v1alpha1.AttestationJoinToken}
-		claim.Status.BootstrapInfo = &v1alpha1.BootstrapInfo{Identity: machine.Identity(claim, template, s.settings)}
+		claim.Status.BootstrapInfo = &v1alpha1.BootstrapInfo{Identity: vmspec.Identity(claim, template, s.settings)}
 	}
 
-	if err := machine.Rehearse(template, s.settings); err != nil {
-		return machine.Input{}, err
+	if err := vmspec.DryRender(template, s.settings); err != nil {
+		return vmspec.Input{}, err
 	}
 
 	runner, err := site.platform.Runner(template, claim.Spec.WorkloadConfig)
 	if err != nil {
-		return machine.Input{}, err
+		return vmspec.Input{}, err
 	}
 
-	in := machine.Input{
+	in := vmspec.Input{
 		Claim: claim, Template: template, Settings: s.settings, Runner: runner,
-		Request: machine.RunnerRequest(claim, runner, s.settings),
-		Names:   machine.NamesOf(claim, template, &v1alpha1.HypervisorCluster{}, false),
+		Request: vmspec.RunnerRequest(claim, runner, s.settings),
+		Names:   vmspec.NamesOf(claim, template, &v1alpha1.HypervisorCluster{}, false),
 	}
-	if machine.Attests(claim) {
+	if vmspec.Attests(claim) {
 		in.Attestation = identity.Attestation{JoinToken: fmt.Sprintf("join-token-%08d", number), ServerAddress: "spire.example.com:8081"}
 	}
 
@@ -241,7 +241,7 @@ func (s *site) input(o order, number int64) (machine.Input, error) {
 	return in, err
 }
 
-func (f forge) issue(in machine.Input) (workload.Credential, error) {
+func (f forge) issue(in vmspec.Input) (workload.Credential, error) {
 	request := in.Request
 
 	if in.Runner.Binds {
@@ -265,8 +265,8 @@ func (f forge) issue(in machine.Input) (workload.Credential, error) {
 }
 
 // lay lays the medium, and the disk that comes of it.
-func (s *site) lay(in machine.Input, place string) (string, error) {
-	media, err := machine.Media(in)
+func (s *site) lay(in vmspec.Input, place string) (string, error) {
+	media, err := vmspec.Media(in)
 	if err != nil {
 		return "", err
 	}

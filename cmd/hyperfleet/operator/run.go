@@ -28,7 +28,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/fence"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/runners"
-	"github.com/hyperfleet/hyperfleet/runners/machine"
+	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 )
 
 // run is the operator from its configuration to its end.
@@ -185,14 +185,14 @@ func manager(cfg config.OperatorConfig, kube *rest.Config, lease *fence.Fence) (
 }
 
 // settings are what the configuration says of every machine.
-func settings(cfg config.OperatorConfig, identity identity) (machine.Settings, error) {
-	out := machine.Settings{
+func settings(cfg config.OperatorConfig, identity identity) (vmspec.Settings, error) {
+	out := vmspec.Settings{
 		OperatorUID:         identity.uid,
 		NamespaceInHostname: cfg.Runners.IncludeNamespaceInHostname,
 		GuestURL:            strings.TrimSuffix(cfg.Guest.URL, "/"),
 		ReportKey:           identity.reportKey,
 		DevID:               cfg.Identity.DevID.CertFile != "",
-		BootstrapServices:   map[string]machine.Program{},
+		BootstrapServices:   map[string]vmspec.Program{},
 	}
 
 	if cfg.Identity.SPIRE.Address != "" {
@@ -202,16 +202,16 @@ func settings(cfg config.OperatorConfig, identity identity) (machine.Settings, e
 	if cfg.Guest.CAFile != "" {
 		bundle, err := os.ReadFile(cfg.Guest.CAFile)
 		if err != nil {
-			return machine.Settings{}, fmt.Errorf("read guest.caFile: %w", err)
+			return vmspec.Settings{}, fmt.Errorf("read guest.caFile: %w", err)
 		}
 
 		out.GuestCABundle = string(bundle)
 	}
 
 	for arch, file := range cfg.Guest.BootstrapServices {
-		program, err := machine.ReadProgram(file)
+		program, err := vmspec.ReadProgram(file)
 		if err != nil {
-			return machine.Settings{}, fmt.Errorf("read guest.bootstrapServices[%s]: %w", arch, err)
+			return vmspec.Settings{}, fmt.Errorf("read guest.bootstrapServices[%s]: %w", arch, err)
 		}
 
 		out.BootstrapServices[arch] = program

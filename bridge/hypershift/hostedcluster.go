@@ -1,0 +1,316 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hypershift
+
+import (
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
+)
+
+// Networks of a hosted cluster: the defaults of HyperShift's schema, written out so that
+// they stay what they are.
+const (
+	podNetwork     = "10.132.0.0/14"
+	serviceNetwork = "172.31.0.0/16"
+	etcdSize       = "8Gi"
+)
+
+// Conditions and states of a HostedCluster
+// (https://hypershift-docs.netlify.app/reference/api/, HostedClusterStatus).
+const (
+	Available         = "Available"
+	Progressing       = "Progressing"
+	Degraded          = "Degraded"
+	ValidReleaseImage = "ValidReleaseImage"
+	stateCompleted    = "Completed"
+)
+
+// APIServerService is HyperShift's Service of the API server, in the control plane's
+// namespace.
+const APIServerService = "kube-apiserver"
+
+// Labels of what a bridge makes outside of its own namespace, where no owner reference can
+// lead to it, and of what it makes at home.
+const (
+	LabelNamespace = "dpf.hcp.bridge.com/namespace"
+	LabelName      = "dpf.hcp.bridge.com/name"
+	LabelUID       = "dpf.hcp.bridge.com/uid"
+	LabelType      = "dpf.hcp.bridge.com/cluster-type"
+)
+
+// Labels of an object that belongs to a bridge.
+func Labels(bridge *v1alpha1.DPFHCPBridge) map[string]string {
+	return map[string]string{
+		LabelNamespace: bridge.Namespace, LabelName: bridge.Name, LabelUID: string(bridge.UID),
+		LabelType: bridge.Spec.ClusterType,
+	}
+}
+
+// ControlPlaneNamespace is where HyperShift runs a HostedCluster's control plane.
+func ControlPlaneNamespace(namespace, name string) string {
+	return namespace + "-" + strings.ReplaceAll(name, ".", "-")
+}
+
+// SSHKeyName is the Secret with the SSH keys under the name that HyperShift wants them by.
+func SSHKeyName(bridge string) string { return bridge + "-hcp-ssh-key" }
+
+// EncryptionKeyName is the Secret with the key that etcd's Secrets are encrypted with.
+func EncryptionKeyName(bridge string) string { return bridge + "-hcp-etcd-encryption-key" }
+
+// Keys of those Secrets, as HyperShift reads them.
+const (
+	SSHKeyKey        = "id_rsa.pub"
+	EncryptionKeyKey = "key"
+)
+
+type (
+	fields = map[string]any
+	list   = []any
+)
+
+// HostedCluster is the hosted control plane that a bridge wants. The address is that of a
+// node of the management cluster, for a bridge that is exposed on nodes' ports.
+func HostedCluster(bridge *v1alpha1.DPFHCPBridge, address string) *unstructured.Unstructured {
+	spec := bridge.Spec
+	object := owned(New(HostedClusterKind()), bridge)
+	object.Object["spec"] = fields{
+		"platform":   fields{"type": "None"},
+		"release":    fields{"image": spec.OCPReleaseImage},
+		"pullSecret": fields{"name": spec.PullSecretRef.Name},
+		"sshKey":     fields{"name": SSHKeyName(bridge.Name)},
+		"dns":        fields{"baseDomain": spec.BaseDomain},
+		"networking": fields{
+			"networkType":       "Other", // DPF brings its own
+			"allocateNodeCIDRs": "Enabled",
+			"clusterNetwork":    list{fields{"cidr": podNetwork}},
+			"serviceNetwork":    list{fields{"cidr": serviceNetwork}},
+		},
+		"etcd": fields{
+			"managementType": "Managed",
+			"managed": fields{"storage": fields{
+				"type": "PersistentVolume",
+				"persistentVolume": fields{
+					"size": etcdSize, "storageClassName": spec.EtcdStorageClass,
+				},
+			}},
+		},
+		"secretEncryption": fields{
+			"type": "aescbc", "aescbc": fields{"activeKey": fields{"name": EncryptionKeyName(bridge.Name)}},
+		},
+		"controllerAvailabilityPolicy":     string(spec.ControlPlaneAvailabilityPolicy),
+		"infrastructureAvailabilityPolicy": string(spec.InfrastructureAvailabilityPolicy),
+		"services":                         services(spec.ExposeThroughLoadBalancer, address),
+	}
+
+	return object
+}
+
+// services says how the control plane's services are published.
+func services(loadBalancer bool, address string) list {
+	strategy := func(name string) fields {
+		switch {
+		case !loadBalancer:
+			return fields{"type": "NodePort", "nodePort": fields{"address": address}}
+		case name == "APIServer":
+			return fields{"type": "LoadBalancer"}
+		default:
+			return fields{"type": "Route"}
+		}
+	}
+
+	var out list
+	for _, name := range []string{"APIServer", "OAuthServer", "Konnectivity", "Ignition"} {
+		out = append(out, fields{"service": name, "servicePublishingStrategy": strategy(name)})
+	}
+
+	return out
+}
+
+// NodePool is the pool of workers that a bridge wants, with a release image: it makes no
+// machines, because DPF brings the DPUs that join.
+func NodePool(bridge *v1alpha1.DPFHCPBridge, image string) *unstructured.Unstructured {
+	object := owned(New(NodePoolKind()), bridge)
+	object.Object["spec"] = fields{
+		"clusterName": bridge.Name,
+		"replicas":    int64(0),
+		"management":  fields{"upgradeType": "Replace", "autoRepair": false},
+		"platform":    fields{"type": "None"},
+		"release":     fields{"image": image},
+	}
+
+	return object
+}
+
+// owned names an object after a bridge, in the bridge's namespace and as its own.
+func owned(object *unstructured.Unstructured, bridge *v1alpha1.DPFHCPBridge) *unstructured.Unstructured {
+	object.SetNamespace(bridge.Namespace)
+	object.SetName(bridge.Name)
+	object.SetLabels(Labels(bridge))
+	object.SetOwnerReferences([]metav1.OwnerReference{
+		*metav1.NewControllerRef(bridge, v1alpha1.GroupVersion.WithKind("DPFHCPBridge")),
+	})
+
+	return object
+}
+
+// NodeAddress is the address that a HostedCluster is exposed at on nodes' ports; empty for
+// one that isn't.
+func NodeAddress(cluster *unstructured.Unstructured) string {
+	published, _, _ := unstructured.NestedSlice(cluster.Object, "spec", "services")
+	for _, item := range published {
+		service, _ := item.(fields)
+		if address, _, _ := unstructured.NestedString(service, "servicePublishingStrategy", "nodePort", "address"); address != "" {
+			return address
+		}
+	}
+
+	return ""
+}
+
+// Image is the release that an object's spec names.
+func Image(object *unstructured.Unstructured) string { return text(object, "spec", "release", "image") }
+
+// Kubeconfig is the Secret with the administrator's kubeconfig; empty until there is one.
+func Kubeconfig(cluster *unstructured.Unstructured) string {
+	return text(cluster, "status", "kubeconfig", "name")
+}
+
+// Endpoint is where the API server is reached, once HyperShift knows.
+func Endpoint(cluster *unstructured.Unstructured) (host string, port int64) {
+	host = text(cluster, "status", "controlPlaneEndpoint", "host")
+	port, _ = number(cluster, "status", "controlPlaneEndpoint", "port")
+
+	return host, port
+}
+
+// Conditions of an object of another project.
+func Conditions(object *unstructured.Unstructured) []metav1.Condition {
+	items, _, _ := unstructured.NestedSlice(object.Object, "status", "conditions")
+	out := make([]metav1.Condition, 0, len(items))
+
+	for _, item := range items {
+		values, _ := item.(fields)
+		read := func(key string) string {
+			value, _ := values[key].(string)
+
+			return value
+		}
+
+		out = append(out, metav1.Condition{
+			Type: read("type"), Status: metav1.ConditionStatus(read("status")), Reason: read("reason"), Message: read("message"),
+		})
+	}
+
+	return out
+}
+
+// RolledOut says whether the control plane runs the release of its spec. HyperShift with
+// controlPlaneVersion says so of the control plane alone. Without it the cluster's version
+// has to do: that of a first installation is complete only when workers have joined, and is
+// therefore not waited for.
+func RolledOut(cluster *unstructured.Unstructured) bool {
+	want := Image(cluster)
+
+	if history := history(cluster, "controlPlaneVersion"); len(history) > 0 {
+		return history[0].image == want && history[0].state == stateCompleted
+	}
+
+	history := history(cluster, "version")
+
+	switch len(history) {
+	case 0:
+		return false
+	case 1:
+		return history[0].image == want
+	default:
+		return history[0].image == want && history[0].state == stateCompleted
+	}
+}
+
+type entry struct{ image, state string }
+
+// history reads the releases that ran, the newest first.
+func history(cluster *unstructured.Unstructured, field string) []entry {
+	items, _, _ := unstructured.NestedSlice(cluster.Object, "status", field, "history")
+	out := make([]entry, 0, len(items))
+
+	for _, item := range items {
+		values, _ := item.(fields)
+		image, _ := values["image"].(string)
+		state, _ := values["state"].(string)
+		out = append(out, entry{image, state})
+	}
+
+	return out
+}
+
+// Covers says whether an object has all that is wanted of it: every field of the wanted
+// spec, the labels and the owners. What others have added does not matter.
+func Covers(object, want *unstructured.Unstructured) bool {
+	for key, value := range want.GetLabels() {
+		if object.GetLabels()[key] != value {
+			return false
+		}
+	}
+
+	return covers(object.Object["spec"], want.Object["spec"])
+}
+
+func covers(have, want any) bool {
+	switch want := want.(type) {
+	case fields:
+		values, isMap := have.(fields)
+		if !isMap {
+			return false
+		}
+
+		for key, value := range want {
+			if !covers(values[key], value) {
+				return false
+			}
+		}
+
+		return true
+	case list:
+		values, isList := have.(list)
+		if !isList || len(values) != len(want) {
+			return false
+		}
+
+		for i := range want {
+			if !covers(values[i], want[i]) {
+				return false
+			}
+		}
+
+		return true
+	default:
+		return have == want
+	}
+}
+
+// Difference is a merge patch that makes an object what is wanted of it: the labels, and
+// those fields of the spec that are not as they are wanted, whole.
+func Difference(object, want *unstructured.Unstructured) map[string]any {
+	have, _ := object.Object["spec"].(fields)
+	wanted, _ := want.Object["spec"].(fields)
+	spec := fields{}
+
+	for key, value := range wanted {
+		if !covers(have[key], value) {
+			spec[key] = value
+		}
+	}
+
+	labels := fields{}
+	for key, value := range want.GetLabels() {
+		labels[key] = value
+	}
+
+	return fields{"metadata": fields{"labels": labels}, "spec": spec}
+}

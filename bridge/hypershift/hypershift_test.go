@@ -1,0 +1,237 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hypershift_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
+)
+
+type (
+	fields = map[string]any
+	list   = []any
+)
+
+const image = "quay.io/openshift-release-dev/ocp-release:4.15.0-x86_64"
+
+func bridge() *v1alpha1.DPFHCPBridge {
+	return &v1alpha1.DPFHCPBridge{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "hosted", Name: "prod", UID: "uid"},
+		Spec: v1alpha1.DPFHCPBridgeSpec{
+			OCPReleaseImage: image, BaseDomain: "example.com", EtcdStorageClass: "ceph", ClusterType: "dpf-dev",
+			ControlPlaneAvailabilityPolicy: v1alpha1.HighlyAvailable, InfrastructureAvailabilityPolicy: v1alpha1.SingleReplica,
+			MetalLBVirtualIP: "10.0.0.1", PullSecretRef: v1alpha1.LocalObjectReference{Name: "pull"},
+		},
+	}
+}
+
+// What HyperShift and others add to an object does not matter; what they change is sent back,
+// and nothing else.
+func TestOnlyDifferencesAreSent(t *testing.T) {
+	t.Parallel()
+
+	want := hypershift.HostedCluster(bridge(), "10.20.0.1")
+
+	have := want.DeepCopy()
+	have.SetLabels(map[string]string{"other": "label"})
+	have.Object["status"] = fields{"a": "b"}
+	set(t, have, "b", "spec", "infraID")
+	set(t, have, list{fields{"cidr": "10.132.0.0/14", "hostPrefix": int64(23)}}, "spec", "networking", "clusterNetwork")
+
+	if hypershift.Covers(have, want) {
+		t.Error("the labels are missed by nobody")
+	}
+
+	have.SetLabels(want.GetLabels())
+
+	if !hypershift.Covers(have, want) {
+		t.Error("what was added is taken for a difference")
+	}
+
+	set(t, have, "quay.io/other:1", "spec", "release", "image")
+
+	if hypershift.Covers(have, want) {
+		t.Error("the release was changed, and nobody has seen it")
+	}
+
+	got, _ := hypershift.Difference(have, want)["spec"].(fields)
+	if diff := cmp.Diff(fields{"release": fields{"image": image}}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func set(t *testing.T, object *unstructured.Unstructured, value any, path ...string) {
+	t.Helper()
+
+	if err := unstructured.SetNestedField(object.Object, value, path...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestHowServicesArePublished(t *testing.T) {
+	t.Parallel()
+
+	kinds := func(object *unstructured.Unstructured) map[string]string {
+		out := map[string]string{}
+		published, _, _ := unstructured.NestedSlice(object.Object, "spec", "services")
+
+		for _, item := range published {
+			service, _ := item.(fields)
+			name, _, _ := unstructured.NestedString(service, "service")
+			kind, _, _ := unstructured.NestedString(service, "servicePublishingStrategy", "type")
+			out[name] = kind
+		}
+
+		return out
+	}
+
+	ports := hypershift.HostedCluster(bridge(), "10.20.0.1")
+	want := map[string]string{"APIServer": "NodePort", "OAuthServer": "NodePort", "Konnectivity": "NodePort", "Ignition": "NodePort"}
+
+	if diff := cmp.Diff(want, kinds(ports)); diff != "" || hypershift.NodeAddress(ports) != "10.20.0.1" {
+		t.Errorf("at %s (-want +got):\n%s", hypershift.NodeAddress(ports), diff)
+	}
+
+	b := bridge()
+	b.Spec.ExposeThroughLoadBalancer = true
+	balanced := hypershift.HostedCluster(b, "")
+	want = map[string]string{"APIServer": "LoadBalancer", "OAuthServer": "Route", "Konnectivity": "Route", "Ignition": "Route"}
+
+	if diff := cmp.Diff(want, kinds(balanced)); diff != "" || hypershift.NodeAddress(balanced) != "" {
+		t.Errorf("at %s (-want +got):\n%s", hypershift.NodeAddress(balanced), diff)
+	}
+}
+
+func TestRolledOut(t *testing.T) {
+	t.Parallel()
+
+	entry := func(image, state string) fields { return fields{"image": image, "state": state} }
+	cases := map[string]struct {
+		status fields
+		want   bool
+	}{
+		"nothing is said":                      {fields{}, false},
+		"control plane has it":                 {fields{"controlPlaneVersion": fields{"history": list{entry(image, "Completed")}}}, true},
+		"control plane is on its way":          {fields{"controlPlaneVersion": fields{"history": list{entry(image, "Partial"), entry("old", "Completed")}}}, false},
+		"control plane has the one before":     {fields{"controlPlaneVersion": fields{"history": list{entry("old", "Completed")}}}, false},
+		"control plane counts":                 {fields{"controlPlaneVersion": fields{"history": list{entry(image, "Completed")}}, "version": fields{"history": list{entry(image, "Partial")}}}, true},
+		"first installation, without workers":  {fields{"version": fields{"history": list{entry(image, "Partial")}}}, true},
+		"first installation, of another":       {fields{"version": fields{"history": list{entry("old", "Completed")}}}, false},
+		"upgrade on its way, by version":       {fields{"version": fields{"history": list{entry(image, "Partial"), entry("old", "Completed")}}}, false},
+		"upgrade is done, by version":          {fields{"version": fields{"history": list{entry(image, "Completed"), entry("old", "Completed")}}}, true},
+		"history of words":                     {fields{"version": fields{"history": list{"words"}}}, false},
+		"history that is no list":              {fields{"version": fields{"history": "words"}}, false},
+		"control plane's history has no entry": {fields{"controlPlaneVersion": fields{"history": list{}}}, false},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			cluster := hypershift.HostedCluster(bridge(), "10.20.0.1")
+			cluster.Object["status"] = tc.status
+
+			if got := hypershift.RolledOut(cluster); got != tc.want {
+				t.Errorf("got %v", got)
+			}
+		})
+	}
+}
+
+func TestDPUCluster(t *testing.T) {
+	t.Parallel()
+
+	cases := map[string]struct {
+		object fields
+		want   hypershift.DPUCluster
+		room   int64
+	}{
+		"nothing": {fields{}, hypershift.DPUCluster{MaxNodes: 1000}, 1000},
+		"some": {
+			fields{"spec": fields{"type": "static", "maxNodes": int64(10), "kubeconfig": "a"}, "status": fields{"phase": "Ready", "nodesCount": int64(4)}},
+			hypershift.DPUCluster{Type: "static", Phase: "Ready", Kubeconfig: "a", MaxNodes: 10, Nodes: 4}, 6,
+		},
+		"more than there may be": {
+			fields{"spec": fields{"maxNodes": int64(2)}, "status": fields{"nodesCount": int64(3)}},
+			hypershift.DPUCluster{MaxNodes: 2, Nodes: 3}, 0,
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			got := hypershift.ReadDPUCluster(&unstructured.Unstructured{Object: tc.object})
+			if diff := cmp.Diff(tc.want, got); diff != "" || got.Room() != tc.room {
+				t.Errorf("room for %d (-want +got):\n%s", got.Room(), diff)
+			}
+		})
+	}
+}
+
+func TestWhoAPoolServes(t *testing.T) {
+	t.Parallel()
+
+	cases := map[string]struct {
+		allocation fields
+		want       bool
+	}{
+		"everybody":       {nil, true},
+		"the namespace":   {fields{"namespaces": list{"a", "hosted-prod"}}, true},
+		"others":          {fields{"namespaces": list{"a"}}, false},
+		"those by labels": {fields{"namespaces": list{"a"}, "namespaceSelectors": list{fields{"matchLabels": fields{"a": "b"}}}}, true},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			pool := hypershift.Pool(bridge(), "metallb-system")
+			if !hypershift.Serves(pool, "hosted-prod") || hypershift.Serves(pool, "hosted-other") {
+				t.Error("a bridge's own pool serves its control plane, and nobody else")
+			}
+
+			pool.Object["spec"] = fields{"serviceAllocation": tc.allocation}
+
+			if got := hypershift.Serves(pool, "hosted-prod"); got != tc.want {
+				t.Errorf("got %v", got)
+			}
+		})
+	}
+}
+
+func TestNodesTrouble(t *testing.T) {
+	t.Parallel()
+
+	condition := func(kind, status, reason string) fields {
+		return fields{"type": kind, "status": status, "reason": reason, "message": "words"}
+	}
+	cases := map[string]struct {
+		conditions list
+		reason     string
+	}{
+		"nothing is said":  {nil, ""},
+		"no replicas":      {list{condition("AllMachinesReady", "False", "AsExpected"), condition("AllNodesHealthy", "False", "AsExpected")}, ""},
+		"no machines yet":  {list{condition("AllMachinesReady", "False", "NotFound")}, "WaitingForNodes"},
+		"unhealthy counts": {list{condition("AllMachinesReady", "False", "NotFound"), condition("AllNodesHealthy", "False", "A")}, "NodesUnhealthy"},
+		"invalid":          {list{condition("ValidReleaseImage", "False", "A")}, "NodesUnhealthy"},
+		"not updating":     {list{condition("UpdatingVersion", "False", "A")}, ""},
+		"well":             {list{condition("AllNodesHealthy", "True", "AsExpected")}, ""},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			pool := hypershift.NodePool(bridge(), image)
+			pool.Object["status"] = fields{"conditions": tc.conditions}
+
+			if reason, message := hypershift.NodesTrouble(pool); reason != tc.reason || (message == "") != (tc.reason == "") {
+				t.Errorf("got %s: %s", reason, message)
+			}
+		})
+	}
+}

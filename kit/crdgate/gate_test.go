@@ -1,0 +1,182 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package crdgate_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/hyperfleet/hyperfleet/kit/crdgate"
+)
+
+// discovery answers as an API server does that does not know a group, then one of its two
+// kinds, then both. One answer in between is an error.
+func discovery(t *testing.T, asked *atomic.Int32) *httptest.Server {
+	t.Helper()
+
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/apis/kubevirt.io/v1" {
+			t.Errorf("asked for %s", r.URL.Path)
+		}
+
+		w.Header().Set("Content-Type", "application/json")
+
+		n := asked.Add(1) - 1
+		kinds := []metav1.APIResource{{Name: "virtualmachines", Kind: "VirtualMachine"}}
+
+		switch looks := n / 2; looks { // two kinds, two questions a look
+		case 0:
+			w.WriteHeader(http.StatusNotFound)
+			_ = json.NewEncoder(w).Encode(metav1.Status{
+				TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
+				Status:   metav1.StatusFailure, Reason: metav1.StatusReasonNotFound, Code: http.StatusNotFound,
+			})
+
+			return
+		case 1:
+		default:
+			kinds = append(kinds, metav1.APIResource{Name: "virtualmachineinstances", Kind: "VirtualMachineInstance"})
+		}
+
+		_ = json.NewEncoder(w).Encode(metav1.APIResourceList{
+			TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: "kubevirt.io/v1", APIResources: kinds,
+		})
+	}))
+	t.Cleanup(server.Close)
+
+	return server
+}
+
+// running is a manager that notes what is added to it.
+type running struct {
+	ctrl.Manager
+
+	host  string
+	added []manager.Runnable
+}
+
+func (m *running) GetConfig() *rest.Config { return &rest.Config{Host: m.host} }
+
+func (m *running) Add(runnable manager.Runnable) error {
+	m.added = append(m.added, runnable)
+
+	return nil
+}
+
+func TestGate(t *testing.T) {
+	t.Parallel()
+
+	var (
+		asked  atomic.Int32
+		opened int
+		text   bytes.Buffer
+	)
+
+	group := schema.GroupVersion{Group: "kubevirt.io", Version: "v1"}
+	errOpen := errors.New("the end")
+	gate := &crdgate.Gate{
+		Area:    "machines",
+		Kinds:   []schema.GroupVersionKind{group.WithKind("VirtualMachine"), group.WithKind("VirtualMachineInstance")},
+		Manager: &running{host: discovery(t, &asked).URL}, Clock: clock.RealClock{}, Interval: time.Millisecond,
+		Log: slog.New(slog.NewTextHandler(&text, nil)),
+		Open: func(context.Context, ctrl.Manager) error {
+			opened++
+
+			return errOpen
+		},
+	}
+
+	if err := gate.Start(t.Context()); !errors.Is(err, errOpen) {
+		t.Errorf("want the error of opening, got %v", err)
+	}
+
+	if opened != 1 {
+		t.Errorf("opened %d times", opened)
+	}
+
+	if n := strings.Count(text.String(), "area is off"); n != 1 {
+		t.Errorf("it says %d times that it is off:\n%s", n, text.String())
+	}
+
+	for _, want := range []string{"VirtualMachine.kubevirt.io/v1, VirtualMachineInstance.kubevirt.io/v1", "area starts"} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("the log lacks %q:\n%s", want, text.String())
+		}
+	}
+}
+
+// A manager that runs starts what is added to it, so nothing is before all is ready.
+func TestNothingStartsBeforeTheGateHasOpened(t *testing.T) {
+	t.Parallel()
+
+	for name, open := range map[string]error{"well": nil, "badly": errors.New("the end")} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			var asked atomic.Int32
+
+			asked.Store(4) // all kinds are there
+
+			mgr := &running{host: discovery(t, &asked).URL}
+			gate := &crdgate.Gate{
+				Kinds:   []schema.GroupVersionKind{{Group: "kubevirt.io", Version: "v1", Kind: "VirtualMachine"}},
+				Manager: mgr, Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
+				Open: func(_ context.Context, given ctrl.Manager) error {
+					for range 2 {
+						if err := given.Add(manager.RunnableFunc(func(context.Context) error { return nil })); err != nil {
+							t.Error(err)
+						}
+					}
+
+					if len(mgr.added) != 0 {
+						t.Error("a controller starts while it is set up")
+					}
+
+					return open
+				},
+			}
+
+			if err := gate.Start(t.Context()); !errors.Is(err, open) {
+				t.Errorf("got %v", err)
+			}
+
+			if want := map[bool]int{true: 2}[open == nil]; len(mgr.added) != want {
+				t.Errorf("%d are added, want %d", len(mgr.added), want)
+			}
+		})
+	}
+}
+
+func TestGateEndsWithItsProcess(t *testing.T) {
+	t.Parallel()
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+
+	gate := &crdgate.Gate{
+		Kinds:   []schema.GroupVersionKind{{Group: "kubevirt.io", Version: "v1", Kind: "VirtualMachine"}},
+		Manager: &running{host: "http://127.0.0.1:1"}, Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
+		Open: func(context.Context, ctrl.Manager) error { return errors.New("it opened") },
+	}
+
+	if err := gate.Start(ctx); err != nil {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,441 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package demand_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	clocktesting "k8s.io/utils/clock/testing"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/runners/demand"
+	"github.com/hyperfleet/hyperfleet/runners/report"
+	"github.com/hyperfleet/hyperfleet/workload"
+)
+
+// machineOf makes a claim of pool linux with the given status.
+func machineOf(t *testing.T, namespace, name string, edits ...func(*v1alpha1.MachineClaimStatus)) *v1alpha1.MachineClaim {
+	t.Helper()
+
+	out := &v1alpha1.MachineClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: v1alpha1.MachineClaimSpec{
+			TemplateRef: v1alpha1.LocalObjectReference{Name: "linux"}, RunnerPoolRef: &v1alpha1.LocalObjectReference{Name: "linux"},
+			WorkloadConfig: v1alpha1.Workload{
+				Type: v1alpha1.WorkloadGitHubActions, Config: &v1alpha1.WorkloadConfig{GitHub: &v1alpha1.GitHubActionsConfig{}},
+			},
+		},
+	}
+	create(t, out)
+	setStatus(t, out, edits...)
+
+	return out
+}
+
+func setStatus(t *testing.T, claim *v1alpha1.MachineClaim, edits ...func(*v1alpha1.MachineClaimStatus)) {
+	t.Helper()
+
+	if claim.Status.Times == nil {
+		claim.Status.Times = &v1alpha1.MachineTimes{}
+	}
+
+	if claim.Status.BootstrapInfo == nil {
+		claim.Status.BootstrapInfo = &v1alpha1.BootstrapInfo{}
+	}
+
+	for _, edit := range edits {
+		edit(&claim.Status)
+	}
+
+	if err := env.Client.Status().Update(t.Context(), claim); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// notReady sets the condition Ready as a claim's or a pool's own controller would.
+func notReady(status metav1.ConditionStatus, reason, message string) metav1.Condition {
+	return metav1.Condition{Type: "Ready", Status: status, Reason: reason, Message: message, LastTransitionTime: metav1.Now()}
+}
+
+func moments(job *v1alpha1.RunnerJob) []string {
+	out := make([]string, 0, len(job.Status.Timeline))
+	for _, e := range job.Status.Timeline {
+		out = append(out, strings.TrimSpace(string(e.Moment)+" "+e.Message))
+	}
+
+	return out
+}
+
+// jobs runs the controller in one namespace as the operator does, with a recorder of its
+// events, until the returned function is called.
+func jobs(t *testing.T, namespace string) (*events.FakeRecorder, func()) {
+	t.Helper()
+
+	recorder := events.NewFakeRecorder(100)
+
+	return recorder, env.Manage(t, namespace, func(_ context.Context, mgr ctrl.Manager) error {
+		return (&demand.JobReconciler{
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Platforms: platforms(), Recorder: recorder,
+			Runner: &step.Runner{Client: mgr.GetClient(), Controller: "runnerjob"},
+			Logs:   &report.Logs{Client: mgr.GetClient(), Live: mgr.GetAPIReader()},
+		}).SetupWithManager(mgr)
+	})
+}
+
+// The whole timeline of a job, as its platform, its pool and its machine tell it.
+func TestStoryOfAJob(t *testing.T) {
+	t.Parallel()
+
+	namespace, repository := env.Namespace(t), own(t)+"/app"
+	recorder, stop := jobs(t, namespace)
+	key := entry(t, namespace, job(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = repository }))
+	tells := func(moment string) {
+		t.Helper()
+		reach(t, func() bool {
+			return slices.ContainsFunc(moments(read(t, key)), func(m string) bool { return strings.HasPrefix(m, moment) })
+		})
+	}
+
+	tells("Waiting NoPool: ")
+
+	pool := hook(t, namespace, "linux", repository, "s", "linux")
+
+	tells("Decided RunnerPool linux")
+
+	pool.Status.Conditions = []metav1.Condition{
+		notReady(metav1.ConditionTrue, "Ready", ""), {
+			Type: "Scaling", Status: metav1.ConditionTrue, Reason: demand.ReasonAtMaximum, Message: "3 jobs wait", LastTransitionTime: metav1.Now(),
+		},
+	}
+	if err := env.Client.Status().Update(t.Context(), pool); err != nil {
+		t.Fatal(err)
+	}
+
+	tells("Waiting AtMaximum: RunnerPool linux has all machines that it may have")
+
+	machine := machineOf(t, namespace, "linux-a", func(s *v1alpha1.MachineClaimStatus) {
+		s.BootstrapInfo.RunnerName = "runner-a"
+		s.VMRef = &v1alpha1.VMReference{HypervisorCluster: "lab", VMID: "105", Node: "pve1"}
+		s.Times.Cloned, s.Times.Started, s.Times.Ready = micro(2), micro(3), micro(4)
+	})
+	setStatus(t, machine, func(s *v1alpha1.MachineClaimStatus) { s.BootstrapInfo.Job, s.Times.JobStarted = key.Name, micro(5) })
+	tells("Started runner runner-a")
+
+	if err := env.Client.Delete(t.Context(), machine); err != nil {
+		t.Fatal(err)
+	}
+
+	tells("Destroyed MachineClaim linux-a: VM 105 is gone")
+
+	// The platform's last word comes when all else is over.
+	over := read(t, key)
+	over.Spec.State, over.Spec.RunnerName, over.Spec.Conclusion = v1alpha1.JobCompleted, "runner-a", "success"
+	over.Spec.StartedAt, over.Spec.CompletedAt = whole(5), whole(9)
+
+	if err := env.Client.Update(t.Context(), over); err != nil {
+		t.Fatal(err)
+	}
+
+	tells("Finished success")
+	stop()
+
+	got := read(t, key)
+	condition(t, got, demand.ConditionServed, metav1.ConditionTrue, demand.ReasonCompleted, "")
+
+	if got.Status.Claim != "linux-a" {
+		t.Errorf("claim = %q", got.Status.Claim)
+	}
+
+	told := moments(got)
+	slices.Sort(told)
+
+	want := []string{
+		"Booted MachineClaim linux-a: VM 105 on node pve1", "Cloned MachineClaim linux-a: VM 105 on node pve1",
+		"Decided RunnerPool linux answers for the job", "Destroyed MachineClaim linux-a: VM 105 is gone", "Finished success",
+		"Queued", "Received", "Registered MachineClaim linux-a: runner runner-a", "Started runner runner-a",
+	}
+	if diff := cmp.Diff(want, slices.DeleteFunc(told, func(m string) bool { return strings.HasPrefix(m, "Waiting") })); diff != "" {
+		t.Errorf("timeline -want +got:\n%s", diff)
+	}
+
+	close(recorder.Events)
+
+	var emitted []string
+	for event := range recorder.Events {
+		emitted = append(emitted, strings.Join(strings.Fields(event)[:2], " "))
+	}
+
+	if diff := cmp.Diff([]string{
+		"Warning Waiting", "Normal Decided", "Warning Waiting", "Normal Started", "Normal Finished",
+	}, emitted); diff != "" {
+		t.Errorf("events -want +got:\n%s", diff)
+	}
+}
+
+// A pass that has no news writes nothing, however often it comes.
+func TestPassWithoutNewsWritesNothing(t *testing.T) {
+	t.Parallel()
+
+	namespace, repository := env.Namespace(t), own(t)+"/app"
+	hook(t, namespace, "linux", repository, "s", "linux")
+	machineOf(t, namespace, "linux-a", func(s *v1alpha1.MachineClaimStatus) {
+		s.BootstrapInfo.RunnerName, s.Times.Started, s.Times.JobStarted = "runner-a", micro(3.123456), micro(5)
+	})
+
+	clk := clocktesting.NewFakePassiveClock(time.Now())
+	r := reconciler(clk, nil)
+
+	for name, spec := range map[string]workload.Job{
+		"waits for a machine": job(v1alpha1.JobQueued, func(j *workload.Job) { j.ID, j.Repository = "1", repository }),
+		"has no pool":         job(v1alpha1.JobQueued, func(j *workload.Job) { j.ID, j.Repository = "2", "other/app" }),
+		"is held":             job(v1alpha1.JobWaiting, func(j *workload.Job) { j.ID, j.Repository = "3", repository }),
+		"runs":                job(v1alpha1.JobRunning, func(j *workload.Job) { j.ID, j.Repository, j.RunnerName = "4", repository, "runner-a" }),
+		"is over": job(v1alpha1.JobCompleted, func(j *workload.Job) {
+			j.ID, j.Repository, j.RunnerName, j.CompletedAt = "5", repository, "runner-gone", &metav1.Time{Time: time.Now()}
+		}),
+	} {
+		key := entry(t, namespace, spec)
+		pass(t, r, key)
+
+		first := read(t, key)
+		if len(first.Status.Timeline) == 0 {
+			t.Errorf("a job that %s has no timeline", name)
+		}
+
+		for range 3 {
+			clk.SetTime(clk.Now().Add(time.Second))
+			pass(t, r, key)
+		}
+
+		if again := read(t, key); again.ResourceVersion != first.ResourceVersion {
+			t.Errorf("a job that %s was written again:\n%s", name, cmp.Diff(first.Status, again.Status))
+		}
+	}
+}
+
+// What keeps a pool from making machines is what its jobs wait for, in its words.
+func TestCausesOfWaiting(t *testing.T) {
+	t.Parallel()
+
+	ready := notReady(metav1.ConditionTrue, "Ready", "")
+	scaling := func(reason string) []metav1.Condition {
+		return []metav1.Condition{ready, {Type: "Scaling", Status: metav1.ConditionTrue, Reason: reason, LastTransitionTime: metav1.Now()}}
+	}
+	claimIs := func(reason, message string) func(*v1alpha1.MachineClaimStatus) {
+		return func(s *v1alpha1.MachineClaimStatus) {
+			s.Phase = v1alpha1.MachineClaimPending
+			s.Conditions = []metav1.Condition{notReady(metav1.ConditionFalse, reason, message)}
+		}
+	}
+
+	cases := map[string]struct {
+		paused  bool
+		pool    []metav1.Condition
+		claims  []func(*v1alpha1.MachineClaimStatus)
+		queued  int32
+		reason  string
+		message string
+	}{
+		"paused":                  {paused: true, pool: scaling("Paused"), reason: "Paused", message: "set spec.paused to false"},
+		"the template is missing": {pool: []metav1.Condition{notReady(metav1.ConditionFalse, "TemplateNotFound", "create it")}, reason: "TemplateNotFound", message: "RunnerPool linux is not ready: create it"},
+		"a schedule is no reason": {pool: []metav1.Condition{notReady(metav1.ConditionFalse, "ScheduleInvalid", "x")}, reason: demand.ReasonMachineComing, message: "on its way"},
+		"over the quota":          {pool: []metav1.Condition{notReady(metav1.ConditionFalse, "QuotaExceeded", "exceeded quota: machines")}, reason: "QuotaExceeded", message: "exceeded quota: machines"},
+		"at its maximum":          {pool: scaling(demand.ReasonAtMaximum), reason: "AtMaximum", message: "scaling.maxReplicas"},
+		"waits for finished ones": {pool: scaling(demand.ReasonFinishing), reason: "AtMaximum", message: "scaling.maxReplicas"},
+		"backs off":               {pool: scaling(demand.ReasonBackingOff), reason: "BackingOff", message: "failed one after the other"},
+		"no room on the nodes": {
+			pool: scaling(demand.ReasonSteady), claims: []func(*v1alpha1.MachineClaimStatus){claimIs("NoCapacity", "no node has room")}, queued: 1,
+			reason: "NoCapacity", message: "no node has room",
+		},
+		"a lock": {
+			pool: scaling(demand.ReasonSteady), claims: []func(*v1alpha1.MachineClaimStatus){claimIs("Locked", "can't lock file")}, queued: 1,
+			reason: "Locked", message: "can't lock file",
+		},
+		"one of two machines comes": {
+			pool:   scaling(demand.ReasonSteady),
+			claims: []func(*v1alpha1.MachineClaimStatus){claimIs("NoCapacity", "no node has room"), claimIs("Creating", "cloning")}, queued: 2,
+			reason: "NoCapacity", message: "no node has room",
+		},
+		"a machine comes for each job": {
+			pool: scaling(demand.ReasonSteady), claims: []func(*v1alpha1.MachineClaimStatus){claimIs("Locked", "x"), claimIs("Creating", "cloning")}, queued: 1,
+			reason: demand.ReasonMachineComing, message: "on its way",
+		},
+		"a machine boots": {
+			pool: scaling(demand.ReasonSteady), claims: []func(*v1alpha1.MachineClaimStatus){claimIs("WaitingForRunner", "x")}, queued: 1,
+			reason: demand.ReasonMachineComing, message: "on its way",
+		},
+		"a machine was ended": {
+			pool: scaling(demand.ReasonSteady), claims: []func(*v1alpha1.MachineClaimStatus){func(s *v1alpha1.MachineClaimStatus) {
+				s.Conditions, s.Times.Ended = []metav1.Condition{notReady(metav1.ConditionFalse, "VMStopped", "x")}, micro(1)
+			}}, queued: 1,
+			reason: demand.ReasonMachineComing, message: "on its way",
+		},
+		"a machine failed for good": {
+			pool: scaling(demand.ReasonSteady), claims: []func(*v1alpha1.MachineClaimStatus){func(s *v1alpha1.MachineClaimStatus) {
+				s.Phase, s.Times.Ended = v1alpha1.MachineClaimFailed, micro(1)
+				s.Conditions = []metav1.Condition{notReady(metav1.ConditionFalse, "TemplateNotFound", "there is no template 9000")}
+			}}, queued: 1,
+			reason: "TemplateNotFound", message: "there is no template 9000",
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			namespace, repository := env.Namespace(t), own(t)+"/app"
+			pool := hook(t, namespace, "linux", repository, "s", "linux")
+
+			if tc.paused {
+				pool.Spec.Paused = true
+				if err := env.Client.Update(t.Context(), pool); err != nil {
+					t.Fatal(err)
+				}
+			}
+
+			pool.Status.Conditions, pool.Status.QueuedJobs = tc.pool, tc.queued
+			if err := env.Client.Status().Update(t.Context(), pool); err != nil {
+				t.Fatal(err)
+			}
+
+			for i, edit := range tc.claims {
+				machineOf(t, namespace, "linux-"+string(rune('a'+i)), edit)
+			}
+
+			key := entry(t, namespace, job(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = repository }))
+			pass(t, reconciler(clocktesting.NewFakePassiveClock(time.Now()), nil), key)
+
+			got := read(t, key)
+			coming := tc.reason == demand.ReasonMachineComing
+			status := metav1.ConditionFalse
+
+			if coming {
+				status = metav1.ConditionTrue
+			}
+
+			condition(t, got, v1alpha1.ConditionReady, status, tc.reason, tc.message)
+			condition(t, got, demand.ConditionServed, metav1.ConditionFalse, tc.reason, tc.message)
+
+			told := strings.Contains(strings.Join(moments(got), "\n"), "Waiting "+tc.reason+": ")
+			if told == coming {
+				t.Errorf("timeline:\n%s", strings.Join(moments(got), "\n"))
+			}
+		})
+	}
+}
+
+// The machine may be gone before the platform says which job it had; and its log may have
+// come before that, too.
+func TestLateNewsFindsTheMachine(t *testing.T) {
+	t.Parallel()
+
+	namespace, repository := env.Namespace(t), own(t)+"/app"
+	hook(t, namespace, "linux", repository, "s", "linux")
+
+	_, stop := jobs(t, namespace)
+	defer stop()
+
+	key := entry(t, namespace, job(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = repository }))
+	machine := machineOf(t, namespace, "linux-a", func(s *v1alpha1.MachineClaimStatus) {
+		s.BootstrapInfo.RunnerName, s.Times.Started, s.Times.Ready = "runner-a", micro(3), micro(4)
+		s.EndReason = "JobDone"
+	})
+
+	keep := &report.Logs{Client: env.Client}
+	if err := keep.Keep(t.Context(), machine, "what it did"); err != nil {
+		t.Fatal(err)
+	}
+
+	// The controller has seen the claim when it has seen what came after it.
+	marker := machineOf(t, namespace, "marker", func(s *v1alpha1.MachineClaimStatus) { s.BootstrapInfo.BoundJob, s.Times.Cloned = key.Name, micro(1) })
+	reach(t, func() bool { return slices.Contains(moments(read(t, key)), "Cloned MachineClaim marker:") })
+
+	for _, claim := range []*v1alpha1.MachineClaim{machine, marker} {
+		if err := env.Client.Delete(t.Context(), claim); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	reach(t, func() bool { return strings.Contains(strings.Join(moments(read(t, key)), "\n"), "MachineLost") })
+
+	over := read(t, key)
+	over.Spec.State, over.Spec.RunnerName, over.Spec.StartedAt, over.Spec.CompletedAt = v1alpha1.JobCompleted, "runner-a", whole(5), whole(9)
+
+	if err := env.Client.Update(t.Context(), over); err != nil {
+		t.Fatal(err)
+	}
+
+	reach(t, func() bool { return read(t, key).Status.Logs != "" })
+
+	got := read(t, key)
+	told := strings.Join(moments(got), "\n")
+
+	for _, want := range []string{
+		"Booted MachineClaim linux-a:", "Registered MachineClaim linux-a: runner runner-a", "Destroyed MachineClaim linux-a: gone: JobDone",
+	} {
+		if !strings.Contains(told, want) {
+			t.Errorf("the timeline lacks %q:\n%s", want, told)
+		}
+	}
+
+	if strings.Contains(told, "Cloned") || got.Status.Claim != "linux-a" {
+		t.Errorf("claim %q, and the timeline of another machine:\n%s", got.Status.Claim, told)
+	}
+
+	var log v1alpha1.RunnerLog
+	if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: got.Status.Logs}, &log); err != nil ||
+		log.Spec.Text != "what it did" || log.OwnerReferences[0].UID != got.UID {
+		t.Errorf("log = %+v (%v)", log, err)
+	}
+}
+
+// A new process knows only what is on record: the machine's times stay, and its end is
+// noted though nobody saw it.
+func TestEndThatNobodySaw(t *testing.T) {
+	t.Parallel()
+
+	namespace, repository := env.Namespace(t), own(t)+"/app"
+	hook(t, namespace, "linux", repository, "s", "linux")
+
+	machine := machineOf(t, namespace, "linux-a", func(s *v1alpha1.MachineClaimStatus) {
+		s.BootstrapInfo.RunnerName, s.Times.Cloned, s.Times.Started, s.Times.Ready = "runner-a", micro(2), micro(3), micro(4)
+	})
+	key := entry(t, namespace, job(v1alpha1.JobRunning, func(j *workload.Job) {
+		j.Repository, j.RunnerName, j.StartedAt = repository, "runner-a", whole(5)
+	}))
+	now := time.Now()
+
+	pass(t, reconciler(clocktesting.NewFakePassiveClock(now), nil), key)
+
+	if err := env.Client.Delete(t.Context(), machine); err != nil {
+		t.Fatal(err)
+	}
+
+	later := reconciler(clocktesting.NewFakePassiveClock(now.Add(time.Minute)), nil)
+	pass(t, later, key)
+	pass(t, later, key)
+
+	got := read(t, key).Status.Timeline
+	last := got[len(got)-1]
+
+	if last.Moment != v1alpha1.MomentDestroyed || !last.Time.Time.Equal(now.Add(time.Minute).Truncate(time.Microsecond)) ||
+		last.Message != "MachineClaim linux-a: gone: found gone" {
+		t.Errorf("last moment = %+v", last)
+	}
+
+	for _, moment := range []v1alpha1.JobMoment{v1alpha1.MomentCloned, v1alpha1.MomentBooted, v1alpha1.MomentRegistered, v1alpha1.MomentStarted} {
+		if !slices.ContainsFunc(got, func(e v1alpha1.JobEvent) bool { return e.Moment == moment }) {
+			t.Errorf("%s is lost", moment)
+		}
+	}
+}

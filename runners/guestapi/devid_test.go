@@ -1,0 +1,548 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package guestapi_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-tpm/tpm2"
+	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/api/guest"
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/runners/devid"
+	"github.com/hyperfleet/hyperfleet/runners/vmspec"
+	"github.com/hyperfleet/hyperfleet/test/tpm"
+)
+
+// office is a namespace, an operator, and a place where TPMs are made.
+type office struct {
+	t         *testing.T
+	namespace string
+	tpms      *tpm.Authority
+	devices   config.DevID
+	recorder  *events.FakeRecorder
+	operator  *httptest.Server
+	metrics   *prometheus.Registry
+}
+
+func newOffice(t *testing.T) *office {
+	t.Helper()
+
+	w := &office{
+		t: t, namespace: env.Namespace(t), tpms: tpm.NewAuthority(t), devices: tpm.DevID(t),
+		recorder: events.NewFakeRecorder(1000), metrics: prometheus.NewRegistry(),
+	}
+	w.operator = w.start(w.devices)
+
+	return w
+}
+
+// start starts a replica. What it knows is in the API server alone.
+func (w *office) start(devices config.DevID) *httptest.Server {
+	w.t.Helper()
+
+	metrics, err := devid.NewMetrics(w.metrics)
+	if err != nil {
+		metrics = nil // of a second replica
+	}
+
+	mux := http.NewServeMux()
+	mux.Handle(devid.Pattern, &devid.Handler{
+		Client: indexed(w.t), Live: env.Client, Recorder: w.recorder, Key: key, Authority: devices,
+		Metrics: metrics, Clock: clock.RealClock{},
+	})
+
+	server := httptest.NewServer(mux)
+	w.t.Cleanup(server.Close)
+
+	return server
+}
+
+// indexed is a client that reads from a cache, as the manager's does.
+func indexed(t *testing.T) client.Client {
+	t.Helper()
+
+	ctx, cancel := context.WithCancel(context.Background())
+
+	informers, err := cache.New(env.Config, cache.Options{Scheme: env.Scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if err := informers.IndexField(ctx, &v1alpha1.MachineClaim{}, devid.IndexEK, devid.EKOf); err != nil {
+		t.Fatal(err)
+	}
+
+	done := make(chan struct{})
+
+	go func() {
+		defer close(done)
+
+		_ = informers.Start(ctx)
+	}()
+
+	t.Cleanup(func() { cancel(); <-done })
+
+	if !informers.WaitForCacheSync(t.Context()) {
+		t.Fatal("the cache is not filled")
+	}
+
+	out, err := client.New(env.Config, client.Options{Scheme: env.Scheme, Cache: &client.CacheOptions{Reader: informers}})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return out
+}
+
+// claim makes a claim whose machine attests by its TPM, changed as the case wants it.
+func (w *office) claim(name string, change func(*v1alpha1.MachineClaim)) *v1alpha1.MachineClaim {
+	w.t.Helper()
+
+	out := &v1alpha1.MachineClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name},
+		Spec: v1alpha1.MachineClaimSpec{
+			TemplateRef: v1alpha1.LocalObjectReference{Name: "template"},
+			WorkloadConfig: v1alpha1.Workload{
+				Type:   v1alpha1.WorkloadGitHubActions,
+				Config: &v1alpha1.WorkloadConfig{GitHub: &v1alpha1.GitHubActionsConfig{Labels: []string{"linux"}}},
+			},
+			Lifecycle: &v1alpha1.Lifecycle{MaxLifetime: &metav1.Duration{Duration: 3 * time.Hour}},
+		},
+	}
+	if err := env.Client.Create(w.t.Context(), out); err != nil {
+		w.t.Fatal(err)
+	}
+
+	out.Status.BootstrapInfo = &v1alpha1.BootstrapInfo{Identity: &v1alpha1.MachineIdentity{
+		SPIFFEID: vmspec.IdentityOf(out).URI("hyperfleet.io"), Method: v1alpha1.AttestationTPM,
+	}}
+	if change != nil {
+		change(out)
+	}
+
+	if err := env.Client.Status().Update(w.t.Context(), out); err != nil {
+		w.t.Fatal(err)
+	}
+
+	return out
+}
+
+func (w *office) fresh(claim *v1alpha1.MachineClaim) *v1alpha1.MachineClaim {
+	w.t.Helper()
+
+	out := &v1alpha1.MachineClaim{}
+	if err := env.Client.Get(w.t.Context(), client.ObjectKeyFromObject(claim), out); err != nil {
+		w.t.Fatal(err)
+	}
+
+	return out
+}
+
+// certified is the operator's answer.
+type certified struct {
+	status  int
+	chain   string
+	refusal guest.Refusal
+	after   string
+}
+
+func bearer(claim *v1alpha1.MachineClaim) string {
+	return "Bearer " + vmspec.DevIDCode(key, claim.Namespace, claim.Name, claim.UID)
+}
+
+// askCertificate asks as the claim's machine would. The body is JSON, or a text as it is.
+func askCertificate(t *testing.T, operator *httptest.Server, claim *v1alpha1.MachineClaim, bearer string, body any) certified {
+	t.Helper()
+
+	data, ok := body.(string)
+	if !ok {
+		written, err := json.Marshal(body)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		data = string(written)
+	}
+
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, operator.URL+vmspec.DevIDPath(claim), strings.NewReader(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	req.Header.Set("Authorization", bearer)
+
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	defer func() { _ = resp.Body.Close() }()
+
+	answer, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	out := certified{status: resp.StatusCode, after: resp.Header.Get("Retry-After")}
+
+	if out.status == http.StatusOK {
+		var certificate guest.DevIDCertificate
+		if err := json.Unmarshal(answer, &certificate); err != nil {
+			t.Fatal(err)
+		}
+
+		out.chain = certificate.Chain
+	} else {
+		_ = json.Unmarshal(answer, &out.refusal)
+	}
+
+	return out
+}
+
+// leaf reads a chain.
+func leaf(t *testing.T, chain string) *x509.Certificate {
+	t.Helper()
+
+	block, _ := pem.Decode([]byte(chain))
+	if block == nil {
+		t.Fatalf("chain %q", chain)
+	}
+
+	out, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return out
+}
+
+func TestOneDeviceIdentity(t *testing.T) {
+	t.Parallel()
+
+	w := newOffice(t)
+	claim := w.claim("linux-1", nil)
+	device := w.tpms.TPM(t)
+	mine := tpm.Request(t, device)
+
+	got := askCertificate(t, w.operator, claim, bearer(claim), mine)
+	if got.status != http.StatusOK {
+		t.Fatalf("%+v", got)
+	}
+
+	certificate := leaf(t, got.chain)
+
+	roots := x509.NewCertPool()
+	if pool, err := os.ReadFile(w.devices.CertFile); err != nil || !roots.AppendCertsFromPEM(pool) {
+		t.Fatalf("read authority: %v", err)
+	}
+
+	if _, err := certificate.Verify(x509.VerifyOptions{Roots: roots}); err != nil {
+		t.Error(err)
+	}
+
+	if want := time.Now().Add(3 * time.Hour); certificate.Subject.CommonName != string(claim.UID) ||
+		certificate.NotAfter.After(want) || certificate.NotAfter.Before(want.Add(-time.Minute)) {
+		t.Errorf("certificate of %q until %s, want until %s", certificate.Subject.CommonName, certificate.NotAfter, want)
+	}
+
+	// The answer was lost: any replica gives the same.
+	if again := askCertificate(t, w.start(w.devices), claim, bearer(claim), mine); again.chain != got.chain {
+		t.Errorf("asked again: %+v", again)
+	}
+
+	// Whoever else comes with the code, or the machine with another key, gets nothing.
+	if other := askCertificate(t, w.operator, claim, bearer(claim), tpm.Request(t, device)); other.status != http.StatusConflict ||
+		other.refusal.Reason != guest.ReasonAttestationRefused {
+		t.Errorf("another key: %+v", other)
+	}
+
+	if status := w.fresh(claim).Status.BootstrapInfo.Identity.Device; status == nil || len(status.PublicKeySHA256) != 64 ||
+		len(status.EKCertificateSHA256) != 64 || status.RequestedAt.IsZero() {
+		t.Errorf("status %+v", status)
+	}
+
+	heard := w.heard()
+	if strings.Count(heard, devid.ReasonCertified) != 1 || strings.Count(heard, devid.ReasonRefused) != 1 {
+		t.Errorf("events:\n%s", heard)
+	}
+
+	if secret := bearer(claim)[len("Bearer "):]; strings.Contains(heard, secret) {
+		t.Errorf("the code is in the events:\n%s", heard)
+	}
+}
+
+// heard gives the events so far.
+func (w *office) heard() string {
+	var out strings.Builder
+
+	for {
+		select {
+		case event := <-w.recorder.Events:
+			out.WriteString(event + "\n")
+		default:
+			return out.String()
+		}
+	}
+}
+
+func TestWhoGetsNoCertificate(t *testing.T) {
+	w := newOffice(t)
+	good, other := w.claim("good", nil), w.claim("other", nil)
+	now := metav1.NowMicro()
+	mine := tpm.Request(t, w.tpms.TPM(t))
+	earlier := good.DeepCopy()
+	earlier.UID = "0c1d7a6e-0000-4000-8000-000000000000"
+
+	importable, err := tpm2.Unmarshal[tpm2.TPM2BPublic](mine.Public)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	area, err := importable.Contents()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	area.ObjectAttributes.FixedTPM = false
+	soft := guest.DevIDRequest{Public: tpm2.Marshal(tpm2.New2B(*area))}
+
+	for name, tc := range map[string]struct {
+		claim  *v1alpha1.MachineClaim
+		bearer string // default: the claim's
+		body   any    // default: a request in good order
+		want   int
+	}{
+		"without a code":                   {claim: good, bearer: "Bearer ", want: http.StatusUnauthorized},
+		"a code that is no bearer token":   {claim: good, bearer: bearer(good)[len("Bearer "):], want: http.StatusUnauthorized},
+		"the code of another machine":      {claim: good, bearer: bearer(other), want: http.StatusUnauthorized},
+		"the code of a claim of that name": {claim: good, bearer: bearer(earlier), want: http.StatusUnauthorized},
+		"the code for the credential": {
+			claim: good, bearer: "Bearer " + vmspec.ClaimCode(key, good.Namespace, good.Name, good.UID), want: http.StatusUnauthorized,
+		},
+		"the claim before of that name": {claim: earlier, want: http.StatusGone},
+		"a claim that is not there":     {claim: nobody(w), want: http.StatusGone},
+		"a machine that is off": {
+			claim: w.claim("off", func(c *v1alpha1.MachineClaim) { c.Status.Times = &v1alpha1.MachineTimes{Stopped: &now} }), want: http.StatusGone,
+		},
+		"a machine whose life is over": {
+			claim: w.claim("over", func(c *v1alpha1.MachineClaim) { c.Status.Times = &v1alpha1.MachineTimes{Ended: &now} }), want: http.StatusGone,
+		},
+		"a machine that does not attest": {
+			claim: w.claim("none", func(c *v1alpha1.MachineClaim) { c.Status.BootstrapInfo.Identity = nil }), want: http.StatusForbidden,
+		},
+		"a machine that attests by a token": {
+			claim: w.claim("token", func(c *v1alpha1.MachineClaim) {
+				c.Status.BootstrapInfo.Identity.Method = v1alpha1.AttestationJoinToken
+			}), want: http.StatusForbidden,
+		},
+		"no JSON":              {claim: w.claim("a", nil), body: "<html>", want: http.StatusBadRequest},
+		"an unknown field":     {claim: w.claim("b", nil), body: `{"public":"AAAA","subject":"root"}`, want: http.StatusBadRequest},
+		"two requests":         {claim: w.claim("c", nil), body: `{"public":"AAAA"}{}`, want: http.StatusBadRequest},
+		"no key":               {claim: w.claim("d", nil), body: `{}`, want: http.StatusBadRequest},
+		"no public area":       {claim: w.claim("e", nil), body: guest.DevIDRequest{Public: []byte("key")}, want: http.StatusBadRequest},
+		"too much":             {claim: w.claim("f", nil), body: `{"public":"` + strings.Repeat("A", 64<<10) + `"}`, want: http.StatusBadRequest},
+		"a key that may leave": {claim: w.claim("g", nil), body: soft, want: http.StatusBadRequest},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if tc.bearer == "" {
+				tc.bearer = bearer(tc.claim)
+			}
+
+			if tc.body == nil {
+				tc.body = mine
+			}
+
+			got := askCertificate(t, w.operator, tc.claim, tc.bearer, tc.body)
+			if got.status != tc.want || got.refusal.Reason != guest.ReasonAttestationRefused || got.refusal.Message == "" || got.after != "" {
+				t.Errorf("%+v, want %d", got, tc.want)
+			}
+		})
+	}
+
+	// None of it has cost the machine its own.
+	if got := askCertificate(t, w.operator, good, bearer(good), mine); got.status != http.StatusOK {
+		t.Errorf("afterwards: %+v", got)
+	}
+}
+
+func nobody(w *office) *v1alpha1.MachineClaim {
+	return &v1alpha1.MachineClaim{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "nobody", UID: types.UID("1")}}
+}
+
+// An authority that is of no use now may be so later.
+func TestWithoutAnAuthority(t *testing.T) {
+	t.Parallel()
+
+	w := newOffice(t)
+	claim := w.claim("linux-1", nil)
+	mine := tpm.Request(t, w.tpms.TPM(t))
+
+	for name, devices := range map[string]config.DevID{
+		"none": {}, "not there": {CertFile: w.devices.CertFile + "x", KeyFile: w.devices.KeyFile},
+	} {
+		got := askCertificate(t, w.start(devices), claim, bearer(claim), mine)
+		if got.status != http.StatusServiceUnavailable || got.after == "" || got.refusal.Reason != "" {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+
+	if got := askCertificate(t, w.operator, claim, bearer(claim), mine); got.status != http.StatusOK {
+		t.Errorf("with one: %+v", got)
+	}
+}
+
+// Of keys that come at the same time, to any replica, one is certified.
+func TestKeysAtOnce(t *testing.T) {
+	t.Parallel()
+
+	w := newOffice(t)
+	claim := w.claim("linux-1", nil)
+	replicas := []*httptest.Server{w.operator, w.start(w.devices)}
+	device := w.tpms.TPM(t)
+
+	var requests []guest.DevIDRequest
+	for range 4 {
+		requests = append(requests, tpm.Request(t, device))
+	}
+
+	var (
+		wg    sync.WaitGroup
+		mu    sync.Mutex
+		count = map[int]int{}
+	)
+
+	for i := range requests {
+		wg.Go(func() {
+			got := askCertificate(t, replicas[i%2], claim, bearer(claim), requests[i])
+
+			mu.Lock()
+			defer mu.Unlock()
+
+			count[got.status]++
+		})
+	}
+
+	wg.Wait()
+
+	if count[http.StatusOK] != 1 || count[http.StatusConflict] != 3 {
+		t.Errorf("answers %v", count)
+	}
+}
+
+// Two machines with one TPM would pass for each other.
+func TestSharedTPM(t *testing.T) {
+	t.Parallel()
+
+	w := newOffice(t)
+	first, second := w.claim("linux-1", nil), w.claim("linux-2", nil)
+	device := w.tpms.TPM(t)
+
+	if got := askCertificate(t, w.operator, first, bearer(first), tpm.Request(t, device)); got.status != http.StatusOK {
+		t.Fatalf("%+v", got)
+	}
+
+	clone := tpm.Request(t, w.tpms.Copy(t, device))
+
+	// The cache hears of the first in its own time.
+	deadline := time.Now().Add(time.Minute)
+
+	for i := 0; ; i++ {
+		third := w.claim(fmt.Sprintf("probe-%d", i), nil)
+
+		got := askCertificate(t, w.operator, third, bearer(third), clone)
+		if got.status == http.StatusConflict {
+			break
+		}
+
+		if time.Now().After(deadline) {
+			t.Fatalf("a copied TPM is certified: %+v", got)
+		}
+	}
+
+	if got := askCertificate(t, w.operator, second, bearer(second), clone); got.status != http.StatusConflict ||
+		!strings.Contains(got.refusal.Message, "remove the TPM from the template") {
+		t.Errorf("%+v", got)
+	}
+
+	if w.fresh(second).Status.BootstrapInfo.Identity.Device != nil {
+		t.Error("a key that was refused is on record")
+	}
+}
+
+// Whoever asks too often waits, whoever guesses codes keeps nobody else from theirs.
+func TestTooOften(t *testing.T) {
+	t.Parallel()
+
+	w := newOffice(t)
+	claim, other := w.claim("linux-1", nil), w.claim("linux-2", nil)
+	count := map[int]int{}
+
+	for range 60 {
+		count[askCertificate(t, w.operator, claim, "Bearer wrong", "{}").status]++
+	}
+
+	if count[http.StatusTooManyRequests] == 0 || count[http.StatusUnauthorized] == 0 {
+		t.Errorf("guesses: %v", count)
+	}
+
+	count = map[int]int{}
+	for range 8 {
+		count[askCertificate(t, w.operator, claim, bearer(claim), "{}").status]++
+	}
+
+	if count[http.StatusTooManyRequests] == 0 || count[http.StatusBadRequest] == 0 {
+		t.Errorf("requests: %v", count)
+	}
+
+	if got := askCertificate(t, w.operator, other, bearer(other), tpm.Request(t, w.tpms.TPM(t))); got.status != http.StatusOK {
+		t.Errorf("another machine: %+v", got)
+	}
+}
+
+func FuzzRequest(f *testing.F) {
+	f.Add([]byte(`{}`))
+	f.Add([]byte(`{"public":"AAAA","ek_certificate":"AAAA"}`))
+	f.Add([]byte(`{"public":null}{}`))
+
+	// Without claims and authority: whatever is sent, nobody gets more than words.
+	operator := http.NewServeMux()
+	operator.Handle(devid.Pattern, &devid.Handler{Key: key, Clock: clock.RealClock{}, Recorder: events.NewFakeRecorder(1)})
+
+	f.Fuzz(func(t *testing.T, body []byte) {
+		claim := &v1alpha1.MachineClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b", UID: "c"}}
+		req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, vmspec.DevIDPath(claim), bytes.NewReader(body))
+		req.Header.Set("Authorization", bearer(claim))
+
+		got := httptest.NewRecorder()
+		operator.ServeHTTP(got, req)
+
+		switch got.Code {
+		case http.StatusBadRequest, http.StatusServiceUnavailable, http.StatusTooManyRequests:
+		default:
+			t.Fatalf("%d %s", got.Code, got.Body)
+		}
+	})
+}

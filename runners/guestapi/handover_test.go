@@ -1,0 +1,595 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package guestapi_test
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/guest"
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/identity"
+	"github.com/hyperfleet/hyperfleet/kit/retry"
+	"github.com/hyperfleet/hyperfleet/runners/connect"
+	"github.com/hyperfleet/hyperfleet/runners/handover"
+	"github.com/hyperfleet/hyperfleet/runners/vmspec"
+	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+	simgithub "github.com/hyperfleet/hyperfleet/sim/github"
+	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
+	"github.com/hyperfleet/hyperfleet/workload"
+	"github.com/hyperfleet/hyperfleet/workload/generic"
+	"github.com/hyperfleet/hyperfleet/workload/github"
+)
+
+var key = []byte(strings.Repeat("k", 32))
+
+// world is a namespace with a template of method callback, and the GitHub that it speaks of.
+type world struct {
+	t         *testing.T
+	namespace string
+	github    *githubtest.Server
+	clock     *clocktesting.FakePassiveClock
+	recorder  *events.FakeRecorder
+	// transport is put before the calls to GitHub.
+	transport func(http.RoundTripper) http.RoundTripper
+	// identity verifies SVIDs; nil where there is no SPIRE server.
+	identity identity.Registry
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+
+	w := &world{
+		t: t, namespace: env.Namespace(t), github: githubtest.New(t, simgithub.Options{}),
+		clock: clocktesting.NewFakePassiveClock(time.Now()), recorder: events.NewFakeRecorder(1000),
+	}
+	w.create(&corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "github"}, StringData: map[string]string{"pat": githubtest.PAT},
+	})
+	w.create(&v1alpha1.HypervisorMachineTemplate{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "template"},
+		Spec: v1alpha1.HypervisorMachineTemplateSpec{
+			HypervisorClusterRef: v1alpha1.LocalObjectReference{Name: "cluster"},
+			Template:             v1alpha1.TemplateSource{Proxmox: &v1alpha1.ProxmoxTemplate{TemplateName: "linux"}},
+			Resources:            v1alpha1.MachineResources{CPU: 2, Memory: resource.MustParse("2Gi")},
+			Bootstrap: v1alpha1.Bootstrap{
+				Method: v1alpha1.BootstrapCallback,
+				Config: &v1alpha1.BootstrapConfig{GitHub: &v1alpha1.GitHubBootstrap{
+					Credentials: &v1alpha1.SecretValueSource{SecretKeyRef: v1alpha1.SecretKeySelector{Name: "github", Key: "pat"}},
+					APIURL:      w.github.URL, Owner: "octo-org", Repository: "octo-repo",
+				}},
+			},
+		},
+	})
+
+	return w
+}
+
+func (w *world) create(obj client.Object) {
+	w.t.Helper()
+
+	if err := env.Client.Create(w.t.Context(), obj); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// claim makes a claim whose machine was offered a code, changed as the case wants it.
+func (w *world) claim(name string, change func(*v1alpha1.MachineClaimStatus)) *v1alpha1.MachineClaim {
+	w.t.Helper()
+
+	return w.claimOf(name, v1alpha1.Workload{
+		Type:   v1alpha1.WorkloadGitHubActions,
+		Config: &v1alpha1.WorkloadConfig{GitHub: &v1alpha1.GitHubActionsConfig{Labels: []string{"linux"}}},
+	}, change)
+}
+
+func (w *world) claimOf(
+	name string, load v1alpha1.Workload, change func(*v1alpha1.MachineClaimStatus),
+) *v1alpha1.MachineClaim {
+	w.t.Helper()
+
+	out := &v1alpha1.MachineClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name},
+		Spec: v1alpha1.MachineClaimSpec{
+			TemplateRef:    v1alpha1.LocalObjectReference{Name: "template"},
+			WorkloadConfig: load,
+		},
+	}
+	w.create(out)
+
+	out.Status.BootstrapInfo = &v1alpha1.BootstrapInfo{
+		RunnerName: vmspec.RunnerName(out),
+		Handover:   &v1alpha1.CredentialHandover{OfferedAt: metav1.NewMicroTime(w.clock.Now())},
+	}
+	if change != nil {
+		change(&out.Status)
+	}
+
+	if err := env.Client.Status().Update(w.t.Context(), out); err != nil {
+		w.t.Fatal(err)
+	}
+
+	return out
+}
+
+func (w *world) fresh(claim *v1alpha1.MachineClaim) *v1alpha1.MachineClaim {
+	w.t.Helper()
+
+	out := &v1alpha1.MachineClaim{}
+	if err := env.Client.Get(w.t.Context(), client.ObjectKeyFromObject(claim), out); err != nil {
+		w.t.Fatal(err)
+	}
+
+	return out
+}
+
+// operator starts a replica; what it knows is in the API server alone.
+func (w *world) operator() *httptest.Server {
+	w.t.Helper()
+
+	metrics, err := handover.NewMetrics(prometheus.NewRegistry(), nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+
+	workloads := &connect.Workloads{
+		Secrets: &connect.Secrets{Reader: env.Client, OperatorNamespace: w.namespace},
+		Platforms: map[string]workload.Platform{
+			v1alpha1.WorkloadGitHubActions: github.Platform{}, v1alpha1.WorkloadGeneric: generic.Platform{},
+		},
+	}
+	if w.transport != nil {
+		workloads.Transport = func(_ string, next http.RoundTripper) http.RoundTripper { return w.transport(next) }
+	}
+
+	mux := http.NewServeMux()
+	mux.Handle(handover.Pattern, &handover.Handler{
+		Client: env.Client, Live: env.Client, Recorder: w.recorder, Clock: w.clock, Metrics: metrics, Workloads: workloads,
+		Identity: w.identity, Settings: settings(),
+	})
+
+	server := httptest.NewServer(mux)
+	w.t.Cleanup(server.Close)
+
+	return server
+}
+
+func settings() vmspec.Settings { return vmspec.Settings{OperatorUID: "op", ReportKey: key} }
+
+// told is the operator's answer.
+type told struct {
+	status  int
+	body    string
+	refusal guest.Refusal
+	after   string
+}
+
+// ask asks as the claim's machine would, with the code that is given.
+func ask(t *testing.T, operator *httptest.Server, claim *v1alpha1.MachineClaim, bearer string) told {
+	t.Helper()
+
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, operator.URL+vmspec.CredentialPath(claim), http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	request.Header.Set("Authorization", bearer)
+
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return told{body: err.Error()} // the connection broke
+	}
+
+	defer func() { _ = response.Body.Close() }()
+
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	answer := told{status: response.StatusCode, body: string(body), after: response.Header.Get("Retry-After")}
+	_ = json.Unmarshal(body, &answer.refusal)
+
+	return answer
+}
+
+func code(claim *v1alpha1.MachineClaim) string {
+	return "Bearer " + vmspec.ClaimCode(key, claim.Namespace, claim.Name, claim.UID)
+}
+
+// events gives what was told of claims so far.
+func (w *world) events() string {
+	var out strings.Builder
+
+	for {
+		select {
+		case event := <-w.recorder.Events:
+			out.WriteString(event + "\n")
+		default:
+			return out.String()
+		}
+	}
+}
+
+func TestACredentialIsHandedOverOnce(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t)
+	claim := w.claim("machine", nil)
+
+	var given guest.Credential
+
+	first := ask(t, w.operator(), claim, code(claim))
+	if err := json.Unmarshal([]byte(first.body), &given); err != nil || first.status != http.StatusOK || given.JITConfig == "" {
+		t.Fatalf("%+v, error %v", first, err)
+	}
+
+	// A replica that has never seen the machine knows that the code was used.
+	again := ask(t, w.operator(), claim, code(claim))
+	if again.status != http.StatusConflict || again.refusal.Reason != guest.ReasonCredentialRefused {
+		t.Errorf("replay: %+v", again)
+	}
+
+	state := w.github.State()
+	if state.Registered != 1 || len(state.Runners) != 1 || state.Runners[0].Name != vmspec.RunnerName(claim) {
+		t.Errorf("runners %+v, %d registered", state.Runners, state.Registered)
+	}
+
+	now := w.fresh(claim)
+
+	info := now.Status.BootstrapInfo
+	if info.Handover.UsedAt == nil || info.Handover.GivenAt == nil || info.RunnerID == "" {
+		t.Errorf("on record is %+v", info)
+	}
+
+	if now.Status.BootstrapInfo.RunnerName != vmspec.RunnerName(claim) {
+		t.Errorf("runner %q", info.RunnerName)
+	}
+
+	kept, err := json.Marshal(now)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	told := w.events()
+	if !strings.Contains(told, handover.ReasonHandedOver) || !strings.Contains(told, handover.ReasonRefused) {
+		t.Errorf("events:\n%s", told)
+	}
+
+	for _, secret := range []string{given.JITConfig, strings.TrimPrefix(code(claim), "Bearer ")} {
+		if strings.Contains(string(kept)+told, secret) {
+			t.Errorf("a secret is in the claim or its events:\n%s\n%s", kept, told)
+		}
+	}
+}
+
+func TestWhoGetsNoCredential(t *testing.T) { //nolint:tparallel // what follows the subtests needs all of them done
+	t.Parallel()
+
+	w := newWorld(t)
+	operator := w.operator()
+	good, other := w.claim("good", nil), w.claim("other", nil)
+	earlier := good.DeepCopy()
+	earlier.UID = "00000000-0000-4000-8000-00000000dead"
+	nobody := good.DeepCopy()
+	nobody.Name = "nobody"
+	now := metav1.NewMicroTime(w.clock.Now())
+	long := metav1.NewMicroTime(now.Add(-time.Hour))
+	deleted := w.claim("deleted", nil)
+	deleted.Finalizers = []string{v1alpha1.FinalizerVMCleanup}
+
+	if err := env.Client.Update(t.Context(), deleted); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := env.Client.Delete(t.Context(), deleted); err != nil {
+		t.Fatal(err)
+	}
+
+	cases := map[string]struct {
+		claim  *v1alpha1.MachineClaim
+		bearer string
+		want   int
+	}{
+		"without a code":                   {good, "", http.StatusUnauthorized},
+		"a code that is no bearer token":   {good, strings.TrimPrefix(code(good), "Bearer "), http.StatusUnauthorized},
+		"the code of another claim":        {good, code(other), http.StatusUnauthorized},
+		"the code of a claim of that name": {good, code(earlier), http.StatusUnauthorized},
+		"the claim before of that name":    {earlier, code(earlier), http.StatusGone},
+		"a claim that is not there":        {nobody, code(nobody), http.StatusGone},
+		"a claim that is being deleted":    {deleted, code(deleted), http.StatusGone},
+		"a machine that was offered none":  {w.claim("none", func(s *v1alpha1.MachineClaimStatus) { s.BootstrapInfo.Handover = nil }), "", http.StatusForbidden},
+		"a machine that is not placed":     {w.claim("new", func(s *v1alpha1.MachineClaimStatus) { s.BootstrapInfo = nil }), "", http.StatusForbidden},
+		"a machine that is off":            {w.claim("off", func(s *v1alpha1.MachineClaimStatus) { s.Times = &v1alpha1.MachineTimes{Stopped: &now} }), "", http.StatusGone},
+		"a machine whose life is over":     {w.claim("over", func(s *v1alpha1.MachineClaimStatus) { s.Times = &v1alpha1.MachineTimes{Ended: &now} }), "", http.StatusGone},
+		"one that somebody is at":          {w.claim("underway", func(s *v1alpha1.MachineClaimStatus) { s.BootstrapInfo.Handover.UsedAt = &now }), "", http.StatusServiceUnavailable},
+		"one whose handover broke off":     {w.claim("broken", func(s *v1alpha1.MachineClaimStatus) { s.BootstrapInfo.Handover.UsedAt = &long }), "", http.StatusConflict},
+		"one whose credential it has": {w.claim("has", func(s *v1alpha1.MachineClaimStatus) {
+			s.BootstrapInfo.Handover.UsedAt, s.BootstrapInfo.Handover.GivenAt = &now, &now
+		}), "", http.StatusConflict},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			bearer := tc.bearer
+			if bearer == "" && tc.want != http.StatusUnauthorized {
+				bearer = code(tc.claim)
+			}
+
+			got := ask(t, operator, tc.claim, bearer)
+			if got.status != tc.want || got.refusal.Message == "" {
+				t.Errorf("%+v, want %d", got, tc.want)
+			}
+
+			if last := tc.want != http.StatusServiceUnavailable; last != (got.refusal.Reason != "") || last == (got.after != "") {
+				t.Errorf("reason %q, Retry-After %q", got.refusal.Reason, got.after)
+			}
+		})
+	}
+
+	if state := w.github.State(); state.Registered != 0 {
+		t.Errorf("%d credentials were made", state.Registered)
+	}
+
+	// None of it has cost the machine its own.
+	if got := ask(t, operator, good, code(good)); got.status != http.StatusOK {
+		t.Errorf("afterwards: %+v", got)
+	}
+}
+
+// Of many that have the same code at the same moment one gets a credential.
+func TestOneOfManyGetsTheCredential(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t)
+	claim := w.claim("machine", nil)
+	replicas := []*httptest.Server{w.operator(), w.operator(), w.operator(), w.operator()}
+
+	var (
+		wait sync.WaitGroup
+		mu   sync.Mutex
+		got  = map[int]int{}
+	)
+
+	for i := range 4 * len(replicas) {
+		wait.Go(func() {
+			answer := ask(t, replicas[i%len(replicas)], claim, code(claim))
+
+			mu.Lock()
+			defer mu.Unlock()
+
+			got[answer.status]++
+		})
+	}
+
+	wait.Wait()
+
+	if got[http.StatusOK] != 1 || w.github.State().Registered != 1 {
+		t.Errorf("answers by status %v, %d credentials were made", got, w.github.State().Registered)
+	}
+
+	for status := range got {
+		switch status {
+		case http.StatusOK, http.StatusConflict, http.StatusServiceUnavailable, http.StatusTooManyRequests:
+		default:
+			t.Errorf("answers by status %v", got)
+		}
+	}
+}
+
+// An operator that dies after the code's use is on record, with or without a credential
+// made, leaves a machine that gets none, and is told so.
+func TestACrashCostsTheCredential(t *testing.T) {
+	t.Parallel()
+
+	for name, made := range map[string]bool{"before it is made": false, "after it was made": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			w := newWorld(t)
+			claim := w.claim("machine", nil)
+			w.transport = func(next http.RoundTripper) http.RoundTripper {
+				return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
+					if !strings.HasSuffix(r.URL.Path, "/generate-jitconfig") {
+						return next.RoundTrip(r)
+					}
+
+					if made {
+						if response, err := next.RoundTrip(r); err == nil {
+							_ = response.Body.Close()
+						}
+					}
+
+					panic(http.ErrAbortHandler) // nothing after this is done
+				})
+			}
+
+			if got := ask(t, w.operator(), claim, code(claim)); got.status != 0 {
+				t.Fatalf("the operator lived: %+v", got)
+			}
+
+			w.transport = nil
+
+			if got := ask(t, w.operator(), claim, code(claim)); got.status != http.StatusServiceUnavailable || got.after == "" {
+				t.Errorf("at once: %+v", got)
+			}
+
+			w.clock.SetTime(w.clock.Now().Add(2 * time.Minute))
+
+			got := ask(t, w.operator(), claim, code(claim))
+			if got.status != http.StatusConflict || !strings.Contains(got.refusal.Message, "broke off") {
+				t.Errorf("later: %+v", got)
+			}
+
+			if state := w.github.State(); state.Registered != map[bool]int{true: 1}[made] {
+				t.Errorf("%d credentials were made", state.Registered)
+			}
+		})
+	}
+}
+
+// A platform that gives no credential costs the machine nothing but time.
+func TestTheCodeStaysGoodWhereNoCredentialWasMade(t *testing.T) {
+	t.Parallel()
+
+	for name, faults := range map[string]control.Faults{
+		"an error":      {ServerError: 1},
+		"a rate limit":  {SecondaryRateLimit: 1, RetryAfter: 90 * time.Second},
+		"revoked token": {Unauthorized: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			w := newWorld(t)
+			claim := w.claim("machine", nil)
+
+			if err := w.github.SetFaults(faults); err != nil {
+				t.Fatal(err)
+			}
+
+			got := ask(t, w.operator(), claim, code(claim))
+			if got.status != http.StatusServiceUnavailable || got.after == "" || got.refusal.Reason != "" {
+				t.Errorf("in trouble: %+v", got)
+			}
+
+			if name == "a rate limit" && (len(got.after) < 2 || got.after == "5") {
+				t.Errorf("Retry-After %q is not GitHub's", got.after)
+			}
+
+			if err := w.github.SetFaults(control.Faults{}); err != nil {
+				t.Fatal(err)
+			}
+
+			if used := w.fresh(claim).Status.BootstrapInfo.Handover.UsedAt; used != nil {
+				t.Error("the code counts as used")
+			}
+
+			if got := ask(t, w.operator(), claim, code(claim)); got.status != http.StatusOK {
+				t.Errorf("afterwards: %+v", got)
+			}
+		})
+	}
+}
+
+// Who asks too often waits; and guesses keep no machine from its credential.
+func TestRateLimits(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t)
+	operator := w.operator()
+	claim := w.claim("machine", func(s *v1alpha1.MachineClaimStatus) { s.BootstrapInfo.Handover = nil })
+	victim := w.claim("victim", nil)
+
+	status := func(c *v1alpha1.MachineClaim, bearer string, times int) map[int]int {
+		out := map[int]int{}
+
+		for range times {
+			got := ask(t, operator, c, bearer)
+			out[got.status]++
+
+			if (got.status == http.StatusTooManyRequests) != (got.after != "") {
+				t.Fatalf("%+v", got)
+			}
+		}
+
+		return out
+	}
+
+	if got := status(claim, code(claim), 10); got[http.StatusForbidden] != 5 || got[http.StatusTooManyRequests] != 5 {
+		t.Errorf("one machine: %v", got)
+	}
+
+	w.clock.SetTime(w.clock.Now().Add(5 * time.Second))
+
+	if got := status(claim, code(claim), 2); got[http.StatusForbidden] != 1 {
+		t.Errorf("after a while: %v", got)
+	}
+
+	if got := status(victim, code(claim), 60); got[http.StatusUnauthorized] != 50 || got[http.StatusTooManyRequests] != 10 {
+		t.Errorf("guesses: %v", got)
+	}
+
+	if got := ask(t, operator, victim, code(victim)); got.status != http.StatusOK {
+		t.Errorf("the machine whose code was guessed at: %+v", got)
+	}
+
+	all := map[int]int{}
+
+	for i := range 210 {
+		one := claim.DeepCopy()
+		one.Name = fmt.Sprintf("machine-%d", i)
+		one.UID = types.UID(one.Name)
+
+		for status, n := range status(one, code(one), 1) {
+			all[status] += n
+		}
+	}
+
+	if all[http.StatusGone] != 198 || all[http.StatusTooManyRequests] != 12 {
+		t.Errorf("many machines: %v", all)
+	}
+}
+
+// A machine that was made for one job gets that job's credential, as long as the job waits.
+func TestBoundJobs(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t)
+	operator := w.operator()
+	load := v1alpha1.Workload{Type: v1alpha1.WorkloadGeneric, Config: &v1alpha1.WorkloadConfig{
+		Generic: &v1alpha1.GenericConfig{Source: "nightly", Command: []string{"/bin/true"}},
+	}}
+
+	for name, tc := range map[string]struct {
+		job   v1alpha1.RunnerJobSpec
+		other string // job that the claim names, if not this one
+		want  int
+	}{
+		"waits":     {job: v1alpha1.RunnerJobSpec{State: v1alpha1.JobQueued}, want: http.StatusOK},
+		"taken":     {job: v1alpha1.RunnerJobSpec{State: v1alpha1.JobRunning, RunnerName: "another"}, want: http.StatusGone},
+		"over":      {job: v1alpha1.RunnerJobSpec{State: v1alpha1.JobCompleted, Conclusion: "cancelled"}, want: http.StatusGone},
+		"not-there": {job: v1alpha1.RunnerJobSpec{State: v1alpha1.JobQueued}, other: "gone", want: http.StatusGone},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			tc.job.Platform, tc.job.ID, tc.job.Repository = v1alpha1.WorkloadGeneric, name, "nightly"
+			w.create(&v1alpha1.RunnerJob{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "job-" + name}, Spec: tc.job})
+
+			claim := w.claimOf(name, load, func(s *v1alpha1.MachineClaimStatus) {
+				s.BootstrapInfo.BoundJob = cmp.Or(tc.other, "job-"+name)
+			})
+
+			got := ask(t, operator, claim, code(claim))
+			if got.status != tc.want || (tc.want == http.StatusGone) != (got.refusal.Reason == guest.ReasonJobGone) {
+				t.Errorf("%+v, want %d", got, tc.want)
+			}
+
+			if tc.want == http.StatusOK && !strings.Contains(got.body, `"job_id":"waits"`) {
+				t.Errorf("credential %s", got.body)
+			}
+
+			// A job that is gone has not used up the code: nothing was made for it.
+			if used := w.fresh(claim).Status.BootstrapInfo.Handover.UsedAt != nil; used != (tc.want == http.StatusOK) {
+				t.Errorf("used: %t", used)
+			}
+		})
+	}
+}

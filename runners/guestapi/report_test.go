@@ -1,0 +1,352 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package guestapi_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/guest"
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/runners/report"
+	"github.com/hyperfleet/hyperfleet/runners/vmspec"
+)
+
+func create(t *testing.T, obj client.Object) {
+	t.Helper()
+
+	if err := env.Client.Create(t.Context(), obj); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// reporter makes a pool's claim whose runner is known, and which may have a job.
+func reporter(t *testing.T, namespace, name string, info v1alpha1.BootstrapInfo) *v1alpha1.MachineClaim {
+	t.Helper()
+
+	owned := true
+	out := &v1alpha1.MachineClaim{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: name, OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: v1alpha1.GroupVersion.String(), Kind: "RunnerPool", Name: "linux", UID: "pool-uid", Controller: &owned,
+			}},
+		},
+		Spec: v1alpha1.MachineClaimSpec{
+			TemplateRef: v1alpha1.LocalObjectReference{Name: "linux"}, RunnerPoolRef: &v1alpha1.LocalObjectReference{Name: "linux"},
+			WorkloadConfig: v1alpha1.Workload{
+				Type: v1alpha1.WorkloadGitHubActions, Config: &v1alpha1.WorkloadConfig{GitHub: &v1alpha1.GitHubActionsConfig{}},
+			},
+		},
+	}
+	create(t, out)
+
+	out.Status.BootstrapInfo = &info
+	if err := env.Client.Status().Update(t.Context(), out); err != nil {
+		t.Fatal(err)
+	}
+
+	return out
+}
+
+func ledgerJob(t *testing.T, namespace, id, runner string) *v1alpha1.RunnerJob {
+	t.Helper()
+
+	out := &v1alpha1.RunnerJob{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "gh-" + id},
+		Spec:       v1alpha1.RunnerJobSpec{Platform: v1alpha1.WorkloadGitHubActions, ID: id, State: v1alpha1.JobRunning, RunnerName: runner},
+	}
+	create(t, out)
+
+	return out
+}
+
+func reportHandler() *report.Handler {
+	return &report.Handler{
+		Client: env.Client, Logs: &report.Logs{Client: env.Client}, Key: key,
+		Clock: clocktesting.NewFakePassiveClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)),
+	}
+}
+
+// send reports as the claim's machine would, and gives the answer's status.
+func send(t *testing.T, claim *v1alpha1.MachineClaim, body any) int {
+	t.Helper()
+
+	text, ok := body.(string)
+	if !ok {
+		data, err := json.Marshal(body)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		text = string(data)
+	}
+
+	mux := http.NewServeMux()
+	mux.Handle(report.Pattern, reportHandler())
+
+	request := httptest.NewRequestWithContext(t.Context(), http.MethodPost, vmspec.ReportPath(claim), bytes.NewBufferString(text))
+	request.Header.Set("Authorization", "Bearer "+vmspec.ReportToken(key, claim.Namespace, claim.Name, claim.UID))
+
+	answer := httptest.NewRecorder()
+	mux.ServeHTTP(answer, request)
+
+	return answer.Code
+}
+
+func finished(log string) guest.Report {
+	return guest.Report{Phase: guest.PhaseFinished, Reason: guest.ReasonJobDone, Log: log}
+}
+
+func logOf(t *testing.T, namespace, name string) *v1alpha1.RunnerLog {
+	t.Helper()
+
+	out := &v1alpha1.RunnerLog{}
+	if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, out); err != nil {
+		t.Fatal(err)
+	}
+
+	return out
+}
+
+func logs(t *testing.T, namespace string) []v1alpha1.RunnerLog {
+	t.Helper()
+
+	var out v1alpha1.RunnerLogList
+	if err := env.Client.List(t.Context(), &out, client.InNamespace(namespace), client.HasLabels{v1alpha1.LabelLogsOf}); err != nil {
+		t.Fatal(err)
+	}
+
+	return out.Items
+}
+
+func TestLogIsKeptWithItsJob(t *testing.T) {
+	t.Parallel()
+
+	cases := map[string]v1alpha1.BootstrapInfo{
+		"the claim knows its job":             {RunnerName: "r", Job: "gh-7"},
+		"the machine was made for the job":    {RunnerName: "r", BoundJob: "gh-7"},
+		"the platform has said which runner":  {RunnerName: "runner-7"},
+		"the claim's job is deleted meantime": {RunnerName: "runner-7", Job: "gh-6"},
+	}
+	for name, info := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			namespace := env.Namespace(t)
+			ran := ledgerJob(t, namespace, "7", "runner-7")
+			claim := reporter(t, namespace, "linux-a", info)
+
+			// It may come twice.
+			for range 2 {
+				if got := send(t, claim, finished("make: all is well\n")); got != http.StatusNoContent {
+					t.Fatalf("status %d", got)
+				}
+			}
+
+			kept := logOf(t, namespace, "gh-7-log")
+			if diff := cmp.Diff("make: all is well\n", kept.Spec.Text); diff != "" {
+				t.Error(diff)
+			}
+
+			owner := kept.OwnerReferences
+			if len(owner) != 1 || owner[0].Kind != "RunnerJob" || owner[0].UID != ran.UID || owner[0].APIVersion != "hyperfleet.io/v1alpha1" {
+				t.Errorf("owner = %+v", owner)
+			}
+
+			if kept.Labels["hyperfleet.io/logs-of"] != "gh-7" || kept.Spec.Claim != "linux-a" {
+				t.Errorf("labels %v, claim %s", kept.Labels, kept.Spec.Claim)
+			}
+
+			if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(ran), ran); err != nil || ran.Status.Logs != "gh-7-log" {
+				t.Errorf("status.logs = %q (%v)", ran.Status.Logs, err)
+			}
+
+			if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(claim), claim); err != nil ||
+				claim.Status.BootstrapInfo.GuestPhase != "Finished" || claim.Status.BootstrapInfo.GuestMessage != "JobDone" {
+				t.Errorf("report = %+v (%v)", claim.Status.BootstrapInfo, err)
+			}
+		})
+	}
+}
+
+// A machine may be done before its platform says which job it had.
+func TestLogWaitsForItsJob(t *testing.T) {
+	t.Parallel()
+
+	namespace := env.Namespace(t)
+	claim := reporter(t, namespace, "linux-a", v1alpha1.BootstrapInfo{RunnerName: "r"})
+
+	if got := send(t, claim, finished("output")); got != http.StatusNoContent {
+		t.Fatalf("status %d", got)
+	}
+
+	shelved := logs(t, namespace)
+	if len(shelved) != 1 || shelved[0].Labels["hyperfleet.io/logs-of"] != "linux-a" ||
+		len(shelved[0].OwnerReferences) != 1 || shelved[0].OwnerReferences[0].Kind != "RunnerPool" ||
+		shelved[0].OwnerReferences[0].Controller != nil {
+		t.Fatalf("on the shelf: %+v", shelved)
+	}
+
+	ran, keep := ledgerJob(t, namespace, "7", "r"), &report.Logs{Client: env.Client}
+
+	for range 2 {
+		name, err := keep.Adopt(t.Context(), ran, "linux", "linux-a")
+		if err != nil || name != "gh-7-log" {
+			t.Fatalf("Adopt = %q, %v", name, err)
+		}
+	}
+
+	if got := logOf(t, namespace, "gh-7-log"); got.Spec.Text != "output" || got.OwnerReferences[0].UID != ran.UID {
+		t.Errorf("adopted: %+v", got)
+	}
+
+	for what, of := range map[string][2]string{"another claim": {"linux", "linux-zz"}, "another pool": {"arm", "linux-a"}} {
+		if name, err := keep.Adopt(t.Context(), ran, of[0], of[1]); err != nil || name != "" {
+			t.Errorf("%s: Adopt = %q, %v", what, name, err)
+		}
+	}
+}
+
+// Machines that never get a job leave no more than a bounded number of logs.
+func TestShelfIsBounded(t *testing.T) {
+	t.Parallel()
+
+	namespace := env.Namespace(t)
+	keep := &report.Logs{Client: env.Client}
+
+	for i := range 200 {
+		claim := &v1alpha1.MachineClaim{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("linux-%d", i)},
+			Spec:       v1alpha1.MachineClaimSpec{TemplateRef: v1alpha1.LocalObjectReference{Name: "linux"}},
+		}
+		if err := keep.Keep(t.Context(), claim, "no luck"); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	if got := len(logs(t, namespace)); got > 32 || got < 16 {
+		t.Errorf("%d logs of 200 machines", got)
+	}
+}
+
+func TestLogIsBounded(t *testing.T) {
+	t.Parallel()
+
+	namespace := env.Namespace(t)
+	ran := ledgerJob(t, namespace, "7", "r")
+	keep := &report.Logs{Client: env.Client}
+	claim := reporter(t, namespace, "linux-a", v1alpha1.BootstrapInfo{Job: ran.Name})
+
+	line := strings.Repeat("€", 40) + "\n"
+	if err := keep.Keep(t.Context(), claim, strings.Repeat(line, 1000)+"\xff the end"); err != nil {
+		t.Fatal(err)
+	}
+
+	got := logOf(t, namespace, "gh-7-log")
+	text := got.Spec.Text
+
+	if len(text) > guest.MaxLog || len(text) < guest.MaxLog-len(line) || !utf8.ValidString(text) ||
+		!strings.HasPrefix(text, line) || !strings.HasSuffix(text, "? the end") || !got.Spec.Cut {
+		t.Errorf("%d bytes: %q ... %q", len(text), text[:50], text[len(text)-20:])
+	}
+}
+
+func TestReportIsBounded(t *testing.T) { //nolint:tparallel // what follows the subtests needs all of them done
+	t.Parallel()
+
+	namespace := env.Namespace(t)
+	ledgerJob(t, namespace, "7", "r")
+	claim := reporter(t, namespace, "linux-a", v1alpha1.BootstrapInfo{RunnerName: "r"})
+
+	cases := []struct {
+		name string
+		body any
+		want int
+	}{
+		{"no log before the end", guest.Report{Phase: guest.PhaseRunning, Log: "early"}, http.StatusNoContent},
+		{"a null log", `{"phase":"Running","log":null}`, http.StatusNoContent},
+		{"a log that is no text", `{"phase":"Finished","log":{"a":1}}`, http.StatusBadRequest},
+		{"no JSON", "phase=Running", http.StatusBadRequest},
+		{"no phase", `{"log":"x"}`, http.StatusBadRequest},
+		{"much beside the log", guest.Report{Phase: guest.PhaseRunning, Message: strings.Repeat("m", 9000)}, http.StatusRequestEntityTooLarge},
+		{"more log than there may be", finished(strings.Repeat("\x01", guest.MaxLog+4096)), http.StatusRequestEntityTooLarge},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			if got := send(t, claim, tc.body); got != tc.want {
+				t.Errorf("status %d, want %d", got, tc.want)
+			}
+		})
+	}
+
+	if got := logs(t, namespace); len(got) != 0 {
+		t.Errorf("logs were kept: %+v", got)
+	}
+
+	// The worst log that may be: each byte takes six in JSON.
+	if got := send(t, claim, finished(strings.Repeat("\x01", guest.MaxLog))); got != http.StatusNoContent {
+		t.Errorf("status %d", got)
+	}
+
+	if got := len(logOf(t, namespace, "gh-7-log").Spec.Text); got != guest.MaxLog {
+		t.Errorf("%d bytes were kept", got)
+	}
+
+	// A later claim of that name is another machine.
+	old := claim.DeepCopy()
+	old.UID = "00000000-0000-4000-8000-00000000dead"
+
+	if got := send(t, old, finished("x")); got != http.StatusGone {
+		t.Errorf("status %d for a claim that is gone", got)
+	}
+}
+
+// What the operator may do is enough for its logs, and no more.
+func TestLogsNeedNoMoreThanTheirRights(t *testing.T) {
+	t.Parallel()
+
+	namespace := env.Namespace(t)
+	ran := ledgerJob(t, namespace, "7", "r")
+	env.Apply(t, "../../deploy/base/namespace.yaml", "../../deploy/base/serviceaccount.yaml",
+		"../../deploy/rbac/runners.yaml", "../../deploy/base/rolebinding.yaml")
+
+	limited, err := client.New(env.ServiceAccount(t, "hyperfleet-system", "hyperfleet-runners"), client.Options{Scheme: env.Scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	claim := reporter(t, namespace, "linux-a", v1alpha1.BootstrapInfo{RunnerName: "r"})
+	keep := &report.Logs{Client: limited}
+
+	for range 2 {
+		if err := keep.Keep(t.Context(), claim, "output"); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	if _, err := keep.Adopt(t.Context(), ran, "linux", "linux-b"); err != nil {
+		t.Error(err)
+	}
+
+	if err := limited.List(t.Context(), &v1alpha1.RunnerLogList{}); !apierrors.IsForbidden(err) {
+		t.Errorf("list of all RunnerLogs: %v, want forbidden", err)
+	}
+
+	if err := limited.Delete(t.Context(), logOf(t, namespace, "gh-7-log")); !apierrors.IsForbidden(err) {
+		t.Errorf("deletion of a RunnerLog: %v, want forbidden", err)
+	}
+}

@@ -1,0 +1,174 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package guestapi_test
+
+import (
+	"context"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hyperfleet/hyperfleet/api/guest"
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/identity"
+	"github.com/hyperfleet/hyperfleet/identity/spire"
+	"github.com/hyperfleet/hyperfleet/runners/vmspec"
+	spiretest "github.com/hyperfleet/hyperfleet/test/spire"
+)
+
+// attestor gives this process the identities of machines, by a real SPIRE server.
+type attestor struct {
+	*spire.Registry
+
+	server *spiretest.Server
+}
+
+func newAttestor(t *testing.T) *attestor {
+	t.Helper()
+
+	server := spiretest.Start(t)
+
+	return &attestor{Registry: newRegistry(t, server), server: server}
+}
+
+// machine attests as the claim's machine.
+func (a *attestor) machine(t *testing.T, claim *v1alpha1.MachineClaim) *spiretest.Agent {
+	t.Helper()
+
+	given, err := a.Register(t.Context(), identity.Machine{ID: vmspec.IdentityOf(claim), Method: identity.JoinToken})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+
+	agent := a.server.Agent(t, given.JoinToken)
+	if _, err := agent.SVIDs(ctx); err != nil {
+		t.Fatal(err)
+	}
+
+	return agent
+}
+
+// bySVID offers the machine its credential for its SVID.
+func bySVID(status *v1alpha1.MachineClaimStatus) {
+	status.BootstrapInfo.Handover.Proof = v1alpha1.ProofSVID
+}
+
+// A machine with an identity proves itself by that, once, and by nothing else.
+func TestAnSVIDIsWorthOneCredential(t *testing.T) {
+	t.Parallel()
+
+	w, attestor := newWorld(t), newAttestor(t)
+	w.identity = attestor
+	claim, other, coded := w.claim("machine", bySVID), w.claim("other", bySVID), w.claim("coded", nil)
+	agent, ours := attestor.machine(t, claim), vmspec.CallbackAudience(settings())
+	operator := w.operator()
+
+	// A claim code, which a second look at the key would give, is not what is asked for.
+	cases := []struct {
+		name   string
+		claim  *v1alpha1.MachineClaim
+		bearer string
+		status int
+		reason string
+		event  string
+	}{
+		{"for the secrets manager", claim, agent.JWT(t, "vault"), http.StatusUnauthorized, guest.ReasonCredentialRefused, "not valid"},
+		{"for another operator", claim, agent.JWT(t, "hyperfleet/other"), http.StatusUnauthorized, guest.ReasonCredentialRefused, "not valid"},
+		{"of another machine", other, agent.JWT(t, ours), http.StatusForbidden, guest.ReasonIdentityMismatch, "/" + string(claim.UID)},
+		{"code for an SVID", claim, code(claim)[len("Bearer "):], http.StatusForbidden, guest.ReasonCredentialRefused, "by its SVID"},
+		{"no SVID", claim, "a.b.c", http.StatusUnauthorized, guest.ReasonCredentialRefused, "not valid"},
+	}
+	for _, tc := range cases {
+		told := ask(t, operator, tc.claim, "Bearer "+tc.bearer)
+		if told.status != tc.status || told.refusal.Reason != tc.reason {
+			t.Errorf("%s: %+v", tc.name, told)
+		}
+
+		if events := w.events(); !strings.Contains(events, tc.event) || strings.Contains(events+told.body, tc.bearer) {
+			t.Errorf("%s: events %q", tc.name, events)
+		}
+	}
+
+	if made := w.github.State().Registered; made != 0 {
+		t.Errorf("%d credentials were made", made)
+	}
+
+	if told := ask(t, operator, claim, "Bearer "+agent.JWT(t, ours)); told.status != http.StatusOK {
+		t.Errorf("own SVID: %+v", told)
+	}
+
+	if told := ask(t, w.operator(), claim, "Bearer "+agent.JWT(t, ours)); told.status != http.StatusConflict {
+		t.Errorf("own SVID again: %+v", told)
+	}
+
+	// An SVID where a code is asked for.
+	told := ask(t, w.operator(), coded, "Bearer "+attestor.machine(t, coded).JWT(t, ours))
+	if told.status != http.StatusForbidden || !strings.Contains(told.refusal.Message, "by its claim code") {
+		t.Errorf("SVID for a code: %+v", told)
+	}
+
+	if made := w.github.State().Registered; made != 1 {
+		t.Errorf("%d credentials were made", made)
+	}
+}
+
+// While the SPIRE server's keys cannot be had nobody is refused for good, and nothing is
+// handed out. Who guesses is held back.
+func TestSVIDsWithoutAServer(t *testing.T) {
+	t.Parallel()
+
+	const jwt = "eyJhbGciOiJFUzI1NiIsImtpZCI6ImtleSJ9.e30.c2ln" // {"alg":"ES256","kid":"key"}
+
+	w, attestor := newWorld(t), newAttestor(t)
+	claim := w.claim("machine", bySVID)
+
+	if told := ask(t, w.operator(), claim, "Bearer "+jwt); told.status != http.StatusUnauthorized {
+		t.Errorf("an operator without SPIRE: %+v", told)
+	}
+
+	w.identity = attestor
+	operator := w.operator()
+
+	limited := false
+
+	for range 100 {
+		limited = limited || ask(t, operator, claim, "Bearer "+jwt).status == http.StatusTooManyRequests
+	}
+
+	if !limited {
+		t.Error("a hundred wrong SVIDs were looked into")
+	}
+
+	attestor.server.Stop(t)
+
+	w.identity = newRegistry(t, attestor.server)
+
+	told := ask(t, w.operator(), claim, "Bearer "+jwt)
+	if told.status != http.StatusServiceUnavailable || told.after == "" || told.refusal.Reason != "" {
+		t.Errorf("without a server: %+v", told)
+	}
+}
+
+// newRegistry is that of an operator that has just started.
+func newRegistry(t *testing.T, server *spiretest.Server) *spire.Registry {
+	t.Helper()
+
+	registry, err := spire.New(spire.Options{
+		Address: "unix://" + server.Socket, TrustDomain: server.TrustDomain, MachineAddress: server.Address, OperatorUID: "op",
+		Selectors: []string{"unix:uid:" + strconv.Itoa(os.Getuid())},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	t.Cleanup(func() { _ = registry.Close() })
+
+	return registry
+}

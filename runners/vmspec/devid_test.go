@@ -1,0 +1,87 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package vmspec_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/runners/vmspec"
+)
+
+// Method tpm needs all of the parts that it rests on, and gives machines a TPM.
+func TestTPM(t *testing.T) {
+	t.Parallel()
+
+	whole := vmspec.Settings{
+		OperatorUID: "op", GuestURL: "https://operator.example.com", ReportKey: []byte(strings.Repeat("k", 32)),
+		TrustDomain: "hyperfleet.io", DevID: true,
+	}
+
+	for name, tc := range map[string]struct {
+		method string
+		change func(*vmspec.Settings)
+		want   string // within the error; empty: the template can be used
+	}{
+		"all is there":       {v1alpha1.AttestationTPM, func(*vmspec.Settings) {}, ""},
+		"no authority":       {v1alpha1.AttestationTPM, func(s *vmspec.Settings) { s.DevID = false }, "identity.devID"},
+		"no SPIRE server":    {v1alpha1.AttestationTPM, func(s *vmspec.Settings) { s.TrustDomain = "" }, "identity.spire"},
+		"nowhere to call":    {v1alpha1.AttestationTPM, func(s *vmspec.Settings) { s.GuestURL = "" }, "guest.url"},
+		"no key":             {v1alpha1.AttestationTPM, func(s *vmspec.Settings) { s.ReportKey = nil }, "claim codes"},
+		"tokens need no TPM": {v1alpha1.AttestationJoinToken, func(s *vmspec.Settings) { s.DevID = false }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			settings := whole
+			tc.change(&settings)
+
+			spec := template(func(s *v1alpha1.HypervisorMachineTemplateSpec) {
+				s.Attestation = &v1alpha1.Attestation{Method: tc.method}
+			})
+			err := vmspec.DryRender(spec, settings)
+
+			switch {
+			case tc.want == "" && err != nil:
+				t.Error(err)
+			case tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want) ||
+				errclass.Reason(err, "") != vmspec.ReasonAttestationUnavailable):
+				t.Errorf("got %v, want %s with %q", err, vmspec.ReasonAttestationUnavailable, tc.want)
+			}
+
+			if got := vmspec.Shape(spec).TPM; got != (tc.method == v1alpha1.AttestationTPM) {
+				t.Errorf("a TPM: %t", got)
+			}
+		})
+	}
+
+	if vmspec.Shape(template(nil)).TPM {
+		t.Error("a machine without attestation has a TPM")
+	}
+}
+
+// Codes of one purpose are worth nothing for another, nor for another machine.
+func TestCodesHaveOnePurpose(t *testing.T) {
+	t.Parallel()
+
+	key := []byte(strings.Repeat("k", 32))
+	seen := map[string]string{}
+
+	for name, code := range map[string]string{
+		"credential":      vmspec.ClaimCode(key, "ns", "claim", "uid"),
+		"device identity": vmspec.DevIDCode(key, "ns", "claim", "uid"),
+		"another uid":     vmspec.DevIDCode(key, "ns", "claim", "uid2"),
+		"another name":    vmspec.DevIDCode(key, "ns", "claim2", "uid"),
+		"parts moved":     vmspec.DevIDCode(key, "nsclaim", "", "uid"),
+		"another key":     vmspec.DevIDCode([]byte(strings.Repeat("x", 32)), "ns", "claim", "uid"),
+	} {
+		if other, ok := seen[code]; ok || len(code) != 64 {
+			t.Errorf("%s and %s have the same code", name, other)
+		}
+
+		seen[code] = name
+	}
+}

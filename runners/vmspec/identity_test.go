@@ -1,0 +1,236 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package vmspec_test
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/hyperfleet/hyperfleet/api/guest"
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/identity"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/runners/vmspec"
+	"github.com/hyperfleet/hyperfleet/workload"
+)
+
+const joinToken = "0a1b2c3d-the-token"
+
+// withIdentity is the settings of an operator with a SPIRE server.
+func withIdentity() vmspec.Settings {
+	return vmspec.Settings{
+		OperatorUID: "op", GuestURL: "https://fleet.example:8443", ReportKey: []byte("a key that stays here"),
+		TrustDomain: "hyperfleet.io", DevID: true,
+	}
+}
+
+// attesting is what the medium of an attested machine is made from.
+func attesting(t *v1alpha1.HypervisorMachineTemplate) vmspec.Input {
+	in := input(t, withIdentity())
+	in.Claim.Status.BootstrapInfo = &v1alpha1.BootstrapInfo{Identity: vmspec.Identity(in.Claim, t, in.Settings)}
+	in.Attestation = identity.Attestation{
+		JoinToken: joinToken, ServerAddress: "spire.example:8081", TrustBundle: "-----BEGIN CERTIFICATE-----\n",
+	}
+
+	return in
+}
+
+// configOf reads the bootstrap service's configuration from user data.
+func configOf(t *testing.T, userData []byte) guest.Config {
+	t.Helper()
+
+	var data struct {
+		WriteFiles []struct {
+			Path    string `json:"path"`
+			Content string `json:"content"`
+		} `json:"write_files"`
+	}
+	if err := yaml.Unmarshal(userData, &data); err != nil {
+		t.Fatal(err)
+	}
+
+	var config guest.Config
+
+	for _, file := range data.WriteFiles {
+		if file.Path != guest.ConfigPath {
+			continue
+		}
+
+		if err := json.Unmarshal([]byte(file.Content), &config); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	return config
+}
+
+// By method of attestation and of bootstrap: what stands on the medium, and what does not.
+func TestMediaOfAnAttestedMachine(t *testing.T) {
+	t.Parallel()
+
+	own := &guest.SPIFFE{
+		Enabled: true, Method: guest.AttestJoinToken, JoinToken: joinToken, TrustDomain: "hyperfleet.io",
+		SPIFFEID:      "spiffe://hyperfleet.io/vm/ci/pool-abc12/11111111-2222-4333-8444-555555555555",
+		ServerAddress: "spire.example:8081", TrustBundle: "-----BEGIN CERTIFICATE-----\n",
+	}
+	external := &v1alpha1.ExternalSecrets{
+		Address: "https://vault.example:8200", Role: "runner", Path: "secret/data/{namespace}/{pool}/{claim}/{uid}",
+		Keys: map[string]string{"jit_config": "jit"},
+	}
+
+	cases := map[string]struct {
+		attestation, bootstrap string
+		check                  func(t *testing.T, config guest.Config)
+	}{
+		"credential on the medium": {v1alpha1.AttestationJoinToken, v1alpha1.BootstrapRunnerToken, func(t *testing.T, config guest.Config) {
+			t.Helper()
+
+			if diff := cmp.Diff(own, config.SPIFFE); diff != "" || config.JITConfig == "" || config.Callback != nil {
+				t.Errorf("SPIFFE (-want +got):\n%s\nconfiguration %+v", diff, config)
+			}
+		}},
+		"no method is by token": {"", v1alpha1.BootstrapRunnerToken, func(t *testing.T, config guest.Config) {
+			t.Helper()
+
+			if diff := cmp.Diff(own, config.SPIFFE); diff != "" {
+				t.Error(diff)
+			}
+		}},
+		"callback by SVID": {v1alpha1.AttestationJoinToken, v1alpha1.BootstrapCallback, func(t *testing.T, config guest.Config) {
+			t.Helper()
+
+			if c := config.Callback; c == nil || c.Code != "" || c.Audience != "hyperfleet/op" || config.JITConfig != "" {
+				t.Errorf("configuration %+v", config)
+			}
+		}},
+		"secrets manager": {v1alpha1.AttestationJoinToken, v1alpha1.BootstrapExternalSecrets, func(t *testing.T, config guest.Config) {
+			t.Helper()
+
+			want := &guest.Secrets{
+				Manager: guest.SecretsVault, Address: "https://vault.example:8200", Auth: guest.SecretsAuthJWT, Role: "runner",
+				Path: "secret/data/ci/pool/pool-abc12/11111111-2222-4333-8444-555555555555", Keys: map[string]string{"jit_config": "jit"},
+			}
+			if diff := cmp.Diff(want, config.Secrets); diff != "" || config.JITConfig != "" || config.Callback != nil {
+				t.Errorf("secrets (-want +got):\n%s\nconfiguration %+v", diff, config)
+			}
+		}},
+		"TPM": {v1alpha1.AttestationTPM, v1alpha1.BootstrapCallback, func(t *testing.T, config guest.Config) {
+			t.Helper()
+
+			if s := config.SPIFFE; s.JoinToken != "" || s.Method != guest.AttestTPM || s.TPMDevice != "/dev/tpm1" || s.DevID == nil {
+				t.Errorf("SPIFFE %+v", s)
+			}
+		}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			template := template(func(s *v1alpha1.HypervisorMachineTemplateSpec) {
+				s.Attestation = &v1alpha1.Attestation{Method: tc.attestation}
+				if tc.attestation == v1alpha1.AttestationTPM {
+					s.Attestation.Config = &v1alpha1.AttestationConfig{TPMDevice: "/dev/tpm1"}
+				}
+
+				s.Bootstrap.Method, s.Bootstrap.Config.ExternalSecrets = tc.bootstrap, external
+			})
+			if err := vmspec.DryRender(template, withIdentity()); err != nil {
+				t.Fatal(err)
+			}
+
+			media, err := vmspec.Media(attesting(template))
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			tc.check(t, configOf(t, media.UserData))
+
+			if strings.Contains(string(media.UserData), "a key that stays here") {
+				t.Error("the medium holds the operator's key")
+			}
+		})
+	}
+}
+
+// The user's cloud-init sees what the machine attests with, by the document's names.
+func TestCloudInitSeesTheIdentity(t *testing.T) {
+	t.Parallel()
+
+	media, err := vmspec.Media(attesting(template(func(s *v1alpha1.HypervisorMachineTemplateSpec) {
+		s.Attestation = &v1alpha1.Attestation{}
+		s.CloudInit = &v1alpha1.CloudInit{
+			UserData: "#cloud-config\nseen: [{{ .SPIFFEEnabled }}, {{ .AttestationMethod }}, {{ .JoinToken }}, {{ .SPIFFEID | toJson }}]\n",
+		}
+	})))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	var data struct {
+		Seen []any `json:"seen"`
+	}
+	if err := yaml.Unmarshal(media.UserData, &data); err != nil {
+		t.Fatal(err)
+	}
+
+	want := []any{true, "join-token", joinToken, "spiffe://hyperfleet.io/vm/ci/pool-abc12/11111111-2222-4333-8444-555555555555"}
+	if !slices.Equal(data.Seen, want) {
+		t.Errorf("seen %v, want %v", data.Seen, want)
+	}
+}
+
+func TestRegistration(t *testing.T) {
+	t.Parallel()
+
+	template := template(func(s *v1alpha1.HypervisorMachineTemplateSpec) {
+		s.Attestation = &v1alpha1.Attestation{Config: &v1alpha1.AttestationConfig{
+			JoinTokenTTL: &metav1.Duration{Duration: 90 * time.Second},
+		}}
+	})
+
+	want := identity.Machine{
+		ID:     identity.ID{Namespace: "ci", Name: "pool-abc12", UID: "11111111-2222-4333-8444-555555555555"},
+		Method: identity.JoinToken, TTL: 90 * time.Second, Template: "template", Pool: "pool", Workload: v1alpha1.WorkloadGitHubActions,
+	}
+	if diff := cmp.Diff(want, vmspec.Registration(attesting(template).Claim, template)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// A platform that makes each machine for one job gets its credential by callback, or with the
+// medium.
+func TestSecretsManagerIsForPlatformsThatDoNotBind(t *testing.T) {
+	t.Parallel()
+
+	for method, refused := range map[string]bool{
+		v1alpha1.BootstrapExternalSecrets: true, v1alpha1.BootstrapCallback: false, v1alpha1.BootstrapRunnerToken: false,
+	} {
+		template := template(func(s *v1alpha1.HypervisorMachineTemplateSpec) { s.Bootstrap.Method = method })
+
+		err := vmspec.CheckPlatform(template, workload.RunnerSpec{Platform: v1alpha1.WorkloadGeneric, Binds: true})
+		if got := errclass.Reason(err, "") == vmspec.ReasonBootstrapMethodUnavailable; got != refused {
+			t.Errorf("%s: %v", method, err)
+		}
+
+		if err := vmspec.CheckPlatform(template, workload.RunnerSpec{Platform: v1alpha1.WorkloadGitHubActions}); err != nil {
+			t.Errorf("%s for GitHub: %v", method, err)
+		}
+	}
+}
+
+// An offer of before there were other proofs is one for a claim code.
+func TestProofOfAnOldOffer(t *testing.T) {
+	t.Parallel()
+
+	if got := vmspec.ProofOf(&v1alpha1.CredentialHandover{}); got != v1alpha1.ProofClaimCode {
+		t.Errorf("proof = %s", got)
+	}
+}

@@ -1,0 +1,265 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package vmspec_test
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hyperfleet/hyperfleet/api/guest"
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/runners/vmspec"
+	"github.com/hyperfleet/hyperfleet/workload"
+	"github.com/hyperfleet/hyperfleet/workload/github"
+)
+
+func template(change func(*v1alpha1.HypervisorMachineTemplateSpec)) *v1alpha1.HypervisorMachineTemplate {
+	out := &v1alpha1.HypervisorMachineTemplate{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ci", Name: "template"},
+		Spec: v1alpha1.HypervisorMachineTemplateSpec{
+			Resources: v1alpha1.MachineResources{CPU: 2, Memory: resource.MustParse("2Gi")},
+			Bootstrap: v1alpha1.Bootstrap{
+				Method: v1alpha1.BootstrapRunnerToken,
+				Config: &v1alpha1.BootstrapConfig{GitHub: &v1alpha1.GitHubBootstrap{Organization: "octo-org"}},
+			},
+		},
+	}
+	if change != nil {
+		change(&out.Spec)
+	}
+
+	return out
+}
+
+func input(t *v1alpha1.HypervisorMachineTemplate, settings vmspec.Settings) vmspec.Input {
+	claim := &v1alpha1.MachineClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ci", Name: "pool-abc12", UID: "11111111-2222-4333-8444-555555555555"},
+		Spec: v1alpha1.MachineClaimSpec{
+			RunnerPoolRef:  &v1alpha1.LocalObjectReference{Name: "pool"},
+			WorkloadConfig: v1alpha1.Workload{Type: v1alpha1.WorkloadGitHubActions},
+			Lifecycle:      &v1alpha1.Lifecycle{JobTimeout: &metav1.Duration{Duration: time.Hour}},
+		},
+	}
+
+	runner, err := github.Platform{}.Runner(t, claim.Spec.WorkloadConfig)
+	if err != nil {
+		panic(err)
+	}
+
+	return vmspec.Input{
+		Claim: claim, Template: t, Settings: settings,
+		Runner: runner, Request: vmspec.RunnerRequest(claim, runner, settings),
+		Names:      vmspec.NamesOf(claim, t, &v1alpha1.HypervisorCluster{}, false),
+		Credential: workload.Credential{JITConfig: "one-use", RunnerID: "7"},
+	}
+}
+
+// What a machine is told: whose it is, its one credential, where to report, and nothing
+// that would be worth keeping.
+func TestMediaTellsAMachineWhatItNeeds(t *testing.T) {
+	t.Parallel()
+
+	media, err := vmspec.Media(input(template(nil), vmspec.Settings{
+		OperatorUID: "op", GuestURL: "https://fleet.example:8443", ReportKey: []byte("a key that stays here"),
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	text := string(media.UserData) + string(media.MetaData) + string(media.NetworkConfig)
+	for _, part := range []string{
+		guest.ConfigPath, "one-use", "pool-abc12-11111111", "11111111-2222-4333-8444-555555555555", "1h0m0s",
+		"https://fleet.example:8443/machines/ci/pool-abc12/11111111-2222-4333-8444-555555555555/report",
+		vmspec.OperatorLabel("op"), guest.ServiceUnit,
+	} {
+		if !strings.Contains(text, part) {
+			t.Errorf("the medium does not hold %q:\n%s", part, text)
+		}
+	}
+
+	if strings.Contains(text, "a key that stays here") {
+		t.Error("the medium holds the key that machines' tokens are signed with")
+	}
+}
+
+// With method callback the medium holds a code and no credential, and the template is
+// accepted where machines have an address to call.
+func TestMediaOfACallbackHoldsACodeAlone(t *testing.T) {
+	t.Parallel()
+
+	settings := vmspec.Settings{
+		OperatorUID: "op", GuestURL: "https://fleet.example:8443", GuestCABundle: "a bundle", ReportKey: []byte("a key that stays here"),
+	}
+	callback := template(func(s *v1alpha1.HypervisorMachineTemplateSpec) { s.Bootstrap.Method = v1alpha1.BootstrapCallback })
+
+	if err := vmspec.DryRender(callback, settings); err != nil {
+		t.Fatal(err)
+	}
+
+	noKey := settings
+	noKey.ReportKey = nil
+
+	if err := vmspec.DryRender(callback, noKey); errclass.Reason(err, "") != "ReportKeyMissing" {
+		t.Errorf("without a key: %v", err)
+	}
+
+	in := input(callback, settings)
+	in.Credential.RunnerToken = "one-hour" // even if there were one
+
+	media, err := vmspec.Media(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	text := string(media.UserData) + string(media.MetaData)
+	code := vmspec.ClaimCode(settings.ReportKey, in.Claim.Namespace, in.Claim.Name, in.Claim.UID)
+
+	for _, part := range []string{
+		code, "https://fleet.example:8443/machines/ci/pool-abc12/11111111-2222-4333-8444-555555555555/credential",
+	} {
+		if !strings.Contains(text, part) {
+			t.Errorf("the medium does not hold %q:\n%s", part, text)
+		}
+	}
+
+	for _, secret := range []string{"one-use", "one-hour", "a key that stays here"} {
+		if strings.Contains(text, secret) {
+			t.Errorf("the medium holds %q", secret)
+		}
+	}
+
+	other := vmspec.ClaimCode(settings.ReportKey, in.Claim.Namespace, in.Claim.Name, "another")
+	if code == other || code == vmspec.ReportToken(settings.ReportKey, in.Claim.Namespace, in.Claim.Name, in.Claim.UID) {
+		t.Error("the code is worth something elsewhere")
+	}
+}
+
+func TestDelivery(t *testing.T) {
+	t.Parallel()
+
+	file := filepath.Join(t.TempDir(), "bootstrap-service")
+	if err := os.WriteFile(file, []byte("the program"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	program, err := vmspec.ReadProgram(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	settings := vmspec.Settings{
+		GuestURL: "https://fleet.example:8443", BootstrapServices: map[string]vmspec.Program{"x64": program},
+	}
+	by := func(method string) *v1alpha1.HypervisorMachineTemplate {
+		return template(func(s *v1alpha1.HypervisorMachineTemplateSpec) { s.Bootstrap.Delivery = method })
+	}
+
+	iso, err := vmspec.Media(input(by(v1alpha1.DeliveryISO), settings))
+	if err != nil || string(iso.Files["bootstrap-service"]) != "the program" {
+		t.Errorf("iso: error %v, %d files", err, len(iso.Files))
+	}
+
+	download, err := vmspec.Media(input(by(v1alpha1.DeliveryDownload), settings))
+	if err != nil || !strings.Contains(string(download.UserData), program.SHA256) || len(download.Files) > 0 {
+		t.Errorf("download: error %v, the checksum is not in\n%s", err, download.UserData)
+	}
+
+	_, err = vmspec.Media(input(by(v1alpha1.DeliveryISO), vmspec.Settings{}))
+	if errclass.Reason(err, "") != "BootstrapServiceMissing" {
+		t.Errorf("iso without a program: %v", err)
+	}
+
+	err = vmspec.DryRender(by(v1alpha1.DeliveryDownload), vmspec.Settings{})
+	if errclass.Reason(err, "") != "GuestURLMissing" {
+		t.Errorf("download without a URL: %v", err)
+	}
+}
+
+// The program that machines download is the one whose checksum they were given.
+func TestProgramsAreServedByArchitecture(t *testing.T) {
+	t.Parallel()
+
+	sum := sha256.Sum256([]byte("the program"))
+	handler := http.NewServeMux()
+	handler.Handle(vmspec.ProgramPattern, vmspec.Programs(map[string]vmspec.Program{
+		"x64": {Content: []byte("the program"), SHA256: hex.EncodeToString(sum[:])},
+	}))
+
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+
+	for arch, want := range map[string]int{"x86_64": http.StatusOK, "aarch64": http.StatusNotFound} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+"/bootstrap/"+arch, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		body, err := io.ReadAll(response.Body)
+		_ = response.Body.Close()
+
+		if err != nil || response.StatusCode != want || (want == http.StatusOK && string(body) != "the program") {
+			t.Errorf("%s: status %d, body %q, error %v", arch, response.StatusCode, body, err)
+		}
+	}
+}
+
+// What this version can't do is refused in words when the template is made, not by a
+// machine that fails.
+func TestRehearseRefusesWhatIsNotThere(t *testing.T) {
+	t.Parallel()
+
+	cases := map[string]struct {
+		change func(*v1alpha1.HypervisorMachineTemplateSpec)
+		reason string
+	}{
+		"nothing wrong": {nil, ""},
+		"callback without an address": {func(s *v1alpha1.HypervisorMachineTemplateSpec) {
+			s.Bootstrap.Method = v1alpha1.BootstrapCallback
+		}, "GuestURLMissing"},
+		"secrets manager that is not named": {func(s *v1alpha1.HypervisorMachineTemplateSpec) {
+			s.Bootstrap.Method = v1alpha1.BootstrapExternalSecrets
+		}, "ExternalSecretsMissing"},
+		"secrets manager without an identity": {func(s *v1alpha1.HypervisorMachineTemplateSpec) {
+			s.Bootstrap = v1alpha1.Bootstrap{
+				Method: v1alpha1.BootstrapExternalSecrets,
+				Config: &v1alpha1.BootstrapConfig{ExternalSecrets: &v1alpha1.ExternalSecrets{}},
+			}
+		}, "AttestationUnavailable"},
+		"attestation without a SPIRE server": {func(s *v1alpha1.HypervisorMachineTemplateSpec) {
+			s.Attestation = &v1alpha1.Attestation{Method: v1alpha1.AttestationTPM}
+		}, "AttestationUnavailable"},
+		"netmask": {func(s *v1alpha1.HypervisorMachineTemplateSpec) {
+			s.Network = &v1alpha1.MachineNetwork{
+				Mode: "static", Static: &v1alpha1.StaticNetwork{IPAddress: "192.0.2.9", Netmask: "255.0.255.0"},
+			}
+		}, "NetmaskInvalid"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			err := vmspec.DryRender(template(tc.change), vmspec.Settings{})
+			if reason := errclass.Reason(err, ""); reason != tc.reason || (err == nil) != (tc.reason == "") {
+				t.Errorf("error %v, want reason %q", err, tc.reason)
+			}
+		})
+	}
+}

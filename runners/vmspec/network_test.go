@@ -1,0 +1,386 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package vmspec_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/cloudinit/netdata"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/runners/vmspec"
+	"github.com/hyperfleet/hyperfleet/test/exe"
+)
+
+// pool has both families, and another gateway for each.
+func pool() *v1alpha1.AddressPool {
+	return &v1alpha1.AddressPool{
+		Addresses:      []v1alpha1.AddressRange{"10.9.0.10-10.9.0.20", "fd00:9::10-fd00:9::20"},
+		PrefixLengthV4: 25, PrefixLengthV6: 64,
+		Gateway:     []v1alpha1.IPAddress{"10.9.0.1", "fe80::1"},
+		Nameservers: []v1alpha1.IPAddress{"10.9.0.2", "fd00:9::2"},
+	}
+}
+
+// addressed is a claim's machine with a template's network and network data.
+func addressed(network v1alpha1.MachineNetwork, data string, addresses ...string) vmspec.Input {
+	out := input(template(func(s *v1alpha1.HypervisorMachineTemplateSpec) {
+		s.Network = &network
+		if data != "" {
+			s.CloudInit = &v1alpha1.CloudInit{NetworkData: data}
+		}
+	}), vmspec.Settings{})
+	out.Claim.Status.NetworkInfo = &v1alpha1.NetworkInfo{Addresses: addresses}
+
+	return out
+}
+
+func ofPool(mode, device string) v1alpha1.MachineNetwork {
+	return v1alpha1.MachineNetwork{Mode: mode, Interface: device, Static: &v1alpha1.StaticNetwork{Pool: pool()}}
+}
+
+const (
+	address4, address6 = "10.9.0.10/25", "fd00:9::10/64"
+
+	twoDevices = "# ours\nversion: 2\nethernets:\n  ens18: {dhcp4: true}\n  ens19:\n    mtu: 9000\n" +
+		"    routes: [{to: 10.0.0.0/8, via: 10.9.0.1, metric: 7}]\n"
+	bridged  = "version: 2\nethernets: {ens18: {}}\nbridges:\n  br0:\n    interfaces: [ens18]\n    parameters: {stp: false}\n"
+	variable = "network:\n  version: 2\n  ethernets:\n    a:\n      match: {name: e*}\n      addresses: {{ .Addresses }}\n" +
+		"      nameservers: {addresses: {{ .DNSServers }}}\n"
+	version1 = "version: 1\nconfig:\n- type: physical\n  name: eth0\n  subnets:\n  - {type: static, address: {{ .StaticIP }}/{{ .NetmaskBits }}}\n"
+	asJSON   = `{"version": 2, "ethernets": {"ens18": {"mtu": 1400}}}`
+	// openStack is a config drive's, with the netmask that the pool's addresses have.
+	openStack = `{"links": [{"id": "tap1", "type": "phy", "name": "ens18", "mtu": 1400, "vif_id": "x"}],
+		"networks": [{"id": "n0", "type": "ipv4", "link": "tap1", "netmask": "255.255.255.128", "network_id": "n0",
+			"routes": [{"network": "0.0.0.0", "netmask": "0.0.0.0", "gateway": "10.9.0.1"}]}],
+		"services": [{"type": "dns", "address": "10.9.0.2"}]}`
+)
+
+// A claim's machine finds its addresses in its network data, whoever wrote them; netplan and
+// cloud-init take them for what they mean.
+func TestNetworkDataOfMachines(t *testing.T) {
+	t.Parallel()
+
+	fixed := func(ip, mask, gateway string) v1alpha1.MachineNetwork {
+		return v1alpha1.MachineNetwork{Mode: "static", Static: &v1alpha1.StaticNetwork{IPAddress: ip, Netmask: mask, Gateway: gateway}}
+	}
+	no := false
+
+	cases := map[string]struct {
+		in   vmspec.Input
+		want []string
+		// kept is text of the user's that is there as it was.
+		kept []string
+	}{
+		"dhcp": {in: addressed(v1alpha1.MachineNetwork{}, ""), want: []string{"Name=e*", "DHCP=ipv4", "ClientIdentifier=mac"}},
+		"dhcp with options": {
+			in: addressed(v1alpha1.MachineNetwork{Interface: "ens18", DHCP: &v1alpha1.DHCP{
+				SendHostname: &no, UseDNS: &no, UseRoutes: &no, ClientIdentifier: "hostname",
+			}}, ""), want: []string{"Name=ens18", "SendHostname=false", "UseDNS=false", "UseRoutes=false"},
+		},
+		"dhcp is off": {in: addressed(v1alpha1.MachineNetwork{DHCP: &v1alpha1.DHCP{Enabled: &no}}, ""), want: []string{"Name=e*"}},
+		"one IPv4 address": {
+			in:   addressed(fixed("192.0.2.5", "255.255.255.0", "192.0.2.1"), ""),
+			want: []string{"Address=192.0.2.5/24", "Gateway=192.0.2.1"},
+		},
+		"one IPv6 address": {
+			in:   addressed(fixed("2001:db8::5", "64", "fe80::1"), ""),
+			want: []string{"Address=2001:db8::5/64", "Gateway=fe80::1"},
+		},
+		"IPv4 of a pool": {
+			in:   addressed(ofPool("static", ""), "", address4),
+			want: []string{"Name=e*", "Address=10.9.0.10/25", "Gateway=10.9.0.1", "DNS=10.9.0.2"},
+		},
+		"IPv6 of a pool": {
+			in:   addressed(ofPool("static", "ens1*"), "", address6),
+			want: []string{"Name=ens1*", "Address=fd00:9::10/64", "Gateway=fe80::1", "DNS=fd00:9::2"},
+		},
+		"both of a pool": {
+			in:   addressed(ofPool("static", "ens18"), "", address4, address6),
+			want: []string{"Name=ens18", "Address=10.9.0.10/25", "Address=fd00:9::10/64", "Gateway=10.9.0.1", "Gateway=fe80::1"},
+		},
+		"the user's, at one of two": {
+			in:   addressed(ofPool("cloud-init", "ens19"), twoDevices, address4, address6),
+			want: []string{"Address=10.9.0.10/25", "Address=fd00:9::10/64", "Metric=7", "DHCP=ipv4"},
+			kept: []string{"# ours", "mtu: 9000", "metric: 7"},
+		},
+		"the user's, at a bridge": {
+			in:   addressed(ofPool("static", "br0"), bridged, address4),
+			want: []string{"Address=10.9.0.10/25", "Bridge=br0"}, kept: []string{"stp: false"},
+		},
+		"the user's, at the only one, JSON": {
+			in: addressed(ofPool("cloud-init", ""), asJSON, address4), want: []string{"Address=10.9.0.10/25", "MTUBytes=1400"},
+		},
+		"the user's, by variables": {
+			in:   addressed(ofPool("cloud-init", ""), variable, address4, address6),
+			want: []string{"Name=e*", "Address=10.9.0.10/25", "Address=fd00:9::10/64", "DNS=10.9.0.2"},
+		},
+		"OpenStack's": {
+			in:   addressed(ofPool("cloud-init", ""), openStack, address4),
+			want: []string{"Name=ens18", "Address=10.9.0.10/25", "Gateway=10.9.0.1", "DNS=10.9.0.2", "MTUBytes=1400"},
+		},
+	}
+
+	var configs [][]byte
+
+	for name, tc := range cases {
+		media, err := vmspec.Media(tc.in)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+
+		configs = append(configs, media.NetworkConfig)
+
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			for _, kept := range tc.kept {
+				if !strings.Contains(string(media.NetworkConfig), kept) {
+					t.Errorf("lacks the user's %q:\n%s", kept, media.NetworkConfig)
+				}
+			}
+
+			made := strings.Join(slices.Sorted(maps.Values(exe.Netplan(t, media.NetworkConfig))), "")
+			for _, want := range tc.want {
+				if !strings.Contains(made, want+"\n") {
+					t.Errorf("networkd configuration lacks %q:\n%s\nfrom\n%s", want, made, media.NetworkConfig)
+				}
+			}
+
+			checkUserData(t, media.UserData)
+
+			if err := vmspec.DryRender(tc.in.Template, vmspec.Settings{}); err != nil {
+				t.Errorf("the template's check: %v", err)
+			}
+		})
+	}
+
+	t.Run("by cloud-init", func(t *testing.T) {
+		t.Parallel()
+		convert(t, configs...)
+	})
+}
+
+// What is rendered is read back, and written as a config drive's data it is valid by
+// OpenStack's schema.
+func TestNetworkDataAsOpenStack(t *testing.T) {
+	t.Parallel()
+
+	doc, err := openapi3.NewLoader().LoadFromFile("../../cloudinit/netdata/testdata/network_data.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for name, in := range map[string]vmspec.Input{
+		"IPv4":        addressed(ofPool("static", ""), "", address4),
+		"IPv6":        addressed(ofPool("static", ""), "", address6),
+		"both":        addressed(ofPool("static", "ens18"), "", address4, address6),
+		"the user's":  addressed(ofPool("cloud-init", "ens19"), twoDevices, address4, address6),
+		"OpenStack's": addressed(ofPool("cloud-init", ""), openStack, address4),
+		"variables":   addressed(ofPool("cloud-init", ""), variable, address4, address6),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			media, err := vmspec.Media(in)
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			network, _, err := netdata.Parse(media.NetworkConfig)
+			if err != nil {
+				t.Fatalf("%v\n%s", err, media.NetworkConfig)
+			}
+
+			for i := range network.Links { // what a config drive has, and the medium of a job's machine has not
+				network.Links[i].MAC = "52:54:00:00:00:0" + string(rune('1'+i))
+				network.Links[i].Name = strings.ReplaceAll(network.Links[i].Name, "*", "no1")
+			}
+
+			data, err := network.OpenStack()
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			var value any
+			if err := errors.Join(json.Unmarshal(data, &value), doc.Components.Schemas["NetworkData"].Value.VisitJSON(value)); err != nil {
+				t.Errorf("%v\n%s", err, data)
+			}
+
+			for _, address := range in.Claim.Status.NetworkInfo.Addresses {
+				host, _, _ := strings.Cut(address, "/")
+				if !strings.Contains(string(data), `"ip_address": "`+host+`"`) {
+					t.Errorf("lacks %s:\n%s", host, data)
+				}
+			}
+		})
+	}
+}
+
+// Network data that can't carry the addresses are refused when the template is checked, and
+// in words that name the field and the mend.
+func TestNetworkDataThatCannotBe(t *testing.T) {
+	t.Parallel()
+
+	static := ofPool("cloud-init", "ens18")
+	alone := ofPool("cloud-init", "")
+
+	for name, tc := range map[string]struct {
+		network v1alpha1.MachineNetwork
+		data    string
+		want    []string
+	}{
+		"neither JSON nor YAML":      {static, "links: [", []string{"not valid YAML", "line 1"}},
+		"no mapping":                 {static, "- a", []string{"must be a YAML mapping"}},
+		"nothing":                    {static, " ", []string{"is empty"}},
+		"nothing but a comment":      {static, "# later\n", []string{"version: 1 or version: 2"}},
+		"no network data":            {static, "hello: world", []string{"version: 1 or version: 2", "network_data.json"}},
+		"without the interface":      {ofPool("cloud-init", "ens20"), twoDevices, []string{`no such interface: "ens20"`, "ens18, ens19", "network.interface"}},
+		"OpenStack, another link":    {ofPool("cloud-init", "eth9"), openStack, []string{`no such interface: "eth9"`, "ens18"}},
+		"several, and none is named": {alone, twoDevices, []string{"several interfaces (ens18, ens19)", "set network.interface", "{{ .Addresses }}"}},
+		"no interface at all":        {alone, "version: 2\n", []string{"it has none"}},
+		"version 1 with no address":  {alone, strings.ReplaceAll(version1, "{{ .StaticIP }}", "10.1.1.1"), []string{"version 1", "{{ .StaticIP }}"}},
+		"another netmask":            {alone, strings.Replace(openStack, "255.255.255.128", "255.255.0.0", 1), []string{"prefix length is 16 here and 25"}},
+		"bad link":                   {alone, strings.Replace(openStack, `"id": "n0"`, `"id": "n0", "ip_address": "10.9.0.300"`, 1), []string{"ip_address"}},
+		"a variable that is none":    {alone, "version: 2\nethernets: {a: {addresses: {{ .Adresses }}}}", []string{"line 2", ".Adresses"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			in := addressed(tc.network, tc.data, address4)
+			_, made := vmspec.Media(in)
+
+			for _, err := range []error{vmspec.DryRender(in.Template, vmspec.Settings{}), made} {
+				if errclass.Reason(err, "") != vmspec.ReasonNetworkDataInvalid {
+					t.Fatalf("error %v", err)
+				}
+
+				for _, want := range append(tc.want, "cloudInit.networkData") {
+					if !strings.Contains(err.Error(), want) {
+						t.Errorf("error lacks %q: %v", want, err)
+					}
+				}
+			}
+		})
+	}
+}
+
+// Version 1 is the user's matter, if the addresses are in it.
+func TestVersion1ByVariables(t *testing.T) {
+	t.Parallel()
+
+	in := addressed(ofPool("cloud-init", ""), version1, address4)
+
+	media, err := vmspec.Media(in)
+	if err != nil || !strings.Contains(string(media.NetworkConfig), "address: 10.9.0.10/25") {
+		t.Errorf("%v\n%s", err, media.NetworkConfig)
+	}
+
+	convert(t, media.NetworkConfig)
+}
+
+// The check of a template takes the prefix lengths that the pool's addresses will have.
+func TestRehearsalKnowsPrefixLengths(t *testing.T) {
+	t.Parallel()
+
+	for name, tc := range map[string]struct {
+		pool v1alpha1.AddressPool
+		mask string
+	}{
+		"given":         {v1alpha1.AddressPool{Addresses: []v1alpha1.AddressRange{"10.9.0.10-10.9.0.20"}, PrefixLengthV4: 20}, "255.255.240.0"},
+		"of a network":  {v1alpha1.AddressPool{Addresses: []v1alpha1.AddressRange{"10.9.0.9/32", "10.9.0.0/22"}}, "255.255.252.0"},
+		"with gateway":  {v1alpha1.AddressPool{Addresses: []v1alpha1.AddressRange{"10.9.0.10-10.9.0.20"}, Gateway: []v1alpha1.IPAddress{"10.9.0.1"}}, "255.255.255.224"},
+		"range and v6":  {v1alpha1.AddressPool{Addresses: []v1alpha1.AddressRange{"fd00::/64", "10.9.0.0-10.9.1.255"}}, "255.255.254.0"},
+		"one and alone": {v1alpha1.AddressPool{Addresses: []v1alpha1.AddressRange{"10.9.0.9/32"}}, "255.255.255.255"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			network := v1alpha1.MachineNetwork{Mode: "cloud-init", Static: &v1alpha1.StaticNetwork{Pool: &tc.pool}}
+			for mask, fits := range map[string]bool{tc.mask: true, "255.128.0.0": false} {
+				in := addressed(network, strings.Replace(openStack, "255.255.255.128", mask, 1))
+				if err := vmspec.DryRender(in.Template, vmspec.Settings{}); (err == nil) != fits {
+					t.Errorf("%s: %v", mask, err)
+				}
+			}
+		})
+	}
+}
+
+// convertAll has cloud-init convert network data as its command net-convert does, without a
+// start of Python for each.
+const convertAll = `import sys
+from cloudinit.cmd.devel import net_convert
+for name in sys.argv[1:]:
+    print(name, flush=True)
+    net_convert.handle_args("net-convert", net_convert.get_parser().parse_args([
+        "--network-data", name, "--kind", "yaml", "--directory", name + ".out", "--distro", "debian", "--output-kind", "netplan"]))
+`
+
+// convert has cloud-init read network-configs, whose renderer for other systems than netplan's
+// takes what it reads apart.
+func convert(t *testing.T, configs ...[]byte) {
+	t.Helper()
+
+	script, err := os.ReadFile(exe.Find(t, "cloud-init", "cloud-init"))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	// Debian's program names the interpreter that has its modules.
+	interpreter, is := strings.CutPrefix(strings.SplitN(string(script), "\n", 2)[0], "#!")
+	if !is {
+		t.Fatal("cloud-init is no script")
+	}
+
+	dir, args := t.TempDir(), []string{"-c", convertAll}
+
+	for i, config := range configs {
+		file := filepath.Join(dir, fmt.Sprintf("in-%d", i))
+		if err := os.WriteFile(file, config, 0o600); err != nil {
+			t.Fatal(err)
+		}
+
+		args = append(args, file)
+	}
+
+	said, err := exec.Command(interpreter, args...).CombinedOutput()
+	if err != nil {
+		t.Errorf("cloud-init: %v\n%s\n%s", err, said, bytes.Join(configs, []byte("---\n")))
+	}
+}
+
+// checked are the user data that cloud-init has looked at: most machines have the same.
+var checked sync.Map
+
+func checkUserData(t *testing.T, userData []byte) {
+	t.Helper()
+
+	if _, known := checked.LoadOrStore(string(userData), true); known {
+		return
+	}
+
+	file := filepath.Join(t.TempDir(), "user-data")
+	if err := os.WriteFile(file, userData, 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	said, err := exec.Command(exe.Find(t, "cloud-init", "cloud-init"), "schema", "--config-file", file).CombinedOutput()
+	if err != nil || !strings.Contains(string(said), "Valid") {
+		t.Errorf("cloud-init schema: %v\n%s\n%s", err, said, userData)
+	}
+}
