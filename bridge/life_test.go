@@ -16,7 +16,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
-	sim "github.com/hyperfleet/hyperfleet/sim/hypershift"
+	simulator "github.com/hyperfleet/hyperfleet/sim/hypershift"
 )
 
 // The document's three patterns.
@@ -328,7 +328,7 @@ func TestTroubleInTheControlPlane(t *testing.T) {
 	})
 
 	w.dpuCluster("troubled", hypershift.PhaseReady)
-	onStage.sim.SetFaults(sim.Fault{Kind: sim.NoQuorum, Cluster: "troubled"})
+	onStage.sim.SetFaults(simulator.Fault{Kind: simulator.NoQuorum, Cluster: "troubled"})
 
 	b := w.bridge("troubled")
 	w.create(b)
@@ -338,11 +338,11 @@ func TestTroubleInTheControlPlane(t *testing.T) {
 	onStage.sim.SetFaults()
 	w.reaches(b, v1alpha1.PhaseReady)
 
-	onStage.sim.SetFaults(sim.Fault{Kind: sim.NoQuorum, Cluster: "troubled"})
+	onStage.sim.SetFaults(simulator.Fault{Kind: simulator.NoQuorum, Cluster: "troubled"})
 	w.says(b, v1alpha1.ConditionReady, "False APIServerUnreachable", "not available any more")
 	w.reaches(b, v1alpha1.PhaseFailed)
 
-	onStage.sim.SetFaults(sim.Fault{Kind: sim.Degraded, Cluster: "troubled"})
+	onStage.sim.SetFaults(simulator.Fault{Kind: simulator.Degraded, Cluster: "troubled"})
 	w.says(b, v1alpha1.ConditionHostedClusterDegraded, "True UnavailableReplicas", "")
 	w.says(b, v1alpha1.ConditionReady, "False WaitingForControlPlane", "degraded")
 	w.reaches(b, v1alpha1.PhaseFailed)

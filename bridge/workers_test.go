@@ -25,7 +25,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/bridge/csr"
 	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
-	sim "github.com/hyperfleet/hyperfleet/sim/hypershift"
+	simulator "github.com/hyperfleet/hyperfleet/sim/hypershift"
 	"github.com/hyperfleet/hyperfleet/sim/hypershift/crds"
 	"github.com/hyperfleet/hyperfleet/sim/hypershift/hypershifttest"
 )
@@ -90,18 +90,18 @@ func furnish(t *testing.T) {
 // workers is a bridge with a hosted cluster, whose workers ask for certificates.
 type workers struct {
 	t      *testing.T
-	sim    *sim.Sim
+	sim    *simulator.Sim
 	bridge *v1alpha1.DPFHCPBridge
 	dpus   types.NamespacedName
 }
 
 // approve runs HyperShift and an Approver until the test ends: one that runs alone, as the
 // API server is every hosted cluster, too.
-func approve(t *testing.T) *sim.Sim {
+func approve(t *testing.T) *simulator.Sim {
 	t.Helper()
 	furnish(t)
 
-	sim := hypershifttest.New(t, sim.Options{Config: env.Config, Supported: supported()})
+	sim := hypershifttest.New(t, simulator.Options{Config: env.Config, Supported: supported()})
 
 	env.Manage(t, "", func(_ context.Context, mgr ctrl.Manager) error {
 		return (&csr.Approver{
@@ -113,7 +113,7 @@ func approve(t *testing.T) *sim.Sim {
 	return sim
 }
 
-func newWorkers(t *testing.T, sim *sim.Sim) *workers {
+func newWorkers(t *testing.T, sim *simulator.Sim) *workers {
 	t.Helper()
 
 	w := &workers{t: t, sim: sim}

@@ -37,7 +37,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/bridge"
 	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
 	kitlog "github.com/hyperfleet/hyperfleet/kit/log"
-	sim "github.com/hyperfleet/hyperfleet/sim/hypershift"
+	simulator "github.com/hyperfleet/hyperfleet/sim/hypershift"
 	"github.com/hyperfleet/hyperfleet/sim/hypershift/crds"
 	"github.com/hyperfleet/hyperfleet/sim/registry"
 	"github.com/hyperfleet/hyperfleet/test/kube"
@@ -93,7 +93,7 @@ func TestMain(m *testing.M) {
 type stage struct {
 	mu      sync.Mutex
 	tests   int
-	sim     *sim.Sim
+	sim     *simulator.Sim
 	counted *counts
 	end     func() error
 }
@@ -138,7 +138,7 @@ func (s *stage) fill() error {
 		return err
 	}
 
-	sim, err := sim.Start(sim.Options{Config: env.Config, Supported: supported(), Delays: sim.Delays{
+	sim, err := simulator.Start(simulator.Options{Config: env.Config, Supported: supported(), Delays: simulator.Delays{
 		Address: delay, Kubeconfig: delay, ControlPlane: delay, Rollout: delay, Delete: delay,
 	}})
 	if err != nil {

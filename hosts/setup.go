@@ -64,7 +64,9 @@ func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) error {
 		return &step.Runner{Client: mgr.GetClient(), Controller: name, Clock: a.Clock, Metrics: steps}
 	}
 
-	pool := machine.NewWorkerPool(ssh.New(ssh.Options{Clock: a.Clock, Calls: a.Calls}), a.Clock, a.Config.Pushes, a.Config.ScriptTimeout)
+	dialer := ssh.New(ssh.Options{Clock: a.Clock, Calls: a.Calls})
+
+	pool := machine.NewWorkerPool(dialer, a.Clock, a.Config.Pushes, a.Config.ScriptTimeout)
 	if err := mgr.Add(pool); err != nil {
 		return fmt.Errorf("add worker pool: %w", err)
 	}

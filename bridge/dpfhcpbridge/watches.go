@@ -113,7 +113,8 @@ func (r *Reconciler) OpenMetalLB(ctx context.Context) error {
 }
 
 func (r *Reconciler) follow(kind schema.GroupVersionKind, to handler.MapFunc, news predicate.Predicate) error {
-	from := source.Kind[client.Object](r.watch.manager.GetCache(), hypershift.New(kind), handler.EnqueueRequestsFromMapFunc(to), news)
+	from := source.Kind[client.Object](
+		r.watch.manager.GetCache(), hypershift.New(kind), handler.EnqueueRequestsFromMapFunc(to), news)
 	if err := r.watch.controller.Watch(from); err != nil {
 		return fmt.Errorf("watch kind %s: %w", kind.Kind, err)
 	}

@@ -330,7 +330,9 @@ func (t *timelineBuilder) sorted() []v1alpha1.JobEvent {
 }
 
 // key is where a moment that is known to the second belongs.
-func (t *timelineBuilder) key(moment v1alpha1.JobMoment, events []v1alpha1.JobEvent, keys map[v1alpha1.JobMoment]time.Time) time.Time {
+func (t *timelineBuilder) key(
+	moment v1alpha1.JobMoment, events []v1alpha1.JobEvent, keys map[v1alpha1.JobMoment]time.Time,
+) time.Time {
 	at := t.once[moment].Time.Time
 	out := at
 
