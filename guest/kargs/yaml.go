@@ -106,16 +106,19 @@ func convert(n *yaml.Node, depth int) (*value, error) {
 	// Keys and values take turns.
 	var values []*yaml.Node
 
+	seen := map[string]bool{}
+
 	for pair := range slices.Chunk(n.Content, 2) {
 		key := pair[0]
 
 		switch {
 		case key.Kind != yaml.ScalarNode || key.Tag == "!!merge" || key.Anchor != "" || key.Style&odd != 0:
 			return nil, fmt.Errorf("line %d: a key must be a text", key.Line)
-		case slices.Contains(v.keys, key.Value):
+		case seen[key.Value]:
 			return nil, fmt.Errorf("line %d: the key %q is there twice", key.Line, key.Value)
 		}
 
+		seen[key.Value] = true
 		v.keys, values = append(v.keys, key.Value), append(values, pair[1])
 	}
 
