@@ -225,33 +225,33 @@ func TestChangesAreMended(t *testing.T) {
 	t.Parallel()
 
 	w := newWorld(t)
-	w.dpuCluster("mended", hypershift.PhaseReady)
+	w.dpuCluster("fixed", hypershift.PhaseReady)
 
-	b := w.exposed("mended", "10.2.0.2")
+	b := w.exposed("fixed", "10.2.0.2")
 	w.create(b)
 	w.reaches(b, v1alpha1.PhaseReady)
 
-	pool := w.read(hypershift.New(hypershift.IPAddressPoolKind()), metalLB, hypershift.PoolName(w.namespace, "mended"))
+	pool := w.read(hypershift.New(hypershift.IPAddressPoolKind()), metalLB, hypershift.PoolName(w.namespace, "fixed"))
 	w.must(env.Client.Patch(t.Context(), pool, merge(map[string]any{"spec": map[string]any{"autoAssign": false}})))
 	w.eventually("the pool is as it was", func() bool {
-		pool := w.read(hypershift.New(hypershift.IPAddressPoolKind()), metalLB, hypershift.PoolName(w.namespace, "mended"))
+		pool := w.read(hypershift.New(hypershift.IPAddressPoolKind()), metalLB, hypershift.PoolName(w.namespace, "fixed"))
 		auto, _, _ := unstructured.NestedBool(pool.Object, "spec", "autoAssign")
 
 		return auto
 	})
 
-	nodes := w.read(hypershift.New(hypershift.NodePoolKind()), w.namespace, "mended")
+	nodes := w.read(hypershift.New(hypershift.NodePoolKind()), w.namespace, "fixed")
 	uid := nodes.GetUID()
 	w.must(env.Client.Delete(t.Context(), nodes))
 	w.eventually("the NodePool is made again", func() bool {
 		nodes := hypershift.New(hypershift.NodePoolKind())
-		err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: "mended"}, nodes)
+		err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: "fixed"}, nodes)
 
 		return err == nil && nodes.GetUID() != uid
 	})
 
 	key := &corev1.Secret{}
-	w.must(env.Client.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: hypershift.SSHKeyName("mended")}, key))
+	w.must(env.Client.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: hypershift.SSHKeyName("fixed")}, key))
 	key.Data = map[string][]byte{"id_rsa.pub": []byte("other")}
 	w.must(env.Client.Update(t.Context(), key))
 	w.eventually("the SSH key is as it was", func() bool {

@@ -201,7 +201,7 @@ func createdRows() []row {
 		{
 			name: "HostedCluster of that name", spoil: another(hypershift.New(hypershift.HostedClusterKind())),
 			condition: condition, want: "False CreationFailed", message: "is there and does not belong to this bridge: remove it", phase: v1alpha1.PhaseFailed,
-			mend: func(w *world, _ *v1alpha1.DPFHCPBridge) {
+			fix: func(w *world, _ *v1alpha1.DPFHCPBridge) {
 				w.delete(hypershift.New(hypershift.HostedClusterKind()), w.namespace, "b")
 				w.dpus1(anyMap{"phase": "Ready", "nodesCount": int64(1)}) // a word that something has changed
 			},
@@ -250,13 +250,13 @@ func readyRows() []row {
 		return func(p *plane) { p.service.Spec.Type, p.address = corev1.ServiceTypeLoadBalancer, address }
 	}
 	says := func(name, status string) func(*plane) { return func(p *plane) { p.conditions[name] = status } }
-	mend := func(w *world, b *v1alpha1.DPFHCPBridge) { w.hyperShift(b) }
+	fix := func(w *world, b *v1alpha1.DPFHCPBridge) { w.hyperShift(b) }
 	exposure, nodes, ready := v1alpha1.ConditionServiceExposureReady, v1alpha1.ConditionNodePoolReady, v1alpha1.ConditionReady
 	infrastructure, control := v1alpha1.ReasonWaitingForInfrastructure, v1alpha1.ReasonWaitingForControlPlane
 	provisioning := v1alpha1.PhaseProvisioning
 
 	return []row{
-		{name: "no Service yet", condition: exposure, want: "False NodePortPending", message: "has not made Service", ready: infrastructure, phase: provisioning, mend: mend},
+		{name: "no Service yet", condition: exposure, want: "False NodePortPending", message: "has not made Service", ready: infrastructure, phase: provisioning, fix: fix},
 		{
 			name: "Service of another type", then: play(func(p *plane) { p.service.Spec.Type = corev1.ServiceTypeClusterIP }), condition: exposure,
 			want: "False ServiceCreationFailed", message: "is of type ClusterIP, and not NodePort", ready: infrastructure, phase: provisioning,
@@ -270,27 +270,27 @@ func readyRows() []row {
 			want: "False LoadBalancerPending", message: "has the address 10.9.9.9, and not 10.4.0.2 yet", ready: infrastructure, phase: provisioning,
 		},
 		{name: "at its address", spoil: exposed("10.4.0.3"), then: play(balancer("10.4.0.3")), condition: exposure, want: "True LoadBalancerReady", message: "10.4.0.3:6443", ready: "ClusterReady", phase: v1alpha1.PhaseReady},
-		{name: "at a node's port", then: mend, condition: exposure, want: "True NodePortReady", message: "the API server is at 10.20.0.1:", ready: "ClusterReady", phase: v1alpha1.PhaseReady},
-		{name: "ready", then: mend, condition: ready, want: "True ClusterReady", message: "can be used", phase: v1alpha1.PhaseReady},
+		{name: "at a node's port", then: fix, condition: exposure, want: "True NodePortReady", message: "the API server is at 10.20.0.1:", ready: "ClusterReady", phase: v1alpha1.PhaseReady},
+		{name: "ready", then: fix, condition: ready, want: "True ClusterReady", message: "can be used", phase: v1alpha1.PhaseReady},
 		{
 			name: "nothing is said", then: play(func(p *plane) { p.conditions = nil }), condition: ready, want: "False WaitingForControlPlane",
-			message: "has not said anything", ready: control, phase: provisioning, mend: mend,
+			message: "has not said anything", ready: control, phase: provisioning, fix: fix,
 		},
 		{
 			name: "not available yet", then: play(says("Available", "False KubeAPIServer")), condition: ready, want: "False WaitingForControlPlane",
-			message: "it says KubeAPIServer", ready: control, phase: provisioning, mend: mend,
+			message: "it says KubeAPIServer", ready: control, phase: provisioning, fix: fix,
 		},
 		{
 			name: "being rolled out", then: play(func(p *plane) { p.history = list{"Partial"} }), condition: ready, want: "False WaitingForControlPlane",
-			message: "is being rolled out", ready: control, phase: provisioning, mend: mend,
+			message: "is being rolled out", ready: control, phase: provisioning, fix: fix,
 		},
 		{
 			name: "HyperShift does not take the release", then: play(says("ValidReleaseImage", "False InvalidImage")), condition: ready,
-			want: "False WaitingForControlPlane", message: "does not take the release image", ready: control, phase: provisioning, mend: mend,
+			want: "False WaitingForControlPlane", message: "does not take the release image", ready: control, phase: provisioning, fix: fix,
 		},
 		{
 			name: "no kubeconfig yet", then: play(func(p *plane) { p.kubeconfig = false }), condition: ready, want: "False WaitingForControlPlane",
-			message: "has not written the kubeconfig", ready: control, phase: provisioning, mend: mend,
+			message: "has not written the kubeconfig", ready: control, phase: provisioning, fix: fix,
 		},
 		{
 			name: "not available any more", then: func(w *world, b *v1alpha1.DPFHCPBridge) {
@@ -298,7 +298,7 @@ func readyRows() []row {
 				w.reaches(b, v1alpha1.PhaseReady)
 				play(says("Available", "False KubeAPIServer"))(w, b)
 			},
-			condition: ready, want: "False APIServerUnreachable", message: "not available any more", ready: "APIServerUnreachable", phase: v1alpha1.PhaseFailed, mend: mend,
+			condition: ready, want: "False APIServerUnreachable", message: "not available any more", ready: "APIServerUnreachable", phase: v1alpha1.PhaseFailed, fix: fix,
 		},
 		{
 			name: "the key of etcd's Secrets is gone", then: func(w *world, b *v1alpha1.DPFHCPBridge) {
@@ -311,13 +311,13 @@ func readyRows() []row {
 		},
 		{
 			name: "nodes are waited for", then: play(func(p *plane) { p.nodes["AllMachinesReady"] = "False NotFound" }), condition: nodes,
-			want: "False WaitingForNodes", message: "it says NotFound", ready: infrastructure, phase: provisioning, mend: mend,
+			want: "False WaitingForNodes", message: "it says NotFound", ready: infrastructure, phase: provisioning, fix: fix,
 		},
 		{
 			name: "nodes are not well", then: play(func(p *plane) { p.nodes["AllNodesHealthy"] = "False NodeConditionsFailed" }), condition: nodes,
-			want: "False NodesUnhealthy", message: "AllNodesHealthy: it says NodeConditionsFailed", ready: infrastructure, phase: provisioning, mend: mend,
+			want: "False NodesUnhealthy", message: "AllNodesHealthy: it says NodeConditionsFailed", ready: infrastructure, phase: provisioning, fix: fix,
 		},
-		{name: "nodes are ready", then: mend, condition: nodes, want: "True NodesReady", message: "0 DPUs have joined", ready: "ClusterReady", phase: v1alpha1.PhaseReady},
+		{name: "nodes are ready", then: fix, condition: nodes, want: "True NodesReady", message: "0 DPUs have joined", ready: "ClusterReady", phase: v1alpha1.PhaseReady},
 	}
 }
 

@@ -20,7 +20,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/hypershift/crds"
 )
 
-// row is a trouble, what is said of it, and what mends it.
+// row is a trouble, what is said of it, and what fixes it.
 type row struct {
 	name string
 	// spoil makes the trouble, before the bridge is made. Without it all is well.
@@ -30,8 +30,8 @@ type row struct {
 	// condition says want, with a part of the message; Ready says ready.
 	condition, want, message, ready string
 	phase                           v1alpha1.DPFHCPBridgePhase
-	// mend takes the trouble away; nil where a person would make another bridge.
-	mend func(w *world, b *v1alpha1.DPFHCPBridge)
+	// fix takes the trouble away; nil where a person would make another bridge.
+	fix func(w *world, b *v1alpha1.DPFHCPBridge)
 }
 
 type (
@@ -75,13 +75,13 @@ func dpuClusterRows() []row {
 				w.delete(hypershift.New(hypershift.DPUClusterKind()), w.dpus, "b")
 			},
 			condition: condition, want: "False NotFound", message: "/b is not there: make it", phase: v1alpha1.PhasePending,
-			mend: func(w *world, _ *v1alpha1.DPFHCPBridge) { w.dpuCluster("b", "Ready") },
+			fix: func(w *world, _ *v1alpha1.DPFHCPBridge) { w.dpuCluster("b", "Ready") },
 		},
 		{
 			name:      "full DPUCluster",
 			spoil:     func(w *world, _ *v1alpha1.DPFHCPBridge) { w.dpus1(anyMap{"phase": "Ready", "nodesCount": int64(10)}) },
 			condition: condition, want: "False InsufficientResources", message: "has 10 nodes of 10: raise its maxNodes",
-			phase: v1alpha1.PhasePending, mend: ready,
+			phase: v1alpha1.PhasePending, fix: ready,
 		},
 		{
 			name: "DPUCluster with a control plane of its own",
@@ -112,7 +112,7 @@ func dpuClusterRows() []row {
 				w.says(first, v1alpha1.ConditionHostedClusterCreated, "True Created", "")
 			},
 			condition: condition, want: "False InUse", message: "is served by bridge", phase: v1alpha1.PhaseFailed,
-			mend: func(w *world, _ *v1alpha1.DPFHCPBridge) { w.delete(&v1alpha1.DPFHCPBridge{}, w.namespace, "a") },
+			fix: func(w *world, _ *v1alpha1.DPFHCPBridge) { w.delete(&v1alpha1.DPFHCPBridge{}, w.namespace, "a") },
 		},
 		{
 			name: "DPUCluster is not ready any more", then: func(w *world, b *v1alpha1.DPFHCPBridge) {
@@ -120,7 +120,7 @@ func dpuClusterRows() []row {
 				w.reaches(b, v1alpha1.PhaseReady)
 				w.dpus1(anyMap{"phase": "NotReady"})
 			},
-			condition: condition, want: "False NotReady", message: "is in phase NotReady", phase: v1alpha1.PhaseFailed, mend: ready,
+			condition: condition, want: "False NotReady", message: "is in phase NotReady", phase: v1alpha1.PhaseFailed, fix: ready,
 		},
 		{
 			name: "DPUCluster is full of its own nodes", then: func(w *world, b *v1alpha1.DPFHCPBridge) {
@@ -137,7 +137,7 @@ func dpuClusterRows() []row {
 		rows = append(rows, row{
 			name:      "DPUCluster in phase " + phase,
 			spoil:     func(w *world, _ *v1alpha1.DPFHCPBridge) { w.dpus1(anyMap{"phase": phase}) },
-			condition: condition, want: "False NotReady", message: "is in phase " + phase, phase: v1alpha1.PhasePending, mend: ready,
+			condition: condition, want: "False NotReady", message: "is in phase " + phase, phase: v1alpha1.PhasePending, fix: ready,
 		})
 	}
 
@@ -151,14 +151,14 @@ func secretRows() []row {
 		return row{
 			name: "no " + name, spoil: func(w *world, _ *v1alpha1.DPFHCPBridge) { w.delete(&corev1.Secret{}, w.namespace, name) },
 			condition: condition, want: "False NotFound", message: "/" + name + " is not there: make it, with the key " + key,
-			phase: v1alpha1.PhasePending, mend: func(w *world, _ *v1alpha1.DPFHCPBridge) { w.create(w.secret(name, key, good)) },
+			phase: v1alpha1.PhasePending, fix: func(w *world, _ *v1alpha1.DPFHCPBridge) { w.create(w.secret(name, key, good)) },
 		}
 	}
 	holds := func(why, name, key, value, want, message string, good func() string, goodKey string) row {
 		return row{
 			name: why, spoil: func(w *world, _ *v1alpha1.DPFHCPBridge) { w.data(name, key, value) },
 			condition: condition, want: "False " + want, message: message, phase: v1alpha1.PhaseFailed,
-			mend: func(w *world, _ *v1alpha1.DPFHCPBridge) { w.data(name, goodKey, good()) },
+			fix: func(w *world, _ *v1alpha1.DPFHCPBridge) { w.data(name, goodKey, good()) },
 		}
 	}
 
@@ -192,7 +192,7 @@ func classRows() []row {
 		{
 			name: "no StorageClass", spoil: func(w *world, _ *v1alpha1.DPFHCPBridge) { w.delete(&storagev1.StorageClass{}, "", w.namespace) },
 			condition: condition, want: "False NotFound", message: "is not there: make it", phase: v1alpha1.PhasePending,
-			mend: func(w *world, _ *v1alpha1.DPFHCPBridge) {
+			fix: func(w *world, _ *v1alpha1.DPFHCPBridge) {
 				w.create(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}, Provisioner: "csi.example.com"})
 			},
 		},
@@ -215,7 +215,7 @@ func imageRows() []row {
 		return row{
 			name: why, spoil: func(_ *world, b *v1alpha1.DPFHCPBridge) { b.Spec.OCPReleaseImage = image },
 			condition: condition, want: "False " + want, message: message, phase: phase,
-			mend: func(w *world, b *v1alpha1.DPFHCPBridge) {
+			fix: func(w *world, b *v1alpha1.DPFHCPBridge) {
 				w.patch(b, func(b *v1alpha1.DPFHCPBridge) { b.Spec.OCPReleaseImage = w.image() })
 			},
 		}
@@ -224,7 +224,7 @@ func imageRows() []row {
 		return row{
 			name: why, spoil: func(w *world, _ *v1alpha1.DPFHCPBridge) { w.data("pull-secret", v1alpha1.PullSecretKey, secret) },
 			condition: condition, want: "False ImageUnauthorized", message: message, phase: v1alpha1.PhaseFailed,
-			mend: func(w *world, _ *v1alpha1.DPFHCPBridge) {
+			fix: func(w *world, _ *v1alpha1.DPFHCPBridge) {
 				w.data("pull-secret", v1alpha1.PullSecretKey, pullSecret("user", "password"))
 			},
 		}
@@ -299,7 +299,7 @@ func addressRows() []row {
 				})
 			},
 			condition: condition, want: "False VIPConflict", message: "/asks has the address", phase: v1alpha1.PhaseFailed,
-			mend: func(w *world, _ *v1alpha1.DPFHCPBridge) { w.delete(&corev1.Service{}, w.namespace, "asks") },
+			fix: func(w *world, _ *v1alpha1.DPFHCPBridge) { w.delete(&corev1.Service{}, w.namespace, "asks") },
 		}
 	}
 
@@ -310,7 +310,7 @@ func addressRows() []row {
 				w.takes("web", "10.3.0.1")
 			},
 			condition: condition, want: "False VIPConflict", message: "/web has the address 10.3.0.1: choose another, or free it", phase: v1alpha1.PhaseFailed,
-			mend: func(w *world, _ *v1alpha1.DPFHCPBridge) { w.delete(&corev1.Service{}, w.namespace, "web") },
+			fix: func(w *world, _ *v1alpha1.DPFHCPBridge) { w.delete(&corev1.Service{}, w.namespace, "web") },
 		},
 		asks("address that a Service asks for", "10.3.0.2", hypershift.AnnotationAddress),
 		asks("address that a Service asks for in the old way", "10.3.0.3", hypershift.AnnotationAddressOld),
@@ -318,7 +318,7 @@ func addressRows() []row {
 			name:      "address of no pool",
 			spoil:     func(_ *world, b *v1alpha1.DPFHCPBridge) { at(b, "198.51.100.7") },
 			condition: condition, want: "False VIPNotInPool", message: "no IPAddressPool has the address 198.51.100.7", phase: v1alpha1.PhaseFailed,
-			mend: func(w *world, _ *v1alpha1.DPFHCPBridge) {
+			fix: func(w *world, _ *v1alpha1.DPFHCPBridge) {
 				w.pool("row-none", anyMap{"addresses": list{"198.51.100.0-198.51.100.9"}})
 			},
 		},
@@ -331,7 +331,7 @@ func addressRows() []row {
 			},
 			condition: condition, want: "False VIPNotInPool", message: "IPAddressPool row-others has the address 198.51.100.77 and does not serve namespace",
 			phase: v1alpha1.PhaseFailed,
-			mend: func(w *world, b *v1alpha1.DPFHCPBridge) {
+			fix: func(w *world, b *v1alpha1.DPFHCPBridge) {
 				pool := w.read(hypershift.New(hypershift.IPAddressPoolKind()), metalLB, "row-others")
 				w.must(env.Client.Patch(w.t.Context(), pool, merge(anyMap{"spec": anyMap{"serviceAllocation": anyMap{
 					"namespaces": list{hypershift.ControlPlaneNamespace(b.Namespace, b.Name)},
@@ -412,9 +412,9 @@ func (r row) check(w *world) {
 		w.warned(b, reason, true)
 	}
 
-	if r.mend != nil {
-		r.mend(w, b)
-		w.eventually(r.condition+" is mended", func() bool {
+	if r.fix != nil {
+		r.fix(w, b)
+		w.eventually(r.condition+" is fixed", func() bool {
 			return !has(w.get(b), r.condition, r.want)
 		})
 	}

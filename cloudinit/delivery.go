@@ -50,7 +50,7 @@ WantedBy=multi-user.target
 var sha256Hex = regexp.MustCompile(`^[0-9a-fA-F]{64}$`)
 
 // deliver is what brings the bootstrap service into the machine.
-func deliver(in *Input, taken takenOver) ([]writeFile, [][]string, error) {
+func deliver(in *Input, taken userOverrides) ([]writeFile, [][]string, error) {
 	if in.Config == nil {
 		return nil, nil, nil
 	}

@@ -18,7 +18,7 @@ import (
 )
 
 // TestBadTemplates: each error names the field, the line where there is one, and the
-// mend, and never a credential.
+// fix, and never a credential.
 func TestBadTemplates(t *testing.T) {
 	t.Parallel()
 
@@ -46,7 +46,7 @@ func TestBadTemplates(t *testing.T) {
 		"unknown runner field": {user("a: {{ .RunnerConfig.Nope }}"), []string{"line 2", ".RunnerConfig.Nope", ".InstallPath"}},
 		"unknown function":     {user("a: {{ env `HOME` }}"), []string{"line 2", "unknown function env", "toJson and base64"}},
 		"no file access":       {user("a: {{ readFile `/etc/passwd` }}"), []string{"unknown function readFile"}},
-		"bad YAML":             {user("a: 1\n  b: 2"), []string{"cloudInit.userData", "line 3", "mend the template"}},
+		"bad YAML":             {user("a: 1\n  b: 2"), []string{"cloudInit.userData", "line 3", "fix the template"}},
 		"double key":           {user("a: 1\na: 2"), []string{`"a" already defined`}},
 		"not a mapping":        {user("- a"), []string{"must be a YAML mapping", "not a list"}},
 		"two documents":        {user("a: 1\n---\nb: 2"), []string{"line 3", "second YAML document"}},

@@ -68,7 +68,7 @@ func yamlError(field string, err error) error {
 		text = typed.Errors[0]
 	}
 
-	return fmt.Errorf("%s: not valid YAML after rendering, %s: mend the template "+
+	return fmt.Errorf("%s: not valid YAML after rendering, %s: fix the template "+
 		"(values that may hold special characters are safe as {{ .Name | toJson }})", field, text)
 }
 

@@ -49,7 +49,7 @@ func userDataKind(text string) (string, bool) {
 // multipart puts the user's data, unchanged, and the operator's cloud-config into one
 // MIME message. The operator's part comes last and only adds: see mergeType.
 func multipart(in *Input, text, kind string) ([]byte, error) {
-	ours, err := runtimeConfig(in, takenOver{}, false)
+	ours, err := runtimeConfig(in, userOverrides{}, false)
 	if err != nil {
 		return nil, err
 	}

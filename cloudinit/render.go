@@ -25,7 +25,7 @@ const maxOtherData = 64 << 10
 const cloudConfig = "#cloud-config"
 
 // Render makes one machine's boot data. Every error is the template's fault: it names
-// the field, the line where there is one, and the mend; it holds no credential.
+// the field, the line where there is one, and the fix; it holds no credential.
 func Render(in Input) (Output, error) {
 	out, err := render(&in)
 

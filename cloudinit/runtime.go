@@ -64,7 +64,7 @@ func mayStart(in *Input, root *yaml.Node) bool {
 
 // runtimeConfig is the operator's part, without what the template has taken over. early
 // tells the image that the service may start.
-func runtimeConfig(in *Input, taken takenOver, early bool) (*yaml.Node, error) {
+func runtimeConfig(in *Input, taken userOverrides, early bool) (*yaml.Node, error) {
 	part := cloudConfigPart{Hostname: in.Hostname, FQDN: in.FQDN}
 
 	if in.Config != nil && !taken.config {

@@ -18,17 +18,17 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 )
 
-// takenOver says which of the operator's parts a template brings itself, as document
+// userOverrides says which of the operator's parts a template brings itself, as document
 // 000's sample does.
-type takenOver struct {
+type userOverrides struct {
 	config, unit, service, start bool
 }
 
 // takeOver looks for the operator's paths in the user's write_files. A template may
 // write them only if it writes guest.ConfigPath as a valid guest.Config for this very
 // runner; what that leaves out is filled in from the operator's own.
-func takeOver(in *Input, root *yaml.Node) (takenOver, error) {
-	var taken takenOver
+func takeOver(in *Input, root *yaml.Node) (userOverrides, error) {
+	var taken userOverrides
 
 	entries := lookup(root, "write_files")
 	if entries == nil || entries.Kind != yaml.SequenceNode {
@@ -79,7 +79,7 @@ func takeOver(in *Input, root *yaml.Node) (takenOver, error) {
 }
 
 // clashes refuses a unit file or program beside the one that delivery brings.
-func clashes(in *Input, taken takenOver, found map[string]*yaml.Node) error {
+func clashes(in *Input, taken userOverrides, found map[string]*yaml.Node) error {
 	brings := in.Delivery.Method == v1alpha1.DeliveryDownload || in.Delivery.Method == v1alpha1.DeliveryISO
 	if taken.config || !brings {
 		return nil

@@ -149,7 +149,7 @@ func templateError(field string, err error) error {
 		return fmt.Errorf("%s%s: unknown function %s: besides those of Go templates there are toJson and base64", field, line, m[1])
 	}
 
-	return fmt.Errorf("%s%s: %s: mend the template", field, line, text)
+	return fmt.Errorf("%s%s: %s: fix the template", field, line, text)
 }
 
 func fieldNames(v any) []string {

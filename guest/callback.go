@@ -92,7 +92,7 @@ func (s *Service) accept(cfg *guest.Config, credential guest.Credential, reason,
 type persistence struct {
 	// what is asked for, lacks what there is not at the end, for people.
 	what, lacks string
-	// reason of the machine's end when it was not to be had in time.
+	// reason of the machine's end when it was not available in time.
 	reason string
 }
 

@@ -48,7 +48,7 @@ func (s *Service) install(ctx context.Context, cfg *guest.Config) error {
 
 	switch {
 	case cfg.Runner.Program != "":
-		return failed(guest.ReasonDownloadFailed, "the image holds no %s: install the runner in it, or mend the template's program",
+		return failed(guest.ReasonDownloadFailed, "the image holds no %s: install the runner in it, or fix the template's program",
 			program)
 	case cfg.Runner.DownloadURL == "":
 		return failed(guest.ReasonDownloadFailed, "the image holds no runner at %s, and no download_url is given",
@@ -117,7 +117,7 @@ func (s *Service) download(ctx context.Context, cfg *guest.Config, dir string) (
 	}
 
 	if got := hex.EncodeToString(d.sum.Sum(nil)); !strings.EqualFold(got, cfg.Runner.DownloadSHA256) {
-		return "", fmt.Errorf("the SHA-256 is %s, expected %s: mend runner.download_sha256, or the file was changed",
+		return "", fmt.Errorf("the SHA-256 is %s, expected %s: fix runner.download_sha256, or the file was changed",
 			got, cfg.Runner.DownloadSHA256)
 	}
 

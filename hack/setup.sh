@@ -98,7 +98,7 @@ from_download() {
 	[ "$download_url" != off ] && command -v curl >/dev/null || return 1
 	if ! fetch 10 "$new.sha256" "$url.sha256" 2>/dev/null; then
 		rm -f "$new.sha256"
-		say "not to be had from $download_url"
+		say "could not be downloaded from $download_url"
 		return 1
 	fi
 	if ! during "downloading $kube_version" "$bin/.$name.log" fetch 300 "$new" "$url"; then

@@ -129,7 +129,7 @@ func partsOf(m *infrav1.LinuxMachine) []plan.Digest {
 	return out
 }
 
-// A bad configuration gets to the canary and no further; another one mends all.
+// A bad configuration gets to the canary and no further; another one fixes all.
 func TestBadConfigurationStopsAtTheCanary(t *testing.T) {
 	t.Parallel()
 
@@ -187,10 +187,10 @@ func TestBadConfigurationStopsAtTheCanary(t *testing.T) {
 	})
 
 	for _, host := range w.hosts {
-		host.Mend()
+		host.Fix()
 	}
 
-	w.restart("agent mended")
+	w.restart("agent fixed")
 	w.converged(n)
 
 	if m := w.get(canary); m.Status.FailedHostConfigHash != "" || m.Status.UpdateAttempts != 0 {
@@ -238,7 +238,7 @@ func TestFailedForGoodHealsByItself(t *testing.T) {
 		t.Errorf("%d scripts more", after-runs)
 	}
 
-	w.hosts["rack-00"].Mend()
+	w.hosts["rack-00"].Fix()
 
 	// By hand.
 	w.note("rack-00", func(s *infrav1.LinuxMachineStatus) { s.FailureReason = "" })
@@ -254,7 +254,7 @@ func TestFailedForGoodHealsByItself(t *testing.T) {
 
 		return ""
 	})
-	w.hosts["rack-00"].Mend()
+	w.hosts["rack-00"].Fix()
 	w.restart("agent well")
 	w.converged(1)
 }

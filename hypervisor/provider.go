@@ -15,12 +15,12 @@ import (
 // Provider is one connected hypervisor environment. It is safe for concurrent use.
 type Provider interface {
 	// Check connects, authenticates, and verifies that the privileges suffice. An error
-	// of kind Rejected names what a person must mend.
+	// of kind Rejected names what a person must fix.
 	Check(ctx context.Context) (Info, error)
 
 	// Resolve finds the hypervisor's templates that ref means and verifies that machines
 	// of spec's resources, network and cloud-init source can be cloned from them. An
-	// error of kind NotFound or Rejected names the thing and the mend.
+	// error of kind NotFound or Rejected names the thing and the fix.
 	Resolve(ctx context.Context, ref TemplateRef, want Shape) ([]Template, error)
 
 	// Create makes the machine that spec.Owner owns, exactly once, however often it is

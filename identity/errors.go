@@ -21,7 +21,7 @@ const (
 // Error is an error with a meaning.
 type Error struct {
 	Kind Kind
-	// Err names the thing and the mend. It never holds a token.
+	// Err names the thing and the fix. It never holds a token.
 	Err error
 }
 

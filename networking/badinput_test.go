@@ -25,7 +25,7 @@ func (w *world) given() map[types.UID][]string {
 	return out
 }
 
-// A pool that is spoiled, and mended after the operator has started anew, goes on with the
+// A pool that is spoiled, and fixed after the operator has started anew, goes on with the
 // same machines at the same addresses.
 func TestABadChangeLosesNothing(t *testing.T) {
 	t.Parallel()

@@ -6,7 +6,7 @@
 //
 //	KubevirtNodePool ──► KubevirtMachineTemplate ──► KubevirtMachine ──► VirtualMachine
 //	   nodepool/                                        machine/
-//	        └────────► addresses in the book (pools/) ◄────┘
+//	        └────────► addresses in the address registry (pools/) ◄────┘
 //
 // This folder holds the wiring only (setup.go). alloc/ gives addresses out of one network's
 // pools, and kubevirt/ translates into KubeVirt's terms; both are pure. What a machine is

@@ -123,7 +123,7 @@ func TestPoolsOfTemplatesAndNodePools(t *testing.T) {
 	})
 	w.says(nodes, valid, "True")
 
-	// The template is mended; the next node pool is the one that is late.
+	// The template is fixed; the next node pool is the one that is late.
 	patch(w, late, func(m *hfv1.HypervisorMachineTemplate) {
 		m.Spec.Network.Static.Pool.Addresses = []hfv1.AddressRange{"10.0.0.20-10.0.0.29"}
 	})

@@ -38,7 +38,7 @@ func pool(t testing.TB, network, name string, addresses ...string) pools.Pool {
 	return pools.Pool{Network: network, Cluster: "one", Addresses: p}
 }
 
-func set(t testing.TB, b *pools.Book, p pools.Pool) {
+func set(t testing.TB, b *pools.AddressRegistry, p pools.Pool) {
 	t.Helper()
 
 	if err := b.SetPool(p, nil); err != nil {
@@ -72,7 +72,7 @@ func (w *wakes) taken() []string {
 }
 
 // ask acquires for an owner and gives the addresses as text, or nothing if there are none.
-func ask(t testing.TB, b *pools.Book, w *wakes, pool, owner string) string {
+func ask(t testing.TB, b *pools.AddressRegistry, w *wakes, pool, owner string) string {
 	t.Helper()
 
 	got, err := b.Acquire(pools.Request{Network: blue, Pool: pool, Owner: owner, Wake: w.of(owner)})
@@ -329,7 +329,7 @@ func TestConcurrentOwners(t *testing.T) {
 
 	status, _ := b.Status("p")
 	if status.Waiting == 0 || status.Machines() != 0 {
-		t.Errorf("100 stay on 50 addresses, and the book says %+v", status)
+		t.Errorf("100 stay on 50 addresses, and the address registry says %+v", status)
 	}
 
 	var all []netip.Prefix

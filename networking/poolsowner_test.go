@@ -20,11 +20,11 @@ import (
 )
 
 // fleet is machines on one pool, as their controller keeps them: what record has is on the
-// API server, book is in memory and lost with the process.
+// API server, addresses is in memory and lost with the process.
 type fleet struct {
-	t      testing.TB
-	book   *pools.Book
-	record map[string]netip.Prefix
+	t         testing.TB
+	addresses *pools.AddressRegistry
+	record    map[string]netip.Prefix
 	// running have an address in use: their VirtualMachine is there.
 	running map[netip.Addr]string
 }
@@ -40,8 +40,8 @@ func newFleet(t testing.TB) *fleet {
 
 // restart is a new process.
 func (f *fleet) restart() {
-	f.book = pools.New()
-	f.book.ReadFrom(func(_ context.Context, b *pools.Book) error {
+	f.addresses = pools.New()
+	f.addresses.ReadFrom(func(_ context.Context, b *pools.AddressRegistry) error {
 		set(f.t, b, pool(f.t, blue, "p", "10.0.0.10-10.0.0.17"))
 
 		for owner, address := range f.record {
@@ -53,7 +53,7 @@ func (f *fleet) restart() {
 		return nil
 	})
 
-	if err := f.book.Rebuild(f.t.Context()); err != nil {
+	if err := f.addresses.Rebuild(f.t.Context()); err != nil {
 		f.t.Fatal(err)
 	}
 }
@@ -75,7 +75,7 @@ func (f *fleet) step(n int) string {
 		}
 
 		delete(f.record, owner)
-		f.book.Release(owner)
+		f.addresses.Release(owner)
 	default:
 		f.restart()
 	}
@@ -92,7 +92,7 @@ func (f *fleet) allocate(owner string, written, made bool) string {
 		return ""
 	}
 
-	got, err := f.book.Acquire(pools.Request{Network: blue, Pool: "p", Owner: owner})
+	got, err := f.addresses.Acquire(pools.Request{Network: blue, Pool: "p", Owner: owner})
 
 	var exhausted *alloc.ExhaustedError
 
@@ -156,10 +156,10 @@ func TestPropertyOneOwner(t *testing.T) {
 		for i := range 13 {
 			owner := fmt.Sprintf("m%d", i)
 			delete(f.record, owner)
-			f.book.Release(owner)
+			f.addresses.Release(owner)
 		}
 
-		if status, _ := f.book.Status("p"); status.Machines() != 8 {
+		if status, _ := f.addresses.Status("p"); status.Machines() != 8 {
 			return fmt.Sprintf("%d of 8 addresses are free at the end", status.Machines())
 		}
 

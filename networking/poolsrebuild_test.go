@@ -21,14 +21,14 @@ import (
 
 var errAPI = errors.New("the API server is away")
 
-// The gate opens once the book is filled, after as many tries as it takes, and what a
+// The gate opens once the address registry is filled, after as many tries as it takes, and what a
 // failed try left is not in it.
 func TestGateOpensWhenTheBookIsFilled(t *testing.T) {
 	t.Parallel()
 
 	synctest.Test(t, func(t *testing.T) {
 		b, tries := pools.New(), 0
-		b.ReadFrom(func(_ context.Context, b *pools.Book) error {
+		b.ReadFrom(func(_ context.Context, b *pools.AddressRegistry) error {
 			tries++
 			if tries < 3 {
 				set(t, b, pool(t, blue, "stale", "10.0.0.0/24"))
@@ -57,7 +57,7 @@ func TestGateOpensWhenTheBookIsFilled(t *testing.T) {
 		synctest.Wait()
 
 		if err := b.Check(nil); !errors.Is(err, pools.ErrNotRebuilt) || b.Ready() {
-			t.Errorf("ready before the book is filled: %v", err)
+			t.Errorf("ready before the address registry is filled: %v", err)
 		}
 
 		for _, gate := range []interface {
@@ -87,7 +87,7 @@ func TestGateGivesUpWithItsContext(t *testing.T) {
 
 	synctest.Test(t, func(t *testing.T) {
 		b := pools.New()
-		b.ReadFrom(func(context.Context, *pools.Book) error { return errAPI })
+		b.ReadFrom(func(context.Context, *pools.AddressRegistry) error { return errAPI })
 
 		ctx, cancel := context.WithCancel(t.Context())
 		gate := b.Gate(clock.RealClock{})
@@ -110,7 +110,7 @@ func TestWhoWaitedBeforeARestartIsServedFirst(t *testing.T) {
 	t.Parallel()
 
 	b, w := pools.New(), &wakes{}
-	b.ReadFrom(func(_ context.Context, b *pools.Book) error {
+	b.ReadFrom(func(_ context.Context, b *pools.AddressRegistry) error {
 		set(t, b, pool(t, blue, "p", "10.0.0.1/32"))
 
 		if err := b.Restore(blue, alloc.Held{Owner: "has", Pool: "p", Address: netip.MustParsePrefix("10.0.0.1/8")}); err != nil {
@@ -179,14 +179,14 @@ func BenchmarkRebuild(b *testing.B) {
 	const small, large = 1_000, 100_000
 
 	once := func(n int) float64 {
-		book := pools.New()
-		book.ReadFrom(func(_ context.Context, book *pools.Book) error {
-			set(b, book, pool(b, blue, "p", "10.0.0.0/8"))
+		addresses := pools.New()
+		addresses.ReadFrom(func(_ context.Context, addresses *pools.AddressRegistry) error {
+			set(b, addresses, pool(b, blue, "p", "10.0.0.0/8"))
 
 			addr := netip.MustParseAddr("10.0.0.1")
 			for i := range n {
 				held := alloc.Held{Owner: fmt.Sprintf("ns/m%d/uid", i), Pool: "p", Address: netip.PrefixFrom(addr, 8)}
-				if err := book.Restore(blue, held); err != nil {
+				if err := addresses.Restore(blue, held); err != nil {
 					return err
 				}
 
@@ -198,7 +198,7 @@ func BenchmarkRebuild(b *testing.B) {
 
 		begun := clock.RealClock{}.Now()
 
-		if err := book.Rebuild(b.Context()); err != nil {
+		if err := addresses.Rebuild(b.Context()); err != nil {
 			b.Fatal(err)
 		}
 

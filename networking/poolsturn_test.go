@@ -18,8 +18,8 @@ import (
 
 // queue is owners who ask for addresses of one pool, and the order in which they wait.
 type queue struct {
-	t    testing.TB
-	book *pools.Book
+	t         testing.TB
+	addresses *pools.AddressRegistry
 	// line are those who asked in vain, the first in front; woken those who were woken and
 	// have not asked again.
 	line, woken []string
@@ -34,14 +34,14 @@ func (q *queue) step(n int) string {
 	case 0, 1, 2:
 		return q.ask(owner)
 	case 3, 4:
-		q.book.Release(owner)
+		q.addresses.Release(owner)
 		delete(q.has, owner)
 		q.leave(owner)
 	case 5:
-		q.book.Forget(owner)
+		q.addresses.Forget(owner)
 		q.leave(owner)
 	case 6:
-		set(q.t, q.book, pool(q.t, blue, "p", fmt.Sprintf("10.0.0.10-10.0.0.%d", 10+n%6)))
+		set(q.t, q.addresses, pool(q.t, blue, "p", fmt.Sprintf("10.0.0.10-10.0.0.%d", 10+n%6)))
 	default:
 		return q.next()
 	}
@@ -66,7 +66,7 @@ func (q *queue) leave(owner string) {
 func (q *queue) ask(owner string) string {
 	q.woken = slices.DeleteFunc(q.woken, func(s string) bool { return s == owner })
 
-	_, err := q.book.Acquire(pools.Request{
+	_, err := q.addresses.Acquire(pools.Request{
 		Network: blue, Pool: "p", Owner: owner, Wake: func() { q.woken = append(q.woken, owner) },
 	})
 
@@ -93,7 +93,7 @@ func (q *queue) ask(owner string) string {
 	q.has[owner] = true
 	q.leave(owner)
 
-	if status, _ := q.book.Status("p"); status.Machines() < uint64(ahead) {
+	if status, _ := q.addresses.Status("p"); status.Machines() < uint64(ahead) {
 		return fmt.Sprintf("%s got an address, and %d are left for the %d who came before it", owner, status.Machines(), ahead)
 	}
 
@@ -109,8 +109,8 @@ func TestPropertyInTurn(t *testing.T) {
 	t.Parallel()
 
 	property.Check(t, "in turn", property.Options{Runs: 500}, prop.ForAll(func(steps []int) string {
-		q := &queue{t: t, book: pools.New(), has: map[string]bool{}}
-		set(t, q.book, pool(t, blue, "p", "10.0.0.10-10.0.0.12"))
+		q := &queue{t: t, addresses: pools.New(), has: map[string]bool{}}
+		set(t, q.addresses, pool(t, blue, "p", "10.0.0.10-10.0.0.12"))
 
 		for _, n := range steps {
 			if wrong := q.step(n); wrong != "" {
@@ -124,13 +124,13 @@ func TestPropertyInTurn(t *testing.T) {
 			}
 		}
 
-		status, _ := q.book.Status("p")
+		status, _ := q.addresses.Status("p")
 		if len(q.line) > 0 && status.Machines() > 0 {
 			return fmt.Sprintf("%v wait, and %d addresses are free", q.line, status.Machines())
 		}
 
 		if status.Waiting != len(q.line) {
-			return fmt.Sprintf("%d wait by the book, and it is %v", status.Waiting, q.line)
+			return fmt.Sprintf("%d wait by the address registry, and it is %v", status.Waiting, q.line)
 		}
 
 		return ""

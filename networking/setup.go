@@ -52,29 +52,29 @@ func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) error {
 		return err
 	}
 
-	book := pools.New()
-	registry := claims.NewRegistry(book)
-	book.ReadPoolsFrom(claims.PoolReader(mgr.GetAPIReader(), registry), nodepool.Reader(mgr.GetAPIReader()))
-	book.ReadFrom(claims.Reader(mgr.GetAPIReader(), registry), machine.Reader(mgr.GetAPIReader()))
+	addresses := pools.New()
+	registry := claims.NewRegistry(addresses)
+	addresses.ReadPoolsFrom(claims.PoolReader(mgr.GetAPIReader(), registry), nodepool.Reader(mgr.GetAPIReader()))
+	addresses.ReadFrom(claims.Reader(mgr.GetAPIReader(), registry), machine.Reader(mgr.GetAPIReader()))
 
-	for _, collector := range []prometheus.Collector{pools.NewCollector(book), nodepool.NewCollector(book)} {
+	for _, collector := range []prometheus.Collector{pools.NewCollector(addresses), nodepool.NewCollector(addresses)} {
 		if err := a.Registry.Register(collector); err != nil {
 			return fmt.Errorf("register metrics of address pools: %w", err)
 		}
 	}
 
-	if err := mgr.AddReadyzCheck("addresses", book.Check); err != nil {
+	if err := mgr.AddReadyzCheck("addresses", addresses.Check); err != nil {
 		return fmt.Errorf("add readiness check: %w", err)
 	}
 
-	if err := a.claims(mgr, book, registry); err != nil {
+	if err := a.claims(mgr, addresses, registry); err != nil {
 		return err
 	}
 
 	gate := &crdgate.Gate{
 		Area: "networking: KubeVirt machines", Kinds: []schema.GroupVersionKind{kubevirt.VirtualMachineKind(), kubevirt.InstanceKind()},
 		Manager: mgr, Clock: a.Clock, Log: a.Log,
-		Open: func(_ context.Context, mgr ctrl.Manager) error { return a.kubevirt(mgr, book, registry, steps) },
+		Open: func(_ context.Context, mgr ctrl.Manager) error { return a.kubevirt(mgr, addresses, registry, steps) },
 	}
 	if err := mgr.Add(gate); err != nil {
 		return fmt.Errorf("add gate of KubeVirt's kinds: %w", err)
@@ -84,14 +84,14 @@ func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) error {
 }
 
 // claims adds what gives MachineClaims the addresses of their templates' pools.
-func (a *Area) claims(mgr ctrl.Manager, book *pools.Book, registry *claims.Registry) error {
-	templates := &claims.Templates{Client: mgr.GetClient(), Book: book, Registry: registry, Clock: a.Clock}
+func (a *Area) claims(mgr ctrl.Manager, addresses *pools.AddressRegistry, registry *claims.Registry) error {
+	templates := &claims.Templates{Client: mgr.GetClient(), Addresses: addresses, Registry: registry, Clock: a.Clock}
 	if err := templates.SetupWithManager(mgr); err != nil {
 		return err
 	}
 
 	machines := &claims.Claims{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Book: book, Registry: registry,
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Addresses: addresses, Registry: registry,
 		Recorder: mgr.GetEventRecorder("hyperfleet"), Clock: a.Clock, Concurrency: a.Config.Concurrency,
 	}
 
@@ -111,7 +111,7 @@ func (a *Area) names(ctx context.Context, mgr ctrl.Manager, steps *step.Metrics)
 }
 
 // kubevirt adds the controllers of KubeVirt machines.
-func (a *Area) kubevirt(mgr ctrl.Manager, book *pools.Book, registry *claims.Registry, steps *step.Metrics) error {
+func (a *Area) kubevirt(mgr ctrl.Manager, addresses *pools.AddressRegistry, registry *claims.Registry, steps *step.Metrics) error {
 	runner := func(name string) *step.Runner {
 		return &step.Runner{Client: mgr.GetClient(), Controller: name, Clock: a.Clock, Metrics: steps}
 	}
@@ -119,7 +119,7 @@ func (a *Area) kubevirt(mgr ctrl.Manager, book *pools.Book, registry *claims.Reg
 
 	machines := &machine.Reconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Runner: runner("kubevirtmachine"), Recorder: recorder,
-		Book: book, Clock: a.Clock, Concurrency: a.Config.Concurrency,
+		Addresses: addresses, Clock: a.Clock, Concurrency: a.Config.Concurrency,
 	}
 	if err := machines.SetupWithManager(mgr); err != nil {
 		return err
@@ -127,7 +127,7 @@ func (a *Area) kubevirt(mgr ctrl.Manager, book *pools.Book, registry *claims.Reg
 
 	nodePools := &nodepool.Reconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Runner: runner("kubevirtnodepool"), Recorder: recorder,
-		Book: book, Owner: registry.Owner, Clock: a.Clock,
+		Addresses: addresses, Owner: registry.Owner, Clock: a.Clock,
 	}
 
 	return nodePools.SetupWithManager(mgr)

@@ -71,15 +71,15 @@ func TestMachinesThatWaitedAreServedFirst(t *testing.T) {
 	w.must(err)
 
 	name := kubevirt.PoolName(w.namespace, "full")
-	book := pools.New()
-	w.must(machine.Reader(env.Client)(t.Context(), book))
+	addresses := pools.New()
+	w.must(machine.Reader(env.Client)(t.Context(), addresses))
 
 	addresses, err := alloc.NewPool(name, alloc.Spec{Addresses: []string{"10.0.0.10/32"}, PrefixLengthV4: 24})
 	w.must(err)
-	w.must(book.SetPool(pools.Pool{Network: network, Addresses: addresses}, nil))
+	w.must(addresses.SetPool(pools.Pool{Network: network, Addresses: addresses}, nil))
 
 	ask := func(owner string) []netip.Prefix {
-		got, err := book.Acquire(pools.Request{Network: network, Pool: name, Owner: owner, Wake: func() {}})
+		got, err := addresses.Acquire(pools.Request{Network: network, Pool: name, Owner: owner, Wake: func() {}})
 
 		var full *alloc.ExhaustedError
 		if err != nil && !errors.As(err, &full) {
@@ -89,7 +89,7 @@ func TestMachinesThatWaitedAreServedFirst(t *testing.T) {
 		return got
 	}
 
-	if status, _ := book.Status(name); status.Waiting+1 != len(waits) { // the first was woken by the pool
+	if status, _ := addresses.Status(name); status.Waiting+1 != len(waits) { // the first was woken by the pool
 		t.Errorf("%d wait", status.Waiting)
 	}
 
@@ -108,7 +108,7 @@ func TestMachinesThatWaitedAreServedFirst(t *testing.T) {
 			t.Fatalf("%s has no address when it is its turn", m.Name)
 		}
 
-		book.Release(kubevirt.Owner(m))
+		addresses.Release(kubevirt.Owner(m))
 	}
 
 	if got := ask("new"); got == nil {

@@ -20,8 +20,8 @@ type jobParts struct {
 	controllers []func(ctrl.Manager) error
 	receiver    http.Handler
 	sources     *demand.Sources
-	// news wakes pools whose sources go otherwise than before.
-	news *wake.Source
+	// sourcesChanged wakes pools whose sources go otherwise than before.
+	sourcesChanged *wake.Source
 }
 
 func (a *Area) jobs(
@@ -42,16 +42,16 @@ func (a *Area) jobs(
 		MaxBody: a.MaxBodyBytes, Clock: a.Clock, Metrics: metrics, Log: a.Log,
 	})
 
-	news := &wake.Source{}
+	sourcesChanged := &wake.Source{}
 	sources := &demand.Sources{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Providers: workloads, Platforms: a.Platforms,
-		WebhookURL: a.WebhookURL, Clock: a.Clock, Metrics: metrics, Log: a.Log, Wake: news.Wake,
+		WebhookURL: a.WebhookURL, Clock: a.Clock, Metrics: metrics, Log: a.Log, Wake: sourcesChanged.Wake,
 	}
 
 	batches := &demand.BatchReconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Log: a.Log}
 
 	return &jobParts{
 		controllers: []func(ctrl.Manager) error{reconciler.SetupWithManager, batches.SetupWithManager},
-		receiver:    receiver, sources: sources, news: news,
+		receiver:    receiver, sources: sources, sourcesChanged: sourcesChanged,
 	}, nil
 }

@@ -166,7 +166,7 @@ func (a *Area) parts(mgr ctrl.Manager) (*parts, error) {
 			}).SetupWithManager,
 			(&runnerpool.Reconciler{
 				Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Runner: runner("runnerpool"),
-				Recorder: recorder, Clock: a.Clock, Platforms: a.Platforms, Heard: jobs.sources, Wake: jobs.news,
+				Recorder: recorder, Clock: a.Clock, Platforms: a.Platforms, Sources: jobs.sources, Wake: jobs.sourcesChanged,
 			}).SetupWithManager,
 			(&machineclaim.Reconciler{
 				Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Runner: runner("machineclaim"), Recorder: recorder,

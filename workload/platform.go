@@ -81,7 +81,7 @@ type Fit struct {
 	Covers bool
 	// Missing are the job's labels that the runners lack.
 	Missing []string
-	// Why says in a sentence that names the mend why the job is not taken, where Covers
+	// Why says in a sentence that names the fix why the job is not taken, where Covers
 	// and Missing do not say it.
 	Why string
 }

@@ -18,7 +18,7 @@ import (
 // Provider is one scope of a CI platform. It is safe for concurrent use.
 type Provider interface {
 	// Validate asks the platform whether the credentials suffice and the scope and
-	// runner group exist. An error of kind Rejected names the mend.
+	// runner group exist. An error of kind Rejected names the fix.
 	Validate(ctx context.Context) error
 
 	// Issue makes the credential of one runner. A runner of that name which is offline

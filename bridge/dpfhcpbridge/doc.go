@@ -11,7 +11,7 @@
 //
 // controller.go has the list of steps and the deletion list; each step is in a file of its
 // own. What is looked at before anything is made stops the list when it fails, at any time
-// of a bridge's life. All of it is mended by events: watches.go has an index for each
+// of a bridge's life. All of it is fixed by events: watches.go has an index for each
 // object that a bridge stands on, so no event lists all bridges.
 //
 // The phase is computed from the conditions (phase.go) and read by nobody here.

@@ -17,7 +17,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// hostedClusterMade makes the HostedCluster, and mends what has been changed of it. One
+// hostedClusterMade makes the HostedCluster, and fixes what has been changed of it. One
 // that was deleted by somebody else is not made again: its data is gone, and a new one would
 // hide that.
 func hostedClusterMade(ctx context.Context, s *scope) step.Result {
@@ -114,7 +114,7 @@ func usable(node *corev1.Node) bool {
 	return false
 }
 
-// nodePoolMade makes the NodePool, and mends what has been changed of it. It holds no data:
+// nodePoolMade makes the NodePool, and fixes what has been changed of it. It holds no data:
 // one that was deleted is made again.
 func nodePoolMade(ctx context.Context, s *scope) step.Result {
 	key := client.ObjectKeyFromObject(s.bridge)

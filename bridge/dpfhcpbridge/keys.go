@@ -72,7 +72,7 @@ func (s *scope) owned(name string) *corev1.Secret {
 	}
 }
 
-// keep makes a Secret, or mends its content.
+// keep makes a Secret, or fixes its content.
 func (s *scope) keep(ctx context.Context, want *corev1.Secret, data map[string][]byte) error {
 	key := client.ObjectKeyFromObject(want)
 	have := &corev1.Secret{}

@@ -43,7 +43,7 @@ func (s *scope) ours(object client.Object) bool {
 	return metav1.IsControlledBy(object, s.bridge) || object.GetLabels()[hypershift.LabelUID] == string(s.bridge.UID)
 }
 
-// ensure makes an object that is not there, and mends one that is not as it is wanted: only
+// ensure makes an object that is not there, and fixes one that is not as it is wanted: only
 // those fields of its spec that differ are sent. It gives the object as it is then. An object
 // of that name that belongs to somebody else is an error of class Configuration.
 func (s *scope) ensure(
@@ -83,12 +83,12 @@ func (s *scope) ensure(
 		return nil, fmt.Errorf("write patch of %s %s: %w", want.GetKind(), key, err)
 	}
 
-	mended := have.DeepCopy()
-	if err := s.Client.Patch(ctx, mended, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(fieldOwner)); err != nil {
+	fixed := have.DeepCopy()
+	if err := s.Client.Patch(ctx, fixed, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(fieldOwner)); err != nil {
 		return nil, s.refused(err, "patch", want, reason)
 	}
 
-	return mended, nil
+	return fixed, nil
 }
 
 // refused is an error of writing an object: what the API server finds invalid or forbids

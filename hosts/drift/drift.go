@@ -134,7 +134,7 @@ func wanted(host *v1alpha1.HostStatus, desired string) Action {
 	}
 }
 
-// heals says whether another configuration may mend a failure.
+// heals says whether another configuration may fix a failure.
 func heals(reason string) bool {
 	return reason == v1alpha1.FailureUpdateExceededRetries || reason == v1alpha1.FailureBootstrapExceededRetries
 }

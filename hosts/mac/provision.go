@@ -260,7 +260,7 @@ func usable(server scaleway.Server) step.Result {
 
 	switch {
 	case server.State == scaleway.Broken:
-		return step.Stall("ServerBroken", said+": have it mended there, or delete this machine")
+		return step.Stall("ServerBroken", said+": have it fixed there, or delete this machine")
 	case server.State == scaleway.Locked:
 		return step.Stall("ServerLocked", said+": ask Scaleway why, or delete this machine")
 	case server.State == scaleway.Working || server.IP == "":

@@ -69,7 +69,7 @@ type Life interface {
 // Secrets reads values that are kept in Secrets.
 type Secrets interface {
 	// Secret reads one key of a Secret in a namespace. Errors are of class Configuration and
-	// name the Secret and the mend, except where the API server did not answer.
+	// name the Secret and the fix, except where the API server did not answer.
 	Secret(ctx context.Context, namespace string, ref v1alpha1.LocalSecretKeySelector) (log.Secret, error)
 }
 

@@ -208,7 +208,7 @@ func converge(ctx context.Context, s *scope) step.Result {
 	return s.begin(ctx, job{what: d.Do, permit: permit.Number})
 }
 
-// heal clears a failure that another configuration may mend.
+// heal clears a failure that another configuration may fix.
 func (s *scope) heal(d drift.Decision) {
 	if d.Heal {
 		s.status.FailureReason, s.status.FailureMessage = "", ""

@@ -94,7 +94,7 @@ func CheckTags[C any]() error {
 
 // HostConfigHash is the digest of what a configuration brings to every host of a fleet:
 // its draft with all per-host fields zeroed. Parts that can't be rendered count with their
-// error, so that the hash is the same each time, and another one when they are mended.
+// error, so that the hash is the same each time, and another one when they are fixed.
 func HostConfigHash[C any](cfg C, draft func(C) *Draft) string {
 	return hashOf(draft(Fleet(cfg)).digests())
 }

@@ -206,7 +206,7 @@ func (l *life) loses() {
 }
 
 // crashes pushes a program that ends at once: it counts as failed, though all its bytes
-// arrived, and the next one mends it.
+// arrived, and the next one fixes it.
 func (l *life) crashes() {
 	l.t.Helper()
 

@@ -61,7 +61,7 @@ func outcomes(result push.Result) string {
 }
 
 // Each trouble has its kind, ends the push where it was, leaves no part half done, and the
-// next push mends all.
+// next push fixes all.
 func TestTrouble(t *testing.T) {
 	t.Parallel()
 
@@ -72,7 +72,7 @@ func TestTrouble(t *testing.T) {
 	cases := map[string]struct {
 		trouble func(*testing.T, *machost.Host)
 		script  string
-		mend    func(*testing.T, *machost.Host)
+		fix    func(*testing.T, *machost.Host)
 		kind    ssh.Kind
 		says    string
 		want    string
@@ -105,7 +105,7 @@ func TestTrouble(t *testing.T) {
 					t.Fatal(err)
 				}
 			},
-			mend: func(t *testing.T, h *machost.Host) {
+			fix: func(t *testing.T, h *machost.Host) {
 				t.Helper()
 
 				if err := h.FillDisk(t.Context(), false); err != nil {
@@ -170,13 +170,13 @@ func TestTrouble(t *testing.T) {
 
 			whole(t, host, before, next)
 
-			if tc.mend != nil {
-				tc.mend(t, host)
+			if tc.fix != nil {
+				tc.fix(t, host)
 			}
 
-			mended := push.Drift(t.Context(), redial(t, target), small(t, "new", fine), all, push.Options{})
-			if mended.Err != nil {
-				t.Error(mended.Err)
+			fixed := push.Drift(t.Context(), redial(t, target), small(t, "new", fine), all, push.Options{})
+			if fixed.Err != nil {
+				t.Error(fixed.Err)
 			}
 		})
 	}

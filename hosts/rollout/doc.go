@@ -12,7 +12,7 @@
 //   - At most MaxUnavailable permits are out.
 //   - A host that is available gets one only while fewer than MaxUnavailable hosts are
 //     unavailable: in flight, unreachable, or failed for good. Those that are unavailable
-//     anyway may go at any time: it may be what mends them.
+//     anyway may go at any time: it may be what fixes them.
 //   - Canaries go first: until so many hosts have the configuration, no more are in flight
 //     than are missing.
 //   - Too many hosts that refuse a configuration stop it, until it is another or somebody

@@ -225,7 +225,7 @@ func (d *decision) stop() {
 
 	s.StoppedHash, s.StoppedAt = s.Hash, d.now
 	s.StoppedReason = fmt.Sprintf(
-		"%d of %d hosts refused the configuration, such as %v: mend it, or resume the fleet to go on with it",
+		"%d of %d hosts refused the configuration, such as %v: fix it, or resume the fleet to go on with it",
 		len(names), len(d.hosts), names[:min(len(names), most)])
 	d.report.Stopped = true
 }

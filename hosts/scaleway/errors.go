@@ -31,7 +31,7 @@ const (
 // Error of a call, with its kind and the words for people. It has the class of its kind.
 type Error struct {
 	Kind Kind
-	// Message names what was tried and the mend. It holds no secret.
+	// Message names what was tried and the fix. It holds no secret.
 	Message string
 	cause   error
 }
@@ -76,8 +76,8 @@ func Decided(err error) bool {
 	return ok && e.Kind != Unavailable
 }
 
-// mend is what a person is told for a kind.
-func mend(kind Kind) string {
+// fix is what a person is told for a kind.
+func fix(kind Kind) string {
 	switch kind {
 	case OutOfStock:
 		return "no such Mac is free in this zone: wait, or choose another type or zone"
@@ -88,7 +88,7 @@ func mend(kind Kind) string {
 	case Denied:
 		return "check the API key, and that it may use Apple silicon and SSH keys in this project"
 	case Rejected:
-		return "mend what was asked for"
+		return "fix what was asked for"
 	case NotFound:
 		return "it is not there (any more), or belongs to another project or zone"
 	case Unavailable:
@@ -108,7 +108,7 @@ func (c *Client) failure(verb string, err error) error {
 	kind, cause := kindOf(err), c.redact.Cause(err)
 	said := strings.TrimPrefix(cause.Error(), "scaleway-sdk-go: ")
 
-	return &Error{Kind: kind, Message: fmt.Sprintf("%s: %s (%s)", verb, mend(kind), clip(said)), cause: cause}
+	return &Error{Kind: kind, Message: fmt.Sprintf("%s: %s (%s)", verb, fix(kind), clip(said)), cause: cause}
 }
 
 // kindOf reads the standard errors (https://www.scaleway.com/en/developers/api/#standard-errors)

@@ -36,7 +36,7 @@ const (
 )
 
 // Error is what went wrong. Its reason is its kind; its message names the host and the
-// mend, and has no secret that the target or the script names.
+// fix, and has no secret that the target or the script names.
 type Error = errclass.KindError[Kind]
 
 // ErrHostKeyChanged is in the chain of every error of kind HostKeyChanged.

@@ -341,7 +341,7 @@ var permissionText = regexp.MustCompile(
 	`\((/[^,]*), ([A-Za-z.|, ]+)\)`)
 
 // permissionMend puts the answer "Permission check failed (/vms/100, VM.Audit)" in
-// words with the command that mends it.
+// words with the command that fixes it.
 func (c *client) permissionMend(reason string) string {
 	found := permissionText.FindStringSubmatch(reason)
 	if found == nil {

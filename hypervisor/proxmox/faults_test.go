@@ -285,7 +285,7 @@ func TestAMediumThatComesLate(t *testing.T) {
 	}
 }
 
-// createError calls Create until it gives an error that waiting does not mend.
+// createError calls Create until it gives an error that waiting does not fix.
 func createError(t testing.TB, p hypervisor.Provider, sp *hypervisor.MachineSpec) error {
 	t.Helper()
 

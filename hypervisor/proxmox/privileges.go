@@ -78,7 +78,7 @@ type need struct {
 	privileges []string
 }
 
-// unmet says what of the needs is missing, each with the command that mends it.
+// unmet says what of the needs is missing, each with the command that fixes it.
 func (c *client) unmet(held permissions, needs []need) []string {
 	var out []string
 

@@ -23,7 +23,7 @@ const EnvFile = EnvPrefix + "CONFIG"
 const fileFlag = "config"
 
 // ErrInvalid is wrapped by every error of Load that the reader of the configuration
-// has to mend.
+// has to fix.
 var ErrInvalid = errors.New("invalid configuration")
 
 // Spec describes the configuration of one program. T is a struct in which every field

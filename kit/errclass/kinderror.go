@@ -17,7 +17,7 @@ type KindError[K ~string] struct {
 	Kind K
 	// Reason is a CamelCase word for conditions and events, e.g. TemplateNotFound.
 	Reason string
-	// Message names the thing and the mend. It never holds a secret.
+	// Message names the thing and the fix. It never holds a secret.
 	Message string
 	// After is when it is worth trying again; 0 leaves that to the caller.
 	After time.Duration

@@ -61,7 +61,7 @@ func Steady(after time.Duration, reason, message string) Result {
 
 // Stall says that a person must act before the step can go on. The object is
 // looked at again on events and on the Runner's slow resync. The reason is one
-// CamelCase word; the message names the thing and the mend.
+// CamelCase word; the message names the thing and the fix.
 func Stall(reason, message string) Result {
 	return Result{outcome: outcomeStall, reason: reason, message: message}
 }

@@ -134,7 +134,7 @@ func TestRunReportsWhatTheStepsCameTo(t *testing.T) {
 			},
 			result: ctrl.Result{RequeueAfter: time.Hour},
 		},
-		"a reason the server would refuse is mended": {
+		"a reason the server would refuse is fixed": {
 			second: step.Stall("no room left!", "add disks"),
 			want: []string{
 				"A=True Done", "B=False NoRoomLeft add disks", "C=Unknown Pending an earlier step is not done",
@@ -232,7 +232,7 @@ func TestStepsNotReachedKeepWhatWasSaidOfThem(t *testing.T) {
 
 	obj = world.read(t)
 	obj.Generation = 4
-	done[0] = returns("A", step.Stall("Broken", "mend it"))
+	done[0] = returns("A", step.Stall("Broken", "fix it"))
 
 	if _, err := step.Run(t.Context(), runner, obj, done, new([]string)); err != nil {
 		t.Fatal(err)

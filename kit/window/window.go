@@ -18,7 +18,7 @@ type Window struct {
 }
 
 // At says whether the window is open, and when it closes or opens next. A window whose
-// words can't be followed is an error that names the field and the mend.
+// words can't be followed is an error that names the field and the fix.
 func (w Window) At(now time.Time) (open bool, boundary time.Time, err error) {
 	zone, err := zoneOf(w.TimeZone)
 	if err != nil {

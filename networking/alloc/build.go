@@ -203,7 +203,7 @@ func (p *part) checkGateway(gateway netip.Addr) []error {
 	complain := func(problem string, args ...any) []error {
 		return []error{&SpecError{
 			Field: "gateway", Value: gateway.String(),
-			Problem: fmt.Sprintf(problem, args...) + ": mend it, or give the prefix length of the network",
+			Problem: fmt.Sprintf(problem, args...) + ": fix it, or give the prefix length of the network",
 		}}
 	}
 
@@ -299,7 +299,7 @@ func (p *part) checkExcluded() []error {
 	for _, out := range p.excluded {
 		if !all.meet(out.span()) {
 			problems = append(problems, &SpecError{
-				Field: out.field, Value: out.String(), Problem: "it is outside the pool: mend it, or leave it out",
+				Field: out.field, Value: out.String(), Problem: "it is outside the pool: fix it, or leave it out",
 			})
 		}
 	}

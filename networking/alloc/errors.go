@@ -54,7 +54,7 @@ func (e *OverlapError) Error() string {
 		e.Pool, e.Other, e.Network, e.Range)
 }
 
-// Refusal is why an address that was asked for is not to be had.
+// Refusal is why an address that was asked for is not available.
 type Refusal string
 
 // The refusals. All but RefusedHeld and RefusedSecond last until the pool changes.
@@ -73,7 +73,7 @@ const (
 	RefusedSecond Refusal = "Second"
 )
 
-// UnavailableError is returned when an address that was asked for is not to be had.
+// UnavailableError is returned when an address that was asked for is not available.
 // Nothing was taken then.
 type UnavailableError struct {
 	Network, Pool string

@@ -35,9 +35,9 @@ type Usage struct {
 type Network struct {
 	name string
 
-	mu    sync.RWMutex
-	pools map[string]*state
-	book  book
+	mu          sync.RWMutex
+	pools       map[string]*state
+	assignments assignments
 }
 
 // state is a pool and what of it is free.
@@ -50,7 +50,7 @@ type state struct {
 
 // NewNetwork makes a network without pools.
 func NewNetwork(name string) *Network {
-	return &Network{name: name, pools: map[string]*state{}, book: newBook()}
+	return &Network{name: name, pools: map[string]*state{}, assignments: newAssignments()}
 }
 
 // Rebuild makes a network of its pools and of what the machines' statuses say is in use,
@@ -134,7 +134,7 @@ func (n *Network) count() {
 		}
 	}
 
-	for _, r := range n.book.records {
+	for _, r := range n.assignments.records {
 		if r.Owner != "" {
 			n.take(r.Address.Addr())
 		}
@@ -179,7 +179,7 @@ func (n *Network) Acquire(pool, owner string, want ...netip.Addr) ([]netip.Prefi
 		return nil, fmt.Errorf("acquire an address of pool %s on network %s: %w", pool, n.name, ErrNoPool)
 	}
 
-	held := n.book.of(owner)
+	held := n.assignments.of(owner)
 
 	chosen, err := n.choose(s, owner, held, want)
 	if err != nil {
@@ -196,7 +196,7 @@ func (n *Network) Acquire(pool, owner string, want ...netip.Addr) ([]netip.Prefi
 		s.take(family, position)
 
 		h := Held{Owner: owner, Pool: pool, Address: at}
-		n.book.add(h)
+		n.assignments.add(h)
 		held = append(held, h)
 	}
 
@@ -252,7 +252,7 @@ func (n *Network) chooseExactly(s *state, owner string, addr netip.Addr, second 
 	no := &UnavailableError{Network: n.name, Pool: s.pool.name, Address: addr}
 
 	prefix, given := s.pool.Prefix(addr)
-	holder, held := n.book.holder(addr)
+	holder, held := n.assignments.holder(addr)
 
 	switch {
 	case !given:
@@ -289,14 +289,14 @@ func (n *Network) Restore(h Held) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 
-	switch holder, held := n.book.holder(addr); {
+	switch holder, held := n.assignments.holder(addr); {
 	case held && holder != h.Owner:
 		return &ConflictError{Network: n.name, Address: addr, Owner: h.Owner, Holder: holder}
 	case held:
-		n.book.change(h)
+		n.assignments.change(h)
 	default:
 		n.take(addr)
-		n.book.add(h)
+		n.assignments.add(h)
 	}
 
 	return nil
@@ -309,7 +309,7 @@ func (n *Network) Release(owner string) []Held {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 
-	held := n.book.remove(owner)
+	held := n.assignments.remove(owner)
 	for _, h := range held {
 		n.give(h.Address.Addr())
 	}
@@ -348,7 +348,7 @@ func (n *Network) Of(owner string) []netip.Prefix {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 
-	return prefixes(n.book.of(owner))
+	return prefixes(n.assignments.of(owner))
 }
 
 // prefixes are the addresses of an owner, in order.
@@ -368,7 +368,7 @@ func (n *Network) Holder(addr netip.Addr) (string, bool) {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 
-	return n.book.holder(addr.Unmap())
+	return n.assignments.holder(addr.Unmap())
 }
 
 // Held is all that is in use, by address, IPv4 first. Rebuild makes the same network of it.
@@ -376,7 +376,7 @@ func (n *Network) Held() []Held {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 
-	return n.book.list(func(Held) bool { return true })
+	return n.assignments.list(func(Held) bool { return true })
 }
 
 // Outside is what is in use of a pool that the pool does not give, by address: what was
@@ -391,7 +391,7 @@ func (n *Network) Outside(pool string) []Held {
 func (n *Network) outside(pool string) []Held {
 	s := n.pools[pool]
 
-	return n.book.list(func(h Held) bool {
+	return n.assignments.list(func(h Held) bool {
 		if h.Pool != pool || s == nil {
 			return h.Pool == pool
 		}

@@ -158,12 +158,12 @@ func genSpec() gopter.Gen {
 			}
 		}
 
-		return mend(spec)
+		return fix(spec)
 	})
 }
 
-// mend drops the exclusions and single addresses that NewPool would refuse.
-func mend(spec alloc.Spec) alloc.Spec {
+// fix drops the exclusions and single addresses that NewPool would refuse.
+func fix(spec alloc.Spec) alloc.Spec {
 	for range 20 {
 		_, err := alloc.NewPool("p", spec)
 
@@ -254,7 +254,7 @@ func (o *oracle) of(owner string) []netip.Addr {
 	return out
 }
 
-// acquire is what an owner has then; false if it is not to be had.
+// acquire is what an owner has then; false if it is not available.
 func (o *oracle) acquire(owner string, want netip.Addr) ([]netip.Addr, bool) {
 	now := maps.Clone(o.taken)
 	has := map[int]bool{}

@@ -31,7 +31,7 @@ import (
 
 const (
 	// exhaustedRetry is how soon a claim without an address looks again without being woken:
-	// the book wakes it when there is one.
+	// the address registry wakes it when there is one.
 	exhaustedRetry = 5 * time.Minute
 	// lookAgain is how soon what no event may tell of is looked at again.
 	lookAgain = 2 * time.Second
@@ -47,11 +47,11 @@ const ReasonAddressConflict = "AddressConflict"
 type Claims struct {
 	Client client.Client
 	// Live reads from the API server itself.
-	Live     client.Reader
-	Book     *pools.Book
-	Registry *Registry
-	Recorder events.EventRecorder
-	Clock    clock.WithTicker
+	Live      client.Reader
+	Addresses *pools.AddressRegistry
+	Registry  *Registry
+	Recorder  events.EventRecorder
+	Clock     clock.WithTicker
 	// Concurrency is how many claims are worked on at a time.
 	Concurrency int
 
@@ -68,7 +68,7 @@ func (c *Claims) SetupWithManager(mgr ctrl.Manager) error {
 		Named("claimaddress").
 		For(&v1alpha1.MachineClaim{}).
 		Watches(&v1alpha1.HypervisorMachineTemplate{}, handler.EnqueueRequestsFromMapFunc(c.waiting)).
-		WatchesRawSource(c.Book.Gate(c.Clock)).
+		WatchesRawSource(c.Addresses.Gate(c.Clock)).
 		WatchesRawSource(&c.waker).
 		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency}).
 		Complete(c)
@@ -153,7 +153,7 @@ func (c *Claims) allocate(ctx context.Context, claim *v1alpha1.MachineClaim) (re
 	}
 
 	if !pooled {
-		c.Book.Release(Owner(claim)) // it may have waited for one
+		c.Addresses.Release(Owner(claim)) // it may have waited for one
 
 		return reconcile.Result{}, c.clear(ctx, claim)
 	}
@@ -164,14 +164,14 @@ func (c *Claims) allocate(ctx context.Context, claim *v1alpha1.MachineClaim) (re
 	case !there:
 		return reconcile.Result{RequeueAfter: lookAgain}, nil // its controller looks at it soon
 	case entry.Reason != "":
-		c.Book.Forget(Owner(claim)) // it may have waited in another pool
+		c.Addresses.Forget(Owner(claim)) // it may have waited in another pool
 
 		return reconcile.Result{}, c.without(ctx, claim, entry.Reason, entry.Message)
 	}
 
-	// The book may have what the cache does not show yet: where the template has changed
+	// The address registry may have what the cache does not show yet: where the template has changed
 	// since, that must not be overwritten.
-	if len(c.Book.Of(Owner(claim))) > 0 {
+	if len(c.Addresses.Of(Owner(claim))) > 0 {
 		var live v1alpha1.MachineClaim
 		if err := c.Live.Get(ctx, client.ObjectKeyFromObject(claim), &live); err != nil {
 			return reconcile.Result{}, client.IgnoreNotFound(err)
@@ -182,7 +182,7 @@ func (c *Claims) allocate(ctx context.Context, claim *v1alpha1.MachineClaim) (re
 		}
 	}
 
-	got, err := c.Book.Acquire(pools.Request{
+	got, err := c.Addresses.Acquire(pools.Request{
 		Network: entry.Network, Pool: entry.Pool, Owner: Owner(claim), Wake: c.waker.For(client.ObjectKeyFromObject(claim)),
 	})
 	if err != nil {
@@ -209,7 +209,7 @@ func (c *Claims) pooled(ctx context.Context, name types.NamespacedName) (bool, e
 }
 
 // give writes the addresses into the claim's status. Whatever becomes of the write, the
-// book keeps them for this machine.
+// addresses keeps them for this machine.
 func (c *Claims) give(ctx context.Context, claim *v1alpha1.MachineClaim, network string, got []netip.Prefix) error {
 	texts := make([]any, 0, len(got))
 	for _, address := range got {
@@ -269,12 +269,12 @@ func (c *Claims) clear(ctx context.Context, claim *v1alpha1.MachineClaim) error 
 	return gone(apply(ctx, c.Client, c.Clock, claim, kindClaim, map[string]any{}))
 }
 
-// confirm checks that the addresses on record are the machine's in the book as well: a
+// confirm checks that the addresses on record are the machine's in the address registry as well: a
 // status that was edited by hand may give one to two machines.
 func (c *Claims) confirm(ctx context.Context, claim *v1alpha1.MachineClaim) (reconcile.Result, error) {
 	condition, again := allocated(strings.Join(onRecord(claim), " ")), time.Duration(0)
 
-	if err := restore(c.Book, c.Registry, claim); err != nil {
+	if err := restore(c.Addresses, c.Registry, claim); err != nil {
 		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, ReasonAddressConflict, err.Error()
 		again = conflictRetry
 	}
@@ -311,8 +311,8 @@ func list(in []string) []any {
 func (c *Claims) release(ctx context.Context, claim *v1alpha1.MachineClaim) error {
 	owner := Owner(claim)
 
-	if len(c.Book.Of(owner)) == 0 && len(onRecord(claim)) == 0 {
-		c.Book.Release(owner) // it may have waited for one
+	if len(c.Addresses.Of(owner)) == 0 && len(onRecord(claim)) == 0 {
+		c.Addresses.Release(owner) // it may have waited for one
 
 		return nil
 	}
@@ -332,15 +332,15 @@ func (c *Claims) release(ctx context.Context, claim *v1alpha1.MachineClaim) erro
 		return err
 	}
 
-	c.Book.Release(owner)
+	c.Addresses.Release(owner)
 
 	return nil
 }
 
-// forget frees what the book has for claims whose object is gone: the finalizer has seen
+// forget frees what the address registry has for claims whose object is gone: the finalizer has seen
 // to it that their machines are, too.
 func (c *Claims) forget(ctx context.Context, name types.NamespacedName) error {
-	owners := c.Book.Owners(ownerPrefix(name))
+	owners := c.Addresses.Owners(ownerPrefix(name))
 
 	// The cache may not have a new claim of the name yet.
 	var claim v1alpha1.MachineClaim
@@ -352,14 +352,14 @@ func (c *Claims) forget(ctx context.Context, name types.NamespacedName) error {
 
 	for _, owner := range owners {
 		if owner != Owner(&claim) {
-			c.Book.Release(owner)
+			c.Addresses.Release(owner)
 		}
 	}
 
 	return nil
 }
 
-// Owner is a claim's machine in the book.
+// Owner is a claim's machine in the address registry.
 func Owner(claim *v1alpha1.MachineClaim) string {
 	return ownerPrefix(client.ObjectKeyFromObject(claim)) + string(claim.UID)
 }

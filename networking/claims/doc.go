@@ -4,7 +4,7 @@
 // Package claims gives MachineClaims the addresses of their templates' pools
 // (HypervisorMachineTemplate.spec.network.static.pool).
 //
-//	template --Templates--> Registry --> pools.Book
+//	template --Templates--> Registry --> pools.AddressRegistry
 //	                                         |
 //	claim <--status: addresses, AddressAllocated-- Claims
 //

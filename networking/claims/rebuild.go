@@ -23,7 +23,7 @@ import (
 // pageSize is how many objects one call lists.
 const pageSize = 500
 
-// PoolReader finds the templates' pools for a registry's book.
+// PoolReader finds the templates' pools for a registry's addresses.
 func PoolReader(live client.Reader, registry *Registry) pools.PoolReader {
 	return func(ctx context.Context) ([]pools.Found, error) {
 		templates, err := pages(ctx, live,
@@ -54,16 +54,16 @@ func PoolReader(live client.Reader, registry *Registry) pools.PoolReader {
 			}
 
 			// What is wrong with it, its own pass says.
-			out = append(out, pools.Found{Object: template, Put: func(*pools.Book) { registry.Set(template, &cluster, nil) }})
+			out = append(out, pools.Found{Object: template, Put: func(*pools.AddressRegistry) { registry.Set(template, &cluster, nil) }})
 		}
 
 		return out, nil
 	}
 }
 
-// Reader reads the claims' addresses back into a registry's book.
+// Reader reads the claims' addresses back into a registry's addresses.
 func Reader(live client.Reader, registry *Registry) pools.Reader {
-	return func(ctx context.Context, b *pools.Book) error {
+	return func(ctx context.Context, b *pools.AddressRegistry) error {
 		claims, err := pages(ctx, live,
 			func(l *v1alpha1.MachineClaimList) []v1alpha1.MachineClaim { return l.Items })
 		if err != nil {
@@ -88,7 +88,7 @@ func Reader(live client.Reader, registry *Registry) pools.Reader {
 }
 
 // expect has a claim that found its pool full wait in it still, before those who come now.
-func expect(b *pools.Book, registry *Registry, claim *v1alpha1.MachineClaim) {
+func expect(b *pools.AddressRegistry, registry *Registry, claim *v1alpha1.MachineClaim) {
 	waits := pools.Waits(claim.Status.Conditions, v1alpha1.ConditionAddressAllocated)
 
 	if !waits || len(onRecord(claim)) > 0 || started(claim) || !claim.DeletionTimestamp.IsZero() {
@@ -101,7 +101,7 @@ func expect(b *pools.Book, registry *Registry, claim *v1alpha1.MachineClaim) {
 	}
 }
 
-// clear forgets all templates, for a book that is empty.
+// clear forgets all templates, for an address registry that is empty.
 func (r *Registry) clear() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -133,8 +133,8 @@ func pages[T, L any, P interface {
 	}
 }
 
-// restore puts into the book what a claim's status says.
-func restore(b *pools.Book, registry *Registry, claim *v1alpha1.MachineClaim) error {
+// restore puts into the address registry what a claim's status says.
+func restore(b *pools.AddressRegistry, registry *Registry, claim *v1alpha1.MachineClaim) error {
 	if len(onRecord(claim)) == 0 {
 		return nil
 	}

@@ -27,11 +27,11 @@ const (
 	ReasonPoolsOverlap = "PoolsOverlap"
 )
 
-// Registry knows which pool of the book each template has. Templates whose pools are the
+// Registry knows which pool of the address registry each template has. Templates whose pools are the
 // same in all that counts for giving addresses, on one network, share one. Make one with
 // NewRegistry.
 type Registry struct {
-	book *pools.Book
+	addresses *pools.AddressRegistry
 
 	mu        sync.Mutex
 	templates map[types.NamespacedName]Entry
@@ -39,7 +39,7 @@ type Registry struct {
 
 // Entry is a template's pool.
 type Entry struct {
-	// Network and Pool are keys in the book.
+	// Network and Pool are keys in the address registry.
 	Network, Pool string
 	// Machines is how many machines the pool has addresses for.
 	Machines uint64
@@ -48,8 +48,8 @@ type Entry struct {
 }
 
 // NewRegistry makes a registry without templates.
-func NewRegistry(book *pools.Book) *Registry {
-	return &Registry{book: book, templates: map[types.NamespacedName]Entry{}}
+func NewRegistry(addresses *pools.AddressRegistry) *Registry {
+	return &Registry{addresses: addresses, templates: map[types.NamespacedName]Entry{}}
 }
 
 // Of is a template's pool; false where it has none, or was not looked at yet.
@@ -98,11 +98,11 @@ func (r *Registry) remove(template types.NamespacedName, except string) {
 	delete(r.templates, template)
 
 	if there && old.Pool != "" && old.Pool != except && len(r.sharers(old.Pool)) == 0 {
-		r.book.RemovePool(old.Pool)
+		r.addresses.RemovePool(old.Pool)
 	}
 }
 
-// Set puts the pool of a template, which has one, into the book. Where it overlaps another
+// Set puts the pool of a template, which has one, into the address registry. Where it overlaps another
 // one, wake is called for all templates that have it when it is worth trying again.
 func (r *Registry) Set(
 	template *v1alpha1.HypervisorMachineTemplate, cluster *v1alpha1.HypervisorCluster, wake func(types.NamespacedName) func(),
@@ -136,11 +136,11 @@ func (r *Registry) Set(
 
 	entry.Machines = pool.Machines()
 
-	if status, there := r.book.Status(entry.Pool); there && status.Network == entry.Network {
+	if status, there := r.addresses.Status(entry.Pool); there && status.Network == entry.Network {
 		return entry // its name says all that there is to say of it
 	}
 
-	err = r.book.SetPool(pools.Pool{Network: entry.Network, Addresses: pool}, all(append(r.sharers(entry.Pool), name), wake))
+	err = r.addresses.SetPool(pools.Pool{Network: entry.Network, Addresses: pool}, all(append(r.sharers(entry.Pool), name), wake))
 
 	var overlap *alloc.OverlapError
 
@@ -169,16 +169,16 @@ func all(names []types.NamespacedName, wake func(types.NamespacedName) func()) f
 
 // overlaps names what a pool overlaps as users know it.
 func (r *Registry) overlaps(overlap *alloc.OverlapError) string {
-	owner, mend := r.owner(overlap.Other), ", or write the same pool in all these templates to share it"
+	owner, fix := r.owner(overlap.Other), ", or write the same pool in all these templates to share it"
 	if owner == "" {
-		owner, mend = "KubevirtNodePool "+overlap.Other, ", or exclude these in one of them"
+		owner, fix = "KubevirtNodePool "+overlap.Other, ", or exclude these in one of them"
 	}
 
 	return fmt.Sprintf("network.static.pool overlaps that of %s on network %s at %s: give each pool addresses of its own%s",
-		owner, overlap.Network, overlap.Range, mend)
+		owner, overlap.Network, overlap.Range, fix)
 }
 
-// Owner says whose a pool of the book is: the templates that have it, by kind and name.
+// Owner says whose a pool of the address registry is: the templates that have it, by kind and name.
 // It is empty for a pool of no template.
 func (r *Registry) Owner(pool string) string {
 	r.mu.Lock()
@@ -204,7 +204,7 @@ func (r *Registry) owner(pool string) string {
 // NetworkOf is the key of the network that a template's machines are on.
 //
 // On KubeVirt it is the NetworkAttachmentDefinition as NAMESPACE/NAME, as for
-// KubevirtNodePools, because on one network there is one book; on a cluster that a
+// KubevirtNodePools, because on one network there is one address registry; on a cluster that a
 // kubeconfig leads to it is CLUSTER:NAMESPACE/NAME. On Proxmox VE it is CLUSTER:BRIDGE,
 // with /vlanN after it if there is a VLAN. It is empty for the pod network of KubeVirt,
 // which has addresses of its own.

@@ -33,13 +33,13 @@ const (
 	kindClaim    = "MachineClaim"
 )
 
-// Templates puts the pools of HypervisorMachineTemplates into the book, and says on the
+// Templates puts the pools of HypervisorMachineTemplates into the address registry, and says on the
 // templates how that went.
 type Templates struct {
-	Client   client.Client
-	Book     *pools.Book
-	Registry *Registry
-	Clock    clock.WithTicker
+	Client    client.Client
+	Addresses *pools.AddressRegistry
+	Registry  *Registry
+	Clock     clock.WithTicker
 
 	waker pools.Waker
 }
@@ -56,7 +56,7 @@ func (t *Templates) SetupWithManager(mgr ctrl.Manager) error {
 		For(&v1alpha1.HypervisorMachineTemplate{}, changed).
 		Watches(&v1alpha1.HypervisorCluster{}, handler.EnqueueRequestsFromMapFunc(t.ofCluster), changed).
 		Watches(&v1alpha1.RunnerPool{}, handler.EnqueueRequestsFromMapFunc(t.ofRunnerPool), changed).
-		WatchesRawSource(t.Book.Gate(t.Clock)).
+		WatchesRawSource(t.Addresses.Gate(t.Clock)).
 		WatchesRawSource(&t.waker).
 		Complete(t)
 	if err != nil {
@@ -151,7 +151,7 @@ func (t *Templates) Reconcile(ctx context.Context, req reconcile.Request) (recon
 	return reconcile.Result{}, t.set(ctx, &template, &cluster)
 }
 
-// set puts the template's pool into the book and reports.
+// set puts the template's pool into the address registry and reports.
 func (t *Templates) set(
 	ctx context.Context, template *v1alpha1.HypervisorMachineTemplate, cluster *v1alpha1.HypervisorCluster,
 ) error {

@@ -45,7 +45,7 @@ func newRedactor(credentials map[string]string) log.Redactor {
 type words struct {
 	class  errclass.Class
 	reason string
-	mend   string
+	fix    string
 	any    []string
 }
 
@@ -93,7 +93,7 @@ func classify(call string, err error, redact log.Redactor) error {
 	for _, known := range knownErrors() {
 		for _, word := range known.any {
 			if strings.Contains(text, word) {
-				return errclass.New(known.class, known.reason, "%s: %s: %s", call, text, known.mend)
+				return errclass.New(known.class, known.reason, "%s: %s: %s", call, text, known.fix)
 			}
 		}
 	}

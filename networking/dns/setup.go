@@ -20,8 +20,8 @@ import (
 const (
 	defaultInterval      = 30 * time.Minute
 	defaultSweepInterval = 10 * time.Minute
-	// stalledAgain is how often what a person has to mend is looked at: keys and zones are
-	// mended where no event tells of it.
+	// stalledAgain is how often what a person has to fix is looked at: keys and zones are
+	// fixed where no event tells of it.
 	stalledAgain = 2 * time.Minute
 )
 
@@ -47,7 +47,7 @@ type Options struct {
 	Interval time.Duration
 	// SweepInterval between two searches for records that are left over. Default: 10 minutes.
 	SweepInterval time.Duration
-	// StalledInterval after which what a person has to mend is tried again. Default: 2
+	// StalledInterval after which what a person has to fix is tried again. Default: 2
 	// minutes.
 	StalledInterval time.Duration
 }

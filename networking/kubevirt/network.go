@@ -84,10 +84,10 @@ func Bootstrap(pool *v1alpha1.KubevirtNodePool) (Network, error) {
 		want, strings.Join(names, ", "))
 }
 
-// PoolName is the name of a node pool's addresses in the book.
+// PoolName is the name of a node pool's addresses in the address registry.
 func PoolName(namespace, pool string) string { return namespace + "/" + pool }
 
-// Owner is a machine in the book.
+// Owner is a machine in the address registry.
 func Owner(machine *v1alpha1.KubevirtMachine) string {
 	return OwnerPrefix(machine.Namespace, machine.Name) + string(machine.UID)
 }

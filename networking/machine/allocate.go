@@ -22,7 +22,7 @@ import (
 )
 
 // exhaustedRetry is how soon a machine without an address looks again without being woken:
-// the book wakes it when there is one.
+// the address registry wakes it when there is one.
 const exhaustedRetry = 5 * time.Minute
 
 // allocate gives the machine its addresses, and has them in the status before anything
@@ -52,7 +52,7 @@ func allocate(ctx context.Context, s *scope) step.Result {
 		return s.stall("NetworkNotFound", err.Error())
 	}
 
-	got, err := s.Book.Acquire(pools.Request{
+	got, err := s.Addresses.Acquire(pools.Request{
 		Network: network, Pool: kubevirt.PoolName(s.machine.Namespace, pool), Owner: kubevirt.Owner(s.machine),
 		Wake: s.waker.For(client.ObjectKeyFromObject(s.machine)),
 	})
@@ -63,7 +63,7 @@ func allocate(ctx context.Context, s *scope) step.Result {
 	s.machine.Status.AllocatedBootstrapAddresses = map[string][]string{config.Interface: words(got)}
 	s.machine.Status.BootstrapNetwork = network
 
-	// Whatever becomes of this write, the book keeps the addresses for this machine.
+	// Whatever becomes of this write, the address registry keeps the addresses for this machine.
 	if err := step.Save(ctx); err != nil {
 		return step.Fail(fmt.Errorf("save allocated addresses: %w", err))
 	}
@@ -73,7 +73,7 @@ func allocate(ctx context.Context, s *scope) step.Result {
 	return step.Done().WithReason("Allocated", join(got))
 }
 
-// confirm checks that the addresses on record are the machine's in the book as well: a
+// confirm checks that the addresses on record are the machine's in the address registry as well: a
 // status that was edited by hand may give one to two machines.
 func (s *scope) confirm() step.Result {
 	addresses, err := s.addresses()
@@ -81,7 +81,7 @@ func (s *scope) confirm() step.Result {
 		return s.stall("InvalidAddresses", err.Error())
 	}
 
-	if err := restore(s.Book, s.machine); err != nil {
+	if err := restore(s.Addresses, s.machine); err != nil {
 		return s.stall("AddressConflict", err.Error())
 	}
 

@@ -38,11 +38,11 @@ const (
 type Reconciler struct {
 	Client client.Client
 	// Live reads from the API server itself.
-	Live     client.Reader
-	Runner   *step.Runner
-	Recorder events.EventRecorder
-	Book     *pools.Book
-	Clock    clock.WithTicker
+	Live      client.Reader
+	Runner    *step.Runner
+	Recorder  events.EventRecorder
+	Addresses *pools.AddressRegistry
+	Clock     clock.WithTicker
 	// Concurrency is how many machines are worked on at a time.
 	Concurrency int
 
@@ -68,7 +68,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(kubevirt.New(kubevirt.InstanceKind()), handler.EnqueueRequestsFromMapFunc(machineOf)).
 		Watches(&hfv1.DNSRegistration{},
 			handler.EnqueueRequestsFromMapFunc(claimstatus.OfRegistration(hfv1.KindKubevirtMachine))).
-		WatchesRawSource(r.Book.Gate(r.Clock)).
+		WatchesRawSource(r.Addresses.Gate(r.Clock)).
 		WatchesRawSource(&r.waker).
 		WithOptions(controller.Options{MaxConcurrentReconciles: r.Concurrency}).
 		Complete(r)
@@ -173,11 +173,11 @@ func (s *scope) read(
 	return into, nil
 }
 
-// forget frees what the book has for a machine whose object is gone. The finalizer sees to
+// forget frees what the address registry has for a machine whose object is gone. The finalizer sees to
 // it that there is nothing, unless somebody took it off by force: then the VirtualMachine
 // is waited for.
 func (r *Reconciler) forget(ctx context.Context, name types.NamespacedName) (reconcile.Result, error) {
-	owners := r.Book.Owners(kubevirt.OwnerPrefix(name.Namespace, name.Name))
+	owners := r.Addresses.Owners(kubevirt.OwnerPrefix(name.Namespace, name.Name))
 	if len(owners) == 0 {
 		return reconcile.Result{}, nil
 	}
@@ -202,7 +202,7 @@ func (r *Reconciler) forget(ctx context.Context, name types.NamespacedName) (rec
 	}
 
 	for _, owner := range owners {
-		r.Book.Release(owner)
+		r.Addresses.Release(owner)
 	}
 
 	return reconcile.Result{}, nil

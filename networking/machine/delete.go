@@ -98,7 +98,7 @@ func release(ctx context.Context, s *scope) step.Result {
 		return step.Wait(time.Second, "StatusStale", "its addresses are on record still")
 	}
 
-	if freed := s.Book.Release(kubevirt.Owner(s.machine)); len(freed) > 0 {
+	if freed := s.Addresses.Release(kubevirt.Owner(s.machine)); len(freed) > 0 {
 		s.Recorder.Eventf(s.machine, nil, corev1.EventTypeNormal, "AddressesReleased", "Release",
 			"%d addresses are free for other machines", len(freed))
 	}

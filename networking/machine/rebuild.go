@@ -21,9 +21,9 @@ import (
 // pageSize is how many machines one call lists.
 const pageSize = 500
 
-// Reader reads the machines' addresses back into a book.
+// Reader reads the machines' addresses back into an address registry.
 func Reader(live client.Reader) pools.Reader {
-	return func(ctx context.Context, b *pools.Book) error {
+	return func(ctx context.Context, b *pools.AddressRegistry) error {
 		machines, err := list(ctx, live)
 		if err != nil {
 			return err
@@ -48,7 +48,7 @@ func Reader(live client.Reader) pools.Reader {
 
 // expect has a machine that found its pool full wait in it still, before those who come
 // now.
-func expect(b *pools.Book, machine *v1alpha1.KubevirtMachine) {
+func expect(b *pools.AddressRegistry, machine *v1alpha1.KubevirtMachine) {
 	waits := pools.Waits(machine.Status.Conditions, v1alpha1.ConditionAddressesAllocated)
 	pool := machine.Labels[v1alpha1.LabelNodePool]
 
@@ -82,8 +82,8 @@ func list(ctx context.Context, live client.Reader) ([]v1alpha1.KubevirtMachine, 
 	}
 }
 
-// restore puts into the book what a machine's status says.
-func restore(b *pools.Book, machine *v1alpha1.KubevirtMachine) error {
+// restore puts into the address registry what a machine's status says.
+func restore(b *pools.AddressRegistry, machine *v1alpha1.KubevirtMachine) error {
 	var problems []error
 
 	for _, texts := range machine.Status.AllocatedBootstrapAddresses {

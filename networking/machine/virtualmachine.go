@@ -97,7 +97,7 @@ func create(ctx context.Context, s *scope) step.Result {
 	}
 
 	// The addresses on record are not those that the VirtualMachine was made with, which
-	// is what a person does who mends two machines with one address.
+	// is what a person does who fixes two machines with one address.
 	before := s.vm.DeepCopy()
 	kubevirt.SetNetworkDataSecret(s.vm, s.network.name)
 

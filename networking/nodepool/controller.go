@@ -36,11 +36,11 @@ const (
 type Reconciler struct {
 	Client client.Client
 	// Live reads from the API server itself.
-	Live     client.Reader
-	Runner   *step.Runner
-	Recorder events.EventRecorder
-	Book     *pools.Book
-	// Owner says whose a pool of the book is that is of another kind, e.g.
+	Live      client.Reader
+	Runner    *step.Runner
+	Recorder  events.EventRecorder
+	Addresses *pools.AddressRegistry
+	// Owner says whose a pool of the address registry is that is of another kind, e.g.
 	// "HypervisorMachineTemplate ci/linux"; empty for one of a node pool. It may be nil.
 	Owner func(pool string) string
 	Clock clock.WithTicker
@@ -63,7 +63,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		For(&v1alpha1.KubevirtNodePool{}).
 		Owns(&v1alpha1.KubevirtMachineTemplate{}).
 		Owns(&v1alpha1.KubevirtMachine{}, builder.WithPredicates(news())).
-		WatchesRawSource(r.Book.Gate(r.Clock)).
+		WatchesRawSource(r.Addresses.Gate(r.Clock)).
 		WatchesRawSource(&r.waker).
 		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency}).
 		Complete(r)
@@ -102,7 +102,7 @@ func plan() step.Plan[*scope] {
 	return step.Plan[*scope]{
 		Finalizer: v1alpha1.FinalizerKubevirtNodePool,
 		Steps: []step.Step[*scope]{
-			{Condition: v1alpha1.ConditionValidNetworkConfig, Run: networkValid}, // addresses are in the book
+			{Condition: v1alpha1.ConditionValidNetworkConfig, Run: networkValid}, // addresses are in the address registry
 			{Condition: v1alpha1.ConditionTemplateReady, Run: templateReady},
 			{Condition: v1alpha1.ConditionMachinesScaled, Run: scaled},
 			{Condition: v1alpha1.ConditionMachinesReady, Run: machinesReady},
@@ -122,7 +122,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 
 	err := r.Client.Get(ctx, req.NamespacedName, &pool)
 	if apierrors.IsNotFound(err) {
-		r.Book.RemovePool(kubevirt.PoolName(req.Namespace, req.Name))
+		r.Addresses.RemovePool(kubevirt.PoolName(req.Namespace, req.Name))
 
 		return reconcile.Result{}, nil
 	}

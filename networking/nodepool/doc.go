@@ -7,7 +7,7 @@
 //
 //	deleted:  MachinesDeleted ─► object gone
 //
-// A pool's addresses go into the book of addresses, and what its machines are made from
+// A pool's addresses go into the address registry, and what its machines are made from
 // into a KubevirtMachineTemplate that is named after its content. A changed template is for
 // new machines; those that are there stay as they are.
 //

@@ -12,24 +12,24 @@ import (
 // Collector gives kubevirt_ippool_exhausted{cluster}: 1 while machines of the cluster wait
 // for an address, else 0. It has a sample for each cluster with static addresses.
 type Collector struct {
-	book      *pools.Book
+	addresses *pools.AddressRegistry
 	exhausted *prometheus.Desc
 }
 
-// NewCollector makes the collector of a book.
-func NewCollector(b *pools.Book) *Collector {
-	return &Collector{book: b, exhausted: prometheus.NewDesc("kubevirt_ippool_exhausted",
+// NewCollector makes the collector of an address registry.
+func NewCollector(b *pools.AddressRegistry) *Collector {
+	return &Collector{addresses: b, exhausted: prometheus.NewDesc("kubevirt_ippool_exhausted",
 		"Whether machines of a cluster wait for an address.", []string{"cluster"}, nil)}
 }
 
 // Describe gives the metric's name.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) { ch <- c.exhausted }
 
-// Collect reads the book.
+// Collect reads the address registry.
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	waiting := map[string]float64{}
 
-	for _, status := range c.book.Statuses() {
+	for _, status := range c.addresses.Statuses() {
 		if status.Cluster == "" {
 			continue
 		}

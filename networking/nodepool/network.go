@@ -30,12 +30,12 @@ const (
 	reasonOverlap         = "OverlappingAddresses"
 )
 
-// networkValid puts the pool's addresses into the book.
+// networkValid puts the pool's addresses into the address registry.
 func networkValid(_ context.Context, s *scope) step.Result {
 	name := kubevirt.PoolName(s.pool.Namespace, s.pool.Name)
 
 	if s.pool.Spec.BootstrapNetworkConfig == nil {
-		s.Book.RemovePool(name)
+		s.Addresses.RemovePool(name)
 
 		return s.compare(step.Done().WithReason("DHCP", "new machines ask DHCP for their addresses"), nil)
 	}
@@ -45,7 +45,7 @@ func networkValid(_ context.Context, s *scope) step.Result {
 		return step.Stall(reason, err.Error())
 	}
 
-	err = s.Book.SetPool(entry, s.waker.For(client.ObjectKeyFromObject(s.pool)))
+	err = s.Addresses.SetPool(entry, s.waker.For(client.ObjectKeyFromObject(s.pool)))
 
 	var overlap *alloc.OverlapError
 	if errors.As(err, &overlap) {
@@ -74,7 +74,7 @@ func (s *scope) overlaps(overlap *alloc.OverlapError) string {
 		"or exclude these in one of them", overlap.Pool, owner, overlap.Network, overlap.Range)
 }
 
-// entryOf is the pool as the book takes it; with an error comes the reason to show.
+// entryOf is the pool as the address registry takes it; with an error comes the reason to show.
 func entryOf(pool *v1alpha1.KubevirtNodePool) (pools.Pool, string, error) {
 	network, err := kubevirt.Bootstrap(pool)
 	if err != nil {
@@ -114,7 +114,7 @@ func (s *scope) compare(result step.Result, addresses *alloc.Pool) step.Result {
 func (s *scope) exhausted(result step.Result) step.Result {
 	const condition = v1alpha1.ConditionIPPoolExhausted
 
-	status, there := s.Book.Status(kubevirt.PoolName(s.pool.Namespace, s.pool.Name))
+	status, there := s.Addresses.Status(kubevirt.PoolName(s.pool.Namespace, s.pool.Name))
 	if !there {
 		s.pool.Status.Addresses = nil
 
@@ -149,7 +149,7 @@ func shown(n uint64) int64 {
 	return int64(min(n, math.MaxInt64)) //nolint:gosec // G115: bounded
 }
 
-// Reader finds the node pools' addresses for a book.
+// Reader finds the node pools' addresses for an address registry.
 func Reader(live client.Reader) pools.PoolReader {
 	return func(ctx context.Context) ([]pools.Found, error) {
 		listed, err := list(ctx, live)
@@ -162,7 +162,7 @@ func Reader(live client.Reader) pools.PoolReader {
 		for i := range listed {
 			pool := &listed[i]
 			if pool.Spec.BootstrapNetworkConfig != nil {
-				out = append(out, pools.Found{Object: pool, Put: func(b *pools.Book) { put(ctx, b, pool) }})
+				out = append(out, pools.Found{Object: pool, Put: func(b *pools.AddressRegistry) { put(ctx, b, pool) }})
 			}
 		}
 
@@ -170,9 +170,9 @@ func Reader(live client.Reader) pools.PoolReader {
 	}
 }
 
-// put puts a pool's addresses into the book. What is wrong with them, its own pass says in
+// put puts a pool's addresses into the address registry. What is wrong with them, its own pass says in
 // a condition.
-func put(ctx context.Context, b *pools.Book, pool *v1alpha1.KubevirtNodePool) {
+func put(ctx context.Context, b *pools.AddressRegistry, pool *v1alpha1.KubevirtNodePool) {
 	entry, _, err := entryOf(pool)
 	if err == nil {
 		err = b.SetPool(entry, nil)

@@ -131,7 +131,7 @@ func (s *scope) carryOut(ctx context.Context, c kubevirt.Change) error {
 	return refused(errors.Join(errs...))
 }
 
-// refused gives an error that a person has to mend, such as a quota, its reason.
+// refused gives an error that a person has to fix, such as a quota, its reason.
 func refused(err error) error {
 	if apierrors.IsForbidden(err) {
 		return errclass.Wrap(errclass.Resource, "Forbidden", err)

@@ -88,7 +88,7 @@ func (s *scope) mendTemplate(ctx context.Context, found *v1alpha1.KubevirtMachin
 	found.Spec.Template.Spec.VirtualMachineTemplate = s.spec.VirtualMachineTemplate
 
 	if err := s.Client.Patch(ctx, found, client.MergeFrom(before)); err != nil {
-		return fmt.Errorf("mend it: %w", err)
+		return fmt.Errorf("fix it: %w", err)
 	}
 
 	return nil

@@ -32,13 +32,13 @@ const (
 	rebuildRetry = 2 * time.Second
 )
 
-// ErrNotRebuilt says that the book is not filled yet.
+// ErrNotRebuilt says that the address registry is not filled yet.
 var ErrNotRebuilt = errors.New("the addresses in use are not read back from the API server yet")
 
-// Reader puts into a book what the API server has on record of the addresses of one kind
+// Reader puts into an address registry what the API server has on record of the addresses of one kind
 // of machines, by Restore, the oldest first: where two contradict each other, the first one
 // wins. It reads past caches. A contradiction is for its log and no error.
-type Reader func(ctx context.Context, b *Book) error
+type Reader func(ctx context.Context, b *AddressRegistry) error
 
 // PoolReader finds the pools of one kind of objects, past caches.
 type PoolReader func(ctx context.Context) ([]Found, error)
@@ -48,8 +48,8 @@ type Found struct {
 	// Object tells its age: of two pools that overlap, be they of one kind or of two, the
 	// older object's wins.
 	Object metav1.Object
-	// Put puts the pool into the book. What is wrong with it is for the object's own pass.
-	Put func(b *Book)
+	// Put puts the pool into the address registry. What is wrong with it is for the object's own pass.
+	Put func(b *AddressRegistry)
 }
 
 // Older orders objects by their age: of two that contradict each other, the older one wins.
@@ -78,43 +78,43 @@ func Waits(conditions []metav1.Condition, name string) bool {
 }
 
 // ReadFrom adds a reader for Rebuild. All readers have to be there before the first
-// controller of the book starts.
-func (b *Book) ReadFrom(readers ...Reader) {
+// controller of the address registry starts.
+func (b *AddressRegistry) ReadFrom(readers ...Reader) {
 	b.warm.mu.Lock()
 	defer b.warm.mu.Unlock()
 
 	b.warm.readers = append(b.warm.readers, readers...)
 }
 
-// ReadPoolsFrom adds a reader of pools. All pools are in the book before the first Reader.
-func (b *Book) ReadPoolsFrom(readers ...PoolReader) {
+// ReadPoolsFrom adds a reader of pools. All pools are in the address registry before the first Reader.
+func (b *AddressRegistry) ReadPoolsFrom(readers ...PoolReader) {
 	b.warm.mu.Lock()
 	defer b.warm.mu.Unlock()
 
 	b.warm.pools = append(b.warm.pools, readers...)
 }
 
-// Rebuild fills the book anew from its readers. After an error it is empty.
-func (b *Book) Rebuild(ctx context.Context) error {
+// Rebuild fills the address registry anew from its readers. After an error it is empty.
+func (b *AddressRegistry) Rebuild(ctx context.Context) error {
 	b.empty()
 
 	if err := b.read(ctx); err != nil {
 		b.empty()
 
-		return fmt.Errorf("rebuild the book of addresses: %w", err)
+		return fmt.Errorf("rebuild the address registry: %w", err)
 	}
 
 	return nil
 }
 
-func (b *Book) empty() {
+func (b *AddressRegistry) empty() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
 	b.clear()
 }
 
-func (b *Book) read(ctx context.Context) error {
+func (b *AddressRegistry) read(ctx context.Context) error {
 	b.warm.mu.Lock()
 	pools, readers := b.warm.pools, b.warm.readers
 	b.warm.mu.Unlock()
@@ -145,8 +145,8 @@ func (b *Book) read(ctx context.Context) error {
 	return nil
 }
 
-// Ready says whether the book has been filled through its gate.
-func (b *Book) Ready() bool {
+// Ready says whether the address registry has been filled through its gate.
+func (b *AddressRegistry) Ready() bool {
 	select {
 	case <-b.warm.done:
 		return true
@@ -156,8 +156,8 @@ func (b *Book) Ready() bool {
 }
 
 // Check is a readiness check: not ready from the time that this process leads until the
-// book is filled. A process that stands by is ready.
-func (b *Book) Check(*http.Request) error {
+// addresses is filled. A process that stands by is ready.
+func (b *AddressRegistry) Check(*http.Request) error {
 	b.warm.mu.Lock()
 	defer b.warm.mu.Unlock()
 
@@ -168,24 +168,24 @@ func (b *Book) Check(*http.Request) error {
 	return nil
 }
 
-// Gate is a source for every controller that uses the book: it yields no events, but the
-// controller does not begin before the book is filled. The first one to start, which is
+// Gate is a source for every controller that uses the address registry: it yields no events, but the
+// controller does not begin before the address registry is filled. The first one to start, which is
 // when the process leads, has it filled; tries that fail are repeated.
-func (b *Book) Gate(c clock.WithTicker) source.SyncingSource { return gate{b, c} }
+func (b *AddressRegistry) Gate(c clock.WithTicker) source.SyncingSource { return gate{b, c} }
 
 type gate struct {
-	book  *Book
-	clock clock.WithTicker
+	addresses *AddressRegistry
+	clock     clock.WithTicker
 }
 
 // Start begins the rebuild, once for all gates.
 func (g gate) Start(ctx context.Context, _ workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-	g.book.warm.once.Do(func() {
-		g.book.warm.mu.Lock()
-		g.book.warm.begun = true
-		g.book.warm.mu.Unlock()
+	g.addresses.warm.once.Do(func() {
+		g.addresses.warm.mu.Lock()
+		g.addresses.warm.begun = true
+		g.addresses.warm.mu.Unlock()
 
-		go g.book.fill(ctx, g.clock)
+		go g.addresses.fill(ctx, g.clock)
 	})
 
 	return nil
@@ -194,17 +194,17 @@ func (g gate) Start(ctx context.Context, _ workqueue.TypedRateLimitingInterface[
 // WaitForSync waits for the rebuild's end.
 func (g gate) WaitForSync(ctx context.Context) error {
 	select {
-	case <-g.book.warm.done:
+	case <-g.addresses.warm.done:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("wait for the book of addresses: %w", ctx.Err())
+		return fmt.Errorf("wait for the address registry: %w", ctx.Err())
 	}
 }
 
 // String is for the controller's log.
-func (gate) String() string { return "book of addresses" }
+func (gate) String() string { return "address registry" }
 
-func (b *Book) fill(ctx context.Context, c clock.WithTicker) {
+func (b *AddressRegistry) fill(ctx context.Context, c clock.WithTicker) {
 	logger := log.FromContext(ctx).WithName("pools")
 
 	for {
@@ -232,7 +232,7 @@ func (b *Book) fill(ctx context.Context, c clock.WithTicker) {
 	}
 }
 
-func (b *Book) try(ctx context.Context) error {
+func (b *AddressRegistry) try(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, rebuildTimeout)
 	defer cancel()
 

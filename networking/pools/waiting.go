@@ -42,7 +42,7 @@ func (n *network) turn(r Request) error {
 
 // leave takes an owner off the lists of all networks' pools but one, and gives those whom
 // that is worth waking.
-func (b *Book) leave(r Request) []func() {
+func (b *AddressRegistry) leave(r Request) []func() {
 	var woken []func()
 
 	for name, n := range b.networks {
@@ -149,7 +149,7 @@ func (n *network) changed() []func() {
 	return woken
 }
 
-// call wakes, without the book's lock.
+// call wakes, without the address registry's lock.
 func call(woken []func()) {
 	for _, wake := range woken {
 		wake()

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// Waker is a source of a controller through which the book wakes objects. The zero value
+// Waker is a source of a controller through which the address registry wakes objects. The zero value
 // is ready to use.
 type Waker struct {
 	queue atomic.Pointer[workqueue.TypedRateLimitingInterface[reconcile.Request]]

@@ -33,7 +33,7 @@ const (
 
 // Reasons of dead letters.
 const (
-	// reasonPoison: the handler said that no further try mends it.
+	// reasonPoison: the handler said that no further try fixes it.
 	reasonPoison = "poison"
 	// reasonExhausted: it was tried MaxDeliveries times.
 	reasonExhausted = "exhausted"

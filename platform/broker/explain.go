@@ -14,13 +14,13 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// explained is an error that names the setting to mend.
+// explained is an error that names the setting to fix.
 type explained struct{ error }
 
 // Unwrap gives the error itself.
 func (e explained) Unwrap() error { return e.error }
 
-// explain puts the setting to mend before an error of a server or a connection. What it
+// explain puts the setting to fix before an error of a server or a connection. What it
 // can't tell stays as it is.
 func (a access) explain(err error) error {
 	if err == nil {
@@ -31,19 +31,19 @@ func (a access) explain(err error) error {
 		return err
 	}
 
-	mend := a.mendTLS(err)
-	if mend == "" {
-		mend = a.mendUser(err)
+	fix := a.mendTLS(err)
+	if fix == "" {
+		fix = a.mendUser(err)
 	}
 
-	if mend == "" {
+	if fix == "" {
 		return err
 	}
 
-	return explained{fmt.Errorf("%s: %w", mend, err)}
+	return explained{fmt.Errorf("%s: %w", fix, err)}
 }
 
-// mendTLS says what to mend when no connection comes about; empty if that is another
+// mendTLS says what to fix when no connection comes about; empty if that is another
 // thing.
 func (a access) mendTLS(err error) string {
 	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
@@ -91,7 +91,7 @@ func (a access) mendTLS(err error) string {
 // protocol.
 var errHungUp = errors.New("the server hung up")
 
-// mendUser says what to mend when the server refuses who connects; empty if it does not.
+// mendUser says what to fix when the server refuses who connects; empty if it does not.
 func (a access) mendUser(err error) string {
 	switch {
 	case a.credentials != "" && strings.Contains(err.Error(), a.credentials):

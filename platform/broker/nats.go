@@ -205,7 +205,7 @@ type natsConsumer struct {
 	over  *overNATS
 	parts []*natsPart
 
-	// One goroutine looks at suspects, and mends parts. Others wait for what a part took over.
+	// One goroutine looks at suspects, and fixes parts. Others wait for what a part took over.
 	// They have ended when running has.
 	keeping sync.WaitGroup
 	running context.Context //nolint:containedctx // the subscription's life
@@ -259,7 +259,7 @@ func (c *natsConsumer) keep(ctx context.Context) {
 			return
 		case <-ticker.C:
 			for p := range c.takeSuspects() {
-				if !c.mend(ctx, p) {
+				if !c.fix(ctx, p) {
 					c.suspect(p)
 				}
 			}
@@ -285,8 +285,8 @@ func (c *natsConsumer) takeSuspects() map[*natsPart]bool {
 	return taken
 }
 
-// mend says whether the part is well, and makes it so if its consumer is gone.
-func (c *natsConsumer) mend(parent context.Context, p *natsPart) bool {
+// fix says whether the part is well, and makes it so if its consumer is gone.
+func (c *natsConsumer) fix(parent context.Context, p *natsPart) bool {
 	ctx, cancel := context.WithTimeout(parent, natsDialTimeout)
 	defer cancel()
 

@@ -12,7 +12,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/brokers"
 )
 
-// TestManyLookAtAPart: who mends a part and who takes it over ask for its consumer at the
+// TestManyLookAtAPart: who fixes a part and who takes it over ask for its consumer at the
 // same time, each in its own goroutine. The race detector is the judge.
 func TestManyLookAtAPart(t *testing.T) {
 	t.Parallel()
@@ -43,8 +43,8 @@ func TestManyLookAtAPart(t *testing.T) {
 
 	for range 4 {
 		looking.Go(func() {
-			if !c.mend(t.Context(), c.parts[0]) {
-				t.Error("a part that is well needs mending")
+			if !c.fix(t.Context(), c.parts[0]) {
+				t.Error("a part that is well needs fixing")
 			}
 		})
 		looking.Go(func() {

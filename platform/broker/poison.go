@@ -5,7 +5,7 @@ package broker
 
 import "errors"
 
-// poison marks an error that no further try mends.
+// poison marks an error that no further try fixes.
 type poison struct{ error }
 
 // Unwrap gives the error itself.

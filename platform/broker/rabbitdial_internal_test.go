@@ -17,7 +17,7 @@ import (
 )
 
 // TestPropertyDialThatEnds: a server that ends a connection may be gone before its reason is read,
-// and the library's reader and writer meet the end in any order. What to mend is said each
+// and the library's reader and writer meet the end in any order. What to fix is said each
 // time.
 func TestPropertyDialThatEnds(t *testing.T) {
 	t.Parallel()

@@ -271,7 +271,7 @@ func well(t *testing.T, b broker.Broker) {
 }
 
 // TestSecured: brokers with TLS, users and passwords keep the promises, and whoever is
-// refused is told which setting to mend.
+// refused is told which setting to fix.
 func TestSecured(t *testing.T) {
 	t.Parallel()
 

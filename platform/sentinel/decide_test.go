@@ -72,7 +72,7 @@ func TestCadence(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			b := newBook(false)
+			b := newIndex(false)
 			if ok, err := b.put(tc.resource, ago(tc.seen), ago(tc.seen)); err != nil || !ok {
 				t.Fatal(ok, err)
 			}
@@ -92,7 +92,7 @@ func TestCadence(t *testing.T) {
 func TestBook(t *testing.T) {
 	t.Parallel()
 
-	b := newBook(false)
+	b := newIndex(false)
 	early, late := base(), base().Add(time.Second)
 
 	for i, tc := range []struct {
@@ -167,7 +167,7 @@ func TestDecision(t *testing.T) {
 				t.Fatal(err)
 			}
 
-			b := newBook(d.whole())
+			b := newIndex(d.whole())
 			if _, err := b.put(whole, base(), base()); err != nil {
 				t.Fatal(err)
 			}

@@ -34,7 +34,7 @@ const (
 	leanFields = "id,kind,href,generation,owner_references,status.conditions"
 )
 
-// follow keeps the book: it lists all, then follows the change feed, and begins anew when
+// follow keeps the index: it lists all, then follows the change feed, and begins anew when
 // the feed does not go back far enough.
 func (s *Sentinel) follow(ctx context.Context) {
 	pause := minPause
@@ -136,7 +136,7 @@ func (s *Sentinel) take(ctx context.Context, changes []openapi.Change) error {
 		seen[change.Id] = true
 
 		if change.Operation == opRemoved {
-			s.book.drop(change.Id, s.clock.Now())
+			s.index.drop(change.Id, s.clock.Now())
 
 			continue
 		}
@@ -154,7 +154,7 @@ func (s *Sentinel) take(ctx context.Context, changes []openapi.Change) error {
 		s.consider(ids...)
 	}
 
-	s.meters.known.Set(float64(s.book.size()))
+	s.meters.known.Set(float64(s.index.size()))
 
 	return nil
 }
@@ -180,7 +180,7 @@ func (s *Sentinel) read(ctx context.Context, ids []string) error {
 
 	for _, id := range ids {
 		if !listed[id] {
-			s.book.drop(id, asked)
+			s.index.drop(id, asked)
 		}
 	}
 
@@ -215,12 +215,12 @@ func (s *Sentinel) list(ctx context.Context, pause time.Duration) error {
 			last = page.Items[len(page.Items)-1].Id
 		}
 
-		for _, id := range s.book.missing(after, last, listed) {
-			s.book.drop(id, asked)
+		for _, id := range s.index.missing(after, last, listed) {
+			s.index.drop(id, asked)
 		}
 
 		s.polled()
-		s.meters.known.Set(float64(s.book.size()))
+		s.meters.known.Set(float64(s.index.size()))
 
 		if last == "" {
 			return nil
@@ -242,7 +242,7 @@ func (s *Sentinel) page(ctx context.Context, condition string, size int) (*opena
 	}
 
 	options := client.ListOptions{Size: size, Order: "id asc", Search: strings.Join(parts, " and ")}
-	if !s.book.whole {
+	if !s.index.whole {
 		options.Fields = leanFields
 	}
 
@@ -256,14 +256,14 @@ func (s *Sentinel) page(ctx context.Context, condition string, size int) (*opena
 	return page, nil
 }
 
-// note puts resources into the book.
+// note puts resources into the index.
 func (s *Sentinel) note(items []openapi.Resource, asked time.Time) (map[string]bool, error) {
 	listed := make(map[string]bool, len(items))
 
 	for i := range items {
 		listed[items[i].Id] = true
 
-		if _, err := s.book.put(&items[i], asked, s.clock.Now()); err != nil {
+		if _, err := s.index.put(&items[i], asked, s.clock.Now()); err != nil {
 			return nil, err
 		}
 

@@ -108,7 +108,7 @@ func (l *lease) note(held bool) {
 
 	l.s.meters.leader.Set(1)
 	l.s.log.Info("this replica sends events", "lease", l.name)
-	l.s.consider(l.s.book.ids()...)
+	l.s.consider(l.s.index.ids()...)
 }
 
 // release gives the lease back, so that another replica need not wait for its end.

@@ -99,10 +99,10 @@ func (s *Sentinel) consider(ids ...string) {
 
 // due says whether to put a resource in line.
 func (s *Sentinel) due(id string) bool {
-	s.book.mu.Lock()
-	defer s.book.mu.Unlock()
+	s.index.mu.Lock()
+	defer s.index.mu.Unlock()
 
-	e := s.book.by[id]
+	e := s.index.by[id]
 
 	switch now := s.clock.Now(); {
 	case e == nil, e.queued:
@@ -123,7 +123,7 @@ func (s *Sentinel) due(id string) bool {
 	}
 }
 
-// judge asks the decision; an expression that fails is no yes. The book's mu is held.
+// judge asks the decision; an expression that fails is no yes. The index's mu is held.
 func (s *Sentinel) judge(e *entry, now time.Time) (string, bool) {
 	why, err := s.decide.decide(context.Background(), e, now)
 
@@ -157,10 +157,10 @@ func (s *Sentinel) send() {
 
 // draw makes the event of what is known now; nil if none is due any more.
 func (s *Sentinel) draw(id string) (event *cloudevents.Event, why string, generation int32) {
-	s.book.mu.Lock()
-	defer s.book.mu.Unlock()
+	s.index.mu.Lock()
+	defer s.index.mu.Unlock()
 
-	e := s.book.by[id]
+	e := s.index.by[id]
 	if e == nil {
 		return nil, "", 0
 	}
@@ -281,10 +281,10 @@ func traceParent(span trace.SpanContext) string {
 
 // sent notes what became of an event, and says whether to look at the resource again.
 func (s *Sentinel) sent(id string, generation int32, well bool) bool {
-	s.book.mu.Lock()
-	defer s.book.mu.Unlock()
+	s.index.mu.Lock()
+	defer s.index.mu.Unlock()
 
-	e := s.book.by[id]
+	e := s.index.by[id]
 	if e == nil {
 		return false
 	}

@@ -55,7 +55,7 @@ type Sentinel struct {
 	topic  string
 	decide decider
 	data   *data
-	book   *book
+	index  *index
 	lease  *lease
 	queue  *queue
 
@@ -107,7 +107,7 @@ func New(options Options) (*Sentinel, error) {
 		conf: options.Conf, api: options.API, broker: options.Broker, meters: meters, clock: options.Clock,
 		log:    options.Log.With("resourceType", options.Conf.ResourceType),
 		holder: host + "-" + uuid.NewString(), topic: topicOf(&options.Conf),
-		decide: decide, data: data, book: newBook(decide.whole() || data.whole()), queue: newQueue(), unseen: map[string]bool{},
+		decide: decide, data: data, index: newIndex(decide.whole() || data.whole()), queue: newQueue(), unseen: map[string]bool{},
 	}
 	s.lease = &lease{s: s, name: leaseOf(&options.Conf)}
 
@@ -152,14 +152,14 @@ func (s *Sentinel) begin() {
 	s.mu.Unlock()
 
 	if first {
-		s.log.Info("listed", "resources", s.book.size())
+		s.log.Info("listed", "resources", s.index.size())
 	}
 
-	if first && len(unseen) > 0 && s.book.size() > 0 {
+	if first && len(unseen) > 0 && s.index.size() > 0 {
 		s.log.Warn("the decision asks for conditions that no resource has: are their names right?", "conditions", unseen)
 	}
 
-	s.consider(s.book.ids()...)
+	s.consider(s.index.ids()...)
 }
 
 // pace looks at everything each poll interval.
@@ -173,7 +173,7 @@ func (s *Sentinel) pace(ctx context.Context) {
 			return
 		case <-ticker.C():
 			begin := s.clock.Now()
-			s.consider(s.book.ids()...)
+			s.consider(s.index.ids()...)
 			s.meters.pass.Observe(s.clock.Since(begin).Seconds())
 			s.touch()
 		}

@@ -54,7 +54,7 @@ func (s *Server) create(ctx context.Context, at scope, body openapi.ResourceCrea
 
 	var out store.Resource
 
-	err = s.write(ctx, func(ctx context.Context, u *unit) error {
+	err = s.write(ctx, func(ctx context.Context, u *requestTx) error {
 		out, err = u.create(ctx, at, kind, store.Resource{
 			ID: id.String(), Kind: kind.Kind, Name: body.Name, Spec: spec, Labels: body.Labels, References: references,
 			Tenancy: maps.Clone(about(ctx).tenancy), Generation: 1, CreatedTime: u.now, UpdatedTime: u.now,
@@ -94,7 +94,7 @@ func (s *Server) kindToCreate(at scope, body openapi.ResourceCreate) (*entity.Ki
 	return kind, nil
 }
 
-func (u *unit) create(ctx context.Context, at scope, kind *entity.Kind, r store.Resource) (store.Resource, error) {
+func (u *requestTx) create(ctx context.Context, at scope, kind *entity.Kind, r store.Resource) (store.Resource, error) {
 	if at.parent != nil {
 		parent, err := u.find(ctx, u.tx.Get, scope{kind: at.parent, id: at.parentID})
 		if err != nil {

@@ -31,7 +31,7 @@ type node struct {
 func (s *Server) remove(ctx context.Context, at scope) (answer, error) {
 	var out store.Resource
 
-	err := s.write(ctx, func(ctx context.Context, u *unit) error {
+	err := s.write(ctx, func(ctx context.Context, u *requestTx) error {
 		r, err := u.find(ctx, u.tx.GetForUpdate, at)
 		if err != nil {
 			return err
@@ -49,7 +49,7 @@ func (s *Server) remove(ctx context.Context, at scope) (answer, error) {
 }
 
 // delete asks for the deletion of a resource and all that cascades from it.
-func (u *unit) delete(ctx context.Context, r store.Resource) (store.Resource, error) {
+func (u *requestTx) delete(ctx context.Context, r store.Resource) (store.Resource, error) {
 	if _, err := u.kindOf(r); err != nil {
 		return r, err
 	}
@@ -92,7 +92,7 @@ func (u *unit) delete(ctx context.Context, r store.Resource) (store.Resource, er
 
 // lockTree locks what is below a resource, owners before what they own: once an owner is
 // locked nothing can be added to it.
-func (u *unit) lockTree(ctx context.Context, r store.Resource) (*node, error) {
+func (u *requestTx) lockTree(ctx context.Context, r store.Resource) (*node, error) {
 	out := &node{Resource: r}
 	out.kind, _ = u.registry.ByKind(r.Kind)
 
@@ -150,7 +150,7 @@ func (n *node) walk(visit func(*node)) {
 
 // referrers are the resources outside of a tree that refer to what is active in it. A
 // reference that is not weak keeps its target.
-func (u *unit) referrers(ctx context.Context, tree *node) ([]string, error) {
+func (u *requestTx) referrers(ctx context.Context, tree *node) ([]string, error) {
 	inside, targets := map[string]bool{}, map[string]bool{}
 
 	tree.walk(func(n *node) {
@@ -189,7 +189,7 @@ func (u *unit) referrers(ctx context.Context, tree *node) ([]string, error) {
 	return slices.Sorted(maps.Keys(weak)), nil
 }
 
-func (u *unit) isWeak(ref store.InboundRef) bool {
+func (u *requestTx) isWeak(ref store.InboundRef) bool {
 	kind, known := u.registry.ByKind(ref.SourceKind)
 	if !known {
 		return false
@@ -202,7 +202,7 @@ func (u *unit) isWeak(ref store.InboundRef) bool {
 
 // deleteNode deletes from the leaves up, and tells whether the resource is gone at once:
 // nobody has to finalize it, and nothing is below it.
-func (u *unit) deleteNode(ctx context.Context, n *node) (gone bool, err error) {
+func (u *requestTx) deleteNode(ctx context.Context, n *node) (gone bool, err error) {
 	left := 0
 
 	for _, child := range n.children {
@@ -247,7 +247,7 @@ func (u *unit) deleteNode(ctx context.Context, n *node) (gone bool, err error) {
 func (s *Server) forceDelete(ctx context.Context, at scope, reason string) (answer, error) {
 	var entry store.AuditEntry
 
-	err := s.write(ctx, func(ctx context.Context, u *unit) error {
+	err := s.write(ctx, func(ctx context.Context, u *requestTx) error {
 		r, err := u.find(ctx, u.tx.GetForUpdate, at)
 		if err != nil {
 			return err
@@ -271,7 +271,7 @@ func (s *Server) forceDelete(ctx context.Context, at scope, reason string) (answ
 
 // forceDelete removes a resource and all below it. References to it stay: those who have
 // one are not reconciled until they are changed.
-func (u *unit) forceDelete(ctx context.Context, r store.Resource, reason string) (store.AuditEntry, error) {
+func (u *requestTx) forceDelete(ctx context.Context, r store.Resource, reason string) (store.AuditEntry, error) {
 	if !r.Deleting() {
 		return store.AuditEntry{}, problem(CodeState, "%s %s is not being deleted; DELETE it first", r.Kind, r.ID)
 	}
@@ -322,7 +322,7 @@ func (u *unit) forceDelete(ctx context.Context, r store.Resource, reason string)
 }
 
 // outsiders are those who refer to resources and are not among them.
-func (u *unit) outsiders(ctx context.Context, ids []string) ([]string, error) {
+func (u *requestTx) outsiders(ctx context.Context, ids []string) ([]string, error) {
 	found := map[string]bool{}
 
 	for _, id := range ids {

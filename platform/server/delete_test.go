@@ -138,7 +138,7 @@ func TestWeakReferences(t *testing.T) {
 		}
 	}
 
-	// A report does not mend it, a change of other things neither.
+	// A report does not fix it, a change of other things neither.
 	a.say(version.Id, "images", 1, "True")
 	as[openapi.Resource](t, a.do("PATCH", "/versions/"+version.Id, `{"labels":{"a":"b"}}`), 200)
 	a.say(version.Id, "images", 2, "True")

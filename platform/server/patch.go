@@ -20,7 +20,7 @@ import (
 func (s *Server) patch(ctx context.Context, at scope, body openapi.ResourcePatch) (answer, error) {
 	var out store.Resource
 
-	err := s.write(ctx, func(ctx context.Context, u *unit) error {
+	err := s.write(ctx, func(ctx context.Context, u *requestTx) error {
 		r, err := u.find(ctx, u.tx.GetForUpdate, at)
 		if err != nil {
 			return err
@@ -37,7 +37,7 @@ func (s *Server) patch(ctx context.Context, at scope, body openapi.ResourcePatch
 	return answer{http.StatusOK, s.tell(out)}, nil
 }
 
-func (u *unit) patch(ctx context.Context, r store.Resource, body openapi.ResourcePatch) (store.Resource, error) {
+func (u *requestTx) patch(ctx context.Context, r store.Resource, body openapi.ResourcePatch) (store.Resource, error) {
 	kind, err := u.kindOf(r)
 	if err != nil {
 		return r, err

@@ -33,7 +33,7 @@ func (s *Server) report(ctx context.Context, at scope, report openapi.StatusRepo
 		discard string
 	)
 
-	err := s.write(ctx, func(ctx context.Context, u *unit) error {
+	err := s.write(ctx, func(ctx context.Context, u *requestTx) error {
 		var err error
 
 		stored, discard, err = u.report(ctx, at, report)
@@ -54,7 +54,7 @@ func (s *Server) report(ctx context.Context, at scope, report openapi.StatusRepo
 	return answer{http.StatusCreated, stored}, nil
 }
 
-func (u *unit) report(
+func (u *requestTx) report(
 	ctx context.Context, at scope, report openapi.StatusReport,
 ) (stored openapi.AdapterStatus, discard string, err error) {
 	r, err := u.lockForReport(ctx, at)
@@ -95,7 +95,7 @@ func (u *unit) report(
 
 // lockForReport locks a resource. The last report on one that is being deleted may remove
 // it and then its owners, so these are locked before.
-func (u *unit) lockForReport(ctx context.Context, at scope) (store.Resource, error) {
+func (u *requestTx) lockForReport(ctx context.Context, at scope) (store.Resource, error) {
 	locked := false
 
 	seen, err := u.find(ctx, func(ctx context.Context, id string) (r store.Resource, err error) {
@@ -115,7 +115,7 @@ func (u *unit) lockForReport(ctx context.Context, at scope) (store.Resource, err
 }
 
 // lockOwners locks from the outermost owner inwards.
-func (u *unit) lockOwners(ctx context.Context, id string) error {
+func (u *requestTx) lockOwners(ctx context.Context, id string) error {
 	var chain []string
 
 	for id != "" {
@@ -169,7 +169,7 @@ func with(all []openapi.AdapterStatus, one openapi.AdapterStatus) []openapi.Adap
 
 // aggregate is what follows from a report: other conditions, or the end of the resource
 // and of owners that were waiting for it.
-func (u *unit) aggregate(ctx context.Context, kind *entity.Kind, r store.Resource) error {
+func (u *requestTx) aggregate(ctx context.Context, kind *entity.Kind, r store.Resource) error {
 	gone, err := u.settleOrGo(ctx, kind, &r)
 	if err != nil || !gone {
 		return err

@@ -28,7 +28,7 @@ type Secrets struct {
 // Value reads the value that sel picks for an object in the namespace from; an object
 // without a namespace reads as the operator. A missing optional value is empty.
 //
-// Errors are of class Configuration and name the Secret and the mend, except where the
+// Errors are of class Configuration and name the Secret and the fix, except where the
 // API server did not answer. They never hold a value.
 func (s *Secrets) Value(ctx context.Context, sel v1alpha1.SecretKeySelector, from string) (string, error) {
 	reader := from

@@ -56,15 +56,15 @@ func (r *BatchReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 
-	book := &Ledger{Client: r.Client, Live: r.Live}
-	if book.Live == nil {
-		book.Live = r.Client
+	ledger := &Ledger{Client: r.Client, Live: r.Live}
+	if ledger.Live == nil {
+		ledger.Live = r.Client
 	}
 
 	for i := range batch.Spec.Jobs {
 		job := batch.Spec.Jobs[i]
 
-		_, err := book.Record(ctx, batch.Namespace, job, heardAt(job, batch.CreationTimestamp))
+		_, err := ledger.Record(ctx, batch.Namespace, job, heardAt(job, batch.CreationTimestamp))
 		if apierrors.IsInvalid(err) {
 			r.Log.ErrorContext(ctx, "job of a burst is not one", "namespace", batch.Namespace, "job", job.ID, "cause", err.Error())
 

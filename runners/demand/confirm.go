@@ -74,10 +74,10 @@ const labelSilence = 2 * time.Second
 // next is when the platform is asked about the job.
 func (s *scope) next(key types.NamespacedName) time.Time {
 	if s.job.Spec.LabelsUnknown {
-		return s.asked.next(key, heard(s.job).Add(-labelSilence), labelSilence)
+		return s.asked.next(key, lastHeardOf(s.job).Add(-labelSilence), labelSilence)
 	}
 
-	return s.asked.next(key, heard(s.job), s.Silence)
+	return s.asked.next(key, lastHeardOf(s.job), s.Silence)
 }
 
 // How long a job can be in a state at GitHub, and an hour more
@@ -99,7 +99,7 @@ func lost(job *v1alpha1.RunnerJob, now time.Time) bool {
 		v1alpha1.JobQueued: maxQueued, v1alpha1.JobRunning: maxRunning, v1alpha1.JobWaiting: maxWaiting,
 	}[job.Spec.State]
 
-	return limit > 0 && now.Sub(heard(job)) > limit
+	return limit > 0 && now.Sub(lastHeardOf(job)) > limit
 }
 
 func (s *scope) lostJob(now time.Time) workload.Job {
@@ -118,14 +118,14 @@ func confirmed(_ context.Context, s *scope) step.Result {
 	return step.Done().Also(ConditionConfirmed, s.said.Status, s.said.Reason, s.said.Message)
 }
 
-// heard is when something was last heard of the job.
-func heard(job *v1alpha1.RunnerJob) time.Time {
+// lastHeardOf is when something was last heard of the job.
+func lastHeardOf(job *v1alpha1.RunnerJob) time.Time {
 	at := job.CreationTimestamp.Time
 	if job.Spec.ReceivedAt != nil {
 		at = job.Spec.ReceivedAt.Time
 	}
 
-	if moved, err := time.Parse(time.RFC3339, job.Annotations[AnnotationHeard]); err == nil {
+	if moved, err := time.Parse(time.RFC3339, job.Annotations[AnnotationLastSeen]); err == nil {
 		at = latest(at, &metav1.Time{Time: moved})
 	}
 
@@ -179,10 +179,10 @@ func (s *scope) ask(ctx context.Context, pools []readPool) (workload.Job, error)
 func (s *scope) record(ctx context.Context, said workload.Job) error {
 	// The object is the one there is, whatever name the answer would give it.
 	said.Platform, said.ID, said.URL = s.job.Spec.Platform, s.job.Spec.ID, s.job.Spec.URL
-	book := &Ledger{Client: s.Client, Live: s.Live}
+	ledger := &Ledger{Client: s.Client, Live: s.Live}
 	before, key := s.job.Spec.State, client.ObjectKeyFromObject(s.job)
 
-	changed, err := book.Record(ctx, s.job.Namespace, said, s.Clock.Now())
+	changed, err := ledger.Record(ctx, s.job.Namespace, said, s.Clock.Now())
 	if err != nil {
 		return err
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// AnnotationHeard on a RunnerJob is when something new was last heard of it (RFC 3339).
-const AnnotationHeard = "hyperfleet.io/heard-at"
+// AnnotationLastSeen on a RunnerJob is when something new was last heard of it (RFC 3339).
+const AnnotationLastSeen = "hyperfleet.io/last-seen-at"
 
 // maxWrites bounds the tries of one write that others get in the way of.
 const maxWrites = 8
@@ -85,7 +85,7 @@ func (l *Ledger) try(
 
 // mark notes when something was heard, and mirrors what people select jobs by in labels.
 func mark(object *v1alpha1.RunnerJob, now time.Time) {
-	metav1.SetMetaDataAnnotation(&object.ObjectMeta, AnnotationHeard, now.UTC().Format(time.RFC3339))
+	metav1.SetMetaDataAnnotation(&object.ObjectMeta, AnnotationLastSeen, now.UTC().Format(time.RFC3339))
 
 	if object.Labels == nil {
 		object.Labels = map[string]string{}

@@ -119,7 +119,7 @@ const (
 )
 
 // Explain says why no pool of those takes the job, as a reason and a message that names
-// the mend: of the pools that cover the job's scope, the one that comes closest and the
+// the fix: of the pools that cover the job's scope, the one that comes closest and the
 // labels that it lacks.
 func Explain(job workload.Job, pools []Pool) (string, string) {
 	if job.LabelsUnknown {

@@ -107,7 +107,7 @@ func TestPropertyDemandIsState(t *testing.T) {
 	t.Parallel()
 
 	receiver := receiverOf(env.Client, nil)
-	book := &demand.Ledger{Client: env.Client, Live: env.Client}
+	ledger := &demand.Ledger{Client: env.Client, Live: env.Client}
 	round := 0
 
 	// A story is some fifty writes to the API server.
@@ -136,7 +136,7 @@ func TestPropertyDemandIsState(t *testing.T) {
 
 		if lost > 0 {
 			for id, status := range truth {
-				if problem := tell(t.Context(), book, namespace, repository, id, status); problem != "" {
+				if problem := tell(t.Context(), ledger, namespace, repository, id, status); problem != "" {
 					return problem
 				}
 			}
@@ -147,12 +147,12 @@ func TestPropertyDemandIsState(t *testing.T) {
 }
 
 // tell records the platform's own word on a job, as polls and questions do.
-func tell(ctx context.Context, book *demand.Ledger, namespace, repository string, id int, status string) string {
+func tell(ctx context.Context, ledger *demand.Ledger, namespace, repository string, id int, status string) string {
 	req := post(body(repository, id, status, "linux"), "s")
 
 	job, _, err := github.Webhooks{}.Parse(req.Header, body(repository, id, status, "linux"))
 	if err == nil {
-		_, err = book.Record(ctx, namespace, job, time.Now())
+		_, err = ledger.Record(ctx, namespace, job, time.Now())
 	}
 
 	if err != nil {

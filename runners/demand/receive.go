@@ -243,7 +243,7 @@ func (r *Receiver) rejectUnverified(
 		return problem{
 			status: http.StatusUnauthorized, result: "signature", cause: errUnverified,
 			Error: "the webhook's signature is missing, or is not made with the secret of a RunnerPool that serves its scope",
-			Mend: "set one secret in the webhook's settings at the platform and in the Secret that the RunnerPool's " +
+			Fix: "set one secret in the webhook's settings at the platform and in the Secret that the RunnerPool's " +
 				"workload.webhook.secret names, and check the pool's repository or organization",
 		}
 	}
@@ -255,7 +255,7 @@ func (r *Receiver) rejectUnverified(
 	return problem{
 		status: http.StatusNotFound, result: "noPool",
 		Error: "no RunnerPool that holds this webhook's secret serves its repository or organization",
-		Mend: "set workload.config.github.repository or organization of a RunnerPool, or of its template, " +
+		Fix: "set workload.config.github.repository or organization of a RunnerPool, or of its template, " +
 			"or remove the webhook at the platform",
 	}
 }

@@ -70,7 +70,7 @@ type ReceiverConfig struct {
 //	415  the body is not JSON by its content type
 //	503  the job could not be recorded in time: deliver it again
 //
-// Answers are JSON with the fields error and mend. A caller without a right signature is
+// Answers are JSON with the fields error and fix. A caller without a right signature is
 // told the same whether pools exist or not. It is safe for concurrent use.
 type Receiver struct {
 	config  ReceiverConfig
@@ -114,9 +114,9 @@ type problem struct {
 	status int
 	// result is the word in the metrics.
 	result string
-	// Error and Mend are the body.
+	// Error and Fix are the body.
 	Error string `json:"error"`
-	Mend  string `json:"mend"`
+	Fix   string `json:"fix"`
 	// cause is for the log.
 	cause error
 }
@@ -129,14 +129,14 @@ func unavailable(cause error) problem {
 	return problem{
 		status: http.StatusServiceUnavailable, result: "unavailable", cause: cause,
 		Error: "the webhook could not be recorded in time",
-		Mend:  "deliver it again after the time in Retry-After",
+		Fix:   "deliver it again after the time in Retry-After",
 	}
 }
 
 func malformed(cause error) problem {
 	return problem{
 		status: http.StatusBadRequest, result: "malformed", cause: cause,
-		Error: cause.Error(), Mend: "send what the platform sends, unchanged, as application/json",
+		Error: cause.Error(), Fix: "send what the platform sends, unchanged, as application/json",
 	}
 }
 
@@ -178,20 +178,20 @@ func (r *Receiver) answer(
 	case parser == nil:
 		return problem{
 			status: http.StatusNotFound, result: "unknownPlatform",
-			Error: "there is no such CI platform here", Mend: "use /webhooks/github, gitlab, buildkite or generic",
+			Error: "there is no such CI platform here", Fix: "use /webhooks/github, gitlab, buildkite or generic",
 		}
 	case req.Method != http.MethodPost:
 		w.Header().Set("Allow", http.MethodPost)
 
 		return problem{
 			status: http.StatusMethodNotAllowed, result: "method",
-			Error: "webhooks are sent with POST", Mend: "let the platform send them",
+			Error: "webhooks are sent with POST", Fix: "let the platform send them",
 		}
 	case media != "application/json":
 		return problem{
 			status: http.StatusUnsupportedMediaType, result: "mediaType",
 			Error: "the webhook is not JSON by its Content-Type",
-			Mend:  "choose the content type application/json in the webhook's settings at the platform",
+			Fix:   "choose the content type application/json in the webhook's settings at the platform",
 		}
 	case req.ContentLength > r.config.MaxBody:
 		return r.tooLarge()
@@ -216,7 +216,7 @@ func (r *Receiver) tooLarge() problem {
 	return problem{
 		status: http.StatusRequestEntityTooLarge, result: "tooLarge",
 		Error: "the webhook's body is larger than " + strconv.FormatInt(r.config.MaxBody, 10) + " bytes",
-		Mend:  "send workflow_job events only, or raise webhooks.maxBodyBytes in the operator's configuration",
+		Fix:   "send workflow_job events only, or raise webhooks.maxBodyBytes in the operator's configuration",
 	}
 }
 
@@ -237,7 +237,7 @@ func (r *Receiver) read(ctx context.Context, w http.ResponseWriter, req *http.Re
 	if err != nil {
 		return nil, &problem{
 			status: http.StatusBadRequest, result: "cutOff", cause: err,
-			Error: "the webhook's body ended early", Mend: "deliver it again",
+			Error: "the webhook's body ended early", Fix: "deliver it again",
 		}
 	}
 

@@ -229,9 +229,9 @@ func TestReceiverAnswers(t *testing.T) {
 				return
 			}
 
-			var said struct{ Error, Mend string }
-			if err := json.Unmarshal(got.Body.Bytes(), &said); err != nil || said.Error == "" || said.Mend == "" {
-				t.Errorf("body = %s: %v, want error and mend", got.Body, err)
+			var said struct{ Error, Fix string }
+			if err := json.Unmarshal(got.Body.Bytes(), &said); err != nil || said.Error == "" || said.Fix == "" {
+				t.Errorf("body = %s: %v, want error and fix", got.Body, err)
 			}
 
 			if strings.Contains(got.Body.String(), namespace) || strings.Contains(got.Body.String(), secret+`"`) {
@@ -249,7 +249,7 @@ func TestReceiverAnswers(t *testing.T) {
 		t.Errorf("labels = %v", labels)
 	}
 
-	if _, err := time.Parse(time.RFC3339, jobs["gh-1"].Annotations[demand.AnnotationHeard]); err != nil {
+	if _, err := time.Parse(time.RFC3339, jobs["gh-1"].Annotations[demand.AnnotationLastSeen]); err != nil {
 		t.Errorf("annotations = %v: %v", jobs["gh-1"].Annotations, err)
 	}
 

@@ -26,7 +26,7 @@ type Window struct {
 // ScheduledMin gives the highest Min of the windows that are open now, 0 if none is, and
 // when that may change; zero means never. A window whose words can't be followed, or that
 // asks for more than maxReplicas, counts as closed; the error names each of them and the
-// mend.
+// fix.
 func ScheduledMin(windows []Window, maxReplicas int, now time.Time) (lowest int, next time.Time, err error) {
 	var problems []error
 

@@ -54,16 +54,16 @@ type Sources struct {
 	Metrics *Metrics
 	// Log says what goes wrong. Default: none.
 	Log *slog.Logger
-	// Wake is called for pools whose sources have got news of their own state. May be nil.
+	// Wake is called for pools whose sources have got changed of their own state. May be nil.
 	Wake func(types.NamespacedName)
 
-	mu      sync.Mutex
-	running map[workload.Provider]*source
-	heard   map[types.NamespacedName]Hearing
+	mu       sync.Mutex
+	running  map[workload.Provider]*source
+	statuses map[types.NamespacedName]SourceStatus
 }
 
-// Hearing is how a pool's jobs are heard of at present.
-type Hearing struct {
+// SourceStatus is how a pool's jobs are heard of at present.
+type SourceStatus struct {
 	// Err is what is wrong with the poll or the stream; nil when the last was well.
 	Err error
 	// Since is when that began.
@@ -137,33 +137,33 @@ func (s *Sources) defaults() {
 	}
 
 	s.running = map[workload.Provider]*source{}
-	s.heard = map[types.NamespacedName]Hearing{}
+	s.statuses = map[types.NamespacedName]SourceStatus{}
 }
 
-// Hearing tells how the pool's jobs are heard of; false where nothing was asked yet.
-func (s *Sources) Hearing(pool types.NamespacedName) (Hearing, bool) {
+// SourceStatus tells how the pool's jobs are heard of; false where nothing was asked yet.
+func (s *Sources) SourceStatus(pool types.NamespacedName) (SourceStatus, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	out, ok := s.heard[pool]
+	out, ok := s.statuses[pool]
 
 	return out, ok
 }
 
 // note keeps how a source went for all of its pools, and wakes those for which that is
-// news.
+// changed.
 func (s *Sources) note(pools []readPool, err error) {
-	var news []types.NamespacedName
+	var changed []types.NamespacedName
 
 	s.mu.Lock()
 	for _, pool := range pools {
-		last, known := s.heard[pool.Key()]
+		last, known := s.statuses[pool.Key()]
 		if known && (last.Err == nil) == (err == nil) && (err == nil || last.Err.Error() == err.Error()) {
 			continue
 		}
 
-		s.heard[pool.Key()] = Hearing{Err: err, Since: s.Clock.Now()}
-		news = append(news, pool.Key())
+		s.statuses[pool.Key()] = SourceStatus{Err: err, Since: s.Clock.Now()}
+		changed = append(changed, pool.Key())
 	}
 	s.mu.Unlock()
 
@@ -171,7 +171,7 @@ func (s *Sources) note(pools []readPool, err error) {
 		return
 	}
 
-	for _, key := range news {
+	for _, key := range changed {
 		s.Wake(key)
 	}
 }
@@ -217,7 +217,7 @@ func (s *Sources) forget(byProvider map[workload.Provider][]readPool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	maps.DeleteFunc(s.heard, func(key types.NamespacedName, _ Hearing) bool { return !there[key] })
+	maps.DeleteFunc(s.statuses, func(key types.NamespacedName, _ SourceStatus) bool { return !there[key] })
 }
 
 // providers gives the pools of each provider. A pool whose provider can't be had is left

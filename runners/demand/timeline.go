@@ -65,7 +65,7 @@ func MachineOf(claim *v1alpha1.MachineClaim) Machine {
 	return out
 }
 
-// Cause is what a job waits for: one word, and a sentence that names the mend. It is the
+// Cause is what a job waits for: one word, and a sentence that names the fix. It is the
 // same sentence as long as it is the same cause: no counts, no times.
 type Cause struct{ Reason, Message string }
 

@@ -201,7 +201,7 @@ func (h *Handler) order(ctx context.Context, claim *v1alpha1.MachineClaim) (orde
 
 func jobGone() *guestapi.Refusal {
 	return guestapi.Never(http.StatusGone, guestapi.OutcomeGone, guest.ReasonJobGone,
-		"the job that the machine was made for is not to be had any more")
+		"the job that the machine was made for is no longer available")
 }
 
 // use puts the code's use on record. Of two that try only one gets through: the write is
@@ -268,7 +268,7 @@ func (h *Handler) notIssued(
 	return out
 }
 
-// recordJobState writes the platform's word on a job that is not to be had into the ledger, so
+// recordJobState writes the platform's word on a job that is not available into the ledger, so
 // that no other machine is made for it.
 func (h *Handler) recordJobState(ctx context.Context, order order) {
 	job := order.job
@@ -276,8 +276,8 @@ func (h *Handler) recordJobState(ctx context.Context, order order) {
 	said, err := order.provider.Job(ctx, job.Spec.Repository, job.Spec.ID)
 	if err == nil {
 		said.Platform, said.ID, said.URL = job.Spec.Platform, job.Spec.ID, job.Spec.URL
-		book := &demand.Ledger{Client: h.Client, Live: h.Live}
-		_, err = book.Record(ctx, job.Namespace, said, h.Clock.Now())
+		ledger := &demand.Ledger{Client: h.Client, Live: h.Live}
+		_, err = ledger.Record(ctx, job.Namespace, said, h.Clock.Now())
 	}
 
 	if err != nil {

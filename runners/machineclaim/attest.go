@@ -141,7 +141,7 @@ func attest(ctx context.Context, s *scope) step.Result {
 }
 
 // condemned says whether an earlier pass has ended the machine. What ended before the VM was
-// powered on was a mistake that somebody has mended since.
+// powered on was a mistake that somebody has fixed since.
 func (s *scope) condemned() bool {
 	ended, started := s.times().Ended, s.times().Started
 

@@ -242,9 +242,9 @@ func (b *bindings) give(
 }
 
 // errJobGone says that the platform does not let the machine have its job any more.
-var errJobGone = errors.New("the job is not to be had any more")
+var errJobGone = errors.New("the job is no longer available")
 
-// jobGone writes the platform's word on a job that is not to be had into the ledger, so
+// jobGone writes the platform's word on a job that is not available into the ledger, so
 // that no other machine is made for it.
 func (s *scope) jobGone(ctx context.Context, provider workload.Provider, job *v1alpha1.RunnerJob, cause error) error {
 	s.claim.Status.BootstrapInfo.BoundJob = ""
@@ -253,8 +253,8 @@ func (s *scope) jobGone(ctx context.Context, provider workload.Provider, job *v1
 	said, err := provider.Job(ctx, job.Spec.Repository, job.Spec.ID)
 	if err == nil {
 		said.Platform, said.ID, said.URL = job.Spec.Platform, job.Spec.ID, job.Spec.URL
-		book := &demand.Ledger{Client: s.Client, Live: s.Live}
-		_, err = book.Record(ctx, job.Namespace, said, s.Clock.Now())
+		ledger := &demand.Ledger{Client: s.Client, Live: s.Live}
+		_, err = ledger.Record(ctx, job.Namespace, said, s.Clock.Now())
 	}
 
 	return fmt.Errorf("%w: %w", errJobGone, errors.Join(cause, err))

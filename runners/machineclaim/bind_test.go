@@ -130,7 +130,7 @@ func TestNews(t *testing.T) {
 			t.Parallel()
 
 			got := ""
-			if said, ok := news(tc.job, tc.claim, now); ok {
+			if said, ok := jobUpdate(tc.job, tc.claim, now); ok {
 				got = fmt.Sprintf("%s %s %s", said.State, said.RunnerName, said.Conclusion)
 			}
 

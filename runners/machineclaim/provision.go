@@ -98,16 +98,16 @@ func (s *scope) replace(ctx context.Context, cause error) step.Result {
 func (s *scope) media(ctx context.Context) (hypervisor.Media, error) {
 	provider, err := s.Workloads.For(ctx, s.template, s.claim.Spec.WorkloadConfig)
 	if err != nil {
-		return hypervisor.Media{}, err //nolint:wrapcheck // it names the template and the mend
+		return hypervisor.Media{}, err //nolint:wrapcheck // it names the template and the fix
 	}
 
 	runner, err := s.Workloads.Runner(s.template, s.claim.Spec.WorkloadConfig)
 	if err != nil {
-		return hypervisor.Media{}, err //nolint:wrapcheck // it names the template and the mend
+		return hypervisor.Media{}, err //nolint:wrapcheck // it names the template and the fix
 	}
 
 	if err := vmspec.CheckPlatform(s.template, runner); err != nil {
-		return hypervisor.Media{}, err //nolint:wrapcheck // it names the template and the mend
+		return hypervisor.Media{}, err //nolint:wrapcheck // it names the template and the fix
 	}
 
 	request := vmspec.RunnerRequest(s.claim, runner, s.Settings)
@@ -138,7 +138,7 @@ func (s *scope) media(ctx context.Context) (hypervisor.Media, error) {
 
 	media, err := vmspec.Media(in)
 	if err != nil {
-		return hypervisor.Media{}, err //nolint:wrapcheck // it names the template and the mend
+		return hypervisor.Media{}, err //nolint:wrapcheck // it names the template and the fix
 	}
 
 	return media, nil

@@ -44,23 +44,23 @@ func syncJob(ctx context.Context, s *scope) step.Result {
 		return step.Fail(fmt.Errorf("get job %s: %w", info.BoundJob, err))
 	}
 
-	said, ok := news(job.Spec, s.claim, metav1.NewTime(s.Clock.Now()))
+	said, ok := jobUpdate(job.Spec, s.claim, metav1.NewTime(s.Clock.Now()))
 	if !ok {
 		return step.Done()
 	}
 
-	book := &demand.Ledger{Client: s.Client, Live: s.Live}
-	if _, err := book.Record(ctx, job.Namespace, said, s.Clock.Now()); err != nil {
+	ledger := &demand.Ledger{Client: s.Client, Live: s.Live}
+	if _, err := ledger.Record(ctx, job.Namespace, said, s.Clock.Now()); err != nil {
 		return step.Fail(fmt.Errorf("sync job of claim %s: %w", s.claim.Name, err))
 	}
 
 	return step.Done()
 }
 
-// news is what a claim tells of its job, and false where it is nothing new. A machine
+// jobUpdate is what a claim tells of its job, and false where it is nothing new. A machine
 // that ended before the job began tells nothing: the job goes back to the queue. It is
 // pure.
-func news(job v1alpha1.RunnerJobSpec, claim *v1alpha1.MachineClaim, now metav1.Time) (v1alpha1.RunnerJobSpec, bool) {
+func jobUpdate(job v1alpha1.RunnerJobSpec, claim *v1alpha1.MachineClaim, now metav1.Time) (v1alpha1.RunnerJobSpec, bool) {
 	info, times := claim.Status.BootstrapInfo, claim.Status.Times
 	phase := guest.Phase(info.GuestPhase)
 	ran := phase == guest.PhaseRunning || info.JobResult != "" || (times != nil && times.JobStarted != nil)

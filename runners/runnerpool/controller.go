@@ -38,10 +38,10 @@ type Reconciler struct {
 	Clock    clock.PassiveClock
 	// Platforms tell which jobs the pools' runners take.
 	Platforms demand.Platforms
-	// Heard tells how jobs are heard of, and Wake of what is new about that. Either may be
+	// Sources tells how jobs are heard of, and Wake of what is new about that. Either may be
 	// nil.
-	Heard Hearer
-	Wake  *wake.Source
+	Sources SourceStatuses
+	Wake    *wake.Source
 
 	expectations      expectations
 	unconfirmedStarts unconfirmedStarts

@@ -64,7 +64,7 @@ func observe(ctx context.Context, s *scope) step.Result {
 
 	countFailures(status, seen.claims)
 
-	return s.heard(step.Done())
+	return s.withSources(step.Done())
 }
 
 func (s *scope) see(ctx context.Context) (*view, error) {

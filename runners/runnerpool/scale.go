@@ -73,7 +73,7 @@ func scale(ctx context.Context, s *scope) step.Result {
 	return s.say(decision, refused, wrong)
 }
 
-// say puts what was decided into words. What a person has to mend comes first.
+// say puts what was decided into words. What a person has to fix comes first.
 func (s *scope) say(decision demand.Decision, refused string, wrong error) step.Result {
 	if decision.Create+decision.CreateStandby+len(decision.Activate) > 0 {
 		s.Recorder.Eventf(s.pool, nil, corev1.EventTypeNormal, decision.Reason, "Scale", "%s", decision.Message)

@@ -170,7 +170,7 @@ func TestBrokenSchedulesStallAndTheOthersCount(t *testing.T) {
 		w.condition(step.Stalled, metav1.ConditionTrue, "ScheduleInvalid", says)
 	}
 
-	// Mended, it goes on.
+	// Fixed, it goes on.
 	w.update(func(s *v1alpha1.RunnerPoolSpec) { s.Scaling.Schedules = s.Scaling.Schedules[:1] })
 	w.pass(time.Second)
 	w.condition(step.Ready, metav1.ConditionTrue, "Ready", "")

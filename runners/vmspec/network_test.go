@@ -232,7 +232,7 @@ func TestNetworkDataAsOpenStack(t *testing.T) {
 }
 
 // Network data that can't carry the addresses are refused when the template is checked, and
-// in words that name the field and the mend.
+// in words that name the field and the fix.
 func TestNetworkDataThatCannotBe(t *testing.T) {
 	t.Parallel()
 

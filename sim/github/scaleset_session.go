@@ -285,7 +285,7 @@ func (s *Server) acknowledge(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// acquireJobs takes offered jobs, those that are still to be had.
+// acquireJobs takes offered jobs, those that are still available.
 func (s *Server) acquireJobs(w http.ResponseWriter, r *http.Request) {
 	if got := r.URL.Query().Get("api-version"); got != apiVersion {
 		s.violate("request", r.Method, r.URL.Path, fmt.Errorf("api-version is %q, want %s", got, apiVersion))

@@ -207,19 +207,19 @@ func TestNodePort(t *testing.T) {
 	}
 }
 
-// TestFaults has a row for each thing that can go wrong: what is seen, and that it mends.
+// TestFaults has a row for each thing that can go wrong: what is seen, and that it fixes.
 func TestFaults(t *testing.T) {
 	tests := map[hypershift.FaultKind]struct {
-		kind, want, mended string
+		kind, want, fixed string
 		node               bool
 	}{
-		hypershift.NoAddress:      {kind: "Available", want: "False WaitingOnInfrastructureReady", mended: "True AsExpected"},
-		hypershift.NoQuorum:       {kind: "Available", want: "False EtcdWaitingForQuorum", mended: "True AsExpected"},
-		hypershift.Unreachable:    {kind: "Available", want: "False KASLoadBalancerNotReachable", mended: "True AsExpected"},
-		hypershift.Degraded:       {kind: "Degraded", want: "True UnavailableReplicas", mended: "False AsExpected"},
-		hypershift.NoWorkers:      {kind: "ClusterVersionAvailable", want: "False FromClusterVersion", mended: "True FromClusterVersion"},
-		hypershift.UnhealthyNodes: {kind: "AllNodesHealthy", want: "False NodeConditionsFailed", mended: "True AsExpected", node: true},
-		hypershift.Slow:           {kind: "Available", want: "False KubeconfigWaitingForCreate", mended: "False KubeconfigWaitingForCreate"},
+		hypershift.NoAddress:      {kind: "Available", want: "False WaitingOnInfrastructureReady", fixed: "True AsExpected"},
+		hypershift.NoQuorum:       {kind: "Available", want: "False EtcdWaitingForQuorum", fixed: "True AsExpected"},
+		hypershift.Unreachable:    {kind: "Available", want: "False KASLoadBalancerNotReachable", fixed: "True AsExpected"},
+		hypershift.Degraded:       {kind: "Degraded", want: "True UnavailableReplicas", fixed: "False AsExpected"},
+		hypershift.NoWorkers:      {kind: "ClusterVersionAvailable", want: "False FromClusterVersion", fixed: "True FromClusterVersion"},
+		hypershift.UnhealthyNodes: {kind: "AllNodesHealthy", want: "False NodeConditionsFailed", fixed: "True AsExpected", node: true},
+		hypershift.Slow:           {kind: "Available", want: "False KubeconfigWaitingForCreate", fixed: "False KubeconfigWaitingForCreate"},
 	}
 
 	namespace := env.Namespace(t)
@@ -256,7 +256,7 @@ func TestFaults(t *testing.T) {
 	sim.SetFaults()
 
 	for kind, test := range tests {
-		look(strings.ToLower(string(kind)), test.node, test.kind, test.mended)
+		look(strings.ToLower(string(kind)), test.node, test.kind, test.fixed)
 	}
 }
 

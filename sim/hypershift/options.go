@@ -51,7 +51,7 @@ type Options struct {
 // FaultKind is what goes wrong.
 type FaultKind string
 
-// What can go wrong. A fault that is taken away mends itself.
+// What can go wrong. A fault that is taken away fixes itself.
 const (
 	// Slow adds the fault's Delay to every delay that begins.
 	Slow FaultKind = "Slow"

@@ -55,8 +55,8 @@ func (h *Host) Inject(fault Fault) {
 	h.faults.scripts = append(h.faults.scripts, fault)
 }
 
-// Mend takes all faults of scripts away.
-func (h *Host) Mend() {
+// Fix takes all faults of scripts away.
+func (h *Host) Fix() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 

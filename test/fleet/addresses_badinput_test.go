@@ -15,7 +15,7 @@ import (
 
 // What the API server can't see of a template's pool is named in its condition; a machine
 // that has an address keeps it whatever becomes of the pool, and nobody else gets it when the
-// pool is mended.
+// pool is fixed.
 func TestBadPools(t *testing.T) {
 	t.Parallel()
 

@@ -166,7 +166,7 @@ func contains(text []byte, parts ...string) bool {
 
 // A template's own network data lack the interface: it is not ready and says so, and no
 // machine is made. A claim keeps the address that it was given meanwhile, and its machine
-// finds it at the interface once the data are mended.
+// finds it at the interface once the data are fixed.
 func TestOwnNetworkData(t *testing.T) {
 	t.Parallel()
 
@@ -206,10 +206,10 @@ func TestOwnNetworkData(t *testing.T) {
 		t.Errorf("the claim has %v, and VM %v", given, claim.Status.VMRef)
 	}
 
-	mended := template.DeepCopy()
-	mended.Spec.CloudInit.NetworkData += "  ens19: {mtu: 9000}\n"
+	fixed := template.DeepCopy()
+	fixed.Spec.CloudInit.NetworkData += "  ens19: {mtu: 9000}\n"
 
-	if err := f.Client.Patch(t.Context(), mended, client.MergeFrom(template)); err != nil {
+	if err := f.Client.Patch(t.Context(), fixed, client.MergeFrom(template)); err != nil {
 		t.Fatal(err)
 	}
 

@@ -111,7 +111,7 @@ func TestPoolsChange(t *testing.T) {
 		t.Errorf("second has %v", got)
 	}
 
-	// IPv4 alone from now on, at what the first one has: that is not to be had.
+	// IPv4 alone from now on, at what the first one has: that is not available.
 	changePool(f, template, rangeOf("10.9.0.10/32"))
 	f.Create(third)
 	f.EventuallyCondition(third, v1alpha1.ConditionAddressAllocated, metav1.ConditionFalse, "PoolExhausted")

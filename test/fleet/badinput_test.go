@@ -32,7 +32,7 @@ type badInput struct {
 	secret string
 	// reason of Ready=False on the cluster, else on the template.
 	clusterReason, templateReason string
-	// says are parts of the message: the thing and the mend.
+	// says are parts of the message: the thing and the fix.
 	says []string
 }
 
@@ -164,7 +164,7 @@ func badInputs() map[string]badInput {
 	}
 }
 
-// Every mistake is answered with a condition that names the thing and the mend, and
+// Every mistake is answered with a condition that names the thing and the fix, and
 // nothing is made of it, nor of what is right beside it.
 func TestBadInputIsNamedAndNothingIsMade(t *testing.T) { //nolint:tparallel // its subtests share a fleet, one after the other
 	t.Parallel()

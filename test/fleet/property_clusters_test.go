@@ -76,8 +76,8 @@ func (s *sites) secret(site *fleet.Site, value string) string {
 	return ""
 }
 
-// strike makes a site unavailable; mend makes up for it.
-func (s *sites) strike(site *fleet.Site, what trouble) (problem string, mend func() string) {
+// strike makes a site unavailable; fix makes up for it.
+func (s *sites) strike(site *fleet.Site, what trouble) (problem string, fix func() string) {
 	var unfault func()
 
 	switch what {
@@ -111,7 +111,7 @@ func connection(t *testing.T, s *sites) {
 		defer func() { s.free <- site }()
 
 		claim := site.NewClaim(s.Fleet, s.name("waits"))
-		problem, mend := s.strike(site, what)
+		problem, fix := s.strike(site, what)
 		cluster := site.Cluster.DeepCopy()
 
 		if text := first(
@@ -132,13 +132,13 @@ func connection(t *testing.T, s *sites) {
 				return ""
 			},
 		); text != "" {
-			mend()
+			fix()
 
 			return text
 		}
 
 		return first(
-			mend,
+			fix,
 			func() string { return s.awaitReady(cluster, true) },
 			func() string {
 				return s.awaitPhase(claim, v1alpha1.MachineClaimBootstrapping, v1alpha1.MachineClaimReady)
@@ -182,10 +182,10 @@ func manyClusters(t *testing.T, s *sites) {
 
 func (s *sites) breakAndMend(site *fleet.Site, what trouble) string {
 	cluster := site.Cluster.DeepCopy()
-	problem, mend := s.strike(site, what)
+	problem, fix := s.strike(site, what)
 	problem += s.awaitReady(cluster, false)
 
-	return problem + first(mend, func() string { return s.awaitReady(cluster, true) })
+	return problem + first(fix, func() string { return s.awaitReady(cluster, true) })
 }
 
 // undisturbed makes a machine on a site and removes it; the cluster is ready all along.

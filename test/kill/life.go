@@ -274,7 +274,7 @@ func (w *World) Verdict() []string {
 	return out
 }
 
-// Run lives the life to its end: the jobs are over by the operator's own books, and
+// Run lives the life to its end: the jobs are over by the operator's own objects, and
 // nothing is left.
 func (w *World) Run(life Life) {
 	life.Drive(w)

@@ -21,7 +21,7 @@ var errReserveAgain = errors.New("the job was not reserved though it waits")
 // Issue reserves the job and gets the token with which one agent can acquire it. Both end
 // after the request's timeout, an hour at most. Asked again for the same runner and job,
 // the reservation is extended and another token comes, which is as good as the first.
-// Kind NotFound with reason JobGone says that the job is not to be had any more, and
+// Kind NotFound with reason JobGone says that the job is no longer available, and
 // Conflict that the runner has it already. A paused queue is RateLimited.
 func (p *provider) Issue(ctx context.Context, req workload.RunnerRequest) (workload.Credential, error) {
 	if err := checkRequest(req); err != nil {
@@ -157,7 +157,7 @@ func jobGone(id, state string) error {
 
 	return &workload.Error{
 		Kind: workload.NotFound, Reason: ReasonJobGone,
-		Message: fmt.Sprintf("job %s is not to be had any more: it is %s", id, state),
+		Message: fmt.Sprintf("job %s is no longer available: it is %s", id, state),
 	}
 }
 

@@ -27,7 +27,7 @@ import (
 
 const unknownJob = "00000000-0000-4000-8000-000000000000"
 
-// What is wrong with the settings is said with the mend, before a machine is made.
+// What is wrong with the settings is said with the fix, before a machine is made.
 func TestValidateNamesTheMend(t *testing.T) {
 	t.Parallel()
 
@@ -440,4 +440,4 @@ func TestCallsEnd(t *testing.T) {
 	}
 }
 
-// Where no acquisition token is to be had the agent token is not handed out in its place.
+// Where there is no acquisition token the agent token is not handed out in its place.

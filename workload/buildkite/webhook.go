@@ -34,7 +34,7 @@ const (
 // sent, and older ones may be replayed.
 const signatureAge = 5 * time.Minute
 
-// Errors of a webhook that is not what Buildkite sends. They name the mend.
+// Errors of a webhook that is not what Buildkite sends. They name the fix.
 var (
 	ErrNoSignature = errors.New("webhook has neither " + HeaderSignature + " nor " + HeaderToken +
 		": give the notification service at Buildkite the token that the RunnerPool's workload.webhook.secret holds")

@@ -40,7 +40,7 @@ const (
 	maxSignatures = 16
 )
 
-// Errors of a signature. They name the mend.
+// Errors of a signature. They name the fix.
 var (
 	ErrNoSignature = errors.New("webhook has no signature: send the headers webhook-id, webhook-timestamp and webhook-signature, " +
 		"or " + HeaderHubSignature + ", made with the secret that the RunnerPool's workload.webhook.secret holds")

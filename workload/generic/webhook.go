@@ -32,7 +32,7 @@ const (
 )
 
 // ErrPayload says that a body is no job. The text that wraps it names the field and the
-// mend.
+// fix.
 var ErrPayload = errors.New("webhook body is not a job")
 
 // sourceName is the pattern of workload.config.generic.source.

@@ -19,7 +19,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// quietAfter is how long a poll finds nothing until all news there was is taken to be in.
+// quietAfter is how long a poll finds nothing until all updates there were are taken to be in.
 const quietAfter = 10 * time.Second
 
 // batchType is the only type of message that is known; others have statistics at most.
@@ -216,18 +216,18 @@ type queueMessage struct {
 	Statistics *statistics `json:"statistics"`
 }
 
-// news reads the jobs of a message. What can't be read is left out: the statistics count
+// updates reads the jobs of a message. What can't be read is left out: the statistics count
 // those jobs too.
-func (m queueMessage) news() []jobNews {
+func (m queueMessage) updates() []jobUpdate {
 	var batch []json.RawMessage
 	if m.Type != batchType || json.Unmarshal([]byte(m.Body), &batch) != nil {
 		return nil
 	}
 
-	var out []jobNews
+	var out []jobUpdate
 
 	for _, text := range batch {
-		var n jobNews
+		var n jobUpdate
 		if json.Unmarshal(text, &n) == nil {
 			out = append(out, n)
 		}
@@ -366,13 +366,13 @@ func (l *listening) handle(ctx context.Context, message *queueMessage) error {
 		return nil
 	}
 
-	news, err := l.acquire(ctx, message.news())
+	updates, err := l.acquire(ctx, message.updates())
 	if err != nil {
 		return err
 	}
 
 	err = l.update(ctx, false, func(t *tally, now time.Time) []workload.Job {
-		out := t.hear(news, now)
+		out := t.ingest(updates, now)
 		if message.Statistics != nil {
 			t.observe(*message.Statistics, now)
 		}
@@ -407,11 +407,11 @@ func (l *listening) room() (room, available int) {
 
 // acquire takes offered jobs for this set, as many as there is room for, and leaves out
 // those that it did not get.
-func (l *listening) acquire(ctx context.Context, news []jobNews) ([]jobNews, error) {
+func (l *listening) acquire(ctx context.Context, updates []jobUpdate) ([]jobUpdate, error) {
 	room, _ := l.room()
-	ids, out := []int64{}, []jobNews{}
+	ids, out := []int64{}, []jobUpdate{}
 
-	for _, n := range news {
+	for _, n := range updates {
 		switch {
 		case n.Kind != jobAvailable:
 			out = append(out, n)
@@ -435,7 +435,7 @@ func (l *listening) acquire(ctx context.Context, news []jobNews) ([]jobNews, err
 		return nil, err
 	}
 
-	for _, n := range news {
+	for _, n := range updates {
 		if n.Kind == jobAvailable && slices.Contains(acquired.Value, n.Request) {
 			out = append(out, n)
 		}
@@ -460,7 +460,7 @@ func (l *listening) acquireMore(ctx context.Context) error {
 	}
 
 	var offered struct {
-		Value []jobNews `json:"value"`
+		Value []jobUpdate `json:"value"`
 	}
 
 	err := l.service.ask(ctx, http.MethodGet, setPath(l.session.set, "acquirablejobs"), nil, nil, &offered)
@@ -472,14 +472,14 @@ func (l *listening) acquireMore(ctx context.Context) error {
 		offered.Value[i].Kind = jobAvailable
 	}
 
-	news, err := l.acquire(ctx, offered.Value)
+	updates, err := l.acquire(ctx, offered.Value)
 	if err != nil {
 		return err
 	}
 
 	return l.update(ctx, false, func(t *tally, now time.Time) []workload.Job {
-		t.level.Available = max(0, t.level.Available-len(news))
+		t.level.Available = max(0, t.level.Available-len(updates))
 
-		return t.hear(news, now)
+		return t.ingest(updates, now)
 	})
 }

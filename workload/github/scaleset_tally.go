@@ -27,7 +27,7 @@ const (
 	// strangersAfter is how long a tally without a memory waits before it stands in for
 	// jobs that nobody named: the ledger may know them from before, and count them.
 	strangersAfter = time.Minute
-	// closedFor is how long late news of a job that is over is recognised.
+	// closedFor is how long a late update of a job that is over is recognised.
 	closedFor = time.Hour
 
 	// conclusionLost is the conclusion of a job that is no longer there, and of a stand-in
@@ -36,7 +36,7 @@ const (
 	unnamed        = "unknown"
 )
 
-// Kinds of news in a scale set's messages.
+// Kinds of updates in a scale set's messages.
 const (
 	jobAvailable = "JobAvailable"
 	jobAssigned  = "JobAssigned"
@@ -55,9 +55,9 @@ type statistics struct {
 
 func (s statistics) waiting() int { return max(0, s.Assigned-s.Running) }
 
-// jobNews is what a message says of one job. Some services give every assignment of a job
+// jobUpdate is what a message says of one job. Some services give every assignment of a job
 // a request of its own; others give none, and tell assignments apart by their time only.
-type jobNews struct {
+type jobUpdate struct {
 	Kind        string      `json:"messageType"`
 	Request     int64       `json:"runnerRequestId"`
 	JobID       string      `json:"jobId"`
@@ -89,7 +89,7 @@ func (t *lenientTime) UnmarshalJSON(text []byte) error {
 }
 
 // key tells jobs apart that are open at the same time.
-func (n jobNews) key() string {
+func (n jobUpdate) key() string {
 	if n.Request > 0 {
 		return strconv.FormatInt(n.Request, 10)
 	}
@@ -100,9 +100,9 @@ func (n jobNews) key() string {
 // tallied is one open job.
 type tallied struct {
 	job workload.Job
-	// heard is when a message of the present session spoke of it.
-	heard time.Time
-	// order in which jobs were first heard of.
+	// seen is when a message of the present session spoke of it.
+	seen time.Time
+	// order in which jobs were first seen of.
 	order int
 }
 
@@ -178,7 +178,7 @@ func (t *tally) begin(session string, level statistics, now time.Time) {
 	t.session, t.began, t.surplus = session, now, time.Time{}
 
 	for key, entry := range t.open {
-		entry.heard = time.Time{}
+		entry.seen = time.Time{}
 		t.open[key] = entry
 	}
 
@@ -191,13 +191,13 @@ func (t *tally) observe(level statistics, now time.Time) { t.level, t.levelAt = 
 // strangers tells whether the ledger may still know jobs that the tally does not.
 func (t *tally) strangers(now time.Time) bool { return t.strange && now.Sub(t.began) < strangersAfter }
 
-// hear takes in a message's news and gives the jobs that changed, each once.
-func (t *tally) hear(news []jobNews, now time.Time) []workload.Job {
+// ingest takes in a message's updates and gives the jobs that changed, each once.
+func (t *tally) ingest(updates []jobUpdate, now time.Time) []workload.Job {
 	maps.DeleteFunc(t.closed, func(_ string, at time.Time) bool { return now.Sub(at) > closedFor })
 
 	var out []workload.Job
 
-	for _, n := range news {
+	for _, n := range updates {
 		if n.key() == "" {
 			continue
 		}
@@ -211,8 +211,8 @@ func (t *tally) hear(news []jobNews, now time.Time) []workload.Job {
 	return out
 }
 
-// take takes in one piece of news. What is late or known changes nothing.
-func (t *tally) take(n jobNews, now time.Time) (workload.Job, bool) {
+// take takes in one update. What is late or known changes nothing.
+func (t *tally) take(n jobUpdate, now time.Time) (workload.Job, bool) {
 	entry, known := t.open[n.key()]
 	if !known {
 		entry.job.ID = t.id(n, now)
@@ -225,7 +225,7 @@ func (t *tally) take(n jobNews, now time.Time) (workload.Job, bool) {
 	}
 
 	job, before := t.job(n, entry.job), entry.job
-	entry.job, entry.heard = job, now
+	entry.job, entry.seen = job, now
 
 	if n.Kind == jobCompleted {
 		delete(t.open, n.key())
@@ -243,9 +243,9 @@ func (t *tally) take(n jobNews, now time.Time) (workload.Job, bool) {
 	return job, !known || before.State != job.State
 }
 
-// id gives the id of an assignment: the same for all news of it, and another one for the
+// id gives the id of an assignment: the same for all updates of it, and another one for the
 // next assignment of the same job, since a job that is over never begins again.
-func (t *tally) id(n jobNews, now time.Time) string {
+func (t *tally) id(n jobUpdate, now time.Time) string {
 	id := t.prefix + n.key()
 	if n.Request > 0 {
 		return id
@@ -262,8 +262,8 @@ func (t *tally) id(n jobNews, now time.Time) string {
 	return id
 }
 
-// job gives the job as the news has it.
-func (t *tally) job(n jobNews, before workload.Job) workload.Job {
+// job gives the job as the update has it.
+func (t *tally) job(n jobUpdate, before workload.Job) workload.Job {
 	out := *t.like.DeepCopy()
 	if before.Platform != "" {
 		out = *before.DeepCopy()
@@ -389,8 +389,8 @@ func (t *tally) eligible(keys []string, count int, dry, sure bool, now time.Time
 	var out []string
 
 	for _, key := range keys {
-		heard := t.open[key].heard
-		if len(out) < count && (dry && heard.IsZero() || sure && now.Sub(heard) >= surplusAfter) {
+		seen := t.open[key].seen
+		if len(out) < count && (dry && seen.IsZero() || sure && now.Sub(seen) >= surplusAfter) {
 			out = append(out, key)
 		}
 	}

@@ -34,7 +34,7 @@ type world struct {
 	t       *tally
 	now     time.Time
 	jobs    map[string]v1alpha1.JobState // the truth of jobs that are not over
-	late    []jobNews
+	late    []jobUpdate
 	ledger  map[string]v1alpha1.JobState
 	random  *rand.Rand
 	next    int
@@ -70,7 +70,7 @@ func (w *world) level() statistics {
 	return statistics{Assigned: len(w.jobs), Running: w.count(v1alpha1.JobRunning)}
 }
 
-// write is what the ledger makes of news: nothing goes back, and a job that is over and
+// write is what the ledger makes of updates: nothing goes back, and a job that is over and
 // unknown stays unknown.
 func (w *world) write(jobs []workload.Job) {
 	order := []v1alpha1.JobState{v1alpha1.JobQueued, v1alpha1.JobRunning, v1alpha1.JobCompleted}
@@ -105,14 +105,14 @@ func (w *world) reconnect() {
 	w.write(w.t.settle(false, w.now))
 }
 
-func (w *world) deliver(news ...jobNews) {
-	out := w.t.hear(news, w.now)
+func (w *world) deliver(updates ...jobUpdate) {
+	out := w.t.ingest(updates, w.now)
 	w.t.observe(w.level(), w.now)
 	w.write(append(out, w.t.settle(false, w.now)...))
 }
 
-// tell sends news as far as the world's faults let it.
-func (w *world) tell(n jobNews) {
+// tell sends updates as far as the world's faults let it.
+func (w *world) tell(n jobUpdate) {
 	switch {
 	case w.loses && w.random.IntN(4) == 0:
 	case w.delays && w.random.IntN(3) == 0:
@@ -126,8 +126,8 @@ func (w *world) tell(n jobNews) {
 	}
 }
 
-func (w *world) news(kind, key string) jobNews {
-	return jobNews{Kind: kind, JobID: key, AssignedAt: lenientTime{epoch()}, RunnerName: "runner", Result: "succeeded"}
+func (w *world) updates(kind, key string) jobUpdate {
+	return jobUpdate{Kind: kind, JobID: key, AssignedAt: lenientTime{epoch()}, RunnerName: "runner", Result: "succeeded"}
 }
 
 // any gives one of the jobs in a state, or "".
@@ -158,16 +158,16 @@ func (w *world) step(what int) {
 		w.next++
 		key := fmt.Sprintf("job-%d", w.next)
 		w.jobs[key] = v1alpha1.JobQueued
-		w.tell(w.news(jobAssigned, key))
+		w.tell(w.updates(jobAssigned, key))
 	case 3, 4:
 		if key := w.any(v1alpha1.JobQueued); key != "" {
 			w.jobs[key] = v1alpha1.JobRunning
-			w.tell(w.news(jobStarted, key))
+			w.tell(w.updates(jobStarted, key))
 		}
 	case 5, 6:
 		if key := w.any(v1alpha1.JobRunning); key != "" {
 			delete(w.jobs, key)
-			w.tell(w.news(jobCompleted, key))
+			w.tell(w.updates(jobCompleted, key))
 		}
 	case 7:
 		if len(w.late) > 0 {
@@ -270,7 +270,7 @@ func TestTallyConvergesWithoutMemory(t *testing.T) {
 
 		for key := w.any(v1alpha1.JobRunning); key != ""; key = w.any(v1alpha1.JobRunning) {
 			delete(w.jobs, key)
-			w.tell(w.news(jobCompleted, key))
+			w.tell(w.updates(jobCompleted, key))
 		}
 
 		w.calm()
@@ -316,19 +316,19 @@ func TestTallyReadsNews(t *testing.T) {
 	later := lenientTime{epoch().Add(time.Hour)}
 
 	for name, test := range map[string]struct {
-		news []jobNews
-		want map[string]v1alpha1.JobState
+		updates []jobUpdate
+		want    map[string]v1alpha1.JobState
 	}{
 		"all assignments of one request": {
-			[]jobNews{{Kind: jobAvailable, Request: 9, JobID: "a"}, {Kind: jobAssigned, Request: 9}, {Kind: jobStarted, Request: 9}},
+			[]jobUpdate{{Kind: jobAvailable, Request: 9, JobID: "a"}, {Kind: jobAssigned, Request: 9}, {Kind: jobStarted, Request: 9}},
 			map[string]v1alpha1.JobState{"9": v1alpha1.JobRunning},
 		},
-		"late and repeated news": {
-			[]jobNews{{Kind: jobStarted, Request: 9}, {Kind: jobAssigned, Request: 9}, {Kind: jobCompleted, Request: 9}, {Kind: jobStarted, Request: 9}},
+		"late and repeated updates": {
+			[]jobUpdate{{Kind: jobStarted, Request: 9}, {Kind: jobAssigned, Request: 9}, {Kind: jobCompleted, Request: 9}, {Kind: jobStarted, Request: 9}},
 			map[string]v1alpha1.JobState{"9": v1alpha1.JobCompleted},
 		},
 		"an assignment taken back, and the next of the same job": {
-			[]jobNews{
+			[]jobUpdate{
 				{Kind: jobAssigned, JobID: "A", AssignedAt: lenientTime{epoch()}},
 				{Kind: jobCompleted, JobID: "A", AssignedAt: lenientTime{epoch()}, Result: "canceled"},
 				{Kind: jobAssigned, JobID: "A", AssignedAt: later},
@@ -336,11 +336,11 @@ func TestTallyReadsNews(t *testing.T) {
 			map[string]v1alpha1.JobState{"a-1772366400": v1alpha1.JobCompleted, "a-1772370000": v1alpha1.JobQueued},
 		},
 		"an assignment taken back, and no times": {
-			[]jobNews{{Kind: jobAssigned, JobID: "A"}, {Kind: jobCompleted, JobID: "A"}, {Kind: jobAssigned, JobID: "A"}},
+			[]jobUpdate{{Kind: jobAssigned, JobID: "A"}, {Kind: jobCompleted, JobID: "A"}, {Kind: jobAssigned, JobID: "A"}},
 			map[string]v1alpha1.JobState{"a": v1alpha1.JobCompleted, "a-1772366400": v1alpha1.JobQueued},
 		},
-		"news of a job without any id, and of an unknown kind": {
-			[]jobNews{{Kind: jobAssigned}, {Kind: "JobPraised", Request: 3}}, map[string]v1alpha1.JobState{},
+		"updates of a job without any id, and of an unknown kind": {
+			[]jobUpdate{{Kind: jobAssigned}, {Kind: "JobPraised", Request: 3}}, map[string]v1alpha1.JobState{},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -349,8 +349,8 @@ func TestTallyReadsNews(t *testing.T) {
 			tally, got := emptyTally(), map[string]v1alpha1.JobState{}
 			tally.begin("s", statistics{}, epoch())
 
-			for _, n := range test.news {
-				for _, job := range tally.hear([]jobNews{n}, epoch()) {
+			for _, n := range test.updates {
+				for _, job := range tally.ingest([]jobUpdate{n}, epoch()) {
 					got[job.ID[len(tally.prefix):]] = job.State
 				}
 			}
@@ -362,13 +362,13 @@ func TestTallyReadsNews(t *testing.T) {
 	}
 }
 
-// Statistics of zero beside news of assigned jobs were seen: the jobs are not given up.
+// Statistics of zero beside updates of assigned jobs were seen: the jobs are not given up.
 func TestTallyTrustsNewsBeforeStatistics(t *testing.T) {
 	t.Parallel()
 
 	tally := emptyTally()
 	tally.begin("s", statistics{}, epoch())
-	tally.hear([]jobNews{{Kind: jobAssigned, Request: 1}}, epoch())
+	tally.ingest([]jobUpdate{{Kind: jobAssigned, Request: 1}}, epoch())
 
 	for _, after := range []time.Duration{0, time.Minute, surplusAfter - time.Second} {
 		tally.observe(statistics{}, epoch().Add(after))
@@ -392,16 +392,16 @@ func TestTallyWaitsForNews(t *testing.T) {
 	tally, now := emptyTally(), epoch()
 	tally.begin("s", statistics{}, now)
 
-	part := func(from, to int) (out []jobNews) {
+	part := func(from, to int) (out []jobUpdate) {
 		for request := from; request < to; request++ {
-			out = append(out, jobNews{Kind: jobAssigned, Request: int64(request)})
+			out = append(out, jobUpdate{Kind: jobAssigned, Request: int64(request)})
 		}
 
 		return out
 	}
-	expect := func(what string, dry bool, news []jobNews, named, made int) {
+	expect := func(what string, dry bool, updates []jobUpdate, named, made int) {
 		t.Helper()
-		tally.hear(news, now)
+		tally.ingest(updates, now)
 		tally.observe(statistics{Assigned: 100}, now)
 		tally.settle(dry, now)
 
@@ -426,7 +426,7 @@ func TestTallyGivesUpWhatTheSessionDoesNotKnow(t *testing.T) {
 
 	tally, now := emptyTally(), epoch()
 	tally.begin("first", statistics{}, now)
-	tally.hear([]jobNews{
+	tally.ingest([]jobUpdate{
 		{Kind: jobStarted, Request: 1}, {Kind: jobStarted, Request: 2},
 		{Kind: jobAssigned, Request: 3}, {Kind: jobAssigned, Request: 4}, {Kind: jobAssigned, Request: 5},
 	}, now)
@@ -437,7 +437,7 @@ func TestTallyGivesUpWhatTheSessionDoesNotKnow(t *testing.T) {
 	}
 
 	// One that ran is over; of those that waited one is, and one runs.
-	tally.hear([]jobNews{{Kind: jobCompleted, Request: 2}}, now)
+	tally.ingest([]jobUpdate{{Kind: jobCompleted, Request: 2}}, now)
 
 	got := map[string]v1alpha1.JobState{}
 	for _, job := range tally.settle(true, now) {
@@ -459,13 +459,13 @@ func FuzzScaleSetMessage(f *testing.F) {
 		tally := emptyTally()
 		tally.begin("s", statistics{}, epoch())
 
-		news := queueMessage{Type: batchType, Body: body}.news()
-		if _, err := json.Marshal(news); err != nil {
+		updates := queueMessage{Type: batchType, Body: body}.updates()
+		if _, err := json.Marshal(updates); err != nil {
 			t.Skip("times that have no JSON")
 		}
 
 		seen := map[string]bool{}
-		for _, job := range tally.hear(news, epoch()) {
+		for _, job := range tally.ingest(updates, epoch()) {
 			if job.ID == "" || seen[job.ID] || job.State == "" {
 				t.Errorf("job %+v has no id or state, or comes twice", job)
 			}

@@ -399,7 +399,7 @@ func TestScaleSetRejections(t *testing.T) {
 				var said *workload.Error
 				if !workload.Is(err, workload.Rejected) || !errors.As(err, &said) || said.Reason != test.reason ||
 					!strings.Contains(err.Error(), test.says) {
-					t.Errorf("%s = %v, want a rejection with the mend %q", what, err, test.says)
+					t.Errorf("%s = %v, want a rejection with the fix %q", what, err, test.says)
 				}
 			}
 		})

@@ -37,7 +37,7 @@ const (
 	signaturePrefix = "sha256="
 )
 
-// Errors of a webhook that is not what GitHub sends. They name the mend.
+// Errors of a webhook that is not what GitHub sends. They name the fix.
 var (
 	ErrNoSignature = errors.New("webhook has no " + HeaderSignature +
 		" header: set a secret on the webhook at GitHub, the one that the RunnerPool's workload.webhook.secret holds")

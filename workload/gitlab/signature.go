@@ -42,7 +42,7 @@ const (
 	maxSkew = 5 * time.Minute
 )
 
-// Errors of a webhook that can't be verified. They name the mend.
+// Errors of a webhook that can't be verified. They name the fix.
 var (
 	ErrNoToken = errors.New("webhook has no " + HeaderToken +
 		" header: set the secret token of the webhook at GitLab to what the RunnerPool's workload.webhook.secret holds")

@@ -40,7 +40,7 @@ func New() *cobra.Command {
 
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Look over the installation: what is wrong, why, and what mends it",
+		Short: "Look over the installation: what is wrong, why, and what fixes it",
 		Long: `Look over what the API server has of HyperFleet: whether the kinds and roles of each area are
 installed as this program knows them, whether an operator runs each area that has objects, and
 which objects wait for a person, wait for long, or are not looked at by anybody. The operator
@@ -49,7 +49,7 @@ privilege, a template without an agent. That is gathered here; nothing outside o
 server is asked, and nothing is changed.
 
 The exit code is 0 if there is no problem, warnings or not; 1 if there is one, or if the API
-server does not answer; 2 if the command line cannot be meant.`,
+server does not answer; 2 if the command line is invalid.`,
 		Example: "  hyperfleet doctor\n  hyperfleet doctor -n ci --waiting 3m --output json",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {

@@ -141,7 +141,7 @@ func (d *doctor) roles(ctx context.Context, area string) error {
 		return fmt.Errorf("read the roles of %s: %w", area, err)
 	}
 
-	subject, mend := "roles of "+area, "kubectl apply --server-side -k deploy/rbac"
+	subject, fix := "roles of "+area, "kubectl apply --server-side -k deploy/rbac"
 
 	var lacking []string
 
@@ -162,7 +162,7 @@ func (d *doctor) roles(ctx context.Context, area string) error {
 
 		switch {
 		case apierrors.IsNotFound(err):
-			d.report.addf(Problem, subject, "%s is missing: %s", name, mend)
+			d.report.addf(Problem, subject, "%s is missing: %s", name, fix)
 
 			return nil
 		case err != nil:
@@ -176,7 +176,7 @@ func (d *doctor) roles(ctx context.Context, area string) error {
 
 	if len(lacking) > 0 {
 		d.report.addf(Warning, subject, "other than this program (hyperfleet version) has them: %s: "+
-			"run the operator's own version of it, or %s", strings.Join(lacking, ", "), mend)
+			"run the operator's own version of it, or %s", strings.Join(lacking, ", "), fix)
 	} else {
 		d.report.addf(Fine, subject, "as this program has them")
 	}

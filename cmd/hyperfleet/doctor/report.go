@@ -39,7 +39,7 @@ type Finding struct {
 	Name      string `json:"name,omitempty"`
 	// Reason in one word, as in the object's condition.
 	Reason string `json:"reason,omitempty"`
-	// Message says what is wrong, and names the mend.
+	// Message says what is wrong, and names the fix.
 	Message string `json:"message"`
 	// ForSeconds is since when it is so, where that is known.
 	ForSeconds *float64 `json:"forSeconds,omitempty"`

@@ -62,7 +62,7 @@ func New() *cobra.Command {
 those that are over, for as long as they are kept (runners.jobRetention).
 
 The exit code is 0, also if there are no jobs; 1 if the API server does not answer; 2 if the
-command line cannot be meant.`,
+command line is invalid.`,
 		Example: "  hyperfleet jobs -n ci --state queued\n  hyperfleet jobs -A --pool linux --output json",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -103,7 +103,7 @@ func NewOne() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "job ID",
 		Short: "Tell what became of one CI job, and what it waits for",
-		Long: `Tell the story of one CI job: its state, what it waits for, its timeline, its machine, and the
+		Long: `Explain one CI job: its state, what it waits for, its timeline, its machine, and the
 end of its runner's log. ID is the name of the RunnerJob, the id of the job with its CI
 platform, or its web address there.
 
@@ -111,7 +111,7 @@ The log is kept when the machine has sent its last report. It is the output of t
 of the job, without the machine's own credentials.
 
 The exit code is 0 if the job was found; 1 if it was not, or if the API server does not
-answer; 2 if the command line cannot be meant.`,
+answer; 2 if the command line is invalid.`,
 		Example: "  hyperfleet job 29679449526 -n ci\n" +
 			"  hyperfleet job https://github.com/acme/app/actions/runs/10683749869/job/29679449526 -A\n" +
 			"  hyperfleet job gh-29679449526 --log",
@@ -135,12 +135,12 @@ answer; 2 if the command line cannot be meant.`,
 				return fmt.Errorf("job: %w", err)
 			}
 
-			story, err := src.story(ctx, args[0])
+			found, err := src.details(ctx, args[0])
 			if err != nil {
 				return fmt.Errorf("job: %w", err)
 			}
 
-			return printer{cmd.OutOrStdout(), clock.RealClock{}.Now(), time.Local}.explain(story, opts.output, log)
+			return printer{cmd.OutOrStdout(), clock.RealClock{}.Now(), time.Local}.explain(found, opts.output, log)
 		},
 	}
 	opts.add(cmd)

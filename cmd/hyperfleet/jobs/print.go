@@ -119,8 +119,8 @@ func shortCause(cause *Cause) string {
 	return string(text)
 }
 
-// explain prints a job's story, or its JSON.
-func (p printer) explain(of *story, output string, all bool) error {
+// explain prints a job's details, or its JSON.
+func (p printer) explain(of *jobDetails, output string, all bool) error {
 	view := explained(of, p.now)
 	if output == cli.OutputJSON {
 		return cli.JSON(p.out, view)
@@ -278,7 +278,7 @@ func between(seconds float64) string {
 	}
 }
 
-func (p printer) log(of *story, view Explained, all bool) {
+func (p printer) log(of *jobDetails, view Explained, all bool) {
 	if view.Log == nil {
 		p.noLog(of, all)
 
@@ -304,7 +304,7 @@ func (p printer) log(of *story, view Explained, all bool) {
 	}
 }
 
-func (p printer) noLog(of *story, asked bool) {
+func (p printer) noLog(of *jobDetails, asked bool) {
 	switch {
 	case of.noLog != "":
 		fmt.Fprintf(p.out, "\nNo log: %s.\n", of.noLog)

@@ -183,23 +183,23 @@ func TestExplain(t *testing.T) {
 	})
 
 	cases := map[string]struct {
-		of     *story
+		of     *jobDetails
 		output string
 		all    bool
 	}{
-		"job-waits.txt": {of: &story{job: sample("29679449530", v1alpha1.JobQueued, waiting("linux", "AtMaximum", atMaximum))}},
-		"job-coming.txt": {of: &story{
+		"job-waits.txt": {of: &jobDetails{job: sample("29679449530", v1alpha1.JobQueued, waiting("linux", "AtMaximum", atMaximum))}},
+		"job-coming.txt": {of: &jobDetails{
 			job:    sample("29679449530", v1alpha1.JobQueued, waiting("linux", "NoCapacity", "MachineClaim linux-9qq4z: no node of proxmox-prod has 8 GiB of memory free")),
 			coming: []v1alpha1.MachineClaim{claim("linux-x7k2p"), unplaced, unplaced, unplaced, unplaced, unplaced, unplaced},
 		}},
-		"job-unseen.txt":    {of: &story{job: sample("29679449530", v1alpha1.JobQueued, func(j *v1alpha1.RunnerJob) { j.Status.Timeline = nil })}},
-		"job-runs.txt":      {of: &story{job: sample("29679449526", v1alpha1.JobRunning, ran), claim: &machine}},
-		"job-done.txt":      {of: &story{job: sample("29679449520", v1alpha1.JobCompleted, finished), log: log(50, true)}},
-		"job-done-log.txt":  {of: &story{job: sample("29679449520", v1alpha1.JobCompleted, finished), log: log(25, true)}, all: true},
-		"job-no-log.txt":    {of: &story{job: sample("29679449520", v1alpha1.JobCompleted, finished), noLog: "you may not read RunnerLog gh-29679449520-log"}},
-		"job-cancelled.txt": {of: &story{job: sample("29679449519", v1alpha1.JobCompleted, func(j *v1alpha1.RunnerJob) { j.Spec.Conclusion, j.Spec.CompletedAt = "cancelled", whole(30) })}},
-		"job-done.json":     {of: &story{job: sample("29679449520", v1alpha1.JobCompleted, finished), log: log(2, false)}, output: cli.OutputJSON},
-		"job-waits.json": {of: &story{
+		"job-unseen.txt":    {of: &jobDetails{job: sample("29679449530", v1alpha1.JobQueued, func(j *v1alpha1.RunnerJob) { j.Status.Timeline = nil })}},
+		"job-runs.txt":      {of: &jobDetails{job: sample("29679449526", v1alpha1.JobRunning, ran), claim: &machine}},
+		"job-done.txt":      {of: &jobDetails{job: sample("29679449520", v1alpha1.JobCompleted, finished), log: log(50, true)}},
+		"job-done-log.txt":  {of: &jobDetails{job: sample("29679449520", v1alpha1.JobCompleted, finished), log: log(25, true)}, all: true},
+		"job-no-log.txt":    {of: &jobDetails{job: sample("29679449520", v1alpha1.JobCompleted, finished), noLog: "you may not read RunnerLog gh-29679449520-log"}},
+		"job-cancelled.txt": {of: &jobDetails{job: sample("29679449519", v1alpha1.JobCompleted, func(j *v1alpha1.RunnerJob) { j.Spec.Conclusion, j.Spec.CompletedAt = "cancelled", whole(30) })}},
+		"job-done.json":     {of: &jobDetails{job: sample("29679449520", v1alpha1.JobCompleted, finished), log: log(2, false)}, output: cli.OutputJSON},
+		"job-waits.json": {of: &jobDetails{
 			job: sample("29679449530", v1alpha1.JobQueued, waiting("linux", "AtMaximum", atMaximum)), coming: []v1alpha1.MachineClaim{claim("linux-x7k2p")},
 		}, output: cli.OutputJSON},
 	}

@@ -99,8 +99,8 @@ func born(job *v1alpha1.RunnerJob) time.Time {
 	}
 }
 
-// story is all that is known of one job.
-type story struct {
+// jobDetails is all that is known of one job.
+type jobDetails struct {
 	job *v1alpha1.RunnerJob
 	// claim of its machine; nil if it has none, or it is gone.
 	claim *v1alpha1.MachineClaim
@@ -111,8 +111,8 @@ type story struct {
 	noLog string
 }
 
-// story finds a job and all about it.
-func (s *source) story(ctx context.Context, id string) (*story, error) {
+// details finds a job and all about it.
+func (s *source) details(ctx context.Context, id string) (*jobDetails, error) {
 	all, err := s.jobs(ctx)
 	if err != nil {
 		return nil, err
@@ -123,7 +123,7 @@ func (s *source) story(ctx context.Context, id string) (*story, error) {
 		return nil, err
 	}
 
-	out := &story{job: job}
+	out := &jobDetails{job: job}
 
 	var claims v1alpha1.MachineClaimList
 	if err := s.client.List(ctx, &claims, client.InNamespace(job.Namespace)); err != nil {
@@ -159,7 +159,7 @@ func mayTake(claim *v1alpha1.MachineClaim, pool string) bool {
 
 // readLog reads the log that was kept. That it can't be read is no reason not to tell the
 // rest.
-func (s *source) readLog(ctx context.Context, of *story) error {
+func (s *source) readLog(ctx context.Context, of *jobDetails) error {
 	if of.job.Status.Logs == "" {
 		return nil
 	}

@@ -46,11 +46,11 @@ type Job struct {
 type Cause struct {
 	// Reason in one word.
 	Reason string `json:"reason"`
-	// Message names the mend.
+	// Message names the fix.
 	Message string `json:"message"`
 }
 
-// Explained is a job with its story in JSON output. Fields are only ever added.
+// Explained is a job with its jobDetails in JSON output. Fields are only ever added.
 type Explained struct {
 	Job
 
@@ -152,7 +152,7 @@ func moment(job *v1alpha1.RunnerJob, which v1alpha1.JobMoment) time.Time {
 	}
 }
 
-func explained(of *story, now time.Time) Explained {
+func explained(of *jobDetails, now time.Time) Explained {
 	out := Explained{Job: viewOf(of.job, now), Timeline: []Moment{}}
 
 	var before time.Time

@@ -47,7 +47,7 @@ type Config struct {
 }
 
 // Render gives the plan of one host. What is missing or wrong is named with its field
-// and how to mend it, all at once.
+// and how to fix it, all at once.
 func Render(cfg Config) (plan.Plan, error) {
 	p, err := draft(cfg).Plan()
 	if err := errors.Join(checkHost(cfg), err); err != nil {

@@ -111,7 +111,7 @@ func TestFirewallFailsClosed(t *testing.T) {
 	}{
 		"rules that pf refuses": {func(h plantest.Host) { h.Write("rules", "REFUSED") }, "nothing was changed"},
 		"pf.conf it refuses":    {func(h plantest.Host) { h.Write("pf.conf", "REFUSED\n") }, "nothing was changed"},
-		"half a block":          {func(h plantest.Host) { h.Write("pf.conf", stockPF+"# BEGIN hyperfleet\n") }, "mend it by hand"},
+		"half a block":          {func(h plantest.Host) { h.Write("pf.conf", stockPF+"# BEGIN hyperfleet\n") }, "fix it by hand"},
 		"rules that ask nobody": {func(h plantest.Host) { h.Write("main", "pass all\n") }, "do not ask the anchors"},
 		"an anchor left empty":  {func(h plantest.Host) { h.Write("rules", "") }, "machines would reach everything"},
 	}

@@ -141,7 +141,7 @@ func render(call *task.APICall, vars map[string]any) (httpcall.Request, error) {
 
 // mayPass says whether trying the event again may help: the network, an outage, a limit,
 // a conflict, or the event's own time. What the task file does wrong, and what the cluster
-// refuses, stays until a person mends it.
+// refuses, stays until a person fixes it.
 func mayPass(err error) bool {
 	var (
 		status  *httpcall.StatusError

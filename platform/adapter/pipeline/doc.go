@@ -12,6 +12,6 @@
 // so that a failure always shows at the resource, and Sentinel comes back soon.
 //
 // What happens to the event: failures that may go away by themselves are handed back to
-// the broker, which tries again; failures that a person has to mend are reported and the
+// the broker, which tries again; failures that a person has to fix are reported and the
 // event is done; an event that can't be meant is poison.
 package pipeline

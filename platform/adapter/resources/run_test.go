@@ -524,7 +524,7 @@ func TestSiblings(t *testing.T) {
 		t.Errorf("left: %s", diff)
 	}
 
-	// The label it is found by, taken off by hand: it is found by its name, and mended.
+	// The label it is found by, taken off by hand: it is found by its name, and fixed.
 	eventually(t, "the label comes back", func() bool {
 		f.edit(f.configMap("two"), `{"metadata":{"labels":{"hyperfleet.io/resource-id":"by-hand"}}}`)
 

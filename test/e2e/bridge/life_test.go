@@ -142,7 +142,7 @@ func (w *world) upgraded(bridge *v1alpha1.DPFHCPBridge, version string) {
 	}
 }
 
-// An address that somebody takes after the bridge was made: it is told, and mended when it
+// An address that somebody takes after the bridge was made: it is told, and fixed when it
 // is free.
 func TestAddressTakenLater(t *testing.T) {
 	w := runWorld(t)

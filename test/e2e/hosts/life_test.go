@@ -64,10 +64,10 @@ func TestFleets(t *testing.T) {
 	bad := configuration{kubelet: "crashing", egress: "10.22.0.0/16"}
 	tell("bad change: %s", w.stopped(bad))
 
-	mended := configuration{kubelet: "3", egress: "10.22.0.0/16"}
-	tell("recovery: %s", w.roll(mended, "tart-kubelet-install", "launchd"))
+	fixed := configuration{kubelet: "3", egress: "10.22.0.0/16"}
+	tell("recovery: %s", w.roll(fixed, "tart-kubelet-install", "launchd"))
 
-	tell("parts lost by hand: %s", w.lost(mended))
+	tell("parts lost by hand: %s", w.lost(fixed))
 
 	for i := range 2 {
 		next := configuration{kubelet: strconv.Itoa(4 + i), egress: fmt.Sprintf("10.2%d.0.0/16", 4+i)}

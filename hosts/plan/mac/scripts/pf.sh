@@ -6,7 +6,7 @@
 main() {
 	if ! pfctl -s rules 2>/dev/null | grep 'anchor "com.apple/\*"' >/dev/null; then
 		if [ -n "$(pfctl -s rules 2>/dev/null)" ]; then
-			echo "pf's rules do not ask the anchors com.apple/*: mend /etc/pf.conf and restart the host" >&2
+			echo "pf's rules do not ask the anchors com.apple/*: fix /etc/pf.conf and restart the host" >&2
 			exit 1
 		fi
 		# Nothing is loaded yet, so there is nothing to lose.

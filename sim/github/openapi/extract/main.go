@@ -81,7 +81,7 @@ func extract(doc map[string]any, list []byte) ([]byte, error) {
 	return append(text, '\n'), nil
 }
 
-// correct mends the one place where the description contradicts GitHub and
+// correct fixes the one place where the description contradicts GitHub and
 // itself: the list of installations wants each account to be a user and an
 // enterprise at once (allOf), where apps/get-installation says either (anyOf).
 func correct(doc map[string]any) {

@@ -23,7 +23,7 @@ main() {
 	temp=$(mktemp "$CONF.XXXXXX")
 	trap 'rm -f "$temp"' EXIT
 	if [ "$(grep -cxF "$BEGIN" "$CONF" || true)" != "$(grep -cxF "$FINISH" "$CONF" || true)" ]; then
-		echo "$CONF has one of the lines \"$BEGIN\" and \"$FINISH\" without the other: mend it by hand" >&2
+		echo "$CONF has one of the lines \"$BEGIN\" and \"$FINISH\" without the other: fix it by hand" >&2
 		exit 1
 	fi
 	awk -v begin="$BEGIN" -v finish="$FINISH" '

@@ -84,17 +84,17 @@ func integers(value any) any {
 	return value
 }
 
-// book is what is known of all resources. Its entries are read and written with mu held.
-type book struct {
+// index is what is known of all resources. Its entries are read and written with mu held.
+type index struct {
 	mu    sync.Mutex
 	by    map[string]*entry
 	whole bool
 }
 
-func newBook(whole bool) *book { return &book{by: map[string]*entry{}, whole: whole} }
+func newIndex(whole bool) *index { return &index{by: map[string]*entry{}, whole: whole} }
 
 // put notes a resource as it was at some time since asked. False: a later answer is known.
-func (b *book) put(r *openapi.Resource, asked, now time.Time) (bool, error) {
+func (b *index) put(r *openapi.Resource, asked, now time.Time) (bool, error) {
 	var raw []byte
 
 	if b.whole {
@@ -144,7 +144,7 @@ func (e *entry) observe(conditions []openapi.ResourceCondition, now time.Time) {
 }
 
 // drop forgets a resource, unless a later answer is known.
-func (b *book) drop(id string, asked time.Time) {
+func (b *index) drop(id string, asked time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
@@ -155,7 +155,7 @@ func (b *book) drop(id string, asked time.Time) {
 
 // missing gives what is known between two ids, the last one included, that a list of them
 // did not have. An empty last is the end.
-func (b *book) missing(after, last string, listed map[string]bool) []string {
+func (b *index) missing(after, last string, listed map[string]bool) []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
@@ -170,14 +170,14 @@ func (b *book) missing(after, last string, listed map[string]bool) []string {
 	return out
 }
 
-func (b *book) size() int {
+func (b *index) size() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
 	return len(b.by)
 }
 
-func (b *book) ids() []string {
+func (b *index) ids() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 

@@ -8,9 +8,9 @@ import (
 	"slices"
 )
 
-// book says who has which address. The records lie in one slice, and the maps have
+// assignments says who has which address. The records lie in one slice, and the maps have
 // numbers for keys and values where they can, to be small.
-type book struct {
+type assignments struct {
 	// records[none] is no record.
 	records []record
 	// spare is the first of the records not in use, which are linked by next.
@@ -29,8 +29,8 @@ type record struct {
 	next int32
 }
 
-func newBook() book {
-	b := book{records: make([]record, 1), owners: map[string]int32{}}
+func newAssignments() assignments {
+	b := assignments{records: make([]record, 1), owners: map[string]int32{}}
 	for i := range b.addresses {
 		b.addresses[i] = map[u128]int32{}
 	}
@@ -39,14 +39,14 @@ func newBook() book {
 }
 
 // holder is who has an address.
-func (b *book) holder(addr netip.Addr) (string, bool) {
+func (b *assignments) holder(addr netip.Addr) (string, bool) {
 	at, held := b.addresses[FamilyOf(addr)][number(addr)]
 
 	return b.records[at].Owner, held
 }
 
 // add writes down an address that nobody has.
-func (b *book) add(h Held) {
+func (b *assignments) add(h Held) {
 	at := b.spare
 	if at == none {
 		if len(b.records) == cap(b.records) {
@@ -69,13 +69,13 @@ func (b *book) add(h Held) {
 }
 
 // change writes anew what is known of an address that the same owner has.
-func (b *book) change(h Held) {
+func (b *assignments) change(h Held) {
 	addr := h.Address.Addr()
 	b.records[b.addresses[FamilyOf(addr)][number(addr)]].Held = h
 }
 
 // remove drops all of an owner, and returns it in order.
-func (b *book) remove(owner string) []Held {
+func (b *assignments) remove(owner string) []Held {
 	held := b.of(owner)
 
 	for at := b.owners[owner]; at != none; {
@@ -95,7 +95,7 @@ func (b *book) remove(owner string) []Held {
 }
 
 // of is what an owner has, in order.
-func (b *book) of(owner string) []Held {
+func (b *assignments) of(owner string) []Held {
 	at := b.owners[owner]
 	if at == none {
 		return nil
@@ -112,7 +112,7 @@ func (b *book) of(owner string) []Held {
 }
 
 // list is all that is wanted, in order.
-func (b *book) list(want func(Held) bool) []Held {
+func (b *assignments) list(want func(Held) bool) []Held {
 	var out []Held
 
 	for _, r := range b.records {

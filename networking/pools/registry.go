@@ -16,14 +16,14 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/alloc"
 )
 
-// Pool is a pool as it stands in the book.
+// Pool is a pool as it stands in the address registry.
 type Pool struct {
 	// Network is the key of the network that the addresses are on: two pools may give the
 	// same addresses on two networks, and not on one.
 	Network string
 	// Cluster that the pool's machines belong to, for metrics.
 	Cluster string
-	// Addresses of the pool. Its name is its own among all pools of the book.
+	// Addresses of the pool. Its name is its own among all pools of the address registry.
 	Addresses *alloc.Pool
 }
 
@@ -36,7 +36,7 @@ type Request struct {
 	// Want are addresses to give; for a family without any, it is the lowest free one.
 	Want []netip.Addr
 	// Wake is called, on any goroutine, once after a refusal when it is worth asking
-	// again. It must not block, nor call the book.
+	// again. It must not block, nor call the address registry.
 	Wake func()
 }
 
@@ -61,9 +61,9 @@ func (s *Status) Machines() uint64 {
 	}
 }
 
-// Book is the networks of a process. Many may use it at once; an address on a network
+// AddressRegistry is the networks of a process. Many may use it at once; an address on a network
 // has one owner at most. Make one with New.
-type Book struct {
+type AddressRegistry struct {
 	mu       sync.Mutex
 	networks map[string]*network
 	// homes is the network of each pool.
@@ -92,20 +92,20 @@ type waiter struct {
 	woken bool
 }
 
-// New makes an empty book. It is Ready after Rebuild.
-func New() *Book {
-	b := &Book{}
+// New makes an empty address registry. It is Ready after Rebuild.
+func New() *AddressRegistry {
+	b := &AddressRegistry{}
 	b.warm.done = make(chan struct{})
 	b.clear()
 
 	return b
 }
 
-func (b *Book) clear() {
+func (b *AddressRegistry) clear() {
 	b.networks, b.homes = map[string]*network{}, map[string]string{}
 }
 
-func (b *Book) network(name string) *network {
+func (b *AddressRegistry) network(name string) *network {
 	n := b.networks[name]
 	if n == nil {
 		n = &network{
@@ -124,7 +124,7 @@ func (b *Book) network(name string) *network {
 //
 // With an *alloc.OverlapError, which names the other pool, all is as it was before, and
 // wake is called once when it is worth trying again. It may be nil.
-func (b *Book) SetPool(p Pool, wake func()) error {
+func (b *AddressRegistry) SetPool(p Pool, wake func()) error {
 	name := p.Addresses.Name()
 
 	b.mu.Lock()
@@ -153,7 +153,7 @@ func (b *Book) SetPool(p Pool, wake func()) error {
 }
 
 // RemovePool takes a pool away, if it is there. Addresses in use stay with their owners.
-func (b *Book) RemovePool(name string) {
+func (b *AddressRegistry) RemovePool(name string) {
 	b.mu.Lock()
 
 	for _, n := range b.networks {
@@ -172,7 +172,7 @@ func (b *Book) RemovePool(name string) {
 }
 
 // remove takes a pool off a network.
-func (b *Book) remove(home, name string) []func() {
+func (b *AddressRegistry) remove(home, name string) []func() {
 	n := b.networks[home]
 	n.addresses.RemovePool(name)
 	delete(n.pools, name)
@@ -190,7 +190,7 @@ func (b *Book) remove(home, name string) []func() {
 }
 
 // drop forgets a network that holds nothing.
-func (b *Book) drop(name string) {
+func (b *AddressRegistry) drop(name string) {
 	n := b.networks[name]
 	if n != nil && len(n.pools)+len(n.waiting)+len(n.refused) == 0 && len(n.addresses.Held()) == 0 {
 		delete(b.networks, name)
@@ -206,7 +206,7 @@ func (b *Book) drop(name string) {
 // the pool has an address for it; those who came first are woken first. The address is kept
 // for them: who comes later does not get it meanwhile. So an owner that will not ask again
 // has to be Released, or Forgotten.
-func (b *Book) Acquire(r Request) ([]netip.Prefix, error) {
+func (b *AddressRegistry) Acquire(r Request) ([]netip.Prefix, error) {
 	b.mu.Lock()
 	woken := b.leave(r)
 	got, err := b.acquire(r)
@@ -217,7 +217,7 @@ func (b *Book) Acquire(r Request) ([]netip.Prefix, error) {
 	return got, err
 }
 
-func (b *Book) acquire(r Request) ([]netip.Prefix, error) {
+func (b *AddressRegistry) acquire(r Request) ([]netip.Prefix, error) {
 	n := b.network(r.Network)
 
 	var got []netip.Prefix
@@ -248,7 +248,7 @@ func (b *Book) acquire(r Request) ([]netip.Prefix, error) {
 // Expect puts an owner that is on record as one who waits at the end of its pool's list: a
 // restart changes nothing about whose turn it is. The owner still has to ask by itself, as
 // after a refusal.
-func (b *Book) Expect(network, pool, owner string) {
+func (b *AddressRegistry) Expect(network, pool, owner string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
@@ -259,7 +259,7 @@ func (b *Book) Expect(network, pool, owner string) {
 
 // Restore puts on record that an address is in use, whatever the pools say. The error is
 // an *alloc.ConflictError if somebody else has the address, who keeps it.
-func (b *Book) Restore(network string, held alloc.Held) error {
+func (b *AddressRegistry) Restore(network string, held alloc.Held) error {
 	b.mu.Lock()
 	n := b.network(network)
 	err := n.addresses.Restore(held)
@@ -281,7 +281,7 @@ func (b *Book) Restore(network string, held alloc.Held) error {
 }
 
 // Forget takes an owner off the lists of those who wait. What it has, it keeps.
-func (b *Book) Forget(owner string) {
+func (b *AddressRegistry) Forget(owner string) {
 	b.mu.Lock()
 
 	var woken []func()
@@ -301,7 +301,7 @@ func (b *Book) Forget(owner string) {
 
 // Release frees all that an owner has, and takes it off the lists of those who wait.
 // Whoever waits and can be served now is woken. Releasing twice changes nothing.
-func (b *Book) Release(owner string) []alloc.Held {
+func (b *AddressRegistry) Release(owner string) []alloc.Held {
 	b.mu.Lock()
 
 	var (
@@ -328,7 +328,7 @@ func (b *Book) Release(owner string) []alloc.Held {
 }
 
 // Of is all that an owner has, IPv4 first; none if it has nothing.
-func (b *Book) Of(owner string) []netip.Prefix {
+func (b *AddressRegistry) Of(owner string) []netip.Prefix {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
@@ -343,8 +343,8 @@ func (b *Book) Of(owner string) []netip.Prefix {
 }
 
 // Owners are those who have an address, or wait for one, and whose text begins so, in order.
-// It reads the whole book, so it is for what is rare.
-func (b *Book) Owners(prefix string) []string {
+// It reads the whole address registry, so it is for what is rare.
+func (b *AddressRegistry) Owners(prefix string) []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
@@ -371,8 +371,8 @@ func (b *Book) Owners(prefix string) []string {
 	return slices.Sorted(maps.Keys(found))
 }
 
-// Status tells how a pool stands; false if the book does not have it.
-func (b *Book) Status(pool string) (Status, bool) {
+// Status tells how a pool stands; false if the address registry does not have it.
+func (b *AddressRegistry) Status(pool string) (Status, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
@@ -385,7 +385,7 @@ func (b *Book) Status(pool string) (Status, bool) {
 }
 
 // Statuses tells how all pools stand, by network and name.
-func (b *Book) Statuses() []Status {
+func (b *AddressRegistry) Statuses() []Status {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
@@ -410,7 +410,7 @@ func (n *network) status(network, pool string) Status {
 
 // Outside are the addresses in use of a pool that it no longer gives, by address: what
 // was in use when it shrank. Once released, they are not given again.
-func (b *Book) Outside(pool string) []alloc.Held {
+func (b *AddressRegistry) Outside(pool string) []alloc.Held {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 

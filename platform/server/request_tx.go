@@ -17,8 +17,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/store"
 )
 
-// unit is one transaction of a request.
-type unit struct {
+// requestTx is one transaction of a request.
+type requestTx struct {
 	*Server
 
 	tx     *store.Tx
@@ -36,11 +36,11 @@ type started struct {
 }
 
 // write runs a transaction; what is given may run more than once.
-func (s *Server) write(ctx context.Context, run func(ctx context.Context, u *unit) error) error {
-	var last *unit
+func (s *Server) write(ctx context.Context, run func(ctx context.Context, u *requestTx) error) error {
+	var last *requestTx
 
 	err := s.store.InTx(ctx, func(ctx context.Context, tx *store.Tx) error {
-		last = &unit{Server: s, tx: tx, now: s.now(), caller: about(ctx).caller.name}
+		last = &requestTx{Server: s, tx: tx, now: s.now(), caller: about(ctx).caller.name}
 
 		return run(ctx, last)
 	})
@@ -112,7 +112,7 @@ func (s *Server) kindOf(r store.Resource) (*entity.Kind, error) {
 }
 
 // input gathers what the conditions of a resource follow from.
-func (u *unit) input(ctx context.Context, kind *entity.Kind, r store.Resource, children int) (conditions.Input, error) {
+func (u *requestTx) input(ctx context.Context, kind *entity.Kind, r store.Resource, children int) (conditions.Input, error) {
 	statuses, known := u.statuses[r.ID]
 	if !known {
 		var err error
@@ -133,7 +133,7 @@ func (u *unit) input(ctx context.Context, kind *entity.Kind, r store.Resource, c
 }
 
 // missing are the references of a resource whose target is gone or going.
-func (u *unit) missing(ctx context.Context, kind *entity.Kind, r store.Resource) ([]conditions.MissingReference, error) {
+func (u *requestTx) missing(ctx context.Context, kind *entity.Kind, r store.Resource) ([]conditions.MissingReference, error) {
 	var out []conditions.MissingReference
 
 	if r.Deleting() {
@@ -165,7 +165,7 @@ func (u *unit) missing(ctx context.Context, kind *entity.Kind, r store.Resource)
 }
 
 // compute gives the conditions of a resource, by type.
-func (u *unit) compute(
+func (u *requestTx) compute(
 	ctx context.Context, kind *entity.Kind, r store.Resource, in conditions.Input,
 ) ([]openapi.ResourceCondition, error) {
 	list := conditions.Aggregate(in)
@@ -193,7 +193,7 @@ func (u *unit) compute(
 }
 
 // count notes a transition to not reconciled.
-func (u *unit) count(r store.Resource, list []openapi.ResourceCondition) {
+func (u *requestTx) count(r store.Resource, list []openapi.ResourceCondition) {
 	before, _ := conditions.Condition(r.Conditions, entity.Reconciled)
 	after, _ := conditions.Condition(list, entity.Reconciled)
 
@@ -204,7 +204,7 @@ func (u *unit) count(r store.Resource, list []openapi.ResourceCondition) {
 
 // settle computes the conditions of a stored resource anew, stores them, and tells whether
 // they are others than before.
-func (u *unit) settle(
+func (u *requestTx) settle(
 	ctx context.Context, kind *entity.Kind, r *store.Resource,
 ) (in conditions.Input, differs bool, err error) {
 	children := 0
@@ -222,7 +222,7 @@ func (u *unit) settle(
 }
 
 // settleWith is settle where it is known how many children there are.
-func (u *unit) settleWith(
+func (u *requestTx) settleWith(
 	ctx context.Context, kind *entity.Kind, r *store.Resource, children int,
 ) (in conditions.Input, differs bool, err error) {
 	if in, err = u.input(ctx, kind, *r, children); err != nil {
@@ -262,7 +262,7 @@ func sameCondition(a, b openapi.ResourceCondition) bool {
 // lookAgain is for a resource of which something that it depends on has changed: a child
 // that went, a target that goes. One that is being deleted goes itself if nothing keeps it
 // any more, and then its owner is looked at.
-func (u *unit) lookAgain(ctx context.Context, id string) error {
+func (u *requestTx) lookAgain(ctx context.Context, id string) error {
 	for id != "" {
 		r, err := u.tx.GetForUpdate(ctx, id)
 		if errors.Is(err, store.ErrNotFound) {
@@ -291,7 +291,7 @@ func (u *unit) lookAgain(ctx context.Context, id string) error {
 
 // settleOrGo settles a resource, or removes it if it is finished, and records what became
 // of it.
-func (u *unit) settleOrGo(ctx context.Context, kind *entity.Kind, r *store.Resource) (gone bool, err error) {
+func (u *requestTx) settleOrGo(ctx context.Context, kind *entity.Kind, r *store.Resource) (gone bool, err error) {
 	in, differs, err := u.settle(ctx, kind, r)
 	if err != nil {
 		return false, err
@@ -309,7 +309,7 @@ func (u *unit) settleOrGo(ctx context.Context, kind *entity.Kind, r *store.Resou
 }
 
 // removeRow removes a resource for good.
-func (u *unit) removeRow(ctx context.Context, r store.Resource) error {
+func (u *requestTx) removeRow(ctx context.Context, r store.Resource) error {
 	if _, err := u.tx.Remove(ctx, r.ID); err != nil {
 		return err
 	}
@@ -318,7 +318,7 @@ func (u *unit) removeRow(ctx context.Context, r store.Resource) error {
 }
 
 // record tells the change feed.
-func (u *unit) record(ctx context.Context, r store.Resource, operation string) error {
+func (u *requestTx) record(ctx context.Context, r store.Resource, operation string) error {
 	if err := u.tx.RecordChange(ctx, r, operation); err != nil {
 		return fmt.Errorf("record that %s %s is %s: %w", r.Kind, r.ID, operation, err)
 	}

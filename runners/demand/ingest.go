@@ -37,7 +37,7 @@ func (s *Sources) poll(ctx context.Context, poller workload.Poller, pools []read
 		asking = fmt.Errorf("ask for jobs: %w", asking)
 	}
 
-	return errors.Join(asking, s.hear(ctx, pools, jobs))
+	return errors.Join(asking, s.ingest(ctx, pools, jobs))
 }
 
 // repositories are those that pools name and those that the ledger has jobs of.
@@ -81,10 +81,10 @@ func namespaces(pools []readPool) []string {
 	return slices.Compact(out)
 }
 
-// hear records what a platform said of jobs in the namespaces whose pools cover them.
+// ingest records what a platform said of jobs in the namespaces whose pools cover them.
 // News of jobs that are over is taken only for jobs that are known.
-func (s *Sources) hear(ctx context.Context, pools []readPool, jobs []workload.Job) error {
-	book := &Ledger{Client: s.Client, Live: s.Live}
+func (s *Sources) ingest(ctx context.Context, pools []readPool, jobs []workload.Job) error {
+	ledger := &Ledger{Client: s.Client, Live: s.Live}
 	now := s.Clock.Now()
 
 	for _, job := range jobs {
@@ -95,7 +95,7 @@ func (s *Sources) hear(ctx context.Context, pools []readPool, jobs []workload.Jo
 		}
 
 		for _, namespace := range namespaces(covering) {
-			changed, err := book.hear(ctx, namespace, job, now)
+			changed, err := ledger.ingest(ctx, namespace, job, now)
 			if err != nil {
 				return err
 			}
@@ -118,7 +118,7 @@ func (s *Sources) stream(ctx context.Context, at *source, streamer workload.Stre
 		err := streamer.Stream(ctx, func() int { return capacity(at.now()) }, func(ctx context.Context, jobs []workload.Job) error {
 			s.note(at.now(), nil)
 
-			return s.hear(ctx, at.now(), jobs)
+			return s.ingest(ctx, at.now(), jobs)
 		})
 
 		if ctx.Err() != nil {
@@ -163,8 +163,8 @@ func capacity(pools []readPool) int {
 	return sum
 }
 
-// hear is record for news that nobody sent for: a job that is over and unknown stays so.
-func (l *Ledger) hear(ctx context.Context, namespace string, event workload.Job, now time.Time) (bool, error) {
+// ingest is record for news that nobody sent for: a job that is over and unknown stays so.
+func (l *Ledger) ingest(ctx context.Context, namespace string, event workload.Job, now time.Time) (bool, error) {
 	if event.State == v1alpha1.JobCompleted {
 		var known v1alpha1.RunnerJob
 

@@ -1,0 +1,57 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package runnerpool
+
+import (
+	"errors"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/runners/demand"
+	"github.com/hyperfleet/hyperfleet/workload"
+)
+
+// ConditionDemandSourcesReady says how polls and streams of the pool's jobs go. It is absent
+// while nobody was asked. Machines are made all the same: webhooks may still come.
+const ConditionDemandSourcesReady = "DemandSourcesReady"
+
+// SourceStatuses tells how jobs are heard of; see demand.Sources.
+type SourceStatuses interface {
+	SourceStatus(pool types.NamespacedName) (demand.SourceStatus, bool)
+}
+
+// withSources adds what the sources of jobs say to a step's result.
+func (s *scope) withSources(result step.Result) step.Result {
+	if s.Sources == nil {
+		return result
+	}
+
+	status, known := s.Sources.SourceStatus(client.ObjectKeyFromObject(s.pool))
+	if !known {
+		return result
+	}
+
+	status, reason, message := sourceCondition(status)
+
+	return result.Also(ConditionDemandSourcesReady, status, reason, message)
+}
+
+func sourceCondition(status demand.SourceStatus) (metav1.ConditionStatus, string, string) {
+	since := " since " + status.Since.UTC().Format(time.RFC3339)
+	if status.Err == nil {
+		return metav1.ConditionTrue, "SourcesReady", "the CI platform answers" + since
+	}
+
+	reason := errclass.Reason(status.Err, "SourceFailed")
+	if known, ok := errors.AsType[*workload.Error](status.Err); ok && known.Reason != "" {
+		reason = known.Reason
+	}
+
+	return metav1.ConditionFalse, reason, "jobs are heard of by webhooks alone" + since + ": " + status.Err.Error()
+}
