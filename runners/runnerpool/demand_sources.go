@@ -32,12 +32,12 @@ func (s *scope) withSources(result step.Result) step.Result {
 		return result
 	}
 
-	status, known := s.Sources.SourceStatus(client.ObjectKeyFromObject(s.pool))
+	source, known := s.Sources.SourceStatus(client.ObjectKeyFromObject(s.pool))
 	if !known {
 		return result
 	}
 
-	status, reason, message := sourceCondition(status)
+	status, reason, message := sourceCondition(source)
 
 	return result.Also(ConditionDemandSourcesReady, status, reason, message)
 }
