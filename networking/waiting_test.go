@@ -74,9 +74,9 @@ func TestMachinesThatWaitedAreServedFirst(t *testing.T) {
 	addresses := pools.New()
 	w.must(machine.Reader(env.Client)(t.Context(), addresses))
 
-	addresses, err := alloc.NewPool(name, alloc.Spec{Addresses: []string{"10.0.0.10/32"}, PrefixLengthV4: 24})
+	free, err := alloc.NewPool(name, alloc.Spec{Addresses: []string{"10.0.0.10/32"}, PrefixLengthV4: 24})
 	w.must(err)
-	w.must(addresses.SetPool(pools.Pool{Network: network, Addresses: addresses}, nil))
+	w.must(addresses.SetPool(pools.Pool{Network: network, Addresses: free}, nil))
 
 	ask := func(owner string) []netip.Prefix {
 		got, err := addresses.Acquire(pools.Request{Network: network, Pool: name, Owner: owner, Wake: func() {}})
