@@ -80,8 +80,8 @@ func TestBurstIsMovedIntoTheLedger(t *testing.T) {
 	}
 
 	// One is moved half before the operator is killed.
-	ledger := &demand.Ledger{Client: env.Client, Live: env.Client}
-	if _, err := ledger.Record(t.Context(), namespace, batches.Items[0].Spec.Jobs[0], batches.Items[0].CreationTimestamp.Time); err != nil {
+	writer := &demand.Ledger{Client: env.Client, Live: env.Client}
+	if _, err := writer.Record(t.Context(), namespace, batches.Items[0].Spec.Jobs[0], batches.Items[0].CreationTimestamp.Time); err != nil {
 		t.Fatal(err)
 	}
 
