@@ -2,7 +2,7 @@
 # Copyright The HyperFleet Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Writes what is generated from api/openapi/openapi.yaml: types, server, client. Their
+# Writes what is generated from api/openapi/openapi.yaml: types and server. Their
 # packages have descriptions of their own, so that of the generator goes, and the
 # licence comes first.
 set -euo pipefail

@@ -321,52 +321,6 @@ type ListResourcesParams struct {
 	Kind *string `form:"kind,omitempty" json:"kind,omitempty"`
 }
 
-// ListKindParams defines parameters for ListKind.
-type ListKindParams struct {
-	Page *Page `form:"page,omitempty" json:"page,omitempty"`
-
-	// Size Resources on a page.
-	Size *Size `form:"size,omitempty" json:"size,omitempty"`
-
-	// Order Field and direction, for example `name asc, created_time desc`.
-	Order *Order `form:"order,omitempty" json:"order,omitempty"`
-
-	// Search Condition on the resources, for example
-	// `labels.tier='gold' and status.conditions.Reconciled='False'`.
-	// Operators: = != < <= > >= in and or not, with parentheses.
-	Search *Search `form:"search,omitempty" json:"search,omitempty"`
-
-	// Fields Fields to answer with, comma-separated, for example `id,name,status.conditions`. `id` is always there.
-	Fields *Fields `form:"fields,omitempty" json:"fields,omitempty"`
-
-	// RefType Resources with a reference of this type; needs ref_target_id.
-	RefType     *RefType     `form:"ref_type,omitempty" json:"ref_type,omitempty"`
-	RefTargetId *RefTargetID `form:"ref_target_id,omitempty" json:"ref_target_id,omitempty"`
-}
-
-// ListChildrenParams defines parameters for ListChildren.
-type ListChildrenParams struct {
-	Page *Page `form:"page,omitempty" json:"page,omitempty"`
-
-	// Size Resources on a page.
-	Size *Size `form:"size,omitempty" json:"size,omitempty"`
-
-	// Order Field and direction, for example `name asc, created_time desc`.
-	Order *Order `form:"order,omitempty" json:"order,omitempty"`
-
-	// Search Condition on the resources, for example
-	// `labels.tier='gold' and status.conditions.Reconciled='False'`.
-	// Operators: = != < <= > >= in and or not, with parentheses.
-	Search *Search `form:"search,omitempty" json:"search,omitempty"`
-
-	// Fields Fields to answer with, comma-separated, for example `id,name,status.conditions`. `id` is always there.
-	Fields *Fields `form:"fields,omitempty" json:"fields,omitempty"`
-
-	// RefType Resources with a reference of this type; needs ref_target_id.
-	RefType     *RefType     `form:"ref_type,omitempty" json:"ref_type,omitempty"`
-	RefTargetId *RefTargetID `form:"ref_target_id,omitempty" json:"ref_target_id,omitempty"`
-}
-
 // PutLeaseJSONRequestBody defines body for PutLease for application/json ContentType.
 type PutLeaseJSONRequestBody = LeaseRequest
 
@@ -381,27 +335,3 @@ type ForceDeleteResourceJSONRequestBody = ForceDelete
 
 // PutResourceStatusJSONRequestBody defines body for PutResourceStatus for application/json ContentType.
 type PutResourceStatusJSONRequestBody = StatusReport
-
-// CreateKindJSONRequestBody defines body for CreateKind for application/json ContentType.
-type CreateKindJSONRequestBody = ResourceCreate
-
-// PatchKindJSONRequestBody defines body for PatchKind for application/json ContentType.
-type PatchKindJSONRequestBody = ResourcePatch
-
-// ForceDeleteKindJSONRequestBody defines body for ForceDeleteKind for application/json ContentType.
-type ForceDeleteKindJSONRequestBody = ForceDelete
-
-// PutKindStatusJSONRequestBody defines body for PutKindStatus for application/json ContentType.
-type PutKindStatusJSONRequestBody = StatusReport
-
-// CreateChildJSONRequestBody defines body for CreateChild for application/json ContentType.
-type CreateChildJSONRequestBody = ResourceCreate
-
-// PatchChildJSONRequestBody defines body for PatchChild for application/json ContentType.
-type PatchChildJSONRequestBody = ResourcePatch
-
-// ForceDeleteChildJSONRequestBody defines body for ForceDeleteChild for application/json ContentType.
-type ForceDeleteChildJSONRequestBody = ForceDelete
-
-// PutChildStatusJSONRequestBody defines body for PutChildStatus for application/json ContentType.
-type PutChildStatusJSONRequestBody = StatusReport

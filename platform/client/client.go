@@ -4,6 +4,7 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -37,7 +39,9 @@ const (
 
 // Client calls the fleet API. It may be used from any goroutine.
 type Client struct {
-	raw *Generated
+	// base ends before the slash of a route.
+	base string
+	http *http.Client
 }
 
 // Options of New; the zero value will do.
@@ -70,18 +74,13 @@ func New(conf platform.APIClient, options Options) (*Client, error) {
 		return http.ErrUseLastResponse
 	}}
 
-	raw, err := NewClient(strings.TrimSuffix(base.String(), "/")+BasePath, WithHTTPClient(doer))
-	if err != nil {
-		return nil, fmt.Errorf("make client of the fleet API: %w", err)
-	}
-
-	return &Client{raw: raw}, nil
+	return &Client{base: strings.TrimSuffix(base.String(), "/") + BasePath, http: doer}, nil
 }
 
 // Get reads one resource of any kind. ErrNotFound if there is none.
 func (c *Client) Get(ctx context.Context, id string) (*openapi.Resource, error) {
-	return call[openapi.Resource](ctx, "get resource "+id, http.StatusOK, func(ctx context.Context) (*http.Response, error) {
-		return c.raw.GetResource(ctx, id)
+	return call[openapi.Resource](ctx, c, request{
+		what: "get resource " + id, method: http.MethodGet, path: []string{"resources", id},
 	})
 }
 
@@ -112,18 +111,15 @@ func (c *Client) List(ctx context.Context, plural string, options ListOptions) (
 		options.Order = "id asc"
 	}
 
-	return call[openapi.ResourceList](ctx, "list "+plural, http.StatusOK, func(ctx context.Context) (*http.Response, error) {
-		if plural == "resources" {
-			return c.raw.ListResources(ctx, &openapi.ListResourcesParams{
-				Page: &options.Page, Size: &options.Size, Order: &options.Order,
-				Search: optional(options.Search), Fields: optional(options.Fields), Kind: optional(options.Kind),
-			})
-		}
+	query := url.Values{
+		"page": {strconv.Itoa(options.Page)}, "size": {strconv.Itoa(options.Size)}, "order": {options.Order},
+	}
+	setIfGiven(query, "search", options.Search)
+	setIfGiven(query, "fields", options.Fields)
+	setIfGiven(query, "kind", options.Kind)
 
-		return c.raw.ListKind(ctx, plural, &openapi.ListKindParams{
-			Page: &options.Page, Size: &options.Size, Order: &options.Order,
-			Search: optional(options.Search), Fields: optional(options.Fields),
-		})
+	return call[openapi.ResourceList](ctx, c, request{
+		what: "list " + plural, method: http.MethodGet, path: []string{plural}, query: query,
 	})
 }
 
@@ -135,26 +131,30 @@ func (c *Client) Changes(ctx context.Context, after, kind string, wait time.Dura
 	seconds := int(min(max(wait, 0), MaxWait) / time.Second)
 	ctx = withWait(ctx, time.Duration(seconds)*time.Second)
 
-	return call[openapi.ChangeList](ctx, "read changes", http.StatusOK, func(ctx context.Context) (*http.Response, error) {
-		return c.raw.ListChanges(ctx, &openapi.ListChangesParams{
-			After: optional(after), Kind: optional(kind), Wait: &seconds,
-		})
+	query := url.Values{"wait": {strconv.Itoa(seconds)}}
+	setIfGiven(query, "after", after)
+	setIfGiven(query, "kind", kind)
+
+	return call[openapi.ChangeList](ctx, c, request{
+		what: "read changes", method: http.MethodGet, path: []string{"changes"}, query: query,
 	})
 }
 
 // Statuses reads the newest report of each adapter.
 func (c *Client) Statuses(ctx context.Context, id string) (*openapi.StatusList, error) {
-	return call[openapi.StatusList](ctx, "list statuses of "+id, http.StatusOK, func(ctx context.Context) (*http.Response, error) {
-		return c.raw.ListResourceStatuses(ctx, id)
+	return call[openapi.StatusList](ctx, c, request{
+		what: "list statuses of " + id, method: http.MethodGet, path: []string{"resources", id, "statuses"},
 	})
 }
 
 // PutStatus reports as an adapter. False: the report said nothing new, and the API
 // discarded it. ErrNotFound if the resource is gone.
 func (c *Client) PutStatus(ctx context.Context, id string, report openapi.StatusReport) (bool, error) {
-	what := "put status of " + id
+	put := request{
+		what: "put status of " + id, method: http.MethodPut, path: []string{"resources", id, "statuses"}, body: report,
+	}
 
-	resp, err := send(what, func() (*http.Response, error) { return c.raw.PutResourceStatus(ctx, id, report) })
+	resp, err := c.send(ctx, put)
 	if err != nil {
 		return false, err
 	}
@@ -166,48 +166,56 @@ func (c *Client) PutStatus(ctx context.Context, id string, report openapi.Status
 	case http.StatusNoContent:
 		return false, nil
 	default:
-		return false, problem(what, resp)
+		return false, problem(put.what, resp)
 	}
 }
 
 // PutLease takes or renews a lease for ttl, in whole seconds, at most 300; 0 gives it
 // back. The caller has it if the answer names its holder.
 func (c *Client) PutLease(ctx context.Context, name, holder string, ttl time.Duration) (*openapi.Lease, error) {
-	return call[openapi.Lease](ctx, "put lease "+name, http.StatusOK, func(ctx context.Context) (*http.Response, error) {
-		return c.raw.PutLease(ctx, name, openapi.LeaseRequest{Holder: holder, TtlSeconds: int(ttl / time.Second)})
+	return call[openapi.Lease](ctx, c, request{
+		what: "put lease " + name, method: http.MethodPut, path: []string{"leases", name},
+		body: openapi.LeaseRequest{Holder: holder, TtlSeconds: int(ttl / time.Second)},
 	})
 }
 
-func optional(text string) *string {
-	if text == "" {
-		return nil
+func setIfGiven(query url.Values, name, value string) {
+	if value != "" {
+		query.Set(name, value)
 	}
-
-	return &text
 }
 
-// call makes a call whose answer has the one status that is right.
-func call[T any](
-	ctx context.Context, what string, want int, do func(context.Context) (*http.Response, error),
-) (*T, error) {
-	resp, err := send(what, func() (*http.Response, error) { return do(ctx) })
+// request is one call.
+type request struct {
+	// what errors say was tried.
+	what, method string
+	// path has the route's segments below BasePath, not escaped.
+	path  []string
+	query url.Values
+	// body is sent as JSON; nil: none.
+	body any
+}
+
+// call makes a call whose one right answer is 200 with a T.
+func call[T any](ctx context.Context, c *Client, ask request) (*T, error) {
+	resp, err := c.send(ctx, ask)
 	if err != nil {
 		return nil, err
 	}
 	defer drain(resp)
 
-	if resp.StatusCode != want {
-		return nil, problem(what, resp)
+	if resp.StatusCode != http.StatusOK {
+		return nil, problem(ask.what, resp)
 	}
 
 	if kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type")); err != nil || kind != "application/json" {
 		return nil, fmt.Errorf("%s: %w: status %d with content type %q; is base_url that of the fleet API?",
-			what, errAnswer, resp.StatusCode, clip(resp.Header.Get("Content-Type")))
+			ask.what, errAnswer, resp.StatusCode, clip(resp.Header.Get("Content-Type")))
 	}
 
 	var answer T
 	if err := json.NewDecoder(io.LimitReader(resp.Body, maxBody)).Decode(&answer); err != nil {
-		return nil, fmt.Errorf("%s: read the answer: %w", what, err)
+		return nil, fmt.Errorf("%s: read the answer: %w", ask.what, err)
 	}
 
 	return &answer, nil
@@ -215,14 +223,43 @@ func call[T any](
 
 // send makes the call; the URL, which net/http puts into errors, says nothing here that
 // the caller does not.
-func send(what string, do func() (*http.Response, error)) (*http.Response, error) {
-	resp, err := do()
+func (c *Client) send(ctx context.Context, ask request) (*http.Response, error) {
+	target := c.base
+	for _, segment := range ask.path {
+		target += "/" + url.PathEscape(segment)
+	}
+
+	if len(ask.query) > 0 {
+		target += "?" + ask.query.Encode()
+	}
+
+	var body io.Reader
+
+	if ask.body != nil {
+		data, err := json.Marshal(ask.body)
+		if err != nil {
+			return nil, fmt.Errorf("%s: write the body: %w", ask.what, err)
+		}
+
+		body = bytes.NewReader(data)
+	}
+
+	r, err := http.NewRequestWithContext(ctx, ask.method, target, body)
+	if err != nil {
+		return nil, fmt.Errorf("%s: make the request: %w", ask.what, err)
+	}
+
+	if body != nil {
+		r.Header.Set("Content-Type", "application/json")
+	}
+
+	resp, err := c.http.Do(r)
 	if wrapped, ok := errors.AsType[*url.Error](err); ok {
 		err = wrapped.Err
 	}
 
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", what, err)
+		return nil, fmt.Errorf("%s: %w", ask.what, err)
 	}
 
 	return resp, nil

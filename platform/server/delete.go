@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/hyperfleet/hyperfleet/api/openapi"
 	"github.com/hyperfleet/hyperfleet/platform/entity"
 	"github.com/hyperfleet/hyperfleet/platform/store"
 )
@@ -244,7 +245,7 @@ func (u *requestTx) deleteNode(ctx context.Context, n *node) (gone bool, err err
 	return false, u.record(ctx, n.Resource, store.OperationDeleting)
 }
 
-func (s *Server) forceDelete(ctx context.Context, at scope, reason string) (answer, error) {
+func (s *Server) forceDelete(ctx context.Context, at scope, body openapi.ForceDelete) (answer, error) {
 	var entry store.AuditEntry
 
 	err := s.write(ctx, func(ctx context.Context, u *requestTx) error {
@@ -253,7 +254,7 @@ func (s *Server) forceDelete(ctx context.Context, at scope, reason string) (answ
 			return err
 		}
 
-		entry, err = u.forceDelete(ctx, r, reason)
+		entry, err = u.forceDelete(ctx, r, body.Reason)
 
 		return err
 	})

@@ -37,6 +37,7 @@ type requestKey struct{}
 type request struct {
 	id      string
 	route   string
+	scope   scope
 	caller  caller
 	tenancy map[string]string
 }

@@ -15,8 +15,8 @@ import (
 // BasePath is where the API is.
 const BasePath = "/api/hyperfleet/v1"
 
-// mux is the mux of the generated routes: each of them is checked against the contract
-// before anything of it is read.
+// mux is the mux of the generated routes, and of those that name the same resources in
+// other ways: each of them is checked against the contract before anything of it is read.
 type mux struct {
 	*http.ServeMux
 
@@ -24,8 +24,24 @@ type mux struct {
 	errs   []error
 }
 
-// HandleFunc registers a route.
+// byPlural and byParent turn a pattern of /resources into that of a kind's collection, and
+// into that of a collection below a parent.
+var (
+	byPlural = strings.NewReplacer("/resources", "/{plural}")
+	byParent = strings.NewReplacer("/resources", "/{plural}/{id}/{children}", "/{id}", "/{childID}")
+)
+
+// HandleFunc registers a route by all ways to name its resources.
 func (m *mux) HandleFunc(pattern string, handler func(http.ResponseWriter, *http.Request)) {
+	m.handle(pattern, handler)
+
+	if strings.Contains(pattern, BasePath+"/resources") {
+		m.handle(byPlural.Replace(pattern), handler)
+		m.handle(byParent.Replace(pattern), handler)
+	}
+}
+
+func (m *mux) handle(pattern string, handler func(http.ResponseWriter, *http.Request)) {
 	route, err := m.server.contract.route(pattern)
 	if err != nil {
 		m.errs = append(m.errs, err)
@@ -129,25 +145,16 @@ func (s *Server) admit(r *http.Request, route *routers.Route) error {
 	span.SetName(name)
 	span.SetAttributes(attribute.String("http.route", route.Path))
 
-	if err := s.routeExists(r); err != nil {
+	at, err := s.scopeOf(r)
+	if err != nil {
 		return err
 	}
+
+	about(r.Context()).scope = at
 
 	if err := s.authorize(r, route); err != nil {
 		return err
 	}
 
 	return s.contract.check(r, route)
-}
-
-// routeExists tells whether there are such kinds. One that is not registered has no route.
-func (s *Server) routeExists(r *http.Request) error {
-	plural := r.PathValue("plural")
-	if plural == "" {
-		return nil
-	}
-
-	_, err := s.scopeOf(plural, r.PathValue("id"), r.PathValue("children"), r.PathValue("childID"))
-
-	return err
 }

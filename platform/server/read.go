@@ -13,9 +13,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/store"
 )
 
-// listQuery are the parameters of every list.
-type listQuery openapi.ListResourcesParams
-
 func (s *Server) get(ctx context.Context, at scope) (answer, error) {
 	found, err := s.find(ctx, s.store.Get, at)
 	if err != nil {
@@ -25,7 +22,7 @@ func (s *Server) get(ctx context.Context, at scope) (answer, error) {
 	return answer{http.StatusOK, s.tell(found)}, nil
 }
 
-func (s *Server) list(ctx context.Context, at scope, query listQuery) (answer, error) {
+func (s *Server) list(ctx context.Context, at scope, query openapi.ListResourcesParams) (answer, error) {
 	fields, err := parseFields(query.Fields)
 	if err != nil {
 		return answer{}, err
@@ -99,19 +96,18 @@ func (s *Server) statuses(ctx context.Context, at scope) (answer, error) {
 	return answer{http.StatusOK, openapi.StatusList{Items: found, Page: 1, Size: len(found), Total: len(found)}}, nil
 }
 
-// ListChanges answers what happened after a cursor.
-func (s *Server) ListChanges(ctx context.Context, in ListChangesRequestObject) (ListChangesResponseObject, error) {
-	if err := s.knownKind(in.Params.Kind); err != nil {
-		return nil, err
+func (s *Server) changes(ctx context.Context, query openapi.ListChangesParams) (answer, error) {
+	if err := s.knownKind(query.Kind); err != nil {
+		return answer{}, err
 	}
 
-	after, wait := or(in.Params.After, ""), time.Duration(or(in.Params.Wait, 0))*time.Second
+	after, wait := or(query.After, ""), time.Duration(or(query.Wait, 0))*time.Second
 
 	waiting, cancel := s.untilStop(ctx, &wait)
 	defer cancel()
 
 	feed, err := s.store.Changes(waiting, store.ChangeQuery{
-		After: after, Kind: or(in.Params.Kind, ""), Tenancy: about(ctx).tenancy, Limit: or(in.Params.Limit, 500), Wait: wait,
+		After: after, Kind: or(query.Kind, ""), Tenancy: about(ctx).tenancy, Limit: or(query.Limit, 500), Wait: wait,
 	})
 
 	switch {
@@ -120,7 +116,7 @@ func (s *Server) ListChanges(ctx context.Context, in ListChangesRequestObject) (
 		// The program ends, and the caller goes on from where it was.
 		feed = store.Feed{Next: after}
 	default:
-		return nil, err
+		return answer{}, err
 	}
 
 	out := openapi.ChangeList{Items: make([]openapi.Change, 0, len(feed.Items)), Next: feed.Next}
@@ -182,15 +178,14 @@ func (s *Server) ownerKind(change store.Change) string {
 	return kind.Parent.Kind
 }
 
-// PutLease gives, renews or takes back a lease.
-func (s *Server) PutLease(ctx context.Context, in PutLeaseRequestObject) (PutLeaseResponseObject, error) {
-	lease, err := s.store.PutLease(ctx, in.Name, in.Body.Holder, time.Duration(in.Body.TtlSeconds)*time.Second)
+func (s *Server) lease(ctx context.Context, name string, ask openapi.LeaseRequest) (answer, error) {
+	lease, err := s.store.PutLease(ctx, name, ask.Holder, time.Duration(ask.TtlSeconds)*time.Second)
 	if err != nil {
-		return nil, err
+		return answer{}, err
 	}
 
 	return answer{http.StatusOK, openapi.Lease{
-		Name: in.Name, Holder: lease.Holder, ExpiresInSeconds: max(lease.ExpiresIn, 0).Seconds(),
+		Name: name, Holder: lease.Holder, ExpiresInSeconds: max(lease.ExpiresIn, 0).Seconds(),
 	}}, nil
 }
 

@@ -4,6 +4,7 @@
 package server
 
 import (
+	"net/http"
 	"strings"
 
 	"github.com/google/uuid"
@@ -20,16 +21,22 @@ type scope struct {
 	parentID string
 }
 
-// scopeOf reads a path /{plural}/{id}/{children}/{childID}, as far as it goes. Kinds that
-// are not registered, or not below each other, have no route.
-func (s *Server) scopeOf(plural, id, children, childID string) (scope, error) {
+// scopeOf reads a path /{plural}/{id}/{children}/{childID}, as far as it goes, or
+// /resources/{id}. Kinds that are not registered, or not below each other, have no route.
+func (s *Server) scopeOf(r *http.Request) (scope, error) {
+	plural, id := r.PathValue("plural"), canonical(r.PathValue("id"))
+	if plural == "" {
+		return scope{id: id}, nil
+	}
+
 	kind, found := s.registry.ByPlural(plural)
 	if !found {
 		return scope{}, problem(CodeNoRoute, "there is no collection %s", plural)
 	}
 
+	children := r.PathValue("children")
 	if children == "" {
-		return scope{kind: kind, id: canonical(id)}, nil
+		return scope{kind: kind, id: id}, nil
 	}
 
 	child, found := s.registry.ByPlural(children)
@@ -37,7 +44,7 @@ func (s *Server) scopeOf(plural, id, children, childID string) (scope, error) {
 		return scope{}, problem(CodeNoRoute, "%s have no collection %s", plural, children)
 	}
 
-	return scope{kind: child, id: canonical(childID), parent: kind, parentID: canonical(id)}, nil
+	return scope{kind: child, id: canonical(r.PathValue("childID")), parent: kind, parentID: id}, nil
 }
 
 // canonical writes an id as the database does.

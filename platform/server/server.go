@@ -68,7 +68,7 @@ type Server struct {
 	routes   http.Handler
 }
 
-var _ StrictServerInterface = (*Server)(nil)
+var _ ServerInterface = (*Server)(nil)
 
 // New makes the handler of the API. Its error names all that is wrong with the registered
 // kinds.
@@ -142,15 +142,10 @@ func (s *Server) load() error {
 	return errors.Join(problems...)
 }
 
-// route registers the generated routes.
+// route registers the routes.
 func (s *Server) route() error {
 	routes := &mux{ServeMux: http.NewServeMux(), server: s}
-	strict := NewStrictHandlerWithOptions(s, nil, StrictHTTPServerOptions{
-		RequestErrorHandlerFunc:  func(w http.ResponseWriter, r *http.Request, err error) { s.fail(w, r, malformed(err)) },
-		ResponseErrorHandlerFunc: s.fail,
-	})
-
-	s.routes = HandlerWithOptions(strict, StdHTTPServerOptions{
+	s.routes = HandlerWithOptions(s, StdHTTPServerOptions{
 		BaseURL: BasePath, BaseRouter: routes,
 		ErrorHandlerFunc: func(w http.ResponseWriter, r *http.Request, err error) { s.fail(w, r, malformed(err)) },
 	})
