@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"github.com/hyperfleet/hyperfleet/test/spelling"
 )
 
 // The tests of the platform's commands are in one program: each of them links nearly all
@@ -41,4 +43,10 @@ func file(t *testing.T, name, text string) string {
 	}
 
 	return path
+}
+
+func TestFlagsAreSpelledAsPeopleDo(t *testing.T) {
+	t.Parallel()
+
+	spelling.Flags(t, command())
 }

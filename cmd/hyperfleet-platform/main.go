@@ -20,9 +20,11 @@ import (
 
 func main() { os.Exit(run(os.Args[1:])) }
 
-func run(args []string) int {
+func run(args []string) int { return cli.Run(command(), args) }
+
+func command() *cobra.Command {
 	root := &cobra.Command{Use: "hyperfleet-platform", Short: "The fleet platform: API, Sentinel, adapter and sweep"}
 	root.AddCommand(adapter.New(), api.New(), sentinel.New(), sweep.New(), version.New())
 
-	return cli.Run(root, args)
+	return root
 }

@@ -17,9 +17,11 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/internal/version"
 )
 
-func main() {
+func main() { os.Exit(cli.Run(command(), os.Args[1:])) }
+
+func command() *cobra.Command {
 	root := &cobra.Command{Use: "hyperfleet", Short: "One control plane for fleets of machines and clusters"}
 	root.AddCommand(operator.New(), doctor.New(), hosts.New(), jobs.New(), jobs.NewOne(), version.New())
 
-	os.Exit(cli.Run(root, os.Args[1:]))
+	return root
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/operator"
 	"github.com/hyperfleet/hyperfleet/test/otlp"
+	"github.com/hyperfleet/hyperfleet/test/spelling"
 	"github.com/hyperfleet/hyperfleet/test/tpm"
 )
 
@@ -74,6 +75,27 @@ func TestOperatorExports(t *testing.T) {
 	}
 }
 
+func TestFlagsAreSpelledAsPeopleDo(t *testing.T) {
+	t.Parallel()
+
+	root := command()
+	spelling.Flags(t, root)
+
+	cmd, _, err := root.Find([]string{"operator"})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for _, name := range []string{
+		"hosts-linux-vm-egress-cidrs", "hosts-linux-vm-dns-ip", "hosts-mac-vm-dns-ip", "bridge-hypershift-namespace",
+		"bridge-metallb-namespace", "bridge-registry-ca-file", "identity-devid-key-file", "identity-spire-workload-api", "operator-uid",
+	} {
+		if cmd.Flags().Lookup(name) == nil {
+			t.Errorf("there is no flag --%s", name)
+		}
+	}
+}
+
 // All areas run unless some are chosen, each under its own name in the Lease.
 func TestAllAreasRunByDefault(t *testing.T) {
 	t.Parallel()
@@ -83,12 +105,12 @@ func TestAllAreasRunByDefault(t *testing.T) {
 		t.Errorf("%v, want %v", cfg.Controllers, want)
 	}
 
-	if err := operator.Spec().Validate(cfg); err != nil {
+	if err := operator.Spec().Validate(&cfg); err != nil {
 		t.Errorf("the default configuration: %v", err)
 	}
 
 	cfg.Controllers = []string{"runners", "dns"}
-	if err := operator.Spec().Validate(cfg); err == nil || !strings.Contains(err.Error(), `there is no area "dns": choose of [runners networking hosts bridge]`) {
+	if err := operator.Spec().Validate(&cfg); err == nil || !strings.Contains(err.Error(), `there is no area "dns": choose of [runners networking hosts bridge]`) {
 		t.Errorf("an area that there is not: %v", err)
 	}
 
@@ -116,7 +138,7 @@ func TestDevIDSettings(t *testing.T) {
 		cfg := v1alpha1.Default()
 		cfg.Identity.DevID = tc.cfg
 
-		err := operator.Spec().Validate(cfg)
+		err := operator.Spec().Validate(&cfg)
 		if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %v, want %q", name, err, tc.want)
 		}
@@ -165,7 +187,7 @@ func TestSPIRESettings(t *testing.T) {
 			cfg := v1alpha1.Default()
 			tc.change(&cfg.Identity.SPIRE)
 
-			err := operator.Spec().Validate(cfg)
+			err := operator.Spec().Validate(&cfg)
 			if (err == nil) != (tc.words == "") || (err != nil && !strings.Contains(err.Error(), tc.words)) {
 				t.Errorf("Validate = %v, want %q", err, tc.words)
 			}

@@ -12,8 +12,6 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
-
-	"github.com/hyperfleet/hyperfleet/kit/config"
 )
 
 // Decode fills a struct, by its yaml tags; out is a pointer to it. Its error is of type
@@ -120,7 +118,7 @@ func (d *decoder) structure(in *node, out reflect.Value, path Path) {
 				known = append(known, name)
 			}
 
-			d.problemf(entry.line, entry.column, path.With(entry.name), config.Nearest(entry.name, known), "unknown field")
+			d.problemf(entry.line, entry.column, path.With(entry.name), Nearest(entry.name, known), "unknown field")
 
 			continue
 		}
@@ -187,14 +185,14 @@ func (d *decoder) mapping(in *node, out reflect.Value, path Path) {
 
 func (d *decoder) scalar(in *node, out reflect.Value, path Path) {
 	if in.kind != yaml.ScalarNode || !scalarFits(in, out.Type()) {
-		d.wants(in, path, config.Wants(out.Type()))
+		d.wants(in, path, wantOf(out.Type()))
 
 		return
 	}
 
-	value, err := config.ParseText(out.Type(), in.text)
+	value, err := fromText(out.Type(), in.text)
 	if err != nil {
-		d.wants(in, path, config.Wants(out.Type()))
+		d.wants(in, path, wantOf(out.Type()))
 
 		return
 	}

@@ -14,6 +14,6 @@
 // on what they expand to.
 //
 // [Spec] reads a program's configuration: file, then HYPERFLEET_* variables, then flags.
-// It differs from kit/config in that lists of structs, optional groups and free-form
-// values are allowed, and that the file has no apiVersion and kind.
+// Secrets are no part of a configuration: a key names a file, which is read when the
+// secret is needed.
 package strictyaml

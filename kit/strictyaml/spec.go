@@ -9,31 +9,42 @@ import (
 	"io"
 	"os"
 	"reflect"
-	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
-
-	"github.com/hyperfleet/hyperfleet/kit/config"
 )
 
-const fileFlag = "config"
+// Keys of a file that say what it is; nothing else can set them.
+const (
+	keyAPIVersion = "apiVersion"
+	keyKind       = "kind"
+)
 
 // Spec describes the configuration of one program: a file, over that HYPERFLEET_*
 // variables, over those flags. Each key that is a text, bool, number, duration, list of
 // texts or map of texts has a variable and a flag: clients.hyperfleet_api.base_url is
-// HYPERFLEET_CLIENTS_HYPERFLEET_API_BASE_URL and --clients-hyperfleet-api-base-url.
-// Variables that fit no key are not looked at: Kubernetes sets some for each service.
+// HYPERFLEET_CLIENTS_HYPERFLEET_API_BASE_URL and --clients-hyperfleet-api-base-url. Lists
+// and maps are replaced as a whole; in variables and flags they are a,b and k=v,k2=v2.
 type Spec[T any] struct {
+	// APIVersion and Kind that the file has to carry, in fields of that name. Empty: none.
+	APIVersion, Kind string
 	// Default is what the file is read over.
 	Default T
 	// EnvFile names the variable with the path of the file, as --config does.
 	EnvFile string
 	// Required says that there has to be a file.
 	Required bool
+	// OwnsPrefix says that HYPERFLEET_* variables that fit no key are mistakes, but for
+	// OtherEnv, which something else reads, and those that Kubernetes sets for services.
+	// Else they are not looked at.
+	OwnsPrefix bool
+	OtherEnv   []string
 	// Aliases are further variables, by the key they set; those of the key itself go first.
 	Aliases map[string]string
+	// Words are names with capitals inside, such as MetalLB, that flags and variables have
+	// as one word.
+	Words []string
 	// Help gives words to a key's flag.
 	Help map[string]string
 	// Validate checks the whole; it reports with ErrorAt, joined by errors.Join, so that
@@ -58,150 +69,44 @@ func (e *KeyError) Unwrap() error { return e.Err }
 // ErrorAt is an error about one key, such as log.level; lists have indexes of their own:
 // use a KeyError for what is in them.
 func ErrorAt(key, format string, args ...any) error {
+	return &KeyError{Path: pathOf(key), Err: fmt.Errorf(format, args...)}
+}
+
+func pathOf(key string) Path {
 	path := Path{}
 	for step := range strings.SplitSeq(key, ".") {
 		path = append(path, step)
 	}
 
-	return &KeyError{Path: path, Err: fmt.Errorf(format, args...)}
-}
-
-// leaf is one key that a variable or a flag may set.
-type leaf struct {
-	key   string
-	index [][]int
-	kind  reflect.Type
-}
-
-func (l leaf) flag() string {
-	return strings.ToLower(strings.NewReplacer(".", "-", "_", "-").Replace(kebab(l.key)))
-}
-
-func (l leaf) env() string {
-	return config.EnvPrefix + strings.ToUpper(strings.ReplaceAll(l.flag(), "-", "_"))
-}
-
-// kebab puts a dash before the capitals inside a word: frameworkVersion, framework-Version.
-func kebab(key string) string {
-	var out strings.Builder
-
-	for i, c := range key {
-		if i > 0 && c >= 'A' && c <= 'Z' && key[i-1] >= 'a' && key[i-1] <= 'z' {
-			out.WriteByte('-')
-		}
-
-		out.WriteRune(c)
-	}
-
-	return out.String()
-}
-
-// set puts a value where the key belongs; optional groups on the way are made.
-func (l leaf) set(root reflect.Value, value any) {
-	at := root
-
-	for _, index := range l.index {
-		if at.Kind() == reflect.Pointer {
-			if at.IsNil() {
-				at.Set(reflect.New(at.Type().Elem()))
-			}
-
-			at = at.Elem()
-		}
-
-		at = at.FieldByIndex(index)
-	}
-
-	if at.Kind() == reflect.Pointer {
-		at.Set(reflect.New(at.Type().Elem()))
-		at = at.Elem()
-	}
-
-	at.Set(reflect.ValueOf(value).Convert(at.Type()))
-}
-
-// leavesOf are the keys of a struct; lists of structs and free values have none.
-func leavesOf(kind reflect.Type, prefix string, index [][]int) []leaf {
-	var leaves []leaf
-
-	for i := range kind.NumField() {
-		field := kind.Field(i)
-
-		name := fieldName(field)
-		if name == "" {
-			continue
-		}
-
-		fieldType := field.Type
-		if fieldType.Kind() == reflect.Pointer {
-			fieldType = fieldType.Elem()
-		}
-
-		path := append(slices.Clone(index), []int{i})
-
-		switch {
-		case config.Settable(fieldType):
-			leaves = append(leaves, leaf{key: prefix + name, index: path, kind: fieldType})
-		case fieldType.Kind() == reflect.Struct:
-			leaves = append(leaves, leavesOf(fieldType, prefix+name+".", path)...)
-		}
-	}
-
-	return leaves
-}
-
-// AddFlags adds --config and a flag for each key.
-func (s *Spec[T]) AddFlags(flags *pflag.FlagSet) error {
-	usage := "configuration file"
-	if s.EnvFile != "" {
-		usage += " (env " + s.EnvFile + ")"
-	}
-
-	flags.String(fileFlag, "", usage)
-
-	for _, l := range leavesOf(reflect.TypeFor[T](), "", nil) {
-		if flags.Lookup(l.flag()) != nil {
-			return fmt.Errorf("key %s: there is a flag --%s already", l.key, l.flag())
-		}
-
-		usage := "sets " + l.key + " (env " + l.env() + ")"
-		if help := s.Help[l.key]; help != "" {
-			usage = help + "; " + usage
-		}
-
-		flag := flags.VarPF(&flagValue{kind: l.kind}, l.flag(), "", usage)
-		if l.kind.Kind() == reflect.Bool {
-			flag.NoOptDefVal = "true"
-		}
-	}
-
-	return nil
+	return path
 }
 
 // Load reads the configuration. Flags may be nil; else AddFlags was called on them and
 // they are parsed. Everything wrong is in the error, which is of type Problems.
 func (s *Spec[T]) Load(flags *pflag.FlagSet) (*T, error) {
-	environ := map[string]string{}
+	out, _, err := s.load(flags)
 
-	for _, entry := range s.environ() {
-		if name, value, ok := strings.Cut(entry, "="); ok {
-			environ[name] = value
-		}
-	}
+	return out, err
+}
 
+// load says as well which keys do not have their default: "file PATH", "env NAME" or
+// "flag --name".
+func (s *Spec[T]) load(flags *pflag.FlagSet) (*T, map[string]string, error) {
+	environ, leaves := s.environ(), s.leaves()
 	out := s.Default
 
 	doc, err := s.readFile(flags, environ, &out)
 	problems := problemsOf(err)
 
 	if err != nil && problems == nil {
-		return nil, err
+		return nil, nil, err
 	}
 
+	problems = append(problems, s.unknownVariables(leaves, environ)...)
 	from := map[string]string{}
 	root := reflect.ValueOf(&out).Elem()
 
-	for _, l := range leavesOf(reflect.TypeFor[T](), "", nil) {
+	for _, l := range leaves {
 		problems = append(problems, s.override(l, root, flags, environ, from)...)
 	}
 
@@ -209,15 +114,13 @@ func (s *Spec[T]) Load(flags *pflag.FlagSet) (*T, error) {
 		problems = placed(s.Validate(&out), doc, from)
 	}
 
-	return &out, problems.Err()
-}
-
-func (s *Spec[T]) environ() []string {
-	if s.Environ != nil {
-		return s.Environ()
+	for _, l := range leaves {
+		if from[l.key] == "" && doc != nil && doc.Has(pathOf(l.key)) {
+			from[l.key] = "file " + doc.file
+		}
 	}
 
-	return os.Environ()
+	return &out, from, problems.Err()
 }
 
 func (s *Spec[T]) readFile(flags *pflag.FlagSet, environ map[string]string, out *T) (*Document, error) {
@@ -247,9 +150,29 @@ func (s *Spec[T]) readFile(flags *pflag.FlagSet, environ map[string]string, out 
 		return nil, err
 	}
 
-	err = doc.Decode(out)
+	problems := append(s.identity(doc), problemsOf(doc.Decode(out))...)
 
-	return doc, err
+	return doc, problems.Err()
+}
+
+// identity checks what the file says it is.
+func (s *Spec[T]) identity(doc *Document) Problems {
+	if s.Kind == "" {
+		return nil
+	}
+
+	var problems Problems
+
+	for _, one := range []struct{ key, want string }{{keyAPIVersion, s.APIVersion}, {keyKind, s.Kind}} {
+		switch entry := doc.root.find(one.key); {
+		case entry == nil || entry.value.null():
+			problems = append(problems, doc.At(nil, "%s is missing: want %s", one.key, one.want))
+		case entry.value.text != one.want:
+			problems = append(problems, doc.At(Path{one.key}, "is %s, want %s", describe(entry.value), one.want))
+		}
+	}
+
+	return problems
 }
 
 // readFile reads at most what Parse takes.
@@ -272,7 +195,7 @@ func readFile(path string) ([]byte, error) {
 func (s *Spec[T]) override(
 	l leaf, root reflect.Value, flags *pflag.FlagSet, environ, from map[string]string,
 ) Problems {
-	name := l.env()
+	name := l.env
 
 	text, ok := environ[name]
 	if !ok && s.Aliases[l.key] != "" {
@@ -283,7 +206,7 @@ func (s *Spec[T]) override(
 	var problems Problems
 
 	if ok {
-		value, err := config.ParseText(l.kind, text)
+		value, err := fromText(l.kind, text)
 		if err != nil {
 			problems = Problems{{File: "env " + name, Path: l.key, Message: err.Error()}}
 		} else {
@@ -296,10 +219,10 @@ func (s *Spec[T]) override(
 		return problems
 	}
 
-	if flag := flags.Lookup(l.flag()); flag != nil && flag.Changed {
+	if flag := flags.Lookup(l.flag); flag != nil && flag.Changed {
 		if value, ok := flag.Value.(*flagValue); ok {
 			l.set(root, value.value)
-			from[l.key] = "flag --" + l.flag()
+			from[l.key] = "flag --" + l.flag
 			// What the flag goes over need not be right.
 			problems = nil
 		}
@@ -354,48 +277,4 @@ func Write(w io.Writer, value any) error {
 	}
 
 	return encoder.Close()
-}
-
-// flagValue is one key's flag.
-type flagValue struct {
-	kind  reflect.Type
-	text  string
-	value any
-}
-
-// String returns the value as it was given.
-func (v *flagValue) String() string { return v.text }
-
-// Type is what the help text shows after the flag's name.
-func (v *flagValue) Type() string {
-	switch kind := v.kind.Kind(); {
-	case kind == reflect.Bool:
-		return "bool"
-	case kind == reflect.Slice:
-		return "a,b"
-	case kind == reflect.Map:
-		return "k=v,k=v"
-	case kind == reflect.String:
-		return "text"
-	case strings.HasSuffix(v.kind.String(), "Duration"):
-		return "duration"
-	default:
-		return "number"
-	}
-}
-
-// Set takes a value; given again, lists and maps grow, and others change.
-func (v *flagValue) Set(text string) error {
-	if kind := v.kind.Kind(); v.value != nil && (kind == reflect.Slice || kind == reflect.Map) {
-		text = v.text + "," + text
-	}
-
-	value, err := config.ParseText(v.kind, text)
-	if err != nil {
-		return err
-	}
-
-	v.text, v.value = text, value
-
-	return nil
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/google/cel-go/ext"
 	"k8s.io/utils/clock"
 
-	"github.com/hyperfleet/hyperfleet/kit/config"
+	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
 // Bounds on every expression.
@@ -233,7 +233,7 @@ func (e *Env) compileError(expression string, issues *cel.Issues) *CompileError 
 		if name, ok := strings.CutPrefix(message, "undeclared reference to '"); ok {
 			name = strings.TrimSuffix(name, "'")
 			one.Message = "unknown variable or function " + name
-			one.Hint = config.Nearest(name, e.names())
+			one.Hint = strictyaml.Nearest(name, e.names())
 		}
 
 		out.Issues = append(out.Issues, one)
@@ -291,7 +291,7 @@ func (e *Env) unknownFields(program *Program) []Issue {
 			issues = append(issues, Issue{
 				Line: use.line, Column: use.column,
 				Message: fmt.Sprintf("unknown %s.%s", variable.Name, use.field),
-				Hint:    config.Nearest(use.field, variable.Fields),
+				Hint:    strictyaml.Nearest(use.field, variable.Fields),
 			})
 		}
 	}

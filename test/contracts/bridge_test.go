@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	configv1 "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
 const baseBridge = `
@@ -189,7 +190,8 @@ func TestBridgeDeployment(t *testing.T) {
 	settings := get[corev1.ConfigMap](t, bridge, "ConfigMap", "hyperfleet-bridge")
 
 	var cfg configv1.OperatorConfig
-	if err := yaml.Unmarshal([]byte(settings.Data["operator.yaml"]), &cfg); err != nil || !slices.Equal(cfg.Controllers, []string{"bridge"}) {
+	err = strictyaml.Decode("operator.yaml", []byte(settings.Data["operator.yaml"]), &cfg)
+	if err != nil || !slices.Equal(cfg.Controllers, []string{"bridge"}) {
 		t.Errorf("controllers %v, %v", cfg.Controllers, err)
 	}
 

@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	configv1 "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/kit/config"
+	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
 const (
@@ -205,9 +205,9 @@ func TestConfigMapIsTheOperatorsConfiguration(t *testing.T) {
 		environ = append(environ, variable.Name+"="+variable.Value)
 	}
 
-	spec := config.Spec[configv1.OperatorConfig]{
+	spec := strictyaml.Spec[configv1.OperatorConfig]{
 		APIVersion: configv1.APIVersion, Kind: configv1.KindOperatorConfig, Default: configv1.Default(),
-		Environ: func() []string { return environ },
+		OwnsPrefix: true, Environ: func() []string { return environ },
 	}
 	flags := pflag.NewFlagSet("operator", pflag.ContinueOnError)
 
@@ -226,8 +226,8 @@ func TestConfigMapIsTheOperatorsConfiguration(t *testing.T) {
 	}
 
 	addresses := map[string]string{
-		"metrics": loaded.Config.Metrics.BindAddress, "health": loaded.Config.Health.BindAddress,
-		"webhooks": loaded.Config.Webhooks.BindAddress,
+		"metrics": loaded.Metrics.BindAddress, "health": loaded.Health.BindAddress,
+		"webhooks": loaded.Webhooks.BindAddress,
 	}
 	for _, port := range container.Ports {
 		if want := ":" + strconv.Itoa(int(port.ContainerPort)); addresses[port.Name] != want {
@@ -235,8 +235,8 @@ func TestConfigMapIsTheOperatorsConfiguration(t *testing.T) {
 		}
 	}
 
-	if loaded.Config.Namespace != operatorSpace || !loaded.Config.LeaderElection.Enabled {
-		t.Errorf("namespace %s, leader election %t", loaded.Config.Namespace, loaded.Config.LeaderElection.Enabled)
+	if loaded.Namespace != operatorSpace || !loaded.LeaderElection.Enabled {
+		t.Errorf("namespace %s, leader election %t", loaded.Namespace, loaded.LeaderElection.Enabled)
 	}
 
 	// A Service named hyperfleet-webhooks would give the variable

@@ -13,78 +13,78 @@ const (
 
 // OperatorConfig configures `hyperfleet operator`.
 type OperatorConfig struct {
-	APIVersion string `json:"apiVersion"`
-	Kind       string `json:"kind"`
+	APIVersion string `yaml:"apiVersion"`
+	Kind       string `yaml:"kind"`
 
 	// OperatorUID marks the machines of this operator. Two operators on one hypervisor
 	// need two. Default: the UID of the operator's own namespace.
-	OperatorUID string `json:"operatorUID"`
+	OperatorUID string `yaml:"operatorUID"`
 	// Namespace the operator runs in: its Lease, its own Secrets, and the default
 	// namespace of a HypervisorCluster's Secrets.
-	Namespace string `json:"namespace"`
+	Namespace string `yaml:"namespace"`
 	// Controllers are the areas that run. Default: all. Two operators on one cluster must not
 	// run the same area, unless they are replicas that elect a leader.
-	Controllers []string `json:"controllers"`
+	Controllers []string `yaml:"controllers"`
 
-	Log            Log            `json:"log"`
-	Metrics        Endpoint       `json:"metrics"`
-	Health         Endpoint       `json:"health"`
-	Webhooks       Webhooks       `json:"webhooks"`
-	Guest          Guest          `json:"guest"`
-	Identity       Identity       `json:"identity"`
-	LeaderElection LeaderElection `json:"leaderElection"`
-	Runners        Runners        `json:"runners"`
-	Networking     Networking     `json:"networking"`
-	Bridge         Bridge         `json:"bridge"`
-	Hosts          Hosts          `json:"hosts"`
+	Log            Log            `yaml:"log"`
+	Metrics        Endpoint       `yaml:"metrics"`
+	Health         Endpoint       `yaml:"health"`
+	Webhooks       Webhooks       `yaml:"webhooks"`
+	Guest          Guest          `yaml:"guest"`
+	Identity       Identity       `yaml:"identity"`
+	LeaderElection LeaderElection `yaml:"leaderElection"`
+	Runners        Runners        `yaml:"runners"`
+	Networking     Networking     `yaml:"networking"`
+	Bridge         Bridge         `yaml:"bridge"`
+	Hosts          Hosts          `yaml:"hosts"`
 }
 
 // Log says what is logged and how.
 type Log struct {
 	// Level is DEBUG, INFO, WARN or ERROR. The variable LOG_LEVEL sets it as well.
-	Level string `json:"level"`
+	Level string `yaml:"level"`
 	// Format is json or text.
-	Format string `json:"format"`
+	Format string `yaml:"format"`
 }
 
 // Endpoint is where a server listens.
 type Endpoint struct {
 	// BindAddress as host:port; "0" switches the server off.
-	BindAddress string `json:"bindAddress"`
+	BindAddress string `yaml:"bindAddress"`
 }
 
 // Webhooks is the server that CI platforms and machines call.
 type Webhooks struct {
 	// BindAddress as host:port; "0" switches the server off.
-	BindAddress string `json:"bindAddress"`
+	BindAddress string `yaml:"bindAddress"`
 	// URL of the server as CI platforms know it, without a path, e.g.
 	// https://hyperfleet.example.com. It is for asking a platform to deliver failed
 	// webhooks again; empty means that this is not done.
-	URL string `json:"url"`
+	URL string `yaml:"url"`
 	// MaxBodyBytes bounds one request's body.
-	MaxBodyBytes int64 `json:"maxBodyBytes"`
+	MaxBodyBytes int64 `yaml:"maxBodyBytes"`
 	// CertFile and KeyFile serve TLS; both empty serves plain HTTP behind an ingress.
-	CertFile string `json:"certFile"`
-	KeyFile  string `json:"keyFile"`
+	CertFile string `yaml:"certFile"`
+	KeyFile  string `yaml:"keyFile"`
 }
 
 // Guest is how machines reach the operator.
 type Guest struct {
 	// URL of the Webhooks server as machines see it. Empty: machines report nothing, and
 	// the CI platform's word alone tells that a runner is online.
-	URL string `json:"url"`
+	URL string `yaml:"url"`
 	// CAFile verifies URL, in PEM; empty means the machine's own authorities.
-	CAFile string `json:"caFile"`
+	CAFile string `yaml:"caFile"`
 	// BootstrapServices maps GitHub's names of architectures (x64, arm64) to files of the
 	// bootstrap service, for the deliveries download and iso.
-	BootstrapServices map[string]string `json:"bootstrapServices"`
+	BootstrapServices map[string]string `yaml:"bootstrapServices"`
 }
 
 // Identity is how machines prove who they are. Empty: templates with an attestation are
 // refused, with words.
 type Identity struct {
-	SPIRE SPIRE `json:"spire"`
-	DevID DevID `json:"devID"`
+	SPIRE SPIRE `yaml:"spire"`
+	DevID DevID `yaml:"devID"`
 }
 
 // SPIRE is the SPIRE server that attests machines.
@@ -92,82 +92,82 @@ type SPIRE struct {
 	// Address of the server's API: unix:///PATH (its admin socket), or host:port (then the
 	// operator shows the SVID that it gets from WorkloadAPI, which has to be an admin's).
 	// Empty switches attestation off.
-	Address string `json:"address"`
+	Address string `yaml:"address"`
 	// WorkloadAPI is the socket of the operator's own agent, unix:///PATH; for host:port.
-	WorkloadAPI string `json:"workloadAPI"`
+	WorkloadAPI string `yaml:"workloadAPI"`
 	// TrustDomain without spiffe://. The server must be of it.
-	TrustDomain string `json:"trustDomain"`
+	TrustDomain string `yaml:"trustDomain"`
 	// MachineAddress of the server as machines see it, host:port.
-	MachineAddress string `json:"machineAddress"`
+	MachineAddress string `yaml:"machineAddress"`
 	// Timeout of one call.
-	Timeout time.Duration `json:"timeout"`
+	Timeout time.Duration `yaml:"timeout"`
 }
 
 // DevID is the authority that certifies the device identities of machines with a TPM.
 type DevID struct {
 	// CertFile and KeyFile of the authority in PEM. Its certificate is what the SPIRE server
 	// has as devid_ca_path. Both empty: attestation method tpm is refused, with words.
-	CertFile string `json:"certFile"`
-	KeyFile  string `json:"keyFile"`
+	CertFile string `yaml:"certFile"`
+	KeyFile  string `yaml:"keyFile"`
 }
 
 // LeaderElection lets one of several replicas act.
 type LeaderElection struct {
-	Enabled       bool          `json:"enabled"`
-	LeaseDuration time.Duration `json:"leaseDuration"`
-	RenewDeadline time.Duration `json:"renewDeadline"`
-	RetryPeriod   time.Duration `json:"retryPeriod"`
+	Enabled       bool          `yaml:"enabled"`
+	LeaseDuration time.Duration `yaml:"leaseDuration"`
+	RenewDeadline time.Duration `yaml:"renewDeadline"`
+	RetryPeriod   time.Duration `yaml:"retryPeriod"`
 }
 
 // Runners configures the runners area.
 type Runners struct {
 	// IncludeNamespaceInHostname makes host names NAMESPACE-CLAIM.
-	IncludeNamespaceInHostname bool `json:"includeNamespaceInHostname"`
+	IncludeNamespaceInHostname bool `yaml:"includeNamespaceInHostname"`
 	// Concurrency is how many claims are worked on at a time.
-	Concurrency int `json:"concurrency"`
+	Concurrency int `yaml:"concurrency"`
 	// ClusterInterval is how often a hypervisor is checked; rotated credentials are
 	// picked up within it.
-	ClusterInterval time.Duration `json:"clusterInterval"`
+	ClusterInterval time.Duration `yaml:"clusterInterval"`
 	// TemplateInterval is how often a template is looked for.
-	TemplateInterval time.Duration `json:"templateInterval"`
+	TemplateInterval time.Duration `yaml:"templateInterval"`
 	// OrphanInterval is how often everything on a hypervisor and a CI platform that
 	// carries our mark is compared with the claims.
-	OrphanInterval time.Duration `json:"orphanInterval"`
+	OrphanInterval time.Duration `yaml:"orphanInterval"`
 	// TaskInterval is how often running hypervisor tasks are looked at.
-	TaskInterval time.Duration `json:"taskInterval"`
+	TaskInterval time.Duration `yaml:"taskInterval"`
 	// ListInterval is how old a hypervisor's listing may be.
-	ListInterval time.Duration `json:"listInterval"`
+	ListInterval time.Duration `yaml:"listInterval"`
 	// JobRetention is how long a completed RunnerJob is kept.
-	JobRetention time.Duration `json:"jobRetention"`
+	JobRetention time.Duration `yaml:"jobRetention"`
 	// JobSilence is how long a job may go without news before its platform is asked.
-	JobSilence time.Duration `json:"jobSilence"`
+	JobSilence time.Duration `yaml:"jobSilence"`
 	// SnippetsPath is where the snippets storage of cloud-init source builtin is mounted.
-	SnippetsPath string `json:"snippetsPath"`
+	SnippetsPath string `yaml:"snippetsPath"`
 }
 
 // Networking configures the networking area.
 type Networking struct {
 	// Concurrency is how many machines are worked on at a time.
-	Concurrency int `json:"concurrency"`
+	Concurrency int `yaml:"concurrency"`
 }
 
 // Bridge configures the bridge area.
 type Bridge struct {
 	// Concurrency is how many bridges are worked on at a time.
-	Concurrency int `json:"concurrency"`
+	Concurrency int `yaml:"concurrency"`
 	// HyperShiftNamespace is where HyperShift's operator runs.
-	HyperShiftNamespace string `json:"hyperShiftNamespace"`
+	HyperShiftNamespace string `yaml:"hyperShiftNamespace"`
 	// MetalLBNamespace is where MetalLB runs, which wants its pools there.
-	MetalLBNamespace string `json:"metalLBNamespace"`
+	MetalLBNamespace string `yaml:"metalLBNamespace"`
 	// AddressRanges are CIDRs, or two IPv4 addresses with a hyphen between them, out of which
 	// a bridge may make an IPAddressPool of its own when no pool has its address. Empty: only
 	// addresses of pools that are there may be used.
-	AddressRanges []string `json:"addressRanges"`
+	AddressRanges []string `yaml:"addressRanges"`
 	// RegistryCAFile verifies registries beside the system's authorities, in PEM.
-	RegistryCAFile string `json:"registryCAFile"`
+	RegistryCAFile string `yaml:"registryCAFile"`
 	// CSRApproval approves the certificates of DPU workers in hosted clusters, after strict
 	// checks.
-	CSRApproval bool `json:"csrApproval"`
+	CSRApproval bool `yaml:"csrApproval"`
 }
 
 // Hosts configures the hosts area: how it works, and what is brought to the hosts of each
@@ -176,56 +176,56 @@ type Bridge struct {
 type Hosts struct {
 	// Concurrency is how many hosts are worked on at a time, and Pushes how many are pushed
 	// to or probed.
-	Concurrency int `json:"concurrency"`
-	Pushes      int `json:"pushes"`
+	Concurrency int `yaml:"concurrency"`
+	Pushes      int `yaml:"pushes"`
 	// ProbeInterval is how often a host is asked whether all parts still are as they were
 	// left. 0 turns that off.
-	ProbeInterval time.Duration `json:"probeInterval"`
+	ProbeInterval time.Duration `yaml:"probeInterval"`
 	// ScriptTimeout bounds one script at a host.
-	ScriptTimeout time.Duration `json:"scriptTimeout"`
+	ScriptTimeout time.Duration `yaml:"scriptTimeout"`
 	// MaxUpdateAttempts is how many times a host may refuse one configuration before it has
 	// failed for good, and MaxBootstrapAttempts how many times its first boot.
-	MaxUpdateAttempts    int `json:"maxUpdateAttempts"`
-	MaxBootstrapAttempts int `json:"maxBootstrapAttempts"`
+	MaxUpdateAttempts    int `yaml:"maxUpdateAttempts"`
+	MaxBootstrapAttempts int `yaml:"maxBootstrapAttempts"`
 	// RetryBase is how long is waited after the first failure; each further one doubles it, up
 	// to RetryCap.
-	RetryBase time.Duration `json:"retryBase"`
-	RetryCap  time.Duration `json:"retryCap"`
+	RetryBase time.Duration `yaml:"retryBase"`
+	RetryCap  time.Duration `yaml:"retryCap"`
 	// Linux is what LinuxMachines get.
-	Linux LinuxHosts `json:"linux"`
+	Linux LinuxHosts `yaml:"linux"`
 	// Mac is what ScalewayAppleSiliconMachines get.
-	Mac MacHosts `json:"mac"`
+	Mac MacHosts `yaml:"mac"`
 }
 
 // LinuxHosts is what all LinuxMachines get. Without an agent there are none.
 type LinuxHosts struct {
 	// AgentFile is the program that runs machines. Empty: nothing is brought to LinuxMachines.
-	AgentFile string `json:"agentFile"`
+	AgentFile string `yaml:"agentFile"`
 	// MaxPods is the most machines at a time on one host.
-	MaxPods int `json:"maxPods"`
+	MaxPods int `yaml:"maxPods"`
 	// NodeLabels of the hosts' Nodes.
-	NodeLabels map[string]string `json:"nodeLabels"`
+	NodeLabels map[string]string `yaml:"nodeLabels"`
 	// NodeExporterFile is node_exporter.
-	NodeExporterFile string `json:"nodeExporterFile"`
+	NodeExporterFile string `yaml:"nodeExporterFile"`
 	// VMCIDR is the network of the machines on a host's bridge.
-	VMCIDR string `json:"vmCIDR"`
+	VMCIDR string `yaml:"vmCIDR"`
 	// VMEgressCIDRs are networks that machines may reach of those that are shut to them, and
 	// VMDNSIP is a DNS server. Empty for none.
-	VMEgressCIDRs []string `json:"vmEgressCIDRs"`
-	VMDNSIP       string   `json:"vmDNSIP"`
+	VMEgressCIDRs []string `yaml:"vmEgressCIDRs"`
+	VMDNSIP       string   `yaml:"vmDNSIP"`
 	// Tailnet the hosts are in.
-	Tailnet Tailnet `json:"tailnet"`
+	Tailnet Tailnet `yaml:"tailnet"`
 }
 
 // Tailnet is how hosts are in a tailnet.
 type Tailnet struct {
-	Enabled bool `json:"enabled"`
+	Enabled bool `yaml:"enabled"`
 	// CLIFile and DaemonFile are tailscale and tailscaled.
-	CLIFile    string `json:"cliFile"`
-	DaemonFile string `json:"daemonFile"`
+	CLIFile    string `yaml:"cliFile"`
+	DaemonFile string `yaml:"daemonFile"`
 	// Tags of the hosts, such as tag:host.
-	Tags         []string `json:"tags"`
-	AcceptRoutes bool     `json:"acceptRoutes"`
+	Tags         []string `yaml:"tags"`
+	AcceptRoutes bool     `yaml:"acceptRoutes"`
 }
 
 // Names of the areas.

@@ -6,7 +6,6 @@ package api
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os/signal"
 	"syscall"
 	"time"
@@ -43,38 +42,19 @@ Any number of replicas may run. docs/reference/fleet-api.md has the configuratio
 		},
 	}
 	cmd.SetContext(context.Background())
-	cmd.AddCommand(check(spec))
 
 	if err := spec.AddFlags(cmd.Flags()); err != nil {
 		panic(err) // the configuration has two keys of one name: tests make the command
 	}
 
-	return cmd
-}
-
-// check makes `config validate`.
-func check(spec *strictyaml.Spec[platform.API]) *cobra.Command {
-	parent := &cobra.Command{Use: "config", Short: "Check the configuration"}
-	validate := &cobra.Command{
-		Use: "validate", Short: "Check file, environment and flags; say all that is wrong", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if _, err := spec.Load(cmd.Flags()); err != nil {
-				return err
-			}
-
-			_, err := fmt.Fprintln(cmd.OutOrStdout(), "the configuration is valid")
-
-			return err
-		},
-	}
-
-	if err := spec.AddFlags(validate.Flags()); err != nil {
+	settings, err := spec.Command()
+	if err != nil {
 		panic(err) // as above
 	}
 
-	parent.AddCommand(validate)
+	cmd.AddCommand(settings)
 
-	return parent
+	return cmd
 }
 
 // Defaults is the configuration without file, environment and flags.

@@ -20,7 +20,6 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/version"
-	"github.com/hyperfleet/hyperfleet/kit/config"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 	"github.com/hyperfleet/hyperfleet/kit/tracing"
@@ -108,7 +107,7 @@ func run(ctx context.Context, c platform.API, diagnostics io.Writer) error {
 // openStore connects to the database. The URL has a password in it, so it is read from a
 // file, and told to nobody.
 func openStore(ctx context.Context, c platform.API, calls *metrics.Calls, logger *slog.Logger) (*store.Store, error) {
-	url, err := config.SecretFile(c.Database.URLFile).Read()
+	url, err := log.ReadSecret(c.Database.URLFile)
 	if err != nil {
 		return nil, fmt.Errorf("database.url_file: %w", err)
 	}

@@ -121,12 +121,12 @@ func areaOf(file string) (*hosts.Area, error) {
 		}
 	}
 
-	loaded, err := spec.Load(flags)
+	config, err := spec.Load(flags)
 	if err != nil {
 		return nil, fmt.Errorf("read configuration: %w", err)
 	}
 
-	return &hosts.Area{Config: loaded.Config.Hosts, Clock: clock.RealClock{}}, nil
+	return &hosts.Area{Config: config.Hosts, Clock: clock.RealClock{}}, nil
 }
 
 func newPause(opts *cli.Kube) *cobra.Command {

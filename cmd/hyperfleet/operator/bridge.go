@@ -20,7 +20,7 @@ import (
 
 	v1alpha1 "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/bridge"
-	"github.com/hyperfleet/hyperfleet/kit/config"
+	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
 // bridgeArea adds the bridge area, if it is chosen.
@@ -85,19 +85,19 @@ func registryTransport(caFile string) (http.RoundTripper, error) {
 // bridgeSettings checks what the types can't say.
 func bridgeSettings(cfg v1alpha1.Bridge) error {
 	if cfg.Concurrency < 1 {
-		return config.ErrorAt("bridge.concurrency", "it must be at least 1")
+		return strictyaml.ErrorAt("bridge.concurrency", "it must be at least 1")
 	}
 
 	if cfg.HyperShiftNamespace == "" {
-		return config.ErrorAt("bridge.hyperShiftNamespace", "it must name the namespace that HyperShift runs in")
+		return strictyaml.ErrorAt("bridge.hyperShiftNamespace", "it must name the namespace that HyperShift runs in")
 	}
 
 	if cfg.MetalLBNamespace == "" {
-		return config.ErrorAt("bridge.metalLBNamespace", "it must name the namespace that MetalLB runs in")
+		return strictyaml.ErrorAt("bridge.metalLBNamespace", "it must name the namespace that MetalLB runs in")
 	}
 
 	if _, err := bridge.Ranges(cfg.AddressRanges); err != nil {
-		return config.ErrorAt("bridge.addressRanges", "%w", err)
+		return strictyaml.ErrorAt("bridge.addressRanges", "%w", err)
 	}
 
 	return nil

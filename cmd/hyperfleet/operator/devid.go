@@ -8,7 +8,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/identity/devid"
-	"github.com/hyperfleet/hyperfleet/kit/config"
+	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
 // devIDSettings checks that the authority over device identities is there and of use. Later
@@ -18,13 +18,13 @@ func devIDSettings(cfg v1alpha1.DevID) error {
 	case cfg.CertFile == "" && cfg.KeyFile == "":
 		return nil
 	case cfg.CertFile == "":
-		return config.ErrorAt("identity.devID.certFile", "it is needed with identity.devID.keyFile")
+		return strictyaml.ErrorAt("identity.devID.certFile", "it is needed with identity.devID.keyFile")
 	case cfg.KeyFile == "":
-		return config.ErrorAt("identity.devID.keyFile", "it is needed with identity.devID.certFile")
+		return strictyaml.ErrorAt("identity.devID.keyFile", "it is needed with identity.devID.certFile")
 	}
 
 	if _, err := devid.Load(cfg, clock.RealClock{}); err != nil {
-		return config.ErrorAt("identity.devID", "%w", err)
+		return strictyaml.ErrorAt("identity.devID", "%w", err)
 	}
 
 	return nil

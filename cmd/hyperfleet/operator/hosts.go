@@ -17,7 +17,7 @@ import (
 	v1alpha1 "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hosts"
 	"github.com/hyperfleet/hyperfleet/hosts/scaleway"
-	"github.com/hyperfleet/hyperfleet/kit/config"
+	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
 // hostsArea adds the hosts area, if it is chosen.
@@ -46,7 +46,7 @@ func hostSettings(cfg v1alpha1.Hosts) error {
 		"hosts.maxUpdateAttempts": cfg.MaxUpdateAttempts, "hosts.maxBootstrapAttempts": cfg.MaxBootstrapAttempts,
 	} {
 		if value < 1 {
-			return config.ErrorAt(key, "it must be at least 1")
+			return strictyaml.ErrorAt(key, "it must be at least 1")
 		}
 	}
 
@@ -54,12 +54,12 @@ func hostSettings(cfg v1alpha1.Hosts) error {
 		"hosts.scriptTimeout": cfg.ScriptTimeout, "hosts.retryBase": cfg.RetryBase, "hosts.retryCap": cfg.RetryCap,
 	} {
 		if value < time.Second {
-			return config.ErrorAt(key, "it must be a duration of at least 1s")
+			return strictyaml.ErrorAt(key, "it must be a duration of at least 1s")
 		}
 	}
 
 	if cfg.ProbeInterval < 0 {
-		return config.ErrorAt("hosts.probeInterval", "it must not be below 0; 0 turns probes off")
+		return strictyaml.ErrorAt("hosts.probeInterval", "it must not be below 0; 0 turns probes off")
 	}
 
 	return nil

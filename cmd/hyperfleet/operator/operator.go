@@ -20,8 +20,8 @@ import (
 
 	v1alpha1 "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/version"
-	"github.com/hyperfleet/hyperfleet/kit/config"
 	"github.com/hyperfleet/hyperfleet/kit/log"
+	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 	"github.com/hyperfleet/hyperfleet/kit/tracing"
 )
 
@@ -37,12 +37,12 @@ func New() *cobra.Command {
 			"defaults, a file (--config, usually a ConfigMap), HYPERFLEET_* variables, and flags, in this order.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			loaded, err := spec.Load(cmd.Flags())
+			config, err := spec.Load(cmd.Flags())
 			if err != nil {
 				return fmt.Errorf("read configuration: %w", err)
 			}
 
-			logger, err := newLogger(loaded.Config.Log)
+			logger, err := newLogger(config.Log)
 			if err != nil {
 				return err
 			}
@@ -62,14 +62,14 @@ func New() *cobra.Command {
 			}
 			defer endTracing()
 
-			return run(ctx, loaded.Config, kube, logger)
+			return run(ctx, *config, kube, logger)
 		},
 	}
 	cmd.Flags().StringVar(&kubeconfig, "kubeconfig", "",
 		"file that leads to the API server; default: KUBECONFIG, else the pod's own")
 
 	if err := spec.AddFlags(cmd.Flags()); err != nil {
-		panic(err) // the configuration's type is not one that kit/config can read
+		panic(err) // the configuration's type is not one that kit/strictyaml can read
 	}
 
 	settings, err := spec.Command()
@@ -83,43 +83,46 @@ func New() *cobra.Command {
 }
 
 // Spec is the operator's configuration.
-func Spec() *config.Spec[v1alpha1.OperatorConfig] {
-	return &config.Spec[v1alpha1.OperatorConfig]{
+func Spec() *strictyaml.Spec[v1alpha1.OperatorConfig] {
+	return &strictyaml.Spec[v1alpha1.OperatorConfig]{
 		APIVersion: v1alpha1.APIVersion,
 		Kind:       v1alpha1.KindOperatorConfig,
 		Default:    v1alpha1.Default(),
-		Aliases:    map[string]string{"LOG_LEVEL": "log.level"},
+		EnvFile:    strictyaml.EnvPrefix + "CONFIG",
+		OwnsPrefix: true,
 		OtherEnv:   []string{tracing.EnvEnabled},
+		Aliases:    map[string]string{"log.level": log.EnvLevel},
+		Words:      []string{"DevID", "HyperShift", "MetalLB"},
 		Validate:   validate,
 	}
 }
 
 // validate checks what the types can't say.
-func validate(cfg v1alpha1.OperatorConfig) error {
+func validate(cfg *v1alpha1.OperatorConfig) error {
 	if _, err := log.ParseLevel(cfg.Log.Level); err != nil {
-		return config.ErrorAt("log.level", "%w", err)
+		return strictyaml.ErrorAt("log.level", "%w", err)
 	}
 
 	if _, err := log.ParseFormat(cfg.Log.Format); err != nil {
-		return config.ErrorAt("log.format", "%w", err)
+		return strictyaml.ErrorAt("log.format", "%w", err)
 	}
 
 	for _, area := range cfg.Controllers {
 		if !slices.Contains(v1alpha1.Areas(), area) {
-			return config.ErrorAt("controllers", "there is no area %q: choose of %v", area, v1alpha1.Areas())
+			return strictyaml.ErrorAt("controllers", "there is no area %q: choose of %v", area, v1alpha1.Areas())
 		}
 	}
 
 	if (cfg.Webhooks.CertFile == "") != (cfg.Webhooks.KeyFile == "") {
-		return config.ErrorAt("webhooks.certFile", "it belongs together with webhooks.keyFile: set both or neither")
+		return strictyaml.ErrorAt("webhooks.certFile", "it belongs together with webhooks.keyFile: set both or neither")
 	}
 
 	if cfg.Runners.Concurrency < 1 {
-		return config.ErrorAt("runners.concurrency", "it must be at least 1")
+		return strictyaml.ErrorAt("runners.concurrency", "it must be at least 1")
 	}
 
 	if cfg.Networking.Concurrency < 1 {
-		return config.ErrorAt("networking.concurrency", "it must be at least 1")
+		return strictyaml.ErrorAt("networking.concurrency", "it must be at least 1")
 	}
 
 	if err := bridgeSettings(cfg.Bridge); err != nil {
@@ -131,11 +134,11 @@ func validate(cfg v1alpha1.OperatorConfig) error {
 	}
 
 	if err := guestURL(cfg.Guest.URL); err != nil {
-		return config.ErrorAt("guest.url", "%w", err)
+		return strictyaml.ErrorAt("guest.url", "%w", err)
 	}
 
 	if err := webhookURL(cfg.Webhooks.URL); err != nil {
-		return config.ErrorAt("webhooks.url", "%w", err)
+		return strictyaml.ErrorAt("webhooks.url", "%w", err)
 	}
 
 	if err := devIDSettings(cfg.Identity.DevID); err != nil {
@@ -147,10 +150,10 @@ func validate(cfg v1alpha1.OperatorConfig) error {
 	}
 
 	if cfg.Namespace == "" {
-		return config.ErrorAt("namespace", "it must name the namespace that the operator runs in")
+		return strictyaml.ErrorAt("namespace", "it must name the namespace that the operator runs in")
 	}
 
-	return intervals(cfg)
+	return intervals(*cfg)
 }
 
 var errGuestURL = errors.New("it must be an https URL such as https://hyperfleet.example.com:8443, " +
@@ -202,7 +205,7 @@ func intervals(cfg v1alpha1.OperatorConfig) error {
 		"runners.jobSilence":       int64(cfg.Runners.JobSilence),
 	} {
 		if value <= 0 {
-			return config.ErrorAt(key, "it must be a positive duration such as 30s")
+			return strictyaml.ErrorAt(key, "it must be a positive duration such as 30s")
 		}
 	}
 

@@ -9,7 +9,7 @@ import (
 
 	v1alpha1 "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/identity/spire"
-	"github.com/hyperfleet/hyperfleet/kit/config"
+	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
 // Registry is the SPIRE server that attests machines; nil where none is configured. It
@@ -36,24 +36,24 @@ func Registry(
 func spireSettings(cfg v1alpha1.SPIRE) error {
 	if cfg.Address == "" {
 		if cfg.MachineAddress != "" || cfg.WorkloadAPI != "" {
-			return config.ErrorAt("identity.spire.address", "it is needed with identity.spire.machineAddress and workloadAPI")
+			return strictyaml.ErrorAt("identity.spire.address", "it is needed with identity.spire.machineAddress and workloadAPI")
 		}
 
 		return nil
 	}
 
 	if cfg.Timeout <= 0 {
-		return config.ErrorAt("identity.spire.timeout", "it must be a positive duration such as 10s")
+		return strictyaml.ErrorAt("identity.spire.timeout", "it must be a positive duration such as 10s")
 	}
 
 	if cfg.MachineAddress == "" {
-		return config.ErrorAt("identity.spire.machineAddress",
+		return strictyaml.ErrorAt("identity.spire.machineAddress",
 			"it must be the SPIRE server's address as machines see it, such as spire.example.com:8081")
 	}
 
 	unused, err := Registry(cfg, "", nil)
 	if err != nil {
-		return config.ErrorAt("identity.spire", "%w", err)
+		return strictyaml.ErrorAt("identity.spire", "%w", err)
 	}
 
 	return unused.Close()

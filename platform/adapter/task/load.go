@@ -15,7 +15,6 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/api/adapter"
-	"github.com/hyperfleet/hyperfleet/kit/config"
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 	"github.com/hyperfleet/hyperfleet/platform/cel"
 )
@@ -329,7 +328,7 @@ func (l *loader) checkUse(one use) (message, hint string) {
 			names = append(names, name)
 		}
 
-		return "unknown variable " + one.variable, config.Nearest(one.variable, names)
+		return "unknown variable " + one.variable, strictyaml.Nearest(one.variable, names)
 	}
 
 	fields := l.fieldsOf(one.variable)
@@ -337,7 +336,7 @@ func (l *loader) checkUse(one use) (message, hint string) {
 		return "", ""
 	}
 
-	return fmt.Sprintf("unknown %s.%s", one.variable, one.field), config.Nearest(one.field, fields)
+	return fmt.Sprintf("unknown %s.%s", one.variable, one.field), strictyaml.Nearest(one.field, fields)
 }
 
 // fieldsOf are the fields that a variable has; nil where they are not known.

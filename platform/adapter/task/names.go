@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/hyperfleet/hyperfleet/api/adapter"
-	"github.com/hyperfleet/hyperfleet/kit/config"
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
@@ -161,7 +160,7 @@ func (l *loader) path(at strictyaml.Path, text string, bare bool) *Path {
 			known = append(known, name)
 		}
 
-		l.problem(at, "unknown variable %s", out.Variable).Hint = config.Nearest(out.Variable, known)
+		l.problem(at, "unknown variable %s", out.Variable).Hint = strictyaml.Nearest(out.Variable, known)
 
 		return nil
 	}

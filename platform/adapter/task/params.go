@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/hyperfleet/hyperfleet/api/adapter"
-	"github.com/hyperfleet/hyperfleet/kit/config"
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
@@ -97,7 +96,7 @@ func (l *loader) oneOf(at strictyaml.Path, word string, words []string, empty bo
 		return
 	}
 
-	hint := config.Nearest(word, words)
+	hint := strictyaml.Nearest(word, words)
 	if hint == "" {
 		hint = "one of " + strings.Join(words, ", ")
 	}

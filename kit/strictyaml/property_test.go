@@ -1,9 +1,11 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package config_test
+package strictyaml_test
 
 import (
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -49,7 +51,7 @@ func subjects() []subject {
 		},
 		{
 			"tokenFile", "HYPERFLEET_TOKEN_FILE", "token-file", [4]string{"", "/f", "/e", "/l"},
-			func(s settings) string { return string(s.TokenFile) },
+			func(s settings) string { return s.TokenFile },
 		},
 	}
 }
@@ -112,7 +114,20 @@ func checkPrecedence(t *testing.T, masks []int) string {
 
 	file.WriteString("leaderElection: {" + strings.Join(nested, ", ") + "}\n")
 
-	loaded, err := load(t, spec(environ...), file.String(), args...)
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.WriteFile(path, []byte(file.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	all := settingsSpec(environ...)
+	args = append(args, "--config", path)
+
+	loaded, err := loadSettings(t, all, "", args...)
+	if err != nil {
+		return err.Error()
+	}
+
+	lines, err := run(t, all, append([]string{"print", "--sources"}, args...)...)
 	if err != nil {
 		return err.Error()
 	}
@@ -120,12 +135,11 @@ func checkPrecedence(t *testing.T, masks []int) string {
 	var got, gotFrom []string
 
 	for _, s := range subjects() {
-		from, _, _ := strings.Cut(loaded.Sources[s.key], " ")
-		if from == "" {
-			from = "default"
-		}
+		_, line, _ := strings.Cut("\n"+lines, "\n"+s.key+" = ")
+		line, _, _ = strings.Cut(line, "\n")
+		source := line[strings.LastIndex(line, "(")+1:]
 
-		got, gotFrom = append(got, s.got(loaded.Config)), append(gotFrom, from)
+		got, gotFrom = append(got, s.got(*loaded)), append(gotFrom, strings.FieldsFunc(source, func(c rune) bool { return c == ' ' || c == ')' })[0])
 	}
 
 	return cmp.Diff(want, got) + cmp.Diff(wantFrom, gotFrom)
