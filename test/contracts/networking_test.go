@@ -13,9 +13,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	"sigs.k8s.io/yaml"
 
 	configv1 "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
 const networkingName = "hyperfleet-networking"
@@ -86,7 +86,7 @@ func TestNetworkingDeployment(t *testing.T) {
 	settings := configv1.Default()
 
 	text := get[corev1.ConfigMap](t, objects, "ConfigMap", networkingName).Data[operatorConfig]
-	if err := yaml.UnmarshalStrict([]byte(text), &settings); err != nil {
+	if err := strictyaml.Decode(operatorConfig, []byte(text), &settings); err != nil {
 		t.Fatal(err)
 	}
 
