@@ -61,7 +61,7 @@ func (w *rehearsal) pass(place int, result step.Result) v1alpha1.DPFHCPBridgePha
 	var steps []step.Step[any]
 
 	for i, condition := range dpfhcpbridge.Conditions() {
-		steps = append(steps, step.Step[any]{Condition: condition, Run: func(context.Context, any) step.Result {
+		steps = append(steps, step.Step[any]{Name: "Named", Condition: condition, Run: func(context.Context, any) step.Result {
 			switch {
 			case i < place:
 				return step.Done()

@@ -60,8 +60,9 @@ func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) error {
 		return err
 	}
 
+	recorder := mgr.GetEventRecorder("hyperfleet")
 	runner := func(name string) *step.Runner {
-		return &step.Runner{Client: mgr.GetClient(), Controller: name, Clock: a.Clock, Metrics: steps}
+		return &step.Runner{Client: mgr.GetClient(), Controller: name, Clock: a.Clock, Metrics: steps, Recorder: recorder}
 	}
 
 	dialer := ssh.New(ssh.Options{Clock: a.Clock, Calls: a.Calls})
@@ -78,7 +79,7 @@ func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) error {
 	for _, kind := range kinds {
 		r := &machine.Reconciler{
 			Kind: kind, Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Secrets: machine.KubeSecrets{Reader: mgr.GetAPIReader()},
-			Runner: runner(strings.ToLower(kind.Name())), Recorder: mgr.GetEventRecorder("hyperfleet"), Clock: a.Clock,
+			Runner: runner(strings.ToLower(kind.Name())), Recorder: recorder, Clock: a.Clock,
 			WorkerPool: pool, Metrics: pushes, Settings: settings,
 		}
 		if err := r.SetupWithManager(ctx, mgr); err != nil {
@@ -87,7 +88,7 @@ func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) error {
 	}
 
 	fleets := &fleet.Reconciler{
-		Kinds: kinds, Client: mgr.GetClient(), Runner: runner("hostfleet"), Recorder: mgr.GetEventRecorder("hyperfleet"),
+		Kinds: kinds, Client: mgr.GetClient(), Runner: runner("hostfleet"), Recorder: recorder,
 		Clock: a.Clock, Metrics: counts, Policy: a.Policy(),
 	}
 

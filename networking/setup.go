@@ -112,10 +112,10 @@ func (a *Area) names(ctx context.Context, mgr ctrl.Manager, steps *step.Metrics)
 
 // kubevirt adds the controllers of KubeVirt machines.
 func (a *Area) kubevirt(mgr ctrl.Manager, addresses *pools.AddressRegistry, registry *claims.Registry, steps *step.Metrics) error {
-	runner := func(name string) *step.Runner {
-		return &step.Runner{Client: mgr.GetClient(), Controller: name, Clock: a.Clock, Metrics: steps}
-	}
 	recorder := mgr.GetEventRecorder("hyperfleet")
+	runner := func(name string) *step.Runner {
+		return &step.Runner{Client: mgr.GetClient(), Controller: name, Clock: a.Clock, Metrics: steps, Recorder: recorder}
+	}
 
 	machines := &machine.Reconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Runner: runner("kubevirtmachine"), Recorder: recorder,

@@ -137,10 +137,13 @@ func (a *Area) parts(mgr ctrl.Manager) (*parts, error) {
 		return nil, fmt.Errorf("set up orphans: %w", err)
 	}
 
-	runner := func(controller string) *step.Runner {
-		return &step.Runner{Client: mgr.GetClient(), Controller: controller, Clock: a.Clock, Metrics: stepMetrics}
-	}
 	recorder := mgr.GetEventRecorder("hyperfleet")
+	runner := func(controller string) *step.Runner {
+		return &step.Runner{
+			Client: mgr.GetClient(), Controller: controller, Clock: a.Clock, Metrics: stepMetrics, Recorder: recorder,
+			LogValues: machineclaim.LogValues,
+		}
+	}
 	woken := &wake.Source{}
 	secrets := &connect.Secrets{Reader: mgr.GetAPIReader(), OperatorNamespace: a.Namespace}
 	clusters := &connect.Clusters{Secrets: secrets, Factories: a.Hypervisors, Options: a.options(mgr, woken)}
@@ -157,11 +160,11 @@ func (a *Area) parts(mgr ctrl.Manager) (*parts, error) {
 		clusters: clusters,
 		controllers: []func(ctrl.Manager) error{
 			(&hypervisorcluster.Reconciler{
-				Client: mgr.GetClient(), Runner: runner("hypervisorcluster"), Recorder: recorder,
+				Client: mgr.GetClient(), Runner: runner("hypervisorcluster"),
 				Clusters: clusters, Interval: a.Config.ClusterInterval,
 			}).SetupWithManager,
 			(&machinetemplate.Reconciler{
-				Client: mgr.GetClient(), Runner: runner("machinetemplate"), Recorder: recorder,
+				Client: mgr.GetClient(), Runner: runner("machinetemplate"),
 				Clusters: clusters, Workloads: workloads, Settings: a.Settings, Interval: a.Config.TemplateInterval,
 			}).SetupWithManager,
 			(&runnerpool.Reconciler{
@@ -169,7 +172,7 @@ func (a *Area) parts(mgr ctrl.Manager) (*parts, error) {
 				Recorder: recorder, Clock: a.Clock, Platforms: a.Platforms, Sources: jobs.sources, Wake: jobs.sourcesChanged,
 			}).SetupWithManager,
 			(&machineclaim.Reconciler{
-				Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Runner: runner("machineclaim"), Recorder: recorder,
+				Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Runner: runner("machineclaim"),
 				Platforms: a.Platforms, Identity: a.Identity,
 				Clusters: clusters, Workloads: workloads, Wake: woken, Settings: a.Settings,
 				Metrics: claimMetrics, Clock: a.Clock, Concurrency: a.Config.Concurrency,

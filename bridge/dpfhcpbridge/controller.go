@@ -109,23 +109,23 @@ func plan() step.Plan[*scope] {
 			{Condition: v1alpha1.ConditionSecretsValid, Run: secretsValid},
 			{Condition: v1alpha1.ConditionStorageClassValid, Run: storageClassValid},
 			{Condition: v1alpha1.ConditionReleaseImageValid, Run: releaseImageValid},
-			{When: exposed, Run: addressFree}, // nothing is made before all of these are done
-			{Run: keysMade},
-			{When: exposed, Run: poolMade},
+			{Name: "AddressFree", When: exposed, Run: addressFree}, // nothing is made before all of these are done
+			{Name: "KeysCreated", Run: keysMade},
+			{Name: "AddressPoolCreated", When: exposed, Run: poolMade},
 			{Condition: v1alpha1.ConditionHostedClusterCreated, Run: hostedClusterMade},
-			{Run: nodePoolMade},
+			{Name: "NodePoolCreated", Run: nodePoolMade},
 			{Condition: v1alpha1.ConditionServiceExposureReady, Run: exposedReady},
-			{Run: controlPlaneReady},
-			{Run: kubeconfigThere},
-			{Run: kubeconfigHandedOver}, // DPUs can join
+			{Name: "ControlPlaneReady", Run: controlPlaneReady},
+			{Name: "KubeconfigReady", Run: kubeconfigThere},
+			{Name: "KubeconfigHandedOver", Run: kubeconfigHandedOver}, // DPUs can join
 			{Condition: v1alpha1.ConditionNodePoolReady, Run: nodePoolReady},
 		},
 		Deletion: []step.Step[*scope]{
-			{Run: hostedClusterGone},
-			{Run: nodePoolGone},
-			{Run: handedOverGone},
-			{Run: poolGone},
-			{Run: keysGone}, // only now is there nothing that needs them
+			{Name: "HostedClusterDeleted", Run: hostedClusterGone},
+			{Name: "NodePoolDeleted", Run: nodePoolGone},
+			{Name: "KubeconfigDeleted", Run: handedOverGone},
+			{Name: "AddressPoolDeleted", Run: poolGone},
+			{Name: "KeysDeleted", Run: keysGone}, // only now is there nothing that needs them
 		},
 	}
 }

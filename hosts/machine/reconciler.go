@@ -164,8 +164,8 @@ type scope struct {
 }
 
 func (r *Reconciler) plan() step.Plan[*scope] {
-	named := func(condition string, run func(context.Context, *scope) step.Result) step.Step[*scope] {
-		return step.Step[*scope]{Condition: condition, Run: func(ctx context.Context, s *scope) step.Result {
+	named := func(name, condition string, run func(context.Context, *scope) step.Result) step.Step[*scope] {
+		return step.Step[*scope]{Name: name, Condition: condition, Run: func(ctx context.Context, s *scope) step.Result {
 			result := run(ctx, s)
 			s.phase()
 
@@ -175,19 +175,20 @@ func (r *Reconciler) plan() step.Plan[*scope] {
 
 	return step.Plan[*scope]{
 		Finalizer: v1alpha1.FinalizerHost,
+		Ready:     &step.ReadyEvent{Reason: "HostReady", Message: "the host carries machines and has its fleet's configuration"},
 		Steps: []step.Step[*scope]{
-			named("", collectResult), // what became of work at the host is on record
-			named(v1alpha1.ConditionFleetFound, findFleet),
-			named(v1alpha1.ConditionProvisioned, provision),
-			named(v1alpha1.ConditionHostKeyPinned, pin), // before anything is sent to the host
-			named(v1alpha1.ConditionBootstrapped, boot),
-			named(v1alpha1.ConditionConverged, converge),
-			named(v1alpha1.ConditionIntact, inspect),
-			named("", rest),
+			named("ResultCollected", "", collectResult), // what became of work at the host is on record
+			named("", v1alpha1.ConditionFleetFound, findFleet),
+			named("", v1alpha1.ConditionProvisioned, provision),
+			named("", v1alpha1.ConditionHostKeyPinned, pin), // before anything is sent to the host
+			named("", v1alpha1.ConditionBootstrapped, boot),
+			named("", v1alpha1.ConditionConverged, converge),
+			named("", v1alpha1.ConditionIntact, inspect),
+			named("Resting", "", rest),
 		},
 		Deletion: []step.Step[*scope]{
-			named("", collectResult),
-			named(v1alpha1.ConditionReleased, release),
+			named("ResultCollected", "", collectResult),
+			named("", v1alpha1.ConditionReleased, release),
 		},
 	}
 }
@@ -219,11 +220,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 
 	s := &scope{Reconciler: r, obj: obj, status: obj.Host(), hash: r.Kind.Hash()}
-	before := step.Readiness(obj)
-	result, err := step.Pass(ctx, r.Runner, obj, r.plan(), s)
-	step.Announce(r.Recorder, obj, before, "HostReady", "the host carries machines and has its fleet's configuration")
 
-	return result, err
+	return step.Pass(ctx, r.Runner, obj, r.plan(), s)
 }
 
 // phase puts where the host is in its life into one word. A host that has failed stays

@@ -72,7 +72,7 @@ func TestTrouble(t *testing.T) {
 	cases := map[string]struct {
 		trouble func(*testing.T, *machost.Host)
 		script  string
-		fix    func(*testing.T, *machost.Host)
+		fix     func(*testing.T, *machost.Host)
 		kind    ssh.Kind
 		says    string
 		want    string

@@ -92,11 +92,38 @@ func Logr(logger *slog.Logger) logr.Logger {
 type levels struct{ slog.Handler }
 
 func (h levels) Handle(ctx context.Context, record slog.Record) error {
-	if record.Level < slog.LevelInfo {
+	if record.Level < slog.LevelInfo || logged(record) {
 		record.Level = slog.LevelDebug
 	}
 
+	if !h.Enabled(ctx, record.Level) {
+		return nil
+	}
+
 	return h.Handler.Handle(ctx, record)
+}
+
+// logged says whether the line is about an error that was logged where it arose: one
+// whose Logged method says so. Libraries log each error that they are given.
+func logged(record slog.Record) bool {
+	found := false
+
+	record.Attrs(func(attr slog.Attr) bool {
+		err, ok := attr.Value.Any().(error)
+		if !ok {
+			return true
+		}
+
+		told, ok := errors.AsType[interface {
+			error
+			Logged() bool
+		}](err)
+		found = ok && told.Logged()
+
+		return !found
+	})
+
+	return found
 }
 
 func (h levels) WithAttrs(attrs []slog.Attr) slog.Handler {

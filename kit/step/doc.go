@@ -35,5 +35,11 @@
 // therefore ends in a conflict and another run, never in lost facts.
 //
 // Each step yields one OpenTelemetry span and one sample of
-// hyperfleet_step_duration_seconds. A panic in a step is a failure of that step.
+// hyperfleet_step_duration_seconds, both under the step's name. A panic in a step is a
+// failure of that step.
+//
+// Events, counters and lines in the log are for what is on record: steps hand them to
+// OnSaved, and they run after the write of the status, once. Run itself logs each
+// condition that changed (INFO), and each new cause for which an object is not ready
+// (WARN); tries that fail for the same cause again are DEBUG.
 package step

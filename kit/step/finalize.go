@@ -23,7 +23,12 @@ func Finalize[S any](
 		return ctrl.Result{}, nil
 	}
 
-	result, done, err := run(ctx, r, obj, steps, scope)
+	write, err := newWriter(r, obj, nil)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+
+	result, done, err := run(ctx, r, obj, steps, scope, write)
 	if err != nil || !done {
 		return result, err
 	}
@@ -35,9 +40,13 @@ func Finalize[S any](
 		return ctrl.Result{}, nil
 	case apierrors.IsConflict(err):
 		return ctrl.Result{RequeueAfter: conflictRetry}, nil
-	default:
+	case err != nil:
 		return ctrl.Result{}, err
 	}
+
+	runAll(&write.onFinalized)
+
+	return ctrl.Result{}, nil
 }
 
 // EnsureFinalizer puts the finalizer on the object and writes it, if it isn't

@@ -6,10 +6,7 @@ package step
 import (
 	"context"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 )
 
@@ -19,6 +16,15 @@ type Plan[S any] struct {
 	Finalizer string
 	// Steps of an object that is wanted, Deletion of one that is not.
 	Steps, Deletion []Step[S]
+	// Ready, if set, is emitted by the Runner's Recorder when an object has become ready; and
+	// one that waits emits why, as one that fails does.
+	Ready *ReadyEvent
+}
+
+// ReadyEvent is what is said of an object that has become ready.
+type ReadyEvent struct {
+	// Reason is a CamelCase word, Message is for people.
+	Reason, Message string
 }
 
 // Pass makes one pass over one object: its deletion list if it is being deleted, else
@@ -32,7 +38,14 @@ func Pass[S any](ctx context.Context, r *Runner, obj Object, plan Plan[S], scope
 		return ctrl.Result{}, err
 	}
 
-	return Run(ctx, r, obj, plan.Steps, scope)
+	write, err := newWriter(r, obj, plan.Ready)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+
+	result, _, err := run(ctx, r, obj, plan.Steps, scope, write)
+
+	return result, err
 }
 
 // IsReady says whether an object that another controller reports on is ready.
@@ -46,29 +59,4 @@ func WhyNot(obj Object) string {
 	}
 
 	return ready.Message
-}
-
-// Readiness is an object's condition Ready as it was at some time; nil where there was
-// none.
-func Readiness(obj Object) *metav1.Condition {
-	return meta.FindStatusCondition(*obj.StatusConditions(), Ready).DeepCopy()
-}
-
-// Announce emits an event when an object has become ready since before, in the given
-// words, or when the reason why it is not has changed.
-func Announce(recorder events.EventRecorder, obj Object, before *metav1.Condition, reason, message string) {
-	after := Readiness(obj)
-	if after == nil || (before != nil && before.Status == after.Status && before.Reason == after.Reason) {
-		return
-	}
-
-	if after.Status == metav1.ConditionTrue {
-		if before == nil || before.Status != metav1.ConditionTrue {
-			recorder.Eventf(obj, nil, corev1.EventTypeNormal, reason, "Check", "%s", message)
-		}
-
-		return
-	}
-
-	recorder.Eventf(obj, nil, corev1.EventTypeWarning, after.Reason, "Check", "%s", after.Message)
 }

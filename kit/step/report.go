@@ -18,6 +18,9 @@ const (
 	Stalled = "Stalled"
 )
 
+// reasonPending is that of a condition whose step was not reached yet.
+const reasonPending = "Pending"
+
 // report writes the conditions of one run into the object.
 type report struct {
 	obj Object
@@ -46,7 +49,7 @@ func (p *report) pending(condition string) {
 		return
 	}
 
-	p.set(condition, metav1.ConditionUnknown, "Pending", "an earlier step is not done")
+	p.set(condition, metav1.ConditionUnknown, reasonPending, "an earlier step is not done")
 }
 
 // summary writes Ready, Reconciling and Stalled, and the observed generation.

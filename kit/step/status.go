@@ -9,6 +9,9 @@ import (
 	"errors"
 	"fmt"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -18,17 +21,33 @@ var ErrOutsideStep = errors.New("save status: the context is not that of a step"
 // writer patches an object's status with the difference to what was last read or
 // written.
 type writer struct {
-	client client.Client
-	obj    Object
-	base   client.Object
-	// tell puts a result of the step that runs into the conditions.
+	obj  Object
+	base client.Object
+	// tell puts a result of the step that runs into the conditions; last is the result.
 	tell func(Result)
+	last Result
+	// condition of the step that runs.
+	condition string
+	runner    *Runner
+	ready     *ReadyEvent
+	// onSaved and onFinalized run after the writes; see OnSaved.
+	onSaved, onFinalized []func()
+	onTransition         []transition
 }
+
+// transition is what is to happen when a condition changes its status or reason.
+type transition struct {
+	condition string
+	do        func()
+}
+
+// actionCheck is the action in events about readiness.
+const actionCheck = "Check"
 
 type writerKey struct{}
 
-func newWriter(c client.Client, obj Object) (*writer, error) {
-	w := &writer{client: c, obj: obj}
+func newWriter(r *Runner, obj Object, ready *ReadyEvent) (*writer, error) {
+	w := &writer{runner: r, obj: obj, ready: ready}
 
 	if err := w.rebase(); err != nil {
 		return nil, err
@@ -63,11 +82,70 @@ func (w *writer) save(ctx context.Context) error {
 	}
 
 	patch := client.MergeFromWithOptions(w.base, client.MergeFromWithOptimisticLock{})
-	if err := w.client.Status().Patch(ctx, w.obj, patch); err != nil {
+	before := w.conditions()
+
+	if err := w.runner.Client.Status().Patch(ctx, w.obj, patch); err != nil {
 		return fmt.Errorf("patch status of %s: %w", client.ObjectKeyFromObject(w.obj), err)
 	}
 
+	w.tellChanges(ctx, before)
+	runAll(&w.onSaved)
+
 	return w.rebase()
+}
+
+// conditions gives those that the server had before.
+func (w *writer) conditions() []metav1.Condition {
+	if base, ok := w.base.(Object); ok {
+		return *base.StatusConditions()
+	}
+
+	return nil
+}
+
+// tellChanges logs what a write has changed, and emits what became of the object's readiness.
+func (w *writer) tellChanges(ctx context.Context, before []metav1.Condition) {
+	after := *w.obj.StatusConditions()
+	changesOf(before, after, w.last).log(ctx, w.last.IsStalled(), w.logValues())
+
+	for _, one := range w.onTransition {
+		was, now := meta.FindStatusCondition(before, one.condition), meta.FindStatusCondition(after, one.condition)
+		if now != nil && (was == nil || was.Status != now.Status || was.Reason != now.Reason) {
+			one.do()
+		}
+	}
+
+	w.onTransition = nil
+
+	if w.runner.Recorder != nil && w.obj.GetDeletionTimestamp().IsZero() {
+		w.announce(meta.FindStatusCondition(before, Ready), meta.FindStatusCondition(after, Ready))
+	}
+}
+
+// announce emits an event where an object has become ready, or why it is not.
+func (w *writer) announce(was, now *metav1.Condition) {
+	if now == nil || was != nil && was.Status == now.Status && was.Reason == now.Reason {
+		return
+	}
+
+	told, recorder := w.ready, w.runner.Recorder
+
+	switch {
+	case now.Status == metav1.ConditionTrue:
+		if told != nil && (was == nil || was.Status != metav1.ConditionTrue) {
+			recorder.Eventf(w.obj, nil, corev1.EventTypeNormal, told.Reason, actionCheck, "%s", told.Message)
+		}
+	case told != nil, w.last.IsFailed(), w.last.IsStalled():
+		recorder.Eventf(w.obj, nil, corev1.EventTypeWarning, now.Reason, actionCheck, "%s", now.Message)
+	}
+}
+
+func (w *writer) logValues() []any {
+	if w.runner.LogValues == nil {
+		return nil
+	}
+
+	return w.runner.LogValues(w.obj)
 }
 
 func withWriter(ctx context.Context, w *writer) context.Context {

@@ -4,14 +4,11 @@
 package step
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"path"
-	"reflect"
-	"runtime"
 	"runtime/debug"
-	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel"
@@ -20,6 +17,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -53,6 +51,9 @@ type Step[S any] struct {
 	// Condition is the type of the condition that reports the step; empty for a step
 	// that only shows when it stops the run.
 	Condition string
+	// Name of the step in metrics, spans and logs. Default: its condition; a step without
+	// one must have a name.
+	Name string
 	// When says whether the step is in the list of this object at all; one that is not has no
 	// condition either. It is asked each time, and earlier steps may change its answer. Nil
 	// means always.
@@ -80,6 +81,12 @@ type Runner struct {
 	// Summarize, if set, is called when a run's conditions are in the object and before its
 	// status is written: for what a status says beside conditions, such as a phase.
 	Summarize func(Object)
+	// LogValues gives what lines in the log name of an object beside its kind, namespace and
+	// name, as keys and values. May be nil.
+	LogValues func(Object) []any
+	// Recorder takes an event for each new cause for which an object is not ready: of a step
+	// that failed or stalled. May be nil.
+	Recorder events.EventRecorder
 }
 
 // Run runs the steps in order on one object, stops at the first that is not done,
@@ -89,20 +96,20 @@ type Runner struct {
 // The returned result and error are what Reconcile returns: an error only for a
 // failed step or a failed write, so that the queue backs off.
 func Run[S any](ctx context.Context, r *Runner, obj Object, steps []Step[S], scope S) (ctrl.Result, error) {
-	result, _, err := run(ctx, r, obj, steps, scope)
+	write, err := newWriter(r, obj, nil)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+
+	result, _, err := run(ctx, r, obj, steps, scope, write)
 
 	return result, err
 }
 
 // run is Run that also tells whether every step was done and the status written.
 func run[S any](
-	ctx context.Context, runner *Runner, obj Object, steps []Step[S], scope S,
+	ctx context.Context, runner *Runner, obj Object, steps []Step[S], scope S, write *writer,
 ) (ctrl.Result, bool, error) {
-	write, err := newWriter(runner.Client, obj)
-	if err != nil {
-		return ctrl.Result{}, false, err
-	}
-
 	now := runner.clock().Now()
 	rep := &report{obj: obj, now: metav1.NewTime(now)}
 	last := Done()
@@ -113,7 +120,11 @@ func run[S any](
 		}
 
 		name := step.name()
-		write.tell = func(result Result) { tell(rep, steps[i:], scope, result) }
+		write.condition = step.Condition
+		write.tell = func(result Result) {
+			write.last = result
+			tell(rep, steps[i:], scope, result)
+		}
 		last = observe(withWriter(ctx, write), runner, obj, name, func(ctx context.Context) Result {
 			return step.Run(ctx, scope)
 		})
@@ -187,7 +198,7 @@ func finish(ctx context.Context, r *Runner, write *writer, last Result) (ctrl.Re
 	case outcomeStall:
 		return ctrl.Result{RequeueAfter: r.resync()}, nil
 	default:
-		return ctrl.Result{}, last.failure()
+		return ctrl.Result{}, logged{last.failure()}
 	}
 }
 
@@ -244,6 +255,10 @@ func observe(
 		logger.V(1).Info("step ended", "outcome", result.outcome, "reason", result.reason, "message", result.message)
 	}()
 
+	if name == "" {
+		return Fail(errclass.New(errclass.Permanent, "NoName", "run a step without condition and name"))
+	}
+
 	result = do(log.IntoContext(ctx, logger))
 	if result.outcome == "" {
 		result = Fail(errclass.New(errclass.Permanent, "NoResult", "run step %s: it returned the zero result", name))
@@ -255,17 +270,7 @@ func observe(
 // applies says whether the step is in the list of the scope's object.
 func (s Step[S]) applies(scope S) bool { return s.When == nil || s.When(scope) }
 
-// name is the step's condition, or the name of its function.
-func (s Step[S]) name() string {
-	if s.Condition != "" {
-		return s.Condition
-	}
-
-	full := path.Base(runtime.FuncForPC(reflect.ValueOf(s.Run).Pointer()).Name())
-	_, short, _ := strings.Cut(strings.TrimSuffix(full, "-fm"), ".")
-
-	return short
-}
+func (s Step[S]) name() string { return cmp.Or(s.Name, s.Condition) }
 
 func (r *Runner) clock() clock.PassiveClock {
 	if r.Clock != nil {

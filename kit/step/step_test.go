@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
 	ctrl "sigs.k8s.io/controller-runtime"
 
@@ -344,61 +343,20 @@ func TestNamesOfStepsWithoutACondition(t *testing.T) {
 	t.Parallel()
 
 	world, obj := newWorld(t, fresh())
-	steps := []step.Step[*[]string]{{Run: clone}}
+	steps := []step.Step[*[]string]{{Name: "Clone", Run: clone}}
 
 	_, err := step.Run(t.Context(), &step.Runner{Client: world.client, Controller: "widget"}, obj, steps, new([]string))
-	if err == nil || !strings.Contains(err.Error(), "run step clone: panic") {
+	if err == nil || !strings.Contains(err.Error(), "run step Clone: panic") {
 		t.Errorf("err = %v", err)
 	}
 
-	want := []string{"Ready=False Panic run step clone: panic: no", "Reconciling=True Panic run step clone: panic: no"}
+	want := []string{"Ready=False Panic run step Clone: panic: no", "Reconciling=True Panic run step Clone: panic: no"}
 	if diff := cmp.Diff(want, said(world.read(t))); diff != "" {
 		t.Errorf("conditions (-want +got):\n%s", diff)
 	}
 }
 
 func clone(context.Context, *[]string) step.Result { panic("no") }
-
-func TestAnnounceTellsOnlyNews(t *testing.T) {
-	t.Parallel()
-
-	ready := func(status metav1.ConditionStatus, reason string) *metav1.Condition {
-		return &metav1.Condition{Type: step.Ready, Status: status, Reason: reason, Message: "words"}
-	}
-
-	cases := map[string]struct {
-		before, after *metav1.Condition
-		want          string
-	}{
-		"nothing said yet":             {nil, nil, ""},
-		"ready at first":               {nil, ready("True", "Ready"), "Normal Connected it answers"},
-		"became ready":                 {ready("False", "Down"), ready("True", "Ready"), "Normal Connected it answers"},
-		"still ready":                  {ready("True", "Ready"), ready("True", "Ready"), ""},
-		"ready for another reason":     {ready("True", "Ready"), ready("True", "Idle"), ""},
-		"ceased to be ready":           {ready("True", "Ready"), ready("False", "Down"), "Warning Down words"},
-		"still not, for the same":      {ready("False", "Down"), ready("False", "Down"), ""},
-		"still not, for another cause": {ready("False", "Down"), ready("False", "Denied"), "Warning Denied words"},
-	}
-	for name, tc := range cases {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-
-			recorder := events.NewFakeRecorder(1)
-			obj := &widget{}
-
-			if tc.after != nil {
-				*obj.StatusConditions() = []metav1.Condition{*tc.after}
-			}
-
-			step.Announce(recorder, obj, tc.before, "Connected", "it answers")
-			close(recorder.Events)
-
-			if got := <-recorder.Events; got != tc.want {
-				t.Errorf("told %q, want %q", got, tc.want)
-			}
-		})
-	}
-}
 
 // A step that is not in the list of an object neither runs nor has a condition, reached or not.
 func TestStepsThatDoNotApply(t *testing.T) {

@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -40,7 +39,6 @@ const (
 type Registrations struct {
 	Client   client.Client
 	Runner   *step.Runner
-	Recorder events.EventRecorder
 	Services *Services
 	// OperatorUID is on the marks.
 	OperatorUID string
@@ -116,13 +114,14 @@ func (s *scope) owner() Owner {
 }
 
 func steps() step.Plan[*scope] {
-	return step.Plan[*scope]{Finalizer: Finalizer, Steps: []step.Step[*scope]{
-		{Condition: "Connected", Run: connected},   // cluster there, credentials read
-		{Condition: "Registered", Run: registered}, // records and marks are in their zones
-	}, Deletion: []step.Step[*scope]{
-		{Condition: "Connected", Run: connectedToRemove},
-		{Condition: "Removed", Run: removed},
-	}}
+	return step.Plan[*scope]{Finalizer: Finalizer, Ready: &step.ReadyEvent{Reason: ReasonRegistered, Message: "its name is in DNS"},
+		Steps: []step.Step[*scope]{
+			{Condition: "Connected", Run: connected},   // cluster there, credentials read
+			{Condition: "Registered", Run: registered}, // records and marks are in their zones
+		}, Deletion: []step.Step[*scope]{
+			{Condition: "Connected", Run: connectedToRemove},
+			{Condition: "Removed", Run: removed},
+		}}
 }
 
 // Reconcile brings the records of one machine to what they should be.
@@ -135,9 +134,7 @@ func (r *Registrations) Reconcile(ctx context.Context, req reconcile.Request) (r
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 
-	before := step.Readiness(&reg)
 	result, err := step.Pass(ctx, r.Runner, &reg, steps(), &scope{Registrations: r, reg: &reg})
-	step.Announce(r.Recorder, &reg, before, ReasonRegistered, reg.Spec.FQDN+" is in DNS")
 
 	if err == nil && result.IsZero() && reg.DeletionTimestamp.IsZero() {
 		result.RequeueAfter = jitter(r.Interval)

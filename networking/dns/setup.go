@@ -76,9 +76,9 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, opts Options) error
 		Client: mgr.GetClient(),
 		Runner: &step.Runner{
 			Client: mgr.GetClient(), Controller: "dnsregistration", Clock: opts.Clock, Metrics: opts.StepMetrics,
-			Resync: opts.StalledInterval,
+			Resync: opts.StalledInterval, Recorder: mgr.GetEventRecorder("hyperfleet"),
 		},
-		Recorder: mgr.GetEventRecorder("hyperfleet"), Services: services, OperatorUID: opts.OperatorUID,
+		Services: services, OperatorUID: opts.OperatorUID,
 		Clock: opts.Clock, Interval: opts.Interval,
 	}
 	if err := registrations.SetupWithManager(mgr); err != nil {

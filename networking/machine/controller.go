@@ -103,6 +103,7 @@ type scope struct {
 func plan() step.Plan[*scope] {
 	return step.Plan[*scope]{
 		Finalizer: v1alpha1.FinalizerKubevirtMachine,
+		Ready:     &step.ReadyEvent{Reason: "MachineReady", Message: "the machine runs"},
 		Steps: []step.Step[*scope]{
 			{Condition: v1alpha1.ConditionAddressesAllocated, Run: allocate}, // addresses are in the status
 			{Condition: v1alpha1.ConditionNetworkDataReady, Run: networkData},
@@ -138,11 +139,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, err
 	}
 
-	before := step.Readiness(&machine)
-	result, err := step.Pass(ctx, r.Runner, &machine, plan(), s)
-	step.Announce(r.Recorder, &machine, before, "MachineReady", "the machine runs")
-
-	return result, err
+	return step.Pass(ctx, r.Runner, &machine, plan(), s)
 }
 
 // look reads the machine's VirtualMachine and its instance.

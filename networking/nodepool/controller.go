@@ -101,6 +101,7 @@ type scope struct {
 func plan() step.Plan[*scope] {
 	return step.Plan[*scope]{
 		Finalizer: v1alpha1.FinalizerKubevirtNodePool,
+		Ready:     &step.ReadyEvent{Reason: "PoolReady", Message: "all machines are ready"},
 		Steps: []step.Step[*scope]{
 			{Condition: v1alpha1.ConditionValidNetworkConfig, Run: networkValid}, // addresses are in the address registry
 			{Condition: v1alpha1.ConditionTemplateReady, Run: templateReady},
@@ -131,9 +132,5 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, fmt.Errorf("get node pool: %w", err)
 	}
 
-	before := step.Readiness(&pool)
-	result, err := step.Pass(ctx, r.Runner, &pool, plan(), &scope{Reconciler: r, pool: &pool})
-	step.Announce(r.Recorder, &pool, before, "PoolReady", "all machines are ready")
-
-	return result, err
+	return step.Pass(ctx, r.Runner, &pool, plan(), &scope{Reconciler: r, pool: &pool})
 }

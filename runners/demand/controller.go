@@ -150,12 +150,12 @@ func (s *scope) later(after time.Duration) {
 
 func steps() []step.Step[*scope] {
 	return []step.Step[*scope]{
-		{Run: claimed},        // who took it
-		{Run: confirmed},      // the platform asked, if it has been silent
-		{Run: recordTimeline}, // its timeline
-		{Run: adoptLog},       // its machine's log
-		{Condition: ConditionMatched, Run: match}, // a pool answers for it
-		{Condition: ConditionServed, Run: served}, // a machine has it, or why not yet
+		{Name: "Claimed", Run: claimed},                 // who took it
+		{Name: "Confirmed", Run: confirmed},             // the platform asked, if it has been silent
+		{Name: "TimelineRecorded", Run: recordTimeline}, // its timeline
+		{Name: "LogAdopted", Run: adoptLog},             // its machine's log
+		{Condition: ConditionMatched, Run: match},       // a pool answers for it
+		{Condition: ConditionServed, Run: served},       // a machine has it, or why not yet
 	}
 }
 

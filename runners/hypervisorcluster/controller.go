@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"time"
 
-	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -38,7 +37,6 @@ const concurrency = 8
 type Reconciler struct {
 	Client   client.Client
 	Runner   *step.Runner
-	Recorder events.EventRecorder
 	Clusters *connect.Clusters
 	// Interval between two looks at a hypervisor.
 	Interval time.Duration
@@ -103,13 +101,14 @@ type scope struct {
 }
 
 func plan() step.Plan[*scope] {
-	return step.Plan[*scope]{Finalizer: finalizer, Steps: []step.Step[*scope]{
-		{Condition: "Credentials", Run: credentials}, // secrets read, connection made
-		{Condition: "Connected", Run: connected},     // reached, authenticated, privileged
-		{Condition: "Inspected", Run: inspected},     // nodes and free resources known
-	}, Deletion: []step.Step[*scope]{
-		{Condition: "MachinesGone", Run: machinesGone},
-	}}
+	return step.Plan[*scope]{Finalizer: finalizer, Ready: &step.ReadyEvent{Reason: "Connected", Message: "the hypervisor answers"},
+		Steps: []step.Step[*scope]{
+			{Condition: "Credentials", Run: credentials}, // secrets read, connection made
+			{Condition: "Connected", Run: connected},     // reached, authenticated, privileged
+			{Condition: "Inspected", Run: inspected},     // nodes and free resources known
+		}, Deletion: []step.Step[*scope]{
+			{Condition: "MachinesGone", Run: machinesGone},
+		}}
 }
 
 // Reconcile looks at one cluster.
@@ -124,9 +123,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 
 	s := &scope{Reconciler: r, cluster: &cluster}
 
-	before := step.Readiness(&cluster)
 	result, err := step.Pass(ctx, r.Runner, &cluster, plan(), s)
-	step.Announce(r.Recorder, &cluster, before, "Connected", "the hypervisor answers")
 
 	if err == nil && (result.RequeueAfter == 0 || result.RequeueAfter > r.Interval) {
 		result.RequeueAfter = r.Interval

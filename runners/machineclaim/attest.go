@@ -111,7 +111,7 @@ func attest(ctx context.Context, s *scope) step.Result {
 
 	if s.times().Ready != nil || s.hasAttested(ctx) {
 		own.AttestedAt = s.micro()
-		s.eventf(corev1.EventTypeNormal, "Attested", "Attest", "the machine has proven to be %s", own.SPIFFEID)
+		s.eventf(ctx, corev1.EventTypeNormal, "Attested", "Attest", "the machine has proven to be %s", own.SPIFFEID)
 
 		return step.Done()
 	}
@@ -126,7 +126,7 @@ func attest(ctx context.Context, s *scope) step.Result {
 	}
 
 	if gone {
-		s.stopped(reasonNotAttested)
+		s.stopped(ctx, reasonNotAttested)
 
 		return step.Wait(atOnce, reasonNotAttested, "the VM stopped before the machine had proven who it is")
 	}
@@ -159,9 +159,9 @@ func (s *scope) conclude(ctx context.Context, reason, message string) step.Resul
 	}
 
 	s.times().Ended = nil
-	s.over(reason)
+	s.markEnded(reason)
 	s.claim.Status.Phase = v1alpha1.MachineClaimDraining
-	s.eventf(corev1.EventTypeWarning, reason, "Attest", "%s", message)
+	s.eventf(ctx, corev1.EventTypeWarning, reason, "Attest", "%s", message)
 
 	return step.Wait(atOnce, reason, message)
 }
@@ -243,7 +243,7 @@ func forget(ctx context.Context, s *scope) step.Result {
 	own := s.claim.Status.BootstrapInfo.Identity
 
 	if s.Identity == nil {
-		return s.identityLeft("the operator has no SPIRE server any more")
+		return s.identityLeft(ctx, "the operator has no SPIRE server any more")
 	}
 
 	err := s.Identity.Remove(ctx, vmspec.IdentityOf(s.claim))
@@ -255,18 +255,18 @@ func forget(ctx context.Context, s *scope) step.Result {
 		return step.Wait(lookAgain, connect.ReasonSPIREUnavailable, fmt.Sprintf("the VM is gone; identity %s is removed once the "+
 			"SPIRE server is reached (without identity.spire in the operator's configuration it is left there): %v", own.SPIFFEID, err))
 	default:
-		return s.identityLeft(err.Error())
+		return s.identityLeft(ctx, err.Error())
 	}
 }
 
 // identityLeft lets the claim go without its identity's end, for only a person can do more.
-func (s *scope) identityLeft(why string) step.Result {
+func (s *scope) identityLeft(ctx context.Context, why string) step.Result {
 	own := s.claim.Status.BootstrapInfo.Identity
 	if own.RegisteredAt == nil {
 		return step.Done()
 	}
 
-	s.eventf(corev1.EventTypeWarning, "IdentityLeft", "Forget", "identity %s was not removed: %s", own.SPIFFEID, why)
+	s.saidf(ctx, corev1.EventTypeWarning, "IdentityLeft", "Forget", "identity %s was not removed: %s", own.SPIFFEID, why)
 
 	return step.Done().WithReason("IdentityLeft", why)
 }

@@ -43,8 +43,8 @@ func bootstrap(ctx context.Context, s *scope) step.Result {
 	if s.online(ctx) {
 		s.times().Ready = s.micro()
 		status.Phase = v1alpha1.MachineClaimReady
-		s.Metrics.phase("bootstrapped", s.since(s.times().Started))
-		s.eventf(corev1.EventTypeNormal, "RunnerOnline", "Bootstrap", "runner %s is online", status.BootstrapInfo.RunnerName)
+		s.phaseTook(ctx, "bootstrapped", s.times().Started)
+		s.eventf(ctx, corev1.EventTypeNormal, "RunnerOnline", "Bootstrap", "runner %s is online", status.BootstrapInfo.RunnerName)
 
 		return step.Done()
 	}
@@ -59,7 +59,7 @@ func bootstrap(ctx context.Context, s *scope) step.Result {
 	}
 
 	if gone {
-		s.stopped("BootstrapFailed")
+		s.stopped(ctx, "BootstrapFailed")
 
 		return step.Done().WithReason("BootstrapFailed", "the VM stopped before its runner was online")
 	}
@@ -110,7 +110,7 @@ func (s *scope) findJob(ctx context.Context) error {
 
 	info.Job = jobs.Items[0].Name
 	s.times().JobStarted = s.micro()
-	s.eventf(corev1.EventTypeNormal, "JobStarted", "Follow", "runner %s took job %s", info.RunnerName, info.Job)
+	s.eventf(ctx, corev1.EventTypeNormal, "JobStarted", "Follow", "runner %s took job %s", info.RunnerName, info.Job)
 
 	return nil
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -36,7 +35,6 @@ type Reconciler struct {
 	// Live reads from the API server itself.
 	Live      client.Reader
 	Runner    *step.Runner
-	Recorder  events.EventRecorder
 	Clusters  *connect.Clusters
 	Workloads *connect.Workloads
 	// Identity attests machines; nil where the operator has no SPIRE server.
@@ -129,6 +127,8 @@ type scope struct {
 	cluster  *v1alpha1.HypervisorCluster
 	provider hypervisor.Provider
 	names    vmspec.Names
+	// leftBehind says that the VM bears another owner's mark, and was not touched.
+	leftBehind bool
 }
 
 func plan() step.Plan[*scope] {
@@ -136,25 +136,25 @@ func plan() step.Plan[*scope] {
 
 	return step.Plan[*scope]{Finalizer: v1alpha1.FinalizerVMCleanup, Steps: []step.Step[*scope]{
 		{Condition: v1alpha1.ConditionTemplateResolved, Run: resolve}, // template and cluster are ready
-		{Condition: "", Run: address},                                 // it has its addresses, where the template has a pool
+		{Name: "AddressAllocated", Run: address},                      // it has its addresses, where the template has a pool
 		{Condition: v1alpha1.ConditionPlaced, Run: place},             // id and node are on record
 		// The identity provider takes us.
 		{Condition: v1alpha1.ConditionIdentityReady, When: attests, Run: identityReady},
-		{Condition: "", Run: bindJob},                              // it has its one job, where the platform binds them
+		{Name: "JobBound", Run: bindJob},                           // it has its one job, where the platform binds them
 		{Condition: v1alpha1.ConditionProvisioned, Run: provision}, // VM made and powered on
 		// It has proven who it is.
 		{Condition: v1alpha1.ConditionAttested, When: attests, Run: attest},
 		{Condition: v1alpha1.ConditionBootstrapped, Run: bootstrap}, // runner online
-		{Condition: "", Run: syncJob},                               // the ledger knows what the machine knows
+		{Name: "JobSynced", Run: syncJob},                           // the ledger knows what the machine knows
 		{Condition: "Finished", Run: follow},                        // job done, VM off
 		{Condition: "Retired", Run: retire},                         // claim handed to deletion
 	}, Deletion: []step.Step[*scope]{
-		{Condition: "", Run: syncJob},                                 // the last word on its job
+		{Name: "JobSynced", Run: syncJob},                             // the last word on its job
 		{Condition: "Deregistered", Run: deregister},                  // runner gone from the CI platform
-		{Condition: "", When: registered, Run: evict},                 // no further SVID
+		{Name: "Evicted", When: registered, Run: evict},               // no further SVID
 		{Condition: v1alpha1.ConditionVMCleanedUp, Run: destroy},      // VM and medium gone
 		{Condition: "IdentityRemoved", When: registered, Run: forget}, // nothing left of its identity
-		{Condition: "", Run: emitDestroyed},                           // told, once
+		{Name: "DestroyedEmitted", Run: emitDestroyed},                // told, once
 	}}
 }
 

@@ -37,7 +37,7 @@ func deregister(ctx context.Context, s *scope) step.Result {
 
 	provider, err := s.Workloads.For(ctx, s.template, s.claim.Spec.WorkloadConfig)
 	if errclass.Of(err) == errclass.Configuration {
-		s.eventf(corev1.EventTypeWarning, "RunnerLeft", "Deregister", "runner %s was not removed: %s",
+		s.saidf(ctx, corev1.EventTypeWarning, "RunnerLeft", "Deregister", "runner %s was not removed: %s",
 			status.BootstrapInfo.RunnerName, err.Error())
 
 		return step.Done().WithReason("CredentialsGone", err.Error())
@@ -59,7 +59,7 @@ func (s *scope) removeRunner(ctx context.Context, provider workload.Provider) st
 	case workload.Is(err, workload.NotFound):
 		return step.Done()
 	case workload.Is(err, workload.Rejected):
-		s.eventf(corev1.EventTypeWarning, "RunnerLeft", "Deregister", "runner %s was not removed: %s",
+		s.saidf(ctx, corev1.EventTypeWarning, "RunnerLeft", "Deregister", "runner %s was not removed: %s",
 			info.RunnerName, err.Error())
 
 		return step.Done().WithReason("RunnerLeft", err.Error())

@@ -4,6 +4,7 @@
 package machineclaim
 
 import (
+	"cmp"
 	"context"
 
 	corev1 "k8s.io/api/core/v1"
@@ -36,6 +37,8 @@ func destroy(ctx context.Context, s *scope) step.Result {
 	case hypervisor.Is(err, hypervisor.NotFound):
 		return step.Done().WithReason("VMGone", "VM "+status.VMRef.VMID+" and its medium are gone")
 	case hypervisor.Is(err, hypervisor.NotOwned):
+		s.leftBehind = true
+
 		return step.Done().WithReason("NotOwned", err.Error())
 	case err != nil:
 		return connect.Outcome(err, lookAgain, "DestroyFailed")
@@ -44,15 +47,38 @@ func destroy(ctx context.Context, s *scope) step.Result {
 	}
 }
 
-// emitDestroyed tells once that nothing is left.
-func emitDestroyed(_ context.Context, s *scope) step.Result {
-	if stopped := s.times().Stopped; stopped != nil {
-		s.Metrics.phase("destroyed", s.since(stopped))
+// emitDestroyed tells, once the claim is gone, that nothing is left.
+func emitDestroyed(ctx context.Context, s *scope) step.Result {
+	status := &s.claim.Status
+	if status.VMRef == nil && status.EndReason == "" {
+		return step.Done()
 	}
 
-	if s.claim.Status.VMRef != nil {
-		s.eventf(corev1.EventTypeNormal, "Destroyed", "Destroy", "VM %s is gone", s.claim.Status.VMRef.VMID)
+	reason := cmp.Or(status.EndReason, reasonDeleted)
+	stopped, took := s.times().Stopped, s.since(s.times().Stopped)
+
+	step.OnFinalized(ctx, func() {
+		s.Metrics.ended(reason)
+
+		if stopped != nil {
+			s.Metrics.phase("destroyed", took)
+		}
+	})
+
+	if status.VMRef == nil {
+		return step.Done()
 	}
+
+	told := notice(corev1.EventTypeNormal, "Destroyed", "Destroy", "VM %s is gone", status.VMRef.VMID)
+	if s.leftBehind {
+		told = notice(corev1.EventTypeWarning, "LeftBehind", "Destroy",
+			"VM %s is not this claim's any more, and was left as it is", status.VMRef.VMID)
+	}
+
+	step.OnFinalized(ctx, told.Emit(ctx))
 
 	return step.Done()
 }
+
+// reasonDeleted is that of a machine that was deleted in good order, such as a surplus one.
+const reasonDeleted = "Deleted"

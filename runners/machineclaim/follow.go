@@ -32,7 +32,7 @@ func follow(ctx context.Context, s *scope) step.Result {
 	}
 
 	if gone {
-		s.stopped(s.howItEnded())
+		s.stopped(ctx, s.howItEnded())
 
 		return step.Done()
 	}
@@ -73,27 +73,29 @@ func (s *scope) howItEnded() string {
 }
 
 // stopped notes that the machine is off or gone, and why.
-func (s *scope) stopped(reason string) {
+func (s *scope) stopped(ctx context.Context, reason string) {
 	s.times().Stopped = s.micro()
-	s.over(reason)
+	s.markEnded(reason)
 	s.claim.Status.Phase = v1alpha1.MachineClaimTerminating
 
 	kind := corev1.EventTypeWarning
 	if reason == guest.ReasonJobDone {
 		kind = corev1.EventTypeNormal
 
-		s.Metrics.phase("job", s.since(s.times().JobStarted))
+		s.phaseTook(ctx, "job", s.times().JobStarted)
 	}
 
-	s.eventf(kind, "VMStopped", "Follow", "VM %s is off: %s %s",
+	s.eventf(ctx, kind, "VMStopped", "Follow", "VM %s is off: %s %s",
 		s.claim.Status.VMRef.VMID, reason, s.claim.Status.BootstrapInfo.GuestMessage)
 }
 
 // end ends a machine that still runs.
 func (s *scope) end(ctx context.Context, reason, message string) step.Result {
-	s.over(reason)
 	s.claim.Status.Phase = v1alpha1.MachineClaimDraining
-	s.eventf(corev1.EventTypeWarning, reason, "Follow", "%s", message)
+
+	if s.markEnded(reason) {
+		s.eventf(ctx, corev1.EventTypeWarning, reason, "Follow", "%s", message)
+	}
 
 	return s.remove(ctx, reason, message)
 }

@@ -42,14 +42,14 @@ func place(ctx context.Context, s *scope) step.Result {
 	s.times().Placed = s.micro()
 	status.Phase = v1alpha1.MachineClaimProvisioning
 
-	if err := step.Save(ctx); err != nil {
-		return step.Fail(err)
+	if reserved.Node == "" {
+		s.eventf(ctx, corev1.EventTypeNormal, "Placed", "Place", "VM %d, whose node is chosen when it starts", reserved.ID)
+	} else {
+		s.eventf(ctx, corev1.EventTypeNormal, "Placed", "Place", "VM %d on node %s", reserved.ID, reserved.Node)
 	}
 
-	if reserved.Node == "" {
-		s.eventf(corev1.EventTypeNormal, "Placed", "Place", "VM %d, whose node is chosen when it starts", reserved.ID)
-	} else {
-		s.eventf(corev1.EventTypeNormal, "Placed", "Place", "VM %d on node %s", reserved.ID, reserved.Node)
+	if err := step.Save(ctx); err != nil {
+		return step.Fail(err)
 	}
 
 	return step.Done()
@@ -61,12 +61,11 @@ func (s *scope) provisioning(err error, fallback string) step.Result {
 
 	if result.IsStalled() {
 		s.claim.Status.Phase = v1alpha1.MachineClaimFailed
-		s.over(result.Reason())
+		s.markEnded(result.Reason())
 	}
 
 	if result.IsFailed() || result.IsStalled() {
 		s.claim.Status.Attempts++
-		s.eventf(corev1.EventTypeWarning, result.Reason(), "Provision", "%s", result.Message())
 	}
 
 	return result

@@ -67,9 +67,9 @@ func provision(ctx context.Context, s *scope) step.Result {
 		return s.standBy(ctx)
 	case hypervisor.StateRunning, hypervisor.StateStopped:
 		status.Phase, status.Attempts = v1alpha1.MachineClaimBootstrapping, 0
-		s.times().Started = s.micro()
-		s.Metrics.phase("provisioned", s.since(s.asked()))
-		s.eventf(corev1.EventTypeNormal, "Started", "Provision", "VM %s is running on node %s", status.VMRef.VMID, made.Node)
+		s.markStarted()
+		s.phaseTook(ctx, "provisioned", s.asked())
+		s.eventf(ctx, corev1.EventTypeNormal, "Started", "Provision", "VM %s is running on node %s", status.VMRef.VMID, made.Node)
 
 		return step.Done()
 	default:

@@ -4,12 +4,15 @@
 package machineclaim
 
 import (
+	"context"
+	"fmt"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 )
 
@@ -28,15 +31,23 @@ func (s *scope) micro() *metav1.MicroTime {
 	return &now
 }
 
-// over notes why the machine's life is over, once.
-func (s *scope) over(reason string) {
+// markEnded notes why the machine's life is over. It says false where that is on record.
+func (s *scope) markEnded(reason string) bool {
 	if s.times().Ended != nil {
-		return
+		return false
 	}
 
 	s.claim.Status.EndReason = reason
 	s.times().Ended = s.micro()
-	s.Metrics.ended(reason)
+
+	return true
+}
+
+// markStarted notes that the VM runs. What ended the machine before that, such as a storage
+// that was full, is over.
+func (s *scope) markStarted() {
+	s.times().Started = s.micro()
+	s.times().Ended, s.claim.Status.EndReason = nil, ""
 }
 
 // since is the time since a moment; 0 where it has not come.
@@ -50,7 +61,53 @@ func (s *scope) since(t *metav1.MicroTime) time.Duration {
 
 func (s *scope) ref() hypervisor.MachineRef { return vmspec.Ref(s.claim) }
 
-// eventf emits a Kubernetes event on the claim.
-func (s *scope) eventf(kind, reason, action, format string, args ...any) {
-	s.Recorder.Eventf(s.claim, nil, kind, reason, action, format, args...)
+// eventf emits an event and a line in the log once the status is written.
+func (s *scope) eventf(ctx context.Context, kind, reason, action, format string, args ...any) {
+	step.OnSaved(ctx, notice(kind, reason, action, format, args...).Emit(ctx))
+}
+
+// saidf is eventf for what a step says each time that it runs: it is told when the step's
+// condition changes.
+func (s *scope) saidf(ctx context.Context, kind, reason, action, format string, args ...any) {
+	step.OnTransition(ctx, notice(kind, reason, action, format, args...).Emit(ctx))
+}
+
+func notice(kind, reason, action, format string, args ...any) step.Notice {
+	return step.Notice{Type: kind, Reason: reason, Action: action, Message: fmt.Sprintf(format, args...)}
+}
+
+// phaseTook puts the length of a phase into the metrics once the status is written.
+func (s *scope) phaseTook(ctx context.Context, phase string, since *metav1.MicroTime) {
+	took := s.since(since)
+	step.OnSaved(ctx, func() { s.Metrics.phase(phase, took) })
+}
+
+// LogValues gives what a line in the log names of a claim: its VM, node, runner and job. Of
+// other objects it gives nothing.
+func LogValues(obj step.Object) []any {
+	claim, ok := obj.(*v1alpha1.MachineClaim)
+	if !ok {
+		return nil
+	}
+
+	var out []any
+
+	add := func(key, value string) {
+		if value != "" {
+			out = append(out, key, value)
+		}
+	}
+
+	if vm := claim.Status.VMRef; vm != nil {
+		add("vm", vm.VMID)
+		add("node", vm.Node)
+		add("cluster", vm.HypervisorCluster)
+	}
+
+	if info := claim.Status.BootstrapInfo; info != nil {
+		add("runner", info.RunnerName)
+		add("job", info.Job)
+	}
+
+	return out
 }

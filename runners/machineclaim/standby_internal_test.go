@@ -91,8 +91,10 @@ func newHeld(t *testing.T, lifecycle *v1alpha1.Lifecycle) *held {
 
 	h.scope = &scope{
 		Reconciler: &Reconciler{
-			Client: env.Client, Recorder: events.NewFakeRecorder(100), Clock: h.clock,
-			Runner: &step.Runner{Client: env.Client, Controller: "machineclaim", Clock: h.clock},
+			Client: env.Client, Clock: h.clock,
+			Runner: &step.Runner{
+				Client: env.Client, Controller: "machineclaim", Clock: h.clock, Recorder: events.NewFakeRecorder(100),
+			},
 		},
 		claim: claim, provider: provider(t, h.pve), cluster: &v1alpha1.HypervisorCluster{},
 		names: vmspec.Names{Hostname: "held"},

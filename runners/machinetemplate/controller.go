@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"time"
 
-	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -39,7 +38,6 @@ const concurrency = 8
 type Reconciler struct {
 	Client    client.Client
 	Runner    *step.Runner
-	Recorder  events.EventRecorder
 	Clusters  *connect.Clusters
 	Workloads *connect.Workloads
 	// Settings of every machine.
@@ -113,14 +111,15 @@ type scope struct {
 }
 
 func plan() step.Plan[*scope] {
-	return step.Plan[*scope]{Finalizer: finalizer, Steps: []step.Step[*scope]{
-		{Condition: "Rendered", Run: rendered},           // cloud-init texts are sound
-		{Condition: "ClusterReady", Run: clusterReady},   // the hypervisor answers
-		{Condition: "Resolved", Run: resolved},           // the hypervisor has the template
-		{Condition: "WorkloadReady", Run: workloadReady}, // the CI platform takes our credentials
-	}, Deletion: []step.Step[*scope]{
-		{Condition: "ClaimsGone", Run: claimsGone},
-	}}
+	return step.Plan[*scope]{Finalizer: finalizer, Ready: &step.ReadyEvent{Reason: "TemplateReady", Message: "machines can be made from the template"},
+		Steps: []step.Step[*scope]{
+			{Condition: "Rendered", Run: rendered},           // cloud-init texts are sound
+			{Condition: "ClusterReady", Run: clusterReady},   // the hypervisor answers
+			{Condition: "Resolved", Run: resolved},           // the hypervisor has the template
+			{Condition: "WorkloadReady", Run: workloadReady}, // the CI platform takes our credentials
+		}, Deletion: []step.Step[*scope]{
+			{Condition: "ClaimsGone", Run: claimsGone},
+		}}
 }
 
 // Reconcile looks at one template.
@@ -135,9 +134,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 
 	s := &scope{Reconciler: r, template: &template}
 
-	before := step.Readiness(&template)
 	result, err := step.Pass(ctx, r.Runner, &template, plan(), s)
-	step.Announce(r.Recorder, &template, before, "TemplateReady", "machines can be made from the template")
 
 	if err == nil && (result.RequeueAfter == 0 || result.RequeueAfter > r.Interval) {
 		result.RequeueAfter = r.Interval

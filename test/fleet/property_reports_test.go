@@ -212,6 +212,54 @@ func observability(t *testing.T, w *world) {
 	if provisioned := w.phaseCount("provisioned"); int64(provisioned) < lived.Load() {
 		t.Errorf("%d machines were started, %d are in the metric", lived.Load(), provisioned)
 	}
+
+	if why := w.awaitCounts(); why != "" {
+		t.Error(why)
+	}
+}
+
+// awaitCounts waits until as many machines are in the metrics as there are events of them,
+// and no event of a claim was emitted twice.
+func (w *world) awaitCounts() string {
+	once := map[string]func() float64{
+		"Placed": nil, "VMStopped": nil, "JobStarted": nil,
+		"Started":      func() float64 { return float64(w.phaseCount("provisioned")) },
+		"RunnerOnline": func() float64 { return float64(w.phaseCount("bootstrapped")) },
+		"Destroyed":    func() float64 { return w.total("hyperfleet_machine_ended_total") },
+	}
+
+	return w.Await("events and metrics agreeing", func() (bool, string) {
+		var events eventsv1.EventList
+		if err := w.Client.List(context.Background(), &events, client.InNamespace(w.Namespace)); err != nil {
+			return false, err.Error()
+		}
+
+		count := map[string]float64{}
+		seen := map[string]bool{}
+
+		for i := range events.Items {
+			event := &events.Items[i]
+			if _, ok := once[event.Reason]; !ok || event.Regarding.Kind != "MachineClaim" {
+				continue
+			}
+
+			key := event.Reason + " of " + event.Regarding.Name
+			if seen[key] || event.Series != nil {
+				return false, key + " was emitted twice"
+			}
+
+			seen[key] = true
+			count[event.Reason]++
+		}
+
+		for reason, metric := range once {
+			if metric != nil && metric() != count[reason] {
+				return false, fmt.Sprintf("%v machines in the metric, %v events %s", metric(), count[reason], reason)
+			}
+		}
+
+		return true, ""
+	})
 }
 
 func (w *world) powerOff(claim *v1alpha1.MachineClaim) {

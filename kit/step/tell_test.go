@@ -1,0 +1,275 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package step_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/events"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/hyperfleet/hyperfleet/kit/log"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+)
+
+// told are passes of one controller over one widget, with what they emitted and logged.
+type told struct {
+	t        *testing.T
+	world    *world
+	recorder *events.FakeRecorder
+	lines    bytes.Buffer
+	ctx      context.Context //nolint:containedctx // it carries the logger
+	runner   *step.Runner
+	ready    *step.ReadyEvent
+}
+
+func newTold(t *testing.T, obj *widget) *told {
+	t.Helper()
+
+	world, _ := newWorld(t, obj)
+	out := &told{t: t, world: world, recorder: events.NewFakeRecorder(100)}
+	logger := log.Logr(log.New(&out.lines, log.Options{Format: log.Text}))
+	out.ctx = ctrllog.IntoContext(t.Context(), logger)
+	out.runner = &step.Runner{
+		Client: world.client, Controller: "widget", Recorder: out.recorder,
+		LogValues: func(obj step.Object) []any {
+			if w, ok := obj.(*widget); ok && w.Status.MachineID != "" {
+				return []any{"vm", w.Status.MachineID}
+			}
+
+			return nil
+		},
+	}
+
+	return out
+}
+
+// pass makes a pass with one step.
+func (o *told) pass(run func(ctx context.Context, w *widget) step.Result) error {
+	o.t.Helper()
+
+	steps := []step.Step[*widget]{{Condition: "Made", Run: run}}
+	obj := o.world.read(o.t)
+	_, err := step.Pass(o.ctx, o.runner, obj, step.Plan[*widget]{
+		Finalizer: finalizer, Steps: steps, Deletion: steps, Ready: o.ready,
+	}, obj)
+
+	return err
+}
+
+// log gives the lines since the last call, without time.
+func (o *told) log() []string {
+	var out []string
+
+	for line := range strings.Lines(o.lines.String()) {
+		_, text, _ := strings.Cut(strings.TrimSpace(line), " ")
+		out = append(out, text)
+	}
+
+	o.lines.Reset()
+
+	return out
+}
+
+func (o *told) events() []string {
+	var out []string
+
+	for {
+		select {
+		case event := <-o.recorder.Events:
+			out = append(out, event)
+		default:
+			return out
+		}
+	}
+}
+
+func expect(t *testing.T, what string, want, got []string) {
+	t.Helper()
+
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+}
+
+// What happened is told once, after the write that records it: not where the write meets a
+// conflict, and not again by a pass that read an old copy.
+func TestToldOnceAndOnlyOnRecord(t *testing.T) {
+	t.Parallel()
+
+	o := newTold(t, fresh())
+	counted := 0
+	stale := o.world.read(t)
+	run := func(ctx context.Context, w *widget) step.Result {
+		if w.Status.MachineID == "" {
+			w.Status.MachineID = "100"
+			step.OnSaved(ctx, func() { counted++ })
+			step.OnSaved(ctx, step.Notice{
+				Type: corev1.EventTypeNormal, Reason: "Placed", Action: "Place", Message: "VM 100 on node pve1",
+			}.Emit(ctx))
+		}
+
+		return step.Done()
+	}
+
+	o.world.refuse = apierrors.NewConflict(schema.GroupResource{Resource: "widgets"}, "w", errors.New("changed"))
+	if err := o.pass(run); err != nil {
+		t.Fatal(err)
+	}
+
+	expect(t, "events of a write that was refused", nil, o.events())
+
+	o.world.refuse = nil
+
+	for range 3 {
+		if err := o.pass(run); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	// The cache has not seen the write yet: its optimistic lock refuses the second one.
+	if _, err := step.Run(o.ctx, o.runner, stale, []step.Step[*widget]{{Condition: "Made", Run: run}}, stale); err != nil {
+		t.Fatal(err)
+	}
+
+	if counted != 1 {
+		t.Errorf("counted %d times", counted)
+	}
+
+	expect(t, "events", []string{"Normal Placed VM 100 on node pve1"}, o.events())
+	expect(t, "log", []string{
+		`level=INFO msg="condition changed" condition=Made status=True reason=Done message="" vm=100`,
+		`level=INFO msg="condition changed" condition=Ready status=True reason=Ready message="" vm=100`,
+		`level=INFO msg="VM 100 on node pve1" step=Made reason=Placed vm=100`,
+	}, o.log())
+}
+
+// A cause is a warning once, however many tries fail for it.
+func TestACauseIsToldOnce(t *testing.T) {
+	t.Parallel()
+
+	o := newTold(t, fresh())
+	logger := ctrllog.FromContext(o.ctx)
+	fails := func(context.Context, *widget) step.Result { return step.Fail(errBoom) }
+
+	for range 5 {
+		err := o.pass(fails)
+		if !errors.Is(err, errBoom) {
+			t.Fatalf("err = %v", err)
+		}
+
+		logger.Error(err, "Reconciler error") // as controller-runtime does for each try
+	}
+
+	expect(t, "log", []string{`level=WARN msg="not ready, it is tried again" reason=Failed message=boom`}, o.log())
+	expect(t, "events", []string{"Warning Failed boom"}, o.events())
+
+	if err := o.pass(func(context.Context, *widget) step.Result { return step.Stall("NoDisk", "add a disk") }); err != nil {
+		t.Fatal(err)
+	}
+
+	expect(t, "log of another cause",
+		[]string{`level=WARN msg="not ready, a person has to act" reason=NoDisk message="add a disk"`}, o.log())
+
+	// An error that nobody has told of is an ERROR as ever.
+	logger.Error(errBoom, "Reconciler error")
+	expect(t, "log", []string{`level=ERROR msg="Reconciler error" err=boom`}, o.log())
+}
+
+func TestReadinessIsEmitted(t *testing.T) {
+	t.Parallel()
+
+	wait := func(reason string) step.Result { return step.Wait(time.Second, reason, "words") }
+	cases := map[string]struct {
+		results []step.Result
+		want    []string
+	}{
+		"ready at first":               {[]step.Result{step.Done()}, []string{"Normal Connected it answers"}},
+		"became ready":                 {[]step.Result{wait("Down"), step.Done()}, []string{"Warning Down words", "Normal Connected it answers"}},
+		"still ready":                  {[]step.Result{step.Done(), step.Done()}, []string{"Normal Connected it answers"}},
+		"ready for another reason":     {[]step.Result{step.Done(), step.Steady(0, "Idle", "x")}, []string{"Normal Connected it answers"}},
+		"ceased to be ready":           {[]step.Result{step.Done(), wait("Down")}, []string{"Normal Connected it answers", "Warning Down words"}},
+		"still not, for the same":      {[]step.Result{wait("Down"), wait("Down")}, []string{"Warning Down words"}},
+		"still not, for another cause": {[]step.Result{wait("Down"), wait("Denied")}, []string{"Warning Down words", "Warning Denied words"}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			o := newTold(t, fresh())
+			o.ready = &step.ReadyEvent{Reason: "Connected", Message: "it answers"}
+
+			for _, result := range tc.results {
+				if err := o.pass(func(context.Context, *widget) step.Result { return result }); err != nil {
+					t.Fatal(err)
+				}
+			}
+
+			expect(t, "events", tc.want, o.events())
+		})
+	}
+}
+
+// What a step of a deletion list says each time is told when its condition changes, and the
+// end when the finalizer is off. That is no trouble.
+func TestToldOfADeletion(t *testing.T) {
+	t.Parallel()
+
+	obj := fresh()
+	obj.Finalizers = []string{finalizer, "another"}
+	o := newTold(t, obj)
+	say := func(ctx context.Context, reason string, on func(context.Context, func())) {
+		on(ctx, step.Notice{Type: corev1.EventTypeNormal, Reason: reason, Action: "Remove", Message: "x"}.Emit(ctx))
+	}
+
+	if err := o.world.client.Delete(t.Context(), o.world.read(t)); err != nil {
+		t.Fatal(err)
+	}
+
+	for i, result := range []step.Result{step.Wait(0, "Left", "x"), step.Wait(0, "Left", "y"), step.Done(), step.Done()} {
+		err := o.pass(func(ctx context.Context, w *widget) step.Result {
+			w.Status.MachineID = strings.Repeat("1", i+1) // something to write each time
+
+			say(ctx, result.Reason(), step.OnTransition)
+
+			if result.IsDone() {
+				say(ctx, "Gone", step.OnFinalized)
+			}
+
+			return result
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	expect(t, "events", []string{"Normal Left x", "Normal Done x", "Normal Gone x"}, o.events())
+
+	if got := o.world.read(t).Finalizers; len(got) != 1 {
+		t.Errorf("finalizers %v", got)
+	}
+}
+
+// A step that metrics could not name is a mistake of the program.
+func TestAStepHasAName(t *testing.T) {
+	t.Parallel()
+
+	world, obj := newWorld(t, fresh())
+	steps := []step.Step[*widget]{{Run: func(context.Context, *widget) step.Result { return step.Done() }}}
+
+	_, err := step.Run(t.Context(), &step.Runner{Client: world.client, Controller: "widget"}, obj, steps, obj)
+	if err == nil || !strings.Contains(err.Error(), "without condition and name") {
+		t.Errorf("err = %v", err)
+	}
+
+}
