@@ -111,7 +111,9 @@ func (a *Area) names(ctx context.Context, mgr ctrl.Manager, steps *step.Metrics)
 }
 
 // kubevirt adds the controllers of KubeVirt machines.
-func (a *Area) kubevirt(mgr ctrl.Manager, addresses *pools.AddressRegistry, registry *claims.Registry, steps *step.Metrics) error {
+func (a *Area) kubevirt(
+	mgr ctrl.Manager, addresses *pools.AddressRegistry, registry *claims.Registry, steps *step.Metrics,
+) error {
 	recorder := mgr.GetEventRecorder("hyperfleet")
 	runner := func(name string) *step.Runner {
 		return &step.Runner{Client: mgr.GetClient(), Controller: name, Clock: a.Clock, Metrics: steps, Recorder: recorder}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 
+	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -138,12 +139,7 @@ func (a *Area) parts(mgr ctrl.Manager) (*parts, error) {
 	}
 
 	recorder := mgr.GetEventRecorder("hyperfleet")
-	runner := func(controller string) *step.Runner {
-		return &step.Runner{
-			Client: mgr.GetClient(), Controller: controller, Clock: a.Clock, Metrics: stepMetrics, Recorder: recorder,
-			LogValues: machineclaim.LogValues,
-		}
-	}
+	runner := func(controller string) *step.Runner { return a.runner(mgr, controller, stepMetrics, recorder) }
 	woken := &wake.Source{}
 	secrets := &connect.Secrets{Reader: mgr.GetAPIReader(), OperatorNamespace: a.Namespace}
 	clusters := &connect.Clusters{Secrets: secrets, Factories: a.Hypervisors, Options: a.options(mgr, woken)}
@@ -193,6 +189,14 @@ func (a *Area) parts(mgr ctrl.Manager) (*parts, error) {
 			Authority: a.DevID, Metrics: devIDMetrics, Clock: a.Clock,
 		}),
 	}, nil
+}
+
+// runner is what the passes of one controller share.
+func (a *Area) runner(mgr ctrl.Manager, controller string, metrics *step.Metrics, recorder events.EventRecorder) *step.Runner {
+	return &step.Runner{
+		Client: mgr.GetClient(), Controller: controller, Clock: a.Clock, Metrics: metrics, Recorder: recorder,
+		LogValues: machineclaim.LogValues,
+	}
 }
 
 // options are what every hypervisor's connection gets.

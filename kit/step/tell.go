@@ -100,6 +100,7 @@ func related(obj client.Object) runtime.Object {
 func logAt(ctx context.Context, warn bool, message string, values []any) {
 	logger := log.FromContext(ctx)
 	if warn {
+		//nolint:sloglint // the message is what happened, in the words of the event
 		slog.New(logr.ToSlogHandler(logger)).WarnContext(ctx, message, values...)
 
 		return

@@ -271,5 +271,4 @@ func TestAStepHasAName(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "without condition and name") {
 		t.Errorf("err = %v", err)
 	}
-
 }

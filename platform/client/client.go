@@ -224,10 +224,12 @@ func call[T any](ctx context.Context, c *Client, ask request) (*T, error) {
 // send makes the call; the URL, which net/http puts into errors, says nothing here that
 // the caller does not.
 func (c *Client) send(ctx context.Context, ask request) (*http.Response, error) {
-	target := c.base
+	segments := []string{c.base}
 	for _, segment := range ask.path {
-		target += "/" + url.PathEscape(segment)
+		segments = append(segments, url.PathEscape(segment))
 	}
+
+	target := strings.Join(segments, "/")
 
 	if len(ask.query) > 0 {
 		target += "?" + ask.query.Encode()

@@ -26,18 +26,19 @@ type mux struct {
 
 // byPlural and byParent turn a pattern of /resources into that of a kind's collection, and
 // into that of a collection below a parent.
-var (
-	byPlural = strings.NewReplacer("/resources", "/{plural}")
-	byParent = strings.NewReplacer("/resources", "/{plural}/{id}/{children}", "/{id}", "/{childID}")
-)
+func byPlural(pattern string) string { return strings.Replace(pattern, "/resources", "/{plural}", 1) }
+
+func byParent(pattern string) string {
+	return strings.NewReplacer("/resources", "/{plural}/{id}/{children}", "/{id}", "/{childID}").Replace(pattern)
+}
 
 // HandleFunc registers a route by all ways to name its resources.
 func (m *mux) HandleFunc(pattern string, handler func(http.ResponseWriter, *http.Request)) {
 	m.handle(pattern, handler)
 
 	if strings.Contains(pattern, BasePath+"/resources") {
-		m.handle(byPlural.Replace(pattern), handler)
-		m.handle(byParent.Replace(pattern), handler)
+		m.handle(byPlural(pattern), handler)
+		m.handle(byParent(pattern), handler)
 	}
 }
 

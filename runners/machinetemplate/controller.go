@@ -111,7 +111,8 @@ type scope struct {
 }
 
 func plan() step.Plan[*scope] {
-	return step.Plan[*scope]{Finalizer: finalizer, Ready: &step.ReadyEvent{Reason: "TemplateReady", Message: "machines can be made from the template"},
+	return step.Plan[*scope]{Finalizer: finalizer,
+		Ready: &step.ReadyEvent{Reason: "TemplateReady", Message: "machines can be made from the template"},
 		Steps: []step.Step[*scope]{
 			{Condition: "Rendered", Run: rendered},           // cloud-init texts are sound
 			{Condition: "ClusterReady", Run: clusterReady},   // the hypervisor answers

@@ -211,7 +211,7 @@ func TestNodePort(t *testing.T) {
 func TestFaults(t *testing.T) {
 	tests := map[hypershift.FaultKind]struct {
 		kind, want, fixed string
-		node               bool
+		node              bool
 	}{
 		hypershift.NoAddress:      {kind: "Available", want: "False WaitingOnInfrastructureReady", fixed: "True AsExpected"},
 		hypershift.NoQuorum:       {kind: "Available", want: "False EtcdWaitingForQuorum", fixed: "True AsExpected"},
