@@ -4,7 +4,7 @@ umask 077
 DEST='/usr/local/libexec/hyperfleet/firewall'
 MODE='0755'
 OWNER='root:wheel'
-SHA256='766c0e7e63aa89a62300f53a9209c1ff78509ad50cba31bba9f0048b37db7434'
+SHA256='294d0f08d08931fde76ed1e372cdb2726546c2ff5d21b7a65915d8bdf6c585ac'
 
 # Copyright The HyperFleet Authors.
 # SPDX-License-Identifier: Apache-2.0

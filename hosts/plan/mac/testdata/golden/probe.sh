@@ -24,7 +24,7 @@ probe firewall-anchor
 
 probe_firewall_load() {
 	sum=$(sha256sum <'/usr/local/libexec/hyperfleet/firewall' || shasum -a 256 <'/usr/local/libexec/hyperfleet/firewall')
-	test "${sum%% *}" = '766c0e7e63aa89a62300f53a9209c1ff78509ad50cba31bba9f0048b37db7434'
+	test "${sum%% *}" = '294d0f08d08931fde76ed1e372cdb2726546c2ff5d21b7a65915d8bdf6c585ac'
 	test ! -L '/usr/local/libexec/hyperfleet/firewall'
 	test "$(stat -c '%a %U:%G' '/usr/local/libexec/hyperfleet/firewall' || stat -f '%Lp %Su:%Sg' '/usr/local/libexec/hyperfleet/firewall')" = '755 root:wheel'
 }
