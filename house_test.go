@@ -195,6 +195,19 @@ func TestImportRule(t *testing.T) {
 	}
 }
 
+// The example of a provider is for reading.
+func TestNothingUsesTheExample(t *testing.T) {
+	t.Parallel()
+
+	for _, file := range goFiles(t) {
+		for _, spec := range file.syntax.Imports {
+			if spec.Path.Value == strconv.Quote(module+"hypervisor/example") {
+				t.Errorf("%s imports hypervisor/example, which is part of no program", file.path)
+			}
+		}
+	}
+}
+
 func TestTheImportRuleForbids(t *testing.T) {
 	t.Parallel()
 

@@ -67,7 +67,7 @@ func deliver(in *Input, taken userOverrides) ([]writeFile, [][]string, error) {
 
 		fetch = fetchByDownload(in.Delivery)
 	case v1alpha1.DeliveryISO:
-		fetch = fetchFromMedium()
+		fetch = fetchFromISO()
 	default:
 		return nil, nil, fmt.Errorf("bootstrap.delivery: %q: must be image, download or iso", in.Delivery.Method)
 	}
@@ -183,8 +183,8 @@ until fetch; do
 done`
 }
 
-// fetchFromMedium copies the program from the cloud-init medium, mounted read-only.
-func fetchFromMedium() string {
+// fetchFromISO copies the program from the cloud-init ISO, mounted read-only.
+func fetchFromISO() string {
 	return `medium=$(mktemp -d)
 trap 'rm -f "$new"; umount "$medium" 2>/dev/null || true; rmdir "$medium" 2>/dev/null || true' EXIT
 mount -t iso9660 -o ro LABEL=` + VolumeLabel + ` "$medium"

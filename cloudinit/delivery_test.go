@@ -44,7 +44,7 @@ func serveProgram(t *testing.T, program string) string {
 }
 
 // runDelivery runs a delivery script with root in place of /opt/hyperfleet, and with a
-// mount program that puts the medium's files where it is told to.
+// mount program that puts the cloud-init ISO's files where it is told to.
 func runDelivery(t *testing.T, root, script, program string) (string, error) {
 	t.Helper()
 

@@ -46,7 +46,7 @@ type Input struct {
 // Delivery says how the bootstrap service reaches a machine.
 type Delivery struct {
 	// Method is one of v1alpha1.DeliveryImage (also when empty), DeliveryDownload and
-	// DeliveryISO. With DeliveryISO the caller puts the program on the medium as
+	// DeliveryISO. With DeliveryISO the caller puts the program on the cloud-init ISO as
 	// BootstrapServiceFile.
 	Method string
 	// URL that serves the program as URL/bootstrap/ARCH; for DeliveryDownload.
@@ -58,10 +58,10 @@ type Delivery struct {
 	CABundle string
 }
 
-// BootstrapServiceFile is the program's name on the medium with DeliveryISO.
+// BootstrapServiceFile is the program's name on the cloud-init ISO with DeliveryISO.
 const BootstrapServiceFile = "bootstrap-service"
 
-// Output is what a NoCloud medium holds.
+// Output is what a cloud-init ISO holds.
 type Output struct {
 	UserData, MetaData []byte
 	// NetworkConfig is nil where cloud-init is to use its own default.

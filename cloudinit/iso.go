@@ -13,10 +13,10 @@ import (
 	"unicode/utf16"
 )
 
-// VolumeLabel is the label by which cloud-init's NoCloud data source finds its medium.
+// VolumeLabel is the label by which cloud-init's NoCloud data source finds its cloud-init ISO.
 const VolumeLabel = "cidata"
 
-// Names of the NoCloud files on the medium.
+// Names of the NoCloud files on the cloud-init ISO.
 const (
 	FileUserData      = "user-data"
 	FileMetaData      = "meta-data"
@@ -279,7 +279,7 @@ func directoryRecord(id string, sector, size uint32, dir bool, systemUse []byte)
 	return out
 }
 
-// POSIX modes: what is on the medium is for root alone.
+// POSIX modes: what is on the cloud-init ISO is for root alone.
 const (
 	modeDir  uint32 = 0o040500
 	modeFile uint32 = 0o100500

@@ -28,7 +28,7 @@ const (
 )
 
 // fetchCredential gets the credential from the operator, with method callback, and puts it
-// where the medium has it with other methods.
+// where the cloud-init ISO has it with other methods.
 func (s *Service) fetchCredential(ctx context.Context, cfg *guest.Config) error {
 	if cfg.Method != guest.MethodCallback {
 		return nil

@@ -35,7 +35,7 @@ func (s *Service) openSecrets(from *guest.Secrets) (secretsManager, error) {
 }
 
 // fetchSecrets gets the credential from a secrets manager, with method external-secrets, and
-// puts it where the medium has it with other methods.
+// puts it where the cloud-init ISO has it with other methods.
 func (s *Service) fetchSecrets(ctx context.Context, cfg *guest.Config) error {
 	if cfg.Method != guest.MethodExternalSecrets {
 		return nil

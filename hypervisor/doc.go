@@ -8,8 +8,16 @@
 // API call: what takes time is started, and the caller is woken (Options.Wake) when it
 // is worth looking again.
 //
-//	Create(no ID) ──► reserved ──► Create ──► creating ──► running ──► stopped ──► Delete ──► gone
-//	                  (caller persists the ID)   │ each call goes as far as it can
+//	Reserve ──► Ensure ──► Creating ──► Prepared ──► Start ──► Running ──► Stopped ──► Delete ──► gone
+//	(the caller puts the id on record)  (standby: it waits here)
 //
-// The error kinds decide what a caller does; see Kind.
+// Start makes what is not made yet, so a machine that need not wait is only started. Ensure,
+// Start and Delete are called again and again until they say that there is nothing left to
+// do; each call looks first and goes as far as it can. A provider keeps nothing that it
+// could not find again: what a call needs is in its arguments, which are on the claim's
+// record, and on the machine, which bears its owner from the call that makes it.
+//
+// The error kinds decide what a caller does; see Kind. docs/guides/write-a-provider.md says
+// how to write a provider, hypervisor/example is the smallest one, and
+// hypervisor/conformance checks that it keeps these promises.
 package hypervisor

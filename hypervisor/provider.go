@@ -23,22 +23,27 @@ type Provider interface {
 	// error of kind NotFound or Rejected names the thing and the fix.
 	Resolve(ctx context.Context, ref TemplateRef, want Shape) ([]Template, error)
 
-	// Create makes the machine that spec.Owner owns, exactly once, however often it is
-	// called and whoever crashed in between.
-	//
-	// Without spec.ID it only reserves an id and a node, returned with state Reserved:
-	// the caller writes the id down and calls again with it. Where the hypervisor places
-	// machines itself when they start, the node is empty until then. Every further call looks
-	// first, then goes as far as it can without waiting, and returns the state reached:
-	// Creating (Wake follows), or Running once the machine was powered on. Where the id
-	// turns out to be taken by another's machine, the error is IDTaken.
-	//
-	// With spec.Hold it stops at a machine that is made and configured, was never started
-	// and has no boot medium, and returns Prepared. A later call without Hold goes on from
-	// there; it fails with NoCapacity while the machine's node has no memory for it.
-	// media is asked for only when the machine's boot medium must be made, at most once
-	// per machine in an undisturbed life.
-	Create(ctx context.Context, spec MachineSpec, media func(context.Context) (Media, error)) (Machine, error)
+	// Reserve chooses an id and a node for the machine that spec.Owner owns, or gives those
+	// of one that is there already. It makes nothing: the caller writes them down, and puts
+	// them into the spec of each call of Ensure and Start. Where the hypervisor places
+	// machines itself when they start, the node is empty.
+	Reserve(ctx context.Context, spec MachineSpec) (Reservation, error)
+
+	// Ensure makes the machine, exactly once, however often it is called and whoever crashed
+	// in between, and does not start it. Every call looks first, then goes as far as it
+	// can without waiting, and returns the state reached: Creating (Wake follows), or
+	// Prepared: made and configured, never started, without a cloud-init ISO. What is prepared
+	// takes disk space, and no memory. A machine that was started stays so. Where the
+	// id turns out to be taken by another's machine, the error is IDTaken.
+	Ensure(ctx context.Context, spec MachineSpec) (Machine, error)
+
+	// Start powers the machine on, exactly once, and makes it first where it is not yet made,
+	// as Ensure does: a machine that need not wait prepared is only started, so that its boot
+	// cloud-init ISO can be made beside its disk. It returns Creating (Wake follows), or Running
+	// once the machine was powered on. It fails with NoCapacity while the node of a prepared
+	// machine has no memory for it. seed is asked for only when the machine's cloud-init ISO
+	// must be made, at most once per machine in an undisturbed life.
+	Start(ctx context.Context, spec MachineSpec, seed func(context.Context) (Seed, error)) (Machine, error)
 
 	// Get gives the machine's state, from the shared listing where that is fresh enough
 	// and from the machine itself before it calls one Stopped. Kind NotFound means that
@@ -46,10 +51,10 @@ type Provider interface {
 	Get(ctx context.Context, ref MachineRef) (Machine, error)
 
 	// List gives everything that carries this operator's ownership, also remains without
-	// a machine (state Remains: a boot medium whose machine is gone).
+	// a machine (state Remains: a cloud-init ISO whose machine is gone).
 	List(ctx context.Context) ([]Machine, error)
 
-	// Delete stops and removes the machine and its medium. It verifies the ownership
+	// Delete stops and removes the machine and its cloud-init ISO. It verifies the ownership
 	// first: what is not the owner's is never touched, and the error is NotOwned. It
 	// returns nil when removal is under way (Wake follows) and NotFound once nothing is
 	// left.
@@ -246,7 +251,7 @@ type MachineRef struct {
 // MachineSpec is a machine wanted.
 type MachineSpec struct {
 	Owner Owner
-	// ID reserved before, or 0 to reserve one.
+	// ID reserved before; 0 when one is reserved.
 	ID int
 	// Node reserved with ID.
 	Node string
@@ -256,11 +261,18 @@ type MachineSpec struct {
 	Shape    Shape
 	// Strategy by which a node is chosen when an id is reserved. Default: Spread.
 	Strategy Strategy
-	// Hold makes the machine and does not start it; see Provider.Create. What is held
-	// takes disk space, and no memory.
-	Hold bool
+	// Standby says that the machine is not to be started soon: Reserve chooses its node by
+	// the memory that the node has, not by what is free of it now.
+	Standby bool
 	// Builtin holds what the builtin source passes as options.
 	Network NetworkOptions
+}
+
+// Reservation is where a machine is to be made.
+type Reservation struct {
+	ID int
+	// Node is empty where the hypervisor chooses it when it starts the machine.
+	Node string
 }
 
 // Strategy is how machines are placed on nodes.
@@ -286,10 +298,10 @@ type NetworkOptions struct {
 	Search   []string
 }
 
-// Media is what a machine's boot medium holds: the files of a NoCloud data source.
-type Media struct {
+// Seed is what a machine's cloud-init ISO holds: a NoCloud seed.
+type Seed struct {
 	UserData, MetaData, NetworkConfig []byte
-	// Files are further files on the medium, by name.
+	// Files are further files on the cloud-init ISO, by name.
 	Files map[string][]byte
 }
 
@@ -298,12 +310,10 @@ type State string
 
 // States of a machine.
 const (
-	// StateReserved: an id was chosen, nothing was made.
-	StateReserved State = "Reserved"
 	// StateCreating: it is being cloned, configured or started.
 	StateCreating State = "Creating"
-	// StatePrepared: it is made and configured, and held: it was never started and has no
-	// boot medium.
+	// StatePrepared: it is made and configured; it was never started and has no
+	// cloud-init ISO.
 	StatePrepared State = "Prepared"
 	// StateRunning: it is powered on.
 	StateRunning State = "Running"
@@ -311,7 +321,7 @@ const (
 	StateStopped State = "Stopped"
 	// StateDeleting: it is being removed.
 	StateDeleting State = "Deleting"
-	// StateRemains: the machine is gone, its medium is not.
+	// StateRemains: the machine is gone, its cloud-init ISO is not.
 	StateRemains State = "Remains"
 )
 
@@ -324,7 +334,7 @@ type Machine struct {
 	State State
 	// Created is when the clone was asked for.
 	Created time.Time
-	// Cloned says that its clone is whole. Create fills it.
+	// Cloned says that its clone is whole. Ensure and Start fill it.
 	Cloned bool
 	// MAC and IP of the first network device, if known. IP is filled by Get once the
 	// guest's agent reports one, and never waited for.

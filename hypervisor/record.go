@@ -21,7 +21,7 @@ const hashLength = 10
 // ErrNoRecord says that there is no ownership record.
 var ErrNoRecord = errors.New("no ownership record")
 
-// Record is the ownership of a machine and of its medium, as JSON wherever the hypervisor
+// Record is the ownership of a machine and of its cloud-init ISO, as JSON wherever the hypervisor
 // has room for a text: the document's six keys. A provider adds the id that it was written
 // for, under its own name.
 type Record struct {

@@ -237,7 +237,7 @@ func boot(t *testing.T, spec workload.RunnerSpec, config *api.Config) (life, err
 // Whatever the platform and whatever becomes of the job, a machine registers the runner
 // that its configuration names, does one job or waits no longer than it may, and ends
 // itself with nothing of its credential left. How its identity is proven is not part of
-// this version: the credential comes with its medium.
+// this version: the credential comes with its cloud-init ISO.
 //
 // Feature: hyperfleet-operator, Property 11: CI/CD Platform Integration via VM Bootstrap Service
 func TestPropertyMachineDoesOneJob(t *testing.T) {

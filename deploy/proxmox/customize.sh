@@ -83,7 +83,7 @@ WantedBy=paths.target
 UNIT
 systemctl enable $unit.path
 
-# Only the medium that the operator attaches is looked for; nothing is asked of the network.
+# Only the cloud-init ISO that the operator attaches is looked for; nothing is asked of the network.
 mkdir -p /etc/cloud/cloud.cfg.d
 printf 'datasource_list: [NoCloud, ConfigDrive]\n' >/etc/cloud/cloud.cfg.d/90-hyperfleet.cfg
 

@@ -21,7 +21,7 @@ func Run(t *testing.T, fresh New) {
 	}{
 		{"reserving makes nothing and is repeatable", reserves},
 		{"concurrent creates make one machine", concurrent},
-		{"the medium is made once", mediumOnce},
+		{"the cloud-init ISO is made once", seedOnce},
 		{"a life ends with nothing left", life},
 		{"get follows the machine", follows},
 		{"a stopped machine is not started again", runsOnce},
@@ -64,21 +64,21 @@ func reserves(e *env) {
 	p := e.connect(operatorA)
 	c := e.claim(1)
 
-	first, err := p.Create(e.Context(), c.spec, nil)
+	first, err := p.Reserve(e.Context(), c.spec)
 	if err != nil {
 		e.Fatal(err)
 	}
 
-	second, err := p.Create(e.Context(), c.spec, nil)
+	second, err := p.Reserve(e.Context(), c.spec)
 	if err != nil {
 		e.Fatal(err)
 	}
 
-	if first.State != hypervisor.StateReserved || first.ID == 0 || (first.Node == "") != e.PlacesAtStart || first.ID != second.ID {
+	if first.ID == 0 || (first.Node == "") != e.PlacesAtStart || first.ID != second.ID {
 		e.Errorf("want the same reservation twice, got %+v and %+v", first, second)
 	}
 
-	other, err := p.Create(e.Context(), e.claim(2).spec, nil)
+	other, err := p.Reserve(e.Context(), e.claim(2).spec)
 	if err != nil || other.ID == first.ID {
 		e.Errorf("want another id for another claim, got %+v (%v)", other, err)
 	}
@@ -90,7 +90,7 @@ func concurrent(e *env) {
 	p := e.connect(operatorA)
 	c := e.claim(1)
 
-	reserved, err := p.Create(e.Context(), c.spec, nil)
+	reserved, err := p.Reserve(e.Context(), c.spec)
 	if err != nil {
 		e.Fatal(err)
 	}
@@ -112,17 +112,17 @@ func concurrent(e *env) {
 	e.only(c)
 }
 
-func mediumOnce(e *env) {
+func seedOnce(e *env) {
 	p := e.connect(operatorA)
 	c := e.claim(1)
 	e.mustCreate(p, c)
 
-	if c.media != 1 {
-		e.Errorf("the medium was asked for %d times", c.media)
+	if c.seed != 1 {
+		e.Errorf("the cloud-init ISO was asked for %d times", c.seed)
 	}
 
-	if media := e.Inspect().Media; len(media) > 1 {
-		e.Errorf("want at most one medium, there are %v", media)
+	if seed := e.Inspect().Seeds; len(seed) > 1 {
+		e.Errorf("want at most one cloud-init ISO, there are %v", seed)
 	}
 }
 
@@ -237,12 +237,9 @@ func deletesHalfMade(e *env) {
 	c := e.claim(1)
 
 	for range 2 {
-		m, err := p.Create(e.Context(), c.spec, c.makeMedia)
-		if err != nil {
+		if _, err := c.further(e.Context(), p); err != nil {
 			e.Fatal(err)
 		}
-
-		c.spec.ID, c.spec.Node = m.ID, m.Node
 	}
 
 	e.mustRemove(p, c)
@@ -253,7 +250,7 @@ func idTaken(e *env) {
 	p := e.connect(operatorA)
 	c := e.claim(1)
 
-	reserved, err := p.Create(e.Context(), c.spec, nil)
+	reserved, err := p.Reserve(e.Context(), c.spec)
 	if err != nil {
 		e.Fatal(err)
 	}
@@ -306,7 +303,7 @@ func adopts(e *env) {
 	p := e.connect(operatorA)
 
 	again := e.mustCreate(p, lost)
-	if again.ID != m.ID || lost.media != 0 {
+	if again.ID != m.ID || lost.seed != 0 {
 		e.Errorf("want machine %d adopted, got %+v", m.ID, again)
 	}
 
@@ -335,7 +332,7 @@ func lists(e *env) {
 		})
 	}
 
-	// Only a process that does not know the second claim takes its medium for remains.
+	// Only a process that does not know the second claim takes its cloud-init ISO for remains.
 	fresh := e.connect(operatorA)
 
 	all, err := fresh.List(e.Context())
@@ -443,7 +440,7 @@ func kinds(e *env) {
 
 	c := e.claim(1)
 	c.spec.Shape = big
-	_, err = p.Create(e.Context(), c.spec, nil)
+	_, err = p.Reserve(e.Context(), c.spec)
 	e.kind(err, hypervisor.NoCapacity)
 	e.nothingLeft()
 }

@@ -27,7 +27,7 @@ func whileDeleting() scene { return scene{before: (*env).start, do: removing} }
 
 func whileHolding() scene {
 	return scene{
-		before: func(_ *env, c *claim) { c.spec.Hold = true },
+		before: func(_ *env, c *claim) { c.spec.Standby = true },
 		do:     creating,
 		after: func(e *env, c *claim) {
 			e.start(c)
@@ -41,7 +41,7 @@ func whileHolding() scene {
 func whileReleasing() scene {
 	return scene{
 		before: func(e *env, c *claim) {
-			c.spec.Hold = true
+			c.spec.Standby = true
 			e.start(c)
 			release(c)
 		},
@@ -53,7 +53,7 @@ func whileReleasing() scene {
 func whileDeletingHeld() scene {
 	return scene{
 		before: func(e *env, c *claim) {
-			c.spec.Hold = true
+			c.spec.Standby = true
 			e.start(c)
 		},
 		do: removing,
@@ -66,7 +66,7 @@ func (e *env) start(c *claim) {
 	e.mustCreate(e.connect(operatorA), c)
 }
 
-func release(c *claim) { c.spec.Hold = false }
+func release(c *claim) { c.spec.Standby = false }
 
 // Crashes ends the process at each call in turn that changes something, before its effect
 // and after it, and has a new one go on with what the claim has on record. It must end

@@ -43,7 +43,7 @@ type Harness struct {
 	PowerOff func(id int)
 	// Occupy puts somebody else's machine on an id.
 	Occupy func(tb testing.TB, id int)
-	// Vanish removes a machine behind the provider's back; its medium stays.
+	// Vanish removes a machine behind the provider's back; its cloud-init ISO stays.
 	Vanish func(tb testing.TB, id int)
 }
 
@@ -61,8 +61,8 @@ type Boundary struct {
 type State struct {
 	// Machines that were not there from the start.
 	Machines []Seen
-	// Media uploaded.
-	Media []string
+	// Seeds are the cloud-init ISOs and Secrets that are there.
+	Seeds []string
 	// TPMs are those of templates.
 	TPMs []string
 	// Foreign stands for everything that was there from the start: any change of it
@@ -156,8 +156,8 @@ func (e *env) connect(operator string) hypervisor.Connection {
 // claim is what a controller keeps of a machine: its spec, with the id once reserved.
 type claim struct {
 	spec hypervisor.MachineSpec
-	// media counts how often the boot medium was asked for.
-	media int
+	// cloud-init ISOs counts how often the cloud-init ISO was asked for.
+	seed int
 }
 
 func (e *env) claim(n int) *claim {
@@ -175,12 +175,30 @@ func (c *claim) ref() hypervisor.MachineRef {
 	return hypervisor.MachineRef{ID: c.spec.ID, Owner: c.spec.Owner}
 }
 
-func (c *claim) makeMedia(context.Context) (hypervisor.Media, error) {
-	c.media++
+func (c *claim) makeSeed(context.Context) (hypervisor.Seed, error) {
+	c.seed++
 
-	return hypervisor.Media{
+	return hypervisor.Seed{
 		UserData: []byte("#cloud-config\n{}\n"), MetaData: []byte("instance-id: " + c.spec.Owner.UID + "\n"),
 	}, nil
+}
+
+// further does the next thing that a controller does: it reserves an id and writes it down,
+// and then has the machine made, and started unless it is to wait.
+func (c *claim) further(ctx context.Context, p hypervisor.Provider) (hypervisor.Machine, error) {
+	switch {
+	case c.spec.ID == 0:
+		reserved, err := p.Reserve(ctx, c.spec)
+		if err == nil {
+			c.spec.ID, c.spec.Node = reserved.ID, reserved.Node
+		}
+
+		return hypervisor.Machine{}, err //nolint:wrapcheck // looked at by kind
+	case c.spec.Standby:
+		return p.Ensure(ctx, c.spec) //nolint:wrapcheck // looked at by kind
+	default:
+		return p.Start(ctx, c.spec, c.makeSeed) //nolint:wrapcheck // looked at by kind
+	}
 }
 
 // create does what a controller does until the machine runs, has run, or is held: it writes the
@@ -190,7 +208,7 @@ func create(ctx context.Context, p hypervisor.Provider, c *claim) (hypervisor.Ma
 	deadline := time.Now().Add(patience)
 
 	for {
-		m, err := p.Create(ctx, c.spec, c.makeMedia)
+		m, err := c.further(ctx, p)
 
 		switch {
 		case ctx.Err() != nil:
@@ -199,11 +217,9 @@ func create(ctx context.Context, p hypervisor.Provider, c *claim) (hypervisor.Ma
 			c.spec.ID, c.spec.Node = 0, ""
 		case err != nil && !passing(err):
 			return m, err //nolint:wrapcheck // looked at by kind
-		case err == nil && m.State == hypervisor.StateReserved:
-			c.spec.ID, c.spec.Node = m.ID, m.Node
 		case err == nil && (m.State == hypervisor.StateRunning || m.State == hypervisor.StateStopped):
 			return m, nil
-		case err == nil && c.spec.Hold && m.State == hypervisor.StatePrepared:
+		case err == nil && c.spec.Standby && m.State == hypervisor.StatePrepared:
 			return m, nil
 		}
 
@@ -282,14 +298,14 @@ func (e *env) eventually(what string, ok func() bool) {
 	}
 }
 
-// nothingLeft makes sure that no machine and no medium is left and that nothing of
+// nothingLeft makes sure that no machine and no cloud-init ISO is left and that nothing of
 // anybody else's was touched.
 func (e *env) nothingLeft() {
 	e.Helper()
 
 	state := e.Inspect()
-	if len(state.Machines)+len(state.Media) > 0 {
-		e.Errorf("left behind: machines %+v, media %v", state.Machines, state.Media)
+	if len(state.Machines)+len(state.Seeds) > 0 {
+		e.Errorf("left behind: machines %+v, cloud-init ISOs %v", state.Machines, state.Seeds)
 	}
 
 	e.untouched()
@@ -319,12 +335,12 @@ func (e *env) only(c *claim) {
 }
 
 // held makes sure that there is exactly one machine, the claim's, never started and
-// without a medium.
+// without a cloud-init ISO.
 func (e *env) held(c *claim) {
 	e.Helper()
 
 	state := e.Inspect()
-	if len(state.Machines) != 1 || len(state.Media) != 0 {
+	if len(state.Machines) != 1 || len(state.Seeds) != 0 {
 		e.Fatalf("want one held machine of %s, there is %+v", c.spec.Owner.UID, state)
 	}
 

@@ -11,7 +11,7 @@ import (
 func (e *env) mustHold(p hypervisor.Provider, c *claim) hypervisor.Machine {
 	e.Helper()
 
-	c.spec.Hold = true
+	c.spec.Standby = true
 
 	m := e.mustCreate(p, c)
 	if m.State != hypervisor.StatePrepared {
@@ -30,8 +30,8 @@ func holds(e *env) {
 		e.Errorf("the machine is incomplete: %+v", m)
 	}
 
-	if c.media != 0 {
-		e.Errorf("the medium of a held machine was asked for %d times", c.media)
+	if c.seed != 0 {
+		e.Errorf("the cloud-init ISO of a held machine was asked for %d times", c.seed)
 	}
 
 	e.held(c)
@@ -61,8 +61,8 @@ func releases(e *env) {
 	release(c)
 
 	m := e.mustCreate(p, c)
-	if m.ID != held.ID || m.State != hypervisor.StateRunning || c.media != 1 {
-		e.Errorf("want machine %d running with one medium, got %+v and %d media", held.ID, m, c.media)
+	if m.ID != held.ID || m.State != hypervisor.StateRunning || c.seed != 1 {
+		e.Errorf("want machine %d running with one cloud-init ISO, got %+v and %d cloud-init ISOs", held.ID, m, c.seed)
 	}
 
 	e.only(c)
@@ -80,8 +80,8 @@ func releasedByAnother(e *env) {
 	p := e.connect(operatorA)
 
 	m := e.mustCreate(p, lost)
-	if m.ID != held.ID || lost.media != 1 {
-		e.Errorf("want machine %d adopted with one medium, got %+v and %d media", held.ID, m, lost.media)
+	if m.ID != held.ID || lost.seed != 1 {
+		e.Errorf("want machine %d adopted with one cloud-init ISO, got %+v and %d cloud-init ISOs", held.ID, m, lost.seed)
 	}
 
 	e.only(lost)
@@ -152,10 +152,10 @@ func holdsLate(e *env) {
 	c := e.claim(1)
 	e.mustCreate(p, c)
 
-	c.spec.Hold = true
+	c.spec.Standby = true
 
 	for _, provider := range []hypervisor.Provider{p, e.connect(operatorA)} {
-		m, err := provider.Create(e.Context(), c.spec, c.makeMedia)
+		m, err := c.further(e.Context(), provider)
 		if err != nil || m.State != hypervisor.StateRunning {
 			e.Errorf("want it running, got %+v (%v)", m, err)
 		}

@@ -69,7 +69,7 @@ func (e *env) randomLife(steps []int) string {
 	var claims [claimsAtOnce]*claim
 	for i := range claims {
 		claims[i] = e.claim(i + 1)
-		claims[i].spec.Hold = i > 0
+		claims[i].spec.Standby = i > 0
 	}
 
 	options := e.options(operatorA)
@@ -113,7 +113,7 @@ func (e *env) randomLife(steps []int) string {
 		}
 	}
 
-	if state := e.Inspect(); len(state.Machines)+len(state.Media) > 0 {
+	if state := e.Inspect(); len(state.Machines)+len(state.Seeds) > 0 {
 		return fmt.Sprintf("left behind: %+v", state)
 	} else if state.Foreign != e.foreign {
 		return "machines of others were touched"
@@ -126,10 +126,7 @@ func (e *env) randomLife(steps []int) string {
 func (e *env) play(p hypervisor.Provider, c *claim, step int) string {
 	switch step {
 	case stepCreate:
-		m, err := p.Create(e.Context(), c.spec, c.makeMedia)
-		if err == nil && m.State == hypervisor.StateReserved {
-			c.spec.ID, c.spec.Node = m.ID, m.Node
-		}
+		_, err := c.further(e.Context(), p)
 
 		return odd(err, hypervisor.Busy, hypervisor.UnknownOutcome)
 	case stepGet:
@@ -189,7 +186,7 @@ func (e *env) promises(claims []*claim) string {
 	}
 
 	for _, c := range claims {
-		if c.spec.Hold && slices.ContainsFunc(state.Machines, func(m Seen) bool {
+		if c.spec.Standby && slices.ContainsFunc(state.Machines, func(m Seen) bool {
 			return m.ClaimUID == c.spec.Owner.UID && m.Starts > 0
 		}) {
 			return c.spec.Owner.Name + " was started though it is held"

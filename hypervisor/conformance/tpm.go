@@ -37,7 +37,7 @@ func ownTPM(e *env) {
 	}
 
 	held := e.withTPM(4)
-	held.spec.Hold = true
+	held.spec.Standby = true
 	claims := []*claim{plain, e.withTPM(2), e.withTPM(3), held}
 
 	for _, c := range claims {

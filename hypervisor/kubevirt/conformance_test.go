@@ -267,7 +267,7 @@ func (s *site) inspect() conformance.State {
 	}
 
 	for _, secret := range all(s, &corev1.SecretList{}).Items {
-		state.Media = append(state.Media, secret.Name)
+		state.Seeds = append(state.Seeds, secret.Name)
 	}
 
 	raw, err := json.Marshal(foreign)

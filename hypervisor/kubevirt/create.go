@@ -5,6 +5,7 @@ package kubevirt
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -16,20 +17,37 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// Create makes the machine; see hypervisor.Provider.
-func (p *Provider) Create(
-	ctx context.Context, spec hypervisor.MachineSpec, media func(context.Context) (hypervisor.Media, error),
+// Ensure makes the machine; see hypervisor.Provider.
+func (p *Provider) Ensure(ctx context.Context, spec hypervisor.MachineSpec) (hypervisor.Machine, error) {
+	spec.Standby = true
+
+	return p.advance(ctx, spec, nil)
+}
+
+// Start makes and starts the machine; see hypervisor.Provider.
+func (p *Provider) Start(
+	ctx context.Context, spec hypervisor.MachineSpec, seed func(context.Context) (hypervisor.Seed, error),
 ) (hypervisor.Machine, error) {
+	spec.Standby = false
+
+	return p.advance(ctx, spec, seed)
+}
+
+// advance takes the machine as far as it gets without waiting: until it is prepared if it is
+// on standby, else until it runs.
+func (p *Provider) advance(
+	ctx context.Context, spec hypervisor.MachineSpec, seed func(context.Context) (hypervisor.Seed, error),
+) (hypervisor.Machine, error) {
+	if spec.ID == 0 {
+		return hypervisor.Machine{}, errors.New("make machine: it needs a reserved id")
+	}
+
 	if _, err := p.view.start(); err != nil {
 		return hypervisor.Machine{}, err
 	}
 
 	if err := p.seedIDs(ctx); err != nil {
 		return hypervisor.Machine{}, err
-	}
-
-	if spec.ID == 0 {
-		return p.reserve(ctx, spec)
 	}
 
 	// One call at a time makes a machine, so that one credential is made for it.
@@ -62,7 +80,7 @@ func (p *Provider) Create(
 		}
 	}
 
-	return p.further(ctx, spec, vm, instance, record, media)
+	return p.further(ctx, spec, vm, instance, record, seed)
 }
 
 // waits tells whether the watches show a machine that needs nothing but time. What they
@@ -78,7 +96,7 @@ func (p *Provider) waits(ctx context.Context, spec hypervisor.MachineSpec) (hype
 
 	switch strategyOf(vm) {
 	case virtv1.RunStrategyHalted:
-		return m, ours && spec.Hold && m.State == hypervisor.StateCreating
+		return m, ours && spec.Standby && m.State == hypervisor.StateCreating
 	case virtv1.RunStrategyOnce:
 		// With an instance there is something to do: see further.
 		return m, ours && instance == nil && m.State == hypervisor.StateCreating
@@ -107,37 +125,45 @@ func (p *Provider) seedIDs(ctx context.Context) error {
 	return nil
 }
 
-// reserve chooses an id, or finds the one under which the owner's machine is there
-// already.
-func (p *Provider) reserve(ctx context.Context, spec hypervisor.MachineSpec) (hypervisor.Machine, error) {
-	old, err := p.find(ctx, spec.Owner)
-	if err != nil {
-		return hypervisor.Machine{}, err
+// Reserve chooses an id, or finds the one under which the owner's machine is there
+// already; see hypervisor.Provider.
+func (p *Provider) Reserve(ctx context.Context, spec hypervisor.MachineSpec) (hypervisor.Reservation, error) {
+	var reserved hypervisor.Reservation
+
+	if _, err := p.view.start(); err != nil {
+		return reserved, err
 	}
 
-	reserved := hypervisor.Machine{Owner: spec.Owner, State: hypervisor.StateReserved}
+	if err := p.seedIDs(ctx); err != nil {
+		return reserved, err
+	}
+
+	old, err := p.find(ctx, spec.Owner)
+	if err != nil {
+		return reserved, err
+	}
 
 	if old != nil {
 		if record, ours := p.id.isOf(old, spec.Owner); ours {
-			reserved.ID, reserved.Name = record.ID, old.Name
+			reserved.ID = record.ID
 
 			return reserved, nil
 		}
 	}
 
 	if err := p.fits(ctx, spec.Shape, hypervisor.NoCapacity); err != nil {
-		return hypervisor.Machine{}, err
+		return reserved, err
 	}
 
 	for {
 		id, err := p.ids.reserve(spec.Owner.UID)
 		if err != nil {
-			return hypervisor.Machine{}, err
+			return reserved, err
 		}
 
-		reserved.ID, reserved.Name = id, nameOf(spec.Owner, id)
+		reserved.ID = id
 
-		vm, _, err := p.read(ctx, reserved.Name)
+		vm, _, err := p.read(ctx, nameOf(spec.Owner, id))
 		if err != nil || vm == nil {
 			return reserved, err
 		}
@@ -241,7 +267,7 @@ func (p *Provider) make(ctx context.Context, spec hypervisor.MachineSpec) (*virt
 // further takes a machine that is there as far as it gets without waiting.
 func (p *Provider) further(
 	ctx context.Context, spec hypervisor.MachineSpec, vm *virtv1.VirtualMachine, instance *virtv1.VirtualMachineInstance,
-	record Record, media func(context.Context) (hypervisor.Media, error),
+	record Record, seed func(context.Context) (hypervisor.Seed, error),
 ) (hypervisor.Machine, error) {
 	m := describe(vm, instance, record)
 
@@ -250,14 +276,14 @@ func (p *Provider) further(
 		return m, nil
 	case hypervisor.StatePrepared, hypervisor.StateCreating:
 		// A machine whose instance is there needs nothing more than time.
-		if strategyOf(vm) == virtv1.RunStrategyHalted && !spec.Hold {
-			return p.release(ctx, vm, m, media)
+		if strategyOf(vm) == virtv1.RunStrategyHalted && !spec.Standby {
+			return p.release(ctx, vm, m, seed)
 		}
 	case hypervisor.StateRunning, hypervisor.StateStopped:
-		if err := p.emptyMedium(ctx, vm); err != nil {
+		if err := p.emptySeed(ctx, vm); err != nil {
 			return m, err
 		}
-	case hypervisor.StateReserved, hypervisor.StateRemains:
+	case hypervisor.StateRemains:
 		// No machine that is there is so.
 	}
 
@@ -270,11 +296,11 @@ func (p *Provider) further(
 	return m, nil
 }
 
-// release gives a machine its medium and starts it.
+// release gives a machine its cloud-init Secret and starts it.
 func (p *Provider) release(
-	ctx context.Context, vm *virtv1.VirtualMachine, m hypervisor.Machine, media func(context.Context) (hypervisor.Media, error),
+	ctx context.Context, vm *virtv1.VirtualMachine, m hypervisor.Machine, seed func(context.Context) (hypervisor.Seed, error),
 ) (hypervisor.Machine, error) {
-	if err := p.giveMedium(ctx, vm, m, media); err != nil {
+	if err := p.giveSeed(ctx, vm, m, seed); err != nil {
 		return m, err
 	}
 

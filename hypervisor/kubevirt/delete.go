@@ -40,7 +40,7 @@ func (p *Provider) Delete(ctx context.Context, ref hypervisor.MachineRef) error 
 	name := nameOf(ref.Owner, ref.ID)
 
 	// The machine goes before its instance, which would be made again, and before its
-	// medium, whose name must not look free while the machine is there.
+	// cloud-init Secret, whose name must not look free while the machine is there.
 	for _, obj := range []client.Object{&virtv1.VirtualMachine{}, &virtv1.VirtualMachineInstance{}} {
 		left, err := p.remove(ctx, name, obj, ref.Owner)
 		if err != nil || left {
@@ -55,7 +55,7 @@ func (p *Provider) Delete(ctx context.Context, ref hypervisor.MachineRef) error 
 
 	if secret != nil {
 		if _, ours := p.id.isOf(secret, ref.Owner); ours {
-			if err := p.deleteMedium(ctx, secret); err != nil {
+			if err := p.deleteSeed(ctx, secret); err != nil {
 				return err
 			}
 		}

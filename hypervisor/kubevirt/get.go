@@ -101,15 +101,15 @@ func (p *Provider) List(ctx context.Context) ([]hypervisor.Machine, error) {
 	ctx, cancel := p.in(ctx)
 	defer cancel()
 
-	// Media first: a machine is made before its medium, so a medium without a machine in
+	// Seed first: a machine is made before its cloud-init Secret, so a cloud-init Secret without a machine in
 	// the later list has lost it.
 	var (
-		media     corev1.SecretList
+		seed      corev1.SecretList
 		vms       virtv1.VirtualMachineList
 		instances virtv1.VirtualMachineInstanceList
 	)
 
-	for _, list := range []client.ObjectList{&media, &vms, &instances} {
+	for _, list := range []client.ObjectList{&seed, &vms, &instances} {
 		if err := p.api.List(ctx, list, client.InNamespace(p.config.Namespace), p.id.selector()); err != nil {
 			return nil, explain("list machines", false, err)
 		}
@@ -133,13 +133,13 @@ func (p *Provider) List(ctx context.Context) ([]hypervisor.Machine, error) {
 		}
 	}
 
-	return p.remains(out, seen, media.Items, instances.Items), nil
+	return p.remains(out, seen, seed.Items, instances.Items), nil
 }
 
-// remains adds what is left of machines that are gone: media, and instances that somebody
+// remains adds what is left of machines that are gone: cloud-init Secrets, and instances that somebody
 // has taken the machine away from.
 func (p *Provider) remains(
-	out []hypervisor.Machine, seen map[string]bool, media []corev1.Secret, instances []virtv1.VirtualMachineInstance,
+	out []hypervisor.Machine, seen map[string]bool, seed []corev1.Secret, instances []virtv1.VirtualMachineInstance,
 ) []hypervisor.Machine {
 	add := func(obj client.Object) {
 		record, ours := p.id.owns(obj)
@@ -154,8 +154,8 @@ func (p *Provider) remains(
 		})
 	}
 
-	for i := range media {
-		add(&media[i])
+	for i := range seed {
+		add(&seed[i])
 	}
 
 	for i := range instances {

@@ -19,13 +19,13 @@ import (
 // Names inside a VirtualMachine.
 const (
 	rootDisk   = "root"
-	mediumDisk = "cloud-init"
+	seedDisk   = "cloud-init"
 	defaultNet = "default"
-	// mediumLabel makes cloud-init take a disk for a NoCloud medium.
-	mediumLabel = "cidata"
+	// seedLabel makes cloud-init take a disk for a cloud-init Secret.
+	seedLabel = "cidata"
 )
 
-// build makes the VirtualMachine of a spec: halted, owned, and without its medium.
+// build makes the VirtualMachine of a spec: halted, owned, and without its cloud-init Secret.
 func (p *Provider) build(spec hypervisor.MachineSpec, now time.Time) (*virtv1.VirtualMachine, error) {
 	labels, annotations, err := p.id.marks(spec.ID, spec.Owner, p.config.Tags, now)
 	if err != nil {
@@ -84,14 +84,14 @@ func (p *Provider) instance(spec hypervisor.MachineSpec, name string) virtv1.Vir
 				Rng: &virtv1.Rng{},
 				Disks: []virtv1.Disk{
 					{Name: rootDisk, DiskDevice: virtv1.DiskDevice{Disk: &virtv1.DiskTarget{Bus: virtv1.DiskBusVirtio}}},
-					{Name: mediumDisk, DiskDevice: virtv1.DiskDevice{Disk: &virtv1.DiskTarget{Bus: virtv1.DiskBusVirtio}}},
+					{Name: seedDisk, DiskDevice: virtv1.DiskDevice{Disk: &virtv1.DiskTarget{Bus: virtv1.DiskBusVirtio}}},
 				},
 				Interfaces: []virtv1.Interface{iface},
 			},
 		},
 		Networks: []virtv1.Network{net},
-		Volumes: []virtv1.Volume{{Name: mediumDisk, VolumeSource: virtv1.VolumeSource{
-			Secret: &virtv1.SecretVolumeSource{SecretName: name, VolumeLabel: mediumLabel},
+		Volumes: []virtv1.Volume{{Name: seedDisk, VolumeSource: virtv1.VolumeSource{
+			Secret: &virtv1.SecretVolumeSource{SecretName: name, VolumeLabel: seedLabel},
 		}}},
 	}
 }

@@ -46,11 +46,30 @@ func machineSpec() hypervisor.MachineSpec {
 	}
 }
 
-func media(context.Context) (hypervisor.Media, error) {
-	return hypervisor.Media{
+func seed(context.Context) (hypervisor.Seed, error) {
+	return hypervisor.Seed{
 		UserData: []byte("#cloud-config\n{}\n"), MetaData: []byte("instance-id: x\n"), NetworkConfig: []byte("version: 2\n"),
 		Files: map[string][]byte{"bootstrap-service": []byte("program")},
 	}, nil
+}
+
+// further reserves an id, or has the machine made, and started unless it is on standby.
+func further(
+	ctx context.Context, p hypervisor.Provider, s *hypervisor.MachineSpec,
+) (hypervisor.Machine, error) {
+	switch {
+	case s.ID == 0:
+		reserved, err := p.Reserve(ctx, *s)
+		if err == nil {
+			s.ID, s.Node = reserved.ID, reserved.Node
+		}
+
+		return hypervisor.Machine{}, err //nolint:wrapcheck // looked at
+	case s.Standby:
+		return p.Ensure(ctx, *s) //nolint:wrapcheck // looked at
+	default:
+		return p.Start(ctx, *s, seed) //nolint:wrapcheck // looked at
+	}
 }
 
 // start has a machine made until it is in a state, and gives its spec with its id.
@@ -60,17 +79,13 @@ func (s *site) start(p *kubevirt.Provider, spec hypervisor.MachineSpec, want hyp
 	var last hypervisor.Machine
 
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-		m, err := p.Create(s.t.Context(), spec, media)
+		m, err := further(s.t.Context(), p, &spec)
 		if err != nil && !hypervisor.Is(err, hypervisor.Busy) {
 			s.t.Fatal(err)
 		}
 
 		if last = m; m.State == want {
 			return spec
-		}
-
-		if m.State == hypervisor.StateReserved {
-			spec.ID = m.ID
 		}
 	}
 
@@ -103,11 +118,11 @@ func TestMachineOnTheAPIServer(t *testing.T) {
 		t.Errorf("machine %s has labels %v", vm.Name, vm.Labels)
 	}
 
-	s.eventually("it has its medium", func() bool { return len(all(s, &corev1.SecretList{}).Items) > 0 || nudge(s, p, spec) })
+	s.eventually("it has its cloud-init Secret", func() bool { return len(all(s, &corev1.SecretList{}).Items) > 0 || nudge(s, p, spec) })
 
 	secret := s.secret()
 	if !metav1.IsControlledBy(secret, &vm) {
-		t.Errorf("the medium is owned by %v", secret.OwnerReferences)
+		t.Errorf("the cloud-init Secret is owned by %v", secret.OwnerReferences)
 	}
 
 	want := map[string][]byte{
@@ -115,13 +130,13 @@ func TestMachineOnTheAPIServer(t *testing.T) {
 		"network-config": []byte("version: 2\n"), "bootstrap-service": []byte("program"),
 	}
 	if diff := cmp.Diff(want, secret.Data); diff != "" {
-		t.Errorf("medium (-want +got):\n%s", diff)
+		t.Errorf("cloud-init Secret (-want +got):\n%s", diff)
 	}
 
 	s.start(p, spec, hypervisor.StateRunning)
 
 	if left := s.secret().Data; len(left) > 0 {
-		t.Errorf("the medium of a running machine still holds %d files", len(left))
+		t.Errorf("the cloud-init Secret of a running machine still holds %d files", len(left))
 	}
 
 	vm = all(s, &virtv1.VirtualMachineList{}).Items[0]
@@ -136,7 +151,7 @@ func TestMachineOnTheAPIServer(t *testing.T) {
 }
 
 func nudge(s *site, p *kubevirt.Provider, spec hypervisor.MachineSpec) bool {
-	_, _ = p.Create(s.t.Context(), spec, media)
+	_, _ = further(s.t.Context(), p, &spec)
 
 	return false
 }
@@ -235,7 +250,7 @@ func TestWaitingIsExplained(t *testing.T) {
 func (s *site) message(p *kubevirt.Provider, spec hypervisor.MachineSpec, want string) {
 	s.t.Helper()
 	s.eventually("the message says "+want, func() bool {
-		m, err := p.Create(s.t.Context(), spec, media)
+		m, err := further(s.t.Context(), p, &spec)
 
 		return err == nil && strings.Contains(m.Message, want)
 	})

@@ -33,7 +33,7 @@ const (
 	maxName = 63
 )
 
-// Record is the ownership of a machine and of its medium, as it stands in their
+// Record is the ownership of a machine and of its cloud-init Secret, as it stands in their
 // annotation hyperfleet.io/owner.
 type Record struct {
 	hypervisor.Record

@@ -103,12 +103,12 @@ func (s *site) create(t *testing.T) (hypervisor.Machine, error) {
 
 	p, spec := s.provider(s.config(), env.Config), machineSpec()
 
-	reserved, err := p.Create(t.Context(), spec, media)
+	reserved, err := p.Reserve(t.Context(), spec)
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	spec.ID = reserved.ID
 
-	return p.Create(t.Context(), spec, media) //nolint:wrapcheck // looked at
+	return p.Start(t.Context(), spec, seed) //nolint:wrapcheck // looked at
 }

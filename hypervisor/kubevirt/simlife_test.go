@@ -133,7 +133,7 @@ func TestStartAndStop(t *testing.T) {
 	}
 }
 
-// A guest reads its medium, works, and powers off.
+// A guest reads its cloud-init Secret, works, and powers off.
 func TestGuest(t *testing.T) {
 	t.Parallel()
 
@@ -161,7 +161,7 @@ func TestGuest(t *testing.T) {
 	if diff := cmp.Diff(map[string][]byte{
 		"user-data": []byte("#cloud-config\n"), "meta-data": []byte("instance-id: a\n"),
 	}, <-read); diff != "" {
-		t.Errorf("medium (-want +got):\n%s", diff)
+		t.Errorf("cloud-init Secret (-want +got):\n%s", diff)
 	}
 
 	w.status("a", virtv1.VirtualMachineStatusStopped)

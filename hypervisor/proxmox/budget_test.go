@@ -72,7 +72,7 @@ func (f *fleet) live(ctx context.Context, s hypervisor.MachineSpec) error {
 		}
 	}
 
-	reserved, err := f.p.Create(ctx, s, nil)
+	reserved, err := f.p.Reserve(ctx, s)
 	if err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func (f *fleet) live(ctx context.Context, s hypervisor.MachineSpec) error {
 	ref := hypervisor.MachineRef{ID: s.ID, Owner: s.Owner}
 
 	err = until(func() (bool, error) {
-		m, err := f.p.Create(ctx, s, media)
+		m, err := f.p.Start(ctx, s, seed)
 		// A short life may be over before anybody looks.
 		started := m.State == hypervisor.StateRunning || m.State == hypervisor.StateStopped
 
@@ -204,13 +204,13 @@ func TestSharedCallsDoNotGrow(t *testing.T) {
 		for n := range machines {
 			sp := spec(n + 1)
 
-			reserved, err := p.Create(t.Context(), sp, nil)
+			reserved, err := p.Reserve(t.Context(), sp)
 			if err != nil {
 				t.Fatal(err)
 			}
 
 			sp.ID, sp.Node = reserved.ID, reserved.Node
-			if _, err := p.Create(t.Context(), sp, media); err != nil {
+			if _, err := p.Start(t.Context(), sp, seed); err != nil {
 				t.Fatal(err)
 			}
 

@@ -149,7 +149,7 @@ func (p *Provider) privilegeWarnings(held permissions, major int) []string {
 	return []string{"machines' addresses stay unknown: " + p.client.missing("/vms", []string{agent})}
 }
 
-// checkStorages makes sure that each online node has a storage for media, and that the
+// checkStorages makes sure that each online node has a storage for cloud-init ISOs, and that the
 // default storage takes disks.
 func (p *Provider) checkStorages(ctx context.Context, held permissions, nodes []hypervisor.Node) error {
 	for _, n := range nodes {

@@ -15,14 +15,14 @@ import (
 
 // configure gives the clone its options with one write, then grows its disk. The record
 // is read right before, and the digest ties the write to what was read.
-func (p *Provider) configure(ctx context.Context, m *machine, spec hypervisor.MachineSpec, media mediaFunc,
+func (p *Provider) configure(ctx context.Context, m *machine, spec hypervisor.MachineSpec, seed seedFunc,
 ) (hypervisor.State, error) {
-	if err := p.uploadMedia(ctx, m, spec, media); err != nil {
+	if err := p.uploadISO(ctx, m, spec, seed); err != nil {
 		return "", err
 	}
 
-	if m.media == mediaUploading {
-		m.message = "waits for its boot medium"
+	if m.isoState == isoUploading {
+		m.message = "waits for its cloud-init ISO"
 
 		return hypervisor.StateCreating, nil
 	}
@@ -45,7 +45,7 @@ func (p *Provider) configure(ctx context.Context, m *machine, spec hypervisor.Ma
 	switch {
 	case p.configured(m, config):
 		m.held = false
-	case spec.Hold && p.prepared(config):
+	case spec.Standby && p.prepared(config):
 		m.held = true
 	default:
 		if config, err = p.dropTPM(ctx, m, spec, config); err != nil {
@@ -56,7 +56,7 @@ func (p *Provider) configure(ctx context.Context, m *machine, spec hypervisor.Ma
 			return "", err
 		}
 
-		m.held = spec.Hold
+		m.held = spec.Standby
 	}
 
 	return p.grow(ctx, m, spec, config)
@@ -112,16 +112,16 @@ func (p *Provider) machineOptions(m *machine, spec hypervisor.MachineSpec, confi
 		return options, p.builtinOptions(options, m, spec, config)
 	}
 
-	slot := mediaSlot(config)
+	slot := isoSlot(config)
 	if slot == "" {
 		return nil, &hypervisor.Error{
-			Kind: hypervisor.Rejected, Reason: "NoDriveForMedium",
+			Kind: hypervisor.Rejected, Reason: "NoDriveForISO",
 			Message: fmt.Sprintf("%s has no cloud-init drive and none of ide2, ide0 and sata5 is free for the cloud-init ISO: "+
 				"free one with: qm set TEMPLATE --delete ide2", refText(spec.Template)),
 		}
 	}
 
-	if !spec.Hold {
+	if !spec.Standby {
 		options[slot] = m.volid + ",media=cdrom"
 	}
 
@@ -241,7 +241,7 @@ func (p *Provider) builtinOptions(options map[string]string, m *machine, spec hy
 	}
 
 	// What cicustom names is written when the machine is released.
-	if spec.Hold {
+	if spec.Standby {
 		return nil
 	}
 

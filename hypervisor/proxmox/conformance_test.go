@@ -172,7 +172,7 @@ func inspect(s *pve.Server, occupied map[int]bool) conformance.State {
 	}
 
 	for _, iso := range snap.ISOs() {
-		state.Media = append(state.Media, iso.Node+"/"+iso.VolID)
+		state.Seeds = append(state.Seeds, iso.Node+"/"+iso.VolID)
 	}
 
 	raw, err := json.Marshal(foreign)

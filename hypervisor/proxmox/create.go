@@ -16,20 +16,31 @@ import (
 const (
 	// maxCloneAttempts and maxStartAttempts bound the tries after a failed task.
 	maxAttempts = 3
-	// maxMoves bounds the steps of one call of Create; there are fewer phases.
+	// maxMoves bounds the steps of one call of advance; there are fewer phases.
 	maxMoves = 12
 )
 
-type mediaFunc = func(context.Context) (hypervisor.Media, error)
+type seedFunc = func(context.Context) (hypervisor.Seed, error)
 
-// Create makes the machine; see hypervisor.Provider.
-func (p *Provider) Create(ctx context.Context, spec hypervisor.MachineSpec, media mediaFunc) (hypervisor.Machine, error) {
-	if spec.Owner.UID == "" {
-		return hypervisor.Machine{}, errors.New("create machine: its owner has no uid")
-	}
+// Ensure makes the machine; see hypervisor.Provider.
+func (p *Provider) Ensure(ctx context.Context, spec hypervisor.MachineSpec) (hypervisor.Machine, error) {
+	spec.Standby = true
 
-	if spec.ID == 0 {
-		return p.reserve(ctx, spec)
+	return p.advance(ctx, spec, nil)
+}
+
+// Start makes and starts the machine; see hypervisor.Provider.
+func (p *Provider) Start(ctx context.Context, spec hypervisor.MachineSpec, seed seedFunc) (hypervisor.Machine, error) {
+	spec.Standby = false
+
+	return p.advance(ctx, spec, seed)
+}
+
+// advance takes the machine as far as it gets without waiting: until it is prepared if it is
+// on standby, else until it runs.
+func (p *Provider) advance(ctx context.Context, spec hypervisor.MachineSpec, seed seedFunc) (hypervisor.Machine, error) {
+	if spec.Owner.UID == "" || spec.ID == 0 {
+		return hypervisor.Machine{}, errors.New("make machine: it needs an owner's uid and a reserved id")
 	}
 
 	if err := p.seedIDs(ctx); err != nil {
@@ -43,7 +54,7 @@ func (p *Provider) Create(ctx context.Context, spec hypervisor.MachineSpec, medi
 
 	if p.ids.confirm(spec.ID, spec.Owner.UID) && m.phase == phaseUnknown {
 		// Reserved by this process and not used since: nothing to look for.
-		m.phase, m.media = phaseReserved, mediaNone
+		m.phase, m.isoState = phaseReserved, isoNone
 		m.id, m.node = spec.ID, spec.Node
 	}
 
@@ -54,11 +65,11 @@ func (p *Provider) Create(ctx context.Context, spec hypervisor.MachineSpec, medi
 	p.note(m, func(at *placement) {
 		at.id, at.node, at.memory = m.id, m.node, spec.Shape.Memory
 		at.toClone = m.phase < phaseCloned
-		at.held = spec.Hold || m.phase == phasePrepared
+		at.held = spec.Standby || m.phase == phasePrepared
 	})
 
 	for range maxMoves {
-		state, err := p.move(ctx, m, spec, media)
+		state, err := p.move(ctx, m, spec, seed)
 		if err != nil {
 			return m.view(hypervisor.StateCreating, m.message), p.afterError(m, err)
 		}
@@ -93,21 +104,21 @@ func (p *Provider) afterError(m *machine, err error) error {
 }
 
 // move takes one step. An empty state asks for the next.
-func (p *Provider) move(ctx context.Context, m *machine, spec hypervisor.MachineSpec, media mediaFunc,
+func (p *Provider) move(ctx context.Context, m *machine, spec hypervisor.MachineSpec, seed seedFunc,
 ) (hypervisor.State, error) {
 	if m.work.pending() {
-		return hypervisor.StateCreating, p.uploadMedia(ctx, m, spec, media)
+		return hypervisor.StateCreating, p.uploadISO(ctx, m, spec, seed)
 	}
 
 	switch m.phase {
 	case phaseUnknown:
 		return "", p.look(ctx, m)
 	case phaseReserved:
-		return p.startClone(ctx, m, spec, media)
+		return p.startClone(ctx, m, spec, seed)
 	case phaseCloning:
 		return "", p.cloneEnded(ctx, m)
 	case phaseCloned:
-		return p.configure(ctx, m, spec, media)
+		return p.configure(ctx, m, spec, seed)
 	case phaseResizing:
 		return "", p.growEnded(ctx, m, spec)
 	case phasePrepared:
@@ -149,13 +160,17 @@ func (p *Provider) seedIDs(ctx context.Context) error {
 	return nil
 }
 
-// reserve chooses an id and a node, or finds those of the machine that there is.
-func (p *Provider) reserve(ctx context.Context, spec hypervisor.MachineSpec) (hypervisor.Machine, error) {
-	if err := p.seedIDs(ctx); err != nil {
-		return hypervisor.Machine{}, err
+// Reserve chooses an id and a node; see hypervisor.Provider.
+func (p *Provider) Reserve(ctx context.Context, spec hypervisor.MachineSpec) (hypervisor.Reservation, error) {
+	var out hypervisor.Reservation
+
+	if spec.Owner.UID == "" {
+		return out, errors.New("reserve an id: the machine's owner has no uid")
 	}
 
-	out := hypervisor.Machine{Owner: spec.Owner, Name: spec.Hostname, State: hypervisor.StateReserved}
+	if err := p.seedIDs(ctx); err != nil {
+		return out, err
+	}
 
 	if id, node, ok := p.ids.reserved(spec.Owner.UID); ok {
 		out.ID, out.Node = id, node
@@ -172,7 +187,6 @@ func (p *Provider) reserve(ctx context.Context, spec hypervisor.MachineSpec) (hy
 		return out, err
 	} else if ok {
 		out.ID, out.Node = id, snap[id].Node
-		out.Message = "adopts the machine that was made for this claim before"
 
 		return out, nil
 	}
@@ -184,7 +198,7 @@ func (p *Provider) reserve(ctx context.Context, spec hypervisor.MachineSpec) (hy
 
 	out.Node = chosen.Node
 	memory := spec.Shape.Memory
-	if spec.Hold {
+	if spec.Standby {
 		memory = 0
 	}
 
@@ -227,7 +241,7 @@ func (p *Provider) place(ctx context.Context, snap snapshot, spec hypervisor.Mac
 }
 
 // startClone takes a place at the storage and asks for the clone.
-func (p *Provider) startClone(ctx context.Context, m *machine, spec hypervisor.MachineSpec, media mediaFunc,
+func (p *Provider) startClone(ctx context.Context, m *machine, spec hypervisor.MachineSpec, seed seedFunc,
 ) (hypervisor.State, error) {
 	if m.node == "" {
 		return "", &hypervisor.Error{Kind: hypervisor.IDTaken, Reason: "NoNode",
@@ -241,7 +255,7 @@ func (p *Provider) startClone(ctx context.Context, m *machine, spec hypervisor.M
 
 	m.gate = gate
 
-	entered, ahead := p.gates.enter(gate, m.owner, spec.Hold)
+	entered, ahead := p.gates.enter(gate, m.owner, spec.Standby)
 	if !entered {
 		m.message = fmt.Sprintf("waits for a place to clone on storage %s, %d before it", gate, ahead)
 		p.watch.kick()
@@ -263,7 +277,7 @@ func (p *Provider) startClone(ctx context.Context, m *machine, spec hypervisor.M
 	m.phase, m.message = phaseCloning, "is being cloned"
 	m.work = p.watch.add(upid, owner, func() { p.gates.leave(gate, owner) })
 
-	return hypervisor.StateCreating, p.uploadMedia(ctx, m, spec, media)
+	return hypervisor.StateCreating, p.uploadISO(ctx, m, spec, seed)
 }
 
 // cloneRefused decides what a failed clone call means. Where the outcome is unknown or
@@ -401,7 +415,7 @@ func (p *Provider) busy(m *machine, reason, format string, args ...any) error {
 
 // start powers the machine on, for the first and only time.
 func (p *Provider) start(ctx context.Context, m *machine, spec hypervisor.MachineSpec) (hypervisor.State, error) {
-	if spec.Hold {
+	if spec.Standby {
 		return hypervisor.StatePrepared, nil
 	}
 

@@ -17,7 +17,7 @@ import (
 // freed and given to another.
 const verifiedFor = 5 * time.Second
 
-// Delete removes a machine and its medium; see hypervisor.Provider.
+// Delete removes a machine and its cloud-init ISO; see hypervisor.Provider.
 func (p *Provider) Delete(ctx context.Context, ref hypervisor.MachineRef) error {
 	if ref.Owner.UID == "" {
 		return errors.New("delete machine: its owner has no uid")
@@ -74,22 +74,22 @@ func (p *Provider) unmake(ctx context.Context, m *machine) (done bool, err error
 	case phaseDestroying:
 		return false, p.destroyEnded(m)
 	case phaseGone:
-		return true, p.removeMedia(ctx, m)
+		return true, p.removeISO(ctx, m)
 	}
 
 	return true, fmt.Errorf("delete machine %d: unknown phase %d", m.id, m.phase)
 }
 
 // lookToDelete finds out what there is to remove. A machine of another's is let be, but
-// the claim's own medium goes.
+// the claim's own cloud-init ISO goes.
 func (p *Provider) lookToDelete(ctx context.Context, m *machine) error {
 	err := p.look(ctx, m)
 	if !hypervisor.Is(err, hypervisor.IDTaken) {
 		return err
 	}
 
-	if media := p.removeMedia(ctx, m); media == nil || !hypervisor.Is(media, hypervisor.NotFound) {
-		return media
+	if err := p.removeISO(ctx, m); err == nil || !hypervisor.Is(err, hypervisor.NotFound) {
+		return err
 	}
 
 	return p.notOwned(m)
@@ -228,7 +228,7 @@ func (p *Provider) changeFailed(m *machine, err error) error {
 	return err
 }
 
-// destroy removes the machine with its disks, and starts to remove its medium.
+// destroy removes the machine with its disks, and starts to remove its cloud-init ISO.
 func (p *Provider) destroy(ctx context.Context, m *machine) (done bool, err error) {
 	if m.work != nil {
 		// The stop has ended. If it failed, the destroy is refused and says why.
@@ -258,7 +258,7 @@ func (p *Provider) destroy(ctx context.Context, m *machine) (done bool, err erro
 	m.phase, m.message = phaseDestroying, "is being destroyed"
 	m.work = p.watch.add(upid, m.owner, nil)
 
-	if m.media == mediaReady {
+	if m.isoState == isoReady {
 		return true, p.deleteISO(ctx, m)
 	}
 
@@ -294,24 +294,24 @@ func (p *Provider) destroyEnded(m *machine) error {
 	}
 }
 
-// removeMedia removes the medium of a machine that is gone. NotFound says that nothing
+// removeISO removes the cloud-init ISO of a machine that is gone. NotFound says that nothing
 // is left.
-func (p *Provider) removeMedia(ctx context.Context, m *machine) error {
-	if m.mediaTask.pending() {
+func (p *Provider) removeISO(ctx context.Context, m *machine) error {
+	if m.isoTask.pending() {
 		return nil
 	}
 
-	if m.mediaTask != nil {
-		p.mediaTaskEnded(m)
+	if m.isoTask != nil {
+		p.isoTaskEnded(m)
 	}
 
-	if m.media == mediaUnknown {
-		if err := p.findMedia(ctx, m); err != nil {
+	if m.isoState == isoUnknown {
+		if err := p.findISO(ctx, m); err != nil {
 			return err
 		}
 	}
 
-	if m.media == mediaReady {
+	if m.isoState == isoReady {
 		return p.deleteISO(ctx, m)
 	}
 
@@ -325,25 +325,25 @@ func (p *Provider) removeMedia(ctx context.Context, m *machine) error {
 	return p.notFound(m)
 }
 
-// mediaTaskEnded takes the result of an upload or a removal.
-func (p *Provider) mediaTaskEnded(m *machine) {
-	exit, _ := m.mediaTask.result()
-	m.mediaTask = nil
+// isoTaskEnded takes the result of an upload or a removal.
+func (p *Provider) isoTaskEnded(m *machine) {
+	exit, _ := m.isoTask.result()
+	m.isoTask = nil
 
 	switch {
 	case !taskSucceeded(exit):
-		m.media = mediaUnknown
-	case m.media == mediaDeleting:
-		m.media = mediaGone
+		m.isoState = isoUnknown
+	case m.isoState == isoDeleting:
+		m.isoState = isoGone
 	default:
-		m.media = mediaReady
+		m.isoState = isoReady
 	}
 }
 
 // deleteISO removes the claim's ISO. Its name carries operator, cluster and claim.
 func (p *Provider) deleteISO(ctx context.Context, m *machine) error {
 	if m.volid == "" {
-		m.media = mediaGone
+		m.isoState = isoGone
 
 		return nil
 	}
@@ -352,35 +352,35 @@ func (p *Provider) deleteISO(ctx context.Context, m *machine) error {
 
 	upid, err := p.client.deleteVolume(ctx, m.node, m.volid)
 	if err != nil {
-		m.media = mediaUnknown
+		m.isoState = isoUnknown
 
 		return err
 	}
 
-	m.media = mediaDeleting
+	m.isoState = isoDeleting
 	if upid == "" {
-		m.media = mediaGone
+		m.isoState = isoGone
 
 		return nil
 	}
 
-	m.mediaTask = p.watch.add(upid, m.owner, nil)
+	m.isoTask = p.watch.add(upid, m.owner, nil)
 
 	return nil
 }
 
-// findMedia looks for the claim's ISO where it may be.
-func (p *Provider) findMedia(ctx context.Context, m *machine) error {
+// findISO looks for the claim's ISO where it may be.
+func (p *Provider) findISO(ctx context.Context, m *machine) error {
 	found, err := p.allISOs(ctx)
 	if err != nil {
 		return err
 	}
 
-	m.media = mediaGone
+	m.isoState = isoGone
 
 	for _, iso := range found {
 		if iso.uid == safeName(m.owner.UID) {
-			m.media, m.volid, m.node = mediaReady, iso.volid, iso.node
+			m.isoState, m.volid, m.node = isoReady, iso.volid, iso.node
 		}
 	}
 

@@ -252,8 +252,8 @@ func TestLagOfTheListing(t *testing.T) {
 }
 
 // An upload that was on its way when another operator took over ends after the machine and
-// its medium are gone. The new leader, which remembers that they are, removes it at once.
-func TestAMediumThatComesLate(t *testing.T) {
+// its cloud-init ISO are gone. The new leader, which remembers that they are, removes it at once.
+func TestAnISOThatComesLate(t *testing.T) {
 	t.Parallel()
 
 	s := pvetest.New(t, fastModel())
@@ -263,7 +263,7 @@ func TestAMediumThatComesLate(t *testing.T) {
 
 	isos := s.Snapshot().ISOs()
 	if len(isos) != 1 {
-		t.Fatalf("%d media for one machine", len(isos))
+		t.Fatalf("%d cloud-init ISOs for one machine", len(isos))
 	}
 
 	remove(t, p, hypervisor.MachineRef{ID: made.ID, Owner: sp.Owner})
@@ -285,18 +285,16 @@ func TestAMediumThatComesLate(t *testing.T) {
 	}
 }
 
-// createError calls Create until it gives an error that waiting does not fix.
+// createError goes on until it gives an error that waiting does not fix.
 func createError(t testing.TB, p hypervisor.Provider, sp *hypervisor.MachineSpec) error {
 	t.Helper()
 
 	deadline := time.Now().Add(patience)
 
 	for time.Now().Before(deadline) {
-		m, err := p.Create(t.Context(), *sp, media)
+		m, err := further(t.Context(), p, sp)
 
 		switch {
-		case err == nil && m.State == hypervisor.StateReserved:
-			sp.ID, sp.Node = m.ID, m.Node
 		case err == nil && m.State == hypervisor.StateRunning:
 			t.Fatal("it runs")
 		case err != nil && !hypervisor.Is(err, hypervisor.Busy) && !hypervisor.Is(err, hypervisor.UnknownOutcome):

@@ -234,7 +234,7 @@ func TestChoose(t *testing.T) {
 	shape := hypervisor.Shape{CPU: 4, Memory: 8 * gib}
 	spread := hypervisor.MachineSpec{Shape: shape}
 	pack := hypervisor.MachineSpec{Shape: shape, Strategy: hypervisor.Pack}
-	hold := hypervisor.MachineSpec{Shape: shape, Hold: true}
+	hold := hypervisor.MachineSpec{Shape: shape, Standby: true}
 
 	cases := []struct {
 		name  string

@@ -58,7 +58,7 @@ func (p *Provider) dropUnused(m *machine) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	if m.placed.id == 0 && m.media == mediaUnknown && p.machines[m.owner.UID] == m {
+	if m.placed.id == 0 && m.isoState == isoUnknown && p.machines[m.owner.UID] == m {
 		delete(p.machines, m.owner.UID)
 	}
 }

@@ -14,7 +14,7 @@ import (
 // release lets a held machine go on, once its node has the memory that it did not take
 // while it was held.
 func (p *Provider) release(ctx context.Context, m *machine, spec hypervisor.MachineSpec) (hypervisor.State, error) {
-	if spec.Hold {
+	if spec.Standby {
 		m.message = "is made, and not started"
 
 		return hypervisor.StatePrepared, nil

@@ -33,7 +33,7 @@ func TestReleasedMachinesShareTheMemoryOfTheirNode(t *testing.T) {
 	for i := range specs {
 		specs[i] = spec(i + 1)
 		specs[i].Shape.Memory = capacity.Free.Memory / (fit + 1) * 5 / 4 &^ (1<<20 - 1)
-		specs[i].Hold = true
+		specs[i].Standby = true
 		specs[i] = hold(t, p, specs[i])
 	}
 
@@ -45,7 +45,7 @@ func TestReleasedMachinesShareTheMemoryOfTheirNode(t *testing.T) {
 	)
 
 	for _, one := range specs {
-		one.Hold = false
+		one.Standby = false
 
 		group.Go(func() {
 			ran := released(t, p, one)
@@ -78,13 +78,9 @@ func hold(t *testing.T, p hypervisor.Provider, s hypervisor.MachineSpec) hypervi
 	deadline := time.Now().Add(patience)
 
 	for {
-		m, err := p.Create(t.Context(), s, nil)
+		m, err := further(t.Context(), p, &s)
 		if err != nil && !transient(err) || time.Now().After(deadline) {
 			t.Fatalf("hold %s: %s (%v)", s.Owner.Name, m.State, err)
-		}
-
-		if err == nil {
-			s.ID, s.Node = m.ID, m.Node
 		}
 
 		if m.State == hypervisor.StatePrepared && err == nil {
@@ -95,14 +91,14 @@ func hold(t *testing.T, p hypervisor.Provider, s hypervisor.MachineSpec) hypervi
 	}
 }
 
-// released calls Create until the machine runs, or is told that there is no room.
+// released calls Start until the machine runs, or is told that there is no room.
 func released(t *testing.T, p hypervisor.Provider, s hypervisor.MachineSpec) bool {
 	t.Helper()
 
 	deadline := time.Now().Add(patience)
 
 	for time.Now().Before(deadline) {
-		m, err := p.Create(t.Context(), s, media)
+		m, err := p.Start(t.Context(), s, seed)
 
 		switch {
 		case hypervisor.Is(err, hypervisor.NoCapacity):
@@ -134,7 +130,7 @@ func TestAHeldMachineStartedByHandIsSeen(t *testing.T) {
 	s := pvetest.New(t, fastModel())
 	p := connect(t, s)
 	one := spec(1)
-	one.Hold = true
+	one.Standby = true
 	one = hold(t, p, one)
 
 	var upid string

@@ -22,7 +22,7 @@ type isoFound struct {
 // of the listing: Get confirms it. A held machine that this process has not asked after yet
 // is listed as stopped.
 func (p *Provider) List(ctx context.Context) ([]hypervisor.Machine, error) {
-	// Media before machines: a medium whose machine is made in between is not taken for
+	// ISOs before machines: a cloud-init ISO whose machine is made in between is not taken for
 	// a remnant.
 	begun := p.clock.Now()
 
@@ -131,11 +131,11 @@ func (p *Provider) retired(m *machine) bool {
 		_ = p.destroyEnded(m)
 	}
 
-	if m.mediaTask != nil && !m.mediaTask.pending() {
-		p.mediaTaskEnded(m)
+	if m.isoTask != nil && !m.isoTask.pending() {
+		p.isoTaskEnded(m)
 	}
 
-	return m.phase == phaseGone && m.mediaTask == nil
+	return m.phase == phaseGone && m.isoTask == nil
 }
 
 // liveOwners gives the claims that this process makes machines for, and those of them

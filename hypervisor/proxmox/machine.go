@@ -28,7 +28,7 @@ const (
 	phaseCloned
 	// phaseResizing: its options are written, the task that grows its disk runs.
 	phaseResizing
-	// phasePrepared: its options are written but for its boot medium; it was never started.
+	// phasePrepared: its options are written but for its cloud-init ISO; it was never started.
 	phasePrepared
 	// phaseConfigured: its options are written; it was never started.
 	phaseConfigured
@@ -40,20 +40,20 @@ const (
 	phaseStopped
 	// phaseDestroying: its destroy task runs.
 	phaseDestroying
-	// phaseGone: it is gone; its medium may not be.
+	// phaseGone: it is gone; its cloud-init ISO may not be.
 	phaseGone
 )
 
-// mediaState is how far a machine's ISO is.
-type mediaState int
+// isoState is how far a machine's ISO is.
+type isoState int
 
 const (
-	mediaUnknown mediaState = iota
-	mediaNone
-	mediaUploading
-	mediaReady
-	mediaDeleting
-	mediaGone
+	isoUnknown isoState = iota
+	isoNone
+	isoUploading
+	isoReady
+	isoDeleting
+	isoGone
 )
 
 // machine is what this process knows of one claim's machine. The hypervisor is the
@@ -86,17 +86,17 @@ type machine struct {
 	attempts      int
 	message       string
 
-	media     mediaState
-	mediaTask *task
-	volid     string
-	// iso is the built medium, kept until it is uploaded.
+	isoState isoState
+	isoTask  *task
+	volid    string
+	// iso is the built cloud-init ISO, kept until it is uploaded.
 	iso []byte
 
 	// calls counts the calls made for this machine alone.
 	calls     int
 	agentNext time.Time
 	diskDone  bool
-	// held says that its options were written without a boot medium.
+	// held says that its options were written without a cloud-init ISO.
 	held bool
 	// leaving says that Delete was called.
 	leaving bool
@@ -181,7 +181,7 @@ func (p *Provider) removed(uid string) bool {
 // machines every ten seconds).
 const listingLag = 10 * time.Second
 
-// recall forgets a removal after which the owner's machine or medium is listed: it was made
+// recall forgets a removal after which the owner's machine or cloud-init ISO is listed: it was made
 // again, by an operator that did not know yet that it leads no more. Listed is when it was
 // there.
 func (p *Provider) recall(uid string, listed time.Time) {
@@ -347,12 +347,12 @@ func (p *Provider) configured(m *machine, config vmConfig) bool {
 }
 
 // prepared tells whether the config write of this machine has been made, perhaps without
-// its boot medium: then it is held.
+// its cloud-init ISO: then it is held.
 func (p *Provider) prepared(config vmConfig) bool {
 	return hasOperatorTag(p.id, config["tags"]) && config["onboot"] != "1"
 }
 
-// attached tells whether the machine has its boot medium.
+// attached tells whether the machine has its cloud-init ISO.
 func (p *Provider) attached(m *machine, config vmConfig) bool {
 	for name, option := range config {
 		if diskSlot.MatchString(name) && p.ownISO(m, option) {

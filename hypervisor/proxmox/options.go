@@ -204,9 +204,9 @@ func cloudInitSlot(c vmConfig) string {
 	return slots[0]
 }
 
-// mediaSlot gives the slot that the NoCloud ISO goes to: the cloud-init drive's, else
+// isoSlot gives the slot that the NoCloud ISO goes to: the cloud-init drive's, else
 // the first of ide2, ide0 and sata5 that is free or an empty CD-ROM drive; "" if none.
-func mediaSlot(c vmConfig) string {
+func isoSlot(c vmConfig) string {
 	if slot := cloudInitSlot(c); slot != "" {
 		return slot
 	}

@@ -84,9 +84,9 @@ func TestFirstDisk(t *testing.T) {
 
 func TestSlots(t *testing.T) {
 	cases := []struct {
-		name             string
-		config           vmConfig
-		cloudInit, media string
+		name            string
+		config          vmConfig
+		cloudInit, seed string
 	}{
 		{"cloud-init drive on LVM", vmConfig{"ide2": "local-lvm:vm-9000-cloudinit,media=cdrom"}, "ide2", "ide2"},
 		{"cloud-init drive as file", vmConfig{"scsi1": "local:9000/vm-9000-cloudinit.qcow2,media=cdrom"}, "scsi1", "scsi1"},
@@ -101,8 +101,8 @@ func TestSlots(t *testing.T) {
 				t.Errorf("cloud-init slot %q, want %q", got, c.cloudInit)
 			}
 
-			if got := mediaSlot(c.config); got != c.media {
-				t.Errorf("media slot %q, want %q", got, c.media)
+			if got := isoSlot(c.config); got != c.seed {
+				t.Errorf("cloud-init ISOs slot %q, want %q", got, c.seed)
 			}
 		})
 	}

@@ -38,7 +38,7 @@ func choose(candidates []candidate, spec hypervisor.MachineSpec) (candidate, err
 
 	for _, c := range candidates {
 		room := c.FreeMemory
-		if spec.Hold {
+		if spec.Standby {
 			room = c.TotalMemory
 		}
 

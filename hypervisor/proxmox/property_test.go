@@ -198,7 +198,7 @@ func TestProperty21StorageAndNetwork(t *testing.T) {
 	s := pvetest.New(t, propertyModel())
 	n := 0
 
-	property.Check(t, "disks, media and network are where the cluster and the template say", property.Options{Brief: briefLives}, prop.ForAll(
+	property.Check(t, "disks, cloud-init ISOs and network are where the cluster and the template say", property.Options{Brief: briefLives}, prop.ForAll(
 		func(defaultStorage, storage, defaultBridge, bridge string, vlan int, linked bool) string {
 			n++
 
@@ -213,7 +213,7 @@ func TestProperty21StorageAndNetwork(t *testing.T) {
 
 			return lives(t, s, p, sp, func(vm pve.VMState) string {
 				if !strings.HasPrefix(vm.Config["ide2"], "local:iso/") {
-					return "medium is " + vm.Config["ide2"]
+					return "cloud-init ISO is " + vm.Config["ide2"]
 				}
 
 				return placed(cluster, sp.Shape, vm.Config["scsi0"], vm.Config["net0"])
@@ -366,7 +366,7 @@ func attack(t testing.TB, p hypervisor.Provider, n int) string {
 			return fmt.Sprintf("get: %v", err)
 		}
 
-		if _, err := p.Create(t.Context(), sp, media); !hypervisor.Is(err, hypervisor.IDTaken) {
+		if _, err := p.Start(t.Context(), sp, seed); !hypervisor.Is(err, hypervisor.IDTaken) {
 			return fmt.Sprintf("create: %v", err)
 		}
 

@@ -212,7 +212,7 @@ func (p *Provider) storageOf(ctx context.Context, node, name string) (storageInf
 	}
 }
 
-// isoStorage gives the storage of a node that takes the media.
+// isoStorage gives the storage of a node that takes the cloud-init ISOs.
 func (p *Provider) isoStorage(ctx context.Context, node string) (storageInfo, error) {
 	if name := p.config.ISOStorage; name != "" {
 		s, err := p.storageOf(ctx, node, name)

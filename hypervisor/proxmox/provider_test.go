@@ -108,26 +108,41 @@ func spec(n int) hypervisor.MachineSpec {
 	}
 }
 
-func media(context.Context) (hypervisor.Media, error) {
-	return hypervisor.Media{
+func seed(context.Context) (hypervisor.Seed, error) {
+	return hypervisor.Seed{
 		UserData: []byte("#cloud-config\n{}\n"), MetaData: []byte("instance-id: x\n"), NetworkConfig: []byte("version: 2\n"),
 	}, nil
 }
 
-// create calls Create until the machine runs.
+// further reserves an id, or has the machine made, and started unless it is on standby.
+func further(
+	ctx context.Context, p hypervisor.Provider, s *hypervisor.MachineSpec,
+) (hypervisor.Machine, error) {
+	switch {
+	case s.ID == 0:
+		reserved, err := p.Reserve(ctx, *s)
+		if err == nil {
+			s.ID, s.Node = reserved.ID, reserved.Node
+		}
+
+		return hypervisor.Machine{}, err //nolint:wrapcheck // looked at
+	case s.Standby:
+		return p.Ensure(ctx, *s) //nolint:wrapcheck // looked at
+	default:
+		return p.Start(ctx, *s, seed) //nolint:wrapcheck // looked at
+	}
+}
+
+// create goes on until the machine runs.
 func create(t testing.TB, p hypervisor.Provider, s hypervisor.MachineSpec) hypervisor.Machine {
 	t.Helper()
 
 	deadline := time.Now().Add(patience)
 
 	for {
-		m, err := p.Create(t.Context(), s, media)
+		m, err := further(t.Context(), p, &s)
 		if err != nil && !transient(err) {
 			t.Fatalf("create %s: %v", s.Owner.Name, err)
-		}
-
-		if err == nil {
-			s.ID, s.Node = m.ID, m.Node
 		}
 
 		if m.State == hypervisor.StateRunning && err == nil {

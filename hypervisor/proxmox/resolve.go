@@ -154,7 +154,7 @@ func checkConfig(config vmConfig, t hypervisor.Template, want hypervisor.Shape) 
 	case want.CloudInitSource == hypervisor.SourceBuiltin && cloudInitSlot(config) == "":
 		return reject("TemplateWithoutCloudInit", "has no cloud-init drive, which cloudInitSource builtin needs: "+
 			"add one with: qm set %d --ide2 %s:cloudinit", t.ID, t.Storage)
-	case want.CloudInitSource != hypervisor.SourceBuiltin && mediaSlot(config) == "":
+	case want.CloudInitSource != hypervisor.SourceBuiltin && isoSlot(config) == "":
 		return reject("TemplateWithoutCloudInit", "has no cloud-init drive and no free CD-ROM slot for the cloud-init ISO: "+
 			"free one with: qm set %d --delete ide2", t.ID)
 	case want.Disk > 0 && want.Disk < t.DiskBytes:

@@ -176,7 +176,7 @@ func TestBuiltin(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	reserved, err := p.Create(t.Context(), sp, nil)
+	reserved, err := p.Reserve(t.Context(), sp)
 	if err != nil {
 		t.Fatal(err)
 	}

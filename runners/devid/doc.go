@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package devid certifies the device identity of a machine that attests by its TPM, when it
-// asks for that with a code on its medium:
+// asks for that with a code on its cloud-init ISO:
 //
 //	asked ──► key on record ──► certified ──► asked again: the same certificate
 //	                │

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package handover gives a machine its credential when it calls for it (bootstrap method
-// callback): the machine's medium holds a claim code, which is worth one use. A machine with
+// callback): the machine's cloud-init ISO holds a claim code, which is worth one use. A machine with
 // an attestation brings its SVID instead, and has no code; that is worth one use, too.
 //
 //	code offered ──► used ──► credential made ──► given

@@ -72,7 +72,7 @@ func identityReady(ctx context.Context, s *scope) step.Result {
 }
 
 // register makes the machine known to the identity provider; for one without an attestation
-// it does nothing. A token's time runs from here, so that this is done when the boot medium
+// it does nothing. A token's time runs from here, so that this is done when the cloud-init ISO
 // is made and no sooner. That it may have been done is on record before it is.
 func (s *scope) register(ctx context.Context) (identity.Attestation, error) {
 	if err := s.identify(ctx); err != nil || !s.attests() {

@@ -152,7 +152,7 @@ func plan() step.Plan[*scope] {
 		{Name: "JobSynced", Run: syncJob},                             // the last word on its job
 		{Condition: "Deregistered", Run: deregister},                  // runner gone from the CI platform
 		{Name: "Evicted", When: registered, Run: evict},               // no further SVID
-		{Condition: v1alpha1.ConditionVMCleanedUp, Run: destroy},      // VM and medium gone
+		{Condition: v1alpha1.ConditionVMCleanedUp, Run: destroy},      // VM and cloud-init ISO gone
 		{Condition: "IdentityRemoved", When: registered, Run: forget}, // nothing left of its identity
 		{Name: "DestroyedEmitted", Run: emitDestroyed},                // told, once
 	}}

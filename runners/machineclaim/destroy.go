@@ -15,7 +15,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 )
 
-// destroy removes the machine and its medium, and waits until both are gone.
+// destroy removes the machine and its cloud-init ISO, and waits until both are gone.
 func destroy(ctx context.Context, s *scope) step.Result {
 	status := &s.claim.Status
 	if status.VMRef == nil {
@@ -35,7 +35,7 @@ func destroy(ctx context.Context, s *scope) step.Result {
 
 	switch {
 	case hypervisor.Is(err, hypervisor.NotFound):
-		return step.Done().WithReason("VMGone", "VM "+status.VMRef.VMID+" and its medium are gone")
+		return step.Done().WithReason("VMGone", "VM "+status.VMRef.VMID+" and its cloud-init ISO are gone")
 	case hypervisor.Is(err, hypervisor.NotOwned):
 		s.leftBehind = true
 

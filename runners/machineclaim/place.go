@@ -22,7 +22,7 @@ func place(ctx context.Context, s *scope) step.Result {
 		return step.Done()
 	}
 
-	reserved, err := s.provider.Create(ctx, vmspec.Spec(s.claim, s.template, s.names), nil)
+	reserved, err := s.provider.Reserve(ctx, vmspec.Spec(s.claim, s.template, s.names))
 	if err != nil {
 		return s.provisioning(err, "NotPlaced")
 	}

@@ -33,7 +33,7 @@ func provision(ctx context.Context, s *scope) step.Result {
 
 	s.activated()
 
-	made, err := s.provider.Create(ctx, vmspec.Spec(s.claim, s.template, s.names), s.media)
+	made, err := s.make(ctx)
 	if hypervisor.Is(err, hypervisor.IDTaken) {
 		return s.replace(ctx, err)
 	}
@@ -79,6 +79,16 @@ func provision(ctx context.Context, s *scope) step.Result {
 	}
 }
 
+// make has the machine made and, unless it is on standby, started.
+func (s *scope) make(ctx context.Context) (hypervisor.Machine, error) {
+	spec := vmspec.Spec(s.claim, s.template, s.names)
+	if s.claim.Spec.Standby {
+		return s.provider.Ensure(ctx, spec) //nolint:wrapcheck // it names the machine
+	}
+
+	return s.provider.Start(ctx, spec, s.seed) //nolint:wrapcheck // it names the machine
+}
+
 // replace gives up an id that turned out to be another's, and has a new one reserved.
 // Nothing was made under the old one.
 func (s *scope) replace(ctx context.Context, cause error) step.Result {
@@ -92,22 +102,22 @@ func (s *scope) replace(ctx context.Context, cause error) step.Result {
 	return step.Wait(time.Millisecond, "IDTaken", cause.Error())
 }
 
-// media makes the machine's boot medium, and with it the one credential it will ever
+// cloud-init ISOs makes the machine's cloud-init ISO, and with it the one credential it will ever
 // have, or the code that it gets that for. The provider asks for it at most once in an
 // undisturbed life.
-func (s *scope) media(ctx context.Context) (hypervisor.Media, error) {
+func (s *scope) seed(ctx context.Context) (hypervisor.Seed, error) {
 	provider, err := s.Workloads.For(ctx, s.template, s.claim.Spec.WorkloadConfig)
 	if err != nil {
-		return hypervisor.Media{}, err //nolint:wrapcheck // it names the template and the fix
+		return hypervisor.Seed{}, err //nolint:wrapcheck // it names the template and the fix
 	}
 
 	runner, err := s.Workloads.Runner(s.template, s.claim.Spec.WorkloadConfig)
 	if err != nil {
-		return hypervisor.Media{}, err //nolint:wrapcheck // it names the template and the fix
+		return hypervisor.Seed{}, err //nolint:wrapcheck // it names the template and the fix
 	}
 
 	if err := vmspec.CheckPlatform(s.template, runner); err != nil {
-		return hypervisor.Media{}, err //nolint:wrapcheck // it names the template and the fix
+		return hypervisor.Seed{}, err //nolint:wrapcheck // it names the template and the fix
 	}
 
 	request := vmspec.RunnerRequest(s.claim, runner, s.Settings)
@@ -116,7 +126,7 @@ func (s *scope) media(ctx context.Context) (hypervisor.Media, error) {
 
 	if runner.Binds {
 		if job, err = s.bind(ctx); err != nil {
-			return hypervisor.Media{}, err
+			return hypervisor.Seed{}, err
 		}
 
 		request.Job = &job.Spec
@@ -129,23 +139,23 @@ func (s *scope) media(ctx context.Context) (hypervisor.Media, error) {
 	}
 
 	if in.Attestation, err = s.register(ctx); err != nil {
-		return hypervisor.Media{}, err
+		return hypervisor.Seed{}, err
 	}
 
 	if in.Credential, err = s.credential(ctx, provider, request, job); err != nil {
-		return hypervisor.Media{}, err
+		return hypervisor.Seed{}, err
 	}
 
-	media, err := vmspec.Media(in)
+	seed, err := vmspec.Seed(in)
 	if err != nil {
-		return hypervisor.Media{}, err //nolint:wrapcheck // it names the template and the fix
+		return hypervisor.Seed{}, err //nolint:wrapcheck // it names the template and the fix
 	}
 
-	return media, nil
+	return seed, nil
 }
 
 // credential sees to it that the machine comes to its credential, and gives what of it goes
-// onto the medium: nothing where the machine gets it itself.
+// onto the cloud-init ISO: nothing where the machine gets it itself.
 func (s *scope) credential(
 	ctx context.Context, provider workload.Provider, request workload.RunnerRequest, job *v1alpha1.RunnerJob,
 ) (workload.Credential, error) {
@@ -160,13 +170,13 @@ func (s *scope) credential(
 }
 
 // offer puts on record that the machine calls for its credential, and by what proof, so that
-// no code counts that is on no medium.
+// no code counts that is on no cloud-init ISO.
 func (s *scope) offer(ctx context.Context) error {
 	info := s.claim.Status.BootstrapInfo
 	proof := vmspec.Proof(s.claim)
 
 	if info.Handover != nil && vmspec.ProofOf(info.Handover) == proof {
-		return nil // the same code goes onto the medium again
+		return nil // the same code goes onto the cloud-init ISO again
 	}
 
 	info.Handover = &v1alpha1.CredentialHandover{Proof: proof, OfferedAt: *s.micro()}
@@ -178,7 +188,7 @@ func (s *scope) offer(ctx context.Context) error {
 	return nil
 }
 
-// revokeCode makes a claim code that an earlier medium may have had worthless.
+// revokeCode makes a claim code that an earlier cloud-init ISO may have had worthless.
 func (s *scope) revokeCode(ctx context.Context) error {
 	info := s.claim.Status.BootstrapInfo
 	if info.Handover == nil {
@@ -194,7 +204,7 @@ func (s *scope) revokeCode(ctx context.Context) error {
 	return nil
 }
 
-// issue has the credential made that goes onto the medium.
+// issue has the credential made that goes onto the cloud-init ISO.
 func (s *scope) issue(
 	ctx context.Context, provider workload.Provider, request workload.RunnerRequest, job *v1alpha1.RunnerJob,
 ) (workload.Credential, error) {

@@ -16,12 +16,12 @@ import (
 const (
 	// ReasonVanished: the VM is gone though nobody here removed it.
 	ReasonVanished = "VMVanished"
-	// ReasonStartedByHand: somebody else has started the VM, without its boot medium.
+	// ReasonStartedByHand: somebody else has started the VM, without its cloud-init ISO.
 	ReasonStartedByHand = "StartedByHand"
 )
 
 // standBy keeps a machine that is made and not started. It holds no credential: that is
-// made, with the boot medium, when the claim's standby is made false. Of the limits of its
+// made, with the cloud-init ISO, when the claim's standby is made false. Of the limits of its
 // life only the longest one counts; the others begin when it starts.
 func (s *scope) standBy(ctx context.Context) step.Result {
 	seen, err := s.provider.Get(ctx, s.ref())
@@ -32,7 +32,7 @@ func (s *scope) standBy(ctx context.Context) step.Result {
 	case err != nil:
 		return step.Wait(lookAgain, "HypervisorUnavailable", err.Error())
 	case seen.State == hypervisor.StateRunning, seen.State == hypervisor.StateStopped:
-		return s.end(ctx, ReasonStartedByHand, "the VM was started while it was on standby: it has no boot medium and is of no use")
+		return s.end(ctx, ReasonStartedByHand, "the VM was started while it was on standby: it has no cloud-init ISO and is of no use")
 	}
 
 	s.claim.Status.VMRef.Node = seen.Node

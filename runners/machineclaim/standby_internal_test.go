@@ -169,7 +169,7 @@ func TestAMachineOnStandbyIsLookedAfter(t *testing.T) {
 	}
 
 	if len(mine) != 1 || mine[0].Status != "stopped" || mine[0].Starts != 0 || len(h.pve.Snapshot().ISOs()) != 0 {
-		t.Errorf("there is %+v, want one machine that was never started and no medium", mine)
+		t.Errorf("there is %+v, want one machine that was never started and no cloud-init ISO", mine)
 	}
 
 	// Removed behind our back, its life is over.

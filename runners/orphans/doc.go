@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package orphans finds what carries this operator's mark and belongs to no claim any
-// more, on all sides: machines, runners, boot media, and identities. Each is removed.
+// more, on all sides: machines, runners, cloud-init ISOs, and identities. Each is removed.
 //
 // What is looked at first and what second decides: the outside is listed before the
 // claims are, from the API server itself, so that whatever was made for a claim is

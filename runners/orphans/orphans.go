@@ -50,12 +50,12 @@ type Sweeper struct {
 type Metrics struct{ found *prometheus.CounterVec }
 
 // NewMetrics registers hyperfleet_orphans_removed_total{side}, side being machine,
-// medium, runner or identity.
+// iso, runner or identity.
 func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{found: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: "hyperfleet", Subsystem: "orphans", Name: "removed_total",
 		Help: "Things with this operator's mark that belonged to no claim and were removed, by side: " +
-			"machine, medium, runner, identity.",
+			"machine, iso (of cloud-init), runner, identity.",
 	}, []string{"side"})}
 
 	if err := registerer.Register(m.found); err != nil {
@@ -151,7 +151,7 @@ func (s *Sweeper) identities(ctx context.Context) error {
 	return nil
 }
 
-// machines removes the machines and media of a cluster that belong to no claim.
+// machines removes the machines and cloud-init ISOs of a cluster that belong to no claim.
 func (s *Sweeper) machines(ctx context.Context, cluster string, provider hypervisor.Provider) error {
 	found, err := provider.List(ctx)
 	if err != nil {
@@ -174,7 +174,7 @@ func (s *Sweeper) machines(ctx context.Context, cluster string, provider hypervi
 
 		side := "machine"
 		if m.State == hypervisor.StateRemains {
-			side = "medium"
+			side = "iso"
 		}
 
 		err := provider.Delete(ctx, hypervisor.MachineRef{ID: m.ID, Owner: m.Owner})

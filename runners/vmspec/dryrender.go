@@ -81,7 +81,7 @@ func DryRender(template *v1alpha1.HypervisorMachineTemplate, settings Settings) 
 		}
 	}
 
-	_, err := Media(in)
+	_, err := Seed(in)
 
 	return err
 }

@@ -32,7 +32,7 @@ func withIdentity() vmspec.Settings {
 	}
 }
 
-// attesting is what the medium of an attested machine is made from.
+// attesting is what the cloud-init ISO of an attested machine is made from.
 func attesting(t *v1alpha1.HypervisorMachineTemplate) vmspec.Input {
 	in := input(t, withIdentity())
 	in.Claim.Status.BootstrapInfo = &v1alpha1.BootstrapInfo{Identity: vmspec.Identity(in.Claim, t, in.Settings)}
@@ -72,8 +72,8 @@ func configOf(t *testing.T, userData []byte) guest.Config {
 	return config
 }
 
-// By method of attestation and of bootstrap: what stands on the medium, and what does not.
-func TestMediaOfAnAttestedMachine(t *testing.T) {
+// By method of attestation and of bootstrap: what stands on the cloud-init ISO, and what does not.
+func TestSeedOfAnAttestedMachine(t *testing.T) {
 	t.Parallel()
 
 	own := &guest.SPIFFE{
@@ -90,7 +90,7 @@ func TestMediaOfAnAttestedMachine(t *testing.T) {
 		attestation, bootstrap string
 		check                  func(t *testing.T, config guest.Config)
 	}{
-		"credential on the medium": {v1alpha1.AttestationJoinToken, v1alpha1.BootstrapRunnerToken, func(t *testing.T, config guest.Config) {
+		"credential on the cloud-init ISO": {v1alpha1.AttestationJoinToken, v1alpha1.BootstrapRunnerToken, func(t *testing.T, config guest.Config) {
 			t.Helper()
 
 			if diff := cmp.Diff(own, config.SPIFFE); diff != "" || config.JITConfig == "" || config.Callback != nil {
@@ -146,15 +146,15 @@ func TestMediaOfAnAttestedMachine(t *testing.T) {
 				t.Fatal(err)
 			}
 
-			media, err := vmspec.Media(attesting(template))
+			seed, err := vmspec.Seed(attesting(template))
 			if err != nil {
 				t.Fatal(err)
 			}
 
-			tc.check(t, configOf(t, media.UserData))
+			tc.check(t, configOf(t, seed.UserData))
 
-			if strings.Contains(string(media.UserData), "a key that stays here") {
-				t.Error("the medium holds the operator's key")
+			if strings.Contains(string(seed.UserData), "a key that stays here") {
+				t.Error("the cloud-init ISO holds the operator's key")
 			}
 		})
 	}
@@ -164,7 +164,7 @@ func TestMediaOfAnAttestedMachine(t *testing.T) {
 func TestCloudInitSeesTheIdentity(t *testing.T) {
 	t.Parallel()
 
-	media, err := vmspec.Media(attesting(template(func(s *v1alpha1.HypervisorMachineTemplateSpec) {
+	seed, err := vmspec.Seed(attesting(template(func(s *v1alpha1.HypervisorMachineTemplateSpec) {
 		s.Attestation = &v1alpha1.Attestation{}
 		s.CloudInit = &v1alpha1.CloudInit{
 			UserData: "#cloud-config\nseen: [{{ .SPIFFEEnabled }}, {{ .AttestationMethod }}, {{ .JoinToken }}, {{ .SPIFFEID | toJson }}]\n",
@@ -177,7 +177,7 @@ func TestCloudInitSeesTheIdentity(t *testing.T) {
 	var data struct {
 		Seen []any `json:"seen"`
 	}
-	if err := yaml.Unmarshal(media.UserData, &data); err != nil {
+	if err := yaml.Unmarshal(seed.UserData, &data); err != nil {
 		t.Fatal(err)
 	}
 
@@ -206,7 +206,7 @@ func TestRegistration(t *testing.T) {
 }
 
 // A platform that makes each machine for one job gets its credential by callback, or with the
-// medium.
+// cloud-init ISO.
 func TestSecretsManagerIsForPlatformsThatDoNotBind(t *testing.T) {
 	t.Parallel()
 

@@ -138,30 +138,30 @@ func TestNetworkDataOfMachines(t *testing.T) {
 	var configs [][]byte
 
 	for name, tc := range cases {
-		media, err := vmspec.Media(tc.in)
+		seed, err := vmspec.Seed(tc.in)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 
-		configs = append(configs, media.NetworkConfig)
+		configs = append(configs, seed.NetworkConfig)
 
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
 			for _, kept := range tc.kept {
-				if !strings.Contains(string(media.NetworkConfig), kept) {
-					t.Errorf("lacks the user's %q:\n%s", kept, media.NetworkConfig)
+				if !strings.Contains(string(seed.NetworkConfig), kept) {
+					t.Errorf("lacks the user's %q:\n%s", kept, seed.NetworkConfig)
 				}
 			}
 
-			made := strings.Join(slices.Sorted(maps.Values(exe.Netplan(t, media.NetworkConfig))), "")
+			made := strings.Join(slices.Sorted(maps.Values(exe.Netplan(t, seed.NetworkConfig))), "")
 			for _, want := range tc.want {
 				if !strings.Contains(made, want+"\n") {
-					t.Errorf("networkd configuration lacks %q:\n%s\nfrom\n%s", want, made, media.NetworkConfig)
+					t.Errorf("networkd configuration lacks %q:\n%s\nfrom\n%s", want, made, seed.NetworkConfig)
 				}
 			}
 
-			checkUserData(t, media.UserData)
+			checkUserData(t, seed.UserData)
 
 			if err := vmspec.DryRender(tc.in.Template, vmspec.Settings{}); err != nil {
 				t.Errorf("the template's check: %v", err)
@@ -196,17 +196,17 @@ func TestNetworkDataAsOpenStack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			media, err := vmspec.Media(in)
+			seed, err := vmspec.Seed(in)
 			if err != nil {
 				t.Fatal(err)
 			}
 
-			network, _, err := netdata.Parse(media.NetworkConfig)
+			network, _, err := netdata.Parse(seed.NetworkConfig)
 			if err != nil {
-				t.Fatalf("%v\n%s", err, media.NetworkConfig)
+				t.Fatalf("%v\n%s", err, seed.NetworkConfig)
 			}
 
-			for i := range network.Links { // what a config drive has, and the medium of a job's machine has not
+			for i := range network.Links { // what a config drive has, and the cloud-init ISO of a job's machine has not
 				network.Links[i].MAC = "52:54:00:00:00:0" + string(rune('1'+i))
 				network.Links[i].Name = strings.ReplaceAll(network.Links[i].Name, "*", "no1")
 			}
@@ -262,7 +262,7 @@ func TestNetworkDataThatCannotBe(t *testing.T) {
 			t.Parallel()
 
 			in := addressed(tc.network, tc.data, address4)
-			_, made := vmspec.Media(in)
+			_, made := vmspec.Seed(in)
 
 			for _, err := range []error{vmspec.DryRender(in.Template, vmspec.Settings{}), made} {
 				if errclass.Reason(err, "") != vmspec.ReasonNetworkDataInvalid {
@@ -285,12 +285,12 @@ func TestVersion1ByVariables(t *testing.T) {
 
 	in := addressed(ofPool("cloud-init", ""), version1, address4)
 
-	media, err := vmspec.Media(in)
-	if err != nil || !strings.Contains(string(media.NetworkConfig), "address: 10.9.0.10/25") {
-		t.Errorf("%v\n%s", err, media.NetworkConfig)
+	seed, err := vmspec.Seed(in)
+	if err != nil || !strings.Contains(string(seed.NetworkConfig), "address: 10.9.0.10/25") {
+		t.Errorf("%v\n%s", err, seed.NetworkConfig)
 	}
 
-	convert(t, media.NetworkConfig)
+	convert(t, seed.NetworkConfig)
 }
 
 // The check of a template takes the prefix lengths that the pool's addresses will have.

@@ -141,7 +141,7 @@ func Spec(
 		Template: TemplateRef(template),
 		Shape:    Shape(template),
 		Strategy: hypervisor.Strategy(claim.Spec.Placement),
-		Hold:     claim.Spec.Standby,
+		Standby:  claim.Spec.Standby,
 		Network:  networkOptions(claim, template, names),
 	}
 

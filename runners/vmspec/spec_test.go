@@ -91,14 +91,14 @@ func TestSpecHoldsAndPlaces(t *testing.T) {
 	template := &v1alpha1.HypervisorMachineTemplate{}
 
 	got := vmspec.Spec(claim, template, vmspec.Names{})
-	if got.Hold || got.Strategy != "" {
+	if got.Standby || got.Strategy != "" {
 		t.Errorf("by itself a machine is started, and spread: %+v", got)
 	}
 
 	claim.Spec.Standby, claim.Spec.Placement = true, v1alpha1.PlacementPack
 
 	got = vmspec.Spec(claim, template, vmspec.Names{})
-	if !got.Hold || got.Strategy != hypervisor.Pack {
+	if !got.Standby || got.Strategy != hypervisor.Pack {
 		t.Errorf("on standby and packed: %+v", got)
 	}
 }

@@ -3,5 +3,5 @@
 
 // Package execguest plays a guest with a real program, for simulators of hypervisors: a
 // directory is the machine's root, cloud-init's part is done to it with the machine's
-// medium, and the program runs as the bootstrap service would.
+// cloud-init ISO, and the program runs as the bootstrap service would.
 package execguest

@@ -23,9 +23,9 @@ const copyUpTo = 1 << 20
 // Config is where the bootstrap service's configuration is below a root.
 const Config = "etc/hyperfleet/runner-config.json"
 
-// CloudInit does what cloud-init would with the files of a medium, below the root. What a
+// CloudInit does what cloud-init would with the files of a cloud-init ISO, below the root. What a
 // real guest would run is told to log and not run: it would run on this machine, not in a
-// virtual one. nil files are no medium.
+// virtual one. nil files are no cloud-init ISO.
 func CloudInit(files map[string][]byte, root string, log func(format string, args ...any)) error {
 	if files == nil {
 		return errors.New("no datasource found")

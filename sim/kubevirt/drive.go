@@ -19,7 +19,7 @@ const (
 	labelConfigDrive = "config-2"
 )
 
-// Names of the files of a NoCloud medium.
+// Names of the files of a cloud-init ISO.
 const (
 	fileUser    = "user-data"
 	fileMeta    = "meta-data"
@@ -32,7 +32,7 @@ const (
 	fileOpenStackNetwork = "openstack/latest/network_data.json"
 )
 
-// drive makes the files of the instance's cloud-init medium; nil means that it has none.
+// drive makes the files of the instance's cloud-init ISO; nil means that it has none.
 // A Secret that is not there is an error.
 func (c *Cluster) drive(ctx context.Context, instance *virtv1.VirtualMachineInstance) (map[string][]byte, error) {
 	for _, v := range instance.Spec.Volumes {

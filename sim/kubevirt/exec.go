@@ -12,7 +12,7 @@ import (
 )
 
 // Exec is a guest that is a program of this machine: the bootstrap service, with the
-// configuration that the machine's medium holds.
+// configuration that the machine's cloud-init ISO holds.
 type Exec struct {
 	// Program to run.
 	Program string

@@ -56,7 +56,7 @@ type Guest struct {
 	Context context.Context //nolint:containedctx // a value for callbacks
 	// Namespace and Name of the machine, and the Node it was started on.
 	Namespace, Name, Node string
-	// Drive holds the files of its cloud-init medium by name; nil when there is none.
+	// Drive holds the files of its cloud-init ISO by name; nil when there is none.
 	Drive map[string][]byte
 	// Log is its console.
 	Log func(format string, args ...any)

@@ -107,7 +107,7 @@ func kubeVirtTemplateRejections() []rejection {
 		{"bridge on KubeVirt", kubeVirtTemplate(disk, change{"spec.network": anyMap{"bridge": "vmbr0"}}), spec, "do not belong to KubeVirt"},
 		{"VLAN on KubeVirt", kubeVirtTemplate(disk, change{"spec.network": anyMap{"vlan": int64(7)}}), spec, "do not belong to KubeVirt"},
 		{
-			"program on a medium of 1 MiB", kubeVirtTemplate(disk, change{"spec.bootstrap.delivery": "iso"}), spec,
+			"program on a cloud-init ISO of 1 MiB", kubeVirtTemplate(disk, change{"spec.bootstrap.delivery": "iso"}), spec,
 			"bootstrap.delivery iso does not fit KubeVirt",
 		},
 		{

@@ -173,9 +173,9 @@ func TestTemplatesAndTheirPools(t *testing.T) {
 	f.EventuallyCondition(one, v1alpha1.ConditionAddressPoolReady, metav1.ConditionFalse, "PoolInvalid")
 }
 
-// A machine finds the addresses of both families on its medium, with the way out of each,
+// A machine finds the addresses of both families on its cloud-init ISO, with the way out of each,
 // and is not made before they are on record.
-func TestMediumHasBothFamilies(t *testing.T) {
+func TestISOHasBothFamilies(t *testing.T) {
 	t.Parallel()
 
 	found := make(chan string, 1)
@@ -212,7 +212,7 @@ func TestMediumHasBothFamilies(t *testing.T) {
 	text := <-found
 	for _, want := range []string{"10.9.0.10/24", "fd00:9::10/64", "via: 10.9.0.1", "via: fd00:9::1", "10.9.0.2", "dhcp4: false"} {
 		if !strings.Contains(text, want) {
-			t.Errorf("the medium has no %q:\n%s", want, text)
+			t.Errorf("the cloud-init ISO has no %q:\n%s", want, text)
 		}
 	}
 }

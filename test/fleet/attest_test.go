@@ -117,7 +117,7 @@ func (a *attested) begin() {
 	a.Start()
 }
 
-// attest runs the machine's agent with what its medium holds, and gives it when it has an
+// attest runs the machine's agent with what its cloud-init ISO holds, and gives it when it has an
 // SVID, which is the machine's own.
 func (a *attested) attest(vm pve.GuestVM, cfg guest.Config) (*spiretest.Agent, error) {
 	agent := a.server.Agent(a.T, cfg.SPIFFE.JoinToken,
@@ -141,7 +141,7 @@ func (a *attested) attest(vm pve.GuestVM, cfg guest.Config) (*spiretest.Agent, e
 }
 
 // left is what the SPIRE server knows of the fleet: entries, and agents by the tokens on its
-// media.
+// cloud-init ISOs.
 func (a *attested) left() []string {
 	a.T.Helper()
 
@@ -232,8 +232,8 @@ func TestMachinesAttest(t *testing.T) {
 	for name, test := range map[string]func(*testing.T, *spiretest.Server){
 		"jobs run": jobsRunAttested, "another trust domain": anotherTrustDomain, "none configured": noSPIREConfigured,
 		"machines that are refused": refusedMachinesEnd, "only its own SVID": onlyItsOwnSVID,
-		"the operator ends": operatorEndsBetweenRegistrationAndMedium, "orphans": orphanedIdentities,
-		"the token": theTokenIsOnTheMediumAlone,
+		"the operator ends": operatorEndsBetweenRegistrationAndISO, "orphans": orphanedIdentities,
+		"the token": theTokenIsOnTheISOAlone,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -282,12 +282,12 @@ func jobsRunAttested(t *testing.T, server *spiretest.Server) {
 
 			medium := a.media[0]
 			if len(a.media) != 1 || medium.SPIFFE.JoinToken == "" || medium.SPIFFE.TrustDomain != "hyperfleet.io" {
-				t.Errorf("media = %d, %+v", len(a.media), medium.SPIFFE)
+				t.Errorf("cloud-init ISOs = %d, %+v", len(a.media), medium.SPIFFE)
 			}
 
 			if method == v1alpha1.BootstrapCallback {
 				if medium.Callback.Code != "" || medium.Callback.Audience == "" || medium.JITConfig != "" {
-					t.Errorf("callback on the medium = %+v", medium.Callback)
+					t.Errorf("callback on the cloud-init ISO = %+v", medium.Callback)
 				}
 
 				if replayed != http.StatusConflict && replayed != http.StatusGone {
@@ -434,7 +434,7 @@ func refusedMachinesEnd(t *testing.T, server *spiretest.Server) {
 			a.Eventually("the VM being gone", func() (bool, string) {
 				left := strings.Join(a.Leftovers(), ", ")
 
-				return !strings.Contains(left, "VM ") && !strings.Contains(left, "medium"), left
+				return !strings.Contains(left, "VM ") && !strings.Contains(left, "cloud-init ISO"), left
 			})
 
 			if err := a.Client.Get(t.Context(), client.ObjectKeyFromObject(claim), claim); err != nil {
@@ -456,7 +456,7 @@ func refusedMachinesEnd(t *testing.T, server *spiretest.Server) {
 	}
 }
 
-// checkSecrets looks at what the medium of a machine with a secrets manager says.
+// checkSecrets looks at what the cloud-init ISO of a machine with a secrets manager says.
 func (a *attested) checkSecrets(claim *v1alpha1.MachineClaim) {
 	a.T.Helper()
 	a.mu.Lock()
@@ -470,6 +470,6 @@ func (a *attested) checkSecrets(claim *v1alpha1.MachineClaim) {
 	}
 
 	if cfg.Callback != nil || cfg.JITConfig != "" || cfg.RunnerToken != "" {
-		a.T.Error("the medium holds a credential, or a way to one of the operator's")
+		a.T.Error("the cloud-init ISO holds a credential, or a way to one of the operator's")
 	}
 }

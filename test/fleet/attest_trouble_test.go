@@ -94,9 +94,9 @@ func (d *dying) Register(ctx context.Context, machine identity.Machine) (identit
 	return identity.Attestation{}, fmt.Errorf("register: %w", ctx.Err())
 }
 
-// An operator that ends between the registration and the medium leaves a token that is worth
+// An operator that ends between the registration and the cloud-init ISO leaves a token that is worth
 // nothing, and the machine attests with another.
-func operatorEndsBetweenRegistrationAndMedium(t *testing.T, server *spiretest.Server) {
+func operatorEndsBetweenRegistrationAndISO(t *testing.T, server *spiretest.Server) {
 	t.Helper()
 
 	a := attestation(t, server, v1alpha1.BootstrapRunnerToken, proves(t))
@@ -122,7 +122,7 @@ func operatorEndsBetweenRegistrationAndMedium(t *testing.T, server *spiretest.Se
 	}
 
 	if a.media[0].SPIFFE.JoinToken == lost.JoinToken {
-		t.Error("the lost token is on the medium")
+		t.Error("the lost token is on the cloud-init ISO")
 	}
 
 	late := a.server.Agent(t, lost.JoinToken)
@@ -168,8 +168,8 @@ func orphanedIdentities(t *testing.T, server *spiretest.Server) {
 	}
 }
 
-// The token is on the medium and nowhere else.
-func theTokenIsOnTheMediumAlone(t *testing.T, server *spiretest.Server) {
+// The token is on the cloud-init ISO and nowhere else.
+func theTokenIsOnTheISOAlone(t *testing.T, server *spiretest.Server) {
 	t.Helper()
 
 	a := attestation(t, server, v1alpha1.BootstrapRunnerToken, func(_ *attested, vm pve.GuestVM, _ guest.Config) { <-vm.Context.Done() })

@@ -28,7 +28,7 @@ type seen struct {
 	media   [][]byte
 }
 
-// watched is the guest, with a look at its medium before it runs.
+// watched is the guest, with a look at its cloud-init ISO before it runs.
 func (s *seen) watched(t *testing.T) func(pve.GuestVM) {
 	t.Helper()
 
@@ -52,7 +52,7 @@ func (s *seen) watched(t *testing.T) func(pve.GuestVM) {
 	}
 }
 
-// With method callback no medium holds a credential, jobs run all the same, and a code that
+// With method callback no cloud-init ISO holds a credential, jobs run all the same, and a code that
 // a job finds on its machine is worth nothing any more.
 func TestMachinesCallForTheirCredential(t *testing.T) {
 	t.Parallel()
@@ -87,7 +87,7 @@ func TestMachinesCallForTheirCredential(t *testing.T) {
 
 	for _, cfg := range found.configs {
 		if !equalJSON(t, cfg.Credential(), guest.Credential{}) || cfg.Callback == nil {
-			t.Errorf("the medium of runner %s holds a credential, or no code", cfg.RunnerName)
+			t.Errorf("the cloud-init ISO of runner %s holds a credential, or no code", cfg.RunnerName)
 
 			continue
 		}
@@ -97,10 +97,10 @@ func TestMachinesCallForTheirCredential(t *testing.T) {
 		}
 	}
 
-	// Whatever else is on the media: a JIT configuration is base64 of JSON that begins so.
+	// Whatever else is on the cloud-init ISOs: a JIT configuration is base64 of JSON that begins so.
 	for _, file := range found.media {
 		if bytes.Contains(file, []byte("eyI")) || bytes.Contains(file, []byte("jit_config")) {
-			t.Errorf("a medium holds what looks like a credential:\n%s", file)
+			t.Errorf("a cloud-init ISO holds what looks like a credential:\n%s", file)
 		}
 	}
 }

@@ -22,7 +22,7 @@ import (
 )
 
 // Guest is what a VM does once it has booted, in the test's own process: it reads its
-// configuration from the medium it was given, runs the stand-in runner with it, tells
+// configuration from the cloud-init ISO it was given, runs the stand-in runner with it, tells
 // the operator, and powers off.
 func Guest(t testing.TB) func(pve.GuestVM) {
 	t.Helper()
@@ -82,7 +82,7 @@ func Run(t testing.TB, vm pve.GuestVM, cfg guest.Config) {
 	}
 }
 
-// GuestConfig reads the machine's configuration from its medium, as cloud-init would
+// GuestConfig reads the machine's configuration from its cloud-init ISO, as cloud-init would
 // have written it.
 func GuestConfig(drive map[string][]byte) (guest.Config, error) {
 	var data struct {

@@ -158,7 +158,7 @@ func (s *site) left(t *testing.T) []string {
 	return out
 }
 
-// watchedJobs is how many jobs are queued while media are watched.
+// watchedJobs is how many jobs are queued while cloud-init ISOs are watched.
 const watchedJobs = 1
 
 // A queued job gets a machine of KubeVirt, runs in it, and nothing is left.
@@ -179,7 +179,7 @@ func TestJobRunsOnKubeVirt(t *testing.T) {
 			s.Start()
 			s.EventuallyReady(s.NewPool(0))
 			s.misfit()
-			s.watchMedia(t)
+			s.watchSeeds(t)
 
 			s.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Count: watchedJobs})
 			s.EventuallyDone(watchedJobs)
@@ -197,9 +197,9 @@ func TestJobRunsOnKubeVirt(t *testing.T) {
 	}
 }
 
-// watchMedia makes sure, while machines run, that no running machine's Secret still holds
+// watchSeeds makes sure, while machines run, that no running machine's Secret still holds
 // its credential for long: the Secret is emptied when the guest has read it.
-func (s *site) watchMedia(t *testing.T) {
+func (s *site) watchSeeds(t *testing.T) {
 	t.Helper()
 
 	watch, err := client.NewWithWatch(env.Config, client.Options{Scheme: env.Scheme})
@@ -235,12 +235,12 @@ func (s *site) watchMedia(t *testing.T) {
 		<-done
 
 		if len(filled) != watchedJobs {
-			t.Errorf("%d media were made, want %d", len(filled), watchedJobs)
+			t.Errorf("%d cloud-init ISOs were made, want %d", len(filled), watchedJobs)
 		}
 
 		for uid := range filled {
 			if !emptied[uid] {
-				t.Errorf("medium %s was never emptied", uid)
+				t.Errorf("cloud-init ISO %s was never emptied", uid)
 			}
 		}
 	})

@@ -178,7 +178,7 @@ func TestOrphansAreRemovedOnAllSides(t *testing.T) {
 	f.EventuallyCondition(claim, v1alpha1.ConditionProvisioned, metav1.ConditionTrue, "")
 	f.Stop()
 
-	// A person takes the finalizer off by force: VM, medium and runner have no claim now.
+	// A person takes the finalizer off by force: VM, cloud-init ISO and runner have no claim now.
 	if err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(claim), claim); err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +193,7 @@ func TestOrphansAreRemovedOnAllSides(t *testing.T) {
 	}
 
 	left := strings.Join(f.Leftovers(), ", ")
-	for _, side := range []string{"VM ", "medium ", "runner "} {
+	for _, side := range []string{"VM ", "cloud-init ISO ", "runner "} {
 		if !strings.Contains(left, side) {
 			t.Fatalf("no %s to be orphaned: %s", side, left)
 		}

@@ -117,8 +117,8 @@ func TestMachinesOnStandbyAreStartedForJobs(t *testing.T) {
 	f := startPool(t, v1alpha1.Scaling{MaxReplicas: 6, Warm: &v1alpha1.Warm{Stopped: 2}})
 	eventuallyPool(f, "two machines on standby", func(s v1alpha1.RunnerPoolStatus) bool { return s.StandbyReplicas == 2 })
 
-	// Made and not started: no credential, no medium.
-	if left := strings.Join(f.Leftovers(), ", "); strings.Contains(left, "runner ") || strings.Contains(left, "medium ") ||
+	// Made and not started: no credential, no cloud-init ISO.
+	if left := strings.Join(f.Leftovers(), ", "); strings.Contains(left, "runner ") || strings.Contains(left, "cloud-init ISO ") ||
 		strings.Contains(left, "running") || strings.Count(left, "VM ") != 2 {
 		t.Errorf("on standby there are: %s", left)
 	}

@@ -107,7 +107,7 @@ func (f *Fleet) Leftovers() []string {
 		}
 
 		for _, volume := range now.ISOs() {
-			out = append(out, "medium "+volume.VolID)
+			out = append(out, "cloud-init ISO "+volume.VolID)
 		}
 	}
 

@@ -147,7 +147,7 @@ func until(t testing.TB, what string, call func() (bool, error)) {
 }
 
 // With exactly the rights that the guide gives, the account passes the operator's check
-// and a machine lives its whole life and leaves nothing, not even its medium.
+// and a machine lives its whole life and leaves nothing, not even its cloud-init ISO.
 func TestPermissionsGuide(t *testing.T) {
 	t.Parallel()
 
@@ -171,7 +171,7 @@ func TestPermissionsGuide(t *testing.T) {
 
 			left := server.Snapshot()
 			if isos := left.ISOs(); len(isos) > 0 {
-				t.Errorf("media are left: %v", isos)
+				t.Errorf("cloud-init ISOs are left: %v", isos)
 			}
 
 			for _, vm := range left.VMs {
@@ -192,19 +192,23 @@ func live(t testing.TB, provider hypervisor.Provider) {
 		Hostname: "claim", Template: hypervisor.TemplateRef{Name: pve.DefaultTemplate},
 		Shape: hypervisor.Shape{CPU: 2, Memory: 2 * gib, Linked: true, Bridge: "vmbr0", CloudInitSource: hypervisor.SourceNoCloud},
 	}
-	media := func(context.Context) (hypervisor.Media, error) {
-		return hypervisor.Media{UserData: []byte("#cloud-config\n{}\n"), MetaData: []byte("instance-id: x\n")}, nil
+	seed := func(context.Context) (hypervisor.Seed, error) {
+		return hypervisor.Seed{UserData: []byte("#cloud-config\n{}\n"), MetaData: []byte("instance-id: x\n")}, nil
 	}
 
 	if _, err := provider.Resolve(t.Context(), machine.Template, machine.Shape); err != nil {
 		t.Fatal(err)
 	}
 
-	until(t, "create", func() (bool, error) {
-		made, err := provider.Create(t.Context(), machine, media)
-		if err == nil {
-			machine.ID, machine.Node = made.ID, made.Node
-		}
+	reserved, err := provider.Reserve(t.Context(), machine)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	machine.ID, machine.Node = reserved.ID, reserved.Node
+
+	until(t, "start", func() (bool, error) {
+		made, err := provider.Start(t.Context(), machine, seed)
 
 		return err == nil && made.State == hypervisor.StateRunning, err
 	})

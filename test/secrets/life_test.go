@@ -25,7 +25,7 @@ func TestNoSecretIsLeft(t *testing.T) {
 	w := newWorld(t)
 	w.CreateCluster(w.NewCluster())
 
-	// A JIT configuration and a registration token on the medium, and by a call as an App.
+	// A JIT configuration and a registration token on the cloud-init ISO, and by a call as an App.
 	names := []string{"jit", "token", "callback-app"}
 	changes := kinds()
 	changes["callback-app"] = func(template *v1alpha1.HypervisorMachineTemplate) {

@@ -22,11 +22,11 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 )
 
-// renderings is how often a medium is made, which takes milliseconds.
+// renderings is how often a cloud-init ISO is made, which takes milliseconds.
 const renderings = 200
 
 // Whatever machine is made, by whatever method, for whatever platform, and however it ends:
-// neither its medium nor its disk, nor anything else that tells of it, holds a long-lived
+// neither its cloud-init ISO nor its disk, nor anything else that tells of it, holds a long-lived
 // credential, and none that it is to get later.
 //
 // Feature: hyperfleet-operator, Property 15: Security - No Persistent Secrets
@@ -34,10 +34,10 @@ func TestPropertyNoPersistentSecrets(t *testing.T) {
 	t.Parallel()
 
 	made := newSite(t)
-	property.Check(t, "no medium and no disk holds a long-lived credential", property.Options{Runs: renderings}, prop.ForAll(made.make, genOrder()))
+	property.Check(t, "no cloud-init ISO and no disk holds a long-lived credential", property.Options{Runs: renderings}, prop.ForAll(made.make, genOrder()))
 
 	if made.media.Load() < renderings/4 || made.refused.Load() == 0 {
-		t.Errorf("%d media were made, %d orders refused: too few to tell", made.media.Load(), made.refused.Load())
+		t.Errorf("%d cloud-init ISOs were made, %d orders refused: too few to tell", made.media.Load(), made.refused.Load())
 	}
 
 	w := newWorld(t)

@@ -26,7 +26,7 @@ import (
 
 // The places that are looked at.
 const (
-	onMedium  = "the medium"
+	onSeed    = "the cloud-init ISO"
 	onDisk    = "the machine's disk"
 	inConfig  = "the VM's configuration"
 	onConsole = "the machine's console"
@@ -42,7 +42,7 @@ const (
 // every is all places.
 func every() []string {
 	return []string{
-		onMedium, onDisk, inConfig, onConsole, inLog, inObject, inEvent, inTrace, inMetrics, inArgs, inEnv,
+		onSeed, onDisk, inConfig, onConsole, inLog, inObject, inEvent, inTrace, inMetrics, inArgs, inEnv,
 	}
 }
 

@@ -81,7 +81,7 @@ type site struct {
 	settings vmspec.Settings
 	forges   map[string]forge
 	count    atomic.Int64
-	// media and refused count what became of orders.
+	// cloud-init ISOs and refused count what became of orders.
 	media, refused atomic.Int64
 }
 
@@ -143,7 +143,7 @@ func newSite(t *testing.T) *site {
 	return s
 }
 
-// make makes the machine's medium and disk as the operator and cloud-init do, and says what is
+// make makes the machine's cloud-init ISO and disk as the operator and cloud-init do, and says what is
 // on them that may not be.
 func (s *site) make(o order) string {
 	number := s.count.Add(1)
@@ -178,7 +178,7 @@ func (s *site) make(o order) string {
 	return ""
 }
 
-// input is all that the machine's medium is made of, with a credential that was really issued.
+// input is all that the machine's cloud-init ISO is made of, with a credential that was really issued.
 func (s *site) input(o order, number int64) (vmspec.Input, error) {
 	site := s.forges[o.Platform]
 	bootstrap := v1alpha1.Bootstrap{Method: o.Method, Delivery: o.Delivery, Config: site.config.DeepCopy()}
@@ -231,7 +231,7 @@ func (s *site) input(o order, number int64) (vmspec.Input, error) {
 		in.Credential = credential
 	}
 
-	// With the other methods what the machine is to get later must not be on its medium.
+	// With the other methods what the machine is to get later must not be on its cloud-init ISO.
 	for _, value := range []string{credential.JITConfig, credential.RunnerToken} {
 		if o.Method != v1alpha1.BootstrapRunnerToken && value != "" {
 			s.scanner.Plant(secrets.Secret{Name: "a credential that the machine has to ask for", Value: value})
@@ -264,9 +264,9 @@ func (f forge) issue(in vmspec.Input) (workload.Credential, error) {
 	return (*f.opened).Issue(context.Background(), request)
 }
 
-// lay lays the medium, and the disk that comes of it.
+// lay lays the cloud-init ISO, and the disk that comes of it.
 func (s *site) lay(in vmspec.Input, place string) (string, error) {
-	media, err := vmspec.Media(in)
+	media, err := vmspec.Seed(in)
 	if err != nil {
 		return "", err
 	}
@@ -298,7 +298,7 @@ func (s *site) lay(in vmspec.Input, place string) (string, error) {
 		return "the disk has no configuration: " + err.Error(), nil
 	}
 
-	s.scanner.Look(place, "its medium", iso)
+	s.scanner.Look(place, "its cloud-init ISO", iso)
 	s.scanner.Tree(place, root)
 
 	return "", nil

@@ -188,7 +188,7 @@ func (w *world) observe(t *testing.T) {
 		}
 
 		for _, iso := range state.ISOs() {
-			w.add(onMedium, iso.VolID, w.PVE.Volume(iso.Node, iso.VolID))
+			w.add(onSeed, iso.VolID, w.PVE.Volume(iso.Node, iso.VolID))
 		}
 	}))
 }
@@ -197,7 +197,7 @@ func (w *world) observe(t *testing.T) {
 func (w *world) told(name, value string) {
 	switch name {
 	case "ACTIONS_RUNNER_INPUT_JITCONFIG", "ACTIONS_RUNNER_INPUT_TOKEN":
-		// Where it comes from the medium it is known already, with the medium as a place.
+		// Where it comes from the cloud-init ISO it is known already, with the cloud-init ISO as a place.
 		w.scanner.Plant(secrets.Secret{Name: "the runner's credential, handed over", Value: value, Places: []string{inEnv}})
 	}
 }
@@ -212,7 +212,7 @@ func (w *world) machine(vm pve.GuestVM) {
 	}
 
 	if cfg, err := fleet.GuestConfig(vm.Drive); err == nil {
-		w.plantMedium(&cfg)
+		w.plantSeed(&cfg)
 	}
 
 	var console bytes.Buffer
@@ -283,10 +283,10 @@ func (w *world) disk(root string, vm pve.GuestVM) error {
 	return execguest.CloudInit(vm.Drive, root, vm.Log)
 }
 
-// plantMedium makes the machine's own, short-lived credentials known, with the places that
+// plantSeed makes the machine's own, short-lived credentials known, with the places that
 // each may be in.
-func (w *world) plantMedium(cfg *guest.Config) {
-	own := []string{onMedium, onDisk}
+func (w *world) plantSeed(cfg *guest.Config) {
+	own := []string{onSeed, onDisk}
 	runner := append([]string{inEnv}, own...)
 
 	w.scanner.Plant(

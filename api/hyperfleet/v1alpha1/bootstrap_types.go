@@ -27,7 +27,7 @@ type Bootstrap struct {
 	// +kubebuilder:default=runner-token
 	Method string `json:"method,omitempty"`
 	// delivery of the bootstrap service: image (it is in the template), download (a
-	// checksummed download from the operator), or iso (on the cloud-init medium).
+	// checksummed download from the operator), or iso (on the cloud-init ISO).
 	// +optional
 	// +kubebuilder:default=image
 	// +kubebuilder:validation:Enum=image;download;iso

@@ -47,7 +47,7 @@ type SecretValueSource struct {
 // Names that HyperFleet puts on objects.
 const (
 	// FinalizerVMCleanup keeps a MachineClaim until its VM, its runner and its
-	// cloud-init medium are gone.
+	// cloud-init ISO are gone.
 	FinalizerVMCleanup = "hyperfleet.io/vm-cleanup"
 	// AnnotationAllowedNamespaces on a Secret lists, comma separated, the namespaces
 	// whose objects may read it; "*" allows all.

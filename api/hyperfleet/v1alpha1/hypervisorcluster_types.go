@@ -59,7 +59,7 @@ type HypervisorClusterSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^[A-Za-z][A-Za-z0-9._-]*[A-Za-z0-9]$')",message="defaultStorage must be the id of a storage: a letter first, then letters, digits, '.', '_' and '-'"
 	DefaultStorage string `json:"defaultStorage,omitempty"`
 
-	// isoStorage holds the cloud-init media; its content types must include iso.
+	// isoStorage holds the cloud-init ISOs; its content types must include iso.
 	// Default: the first active storage of the node that takes iso.
 	// +optional
 	// +kubebuilder:validation:MaxLength=100

@@ -13,7 +13,7 @@ import (
 // +kubebuilder:validation:XValidation:rule="!has(self.network) || self.network.mode != 'cloud-init' || (has(self.cloudInit) && has(self.cloudInit.networkData))",message="network.mode cloud-init needs cloudInit.networkData"
 // +kubebuilder:validation:XValidation:rule="!has(self.template.kubevirt) || !has(self.network) || !(has(self.network.bridge) || has(self.network.vlan))",message="network.bridge and network.vlan do not belong to KubeVirt: name a NetworkAttachmentDefinition in template.kubevirt.network"
 // +kubebuilder:validation:XValidation:rule="!has(self.template.kubevirt) || !has(self.template.kubevirt.containerDisk) || !has(self.resources.disk)",message="resources.disk does not belong to a containerDisk, which has the size of its image: leave it out, or use a dataSource"
-// +kubebuilder:validation:XValidation:rule="!has(self.template.kubevirt) || !has(self.bootstrap) || !has(self.bootstrap.delivery) || self.bootstrap.delivery != 'iso'",message="bootstrap.delivery iso does not fit KubeVirt, where a medium holds 1 MiB: put the bootstrap service into the image, or have it downloaded"
+// +kubebuilder:validation:XValidation:rule="!has(self.template.kubevirt) || !has(self.bootstrap) || !has(self.bootstrap.delivery) || self.bootstrap.delivery != 'iso'",message="bootstrap.delivery iso does not fit KubeVirt, where a cloud-init ISO holds 1 MiB: put the bootstrap service into the image, or have it downloaded"
 type HypervisorMachineTemplateSpec struct {
 	// hypervisorClusterRef names the HypervisorCluster that machines are made on.
 	HypervisorClusterRef LocalObjectReference `json:"hypervisorClusterRef"`

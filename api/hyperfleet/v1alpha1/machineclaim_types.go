@@ -24,7 +24,7 @@ const (
 	MachineClaimReady MachineClaimPhase = "Ready"
 	// MachineClaimDraining: the runner takes no further job, the VM still runs.
 	MachineClaimDraining MachineClaimPhase = "Draining"
-	// MachineClaimTerminating: VM, runner and medium are being removed.
+	// MachineClaimTerminating: VM, runner and cloud-init ISO are being removed.
 	MachineClaimTerminating MachineClaimPhase = "Terminating"
 	// MachineClaimFailed: the claim cannot go on; its message says why.
 	MachineClaimFailed MachineClaimPhase = "Failed"
@@ -213,7 +213,7 @@ type CredentialHandover struct {
 	// +kubebuilder:default=claim-code
 	// +kubebuilder:validation:Enum=claim-code;svid
 	Proof string `json:"proof,omitempty"`
-	// offeredAt: the code was put onto the machine's medium.
+	// offeredAt: the code was put onto the machine's cloud-init ISO.
 	OfferedAt metav1.MicroTime `json:"offeredAt"`
 	// usedAt: the code was used. It is written before the credential is made, and taken back
 	// only where none was made.

@@ -19,7 +19,7 @@ type Latencies struct {
 	// ClaimToClone: from the claim to the request for its clone; most of it is the wait
 	// for a free place among the parallel clones.
 	ClaimToClone Latency `json:"claimToClone"`
-	// Clone: from that request to the machine's power-on, medium included.
+	// Clone: from that request to the machine's power-on, cloud-init ISO included.
 	Clone Latency `json:"clone"`
 	// Boot: from power-on to the first word of the bootstrap service.
 	Boot Latency `json:"boot"`

@@ -72,7 +72,7 @@ func (o *Options) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&o.Output, "output", outputText, "text, or json: one object as the last line of stdout")
 	flags.DurationVar(&o.Timeout, "timeout", 5*time.Minute, "give up after this long")
 	flags.DurationVar(&o.Cleanup, "cleanup-timeout", time.Minute,
-		"how long machines, claims, runners and media may take to go away after the last job")
+		"how long machines, claims, runners and cloud-init ISOs may take to go away after the last job")
 	flags.BoolVar(&o.Keep, "keep", false, "keep the working directory with all logs")
 	flags.BoolVar(&o.Plain, "plain", false, "append lines instead of drawing a live table")
 	o.vmOptions.bind(flags)

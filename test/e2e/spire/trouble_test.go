@@ -280,7 +280,7 @@ func (w *world) ends(claim *v1alpha1.MachineClaim, condition, reason string) {
 	w.Eventually("the VM being gone", func() (bool, string) {
 		left := strings.Join(w.Leftovers(), ", ")
 
-		return !strings.Contains(left, "VM ") && !strings.Contains(left, "medium"), left
+		return !strings.Contains(left, "VM ") && !strings.Contains(left, "cloud-init ISO"), left
 	})
 
 	w.Eventually("the claim being done with", func() (bool, string) {

@@ -28,7 +28,7 @@ func Phases() []Phase {
 		{Name: "disk is mounted", Line: line(`^initrd: .* is mounted`)},
 		{Name: "systemd begins", Line: line(`Welcome to |Starting `)},
 		{Name: "cloud-init begins", Line: line(`Starting .*cloud-init-local`)},
-		{Name: "cloud-init reads the medium", Line: line(`Cloud-init .* running 'init-local'`)},
+		{Name: "cloud-init reads the cloud-init ISO", Line: line(`Cloud-init .* running 'init-local'`)},
 		{Name: "cloud-init is done with it", Line: line(`Finished .*cloud-init-local`)},
 		{Name: "network is up", Line: line(`Finished .*Wait for Network`)},
 		{Name: "bootstrap service begins", Line: report("Started")},

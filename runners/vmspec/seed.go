@@ -96,7 +96,7 @@ func RunnerRequest(claim *v1alpha1.MachineClaim, runner workload.RunnerSpec, set
 	return request
 }
 
-// Input is all that a machine's boot medium is made from.
+// Input is all that a machine's cloud-init ISO is made from.
 type Input struct {
 	Claim    *v1alpha1.MachineClaim
 	Template *v1alpha1.HypervisorMachineTemplate
@@ -110,20 +110,20 @@ type Input struct {
 	Settings    Settings
 }
 
-// Media renders the machine's boot medium. It holds the one credential that the machine
+// Seed renders the machine's cloud-init ISO. It holds the one credential that the machine
 // will ever have; with bootstrap method callback the code that it gets it for, instead, and
 // with an attestation what it proves its identity with.
-func Media(in Input) (hypervisor.Media, error) {
+func Seed(in Input) (hypervisor.Seed, error) {
 	delivered := in.Template.Spec.Bootstrap.Delivery
 	program, ok := in.Settings.BootstrapServices[architecture(in.Runner)]
 
 	if !ok && (delivered == v1alpha1.DeliveryISO || delivered == v1alpha1.DeliveryDownload) {
-		return hypervisor.Media{}, noProgram(in.Template, in.Runner)
+		return hypervisor.Seed{}, noProgram(in.Template, in.Runner)
 	}
 
 	addresses, err := Addresses(in.Claim)
 	if err != nil {
-		return hypervisor.Media{}, err
+		return hypervisor.Seed{}, err
 	}
 
 	input := renderInput(in, guestConfig(in))
@@ -136,16 +136,16 @@ func Media(in Input) (hypervisor.Media, error) {
 			reason = ReasonNetworkDataInvalid
 		}
 
-		return hypervisor.Media{}, errclass.Wrap(errclass.Configuration, reason,
+		return hypervisor.Seed{}, errclass.Wrap(errclass.Configuration, reason,
 			fmt.Errorf("render cloud-init of template %s: %w", in.Template.Name, err))
 	}
 
-	media := hypervisor.Media{UserData: out.UserData, MetaData: out.MetaData, NetworkConfig: out.NetworkConfig}
+	seed := hypervisor.Seed{UserData: out.UserData, MetaData: out.MetaData, NetworkConfig: out.NetworkConfig}
 	if delivered == v1alpha1.DeliveryISO {
-		media.Files = map[string][]byte{cloudinit.BootstrapServiceFile: program.Content}
+		seed.Files = map[string][]byte{cloudinit.BootstrapServiceFile: program.Content}
 	}
 
-	return media, nil
+	return seed, nil
 }
 
 func noProgram(template *v1alpha1.HypervisorMachineTemplate, runner workload.RunnerSpec) error {

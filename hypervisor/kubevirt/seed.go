@@ -18,19 +18,19 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// Names of the files of a NoCloud medium (cloud-init, datasource NoCloud).
+// Names of the files of a cloud-init Secret (cloud-init, datasource NoCloud).
 const (
 	fileUserData = "user-data"
 	fileMetaData = "meta-data"
 	fileNetwork  = "network-config"
 )
 
-// maxMedium is the most that a Secret holds (api/core/v1, MaxSecretSize).
-const maxMedium = 1 << 20
+// maxSeed is the most that a Secret holds (api/core/v1, MaxSecretSize).
+const maxSeed = 1 << 20
 
-// giveMedium makes the Secret with the machine's medium, unless it is there.
-func (p *Provider) giveMedium(
-	ctx context.Context, vm *virtv1.VirtualMachine, m hypervisor.Machine, media func(context.Context) (hypervisor.Media, error),
+// giveSeed makes the Secret with the machine's cloud-init Secret, unless it is there.
+func (p *Provider) giveSeed(
+	ctx context.Context, vm *virtv1.VirtualMachine, m hypervisor.Machine, seed func(context.Context) (hypervisor.Seed, error),
 ) error {
 	old, err := fetch(ctx, p, vm.Name, &corev1.Secret{})
 	if err != nil {
@@ -40,24 +40,24 @@ func (p *Provider) giveMedium(
 	if old != nil {
 		switch _, ours := p.id.isOf(old, m.Owner); {
 		case !ours:
-			return rejected("MediumNameTaken",
-				fmt.Sprintf("make medium: secret %s is there already and is not this machine's", p.key(vm.Name)))
+			return rejected("SeedNameTaken",
+				fmt.Sprintf("make cloud-init Secret: secret %s is there already and is not this machine's", p.key(vm.Name)))
 		case metav1.IsControlledBy(old, vm):
 			return nil
 		}
 
 		// It is left of a machine that is gone, and its credential with it.
-		if err := p.deleteMedium(ctx, old); err != nil {
+		if err := p.deleteSeed(ctx, old); err != nil {
 			return err
 		}
 	}
 
-	made, err := media(ctx)
+	made, err := seed(ctx)
 	if err != nil {
-		return fmt.Errorf("make medium: %w", err)
+		return fmt.Errorf("make cloud-init Secret: %w", err)
 	}
 
-	secret, err := p.buildMedium(vm, m, made)
+	secret, err := p.buildSeed(vm, m, made)
 	if err != nil {
 		return err
 	}
@@ -65,38 +65,38 @@ func (p *Provider) giveMedium(
 	call, cancel := p.in(ctx)
 	defer cancel()
 
-	// Two calls at once may both have made a medium; one of them is the machine's.
+	// Two calls at once may both have made a cloud-init Secret; one of them is the machine's.
 	if err := p.api.Create(call, secret); !apierrors.IsAlreadyExists(err) {
-		return explain(fmt.Sprintf("make medium %s", p.key(vm.Name)), true, err)
+		return explain(fmt.Sprintf("make cloud-init Secret %s", p.key(vm.Name)), true, err)
 	}
 
 	return nil
 }
 
-func (p *Provider) buildMedium(
-	vm *virtv1.VirtualMachine, m hypervisor.Machine, media hypervisor.Media,
+func (p *Provider) buildSeed(
+	vm *virtv1.VirtualMachine, m hypervisor.Machine, seed hypervisor.Seed,
 ) (*corev1.Secret, error) {
 	labels, annotations, err := p.id.marks(m.ID, m.Owner, nil, m.Created)
 	if err != nil {
 		return nil, err
 	}
 
-	data := map[string][]byte{fileUserData: media.UserData, fileMetaData: media.MetaData}
-	if len(media.NetworkConfig) > 0 {
-		data[fileNetwork] = media.NetworkConfig
+	data := map[string][]byte{fileUserData: seed.UserData, fileMetaData: seed.MetaData}
+	if len(seed.NetworkConfig) > 0 {
+		data[fileNetwork] = seed.NetworkConfig
 	}
 
-	maps.Copy(data, media.Files)
+	maps.Copy(data, seed.Files)
 
 	size := 0
 	for _, content := range data {
 		size += len(content)
 	}
 
-	if size > maxMedium {
-		return nil, rejected("MediumTooLarge", fmt.Sprintf(
-			"make medium of %d bytes: a Secret holds %d: leave files out of cloudInit.userData, or put them into the image "+
-				"(the bootstrap service is best installed there)", size, maxMedium))
+	if size > maxSeed {
+		return nil, rejected("SeedTooLarge", fmt.Sprintf(
+			"make cloud-init Secret of %d bytes: a Secret holds %d: leave files out of cloudInit.userData, or put them into the image "+
+				"(the bootstrap service is best installed there)", size, maxSeed))
 	}
 
 	return &corev1.Secret{
@@ -108,9 +108,9 @@ func (p *Provider) buildMedium(
 	}, nil
 }
 
-// emptyMedium takes what the guest has read out of the Secret. The Secret stays: KubeVirt
+// emptySeed takes what the guest has read out of the Secret. The Secret stays: KubeVirt
 // mounts it again where the machine moves to.
-func (p *Provider) emptyMedium(ctx context.Context, vm *virtv1.VirtualMachine) error {
+func (p *Provider) emptySeed(ctx context.Context, vm *virtv1.VirtualMachine) error {
 	secret, err := fetch(ctx, p, vm.Name, &corev1.Secret{})
 	if err != nil || secret == nil || len(secret.Data) == 0 || !metav1.IsControlledBy(secret, vm) {
 		return err
@@ -126,11 +126,11 @@ func (p *Provider) emptyMedium(ctx context.Context, vm *virtv1.VirtualMachine) e
 		return nil
 	}
 
-	return explain(fmt.Sprintf("empty medium %s", p.key(vm.Name)), true, err)
+	return explain(fmt.Sprintf("empty cloud-init Secret %s", p.key(vm.Name)), true, err)
 }
 
-// deleteMedium deletes a Secret that was read.
-func (p *Provider) deleteMedium(ctx context.Context, secret *corev1.Secret) error {
+// deleteSeed deletes a Secret that was read.
+func (p *Provider) deleteSeed(ctx context.Context, secret *corev1.Secret) error {
 	ctx, cancel := p.in(ctx)
 	defer cancel()
 
@@ -139,5 +139,5 @@ func (p *Provider) deleteMedium(ctx context.Context, secret *corev1.Secret) erro
 		return nil
 	}
 
-	return explain(fmt.Sprintf("delete medium %s", p.key(secret.Name)), true, err)
+	return explain(fmt.Sprintf("delete cloud-init Secret %s", p.key(secret.Name)), true, err)
 }

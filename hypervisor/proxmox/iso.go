@@ -19,23 +19,23 @@ import (
 // snippetMode lets root alone read what may hold a credential.
 const snippetMode = 0o600
 
-// uploadMedia brings the machine's boot medium on its way, if that has not been done.
+// uploadISO brings the machine's cloud-init ISO on its way, if that has not been done.
 // It runs beside the clone.
-func (p *Provider) uploadMedia(ctx context.Context, m *machine, spec hypervisor.MachineSpec, media mediaFunc) error {
-	if spec.Hold {
+func (p *Provider) uploadISO(ctx context.Context, m *machine, spec hypervisor.MachineSpec, seed seedFunc) error {
+	if spec.Standby {
 		return nil
 	}
 
-	if m.media == mediaUploading {
+	if m.isoState == isoUploading {
 		return p.uploadEnded(m)
 	}
 
-	if m.media == mediaReady || m.phase != phaseCloning && m.phase != phaseCloned {
+	if m.isoState == isoReady || m.phase != phaseCloning && m.phase != phaseCloned {
 		return nil
 	}
 
 	if spec.Shape.CloudInitSource == hypervisor.SourceBuiltin {
-		return p.writeSnippets(ctx, m, spec, media)
+		return p.writeSnippets(ctx, m, spec, seed)
 	}
 
 	storage, err := p.isoStorage(ctx, m.node)
@@ -44,8 +44,8 @@ func (p *Provider) uploadMedia(ctx context.Context, m *machine, spec hypervisor.
 	}
 
 	if m.iso == nil {
-		if m.iso, err = buildISO(ctx, media); err != nil {
-			return fmt.Errorf("make the boot medium of machine %d: %w", m.id, err)
+		if m.iso, err = buildISO(ctx, seed); err != nil {
+			return fmt.Errorf("make the cloud-init ISO of machine %d: %w", m.id, err)
 		}
 	}
 
@@ -56,48 +56,48 @@ func (p *Provider) uploadMedia(ctx context.Context, m *machine, spec hypervisor.
 	upid, err := p.client.uploadISO(ctx, m.node, storage.Storage, name, m.iso)
 	if err != nil {
 		// Uploading anew replaces what may be there.
-		m.media = mediaUnknown
+		m.isoState = isoUnknown
 
 		return err
 	}
 
-	m.media = mediaUploading
-	m.mediaTask = p.watch.add(upid, m.owner, nil)
+	m.isoState = isoUploading
+	m.isoTask = p.watch.add(upid, m.owner, nil)
 
 	return nil
 }
 
 // uploadEnded takes the upload's result, if it has ended.
 func (p *Provider) uploadEnded(m *machine) error {
-	exit, done := m.mediaTask.result()
+	exit, done := m.isoTask.result()
 	if !done {
 		return nil
 	}
 
-	m.mediaTask = nil
+	m.isoTask = nil
 
 	if taskSucceeded(exit) {
-		m.media, m.iso = mediaReady, nil
+		m.isoState, m.iso = isoReady, nil
 
 		return nil
 	}
 
-	m.media = mediaUnknown
+	m.isoState = isoUnknown
 
 	kind, reason := kindOfText(exit)
 	m.attempts++
 	if kind == hypervisor.Busy || m.attempts < maxAttempts {
-		return p.busy(m, kindOr(reason, "UploadFailed"), "upload the boot medium of machine %d: %s", m.id, exit)
+		return p.busy(m, kindOr(reason, "UploadFailed"), "upload the cloud-init ISO of machine %d: %s", m.id, exit)
 	}
 
 	return &hypervisor.Error{
 		Kind: kind, Reason: kindOr(reason, "UploadFailed"),
-		Message: fmt.Sprintf("upload the boot medium of machine %d: %s", m.id, exit),
+		Message: fmt.Sprintf("upload the cloud-init ISO of machine %d: %s", m.id, exit),
 	}
 }
 
-func buildISO(ctx context.Context, media mediaFunc) ([]byte, error) {
-	content, err := media(ctx)
+func buildISO(ctx context.Context, seed seedFunc) ([]byte, error) {
+	content, err := seed(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -118,12 +118,12 @@ func buildISO(ctx context.Context, media mediaFunc) ([]byte, error) {
 }
 
 // writeSnippets puts user data and meta data on the mounted snippets storage.
-func (p *Provider) writeSnippets(ctx context.Context, m *machine, spec hypervisor.MachineSpec, media mediaFunc) error {
+func (p *Provider) writeSnippets(ctx context.Context, m *machine, spec hypervisor.MachineSpec, seed seedFunc) error {
 	if err := p.snippetsMissing(spec.Shape); err != nil {
 		return err
 	}
 
-	content, err := media(ctx)
+	content, err := seed(ctx)
 	if err != nil {
 		return fmt.Errorf("make the cloud-init data of machine %d: %w", m.id, err)
 	}
@@ -135,7 +135,7 @@ func (p *Provider) writeSnippets(ctx context.Context, m *machine, spec hyperviso
 		}
 	}
 
-	m.media = mediaReady
+	m.isoState = isoReady
 
 	return nil
 }

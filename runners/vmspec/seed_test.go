@@ -69,35 +69,35 @@ func input(t *v1alpha1.HypervisorMachineTemplate, settings vmspec.Settings) vmsp
 
 // What a machine is told: whose it is, its one credential, where to report, and nothing
 // that would be worth keeping.
-func TestMediaTellsAMachineWhatItNeeds(t *testing.T) {
+func TestSeedTellsAMachineWhatItNeeds(t *testing.T) {
 	t.Parallel()
 
-	media, err := vmspec.Media(input(template(nil), vmspec.Settings{
+	seed, err := vmspec.Seed(input(template(nil), vmspec.Settings{
 		OperatorUID: "op", GuestURL: "https://fleet.example:8443", ReportKey: []byte("a key that stays here"),
 	}))
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	text := string(media.UserData) + string(media.MetaData) + string(media.NetworkConfig)
+	text := string(seed.UserData) + string(seed.MetaData) + string(seed.NetworkConfig)
 	for _, part := range []string{
 		guest.ConfigPath, "one-use", "pool-abc12-11111111", "11111111-2222-4333-8444-555555555555", "1h0m0s",
 		"https://fleet.example:8443/machines/ci/pool-abc12/11111111-2222-4333-8444-555555555555/report",
 		vmspec.OperatorLabel("op"), guest.ServiceUnit,
 	} {
 		if !strings.Contains(text, part) {
-			t.Errorf("the medium does not hold %q:\n%s", part, text)
+			t.Errorf("the cloud-init ISO does not hold %q:\n%s", part, text)
 		}
 	}
 
 	if strings.Contains(text, "a key that stays here") {
-		t.Error("the medium holds the key that machines' tokens are signed with")
+		t.Error("the cloud-init ISO holds the key that machines' tokens are signed with")
 	}
 }
 
-// With method callback the medium holds a code and no credential, and the template is
+// With method callback the cloud-init ISO holds a code and no credential, and the template is
 // accepted where machines have an address to call.
-func TestMediaOfACallbackHoldsACodeAlone(t *testing.T) {
+func TestSeedOfACallbackHoldsACodeAlone(t *testing.T) {
 	t.Parallel()
 
 	settings := vmspec.Settings{
@@ -119,25 +119,25 @@ func TestMediaOfACallbackHoldsACodeAlone(t *testing.T) {
 	in := input(callback, settings)
 	in.Credential.RunnerToken = "one-hour" // even if there were one
 
-	media, err := vmspec.Media(in)
+	seed, err := vmspec.Seed(in)
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	text := string(media.UserData) + string(media.MetaData)
+	text := string(seed.UserData) + string(seed.MetaData)
 	code := vmspec.ClaimCode(settings.ReportKey, in.Claim.Namespace, in.Claim.Name, in.Claim.UID)
 
 	for _, part := range []string{
 		code, "https://fleet.example:8443/machines/ci/pool-abc12/11111111-2222-4333-8444-555555555555/credential",
 	} {
 		if !strings.Contains(text, part) {
-			t.Errorf("the medium does not hold %q:\n%s", part, text)
+			t.Errorf("the cloud-init ISO does not hold %q:\n%s", part, text)
 		}
 	}
 
 	for _, secret := range []string{"one-use", "one-hour", "a key that stays here"} {
 		if strings.Contains(text, secret) {
-			t.Errorf("the medium holds %q", secret)
+			t.Errorf("the cloud-init ISO holds %q", secret)
 		}
 	}
 
@@ -167,17 +167,17 @@ func TestDelivery(t *testing.T) {
 		return template(func(s *v1alpha1.HypervisorMachineTemplateSpec) { s.Bootstrap.Delivery = method })
 	}
 
-	iso, err := vmspec.Media(input(by(v1alpha1.DeliveryISO), settings))
+	iso, err := vmspec.Seed(input(by(v1alpha1.DeliveryISO), settings))
 	if err != nil || string(iso.Files["bootstrap-service"]) != "the program" {
 		t.Errorf("iso: error %v, %d files", err, len(iso.Files))
 	}
 
-	download, err := vmspec.Media(input(by(v1alpha1.DeliveryDownload), settings))
+	download, err := vmspec.Seed(input(by(v1alpha1.DeliveryDownload), settings))
 	if err != nil || !strings.Contains(string(download.UserData), program.SHA256) || len(download.Files) > 0 {
 		t.Errorf("download: error %v, the checksum is not in\n%s", err, download.UserData)
 	}
 
-	_, err = vmspec.Media(input(by(v1alpha1.DeliveryISO), vmspec.Settings{}))
+	_, err = vmspec.Seed(input(by(v1alpha1.DeliveryISO), vmspec.Settings{}))
 	if errclass.Reason(err, "") != "BootstrapServiceMissing" {
 		t.Errorf("iso without a program: %v", err)
 	}
