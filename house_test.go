@@ -147,6 +147,15 @@ func parseGoFiles(t *testing.T) []goFile {
 }
 
 // forbidden says why a file of a folder may not import a path; empty if it may.
+func isArea(folder string) bool {
+	return slices.Contains([]string{"runners", "networking", "hosts", "bridge", "platform"}, folder)
+}
+
+// implementation tells packages that implement a boundary for one product.
+func implementation(ours string) bool {
+	return strings.HasPrefix(ours, "workload/") || strings.HasPrefix(ours, "hypervisor/")
+}
+
 func forbidden(folder string, test bool, imported string) string {
 	ours, isOurs := strings.CutPrefix(imported, module)
 	allowed, known := mayImport(folder)
@@ -159,6 +168,8 @@ func forbidden(folder string, test bool, imported string) string {
 		return "api imports apimachinery alone"
 	case !isOurs || topFolder(ours+"/") == folder:
 		return ""
+	case !test && isArea(folder) && implementation(ours):
+		return "areas know boundaries, not who implements them: what differs is a method of the boundary"
 	case test && (strings.HasPrefix(ours, "sim/") || strings.HasPrefix(ours, "test/") || ours == "deploy" || ours == "kit/property"):
 		return ""
 	case slices.ContainsFunc(allowed, func(a string) bool { return ours == a || strings.HasPrefix(ours, a+"/") }):
@@ -221,6 +232,8 @@ func TestTheImportRuleForbids(t *testing.T) {
 		"kit may not use an area":             {folder: "kit", imported: module + "runners/demand", want: true},
 		"a boundary may not use an area":      {folder: "hypervisor", imported: module + "runners", want: true},
 		"an area may use a boundary":          {folder: "runners", imported: module + "hypervisor"},
+		"an area may not use a platform":      {folder: "runners", imported: module + "workload/github", want: true},
+		"an area's test may use a platform":   {folder: "runners", imported: module + "workload/github", test: true},
 		"an area may not use another":         {folder: "hosts", imported: module + "runners", want: true},
 		"an area may not use a simulator":     {folder: "runners", imported: module + "sim/pve", want: true},
 		"an area's test may use a simulator":  {folder: "runners", imported: module + "sim/pve", test: true},

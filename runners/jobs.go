@@ -48,7 +48,7 @@ func (a *Area) jobs(
 		WebhookURL: a.WebhookURL, Clock: a.Clock, Metrics: metrics, Log: a.Log, Wake: sourcesChanged.Wake,
 	}
 
-	batches := &demand.BatchReconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Log: a.Log}
+	batches := &demand.BatchReconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Platforms: a.Platforms, Log: a.Log}
 
 	return &jobParts{
 		controllers: []func(ctrl.Manager) error{reconciler.SetupWithManager, batches.SetupWithManager},

@@ -17,8 +17,8 @@ import (
 type Platform interface {
 	WebhookParser
 
-	// Slug is the platform's short name, as in the path of its webhooks: github.
-	Slug() string
+	// Traits are what is different about the platform. They never change.
+	Traits() Traits
 
 	// Runner reads the settings of a template and of a workload, which is a pool's or a
 	// claim's; the workload's win. The template may be nil where it is not known (yet).
@@ -31,6 +31,23 @@ type Platform interface {
 
 	// Open makes the provider of a runner's scope. It makes no call: Validate does.
 	Open(config Config) (Provider, error)
+}
+
+// Traits are what is different about a platform, for those who do not know its name.
+type Traits struct {
+	// Slug is the platform's short name, as in the path of its webhooks: github.
+	Slug string
+	// JobPrefix begins the names of its RunnerJobs: gh. It never changes: names are kept.
+	JobPrefix string
+	// MachineEndsJobs says that the platform does not tell when a job has ended without a
+	// result: that its machine is gone does.
+	MachineEndsJobs bool
+	// Configured tells whether a template has settings of the platform. Nil: templates have
+	// none.
+	Configured func(*v1alpha1.BootstrapConfig) bool
+	// Hosted tells whether labels are those of a job for the platform's own machines, which
+	// its webhooks speak of all the same. Nil: it has none.
+	Hosted func(labels []string) bool
 }
 
 // RunnerSpec says whose runners are made, and which jobs they take.

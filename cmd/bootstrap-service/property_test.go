@@ -311,7 +311,7 @@ func (f platformSite) oneJob(t *testing.T, label, outcome string) string {
 
 // asks and has are a label as a job asks for it and as a pool has it.
 func (f platformSite) asks(label string) []string {
-	if f.platform.Slug() == "buildkite" {
+	if f.platform.Traits().Slug == "buildkite" {
 		return []string{"queue=default", "name=" + label}
 	}
 
@@ -319,7 +319,7 @@ func (f platformSite) asks(label string) []string {
 }
 
 func (f platformSite) has(label string) []string {
-	if f.platform.Slug() == "buildkite" {
+	if f.platform.Traits().Slug == "buildkite" {
 		return []string{"name=" + label}
 	}
 
@@ -343,7 +343,7 @@ func TestPropertyRunnerHasThePoolsLabels(t *testing.T) {
 		labels, asked := site.has(own), site.asks(own)
 
 		for i, word := range words {
-			if site.platform.Slug() == "buildkite" {
+			if site.platform.Traits().Slug == "buildkite" {
 				word = fmt.Sprintf("key%d=%s", i, word)
 			}
 
@@ -365,7 +365,7 @@ func TestPropertyRunnerHasThePoolsLabels(t *testing.T) {
 
 		for _, seen := range site.state().Jobs {
 			// A sender without a platform knows no runners.
-			mine := seen.RunnerName == own || site.platform.Slug() == "generic"
+			mine := seen.RunnerName == own || site.platform.Traits().Slug == "generic"
 			if seen.ID == job.ID && (seen.Conclusion != "success" || !mine) {
 				return fmt.Sprintf("the job that asks for %v: %+v\n%s", asked, seen, done.out)
 			}

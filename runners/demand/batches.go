@@ -24,8 +24,9 @@ const batchWriters = 4
 type BatchReconciler struct {
 	Client client.Client
 	// Live reads from the API server itself. Default: Client.
-	Live client.Reader
-	Log  *slog.Logger
+	Live      client.Reader
+	Platforms Platforms
+	Log       *slog.Logger
 }
 
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=runnerjobbatches,verbs=get;list;watch;create;delete
@@ -56,7 +57,7 @@ func (r *BatchReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 
-	ledger := &Ledger{Client: r.Client, Live: r.Live}
+	ledger := &Ledger{Client: r.Client, Live: r.Live, Platforms: r.Platforms}
 	if ledger.Live == nil {
 		ledger.Live = r.Client
 	}

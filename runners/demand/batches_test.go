@@ -27,7 +27,7 @@ func move(t *testing.T, namespace string) {
 		t.Fatal(err)
 	}
 
-	mover := &demand.BatchReconciler{Client: env.Client, Log: slog.New(slog.DiscardHandler)}
+	mover := &demand.BatchReconciler{Client: env.Client, Platforms: platforms(), Log: slog.New(slog.DiscardHandler)}
 
 	for i := range batches.Items {
 		key := client.ObjectKeyFromObject(&batches.Items[i])
@@ -80,7 +80,7 @@ func TestBurstIsMovedIntoTheLedger(t *testing.T) {
 	}
 
 	// One is moved half before the operator is killed.
-	writer := &demand.Ledger{Client: env.Client, Live: env.Client}
+	writer := &demand.Ledger{Client: env.Client, Live: env.Client, Platforms: platforms()}
 	if _, err := writer.Record(t.Context(), namespace, batches.Items[0].Spec.Jobs[0], batches.Items[0].CreationTimestamp.Time); err != nil {
 		t.Fatal(err)
 	}

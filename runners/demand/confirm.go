@@ -179,7 +179,7 @@ func (s *scope) ask(ctx context.Context, pools []readPool) (workload.Job, error)
 func (s *scope) record(ctx context.Context, said workload.Job) error {
 	// The object is the one there is, whatever name the answer would give it.
 	said.Platform, said.ID, said.URL = s.job.Spec.Platform, s.job.Spec.ID, s.job.Spec.URL
-	ledger := &Ledger{Client: s.Client, Live: s.Live}
+	ledger := &Ledger{Client: s.Client, Live: s.Live, Platforms: s.Platforms}
 	before, key := s.job.Spec.State, client.ObjectKeyFromObject(s.job)
 
 	changed, err := ledger.Record(ctx, s.job.Namespace, said, s.Clock.Now())

@@ -77,7 +77,7 @@ func entry(t *testing.T, namespace string, spec workload.Job) client.ObjectKey {
 
 	received := metav1.NewMicroTime(time.Now())
 	spec.ReceivedAt = &received
-	out := &v1alpha1.RunnerJob{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: demand.Name(spec)}, Spec: spec}
+	out := &v1alpha1.RunnerJob{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: platforms().JobName(spec)}, Spec: spec}
 	create(t, out)
 
 	return client.ObjectKeyFromObject(out)

@@ -84,13 +84,13 @@ func namespaces(pools []readPool) []string {
 // ingest records what a platform said of jobs in the namespaces whose pools cover them.
 // News of jobs that are over is taken only for jobs that are known.
 func (s *Sources) ingest(ctx context.Context, pools []readPool, jobs []workload.Job) error {
-	ledger := &Ledger{Client: s.Client, Live: s.Live}
+	ledger := &Ledger{Client: s.Client, Live: s.Live, Platforms: s.Platforms}
 	now := s.Clock.Now()
 
 	for _, job := range jobs {
 		covering := slices.DeleteFunc(slices.Clone(pools), func(p readPool) bool { return !p.covers(job) })
 		taken := func() bool { return slices.ContainsFunc(covering, func(p readPool) bool { return p.takes(job) }) }
-		if ofPlatform(job, taken) {
+		if s.Platforms.hosted(job) && !taken() {
 			continue
 		}
 
@@ -168,7 +168,7 @@ func (l *Ledger) ingest(ctx context.Context, namespace string, event workload.Jo
 	if event.State == v1alpha1.JobCompleted {
 		var known v1alpha1.RunnerJob
 
-		key := client.ObjectKey{Namespace: namespace, Name: Name(event)}
+		key := client.ObjectKey{Namespace: namespace, Name: l.Platforms.JobName(event)}
 
 		err := l.Client.Get(ctx, key, &known)
 		if apierrors.IsNotFound(err) { // the cache may be behind

@@ -30,12 +30,14 @@ type Ledger struct {
 	Client client.Client
 	// Live reads from the API server itself, once the cache has been found to be behind.
 	Live client.Reader
+	// Platforms name the RunnerJobs of their jobs.
+	Platforms Platforms
 }
 
 // Record merges an event into the RunnerJob of its job, which it makes if there is none,
 // and tells whether anything changed.
 func (l *Ledger) Record(ctx context.Context, namespace string, event workload.Job, now time.Time) (bool, error) {
-	key := client.ObjectKey{Namespace: namespace, Name: Name(event)}
+	key := client.ObjectKey{Namespace: namespace, Name: l.Platforms.JobName(event)}
 
 	var reader client.Reader = l.Client
 

@@ -37,6 +37,20 @@ type Rules interface {
 // Platforms by workload type.
 type Platforms map[string]workload.Platform
 
+// hosted tells whether a job is for the platform's own machines, unless a pool takes it. An
+// organisation's webhooks speak of all those jobs too, and nobody here could do anything
+// about them.
+func (p Platforms) hosted(job workload.Job) bool {
+	platform, ok := p[job.Platform]
+	if !ok {
+		return false
+	}
+
+	hosted := platform.Traits().Hosted
+
+	return hosted != nil && hosted(job.Labels)
+}
+
 // PoolOf reads a RunnerPool. Its template may be nil where it is not known (yet): then a
 // pool that leaves its scope to the template takes no job.
 func (p Platforms) PoolOf(pool *v1alpha1.RunnerPool, template *v1alpha1.HypervisorMachineTemplate) Pool {

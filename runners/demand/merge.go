@@ -102,17 +102,13 @@ const (
 	shortHash     = 8
 )
 
-// Name gives the name of a job's RunnerJob: gh-ID for a job of github.com. Ids of two
+// JobName gives the name of a job's RunnerJob: gh-ID for a job of github.com. Ids of two
 // servers can be the same, so a job of another server bears a hash of its host as well;
 // and so does an id that has to be rewritten to be a name.
-func Name(job workload.Job) string {
-	prefix := map[string]string{
-		v1alpha1.WorkloadGitHubActions: "gh",
-		v1alpha1.WorkloadGitLabCI:      "gl",
-		v1alpha1.WorkloadBuildkite:     "bk",
-	}[job.Platform]
-	if prefix == "" {
-		prefix = "job"
+func (p Platforms) JobName(job workload.Job) string {
+	prefix := "job"
+	if platform, ok := p[job.Platform]; ok {
+		prefix = platform.Traits().JobPrefix
 	}
 
 	id := strings.Map(func(c rune) rune {

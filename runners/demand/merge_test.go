@@ -18,6 +18,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 	"github.com/hyperfleet/hyperfleet/workload"
+	"github.com/hyperfleet/hyperfleet/workload/buildkite"
+	"github.com/hyperfleet/hyperfleet/workload/github"
 )
 
 func at(minute int) *metav1.Time {
@@ -157,6 +159,7 @@ func TestName(t *testing.T) {
 	hosted := func(id, url string) workload.Job {
 		return workload.Job{Platform: v1alpha1.WorkloadGitHubActions, ID: id, URL: url}
 	}
+	known := demand.Platforms{v1alpha1.WorkloadGitHubActions: github.Platform{}, v1alpha1.WorkloadBuildkite: buildkite.Platform{}}
 	names := map[string]workload.Job{}
 
 	for want, in := range map[string]workload.Job{
@@ -168,8 +171,8 @@ func TestName(t *testing.T) {
 		"job-":    {Platform: v1alpha1.WorkloadGeneric, ID: "//"},
 		"job-aaa": {Platform: v1alpha1.WorkloadGeneric, ID: strings.Repeat("a", 400), URL: "https://ci.example.com"},
 	} {
-		got := demand.Name(in)
-		if !strings.HasPrefix(got, want) || got != demand.Name(in) {
+		got := known.JobName(in)
+		if !strings.HasPrefix(got, want) || got != known.JobName(in) {
 			t.Errorf("Name(%v) = %q, want %q...", in, got, want)
 		}
 
@@ -184,7 +187,7 @@ func TestName(t *testing.T) {
 		names[got] = in
 	}
 
-	if demand.Name(hosted("9", "https://a.example.com")) == demand.Name(hosted("9", "https://b.example.com")) {
+	if known.JobName(hosted("9", "https://a.example.com")) == known.JobName(hosted("9", "https://b.example.com")) {
 		t.Error("the same id on two servers has one name")
 	}
 }

@@ -107,7 +107,7 @@ func TestPropertyDemandIsState(t *testing.T) {
 	t.Parallel()
 
 	receiver := receiverOf(env.Client, nil)
-	ledger := &demand.Ledger{Client: env.Client, Live: env.Client}
+	ledger := &demand.Ledger{Client: env.Client, Live: env.Client, Platforms: platforms()}
 	round := 0
 
 	// A story is some fifty writes to the API server.

@@ -17,7 +17,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/workload"
-	"github.com/hyperfleet/hyperfleet/workload/github"
 )
 
 // listener is a pool that takes webhooks.
@@ -59,7 +58,7 @@ func (r *Receiver) receive(
 	switch {
 	case err != nil:
 		return malformed(err)
-	case !speaks || ofPlatform(job, taken):
+	case !speaks || r.config.Platforms.hosted(job) && !taken():
 		return ignored()
 	}
 
@@ -69,13 +68,6 @@ func (r *Receiver) receive(
 // jobOf stands for any job of a scope.
 func jobOf(scope workload.Scope, platform string) workload.Job {
 	return workload.Job{Platform: platform, Repository: scope.Repository, Organization: scope.Organization}
-}
-
-// ofPlatform tells whether a job is for the platform's own machines: its one label is one
-// of theirs, and no pool has it. An organisation's webhooks speak of all those jobs too,
-// and nobody here could do anything about them.
-func ofPlatform(job workload.Job, taken func() bool) bool {
-	return job.Platform == v1alpha1.WorkloadGitHubActions && github.HostedLabels(job.Labels) && !taken()
 }
 
 // record writes the job into the ledger of every namespace that has a pool for it.

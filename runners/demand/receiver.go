@@ -103,7 +103,7 @@ func NewReceiver(config ReceiverConfig) *Receiver {
 
 	return &Receiver{
 		config:  config,
-		inbox:   newInbox(&Ledger{Client: config.Client, Live: config.Live}, config.Clock),
+		inbox:   newInbox(&Ledger{Client: config.Client, Live: config.Live, Platforms: config.Platforms}, config.Clock),
 		secrets: &secretCache{reader: config.Secrets, clock: config.Clock},
 		slots:   make(chan struct{}, config.Parallel),
 	}
@@ -162,7 +162,7 @@ func (r *Receiver) parser(name string) (string, workload.WebhookParser) {
 	}
 
 	for kind, platform := range r.config.Platforms {
-		if platform.Slug() == name {
+		if platform.Traits().Slug == name {
 			return kind, platform
 		}
 	}

@@ -390,7 +390,7 @@ func (s *Sources) redeliverDue(ctx context.Context, at *source, pools []readPool
 }
 
 func (s *Sources) webhookURL(platform string) string {
-	return s.WebhookURL + "/webhooks/" + s.Platforms[platform].Slug()
+	return s.WebhookURL + "/webhooks/" + s.Platforms[platform].Traits().Slug
 }
 
 func takesWebhooks(pools []readPool) bool {

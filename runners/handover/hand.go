@@ -276,7 +276,7 @@ func (h *Handler) recordJobState(ctx context.Context, order order) {
 	said, err := order.provider.Job(ctx, job.Spec.Repository, job.Spec.ID)
 	if err == nil {
 		said.Platform, said.ID, said.URL = job.Spec.Platform, job.Spec.ID, job.Spec.URL
-		ledger := &demand.Ledger{Client: h.Client, Live: h.Live}
+		ledger := &demand.Ledger{Client: h.Client, Live: h.Live, Platforms: h.Workloads.Platforms}
 		_, err = ledger.Record(ctx, job.Namespace, said, h.Clock.Now())
 	}
 

@@ -253,7 +253,7 @@ func (s *scope) jobGone(ctx context.Context, provider workload.Provider, job *v1
 	said, err := provider.Job(ctx, job.Spec.Repository, job.Spec.ID)
 	if err == nil {
 		said.Platform, said.ID, said.URL = job.Spec.Platform, job.Spec.ID, job.Spec.URL
-		ledger := &demand.Ledger{Client: s.Client, Live: s.Live}
+		ledger := &demand.Ledger{Client: s.Client, Live: s.Live, Platforms: s.Platforms}
 		_, err = ledger.Record(ctx, job.Namespace, said, s.Clock.Now())
 	}
 

@@ -130,7 +130,7 @@ func TestNews(t *testing.T) {
 			t.Parallel()
 
 			got := ""
-			if said, ok := jobUpdate(tc.job, tc.claim, now); ok {
+			if said, ok := jobUpdate(tc.job, tc.claim, tc.job.Platform != v1alpha1.WorkloadBuildkite, now); ok {
 				got = fmt.Sprintf("%s %s %s", said.State, said.RunnerName, said.Conclusion)
 			}
 

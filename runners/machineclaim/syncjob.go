@@ -44,12 +44,14 @@ func syncJob(ctx context.Context, s *scope) step.Result {
 		return step.Fail(fmt.Errorf("get job %s: %w", info.BoundJob, err))
 	}
 
-	said, ok := jobUpdate(job.Spec, s.claim, metav1.NewTime(s.Clock.Now()))
+	ends := s.machineEndsJobs(job.Spec.Platform)
+
+	said, ok := jobUpdate(job.Spec, s.claim, ends, metav1.NewTime(s.Clock.Now()))
 	if !ok {
 		return step.Done()
 	}
 
-	ledger := &demand.Ledger{Client: s.Client, Live: s.Live}
+	ledger := &demand.Ledger{Client: s.Client, Live: s.Live, Platforms: s.Platforms}
 	if _, err := ledger.Record(ctx, job.Namespace, said, s.Clock.Now()); err != nil {
 		return step.Fail(fmt.Errorf("sync job of claim %s: %w", s.claim.Name, err))
 	}
@@ -57,10 +59,19 @@ func syncJob(ctx context.Context, s *scope) step.Result {
 	return step.Done()
 }
 
+// machineEndsJobs says whether a job whose machine is gone has ended.
+func (s *scope) machineEndsJobs(platform string) bool {
+	known, ok := s.Platforms[platform]
+
+	return ok && known.Traits().MachineEndsJobs
+}
+
 // jobUpdate is what a claim tells of its job, and false where it is nothing new. A machine
 // that ended before the job began tells nothing: the job goes back to the queue. It is
 // pure.
-func jobUpdate(job v1alpha1.RunnerJobSpec, claim *v1alpha1.MachineClaim, now metav1.Time) (v1alpha1.RunnerJobSpec, bool) {
+func jobUpdate(
+	job v1alpha1.RunnerJobSpec, claim *v1alpha1.MachineClaim, machineEnds bool, now metav1.Time,
+) (v1alpha1.RunnerJobSpec, bool) {
 	info, times := claim.Status.BootstrapInfo, claim.Status.Times
 	phase := guest.Phase(info.GuestPhase)
 	ran := phase == guest.PhaseRunning || info.JobResult != "" || (times != nil && times.JobStarted != nil)
@@ -76,7 +87,7 @@ func jobUpdate(job v1alpha1.RunnerJobSpec, claim *v1alpha1.MachineClaim, now met
 	switch {
 	case info.JobResult != "":
 		out.State, out.Conclusion, out.CompletedAt = v1alpha1.JobCompleted, info.JobResult, &now
-	case over && job.Platform == v1alpha1.WorkloadGeneric:
+	case over && machineEnds:
 		out.State, out.Conclusion, out.CompletedAt = v1alpha1.JobCompleted, conclusionLost, &now
 	case job.State == v1alpha1.JobRunning && job.RunnerName != "":
 		return job, false

@@ -6,6 +6,7 @@ package machinetemplate
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -99,7 +100,7 @@ func resolved(ctx context.Context, s *scope) step.Result {
 // workloadReady asks the CI platforms that the template has settings of whether they
 // take our credentials. Where only pools name a scope, there is nothing to ask here.
 func workloadReady(ctx context.Context, s *scope) step.Result {
-	for _, platform := range platformsOf(s.template) {
+	for _, platform := range s.platformsOf() {
 		if result := platformReady(ctx, s, platform); !result.IsDone() {
 			return result
 		}
@@ -108,25 +109,22 @@ func workloadReady(ctx context.Context, s *scope) step.Result {
 	return step.Done()
 }
 
-func platformsOf(template *v1alpha1.HypervisorMachineTemplate) []string {
-	config := template.Spec.Bootstrap.Config
+// platformsOf gives the platforms that the template has settings of, in order.
+func (s *scope) platformsOf() []string {
+	config := s.template.Spec.Bootstrap.Config
 	if config == nil {
 		return nil
 	}
 
 	var out []string
 
-	if config.GitHub != nil {
-		out = append(out, v1alpha1.WorkloadGitHubActions)
+	for name, platform := range s.Workloads.Platforms {
+		if configured := platform.Traits().Configured; configured != nil && configured(config) {
+			out = append(out, name)
+		}
 	}
 
-	if config.GitLab != nil {
-		out = append(out, v1alpha1.WorkloadGitLabCI)
-	}
-
-	if config.Buildkite != nil {
-		out = append(out, v1alpha1.WorkloadBuildkite)
-	}
+	slices.Sort(out)
 
 	return out
 }

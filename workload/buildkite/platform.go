@@ -39,8 +39,13 @@ const (
 	clusterDefault = "__default__"
 )
 
-// Slug is buildkite.
-func (Platform) Slug() string { return "buildkite" }
+// Traits are Buildkite's.
+func (Platform) Traits() workload.Traits {
+	return workload.Traits{
+		Slug: "buildkite", JobPrefix: "bk",
+		Configured: func(config *v1alpha1.BootstrapConfig) bool { return config.Buildkite != nil },
+	}
+}
 
 // Runner reads the pool's organization, queue and tags, and the template's agent.
 func (Platform) Runner(template *v1alpha1.HypervisorMachineTemplate, load v1alpha1.Workload) (workload.RunnerSpec, error) {

@@ -22,8 +22,10 @@ type Platform struct{ Webhooks }
 
 var _ workload.Platform = Platform{}
 
-// Slug is generic.
-func (Platform) Slug() string { return "generic" }
+// Traits are those of jobs that nobody else knows of.
+func (Platform) Traits() workload.Traits {
+	return workload.Traits{Slug: "generic", JobPrefix: "job", MachineEndsJobs: true}
+}
 
 // Runner reads a workload's settings. A template has none of them.
 func (Platform) Runner(_ *v1alpha1.HypervisorMachineTemplate, load v1alpha1.Workload) (workload.RunnerSpec, error) {

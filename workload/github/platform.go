@@ -37,8 +37,14 @@ const (
 	secretInstallation = "app.installationId"
 )
 
-// Slug is github.
-func (Platform) Slug() string { return "github" }
+// Traits are GitHub's.
+func (Platform) Traits() workload.Traits {
+	return workload.Traits{
+		Slug: "github", JobPrefix: "gh",
+		Hosted:     HostedLabels,
+		Configured: func(config *v1alpha1.BootstrapConfig) bool { return config.GitHub != nil },
+	}
+}
 
 // Runner merges a template's and a workload's settings. A repository takes precedence
 // over an organisation, and that over an enterprise.

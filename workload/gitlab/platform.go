@@ -23,8 +23,13 @@ var _ workload.Platform = Platform{}
 // secretToken is the access token that Open takes.
 const secretToken = "token"
 
-// Slug is gitlab.
-func (Platform) Slug() string { return "gitlab" }
+// Traits are GitLab's.
+func (Platform) Traits() workload.Traits {
+	return workload.Traits{
+		Slug: "gitlab", JobPrefix: "gl",
+		Configured: func(config *v1alpha1.BootstrapConfig) bool { return config.GitLab != nil },
+	}
+}
 
 // Runner reads the scope and the tags from the workload, credentials and program from the
 // template. A workload with neither project nor group has runners of the whole instance.

@@ -101,7 +101,7 @@ func TestPlatformRunner(t *testing.T) {
 		})
 	}
 
-	if got := (gitlab.Platform{}).Slug(); got != "gitlab" {
+	if got := (gitlab.Platform{}).Traits().Slug; got != "gitlab" {
 		t.Errorf("Slug = %q", got)
 	}
 
