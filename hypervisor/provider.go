@@ -13,6 +13,8 @@ import (
 )
 
 // Provider is one connected hypervisor environment. It is safe for concurrent use.
+//
+//nolint:interfacebloat // one verb per operation: docs/guides/write-a-provider.md is shorter for it
 type Provider interface {
 	// Check connects, authenticates, and verifies that the privileges suffice. An error
 	// of kind Rejected names what a person must fix.

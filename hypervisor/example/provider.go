@@ -64,7 +64,8 @@ func (p *Provider) Check(context.Context) (hypervisor.Info, error) {
 // Resolve finds the template.
 func (p *Provider) Resolve(_ context.Context, ref hypervisor.TemplateRef, want hypervisor.Shape) ([]hypervisor.Template, error) {
 	if ref.Name != p.cloud.Template {
-		return nil, refuse(hypervisor.NotFound, "TemplateNotFound", "there is no template %q: the only one is %q", ref.Name, p.cloud.Template)
+		return nil, refuse(hypervisor.NotFound, "TemplateNotFound",
+			"there is no template %q: the only one is %q", ref.Name, p.cloud.Template)
 	}
 
 	if want.Memory > p.cloud.Memory {
