@@ -157,15 +157,19 @@ const (
 	statusProxyOther   = 599
 )
 
-// retryable tells whether a status says that another try may be answered.
+// retryable tells whether a status says that another try may be answered soon.
 func retryable(status int) bool {
 	switch status {
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		return true
 	default:
-		return status >= statusProxyConnect && status <= statusProxyOther
+		return false
 	}
 }
+
+// silent tells whether a status says that a node did not answer the one that was asked:
+// after 30 s for one that hangs or was cut off, so that another try is dear.
+func silent(status int) bool { return status >= statusProxyConnect && status <= statusProxyOther }
 
 // errorWord maps a text of Proxmox to what it means for the caller.
 type errorWord struct {
@@ -183,6 +187,9 @@ const (
 	reasonChanged     = "ChangedMeanwhile"
 	reasonRunning     = "StillRunning"
 	reasonNoSpace     = "NoMemory"
+	reasonDenied      = "PermissionDenied"
+	reasonStale       = "StatusStale"
+	reasonSilent      = "NodeUnreachable"
 )
 
 // errorWords are the texts of qemu-server, pve-storage and pve-cluster, in order: the
@@ -248,6 +255,12 @@ func (c *client) classify(doing, method string, err error) error {
 		return c.classifyAnswer(doing, method, answer)
 	}
 
+	if quiet, ok := errors.AsType[*silentError](err); ok {
+		return &hypervisor.Error{
+			Kind: hypervisor.Unavailable, Reason: reasonSilent, Err: err, Message: doing, After: quiet.after,
+		}
+	}
+
 	return c.classifyTransport(doing, method, err)
 }
 
@@ -260,11 +273,13 @@ func (c *client) classifyAnswer(doing, method string, answer *APIError) error {
 		e.Message = fmt.Sprintf("%s: Proxmox refuses the credentials of %s: check the id and the secret, "+
 			"and that neither user nor token is disabled or expired", doing, c.who())
 	case answer.Status == http.StatusForbidden:
-		e.Kind, e.Reason, e.Message = hypervisor.Rejected, "PermissionDenied", doing+": "+c.permissionMend(answer.Reason)
+		e.Kind, e.Reason, e.Message = hypervisor.Rejected, reasonDenied, doing+": "+c.permissionMend(answer.Reason)
 	case answer.Status == http.StatusTooManyRequests:
 		e.Kind, e.Reason, e.After = hypervisor.Busy, "TooManyRequests", c.jitter(busyAfter)
 	case retryable(answer.Status):
 		e.Kind, e.Reason = outcome(method), "ProxyError"
+	case silent(answer.Status):
+		e.Kind, e.Reason, e.After = outcome(method), reasonSilent, c.jitter(silentFirst)
 	case answer.Status == http.StatusNotImplemented:
 		e.Kind, e.Reason = hypervisor.Rejected, "NotImplemented"
 	case answer.Status == http.StatusBadRequest:
@@ -349,6 +364,27 @@ func (c *client) permissionMend(reason string) string {
 	}
 
 	return c.missing(found[1], strings.FieldsFunc(found[2], func(r rune) bool { return r == '|' || r == ',' || r == ' ' }))
+}
+
+// explain names the privileges that are missing where Proxmox names none, as it does
+// where one of several would do ("or" in PVE::RPCEnvironment) and for uploads. needs are
+// those of the call.
+func (c *client) explain(ctx context.Context, doing string, err error, needs ...need) error {
+	answer, ok := errors.AsType[*APIError](err)
+	if !ok || answer.Status != http.StatusForbidden || permissionText.MatchString(answer.Reason) {
+		return err
+	}
+
+	held, heldErr := c.permissions(ctx)
+	if heldErr != nil {
+		return err
+	}
+
+	if words := c.unmet(held, needs); len(words) > 0 {
+		return privilegesMissing(doing, words)
+	}
+
+	return err
 }
 
 // missing says which privileges are missing on a path, and the commands that grant them.

@@ -70,6 +70,29 @@ type nodeInfo struct {
 
 func (n nodeInfo) online() bool { return n.Status == "online" }
 
+// statusStale is the status of a node, and of the machines on it, of which the cluster
+// has no news: pvestatd there hangs, often on a storage that does not answer, or has not
+// reported yet. A node's machines keep their last status for five minutes before
+// (pmxcfs, status.c).
+const statusStale = "unknown"
+
+// statusSilent is our own status of a node that is online and does not answer.
+const statusSilent = "silent"
+
+// trouble says why a node is not used, or nothing.
+func (n nodeInfo) trouble() string {
+	switch n.Status {
+	case "online":
+		return ""
+	case statusStale:
+		return "reports no status (is pvestatd running there, or does it hang on a storage?)"
+	case statusSilent:
+		return "does not answer"
+	default:
+		return "is " + n.Status
+	}
+}
+
 func (c *client) nodes(ctx context.Context) ([]nodeInfo, error) {
 	var out []nodeInfo
 
@@ -78,13 +101,15 @@ func (c *client) nodes(ctx context.Context) ([]nodeInfo, error) {
 	return out, err
 }
 
-// listedTask is one entry of /cluster/tasks and /nodes/{node}/tasks: status is the exit
-// status, empty while the task runs.
+// listedTask is one entry of /nodes/{node}/tasks: status is the exit status, empty or
+// RUNNING while the task runs.
 type listedTask struct {
 	UPID    string `json:"upid"`
 	Type    string `json:"type"`
 	ID      string `json:"id"`
 	Node    string `json:"node"`
+	User    string `json:"user"`
+	TokenID string `json:"tokenid"`
 	Status  string `json:"status"`
 	EndTime int64  `json:"endtime"`
 	Start   int64  `json:"starttime"`
@@ -92,25 +117,66 @@ type listedTask struct {
 
 func (t listedTask) done() bool { return t.EndTime != 0 || t.Status != "" && t.Status != "RUNNING" }
 
-func (c *client) clusterTasks(ctx context.Context) ([]listedTask, error) {
+// by tells whether a principal started the task. A running one names the token with its
+// user, one that has ended apart (PVE::API2::Tasks).
+func (t listedTask) by(who string) bool {
+	return t.User == who || t.TokenID != "" && t.User+"!"+t.TokenID == who
+}
+
+// mostTasks bounds the answers about tasks. One that is left out is asked for by name.
+const mostTasks = 500
+
+// tasks gives a node's tasks. /cluster/tasks has them for all nodes at once, but shows a
+// token its own only with Sys.Audit on / (PVE::API2::Cluster).
+func (c *client) tasks(ctx context.Context, doing, node string, filter map[string]string) ([]listedTask, error) {
 	var out []listedTask
 
-	err := c.call(ctx, "list tasks", http.MethodGet, "/cluster/tasks", nil, &out)
+	filter["limit"] = strconv.Itoa(mostTasks)
+	err := c.call(ctx, doing, http.MethodGet, "/nodes/"+url.PathEscape(node)+"/tasks", filter, &out)
 
 	return out, err
 }
 
+// tasksSince gives the running and the ended tasks of a node that were started at or
+// after a moment of the node's clock, in seconds.
+func (c *client) tasksSince(ctx context.Context, node string, since int64) ([]listedTask, error) {
+	return c.tasks(ctx, "list the tasks of node "+node, node,
+		map[string]string{"source": "all", "since": strconv.FormatInt(since, 10)})
+}
+
+// runningTasks gives the tasks of a node that run.
+func (c *client) runningTasks(ctx context.Context, node string) ([]listedTask, error) {
+	all, err := c.tasks(ctx, "list the running tasks of node "+node, node, map[string]string{"source": "active"})
+
+	return slices.DeleteFunc(all, listedTask.done), err
+}
+
 // history gives the tasks about a machine's id on a node, newest first.
 func (c *client) history(ctx context.Context, node string, id int) ([]listedTask, error) {
-	var out []listedTask
-
-	err := c.call(ctx, fmt.Sprintf("list tasks of machine %d on node %s", id, node), http.MethodGet,
-		"/nodes/"+url.PathEscape(node)+"/tasks", map[string]string{"vmid": strconv.Itoa(id), "source": "all"}, &out)
+	out, err := c.tasks(ctx, fmt.Sprintf("list the tasks of machine %d on node %s", id, node), node,
+		map[string]string{"vmid": strconv.Itoa(id), "source": "all"})
 
 	// Within a second, the process start time in the name tells the order.
 	slices.SortStableFunc(out, func(a, b listedTask) int {
 		return cmp.Or(cmp.Compare(b.Start, a.Start), cmp.Compare(ticksOf(b.UPID), ticksOf(a.UPID)))
 	})
+
+	return out, err
+}
+
+// taskLog gives the first lines of a task's log.
+func (c *client) taskLog(ctx context.Context, node, upid string) ([]string, error) {
+	var lines []struct {
+		Text string `json:"t"`
+	}
+
+	err := c.call(ctx, "read the log of task "+upid, http.MethodGet,
+		"/nodes/"+url.PathEscape(node)+"/tasks/"+url.PathEscape(upid)+"/log", map[string]string{"limit": "20"}, &lines)
+
+	out := make([]string, 0, len(lines))
+	for _, line := range lines {
+		out = append(out, line.Text)
+	}
 
 	return out, err
 }
@@ -189,10 +255,23 @@ func (c *client) configure(ctx context.Context, node string, id int, options map
 func (c *client) clone(ctx context.Context, node string, template int, params map[string]string) (string, error) {
 	var upid string
 
-	err := c.call(ctx, fmt.Sprintf("clone template %d on node %s to %s", template, node, params["newid"]),
-		http.MethodPost, vmPath(node, template)+"/clone", params, &upid)
+	doing := fmt.Sprintf("clone template %d on node %s to %s", template, node, params["newid"])
+	err := c.call(ctx, doing, http.MethodPost, vmPath(node, template)+"/clone", params, &upid)
 
-	return upid, err
+	places := []string{"/vms/" + params["newid"]}
+	if pool := params["pool"]; pool != "" {
+		places = append(places, "/pool/"+pool)
+	}
+
+	needs := []need{
+		{any: []string{fmt.Sprintf("/vms/%d", template)}, privileges: []string{"VM.Clone"}},
+		{any: places, privileges: []string{"VM.Allocate"}},
+	}
+	if storage := params["storage"]; storage != "" {
+		needs = append(needs, need{any: []string{"/storage/" + storage}, privileges: []string{"Datastore.AllocateSpace"}})
+	}
+
+	return upid, c.explain(ctx, doing, err, needs...)
 }
 
 // resize grows a disk. Proxmox 8 and 9 answer with a task; older ones with nothing.
@@ -315,8 +394,11 @@ func (c *client) isos(ctx context.Context, node, storage string) ([]volume, erro
 }
 
 func (c *client) uploadISO(ctx context.Context, node, storage, name string, content []byte) (string, error) {
-	return c.upload(ctx, fmt.Sprintf("upload %s to storage %s on node %s", name, storage, node),
+	doing := fmt.Sprintf("upload %s to storage %s on node %s", name, storage, node)
+	upid, err := c.upload(ctx, doing,
 		"/nodes/"+url.PathEscape(node)+"/storage/"+url.PathEscape(storage)+"/upload", name, content)
+
+	return upid, c.explain(ctx, doing, err, need{any: []string{"/storage/" + storage}, privileges: isoPrivileges()})
 }
 
 func (c *client) deleteVolume(ctx context.Context, node, volid string) (string, error) {
@@ -324,10 +406,11 @@ func (c *client) deleteVolume(ctx context.Context, node, volid string) (string, 
 
 	var upid *string
 
-	err := c.call(ctx, fmt.Sprintf("delete %s on node %s", volid, node), http.MethodDelete,
+	doing := fmt.Sprintf("delete %s on node %s", volid, node)
+	err := c.call(ctx, doing, http.MethodDelete,
 		"/nodes/"+url.PathEscape(node)+"/storage/"+url.PathEscape(storage)+"/content/"+url.PathEscape(volid), nil, &upid)
 	if err != nil || upid == nil {
-		return "", err
+		return "", c.explain(ctx, doing, err, need{any: []string{"/storage/" + storage}, privileges: isoPrivileges()})
 	}
 
 	return *upid, nil

@@ -17,6 +17,8 @@ type nodeLoad struct {
 	hypervisor.Node
 
 	queue int
+	// trouble says why the node is not used, or nothing.
+	trouble string
 }
 
 // Capacity gives what the usable nodes have and what is free; see hypervisor.Provider.
@@ -33,8 +35,12 @@ func (p *Provider) Capacity(ctx context.Context) (hypervisor.Capacity, error) {
 
 	var out hypervisor.Capacity
 
+	var silent error
+
 	for _, n := range loads {
-		if err := p.addDisk(ctx, &n.Node); err != nil {
+		if err := p.addDisk(ctx, &n.Node); hypervisor.Is(err, hypervisor.Unavailable) {
+			n.Online, silent = false, err
+		} else if err != nil {
 			return hypervisor.Capacity{}, err
 		}
 
@@ -45,6 +51,10 @@ func (p *Provider) Capacity(ctx context.Context) (hypervisor.Capacity, error) {
 
 		out.Free = plus(out.Free, n.Free)
 		out.Total = plus(out.Total, n.Total)
+	}
+
+	if silent != nil && !slices.ContainsFunc(out.Nodes, func(n hypervisor.Node) bool { return n.Online }) {
+		return hypervisor.Capacity{}, silent
 	}
 
 	return out, nil
@@ -106,7 +116,7 @@ func (p *Provider) nodeLoads(ctx context.Context, snap snapshot) ([]nodeLoad, er
 		}
 		out = append(out, nodeLoad{
 			Node:  hypervisor.Node{Name: n.Node, Online: n.online(), Free: free, Total: total},
-			queue: queue[n.Node],
+			queue: queue[n.Node], trouble: n.trouble(),
 		})
 	}
 

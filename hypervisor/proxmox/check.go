@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
@@ -52,6 +53,8 @@ func (p *Provider) Check(ctx context.Context) (hypervisor.Info, error) {
 		return info, err
 	}
 
+	p.probe(ctx, nodes)
+
 	loads, err := p.nodeLoads(ctx, snap)
 	if err != nil {
 		return info, err
@@ -59,9 +62,26 @@ func (p *Provider) Check(ctx context.Context) (hypervisor.Info, error) {
 
 	for _, n := range loads {
 		info.Nodes = append(info.Nodes, n.Node)
+
+		if n.trouble != "" {
+			info.Warnings = append(info.Warnings, fmt.Sprintf("node %s %s", n.Name, n.trouble))
+		}
 	}
 
-	return info, p.checkStorages(ctx, held, info.Nodes)
+	return info, p.checkStorages(ctx, held, &info)
+}
+
+// probe asks the nodes that did not answer whether they do again, all at once.
+func (p *Provider) probe(ctx context.Context, nodes []nodeInfo) {
+	var all sync.WaitGroup
+
+	for _, n := range nodes {
+		if n.online() && p.usable(n.Node) && p.client.transport.silent(n.Node) {
+			all.Go(func() { _, _ = p.client.storages(ctx, n.Node) })
+		}
+	}
+
+	all.Wait()
 }
 
 func majorOf(version string) int {
@@ -149,37 +169,63 @@ func (p *Provider) privilegeWarnings(held permissions, major int) []string {
 	return []string{"machines' addresses stay unknown: " + p.client.missing("/vms", []string{agent})}
 }
 
-// checkStorages makes sure that each online node has a storage for cloud-init ISOs, and that the
-// default storage takes disks.
-func (p *Provider) checkStorages(ctx context.Context, held permissions, nodes []hypervisor.Node) error {
-	for _, n := range nodes {
+// checkStorages makes sure that each online node has a storage for cloud-init ISOs, and
+// that the default storage takes disks. A node that does not answer is told of as a
+// warning and is not online, unless there is no other.
+func (p *Provider) checkStorages(ctx context.Context, held permissions, info *hypervisor.Info) error {
+	var silent error
+
+	answered := false
+
+	for i, n := range info.Nodes {
 		if !n.Online {
 			continue
 		}
 
-		iso, err := p.isoStorage(ctx, n.Name)
-		if err != nil {
+		err := p.checkStoragesOf(ctx, held, n.Name)
+
+		switch {
+		case hypervisor.Is(err, hypervisor.Unavailable):
+			silent = err
+			info.Nodes[i].Online = false
+			info.Warnings = append(info.Warnings, fmt.Sprintf("node %s does not answer: %v", n.Name, err))
+		case err != nil:
 			return err
+		default:
+			answered = true
 		}
+	}
 
-		missing := held.lacking("/storage/"+iso.Storage, isoPrivileges())
-		if len(missing) > 0 {
-			return privilegesMissing("check the storage for ISOs",
-				[]string{p.client.missing("/storage/"+iso.Storage, missing)})
-		}
+	if answered {
+		return nil
+	}
 
-		if p.config.DefaultStorage == "" {
-			continue
-		}
+	return silent
+}
 
-		disks, err := p.storageOf(ctx, n.Name, p.config.DefaultStorage)
-		if err != nil {
-			return err
-		}
+func (p *Provider) checkStoragesOf(ctx context.Context, held permissions, node string) error {
+	iso, err := p.isoStorage(ctx, node)
+	if err != nil {
+		return err
+	}
 
-		if !disks.holds("images") {
-			return storageWithoutImages(n.Name, disks)
-		}
+	missing := held.lacking("/storage/"+iso.Storage, isoPrivileges())
+	if len(missing) > 0 {
+		return privilegesMissing("check the storage for ISOs",
+			[]string{p.client.missing("/storage/"+iso.Storage, missing)})
+	}
+
+	if p.config.DefaultStorage == "" {
+		return nil
+	}
+
+	disks, err := p.storageOf(ctx, node, p.config.DefaultStorage)
+	if err != nil {
+		return err
+	}
+
+	if !disks.holds("images") {
+		return storageWithoutImages(node, disks)
 	}
 
 	return nil

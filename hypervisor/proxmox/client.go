@@ -24,7 +24,9 @@ import (
 )
 
 const (
-	callTimeout   = 30 * time.Second
+	// callTimeout is longer than the 30 s after which Proxmox says that a node did not
+	// answer it.
+	callTimeout   = 40 * time.Second
 	uploadTimeout = 2 * time.Minute
 	dialTimeout   = 10 * time.Second
 	// ticketLife is when a ticket is renewed; Proxmox takes it for two hours.
@@ -38,6 +40,7 @@ type client struct {
 	base        string
 	credentials hypervisor.Credentials
 	http        *http.Client
+	transport   *transport
 	inner       *http.Transport
 	clock       clock.WithTicker
 
@@ -82,8 +85,9 @@ func newClient(config hypervisor.Config, options hypervisor.Options, clk clock.W
 		next = options.Transport(next)
 	}
 
+	c.transport = newTransport(next, clk, c.jitter, config.CallsPerNode)
 	c.http = &http.Client{
-		Transport: newTransport(next, clk, c.jitter, config.CallsPerNode),
+		Transport: c.transport,
 		// A redirect would carry the credentials elsewhere.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}

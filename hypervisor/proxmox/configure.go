@@ -166,8 +166,6 @@ func (p *Provider) grow(ctx context.Context, m *machine, spec hypervisor.Machine
 		return "", nil
 	}
 
-	m.calls++
-
 	upid, err := p.client.resize(ctx, m.node, m.id, first.Slot, formatSize(spec.Shape.Disk))
 	if err != nil {
 		if !hypervisor.Is(err, hypervisor.Rejected) {

@@ -232,7 +232,7 @@ func (p *Provider) place(ctx context.Context, snap snapshot, spec hypervisor.Mac
 		}
 
 		all = append(all, candidate{
-			Node: n.Name, Template: t, Online: n.Online, Cores: n.Total.CPU,
+			Node: n.Name, Template: t, Online: n.Online, Trouble: n.trouble, Cores: n.Total.CPU,
 			FreeMemory: n.Free.Memory, TotalMemory: n.Total.Memory, Queue: n.queue,
 		})
 	}
@@ -263,7 +263,6 @@ func (p *Provider) startClone(ctx context.Context, m *machine, spec hypervisor.M
 		return hypervisor.StateCreating, nil
 	}
 
-	m.calls++
 	m.created = p.clock.Now()
 
 	upid, err := p.client.clone(ctx, template.Node, template.ID, params)
@@ -367,9 +366,16 @@ func (p *Provider) cloneParams(ctx context.Context, m *machine, spec hypervisor.
 // same id is free again; what is there decides, not the task alone.
 func (p *Provider) cloneEnded(_ context.Context, m *machine) error {
 	exit, _ := m.work.result()
-	m.work, m.gate = nil, ""
+	adopted := m.adopted
+	m.work, m.gate, m.adopted = nil, "", false
 
 	p.note(m, func(at *placement) { at.toClone = false })
+
+	if adopted {
+		p.invalidate(m)
+
+		return nil
+	}
 
 	if taskSucceeded(exit) {
 		m.phase = phaseCloned
@@ -418,8 +424,6 @@ func (p *Provider) start(ctx context.Context, m *machine, spec hypervisor.Machin
 	if spec.Standby {
 		return hypervisor.StatePrepared, nil
 	}
-
-	m.calls++
 
 	upid, err := p.client.power(ctx, m.node, m.id, "start")
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
@@ -110,13 +111,13 @@ func (p *Provider) afterTask(m *machine) {
 		exit, _ = m.work.result()
 	}
 
-	was := m.phase
-	m.work, m.gate = nil, ""
+	was, adopted := m.phase, m.adopted
+	m.work, m.gate, m.adopted = nil, "", false
 
 	p.note(m, func(at *placement) { at.toClone = false })
 
 	switch {
-	case !taskSucceeded(exit):
+	case !taskSucceeded(exit), adopted:
 		p.invalidate(m)
 	case was == phaseStarting:
 		p.setRunning(m, p.clock.Now())
@@ -186,8 +187,6 @@ func (p *Provider) stop(ctx context.Context, m *machine) (done bool, err error) 
 		return false, err
 	}
 
-	m.calls++
-
 	upid, err := p.client.power(ctx, m.node, m.id, "stop")
 	if err != nil {
 		return true, p.changeFailed(m, err)
@@ -238,8 +237,6 @@ func (p *Provider) destroy(ctx context.Context, m *machine) (done bool, err erro
 	if gone, err := p.verify(ctx, m); err != nil || gone {
 		return false, err
 	}
-
-	m.calls++
 
 	upid, err := p.client.destroy(ctx, m.node, m.id)
 	if hypervisor.Is(err, hypervisor.NotFound) {
@@ -348,8 +345,6 @@ func (p *Provider) deleteISO(ctx context.Context, m *machine) error {
 		return nil
 	}
 
-	m.calls++
-
 	upid, err := p.client.deleteVolume(ctx, m.node, m.volid)
 	if err != nil {
 		m.isoState = isoUnknown
@@ -371,7 +366,17 @@ func (p *Provider) deleteISO(ctx context.Context, m *machine) error {
 
 // findISO looks for the claim's ISO where it may be.
 func (p *Provider) findISO(ctx context.Context, m *machine) error {
-	found, err := p.allISOs(ctx)
+	nodes, err := p.usableNodes(ctx)
+	if err != nil {
+		return err
+	}
+
+	// It is where its machine was; that is not known of one that was gone before.
+	if at := slices.IndexFunc(nodes, func(n nodeInfo) bool { return n.Node == m.node && n.online() }); at >= 0 {
+		nodes = nodes[at : at+1]
+	}
+
+	found, err := p.isosOf(ctx, nodes)
 	if err != nil {
 		return err
 	}

@@ -13,14 +13,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-const (
-	// callBudget is how many calls a machine may cost over its whole life, and
-	// teardownCalls how many of them its end needs: status, config, destroy, ISO.
-	callBudget    = 10
-	teardownCalls = 4
-	// agentPause is the wait between two questions to a guest agent.
-	agentPause = time.Minute
-)
+// agentPause is the longest wait between two questions to a guest agent.
+const agentPause = 10 * time.Minute
 
 // Get gives a machine's state; see hypervisor.Provider.
 func (p *Provider) Get(ctx context.Context, ref hypervisor.MachineRef) (hypervisor.Machine, error) {
@@ -86,7 +80,7 @@ func (p *Provider) observe(ctx context.Context, m *machine, suspect bool) (hyper
 		return m.view(hypervisor.StateStopped, "powered off"), nil
 	}
 
-	if suspect && m.calls+teardownCalls < callBudget && !p.since(m.running, confirmationLifetime) {
+	if suspect && !p.since(m.running, confirmationLifetime) {
 		return p.confirm(ctx, m)
 	}
 
@@ -131,8 +125,6 @@ func (p *Provider) settle(m *machine, r resource, stale bool) {
 
 // confirm asks the machine itself.
 func (p *Provider) confirm(ctx context.Context, m *machine) (hypervisor.Machine, error) {
-	m.calls++
-
 	status, err := p.client.status(ctx, m.node, m.id)
 
 	switch {
@@ -169,21 +161,30 @@ func (p *Provider) confirm(ctx context.Context, m *machine) (hypervisor.Machine,
 }
 
 // askAgent asks the guest's agent for the machine's address, when the guest has had time
-// to boot and the machine's budget of calls allows it. It never fails: an address is
-// good to know, and nothing waits for it.
+// to boot, and then ever more rarely. It never fails: an address is good to know, and
+// nothing waits for it.
 func (p *Provider) askAgent(ctx context.Context, m *machine) {
-	if m.ip != "" || p.clock.Now().Before(m.agentNext) || m.calls+teardownCalls >= callBudget {
+	now := p.clock.Now()
+	if m.ip != "" || now.Before(m.agentNext) {
 		return
 	}
 
-	m.agentNext = p.clock.Now().Add(agentPause)
-	m.calls++
+	// The watcher wakes the owner for it; who looks in between asks twice as often at most.
+	m.agentNext = now.Add(agentWait(m.started, now) / 2)
 
 	answer, err := p.client.interfaces(ctx, m.node, m.id)
 	if err == nil {
 		m.ip = addressOf(answer, m.mac)
 	}
+
+	if m.ip != "" {
+		p.watch.addressed(m.owner.UID)
+	}
 }
+
+// agentWait is the wait for the next question to a guest agent: as long as the machine
+// has run already.
+func agentWait(started, now time.Time) time.Duration { return min(now.Sub(started), agentPause) }
 
 // addressOf picks the address of the interface with the machine's MAC, or of the first
 // that is not the loopback: an IPv4 address before an IPv6 one, none that is link-local.

@@ -85,7 +85,9 @@ func (p *Provider) identify(ctx context.Context, r resource, live bool) (knownVM
 	}
 
 	config, err := p.client.config(ctx, r.Node, r.VMID)
-	if hypervisor.Is(err, hypervisor.NotFound) || reasonIs(err, "PermissionDenied") {
+	if hypervisor.Is(err, hypervisor.NotFound) || reasonIs(err, reasonDenied) || reasonIs(err, reasonSilent) {
+		// A node that does not answer must not keep the others from getting machines: the
+		// machines of claims are found by the ids in their status, not here.
 		return knownVM{}, nil
 	}
 

@@ -51,7 +51,6 @@ func (p *Provider) uploadISO(ctx context.Context, m *machine, spec hypervisor.Ma
 
 	name := p.id.isoName(m.owner.UID)
 	m.volid = storage.Storage + ":iso/" + name
-	m.calls++
 
 	upid, err := p.client.uploadISO(ctx, m.node, storage.Storage, name, m.iso)
 	if err != nil {

@@ -26,8 +26,13 @@ func (p *Provider) List(ctx context.Context) ([]hypervisor.Machine, error) {
 	// a remnant.
 	begun := p.clock.Now()
 
-	isos, err := p.allISOs(ctx)
+	nodes, err := p.usableNodes(ctx)
 	if err != nil {
+		return nil, err
+	}
+
+	isos, err := p.isosOf(ctx, nodes)
+	if err != nil && !hypervisor.Is(err, hypervisor.Unavailable) {
 		return nil, err
 	}
 
@@ -156,14 +161,13 @@ func (p *Provider) liveOwners() (live, held map[string]bool) {
 	return live, held
 }
 
-// allISOs gives this operator's ISOs on the usable nodes; shared storages are asked once.
-func (p *Provider) allISOs(ctx context.Context) ([]isoFound, error) {
-	nodes, err := p.usableNodes(ctx)
-	if err != nil {
-		return nil, err
-	}
-
-	var out []isoFound
+// isosOf gives this operator's ISOs on the nodes that are online; shared storages are
+// asked once. With an error that a node did not answer it gives those of the others.
+func (p *Provider) isosOf(ctx context.Context, nodes []nodeInfo) ([]isoFound, error) {
+	var (
+		out    []isoFound
+		silent error
+	)
 
 	shared := map[string]bool{}
 
@@ -172,25 +176,40 @@ func (p *Provider) allISOs(ctx context.Context) ([]isoFound, error) {
 			continue
 		}
 
-		storages, err := p.storagesOf(ctx, n.Node)
-		if err != nil {
+		found, err := p.isosOfNode(ctx, n.Node, shared)
+		if hypervisor.Is(err, hypervisor.Unavailable) {
+			silent = err
+		} else if err != nil {
 			return nil, err
 		}
 
-		for _, s := range storages {
-			if !p.mayHoldISOs(s) || bool(s.Shared) && shared[s.Storage] {
-				continue
-			}
+		out = append(out, found...)
+	}
 
-			shared[s.Storage] = true
+	return out, silent
+}
 
-			found, err := p.isosOn(ctx, n.Node, s.Storage)
-			if err != nil {
-				return nil, err
-			}
+// isosOfNode gives this operator's ISOs on a node, but for shared storages already asked.
+func (p *Provider) isosOfNode(ctx context.Context, node string, shared map[string]bool) ([]isoFound, error) {
+	storages, err := p.storagesOf(ctx, node)
+	if err != nil {
+		return nil, err
+	}
 
-			out = append(out, found...)
+	var out []isoFound
+
+	for _, s := range storages {
+		if !p.mayHoldISOs(s) || bool(s.Shared) && shared[s.Storage] {
+			continue
 		}
+
+		found, err := p.isosOn(ctx, node, s.Storage)
+		if err != nil {
+			return out, err
+		}
+
+		shared[s.Storage] = true
+		out = append(out, found...)
 	}
 
 	return out, nil

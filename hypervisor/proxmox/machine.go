@@ -6,7 +6,6 @@ package proxmox
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"sync"
 	"time"
 
@@ -22,7 +21,7 @@ const (
 	phaseUnknown phase = iota
 	// phaseReserved: there is nothing on the hypervisor.
 	phaseReserved
-	// phaseCloning: its clone task runs.
+	// phaseCloning: its clone task runs, or another that holds its lock.
 	phaseCloning
 	// phaseCloned: it is whole and ours, and still has the template's options.
 	phaseCloned
@@ -43,6 +42,9 @@ const (
 	// phaseGone: it is gone; its cloud-init ISO may not be.
 	phaseGone
 )
+
+// lockClone is the lock of a machine whose clone runs.
+const lockClone = "clone"
 
 // isoState is how far a machine's ISO is.
 type isoState int
@@ -71,8 +73,10 @@ type machine struct {
 	// listing shows it running.
 	placed placement
 
-	// work is the task that the phase waits for.
-	work *task
+	// work is the task that the phase waits for; adopted says that it was found, not
+	// begun: what it leaves is looked at.
+	work    *task
+	adopted bool
 	// gate is the storage whose place or turn it has.
 	gate    string
 	created time.Time
@@ -92,8 +96,6 @@ type machine struct {
 	// iso is the built cloud-init ISO, kept until it is uploaded.
 	iso []byte
 
-	// calls counts the calls made for this machine alone.
-	calls     int
 	agentNext time.Time
 	diskDone  bool
 	// held says that its options were written without a cloud-init ISO.
@@ -241,12 +243,8 @@ func (p *Provider) look(ctx context.Context, m *machine) error {
 	config, err := p.readConfig(ctx, m)
 
 	switch {
-	case hypervisor.Is(err, hypervisor.NotFound) && !listed, err != nil && !listed && reasonIs(err, "PermissionDenied"):
-		// A token with rights on a pool alone can't see what isn't in the pool yet. If
-		// something is there all the same, Proxmox refuses the clone.
-		m.phase = phaseReserved
-
-		return nil
+	case !listed && (hypervisor.Is(err, hypervisor.NotFound) || reasonIs(err, reasonDenied)):
+		return p.lookHidden(ctx, m)
 	case hypervisor.Is(err, hypervisor.NotFound):
 		// Listed a moment ago: it has just gone, or moved to another node.
 		p.invalidate(m)
@@ -274,10 +272,8 @@ func (p *Provider) invalidate(m *machine) {
 	m.phase, m.verified, m.invalidatedAt = phaseUnknown, time.Time{}, p.clock.Now()
 }
 
-// readConfig reads the machine's configuration and counts the call.
+// readConfig reads the machine's configuration.
 func (p *Provider) readConfig(ctx context.Context, m *machine) (vmConfig, error) {
-	m.calls++
-
 	return p.client.config(ctx, m.node, m.id)
 }
 
@@ -302,8 +298,8 @@ func (p *Provider) judge(ctx context.Context, m *machine, config vmConfig) error
 		return p.judgeStarted(ctx, m)
 	}
 
-	if config["lock"] == "clone" && config["description"] == "" {
-		return p.judgeLocked(ctx, m, "clone")
+	if config["lock"] == lockClone && config["description"] == "" {
+		return p.judgeLocked(ctx, m, lockClone)
 	}
 
 	p.ids.release(m.id, m.owner.UID, true)
@@ -372,54 +368,10 @@ func (m *machine) made() phase {
 	return phaseConfigured
 }
 
-// judgeLocked deals with a machine that is locked: by a task that runs, or for good.
-func (p *Provider) judgeLocked(ctx context.Context, m *machine, lock string) error {
-	tasks, err := p.client.clusterTasks(ctx)
-	if err != nil {
-		return err
-	}
-
-	for _, t := range tasks {
-		if t.done() || t.Node != m.node {
-			continue
-		}
-
-		// A clone's task bears the id of its template, others that of the machine.
-		if lock == "clone" && t.Type == "qmclone" || t.ID == strconv.Itoa(m.id) {
-			m.phase = phaseCloning
-			m.work = p.watch.add(t.UPID, m.owner, nil)
-
-			return nil
-		}
-	}
-
-	// The task may have ended between the two looks.
-	config, err := p.readConfig(ctx, m)
-	if err != nil && !hypervisor.Is(err, hypervisor.NotFound) {
-		return err
-	}
-
-	if err != nil || config["lock"] == "" {
-		return &hypervisor.Error{
-			Kind: hypervisor.Busy, Reason: reasonLocked, After: p.client.jitter(busyAfter),
-			Message: fmt.Sprintf("machine %d on node %s has just been unlocked", m.id, m.node),
-		}
-	}
-
-	return &hypervisor.Error{
-		Kind: hypervisor.Rejected, Reason: "VMLocked",
-		Message: fmt.Sprintf("machine %d on node %s was left locked (%s) and no task works on it; Proxmox lets only "+
-			"root unlock it: make sure that it is no longer needed and run on %s: qm unlock %d && qm destroy %d --purge",
-			m.id, m.node, config["lock"], m.node, m.id, m.id),
-	}
-}
-
 // judgeStarted finds out whether a configured machine runs, has run, or waits for its
 // first start. Its status alone can't tell the last two apart: the node's record of
 // start tasks does.
 func (p *Provider) judgeStarted(ctx context.Context, m *machine) error {
-	m.calls++
-
 	status, err := p.client.status(ctx, m.node, m.id)
 	if err != nil {
 		return err

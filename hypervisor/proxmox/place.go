@@ -18,6 +18,8 @@ type candidate struct {
 	Node     string
 	Template hypervisor.Template
 	Online   bool
+	// Trouble says why it is not online.
+	Trouble string
 	// Cores of the node; FreeMemory after running machines and what is promised.
 	Cores       int64
 	FreeMemory  int64
@@ -66,7 +68,7 @@ func noCapacity(candidates []candidate, want hypervisor.Shape) error {
 	for _, c := range candidates {
 		switch {
 		case !c.Online:
-			words = append(words, c.Node+" is offline")
+			words = append(words, c.Node+" "+cmp.Or(c.Trouble, "is offline"))
 		case int64(want.CPU) > c.Cores:
 			words = append(words, fmt.Sprintf("%s has %d cores", c.Node, c.Cores))
 		default:

@@ -103,7 +103,7 @@ func (c *client) unmet(held permissions, needs []need) []string {
 
 func privilegesMissing(what string, words []string) error {
 	return &hypervisor.Error{
-		Kind: hypervisor.Rejected, Reason: "PermissionDenied",
+		Kind: hypervisor.Rejected, Reason: reasonDenied,
 		Message: fmt.Sprintf("%s: %s", what, strings.Join(words, "; ")),
 	}
 }

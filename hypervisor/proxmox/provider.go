@@ -43,6 +43,7 @@ type Provider struct {
 	client  *client
 	listing *cached[snapshot]
 	nodes   *cached[[]nodeInfo]
+	clones  *cached[clones]
 	gates   *gates
 	watch   *watcher
 	ids     *allocator
@@ -54,6 +55,8 @@ type Provider struct {
 	known     map[int]knownVM
 	storages  map[string]*cached[[]storageInfo]
 	templates map[templateKey]*cached[vmConfig]
+	// cloneTasks is what the last look at the running clones found.
+	cloneTasks clones
 
 	// admission is held while a machine is given memory of its node.
 	admission sync.Mutex
@@ -101,6 +104,7 @@ func newProvider(config hypervisor.Config, options hypervisor.Options) (*Provide
 		storages:  map[string]*cached[[]storageInfo]{},
 		templates: map[templateKey]*cached[vmConfig]{},
 	}
+	p.clones = newCached(options.Clock, p.runningClones)
 	p.gates = newGates(config.ClonesPerStorage, options.Wake, options.Clock.Now)
 	p.watch = p.newWatcher()
 
@@ -138,7 +142,7 @@ func (p *Provider) newWatcher() *watcher {
 	w := &watcher{
 		client: p.client, clock: p.clock, listing: p.listing, gates: p.gates, wake: p.options.Wake,
 		taskEvery: p.options.TaskInterval, listBusy: defaultListBusy, listQuiet: defaultListQuiet,
-		ctx: ctx, cancel: cancel, tasks: map[string]*task{}, machines: map[string]*watched{},
+		ctx: ctx, cancel: cancel, tasks: map[string]*task{}, looks: map[string]time.Time{}, machines: map[string]*watched{},
 	}
 
 	if p.options.ListInterval > 0 {
@@ -159,14 +163,22 @@ func (p *Provider) usable(node string) bool {
 	return len(p.config.Nodes) == 0 || slices.Contains(p.config.Nodes, node)
 }
 
-// usableNodes gives the nodes that may carry machines.
+// usableNodes gives the nodes that may carry machines. One that does not answer is given
+// as such, whatever the cluster says of it.
 func (p *Provider) usableNodes(ctx context.Context) ([]nodeInfo, error) {
 	all, _, err := p.nodes.get(ctx, nodesAge)
 	if err != nil {
 		return nil, err
 	}
 
-	return slices.DeleteFunc(slices.Clone(all), func(n nodeInfo) bool { return !p.usable(n.Node) }), nil
+	out := slices.DeleteFunc(slices.Clone(all), func(n nodeInfo) bool { return !p.usable(n.Node) })
+	for i, n := range out {
+		if n.online() && p.client.transport.silent(n.Node) {
+			out[i].Status = statusSilent
+		}
+	}
+
+	return out, nil
 }
 
 // storagesOf gives the storages of a node.

@@ -232,7 +232,7 @@ func (p *Provider) checkBridges(ctx context.Context, held permissions, nodes []h
 		bridges, err := p.client.bridges(ctx, n.Name)
 
 		switch {
-		case reasonIs(err, "PermissionDenied"), reasonIs(err, "NotImplemented"):
+		case reasonIs(err, reasonDenied), reasonIs(err, "NotImplemented"), reasonIs(err, reasonSilent):
 			continue
 		case err != nil:
 			return err

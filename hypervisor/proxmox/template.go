@@ -65,9 +65,34 @@ func find(snap snapshot, ref hypervisor.TemplateRef) []resource {
 	return out
 }
 
+// staleNodes gives the nodes that report no status and may have what ref means.
+func staleNodes(snap snapshot, ref hypervisor.TemplateRef) []string {
+	var out []string
+
+	for _, r := range snap {
+		if r.Status == statusStale && (ref.ID == 0 || r.VMID == ref.ID) {
+			out = append(out, r.Node)
+		}
+	}
+
+	slices.Sort(out)
+
+	return slices.Compact(out)
+}
+
 // resolve gives the templates that ref means, with their first disks.
 func (p *Provider) resolve(ctx context.Context, snap snapshot, ref hypervisor.TemplateRef) ([]hypervisor.Template, error) {
 	found := find(snap, ref)
+	templates := slices.DeleteFunc(slices.Clone(found), func(r resource) bool { return !bool(r.Template) })
+
+	if stale := staleNodes(snap, ref); len(templates) == 0 && len(stale) > 0 {
+		return nil, &hypervisor.Error{
+			Kind: hypervisor.Unavailable, Reason: reasonStale,
+			Message: fmt.Sprintf("find %s: node %s reports no status, so that Proxmox gives neither names nor which machines are "+
+				"templates: see whether pvestatd runs there, and whether it hangs on a storage", refText(ref), strings.Join(stale, ", ")),
+		}
+	}
+
 	if len(found) == 0 {
 		return nil, &hypervisor.Error{
 			Kind: hypervisor.NotFound, Reason: "TemplateNotFound",
@@ -76,7 +101,6 @@ func (p *Provider) resolve(ctx context.Context, snap snapshot, ref hypervisor.Te
 		}
 	}
 
-	templates := slices.DeleteFunc(slices.Clone(found), func(r resource) bool { return !bool(r.Template) })
 	if len(templates) == 0 {
 		return nil, &hypervisor.Error{
 			Kind: hypervisor.Rejected, Reason: "NotATemplate",
@@ -87,13 +111,23 @@ func (p *Provider) resolve(ctx context.Context, snap snapshot, ref hypervisor.Te
 
 	out := make([]hypervisor.Template, 0, len(templates))
 
+	var silent error
+
 	for _, r := range templates {
 		t, err := p.describe(ctx, r)
-		if err != nil {
-			return nil, err
-		}
 
-		out = append(out, t)
+		switch {
+		case reasonIs(err, reasonSilent):
+			silent = err
+		case err != nil:
+			return nil, err
+		default:
+			out = append(out, t)
+		}
+	}
+
+	if len(out) == 0 {
+		return nil, silent
 	}
 
 	return out, nil

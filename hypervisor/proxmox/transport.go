@@ -5,6 +5,7 @@ package proxmox
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"time"
@@ -26,6 +27,33 @@ const (
 	idleLifetime = 60 * time.Second
 )
 
+// A node that did not answer is left alone for a while, which doubles from the first to
+// the last of these: each call for it takes half a minute to fail, and a place.
+const (
+	silentFirst = 10 * time.Second
+	silentLast  = time.Minute
+)
+
+// silentError says that a node is left alone, and for how long yet. Nothing was sent.
+type silentError struct {
+	node  string
+	after time.Duration
+	// cause is what the last call for it gave.
+	cause error
+}
+
+// Error names the node.
+func (e *silentError) Error() string {
+	return fmt.Sprintf("node %s did not answer and is asked again in %s (%v)", e.node, e.after.Round(time.Second), e.cause)
+}
+
+// silence is since when, and for how long, a node is left alone.
+type silence struct {
+	until time.Time
+	wait  time.Duration
+	cause error
+}
+
 // transport is the way of each request: a place at its node, a few tries for reads, and
 // answers other than 2xx as *APIError. It gives an answer as an error because the
 // library above keeps nothing of a refusal but its status line, and of 401 and 403 not
@@ -38,24 +66,95 @@ type transport struct {
 
 	mu    sync.Mutex
 	nodes map[string]*semaphore.Weighted
+	quiet map[string]silence
 }
 
 func newTransport(next http.RoundTripper, clk clock.WithTicker, jitter func(time.Duration) time.Duration, perNode int,
 ) *transport {
 	return &transport{
 		next: next, clock: clk, jitter: jitter, perNode: int64(max(perNode, 1)),
-		nodes: map[string]*semaphore.Weighted{},
+		nodes: map[string]*semaphore.Weighted{}, quiet: map[string]silence{},
 	}
 }
 
 // RoundTrip makes the request; see transport.
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	gate := t.gate(nodeOf(req))
+	node := nodeOf(req)
+	gate := t.gate(node)
+
 	if err := gate.Acquire(req.Context(), 1); err != nil {
 		return nil, err //nolint:wrapcheck // the context's own
 	}
 	defer gate.Release(1)
 
+	if err := t.leftAlone(node); err != nil {
+		return nil, err
+	}
+
+	res, err := t.try(req)
+	t.heard(node, err)
+
+	return res, err
+}
+
+// leftAlone refuses a call for a node that did not answer a moment ago. When its time is
+// over, one call goes through, and those beside it wait for what it tells.
+func (t *transport) leftAlone(node string) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+
+	q, ok := t.quiet[node]
+	if !ok {
+		return nil
+	}
+
+	now := t.clock.Now()
+	if left := q.until.Sub(now); left > 0 {
+		return &silentError{node: node, after: left, cause: q.cause}
+	}
+
+	q.until = now.Add(q.wait)
+	t.quiet[node] = q
+
+	return nil
+}
+
+// silent tells whether a node has not answered since its last call failed so.
+func (t *transport) silent(node string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+
+	_, ok := t.quiet[node]
+
+	return ok
+}
+
+// heard notes whether a node answered.
+func (t *transport) heard(node string, err error) {
+	if node == "" {
+		return
+	}
+
+	t.mu.Lock()
+	defer t.mu.Unlock()
+
+	answer, ok := errors.AsType[*APIError](err)
+
+	switch {
+	case ok && silent(answer.Status):
+		wait := silentFirst
+		if q, again := t.quiet[node]; again {
+			wait = min(2*q.wait, silentLast) //nolint:mnd // it doubles
+		}
+
+		t.quiet[node] = silence{until: t.clock.Now().Add(t.jitter(wait)), wait: wait, cause: answer}
+	case err == nil, ok:
+		delete(t.quiet, node)
+	}
+}
+
+// try makes the request, a read a few times.
+func (t *transport) try(req *http.Request) (*http.Response, error) {
 	wait := retryFirst
 
 	for try := 1; ; try++ {

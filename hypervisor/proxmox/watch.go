@@ -14,10 +14,14 @@ import (
 )
 
 const (
-	// taskMissing is how long a task may be absent from /cluster/tasks before it is asked
-	// for by name: that list holds the last 25 tasks of each node, and new ones reach it
-	// by broadcast (PVE::Cluster, broadcast_tasklist).
+	// taskMissing is how long a task may be absent from its node's list before it is asked
+	// for by name: the list is bounded, and a node writes its ended tasks down in turn.
 	taskMissing = 3 * time.Second
+	// taskPause bounds the pause between two looks at a node's tasks, which is a part
+	// (taskShare) of the youngest one's age; taskPauseFailed is that after a failed look.
+	taskPause       = time.Second
+	taskPauseFailed = 5 * time.Second
+	taskShare       = 8
 	// statusLag is how old the status in /cluster/resources may be: it is broadcast every
 	// ten seconds (pvestatd).
 	statusLag = 12 * time.Second
@@ -29,15 +33,23 @@ const (
 
 // task is a task of Proxmox that is waited for. Its fields are the watcher's.
 type task struct {
-	w      *watcher
-	upid   string
-	node   string
-	owner  hypervisor.Owner
-	onDone func()
+	w    *watcher
+	upid string
+	node string
+	// started is by the node's clock, in seconds; added by ours.
+	started int64
+	added   time.Time
+	waits   []taskWait
 
 	missing time.Time
 	exit    string
 	done    bool
+}
+
+// taskWait is somebody who waits for a task.
+type taskWait struct {
+	owner  hypervisor.Owner
+	onDone func()
 }
 
 // result gives the exit status once the task has ended.
@@ -85,33 +97,40 @@ type watcher struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	mu       sync.Mutex
-	running  bool
-	tasks    map[string]*task
+	mu      sync.Mutex
+	running bool
+	tasks   map[string]*task
+	// looks holds, by node, when its tasks are looked at next; zero while they are.
+	looks    map[string]time.Time
 	machines map[string]*watched
 }
 
 // add waits for a task. onDone runs once, before the owner is woken.
 func (w *watcher) add(upid string, owner hypervisor.Owner, onDone func()) *task {
-	t := &task{w: w, upid: upid, owner: owner, onDone: onDone}
+	wait := taskWait{owner: owner, onDone: onDone}
 
 	parsed, err := ParseUPID(upid)
-	t.node = parsed.Node
-
-	w.mu.Lock()
 	if err != nil {
 		// A task that can't be watched is looked at as one whose end was lost.
-		t.done, t.exit = true, exitLost
-	} else {
+		if onDone != nil {
+			onDone()
+		}
+
+		return &task{w: w, upid: upid, done: true, exit: exitLost}
+	}
+
+	defer w.kick()
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	t, ok := w.tasks[upid]
+	if !ok {
+		t = &task{w: w, upid: upid, node: parsed.Node, started: parsed.Start.Unix(), added: w.clock.Now()}
 		w.tasks[upid] = t
 	}
-	w.mu.Unlock()
 
-	if err != nil && onDone != nil {
-		onDone()
-	}
-
-	w.kick()
+	t.waits = append(t.waits, wait)
 
 	return t
 }
@@ -138,6 +157,16 @@ func (w *watcher) forget(uid string) {
 	defer w.mu.Unlock()
 
 	delete(w.machines, uid)
+}
+
+// addressed ends the questions for a machine's address.
+func (w *watcher) addressed(uid string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	if m, ok := w.machines[uid]; ok {
+		m.agentDue = time.Time{}
+	}
 }
 
 // sawRunning tells whether a listing has shown the machine running since its start.
@@ -223,26 +252,75 @@ func (w *watcher) pass() (waiting, over bool) {
 	return false, true
 }
 
-// pollTasks looks at the tasks that are waited for, all with one call.
+// pollTasks looks at the tasks that are waited for: one call for each node that has some,
+// side by side, so that a node that does not answer keeps no other waiting.
 func (w *watcher) pollTasks() {
-	if w.count() == 0 {
-		return
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	now := w.clock.Now()
+
+	for node, since := range w.oldest() {
+		next, looked := w.looks[node]
+		if looked && (next.IsZero() || now.Before(next)) || w.ctx.Err() != nil {
+			continue
+		}
+
+		w.looks[node] = time.Time{}
+		w.wg.Go(func() { w.pollNode(node, since) })
+	}
+}
+
+// oldest gives, for each node with tasks that are waited for, when the first of them was
+// started. w.mu is held.
+func (w *watcher) oldest() map[string]int64 {
+	out := map[string]int64{}
+
+	for _, t := range w.tasks {
+		if at, ok := out[t.node]; !ok || t.started < at {
+			out[t.node] = t.started
+		}
 	}
 
-	listed, err := w.client.clusterTasks(w.ctx)
+	return out
+}
+
+// pollNode looks at the tasks of one node.
+func (w *watcher) pollNode(node string, since int64) {
+	listed, err := w.client.tasksSince(w.ctx, node, since)
+	if err == nil {
+		byName := make(map[string]listedTask, len(listed))
+		for _, t := range listed {
+			byName[t.UPID] = t
+		}
+
+		for _, t := range w.sort(node, byName) {
+			w.ask(t)
+		}
+	}
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	w.looks[node] = w.clock.Now().Add(w.pause(node, err))
+}
+
+// pause is how long a node's tasks are left alone: the longer the youngest of them runs
+// already, the longer. w.mu is held.
+func (w *watcher) pause(node string, err error) time.Duration {
 	if err != nil {
-		return
+		return max(taskPauseFailed, w.taskEvery)
 	}
 
-	byName := make(map[string]listedTask, len(listed))
-	for _, t := range listed {
-		byName[t.UPID] = t
+	youngest := taskPause * taskShare
+
+	for _, t := range w.tasks {
+		if t.node == node {
+			youngest = min(youngest, w.clock.Since(t.added))
+		}
 	}
 
-	missing := w.sort(byName)
-	for _, t := range missing {
-		w.ask(t)
-	}
+	return max(w.taskEvery, youngest/taskShare) - w.taskEvery
 }
 
 func (w *watcher) count() int {
@@ -252,20 +330,25 @@ func (w *watcher) count() int {
 	return len(w.tasks)
 }
 
-// sort finishes the tasks that have ended and gives those that are long missing.
-func (w *watcher) sort(listed map[string]listedTask) []*task {
+// sort finishes a node's tasks that have ended and gives those that are long missing.
+func (w *watcher) sort(node string, listed map[string]listedTask) []*task {
 	w.mu.Lock()
 
 	var ended, missing []*task
 
+	exits := map[*task]string{}
 	now := w.clock.Now()
 
 	for upid, t := range w.tasks {
+		if t.node != node {
+			continue
+		}
+
 		entry, ok := listed[upid]
 
 		switch {
 		case ok && entry.done():
-			t.exit = entry.Status
+			exits[t] = entry.Status
 			ended = append(ended, t)
 		case ok:
 			t.missing = time.Time{}
@@ -279,7 +362,7 @@ func (w *watcher) sort(listed map[string]listedTask) []*task {
 	w.mu.Unlock()
 
 	for _, t := range ended {
-		w.finish(t, t.exit)
+		w.finish(t, exits[t])
 	}
 
 	return missing
@@ -297,24 +380,22 @@ func (w *watcher) ask(t *task) {
 	}
 }
 
-// finish ends the wait for a task and wakes its owner.
+// finish ends the wait for a task and wakes whose it is.
 func (w *watcher) finish(t *task, exit string) {
 	w.mu.Lock()
 	delete(w.tasks, t.upid)
 
-	again := t.done
-	t.done, t.exit = true, exit
+	waits := t.waits
+	t.waits, t.done, t.exit = nil, true, exit
 	w.mu.Unlock()
 
-	if again {
-		return
-	}
+	for _, wait := range waits {
+		if wait.onDone != nil {
+			wait.onDone()
+		}
 
-	if t.onDone != nil {
-		t.onDone()
+		w.wake(wait.owner)
 	}
-
-	w.wake(t.owner)
 }
 
 // listAge is how old the listing may be now.
@@ -371,7 +452,7 @@ func (m *watched) due(snap snapshot, now time.Time) bool {
 		m.seen = true
 
 		if !m.agentDue.IsZero() && now.After(m.agentDue) {
-			m.agentDue = time.Time{}
+			m.agentDue = now.Add(agentWait(m.since, now))
 
 			return true
 		}

@@ -1,0 +1,196 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strconv"
+
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+)
+
+// cloneLog matches the lines of a clone's log that name the machine it makes: the first
+// of Proxmox VE 9 (PVE::API2::Qemu), and the names of new volumes in those of older ones.
+var cloneLog = regexp.MustCompile(`with ID (\d+)$|\bvm-(\d+)-(?:disk|cloudinit)`)
+
+// clones are the clone tasks that run, of this principal and of others, by name.
+type clones map[string]cloneTask
+
+// cloneTask is a clone that runs. A task bears the id of its template; which machine it
+// makes only its log tells.
+type cloneTask struct {
+	upid, node string
+	// target is 0 while the log does not tell.
+	target int
+	ours   bool
+}
+
+// of gives the clone that makes a machine. unsure says that one of ours runs that may.
+func (c clones) of(id int) (found cloneTask, ok, unsure bool) {
+	for _, t := range c {
+		if t.target == id {
+			return t, true, false
+		}
+
+		unsure = unsure || t.ours && t.target == 0
+	}
+
+	return found, false, unsure
+}
+
+// runningClones asks all nodes that are online for the clones that run there: a clone
+// runs where its template is, which need not be where machines may be. Only a process
+// that did not ask for a clone itself needs to look for it.
+func (p *Provider) runningClones(ctx context.Context) (clones, error) {
+	nodes, _, err := p.nodes.get(ctx, nodesAge)
+	if err != nil {
+		return nil, err
+	}
+
+	out := clones{}
+
+	for _, n := range nodes {
+		if !n.online() {
+			continue
+		}
+
+		tasks, err := p.client.runningTasks(ctx, n.Node)
+		if err != nil {
+			return nil, err
+		}
+
+		for _, t := range tasks {
+			if t.Type != "qmclone" {
+				continue
+			}
+
+			if out[t.UPID], err = p.cloneTask(ctx, n.Node, t); err != nil {
+				return nil, err
+			}
+		}
+	}
+
+	p.mu.Lock()
+	p.cloneTasks = out
+	p.mu.Unlock()
+
+	return out, nil
+}
+
+// cloneTask finds out which machine a clone makes. Its log is read until it tells.
+func (p *Provider) cloneTask(ctx context.Context, node string, t listedTask) (cloneTask, error) {
+	p.mu.Lock()
+	known := p.cloneTasks[t.UPID]
+	p.mu.Unlock()
+
+	if known.target != 0 {
+		return known, nil
+	}
+
+	out := cloneTask{upid: t.UPID, node: node, ours: t.by(p.client.who())}
+
+	lines, err := p.client.taskLog(ctx, node, t.UPID)
+	if hypervisor.Is(err, hypervisor.NotFound) || reasonIs(err, reasonDenied) {
+		return out, nil
+	}
+
+	for _, line := range lines {
+		if found := cloneLog.FindStringSubmatch(line); found != nil {
+			out.target, _ = strconv.Atoi(found[1] + found[2])
+
+			break
+		}
+	}
+
+	return out, err
+}
+
+// findClone looks for a clone that makes the machine and that another process, or a call
+// without an answer, has begun.
+func (p *Provider) findClone(ctx context.Context, m *machine) (found bool, err error) {
+	running, _, err := p.clones.get(ctx, p.lookAge(m))
+	if err != nil {
+		return false, err
+	}
+
+	t, ok, unsure := running.of(m.id)
+
+	switch {
+	case unsure:
+		return false, p.busy(m, reasonLocked, "a clone has just begun, and its log does not tell yet whether it makes machine %d", m.id)
+	case !ok:
+		return false, nil
+	}
+
+	m.phase, m.message, m.adopted = phaseCloning, "is being cloned", true
+	m.work = p.watch.add(t.upid, m.owner, nil)
+
+	return true, nil
+}
+
+// lookHidden looks for a machine that is not listed and whose configuration can't be
+// read: with rights on a pool alone, a machine is seen when its clone has ended, for only
+// then it is put into the pool.
+func (p *Provider) lookHidden(ctx context.Context, m *machine) error {
+	if found, err := p.findClone(ctx, m); err != nil || found {
+		return err
+	}
+
+	// The clone may have ended between the two looks.
+	config, err := p.readConfig(ctx, m)
+
+	switch {
+	case hypervisor.Is(err, hypervisor.NotFound), reasonIs(err, reasonDenied):
+		m.phase = phaseReserved
+
+		return nil
+	case err != nil:
+		return err
+	}
+
+	return p.judge(ctx, m, config)
+}
+
+// judgeLocked deals with a machine that is locked: by a task that runs, or for good.
+func (p *Provider) judgeLocked(ctx context.Context, m *machine, lock string) error {
+	if lock == lockClone {
+		if found, err := p.findClone(ctx, m); err != nil || found {
+			return err
+		}
+	}
+
+	tasks, err := p.client.runningTasks(ctx, m.node)
+	if err != nil {
+		return err
+	}
+
+	for _, t := range tasks {
+		// A backup of many machines bears no id.
+		if t.ID == strconv.Itoa(m.id) || lock == "backup" && t.Type == "vzdump" && t.ID == "" {
+			m.phase, m.adopted = phaseCloning, true
+			m.work = p.watch.add(t.UPID, m.owner, nil)
+
+			return nil
+		}
+	}
+
+	// The task may have ended between the two looks.
+	config, err := p.readConfig(ctx, m)
+	if err != nil && !hypervisor.Is(err, hypervisor.NotFound) {
+		return err
+	}
+
+	if err != nil || config["lock"] == "" {
+		return p.busy(m, reasonLocked, "machine %d on node %s has just been unlocked", m.id, m.node)
+	}
+
+	return &hypervisor.Error{
+		Kind: hypervisor.Rejected, Reason: "VMLocked",
+		Message: fmt.Sprintf("machine %d on node %s was left locked (%s) and no task works on it; Proxmox lets only "+
+			"root unlock it: make sure that it is no longer needed and run on %s: qm unlock %d && qm destroy %d --purge",
+			m.id, m.node, config["lock"], m.node, m.id, m.id),
+	}
+}
