@@ -189,6 +189,7 @@ const (
 	reasonNoSpace     = "NoMemory"
 	reasonDenied      = "PermissionDenied"
 	reasonStale       = "StatusStale"
+	reasonNoNode      = "NoNodeUsable"
 	reasonSilent      = "NodeUnreachable"
 )
 

@@ -85,7 +85,7 @@ func (n nodeInfo) trouble() string {
 	case "online":
 		return ""
 	case statusStale:
-		return "reports no status (is pvestatd running there, or does it hang on a storage?)"
+		return "reports no status (see whether pvestatd runs there, or hangs on a storage)"
 	case statusSilent:
 		return "does not answer"
 	default:

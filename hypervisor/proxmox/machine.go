@@ -234,10 +234,12 @@ func (p *Provider) look(ctx context.Context, m *machine) error {
 	}
 
 	if m.node == "" {
-		// Neither listed nor placed: there is nothing that could be asked.
+		// Neither listed nor placed: no node could be asked for it.
 		m.phase = phaseReserved
 
-		return nil
+		_, err := p.findClone(ctx, m)
+
+		return err
 	}
 
 	config, err := p.readConfig(ctx, m)

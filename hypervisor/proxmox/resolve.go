@@ -37,6 +37,10 @@ func (p *Provider) Resolve(ctx context.Context, ref hypervisor.TemplateRef, want
 	}
 
 	usable, nodes := p.reachable(templates, loads)
+	if len(usable) > 0 && len(nodes) == 0 {
+		return nil, unavailable(refText(ref), loads)
+	}
+
 	if len(nodes) == 0 {
 		return nil, &hypervisor.Error{
 			Kind: hypervisor.Rejected, Reason: "TemplateNotUsable",
@@ -56,6 +60,22 @@ func (p *Provider) Resolve(ctx context.Context, ref hypervisor.TemplateRef, want
 	}
 
 	return usable, p.checkBridges(ctx, held, nodes, want)
+}
+
+// unavailable says that the nodes that something could be made on are in trouble.
+func unavailable(what string, loads []nodeLoad) error {
+	var words []string
+
+	for _, n := range loads {
+		if n.trouble != "" {
+			words = append(words, fmt.Sprintf("node %s %s", n.Name, n.trouble))
+		}
+	}
+
+	return &hypervisor.Error{
+		Kind: hypervisor.Unavailable, Reason: reasonNoNode,
+		Message: fmt.Sprintf("no node can be used for %s: %s", what, strings.Join(words, ", ")),
+	}
 }
 
 // unlessGone gives what is wrong with a template, unless it has gone since it was listed: then

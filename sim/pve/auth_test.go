@@ -184,8 +184,11 @@ func TestPrivilegePerCall(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := a.token("u@pve!t", "s").do(tc.method, tc.path, tc.params)
-			if got.status != 403 || !strings.HasPrefix(got.reason, "Permission check failed ("+tc.at+", ") ||
-				!strings.Contains(got.reason, tc.priv) {
+			named := strings.HasPrefix(got.reason, "Permission check failed ("+tc.at+", ") && strings.Contains(got.reason, tc.priv)
+			if strings.HasSuffix(tc.path, "/clone") && tc.priv == "VM.Allocate" {
+				named = got.reason == "Permission check failed" // one of several places would do
+			}
+			if got.status != 403 || !named {
 				t.Errorf("without %s: %d %s", tc.priv, got.status, got.reason)
 			}
 		})

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"regexp"
 	"slices"
 	"strconv"
@@ -33,12 +34,15 @@ func permClone(s *Server, c *call) error {
 	if err := s.may(c.auth, vmPath(c.vmid), "VM.Clone"); err != nil {
 		return err
 	}
-	err := s.may(c.auth, "/vms/"+c.param("newid"), "VM.Allocate")
-	if err != nil && c.has("pool") && s.may(c.auth, "/pool/"+c.param("pool"), "VM.Allocate") == nil {
+	if s.may(c.auth, "/vms/"+c.param("newid"), "VM.Allocate") == nil ||
+		c.has("pool") && s.may(c.auth, "/pool/"+c.param("pool"), "VM.Allocate") == nil {
 		return nil
 	}
-	return err
+	return &apiError{status: http.StatusForbidden, reason: bareDenial}
 }
+
+// bareDenial is what a check with "or" says: neither where nor what (PVE::RPCEnvironment).
+const bareDenial = "Permission check failed"
 
 // clonePlan is what a clone will do, worked out before the worker starts and
 // once more inside it.

@@ -39,6 +39,9 @@ func listResources(s *Server, c *call) (any, error) {
 	if f := struck(c.faults, FaultStale); f != nil {
 		at = at.Add(-max(f.Delay, s.model.StatusLag))
 	}
+	if struck(c.faults, FaultNoReports) != nil {
+		at = time.Time{}
+	}
 	out := []map[string]any{}
 	kind := c.param("type")
 	if kind == "" || kind == "vm" {
@@ -50,9 +53,7 @@ func listResources(s *Server, c *call) (any, error) {
 	}
 	if kind == "" || kind == "node" {
 		for _, n := range s.model.Nodes {
-			row := s.nodeRow(s.nodes[n.Name], c.auth)
-			row["id"], row["type"] = "node/"+n.Name, "node"
-			out = append(out, row)
+			out = append(out, s.nodeRow(s.nodes[n.Name], c))
 		}
 	}
 	if kind == "" || kind == "storage" {
@@ -75,7 +76,7 @@ func (s *Server) vmResource(m *machine, at time.Time) map[string]any {
 		row["pool"] = p
 	}
 	seen, ok := s.seenAt(m.id, at)
-	if !ok || s.nodes[m.node].down {
+	if !ok || at.IsZero() || s.nodes[m.node].down {
 		return row
 	}
 	row["name"], row["status"], row["template"] = seen.name, seen.status, flag(seen.template)
@@ -161,16 +162,19 @@ func clusterStatus(s *Server, _ *call) (any, error) {
 }
 
 // nodeRow is a node in a listing; its load needs Sys.Audit. s.mu is held.
-func (s *Server) nodeRow(n *node, who identity) map[string]any {
-	status := "online"
-	if n.down {
+func (s *Server) nodeRow(n *node, c *call) map[string]any {
+	status, reports := "online", struck(c.faults, FaultNoReports) == nil
+	switch {
+	case n.down:
 		status = "offline"
+	case !reports:
+		status = "unknown"
 	}
-	row := map[string]any{"node": n.Name, "status": status}
+	row := map[string]any{"id": "node/" + n.Name, "type": "node", "node": n.Name, "status": status}
 	if s.certs != nil {
 		row["ssl_fingerprint"] = s.certs.fingerprint
 	}
-	if n.down || s.mayLocked(who, "/nodes/"+n.Name, "Sys.Audit") != nil {
+	if n.down || !reports || s.mayLocked(c.auth, "/nodes/"+n.Name, "Sys.Audit") != nil {
 		return row
 	}
 	used := s.load(n.Name)
@@ -194,9 +198,7 @@ func listNodes(s *Server, c *call) (any, error) {
 	defer s.mu.Unlock()
 	out := []map[string]any{}
 	for _, n := range s.model.Nodes {
-		row := s.nodeRow(s.nodes[n.Name], c.auth)
-		row["id"], row["type"] = "node/"+n.Name, "node"
-		out = append(out, row)
+		out = append(out, s.nodeRow(s.nodes[n.Name], c))
 	}
 	return out, nil
 }

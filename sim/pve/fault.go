@@ -55,6 +55,10 @@ const (
 	// FaultStale answers cluster/resources out of the last broadcast although
 	// a new one is due.
 	FaultStale FaultKind = "stale"
+	// FaultNoReports answers cluster/resources and nodes as if no node's pvestatd had
+	// reported for five minutes: statuses are unknown, and machines have neither name nor
+	// template flag.
+	FaultNoReports FaultKind = "no-reports"
 	// FaultStorageFull lets clones and uploads run out of space.
 	FaultStorageFull FaultKind = "storage-full"
 	// FaultVMCrash ends a VM Delay after it was started.
@@ -87,7 +91,7 @@ func (f Fault) Validate() error {
 	kinds := []FaultKind{
 		FaultError, FaultSlow, FaultLockTimeout, FaultTaskLock, FaultTaskError, FaultWarnings, FaultTaskLost,
 		FaultTaskKilled, FaultHalfClone, FaultCutConnection, FaultUnauthorized, FaultNodeDown, FaultProxyTimeout,
-		FaultStale, FaultStorageFull, FaultVMCrash,
+		FaultStale, FaultNoReports, FaultStorageFull, FaultVMCrash,
 	}
 	if !slices.Contains(kinds, f.Kind) {
 		return fmt.Errorf("fault: unknown kind %q (one of %v)", f.Kind, kinds)
@@ -178,6 +182,8 @@ func (f *faultRule) applies(c *call) bool {
 		return last == "start"
 	case FaultStale:
 		return last == "resources"
+	case FaultNoReports:
+		return last == "resources" || c.path == "/nodes"
 	case FaultLockTimeout:
 		return c.vmid != 0 && isWrite(c.method)
 	case FaultTaskLock, FaultTaskError, FaultWarnings, FaultTaskLost, FaultTaskKilled:
@@ -243,7 +249,8 @@ func (s *Server) faultsBefore(c *call) error {
 		}
 	}
 	c.faults = s.matchFaults(c, FaultTaskLock, FaultTaskError, FaultWarnings, FaultTaskLost, FaultTaskKilled,
-		FaultHalfClone, FaultCutConnection, FaultProxyTimeout, FaultStale, FaultStorageFull, FaultVMCrash)
+		FaultHalfClone, FaultCutConnection, FaultProxyTimeout, FaultStale, FaultNoReports, FaultStorageFull,
+		FaultVMCrash)
 	return nil
 }
 

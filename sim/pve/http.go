@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"mime"
 	"mime/multipart"
 	"net/http"
@@ -268,7 +269,9 @@ func (s *Server) reply(w http.ResponseWriter, c *call, data any, err error) {
 		return
 	}
 	if err == nil {
-		body, merr := json.Marshal(map[string]any{"data": data})
+		answer := map[string]any{"data": data}
+		maps.Copy(answer, c.attributes)
+		body, merr := json.Marshal(answer)
 		if merr == nil {
 			w.Header().Set("Content-Type", "application/json;charset=UTF-8")
 			if c.upload != nil {

@@ -42,6 +42,8 @@ type call struct {
 	route  *route
 	faults []*faultRule // those that hit this call
 	upid   string
+	// attributes stand beside data in the answer.
+	attributes map[string]any
 }
 
 func newRoute(method, path string, class Class, perm permCheck, params schema, h handler) route {

@@ -35,7 +35,7 @@ func (s *Server) findTask(c *call, priv string) (*task, error) {
 	}
 	t := s.tasks[upid]
 	if t == nil || t.node != c.node {
-		return nil, dief("no such task")
+		return nil, badParam("upid", "no such task")
 	}
 	if s.ownTask(c, t) {
 		return t, nil
@@ -44,7 +44,7 @@ func (s *Server) findTask(c *call, priv string) (*task, error) {
 }
 
 // ownTask is true for the user's own tasks and those of its tokens; a token
-// owns only its own.
+// owns only its own (PVE::API2::Tasks).
 func (s *Server) ownTask(c *call, t *task) bool {
 	return t.user == c.auth.user && (c.auth.token == "" || t.tokenID == c.auth.token)
 }
@@ -125,37 +125,61 @@ func (t *task) listed() map[string]any {
 	return out
 }
 
-func (s *Server) listTasks(c *call, path func(*task) string, keep func(*task) bool) []map[string]any {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	out := []map[string]any{}
-	for _, t := range slices.Backward(s.taskOrder) {
-		if keep(t) && (s.ownTask(c, t) || s.mayLocked(c.auth, path(t), "Sys.Audit") == nil) {
-			out = append(out, t.listed())
-		}
+// active is a task in its node's list of those that run: there a token is still a part
+// of its user's name.
+func (t *task) active() map[string]any {
+	out := t.listed()
+	out["status"] = "RUNNING"
+	if t.tokenID != "" {
+		out["user"] = t.user + "!" + t.tokenID
+		delete(out, "tokenid")
 	}
 	return out
 }
 
+// listClusterTasks shows callers without Sys.Audit on / the tasks whose user they are. A
+// token is never the user of a task, so that it sees none, its own neither
+// (PVE::API2::Cluster).
 func listClusterTasks(s *Server, c *call) (any, error) {
 	const most = 25 // the cluster keeps the last 25 of each node
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	perNode := map[string]int{}
-	return s.listTasks(c, func(*task) string { return "/" }, func(t *task) bool {
+	out := []map[string]any{}
+	auditor := s.mayLocked(c.auth, "/", "Sys.Audit") == nil
+	for _, t := range slices.Backward(s.taskOrder) {
 		perNode[t.node]++
-		return perNode[t.node] <= most
-	}), nil
+		if perNode[t.node] <= most && (auditor || t.user == c.auth.principal()) {
+			out = append(out, t.listed())
+		}
+	}
+	return out, nil
 }
 
+// listNodeTasks gives the tasks of a node that the caller started, or all with Sys.Audit
+// on it: those that run first, then those that have ended, each newest first.
 func listNodeTasks(s *Server, c *call) (any, error) {
-	all := s.listTasks(c, func(t *task) string { return "/nodes/" + t.node }, func(t *task) bool {
-		return t.node == c.node && c.wantsTask(t)
-	})
-	start := min(c.num("start"), len(all))
-	limit := 50
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	auditor := s.mayLocked(c.auth, "/nodes/"+c.node, "Sys.Audit") == nil
+	running, ended := []map[string]any{}, []map[string]any{}
+	for _, t := range slices.Backward(s.taskOrder) {
+		switch {
+		case t.node != c.node || !auditor && !s.ownTask(c, t) || !c.wantsTask(t):
+		case t.exit == "":
+			running = append(running, t.active())
+		default:
+			ended = append(ended, t.listed())
+		}
+	}
+	all := slices.Concat(running, ended)
+	start, limit := min(c.num("start"), len(all)), 50
 	if c.has("limit") {
 		limit = c.num("limit")
 	}
-	return all[start:min(start+limit, len(all))], nil
+	end := min(start+limit, len(all))
+	c.attributes = map[string]any{"total": end}
+	return all[start:end], nil
 }
 
 func (c *call) wantsTask(t *task) bool {
@@ -173,6 +197,12 @@ func (c *call) wantsTask(t *task) bool {
 		return false
 	}
 	if f := c.param("typefilter"); f != "" && f != t.kind {
+		return false
+	}
+	if f := c.param("userfilter"); f != "" && !strings.Contains(strings.ToLower(t.user), strings.ToLower(f)) {
+		return false
+	}
+	if at := t.start.Unix(); c.has("since") && at < int64(c.num("since")) || c.has("until") && at > int64(c.num("until")) {
 		return false
 	}
 	return !c.flag("errors") || t.exit != taskOK

@@ -48,7 +48,7 @@ func TestTaskLife(t *testing.T) {
 	if last["t"] != "TASK OK" || last["n"] != float64(len(log)) {
 		t.Errorf("log: %v", log)
 	}
-	if got := a.do("GET", "/nodes/pve2/tasks/"+upid+"/status", nil); got.status != 500 {
+	if got := a.do("GET", "/nodes/pve2/tasks/"+upid+"/status", nil); got.status != 400 {
 		t.Errorf("asked on another node: %d", got.status)
 	}
 }
