@@ -53,7 +53,7 @@ func (p *Provider) Check(ctx context.Context) (hypervisor.Info, error) {
 		return info, err
 	}
 
-	p.probe(ctx, nodes)
+	p.askAll(ctx, nodes)
 
 	loads, err := p.nodeLoads(ctx, snap)
 	if err != nil {
@@ -71,13 +71,18 @@ func (p *Provider) Check(ctx context.Context) (hypervisor.Info, error) {
 	return info, p.checkStorages(ctx, held, &info)
 }
 
-// probe asks the nodes that did not answer whether they do again, all at once.
-func (p *Provider) probe(ctx context.Context, nodes []nodeInfo) {
+// askAll asks the nodes for their storages side by side, those that did not answer a
+// while ago too: one that hangs takes half a minute, and so do two.
+func (p *Provider) askAll(ctx context.Context, nodes []nodeInfo) {
 	var all sync.WaitGroup
 
 	for _, n := range nodes {
-		if n.online() && p.usable(n.Node) && p.client.transport.silent(n.Node) {
+		switch {
+		case !n.online() || !p.usable(n.Node):
+		case p.client.transport.silent(n.Node):
 			all.Go(func() { _, _ = p.client.storages(ctx, n.Node) })
+		default:
+			all.Go(func() { _, _ = p.storagesOf(ctx, n.Node) })
 		}
 	}
 

@@ -80,7 +80,7 @@ func TestTroubleThatPasses(t *testing.T) {
 		{"destroy: end of the task is lost", pve.Fault{Kind: pve.FaultTaskLost, Path: machine, Method: "DELETE"}},
 		{"ISO: answer is lost", pve.Fault{Kind: pve.FaultCutConnection, Path: iso, Method: "DELETE"}},
 		{"ISO: task fails", pve.Fault{Kind: pve.FaultTaskError, Path: iso, Method: "DELETE"}},
-		{"tasks: can't be listed", pve.Fault{Kind: pve.FaultError, Path: "/cluster/tasks", Status: 503, Reason: "busy", Count: 20}},
+		{"tasks: can't be listed", pve.Fault{Kind: pve.FaultError, Path: "/nodes/*/tasks", Status: 503, Reason: "busy", Count: 20}},
 		{"machines: can't be listed", pve.Fault{Kind: pve.FaultError, Path: "/cluster/resources", Status: 595, Reason: "x", Count: 7}},
 	}
 	for _, c := range cases {

@@ -125,6 +125,10 @@ func (p *Provider) sweepRetired() {
 
 		if p.retired(m) {
 			p.forget(m)
+
+			if m.isoState == isoGone || m.isoState == isoNone {
+				p.rememberGone(m.owner.UID)
+			}
 		}
 
 		m.mu.Unlock()
