@@ -142,7 +142,8 @@ func (p *Provider) newWatcher() *watcher {
 	w := &watcher{
 		client: p.client, clock: p.clock, listing: p.listing, gates: p.gates, wake: p.options.Wake,
 		taskEvery: p.options.TaskInterval, listBusy: defaultListBusy, listQuiet: defaultListQuiet,
-		ctx: ctx, cancel: cancel, tasks: map[string]*task{}, looks: map[string]time.Time{}, machines: map[string]*watched{},
+		ctx: ctx, cancel: cancel, tasks: map[string]*task{}, looks: map[string]time.Time{}, took: map[string]time.Duration{},
+		machines: map[string]*watched{},
 	}
 
 	if p.options.ListInterval > 0 {

@@ -17,11 +17,13 @@ const (
 	// taskMissing is how long a task may be absent from its node's list before it is asked
 	// for by name: the list is bounded, and a node writes its ended tasks down in turn.
 	taskMissing = 3 * time.Second
-	// taskPause bounds the pause between two looks at a node's tasks, which is a part
-	// (taskShare) of the youngest one's age; taskPauseFailed is that after a failed look.
+	// taskPause bounds the pause between two looks at a node's tasks: so much time is lost
+	// at most of each. taskPauseFailed is the pause after a failed look.
 	taskPause       = time.Second
 	taskPauseFailed = 5 * time.Second
-	taskShare       = 8
+	// taskShare is the part of a task's age that is waited before the next look, once it
+	// runs longer than its kind did lately.
+	taskShare = 8
 	// statusLag is how old the status in /cluster/resources may be: it is broadcast every
 	// ten seconds (pvestatd).
 	statusLag = 12 * time.Second
@@ -36,6 +38,8 @@ type task struct {
 	w    *watcher
 	upid string
 	node string
+	// kind is its type, such as qmclone.
+	kind string
 	// started is by the node's clock, in seconds; added by ours.
 	started int64
 	added   time.Time
@@ -101,7 +105,9 @@ type watcher struct {
 	running bool
 	tasks   map[string]*task
 	// looks holds, by node, when its tasks are looked at next; zero while they are.
-	looks    map[string]time.Time
+	looks map[string]time.Time
+	// took holds how long tasks took lately, by kind.
+	took     map[string]time.Duration
 	machines map[string]*watched
 }
 
@@ -126,7 +132,7 @@ func (w *watcher) add(upid string, owner hypervisor.Owner, onDone func()) *task 
 
 	t, ok := w.tasks[upid]
 	if !ok {
-		t = &task{w: w, upid: upid, node: parsed.Node, started: parsed.Start.Unix(), added: w.clock.Now()}
+		t = &task{w: w, upid: upid, node: parsed.Node, kind: parsed.Type, started: parsed.Start.Unix(), added: w.clock.Now()}
 		w.tasks[upid] = t
 	}
 
@@ -305,22 +311,23 @@ func (w *watcher) pollNode(node string, since int64) {
 	w.looks[node] = w.clock.Now().Add(w.pause(node, err))
 }
 
-// pause is how long a node's tasks are left alone: the longer the youngest of them runs
-// already, the longer. w.mu is held.
+// pause is how long a node's tasks are left alone: until the first of them can be
+// expected to end, and then the longer they run already, the longer. w.mu is held.
 func (w *watcher) pause(node string, err error) time.Duration {
 	if err != nil {
 		return max(taskPauseFailed, w.taskEvery)
 	}
 
-	youngest := taskPause * taskShare
+	pause := taskPause
 
 	for _, t := range w.tasks {
 		if t.node == node {
-			youngest = min(youngest, w.clock.Since(t.added))
+			age := w.clock.Since(t.added)
+			pause = min(pause, max(w.took[t.kind]-age, age/taskShare))
 		}
 	}
 
-	return max(w.taskEvery, youngest/taskShare) - w.taskEvery
+	return max(w.taskEvery, pause) - w.taskEvery
 }
 
 func (w *watcher) count() int {
@@ -387,6 +394,10 @@ func (w *watcher) finish(t *task, exit string) {
 
 	waits := t.waits
 	t.waits, t.done, t.exit = nil, true, exit
+
+	if taskSucceeded(exit) {
+		w.took[t.kind] = (w.took[t.kind] + w.clock.Since(t.added)) / 2 //nolint:mnd // the latest counts half
+	}
 	w.mu.Unlock()
 
 	for _, wait := range waits {
