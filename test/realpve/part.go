@@ -238,6 +238,26 @@ func (p *Part) find(ctx context.Context, id int) (row, error) {
 	return row{}, err
 }
 
+// Lock is what a machine is locked for; empty where it is not.
+func (p *Part) Lock(id int) string {
+	p.t.Helper()
+
+	var config map[string]any
+
+	r, err := p.find(context.Background(), id)
+	if err == nil && r.Node != "" {
+		config, err = p.config(context.Background(), r)
+	}
+
+	if err != nil {
+		p.t.Error(err)
+	}
+
+	lock, _ := config["lock"].(string)
+
+	return lock
+}
+
 // PowerOff turns a machine off, as far as its operator can tell by itself.
 func (p *Part) PowerOff(id int) {
 	p.t.Helper()

@@ -22,7 +22,7 @@ const (
 // becomes one, and after.
 const templateScript = `
 if qm config %[1]d >/dev/null 2>&1; then exit; fi
-qm create %[1]d --name %[2]s --memory 64 --cores 1 --kvm 0 --ostype l26 --scsihw virtio-scsi-pci \
+qm create %[1]d --name %[2]s --memory 64 --cores 1 --kvm 0 --agent 1 --ostype l26 --scsihw virtio-scsi-pci \
 	--net0 virtio,bridge=` + guideBridge + ` --boot order=scsi0 --scsi0 ` + guideStorage + `:1,format=qcow2 %[3]s
 %[4]s
 qm template %[1]d

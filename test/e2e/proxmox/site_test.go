@@ -32,11 +32,13 @@ func TestMain(m *testing.M) {
 func byGrants(t *testing.T, test func(*testing.T, *realpve.Site, realpve.Account)) {
 	t.Helper()
 
-	for name, grants := range map[string]realpve.Grants{"grants by pool": realpve.ByPool, "grants on vms": realpve.ByVMs} {
-		t.Run(name, func(t *testing.T) {
-			site := realpve.Get(t)
-			test(t, site, site.Account(t, grants))
-		})
+	site := realpve.Get(t)
+
+	for _, kind := range []struct {
+		name   string
+		grants realpve.Grants
+	}{{"grants by pool", realpve.ByPool}, {"grants on vms", realpve.ByVMs}} {
+		t.Run(kind.name, func(t *testing.T) { test(t, site, site.Account(t, kind.grants)) })
 	}
 }
 
