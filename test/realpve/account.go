@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -85,28 +86,30 @@ func onProxmox(lines []string) []string {
 // secretCell is the token's value in the table that pveum prints.
 var secretCell = regexp.MustCompile(`value\s*│\s*([0-9a-f-]{36})\b`)
 
-// account makes the operator's account by the guide's commands, as they stand there, and
-// takes away what was made for other grants before. What the guide grants on its one
-// template is granted on the others as well.
-func (b *box) account(ctx context.Context, grants Grants, templates []int) (Account, error) {
+// read gives the guide.
+func read() (string, error) {
 	root, err := checkout()
 	if err != nil {
-		return Account{}, err
+		return "", err
 	}
 
 	raw, err := os.ReadFile(filepath.Join(root, guidePath))
 	if err != nil {
-		return Account{}, fmt.Errorf("read the guide: %w", err)
+		return "", fmt.Errorf("read the guide: %w", err)
 	}
 
-	guide := string(raw)
-	roles := commands(guide, "Roles", "")
-	given := append(commands(guide, "Grants", string(grants)), commands(guide, "Grants", "Either way")...)
-	user := onProxmox(commands(guide, "User and token", ""))
+	return string(raw), nil
+}
 
-	if len(roles) < 7 || len(user) != 2 || len(given) < 6 {
-		return Account{}, fmt.Errorf("read %s: found %d roles, %d commands for the user and %d grants",
-			guidePath, len(roles), len(user), len(given))
+// makeAccount makes the operator's account by the guide's commands, as they stand there, but
+// for what depends on the kind of grants. What the guide grants on its one template is
+// granted on the others as well. An account of a run before is taken away.
+func (b *box) makeAccount(ctx context.Context, guide string, templates []int) error {
+	roles, user := commands(guide, "Roles", ""), onProxmox(commands(guide, "User and token", ""))
+	given := commands(guide, "Grants", "Either way")
+
+	if len(roles) < 7 || len(user) != 2 || len(given) < 5 {
+		return fmt.Errorf("read %s: found %d roles, %d commands for the user and %d grants", guidePath, len(roles), len(user), len(given))
 	}
 
 	for _, line := range given {
@@ -117,43 +120,79 @@ func (b *box) account(ctx context.Context, grants Grants, templates []int) (Acco
 		}
 	}
 
-	script := []string{"if pveum user list | grep -q " + guideUser + "; then pveum user delete " + guideUser + "; fi",
-		"pveum role list | grep -o 'HyperFleet[A-Za-z]*' | sort -u | while read -r role; do pveum role delete $role; done",
-		"if pveum pool list | grep -qw " + guidePool + "; then pveum pool delete " + guidePool + "; fi"}
-	script = append(script, roles...)
-	script = append(script, user...)
+	script := slices.Concat([]string{
+		"if pveum user list | grep -q " + guideUser + "; then pveum user delete " + guideUser + "; fi",
+		"pveum role list | { grep -o 'HyperFleet[A-Za-z]*' || true; } | sort -u | while read -r role; do pveum role delete $role; done",
+		"if pveum pool list | grep -qw " + guidePool + "; then pveum pool delete " + guidePool + "; fi",
+	}, roles, user, given)
 
-	out, err := b.shell(ctx, strings.Join(append(script, given...), "\n"))
-	if err != nil {
-		return Account{}, err
-	}
-
-	secret := secretCell.FindStringSubmatch(out)
-	if secret == nil {
-		return Account{}, fmt.Errorf("make the operator's account: no token in what was printed:\n%s", out)
-	}
-
-	account := Account{Credentials: hypervisor.Credentials{TokenID: guideToken, TokenSecret: secret[1]}}
-	if grants == ByPool {
-		account.Pool = guidePool
-	}
-
-	return account, nil
-}
-
-// storages are made as the guide's readers have them, the one for ISOs by the guide's command.
-func (b *box) storages(ctx context.Context) error {
-	root, err := checkout()
+	out, err := b.shell(ctx, strings.Join(script, "\n"))
 	if err != nil {
 		return err
 	}
 
-	raw, err := os.ReadFile(filepath.Join(root, guidePath))
-	if err != nil {
-		return fmt.Errorf("read the guide: %w", err)
+	secret := secretCell.FindStringSubmatch(out)
+	if secret == nil {
+		return fmt.Errorf("make the operator's account: no token in what was printed:\n%s", out)
 	}
 
-	made := onProxmox(commands(string(raw), "Storage", "**Cloud-init ISOs.**"))
+	b.credentials = hypervisor.Credentials{TokenID: guideToken, TokenSecret: secret[1]}
+
+	return nil
+}
+
+// account gives the operator's account with the grants, and takes away the other ones.
+func (b *box) account(ctx context.Context, grants Grants, templates []int) (Account, error) {
+	guide, err := read()
+	if err != nil {
+		return Account{}, err
+	}
+
+	script := commands(guide, "Grants", string(grants))
+	if len(script) == 0 {
+		return Account{}, fmt.Errorf("read %s: no commands where it says %q", guidePath, grants)
+	}
+
+	if b.grants == "" {
+		err = b.makeAccount(ctx, guide, templates)
+	} else {
+		script = append(undo(commands(guide, "Grants", string(b.grants))), script...)
+	}
+
+	if err == nil && b.grants != grants {
+		_, err = b.shell(ctx, strings.Join(script, "\n"))
+		b.grants = grants
+	}
+
+	account := Account{Credentials: b.credentials}
+	if grants == ByPool {
+		account.Pool = guidePool
+	}
+
+	return account, err
+}
+
+// undo gives the commands that take back what commands of the guide gave.
+func undo(given []string) []string {
+	var out []string
+
+	for _, line := range given {
+		line = strings.Replace(line, "pveum acl modify", "pveum acl delete", 1)
+		line = strings.Replace(line, "pvesh create /pools --poolid", "pveum pool delete", 1)
+		out = append([]string{line}, out...)
+	}
+
+	return out
+}
+
+// storages are made as the guide's readers have them, the one for ISOs by the guide's command.
+func (b *box) storages(ctx context.Context) error {
+	guide, err := read()
+	if err != nil {
+		return err
+	}
+
+	made := onProxmox(commands(guide, "Storage", "**Cloud-init ISOs.**"))
 	if len(made) != 1 {
 		return fmt.Errorf("read %s: %d commands make a storage for cloud-init ISOs, want one", guidePath, len(made))
 	}

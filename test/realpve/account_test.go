@@ -34,6 +34,15 @@ func TestCommands(t *testing.T) {
 	}
 }
 
+func TestUndo(t *testing.T) {
+	t.Parallel()
+
+	got := undo([]string{"pvesh create /pools --poolid ci", "pveum acl modify /pool/ci --users u --roles R"})
+	if diff := cmp.Diff([]string{"pveum acl delete /pool/ci --users u --roles R", "pveum pool delete ci"}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 func TestSecretOfToken(t *testing.T) {
 	t.Parallel()
 

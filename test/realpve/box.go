@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
 // missing says why there is no Proxmox VE here: tests are skipped.
@@ -27,6 +29,10 @@ type box struct {
 	temporary bool
 	// env is what the kit tells of it.
 	env map[string]string
+
+	// credentials of the operator's account, once it is made, and the grants that it has.
+	credentials hypervisor.Credentials
+	grants      Grants
 }
 
 // bringUp builds and starts a box that ends with this process.

@@ -340,7 +340,11 @@ func (p *Part) empty(ctx context.Context) error {
 
 	for _, iso := range isos {
 		if slices.ContainsFunc(marks, func(mark string) bool { return strings.Contains(iso.VolID, ":iso/"+mark) }) {
-			err = errors.Join(err, p.delete(ctx, "/nodes/"+iso.Node+"/storage/"+p.iso+"/content/"+url.PathEscape(iso.VolID)))
+			err = errors.Join(err, waitFor(ctx, iso.VolID+" to be removed", func() (bool, error) {
+				err := p.delete(ctx, "/nodes/"+iso.Node+"/storage/"+p.iso+"/content/"+url.PathEscape(iso.VolID))
+
+				return err == nil || gone(err), err
+			}))
 		}
 	}
 
