@@ -37,7 +37,7 @@ go build -o bin/testrun ./hack/testrun
 PATH="$(CURDIR)/bin:$$PATH" bin/testrun -v $(1:%=./test/e2e/%) -- -vet=off -p 2 -count 1 -timeout $(TEST_TIMEOUT) -run '$(RUN)'
 endef
 
-.PHONY: help setup build test test-changed soak load testrun e2e e2e-spire e2e-vm e2e-kubevirt e2e-bridge e2e-platform e2e-hosts lint generate verify demo bench clean
+.PHONY: help setup build test test-changed soak load testrun e2e e2e-spire e2e-vm e2e-kubevirt e2e-bridge e2e-platform e2e-hosts e2e-proxmox lint generate verify demo bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,7 +72,7 @@ testrun:
 e2e: build ## run all of the following end-to-end tests
 	@hack/setup.sh kube kubectl spire vault packages vm
 	@hack/vm-image/build.sh
-	@$(call E2E,vm hosts platform kubevirt bridge spire)
+	@$(call E2E,vm hosts proxmox platform kubevirt bridge spire)
 
 e2e-spire: build ## machines attest to a real SPIRE server, and log in to a real Vault
 	@hack/setup.sh kube spire vault packages
@@ -98,6 +98,9 @@ e2e-platform: build ## clusters and node pools from API to objects, over real Po
 e2e-hosts: build ## fleets of hosts from first boot to given back, over SSH
 	@hack/setup.sh kube packages
 	@$(call E2E,hosts)
+
+e2e-proxmox: ## the Proxmox VE provider against a real Proxmox VE (go doc ./test/realpve)
+	@$(call E2E,proxmox)
 
 # The cache is the checkout's own: findings kept for another one come with its paths.
 lint: ## run every linter (.golangci.yml)

@@ -16,7 +16,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// Harness is one fresh hypervisor for one case.
+// Harness is one fresh hypervisor for one case, or a part of one that nobody else uses: with
+// ids of its own and another name of the cluster, so that nothing of other cases is its
+// operators'.
 type Harness struct {
 	// Connect makes a provider, as a new process would.
 	Connect func(tb testing.TB, options hypervisor.Options) hypervisor.Connection
@@ -34,10 +36,15 @@ type Harness struct {
 	// NamesHoldOwner says that what names a machine holds its owner besides its id: another
 	// owner's reference with the same id names nothing.
 	NamesHoldOwner bool
+	// RealTime says that the hypervisor keeps its own time, as a real one does: providers get
+	// the real clock and their own intervals.
+	RealTime bool
+	// TPMsHidden says that Inspect can't tell TPMs apart: cases about them are skipped.
+	TPMsHidden bool
 	// Inspect tells what is on the hypervisor now.
 	Inspect func() State
 	// OnCall has f run for each call that reaches the hypervisor, before and after its
-	// effect; the call waits for f.
+	// effect; the call waits for f. Only Crashes needs it.
 	OnCall func(f func(Boundary)) (remove func())
 	// PowerOff lets a machine's guest power off.
 	PowerOff func(id int)
@@ -95,7 +102,7 @@ const (
 const (
 	// patience bounds what a case waits for. It decides nothing but how long a broken
 	// provider is waited for.
-	patience = time.Minute
+	patience = 3 * time.Minute
 	// pause between two looks.
 	pause = 20 * time.Millisecond
 )
@@ -116,17 +123,23 @@ func newEnv(t *testing.T, fresh New) *env {
 	t.Helper()
 
 	e := &env{T: t, Harness: fresh(t), wakes: map[string]int{}}
-	e.clock = FastClock(t)
+
+	if !e.RealTime {
+		e.clock = FastClock(t)
+	}
+
 	e.foreign = e.Inspect().Foreign
 
 	return e
 }
 
 func (e *env) options(operator string) hypervisor.Options {
-	return hypervisor.Options{
-		OperatorUID: operator, Wake: e.wake,
-		TaskInterval: speed * pause, ListInterval: speed * pause, Clock: e.clock,
+	options := hypervisor.Options{OperatorUID: operator, Wake: e.wake}
+	if !e.RealTime {
+		options.TaskInterval, options.ListInterval, options.Clock = speed*pause, speed*pause, e.clock
 	}
+
+	return options
 }
 
 func (e *env) wake(o hypervisor.Owner) {
