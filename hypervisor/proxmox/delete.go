@@ -137,6 +137,12 @@ func (p *Provider) verify(ctx context.Context, m *machine) (gone bool, err error
 		return p.moved(ctx, m)
 	}
 
+	if reasonIs(err, reasonDenied) || err == nil && config["lock"] == lockDestroyed {
+		p.invalidate(m)
+
+		return false, p.busy(m, "Destroyed", "machine %d on node %s can't be seen any more", m.id, m.node)
+	}
+
 	if err != nil {
 		return false, err
 	}
@@ -243,6 +249,10 @@ func (p *Provider) destroy(ctx context.Context, m *machine) (done bool, err erro
 		_, err = p.moved(ctx, m)
 
 		return false, err
+	}
+
+	if reasonIs(err, reasonDenied) {
+		return true, p.findDestroy(ctx, m, err)
 	}
 
 	if err != nil {

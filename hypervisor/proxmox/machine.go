@@ -43,8 +43,12 @@ const (
 	phaseGone
 )
 
-// lockClone is the lock of a machine whose clone runs.
-const lockClone = "clone"
+// Locks of machines whose clone runs, and of which nothing is left but the lock. Neither
+// has a record yet or any more.
+const (
+	lockClone     = "clone"
+	lockDestroyed = "destroyed"
+)
 
 // isoState is how far a machine's ISO is.
 type isoState int
@@ -237,7 +241,7 @@ func (p *Provider) look(ctx context.Context, m *machine) error {
 		// Neither listed nor placed: no node could be asked for it.
 		m.phase = phaseReserved
 
-		_, err := p.findClone(ctx, m)
+		_, err := p.findMaking(ctx, m)
 
 		return err
 	}
@@ -252,6 +256,8 @@ func (p *Provider) look(ctx context.Context, m *machine) error {
 		p.invalidate(m)
 
 		return p.busy(m, "Moved", "machine %d is no longer on node %s", m.id, m.node)
+	case reasonIs(err, reasonDenied):
+		return p.findDestroy(ctx, m, err)
 	case err != nil:
 		return err
 	}
@@ -300,15 +306,24 @@ func (p *Provider) judge(ctx context.Context, m *machine, config vmConfig) error
 		return p.judgeStarted(ctx, m)
 	}
 
-	if config["lock"] == lockClone && config["description"] == "" {
+	if _, err := ParseRecord(config["description"]); err != nil && config["lock"] == lockClone {
 		return p.judgeLocked(ctx, m, lockClone)
 	}
 
+	if config["lock"] == lockDestroyed {
+		return p.findDestroy(ctx, m, p.busy(m, "Destroyed", "machine %d on node %s has just been destroyed", m.id, m.node))
+	}
+
+	return p.taken(m, config["name"])
+}
+
+// taken gives up an id that is another machine's.
+func (p *Provider) taken(m *machine, name string) error {
 	p.ids.release(m.id, m.owner.UID, true)
 
 	return &hypervisor.Error{
 		Kind: hypervisor.IDTaken, Reason: reasonTaken,
-		Message: fmt.Sprintf("id %d on node %s belongs to another machine (%s)", m.id, m.node, config["name"]),
+		Message: fmt.Sprintf("id %d on node %s belongs to another machine (%s)", m.id, m.node, name),
 	}
 }
 
@@ -404,7 +419,7 @@ func (p *Provider) judgeHistory(m *machine, tasks []listedTask) {
 
 	for _, t := range tasks {
 		switch {
-		case t.Type == "qmdestroy" && t.done() && taskSucceeded(t.Status):
+		case t.Type == taskDestroy && t.done() && taskSucceeded(t.Status):
 			return
 		case t.Type != "qmstart":
 		case !t.done():

@@ -43,7 +43,7 @@ type Provider struct {
 	client  *client
 	listing *cached[snapshot]
 	nodes   *cached[[]nodeInfo]
-	clones  *cached[clones]
+	running *cached[makings]
 	gates   *gates
 	watch   *watcher
 	ids     *allocator
@@ -55,8 +55,8 @@ type Provider struct {
 	known     map[int]knownVM
 	storages  map[string]*cached[[]storageInfo]
 	templates map[templateKey]*cached[vmConfig]
-	// cloneTasks is what the last look at the running clones found.
-	cloneTasks clones
+	// makings is what the last look at the running tasks found.
+	makings makings
 
 	// admission is held while a machine is given memory of its node.
 	admission sync.Mutex
@@ -104,7 +104,7 @@ func newProvider(config hypervisor.Config, options hypervisor.Options) (*Provide
 		storages:  map[string]*cached[[]storageInfo]{},
 		templates: map[templateKey]*cached[vmConfig]{},
 	}
-	p.clones = newCached(options.Clock, p.runningClones)
+	p.running = newCached(options.Clock, p.runningMakings)
 	p.gates = newGates(config.ClonesPerStorage, options.Wake, options.Clock.Now)
 	p.watch = p.newWatcher()
 

@@ -5,6 +5,7 @@ package proxmox_test
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -76,12 +77,70 @@ func TestRemovedDuringClone(t *testing.T) {
 	}
 }
 
+// A process that begins while a machine is destroyed waits for that: it is not another's,
+// though nothing in it says whose it was, and no privilege is missing, though it has left
+// its pool.
+func TestRestartDuringDestroy(t *testing.T) {
+	t.Parallel()
+
+	for name, grant := range grants() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			m := fastModel()
+			m.Delays.Destroy = 600 * time.Millisecond
+			grant(&m)
+
+			s := pvetest.New(t, m)
+			first := connect(t, s)
+			want := spec(1)
+
+			reserved, err := first.Reserve(t.Context(), want)
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			want.ID, want.Node = reserved.ID, reserved.Node
+			ref := hypervisor.MachineRef{ID: want.ID, Owner: want.Owner}
+
+			start(t, first, want)
+
+			for !slices.ContainsFunc(s.Calls(), func(c pve.Call) bool {
+				return c.Method == http.MethodDelete && c.VMID == want.ID
+			}) {
+				if err := first.Delete(t.Context(), ref); err != nil && !transient(err) {
+					t.Fatal(err)
+				}
+			}
+
+			first.Close()
+
+			for {
+				if vm, _ := s.Snapshot().VM(want.ID); vm.Config["description"] == "" {
+					break
+				}
+
+				time.Sleep(pause)
+			}
+
+			remove(t, connect(t, s), ref)
+
+			if left := s.Snapshot(); len(left.Made()) != 0 || len(left.ISOs()) != 0 {
+				t.Errorf("left behind: %+v %+v", left.Made(), left.ISOs())
+			}
+		})
+	}
+}
+
 // cloning gives a simulator on which a clone runs that a process asked for which is gone.
 func cloning(t *testing.T, grant func(*pve.Model)) (*pve.Server, hypervisor.MachineSpec) {
 	t.Helper()
 
 	m := fastModel()
 	m.Delays.Clone = 500 * time.Millisecond
+	// Its disk is its first drive: until that is copied, nothing stands in the clone's
+	// configuration but its lock.
+	m.Templates[0].NoCloudInit = true
 	grant(&m)
 
 	s := pvetest.New(t, m)

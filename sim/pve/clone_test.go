@@ -112,7 +112,7 @@ func TestCloneStages(t *testing.T) {
 	}, pve.WithClock(clk))
 	upid := a.ok("POST", clonePath, p{"newid": "1000", "name": "runner", "pool": "ci", "description": "d"})
 	eventually(t, "copying", func() bool { return clk.HasWaiters() })
-	want := map[string]any{"lock": "clone", "digest": a.config("1000")["digest"]}
+	want := map[string]any{"lock": "clone", "description": "qmclone temporary file\n", "digest": a.config("1000")["digest"]}
 	if d := cmp.Diff(want, a.config("1000")); d != "" {
 		t.Errorf("half-way: %s", d)
 	}

@@ -126,10 +126,18 @@ func destroyVM(s *Server, c *call) (any, error) {
 		}
 		m.conf["lock"] = "destroyed"
 		s.mu.Unlock()
-		if !s.sleep(ctx, s.model.Delays.Destroy) {
+		if !s.sleep(ctx, s.model.Delays.Destroy/2) { //nolint:mnd // the disks, and then the rest
 			return dief("interrupted by signal")
 		}
 		m.last.awaitGone()
+		// Without its disks nothing is left of it but the lock, and it is in no pool. What
+		// it had in it is not seen by those with rights on the pool alone any more.
+		s.mu.Lock()
+		s.strip(m)
+		s.mu.Unlock()
+		if !s.sleep(ctx, s.model.Delays.Destroy/2) { //nolint:mnd // see above
+			return dief("interrupted by signal")
+		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.remove(m)
@@ -161,6 +169,19 @@ func (s *Server) baseFree(m *machine) error {
 // remove deletes a VM, its volumes, its pool membership and its grants; s.mu
 // is held. What is merely in a CD drive stays.
 func (s *Server) remove(m *machine) {
+	s.strip(m)
+	delete(s.vms, m.id)
+	if m.root != "" {
+		s.wg.Go(func() {
+			<-m.last.done // its program may still be dying
+			_ = os.RemoveAll(m.root)
+		})
+	}
+}
+
+// strip takes a machine's disks, memberships and grants; its configuration keeps the lock
+// alone. s.mu is held.
+func (s *Server) strip(m *machine) {
 	for _, st := range s.stores {
 		if st.key.node != "" && st.key.node != m.node {
 			continue
@@ -175,13 +196,8 @@ func (s *Server) remove(m *machine) {
 		delete(members, m.id)
 	}
 	s.access.acl = slices.DeleteFunc(s.access.acl, func(g ACL) bool { return g.Path == vmPath(m.id) })
-	delete(s.vms, m.id)
-	if m.root != "" {
-		s.wg.Go(func() {
-			<-m.last.done // its program may still be dying
-			_ = os.RemoveAll(m.root)
-		})
-	}
+	m.conf = map[string]string{"lock": "destroyed"}
+	s.sight(m)
 }
 
 func checkResize(v string) error {

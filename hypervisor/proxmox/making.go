@@ -16,20 +16,23 @@ import (
 // of Proxmox VE 9 (PVE::API2::Qemu), and the names of new volumes in those of older ones.
 var cloneLog = regexp.MustCompile(`with ID (\d+)$|\bvm-(\d+)-(?:disk|cloudinit)`)
 
-// clones are the clone tasks that run, of this principal and of others, by name.
-type clones map[string]cloneTask
+// makings are the tasks that run and make or destroy machines, of this principal and of
+// others, by name. While they do, a machine may not be seen.
+type makings map[string]making
 
-// cloneTask is a clone that runs. A task bears the id of its template; which machine it
-// makes only its log tells.
-type cloneTask struct {
+// making is such a task. A clone's bears the id of its template; which machine it makes
+// only its log tells.
+type making struct {
 	upid, node string
 	// target is 0 while the log does not tell.
-	target int
-	ours   bool
+	target  int
+	ours    bool
+	destroy bool
 }
 
-// of gives the clone that makes a machine. unsure says that one of ours runs that may.
-func (c clones) of(id int) (found cloneTask, ok, unsure bool) {
+// of gives the task that makes or destroys a machine. unsure says that one of ours runs
+// that may.
+func (c makings) of(id int) (found making, ok, unsure bool) {
 	for _, t := range c {
 		if t.target == id {
 			return t, true, false
@@ -41,16 +44,16 @@ func (c clones) of(id int) (found cloneTask, ok, unsure bool) {
 	return found, false, unsure
 }
 
-// runningClones asks all nodes that are online for the clones that run there: a clone
+// runningMakings asks all nodes that are online for the tasks that run there: a clone
 // runs where its template is, which need not be where machines may be. Only a process
-// that did not ask for a clone itself needs to look for it.
-func (p *Provider) runningClones(ctx context.Context) (clones, error) {
+// that did not begin a task itself needs to look for it.
+func (p *Provider) runningMakings(ctx context.Context) (makings, error) {
 	nodes, _, err := p.nodes.get(ctx, nodesAge)
 	if err != nil {
 		return nil, err
 	}
 
-	out := clones{}
+	out := makings{}
 
 	for _, n := range nodes {
 		if !n.online() {
@@ -63,34 +66,36 @@ func (p *Provider) runningClones(ctx context.Context) (clones, error) {
 		}
 
 		for _, t := range tasks {
-			if t.Type != "qmclone" {
-				continue
-			}
-
-			if out[t.UPID], err = p.cloneTask(ctx, n.Node, t); err != nil {
-				return nil, err
+			switch t.Type {
+			case "qmclone":
+				if out[t.UPID], err = p.cloneTask(ctx, n.Node, t); err != nil {
+					return nil, err
+				}
+			case taskDestroy:
+				id, _ := strconv.Atoi(t.ID)
+				out[t.UPID] = making{upid: t.UPID, node: n.Node, target: id, ours: true, destroy: true}
 			}
 		}
 	}
 
 	p.mu.Lock()
-	p.cloneTasks = out
+	p.makings = out
 	p.mu.Unlock()
 
 	return out, nil
 }
 
 // cloneTask finds out which machine a clone makes. Its log is read until it tells.
-func (p *Provider) cloneTask(ctx context.Context, node string, t listedTask) (cloneTask, error) {
+func (p *Provider) cloneTask(ctx context.Context, node string, t listedTask) (making, error) {
 	p.mu.Lock()
-	known := p.cloneTasks[t.UPID]
+	known := p.makings[t.UPID]
 	p.mu.Unlock()
 
 	if known.target != 0 {
 		return known, nil
 	}
 
-	out := cloneTask{upid: t.UPID, node: node, ours: t.by(p.client.who())}
+	out := making{upid: t.UPID, node: node, ours: t.by(p.client.who())}
 
 	lines, err := p.client.taskLog(ctx, node, t.UPID)
 	if hypervisor.Is(err, hypervisor.NotFound) || reasonIs(err, reasonDenied) {
@@ -108,10 +113,10 @@ func (p *Provider) cloneTask(ctx context.Context, node string, t listedTask) (cl
 	return out, err
 }
 
-// findClone looks for a clone that makes the machine and that another process, or a call
-// without an answer, has begun.
-func (p *Provider) findClone(ctx context.Context, m *machine) (found bool, err error) {
-	running, _, err := p.clones.get(ctx, p.lookAge(m))
+// findMaking looks for a task that makes or destroys the machine and that another process,
+// or a call without an answer, has begun.
+func (p *Provider) findMaking(ctx context.Context, m *machine) (found bool, err error) {
+	running, _, err := p.running.get(ctx, p.lookAge(m))
 	if err != nil {
 		return false, err
 	}
@@ -123,19 +128,61 @@ func (p *Provider) findClone(ctx context.Context, m *machine) (found bool, err e
 		return false, p.busy(m, reasonLocked, "a clone has just begun, and its log does not tell yet whether it makes machine %d", m.id)
 	case !ok:
 		return false, nil
+	case !t.ours:
+		return false, p.taken(m, "one that somebody clones")
 	}
 
 	m.phase, m.message, m.adopted = phaseCloning, "is being cloned", true
+	if t.destroy {
+		m.phase, m.message, m.adopted = phaseDestroying, "is being destroyed", false
+	}
+
 	m.work = p.watch.add(t.upid, m.owner, nil)
 
 	return true, nil
+}
+
+// taskDestroy is the type of the task that destroys a machine.
+const taskDestroy = "qmdestroy"
+
+// findDestroy looks for a task that destroys the machine: near its end the machine has no
+// record any more, and has left its pool, so that it is hidden from who has rights on
+// that alone. otherwise is what it is if there is none.
+func (p *Provider) findDestroy(ctx context.Context, m *machine, otherwise error) error {
+	tasks, err := p.client.runningTasks(ctx, m.node)
+	if err != nil {
+		return err
+	}
+
+	for _, t := range tasks {
+		if t.Type == taskDestroy && t.ID == strconv.Itoa(m.id) {
+			m.phase, m.message = phaseDestroying, "is being destroyed"
+			m.work = p.watch.add(t.UPID, m.owner, nil)
+
+			return nil
+		}
+	}
+
+	// It may have ended between the two looks.
+	snap, _, err := p.listing.get(ctx, 0)
+	if err != nil {
+		return err
+	}
+
+	if _, listed := snap[m.id]; !listed {
+		m.phase = phaseReserved
+
+		return nil
+	}
+
+	return otherwise
 }
 
 // lookHidden looks for a machine that is not listed and whose configuration can't be
 // read: with rights on a pool alone, a machine is seen when its clone has ended, for only
 // then it is put into the pool.
 func (p *Provider) lookHidden(ctx context.Context, m *machine) error {
-	if found, err := p.findClone(ctx, m); err != nil || found {
+	if found, err := p.findMaking(ctx, m); err != nil || found {
 		return err
 	}
 
@@ -157,7 +204,7 @@ func (p *Provider) lookHidden(ctx context.Context, m *machine) error {
 // judgeLocked deals with a machine that is locked: by a task that runs, or for good.
 func (p *Provider) judgeLocked(ctx context.Context, m *machine, lock string) error {
 	if lock == lockClone {
-		if found, err := p.findClone(ctx, m); err != nil || found {
+		if found, err := p.findMaking(ctx, m); err != nil || found {
 			return err
 		}
 	}
