@@ -124,7 +124,9 @@ func connect(ctx context.Context) (*Site, error) {
 
 	err = s.reach(b.env["REALPVE_ENDPOINT"], b.env["REALPVE_CA"], b.env["REALPVE_TOKEN_ID"], b.env["REALPVE_TOKEN_SECRET"])
 	if err == nil {
-		err = s.clean(ctx)
+		if err = s.clean(ctx); err != nil {
+			err = fmt.Errorf("%w: run %s reset %s", err, b.program, b.dir)
+		}
 	}
 
 	if err == nil {
