@@ -258,12 +258,26 @@ func (p *Part) Lock(id int) string {
 	return lock
 }
 
+// listed gives where a machine is that there must be. The listing may lack it for a moment.
+func (p *Part) listed(ctx context.Context, id int) (row, error) {
+	var r row
+
+	err := waitFor(ctx, fmt.Sprintf("machine %d to be listed", id), func() (bool, error) {
+		var err error
+		r, err = p.find(ctx, id)
+
+		return r.Node != "", err
+	})
+
+	return r, err
+}
+
 // PowerOff turns a machine off, as far as its operator can tell by itself.
 func (p *Part) PowerOff(id int) {
 	p.t.Helper()
 
-	r, err := p.find(context.Background(), id)
-	if err == nil && r.Node != "" {
+	r, err := p.listed(context.Background(), id)
+	if err == nil {
 		err = p.post(context.Background(), r.path()+"/status/stop", nil)
 	}
 
@@ -295,8 +309,8 @@ func (p *Part) Occupy(tb testing.TB, id int) {
 func (p *Part) Vanish(tb testing.TB, id int) {
 	tb.Helper()
 
-	r, err := p.find(tb.Context(), id)
-	if err == nil && r.Node != "" {
+	r, err := p.listed(tb.Context(), id)
+	if err == nil {
 		err = p.destroy(tb.Context(), r)
 	}
 
