@@ -68,7 +68,9 @@ func (p *Provider) Check(ctx context.Context) (hypervisor.Info, error) {
 		}
 	}
 
-	return info, p.checkStorages(ctx, held, &info)
+	err = p.checkStorages(ctx, held, &info)
+
+	return info, err
 }
 
 // askAll asks the nodes for their storages side by side, those that did not answer a

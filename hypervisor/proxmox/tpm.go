@@ -47,7 +47,6 @@ func (p *Provider) dropTPM(ctx context.Context, m *machine, spec hypervisor.Mach
 
 // change writes options of a machine.
 func (p *Provider) change(ctx context.Context, m *machine, options map[string]string) error {
-
 	err := p.client.configure(ctx, m.node, m.id, options)
 	if err != nil && !hypervisor.Is(err, hypervisor.Rejected) && !hypervisor.Is(err, hypervisor.Busy) {
 		p.invalidate(m)

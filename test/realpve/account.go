@@ -109,7 +109,8 @@ func (b *box) makeAccount(ctx context.Context, guide string, templates []int) er
 	given := commands(guide, "Grants", "Either way")
 
 	if len(roles) < 7 || len(user) != 2 || len(given) < 5 {
-		return fmt.Errorf("read %s: found %d roles, %d commands for the user and %d grants", guidePath, len(roles), len(user), len(given))
+		return fmt.Errorf("read %s: found %d roles, %d commands for the user and %d grants",
+			guidePath, len(roles), len(user), len(given))
 	}
 
 	for _, line := range given {

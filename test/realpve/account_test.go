@@ -49,7 +49,7 @@ func TestSecretOfToken(t *testing.T) {
 	const printed = "┌──────────────┬──────────────────────────────────────┐\n│ full-tokenid │ hyperfleet@pve!operator              │\n" +
 		"├──────────────┼──────────────────────────────────────┤\n│ value        │ 12345678-0000-4000-8000-0123456789ab │\n"
 
-	if got := secretCell.FindStringSubmatch(printed); got == nil || got[1] != "12345678-0000-4000-8000-0123456789ab" {
+	if got := secretCell.FindStringSubmatch(printed); len(got) < 2 || got[1] != "12345678-0000-4000-8000-0123456789ab" {
 		t.Errorf("found %q", got)
 	}
 }

@@ -91,7 +91,9 @@ func (r row) path() string { return fmt.Sprintf("/nodes/%s/qemu/%d", r.Node, r.V
 func (s *Site) rows(ctx context.Context) ([]row, error) {
 	var rows []row
 
-	return rows, s.get(ctx, "/cluster/resources?type=vm", &rows)
+	err := s.get(ctx, "/cluster/resources?type=vm", &rows)
+
+	return rows, err
 }
 
 // config is a machine's configuration, nil where the machine is gone.

@@ -73,7 +73,8 @@ func newBox(ctx context.Context) (*box, error) {
 	}
 
 	if err := exec.CommandContext(ctx, "unshare", "-m", "true").Run(); err != nil {
-		return nil, missing("the kit of Proxmox VE makes namespaces, which needs CAP_SYS_ADMIN (docker run --privileged): " + err.Error())
+		return nil, missing("the kit of Proxmox VE makes namespaces, which needs CAP_SYS_ADMIN (docker run --privileged): "+
+			err.Error())
 	}
 
 	if _, err := os.Stat("/dev/fuse"); err != nil {
@@ -154,7 +155,7 @@ func (b *box) remove() error {
 
 // checkout is the folder of the module that the test is of.
 func checkout() (string, error) {
-	file, err := exec.Command("go", "env", "GOMOD").Output()
+	file, err := exec.CommandContext(context.Background(), "go", "env", "GOMOD").Output()
 	if err != nil {
 		return "", fmt.Errorf("find the checkout: %w", err)
 	}

@@ -23,7 +23,8 @@ func (s *Site) clean(ctx context.Context) error {
 
 	for _, r := range rows {
 		if r.VMID >= s.first && r.VMID < s.first+idsOfTests {
-			err = errors.Join(err, fmt.Errorf("machine %d on node %s has a VMID of the tests': remove it, or set PVE_VMID", r.VMID, r.Node))
+			err = errors.Join(err, fmt.Errorf("machine %d on node %s has a VMID of the tests': remove it, or set PVE_VMID",
+				r.VMID, r.Node))
 
 			continue
 		}
@@ -38,7 +39,8 @@ func (s *Site) clean(ctx context.Context) error {
 
 		notes, _ := config["description"].(string)
 		if record, none := proxmox.ParseRecord(notes); none == nil && strings.HasPrefix(record.Cluster, Cluster) {
-			err = errors.Join(err, fmt.Errorf("machine %d on node %s is an operator's of cluster %s: remove it", r.VMID, r.Node, record.Cluster))
+			err = errors.Join(err, fmt.Errorf("machine %d on node %s is an operator's of cluster %s: remove it",
+				r.VMID, r.Node, record.Cluster))
 		}
 	}
 

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -175,7 +176,7 @@ func (p *Part) seen(ctx context.Context, r row, config map[string]any) (conforma
 
 	if notes, ok := config["description"].(string); ok {
 		// What has no record is somebody's all the same.
-		record, _ := proxmox.ParseRecord(notes) //nolint:errcheck // as above
+		record, _ := proxmox.ParseRecord(notes)
 		out.ClaimUID, out.OperatorUID = record.MachineClaim.UID, record.OperatorUID
 	}
 
@@ -187,7 +188,7 @@ func (p *Part) seen(ctx context.Context, r row, config map[string]any) (conforma
 	var tasks []Task
 
 	query := url.Values{
-		"vmid": {fmt.Sprint(r.VMID)}, "typefilter": {"qmstart"}, "source": {"all"}, "since": {fmt.Sprint(p.since.Unix())},
+		"vmid": {strconv.Itoa(r.VMID)}, "typefilter": {"qmstart"}, "source": {"all"}, "since": {fmt.Sprint(p.since.Unix())},
 	}
 
 	err = p.get(ctx, "/nodes/"+r.Node+"/tasks?"+query.Encode(), &tasks)

@@ -52,6 +52,7 @@ type Site struct {
 	allMarks sync.Map
 }
 
+//nolint:gochecknoglobals // one for all tests of a program
 var site = sync.OnceValues(func() (*Site, error) { return connect(context.Background()) })
 
 // Get gives the site, which is brought up at the first call. The test is skipped where
@@ -101,7 +102,7 @@ func Run(m *testing.M) int {
 }
 
 // asked says that a test has asked for the site.
-var asked atomic.Bool
+var asked atomic.Bool //nolint:gochecknoglobals // see site
 
 func connect(ctx context.Context) (*Site, error) {
 	asked.Store(true)
@@ -112,7 +113,9 @@ func connect(ctx context.Context) (*Site, error) {
 			return nil, err
 		}
 
-		return s, s.clean(ctx)
+		err = s.clean(ctx)
+
+		return s, err
 	}
 
 	b, err := bringUp(ctx)
