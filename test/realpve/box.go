@@ -73,7 +73,7 @@ func newBox(ctx context.Context) (*box, error) {
 	}
 
 	if err := exec.CommandContext(ctx, "unshare", "-m", "true").Run(); err != nil {
-		return nil, missing("the kit of Proxmox VE makes namespaces, which needs CAP_SYS_ADMIN (docker run --privileged): "+
+		return nil, missing("the kit of Proxmox VE makes namespaces, which needs CAP_SYS_ADMIN (docker run --privileged): " +
 			err.Error())
 	}
 
