@@ -35,6 +35,7 @@ func namedFaults() map[string]Fault {
 		"warnings":      {Kind: FaultWarnings},
 		"storage-full":  {Kind: FaultStorageFull},
 		"stale":         {Kind: FaultStale},
+		"no-reports":    {Kind: FaultNoReports},
 		"vm-crash":      {Kind: FaultVMCrash},
 		"unauthorized":  {Kind: FaultUnauthorized},
 		"node-down":     {Kind: FaultNodeDown, Path: onePVE},
