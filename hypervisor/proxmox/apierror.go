@@ -181,6 +181,7 @@ type errorWord struct {
 // Reasons of errors, shown to people.
 const (
 	reasonLocked      = "Locked"
+	reasonOverloaded  = "Overloaded"
 	reasonStorageFull = "StorageFull"
 	reasonGone        = "NotFound"
 	reasonTaken       = "IDTaken"
@@ -202,6 +203,9 @@ func errorWords() []errorWord {
 		{"got timeout", hypervisor.Busy, reasonLocked},
 		{"got lock request timeout", hypervisor.Busy, reasonLocked},
 		{"VM is locked", hypervisor.Busy, reasonLocked},
+		// A node with too much to do; the worker has done nothing (PVE::RESTEnvironment).
+		{"start worker failed", hypervisor.Busy, reasonOverloaded},
+		{"starting worker failed", hypervisor.Busy, reasonOverloaded},
 		{"can't lock file", hypervisor.Busy, reasonLocked},
 		{"detected modified configuration", hypervisor.Busy, reasonChanged},
 		{"is running - destroy failed", hypervisor.Busy, reasonRunning},

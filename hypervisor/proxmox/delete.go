@@ -126,7 +126,8 @@ func (p *Provider) afterTask(m *machine) {
 	}
 }
 
-// verify reads the record right before a change, unless that was done a moment ago.
+// verify reads the record right before a change, unless that was done a moment ago. gone
+// says that the machine is not what it was.
 func (p *Provider) verify(ctx context.Context, m *machine) (gone bool, err error) {
 	if p.since(m.verified, verifiedFor) {
 		return false, nil
@@ -138,9 +139,10 @@ func (p *Provider) verify(ctx context.Context, m *machine) (gone bool, err error
 	}
 
 	if reasonIs(err, reasonDenied) || err == nil && config["lock"] == lockDestroyed {
+		// It is looked for anew.
 		p.invalidate(m)
 
-		return false, p.busy(m, "Destroyed", "machine %d on node %s can't be seen any more", m.id, m.node)
+		return true, nil
 	}
 
 	if err != nil {

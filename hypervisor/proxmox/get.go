@@ -128,23 +128,8 @@ func (p *Provider) confirm(ctx context.Context, m *machine) (hypervisor.Machine,
 	status, err := p.client.status(ctx, m.node, m.id)
 
 	switch {
-	case hypervisor.Is(err, hypervisor.NotFound):
-		// Not on the node it was on. Where it went, or that it is gone, the listing says.
-		snap, _, listErr := p.listing.get(ctx, 0)
-		if listErr != nil {
-			return m.view(hypervisor.StateRunning, ""), listErr
-		}
-
-		if r, ok := snap[m.id]; ok && r.Node != m.node {
-			m.node = r.Node
-
-			return m.view(hypervisor.StateRunning, "has just been migrated to "+r.Node), nil
-		}
-
-		m.phase = phaseGone
-		p.watch.forget(m.owner.UID)
-
-		return m.view("", ""), p.notFound(m)
+	case hypervisor.Is(err, hypervisor.NotFound), reasonIs(err, reasonDenied):
+		return p.missing(ctx, m, err)
 	case err != nil:
 		return m.view(hypervisor.StateRunning, ""), err
 	case status.Status == statusRunning:
@@ -158,6 +143,37 @@ func (p *Provider) confirm(ctx context.Context, m *machine) (hypervisor.Machine,
 	p.note(m, func(at *placement) { at.done = true })
 
 	return m.view(hypervisor.StateStopped, "powered off"), nil
+}
+
+// missing deals with a machine that is not on the node it was on, or not to be seen there:
+// with rights on a pool alone that is the same. Where it went, or that it is gone, the
+// listing says.
+func (p *Provider) missing(ctx context.Context, m *machine, cause error) (hypervisor.Machine, error) {
+	snap, _, err := p.listing.get(ctx, 0)
+	if err != nil {
+		return m.view(hypervisor.StateRunning, ""), err
+	}
+
+	if r, ok := snap[m.id]; ok && r.Node != m.node {
+		m.node = r.Node
+
+		return m.view(hypervisor.StateRunning, "has just been migrated to "+r.Node), nil
+	}
+
+	if reasonIs(cause, reasonDenied) {
+		if _, ok := snap[m.id]; ok {
+			return m.view(hypervisor.StateRunning, ""), cause
+		}
+
+		if err := p.absent(ctx, m); err != nil {
+			return m.view(hypervisor.StateRunning, ""), err
+		}
+	}
+
+	m.phase = phaseGone
+	p.watch.forget(m.owner.UID)
+
+	return m.view("", ""), p.notFound(m)
 }
 
 // askAgent asks the guest's agent for the machine's address, when the guest has had time

@@ -239,11 +239,11 @@ func (p *Provider) look(ctx context.Context, m *machine) error {
 
 	if m.node == "" {
 		// Neither listed nor placed: no node could be asked for it.
-		m.phase = phaseReserved
+		if found, err := p.findMaking(ctx, m); err != nil || found {
+			return err
+		}
 
-		_, err := p.findMaking(ctx, m)
-
-		return err
+		return p.absent(ctx, m)
 	}
 
 	config, err := p.readConfig(ctx, m)

@@ -170,12 +170,32 @@ func (p *Provider) findDestroy(ctx context.Context, m *machine, otherwise error)
 	}
 
 	if _, listed := snap[m.id]; !listed {
-		m.phase = phaseReserved
-
-		return nil
+		return p.absent(ctx, m)
 	}
 
 	return otherwise
+}
+
+// absent says that there is no machine, as none is seen: if it would be seen. Without the
+// privilege to see it, nothing is known.
+func (p *Provider) absent(ctx context.Context, m *machine) error {
+	held, err := p.client.permissions(ctx)
+	if err != nil {
+		return err
+	}
+
+	places := []string{fmt.Sprintf("/vms/%d", m.id)}
+	if p.config.ResourcePool != "" {
+		places = append(places, "/pool/"+p.config.ResourcePool)
+	}
+
+	if words := p.client.unmet(held, []need{{any: places, privileges: []string{"VM.Audit"}}}); len(words) > 0 {
+		return privilegesMissing(fmt.Sprintf("look for machine %d", m.id), words)
+	}
+
+	m.phase = phaseReserved
+
+	return nil
 }
 
 // lookHidden looks for a machine that is not listed and whose configuration can't be
@@ -190,10 +210,12 @@ func (p *Provider) lookHidden(ctx context.Context, m *machine) error {
 	config, err := p.readConfig(ctx, m)
 
 	switch {
-	case hypervisor.Is(err, hypervisor.NotFound), reasonIs(err, reasonDenied):
+	case hypervisor.Is(err, hypervisor.NotFound):
 		m.phase = phaseReserved
 
 		return nil
+	case reasonIs(err, reasonDenied):
+		return p.absent(ctx, m)
 	case err != nil:
 		return err
 	}

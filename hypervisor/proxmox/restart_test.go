@@ -221,6 +221,53 @@ func TestCloneWithoutPrivilege(t *testing.T) {
 	}
 }
 
+// A privilege that was taken away hides machines: that is no reason to call them gone.
+func TestPrivilegeTakenAway(t *testing.T) {
+	t.Parallel()
+
+	for name, grant := range grants() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			m := fastModel()
+			grant(&m)
+
+			s := pvetest.New(t, m)
+			first := connect(t, s)
+			want := spec(1)
+
+			reserved, err := first.Reserve(t.Context(), want)
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			want.ID, want.Node = reserved.ID, reserved.Node
+			ref := hypervisor.MachineRef{ID: want.ID, Owner: want.Owner}
+
+			start(t, first, want)
+			for _, role := range []string{"HyperFleetVM", "HyperFleetPool"} {
+				s.SetPrivilege(role, "VM.Audit", false)
+			}
+
+			for who, p := range map[string]hypervisor.Provider{"the same process": first, "a new process": connect(t, s)} {
+				if err := p.Delete(t.Context(), ref); !hypervisor.Is(err, hypervisor.Rejected) ||
+					!strings.Contains(err.Error(), "VM.Audit") {
+					t.Errorf("%s: delete says %v", who, err)
+				}
+			}
+
+			for _, role := range []string{"HyperFleetVM", "HyperFleetPool"} {
+				s.SetPrivilege(role, "VM.Audit", true)
+			}
+			remove(t, connect(t, s), ref)
+
+			if left := s.Snapshot().Made(); len(left) != 0 {
+				t.Errorf("left behind: %+v", left)
+			}
+		})
+	}
+}
+
 // While no node reports, there is no template to be seen: that is no reason to say that
 // there is none.
 func TestNoReports(t *testing.T) {

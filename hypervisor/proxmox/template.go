@@ -65,19 +65,29 @@ func find(snap snapshot, ref hypervisor.TemplateRef) []resource {
 	return out
 }
 
-// staleNodes gives the nodes that report no status and may have what ref means.
-func staleNodes(snap snapshot, ref hypervisor.TemplateRef) []string {
-	var out []string
+// checkStale makes sure that what ref means is not on a node whose machines can't be told
+// apart. A machine's status alone says little: it is unknown for a moment after its clone.
+func (p *Provider) checkStale(ctx context.Context, snap snapshot, ref hypervisor.TemplateRef) error {
+	nodes, _, err := p.nodes.get(ctx, nodesAge)
+	if err != nil {
+		return err
+	}
 
-	for _, r := range snap {
-		if r.Status == statusStale && (ref.ID == 0 || r.VMID == ref.ID) {
-			out = append(out, r.Node)
+	for _, n := range nodes {
+		for _, r := range snap {
+			if n.online() || r.Node != n.Node || r.Status != statusStale || ref.ID != 0 && r.VMID != ref.ID {
+				continue
+			}
+
+			return &hypervisor.Error{
+				Kind: hypervisor.Unavailable, Reason: reasonStale,
+				Message: fmt.Sprintf("find %s: node %s %s; until it does, Proxmox gives neither its machines' names nor "+
+					"which of them are templates", refText(ref), n.Node, n.trouble()),
+			}
 		}
 	}
 
-	slices.Sort(out)
-
-	return slices.Compact(out)
+	return nil
 }
 
 // resolve gives the templates that ref means, with their first disks.
@@ -85,11 +95,9 @@ func (p *Provider) resolve(ctx context.Context, snap snapshot, ref hypervisor.Te
 	found := find(snap, ref)
 	templates := slices.DeleteFunc(slices.Clone(found), func(r resource) bool { return !bool(r.Template) })
 
-	if stale := staleNodes(snap, ref); len(templates) == 0 && len(stale) > 0 {
-		return nil, &hypervisor.Error{
-			Kind: hypervisor.Unavailable, Reason: reasonStale,
-			Message: fmt.Sprintf("find %s: node %s reports no status, so that Proxmox gives neither names nor which machines are "+
-				"templates: see whether pvestatd runs there, and whether it hangs on a storage", refText(ref), strings.Join(stale, ", ")),
+	if len(templates) == 0 {
+		if err := p.checkStale(ctx, snap, ref); err != nil {
+			return nil, err
 		}
 	}
 

@@ -262,3 +262,15 @@ func getPermissions(s *Server, c *call) (any, error) {
 	}
 	return out, nil
 }
+
+// SetPrivilege adds a privilege to a role, or takes it away, as an administrator would
+// while clients are at work.
+func (s *Server) SetPrivilege(role, privilege string, held bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !held {
+		delete(s.access.roles[role], privilege)
+		return
+	}
+	s.access.roles[role][privilege] = true
+}
