@@ -158,8 +158,9 @@ func (p *Part) inspect(ctx context.Context) (conformance.State, error) {
 
 // templateTPM is a template's, which does not change.
 func (p *Part) templateTPM(ctx context.Context, option string) (string, error) {
-	if known, ok := p.tpms.Load(option); ok {
-		return known.(string), nil //nolint:forcetypeassert // stored below
+	known, _ := p.tpms.Load(option)
+	if tpm, ok := known.(string); ok {
+		return tpm, nil
 	}
 
 	tpm, err := p.tpm(ctx, option)
@@ -188,7 +189,7 @@ func (p *Part) seen(ctx context.Context, r row, config map[string]any) (conforma
 	var tasks []Task
 
 	query := url.Values{
-		"vmid": {strconv.Itoa(r.VMID)}, "typefilter": {"qmstart"}, "source": {"all"}, "since": {fmt.Sprint(p.since.Unix())},
+		"vmid": {strconv.Itoa(r.VMID)}, "typefilter": {"qmstart"}, "source": {"all"}, "since": {strconv.FormatInt(p.since.Unix(), 10)},
 	}
 
 	err = p.get(ctx, "/nodes/"+r.Node+"/tasks?"+query.Encode(), &tasks)
