@@ -52,10 +52,20 @@ func (s *Site) get(ctx context.Context, path string, out any) error {
 	return nil
 }
 
+// workerTries bounds the tries to start a task: a busy node fails to now and then, and has
+// done nothing.
+const workerTries = 5
+
 // task makes a change as the administrator and waits for its task to end well.
 func (s *Site) task(ctx context.Context, method func(context.Context, *string) error) error {
 	var upid string
-	if err := method(ctx, &upid); err != nil || upid == "" {
+
+	err := method(ctx, &upid)
+	for try := 1; try < workerTries && err != nil && strings.Contains(err.Error(), "start worker failed"); try++ {
+		err = method(ctx, &upid)
+	}
+
+	if err != nil || upid == "" {
 		return err
 	}
 
