@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -129,6 +130,10 @@ func (b *box) kit(ctx context.Context, command string, args ...string) (string, 
 
 	cmd := exec.CommandContext(ctx, b.program, append([]string{command, b.dir}, args...)...)
 	cmd.Stdout, cmd.Stderr = &out, &text
+	// The kit calls make too, and not with the flags of the make that runs the tests.
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
+		return strings.HasPrefix(v, "MAKE") || strings.HasPrefix(v, "MFLAGS=")
+	})
 
 	if err := cmd.Run(); err != nil {
 		return "", fmt.Errorf("run realpve %s %.200s: %w: %s", command, strings.Join(args, " "), err, strings.TrimSpace(text.String()))
