@@ -76,6 +76,10 @@ func (n nodeInfo) online() bool { return n.Status == "online" }
 // (pmxcfs, status.c).
 const statusStale = "unknown"
 
+// offline tells whether a node is not part of the cluster. One that is neither online nor
+// offline may answer all the same.
+func (n nodeInfo) offline() bool { return n.Status == "offline" }
+
 // statusSilent is our own status of a node that is online and does not answer.
 const statusSilent = "silent"
 

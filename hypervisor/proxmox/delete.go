@@ -384,7 +384,7 @@ func (p *Provider) findISO(ctx context.Context, m *machine) error {
 	}
 
 	// It is where its machine was; that is not known of one that was gone before.
-	if at := slices.IndexFunc(nodes, func(n nodeInfo) bool { return n.Node == m.node && n.online() }); at >= 0 {
+	if at := slices.IndexFunc(nodes, func(n nodeInfo) bool { return n.Node == m.node && !n.offline() }); at >= 0 {
 		nodes = nodes[at : at+1]
 	}
 

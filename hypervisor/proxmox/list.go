@@ -165,7 +165,7 @@ func (p *Provider) liveOwners() (live, held map[string]bool) {
 	return live, held
 }
 
-// isosOf gives this operator's ISOs on the nodes that are online; shared storages are
+// isosOf gives this operator's ISOs on the nodes that are not offline; shared storages are
 // asked once. With an error that a node did not answer it gives those of the others.
 func (p *Provider) isosOf(ctx context.Context, nodes []nodeInfo) ([]isoFound, error) {
 	var (
@@ -176,7 +176,7 @@ func (p *Provider) isosOf(ctx context.Context, nodes []nodeInfo) ([]isoFound, er
 	shared := map[string]bool{}
 
 	for _, n := range nodes {
-		if !n.online() {
+		if n.offline() {
 			continue
 		}
 

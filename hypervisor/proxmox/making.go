@@ -44,7 +44,7 @@ func (c makings) of(id int) (found making, ok, unsure bool) {
 	return found, false, unsure
 }
 
-// runningMakings asks all nodes that are online for the tasks that run there: a clone
+// runningMakings asks all nodes that are not offline for the tasks that run there: a clone
 // runs where its template is, which need not be where machines may be. Only a process
 // that did not begin a task itself needs to look for it.
 func (p *Provider) runningMakings(ctx context.Context) (makings, error) {
@@ -56,7 +56,7 @@ func (p *Provider) runningMakings(ctx context.Context) (makings, error) {
 	out := makings{}
 
 	for _, n := range nodes {
-		if !n.online() {
+		if n.offline() {
 			continue
 		}
 

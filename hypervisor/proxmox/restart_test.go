@@ -296,6 +296,26 @@ func TestNoReports(t *testing.T) {
 		t.Errorf("warnings: %q", info.Warnings)
 	}
 
+	// What a node is silent about is there all the same.
+	heal()
+
+	made := spec(2)
+
+	reserved, err := connect(t, s).Reserve(t.Context(), made)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	made.ID, made.Node = reserved.ID, reserved.Node
+	start(t, connect(t, s), made)
+
+	heal = s.AddFault(pve.Fault{Kind: pve.FaultNoReports})
+	remove(t, connect(t, s), hypervisor.MachineRef{ID: made.ID, Owner: made.Owner})
+
+	if left := s.Snapshot(); len(left.Made()) != 0 || len(left.ISOs()) != 0 {
+		t.Errorf("left behind: %+v %+v", left.Made(), left.ISOs())
+	}
+
 	heal()
 
 	if _, err := connect(t, s).Resolve(t.Context(), want.Template, want.Shape); err != nil {
