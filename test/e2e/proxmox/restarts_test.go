@@ -34,8 +34,8 @@ func (r *trap) transport(next http.RoundTripper) http.RoundTripper {
 		}
 
 		res, err := next.RoundTrip(req)
-		if err != nil || !r.call.MatchString(req.Method+" "+req.URL.Path) {
-			return res, err
+		if err != nil || res.StatusCode != http.StatusOK || !r.call.MatchString(req.Method+" "+req.URL.Path) {
+			return res, err // a busy node may have done nothing
 		}
 
 		_ = res.Body.Close() // nobody is there to read it
