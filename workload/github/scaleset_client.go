@@ -21,6 +21,7 @@ import (
 
 	"github.com/golang-jwt/jwt/v4"
 
+	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
@@ -63,7 +64,7 @@ type service struct {
 }
 
 func newService(p *provider, config Config) *service {
-	next := http.DefaultTransport
+	next := httpbound.Shared()
 	if config.Transport != nil {
 		next = config.Transport(next)
 	}
