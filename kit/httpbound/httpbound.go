@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/netip"
+	"net/url"
 	"sync"
 	"time"
 )
@@ -110,4 +112,20 @@ func (b *body) Read(p []byte) (int, error) {
 	}
 
 	return n, err //nolint:wrapcheck // io.EOF is itself
+}
+
+// Safe says whether credentials may be sent to a URL: its scheme is https, or http on this
+// machine's own loopback interface.
+func Safe(u *url.URL) bool {
+	if u.Hostname() == "" {
+		return false
+	}
+
+	if u.Scheme == "https" {
+		return true
+	}
+
+	addr, err := netip.ParseAddr(u.Hostname())
+
+	return u.Scheme == "http" && (u.Hostname() == "localhost" || err == nil && addr.Unmap().IsLoopback())
 }

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -76,6 +77,26 @@ func TestDecompressedBytesAreCounted(t *testing.T) {
 				t.Errorf("%d bytes were read", len(got))
 			}
 		})
+	}
+}
+
+func TestCredentialsGoWhereNobodyListens(t *testing.T) {
+	t.Parallel()
+
+	for text, want := range map[string]bool{
+		"https://api.github.com": true, "http://127.0.0.1:8080/x": true, "http://localhost": true, "http://[::1]:1": true,
+		"http://[::ffff:127.0.0.1]": true, "http://127.9.9.9": true,
+		"http://github.com": false, "http://10.0.0.1": false, "http://localhost.example.com": false, "http://127.0.0.1.example.com": false,
+		"http://127.1": false, "https://": false, "ftp://127.0.0.1": false, "127.0.0.1": false,
+	} {
+		parsed, err := url.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		if got := httpbound.Safe(parsed); got != want {
+			t.Errorf("Safe(%s) = %v, want %v", text, got, want)
+		}
 	}
 }
 

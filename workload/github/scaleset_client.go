@@ -226,7 +226,7 @@ func (s *service) disown(token string) {
 func (s *service) serviceURL(what, text string) (*url.URL, error) {
 	out, err := url.Parse(text)
 	if err != nil || out.Host == "" || out.User != nil ||
-		out.Scheme != "https" && (out.Scheme != "http" || strings.HasPrefix(s.urls.api, "https:")) {
+		out.Scheme != "https" && (!httpbound.Safe(out) || strings.HasPrefix(s.urls.api, "https:")) {
 		return nil, fmt.Errorf("read GitHub's answer: %s is not the address of a service", what)
 	}
 

@@ -60,3 +60,18 @@ func TestAnswerThatGrowsIsRefused(t *testing.T) {
 		t.Errorf("%d bytes were allocated, at most %d", grown, maxGrowth)
 	}
 }
+
+// TestPlainHTTPIsRefused: credentials leave the machine encrypted, or not at all.
+func TestPlainHTTPIsRefused(t *testing.T) {
+	t.Parallel()
+
+	for address, want := range map[string]bool{
+		"http://ci.example.com": false, "http://10.0.0.1:8080": false, "http://127.0.0.1.example.com": false,
+		"http://127.0.0.1:8080": true, "http://localhost:8080": true, "https://ci.example.com": true,
+	} {
+		_, err := gitlab.New(gitlab.Config{URL: address, Token: "a-secret-token", Project: "a/b"})
+		if ok := err == nil; ok != want || !ok && !strings.Contains(err.Error(), "use https") {
+			t.Errorf("New() with %s = %v, want it taken: %v", address, err, want)
+		}
+	}
+}
