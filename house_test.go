@@ -207,6 +207,25 @@ func TestImportRule(t *testing.T) {
 }
 
 // The example of a provider is for reading.
+// TestAnswersAreBounded: clients of the product get their transport of kit/httpbound. The
+// hypervisor's has bounds of its own, and simulators, tests and guests serve nobody else.
+func TestAnswersAreBounded(t *testing.T) {
+	t.Parallel()
+
+	unbounded := regexp.MustCompile(`http\.(DefaultTransport|DefaultClient|Get\(|Post\(|Head\(|PostForm\(|Transport\{)`)
+	product := []string{"workload", "networking", "hosts", "bridge", "platform", "runners", "identity"}
+
+	for _, file := range goFiles(t) {
+		if file.test() || !slices.Contains(product, file.folder()) {
+			continue
+		}
+
+		if found := unbounded.Find(file.source); found != nil {
+			t.Errorf("%s: %s has no bounds: use kit/httpbound", file.path, found)
+		}
+	}
+}
+
 func TestNothingUsesTheExample(t *testing.T) {
 	t.Parallel()
 

@@ -13,13 +13,19 @@ import (
 	"regexp"
 	"strings"
 	"text/template"
+
+	"github.com/hyperfleet/hyperfleet/kit/templates"
 )
 
 // maxInlineBinary is the largest program that a template may write into user data.
 const maxInlineBinary = 64 << 10
 
-// errTooLarge stops a template that writes more than user data may hold.
-var errTooLarge = errors.New("too large")
+// workPerByte is how many bytes functions may make in all for each byte that the result
+// may have.
+const workPerByte = 4
+
+// jsonPerByte is how many bytes one of a text takes in JSON at most, as \u0000.
+const jsonPerByte = 6
 
 // expand executes one of the user's templates. Field names the text in errors; limit is
 // the largest result in bytes.
@@ -28,29 +34,63 @@ func expand(field, text string, vars *Vars, limit int) (string, error) {
 		return "", nil
 	}
 
-	tmpl, err := template.New(field).Option("missingkey=error").Funcs(functions(limit)).Parse(text)
+	tmpl, err := templates.Parse(field, text, templates.Limits{Output: limit, Work: workPerByte * limit}, functions, nil)
 	if err != nil {
-		return "", templateError(field, err)
+		return "", expandError(field, err, limit)
 	}
 
-	if err := countSteps(tmpl); err != nil {
-		return "", fmt.Errorf("%s: %w", field, err)
+	out, err := tmpl.Execute(vars)
+	if err != nil {
+		return "", expandError(field, err, limit)
 	}
 
-	out := &limitedBuffer{limit: limit}
-	if err := tmpl.Execute(out, vars); err != nil {
-		if errors.Is(err, errTooLarge) {
-			return "", tooLarge(field, "more than "+bytesText(limit), limit)
-		}
+	return out, nil
+}
 
-		if errors.Is(err, errTooLong) {
-			return "", fmt.Errorf("%s: the template takes more than %d rounds of its loops: loop over less", field, maxSteps)
-		}
+func expandError(field string, err error, limit int) error {
+	reached, ok := templates.Limit(err)
 
-		return "", templateError(field, err)
+	switch {
+	case !ok:
+		return templateError(field, err)
+	case reached.Kind == templates.Output:
+		return tooLarge(field, "more than "+bytesText(limit), limit)
+	default:
+		return fmt.Errorf("%s: %w", field, reached)
 	}
+}
 
-	return out.String(), nil
+// functions are those of templates besides Go's own.
+func functions(budget *templates.Budget) template.FuncMap {
+	return template.FuncMap{
+		"toJson": func(v any) (string, error) {
+			if err := budget.Room(jsonPerByte * templates.Size(v)); err != nil {
+				return "", err
+			}
+
+			out, err := toJSON(v)
+			if err != nil {
+				return "", err
+			}
+
+			return budget.Made(out)
+		},
+		"base64": func(v any) (string, error) {
+			// A program is measured by toBase64, which says what to do instead.
+			if text, ok := v.(string); ok {
+				if err := budget.Room(base64.StdEncoding.EncodedLen(len(text))); err != nil {
+					return "", err
+				}
+			}
+
+			out, err := toBase64(v)
+			if err != nil {
+				return "", err
+			}
+
+			return budget.Made(out)
+		},
+	}
 }
 
 // tooLarge is the error for a text beyond its limit.
@@ -66,21 +106,6 @@ func bytesText(n int) string {
 	}
 
 	return fmt.Sprintf("%d bytes", n)
-}
-
-// limitedBuffer refuses what goes beyond limit bytes.
-type limitedBuffer struct {
-	bytes.Buffer
-
-	limit int
-}
-
-func (b *limitedBuffer) Write(p []byte) (int, error) {
-	if b.Len()+len(p) > b.limit {
-		return 0, errTooLarge
-	}
-
-	return b.Buffer.Write(p)
 }
 
 // toJSON writes a value as JSON on one line, without the escapes meant for HTML.

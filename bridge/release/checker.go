@@ -16,6 +16,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/bridge/credentials"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
 
@@ -39,7 +40,7 @@ func New(transport http.RoundTripper, clk clock.Clock) *Checker {
 	idempotent := func(r *http.Request) bool { return r.Method == http.MethodHead || r.Method == http.MethodGet }
 
 	return &Checker{
-		client: &http.Client{Transport: retry.Transport(transport, clk, idempotent), Timeout: callTimeout},
+		client: &http.Client{Transport: retry.Transport(httpbound.Transport(transport), clk, idempotent), Timeout: callTimeout},
 		known:  lru.New(remembered),
 	}
 }

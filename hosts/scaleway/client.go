@@ -18,6 +18,7 @@ import (
 	"github.com/scaleway/scaleway-sdk-go/scw"
 	"k8s.io/utils/clock"
 
+	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
@@ -85,7 +86,7 @@ func New(cfg Config) (*Client, error) {
 		return nil, &Error{Kind: Denied, Message: "use Scaleway's API: " + err.Error()}
 	}
 
-	transport := http.DefaultTransport
+	transport := httpbound.Shared()
 	if cfg.Transport != nil {
 		transport = cfg.Transport(transport)
 	}

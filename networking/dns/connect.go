@@ -18,6 +18,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 )
 
@@ -152,7 +153,7 @@ func (s *Services) client(
 		return known.client, nil
 	}
 
-	settings := Settings{Provider: provider, Credentials: credentials, Transport: http.DefaultTransport}
+	settings := Settings{Provider: provider, Credentials: credentials, Transport: httpbound.Shared()}
 	if s.Transport != nil {
 		settings.Transport = s.Transport(provider.Type, settings.Transport)
 	}

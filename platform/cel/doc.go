@@ -6,7 +6,7 @@
 //
 // An expression is parsed and type-checked against declared variables and the functions
 // below when it is loaded; an unknown name is an error then. When it is evaluated it is
-// limited in cost and in time, and reaches nothing but its variables: no network, no
+// limited in cost, in time and in the size of what each function makes, and reaches nothing but its variables: no network, no
 // files, no environment, no clock but the one it was given. An error of an evaluation
 // says what went wrong and where in the expression, but never holds a value, which may be
 // a secret.

@@ -187,9 +187,12 @@ func (e *Env) Compile(expression string) (*Program, error) {
 		return nil, &CompileError{Issues: found}
 	}
 
-	var err error
+	guards, err := guarded(e.env)
+	if err != nil {
+		return nil, fmt.Errorf("bound functions: %w", err)
+	}
 
-	program.program, err = e.env.Program(ast,
+	program.program, err = e.env.Program(ast, guards,
 		cel.CostLimit(e.options.CostLimit), cel.CostTrackerOptions(costs()...), cel.InterruptCheckFrequency(checkEvery),
 		cel.EvalOptions(cel.OptOptimize),
 	)

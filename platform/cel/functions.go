@@ -85,6 +85,12 @@ func costs() []interpreter.CostTrackerOption {
 
 	return []interpreter.CostTrackerOption{
 		interpreter.OverloadCostTracker("to_json_dyn", bySize),
+		interpreter.OverloadCostTracker("string_replace_string_string", bySize),
+		interpreter.OverloadCostTracker("string_replace_string_string_int", bySize),
+		interpreter.OverloadCostTracker("list_join", bySize),
+		interpreter.OverloadCostTracker("list_join_string", bySize),
+		interpreter.OverloadCostTracker("string_format", bySize),
+		interpreter.OverloadCostTracker("strings_quote", bySize),
 		interpreter.OverloadCostTracker("condition_status", byList),
 		interpreter.OverloadCostTracker("condition_age", byList),
 		interpreter.OverloadCostTracker("stable_for", byList),
@@ -102,7 +108,7 @@ func toUnixTime(value ref.Val) ref.Val {
 }
 
 func toJSON(value ref.Val) ref.Val {
-	plain, err := native(value, 0)
+	plain, err := native(value)
 	if err != nil {
 		return refuse("toJson: %v", err)
 	}
@@ -363,7 +369,7 @@ func Dig(value any, path string) any {
 		return nil
 	}
 
-	plain, err := native(found, 0)
+	plain, err := native(found)
 	if err != nil {
 		return nil
 	}

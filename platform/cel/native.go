@@ -16,12 +16,30 @@ import (
 
 const maxNativeDepth = 200
 
-var errDepth = errors.New("the value is nested too deeply")
+var (
+	errDepth = errors.New("the value is nested too deeply")
+	errNodes = fmt.Errorf("the value has more than %d values in it", maxNodes)
+)
+
+// maxNodes bounds the values in one: a list may hold the same one many times, and each
+// becomes one of its own.
+const maxNodes = 200_000
+
+// converter makes plain values, and counts them.
+type converter struct {
+	nodes int
+}
 
 // native is a value as JSON knows it; errors hold no value.
-func native(value ref.Val, depth int) (any, error) {
+func native(value ref.Val) (any, error) { return new(converter).native(value, 0) }
+
+func (c *converter) native(value ref.Val, depth int) (any, error) {
 	if depth > maxNativeDepth {
 		return nil, errDepth
+	}
+
+	if c.nodes++; c.nodes > maxNodes {
+		return nil, errNodes
 	}
 
 	switch typed := value.(type) {
@@ -44,11 +62,11 @@ func native(value ref.Val, depth int) (any, error) {
 	case types.Duration:
 		return typed.String(), nil
 	case *types.Optional:
-		return native(optional(typed), depth+1)
+		return c.native(optional(typed), depth+1)
 	case traits.Mapper:
-		return nativeMap(typed, depth)
+		return c.nativeMap(typed, depth)
 	case traits.Lister:
-		return nativeList(typed, depth)
+		return c.nativeList(typed, depth)
 	case *types.Type:
 		return typed.TypeName(), nil
 	default:
@@ -56,7 +74,7 @@ func native(value ref.Val, depth int) (any, error) {
 	}
 }
 
-func nativeMap(value traits.Mapper, depth int) (any, error) {
+func (c *converter) nativeMap(value traits.Mapper, depth int) (any, error) {
 	out := map[string]any{}
 
 	for it := value.Iterator(); it.HasNext() == types.True; {
@@ -67,7 +85,7 @@ func nativeMap(value traits.Mapper, depth int) (any, error) {
 			return nil, errors.New("a key of a map is not a text")
 		}
 
-		item, err := native(value.Get(key), depth+1)
+		item, err := c.native(value.Get(key), depth+1)
 		if err != nil {
 			return nil, err
 		}
@@ -78,11 +96,11 @@ func nativeMap(value traits.Mapper, depth int) (any, error) {
 	return out, nil
 }
 
-func nativeList(value traits.Lister, depth int) (any, error) {
+func (c *converter) nativeList(value traits.Lister, depth int) (any, error) {
 	out := []any{}
 
 	for it := value.Iterator(); it.HasNext() == types.True; {
-		item, err := native(it.Next(), depth+1)
+		item, err := c.native(it.Next(), depth+1)
 		if err != nil {
 			return nil, err
 		}

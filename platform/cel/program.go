@@ -72,7 +72,7 @@ func (p *Program) Eval(ctx context.Context, vars map[string]any) (any, error) {
 		return nil, p.evalError(ctx, err)
 	}
 
-	out, err := native(value, 0)
+	out, err := native(value)
 	if err != nil {
 		return nil, &EvalError{Message: err.Error()}
 	}

@@ -19,6 +19,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
+	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
 
@@ -64,12 +65,7 @@ func newTransport(conf platform.APIClient, options Options) (http.RoundTripper, 
 }
 
 func network(caFile string) (*http.Transport, error) {
-	base, ok := http.DefaultTransport.(*http.Transport)
-	if !ok {
-		return nil, errors.New("make client of the fleet API: http.DefaultTransport was replaced")
-	}
-
-	network := base.Clone()
+	network := httpbound.Plain()
 	network.MaxIdleConnsPerHost = maxIdle
 
 	if caFile == "" {

@@ -21,6 +21,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
+	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
@@ -64,8 +65,7 @@ func newKeySet(config *platform.JWT, clk clock.Clock, calls *metrics.Calls) (*ke
 		return nil, errors.New("jwt: set issuer: without it tokens of anybody with such keys are taken")
 	}
 
-	//nolint:forcetypeassert,errcheck // the type of the standard library's default
-	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport := httpbound.Plain()
 
 	if config.CAFile != "" {
 		pem, err := os.ReadFile(config.CAFile)
@@ -81,7 +81,7 @@ func newKeySet(config *platform.JWT, clk clock.Clock, calls *metrics.Calls) (*ke
 		transport.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 	}
 
-	var tripper http.RoundTripper = transport
+	tripper := httpbound.Transport(transport)
 	if calls != nil {
 		tripper = calls.Transport("jwks", nil, tripper)
 	}

@@ -26,18 +26,20 @@ type listener struct {
 	secret v1alpha1.SecretKeySelector
 }
 
-// receive verifies a webhook and records its job.
+// receive verifies a webhook, and gives its job and the pools that trust it.
 func (r *Receiver) receive(
 	ctx context.Context, header http.Header, body []byte, platform string, parser workload.WebhookParser,
-) problem {
+) (workload.Job, []listener, *problem) {
+	refuse := func(out problem) (workload.Job, []listener, *problem) { return workload.Job{}, nil, &out }
+
 	scope, err := parser.Scope(header, body)
 	if err != nil {
-		return malformed(err)
+		return refuse(malformed(err))
 	}
 
 	listeners, err := r.listeners(ctx, platform)
 	if err != nil {
-		return unavailable(err)
+		return refuse(unavailable(err))
 	}
 
 	covering := slices.DeleteFunc(slices.Clone(listeners), func(l listener) bool { return !l.covers(jobOf(scope, platform)) })
@@ -45,11 +47,11 @@ func (r *Receiver) receive(
 
 	trusted, err := r.trusted(ctx, covering, verify)
 	if err != nil {
-		return unavailable(err)
+		return refuse(unavailable(err))
 	}
 
 	if len(trusted) == 0 {
-		return r.rejectUnverified(ctx, header, body, listeners, verify, parser)
+		return refuse(r.rejectUnverified(ctx, header, body, listeners, verify, parser))
 	}
 
 	job, speaks, err := parser.Parse(header, body)
@@ -57,12 +59,12 @@ func (r *Receiver) receive(
 
 	switch {
 	case err != nil:
-		return malformed(err)
+		return refuse(malformed(err))
 	case !speaks || r.config.Platforms.hosted(job) && !taken():
-		return ignored()
+		return refuse(ignored())
 	}
 
-	return r.record(ctx, job, trusted)
+	return job, trusted, nil
 }
 
 // jobOf stands for any job of a scope.

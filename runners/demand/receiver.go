@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"mime"
 	"net/http"
+	"os"
 	"strconv"
 	"time"
 
@@ -28,9 +29,15 @@ const (
 	// DefaultMaxBody bounds a webhook's body. GitHub sends up to 25 MiB; a workflow_job
 	// has some 20 KiB.
 	DefaultMaxBody = 1 << 20
-	// DefaultParallel bounds the webhooks that are worked on at a time, and with MaxBody
-	// the memory that they take.
+	// DefaultParallel bounds the verified webhooks that are recorded at a time. Four times
+	// as many bodies are read and verified at a time, which bounds their memory, and half
+	// of those from one address.
 	DefaultParallel = 32
+
+	// readersPerSlot is how many bodies may be read for each webhook that is recorded.
+	readersPerSlot = 4
+	// readTimeout is how long a body may take: the sender has it at hand.
+	readTimeout = 2 * time.Second
 
 	// receiveTimeout is within what GitHub waits for an answer: 10 seconds.
 	receiveTimeout = 8 * time.Second
@@ -68,7 +75,11 @@ type ReceiverConfig struct {
 //	405  it is no POST
 //	413  the body is too large
 //	415  the body is not JSON by its content type
-//	503  the job could not be recorded in time: deliver it again
+//	503  the webhook could not be read or recorded in time: deliver it again
+//
+// Of a webhook without a right signature only its repository or organisation is read, to
+// choose the secrets that it is verified with. Such webhooks hold none of the places of
+// those that are recorded.
 //
 // Answers are JSON with the fields error and fix. A caller without a right signature is
 // told the same whether pools exist or not. It is safe for concurrent use.
@@ -76,6 +87,7 @@ type Receiver struct {
 	config  ReceiverConfig
 	inbox   *inbox
 	secrets *secretCache
+	readers *turns
 	slots   chan struct{}
 }
 
@@ -105,6 +117,7 @@ func NewReceiver(config ReceiverConfig) *Receiver {
 		config:  config,
 		inbox:   newInbox(&Ledger{Client: config.Client, Live: config.Live, Platforms: config.Platforms}, config.Clock),
 		secrets: &secretCache{reader: config.Secrets, clock: config.Clock},
+		readers: newTurns(readersPerSlot * config.Parallel),
 		slots:   make(chan struct{}, config.Parallel),
 	}
 }
@@ -197,6 +210,11 @@ func (r *Receiver) answer(
 		return r.tooLarge()
 	}
 
+	job, pools, refused := r.genuine(ctx, w, req, platform, parser)
+	if refused != nil {
+		return *refused
+	}
+
 	select {
 	case r.slots <- struct{}{}:
 		defer func() { <-r.slots }()
@@ -204,9 +222,24 @@ func (r *Receiver) answer(
 		return unavailable(ctx.Err())
 	}
 
+	return r.record(ctx, job, pools)
+}
+
+// genuine reads a webhook and gives its job, and the pools whose secret it was signed with.
+func (r *Receiver) genuine(
+	ctx context.Context, w http.ResponseWriter, req *http.Request, platform string, parser workload.WebhookParser,
+) (workload.Job, []listener, *problem) {
+	done, err := r.readers.take(ctx, addressOf(req))
+	if err != nil {
+		out := unavailable(err)
+
+		return workload.Job{}, nil, &out
+	}
+	defer done()
+
 	body, refused := r.read(ctx, w, req)
 	if refused != nil {
-		return *refused
+		return workload.Job{}, nil, refused
 	}
 
 	return r.receive(ctx, req.Header, body, platform, parser)
@@ -220,16 +253,22 @@ func (r *Receiver) tooLarge() problem {
 	}
 }
 
-// read reads the whole body. A caller that sends slowly does not hold its place for ever.
+// read reads the whole body. A caller that sends slowly does not hold its place for long.
 func (r *Receiver) read(ctx context.Context, w http.ResponseWriter, req *http.Request) ([]byte, *problem) {
-	if deadline, ok := ctx.Deadline(); ok {
-		// Not every writer has deadlines; the ones of real connections do.
-		_ = http.NewResponseController(w).SetReadDeadline(deadline)
-	}
+	// Not every writer has deadlines; the ones of real connections do.
+	connection := http.NewResponseController(w)
+	_ = connection.SetReadDeadline(time.Now().Add(readTimeout))
 
 	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, r.config.MaxBody))
 	if _, large := errors.AsType[*http.MaxBytesError](err); large {
 		out := r.tooLarge()
+
+		return nil, &out
+	}
+
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		out := unavailable(err)
+		out.Error = "the webhook's body did not come in time"
 
 		return nil, &out
 	}
@@ -239,6 +278,12 @@ func (r *Receiver) read(ctx context.Context, w http.ResponseWriter, req *http.Re
 			status: http.StatusBadRequest, result: "cutOff", cause: err,
 			Error: "the webhook's body ended early", Fix: "deliver it again",
 		}
+	}
+
+	// The server goes on reading to notice that a caller has gone: by the deadline of the
+	// body each would seem to have.
+	if deadline, ok := ctx.Deadline(); ok {
+		_ = connection.SetReadDeadline(deadline)
 	}
 
 	return body, nil

@@ -4,6 +4,7 @@
 package guestapi
 
 import (
+	"cmp"
 	"maps"
 	"net/http"
 	"sync"
@@ -27,13 +28,14 @@ const (
 	// wrongPerSecond is how often a wrong code is looked into.
 	wrongPerSecond = 5
 	wrongBurst     = 50
-	// forget is how long a machine that does not ask is remembered.
-	forget = claimBurst * claimEvery
 )
 
 // Limits hold back who asks too often. The zero value is ready to use, by any number of
 // goroutines.
 type Limits struct {
+	// Burst is how often a machine may ask at once. Default: 5.
+	Burst int
+
 	mu         sync.Mutex
 	all, wrong *rate.Limiter
 	claims     map[types.UID]*claimLimit
@@ -69,7 +71,7 @@ func (l *Limits) genuine(uid types.UID, now time.Time) time.Duration {
 
 	one, ok := l.claims[uid]
 	if !ok {
-		one = &claimLimit{limiter: rate.NewLimiter(rate.Every(claimEvery), claimBurst)}
+		one = &claimLimit{limiter: rate.NewLimiter(rate.Every(claimEvery), l.burst())}
 		l.claims[uid] = one
 	}
 
@@ -99,12 +101,16 @@ func (l *Limits) guess(now time.Time) *Refusal {
 	return limited(take(l.wrong, now))
 }
 
-// sweep forgets machines that have not asked for long: their limit is full again.
+func (l *Limits) burst() int { return cmp.Or(l.Burst, claimBurst) }
+
+// sweep forgets machines that have not asked for long.
 func (l *Limits) sweep(now time.Time) {
 	if l.claims == nil {
 		l.claims = map[types.UID]*claimLimit{}
 	}
 
+	// By then the limit is full again.
+	forget := time.Duration(l.burst()) * claimEvery
 	if now.Sub(l.swept) < forget {
 		return
 	}

@@ -85,6 +85,12 @@ func reportHandler() *report.Handler {
 func send(t *testing.T, claim *v1alpha1.MachineClaim, body any) int {
 	t.Helper()
 
+	return sendTo(t, reportHandler(), claim, body).Code
+}
+
+func sendTo(t *testing.T, handler http.Handler, claim *v1alpha1.MachineClaim, body any) *httptest.ResponseRecorder {
+	t.Helper()
+
 	text, ok := body.(string)
 	if !ok {
 		data, err := json.Marshal(body)
@@ -96,7 +102,7 @@ func send(t *testing.T, claim *v1alpha1.MachineClaim, body any) int {
 	}
 
 	mux := http.NewServeMux()
-	mux.Handle(report.Pattern, reportHandler())
+	mux.Handle(report.Pattern, handler)
 
 	request := httptest.NewRequestWithContext(t.Context(), http.MethodPost, vmspec.ReportPath(claim), bytes.NewBufferString(text))
 	request.Header.Set("Authorization", "Bearer "+vmspec.ReportToken(key, claim.Namespace, claim.Name, claim.UID))
@@ -104,7 +110,7 @@ func send(t *testing.T, claim *v1alpha1.MachineClaim, body any) int {
 	answer := httptest.NewRecorder()
 	mux.ServeHTTP(answer, request)
 
-	return answer.Code
+	return answer
 }
 
 func finished(log string) guest.Report {
@@ -282,6 +288,7 @@ func TestReportIsBounded(t *testing.T) { //nolint:tparallel // what follows the 
 		{"a log that is no text", `{"phase":"Finished","log":{"a":1}}`, http.StatusBadRequest},
 		{"no JSON", "phase=Running", http.StatusBadRequest},
 		{"no phase", `{"log":"x"}`, http.StatusBadRequest},
+		{"a phase that there is not", guest.Report{Phase: guest.Phase(strings.Repeat("x", 7000))}, http.StatusBadRequest},
 		{"much beside the log", guest.Report{Phase: guest.PhaseRunning, Message: strings.Repeat("m", 9000)}, http.StatusRequestEntityTooLarge},
 		{"more log than there may be", finished(strings.Repeat("\x01", guest.MaxLog+4096)), http.StatusRequestEntityTooLarge},
 	}
@@ -348,5 +355,34 @@ func TestLogsNeedNoMoreThanTheirRights(t *testing.T) {
 
 	if err := limited.Delete(t.Context(), logOf(t, namespace, "gh-7-log")); !apierrors.IsForbidden(err) {
 		t.Errorf("deletion of a RunnerLog: %v, want forbidden", err)
+	}
+}
+
+// TestReportsAreLimited: a machine that reports for ever costs no more than one that is quiet.
+func TestReportsAreLimited(t *testing.T) {
+	t.Parallel()
+
+	namespace := env.Namespace(t)
+	ledgerJob(t, namespace, "7", "r")
+	claim := reporter(t, namespace, "linux-a", v1alpha1.BootstrapInfo{RunnerName: "r"})
+
+	handler := reportHandler()
+	told := map[int]int{}
+
+	for i := range 133 {
+		answer := sendTo(t, handler, claim, finished(fmt.Sprintf("log %d", i)))
+		told[answer.Code]++
+
+		if answer.Code == http.StatusTooManyRequests && answer.Header().Get("Retry-After") != "5" {
+			t.Errorf("Retry-After %q, want 5", answer.Header().Get("Retry-After"))
+		}
+	}
+
+	if diff := cmp.Diff(map[int]int{http.StatusNoContent: 16, http.StatusTooManyRequests: 117}, told); diff != "" {
+		t.Errorf("answers (-want +got):\n%s", diff)
+	}
+
+	if got := logOf(t, namespace, "gh-7-log").Spec.Text; got != "log 0" {
+		t.Errorf("kept %q, want the log of the first report", got)
 	}
 }

@@ -10,8 +10,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
+	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -24,6 +28,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/runners/guestapi"
 	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 )
 
@@ -38,7 +43,20 @@ const (
 	maxMessage = 1024
 	maxResult  = 64
 	timeout    = 10 * time.Second
+
+	// burst is how often a machine may report at once: each phase, with room for repeats.
+	burst = 16
 )
+
+// phases are those that a machine may report.
+func phases() []guest.Phase {
+	return []guest.Phase{
+		guest.PhaseStarted, guest.PhaseAttesting, guest.PhaseAttested, guest.PhaseDownloading, guest.PhaseConfiguring,
+		guest.PhaseListening, guest.PhaseRunning, guest.PhaseFinished, guest.PhaseFailed,
+	}
+}
+
+func last(phase guest.Phase) bool { return phase == guest.PhaseFinished || phase == guest.PhaseFailed }
 
 // Handler takes reports and writes them into the status of the machine's claim. It needs
 // no leader: any replica may take a report.
@@ -52,6 +70,9 @@ type Handler struct {
 	Key []byte
 	// Clock tells the time of a report; a machine's own clock may be wrong.
 	Clock clock.PassiveClock
+
+	limit  sync.Once
+	limits guestapi.Limits
 }
 
 // ServeHTTP takes one report.
@@ -61,6 +82,15 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	given, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if !ok || !hmac.Equal([]byte(given), []byte(vmspec.ReportToken(h.Key, namespace, name, uid))) {
 		http.Error(w, "the token is not this machine's", http.StatusUnauthorized)
+
+		return
+	}
+
+	h.limit.Do(func() { h.limits.Burst = burst })
+
+	if refused := h.limits.Genuine(uid, h.Clock.Now()); refused != nil {
+		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(refused.After.Seconds()))))
+		http.Error(w, refused.Message, refused.Status)
 
 		return
 	}
@@ -94,6 +124,10 @@ func readReport(w http.ResponseWriter, r *http.Request) (guest.Report, int, stri
 	}
 	if err := json.Unmarshal(body, &report); err != nil || report.Phase == "" {
 		return guest.Report{}, http.StatusBadRequest, "a report is JSON with a phase"
+	}
+
+	if !slices.Contains(phases(), report.Phase) {
+		return guest.Report{}, http.StatusBadRequest, fmt.Sprintf("the phase of a report is one of %v", phases())
 	}
 
 	if len(body)-len(report.Log) > maxBody {
@@ -140,7 +174,7 @@ func (h *Handler) write(ctx context.Context, name types.NamespacedName, uid type
 	info := map[string]any{
 		"guestPhase": report.Phase, "guestMessage": trim(message, maxMessage), "reportedAt": metav1.NewMicroTime(h.Clock.Now()),
 	}
-	if report.Phase == guest.PhaseFinished || report.Phase == guest.PhaseFailed {
+	if last(report.Phase) {
 		info["guestReason"] = trim(report.Reason, maxResult)
 	}
 
@@ -163,8 +197,12 @@ func (h *Handler) write(ctx context.Context, name types.NamespacedName, uid type
 // keepLog keeps the log of a last report. It comes before the report's word, which ends
 // the claim; and that a log can't be kept is no reason not to hear of the machine's end.
 func (h *Handler) keepLog(ctx context.Context, claim *v1alpha1.MachineClaim, report guest.Report) {
-	last := report.Phase == guest.PhaseFinished || report.Phase == guest.PhaseFailed
-	if h.Logs == nil || !last || report.Log == "" {
+	if h.Logs == nil || !last(report.Phase) || report.Log == "" {
+		return
+	}
+
+	// It is kept once: what a machine says after its end is no news.
+	if info := claim.Status.BootstrapInfo; info != nil && last(guest.Phase(info.GuestPhase)) {
 		return
 	}
 

@@ -18,6 +18,7 @@ import (
 
 	"k8s.io/utils/clock"
 
+	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 	"github.com/hyperfleet/hyperfleet/workload"
@@ -29,14 +30,10 @@ const (
 	// reserve or issue give the same stack the same job again.
 	maxTries   = 3
 	retryPause = 200 * time.Millisecond
-	// maxBody of an answer: a page of 1000 jobs has less than a megabyte.
-	maxBody  = 16 << 20
-	maxDrain = 64 << 10
+	maxDrain   = 64 << 10
 	// leastAfter is how long a spent rate limit lasts at least; its windows have a second.
 	leastAfter = time.Second
 )
-
-var errAnswerTooLong = errors.New("the answer is too long")
 
 // client calls the agent API with the cluster's agent token.
 type client struct {
@@ -48,7 +45,7 @@ type client struct {
 }
 
 func newClient(config Config, endpoint string, clk clock.Clock) *client {
-	transport := http.DefaultTransport
+	transport := httpbound.Shared()
 	if config.Transport != nil {
 		transport = config.Transport(transport)
 	}
@@ -76,8 +73,9 @@ func (c *client) call(ctx context.Context, method, path string, body, into any) 
 	for try := 1; ; try++ {
 		err := c.once(ctx, method, path, body, into)
 		got, refused := errors.AsType[*answer](err)
+		_, large := errors.AsType[*httpbound.TooLargeError](err)
 
-		if err == nil || try == maxTries || ctx.Err() != nil || refused && got.status < http.StatusInternalServerError {
+		if err == nil || large || try == maxTries || ctx.Err() != nil || refused && got.status < http.StatusInternalServerError {
 			return err
 		}
 
@@ -133,10 +131,9 @@ func (c *client) read(resp *http.Response, into any) error {
 		return nil
 	}
 
-	limited := &io.LimitedReader{R: resp.Body, N: maxBody}
-	if err := json.NewDecoder(limited).Decode(into); err != nil {
-		if limited.N <= 0 {
-			err = errAnswerTooLong
+	if err := json.NewDecoder(resp.Body).Decode(into); err != nil {
+		if large, ok := errors.AsType[*httpbound.TooLargeError](err); ok {
+			return fmt.Errorf("read the answer: %w", large)
 		}
 
 		return fmt.Errorf("read the answer: %w", c.redact.Cause(err))

@@ -16,6 +16,7 @@ import (
 
 	"k8s.io/utils/clock"
 
+	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
@@ -62,6 +63,9 @@ func newProvider(config Config, clk clock.Clock) (*provider, error) {
 	case err != nil || base.Scheme != "https" && base.Scheme != "http" || base.Host == "" || base.User != nil:
 		return nil, rejected(ReasonConfig,
 			"bootstrap.config.buildkite.endpoint is not a URL without credentials: use one such as "+publicEndpoint)
+	case !httpbound.Safe(base):
+		return nil, rejected(ReasonConfig,
+			"bootstrap.config.buildkite.endpoint is plain http, and the agent token is sent there: use https")
 	case strings.TrimSpace(config.Token) == "":
 		return nil, rejected(ReasonCredentials,
 			"no credentials: the Secret of bootstrap.config.buildkite.credentials holds no agent token")

@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
@@ -239,7 +240,7 @@ func readURLs(config *Settings) (urls, error) {
 		return urls{}, err
 	}
 
-	return out, checkURL("runnerUrls", out.runner)
+	return out, checkURL(runnerURLs, out.runner)
 }
 
 func readScope(config *Settings) (scope, error) {
@@ -289,6 +290,9 @@ func (s scope) expand(template string) string {
 	return template
 }
 
+// runnerURLs is the field of what runners alone are told; nothing is sent there from here.
+const runnerURLs = "runnerUrls"
+
 // checkURL never repeats a URL that has credentials in it.
 func checkURL(field, text string) error {
 	parsed, err := url.Parse(text)
@@ -300,6 +304,8 @@ func checkURL(field, text string) error {
 		return rejected(ReasonConfig, field+" holds credentials: remove them, the template's app or credentials are used")
 	case parsed.Scheme != "https" && parsed.Scheme != "http", parsed.Host == "":
 		return rejected(ReasonConfig, fmt.Sprintf("%s %q is not a URL: use one such as https://api.github.com", field, text))
+	case field != runnerURLs && !httpbound.Safe(parsed):
+		return rejected(ReasonConfig, fmt.Sprintf("%s %q is plain http, and credentials are sent there: use https", field, text))
 	case strings.ContainsAny(parsed.Path, "{}"):
 		return rejected(ReasonConfig, fmt.Sprintf("%s %q has a placeholder that the scope has no word for: "+
 			"{owner}, {repo}, {org} and {enterprise} are known", field, text))

@@ -21,6 +21,7 @@ import (
 
 	"github.com/golang-jwt/jwt/v4"
 
+	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
@@ -63,7 +64,7 @@ type service struct {
 }
 
 func newService(p *provider, config Config) *service {
-	next := http.DefaultTransport
+	next := httpbound.Shared()
 	if config.Transport != nil {
 		next = config.Transport(next)
 	}
@@ -225,7 +226,7 @@ func (s *service) disown(token string) {
 func (s *service) serviceURL(what, text string) (*url.URL, error) {
 	out, err := url.Parse(text)
 	if err != nil || out.Host == "" || out.User != nil ||
-		out.Scheme != "https" && (out.Scheme != "http" || strings.HasPrefix(s.urls.api, "https:")) {
+		out.Scheme != "https" && (!httpbound.Safe(out) || strings.HasPrefix(s.urls.api, "https:")) {
 		return nil, fmt.Errorf("read GitHub's answer: %s is not the address of a service", what)
 	}
 

@@ -13,6 +13,7 @@ import (
 	"github.com/bradleyfalzon/ghinstallation/v2"
 	"github.com/golang-jwt/jwt/v4"
 
+	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
 
@@ -21,7 +22,7 @@ import (
 // answer, the network. The network's part is the process's shared transport, so that
 // providers come and go without leaving connections behind.
 func (p *provider) network(config Config, spent *budget) http.RoundTripper {
-	next := observing(http.DefaultTransport, spent)
+	next := observing(httpbound.Shared(), spent)
 	if config.Transport != nil {
 		next = config.Transport(next)
 	}

@@ -14,6 +14,7 @@ import (
 	gl "gitlab.com/gitlab-org/api/client-go"
 	"k8s.io/utils/clock"
 
+	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
@@ -101,6 +102,9 @@ func checkURL(address string) (string, error) {
 		// Not quoted: what is no URL may be anything, a token too.
 		return "", rejected(ReasonConfig,
 			"the url in workload.config.gitlab is no URL of a GitLab instance: write one such as https://gitlab.example.com")
+	case !httpbound.Safe(parsed):
+		return "", rejected(ReasonConfig,
+			"the url in workload.config.gitlab is plain http, and the access token is sent there: use https")
 	case parsed.User != nil:
 		return "", rejected(ReasonConfig, "the url in workload.config.gitlab holds credentials: the access token belongs into a Secret")
 	case parsed.RawQuery != "" || parsed.Fragment != "":

@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/utils/clock"
 
+	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
 
@@ -19,7 +20,7 @@ import (
 // the process's shared transport, so that providers come and go without leaving
 // connections behind.
 func (p *provider) transport(config Config) http.RoundTripper {
-	next := observing(http.DefaultTransport, p.limit)
+	next := observing(httpbound.Shared(), p.limit)
 	if config.Transport != nil {
 		next = config.Transport(next)
 	}

@@ -162,7 +162,7 @@ type GitHubBootstrap struct {
 	// Enterprise Server: https://HOST/api/v3.
 	// +optional
 	// +kubebuilder:validation:MaxLength=2048
-	// +kubebuilder:validation:XValidation:rule="isURL(self) && url(self).getScheme() in ['http', 'https'] && url(self).getHostname() != ''",message="apiUrl must be a URL such as https://api.github.com"
+	// +kubebuilder:validation:XValidation:rule="isURL(self) && url(self).getHostname() != '' && (url(self).getScheme() == 'https' || url(self).getScheme() == 'http' && url(self).getHostname() in ['localhost', '127.0.0.1', '::1'])",message="apiUrl must be an https URL (http on loopback alone) such as https://api.github.com"
 	APIURL string `json:"apiUrl,omitempty"`
 	// registrationUrls are the calls that make registration tokens. Placeholders:
 	// {owner}, {repo}, {org}.
@@ -210,7 +210,7 @@ type BuildkiteBootstrap struct {
 	// +optional
 	// +kubebuilder:default="https://agent.buildkite.com/v3"
 	// +kubebuilder:validation:MaxLength=2048
-	// +kubebuilder:validation:XValidation:rule="isURL(self) && url(self).getScheme() in ['http', 'https'] && url(self).getHostname() != ''",message="buildkite.endpoint must be a URL such as https://agent.buildkite.com/v3"
+	// +kubebuilder:validation:XValidation:rule="isURL(self) && url(self).getHostname() != '' && (url(self).getScheme() == 'https' || url(self).getScheme() == 'http' && url(self).getHostname() in ['localhost', '127.0.0.1', '::1'])",message="buildkite.endpoint must be an https URL (http on loopback alone) such as https://agent.buildkite.com/v3"
 	Endpoint string `json:"endpoint,omitempty"`
 	// program is the path of buildkite-agent in the machine.
 	// +optional

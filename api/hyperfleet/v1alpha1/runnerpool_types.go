@@ -143,7 +143,7 @@ type GitHubActionsConfig struct {
 type GitLabCIConfig struct {
 	// url of the GitLab instance.
 	// +kubebuilder:validation:MaxLength=2048
-	// +kubebuilder:validation:XValidation:rule="isURL(self) && url(self).getScheme() in ['http', 'https'] && url(self).getHostname() != ''",message="gitlab.url must be a URL such as https://gitlab.example.com"
+	// +kubebuilder:validation:XValidation:rule="isURL(self) && url(self).getHostname() != '' && (url(self).getScheme() == 'https' || url(self).getScheme() == 'http' && url(self).getHostname() in ['localhost', '127.0.0.1', '::1'])",message="gitlab.url must be an https URL (http on loopback alone) such as https://gitlab.example.com"
 	URL string `json:"url"`
 	// projectId that the runners belong to.
 	// +optional

@@ -20,6 +20,7 @@ import (
 
 	v1alpha1 "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/bridge"
+	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
@@ -52,12 +53,7 @@ var errNoCertificate = errors.New("it holds no certificate in PEM")
 // registryTransport leads to image registries, which the system's authorities verify, and
 // those of a file.
 func registryTransport(caFile string) (http.RoundTripper, error) {
-	base, is := http.DefaultTransport.(*http.Transport)
-	if !is {
-		return http.DefaultTransport, nil
-	}
-
-	transport := base.Clone()
+	transport := httpbound.Plain()
 
 	if caFile == "" {
 		return transport, nil

@@ -19,6 +19,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/api/adapter"
+	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
@@ -51,7 +52,7 @@ const (
 type Options struct {
 	// API is the fleet API, and gives the defaults of every call.
 	API adapter.HyperFleetAPI
-	// Transport of the connections. Default: a clone of http.DefaultTransport.
+	// Transport of the connections. Default: that of kit/httpbound.
 	Transport http.RoundTripper
 	// Calls, if there, count and time each try.
 	Calls *metrics.Calls
@@ -164,12 +165,10 @@ func known(backoff string) bool {
 func (c *Client) transport(options Options) http.RoundTripper {
 	next := options.Transport
 	if next == nil {
-		next = http.DefaultTransport
-		if plain, ok := next.(*http.Transport); ok {
-			plain = plain.Clone()
-			plain.MaxIdleConnsPerHost = maxIdle // several events are handled at once
-			next = plain
-		}
+		plain := httpbound.Plain()
+		plain.MaxIdleConnsPerHost = maxIdle // several events are handled at once
+		plain.ResponseHeaderTimeout = 0     // each try has its own
+		next = httpbound.Transport(plain)
 	}
 
 	toAPI, toOthers := next, next

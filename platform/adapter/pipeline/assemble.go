@@ -12,6 +12,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/adapter"
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
+	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/httpcall"
@@ -100,12 +101,10 @@ func Assemble(parts Parts) (*Pipeline, error) {
 
 func heading(next http.RoundTripper, headers map[string]string) http.RoundTripper {
 	if next == nil {
-		next = http.DefaultTransport
-		if plain, ok := next.(*http.Transport); ok {
-			plain = plain.Clone()
-			plain.MaxIdleConnsPerHost = 32
-			next = plain
-		}
+		plain := httpbound.Plain()
+		plain.MaxIdleConnsPerHost = 32
+		plain.ResponseHeaderTimeout = 0 // each try has its own
+		next = httpbound.Transport(plain)
 	}
 
 	return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {

@@ -15,6 +15,18 @@ import (
 	"unicode"
 
 	"k8s.io/utils/clock"
+
+	"github.com/hyperfleet/hyperfleet/kit/templates"
+)
+
+// How many bytes functions make of one at most.
+const (
+	// perFolded: some letters take more bytes in another case.
+	perFolded = 3
+	// perQuoted: as \x00.
+	perQuoted = 4
+	// perLayout: an element of a layout is written as a longer text, as September for Jan.
+	perLayout = 10
 )
 
 // piped is before the name of a function of textFirst that gets its text piped in, as its
@@ -35,27 +47,48 @@ type instant struct {
 func (i instant) String() string { return i.Format(time.RFC3339) }
 
 // functions are those of templates; package task's documentation lists them.
-func functions(clk clock.PassiveClock) template.FuncMap {
+func functions(clk clock.PassiveClock, budget *templates.Budget) template.FuncMap {
+	made := func(growth int, f func(string) string) func(any) (string, error) {
+		return func(v any) (string, error) {
+			if err := budget.Room(growth * templates.Size(v)); err != nil {
+				return "", err
+			}
+
+			return budget.Made(f(text(v)))
+		}
+	}
+
+	replace := func(s, before, after any) (string, error) {
+		in, from, to, err := texts(budget, s, before, after)
+		if err != nil {
+			return "", err
+		}
+
+		if err := budget.Room(len(in) + strings.Count(in, from)*max(len(to)-len(from), 0)); err != nil {
+			return "", err
+		}
+
+		return budget.Made(strings.ReplaceAll(in, from, to))
+	}
+
 	out := template.FuncMap{
 		"now":        func() instant { return instant{clk.Now().UTC()} },
-		"date":       date,
-		"dateFormat": date,
-		"lower":      func(v any) string { return strings.ToLower(text(v)) },
-		"upper":      func(v any) string { return strings.ToUpper(text(v)) },
-		"title":      func(v any) string { return title(text(v)) },
-		"trim":       func(v any) string { return strings.TrimSpace(text(v)) },
-		"quote":      func(v any) string { return strconv.Quote(text(v)) },
+		"date":       dateWithin(budget),
+		"dateFormat": dateWithin(budget),
+		"lower":      made(perFolded, strings.ToLower),
+		"upper":      made(perFolded, strings.ToUpper),
+		"title":      made(perFolded, title),
+		"trim":       made(1, strings.TrimSpace),
+		"quote":      made(perQuoted, strconv.Quote),
 		"default":    defaultTo,
 		"int":        func(v any) (int, error) { n, err := whole(v); return int(n), err },
 		"int64":      whole,
 		"float":      float,
 		"float64":    float,
-		"string":     text,
-		"replace": func(s, before, after any) string {
-			return strings.ReplaceAll(text(s), text(before), text(after))
-		},
-		piped + "replace": func(before, after, s any) string {
-			return strings.ReplaceAll(text(s), text(before), text(after))
+		"string":     made(1, func(s string) string { return s }),
+		"replace":    replace,
+		piped + "replace": func(before, after, s any) (string, error) {
+			return replace(s, before, after)
 		},
 	}
 
@@ -83,19 +116,27 @@ func functions(clk clock.PassiveClock) template.FuncMap {
 		return v, nil
 	}
 
-	both(out, "trimPrefix", strings.TrimPrefix)
-	both(out, "trimSuffix", strings.TrimSuffix)
-	both(out, "contains", strings.Contains)
-	both(out, "hasPrefix", strings.HasPrefix)
-	both(out, "hasSuffix", strings.HasSuffix)
+	both(out, budget, "trimPrefix", strings.TrimPrefix)
+	both(out, budget, "trimSuffix", strings.TrimSuffix)
+	both(out, budget, "contains", strings.Contains)
+	both(out, budget, "hasPrefix", strings.HasPrefix)
+	both(out, budget, "hasSuffix", strings.HasSuffix)
 
 	return out
 }
 
 // both adds a function for the text as its first argument and for the text piped in.
-func both[T any](out template.FuncMap, name string, function func(s, arg string) T) {
-	out[name] = func(s, arg any) T { return function(text(s), text(arg)) }
-	out[piped+name] = func(arg, s any) T { return function(text(s), text(arg)) }
+func both[T any](out template.FuncMap, budget *templates.Budget, name string, function func(s, arg string) T) {
+	call := func(s, arg any) (result T, err error) {
+		if err := budget.Room(templates.Size(s, arg)); err != nil {
+			return result, err
+		}
+
+		return function(text(s), text(arg)), nil
+	}
+
+	out[name] = call
+	out[piped+name] = func(arg, s any) (T, error) { return call(s, arg) }
 }
 
 // text is a value as a template prints it; null is empty.
@@ -114,6 +155,15 @@ func text(value any) string {
 	return fmt.Sprint(value)
 }
 
+// texts are three values as texts.
+func texts(budget *templates.Budget, a, b, c any) (as, bs, cs string, err error) {
+	if err := budget.Room(templates.Size(a, b, c)); err != nil {
+		return "", "", "", err
+	}
+
+	return text(a), text(b), text(c), nil
+}
+
 func title(s string) string {
 	before := ' '
 
@@ -127,6 +177,21 @@ func title(s string) string {
 
 		return c
 	}, s)
+}
+
+func dateWithin(budget *templates.Budget) func(a, b any) (string, error) {
+	return func(a, b any) (string, error) {
+		if err := budget.Room(perLayout * templates.Size(a, b)); err != nil {
+			return "", err
+		}
+
+		out, err := date(a, b)
+		if err != nil {
+			return "", err
+		}
+
+		return budget.Made(out)
+	}
 }
 
 // date formats a time after a layout of Go, in either order.

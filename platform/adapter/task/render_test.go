@@ -89,17 +89,20 @@ func TestTemplatesFailAndHoldNoValue(t *testing.T) {
 	t.Parallel()
 
 	cases := map[string]string{
-		`{{ range 9223372036854775807 }}{{ end }}`: "range wants a list or a map",
-		`{{ range $i := .n }}{{ end }}`:            "range wants a list or a map",
-		`{{ .event.nope }}`:                        `map has no entry for key "nope"`,
-		`{{ .absent }}`:                            "has no value",
-		`{{ .x.y }}`:                               "can't evaluate field y",
-		`{{ int .event.s }}`:                       "not a whole number",
-		`{{ float .event.s }}`:                     "not a number",
-		`{{ date .event.s "x" }}`:                  "want a time",
-		`{{ index .event.list 9 }}`:                "out of range",
-		`{{ define "r" }}{{ template "r" }}{{ end }}{{ template "r" }}`:                                                        "exceeded maximum template depth",
-		`{{ range .event.list }}{{ printf "%1000000s" "x" }}{{ printf "%1000000s" "x" }}{{ printf "%1000000s" "x" }}{{ end }}`: "longer than",
+		`{{ $x := printf "%0100000d" 1 }}{{ $y := replace $x "0" $x }}`:            "more than 8388608 bytes of text",
+		`{{ $x := "0" }}` + strings.Repeat(`{{ $x = $x | replace "0" "00" }}`, 60): "more than 8388608 bytes of text",
+		`{{ $x := "'" }}` + strings.Repeat(`{{ $x = quote $x }}`, 60):              "more than 8388608 bytes of text",
+		`{{ range 9223372036854775807 }}{{ end }}`:                                 "range wants a list or a map",
+		`{{ range $i := .n }}{{ end }}`:                                            "range wants a list or a map",
+		`{{ .event.nope }}`:                                                        `map has no entry for key "nope"`,
+		`{{ .absent }}`:                                                            "has no value",
+		`{{ .x.y }}`:                                                               "can't evaluate field y",
+		`{{ int .event.s }}`:                                                       "not a whole number",
+		`{{ float .event.s }}`:                                                     "not a number",
+		`{{ date .event.s "x" }}`:                                                  "want a time",
+		`{{ index .event.list 9 }}`:                                                "out of range",
+		`{{ define "r" }}{{ template "r" }}{{ end }}{{ template "r" }}`:            "more than 100 deep",
+		`{{ range .event.list }}{{ printf "%1000000s" "x" }}{{ printf "%1000000s" "x" }}{{ printf "%1000000s" "x" }}{{ end }}`: "more than 8388608 bytes of text",
 	}
 
 	for text, want := range cases {

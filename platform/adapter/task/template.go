@@ -4,7 +4,6 @@
 package task
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"maps"
@@ -15,10 +14,17 @@ import (
 	"text/template/parse"
 
 	"k8s.io/utils/clock"
+
+	"github.com/hyperfleet/hyperfleet/kit/templates"
 )
 
-// maxRendered bounds what one template renders to.
-const maxRendered = 4 << 20
+// Bounds of one template, in bytes.
+const (
+	// maxRendered bounds what it renders to.
+	maxRendered = 4 << 20
+	// maxWork bounds all texts that its functions make.
+	maxWork = 2 * maxRendered
+)
 
 const nowVariable = "now"
 
@@ -28,7 +34,7 @@ var errNoValue = errors.New("a variable in it has no value: give it one with def
 type Template struct {
 	source string
 	// compiled is nil for a text without templates.
-	compiled *template.Template
+	compiled *templates.Template
 	// uses are the variables it names.
 	uses []use
 	// clocked says that it calls now.
@@ -48,20 +54,17 @@ func newTemplate(source string, clk clock.PassiveClock) (*Template, error) {
 		return out, nil
 	}
 
-	compiled, err := template.New("").Funcs(functions(clk)).Option("missingkey=error").Parse(source)
-	if err != nil {
-		return nil, errors.New(strings.TrimPrefix(templatePlace.ReplaceAllString(err.Error(), "line $1: "), "template: "))
-	}
+	limits := templates.Limits{Output: maxRendered, Work: maxWork}
+	of := func(budget *templates.Budget) template.FuncMap { return functions(clk, budget) }
 
-	for _, one := range compiled.Templates() {
-		if one.Tree == nil || one.Root == nil {
-			continue
-		}
-
-		walk := walker{atRoot: one.Name() == compiled.Name()}
+	compiled, err := templates.Parse("", source, limits, of, func(one *template.Template) {
+		walk := walker{atRoot: one.Name() == ""}
 		walk.node(one.Root)
 		out.uses = append(out.uses, walk.uses...)
 		out.clocked = out.clocked || walk.clocked
+	})
+	if err != nil {
+		return nil, errors.New(strings.TrimPrefix(templatePlace.ReplaceAllString(err.Error(), "line $1: "), "template: "))
 	}
 
 	out.compiled = compiled
@@ -104,33 +107,18 @@ func (t *Template) Render(vars map[string]any) (string, error) {
 		vars[nowVariable] = instant{t.clock.Now().UTC()}
 	}
 
-	out := limited{left: maxRendered}
+	out, err := t.compiled.Execute(vars)
+	if reached, ok := templates.Limit(err); ok {
+		return "", fmt.Errorf("render template: %w", reached)
+	}
 
-	if err := t.compiled.Execute(&out, vars); errors.Is(err, errNoValue) {
+	if errors.Is(err, errNoValue) {
 		return "", fmt.Errorf("render template %q: %w", t.source, errNoValue)
 	} else if err != nil {
 		return "", fmt.Errorf("render template: %s", templatePlace.ReplaceAllString(err.Error(), "line $1: "))
 	}
 
-	return out.String(), nil
-}
-
-// limited is a buffer that takes no more than it may.
-type limited struct {
-	bytes.Buffer
-
-	left int
-}
-
-var errTooLong = fmt.Errorf("the text is longer than %d bytes", maxRendered)
-
-// Write appends, up to the limit.
-func (l *limited) Write(data []byte) (int, error) {
-	if l.left -= len(data); l.left < 0 {
-		return 0, errTooLong
-	}
-
-	return l.Buffer.Write(data)
+	return out, nil
 }
 
 // walker finds the variables that a template names, puts functions that get their text

@@ -1,0 +1,73 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cel_test
+
+import (
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/hyperfleet/hyperfleet/platform/cel"
+)
+
+// TestResultsAreMeasuredBeforeTheyAreMade: an expression that would ask for terabytes is
+// refused, and nothing was allocated for it.
+func TestResultsAreMeasuredBeforeTheyAreMade(t *testing.T) {
+	const maxGrowth = 64 << 20
+
+	long := strings.Repeat("x", 2500)
+	lists := "[" + strings.Repeat("list,", 2000) + "list]"
+	values := map[string]any{"x": strings.Repeat("a", 1<<20), "list": make([]any, 100)}
+
+	for expression, want := range map[string]string{
+		`x.replace("a", x)`:                          "replace: the result would have more than 4194304 bytes",
+		`x.replace("", x)`:                           "replace: the result would have more than 4194304 bytes",
+		`x.replace("a", x, 1000000)`:                 "replace: the result would have more than 4194304 bytes",
+		`dyn(x).replace("a", x)`:                     "replace: the result would have more than 4194304 bytes",
+		`[x,x,x,x,x].join(x)`:                        "join: the result would have more than 4194304 bytes",
+		`lists.range(1000).map(i, x).join("")`:       "join: the result would have more than 4194304 bytes",
+		`"%s%s%s%s%s".format([x, x, x, x, x])`:       "format: the result would have more than 4194304 bytes",
+		`x+x+x+x+x`:                                  "+: the result would have more than 4194304 bytes",
+		`[x].map(y, y+y).map(y, y+y).map(y, y+y)[0]`: "+: the result would have more than 4194304 bytes",
+		`[list]` + strings.Repeat(`.map(y, `+strings.Repeat("y+", 32)+`y)`, 2) + `[0].size()`: "+: the result would have more than 100000 elements",
+		`toJson(lists.range(1000).map(i, x))`:                                                 "toJson: the result would have more than 4194304 bytes",
+		lists + `.flatten()`:                                                                  "flatten: the result would have more than 100000 elements",
+		`x.split("")`:                                                                         "split: the result would have more than 100000 elements",
+		lists:                                                                                 "more than 200000 values",
+		`"` + long + `"`:                                                                      "",
+		`x.replace("a", "bb").size()`:                                                         "",
+		`toJson([x, 1, null]).size()`:                                                         "",
+		`["a", "b"].join(", ")`:                                                               "",
+		`"%s is %d".format(["a", 1])`:                                                         "",
+		`(1 + 2) + size([1] + [2] + list)`:                                                    "",
+		`duration("1s") + duration("2s")`:                                                     "",
+		`dyn(1) + dyn(2)`:                                                                     "",
+		`dyn("a") + dyn("b")`:                                                                 "",
+		`timestamp("2026-01-01T00:00:00Z") + duration("2s")`:                                  "",
+	} {
+		name, _, _ := strings.Cut(expression, long)
+		t.Run(name[:min(len(name), 50)], func(t *testing.T) {
+			program, err := env(t, cel.Options{Variables: cel.Dyn("x", "list")}).Compile(expression)
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			var before, after runtime.MemStats
+
+			runtime.ReadMemStats(&before)
+
+			_, err = program.Eval(t.Context(), values)
+
+			runtime.ReadMemStats(&after)
+
+			if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+				t.Errorf("error %.200v, want %q", err, want)
+			}
+
+			if grown := after.TotalAlloc - before.TotalAlloc; grown > maxGrowth {
+				t.Errorf("the evaluation allocated %d bytes, at most %d", grown, maxGrowth)
+			}
+		})
+	}
+}
