@@ -345,6 +345,11 @@ func (s *Server) cloneDisks(ctx context.Context, t *task, p *clonePlan, m *machi
 }
 
 func (s *Server) cloneDisk(ctx context.Context, t *task, p *clonePlan, m *machine, d cloneDisk) (string, error) {
+	how := "linked"
+	if d.full {
+		how = "full"
+	}
+	s.printf(t, "create %s clone of drive %s (%s)", how, d.opt, d.drive.file)
 	if !d.drive.isCloudInit() {
 		release, err := s.lockStore(ctx, d.to)
 		if err != nil {
@@ -369,11 +374,34 @@ func (s *Server) cloneDisk(ctx context.Context, t *task, p *clonePlan, m *machin
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	t.log = append(t.log, cloneLog(d, v)...)
 	d.drive.file = v.id
 	d.drive = d.drive.sized(v.size)
 	m.conf[d.opt] = d.drive.String()
 	s.writeClone(p, m)
 	return v.id, nil
+}
+
+// cloneLog is what the log says of a drive that was copied.
+func cloneLog(d cloneDisk, v *volume) []string {
+	if !d.full {
+		return nil
+	}
+	lines := []string{"allocated target volume '" + v.id + "'"}
+	if d.drive.isCloudInit() {
+		return lines
+	}
+	size := renderBytes(v.size)
+	return append(lines, "transferred 0.0 B of "+size+" (0.00%)", "transferred "+size+" of "+size+" (100.00%)")
+}
+
+// renderBytes writes a size as people read it, with one digit after the point.
+func renderBytes(n int64) string {
+	f, units := float64(n), []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	for len(units) > 1 && f >= 1<<10 {
+		f, units = f/(1<<10), units[1:]
+	}
+	return fmt.Sprintf("%.1f %s", f, units[0])
 }
 
 // lockStore waits for one of the places a storage has for clones.

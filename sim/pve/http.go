@@ -27,6 +27,12 @@ const (
 	workerWait = 30 * time.Second
 )
 
+// counted is a page of a list, and how long the whole list is.
+type counted struct {
+	rows  []map[string]any
+	total int
+}
+
 // upload is the file part of a multipart request.
 type upload struct {
 	filename string
@@ -268,7 +274,11 @@ func (s *Server) reply(w http.ResponseWriter, c *call, data any, err error) {
 		return
 	}
 	if err == nil {
-		body, merr := json.Marshal(map[string]any{"data": data})
+		out := map[string]any{"data": data}
+		if rows, ok := data.(counted); ok {
+			out = map[string]any{"data": rows.rows, "total": rows.total}
+		}
+		body, merr := json.Marshal(out)
 		if merr == nil {
 			w.Header().Set("Content-Type", "application/json;charset=UTF-8")
 			if c.upload != nil {

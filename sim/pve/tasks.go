@@ -4,7 +4,9 @@
 package pve
 
 import (
+	"fmt"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -26,18 +28,26 @@ func taskRoutes() []route {
 	}
 }
 
+// reUPID is the form of a UPID; its node and user are checked no further.
+var reUPID = regexp.MustCompile(
+	`^UPID:([a-zA-Z0-9-]+):([0-9A-Fa-f]{8}):([0-9A-Fa-f]{8,9}):([0-9A-Fa-f]{8}):([^:\s]+):([^:\s]*):([^:\s]+):$`)
+
 // findTask looks a UPID up and checks that the caller may see it: its own, or
-// any with Sys.Audit on the node. s.mu is held.
-func (s *Server) findTask(c *call, priv string) (*task, error) {
-	upid := c.vars["upid"]
-	if strings.Count(upid, ":") < 8 || !strings.HasPrefix(upid, "UPID:") {
-		return nil, badParam("upid", "unable to parse worker upid '%s'", upid)
+// any with the privilege on the node. A task that is not there has an owner
+// too; then it is nil. s.mu is held.
+func (s *Server) findTask(c *call, priv string, there bool) (*task, error) {
+	parts := reUPID.FindStringSubmatch(c.vars["upid"])
+	if parts == nil {
+		return nil, badParam("upid", "unable to parse worker upid")
 	}
-	t := s.tasks[upid]
-	if t == nil || t.node != c.node {
-		return nil, dief("no such task")
+	t := s.tasks[c.vars["upid"]]
+	if t != nil && t.node != c.node {
+		t = nil
 	}
-	if s.ownTask(c, t) {
+	if t == nil && there {
+		return nil, badParam("upid", "no such task")
+	}
+	if ownTask(c.auth, parts[len(parts)-1]) {
 		return t, nil
 	}
 	return t, s.mayLocked(c.auth, "/nodes/"+c.node, priv)
@@ -45,18 +55,22 @@ func (s *Server) findTask(c *call, priv string) (*task, error) {
 
 // ownTask is true for the user's own tasks and those of its tokens; a token
 // owns only its own.
-func (s *Server) ownTask(c *call, t *task) bool {
-	return t.user == c.auth.user && (c.auth.token == "" || t.tokenID == c.auth.token)
+func ownTask(who identity, owner string) bool {
+	user, _, _ := strings.Cut(owner, "!")
+	return who.principal() == owner || who.principal() == user
 }
 
+// principal is who started the task.
+func (t *task) principal() string { return identity{user: t.user, token: t.tokenID}.principal() }
+
 func (s *Server) mayStopTask(c *call, t *task) bool {
-	return s.ownTask(c, t) || s.mayLocked(c.auth, "/nodes/"+t.node, "Sys.Modify") == nil
+	return ownTask(c.auth, t.principal()) || s.mayLocked(c.auth, "/nodes/"+t.node, "Sys.Modify") == nil
 }
 
 func taskStatus(s *Server, c *call) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t, err := s.findTask(c, "Sys.Audit")
+	t, err := s.findTask(c, "Sys.Audit", true)
 	if err != nil {
 		return nil, err
 	}
@@ -77,15 +91,17 @@ func (t *task) status() map[string]any {
 	return out
 }
 
+// taskLog reads the log's file: that of a task that is not there can't be
+// opened, which is no error of the call.
 func taskLog(s *Server, c *call) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t, err := s.findTask(c, "Sys.Audit")
+	t, err := s.findTask(c, "Sys.Audit", false)
 	if err != nil {
 		return nil, err
 	}
-	if t.lost && t.exit != "" {
-		return nil, dief("unable to open file - No such file or directory")
+	if t == nil || t.lost && t.exit != "" {
+		return counted{[]map[string]any{{"n": 1, "t": "unable to open file - No such file or directory"}}, 1}, nil
 	}
 	start, limit := c.num("start"), c.num("limit")
 	if !c.has("limit") {
@@ -100,12 +116,12 @@ func taskLog(s *Server, c *call) (any, error) {
 	if len(t.log) == 0 {
 		out = append(out, map[string]any{"n": 1, "t": "no content"})
 	}
-	return out, nil
+	return counted{out, max(1, len(t.log))}, nil
 }
 
 func stopTask(s *Server, c *call) (any, error) {
 	s.mu.Lock()
-	t, err := s.findTask(c, "Sys.Modify")
+	t, err := s.findTask(c, "Sys.Modify", true)
 	s.mu.Unlock()
 	if err != nil {
 		return nil, err
@@ -125,55 +141,114 @@ func (t *task) listed() map[string]any {
 	return out
 }
 
-func (s *Server) listTasks(c *call, path func(*task) string, keep func(*task) bool) []map[string]any {
+// listClusterTasks gives the last tasks of every node. Without Sys.Audit on /
+// these are only the ones of the very user that asks, or of a token of it: a
+// token that asks is no user, and sees none, not even its own.
+func listClusterTasks(s *Server, c *call) (any, error) {
+	const most = 25 // a node broadcasts its running tasks, and others up to so many
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	all := s.mayLocked(c.auth, "/", "Sys.Audit") == nil
 	out := []map[string]any{}
-	for _, t := range slices.Backward(s.taskOrder) {
-		if keep(t) && (s.ownTask(c, t) || s.mayLocked(c.auth, path(t), "Sys.Audit") == nil) {
-			out = append(out, t.listed())
+	for _, n := range s.model.Nodes {
+		for i, t := range s.recentTasks(n.Name) {
+			if (t.exit == "" || i < most) && (all || c.auth.principal() == t.user) {
+				row := t.listed()
+				delete(row, "pstart")
+				if t.exit != "" {
+					delete(row, "pid")
+					row["saved"] = "1"
+				}
+				out = append(out, row)
+			}
 		}
 	}
-	return out
+	return out, nil
 }
 
-func listClusterTasks(s *Server, c *call) (any, error) {
-	const most = 25 // the cluster keeps the last 25 of each node
-	perNode := map[string]int{}
-	return s.listTasks(c, func(*task) string { return "/" }, func(t *task) bool {
-		perNode[t.node]++
-		return perNode[t.node] <= most
-	}), nil
+// recentTasks are a node's tasks: those that run, then the others, the newest
+// first. s.mu is held.
+func (s *Server) recentTasks(node string) []*task {
+	var running, ended []*task
+	for _, t := range slices.Backward(s.taskOrder) {
+		switch {
+		case t.node != node:
+		case t.exit == "":
+			running = append(running, t)
+		default:
+			ended = append(ended, t)
+		}
+	}
+	slices.SortStableFunc(ended, func(a, b *task) int { return b.end.Compare(a.end) })
+	return append(running, ended...)
 }
 
+// listNodeTasks gives a node's own tasks: those that run, the archive, or all.
 func listNodeTasks(s *Server, c *call) (any, error) {
-	all := s.listTasks(c, func(t *task) string { return "/nodes/" + t.node }, func(t *task) bool {
-		return t.node == c.node && c.wantsTask(t)
-	})
-	start := min(c.num("start"), len(all))
-	limit := 50
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	auditor := s.mayLocked(c.auth, "/nodes/"+c.node, "Sys.Audit") == nil
+	out, total, limit := []map[string]any{}, 0, 50
 	if c.has("limit") {
 		limit = c.num("limit")
 	}
-	return all[start:min(start+limit, len(all))], nil
+	for _, t := range s.recentTasks(c.node) {
+		row := t.listed()
+		if t.exit == "" { // not split as those of the archive are
+			row["status"], row["user"] = "RUNNING", t.principal()
+			delete(row, "tokenid")
+			delete(row, "pstart")
+		}
+		if !c.wantsTask(t, fmt.Sprint(row["user"])) || !auditor && !ownListed(c.auth, t) {
+			continue
+		}
+		total++
+		if total > c.num("start") && len(out) < limit {
+			out = append(out, row)
+		}
+	}
+	return counted{out, total}, nil
 }
 
-func (c *call) wantsTask(t *task) bool {
-	switch c.param("source") {
-	case "active":
-		if t.exit != "" {
-			return false
-		}
-	case "", "archive":
-		if t.exit == "" {
-			return false
-		}
+// ownListed is [ownTask] but for tasks that run: those of its tokens are then
+// not the user's.
+func ownListed(who identity, t *task) bool {
+	if t.exit == "" {
+		return who.principal() == t.principal()
 	}
-	if v := c.param("vmid"); v != "" && v != t.id {
+	return ownTask(who, t.principal())
+}
+
+// wantsTask applies the filters of a listing; user is who it says the task's is.
+func (c *call) wantsTask(t *task, user string) bool {
+	source := cmpOr(c.param("source"), "archive")
+	started := int(t.start.Unix())
+	switch {
+	case source == "active" && t.exit != "", source == "archive" && t.exit == "",
+		c.has("userfilter") && !strings.Contains(strings.ToLower(user), strings.ToLower(c.param("userfilter"))),
+		c.has("typefilter") && c.param("typefilter") != t.kind,
+		c.has("vmid") && c.param("vmid") != t.id,
+		c.has("since") && started < c.num("since"), c.has("until") && started > c.num("until"):
 		return false
+	case c.flag("errors"):
+		return t.statusType() != "ok"
+	case c.has("statusfilter"):
+		return slices.Contains(splitTags(strings.ToLower(c.param("statusfilter"))), t.statusType())
+	default:
+		return true
 	}
-	if f := c.param("typefilter"); f != "" && f != t.kind {
-		return false
+}
+
+// statusType is the kind of end that a task has come to.
+func (t *task) statusType() string {
+	switch {
+	case t.exit == "", t.exit == taskUnexpected:
+		return "unknown"
+	case t.exit == taskOK:
+		return "ok"
+	case strings.HasPrefix(t.exit, "WARNINGS: "):
+		return "warning"
+	default:
+		return "error"
 	}
-	return !c.flag("errors") || t.exit != taskOK
 }
