@@ -48,7 +48,7 @@ func TestTicket(t *testing.T) {
 	}
 	clk.Step(61 * time.Minute)
 	got = r.do("GET", "/version", nil)
-	if got.status != 401 || got.reason != "permission denied - invalid PVE ticket" {
+	if got.status != 401 || got.reason != "Authentication failed!" {
 		t.Errorf("after two hours: %d %s", got.status, got.reason)
 	}
 	renewed.ok("GET", "/version", nil)
@@ -67,7 +67,7 @@ func TestTokenStates(t *testing.T) {
 		t.Errorf("token of a disabled user: %d", got.status)
 	}
 	clk.Step(500 * time.Second)
-	if got := on.do("GET", "/version", nil); got.status != 401 || got.reason != "token expired" {
+	if got := on.do("GET", "/version", nil); got.status != 401 || got.reason != "Authentication failed!" {
 		t.Errorf("expired token: %d %s", got.status, got.reason)
 	}
 }
@@ -184,6 +184,12 @@ func TestPrivilegePerCall(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := a.token("u@pve!t", "s").do(tc.method, tc.path, tc.params)
+			if strings.HasSuffix(tc.path, "/clone") && tc.priv == "VM.Allocate" { // there the pool would do as well
+				if got.status != 403 || got.reason != "Permission check failed" {
+					t.Errorf("without %s: %d %s", tc.priv, got.status, got.reason)
+				}
+				return
+			}
 			if got.status != 403 || !strings.HasPrefix(got.reason, "Permission check failed ("+tc.at+", ") ||
 				!strings.Contains(got.reason, tc.priv) {
 				t.Errorf("without %s: %d %s", tc.priv, got.status, got.reason)

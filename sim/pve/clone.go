@@ -20,7 +20,7 @@ const manyHolders = 1 << 30
 
 func cloneSchema() schema {
 	return schema{
-		"newid": {kind: kInt, required: true, min: minVMID, max: maxVMID},
+		"newid": {kind: kInt, required: true, min: -maxVMID, check: checkVMID},
 		"name":  {check: checkDNSName}, "description": {}, "pool": {check: checkPoolID},
 		"snapname": {maxLen: 40}, "storage": {check: checkStorageID},
 		"format": {enum: []string{"raw", "qcow2", "vmdk"}}, "full": {kind: kBool}, "target": {}, "bwlimit": {kind: kInt},
@@ -33,11 +33,16 @@ func permClone(s *Server, c *call) error {
 	if err := s.may(c.auth, vmPath(c.vmid), "VM.Clone"); err != nil {
 		return err
 	}
-	err := s.may(c.auth, "/vms/"+c.param("newid"), "VM.Allocate")
-	if err != nil && c.has("pool") && s.may(c.auth, "/pool/"+c.param("pool"), "VM.Allocate") == nil {
+	return permNewVM(s, c, c.param("newid"))
+}
+
+// permNewVM asks for VM.Allocate on a new VM or on the pool it is made in.
+func permNewVM(s *Server, c *call, vmid string) error {
+	if s.may(c.auth, "/vms/"+vmid, "VM.Allocate") == nil ||
+		c.has("pool") && s.may(c.auth, "/pool/"+c.param("pool"), "VM.Allocate") == nil {
 		return nil
 	}
-	return err
+	return noPermission()
 }
 
 // clonePlan is what a clone will do, worked out before the worker starts and
@@ -237,7 +242,7 @@ func (s *Server) clone(ctx context.Context, c *call, t *task) error {
 			c.node, p.newID)
 	}
 	m := &machine{
-		id: p.newID, node: c.node, imageDir: p.src.imageDir, conf: map[string]string{"lock": "clone"},
+		id: p.newID, node: c.node, imageDir: p.src.imageDir, conf: map[string]string{"lock": "clone", "description": " qmclone temporary file"},
 		pending: map[string]string{}, pendingDel: map[string]bool{},
 	}
 	s.vms[m.id] = m

@@ -64,7 +64,7 @@ func listResources(s *Server, c *call) (any, error) {
 func (s *Server) vmResource(m *machine, at time.Time) map[string]any {
 	row := map[string]any{
 		"id": "qemu/" + strconv.Itoa(m.id), "type": "qemu", "vmid": m.id, "node": m.node,
-		"status": "unknown", "template": 0,
+		"status": "unknown",
 	}
 	for _, k := range []string{"lock", "tags"} {
 		if v := m.conf[k]; v != "" {

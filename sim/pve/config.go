@@ -224,15 +224,9 @@ func (s *Server) storedValue(k, v string, o option) string {
 	}
 }
 
-// storedDescription: comments at the head of the file, read back with a line
-// end each.
-func storedDescription(v string) string {
-	v = strings.TrimRight(v, "\n")
-	if v == "" {
-		return ""
-	}
-	return v + "\n"
-}
+// storedDescription: comments at the head of the file, read back without the
+// blanks at their end.
+func storedDescription(v string) string { return strings.TrimRight(v, " \t\r\n") }
 
 // storedNet adds the MAC address a network device was not given.
 func (s *Server) storedNet(v string) string {

@@ -21,7 +21,7 @@ func TestStoredOptions(t *testing.T) {
 	for _, tc := range []struct{ reason, option, value, want string }{
 		{"tags are lower-cased, sorted and joined with ;", "tags", "Zeta, alpha;beta alpha", "alpha;beta;zeta"},
 		{"tags may hold - . + and _", "tags", "hf-op.1,_a,b+c", "_a;b+c;hf-op.1"},
-		{"descriptions end with a line end", "description", "a\nb", "a\nb\n"},
+		{"blanks at the end of a description go", "description", "a\nb \n", "a\nb"},
 		{"booleans are numbers", "onboot", "yes", "1"},
 		{"passwords are masked", "cipassword", "secret", "**********"},
 		{"numbers stay", "cores", "8", "8"},

@@ -40,7 +40,7 @@ func TestFaults(t *testing.T) {
 		{kind: pve.FaultTaskKilled, status: 200, text: "unexpected status"},
 		{kind: pve.FaultHalfClone, status: 200, text: "unexpected status", vms: 1, lock: "clone"},
 		{kind: pve.FaultCutConnection, status: 0, vms: 1},
-		{kind: pve.FaultUnauthorized, status: 401, text: "permission denied - invalid PVE ticket"},
+		{kind: pve.FaultUnauthorized, status: 401, text: "Authentication failed!"},
 		{kind: pve.FaultNodeDown, status: 595, text: "No route to host"},
 		{kind: pve.FaultProxyTimeout, status: 596, text: "Connection timed out", vms: 1},
 		{kind: pve.FaultStorageFull, status: 200,

@@ -13,6 +13,7 @@ import (
 	"mime/multipart"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -66,19 +67,23 @@ func (s *Server) serve(c *call, r *http.Request, cut *bool) (any, error) {
 	c.route, c.vars = s.find(c.method, rel)
 	s.resolve(c)
 	s.callStarts(c)
+	if !slices.Contains([]string{"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"}, c.method) {
+		s.violate(c, "unknown method")
+		return nil, bare(&apiError{status: http.StatusNotImplemented, reason: "method '" + c.method + "' not available"})
+	}
 	if err := s.authenticate(c, r); err != nil {
 		s.sleep(c.ctx, s.model.Delays.LoginFailure)
-		return nil, err
+		return nil, bare(err)
+	}
+	if err := s.mayUpload(c); err != nil {
+		return nil, bare(err)
 	}
 	if err := readParams(c, r); err != nil {
 		return nil, err
 	}
 	if c.route == nil {
 		s.violate(c, "unknown call")
-		return nil, &apiError{
-			status: http.StatusNotImplemented,
-			reason: fmt.Sprintf("Method '%s %s' not implemented", c.method, rel),
-		}
+		return nil, noMethod(c.method, rel)
 	}
 	if !s.sleep(c.ctx, s.model.Delays.Call) {
 		return nil, errGone
@@ -141,15 +146,24 @@ func (s *Server) worker(c *call) (func(), error) {
 	return release, err
 }
 
+// mayUpload checks an upload's permission where pveproxy does: before it reads
+// the file.
+func (s *Server) mayUpload(c *call) error {
+	if c.route == nil || c.method != http.MethodPost || !strings.HasSuffix(c.path, "/upload") || c.auth.isRoot() {
+		return nil
+	}
+	return s.may(c.auth, "/storage/"+c.vars["storage"], "Datastore.AllocateTemplate")
+}
+
 // perform checks permission and parameters and runs the handler.
 func (s *Server) perform(c *call) (any, error) {
-	if fields := (schema{"vmid": vmidParam()}).validate(only(c.vars, "vmid")); len(fields) > 0 {
-		return nil, badParams(fields)
-	}
-	if c.route.perm != nil {
+	if c.route.perm != nil && !c.auth.isRoot() { // root is not asked
 		if err := c.route.perm(s, c); err != nil {
 			return nil, err
 		}
+	}
+	if fields := (schema{"vmid": vmidParam()}).validate(only(c.vars, "vmid")); len(fields) > 0 {
+		return nil, badParams(fields)
 	}
 	if !c.route.freeParams {
 		if fields := c.route.params.validate(c.params); len(fields) > 0 {
@@ -175,7 +189,7 @@ func readParams(c *call, r *http.Request) error {
 	if !isWrite(c.method) || c.method == http.MethodDelete {
 		if r.ContentLength > 0 || len(r.TransferEncoding) > 0 {
 			return &apiError{
-				status: http.StatusNotImplemented,
+				status: http.StatusNotImplemented, form: bodyText,
 				reason: fmt.Sprintf("Unexpected content for method '%s'", c.method),
 			}
 		}
@@ -297,11 +311,7 @@ func (s *Server) reply(w http.ResponseWriter, c *call, data any, err error) {
 }
 
 func writeError(w http.ResponseWriter, e *apiError) {
-	body := map[string]any{"data": nil, "message": e.reason + "\n"}
-	if len(e.fields) > 0 {
-		body["errors"] = e.fields
-	}
-	raw, _ := json.Marshal(body) //nolint:errchkjson // strings only
+	raw, ctype := e.body()
 	conn, buf, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		http.Error(w, string(raw), e.status) // in-memory recorders cannot be taken over
@@ -310,9 +320,28 @@ func writeError(w http.ResponseWriter, e *apiError) {
 	defer func() { _ = conn.Close() }()
 	reason := strings.NewReplacer("\r", " ", "\n", " ").Replace(e.reason)
 	_, _ = fmt.Fprintf(buf, "HTTP/1.1 %d %s\r\nCache-Control: max-age=0\r\nConnection: close\r\n"+
-		"Server: pve-api-daemon/3.0\r\nContent-Type: application/json;charset=UTF-8\r\nContent-Length: %d\r\n\r\n%s",
-		e.status, reason, len(raw), raw)
+		"Server: pve-api-daemon/3.0\r\n%sContent-Length: %d\r\n\r\n%s",
+		e.status, reason, ctype, len(raw), raw)
 	_ = buf.Flush()
+}
+
+// body is what an error's answer holds, and the header that says so.
+func (e *apiError) body() (raw []byte, ctype string) {
+	body := map[string]any{"data": nil, "message": e.reason + "\n"}
+	switch e.form {
+	case bodyEmpty:
+		return nil, ""
+	case bodyText:
+		return []byte(e.reason), ""
+	case bodyPlain:
+		body["message"] = e.reason
+	case bodyMessage:
+	}
+	if len(e.fields) > 0 {
+		body["errors"] = e.fields
+	}
+	raw, _ = json.Marshal(body) //nolint:errchkjson // strings only
+	return raw, "Content-Type: application/json;charset=UTF-8\r\n"
 }
 
 // cutConnection closes the connection without an answer.

@@ -45,13 +45,17 @@ func listPools(s *Server, c *call) (any, error) {
 func getPool(s *Server, c *call) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.pool(c.vars["poolid"])
+	p, err := s.pool(c.vars["poolid"])
+	if err == nil {
+		p["poolid"] = c.vars["poolid"]
+	}
+	return p, err
 }
 
 func (s *Server) pool(id string) (map[string]any, error) {
 	members, ok := s.pools[id]
 	if !ok {
-		return nil, dief("no such pool '%s'", id)
+		return nil, dief("pool '%s' does not exist", id)
 	}
 	rows := []map[string]any{}
 	for _, vmid := range slices.Sorted(maps.Keys(members)) {

@@ -5,7 +5,6 @@ package pve
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 )
 
@@ -113,8 +112,22 @@ func (s *Server) templateConfig(t Template, id int, st *store) (map[string]strin
 		state.seed = s.newUUID()
 		conf[tpmSlot] = state.id + ",size=" + formatSize(tpmStateSize) + ",version=v2.0"
 	}
-	maps.Copy(conf, t.Config)
+	storeGiven(conf, t.Config)
 	return conf, nil
+}
+
+// storeGiven adds the options of a model, as they would be stored; an empty one
+// takes an option away.
+func storeGiven(conf, given map[string]string) {
+	for k, v := range given {
+		if k == "description" {
+			v = storedDescription(v)
+		}
+		conf[k] = v
+		if v == "" {
+			delete(conf, k)
+		}
+	}
 }
 
 func (s *Server) newCloudInitVolume(st *store, vmid int) *volume {
@@ -141,7 +154,7 @@ func (s *Server) addVM(v VM) error {
 		st.add(disk)
 		m.conf["scsi0"] = disk.id + ",size=10G"
 	}
-	maps.Copy(m.conf, v.Config)
+	storeGiven(m.conf, v.Config)
 	if v.Running {
 		m.running, m.pid, m.started, m.memory = true, s.newPID(), s.started, m.memBytes()
 	}

@@ -99,7 +99,11 @@ func (p param) validate(v string) string {
 	}
 	if p.check != nil {
 		if err := p.check(v); err != nil {
-			return err.Error()
+			msg := err.Error()
+			if strings.HasPrefix(msg, "invalid format - ") { // a parser died
+				msg += "\n"
+			}
+			return msg
 		}
 	}
 	return ""
@@ -138,7 +142,14 @@ const (
 	maxVMID = 999_999_999
 )
 
-func vmidParam() param { return param{kind: kInt, min: minVMID, max: maxVMID} }
+func vmidParam() param { return param{kind: kInt, min: -maxVMID, check: checkVMID} }
+
+func checkVMID(v string) error {
+	if n := atoi(v); n < minVMID || n > maxVMID {
+		return errors.New("invalid format - value does not look like a valid VM ID")
+	}
+	return nil
+}
 
 // stringify turns a decoded JSON value into what a form would have said.
 func stringify(v any) (string, bool) {

@@ -143,10 +143,7 @@ func (s *Server) maySee(who identity, v *volume) error {
 		}
 		return s.mayLocked(who, path, "Datastore.Allocate")
 	}
-	if s.mayLocked(who, path, "Datastore.AllocateSpace") == nil {
-		return nil
-	}
-	return s.mayLocked(who, path, "Datastore.Audit")
+	return s.mayAnyLocked(who, path, "Datastore.AllocateSpace", "Datastore.Audit")
 }
 
 // volid completes what the path says: the storage may be left out.

@@ -195,9 +195,8 @@ func listNodeTasks(s *Server, c *call) (any, error) {
 	for _, t := range s.recentTasks(c.node) {
 		row := t.listed()
 		if t.exit == "" { // not split as those of the archive are
-			row["status"], row["user"] = "RUNNING", t.principal()
+			row["status"], row["user"], row["saved"] = "RUNNING", t.principal(), "0"
 			delete(row, "tokenid")
-			delete(row, "pstart")
 		}
 		if !c.wantsTask(t, fmt.Sprint(row["user"])) || !auditor && !ownListed(c.auth, t) {
 			continue
