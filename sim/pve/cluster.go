@@ -51,8 +51,17 @@ func listResources(s *Server, c *call) (any, error) {
 	if kind == "" || kind == "node" {
 		for _, n := range s.model.Nodes {
 			row := s.nodeRow(s.nodes[n.Name], c.auth)
-			row["id"], row["type"] = "node/"+n.Name, "node"
+			if row["status"] != "unknown" {
+				row["cgroup-mode"] = 2
+			}
 			out = append(out, row)
+		}
+	}
+	if kind == "" { // other kinds leave them out
+		for _, id := range slices.Sorted(maps.Keys(s.pools)) {
+			if s.mayLocked(c.auth, "/pool/"+id, "Pool.Audit") == nil {
+				out = append(out, map[string]any{"id": "/pool/" + id, "type": "pool", "pool": id})
+			}
 		}
 	}
 	if kind == "" || kind == "storage" {
@@ -74,13 +83,19 @@ func (s *Server) vmResource(m *machine, at time.Time) map[string]any {
 	if p := s.poolOf(m.id); p != "" {
 		row["pool"] = p
 	}
+	at, ok := s.reported(m.node, at)
+	if !ok {
+		return row
+	}
 	seen, ok := s.seenAt(m.id, at)
-	if !ok || s.nodes[m.node].down {
+	if !ok {
 		return row
 	}
 	row["name"], row["status"], row["template"] = seen.name, seen.status, flag(seen.template)
 	row["maxcpu"], row["maxmem"], row["maxdisk"] = seen.cpus, seen.mem, seen.disk
-	row["cpu"], row["mem"], row["disk"], row["uptime"] = 0, 0, 0, 0
+	for _, k := range []string{"cpu", "mem", "memhost", "disk", "uptime", "netin", "netout", "diskread", "diskwrite"} {
+		row[k] = 0
+	}
 	if seen.status == "running" {
 		row["cpu"], row["mem"] = 0.01, seen.mem/2 //nolint:mnd // any load will do
 		row["uptime"] = max(0, int64(at.Sub(seen.started).Seconds()))
@@ -101,15 +116,14 @@ func (s *Server) storageResources(c *call) []map[string]any {
 				continue
 			}
 			d := st.describe()
-			status := "available"
-			if cfg.Disabled {
-				status = "unknown"
-			}
-			out = append(out, map[string]any{
+			row := map[string]any{
 				"id": fmt.Sprintf("storage/%s/%s", n.Name, cfg.Name), "type": "storage", "storage": cfg.Name, "node": n.Name,
-				"status": status, "plugintype": cfg.Type, "content": d["content"], "shared": d["shared"],
-				"disk": d["used"], "maxdisk": d["total"],
-			})
+				"status": "unknown", "plugintype": cfg.Type, "content": d["content"], "shared": d["shared"],
+			}
+			if _, ok := s.reported(n.Name, s.clk.Now()); ok && !cfg.Disabled {
+				row["status"], row["disk"], row["maxdisk"] = "available", d["used"], d["total"]
+			}
+			out = append(out, row)
 		}
 	}
 	return out
@@ -140,45 +154,6 @@ func nextID(s *Server, c *call) (any, error) {
 	return nil, dief("unable to get any free VMID in range [%d, %d]", low, high)
 }
 
-func clusterStatus(s *Server, _ *call) (any, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	up := 0
-	var rows []map[string]any
-	for i, n := range s.model.Nodes {
-		online := !s.nodes[n.Name].down
-		up += flag(online)
-		rows = append(rows, map[string]any{
-			"type": "node", "id": "node/" + n.Name, "name": n.Name, "online": flag(online), "nodeid": i + 1,
-			"ip": fmt.Sprintf("192.0.2.%d", i+1), "local": flag(i == 0), "level": "",
-		})
-	}
-	head := map[string]any{
-		"type": "cluster", "id": "cluster", "name": s.model.Cluster, "nodes": len(s.model.Nodes),
-		"quorate": flag(up*2 > len(s.model.Nodes)), "version": len(s.model.Nodes),
-	}
-	return append([]map[string]any{head}, rows...), nil
-}
-
-// nodeRow is a node in a listing; its load needs Sys.Audit. s.mu is held.
-func (s *Server) nodeRow(n *node, who identity) map[string]any {
-	status := "online"
-	if n.down {
-		status = "offline"
-	}
-	row := map[string]any{"node": n.Name, "status": status}
-	if s.certs != nil {
-		row["ssl_fingerprint"] = s.certs.fingerprint
-	}
-	if n.down || s.mayLocked(who, "/nodes/"+n.Name, "Sys.Audit") != nil {
-		return row
-	}
-	used := s.load(n.Name)
-	row["cpu"], row["maxcpu"], row["mem"], row["maxmem"] = 0.01, n.CPUs, used, n.Memory
-	row["uptime"], row["level"] = int64(s.clk.Since(n.started).Seconds()), ""
-	return row
-}
-
 // load is the memory in use on a node.
 func (s *Server) load(name string) (mem int64) {
 	for _, m := range s.vms {
@@ -195,7 +170,9 @@ func listNodes(s *Server, c *call) (any, error) {
 	out := []map[string]any{}
 	for _, n := range s.model.Nodes {
 		row := s.nodeRow(s.nodes[n.Name], c.auth)
-		row["id"], row["type"] = "node/"+n.Name, "node"
+		if s.certs != nil {
+			row["ssl_fingerprint"] = s.certs.fingerprint
+		}
 		out = append(out, row)
 	}
 	return out, nil

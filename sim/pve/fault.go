@@ -59,6 +59,18 @@ const (
 	FaultStorageFull FaultKind = "storage-full"
 	// FaultVMCrash ends a VM Delay after it was started.
 	FaultVMCrash FaultKind = "vm-crash"
+
+	// The following are states of Node, from the rule's addition to its
+	// removal; [Outage] has their delays.
+
+	// FaultNodeHung stops a node's programs: the others call it offline, keep
+	// what it reported last for some minutes, and calls for it time out (596).
+	FaultNodeHung FaultKind = "node-hung"
+	// FaultNodeCut pulls a node's network cable: calls for it answer 595.
+	FaultNodeCut FaultKind = "node-cut"
+	// FaultNoReports lets a node's status daemon stand still, and what it
+	// reported be too old to count. The node works.
+	FaultNoReports FaultKind = "no-reports"
 )
 
 // Fault is a rule. Empty conditions match everything.
@@ -88,6 +100,10 @@ func (f Fault) Validate() error {
 		FaultError, FaultSlow, FaultLockTimeout, FaultTaskLock, FaultTaskError, FaultWarnings, FaultTaskLost,
 		FaultTaskKilled, FaultHalfClone, FaultCutConnection, FaultUnauthorized, FaultNodeDown, FaultProxyTimeout,
 		FaultStale, FaultStorageFull, FaultVMCrash,
+	}
+	kinds = append(kinds, nodeFaults()...)
+	if slices.Contains(nodeFaults(), f.Kind) && f.Node == "" {
+		return fmt.Errorf("fault %s: name its node", f.Kind)
 	}
 	if !slices.Contains(kinds, f.Kind) {
 		return fmt.Errorf("fault: unknown kind %q (one of %v)", f.Kind, kinds)
@@ -119,9 +135,13 @@ func (s *Server) AddFault(f Fault) (remove func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.faults = append(s.faults, r)
+	if slices.Contains(nodeFaults(), f.Kind) {
+		s.setTrouble(f.Node, f.Kind)
+	}
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
+		s.endTrouble(r)
 		s.faults = slices.DeleteFunc(s.faults, func(x *faultRule) bool { return x == r })
 	}
 }
@@ -130,7 +150,17 @@ func (s *Server) AddFault(f Fault) (remove func()) {
 func (s *Server) ClearFaults() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for _, r := range s.faults {
+		s.endTrouble(r)
+	}
 	s.faults = nil
+}
+
+// endTrouble ends what a rule has brought on a node; s.mu is held.
+func (s *Server) endTrouble(r *faultRule) {
+	if n := s.nodes[r.Node]; n != nil && n.trouble == r.Kind {
+		s.setTrouble(r.Node, "")
+	}
 }
 
 // Faults are the rules in force.
@@ -144,15 +174,6 @@ func (s *Server) Faults() []Fault {
 		}
 	}
 	return out
-}
-
-// SetNodeDown makes a node unreachable, or brings it back.
-func (s *Server) SetNodeDown(name string, down bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if n := s.nodes[name]; n != nil {
-		n.down = down
-	}
 }
 
 func (f *faultRule) reasonOr(text string) string {

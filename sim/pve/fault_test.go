@@ -114,11 +114,11 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// TestNodeDown: its calls fail at once, the others go on, and its VMs have no
-// status in the listing.
+// TestNodeDown: without delays, its calls fail at once, the others go on, and its
+// VMs have no status in the listing.
 func TestNodeDown(t *testing.T) {
 	t.Parallel()
-	a := start(t, nil)
+	a := start(t, func(m *pve.Model) { m.Outage = pve.Outage{} })
 	a.s.SetNodeDown("pve2", true)
 	if got := a.do("GET", "/nodes/pve2/qemu", nil); got.status != 595 {
 		t.Errorf("down: %d", got.status)

@@ -43,7 +43,7 @@ type upload struct {
 // ServeHTTP answers one API call.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// A real cluster finishes what it began even if the client has gone.
-	c := &call{ctx: s.ctx, method: r.Method, path: r.URL.Path, node: s.model.Nodes[0].Name}
+	c := &call{ctx: s.ctx, method: r.Method, path: r.URL.Path, node: s.entry()}
 	cut := false
 	data, err := s.serve(c, r, &cut)
 	drain(r.Body)
@@ -114,7 +114,7 @@ func (s *Server) resolve(c *call) {
 	}
 	if n := c.vars["node"]; n != "" {
 		if n == "localhost" {
-			n = s.model.Nodes[0].Name
+			n = s.entry()
 			c.vars["node"] = n
 		}
 		c.node = n
@@ -126,14 +126,13 @@ func (s *Server) resolve(c *call) {
 func (s *Server) worker(c *call) (func(), error) {
 	s.mu.Lock()
 	n := s.nodes[c.node]
-	down := n != nil && n.down
 	s.mu.Unlock()
 	if n == nil {
 		return nil, dief("hostname lookup '%s' failed - failed to get address info for: %s: Name or service not known",
 			c.node, c.node)
 	}
-	if down {
-		return nil, &apiError{status: statusProxy, reason: "No route to host"}
+	if err := s.unreachable(c, n); err != nil {
+		return nil, err
 	}
 	limit := s.model.Limits.WorkersPerNode
 	if limit <= 0 {
@@ -169,6 +168,9 @@ func (s *Server) perform(c *call) (any, error) {
 		if fields := c.route.params.validate(c.params); len(fields) > 0 {
 			return nil, badParams(fields)
 		}
+	}
+	if err := s.noQuorum(c); err != nil {
+		return nil, err
 	}
 	return c.route.handle(s, c)
 }

@@ -43,6 +43,8 @@ type Model struct {
 	Pools []string `json:"pools"`
 	// Delays say how long things take.
 	Delays Delays `json:"delays"`
+	// Outage says how long trouble with nodes takes to show.
+	Outage Outage `json:"outage"`
 	// Limits bound what runs at the same time.
 	Limits Limits `json:"limits"`
 	// StatusLag is how old status, name and load in the cluster listing are;
@@ -308,7 +310,7 @@ func DefaultModel() Model {
 		ACL:       defaultACL(3),
 		Pools:     []string{DefaultPool},
 		Limits:    Limits{ClonesPerStorage: 2, WorkersPerNode: 3},
-		StatusLag: 10 * time.Second,
+		StatusLag: 10 * time.Second, Outage: defaultOutage(),
 		Guest:     Guest{Kind: GuestNothing},
 	}
 }

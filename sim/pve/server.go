@@ -63,12 +63,6 @@ type Server struct {
 	groups     []int // process groups of guests' programs
 }
 
-type node struct {
-	Node
-	started time.Time
-	down    bool
-}
-
 // Option changes how a server runs.
 type Option func(*Server)
 

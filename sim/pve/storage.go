@@ -303,7 +303,7 @@ func uploadFile(s *Server, c *call) (any, error) {
 	if !st.holds(content) {
 		return nil, dief("storage '%s' does not support '%s' content", st.Name, content)
 	}
-	c.node = s.model.Nodes[0].Name
+	c.node = s.entry()
 	return s.fork(c, "imgcopy", "", func(ctx context.Context, t *task) error {
 		return s.importUpload(ctx, c, t, st, name)
 	})
