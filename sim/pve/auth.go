@@ -67,7 +67,7 @@ func newAccess(m Model) access {
 
 // authenticate finds out who calls, as PVE::HTTPServer's auth handler.
 func (s *Server) authenticate(c *call, r *http.Request) error {
-	if c.method == http.MethodPost && c.path == "/access/ticket" {
+	if c.method == http.MethodPost && c.path == "/access/ticket" || c.method == http.MethodGet && c.path == "/access/domains" {
 		return nil
 	}
 	for _, f := range s.matchFaults(c, FaultUnauthorized) {

@@ -154,7 +154,7 @@ func TestPrivilegePerCall(t *testing.T) {
 		{"PUT", one + "/config", p{"description": "a"}, "VM.Config.Options", "/vms/1000"},
 		{"PUT", one + "/config", p{"net0": "virtio,bridge=vmbr0"}, "VM.Config.Network", "/vms/1000"},
 		{"PUT", one + "/config", p{"net1": "virtio,bridge=vmbr0"}, "SDN.Use", "/sdn/zones/localnetwork/vmbr0"},
-		{"PUT", one + "/config", p{"ipconfig0": "ip=dhcp"}, "VM.Config.Network", "/vms/1000"},
+		{"PUT", one + "/config", p{"searchdomain": "x"}, "VM.Config.Cloudinit|VM.Config.Network", "/vms/1000"},
 		{"PUT", one + "/config", p{"boot": "order=scsi0"}, "VM.Config.Disk", "/vms/1000"},
 		{"PUT", one + "/config", p{"scsi1": "local-lvm:1"}, "VM.Config.Disk", "/vms/1000"},
 		{"PUT", one + "/config", p{"scsi1": "local-lvm:1"}, "Datastore.AllocateSpace", "/storage/local-lvm"},
@@ -173,7 +173,7 @@ func TestPrivilegePerCall(t *testing.T) {
 				m.Users = append(m.Users, pve.User{ID: "u@pve"})
 				m.Tokens = append(m.Tokens, pve.Token{ID: "u@pve!t", Secret: "s", NoPrivSep: true})
 				m.Roles = append(m.Roles, pve.Role{Name: "Less", Privileges: slices.DeleteFunc(pve.Privileges(m.Version),
-					func(x string) bool { return x == tc.priv || x == "VM.GuestAgent.Unrestricted" })})
+					func(x string) bool { return slices.Contains(strings.Split(tc.priv, "|"), x) || x == "VM.GuestAgent.Unrestricted" })})
 				m.ACL = append(m.ACL, pve.ACL{Path: tc.at, Principal: "u@pve", Role: "Less"})
 				if tc.at != "/" {
 					m.ACL = append(m.ACL, pve.ACL{Path: "/", Principal: "u@pve", Role: "Administrator"})

@@ -57,6 +57,14 @@ func listResources(s *Server, c *call) (any, error) {
 			out = append(out, row)
 		}
 	}
+	if kind == "" && s.mayLocked(c.auth, "/sdn/zones/localnetwork", "SDN.Audit") == nil {
+		for _, n := range s.model.Nodes {
+			out = append(out, map[string]any{
+				"id": "network/" + n.Name + "/zone/localnetwork", "type": "network", "network": "localnetwork",
+				"network-type": "zone", "node": n.Name, "status": "ok",
+			})
+		}
+	}
 	if kind == "" { // other kinds leave them out
 		for _, id := range slices.Sorted(maps.Keys(s.pools)) {
 			if s.mayLocked(c.auth, "/pool/"+id, "Pool.Audit") == nil {
@@ -178,6 +186,9 @@ func listNodes(s *Server, c *call) (any, error) {
 	return out, nil
 }
 
+// kernel is the release of the nodes' kernel.
+const kernel = "6.17.2-1-pve"
+
 func nodeStatus(s *Server, c *call) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -185,8 +196,15 @@ func nodeStatus(s *Server, c *call) (any, error) {
 	used := s.load(n.Name)
 	return map[string]any{
 		"cpu": 0.01, "uptime": int64(s.clk.Since(n.started).Seconds()),
-		"memory":  map[string]any{"used": used, "total": n.Memory, "free": n.Memory - used},
-		"cpuinfo": map[string]any{"cpus": n.CPUs, "cores": n.CPUs, "sockets": 1, "model": "Simulated CPU"},
+		"memory": map[string]any{"used": used, "total": n.Memory, "free": n.Memory - used, "available": n.Memory - used},
+		"cpuinfo": map[string]any{
+			"cpus": n.CPUs, "cores": n.CPUs, "sockets": 1, "model": "Simulated CPU", "family": "26", "flags": "hypervisor",
+			"hvm": "1", "mhz": "2000.000", "user_hz": 100, "vendor": "Simulated",
+		},
+		"boot-info": map[string]any{"mode": "legacy-bios"}, "idle": 0, "wait": 0, "ksm": map[string]any{"shared": 0},
+		"kversion": "Linux " + kernel + " #1 SMP", "current-kernel": map[string]any{
+			"machine": "x86_64", "release": kernel, "sysname": "Linux", "version": "#1 SMP",
+		},
 		"loadavg": []string{"0.10", "0.20", "0.30"}, "pveversion": "pve-manager/" + s.model.Version + "/0000000000000000",
 		"rootfs": map[string]any{"used": 0, "total": 100 * gib, "free": 100 * gib, "avail": 100 * gib},
 		"swap":   map[string]any{"used": 0, "total": 0, "free": 0},

@@ -77,7 +77,7 @@ func getPending(s *Server, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := []map[string]any{}
+	out := []map[string]any{{"key": "digest", "value": m.digest()}}
 	keys := maps.Clone(m.conf)
 	maps.Copy(keys, m.pending)
 	for _, k := range slices.Sorted(maps.Keys(keys)) {
@@ -148,6 +148,9 @@ func (s *Server) checkUpdate(c *call) (*update, error) {
 	if len(u.set)+len(u.delete)+len(u.revert) == 0 {
 		return nil, dief("no options specified")
 	}
+	if err := s.checkFiles(c, u.set); err != nil {
+		return nil, err
+	}
 	for i, k := range u.delete {
 		if k == "cdrom" {
 			u.delete[i] = "ide2"
@@ -169,11 +172,33 @@ func (s *Server) checkUpdate(c *call) (*update, error) {
 	return u, err
 }
 
+// checkFiles checks what the schema does not: the keys, and that a hook script is there.
+func (s *Server) checkFiles(c *call, set map[string]string) error {
+	if v, ok := set["sshkeys"]; ok {
+		if err := validKeys(v); err != nil {
+			return err
+		}
+	}
+	script, ok := set["hookscript"]
+	if !ok {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, v := s.volumeOf(c.node, script); v == nil {
+		return badParam("hookscript", "script '%s' does not exist\n", script)
+	}
+	return nil
+}
+
 // collect validates each option by its schema.
 func (s *Server) collect(c *call, u *update) map[string]string {
 	control := schema{
 		"delete": {}, "revert": {}, "digest": {maxLen: 40}, "skiplock": {kind: kBool}, "force": {kind: kBool},
-		"background_delay": {kind: kInt, min: 1, max: 30}, "skip_cloud_init": {kind: kBool},
+		"import-working-storage": {check: checkStorageID},
+	}
+	if c.method == http.MethodPost {
+		control["background_delay"] = param{kind: kInt, min: 1, max: 30}
 	}
 	fields := map[string]string{}
 	for k, v := range c.params {
@@ -193,7 +218,8 @@ func (s *Server) collect(c *call, u *update) map[string]string {
 			continue
 		}
 		if msg := o.validate(v); msg != "" {
-			fields[k] = msg
+			// errors of a property name its option
+			fields[k] = strings.Replace(msg, "format error\n", "format error\n"+k+".", 1)
 			continue
 		}
 		u.set[k] = s.storedValue(k, v, o)
@@ -257,9 +283,10 @@ func (s *Server) mayUpdate(c *call, u *update) error {
 		case rootPriv:
 			return dief("only root can set '%s' config", k)
 		case "VM.Config.Cloudinit":
-			if s.mayLocked(c.auth, vmPath(c.vmid), "VM.Config.Network") == nil {
-				continue // either will do
+			if err := s.mayAnyLocked(c.auth, vmPath(c.vmid), o.priv, "VM.Config.Network"); err != nil {
+				return err
 			}
+			continue
 		}
 		if err := s.mayLocked(c.auth, vmPath(c.vmid), o.priv); err != nil {
 			return err
@@ -468,8 +495,34 @@ func (s *Server) mayTouch(c *call, m *machine, k, v string) error {
 		return s.mayLocked(c.auth, path, "VM.Config.Options")
 	case reUnused.MatchString(k):
 		return s.mayLocked(c.auth, path, "VM.Config.Disk")
+	case reOnHost.MatchString(k):
+		return s.mayUseHost(c, k, v, path)
 	}
 	return nil
+}
+
+// mayUseHost checks devices of the host: raw ones are root's.
+func (s *Server) mayUseHost(c *call, k, v, path string) error {
+	if err := s.mayLocked(c.auth, path, "VM.Config.HWType"); err != nil {
+		return err
+	}
+	p, err := properties(v, "host")
+	kind, what := "usb", "real devices"
+	if strings.HasPrefix(k, "hostpci") {
+		kind, what = "pci", "non-mapped devices"
+	}
+	switch {
+	case err != nil:
+		return dief("%s", err)
+	case p["host"] == "spice" && kind == "usb":
+		return nil
+	case p["host"] != "":
+		return dief("only root can set '%s' config for %s", k, what)
+	case p["mapping"] != "":
+		return s.mayLocked(c.auth, "/mapping/"+kind+"/"+p["mapping"], "Mapping.Use")
+	default:
+		return dief("either 'host' or 'mapping' must be set.")
+	}
 }
 
 func (s *Server) setOption(c *call, m *machine, k, v string) error {

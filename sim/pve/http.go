@@ -184,7 +184,7 @@ func only(m map[string]string, key string) map[string]string {
 
 // readParams collects the parameters of query and body.
 func readParams(c *call, r *http.Request) error {
-	c.params = map[string]string{}
+	c.params, c.lists = map[string]string{}, map[string][]string{}
 	for k, v := range r.URL.Query() {
 		c.params[k] = v[len(v)-1]
 	}
@@ -223,7 +223,7 @@ func readForm(c *call, body io.Reader) error {
 		return dief("unable to parse form: %s", err)
 	}
 	for k, v := range form {
-		c.params[k] = v[len(v)-1]
+		c.params[k], c.lists[k] = v[len(v)-1], v
 	}
 	return nil
 }
@@ -244,6 +244,10 @@ func readJSON(c *call, body io.Reader) error {
 	}
 	for k, v := range obj {
 		if v == nil {
+			continue
+		}
+		if words, ok := stringList(v); ok && c.route != nil && c.route.params[k].list {
+			c.lists[k], c.params[k] = words, strings.Join(words, " ")
 			continue
 		}
 		text, ok := stringify(v)

@@ -59,6 +59,8 @@ type Model struct {
 	UserTagAccess string `json:"userTagAccess"`
 	// RegisteredTags may be set only with Sys.Modify on /.
 	RegisteredTags []string `json:"registeredTags"`
+	// NoOVMF nodes lack the package pve-edk2-firmware: VMs can't have an EFI.
+	NoOVMF bool `json:"noOVMF"`
 	// NextID bounds what /cluster/nextid suggests; zero means 100..999999999.
 	NextID Range `json:"nextID"`
 }
@@ -145,7 +147,9 @@ type User struct {
 	ID       string `json:"id"`
 	Password string `json:"password"`
 	// Groups the user belongs to, for ACL entries on groups.
-	Groups []string `json:"groups"`
+	Groups  []string `json:"groups"`
+	Comment string   `json:"comment"`
+	Email   string   `json:"email"`
 	// Disabled users cannot log in, nor can their tokens.
 	Disabled bool `json:"disabled"`
 }
@@ -311,7 +315,7 @@ func DefaultModel() Model {
 		Pools:     []string{DefaultPool},
 		Limits:    Limits{ClonesPerStorage: 2, WorkersPerNode: 3},
 		StatusLag: 10 * time.Second, Outage: defaultOutage(),
-		Guest:     Guest{Kind: GuestNothing},
+		Guest: Guest{Kind: GuestNothing},
 	}
 }
 

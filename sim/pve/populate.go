@@ -98,7 +98,7 @@ func (s *Server) templateConfig(t Template, id int, st *store) (map[string]strin
 		"scsihw": "virtio-scsi-single", "boot": "order=" + disk, "agent": "1",
 		disk:      fmt.Sprintf("%s,size=%s", base.id, formatSize(base.size)),
 		"net0":    fmt.Sprintf("virtio=%s,bridge=%s", s.newMAC(), s.firstBridge()),
-		"smbios1": "uuid=" + s.newUUID(), "vmgenid": s.newUUID(), "serial0": "socket",
+		"smbios1": "uuid=" + s.newUUID(), "vmgenid": s.newUUID(), "serial0": "socket", "meta": s.meta(),
 	}
 	if t.NoAgent {
 		delete(conf, "agent")
@@ -114,6 +114,11 @@ func (s *Server) templateConfig(t Template, id int, st *store) (map[string]strin
 	}
 	storeGiven(conf, t.Config)
 	return conf, nil
+}
+
+// meta is what a configuration says of its making.
+func (s *Server) meta() string {
+	return fmt.Sprintf("creation-qemu=10.1.2,ctime=%d", s.clk.Now().Unix())
 }
 
 // storeGiven adds the options of a model, as they would be stored; an empty one

@@ -35,6 +35,7 @@ type call struct {
 	path   string
 	vars   map[string]string
 	params map[string]string
+	lists  map[string][]string
 	upload *upload
 	auth   identity
 	node   string // the node that handles it
@@ -103,7 +104,8 @@ func (s *Server) find(method, path string) (*route, map[string]string) {
 // allRoutes is the table of everything the simulator can do.
 func allRoutes() []route {
 	return slices.Concat(accessRoutes(), clusterRoutes(), nodeRoutes(), taskRoutes(),
-		qemuRoutes(), storageRoutes(), poolRoutes(), networkRoutes())
+		qemuRoutes(), storageRoutes(), poolRoutes(), networkRoutes(), createRoutes(), snapshotRoutes(), morePowerRoutes(),
+		cloudInitRoutes(), userRoutes(), readRoutes())
 }
 
 func isWrite(method string) bool {
@@ -111,6 +113,14 @@ func isWrite(method string) bool {
 }
 
 func (c *call) param(name string) string { return c.params[name] }
+
+// words is a parameter that may be given more than once.
+func (c *call) words(name string) []string {
+	if w := c.lists[name]; len(w) > 0 {
+		return w
+	}
+	return []string{c.params[name]}
+}
 
 func (c *call) has(name string) bool {
 	_, ok := c.params[name]

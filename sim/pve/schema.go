@@ -32,6 +32,7 @@ type param struct {
 	maxLen   int
 	enum     []string
 	check    func(string) error // the format
+	list     bool               // may be given more than once
 }
 
 // schema is the parameters a method takes, beside those of its path.
@@ -149,6 +150,20 @@ func checkVMID(v string) error {
 		return errors.New("invalid format - value does not look like a valid VM ID")
 	}
 	return nil
+}
+
+// stringList reads a JSON list of strings.
+func stringList(v any) ([]string, bool) {
+	list, ok := v.([]any)
+	out := make([]string, 0, len(list))
+	for _, x := range list {
+		s, isString := x.(string)
+		if !isString {
+			return nil, false
+		}
+		out = append(out, s)
+	}
+	return out, ok && len(out) > 0
 }
 
 // stringify turns a decoded JSON value into what a form would have said.

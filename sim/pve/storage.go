@@ -93,9 +93,11 @@ func storageStatus(s *Server, c *call) (any, error) {
 	defer s.mu.Unlock()
 	st, err := s.storeOn(c.node, c.vars["storage"])
 	if err != nil {
-		return nil, err
+		return nil, badParam("storage", "No such storage.")
 	}
-	return st.describe(), nil
+	out := st.describe()
+	delete(out, "used_fraction")
+	return out, nil
 }
 
 func listContent(s *Server, c *call) (any, error) {
@@ -126,8 +128,11 @@ func (v *volume) describe() map[string]any {
 	if v.vmid != 0 {
 		out["vmid"] = v.vmid
 	}
-	if v.parent != "" {
-		out["parent"] = v.parent
+	if v.content == "images" {
+		out["used"], out["parent"] = v.used, nil
+		if v.parent != "" {
+			out["parent"] = v.parent
+		}
 	}
 	return out
 }
@@ -167,13 +172,13 @@ func volumeInfo(s *Server, c *call) (any, error) {
 	}
 	v := st.vols[c.volid()]
 	if v == nil {
-		return nil, dief("volume_size_info on '%s' failed", c.volid())
+		return nil, dief("volume_size_info on '%s' failed - no format", c.volid())
 	}
 	if err := s.maySee(c.auth, v); err != nil {
 		return nil, err
 	}
 	return map[string]any{
-		"path": "/sim/" + v.id, "size": v.size, "used": v.used, "format": v.format, "volid": v.id,
+		"path": "/sim/" + v.id, "size": v.size, "used": v.used, "format": v.format,
 	}, nil
 }
 
