@@ -173,7 +173,9 @@ func TestPrivilegePerCall(t *testing.T) {
 				m.Users = append(m.Users, pve.User{ID: "u@pve"})
 				m.Tokens = append(m.Tokens, pve.Token{ID: "u@pve!t", Secret: "s", NoPrivSep: true})
 				m.Roles = append(m.Roles, pve.Role{Name: "Less", Privileges: slices.DeleteFunc(pve.Privileges(m.Version),
-					func(x string) bool { return slices.Contains(strings.Split(tc.priv, "|"), x) || x == "VM.GuestAgent.Unrestricted" })})
+					func(x string) bool {
+						return slices.Contains(strings.Split(tc.priv, "|"), x) || x == "VM.GuestAgent.Unrestricted"
+					})})
 				m.ACL = append(m.ACL, pve.ACL{Path: tc.at, Principal: "u@pve", Role: "Less"})
 				if tc.at != "/" {
 					m.ACL = append(m.ACL, pve.ACL{Path: "/", Principal: "u@pve", Role: "Administrator"})

@@ -287,7 +287,7 @@ func TestGeneratedCloudInit(t *testing.T) {
 	}
 	for name, wants := range map[string][]string{
 		"user-data": {"#cloud-config\n", "hostname: vm-1000", "fqdn: vm-1000.example.test", "user: runner",
-			"password: pw", "- ssh-ed25519 " + someKey + " me", "package_upgrade: false"},
+			"password: pw", "- ssh-ed25519 " + someKey, "package_upgrade: false"},
 		"network-config": {"version: 1", "address: '10.0.0.5/24'", "gateway: '10.0.0.1'", "- 'example.test'"},
 		"meta-data":      {"instance-id: "},
 	} {

@@ -156,6 +156,12 @@ func (s *Server) mayUpload(c *call) error {
 
 // perform checks permission and parameters and runs the handler.
 func (s *Server) perform(c *call) (any, error) {
+	for k, v := range c.vars { // may be said twice, but the same
+		if p, ok := c.params[k]; ok && p != v {
+			return nil, badParam(k, "duplicate parameter (already defined in URI) with conflicting values!")
+		}
+		delete(c.params, k)
+	}
 	if c.route.perm != nil && !c.auth.isRoot() { // root is not asked
 		if err := c.route.perm(s, c); err != nil {
 			return nil, err
