@@ -5,6 +5,7 @@ package pve
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"net/http"
 	"net/url"
@@ -106,6 +107,22 @@ type update struct {
 	force    bool
 }
 
+// summary is how a task's log names the changes; a password is not shown.
+func (u *update) summary() string {
+	var b strings.Builder
+	for _, k := range slices.Sorted(maps.Keys(u.set)) {
+		v := u.set[k]
+		if k == "cipassword" {
+			v = "<hidden>"
+		}
+		fmt.Fprintf(&b, " -%s %s", k, v)
+	}
+	if len(u.delete) > 0 {
+		fmt.Fprintf(&b, " -delete %s", strings.Join(u.delete, ","))
+	}
+	return b.String()
+}
+
 func putConfig(s *Server, c *call) (any, error) {
 	u, err := s.checkUpdate(c)
 	if err != nil {
@@ -125,7 +142,7 @@ func postConfig(s *Server, c *call) (any, error) {
 		return nil, err
 	}
 	return s.forkVM(c, "qmconfig", func(ctx context.Context, t *task) error {
-		s.printf(t, "update VM %d", c.vmid)
+		s.printf(t, "update VM %d:%s", c.vmid, u.summary())
 		if !s.sleep(ctx, s.model.Delays.Config) {
 			return dief("interrupted by signal")
 		}
@@ -549,6 +566,7 @@ func (s *Server) setOption(c *call, m *machine, k, v string) error {
 			return err
 		}
 		v = stored
+		s.bootFrom(m, k, v)
 	}
 	delete(m.pendingDel, k)
 	if m.running && !s.hotPlug(m, k, v) {
@@ -557,6 +575,21 @@ func (s *Server) setOption(c *call, m *machine, k, v string) error {
 	}
 	s.storeOption(m, k, v)
 	return nil
+}
+
+// bootFrom adds a new CD drive to a boot order that is there.
+func (s *Server) bootFrom(m *machine, k, v string) {
+	d, err := parseDrive(v)
+	order, has := strings.CutPrefix(cmpOr(m.pending["boot"], m.conf["boot"]), "order=")
+	if err != nil || !has || !d.isCDROM() || d.isCloudInit() || slices.Contains(strings.Split(order, ";"), k) {
+		return
+	}
+	boot := "order=" + strings.TrimPrefix(order+";"+k, ";")
+	if m.running {
+		m.pending["boot"] = boot
+		return
+	}
+	m.conf["boot"] = boot
 }
 
 // hotPlug tells whether a change reaches a running VM: live options, new disks

@@ -298,3 +298,18 @@ func TestGeneratedCloudInit(t *testing.T) {
 		}
 	}
 }
+
+// TestNewDriveBoots: a CD drive that is added goes to the end of the boot order.
+func TestNewDriveBoots(t *testing.T) {
+	t.Parallel()
+	a := start(t, nil)
+	a.clone("1000", nil)
+	a.ok("PUT", confPath, p{"ide3": "none,media=cdrom"})
+	if got := a.config("1000")["boot"]; got != "order=scsi0;ide3" {
+		t.Errorf("boot %v", got)
+	}
+	a.ok("PUT", confPath, p{"ide3": "none,media=cdrom", "delete": "ide2"})
+	if got := a.config("1000")["boot"]; got != "order=scsi0;ide3" {
+		t.Errorf("boot after another change %v", got)
+	}
+}

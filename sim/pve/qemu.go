@@ -129,7 +129,7 @@ func destroyVM(s *Server, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.forkVM(c, "qmdestroy", func(ctx context.Context, _ *task) error {
+	return s.forkVM(c, "qmdestroy", func(ctx context.Context, t *task) error {
 		s.mu.Lock()
 		m, err := s.destroyChecks(c)
 		if err == nil && !c.flag("skiplock") {
@@ -143,6 +143,9 @@ func destroyVM(s *Server, c *call) (any, error) {
 			return err
 		}
 		m.conf["lock"] = "destroyed"
+		if c.flag("purge") {
+			t.log = append(t.log, "purging VM "+strconv.Itoa(m.id)+" from related configurations..")
+		}
 		s.mu.Unlock()
 		if !s.sleep(ctx, s.model.Delays.Destroy) {
 			return dief("interrupted by signal")
@@ -217,7 +220,7 @@ func resizeDisk(s *Server, c *call) (any, error) {
 	if !isDriveName(c.param("disk")) {
 		return nil, badParam("disk", "%s", param{enum: driveNames()}.validate(c.param("disk")))
 	}
-	return s.forkVM(c, "resize", func(ctx context.Context, _ *task) error {
+	return s.forkVM(c, "resize", func(ctx context.Context, t *task) error {
 		s.mu.Lock()
 		r, err := s.planResize(c)
 		s.mu.Unlock()
@@ -230,6 +233,7 @@ func resizeDisk(s *Server, c *call) (any, error) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		r.commit()
+		t.log = append(t.log, "Image resized.")
 		return nil
 	})
 }

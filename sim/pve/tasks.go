@@ -16,11 +16,12 @@ func taskRoutes() []route {
 	list := schema{
 		"start": {kind: kInt}, "limit": {kind: kInt}, "userfilter": {}, "typefilter": {}, "vmid": vmidParam(),
 		"errors": {kind: kBool}, "source": {enum: []string{"archive", "active", "all"}}, "since": {kind: kInt},
-		"until": {kind: kInt}, "statusfilter": {},
+		"until": {kind: kInt}, "statusfilter": {check: checkTaskStates},
 	}
 	page := schema{"start": {kind: kInt}, "limit": {kind: kInt}, "download": {kind: kBool}}
 	return []route{
 		newRoute(http.MethodGet, base, ClassTask, nil, list, listNodeTasks),
+		newRoute(http.MethodGet, base+"/{upid}", ClassTask, nil, nil, index("name", "log", "status")),
 		newRoute(http.MethodGet, base+"/{upid}/status", ClassTask, nil, nil, taskStatus),
 		newRoute(http.MethodGet, base+"/{upid}/log", ClassTask, nil, page, taskLog),
 		newRoute(http.MethodDelete, base+"/{upid}", ClassTask, nil, nil, stopTask),
@@ -236,6 +237,15 @@ func (c *call) wantsTask(t *task, user string) bool {
 	default:
 		return true
 	}
+}
+
+func checkTaskStates(v string) error {
+	for _, state := range splitTags(v) {
+		if !slices.Contains([]string{"ok", "error", "warning", "unknown"}, state) {
+			return formatError("invalid status '%s'", state)
+		}
+	}
+	return nil
 }
 
 // statusType is the kind of end that a task has come to.
