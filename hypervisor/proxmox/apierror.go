@@ -190,6 +190,7 @@ const (
 	reasonNoSpace     = "NoMemory"
 	reasonDenied      = "PermissionDenied"
 	reasonStale       = "StatusStale"
+	reasonQuorum      = "NoQuorum"
 	reasonNoNode      = "NoNodeUsable"
 	reasonSilent      = "NodeUnreachable"
 )
@@ -209,6 +210,7 @@ func errorWords() []errorWord {
 		{"can't lock file", hypervisor.Busy, reasonLocked},
 		{"detected modified configuration", hypervisor.Busy, reasonChanged},
 		{"is running - destroy failed", hypervisor.Busy, reasonRunning},
+		{"no quorum", hypervisor.Unavailable, reasonQuorum},
 		{"no space left", hypervisor.NoCapacity, reasonStorageFull},
 		{"No space left", hypervisor.NoCapacity, reasonStorageFull},
 		{"insufficient free space", hypervisor.NoCapacity, reasonStorageFull},

@@ -65,6 +65,7 @@ func TestClassify(t *testing.T) {
 		{"not there", "GET", answer(501, "Method 'GET /x' not implemented"), hypervisor.Rejected, nil},
 		{"storage full", "POST", answer(500, "lvcreate failed: insufficient free space"), hypervisor.NoCapacity, nil},
 		{"still running", "DELETE", answer(500, "VM 100 is running - destroy failed"), hypervisor.Busy, nil},
+		{"quorum", "POST", answer(500, "cluster not ready - no quorum?"), hypervisor.Unavailable, nil},
 		{"no worker", "POST", answer(500, "got no worker upid - start worker failed"), hypervisor.Busy, nil},
 		{"something else", "POST", answer(500, "unable to parse volume filename"), "", nil},
 		{"never connected", "POST", &net.OpError{Op: "dial", Err: errors.New("refused")}, hypervisor.Unavailable, []string{"pve:8006"}},

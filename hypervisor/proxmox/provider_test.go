@@ -35,6 +35,7 @@ const (
 func fastModel() pve.Model {
 	m := pve.DefaultModel()
 	m.StatusLag = 0
+	m.Outage = pve.Outage{}
 
 	return m
 }

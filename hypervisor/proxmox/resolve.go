@@ -247,6 +247,7 @@ func (p *Provider) checkBridges(ctx context.Context, held permissions, nodes []h
 	}
 
 	path := "/sdn/zones/localnetwork/" + bridge
+	missing := held.lacking(path, []string{"SDN.Use"})
 
 	for _, n := range nodes {
 		bridges, err := p.client.bridges(ctx, n.Name)
@@ -257,6 +258,11 @@ func (p *Provider) checkBridges(ctx context.Context, held permissions, nodes []h
 		case err != nil:
 			return err
 		case !slices.ContainsFunc(bridges, func(b bridgeInfo) bool { return b.Iface == bridge }):
+			// Bridges that may not be used are not listed, and no word is said of that.
+			if len(missing) > 0 {
+				return privilegesMissing("use bridge "+bridge, []string{p.client.missing(path, missing)})
+			}
+
 			return bridgeNotFound(n.Name, bridge, bridges)
 		case slices.ContainsFunc(bridges, func(b bridgeInfo) bool { return b.Iface == bridge && b.Type == "vnet" }):
 			// A virtual network belongs to a zone of its own.
@@ -264,7 +270,7 @@ func (p *Provider) checkBridges(ctx context.Context, held permissions, nodes []h
 		}
 	}
 
-	if missing := held.lacking(path, []string{"SDN.Use"}); len(missing) > 0 {
+	if len(missing) > 0 {
 		return privilegesMissing("use bridge "+bridge, []string{p.client.missing(path, missing)})
 	}
 

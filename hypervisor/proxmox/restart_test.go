@@ -274,7 +274,7 @@ func TestNoReports(t *testing.T) {
 	t.Parallel()
 
 	s := pvetest.New(t, fastModel())
-	heal := s.AddFault(pve.Fault{Kind: pve.FaultNoReports})
+	heal := noReports(s)
 	p := connect(t, s)
 	want := spec(1)
 
@@ -309,7 +309,7 @@ func TestNoReports(t *testing.T) {
 	made.ID, made.Node = reserved.ID, reserved.Node
 	start(t, connect(t, s), made)
 
-	heal = s.AddFault(pve.Fault{Kind: pve.FaultNoReports})
+	heal = noReports(s)
 	remove(t, connect(t, s), hypervisor.MachineRef{ID: made.ID, Owner: made.Owner})
 
 	if left := s.Snapshot(); len(left.Made()) != 0 || len(left.ISOs()) != 0 {
@@ -320,6 +320,21 @@ func TestNoReports(t *testing.T) {
 
 	if _, err := connect(t, s).Resolve(t.Context(), want.Template, want.Shape); err != nil {
 		t.Error(err)
+	}
+}
+
+// noReports lets no node report.
+func noReports(s *pve.Server) (heal func()) {
+	var all []func()
+
+	for _, n := range pve.DefaultModel().Nodes {
+		all = append(all, s.AddFault(pve.Fault{Kind: pve.FaultNoReports, Node: n.Name}))
+	}
+
+	return func() {
+		for _, end := range all {
+			end()
+		}
 	}
 }
 

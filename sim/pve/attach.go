@@ -15,11 +15,6 @@ func (s *Server) attach(c *call, m *machine, k, v string) (string, error) {
 	if err != nil {
 		return "", badParam(k, "%s", err)
 	}
-	if k == tpmSlot {
-		if err := checkTPMState(d); err != nil {
-			return "", badParam(k, "%s", err)
-		}
-	}
 	switch {
 	case d.get("import-from") != "":
 		return "", dief("import-from is not simulated")
@@ -86,12 +81,28 @@ func (s *Server) attachNew(c *call, m *machine, k string, d drive) (string, erro
 		d.file = s.newTPMState(st, m.id).id
 		return d.sized(size).String(), nil
 	}
+	if k == "efidisk0" {
+		if s.model.NoOVMF {
+			return "", dief("EFI base image '%s/OVMF_CODE_4M.secboot.fd' not found", ovmfDir)
+		}
+		size = efiVarsSize
+	}
 	vol := &volume{id: st.nextDisk(m.id, nil), content: "images", format: "raw", size: size, used: size,
 		ctime: s.clk.Now(), vmid: m.id}
+	if d.get("format") != "qcow2" {
+		vol.id = rawName(vol.id)
+	}
 	st.add(vol)
 	d.file = vol.id
+	d = d.without("format")
 	return d.sized(size).String(), nil
 }
+
+// Where a node has its EFI firmware, and how much an EFI disk takes.
+const (
+	ovmfDir     = "/usr/share/pve-edk2-firmware/"
+	efiVarsSize = 528 << 10
+)
 
 // imageStore is a storage the caller may allocate disk images on.
 func (s *Server) imageStore(c *call, node, name string) (*store, error) {

@@ -50,7 +50,7 @@ func TestEveryCall(t *testing.T) {
 			want: "[] id type storage node status plugintype content shared disk maxdisk"},
 		{method: "GET", path: "/cluster/nextid", want: "=102"},
 		{method: "GET", path: "/cluster/nextid", params: p{"vmid": "555"}, want: "=555"},
-		{as: root, method: "GET", path: "/cluster/tasks", want: "[] upid status endtime type id user starttime"},
+		{method: "GET", path: "/cluster/tasks", want: "[] upid status endtime type id user starttime", as: root},
 		{method: "GET", path: "/nodes/pve1/tasks", want: "[] upid status endtime"},
 		{method: "GET", path: "/nodes/pve1/tasks/" + upid + "/status",
 			want: "upid status exitstatus type id user tokenid node pid pstart starttime"},
@@ -144,6 +144,7 @@ func TestErrorRows(t *testing.T) {
 		reason             string
 		fields             map[string]any
 		as                 *api
+		empty              bool // has no body
 	}{
 		{name: "missing parameter", method: "POST", path: "/nodes/pve1/qemu/9001/clone", status: 400,
 			reason: "Parameter verification failed.",
@@ -154,7 +155,7 @@ func TestErrorRows(t *testing.T) {
 		{name: "wrong type", method: "GET", path: "/cluster/nextid", params: p{"vmid": "a"}, status: 400,
 			reason: "Parameter verification failed.", fields: map[string]any{"vmid": "type check ('integer') failed - got 'a'"}},
 		{name: "vmid too small", method: "GET", path: "/cluster/nextid", params: p{"vmid": "99"}, status: 400,
-			reason: "Parameter verification failed.", fields: map[string]any{"vmid": "value must have a minimum value of 100"}},
+			reason: "Parameter verification failed.", fields: map[string]any{"vmid": "invalid format - value does not look like a valid VM ID\n"}},
 		{name: "id taken", method: "GET", path: "/cluster/nextid", params: p{"vmid": "100"}, status: 400,
 			reason: "Parameter verification failed.", fields: map[string]any{"vmid": "VM 100 already exists"}},
 		{name: "no permission", method: "GET", path: "/nodes/pve2/qemu/101/config", status: 403,
@@ -180,22 +181,28 @@ func TestErrorRows(t *testing.T) {
 			reason: "VM 1000 is not running"},
 		{name: "unknown node", method: "GET", path: "/nodes/nope/qemu", status: 500,
 			reason: "hostname lookup 'nope' failed - failed to get address info for: nope: Name or service not known"},
-		{name: "unknown storage", method: "GET", path: "/nodes/pve1/storage/nope/status", status: 500,
+		{name: "unknown storage", method: "GET", path: "/nodes/pve1/storage/nope/status", status: 400,
+			reason: "Parameter verification failed.", fields: map[string]any{"storage": "No such storage."}, as: root},
+		{name: "content of an unknown storage", method: "GET", path: "/nodes/pve1/storage/nope/content", status: 500,
 			reason: "storage 'nope' does not exist", as: root},
-		{name: "unknown pool", method: "GET", path: "/pools/nope", status: 500, reason: "no such pool 'nope'", as: root},
+		{name: "unknown pool", method: "GET", path: "/pools/nope", status: 500, reason: "pool 'nope' does not exist", as: root},
+		{name: "no right to clone", method: "POST", path: "/nodes/pve1/qemu/9001/clone", params: p{"newid": "101"}, status: 403,
+			reason: "Permission check failed"},
+		{name: "no right to upload", method: "POST", path: "/nodes/pve1/storage/local-lvm/upload", status: 403,
+			reason: "Permission check failed (/storage/local-lvm, Datastore.AllocateTemplate)", empty: true},
 		{name: "broken upid", method: "GET", path: "/nodes/pve1/tasks/x/status", status: 400,
-			reason: "Parameter verification failed.", fields: map[string]any{"upid": "unable to parse worker upid 'x'"}},
+			reason: "Parameter verification failed.", fields: map[string]any{"upid": "unable to parse worker upid"}},
 		{name: "unknown task", method: "GET", path: "/nodes/pve1/tasks/UPID:pve1:00000001:00000001:00000001:qmstart:1:root@pam:/status",
 			status: 400, reason: "Parameter verification failed.", fields: map[string]any{"upid": "no such task"}},
 		{name: "wrong password", method: "POST", path: "/access/ticket", params: p{"username": "root@pam", "password": "x"},
 			status: 401, reason: "authentication failure"},
-		{name: "no credentials", method: "GET", path: "/version", status: 401, reason: "No ticket",
+		{name: "no credentials", method: "GET", path: "/version", status: 401, reason: "No ticket", empty: true,
 			as: &api{t: t, s: a.s, client: a.client}},
-		{name: "wrong secret", method: "GET", path: "/version", status: 401, reason: "invalid token value!",
+		{name: "wrong secret", method: "GET", path: "/version", status: 401, reason: "Authentication failed!", empty: true,
 			as: a.token(pve.DefaultTokenID, "nope")},
 		{name: "unknown token", method: "GET", path: "/version", status: 401,
-			reason: "no such token 'x' for user 'hyperfleet@pve'", as: a.token("hyperfleet@pve!x", "nope")},
-		{name: "unknown user", method: "GET", path: "/version", status: 401, reason: "no such user ('a@pve')",
+			reason: "Authentication failed!", empty: true, as: a.token("hyperfleet@pve!x", "nope")},
+		{name: "unknown user", method: "GET", path: "/version", status: 401, reason: "Authentication failed!", empty: true,
 			as: a.token("a@pve!x", "nope")},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -208,8 +215,12 @@ func TestErrorRows(t *testing.T) {
 			if got.status != tc.status || got.reason != tc.reason {
 				t.Errorf("got %d %q, want %d %q (%v)", got.status, got.reason, tc.status, tc.reason, got.body)
 			}
-			if got.body["message"] != tc.reason+"\n" || got.data != nil {
-				t.Errorf("body %v", got.body)
+			var message any = tc.reason + "\n"
+			if tc.empty {
+				message = nil
+			}
+			if got.body["message"] != message || got.data != nil || got.text != "" {
+				t.Errorf("body %v %q", got.body, got.text)
 			}
 			fields, _ := got.body["errors"].(map[string]any)
 			if d := cmp.Diff(tc.fields, fields); d != "" {

@@ -76,7 +76,7 @@ func TestServe(t *testing.T) {
 	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} // #nosec G402 -- pinned in the product, not here
 	defer client.CloseIdleConnections()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, env["PVE_URL"]+"/api2/json/nodes", http.NoBody)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, env["PVE_URL"]+"/nodes", http.NoBody)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +202,7 @@ func post(ctx context.Context, t *testing.T, env map[string]string, path, form s
 	client := &http.Client{Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} // #nosec G402 -- pinned in the product, not here
 	defer client.CloseIdleConnections()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, env["PVE_URL"]+"/api2/json/nodes/pve1/qemu"+path, strings.NewReader(form))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, env["PVE_URL"]+"/nodes/pve1/qemu"+path, strings.NewReader(form))
 	if err != nil {
 		t.Fatal(err)
 	}

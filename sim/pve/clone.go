@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/http"
 	"regexp"
 	"slices"
 	"strconv"
@@ -21,7 +20,7 @@ const manyHolders = 1 << 30
 
 func cloneSchema() schema {
 	return schema{
-		"newid": {kind: kInt, required: true, min: minVMID, max: maxVMID},
+		"newid": {kind: kInt, required: true, min: -maxVMID, check: checkVMID},
 		"name":  {check: checkDNSName}, "description": {}, "pool": {check: checkPoolID},
 		"snapname": {maxLen: 40}, "storage": {check: checkStorageID},
 		"format": {enum: []string{"raw", "qcow2", "vmdk"}}, "full": {kind: kBool}, "target": {}, "bwlimit": {kind: kInt},
@@ -34,15 +33,17 @@ func permClone(s *Server, c *call) error {
 	if err := s.may(c.auth, vmPath(c.vmid), "VM.Clone"); err != nil {
 		return err
 	}
-	if s.may(c.auth, "/vms/"+c.param("newid"), "VM.Allocate") == nil ||
+	return permNewVM(s, c, c.param("newid"))
+}
+
+// permNewVM asks for VM.Allocate on a new VM or on the pool it is made in.
+func permNewVM(s *Server, c *call, vmid string) error {
+	if s.may(c.auth, "/vms/"+vmid, "VM.Allocate") == nil ||
 		c.has("pool") && s.may(c.auth, "/pool/"+c.param("pool"), "VM.Allocate") == nil {
 		return nil
 	}
-	return &apiError{status: http.StatusForbidden, reason: bareDenial}
+	return noPermission()
 }
-
-// bareDenial is what a check with "or" says: neither where nor what (PVE::RPCEnvironment).
-const bareDenial = "Permission check failed"
 
 // clonePlan is what a clone will do, worked out before the worker starts and
 // once more inside it.
@@ -241,9 +242,7 @@ func (s *Server) clone(ctx context.Context, c *call, t *task) error {
 			c.node, p.newID)
 	}
 	m := &machine{
-		id: p.newID, node: c.node, imageDir: p.src.imageDir,
-		// The file's first line is a comment, and so the machine's notes (PVE::API2::Qemu).
-		conf:    map[string]string{"lock": "clone", "description": storedDescription("qmclone temporary file")},
+		id: p.newID, node: c.node, imageDir: p.src.imageDir, conf: map[string]string{"lock": "clone", "description": " qmclone temporary file"},
 		pending: map[string]string{}, pendingDel: map[string]bool{},
 	}
 	s.vms[m.id] = m
@@ -351,6 +350,11 @@ func (s *Server) cloneDisks(ctx context.Context, t *task, p *clonePlan, m *machi
 }
 
 func (s *Server) cloneDisk(ctx context.Context, t *task, p *clonePlan, m *machine, d cloneDisk) (string, error) {
+	how := "linked"
+	if d.full {
+		how = "full"
+	}
+	s.printf(t, "create %s clone of drive %s (%s)", how, d.opt, d.drive.file)
 	if !d.drive.isCloudInit() {
 		release, err := s.lockStore(ctx, d.to)
 		if err != nil {
@@ -375,11 +379,34 @@ func (s *Server) cloneDisk(ctx context.Context, t *task, p *clonePlan, m *machin
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	t.log = append(t.log, cloneLog(d, v)...)
 	d.drive.file = v.id
 	d.drive = d.drive.sized(v.size)
 	m.conf[d.opt] = d.drive.String()
 	s.writeClone(p, m)
 	return v.id, nil
+}
+
+// cloneLog is what the log says of a drive that was copied.
+func cloneLog(d cloneDisk, v *volume) []string {
+	if !d.full {
+		return nil
+	}
+	lines := []string{"allocated target volume '" + v.id + "'"}
+	if d.drive.isCloudInit() {
+		return lines
+	}
+	size := renderBytes(v.size)
+	return append(lines, "transferred 0.0 B of "+size+" (0.00%)", "transferred "+size+" of "+size+" (100.00%)")
+}
+
+// renderBytes writes a size as people read it, with one digit after the point.
+func renderBytes(n int64) string {
+	f, units := float64(n), []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	for len(units) > 1 && f >= 1<<10 {
+		f, units = f/(1<<10), units[1:]
+	}
+	return fmt.Sprintf("%.1f %s", f, units[0])
 }
 
 // lockStore waits for one of the places a storage has for clones.

@@ -82,7 +82,7 @@ func TestCloneCopies(t *testing.T) {
 	a.clone("1000", p{"description": `{"managedBy":"x"}`})
 	a.clone("1001", p{"name": ""})
 	src, one, two := a.config("9001"), a.config("1000"), a.config("1001")
-	if one["description"] != "{\"managedBy\":\"x\"}\n" || two["description"] != "the template\n" {
+	if one["description"] != `{"managedBy":"x"}` || two["description"] != "the template" {
 		t.Errorf("descriptions %q %q", one["description"], two["description"])
 	}
 	if one["name"] != "vm-1000" || two["name"] != "Copy-of-VM-"+pve.DefaultTemplate {
@@ -112,7 +112,7 @@ func TestCloneStages(t *testing.T) {
 	}, pve.WithClock(clk))
 	upid := a.ok("POST", clonePath, p{"newid": "1000", "name": "runner", "pool": "ci", "description": "d"})
 	eventually(t, "copying", func() bool { return clk.HasWaiters() })
-	want := map[string]any{"lock": "clone", "description": "qmclone temporary file\n", "digest": a.config("1000")["digest"]}
+	want := map[string]any{"lock": "clone", "description": " qmclone temporary file", "digest": a.config("1000")["digest"]}
 	if d := cmp.Diff(want, a.config("1000")); d != "" {
 		t.Errorf("half-way: %s", d)
 	}
@@ -139,6 +139,51 @@ func TestCloneStages(t *testing.T) {
 	}
 }
 
+// TestCloneIntoPool: who has rights by the pool only sees nothing of a clone
+// until it is done; whoever may see it does not learn its name before the next
+// broadcast.
+func TestCloneIntoPool(t *testing.T) {
+	t.Parallel()
+	clk := clocktesting.NewFakeClock(time.Now())
+	a := start(t, func(m *pve.Model) {
+		m.Delays.Clone, m.StatusLag = time.Minute, 10*time.Minute
+		m.Users = append(m.Users, pve.User{ID: "u@pve"})
+		m.Tokens = append(m.Tokens, pve.Token{ID: "u@pve!t", Secret: "s", NoPrivSep: true})
+		m.ACL = append(m.ACL, pve.ACL{Path: "/pool/ci", Principal: "u@pve", Role: "PVEVMAdmin"},
+			pve.ACL{Path: "/vms/9001", Principal: "u@pve", Role: "PVETemplateUser"},
+			pve.ACL{Path: "/storage", Principal: "u@pve", Role: "PVEDatastoreUser"},
+			pve.ACL{Path: "/sdn", Principal: "u@pve", Role: "PVESDNUser"})
+	}, pve.WithClock(clk))
+	u := a.token("u@pve!t", "s")
+	upid := u.ok("POST", clonePath, p{"newid": "1000", "name": "runner", "pool": "ci"})
+	eventually(t, "copying", clk.HasWaiters)
+	if got := u.do("GET", "/nodes/pve1/qemu/1000/config", nil); got.reason != "Permission check failed (/vms/1000, VM.Audit)" {
+		t.Errorf("config half-way: %d %s", got.status, got.reason)
+	}
+	rows, _ := u.ok("GET", "/cluster/resources", p{"type": "vm"}).([]any)
+	if row := find(rows, 1000); row != nil {
+		t.Errorf("row half-way: %v", row)
+	}
+	rows, _ = a.ok("GET", "/cluster/resources", p{"type": "vm"}).([]any)
+	want := map[string]any{
+		"id": "qemu/1000", "type": "qemu", "vmid": 1000.0, "node": "pve1", "status": "unknown", "lock": "clone",
+	}
+	if d := cmp.Diff(want, find(rows, 1000)); d != "" {
+		t.Errorf("row before the broadcast: %s", d)
+	}
+	if got := u.do("POST", clonePath, p{"newid": "1000", "pool": "ci"}); got.status != 500 ||
+		got.reason != "unable to create VM 1000: config file already exists" {
+		t.Errorf("a second time: %d %s", got.status, got.reason)
+	}
+	clk.Step(time.Minute)
+	if exit := a.wait(upid); exit != "OK" {
+		t.Fatal(exit)
+	}
+	if c, _ := u.ok("GET", "/nodes/pve1/qemu/1000/config", nil).(map[string]any); c["name"] != "runner" {
+		t.Errorf("config: %v", c)
+	}
+}
+
 // TestCloneStagesCloudInit: once the first drive is made, the configuration is
 // whole but for the rest of the drives, and still locked.
 func TestCloneStagesCloudInit(t *testing.T) {
@@ -148,7 +193,7 @@ func TestCloneStagesCloudInit(t *testing.T) {
 	upid := a.ok("POST", clonePath, p{"newid": "1000", "name": "runner", "description": "d"})
 	eventually(t, "copying", func() bool { return clk.HasWaiters() })
 	c := a.config("1000")
-	if c["lock"] != "clone" || c["name"] != "runner" || c["description"] != "d\n" || c["scsi0"] != nil || c["ide2"] == nil {
+	if c["lock"] != "clone" || c["name"] != "runner" || c["description"] != "d" || c["scsi0"] != nil || c["ide2"] == nil {
 		t.Errorf("half-way: %v", c)
 	}
 	clk.Step(time.Minute)

@@ -33,10 +33,26 @@ func (s *Server) writeCloudInit(m *machine, v *volume) error {
 	if err != nil {
 		return err
 	}
+	files, err := cloudInitFiles(m, custom)
+	if err != nil {
+		return err
+	}
+	image, err := makeISO("cidata", files)
+	if err != nil {
+		return dief("genisoimage failed: %s", err)
+	}
+	v.data = image
+	return nil
+}
+
+// cloudInitFiles are what a generated medium holds; custom files take the place
+// of generated ones.
+func cloudInitFiles(m *machine, custom map[string][]byte) (map[string][]byte, error) {
+	var err error
 	user, ok := custom["user"]
 	if !ok {
 		if user, err = generatedUserData(m); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	network, ok := custom["network"]
@@ -52,12 +68,7 @@ func (s *Server) writeCloudInit(m *machine, v *volume) error {
 	if vendor, ok := custom["vendor"]; ok {
 		files["vendor-data"] = vendor
 	}
-	image, err := makeISO("cidata", files)
-	if err != nil {
-		return dief("genisoimage failed: %s", err)
-	}
-	v.data = image
-	return nil
+	return files, nil
 }
 
 // customFiles reads the snippets named by cicustom.

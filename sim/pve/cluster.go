@@ -39,9 +39,6 @@ func listResources(s *Server, c *call) (any, error) {
 	if f := struck(c.faults, FaultStale); f != nil {
 		at = at.Add(-max(f.Delay, s.model.StatusLag))
 	}
-	if struck(c.faults, FaultNoReports) != nil {
-		at = time.Time{}
-	}
 	out := []map[string]any{}
 	kind := c.param("type")
 	if kind == "" || kind == "vm" {
@@ -53,7 +50,26 @@ func listResources(s *Server, c *call) (any, error) {
 	}
 	if kind == "" || kind == "node" {
 		for _, n := range s.model.Nodes {
-			out = append(out, s.nodeRow(s.nodes[n.Name], c))
+			row := s.nodeRow(s.nodes[n.Name], c.auth)
+			if row["status"] != "unknown" {
+				row["cgroup-mode"] = 2
+			}
+			out = append(out, row)
+		}
+	}
+	if kind == "" && s.mayLocked(c.auth, "/sdn/zones/localnetwork", "SDN.Audit") == nil {
+		for _, n := range s.model.Nodes {
+			out = append(out, map[string]any{
+				"id": "network/" + n.Name + "/zone/localnetwork", "type": "network", "network": "localnetwork",
+				"network-type": "zone", "node": n.Name, "status": "ok",
+			})
+		}
+	}
+	if kind == "" { // other kinds leave them out
+		for _, id := range slices.Sorted(maps.Keys(s.pools)) {
+			if s.mayLocked(c.auth, "/pool/"+id, "Pool.Audit") == nil {
+				out = append(out, map[string]any{"id": "/pool/" + id, "type": "pool", "pool": id})
+			}
 		}
 	}
 	if kind == "" || kind == "storage" {
@@ -65,7 +81,7 @@ func listResources(s *Server, c *call) (any, error) {
 func (s *Server) vmResource(m *machine, at time.Time) map[string]any {
 	row := map[string]any{
 		"id": "qemu/" + strconv.Itoa(m.id), "type": "qemu", "vmid": m.id, "node": m.node,
-		"status": "unknown", "template": 0,
+		"status": "unknown",
 	}
 	for _, k := range []string{"lock", "tags"} {
 		if v := m.conf[k]; v != "" {
@@ -75,13 +91,19 @@ func (s *Server) vmResource(m *machine, at time.Time) map[string]any {
 	if p := s.poolOf(m.id); p != "" {
 		row["pool"] = p
 	}
+	at, ok := s.reported(m.node, at)
+	if !ok {
+		return row
+	}
 	seen, ok := s.seenAt(m.id, at)
-	if !ok || at.IsZero() || s.nodes[m.node].down {
+	if !ok {
 		return row
 	}
 	row["name"], row["status"], row["template"] = seen.name, seen.status, flag(seen.template)
 	row["maxcpu"], row["maxmem"], row["maxdisk"] = seen.cpus, seen.mem, seen.disk
-	row["cpu"], row["mem"], row["disk"], row["uptime"] = 0, 0, 0, 0
+	for _, k := range []string{"cpu", "mem", "memhost", "disk", "uptime", "netin", "netout", "diskread", "diskwrite"} {
+		row[k] = 0
+	}
 	if seen.status == "running" {
 		row["cpu"], row["mem"] = 0.01, seen.mem/2 //nolint:mnd // any load will do
 		row["uptime"] = max(0, int64(at.Sub(seen.started).Seconds()))
@@ -102,15 +124,14 @@ func (s *Server) storageResources(c *call) []map[string]any {
 				continue
 			}
 			d := st.describe()
-			status := "available"
-			if cfg.Disabled {
-				status = "unknown"
-			}
-			out = append(out, map[string]any{
+			row := map[string]any{
 				"id": fmt.Sprintf("storage/%s/%s", n.Name, cfg.Name), "type": "storage", "storage": cfg.Name, "node": n.Name,
-				"status": status, "plugintype": cfg.Type, "content": d["content"], "shared": d["shared"],
-				"disk": d["used"], "maxdisk": d["total"],
-			})
+				"status": "unknown", "plugintype": cfg.Type, "content": d["content"], "shared": d["shared"],
+			}
+			if _, ok := s.reported(n.Name, s.clk.Now()); ok && !cfg.Disabled {
+				row["status"], row["disk"], row["maxdisk"] = "available", d["used"], d["total"]
+			}
+			out = append(out, row)
 		}
 	}
 	return out
@@ -141,48 +162,6 @@ func nextID(s *Server, c *call) (any, error) {
 	return nil, dief("unable to get any free VMID in range [%d, %d]", low, high)
 }
 
-func clusterStatus(s *Server, _ *call) (any, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	up := 0
-	var rows []map[string]any
-	for i, n := range s.model.Nodes {
-		online := !s.nodes[n.Name].down
-		up += flag(online)
-		rows = append(rows, map[string]any{
-			"type": "node", "id": "node/" + n.Name, "name": n.Name, "online": flag(online), "nodeid": i + 1,
-			"ip": fmt.Sprintf("192.0.2.%d", i+1), "local": flag(i == 0), "level": "",
-		})
-	}
-	head := map[string]any{
-		"type": "cluster", "id": "cluster", "name": s.model.Cluster, "nodes": len(s.model.Nodes),
-		"quorate": flag(up*2 > len(s.model.Nodes)), "version": len(s.model.Nodes),
-	}
-	return append([]map[string]any{head}, rows...), nil
-}
-
-// nodeRow is a node in a listing; its load needs Sys.Audit. s.mu is held.
-func (s *Server) nodeRow(n *node, c *call) map[string]any {
-	status, reports := "online", struck(c.faults, FaultNoReports) == nil
-	switch {
-	case n.down:
-		status = "offline"
-	case !reports:
-		status = "unknown"
-	}
-	row := map[string]any{"id": "node/" + n.Name, "type": "node", "node": n.Name, "status": status}
-	if s.certs != nil {
-		row["ssl_fingerprint"] = s.certs.fingerprint
-	}
-	if n.down || !reports || s.mayLocked(c.auth, "/nodes/"+n.Name, "Sys.Audit") != nil {
-		return row
-	}
-	used := s.load(n.Name)
-	row["cpu"], row["maxcpu"], row["mem"], row["maxmem"] = 0.01, n.CPUs, used, n.Memory
-	row["uptime"], row["level"] = int64(s.clk.Since(n.started).Seconds()), ""
-	return row
-}
-
 // load is the memory in use on a node.
 func (s *Server) load(name string) (mem int64) {
 	for _, m := range s.vms {
@@ -198,10 +177,17 @@ func listNodes(s *Server, c *call) (any, error) {
 	defer s.mu.Unlock()
 	out := []map[string]any{}
 	for _, n := range s.model.Nodes {
-		out = append(out, s.nodeRow(s.nodes[n.Name], c))
+		row := s.nodeRow(s.nodes[n.Name], c.auth)
+		if s.certs != nil {
+			row["ssl_fingerprint"] = s.certs.fingerprint
+		}
+		out = append(out, row)
 	}
 	return out, nil
 }
+
+// kernel is the release of the nodes' kernel.
+const kernel = "6.17.2-1-pve"
 
 func nodeStatus(s *Server, c *call) (any, error) {
 	s.mu.Lock()
@@ -210,8 +196,15 @@ func nodeStatus(s *Server, c *call) (any, error) {
 	used := s.load(n.Name)
 	return map[string]any{
 		"cpu": 0.01, "uptime": int64(s.clk.Since(n.started).Seconds()),
-		"memory":  map[string]any{"used": used, "total": n.Memory, "free": n.Memory - used},
-		"cpuinfo": map[string]any{"cpus": n.CPUs, "cores": n.CPUs, "sockets": 1, "model": "Simulated CPU"},
+		"memory": map[string]any{"used": used, "total": n.Memory, "free": n.Memory - used, "available": n.Memory - used},
+		"cpuinfo": map[string]any{
+			"cpus": n.CPUs, "cores": n.CPUs, "sockets": 1, "model": "Simulated CPU", "family": "26", "flags": "hypervisor",
+			"hvm": "1", "mhz": "2000.000", "user_hz": 100, "vendor": "Simulated",
+		},
+		"boot-info": map[string]any{"mode": "legacy-bios"}, "idle": 0, "wait": 0, "ksm": map[string]any{"shared": 0},
+		"kversion": "Linux " + kernel + " #1 SMP", "current-kernel": map[string]any{
+			"machine": "x86_64", "release": kernel, "sysname": "Linux", "version": "#1 SMP",
+		},
 		"loadavg": []string{"0.10", "0.20", "0.30"}, "pveversion": "pve-manager/" + s.model.Version + "/0000000000000000",
 		"rootfs": map[string]any{"used": 0, "total": 100 * gib, "free": 100 * gib, "avail": 100 * gib},
 		"swap":   map[string]any{"used": 0, "total": 0, "free": 0},

@@ -5,9 +5,9 @@ package pve
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -77,7 +77,7 @@ func getPending(s *Server, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := []map[string]any{}
+	out := []map[string]any{{"key": "digest", "value": m.digest()}}
 	keys := maps.Clone(m.conf)
 	maps.Copy(keys, m.pending)
 	for _, k := range slices.Sorted(maps.Keys(keys)) {
@@ -106,6 +106,22 @@ type update struct {
 	force    bool
 }
 
+// summary is how a task's log names the changes; a password is not shown.
+func (u *update) summary() string {
+	var b strings.Builder
+	for _, k := range slices.Sorted(maps.Keys(u.set)) {
+		v := u.set[k]
+		if k == "cipassword" {
+			v = "<hidden>"
+		}
+		fmt.Fprintf(&b, " -%s %s", k, v)
+	}
+	if len(u.delete) > 0 {
+		fmt.Fprintf(&b, " -delete %s", strings.Join(u.delete, ","))
+	}
+	return b.String()
+}
+
 func putConfig(s *Server, c *call) (any, error) {
 	u, err := s.checkUpdate(c)
 	if err != nil {
@@ -125,7 +141,7 @@ func postConfig(s *Server, c *call) (any, error) {
 		return nil, err
 	}
 	return s.forkVM(c, "qmconfig", func(ctx context.Context, t *task) error {
-		s.printf(t, "update VM %d", c.vmid)
+		s.printf(t, "update VM %d:%s", c.vmid, u.summary())
 		if !s.sleep(ctx, s.model.Delays.Config) {
 			return dief("interrupted by signal")
 		}
@@ -147,6 +163,9 @@ func (s *Server) checkUpdate(c *call) (*update, error) {
 	}
 	if len(u.set)+len(u.delete)+len(u.revert) == 0 {
 		return nil, dief("no options specified")
+	}
+	if err := s.checkFiles(c, u.set); err != nil {
+		return nil, err
 	}
 	for i, k := range u.delete {
 		if k == "cdrom" {
@@ -173,7 +192,10 @@ func (s *Server) checkUpdate(c *call) (*update, error) {
 func (s *Server) collect(c *call, u *update) map[string]string {
 	control := schema{
 		"delete": {}, "revert": {}, "digest": {maxLen: 40}, "skiplock": {kind: kBool}, "force": {kind: kBool},
-		"background_delay": {kind: kInt, min: 1, max: 30}, "skip_cloud_init": {kind: kBool},
+		"import-working-storage": {check: checkStorageID},
+	}
+	if c.method == http.MethodPost {
+		control["background_delay"] = param{kind: kInt, min: 1, max: 30}
 	}
 	fields := map[string]string{}
 	for k, v := range c.params {
@@ -193,7 +215,8 @@ func (s *Server) collect(c *call, u *update) map[string]string {
 			continue
 		}
 		if msg := o.validate(v); msg != "" {
-			fields[k] = msg
+			// errors of a property name its option
+			fields[k] = strings.Replace(msg, "format error\n", "format error\n"+k+".", 1)
 			continue
 		}
 		u.set[k] = s.storedValue(k, v, o)
@@ -224,15 +247,9 @@ func (s *Server) storedValue(k, v string, o option) string {
 	}
 }
 
-// storedDescription: comments at the head of the file, read back with a line
-// end each.
-func storedDescription(v string) string {
-	v = strings.TrimRight(v, "\n")
-	if v == "" {
-		return ""
-	}
-	return v + "\n"
-}
+// storedDescription: comments at the head of the file, read back without the
+// blanks at their end.
+func storedDescription(v string) string { return strings.TrimRight(v, " \t\r\n") }
 
 // storedNet adds the MAC address a network device was not given.
 func (s *Server) storedNet(v string) string {
@@ -248,66 +265,6 @@ func (s *Server) storedNet(v string) string {
 		out += "," + rest
 	}
 	return out
-}
-
-// mayUpdate checks the privileges of every option touched; s.mu is held.
-func (s *Server) mayUpdate(c *call, u *update) error {
-	if c.auth.isRoot() {
-		return nil
-	}
-	for _, k := range slices.Concat(u.delete, slices.Sorted(maps.Keys(u.set))) {
-		o, _ := optionOf(k)
-		switch o.priv {
-		case "":
-			continue // drives, tags and serial ports depend on their value
-		case rootPriv:
-			return dief("only root can set '%s' config", k)
-		case "VM.Config.Cloudinit":
-			if s.mayLocked(c.auth, vmPath(c.vmid), "VM.Config.Network") == nil {
-				continue // either will do
-			}
-		}
-		if err := s.mayLocked(c.auth, vmPath(c.vmid), o.priv); err != nil {
-			return err
-		}
-		if k == "startup" {
-			if err := s.mayLocked(c.auth, "/", "Sys.Modify"); err != nil {
-				return err
-			}
-		}
-	}
-	for k, v := range u.set {
-		if reNet.MatchString(k) {
-			if err := s.mayUseBridge(c.auth, v); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// loadForUpdate reads the configuration and refuses what is out of date or
-// locked; s.mu is held.
-func (s *Server) loadForUpdate(c *call, u *update) (*machine, error) {
-	m, err := s.get(c.node, c.vmid)
-	if err != nil {
-		return nil, err
-	}
-	if u.digest != "" && u.digest != m.digest() {
-		return nil, dief("checksum mismatch (file change by other user?)")
-	}
-	if !u.skiplock {
-		if err := m.checkLock(); err != nil {
-			return nil, err
-		}
-	}
-	if b, ok := u.set["balloon"]; ok {
-		next := &machine{conf: map[string]string{"memory": cmpOr(u.set["memory"], m.conf["memory"])}}
-		if int64(atoi(b))<<20 > next.memBytes() {
-			return nil, dief("balloon value too large (must be smaller than assigned memory)")
-		}
-	}
-	return m, nil
 }
 
 // applyUpdate writes the changes: at once on a stopped VM and for live
@@ -376,17 +333,6 @@ func (s *Server) deleteOption(c *call, m *machine, k string, force bool) error {
 	return nil
 }
 
-// mayFree asks for the right to free a disk's volume (try_deallocate_drive of
-// PVE::QemuServer). CD-ROMs are not freed.
-func (s *Server) mayFree(c *call, v string) error {
-	d, err := parseDrive(v)
-	if err != nil || d.isCDROM() || c.auth.isRoot() {
-		return nil //nolint:nilerr // no drive is nothing to free
-	}
-	name, _, _ := splitVolid(d.file)
-	return s.mayLocked(c.auth, "/storage/"+name, "Datastore.AllocateSpace")
-}
-
 // purgeUnused frees the volume of a disk that was taken off by force: it does not stay as
 // unusedN.
 func (s *Server) purgeUnused(m *machine, v string) {
@@ -448,36 +394,6 @@ func (s *Server) releaseDrive(m *machine, k, v string) {
 	}
 }
 
-// mayTouch checks what depends on the value: drives, tags, serial ports.
-func (s *Server) mayTouch(c *call, m *machine, k, v string) error {
-	if c.auth.isRoot() {
-		return nil
-	}
-	path := vmPath(m.id)
-	switch {
-	case isDriveName(k):
-		d, err := parseDrive(v)
-		switch {
-		case err == nil && d.isCloudInit():
-			return s.mayLocked(c.auth, path, "VM.Config.Cloudinit", "VM.Config.CDROM")
-		case err == nil && d.isCDROM():
-			return s.mayLocked(c.auth, path, "VM.Config.CDROM")
-		default:
-			return s.mayLocked(c.auth, path, "VM.Config.Disk")
-		}
-	case reSerial.MatchString(k):
-		if v != "socket" {
-			return dief("only root can modify '%s' config for real devices", k)
-		}
-		return s.mayLocked(c.auth, path, "VM.Config.HWType")
-	case k == "tags":
-		return s.mayLocked(c.auth, path, "VM.Config.Options")
-	case reUnused.MatchString(k):
-		return s.mayLocked(c.auth, path, "VM.Config.Disk")
-	}
-	return nil
-}
-
 func (s *Server) setOption(c *call, m *machine, k, v string) error {
 	if old, ok := m.conf[k]; ok {
 		if err := s.mayTouch(c, m, k, old); err != nil {
@@ -502,6 +418,7 @@ func (s *Server) setOption(c *call, m *machine, k, v string) error {
 			return err
 		}
 		v = stored
+		s.bootFrom(m, k, v)
 	}
 	delete(m.pendingDel, k)
 	if m.running && !s.hotPlug(m, k, v) {
@@ -554,45 +471,4 @@ func (s *Server) applyPending(m *machine) {
 		s.storeOption(m, k, m.pending[k])
 	}
 	m.pending, m.pendingDel = map[string]string{}, map[string]bool{}
-}
-
-func (s *Server) checkBootOrder(m *machine, v string) error {
-	order, ok := strings.CutPrefix(v, "order=")
-	if !ok {
-		return nil
-	}
-	for dev := range strings.SplitSeq(order, ";") {
-		_, here := m.conf[dev]
-		_, soon := m.pending[dev]
-		if dev != "" && !here && !soon {
-			return dief("invalid bootorder: device '%s' does not exist'", dev)
-		}
-	}
-	return nil
-}
-
-// mayTag applies the datacenter's rules for tags; s.mu is held.
-func (s *Server) mayTag(c *call, m *machine, v string) error {
-	if c.auth.isRoot() || s.mayLocked(c.auth, "/", "Sys.Modify") == nil {
-		return nil
-	}
-	had, want := splitTags(m.conf["tags"]), splitTags(v)
-	for _, t := range slices.Concat(had, want) {
-		if slices.Contains(had, t) && slices.Contains(want, t) {
-			continue // neither added nor removed
-		}
-		if slices.Contains(s.model.RegisteredTags, t) || s.model.UserTagAccess == "none" {
-			return forbidden("/", "Sys.Modify for modifying tag '"+t+"'")
-		}
-	}
-	return nil
-}
-
-// decodedKeys are the SSH keys of a configuration.
-func decodedKeys(v string) []string {
-	text, err := url.PathUnescape(v)
-	if err != nil {
-		return nil
-	}
-	return slices.DeleteFunc(strings.Split(text, "\n"), func(l string) bool { return strings.TrimSpace(l) == "" })
 }

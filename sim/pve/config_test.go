@@ -13,6 +13,9 @@ import (
 
 const confPath = "/nodes/pve1/qemu/1000/config"
 
+// someKey is a public key of type ssh-ed25519.
+const someKey = "AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
+
 // TestStoredOptions: how options are written and read back.
 func TestStoredOptions(t *testing.T) {
 	t.Parallel()
@@ -21,14 +24,14 @@ func TestStoredOptions(t *testing.T) {
 	for _, tc := range []struct{ reason, option, value, want string }{
 		{"tags are lower-cased, sorted and joined with ;", "tags", "Zeta, alpha;beta alpha", "alpha;beta;zeta"},
 		{"tags may hold - . + and _", "tags", "hf-op.1,_a,b+c", "_a;b+c;hf-op.1"},
-		{"descriptions end with a line end", "description", "a\nb", "a\nb\n"},
+		{"blanks at the end of a description go", "description", "a\nb \n", "a\nb"},
 		{"booleans are numbers", "onboot", "yes", "1"},
 		{"passwords are masked", "cipassword", "secret", "**********"},
 		{"numbers stay", "cores", "8", "8"},
 		{"memory is text", "memory", "8192", "8192"},
 		{"network addresses stay", "net0", "virtio=BC:24:11:00:00:01,bridge=vmbr0", "virtio=BC:24:11:00:00:01,bridge=vmbr0"},
 		{"ip configuration", "ipconfig0", "ip=10.0.0.5/24,gw=10.0.0.1", "ip=10.0.0.5/24,gw=10.0.0.1"},
-		{"keys stay encoded", "sshkeys", "ssh-ed25519%20AAAA%20me", "ssh-ed25519%20AAAA%20me"},
+		{"keys stay encoded", "sshkeys", "ssh-ed25519%20" + someKey + "%20me", "ssh-ed25519%20" + someKey + "%20me"},
 		{"agent with settings", "agent", "enabled=1,fstrim_cloned_disks=1", "enabled=1,fstrim_cloned_disks=1"},
 		{"a new disk", "scsi1", "local-lvm:3,ssd=1", "local-lvm:vm-1000-disk-1,size=3G,ssd=1"},
 		{"a TPM state", "tpmstate0", "local-lvm:1,version=v2.0", "local-lvm:vm-1000-disk-2,size=4M,version=v2.0"},
@@ -78,10 +81,17 @@ func TestRefusedOptions(t *testing.T) {
 		{"ISO on an unknown storage", p{"ide2": "nope:iso/none.iso,media=cdrom"}, 500, "storage 'nope' does not exist"},
 		{"a second cloud-init drive", p{"ide3": "local-lvm:cloudinit"}, 500, "cloud-init drive already exists"},
 		{"keys with a plus", p{"sshkeys": "ssh-ed25519+AAAA"}, 400, "invalid urlencoded string"},
-		{"keys that are none", p{"sshkeys": "hello"}, 400, "SSH public key validation error"},
-		{"gateway without address", p{"ipconfig0": "gw=10.0.0.1"}, 400, "gateway requires"},
-		{"address without prefix", p{"ipconfig0": "ip=10.0.0.5"}, 400, "valid CIDR network"},
-		{"bad nameserver", p{"nameserver": "dns"}, 400, "valid IP address"},
+		{"keys that are none", p{"sshkeys": "hello"}, 500, "SSH public key validation error"},
+		{"address without prefix", p{"ipconfig0": "ip=10.0.0.5"}, 400,
+			"ipconfig0.ip: invalid format - value does not look like a valid ipv4 network configuration\n\n"},
+		{"bad gateway", p{"ipconfig0": "gw6=10"}, 400, "ipconfig0.gw6: invalid format - value does not look like a valid ipv6 address"},
+		{"unknown processor", p{"cpu": "nonsense"}, 400, "Built-in cputype 'nonsense' is not defined (missing 'custom-' prefix?)\n"},
+		{"little memory", p{"memory": "8"}, 400, "format error\nmemory.current: value must have a minimum value of 16\n"},
+		{"a drive that is none", p{"ide3": "nonsense"}, 400, "ide3.file: invalid format - unable to parse volume ID 'nonsense'\n\n"},
+		{"boot from what can't be", p{"boot": "order=zz"}, 400, "boot.order: invalid format - invalid boot device 'zz'"},
+		{"a hook script that is not there", p{"hookscript": "local:snippets/x"}, 400, "script 'local:snippets/x' does not exist\n"},
+		{"a card of the host", p{"hostpci0": "00:00.0"}, 500, "only root can set 'hostpci0' config for non-mapped devices"},
+		{"a stick of the host", p{"usb0": "host=1-1"}, 500, "only root can set 'usb0' config for real devices"},
 		{"cicustom that is no volume", p{"cicustom": "user=file"}, 400, "unable to parse volume ID"},
 		{"cicustom of an unknown kind", p{"cicustom": "boot=local:snippets/x"}, 400, "boot: property is not defined"},
 		{"network without model", p{"net0": "bridge=vmbr0"}, 400, "model: property is missing"},
@@ -267,7 +277,7 @@ func TestGeneratedCloudInit(t *testing.T) {
 	a := start(t, nil)
 	a.clone("1000", nil)
 	a.ok("PUT", confPath, p{
-		"ciuser": "runner", "cipassword": "pw", "sshkeys": "ssh-ed25519%20AAAA%20me", "ciupgrade": "0",
+		"ciuser": "runner", "cipassword": "pw", "sshkeys": "ssh-ed25519%20" + someKey + "%20me", "ciupgrade": "0",
 		"ipconfig0": "ip=10.0.0.5/24,gw=10.0.0.1", "nameserver": "10.0.0.1", "searchdomain": "example.test",
 	})
 	a.must("POST", "/nodes/pve1/qemu/1000/status/start", nil)
@@ -277,7 +287,7 @@ func TestGeneratedCloudInit(t *testing.T) {
 	}
 	for name, wants := range map[string][]string{
 		"user-data": {"#cloud-config\n", "hostname: vm-1000", "fqdn: vm-1000.example.test", "user: runner",
-			"password: pw", "- ssh-ed25519 AAAA me", "package_upgrade: false"},
+			"password: pw", "- ssh-ed25519 " + someKey, "package_upgrade: false"},
 		"network-config": {"version: 1", "address: '10.0.0.5/24'", "gateway: '10.0.0.1'", "- 'example.test'"},
 		"meta-data":      {"instance-id: "},
 	} {
@@ -286,5 +296,20 @@ func TestGeneratedCloudInit(t *testing.T) {
 				t.Errorf("%s lacks %q:\n%s", name, want, files[name])
 			}
 		}
+	}
+}
+
+// TestNewDriveBoots: a CD drive that is added goes to the end of the boot order.
+func TestNewDriveBoots(t *testing.T) {
+	t.Parallel()
+	a := start(t, nil)
+	a.clone("1000", nil)
+	a.ok("PUT", confPath, p{"ide3": "none,media=cdrom"})
+	if got := a.config("1000")["boot"]; got != "order=scsi0;ide3" {
+		t.Errorf("boot %v", got)
+	}
+	a.ok("PUT", confPath, p{"ide3": "none,media=cdrom", "delete": "ide2"})
+	if got := a.config("1000")["boot"]; got != "order=scsi0;ide3" {
+		t.Errorf("boot after another change %v", got)
 	}
 }

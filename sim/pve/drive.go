@@ -57,7 +57,7 @@ func parseDrive(v string) (drive, error) {
 			return d, fmt.Errorf("invalid format - format error\n%s: property is not defined in schema "+
 				"and the schema does not allow additional properties", k)
 		default:
-			return d, errors.New("invalid format - format error\nvalue without key, but schema does not define a default key")
+			return d, errors.New("invalid format - value without key, but schema does not define a default key")
 		}
 	}
 	if d.file == "" {
@@ -78,6 +78,12 @@ func (d drive) sized(n int64) drive {
 		d.keys = append(d.keys, "size")
 	}
 	d.opts["size"] = formatSize(n)
+	return d
+}
+
+// without is the drive without a setting.
+func (d drive) without(k string) drive {
+	d.keys = slices.DeleteFunc(slices.Clone(d.keys), func(x string) bool { return x == k })
 	return d
 }
 

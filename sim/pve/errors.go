@@ -14,6 +14,39 @@ type apiError struct {
 	status int
 	reason string
 	fields map[string]string
+	form   bodyForm
+}
+
+// bodyForm is what the body of an error is: pveproxy itself answers otherwise
+// than the API's handlers.
+type bodyForm int
+
+const (
+	bodyMessage bodyForm = iota // JSON, its message with a line end
+	bodyPlain                   // JSON, its message without one
+	bodyText                    // the reason as text
+	bodyEmpty
+)
+
+// noMethod is the answer to a call that the API does not have.
+func noMethod(method, path string) error {
+	return &apiError{
+		status: http.StatusNotImplemented, form: bodyPlain,
+		reason: fmt.Sprintf("Method '%s %s' not implemented", method, path),
+	}
+}
+
+// bare is an error without a body.
+func bare(err error) error {
+	if e, ok := err.(*apiError); ok { //nolint:errorlint // made here, bare
+		e.form = bodyEmpty
+	}
+	return err
+}
+
+// noPermission is what a check of alternatives says: neither path nor privilege.
+func noPermission() error {
+	return &apiError{status: http.StatusForbidden, reason: "Permission check failed"}
 }
 
 func (e *apiError) Error() string { return fmt.Sprintf("%d %s", e.status, e.reason) }

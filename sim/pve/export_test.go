@@ -4,6 +4,8 @@
 package pve
 
 import (
+	"strings"
+
 	"github.com/hyperfleet/hyperfleet/sim/execguest"
 	"github.com/hyperfleet/hyperfleet/sim/pve/vm"
 )
@@ -42,4 +44,13 @@ func Privileges(version string) []string { return privilegesOf(version) }
 // VMSpec is the machine that a configuration describes.
 func VMSpec(conf map[string]string, q QEMU) (*vm.Spec, error) {
 	return vmSpec(&machine{id: 1, conf: conf}, q)
+}
+
+// Routes are all calls the simulator answers, as METHOD and path.
+func Routes() [][2]string {
+	var out [][2]string
+	for _, r := range allRoutes() {
+		out = append(out, [2]string{r.method, "/" + strings.Join(r.pattern, "/")})
+	}
+	return out
 }

@@ -55,14 +55,22 @@ const (
 	// FaultStale answers cluster/resources out of the last broadcast although
 	// a new one is due.
 	FaultStale FaultKind = "stale"
-	// FaultNoReports answers cluster/resources and nodes as if no node's pvestatd had
-	// reported for five minutes: statuses are unknown, and machines have neither name nor
-	// template flag.
-	FaultNoReports FaultKind = "no-reports"
 	// FaultStorageFull lets clones and uploads run out of space.
 	FaultStorageFull FaultKind = "storage-full"
 	// FaultVMCrash ends a VM Delay after it was started.
 	FaultVMCrash FaultKind = "vm-crash"
+
+	// The following are states of Node, from the rule's addition to its
+	// removal; [Outage] has their delays.
+
+	// FaultNodeHung stops a node's programs: the others call it offline, keep
+	// what it reported last for some minutes, and calls for it time out (596).
+	FaultNodeHung FaultKind = "node-hung"
+	// FaultNodeCut pulls a node's network cable: calls for it answer 595.
+	FaultNodeCut FaultKind = "node-cut"
+	// FaultNoReports lets a node's status daemon stand still, and what it
+	// reported be too old to count. The node works.
+	FaultNoReports FaultKind = "no-reports"
 )
 
 // Fault is a rule. Empty conditions match everything.
@@ -91,7 +99,11 @@ func (f Fault) Validate() error {
 	kinds := []FaultKind{
 		FaultError, FaultSlow, FaultLockTimeout, FaultTaskLock, FaultTaskError, FaultWarnings, FaultTaskLost,
 		FaultTaskKilled, FaultHalfClone, FaultCutConnection, FaultUnauthorized, FaultNodeDown, FaultProxyTimeout,
-		FaultStale, FaultNoReports, FaultStorageFull, FaultVMCrash,
+		FaultStale, FaultStorageFull, FaultVMCrash,
+	}
+	kinds = append(kinds, nodeFaults()...)
+	if slices.Contains(nodeFaults(), f.Kind) && f.Node == "" {
+		return fmt.Errorf("fault %s: name its node", f.Kind)
 	}
 	if !slices.Contains(kinds, f.Kind) {
 		return fmt.Errorf("fault: unknown kind %q (one of %v)", f.Kind, kinds)
@@ -123,9 +135,13 @@ func (s *Server) AddFault(f Fault) (remove func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.faults = append(s.faults, r)
+	if slices.Contains(nodeFaults(), f.Kind) {
+		s.setTrouble(f.Node, f.Kind)
+	}
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
+		s.endTrouble(r)
 		s.faults = slices.DeleteFunc(s.faults, func(x *faultRule) bool { return x == r })
 	}
 }
@@ -134,7 +150,17 @@ func (s *Server) AddFault(f Fault) (remove func()) {
 func (s *Server) ClearFaults() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for _, r := range s.faults {
+		s.endTrouble(r)
+	}
 	s.faults = nil
+}
+
+// endTrouble ends what a rule has brought on a node; s.mu is held.
+func (s *Server) endTrouble(r *faultRule) {
+	if n := s.nodes[r.Node]; n != nil && n.trouble == r.Kind {
+		s.setTrouble(r.Node, "")
+	}
 }
 
 // Faults are the rules in force.
@@ -148,15 +174,6 @@ func (s *Server) Faults() []Fault {
 		}
 	}
 	return out
-}
-
-// SetNodeDown makes a node unreachable, or brings it back.
-func (s *Server) SetNodeDown(name string, down bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if n := s.nodes[name]; n != nil {
-		n.down = down
-	}
 }
 
 func (f *faultRule) reasonOr(text string) string {
@@ -182,8 +199,6 @@ func (f *faultRule) applies(c *call) bool {
 		return last == "start"
 	case FaultStale:
 		return last == "resources"
-	case FaultNoReports:
-		return last == "resources" || c.path == "/nodes"
 	case FaultLockTimeout:
 		return c.vmid != 0 && isWrite(c.method)
 	case FaultTaskLock, FaultTaskError, FaultWarnings, FaultTaskLost, FaultTaskKilled:
@@ -249,8 +264,7 @@ func (s *Server) faultsBefore(c *call) error {
 		}
 	}
 	c.faults = s.matchFaults(c, FaultTaskLock, FaultTaskError, FaultWarnings, FaultTaskLost, FaultTaskKilled,
-		FaultHalfClone, FaultCutConnection, FaultProxyTimeout, FaultStale, FaultNoReports, FaultStorageFull,
-		FaultVMCrash)
+		FaultHalfClone, FaultCutConnection, FaultProxyTimeout, FaultStale, FaultStorageFull, FaultVMCrash)
 	return nil
 }
 

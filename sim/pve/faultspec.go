@@ -35,7 +35,6 @@ func namedFaults() map[string]Fault {
 		"warnings":      {Kind: FaultWarnings},
 		"storage-full":  {Kind: FaultStorageFull},
 		"stale":         {Kind: FaultStale},
-		"no-reports":    {Kind: FaultNoReports},
 		"vm-crash":      {Kind: FaultVMCrash},
 		"unauthorized":  {Kind: FaultUnauthorized},
 		"node-down":     {Kind: FaultNodeDown, Path: onePVE},

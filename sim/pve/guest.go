@@ -177,6 +177,9 @@ type simGuest struct {
 	s       *Server
 	m       *machine
 	agentAt time.Time // when the agent starts to answer
+
+	files map[string]string // written by the agent; guarded by Server.mu
+	execs []execution       // done by the agent, by process id less one
 }
 
 func (g *simGuest) live(run *guestRun) bool {

@@ -71,6 +71,7 @@ type answer struct {
 	reason string // of the status line
 	data   any
 	body   map[string]any
+	text   string // in place of a body of JSON
 }
 
 // api is a raw client, so that tests see exactly what is on the wire.
@@ -163,6 +164,10 @@ func (a *api) tryFor(ctx context.Context, method, path, ctype string, body io.Re
 	raw, err := io.ReadAll(res.Body)
 	if err != nil {
 		return out, err
+	}
+	if len(raw) == 0 || res.Header.Get("Content-Type") == "" {
+		out.text = string(raw)
+		return out, nil
 	}
 	if err := json.Unmarshal(raw, &out.body); err != nil {
 		return out, fmt.Errorf("body %q: %w", raw, err)

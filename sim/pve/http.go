@@ -9,11 +9,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"mime"
 	"mime/multipart"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -28,6 +28,12 @@ const (
 	workerWait = 30 * time.Second
 )
 
+// counted is a page of a list, and how long the whole list is.
+type counted struct {
+	rows  []map[string]any
+	total int
+}
+
 // upload is the file part of a multipart request.
 type upload struct {
 	filename string
@@ -37,7 +43,7 @@ type upload struct {
 // ServeHTTP answers one API call.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// A real cluster finishes what it began even if the client has gone.
-	c := &call{ctx: s.ctx, method: r.Method, path: r.URL.Path, node: s.model.Nodes[0].Name}
+	c := &call{ctx: s.ctx, method: r.Method, path: r.URL.Path, node: s.entry()}
 	cut := false
 	data, err := s.serve(c, r, &cut)
 	drain(r.Body)
@@ -61,19 +67,23 @@ func (s *Server) serve(c *call, r *http.Request, cut *bool) (any, error) {
 	c.route, c.vars = s.find(c.method, rel)
 	s.resolve(c)
 	s.callStarts(c)
+	if !slices.Contains([]string{"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"}, c.method) {
+		s.violate(c, "unknown method")
+		return nil, bare(&apiError{status: http.StatusNotImplemented, reason: "method '" + c.method + "' not available"})
+	}
 	if err := s.authenticate(c, r); err != nil {
 		s.sleep(c.ctx, s.model.Delays.LoginFailure)
-		return nil, err
+		return nil, bare(err)
+	}
+	if err := s.mayUpload(c); err != nil {
+		return nil, bare(err)
 	}
 	if err := readParams(c, r); err != nil {
 		return nil, err
 	}
 	if c.route == nil {
 		s.violate(c, "unknown call")
-		return nil, &apiError{
-			status: http.StatusNotImplemented,
-			reason: fmt.Sprintf("Method '%s %s' not implemented", c.method, rel),
-		}
+		return nil, noMethod(c.method, rel)
 	}
 	if !s.sleep(c.ctx, s.model.Delays.Call) {
 		return nil, errGone
@@ -104,7 +114,7 @@ func (s *Server) resolve(c *call) {
 	}
 	if n := c.vars["node"]; n != "" {
 		if n == "localhost" {
-			n = s.model.Nodes[0].Name
+			n = s.entry()
 			c.vars["node"] = n
 		}
 		c.node = n
@@ -116,14 +126,13 @@ func (s *Server) resolve(c *call) {
 func (s *Server) worker(c *call) (func(), error) {
 	s.mu.Lock()
 	n := s.nodes[c.node]
-	down := n != nil && n.down
 	s.mu.Unlock()
 	if n == nil {
 		return nil, dief("hostname lookup '%s' failed - failed to get address info for: %s: Name or service not known",
 			c.node, c.node)
 	}
-	if down {
-		return nil, &apiError{status: statusProxy, reason: "No route to host"}
+	if err := s.unreachable(c, n); err != nil {
+		return nil, err
 	}
 	limit := s.model.Limits.WorkersPerNode
 	if limit <= 0 {
@@ -136,20 +145,38 @@ func (s *Server) worker(c *call) (func(), error) {
 	return release, err
 }
 
+// mayUpload checks an upload's permission where pveproxy does: before it reads
+// the file.
+func (s *Server) mayUpload(c *call) error {
+	if c.route == nil || c.method != http.MethodPost || !strings.HasSuffix(c.path, "/upload") || c.auth.isRoot() {
+		return nil
+	}
+	return s.may(c.auth, "/storage/"+c.vars["storage"], "Datastore.AllocateTemplate")
+}
+
 // perform checks permission and parameters and runs the handler.
 func (s *Server) perform(c *call) (any, error) {
-	if fields := (schema{"vmid": vmidParam()}).validate(only(c.vars, "vmid")); len(fields) > 0 {
-		return nil, badParams(fields)
+	for k, v := range c.vars { // may be said twice, but the same
+		if p, ok := c.params[k]; ok && p != v {
+			return nil, badParam(k, "duplicate parameter (already defined in URI) with conflicting values!")
+		}
+		delete(c.params, k)
 	}
-	if c.route.perm != nil {
+	if c.route.perm != nil && !c.auth.isRoot() { // root is not asked
 		if err := c.route.perm(s, c); err != nil {
 			return nil, err
 		}
+	}
+	if fields := (schema{"vmid": vmidParam()}).validate(only(c.vars, "vmid")); len(fields) > 0 {
+		return nil, badParams(fields)
 	}
 	if !c.route.freeParams {
 		if fields := c.route.params.validate(c.params); len(fields) > 0 {
 			return nil, badParams(fields)
 		}
+	}
+	if err := s.noQuorum(c); err != nil {
+		return nil, err
 	}
 	return c.route.handle(s, c)
 }
@@ -163,14 +190,14 @@ func only(m map[string]string, key string) map[string]string {
 
 // readParams collects the parameters of query and body.
 func readParams(c *call, r *http.Request) error {
-	c.params = map[string]string{}
+	c.params, c.lists = map[string]string{}, map[string][]string{}
 	for k, v := range r.URL.Query() {
 		c.params[k] = v[len(v)-1]
 	}
 	if !isWrite(c.method) || c.method == http.MethodDelete {
 		if r.ContentLength > 0 || len(r.TransferEncoding) > 0 {
 			return &apiError{
-				status: http.StatusNotImplemented,
+				status: http.StatusNotImplemented, form: bodyText,
 				reason: fmt.Sprintf("Unexpected content for method '%s'", c.method),
 			}
 		}
@@ -202,7 +229,7 @@ func readForm(c *call, body io.Reader) error {
 		return dief("unable to parse form: %s", err)
 	}
 	for k, v := range form {
-		c.params[k] = v[len(v)-1]
+		c.params[k], c.lists[k] = v[len(v)-1], v
 	}
 	return nil
 }
@@ -223,6 +250,10 @@ func readJSON(c *call, body io.Reader) error {
 	}
 	for k, v := range obj {
 		if v == nil {
+			continue
+		}
+		if words, ok := stringList(v); ok && c.route != nil && c.route.params[k].list {
+			c.lists[k], c.params[k] = words, strings.Join(words, " ")
 			continue
 		}
 		text, ok := stringify(v)
@@ -269,9 +300,11 @@ func (s *Server) reply(w http.ResponseWriter, c *call, data any, err error) {
 		return
 	}
 	if err == nil {
-		answer := map[string]any{"data": data}
-		maps.Copy(answer, c.attributes)
-		body, merr := json.Marshal(answer)
+		out := map[string]any{"data": data}
+		if rows, ok := data.(counted); ok {
+			out = map[string]any{"data": rows.rows, "total": rows.total}
+		}
+		body, merr := json.Marshal(out)
 		if merr == nil {
 			w.Header().Set("Content-Type", "application/json;charset=UTF-8")
 			if c.upload != nil {
@@ -290,11 +323,7 @@ func (s *Server) reply(w http.ResponseWriter, c *call, data any, err error) {
 }
 
 func writeError(w http.ResponseWriter, e *apiError) {
-	body := map[string]any{"data": nil, "message": e.reason + "\n"}
-	if len(e.fields) > 0 {
-		body["errors"] = e.fields
-	}
-	raw, _ := json.Marshal(body) //nolint:errchkjson // strings only
+	raw, ctype := e.body()
 	conn, buf, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		http.Error(w, string(raw), e.status) // in-memory recorders cannot be taken over
@@ -303,9 +332,28 @@ func writeError(w http.ResponseWriter, e *apiError) {
 	defer func() { _ = conn.Close() }()
 	reason := strings.NewReplacer("\r", " ", "\n", " ").Replace(e.reason)
 	_, _ = fmt.Fprintf(buf, "HTTP/1.1 %d %s\r\nCache-Control: max-age=0\r\nConnection: close\r\n"+
-		"Server: pve-api-daemon/3.0\r\nContent-Type: application/json;charset=UTF-8\r\nContent-Length: %d\r\n\r\n%s",
-		e.status, reason, len(raw), raw)
+		"Server: pve-api-daemon/3.0\r\n%sContent-Length: %d\r\n\r\n%s",
+		e.status, reason, ctype, len(raw), raw)
 	_ = buf.Flush()
+}
+
+// body is what an error's answer holds, and the header that says so.
+func (e *apiError) body() (raw []byte, ctype string) {
+	body := map[string]any{"data": nil, "message": e.reason + "\n"}
+	switch e.form {
+	case bodyEmpty:
+		return nil, ""
+	case bodyText:
+		return []byte(e.reason), ""
+	case bodyPlain:
+		body["message"] = e.reason
+	case bodyMessage:
+	}
+	if len(e.fields) > 0 {
+		body["errors"] = e.fields
+	}
+	raw, _ = json.Marshal(body) //nolint:errchkjson // strings only
+	return raw, "Content-Type: application/json;charset=UTF-8\r\n"
 }
 
 // cutConnection closes the connection without an answer.

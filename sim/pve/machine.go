@@ -31,6 +31,8 @@ type machine struct {
 	root       string // the guest's root directory, once it has run a program
 	foreign    bool   // there from the start
 	starts     int
+	paused     bool
+	snapshots  map[string]*snapshot
 }
 
 // sighting is what the status broadcast would say of a VMID from a moment on.

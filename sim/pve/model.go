@@ -43,6 +43,8 @@ type Model struct {
 	Pools []string `json:"pools"`
 	// Delays say how long things take.
 	Delays Delays `json:"delays"`
+	// Outage says how long trouble with nodes takes to show.
+	Outage Outage `json:"outage"`
 	// Limits bound what runs at the same time.
 	Limits Limits `json:"limits"`
 	// StatusLag is how old status, name and load in the cluster listing are;
@@ -57,6 +59,8 @@ type Model struct {
 	UserTagAccess string `json:"userTagAccess"`
 	// RegisteredTags may be set only with Sys.Modify on /.
 	RegisteredTags []string `json:"registeredTags"`
+	// NoOVMF nodes lack the package pve-edk2-firmware: VMs can't have an EFI.
+	NoOVMF bool `json:"noOVMF"`
 	// NextID bounds what /cluster/nextid suggests; zero means 100..999999999.
 	NextID Range `json:"nextID"`
 }
@@ -143,7 +147,9 @@ type User struct {
 	ID       string `json:"id"`
 	Password string `json:"password"`
 	// Groups the user belongs to, for ACL entries on groups.
-	Groups []string `json:"groups"`
+	Groups  []string `json:"groups"`
+	Comment string   `json:"comment"`
+	Email   string   `json:"email"`
 	// Disabled users cannot log in, nor can their tokens.
 	Disabled bool `json:"disabled"`
 }
@@ -308,8 +314,8 @@ func DefaultModel() Model {
 		ACL:       defaultACL(3),
 		Pools:     []string{DefaultPool},
 		Limits:    Limits{ClonesPerStorage: 2, WorkersPerNode: 3},
-		StatusLag: 10 * time.Second,
-		Guest:     Guest{Kind: GuestNothing},
+		StatusLag: 10 * time.Second, Outage: defaultOutage(),
+		Guest: Guest{Kind: GuestNothing},
 	}
 }
 

@@ -181,11 +181,20 @@ func (s *Server) mayLocked(who identity, path string, privs ...string) error {
 func (s *Server) mayAny(who identity, path string, privs ...string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	have := s.privs(who, path)
-	if slices.ContainsFunc(privs, func(p string) bool { return have[p] }) {
+	return s.mayAnyLocked(who, path, privs...)
+}
+
+func (s *Server) mayAnyLocked(who identity, path string, privs ...string) error {
+	if s.hasAny(who, path, privs...) {
 		return nil
 	}
 	return forbidden(path, strings.Join(privs, "|"))
+}
+
+// hasAny tells whether a caller has one of the privileges; s.mu is held.
+func (s *Server) hasAny(who identity, path string, privs ...string) bool {
+	have := s.privs(who, path)
+	return slices.ContainsFunc(privs, func(p string) bool { return have[p] })
 }
 
 // The path templates permissions are declared on.

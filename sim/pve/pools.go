@@ -10,10 +10,20 @@ import (
 )
 
 func poolRoutes() []route {
+	allocate := func(name string) permCheck { return needs("/pool/{"+name+"}", "Pool.Allocate") }
+	change := schema{
+		"comment": {}, "vms": {}, "storage": {}, "delete": {kind: kBool}, "allow-move": {kind: kBool},
+	}
 	return []route{
 		newRoute(http.MethodGet, "/pools", ClassOther, nil, schema{"poolid": {}, "type": {}}, listPools),
 		newRoute(http.MethodGet, "/pools/{poolid}", ClassListing, needs("/pool/{poolid}", "Pool.Audit"),
 			schema{"type": {enum: []string{"qemu", "lxc", "storage"}}}, getPool),
+		newRoute(http.MethodPost, "/pools", ClassOther, allocate("poolid"),
+			schema{"poolid": {required: true, check: checkPoolID}, "comment": {}}, createPool),
+		newRoute(http.MethodPut, "/pools", ClassOther, allocate("poolid"), change.with(schema{"poolid": {required: true}}), updatePool),
+		newRoute(http.MethodPut, "/pools/{poolid}", ClassOther, allocate("poolid"), change, updatePool),
+		newRoute(http.MethodDelete, "/pools", ClassOther, allocate("poolid"), schema{"poolid": {required: true}}, deletePool),
+		newRoute(http.MethodDelete, "/pools/{poolid}", ClassOther, allocate("poolid"), nil, deletePool),
 	}
 }
 
@@ -45,13 +55,17 @@ func listPools(s *Server, c *call) (any, error) {
 func getPool(s *Server, c *call) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.pool(c.vars["poolid"])
+	p, err := s.pool(c.vars["poolid"])
+	if err == nil {
+		p["poolid"] = c.vars["poolid"]
+	}
+	return p, err
 }
 
 func (s *Server) pool(id string) (map[string]any, error) {
 	members, ok := s.pools[id]
 	if !ok {
-		return nil, dief("no such pool '%s'", id)
+		return nil, dief("pool '%s' does not exist", id)
 	}
 	rows := []map[string]any{}
 	for _, vmid := range slices.Sorted(maps.Keys(members)) {
@@ -60,4 +74,66 @@ func (s *Server) pool(id string) (map[string]any, error) {
 		}
 	}
 	return map[string]any{"members": rows}, nil
+}
+
+// poolID is the pool a call names, in its path or as a parameter.
+func (c *call) poolID() string { return cmpOr(c.vars["poolid"], c.param("poolid")) }
+
+func createPool(s *Server, c *call) (any, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	id := c.poolID()
+	if s.pools[id] != nil {
+		return nil, dief("create pool failed: pool '%s' already exists", id)
+	}
+	s.pools[id] = map[int]bool{}
+	return nil, nil //nolint:nilnil // "data": null
+}
+
+// updatePool adds or removes VMs. Storages in pools are not simulated.
+func updatePool(s *Server, c *call) (any, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	id := c.poolID()
+	members := s.pools[id]
+	if members == nil {
+		return nil, dief("update pools failed: pool '%s' does not exist", id)
+	}
+	if c.has("storage") {
+		return nil, dief("update pools failed: storages in pools are not simulated")
+	}
+	for _, v := range splitTags(c.param("vms")) {
+		vmid := atoi(v)
+		had := s.poolOf(vmid)
+		switch {
+		case c.flag("delete") && had != id:
+			return nil, dief("update pools failed: VM %d is not a pool member", vmid)
+		case c.flag("delete"):
+			delete(members, vmid)
+			continue
+		case had == id:
+			return nil, dief("update pools failed: VM %d is already a pool member", vmid)
+		case had != "" && !c.flag("allow-move"):
+			return nil, dief("update pools failed: VM %d belongs already to pool '%s' and 'allow-move' is not set", vmid, had)
+		case had != "":
+			delete(s.pools[had], vmid)
+		}
+		members[vmid] = true
+	}
+	return nil, nil //nolint:nilnil // "data": null
+}
+
+func deletePool(s *Server, c *call) (any, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	id := c.poolID()
+	members, ok := s.pools[id]
+	if !ok {
+		return nil, dief("delete pool failed: pool '%s' does not exist", id)
+	}
+	for _, vmid := range slices.Sorted(maps.Keys(members)) {
+		return nil, dief("delete pool failed: pool '%s' is not empty (contains VM %d)", id, vmid)
+	}
+	delete(s.pools, id)
+	return nil, nil //nolint:nilnil // "data": null
 }

@@ -5,7 +5,6 @@ package pve
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 )
 
@@ -99,7 +98,7 @@ func (s *Server) templateConfig(t Template, id int, st *store) (map[string]strin
 		"scsihw": "virtio-scsi-single", "boot": "order=" + disk, "agent": "1",
 		disk:      fmt.Sprintf("%s,size=%s", base.id, formatSize(base.size)),
 		"net0":    fmt.Sprintf("virtio=%s,bridge=%s", s.newMAC(), s.firstBridge()),
-		"smbios1": "uuid=" + s.newUUID(), "vmgenid": s.newUUID(), "serial0": "socket",
+		"smbios1": "uuid=" + s.newUUID(), "vmgenid": s.newUUID(), "serial0": "socket", "meta": s.meta(),
 	}
 	if t.NoAgent {
 		delete(conf, "agent")
@@ -113,8 +112,27 @@ func (s *Server) templateConfig(t Template, id int, st *store) (map[string]strin
 		state.seed = s.newUUID()
 		conf[tpmSlot] = state.id + ",size=" + formatSize(tpmStateSize) + ",version=v2.0"
 	}
-	maps.Copy(conf, t.Config)
+	storeGiven(conf, t.Config)
 	return conf, nil
+}
+
+// meta is what a configuration says of its making.
+func (s *Server) meta() string {
+	return fmt.Sprintf("creation-qemu=10.1.2,ctime=%d", s.clk.Now().Unix())
+}
+
+// storeGiven adds the options of a model, as they would be stored; an empty one
+// takes an option away.
+func storeGiven(conf, given map[string]string) {
+	for k, v := range given {
+		if k == "description" {
+			v = storedDescription(v)
+		}
+		conf[k] = v
+		if v == "" {
+			delete(conf, k)
+		}
+	}
 }
 
 func (s *Server) newCloudInitVolume(st *store, vmid int) *volume {
@@ -141,7 +159,7 @@ func (s *Server) addVM(v VM) error {
 		st.add(disk)
 		m.conf["scsi0"] = disk.id + ",size=10G"
 	}
-	maps.Copy(m.conf, v.Config)
+	storeGiven(m.conf, v.Config)
 	if v.Running {
 		m.running, m.pid, m.started, m.memory = true, s.newPID(), s.started, m.memBytes()
 	}

@@ -127,6 +127,9 @@ func (s *Server) prepareBoot(c *call, t *task) (*machine, error) {
 	if err := s.checkDrives(m); err != nil {
 		return nil, err
 	}
+	if s.model.NoOVMF && m.conf["bios"] == "ovmf" {
+		return nil, dief("EFI base image '%s/OVMF_CODE.fd' not found", ovmfDir)
+	}
 	if err := s.reserve(m); err != nil {
 		t.log = append(t.log, "kvm: cannot set up guest memory 'pc.ram': Cannot allocate memory")
 		return nil, err
@@ -281,7 +284,7 @@ func (s *Server) powerOff(m *machine) {
 	if !m.running {
 		return
 	}
-	m.running, m.pid, m.memory, m.started = false, 0, 0, time.Time{}
+	m.running, m.paused, m.pid, m.memory, m.started = false, false, 0, 0, time.Time{}
 	if m.guest != nil {
 		m.guest.kill()
 		m.guest = nil

@@ -5,6 +5,7 @@ package pve
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"net/http"
 	"os"
@@ -53,12 +54,20 @@ func listQemu(s *Server, c *call) (any, error) {
 func (s *Server) vmStatus(m *machine) map[string]any {
 	out := map[string]any{
 		"vmid": m.id, "name": m.name(), "status": m.status(), "cpus": m.cpus(), "maxmem": m.memBytes(),
-		"maxdisk": s.bootDisk(m), "uptime": 0, "cpu": 0, "mem": 0, "disk": 0,
+		"maxdisk": s.bootDisk(m), "uptime": 0, "cpu": 0, "mem": 0, "disk": 0, "memhost": 0, "netin": 0, "netout": 0,
+	}
+	for k := range m.conf {
+		if reSerial.MatchString(k) {
+			out["serial"] = 1
+		}
 	}
 	if m.running {
 		out["pid"] = m.pid
 		out["uptime"] = int64(s.clk.Since(m.started).Seconds())
 		out["mem"], out["cpu"] = m.memory/2, 0.01 //nolint:mnd // any load will do
+		for _, k := range []string{"cpusome", "cpufull", "iosome", "iofull", "memorysome", "memoryfull"} {
+			out["pressure"+k] = 0
+		}
 	}
 	if m.template() {
 		out["template"] = 1
@@ -80,6 +89,15 @@ func statusCurrent(s *Server, c *call) (any, error) {
 	}
 	out := s.vmStatus(m)
 	out["qmpstatus"] = m.status()
+	if m.paused {
+		out["qmpstatus"] = "paused"
+	}
+	if vga, ok := m.conf["vga"]; ok {
+		out["clipboard"] = nil
+		if p, err := properties(vga, "type"); err == nil && p["clipboard"] != "" {
+			out["clipboard"] = p["clipboard"]
+		}
+	}
 	out["ha"] = map[string]any{"managed": 0}
 	if agentEnabled(m.conf["agent"]) {
 		out["agent"] = 1
@@ -111,7 +129,7 @@ func destroyVM(s *Server, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.forkVM(c, "qmdestroy", func(ctx context.Context, _ *task) error {
+	return s.forkVM(c, "qmdestroy", func(ctx context.Context, t *task) error {
 		s.mu.Lock()
 		m, err := s.destroyChecks(c)
 		if err == nil && !c.flag("skiplock") {
@@ -125,6 +143,9 @@ func destroyVM(s *Server, c *call) (any, error) {
 			return err
 		}
 		m.conf["lock"] = "destroyed"
+		if c.flag("purge") {
+			t.log = append(t.log, "purging VM "+strconv.Itoa(m.id)+" from related configurations..")
+		}
 		s.mu.Unlock()
 		if !s.sleep(ctx, s.model.Delays.Destroy/2) { //nolint:mnd // the disks, and then the rest
 			return dief("interrupted by signal")
@@ -202,7 +223,7 @@ func (s *Server) strip(m *machine) {
 
 func checkResize(v string) error {
 	if !reSize.MatchString(strings.TrimPrefix(v, "+")) {
-		return formatError("value does not match the regex pattern")
+		return errors.New("value does not match the regex pattern")
 	}
 	return nil
 }
@@ -213,9 +234,9 @@ func resizeDisk(s *Server, c *call) (any, error) {
 		return nil, err
 	}
 	if !isDriveName(c.param("disk")) {
-		return nil, badParam("disk", "value '%s' does not have a value in the enumeration", c.param("disk"))
+		return nil, badParam("disk", "%s", param{enum: driveNames()}.validate(c.param("disk")))
 	}
-	return s.forkVM(c, "resize", func(ctx context.Context, _ *task) error {
+	return s.forkVM(c, "resize", func(ctx context.Context, t *task) error {
 		s.mu.Lock()
 		r, err := s.planResize(c)
 		s.mu.Unlock()
@@ -228,8 +249,23 @@ func resizeDisk(s *Server, c *call) (any, error) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		r.commit()
+		t.log = append(t.log, "Image resized.")
 		return nil
 	})
+}
+
+// driveNames are all slots of disks.
+func driveNames() []string {
+	var out []string
+	for _, bus := range []struct {
+		name string
+		n    int
+	}{{"ide", 4}, {"scsi", 31}, {"virtio", 16}, {"sata", 6}} {
+		for i := range bus.n {
+			out = append(out, bus.name+strconv.Itoa(i))
+		}
+	}
+	return append(out, "efidisk0", tpmSlot)
 }
 
 // resize is a disk that grows.
@@ -285,30 +321,42 @@ func (r *resize) commit() {
 
 // makeTemplate converts a stopped VM; its disks become bases.
 func makeTemplate(s *Server, c *call) (any, error) {
-	if _, err := s.vm(c); err != nil {
+	s.mu.Lock()
+	_, err := s.templateChecks(c)
+	s.mu.Unlock()
+	if err != nil {
 		return nil, err
 	}
 	return s.forkVM(c, "qmtemplate", func(_ context.Context, _ *task) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		m, err := s.get(c.node, c.vmid)
+		m, err := s.templateChecks(c)
 		if err != nil {
 			return err
-		}
-		if err := m.checkLock(); err != nil {
-			return err
-		}
-		if m.running {
-			return dief("you can't convert a VM to template if VM is running")
-		}
-		if m.template() {
-			return dief("you can't convert a template to a template")
 		}
 		s.toBase(m)
 		m.conf["template"] = "1"
 		s.sight(m)
 		return nil
 	})
+}
+
+// templateChecks refuses what can't be made a template; s.mu is held.
+func (s *Server) templateChecks(c *call) (*machine, error) {
+	m, err := s.get(c.node, c.vmid)
+	if err == nil {
+		err = m.checkLock()
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case m.template():
+		return nil, dief("you can't convert a template to a template")
+	case m.running:
+		return nil, dief("you can't convert a VM to template if VM is running")
+	default:
+		return m, nil
+	}
 }
 
 func (s *Server) toBase(m *machine) {

@@ -35,6 +35,7 @@ type call struct {
 	path   string
 	vars   map[string]string
 	params map[string]string
+	lists  map[string][]string
 	upload *upload
 	auth   identity
 	node   string // the node that handles it
@@ -42,8 +43,6 @@ type call struct {
 	route  *route
 	faults []*faultRule // those that hit this call
 	upid   string
-	// attributes stand beside data in the answer.
-	attributes map[string]any
 }
 
 func newRoute(method, path string, class Class, perm permCheck, params schema, h handler) route {
@@ -105,7 +104,8 @@ func (s *Server) find(method, path string) (*route, map[string]string) {
 // allRoutes is the table of everything the simulator can do.
 func allRoutes() []route {
 	return slices.Concat(accessRoutes(), clusterRoutes(), nodeRoutes(), taskRoutes(),
-		qemuRoutes(), storageRoutes(), poolRoutes(), networkRoutes())
+		qemuRoutes(), storageRoutes(), poolRoutes(), networkRoutes(), createRoutes(), snapshotRoutes(), morePowerRoutes(),
+		cloudInitRoutes(), userRoutes(), readRoutes())
 }
 
 func isWrite(method string) bool {
@@ -113,6 +113,14 @@ func isWrite(method string) bool {
 }
 
 func (c *call) param(name string) string { return c.params[name] }
+
+// words is a parameter that may be given more than once.
+func (c *call) words(name string) []string {
+	if w := c.lists[name]; len(w) > 0 {
+		return w
+	}
+	return []string{c.params[name]}
+}
 
 func (c *call) has(name string) bool {
 	_, ok := c.params[name]

@@ -32,6 +32,7 @@ type param struct {
 	maxLen   int
 	enum     []string
 	check    func(string) error // the format
+	list     bool               // may be given more than once
 }
 
 // schema is the parameters a method takes, beside those of its path.
@@ -99,7 +100,11 @@ func (p param) validate(v string) string {
 	}
 	if p.check != nil {
 		if err := p.check(v); err != nil {
-			return err.Error()
+			msg := err.Error()
+			if strings.HasPrefix(msg, "invalid format - ") { // a parser died
+				msg += "\n"
+			}
+			return msg
 		}
 	}
 	return ""
@@ -138,7 +143,28 @@ const (
 	maxVMID = 999_999_999
 )
 
-func vmidParam() param { return param{kind: kInt, min: minVMID, max: maxVMID} }
+func vmidParam() param { return param{kind: kInt, min: -maxVMID, check: checkVMID} }
+
+func checkVMID(v string) error {
+	if n := atoi(v); n < minVMID || n > maxVMID {
+		return errors.New("invalid format - value does not look like a valid VM ID")
+	}
+	return nil
+}
+
+// stringList reads a JSON list of strings.
+func stringList(v any) ([]string, bool) {
+	list, ok := v.([]any)
+	out := make([]string, 0, len(list))
+	for _, x := range list {
+		s, isString := x.(string)
+		if !isString {
+			return nil, false
+		}
+		out = append(out, s)
+	}
+	return out, ok && len(out) > 0
+}
 
 // stringify turns a decoded JSON value into what a form would have said.
 func stringify(v any) (string, bool) {

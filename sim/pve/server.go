@@ -47,6 +47,7 @@ type Server struct {
 	access    access
 	faults    []*faultRule
 	calls     callLog
+	options   map[string]string // of the datacenter
 	hooks     map[int]func(Call)
 	nextHook  int
 	seen      map[int][]sighting // what the status broadcasts say, by VMID
@@ -61,12 +62,6 @@ type Server struct {
 	host       *vmHost // nil unless guests run under QEMU
 	populating bool
 	groups     []int // process groups of guests' programs
-}
-
-type node struct {
-	Node
-	started time.Time
-	down    bool
 }
 
 // Option changes how a server runs.
@@ -88,7 +83,7 @@ func New(m Model, opts ...Option) (*Server, error) {
 		nodes: map[string]*node{}, stores: map[storeKey]*store{}, vms: map[int]*machine{},
 		pools: map[string]map[int]bool{}, tasks: map[string]*task{}, nextPID: 1000,
 		hooks: map[int]func(Call){}, seen: map[int][]sighting{},
-		consoles: map[int]*guestLog{},
+		consoles: map[int]*guestLog{}, options: map[string]string{},
 	}
 	for _, o := range opts {
 		o(s)

@@ -93,9 +93,11 @@ func storageStatus(s *Server, c *call) (any, error) {
 	defer s.mu.Unlock()
 	st, err := s.storeOn(c.node, c.vars["storage"])
 	if err != nil {
-		return nil, err
+		return nil, badParam("storage", "No such storage.")
 	}
-	return st.describe(), nil
+	out := st.describe()
+	delete(out, "used_fraction")
+	return out, nil
 }
 
 func listContent(s *Server, c *call) (any, error) {
@@ -126,8 +128,11 @@ func (v *volume) describe() map[string]any {
 	if v.vmid != 0 {
 		out["vmid"] = v.vmid
 	}
-	if v.parent != "" {
-		out["parent"] = v.parent
+	if v.content == "images" {
+		out["used"], out["parent"] = v.used, nil
+		if v.parent != "" {
+			out["parent"] = v.parent
+		}
 	}
 	return out
 }
@@ -143,10 +148,7 @@ func (s *Server) maySee(who identity, v *volume) error {
 		}
 		return s.mayLocked(who, path, "Datastore.Allocate")
 	}
-	if s.mayLocked(who, path, "Datastore.AllocateSpace") == nil {
-		return nil
-	}
-	return s.mayLocked(who, path, "Datastore.Audit")
+	return s.mayAnyLocked(who, path, "Datastore.AllocateSpace", "Datastore.Audit")
 }
 
 // volid completes what the path says: the storage may be left out.
@@ -170,13 +172,13 @@ func volumeInfo(s *Server, c *call) (any, error) {
 	}
 	v := st.vols[c.volid()]
 	if v == nil {
-		return nil, dief("volume_size_info on '%s' failed", c.volid())
+		return nil, dief("volume_size_info on '%s' failed - no format", c.volid())
 	}
 	if err := s.maySee(c.auth, v); err != nil {
 		return nil, err
 	}
 	return map[string]any{
-		"path": "/sim/" + v.id, "size": v.size, "used": v.used, "format": v.format, "volid": v.id,
+		"path": "/sim/" + v.id, "size": v.size, "used": v.used, "format": v.format,
 	}, nil
 }
 
@@ -306,7 +308,7 @@ func uploadFile(s *Server, c *call) (any, error) {
 	if !st.holds(content) {
 		return nil, dief("storage '%s' does not support '%s' content", st.Name, content)
 	}
-	c.node = s.model.Nodes[0].Name
+	c.node = s.entry()
 	return s.fork(c, "imgcopy", "", func(ctx context.Context, t *task) error {
 		return s.importUpload(ctx, c, t, st, name)
 	})

@@ -106,6 +106,14 @@ func (st *store) nextDisk(vmid int, base *volume) string {
 	}
 }
 
+// rawName is the id of an image with the name of a raw one.
+func rawName(id string) string {
+	if base, ok := strings.CutSuffix(id, ".qcow2"); ok {
+		return base + ".raw"
+	}
+	return id
+}
+
 // withoutFormat is a volume id without the ending of its file: a number is taken in any
 // format.
 func withoutFormat(id string) string {

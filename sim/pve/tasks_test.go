@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/hyperfleet/hyperfleet/sim/pve"
@@ -51,6 +52,112 @@ func TestTaskLife(t *testing.T) {
 	if got := a.do("GET", "/nodes/pve2/tasks/"+upid+"/status", nil); got.status != 400 {
 		t.Errorf("asked on another node: %d", got.status)
 	}
+}
+
+// TestCloneLog: what the log of a clone says.
+func TestCloneLog(t *testing.T) {
+	t.Parallel()
+	a := start(t, nil)
+	for full, want := range map[string][]string{
+		"0": {
+			"creating a clone of VM 9001 with ID 1000",
+			"create full clone of drive ide2 (local-lvm:vm-9001-cloudinit)",
+			"allocated target volume 'local-lvm:vm-1000-cloudinit'",
+			"create linked clone of drive scsi0 (local-lvm:base-9001-disk-0)",
+			"TASK OK",
+		},
+		"1": {
+			"creating a clone of VM 9001 with ID 1001",
+			"create full clone of drive ide2 (local-lvm:vm-9001-cloudinit)",
+			"allocated target volume 'local-lvm:vm-1001-cloudinit'",
+			"create full clone of drive scsi0 (local-lvm:base-9001-disk-0)",
+			"allocated target volume 'local-lvm:vm-1001-disk-0'",
+			"transferred 0.0 B of 20.0 GiB (0.00%)",
+			"transferred 20.0 GiB of 20.0 GiB (100.00%)",
+			"TASK OK",
+		},
+	} {
+		upid := fmt.Sprint(a.ok("POST", clonePath, p{"newid": "100" + full, "full": full}))
+		a.wait(upid)
+		var got []string
+		rows, _ := a.ok("GET", "/nodes/pve1/tasks/"+upid+"/log", nil).([]any)
+		for _, r := range rows {
+			row, _ := r.(map[string]any)
+			got = append(got, fmt.Sprint(row["t"]))
+		}
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("full=%s: %s", full, d)
+		}
+	}
+}
+
+// TestTokensTasks: /cluster/tasks shows a token none of its own tasks, a node's
+// own list shows them, the newest first, running ones as RUNNING under the
+// token's full name.
+func TestTokensTasks(t *testing.T) {
+	t.Parallel()
+	clk := clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0))
+	a := start(t, func(m *pve.Model) {
+		m.Users = append(m.Users, pve.User{ID: "u@pve", Password: "pw"})
+		m.Tokens = append(m.Tokens, pve.Token{ID: "u@pve!t", Secret: "s", NoPrivSep: true},
+			pve.Token{ID: "u@pve!other", Secret: "s", NoPrivSep: true})
+		m.ACL = append(m.ACL, pve.ACL{Path: "/", Principal: "u@pve", Role: "PVEVMAdmin"},
+			pve.ACL{Path: "/storage", Principal: "u@pve", Role: "PVEDatastoreAdmin"},
+			pve.ACL{Path: "/sdn", Principal: "u@pve", Role: "PVESDNUser"})
+	}, pve.WithClock(clk))
+	u, other, user := a.token("u@pve!t", "s"), a.token("u@pve!other", "s"), a.login("u@pve", "pw")
+	a.s.AddFault(pve.Fault{Kind: pve.FaultTaskError, Delay: time.Minute, VMID: 1001})
+	first := fmt.Sprint(u.ok("POST", clonePath, p{"newid": "1000"}))
+	a.wait(first)
+	clk.Step(time.Second)
+	second := fmt.Sprint(u.ok("POST", clonePath, p{"newid": "1001"}))
+	eventually(t, "second clone", clk.HasWaiters)
+	list := func(who *api, path string, params p) []any {
+		t.Helper()
+		got := who.do("GET", path, params)
+		rows, _ := got.data.([]any)
+		if total, has := got.body["total"]; has != (path != "/cluster/tasks") || has && int(total.(float64)) < len(rows) {
+			t.Errorf("%s: total %v of %d", path, total, len(rows))
+		}
+		return rows
+	}
+	for _, tc := range []struct {
+		who    *api
+		path   string
+		params p
+		want   []string
+	}{
+		{who: u, path: "/cluster/tasks"},
+		{who: other, path: "/cluster/tasks"},
+		{who: user, path: "/cluster/tasks", want: []string{second, first}},
+		{who: u, path: "/nodes/pve1/tasks", want: []string{first}},
+		{who: u, path: "/nodes/pve1/tasks", params: p{"source": "active"}, want: []string{second}},
+		{who: u, path: "/nodes/pve1/tasks", params: p{"source": "all"}, want: []string{second, first}},
+		{who: u, path: "/nodes/pve1/tasks", params: p{"source": "all", "limit": "1"}, want: []string{second}},
+		{who: u, path: "/nodes/pve1/tasks", params: p{"source": "all", "start": "1"}, want: []string{first}},
+		{who: u, path: "/nodes/pve1/tasks", params: p{"source": "all", "since": "1700000001"}, want: []string{second}},
+		{who: u, path: "/nodes/pve1/tasks", params: p{"source": "all", "until": "1700000000"}, want: []string{first}},
+		{who: u, path: "/nodes/pve1/tasks", params: p{"source": "all", "typefilter": "qmstart"}},
+		{who: u, path: "/nodes/pve1/tasks", params: p{"source": "all", "vmid": "9001", "errors": "1"}, want: []string{second}},
+		{who: u, path: "/nodes/pve1/tasks", params: p{"statusfilter": "ok,warning"}, want: []string{first}},
+		{who: u, path: "/nodes/pve2/tasks", params: p{"source": "all"}},
+		{who: other, path: "/nodes/pve1/tasks", params: p{"source": "all"}},
+		{who: user, path: "/nodes/pve1/tasks", params: p{"source": "all"}, want: []string{first}},
+	} {
+		var got []string
+		for _, r := range list(tc.who, tc.path, tc.params) {
+			row, _ := r.(map[string]any)
+			got = append(got, fmt.Sprint(row["upid"]))
+			if row["upid"] == second && tc.who == u && (row["status"] != "RUNNING" || row["user"] != "u@pve!t") {
+				t.Errorf("%s %v: running: %v", tc.path, tc.params, row)
+			}
+		}
+		if d := cmp.Diff(tc.want, got); d != "" {
+			t.Errorf("%s %v: %s", tc.path, tc.params, d)
+		}
+	}
+	clk.Step(time.Minute)
+	a.wait(second)
 }
 
 // TestTasksOfOthers need Sys.Audit to be seen.

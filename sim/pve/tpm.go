@@ -4,8 +4,8 @@
 package pve
 
 import (
+	"fmt"
 	"slices"
-	"strings"
 )
 
 const (
@@ -19,12 +19,12 @@ const (
 func checkTPMState(d drive) error {
 	for _, k := range d.keys {
 		if !slices.Contains([]string{"size", "version", "import-from"}, k) {
-			return dief("invalid format - format error\n%s: property is not defined in schema "+
+			return fmt.Errorf("invalid format - format error\n%s: property is not defined in schema "+
 				"and the schema does not allow additional properties", k)
 		}
 	}
 	if v := d.get("version"); v != "" && v != "v1.2" && v != "v2.0" {
-		return dief("invalid format - format error\nversion: value '%s' does not have a value in the "+
+		return fmt.Errorf("invalid format - format error\nversion: value '%s' does not have a value in the "+
 			"enumeration 'v1.2, v2.0'", v)
 	}
 	return nil
@@ -34,9 +34,7 @@ func checkTPMState(d drive) error {
 // seeds at the first start. swtpm takes raw volumes only.
 func (s *Server) newTPMState(st *store, vmid int) *volume {
 	id := st.nextDisk(vmid, nil)
-	if st.fileBased() {
-		id = strings.TrimSuffix(id, ".qcow2") + ".raw"
-	}
+	id = rawName(id)
 	v := &volume{id: id, content: "images", format: "raw", size: tpmStateSize, used: tpmStateSize, ctime: s.clk.Now(), vmid: vmid}
 	st.add(v)
 	return v

@@ -84,14 +84,7 @@ func (s *sites) strike(site *fleet.Site, what trouble) (problem string, fix func
 	case wrongSecret:
 		return s.secret(site, "00000000-0000-0000-0000-00000000dead"), func() string { return s.secret(site, pve.DefaultSecret) }
 	case nodesDown:
-		down := func(down bool) {
-			for _, node := range []string{"pve1", "pve2", "pve3"} {
-				site.PVE.SetNodeDown(node, down)
-			}
-		}
-		down(true)
-
-		return "", func() string { down(false); return "" }
+		unfault = site.PVE.AddFault(pve.Fault{Kind: pve.FaultNodeDown})
 	case serverError:
 		unfault = site.PVE.AddFault(pve.Fault{Kind: pve.FaultError, Status: 503, Reason: "Service Unavailable"})
 	case refused:

@@ -20,9 +20,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve/control"
 )
 
-// apiPath is where a Proxmox VE host serves its API, in JSON.
-const apiPath = "/api2/json"
-
 // startHypervisor starts pvesim with a machine template whose disk holds the runner and
 // whose VMs run the real bootstrap service.
 func (s *stack) startHypervisor(ctx context.Context) (string, error) {
@@ -56,7 +53,7 @@ func (s *stack) startHypervisor(ctx context.Context) (string, error) {
 		return "", err
 	}
 
-	s.setting.proxmoxURL, s.setting.proxmoxFingerprint = exports["PVE_URL"]+apiPath, exports["PVE_FINGERPRINT"]
+	s.setting.proxmoxURL, s.setting.proxmoxFingerprint = exports["PVE_URL"], exports["PVE_FINGERPRINT"]
 	s.setting.proxmoxTokenID, s.setting.proxmoxTokenSecret = exports["PVE_TOKEN_ID"], exports["PVE_TOKEN_SECRET"]
 	s.hypervisor = &hypervisorSim{control: control.Client{URL: exports["PVESIM_CONTROL"]}}
 

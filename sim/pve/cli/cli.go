@@ -227,14 +227,14 @@ func (o *options) announce(s *pve.Server, m pve.Model, ctl string, out io.Writer
 	}
 	var b strings.Builder
 	for _, kv := range [][2]string{
-		{"PVE_URL", s.URL()}, {"PVE_TOKEN_ID", token.ID}, {"PVE_TOKEN_SECRET", token.Secret},
+		{"PVE_URL", s.URL() + "/api2/json"}, {"PVE_TOKEN_ID", token.ID}, {"PVE_TOKEN_SECRET", token.Secret},
 		{"PVE_FINGERPRINT", s.Fingerprint()}, {"PVESIM_CONTROL", ctl},
 	} {
 		fmt.Fprintf(&b, "export %s='%s'\n", kv[0], kv[1])
 	}
 	switch o.env {
 	case "":
-		_, err := fmt.Fprintf(out, "listening on %s\nfingerprint %s\ncontrol %s\n", s.URL(), s.Fingerprint(), ctl)
+		_, err := fmt.Fprintf(out, "listening on %s\nfingerprint %s\ncontrol %s\n", s.URL()+"/api2/json", s.Fingerprint(), ctl)
 		return err
 	case "-":
 		_, err := io.WriteString(out, b.String())

@@ -8,7 +8,8 @@
 //	GET  /sim/calls          how many calls, by class and by VM (pve.CallCounts)
 //	GET  /sim/floor?jobs=&job=  the fastest possible run ([Floor])
 //	GET  /sim/faults         the rules in force
-//	POST /sim/faults         adds rules ([]pve.Fault); DELETE removes all
+//	POST /sim/faults         adds rules ([]pve.Fault), also states of nodes such as
+//	                         {"kind": "node-hung", "node": "pve2"}; DELETE removes all
 //	GET  /sim/vm/{id}/log    a VM's console, as text
 //	GET  /sim/violations     calls no correct client makes ([]pve.Violation)
 package control

@@ -1,0 +1,172 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// cloudInitRoutes are the calls about generated cloud-init media, and those that
+// fetch or take off volumes.
+func cloudInitRoutes() []route {
+	vm := "/nodes/{node}/qemu/{vmid}"
+	audit := needs("/vms/{vmid}", "VM.Audit")
+	download := schema{
+		"url": {required: true}, "content": {required: true, enum: []string{"iso", "vztmpl", "import"}},
+		"filename": {required: true, maxLen: 255}, "checksum": {}, "compression": {}, "verify-certificates": {kind: kBool},
+		"checksum-algorithm": {enum: []string{"md5", "sha1", "sha224", "sha256", "sha384", "sha512"}},
+	}
+	return []route{
+		newRoute(http.MethodGet, vm+"/cloudinit", ClassVM, audit, nil, pendingCloudInit),
+		newRoute(http.MethodPut, vm+"/cloudinit", ClassVM, needs("/vms/{vmid}", "VM.Config.Cloudinit"), nil, renewCloudInit),
+		newRoute(http.MethodGet, vm+"/cloudinit/dump", ClassVM, audit,
+			schema{"type": {required: true, enum: []string{"user", "network", "meta"}}}, dumpCloudInit),
+		newRoute(http.MethodPut, vm+"/unlink", ClassVM, needs("/vms/{vmid}", "VM.Config.Disk"),
+			schema{"idlist": {required: true}, "force": {kind: kBool}}, unlinkDisks),
+		newRoute(http.MethodPost, "/nodes/{node}/storage/{storage}/download-url", ClassStorage, permDownload, download,
+			downloadURL).async(),
+	}
+}
+
+func isCloudInitOption(k string) bool {
+	o, ok := optionOf(k)
+	return ok && (o.priv == "VM.Config.Cloudinit" || reIPConfig.MatchString(k))
+}
+
+// pendingCloudInit lists the options that a generated medium is made of.
+func pendingCloudInit(s *Server, c *call) (any, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m, err := s.get(c.node, c.vmid)
+	if err != nil {
+		return nil, err
+	}
+	out := []map[string]any{}
+	for _, k := range slices.Sorted(maps.Keys(m.conf)) {
+		if isCloudInitOption(k) {
+			out = append(out, map[string]any{"key": k, "value": fmt.Sprint(typedOption(k, m.conf[k]))})
+		}
+	}
+	return out, nil
+}
+
+// renewCloudInit writes the generated media anew.
+func renewCloudInit(s *Server, c *call) (any, error) {
+	release, err := s.lockVM(c.ctx, c.vmid, 0, configLockWait)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m, err := s.get(c.node, c.vmid)
+	if err != nil {
+		return nil, err
+	}
+	for _, value := range driveOptionsOf(m.conf) {
+		d, err := parseDrive(value)
+		if err != nil || !d.isCloudInit() {
+			continue
+		}
+		if _, v := s.volumeOf(m.node, d.file); v != nil {
+			if err := s.writeCloudInit(m, v); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return nil, nil //nolint:nilnil // "data": null
+}
+
+// dumpCloudInit shows what would be generated, whatever cicustom says.
+func dumpCloudInit(s *Server, c *call) (any, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m, err := s.get(c.node, c.vmid)
+	if err != nil {
+		return nil, err
+	}
+	files, err := cloudInitFiles(m, nil)
+	if err != nil {
+		return nil, err
+	}
+	name := map[string]string{"user": "user-data", "network": "network-config", "meta": "meta-data"}[c.param("type")]
+	return string(files[name]), nil
+}
+
+// unlinkDisks takes drives off; with force, unused ones go for good.
+func unlinkDisks(s *Server, c *call) (any, error) {
+	c.params = map[string]string{"delete": c.param("idlist"), "force": c.param("force")}
+	if c.params["force"] == "" {
+		delete(c.params, "force")
+	}
+	return putConfig(s, c)
+}
+
+func permDownload(s *Server, c *call) error {
+	if err := s.may(c.auth, "/storage/"+c.vars["storage"], "Datastore.AllocateTemplate"); err != nil {
+		return err
+	}
+	if s.mayAny(c.auth, "/nodes/"+c.vars["node"], "Sys.AccessNetwork") == nil ||
+		s.may(c.auth, "/", "Sys.Audit", "Sys.Modify") == nil {
+		return nil
+	}
+	return noPermission()
+}
+
+// downloadURL fetches a file from where the simulator can reach it.
+func downloadURL(s *Server, c *call) (any, error) {
+	s.mu.Lock()
+	st, err := s.enabledStore(c.node, c.vars["storage"])
+	s.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	name := normalName(c.param("filename"))
+	if c.param("content") == "iso" && !reISOName.MatchString(name) {
+		return nil, badParam("filename", "wrong file extension")
+	}
+	if !st.holds(c.param("content")) {
+		return nil, dief("storage '%s' is not configured for content-type '%s'", st.Name, c.param("content"))
+	}
+	return s.fork(c, "download", name, func(ctx context.Context, t *task) error {
+		s.printf(t, "downloading %s to %s", c.param("url"), filepath.Join("/var/lib", st.Name, "template/iso", name))
+		data, err := fetchURL(ctx, c.param("url"))
+		if err != nil {
+			return dief("download failed: %s", err)
+		}
+		c.upload = &upload{filename: name, data: data}
+		return s.importUpload(ctx, c, t, st, name)
+	})
+}
+
+func fetchURL(ctx context.Context, url string) ([]byte, error) {
+	if !strings.HasPrefix(url, "http://") && !strings.HasPrefix(url, "https://") {
+		return nil, errors.New("only http and https are supported")
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, fmt.Errorf("make request: %w", err)
+	}
+	res, err := http.DefaultClient.Do(req) // #nosec G704 -- what the API is for
+	if err != nil {
+		return nil, fmt.Errorf("ask server: %w", err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	if res.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("server answers %s", res.Status)
+	}
+	data, err := io.ReadAll(io.LimitReader(res.Body, isoMaxBytes+1))
+	if err == nil && len(data) > isoMaxBytes {
+		err = fmt.Errorf("more than %d bytes", isoMaxBytes)
+	}
+	return data, err
+}

@@ -1,0 +1,153 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pve_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/hyperfleet/hyperfleet/sim/pve"
+)
+
+// rowOf is the row of the whole listing with an id.
+func rowOf(a *api, id string, keys ...string) map[string]any {
+	a.t.Helper()
+	rows, _ := a.ok("GET", "/cluster/resources", nil).([]any)
+	for _, r := range rows {
+		row, _ := r.(map[string]any)
+		if row["id"] != id {
+			continue
+		}
+		out := map[string]any{}
+		for _, k := range keys {
+			if v, ok := row[k]; ok {
+				out[k] = v
+			}
+		}
+		return out
+	}
+	a.t.Fatalf("no row %s", id)
+	return nil
+}
+
+// TestNodeInTrouble: what the others say of a node that hangs or is cut off, by
+// the time that has passed, and how calls for it fail.
+func TestNodeInTrouble(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		kind          pve.FaultKind
+		status        int
+		reason, later string
+		laterWait     time.Duration
+	}{
+		{kind: pve.FaultNodeHung, status: 596, reason: "Connection timed out", later: "Connection timed out",
+			laterWait: 30 * time.Second},
+		{kind: pve.FaultNodeCut, status: 595, reason: "Connection timed out", later: "No route to host",
+			laterWait: 8 * time.Second},
+	} {
+		t.Run(string(tc.kind), func(t *testing.T) {
+			t.Parallel()
+			clk := clocktesting.NewFakeClock(time.Now())
+			a := start(t, nil, pve.WithClock(clk))
+			root := a.root()
+			clk.Step(time.Second)
+			remove := a.s.AddFault(pve.Fault{Kind: tc.kind, Node: "pve1"})
+			node := func() map[string]any { return rowOf(root, "node/pve1", "status", "cpu", "maxcpu", "level") }
+			vm := func() map[string]any { return rowOf(root, "qemu/100", "name", "status", "template", "maxcpu") }
+			store := func() map[string]any { return rowOf(root, "storage/pve1/local", "status", "disk") }
+			last := map[string]any{"name": "accounting", "status": "running", "template": 0.0, "maxcpu": 1.0}
+			check := func(when string, wantNode, wantVM, wantStore map[string]any) {
+				t.Helper()
+				if d := cmp.Diff([]any{wantNode, wantVM, wantStore}, []any{node(), vm(), store()}); d != "" {
+					t.Errorf("%s: %s", when, d)
+				}
+			}
+			fails := func(reason string, wait time.Duration) {
+				t.Helper()
+				got := make(chan answer)
+				go func() { got <- root.do("POST", "/nodes/pve1/qemu/100/status/stop", nil) }()
+				eventually(t, "call", clk.HasWaiters)
+				clk.Step(wait - time.Millisecond)
+				select {
+				case g := <-got:
+					t.Errorf("answered too early: %d %s", g.status, g.reason)
+				default:
+				}
+				clk.Step(time.Millisecond)
+				if g := <-got; g.status != tc.status || g.reason != reason {
+					t.Errorf("call: %d %s, want %d %s", g.status, g.reason, tc.status, reason)
+				}
+			}
+			available := map[string]any{"status": "available", "disk": 0.0}
+			check("at first", map[string]any{"status": "online", "cpu": 0.01, "maxcpu": 32.0, "level": ""}, last, available)
+			clk.Step(20 * time.Second)
+			check("after 20 s", map[string]any{"status": "offline", "maxcpu": 32.0, "level": ""}, last, available)
+			fails(tc.reason, 30*time.Second)
+			clk.Step(5 * time.Minute)
+			check("after five minutes", map[string]any{"status": "offline"}, map[string]any{"status": "unknown"},
+				map[string]any{"status": "unknown"})
+			fails(tc.later, tc.laterWait)
+			a.ok("GET", "/nodes/pve2/qemu", nil) // another one takes the calls
+			remove()
+			check("back", map[string]any{"status": "online", "cpu": 0.01, "maxcpu": 32.0, "level": ""}, last, available)
+			a.ok("GET", "/nodes/pve1/qemu", nil)
+		})
+	}
+}
+
+// TestNoReports: a node whose status daemon stands still works, but nobody knows
+// the names of its VMs.
+func TestNoReports(t *testing.T) {
+	t.Parallel()
+	a := start(t, nil)
+	root := a.root()
+	a.s.AddFault(pve.Fault{Kind: pve.FaultNoReports, Node: "pve1"})
+	for id, want := range map[string]map[string]any{
+		"qemu/100":           {"status": "unknown"},
+		"qemu/9001":          {"status": "unknown"},
+		"qemu/9002":          {"status": "stopped", "name": pve.DefaultTemplate, "template": 1.0},
+		"node/pve1":          {"status": "unknown"},
+		"storage/pve1/local": {"status": "unknown"},
+	} {
+		if d := cmp.Diff(want, rowOf(root, id, "status", "name", "template", "disk", "maxcpu")); d != "" && id != "qemu/9002" {
+			t.Errorf("%s: %s", id, d)
+		}
+	}
+	a.clone("1000", nil)
+	a.s.ClearFaults()
+	if row := rowOf(root, "qemu/1000", "name"); row["name"] != "vm-1000" {
+		t.Errorf("after: %v", row)
+	}
+}
+
+// TestNoQuorum: where most nodes are apart, what writes to the cluster's files
+// fails, and the rest goes on.
+func TestNoQuorum(t *testing.T) {
+	t.Parallel()
+	a := start(t, func(m *pve.Model) { m.Outage = pve.Outage{} })
+	root := a.root()
+	a.clone("1000", nil)
+	a.s.SetNodeDown("pve2", true)
+	a.clone("1001", nil) // two of three
+	a.s.SetNodeDown("pve3", true)
+	for _, tc := range []struct{ method, path, reason string }{
+		{"POST", clonePath, "cluster not ready - no quorum?"},
+		{"POST", "/nodes/pve1/qemu/1000/status/start", "cluster not ready - no quorum?"},
+		{"GET", "/nodes/pve2/qemu", "No route to host"},
+	} {
+		params := p{}
+		if tc.path == clonePath {
+			params["newid"] = "1002"
+		}
+		if got := root.do(tc.method, tc.path, params); got.reason != tc.reason {
+			t.Errorf("%s %s: %d %s", tc.method, tc.path, got.status, got.reason)
+		}
+	}
+	root.ok("GET", "/nodes/pve1/qemu/1000/config", nil)
+	a.s.SetNodeDown("pve2", false)
+	a.clone("1003", nil)
+}
