@@ -51,7 +51,7 @@ func TestReportsNeedTheMachinesToken(t *testing.T) { //nolint:tparallel // what 
 		"of a claim of that name before": {earlier, token(earlier), good, http.StatusGone},
 		"not JSON":                       {claim, token(claim), "phase=Running", http.StatusBadRequest},
 		"without a phase":                {claim, token(claim), `{"message":"x"}`, http.StatusBadRequest},
-		"too large":                      {claim, token(claim), `{"phase":"` + strings.Repeat("x", 9000) + `"}`, http.StatusRequestEntityTooLarge},
+		"too large":                      {claim, token(claim), `{"phase":"Running","message":"` + strings.Repeat("x", 9000) + `"}`, http.StatusRequestEntityTooLarge},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
