@@ -95,7 +95,8 @@ func (b *Budget) step(nodes int) (string, error) {
 }
 
 func (b *Budget) enter() (string, error) {
-	if b.depth++; b.depth > MaxDepth {
+	b.depth++
+	if b.depth > MaxDepth {
 		return "", &LimitError{Kind: Depth, Limit: MaxDepth}
 	}
 

@@ -38,7 +38,8 @@ func (c *converter) native(value ref.Val, depth int) (any, error) {
 		return nil, errDepth
 	}
 
-	if c.nodes++; c.nodes > maxNodes {
+	c.nodes++
+	if c.nodes > maxNodes {
 		return nil, errNodes
 	}
 

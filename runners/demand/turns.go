@@ -87,7 +87,8 @@ func (t *turns) leave(source string, own *places) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
-	if own.users--; own.users == 0 {
+	own.users--
+	if own.users == 0 {
 		delete(t.sources, source)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
-	"path/filepath"
+	"path"
 	"slices"
 	"strings"
 )
@@ -138,7 +138,7 @@ func downloadURL(s *Server, c *call) (any, error) {
 		return nil, dief("storage '%s' is not configured for content-type '%s'", st.Name, c.param("content"))
 	}
 	return s.fork(c, "download", name, func(ctx context.Context, t *task) error {
-		s.printf(t, "downloading %s to %s", c.param("url"), filepath.Join("/var/lib", st.Name, "template/iso", name))
+		s.printf(t, "downloading %s to %s", c.param("url"), path.Join("/var/lib", st.Name, "template/iso", name))
 		data, err := fetchURL(ctx, c.param("url"))
 		if err != nil {
 			return dief("download failed: %s", err)
@@ -152,7 +152,7 @@ func fetchURL(ctx context.Context, url string) ([]byte, error) {
 	if !strings.HasPrefix(url, "http://") && !strings.HasPrefix(url, "https://") {
 		return nil, errors.New("only http and https are supported")
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return nil, fmt.Errorf("make request: %w", err)
 	}

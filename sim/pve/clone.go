@@ -242,7 +242,9 @@ func (s *Server) clone(ctx context.Context, c *call, t *task) error {
 			c.node, p.newID)
 	}
 	m := &machine{
-		id: p.newID, node: c.node, imageDir: p.src.imageDir, conf: map[string]string{"lock": "clone", "description": " qmclone temporary file"},
+		id: p.newID, node: c.node, imageDir: p.src.imageDir,
+		// The file's first line is a comment, and so the machine's notes (PVE::API2::Qemu).
+		conf:    map[string]string{"lock": "clone", "description": " qmclone temporary file"},
 		pending: map[string]string{}, pendingDel: map[string]bool{},
 	}
 	s.vms[m.id] = m

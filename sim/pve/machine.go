@@ -106,13 +106,6 @@ func (s *Server) get(node string, vmid int) (*machine, error) {
 	return m, nil
 }
 
-// vm finds the VM a call names.
-func (s *Server) vm(c *call) (*machine, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.get(c.node, c.vmid)
-}
-
 // checkLock refuses work on a VM that a task has locked.
 func (m *machine) checkLock() error {
 	if l := m.conf["lock"]; l != "" {

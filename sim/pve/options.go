@@ -47,11 +47,14 @@ func plainOptions() map[string]option {
 	return map[string]option{
 		"cores": number(cpu, 1, 1024), "sockets": number(cpu, 1, 64), "vcpus": number(cpu, 1, 4096),
 		"cpu": checked(cpu, checkCPU), "cpulimit": {param: param{kind: kNumber}, priv: cpu},
-		"cpuunits": number(cpu, 1, 262144), "numa": boolean(cpu), "affinity": checked(rootPriv, formatted(reCPUSet, "unable to parse cpuset option")),
-		"memory": checked(mem, checkMemory), "balloon": number(mem, 0, 0), "shares": live(number(mem, 0, 50000)),
-		"acpi": boolean(hw), "hotplug": text(hw), "kvm": boolean(hw), "machine": checked(hw, checkMachine), "scsihw": oneOf(hw, scsiHW()...),
-		"smbios1": checked(hw, checkSMBIOS), "tablet": boolean(hw), "vga": checked(hw, checkVGA), "watchdog": checked(hw, checkWatchdog),
-		"audio0": checked(hw, checkAudio), "rng0": checked(hw, checkRNG), "allow-ksm": boolean(mem),
+		"cpuunits": number(cpu, 1, 262144), "numa": boolean(cpu),
+		"affinity": checked(rootPriv, formatted(reCPUSet, "unable to parse cpuset option")),
+		"memory":   checked(mem, checkMemory), "balloon": number(mem, 0, 0), "shares": live(number(mem, 0, 50000)),
+		"acpi": boolean(hw), "hotplug": text(hw), "kvm": boolean(hw), "machine": checked(hw, checkMachine),
+		"scsihw":  oneOf(hw, scsiHW()...),
+		"smbios1": checked(hw, checkSMBIOS), "tablet": boolean(hw), "vga": checked(hw, checkVGA),
+		"watchdog": checked(hw, checkWatchdog),
+		"audio0":   checked(hw, checkAudio), "rng0": checked(hw, checkRNG), "allow-ksm": boolean(mem),
 		"migrate_downtime": {param: param{kind: kNumber}, priv: opts}, "migrate_speed": number(opts, 0, 0),
 		"spice_enhancements": checked(rootPriv, checkSpice), "ivshmem": text(rootPriv),
 		"agent": checked(opts, checkAgent), "autostart": boolean(opts), "bios": oneOf(opts, "seabios", "ovmf"),
@@ -85,7 +88,8 @@ func scsiHW() []string {
 var (
 	reIPConfig = regexp.MustCompile(`^ipconfig(\d|[12]\d|3[01])$`)
 	reSerial   = regexp.MustCompile(`^serial[0-3]$`)
-	reMachine  = regexp.MustCompile(`^(pc|pc(-i440fx)?-\d+(\.\d+)+(\+pve\d+)?(\.pxe)?|q35|pc-q35-\d+(\.\d+)+(\+pve\d+)?(\.pxe)?|virt(?:-\d+(\.\d+)+)?(\+pve\d+)?)$`)
+	reMachine  = regexp.MustCompile(`^(pc|pc(-i440fx)?-\d+(\.\d+)+(\+pve\d+)?(\.pxe)?|` +
+		`q35|pc-q35-\d+(\.\d+)+(\+pve\d+)?(\.pxe)?|virt(?:-\d+(\.\d+)+)?(\+pve\d+)?)$`)
 	reStartup  = regexp.MustCompile(`^(?:(?:order=)?\d+|up=\d+|down=\d+)(?:,(?:order=\d+|up=\d+|down=\d+))*$`)
 	reCPUSet   = regexp.MustCompile(`^\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*$`)
 	reStartAt  = regexp.MustCompile(`^(?:now|\d{4}-\d{1,2}-\d{1,2}(?:T\d{1,2}:\d{1,2}:\d{1,2})?)$`)

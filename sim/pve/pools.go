@@ -10,7 +10,7 @@ import (
 )
 
 func poolRoutes() []route {
-	allocate := func(name string) permCheck { return needs("/pool/{"+name+"}", "Pool.Allocate") }
+	allocate := needs("/pool/{poolid}", "Pool.Allocate")
 	change := schema{
 		"comment": {}, "vms": {}, "storage": {}, "delete": {kind: kBool}, "allow-move": {kind: kBool},
 	}
@@ -18,12 +18,12 @@ func poolRoutes() []route {
 		newRoute(http.MethodGet, "/pools", ClassOther, nil, schema{"poolid": {}, "type": {}}, listPools),
 		newRoute(http.MethodGet, "/pools/{poolid}", ClassListing, needs("/pool/{poolid}", "Pool.Audit"),
 			schema{"type": {enum: []string{"qemu", "lxc", "storage"}}}, getPool),
-		newRoute(http.MethodPost, "/pools", ClassOther, allocate("poolid"),
+		newRoute(http.MethodPost, "/pools", ClassOther, allocate,
 			schema{"poolid": {required: true, check: checkPoolID}, "comment": {}}, createPool),
-		newRoute(http.MethodPut, "/pools", ClassOther, allocate("poolid"), change.with(schema{"poolid": {required: true}}), updatePool),
-		newRoute(http.MethodPut, "/pools/{poolid}", ClassOther, allocate("poolid"), change, updatePool),
-		newRoute(http.MethodDelete, "/pools", ClassOther, allocate("poolid"), schema{"poolid": {required: true}}, deletePool),
-		newRoute(http.MethodDelete, "/pools/{poolid}", ClassOther, allocate("poolid"), nil, deletePool),
+		newRoute(http.MethodPut, "/pools", ClassOther, allocate, change.with(schema{"poolid": {required: true}}), updatePool),
+		newRoute(http.MethodPut, "/pools/{poolid}", ClassOther, allocate, change, updatePool),
+		newRoute(http.MethodDelete, "/pools", ClassOther, allocate, schema{"poolid": {required: true}}, deletePool),
+		newRoute(http.MethodDelete, "/pools/{poolid}", ClassOther, allocate, nil, deletePool),
 	}
 }
 

@@ -133,7 +133,7 @@ func listUsers(s *Server, c *call) (any, error) {
 	all := s.hasAny(c.auth, "/access/groups", "User.Modify", "Sys.Audit")
 	out := []map[string]any{}
 	for _, id := range slices.Sorted(maps.Keys(s.access.users)) {
-		if u := s.access.users[id]; (all || c.auth.principal() == id) && !(c.flag("enabled") && u.Disabled) {
+		if u := s.access.users[id]; (all || c.auth.principal() == id) && (!c.flag("enabled") || !u.Disabled) {
 			out = append(out, u.row())
 		}
 	}
