@@ -78,8 +78,8 @@ func (w *watch) look() {
 	defer w.mu.Unlock()
 
 	for _, vm := range state.Made() {
-		if vm.Lock == "clone" {
-			continue // it gets what is its own at the end of the clone
+		if vm.Lock == "clone" || vm.Lock == "destroyed" {
+			continue // it has what is its own from the end of the clone until it is destroyed
 		}
 
 		record, err := proxmox.ParseRecord(vm.Config["description"])
