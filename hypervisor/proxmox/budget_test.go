@@ -135,6 +135,19 @@ func costs(s *pve.Server) (byMachine map[string]int, clones, uploads, shared int
 	return byMachine, clones, uploads, shared
 }
 
+// callsOf tells what was asked of one machine, in order.
+func callsOf(s *pve.Server, id string) []string {
+	var calls []string
+
+	for _, c := range s.Calls() {
+		if m := machinePath.FindStringSubmatch(c.Path); m != nil && m[1] == id {
+			calls = append(calls, c.Method+" "+c.Path)
+		}
+	}
+
+	return calls
+}
+
 func isoKey(path string) string { return "iso " + uidInPath.FindStringSubmatch(path)[1] }
 
 func TestCallsPerMachine(t *testing.T) {
@@ -176,7 +189,7 @@ func TestCallsPerMachine(t *testing.T) {
 
 				// One clone, one upload and one removal of the ISO come on top.
 				if total := calls + 3; total > callsPerMachine {
-					t.Errorf("machine %s cost %d calls", id, total)
+					t.Errorf("machine %s cost %d calls: %v", id, total, callsOf(s, id))
 				}
 			}
 
