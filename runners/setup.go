@@ -172,6 +172,7 @@ func (a *Area) parts(mgr ctrl.Manager) (*parts, error) {
 				Platforms: a.Platforms, Identity: a.Identity,
 				Clusters: clusters, Workloads: workloads, Wake: woken, Settings: a.Settings,
 				Metrics: claimMetrics, Clock: a.Clock, Concurrency: a.Config.Concurrency,
+				MaxAttempts: a.Config.MaxAttempts,
 			}).SetupWithManager,
 		},
 		sweeper: &orphans.Sweeper{

@@ -78,6 +78,16 @@ func Fail(err error) Result {
 	return Result{outcome: outcomeFail, reason: errclass.Reason(err, "Failed"), message: err.Error(), err: err}
 }
 
+// After gives a failed result its own pause, in place of the controller's back-off. It changes
+// no other result.
+func (r Result) After(pause time.Duration) Result {
+	if r.IsFailed() {
+		r.after = pause
+	}
+
+	return r
+}
+
 // ForError turns an error into the result its class asks for: Transient fails,
 // Permanent and Configuration stall, Resource waits for the given time.
 func ForError(err error, wait time.Duration) Result {
@@ -121,6 +131,9 @@ func (r Result) IsStalled() bool { return r.outcome == outcomeStall }
 
 // IsFailed says whether the step failed and is tried again with back-off.
 func (r Result) IsFailed() bool { return r.outcome == outcomeFail }
+
+// Pause is how long the result asks to wait; 0 where it does not say.
+func (r Result) Pause() time.Duration { return r.after }
 
 // Reason is the word that the step's condition will have.
 func (r Result) Reason() string { return camel(r.reason) }

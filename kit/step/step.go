@@ -198,6 +198,10 @@ func finish(ctx context.Context, r *Runner, write *writer, last Result) (ctrl.Re
 	case outcomeStall:
 		return ctrl.Result{RequeueAfter: r.resync()}, nil
 	default:
+		if last.after > 0 {
+			return ctrl.Result{RequeueAfter: last.after}, nil
+		}
+
 		return ctrl.Result{}, logged{last.failure()}
 	}
 }

@@ -8,9 +8,11 @@ import (
 	"fmt"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -50,7 +52,12 @@ type Reconciler struct {
 	// Concurrency is how many claims are worked on at a time.
 	Concurrency int
 
+	// MaxAttempts is how many times the making of a machine may fail before its claim has
+	// failed; 0 for no bound.
+	MaxAttempts int
+
 	bindings bindings
+	causes   causes
 }
 
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=machineclaims,verbs=get;list;watch;update;patch;delete
@@ -62,7 +69,7 @@ type Reconciler struct {
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("machineclaim").
-		For(&v1alpha1.MachineClaim{}).
+		For(&v1alpha1.MachineClaim{}, builder.WithPredicates(news())).
 		Watches(&v1alpha1.HypervisorMachineTemplate{}, handler.EnqueueRequestsFromMapFunc(r.waiting)).
 		Watches(&v1alpha1.RunnerJob{}, handler.EnqueueRequestsFromMapFunc(r.claimOfJob)).
 		WatchesRawSource(r.Wake).
@@ -150,7 +157,7 @@ func plan() step.Plan[*scope] {
 		{Condition: "Retired", Run: retire},                         // claim handed to deletion
 	}, Deletion: []step.Step[*scope]{
 		{Name: "JobSynced", Run: syncJob},                             // the last word on its job
-		{Condition: "Deregistered", Run: deregister},                  // runner gone from the CI platform
+		{Condition: conditionDeregistered, Run: deregister},                  // runner gone from the CI platform
 		{Name: "Evicted", When: registered, Run: evict},               // no further SVID
 		{Condition: v1alpha1.ConditionVMCleanedUp, Run: destroy},      // VM and cloud-init ISO gone
 		{Condition: "IdentityRemoved", When: registered, Run: forget}, // nothing left of its identity
@@ -165,6 +172,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 
 	var claim v1alpha1.MachineClaim
 	if err := r.Client.Get(ctx, req.NamespacedName, &claim); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.causes.forget(req.NamespacedName, r.Clock.Now())
+		}
+
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 

@@ -13,12 +13,14 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/step"
-	"github.com/hyperfleet/hyperfleet/runners/connect"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
 // busyAgain is how soon a busy runner is asked for again.
 const busyAgain = 10 * time.Second
+
+// conditionDeregistered is that of the step that removes the runner.
+const conditionDeregistered = "Deregistered"
 
 // deregister removes the runner from the CI platform before its machine is touched. A
 // runner that is busy stops the deletion, unless its machine is off anyway or its life
@@ -30,6 +32,10 @@ func deregister(ctx context.Context, s *scope) step.Result {
 	}
 
 	status.Phase = v1alpha1.MachineClaimDraining
+
+	if result, waits := s.backingOff(conditionDeregistered); waits {
+		return result
+	}
 
 	if result := s.find(ctx); !result.IsDone() && s.template == nil {
 		return step.Done().WithReason("TemplateGone", "the runner was left to the CI platform: "+result.Message())
@@ -44,7 +50,7 @@ func deregister(ctx context.Context, s *scope) step.Result {
 	}
 
 	if err != nil {
-		return connect.Outcome(err, lookAgain, "CredentialsUnavailable")
+		return s.failed(conditionDeregistered, err, "CredentialsUnavailable")
 	}
 
 	return s.removeRunner(ctx, provider)
@@ -64,7 +70,7 @@ func (s *scope) removeRunner(ctx context.Context, provider workload.Provider) st
 
 		return step.Done().WithReason("RunnerLeft", err.Error())
 	case err != nil:
-		return connect.Outcome(err, lookAgain, "RunnerUnknown")
+		return s.failed(conditionDeregistered, err, "RunnerUnknown")
 	}
 
 	err = provider.Deregister(ctx, runner.ID)
@@ -80,7 +86,7 @@ func (s *scope) removeRunner(ctx context.Context, provider workload.Provider) st
 		return step.Wait(busyAgain, "RunnerBusy",
 			fmt.Sprintf("runner %s runs a job; its VM is removed when the job is over", info.RunnerName))
 	default:
-		return connect.Outcome(err, lookAgain, "DeregistrationFailed")
+		return s.failed(conditionDeregistered, err, "DeregistrationFailed")
 	}
 }
 

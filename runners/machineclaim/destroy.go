@@ -12,7 +12,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/kit/step"
-	"github.com/hyperfleet/hyperfleet/runners/connect"
 )
 
 // destroy removes the machine and its cloud-init ISO, and waits until both are gone.
@@ -31,6 +30,10 @@ func destroy(ctx context.Context, s *scope) step.Result {
 				" is removed once it is")
 	}
 
+	if result, waits := s.backingOff(v1alpha1.ConditionVMCleanedUp); waits {
+		return result
+	}
+
 	err := provider.Delete(ctx, s.ref())
 
 	switch {
@@ -41,7 +44,7 @@ func destroy(ctx context.Context, s *scope) step.Result {
 
 		return step.Done().WithReason("NotOwned", err.Error())
 	case err != nil:
-		return connect.Outcome(err, lookAgain, "DestroyFailed")
+		return s.failed(v1alpha1.ConditionVMCleanedUp, err, "DestroyFailed")
 	default:
 		return step.Wait(lookAgain, "Destroying", "VM "+status.VMRef.VMID+" is being removed")
 	}

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 	"github.com/hyperfleet/hyperfleet/runners/vmspec"
@@ -22,10 +23,24 @@ func place(ctx context.Context, s *scope) step.Result {
 		return step.Done()
 	}
 
-	reserved, err := s.provider.Reserve(ctx, vmspec.Spec(s.claim, s.template, s.names))
-	if err != nil {
-		return s.provisioning(err, "NotPlaced")
+	if result, backingOff := s.backingOff(v1alpha1.ConditionPlaced); backingOff {
+		return result
 	}
+
+	if result, ok := s.admitted(v1alpha1.ConditionPlaced, s.hypervisorCause()); !ok {
+		return result
+	}
+
+	reserved, err := s.provider.Reserve(ctx, vmspec.Spec(s.claim, s.template, s.names))
+	if hypervisor.Is(err, hypervisor.NoCapacity) {
+		return connect.Outcome(err, lookAgain, "NoCapacity") // nothing failed: it waits for room
+	}
+
+	if err != nil {
+		return s.makingFailed(v1alpha1.ConditionPlaced, err, "NotPlaced")
+	}
+
+	s.worked(s.hypervisorCause())
 
 	status.VMRef = &v1alpha1.VMReference{
 		HypervisorCluster: s.cluster.Name, VMID: strconv.Itoa(reserved.ID), Node: reserved.Node,
@@ -53,20 +68,4 @@ func place(ctx context.Context, s *scope) step.Result {
 	}
 
 	return step.Done()
-}
-
-// provisioning turns an error of the making of a machine into a result, and counts it.
-func (s *scope) provisioning(err error, fallback string) step.Result {
-	result := connect.Outcome(err, lookAgain, fallback)
-
-	if result.IsStalled() {
-		s.claim.Status.Phase = v1alpha1.MachineClaimFailed
-		s.markEnded(result.Reason())
-	}
-
-	if result.IsFailed() || result.IsStalled() {
-		s.claim.Status.Attempts++
-	}
-
-	return result
 }

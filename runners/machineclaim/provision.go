@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
@@ -25,6 +26,10 @@ func provision(ctx context.Context, s *scope) step.Result {
 	status := &s.claim.Status
 	if s.times().Started != nil {
 		return step.Done()
+	}
+
+	if result, waits := s.notYet(); waits {
+		return result
 	}
 
 	if s.times().CloneStarted == nil {
@@ -47,7 +52,7 @@ func provision(ctx context.Context, s *scope) step.Result {
 	}
 
 	if err != nil {
-		return s.provisioning(err, "ProvisioningFailed")
+		return s.makingFailed(v1alpha1.ConditionProvisioned, err, "ProvisioningFailed")
 	}
 
 	status.VMRef.Node = made.Node
@@ -63,10 +68,12 @@ func provision(ctx context.Context, s *scope) step.Result {
 	switch made.State {
 	case hypervisor.StatePrepared:
 		status.Phase, status.Attempts = v1alpha1.MachineClaimProvisioning, 0
+		s.worked(s.hypervisorCause())
 
 		return s.standBy(ctx)
 	case hypervisor.StateRunning, hypervisor.StateStopped:
 		status.Phase, status.Attempts = v1alpha1.MachineClaimBootstrapping, 0
+		s.worked(s.hypervisorCause())
 		s.markStarted()
 		s.phaseTook(ctx, "provisioned", s.asked())
 		s.eventf(ctx, corev1.EventTypeNormal, "Started", "Provision", "VM %s is running on node %s", status.VMRef.VMID, made.Node)
@@ -77,6 +84,36 @@ func provision(ctx context.Context, s *scope) step.Result {
 
 		return step.Wait(lookAgain, string(made.State), made.Message)
 	}
+}
+
+// notYet says that nothing is to be asked of the hypervisor yet: the last try has failed, or
+// that of other machines by the same cause. What is under way goes on.
+func (s *scope) notYet() (step.Result, bool) {
+	status := &s.claim.Status
+
+	if status.Phase == v1alpha1.MachineClaimFailed && s.claim.Spec.RunnerPoolRef != nil {
+		last := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionProvisioned)
+		if last != nil && last.Status == metav1.ConditionFalse {
+			return step.Stall(last.Reason, last.Message), true // its pool makes another
+		}
+	}
+
+	if result, waits := s.backingOff(v1alpha1.ConditionProvisioned); waits {
+		return result, true
+	}
+
+	if status.Backoff == nil && s.times().CloneStarted != nil {
+		return step.Result{}, false
+	}
+
+	causes := []string{s.hypervisorCause()}
+	if !s.claim.Spec.Standby && status.BootstrapInfo.RunnerID == "" {
+		causes = append(causes, s.platformCause())
+	}
+
+	result, ok := s.admitted(v1alpha1.ConditionProvisioned, causes...)
+
+	return result, !ok
 }
 
 // make has the machine made and, unless it is on standby, started.
@@ -92,7 +129,7 @@ func (s *scope) make(ctx context.Context) (hypervisor.Machine, error) {
 // replace gives up an id that turned out to be another's, and has a new one reserved.
 // Nothing was made under the old one.
 func (s *scope) replace(ctx context.Context, cause error) step.Result {
-	s.claim.Status.VMRef = nil
+	s.claim.Status.VMRef, s.claim.Status.Backoff = nil, nil
 	s.times().Placed, s.times().CloneStarted, s.times().Cloned = nil, nil, nil
 
 	if err := step.Save(ctx); err != nil {
@@ -225,6 +262,10 @@ func (s *scope) issue(
 	}
 
 	s.Metrics.Issued(s.Clock.Since(start))
+
+	for _, name := range s.causes.worked(s.platformCause()) {
+		s.Wake.Wake(name)
+	}
 
 	info.RunnerID = credential.RunnerID
 

@@ -125,6 +125,9 @@ type Runners struct {
 	IncludeNamespaceInHostname bool `yaml:"includeNamespaceInHostname"`
 	// Concurrency is how many claims are worked on at a time.
 	Concurrency int `yaml:"concurrency"`
+	// MaxAttempts is how many times the making of a machine may fail, on whichever nodes,
+	// before its claim has failed and its pool makes another. 0: it is tried for ever.
+	MaxAttempts int `yaml:"maxAttempts"`
 	// ClusterInterval is how often a hypervisor is checked; rotated credentials are
 	// picked up within it.
 	ClusterInterval time.Duration `yaml:"clusterInterval"`
@@ -256,6 +259,7 @@ func Default() OperatorConfig {
 		},
 		Runners: Runners{
 			Concurrency:      16,
+			MaxAttempts:      8,
 			ClusterInterval:  30 * time.Second,
 			TemplateInterval: time.Minute,
 			OrphanInterval:   time.Minute,

@@ -403,6 +403,12 @@ type HypervisorNodeStatus struct {
 	// available is what is free on the node.
 	// +optional
 	Available *ResourceAmounts `json:"available,omitempty"`
+	// conditions of the node: Ready, False with the reason while no machines are placed on it
+	// (Offline, Unreachable) or not all of them (SetAside, after failures in a row).
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
 // HypervisorCluster is the connection to one hypervisor environment.

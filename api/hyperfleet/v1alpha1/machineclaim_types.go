@@ -255,6 +255,17 @@ type MachineTimes struct {
 	Ended *metav1.MicroTime `json:"ended,omitempty"`
 }
 
+// Backoff is how long a step that fails is left alone, whatever happens meanwhile. It is on
+// record so that a restart of the operator does not begin anew.
+type Backoff struct {
+	// step that fails, by its condition.
+	Step string `json:"step"`
+	// failures in a row. Each doubles the pause.
+	Failures int32 `json:"failures"`
+	// until is when the step is tried again.
+	Until metav1.MicroTime `json:"until"`
+}
+
 // MachineClaimStatus is what was last seen of the machine.
 type MachineClaimStatus struct {
 	// observedGeneration is the generation of the spec that the status speaks of.
@@ -280,9 +291,13 @@ type MachineClaimStatus struct {
 	// times of the machine's life.
 	// +optional
 	Times *MachineTimes `json:"times,omitempty"`
-	// attempts counts the failed tries of the current step.
+	// attempts counts the failed tries of making the machine, on whichever nodes, until it is
+	// made.
 	// +optional
 	Attempts int32 `json:"attempts,omitempty"`
+	// backoff spaces the tries of a step that fails. It is absent where none does.
+	// +optional
+	Backoff *Backoff `json:"backoff,omitempty"`
 	// endReason says in one word why the machine's life ended or was ended.
 	// +optional
 	EndReason string `json:"endReason,omitempty"`
