@@ -153,6 +153,10 @@ type Info struct {
 type Node struct {
 	Name   string
 	Online bool
+	// Trouble says why it is not online, for people.
+	Trouble string
+	// SetAside says what is not used of it for a while, after failures in a row, and why.
+	SetAside []string
 	// Free is what is not taken by running machines.
 	Free Resources
 	// Total is what the node has.

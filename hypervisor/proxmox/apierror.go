@@ -216,6 +216,8 @@ func errorWords() []errorWord {
 		{"insufficient free space", hypervisor.NoCapacity, reasonStorageFull},
 		{"not enough free space", hypervisor.NoCapacity, reasonStorageFull},
 		{"out of space", hypervisor.NoCapacity, reasonStorageFull},
+		// "Cannot create new thin volume, free space in thin pool pve/data reached threshold." (lvm2).
+		{"reached threshold", hypervisor.NoCapacity, reasonStorageFull},
 		{"Cannot allocate memory", hypervisor.NoCapacity, reasonNoSpace},
 		{"no such task", hypervisor.NotFound, reasonGone},
 	}

@@ -369,6 +369,16 @@ func (s storageInfo) holds(content string) bool {
 	return false
 }
 
+// gate names what clones to the storage on the node wait for: the storage itself, which
+// several nodes have where it is shared.
+func (s storageInfo) gate(node string) string {
+	if s.Shared {
+		return s.Storage
+	}
+
+	return node + "/" + s.Storage
+}
+
 func (s storageInfo) usable() bool { return bool(s.Active) && (s.Enabled == nil || bool(*s.Enabled)) }
 
 func (c *client) storages(ctx context.Context, node string) ([]storageInfo, error) {

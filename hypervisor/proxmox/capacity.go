@@ -17,8 +17,6 @@ type nodeLoad struct {
 	hypervisor.Node
 
 	queue int
-	// trouble says why the node is not used, or nothing.
-	trouble string
 }
 
 // Capacity gives what the usable nodes have and what is free; see hypervisor.Provider.
@@ -39,7 +37,7 @@ func (p *Provider) Capacity(ctx context.Context) (hypervisor.Capacity, error) {
 
 	for _, n := range loads {
 		if err := p.addDisk(ctx, &n.Node); hypervisor.Is(err, hypervisor.Unavailable) {
-			n.Online, silent = false, err
+			n.Online, n.Trouble, silent = false, err.Error(), err
 		} else if err != nil {
 			return hypervisor.Capacity{}, err
 		}
@@ -115,8 +113,11 @@ func (p *Provider) nodeLoads(ctx context.Context, snap snapshot) ([]nodeLoad, er
 			Memory: max(0, total.Memory-running[n.Node].Memory-promised[n.Node]),
 		}
 		out = append(out, nodeLoad{
-			Node:  hypervisor.Node{Name: n.Node, Online: n.online(), Free: free, Total: total},
-			queue: queue[n.Node], trouble: n.trouble(),
+			Node: hypervisor.Node{
+				Name: n.Node, Online: n.online(), Free: free, Total: total,
+				Trouble: n.trouble(), SetAside: p.health.troubles(n.Node),
+			},
+			queue: queue[n.Node],
 		})
 	}
 

@@ -63,8 +63,8 @@ func (p *Provider) Check(ctx context.Context) (hypervisor.Info, error) {
 	for _, n := range loads {
 		info.Nodes = append(info.Nodes, n.Node)
 
-		if n.trouble != "" {
-			info.Warnings = append(info.Warnings, fmt.Sprintf("node %s %s", n.Name, n.trouble))
+		if n.Trouble != "" {
+			info.Warnings = append(info.Warnings, fmt.Sprintf("node %s %s", n.Name, n.Trouble))
 		}
 	}
 

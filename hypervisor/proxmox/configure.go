@@ -216,16 +216,7 @@ func (p *Provider) growEnded(ctx context.Context, m *machine, spec hypervisor.Ma
 		return nil
 	}
 
-	kind, reason := kindOfText(exit)
-	m.attempts++
-	if kind == hypervisor.Busy || m.attempts < maxAttempts {
-		return p.busy(m, kindOr(reason, "ResizeFailed"), "grow the disk of machine %d on node %s: %s", m.id, m.node, exit)
-	}
-
-	return &hypervisor.Error{
-		Kind: kind, Reason: kindOr(reason, "ResizeFailed"),
-		Message: fmt.Sprintf("grow the disk of machine %d on node %s: %s", m.id, m.node, exit),
-	}
+	return p.taskFailed(m, "ResizeFailed", fmt.Sprintf("grow the disk of machine %d", m.id), exit)
 }
 
 // builtinOptions are the options of Proxmox's own cloud-init.

@@ -14,8 +14,9 @@ import (
 )
 
 const (
-	// maxCloneAttempts and maxStartAttempts bound the tries after a failed task.
-	maxAttempts = 3
+	// maxVanished bounds how often a machine that is not where it was made is looked for anew
+	// without the caller being told.
+	maxVanished = 3
 	// maxMoves bounds the steps of one call of advance; there are fewer phases.
 	maxMoves = 12
 )
@@ -88,8 +89,8 @@ func (p *Provider) afterError(m *machine, err error) error {
 	if hypervisor.Is(err, hypervisor.NotFound) && reasonIs(err, reasonGone) {
 		p.invalidate(m)
 
-		m.attempts++
-		if m.attempts <= maxAttempts {
+		m.vanished++
+		if m.vanished <= maxVanished {
 			return p.busy(m, "Vanished", "machine %d went away from node %s while it was made", m.id, m.node)
 		}
 	}
@@ -97,7 +98,7 @@ func (p *Provider) afterError(m *machine, err error) error {
 	if hypervisor.Is(err, hypervisor.IDTaken) {
 		p.leaveGate(m)
 		p.forget(m)
-		p.ids.release(m.id, m.owner.UID, true)
+		p.ids.release(m.id, m.owner.UID, !reasonIs(err, reasonAside))
 	}
 
 	return err
@@ -232,12 +233,42 @@ func (p *Provider) place(ctx context.Context, snap snapshot, spec hypervisor.Mac
 		}
 
 		all = append(all, candidate{
-			Node: n.Name, Template: t, Online: n.Online, Trouble: n.trouble, Cores: n.Total.CPU,
+			Node: n.Name, Template: t, Online: n.Online, Trouble: n.Trouble, Cores: n.Total.CPU,
 			FreeMemory: n.Free.Memory, TotalMemory: n.Total.Memory, Queue: n.queue,
 		})
+		p.weighStorage(ctx, &all[len(all)-1], spec)
 	}
 
-	return choose(all, spec)
+	chosen, err := choose(all, spec)
+	if err == nil {
+		p.health.probe(spec.Owner.UID, chosen.Sites...)
+	}
+
+	return chosen, err
+}
+
+// weighStorage sees whether the storage that a machine would go to is there and has room, and
+// whether the place is set aside.
+func (p *Provider) weighStorage(ctx context.Context, c *candidate, spec hypervisor.MachineSpec) {
+	if !c.Online {
+		return
+	}
+
+	name := p.targetStorage(c.Template, spec.Shape)
+
+	storage, err := p.storageOf(ctx, c.Node, name)
+
+	switch {
+	case err != nil:
+		c.Trouble = err.Error()
+	case !storage.usable():
+		c.Trouble = fmt.Sprintf("has no storage %s now: it is not active", name)
+	}
+
+	c.Online = c.Trouble == ""
+	c.Roomy = storage.Avail >= max(spec.Shape.Disk, c.Template.DiskBytes)
+	c.Sites = []site{nodeSite(c.Node, c.Template.ID), storageSite(storage.gate(c.Node))}
+	c.Aside = p.health.aside(spec.Owner.UID, c.Sites...)
 }
 
 // startClone takes a place at the storage and asks for the clone.
@@ -254,6 +285,11 @@ func (p *Provider) startClone(ctx context.Context, m *machine, spec hypervisor.M
 	}
 
 	m.gate = gate
+	m.at = origin{template: template.ID, storage: gate}
+
+	if why := p.health.aside(m.owner.UID, m.sites()...); why != "" {
+		return hypervisor.StateCreating, p.abandon(ctx, m, why)
+	}
 
 	entered, ahead := p.gates.enter(gate, m.owner, spec.Standby)
 	if !entered {
@@ -287,8 +323,8 @@ func (p *Provider) cloneRefused(m *machine, err error) error {
 		p.invalidate(m)
 
 		// It may be our own, from a call whose answer was lost.
-		m.attempts++
-		if m.attempts <= maxAttempts {
+		m.vanished++
+		if m.vanished <= maxVanished {
 			return nil
 		}
 
@@ -297,9 +333,35 @@ func (p *Provider) cloneRefused(m *machine, err error) error {
 		return err
 	default:
 		p.invalidate(m)
+		p.blame(m, hypervisor.KindOf(err), err.Error())
 
 		return err
 	}
+}
+
+// abandon gives up the node of a machine of which nothing is there yet, for another one. Its
+// cloud-init ISO, which may be, goes first.
+func (p *Provider) abandon(ctx context.Context, m *machine, why string) error {
+	if m.isoTask.pending() {
+		return nil
+	}
+
+	if m.isoTask != nil {
+		p.isoTaskEnded(m)
+	}
+
+	if m.isoState == isoUnknown {
+		if err := p.findISO(ctx, m); err != nil {
+			return err
+		}
+	}
+
+	if m.isoState == isoReady {
+		return p.deleteISO(ctx, m)
+	}
+
+	return &hypervisor.Error{Kind: hypervisor.IDTaken, Reason: reasonAside,
+		Message: fmt.Sprintf("machine %d is not made on node %s: %s", m.id, m.node, why)}
 }
 
 func (p *Provider) leaveGate(m *machine) {
@@ -385,20 +447,21 @@ func (p *Provider) cloneEnded(_ context.Context, m *machine) error {
 
 	p.invalidate(m)
 
-	kind, reason := kindOfText(exit)
+	return p.taskFailed(m, "CloneFailed", fmt.Sprintf("clone machine %d", m.id), exit)
+}
+
+// taskFailed is the error of a task that failed, which its place bears. doing says what was
+// attempted; reason is that of the error where the task's text tells none.
+func (p *Provider) taskFailed(m *machine, reason, doing, exit string) error {
+	kind, known := kindOfText(exit)
 	if kind == hypervisor.Busy || taskLost(exit) {
-		return p.busy(m, kindOr(reason, "TaskLost"), "clone machine %d on node %s: %s", m.id, m.node, exit)
+		return p.busy(m, kindOr(known, "TaskLost"), "%s on node %s: %s", doing, m.node, exit)
 	}
 
-	m.attempts++
-	if m.attempts < maxAttempts {
-		return p.busy(m, "CloneFailed", "clone machine %d on node %s, try %d of %d: %s",
-			m.id, m.node, m.attempts, maxAttempts, exit)
-	}
+	p.blame(m, kind, exit)
 
 	return &hypervisor.Error{
-		Kind: kind, Reason: kindOr(reason, "CloneFailed"),
-		Message: fmt.Sprintf("clone machine %d on node %s: %s", m.id, m.node, exit),
+		Kind: kind, Reason: kindOr(known, reason), Message: fmt.Sprintf("%s on node %s: %s", doing, m.node, exit),
 	}
 }
 
@@ -448,6 +511,7 @@ func (p *Provider) startEnded(ctx context.Context, m *machine) error {
 
 	if taskSucceeded(exit) {
 		p.setRunning(m, p.clock.Now())
+		p.health.worked(m.sites()...)
 
 		return nil
 	}
@@ -462,16 +526,7 @@ func (p *Provider) startEnded(ctx context.Context, m *machine) error {
 		return nil
 	}
 
-	kind, reason := kindOfText(exit)
-	m.attempts++
-	if kind == hypervisor.Busy || m.attempts < maxAttempts {
-		return p.busy(m, kindOr(reason, "StartFailed"), "start machine %d on node %s: %s", m.id, m.node, exit)
-	}
-
-	return &hypervisor.Error{
-		Kind: kind, Reason: kindOr(reason, "StartFailed"),
-		Message: fmt.Sprintf("start machine %d on node %s: %s", m.id, m.node, exit),
-	}
+	return p.taskFailed(m, "StartFailed", fmt.Sprintf("start machine %d", m.id), exit)
 }
 
 // settled gives the state of a machine that was started. It is never started again.

@@ -292,9 +292,8 @@ func (p *Provider) destroyEnded(m *machine) error {
 		return nil
 	}
 
-	m.attempts++
-	if kind == hypervisor.Busy || m.attempts < maxAttempts {
-		return p.busy(m, kindOr(reason, "DestroyFailed"), "destroy machine %d on node %s: %s", m.id, m.node, exit)
+	if kind == hypervisor.Busy {
+		return p.busy(m, reason, "destroy machine %d on node %s: %s", m.id, m.node, exit)
 	}
 
 	return &hypervisor.Error{

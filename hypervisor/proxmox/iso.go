@@ -83,16 +83,7 @@ func (p *Provider) uploadEnded(m *machine) error {
 
 	m.isoState = isoUnknown
 
-	kind, reason := kindOfText(exit)
-	m.attempts++
-	if kind == hypervisor.Busy || m.attempts < maxAttempts {
-		return p.busy(m, kindOr(reason, "UploadFailed"), "upload the cloud-init ISO of machine %d: %s", m.id, exit)
-	}
-
-	return &hypervisor.Error{
-		Kind: kind, Reason: kindOr(reason, "UploadFailed"),
-		Message: fmt.Sprintf("upload the cloud-init ISO of machine %d: %s", m.id, exit),
-	}
+	return p.taskFailed(m, "UploadFailed", fmt.Sprintf("upload the cloud-init ISO of machine %d", m.id), exit)
 }
 
 func buildISO(ctx context.Context, seed seedFunc) ([]byte, error) {

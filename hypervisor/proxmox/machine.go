@@ -73,6 +73,8 @@ type machine struct {
 	node  string
 	name  string
 	phase phase
+	// at is what it is cloned from and to.
+	at origin
 	// placed tells, without mu, where the machine will be and what it takes, until the
 	// listing shows it running.
 	placed placement
@@ -91,7 +93,7 @@ type machine struct {
 	verified, stopped, running time.Time
 	// invalidatedAt is since when it isn't known what is there.
 	invalidatedAt time.Time
-	attempts      int
+	vanished      int
 	message       string
 
 	isoState isoState
@@ -106,6 +108,12 @@ type machine struct {
 	held bool
 	// leaving says that Delete was called.
 	leaving bool
+}
+
+// origin is the template that a machine is cloned from, and the storage that it goes to.
+type origin struct {
+	template int
+	storage  string
 }
 
 // placement is what a machine takes of a node.

@@ -26,10 +26,15 @@ type candidate struct {
 	TotalMemory int64
 	// Queue is how many clones run, wait or are promised on the storage concerned.
 	Queue int
+	// Roomy says that its storage has room for the whole disk. Thin storages take more.
+	Roomy bool
+	// Aside says why no machine is placed there, after failures; Sites are what it is about.
+	Aside string
+	Sites []site
 }
 
-// choose picks the node for a machine: online, with enough memory and cores. To spread,
-// it takes the shortest queue for clones, then the most free memory, then the name; to
+// choose picks the node for a machine: online, not set aside, with enough memory and cores,
+// and if there is one with room for its disk. To spread, it takes the shortest queue for clones, then the most free memory, then the name; to
 // pack, the least free memory that suffices, then the name. Cores may be promised more
 // than once, as Proxmox does, memory not: a VM that does not fit fails to start. A held
 // machine needs its memory later, so that its node has to have it when it is empty.
@@ -44,7 +49,7 @@ func choose(candidates []candidate, spec hypervisor.MachineSpec) (candidate, err
 			room = c.TotalMemory
 		}
 
-		if c.Online && int64(want.CPU) <= c.Cores && want.Memory <= room {
+		if c.Online && c.Aside == "" && int64(want.CPU) <= c.Cores && want.Memory <= room {
 			fits = append(fits, c)
 		}
 	}
@@ -55,20 +60,36 @@ func choose(candidates []candidate, spec hypervisor.MachineSpec) (candidate, err
 
 	return slices.MinFunc(fits, func(a, b candidate) int {
 		if spec.Strategy == hypervisor.Pack {
-			return cmp.Or(cmp.Compare(a.FreeMemory, b.FreeMemory), strings.Compare(a.Node, b.Node))
+			return cmp.Or(roomyFirst(a, b), cmp.Compare(a.FreeMemory, b.FreeMemory), strings.Compare(a.Node, b.Node))
 		}
 
-		return cmp.Or(cmp.Compare(a.Queue, b.Queue), cmp.Compare(b.FreeMemory, a.FreeMemory), strings.Compare(a.Node, b.Node))
+		return cmp.Or(roomyFirst(a, b), cmp.Compare(a.Queue, b.Queue), cmp.Compare(b.FreeMemory, a.FreeMemory), strings.Compare(a.Node, b.Node))
 	}), nil
+}
+
+// roomyFirst prefers storages with room for the whole disk.
+func roomyFirst(a, b candidate) int {
+	switch {
+	case a.Roomy == b.Roomy:
+		return 0
+	case a.Roomy:
+		return -1
+	default:
+		return 1
+	}
 }
 
 func noCapacity(candidates []candidate, want hypervisor.Shape) error {
 	var words []string
 
+	reason := "NoCapacity"
+
 	for _, c := range candidates {
 		switch {
 		case !c.Online:
 			words = append(words, c.Node+" "+cmp.Or(c.Trouble, "is offline"))
+		case c.Aside != "":
+			words, reason = append(words, c.Aside), reasonAside
 		case int64(want.CPU) > c.Cores:
 			words = append(words, fmt.Sprintf("%s has %d cores", c.Node, c.Cores))
 		default:
@@ -81,7 +102,7 @@ func noCapacity(candidates []candidate, want hypervisor.Shape) error {
 	}
 
 	return &hypervisor.Error{
-		Kind: hypervisor.NoCapacity, Reason: "NoCapacity",
+		Kind: hypervisor.NoCapacity, Reason: reason,
 		Message: fmt.Sprintf("no node has room for %d cores and %s of memory: %s",
 			want.CPU, bytesText(want.Memory), strings.Join(words, ", ")),
 	}

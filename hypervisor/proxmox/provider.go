@@ -47,6 +47,7 @@ type Provider struct {
 	gates   *gates
 	watch   *watcher
 	ids     *allocator
+	health  *health
 
 	mu       sync.Mutex
 	machines map[string]*machine
@@ -98,6 +99,7 @@ func newProvider(config hypervisor.Config, options hypervisor.Options) (*Provide
 		listing:   newCached(options.Clock, client.snapshot),
 		nodes:     newCached(options.Clock, client.nodes),
 		ids:       newAllocator(config.IDMin, config.IDMax, options.Clock.Now),
+		health:    &health{clock: options.Clock},
 		machines:  map[string]*machine{},
 		gone:      map[string]time.Time{},
 		known:     map[int]knownVM{},

@@ -142,6 +142,12 @@ func create(t testing.TB, p hypervisor.Provider, s hypervisor.MachineSpec) hyper
 
 	for {
 		m, err := further(t.Context(), p, &s)
+		if hypervisor.Is(err, hypervisor.IDTaken) {
+			s.ID, s.Node = 0, "" // another place is reserved, as the operator does
+
+			continue
+		}
+
 		if err != nil && !transient(err) {
 			t.Fatalf("create %s: %v", s.Owner.Name, err)
 		}
@@ -160,7 +166,7 @@ func create(t testing.TB, p hypervisor.Provider, s hypervisor.MachineSpec) hyper
 
 func transient(err error) bool {
 	switch hypervisor.KindOf(err) {
-	case hypervisor.Busy, hypervisor.UnknownOutcome, hypervisor.Unavailable, hypervisor.NoCapacity:
+	case "", hypervisor.Busy, hypervisor.UnknownOutcome, hypervisor.Unavailable, hypervisor.NoCapacity:
 		return true
 	default:
 		return false

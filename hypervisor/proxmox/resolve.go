@@ -67,8 +67,8 @@ func unavailable(what string, loads []nodeLoad) error {
 	var words []string
 
 	for _, n := range loads {
-		if n.trouble != "" {
-			words = append(words, fmt.Sprintf("node %s %s", n.Name, n.trouble))
+		if n.Trouble != "" {
+			words = append(words, fmt.Sprintf("node %s %s", n.Name, n.Trouble))
 		}
 	}
 

@@ -213,9 +213,5 @@ func (p *Provider) gateKey(ctx context.Context, node, storage string) (string, e
 		return "", err
 	}
 
-	if s.Shared {
-		return storage, nil
-	}
-
-	return node + "/" + storage, nil
+	return s.gate(node), nil
 }

@@ -4,11 +4,13 @@
 package hypervisorcluster
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -87,13 +89,7 @@ func inspected(ctx context.Context, s *scope) step.Result {
 
 	status := &s.cluster.Status
 	status.AvailableResources = amounts(capacity.Free)
-	status.Nodes = status.Nodes[:0]
-
-	for _, node := range capacity.Nodes {
-		status.Nodes = append(status.Nodes, v1alpha1.HypervisorNodeStatus{
-			Name: node.Name, Online: node.Online, Available: amounts(node.Free),
-		})
-	}
+	status.Nodes = s.nodes(capacity.Nodes)
 
 	machines, err := s.provider.List(ctx)
 	if err != nil {
@@ -109,6 +105,44 @@ func inspected(ctx context.Context, s *scope) step.Result {
 	}
 
 	return step.Done()
+}
+
+// Reasons of a node's condition Ready.
+const (
+	reasonUsable   = "Usable"
+	reasonOffline  = "Offline"
+	reasonSetAside = "SetAside"
+)
+
+// nodes reports each node: what is free there, and whether machines are placed on it.
+func (s *scope) nodes(seen []hypervisor.Node) []v1alpha1.HypervisorNodeStatus {
+	before := map[string][]metav1.Condition{}
+	for _, node := range s.cluster.Status.Nodes {
+		before[node.Name] = node.Conditions
+	}
+
+	out := make([]v1alpha1.HypervisorNodeStatus, 0, len(seen))
+
+	for _, node := range seen {
+		status := v1alpha1.HypervisorNodeStatus{
+			Name: node.Name, Online: node.Online, Available: amounts(node.Free), Conditions: before[node.Name],
+		}
+		ready := metav1.Condition{
+			Type: step.Ready, Status: metav1.ConditionTrue, Reason: reasonUsable, ObservedGeneration: s.cluster.Generation,
+		}
+
+		switch {
+		case !node.Online:
+			ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, reasonOffline, cmp.Or(node.Trouble, "is offline")
+		case len(node.SetAside) > 0:
+			ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, reasonSetAside, strings.Join(node.SetAside, "; ")
+		}
+
+		meta.SetStatusCondition(&status.Conditions, ready)
+		out = append(out, status)
+	}
+
+	return out
 }
 
 // gib is what amounts are rounded to, so that the status does not change with every

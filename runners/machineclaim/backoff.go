@@ -49,7 +49,7 @@ func pauseAfter(failures int32) time.Duration {
 // backingOff says that a step is not to be tried yet, in the words of its last failure:
 // whatever woke the claim, nothing is called.
 func (s *scope) backingOff(condition string) (step.Result, bool) {
-	backoff := s.claim.Status.Backoff
+	backoff := s.lastBackoff()
 	if backoff == nil || backoff.Step != condition {
 		return step.Result{}, false
 	}
@@ -60,6 +60,19 @@ func (s *scope) backingOff(condition string) (step.Result, bool) {
 	}
 
 	return s.waitAs(condition, left), true
+}
+
+// lastBackoff is what is on record of the last failure, or what this process has put there
+// since the claim was read.
+func (s *scope) lastBackoff() *v1alpha1.Backoff {
+	recorded := s.claim.Status.Backoff
+
+	known, ok := s.causes.pausedAs(client.ObjectKeyFromObject(s.claim))
+	if !ok || recorded != nil && !recorded.Until.Before(&known.Until) {
+		return recorded
+	}
+
+	return &known
 }
 
 // waitAs waits with the words that the condition has.
@@ -84,12 +97,14 @@ func (s *scope) failed(condition string, err error, fallback string) step.Result
 	now := s.Clock.Now()
 
 	failures := int32(1)
-	if status.Backoff != nil && status.Backoff.Step == condition {
-		failures = status.Backoff.Failures + 1
+	if last := s.lastBackoff(); last != nil && last.Step == condition {
+		failures = last.Failures + 1
 	}
 
 	pause := max(wait.Jitter(pauseAfter(failures), pauseJitter), result.Pause())
 	status.Backoff = &v1alpha1.Backoff{Step: condition, Failures: failures, Until: metav1.NewMicroTime(now.Add(pause))}
+	s.causes.pause(client.ObjectKeyFromObject(s.claim), *status.Backoff)
+
 	pause = max(pause, s.causes.failed(s.causeOf(err), client.ObjectKeyFromObject(s.claim), now, result.Message()))
 
 	if result.IsStalled() {
@@ -101,11 +116,14 @@ func (s *scope) failed(condition string, err error, fallback string) step.Result
 
 // interrupted says that nothing has failed: it is done again on a fresh copy of the claim, or
 // by the next process.
-func interrupted(err error) bool { return apierrors.IsConflict(err) || errors.Is(err, context.Canceled) }
+func interrupted(err error) bool {
+	return apierrors.IsConflict(err) || errors.Is(err, context.Canceled)
+}
 
 // worked notes that the step that may have failed before has not.
 func (s *scope) worked(cause string) {
 	s.claim.Status.Backoff = nil
+	s.causes.resume(client.ObjectKeyFromObject(s.claim))
 
 	for _, name := range s.causes.worked(cause) {
 		s.Wake.Wake(name)

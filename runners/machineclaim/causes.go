@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 )
 
 const (
@@ -27,6 +29,8 @@ const (
 type causes struct {
 	mu   sync.Mutex
 	open map[string]*cause
+	// paused is what was put on record of claims last: a pass may have a copy of before.
+	paused map[types.NamespacedName]v1alpha1.Backoff
 }
 
 type cause struct {
@@ -35,6 +39,7 @@ type cause struct {
 	at       time.Time
 	// next is when the next turn may be, and turns are those of the claims that wait.
 	next  time.Time
+	taken time.Time
 	turns map[types.NamespacedName]time.Time
 }
 
@@ -93,12 +98,48 @@ func (c *causes) admit(name string, claim types.NamespacedName, now time.Time) (
 
 	left := known.turn(claim, now).Sub(now)
 	if left <= 0 {
-		delete(known.turns, claim)
+		// Whoever comes late to its turn may come in another's.
+		if left = known.taken.Add(turnEvery).Sub(now); left <= 0 {
+			known.taken = now
+			delete(known.turns, claim)
 
-		return 0, ""
+			return 0, ""
+		}
+
+		known.turns[claim] = now.Add(left)
 	}
 
 	return left, known.last
+}
+
+// pause keeps how long a claim is left alone.
+func (c *causes) pause(claim types.NamespacedName, backoff v1alpha1.Backoff) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	if c.paused == nil {
+		c.paused = map[types.NamespacedName]v1alpha1.Backoff{}
+	}
+
+	c.paused[claim] = backoff
+}
+
+// pausedAs gives what pause keeps.
+func (c *causes) pausedAs(claim types.NamespacedName) (v1alpha1.Backoff, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	backoff, ok := c.paused[claim]
+
+	return backoff, ok
+}
+
+// resume drops what pause keeps.
+func (c *causes) resume(claim types.NamespacedName) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	delete(c.paused, claim)
 }
 
 // worked ends a trouble, and gives the claims that waited for their turns.
@@ -125,6 +166,8 @@ func (c *causes) worked(name string) []types.NamespacedName {
 func (c *causes) forget(claim types.NamespacedName, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
+	delete(c.paused, claim)
 
 	for name, known := range c.open {
 		delete(known.turns, claim)

@@ -69,7 +69,7 @@ type Reconciler struct {
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("machineclaim").
-		For(&v1alpha1.MachineClaim{}, builder.WithPredicates(news())).
+		For(&v1alpha1.MachineClaim{}, builder.WithPredicates(changedByOthers())).
 		Watches(&v1alpha1.HypervisorMachineTemplate{}, handler.EnqueueRequestsFromMapFunc(r.waiting)).
 		Watches(&v1alpha1.RunnerJob{}, handler.EnqueueRequestsFromMapFunc(r.claimOfJob)).
 		WatchesRawSource(r.Wake).
@@ -157,7 +157,7 @@ func plan() step.Plan[*scope] {
 		{Condition: "Retired", Run: retire},                         // claim handed to deletion
 	}, Deletion: []step.Step[*scope]{
 		{Name: "JobSynced", Run: syncJob},                             // the last word on its job
-		{Condition: conditionDeregistered, Run: deregister},                  // runner gone from the CI platform
+		{Condition: conditionDeregistered, Run: deregister},           // runner gone from the CI platform
 		{Name: "Evicted", When: registered, Run: evict},               // no further SVID
 		{Condition: v1alpha1.ConditionVMCleanedUp, Run: destroy},      // VM and cloud-init ISO gone
 		{Condition: "IdentityRemoved", When: registered, Run: forget}, // nothing left of its identity

@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
@@ -130,6 +132,7 @@ func (s *scope) make(ctx context.Context) (hypervisor.Machine, error) {
 // Nothing was made under the old one.
 func (s *scope) replace(ctx context.Context, cause error) step.Result {
 	s.claim.Status.VMRef, s.claim.Status.Backoff = nil, nil
+	s.causes.resume(client.ObjectKeyFromObject(s.claim))
 	s.times().Placed, s.times().CloneStarted, s.times().Cloned = nil, nil, nil
 
 	if err := step.Save(ctx); err != nil {

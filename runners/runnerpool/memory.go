@@ -160,7 +160,7 @@ func waitsForRoom(claim *v1alpha1.MachineClaim) bool {
 
 	placed := meta.FindStatusCondition(claim.Status.Conditions, v1alpha1.ConditionPlaced)
 
-	return placed != nil && placed.Status == metav1.ConditionFalse && placed.Reason == reasonNoCapacity
+	return placed != nil && placed.Status == metav1.ConditionFalse && noRoom(placed.Reason)
 }
 
 // activatedWithoutRoom says whether a machine that was on standby can't be started because
@@ -173,11 +173,12 @@ func activatedWithoutRoom(claim *v1alpha1.MachineClaim) bool {
 
 	made := meta.FindStatusCondition(claim.Status.Conditions, v1alpha1.ConditionProvisioned)
 
-	return made != nil && made.Status == metav1.ConditionFalse && made.Reason == reasonNoCapacity
+	return made != nil && made.Status == metav1.ConditionFalse && noRoom(made.Reason)
 }
 
-// reasonNoCapacity is why a claim waits for room.
-const reasonNoCapacity = "NoCapacity"
+// noRoom says whether a claim waits for room for that reason: its nodes are full, or set aside
+// after failures.
+func noRoom(reason string) bool { return reason == "NoCapacity" || reason == "NodeSetAside" }
 
 const (
 	// quotaPause is how long no claim is made after the namespace's quota refused one,

@@ -4,6 +4,7 @@
 package runnerpool
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -287,8 +288,38 @@ func countFailures(status *v1alpha1.RunnerPoolStatus, claims []v1alpha1.MachineC
 
 		if status.LastFailureTime == nil || times.Ended.After(status.LastFailureTime.Time) {
 			status.LastFailureTime = &metav1.Time{Time: times.Ended.Time}
+			status.LastFailure = failureOf(&claims[i])
 		}
 	}
+}
+
+// failureOf says why a machine failed, in the words of whoever knows best: of the machine
+// itself, else of the condition that it did not get beyond.
+func failureOf(claim *v1alpha1.MachineClaim) *v1alpha1.MachineFailure {
+	out := &v1alpha1.MachineFailure{
+		Claim: claim.Name, Reason: cmp.Or(claim.Status.EndReason, "Unknown"),
+		Time: metav1.Time{Time: claim.Status.Times.Ended.Time},
+	}
+	if vm := claim.Status.VMRef; vm != nil {
+		out.Node = vm.Node
+	}
+
+	if info := claim.Status.BootstrapInfo; info != nil && guest.Phase(info.GuestPhase) == guest.PhaseFailed {
+		out.Reason, out.Message = cmp.Or(info.GuestReason, out.Reason), info.GuestMessage
+
+		return out
+	}
+
+	for i := range claim.Status.Conditions {
+		condition := &claim.Status.Conditions[i]
+		if condition.Reason == out.Reason && condition.Message != "" {
+			out.Message = condition.Message
+
+			break
+		}
+	}
+
+	return out
 }
 
 // blameless says of a machine whose life is over that this is no failure of its: it was

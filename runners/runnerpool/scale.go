@@ -84,9 +84,26 @@ func (s *scope) say(decision demand.Decision, refused string, wrong error) step.
 		return step.Stall("ScheduleInvalid", wrong.Error())
 	case refused != "":
 		return step.Wait(s.after, "QuotaExceeded", refused)
+	case s.pool.Status.FailedClaims >= failing:
+		return step.Wait(s.after, "MachinesFailing", s.whyFailing())
 	default:
 		return step.Done().WithReason(decision.Reason, decision.Message)
 	}
+}
+
+// failing so many machines in a row a pool is not ready: its jobs wait, though it goes on
+// trying.
+const failing = 3
+
+func (s *scope) whyFailing() string {
+	status := &s.pool.Status
+	text := fmt.Sprintf("the last %d machines failed", status.FailedClaims)
+
+	if last := status.LastFailure; last != nil {
+		text += fmt.Sprintf(", MachineClaim %s last: %s", last.Claim, strings.TrimSuffix(last.Reason+": "+last.Message, ": "))
+	}
+
+	return text + ". One is tried at a time, with a growing pause"
 }
 
 // holdBack makes no claims while the namespace's quota is used up, and gives the API

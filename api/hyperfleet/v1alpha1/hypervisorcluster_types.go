@@ -404,7 +404,7 @@ type HypervisorNodeStatus struct {
 	// +optional
 	Available *ResourceAmounts `json:"available,omitempty"`
 	// conditions of the node: Ready, False with the reason while no machines are placed on it
-	// (Offline, Unreachable) or not all of them (SetAside, after failures in a row).
+	// (Offline), or not all that could be (SetAside, after failures).
 	// +optional
 	// +listType=map
 	// +listMapKey=type

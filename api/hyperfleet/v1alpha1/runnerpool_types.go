@@ -385,6 +385,21 @@ type Lifecycle struct {
 	BootstrapTimeout *metav1.Duration `json:"bootstrapTimeout,omitempty"`
 }
 
+// MachineFailure is why a machine was of no use.
+type MachineFailure struct {
+	// claim is the machine's MachineClaim, which may be gone.
+	Claim string `json:"claim"`
+	// reason is one CamelCase word, message is for people.
+	Reason string `json:"reason"`
+	// +optional
+	Message string `json:"message,omitempty"`
+	// node that the machine was on.
+	// +optional
+	Node string `json:"node,omitempty"`
+	// time of the failure.
+	Time metav1.Time `json:"time"`
+}
+
 // RunnerPoolStatus is what was last seen of the pool.
 type RunnerPoolStatus struct {
 	// observedGeneration is the generation of the spec that the status speaks of.
@@ -423,6 +438,9 @@ type RunnerPoolStatus struct {
 	// lastFailureTime is when the last machine failed.
 	// +optional
 	LastFailureTime *metav1.Time `json:"lastFailureTime,omitempty"`
+	// lastFailure is the last machine that failed, and why. It outlives the machine's claim.
+	// +optional
+	LastFailure *MachineFailure `json:"lastFailure,omitempty"`
 	// selector of the pool's MachineClaims.
 	// +optional
 	Selector string `json:"selector,omitempty"`

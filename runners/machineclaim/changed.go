@@ -13,21 +13,21 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 )
 
-// news lets through what others have changed of a claim: its spec, its deletion, what is said
+// changedByOthers lets through what others have changed of a claim: its spec, its deletion, what is said
 // of it in the metadata, and what others write into its status. The controller's own status
 // writes wake nobody: a write after each failed try would else bring the next one about.
-func news() predicate.Predicate {
+func changedByOthers() predicate.Predicate {
 	return predicate.Funcs{
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			before, ok := e.ObjectOld.(*v1alpha1.MachineClaim)
 			after, ok2 := e.ObjectNew.(*v1alpha1.MachineClaim)
 
-			return !ok || !ok2 || isNews(before, after)
+			return !ok || !ok2 || isChangeOfOthers(before, after)
 		},
 	}
 }
 
-func isNews(before, after *v1alpha1.MachineClaim) bool {
+func isChangeOfOthers(before, after *v1alpha1.MachineClaim) bool {
 	return before.Generation != after.Generation ||
 		before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() ||
 		!equality.Semantic.DeepEqual(before.Labels, after.Labels) ||

@@ -1,0 +1,190 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package machineclaim
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	testclock "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	"github.com/leanovate/gopter/gen"
+	"github.com/leanovate/gopter/prop"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/kit/property"
+	"github.com/hyperfleet/hyperfleet/runners/wake"
+)
+
+// mostIn gives the most tries that lie within any time of the length.
+func mostIn(tries []time.Time, length time.Duration) int {
+	most := 0
+
+	for first, from := 0, 0; first < len(tries); first++ {
+		for tries[first].Sub(tries[from]) > length {
+			from++
+		}
+
+		most = max(most, first-from+1)
+	}
+
+	return most
+}
+
+// A fault that stays for an hour causes at most twelve tries a minute of one claim and one a
+// second of all claims together, whatever wakes them and however often the operator starts
+// anew.
+func TestPropertyBackoffHolds(t *testing.T) {
+	t.Parallel()
+
+	property.Check(t, "tries are bounded", property.Options{Runs: 40, Workers: 2}, prop.ForAll(func(claims, restarts int, seed uint64) string {
+		random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a test's dice
+		clk := testclock.NewFakeClock(time.Unix(1_800_000_000, 0))
+		r := &Reconciler{Clock: clk, Wake: &wake.Source{}}
+		own := make([][]time.Time, claims)
+		objects := make([]*v1alpha1.MachineClaim, claims)
+
+		for i := range objects {
+			objects[i] = &v1alpha1.MachineClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: fmt.Sprint("c", i)}}
+			objects[i].Status.VMRef = &v1alpha1.VMReference{HypervisorCluster: "pve", Node: "pve1"}
+		}
+
+		var all []time.Time
+
+		err := &hypervisor.Error{Reason: "CloneFailed", Message: "clone failed"}
+		start := clk.Now()
+
+		started := restarts
+
+		for clk.Since(start) < time.Hour {
+			clk.Step(time.Duration(random.IntN(200)) * time.Millisecond)
+
+			if restarts > 0 && random.IntN(20000) == 0 {
+				restarts--
+				r = &Reconciler{Clock: clk, Wake: &wake.Source{}}
+			}
+
+			at := random.IntN(claims)
+			s := &scope{Reconciler: r, claim: objects[at]}
+
+			if _, waits := s.backingOff(v1alpha1.ConditionProvisioned); waits {
+				continue
+			}
+
+			if _, ok := s.admitted(v1alpha1.ConditionProvisioned, s.hypervisorCause()); !ok {
+				continue
+			}
+
+			own[at], all = append(own[at], clk.Now()), append(all, clk.Now())
+			s.failed(v1alpha1.ConditionProvisioned, err, "ProvisioningFailed")
+		}
+
+		for i, tries := range own {
+			if most := mostIn(tries, time.Minute); most > 12 {
+				return fmt.Sprintf("claim %d was tried %d times within a minute", i, most)
+			}
+
+			if len(tries) == 0 {
+				return fmt.Sprintf("claim %d was never tried", i)
+			}
+		}
+
+		// What fails before a cause is known to be in trouble comes on top, at each start.
+		if most := mostIn(all, time.Minute); most > 61+openAfter*(1+started) {
+			return fmt.Sprintf("%d tries within a minute", most)
+		}
+
+		return ""
+	}, gen.IntRange(1, 40), gen.IntRange(0, 3), gen.UInt64()))
+}
+
+// What has worked for one claim is in no trouble for the others: their turns are over.
+func TestACauseThatWorksHasNobodyWait(t *testing.T) {
+	t.Parallel()
+
+	clk := testclock.NewFakeClock(time.Unix(1_800_000_000, 0))
+	r := &Reconciler{Clock: clk, Wake: &wake.Source{}}
+
+	claim := func(name string) *scope {
+		c := &v1alpha1.MachineClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name}}
+		c.Status.VMRef = &v1alpha1.VMReference{HypervisorCluster: "pve", Node: "pve1"}
+
+		return &scope{Reconciler: r, claim: c}
+	}
+
+	for i := range openAfter {
+		claim(fmt.Sprint("failed", i)).failed(v1alpha1.ConditionProvisioned, errors.New("boom"), "CloneFailed")
+	}
+
+	fresh := claim("fresh")
+
+	result, ok := fresh.admitted(v1alpha1.ConditionProvisioned, fresh.hypervisorCause())
+	if ok || result.Message() != "other machines fail: boom" {
+		t.Fatalf("a fresh claim beside a node in trouble: %v, %s", ok, result)
+	}
+
+	other := claim("other")
+	other.claim.Status.VMRef.Node = "pve2"
+
+	if _, ok := other.admitted(v1alpha1.ConditionProvisioned, other.hypervisorCause()); !ok {
+		t.Error("another node's machines wait as well")
+	}
+
+	claim("failed0").worked(fresh.hypervisorCause())
+
+	if _, ok := fresh.admitted(v1alpha1.ConditionProvisioned, fresh.hypervisorCause()); !ok {
+		t.Error("it still waits though the node works again")
+	}
+}
+
+// The controller's own writes wake nobody, and everybody else's do.
+func TestOwnWritesWakeNobody(t *testing.T) {
+	t.Parallel()
+
+	now := metav1.NewMicroTime(time.Unix(1_800_000_000, 0))
+	base := &v1alpha1.MachineClaim{ObjectMeta: metav1.ObjectMeta{Name: "a", Generation: 1}}
+	base.Status.BootstrapInfo = &v1alpha1.BootstrapInfo{
+		RunnerName: "a", Handover: &v1alpha1.CredentialHandover{}, Identity: &v1alpha1.MachineIdentity{},
+	}
+	base.Status.NetworkInfo = &v1alpha1.NetworkInfo{}
+
+	cases := map[string]struct {
+		change func(*v1alpha1.MachineClaim)
+		want   bool
+	}{
+		"its own attempts":     {func(c *v1alpha1.MachineClaim) { c.Status.Attempts++ }, false},
+		"its own backoff":      {func(c *v1alpha1.MachineClaim) { c.Status.Backoff = &v1alpha1.Backoff{Failures: 1} }, false},
+		"its own times":        {func(c *v1alpha1.MachineClaim) { c.Status.Times = &v1alpha1.MachineTimes{Placed: &now} }, false},
+		"its own condition":    {func(c *v1alpha1.MachineClaim) { c.Status.Conditions = []metav1.Condition{{Type: "Placed"}} }, false},
+		"its own choice":       {func(c *v1alpha1.MachineClaim) { c.Status.BootstrapInfo.RunnerID = "7" }, false},
+		"its spec":             {func(c *v1alpha1.MachineClaim) { c.Generation++ }, true},
+		"its deletion":         {func(c *v1alpha1.MachineClaim) { c.DeletionTimestamp = &metav1.Time{Time: now.Time} }, true},
+		"an annotation":        {func(c *v1alpha1.MachineClaim) { c.Annotations = map[string]string{"a": "b"} }, true},
+		"the machine's report": {func(c *v1alpha1.MachineClaim) { c.Status.BootstrapInfo.ReportedAt = &now }, true},
+		"a credential's use":   {func(c *v1alpha1.MachineClaim) { c.Status.BootstrapInfo.Handover.UsedAt = &now }, true},
+		"a device identity":    {func(c *v1alpha1.MachineClaim) { c.Status.BootstrapInfo.Identity.Device = &v1alpha1.DeviceIdentity{} }, true},
+		"its addresses":        {func(c *v1alpha1.MachineClaim) { c.Status.NetworkInfo.Addresses = []string{"192.0.2.1/24"} }, true},
+		"why it has no address": {func(c *v1alpha1.MachineClaim) {
+			c.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionAddressAllocated, Reason: "PoolExhausted"}}
+		}, true},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			after := base.DeepCopy()
+			tc.change(after)
+
+			if got := changedByOthers().Update(event.UpdateEvent{ObjectOld: base, ObjectNew: after}); got != tc.want {
+				t.Errorf("changedByOthers() = %v, want %v", got, tc.want)
+			}
+		})
+	}
+}

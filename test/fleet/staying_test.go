@@ -1,0 +1,189 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet_test
+
+import (
+	"net/http"
+	"path"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+	"github.com/hyperfleet/hyperfleet/sim/pve"
+	"github.com/hyperfleet/hyperfleet/test/fleet"
+)
+
+// calls counts what was asked of a hypervisor by pattern.
+func calls(s *pve.Server, method, pattern string) int {
+	n := 0
+
+	for _, c := range s.Calls() {
+		if ok, err := path.Match(pattern, c.Path); err == nil && ok && c.Method == method {
+			n++
+		}
+	}
+
+	return n
+}
+
+// A fault that does not end is tried as often as allowed, whatever wakes the claim, and is
+// then the claim's failure, in words.
+func TestAFaultThatStaysEndsTheClaim(t *testing.T) {
+	t.Parallel()
+
+	const (
+		clone  = "/nodes/*/qemu/*/clone"
+		start  = "/nodes/*/qemu/*/status/start"
+		upload = "/nodes/*/storage/*/upload"
+		tries  = 3
+	)
+
+	cases := map[string]struct {
+		fault  pve.Fault
+		path   string
+		reason string
+		words  string
+	}{
+		"clone-refused": {
+			pve.Fault{Kind: pve.FaultError, Path: clone, Status: http.StatusInternalServerError, Reason: "boom"},
+			clone, "ProvisioningFailed", "boom",
+		},
+		"clone-fails": {
+			pve.Fault{Kind: pve.FaultTaskError, Path: clone, Reason: "clone failed: boom"}, clone, "CloneFailed", "clone failed: boom",
+		},
+		"start-fails": {
+			pve.Fault{Kind: pve.FaultTaskError, Path: start, Reason: "start failed: QEMU exited with code 1"},
+			start, "StartFailed", "QEMU exited with code 1",
+		},
+		"upload-fails": {
+			pve.Fault{Kind: pve.FaultTaskError, Path: upload, Reason: "upload failed: boom"}, upload, "UploadFailed", "boom",
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			f := fleet.New(t, env, fleet.Options{Model: fleet.Model().WithNodes(1)})
+			f.Runners.MaxAttempts = tries
+			f.Populate(0)
+			f.PVE.AddFault(tc.fault)
+			f.Start()
+			f.EventuallyReady(f.NewTemplate())
+
+			claim := f.NewClaim("doomed")
+			f.Create(claim)
+			message := f.EventuallyCondition(claim, v1alpha1.ConditionProvisioned, metav1.ConditionFalse, tc.reason)
+
+			f.Eventually("the claim has failed", func() (bool, string) {
+				if err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(claim), claim); err != nil {
+					return false, err.Error()
+				}
+
+				return claim.Status.Phase == v1alpha1.MachineClaimFailed, string(claim.Status.Phase)
+			})
+
+			message = meta.FindStatusCondition(claim.Status.Conditions, step.Ready).Message + message
+			if !strings.Contains(message, "given up after 3 tries") || !strings.Contains(message, tc.words) {
+				t.Errorf("the claim does not say why: %s", message)
+			}
+
+			if n := calls(f.PVE, http.MethodPost, tc.path); n != tries {
+				t.Errorf("%d calls, want %d", n, tries)
+			}
+
+			if err := f.Client.Delete(t.Context(), claim); err != nil {
+				t.Fatal(err)
+			}
+
+			f.EventuallyClean()
+		})
+	}
+}
+
+// One storage of three that is full is set aside, and the jobs run elsewhere.
+func TestAFullStorageIsSetAside(t *testing.T) {
+	t.Parallel()
+
+	const jobs, clonesPerStorage = 8, 2 // the default
+
+	f := fleet.New(t, env, fleet.Options{Model: fleet.Model().WithNodes(3)})
+	f.Populate(jobs)
+	f.PVE.AddFault(pve.Fault{Kind: pve.FaultStorageFull, Node: "pve1", Path: "/nodes/*/qemu/*/clone"})
+	f.Start()
+	f.EventuallyReady(f.NewPool(jobs))
+
+	for range jobs {
+		f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}})
+	}
+
+	f.EventuallyDone(jobs)
+
+	if n, most := calls(f.PVE, http.MethodPost, "/nodes/pve1/qemu/*/clone"), clonesPerStorage; n == 0 || n > most {
+		t.Errorf("%d clones on the full storage, want 1 to %d: what had begun before it was known", n, most)
+	}
+
+	var cluster v1alpha1.HypervisorCluster
+
+	f.Eventually("the cluster says what is set aside", func() (bool, string) {
+		if err := f.Client.Get(t.Context(), client.ObjectKey{Name: f.Cluster}, &cluster); err != nil {
+			return false, err.Error()
+		}
+
+		for _, node := range cluster.Status.Nodes {
+			if node.Name != "pve1" {
+				continue
+			}
+
+			ready := meta.FindStatusCondition(node.Conditions, step.Ready)
+			if ready == nil {
+				return false, "no condition"
+			}
+
+			return ready.Reason == "SetAside" && strings.Contains(ready.Message, "reached threshold"), ready.Reason + ready.Message
+		}
+
+		return false, "no node pve1"
+	})
+
+	if !step.IsReady(&cluster) {
+		t.Errorf("the cluster is not ready, though two of its nodes work: %s", step.WhyNot(&cluster))
+	}
+}
+
+// A pool whose machines all fail says so, and why, though their claims are gone.
+func TestAPoolSaysWhyItsMachinesFail(t *testing.T) {
+	t.Parallel()
+
+	f := fleet.New(t, env, fleet.Options{Model: fleet.Model().WithNodes(1)})
+	f.Runners.MaxAttempts = 1
+	f.Populate(1)
+	remove := f.PVE.AddFault(pve.Fault{
+		Kind: pve.FaultTaskError, Path: "/nodes/*/qemu/*/status/start", Reason: "start failed: QEMU exited with code 1",
+	})
+	f.Start()
+
+	pool := f.NewPool(1)
+	f.EventuallyReady(pool)
+	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}})
+
+	message := f.EventuallyCondition(pool, step.Ready, metav1.ConditionFalse, "MachinesFailing")
+	if !strings.Contains(message, "QEMU exited with code 1") {
+		t.Errorf("the pool does not say why: %s", message)
+	}
+
+	last := pool.Status.LastFailure
+	if last == nil || last.Reason != "StartFailed" || last.Node != "pve1" || !strings.HasPrefix(last.Claim, pool.Name) {
+		t.Errorf("last failure: %+v", last)
+	}
+
+	remove()
+	f.EventuallyDone(1)
+	f.EventuallyReady(pool)
+}
