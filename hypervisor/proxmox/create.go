@@ -241,7 +241,7 @@ func (p *Provider) place(ctx context.Context, snap snapshot, spec hypervisor.Mac
 
 	chosen, err := choose(all, spec)
 	if err == nil {
-		p.health.probe(spec.Owner.UID, chosen.Sites...)
+		p.health.admit(spec.Owner.UID, chosen.Sites...)
 	}
 
 	return chosen, err
@@ -267,8 +267,9 @@ func (p *Provider) weighStorage(ctx context.Context, c *candidate, spec hypervis
 
 	c.Online = c.Trouble == ""
 	c.Roomy = storage.Avail >= max(spec.Shape.Disk, c.Template.DiskBytes)
-	c.Sites = []site{nodeSite(c.Node, c.Template.ID), storageSite(storage.gate(c.Node))}
-	c.Aside = p.health.aside(spec.Owner.UID, c.Sites...)
+	onNode, onStorage := nodeSite(c.Node, c.Template.ID), storageSite(storage.gate(c.Node))
+	c.Sites = []site{onNode, onStorage}
+	c.Full, c.Aside = p.health.aside(spec.Owner.UID, onStorage), p.health.aside(spec.Owner.UID, onNode)
 }
 
 // startClone takes a place at the storage and asks for the clone.

@@ -231,6 +231,21 @@ func TestChoose(t *testing.T) {
 	node := func(name string, online bool, cores, free int64, queue int) candidate {
 		return candidate{Node: name, Online: online, Cores: cores, FreeMemory: free * gib, TotalMemory: 64 * gib, Queue: queue}
 	}
+	full := func(c candidate) candidate {
+		c.Full = "storage a/data was full"
+
+		return c
+	}
+	aside := func(c candidate) candidate {
+		c.Aside = "failed"
+
+		return c
+	}
+	roomy := func(c candidate) candidate {
+		c.Roomy = true
+
+		return c
+	}
 	shape := hypervisor.Shape{CPU: 4, Memory: 8 * gib}
 	spread := hypervisor.MachineSpec{Shape: shape}
 	pack := hypervisor.MachineSpec{Shape: shape, Strategy: hypervisor.Pack}
@@ -254,6 +269,11 @@ func TestChoose(t *testing.T) {
 			node("a", true, 8, 64, 0), node("b", true, 8, 8, 5), node("c", true, 8, 7, 0),
 		}, "b", ""},
 		{"packed: then the name", pack, []candidate{node("b", true, 8, 16, 0), node("a", true, 8, 16, 9)}, "a", ""},
+		{"full storages not at all", spread, []candidate{full(node("a", true, 8, 64, 0)), node("b", true, 8, 8, 9)}, "b", ""},
+		{"full storages alone", spread, []candidate{full(node("a", true, 8, 64, 0))}, "", "storage a/data was full"},
+		{"set aside: the other", pack, []candidate{aside(node("a", true, 8, 8, 0)), node("b", true, 8, 64, 9)}, "b", ""},
+		{"set aside: there is no other", spread, []candidate{aside(node("a", true, 8, 64, 0)), node("b", true, 2, 64, 0)}, "a", ""},
+		{"room for the disk first", spread, []candidate{node("a", true, 8, 64, 0), roomy(node("b", true, 8, 16, 9))}, "b", ""},
 		{"held: a node that is full now", hold, []candidate{node("a", true, 8, 0, 0)}, "a", ""},
 		{"none", spread, nil, "", "no usable node has the template"},
 	}

@@ -29,7 +29,9 @@ const reasonAside = "NodeSetAside"
 
 // health sets aside what machines fail on: a template on a node, since another template may
 // well work there and one that is broken must not shut out the others, and a storage that is
-// full. When the time is over one machine is placed there as a probe. It is kept in memory:
+// full. When the time is over one machine is placed there as a probe. A template that is set
+// aside wherever it could be is used all the same: it is not the nodes' fault then, and claims
+// and pools slow down by themselves. It is kept in memory:
 // a new process finds out again. The zero value needs a clock.
 type health struct {
 	clock clock.PassiveClock
@@ -51,8 +53,9 @@ type sickness struct {
 	wait     time.Duration
 	// until is when a probe may be made; zero while it is not set aside.
 	until time.Time
-	// probe is the owner of the machine that is the probe.
-	probe string
+	// admitted are the owners of machines that are placed there all the same: the probe's, or
+	// all where there is nowhere else.
+	admitted map[string]bool
 	// cause is what the last failure said.
 	cause string
 }
@@ -89,13 +92,13 @@ func (h *health) failed(at site, cause string, atOnce bool) {
 	s.cause = cause
 
 	// What had begun before the place was set aside makes its time no longer.
-	already := s.probe == "" && h.clock.Now().Before(s.until)
+	already := len(s.admitted) == 0 && h.clock.Now().Before(s.until)
 	if already || s.failures < asideAfter && !atOnce {
 		return
 	}
 
 	s.wait = min(max(2*s.wait, asideFirst), asideLast) //nolint:mnd // it doubles
-	s.until, s.probe = h.clock.Now().Add(s.wait), ""
+	s.until, s.admitted = h.clock.Now().Add(s.wait), nil
 }
 
 // worked notes that a machine was made at the places.
@@ -118,7 +121,7 @@ func (h *health) aside(owner string, at ...site) string {
 
 	for _, one := range at {
 		s := h.sick[one]
-		if s == nil || s.until.IsZero() || s.probe == owner && owner != "" || !now.Before(s.until) {
+		if s == nil || s.until.IsZero() || s.admitted[owner] || !now.Before(s.until) {
 			continue
 		}
 
@@ -137,14 +140,28 @@ func (s *sickness) words(at site) string {
 	return fmt.Sprintf("%s failed %s and is tried again at %s: %s", at.text(), times, s.until.UTC().Format(time.TimeOnly+"Z"), s.cause)
 }
 
-// probe notes that the owner's machine is placed there: others wait for what becomes of it.
-func (h *health) probe(owner string, at ...site) {
+// admit notes that the owner's machine is placed there. Where that is a probe, since the time
+// is over, the others wait for what becomes of it.
+func (h *health) admit(owner string, at ...site) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
+	now := h.clock.Now()
+
 	for _, one := range at {
-		if s := h.sick[one]; s != nil && !s.until.IsZero() {
-			s.probe, s.until = owner, h.clock.Now().Add(s.wait)
+		s := h.sick[one]
+		if s == nil || s.until.IsZero() {
+			continue
+		}
+
+		if s.admitted == nil {
+			s.admitted = map[string]bool{}
+		}
+
+		s.admitted[owner] = true
+
+		if !now.Before(s.until) {
+			s.until = now.Add(s.wait)
 		}
 	}
 }

@@ -28,16 +28,20 @@ type candidate struct {
 	Queue int
 	// Roomy says that its storage has room for the whole disk. Thin storages take more.
 	Roomy bool
-	// Aside says why no machine is placed there, after failures; Sites are what it is about.
+	// Full says why no machine is placed there, since its storage was full, and Aside why one
+	// is only if there is nowhere else. Sites are what both are about.
+	Full  string
 	Aside string
 	Sites []site
 }
 
-// choose picks the node for a machine: online, not set aside, with enough memory and cores,
-// and if there is one with room for its disk. To spread, it takes the shortest queue for clones, then the most free memory, then the name; to
-// pack, the least free memory that suffices, then the name. Cores may be promised more
-// than once, as Proxmox does, memory not: a VM that does not fit fails to start. A held
-// machine needs its memory later, so that its node has to have it when it is empty.
+// choose picks the node for a machine: online, with enough memory and cores, and with a
+// storage that was not full a while ago. Nodes that are not set aside come first, then those
+// with room for the whole disk. To spread, it takes the shortest queue for clones, then the
+// most free memory, then the name; to pack, the least free memory that suffices, then the
+// name. Cores may be promised more than once, as Proxmox does, memory not: a VM that does not
+// fit fails to start. A held machine needs its memory later, so that its node has to have it
+// when it is empty.
 func choose(candidates []candidate, spec hypervisor.MachineSpec) (candidate, error) {
 	want := spec.Shape
 
@@ -49,13 +53,17 @@ func choose(candidates []candidate, spec hypervisor.MachineSpec) (candidate, err
 			room = c.TotalMemory
 		}
 
-		if c.Online && c.Aside == "" && int64(want.CPU) <= c.Cores && want.Memory <= room {
+		if c.Online && c.Full == "" && int64(want.CPU) <= c.Cores && want.Memory <= room {
 			fits = append(fits, c)
 		}
 	}
 
 	if len(fits) == 0 {
 		return candidate{}, noCapacity(candidates, want)
+	}
+
+	if well := slices.DeleteFunc(slices.Clone(fits), func(c candidate) bool { return c.Aside != "" }); len(well) > 0 {
+		fits = well
 	}
 
 	return slices.MinFunc(fits, func(a, b candidate) int {
@@ -88,8 +96,8 @@ func noCapacity(candidates []candidate, want hypervisor.Shape) error {
 		switch {
 		case !c.Online:
 			words = append(words, c.Node+" "+cmp.Or(c.Trouble, "is offline"))
-		case c.Aside != "":
-			words, reason = append(words, c.Aside), reasonAside
+		case c.Full != "":
+			words, reason = append(words, c.Full), reasonAside
 		case int64(want.CPU) > c.Cores:
 			words = append(words, fmt.Sprintf("%s has %d cores", c.Node, c.Cores))
 		default:
