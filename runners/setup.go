@@ -178,6 +178,7 @@ func (a *Area) parts(mgr ctrl.Manager) (*parts, error) {
 		sweeper: &orphans.Sweeper{
 			Live: mgr.GetAPIReader(), Recorder: recorder, Clusters: clusters, Workloads: workloads, Identity: a.Identity,
 			OperatorUID: a.Settings.OperatorUID, Interval: a.Config.OrphanInterval, Clock: a.Clock,
+			Age: a.Config.OrphanAge, DryRun: a.Config.OrphanDryRun,
 			Log: a.Log, Metrics: orphanMetrics,
 		},
 		jobs:    jobs.controllers,

@@ -75,7 +75,8 @@ func emitDestroyed(ctx context.Context, s *scope) step.Result {
 	told := notice(corev1.EventTypeNormal, "Destroyed", "Destroy", "VM %s is gone", status.VMRef.VMID)
 	if s.leftBehind {
 		told = notice(corev1.EventTypeWarning, "LeftBehind", "Destroy",
-			"VM %s is not this claim's any more, and was left as it is", status.VMRef.VMID)
+			"VM %s on node %s of HypervisorCluster %s is not this claim's by its notes, and was left as it is: look at it, "+
+				"and remove it by hand if nobody needs it", status.VMRef.VMID, status.VMRef.Node, status.VMRef.HypervisorCluster)
 	}
 
 	step.OnFinalized(ctx, told.Emit(ctx))

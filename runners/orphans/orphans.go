@@ -41,25 +41,50 @@ type Sweeper struct {
 	// OperatorUID is whose mark is looked for.
 	OperatorUID string
 	Interval    time.Duration
+	// Age is how long something has to have been without a claim before it is removed.
+	Age time.Duration
+	// DryRun has everything told and nothing removed.
+	DryRun bool
 	Clock       clock.WithTicker
 	Log         *slog.Logger
 	Metrics     *Metrics
+
+	// since is when each thing was first found without a claim, and now what this sweep found.
+	since map[thing]time.Time
+	now   map[thing]bool
 }
 
+// What is looked for.
+const (
+	sideMachine  = "machine"
+	sideISO      = "iso"
+	sideRunner   = "runner"
+	sideIdentity = "identity"
+)
+
 // Metrics count what was found.
-type Metrics struct{ found *prometheus.CounterVec }
+type Metrics struct {
+	found    *prometheus.CounterVec
+	heldBack *prometheus.GaugeVec
+}
 
 // NewMetrics registers hyperfleet_orphans_removed_total{side}, side being machine,
-// iso, runner or identity.
+// iso, runner or identity, and hyperfleet_orphans_held{cluster}.
 func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{found: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: "hyperfleet", Subsystem: "orphans", Name: "removed_total",
 		Help: "Things with this operator's mark that belonged to no claim and were removed, by side: " +
 			"machine, iso (of cloud-init), runner, identity.",
-	}, []string{"side"})}
+	}, []string{"side"}), heldBack: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Namespace: "hyperfleet", Subsystem: "orphans", Name: "held",
+		Help: "Machines with this operator's mark and without a claim that are too many to be the remains of a crash, " +
+			"and are left for a person to look at.",
+	}, []string{"cluster"})}
 
-	if err := registerer.Register(m.found); err != nil {
-		return nil, fmt.Errorf("register orphan metrics: %w", err)
+	for _, collector := range []prometheus.Collector{m.found, m.heldBack} {
+		if err := registerer.Register(collector); err != nil {
+			return nil, fmt.Errorf("register orphan metrics: %w", err)
+		}
 	}
 
 	return m, nil
@@ -68,6 +93,12 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 func (m *Metrics) removed(side string) {
 	if m != nil {
 		m.found.WithLabelValues(side).Inc()
+	}
+}
+
+func (m *Metrics) hold(cluster string, machines int) {
+	if m != nil {
+		m.heldBack.WithLabelValues(cluster).Set(float64(machines))
 	}
 }
 
@@ -94,6 +125,9 @@ func (s *Sweeper) Start(ctx context.Context) error {
 func (s *Sweeper) Sweep(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, sweepTimeout)
 	defer cancel()
+
+	s.begin()
+	defer s.end()
 
 	s.Clusters.Each(func(name string, provider hypervisor.Provider) {
 		if err := s.machines(ctx, name, provider); err != nil {
@@ -134,18 +168,18 @@ func (s *Sweeper) identities(ctx context.Context) error {
 	}
 
 	for _, id := range found {
-		if claims.uids[id.UID] {
+		if claims.uids[id.UID] || !s.ripe(thing{sideIdentity, id.Namespace, id.UID}) || s.only(ctx, sideIdentity, id.Path()) {
 			continue
 		}
 
 		if err := s.Identity.Remove(ctx, id); err != nil {
-			s.Log.WarnContext(ctx, "orphan was not removed", "side", "identity", "identity", id.Path(), "error", err)
+			s.Log.WarnContext(ctx, "orphan was not removed", "side", sideIdentity, "identity", id.Path(), "error", err)
 
 			continue
 		}
 
-		s.Metrics.removed("identity")
-		s.Log.InfoContext(ctx, "orphan removed", "side", "identity", "identity", id.Path())
+		s.Metrics.removed(sideIdentity)
+		s.Log.InfoContext(ctx, "orphan removed", "side", sideIdentity, "identity", id.Path())
 	}
 
 	return nil
@@ -167,14 +201,23 @@ func (s *Sweeper) machines(ctx context.Context, cluster string, provider hypervi
 		return err
 	}
 
-	for _, m := range found {
-		if claims.uids[m.Owner.UID] {
+	lost := s.lost(cluster, found, claims)
+	if s.held(ctx, cluster, lost, len(found)) {
+		return nil
+	}
+
+	for _, m := range lost {
+		at := machineThing(cluster, m)
+		side := at.side
+
+		if !s.ripe(at) || s.only(ctx, side, fmt.Sprintf("%d on cluster %s", m.ID, cluster)) {
 			continue
 		}
 
-		side := "machine"
-		if m.State == hypervisor.StateRemains {
-			side = "iso"
+		if why, busy := s.busy(ctx, m.Owner); side == sideMachine && busy {
+			s.Log.WarnContext(ctx, "orphan is left for now", "side", side, "cluster", cluster, "id", m.ID, "reason", why)
+
+			continue
 		}
 
 		err := provider.Delete(ctx, hypervisor.MachineRef{ID: m.ID, Owner: m.Owner})
@@ -190,6 +233,30 @@ func (s *Sweeper) machines(ctx context.Context, cluster string, provider hypervi
 	}
 
 	return nil
+}
+
+// lost are the machines that belong to no claim.
+func (s *Sweeper) lost(cluster string, found []hypervisor.Machine, claims owners) []hypervisor.Machine {
+	var out []hypervisor.Machine
+
+	for _, m := range found {
+		if !claims.uids[m.Owner.UID] {
+			s.ripe(machineThing(cluster, m))
+
+			out = append(out, m)
+		}
+	}
+
+	return out
+}
+
+// only says that a thing is told of and not removed.
+func (s *Sweeper) only(ctx context.Context, side, what string) bool {
+	if s.DryRun {
+		s.Log.InfoContext(ctx, "orphan would be removed", "side", side, "name", what)
+	}
+
+	return s.DryRun
 }
 
 // owners are the claims that there are.
@@ -278,21 +345,22 @@ func (s *Sweeper) scope(ctx context.Context, pool *v1alpha1.RunnerPool, provider
 	}
 
 	for _, runner := range runners {
-		if claims.runners[runner.Name] {
+		if claims.runners[runner.Name] || !s.ripe(thing{sideRunner, pool.Namespace, runner.Name}) ||
+			s.only(ctx, sideRunner, runner.Name) {
 			continue
 		}
 
 		err := provider.Deregister(ctx, runner.ID)
 		if err != nil && !workload.Is(err, workload.NotFound) {
-			s.Log.WarnContext(ctx, "orphan was not removed", "side", "runner", "runner", runner.Name, "error", err)
+			s.Log.WarnContext(ctx, "orphan was not removed", "side", sideRunner, "runner", runner.Name, "error", err)
 
 			continue
 		}
 
-		s.Metrics.removed("runner")
+		s.Metrics.removed(sideRunner)
 		s.Recorder.Eventf(pool, nil, corev1.EventTypeNormal, "OrphanRemoved", "Sweep",
 			"runner %s belonged to no MachineClaim", runner.Name)
-		s.Log.InfoContext(ctx, "orphan removed", "side", "runner", "runner", runner.Name)
+		s.Log.InfoContext(ctx, "orphan removed", "side", sideRunner, "runner", runner.Name)
 	}
 
 	return nil

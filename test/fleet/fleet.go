@@ -163,6 +163,7 @@ func New(t testing.TB, env *kube.Env, opts Options) *Fleet {
 	f.Runners.ClusterInterval = 2 * time.Second
 	f.Runners.TemplateInterval = 2 * time.Second
 	f.Runners.OrphanInterval = 2 * time.Second
+	f.Runners.OrphanAge = time.Second
 	f.Runners.TaskInterval = 25 * time.Millisecond
 	f.Runners.ListInterval = 100 * time.Millisecond
 

@@ -86,6 +86,7 @@ func newOperators(
 			"clusterInterval":  f.Runners.ClusterInterval.String(),
 			"templateInterval": f.Runners.TemplateInterval.String(),
 			"orphanInterval":   f.Runners.OrphanInterval.String(),
+			"orphanAge":        f.Runners.OrphanAge.String(),
 			"taskInterval":     f.Runners.TaskInterval.String(),
 			"listInterval":     f.Runners.ListInterval.String(),
 			"jobSilence":       f.Runners.JobSilence.String(),

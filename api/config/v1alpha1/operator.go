@@ -136,6 +136,11 @@ type Runners struct {
 	// OrphanInterval is how often everything on a hypervisor and a CI platform that
 	// carries our mark is compared with the claims.
 	OrphanInterval time.Duration `yaml:"orphanInterval"`
+	// OrphanAge is how long such a thing has to have been without a claim before it is
+	// removed.
+	OrphanAge time.Duration `yaml:"orphanAge"`
+	// OrphanDryRun has what would be removed told in the log, and nothing removed.
+	OrphanDryRun bool `yaml:"orphanDryRun"`
 	// TaskInterval is how often running hypervisor tasks are looked at.
 	TaskInterval time.Duration `yaml:"taskInterval"`
 	// ListInterval is how old a hypervisor's listing may be.
@@ -263,6 +268,7 @@ func Default() OperatorConfig {
 			ClusterInterval:  30 * time.Second,
 			TemplateInterval: time.Minute,
 			OrphanInterval:   time.Minute,
+			OrphanAge:        10 * time.Minute,
 			TaskInterval:     250 * time.Millisecond,
 			ListInterval:     2 * time.Second,
 			JobRetention:     24 * time.Hour,

@@ -52,6 +52,9 @@ const (
 	// AnnotationAllowedNamespaces on a Secret lists, comma separated, the namespaces
 	// whose objects may read it; "*" allows all.
 	AnnotationAllowedNamespaces = "hyperfleet.io/allowed-namespaces"
+	// AnnotationRemoveOrphans on a HypervisorCluster, "true", lets machines go that have no
+	// MachineClaim and are so many that they are held for a person to look at.
+	AnnotationRemoveOrphans = "hyperfleet.io/remove-orphans"
 	// LabelRunnerPool on a MachineClaim names the RunnerPool that made it.
 	LabelRunnerPool = "hyperfleet.io/runner-pool"
 	// LabelTemplate on a MachineClaim names its HypervisorMachineTemplate.

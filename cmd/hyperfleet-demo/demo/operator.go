@@ -78,7 +78,7 @@ func (s *stack) operatorConfig() ([]byte, error) {
 	}
 
 	if s.options.anyFault() {
-		runners["orphanInterval"] = "10s"
+		runners["orphanInterval"], runners["orphanAge"] = "10s", "10s"
 	}
 
 	webhooks := map[string]any{"bindAddress": loopback(s.ports.webhooks), "url": s.hooksURL()}
