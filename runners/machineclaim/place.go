@@ -44,6 +44,7 @@ func place(ctx context.Context, s *scope) step.Result {
 
 	status.VMRef = &v1alpha1.VMReference{
 		HypervisorCluster: s.cluster.Name, VMID: strconv.Itoa(reserved.ID), Node: reserved.Node,
+		OperatorUID: s.Settings.OperatorUID,
 	}
 
 	if status.NetworkInfo == nil {

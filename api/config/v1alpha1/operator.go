@@ -17,7 +17,8 @@ type OperatorConfig struct {
 	Kind       string `yaml:"kind"`
 
 	// OperatorUID marks the machines of this operator. Two operators on one hypervisor
-	// need two. Default: the UID of the operator's own namespace.
+	// need two. Default: made of the cluster (the uid of kube-system) and Namespace, so that it
+	// is the same when the operator is installed again.
 	OperatorUID string `yaml:"operatorUID"`
 	// Namespace the operator runs in: its Lease, its own Secrets, and the default
 	// namespace of a HypervisorCluster's Secrets.

@@ -85,6 +85,9 @@ type VMReference struct {
 	HypervisorCluster string `json:"hypervisorCluster"`
 	// vmId on the hypervisor; Proxmox: the VMID. It is written before the VM is made.
 	VMID string `json:"vmId"`
+	// operatorUID is the identity of the operator whose mark the VM bears.
+	// +optional
+	OperatorUID string `json:"operatorUID,omitempty"`
 	// node the VM was last seen on.
 	// +optional
 	Node string `json:"node,omitempty"`

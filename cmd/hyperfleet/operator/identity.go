@@ -8,13 +8,18 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 
+	"github.com/google/uuid"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 )
 
 const (
@@ -28,7 +33,7 @@ var (
 	errShortKey  = errors.New("it has fewer than 32 bytes: delete the secret, a new one is made at the next start")
 )
 
-//+kubebuilder:rbac:groups="",resources=namespaces,resourceNames=hyperfleet-system,verbs=get
+//+kubebuilder:rbac:groups="",resources=namespaces,resourceNames=kube-system,verbs=get
 //+kubebuilder:rbac:groups="",namespace=hyperfleet-system,resources=secrets,verbs=get;create
 //+kubebuilder:rbac:groups="",namespace=hyperfleet-system,resources=events,verbs=create;patch
 //+kubebuilder:rbac:groups=coordination.k8s.io,namespace=hyperfleet-system,resources=leases,verbs=get;create;update;patch
@@ -44,13 +49,19 @@ type identity struct {
 func identify(ctx context.Context, reader client.Reader, writer client.Writer, cfg config.OperatorConfig) (identity, error) {
 	uid := cfg.OperatorUID
 	if uid == "" {
-		var namespace corev1.Namespace
-		if err := reader.Get(ctx, client.ObjectKey{Name: cfg.Namespace}, &namespace); err != nil {
-			return identity{}, fmt.Errorf("read own namespace %s: set operatorUID, or let the operator get the namespace: %w",
-				cfg.Namespace, err)
+		var cluster corev1.Namespace
+		if err := reader.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, &cluster); err != nil {
+			return identity{}, fmt.Errorf("read namespace %s, whose uid is part of the operator's identity: set operatorUID, "+
+				"or let the operator get the namespace: %w", metav1.NamespaceSystem, err)
 		}
 
-		uid = string(namespace.UID)
+		uid = uidOf(cluster.UID, cfg.Namespace)
+	}
+
+	if slices.Contains(cfg.Controllers, config.AreaRunners) {
+		if err := sameAsClaims(ctx, reader, uid); err != nil {
+			return identity{}, err
+		}
 	}
 
 	key, err := reportKey(ctx, reader, writer, cfg.Namespace)
@@ -59,6 +70,41 @@ func identify(ctx context.Context, reader client.Reader, writer client.Writer, c
 	}
 
 	return identity{uid: uid, reportKey: key}, nil
+}
+
+// uidOf is the identity of an operator in a namespace of a cluster. The cluster is known by
+// the uid of kube-system, which is as old as the cluster: so an operator that is deleted with
+// its namespace and installed again is the same one. It is pure.
+func uidOf(cluster types.UID, namespace string) string {
+	return uuid.NewSHA1(uuid.NameSpaceOID, []byte(string(cluster)+"/"+namespace)).String()
+}
+
+// sameAsClaims sees that the machines that claims have bear this identity: another operator's
+// would be left behind, and their claims called done.
+func sameAsClaims(ctx context.Context, reader client.Reader, uid string) error {
+	var claims v1alpha1.MachineClaimList
+
+	err := reader.List(ctx, &claims)
+	if meta.IsNoMatchError(err) {
+		return nil // there are no claims before there are CRDs
+	}
+
+	if err != nil {
+		return fmt.Errorf("list machine claims: %w", err)
+	}
+
+	for i := range claims.Items {
+		vm := claims.Items[i].Status.VMRef
+		if vm == nil || vm.OperatorUID == "" || vm.OperatorUID == uid {
+			continue
+		}
+
+		return fmt.Errorf("start as operator %s: MachineClaim %s has VM %s of operator %s: set operatorUID: %s in the "+
+			"configuration to go on as that one, or delete its claims while it runs", uid,
+			client.ObjectKeyFromObject(&claims.Items[i]), vm.VMID, vm.OperatorUID, vm.OperatorUID)
+	}
+
+	return nil
 }
 
 // reportKey reads the key, or makes it at the first start of the first replica.
