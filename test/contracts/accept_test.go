@@ -126,9 +126,6 @@ func TestUnusualValuesAreAccepted(t *testing.T) {
 		}}}}},
 		{"owner that is an organisation", baseTemplate, change{github: anyMap{"credentials": secretRef("a", "b"), "owner": "example"}}},
 		{"GitHub on loopback", baseTemplate, change{github: anyMap{"credentials": secretRef("a", "b"), "apiUrl": "http://127.0.0.1:8080"}}},
-		{"Windows paths", baseTemplate, change{github: anyMap{
-			"credentials": secretRef("a", "b"), "runner": anyMap{"os": "win", "installPath": `C:\runner`, "workDir": `D:\work`, "runScript": "run.cmd"},
-		}}},
 		{"time in parts", basePool, change{"spec.lifecycle": anyMap{"maxLifetime": "1h30m", "idleTimeout": "1.5h", "jobTimeout": "999h59m59.123s"}}},
 		{"no delay", basePool, change{"spec.scaling": anyMap{"scaleDownDelay": "0s"}}},
 		{"pool without machines", basePool, change{"spec.scaling": anyMap{"maxReplicas": int64(0)}}},

@@ -294,7 +294,7 @@ func TestOperatorHasWhatItNeeds(t *testing.T) {
 		{"coordination.k8s.io", "leases", "", "create", operatorSpace},
 		{"coordination.k8s.io", "leases", operatorName, "update", operatorSpace},
 		{"", "secrets", "proxmox-credentials", "get", operatorSpace},
-		{"", "namespaces", operatorSpace, "get", operatorSpace},
+		{"", "namespaces", "kube-system", "get", "kube-system"},
 	} {
 		// The authorizer learns of new roles from a watch.
 		if !eventually(t, func() bool { return asked.allowed(t) }) {

@@ -233,6 +233,7 @@ func githubRejections() []rejection {
 		{"relative work folder", runner(anyMap{"workDir": "work"}), "workDir", "workDir must be an absolute path"},
 		{"script elsewhere", runner(anyMap{"configScript": "../evil.sh"}), "configScript", "configScript must be the name of a file in installPath"},
 		{"run script elsewhere", runner(anyMap{"runScript": "/bin/sh"}), "runScript", "runScript must be the name of a file in installPath"},
+		{"a system without a bootstrap service", runner(anyMap{"os": "win"}), "runner.os", "only linux works"},
 		{"unknown system", runner(anyMap{"os": "beos"}), "runner.os", `"linux", "osx", "win"`},
 		{"Go's name of an architecture", runner(anyMap{"arch": "amd64"}), "runner.arch", `"x64", "arm64", "arm"`},
 		{"enterprise by URL", pat(anyMap{"enterprise": "https://github.com/enterprises/a"}), "github.enterprise", "enterprise must be the slug of an enterprise"},

@@ -293,10 +293,12 @@ type GitHubRunner struct {
 	// +kubebuilder:validation:MaxLength=255
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9_.-]+$')",message="runScript must be the name of a file in installPath, without a path"
 	RunScript string `json:"runScript,omitempty"`
-	// os of the machine.
+	// os of the machine. The bootstrap service runs on Linux alone so far; the other names are
+	// GitHub's.
 	// +optional
 	// +kubebuilder:default=linux
 	// +kubebuilder:validation:Enum=linux;osx;win
+	// +kubebuilder:validation:XValidation:rule="self == 'linux'",message="only linux works: the bootstrap service does not run on macOS and Windows guests yet"
 	OS string `json:"os,omitempty"`
 	// arch of the machine, in GitHub's names.
 	// +optional
