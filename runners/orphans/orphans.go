@@ -44,10 +44,10 @@ type Sweeper struct {
 	// Age is how long something has to have been without a claim before it is removed.
 	Age time.Duration
 	// DryRun has everything told and nothing removed.
-	DryRun bool
-	Clock       clock.WithTicker
-	Log         *slog.Logger
-	Metrics     *Metrics
+	DryRun  bool
+	Clock   clock.WithTicker
+	Log     *slog.Logger
+	Metrics *Metrics
 
 	// since is when each thing was first found without a claim, and now what this sweep found.
 	since map[thing]time.Time

@@ -147,3 +147,26 @@ func TestAMachineAheadOfItsWebhookStandsForAJob(t *testing.T) {
 		}
 	}
 }
+
+// A claim has the labels and annotations that its template asks for.
+func TestNewClaimHasTheTemplatesMetadata(t *testing.T) {
+	t.Parallel()
+
+	template := &v1alpha1.HypervisorMachineTemplate{}
+	template.Spec.Metadata = &v1alpha1.MachineMetadata{
+		Labels: map[string]string{"team": "a", v1alpha1.LabelRunnerPool: "another"}, Annotations: map[string]string{"note": "b"},
+	}
+
+	pool := &v1alpha1.RunnerPool{}
+	pool.Name = "linux"
+
+	claim := newClaim(pool, &source{name: "small", template: template, hash: "h"}, "linux-1", false)
+
+	if claim.Labels["team"] != "a" || claim.Annotations["note"] != "b" {
+		t.Errorf("labels %v, annotations %v", claim.Labels, claim.Annotations)
+	}
+
+	if claim.Labels[v1alpha1.LabelRunnerPool] != "linux" || claim.Labels[v1alpha1.LabelTemplate] != "small" {
+		t.Errorf("its own labels can be taken away: %v", claim.Labels)
+	}
+}

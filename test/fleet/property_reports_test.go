@@ -213,6 +213,10 @@ func observability(t *testing.T, w *world) {
 		t.Errorf("%d machines were started, %d are in the metric", lived.Load(), provisioned)
 	}
 
+	if w.phaseCount("job") == 0 {
+		t.Error("no job is in the metric of phases")
+	}
+
 	if why := w.awaitCounts(); why != "" {
 		t.Error(why)
 	}
@@ -222,7 +226,8 @@ func observability(t *testing.T, w *world) {
 // and no event of a claim was emitted twice.
 func (w *world) awaitCounts() string {
 	once := map[string]func() float64{
-		"Placed": nil, "VMStopped": nil, "JobStarted": nil,
+		"Placed": nil, "JobStarted": nil,
+		"VMStopped":    func() float64 { return float64(w.phaseCount("destroyed")) },
 		"Started":      func() float64 { return float64(w.phaseCount("provisioned")) },
 		"RunnerOnline": func() float64 { return float64(w.phaseCount("bootstrapped")) },
 		"Destroyed":    func() float64 { return w.total("hyperfleet_machine_ended_total") },
