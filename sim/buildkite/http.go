@@ -116,6 +116,19 @@ func routes() []route {
 	}
 }
 
+const streamPings = "streamPings"
+
+// agentCalls are the names of the calls that agents make.
+func agentCalls() []string {
+	out := []string{streamPings}
+	for _, route := range routes() {
+		if route.access != byCluster {
+			out = append(out, route.name)
+		}
+	}
+	return out
+}
+
 func (s *Server) routes() http.Handler {
 	mux := http.NewServeMux()
 	for _, route := range routes() {
@@ -125,7 +138,7 @@ func (s *Server) routes() http.Handler {
 	// where there are none.
 	mux.HandleFunc("POST /agentedge.v1.AgentEdgeService/StreamPings", func(w http.ResponseWriter, _ *http.Request) {
 		s.mu.Lock()
-		s.requests["streamPings"]++
+		s.requests[streamPings]++
 		s.mu.Unlock()
 		s.write(w, fail(http.StatusNotFound, "No endpoint found"))
 	})

@@ -292,7 +292,7 @@ func (s *Server) State() control.State {
 	defer s.mu.Unlock()
 	state := control.State{
 		Now: s.now(), Jobs: []control.Job{}, Runners: []control.Runner{}, Webhooks: s.counts,
-		Requests: maps.Clone(s.requests), Registered: s.registered,
+		Requests: maps.Clone(s.requests), Registered: s.registered, MachineCalls: agentCalls(),
 	}
 	state.Webhooks.Pending = len(s.outbox) + s.sending
 	for _, j := range s.order {
