@@ -37,7 +37,7 @@ go build -o bin/testrun ./hack/testrun
 PATH="$(CURDIR)/bin:$$PATH" bin/testrun -v $(1:%=./test/e2e/%) -- -vet=off -p 2 -count 1 -timeout $(TEST_TIMEOUT) -run '$(RUN)'
 endef
 
-.PHONY: help setup build test test-changed soak load testrun e2e e2e-spire e2e-vm e2e-kubevirt e2e-bridge e2e-platform e2e-hosts e2e-proxmox lint generate verify demo bench clean
+.PHONY: help setup build test test-changed soak load testrun e2e e2e-spire e2e-vm e2e-kubevirt e2e-bridge e2e-platform e2e-hosts e2e-proxmox e2e-agents lint generate verify demo bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,7 +69,7 @@ testrun:
 	@go build -o bin/testrun ./hack/testrun
 
 # What takes longest comes first.
-e2e: build ## run all of the following end-to-end tests but e2e-proxmox
+e2e: build ## run all of the following end-to-end tests but e2e-proxmox and e2e-agents
 	@hack/setup.sh kube kubectl spire vault packages vm
 	@hack/vm-image/build.sh
 	@$(call E2E,vm hosts platform kubevirt bridge spire)
@@ -103,6 +103,11 @@ e2e-hosts: build ## fleets of hosts from first boot to given back, over SSH
 e2e-proxmox: TEST_TIMEOUT = 12m
 e2e-proxmox: ## the Proxmox VE provider against a real Proxmox VE (go doc ./test/realpve)
 	@$(call E2E,proxmox)
+
+# Not every network has the modules of an agent: without one its tests are skipped.
+e2e-agents: ## the real buildkite-agent and gitlab-runner in machines (go doc ./test/e2e/agents)
+	@hack/setup.sh agents || echo "e2e-agents: no buildkite-agent could be built: name one by BUILDKITE_AGENT"
+	@$(call E2E,agents)
 
 # The cache is the checkout's own: findings kept for another one come with its paths.
 lint: ## run every linter (.golangci.yml)

@@ -3,6 +3,7 @@ module github.com/hyperfleet/hyperfleet
 go 1.26.0
 
 require (
+	github.com/actions/scaleset v0.4.0
 	github.com/bradleyfalzon/ghinstallation/v2 v2.19.0
 	github.com/cloudevents/sdk-go/v2 v2.16.2
 	github.com/diskfs/go-diskfs v1.9.3

@@ -36,9 +36,12 @@ var (
 	buildkiteRegistered = regexp.MustCompile(`Successfully registered agent "`)
 	buildkiteStarting   = regexp.MustCompile(`\bStarting job\b`)
 	buildkiteFinished   = regexp.MustCompile(`\bFinished job\b`)
-	buildkiteRejected   = regexp.MustCompile(`rejected the call to acquire the job`)
-	buildkiteLocked     = regexp.MustCompile(`job is locked`)
-	buildkiteBadToken   = regexp.MustCompile(`(?i)\b401\b|invalid (access )?token|unauthorized`)
+	buildkiteCanceling  = regexp.MustCompile(`\bCanceling job \S+ .*\(job (cancelled|timed out) on Buildkite\)`)
+	// A job that is not there any more is answered with 404, after which the agent ends as if
+	// all were well.
+	buildkiteRejected = regexp.MustCompile(`rejected the call to acquire the job|/acquire: 404\b`)
+	buildkiteLocked   = regexp.MustCompile(`job is locked`)
+	buildkiteBadToken = regexp.MustCompile(`(?i)\b401\b|invalid (access )?token|unauthorized`)
 )
 
 func (buildkite) check(c *guest.Config) error {
@@ -109,6 +112,8 @@ func (buildkite) read(line string) (event, bool) {
 		return event{kind: eventListening}, true
 	case buildkiteStarting.MatchString(line):
 		return event{kind: eventRunning}, true
+	case buildkiteCanceling.MatchString(line):
+		return buildkiteCancellation(buildkiteCanceling.FindStringSubmatch(line)[1]), true
 	case buildkiteFinished.MatchString(line):
 		return event{kind: eventCompleted}, true
 	case buildkiteRejected.MatchString(line):
@@ -118,6 +123,16 @@ func (buildkite) read(line string) (event, bool) {
 	default:
 		return event{}, false
 	}
+}
+
+// buildkiteCancellation is how a job will have gone that Buildkite ends. Its exit code is
+// that of a failure.
+func buildkiteCancellation(how string) event {
+	if how == "cancelled" {
+		return event{kind: eventEnding, text: "canceled", result: "canceled"}
+	}
+
+	return event{kind: eventEnding, text: how, result: "timed_out"}
 }
 
 // Words for how an agent did not get its job.

@@ -108,6 +108,7 @@ const (
 	eventListening eventKind = iota
 	eventRunning             // text: the job's name
 	eventCompleted           // text: how the job went; "" if the runner tells it by its exit code
+	eventEnding              // the job is being ended; text and result: how it will have gone
 	eventRestart             // the runner restarts itself
 	eventRetry               // the runner waits for long after a passing error: it is started anew
 	eventRefused             // text: why the platform will never take this runner

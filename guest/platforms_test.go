@@ -49,6 +49,8 @@ echo '` + bkTime + `INFO   ci-1 Attempting to acquire job ` + jobUUID + `...'
 	bkFinishes = `echo '` + bkTime + `INFO   ci-1 Finished job at https://buildkite.com/o/p/builds/1#` + jobUUID + `'
 echo '` + bkTime + `INFO   ci-1 Disconnecting...'
 `
+	bkCancels = `echo '` + bkTime + `INFO   ci-1 Canceling job ` + jobUUID + ` with a signal grace period of 9s (job cancelled on Buildkite)'
+`
 	bkRejects = `echo '` + bkTime + `ERROR  ci-1 Buildkite rejected the call to acquire the job: PUT https://agent.buildkite.com/v3/jobs/x/acquire: 422 Unprocessable Entity'
 `
 )
@@ -250,6 +252,25 @@ func TestEndOfAMachineOfBuildkite(t *testing.T) {
 		"the job is gone, as an older agent tells it": {
 			runner: bkRegister + bkRejects + "exit 1",
 			phase:  api.PhaseFinished, reason: api.ReasonJobGone, message: jobUUID,
+		},
+		"the job is not there": {
+			runner: bkRegister + `echo '` + bkTime + `ERROR  ci-1 PUT https://agent.buildkite.com/v3/jobs/x/acquire: 404 Not Found: No job found'
+echo '` + bkTime + `ERROR  ci-1 Failed to acquire and run job: failed to acquire job: PUT https://agent.buildkite.com/v3/jobs/x/acquire: 404 Not Found: No job found'
+exit 0`,
+			phase: api.PhaseFinished, reason: api.ReasonJobGone, message: "cannot be acquired any more",
+		},
+		"the job is cancelled on Buildkite": {
+			runner: bkRegister + bkStarts + bkCancels + bkFinishes + "exit 255",
+			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "job " + jobUUID + ": canceled", result: "canceled",
+			phases: "Started Configuring Listening Running Finished",
+		},
+		"the job times out on Buildkite": {
+			runner: bkRegister + bkStarts + strings.Replace(bkCancels, "cancelled", "timed out", 1) + bkFinishes + "exit 255",
+			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "job " + jobUUID + ": timed out", result: "timed_out",
+		},
+		"the agent dies while its job is cancelled": {
+			runner: bkRegister + bkStarts + bkCancels + "kill -9 $$",
+			phase:  api.PhaseFailed, reason: api.ReasonRunnerFailed, message: "code 137 in the middle of job " + jobUUID,
 		},
 		"the job is locked": {
 			runner: bkRegister + "exit 28",

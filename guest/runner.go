@@ -268,8 +268,13 @@ func (w *watch) handle(e event) *end {
 			w.service.report.report(guest.PhaseRunning, w.job)
 			w.goOn()
 		}
+	case eventEnding:
+		w.said, w.result = e.text, e.result
 	case eventCompleted:
-		w.over, w.said, w.result = true, e.text, e.result
+		if w.over = true; e.text != "" {
+			w.said, w.result = e.text, e.result
+		}
+
 		w.finish = w.service.clock.After(finishTimeout)
 	case eventTrouble:
 		w.trouble = e.text

@@ -5,7 +5,8 @@
 # Brings the tools that the build and the tests need into bin/, each once for each
 # pinned version:
 #
-#   hack/setup.sh [kube] [kubectl] [lint] [generate] [spire] [vault] [packages] [vm]     (default: all)
+#   hack/setup.sh [kube] [kubectl] [lint] [generate] [spire] [vault] [packages] [vm]     (default: all of these)
+#   hack/setup.sh agents
 #
 # kube      etcd, kube-apiserver, kube-controller-manager: from KUBEBUILDER_ASSETS if
 #           they are there, else downloaded where the network has them, else built
@@ -16,6 +17,7 @@
 # spire     spire-server and spire-agent, built from their Go module.
 # vault     a Vault core with the few backends that tests log in to, built from its Go
 #           module. It is a test's secrets manager, and no part of the product.
+# agents    buildkite-agent, built from its Go module, unless BUILDKITE_AGENT names one.
 # packages  the Debian packages of hack/packages.txt.
 # vm        the Debian packages of hack/packages-vm.txt, which make and boot real machines.
 #
@@ -179,10 +181,11 @@ for group in "${@:-kube kubectl lint generate spire vault packages vm}"; do
 		generate) plan+=("build controller-gen controller-gen sigs.k8s.io/controller-tools/cmd/controller-gen less_than_a_minute_on_two_cores" "build oapi-codegen oapi-codegen github.com/oapi-codegen/oapi-codegen/v2/cmd/oapi-codegen a_few_seconds" "build sqlc sqlc github.com/sqlc-dev/sqlc/cmd/sqlc about_a_minute_and_a_half_on_two_cores") ;;
 		spire) plan+=("build spire-server spire github.com/spiffe/spire/cmd/spire-server about_5_minutes_on_two_cores" "build spire-agent spire github.com/spiffe/spire/cmd/spire-agent about_a_minute_more") ;;
 		vault) plan+=("build test-vault vault . about_4_minutes_on_two_cores") ;;
+		agents) [ -n "${BUILDKITE_AGENT:-}" ] || plan+=("build buildkite-agent buildkite-agent github.com/buildkite/agent/v3 about_5_minutes_on_two_cores") ;;
 		packages) plan+=("packages") ;;
 		vm) plan+=("packages hack/packages-vm.txt") ;;
 		*)
-			echo "setup: unknown group $word: use kube, kubectl, lint, generate, spire, vault, packages or vm" >&2
+			echo "setup: unknown group $word: use kube, kubectl, lint, generate, spire, vault, agents, packages or vm" >&2
 			exit 2
 			;;
 		esac

@@ -5,6 +5,7 @@ package buildkite
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"fmt"
 	"io"
@@ -148,13 +149,21 @@ func (s *Server) acquireJob(c *call) reply {
 // env is the environment of the job's command, in part.
 func (s *Server) env(j *job) map[string]string {
 	return map[string]string{
-		"BUILDKITE": "true", "CI": "true", "BUILDKITE_JOB_ID": j.uuid, "BUILDKITE_COMMAND": j.script(),
+		"BUILDKITE": "true", "CI": "true", "BUILDKITE_REPO": s.repository(j.build.pipeline), "BUILDKITE_PIPELINE_PROVIDER": "git",
+		"BUILDKITE_PIPELINE_DEFAULT_BRANCH": "main", "BUILDKITE_PIPELINE_NAME": j.build.pipeline.slug,
+		"BUILDKITE_AGENT_ID": j.ran.uuid, "BUILDKITE_AGENT_NAME": j.ran.name, "BUILDKITE_MESSAGE": "Build", "BUILDKITE_SOURCE": "api",
+		"BUILDKITE_JOB_ID": j.uuid, "BUILDKITE_COMMAND": j.script(),
 		"BUILDKITE_LABEL": j.name, "BUILDKITE_STEP_KEY": j.stepKey, "BUILDKITE_BRANCH": "main",
 		"BUILDKITE_COMMIT": j.build.commit, "BUILDKITE_BUILD_ID": j.build.uuid,
 		"BUILDKITE_BUILD_NUMBER": strconv.FormatInt(j.build.number, 10), "BUILDKITE_BUILD_URL": s.webURL(j.build),
 		"BUILDKITE_ORGANIZATION_SLUG": s.opts.Organization, "BUILDKITE_PIPELINE_SLUG": j.build.pipeline.slug,
 		"BUILDKITE_AGENT_META_DATA_QUEUE": j.queue.key,
 	}
+}
+
+// repository is where the agent checks the pipeline's code out from.
+func (s *Server) repository(p *pipeline) string {
+	return cmp.Or(s.opts.Repository, "https://github.com/"+s.opts.Organization+"/"+p.slug+".git")
 }
 
 func (s *Server) startJob(c *call) reply {

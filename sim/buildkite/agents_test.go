@@ -330,3 +330,95 @@ func TestQueueRefuses(t *testing.T) {
 		t.Error("a simulator without a token was made")
 	}
 }
+
+// An agent checks out, and names itself, by what is in its job's environment; without it the
+// real one ends before it begins.
+func TestTheJobsEnvironment(t *testing.T) {
+	t.Parallel()
+	server := buildkitetest.New(t, buildkite.Options{Repository: "/srv/git/app.git"})
+	call := stack(t, server)
+	job := server.Queue(control.JobSpec{})[0]
+	session := join(t, server, jat(t, call, job.Key))
+	got := do(t, server, session, "PUT", "/jobs/"+job.Key+"/acquire", "", lock, "1")
+	env, _ := got.body["env"].(map[string]any)
+	for name, value := range map[string]string{
+		"BUILDKITE_REPO": "/srv/git/app.git", "BUILDKITE_COMMIT": "HEAD", "BUILDKITE_BRANCH": "main", "BUILDKITE_AGENT_NAME": "a",
+		"BUILDKITE_PIPELINE_PROVIDER": "git", "BUILDKITE_ORGANIZATION_SLUG": buildkitetest.Organization, "BUILDKITE_JOB_ID": job.Key,
+	} {
+		if env[name] != value {
+			t.Errorf("%s is %v, want %s", name, env[name], value)
+		}
+	}
+}
+
+// A build's jobs share its meta-data.
+func TestMetadata(t *testing.T) {
+	t.Parallel()
+	server := buildkitetest.New(t, buildkite.Options{})
+	call := stack(t, server)
+	jobs := server.Queue(control.JobSpec{Count: 2})
+	other := server.Queue(control.JobSpec{})[0]
+	ask := func(job control.Job) func(verb, body string) answer {
+		session := join(t, server, jat(t, call, job.Key))
+		got := do(t, server, session, "PUT", "/jobs/"+job.Key+"/acquire", "", lock, "1")
+		token, _ := got.body["token"].(string)
+		return func(verb, body string) answer {
+			return do(t, server, token, "POST", "/jobs/"+job.Key+"/data/"+verb, body)
+		}
+	}
+	first, second, third := ask(jobs[0]), ask(jobs[1]), ask(other)
+	const key = `{"key":"buildkite:git:commit"}`
+	if got := first("exists", key); got.code != http.StatusOK || got.body["exists"] != false {
+		t.Errorf("before it is set: %d %s", got.code, got.text)
+	}
+	if got := first("get", key); got.code != http.StatusNotFound {
+		t.Errorf("get before it is set: %d %s", got.code, got.text)
+	}
+	if got := first("set", `{"key":"buildkite:git:commit","value":"abc"}`); got.code != http.StatusOK {
+		t.Fatalf("set: %d %s", got.code, got.text)
+	}
+	if got := second("exists", key); got.body["exists"] != true {
+		t.Errorf("in another job of the build: %s", got.text)
+	}
+	if got := second("get", key); got.body["value"] != "abc" {
+		t.Errorf("get in another job of the build: %s", got.text)
+	}
+	if got := second("keys", ""); got.text != `["buildkite:git:commit"]` {
+		t.Errorf("keys: %s", got.text)
+	}
+	if got := third("exists", key); got.body["exists"] != false {
+		t.Errorf("in another build: %s", got.text)
+	}
+	for _, body := range []string{`{"key":""}`, `{"key":"a"}`} {
+		if got := first("set", body); got.code != http.StatusUnprocessableEntity {
+			t.Errorf("set %s: %d", body, got.code)
+		}
+	}
+}
+
+// An agent asks for a stream of pings first; that there is none is no breach of its.
+func TestNoStreams(t *testing.T) {
+	t.Parallel()
+	server := buildkitetest.New(t, buildkite.Options{})
+	url := strings.TrimSuffix(server.Endpoint, "/v3") + "/agentedge.v1.AgentEdgeService/StreamPings"
+	resp, err := http.Post(url, "application/grpc", http.NoBody) //nolint:noctx // loopback
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusNotFound {
+		t.Errorf("status %s, want 404", resp.Status)
+	}
+}
+
+// What Buildkite does not know it passes over; the caller is told of all the same.
+func TestUnknownFields(t *testing.T) {
+	t.Parallel()
+	server := buildkitetest.New(t, buildkite.Options{})
+	got := do(t, server, buildkitetest.Token, "POST", "/stacks/register",
+		`{"key":"k","type":"custom","queue_key":"default","metadata":{},"colour":"red"}`)
+	if got.code != http.StatusCreated {
+		t.Errorf("registered with an unknown field: %d %s", got.code, got.text)
+	}
+	server.ExpectViolations(t, 1)
+}

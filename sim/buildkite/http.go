@@ -48,6 +48,8 @@ type call struct {
 	job   *job
 	body  []byte
 	now   time.Time
+	// unknown is the first field of the body that is not known. It is passed over.
+	unknown string
 }
 
 // reply is an answer before it is encoded. A nil body sends none.
@@ -106,8 +108,25 @@ func routes() []route {
 			"POST", "/jobs/{id}/chunks", "chunks", byJob, "", 0,
 			[]string{"sequence", "offset", "size"}, (*Server).chunks,
 		},
+		{"POST", "/jobs/{id}/data/exists", "metadataExists", byJob, "", 0, nil, (*Server).metadataExists},
+		{"POST", "/jobs/{id}/data/get", "getMetadata", byJob, "", 0, nil, (*Server).getMetadata},
+		{"POST", "/jobs/{id}/data/set", "setMetadata", byJob, "", 0, nil, (*Server).setMetadata},
+		{"POST", "/jobs/{id}/data/keys", "metadataKeys", byJob, "", 0, nil, (*Server).metadataKeys},
 		{"PUT", "/jobs/{id}/finish", "finishJob", byJob, "", 0, nil, (*Server).finishJob},
 	}
+}
+
+const streamPings = "streamPings"
+
+// agentCalls are the names of the calls that agents make.
+func agentCalls() []string {
+	out := []string{streamPings}
+	for _, route := range routes() {
+		if route.access != byCluster {
+			out = append(out, route.name)
+		}
+	}
+	return out
 }
 
 func (s *Server) routes() http.Handler {
@@ -115,6 +134,14 @@ func (s *Server) routes() http.Handler {
 	for _, route := range routes() {
 		mux.HandleFunc(route.method+" /v3"+route.path, func(w http.ResponseWriter, r *http.Request) { s.serve(w, r, route) })
 	}
+	// Not every address of Buildkite's agents has streams; an agent asks at each, and polls
+	// where there are none.
+	mux.HandleFunc("POST /agentedge.v1.AgentEdgeService/StreamPings", func(w http.ResponseWriter, _ *http.Request) {
+		s.mu.Lock()
+		s.requests[streamPings]++
+		s.mu.Unlock()
+		s.write(w, fail(http.StatusNotFound, "No endpoint found"))
+	})
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
 		s.violate("unknown-path", r.Method, r.URL.Path, "the simulator does not serve this call")
@@ -134,8 +161,10 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, route route) {
 	c := &call{r: r, body: body, now: s.now()}
 	s.requests[route.name]++
 	out := s.answer(c, route, w.Header())
-	if out.breach != "" {
-		s.violate("request", r.Method, r.URL.Path, out.breach)
+	for _, breach := range []string{c.unknown, out.breach} {
+		if breach != "" {
+			s.violate("request", r.Method, r.URL.Path, breach)
+		}
 	}
 	s.mu.Unlock()
 	poke(s.kick)
@@ -265,13 +294,16 @@ func (s *Server) write(w http.ResponseWriter, out reply) {
 	}
 }
 
-// read decodes a body strictly; the reply is what to answer if it can't be.
+// read decodes a body; the reply is what to answer if it can't be.
 func (c *call) read(into any) *reply {
+	if err := json.Unmarshal(c.body, into); err != nil {
+		out := breach(http.StatusBadRequest, "Invalid body: "+err.Error())
+		return &out
+	}
 	decoder := json.NewDecoder(bytes.NewReader(c.body))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(into); err != nil {
-		out := breach(http.StatusBadRequest, "Invalid body: "+err.Error())
-		return &out
+		c.unknown = "Invalid body: " + err.Error()
 	}
 	if !strings.HasPrefix(c.r.Header.Get("Content-Type"), "application/json") {
 		out := breach(http.StatusBadRequest, "the body's Content-Type is not application/json")

@@ -70,6 +70,7 @@ type build struct {
 	pipeline *pipeline
 	workflow string
 	commit   string
+	metadata map[string]string
 	created  time.Time
 }
 
@@ -122,9 +123,14 @@ func (s *Server) newBuild(slug, workflow string) *build {
 		s.pipelines[slug] = from
 	}
 	from.builds++
-	return &build{
+	out := &build{
 		uuid: newUUID(), number: from.builds, pipeline: from, workflow: workflow, commit: randomHex(20), created: s.now(),
+		metadata: map[string]string{},
 	}
+	if s.opts.Repository != "" {
+		out.commit = "HEAD" // of a build that no commit was named for
+	}
+	return out
 }
 
 func (s *Server) newJob(run *build, into *queue, spec control.JobSpec, index int) *job {
@@ -286,7 +292,7 @@ func (s *Server) State() control.State {
 	defer s.mu.Unlock()
 	state := control.State{
 		Now: s.now(), Jobs: []control.Job{}, Runners: []control.Runner{}, Webhooks: s.counts,
-		Requests: maps.Clone(s.requests), Registered: s.registered,
+		Requests: maps.Clone(s.requests), Registered: s.registered, MachineCalls: agentCalls(),
 	}
 	state.Webhooks.Pending = len(s.outbox) + s.sending
 	for _, j := range s.order {

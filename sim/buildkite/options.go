@@ -22,6 +22,10 @@ type Options struct {
 	Organization string   // slug; default acme
 	Queues       []string // keys, the default queue first; default: default
 	Tokens       []string // agent tokens of the cluster
+	// Repository is what agents check out, at the head of its branch main; default: one at
+	// github.com with the names of organization and pipeline, which is not there, at a
+	// commit.
+	Repository string
 
 	Webhook control.WebhookTarget
 	// PlainToken sends the webhook's secret in X-Buildkite-Token in place of a signature.

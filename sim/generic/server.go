@@ -116,7 +116,7 @@ func (s *Server) State() control.State {
 	defer s.mu.Unlock()
 	out := control.State{
 		Now: s.now(), Jobs: make([]control.Job, 0, len(s.jobs)), Runners: []control.Runner{},
-		Webhooks: s.counts, Requests: maps.Clone(s.requests),
+		Webhooks: s.counts, Requests: maps.Clone(s.requests), MachineCalls: slices.Sorted(maps.Keys(s.requests)),
 	}
 	for _, j := range s.jobs {
 		out.Jobs = append(out.Jobs, j.snapshot())

@@ -17,6 +17,16 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
 )
 
+// A field that GitHub does not know changes nothing, and is no breach.
+func TestUnknownFieldsArePassedOver(t *testing.T) {
+	s := githubtest.New(t, github.Options{})
+	body := jitBody("vm-1", "x")
+	body["colour"] = "red"
+	if a := call(t, s, "POST", repoRunners+"/generate-jitconfig", auth, body); a.code != http.StatusCreated {
+		t.Errorf("answered %d %s", a.code, a.text)
+	}
+}
+
 // TestRunnerCalls makes every runner call at each level through a real client,
 // under both base paths.
 func TestRunnerCalls(t *testing.T) {

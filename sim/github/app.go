@@ -45,7 +45,7 @@ func (s *Server) answerApp(*call) reply {
 	return ok(map[string]any{
 		"id": app.ID, "slug": slug, "client_id": app.ClientID, "node_id": nodeID("A", app.ID),
 		"owner": s.ownerJSON(), "name": slug, "description": "", "external_url": "https://example.com",
-		"html_url": "https://github.com/apps/" + slug, "created_at": appEpoch, "updated_at": appEpoch,
+		"html_url": s.shapes.links.web + "/apps/" + slug, "created_at": appEpoch, "updated_at": appEpoch,
 		"permissions": s.appPermissions(), "events": []string{"workflow_job"},
 		"installations_count": len(app.Installations),
 	})
@@ -87,7 +87,7 @@ func (s *Server) installationJSON(c *call, in *Installation) map[string]any {
 		"target_id": owner.id, "target_type": kind, "repository_selection": selection,
 		"permissions": in.Permissions, "events": []string{"workflow_job"}, "single_file_name": nil,
 		"access_tokens_url": self + "/access_tokens", "repositories_url": c.host + "/installation/repositories",
-		"html_url":   "https://github.com/organizations/" + owner.login + "/settings/installations/" + strconv.FormatInt(in.ID, 10),
+		"html_url":   s.shapes.links.web + "/organizations/" + owner.login + "/settings/installations/" + strconv.FormatInt(in.ID, 10),
 		"created_at": appEpoch, "updated_at": appEpoch, "suspended_at": nil, "suspended_by": nil,
 	}
 }

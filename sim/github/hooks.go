@@ -45,7 +45,7 @@ func (s *Server) hookJSON(c *call, h *hook) map[string]any {
 	if c.scope.kind == scopeOrg {
 		area, kind = "orgs/", "Organization"
 	}
-	self := fmt.Sprintf("https://api.github.com/%s%s/hooks/%d", area, s.place(c.scope), h.ID)
+	self := fmt.Sprintf("%s/%s%s/hooks/%d", s.shapes.links.api, area, s.place(c.scope), h.ID)
 	out := map[string]any{
 		"type": kind, "id": h.ID, "name": "web", "active": h.URL != "", "events": []string{"workflow_job"},
 		"config": h.config(), "created_at": appEpoch, "updated_at": appEpoch, "url": self,

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"strings"
 	"time"
 
@@ -24,6 +25,10 @@ type Options struct {
 
 	// RunnerKey signs for all runners; default: made when the first is registered.
 	RunnerKey *rsa.PrivateKey
+
+	// URL of an Enterprise Server, without a trailing slash, for links in answers and
+	// webhooks; empty: github.com's. Calls are served at any address.
+	URL string
 
 	Repos      []Repo
 	Enterprise string  // slug; it holds every organisation
@@ -168,6 +173,9 @@ func (o *Options) check() error {
 		if !ok || owner == "" || name == "" || strings.Contains(name, "/") {
 			return fmt.Errorf("check simulator options: repository %q is not OWNER/NAME", repo.FullName)
 		}
+	}
+	if u, err := url.Parse(o.URL); err != nil || o.URL != "" && (u.Host == "" || strings.HasSuffix(o.URL, "/")) {
+		return fmt.Errorf("check simulator options: URL %q is not scheme://host without a trailing slash", o.URL)
 	}
 	if o.App != nil && o.App.PublicKey == nil {
 		return errors.New("check simulator options: App has no PublicKey")

@@ -352,9 +352,9 @@ func (s *Server) groupJSON(c *call, g *group) map[string]any {
 	if g != nil {
 		id, name, visibility = g.id, g.name, g.visibility
 	}
-	base := fmt.Sprintf("https://api.github.com/orgs/%s/actions/runner-groups/%d", url.PathEscape(c.scope.name), id)
+	base := fmt.Sprintf("%s/orgs/%s/actions/runner-groups/%d", s.shapes.links.api, url.PathEscape(c.scope.name), id)
 	if c.scope.kind == scopeEnterprise {
-		base = fmt.Sprintf("https://api.github.com/enterprises/%s/actions/runner-groups/%d", c.scope.name, id)
+		base = fmt.Sprintf("%s/enterprises/%s/actions/runner-groups/%d", s.shapes.links.api, c.scope.name, id)
 	}
 	out := map[string]any{
 		"id": id, "name": name, "visibility": visibility, "default": g == nil, "inherited": false,

@@ -16,7 +16,7 @@ func (s *Server) answerJob(c *call) reply {
 	if err != nil || j == nil || j.run.repo != s.repos[c.scope.name] {
 		return notFound()
 	}
-	return ok(j.jobJSON())
+	return ok(s.shapes.jobJSON(j))
 }
 
 func (s *Server) runOf(c *call) *workflowRun {
@@ -61,7 +61,7 @@ func (s *Server) answerRunJobs(c *call) reply {
 	}
 	list := []map[string]any{}
 	for _, j := range run.jobs {
-		list = append(list, j.jobJSON())
+		list = append(list, s.shapes.jobJSON(j))
 	}
 	part, link := page(c, list)
 	return reply{status: http.StatusOK, link: link, body: map[string]any{"total_count": len(list), "jobs": part}}
@@ -70,7 +70,7 @@ func (s *Server) answerRunJobs(c *call) reply {
 func (s *Server) runJSON(run *workflowRun) map[string]any {
 	status, conclusion := run.status()
 	repo := s.shapes.repositoryJSON(run.repo)
-	api := "https://api.github.com/repos/" + run.repo.fullName()
+	api := s.shapes.links.api + "/repos/" + run.repo.fullName()
 	self := fmt.Sprintf("%s/actions/runs/%d", api, run.id)
 	actor := s.shapes.accountJSON(run.repo.owner)
 	person := map[string]any{"name": "Octo Cat", "email": "octocat@example.com"}
@@ -80,7 +80,7 @@ func (s *Server) runJSON(run *workflowRun) map[string]any {
 		"run_number": run.number, "run_attempt": 1, "event": "push", "status": status,
 		"conclusion": textOrNil(conclusion), "workflow_id": 161335, "check_suite_id": run.id + 1,
 		"check_suite_node_id": nodeID("CS", run.id), "url": self,
-		"html_url":      fmt.Sprintf("https://github.com/%s/actions/runs/%d", run.repo.fullName(), run.id),
+		"html_url":      fmt.Sprintf("%s/%s/actions/runs/%d", s.shapes.links.web, run.repo.fullName(), run.id),
 		"pull_requests": []any{}, "created_at": stamp(run.created), "updated_at": stamp(run.updated),
 		"run_started_at": stamp(run.created), "actor": actor, "triggering_actor": actor,
 		"jobs_url": self + "/jobs", "logs_url": self + "/logs", "cancel_url": self + "/cancel",

@@ -4,9 +4,12 @@
 package github
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"slices"
@@ -23,6 +26,7 @@ const (
 	pathRegistration = "/actions/runner-registration"
 	pathService      = "/actions-service/{tenant}"
 	pathScaleSets    = pathService + "/_apis/runtime/runnerscalesets"
+	pathAgents       = pathService + "/_apis/distributedtask/pools/0/agents"
 	pathQueue        = "/actions-broker/scalesets/message"
 	// apiVersion that every call to the service asks for.
 	apiVersion = "6.0-preview"
@@ -90,12 +94,19 @@ type setSetting struct {
 	DisableUpdate bool `json:"disableUpdate"`
 }
 
-// setRequest is the body of a creation or an update.
+// setRequest is the body of a creation or an update. Callers send whole sets, and so the
+// fields too that they can't set.
 type setRequest struct {
 	Name    string      `json:"name"`
 	GroupID int64       `json:"runnerGroupId"`
 	Labels  []setLabel  `json:"labels"`
 	Setting *setSetting `json:"RunnerSetting"`
+
+	ID         json.RawMessage `json:"id"`
+	GroupName  json.RawMessage `json:"runnerGroupName"`
+	CreatedOn  json.RawMessage `json:"createdOn"`
+	JITURL     json.RawMessage `json:"runnerJitConfigUrl"`
+	Statistics json.RawMessage `json:"statistics"`
 }
 
 type setJSON struct {
@@ -137,6 +148,9 @@ func (s *Server) scaleSetRoutes(root *http.ServeMux) {
 		"POST " + one + "/sessions":                           (*setCall).openSession,
 		"PATCH " + one + "/sessions/{session}":                (*setCall).refreshSession,
 		"DELETE " + one + "/sessions/{session}":               (*setCall).closeSession,
+		"GET " + pathAgents:                                   (*setCall).listAgents,
+		"GET " + pathAgents + "/{agent}":                      (*setCall).getAgent,
+		"DELETE " + pathAgents + "/{agent}":                   (*setCall).deleteAgent,
 	} {
 		root.HandleFunc(pattern, s.withAdmin(do))
 	}
@@ -203,16 +217,38 @@ func exception(w http.ResponseWriter, status int, kind, message string) {
 	})
 }
 
-// readStrict reads a body and records fields that the service does not know.
-func (s *Server) readStrict(w http.ResponseWriter, r *http.Request, into any) bool {
-	decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
+// decodeBody reads a body. Fields that are not known are passed over, as the service does:
+// unknown tells of the first.
+func decodeBody(w http.ResponseWriter, r *http.Request, into any) (unknown, err error) {
+	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err == nil {
+		err = json.Unmarshal(text, into)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read body: %w", err)
+	}
+	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(into); err != nil {
-		s.violate("request", r.Method, r.URL.Path, fmt.Errorf("read body: %w", err))
-		exception(w, http.StatusBadRequest, "VssPropertyValidationException", "the body cannot be read")
-		return false
+		return fmt.Errorf("read body: %w", err), nil
 	}
-	return true
+	return nil, nil
+}
+
+// readStrict reads a body and records fields that the service does not know.
+func (s *Server) readStrict(w http.ResponseWriter, r *http.Request, into any) bool {
+	return readBody(w, r, into, func(err error) { s.violate("request", r.Method, r.URL.Path, err) })
+}
+
+func readBody(w http.ResponseWriter, r *http.Request, into any, violate func(error)) bool {
+	unknown, err := decodeBody(w, r, into)
+	if bad := cmp.Or(err, unknown); bad != nil {
+		violate(bad)
+	}
+	if err != nil {
+		exception(w, http.StatusBadRequest, "VssPropertyValidationException", "the body cannot be read")
+	}
+	return err == nil
 }
 
 // withAdmin checks what is the same for all calls with an administrator's token. The
@@ -258,16 +294,7 @@ func lastWord(pattern string) string {
 }
 
 // read reads the body. The lock stays held: the body of a call is small, and here.
-func (c *setCall) read(into any) bool {
-	decoder := json.NewDecoder(http.MaxBytesReader(c.w, c.r.Body, maxBody))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(into); err != nil {
-		c.violate(fmt.Errorf("read body: %w", err))
-		exception(c.w, http.StatusBadRequest, "VssPropertyValidationException", "the body cannot be read")
-		return false
-	}
-	return true
-}
+func (c *setCall) read(into any) bool { return readBody(c.w, c.r, into, c.violate) }
 
 func (c *setCall) violate(err error) { c.s.violateLocked("request", c.r.Method, c.r.URL.Path, err) }
 
@@ -332,8 +359,12 @@ func (c *setCall) base() string {
 	return hostOf(c.r) + "/actions-service/" + url.PathEscape(c.scope.String())
 }
 
-// apply takes over what a creation or an update says.
+// apply takes over what a creation or an update says: what an update leaves out stays.
 func (c *setCall) apply(set *scaleSet, req setRequest) bool {
+	req.Name = cmp.Or(req.Name, set.name)
+	if req.GroupID == 0 && set.id != 0 {
+		req.GroupID = groupIDOf(set.group)
+	}
 	group := c.s.groupWithID(c.scope, req.GroupID)
 	if group == nil && req.GroupID != defaultGroupID {
 		exception(c.w, http.StatusNotFound, "RunnerGroupNotFoundException", "No runner group found.")
@@ -346,7 +377,10 @@ func (c *setCall) apply(set *scaleSet, req setRequest) bool {
 			return false
 		}
 	}
-	set.group, set.name, set.labels = group, req.Name, nil
+	set.group, set.name = group, req.Name
+	if len(req.Labels) > 0 {
+		set.labels = nil
+	}
 	for _, l := range req.Labels {
 		if l.Type != "System" || l.Name == "" {
 			c.violate(fmt.Errorf("label %+v: type must be System and a name given", l))
@@ -420,40 +454,6 @@ func (s *Server) dropSet(set *scaleSet) {
 	s.scaling.sets = slices.DeleteFunc(s.scaling.sets, func(other *scaleSet) bool { return other == set })
 	set.session = nil
 	set.changed()
-}
-
-// generateJIT registers a runner of the set that has not connected yet.
-func (c *setCall) generateJIT() {
-	var req struct {
-		Name       string `json:"name"`
-		WorkFolder string `json:"workFolder"`
-	}
-	if !c.read(&req) {
-		return
-	}
-	if text := checkRunnerName(req.Name); text != "" {
-		exception(c.w, http.StatusBadRequest, "VssPropertyValidationException", text)
-		return
-	}
-	if c.s.findRunner(c.scope, req.Name) != nil {
-		exception(c.w, http.StatusConflict, "AgentExistsException",
-			"A runner exists with the same name: "+req.Name+".")
-		return
-	}
-	r := c.s.newRunner(c.scope, req.Name, c.set.group)
-	r.ephemeral, r.jit, r.set = true, true, c.set
-	for _, l := range c.set.labels {
-		c.s.addLabel(r, l.Name, true)
-	}
-	blob, err := c.s.encodeConfig(r, hostOf(c.r), req.WorkFolder, c.set.setting.DisableUpdate)
-	if err != nil {
-		exception(c.w, http.StatusInternalServerError, "VssServiceException", err.Error())
-		return
-	}
-	sendJSON(c.w, http.StatusOK, map[string]any{
-		"runner":           map[string]any{"id": r.id, "name": r.name, "runnerScaleSetId": c.set.id},
-		"encodedJITConfig": blob,
-	})
 }
 
 // AddScaleSet makes a scale set of a repository with other labels than its name, as other

@@ -102,7 +102,7 @@ func New(opts Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	shapes, err := loadShapes()
+	shapes, err := loadShapes(linksOf(opts.URL))
 	if err != nil {
 		return nil, err
 	}

@@ -22,17 +22,41 @@ type shapes struct {
 	examples []map[string]any
 	queued   map[string]any // the plain queued example, source of fields shared by all
 	waiting  map[string]any
+	links    links
+}
+
+// links are where web pages and the API are, in everything that is sent.
+type links struct{ web, api string }
+
+// linksOf gives those of an Enterprise Server, or github.com's if url is empty.
+func linksOf(url string) links {
+	if url == "" {
+		return links{web: "https://github.com", api: "https://api.github.com"}
+	}
+	return links{web: url, api: url + "/api/v3"}
+}
+
+// of gives the link that one of an example becomes.
+func (l links) of(text string) string {
+	public := linksOf("")
+	if rest, is := strings.CutPrefix(text, public.api); is {
+		return l.api + rest
+	}
+	if rest, is := strings.CutPrefix(text, public.web); is {
+		return l.web + rest
+	}
+	return text
 }
 
 // names in the examples that stand for the caller's own.
 type exampleNames struct{ owner, repo string }
 
-func loadShapes() (*shapes, error) {
+func loadShapes(links links) (*shapes, error) {
 	raw, err := payloads.ReadFile("payloads/workflow_job.json")
 	if err != nil {
 		return nil, fmt.Errorf("read webhook examples: %w", err)
 	}
-	out := &shapes{}
+	out := &shapes{links: links}
 	if err := json.Unmarshal(raw, &out.examples); err != nil {
 		return nil, fmt.Errorf("parse webhook examples: %w", err)
 	}
@@ -56,19 +80,19 @@ func object(v any) map[string]any {
 	return m
 }
 
-// rename deep-copies a value with the names of the example replaced in strings.
-func rename(value any, from, to exampleNames) any {
+// rename deep-copies a value with the names and links of the example replaced in strings.
+func (s *shapes) rename(value any, from, to exampleNames) any {
 	switch v := value.(type) {
 	case map[string]any:
 		out := make(map[string]any, len(v))
 		for key, item := range v {
-			out[key] = rename(item, from, to)
+			out[key] = s.rename(item, from, to)
 		}
 		return out
 	case []any:
 		out := make([]any, len(v))
 		for i, item := range v {
-			out[i] = rename(item, from, to)
+			out[i] = s.rename(item, from, to)
 		}
 		return out
 	case string:
@@ -76,7 +100,7 @@ func rename(value any, from, to exampleNames) any {
 			return to.repo
 		}
 		v = strings.ReplaceAll(v, from.owner+"/"+from.repo, to.owner+"/"+to.repo)
-		return strings.ReplaceAll(v, from.owner, to.owner)
+		return s.links.of(strings.ReplaceAll(v, from.owner, to.owner))
 	}
 	return value
 }
@@ -85,7 +109,7 @@ func rename(value any, from, to exampleNames) any {
 func (s *shapes) repositoryJSON(repo *repository) map[string]any {
 	source := object(s.queued["repository"])
 	from := exampleNames{owner: "wolfy1339", repo: "github-events-schemas"}
-	out := object(rename(source, from, exampleNames{repo.owner.login, repo.name}))
+	out := object(s.rename(source, from, exampleNames{repo.owner.login, repo.name}))
 	out["id"], out["node_id"] = repo.id, nodeID("R", repo.id)
 	out["private"], out["visibility"] = repo.private, "public"
 	if repo.private {
@@ -97,7 +121,7 @@ func (s *shapes) repositoryJSON(repo *repository) map[string]any {
 
 func (s *shapes) accountJSON(a *account) map[string]any {
 	source := object(object(s.queued["repository"])["owner"])
-	out := object(rename(source, exampleNames{owner: "wolfy1339", repo: "\x00"}, exampleNames{owner: a.login}))
+	out := object(s.rename(source, exampleNames{owner: "wolfy1339", repo: "\x00"}, exampleNames{owner: a.login}))
 	out["id"], out["node_id"] = a.id, nodeID("O", a.id)
 	out["avatar_url"] = fmt.Sprintf("https://avatars.githubusercontent.com/u/%d?v=4", a.id)
 	if !a.user {
@@ -106,8 +130,8 @@ func (s *shapes) accountJSON(a *account) map[string]any {
 	return out
 }
 
-func organizationJSON(a *account) map[string]any {
-	base := "https://api.github.com/orgs/" + a.login
+func (s *shapes) organizationJSON(a *account) map[string]any {
+	base := s.links.api + "/orgs/" + a.login
 	return map[string]any{
 		"login": a.login, "id": a.id, "node_id": nodeID("O", a.id), "url": base,
 		"repos_url": base + "/repos", "events_url": base + "/events", "hooks_url": base + "/hooks",
@@ -138,15 +162,15 @@ func textOrNil(text string) any {
 }
 
 // jobJSON is a job as the API and the webhooks show it.
-func (j *job) jobJSON() map[string]any {
+func (s *shapes) jobJSON(j *job) map[string]any {
 	repo := j.run.repo.fullName()
-	api := "https://api.github.com/repos/" + repo
+	api := s.links.api + "/repos/" + repo
 	out := map[string]any{
 		"id": j.id, "run_id": j.run.id, "workflow_name": j.run.workflow, "head_branch": "main",
 		"run_url":     fmt.Sprintf("%s/actions/runs/%d", api, j.run.id),
 		"run_attempt": 1, "node_id": nodeID("CR", j.id), "head_sha": j.run.headSHA,
 		"url":      fmt.Sprintf("%s/actions/jobs/%d", api, j.id),
-		"html_url": fmt.Sprintf("https://github.com/%s/actions/runs/%d/job/%d", repo, j.run.id, j.id),
+		"html_url": fmt.Sprintf("%s/%s/actions/runs/%d/job/%d", s.links.web, repo, j.run.id, j.id),
 		"status":   j.status, "conclusion": textOrNil(j.conclusion),
 		"created_at": stamp(j.created), "started_at": stamp(j.created), "completed_at": stamp(j.completed),
 		"name": j.name, "steps": j.stepsJSON(), "labels": j.labels,
@@ -185,11 +209,11 @@ func (j *job) stepsJSON() []any {
 // Apps, deployment for protected environments.
 func (s *Server) webhookJSON(h *hook, j *job, action string) map[string]any {
 	out := map[string]any{
-		"action": action, "workflow_job": j.jobJSON(), "repository": s.shapes.repositoryJSON(j.run.repo),
-		"sender": rename(s.shapes.queued["sender"], exampleNames{"\x00", "\x00"}, exampleNames{}),
+		"action": action, "workflow_job": s.shapes.jobJSON(j), "repository": s.shapes.repositoryJSON(j.run.repo),
+		"sender": s.shapes.rename(s.shapes.queued["sender"], exampleNames{"\x00", "\x00"}, exampleNames{}),
 	}
 	if !j.run.repo.owner.user {
-		out["organization"] = organizationJSON(j.run.repo.owner)
+		out["organization"] = s.shapes.organizationJSON(j.run.repo.owner)
 	}
 	if h.Owner == "app" {
 		if in := s.installationOf(j.run.repo); in != nil {
@@ -197,7 +221,7 @@ func (s *Server) webhookJSON(h *hook, j *job, action string) map[string]any {
 		}
 	}
 	if j.environment != "" {
-		deployment := object(rename(s.shapes.waiting["deployment"],
+		deployment := object(s.shapes.rename(s.shapes.waiting["deployment"],
 			exampleNames{"lineville", "elastic-machines-testing"},
 			exampleNames{j.run.repo.owner.login, j.run.repo.name}))
 		deployment["environment"], deployment["original_environment"] = j.environment, j.environment

@@ -88,7 +88,7 @@ func TestRepliesAreChecked(t *testing.T) {
 // what the simulator builds for the same action and status has no field the
 // examples lack and lacks none that they all have.
 func TestOfficialExamples(t *testing.T) {
-	shapes, err := loadShapes()
+	shapes, err := loadShapes(linksOf(""))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,6 +169,8 @@ func TestWebhooksAreChecked(t *testing.T) {
 func TestOptionsAreChecked(t *testing.T) {
 	for name, opts := range map[string]Options{
 		"no repository":     {},
+		"URL of no host":    {URL: "github.local", Repos: []Repo{{FullName: "o/r"}}},
+		"URL with a slash":  {URL: "https://github.local/", Repos: []Repo{{FullName: "o/r"}}},
 		"not OWNER/NAME":    {Repos: []Repo{{FullName: "x"}}},
 		"App without key":   {Repos: []Repo{{FullName: "o/r"}}, App: &App{ID: 1}},
 		"PAT without token": {Repos: []Repo{{FullName: "o/r"}}, PATs: []PAT{{}}},

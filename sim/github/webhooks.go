@@ -195,6 +195,10 @@ func (s *Server) attempt(d *delivery, target, secret string) {
 		return
 	}
 	hookHeaders(req.Header, d, secret)
+	if s.opts.URL != "" {
+		_, host, _ := strings.Cut(s.opts.URL, "://")
+		req.Header.Set("X-Github-Enterprise-Host", host)
+	}
 	d.requestHeaders = req.Header
 	began := s.now()
 	resp, err := s.client.Do(req)

@@ -9,10 +9,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"mime"
 	"net/http"
-	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -183,7 +180,7 @@ func (s *Server) limited(c *call) *reply {
 
 // paginate cuts a list into the page that was asked for, with the headers that tell the
 // others.
-func (c *call) paginate(list []map[string]any) reply {
+func (c *call) paginate(base string, list []map[string]any) reply {
 	page, size := max(c.number("page", 1), 1), min(max(c.number("per_page", 20), 1), 100)
 	total := int64(len(list))
 	from := min((page-1)*size, total)
@@ -194,204 +191,25 @@ func (c *call) paginate(list []map[string]any) reply {
 		"X-Total": strconv.FormatInt(total, 10), "X-Total-Pages": strconv.FormatInt(pages, 10),
 		"X-Next-Page": "", "X-Prev-Page": "",
 	}
-	if page < pages {
-		header["X-Next-Page"] = strconv.FormatInt(page+1, 10)
+	var links []string
+	link := func(rel string, to int64) {
+		query := c.r.URL.Query()
+		query.Set("page", strconv.FormatInt(to, 10))
+		query.Set("per_page", strconv.FormatInt(size, 10))
+		links = append(links, fmt.Sprintf("<%s%s?%s>; rel=%q", base, c.r.URL.EscapedPath(), query.Encode(), rel))
 	}
 	if page > 1 {
 		header["X-Prev-Page"] = strconv.FormatInt(page-1, 10)
+		link("prev", page-1)
 	}
+	if page < pages {
+		header["X-Next-Page"] = strconv.FormatInt(page+1, 10)
+		link("next", page+1)
+	}
+	link("first", 1)
+	link("last", pages)
+	header["Link"] = strings.Join(links, ", ")
 	return reply{status: http.StatusOK, body: append([]map[string]any{}, list[from:to]...), header: header}
-}
-
-// Kinds of parameters.
-type kind string
-
-const (
-	text    kind = "String"
-	number  kind = "Integer"
-	boolean kind = "Boolean"
-	texts   kind = "Array"
-	hash    kind = "Hash"
-)
-
-// param is one parameter of a call.
-type param struct {
-	kind     kind
-	required bool
-	values   []string // of a text, or of the items of texts
-}
-
-type params map[string]param
-
-func (p params) and(more params) params {
-	out := maps.Clone(p)
-	maps.Copy(out, more)
-	return out
-}
-
-// readParams reads query and body into c.given. An unknown name is a breach, though GitLab
-// lets it pass; a wrong value is refused, as GitLab does. The lock is held.
-func (s *Server) readParams(c *call, end endpoint) *reply {
-	c.given = map[string]any{}
-	if broken := s.readQuery(c, end.params); broken != nil {
-		return broken
-	}
-	if len(c.body) > 0 && !end.raw {
-		if broken := s.readBody(c, end.params); broken != nil {
-			return broken
-		}
-	}
-	for name, p := range end.params {
-		if _, given := c.given[name]; p.required && !given {
-			s.violate("request", c.r.Method, c.r.URL.Path, fmt.Errorf("%s is missing", name))
-			out := wrong("%s is missing", name)
-			return &out
-		}
-	}
-	return nil
-}
-
-func (s *Server) readQuery(c *call, known params) *reply {
-	query, err := url.ParseQuery(c.r.URL.RawQuery)
-	if err != nil {
-		s.violate("request", c.r.Method, c.r.URL.Path, err)
-	}
-	for name, values := range query {
-		name, list := strings.CutSuffix(name, "[]")
-		p, found := known[name]
-		switch {
-		case !found:
-			s.violate("request", c.r.Method, c.r.URL.Path, fmt.Errorf("unknown parameter %s", name))
-			continue
-		case p.kind == texts && !list:
-			values = strings.Split(values[0], ",")
-		}
-		value, good := p.fromQuery(values)
-		if !good {
-			return s.invalid(c, name, p)
-		}
-		c.given[name] = value
-	}
-	return nil
-}
-
-func (p param) fromQuery(values []string) (any, bool) {
-	switch p.kind {
-	case number:
-		n, err := strconv.ParseInt(values[0], 10, 64)
-		return n, err == nil
-	case boolean:
-		b, err := strconv.ParseBool(values[0])
-		return b, err == nil
-	case texts:
-		return values, p.allows(values...)
-	default:
-		return values[0], p.allows(values[0])
-	}
-}
-
-func (p param) allows(values ...string) bool {
-	for _, value := range values {
-		if len(p.values) > 0 && !slices.Contains(p.values, value) {
-			return false
-		}
-	}
-	return true
-}
-
-func (s *Server) invalid(c *call, name string, p param) *reply {
-	message := name + " is invalid"
-	if len(p.values) > 0 {
-		message = name + " does not have a valid value"
-	}
-	s.violate("request", c.r.Method, c.r.URL.Path, errors.New(message))
-	out := wrong("%s", message)
-	return &out
-}
-
-func (s *Server) readBody(c *call, known params) *reply {
-	media, _, _ := mime.ParseMediaType(c.r.Header.Get("Content-Type"))
-	if media != "application/json" {
-		s.violate("request", c.r.Method, c.r.URL.Path, fmt.Errorf("content type %q", media))
-		return &reply{status: http.StatusUnsupportedMediaType, body: map[string]any{
-			"error": fmt.Sprintf("The provided content-type '%s' is not supported.", media),
-		}}
-	}
-	var body map[string]any
-	if err := json.Unmarshal(c.body, &body); err != nil {
-		s.violate("request", c.r.Method, c.r.URL.Path, err)
-		out := wrong("Problems parsing JSON")
-		return &out
-	}
-	for name, value := range body {
-		p, found := known[name]
-		if !found {
-			s.violate("request", c.r.Method, c.r.URL.Path, fmt.Errorf("unknown parameter %s", name))
-			continue
-		}
-		if value == nil {
-			continue
-		}
-		read, good := p.fromJSON(value)
-		if !good {
-			return s.invalid(c, name, p)
-		}
-		c.given[name] = read
-	}
-	return nil
-}
-
-func (p param) fromJSON(value any) (any, bool) {
-	switch p.kind {
-	case number:
-		n, good := value.(float64)
-		return int64(n), good && n == float64(int64(n))
-	case boolean:
-		b, good := value.(bool)
-		return b, good
-	case texts:
-		list, good := value.([]any)
-		out := make([]string, 0, len(list))
-		for _, item := range list {
-			one, isText := item.(string)
-			good = good && isText
-			out = append(out, one)
-		}
-		return out, good && p.allows(out...)
-	case hash:
-		h, good := value.(map[string]any)
-		return h, good
-	default:
-		t, good := value.(string)
-		return t, good && p.allows(t)
-	}
-}
-
-func (c *call) text(name string) string { out, _ := c.given[name].(string); return out }
-
-func (c *call) list(name string) []string { out, _ := c.given[name].([]string); return out }
-
-func (c *call) flag(name string, unset bool) bool {
-	if value, given := c.given[name].(bool); given {
-		return value
-	}
-	return unset
-}
-
-func (c *call) number(name string, unset int64) int64 {
-	if value, given := c.given[name].(int64); given {
-		return value
-	}
-	return unset
-}
-
-// pathID reads a numeric part of the path.
-func (c *call) pathID(name string) int64 {
-	id, err := strconv.ParseInt(c.r.PathValue(name), 10, 64)
-	if err != nil {
-		return 0
-	}
-	return id
 }
 
 func sendJSON(w http.ResponseWriter, status int, body any) {

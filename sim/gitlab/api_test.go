@@ -4,8 +4,11 @@
 package gitlab_test
 
 import (
+	"bytes"
 	"fmt"
+	"mime/multipart"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"testing"
@@ -52,16 +55,20 @@ func TestRequestsAreChecked(t *testing.T) {
 	}{
 		"an unknown parameter":         {"POST", "/user/runners", with("tags", []string{"x"}), 201, 1, "token"},
 		"an unknown query":             {"GET", "/runners/all?scope=active", nil, 200, 1, "["},
-		"a number for a text":          {"POST", "/user/runners", with("description", 5), 400, 1, "description is invalid"},
+		"a list for a text":            {"POST", "/user/runners", with("description", []string{"5"}), 400, 1, "description is invalid"},
+		"a number for a text":          {"POST", "/user/runners", with("description", 5), 201, 0, "token"},
 		"a text for a number":          {"POST", "/user/runners", with("project_id", "gitlab-org/app"), 400, 1, "project_id is invalid"},
-		"a text for a list":            {"POST", "/user/runners", with("tag_list", "a,b"), 400, 1, "tag_list is invalid"},
-		"a text for a flag":            {"POST", "/user/runners", with("locked", "yes"), 400, 1, "locked is invalid"},
+		"a number as text":             {"POST", "/user/runners", with("project_id", "380"), 201, 0, "token"},
+		"a number for a list":          {"POST", "/user/runners", with("tag_list", 5), 400, 1, "tag_list is invalid"},
+		"a text for a list":            {"POST", "/user/runners", with("tag_list", "a,b"), 201, 0, "token"},
+		"a text for a flag":            {"POST", "/user/runners", with("locked", "yes"), 201, 0, "token"},
+		"another text for a flag":      {"POST", "/user/runners", with("locked", "perhaps"), 400, 1, "locked is invalid"},
 		"an unknown type":              {"POST", "/user/runners", map[string]any{"runner_type": "shared"}, 400, 1, "does not have a valid value"},
 		"no type":                      {"POST", "/user/runners", map[string]any{"project_id": 380}, 400, 1, "runner_type is missing"},
 		"no project":                   {"POST", "/user/runners", map[string]any{"runner_type": "project_type"}, 400, 0, "project_id is missing"},
 		"no group":                     {"POST", "/user/runners", map[string]any{"runner_type": "group_type"}, 400, 0, "group_id is missing"},
 		"a project that is not there":  {"POST", "/user/runners", with("project_id", 5), 400, 0, "Missing/invalid scope"},
-		"a form":                       {"POST", "/user/runners", "runner_type=project_type", 400, 1, "Problems parsing JSON"},
+		"a form that says it is JSON":  {"POST", "/user/runners", "runner_type=project_type", 400, 1, "Problems parsing JSON"},
 		"tags, too many":               {"POST", "/user/runners", with("tag_list", strings.Split(strings.Repeat("x,", 50), ",")), 201, 0, "token"},
 		"no tags, and none untagged":   {"POST", "/user/runners", with("run_untagged", false), 400, 0, "can not be empty"},
 		"a timeout of a minute":        {"POST", "/user/runners", with("maximum_timeout", 60), 400, 0, "at least 10 minutes"},
@@ -85,11 +92,53 @@ func TestRequestsAreChecked(t *testing.T) {
 	if a := call(t, s, "POST", "/user/runners", gitlabtest.Token, with("tag_list", tags)); a.code != 400 || !strings.Contains(a.text, "limit the number of tags") {
 		t.Errorf("51 tags: %d %s", a.code, a.text)
 	}
-	header := http.Header{"Private-Token": {gitlabtest.Token}, "Content-Type": {"application/x-www-form-urlencoded"}}
-	if a := send(t, s, "POST", "/user/runners", header, "runner_type=project_type"); a.code != http.StatusUnsupportedMediaType {
-		t.Errorf("a form by its content type: %d", a.code)
+	header := http.Header{"Private-Token": {gitlabtest.Token}, "Content-Type": {"application/xml"}}
+	if a := send(t, s, "POST", "/user/runners", header, "<runner/>"); a.code != http.StatusUnsupportedMediaType {
+		t.Errorf("XML: %d", a.code)
 	}
 	s.ExpectViolations(t, 1)
+}
+
+// GitLab's documentation sends forms, of both kinds.
+func TestForms(t *testing.T) {
+	t.Parallel()
+	s := gitlabtest.New(t, gitlab.Options{})
+	fields := url.Values{"runner_type": {"project_type"}, "project_id": {"380"}, "tag_list": {"a,b"}, "locked": {"true"}}
+	var parts bytes.Buffer
+	multi := multipart.NewWriter(&parts)
+	for name, values := range fields {
+		must(t, multi.WriteField(name, values[0]))
+	}
+	must(t, multi.Close())
+	for media, body := range map[string]string{
+		"application/x-www-form-urlencoded": fields.Encode(), multi.FormDataContentType(): parts.String(),
+	} {
+		header := http.Header{"Private-Token": {gitlabtest.Token}, "Content-Type": {media}}
+		made := send(t, s, "POST", "/user/runners", header, body)
+		got := call(t, s, "GET", fmt.Sprint("/runners/", made.body["id"]), gitlabtest.Token, nil)
+		if made.code != http.StatusCreated || fmt.Sprint(got.body["tag_list"]) != "[a b]" || got.body["locked"] != true {
+			t.Errorf("%s: %d %s, %s", media, made.code, made.text, got.text)
+		}
+	}
+}
+
+// Lists link to their other pages, with the rest of the question.
+func TestPagesAreLinked(t *testing.T) {
+	t.Parallel()
+	const base = "https://gitlab.example.internal"
+	s := gitlabtest.New(t, gitlab.Options{})
+	s.SetURL(base)
+	for range 5 {
+		makeRunner(t, s, nil)
+	}
+	a := call(t, s, "GET", "/projects/380/runners?type=project_type&per_page=2&page=2", gitlabtest.Token, nil)
+	at := func(page, rel string) string {
+		return "<" + base + "/api/v4/projects/380/runners?page=" + page + "&per_page=2&type=project_type>; rel=\"" + rel + "\""
+	}
+	want := strings.Join([]string{at("1", "prev"), at("3", "next"), at("1", "first"), at("3", "last")}, ", ")
+	if got := a.header.Get("Link"); got != want {
+		t.Errorf("Link: %s\nwant: %s", got, want)
+	}
 }
 
 func TestRights(t *testing.T) {

@@ -321,6 +321,7 @@ func (s *Server) State() control.State {
 	state := control.State{
 		Now: s.now(), Jobs: []control.Job{}, Runners: []control.Runner{}, Webhooks: s.counts,
 		Requests: maps.Clone(s.requests), Registered: s.registered,
+		MachineCalls: slices.Sorted(maps.Keys(runnerEndpoints())),
 	}
 	state.Webhooks.Pending = len(s.outbox) + s.sending
 	for _, id := range slices.Sorted(maps.Keys(s.jobs)) {

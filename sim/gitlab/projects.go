@@ -86,7 +86,7 @@ func (s *Server) answerGroupProjects(c *call) reply {
 	for _, p := range found {
 		list = append(list, s.projectJSON(p))
 	}
-	return c.paginate(list)
+	return c.paginate(s.base, list)
 }
 
 func (s *Server) answerProjectJobs(c *call) reply {
@@ -98,7 +98,7 @@ func (s *Server) answerProjectJobs(c *call) reply {
 		return forbidden("")
 	}
 	wanted := c.list("scope")
-	return c.paginate(s.jobList(func(j *job) bool {
+	return c.paginate(s.base, s.jobList(func(j *job) bool {
 		return j.pipeline.project == p && (len(wanted) == 0 || slices.Contains(wanted, j.status))
 	}))
 }

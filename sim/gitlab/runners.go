@@ -271,9 +271,9 @@ func (s *Server) answerRunnerJobs(c *call) reply {
 	}
 	status := c.text("status")
 	if status == statusRunning && s.chance(s.faults.DeleteBusy) {
-		return c.paginate([]map[string]any{{"id": 1, "status": statusRunning}})
+		return c.paginate(s.base, []map[string]any{{"id": 1, "status": statusRunning}})
 	}
-	return c.paginate(s.jobList(func(j *job) bool {
+	return c.paginate(s.base, s.jobList(func(j *job) bool {
 		return j.ran.id == r.id && (status == "" || j.status == status)
 	}))
 }
@@ -322,7 +322,7 @@ func (s *Server) listRunners(c *call, offered func(*runner) bool) reply {
 	for _, r := range found {
 		list = append(list, s.runnerJSON(r))
 	}
-	return c.paginate(list)
+	return c.paginate(s.base, list)
 }
 
 func (s *Server) filtered(c *call, r *runner) bool {

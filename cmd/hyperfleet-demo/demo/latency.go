@@ -8,11 +8,16 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 )
 
 // Latencies of the phases of a machine's life, in their order. A phase is measured for
 // the machines that went through it.
 type Latencies struct {
+	// QueuedToClone: from a job's being queued at the CI platform to the request for a
+	// clone, paired as in ReceivedToClaim. Webhooks that are lost are in it.
+	QueuedToClone Latency `json:"queuedToClone"`
 	// ReceivedToClaim: from the operator's first word of a job to a claim. Jobs and
 	// claims are paired in their order, since any machine may take any job.
 	ReceivedToClaim Latency `json:"receivedToClaim"`
@@ -41,6 +46,7 @@ type phase struct {
 
 func (l Latencies) phases() []phase {
 	return []phase{
+		{"queued -> clone asked", l.QueuedToClone},
 		{"job received -> claim", l.ReceivedToClaim},
 		{"claim -> clone asked", l.ClaimToClone},
 		{"clone", l.Clone},
@@ -94,6 +100,31 @@ func latenciesOf(received []time.Time, claims []claimRecord) Latencies {
 		Destroyed:       between(stopped, gone),
 		Life:            between(created, gone),
 	}
+}
+
+// queuedToClone pairs jobs and clones in their order.
+func queuedToClone(jobs []control.Job, claims []claimRecord) Latency {
+	queued, asked := make([]time.Time, 0, len(jobs)), make([]time.Time, 0, len(claims))
+
+	for i := range jobs {
+		queued = append(queued, jobs[i].QueuedAt)
+	}
+
+	for i := range claims {
+		if at := moment(claims[i].times.CloneStarted); !at.IsZero() {
+			asked = append(asked, at)
+		}
+	}
+
+	slices.SortFunc(queued, time.Time.Compare)
+	slices.SortFunc(asked, time.Time.Compare)
+
+	var samples []time.Duration
+	for i := range min(len(queued), len(asked)) {
+		samples = append(samples, max(asked[i].Sub(queued[i]), 0))
+	}
+
+	return latencyOf(samples)
 }
 
 func moment(t *metav1.MicroTime) time.Time {

@@ -49,6 +49,9 @@ func (s *stack) measureForge(ctx context.Context, r *Report) error {
 		Lost: state.Webhooks.Lost, Duplicated: state.Webhooks.Duplicated,
 	}
 
+	r.countPlatformCalls(s.forgeCalls, state.ClientRequests())
+	r.Latencies.QueuedToClone = queuedToClone(state.Jobs, s.tracker.allClaims())
+
 	if s.options.CompareWarm {
 		r.Warm = compareWarm(state.Jobs)
 	}
@@ -66,6 +69,23 @@ func (s *stack) measureForge(ctx context.Context, r *Report) error {
 	r.Violations += len(broken)
 
 	return nil
+}
+
+// countPlatformCalls takes over the operator's calls to the CI platform since before.
+func (r *Report) countPlatformCalls(before, now map[string]int) {
+	r.PlatformCalls = map[string]int{}
+	total := 0
+
+	for name, count := range now {
+		if count -= before[name]; count > 0 {
+			r.PlatformCalls[name] = count
+			total += count
+		}
+	}
+
+	if r.Jobs > 0 {
+		r.PlatformCallsPerJob = round3(float64(total) / float64(r.Jobs))
+	}
 }
 
 const mebibyte = 1 << 20

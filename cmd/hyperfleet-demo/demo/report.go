@@ -43,6 +43,11 @@ type Report struct {
 	MaxCallsPerVM int            `json:"maxCallsPerVM"`
 	TotalCalls    map[string]int `json:"totalCalls"`
 	FailedCalls   int            `json:"failedCalls"`
+	// PlatformCalls are the operator's calls to the CI platform since the first job, by the
+	// simulator's names, and PlatformCallsPerJob all of them by the number of jobs. Runners'
+	// own calls are not in them.
+	PlatformCalls       map[string]int `json:"platformCalls"`
+	PlatformCallsPerJob float64        `json:"platformCallsPerJob"`
 	// Violations are calls to either simulator that no correct client makes.
 	Violations int `json:"violations"`
 
@@ -135,6 +140,7 @@ func (r *Report) text() string {
 
 	line("cleanup", "%.1f s after the last job", r.CleanupSeconds)
 	line("hypervisor calls", "%.1f per VM for %d VMs (%s)", r.CallsPerVM, r.VMsCreated, classes(r.TotalCalls))
+	line("CI platform calls", "%.1f per job (%s)", r.PlatformCallsPerJob, classes(r.PlatformCalls))
 	line("webhooks", "%d delivered, %d failed, %d lost, %d duplicated",
 		r.Webhooks.Delivered, r.Webhooks.Failed, r.Webhooks.Lost, r.Webhooks.Duplicated)
 	line("operator memory", "%.1f MiB at its peak", r.RSSMiB)

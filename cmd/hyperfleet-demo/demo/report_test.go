@@ -15,15 +15,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 )
 
 func goodReport() Report {
 	return Report{
 		Jobs: 50, JobsCompleted: 50, VMsCreated: 50, CallsPerVM: 9.5, MaxCallsPerVM: 11,
-		TotalCalls:      map[string]int{"vm": 400, "storage": 75, "listing": 60, "task": 90},
+		TotalCalls:    map[string]int{"vm": 400, "storage": 75, "listing": 60, "task": 90},
+		PlatformCalls: map[string]int{"jit": 50, "delete": 50}, PlatformCallsPerJob: 2,
 		MakespanSeconds: 24.1, FloorSeconds: 23, Ratio: 1.048, CleanupSeconds: 1.5, RSSMiB: 61.25,
 		Webhooks:  Webhooks{Delivered: 150},
-		Latencies: Latencies{Clone: Latency{Count: 50, P50: 2.1, P95: 2.6, Max: 3}},
+		Latencies: Latencies{QueuedToClone: Latency{Count: 50, P50: 0.5, P95: 9, Max: 9.5}, Clone: Latency{Count: 50, P50: 2.1, P95: 2.6, Max: 3}},
 	}
 }
 
@@ -110,7 +112,8 @@ func TestReportJSON(t *testing.T) {
 
 	want := []string{
 		"callsPerVM", "claimsLeft", "cleanupSeconds", "failedCalls", "floorSeconds", "foreignVMsTouched", "isosLeft",
-		"jobs", "jobsCompleted", "jobsFailed", "latencies", "makespanSeconds", "maxCallsPerVM", "passed", "problems",
+		"jobs", "jobsCompleted", "jobsFailed", "latencies", "makespanSeconds", "maxCallsPerVM", "passed", "platformCalls", "platformCallsPerJob",
+		"problems",
 		"ratio", "rssMiB", "runnersLeft", "totalCalls", "violations", "vmCrashes", "vmsCreated", "vmsLeft", "webhooks",
 	}
 	if diff := cmp.Diff(want, names); diff != "" {
@@ -167,6 +170,41 @@ func TestLatencies(t *testing.T) {
 
 	if got := span(nil, []time.Time{at(1)}); got != 0 {
 		t.Errorf("span without a start %s, want 0", got)
+	}
+}
+
+// The n-th clone is the n-th job's, whatever the order in which they are told of; a claim
+// that asked for none, and one beyond the jobs, count for nobody.
+func TestQueuedToClone(t *testing.T) {
+	t.Parallel()
+
+	at := func(s int64) time.Time { return time.Unix(s, 0) }
+	claim := func(s int64) claimRecord {
+		asked := metav1.NewMicroTime(at(s))
+
+		return claimRecord{times: v1alpha1.MachineTimes{CloneStarted: &asked}}
+	}
+	jobs := []control.Job{{QueuedAt: at(20)}, {QueuedAt: at(10)}}
+
+	got := queuedToClone(jobs, []claimRecord{claim(26), {}, claim(11), claim(90)})
+	if want := (Latency{Count: 2, P50: 1, P95: 6, Max: 6}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
+func TestPlatformCalls(t *testing.T) {
+	t.Parallel()
+
+	state := control.State{Requests: map[string]int{"validate": 3, "jit": 8, "ping": 90}, MachineCalls: []string{"ping"}}
+	report := Report{Jobs: 4}
+	report.countPlatformCalls(map[string]int{"validate": 3, "jit": 1}, state.ClientRequests())
+
+	if diff := cmp.Diff(map[string]int{"jit": 7}, report.PlatformCalls); diff != "" || report.PlatformCallsPerJob != 1.75 {
+		t.Errorf("%v per job, calls %s", report.PlatformCallsPerJob, diff)
+	}
+
+	if len(state.Requests) != 3 {
+		t.Errorf("the state was changed: %v", state.Requests)
 	}
 }
 

@@ -105,7 +105,7 @@ func (s *stack) session(ctx context.Context) (report *Report, blame *procrun.Pro
 	return report, blame
 }
 
-// watch counts the hypervisor's calls, and follows claims and jobs, from here on.
+// watch counts the calls to hypervisor and CI platform, and follows claims and jobs, from here on.
 func (s *stack) watch(ctx context.Context) error {
 	now, err := s.hypervisor.withCalls(ctx)
 	if err != nil {
@@ -113,6 +113,13 @@ func (s *stack) watch(ctx context.Context) error {
 	}
 
 	s.baseline.calls = now.calls
+
+	forge, err := s.forge.control.State(ctx)
+	if err != nil {
+		return fmt.Errorf("look at the CI platform before the first job: %w", err)
+	}
+
+	s.forgeCalls = forge.ClientRequests()
 
 	s.tracker = newTracker(s.clock)
 

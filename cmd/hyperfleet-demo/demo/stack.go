@@ -53,6 +53,7 @@ type stack struct {
 	unfollow   context.CancelFunc
 	endKube    context.CancelFunc
 	baseline   hypervisorState
+	forgeCalls map[string]int // before the first job
 	queuedAny  bool
 	cleanAt    time.Time
 	left       moments

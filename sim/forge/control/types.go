@@ -3,7 +3,11 @@
 
 package control
 
-import "time"
+import (
+	"maps"
+	"slices"
+	"time"
+)
 
 // JobSpec asks for Count like jobs in one repository. Jobs of one request share
 // workflow runs of at most 256 jobs, GitHub's limit for a matrix.
@@ -53,12 +57,21 @@ type Runner struct {
 
 // State is a snapshot.
 type State struct {
-	Now        time.Time      `json:"now"`
-	Jobs       []Job          `json:"jobs"`
-	Runners    []Runner       `json:"runners"`
-	Webhooks   WebhookCounts  `json:"webhooks"`
-	Requests   map[string]int `json:"requests"` // API calls by operation id
-	Registered int            `json:"registered"`
+	Now      time.Time      `json:"now"`
+	Jobs     []Job          `json:"jobs"`
+	Runners  []Runner       `json:"runners"`
+	Webhooks WebhookCounts  `json:"webhooks"`
+	Requests map[string]int `json:"requests"` // API calls by operation id
+	// MachineCalls are those of Requests that runners, agents and jobs make.
+	MachineCalls []string `json:"machineCalls,omitempty"`
+	Registered   int      `json:"registered"`
+}
+
+// ClientRequests are those of Requests that a manager of runners made.
+func (s State) ClientRequests() map[string]int {
+	out := maps.Clone(s.Requests)
+	maps.DeleteFunc(out, func(name string, _ int) bool { return slices.Contains(s.MachineCalls, name) })
+	return out
 }
 
 // WebhookCounts sums up webhook deliveries.

@@ -28,11 +28,11 @@ const defaultPAT = "ghp_simulatedpersonalaccesstoken0000000"
 type gitHubFlags struct {
 	common
 
-	patFile, appKeyFile, enterprise string
-	appID                           int64
-	orgs, repos                     list
-	unlimited                       bool
-	pickup, lost                    time.Duration
+	url, patFile, appKeyFile, enterprise string
+	appID                                int64
+	orgs, repos                          list
+	unlimited                            bool
+	pickup, lost                         time.Duration
 }
 
 // list is a flag that may be given several times, or with commas.
@@ -55,6 +55,7 @@ func parseGitHub(args []string, stderr io.Writer) (gitHubFlags, error) {
 		listen: "127.0.0.1:8480", control: "127.0.0.1:8481", api: "address of the API and the runner service",
 		secret: "the webhook secret", injected: "webhookLost=0.1,jitDelay=2s",
 	}, stderr)
+	set.StringVar(&f.url, "url", "", "URL of an Enterprise Server in links and webhooks, without a trailing slash (default: github.com's)")
 	set.StringVar(&f.patFile, "pat-file", "", "file with the personal access token to accept")
 	set.Int64Var(&f.appID, "app-id", 0, "id of a GitHub App")
 	set.StringVar(&f.appKeyFile, "app-key-file", "", "PEM file with the App's private or public key")
@@ -89,7 +90,7 @@ func startGitHub(args []string, stderr io.Writer) (*site, error) {
 
 func (f *gitHubFlags) options() (github.Options, error) {
 	opts := github.Options{
-		Enterprise: f.enterprise, Seed: f.seed, Log: f.log, PickupTimeout: f.pickup, LostTimeout: f.lost, Unlimited: f.unlimited,
+		URL: f.url, Enterprise: f.enterprise, Seed: f.seed, Log: f.log, PickupTimeout: f.pickup, LostTimeout: f.lost, Unlimited: f.unlimited,
 	}
 	f.addRepos(&opts)
 	var err error

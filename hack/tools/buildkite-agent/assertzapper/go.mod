@@ -1,0 +1,3 @@
+module drjosh.dev/assertzapper
+
+go 1.26.0

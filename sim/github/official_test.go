@@ -1,0 +1,350 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package github_test
+
+import (
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/actions/scaleset"
+
+	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+	"github.com/hyperfleet/hyperfleet/sim/github"
+	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
+)
+
+// official gives GitHub's own client of the scale-set API for a place of the simulator. What
+// it is refused, or the simulator does not know, fails the test.
+func official(t *testing.T, s *githubtest.Server, place, token string) *scaleset.Client {
+	t.Helper()
+	c, err := scaleset.NewClientWithPersonalAccessToken(scaleset.NewClientWithPersonalAccessTokenConfig{
+		GitHubConfigURL: s.URL + "/" + place, PersonalAccessToken: token,
+	}, scaleset.WithRetryMax(1))
+	must(t, err)
+	return c
+}
+
+// officialSet makes a set "big", whose listener's polls end soon.
+func officialSet(t *testing.T, options github.Options) (*githubtest.Server, *scaleset.Client, *scaleset.RunnerScaleSet) {
+	t.Helper()
+	options.PollTimeout = 20 * time.Millisecond
+	s := githubtest.New(t, options)
+	c := official(t, s, githubtest.Repo, githubtest.PAT)
+	set, err := c.CreateRunnerScaleSet(t.Context(), &scaleset.RunnerScaleSet{Name: "big", RunnerGroupID: 1})
+	must(t, err)
+	return s, c, set
+}
+
+func listener(t *testing.T, c *scaleset.Client, set *scaleset.RunnerScaleSet) *scaleset.MessageSessionClient {
+	t.Helper()
+	m, err := c.MessageSessionClient(t.Context(), set.ID, "listener")
+	must(t, err)
+	return m
+}
+
+// message gets the next message, which must come at once.
+func nextMessage(t *testing.T, m *scaleset.MessageSessionClient, last int) *scaleset.RunnerScaleSetMessage {
+	t.Helper()
+	got, err := m.GetMessage(t.Context(), last, 10)
+	must(t, err)
+	if got == nil {
+		t.Fatalf("no message after %d", last)
+	}
+	return got
+}
+
+// wantError says that err is there and holds all of the words.
+func wantError(t *testing.T, err error, words ...string) {
+	t.Helper()
+	if err == nil {
+		t.Fatalf("no error, want one with %q", words)
+	}
+	for _, word := range words {
+		if !strings.Contains(err.Error(), word) {
+			t.Errorf("error %v: want %q in it", err, word)
+		}
+	}
+}
+
+func TestOfficialClientKeepsSets(t *testing.T) {
+	t.Parallel()
+	s := githubtest.New(t, github.Options{Groups: []github.Group{{Owner: githubtest.Org, Name: "fast"}}})
+	c := official(t, s, githubtest.Org, githubtest.PAT)
+	group, err := c.GetRunnerGroupByName(t.Context(), "fast")
+	must(t, err)
+	_, err = c.GetRunnerGroupByName(t.Context(), "slow")
+	wantError(t, err, `no runner group found with name "slow"`)
+	standard, err := c.GetRunnerGroupByName(t.Context(), scaleset.DefaultRunnerGroup)
+	must(t, err)
+	if !standard.IsDefault || group.IsDefault || group.Name != "fast" {
+		t.Errorf("groups %+v, %+v", standard, group)
+	}
+
+	made, err := c.CreateRunnerScaleSet(t.Context(), &scaleset.RunnerScaleSet{
+		Name: "big", RunnerGroupID: group.ID, Labels: []scaleset.Label{{Name: "big"}, {Name: "gpu"}},
+		RunnerSetting: scaleset.RunnerSetting{DisableUpdate: true},
+	})
+	must(t, err)
+	if made.ID == 0 || made.RunnerGroupName != "fast" || len(made.Labels) != 2 || !made.RunnerSetting.DisableUpdate ||
+		made.CreatedOn.IsZero() || made.RunnerJitConfigURL == "" || made.Statistics == nil {
+		t.Errorf("made %+v", made)
+	}
+	_, err = c.CreateRunnerScaleSet(t.Context(), &scaleset.RunnerScaleSet{Name: "big", RunnerGroupID: group.ID})
+	wantError(t, err, "RunnerScaleSetExistsException")
+	_, err = c.CreateRunnerScaleSet(t.Context(), &scaleset.RunnerScaleSet{Name: "other", RunnerGroupID: 4711})
+	wantError(t, err, "RunnerGroupNotFoundException")
+
+	byName, err := c.GetRunnerScaleSet(t.Context(), group.ID, "big")
+	must(t, err)
+	byID, err := c.GetRunnerScaleSetByID(t.Context(), made.ID)
+	must(t, err)
+	other, err := c.GetRunnerScaleSet(t.Context(), standard.ID, "big")
+	must(t, err)
+	if byName.ID != made.ID || byID.Name != "big" || other != nil {
+		t.Errorf("by name %+v, by id %+v, in the other group %+v", byName, byID, other)
+	}
+
+	must(t, c.DeleteRunnerScaleSet(t.Context(), made.ID))
+	_, err = c.GetRunnerScaleSetByID(t.Context(), made.ID)
+	wantError(t, err, "RunnerScaleSetNotFoundException")
+	wantError(t, c.DeleteRunnerScaleSet(t.Context(), made.ID), "RunnerScaleSetNotFoundException")
+}
+
+// An update names what changes alone: Actions Runner Controller renames a set, and moves it
+// to another group, so.
+func TestOfficialClientUpdatesSets(t *testing.T) {
+	t.Parallel()
+	s := githubtest.New(t, github.Options{Groups: []github.Group{{Owner: githubtest.Org, Name: "fast"}}})
+	c := official(t, s, githubtest.Org, githubtest.PAT)
+	set, err := c.CreateRunnerScaleSet(t.Context(), &scaleset.RunnerScaleSet{Name: "big", RunnerGroupID: 1})
+	must(t, err)
+	group, err := c.GetRunnerGroupByName(t.Context(), "fast")
+	must(t, err)
+
+	moved, err := c.UpdateRunnerScaleSet(t.Context(), set.ID, &scaleset.RunnerScaleSet{RunnerGroupID: group.ID})
+	must(t, err)
+	if moved.Name != "big" || moved.RunnerGroupName != "fast" || len(moved.Labels) != 1 {
+		t.Errorf("moved: %+v", moved)
+	}
+	renamed, err := c.UpdateRunnerScaleSet(t.Context(), set.ID, &scaleset.RunnerScaleSet{Name: "bigger"})
+	must(t, err)
+	if renamed.Name != "bigger" || renamed.RunnerGroupID != group.ID || renamed.Labels[0].Name != "big" {
+		t.Errorf("renamed: %+v", renamed)
+	}
+	// What it got, it may send back.
+	renamed.Labels = append(renamed.Labels, scaleset.Label{Name: "gpu"})
+	labelled, err := c.UpdateRunnerScaleSet(t.Context(), set.ID, renamed)
+	must(t, err)
+	if len(labelled.Labels) != 2 || labelled.Name != "bigger" {
+		t.Errorf("labelled: %+v", labelled)
+	}
+	_, err = c.UpdateRunnerScaleSet(t.Context(), 4711, &scaleset.RunnerScaleSet{Name: "x"})
+	wantError(t, err, "RunnerScaleSetNotFoundException")
+}
+
+func TestOfficialClientRunsAJob(t *testing.T) {
+	t.Parallel()
+	s, c, set := officialSet(t, github.Options{})
+	m := listener(t, c, set)
+	if got, err := m.GetMessage(t.Context(), 0, 10); err != nil || got != nil {
+		t.Fatalf("a queue without messages: %+v, %v", got, err)
+	}
+	job := s.Queue(control.JobSpec{Labels: []string{"big"}})[0]
+	told := nextMessage(t, m, 0)
+	if len(told.JobAssignedMessages) != 1 || told.Statistics.TotalAssignedJobs != 1 {
+		t.Fatalf("message %+v", told)
+	}
+	if got := told.JobAssignedMessages[0]; got.OwnerName+"/"+got.RepositoryName != githubtest.Repo || got.JobDisplayName != job.Name ||
+		!slices.Equal(got.RequestLabels, []string{"big"}) || got.QueueTime.IsZero() || got.JobID == "" {
+		t.Errorf("assigned: %+v", got)
+	}
+	must(t, m.DeleteMessage(t.Context(), told.MessageID))
+
+	config, err := c.GenerateJitRunnerConfig(t.Context(), &scaleset.RunnerScaleSetJitRunnerSetting{Name: "vm", WorkFolder: "_work"}, set.ID)
+	must(t, err)
+	runner := githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", config.EncodedJITConfig)
+	if code := runner.Wait(); code != 0 {
+		t.Fatalf("the runner ended with %d: %s", code, runner.Output())
+	}
+	var started, completed bool
+	for last := told.MessageID; !completed; {
+		told = nextMessage(t, m, last)
+		for _, e := range told.JobStartedMessages {
+			started = e.RunnerName == "vm" && e.RunnerID == config.Runner.ID
+		}
+		for _, e := range told.JobCompletedMessages {
+			completed = e.Result == "succeeded" && e.RunnerName == "vm"
+		}
+		last = told.MessageID
+		must(t, m.DeleteMessage(t.Context(), last))
+	}
+	if !started {
+		t.Error("nothing told of the job's start")
+	}
+	must(t, m.Close(t.Context()))
+	wantError(t, m.Close(t.Context()), "RunnerScaleSetSessionExpiredException")
+}
+
+// Enterprise Server offers jobs, which a listener acquires.
+func TestOfficialClientAcquiresJobs(t *testing.T) {
+	t.Parallel()
+	s, c, set := officialSet(t, github.Options{ScaleSets: github.ScaleSetOptions{Offer: true}})
+	m := listener(t, c, set)
+	s.Queue(control.JobSpec{Labels: []string{"big"}, Count: 2})
+	told := nextMessage(t, m, 0)
+	if len(told.JobAvailableMessages) != 2 || told.Statistics.TotalAvailableJobs != 2 || told.JobAvailableMessages[0].AcquireJobURL == "" {
+		t.Fatalf("message %+v", told)
+	}
+	id := told.JobAvailableMessages[1].RunnerRequestID
+	got, err := m.AcquireJobs(t.Context(), []int64{id, 4711})
+	must(t, err)
+	if !slices.Equal(got, []int64{id}) {
+		t.Errorf("acquired %v, want %d alone", got, id)
+	}
+	if again, err := m.AcquireJobs(t.Context(), []int64{id}); err != nil || len(again) != 0 {
+		t.Errorf("acquired again: %v, %v", again, err)
+	}
+	if next := nextMessage(t, m, told.MessageID); len(next.JobAssignedMessages) != 1 || next.JobAssignedMessages[0].RunnerRequestID != id {
+		t.Errorf("message after the acquisition: %+v", next)
+	}
+}
+
+func TestOfficialClientKeepsRunners(t *testing.T) {
+	t.Parallel()
+	s, c, set := officialSet(t, github.Options{})
+	setting := &scaleset.RunnerScaleSetJitRunnerSetting{Name: "vm", WorkFolder: "_work"}
+	config, err := c.GenerateJitRunnerConfig(t.Context(), setting, set.ID)
+	must(t, err)
+	if config.Runner.Name != "vm" || config.Runner.RunnerScaleSetID != set.ID {
+		t.Errorf("runner %+v", config.Runner)
+	}
+	_, err = c.GenerateJitRunnerConfig(t.Context(), setting, set.ID)
+	if !errors.Is(err, scaleset.RunnerExistsError) {
+		t.Errorf("a second runner of the name: %v", err)
+	}
+	byName, err := c.GetRunnerByName(t.Context(), "vm")
+	must(t, err)
+	byID, err := c.GetRunner(t.Context(), config.Runner.ID)
+	must(t, err)
+	if *byName != *config.Runner || *byID != *config.Runner {
+		t.Errorf("by name %+v, by id %+v, want %+v", byName, byID, config.Runner)
+	}
+	if other, err := c.GetRunnerByName(t.Context(), "v"); err != nil || other != nil {
+		t.Errorf("a runner of another name: %+v, %v", other, err)
+	}
+
+	// One with a job stays.
+	s.Queue(control.JobSpec{Labels: []string{"big"}, Duration: time.Hour})
+	m := listener(t, c, set)
+	nextMessage(t, m, 0)
+	githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", config.EncodedJITConfig)
+	s.Eventually("the job runs", running(1))
+	if err := c.RemoveRunner(t.Context(), int64(config.Runner.ID)); !errors.Is(err, scaleset.JobStillRunningError) {
+		t.Errorf("remove a runner with a job: %v", err)
+	}
+
+	setting.Name = "idle"
+	idle, err := c.GenerateJitRunnerConfig(t.Context(), setting, set.ID)
+	must(t, err)
+	must(t, c.RemoveRunner(t.Context(), int64(idle.Runner.ID)))
+	if _, err := c.GetRunner(t.Context(), idle.Runner.ID); !errors.Is(err, scaleset.RunnerNotFoundError) {
+		t.Errorf("get a removed runner: %v", err)
+	}
+	if err := c.RemoveRunner(t.Context(), int64(idle.Runner.ID)); !errors.Is(err, scaleset.RunnerNotFoundError) {
+		t.Errorf("remove a removed runner: %v", err)
+	}
+	// Another place's runners are not there.
+	org := official(t, s, githubtest.Org, githubtest.PAT)
+	if _, err := org.GetRunner(t.Context(), config.Runner.ID); !errors.Is(err, scaleset.RunnerNotFoundError) {
+		t.Errorf("get a repository's runner as an organisation: %v", err)
+	}
+}
+
+// The client asks for a new token a minute before its own expires; the queue's it renews
+// when it is refused.
+func TestOfficialClientRenewsTokens(t *testing.T) {
+	t.Parallel()
+	clk := fakeClock()
+	s, c, set := officialSet(t, github.Options{Clock: clk, ScaleSets: github.ScaleSetOptions{
+		AdminTokenLife: 30 * time.Second, QueueTokenLife: 10 * time.Second,
+	}})
+	m := listener(t, c, set)
+	before := m.Session()
+	s.Queue(control.JobSpec{Labels: []string{"big"}})
+	clk.Step(20 * time.Second)
+	told := nextMessage(t, m, 0)
+	after := m.Session()
+	if after.SessionID != before.SessionID || after.MessageQueueAccessToken == before.MessageQueueAccessToken {
+		t.Errorf("session %v, then %v", before.SessionID, after.SessionID)
+	}
+	clk.Step(20 * time.Second)
+	must(t, m.DeleteMessage(t.Context(), told.MessageID))
+	if got := s.State().Requests["runner-registration"]; got < 4 {
+		t.Errorf("%d registrations, want one for each call to the service", got)
+	}
+}
+
+func TestOfficialClientWrongTokens(t *testing.T) {
+	t.Parallel()
+	clk := fakeClock()
+	s, c, set := officialSet(t, github.Options{Clock: clk, ScaleSets: github.ScaleSetOptions{AdminTokenLife: time.Hour}})
+	stranger := official(t, s, githubtest.Repo, "ghp_wrong")
+	_, err := stranger.GetRunnerScaleSetByID(t.Context(), set.ID)
+	wantError(t, err, "401", "registration token")
+	nowhere := official(t, s, "octo-org/nothing", githubtest.PAT)
+	_, err = nowhere.GetRunnerScaleSetByID(t.Context(), set.ID)
+	wantError(t, err, "404", "registration token")
+	// A token of one place is none of another's sets.
+	org := official(t, s, githubtest.Org, githubtest.PAT)
+	_, err = org.GetRunnerScaleSetByID(t.Context(), set.ID)
+	wantError(t, err, "RunnerScaleSetNotFoundException")
+	clk.Step(2 * time.Hour)
+	_, err = c.GetRunnerScaleSetByID(t.Context(), set.ID)
+	wantError(t, err, "401", "VssUnauthorizedException")
+}
+
+func TestOfficialClientLosesItsSession(t *testing.T) {
+	t.Parallel()
+	s, c, set := officialSet(t, github.Options{})
+	m := listener(t, c, set)
+	_, err := c.MessageSessionClient(t.Context(), set.ID, "second")
+	wantError(t, err, "409", "RunnerScaleSetSessionConflictException", "listener")
+	s.Queue(control.JobSpec{Labels: []string{"big"}})
+	told := nextMessage(t, m, 0)
+	s.LoseSession("big", false)
+	_, err = m.GetMessage(t.Context(), 0, 10)
+	wantError(t, err, "404", "RunnerAdminException")
+	wantError(t, m.DeleteMessage(t.Context(), told.MessageID), "404", "RunnerAdminException")
+	_, err = m.AcquireJobs(t.Context(), []int64{1})
+	wantError(t, err, "404", "RunnerAdminException")
+	// What was not acknowledged comes in the next session.
+	if again := nextMessage(t, listener(t, c, set), 0); again.MessageID != told.MessageID {
+		t.Errorf("message %d, want %d again", again.MessageID, told.MessageID)
+	}
+}
+
+func TestOfficialClientAsApp(t *testing.T) {
+	t.Parallel()
+	key := newKey(t)
+	s := githubtest.New(t, github.Options{App: app(key, runnerRights())})
+	client := func(key *rsa.PrivateKey) *scaleset.Client {
+		text := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)})
+		c, err := scaleset.NewClientWithGitHubApp(scaleset.ClientWithGitHubAppConfig{
+			GitHubConfigURL: s.URL + "/" + githubtest.Repo,
+			GitHubAppAuth:   scaleset.GitHubAppAuth{ClientID: "Iv23", InstallationID: installID, PrivateKey: string(text)},
+		}, scaleset.WithRetryMax(1))
+		must(t, err)
+		return c
+	}
+	_, err := client(key).CreateRunnerScaleSet(t.Context(), &scaleset.RunnerScaleSet{Name: "big", RunnerGroupID: 1})
+	must(t, err)
+	_, err = client(newKey(t)).GetRunnerScaleSet(t.Context(), 1, "big")
+	wantError(t, err, "access token", "401")
+}

@@ -1,0 +1,177 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package agents_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	api "github.com/hyperfleet/hyperfleet/api/guest"
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	sim "github.com/hyperfleet/hyperfleet/sim/buildkite"
+	"github.com/hyperfleet/hyperfleet/sim/buildkite/buildkitetest"
+	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+	"github.com/hyperfleet/hyperfleet/test/exe"
+	"github.com/hyperfleet/hyperfleet/workload"
+	"github.com/hyperfleet/hyperfleet/workload/buildkite"
+)
+
+// nobody is the id of a job that is not there.
+const nobody = "00000000-0000-4000-8000-000000000000"
+
+// buildkiteWorld is a queued job, and what a machine for it is given.
+type buildkiteWorld struct {
+	*buildkitetest.Server
+
+	t      *testing.T
+	job    control.Job
+	config *api.Config
+	m      *machine
+}
+
+// repository makes one with a commit on main.
+func repository(t *testing.T) string {
+	t.Helper()
+
+	dir := t.TempDir()
+	git := exe.Find(t, "git", "git")
+
+	if err := os.WriteFile(filepath.Join(dir, "hello"), []byte("checked out\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	for _, args := range [][]string{
+		{"init", "-q", "-b", "main"}, {"add", "hello"},
+		{"-c", "user.name=Octo Cat", "-c", "user.email=octocat@example.com", "commit", "-q", "-m", "Say hello"},
+	} {
+		if out, err := exec.Command(git, append([]string{"-C", dir}, args...)...).CombinedOutput(); err != nil {
+			t.Fatalf("git %v: %v\n%s", args, err, out)
+		}
+	}
+
+	return dir
+}
+
+func newBuildkite(t *testing.T, command string) *buildkiteWorld {
+	t.Helper()
+
+	w := &buildkiteWorld{t: t, Server: buildkitetest.New(t, sim.Options{Repository: repository(t)})}
+	w.job = w.Queue(control.JobSpec{Labels: []string{"queue=default"}, Command: command})[0]
+
+	runner, provider := open(t, buildkite.Platform{},
+		v1alpha1.BootstrapConfig{Buildkite: &v1alpha1.BuildkiteBootstrap{Endpoint: w.Endpoint}},
+		v1alpha1.WorkloadConfig{Buildkite: &v1alpha1.BuildkiteConfig{Organization: buildkitetest.Organization}}, buildkitetest.Token)
+	if err := provider.Validate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	w.config = configure(t, provider, runner, &workload.Job{ID: w.job.Key, Platform: runner.Platform})
+
+	return w
+}
+
+// runs waits until the job's command has said so.
+func (w *buildkiteWorld) runs() {
+	w.t.Helper()
+	w.Eventually("the job runs", func(control.State) bool {
+		_, log := w.Raw(w.job.Key)
+
+		return strings.Contains(log, "it runs")
+	})
+}
+
+const long = "echo it runs; sleep 600"
+
+func TestBuildkiteAgent(t *testing.T) {
+	t.Parallel()
+
+	program := agent(t, "BUILDKITE_AGENT", "buildkite-agent")
+	done := func(says, result, forge string) want {
+		return want{api.PhaseFinished, api.ReasonJobDone, says, result, forge}
+	}
+
+	for name, tc := range map[string]struct {
+		command string
+		prepare func(*buildkiteWorld)
+		drive   func(*buildkiteWorld)
+		want    want
+		logs    string // the job's log at Buildkite
+	}{
+		"the job passes": {
+			command: `cat hello && echo "as $BUILDKITE_AGENT_NAME with token ${BUILDKITE_AGENT_TOKEN:-none}"`,
+			want:    done("success (exit code 0)", "passed", "success"), logs: "as vm-1 with token none",
+		},
+		"the job fails":                     {command: "exit 3", want: done("failure (exit code 3)", "failed", "failure")},
+		"the job fails as if it were taken": {command: "exit 27", want: done("failure (exit code 27)", "failed", "failure")},
+		"the job is killed":                 {command: "kill -9 $$", want: done("failure (exit code", "failed", "failure")},
+		"the job is cancelled on Buildkite": {
+			command: long, want: done(": canceled", "canceled", "cancelled"),
+			drive: func(w *buildkiteWorld) {
+				w.runs()
+
+				if err := w.Cancel(w.job.ID); err != nil {
+					w.t.Fatal(err)
+				}
+			},
+		},
+		"the job takes too long": {
+			command: long, prepare: func(w *buildkiteWorld) { w.config.JobTimeout = api.Duration(3 * time.Second) },
+			want: want{api.PhaseFailed, api.ReasonJobTimeout, "took more than 3s", "", "failure"},
+		},
+		"the machine is told to end": {
+			command: long, drive: func(w *buildkiteWorld) { w.runs(); w.m.terminate() },
+			want: want{api.PhaseFinished, api.ReasonTerminated, "", "", "failure"},
+		},
+		"the job is another's": {
+			command: long, want: want{api.PhaseFinished, api.ReasonJobGone, "cannot be acquired any more", "", ""},
+			prepare: func(w *buildkiteWorld) {
+				w.StartAgent(w.t, w.job.Key, w.config.RunnerToken, nil)
+				w.Eventually("another agent has the job", func(st control.State) bool { return st.Jobs[0].Status == "in_progress" })
+			},
+		},
+		"the job is not there": {
+			command: long, prepare: func(w *buildkiteWorld) { w.config.JobID = nobody },
+			want: want{api.PhaseFinished, api.ReasonJobGone, "cannot be acquired any more", "", ""},
+		},
+		"the job is locked": {
+			command: long, want: want{api.PhaseFailed, api.ReasonRunnerFailed, "is locked", "", ""},
+			prepare: func(w *buildkiteWorld) {
+				blocked := w.Queue(control.JobSpec{Labels: []string{"queue=default"}, Environment: "production"})[0]
+				// There is no acquisition token for such a job; the cluster's opens it.
+				w.config.JobID, w.config.RunnerToken = blocked.Key, buildkitetest.Token
+			},
+		},
+		"the token is refused": {
+			command: long, prepare: func(w *buildkiteWorld) { w.config.RunnerToken = "wrong-token" },
+			want: want{api.PhaseFailed, api.ReasonRegistrationError, "does not accept the agent's token", "", ""},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			w := newBuildkite(t, tc.command)
+			if tc.prepare != nil {
+				tc.prepare(w)
+			}
+
+			w.m = boot(t, program, "/usr/bin/buildkite-agent", w.config)
+			if tc.drive != nil {
+				tc.drive(w)
+			}
+
+			report, log := w.m.end()
+			job := w.State().Jobs[0]
+			_, said := w.Raw(w.job.Key)
+			tc.want.check(t, report, log+"\nThe job's log:\n"+said, job.Conclusion)
+
+			if !strings.Contains(said, tc.logs) {
+				t.Errorf("the job's log has no %q:\n%s", tc.logs, said)
+			}
+		})
+	}
+}

@@ -1,0 +1,195 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package agents_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	api "github.com/hyperfleet/hyperfleet/api/guest"
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/test/exe"
+	"github.com/hyperfleet/hyperfleet/workload"
+)
+
+// service is the program that machines run.
+var service string
+
+func TestMain(m *testing.M) {
+	os.Exit(exe.With(func(dir string) int {
+		service = filepath.Join(dir, "bootstrap-service")
+
+		return m.Run()
+	}, "cmd/bootstrap-service"))
+}
+
+// agent gives the path of a platform's program, or skips the test.
+func agent(t *testing.T, variable, name string) string {
+	t.Helper()
+
+	if path := os.Getenv(variable); path != "" {
+		path, err := filepath.Abs(path)
+		if err == nil {
+			_, err = os.Stat(path)
+		}
+
+		if err != nil {
+			t.Fatalf("%s names no program: %v", variable, err)
+		}
+
+		return path
+	}
+
+	path, err := exec.LookPath(name)
+	if err != nil {
+		t.Skipf("%s is not there: put it into PATH, or name it by %s", name, variable)
+	}
+
+	return path
+}
+
+// open reads settings and makes their provider.
+func open(
+	t *testing.T, platform workload.Platform, bootstrap v1alpha1.BootstrapConfig, load v1alpha1.WorkloadConfig, token string,
+) (workload.RunnerSpec, workload.Provider) {
+	t.Helper()
+
+	template := &v1alpha1.HypervisorMachineTemplate{}
+	template.Name, template.Spec.Bootstrap.Config = "linux", &bootstrap
+
+	runner, err := platform.Runner(template, v1alpha1.Workload{Config: &load})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	provider, err := platform.Open(workload.Config{Runner: runner, Template: template, Secrets: map[string]string{"token": token}})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return runner, provider
+}
+
+// configure gives the configuration of a machine with a credential of the provider.
+func configure(t *testing.T, provider workload.Provider, runner workload.RunnerSpec, job *workload.Job) *api.Config {
+	t.Helper()
+
+	request := workload.RunnerRequest{Name: "vm-1", Labels: runner.Labels, Job: job}
+
+	credential, err := provider.Issue(t.Context(), request)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	config := &api.Config{
+		Method: api.MethodRunnerToken, Platform: runner.Platform, RunnerName: request.Name, Labels: request.Labels, Runner: runner.Program,
+	}
+	credential.Apply(config)
+
+	return config
+}
+
+// machine is one that runs a platform's program.
+type machine struct {
+	t      *testing.T
+	dir    string
+	config *api.Config
+	cmd    *exec.Cmd
+	out    bytes.Buffer
+}
+
+// boot starts a machine whose image has the program at path.
+func boot(t *testing.T, program, path string, config *api.Config) *machine {
+	t.Helper()
+
+	// The path of a socket is short, and buildkite-agent has one below its home.
+	dir, err := os.MkdirTemp("", "agent-")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+
+	m := &machine{t: t, dir: dir, config: config}
+	text, err := json.Marshal(config)
+
+	for file, write := range map[string]func(string) error{
+		api.ConfigPath: func(to string) error { return os.WriteFile(to, text, 0o600) },
+		path:           func(to string) error { return os.Symlink(program, to) },
+	} {
+		file = filepath.Join(m.dir, file)
+		err = errors.Join(err, os.MkdirAll(filepath.Dir(file), 0o755), write(file))
+	}
+
+	m.cmd = exec.Command(service, "--root", m.dir)
+	m.cmd.Stdout, m.cmd.Stderr = &m.out, &m.out
+	// A program that is set up for the machine that the tests run on must not matter.
+	m.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + m.dir, "LANG=C.UTF-8"}
+
+	if err = errors.Join(err, m.cmd.Start()); err != nil {
+		t.Fatal(err)
+	}
+
+	t.Cleanup(func() { _ = m.cmd.Process.Kill() })
+
+	return m
+}
+
+// end waits for the machine's end, and gives its last report and its log.
+func (m *machine) end() (api.Report, string) {
+	m.t.Helper()
+
+	_ = m.cmd.Wait()
+
+	data, err := os.ReadFile(filepath.Join(m.dir, api.StatusPath))
+	if err != nil {
+		m.t.Fatalf("%v\n%s", err, &m.out)
+	}
+
+	var report api.Report
+	if err := json.Unmarshal(data, &report); err != nil {
+		m.t.Fatal(err)
+	}
+
+	if token := m.config.RunnerToken; token != "" && strings.Contains(m.out.String(), token) {
+		m.t.Error("the credential is in the log")
+	}
+
+	return report, m.out.String()
+}
+
+// want is how a machine ends.
+type want struct {
+	phase         api.Phase
+	reason, says  string
+	result, forge string // of the job: as the machine tells it, and its conclusion at the forge
+}
+
+func (w want) check(t *testing.T, report api.Report, log, conclusion string) {
+	t.Helper()
+
+	if report.Phase != w.phase || report.Reason != w.reason || !strings.Contains(report.Message, w.says) || report.Result != w.result {
+		t.Errorf("ended with %+v, want %+v\n%s", report, w, log)
+	}
+
+	if conclusion != w.forge {
+		t.Errorf("the forge has the job as %q, want %q\n%s", conclusion, w.forge, log)
+	}
+}
+
+// terminate tells the machine to end.
+func (m *machine) terminate() {
+	m.t.Helper()
+
+	if err := m.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		m.t.Fatal(err)
+	}
+}
