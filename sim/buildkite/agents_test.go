@@ -401,7 +401,7 @@ func TestNoStreams(t *testing.T) {
 	t.Parallel()
 	server := buildkitetest.New(t, buildkite.Options{})
 	url := strings.TrimSuffix(server.Endpoint, "/v3") + "/agentedge.v1.AgentEdgeService/StreamPings"
-	resp, err := http.Post(url, "application/grpc", http.NoBody) //nolint:noctx // loopback
+	resp, err := http.Post(url, "application/grpc", http.NoBody)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -314,3 +314,20 @@ func TestOptionsAreChecked(t *testing.T) {
 		}
 	}
 }
+
+// Runners come oldest first; an update of nothing is refused.
+func TestRunnersAreListedOldestFirst(t *testing.T) {
+	t.Parallel()
+	s := gitlabtest.New(t, gitlab.Options{})
+	first, _ := makeRunner(t, s, nil)
+	second, _ := makeRunner(t, s, nil)
+	a := call(t, s, "GET", "/projects/380/runners", gitlabtest.Token, nil)
+	if len(a.list) != 2 || a.list[0]["id"] != first || a.list[1]["id"] != second {
+		t.Errorf("listed %s, want %v and %v", a.text, first, second)
+	}
+	path := fmt.Sprint("/runners/", first)
+	if got := call(t, s, "PUT", path, gitlabtest.Token, map[string]any{}); got.code != 400 || !strings.Contains(got.text, "at least one parameter") {
+		t.Errorf("an update of nothing: %d %s", got.code, got.text)
+	}
+	s.ExpectViolations(t, 1)
+}

@@ -4,7 +4,9 @@
 package gitlab
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -240,6 +242,11 @@ func (s *Server) answerUpdateRunner(c *call) reply {
 	if refused != nil {
 		return *refused
 	}
+	if len(c.given) == 0 {
+		s.violate("request", c.r.Method, c.r.URL.Path, errors.New("no setting is given"))
+		names := slices.Sorted(maps.Keys(runnerSettings()))
+		return wrong("%s are missing, at least one parameter must be provided", strings.Join(names, ", "))
+	}
 	changed := *r
 	if problem := changed.set(c); problem != "" {
 		return fail(http.StatusBadRequest, problem)
@@ -309,7 +316,7 @@ func (s *Server) answerAllRunners(c *call) reply {
 	return s.listRunners(c, func(*runner) bool { return true })
 }
 
-// listRunners lists newest first.
+// listRunners lists oldest first, as GitLab does with what it has no order for.
 func (s *Server) listRunners(c *call, offered func(*runner) bool) reply {
 	var found []*runner
 	for _, r := range s.runners {
@@ -317,7 +324,7 @@ func (s *Server) listRunners(c *call, offered func(*runner) bool) reply {
 			found = append(found, r)
 		}
 	}
-	slices.SortFunc(found, func(a, b *runner) int { return int(b.id - a.id) })
+	slices.SortFunc(found, func(a, b *runner) int { return int(a.id - b.id) })
 	list := make([]map[string]any, 0, len(found))
 	for _, r := range found {
 		list = append(list, s.runnerJSON(r))
