@@ -140,7 +140,7 @@ func callsOf(s *pve.Server, id string) []string {
 	var calls []string
 
 	for _, c := range s.Calls() {
-		if m := machinePath.FindStringSubmatch(c.Path); m != nil && m[1] == id {
+		if m := machinePath.FindStringSubmatch(c.Path); len(m) > 1 && m[1] == id {
 			calls = append(calls, c.Method+" "+c.Path)
 		}
 	}

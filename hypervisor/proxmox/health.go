@@ -137,7 +137,9 @@ func (s *sickness) words(at site) string {
 		times = fmt.Sprintf("%d times in a row", s.failures)
 	}
 
-	return fmt.Sprintf("%s failed %s and is tried again at %s: %s", at.text(), times, s.until.UTC().Format(time.TimeOnly+"Z"), s.cause)
+	again := s.until.UTC().Format(time.TimeOnly + "Z")
+
+	return fmt.Sprintf("%s failed %s and is tried again at %s: %s", at.text(), times, again, s.cause)
 }
 
 // admit notes that the owner's machine is placed there. Where that is a probe, since the time

@@ -153,7 +153,7 @@ func TestMachinesOfTheHAManagerAreRefused(t *testing.T) {
 					return res, err
 				}
 
-				defer res.Body.Close() //nolint:errcheck // it was read
+				defer res.Body.Close()
 
 				body, err := io.ReadAll(res.Body)
 				if err != nil {

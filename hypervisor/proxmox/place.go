@@ -71,7 +71,8 @@ func choose(candidates []candidate, spec hypervisor.MachineSpec) (candidate, err
 			return cmp.Or(roomyFirst(a, b), cmp.Compare(a.FreeMemory, b.FreeMemory), strings.Compare(a.Node, b.Node))
 		}
 
-		return cmp.Or(roomyFirst(a, b), cmp.Compare(a.Queue, b.Queue), cmp.Compare(b.FreeMemory, a.FreeMemory), strings.Compare(a.Node, b.Node))
+		return cmp.Or(roomyFirst(a, b), cmp.Compare(a.Queue, b.Queue), cmp.Compare(b.FreeMemory, a.FreeMemory),
+			strings.Compare(a.Node, b.Node))
 	}), nil
 }
 

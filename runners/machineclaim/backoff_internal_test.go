@@ -45,7 +45,7 @@ func TestPropertyBackoffHolds(t *testing.T) {
 	t.Parallel()
 
 	property.Check(t, "tries are bounded", property.Options{Runs: 40, Workers: 2}, prop.ForAll(func(claims, restarts int, seed uint64) string {
-		random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a test's dice
+		random := rand.New(rand.NewPCG(seed, 1))
 		clk := testclock.NewFakeClock(time.Unix(1_800_000_000, 0))
 		r := &Reconciler{Clock: clk, Wake: &wake.Source{}}
 		own := make([][]time.Time, claims)

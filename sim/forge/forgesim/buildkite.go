@@ -39,7 +39,8 @@ func parseBuildkite(args []string, stderr io.Writer) (buildkiteFlags, error) {
 	set.BoolVar(&f.plainToken, "webhook-plain-token", false, "send the webhook token itself in place of a signature")
 	set.StringVar(&f.tokenFile, "token-file", "", "file with the cluster's agent token")
 	set.StringVar(&f.organization, "organization", "acme", "slug of the organization; its pipelines are made as jobs name them")
-	set.StringVar(&f.repository, "repository", "", "repository that agents check out at the head of main (default: one at github.com that is not there)")
+	set.StringVar(&f.repository, "repository", "",
+		"repository that agents check out at the head of main (default: one at github.com that is not there)")
 	set.Var(&f.queues, "queue", "key of a queue, the default queue first (repeatable; default: default)")
 	set.DurationVar(&f.lost, "lost-timeout", 0, "a running job of a silent agent fails after this (default 3m)")
 	err := parse(set, args) // fills f in: not in the return, which may copy f first
@@ -48,7 +49,8 @@ func parseBuildkite(args []string, stderr io.Writer) (buildkiteFlags, error) {
 
 func (f *buildkiteFlags) options() (buildkite.Options, error) {
 	opts := buildkite.Options{
-		Organization: f.organization, Repository: f.repository, Queues: f.queues, Seed: f.seed, Log: f.log, LostTimeout: f.lost, PlainToken: f.plainToken,
+		Organization: f.organization, Repository: f.repository, Queues: f.queues, Seed: f.seed, Log: f.log,
+		LostTimeout: f.lost, PlainToken: f.plainToken,
 	}
 	var err error
 	if opts.Faults, opts.Webhook, err = f.read(); err != nil {

@@ -55,7 +55,8 @@ func parseGitHub(args []string, stderr io.Writer) (gitHubFlags, error) {
 		listen: "127.0.0.1:8480", control: "127.0.0.1:8481", api: "address of the API and the runner service",
 		secret: "the webhook secret", injected: "webhookLost=0.1,jitDelay=2s",
 	}, stderr)
-	set.StringVar(&f.url, "url", "", "URL of an Enterprise Server in links and webhooks, without a trailing slash (default: github.com's)")
+	set.StringVar(&f.url, "url", "",
+		"URL of an Enterprise Server in links and webhooks, without a trailing slash (default: github.com's)")
 	set.StringVar(&f.patFile, "pat-file", "", "file with the personal access token to accept")
 	set.Int64Var(&f.appID, "app-id", 0, "id of a GitHub App")
 	set.StringVar(&f.appKeyFile, "app-key-file", "", "PEM file with the App's private or public key")
@@ -90,7 +91,8 @@ func startGitHub(args []string, stderr io.Writer) (*site, error) {
 
 func (f *gitHubFlags) options() (github.Options, error) {
 	opts := github.Options{
-		URL: f.url, Enterprise: f.enterprise, Seed: f.seed, Log: f.log, PickupTimeout: f.pickup, LostTimeout: f.lost, Unlimited: f.unlimited,
+		URL: f.url, Enterprise: f.enterprise, Seed: f.seed, Log: f.log,
+		PickupTimeout: f.pickup, LostTimeout: f.lost, Unlimited: f.unlimited,
 	}
 	f.addRepos(&opts)
 	var err error
