@@ -255,6 +255,23 @@ func TestOutcomes(t *testing.T) {
 	}
 }
 
+// A look reports nothing where a precondition is unmet; where it is met, it does.
+func TestALookWithUnmetPreconditionsReportsNothing(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t)
+	p := w.pipeline(usual, nil)
+
+	for name, want := range map[string]string{"other": "none", "test-one": "True Fine"} {
+		cluster := w.cluster(name)
+
+		result := p.Handle(pipeline.Look(t.Context()), event(cluster.Id, 1))
+		if got := w.available(cluster.Id); got != want || result.Failure != nil {
+			t.Errorf("a look at %s reported %q, want %q: %v", name, got, want, result.Failure)
+		}
+	}
+}
+
 const noRoute = `{"type":"about:blank","title":"no such route","status":404,"code":"HYPERFLEET-NTF-000"}`
 
 func TestAResourceThatIsGoneEndsTheEvent(t *testing.T) {

@@ -307,7 +307,7 @@ func (r *run) strangers(e *entry, objects []*unstructured.Unstructured) found {
 		switch {
 		case standing == stamp.Detached:
 			return found{state: gates.Detached, current: object, why: why}
-		case e.name != "" || e.Manifest == nil:
+		case e.name != "" || e.Manifest == nil, standing == stamp.Unmarked && r.in.Deleting:
 			return found{state: gates.Unmanaged, current: object, why: why}
 		}
 	}
@@ -365,7 +365,8 @@ func (r *run) show(e *entry, f found) error {
 	e.found = f
 	r.forget(e)
 
-	if f.current == nil {
+	// An object that was handed over is gone as far as the deletion of its resource goes.
+	if f.current == nil || f.state == gates.Detached && r.in.Deleting {
 		return nil
 	}
 

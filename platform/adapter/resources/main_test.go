@@ -6,6 +6,7 @@ package resources_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"strings"
 	"testing"
@@ -110,6 +111,7 @@ type fleet struct {
 	clock   clock.PassiveClock
 	ns, id  string
 	seen    *resources.Generations
+	log     *slog.Logger
 }
 
 // event is what an event is about, with values for the task's params.
@@ -166,7 +168,7 @@ func load(t testing.TB, taskFile string) *task.Task {
 func (f *fleet) input(e event) resources.Input {
 	return resources.Input{
 		Task: f.task, Clients: f.clients, Stamper: f.stamper, ResourceID: f.id, Generation: e.generation, Deleting: e.deleting,
-		Clock: f.clock, Seen: f.seen,
+		Clock: f.clock, Seen: f.seen, Log: f.log,
 		Vars: map[string]any{
 			"ns": f.ns, "id": f.id, "generation": e.generation, "deleting": e.deleting, "value": e.value, "flag": e.flag,
 			"serial": e.serial,

@@ -4,8 +4,11 @@
 package resources_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -199,22 +202,75 @@ func TestDetach(t *testing.T) {
 			f.want(event{generation: 1, value: "a"}, "create/Absent")
 
 			uid := f.get(f.configMap("web")).GetUID()
-			f.want(event{generation: 2, deleting: true, flag: true}, "detach/DetachGate")
+
+			// On a deletion, what was detached is gone to expressions: Finalized follows from
+			// that, as it does after a deletion.
+			f.absent(f.want(event{generation: 2, deleting: true, flag: true}, "detach/DetachGate"))
 
 			left := f.get(f.configMap("web"))
 			if len(left.GetLabels()) != 0 || left.GetUID() != uid ||
-				cmp.Diff(map[string]string{adapter.AnnotationGeneration: "1"}, left.GetAnnotations()) != "" {
+				cmp.Diff(map[string]string{adapter.AnnotationGeneration: "1", adapter.AnnotationDetached: adapterName}, left.GetAnnotations()) != "" {
 				t.Errorf("left behind: labels %v, annotations %v", left.GetLabels(), left.GetAnnotations())
 			}
 
 			// Redelivered, and once more when the gate of delete alone is true.
-			f.want(event{generation: 2, deleting: true, flag: true}, "none/Detached")
-			f.want(event{generation: 3, deleting: true}, "none/Detached")
+			f.absent(f.want(event{generation: 2, deleting: true, flag: true}, "none/Detached"))
+			f.absent(f.want(event{generation: 3, deleting: true}, "none/Detached"))
 
 			if f.get(left).GetResourceVersion() != left.GetResourceVersion() {
 				t.Error("a detached object was written")
 			}
 		})
+	}
+}
+
+// Who may take a label off, or another program that stamps a generation alone, does not
+// hand an object over by that.
+func TestWithoutLabelAndMarkItIsNobodys(t *testing.T) {
+	t.Parallel()
+
+	byLabel := strings.NewReplacer("by_name: web", "by_selectors: {label_selector: {app: web}}",
+		"{name: web,", "{name: web, labels: {app: web},").Replace(simple)
+
+	for name, taskFile := range map[string]string{"by name": simple, "by label": byLabel} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			var said bytes.Buffer
+
+			f := newFleet(t, taskFile)
+			f.log = slog.New(slog.NewTextHandler(&said, nil))
+			f.want(event{generation: 1, value: "a"}, "create/Absent")
+
+			live := f.get(f.configMap("web"))
+			live.SetLabels(map[string]string{"app": "web"})
+			live.SetAnnotations(map[string]string{adapter.AnnotationGeneration: "1"})
+
+			if err := env.Client.Update(t.Context(), live); err != nil {
+				t.Fatal(err)
+			}
+
+			eventually(t, "it is nobody's", func() bool {
+				return strings.Contains(fmt.Sprint(f.run(event{generation: 2, value: "b"}).Err()), "neither label")
+			})
+
+			if result := f.want(event{generation: 3, deleting: true}, "none/NotManaged"); result.Objects["config"] == nil {
+				t.Error("what stays behind is hidden from expressions")
+			}
+
+			if !strings.Contains(said.String(), "level=WARN") {
+				t.Errorf("no warning: %s", said.String())
+			}
+		})
+	}
+}
+
+// absent checks that expressions see none of the objects.
+func (f *fleet) absent(result resources.Result) {
+	f.Helper()
+
+	if len(result.Objects) > 0 {
+		f.Errorf("expressions still see %v", result.Objects)
 	}
 }
 
