@@ -529,6 +529,9 @@ func TestManifestsThatCanNotBe(t *testing.T) {
 		"generation that is a word": {
 			"metadata: {name: web,", `metadata: {annotations: {hyperfleet.io/generation: "x"}, name: web,`, "ManifestInvalid", "no whole number",
 		},
+		"no name": {
+			"web", "Web_1", "ManifestInvalid", "metadata.name is no name that an API server takes",
+		},
 		"namespace that is not there": {`"{{ .ns }}"`, "nowhere", "NamespaceMissing", `namespaces "nowhere" not found`},
 		"refused":                     {"data: {value:", "data: {'not/a key': ", "Invalid", "a valid config key must consist of"},
 		"of no kind":                  {"kind: ConfigMap", "kind: ConfigMaps", "KindNotServed", "the cluster has no such kind"},

@@ -122,14 +122,23 @@ func (m *Manifest) name() *Template {
 		return m.block
 	}
 
-	metadata, ok := childOf(m.tree.root, "metadata").(tree)
-	if !ok {
+	return m.field("metadata", "name")
+}
+
+// field is the template of a text in a manifest that is a tree; nil where there is none.
+func (m *Manifest) field(path ...string) *Template {
+	if m == nil || m.tree == nil {
 		return nil
 	}
 
-	name, _ := childOf(metadata, "name").(*Template) // nil for what is no text
+	value := m.tree.root
+	for _, key := range path {
+		value = childOf(value, key)
+	}
 
-	return name
+	out, _ := value.(*Template) // nil for what is no text
+
+	return out
 }
 
 func childOf(in any, key string) any {
