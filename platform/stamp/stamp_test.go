@@ -305,6 +305,9 @@ func TestVerify(t *testing.T) {
 		"a later version": {keys: []string{oldKey}, change: func(o *unstructured.Unstructured) {
 			o.SetAnnotations(map[string]string{adapter.AnnotationIdentity: "v2" + o.GetAnnotations()[adapter.AnnotationIdentity][2:]})
 		}, want: stamp.ErrUnknownKey},
+		"another API group": {
+			keys: []string{oldKey}, kind: schema.GroupKind{Group: "example.com", Kind: "ConfigMap"}, want: stamp.ErrForged,
+		},
 		"no base64": {keys: []string{oldKey}, change: func(o *unstructured.Unstructured) {
 			o.SetAnnotations(map[string]string{adapter.AnnotationIdentity: o.GetAnnotations()[adapter.AnnotationIdentity] + "="})
 		}, want: stamp.ErrForged},

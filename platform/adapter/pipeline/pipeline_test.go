@@ -174,6 +174,10 @@ func TestOutcomes(t *testing.T) {
 		"refused, and nobody says so":      {task: silent(), objects: failing(errclass.Permanent), want: "failed resources done", available: "False ResourcesFailed", framework: true},
 		"refused, and the author says yes": {task: eager(), objects: failing(errclass.Permanent), want: "failed resources done", available: "False ResourcesFailed", framework: true},
 		"away, and nobody says so":         {task: silent(), objects: failing(errclass.Transient), want: "failed resources again", available: "False ResourcesFailed", framework: true},
+		"refused, and the API is down for reports": {
+			task: silent(), objects: failing(errclass.Permanent), fault: func(w *world) { w.down(reports, 503, "", "") },
+			want: "failed resources again", available: "none", framework: true,
+		},
 		"a stale event": {task: silent(), objects: func(context.Context, pipeline.Work) (resources.Result, error) {
 			return resources.Result{Outcomes: []resources.Outcome{{Resource: "space", Operation: resources.None, Reason: string(gates.ReasonStale)}}}, nil
 		}, want: "skipped  done", available: "none"},
@@ -250,6 +254,13 @@ func TestOutcomes(t *testing.T) {
 
 			if got := w.available(cluster.Id); got != tc.available {
 				t.Errorf("reported %q, want %q", got, tc.available)
+			}
+
+			if tc.framework && tc.available != "none" {
+				applied := map[bool]string{true: "False", false: "Unknown"}[result.Phase == pipeline.PhaseResources]
+				if got := w.condition(cluster.Id, "Applied"); got != applied+" "+strings.Fields(tc.available)[1] {
+					t.Errorf("reported Applied %q, want %s", got, applied)
+				}
 			}
 		})
 	}

@@ -257,6 +257,37 @@ func TestWhatIsRightLoads(t *testing.T) {
 	}
 }
 
+// TestConditionsThatTheWorkAgentDoesNotGive are warned of.
+func TestConditionsThatTheWorkAgentDoesNotGive(t *testing.T) {
+	t.Parallel()
+
+	work := space + `
+- name: work
+  transport: {client: maestro, maestro: {target_cluster: c}}
+  manifest: {apiVersion: work.open-cluster-management.io/v1, kind: ManifestWork, metadata: {name: app}}
+  discovery: {by_name: app}
+  nested_discoveries: [{name: inner, discovery: {by_name: web}}]
+  when: {expression: 'EXPRESSION'}
+`
+
+	for expression, warned := range map[string]bool{
+		`resources.inner.conditions.exists(c, c.type == "Available" && c.observedGeneration == 2)`:              true,
+		`resources.inner.conditions.exists(c, c.type == "Applied" && c.observedGeneration == 2)`:                false,
+		`resources.work.status.resourceStatus.manifests.all(m, m.conditions.all(c, c.observedGeneration == 2))`: true,
+		`resources.work.status.conditions.exists(c, c.type == "Available" && c.observedGeneration == 2)`:        false,
+		`resources.space.status.observedGeneration == 2`:                                                        false,
+	} {
+		loaded, err := load(strings.Replace(work, "EXPRESSION", expression, 1), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		if got := strings.Contains(fmt.Sprint(loaded.Warnings), "have no observedGeneration"); got != warned {
+			t.Errorf("%s: warnings %v", expression, loaded.Warnings)
+		}
+	}
+}
+
 // TestNames: what can't be a name is warned of before an event comes, where it shows.
 func TestNames(t *testing.T) {
 	t.Parallel()
