@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -222,6 +223,30 @@ func TestDetach(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A cache that is behind fails nothing, and holds up no end.
+func TestWhatACacheSaysIsReadAgain(t *testing.T) {
+	t.Parallel()
+
+	f := newFleet(t, simple)
+	f.want(event{generation: 1, value: "a"}, "create/Absent")
+
+	live := f.get(f.configMap("web"))
+	f.behind = live.DeepCopy()
+	f.behind.SetLabels(map[string]string{adapter.LabelAdapter: "another"})
+	f.behind.SetAnnotations(nil)
+	f.want(event{generation: 1, value: "a"}, "none/GenerationUnchanged")
+
+	if err := env.Client.Delete(t.Context(), live.DeepCopy()); err != nil {
+		t.Fatal(err)
+	}
+
+	now := metav1.Now()
+	f.behind = live.DeepCopy()
+	f.behind.SetDeletionTimestamp(&now)
+	f.task = load(t, strings.Replace(simple, "expression: deleting", "expression: deleting && flag", 1))
+	f.want(event{generation: 1, value: "b"}, "create/Absent")
 }
 
 // Who may take a label off, or another program that stamps a generation alone, does not
