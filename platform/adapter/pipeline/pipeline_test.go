@@ -316,6 +316,21 @@ func TestAResourceThatIsGoneEndsTheEvent(t *testing.T) {
 const report = `{"adapter":"landing","observed_generation":1,"observed_time":"{{ now }}","conditions":[` +
 	`{"type":"Available","status":"False"},{"type":"Applied","status":"False"},{"type":"Health","status":"True"}]}`
 
+// Upstream's Sentinel calls its events something else, and leaves out subject and
+// partition key.
+func TestEventsOfUpstreamAreHandled(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t)
+	cluster := w.cluster("test-one")
+	result := w.pipeline(usual, nil).Handle(t.Context(),
+		eventOf("com.redhat.hyperfleet.cluster.reconcile", `{"id":"`+cluster.Id+`","kind":"Cluster","generation":1}`))
+
+	if got := w.available(cluster.Id); got != "True Fine" {
+		t.Errorf("reported %q: %v", got, result.Err)
+	}
+}
+
 func TestEventsThatCanNotBeMeantArePoison(t *testing.T) {
 	t.Parallel()
 
@@ -327,6 +342,7 @@ func TestEventsThatCanNotBeMeantArePoison(t *testing.T) {
 	for name, tc := range map[string]struct{ kind, data string }{
 		"another type":            {"com.example.thing", `{"id":"a","generation":1}`},
 		"a type without a kind":   {"io.hyperfleet.reconcile", `{"id":"a","generation":1}`},
+		"upstream's without one":  {"com.redhat.hyperfleet.reconcile", `{"id":"a","generation":1}`},
 		"no id":                   {kind, `{"generation":1}`},
 		"an id that can't be one": {kind, `{"id":"../x","generation":1}`},
 		"an id that is a number":  {kind, `{"id":7,"generation":1}`},

@@ -259,7 +259,12 @@ func (l *loader) expression(env *cel.Env, at strictyaml.Path, text string, gate 
 				problem.Message += fmt.Sprintf(", at %d:%d of the expression", issue.Line, issue.Column)
 			}
 
-			l.problems = append(l.problems, problem.WithHint("%s", issue.Hint))
+			hint := issue.Hint
+			if name, ok := strings.CutPrefix(issue.Message, "unknown variable or function "); ok && env == l.capture && hint == "" {
+				hint = "a field of the answer is response." + name
+			}
+
+			l.problems = append(l.problems, problem.WithHint("%s", hint))
 		}
 
 		return nil

@@ -113,7 +113,8 @@ func TestWhatIsWrongIsSaidAtItsPlace(t *testing.T) {
 		{"unknown transport", space + "  transport: {client: kubernets}", `unknown "kubernets" (did you mean kubernetes?)`},
 
 		{"param without a source", "params: [{name: a}]", "a param needs a source"},
-		{"param twice", "params: [{name: a, source: event.a}, {name: a, source: event.b}]", "the name a is there twice"},
+		{"field of an answer", "preconditions: [{name: p, api_call: {method: GET, url: x}, capture: [{name: c, expression: 'status.conditions'}]}]", "unknown variable or function status (a field of the answer is response.status)"},
+		{"manifest of another folder", strings.Replace(space, `{apiVersion: v1, kind: Namespace, metadata: {name: "{{ .id }}"}}`, "{ref: /etc/adapter/x.yaml}", 1), "(it is read where the task file is in /etc/adapter; here write ref: x.yaml)"},
 		{"param of a taken name", "params: [{name: resources, source: event.a}]", "the name resources is taken"},
 		{"param that is no name", "params: [{name: a-b, source: event.a}]", `"a-b" can't be a name`},
 		{"param of a later one", "params: [{name: a, source: b.x}, {name: b, source: event.b}]", "b is not known there: it is a param that comes later"},
@@ -285,6 +286,24 @@ func TestConditionsThatTheWorkAgentDoesNotGive(t *testing.T) {
 		if got := strings.Contains(fmt.Sprint(loaded.Warnings), "have no observedGeneration"); got != warned {
 			t.Errorf("%s: warnings %v", expression, loaded.Warnings)
 		}
+	}
+}
+
+// TestRepeatedParams: the last one counts, and it is said so.
+func TestRepeatedParams(t *testing.T) {
+	t.Parallel()
+
+	loaded, err := load("params: [{name: a, source: event.a}, {name: b, source: event.b}, {name: a, source: event.c}]", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if len(loaded.Params) != 2 || loaded.Params[1].Name != "a" || loaded.Params[1].Path.Rest != "c" {
+		t.Errorf("params: %+v", loaded.Params)
+	}
+
+	if got := fmt.Sprint(loaded.Warnings); !strings.Contains(got, "task.yaml:1:17") || !strings.Contains(got, "the param a is there again below") {
+		t.Errorf("warnings: %s", got)
 	}
 }
 

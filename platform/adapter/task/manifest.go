@@ -77,7 +77,10 @@ func (l *loader) block(doc *strictyaml.Document, at strictyaml.Path, text string
 func (l *loader) reference(at strictyaml.Path, name string) *Manifest {
 	data, err := l.readBytes(name)
 	if err != nil {
-		l.problem(at, "%v", err)
+		problem := l.problem(at, "%v", err)
+		if filepath.IsAbs(name) {
+			problem.Hint = "it is read where the task file is in " + filepath.Dir(name) + "; here write ref: " + filepath.Base(name)
+		}
 
 		return nil
 	}
