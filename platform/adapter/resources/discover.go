@@ -319,7 +319,14 @@ func (r *run) strangers(e *entry, objects []*unstructured.Unstructured) found {
 		return found{state: gates.Detached, why: "there is nothing to detach any more"}
 	}
 
-	return found{state: gates.Absent}
+	out := found{state: gates.Absent}
+
+	if len(objects) > 0 {
+		_, why := r.in.Stamper.Standing(objects[0], e.gvk.GroupKind(), r.in.ResourceID)
+		out.why = fmt.Sprintf("%s is passed over: %s", transport.RefTo(objects[0], e.target), why)
+	}
+
+	return out
 }
 
 // sibling says that a managed object belongs to another entry of the task, whose kind and

@@ -170,7 +170,7 @@ func (r *run) explain(e *entry, out *Outcome, why reasons) {
 		out.Reason, out.Message = ReasonEarlierFailed, "an earlier entry has failed"
 	case decision.Reason == gates.ReasonDeletionPending:
 		out.Pending = true
-	case decision.Reason == gates.ReasonNotManaged, decision.Reason == gates.ReasonDetached:
+	case decision.Reason == gates.ReasonNotManaged, decision.Reason == gates.ReasonDetached, decision.Reason == gates.ReasonCreate:
 		out.Message = e.found.why
 	}
 }
