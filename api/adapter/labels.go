@@ -21,7 +21,10 @@ const (
 	// (group, kind, namespace, name). Sweep deletes nothing whose HMAC does not verify:
 	// who can write labels can't have a stranger's object deleted.
 	AnnotationIdentity = "hyperfleet.io/identity"
+	// AnnotationDetached is the name of the adapter that has handed the object over, and
+	// leaves it alone from then on. An object without it and LabelAdapter is nobody's.
+	AnnotationDetached = "hyperfleet.io/detached"
 	// Prefix of all of the above; detaching removes every label and annotation with it,
-	// but for the generation, which belongs to the object.
+	// but for the generation, which belongs to the object, and its own mark.
 	Prefix = "hyperfleet.io/"
 )

@@ -185,7 +185,8 @@ type Discovery struct {
 	APIVersion string `yaml:"api_version"`
 	// Kind goes with api_version.
 	Kind string `yaml:"kind"`
-	// Namespace, a template; empty for objects that have none.
+	// Namespace, a template; empty, or *, for objects that have none, and for those of all
+	// namespaces where labels find them.
 	Namespace string `yaml:"namespace"`
 	// ByName, a template.
 	ByName string `yaml:"by_name"`

@@ -14,6 +14,9 @@ const (
 	// io.hyperfleet.cluster.reconcile.
 	TypePrefix = "io.hyperfleet."
 	TypeSuffix = ".reconcile"
+	// UpstreamTypePrefix stands in TypePrefix's place in events of upstream's Sentinel, which
+	// are handled as well.
+	UpstreamTypePrefix = "com.redhat.hyperfleet."
 	// ExtensionTraceParent is the W3C trace context of the pass that sent the event.
 	ExtensionTraceParent = "traceparent"
 	// PartitionKey is the CloudEvents partitioning extension: the resource's id. Events

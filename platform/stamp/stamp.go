@@ -6,7 +6,6 @@ package stamp
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -35,9 +34,11 @@ type Standing string
 const (
 	// Managed is an object of this adapter for this resource.
 	Managed Standing = "Managed"
-	// Detached is an object that once was: it has a generation and no adapter. It is left
-	// alone for good.
+	// Detached is an object that was handed over, and says so. It is left alone for good.
 	Detached Standing = "Detached"
+	// Unmarked is an object with a generation that neither says whose it is nor that it was
+	// detached. It is never changed: it may be another program's.
+	Unmarked Standing = "Unmarked"
 	// Foreign is an object of somebody else: never stamped, of another adapter, or of
 	// another resource. It is never changed.
 	Foreign Standing = "Foreign"
@@ -138,8 +139,12 @@ func (s *Stamper) Standing(object metav1.Object, kind schema.GroupKind, resource
 	_, applied := annotations[adapter.AnnotationGeneration]
 
 	switch {
+	case !labelled && annotations[adapter.AnnotationDetached] != "":
+		return Detached, fmt.Sprintf("adapter %q has detached it", annotations[adapter.AnnotationDetached])
 	case !labelled && applied:
-		return Detached, "it was detached: it has a generation and no label " + adapter.LabelAdapter
+		return Unmarked, fmt.Sprintf("it has a generation, but neither label %s nor annotation %s: "+
+			"its label was taken off, or another program than this adapter made it",
+			adapter.LabelAdapter, adapter.AnnotationDetached)
 	case !labelled:
 		return Foreign, "it has no label " + adapter.LabelAdapter
 	case s.keys != nil && s.proof(object, kind, resourceID) == nil:
@@ -198,24 +203,25 @@ func ParseGeneration(value string) (int64, error) {
 	return generation, nil
 }
 
-// Marks gives the keys of the labels and annotations that detaching takes off an object,
-// sorted: all of hyperfleet.io/ but for the generation.
-func Marks(object metav1.Object) (labels, annotations []string) {
-	return marks(object.GetLabels()), marks(object.GetAnnotations())
+// Detachment is the merge patch (RFC 7396) that hands an object over: it takes off all
+// labels and annotations of hyperfleet.io/ but for the generation, and says who did it.
+func (s *Stamper) Detachment(object metav1.Object) map[string]any {
+	annotations := removal(object.GetAnnotations())
+	annotations[adapter.AnnotationDetached] = s.adapter
+
+	return map[string]any{"metadata": map[string]any{"labels": removal(object.GetLabels()), "annotations": annotations}}
 }
 
-func marks(from map[string]string) []string {
-	var keys []string
+func removal(of map[string]string) map[string]any {
+	out := map[string]any{}
 
-	for key := range from {
+	for key := range of {
 		if strings.HasPrefix(key, adapter.Prefix) && key != adapter.AnnotationGeneration {
-			keys = append(keys, key)
+			out[key] = nil
 		}
 	}
 
-	slices.Sort(keys)
-
-	return keys
+	return out
 }
 
 func fill(in map[string]string, key, value string) {

@@ -189,9 +189,12 @@ func TestStanding(t *testing.T) {
 		}
 	}
 	bare := func(o *unstructured.Unstructured) {
-		labels, annotations := stamp.Marks(o)
-		without(o.GetLabels, o.SetLabels, labels)
-		without(o.GetAnnotations, o.SetAnnotations, annotations)
+		o.SetLabels(nil)
+		o.SetAnnotations(map[string]string{adapter.AnnotationGeneration: "1"})
+	}
+	detached := func(o *unstructured.Unstructured) {
+		bare(o)
+		o.SetAnnotations(map[string]string{adapter.AnnotationGeneration: "1", adapter.AnnotationDetached: "dns"})
 	}
 
 	cases := map[string]struct {
@@ -202,7 +205,8 @@ func TestStanding(t *testing.T) {
 	}{
 		"as stamped":                   {want: stamp.Managed},
 		"as stamped, without keys":     {noKeys: true, want: stamp.Managed},
-		"marks taken off":              {changes: []change{bare}, want: stamp.Detached, reason: "detached"},
+		"marks taken off":              {changes: []change{bare}, want: stamp.Unmarked, reason: "neither label"},
+		"handed over":                  {changes: []change{detached}, want: stamp.Detached, reason: `adapter "dns" has detached`},
 		"nothing of ours":              {changes: []change{bare, func(o *unstructured.Unstructured) { o.SetAnnotations(nil) }}, want: stamp.Foreign, reason: "no label"},
 		"another adapter's label":      {changes: []change{label(adapter.LabelAdapter, "vpn")}, want: stamp.Managed},
 		"another adapter's object":     {noKeys: true, changes: []change{label(adapter.LabelAdapter, "vpn")}, want: stamp.Foreign, reason: `adapter "vpn"`},
@@ -245,32 +249,24 @@ func TestStanding(t *testing.T) {
 	}
 }
 
-func without(get func() map[string]string, set func(map[string]string), keys []string) {
-	values := get()
-	for _, key := range keys {
-		delete(values, key)
-	}
-
-	set(values)
-}
-
-func TestMarksKeepTheGeneration(t *testing.T) {
+func TestDetachment(t *testing.T) {
 	t.Parallel()
 
 	object := configMap(map[string]any{"app": "web", adapter.Prefix + "own": "x"}, map[string]any{"note": "x"})
-	if err := stamperOf(t, "dns", keysOf(t, oldKey)).Stamp(object, mark()); err != nil {
+	stamper := stamperOf(t, "dns", keysOf(t, oldKey))
+
+	if err := stamper.Stamp(object, mark()); err != nil {
 		t.Fatal(err)
 	}
 
-	labels, annotations := stamp.Marks(object)
-
-	want := []string{adapter.LabelAdapter, adapter.Prefix + "own", adapter.LabelResourceID, adapter.LabelResourceName}
-	if diff := cmp.Diff(want, labels); diff != "" {
-		t.Errorf("labels: %s", diff)
-	}
-
-	if diff := cmp.Diff([]string{adapter.AnnotationIdentity}, annotations); diff != "" {
-		t.Errorf("annotations: %s", diff)
+	want := map[string]any{"metadata": map[string]any{
+		"labels": map[string]any{
+			adapter.LabelAdapter: nil, adapter.Prefix + "own": nil, adapter.LabelResourceID: nil, adapter.LabelResourceName: nil,
+		},
+		"annotations": map[string]any{adapter.AnnotationIdentity: nil, adapter.AnnotationDetached: "dns"},
+	}}
+	if diff := cmp.Diff(want, stamper.Detachment(object)); diff != "" {
+		t.Errorf("Detachment(): %s", diff)
 	}
 }
 
@@ -309,6 +305,9 @@ func TestVerify(t *testing.T) {
 		"a later version": {keys: []string{oldKey}, change: func(o *unstructured.Unstructured) {
 			o.SetAnnotations(map[string]string{adapter.AnnotationIdentity: "v2" + o.GetAnnotations()[adapter.AnnotationIdentity][2:]})
 		}, want: stamp.ErrUnknownKey},
+		"another API group": {
+			keys: []string{oldKey}, kind: schema.GroupKind{Group: "example.com", Kind: "ConfigMap"}, want: stamp.ErrForged,
+		},
 		"no base64": {keys: []string{oldKey}, change: func(o *unstructured.Unstructured) {
 			o.SetAnnotations(map[string]string{adapter.AnnotationIdentity: o.GetAnnotations()[adapter.AnnotationIdentity] + "="})
 		}, want: stamp.ErrForged},

@@ -72,17 +72,15 @@ func (a *Agent) tell(ctx context.Context, work *unstructured.Unstructured, resul
 
 	after.Conditions = slices.Clone(before.Conditions)
 
-	allApplied, allAvailable := true, true
-
 	for i, result := range results {
 		told := a.manifest(ctx, work, i, result, before.ResourceStatus.Manifests)
-		allApplied = allApplied && meta.IsStatusConditionTrue(told.Conditions, conditionApplied)
-		allAvailable = allAvailable && meta.IsStatusConditionTrue(told.Conditions, conditionAvailable)
 		after.ResourceStatus.Manifests = append(after.ResourceStatus.Manifests, told)
 	}
 
-	set(&after.Conditions, work, conditionApplied, allApplied, "AppliedManifestWorkComplete", "AppliedManifestWorkFailed", "")
-	set(&after.Conditions, work, conditionAvailable, allAvailable, "ResourcesAvailable", "ResourcesNotAvailable", "")
+	for _, condition := range summary(after.ResourceStatus.Manifests) {
+		condition.ObservedGeneration = work.GetGeneration()
+		meta.SetStatusCondition(&after.Conditions, condition)
+	}
 
 	var value map[string]any
 	if err := reread(after, &value); err != nil {
@@ -138,15 +136,59 @@ func numbers(value any) any {
 	return value
 }
 
-func set(conditions *[]metav1.Condition, work *unstructured.Unstructured, kind string, ok bool, yes, no, message string) {
-	condition := metav1.Condition{
-		Type: kind, Status: metav1.ConditionFalse, Reason: no, Message: message, ObservedGeneration: work.GetGeneration(),
-	}
-	if ok {
-		condition.Status, condition.Reason = metav1.ConditionTrue, yes
+// summary are the conditions of a work of these manifests (ocm,
+// pkg/work/spoke/conditions).
+func summary(manifests []manifestStatus) []metav1.Condition {
+	count := map[metav1.ConditionStatus]int{}
+	applied := metav1.Condition{
+		Type: conditionApplied, Status: metav1.ConditionTrue,
+		Reason: "AppliedManifestWorkComplete", Message: "Apply manifest work complete",
 	}
 
-	meta.SetStatusCondition(conditions, condition)
+	for _, one := range manifests {
+		if !meta.IsStatusConditionTrue(one.Conditions, conditionApplied) {
+			applied.Status = metav1.ConditionFalse
+			applied.Reason, applied.Message = "AppliedManifestWorkFailed", "Failed to apply manifest work"
+		}
+
+		if found := meta.FindStatusCondition(one.Conditions, conditionAvailable); found != nil {
+			count[found.Status]++
+		}
+	}
+
+	available := metav1.Condition{
+		Type: conditionAvailable, Status: metav1.ConditionTrue, Reason: "ResourcesAvailable", Message: "All resources are available",
+	}
+
+	switch missing, unknown := count[metav1.ConditionFalse], count[metav1.ConditionUnknown]; {
+	case missing > 0:
+		available.Status, available.Reason = metav1.ConditionFalse, "ResourcesNotAvailable"
+		available.Message = fmt.Sprintf("%d of %d resources are not available", missing, len(manifests))
+	case unknown > 0:
+		available.Status, available.Reason = metav1.ConditionUnknown, "ResourcesStatusUnknown"
+		available.Message = fmt.Sprintf("%d of %d resources have unknown status", unknown, len(manifests))
+	}
+
+	return []metav1.Condition{applied, available}
+}
+
+// availability is what the agent says of one object after it has looked for it. It has no
+// observedGeneration there.
+func availability(served bool, err error) metav1.Condition {
+	out := metav1.Condition{Type: conditionAvailable, Status: metav1.ConditionUnknown}
+
+	switch {
+	case !served:
+		out.Reason, out.Message = "IncompleteResourceMeta", "Resource meta is incomplete"
+	case apierrors.IsNotFound(err):
+		out.Status, out.Reason, out.Message = metav1.ConditionFalse, "ResourceNotAvailable", "Resource is not available"
+	case err != nil:
+		out.Reason, out.Message = "FetchingResourceFailed", fmt.Sprintf("Failed to fetch resource: %v", err)
+	default:
+		out.Status, out.Reason, out.Message = metav1.ConditionTrue, "ResourceAvailable", "Resource is available"
+	}
+
+	return out
 }
 
 func (a *Agent) manifest(
@@ -164,27 +206,25 @@ func (a *Agent) manifest(
 		}
 	}
 
-	message := "Apply manifest complete"
+	applied := metav1.Condition{
+		Type: conditionApplied, Status: metav1.ConditionTrue, Reason: "AppliedManifestComplete", Message: "Apply manifest complete",
+		ObservedGeneration: work.GetGeneration(),
+	}
 	if result.err != nil {
-		message = fmt.Sprintf("Failed to apply manifest: %v", result.err)
+		applied.Status, applied.Reason = metav1.ConditionFalse, "AppliedManifestFailed"
+		applied.Message = fmt.Sprintf("Failed to apply manifest: %v", result.err)
 	}
 
-	set(&told.Conditions, work, conditionApplied, result.err == nil, "AppliedManifestComplete", "AppliedManifestFailed", message)
+	meta.SetStatusCondition(&told.Conditions, applied)
 
 	if result.gvr.Resource == "" {
-		set(&told.Conditions, work, conditionAvailable, false, "", "IncompletedResourceMeta", "Resource meta is incompleted")
+		meta.SetStatusCondition(&told.Conditions, availability(false, nil))
 
 		return told
 	}
 
 	object, err := a.calls(result.resource).Get(ctx, result.name, metav1.GetOptions{})
-	reason := "FetchingResourceFailed"
-
-	if apierrors.IsNotFound(err) {
-		reason = "ResourceNotAvailable"
-	}
-
-	set(&told.Conditions, work, conditionAvailable, err == nil, "ResourceAvailable", reason, "")
+	meta.SetStatusCondition(&told.Conditions, availability(true, err))
 
 	if err == nil {
 		feedback(work, &told, object, result.resource)
@@ -225,17 +265,17 @@ func feedback(work *unstructured.Unstructured, told *manifestStatus, object *uns
 		}
 	}
 
-	yes := "StatusFeedbackSynced"
-	if len(rules) == 0 {
-		yes = "NoStatusFeedbackSynced"
+	synced := metav1.Condition{Type: conditionFeedback, Status: metav1.ConditionTrue, Reason: "StatusFeedbackSynced"}
+
+	switch {
+	case failed != "":
+		synced.Status, synced.Reason = metav1.ConditionFalse, "StatusFeedbackSyncFailed"
+		synced.Message = "Sync status feedback failed with error " + failed
+	case len(rules) == 0:
+		synced.Reason = "NoStatusFeedbackSynced"
 	}
 
-	message := ""
-	if failed != "" {
-		message = "Sync status feedback failed with error " + failed
-	}
-
-	set(&told.Conditions, work, conditionFeedback, failed == "", yes, "StatusFeedbackSyncFailed", message)
+	meta.SetStatusCondition(&told.Conditions, synced)
 }
 
 // wellKnown are the paths that OCM knows of some kinds (ocm,

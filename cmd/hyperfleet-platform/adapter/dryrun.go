@@ -98,7 +98,7 @@ func dryRun(cmd *cobra.Command, flags dryRunFlags) error {
 }
 
 func dryRunOptions(cmd *cobra.Command, flags dryRunFlags) (dryrun.Options, error) {
-	deployment, err := deploymentOf(cmd)
+	deployment, err := deploymentOf(cmd, task.OfflineDeployment())
 	if err != nil {
 		return dryrun.Options{}, err
 	}

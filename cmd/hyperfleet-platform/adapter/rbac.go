@@ -65,7 +65,7 @@ subjects:
 
 // printRBAC prints what the files need: on the cluster, and on the hub.
 func printRBAC(cmd *cobra.Command, files []string, namespace string) error {
-	deployment, err := deploymentOf(cmd)
+	deployment, err := deploymentOf(cmd, task.Deployment(true))
 
 	out := &report{Files: files, Problems: strictyaml.Problems{}, Warnings: strictyaml.Problems{}}
 	out.add("configuration", err)

@@ -80,7 +80,7 @@ meant. Warnings are about what works and should be written in another way.`,
 func validate(cmd *cobra.Command, files []string) *report {
 	out := &report{Files: files, Problems: strictyaml.Problems{}, Warnings: strictyaml.Problems{}}
 
-	deployment, err := deploymentOf(cmd)
+	deployment, err := deploymentOf(cmd, task.Deployment(true))
 	out.add("configuration", err)
 
 	for _, file := range files {
@@ -99,12 +99,12 @@ func validate(cmd *cobra.Command, files []string) *report {
 
 // deploymentOf is the deployment configuration; nil where none is given, or it can't be
 // read.
-func deploymentOf(cmd *cobra.Command) (*adapterapi.Deployment, error) {
+func deploymentOf(cmd *cobra.Command, spec *strictyaml.Spec[adapterapi.Deployment]) (*adapterapi.Deployment, error) {
 	if given, err := cmd.Flags().GetString("config"); err == nil && given == "" && os.Getenv(task.EnvDeployment) == "" {
 		return nil, nil //nolint:nilnil // there is none to check against
 	}
 
-	deployment, err := task.Deployment(true).Load(cmd.Flags())
+	deployment, err := spec.Load(cmd.Flags())
 	if err != nil {
 		return nil, err
 	}

@@ -279,24 +279,6 @@ func (c *cluster) Patch(_ context.Context, ref transport.Ref, document map[strin
 	return c.change(ref, func(now *unstructured.Unstructured) { now.Object = mergePatch(now.Object, document) })
 }
 
-// PatchResourceLabels removes labels and annotations.
-func (c *cluster) PatchResourceLabels(
-	_ context.Context, ref transport.Ref, labelKeys, annotationKeys []string,
-) (*unstructured.Unstructured, error) {
-	return c.change(ref, func(now *unstructured.Unstructured) {
-		now.SetLabels(without(now.GetLabels(), labelKeys))
-		now.SetAnnotations(without(now.GetAnnotations(), annotationKeys))
-	})
-}
-
-func without(all map[string]string, keys []string) map[string]string {
-	for _, key := range keys {
-		delete(all, key)
-	}
-
-	return all
-}
-
 func (c *cluster) change(ref transport.Ref, how func(*unstructured.Unstructured)) (*unstructured.Unstructured, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

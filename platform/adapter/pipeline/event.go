@@ -31,10 +31,8 @@ type subject struct {
 
 // parse reads an event.
 func parse(event cloudevents.Event) (subject, error) {
-	kind := event.Type()
-	if !strings.HasPrefix(kind, events.TypePrefix) || !strings.HasSuffix(kind, events.TypeSuffix) ||
-		len(kind) <= len(events.TypePrefix)+len(events.TypeSuffix) {
-		return subject{}, fmt.Errorf("%w: its type is %q, want %sKIND%s", ErrMalformed, kind, events.TypePrefix, events.TypeSuffix)
+	if !isReconcile(event.Type()) {
+		return subject{}, fmt.Errorf("%w: its type is %q, want %sKIND%s", ErrMalformed, event.Type(), events.TypePrefix, events.TypeSuffix)
 	}
 
 	data, err := object(event.Data())
@@ -57,6 +55,17 @@ func parse(event cloudevents.Event) (subject, error) {
 	s.generation = generation
 
 	return s, nil
+}
+
+// isReconcile knows the type of events, and the one that upstream's Sentinel gives them.
+func isReconcile(kind string) bool {
+	for _, prefix := range []string{events.TypePrefix, events.UpstreamTypePrefix} {
+		if rest, ok := strings.CutPrefix(kind, prefix); ok && len(rest) > len(events.TypeSuffix) && strings.HasSuffix(rest, events.TypeSuffix) {
+			return true
+		}
+	}
+
+	return false
 }
 
 // object reads a JSON object; its whole numbers are int64, the others float64.

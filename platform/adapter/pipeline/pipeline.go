@@ -96,7 +96,8 @@ func New(options Options) (*Pipeline, error) {
 	return p, nil
 }
 
-// Handle handles one event.
+// Handle handles one event. Of a Look whose preconditions are unmet it reports nothing:
+// there is nothing new to say, and what was reported before stays true.
 func (p *Pipeline) Handle(ctx context.Context, event cloudevents.Event) Result {
 	ctx, span := otel.Tracer(tracerName).Start(ctx, "adapter event")
 	defer span.End()
@@ -115,7 +116,7 @@ func (p *Pipeline) Handle(ctx context.Context, event cloudevents.Event) Result {
 	span.SetAttributes(attribute.String("hyperfleet.resource.id", about.id),
 		attribute.String("hyperfleet.resource.kind", about.kind), attribute.Int64("hyperfleet.generation", about.generation))
 
-	r.about = about
+	r.about, r.look = about, isLook(ctx)
 	r.result.Trace.Event.ResourceID, r.result.Trace.Event.Kind = about.id, about.kind
 	r.result.Trace.Event.Generation = about.generation
 	r.log = p.Log.With("event", event.ID(), "resourceId", about.id, "kind", about.kind, "generation", about.generation)
@@ -131,6 +132,13 @@ func (p *Pipeline) Handle(ctx context.Context, event cloudevents.Event) Result {
 
 	return r.result
 }
+
+type lookKey struct{}
+
+// Look marks the handling of an event again because an object has changed.
+func Look(ctx context.Context) context.Context { return context.WithValue(ctx, lookKey{}, true) }
+
+func isLook(ctx context.Context) bool { return ctx.Value(lookKey{}) != nil }
 
 // variables are those of an event before its params are taken. Names that get their
 // value later are there and null, so that what was not reached reads as absent.
@@ -171,6 +179,8 @@ type run struct {
 	// skipped is the reason why the resources phase did not run, if a precondition is
 	// unmet.
 	skipped string
+	// look says that the event was handled before, and an object has changed since.
+	look bool
 	// step that failed, and whether what failed may go away by itself.
 	step      string
 	transient bool
@@ -193,7 +203,7 @@ func (r *run) phases(ctx context.Context) {
 		r.resources(ctx)
 	}
 
-	if !r.gone && !r.outdated() {
+	if !r.gone && !r.outdated() && !(r.look && r.skipped != "") {
 		r.post(ctx)
 	}
 

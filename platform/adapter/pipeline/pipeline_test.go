@@ -174,6 +174,10 @@ func TestOutcomes(t *testing.T) {
 		"refused, and nobody says so":      {task: silent(), objects: failing(errclass.Permanent), want: "failed resources done", available: "False ResourcesFailed", framework: true},
 		"refused, and the author says yes": {task: eager(), objects: failing(errclass.Permanent), want: "failed resources done", available: "False ResourcesFailed", framework: true},
 		"away, and nobody says so":         {task: silent(), objects: failing(errclass.Transient), want: "failed resources again", available: "False ResourcesFailed", framework: true},
+		"refused, and the API is down for reports": {
+			task: silent(), objects: failing(errclass.Permanent), fault: func(w *world) { w.down(reports, 503, "", "") },
+			want: "failed resources again", available: "none", framework: true,
+		},
 		"a stale event": {task: silent(), objects: func(context.Context, pipeline.Work) (resources.Result, error) {
 			return resources.Result{Outcomes: []resources.Outcome{{Resource: "space", Operation: resources.None, Reason: string(gates.ReasonStale)}}}, nil
 		}, want: "skipped  done", available: "none"},
@@ -251,7 +255,31 @@ func TestOutcomes(t *testing.T) {
 			if got := w.available(cluster.Id); got != tc.available {
 				t.Errorf("reported %q, want %q", got, tc.available)
 			}
+
+			if tc.framework && tc.available != "none" {
+				applied := map[bool]string{true: "False", false: "Unknown"}[result.Phase == pipeline.PhaseResources]
+				if got := w.condition(cluster.Id, "Applied"); got != applied+" "+strings.Fields(tc.available)[1] {
+					t.Errorf("reported Applied %q, want %s", got, applied)
+				}
+			}
 		})
+	}
+}
+
+// A look reports nothing where a precondition is unmet; where it is met, it does.
+func TestALookWithUnmetPreconditionsReportsNothing(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t)
+	p := w.pipeline(usual, nil)
+
+	for name, want := range map[string]string{"other": "none", "test-one": "True Fine"} {
+		cluster := w.cluster(name)
+
+		result := p.Handle(pipeline.Look(t.Context()), event(cluster.Id, 1))
+		if got := w.available(cluster.Id); got != want || result.Failure != nil {
+			t.Errorf("a look at %s reported %q, want %q: %v", name, got, want, result.Failure)
+		}
 	}
 }
 
@@ -288,6 +316,21 @@ func TestAResourceThatIsGoneEndsTheEvent(t *testing.T) {
 const report = `{"adapter":"landing","observed_generation":1,"observed_time":"{{ now }}","conditions":[` +
 	`{"type":"Available","status":"False"},{"type":"Applied","status":"False"},{"type":"Health","status":"True"}]}`
 
+// Upstream's Sentinel calls its events something else, and leaves out subject and
+// partition key.
+func TestEventsOfUpstreamAreHandled(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t)
+	cluster := w.cluster("test-one")
+	result := w.pipeline(usual, nil).Handle(t.Context(),
+		eventOf("com.redhat.hyperfleet.cluster.reconcile", `{"id":"`+cluster.Id+`","kind":"Cluster","generation":1}`))
+
+	if got := w.available(cluster.Id); got != "True Fine" {
+		t.Errorf("reported %q: %v", got, result.Err)
+	}
+}
+
 func TestEventsThatCanNotBeMeantArePoison(t *testing.T) {
 	t.Parallel()
 
@@ -299,6 +342,7 @@ func TestEventsThatCanNotBeMeantArePoison(t *testing.T) {
 	for name, tc := range map[string]struct{ kind, data string }{
 		"another type":            {"com.example.thing", `{"id":"a","generation":1}`},
 		"a type without a kind":   {"io.hyperfleet.reconcile", `{"id":"a","generation":1}`},
+		"upstream's without one":  {"com.redhat.hyperfleet.reconcile", `{"id":"a","generation":1}`},
 		"no id":                   {kind, `{"generation":1}`},
 		"an id that can't be one": {kind, `{"id":"../x","generation":1}`},
 		"an id that is a number":  {kind, `{"id":7,"generation":1}`},

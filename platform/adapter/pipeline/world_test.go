@@ -173,18 +173,24 @@ func (w *world) status(id string) *openapi.AdapterStatus {
 func (w *world) available(id string) string {
 	w.t.Helper()
 
+	return w.condition(id, "Available")
+}
+
+func (w *world) condition(id, kind string) string {
+	w.t.Helper()
+
 	status := w.status(id)
 	if status == nil {
 		return "none"
 	}
 
 	for _, condition := range status.Conditions {
-		if condition.Type == "Available" {
+		if condition.Type == kind {
 			return condition.Status + " " + condition.Reason
 		}
 	}
 
-	return "no Available"
+	return "no " + kind
 }
 
 func deployment(url string) *adapter.Deployment {

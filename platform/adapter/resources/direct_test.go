@@ -171,11 +171,6 @@ func TestDirectWritesAreBoundToWhatWasRead(t *testing.T) {
 
 			return err
 		},
-		"detach": func(ctx context.Context, c *kubernetes.Client, live *unstructured.Unstructured) error {
-			_, err := c.PatchResourceLabels(ctx, transport.RefTo(live, ""), []string{adapter.LabelAdapter}, nil)
-
-			return err
-		},
 		"delete": func(ctx context.Context, c *kubernetes.Client, live *unstructured.Unstructured) error {
 			return c.Delete(ctx, transport.RefTo(live, ""), metav1.DeletePropagationBackground)
 		},

@@ -307,7 +307,7 @@ func (r *run) strangers(e *entry, objects []*unstructured.Unstructured) found {
 		switch {
 		case standing == stamp.Detached:
 			return found{state: gates.Detached, current: object, why: why}
-		case e.name != "" || e.Manifest == nil:
+		case e.name != "" || e.Manifest == nil, standing == stamp.Unmarked && r.in.Deleting:
 			return found{state: gates.Unmanaged, current: object, why: why}
 		}
 	}
@@ -319,7 +319,14 @@ func (r *run) strangers(e *entry, objects []*unstructured.Unstructured) found {
 		return found{state: gates.Detached, why: "there is nothing to detach any more"}
 	}
 
-	return found{state: gates.Absent}
+	out := found{state: gates.Absent}
+
+	if len(objects) > 0 {
+		_, why := r.in.Stamper.Standing(objects[0], e.gvk.GroupKind(), r.in.ResourceID)
+		out.why = fmt.Sprintf("%s is passed over: %s", transport.RefTo(objects[0], e.target), why)
+	}
+
+	return out
 }
 
 // sibling says that a managed object belongs to another entry of the task, whose kind and
@@ -365,7 +372,8 @@ func (r *run) show(e *entry, f found) error {
 	e.found = f
 	r.forget(e)
 
-	if f.current == nil {
+	// An object that was handed over is gone as far as the deletion of its resource goes.
+	if f.current == nil || f.state == gates.Detached && r.in.Deleting {
 		return nil
 	}
 

@@ -88,6 +88,11 @@ func (r *run) finish(ctx context.Context, e *entry, out *Outcome) {
 		r.failed = true
 	}
 
+	if out.Err == nil && out.Reason == string(gates.ReasonNotManaged) {
+		r.in.Log.WarnContext(ctx, "resource is being deleted, its object is not managed and stays",
+			"name", e.Name, "object", out.Object, "message", out.Message)
+	}
+
 	if out.Operation != None || len(out.Pruned) > 0 {
 		words := []any{"name", e.Name, "operation", out.Operation, "reason", out.Reason, "object", out.Object}
 		if out.Message != "" {
@@ -165,7 +170,7 @@ func (r *run) explain(e *entry, out *Outcome, why reasons) {
 		out.Reason, out.Message = ReasonEarlierFailed, "an earlier entry has failed"
 	case decision.Reason == gates.ReasonDeletionPending:
 		out.Pending = true
-	case decision.Reason == gates.ReasonNotManaged, decision.Reason == gates.ReasonDetached:
+	case decision.Reason == gates.ReasonNotManaged, decision.Reason == gates.ReasonDetached, decision.Reason == gates.ReasonCreate:
 		out.Message = e.found.why
 	}
 }

@@ -6,6 +6,7 @@ package resources_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"strings"
 	"testing"
@@ -110,6 +111,29 @@ type fleet struct {
 	clock   clock.PassiveClock
 	ns, id  string
 	seen    *resources.Generations
+	log     *slog.Logger
+	// live has all reads live; behind is what cached reads of one object give.
+	live   bool
+	behind *unstructured.Unstructured
+}
+
+// reads is a client whose cache is as a test wants it.
+type reads struct {
+	transport.Client
+
+	behind *unstructured.Unstructured
+}
+
+func (c reads) Get(ctx context.Context, ref transport.Ref, read transport.Read) (*unstructured.Unstructured, error) {
+	if read == transport.Cached && c.behind != nil {
+		return c.behind.DeepCopy(), nil
+	}
+
+	return c.Client.Get(ctx, ref, transport.Live) //nolint:wrapcheck // as it is
+}
+
+func (c reads) List(ctx context.Context, query transport.Query, _ transport.Read) ([]*unstructured.Unstructured, error) {
+	return c.Client.List(ctx, query, transport.Live) //nolint:wrapcheck // as it is
 }
 
 // event is what an event is about, with values for the task's params.
@@ -164,9 +188,14 @@ func load(t testing.TB, taskFile string) *task.Task {
 }
 
 func (f *fleet) input(e event) resources.Input {
+	used := f.clients
+	if f.live || f.behind != nil {
+		used = map[string]transport.Client{transport.Kubernetes: reads{f.clients[transport.Kubernetes], f.behind}}
+	}
+
 	return resources.Input{
-		Task: f.task, Clients: f.clients, Stamper: f.stamper, ResourceID: f.id, Generation: e.generation, Deleting: e.deleting,
-		Clock: f.clock, Seen: f.seen,
+		Task: f.task, Clients: used, Stamper: f.stamper, ResourceID: f.id, Generation: e.generation, Deleting: e.deleting,
+		Clock: f.clock, Seen: f.seen, Log: f.log,
 		Vars: map[string]any{
 			"ns": f.ns, "id": f.id, "generation": e.generation, "deleting": e.deleting, "value": e.value, "flag": e.flag,
 			"serial": e.serial,

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/hyperfleet/hyperfleet/platform/adapter/gates"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
 	"github.com/hyperfleet/hyperfleet/platform/stamp"
 )
@@ -46,6 +47,10 @@ func (r *run) render(ctx context.Context, e *entry) (*unstructured.Unstructured,
 // each event, or never be deleted.
 func (r *run) findable(e *entry, object *unstructured.Unstructured) error {
 	ref := transport.RefTo(object, e.target)
+	if problem := task.CheckName(e.gvk.Group, object.GetName()); problem != "" {
+		return permanent(ReasonManifest, "%s: metadata.name is no name that an API server takes: %s; lower in its template makes capitals small",
+			ref, problem)
+	}
 
 	switch {
 	case object.GroupVersionKind().GroupKind() != e.gvk.GroupKind():

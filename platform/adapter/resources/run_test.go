@@ -183,51 +183,6 @@ func TestKeyRotation(t *testing.T) {
 	f.want(event{generation: 3, deleting: true}, "none/NotManaged")
 }
 
-func TestDetach(t *testing.T) {
-	t.Parallel()
-
-	for name, taskFile := range map[string]string{
-		"by name": strings.Replace(simple, "lifecycle:", "lifecycle:\n      detach: {when: {expression: deleting && flag}}", 1),
-		"by labels": strings.Replace(
-			strings.Replace(simple, "by_name: web", `by_selectors: {label_selector: {"hyperfleet.io/resource-id": "{{ .id }}"}}`, 1),
-			"lifecycle:", "lifecycle:\n      detach: {when: {expression: deleting && flag}}", 1),
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-
-			f := newFleet(t, taskFile)
-			f.want(event{generation: 1, value: "a"}, "create/Absent")
-
-			uid := f.get(f.configMap("web")).GetUID()
-			f.want(event{generation: 2, deleting: true, flag: true}, "detach/DetachGate")
-
-			left := f.get(f.configMap("web"))
-			if len(left.GetLabels()) != 0 || left.GetUID() != uid ||
-				cmp.Diff(map[string]string{adapter.AnnotationGeneration: "1"}, left.GetAnnotations()) != "" {
-				t.Errorf("left behind: labels %v, annotations %v", left.GetLabels(), left.GetAnnotations())
-			}
-
-			// Redelivered, and once more when the gate of delete alone is true.
-			f.want(event{generation: 2, deleting: true, flag: true}, "none/Detached")
-			f.want(event{generation: 3, deleting: true}, "none/Detached")
-
-			if f.get(left).GetResourceVersion() != left.GetResourceVersion() {
-				t.Error("a detached object was written")
-			}
-		})
-	}
-}
-
-// A detached object is not taken back by later events.
-func TestDetachedIsNotAppliedAgain(t *testing.T) {
-	t.Parallel()
-
-	f := newFleet(t, strings.Replace(simple, "lifecycle:", "lifecycle:\n      detach: {when: {expression: flag}}", 1))
-	f.want(event{generation: 1, value: "a"}, "create/Absent")
-	f.want(event{generation: 1, flag: true}, "detach/DetachGate")
-	f.want(event{generation: 2, value: "b"}, "none/Detached")
-}
-
 const gated = `
   - name: config
     when: {expression: "!flag"}
@@ -472,6 +427,9 @@ func TestManifestsThatCanNotBe(t *testing.T) {
 		},
 		"generation that is a word": {
 			"metadata: {name: web,", `metadata: {annotations: {hyperfleet.io/generation: "x"}, name: web,`, "ManifestInvalid", "no whole number",
+		},
+		"no name": {
+			"web", "Web_1", "ManifestInvalid", "metadata.name is no name that an API server takes",
 		},
 		"namespace that is not there": {`"{{ .ns }}"`, "nowhere", "NamespaceMissing", `namespaces "nowhere" not found`},
 		"refused":                     {"data: {value:", "data: {'not/a key': ", "Invalid", "a valid config key must consist of"},

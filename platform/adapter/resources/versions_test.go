@@ -186,6 +186,59 @@ func TestRetentionRules(t *testing.T) {
 	}
 }
 
+// What is being deleted already takes nobody's place in the history.
+func TestVersionsBeingDeletedDoNotCount(t *testing.T) {
+	t.Parallel()
+
+	f := newFleet(t, retain("{historyLimit: 5}"))
+	f.want(event{generation: 1, serial: "a"}, "create/Absent")
+
+	for _, serial := range []string{"b", "c", "d"} {
+		f.want(event{generation: 1, serial: serial, flag: true}, "recreate/RecreateGate")
+	}
+
+	f.edit(f.configMap("job-c"), `{"metadata":{"finalizers":["example.com/slow"]}}`)
+
+	if err := env.Client.Delete(t.Context(), f.configMap("job-c")); err != nil {
+		t.Fatal(err)
+	}
+
+	f.task = load(t, retain("{historyLimit: 2}"))
+	f.live = true
+
+	result := f.want(event{generation: 1, serial: "e"}, "none/GenerationUnchanged")
+	if pruned := result.Outcomes[0].Pruned; len(pruned) > 0 {
+		t.Errorf("pruned: %v", pruned)
+	}
+
+	if diff := cmp.Diff([]string{"job-a", "job-b", "job-c", "job-d"}, f.names("ConfigMap")); diff != "" {
+		t.Errorf("there are: %s", diff)
+	}
+
+	f.edit(f.configMap("job-c"), `{"metadata":{"finalizers":null}}`)
+}
+
+// An event that is older than one that was handled here prunes nothing.
+func TestEventsThatWereOvertakenDoNotPrune(t *testing.T) {
+	t.Parallel()
+
+	f := newFleet(t, retain("{historyLimit: 5}"))
+	f.seen = newGenerations()
+	f.want(event{generation: 1, serial: "a"}, "create/Absent")
+	f.want(event{generation: 1, serial: "b", flag: true}, "recreate/RecreateGate")
+
+	f.task = load(t, "  []")
+	f.want(event{generation: 2})
+
+	f.task = load(t, retain("{historyLimit: 0}"))
+	f.live = true
+	f.want(event{generation: 1, serial: "c"}, "none/Stale")
+
+	if diff := cmp.Diff([]string{"job-a", "job-b"}, f.names("ConfigMap")); diff != "" {
+		t.Errorf("there are: %s", diff)
+	}
+}
+
 func TestRetentionThatErrs(t *testing.T) {
 	t.Parallel()
 

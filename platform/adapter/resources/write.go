@@ -249,8 +249,8 @@ func (r *run) delete(ctx context.Context, e *entry, out *Outcome) error {
 	return nil
 }
 
-// detach takes the marks off all versions. The generation stays, and tells from then on
-// that the object was once managed.
+// detach takes the marks off all versions but for the generation, and marks them as
+// handed over.
 func (r *run) detach(ctx context.Context, e *entry, out *Outcome) error {
 	out.Operation = Detached
 
@@ -260,9 +260,7 @@ func (r *run) detach(ctx context.Context, e *entry, out *Outcome) error {
 	)
 
 	for _, version := range e.found.versions {
-		labels, annotations := stamp.Marks(version)
-
-		freed, err := e.client.PatchResourceLabels(ctx, transport.RefTo(version, e.target), labels, annotations)
+		freed, err := e.client.Patch(ctx, transport.RefTo(version, e.target), r.in.Stamper.Detachment(version))
 		if errors.Is(err, transport.ErrNotFound) {
 			continue
 		}

@@ -222,7 +222,7 @@ func (s *server) handle(ctx context.Context, event cloudevents.Event) error {
 // look handles an event again because an object has changed. That it fails is no matter of
 // the broker's.
 func (s *server) look(ctx context.Context, event cloudevents.Event) {
-	result := s.work(ctx, event)
+	result := s.work(pipeline.Look(ctx), event)
 	if ctx.Err() != nil {
 		return
 	}

@@ -4,6 +4,7 @@
 package task
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/url"
@@ -41,6 +42,21 @@ func Deployment(required bool) *strictyaml.Spec[adapter.Deployment] {
 		},
 		Validate: validate,
 	}
+}
+
+// OfflineDeployment is Deployment for dry runs, which stamp nothing that is sent: it needs
+// no key.
+func OfflineDeployment() *strictyaml.Spec[adapter.Deployment] {
+	spec := Deployment(true)
+	check := spec.Validate
+	spec.Validate = func(d *adapter.Deployment) error {
+		checked := *d
+		checked.IdentityKeyFile = cmp.Or(checked.IdentityKeyFile, "none")
+
+		return check(&checked)
+	}
+
+	return spec
 }
 
 func defaults() adapter.Deployment {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/hyperfleet/hyperfleet/api/adapter"
+	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
 )
 
@@ -25,12 +26,17 @@ clients:
 func deployment(t *testing.T, text string, environ ...string) (*adapter.Deployment, error) {
 	t.Helper()
 
+	return loadSpec(t, task.Deployment(true), text, environ...)
+}
+
+func loadSpec(t *testing.T, spec *strictyaml.Spec[adapter.Deployment], text string, environ ...string) (*adapter.Deployment, error) {
+	t.Helper()
+
 	path := filepath.Join(t.TempDir(), "adapter.yaml")
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 
-	spec := task.Deployment(true)
 	spec.Environ = func() []string { return append(environ, task.EnvDeployment+"="+path) }
 
 	return spec.Load(nil)
@@ -121,6 +127,21 @@ func TestRedacted(t *testing.T) {
 	if path := (task.Path{Variable: "config", Rest: "clients.broker.topic"}); true {
 		if value, _ := path.Lookup(map[string]any{"config": task.Redacted(got)}); value != "clusters" {
 			t.Errorf("config.%s: %v", path.Rest, value)
+		}
+	}
+}
+
+// TestDryRunsNeedNoKey, and all else as ever.
+func TestDryRunsNeedNoKey(t *testing.T) {
+	t.Parallel()
+
+	for text, want := range map[string]string{
+		strings.Replace(minimal, "identity_key_file: /run/key", "", 1):                   "",
+		strings.Replace(minimal, "identity_key_file: /run/key", "log: {level: loud}", 1): "log.level",
+	} {
+		loaded, err := loadSpec(t, task.OfflineDeployment(), text)
+		if want == "" && (err != nil || loaded.IdentityKeyFile != "") || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%+v, %v, want %q", loaded, err, want)
 		}
 	}
 }

@@ -10,7 +10,9 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strings"
 
 	"k8s.io/utils/clock"
 
@@ -18,6 +20,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 	"github.com/hyperfleet/hyperfleet/platform/cel"
 )
+
+// conditionApplied is a condition of Open Cluster Management.
+const conditionApplied = "Applied"
 
 // maxFile bounds a task file and each file that it refers to.
 const maxFile = 1 << 20
@@ -254,7 +259,12 @@ func (l *loader) expression(env *cel.Env, at strictyaml.Path, text string, gate 
 				problem.Message += fmt.Sprintf(", at %d:%d of the expression", issue.Line, issue.Column)
 			}
 
-			l.problems = append(l.problems, problem.WithHint("%s", issue.Hint))
+			hint := issue.Hint
+			if name, ok := strings.CutPrefix(issue.Message, "unknown variable or function "); ok && env == l.capture && hint == "" {
+				hint = "a field of the answer is response." + name
+			}
+
+			l.problems = append(l.problems, problem.WithHint("%s", hint))
 		}
 
 		return nil
@@ -266,7 +276,30 @@ func (l *loader) expression(env *cel.Env, at strictyaml.Path, text string, gate 
 		}
 	}
 
+	l.neverGiven(at, text)
+
 	return program
+}
+
+// neverGiven warns of what Open Cluster Management's work agent does not say: of a manifest
+// in a work, the condition Applied alone has the generation that it is about.
+func (l *loader) neverGiven(at strictyaml.Path, text string) {
+	if !strings.Contains(text, "observedGeneration") || strings.Contains(text, conditionApplied) {
+		return
+	}
+
+	about := strings.Contains(text, "resourceStatus")
+
+	for i := range l.task.Spec.Resources {
+		for _, nested := range l.task.Spec.Resources[i].NestedDiscoveries {
+			about = about || regexp.MustCompile(`resources\.\??`+regexp.QuoteMeta(nested.Name)+`\b`).MatchString(text)
+		}
+	}
+
+	if about {
+		l.warnf(at, "compare that of the work's own conditions, status.conditions",
+			"conditions of a manifest in a ManifestWork have no observedGeneration, but for Applied")
+	}
 }
 
 // notYet is the problem of a name that has no value there.

@@ -5,6 +5,7 @@ package task_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -36,7 +37,7 @@ const job = `
 
 const versions = `
 - name: job
-  manifest: {apiVersion: batch/v1, kind: Job, metadata: {name: "{{ .id }}-{{ .now | lower }}", namespace: x}}
+  manifest: {apiVersion: batch/v1, kind: Job, metadata: {name: '{{ .id }}-{{ .now | lower | replace ":" "-" }}', namespace: x}}
   discovery: {namespace: x, by_selectors: {label_selector: {hyperfleet.io/resource-name: job}}}
   retention: {historyLimit: 1}
 `
@@ -80,7 +81,7 @@ func TestWhatIsWrongIsSaidAtItsPlace(t *testing.T) {
 		{"owner of itself", space + job + "  owner: {resource: job}", "can't own itself"},
 		{"owner on maestro", space + job + "  owner: {resource: space}\n  transport: {client: maestro, maestro: {target_cluster: c}}", "ManifestWorks have no owner"},
 		{"owner is on maestro", space + "  transport: {client: maestro, maestro: {target_cluster: c}}" + job + "  owner: {resource: space}", "resource space is on transport maestro"},
-		{"retention without a varying name", space + strings.Replace(versions, "{{ .id }}-{{ .now | lower }}", "job", 1), "resources[1].manifest.metadata.name: with retention, the name has to vary"},
+		{"retention without a varying name", space + strings.Replace(versions, `{{ .id }}-{{ .now | lower | replace ":" "-" }}`, "job", 1), "resources[1].manifest.metadata.name: with retention, the name has to vary"},
 		{"retention by name", space + strings.Replace(versions, "by_selectors: {label_selector: {hyperfleet.io/resource-name: job}}", "by_name: x", 1), "retention needs by_selectors"},
 		{"retention of less than none", space + strings.Replace(versions, "historyLimit: 1", "historyLimit: -1, ttl: 2d", 1), `"2d" is not a duration`},
 		{"retention expression", space + strings.Replace(versions, "historyLimit: 1", "expression: itm.x", 1), "unknown variable or function itm"},
@@ -96,6 +97,9 @@ func TestWhatIsWrongIsSaidAtItsPlace(t *testing.T) {
 		{"manifest of no kind", strings.Replace(space, "kind: Namespace, ", "", 1), "a manifest needs kind"},
 		{"block that is no object", strings.Replace(space, `{apiVersion: v1, kind: Namespace, metadata: {name: "{{ .id }}"}}`, "|\n    just text", 1), "is not YAML of an object"},
 
+		{"by name in any namespace", space + strings.Replace(job, "{namespace: x, by_name", `{namespace: "*", by_name`, 1), `resources[1].discovery.namespace: the manifest has a namespace, and discovery by name looks in none (write namespace: "x")`},
+		{"by name in no namespace", space + strings.Replace(job, "{namespace: x, by_name", "{by_name", 1), "discovery by name looks in none"},
+
 		{"names twice", space + strings.Replace(job, "name: job", "name: space", 1), "the name space is there twice among resources"},
 		{"nested name twice", space + "  transport: {client: maestro, maestro: {target_cluster: c}}\n  nested_discoveries: [{name: space, discovery: {by_name: x}}]", "resources[0].nested_discoveries[0].name: the name space is there twice"},
 		{"nested on kubernetes", space + "  nested_discoveries: [{name: inner, discovery: {by_name: x}}]", "only a ManifestWork"},
@@ -109,7 +113,8 @@ func TestWhatIsWrongIsSaidAtItsPlace(t *testing.T) {
 		{"unknown transport", space + "  transport: {client: kubernets}", `unknown "kubernets" (did you mean kubernetes?)`},
 
 		{"param without a source", "params: [{name: a}]", "a param needs a source"},
-		{"param twice", "params: [{name: a, source: event.a}, {name: a, source: event.b}]", "the name a is there twice"},
+		{"field of an answer", "preconditions: [{name: p, api_call: {method: GET, url: x}, capture: [{name: c, expression: 'status.conditions'}]}]", "unknown variable or function status (a field of the answer is response.status)"},
+		{"manifest of another folder", strings.Replace(space, `{apiVersion: v1, kind: Namespace, metadata: {name: "{{ .id }}"}}`, "{ref: /etc/adapter/x.yaml}", 1), "(it is read where the task file is in /etc/adapter; here write ref: x.yaml)"},
 		{"param of a taken name", "params: [{name: resources, source: event.a}]", "the name resources is taken"},
 		{"param that is no name", "params: [{name: a-b, source: event.a}]", `"a-b" can't be a name`},
 		{"param of a later one", "params: [{name: a, source: b.x}, {name: b, source: event.b}]", "b is not known there: it is a param that comes later"},
@@ -250,6 +255,104 @@ func TestWhatIsRightLoads(t *testing.T) {
 				t.Errorf("warnings: %v", loaded.Warnings)
 			}
 		})
+	}
+}
+
+// TestConditionsThatTheWorkAgentDoesNotGive are warned of.
+func TestConditionsThatTheWorkAgentDoesNotGive(t *testing.T) {
+	t.Parallel()
+
+	work := space + `
+- name: work
+  transport: {client: maestro, maestro: {target_cluster: c}}
+  manifest: {apiVersion: work.open-cluster-management.io/v1, kind: ManifestWork, metadata: {name: app}}
+  discovery: {by_name: app}
+  nested_discoveries: [{name: inner, discovery: {by_name: web}}]
+  when: {expression: 'EXPRESSION'}
+`
+
+	for expression, warned := range map[string]bool{
+		`resources.inner.conditions.exists(c, c.type == "Available" && c.observedGeneration == 2)`:              true,
+		`resources.inner.conditions.exists(c, c.type == "Applied" && c.observedGeneration == 2)`:                false,
+		`resources.work.status.resourceStatus.manifests.all(m, m.conditions.all(c, c.observedGeneration == 2))`: true,
+		`resources.work.status.conditions.exists(c, c.type == "Available" && c.observedGeneration == 2)`:        false,
+		`resources.space.status.observedGeneration == 2`:                                                        false,
+	} {
+		loaded, err := load(strings.Replace(work, "EXPRESSION", expression, 1), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		if got := strings.Contains(fmt.Sprint(loaded.Warnings), "have no observedGeneration"); got != warned {
+			t.Errorf("%s: warnings %v", expression, loaded.Warnings)
+		}
+	}
+}
+
+// TestRepeatedParams: the last one counts, and it is said so.
+func TestRepeatedParams(t *testing.T) {
+	t.Parallel()
+
+	loaded, err := load("params: [{name: a, source: event.a}, {name: b, source: event.b}, {name: a, source: event.c}]", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if len(loaded.Params) != 2 || loaded.Params[1].Name != "a" || loaded.Params[1].Path.Rest != "c" {
+		t.Errorf("params: %+v", loaded.Params)
+	}
+
+	if got := fmt.Sprint(loaded.Warnings); !strings.Contains(got, "task.yaml:1:17") || !strings.Contains(got, "the param a is there again below") {
+		t.Errorf("warnings: %s", got)
+	}
+}
+
+// TestNames: what can't be a name is warned of before an event comes, where it shows.
+func TestNames(t *testing.T) {
+	t.Parallel()
+
+	for name, warned := range map[string]bool{
+		"{{ .id }}-x":                                  false,
+		"{{ .id | upper }}":                            true,
+		"{{ .id }}_x":                                  true,
+		"{{ .event.id }}-{{ .now | lower }}":           true,
+		`{{ .id }}-{{ .now | replace ":" "-" }}`:       true,
+		`{{ .id }}{{ .now | lower | replace ":" "" }}`: false,
+		"{{ .event.spec.name }}":                       false,
+	} {
+		loaded, err := load(strings.Replace(space, `metadata: {name: "{{ .id }}"}`, "metadata: {name: '"+name+"'}", 1), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		if got := strings.Contains(fmt.Sprint(loaded.Warnings), "which is no name"); got != warned {
+			t.Errorf("%s: warnings %v", name, loaded.Warnings)
+		}
+	}
+
+	role := strings.NewReplacer("apiVersion: v1, kind: Namespace", "apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole",
+		`metadata: {name: "{{ .id }}"}`, `metadata: {name: "system:{{ .id }}"}`).Replace(space)
+	if loaded, err := load(role, nil); err != nil || len(loaded.Warnings) > 0 {
+		t.Errorf("a role: %v, %v", loaded, err)
+	}
+}
+
+// The star of discovery.namespace is none.
+func TestAnyNamespace(t *testing.T) {
+	t.Parallel()
+
+	for _, file := range []string{
+		strings.Replace(space, "{by_name", `{namespace: "*", by_name`, 1),
+		space + strings.Replace(versions, "namespace: x, by_sel", `namespace: "*", by_sel`, 1),
+	} {
+		loaded, err := load(file, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		if one := loaded.Resources[len(loaded.Resources)-1]; one.Discovery.Namespace != nil {
+			t.Errorf("%s is looked for in %s", one.Name, one.Discovery.Namespace)
+		}
 	}
 }
 

@@ -77,7 +77,10 @@ func (l *loader) block(doc *strictyaml.Document, at strictyaml.Path, text string
 func (l *loader) reference(at strictyaml.Path, name string) *Manifest {
 	data, err := l.readBytes(name)
 	if err != nil {
-		l.problem(at, "%v", err)
+		problem := l.problem(at, "%v", err)
+		if filepath.IsAbs(name) {
+			problem.Hint = "it is read where the task file is in " + filepath.Dir(name) + "; here write ref: " + filepath.Base(name)
+		}
 
 		return nil
 	}
@@ -122,14 +125,23 @@ func (m *Manifest) name() *Template {
 		return m.block
 	}
 
-	metadata, ok := childOf(m.tree.root, "metadata").(tree)
-	if !ok {
+	return m.field("metadata", "name")
+}
+
+// field is the template of a text in a manifest that is a tree; nil where there is none.
+func (m *Manifest) field(path ...string) *Template {
+	if m == nil || m.tree == nil {
 		return nil
 	}
 
-	name, _ := childOf(metadata, "name").(*Template) // nil for what is no text
+	value := m.tree.root
+	for _, key := range path {
+		value = childOf(value, key)
+	}
 
-	return name
+	out, _ := value.(*Template) // nil for what is no text
+
+	return out
 }
 
 func childOf(in any, key string) any {

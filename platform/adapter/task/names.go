@@ -52,7 +52,16 @@ func (l *loader) collect() {
 	spec := &l.task.Spec
 
 	for i := range spec.Params {
-		l.declare(strictyaml.Path{"params", i, "name"}, spec.Params[i].Name, whatParam)
+		at, name := strictyaml.Path{"params", i, "name"}, spec.Params[i].Name
+
+		// Files of other programs repeat params, and the last one counts there.
+		if slices.ContainsFunc(spec.Params[i+1:], func(later adapter.Param) bool { return name != "" && later.Name == name }) {
+			l.warnf(at, "take it out", "the param %s is there again below: that one counts", name)
+
+			continue
+		}
+
+		l.declare(at, name, whatParam)
 	}
 
 	preconditions := map[string]bool{}

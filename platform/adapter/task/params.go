@@ -17,6 +17,10 @@ import (
 // param compiles one and makes its name known.
 func (l *loader) param(i int) {
 	in, at := &l.task.Spec.Params[i], strictyaml.Path{"params", i}
+	if slices.ContainsFunc(l.task.Spec.Params[i+1:], func(later adapter.Param) bool { return later.Name == in.Name }) {
+		return // collect has said so
+	}
+
 	out := Param{Name: in.Name, Type: in.Type, Required: in.Required, Default: in.Default}
 
 	l.oneOf(at.With("type"), in.Type, paramTypes(), true)

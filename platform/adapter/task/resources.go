@@ -44,6 +44,7 @@ func (l *loader) resource(i int) {
 	}
 
 	l.manifest(at.With("manifest"), in, &out)
+	l.named(at, &out)
 	l.lifecycle(at, in, &out)
 	l.owner(at.With("owner", "resource"), in, &out)
 
@@ -100,8 +101,12 @@ func (l *loader) transport(at strictyaml.Path, in *adapter.Transport, out *Resou
 func (l *loader) discovery(at strictyaml.Path, in *adapter.Discovery) Discovery {
 	out := Discovery{
 		APIVersion: in.APIVersion, Kind: in.Kind,
-		Namespace: l.optionalTemplate(at.With("namespace"), in.Namespace),
-		ByName:    l.optionalTemplate(at.With("by_name"), in.ByName),
+		ByName: l.optionalTemplate(at.With("by_name"), in.ByName),
+	}
+
+	// The star stands for none: objects of all namespaces, or outside of them.
+	if in.Namespace != "*" {
+		out.Namespace = l.optionalTemplate(at.With("namespace"), in.Namespace)
 	}
 
 	if (in.APIVersion == "") != (in.Kind == "") {

@@ -35,9 +35,6 @@ type Client interface {
 	Apply(ctx context.Context, target string, live, object *unstructured.Unstructured) (Applied, error)
 	// Patch applies a JSON merge patch (RFC 7396). Errors: ErrConflict, ErrNotFound.
 	Patch(ctx context.Context, ref Ref, document map[string]any) (*unstructured.Unstructured, error)
-	// PatchResourceLabels removes labels and annotations of the object itself; of a
-	// ManifestWork, not of the manifests in it. Errors: ErrConflict, ErrNotFound.
-	PatchResourceLabels(ctx context.Context, ref Ref, labels, annotations []string) (*unstructured.Unstructured, error)
 	// Delete asks for the object's deletion, which may take its time. Errors:
 	// ErrConflict, ErrNotFound.
 	Delete(ctx context.Context, ref Ref, propagation metav1.DeletionPropagation) error

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -175,31 +174,6 @@ func (c *Client) Patch(ctx context.Context, ref transport.Ref, document map[stri
 	}
 
 	return patched, nil
-}
-
-// PatchResourceLabels removes labels and annotations.
-func (c *Client) PatchResourceLabels(
-	ctx context.Context, ref transport.Ref, labels, annotations []string,
-) (*unstructured.Unstructured, error) {
-	metadata := map[string]any{}
-	if len(labels) > 0 {
-		metadata["labels"] = nulls(labels)
-	}
-
-	if len(annotations) > 0 {
-		metadata["annotations"] = nulls(annotations)
-	}
-
-	return c.Patch(ctx, ref, map[string]any{"metadata": metadata})
-}
-
-func nulls(keys []string) map[string]any {
-	values := make(map[string]any, len(keys))
-	for key := range slices.Values(keys) {
-		values[key] = nil
-	}
-
-	return values
 }
 
 // Delete asks for the object's deletion.

@@ -209,19 +209,6 @@ func (c *Client) Patch(ctx context.Context, ref transport.Ref, document map[stri
 	return c.hub.Patch(ctx, ref, document)
 }
 
-// PatchResourceLabels removes labels and annotations of the ManifestWork itself; the
-// manifests in it are not touched.
-func (c *Client) PatchResourceLabels(
-	ctx context.Context, ref transport.Ref, labels, annotations []string,
-) (*unstructured.Unstructured, error) {
-	ref, err := onHub(ref)
-	if err != nil {
-		return nil, err
-	}
-
-	return c.hub.PatchResourceLabels(ctx, ref, labels, annotations)
-}
-
 // Delete asks for the ManifestWork's deletion. What becomes of the objects on the cluster
 // is the work's own deleteOption, which propagation Foreground and Orphan set first;
 // Background leaves it as the manifest has it.
