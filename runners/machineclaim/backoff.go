@@ -49,7 +49,7 @@ func pauseAfter(failures int32) time.Duration {
 // backingOff says that a step is not to be tried yet, in the words of its last failure:
 // whatever woke the claim, nothing is called.
 func (s *scope) backingOff(condition string) (step.Result, bool) {
-	backoff := s.lastBackoff()
+	backoff, _ := s.lastTries()
 	if backoff == nil || backoff.Step != condition {
 		return step.Result{}, false
 	}
@@ -62,17 +62,17 @@ func (s *scope) backingOff(condition string) (step.Result, bool) {
 	return s.waitAs(condition, left), true
 }
 
-// lastBackoff is what is on record of the last failure, or what this process has put there
+// lastTries are what is on record of the claim's tries, or what this process has put there
 // since the claim was read.
-func (s *scope) lastBackoff() *v1alpha1.Backoff {
-	recorded := s.claim.Status.Backoff
+func (s *scope) lastTries() (*v1alpha1.Backoff, int32) {
+	status := &s.claim.Status
 
-	known, ok := s.causes.pausedAs(client.ObjectKeyFromObject(s.claim))
-	if !ok || recorded != nil && !recorded.Until.Before(&known.Until) {
-		return recorded
+	known, ok := s.causes.noted(client.ObjectKeyFromObject(s.claim))
+	if !ok || status.Backoff != nil && !status.Backoff.Until.Before(&known.backoff.Until) {
+		return status.Backoff, status.Attempts
 	}
 
-	return &known
+	return &known.backoff, max(known.attempts, status.Attempts)
 }
 
 // waitAs waits with the words that the condition has.
@@ -97,13 +97,13 @@ func (s *scope) failed(condition string, err error, fallback string) step.Result
 	now := s.Clock.Now()
 
 	failures := int32(1)
-	if last := s.lastBackoff(); last != nil && last.Step == condition {
+	if last, _ := s.lastTries(); last != nil && last.Step == condition {
 		failures = last.Failures + 1
 	}
 
 	pause := max(wait.Jitter(pauseAfter(failures), pauseJitter), result.Pause())
 	status.Backoff = &v1alpha1.Backoff{Step: condition, Failures: failures, Until: metav1.NewMicroTime(now.Add(pause))}
-	s.causes.pause(client.ObjectKeyFromObject(s.claim), *status.Backoff)
+	s.causes.note(client.ObjectKeyFromObject(s.claim), tries{*status.Backoff, status.Attempts})
 
 	pause = max(pause, s.causes.failed(s.causeOf(err), client.ObjectKeyFromObject(s.claim), now, result.Message()))
 
@@ -123,7 +123,7 @@ func interrupted(err error) bool {
 // worked notes that the step that may have failed before has not.
 func (s *scope) worked(cause string) {
 	s.claim.Status.Backoff = nil
-	s.causes.resume(client.ObjectKeyFromObject(s.claim))
+	s.causes.drop(client.ObjectKeyFromObject(s.claim))
 
 	for _, name := range s.causes.worked(cause) {
 		s.Wake.Wake(name)
@@ -175,15 +175,19 @@ func (s *scope) platformCause() string {
 // makingFailed is failed for the making of a machine: after as many tries as are allowed the
 // claim has failed, and its pool makes another.
 func (s *scope) makingFailed(condition string, err error, fallback string) step.Result {
-	result := s.failed(condition, err, fallback)
 	status := &s.claim.Status
 
-	if interrupted(err) {
-		return result
+	if _, attempts := s.lastTries(); !interrupted(err) {
+		status.Attempts = attempts
+
+		if countsAsAttempt(err) {
+			status.Attempts++
+		}
 	}
 
-	if countsAsAttempt(err) {
-		status.Attempts++
+	result := s.failed(condition, err, fallback)
+	if interrupted(err) {
+		return result
 	}
 
 	if !result.IsStalled() && s.MaxAttempts > 0 && int(status.Attempts) >= s.MaxAttempts {

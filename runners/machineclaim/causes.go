@@ -29,8 +29,15 @@ const (
 type causes struct {
 	mu   sync.Mutex
 	open map[string]*cause
-	// paused is what was put on record of claims last: a pass may have a copy of before.
-	paused map[types.NamespacedName]v1alpha1.Backoff
+	// tried is what was put on record of claims last: a pass may have a copy of before, and a
+	// write may be refused.
+	tried map[types.NamespacedName]tries
+}
+
+// tries of one claim.
+type tries struct {
+	backoff  v1alpha1.Backoff
+	attempts int32
 }
 
 type cause struct {
@@ -112,34 +119,34 @@ func (c *causes) admit(name string, claim types.NamespacedName, now time.Time) (
 	return left, known.last
 }
 
-// pause keeps how long a claim is left alone.
-func (c *causes) pause(claim types.NamespacedName, backoff v1alpha1.Backoff) {
+// note keeps what is put on record of a claim.
+func (c *causes) note(claim types.NamespacedName, of tries) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	if c.paused == nil {
-		c.paused = map[types.NamespacedName]v1alpha1.Backoff{}
+	if c.tried == nil {
+		c.tried = map[types.NamespacedName]tries{}
 	}
 
-	c.paused[claim] = backoff
+	c.tried[claim] = of
 }
 
-// pausedAs gives what pause keeps.
-func (c *causes) pausedAs(claim types.NamespacedName) (v1alpha1.Backoff, bool) {
+// noted gives what was kept of a claim.
+func (c *causes) noted(claim types.NamespacedName) (tries, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	backoff, ok := c.paused[claim]
+	of, ok := c.tried[claim]
 
-	return backoff, ok
+	return of, ok
 }
 
-// resume drops what pause keeps.
-func (c *causes) resume(claim types.NamespacedName) {
+// drop forgets what was kept of a claim.
+func (c *causes) drop(claim types.NamespacedName) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	delete(c.paused, claim)
+	delete(c.tried, claim)
 }
 
 // worked ends a trouble, and gives the claims that waited for their turns.
@@ -167,7 +174,7 @@ func (c *causes) forget(claim types.NamespacedName, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	delete(c.paused, claim)
+	delete(c.tried, claim)
 
 	for name, known := range c.open {
 		delete(known.turns, claim)

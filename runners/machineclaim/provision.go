@@ -132,7 +132,7 @@ func (s *scope) make(ctx context.Context) (hypervisor.Machine, error) {
 // Nothing was made under the old one.
 func (s *scope) replace(ctx context.Context, cause error) step.Result {
 	s.claim.Status.VMRef, s.claim.Status.Backoff = nil, nil
-	s.causes.resume(client.ObjectKeyFromObject(s.claim))
+	s.causes.drop(client.ObjectKeyFromObject(s.claim))
 	s.times().Placed, s.times().CloneStarted, s.times().Cloned = nil, nil, nil
 
 	if err := step.Save(ctx); err != nil {

@@ -109,6 +109,19 @@ func TestABusyOrphanIsLeft(t *testing.T) {
 	f.Stop()
 	loseClaims(f)
 
+	// A pool that runs would make another machine for the job.
+	pool := f.NewPool(1)
+	if err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(pool), pool); err != nil {
+		t.Fatal(err)
+	}
+
+	before := pool.DeepCopy()
+	pool.Spec.Paused = true
+
+	if err := f.Client.Patch(t.Context(), pool, client.MergeFrom(before)); err != nil {
+		t.Fatal(err)
+	}
+
 	listed := f.GitHub.State().Requests["actions/list-self-hosted-runners-for-repo"]
 
 	f.Start()

@@ -32,7 +32,8 @@ type subject struct {
 // parse reads an event.
 func parse(event cloudevents.Event) (subject, error) {
 	if !isReconcile(event.Type()) {
-		return subject{}, fmt.Errorf("%w: its type is %q, want %sKIND%s", ErrMalformed, event.Type(), events.TypePrefix, events.TypeSuffix)
+		return subject{}, fmt.Errorf("%w: its type is %q, want %sKIND%s",
+			ErrMalformed, event.Type(), events.TypePrefix, events.TypeSuffix)
 	}
 
 	data, err := object(event.Data())
@@ -60,7 +61,8 @@ func parse(event cloudevents.Event) (subject, error) {
 // isReconcile knows the type of events, and the one that upstream's Sentinel gives them.
 func isReconcile(kind string) bool {
 	for _, prefix := range []string{events.TypePrefix, events.UpstreamTypePrefix} {
-		if rest, ok := strings.CutPrefix(kind, prefix); ok && len(rest) > len(events.TypeSuffix) && strings.HasSuffix(rest, events.TypeSuffix) {
+		rest, ok := strings.CutPrefix(kind, prefix)
+		if ok && len(rest) > len(events.TypeSuffix) && strings.HasSuffix(rest, events.TypeSuffix) {
 			return true
 		}
 	}

@@ -203,7 +203,7 @@ func (r *run) phases(ctx context.Context) {
 		r.resources(ctx)
 	}
 
-	if !r.gone && !r.outdated() && !(r.look && r.skipped != "") {
+	if !r.gone && !r.outdated() && (!r.look || r.skipped == "") {
 		r.post(ctx)
 	}
 

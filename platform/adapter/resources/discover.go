@@ -372,8 +372,7 @@ func (r *run) show(e *entry, f found) error {
 	e.found = f
 	r.forget(e)
 
-	// An object that was handed over is gone as far as the deletion of its resource goes.
-	if f.current == nil || f.state == gates.Detached && r.in.Deleting {
+	if f.current == nil {
 		return nil
 	}
 

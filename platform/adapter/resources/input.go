@@ -13,6 +13,7 @@ import (
 
 	"k8s.io/utils/clock"
 
+	"github.com/hyperfleet/hyperfleet/platform/adapter/gates"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
 	"github.com/hyperfleet/hyperfleet/platform/stamp"
@@ -61,7 +62,24 @@ func Run(ctx context.Context, in Input) (Result, error) {
 		r.handle(ctx, i)
 	}
 
+	r.handedOver()
+
 	return r.result, ctx.Err() //nolint:wrapcheck // a context's error needs no more words
+}
+
+// handedOver takes detached objects out of what reports see of a deletion: it does not wait
+// for them. Gates have seen them all the while, so that nothing they are in, such as their
+// namespace, is deleted with them.
+func (r *run) handedOver() {
+	if !r.in.Deleting {
+		return
+	}
+
+	for _, e := range r.entries {
+		if e.found.state == gates.Detached {
+			r.forget(e)
+		}
+	}
 }
 
 func newRun(in Input) (*run, error) {

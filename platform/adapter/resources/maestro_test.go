@@ -139,13 +139,13 @@ func TestManifestWorkDetach(t *testing.T) {
 	f.want(event{generation: 1, value: "a", serial: home}, "create/Absent", "none/ApplyWhenFalse")
 	eventually(t, "the object comes", func() bool { return f.get(inside) != nil })
 
-	f.want(event{generation: 2, value: "none", deleting: true, flag: true, serial: home}, "detach/DetachGate", "none/NothingThere")
+	f.want(event{generation: 2, value: "none", deleting: true, flag: true, serial: home}, "detach/DetachGate", "none/ApplyWhenFalse")
 
 	if got := f.work(); len(got.GetLabels()) != 0 {
 		t.Errorf("the work has labels %v", got.GetLabels())
 	}
 
-	f.want(event{generation: 2, value: "none", deleting: true, flag: true, serial: home}, "none/Detached", "none/NothingThere")
+	f.want(event{generation: 2, value: "none", deleting: true, flag: true, serial: home}, "none/Detached", "none/ApplyWhenFalse")
 
 	if f.get(inside) == nil {
 		t.Error("the object inside is gone")

@@ -48,8 +48,8 @@ func (r *run) render(ctx context.Context, e *entry) (*unstructured.Unstructured,
 func (r *run) findable(e *entry, object *unstructured.Unstructured) error {
 	ref := transport.RefTo(object, e.target)
 	if problem := task.CheckName(e.gvk.Group, object.GetName()); problem != "" {
-		return permanent(ReasonManifest, "%s: metadata.name is no name that an API server takes: %s; lower in its template makes capitals small",
-			ref, problem)
+		return permanent(ReasonManifest, "%s: metadata.name is no name that an API server takes: %s; "+
+			"lower in its template makes capitals small", ref, problem)
 	}
 
 	switch {
