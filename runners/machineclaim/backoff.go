@@ -103,7 +103,7 @@ func (s *scope) failed(condition string, err error, fallback string) step.Result
 
 	pause := max(wait.Jitter(pauseAfter(failures), pauseJitter), result.Pause())
 	status.Backoff = &v1alpha1.Backoff{Step: condition, Failures: failures, Until: metav1.NewMicroTime(now.Add(pause))}
-	s.causes.note(client.ObjectKeyFromObject(s.claim), tries{*status.Backoff, status.Attempts})
+	s.causes.note(client.ObjectKeyFromObject(s.claim), tries{backoff: *status.Backoff, attempts: status.Attempts})
 
 	pause = max(pause, s.causes.failed(s.causeOf(err), client.ObjectKeyFromObject(s.claim), now, result.Message()))
 
@@ -195,11 +195,43 @@ func (s *scope) makingFailed(condition string, err error, fallback string) step.
 	}
 
 	if result.IsStalled() {
-		status.Phase = v1alpha1.MachineClaimFailed
-		s.markEnded(result.Reason())
+		s.causes.note(client.ObjectKeyFromObject(s.claim), tries{
+			backoff: *status.Backoff, attempts: status.Attempts, ended: true, reason: result.Reason(), message: result.Message(),
+		})
+
+		return s.hasFailed(result)
 	}
 
 	return result
+}
+
+// hasFailed has the claim's life end for the result.
+func (s *scope) hasFailed(result step.Result) step.Result {
+	s.claim.Status.Phase = v1alpha1.MachineClaimFailed
+	s.markEnded(result.Reason())
+
+	return result
+}
+
+// gaveUp says that the claim has failed, though the write that said so was refused.
+func (s *scope) gaveUp() (step.Result, bool) {
+	name := client.ObjectKeyFromObject(s.claim)
+
+	known, ok := s.causes.noted(name)
+	if !ok || !known.ended {
+		return step.Result{}, false
+	}
+
+	if s.claim.Status.Phase == v1alpha1.MachineClaimFailed {
+		known.ended = false // it is on record, and what is tried from now on begins anew
+		s.causes.note(name, known)
+
+		return step.Result{}, false
+	}
+
+	s.claim.Status.Attempts, s.claim.Status.Backoff = known.attempts, &known.backoff
+
+	return s.hasFailed(step.Stall(known.reason, known.message)), true
 }
 
 // countsAsAttempt says whether an error is a try that failed. One that was not made, since a

@@ -38,6 +38,9 @@ type causes struct {
 type tries struct {
 	backoff  v1alpha1.Backoff
 	attempts int32
+	// ended says that the claim has failed, for reason and with message.
+	ended           bool
+	reason, message string
 }
 
 type cause struct {

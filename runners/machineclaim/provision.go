@@ -93,6 +93,10 @@ func provision(ctx context.Context, s *scope) step.Result {
 func (s *scope) notYet() (step.Result, bool) {
 	status := &s.claim.Status
 
+	if result, failed := s.gaveUp(); failed {
+		return result, true
+	}
+
 	if status.Phase == v1alpha1.MachineClaimFailed && s.claim.Spec.RunnerPoolRef != nil {
 		last := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionProvisioned)
 		if last != nil && last.Status == metav1.ConditionFalse {
@@ -131,13 +135,15 @@ func (s *scope) make(ctx context.Context) (hypervisor.Machine, error) {
 // replace gives up an id that turned out to be another's, and has a new one reserved.
 // Nothing was made under the old one.
 func (s *scope) replace(ctx context.Context, cause error) step.Result {
+	_, s.claim.Status.Attempts = s.lastTries()
 	s.claim.Status.VMRef, s.claim.Status.Backoff = nil, nil
-	s.causes.drop(client.ObjectKeyFromObject(s.claim))
 	s.times().Placed, s.times().CloneStarted, s.times().Cloned = nil, nil, nil
 
 	if err := step.Save(ctx); err != nil {
 		return step.Fail(err)
 	}
+
+	s.causes.drop(client.ObjectKeyFromObject(s.claim))
 
 	return step.Wait(time.Millisecond, "IDTaken", cause.Error())
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
@@ -29,9 +30,9 @@ func loseClaims(f *fleet.Fleet) {
 
 	for i := range claims.Items {
 		claim := &claims.Items[i]
-		claim.Finalizers = nil
 
-		if err := f.Client.Update(f.T.Context(), claim); err != nil {
+		err := f.Client.Patch(f.T.Context(), claim, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))
+		if err != nil {
 			f.T.Fatal(err)
 		}
 
