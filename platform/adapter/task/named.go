@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
@@ -18,7 +18,7 @@ import (
 func CheckName(group, name string) string {
 	check := validation.IsDNS1123Subdomain
 	if group == "rbac.authorization.k8s.io" {
-		check = path.IsValidPathSegmentName
+		check = content.IsPathSegmentName
 	}
 
 	return strings.Join(check(name), "; ")
