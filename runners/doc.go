@@ -9,7 +9,7 @@
 //	HypervisorCluster ──► hypervisorcluster/     HypervisorMachineTemplate ──► machinetemplate/
 //
 // This file's folder holds the wiring only (setup.go). connect/ turns Secrets and
-// settings into live connections; machine/ translates what users wrote into what the
-// boundaries take; report/ hears what machines say; orphans/ removes what belongs to
-// no claim; wake/ brings events from outside the API server.
+// settings into live connections; vmspec/ translates what users wrote into what the
+// boundaries take; guestapi/, handover/, devid/ and report/ answer machines; orphans/
+// removes what belongs to no claim; wake/ brings events from outside the API server.
 package runners
