@@ -14,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/hyperfleet/hyperfleet/sim/forge/engine"
 )
 
 // maxLog is how much of a job's log is kept.
@@ -56,7 +58,7 @@ func (s *Server) registerAgent(c *call) reply {
 	if out := c.read(&body); out != nil {
 		return *out
 	}
-	if s.chance(s.faults.RegistrationRefuse) {
+	if s.core.Chance(s.core.Faults().RegistrationRefuse) {
 		return fail(http.StatusUnauthorized, "Invalid access token")
 	}
 	for _, tag := range body.Tags {
@@ -66,7 +68,7 @@ func (s *Server) registerAgent(c *call) reply {
 	}
 	s.lastAgent++
 	s.registered++
-	a := &agent{id: s.lastAgent, uuid: newUUID(), name: body.Name, tags: body.Tags, seen: c.now}
+	a := &agent{id: s.lastAgent, uuid: engine.UUID(), name: body.Name, tags: body.Tags, seen: c.now}
 	if c.grant.acquire {
 		a.only = c.grant.job
 		if !body.IgnoreInDispatches {
@@ -77,7 +79,7 @@ func (s *Server) registerAgent(c *call) reply {
 		a.name = "agent-" + strconv.FormatInt(a.id, 10)
 	}
 	s.agents[a.id] = a
-	session := "bkaa_" + randomHex(24)
+	session := "bkaa_" + engine.Hex(24)
 	s.tokens[session] = grant{agent: a}
 	return ok(map[string]any{
 		"id": a.uuid, "name": a.name, "access_token": session, "endpoint": "", "ping_interval": 1,
@@ -137,7 +139,7 @@ func (s *Server) acquireJob(c *call) reply {
 	}
 	j.state, j.agent, a.job = stateAccepted, a, j
 	j.ran = ranOn{a.id, a.uuid, a.name}
-	token := "bkaj_" + randomHex(24)
+	token := "bkaj_" + engine.Hex(24)
 	s.tokens[token] = grant{job: j}
 	return ok(map[string]any{
 		"id": j.uuid, "endpoint": "", "state": stateAccepted, "env": s.env(j), "step": map[string]any{"command": j.script()},

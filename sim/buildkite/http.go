@@ -137,15 +137,15 @@ func (s *Server) routes() http.Handler {
 	// Not every address of Buildkite's agents has streams; an agent asks at each, and polls
 	// where there are none.
 	mux.HandleFunc("POST /agentedge.v1.AgentEdgeService/StreamPings", func(w http.ResponseWriter, _ *http.Request) {
-		s.mu.Lock()
-		s.requests[streamPings]++
-		s.mu.Unlock()
+		s.core.Mu.Lock()
+		s.core.Requests[streamPings]++
+		s.core.Mu.Unlock()
 		s.write(w, fail(http.StatusNotFound, "No endpoint found"))
 	})
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		s.mu.Lock()
-		s.violate("unknown-path", r.Method, r.URL.Path, "the simulator does not serve this call")
-		s.mu.Unlock()
+		s.core.Mu.Lock()
+		s.core.Violate("unknown-path", r.Method, r.URL.Path, "the simulator does not serve this call")
+		s.core.Mu.Unlock()
 		s.write(w, fail(http.StatusNotImplemented, "Not simulated: "+r.Method+" "+r.URL.Path))
 	})
 	return mux
@@ -159,15 +159,15 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, route route) {
 	}
 	s.lock()
 	c := &call{r: r, body: body, now: s.now()}
-	s.requests[route.name]++
+	s.core.Requests[route.name]++
 	out := s.answer(c, route, w.Header())
 	for _, breach := range []string{c.unknown, out.breach} {
 		if breach != "" {
-			s.violate("request", r.Method, r.URL.Path, breach)
+			s.core.Violate("request", r.Method, r.URL.Path, breach)
 		}
 	}
-	s.mu.Unlock()
-	poke(s.kick)
+	s.core.Mu.Unlock()
+	s.core.Kick()
 	if out.delay > 0 {
 		timer := s.opts.Clock.NewTimer(out.delay)
 		defer timer.Stop()
@@ -182,14 +182,14 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, route route) {
 // answer runs the stages of a request: outages, credentials, limits, the call itself. The
 // lock is held.
 func (s *Server) answer(c *call, route route, header http.Header) reply {
-	if s.chance(s.faults.ServerError) {
+	if s.core.Chance(s.core.Faults().ServerError) {
 		return reply{status: http.StatusBadGateway}
 	}
 	if out := s.admit(c, route.access); out != nil {
 		return *out
 	}
-	if route.access == byCluster && (s.chance(s.faults.RateLimit) || s.chance(s.faults.SecondaryRateLimit)) {
-		return s.limited(header, route.scope, 0, s.faults.RetryAfter)
+	if route.access == byCluster && (s.core.Chance(s.core.Faults().RateLimit) || s.core.Chance(s.core.Faults().SecondaryRateLimit)) {
+		return s.limited(header, route.scope, 0, s.core.Faults().RetryAfter)
 	}
 	if key := c.r.PathValue("key"); key != "" {
 		if c.stack = s.stacks[key]; c.stack == nil {

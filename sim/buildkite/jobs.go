@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+	"github.com/hyperfleet/hyperfleet/sim/forge/engine"
 )
 
 // States of jobs, in the words of the Stacks API. Webhooks and the REST API say passed or
@@ -86,7 +87,7 @@ func (j *job) taken() bool {
 // the queue.
 func (s *Server) Queue(spec control.JobSpec) ([]control.Job, error) {
 	s.lock()
-	defer s.mu.Unlock()
+	defer s.core.Mu.Unlock()
 	organization, slug, _ := strings.Cut(spec.Repo, "/")
 	if organization != s.opts.Organization || slug == "" || strings.Contains(slug, "/") {
 		return nil, fmt.Errorf("queue jobs: %q is not %s/PIPELINE", spec.Repo, s.opts.Organization)
@@ -112,19 +113,19 @@ func (s *Server) Queue(spec control.JobSpec) ([]control.Job, error) {
 	for i := range max(spec.Count, 1) {
 		out = append(out, s.newJob(run, into, spec, i).control())
 	}
-	poke(s.kick)
+	s.core.Kick()
 	return out, nil
 }
 
 func (s *Server) newBuild(slug, workflow string) *build {
 	from := s.pipelines[slug]
 	if from == nil {
-		from = &pipeline{uuid: newUUID(), slug: slug, name: s.opts.Organization + "/" + slug}
+		from = &pipeline{uuid: engine.UUID(), slug: slug, name: s.opts.Organization + "/" + slug}
 		s.pipelines[slug] = from
 	}
 	from.builds++
 	out := &build{
-		uuid: newUUID(), number: from.builds, pipeline: from, workflow: workflow, commit: randomHex(20), created: s.now(),
+		uuid: engine.UUID(), number: from.builds, pipeline: from, workflow: workflow, commit: engine.Hex(20), created: s.now(),
 		metadata: map[string]string{},
 	}
 	if s.opts.Repository != "" {
@@ -141,7 +142,7 @@ func (s *Server) newJob(run *build, into *queue, spec control.JobSpec, index int
 		name, key = fmt.Sprintf("%s (%d)", name, index+1), fmt.Sprintf("%s-%d", key, index+1)
 	}
 	j := &job{
-		id: s.lastJob, uuid: newUUID(), build: run, name: name, stepKey: key, rules: append([]string{}, spec.Labels...), queue: into,
+		id: s.lastJob, uuid: engine.UUID(), build: run, name: name, stepKey: key, rules: append([]string{}, spec.Labels...), queue: into,
 		state: stateScheduled, environment: spec.Environment, duration: spec.Duration, command: spec.Command,
 		created: s.now(), runnable: s.now(),
 	}
@@ -166,7 +167,7 @@ func (s *Server) jobByID(id int64) *job {
 // Approve unblocks a job that waits for a block step.
 func (s *Server) Approve(id int64) error {
 	s.lock()
-	defer s.mu.Unlock()
+	defer s.core.Mu.Unlock()
 	j := s.jobByID(id)
 	if j == nil || j.state != stateBlocked {
 		return fmt.Errorf("approve job %d: no such job is blocked", id)
@@ -180,7 +181,7 @@ func (s *Server) Approve(id int64) error {
 // Cancel cancels an unfinished job.
 func (s *Server) Cancel(id int64) error {
 	s.lock()
-	defer s.mu.Unlock()
+	defer s.core.Mu.Unlock()
 	j := s.jobByID(id)
 	if j == nil || j.over() {
 		return fmt.Errorf("cancel job %d: no such job is unfinished", id)
@@ -229,28 +230,20 @@ func (s *Server) advance(now time.Time) {
 	}
 }
 
-// watchDeadlines keeps the state moving when nobody calls.
-func (s *Server) watchDeadlines() {
-	for s.ctx.Err() == nil {
-		s.lock()
-		wait := time.Hour
-		for _, j := range s.order {
-			switch {
-			case j.state == stateReserved:
-				wait = min(wait, j.reservedUntil.Sub(s.now()))
-			case j.taken() && j.agent != nil:
-				wait = min(wait, j.agent.seen.Add(s.opts.LostTimeout).Sub(s.now()))
-			}
+// due says how long nothing changes by itself.
+func (s *Server) due() time.Duration {
+	s.lock()
+	defer s.core.Mu.Unlock()
+	wait := engine.Idle
+	for _, j := range s.order {
+		switch {
+		case j.state == stateReserved:
+			wait = min(wait, j.reservedUntil.Sub(s.now()))
+		case j.taken() && j.agent != nil:
+			wait = min(wait, j.agent.seen.Add(s.opts.LostTimeout).Sub(s.now()))
 		}
-		s.mu.Unlock()
-		timer := s.opts.Clock.NewTimer(max(wait, time.Millisecond))
-		select {
-		case <-timer.C():
-		case <-s.kick:
-		case <-s.ctx.Done():
-		}
-		timer.Stop()
 	}
+	return wait
 }
 
 // restState is how webhooks name the state of a job that has ended.
@@ -289,12 +282,10 @@ func (j *job) control() control.Job {
 // State returns a snapshot.
 func (s *Server) State() control.State {
 	s.lock()
-	defer s.mu.Unlock()
-	state := control.State{
-		Now: s.now(), Jobs: []control.Job{}, Runners: []control.Runner{}, Webhooks: s.counts,
-		Requests: maps.Clone(s.requests), Registered: s.registered, MachineCalls: agentCalls(),
-	}
-	state.Webhooks.Pending = len(s.outbox) + s.sending
+	defer s.core.Mu.Unlock()
+	state := s.core.Snapshot()
+	state.Registered, state.MachineCalls = s.registered, agentCalls()
+	state.Webhooks.Pending = s.outbox.Pending()
 	for _, j := range s.order {
 		state.Jobs = append(state.Jobs, j.control())
 	}
@@ -315,7 +306,7 @@ func (s *Server) State() control.State {
 // Raw gives the state of a job in Buildkite's own word, and what its agent has logged.
 func (s *Server) Raw(uuid string) (state, log string) {
 	s.lock()
-	defer s.mu.Unlock()
+	defer s.core.Mu.Unlock()
 	j := s.jobs[uuid]
 	if j == nil {
 		return "", ""

@@ -5,7 +5,6 @@ package buildkite
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 	"time"
 
@@ -68,22 +67,5 @@ func (o *Options) check() error {
 	if len(o.Tokens) == 0 {
 		return errors.New("check simulator options: Tokens is empty; name at least one agent token")
 	}
-	return checkFaults(o.Faults)
-}
-
-func checkFaults(f control.Faults) error {
-	for name, p := range map[string]float64{
-		"webhookLost": f.WebhookLost, "webhookDuplicated": f.WebhookDuplicated,
-		"webhookReordered": f.WebhookReordered, "serverError": f.ServerError,
-		"secondaryRateLimit": f.SecondaryRateLimit, "rateLimit": f.RateLimit,
-		"registrationRefused": f.RegistrationRefuse, "deleteBusy": f.DeleteBusy,
-	} {
-		if !(p >= 0 && p <= 1) { // also refuses NaN
-			return fmt.Errorf("check faults: %s is %v, want a probability from 0 to 1", name, p)
-		}
-	}
-	if f.RetryAfter < 0 || f.JITDelay < 0 {
-		return errors.New("check faults: a delay is negative")
-	}
-	return nil
+	return o.Faults.Check()
 }

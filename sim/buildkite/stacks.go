@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"time"
 	"unicode/utf8"
+
+	"github.com/hyperfleet/hyperfleet/sim/forge/engine"
 )
 
 // Bounds of the Stacks API.
@@ -67,7 +69,7 @@ func (s *Server) registerStack(c *call) reply {
 			return fail(http.StatusForbidden, "Stack limit exceeded for the organization")
 		}
 		status = http.StatusCreated
-		known = &stack{uuid: newUUID(), key: *body.Key}
+		known = &stack{uuid: engine.UUID(), key: *body.Key}
 		s.stacks[known.key] = known
 	}
 	known.queue, known.metadata, known.seen = into.key, *body.Metadata, c.now
@@ -230,12 +232,12 @@ func (s *Server) acquisitionTokens(c *call) reply {
 		if j.reservedUntil.Before(expires) {
 			expires = j.reservedUntil
 		}
-		token := "bkjat_" + randomHex(24)
+		token := "bkjat_" + engine.Hex(24)
 		s.tokens[token] = grant{job: j, acquire: true, expires: expires}
 		issued = append(issued, map[string]any{"job_uuid": id, "job_acquisition_token": token, "expires_at": stamp(expires)})
 	}
 	return reply{
-		status: http.StatusCreated, delay: s.faults.JITDelay,
+		status: http.StatusCreated, delay: s.core.Faults().JITDelay,
 		body: map[string]any{"job_acquisition_tokens": issued, "not_issued": not},
 	}
 }

@@ -4,28 +4,21 @@
 package buildkite
 
 import (
-	"bytes"
-	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
-	"slices"
 	"strconv"
-	"time"
 
-	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+	"github.com/hyperfleet/hyperfleet/sim/forge/engine"
 )
 
 // delivery is one webhook to be sent.
 type delivery struct {
-	event     string
-	job       string
-	notBefore time.Time
-	body      []byte
+	event string
+	body  []byte
 }
 
 // notify queues the webhook of a change, with faults applied. The lock is held.
@@ -35,121 +28,44 @@ func (s *Server) notify(j *job, event string) {
 	}
 	body, err := json.Marshal(s.payload(j, event))
 	if err != nil {
-		s.violate("webhook", "POST", event, err.Error())
+		s.core.Violate("webhook", "POST", event, err.Error())
 		return
 	}
-	d := &delivery{event: event, job: j.uuid, body: body, notBefore: s.now()}
-	if s.chance(s.faults.WebhookLost) {
-		s.counts.Lost++
-		return
+	if !s.core.Lost() {
+		s.outbox.Post(engine.Webhook[delivery]{Job: j.uuid, What: delivery{event: event, body: body}})
 	}
-	if s.chance(s.faults.WebhookReordered) {
-		d.notBefore = s.now().Add(s.late())
-	}
-	s.outbox = append(s.outbox, d)
-	if s.chance(s.faults.WebhookDuplicated) {
-		s.counts.Duplicated++
-		again := *d
-		again.notBefore = s.now().Add(s.late())
-		s.outbox = append(s.outbox, &again)
-	}
-	poke(s.mail)
-}
-
-// lateBy bounds how late a reordered or duplicated webhook is.
-const lateBy = 3 * time.Second
-
-func (s *Server) late() time.Duration { return time.Duration(s.rng.Int64N(int64(lateBy))) }
-
-// parallelWebhooks is how many webhooks are under way at a time.
-const parallelWebhooks = 8
-
-// sendWebhooks delivers the outbox, several at a time. The order is kept between the
-// webhooks of one job, unless a fault says otherwise.
-func (s *Server) sendWebhooks() {
-	slots := make(chan struct{}, parallelWebhooks)
-	for s.ctx.Err() == nil {
-		d, target, wait := s.nextDelivery()
-		if d != nil {
-			slots <- struct{}{}
-			s.wg.Go(func() {
-				defer func() { <-slots; poke(s.mail) }()
-				s.deliver(d, target)
-			})
-			continue
-		}
-		timer := s.opts.Clock.NewTimer(wait)
-		select {
-		case <-timer.C():
-		case <-s.mail:
-		case <-s.ctx.Done():
-		}
-		timer.Stop()
-	}
-}
-
-func (s *Server) nextDelivery() (*delivery, control.WebhookTarget, time.Duration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now, wait := s.now(), time.Hour
-	for i, d := range s.outbox {
-		if due := d.notBefore.Sub(now); due > 0 {
-			wait = min(wait, due)
-			continue
-		}
-		if s.flying[d.job] {
-			continue
-		}
-		s.outbox = slices.Delete(s.outbox, i, i+1)
-		s.sending++
-		s.flying[d.job] = true
-		return d, s.target, 0
-	}
-	return nil, s.target, wait
 }
 
 // deliver makes one attempt.
-func (s *Server) deliver(d *delivery, target control.WebhookTarget) {
-	code := s.attempt(d, target)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.sending--
-	delete(s.flying, d.job)
+func (s *Server) deliver(w *engine.Webhook[delivery]) {
+	s.core.Mu.Lock()
+	target := s.target
+	s.core.Mu.Unlock()
+	code := s.core.Send(target.URL, w.What.body, func(h http.Header) { s.sign(h, w.What, target.Secret) }).Code
+	s.core.Mu.Lock()
+	defer s.core.Mu.Unlock()
 	if code >= 200 && code < 300 {
-		s.counts.Delivered++
+		s.core.Counts.Delivered++
 	} else {
-		s.counts.Failed++
+		s.core.Counts.Failed++
 	}
 }
 
-func (s *Server) attempt(d *delivery, target control.WebhookTarget) int {
-	ctx, cancel := context.WithTimeout(s.ctx, s.opts.HookTimeout)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target.URL, bytes.NewReader(d.body))
-	if err != nil {
-		return 0
-	}
-	req.Header.Set("Content-Type", "application/json; charset=utf-8")
-	req.Header.Set("User-Agent", "Buildkite-Request")
-	req.Header.Set("X-Buildkite-Event", d.event)
-	req.Header.Set("X-Buildkite-Request", newUUID())
+func (s *Server) sign(h http.Header, d delivery, secret string) {
+	h.Set("Content-Type", "application/json; charset=utf-8")
+	h.Set("User-Agent", "Buildkite-Request")
+	h.Set("X-Buildkite-Event", d.event)
+	h.Set("X-Buildkite-Request", engine.UUID())
 	switch {
-	case target.Secret == "":
+	case secret == "":
 	case s.opts.PlainToken:
-		req.Header.Set("X-Buildkite-Token", target.Secret)
+		h.Set("X-Buildkite-Token", secret)
 	default:
 		at := strconv.FormatInt(s.now().Unix(), 10)
-		mac := hmac.New(sha256.New, []byte(target.Secret))
+		mac := hmac.New(sha256.New, []byte(secret))
 		mac.Write(append([]byte(at+"."), d.body...))
-		req.Header.Set("X-Buildkite-Signature", "timestamp="+at+",signature="+hex.EncodeToString(mac.Sum(nil)))
+		h.Set("X-Buildkite-Signature", "timestamp="+at+",signature="+hex.EncodeToString(mac.Sum(nil)))
 	}
-	resp, err := s.client.Do(req)
-	if err != nil {
-		return 0
-	}
-	defer func() { _ = resp.Body.Close() }()
-	_, _ = io.CopyN(io.Discard, resp.Body, 4<<10)
-	return resp.StatusCode
 }
 
 func (s *Server) apiURL(parts string) string {
@@ -184,7 +100,7 @@ func (s *Server) payload(j *job, event string) map[string]any {
 func (s *Server) jobPayload(j *job, event, buildURL string) map[string]any {
 	if event == "job.activated" { // of the block step that the job waited for
 		return map[string]any{
-			"id": newUUID(), "type": "manual", "label": j.environment, "state": "unblocked", "web_url": nil,
+			"id": engine.UUID(), "type": "manual", "label": j.environment, "state": "unblocked", "web_url": nil,
 			"unblocked_at": stamp(s.now()), "unblockable": false, "unblock_url": s.webURL(j.build),
 		}
 	}

@@ -43,8 +43,8 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("POST /jobs/{id}/started", s.call("started", s.answerStarted))
 	mux.HandleFunc("POST /jobs/{id}/finished", s.call("finished", s.answerFinished))
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
+		s.core.Mu.Lock()
+		defer s.core.Mu.Unlock()
 		s.violate("unknown-path", r, "there is no such call")
 		refuse(w, http.StatusNotImplemented, "there is no such call")
 	})
@@ -61,10 +61,10 @@ type answer struct {
 // call counts a request, injects faults, and answers it under the lock.
 func (s *Server) call(name string, handle func(*http.Request, *job) answer) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.requests[name]++
-		if s.chance(s.faults.ServerError) {
+		s.core.Mu.Lock()
+		defer s.core.Mu.Unlock()
+		s.core.Requests[name]++
+		if s.core.Chance(s.core.Faults().ServerError) {
 			refuse(w, http.StatusBadGateway, "an injected fault")
 			return
 		}

@@ -45,8 +45,8 @@ func (j *job) snapshot() control.Job {
 
 // Queue adds jobs and tells of them. A job with an environment waits for Approve.
 func (s *Server) Queue(spec control.JobSpec) ([]control.Job, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.core.Mu.Lock()
+	defer s.core.Mu.Unlock()
 	source := cmp.Or(spec.Repo, s.opts.Sources[0])
 	switch {
 	case !slices.Contains(s.opts.Sources, source):
@@ -88,8 +88,8 @@ func (s *Server) find(match func(*job) bool) *job {
 
 // Approve lets a job that waits into the queue.
 func (s *Server) Approve(id int64) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.core.Mu.Lock()
+	defer s.core.Mu.Unlock()
 	j := s.find(func(j *job) bool { return j.ID == id })
 	if j == nil || j.Status != statusWaiting {
 		return fmt.Errorf("approve job %d: no such job waits", id)
@@ -101,8 +101,8 @@ func (s *Server) Approve(id int64) error {
 
 // Cancel ends a job that is not over. Its command is not told, if one runs.
 func (s *Server) Cancel(id int64) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.core.Mu.Lock()
+	defer s.core.Mu.Unlock()
 	j := s.find(func(j *job) bool { return j.ID == id })
 	if j == nil || j.Status == statusCompleted {
 		return fmt.Errorf("cancel job %d: no such job is unfinished", id)

@@ -97,13 +97,8 @@ func (o *Options) check() error {
 
 // checkFaults refuses what this simulator would ignore.
 func checkFaults(f control.Faults) error {
-	for name, p := range map[string]float64{
-		"webhookLost": f.WebhookLost, "webhookDuplicated": f.WebhookDuplicated,
-		"webhookReordered": f.WebhookReordered, "serverError": f.ServerError,
-	} {
-		if !(p >= 0 && p <= 1) { // also refuses NaN
-			return fmt.Errorf("check faults: %s is %v, want a probability from 0 to 1", name, p)
-		}
+	if err := f.Check(); err != nil {
+		return err
 	}
 	known := control.Faults{
 		WebhookLost: f.WebhookLost, WebhookDuplicated: f.WebhookDuplicated,

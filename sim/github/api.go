@@ -5,7 +5,6 @@ package github
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,6 +16,8 @@ import (
 	"time"
 
 	"github.com/getkin/kin-openapi/openapi3filter"
+
+	"github.com/hyperfleet/hyperfleet/sim/forge/engine"
 )
 
 // maxBody bounds request bodies.
@@ -131,25 +132,25 @@ func (s *Server) answer(c *call, in *openapi3filter.RequestValidationInput, end 
 			return refuseInvalid(c.body, err)
 		}
 	}
-	if !s.wait(c.r.Context(), delay) {
+	if !s.core.Sleep(c.r.Context(), delay) {
 		return fail(http.StatusServiceUnavailable, "The server is shutting down")
 	}
 	s.lock()
-	defer s.mu.Unlock()
+	defer s.core.Mu.Unlock()
 	c.now = s.now()
 	out := s.condition(c, header, end.answer(s, c))
 	s.advance(c.now)
-	poke(s.kick)
+	s.core.Kick()
 	return out
 }
 
 // admit returns an early answer, or nil and how long the call is held up.
 func (s *Server) admit(c *call, end endpoint, header http.Header) (*reply, time.Duration) {
 	s.lock()
-	defer s.mu.Unlock()
+	defer s.core.Mu.Unlock()
 	c.now = s.now()
-	s.requests[c.op.id]++
-	if s.chance(s.faults.ServerError) {
+	s.core.Requests[c.op.id]++
+	if s.core.Chance(s.core.Faults().ServerError) {
 		out := fail(http.StatusBadGateway, "Server Error")
 		return &out, 0
 	}
@@ -165,23 +166,9 @@ func (s *Server) admit(c *call, end endpoint, header http.Header) (*reply, time.
 		return refused, 0
 	}
 	if strings.Contains(c.op.id, "jitconfig") {
-		return nil, s.faults.JITDelay
+		return nil, s.core.Faults().JITDelay
 	}
 	return nil, 0
-}
-
-// wait sleeps on the server's clock; false when the caller or server is gone.
-func (s *Server) wait(ctx context.Context, d time.Duration) bool {
-	if d <= 0 {
-		return true
-	}
-	select {
-	case <-s.opts.Clock.After(d):
-		return true
-	case <-ctx.Done():
-	case <-s.ctx.Done():
-	}
-	return false
 }
 
 // aboutBody tells breaches of the body, which GitHub refuses, from those of
@@ -214,7 +201,7 @@ func (s *Server) write(w http.ResponseWriter, in *openapi3filter.RequestValidati
 		header.Set("Content-Type", "application/json; charset=utf-8")
 	}
 	header.Set("X-Github-Media-Type", "github.v3; format=json")
-	header.Set("X-Github-Request-Id", strings.ToUpper(randomHex(8)))
+	header.Set("X-Github-Request-Id", strings.ToUpper(engine.Hex(8)))
 	if out.link != "" {
 		header.Set("Link", out.link)
 	}

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/hyperfleet/hyperfleet/sim/forge/engine"
 )
 
 // installLife is how long an installation token is good for.
@@ -161,7 +163,7 @@ func (s *Server) answerInstallationToken(c *call) reply {
 		return fail(http.StatusUnprocessableEntity,
 			"There is at least one repository that does not exist or is not accessible to the parent installation.")
 	}
-	token := "ghs_" + strconv.FormatInt(in.ID, 10) + "_" + randomHex(60) // longer than 40 characters, as since April 2026
+	token := "ghs_" + strconv.FormatInt(in.ID, 10) + "_" + engine.Hex(60) // longer than 40 characters, as since April 2026
 	s.creds[token] = &credential{
 		id: "installation ID " + strconv.FormatInt(in.ID, 10), permissions: permissions, repos: lowerSet(names),
 		account: in.Account, install: in.ID, quota: s.quotaOf(in.ID), expires: c.now.Add(installLife),

@@ -4,8 +4,6 @@
 package github
 
 import (
-	"crypto/rand"
-	"encoding/hex"
 	"fmt"
 	"maps"
 	"net/http"
@@ -99,7 +97,7 @@ func (s *Server) authenticate(c *call) (*credential, *reply) {
 		return s.authenticateApp(token, c.now)
 	}
 	cred, ok := s.creds[token]
-	if !ok || (!cred.expires.IsZero() && !c.now.Before(cred.expires)) || s.chance(s.faults.Unauthorized) {
+	if !ok || (!cred.expires.IsZero() && !c.now.Before(cred.expires)) || s.core.Chance(s.core.Faults().Unauthorized) {
 		out := fail(http.StatusUnauthorized, "Bad credentials")
 		return nil, &out
 	}
@@ -259,7 +257,7 @@ func (s *Server) limit(c *call, header http.Header) *reply {
 		cred.used, cred.reset = 0, c.now.Add(time.Hour).Truncate(time.Second)
 	}
 	free := c.op.id == "rate-limit/get"
-	spent := !free && (cred.used >= most || s.chance(s.faults.RateLimit))
+	spent := !free && (cred.used >= most || s.core.Chance(s.core.Faults().RateLimit))
 	if spent {
 		cred.used = most
 	} else if !free {
@@ -269,7 +267,7 @@ func (s *Server) limit(c *call, header http.Header) *reply {
 	if spent {
 		return deny(http.StatusForbidden, "API rate limit exceeded for "+cred.id+".")
 	}
-	if !free && (s.overPoints(c) || s.chance(s.faults.SecondaryRateLimit)) {
+	if !free && (s.overPoints(c) || s.core.Chance(s.core.Faults().SecondaryRateLimit)) {
 		return s.refuseSecondary(header)
 	}
 	return nil
@@ -285,10 +283,4 @@ func (s *Server) answerRateLimit(c *call) reply {
 	return reply{status: http.StatusOK, body: map[string]any{
 		"resources": map[string]any{"core": bucket, "search": search}, "rate": bucket,
 	}}
-}
-
-func randomHex(n int) string {
-	raw := make([]byte, n)
-	_, _ = rand.Read(raw) // never fails
-	return hex.EncodeToString(raw)
 }

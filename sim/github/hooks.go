@@ -57,7 +57,7 @@ func (s *Server) hookJSON(c *call, h *hook) map[string]any {
 	out["test_url"] = self + "/test"
 	last := map[string]any{"code": nil, "status": "unused", "message": nil}
 	if n := len(h.deliveries); n > 0 {
-		last = map[string]any{"code": h.deliveries[n-1].code, "status": "active", "message": h.deliveries[n-1].status}
+		last = map[string]any{"code": h.deliveries[n-1].answer.Code, "status": "active", "message": h.deliveries[n-1].status}
 	}
 	out["last_response"] = last
 	return out

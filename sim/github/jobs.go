@@ -6,12 +6,12 @@ package github
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+	"github.com/hyperfleet/hyperfleet/sim/forge/engine"
 )
 
 // Statuses and conclusions of jobs, in GitHub's words.
@@ -99,7 +99,7 @@ func (w *workflowRun) status() (status, conclusion string) {
 // Queue adds jobs and returns them.
 func (s *Server) Queue(spec control.JobSpec) ([]control.Job, error) {
 	s.lock()
-	defer s.mu.Unlock()
+	defer s.core.Mu.Unlock()
 	repo := s.repos[strings.ToLower(spec.Repo)]
 	if repo == nil {
 		return nil, fmt.Errorf("queue jobs: no repository %q", spec.Repo)
@@ -120,7 +120,7 @@ func (s *Server) Queue(spec control.JobSpec) ([]control.Job, error) {
 		out = append(out, s.newJob(run, spec, i).control())
 	}
 	s.advance(s.now())
-	poke(s.kick)
+	s.core.Kick()
 	return out, nil
 }
 
@@ -138,7 +138,7 @@ func (s *Server) newRun(repo *repository, workflow string) *workflowRun {
 	s.ids.run++
 	run := &workflowRun{
 		id: s.ids.run, number: int64(len(s.runs) + 1), repo: repo, workflow: workflow,
-		headSHA: randomHex(20), created: s.now(), updated: s.now(),
+		headSHA: engine.Hex(20), created: s.now(), updated: s.now(),
 	}
 	s.runs[run.id] = run
 	return run
@@ -174,21 +174,21 @@ func (s *Server) enqueue(j *job) {
 // Approve lets a waiting job into the queue.
 func (s *Server) Approve(id int64) error {
 	s.lock()
-	defer s.mu.Unlock()
+	defer s.core.Mu.Unlock()
 	j := s.jobs[id]
 	if j == nil || j.status != statusWaiting {
 		return fmt.Errorf("approve job %d: no such waiting job", id)
 	}
 	s.enqueue(j)
 	s.advance(s.now())
-	poke(s.kick)
+	s.core.Kick()
 	return nil
 }
 
 // Cancel ends a job that is not completed. One that runs is stopped by its runner.
 func (s *Server) Cancel(id int64) error {
 	s.lock()
-	defer s.mu.Unlock()
+	defer s.core.Mu.Unlock()
 	j := s.jobs[id]
 	switch {
 	case j == nil || j.status == statusCompleted:
@@ -198,7 +198,7 @@ func (s *Server) Cancel(id int64) error {
 	default:
 		s.complete(j, conclusionCancelled)
 	}
-	poke(s.kick)
+	s.core.Kick()
 	return nil
 }
 
@@ -274,24 +274,15 @@ func (s *Server) nextDeadline() (time.Time, bool) {
 	return next, !next.IsZero()
 }
 
-// watchDeadlines keeps the state moving when nobody calls.
-func (s *Server) watchDeadlines() {
-	for s.ctx.Err() == nil {
-		s.lock()
-		next, due := s.nextDeadline()
-		wait := max(next.Sub(s.now()), time.Millisecond)
-		s.mu.Unlock()
-		if !due {
-			wait = time.Hour
-		}
-		timer := s.opts.Clock.NewTimer(wait)
-		select {
-		case <-timer.C():
-		case <-s.kick:
-		case <-s.ctx.Done():
-		}
-		timer.Stop()
+// due says how long nothing changes by itself.
+func (s *Server) due() time.Duration {
+	s.lock()
+	defer s.core.Mu.Unlock()
+	next, due := s.nextDeadline()
+	if !due {
+		return engine.Idle
 	}
+	return next.Sub(s.now())
 }
 
 // dispatch offers each queued job, oldest first, to a matching idle runner. Which
@@ -320,11 +311,11 @@ func (s *Server) dispatch(now time.Time) {
 		if len(fit) == 0 {
 			continue
 		}
-		at := fit[s.rng.IntN(len(fit))]
+		at := fit[s.core.Rand.IntN(len(fit))]
 		r := idle[at]
 		idle = slices.Delete(idle, at, at+1)
 		j.runner, j.assignedAt, r.job = r, now, j
-		poke(r.wake)
+		engine.Poke(r.wake)
 	}
 }
 
@@ -409,12 +400,10 @@ func (j *job) control() control.Job {
 // State returns a snapshot.
 func (s *Server) State() control.State {
 	s.lock()
-	defer s.mu.Unlock()
-	state := control.State{
-		Now: s.now(), Jobs: []control.Job{}, Runners: []control.Runner{}, Webhooks: s.counts,
-		Requests: maps.Clone(s.requests), Registered: s.registered,
-	}
-	state.Webhooks.Pending = len(s.outbox) + s.sending
+	defer s.core.Mu.Unlock()
+	state := s.core.Snapshot()
+	state.Registered = s.registered
+	state.Webhooks.Pending = s.outbox.Pending()
 	for _, j := range s.jobs {
 		state.Jobs = append(state.Jobs, j.control())
 	}

@@ -72,7 +72,7 @@ func (s *Server) overPoints(c *call) bool {
 
 // refuseSecondary is the answer of a secondary limit.
 func (s *Server) refuseSecondary(header http.Header) *reply {
-	after := s.faults.RetryAfter
+	after := s.core.Faults().RetryAfter
 	if after <= 0 {
 		after = defaultRetryAfter
 	}
@@ -90,7 +90,7 @@ func (s *Server) admitRegistration(sc scope) bool {
 	now := s.now()
 	recent := slices.DeleteFunc(s.registrations[sc], func(at time.Time) bool { return now.Sub(at) >= registrationWindow })
 	s.registrations[sc] = recent
-	if len(recent) >= s.opts.RegistrationLimit || s.chance(s.faults.RegistrationsLimited) {
+	if len(recent) >= s.opts.RegistrationLimit || s.core.Chance(s.core.Faults().RegistrationsLimited) {
 		return false
 	}
 	s.registrations[sc] = append(recent, now)
@@ -143,7 +143,7 @@ func (s *Server) showLimit(cred *credential, header http.Header) {
 
 // Revoke ends a token, as its owner or GitHub may at any time.
 func (s *Server) Revoke(token string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.core.Mu.Lock()
+	defer s.core.Mu.Unlock()
 	delete(s.creds, token)
 }

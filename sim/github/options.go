@@ -180,24 +180,5 @@ func (o *Options) check() error {
 	if o.App != nil && o.App.PublicKey == nil {
 		return errors.New("check simulator options: App has no PublicKey")
 	}
-	return checkFaults(o.Faults)
-}
-
-func checkFaults(f control.Faults) error {
-	for name, p := range map[string]float64{
-		"webhookLost": f.WebhookLost, "webhookDuplicated": f.WebhookDuplicated,
-		"webhookReordered": f.WebhookReordered, "serverError": f.ServerError,
-		"secondaryRateLimit": f.SecondaryRateLimit, "rateLimit": f.RateLimit,
-		"sessionLost": f.SessionLost, "messageRepeated": f.MessageRepeated,
-		"registrationRefused": f.RegistrationRefuse, "deleteBusy": f.DeleteBusy,
-		"unauthorized": f.Unauthorized, "registrationsLimited": f.RegistrationsLimited,
-	} {
-		if !(p >= 0 && p <= 1) { // also refuses NaN
-			return fmt.Errorf("check faults: %s is %v, want a probability from 0 to 1", name, p)
-		}
-	}
-	if f.RetryAfter < 0 || f.JITDelay < 0 {
-		return errors.New("check faults: a delay is negative")
-	}
-	return nil
+	return o.Faults.Check()
 }

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hyperfleet/hyperfleet/sim/forge/engine"
 	"github.com/hyperfleet/hyperfleet/sim/github/protocol"
 )
 
@@ -173,7 +174,7 @@ func (s *Server) answerDeleteRunner(c *call) reply {
 	if r == nil {
 		return notFound()
 	}
-	if r.busy() || s.chance(s.faults.DeleteBusy) {
+	if r.busy() || s.core.Chance(s.core.Faults().DeleteBusy) {
 		return fail(http.StatusUnprocessableEntity, fmt.Sprintf("Bad request - Runner %q is still running a job\"", r.name))
 	}
 	s.removeRunner(r)
@@ -187,7 +188,7 @@ func (s *Server) removeRunner(r *runner) {
 	}
 	r.session, r.token = "", ""
 	delete(s.runners, r.id)
-	poke(r.wake)
+	engine.Poke(r.wake)
 }
 
 type jitRequest struct {
@@ -243,7 +244,7 @@ func (s *Server) newRunner(sc scope, name string, g *group) *runner {
 	s.ids.runner++
 	s.registered++
 	r := &runner{
-		id: s.ids.runner, name: name, scope: sc, group: g, os: "unknown", clientID: randomGUID(),
+		id: s.ids.runner, name: name, scope: sc, group: g, os: "unknown", clientID: engine.UUID(),
 		wake: make(chan struct{}, 1), lastSeen: s.now(),
 	}
 	s.runners[r.id] = r
@@ -327,7 +328,7 @@ func (s *Server) answerRegistrationToken(c *call) reply { return s.grantToken(c,
 func (s *Server) answerRemoveToken(c *call) reply { return s.grantToken(c, true) }
 
 func (s *Server) grantToken(c *call, remove bool) reply {
-	token := "A" + strings.ToUpper(randomHex(14))
+	token := "A" + strings.ToUpper(engine.Hex(14))
 	expires := c.now.Add(grantLife)
 	s.tokens[token] = &grant{scope: c.scope, remove: remove, expires: expires}
 	zone := time.FixedZone("PST", -8*60*60)
@@ -449,9 +450,4 @@ func intOr(text string, fallback int) int {
 		return fallback
 	}
 	return n
-}
-
-func randomGUID() string {
-	h := randomHex(16)
-	return h[:8] + "-" + h[8:12] + "-4" + h[13:16] + "-8" + h[17:20] + "-" + h[20:]
 }

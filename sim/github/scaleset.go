@@ -17,6 +17,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hyperfleet/hyperfleet/sim/forge/engine"
 	"github.com/hyperfleet/hyperfleet/sim/github/protocol"
 )
 
@@ -171,9 +172,9 @@ func (s *Server) registerAdmin(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.lock()
-	defer s.mu.Unlock()
-	s.requests["runner-registration"]++
-	if s.chance(s.faults.ServerError) {
+	defer s.core.Mu.Unlock()
+	s.core.Requests["runner-registration"]++
+	if s.core.Chance(s.core.Faults().ServerError) {
 		refuse(w, http.StatusInternalServerError, "an error by a fault")
 		return
 	}
@@ -192,8 +193,8 @@ func (s *Server) registerAdmin(w http.ResponseWriter, r *http.Request) {
 	}
 	expires := s.now().Add(s.opts.ScaleSets.AdminTokenLife)
 	token, err := protocol.Sign(key, protocol.Claims{
-		Subject: randomGUID(), IssuedAt: json.Number(strconv.FormatInt(s.now().Unix(), 10)),
-		Expires: json.Number(strconv.FormatInt(expires.Unix(), 10)), TokenUUID: randomGUID(),
+		Subject: engine.UUID(), IssuedAt: json.Number(strconv.FormatInt(s.now().Unix(), 10)),
+		Expires: json.Number(strconv.FormatInt(expires.Unix(), 10)), TokenUUID: engine.UUID(),
 	})
 	if err != nil {
 		refuse(w, http.StatusInternalServerError, err.Error())
@@ -259,9 +260,9 @@ func (s *Server) withAdmin(do func(*setCall)) http.HandlerFunc {
 			s.violate("request", r.Method, r.URL.Path, fmt.Errorf("api-version is %q, want %s", got, apiVersion))
 		}
 		s.lock()
-		defer s.mu.Unlock()
-		s.requests["scaleset "+r.Method+" "+lastWord(r.Pattern)]++
-		if s.chance(s.faults.ServerError) {
+		defer s.core.Mu.Unlock()
+		s.core.Requests["scaleset "+r.Method+" "+lastWord(r.Pattern)]++
+		if s.core.Chance(s.core.Faults().ServerError) {
 			exception(w, http.StatusInternalServerError, "VssServiceException", "an error by a fault")
 			return
 		}
@@ -280,7 +281,7 @@ func (s *Server) withAdmin(do func(*setCall)) http.HandlerFunc {
 		}
 		do(c)
 		s.advance(s.now())
-		poke(s.kick)
+		s.core.Kick()
 	}
 }
 
@@ -460,7 +461,7 @@ func (s *Server) dropSet(set *scaleSet) {
 // tools do.
 func (s *Server) AddScaleSet(repo, name string, labels ...string) error {
 	s.lock()
-	defer s.mu.Unlock()
+	defer s.core.Mu.Unlock()
 	if s.repos[strings.ToLower(repo)] == nil || s.setByName(name) != nil {
 		return fmt.Errorf("add scale set %q: no repository %q, or the set exists", name, repo)
 	}
@@ -479,7 +480,7 @@ func (s *Server) AddScaleSet(repo, name string, labels ...string) error {
 // DeleteScaleSet deletes a set as a person does on the settings page.
 func (s *Server) DeleteScaleSet(name string) error {
 	s.lock()
-	defer s.mu.Unlock()
+	defer s.core.Mu.Unlock()
 	set := s.setByName(name)
 	if set == nil {
 		return fmt.Errorf("delete scale set %q: there is none", name)

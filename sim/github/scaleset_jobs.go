@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/hyperfleet/hyperfleet/sim/forge/engine"
 )
 
 // maxAssignments of one job that no runner takes.
@@ -134,7 +136,7 @@ func (s *Server) setFor(j *job) *scaleSet {
 // bring moves a job one step nearer to its set.
 func (s *Server) bring(j *job, now time.Time) {
 	if j.offer.job == "" {
-		j.offer.job = randomGUID()
+		j.offer.job = engine.UUID()
 	}
 	switch j.offer.state {
 	case unoffered:

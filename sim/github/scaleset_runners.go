@@ -89,7 +89,7 @@ func (c *setCall) getAgent() {
 func (c *setCall) deleteAgent() {
 	switch r := c.agent(); {
 	case r == nil:
-	case r.busy() || c.s.chance(c.s.faults.DeleteBusy):
+	case r.busy() || c.s.core.Chance(c.s.core.Faults().DeleteBusy):
 		exception(c.w, http.StatusBadRequest, "JobStillRunningException",
 			"Runner "+r.name+" is still running a job.")
 	default:

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/hyperfleet/hyperfleet/sim/forge/engine"
 )
 
 // maxEvents of one message.
@@ -47,7 +49,7 @@ func (c *setCall) sessionJSON(session *setSession) map[string]any {
 }
 
 func (c *setCall) renew(session *setSession) {
-	session.token, session.tokenExpires = randomHex(24), c.now.Add(c.s.opts.ScaleSets.QueueTokenLife)
+	session.token, session.tokenExpires = engine.Hex(24), c.now.Add(c.s.opts.ScaleSets.QueueTokenLife)
 	session.seen = c.now
 }
 
@@ -69,7 +71,7 @@ func (c *setCall) openSession() {
 			"The actions runner scaleset "+c.set.name+" already has an active session for owner "+c.set.session.owner+".")
 		return
 	}
-	c.set.session = &setSession{id: randomGUID(), owner: req.Owner}
+	c.set.session = &setSession{id: engine.UUID(), owner: req.Owner}
 	c.renew(c.set.session)
 	sendJSON(c.w, http.StatusOK, c.sessionJSON(c.set.session))
 }
@@ -109,19 +111,19 @@ func (s *Server) setByQueueToken(r *http.Request) *scaleSet {
 // queueCall checks a call with a queue's token, and leaves the server locked if it is good.
 func (s *Server) queueCall(w http.ResponseWriter, r *http.Request, name string) *scaleSet {
 	s.lock()
-	s.requests["scaleset "+name]++
-	if s.chance(s.faults.ServerError) {
-		s.mu.Unlock()
+	s.core.Requests["scaleset "+name]++
+	if s.core.Chance(s.core.Faults().ServerError) {
+		s.core.Mu.Unlock()
 		exception(w, http.StatusInternalServerError, "VssServiceException", "an error by a fault")
 		return nil
 	}
 	set := s.setByQueueToken(r)
-	if set != nil && s.chance(s.faults.SessionLost) {
+	if set != nil && s.core.Chance(s.core.Faults().SessionLost) {
 		set.lose(true)
 		set = nil
 	}
 	if set == nil {
-		s.mu.Unlock()
+		s.core.Mu.Unlock()
 		exception(w, http.StatusUnauthorized, "VssUnauthorizedException", "the message queue token is unknown or expired")
 	}
 	return set
@@ -131,7 +133,7 @@ func (s *Server) queueCall(w http.ResponseWriter, r *http.Request, name string) 
 // not acknowledged is lost too. It tells whether there is such a set.
 func (s *Server) LoseSession(name string, messages bool) bool {
 	s.lock()
-	defer s.mu.Unlock()
+	defer s.core.Mu.Unlock()
 	set := s.setByName(name)
 	if set != nil {
 		set.lose(messages)
@@ -142,7 +144,7 @@ func (s *Server) LoseSession(name string, messages bool) bool {
 // Capacity gives what a scale set was last asked with.
 func (s *Server) Capacity(name string) int {
 	s.lock()
-	defer s.mu.Unlock()
+	defer s.core.Mu.Unlock()
 	if set := s.setByName(name); set != nil {
 		return set.capacity
 	}
@@ -191,7 +193,7 @@ func (s *Server) pollQueue(w http.ResponseWriter, r *http.Request) {
 	set.capacity = capacity
 	session.polls++
 	s.advance(s.now())
-	s.mu.Unlock()
+	s.core.Mu.Unlock()
 	s.hold(w, r, set, session, last, timeout)
 }
 
@@ -199,17 +201,17 @@ func (s *Server) hold(
 	w http.ResponseWriter, r *http.Request, set *scaleSet, session *setSession, last int64, timeout <-chan time.Time,
 ) {
 	defer func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
+		s.core.Mu.Lock()
+		defer s.core.Mu.Unlock()
 		session.polls--
 		session.seen = s.now()
-		poke(s.kick)
+		s.core.Kick()
 	}()
 	for {
 		s.lock()
 		alive, message, wake := set.session == session, set.next(last), set.wake
 		counts := s.countSet(set)
-		s.mu.Unlock()
+		s.core.Mu.Unlock()
 		switch {
 		case !alive:
 			exception(w, http.StatusUnauthorized, "VssUnauthorizedException", "the session is over")
@@ -227,7 +229,7 @@ func (s *Server) hold(
 			return
 		case <-r.Context().Done():
 			return
-		case <-s.ctx.Done():
+		case <-s.core.Done():
 			w.WriteHeader(http.StatusAccepted)
 			return
 		}
@@ -262,7 +264,7 @@ func (s *Server) acknowledge(w http.ResponseWriter, r *http.Request) {
 	if set == nil {
 		return
 	}
-	defer s.mu.Unlock()
+	defer s.core.Mu.Unlock()
 	id, err := strconv.ParseInt(r.PathValue("message"), 10, 64)
 	if err != nil {
 		s.violateLocked("request", r.Method, r.URL.Path, fmt.Errorf("message id: %w", err))
@@ -272,7 +274,7 @@ func (s *Server) acknowledge(w http.ResponseWriter, r *http.Request) {
 		if message.id != id {
 			continue
 		}
-		if s.chance(s.faults.MessageRepeated) {
+		if s.core.Chance(s.core.Faults().MessageRepeated) {
 			var events []map[string]any
 			if json.Unmarshal([]byte(message.body), &events) == nil {
 				set.events = append(events, set.events...)
@@ -298,7 +300,7 @@ func (s *Server) acquireJobs(w http.ResponseWriter, r *http.Request) {
 	if set == nil {
 		return
 	}
-	defer s.mu.Unlock()
+	defer s.core.Mu.Unlock()
 	got := []int64{}
 	for _, j := range s.queue {
 		if j.set == set && j.offer.state == offered && slices.Contains(ids, j.offer.request) {
@@ -313,12 +315,12 @@ func (s *Server) acquireJobs(w http.ResponseWriter, r *http.Request) {
 // Abandon opens a session of a scale set that nobody uses, as a listener leaves it that died.
 func (s *Server) Abandon(name string) error {
 	s.lock()
-	defer s.mu.Unlock()
+	defer s.core.Mu.Unlock()
 	set := s.setByName(name)
 	if set == nil || set.session != nil {
 		return fmt.Errorf("abandon a session of scale set %q: there is no such set, or it has a listener", name)
 	}
-	set.session = &setSession{id: randomGUID(), owner: "gone", token: randomHex(24), seen: s.now()}
-	poke(s.kick)
+	set.session = &setSession{id: engine.UUID(), owner: "gone", token: engine.Hex(24), seen: s.now()}
+	s.core.Kick()
 	return nil
 }

@@ -4,38 +4,32 @@
 package github
 
 import (
-	"context"
 	"crypto/rand"
 	"crypto/rsa"
 	"errors"
 	"fmt"
-	mathrand "math/rand/v2"
 	"net/http"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+	"github.com/hyperfleet/hyperfleet/sim/forge/engine"
 )
 
 // Server is one simulated GitHub. Make it with New, serve Handler (and Control,
 // on a listener of its own), and Close it.
 type Server struct {
+	*engine.Record
+
+	core    *engine.Core
 	opts    Options
 	spec    *Spec
 	api     http.Handler
 	control http.Handler
-	ctx     context.Context //nolint:containedctx // lifetime of the server's goroutines and held polls
-	stop    context.CancelFunc
-	wg      sync.WaitGroup
-	kick    chan struct{} // wakes the deadline loop; capacity 1
-	mail    chan struct{} // wakes the webhook sender; capacity 1
-	client  *http.Client
 	shapes  *shapes
 
-	mu         sync.Mutex
-	rng        *mathrand.Rand
-	faults     control.Faults
+	// The core's Mu guards what follows.
+	outbox     *engine.Outbox[delivery]
 	ids        ids
 	repos      map[string]*repository // by lower-case full name
 	orgs       map[string]*account    // by lower-case login
@@ -47,16 +41,10 @@ type Server struct {
 	tokens     map[string]*grant
 	creds      map[string]*credential
 	hooks      []*hook
-	outbox     []*delivery
-	sending    int
-	flying     map[int64]bool // jobs that a webhook is under way for
-	counts     control.WebhookCounts
-	requests   map[string]int
 	registered int
 	quotas     map[int64]*quota // by installation
 	// registrations of the last minutes.
 	registrations map[scope][]time.Time
-	violations    []control.Violation
 	runnerKey     *rsa.PrivateKey
 	scaling       scaleSets
 }
@@ -107,17 +95,18 @@ func New(opts Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		opts: opts, spec: spec, shapes: shapes, faults: opts.Faults, runnerKey: opts.RunnerKey,
-		flying: map[int64]bool{}, kick: make(chan struct{}, 1), mail: make(chan struct{}, 1),
-		client: &http.Client{Timeout: opts.HookTimeout, Transport: &http.Transport{Proxy: nil}},
-		rng:    mathrand.New(mathrand.NewPCG(opts.Seed, 0x6f726765)), // faults must be repeatable
-		ids:    ids{job: 30_000_000_000, run: 5_400_000_000, label: 100, delivery: 25_000_000_000, group: 1},
-		repos:  map[string]*repository{}, orgs: map[string]*account{}, registrations: map[scope][]time.Time{},
+		opts: opts, spec: spec, shapes: shapes, runnerKey: opts.RunnerKey,
+		core: engine.New(engine.Config{
+			Clock: opts.Clock, Log: opts.Log, Faults: opts.Faults, Check: control.Faults.Check,
+			Seed: opts.Seed, Platform: 0x6f726765, HookTimeout: opts.HookTimeout,
+		}),
+		ids:   ids{job: 30_000_000_000, run: 5_400_000_000, label: 100, delivery: 25_000_000_000, group: 1},
+		repos: map[string]*repository{}, orgs: map[string]*account{}, registrations: map[scope][]time.Time{},
 		quotas:  map[int64]*quota{},
 		runners: map[int64]*runner{}, jobs: map[int64]*job{}, runs: map[int64]*workflowRun{},
-		tokens: map[string]*grant{}, creds: map[string]*credential{}, requests: map[string]int{},
+		tokens: map[string]*grant{}, creds: map[string]*credential{},
 	}
-	s.ctx, s.stop = context.WithCancel(context.Background())
+	s.Record = s.core.Record
 	if err := s.populate(); err != nil {
 		return nil, err
 	}
@@ -126,8 +115,8 @@ func New(opts Options) (*Server, error) {
 		s.SetWebhook(to)
 		return nil
 	})
-	s.wg.Go(s.watchDeadlines)
-	s.wg.Go(s.sendWebhooks)
+	s.outbox = engine.NewOutbox(s.core, s.deliver)
+	s.core.Watch(s.due)
 	return s, nil
 }
 
@@ -181,84 +170,33 @@ func (s *Server) Handler() http.Handler { return s.api }
 func (s *Server) Control() http.Handler { return s.control }
 
 // Close stops background work and ends held polls.
-func (s *Server) Close() {
-	s.stop()
-	s.wg.Wait()
-	s.client.CloseIdleConnections()
-}
-
-// Violations returns the breaches seen so far.
-func (s *Server) Violations() []control.Violation {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return append([]control.Violation(nil), s.violations...)
-}
-
-// TakeViolations returns the breaches seen so far and forgets them.
-func (s *Server) TakeViolations() []control.Violation {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	taken := s.violations
-	s.violations = nil
-	return taken
-}
-
-// maxMessage bounds a violation's text; schema errors quote whole schemas.
-const maxMessage = 1000
+func (s *Server) Close() { s.core.Close() }
 
 // violate records a breach. The caller holds no lock.
 func (s *Server) violate(kind, method, path string, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.core.Mu.Lock()
+	defer s.core.Mu.Unlock()
 	s.violateLocked(kind, method, path, err)
 }
 
 func (s *Server) violateLocked(kind, method, path string, err error) {
-	message := err.Error()
-	if len(message) > maxMessage {
-		message = message[:maxMessage] + "..."
-	}
-	s.opts.Log.Error("contract violation", "kind", kind, "method", method, "path", path, "error", message)
-	s.violations = append(s.violations, control.Violation{
-		Time: s.now(), Kind: kind, Method: method, Path: path, Message: message,
-	})
-}
-
-// SetFaults replaces the faults.
-func (s *Server) SetFaults(f control.Faults) error {
-	if err := checkFaults(f); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.faults = f
-	return nil
+	s.core.Violate(kind, method, path, err.Error())
 }
 
 // SetWebhook points every hook at a target; an empty URL stops webhooks.
 func (s *Server) SetWebhook(target control.WebhookTarget) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.core.Mu.Lock()
+	defer s.core.Mu.Unlock()
 	for _, h := range s.hooks {
 		h.URL, h.Secret = target.URL, target.Secret
 	}
 }
 
-func (s *Server) now() time.Time { return s.opts.Clock.Now() }
-
-// chance draws from the seeded source. The lock is held.
-func (s *Server) chance(p float64) bool { return p > 0 && s.rng.Float64() < p }
-
-func poke(ch chan struct{}) {
-	select {
-	case ch <- struct{}{}:
-	default:
-	}
-}
+func (s *Server) now() time.Time { return s.core.Now() }
 
 // lock takes the lock and brings the state up to now.
 func (s *Server) lock() {
-	s.mu.Lock()
+	s.core.Mu.Lock()
 	s.advance(s.now())
 }
 

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hyperfleet/hyperfleet/sim/forge/engine"
 	"github.com/hyperfleet/hyperfleet/sim/github/protocol"
 )
 
@@ -73,8 +74,8 @@ func (s *Server) runnerRegister(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.lock()
-	defer s.mu.Unlock()
-	if s.chance(s.faults.RegistrationRefuse) {
+	defer s.core.Mu.Unlock()
+	if s.core.Chance(s.core.Faults().RegistrationRefuse) {
 		refuse(w, http.StatusServiceUnavailable, "registration is refused by a fault")
 		return
 	}
@@ -145,7 +146,7 @@ func (s *Server) runnerRemove(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.lock()
-	defer s.mu.Unlock()
+	defer s.core.Mu.Unlock()
 	sc, err := s.grantFor(r, req.URL, true)
 	if err != nil {
 		refuse(w, http.StatusNotFound, err.Error())
@@ -171,7 +172,7 @@ func (s *Server) runnerToken(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.lock()
-	defer s.mu.Unlock()
+	defer s.core.Mu.Unlock()
 	key, err := s.key()
 	if err != nil {
 		refuse(w, http.StatusInternalServerError, err.Error())
@@ -187,7 +188,7 @@ func (s *Server) runnerToken(w http.ResponseWriter, r *http.Request) {
 			continue
 		}
 		if rn.token == "" {
-			rn.token = randomHex(24)
+			rn.token = engine.Hex(24)
 		}
 		sendJSON(w, http.StatusOK, protocol.TokenReply{AccessToken: rn.token})
 		return
@@ -212,7 +213,7 @@ func (s *Server) runnerByToken(r *http.Request) *runner {
 func (s *Server) withRunner(fn func(http.ResponseWriter, *http.Request, *runner)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		s.lock()
-		defer s.mu.Unlock()
+		defer s.core.Mu.Unlock()
 		rn := s.runnerByToken(r)
 		if rn == nil {
 			refuse(w, http.StatusUnauthorized, "the runner registration has been deleted from the server, please re-configure")
@@ -220,12 +221,12 @@ func (s *Server) withRunner(fn func(http.ResponseWriter, *http.Request, *runner)
 		}
 		fn(w, r, rn)
 		s.advance(s.now())
-		poke(s.kick)
+		s.core.Kick()
 	}
 }
 
 func (s *Server) sessionOpen(w http.ResponseWriter, _ *http.Request, rn *runner) {
-	if s.chance(s.faults.RegistrationRefuse) {
+	if s.core.Chance(s.core.Faults().RegistrationRefuse) {
 		refuse(w, http.StatusServiceUnavailable, "the session is refused by a fault")
 		return
 	}
@@ -233,7 +234,7 @@ func (s *Server) sessionOpen(w http.ResponseWriter, _ *http.Request, rn *runner)
 		refuse(w, http.StatusConflict, "a session for this runner already exists")
 		return
 	}
-	rn.session, rn.lastSeen = randomGUID(), s.now()
+	rn.session, rn.lastSeen = engine.UUID(), s.now()
 	rn.os, rn.version = "Linux", runnerVersion
 	sendJSON(w, http.StatusOK, protocol.SessionReply{SessionID: rn.session})
 }
@@ -247,7 +248,7 @@ func (s *Server) sessionClose(w http.ResponseWriter, r *http.Request, rn *runner
 		s.unassign(rn.job)
 	}
 	rn.session, rn.lastSeen = "", s.now()
-	poke(rn.wake)
+	engine.Poke(rn.wake)
 	sendJSON(w, http.StatusNoContent, nil)
 }
 
@@ -258,19 +259,19 @@ func (s *Server) runnerMessages(w http.ResponseWriter, r *http.Request) {
 	s.lock()
 	rn := s.runnerByToken(r)
 	if rn == nil || rn.session == "" || rn.session != session {
-		s.mu.Unlock()
+		s.core.Mu.Unlock()
 		refuse(w, http.StatusUnauthorized, "no such session")
 		return
 	}
 	rn.polls++
 	s.advance(s.now())
-	s.mu.Unlock()
+	s.core.Mu.Unlock()
 	message, alive := s.awaitJob(r.Context(), rn, session, timeout)
-	s.mu.Lock()
+	s.core.Mu.Lock()
 	rn.polls--
 	rn.lastSeen = s.now()
-	s.mu.Unlock()
-	poke(s.kick)
+	s.core.Mu.Unlock()
+	s.core.Kick()
 	switch {
 	case !alive:
 		refuse(w, http.StatusUnauthorized, "the session is over")
@@ -292,7 +293,7 @@ func (s *Server) awaitJob(
 		if j := rn.job; alive && j != nil && j.status == statusQueued {
 			message = &protocol.Message{JobID: j.id, Name: j.name, Duration: j.duration, Command: j.command}
 		}
-		s.mu.Unlock()
+		s.core.Mu.Unlock()
 		if message != nil || !alive {
 			return message, alive
 		}
@@ -302,7 +303,7 @@ func (s *Server) awaitJob(
 			return nil, true
 		case <-ctx.Done():
 			return nil, true
-		case <-s.ctx.Done():
+		case <-s.core.Done():
 			return nil, true
 		}
 	}

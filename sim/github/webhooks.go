@@ -4,7 +4,6 @@
 package github
 
 import (
-	"bytes"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -12,12 +11,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/hyperfleet/hyperfleet/sim/forge/engine"
 )
 
 // hook is a webhook and what was sent through it.
@@ -36,18 +36,12 @@ type delivery struct {
 	install    int64
 	repo       int64
 	redelivery bool
-	job        int64 // whose news it is; 0 for a redelivery
-	lost       bool  // by a fault: recorded as failed, never sent
-	notBefore  time.Time
+	lost       bool // by a fault: recorded as failed, never sent
 	body       []byte
 
-	at              time.Time
-	took            time.Duration
-	status          string
-	code            int
-	requestHeaders  http.Header
-	responseHeaders http.Header
-	response        string
+	at     time.Time
+	status string
+	answer engine.Answer
 }
 
 // covers says whether events of the repository go to the hook.
@@ -75,108 +69,44 @@ func (s *Server) notify(j *job, action string) {
 		if err != nil {
 			s.violateLocked("webhook", "POST", action, err)
 		}
-		d := &delivery{hook: h, guid: randomGUID(), action: action, repo: j.run.repo.id, job: j.id, body: body, notBefore: s.now()}
+		d := delivery{hook: h, guid: engine.UUID(), action: action, repo: j.run.repo.id, body: body}
 		if in := s.installationOf(j.run.repo); in != nil && h.Owner == "app" {
 			d.install = in.ID
 		}
-		s.post(d)
+		s.post(engine.Webhook[delivery]{Job: strconv.FormatInt(j.id, 10), What: d})
 	}
 }
 
-// lateBy bounds how late a reordered or duplicated webhook is.
-const lateBy = 3 * time.Second
-
-func (s *Server) post(d *delivery) {
-	if s.chance(s.faults.WebhookLost) {
-		s.counts.Lost++
-		d.lost = true
+// post queues a delivery. One that a fault loses is on the list of deliveries all the same.
+func (s *Server) post(w engine.Webhook[delivery]) {
+	if w.What.lost = s.core.Lost(); w.What.lost {
+		s.outbox.Queue(&w)
+		return
 	}
-	if s.chance(s.faults.WebhookReordered) {
-		d.notBefore = s.now().Add(s.late())
-	}
-	s.outbox = append(s.outbox, d)
-	if !d.lost && s.chance(s.faults.WebhookDuplicated) {
-		s.counts.Duplicated++
-		again := *d
-		again.notBefore = s.now().Add(s.late())
-		s.outbox = append(s.outbox, &again)
-	}
-	poke(s.mail)
-}
-
-func (s *Server) late() time.Duration { return time.Duration(s.rng.Int64N(int64(lateBy))) }
-
-// parallelWebhooks is how many webhooks are under way at a time.
-const parallelWebhooks = 8
-
-// sendWebhooks delivers the outbox, several at a time. GitHub promises no order; the
-// simulator keeps it between the webhooks of one job, unless a fault says otherwise.
-func (s *Server) sendWebhooks() {
-	slots := make(chan struct{}, parallelWebhooks)
-	for s.ctx.Err() == nil {
-		d, wait := s.nextDelivery()
-		if d != nil {
-			slots <- struct{}{}
-			s.wg.Go(func() {
-				defer func() { <-slots; poke(s.mail) }()
-				s.deliver(d)
-			})
-			continue
-		}
-		timer := s.opts.Clock.NewTimer(wait)
-		select {
-		case <-timer.C():
-		case <-s.mail:
-		case <-s.ctx.Done():
-		}
-		timer.Stop()
-	}
-}
-
-// nextDelivery takes the first delivery that is due and that no other of its job is
-// before, or says how long to wait.
-func (s *Server) nextDelivery() (*delivery, time.Duration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now, wait := s.now(), time.Hour
-	for i, d := range s.outbox {
-		if due := d.notBefore.Sub(now); due > 0 {
-			wait = min(wait, due)
-			continue
-		}
-		if d.job != 0 && s.flying[d.job] {
-			continue
-		}
-		s.outbox = slices.Delete(s.outbox, i, i+1)
-		s.ids.delivery++
-		d.id, d.at = s.ids.delivery, now
-		s.sending++
-		s.flying[d.job] = true
-		return d, 0
-	}
-	return nil, wait
+	s.outbox.Post(w)
 }
 
 // deliver makes one attempt and records it. There is no retry, as at GitHub.
-func (s *Server) deliver(d *delivery) {
-	s.mu.Lock()
+func (s *Server) deliver(w *engine.Webhook[delivery]) {
+	d := &w.What
+	s.core.Mu.Lock()
+	s.ids.delivery++
+	d.id, d.at = s.ids.delivery, s.now()
 	target, secret := d.hook.URL, d.hook.Secret
-	s.mu.Unlock()
+	s.core.Mu.Unlock()
 	if d.lost {
-		d.status, d.code = "failed to connect to host", http.StatusBadGateway
+		d.status, d.answer.Code = "failed to connect to host", http.StatusBadGateway
 	} else {
 		s.attempt(d, target, secret)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.sending--
-	delete(s.flying, d.job)
+	s.core.Mu.Lock()
+	defer s.core.Mu.Unlock()
 	switch {
 	case d.lost:
-	case d.code >= 200 && d.code < 300:
-		s.counts.Delivered++
+	case d.answer.Code >= 200 && d.answer.Code < 300:
+		s.core.Counts.Delivered++
 	default:
-		s.counts.Failed++
+		s.core.Counts.Failed++
 	}
 	// Deliveries overtake each other; the list is by id.
 	at, _ := slices.BinarySearchFunc(d.hook.deliveries, d.id, func(old *delivery, id int64) int { return int(old.id - id) })
@@ -187,35 +117,23 @@ func (s *Server) deliver(d *delivery) {
 }
 
 func (s *Server) attempt(d *delivery, target, secret string) {
-	ctx, cancel := context.WithTimeout(s.ctx, s.opts.HookTimeout)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target, bytes.NewReader(d.body))
-	if err != nil {
-		d.status, d.code = "invalid HTTP Response: bad URL", http.StatusBadGateway
-		return
-	}
-	hookHeaders(req.Header, d, secret)
-	if s.opts.URL != "" {
-		_, host, _ := strings.Cut(s.opts.URL, "://")
-		req.Header.Set("X-Github-Enterprise-Host", host)
-	}
-	d.requestHeaders = req.Header
-	began := s.now()
-	resp, err := s.client.Do(req)
-	d.took = s.now().Sub(began)
-	if err != nil {
-		d.status, d.code = "failed to connect to host", http.StatusBadGateway
-		if errors.Is(err, context.DeadlineExceeded) {
-			d.status, d.code = "timed out", http.StatusGatewayTimeout
+	d.answer = s.core.Send(target, d.body, func(h http.Header) {
+		hookHeaders(h, d, secret)
+		if s.opts.URL != "" {
+			_, host, _ := strings.Cut(s.opts.URL, "://")
+			h.Set("X-Github-Enterprise-Host", host)
 		}
-		return
-	}
-	defer func() { _ = resp.Body.Close() }()
-	text, _ := io.ReadAll(io.LimitReader(resp.Body, 4<<10))
-	d.code, d.status, d.response = resp.StatusCode, "OK", string(text)
-	d.responseHeaders = resp.Header
-	if resp.StatusCode >= 300 {
-		d.status = "Invalid HTTP Response: " + strconv.Itoa(resp.StatusCode)
+	})
+	d.status = "OK"
+	switch err := d.answer.Err; {
+	case errors.Is(err, context.DeadlineExceeded):
+		d.status, d.answer.Code = "timed out", http.StatusGatewayTimeout
+	case err != nil && d.answer.Sent == nil:
+		d.status, d.answer.Code = "invalid HTTP Response: bad URL", http.StatusBadGateway
+	case err != nil:
+		d.status, d.answer.Code = "failed to connect to host", http.StatusBadGateway
+	case d.answer.Code >= 300:
+		d.status = "Invalid HTTP Response: " + strconv.Itoa(d.answer.Code)
 	}
 }
 
@@ -259,7 +177,7 @@ func (s *Server) hookOf(c *call) *hook {
 func (d *delivery) itemJSON() map[string]any {
 	out := map[string]any{
 		"id": d.id, "guid": d.guid, "delivered_at": stamp(d.at), "redelivery": d.redelivery,
-		"duration": d.took.Seconds(), "status": d.status, "status_code": d.code, "event": "workflow_job",
+		"duration": d.answer.Took.Seconds(), "status": d.status, "status_code": d.answer.Code, "event": "workflow_job",
 		"action": d.action, "installation_id": nil, "repository_id": d.repo, "throttled_at": nil,
 	}
 	if d.install != 0 {
@@ -286,7 +204,7 @@ func (s *Server) answerDeliveries(c *call) reply {
 	}
 	list, link := []map[string]any{}, ""
 	for _, d := range slices.Backward(h.deliveries) {
-		failed := d.code >= 400
+		failed := d.answer.Code >= 400
 		if (before != 0 && d.id > before) || (query.Get("status") == "failure") != failed && query.Get("status") != "" {
 			continue
 		}
@@ -322,8 +240,8 @@ func (s *Server) answerDelivery(c *call) reply {
 	}
 	out := d.itemJSON()
 	out["url"] = d.hook.URL
-	out["request"] = map[string]any{"headers": flat(d.requestHeaders), "payload": json.RawMessage(d.body)}
-	out["response"] = map[string]any{"headers": flat(d.responseHeaders), "payload": d.response}
+	out["request"] = map[string]any{"headers": flat(d.answer.Sent), "payload": json.RawMessage(d.body)}
+	out["response"] = map[string]any{"headers": flat(d.answer.Header), "payload": d.answer.Text}
 	return ok(out)
 }
 
@@ -341,9 +259,7 @@ func (s *Server) answerRedeliver(c *call) reply {
 	if d == nil {
 		return notFound()
 	}
-	s.post(&delivery{
-		hook: d.hook, guid: d.guid, action: d.action, install: d.install, repo: d.repo,
-		redelivery: true, body: d.body, notBefore: s.now(),
-	})
+	again := delivery{hook: d.hook, guid: d.guid, action: d.action, install: d.install, repo: d.repo, redelivery: true, body: d.body}
+	s.post(engine.Webhook[delivery]{Free: true, What: again})
 	return reply{status: http.StatusAccepted, body: map[string]any{}}
 }

@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/hyperfleet/hyperfleet/sim/forge/engine"
 )
 
 // maxBody bounds request bodies.
@@ -79,9 +81,9 @@ func (s *Server) routes() http.Handler {
 }
 
 func (s *Server) unknown(w http.ResponseWriter, r *http.Request) {
-	s.mu.Lock()
+	s.core.Mu.Lock()
 	s.violate("unknown-path", r.Method, r.URL.Path, errors.New("the simulator does not serve this call"))
-	s.mu.Unlock()
+	s.core.Mu.Unlock()
 	refuse(w, http.StatusNotImplemented, "Not simulated: "+r.Method+" "+r.URL.Path)
 }
 
@@ -96,7 +98,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, route string, end
 	for key, value := range out.header {
 		w.Header().Set(key, value)
 	}
-	w.Header().Set("X-Request-Id", strings.ToUpper(randomHex(13)))
+	w.Header().Set("X-Request-Id", strings.ToUpper(engine.Hex(13)))
 	switch text := out.body.(type) {
 	case nil:
 		w.WriteHeader(out.status)
@@ -119,37 +121,37 @@ func (s *Server) answer(c *call, end endpoint) reply {
 	if c.op == requestRoute {
 		s.hold(c)
 	}
-	if !s.wait(c.r.Context(), delay) {
+	if !s.core.Sleep(c.r.Context(), delay) {
 		return fail(http.StatusServiceUnavailable, "503 Service Unavailable")
 	}
 	s.lock()
-	defer s.mu.Unlock()
+	defer s.core.Mu.Unlock()
 	c.now = s.now()
 	if broken := s.readParams(c, end); broken != nil {
 		return *broken
 	}
 	out := end.answer(s, c)
-	poke(s.kick)
+	s.core.Kick()
 	return out
 }
 
 // admit returns an early answer, or nil and how long the call is held up.
 func (s *Server) admit(c *call, end endpoint) (*reply, time.Duration) {
 	s.lock()
-	defer s.mu.Unlock()
+	defer s.core.Mu.Unlock()
 	c.now = s.now()
-	s.requests[c.op]++
+	s.core.Requests[c.op]++
 	if !s.named {
 		s.base = "http://" + c.r.Host
 	}
-	if s.chance(s.faults.ServerError) {
+	if s.core.Chance(s.core.Faults().ServerError) {
 		return &reply{status: http.StatusBadGateway, body: "GitLab is not responding"}, 0
 	}
-	if s.chance(s.faults.RateLimit) || s.chance(s.faults.SecondaryRateLimit) {
+	if s.core.Chance(s.core.Faults().RateLimit) || s.core.Chance(s.core.Faults().SecondaryRateLimit) {
 		return s.limited(c), 0
 	}
 	if end.scopes == nil {
-		if s.chance(s.faults.RegistrationRefuse) {
+		if s.core.Chance(s.core.Faults().RegistrationRefuse) {
 			out := fail(http.StatusServiceUnavailable, "503 Service Unavailable")
 			return &out, 0
 		}
@@ -159,14 +161,14 @@ func (s *Server) admit(c *call, end endpoint) (*reply, time.Duration) {
 		return refused, 0
 	}
 	if c.op == "POST /user/runners" {
-		return nil, s.faults.JITDelay
+		return nil, s.core.Faults().JITDelay
 	}
 	return nil, 0
 }
 
 // limited: docs "Rate limits", the plain text and the headers of a spent limit.
 func (s *Server) limited(c *call) *reply {
-	after := s.faults.RetryAfter
+	after := s.core.Faults().RetryAfter
 	if after <= 0 {
 		after = time.Minute
 	}

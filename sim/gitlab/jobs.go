@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+	"github.com/hyperfleet/hyperfleet/sim/forge/engine"
 )
 
 // Statuses of jobs, in GitLab's words.
@@ -66,7 +67,7 @@ type pipeline struct {
 // Queue adds jobs, all of one pipeline, and returns them.
 func (s *Server) Queue(spec control.JobSpec) ([]control.Job, error) {
 	s.lock()
-	defer s.mu.Unlock()
+	defer s.core.Mu.Unlock()
 	p := s.projectBy(spec.Repo)
 	if p == nil {
 		return nil, fmt.Errorf("queue jobs: no project %q", spec.Repo)
@@ -81,13 +82,13 @@ func (s *Server) Queue(spec control.JobSpec) ([]control.Job, error) {
 		spec.Name = "build"
 	}
 	s.ids.pipeline++
-	run := &pipeline{id: s.ids.pipeline, project: p, name: spec.Workflow, sha: randomHex(20), created: s.now()}
+	run := &pipeline{id: s.ids.pipeline, project: p, name: spec.Workflow, sha: engine.Hex(20), created: s.now()}
 	p.active = s.now()
 	var out []control.Job
 	for i := range max(spec.Count, 1) {
 		out = append(out, s.newJob(run, spec, i).control())
 	}
-	poke(s.kick)
+	s.core.Kick()
 	return out, nil
 }
 
@@ -122,13 +123,13 @@ func (s *Server) enqueue(j *job) {
 // Approve plays a manual job.
 func (s *Server) Approve(id int64) error {
 	s.lock()
-	defer s.mu.Unlock()
+	defer s.core.Mu.Unlock()
 	j := s.jobs[id]
 	if j == nil || j.status != statusManual {
 		return fmt.Errorf("approve job %d: no such manual job", id)
 	}
 	s.enqueue(j)
-	poke(s.kick)
+	s.core.Kick()
 	return nil
 }
 
@@ -136,13 +137,13 @@ func (s *Server) Approve(id int64) error {
 // runner hears of it when it next speaks of it.
 func (s *Server) Cancel(id int64) error {
 	s.lock()
-	defer s.mu.Unlock()
+	defer s.core.Mu.Unlock()
 	j := s.jobs[id]
 	if j == nil || j.over() {
 		return fmt.Errorf("cancel job %d: no such unfinished job", id)
 	}
 	s.finish(j, statusCanceled, "")
-	poke(s.kick)
+	s.core.Kick()
 	return nil
 }
 
@@ -196,24 +197,15 @@ func (s *Server) nextDeadline() (time.Time, bool) {
 	return next, !next.IsZero()
 }
 
-// watchDeadlines keeps the state moving when nobody calls.
-func (s *Server) watchDeadlines() {
-	for s.ctx.Err() == nil {
-		s.lock()
-		next, due := s.nextDeadline()
-		wait := max(next.Sub(s.now()), time.Millisecond)
-		s.mu.Unlock()
-		if !due {
-			wait = time.Hour
-		}
-		timer := s.opts.Clock.NewTimer(wait)
-		select {
-		case <-timer.C():
-		case <-s.kick:
-		case <-s.ctx.Done():
-		}
-		timer.Stop()
+// due says how long nothing changes by itself.
+func (s *Server) due() time.Duration {
+	s.lock()
+	defer s.core.Mu.Unlock()
+	next, due := s.nextDeadline()
+	if !due {
+		return engine.Idle
 	}
+	return next.Sub(s.now())
 }
 
 // start gives a pending job to a runner.
@@ -306,8 +298,8 @@ func (j *job) control() control.Job {
 
 // Trace gives what a job's runner has sent of its log.
 func (s *Server) Trace(id int64) string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.core.Mu.Lock()
+	defer s.core.Mu.Unlock()
 	if j := s.jobs[id]; j != nil {
 		return string(j.trace)
 	}
@@ -317,13 +309,10 @@ func (s *Server) Trace(id int64) string {
 // State returns a snapshot.
 func (s *Server) State() control.State {
 	s.lock()
-	defer s.mu.Unlock()
-	state := control.State{
-		Now: s.now(), Jobs: []control.Job{}, Runners: []control.Runner{}, Webhooks: s.counts,
-		Requests: maps.Clone(s.requests), Registered: s.registered,
-		MachineCalls: slices.Sorted(maps.Keys(runnerEndpoints())),
-	}
-	state.Webhooks.Pending = len(s.outbox) + s.sending
+	defer s.core.Mu.Unlock()
+	state := s.core.Snapshot()
+	state.Registered, state.MachineCalls = s.registered, slices.Sorted(maps.Keys(runnerEndpoints()))
+	state.Webhooks.Pending = s.outbox.Pending()
 	for _, id := range slices.Sorted(maps.Keys(s.jobs)) {
 		state.Jobs = append(state.Jobs, s.jobs[id].control())
 	}

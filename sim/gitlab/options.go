@@ -100,24 +100,7 @@ func (o *Options) check() error {
 			}
 		}
 	}
-	return checkFaults(o.Faults)
-}
-
-func checkFaults(f control.Faults) error {
-	for name, p := range map[string]float64{
-		"webhookLost": f.WebhookLost, "webhookDuplicated": f.WebhookDuplicated,
-		"webhookReordered": f.WebhookReordered, "serverError": f.ServerError,
-		"secondaryRateLimit": f.SecondaryRateLimit, "rateLimit": f.RateLimit,
-		"registrationRefused": f.RegistrationRefuse, "deleteBusy": f.DeleteBusy,
-	} {
-		if !(p >= 0 && p <= 1) { // also refuses NaN
-			return fmt.Errorf("check faults: %s is %v, want a probability from 0 to 1", name, p)
-		}
-	}
-	if f.RetryAfter < 0 || f.JITDelay < 0 {
-		return errors.New("check faults: a delay is negative")
-	}
-	return nil
+	return o.Faults.Check()
 }
 
 // split takes a full path apart: its namespace and its name.

@@ -277,7 +277,7 @@ func (s *Server) answerRunnerJobs(c *call) reply {
 		return *refused
 	}
 	status := c.text("status")
-	if status == statusRunning && s.chance(s.faults.DeleteBusy) {
+	if status == statusRunning && s.core.Chance(s.core.Faults().DeleteBusy) {
 		return c.paginate(s.base, []map[string]any{{"id": 1, "status": statusRunning}})
 	}
 	return c.paginate(s.base, s.jobList(func(j *job) bool {

@@ -46,9 +46,9 @@ func (s *Server) hold(c *call) {
 	}
 	timeout := s.opts.Clock.After(s.opts.PollTimeout)
 	for {
-		s.mu.Lock()
+		s.core.Mu.Lock()
 		same, changed := asked.LastUpdate == s.lastUpdate(), s.changed
-		s.mu.Unlock()
+		s.core.Mu.Unlock()
 		if !same {
 			return
 		}
@@ -58,7 +58,7 @@ func (s *Server) hold(c *call) {
 			return
 		case <-c.r.Context().Done():
 			return
-		case <-s.ctx.Done():
+		case <-s.core.Done():
 			return
 		}
 	}

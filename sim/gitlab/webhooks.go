@@ -4,27 +4,23 @@
 package gitlab
 
 import (
-	"bytes"
-	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/hyperfleet/hyperfleet/sim/forge/engine"
 )
 
 // delivery is one attempt to deliver one event.
 type delivery struct {
-	key       string // idempotency key
-	job       int64  // whose news it is
-	notBefore time.Time
-	body      []byte
+	key  string // idempotency key
+	body []byte
 }
 
 // hookHealth: docs "Webhooks", section "Auto-disabled webhooks".
@@ -47,7 +43,7 @@ func (s *Server) notify(j *job) {
 		return
 	}
 	if s.now().Before(s.health.until) {
-		s.counts.Failed++ // the hook is disabled, and nobody is told
+		s.core.Counts.Failed++ // the hook is disabled, and nobody is told
 		return
 	}
 	body, err := json.Marshal(s.eventJSON(j))
@@ -55,97 +51,25 @@ func (s *Server) notify(j *job) {
 		s.violate("webhook", http.MethodPost, s.webhook.URL, err)
 		return
 	}
-	s.post(&delivery{key: randomUUID(), job: j.id, body: body, notBefore: s.now()})
-}
-
-// lateBy bounds how late a reordered or duplicated webhook is.
-const lateBy = 3 * time.Second
-
-func (s *Server) post(d *delivery) {
-	if s.chance(s.faults.WebhookLost) {
-		s.counts.Lost++
-		return
+	if !s.core.Lost() {
+		s.outbox.Post(engine.Webhook[delivery]{Job: strconv.FormatInt(j.id, 10), What: delivery{key: engine.UUID(), body: body}})
 	}
-	if s.chance(s.faults.WebhookReordered) {
-		d.notBefore = s.now().Add(s.late())
-	}
-	s.outbox = append(s.outbox, d)
-	if s.chance(s.faults.WebhookDuplicated) {
-		s.counts.Duplicated++
-		again := *d
-		again.notBefore = s.now().Add(s.late())
-		s.outbox = append(s.outbox, &again)
-	}
-	poke(s.mail)
-}
-
-func (s *Server) late() time.Duration { return time.Duration(s.rng.Int64N(int64(lateBy))) }
-
-// parallelWebhooks is how many webhooks are under way at a time.
-const parallelWebhooks = 8
-
-// sendWebhooks delivers the outbox, several at a time. GitLab promises no order; the
-// simulator keeps it between the webhooks of one job, unless a fault says otherwise.
-func (s *Server) sendWebhooks() {
-	slots := make(chan struct{}, parallelWebhooks)
-	for s.ctx.Err() == nil {
-		d, wait := s.nextDelivery()
-		if d != nil {
-			slots <- struct{}{}
-			s.wg.Go(func() {
-				defer func() { <-slots; poke(s.mail) }()
-				s.deliver(d)
-			})
-			continue
-		}
-		timer := s.opts.Clock.NewTimer(wait)
-		select {
-		case <-timer.C():
-		case <-s.mail:
-		case <-s.ctx.Done():
-		}
-		timer.Stop()
-	}
-}
-
-// nextDelivery takes the first delivery that is due and that no other of its job is
-// before, or says how long to wait.
-func (s *Server) nextDelivery() (*delivery, time.Duration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now, wait := s.now(), time.Hour
-	for i, d := range s.outbox {
-		if due := d.notBefore.Sub(now); due > 0 {
-			wait = min(wait, due)
-			continue
-		}
-		if s.flying[d.job] {
-			continue
-		}
-		s.outbox = slices.Delete(s.outbox, i, i+1)
-		s.sending++
-		s.flying[d.job] = true
-		return d, 0
-	}
-	return nil, wait
 }
 
 // deliver makes one attempt. There is no second one, as at GitLab.
-func (s *Server) deliver(d *delivery) {
-	s.mu.Lock()
-	target := s.webhook
-	s.mu.Unlock()
-	good := s.attempt(d, target.URL, target.Secret)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.sending--
-	delete(s.flying, d.job)
-	if good {
-		s.counts.Delivered++
+func (s *Server) deliver(w *engine.Webhook[delivery]) {
+	s.core.Mu.Lock()
+	target, origin := s.webhook, s.base
+	s.core.Mu.Unlock()
+	code := s.core.Send(target.URL, w.What.body, func(h http.Header) { s.sign(h, w.What, target.Secret, origin) }).Code
+	s.core.Mu.Lock()
+	defer s.core.Mu.Unlock()
+	if code > 0 && code < 300 {
+		s.core.Counts.Delivered++
 		s.health = hookHealth{}
 		return
 	}
-	s.counts.Failed++
+	s.core.Counts.Failed++
 	s.health.failures++
 	if s.health.failures >= maxFailures {
 		s.health.pause = min(max(firstPause, 2*s.health.pause), longest)
@@ -153,34 +77,17 @@ func (s *Server) deliver(d *delivery) {
 	}
 }
 
-func (s *Server) attempt(d *delivery, target, secret string) bool {
-	ctx, cancel := context.WithTimeout(s.ctx, s.opts.HookTimeout)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target, bytes.NewReader(d.body))
-	if err != nil {
-		return false
-	}
-	s.sign(req.Header, d, secret)
-	resp, err := s.client.Do(req)
-	if err != nil {
-		return false
-	}
-	defer func() { _ = resp.Body.Close() }()
-	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 8<<10))
-	return resp.StatusCode < 300
-}
-
 // sign sets a delivery's headers: docs "Webhooks", sections "Webhook request headers",
 // "Secret tokens" and "Signing tokens". Id and timestamp are always there.
-func (s *Server) sign(h http.Header, d *delivery, secret string) {
+func (s *Server) sign(h http.Header, d delivery, secret, origin string) {
 	at := strconv.FormatInt(s.now().Unix(), 10)
 	h.Set("Content-Type", "application/json")
 	h.Set("User-Agent", "GitLab/19.0.0")
 	h.Set("Idempotency-Key", d.key)
 	h.Set("X-Gitlab-Event", "Job Hook")
-	h.Set("X-Gitlab-Event-Uuid", randomUUID())
-	h.Set("X-Gitlab-Webhook-Uuid", randomUUID())
-	h.Set("X-Gitlab-Instance", s.origin())
+	h.Set("X-Gitlab-Event-Uuid", engine.UUID())
+	h.Set("X-Gitlab-Webhook-Uuid", engine.UUID())
+	h.Set("X-Gitlab-Instance", origin)
 	h.Set("Webhook-Id", d.key)
 	h.Set("Webhook-Timestamp", at)
 	encoded, signing := strings.CutPrefix(secret, "whsec_")
@@ -196,17 +103,6 @@ func (s *Server) sign(h http.Header, d *delivery, secret string) {
 	case secret != "":
 		h.Set("X-Gitlab-Token", secret)
 	}
-}
-
-func (s *Server) origin() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.base
-}
-
-func randomUUID() string {
-	text := randomHex(16)
-	return text[:8] + "-" + text[8:12] + "-4" + text[13:16] + "-a" + text[17:20] + "-" + text[20:]
 }
 
 // eventTime writes a time as job events do; nil when it is zero.

@@ -4,6 +4,8 @@
 package control
 
 import (
+	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -101,6 +103,26 @@ type Faults struct {
 	RegistrationsLimited float64 `json:"registrationsLimited,omitempty"`
 	SessionLost          float64 `json:"sessionLost,omitempty"`     // a scale set's session ends, and its messages are lost
 	MessageRepeated      float64 `json:"messageRepeated,omitempty"` // an acknowledged message of a scale set comes again
+}
+
+// Check refuses probabilities outside [0,1], and negative delays.
+func (f Faults) Check() error {
+	for name, p := range map[string]float64{
+		"webhookLost": f.WebhookLost, "webhookDuplicated": f.WebhookDuplicated,
+		"webhookReordered": f.WebhookReordered, "serverError": f.ServerError,
+		"secondaryRateLimit": f.SecondaryRateLimit, "rateLimit": f.RateLimit,
+		"sessionLost": f.SessionLost, "messageRepeated": f.MessageRepeated,
+		"registrationRefused": f.RegistrationRefuse, "deleteBusy": f.DeleteBusy,
+		"unauthorized": f.Unauthorized, "registrationsLimited": f.RegistrationsLimited,
+	} {
+		if !(p >= 0 && p <= 1) { // also refuses NaN
+			return fmt.Errorf("check faults: %s is %v, want a probability from 0 to 1", name, p)
+		}
+	}
+	if f.RetryAfter < 0 || f.JITDelay < 0 {
+		return errors.New("check faults: a delay is negative")
+	}
+	return nil
 }
 
 // WebhookTarget sets where webhooks go. An empty URL stops them.
