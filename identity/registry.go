@@ -10,7 +10,7 @@ import (
 
 // Methods of attestation.
 const (
-	// JoinToken: a token on the machine's medium, worth one attestation.
+	// JoinToken: a token on the machine's cloud-init ISO, worth one attestation.
 	JoinToken = "join-token"
 	// TPM: a device identity (IEEE 802.1AR) in the machine's TPM.
 	TPM = "tpm"
