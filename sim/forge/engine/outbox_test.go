@@ -1,0 +1,98 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package engine_test
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/utils/clock"
+
+	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+	"github.com/hyperfleet/hyperfleet/sim/forge/engine"
+)
+
+// log is what was delivered, in order.
+type log struct {
+	mu   sync.Mutex
+	said []string
+}
+
+func (l *log) add(text string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.said = append(l.said, text)
+}
+
+func newCore(faults control.Faults) *engine.Core {
+	return engine.New(engine.Config{
+		Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler), Faults: faults, Check: control.Faults.Check,
+		Seed: 1, HookTimeout: time.Second,
+	})
+}
+
+// A webhook that is tried again holds back those of its job, and no others.
+func TestOrderOfAJob(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		core, got, tries := newCore(control.Faults{}), log{}, 0
+		defer core.Close()
+		var outbox *engine.Outbox[string]
+		outbox = engine.NewOutbox(core, func(w *engine.Webhook[string]) {
+			time.Sleep(time.Millisecond)
+			core.Mu.Lock()
+			defer core.Mu.Unlock()
+			if w.What == "a1" && tries < 3 {
+				tries++
+				w.NotBefore = core.Now().Add(time.Minute)
+				outbox.Again(w)
+				return
+			}
+			got.add(w.What)
+		})
+		core.Mu.Lock()
+		for _, what := range []string{"a1", "a2", "b1", "a3", "b2"} {
+			outbox.Post(engine.Webhook[string]{Job: what[:1], What: what})
+		}
+		core.Mu.Unlock()
+		time.Sleep(time.Hour)
+		core.Mu.Lock()
+		defer core.Mu.Unlock()
+		if diff := cmp.Diff([]string{"b1", "b2", "a1", "a2", "a3"}, got.said); diff != "" || outbox.Pending() != 0 {
+			t.Errorf("%d pending; delivered, want -, got +:\n%s", outbox.Pending(), diff)
+		}
+	})
+}
+
+// Faults make webhooks late and double, and the counts are those of what was delivered.
+func TestFaultsOfWebhooks(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		core, got := newCore(control.Faults{WebhookReordered: 0.5, WebhookDuplicated: 0.5, WebhookLost: 0.3}), log{}
+		defer core.Close()
+		outbox := engine.NewOutbox(core, func(w *engine.Webhook[string]) { got.add(w.What) })
+		const posted = 200
+		core.Mu.Lock()
+		for i := range posted {
+			if !core.Lost() {
+				outbox.Post(engine.Webhook[string]{Job: "a", What: fmt.Sprintf("%03d", i)})
+			}
+		}
+		counts := core.Counts
+		core.Mu.Unlock()
+		time.Sleep(time.Minute)
+		if want := posted - counts.Lost + counts.Duplicated; len(got.said) != want {
+			t.Errorf("%d were delivered, want %d: %+v", len(got.said), want, counts)
+		}
+		if counts.Lost == 0 || counts.Duplicated == 0 || slices.IsSorted(got.said) {
+			t.Errorf("%d lost, %d double, in order: %v", counts.Lost, counts.Duplicated, slices.IsSorted(got.said))
+		}
+	})
+}
