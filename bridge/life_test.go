@@ -328,10 +328,15 @@ func TestTroubleInTheControlPlane(t *testing.T) {
 	})
 
 	w.dpuCluster("troubled", hypershift.PhaseReady)
-	onStage.sim.SetFaults(simulator.Fault{Kind: simulator.NoQuorum, Cluster: "troubled"})
+	onStage.sim.SetFaults(simulator.Fault{Kind: simulator.Unsupported, Cluster: "troubled"})
 
 	b := w.bridge("troubled")
 	w.create(b)
+	w.says(b, v1alpha1.ConditionReady, "False ValidationFailed", "SupportedHostedCluster: operator only supports private clusters")
+	w.says(b, v1alpha1.ConditionHostedClusterSupported, "False UnsupportedHostedCluster", "operator only supports private clusters")
+	w.reaches(b, v1alpha1.PhaseFailed)
+
+	onStage.sim.SetFaults(simulator.Fault{Kind: simulator.NoQuorum, Cluster: "troubled"})
 	w.says(b, v1alpha1.ConditionReady, "False WaitingForControlPlane", "")
 	w.reaches(b, v1alpha1.PhaseProvisioning)
 

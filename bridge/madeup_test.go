@@ -113,26 +113,22 @@ func (w *world) hyperShift(b *v1alpha1.DPFHCPBridge) {
 func (w *world) play(b *v1alpha1.DPFHCPBridge, p plane) {
 	w.t.Helper()
 	w.says(b, v1alpha1.ConditionHostedClusterCreated, "True Created", "")
-	w.eventually("NodePool", func() bool { return w.get(b).Status.NodePoolRef != nil })
 
-	namespace := hypershift.ControlPlaneNamespace(b.Namespace, b.Name)
-	if err := env.Client.Create(w.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err == nil && p.service != nil {
-		service := p.service.DeepCopy()
-		service.Namespace, service.Name = namespace, hypershift.APIServerService
-		w.create(service)
-		w.t.Cleanup(func() {
-			if err := client.IgnoreNotFound(env.Client.Delete(context.Background(), service)); err != nil {
-				w.t.Error(err)
-			}
-		})
-
-		if p.address != "" {
-			service.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: p.address}}
-			w.must(env.Client.Status().Update(w.t.Context(), service))
-		}
+	if p.service != nil {
+		w.eventually("NodePool", func() bool { return w.get(b).Status.NodePoolRef != nil })
 	}
 
-	status := anyMap{"conditions": conditionsOf(p.conditions), "controlPlaneEndpoint": anyMap{"host": "10.20.0.1", "port": int64(30443)}}
+	namespace := hypershift.ControlPlaneNamespace(b.Namespace, b.Name)
+	if p.service != nil {
+		w.must(client.IgnoreAlreadyExists(env.Client.Create(w.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})))
+		w.serve(p, namespace)
+	}
+
+	status := anyMap{"conditions": conditionsOf(p.conditions)}
+	if p.service != nil {
+		status["controlPlaneEndpoint"] = anyMap{"host": "10.20.0.1", "port": int64(30443)}
+		w.status(w.read(hypershift.New(hypershift.NodePoolKind()), w.namespace, b.Name), anyMap{"conditions": conditionsOf(p.nodes)})
+	}
 
 	history := list{}
 	for _, state := range p.history {
@@ -155,8 +151,40 @@ func (w *world) play(b *v1alpha1.DPFHCPBridge, p plane) {
 		status["kubeconfig"] = anyMap{"name": secret.Name}
 	}
 
-	w.status(w.read(hypershift.New(hypershift.NodePoolKind()), w.namespace, b.Name), anyMap{"conditions": conditionsOf(p.nodes)})
 	w.status(w.read(hypershift.New(hypershift.HostedClusterKind()), w.namespace, b.Name), status)
+}
+
+// serve makes the Service of a control plane, where it is not there yet.
+func (w *world) serve(p plane, namespace string) {
+	w.t.Helper()
+
+	service := p.service.DeepCopy()
+	service.Namespace, service.Name = namespace, hypershift.APIServerService
+
+	if err := env.Client.Create(w.t.Context(), service); apierrors.IsAlreadyExists(err) {
+		return
+	} else if err != nil {
+		w.t.Fatal(err)
+	}
+
+	w.t.Cleanup(func() {
+		if err := client.IgnoreNotFound(env.Client.Delete(context.Background(), service)); err != nil {
+			w.t.Error(err)
+		}
+	})
+
+	if p.address != "" {
+		service.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: p.address}}
+		w.must(env.Client.Status().Update(w.t.Context(), service))
+	}
+}
+
+// refusing is HyperShift that refuses a HostedCluster, and therefore makes nothing.
+func refusing(condition, reason string) plane {
+	return plane{conditions: map[string]string{
+		condition: "False " + reason, "Progressing": "False Blocked", "Available": "False WaitingForAvailable",
+		"Degraded": "Unknown StatusUnknown",
+	}}
 }
 
 func conditionsOf(said map[string]string) list {
@@ -253,7 +281,10 @@ func readyRows() []row {
 	fix := func(w *world, b *v1alpha1.DPFHCPBridge) { w.hyperShift(b) }
 	exposure, nodes, ready := v1alpha1.ConditionServiceExposureReady, v1alpha1.ConditionNodePoolReady, v1alpha1.ConditionReady
 	infrastructure, control := v1alpha1.ReasonWaitingForInfrastructure, v1alpha1.ReasonWaitingForControlPlane
-	provisioning := v1alpha1.PhaseProvisioning
+	provisioning, failed, invalid := v1alpha1.PhaseProvisioning, v1alpha1.PhaseFailed, v1alpha1.ReasonValidationFailed
+	refuse := func(condition, reason string) func(*world, *v1alpha1.DPFHCPBridge) {
+		return func(w *world, b *v1alpha1.DPFHCPBridge) { w.play(b, refusing(condition, reason)) }
+	}
 
 	return []row{
 		{name: "no Service yet", condition: exposure, want: "False NodePortPending", message: "has not made Service", ready: infrastructure, phase: provisioning, fix: fix},
@@ -285,8 +316,26 @@ func readyRows() []row {
 			message: "is being rolled out", ready: control, phase: provisioning, fix: fix,
 		},
 		{
-			name: "HyperShift does not take the release", then: play(says("ValidReleaseImage", "False InvalidImage")), condition: ready,
-			want: "False WaitingForControlPlane", message: "does not take the release image", ready: control, phase: provisioning, fix: fix,
+			name: "HyperShift refuses the configuration", then: refuse("ValidConfiguration", "InvalidConfiguration"), condition: ready,
+			want: "False ValidationFailed", message: "ValidConfiguration: it says InvalidConfiguration", ready: invalid, phase: failed, fix: fix,
+		},
+		{
+			name: "HyperShift does not run such clusters", then: refuse("SupportedHostedCluster", "UnsupportedHostedCluster"), condition: ready,
+			want: "False ValidationFailed", message: "SupportedHostedCluster: it says UnsupportedHostedCluster", ready: invalid, phase: failed, fix: fix,
+		},
+		{
+			name: "HyperShift does not take the release", then: refuse("ValidReleaseImage", "InvalidImage"), condition: ready,
+			want: "False ValidationFailed", message: "ValidReleaseImage: it says InvalidImage", ready: invalid, phase: failed, fix: fix,
+		},
+		{
+			name: "HyperShift is blocked", then: refuse("Progressing", "Blocked"), condition: ready,
+			want: "False ValidationFailed", message: "Progressing: it says Blocked", ready: invalid, phase: failed, fix: fix,
+		},
+		{
+			name: "HyperShift fails", then: func(w *world, b *v1alpha1.DPFHCPBridge) {
+				w.play(b, plane{conditions: map[string]string{"ReconciliationSucceeded": "False ReconciliationError"}})
+			},
+			condition: exposure, want: "False NodePortPending", message: "yet: it says ReconciliationError", ready: infrastructure, phase: provisioning, fix: fix,
 		},
 		{
 			name: "no kubeconfig yet", then: play(func(p *plane) { p.kubeconfig = false }), condition: ready, want: "False WaitingForControlPlane",

@@ -104,6 +104,7 @@ func plan() step.Plan[*scope] {
 	return step.Plan[*scope]{
 		Finalizer: v1alpha1.Finalizer,
 		Steps: []step.Step[*scope]{
+			{Name: "HostedClusterSeen", Run: hostedClusterSeen},
 			{Condition: v1alpha1.ConditionPlatformReady, Run: platformThere},
 			{Condition: v1alpha1.ConditionDPUClusterValid, Run: dpuClusterValid},
 			{Condition: v1alpha1.ConditionSecretsValid, Run: secretsValid},
@@ -113,12 +114,13 @@ func plan() step.Plan[*scope] {
 			{Name: "KeysCreated", Run: keysMade},
 			{Name: "AddressPoolCreated", When: exposed, Run: poolMade},
 			{Condition: v1alpha1.ConditionHostedClusterCreated, Run: hostedClusterMade},
+			{Name: "HostedClusterAccepted", Run: hostedClusterAccepted},
 			{Name: "NodePoolCreated", Run: nodePoolMade},
-			{Condition: v1alpha1.ConditionServiceExposureReady, Run: exposedReady},
-			{Name: "ControlPlaneReady", Run: controlPlaneReady},
-			{Name: "KubeconfigReady", Run: kubeconfigThere},
+			{Condition: v1alpha1.ConditionServiceExposureReady, Run: inTime(exposedReady)},
+			{Name: "ControlPlaneReady", Run: inTime(controlPlaneReady)},
+			{Name: "KubeconfigReady", Run: inTime(kubeconfigThere)},
 			{Name: "KubeconfigHandedOver", Run: kubeconfigHandedOver}, // DPUs can join
-			{Condition: v1alpha1.ConditionNodePoolReady, Run: nodePoolReady},
+			{Condition: v1alpha1.ConditionNodePoolReady, Run: inTime(nodePoolReady)},
 		},
 		Deletion: []step.Step[*scope]{
 			{Name: "HostedClusterDeleted", Run: hostedClusterGone},
@@ -162,6 +164,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 
 	before := bridge.DeepCopy()
+	if bridge.Status.ObservedGeneration != bridge.Generation {
+		bridge.Status.ProvisioningSince = nil // another spec has its own time
+	}
+
 	result, err := step.Pass(ctx, r.Runner, &bridge, plan(), s)
 	s.announce(before)
 

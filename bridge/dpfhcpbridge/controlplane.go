@@ -5,9 +5,11 @@ package dpfhcpbridge
 
 import (
 	"context"
+	"fmt"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
@@ -18,13 +20,20 @@ import (
 // and something of the control plane has failed.
 const reasonDegraded = "ControlPlaneDegraded"
 
-// controlPlaneReady looks whether the control plane runs the release that is wanted, and is
-// well. What HyperShift says of it is mirrored.
-func controlPlaneReady(_ context.Context, s *scope) step.Result {
+// hostedClusterSeen mirrors what HyperShift says of the HostedCluster, whatever the steps
+// after it come to.
+func hostedClusterSeen(_ context.Context, s *scope) step.Result {
+	result := step.Done()
+	if s.cluster == nil {
+		return result
+	}
+
 	conditions := hypershift.Conditions(s.cluster)
-	result := controlPlane(conditions, hypershift.RolledOut(s.cluster), s.bridge.Status.KubeconfigSecretRef != nil)
 
 	for _, mirror := range [][2]string{
+		{hypershift.ValidConfiguration, v1alpha1.ConditionHostedClusterValidConfiguration},
+		{hypershift.SupportedHostedCluster, v1alpha1.ConditionHostedClusterSupported},
+		{hypershift.ValidReleaseImage, v1alpha1.ConditionHostedClusterValidReleaseImage},
 		{hypershift.Available, v1alpha1.ConditionHostedClusterAvailable},
 		{hypershift.Progressing, v1alpha1.ConditionHostedClusterProgressing},
 		{hypershift.Degraded, v1alpha1.ConditionHostedClusterDegraded},
@@ -37,13 +46,51 @@ func controlPlaneReady(_ context.Context, s *scope) step.Result {
 	return result
 }
 
+// hostedClusterAccepted looks whether HyperShift goes on with the HostedCluster. Where it
+// does not, it makes no Service and no control plane, and there is nothing to wait for.
+func hostedClusterAccepted(_ context.Context, s *scope) step.Result {
+	if refused := hypershift.Refused(s.cluster); refused != nil {
+		return step.Stall(v1alpha1.ReasonValidationFailed,
+			fmt.Sprintf("HyperShift goes no further with HostedCluster %s: %s: %s",
+				client.ObjectKeyFromObject(s.cluster), refused.Type, refused.Message))
+	}
+
+	return step.Done()
+}
+
+// inTime is a step that is under way for no longer than the bridge allows: then a person
+// has to look, though the step goes on by itself when it can.
+func inTime(run func(context.Context, *scope) step.Result) func(context.Context, *scope) step.Result {
+	return func(ctx context.Context, s *scope) step.Result {
+		result := run(ctx, s)
+		if result.Pause() == 0 || result.IsFailed() {
+			return result
+		}
+
+		now := s.Clock.Now()
+		if s.bridge.Status.ProvisioningSince == nil {
+			since := metav1.NewTime(now)
+			s.bridge.Status.ProvisioningSince = &since
+		}
+
+		limit := s.bridge.Spec.ProvisioningTimeout.Duration
+		if left := limit - now.Sub(s.bridge.Status.ProvisioningSince.Time); left > 0 {
+			return step.Wait(min(result.Pause(), left), result.Reason(), result.Message())
+		}
+
+		return step.Stall(result.Reason(), fmt.Sprintf("not ready after %s: %s", limit, result.Message()))
+	}
+}
+
+// controlPlaneReady looks whether the control plane runs the release that is wanted, and is
+// well.
+func controlPlaneReady(_ context.Context, s *scope) step.Result {
+	return controlPlane(hypershift.Conditions(s.cluster), hypershift.RolledOut(s.cluster), s.bridge.Status.KubeconfigSecretRef != nil)
+}
+
 // controlPlane judges a control plane by HyperShift's conditions, whether its release is
 // rolled out, and whether it has been available before.
 func controlPlane(conditions []metav1.Condition, rolledOut, before bool) step.Result {
-	if bad := meta.FindStatusCondition(conditions, hypershift.ValidReleaseImage); bad != nil && bad.Status == metav1.ConditionFalse {
-		return step.Wait(lookAgain, v1alpha1.ReasonWaitingForControlPlane, "HyperShift does not take the release image: "+bad.Message)
-	}
-
 	available := meta.FindStatusCondition(conditions, hypershift.Available)
 	degraded := meta.FindStatusCondition(conditions, hypershift.Degraded)
 

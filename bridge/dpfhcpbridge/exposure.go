@@ -12,6 +12,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -34,7 +36,7 @@ func exposedReady(ctx context.Context, s *scope) step.Result {
 
 	err := s.Client.Get(ctx, key, service)
 	if apierrors.IsNotFound(err) {
-		return step.Wait(lookAgain, pending, fmt.Sprintf("HyperShift has not made Service %s yet", key))
+		return step.Wait(lookAgain, pending, fmt.Sprintf("HyperShift has not made Service %s yet", key)+s.hyperShiftFailed())
 	}
 
 	if err != nil {
@@ -65,6 +67,17 @@ func exposedReady(ctx context.Context, s *scope) step.Result {
 	}
 
 	return step.Wait(lookAgain, pending, fmt.Sprintf("Service %s has no node port yet", key))
+}
+
+// hyperShiftFailed is the error of HyperShift's last pass over the HostedCluster, as the end of
+// a sentence; empty where it had none.
+func (s *scope) hyperShiftFailed() string {
+	c := meta.FindStatusCondition(hypershift.Conditions(s.cluster), hypershift.ReconciliationSucceeded)
+	if c == nil || c.Status != metav1.ConditionFalse || c.Message == "" {
+		return ""
+	}
+
+	return ": " + c.Message
 }
 
 // balanced looks whether MetalLB has given the Service the bridge's address, and asks for it

@@ -56,7 +56,8 @@ func hostedClusterNews() predicate.Predicate {
 
 		return []any{
 			object.GetGeneration(), object.GetLabels(), hypershift.Kubeconfig(object), hypershift.RolledOut(object), host, port,
-			conditions(obj, hypershift.Available, hypershift.Progressing, hypershift.Degraded, hypershift.ValidReleaseImage),
+			conditions(obj, hypershift.Available, hypershift.Progressing, hypershift.Degraded, hypershift.ValidConfiguration,
+				hypershift.SupportedHostedCluster, hypershift.ValidReleaseImage, hypershift.ReconciliationSucceeded),
 		}
 	})
 }

@@ -42,6 +42,7 @@ func Summarize(obj step.Object) {
 	}
 
 	if ready.Status == metav1.ConditionTrue {
+		bridge.Status.ProvisioningSince = nil
 		ready.Reason, ready.Message = v1alpha1.ReasonClusterReady, readyMessage
 	} else {
 		ready.Reason = readyReason(conditions)

@@ -6,6 +6,7 @@ package hypershift
 import (
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -23,11 +24,18 @@ const (
 // Conditions and states of a HostedCluster
 // (https://hypershift-docs.netlify.app/reference/api/, HostedClusterStatus).
 const (
-	Available         = "Available"
-	Progressing       = "Progressing"
-	Degraded          = "Degraded"
-	ValidReleaseImage = "ValidReleaseImage"
-	stateCompleted    = "Completed"
+	Available   = "Available"
+	Progressing = "Progressing"
+	Degraded    = "Degraded"
+	// HyperShift makes and changes nothing of a cluster while one of these is False.
+	ValidConfiguration     = "ValidConfiguration"
+	SupportedHostedCluster = "SupportedHostedCluster"
+	ValidReleaseImage      = "ValidReleaseImage"
+	// ReconciliationSucceeded has the error of HyperShift's last pass.
+	ReconciliationSucceeded = "ReconciliationSucceeded"
+	reasonSecretNotFound    = "SecretNotFound" // #nosec G101 -- a word
+	reasonBlocked           = "Blocked"
+	stateCompleted          = "Completed"
 )
 
 // APIServerService is HyperShift's Service of the API server, in the control plane's
@@ -201,12 +209,46 @@ func Conditions(object *unstructured.Unstructured) []metav1.Condition {
 			return value
 		}
 
+		generation, _ := values["observedGeneration"].(int64)
+
 		out = append(out, metav1.Condition{
 			Type: read("type"), Status: metav1.ConditionStatus(read("status")), Reason: read("reason"), Message: read("message"),
+			ObservedGeneration: generation,
 		})
 	}
 
 	return out
+}
+
+// Refused is the condition for which HyperShift goes no further with a HostedCluster as it is
+// now; nil if there is none. HyperShift does go on without a pull secret
+// (hostedcluster_controller.go, "Block here if the cluster configuration does not pass
+// validation"). A word about an earlier spec does not count.
+func Refused(cluster *unstructured.Unstructured) *metav1.Condition {
+	conditions := Conditions(cluster)
+
+	current := func(name string) *metav1.Condition {
+		c := meta.FindStatusCondition(conditions, name)
+		if c == nil || c.Status != metav1.ConditionFalse || c.ObservedGeneration < cluster.GetGeneration() {
+			return nil
+		}
+
+		return c
+	}
+
+	for _, name := range []string{ValidConfiguration, SupportedHostedCluster, ValidReleaseImage} {
+		if c := current(name); c != nil && c.Reason != reasonSecretNotFound {
+			return c
+		}
+	}
+
+	// An upgrade that the running version does not allow, or reconciliation that is paused:
+	// neither hurts a cluster that has what is wanted.
+	if c := current(Progressing); c != nil && c.Reason == reasonBlocked && !RolledOut(cluster) {
+		return c
+	}
+
+	return nil
 }
 
 // RolledOut says whether the control plane runs the release of its spec. HyperShift with

@@ -183,10 +183,13 @@ func (h *hosted) live(ctx context.Context) error {
 	}
 
 	h.say("ReconciliationActive", metav1.ConditionTrue, reasonAsExpected, "Reconciliation active on resource")
-	h.say("SupportedHostedCluster", metav1.ConditionTrue, reasonAsExpected, "HostedCluster is supported by operator configuration")
-
 	if blocked != "" {
 		h.say("Progressing", metav1.ConditionFalse, reasonBlocked, blocked)
+
+		// Of the three only this one is an error of HyperShift's pass, and tried again.
+		if invalid := meta.FindStatusCondition(h.conds, "ValidConfiguration"); invalid.Status == metav1.ConditionFalse {
+			h.say("ReconciliationSucceeded", metav1.ConditionFalse, "ReconciliationError", "configuration is invalid: "+invalid.Message)
+		}
 
 		if meta.FindStatusCondition(h.conds, "Available") == nil {
 			h.say("Available", metav1.ConditionFalse, reasonWaiting, blocked)

@@ -68,6 +68,8 @@ const (
 	NoWorkers FaultKind = "NoWorkers"
 	// UnhealthyNodes is a NodePool with nodes that are not ready.
 	UnhealthyNodes FaultKind = "UnhealthyNodes"
+	// Unsupported is a HostedCluster that HyperShift, as it is set up, does not run.
+	Unsupported FaultKind = "Unsupported"
 	// StuckDeletion keeps a control plane that is deleted.
 	StuckDeletion FaultKind = "StuckDeletion"
 )

@@ -17,6 +17,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
+// messageUnsupported is validateHostedClusterSupport's.
+const messageUnsupported = "operator only supports private clusters in region us-east-1"
+
 // errNoPlatform is of the Sim, not of HyperShift.
 var errNoPlatform = errors.New("only the platform None is played")
 
@@ -44,10 +47,16 @@ func (h *hosted) check(ctx context.Context) (version, blocked string, err error)
 		reason, image = reasonSecretNotFound, missing
 	}
 
+	var unsupported error
+	if h.has(Unsupported, h.key.Name) {
+		unsupported = errors.New(messageUnsupported)
+	}
+
 	for _, c := range []struct {
 		kind, yes, reason string
 		invalid           error
 	}{
+		{"SupportedHostedCluster", "HostedCluster is supported by operator configuration", "UnsupportedHostedCluster", unsupported},
 		{"ValidReleaseImage", "Release image is valid", reason, image},
 		{"ValidConfiguration", "Configuration passes validation", reasonInvalidConfig, config},
 	} {
@@ -58,9 +67,12 @@ func (h *hosted) check(ctx context.Context) (version, blocked string, err error)
 		}
 
 		h.say(c.kind, metav1.ConditionFalse, c.reason, c.invalid.Error())
-		h.violation(h.key, c.invalid.Error())
 
 		blocked = c.kind + " condition is false: " + c.invalid.Error()
+
+		if unsupported == nil { // that one is about HyperShift, not about the HostedCluster
+			h.violation(h.key, c.invalid.Error())
+		}
 	}
 
 	return version, blocked, nil

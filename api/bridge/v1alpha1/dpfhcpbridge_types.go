@@ -32,9 +32,12 @@ const (
 	ConditionReleaseImageValid = "ReleaseImageValid"
 	ConditionPlatformReady     = "PlatformReady"
 	// The conditions below are the HostedCluster's own, as HyperShift reports them.
-	ConditionHostedClusterAvailable   = "HostedClusterAvailable"
-	ConditionHostedClusterProgressing = "HostedClusterProgressing"
-	ConditionHostedClusterDegraded    = "HostedClusterDegraded"
+	ConditionHostedClusterAvailable          = "HostedClusterAvailable"
+	ConditionHostedClusterProgressing        = "HostedClusterProgressing"
+	ConditionHostedClusterDegraded           = "HostedClusterDegraded"
+	ConditionHostedClusterValidConfiguration = "HostedClusterValidConfiguration"
+	ConditionHostedClusterSupported          = "HostedClusterSupported"
+	ConditionHostedClusterValidReleaseImage  = "HostedClusterValidReleaseImage"
 )
 
 // Reasons of conditions.
@@ -209,6 +212,16 @@ type DPFHCPBridgeSpec struct {
 	// +kubebuilder:default=""
 	MetalLBVirtualIP string `json:"metalLBVirtualIP,omitempty"`
 
+	// ProvisioningTimeout is how long the cluster may take to become ready, at first and after
+	// each change. A bridge that takes longer is Failed until it is ready.
+	//
+	// +optional
+	// +kubebuilder:default="1h"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=20
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(ms|s|m|h))+$') && duration(self) >= duration('1m')",message="provisioningTimeout must be a time of at least one minute such as 30m or 1h30m"
+	ProvisioningTimeout metav1.Duration `json:"provisioningTimeout,omitempty,omitzero"`
+
 	// ClusterType is the user's own category, for example dpf-production. It becomes a
 	// label of what is made.
 	//
@@ -316,6 +329,12 @@ type DPFHCPBridgeStatus struct {
 	//
 	// +optional
 	KubeconfigSecretRef *LocalObjectReference `json:"kubeconfigSecretRef,omitempty"`
+
+	// ProvisioningSince is since when the cluster is waited for; empty while it is ready, and
+	// before it is made.
+	//
+	// +optional
+	ProvisioningSince *metav1.Time `json:"provisioningSince,omitempty"`
 
 	// ObservedGeneration is the generation of the spec that this status is about.
 	//
