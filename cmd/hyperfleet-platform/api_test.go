@@ -26,12 +26,20 @@ func TestAPIConfigurationsThatAreNotValid(t *testing.T) {
 		args   []string
 		want   []string
 	}{
-		"nothing":         {"", nil, []string{"database.url_file"}},
-		"unknown field":   {"database:\n  url_file: /x\n  urlfile: /y\n", nil, []string{":3:", "urlfile"}},
-		"half of TLS":     {"database: {url_file: /x}\nserver: {tls_cert_file: /c}\n", nil, []string{"tls_cert_file", "tls_key_file"}},
-		"no issuer":       {"database: {url_file: /x}\njwt: {jwks_url: http://x}\n", nil, []string{"jwt.issuer"}},
-		"two key sets":    {"database: {url_file: /x}\njwt: {issuer: i, jwks_url: http://x, jwks_file: /y}\n", nil, []string{"one of them"}},
-		"system of none":  {"database: {url_file: /x}\nsystem_identities: [a]\n", nil, []string{"system_identities"}},
+		"nothing":       {"", nil, []string{"database.url_file"}},
+		"unknown field": {"database:\n  url_file: /x\n  urlfile: /y\n", nil, []string{":3:", "urlfile"}},
+		"half of TLS":   {"database: {url_file: /x}\nserver: {tls_cert_file: /c}\n", nil, []string{"tls_cert_file", "tls_key_file"}},
+		"no issuer":     {"database: {url_file: /x}\njwt: {jwks_url: http://x}\n", nil, []string{"jwt.issuer"}},
+		"two key sets":  {"database: {url_file: /x}\njwt: {issuer: i, jwks_url: http://x, jwks_file: /y}\n", nil, []string{"one of them"}},
+		"roles of none": {"database: {url_file: /x}\nroles: [{role: admin, values: [a]}]\n", nil, []string{"roles", "set jwt"}},
+		"open to all":   {"database: {url_file: /x}\n", nil, []string{"server.address", "insecure_no_authentication"}},
+		"open to a net": {"database: {url_file: /x}\nserver: {address: '10.0.0.1:80'}\n", nil, []string{"server.address"}},
+		"open and not":  {"database: {url_file: /x}\njwt: {issuer: i, jwks_file: /y}\ninsecure_no_authentication: true\n", nil, []string{"does not go with jwt", "without roles"}},
+		"what roles are": {
+			"database: {url_file: /x}\njwt: {issuer: i, jwks_file: /y}\nroles:\n- {role: king}\n- {role: adapter, values: [a]}\n" +
+				"- {role: reader, values: ['*'], adapters: [a]}\n- {role: adapter, values: [a], adapters: ['*']}\n", nil,
+			[]string{`role "king"`, "values:", "adapter_claim, one of them", "go with role adapter", "a caller does not report as any"},
+		},
 		"level":           {"database: {url_file: /x}\nlog: {level: loud}\n", nil, []string{"log.level"}},
 		"by flag":         {"database: {url_file: /x}\n", []string{"--stuck-after=-1s"}, []string{"stuck_after"}},
 		"schemas":         {"database: {url_file: /x}\nspec_schemas: /none\n", nil, []string{"spec_schemas"}},

@@ -8,8 +8,11 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"encoding/json"
+	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -92,7 +95,15 @@ func serveWithTokens(t *testing.T) (*api, *issuer) {
 
 	return serve(t, func(o *server.Options) {
 		o.JWT = &platform.JWT{Issuer: "https://issuer.example", Audience: "hyperfleet", JWKSURL: from.url}
-		o.SystemIdentities = []string{"sentinel"}
+		o.Roles = []platform.RoleBinding{
+			{Role: "admin", Values: []string{"root"}},
+			{Role: "writer", Claim: "groups", Values: []string{"fleet"}},
+			{Role: "reader", Claim: "groups", Values: []string{"viewers"}},
+			{Role: "reader", Values: []string{"ada"}},
+			{Role: "sentinel", Values: []string{"sentinel"}},
+			{Role: "adapter", Values: []string{"adapter-dns"}, Adapters: []string{"dns"}},
+			{Role: "adapter", Values: []string{"robot"}, AdapterClaim: "realm.adapter"},
+		}
 	}), from
 }
 
@@ -196,54 +207,158 @@ func TestKeysOfTheIssuer(t *testing.T) {
 	as[openapi.ResourceList](t, a.token(from.sign(from.claims("ada"))).do("GET", "/clusters", nil), 200)
 }
 
-// TestSystemIdentities write statuses and leases, and nothing else.
-func TestSystemIdentities(t *testing.T) {
+// TestRoles: every token may do what its role says, and nothing else.
+func TestRoles(t *testing.T) {
 	t.Parallel()
 
 	a, from := serveWithTokens(t)
-	person, system := a.token(from.sign(from.claims("ada"))), a.token(from.sign(from.claims("sentinel")))
-	cluster := person.create("/clusters", "home", nil)
+	as := func(subject string, more map[string]any) *api {
+		claims := from.claims(subject)
+		maps.Copy(claims, more)
 
-	if cluster.CreatedBy != "ada" || cluster.UpdatedBy != "ada" {
+		return a.token(from.sign(claims))
+	}
+	callers := map[string]*api{
+		"nobody": as("stranger", map[string]any{"groups": []string{"staff"}}), "reader": as("eve", map[string]any{"groups": "viewers"}),
+		"writer": as("ada", map[string]any{"groups": []string{"staff", "fleet"}}), "sentinel": as("sentinel", nil),
+		"adapter": as("adapter-dns", nil), "named": as("robot", map[string]any{"realm": map[string]any{"adapter": "dns"}}),
+		"admin": as("root", nil),
+	}
+	cluster := callers["writer"].create("/clusters", "home", nil)
+	at := "/clusters/" + cluster.Id
+	report := a.statusReport("dns", 1, "True")
+
+	for _, tc := range []struct {
+		method, path string
+		body         any
+		may          string
+	}{
+		{"GET", at, nil, "reader writer sentinel adapter named admin"},
+		{"GET", "/changes", nil, "reader writer sentinel adapter named admin"},
+		{"GET", at + "/statuses", nil, "reader writer sentinel adapter named admin"},
+		{"POST", "/clusters", `{}`, "writer admin"},
+		{"POST", "/resources", `{}`, "writer admin"},
+		{"POST", at + "/nodepools", `{}`, "writer admin"},
+		{"PATCH", at, `{"spec":{}}`, "writer admin"},
+		{"PUT", at + "/statuses", report, "adapter named"},
+		{"PUT", "/leases/clusters", `{"holder":"h","ttl_seconds":5}`, "sentinel"},
+		{"PUT", "/leases/adapter.dns", `{"holder":"h","ttl_seconds":5}`, "sentinel adapter named"},
+		{"PUT", "/leases/adapter.namespace", `{"holder":"h","ttl_seconds":5}`, "sentinel"},
+		{"POST", at + "/force-delete", `{"reason":"r"}`, "admin"},
+		{"DELETE", at, nil, "writer admin"},
+	} {
+		for name, caller := range callers {
+			got := caller.do(tc.method, tc.path, tc.body)
+			if may := slices.Contains(strings.Fields(tc.may), name); may == (got.status == http.StatusForbidden) {
+				t.Errorf("%s, %s %s: %d %s", name, tc.method, tc.path, got.status, got.body)
+			} else if !may {
+				problemOf(t, got, "HYPERFLEET-AUT-003")
+			}
+		}
+	}
+}
+
+// TestReportsOfOthers: an adapter reports as itself, and a person as none: what says that
+// a resource is reconciled, or that nothing is left of it, is what its own adapters say.
+func TestReportsOfOthers(t *testing.T) {
+	t.Parallel()
+
+	a, from := serveWithTokens(t)
+	token := func(subject string) *api { return a.token(from.sign(from.claims(subject))) }
+	person, dns := token("root"), token("adapter-dns")
+	cluster := person.create("/clusters", "home", nil)
+	at := "/clusters/" + cluster.Id
+
+	as[openapi.Resource](t, person.do("DELETE", at, nil), 202)
+
+	for _, adapter := range []string{"dns", "namespace"} {
+		report := a.statusReport(adapter, 2, "True", "Finalized")
+		problemOf(t, person.do("PUT", at+"/statuses", report), "HYPERFLEET-AUT-003")
+	}
+
+	problemOf(t, dns.do("PUT", at+"/statuses", a.statusReport("namespace", 2, "True", "Finalized")), "HYPERFLEET-AUT-003")
+	as[openapi.Resource](t, person.do("GET", at, nil), 200)
+	as[openapi.AdapterStatus](t, dns.do("PUT", at+"/statuses", a.statusReport("dns", 2, "True", "Finalized")), 201)
+}
+
+// TestAdaptersThatNobodyKnows can't fill the database.
+func TestAdaptersThatNobodyKnows(t *testing.T) {
+	t.Parallel()
+
+	a := serve(t, nil)
+	at := "/clusters/" + a.create("/clusters", "home", nil).Id + "/statuses"
+
+	what := problemOf(t, a.do("PUT", at, a.statusReport("invented", 1, "True")), "HYPERFLEET-VAL-001")
+	if (*what.Errors)[0].Field != "adapter" {
+		t.Errorf("%+v", what)
+	}
+
+	large := a.statusReport("dns", 1, "True")
+	large.Data = &map[string]any{"x": longText(300 << 10)}
+	problemOf(t, a.do("PUT", at, large), "HYPERFLEET-VAL-004")
+
+	if got := as[openapi.StatusList](t, a.do("GET", at, nil), 200); got.Total != 0 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestWritesAreAudited: who, with which roles, did what, also where it was refused.
+func TestWritesAreAudited(t *testing.T) {
+	t.Parallel()
+
+	a, from := serveWithTokens(t)
+	token := func(subject string) *api { return a.token(from.sign(from.claims(subject))) }
+	person, dns, sentinel := token("root"), token("adapter-dns"), token("sentinel")
+	cluster := person.create("/clusters", "home", nil)
+	at := "/clusters/" + cluster.Id
+
+	if cluster.CreatedBy != "root" || cluster.UpdatedBy != "root" {
 		t.Errorf("%+v", cluster)
 	}
 
-	at := "/clusters/" + cluster.Id
+	as[openapi.AdapterStatus](t, dns.do("PUT", at+"/statuses", a.statusReport("dns", 1, "True")), 201)
+	as[struct{}](t, dns.do("PUT", at+"/statuses", a.statusReport("dns", 1, "Unknown")), 204)
+	problemOf(t, dns.do("DELETE", at, nil), "HYPERFLEET-AUT-003")
 
-	as[openapi.Resource](t, system.do("GET", at, nil), 200)
-	as[openapi.ChangeList](t, system.do("GET", "/changes", nil), 200)
-	as[openapi.Lease](t, system.do("PUT", "/leases/a", `{"holder":"h","ttl_seconds":5}`), 200)
-	as[openapi.AdapterStatus](t, system.do("PUT", at+"/statuses", a.statusReport("dns", 1, "True")), 201)
-
-	for _, tc := range []struct{ method, path, body string }{
-		{"POST", "/clusters", `{"name":"abc","spec":{}}`},
-		{"POST", "/resources", `{"kind":"Cluster","name":"abc","spec":{}}`},
-		{"POST", at + "/nodepools", `{"name":"abc","spec":{}}`},
-		{"PATCH", at, `{"spec":{}}`},
-		{"DELETE", at, ""},
-		{"POST", at + "/force-delete", `{"reason":"r"}`},
-	} {
-		var body any
-		if tc.body != "" {
-			body = tc.body
-		}
-
-		if got := system.do(tc.method, tc.path, body); got.status != 403 {
-			t.Errorf("%s %s: %d", tc.method, tc.path, got.status)
-		} else {
-			problemOf(t, got, "HYPERFLEET-AUT-003")
-		}
+	for range 3 {
+		as[openapi.Lease](t, sentinel.do("PUT", "/leases/clusters", `{"holder":"h","ttl_seconds":5}`), 200)
 	}
 
-	deleted := as[openapi.Resource](t, person.do("DELETE", at, nil), 202)
-	if deleted.DeletedBy != "ada" {
+	as[openapi.Resource](t, person.do("GET", at, nil), 200)
+
+	if deleted := as[openapi.Resource](t, person.do("DELETE", at, nil), 202); deleted.DeletedBy != "root" {
 		t.Errorf("%+v", deleted)
 	}
 
 	as[struct{}](t, person.do("POST", at+"/force-delete", `{"reason":"r"}`), 204)
 
-	if entries, err := a.store.AuditLog(t.Context(), cluster.Id); err != nil || entries[0].Actor != "ada" {
+	if entries, err := a.store.AuditLog(t.Context(), cluster.Id); err != nil || entries[0].Actor != "root" {
 		t.Errorf("%+v %v", entries, err)
+	}
+
+	var got []string
+
+	for line := range strings.Lines(a.log.String()) {
+		var one struct {
+			Level, Msg, Method, Path, Caller string
+			Roles                            []string
+			Status                           int
+		}
+		if err := json.Unmarshal([]byte(line), &one); err != nil {
+			t.Fatal(err)
+		}
+
+		if one.Level == "INFO" && one.Msg == "request" {
+			got = append(got, fmt.Sprint(one.Caller, one.Roles, " ", one.Method, " ", one.Status))
+		}
+	}
+
+	want := []string{
+		"root[admin] POST 201", "adapter-dns[adapter] PUT 201", "adapter-dns[adapter] DELETE 403",
+		"sentinel[sentinel] PUT 200", "root[admin] DELETE 202", "root[admin] POST 204",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("audited are %q, want %q", got, want)
 	}
 }
 

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/getkin/kin-openapi/routers"
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
 )
@@ -23,19 +22,11 @@ const (
 	maxCaller = 256
 )
 
-// caller is who sends a request.
-type caller struct {
-	// name stands in created_by and in the audit log; empty without tokens.
-	name string
-	// system identities write statuses and leases, and nothing else.
-	system bool
-}
-
 // callerOf checks the token of a request. Without a JWT configuration everybody may come
 // in, and nobody has a name.
 func (s *Server) callerOf(r *http.Request) (caller, error) {
 	if s.options.JWT == nil {
-		return caller{}, nil
+		return caller{all: true}, nil
 	}
 
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
@@ -43,12 +34,7 @@ func (s *Server) callerOf(r *http.Request) (caller, error) {
 		return caller{}, problem(CodeUnknown, "send Authorization: Bearer with a token of %s", s.options.JWT.Issuer)
 	}
 
-	name, err := s.verify(r, strings.TrimSpace(token))
-	if err != nil {
-		return caller{}, err
-	}
-
-	return caller{name: name, system: slices.Contains(s.options.SystemIdentities, name)}, nil
+	return s.verify(r, strings.TrimSpace(token))
 }
 
 // algorithms are those with a key pair: with a shared key whoever checks tokens could make
@@ -60,18 +46,18 @@ func algorithms() []jose.SignatureAlgorithm {
 	}
 }
 
-// verify gives the subject of a token. Nothing of the token is told back.
-func (s *Server) verify(r *http.Request, raw string) (string, error) {
-	bad := func(why string) error { return problem(CodeNotTrusted, "%s", why) }
+// verify gives the caller that a token names. Nothing of the token is told back.
+func (s *Server) verify(r *http.Request, raw string) (caller, error) {
+	bad := func(why string) (caller, error) { return caller{}, problem(CodeNotTrusted, "%s", why) }
 
 	token, err := jwt.ParseSigned(raw, algorithms())
 	if err != nil || len(token.Headers) != 1 {
-		return "", bad("the token is not a signed JWT with an asymmetric algorithm")
+		return bad("the token is not a signed JWT with an asymmetric algorithm")
 	}
 
 	keys, err := s.keys.find(r.Context(), token.Headers[0].KeyID)
 	if err != nil {
-		return "", &Error{Code: CodeKeysNotThere, Detail: "the keys of the issuer are not there", Cause: err}
+		return caller{}, &Error{Code: CodeKeysNotThere, Detail: "the keys of the issuer are not there", Cause: err}
 	}
 
 	var standard jwt.Claims
@@ -79,7 +65,7 @@ func (s *Server) verify(r *http.Request, raw string) (string, error) {
 	all := map[string]any{}
 
 	if !slices.ContainsFunc(keys, func(key jose.JSONWebKey) bool { return token.Claims(key.Key, &standard, &all) == nil }) {
-		return "", bad("the token is not signed with a key of the issuer")
+		return bad("the token is not signed with a key of the issuer")
 	}
 
 	expected := jwt.Expected{Issuer: s.options.JWT.Issuer, Time: s.clock.Now()}
@@ -89,15 +75,15 @@ func (s *Server) verify(r *http.Request, raw string) (string, error) {
 
 	switch err := standard.ValidateWithLeeway(expected, leeway); {
 	case errors.Is(err, jwt.ErrExpired):
-		return "", bad("the token has expired")
+		return bad("the token has expired")
 	case errors.Is(err, jwt.ErrInvalidIssuer):
-		return "", bad("the token is of another issuer")
+		return bad("the token is of another issuer")
 	case errors.Is(err, jwt.ErrInvalidAudience):
-		return "", bad("the token is for another audience")
+		return bad("the token is for another audience")
 	case err != nil:
-		return "", bad("the token is not valid yet")
+		return bad("the token is not valid yet")
 	case standard.Expiry == nil:
-		return "", bad("the token does not expire")
+		return bad("the token does not expire")
 	}
 
 	claim := s.options.JWT.SubjectClaim
@@ -107,21 +93,8 @@ func (s *Server) verify(r *http.Request, raw string) (string, error) {
 
 	name, _ := all[claim].(string)
 	if name == "" || len(name) > maxCaller {
-		return "", bad(fmt.Sprintf("the token has no claim %s with a name", claim))
+		return bad(fmt.Sprintf("the token has no claim %s with a name", claim))
 	}
 
-	return name, nil
-}
-
-// authorize keeps system identities from writing anything but statuses and leases.
-func (s *Server) authorize(r *http.Request, route *routers.Route) error {
-	if !about(r.Context()).caller.system {
-		return nil
-	}
-
-	if route.Method == http.MethodGet || strings.HasSuffix(route.Path, "/statuses") || strings.HasPrefix(route.Path, "/leases/") {
-		return nil
-	}
-
-	return problem(CodeForbidden, "a system identity reads, and writes statuses and leases alone")
+	return s.rolesOf(name, all), nil
 }

@@ -100,7 +100,7 @@ func serve(t *testing.T, change func(*server.Options)) *api {
 		header: http.Header{}, routes: http.NewServeMux(),
 	}
 	options := server.Options{
-		Store: opened, Entities: kinds(), Clock: a.clock, Metrics: a.metrics,
+		Store: opened, Entities: kinds(), Adapters: []string{"other", "stranger", "at0", "at35"}, Clock: a.clock, Metrics: a.metrics,
 		Log: slog.New(slog.NewJSONHandler(a.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 

@@ -20,8 +20,10 @@ import (
 )
 
 const (
-	// maxBody of a request in bytes.
-	maxBody = 1 << 20
+	// maxBody of a request in bytes, and maxReport of an adapter's report: each adapter
+	// of each resource has one that is kept.
+	maxBody   = 1 << 20
+	maxReport = 256 << 10
 	// maxRequest is how long a request may take that does not wait for changes.
 	maxRequest = 30 * time.Second
 	// maxWaiting is how long one may take that does: the contract's 55 s and the rest.
@@ -40,6 +42,8 @@ type request struct {
 	scope   scope
 	caller  caller
 	tenancy map[string]string
+	// quiet is a write that changes nothing anybody would look for: a lease renewed.
+	quiet bool
 }
 
 func about(ctx context.Context) *request {
@@ -128,14 +132,14 @@ func (s *Server) logRequest(ctx context.Context, r *http.Request, status int, to
 	}
 
 	if info.caller.name != "" {
-		attrs = append(attrs, slog.String("caller", info.caller.name))
+		attrs = append(attrs, slog.String("caller", info.caller.name), slog.Any("roles", info.caller.roles))
 	}
 
 	if span := trace.SpanContextFromContext(ctx); span.HasTraceID() {
 		attrs = append(attrs, slog.String("traceId", span.TraceID().String()))
 	}
 
-	s.log.LogAttrs(ctx, levelOf(r.Method, status), "request", attrs...)
+	s.log.LogAttrs(ctx, levelOf(r.Method, status, info.quiet), "request", attrs...)
 }
 
 // guarded answers, also where the code below panics.
@@ -181,17 +185,20 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	writeProblem(w, r, what, s.clock.Now().UTC())
 }
 
-// levelOf keeps reads, and the reports and leases that come every few seconds, out of the
-// log at its usual level.
-func levelOf(method string, status int) slog.Level {
+// levelOf has every write in the log at its usual level, and what was refused. Reads, reports
+// that say nothing new, and leases that are renewed every few seconds are not.
+func levelOf(method string, status int, quiet bool) slog.Level {
+	reads := method == http.MethodGet || method == http.MethodHead
+
 	switch {
 	case status >= http.StatusInternalServerError:
 		return slog.LevelError
-	case status == http.StatusUnauthorized, status == http.StatusForbidden,
-		method == http.MethodPost, method == http.MethodPatch, method == http.MethodDelete:
+	case status == http.StatusUnauthorized, status == http.StatusForbidden:
 		return slog.LevelInfo
-	default:
+	case reads, quiet, method == http.MethodPut && status == http.StatusNoContent:
 		return slog.LevelDebug
+	default:
+		return slog.LevelInfo
 	}
 }
 

@@ -157,5 +157,9 @@ func (s *Server) admit(r *http.Request, route *routers.Route) error {
 		return err
 	}
 
+	if route.Method == http.MethodPut && strings.HasSuffix(route.Path, "/statuses") {
+		r.Body = http.MaxBytesReader(nil, r.Body, maxReport)
+	}
+
 	return s.contract.check(r, route)
 }

@@ -184,6 +184,12 @@ func (s *Server) lease(ctx context.Context, name string, ask openapi.LeaseReques
 		return answer{}, err
 	}
 
+	if before, known := s.holders.Get(name); known && before == lease.Holder {
+		about(ctx).quiet = true
+	}
+
+	s.holders.Add(name, lease.Holder)
+
 	return answer{http.StatusOK, openapi.Lease{
 		Name: name, Holder: lease.Holder, ExpiresInSeconds: max(lease.ExpiresIn, 0).Seconds(),
 	}}, nil

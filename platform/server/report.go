@@ -24,6 +24,10 @@ func (s *Server) report(ctx context.Context, at scope, report openapi.StatusRepo
 		return answer{}, err
 	}
 
+	if err := about(ctx).caller.mayReport(report.Adapter); err != nil {
+		return answer{}, err
+	}
+
 	if wrong := checkReport(report, s.now()); len(wrong) > 0 {
 		return answer{}, invalid(wrong...)
 	}
@@ -67,6 +71,12 @@ func (u *requestTx) report(
 		return stored, "", err
 	}
 
+	if !u.mayBeAdapter(kind, report.Adapter) {
+		return stored, "", invalid(entity.FieldError{
+			Field: "adapter", Message: "is not known for " + kind.Kind + ": name it in adapters, or in the kind's required_adapters",
+		})
+	}
+
 	all, err := u.tx.Statuses(ctx, r.ID)
 	if err != nil {
 		return stored, "", err
@@ -91,6 +101,13 @@ func (u *requestTx) report(
 	u.statuses = map[string][]openapi.AdapterStatus{r.ID: with(all, stored)}
 
 	return stored, "", u.aggregate(ctx, kind, r)
+}
+
+// mayBeAdapter says whether an adapter is one that the configuration names: each that has
+// reported is kept, so that it is not for callers to invent them.
+func (s *Server) mayBeAdapter(kind *entity.Kind, name string) bool {
+	return slices.Contains(kind.RequiredAdapters, name) || slices.Contains(s.options.Adapters, name) ||
+		slices.Contains(s.options.Adapters, AnyAdapter)
 }
 
 // lockForReport locks a resource. The last report on one that is being deleted may remove

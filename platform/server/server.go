@@ -13,6 +13,7 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/lru"
 
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
@@ -23,6 +24,9 @@ import (
 
 // defaultStuckAfter is when a resource that is not reconciled counts as stuck.
 const defaultStuckAfter = 30 * time.Minute
+
+// maxHolders of leases are known, to tell who takes one from who renews it.
+const maxHolders = 1000
 
 // Options of New.
 type Options struct {
@@ -35,8 +39,10 @@ type Options struct {
 	Schemas *openapi3.T
 	// JWT says whose tokens are taken; nil: everybody may do everything.
 	JWT *platform.JWT
-	// SystemIdentities may read, and write statuses and leases.
-	SystemIdentities []string
+	// Roles say what the callers with tokens may do.
+	Roles []platform.RoleBinding
+	// Adapters may report on every kind, beside those it requires; AnyAdapter: all.
+	Adapters []string
 	// TenancyHeaders are headers of requests by the name they have in tenancy.
 	TenancyHeaders map[string]string
 	// StuckAfter is when a resource that is not reconciled counts as stuck. Default: 30m.
@@ -66,6 +72,8 @@ type Server struct {
 	keys     *keySet
 	metrics  *serverMetrics
 	routes   http.Handler
+	// holders are those that leases were last given to, by the lease's name.
+	holders *lru.Cache
 }
 
 var _ ServerInterface = (*Server)(nil)
@@ -89,7 +97,9 @@ func New(options Options) (http.Handler, error) {
 		options.StuckAfter = defaultStuckAfter
 	}
 
-	s := &Server{options: options, store: options.Store, clock: options.Clock, log: options.Log}
+	s := &Server{
+		options: options, store: options.Store, clock: options.Clock, log: options.Log, holders: lru.New(maxHolders),
+	}
 
 	if err := s.load(); err != nil {
 		return nil, err

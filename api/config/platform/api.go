@@ -9,15 +9,21 @@ import "time"
 type API struct {
 	Server   Server   `yaml:"server"`
 	Database Database `yaml:"database"`
-	// JWT is optional; without it every caller may do everything.
+	// JWT says whose tokens are taken. Without it every caller may do everything, so that
+	// the API listens on loopback alone.
 	JWT *JWT `yaml:"jwt"`
+	// InsecureNoAuthentication lets the API listen for everybody without JWT.
+	InsecureNoAuthentication bool `yaml:"insecure_no_authentication"`
+	// Roles say what callers may do, by claims of their tokens. One that no entry fits may
+	// do nothing, one that several fit may do what each of them allows. Required with JWT.
+	Roles []RoleBinding `yaml:"roles"`
+	// Adapters may report on resources of every kind, beside those that a kind requires;
+	// "*" is any name.
+	Adapters []string `yaml:"adapters"`
 	// TenancyHeaders are kept with the resources that a request creates, by the name they
 	// have in tenancy: {"organization": "X-HyperFleet-Organization"}. A list or a read
 	// with such headers sees the resources of that tenant alone.
 	TenancyHeaders map[string]string `yaml:"tenancy_headers"`
-	// SystemIdentities are subjects of tokens that may write statuses and leases, and
-	// nothing else: Sentinel and adapters.
-	SystemIdentities []string `yaml:"system_identities"`
 	// Entities are the registered kinds.
 	Entities []Entity `yaml:"entities"`
 	// SpecSchemas is an OpenAPI document with the schemas that entities name.
@@ -63,6 +69,35 @@ type JWT struct {
 	CAFile string `yaml:"ca_file"`
 	// SubjectClaim names the caller in created_by and the audit log. Default: sub.
 	SubjectClaim string `yaml:"subject_claim"`
+}
+
+// Roles of callers. Each of them reads everything.
+const (
+	// RoleReader does nothing else.
+	RoleReader = "reader"
+	// RoleWriter creates, changes and deletes resources.
+	RoleWriter = "writer"
+	// RoleAdapter reports as the adapters of its entry, and holds their leases.
+	RoleAdapter = "adapter"
+	// RoleSentinel holds leases.
+	RoleSentinel = "sentinel"
+	// RoleAdmin does what a writer does, and removes resources by force.
+	RoleAdmin = "admin"
+)
+
+// RoleBinding gives a role to the callers with a claim.
+type RoleBinding struct {
+	// Role is reader, writer, adapter, sentinel or admin.
+	Role string `yaml:"role"`
+	// Claim of the token: a text, or a list of them. Dots lead into a claim that is an
+	// object: realm_access.roles. Default: the claim with the caller's name.
+	Claim string `yaml:"claim"`
+	// Values of which the claim has to have one; "*" is any.
+	Values []string `yaml:"values"`
+	// Adapters are the names that callers with the role adapter report as, and AdapterClaim
+	// is the claim with such a name: one of the two.
+	Adapters     []string `yaml:"adapters"`
+	AdapterClaim string   `yaml:"adapter_claim"`
 }
 
 // Entity registers a kind.

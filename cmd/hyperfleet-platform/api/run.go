@@ -77,8 +77,12 @@ func run(ctx context.Context, c platform.API, diagnostics io.Writer) error {
 		return err
 	}
 
+	if c.JWT == nil {
+		logger.Warn("without jwt everybody who reaches the API may do everything", slog.String("address", c.Server.Address))
+	}
+
 	handler, err := server.New(server.Options{
-		Store: database, Entities: c.Entities, Schemas: schemas, JWT: c.JWT, SystemIdentities: c.SystemIdentities,
+		Store: database, Entities: c.Entities, Schemas: schemas, JWT: c.JWT, Roles: c.Roles, Adapters: c.Adapters,
 		TenancyHeaders: c.TenancyHeaders, StuckAfter: c.StuckAfter, Log: logger, Metrics: registry, Calls: calls,
 		Stopping: ctx.Done(),
 	})
