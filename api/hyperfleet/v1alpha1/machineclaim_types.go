@@ -49,6 +49,10 @@ const (
 	ConditionVMCleanedUp  = "VMCleanedUp"
 )
 
+// EndReasonLeftBehind is that of a claim that is gone while its VM is there: the VM does not
+// bear the claim's mark any more.
+const EndReasonLeftBehind = "LeftBehind"
+
 // EndReasonNoJob ends a machine that was made for a job which is not to be run any more.
 const EndReasonNoJob = "NoJob"
 
@@ -244,6 +248,9 @@ type MachineTimes struct {
 	// started: the VM was powered on.
 	// +optional
 	Started *metav1.MicroTime `json:"started,omitempty"`
+	// guestStarted: the bootstrap service was first heard of.
+	// +optional
+	GuestStarted *metav1.MicroTime `json:"guestStarted,omitempty"`
 	// ready: the runner was online.
 	// +optional
 	Ready *metav1.MicroTime `json:"ready,omitempty"`

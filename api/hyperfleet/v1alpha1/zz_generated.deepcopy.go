@@ -1649,6 +1649,10 @@ func (in *MachineTimes) DeepCopyInto(out *MachineTimes) {
 		in, out := &in.Started, &out.Started
 		*out = (*in).DeepCopy()
 	}
+	if in.GuestStarted != nil {
+		in, out := &in.GuestStarted, &out.GuestStarted
+		*out = (*in).DeepCopy()
+	}
 	if in.Ready != nil {
 		in, out := &in.Ready, &out.Ready
 		*out = (*in).DeepCopy()

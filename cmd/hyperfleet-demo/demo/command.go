@@ -39,7 +39,8 @@ the operator on loopback addresses of this machine, each as a process of its own
 jobs, shows the machines that they get, and checks that nothing is left of them.
 
 The exit code is 0 only if every job ran and no VM, claim, runner or ISO is left; 1 if not;
-130 after an interrupt.`,
+130 after an interrupt. With --hold everything is kept running after the jobs, to look around,
+and an interrupt is its normal end.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			self, err := os.Executable()
@@ -73,7 +74,7 @@ func progressTo(cmd *cobra.Command, o Options) io.Writer {
 }
 
 // interruptible ends do's context with errInterrupted at SIGINT and SIGTERM. do then
-// stops what it started and returns; a second signal ends the process at once, and the
+// stops what it started and says what it means for the exit code; a second signal ends the process at once, and the
 // kernel its children with it.
 func interruptible(parent context.Context, do func(context.Context) error) error {
 	if parent == nil {
@@ -97,10 +98,5 @@ func interruptible(parent context.Context, do func(context.Context) error) error
 		}
 	}()
 
-	err := do(ctx)
-	if errors.Is(context.Cause(ctx), errInterrupted) {
-		return errInterrupted
-	}
-
-	return err
+	return do(ctx)
 }

@@ -4,6 +4,7 @@
 package demo
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"strings"
@@ -18,9 +19,9 @@ const (
 	shownLogWidth = 400
 )
 
-// finish says how it went, stops everything, and gives the error that stands for the
-// exit code.
-func (s *stack) finish(report *Report, blame *procrun.Process, stdout io.Writer) error {
+// finish says how it went, stops everything, at once or after it was held, and gives the
+// error that stands for the exit code.
+func (s *stack) finish(ctx context.Context, report *Report, blame *procrun.Process, stdout io.Writer) error {
 	keep := s.options.Keep || !report.Passed
 
 	if !report.Passed {
@@ -29,6 +30,12 @@ func (s *stack) finish(report *Report, blame *procrun.Process, stdout io.Writer)
 
 	if s.queuedAny && s.options.Output == outputText {
 		s.console.text("\n" + report.text())
+	}
+
+	if s.options.Hold {
+		if err := s.hold(ctx); err != nil {
+			s.console.linef("%v", err)
+		}
 	}
 
 	if s.unfollow != nil {

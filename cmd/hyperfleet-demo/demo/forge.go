@@ -30,6 +30,8 @@ const lostTimeout = 15 * time.Second
 type forgeSim struct {
 	process *procrun.Process
 	control *control.Client
+	// url of the control API.
+	url string
 }
 
 // startForge starts forgesim with secrets made for this run, pointed at the operator's
@@ -82,7 +84,8 @@ func (s *stack) startForge(ctx context.Context) (string, error) {
 	}
 
 	s.setting.forgeURL = exports[what.export]
-	s.forge = &forgeSim{process: process, control: control.NewClient(exports["FORGESIM_CONTROL_URL"])}
+	url := exports["FORGESIM_CONTROL_URL"]
+	s.forge = &forgeSim{process: process, control: control.NewClient(url), url: url}
 
 	if s.gate != nil {
 		s.setting.forgeURL, err = s.gate.forge(ctx, exports[what.export])
@@ -153,6 +156,8 @@ type jobCounts struct {
 }
 
 func (c jobCounts) over() int { return c.succeeded + c.failed }
+
+func (c jobCounts) all() int { return c.queued + c.running + c.over() }
 
 func countJobs(jobs []control.Job) jobCounts {
 	var c jobCounts

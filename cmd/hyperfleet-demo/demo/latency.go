@@ -84,7 +84,7 @@ func latenciesOf(received []time.Time, claims []claimRecord) Latencies {
 	created := func(c claimRecord) time.Time { return c.created }
 	cloned := func(c claimRecord) time.Time { return moment(c.times.CloneStarted) }
 	started := func(c claimRecord) time.Time { return moment(c.times.Started) }
-	guest := func(c claimRecord) time.Time { return c.guestStarted }
+	guest := func(c claimRecord) time.Time { return moment(c.times.GuestStarted) }
 	ready := func(c claimRecord) time.Time { return moment(c.times.Ready) }
 	job := func(c claimRecord) time.Time { return moment(c.times.JobStarted) }
 	stopped := func(c claimRecord) time.Time { return moment(c.times.Stopped) }

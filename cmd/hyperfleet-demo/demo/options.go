@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/hyperfleet/hyperfleet/sim/pve"
 )
 
 // Options are the command's flags.
@@ -38,6 +40,8 @@ type Options struct {
 	// Timeout bounds the whole run, Cleanup the time from the last job's end until
 	// nothing is left.
 	Timeout, Cleanup time.Duration
+	// Hold keeps everything running after the jobs, until an interrupt.
+	Hold bool
 	// Keep keeps the working directory with all logs.
 	Keep bool
 	// Plain appends lines in place of the live table.
@@ -70,9 +74,13 @@ func (o *Options) bind(flags *pflag.FlagSet) {
 	flags.BoolVar(&o.CompareWarm, "compare-warm", false,
 		"queue so many jobs for each of three pools, and compare: cold, with stopped and with idle warm machines")
 	flags.StringVar(&o.Output, "output", outputText, "text, or json: one object as the last line of stdout")
-	flags.DurationVar(&o.Timeout, "timeout", 5*time.Minute, "give up after this long")
-	flags.DurationVar(&o.Cleanup, "cleanup-timeout", time.Minute,
-		"how long machines, claims, runners and cloud-init ISOs may take to go away after the last job")
+	flags.DurationVar(&o.Timeout, "timeout", leastTimeout,
+		"give up after this long; where it is not set, three times the shortest possible time is added")
+	flags.DurationVar(&o.Cleanup, "cleanup-timeout", leastCleanup,
+		"how long machines, claims, runners and cloud-init ISOs may take to go away after the last job; where it is "+
+			"not set, a second for every ten machines is added")
+	flags.BoolVar(&o.Hold, "hold", false,
+		"keep everything running when the jobs are over, and say how to look around, until Ctrl-C")
 	flags.BoolVar(&o.Keep, "keep", false, "keep the working directory with all logs")
 	flags.BoolVar(&o.Plain, "plain", false, "append lines instead of drawing a live table")
 	o.vmOptions.bind(flags)
@@ -136,6 +144,29 @@ func (o *Options) validate() error {
 	}
 
 	return errors.Join(errs...)
+}
+
+// What a run is given where no flag says it: so much, and more the more it has to do.
+const (
+	leastTimeout      = 5 * time.Minute
+	leastCleanup      = time.Minute
+	floorsGiven       = 3
+	cleanupPerMachine = 100 * time.Millisecond
+)
+
+// patience gives simulated machines the time that their number and their delays ask for.
+func (o *Options) patience(set func(flag string) bool) {
+	if !set("timeout") && o.Nodes > 0 && o.ParallelClones > 0 {
+		m := o.model()
+		o.Timeout += floorsGiven * o.floor(pve.FloorInput{
+			Jobs: o.allJobs(), CloneSlots: o.Nodes * o.ParallelClones,
+			Clone: o.Clone, Boot: m.Delays.Start + o.Boot, Job: o.Job, Destroy: m.Delays.Destroy,
+		})
+	}
+
+	if !set("cleanup-timeout") {
+		o.Cleanup += time.Duration(min(o.allJobs(), o.Max)) * cleanupPerMachine
+	}
 }
 
 // allJobs is how many jobs are queued in all.

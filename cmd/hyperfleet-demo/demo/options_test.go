@@ -88,7 +88,12 @@ func TestSettle(t *testing.T) {
 		name, args string
 		want       Options
 	}{
-		{name: "simulated", want: Options{Jobs: 20, Max: 50, Nodes: 3, Timeout: 5 * time.Minute}},
+		{name: "simulated", want: Options{Jobs: 20, Max: 50, Nodes: 3, Timeout: 5*time.Minute + 3*13*time.Second}},
+		{
+			name: "more jobs have more time", args: "--jobs 600",
+			want: Options{Jobs: 600, Max: 50, Nodes: 3, Timeout: 5*time.Minute + 3*205*time.Second},
+		},
+		{name: "simulated, as asked for", args: "--timeout 1m", want: Options{Jobs: 20, Max: 50, Nodes: 3, Timeout: time.Minute}},
 		{
 			name: "real", args: "--vm qemu",
 			want: Options{Jobs: 2, Max: 2, Nodes: 1, Timeout: 30 * time.Minute, vmOptions: vmOptions{

@@ -48,6 +48,12 @@ type Report struct {
 	// own calls are not in them.
 	PlatformCalls       map[string]int `json:"platformCalls"`
 	PlatformCallsPerJob float64        `json:"platformCallsPerJob"`
+	// KubernetesWrites are those that the API server took since the first job, by what is
+	// written, and KubernetesWritesPerJob all of them by the number of jobs.
+	// KubernetesConflicts are those that it refused, since the object had changed.
+	KubernetesWrites       map[string]int `json:"kubernetesWrites"`
+	KubernetesWritesPerJob float64        `json:"kubernetesWritesPerJob"`
+	KubernetesConflicts    int            `json:"kubernetesConflicts"`
 	// Violations are calls to either simulator that no correct client makes.
 	Violations int `json:"violations"`
 
@@ -141,6 +147,8 @@ func (r *Report) text() string {
 	line("cleanup", "%.1f s after the last job", r.CleanupSeconds)
 	line("hypervisor calls", "%.1f per VM for %d VMs (%s)", r.CallsPerVM, r.VMsCreated, classes(r.TotalCalls))
 	line("CI platform calls", "%.1f per job (%s)", r.PlatformCallsPerJob, classes(r.PlatformCalls))
+	line("Kubernetes writes", "%.1f per job, %.2f conflicts per job (%s)", r.KubernetesWritesPerJob,
+		float64(r.KubernetesConflicts)/float64(max(r.Jobs, 1)), classes(r.KubernetesWrites))
 	line("webhooks", "%d delivered, %d failed, %d lost, %d duplicated",
 		r.Webhooks.Delivered, r.Webhooks.Failed, r.Webhooks.Lost, r.Webhooks.Duplicated)
 	line("operator memory", "%.1f MiB at its peak", r.RSSMiB)

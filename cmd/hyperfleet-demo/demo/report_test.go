@@ -6,6 +6,7 @@ package demo
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -23,6 +24,7 @@ func goodReport() Report {
 		Jobs: 50, JobsCompleted: 50, VMsCreated: 50, CallsPerVM: 9.5, MaxCallsPerVM: 11,
 		TotalCalls:    map[string]int{"vm": 400, "storage": 75, "listing": 60, "task": 90},
 		PlatformCalls: map[string]int{"jit": 50, "delete": 50}, PlatformCallsPerJob: 2,
+		KubernetesWrites: map[string]int{"machineclaims status": 300, "events": 150}, KubernetesWritesPerJob: 9, KubernetesConflicts: 5,
 		MakespanSeconds: 24.1, FloorSeconds: 23, Ratio: 1.048, CleanupSeconds: 1.5, RSSMiB: 61.25,
 		Webhooks:  Webhooks{Delivered: 150},
 		Latencies: Latencies{QueuedToClone: Latency{Count: 50, P50: 0.5, P95: 9, Max: 9.5}, Clone: Latency{Count: 50, P50: 2.1, P95: 2.6, Max: 3}},
@@ -112,7 +114,7 @@ func TestReportJSON(t *testing.T) {
 
 	want := []string{
 		"callsPerVM", "claimsLeft", "cleanupSeconds", "failedCalls", "floorSeconds", "foreignVMsTouched", "isosLeft",
-		"jobs", "jobsCompleted", "jobsFailed", "latencies", "makespanSeconds", "maxCallsPerVM", "passed", "platformCalls", "platformCallsPerJob",
+		"jobs", "jobsCompleted", "jobsFailed", "kubernetesConflicts", "kubernetesWrites", "kubernetesWritesPerJob", "latencies", "makespanSeconds", "maxCallsPerVM", "passed", "platformCalls", "platformCallsPerJob",
 		"problems",
 		"ratio", "rssMiB", "runnersLeft", "totalCalls", "violations", "vmCrashes", "vmsCreated", "vmsLeft", "webhooks",
 	}
@@ -143,9 +145,9 @@ func TestLatencies(t *testing.T) {
 	}
 	claims := []claimRecord{
 		{
-			name: "whole life", created: at(1000), guestStarted: at(6500), gone: at(12000),
+			name: "whole life", created: at(1000), gone: at(12000),
 			times: v1alpha1.MachineTimes{
-				CloneStarted: micro(1500), Started: micro(3500), Ready: micro(7000), JobStarted: micro(7250), Stopped: micro(10000),
+				CloneStarted: micro(1500), Started: micro(3500), GuestStarted: micro(6500), Ready: micro(7000), JobStarted: micro(7250), Stopped: micro(10000),
 			},
 		},
 		{name: "not beyond the clone, clocks disagree", created: at(2000), times: v1alpha1.MachineTimes{CloneStarted: micro(1990)}},
@@ -205,6 +207,43 @@ func TestPlatformCalls(t *testing.T) {
 
 	if len(state.Requests) != 3 {
 		t.Errorf("the state was changed: %v", state.Requests)
+	}
+}
+
+// Writes are counted that changed something, since the first job; leases, reads and what was
+// refused are not.
+func TestKubernetesWrites(t *testing.T) {
+	t.Parallel()
+
+	const page = `# TYPE apiserver_request_total counter
+apiserver_request_total{code="200",resource="machineclaims",subresource="status",verb="PATCH"} %d
+apiserver_request_total{code="409",resource="machineclaims",subresource="status",verb="PATCH"} 3
+apiserver_request_total{code="201",resource="events",subresource="",verb="POST"} 4
+apiserver_request_total{code="200",resource="events",subresource="",verb="PATCH"} 1
+apiserver_request_total{code="200",resource="leases",subresource="",verb="PUT"} 70
+apiserver_request_total{code="200",resource="machineclaims",subresource="",verb="WATCH"} 9
+apiserver_request_total{code="403",resource="machineclaims",subresource="",verb="DELETE"} 9
+`
+
+	before, err := readKubeWrites(strings.NewReader("# TYPE apiserver_request_total counter\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	now, err := readKubeWrites(strings.NewReader(fmt.Sprintf(page, 15)))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	report := Report{Jobs: 4}
+	report.countKubeWrites(before, now)
+
+	if diff := cmp.Diff(map[string]int{"machineclaims status": 15, "events": 5}, report.KubernetesWrites); diff != "" {
+		t.Error(diff)
+	}
+
+	if report.KubernetesWritesPerJob != 5 || report.KubernetesConflicts != 3 {
+		t.Errorf("%v per job and %d conflicts, want 5 and 3", report.KubernetesWritesPerJob, report.KubernetesConflicts)
 	}
 }
 

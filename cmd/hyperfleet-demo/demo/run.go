@@ -37,19 +37,19 @@ func run(ctx context.Context, o Options, stdout, progress io.Writer) error {
 		return fmt.Errorf("demo: %w", err)
 	}
 
-	ctx, cancel := context.WithTimeoutCause(ctx, o.Timeout,
+	working, cancel := context.WithTimeoutCause(ctx, o.Timeout,
 		fmt.Errorf("gave up after %s: allow more with --timeout", o.Timeout))
 	defer cancel()
 
-	report, blame := s.session(ctx)
+	report, blame := s.session(working)
 
-	if errors.Is(context.Cause(ctx), errInterrupted) {
+	if errors.Is(context.Cause(working), errInterrupted) {
 		con.linef("interrupted: stopping what was started")
 
 		return errors.Join(errInterrupted, s.stop(o.Keep))
 	}
 
-	return s.finish(report, blame, stdout)
+	return s.finish(ctx, report, blame, stdout)
 }
 
 // session runs the demo up to its report, which is never nil. blame is whoever's log
@@ -120,6 +120,10 @@ func (s *stack) watch(ctx context.Context) error {
 	}
 
 	s.forgeCalls = forge.ClientRequests()
+
+	if s.kubeBefore, err = kubeWritesOf(ctx, s.admin); err != nil {
+		return err
+	}
 
 	s.tracker = newTracker(s.clock)
 
@@ -272,7 +276,7 @@ func (s *stack) until(ctx context.Context, every time.Duration, done func(moment
 
 func (s *stack) view(m moments) view {
 	return view{
-		elapsed: s.console.elapsed(), total: s.options.allJobs(),
+		elapsed: s.console.elapsed(), total: max(s.options.allJobs(), m.jobs.all()),
 		queued: m.jobs.queued, running: m.jobs.running, completed: m.jobs.succeeded, failed: m.jobs.failed,
 		vms: m.vms, runners: m.runners, isos: m.isos, rows: s.tracker.rows(),
 	}

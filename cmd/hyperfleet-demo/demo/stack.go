@@ -54,6 +54,7 @@ type stack struct {
 	endKube    context.CancelFunc
 	baseline   hypervisorState
 	forgeCalls map[string]int // before the first job
+	kubeBefore kubeWrites     // before the first job
 	queuedAny  bool
 	cleanAt    time.Time
 	left       moments

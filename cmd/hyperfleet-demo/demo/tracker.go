@@ -26,10 +26,10 @@ type claimRecord struct {
 	name, phase, vm, runner, job string
 	message, endReason           string
 	guestPhase                   string
-	// created, guestStarted and gone are when the watch told of them: the API server's
-	// own times have whole seconds only.
-	created, phaseSince, guestStarted, gone time.Time
-	times                                   v1alpha1.MachineTimes
+	// created and gone are when the watch told of them: the API server's own times have whole
+	// seconds only.
+	created, phaseSince, gone time.Time
+	times                     v1alpha1.MachineTimes
 }
 
 // jobRecord is one RunnerJob as it was watched.
@@ -128,10 +128,6 @@ func (t *tracker) claim(c *v1alpha1.MachineClaim) {
 	if info := c.Status.BootstrapInfo; info != nil {
 		record.runner, record.job = info.RunnerName, info.Job
 		record.guestPhase = info.GuestPhase
-
-		if info.GuestPhase != "" && record.guestStarted.IsZero() {
-			record.guestStarted = now
-		}
 	}
 
 	if c.Status.Times != nil {

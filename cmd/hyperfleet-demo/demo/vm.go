@@ -63,10 +63,12 @@ const (
 	builtAppend = "root=/dev/sda rw console=ttyS0 quiet ds=nocloud"
 )
 
-// settle gives flags that were not set the defaults for real machines. beside is the
+// settle gives flags that were not set the defaults for what is asked for. beside is the
 // folder of this program.
 func (o *Options) settle(set func(flag string) bool, beside string) {
 	if !o.real() {
+		o.patience(set)
+
 		return
 	}
 
