@@ -5,7 +5,7 @@
 # Brings the tools that the build and the tests need into bin/, each once for each
 # pinned version:
 #
-#   hack/setup.sh [kube] [kubectl] [lint] [generate] [spire] [vault] [packages] [vm]     (default: all of these)
+#   hack/setup.sh [kube] [kubectl] [lint] [generate] [spire] [vault] [packages] [watch] [vm]   (default: all of these)
 #   hack/setup.sh agents
 #
 # kube      etcd, kube-apiserver, kube-controller-manager: from KUBEBUILDER_ASSETS if
@@ -19,6 +19,7 @@
 #           module. It is a test's secrets manager, and no part of the product.
 # agents    buildkite-agent, built from its Go module, unless BUILDKITE_AGENT names one.
 # packages  the Debian packages of hack/packages.txt.
+# watch     the Debian packages of hack/packages-watch.txt: a browser and Prometheus.
 # vm        the Debian packages of hack/packages-vm.txt, which make and boot real machines.
 #
 # KUBE_DOWNLOAD_URL names another place to download from, "off" none.
@@ -172,7 +173,7 @@ packages() {
 
 # plan turns the groups asked for into a list of steps, so that they can be counted.
 plan=()
-for group in "${@:-kube kubectl lint generate spire vault packages vm}"; do
+for group in "${@:-kube kubectl lint generate spire vault packages watch vm}"; do
 	for word in $group; do
 		case $word in
 		kube) plan+=("etcd" "kube kube-apiserver about_6_minutes_on_two_cores" "kube kube-controller-manager about_a_minute_more") ;;
@@ -183,9 +184,10 @@ for group in "${@:-kube kubectl lint generate spire vault packages vm}"; do
 		vault) plan+=("build test-vault vault . about_4_minutes_on_two_cores") ;;
 		agents) [ -n "${BUILDKITE_AGENT:-}" ] || plan+=("build buildkite-agent buildkite-agent github.com/buildkite/agent/v3 about_5_minutes_on_two_cores") ;;
 		packages) plan+=("packages") ;;
+		watch) plan+=("packages hack/packages-watch.txt") ;;
 		vm) plan+=("packages hack/packages-vm.txt") ;;
 		*)
-			echo "setup: unknown group $word: use kube, kubectl, lint, generate, spire, vault, agents, packages or vm" >&2
+			echo "setup: unknown group $word: use kube, kubectl, lint, generate, spire, vault, agents, packages, watch or vm" >&2
 			exit 2
 			;;
 		esac

@@ -32,9 +32,16 @@ func (a *Area) jobs(
 		return nil, fmt.Errorf("set up demand: %w", err)
 	}
 
+	labels := a.JobLabels
+
+	lives, err := demand.NewJobMetrics(a.Registry, labels.Names, labels.Most)
+	if err != nil {
+		return nil, fmt.Errorf("set up demand: %w", err)
+	}
+
 	reconciler := &demand.JobReconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Runner: runner, Providers: workloads, Platforms: a.Platforms, Clock: a.Clock,
-		Retention: a.Config.JobRetention, Silence: a.Config.JobSilence, Metrics: metrics,
+		Retention: a.Config.JobRetention, Silence: a.Config.JobSilence, Metrics: metrics, JobMetrics: lives,
 		Recorder: mgr.GetEventRecorder("hyperfleet"), Logs: logsOf(mgr),
 	}
 	receiver := demand.NewReceiver(demand.ReceiverConfig{

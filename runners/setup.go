@@ -28,6 +28,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/hypervisorcluster"
 	"github.com/hyperfleet/hyperfleet/runners/machineclaim"
 	"github.com/hyperfleet/hyperfleet/runners/machinetemplate"
+	"github.com/hyperfleet/hyperfleet/runners/metrics"
 	"github.com/hyperfleet/hyperfleet/runners/orphans"
 	"github.com/hyperfleet/hyperfleet/runners/report"
 	"github.com/hyperfleet/hyperfleet/runners/runnerpool"
@@ -54,12 +55,21 @@ type Area struct {
 	// Transports put calls to the outside into the metrics.
 	Transports Transports
 	Registry   prometheus.Registerer
-	Clock      clock.WithTicker
-	Log        *slog.Logger
+	// JobLabels are further labels of the metrics of jobs.
+	JobLabels JobLabels
+	Clock     clock.WithTicker
+	Log       *slog.Logger
 	// MaxBodyBytes bounds a webhook's body.
 	MaxBodyBytes int64
 	// WebhookURL is the operator's address as CI platforms know it; may be empty.
 	WebhookURL string
+}
+
+// JobLabels are demand.JobLabelRepository and ...Workflow, if metrics are to have them, and how
+// many combinations of their values there may be.
+type JobLabels struct {
+	Names []string
+	Most  int
 }
 
 // Transports wrap the HTTP transports of the boundaries' clients. Either may be nil.
@@ -93,6 +103,10 @@ func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) (http.Handler, error
 
 	if err := mgr.Add(parts.sweeper); err != nil {
 		return nil, fmt.Errorf("add orphan sweeper: %w", err)
+	}
+
+	if err := a.Registry.Register(metrics.NewCollector(mgr.GetClient(), mgr.Elected(), a.Clock)); err != nil {
+		return nil, fmt.Errorf("register metrics of pools and clusters: %w", err)
 	}
 
 	// The connections outlive the controllers: whoever still works at shutdown has them.

@@ -38,19 +38,22 @@ const (
 // Calls counts and times calls to other systems.
 type Calls struct {
 	duration *prometheus.HistogramVec
+	limits   *rateLimits
 	clock    clock.PassiveClock
 }
 
 // NewCalls registers hyperfleet_external_call_duration_seconds with the labels system
 // ("proxmox"), operation ("clone"), and code: the class of the HTTP status ("2xx"),
 // or timeout, canceled or error when none came; ok for calls that are not HTTP. Its
-// count is the number of calls. A nil clock is the real one.
+// count is the number of calls. hyperfleet_external_rate_limit_calls{system,resource} and
+// ..._remaining_calls are what the answers' headers say of rate limits. A nil clock is the
+// real one.
 func NewCalls(registerer prometheus.Registerer, timer clock.PassiveClock) (*Calls, error) {
 	if timer == nil {
 		timer = clock.RealClock{}
 	}
 
-	c := &Calls{clock: timer, duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+	c := &Calls{clock: timer, limits: newRateLimits(timer), duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Namespace: Namespace,
 		Subsystem: "external_call",
 		Name:      "duration_seconds",
@@ -58,8 +61,10 @@ func NewCalls(registerer prometheus.Registerer, timer clock.PassiveClock) (*Call
 		Buckets:   CallBuckets(),
 	}, []string{"system", "operation", "code"})}
 
-	if err := registerer.Register(c.duration); err != nil {
-		return nil, fmt.Errorf("register metrics of external calls: %w", err)
+	for _, collector := range []prometheus.Collector{c.duration, c.limits} {
+		if err := registerer.Register(collector); err != nil {
+			return nil, fmt.Errorf("register metrics of external calls: %w", err)
+		}
 	}
 
 	return c, nil
@@ -79,7 +84,10 @@ func (c *Calls) Transport(system string, operation func(*http.Request) string, n
 		operation = func(request *http.Request) string { return request.Method }
 	}
 
-	return &transport{calls: c, system: system, operation: operation, bounded: NewBounded(maxOperations), next: next}
+	return &transport{
+		calls: c, system: system, operation: operation, bounded: NewBounded(maxOperations),
+		resources: NewBounded(maxResources), next: next,
+	}
 }
 
 // Observe notes a call that is not HTTP. The operation has to be out of a fixed set.
@@ -92,6 +100,7 @@ type transport struct {
 	system    string
 	operation func(*http.Request) string
 	bounded   *Bounded
+	resources *Bounded
 	next      http.RoundTripper
 }
 
@@ -108,6 +117,7 @@ func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	t.calls.duration.WithLabelValues(t.system, operation, code).Observe(t.calls.clock.Since(start).Seconds())
 
 	if response != nil {
+		t.calls.limits.note(t, response.Header)
 		span.SetAttributes(attribute.Int("http.response.status_code", response.StatusCode))
 	}
 

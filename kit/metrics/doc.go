@@ -6,5 +6,7 @@
 // time calls to other systems.
 //
 // Names are hyperfleet_SUBSYSTEM_WHAT_UNIT, units are seconds and bytes, and no label
-// holds the name of an object, an address, or any text that comes from outside.
+// holds an address or any text that comes from outside, or the name of an object of which there
+// may be many: those of pools, clusters, nodes and the like are bounded (Bounded), and so are
+// repositories and workflows, which are asked for.
 package metrics

@@ -69,8 +69,9 @@ type JobReconciler struct {
 	Retention time.Duration
 	// Silence after which the platform is asked about a job. Default: 5 minutes.
 	Silence time.Duration
-	// Metrics may be nil.
-	Metrics *Metrics
+	// Metrics and JobMetrics may be nil.
+	Metrics    *Metrics
+	JobMetrics *JobMetrics
 	// Logs of machines. May be nil.
 	Logs Logs
 	// Recorder emits the events of jobs. May be nil.

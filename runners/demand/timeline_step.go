@@ -138,14 +138,17 @@ func served(_ context.Context, s *scope) step.Result {
 	}
 }
 
-// announce emits an event for each moment that people may wait for, once it is on record.
+// announce counts each new moment, and emits an event for those that people may wait for, once
+// it is on record.
 func (s *scope) announce() {
-	if s.Recorder == nil {
-		return
-	}
-
 	for _, event := range s.job.Status.Timeline {
 		if slices.ContainsFunc(s.told, func(before v1alpha1.JobEvent) bool { return same(before, event) }) {
+			continue
+		}
+
+		s.JobMetrics.note(s.job, event)
+
+		if s.Recorder == nil {
 			continue
 		}
 

@@ -59,7 +59,7 @@ func (h *Handler) hand(ctx context.Context, who caller) (guest.Credential, *gues
 		return guest.Credential{}, h.notIssued(ctx, who, claim, order, err)
 	}
 
-	h.Metrics.took(h.Clock.Since(start))
+	h.Metrics.took(claim, h.Clock.Since(start))
 
 	if refused := h.give(ctx, who, claim, order, credential); refused != nil {
 		return guest.Credential{}, refused

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 )
 
 // Outcomes of a request for a credential, beside those of package guestapi.
@@ -20,12 +22,12 @@ const (
 type Metrics struct {
 	requests *prometheus.CounterVec
 	// issued takes how long a credential took to make. May be nil.
-	issued func(time.Duration)
+	issued func(*v1alpha1.MachineClaim, time.Duration)
 }
 
 // NewMetrics registers hyperfleet_credential_requests_total{outcome}. The label takes
 // the outcomes of package guestapi. issued is told how long each credential took to make; it may be nil.
-func NewMetrics(registerer prometheus.Registerer, issued func(time.Duration)) (*Metrics, error) {
+func NewMetrics(registerer prometheus.Registerer, issued func(*v1alpha1.MachineClaim, time.Duration)) (*Metrics, error) {
 	m := &Metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "hyperfleet",
@@ -50,8 +52,8 @@ func (m *Metrics) request(outcome string) {
 	}
 }
 
-func (m *Metrics) took(d time.Duration) {
+func (m *Metrics) took(claim *v1alpha1.MachineClaim, d time.Duration) {
 	if m != nil && m.issued != nil {
-		m.issued(d)
+		m.issued(claim, d)
 	}
 }

@@ -125,7 +125,8 @@ func (s *scope) nodes(seen []hypervisor.Node) []v1alpha1.HypervisorNodeStatus {
 
 	for _, node := range seen {
 		status := v1alpha1.HypervisorNodeStatus{
-			Name: node.Name, Online: node.Online, Available: amounts(node.Free), Conditions: before[node.Name],
+			Name: node.Name, Online: node.Online, Available: amounts(node.Free), Capacity: amounts(node.Total),
+			Conditions: before[node.Name],
 		}
 		ready := metav1.Condition{
 			Type: step.Ready, Status: metav1.ConditionTrue, Reason: reasonUsable, ObservedGeneration: s.cluster.Generation,
@@ -149,11 +150,11 @@ func (s *scope) nodes(seen []hypervisor.Node) []v1alpha1.HypervisorNodeStatus {
 // page that a machine touches.
 const gib = 1 << 30
 
-func amounts(free hypervisor.Resources) *v1alpha1.ResourceAmounts {
+func amounts(of hypervisor.Resources) *v1alpha1.ResourceAmounts {
 	return &v1alpha1.ResourceAmounts{
-		CPU:     free.CPU,
-		Memory:  *resource.NewQuantity(free.Memory/gib*gib, resource.BinarySI),
-		Storage: *resource.NewQuantity(free.Disk/gib*gib, resource.BinarySI),
+		CPU:     of.CPU,
+		Memory:  *resource.NewQuantity(of.Memory/gib*gib, resource.BinarySI),
+		Storage: *resource.NewQuantity(of.Disk/gib*gib, resource.BinarySI),
 	}
 }
 

@@ -61,10 +61,10 @@ func emitDestroyed(ctx context.Context, s *scope) step.Result {
 	stopped, took := s.times().Stopped, s.since(s.times().Stopped)
 
 	step.OnFinalized(ctx, func() {
-		s.Metrics.ended(reason)
+		s.Metrics.ended(s.claim, reason)
 
 		if stopped != nil {
-			s.Metrics.phase("destroyed", took)
+			s.Metrics.phase(s.claim, "destroyed", took)
 		}
 	})
 

@@ -270,7 +270,7 @@ func (s *scope) issue(
 		return workload.Credential{}, fmt.Errorf("issue credential of runner %s: %w", request.Name, err)
 	}
 
-	s.Metrics.Issued(s.Clock.Since(start))
+	s.Metrics.Issued(s.claim, s.Clock.Since(start))
 
 	for _, name := range s.causes.worked(s.platformCause()) {
 		s.Wake.Wake(name)

@@ -79,7 +79,7 @@ func notice(kind, reason, action, format string, args ...any) step.Notice {
 // phaseTook puts the length of a phase into the metrics once the status is written.
 func (s *scope) phaseTook(ctx context.Context, phase string, since *metav1.MicroTime) {
 	took := s.since(since)
-	step.OnSaved(ctx, func() { s.Metrics.phase(phase, took) })
+	step.OnSaved(ctx, func() { s.Metrics.phase(s.claim, phase, took) })
 }
 
 // LogValues gives what a line in the log names of a claim: its VM, node, runner and job. Of

@@ -28,7 +28,7 @@ type OperatorConfig struct {
 	Controllers []string `yaml:"controllers"`
 
 	Log            Log            `yaml:"log"`
-	Metrics        Endpoint       `yaml:"metrics"`
+	Metrics        Metrics        `yaml:"metrics"`
 	Health         Endpoint       `yaml:"health"`
 	Webhooks       Webhooks       `yaml:"webhooks"`
 	Guest          Guest          `yaml:"guest"`
@@ -52,6 +52,17 @@ type Log struct {
 type Endpoint struct {
 	// BindAddress as host:port; "0" switches the server off.
 	BindAddress string `yaml:"bindAddress"`
+}
+
+// Metrics is where they are served, and what is in them.
+type Metrics struct {
+	// BindAddress as host:port; "0" switches the server off.
+	BindAddress string `yaml:"bindAddress"`
+	// JobLabels are labels that the metrics of jobs have beside namespace and pool: repository,
+	// workflow. Each of their values is a series of its own.
+	JobLabels []string `yaml:"jobLabels"`
+	// MaxJobLabelValues bounds the combinations of these labels' values; the rest are "other".
+	MaxJobLabelValues int `yaml:"maxJobLabelValues"`
 }
 
 // Webhooks is the server that CI platforms and machines call.
@@ -256,7 +267,7 @@ func Default() OperatorConfig {
 		Namespace:   "hyperfleet-system",
 		Controllers: Areas(),
 		Log:         Log{Level: "INFO", Format: "json"},
-		Metrics:     Endpoint{BindAddress: ":8080"},
+		Metrics:     Metrics{BindAddress: ":8080", MaxJobLabelValues: 100},
 		Health:      Endpoint{BindAddress: ":8081"},
 		Webhooks:    Webhooks{BindAddress: ":8443", MaxBodyBytes: 1 << 20},
 		Identity:    Identity{SPIRE: SPIRE{TrustDomain: "hyperfleet.io", Timeout: 10 * time.Second}},

@@ -403,6 +403,9 @@ type HypervisorNodeStatus struct {
 	// available is what is free on the node.
 	// +optional
 	Available *ResourceAmounts `json:"available,omitempty"`
+	// capacity is what the node has.
+	// +optional
+	Capacity *ResourceAmounts `json:"capacity,omitempty"`
 	// conditions of the node: Ready, False with the reason while no machines are placed on it
 	// (Offline), or not all that could be (SetAside, after failures).
 	// +optional

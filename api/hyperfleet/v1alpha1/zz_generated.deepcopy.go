@@ -1162,6 +1162,11 @@ func (in *HypervisorNodeStatus) DeepCopyInto(out *HypervisorNodeStatus) {
 		*out = new(ResourceAmounts)
 		(*in).DeepCopyInto(*out)
 	}
+	if in.Capacity != nil {
+		in, out := &in.Capacity, &out.Capacity
+		*out = new(ResourceAmounts)
+		(*in).DeepCopyInto(*out)
+	}
 	if in.Conditions != nil {
 		in, out := &in.Conditions, &out.Conditions
 		*out = make([]v1.Condition, len(*in))

@@ -37,7 +37,7 @@ type printer struct {
 func (p printer) list(jobs []v1alpha1.RunnerJob, opts options) error {
 	views := make([]Job, 0, len(jobs))
 	for i := range jobs {
-		views = append(views, viewOf(&jobs[i], p.now))
+		views = append(views, View(&jobs[i], p.now))
 	}
 
 	if opts.output == cli.OutputJSON {
@@ -95,13 +95,14 @@ func stateOf(job Job) string {
 // span is how long a job has waited, or else how long it ran.
 func span(job Job) string {
 	if job.RanSeconds != nil {
-		return human(*job.RanSeconds)
+		return Human(*job.RanSeconds)
 	}
 
-	return human(job.WaitedSeconds)
+	return Human(job.WaitedSeconds)
 }
 
-func human(seconds float64) string {
+// Human is a time in the words of kubectl: 90s, 5m30s, 2d.
+func Human(seconds float64) string {
 	return duration.HumanDuration(time.Duration(seconds * float64(time.Second)))
 }
 
@@ -164,7 +165,7 @@ func (p printer) facts(job Explained) {
 
 // state says how a job is, and for how long.
 func (p printer) state(job Job) string {
-	waited := "waited " + human(job.WaitedSeconds)
+	waited := "waited " + Human(job.WaitedSeconds)
 
 	switch {
 	case waitsIn(job.State):
@@ -172,9 +173,9 @@ func (p printer) state(job Job) string {
 	case job.RanSeconds == nil:
 		return stateOf(job) + ", " + waited + ", did not run"
 	case job.State == v1alpha1.JobRunning:
-		return stateOf(job) + ", " + waited + ", runs for " + human(*job.RanSeconds)
+		return stateOf(job) + ", " + waited + ", runs for " + Human(*job.RanSeconds)
 	default:
-		return stateOf(job) + ", " + waited + ", ran for " + human(*job.RanSeconds)
+		return stateOf(job) + ", " + waited + ", ran for " + Human(*job.RanSeconds)
 	}
 }
 
@@ -254,7 +255,7 @@ func (p printer) timeline(moments []Moment) {
 	for i, m := range moments {
 		after := ""
 		if i > 0 {
-			after = "+" + between(m.AfterSeconds)
+			after = "+" + Between(m.AfterSeconds)
 		}
 
 		fmt.Fprintln(table, strings.TrimRight(fmt.Sprintf("  %s\t%s\t%s\t%s",
@@ -264,8 +265,8 @@ func (p printer) timeline(moments []Moment) {
 	_ = table.Flush() // a reader that went away needs no error
 }
 
-// between is a time between two moments: exact where it is short.
-func between(seconds float64) string {
+// Between is a time between two moments: exact where it is short.
+func Between(seconds float64) string {
 	const exact = 10
 
 	switch {
@@ -274,7 +275,7 @@ func between(seconds float64) string {
 	case seconds < exact:
 		return fmt.Sprintf("%.1fs", seconds)
 	default:
-		return human(seconds)
+		return Human(seconds)
 	}
 }
 
@@ -288,7 +289,7 @@ func (p printer) log(of *jobDetails, view Explained, all bool) {
 	text := strings.Split(strings.TrimRight(cli.Safe(*view.Log), "\n"), "\n")
 	title := "Log, as kept in RunnerLog " + view.Logs
 
-	if of.log.Spec.Cut && (all || len(text) <= lastLines) {
+	if view.LogCut && (all || len(text) <= lastLines) {
 		title += " (its beginning was cut off)"
 	}
 

@@ -24,7 +24,7 @@ const pageSize = 500
 
 // source is where jobs are read.
 type source struct {
-	client client.Client
+	client client.Reader
 	// namespace of the jobs; empty means all.
 	namespace string
 }
@@ -73,7 +73,15 @@ func (s *source) jobs(ctx context.Context) ([]v1alpha1.RunnerJob, error) {
 		}
 	}
 
-	slices.SortStableFunc(out, func(a, b v1alpha1.RunnerJob) int {
+	Sort(out)
+
+	return out, nil
+}
+
+// Sort puts jobs into the order of lists: those that wait first, the oldest first; then those
+// that run, and those that are over, the latest first.
+func Sort(jobs []v1alpha1.RunnerJob) {
+	slices.SortStableFunc(jobs, func(a, b v1alpha1.RunnerJob) int {
 		x, y := rank(string(a.Spec.State)), rank(string(b.Spec.State))
 		age := born(&a).Compare(born(&b))
 
@@ -83,8 +91,6 @@ func (s *source) jobs(ctx context.Context) ([]v1alpha1.RunnerJob, error) {
 
 		return cmp.Or(cmp.Compare(x, y), age, cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
-
-	return out, nil
 }
 
 // born is when a job began to wait.
@@ -123,6 +129,11 @@ func (s *source) details(ctx context.Context, id string) (*jobDetails, error) {
 		return nil, err
 	}
 
+	return s.about(ctx, job, s.client)
+}
+
+// about finds all that is known of a job; logs reads its log.
+func (s *source) about(ctx context.Context, job *v1alpha1.RunnerJob, logs client.Reader) (*jobDetails, error) {
 	out := &jobDetails{job: job}
 
 	var claims v1alpha1.MachineClaimList
@@ -142,9 +153,10 @@ func (s *source) details(ctx context.Context, id string) (*jobDetails, error) {
 		}
 	}
 
-	return out, s.readLog(ctx, out)
+	return out, readLog(ctx, logs, out)
 }
 
+// waits tells whether a job has no runner yet.
 func waits(job *v1alpha1.RunnerJob) bool {
 	return job.Spec.State == v1alpha1.JobQueued || job.Spec.State == v1alpha1.JobWaiting
 }
@@ -159,14 +171,14 @@ func mayTake(claim *v1alpha1.MachineClaim, pool string) bool {
 
 // readLog reads the log that was kept. That it can't be read is no reason not to tell the
 // rest.
-func (s *source) readLog(ctx context.Context, of *jobDetails) error {
+func readLog(ctx context.Context, from client.Reader, of *jobDetails) error {
 	if of.job.Status.Logs == "" {
 		return nil
 	}
 
 	var log v1alpha1.RunnerLog
 
-	err := s.client.Get(ctx, client.ObjectKey{Namespace: of.job.Namespace, Name: of.job.Status.Logs}, &log)
+	err := from.Get(ctx, client.ObjectKey{Namespace: of.job.Namespace, Name: of.job.Status.Logs}, &log)
 
 	switch {
 	case apierrors.IsNotFound(err):

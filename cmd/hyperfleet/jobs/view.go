@@ -5,10 +5,13 @@ package jobs
 
 import (
 	"cmp"
+	"context"
+	"fmt"
 	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 )
@@ -61,6 +64,10 @@ type Explained struct {
 	Coming []VM `json:"coming,omitempty"`
 	// Log is the end of the runner's output; null if none was kept.
 	Log *string `json:"log"`
+	// NoLog says why there is none, where somebody should know.
+	NoLog string `json:"-"`
+	// LogCut says that the beginning of the log is missing.
+	LogCut bool `json:"-"`
 }
 
 // Moment is a moment of a job's life.
@@ -85,7 +92,8 @@ type VM struct {
 	Message string `json:"message,omitempty"`
 }
 
-func viewOf(job *v1alpha1.RunnerJob, now time.Time) Job {
+// View is a job as commands and pages show it.
+func View(job *v1alpha1.RunnerJob, now time.Time) Job {
 	spec := &job.Spec
 	out := Job{
 		Namespace: job.Namespace, Job: job.Name, Platform: spec.Platform, PlatformID: spec.ID, URL: spec.URL,
@@ -153,7 +161,7 @@ func moment(job *v1alpha1.RunnerJob, which v1alpha1.JobMoment) time.Time {
 }
 
 func explained(of *jobDetails, now time.Time) Explained {
-	out := Explained{Job: viewOf(of.job, now), Timeline: []Moment{}}
+	out := Explained{Job: View(of.job, now), Timeline: []Moment{}}
 
 	var before time.Time
 
@@ -168,22 +176,41 @@ func explained(of *jobDetails, now time.Time) Explained {
 	}
 
 	if of.claim != nil {
-		vm := vmOf(of.claim)
+		vm := VMOf(of.claim)
 		out.VM, out.Machine = &vm, vm.Claim
 	}
 
 	for i := range of.coming {
-		out.Coming = append(out.Coming, vmOf(&of.coming[i]))
+		out.Coming = append(out.Coming, VMOf(&of.coming[i]))
 	}
 
-	if text, ok := logText(of.log); ok {
-		out.Log = &text
+	out.NoLog = of.noLog
+
+	if of.log != nil {
+		out.Log, out.LogCut = &of.log.Spec.Text, of.log.Spec.Cut
 	}
 
 	return out
 }
 
-func vmOf(claim *v1alpha1.MachineClaim) VM {
+// Explain tells all about a job that is known to the reader, which may be a cache; its log is
+// read live.
+func Explain(ctx context.Context, reader, live client.Reader, key client.ObjectKey, now time.Time) (Explained, error) {
+	var job v1alpha1.RunnerJob
+	if err := reader.Get(ctx, key, &job); err != nil {
+		return Explained{}, fmt.Errorf("read job %s: %w", key, err)
+	}
+
+	details, err := (&source{client: reader, namespace: key.Namespace}).about(ctx, &job, live)
+	if err != nil {
+		return Explained{}, err
+	}
+
+	return explained(details, now), nil
+}
+
+// VMOf is a machine as commands and pages show it.
+func VMOf(claim *v1alpha1.MachineClaim) VM {
 	out := VM{Claim: claim.Name, Phase: string(claim.Status.Phase)}
 
 	if ref := claim.Status.VMRef; ref != nil {
@@ -199,12 +226,4 @@ func vmOf(claim *v1alpha1.MachineClaim) VM {
 	}
 
 	return out
-}
-
-func logText(log *v1alpha1.RunnerLog) (string, bool) {
-	if log == nil {
-		return "", false
-	}
-
-	return log.Spec.Text, true
 }

@@ -117,6 +117,10 @@ func validate(cfg *v1alpha1.OperatorConfig) error {
 		return strictyaml.ErrorAt("webhooks.certFile", "it belongs together with webhooks.keyFile: set both or neither")
 	}
 
+	if err := metricsSettings(cfg.Metrics); err != nil {
+		return err
+	}
+
 	if cfg.Runners.Concurrency < 1 {
 		return strictyaml.ErrorAt("runners.concurrency", "it must be at least 1")
 	}

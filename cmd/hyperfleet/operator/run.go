@@ -80,6 +80,7 @@ func run(ctx context.Context, cfg config.OperatorConfig, kube *rest.Config, logg
 			},
 			DevID:        cfg.Identity.DevID,
 			Registry:     ctrlmetrics.Registry,
+			JobLabels:    runners.JobLabels{Names: cfg.Metrics.JobLabels, Most: cfg.Metrics.MaxJobLabelValues},
 			Clock:        clock.RealClock{},
 			Log:          logger,
 			MaxBodyBytes: cfg.Webhooks.MaxBodyBytes,
@@ -98,6 +99,10 @@ func run(ctx context.Context, cfg config.OperatorConfig, kube *rest.Config, logg
 		if err := mgr.Add(&server{cfg: cfg.Webhooks, handler: routes, log: logger}); err != nil {
 			return fmt.Errorf("add webhook server: %w", err)
 		}
+	}
+
+	if err := registerMetrics(ctrlmetrics.Registry, mgr, cfg.Controllers); err != nil {
+		return err
 	}
 
 	if err := otherAreas(ctx, mgr, cfg, identity.uid, transports, logger); err != nil {

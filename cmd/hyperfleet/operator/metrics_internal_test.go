@@ -1,0 +1,158 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/rest"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/test/kube"
+)
+
+const metricsPage = "../../../docs/reference/metrics.md"
+
+var described = regexp.MustCompile(`fqName: "([a-z0-9_]+)".*constLabels: \{(.*)\}, variableLabels: \{(.*)\}`)
+
+// recorder is a registry that remembers what metrics there are, with their labels.
+type recorder struct {
+	*prometheus.Registry
+
+	mu     sync.Mutex
+	labels map[string]string
+}
+
+// Register remembers what the collector describes.
+func (r *recorder) Register(collector prometheus.Collector) error {
+	descs := make(chan *prometheus.Desc)
+
+	go func() {
+		defer close(descs)
+
+		collector.Describe(descs)
+	}()
+
+	for desc := range descs {
+		match := described.FindStringSubmatch(desc.String())
+		if match == nil || !strings.HasPrefix(match[1], "hyperfleet_") && !strings.HasPrefix(match[1], "kubevirt_") {
+			continue
+		}
+
+		labels := strings.FieldsFunc(match[3], func(c rune) bool { return c == ',' || c == ' ' })
+		for _, constant := range strings.Split(match[2], ",") {
+			if name, _, ok := strings.Cut(constant, "="); ok {
+				labels = append(labels, name)
+			}
+		}
+
+		slices.Sort(labels)
+		r.mu.Lock()
+		r.labels[match[1]] = strings.Join(labels, " ")
+		r.mu.Unlock()
+	}
+
+	return r.Registry.Register(collector) //nolint:wrapcheck // it stands in for the registry
+}
+
+// MustRegister does so for each.
+func (r *recorder) MustRegister(collectors ...prometheus.Collector) {
+	for _, collector := range collectors {
+		if err := r.Register(collector); err != nil {
+			panic(err)
+		}
+	}
+}
+
+// onPage are the metrics of the reference page, with their labels.
+func onPage(t *testing.T) map[string]string {
+	t.Helper()
+
+	raw, err := os.ReadFile(metricsPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	word := regexp.MustCompile("`([a-z0-9_]+)`")
+	out := map[string]string{}
+
+	for line := range strings.Lines(string(raw)) {
+		cells := strings.Split(line, "|")
+		if len(cells) < 4 || !strings.HasPrefix(strings.TrimSpace(cells[1]), "`") {
+			continue
+		}
+
+		var labels []string
+		for _, match := range word.FindAllStringSubmatch(cells[2], -1) {
+			labels = append(labels, match[1])
+		}
+
+		slices.Sort(labels)
+
+		for _, match := range word.FindAllStringSubmatch(cells[1], -1) {
+			out[match[1]] = strings.Join(labels, " ")
+		}
+	}
+
+	return out
+}
+
+// TestMetricsPage: the operator has the metrics of its page, with their labels, and no others.
+func TestMetricsPage(t *testing.T) {
+	env := kube.Start(t, kube.WithCRDs("../../../deploy/crds"))
+
+	registry := &recorder{Registry: prometheus.NewRegistry(), labels: map[string]string{}}
+	before := ctrlmetrics.Registry
+	ctrlmetrics.Registry = registry
+
+	t.Cleanup(func() { ctrlmetrics.Registry = before })
+
+	cfg := config.Default()
+	cfg.Namespace = env.Namespace(t)
+	cfg.LeaderElection.Enabled = false
+	cfg.Metrics.BindAddress, cfg.Health.BindAddress, cfg.Webhooks.BindAddress = "0", "0", "0"
+	cfg.Bridge.CSRApproval = true
+
+	ctx, stop := context.WithCancel(t.Context())
+	log := slog.New(slog.NewJSONHandler(starts{stop}, nil))
+
+	if err := run(ctx, cfg, rest.CopyConfig(env.Config), log); err != nil {
+		t.Fatal(err)
+	}
+
+	registry.mu.Lock()
+	defer registry.mu.Unlock()
+
+	if diff := cmp.Diff(onPage(t), registry.labels); diff != "" {
+		t.Errorf("metrics and labels (-%s +operator):\n%s", metricsPage, diff)
+	}
+
+	if len(registry.labels) < 40 {
+		t.Errorf("%d metrics: %v", len(registry.labels), slices.Sorted(maps.Keys(registry.labels)))
+	}
+}
+
+// starts ends the operator once it has set up everything.
+type starts struct{ stop func() }
+
+// Write looks for the line that says so.
+func (s starts) Write(line []byte) (int, error) {
+	if bytes.Contains(line, []byte("operator starts")) {
+		s.stop()
+	}
+
+	return len(line), nil
+}

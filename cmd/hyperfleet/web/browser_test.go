@@ -1,0 +1,128 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package web
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// update writes the pictures of the documentation anew.
+var update = flag.Bool("update", false, "write docs/images/web-*.png")
+
+const (
+	imagesDir = "../../../docs/images"
+	patience  = 3 * time.Minute
+)
+
+// chromium opens pages in a real browser without a screen, or skips the test where there is none.
+func chromium(t *testing.T, args ...string) {
+	t.Helper()
+
+	program, err := exec.LookPath("chromium")
+	if err != nil {
+		t.Skip("there is no chromium to open the pages with: hack/setup.sh watch installs it")
+	}
+
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+
+	args = append([]string{
+		"--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--no-first-run",
+		"--disable-background-networking", "--disable-component-update", "--disable-default-apps", "--disable-sync",
+		// Nothing of the pages comes from elsewhere: no other name is to be had.
+		"--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+		"--user-data-dir=" + t.TempDir(),
+	}, args...)
+
+	if out, err := exec.CommandContext(ctx, program, args...).CombinedOutput(); err != nil {
+		t.Fatalf("chromium: %v\n%s", err, out)
+	}
+}
+
+// pictures takes a picture of each page, light and dark.
+func pictures(t *testing.T, pages http.Handler, namespace string) {
+	server := httptest.NewServer(pages)
+	t.Cleanup(server.Close)
+
+	dir := t.TempDir()
+	if *update {
+		dir = imagesDir
+	}
+
+	for name, tc := range map[string]struct {
+		path   string
+		height int
+		dark   bool
+	}{
+		"overview":      {path: "/", height: 1180},
+		"overview-dark": {path: "/", height: 1180, dark: true},
+		"pool":          {path: "/pools/" + namespace + "/arm64", height: 900},
+		"jobs":          {path: "/jobs", height: 900},
+		"job":           {path: "/jobs/" + namespace + "/github-actions-29679400020", height: 1060},
+		"job-waits":     {path: "/jobs/" + namespace + "/github-actions-29679400040", height: 640},
+		"machine":       {path: "/machines/" + namespace + "/linux-large-m010", height: 700},
+		"cluster":       {path: "/clusters/rack-b", height: 520},
+		"hosts":         {path: "/hosts", height: 460},
+	} {
+		file, err := filepath.Abs(filepath.Join(dir, "web-"+name+".png"))
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		args := []string{fmt.Sprintf("--window-size=1280,%d", tc.height), "--screenshot=" + file}
+		if tc.dark {
+			args = append(args, "--blink-settings=preferredColorScheme=0")
+		} else {
+			args = append(args, "--blink-settings=preferredColorScheme=1")
+		}
+
+		chromium(t, append(args, server.URL+tc.path)...)
+
+		if info, err := os.Stat(file); err != nil || info.Size() < 10<<10 {
+			t.Errorf("picture %s: %v, %v", name, info, err)
+		}
+	}
+}
+
+// paint prints when a browser first shows something of a page.
+func paint(t *testing.T, pages http.Handler, path string) {
+	const script = `new PerformanceObserver((list) => { for (const e of list.getEntries()) {
+		if (e.name === "first-contentful-paint") { fetch("/painted?" + Math.round(e.startTime)); }
+	} }).observe({ type: "paint", buffered: true });`
+
+	painted := make(chan string, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/live.js":
+			w.Header().Set("Content-Type", "text/javascript")
+			_, _ = w.Write([]byte(script))
+		case "/painted":
+			select {
+			case painted <- r.URL.RawQuery:
+			default:
+			}
+		default:
+			pages.ServeHTTP(w, r)
+		}
+	}))
+	t.Cleanup(server.Close)
+
+	chromium(t, "--window-size=1280,900", "--screenshot="+filepath.Join(t.TempDir(), "x.png"), "--timeout=5000", server.URL+path)
+
+	select {
+	case ms := <-painted:
+		t.Logf("%s: first paint after %s ms", path, ms)
+	case <-time.After(time.Minute):
+		t.Error("the browser painted nothing")
+	}
+}

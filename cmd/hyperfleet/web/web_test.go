@@ -1,0 +1,276 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package web
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/live"
+	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
+	"github.com/hyperfleet/hyperfleet/test/kube"
+)
+
+var env *kube.Env
+
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard())
+	kube.Main(m, func(e *kube.Env) { env = e }, kube.WithCRDs("../../../deploy/crds"), kube.WithScheme(live.AddToScheme))
+}
+
+// open makes the pages of a namespace as a user sees it.
+func open(t *testing.T, user *rest.Config, namespace string) http.Handler {
+	t.Helper()
+
+	kubeconfig := cli.Kube{Kubeconfig: env.Kubeconfig(t, user)}
+
+	cluster, err := kubeconfig.Connect(live.AddToScheme)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(cancel)
+
+	view, err := live.Open(ctx, cluster, namespace)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	pages, err := NewHandler(Config{View: view, Clock: clock.RealClock{}, Server: "https://kube.example.com:6443", Hosts: []string{"fleet.example.com"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return pages
+}
+
+func get(t *testing.T, pages http.Handler, path string, edits ...func(*http.Request)) (int, string) {
+	t.Helper()
+
+	request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost:8088"+path, http.NoBody)
+	for _, edit := range edits {
+		edit(request)
+	}
+
+	answer := httptest.NewRecorder()
+	pages.ServeHTTP(answer, request)
+
+	return answer.Code, answer.Body.String()
+}
+
+// TestPages: the pages of a fleet, a browser's pictures of them, and what none but the user may load.
+func TestPages(t *testing.T) {
+	namespace := env.Namespace(t)
+	seed := &seeder{t, namespace, time.Now()}
+	seed.fleet()
+
+	pages := open(t, env.Config, "")
+
+	for path, want := range map[string][]string{
+		"/":                                  {"jobs wait", "at maximum", "raise it, or wait", "no pool", "linux-large", "rack-b", "1 set aside", "Not ready", "image has no cloud-init"},
+		"/pools":                             {"linux-small", "of 50", "bootstrap timeout"},
+		"/pools/" + namespace + "/arm64":     {"Last failure: bootstrap timeout", "3 in a row", "<b>2</b><span>jobs wait"},
+		"/jobs":                              {"integration (postgres)", "acme/checkout", "1 to 39 of 39", "RunnerPool linux-large has all 20"},
+		"/jobs?state=Completed&q=acme%2Fapp": {"1 to 2 of 2"},
+		"/jobs?page=99&state=Running":        {"1 to 9 of 9"},
+		"/jobs/" + namespace + "/github-actions-29679400020": {"linux-small-m020", "&lt;script&gt;alert(1)", "clean-up", "open it at its platform", "gone"},
+		"/jobs/" + namespace + "/github-actions-29679400040": {"It waits: at maximum", "so far"},
+		"/machines": {"linux-large-m010", "rack-a-3", "100110"},
+		"/machines/" + namespace + "/linux-large-m010": {"192.0.2.20", "the runner took a job", "github-actions-29679400010", "booting"},
+		"/clusters":        {"rack-a", "proxmox 9.2"},
+		"/clusters/rack-b": {"rack-b-2", "no space left on device", "58 of 64"},
+		"/hosts":           {"racks", "no route to host", "1 of 2 as they should be"},
+		"/bridges":         {"prod-cluster", "etcd 2 of 3", "prod-dpu-cluster"},
+	} {
+		code, body := get(t, pages, path)
+		if code != http.StatusOK || !strings.HasSuffix(strings.TrimSpace(body), "</html>") {
+			t.Errorf("%s: %d\n%s", path, code, body)
+		}
+
+		for _, part := range want {
+			if !strings.Contains(strings.ToLower(body), strings.ToLower(part)) {
+				t.Errorf("%s lacks %q:\n%s", path, part, body)
+			}
+		}
+	}
+
+	for _, path := range []string{"/jobs/x/y", "/pools/x/y", "/machines/x/y", "/clusters/none", "/elsewhere", "/style.css/x"} {
+		if code, body := get(t, pages, path); code != http.StatusNotFound || !strings.Contains(body, "Not found") {
+			t.Errorf("%s: %d", path, code)
+		}
+	}
+
+	t.Run("others", func(t *testing.T) { others(t, pages) })
+	t.Run("pictures", func(t *testing.T) { pictures(t, pages, namespace) })
+}
+
+// others: what a page elsewhere, another name or another method gets.
+func others(t *testing.T, pages http.Handler) {
+	for name, tc := range map[string]struct {
+		edit func(*http.Request)
+		want int
+	}{
+		"an address":              {func(r *http.Request) { r.Host = "127.0.0.1:8088" }, http.StatusOK},
+		"an IPv6 address":         {func(r *http.Request) { r.Host = "[::1]:8088" }, http.StatusOK},
+		"a proxy's name":          {func(r *http.Request) { r.Host = "Fleet.example.com" }, http.StatusOK},
+		"a name that was rebound": {func(r *http.Request) { r.Host = "attacker.example:8088" }, http.StatusForbidden},
+		"a name like ours":        {func(r *http.Request) { r.Host = "localhost.attacker.example" }, http.StatusForbidden},
+		"no name":                 {func(r *http.Request) { r.Host = "" }, http.StatusForbidden},
+		"an address of others":    {func(r *http.Request) { r.Host = "192.0.2.1:8088" }, http.StatusForbidden},
+		"a write":                 {func(r *http.Request) { r.Method = http.MethodPost }, http.StatusMethodNotAllowed},
+		"a frame of another site": {func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") }, http.StatusForbidden},
+		"a link from another site": {func(r *http.Request) {
+			r.Header.Set("Sec-Fetch-Site", "cross-site")
+			r.Header.Set("Sec-Fetch-Mode", "navigate")
+		}, http.StatusOK},
+	} {
+		if code, _ := get(t, pages, "/pools", tc.edit); code != tc.want {
+			t.Errorf("%s: %d, want %d", name, code, tc.want)
+		}
+	}
+
+	answer := httptest.NewRecorder()
+	pages.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost/live.js", http.NoBody))
+
+	if policy := answer.Header().Get("Content-Security-Policy"); !strings.Contains(policy, "default-src 'none'") || strings.Contains(policy, "unsafe") {
+		t.Errorf("policy %q", policy)
+	}
+}
+
+// TestRights: who may read some kinds only is told what is not shown, and who may read none is
+// told so at once.
+func TestRights(t *testing.T) {
+	t.Parallel()
+
+	namespace := env.Namespace(t)
+	kubeconfig := cli.Kube{Kubeconfig: env.Kubeconfig(t, env.User(t, "web-nobody"))}
+
+	cluster, err := kubeconfig.Connect(live.AddToScheme)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if _, err := live.Open(t.Context(), cluster, namespace); err == nil || !strings.Contains(err.Error(), "you may not list RunnerPools in namespace "+namespace) {
+		t.Errorf("error %v", err)
+	}
+
+	missing := &live.View{Live: cluster.Client, Missing: map[string]string{live.KindBridge: "you may not list DPFHCPBridges"}}
+
+	pages, err := NewHandler(Config{View: missing, Clock: clock.RealClock{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if code, body := get(t, pages, "/bridges"); code != http.StatusOK || !strings.Contains(body, "Not shown: you may not list DPFHCPBridges.") {
+		t.Errorf("%d\n%s", code, body)
+	}
+}
+
+// TestManyJobs prints how long pages take with 5,000 jobs.
+func TestManyJobs(t *testing.T) {
+	const jobs = 5000
+
+	namespace := env.Namespace(t)
+	(&seeder{t, namespace, time.Now()}).manyJobs(jobs)
+
+	pages := open(t, env.Config, namespace)
+
+	for _, path := range []string{"/", "/jobs", "/jobs?q=checkout&page=3"} {
+		var took []time.Duration
+
+		for range 5 {
+			start := time.Now()
+
+			code, body := get(t, pages, path)
+			took = append(took, time.Since(start))
+
+			if code != http.StatusOK || len(body) > 1<<20 {
+				t.Fatalf("%s: %d, %d bytes", path, code, len(body))
+			}
+		}
+
+		t.Logf("%s with %d jobs: %s", path, jobs, slices.Min(took))
+	}
+
+	if code, body := get(t, pages, "/jobs"); code != http.StatusOK || !strings.Contains(body, fmt.Sprintf("1 to 100 of %d", jobs)) {
+		t.Errorf("%d: %s", code, body)
+	}
+
+	paint(t, pages, "/")
+}
+
+// TestCommand: the command serves on loopback until it is interrupted, and refuses what would let
+// others in.
+func TestCommand(t *testing.T) {
+	t.Parallel()
+
+	for _, args := range [][]string{
+		{"--bind-address", ":8088"}, {"--bind-address", "192.0.2.1:80"}, {"--bind-address", "8088"}, {"--colour"},
+	} {
+		cmd := New()
+		cmd.SilenceErrors, cmd.SilenceUsage = true, true
+		cmd.SetArgs(args)
+
+		if err := cmd.ExecuteContext(t.Context()); cli.ExitCode(err) != cli.ExitUsage {
+			t.Errorf("%v: %v", args, err)
+		}
+	}
+
+	namespace := env.Namespace(t)
+	ctx, stop := context.WithCancel(t.Context())
+	read, write := io.Pipe()
+
+	cmd := New()
+	cmd.SetArgs([]string{"--bind-address", "127.0.0.1:0", "--kubeconfig", env.Kubeconfig(t, env.Config), "-n", namespace})
+	cmd.SetOut(write)
+
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.ExecuteContext(ctx) }()
+
+	line := make([]byte, 512)
+
+	n, err := read.Read(line)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	address, _, _ := strings.Cut(string(line[:n]), " ")
+
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address+"/pools", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	_ = response.Body.Close()
+
+	if response.StatusCode != http.StatusOK {
+		t.Errorf("%s", response.Status)
+	}
+
+	http.DefaultClient.CloseIdleConnections()
+	stop()
+
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+
+}

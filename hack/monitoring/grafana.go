@@ -1,0 +1,90 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+// Sizes on Grafana's grid of 24 columns.
+const (
+	gridWidth  = 24
+	lineWidth  = 12
+	lineHeight = 8
+	statWidth  = 6
+	statHeight = 4
+	// schemaVersion of Grafana 10; later ones migrate it.
+	schemaVersion = 39
+)
+
+// object is what JSON has in braces.
+type object map[string]any
+
+// grafana is the dashboard as Grafana imports it. The data source is chosen there.
+func (d dashboard) grafana() object {
+	source := object{"type": "prometheus", "uid": "${datasource}"}
+	list := []object{{"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"}}
+
+	for _, variable := range d.variables {
+		list = append(list, object{
+			"name": variable.name, "type": "query", "datasource": source, "definition": variable.query,
+			"query": object{"query": variable.query, "refId": variable.name}, "refresh": 2, "sort": 1,
+		})
+	}
+
+	return object{
+		"uid": d.uid, "title": d.title, "tags": []string{"hyperfleet"}, "editable": true, "schemaVersion": schemaVersion,
+		"time": object{"from": "now-6h", "to": "now"}, "refresh": "30s", "timezone": "browser",
+		"templating": object{"list": list}, "panels": d.place(source),
+		"links": []object{{"type": "dashboards", "title": "HyperFleet", "tags": []string{"hyperfleet"}, "asDropdown": true}},
+	}
+}
+
+// place lays the panels out: from left to right, in rows.
+func (d dashboard) place(source object) []object {
+	out := make([]object, 0, len(d.panels))
+	x, y, rowHeight := 0, 0, 0
+
+	for i, panel := range d.panels {
+		width, height := lineWidth, lineHeight
+		if panel.kind == stat {
+			width, height = statWidth, statHeight
+		}
+
+		if x+width > gridWidth || rowHeight != 0 && rowHeight != height {
+			x, y = 0, y+rowHeight
+		}
+
+		rowHeight = height
+		out = append(out, panel.grafana(i+1, source, object{"x": x, "y": y, "w": width, "h": height}))
+		x += width
+	}
+
+	return out
+}
+
+func (p panel) grafana(id int, source, at object) object {
+	targets := make([]object, 0, len(p.queries))
+
+	for i, query := range p.queries {
+		targets = append(targets, object{
+			"refId": string(rune('A' + i)), "datasource": source, "expr": query.expr, "legendFormat": query.legend,
+		})
+	}
+
+	custom := object{}
+	options := object{"reduceOptions": object{"calcs": []string{"lastNotNull"}}}
+
+	if p.kind == timeseries {
+		custom = object{"lineWidth": 1, "fillOpacity": 10, "showPoints": "never"}
+		options = object{
+			"legend": object{"displayMode": "list", "placement": "bottom"}, "tooltip": object{"mode": "multi", "sort": "desc"},
+		}
+
+		if p.stacked {
+			custom["stacking"], custom["fillOpacity"] = object{"mode": "normal"}, 40
+		}
+	}
+
+	return object{
+		"id": id, "title": p.title, "type": p.kind, "datasource": source, "gridPos": at, "targets": targets, "options": options,
+		"fieldConfig": object{"defaults": object{"unit": p.unit, "min": 0, "custom": custom}, "overrides": []any{}},
+	}
+}

@@ -1,0 +1,29 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// RegisterBuildInfo registers hyperfleet_build_info{program,version,commit,go_version}, which
+// is always 1.
+func RegisterBuildInfo(registerer prometheus.Registerer, program, version, commit, goVersion string) error {
+	info := prometheus.NewGauge(prometheus.GaugeOpts{
+		Namespace: Namespace, Name: "build_info",
+		Help: "Always 1; its labels say what the program was built from.",
+		ConstLabels: prometheus.Labels{
+			"program": program, "version": version, "commit": commit, "go_version": goVersion,
+		},
+	})
+	info.Set(1)
+
+	if err := registerer.Register(info); err != nil {
+		return fmt.Errorf("register build information: %w", err)
+	}
+
+	return nil
+}

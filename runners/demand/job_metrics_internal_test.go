@@ -1,0 +1,81 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package demand
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+)
+
+// TestJobMetrics: a job is counted by its pool and, if that is asked for, by its repository, of
+// which there are at most so many.
+func TestJobMetrics(t *testing.T) {
+	t.Parallel()
+
+	registry := prometheus.NewRegistry()
+
+	metrics, err := NewJobMetrics(registry, []string{JobLabelRepository}, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	start := time.Unix(0, 0)
+	event := func(moment v1alpha1.JobMoment, after time.Duration) v1alpha1.JobEvent {
+		return v1alpha1.JobEvent{Moment: moment, Time: metav1.NewMicroTime(start.Add(after))}
+	}
+
+	for i := range 4 {
+		job := &v1alpha1.RunnerJob{ObjectMeta: metav1.ObjectMeta{Namespace: "ci"}}
+		job.Spec.Repository, job.Spec.Conclusion, job.Status.Pool = fmt.Sprint("acme/", i), "success", "linux"
+		job.Status.Timeline = []v1alpha1.JobEvent{
+			event(v1alpha1.MomentQueued, 0), event(v1alpha1.MomentReceived, time.Second),
+			event(v1alpha1.MomentStarted, 20*time.Second), event(v1alpha1.MomentFinished, 80*time.Second),
+		}
+
+		for _, news := range job.Status.Timeline {
+			metrics.note(job, news)
+		}
+	}
+
+	canceled := &v1alpha1.RunnerJob{ObjectMeta: metav1.ObjectMeta{Namespace: "ci"}}
+	canceled.Spec.Conclusion = "cancelled"
+	canceled.Status.Timeline = []v1alpha1.JobEvent{event(v1alpha1.MomentQueued, 0), event(v1alpha1.MomentFinished, time.Minute)}
+	metrics.note(canceled, canceled.Status.Timeline[1])
+
+	const want = `# HELP hyperfleet_job_finished_total Jobs that are over, by the platform's conclusion; also those that no runner took.
+# TYPE hyperfleet_job_finished_total counter
+hyperfleet_job_finished_total{conclusion="cancelled",namespace="ci",pool="",repository="other"} 1
+hyperfleet_job_finished_total{conclusion="success",namespace="ci",pool="linux",repository="acme/0"} 1
+hyperfleet_job_finished_total{conclusion="success",namespace="ci",pool="linux",repository="acme/1"} 1
+hyperfleet_job_finished_total{conclusion="success",namespace="ci",pool="linux",repository="other"} 2
+`
+	if err := testutil.GatherAndCompare(registry, strings.NewReader(want), "hyperfleet_job_finished_total"); err != nil {
+		t.Error(err)
+	}
+
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	sums := map[string]float64{}
+
+	for _, family := range families {
+		for _, series := range family.GetMetric() {
+			sums[family.GetName()] += series.GetHistogram().GetSampleSum()
+		}
+	}
+
+	if sums["hyperfleet_job_queue_duration_seconds"] != 80 || sums["hyperfleet_job_run_duration_seconds"] != 240 {
+		t.Errorf("sums %v", sums)
+	}
+}

@@ -1,0 +1,162 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/prometheus/common/expfmt"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/readiness"
+	"github.com/hyperfleet/hyperfleet/runners/metrics"
+)
+
+var now = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+
+func ready(status metav1.ConditionStatus, reason string) []metav1.Condition {
+	return []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: status, Reason: reason}}
+}
+
+func meta(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "ci", Name: name} }
+
+// objects are a pool that is short of machines, its jobs, and a cluster with a node set aside.
+func objects() []client.Object {
+	job := func(name, pool string, state v1alpha1.JobState, waited time.Duration, conditions []metav1.Condition) client.Object {
+		return &v1alpha1.RunnerJob{
+			ObjectMeta: meta(name),
+			Spec:       v1alpha1.RunnerJobSpec{State: state, QueuedAt: &metav1.Time{Time: now.Add(-waited)}},
+			Status:     v1alpha1.RunnerJobStatus{Pool: pool, Conditions: conditions},
+		}
+	}
+	waits := ready(metav1.ConditionFalse, "AtMaximum")
+
+	return []client.Object{
+		&v1alpha1.RunnerPool{
+			ObjectMeta: meta("linux"),
+			Spec:       v1alpha1.RunnerPoolSpec{Scaling: v1alpha1.Scaling{MinReplicas: 1, MaxReplicas: 5}},
+			Status: v1alpha1.RunnerPoolStatus{
+				Conditions: ready(metav1.ConditionTrue, "AsDesired"), Replicas: 5, ReadyReplicas: 3, BusyReplicas: 2, DesiredReplicas: 5,
+				QueuedJobs: 2, RunningJobs: 2, FailedClaims: 1, StandbyReplicas: 1,
+			},
+		},
+		job("a", "linux", v1alpha1.JobQueued, time.Minute, waits), job("b", "linux", v1alpha1.JobQueued, time.Hour, waits),
+		job("c", "linux", v1alpha1.JobRunning, 2*time.Hour, nil), job("d", "", v1alpha1.JobQueued, 30*time.Second, nil),
+		job("e", "linux", v1alpha1.JobWaiting, 5*time.Hour, ready(metav1.ConditionFalse, "Gated")),
+		&v1alpha1.MachineClaim{ObjectMeta: meta("m"), Status: v1alpha1.MachineClaimStatus{Phase: v1alpha1.MachineClaimReady}},
+		&v1alpha1.MachineClaim{ObjectMeta: meta("n"), Spec: v1alpha1.MachineClaimSpec{RunnerPoolRef: &v1alpha1.LocalObjectReference{Name: "linux"}}},
+		&v1alpha1.HypervisorCluster{
+			ObjectMeta: metav1.ObjectMeta{Name: "rack"},
+			Status: v1alpha1.HypervisorClusterStatus{Machines: 7, Conditions: ready(metav1.ConditionTrue, "Connected"), Nodes: []v1alpha1.HypervisorNodeStatus{{
+				Name: "pve1", Online: true, Conditions: ready(metav1.ConditionFalse, "SetAside"),
+				Capacity:  &v1alpha1.ResourceAmounts{CPU: 8, Memory: resource.MustParse("16Gi")},
+				Available: &v1alpha1.ResourceAmounts{CPU: 3, Memory: resource.MustParse("4Gi")},
+			}}},
+		},
+	}
+}
+
+const want = `
+hyperfleet_cluster_machines{cluster="rack"} 7
+hyperfleet_jobs_longest_wait_seconds{namespace="ci",pool=""} 30
+hyperfleet_jobs_longest_wait_seconds{namespace="ci",pool="linux"} 3600
+hyperfleet_jobs_waiting{namespace="ci",pool="",reason="NotSeen"} 1
+hyperfleet_jobs_waiting{namespace="ci",pool="linux",reason="AtMaximum"} 2
+hyperfleet_jobs_waiting{namespace="ci",pool="linux",reason="Gated"} 1
+hyperfleet_machines{namespace="ci",phase="Pending",pool="linux"} 1
+hyperfleet_machines{namespace="ci",phase="Ready",pool=""} 1
+hyperfleet_node_available{cluster="rack",node="pve1",resource="cpu",unit="core"} 3
+hyperfleet_node_available{cluster="rack",node="pve1",resource="memory",unit="byte"} 4.294967296e+09
+hyperfleet_node_available{cluster="rack",node="pve1",resource="storage",unit="byte"} 0
+hyperfleet_node_capacity{cluster="rack",node="pve1",resource="cpu",unit="core"} 8
+hyperfleet_node_capacity{cluster="rack",node="pve1",resource="memory",unit="byte"} 1.7179869184e+10
+hyperfleet_node_capacity{cluster="rack",node="pve1",resource="storage",unit="byte"} 0
+hyperfleet_node_online{cluster="rack",node="pve1"} 1
+hyperfleet_node_set_aside{cluster="rack",node="pve1"} 1
+hyperfleet_object_ready{kind="HypervisorCluster",name="rack",namespace=""} 1
+hyperfleet_objects{kind="HypervisorCluster",namespace="",ready="True",reason="Connected"} 1
+hyperfleet_objects{kind="RunnerJob",namespace="ci",ready="False",reason="AtMaximum"} 2
+hyperfleet_objects{kind="RunnerJob",namespace="ci",ready="False",reason="Gated"} 1
+hyperfleet_objects{kind="RunnerJob",namespace="ci",ready="Unknown",reason="NotSeen"} 2
+hyperfleet_pool_failures_in_a_row{namespace="ci",pool="linux"} 1
+hyperfleet_pool_jobs_queued{namespace="ci",pool="linux"} 2
+hyperfleet_pool_jobs_running{namespace="ci",pool="linux"} 2
+hyperfleet_pool_machines{namespace="ci",pool="linux",state="busy"} 2
+hyperfleet_pool_machines{namespace="ci",pool="linux",state="idle"} 1
+hyperfleet_pool_machines{namespace="ci",pool="linux",state="standby"} 1
+hyperfleet_pool_machines{namespace="ci",pool="linux",state="starting"} 2
+hyperfleet_pool_machines_desired{namespace="ci",pool="linux"} 5
+hyperfleet_pool_machines_max{namespace="ci",pool="linux"} 5
+hyperfleet_pool_machines_min{namespace="ci",pool="linux"} 1
+hyperfleet_pool_paused{namespace="ci",pool="linux"} 0
+`
+
+func TestCollect(t *testing.T) {
+	t.Parallel()
+
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+
+	reader := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects()...).Build()
+	elected := make(chan struct{})
+	pools := metrics.NewCollector(reader, elected, clocktesting.NewFakePassiveClock(now))
+	readiness := readiness.New(reader, elected,
+		readiness.Kind{Name: "HypervisorCluster", Named: true, List: func() client.ObjectList { return &v1alpha1.HypervisorClusterList{} }},
+		readiness.Kind{Name: "RunnerJob", List: func() client.ObjectList { return &v1alpha1.RunnerJobList{} }})
+
+	if n := testutil.CollectAndCount(pools) + testutil.CollectAndCount(readiness); n != 0 {
+		t.Errorf("%d series of a replica that does not lead", n)
+	}
+
+	close(elected)
+
+	var got []string
+
+	for _, text := range []func() ([]byte, error){
+		func() ([]byte, error) { return testutil.CollectAndFormat(pools, expfmt.TypeTextPlain) },
+		func() ([]byte, error) { return testutil.CollectAndFormat(readiness, expfmt.TypeTextPlain) },
+	} {
+		raw, err := text()
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		for line := range strings.Lines(string(raw)) {
+			if !strings.HasPrefix(line, "#") {
+				got = append(got, strings.TrimSpace(line))
+			}
+		}
+	}
+
+	compare(t, strings.Split(strings.TrimSpace(want), "\n"), got)
+
+	problems, err := testutil.CollectAndLint(pools)
+	if err != nil || len(problems) > 0 {
+		t.Errorf("%v %v", problems, err)
+	}
+}
+
+func compare(t *testing.T, want, got []string) {
+	t.Helper()
+
+	slices.Sort(want)
+	slices.Sort(got)
+
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("series (-want +got):\n%s", diff)
+	}
+}
