@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command bootstrap-service runs inside a machine: it runs one CI runner for one job (package
-// guest). As `bootstrap-service kargs` it tells dracut the network (package guest/kargs).
+// guest).
 package main
 
 import (
@@ -18,16 +18,12 @@ import (
 
 	api "github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/guest"
-	"github.com/hyperfleet/hyperfleet/guest/kargs"
 )
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 // run returns the exit code: 0 Finished, 1 Failed, 2 for wrong arguments.
 func run(args []string, stdout, stderr io.Writer) int {
-	if len(args) > 0 && args[0] == "kargs" {
-		return kargs.Command{Root: "/", Mount: kargs.MountReadOnly, Stdout: stdout, Stderr: stderr}.Run(args[1:])
-	}
 	flags := flag.NewFlagSet("bootstrap-service", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	config := flags.String("config", api.ConfigPath, "the runner's configuration; it is deleted once it is read")
