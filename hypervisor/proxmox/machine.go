@@ -398,7 +398,16 @@ func (m *machine) made() phase {
 // start tasks does.
 func (p *Provider) judgeStarted(ctx context.Context, m *machine) error {
 	status, err := p.client.status(ctx, m.node, m.id)
-	if err != nil {
+
+	switch {
+	case hypervisor.Is(err, hypervisor.NotFound):
+		// It went since its configuration was read; its cloud-init ISO may be there.
+		p.invalidate(m)
+
+		return p.busy(m, "Moved", "machine %d is no longer on node %s", m.id, m.node)
+	case reasonIs(err, reasonDenied):
+		return p.findDestroy(ctx, m, err)
+	case err != nil:
 		return err
 	}
 
