@@ -54,6 +54,8 @@ type Report struct {
 	Objects  map[string]int `json:"objects"`
 	Problems int            `json:"problems"`
 	Warnings int            `json:"warnings"`
+	// Try is the machine that was made, with --try.
+	Try *Trial `json:"try,omitempty"`
 }
 
 func (r *Report) add(f Finding) {
