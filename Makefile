@@ -31,10 +31,11 @@ DEMO ?=
 # The demo of `make load`: with trouble in it.
 LOAD := --jobs 200 --faults webhooks-lost=0.3,webhooks-duplicated=0.2,webhooks-reordered=0.5,vm-crash=0.1,clone-lock=0.2
 
-# End-to-end tests say what they do while they do it. call E2E,NAMES: two of them at a time.
+# End-to-end tests say what they do while they do it. call E2E,NAMES,FLAGS: two of them at a
+# time, with flags of go test.
 define E2E
 go build -o bin/testrun ./hack/testrun
-PATH="$(CURDIR)/bin:$$PATH" bin/testrun -v $(1:%=./test/e2e/%) -- -vet=off -p 2 -count 1 -timeout $(TEST_TIMEOUT) -run '$(RUN)'
+PATH="$(CURDIR)/bin:$$PATH" bin/testrun -v $(1:%=./test/e2e/%) -- -vet=off -p 2 -count 1 -timeout $(TEST_TIMEOUT) -run '$(RUN)' $(2)
 endef
 
 .PHONY: help setup build test test-changed soak load testrun e2e e2e-spire e2e-vm e2e-kubevirt e2e-bridge e2e-platform e2e-hosts e2e-proxmox e2e-agents lint generate verify demo bench clean
@@ -69,10 +70,11 @@ testrun:
 	@go build -o bin/testrun ./hack/testrun
 
 # What takes longest comes first.
-e2e: build ## run all of the following end-to-end tests but e2e-proxmox and e2e-agents
+e2e: build ## run all of the following end-to-end tests, e2e-proxmox in its short form, but e2e-agents
 	@hack/setup.sh kube kubectl spire vault packages vm
 	@hack/vm-image/build.sh
 	@$(call E2E,vm hosts platform kubevirt bridge spire)
+	@$(call E2E,proxmox,-short)
 
 e2e-spire: build ## machines attest to a real SPIRE server, and log in to a real Vault
 	@hack/setup.sh kube spire vault packages
@@ -99,10 +101,14 @@ e2e-hosts: build ## fleets of hosts from first boot to given back, over SSH
 	@hack/setup.sh kube packages
 	@$(call E2E,hosts)
 
-# It has a hypervisor of its own to run, so that nothing runs beside it.
-e2e-proxmox: TEST_TIMEOUT = 12m
-e2e-proxmox: ## the Proxmox VE provider against a real Proxmox VE (go doc ./test/realpve)
-	@$(call E2E,proxmox)
+# It has a hypervisor of its own to run, so that nothing runs beside it. SHORT=-short is what
+# `make e2e` runs of it.
+SHORT ?=
+e2e-proxmox: TEST_TIMEOUT = 40m
+e2e-proxmox: build ## a real Proxmox VE: the provider, the simulator beside it, a job in a VM on it, three nodes
+	@hack/setup.sh kube spire packages vm
+	@hack/vm-image/build.sh
+	@$(call E2E,proxmox,$(SHORT))
 
 # Not every network has the modules of an agent: without one its tests are skipped.
 e2e-agents: ## the real buildkite-agent and gitlab-runner in machines (go doc ./test/e2e/agents)

@@ -4,8 +4,12 @@
 package proxmox_test
 
 import (
+	"io"
+	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
@@ -68,6 +72,9 @@ func TestTroubleThatPasses(t *testing.T) {
 			Reason: "detected modified configuration - file changed by other user? Try again."}},
 		{"config: reading fails for a moment", pve.Fault{Kind: pve.FaultError, Path: config, Method: "GET", Status: 595,
 			Reason: "Connection refused"}},
+		{"config: reading ends with 597", pve.Fault{Kind: pve.FaultError, Path: config, Method: "GET", Status: 597, Reason: "TLS error"}},
+		{"config: reading ends with 598", pve.Fault{Kind: pve.FaultError, Path: config, Method: "GET", Status: 598, Reason: "read error"}},
+		{"config: reading ends with 599", pve.Fault{Kind: pve.FaultError, Path: config, Method: "GET", Status: 599, Reason: "Too many redirections"}},
 		{"start: answer is lost", pve.Fault{Kind: pve.FaultCutConnection, Path: start}},
 		{"start: end of the task is lost", pve.Fault{Kind: pve.FaultTaskLost, Path: start}},
 		{"start: worker is killed", pve.Fault{Kind: pve.FaultTaskError, Path: start}},
@@ -119,6 +126,60 @@ func TestTroubleThatPasses(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The connection breaks in the midst of an upload: what came of the cloud-init ISO does not count.
+func TestUploadCut(t *testing.T) {
+	t.Parallel()
+
+	s := pvetest.New(t, fastModel())
+	cut := &cutting{}
+	p := connect(t, s, fast(t), func(_ *hypervisor.Config, o *hypervisor.Options) {
+		o.Transport = func(next http.RoundTripper) http.RoundTripper {
+			cut.next = next
+
+			return cut
+		}
+	})
+
+	sp := spec(1)
+	made := create(t, p, sp)
+	snap := s.Snapshot()
+
+	if len(snap.Made()) != 1 || snap.Made()[0].Starts != 1 || len(snap.ISOs()) != 1 {
+		t.Errorf("made %+v, ISOs %+v", snap.Made(), snap.ISOs())
+	}
+
+	if !cut.done.Load() {
+		t.Error("no upload was cut")
+	}
+
+	remove(t, p, hypervisor.MachineRef{ID: made.ID, Owner: sp.Owner})
+
+	if snap = s.Snapshot(); len(snap.Made())+len(snap.ISOs()) > 0 {
+		t.Errorf("left: %+v %+v", snap.Made(), snap.ISOs())
+	}
+}
+
+// cutting breaks the connection of the first upload after some of it.
+type cutting struct {
+	next http.RoundTripper
+	done atomic.Bool
+}
+
+func (c *cutting) RoundTrip(req *http.Request) (*http.Response, error) {
+	if strings.HasSuffix(req.URL.Path, "/upload") && c.done.CompareAndSwap(false, true) {
+		const some = 1000
+
+		body := req.Body
+		req = req.Clone(req.Context())
+		req.Body = struct {
+			io.Reader
+			io.Closer
+		}{io.MultiReader(io.LimitReader(body, some), iotest.ErrReader(io.ErrUnexpectedEOF)), body}
+	}
+
+	return c.next.RoundTrip(req)
 }
 
 // Some trouble does not pass by itself. It is told in words, and ends when a person has

@@ -198,10 +198,15 @@ func (b *box) storages(ctx context.Context) error {
 		return fmt.Errorf("read %s: %d commands make a storage for cloud-init ISOs, want one", guidePath, len(made))
 	}
 
+	disks := "/var/lib/" + guideStorage
+	if len(b.nodes()) > 1 {
+		disks = "/var/lib/shared/" + guideStorage + " --shared 1" // a folder that the kit shows to all nodes
+	}
+
 	_, err = b.shell(ctx, fmt.Sprintf("if pvesm status | grep -q '^%[1]s '; then exit; fi\n"+
-		"pvesm remove %[2]s\npvesm add dir %[1]s --path /var/lib/%[1]s --content images\n%[3]s\n"+
+		"pvesm remove %[2]s\npvesm add dir %[1]s --path %[5]s --content images\n%[3]s\n"+
 		// So that a full clone takes a while.
-		"pvesm set %[1]s --bwlimit clone=%[4]d", guideStorage, guideISO, made[0], cloneKiBs))
+		"pvesm set %[1]s --bwlimit clone=%[4]d", guideStorage, guideISO, made[0], cloneKiBs, disks))
 
 	return err
 }
@@ -211,18 +216,24 @@ func (b *box) storages(ctx context.Context) error {
 func (s *Site) Account(t testing.TB, grants Grants) Account {
 	t.Helper()
 
-	if s.box == nil {
-		if (s.account.Pool != "") != (grants == ByPool) {
-			t.Skipf("the account that the environment names has other grants than %q: PVE_POOL says which", grants)
-		}
-
-		return s.account
+	if s.box == nil && (s.account.Pool != "") != (grants == ByPool) {
+		t.Skipf("the account that the environment names has other grants than %q: PVE_POOL says which", grants)
 	}
 
-	account, err := s.box.account(t.Context(), grants, s.templates())
+	account, err := s.Operator(t.Context(), grants)
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	return account
+}
+
+// Operator gives the operator's account. Where the environment names the site, its grants are
+// as they are.
+func (s *Site) Operator(ctx context.Context, grants Grants) (Account, error) {
+	if s.box == nil {
+		return s.account, nil
+	}
+
+	return s.box.account(ctx, grants, s.templates())
 }

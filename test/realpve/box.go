@@ -36,9 +36,10 @@ type box struct {
 	grants      Grants
 }
 
-// bringUp builds and starts a box that ends with this process.
-func bringUp(ctx context.Context) (*box, error) {
-	b, err := newBox(ctx)
+// bringUp builds and starts a box that ends with this process, in a folder that is kept, or a
+// temporary one where that is empty; args are further ones for the kit.
+func bringUp(ctx context.Context, folder string, args ...string) (*box, error) {
+	b, err := newBox(ctx, folder)
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +48,7 @@ func bringUp(ctx context.Context) (*box, error) {
 		return nil, errors.Join(packagesMissing(err), b.remove())
 	}
 
-	lines, err := b.kit(ctx, "up", "--port", "0", "--until", strconv.Itoa(os.Getpid()))
+	lines, err := b.kit(ctx, "up", append([]string{"--port", "0", "--until", strconv.Itoa(os.Getpid())}, args...)...)
 	if err != nil {
 		return nil, errors.Join(err, b.remove())
 	}
@@ -63,7 +64,7 @@ func bringUp(ctx context.Context) (*box, error) {
 	return b, nil
 }
 
-func newBox(ctx context.Context) (*box, error) {
+func newBox(ctx context.Context, folder string) (*box, error) {
 	program, err := findKit()
 	if err != nil {
 		return nil, err
@@ -82,8 +83,8 @@ func newBox(ctx context.Context) (*box, error) {
 		return nil, missing("the kit of Proxmox VE mounts /etc/pve, which needs /dev/fuse (docker run --privileged)")
 	}
 
-	b := &box{program: program, dir: os.Getenv("REALPVE_DIR")}
-	if b.dir != "" {
+	b := &box{program: program, dir: folder}
+	if folder != "" {
 		return b, nil
 	}
 
@@ -126,21 +127,29 @@ func packagesMissing(err error) error {
 
 // kit runs a command of the kit on the box.
 func (b *box) kit(ctx context.Context, command string, args ...string) (string, error) {
+	return execute(ctx, nil, b.program, append([]string{command, b.dir}, args...)...)
+}
+
+// execute runs a program of the kit.
+func execute(ctx context.Context, env []string, program string, args ...string) (string, error) {
 	var out, text bytes.Buffer
 
-	cmd := exec.CommandContext(ctx, b.program, append([]string{command, b.dir}, args...)...)
+	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Stdout, cmd.Stderr = &out, &text
 	// The kit calls make too, and not with the flags of the make that runs the tests.
-	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
+	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, "MAKE") || strings.HasPrefix(v, "MFLAGS=")
-	})
+	}), env...)
 
 	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("run realpve %s %.200s: %w: %s", command, strings.Join(args, " "), err, strings.TrimSpace(text.String()))
+		return "", fmt.Errorf("run %s %.200s: %w: %s", filepath.Base(program), strings.Join(args, " "), err, strings.TrimSpace(text.String()))
 	}
 
 	return out.String(), nil
 }
+
+// nodes are the names of its nodes.
+func (b *box) nodes() []string { return strings.Split(b.env["REALPVE_NODES"], ",") }
 
 // shell runs commands inside the box's node, as an administrator types them, and ends with
 // the first that fails.

@@ -53,22 +53,23 @@ func (s *Site) Part(t testing.TB, account Account) *Part {
 		account: account, name: fmt.Sprintf("%s%d", Cluster, n), since: time.Now(), t: t, occupied: map[int]bool{},
 	}
 
-	t.Cleanup(func() {
-		if err := p.empty(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
+	if !s.discarded {
+		t.Cleanup(func() {
+			if err := p.empty(context.Background()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
 
 	return p
 }
 
 // Config leads to the site with the operator's account.
 func (p *Part) Config() hypervisor.Config {
-	return hypervisor.Config{
-		Name: p.name, Endpoint: p.endpoint, TLS: p.tls.Clone(), Credentials: p.account.Credentials,
-		DefaultStorage: p.storage, ISOStorage: p.iso, DefaultNetwork: p.bridge, ResourcePool: p.account.Pool,
-		IDMin: p.First, IDMax: p.Last,
-	}
+	config := p.Reach(p.account)
+	config.Name, config.IDMin, config.IDMax = p.name, p.First, p.Last
+
+	return config
 }
 
 // Connect makes a provider, as a new process would.

@@ -36,9 +36,11 @@ type Site struct {
 	// a TPM. The latter two are 0 where there are none.
 	Template, SlowTemplate, TPMTemplate int
 
-	box     *box
-	account Account
-	root    *gopve.Client
+	box *box
+	// discarded: the box goes with its test, and all that is on it.
+	discarded bool
+	account   Account
+	root      *gopve.Client
 
 	endpoint             string
 	tls                  *tls.Config
@@ -61,13 +63,7 @@ func Get(t testing.TB) *Site {
 	t.Helper()
 
 	s, err := site()
-	if none := missing(""); errors.As(err, &none) {
-		t.Skip(none)
-	}
-
-	if err != nil {
-		t.Fatal(err)
-	}
+	skipOrFail(t, err)
 
 	return s
 }
@@ -87,12 +83,7 @@ func Run(m *testing.M) int {
 		return code
 	}
 
-	err = s.clean(context.Background())
-	if s.box != nil {
-		err = errors.Join(err, s.box.remove())
-	}
-
-	if err != nil {
+	if err := s.Close(context.Background()); err != nil {
 		fmt.Fprintln(os.Stderr, "left on Proxmox VE after the tests:", err)
 
 		return max(code, 1)
@@ -118,14 +109,63 @@ func connect(ctx context.Context) (*Site, error) {
 		return s, err
 	}
 
-	b, err := bringUp(ctx)
+	b, err := bringUp(ctx, os.Getenv("REALPVE_DIR"))
 	if err != nil {
 		return nil, err
 	}
 
+	return boxed(ctx, b)
+}
+
+// Open gives a site for a program that is no test: the one that the environment names, or a box
+// of the kit's without templates, which Close ends.
+func Open(ctx context.Context) (*Site, error) {
+	if os.Getenv("PVE_ENDPOINT") != "" {
+		return connect(ctx)
+	}
+
+	b, err := bringUp(ctx, os.Getenv("REALPVE_DIR"))
+	if err != nil {
+		return nil, err
+	}
+
+	s, err := bare(ctx, b)
+	if err != nil {
+		return nil, errors.Join(err, b.remove())
+	}
+
+	return s, nil
+}
+
+// Close says what is left on the site, and ends it if the kit runs it.
+func (s *Site) Close(ctx context.Context) error {
+	err := s.clean(ctx)
+	if s.box != nil {
+		err = errors.Join(err, s.box.remove())
+	}
+
+	return err
+}
+
+// boxed makes a site of a box, with the templates of the tests.
+func boxed(ctx context.Context, b *box) (*Site, error) {
+	s, err := bare(ctx, b)
+	if err == nil {
+		err = s.makeTemplates(ctx)
+	}
+
+	if err != nil {
+		return nil, errors.Join(err, b.remove())
+	}
+
+	return s, nil
+}
+
+// bare makes a site of a box, with storages alone.
+func bare(ctx context.Context, b *box) (*Site, error) {
 	s := &Site{box: b, storage: guideStorage, iso: guideISO, bridge: guideBridge, first: firstID}
 
-	err = s.reach(b.env["REALPVE_ENDPOINT"], b.env["REALPVE_CA"], b.env["REALPVE_TOKEN_ID"], b.env["REALPVE_TOKEN_SECRET"])
+	err := s.reach(b.env["REALPVE_ENDPOINT"], b.env["REALPVE_CA"], b.env["REALPVE_TOKEN_ID"], b.env["REALPVE_TOKEN_SECRET"])
 	if err == nil {
 		if err = s.clean(ctx); err != nil {
 			err = fmt.Errorf("%w: run %s reset %s", err, b.program, b.dir)
@@ -136,15 +176,7 @@ func connect(ctx context.Context) (*Site, error) {
 		err = b.storages(ctx)
 	}
 
-	if err == nil {
-		err = s.makeTemplates(ctx)
-	}
-
-	if err != nil {
-		return nil, errors.Join(err, b.remove())
-	}
-
-	return s, nil
+	return s, err
 }
 
 // named gives the site that the environment names.

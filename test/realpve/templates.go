@@ -29,9 +29,28 @@ qm template %[1]d
 %[5]s
 `
 
-// makeTemplates makes the three, and waits until Proxmox VE tells of them.
+// makeTemplates makes the three, or the small one alone on several nodes, and waits until
+// Proxmox VE tells of them.
 func (s *Site) makeTemplates(ctx context.Context) error {
-	s.Template, s.SlowTemplate, s.TPMTemplate = templateID, templateID+1, templateID+2
+	s.Template = templateID
+	scripts := []string{fmt.Sprintf(templateScript, s.Template, "hyperfleet-runner", "", "", "")}
+
+	if len(s.box.nodes()) == 1 {
+		scripts = append(scripts, s.furtherTemplates()...)
+	}
+
+	for _, script := range scripts {
+		if _, err := s.box.shell(ctx, script); err != nil {
+			return err
+		}
+	}
+
+	return s.awaitTemplates(ctx)
+}
+
+// furtherTemplates are the commands that make the slow one and the one with a TPM.
+func (s *Site) furtherTemplates() []string {
+	s.SlowTemplate, s.TPMTemplate = templateID+1, templateID+2
 
 	fill := fmt.Sprintf("qemu-io -f qcow2 -c 'write -P 170 0 %dM' $(pvesm path %s:%d/vm-%[3]d-disk-0.qcow2)",
 		slowMiB, guideStorage, s.SlowTemplate)
@@ -39,16 +58,13 @@ func (s *Site) makeTemplates(ctx context.Context) error {
 	start := fmt.Sprintf("qm start %d\nqm stop %[1]d", s.TPMTemplate)
 	protect := fmt.Sprintf("qm set %d --protection 1", s.TPMTemplate)
 
-	for _, script := range []string{
-		fmt.Sprintf(templateScript, s.Template, "hyperfleet-runner", "", "", ""),
+	return []string{
 		fmt.Sprintf(templateScript, s.SlowTemplate, "with-data", "", fill, ""),
 		fmt.Sprintf(templateScript, s.TPMTemplate, "with-tpm", "--tpmstate0 "+guideStorage+":1,version=v2.0", start, protect),
-	} {
-		if _, err := s.box.shell(ctx, script); err != nil {
-			return err
-		}
 	}
+}
 
+func (s *Site) awaitTemplates(ctx context.Context) error {
 	return waitFor(ctx, "Proxmox VE to tell of the templates", func() (bool, error) {
 		var rows []struct {
 			VMID     int `json:"vmid"`

@@ -35,6 +35,8 @@ type life struct {
 	part  *realpve.Part
 	spec  hypervisor.MachineSpec
 	woken chan struct{}
+	// patience is how long each thing may take.
+	patience time.Duration
 	// onWake is called each time the provider wakes the owner; nil for nothing.
 	onWake func()
 }
@@ -43,7 +45,7 @@ func newLife(t *testing.T, site *realpve.Site, account realpve.Account) *life {
 	t.Helper()
 
 	return &life{
-		T: t, part: site.Part(t, account), woken: make(chan struct{}, 1),
+		T: t, part: site.Part(t, account), woken: make(chan struct{}, 1), patience: patience,
 		spec: hypervisor.MachineSpec{
 			Owner:    hypervisor.Owner{Namespace: "ci", Name: "claim", UID: claimUID, Pool: "pool"},
 			Hostname: "claim", Template: hypervisor.TemplateRef{ID: site.Template}, Shape: shape(),
@@ -71,7 +73,7 @@ func (l *life) process(transport func(http.RoundTripper) http.RoundTripper) hype
 func (l *life) until(ctx context.Context, what string, do func(context.Context) (bool, error)) error {
 	l.Helper()
 
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, l.patience)
 	defer cancel()
 
 	ticker := time.NewTicker(requeue)

@@ -27,6 +27,15 @@ func TestMain(m *testing.M) {
 	os.Exit(realpve.Run(m))
 }
 
+// long is for tests that CI leaves to `make e2e-proxmox`.
+func long(t *testing.T) {
+	t.Helper()
+
+	if testing.Short() {
+		t.Skip("make e2e-proxmox runs it")
+	}
+}
+
 // byGrants runs the test with each of the guide's two kinds of grants, one after the other:
 // there is one account.
 func byGrants(t *testing.T, test func(*testing.T, *realpve.Site, realpve.Account)) {
@@ -38,7 +47,13 @@ func byGrants(t *testing.T, test func(*testing.T, *realpve.Site, realpve.Account
 		name   string
 		grants realpve.Grants
 	}{{"grants by pool", realpve.ByPool}, {"grants on vms", realpve.ByVMs}} {
-		t.Run(kind.name, func(t *testing.T) { test(t, site, site.Account(t, kind.grants)) })
+		t.Run(kind.name, func(t *testing.T) {
+			if kind.grants != realpve.ByPool {
+				long(t)
+			}
+
+			test(t, site, site.Account(t, kind.grants))
+		})
 	}
 }
 
@@ -50,6 +65,8 @@ func shape() hypervisor.Shape {
 // is different with the others is seen in lives and restarts. Crashes and Property step in
 // at calls by the hundred; restarts_test.go has the most telling ones.
 func TestOneNode(t *testing.T) {
+	long(t)
+
 	site := realpve.Get(t)
 	account := site.Account(t, realpve.ByPool)
 
