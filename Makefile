@@ -28,6 +28,9 @@ SOAK = $(shell grep -rlE --include='*_test.go' --exclude-dir=bin --exclude-dir=p
 FUZZ ?= 1m
 # Flags of `make demo`: DEMO="--jobs 50 --output json".
 DEMO ?=
+# `make chaos`: how long troubles come, and the seed that makes the same ones again.
+CHAOS_TIME ?= 2m
+CHAOS_SEED ?=
 # The demo of `make load`: with trouble in it.
 LOAD := --jobs 200 --faults webhooks-lost=0.3,webhooks-duplicated=0.2,webhooks-reordered=0.5,vm-crash=0.1,clone-lock=0.2
 
@@ -38,7 +41,7 @@ go build -o bin/testrun ./hack/testrun
 PATH="$(CURDIR)/bin:$$PATH" bin/testrun -v $(1:%=./test/e2e/%) -- -vet=off -p 2 -count 1 -timeout $(TEST_TIMEOUT) -run '$(RUN)' $(2)
 endef
 
-.PHONY: help setup build test test-changed soak load testrun e2e e2e-spire e2e-vm e2e-kubevirt e2e-bridge e2e-platform e2e-hosts e2e-proxmox e2e-agents lint generate verify demo bench clean
+.PHONY: help setup build test test-changed soak chaos load testrun e2e e2e-spire e2e-vm e2e-kubevirt e2e-bridge e2e-platform e2e-hosts e2e-proxmox e2e-agents lint generate verify demo bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +64,9 @@ test-changed: testrun ## run the tests of packages that depend on what changed s
 soak: testrun ## run whole lives by the hundred, kills at every call, and every fuzz target for FUZZ=1m
 	@HYPERFLEETTEST_SOAK=1 bin/testrun $(SOAK) -- $(TEST_FLAGS) -run '^(TestProperty|TestSoak)'
 	@bin/testrun -fuzz $(FUZZ) $(PKG)
+
+chaos: testrun ## troubles that come, stay and go, by chance (CHAOS_SEED=7 CHAOS_TIME=2m)
+	@CHAOS_SEED="$(CHAOS_SEED)" CHAOS_TIME="$(CHAOS_TIME)" bin/testrun -v ./test/chaos -- $(TEST_FLAGS) -count 1
 
 load: ## run a demo of 200 jobs with faults
 	@$(MAKE) --no-print-directory demo DEMO="$(LOAD)"

@@ -97,6 +97,10 @@ func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) (http.Handler, error
 		}
 	}
 
+	if err := mgr.Add(parts.inbox); err != nil {
+		return nil, fmt.Errorf("add inbox of reports: %w", err)
+	}
+
 	if err := mgr.Add(parts.sources); err != nil {
 		return nil, fmt.Errorf("add sources of jobs: %w", err)
 	}
@@ -123,6 +127,7 @@ type parts struct {
 	sweeper     *orphans.Sweeper
 	jobs        []func(ctrl.Manager) error
 	sources     *demand.Sources
+	inbox       *report.Inbox
 	routes      http.Handler
 }
 
@@ -155,6 +160,7 @@ func (a *Area) parts(mgr ctrl.Manager) (*parts, error) {
 	recorder := mgr.GetEventRecorder("hyperfleet")
 	runner := func(controller string) *step.Runner { return a.runner(mgr, controller, stepMetrics, recorder) }
 	woken := &wake.Source{}
+	inbox := &report.Inbox{Wake: woken.Wake}
 	secrets := &connect.Secrets{Reader: mgr.GetAPIReader(), OperatorNamespace: a.Namespace}
 	clusters := &connect.Clusters{Secrets: secrets, Factories: a.Hypervisors, Options: a.options(mgr, woken)}
 	workloads := &connect.Workloads{
@@ -184,7 +190,7 @@ func (a *Area) parts(mgr ctrl.Manager) (*parts, error) {
 			(&machineclaim.Reconciler{
 				Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Runner: runner("machineclaim"),
 				Platforms: a.Platforms, Identity: a.Identity,
-				Clusters: clusters, Workloads: workloads, Wake: woken, Settings: a.Settings,
+				Clusters: clusters, Workloads: workloads, Reports: inbox, Wake: woken, Settings: a.Settings,
 				Metrics: claimMetrics, Clock: a.Clock, Concurrency: a.Config.Concurrency,
 				MaxAttempts: a.Config.MaxAttempts,
 			}).SetupWithManager,
@@ -197,7 +203,8 @@ func (a *Area) parts(mgr ctrl.Manager) (*parts, error) {
 		},
 		jobs:    jobs.controllers,
 		sources: jobs.sources,
-		routes: a.routes(mgr, jobs.receiver, &handover.Handler{
+		inbox:   inbox,
+		routes: a.routes(mgr, inbox, jobs.receiver, &handover.Handler{
 			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Workloads: workloads, Recorder: recorder,
 			Identity: a.Identity, Settings: a.Settings, Metrics: handoverMetrics, Clock: a.Clock,
 		}, &devid.Handler{
@@ -252,11 +259,11 @@ func claimed(ctx context.Context, reader client.Reader) ([]int, error) {
 }
 
 // routes are what CI platforms and machines call.
-func (a *Area) routes(mgr ctrl.Manager, receiver, credentials, devices http.Handler) http.Handler {
+func (a *Area) routes(mgr ctrl.Manager, inbox *report.Inbox, receiver, credentials, devices http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle(demand.Pattern, receiver)
 	mux.Handle(report.Pattern, &report.Handler{
-		Client: mgr.GetClient(), Logs: logsOf(mgr), Key: a.Settings.ReportKey, Clock: a.Clock,
+		Client: mgr.GetClient(), Inbox: inbox, Logs: logsOf(mgr), Key: a.Settings.ReportKey, Clock: a.Clock,
 	})
 	mux.Handle(handover.Pattern, credentials)
 	mux.Handle(devid.Pattern, devices)
@@ -270,33 +277,10 @@ func logsOf(mgr ctrl.Manager) *report.Logs {
 	return &report.Logs{Client: mgr.GetClient(), Live: mgr.GetAPIReader()}
 }
 
-// index lets jobs and claims be found by their runner.
+// index lets claims be found by the key of their TPM. Jobs and claims are indexed by the
+// controller of jobs.
 func index(ctx context.Context, mgr ctrl.Manager) error {
-	indexer := mgr.GetFieldIndexer()
-
-	err := indexer.IndexField(ctx, &v1alpha1.RunnerJob{}, machineclaim.IndexRunnerName, func(obj client.Object) []string {
-		if job, ok := obj.(*v1alpha1.RunnerJob); ok && job.Spec.RunnerName != "" {
-			return []string{job.Spec.RunnerName}
-		}
-
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("index jobs by runner: %w", err)
-	}
-
-	err = indexer.IndexField(ctx, &v1alpha1.MachineClaim{}, machineclaim.IndexRunnerName, func(obj client.Object) []string {
-		if claim, ok := obj.(*v1alpha1.MachineClaim); ok {
-			return []string{vmspec.RunnerName(claim)}
-		}
-
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("index claims by runner: %w", err)
-	}
-
-	if err := indexer.IndexField(ctx, &v1alpha1.MachineClaim{}, devid.IndexEK, devid.EKOf); err != nil {
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.MachineClaim{}, devid.IndexEK, devid.EKOf); err != nil {
 		return fmt.Errorf("index claims by TPM: %w", err)
 	}
 

@@ -14,7 +14,8 @@ import (
 )
 
 // Finalize runs the deletion list of an object and takes the finalizer off once
-// every step is done and that is on record. An object without the finalizer is
+// every step is done. That is put on record first where somebody else's finalizer keeps the
+// object; else it is gone, and nobody could read it. An object without the finalizer is
 // left alone: its cleanup is over.
 func Finalize[S any](
 	ctx context.Context, r *Runner, obj Object, finalizer string, steps []Step[S], scope S,
@@ -28,9 +29,19 @@ func Finalize[S any](
 		return ctrl.Result{}, err
 	}
 
-	result, done, err := run(ctx, r, obj, steps, scope, write)
-	if err != nil || !done {
-		return result, err
+	last := run(ctx, r, obj, steps, scope, write)
+	kept := len(obj.GetFinalizers()) > 1
+
+	if !last.IsDone() || kept {
+		if result, err := finish(ctx, r, write, last); !last.IsDone() || err != nil || !result.IsZero() {
+			return result, err
+		}
+	}
+
+	// The answer to the patch has the status that the server has.
+	end, ok := obj.DeepCopyObject().(Object)
+	if !ok {
+		return ctrl.Result{}, fmt.Errorf("copy %T: the copy has no conditions", obj)
 	}
 
 	err = patchFinalizer(ctx, r.Client, obj, func() { controllerutil.RemoveFinalizer(obj, finalizer) })
@@ -42,6 +53,13 @@ func Finalize[S any](
 		return ctrl.Result{RequeueAfter: conflictRetry}, nil
 	case err != nil:
 		return ctrl.Result{}, err
+	}
+
+	r.memory.forget(obj)
+	write.obj = end
+
+	if !kept {
+		write.written(ctx, write.conditions())
 	}
 
 	runAll(&write.onFinalized)

@@ -30,6 +30,10 @@ type ReadyEvent struct {
 // Pass makes one pass over one object: its deletion list if it is being deleted, else
 // its list of steps, with the finalizer put on it first.
 func Pass[S any](ctx context.Context, r *Runner, obj Object, plan Plan[S], scope S) (ctrl.Result, error) {
+	if r.memory.behind(obj) {
+		return ctrl.Result{RequeueAfter: cacheRetry}, nil
+	}
+
 	if !obj.GetDeletionTimestamp().IsZero() {
 		return Finalize(ctx, r, obj, plan.Finalizer, plan.Deletion, scope)
 	}
@@ -43,9 +47,7 @@ func Pass[S any](ctx context.Context, r *Runner, obj Object, plan Plan[S], scope
 		return ctrl.Result{}, err
 	}
 
-	result, _, err := run(ctx, r, obj, plan.Steps, scope, write)
-
-	return result, err
+	return finish(ctx, r, write, run(ctx, r, obj, plan.Steps, scope, write))
 }
 
 // IsReady says whether an object that another controller reports on is ready.

@@ -39,6 +39,8 @@ type Result struct {
 	message string
 	err     error
 	also    []metav1.Condition
+	// unhurried says that the outcome may be written later.
+	unhurried bool
 }
 
 // Done says that the step has nothing left to do; the next one may run.
@@ -108,6 +110,16 @@ func ForError(err error, wait time.Duration) Result {
 // WithReason gives a result other words: for a done step, more than "Done".
 func (r Result) WithReason(reason, message string) Result {
 	r.reason, r.message = reason, message
+
+	return r
+}
+
+// Unhurried says that what this pass has to write may wait up to five seconds in memory, to
+// be written together with what comes next: for progress that passes by, and for facts that
+// are found again. Nothing is told before it is written, and a pass that has something to
+// tell (OnSaved, OnTransition) is written at once.
+func (r Result) Unhurried() Result {
+	r.unhurried = true
 
 	return r
 }

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -30,9 +31,10 @@ type writer struct {
 	condition string
 	runner    *Runner
 	ready     *ReadyEvent
-	// onSaved and onFinalized run after the writes; see OnSaved.
-	onSaved, onFinalized []func()
-	onTransition         []transition
+	// onSaved and onFinalized run after the writes; see OnSaved. afterwards do, too, and are
+	// no reason for a write.
+	onSaved, onFinalized, afterwards []func()
+	onTransition                     []transition
 }
 
 // transition is what is to happen when a condition changes its status or reason.
@@ -46,12 +48,15 @@ const actionCheck = "Check"
 
 type writerKey struct{}
 
+// newWriter begins a pass over an object: with what an earlier one has found and not written.
 func newWriter(r *Runner, obj Object, ready *ReadyEvent) (*writer, error) {
 	w := &writer{runner: r, obj: obj, ready: ready}
 
 	if err := w.rebase(); err != nil {
 		return nil, err
 	}
+
+	r.memory.resume(obj)
 
 	return w, nil
 }
@@ -72,13 +77,9 @@ func (w *writer) rebase() error {
 // as read: conditions are one list to a merge patch, and a stale copy must not
 // replace it.
 func (w *writer) save(ctx context.Context) error {
-	diff, err := client.MergeFrom(w.base).Data(w.obj)
-	if err != nil {
-		return fmt.Errorf("compare status of %s: %w", client.ObjectKeyFromObject(w.obj), err)
-	}
-
-	if bytes.Equal(diff, []byte("{}")) {
-		return nil
+	changed, err := w.changed()
+	if err != nil || !changed {
+		return err
 	}
 
 	patch := client.MergeFromWithOptions(w.base, client.MergeFromWithOptimisticLock{})
@@ -88,10 +89,43 @@ func (w *writer) save(ctx context.Context) error {
 		return fmt.Errorf("patch status of %s: %w", client.ObjectKeyFromObject(w.obj), err)
 	}
 
-	w.tellChanges(ctx, before)
-	runAll(&w.onSaved)
+	w.runner.memory.wrote(w.obj)
+	w.written(ctx, before)
 
 	return w.rebase()
+}
+
+// changed tells whether there is anything to write.
+func (w *writer) changed() (bool, error) {
+	diff, err := client.MergeFrom(w.base).Data(w.obj)
+	if err != nil {
+		return false, fmt.Errorf("compare status of %s: %w", client.ObjectKeyFromObject(w.obj), err)
+	}
+
+	return !bytes.Equal(diff, []byte("{}")), nil
+}
+
+// written tells what a write was worth.
+func (w *writer) written(ctx context.Context, before []metav1.Condition) {
+	w.tellChanges(ctx, before)
+	runAll(&w.onSaved)
+	runAll(&w.afterwards)
+}
+
+// held keeps the outcome of a pass in memory instead of writing it, where the pass was in no
+// hurry and has nothing to tell. It gives when the outcome is to be written at the latest.
+func (w *writer) held(last Result) (time.Duration, bool) {
+	if !last.unhurried || len(w.onSaved)+len(w.onTransition) > 0 {
+		return 0, false
+	}
+
+	if changed, err := w.changed(); err != nil || !changed {
+		return 0, false
+	}
+
+	left := w.runner.memory.hold(w.obj, w.runner.clock().Now())
+
+	return left, left > 0
 }
 
 // conditions gives those that the server had before.

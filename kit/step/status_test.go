@@ -198,12 +198,12 @@ func TestFinalizeOfTheLastFinalizerEndsTheObject(t *testing.T) {
 func TestFinalizeKeepsTheFinalizerWhenTheStatusCannotBeWritten(t *testing.T) {
 	t.Parallel()
 
-	world, obj := deleted(t, finalizer)
+	world, obj := deleted(t, finalizer, "other")
 	world.refuse = errBoom
 
 	_, err := step.Finalize(t.Context(), &step.Runner{Client: world.client, Controller: "widget"},
 		obj, finalizer, []step.Step[*[]string]{returns("Destroyed", step.Done())}, new([]string))
-	if !errors.Is(err, errBoom) || len(world.read(t).Finalizers) != 1 {
+	if !errors.Is(err, errBoom) || len(world.read(t).Finalizers) != 2 {
 		t.Errorf("err = %v, finalizers = %v", err, world.read(t).Finalizers)
 	}
 }

@@ -87,6 +87,8 @@ type Runner struct {
 	// Recorder takes an event for each new cause for which an object is not ready: of a step
 	// that failed or stalled. May be nil.
 	Recorder events.EventRecorder
+
+	memory memory
 }
 
 // Run runs the steps in order on one object, stops at the first that is not done,
@@ -96,20 +98,20 @@ type Runner struct {
 // The returned result and error are what Reconcile returns: an error only for a
 // failed step or a failed write, so that the queue backs off.
 func Run[S any](ctx context.Context, r *Runner, obj Object, steps []Step[S], scope S) (ctrl.Result, error) {
+	if r.memory.behind(obj) {
+		return ctrl.Result{RequeueAfter: cacheRetry}, nil
+	}
+
 	write, err := newWriter(r, obj, nil)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
 
-	result, _, err := run(ctx, r, obj, steps, scope, write)
-
-	return result, err
+	return finish(ctx, r, write, run(ctx, r, obj, steps, scope, write))
 }
 
-// run is Run that also tells whether every step was done and the status written.
-func run[S any](
-	ctx context.Context, runner *Runner, obj Object, steps []Step[S], scope S, write *writer,
-) (ctrl.Result, bool, error) {
+// run makes one pass over the object, in memory, and gives the result that it ended with.
+func run[S any](ctx context.Context, runner *Runner, obj Object, steps []Step[S], scope S, write *writer) Result {
 	now := runner.clock().Now()
 	rep := &report{obj: obj, now: metav1.NewTime(now)}
 	last := Done()
@@ -148,9 +150,7 @@ func run[S any](
 		runner.Summarize(obj)
 	}
 
-	result, err := finish(ctx, runner, write, last)
-
-	return result, last.IsDone() && err == nil && result.IsZero(), err
+	return last
 }
 
 // tell puts the result of the first of the steps into the conditions.
@@ -172,6 +172,14 @@ func tell[S any](rep *report, steps []Step[S], scope S, result Result) {
 
 // finish writes the status and turns the last result into the queue's terms.
 func finish(ctx context.Context, r *Runner, write *writer, last Result) (ctrl.Result, error) {
+	if left, held := write.held(last); held {
+		if last.after > 0 {
+			left = min(left, last.after)
+		}
+
+		return ctrl.Result{RequeueAfter: left}, nil
+	}
+
 	// What the steps did has happened, and what they noted of it has to be kept even
 	// if the run's time is up.
 	saveCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveTimeout)

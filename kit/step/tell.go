@@ -40,6 +40,14 @@ func OnTransition(ctx context.Context, do func()) {
 	}
 }
 
+// Afterwards is OnSaved for what only has to know that the pass is on record: it is no reason
+// to write an unhurried pass at once.
+func Afterwards(ctx context.Context, do func()) {
+	if w, ok := ctx.Value(writerKey{}).(*writer); ok {
+		w.afterwards = append(w.afterwards, do)
+	}
+}
+
 // OnFinalized is OnSaved for steps of a deletion list whose fact is that the object is
 // gone: do runs once the finalizer is off.
 func OnFinalized(ctx context.Context, do func()) {

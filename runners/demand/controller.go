@@ -91,6 +91,10 @@ type JobReconciler struct {
 func (r *JobReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	changed := builder.WithPredicates(predicate.GenerationChangedPredicate{})
 
+	if err := addIndexes(context.Background(), mgr.GetFieldIndexer()); err != nil {
+		return err
+	}
+
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("runnerjob").
 		For(&v1alpha1.RunnerJob{}, changed).
@@ -203,7 +207,7 @@ func (r *JobReconciler) Reconcile(ctx context.Context, req reconcile.Request) (r
 	}
 
 	version := s.job.ResourceVersion
-	s.had = s.job.Status.Claim
+	s.had, s.told = s.job.Status.Claim, s.job.Status.Timeline
 
 	result, err := step.Run(ctx, r.Runner, s.job, steps(), s)
 	if err == nil && s.job.ResourceVersion != version {

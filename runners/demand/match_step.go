@@ -7,8 +7,6 @@ import (
 	"context"
 	"fmt"
 
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
@@ -45,15 +43,14 @@ func claimed(ctx context.Context, s *scope) step.Result {
 		return step.Done()
 	}
 
-	var claims v1alpha1.MachineClaimList
-	if err := s.Client.List(ctx, &claims, client.InNamespace(s.job.Namespace), client.UnsafeDisableDeepCopy); err != nil {
-		return step.Fail(fmt.Errorf("list machine claims: %w", err))
+	claims, err := s.claimsBy(ctx, IndexRunnerName, s.job.Spec.RunnerName)
+	if err != nil {
+		return step.Fail(err)
 	}
 
-	for i := range claims.Items {
-		info := claims.Items[i].Status.BootstrapInfo
-		if info != nil && info.RunnerName == s.job.Spec.RunnerName {
-			s.job.Status.Claim = claims.Items[i].Name
+	for i := range claims {
+		if info := claims[i].Status.BootstrapInfo; info != nil && info.RunnerName == s.job.Spec.RunnerName {
+			s.job.Status.Claim = claims[i].Name
 		}
 	}
 

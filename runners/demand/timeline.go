@@ -268,6 +268,10 @@ func (t *timelineBuilder) gone() {
 			message += ": " + t.Machine.EndReason
 		}
 
+		if t.Machine.EndReason == v1alpha1.EndReasonLeftBehind {
+			message = of(t.Machine.Name) + "VM " + t.Machine.VM + " is not this machine's by its notes, and was left as it is"
+		}
+
 		t.noteOnce(v1alpha1.MomentDestroyed, t.Machine.Gone, message)
 	case t.Cause == Cause{}:
 		t.Cause = Cause{"MachineLost", "MachineClaim " + t.Machine.Name + " ended before it took the job (" +

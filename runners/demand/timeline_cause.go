@@ -4,6 +4,7 @@
 package demand
 
 import (
+	"context"
 	"fmt"
 	"slices"
 
@@ -30,7 +31,7 @@ const conditionScaling = "Scaling"
 const reasonScheduleInvalid = "ScheduleInvalid"
 
 // waitsFor gives the pool that answers for the job, and what the job waits for.
-func (s *scope) waitsFor(claims []v1alpha1.MachineClaim) (string, Cause) {
+func (s *scope) waitsFor(ctx context.Context) (string, Cause, error) {
 	var pools []Pool
 
 	for _, pool := range s.pools {
@@ -43,23 +44,38 @@ func (s *scope) waitsFor(claims []v1alpha1.MachineClaim) (string, Cause) {
 
 	switch {
 	case s.job.Spec.State == v1alpha1.JobWaiting:
-		return pool.Name, Cause{CauseHeld, "the CI platform holds the job back, e.g. for an approval or for jobs before it: look there"}
+		return pool.Name, Cause{CauseHeld, "the CI platform holds the job back, e.g. for an approval or for jobs before it: look there"}, nil
 	case s.job.Spec.State != v1alpha1.JobQueued:
-		return pool.Name, Cause{}
+		return pool.Name, Cause{}, nil
 	case !ok:
 		reason, message := Explain(s.job.Spec, pools)
 
-		return "", Cause{reason, message}
+		return "", Cause{reason, message}, nil
 	}
 
 	i := slices.IndexFunc(s.pools, func(p readPool) bool { return p.object.Name == pool.Name })
 	object := s.pools[i].object
 
 	if cause := poolCause(object); cause.Reason != "" {
-		return pool.Name, cause
+		return pool.Name, cause, nil
 	}
 
-	return pool.Name, machinesCause(object, claims)
+	cause, err := s.machinesCause(ctx, object)
+
+	return pool.Name, cause, err
+}
+
+// machinesCause says why the pool's machines do not come. Where none is in trouble, which is
+// the rule, none but those are looked at.
+func (s *scope) machinesCause(ctx context.Context, pool *v1alpha1.RunnerPool) (Cause, error) {
+	troubled, err := s.claimsBy(ctx, indexTroubledPool, pool.Name)
+	if err != nil || len(troubled) == 0 {
+		return Cause{}, err
+	}
+
+	all, err := s.claimsBy(ctx, indexPool, pool.Name)
+
+	return machinesCause(pool, all), err
 }
 
 // poolCause says why a pool makes no machine for a job that waits; zero if it does. The

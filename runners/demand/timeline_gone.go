@@ -142,45 +142,40 @@ func moved(before, after *v1alpha1.MachineClaim) bool {
 // jobsOf gives the jobs that a claim is about, and those that wait for machines of its
 // pool if it changes what they wait for.
 func (r *JobReconciler) jobsOf(ctx context.Context, claim *v1alpha1.MachineClaim, waiting bool) []reconcile.Request {
-	var jobs v1alpha1.RunnerJobList
-	if err := r.Client.List(ctx, &jobs, client.InNamespace(claim.Namespace), client.UnsafeDisableDeepCopy); err != nil {
-		return nil
-	}
-
 	machine := MachineOf(claim)
-	pool := ""
-
-	if claim.Spec.RunnerPoolRef != nil && waiting {
-		pool = claim.Spec.RunnerPoolRef.Name
+	named := func(name string) reconcile.Request {
+		return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: claim.Namespace, Name: name}}
 	}
 
 	var requests []reconcile.Request
 
-	for i := range jobs.Items {
-		job := &jobs.Items[i]
-		about := job.Name == machine.BoundJob || took(machine, job)
-
-		if about || pool != "" && job.Status.Pool == pool && job.Spec.State == v1alpha1.JobQueued {
-			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(job)})
+	for _, job := range []string{machine.BoundJob, machine.Job} {
+		if job != "" {
+			requests = append(requests, named(job))
 		}
+	}
+
+	for _, by := range []struct{ field, value string }{{indexClaimName, claim.Name}, {IndexRunnerName, machine.Runner}} {
+		for _, job := range r.jobsBy(ctx, claim.Namespace, by.field, by.value) {
+			if took(machine, &job) {
+				requests = append(requests, named(job.Name))
+			}
+		}
+	}
+
+	if claim.Spec.RunnerPoolRef != nil && waiting {
+		requests = append(requests, r.jobsWaitingFor(ctx, claim.Namespace, claim.Spec.RunnerPoolRef.Name)...)
 	}
 
 	return requests
 }
 
 // jobsWaitingFor gives the jobs that wait for machines of a pool.
-func (r *JobReconciler) jobsWaitingFor(ctx context.Context, pool client.Object) []reconcile.Request {
-	var jobs v1alpha1.RunnerJobList
-	if err := r.Client.List(ctx, &jobs, client.InNamespace(pool.GetNamespace()), client.UnsafeDisableDeepCopy); err != nil {
-		return nil
-	}
-
+func (r *JobReconciler) jobsWaitingFor(ctx context.Context, namespace, pool string) []reconcile.Request {
 	var requests []reconcile.Request
 
-	for i := range jobs.Items {
-		if job := &jobs.Items[i]; job.Spec.State == v1alpha1.JobQueued && job.Status.Pool == pool.GetName() {
-			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(job)})
-		}
+	for _, job := range r.jobsBy(ctx, namespace, indexWaitingPool, pool) {
+		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&job)})
 	}
 
 	return requests
@@ -209,7 +204,7 @@ func (r *JobReconciler) poolEvents() handler.Funcs {
 			case before.Generation != after.Generation || before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero():
 				wake(q, r.jobsIn(ctx, after))
 			case poolCause(before) != poolCause(after):
-				wake(q, r.jobsWaitingFor(ctx, after))
+				wake(q, r.jobsWaitingFor(ctx, after.Namespace, after.Name))
 			}
 		},
 	}

@@ -5,11 +5,9 @@ package demand
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
@@ -47,29 +45,38 @@ func recordTimeline(ctx context.Context, s *scope) step.Result {
 	input := TimelineInput{Job: s.job.Spec, Before: s.job.Status.Timeline, Machine: machine, Now: s.Clock.Now()}
 
 	if s.job.Spec.State != v1alpha1.JobCompleted {
-		input.Pool, s.cause = s.waitsFor(claims)
+		if input.Pool, s.cause, err = s.waitsFor(ctx); err != nil {
+			return step.Fail(err)
+		}
+
 		input.Cause = s.cause
 	}
 
-	s.told = input.Before
 	s.job.Status.Timeline = Timeline(input)
 
 	return step.Done()
 }
 
-// claims reads the claims that may be the job's, or tell why it waits. They belong to the
-// cache and must not be changed.
+// claims reads the claims that may be the job's: the one that it is known to have, that of
+// its runner, and those that have it or were made for it. They belong to the cache and must
+// not be changed.
 func (s *scope) claims(ctx context.Context) ([]v1alpha1.MachineClaim, error) {
 	if s.job.Spec.State == v1alpha1.JobCompleted && destroyed(s.job.Status.Timeline) {
 		return nil, nil
 	}
 
-	var claims v1alpha1.MachineClaimList
-	if err := s.Client.List(ctx, &claims, client.InNamespace(s.job.Namespace), client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list machine claims: %w", err)
+	if s.job.Status.Claim != "" {
+		return s.claimsBy(ctx, indexClaimName, s.job.Status.Claim)
 	}
 
-	return claims.Items, nil
+	out, err := s.claimsBy(ctx, indexJob, s.job.Name)
+	if err != nil || s.job.Spec.RunnerName == "" {
+		return out, err
+	}
+
+	byRunner, err := s.claimsBy(ctx, IndexRunnerName, s.job.Spec.RunnerName)
+
+	return slices.Concat(out, byRunner), err
 }
 
 // machine finds the machine that has the job, or else the one made for it: its claim, or
@@ -127,10 +134,12 @@ func took(machine Machine, job *v1alpha1.RunnerJob) bool {
 // served sums up what the job waits for.
 func served(_ context.Context, s *scope) step.Result {
 	switch {
+	case s.job.Spec.State == v1alpha1.JobCompleted && s.mine != nil && !destroyed(s.job.Status.Timeline):
+		return step.Done().WithReason(ReasonCompleted, "the job is over").Unhurried() // its machine's end is near
 	case s.job.Spec.State == v1alpha1.JobCompleted:
 		return step.Done().WithReason(ReasonCompleted, "the job is over")
 	case s.job.Spec.State == v1alpha1.JobRunning:
-		return step.Done().WithReason(ReasonRunning, "runner "+s.job.Spec.RunnerName+" has the job")
+		return step.Done().WithReason(ReasonRunning, "runner "+s.job.Spec.RunnerName+" has the job").Unhurried()
 	case s.cause.Reason == "":
 		return step.Steady(0, ReasonMachineComing, "a machine of RunnerPool "+s.job.Status.Pool+" is on its way")
 	default:
@@ -138,8 +147,8 @@ func served(_ context.Context, s *scope) step.Result {
 	}
 }
 
-// announce counts each new moment, and emits an event for those that people may wait for, once
-// it is on record.
+// announce counts each new moment, and emits an event for each cause that the job waits for,
+// once it is on record. What goes as it should is in the timeline.
 func (s *scope) announce() {
 	for _, event := range s.job.Status.Timeline {
 		if slices.ContainsFunc(s.told, func(before v1alpha1.JobEvent) bool { return same(before, event) }) {
@@ -148,25 +157,9 @@ func (s *scope) announce() {
 
 		s.JobMetrics.note(s.job, event)
 
-		if s.Recorder == nil {
-			continue
+		if s.Recorder != nil && event.Moment == v1alpha1.MomentWaiting {
+			s.Recorder.Eventf(s.job, nil, corev1.EventTypeWarning, string(event.Moment), "Follow", "%s", event.Message)
 		}
-
-		kind, message := corev1.EventTypeNormal, event.Message
-
-		switch event.Moment {
-		case v1alpha1.MomentDecided:
-		case v1alpha1.MomentWaiting:
-			kind = corev1.EventTypeWarning
-		case v1alpha1.MomentStarted:
-			message = "the job was started: " + message
-		case v1alpha1.MomentFinished:
-			message = "the job is over: " + message
-		default:
-			continue
-		}
-
-		s.Recorder.Eventf(s.job, nil, kind, string(event.Moment), "Follow", "%s", message)
 	}
 }
 

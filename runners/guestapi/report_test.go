@@ -177,8 +177,9 @@ func TestLogIsKeptWithItsJob(t *testing.T) {
 				t.Errorf("labels %v, claim %s", kept.Labels, kept.Spec.Claim)
 			}
 
-			if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(ran), ran); err != nil || ran.Status.Logs != "gh-7-log" {
-				t.Errorf("status.logs = %q (%v)", ran.Status.Logs, err)
+			keep := &report.Logs{Client: env.Client}
+			if name, err := keep.Adopt(t.Context(), ran, "linux", "linux-a"); err != nil || name != "gh-7-log" {
+				t.Errorf("Adopt = %q, %v", name, err)
 			}
 
 			if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(claim), claim); err != nil ||
@@ -220,10 +221,13 @@ func TestLogWaitsForItsJob(t *testing.T) {
 		t.Errorf("adopted: %+v", got)
 	}
 
-	for what, of := range map[string][2]string{"another claim": {"linux", "linux-zz"}, "another pool": {"arm", "linux-a"}} {
-		if name, err := keep.Adopt(t.Context(), ran, of[0], of[1]); err != nil || name != "" {
-			t.Errorf("%s: Adopt = %q, %v", what, name, err)
-		}
+	if name, err := keep.Adopt(t.Context(), ran, "linux", "linux-zz"); err != nil || name != "" {
+		t.Errorf("another claim: Adopt = %q, %v", name, err)
+	}
+
+	other := ledgerJob(t, namespace, "8", "r")
+	if name, err := keep.Adopt(t.Context(), other, "arm", "linux-a"); err != nil || name != "" {
+		t.Errorf("another pool: Adopt = %q, %v", name, err)
 	}
 }
 

@@ -15,11 +15,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/runners/demand"
 )
-
-// IndexRunnerName is the field that MachineClaims are indexed by for the name of their
-// runner, and RunnerJobs for the runner that has them.
-const IndexRunnerName = "runnerName"
 
 // defaultBootstrapTimeout holds where a claim names none.
 const defaultBootstrapTimeout = 15 * time.Minute
@@ -34,6 +31,10 @@ func bootstrap(ctx context.Context, s *scope) step.Result {
 	status := &s.claim.Status
 	if s.times().Ready != nil || s.times().Stopped != nil {
 		return step.Done()
+	}
+
+	if status.KeptUntil != nil {
+		return s.remove(ctx, status.EndReason, "it failed, and was kept for a while") // whatever it says of itself by now
 	}
 
 	if err := s.findJob(ctx); err != nil {
@@ -83,7 +84,7 @@ func (s *scope) await(waiting, what, failed string) (step.Result, string) {
 	left := timeout - s.since(s.times().Started)
 	if left > 0 {
 		return step.Wait(min(left, lookAgain), waiting,
-			fmt.Sprintf("the VM runs; %s within %s", what, left.Round(time.Second))), ""
+			fmt.Sprintf("the VM runs; %s within %s of its start", what, timeout)).Unhurried(), ""
 	}
 
 	return step.Result{}, fmt.Sprintf("%s within %s of the VM's start", failed, timeout)
@@ -99,7 +100,7 @@ func (s *scope) findJob(ctx context.Context) error {
 	var jobs v1alpha1.RunnerJobList
 
 	err := s.Client.List(ctx, &jobs, client.InNamespace(s.claim.Namespace),
-		client.MatchingFields{IndexRunnerName: info.RunnerName})
+		client.MatchingFields{demand.IndexRunnerName: info.RunnerName})
 	if err != nil {
 		return fmt.Errorf("list jobs of runner %s: %w", info.RunnerName, err)
 	}
@@ -110,7 +111,6 @@ func (s *scope) findJob(ctx context.Context) error {
 
 	info.Job = jobs.Items[0].Name
 	s.times().JobStarted = s.micro()
-	s.eventf(ctx, corev1.EventTypeNormal, "JobStarted", "Follow", "runner %s took job %s", info.RunnerName, info.Job)
 
 	return nil
 }

@@ -41,6 +41,8 @@ type Reconciler struct {
 	Workloads *connect.Workloads
 	// Identity attests machines; nil where the operator has no SPIRE server.
 	Identity identity.Registry
+	// Reports brings what machines say of themselves; may be nil.
+	Reports Reports
 	// Wake brings claims whose machines are worth a look.
 	Wake *wake.Source
 	// Settings of every machine.
@@ -58,6 +60,13 @@ type Reconciler struct {
 
 	bindings bindings
 	causes   causes
+	retired  retired
+}
+
+// Reports puts what was reported of a claim's machine into its status, within a step; see
+// report.Inbox.
+type Reports interface {
+	Apply(ctx context.Context, claim *v1alpha1.MachineClaim)
 }
 
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=machineclaims,verbs=get;list;watch;update;patch;delete
@@ -111,7 +120,7 @@ func (r *Reconciler) claimOfJob(ctx context.Context, obj client.Object) []reconc
 	var claims v1alpha1.MachineClaimList
 
 	err := r.Client.List(ctx, &claims, client.InNamespace(job.Namespace),
-		client.MatchingFields{IndexRunnerName: job.Spec.RunnerName})
+		client.MatchingFields{demand.IndexRunnerName: job.Spec.RunnerName})
 	if err != nil {
 		return nil
 	}
@@ -142,6 +151,7 @@ func plan() step.Plan[*scope] {
 	attests, registered := (*scope).attests, (*scope).registered
 
 	return step.Plan[*scope]{Finalizer: v1alpha1.FinalizerVMCleanup, Steps: []step.Step[*scope]{
+		{Name: "Reported", Run: reported},                             // what the machine says of itself
 		{Condition: v1alpha1.ConditionTemplateResolved, Run: resolve}, // template and cluster are ready
 		{Name: "AddressAllocated", Run: address},                      // it has its addresses, where the template has a pool
 		{Condition: v1alpha1.ConditionPlaced, Run: place},             // id and node are on record
@@ -156,6 +166,7 @@ func plan() step.Plan[*scope] {
 		{Condition: "Finished", Run: follow},                        // job done, VM off
 		{Condition: "Retired", Run: retire},                         // claim handed to deletion
 	}, Deletion: []step.Step[*scope]{
+		{Name: "Reported", Run: reported},                             // the machine's last word
 		{Name: "JobSynced", Run: syncJob},                             // the last word on its job
 		{Condition: conditionDeregistered, Run: deregister},           // runner gone from the CI platform
 		{Name: "Evicted", When: registered, Run: evict},               // no further SVID
@@ -163,6 +174,15 @@ func plan() step.Plan[*scope] {
 		{Condition: "IdentityRemoved", When: registered, Run: forget}, // nothing left of its identity
 		{Name: "DestroyedEmitted", Run: emitDestroyed},                // told, once
 	}}
+}
+
+// reported takes what the machine says of itself.
+func reported(ctx context.Context, s *scope) step.Result {
+	if s.Reports != nil {
+		s.Reports.Apply(ctx, s.claim)
+	}
+
+	return step.Done()
 }
 
 // Reconcile makes one pass over one claim.
@@ -174,6 +194,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err := r.Client.Get(ctx, req.NamespacedName, &claim); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.causes.forget(req.NamespacedName, r.Clock.Now())
+			r.retired.forget(req.NamespacedName)
 		}
 
 		return reconcile.Result{}, client.IgnoreNotFound(err)

@@ -40,14 +40,30 @@ func destroy(ctx context.Context, s *scope) step.Result {
 	case hypervisor.Is(err, hypervisor.NotFound):
 		return step.Done().WithReason("VMGone", "VM "+status.VMRef.VMID+" and its cloud-init ISO are gone")
 	case hypervisor.Is(err, hypervisor.NotOwned):
-		s.leftBehind = true
-
-		return step.Done().WithReason("NotOwned", err.Error())
+		return s.leave(ctx, err)
 	case err != nil:
 		return s.failed(v1alpha1.ConditionVMCleanedUp, err, "DestroyFailed")
 	default:
-		return step.Wait(lookAgain, "Destroying", "VM "+status.VMRef.VMID+" is being removed")
+		return step.Wait(lookAgain, "Destroying", "VM "+status.VMRef.VMID+" is being removed").Unhurried()
 	}
+}
+
+// leave has a VM that bears another owner's mark stay. That is on record before the claim
+// goes: what its job's timeline says of the machine is read there.
+func (s *scope) leave(ctx context.Context, why error) step.Result {
+	result := step.Done().WithReason("NotOwned", why.Error())
+	s.leftBehind = true
+
+	if s.claim.Status.EndReason == v1alpha1.EndReasonLeftBehind {
+		return result
+	}
+
+	s.claim.Status.EndReason = v1alpha1.EndReasonLeftBehind
+	if err := step.SaveAs(ctx, result); err != nil {
+		return step.Fail(err)
+	}
+
+	return result
 }
 
 // emitDestroyed tells, once the claim is gone, that nothing is left.
@@ -72,7 +88,7 @@ func emitDestroyed(ctx context.Context, s *scope) step.Result {
 		return step.Done()
 	}
 
-	told := notice(corev1.EventTypeNormal, "Destroyed", "Destroy", "VM %s is gone", status.VMRef.VMID)
+	told := notice(corev1.EventTypeNormal, "Destroyed", "Destroy", "VM %s is gone: %s", status.VMRef.VMID, reason)
 	if s.leftBehind {
 		told = notice(corev1.EventTypeWarning, "LeftBehind", "Destroy",
 			"VM %s on node %s of HypervisorCluster %s is not this claim's by its notes, and was left as it is: look at it, "+

@@ -48,14 +48,14 @@ func follow(ctx context.Context, s *scope) step.Result {
 	}
 
 	if s.sinceShutdownNotice() > 0 {
-		return step.Steady(powerOff+powerOff/4, "PoweringOff", "the bootstrap service is done: the VM powers off")
+		return step.Steady(powerOff+powerOff/4, "PoweringOff", "the bootstrap service is done: the VM powers off").Unhurried()
 	}
 
 	if s.claim.Status.BootstrapInfo.Job != "" {
-		return step.Steady(next, "JobRunning", "job "+s.claim.Status.BootstrapInfo.Job)
+		return step.Steady(next, "JobRunning", "job "+s.claim.Status.BootstrapInfo.Job).Unhurried()
 	}
 
-	return step.Steady(next, "Idle", "the runner waits for a job")
+	return step.Steady(next, "Idle", "the runner waits for a job").Unhurried()
 }
 
 // howItEnded reads the end of a machine out of what it reported and of its job.
@@ -72,20 +72,20 @@ func (s *scope) howItEnded() string {
 	}
 }
 
-// stopped notes that the machine is off or gone, and why.
+// stopped notes that the machine is off or gone, and why. The end of a job is told when
+// nothing is left of its machine.
 func (s *scope) stopped(ctx context.Context, reason string) {
 	s.times().Stopped = s.micro()
 	s.markEnded(reason)
 	s.claim.Status.Phase = v1alpha1.MachineClaimTerminating
 
-	kind := corev1.EventTypeWarning
 	if reason == guest.ReasonJobDone {
-		kind = corev1.EventTypeNormal
-
 		s.phaseTook(ctx, "job", s.times().JobStarted)
+
+		return
 	}
 
-	s.eventf(ctx, kind, "VMStopped", "Follow", "VM %s is off: %s %s",
+	s.eventf(ctx, corev1.EventTypeWarning, "VMStopped", "Follow", "VM %s is off: %s %s",
 		s.claim.Status.VMRef.VMID, reason, s.claim.Status.BootstrapInfo.GuestMessage)
 }
 

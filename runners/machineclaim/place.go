@@ -7,8 +7,6 @@ import (
 	"context"
 	"strconv"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/kit/step"
@@ -16,7 +14,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 )
 
-// place reserves an id and a node and puts them on record, before anything is made.
+// place reserves an id and a node. They are put on record before anything is made.
 func place(ctx context.Context, s *scope) step.Result {
 	status := &s.claim.Status
 	if status.VMRef != nil {
@@ -57,16 +55,6 @@ func place(ctx context.Context, s *scope) step.Result {
 	}
 	s.times().Placed = s.micro()
 	status.Phase = v1alpha1.MachineClaimProvisioning
-
-	if reserved.Node == "" {
-		s.eventf(ctx, corev1.EventTypeNormal, "Placed", "Place", "VM %d, whose node is chosen when it starts", reserved.ID)
-	} else {
-		s.eventf(ctx, corev1.EventTypeNormal, "Placed", "Place", "VM %d on node %s", reserved.ID, reserved.Node)
-	}
-
-	if err := step.Save(ctx); err != nil {
-		return step.Fail(err)
-	}
 
 	return step.Done()
 }

@@ -34,11 +34,9 @@ func provision(ctx context.Context, s *scope) step.Result {
 		return result
 	}
 
-	if s.times().CloneStarted == nil {
-		s.times().CloneStarted = s.micro()
+	if err := s.asking(ctx); err != nil {
+		return step.Fail(err)
 	}
-
-	s.activated()
 
 	made, err := s.make(ctx)
 	if hypervisor.Is(err, hypervisor.IDTaken) {
@@ -84,8 +82,26 @@ func provision(ctx context.Context, s *scope) step.Result {
 	default:
 		status.Phase = v1alpha1.MachineClaimProvisioning
 
-		return step.Wait(lookAgain, string(made.State), made.Message)
+		return step.Wait(lookAgain, string(made.State), made.Message).Unhurried()
 	}
+}
+
+// asking puts on record that the hypervisor is asked for the machine, or for its start, and by
+// which id and on which node.
+func (s *scope) asking(ctx context.Context) error {
+	news := s.activated()
+
+	if s.times().CloneStarted == nil {
+		s.times().CloneStarted = s.micro()
+		news = true
+	}
+
+	if !news {
+		return nil
+	}
+
+	//nolint:wrapcheck // it names the claim
+	return step.SaveAs(ctx, step.Wait(lookAgain, string(hypervisor.StateCreating), "the hypervisor is asked for the machine"))
 }
 
 // notYet says that nothing is to be asked of the hypervisor yet: the last try has failed, or
@@ -270,7 +286,13 @@ func (s *scope) issue(
 		return workload.Credential{}, fmt.Errorf("issue credential of runner %s: %w", request.Name, err)
 	}
 
-	s.Metrics.Issued(s.claim, s.Clock.Since(start))
+	onRecord := step.Afterwards
+	if job != nil {
+		onRecord = step.OnSaved // the platform lists no such runners by name: the id is not to be lost
+	}
+
+	took := s.Clock.Since(start)
+	onRecord(ctx, func() { s.Metrics.Issued(s.claim, took) })
 
 	for _, name := range s.causes.worked(s.platformCause()) {
 		s.Wake.Wake(name)

@@ -38,14 +38,19 @@ func resolve(ctx context.Context, s *scope) step.Result {
 		return step.Done()
 	}
 
-	if !step.IsReady(s.template) {
+	return mayMake(s.template, s.cluster)
+}
+
+// mayMake says whether a machine may be made from a template on a cluster. It is pure.
+func mayMake(template *v1alpha1.HypervisorMachineTemplate, cluster *v1alpha1.HypervisorCluster) step.Result {
+	if !step.IsReady(template) {
 		return step.Wait(0, "TemplateNotReady",
-			fmt.Sprintf("HypervisorMachineTemplate %q is not ready: %s", s.template.Name, step.WhyNot(s.template)))
+			fmt.Sprintf("HypervisorMachineTemplate %q is not ready: %s", template.Name, step.WhyNot(template)))
 	}
 
-	if !step.IsReady(s.cluster) {
+	if !step.IsReady(cluster) {
 		return step.Wait(lookAgain, "ClusterNotReady",
-			fmt.Sprintf("HypervisorCluster %q is not ready: %s", s.cluster.Name, step.WhyNot(s.cluster)))
+			fmt.Sprintf("HypervisorCluster %q is not ready: %s", cluster.Name, step.WhyNot(cluster)))
 	}
 
 	return step.Done()

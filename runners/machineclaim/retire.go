@@ -6,10 +6,13 @@ package machineclaim
 import (
 	"context"
 	"fmt"
+	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
@@ -21,7 +24,15 @@ func retire(ctx context.Context, s *scope) step.Result {
 // remove deletes the claim itself. Why is put on record first: the object's own status
 // is all that the deletion steps know.
 func (s *scope) remove(ctx context.Context, reason, message string) step.Result {
+	if result, kept := s.keep(ctx); kept {
+		return result
+	}
+
 	result := step.Wait(0, reason, message)
+	if s.retired.has(s.claim) {
+		return result // its deletion was asked for, and is not in the cache yet
+	}
+
 	if err := step.SaveAs(ctx, result); err != nil {
 		return step.Fail(err)
 	}
@@ -32,5 +43,39 @@ func (s *scope) remove(ctx context.Context, reason, message string) step.Result 
 		return step.Fail(fmt.Errorf("delete claim %s: %w", client.ObjectKeyFromObject(s.claim), err))
 	}
 
+	s.retired.add(s.claim)
+
 	return result
+}
+
+// retired are the claims whose deletion was asked for. The zero value is ready to use.
+type retired struct {
+	mu     sync.Mutex
+	claims map[types.NamespacedName]types.UID
+}
+
+func (r *retired) add(claim *v1alpha1.MachineClaim) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	if r.claims == nil {
+		r.claims = map[types.NamespacedName]types.UID{}
+	}
+
+	r.claims[client.ObjectKeyFromObject(claim)] = claim.UID
+}
+
+func (r *retired) has(claim *v1alpha1.MachineClaim) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	return r.claims[client.ObjectKeyFromObject(claim)] == claim.UID
+}
+
+// forget drops a claim that is gone, or that is seen to be on its way.
+func (r *retired) forget(name types.NamespacedName) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	delete(r.claims, name)
 }

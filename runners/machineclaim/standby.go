@@ -52,12 +52,16 @@ func (s *scope) standBy(ctx context.Context) step.Result {
 	return step.Wait(next, "Standby", "the VM is made, and started as soon as spec.standby is made false")
 }
 
-// activated notes when a machine on standby was told to start. That is the only change
-// that the spec of a claim takes.
-func (s *scope) activated() {
-	if !s.claim.Spec.Standby && s.claim.Generation > 1 && s.times().Activated == nil {
-		s.times().Activated = s.micro()
+// activated notes when a machine on standby was told to start, and tells whether that is
+// news. That is the only change that the spec of a claim takes.
+func (s *scope) activated() bool {
+	if s.claim.Spec.Standby || s.claim.Generation <= 1 || s.times().Activated != nil {
+		return false
 	}
+
+	s.times().Activated = s.micro()
+
+	return true
 }
 
 // asked is when a running machine was asked for.

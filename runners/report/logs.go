@@ -5,7 +5,6 @@ package report
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"hash/fnv"
 	"strings"
@@ -13,7 +12,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
@@ -32,7 +30,6 @@ const (
 
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=runnerlogs,verbs=get;create;update
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=runnerjobs,verbs=get;list;watch
-//+kubebuilder:rbac:groups=hyperfleet.io,resources=runnerjobs/status,verbs=patch
 
 // Logs keeps the ends of machines' logs: each in a RunnerLog that belongs to the job and
 // goes with it. A log whose job is not known (yet) is put on the shelf of its pool: a
@@ -64,7 +61,7 @@ func (l *Logs) Keep(ctx context.Context, claim *v1alpha1.MachineClaim, text stri
 	}
 
 	if job != nil {
-		return l.keepFor(ctx, job, claim.Name, text)
+		return l.put(ctx, jobLog(job, claim.Name, text)) // Adopt notes it in the job's status
 	}
 
 	shelved := logOf(claim.Namespace, shelfName(keeper(claim), claim.Name), claim.Name, claim.Name, text)
@@ -88,25 +85,6 @@ func keeper(claim *v1alpha1.MachineClaim) string {
 	return claim.Spec.TemplateRef.Name
 }
 
-// keepFor keeps a log for its job, and says so in the job's status.
-func (l *Logs) keepFor(ctx context.Context, job *v1alpha1.RunnerJob, claim, text string) error {
-	if err := l.put(ctx, jobLog(job, claim, text)); err != nil {
-		return err
-	}
-
-	patch, err := json.Marshal(map[string]any{"status": map[string]any{"logs": LogName(job.Name)}})
-	if err != nil {
-		return fmt.Errorf("marshal name of log: %w", err)
-	}
-
-	err = l.Client.Status().Patch(ctx, job.DeepCopy(), client.RawPatch(types.MergePatchType, patch))
-	if err != nil {
-		return fmt.Errorf("note log of job %s: %w", client.ObjectKeyFromObject(job), err)
-	}
-
-	return nil
-}
-
 func jobLog(job *v1alpha1.RunnerJob, claim, text string) *v1alpha1.RunnerLog {
 	out := logOf(job.Namespace, LogName(job.Name), job.Name, claim, text)
 	out.OwnerReferences = []metav1.OwnerReference{{
@@ -116,23 +94,22 @@ func jobLog(job *v1alpha1.RunnerJob, claim, text string) *v1alpha1.RunnerLog {
 	return out
 }
 
-// Adopt takes the log of a machine from its pool's shelf for the job that is now known to
-// have run there, and gives the name of the RunnerLog; empty if there is no log. The pool
-// is the job's where the machine's own is not known.
+// Adopt finds the log of a machine, and gives the name of the RunnerLog; empty if there is no
+// log. Where the job was not known when the log came, it is taken from the shelf of the
+// machine's pool; that is the job's where the machine's own is not known.
 func (l *Logs) Adopt(ctx context.Context, job *v1alpha1.RunnerJob, pool, claim string) (string, error) {
-	var shelved v1alpha1.RunnerLog
-
-	key := client.ObjectKey{Namespace: job.Namespace, Name: shelfName(pool, claim)}
-	if err := l.live().Get(ctx, key, &shelved); err != nil {
-		if apierrors.IsNotFound(err) {
-			return "", nil
-		}
-
-		return "", fmt.Errorf("read log %s: %w", key, err)
+	kept, err := l.of(ctx, client.ObjectKey{Namespace: job.Namespace, Name: LogName(job.Name)}, claim)
+	if err != nil {
+		return "", err
 	}
 
-	if shelved.Spec.Claim != claim {
-		return "", nil
+	if kept != nil {
+		return LogName(job.Name), nil
+	}
+
+	shelved, err := l.of(ctx, client.ObjectKey{Namespace: job.Namespace, Name: shelfName(pool, claim)}, claim)
+	if err != nil || shelved == nil {
+		return "", err
 	}
 
 	if err := l.put(ctx, jobLog(job, claim, shelved.Spec.Text)); err != nil {
@@ -140,6 +117,22 @@ func (l *Logs) Adopt(ctx context.Context, job *v1alpha1.RunnerJob, pool, claim s
 	}
 
 	return LogName(job.Name), nil
+}
+
+// of reads a log; nil where there is none of that name, or one of another claim.
+func (l *Logs) of(ctx context.Context, key client.ObjectKey, claim string) (*v1alpha1.RunnerLog, error) {
+	var found v1alpha1.RunnerLog
+
+	err := l.live().Get(ctx, key, &found)
+
+	switch {
+	case apierrors.IsNotFound(err), err == nil && found.Spec.Claim != claim:
+		return nil, nil //nolint:nilnil // no log is no error
+	case err != nil:
+		return nil, fmt.Errorf("read log %s: %w", key, err)
+	}
+
+	return &found, nil
 }
 
 // jobOf finds the job of a claim's machine: the one that its runner took, or that it was

@@ -63,6 +63,8 @@ func last(phase guest.Phase) bool { return phase == guest.PhaseFinished || phase
 type Handler struct {
 	// Client writes the status.
 	Client client.Client
+	// Inbox brings reports to the claims' controller. May be nil: then they are written here.
+	Inbox *Inbox
 	// Logs keeps what the last report of a machine says of its runner's output. May be nil:
 	// then it is dropped.
 	Logs *Logs
@@ -171,28 +173,38 @@ func (h *Handler) write(ctx context.Context, name types.NamespacedName, uid type
 		message = strings.TrimSuffix(report.Reason+": "+report.Message, ": ")
 	}
 
-	info := map[string]any{
-		"guestPhase": report.Phase, "guestMessage": trim(message, maxMessage), "reportedAt": metav1.NewMicroTime(h.Clock.Now()),
+	heard := note{
+		phase: report.Phase, message: trim(message, maxMessage), reason: trim(report.Reason, maxResult),
+		result: trim(report.Result, maxResult), at: metav1.NewMicroTime(h.Clock.Now()),
 	}
-	if last(report.Phase) {
-		info["guestReason"] = trim(report.Reason, maxResult)
+	urgent := h.mustBeOnRecord(ctx, &claim, report.Phase)
+
+	if read, ok := h.Inbox.put(name, uid, heard, urgent); ok {
+		if !urgent {
+			return nil
+		}
+
+		waiting, cancel := context.WithTimeout(ctx, inboxPatience)
+		defer cancel()
+
+		select {
+		case <-read:
+			return nil
+		case <-waiting.Done(): // its claim is being worked on
+		}
 	}
 
-	if report.Result != "" {
-		info["jobResult"] = trim(report.Result, maxResult)
-	}
-
-	patch, err := json.Marshal(map[string]any{"status": map[string]any{"bootstrapInfo": info}})
-	if err != nil {
-		return fmt.Errorf("marshal report: %w", err)
-	}
-
-	if err := h.Client.Status().Patch(ctx, &claim, client.RawPatch(types.MergePatchType, patch)); err != nil {
+	changed, patch := heard.patch(&claim)
+	if err := h.Client.Status().Patch(ctx, changed, patch); err != nil {
 		return fmt.Errorf("patch report of claim %s: %w", name, err)
 	}
 
 	return nil
 }
+
+// inboxPatience is how long the claim's controller may take to write a report that has to be
+// on record; the rest of timeout is for writing it here.
+const inboxPatience = timeout / 2
 
 // keepLog keeps the log of a last report. It comes before the report's word, which ends
 // the claim; and that a log can't be kept is no reason not to hear of the machine's end.

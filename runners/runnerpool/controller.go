@@ -135,11 +135,14 @@ type scope struct {
 	after time.Duration
 }
 
+// conditionScaling is that of the step that makes and removes machines.
+const conditionScaling = "Scaling"
+
 func steps() []step.Step[*scope] {
 	return []step.Step[*scope]{
 		{Condition: "Observed", Run: observe},            // claims and jobs counted
 		{Condition: "TemplateReady", Run: templateReady}, // machines can be made from one of the templates
-		{Condition: "Scaling", Run: scale},               // as many as wanted
+		{Condition: conditionScaling, Run: scale},        // as many as wanted
 	}
 }
 

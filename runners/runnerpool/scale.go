@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -87,7 +88,14 @@ func (s *scope) say(decision demand.Decision, refused string, wrong error) step.
 	case s.pool.Status.FailedClaims >= failing:
 		return step.Wait(s.after, "MachinesFailing", s.whyFailing())
 	default:
-		return step.Done().WithReason(decision.Reason, decision.Message)
+		result := step.Done().WithReason(decision.Reason, decision.Message)
+
+		last := meta.FindStatusCondition(s.pool.Status.Conditions, conditionScaling)
+		if last != nil && last.Status == metav1.ConditionTrue && last.Reason == result.Reason() {
+			return result.Unhurried() // only its counts have changed
+		}
+
+		return result
 	}
 }
 
@@ -361,7 +369,8 @@ func (s *scope) deleteFailed(ctx context.Context) error {
 
 	for i := range s.seen.claims {
 		claim := &s.seen.claims[i]
-		if claim.Status.Phase != v1alpha1.MachineClaimFailed || !claim.DeletionTimestamp.IsZero() {
+		kept := claim.Status.KeptUntil != nil // such a claim removes itself
+		if claim.Status.Phase != v1alpha1.MachineClaimFailed || !claim.DeletionTimestamp.IsZero() || kept {
 			continue
 		}
 

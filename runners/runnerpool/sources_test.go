@@ -37,6 +37,7 @@ func TestMachinesAreSpreadOverTemplates(t *testing.T) {
 	w.queue(2)
 	w.pass(time.Second)
 	w.count(map[string]int{"one": 2, "two": 4})
+	w.pass(10 * time.Second) // what a pool says anew by the same reason is in no hurry
 	w.condition("TemplateReady", metav1.ConditionTrue, "SomeTemplatesNotReady", "is not ready: as the test says")
 }
 

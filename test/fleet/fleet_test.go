@@ -75,7 +75,7 @@ func TestQueuedJobsGetMachines(t *testing.T) {
 	f.EventuallyDone(jobs)
 
 	for _, reason := range []string{
-		"Connected", "TemplateReady", "ScalingUp", "Placed", "Started", "RunnerOnline", "VMStopped", "Destroyed",
+		"Connected", "TemplateReady", "ScalingUp", "Started", "RunnerOnline", "Destroyed",
 	} {
 		f.EventuallyEvent(reason)
 	}

@@ -141,11 +141,11 @@ const (
 
 // events are those that each ending has to leave.
 func (e ending) events() []string {
-	common := []string{"Placed", "Started", "Destroyed"}
+	common := []string{"Started", "Destroyed"}
 
 	switch e {
 	case byJob:
-		return append(common, "RunnerOnline", "VMStopped")
+		return append(common, "RunnerOnline")
 	case byPowerOff:
 		return append(common, "VMStopped")
 	case byLifetime:
@@ -226,8 +226,7 @@ func observability(t *testing.T, w *world) {
 // and no event of a claim was emitted twice.
 func (w *world) awaitCounts() string {
 	once := map[string]func() float64{
-		"Placed": nil, "JobStarted": nil,
-		"VMStopped":    func() float64 { return float64(w.phaseCount("destroyed")) },
+		"VMStopped":    nil,
 		"Started":      func() float64 { return float64(w.phaseCount("provisioned")) },
 		"RunnerOnline": func() float64 { return float64(w.phaseCount("bootstrapped")) },
 		"Destroyed":    func() float64 { return w.total("hyperfleet_machine_ended_total") },

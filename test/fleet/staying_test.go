@@ -6,8 +6,11 @@ package fleet_test
 import (
 	"net/http"
 	"path"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -186,4 +189,76 @@ func TestAPoolSaysWhyItsMachinesFail(t *testing.T) {
 	remove()
 	f.EventuallyDone(1)
 	f.EventuallyReady(pool)
+}
+
+// A machine that fails is kept where its pool asks for it, one at a time: it is there and runs,
+// its runner is gone, and whoever deletes its claim has it removed as ever.
+func TestAFailedMachineIsKeptForALook(t *testing.T) {
+	t.Parallel()
+
+	model := fleet.Model()
+	model.Guest.Script = func(vm pve.GuestVM) { <-vm.Context.Done() } // it boots, and no runner comes
+
+	f := fleet.New(t, env, fleet.Options{Model: model})
+	pool := f.NewPool(3)
+	pool.Spec.Lifecycle = &v1alpha1.Lifecycle{
+		BootstrapTimeout: &metav1.Duration{Duration: time.Second},
+		KeepFailed:       &v1alpha1.KeepFailed{Machines: 1, Time: &metav1.Duration{Duration: time.Hour}},
+	}
+
+	f.CreateCluster(f.NewCluster())
+	f.Create(f.NewTemplate())
+	f.Create(pool)
+	f.Start()
+	f.EventuallyReady(f.NewTemplate())
+	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}})
+	f.EventuallyEvent("Kept")
+
+	var kept v1alpha1.MachineClaim
+
+	f.Eventually("one machine kept, and another made and removed", func() (bool, string) {
+		var claims v1alpha1.MachineClaimList
+		if err := f.Client.List(t.Context(), &claims, client.InNamespace(f.Namespace)); err != nil {
+			return false, err.Error()
+		}
+
+		n := 0
+
+		for i := range claims.Items {
+			if claims.Items[i].Status.KeptUntil != nil {
+				kept = claims.Items[i]
+				n++
+			}
+		}
+
+		return n == 1 && f.VMsMade() > 1, f.Describe()
+	})
+
+	if ready := meta.FindStatusCondition(kept.Status.Conditions, step.Ready); kept.Status.Phase != v1alpha1.MachineClaimFailed ||
+		!strings.Contains(ready.Message, "qm terminal "+kept.Status.VMRef.VMID) {
+		t.Errorf("%s: %+v", kept.Status.Phase, ready)
+	}
+
+	for _, runner := range f.GitHub.State().Runners {
+		if runner.Name == kept.Status.BootstrapInfo.RunnerName {
+			t.Error("its runner could still take a job")
+		}
+	}
+
+	if !slices.ContainsFunc(f.PVE.Snapshot().Made(), func(vm pve.VMState) bool {
+		return strconv.Itoa(vm.VMID) == kept.Status.VMRef.VMID && vm.Status == "running"
+	}) {
+		t.Errorf("VM %s does not run", kept.Status.VMRef.VMID)
+	}
+
+	if err := f.Client.Delete(t.Context(), f.NewPool(3)); err != nil {
+		t.Fatal(err)
+	}
+
+	// Nobody collects garbage at this API server.
+	if err := f.Client.DeleteAllOf(t.Context(), &v1alpha1.MachineClaim{}, client.InNamespace(f.Namespace)); err != nil {
+		t.Fatal(err)
+	}
+
+	f.EventuallyClean()
 }

@@ -311,6 +311,10 @@ type MachineClaimStatus struct {
 	// endReason says in one word why the machine's life ended or was ended.
 	// +optional
 	EndReason string `json:"endReason,omitempty"`
+	// keptUntil is when a machine that failed is removed. Until then it is left as it is, for a
+	// person to look at (lifecycle.keepFailed).
+	// +optional
+	KeptUntil *metav1.Time `json:"keptUntil,omitempty"`
 }
 
 // MachineClaim is one machine for one job.

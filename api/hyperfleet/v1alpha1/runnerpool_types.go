@@ -22,6 +22,7 @@ const AnnotationTemplateHash = "hyperfleet.io/template-hash"
 // RunnerPoolSpec says what work a pool takes and how many machines it may have.
 // +kubebuilder:validation:XValidation:rule="!has(self.workload.config) || !has(self.workload.config.github) || !has(self.workload.config.github.runnerName)",message="workload.config.github.runnerName is for a MachineClaim: a pool gives each of its runners a name of its own"
 // +kubebuilder:validation:XValidation:rule="!(self.workload.type in ['buildkite', 'generic']) || ((!has(self.scaling.minReplicas) || self.scaling.minReplicas == 0) && !has(self.scaling.schedules) && (!has(self.scaling.warm) || ((!has(self.scaling.warm.idle) || self.scaling.warm.idle == 0) && (!has(self.scaling.warm.maxIdle) || self.scaling.warm.maxIdle == 0))))",message="a machine of a buildkite or generic pool is made for one job and can't wait for others: leave out scaling.minReplicas, schedules, warm.idle and warm.maxIdle; warm.stopped can be used"
+// +kubebuilder:validation:XValidation:rule="!has(self.lifecycle) || !has(self.lifecycle.keepFailed) || !has(self.lifecycle.keepFailed.machines) || !has(self.scaling.maxReplicas) || self.lifecycle.keepFailed.machines < self.scaling.maxReplicas",message="lifecycle.keepFailed.machines must be below scaling.maxReplicas: the machines that are kept count towards it"
 type RunnerPoolSpec struct {
 	// templateRef names the HypervisorMachineTemplate in the same namespace.
 	TemplateRef LocalObjectReference `json:"templateRef"`
@@ -383,6 +384,28 @@ type Lifecycle struct {
 	// +kubebuilder:validation:MaxLength=20
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(ms|s|m|h))+$') && duration(self) > duration('0s')",message="bootstrapTimeout must be a time above zero such as 90s, 15m or 1h30m"
 	BootstrapTimeout *metav1.Duration `json:"bootstrapTimeout,omitempty"`
+	// keepFailed leaves machines that failed as they are for a while, for a person to look at.
+	// Absent: they are removed at once.
+	// +optional
+	KeepFailed *KeepFailed `json:"keepFailed,omitempty"`
+}
+
+// KeepFailed bounds which failed machines are kept, and for how long.
+type KeepFailed struct {
+	// machines that are kept at a time. They count towards scaling.maxReplicas, which has to be
+	// larger.
+	// +optional
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=20
+	Machines int32 `json:"machines,omitempty"`
+	// time that each of them is kept.
+	// +optional
+	// +kubebuilder:default="1h0m0s"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=20
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(ms|s|m|h))+$') && duration(self) > duration('0s')",message="time must be a time above zero such as 90s, 15m or 1h30m"
+	Time *metav1.Duration `json:"time,omitempty"`
 }
 
 // MachineFailure is why a machine was of no use.

@@ -128,7 +128,8 @@ func (p printer) explain(of *jobDetails, output string, all bool) error {
 	}
 
 	p.facts(view)
-	p.coming(view.Coming)
+	p.machines("Machines that may take it:", view.Coming)
+	p.machines("Machines of its pool that failed, and are kept to be looked at:", view.Kept)
 	p.timeline(view.Timeline)
 	p.log(of, view, all)
 
@@ -224,12 +225,12 @@ func describe(vm VM) string {
 	return out
 }
 
-func (p printer) coming(machines []VM) {
+func (p printer) machines(title string, machines []VM) {
 	if len(machines) == 0 {
 		return
 	}
 
-	fmt.Fprintln(p.out, "\nMachines that may take it:")
+	fmt.Fprintln(p.out, "\n"+title)
 
 	for _, vm := range machines[:min(len(machines), maxComing)] {
 		fmt.Fprintln(p.out, "  "+cli.Line(describe(vm)))

@@ -182,6 +182,13 @@ func TestExplain(t *testing.T) {
 		c.Status.Conditions[0].Reason, c.Status.Conditions[0].Message = "NoCapacity", "no node of proxmox-prod has 8 GiB of memory free"
 	})
 
+	keptOne := claim("linux-bad01")
+	keptOne.Status.Phase, keptOne.Status.KeptUntil = v1alpha1.MachineClaimFailed, whole(3600)
+	keptOne.Status.Conditions = []metav1.Condition{{
+		Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: "Kept",
+		Message: "it failed (BootstrapTimeout) and is kept until noon: log in to node pve1 and run: qm terminal 105",
+	}}
+
 	cases := map[string]struct {
 		of     *jobDetails
 		output string
@@ -191,6 +198,9 @@ func TestExplain(t *testing.T) {
 		"job-coming.txt": {of: &jobDetails{
 			job:    sample("29679449530", v1alpha1.JobQueued, waiting("linux", "NoCapacity", "MachineClaim linux-9qq4z: no node of proxmox-prod has 8 GiB of memory free")),
 			coming: []v1alpha1.MachineClaim{claim("linux-x7k2p"), unplaced, unplaced, unplaced, unplaced, unplaced, unplaced},
+		}},
+		"job-kept.txt": {of: &jobDetails{
+			job: sample("29679449530", v1alpha1.JobQueued, waiting("linux", "MachinesFailing", "the last 3 machines failed")), kept: []v1alpha1.MachineClaim{keptOne},
 		}},
 		"job-unseen.txt":    {of: &jobDetails{job: sample("29679449530", v1alpha1.JobQueued, func(j *v1alpha1.RunnerJob) { j.Status.Timeline = nil })}},
 		"job-runs.txt":      {of: &jobDetails{job: sample("29679449526", v1alpha1.JobRunning, ran), claim: &machine}},

@@ -112,6 +112,8 @@ type jobDetails struct {
 	claim *v1alpha1.MachineClaim
 	// coming are the machines of the job's pool that may yet take it.
 	coming []v1alpha1.MachineClaim
+	// kept are machines of the job's pool that failed and are there to be looked at.
+	kept []v1alpha1.MachineClaim
 	// log that was kept; nil if none was, and why if it can't be read.
 	log   *v1alpha1.RunnerLog
 	noLog string
@@ -150,6 +152,8 @@ func (s *source) about(ctx context.Context, job *v1alpha1.RunnerJob, logs client
 			out.claim = claim
 		case waits(job) && mayTake(claim, job.Status.Pool):
 			out.coming = append(out.coming, *claim)
+		case waits(job) && isKept(claim, job.Status.Pool):
+			out.kept = append(out.kept, *claim)
 		}
 	}
 
@@ -167,6 +171,13 @@ func mayTake(claim *v1alpha1.MachineClaim, pool string) bool {
 
 	return ref != nil && pool != "" && ref.Name == pool && claim.DeletionTimestamp.IsZero() && !claim.Spec.Standby &&
 		(times == nil || times.JobStarted == nil && times.Ended == nil) && (info == nil || info.BoundJob == "")
+}
+
+// isKept tells whether a claim's machine, one of the pool's, failed and is kept.
+func isKept(claim *v1alpha1.MachineClaim, pool string) bool {
+	ref := claim.Spec.RunnerPoolRef
+
+	return ref != nil && pool != "" && ref.Name == pool && claim.Status.KeptUntil != nil && claim.DeletionTimestamp.IsZero()
 }
 
 // readLog reads the log that was kept. That it can't be read is no reason not to tell the

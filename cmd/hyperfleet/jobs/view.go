@@ -62,6 +62,8 @@ type Explained struct {
 	VM *VM `json:"vm,omitempty"`
 	// Coming are the machines that may yet take it, while it waits.
 	Coming []VM `json:"coming,omitempty"`
+	// Kept are machines of its pool that failed and are there to be looked at, while it waits.
+	Kept []VM `json:"kept,omitempty"`
 	// Log is the end of the runner's output; null if none was kept.
 	Log *string `json:"log"`
 	// NoLog says why there is none, where somebody should know.
@@ -182,6 +184,10 @@ func explained(of *jobDetails, now time.Time) Explained {
 
 	for i := range of.coming {
 		out.Coming = append(out.Coming, VMOf(&of.coming[i]))
+	}
+
+	for i := range of.kept {
+		out.Kept = append(out.Kept, VMOf(&of.kept[i]))
 	}
 
 	out.NoLog = of.noLog

@@ -1,0 +1,136 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package step
+
+import (
+	"reflect"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+const (
+	// holdFor is how long the outcome of an unhurried pass is kept in memory, for something
+	// more to write with it.
+	holdFor = 5 * time.Second
+	// cacheRetry is how soon an object is looked at again whose copy in the cache is older
+	// than what this process has written.
+	cacheRetry = 20 * time.Millisecond
+)
+
+// memory is what the passes of one controller know of objects beside what the cache has. It
+// is lost with the process, which costs passes and writes, and no facts: see
+// Result.Unhurried. The zero value is ready to use.
+type memory struct {
+	mu      sync.Mutex
+	objects map[types.UID]*remembered
+}
+
+// remembered is what is known of one object.
+type remembered struct {
+	// written is the resource version of the last write, until the cache has it.
+	written string
+	// held is the object as a pass left it that wrote nothing, and since when.
+	held  client.Object
+	since time.Time
+}
+
+// behind tells whether this process has written the object since the copy was read: a pass
+// over it would act on old news, and its write would be refused.
+func (m *memory) behind(obj client.Object) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+
+	known := m.objects[obj.GetUID()]
+	if known == nil || known.written == "" {
+		return false
+	}
+
+	if order, err := resourceversion.CompareResourceVersion(obj.GetResourceVersion(), known.written); err == nil && order < 0 {
+		return true
+	}
+
+	known.written = ""
+	m.tidy(obj.GetUID())
+
+	return false
+}
+
+// wrote notes a write, whose outcome is in the object.
+func (m *memory) wrote(obj client.Object) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+
+	*m.of(obj.GetUID()) = remembered{written: obj.GetResourceVersion()}
+}
+
+// hold keeps the object as a pass has left it, and gives how long it may be kept: nothing
+// where it was kept for long enough.
+func (m *memory) hold(obj client.Object, now time.Time) time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+
+	known := m.of(obj.GetUID())
+	if known.held == nil {
+		known.since = now
+	}
+
+	known.held, _ = obj.DeepCopyObject().(client.Object)
+
+	return max(known.since.Add(holdFor).Sub(now), 0)
+}
+
+// resume makes the object what an earlier pass over the same version of it has left.
+func (m *memory) resume(obj client.Object) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+
+	known := m.objects[obj.GetUID()]
+	if known == nil || known.held == nil {
+		return
+	}
+
+	if known.held.GetResourceVersion() != obj.GetResourceVersion() {
+		known.held = nil // somebody has written since: what was found is found again
+		m.tidy(obj.GetUID())
+
+		return
+	}
+
+	if held, ok := known.held.DeepCopyObject().(client.Object); ok && reflect.TypeOf(held) == reflect.TypeOf(obj) {
+		reflect.ValueOf(obj).Elem().Set(reflect.ValueOf(held).Elem())
+	}
+}
+
+// forget drops what is known of an object that is gone.
+func (m *memory) forget(obj client.Object) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+
+	delete(m.objects, obj.GetUID())
+}
+
+func (m *memory) of(uid types.UID) *remembered {
+	if m.objects == nil {
+		m.objects = map[types.UID]*remembered{}
+	}
+
+	known := m.objects[uid]
+	if known == nil {
+		known = &remembered{}
+		m.objects[uid] = known
+	}
+
+	return known
+}
+
+// tidy drops an object of which nothing is known any more.
+func (m *memory) tidy(uid types.UID) {
+	if known := m.objects[uid]; known != nil && known.written == "" && known.held == nil {
+		delete(m.objects, uid)
+	}
+}

@@ -1,0 +1,22 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package demand
+
+import (
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+)
+
+// Indexed gives what the cache finds an object by.
+func Indexed(obj client.Object, field string) []string {
+	switch obj := obj.(type) {
+	case *v1alpha1.RunnerJob:
+		return jobIndexes()[field](obj)
+	case *v1alpha1.MachineClaim:
+		return claimIndexes()[field](obj)
+	default:
+		return nil
+	}
+}

@@ -1,0 +1,208 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/guest"
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+)
+
+// letterAge is how long the reports of a machine whose claim nobody looks at are kept.
+const letterAge = time.Minute
+
+// Inbox brings reports to the controller of claims where it runs in the same process: it
+// writes them with what follows from them, in one write and without a conflict. Elsewhere
+// the Handler writes them itself.
+type Inbox struct {
+	// Wake asks for a pass over a claim.
+	Wake func(types.NamespacedName)
+
+	mu      sync.Mutex
+	open    bool
+	letters map[types.UID]*letter
+}
+
+// letter is what was reported of one machine and is not on record yet.
+type letter struct {
+	notes []note
+	at    time.Time
+	// read is closed when the notes are on record.
+	read chan struct{}
+	// urgent says that somebody waits for that.
+	urgent bool
+}
+
+// note is one report.
+type note struct {
+	phase                   guest.Phase
+	message, reason, result string
+	at                      metav1.MicroTime
+}
+
+// Start takes reports until the context ends. It is for the process that is the leader.
+func (b *Inbox) Start(ctx context.Context) error {
+	b.setOpen(true)
+	<-ctx.Done()
+	b.setOpen(false)
+
+	return nil
+}
+
+// NeedLeaderElection says that only the leader's controllers run.
+func (b *Inbox) NeedLeaderElection() bool { return true }
+
+func (b *Inbox) setOpen(open bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	b.open = open
+}
+
+// put takes a report, and gives a channel that is closed when it is on record. It takes none
+// where no controller would read it.
+func (b *Inbox) put(name types.NamespacedName, uid types.UID, n note, urgent bool) (<-chan struct{}, bool) {
+	if b == nil {
+		return nil, false
+	}
+
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	if !b.open {
+		return nil, false
+	}
+
+	for other, kept := range b.letters {
+		if n.at.Sub(kept.at) > letterAge {
+			delete(b.letters, other)
+		}
+	}
+
+	if b.letters == nil {
+		b.letters = map[types.UID]*letter{}
+	}
+
+	of := b.letters[uid]
+	if of == nil {
+		of = &letter{read: make(chan struct{})}
+		b.letters[uid] = of
+	}
+
+	of.notes, of.at, of.urgent = append(of.notes, n), n.at.Time, of.urgent || urgent
+	b.Wake(name)
+
+	return of.read, true
+}
+
+// Apply puts what was reported of a claim's machine into its status, within a step.
+func (b *Inbox) Apply(ctx context.Context, claim *v1alpha1.MachineClaim) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	of := b.letters[claim.UID]
+	if of == nil {
+		return
+	}
+
+	for _, n := range of.notes {
+		n.apply(claim)
+	}
+
+	count := len(of.notes)
+	done := func() { b.done(claim.UID, of, count) }
+
+	if of.urgent {
+		step.OnSaved(ctx, done)
+	} else {
+		step.Afterwards(ctx, done)
+	}
+}
+
+// done drops the notes that are on record. Others may have come since.
+func (b *Inbox) done(uid types.UID, of *letter, count int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	close(of.read)
+
+	of.notes, of.urgent, of.read = of.notes[min(count, len(of.notes)):], false, make(chan struct{})
+
+	if len(of.notes) == 0 && b.letters[uid] == of {
+		delete(b.letters, uid)
+	}
+}
+
+// apply puts a report into a claim's status.
+func (n note) apply(claim *v1alpha1.MachineClaim) {
+	if claim.Status.BootstrapInfo == nil {
+		claim.Status.BootstrapInfo = &v1alpha1.BootstrapInfo{}
+	}
+
+	info := claim.Status.BootstrapInfo
+	info.GuestPhase, info.GuestMessage, info.ReportedAt = string(n.phase), n.message, &n.at
+
+	if last(n.phase) {
+		info.GuestReason = n.reason
+	}
+
+	if n.result != "" {
+		info.JobResult = n.result
+	}
+
+	if claim.Status.Times == nil {
+		claim.Status.Times = &v1alpha1.MachineTimes{}
+	}
+
+	if claim.Status.Times.GuestStarted == nil {
+		claim.Status.Times.GuestStarted = &n.at
+	}
+}
+
+// patch is the report as a merge patch of a claim's status, for a process without the
+// controller. The claim is as it was read.
+func (n note) patch(claim *v1alpha1.MachineClaim) (client.Object, client.Patch) {
+	changed := claim.DeepCopy()
+	n.apply(changed)
+
+	return changed, client.MergeFrom(claim)
+}
+
+// mustBeOnRecord tells whether a machine's report is answered only when it is written: where
+// nobody else would tell what it says. Any other is lost with the process, without harm.
+func (h *Handler) mustBeOnRecord(ctx context.Context, claim *v1alpha1.MachineClaim, phase guest.Phase) bool {
+	info := claim.Status.BootstrapInfo
+	bound := info != nil && info.BoundJob != ""
+
+	switch phase {
+	case guest.PhaseFailed:
+		return true
+	case guest.PhaseFinished:
+		return bound || !h.hasJob(ctx, claim)
+	case guest.PhaseRunning:
+		return bound
+	default:
+		return false
+	}
+}
+
+// hasJob tells whether the platform has said which job the machine has: it then tells of the
+// job's end as well.
+func (h *Handler) hasJob(ctx context.Context, claim *v1alpha1.MachineClaim) bool {
+	if h.Logs == nil {
+		return false
+	}
+
+	job, err := h.Logs.jobOf(ctx, claim)
+
+	return err == nil && job != nil
+}

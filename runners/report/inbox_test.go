@@ -1,0 +1,215 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package report_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/hyperfleet/hyperfleet/api/guest"
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/runners/report"
+	"github.com/hyperfleet/hyperfleet/runners/vmspec"
+)
+
+// office is a handler with an inbox, and the claim that reports go to.
+type office struct {
+	t       *testing.T
+	client  client.Client
+	handler *report.Handler
+	inbox   *report.Inbox
+	runner  *step.Runner
+	woken   chan types.NamespacedName
+	writes  int
+}
+
+func newOffice(t *testing.T, info v1alpha1.BootstrapInfo) *office {
+	t.Helper()
+
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+
+	claim := &v1alpha1.MachineClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ci", Name: "linux-a", UID: "u-1"}}
+	claim.Status.BootstrapInfo = &info
+	o := &office{t: t, woken: make(chan types.NamespacedName, 100)}
+	o.client = fake.NewClientBuilder().WithScheme(scheme).WithObjects(claim).WithStatusSubresource(claim).
+		WithInterceptorFuncs(interceptor.Funcs{SubResourcePatch: func(
+			ctx context.Context, c client.Client, sub string, obj client.Object, patch client.Patch, opts ...client.SubResourcePatchOption,
+		) error {
+			o.writes++
+
+			return c.SubResource(sub).Patch(ctx, obj, patch, opts...)
+		}}).Build()
+	o.inbox = &report.Inbox{Wake: func(name types.NamespacedName) { o.woken <- name }}
+	o.handler = &report.Handler{
+		Client: o.client, Inbox: o.inbox, Key: []byte("key"), Clock: clocktesting.NewFakePassiveClock(time.Unix(1000, 0)),
+	}
+	o.runner = &step.Runner{Client: o.client, Controller: "claims"}
+
+	return o
+}
+
+// open has the inbox take reports, as the leader's does.
+func (o *office) open() {
+	o.t.Helper()
+
+	ctx, cancel := context.WithCancel(o.t.Context())
+	done := make(chan struct{})
+
+	go func() {
+		defer close(done)
+
+		_ = o.inbox.Start(ctx)
+	}()
+
+	o.t.Cleanup(func() { cancel(); <-done })
+
+	// It is open when a report leads to a pass in place of a write.
+	for deadline := time.Now().Add(time.Minute); len(o.woken) == 0; time.Sleep(10 * time.Millisecond) {
+		if o.send(guest.PhaseStarted); time.Now().After(deadline) {
+			o.t.Fatal("the inbox does not open")
+		}
+	}
+
+	o.pass(step.Done())
+	o.writes = 0
+}
+
+func (o *office) send(phase guest.Phase) int {
+	o.t.Helper()
+
+	body, err := json.Marshal(guest.Report{Phase: phase, Reason: "r"})
+	if err != nil {
+		o.t.Fatal(err)
+	}
+
+	claim := o.claim()
+	mux := http.NewServeMux()
+	mux.Handle(report.Pattern, o.handler)
+
+	request := httptest.NewRequestWithContext(o.t.Context(), http.MethodPost, vmspec.ReportPath(claim), bytes.NewReader(body))
+	request.Header.Set("Authorization", "Bearer "+vmspec.ReportToken([]byte("key"), claim.Namespace, claim.Name, claim.UID))
+
+	answer := httptest.NewRecorder()
+	mux.ServeHTTP(answer, request)
+
+	return answer.Code
+}
+
+func (o *office) claim() *v1alpha1.MachineClaim {
+	o.t.Helper()
+
+	var claim v1alpha1.MachineClaim
+	if err := o.client.Get(o.t.Context(), client.ObjectKey{Namespace: "ci", Name: "linux-a"}, &claim); err != nil {
+		o.t.Fatal(err)
+	}
+
+	return &claim
+}
+
+// pass is one of the claims' controller.
+func (o *office) pass(result step.Result) {
+	o.t.Helper()
+
+	claim := o.claim()
+	steps := []step.Step[*v1alpha1.MachineClaim]{{Name: "Reported", Run: func(ctx context.Context, c *v1alpha1.MachineClaim) step.Result {
+		o.inbox.Apply(ctx, c)
+
+		return result
+	}}}
+
+	if _, err := step.Run(o.t.Context(), o.runner, claim, steps, claim); err != nil {
+		o.t.Error(err)
+	}
+}
+
+// Where no controller runs, a report is written when it is answered.
+func TestReportsAreWrittenWithoutALeader(t *testing.T) {
+	t.Parallel()
+
+	o := newOffice(t, v1alpha1.BootstrapInfo{})
+	if code := o.send(guest.PhaseListening); code != http.StatusNoContent {
+		t.Errorf("answered %d", code)
+	}
+
+	got := o.claim()
+	if got.Status.BootstrapInfo.GuestPhase != string(guest.PhaseListening) || got.Status.Times.GuestStarted == nil {
+		t.Errorf("on record: %+v, %+v", got.Status.BootstrapInfo, got.Status.Times)
+	}
+}
+
+// Reports that say nothing that is not heard elsewhere are answered at once, and written with
+// the next pass that writes; none is lost on the way, and none is written twice.
+func TestReportsAreWrittenTogether(t *testing.T) {
+	t.Parallel()
+
+	o := newOffice(t, v1alpha1.BootstrapInfo{})
+	o.open()
+
+	for _, phase := range []guest.Phase{guest.PhaseDownloading, guest.PhaseConfiguring} {
+		if code := o.send(phase); code != http.StatusNoContent {
+			t.Errorf("answered %d", code)
+		}
+
+		o.pass(step.Wait(time.Minute, "WaitingForRunner", "x").Unhurried())
+	}
+
+	o.send(guest.PhaseListening)
+	o.pass(step.Done())
+	o.pass(step.Done())
+
+	if got := o.claim(); o.writes != 1 || got.Status.BootstrapInfo.GuestPhase != string(guest.PhaseListening) {
+		t.Errorf("%d writes, on record: %+v", o.writes, got.Status.BootstrapInfo)
+	}
+}
+
+// A machine whose word counts has its answer when it is on record.
+func TestALastWordIsOnRecordBeforeItsAnswer(t *testing.T) {
+	t.Parallel()
+
+	o := newOffice(t, v1alpha1.BootstrapInfo{BoundJob: "gh-7"})
+	o.open()
+
+	for len(o.woken) > 0 {
+		<-o.woken
+	}
+
+	answered := make(chan int, 1)
+
+	go func() { answered <- o.send(guest.PhaseFinished) }()
+
+	<-o.woken
+
+	select {
+	case code := <-answered:
+		t.Fatalf("answered %d before it was on record", code)
+	default:
+	}
+
+	o.pass(step.Wait(time.Minute, "PoweringOff", "x").Unhurried())
+
+	if code := <-answered; code != http.StatusNoContent || o.writes != 1 {
+		t.Errorf("answered %d after %d writes", code, o.writes)
+	}
+
+	if got := o.claim().Status.BootstrapInfo; got.GuestReason != "r" || got.GuestPhase != string(guest.PhaseFinished) {
+		t.Errorf("on record: %+v", got)
+	}
+}

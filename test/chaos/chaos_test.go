@@ -1,0 +1,230 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package chaos
+
+import (
+	"context"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/property"
+	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+	"github.com/hyperfleet/hyperfleet/test/fleet"
+	"github.com/hyperfleet/hyperfleet/test/kube"
+)
+
+var env *kube.Env
+
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard())
+	os.Exit(kube.Run(m, func(e *kube.Env) { env = e },
+		kube.WithCRDs("../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme, infrav1.AddToScheme)))
+}
+
+const (
+	// defaultTime is how long troubles come without CHAOS_TIME; those that came stay for
+	// staysLeast to staysMost.
+	defaultTime           = 30 * time.Second
+	staysLeast, staysMost = 200 * time.Millisecond, 4 * time.Second
+	// beat is how often something happens, and calmPatience how long all may take to be well
+	// again: failed nodes and pools pause for minutes.
+	beat         = 200 * time.Millisecond
+	calmPatience = 10 * time.Minute
+	machines     = 6
+)
+
+// TestSoakChaos is a life among troubles. CHAOS_SEED makes the same ones again, and CHAOS_TIME
+// is how long they come.
+func TestSoakChaos(t *testing.T) {
+	if os.Getenv("CHAOS_TIME") == "" {
+		property.Soak(t)
+	}
+
+	seed, length := settings(t)
+	t.Logf("CHAOS_SEED=%d CHAOS_TIME=%s", seed, length)
+
+	dice := rand.New(rand.NewPCG(seed, seed))                   //nolint:gosec // it makes the same troubles again
+	api := &roughAPI{dice: rand.New(rand.NewPCG(seed, seed+1))} //nolint:gosec // the same
+
+	f := fleet.New(t, env, fleet.Options{Model: fleet.Model().WithNodes(nodes)})
+	f.Patience = calmPatience
+	f.Runners.JobSilence = 2 * time.Second
+	f.Runners.OrphanAge = 10 * time.Second
+
+	way := *f.Env
+	way.Config = api.way(f.Env.Config)
+	f.Env = &way
+
+	pool := f.NewPool(machines)
+	pool.Spec.Scaling.ScaleDownDelay = &metav1.Duration{Duration: time.Second}
+	pool.Spec.Demand = &v1alpha1.DemandSources{Polling: &v1alpha1.Polling{Interval: &metav1.Duration{Duration: 5 * time.Second}}}
+
+	f.CreateCluster(f.NewCluster())
+	f.Create(f.NewTemplate())
+	f.Create(pool)
+
+	o := newOracle(f)
+
+	f.Start()
+	f.EventuallyReady(f.NewTemplate())
+
+	run := &chaos{Fleet: f, oracle: o, dice: dice, troubles: troubles(api)}
+	run.storm(length)
+
+	f.Eventually("all jobs being over", func() (bool, string) {
+		o.look(t.Context())
+
+		open := 0
+
+		for _, job := range f.GitHub.State().Jobs {
+			if job.Status != "completed" {
+				open++
+			}
+		}
+
+		return open == 0, strconv.Itoa(open) + " are not"
+	})
+	f.EventuallyClean()
+
+	for _, wrong := range o.verdict(run.jobs) {
+		t.Error(wrong)
+	}
+
+	t.Logf("%d jobs, %d claims, %d troubles, %d machines switched off, %d restarts", run.jobs, len(o.seen), run.came, o.killed, run.restarts)
+}
+
+// settings are the seed and the length.
+func settings(t *testing.T) (uint64, time.Duration) {
+	t.Helper()
+
+	seed, length := uint64(time.Now().UnixNano()), defaultTime //nolint:gosec // any number will do
+
+	if text := os.Getenv("CHAOS_SEED"); text != "" {
+		n, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			t.Fatalf("CHAOS_SEED: %v", err)
+		}
+
+		seed = n
+	}
+
+	if text := os.Getenv("CHAOS_TIME"); text != "" {
+		d, err := time.ParseDuration(text)
+		if err != nil {
+			t.Fatalf("CHAOS_TIME: %v", err)
+		}
+
+		length = d
+	}
+
+	return seed, length
+}
+
+// chaos is the storm.
+type chaos struct {
+	*fleet.Fleet
+
+	oracle         *oracle
+	dice           *rand.Rand
+	troubles       []trouble
+	jobs           int
+	came, restarts int
+}
+
+// stays is a trouble that is there.
+type stays struct {
+	name  string
+	until time.Time
+	end   func()
+}
+
+// storm has troubles come and go for so long, and then all of them go.
+func (c *chaos) storm(length time.Duration) {
+	there := map[string]stays{}
+
+	for end := time.Now().Add(length); time.Now().Before(end); time.Sleep(beat) {
+		c.beat(there)
+		c.oracle.look(c.T.Context())
+
+		for name, one := range there {
+			if time.Now().After(one.until) {
+				one.end()
+				delete(there, name)
+			}
+		}
+	}
+
+	for _, one := range there {
+		one.end()
+	}
+
+	c.T.Log("the storm is over")
+}
+
+// beat has one thing happen.
+func (c *chaos) beat(there map[string]stays) {
+	const newJobs, newTrouble, switchedOff, deleted = 0.35, 0.75, 0.85, 0.95
+
+	switch roll := c.dice.Float64(); {
+	case roll < newJobs:
+		n := 1 + c.dice.IntN(2)
+		c.jobs += n
+		c.GitHub.Queue(control.JobSpec{
+			Labels: []string{"linux"}, Count: n, Duration: time.Duration(50+c.dice.IntN(500)) * time.Millisecond,
+		})
+	case roll < newTrouble:
+		one := c.troubles[c.dice.IntN(len(c.troubles))]
+		if _, is := there[one.name]; is {
+			return
+		}
+
+		stay := staysLeast + time.Duration(c.dice.Int64N(int64(staysMost-staysLeast)))
+		there[one.name] = stays{one.name, time.Now().Add(stay), one.begin(c.Fleet, c.dice)}
+		c.came++
+	case roll < switchedOff:
+		c.switchOff()
+	case roll < deleted:
+		c.deleteClaim(c.T.Context())
+	default:
+		c.Stop()
+		c.Start()
+		c.restarts++
+	}
+}
+
+// switchOff ends one of the machines.
+func (c *chaos) switchOff() {
+	made := c.PVE.Snapshot().Made()
+	if len(made) == 0 {
+		return
+	}
+
+	c.PVE.PowerOff(made[c.dice.IntN(len(made))].VMID)
+	c.oracle.killed++
+}
+
+// deleteClaim deletes one of the claims, as a person would.
+func (c *chaos) deleteClaim(ctx context.Context) {
+	var claims v1alpha1.MachineClaimList
+
+	err := c.Client.List(ctx, &claims, client.InNamespace(c.Namespace))
+	if err != nil || len(claims.Items) == 0 {
+		return
+	}
+
+	claim := &claims.Items[c.dice.IntN(len(claims.Items))]
+	if err := client.IgnoreNotFound(c.Client.Delete(ctx, claim)); err != nil {
+		c.T.Errorf("delete claim %s: %v", claim.Name, err)
+	}
+}

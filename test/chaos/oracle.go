@@ -1,0 +1,156 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package chaos
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/sim/pve"
+	"github.com/hyperfleet/hyperfleet/test/fleet"
+)
+
+// oracle holds what must be true whatever happens against what the simulators know.
+type oracle struct {
+	fleet *fleet.Fleet
+	// strangers are the VMs that were there before, as they were.
+	strangers map[int]string
+	// seen are the claims that ever were, and wrong what must not have been.
+	seen  map[types.UID]string
+	wrong map[string]bool
+	// killed counts the machines that were switched off.
+	killed int
+}
+
+func newOracle(f *fleet.Fleet) *oracle {
+	o := &oracle{fleet: f, strangers: map[int]string{}, seen: map[types.UID]string{}, wrong: map[string]bool{}}
+
+	for _, vm := range f.PVE.Snapshot().VMs {
+		o.strangers[vm.VMID] = print(vm)
+	}
+
+	return o
+}
+
+// print is everything that must not change about a VM.
+func print(vm pve.VMState) string {
+	text, err := json.Marshal(vm)
+	if err != nil {
+		return err.Error()
+	}
+
+	return string(text)
+}
+
+func (o *oracle) complain(format string, args ...any) { o.wrong[fmt.Sprintf(format, args...)] = true }
+
+// look is one look at a moment. The claims are read before the machines: a machine whose claim
+// was gone already when they were read has been called gone while it was there.
+func (o *oracle) look(ctx context.Context) {
+	var claims v1alpha1.MachineClaimList
+	if err := o.fleet.Client.List(ctx, &claims, client.InNamespace(o.fleet.Namespace)); err != nil {
+		return
+	}
+
+	now := o.fleet.PVE.Snapshot()
+	there := map[types.UID]bool{}
+
+	for i := range claims.Items {
+		claim := &claims.Items[i]
+		there[claim.UID] = true
+		o.seen[claim.UID] = claim.Name
+
+		if most := o.fleet.Runners.MaxAttempts; int(claim.Status.Attempts) > most {
+			o.complain("claim %s has tried %d times, and may %d times", claim.Name, claim.Status.Attempts, most)
+		}
+	}
+
+	owned := map[types.UID][]int{}
+
+	for _, vm := range now.VMs {
+		uid := o.owner(vm)
+		if uid == "" {
+			continue
+		}
+
+		owned[uid] = append(owned[uid], vm.VMID)
+
+		if !there[uid] {
+			o.complain("claim %s is gone, and its VM %d is there (%s)", o.seen[uid], vm.VMID, vm.Status)
+		}
+	}
+
+	for uid, ids := range owned {
+		if len(ids) > 1 {
+			o.complain("claim %s has %d VMs: %v", o.seen[uid], len(ids), ids)
+		}
+	}
+}
+
+// owner is the claim whose mark a VM bears, if it is known.
+func (o *oracle) owner(vm pve.VMState) types.UID {
+	for uid := range o.seen {
+		if strings.Contains(vm.Config["description"], string(uid)) {
+			return uid
+		}
+	}
+
+	return ""
+}
+
+// verdict is the last word, when the troubles are over and all jobs with them.
+func (o *oracle) verdict(jobs int) []string {
+	failed, open := 0, 0
+
+	for _, job := range o.fleet.GitHub.State().Jobs {
+		switch {
+		case job.Status != "completed":
+			open++
+		case job.Conclusion != "success":
+			failed++
+		}
+	}
+
+	if open > 0 {
+		o.complain("%d of %d jobs are not over", open, jobs)
+	}
+
+	if failed > o.killed {
+		o.complain("%d jobs failed, and %d machines were switched off", failed, o.killed)
+	}
+
+	clones := 0
+
+	for _, call := range o.fleet.PVE.Calls() {
+		if call.Method == http.MethodPost && strings.HasSuffix(call.Path, "/clone") && call.Phase == pve.After {
+			clones++
+		}
+	}
+
+	if most := len(o.seen) * o.fleet.Runners.MaxAttempts; clones > most {
+		o.complain("%d clones were asked for %d claims, and at most %d may be", clones, len(o.seen), most)
+	}
+
+	now := map[int]string{}
+	for _, vm := range o.fleet.PVE.Snapshot().VMs {
+		now[vm.VMID] = print(vm)
+	}
+
+	for id, was := range o.strangers {
+		if now[id] != was {
+			o.complain("VM %d is somebody else's, and is not as it was", id)
+		}
+	}
+
+	return slices.Sorted(maps.Keys(o.wrong))
+}
