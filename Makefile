@@ -126,6 +126,7 @@ generate: ## make CRDs, deep copies, RBAC and reference pages from the Go types
 	@hack/openapi.sh
 	@hack/sqlc.sh
 	@if [ -d hack/apidoc ]; then go run ./hack/apidoc; fi
+	@go run ./hack/configdoc
 	@if [ -d hack/taskdoc ]; then go run ./hack/taskdoc; fi
 
 verify: ## fail when what is committed is not what the sources make
