@@ -17,8 +17,9 @@ COMMIT_TIME := $(shell TZ=UTC0 git log -1 --date=format-local:%Y-%m-%dT%H:%M:%SZ
 MODIFIED := $(shell test -z "$$(git status --porcelain 2>/dev/null)" || echo true)
 version_package := github.com/hyperfleet/hyperfleet/cmd/internal/version
 LDFLAGS := -s -w $(foreach set,tag=$(VERSION) commit=$(COMMIT) commitTime=$(COMMIT_TIME) modified=$(MODIFIED),-X $(version_package).$(set))
-# `make release`: where it goes, what image names begin with, and the key that signs it.
+# `make release`: where it goes, for which architectures, what image names begin with, and the key that signs it.
 DIST ?= dist
+ARCH ?= amd64 arm64
 REGISTRY ?=
 KEY ?=
 
@@ -69,7 +70,7 @@ release: ## make all that a release has, in dist/ (VERSION=v0.1.0 REGISTRY=regis
 	fi
 	@mkdir -p bin && cd hack/release && go build -o ../../bin/release .
 	@bin/release -dist "$(DIST)" -version "$(VERSION)" -commit "$(COMMIT)" -time "$(COMMIT_TIME)" \
-		-ldflags "$(LDFLAGS)" -registry "$(REGISTRY)" -key "$(KEY)"
+		-ldflags "$(LDFLAGS)" -registry "$(REGISTRY)" -key "$(KEY)" -arch "$(ARCH)"
 
 test: testrun ## run all tests with the race detector (PKG=./kit/... RUN=TestName)
 	@bin/testrun $(PKG) -- -race $(TEST_FLAGS) -run '$(RUN)'
@@ -98,7 +99,7 @@ e2e: build ## run all of the following end-to-end tests but e2e-proxmox and e2e-
 e2e-install: ## a release, made twice with the same bytes, and from helm install to the first finished job
 	@hack/setup.sh kube kubectl helm
 	@for dist in bin/install bin/install-again; do \
-		$(MAKE) --no-print-directory release VERSION=v0.0.0-install DIST=$$dist MODIFIED_OK=yes REGISTRY= KEY=; \
+		$(MAKE) --no-print-directory release VERSION=v0.0.0-install DIST=$$dist ARCH=$$(go env GOARCH) MODIFIED_OK=yes REGISTRY= KEY=; \
 	done
 	@cmp bin/install/SHA256SUMS bin/install-again/SHA256SUMS && rm -r bin/install-again && echo "two releases have the same checksums"
 	@cd hack/release && go test ./...

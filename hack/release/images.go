@@ -32,7 +32,7 @@ func (r *release) images() error {
 	for _, name := range imageNames() {
 		index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 
-		for _, arch := range architectures() {
+		for _, arch := range r.arch {
 			image, err := r.imageFor(name, arch)
 			if err != nil {
 				return fmt.Errorf("make image %s for %s: %w", name, arch, err)

@@ -29,6 +29,8 @@ type release struct {
 	// registry is what image names begin with, such as registry.example.com/fleet. Empty:
 	// image names are bare, and users say where they have put the images.
 	registry string
+	// arch are the architectures that images and programs are made for, all under Linux.
+	arch []string
 	// ldflags that the programs are linked with.
 	ldflags string
 	// key is the file of the key that signs. Empty: nothing is signed.
@@ -44,6 +46,7 @@ func main() {
 	var (
 		r      release
 		commit string
+		arch   string
 	)
 
 	flag.StringVar(&r.root, "root", ".", "the checkout")
@@ -52,9 +55,12 @@ func main() {
 	flag.StringVar(&r.commit, "commit", "", "commit that is built")
 	flag.StringVar(&commit, "time", "", "time of the commit, in RFC 3339")
 	flag.StringVar(&r.registry, "registry", "", "what image names begin with, such as registry.example.com/fleet")
+	flag.StringVar(&arch, "arch", "amd64 arm64", "architectures, with spaces between them")
 	flag.StringVar(&r.ldflags, "ldflags", "", "flags that programs are linked with")
 	flag.StringVar(&r.key, "key", "", "PEM file with the ECDSA key that signs SHA256SUMS")
 	flag.Parse()
+
+	r.arch = strings.Fields(arch)
 
 	var err error
 	if r.time, err = time.Parse(time.RFC3339, commit); err != nil {

@@ -10,9 +10,6 @@ import (
 	"strings"
 )
 
-// architectures that there are programs and images for, all under Linux.
-func architectures() []string { return []string{"amd64", "arm64"} }
-
 // programNames are what users and machines run. The demo and the simulators are no part of it.
 func programNames() []string {
 	return []string{"hyperfleet", "hyperfleet-platform", "bootstrap-service"}
@@ -20,13 +17,30 @@ func programNames() []string {
 
 func programFile(name, arch string) string { return name + "-linux-" + arch }
 
-// programs builds each program for each architecture, out of the module cache alone.
+// made are the programs and what each is made for. The bootstrap service is for machines, which
+// one operator has of both architectures.
+func (r *release) made() [][2]string {
+	var out [][2]string
+
+	for _, name := range programNames() {
+		arch := r.arch
+		if name == "bootstrap-service" {
+			arch = []string{"amd64", "arm64"}
+		}
+
+		for _, arch := range arch {
+			out = append(out, [2]string{name, arch})
+		}
+	}
+
+	return out
+}
+
+// programs builds them, out of the module cache alone.
 func (r *release) programs() error {
-	for _, arch := range architectures() {
-		for _, name := range programNames() {
-			if err := r.program(name, arch); err != nil {
-				return err
-			}
+	for _, one := range r.made() {
+		if err := r.program(one[0], one[1]); err != nil {
+			return err
 		}
 	}
 

@@ -30,14 +30,12 @@ func fake(t *testing.T) *release {
 
 	r := &release{
 		root: "../..", dist: t.TempDir(), version: "v1.2.3", commit: "abc", registry: "registry.example.com/fleet",
-		time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
+		time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), arch: []string{"amd64", "arm64"},
 	}
 
-	for _, arch := range architectures() {
-		for _, name := range programNames() {
-			if err := os.WriteFile(r.file(programFile(name, arch)), []byte(name+arch), 0o755); err != nil {
-				t.Fatal(err)
-			}
+	for _, one := range r.made() {
+		if err := os.WriteFile(r.file(programFile(one[0], one[1])), []byte(one[0]+one[1]), 0o755); err != nil {
+			t.Fatal(err)
 		}
 	}
 
@@ -112,7 +110,7 @@ func TestImages(t *testing.T) {
 		t.Errorf("the image is named %s", got)
 	}
 
-	if len(both.Manifests) != len(architectures()) {
+	if len(both.Manifests) != len(r.arch) {
 		t.Fatalf("%d architectures", len(both.Manifests))
 	}
 

@@ -31,17 +31,15 @@ func (r *release) sbom() error {
 		dependencies []cdx.Dependency
 	)
 
-	for _, arch := range architectures() {
-		for _, name := range programNames() {
-			program, needs, err := r.componentOf(programFile(name, arch), modules)
-			if err != nil {
-				return err
-			}
-
-			programs = append(programs, program)
-			dependencies = append(dependencies, needs)
-			*root.Dependencies = append(*root.Dependencies, program.BOMRef)
+	for _, one := range r.made() {
+		program, needs, err := r.componentOf(programFile(one[0], one[1]), modules)
+		if err != nil {
+			return err
 		}
+
+		programs = append(programs, program)
+		dependencies = append(dependencies, needs)
+		*root.Dependencies = append(*root.Dependencies, program.BOMRef)
 	}
 
 	libraries := make([]cdx.Component, 0, len(modules))
