@@ -15,6 +15,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -56,27 +57,27 @@ func (a *answers) read() (*written, error) {
 }
 
 func (w *written) add(text []byte) error {
-	var kind struct {
-		Kind string `json:"kind"`
-	}
-	if err := yaml.Unmarshal(text, &kind); err != nil {
+	var object map[string]any
+	if err := yaml.Unmarshal(text, &object); err != nil {
 		return err //nolint:wrapcheck // the caller names the file
 	}
 
 	secret := &corev1.Secret{}
+	kind, _ := object["kind"].(string)
 	into := map[string]any{
 		"HypervisorCluster": &w.cluster, "HypervisorMachineTemplate": &w.template, "RunnerPool": &w.pool, "Secret": secret,
-	}[kind.Kind]
+	}[kind]
 
 	if into == nil {
 		return nil
 	}
 
-	if err := yaml.UnmarshalStrict(text, into); err != nil {
+	// As strict as the API server, to which the case of a field matters.
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(object, into, true); err != nil {
 		return err //nolint:wrapcheck // the caller names the file
 	}
 
-	if kind.Kind == "Secret" {
+	if kind == "Secret" {
 		secret.Data = map[string][]byte{}
 		for key, value := range secret.StringData {
 			secret.Data[key] = []byte(value)
