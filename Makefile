@@ -10,6 +10,19 @@ PROGRAMS := $(patsubst cmd/%/main.go,%,$(wildcard cmd/*/main.go))
 # Areas with RBAC of their own.
 AREAS := $(patsubst %/setup.go,%,$(wildcard runners/setup.go networking/setup.go hosts/setup.go bridge/setup.go))
 
+# What programs say they are: the tag, with what came since, the commit and its time.
+VERSION ?= $(shell git describe --tags --match 'v[0-9]*' --dirty 2>/dev/null)
+COMMIT := $(shell git rev-parse HEAD 2>/dev/null)
+COMMIT_TIME := $(shell TZ=UTC0 git log -1 --date=format-local:%Y-%m-%dT%H:%M:%SZ --format=%cd 2>/dev/null)
+MODIFIED := $(shell test -z "$$(git status --porcelain 2>/dev/null)" || echo true)
+version_package := github.com/hyperfleet/hyperfleet/cmd/internal/version
+LDFLAGS := -s -w $(foreach set,tag=$(VERSION) commit=$(COMMIT) commitTime=$(COMMIT_TIME) modified=$(MODIFIED),-X $(version_package).$(set))
+# `make release`: where it goes, for which architectures, what image names begin with, and the key that signs it.
+DIST ?= dist
+ARCH ?= amd64 arm64
+REGISTRY ?=
+KEY ?=
+
 # What `make test` runs: PKG=./kit/... RUN=TestName COUNT=1 narrow it down. The end-to-end
 # tests of test/e2e have targets of their own. What takes longest comes first, so that it
 # does not run alone at the end.
@@ -41,7 +54,7 @@ go build -o bin/testrun ./hack/testrun
 PATH="$(CURDIR)/bin:$$PATH" bin/testrun -v $(1:%=./test/e2e/%) -- -vet=off -p 2 -count 1 -timeout $(TEST_TIMEOUT) -run '$(RUN)' $(2)
 endef
 
-.PHONY: help setup build test test-changed soak chaos load testrun e2e e2e-spire e2e-vm e2e-kubevirt e2e-bridge e2e-platform e2e-hosts e2e-proxmox e2e-agents lint generate verify demo bench clean
+.PHONY: help setup build release test test-changed soak chaos load testrun e2e e2e-install e2e-spire e2e-vm e2e-kubevirt e2e-bridge e2e-platform e2e-hosts e2e-proxmox e2e-agents lint generate verify demo bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,8 +65,16 @@ setup: ## bring every tool that the other targets need into bin/ (they do it the
 build: ## build the programs into bin/
 	@for program in $(PROGRAMS); do \
 		echo "build bin/$$program"; \
-		CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/$$program ./cmd/$$program; \
+		CGO_ENABLED=0 go build -trimpath -ldflags "$(LDFLAGS)" -o bin/$$program ./cmd/$$program; \
 	done
+
+release: ## make all that a release has, in dist/ (VERSION=v0.1.0 REGISTRY=registry.example.com/fleet KEY=release.key)
+	@if [ -n "$(MODIFIED)" ] && [ "$(MODIFIED_OK)" != yes ]; then \
+		echo "release: the checkout has changes: commit them, or say MODIFIED_OK=yes" >&2; exit 1; \
+	fi
+	@mkdir -p bin && cd hack/release && go build -o ../../bin/release .
+	@bin/release -dist "$(DIST)" -version "$(VERSION)" -commit "$(COMMIT)" -time "$(COMMIT_TIME)" \
+		-ldflags "$(LDFLAGS)" -registry "$(REGISTRY)" -key "$(KEY)" -arch "$(ARCH)"
 
 test: testrun ## run all tests with the race detector (PKG=./kit/... RUN=TestName)
 	@bin/testrun $(PKG) -- -race $(TEST_FLAGS) -run '$(RUN)'
@@ -79,8 +100,18 @@ testrun:
 e2e: build ## run all of the following end-to-end tests, e2e-proxmox in its short form, but e2e-agents
 	@hack/setup.sh kube kubectl spire vault packages vm
 	@hack/vm-image/build.sh
+	@$(MAKE) --no-print-directory e2e-install
 	@$(call E2E,vm hosts platform kubevirt bridge spire)
 	@$(call E2E,proxmox,-short)
+
+e2e-install: ## a release, made twice with the same bytes, and from helm install to the first finished job
+	@hack/setup.sh kube kubectl helm
+	@for dist in bin/install bin/install-again; do \
+		$(MAKE) --no-print-directory release VERSION=v0.0.0-install DIST=$$dist ARCH=$$(go env GOARCH) MODIFIED_OK=yes REGISTRY= KEY=; \
+	done
+	@cmp bin/install/SHA256SUMS bin/install-again/SHA256SUMS && rm -r bin/install-again && echo "two releases have the same checksums"
+	@cd hack/release && go test ./...
+	@$(call E2E,install)
 
 e2e-spire: build ## machines attest to a real SPIRE server, and log in to a real Vault
 	@hack/setup.sh kube spire vault packages
@@ -138,6 +169,7 @@ generate: ## make CRDs, deep copies, RBAC and reference pages from the Go types
 	@hack/openapi.sh
 	@hack/sqlc.sh
 	@if [ -d hack/apidoc ]; then go run ./hack/apidoc; fi
+	@go run ./hack/configdoc
 	@if [ -d hack/taskdoc ]; then go run ./hack/taskdoc; fi
 
 verify: ## fail when what is committed is not what the sources make
@@ -152,4 +184,4 @@ bench: build ## measure: demo of 50 jobs, memory with 500 live claims, and Go be
 	@hack/bench.sh
 
 clean: ## remove what was built, but for the tools (rm -rf bin removes those too)
-	rm -rf $(addprefix bin/,$(PROGRAMS)) bin/testrun dist cover.out
+	rm -rf $(addprefix bin/,$(PROGRAMS)) bin/testrun bin/release dist cover.out

@@ -7,6 +7,7 @@
 #
 #   hack/setup.sh [kube] [kubectl] [lint] [generate] [spire] [vault] [packages] [watch] [vm]   (default: all of these)
 #   hack/setup.sh agents
+#   hack/setup.sh helm
 #
 # kube      etcd, kube-apiserver, kube-controller-manager: from KUBEBUILDER_ASSETS if
 #           they are there, else downloaded where the network has them, else built
@@ -18,6 +19,7 @@
 # vault     a Vault core with the few backends that tests log in to, built from its Go
 #           module. It is a test's secrets manager, and no part of the product.
 # agents    buildkite-agent, built from its Go module, unless BUILDKITE_AGENT names one.
+# helm      helm, built from its Go module: it installs what a release has, in a test.
 # packages  the Debian packages of hack/packages.txt.
 # watch     the Debian packages of hack/packages-watch.txt: a browser and Prometheus.
 # vm        the Debian packages of hack/packages-vm.txt, which make and boot real machines.
@@ -183,11 +185,12 @@ for group in "${@:-kube kubectl lint generate spire vault packages watch vm}"; d
 		spire) plan+=("build spire-server spire github.com/spiffe/spire/cmd/spire-server about_5_minutes_on_two_cores" "build spire-agent spire github.com/spiffe/spire/cmd/spire-agent about_a_minute_more") ;;
 		vault) plan+=("build test-vault vault . about_4_minutes_on_two_cores") ;;
 		agents) [ -n "${BUILDKITE_AGENT:-}" ] || plan+=("build buildkite-agent buildkite-agent github.com/buildkite/agent/v3 about_5_minutes_on_two_cores") ;;
+		helm) plan+=("build helm helm helm.sh/helm/v4/cmd/helm about_3_minutes_on_two_cores") ;;
 		packages) plan+=("packages") ;;
 		watch) plan+=("packages hack/packages-watch.txt") ;;
 		vm) plan+=("packages hack/packages-vm.txt") ;;
 		*)
-			echo "setup: unknown group $word: use kube, kubectl, lint, generate, spire, vault, agents, packages, watch or vm" >&2
+			echo "setup: unknown group $word: use kube, kubectl, lint, generate, spire, vault, agents, helm, packages, watch or vm" >&2
 			exit 2
 			;;
 		esac

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/hyperfleet/hyperfleet/kit/log"
 )
@@ -38,7 +39,7 @@ func (s *Spec[T]) Command() (*cobra.Command, error) {
 	var redacted, sources bool
 
 	show := &cobra.Command{
-		Use: "print", Short: "Print the configuration that file, environment and flags give", Args: cobra.NoArgs,
+		Use: "print", Short: "Print the configuration that file, environment and flags give, and which of them has set what", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			config, from, err := s.load(cmd.Flags())
 			if err != nil {
@@ -53,7 +54,7 @@ func (s *Spec[T]) Command() (*cobra.Command, error) {
 				return s.writeSources(cmd.OutOrStdout(), config, from)
 			}
 
-			return Write(cmd.OutOrStdout(), config)
+			return writeFrom(cmd.OutOrStdout(), config, from)
 		},
 	}
 
@@ -102,6 +103,39 @@ func withoutPassword(text string) string {
 	}
 
 	return log.URL(text)
+}
+
+// writeFrom is Write with a comment at each key that something else than the default has set.
+func writeFrom(w io.Writer, config any, from map[string]string) error {
+	var document yaml.Node
+	if err := document.Encode(config); err != nil {
+		return fmt.Errorf("print configuration: %w", err)
+	}
+
+	comment(&document, "", from)
+
+	return Write(w, &document)
+}
+
+// comment puts the comments at the keys of a mapping and of those inside it.
+func comment(at *yaml.Node, prefix string, from map[string]string) {
+	if at.Kind != yaml.MappingNode {
+		return
+	}
+
+	for i := 0; i+1 < len(at.Content); i += 2 {
+		key, value := at.Content[i], at.Content[i+1]
+
+		if source := from[prefix+key.Value]; source != "" {
+			if value.Kind == yaml.ScalarNode {
+				key = value
+			}
+
+			key.LineComment = source
+		}
+
+		comment(value, prefix+at.Content[i].Value+".", from)
+	}
 }
 
 // writeSources writes a line for each key: its value and what has set it.

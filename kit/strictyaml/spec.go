@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -110,9 +111,7 @@ func (s *Spec[T]) load(flags *pflag.FlagSet) (*T, map[string]string, error) {
 		problems = append(problems, s.override(l, root, flags, environ, from)...)
 	}
 
-	if len(problems) == 0 && s.Validate != nil {
-		problems = placed(s.Validate(&out), doc, from)
-	}
+	problems = append(problems, s.validate(&out, problems, doc, from)...)
 
 	for _, l := range leaves {
 		if from[l.key] == "" && doc != nil && doc.Has(pathOf(l.key)) {
@@ -121,6 +120,19 @@ func (s *Spec[T]) load(flags *pflag.FlagSet) (*T, map[string]string, error) {
 	}
 
 	return &out, from, problems.Err()
+}
+
+// validate gives what Validate says of the keys that could be read: one that could not has its
+// default, of which nothing is to be said.
+func (s *Spec[T]) validate(out *T, unread Problems, doc *Document, from map[string]string) Problems {
+	// A file that is no YAML says nothing of any key.
+	if s.Validate == nil || (doc == nil && len(unread) > 0) {
+		return nil
+	}
+
+	return slices.DeleteFunc(placed(s.Validate(out), doc, from), func(found Problem) bool {
+		return slices.ContainsFunc(unread, func(p Problem) bool { return p.Path == found.Path })
+	})
 }
 
 func (s *Spec[T]) readFile(flags *pflag.FlagSet, environ map[string]string, out *T) (*Document, error) {

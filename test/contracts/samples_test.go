@@ -5,7 +5,9 @@ package contracts_test
 
 import (
 	"net/netip"
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,12 +27,18 @@ const samplesDir = "../../deploy/samples"
 func sampleFiles(t testing.TB) []string {
 	t.Helper()
 
-	files, err := filepath.Glob(samplesDir + "/*.yaml")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("list samples: %d found, error %v", len(files), err)
+	var all []string
+
+	for _, folder := range []string{"", "/written-by-the-operator"} {
+		files, err := filepath.Glob(samplesDir + folder + "/*.yaml")
+		if err != nil || len(files) == 0 {
+			t.Fatalf("list samples: %d found, error %v", len(files), err)
+		}
+
+		all = append(all, files...)
 	}
 
-	return files
+	return all
 }
 
 // read reads the objects of files.
@@ -88,6 +96,70 @@ func TestSamplesApply(t *testing.T) {
 		if kinds[kind] == 0 {
 			t.Errorf("there is no sample of %s", kind)
 		}
+	}
+}
+
+// `kubectl apply -f deploy/samples` goes file by file, by their names: what a file needs comes
+// before it, and none makes a job that nobody has queued. So does deploy/samples/start, which
+// is what the README shows.
+func TestSamplesApplyInOrder(t *testing.T) {
+	t.Parallel()
+
+	for _, folder := range []string{samplesDir, samplesDir + "/start"} {
+		known := map[string]bool{"hyperfleet-system": true}
+
+		files, err := filepath.Glob(folder + "/*.yaml")
+		if err != nil || len(files) == 0 {
+			t.Fatalf("list %s: %d found, error %v", folder, len(files), err)
+		}
+
+		for _, object := range read(t, files...) {
+			switch kind := object.GetKind(); kind {
+			case "Namespace":
+				known[object.GetName()] = true
+			case "RunnerJob", "RunnerJobBatch", "RunnerLog":
+				t.Errorf("%s has a %s, which the operator makes", folder, kind)
+			}
+
+			if namespace := object.GetNamespace(); namespace != "" && !known[namespace] {
+				t.Errorf("%s: namespace %s of %s %s comes after it", folder, namespace, object.GetKind(), object.GetName())
+			}
+		}
+	}
+}
+
+// What the README shows applies, and is what the file has.
+func TestReadmeSample(t *testing.T) {
+	t.Parallel()
+
+	makeNamespace(t, "hyperfleet-system")
+
+	const start = samplesDir + "/start/"
+
+	for _, object := range read(t, start+"fleet.yaml", start+"secrets.yaml") {
+		if object.GetKind() == "Namespace" {
+			makeNamespace(t, object.GetName())
+
+			continue
+		}
+
+		if err := strict().Create(t.Context(), object, client.DryRunAll); err != nil {
+			t.Errorf("%s %s: %v", object.GetKind(), object.GetName(), err)
+		}
+	}
+
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	sample, err := os.ReadFile(start + "fleet.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if !strings.Contains(string(readme), "```yaml\n"+string(sample)+"```") {
+		t.Errorf("README.md does not show %sfleet.yaml as it is", start)
 	}
 }
 

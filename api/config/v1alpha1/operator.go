@@ -125,10 +125,14 @@ type DevID struct {
 
 // LeaderElection lets one of several replicas act.
 type LeaderElection struct {
-	Enabled       bool          `yaml:"enabled"`
+	// Enabled has replicas elect a leader. Without it there must be one replica alone.
+	Enabled bool `yaml:"enabled"`
+	// LeaseDuration is how long others wait for a leader that is not heard of.
 	LeaseDuration time.Duration `yaml:"leaseDuration"`
+	// RenewDeadline is how long a leader tries to renew its Lease before it stops.
 	RenewDeadline time.Duration `yaml:"renewDeadline"`
-	RetryPeriod   time.Duration `yaml:"retryPeriod"`
+	// RetryPeriod is how often the Lease is tried for.
+	RetryPeriod time.Duration `yaml:"retryPeriod"`
 }
 
 // Runners configures the runners area.
@@ -239,13 +243,15 @@ type LinuxHosts struct {
 
 // Tailnet is how hosts are in a tailnet.
 type Tailnet struct {
+	// Enabled brings tailscale to the hosts and has them join.
 	Enabled bool `yaml:"enabled"`
 	// CLIFile and DaemonFile are tailscale and tailscaled.
 	CLIFile    string `yaml:"cliFile"`
 	DaemonFile string `yaml:"daemonFile"`
 	// Tags of the hosts, such as tag:host.
-	Tags         []string `yaml:"tags"`
-	AcceptRoutes bool     `yaml:"acceptRoutes"`
+	Tags []string `yaml:"tags"`
+	// AcceptRoutes has hosts use the routes that others in the tailnet offer.
+	AcceptRoutes bool `yaml:"acceptRoutes"`
 }
 
 // Names of the areas.

@@ -93,71 +93,49 @@ func Spec() *strictyaml.Spec[v1alpha1.OperatorConfig] {
 		OtherEnv:   []string{tracing.EnvEnabled},
 		Aliases:    map[string]string{"log.level": log.EnvLevel},
 		Words:      []string{"DevID", "HyperShift", "MetalLB"},
+		Help:       v1alpha1.Help(),
 		Validate:   validate,
 	}
 }
 
-// validate checks what the types can't say.
+// validate checks what the types can't say. It gives all that is wrong.
 func validate(cfg *v1alpha1.OperatorConfig) error {
-	if _, err := log.ParseLevel(cfg.Log.Level); err != nil {
-		return strictyaml.ErrorAt("log.level", "%w", err)
+	errs := []error{
+		bridgeSettings(cfg.Bridge), hostSettings(cfg.Hosts), devIDSettings(cfg.Identity.DevID), spireSettings(cfg.Identity.SPIRE),
+		intervals(*cfg), metricsSettings(cfg.Metrics),
 	}
 
-	if _, err := log.ParseFormat(cfg.Log.Format); err != nil {
-		return strictyaml.ErrorAt("log.format", "%w", err)
+	at := func(key string, err error) {
+		if err != nil {
+			errs = append(errs, strictyaml.ErrorAt(key, "%w", err))
+		}
 	}
-
-	for _, area := range cfg.Controllers {
-		if !slices.Contains(v1alpha1.Areas(), area) {
-			return strictyaml.ErrorAt("controllers", "there is no area %q: choose of %v", area, v1alpha1.Areas())
+	wrong := func(bad bool, key, text string) {
+		if bad {
+			errs = append(errs, strictyaml.ErrorAt(key, "%s", text))
 		}
 	}
 
-	if (cfg.Webhooks.CertFile == "") != (cfg.Webhooks.KeyFile == "") {
-		return strictyaml.ErrorAt("webhooks.certFile", "it belongs together with webhooks.keyFile: set both or neither")
+	_, err := log.ParseLevel(cfg.Log.Level)
+	at("log.level", err)
+
+	_, err = log.ParseFormat(cfg.Log.Format)
+	at("log.format", err)
+
+	for _, area := range cfg.Controllers {
+		wrong(!slices.Contains(v1alpha1.Areas(), area), "controllers",
+			fmt.Sprintf("there is no area %q: choose of %v", area, v1alpha1.Areas()))
 	}
 
-	if err := metricsSettings(cfg.Metrics); err != nil {
-		return err
-	}
+	wrong((cfg.Webhooks.CertFile == "") != (cfg.Webhooks.KeyFile == ""), "webhooks.certFile",
+		"it belongs together with webhooks.keyFile: set both or neither")
+	wrong(cfg.Runners.Concurrency < 1, "runners.concurrency", "it must be at least 1")
+	wrong(cfg.Networking.Concurrency < 1, "networking.concurrency", "it must be at least 1")
+	wrong(cfg.Namespace == "", "namespace", "it must name the namespace that the operator runs in")
+	at("guest.url", guestURL(cfg.Guest.URL))
+	at("webhooks.url", webhookURL(cfg.Webhooks.URL))
 
-	if cfg.Runners.Concurrency < 1 {
-		return strictyaml.ErrorAt("runners.concurrency", "it must be at least 1")
-	}
-
-	if cfg.Networking.Concurrency < 1 {
-		return strictyaml.ErrorAt("networking.concurrency", "it must be at least 1")
-	}
-
-	if err := bridgeSettings(cfg.Bridge); err != nil {
-		return err
-	}
-
-	if err := hostSettings(cfg.Hosts); err != nil {
-		return err
-	}
-
-	if err := guestURL(cfg.Guest.URL); err != nil {
-		return strictyaml.ErrorAt("guest.url", "%w", err)
-	}
-
-	if err := webhookURL(cfg.Webhooks.URL); err != nil {
-		return strictyaml.ErrorAt("webhooks.url", "%w", err)
-	}
-
-	if err := devIDSettings(cfg.Identity.DevID); err != nil {
-		return err
-	}
-
-	if err := spireSettings(cfg.Identity.SPIRE); err != nil {
-		return err
-	}
-
-	if cfg.Namespace == "" {
-		return strictyaml.ErrorAt("namespace", "it must name the namespace that the operator runs in")
-	}
-
-	return intervals(*cfg)
+	return errors.Join(errs...)
 }
 
 var errGuestURL = errors.New("it must be an https URL such as https://hyperfleet.example.com:8443, " +
@@ -199,6 +177,8 @@ func webhookURL(text string) error {
 }
 
 func intervals(cfg v1alpha1.OperatorConfig) error {
+	var errs []error
+
 	for key, value := range map[string]int64{
 		"runners.clusterInterval":  int64(cfg.Runners.ClusterInterval),
 		"runners.templateInterval": int64(cfg.Runners.TemplateInterval),
@@ -209,11 +189,11 @@ func intervals(cfg v1alpha1.OperatorConfig) error {
 		"runners.jobSilence":       int64(cfg.Runners.JobSilence),
 	} {
 		if value <= 0 {
-			return strictyaml.ErrorAt(key, "it must be a positive duration such as 30s")
+			errs = append(errs, strictyaml.ErrorAt(key, "it must be a positive duration such as 30s"))
 		}
 	}
 
-	return nil
+	return errors.Join(errs...)
 }
 
 // newLogger writes to standard error, as every program of ours does.

@@ -5,12 +5,15 @@ package operator
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 )
@@ -55,9 +58,15 @@ func (s *server) Start(ctx context.Context) error {
 	}
 	ended := make(chan error, 1)
 
+	if s.cfg.CertFile != "" {
+		if srv.TLSConfig, err = s.certificate(ctx); err != nil {
+			return errors.Join(err, listener.Close())
+		}
+	}
+
 	go func() {
-		if s.cfg.CertFile != "" {
-			ended <- srv.ServeTLS(listener, s.cfg.CertFile, s.cfg.KeyFile)
+		if srv.TLSConfig != nil {
+			ended <- srv.ServeTLS(listener, "", "")
 		} else {
 			ended <- srv.Serve(listener)
 		}
@@ -83,4 +92,20 @@ func (s *server) Start(ctx context.Context) error {
 	}
 
 	return nil
+}
+
+// certificate reads the certificate, and again when its files change.
+func (s *server) certificate(ctx context.Context) (*tls.Config, error) {
+	watcher, err := certwatcher.New(s.cfg.CertFile, s.cfg.KeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("read webhooks.certFile: %w", err)
+	}
+
+	go func() {
+		if err := watcher.Start(ctx); err != nil {
+			s.log.ErrorContext(ctx, "the certificate is not watched any more", "error", err)
+		}
+	}()
+
+	return &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: watcher.GetCertificate}, nil
 }

@@ -6,11 +6,14 @@ package cli_test
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/spf13/cobra"
 
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
 )
@@ -45,6 +48,50 @@ func TestExitCode(t *testing.T) {
 
 	if !errors.Is(cli.Usage(fs.ErrClosed), fs.ErrClosed) {
 		t.Error("an error with a code is another error")
+	}
+}
+
+// A mistyped flag is answered with the one that was meant, and is an error of the command line.
+func TestMistypedFlag(t *testing.T) {
+	for given, want := range map[string]string{
+		"--outptu=json": "tool: unknown flag: --outptu (did you mean --output?)\n",
+		"--colour":      "tool: unknown flag: --colour (tool look --help lists them)\n",
+	} {
+		root := &cobra.Command{Use: "tool"}
+		look := &cobra.Command{Use: "look", RunE: func(*cobra.Command, []string) error { return nil }}
+		look.Flags().String("output", "", "form")
+		root.AddCommand(look)
+
+		code, said := 0, ""
+
+		func() {
+			read, write, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			stderr := os.Stderr
+			os.Stderr = write
+
+			defer func() { os.Stderr = stderr }()
+
+			code = cli.Run(root, []string{"look", given})
+
+			if err := write.Close(); err != nil {
+				t.Fatal(err)
+			}
+
+			text, err := io.ReadAll(read)
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			said = string(text)
+		}()
+
+		if code != cli.ExitUsage || said != want {
+			t.Errorf("%s: code %d, %q, want %q", given, code, said, want)
+		}
 	}
 }
 

@@ -4,10 +4,14 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"os"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
 // Run runs a program's command with the arguments behind the program's name, and gives its
@@ -16,14 +20,39 @@ func Run(root *cobra.Command, args []string) int {
 	root.SilenceUsage, root.SilenceErrors = true, true
 	root.SetArgs(args)
 
-	err := root.Execute()
+	cmd, err := root.ExecuteC()
 	if err == nil {
 		return 0
 	}
+
+	err = suggest(cmd, err)
 
 	if text := err.Error(); text != "" {
 		fmt.Fprintf(os.Stderr, "%s: %s\n", root.Name(), text)
 	}
 
 	return ExitCode(err)
+}
+
+// suggest adds the flag that was meant to the error of one that there is not. It is an error
+// of the command line, whatever the command takes it for.
+func suggest(cmd *cobra.Command, err error) error {
+	unknown, ok := errors.AsType[*pflag.NotExistError](err)
+	if !ok {
+		return err
+	}
+
+	var known []string
+
+	cmd.Flags().VisitAll(func(flag *pflag.Flag) {
+		if !flag.Hidden {
+			known = append(known, "--"+flag.Name)
+		}
+	})
+
+	if hint := strictyaml.Nearest("--"+unknown.GetSpecifiedName(), known); hint != "" {
+		return Usagef("%w (%s)", err, hint)
+	}
+
+	return Usagef("%w (%s --help lists them)", err, cmd.CommandPath())
 }

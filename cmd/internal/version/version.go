@@ -4,6 +4,7 @@
 package version
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -13,10 +14,19 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// What releases are linked with: go build does not see the tag in every checkout. Each goes
+// before what the build information says.
+//
+//nolint:gochecknoglobals // the linker sets variables alone
+var (
+	tag, commit, commitTime string
+	modified                string
+)
+
 // Info is what is known of this executable. Its JSON form is what
 // `hyperfleet version --output json` prints.
 type Info struct {
-	// Version is the module's version: a tag, a pseudo-version, or "(devel)".
+	// Version is a tag, a tag and what came since, a pseudo-version, or "(devel)".
 	Version string `json:"version"`
 	// Commit it was built from; empty where the build did not see one.
 	Commit string `json:"commit"`
@@ -32,12 +42,22 @@ type Info struct {
 func Read() Info {
 	info := Info{Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 
-	build, ok := debug.ReadBuildInfo()
-	if !ok {
-		return info
+	if build, ok := debug.ReadBuildInfo(); ok {
+		info = info.from(build)
 	}
 
-	return info.from(build)
+	return info.linked()
+}
+
+// linked goes by what the linker was told.
+func (i Info) linked() Info {
+	i.Version = cmp.Or(tag, i.Version)
+
+	if commit != "" {
+		i.Commit, i.CommitTime, i.Modified = commit, commitTime, modified == "true"
+	}
+
+	return i
 }
 
 func (i Info) from(build *debug.BuildInfo) Info {

@@ -32,6 +32,27 @@ func TestFrom(t *testing.T) {
 	}
 }
 
+// What the linker was told goes before what the build has seen.
+func TestLinked(t *testing.T) {
+	t.Cleanup(func() { tag, commit, commitTime, modified = "", "", "", "" })
+
+	seen := Info{Version: "v0.0.0-2026", Commit: "abc", CommitTime: "2026-01-02T03:04:05Z", Modified: true}
+	if diff := cmp.Diff(seen, seen.linked()); diff != "" {
+		t.Error(diff)
+	}
+
+	tag, commit, commitTime = "v1.2.3", "def", "2026-02-03T04:05:06Z"
+	want := Info{Version: "v1.2.3", Commit: "def", CommitTime: "2026-02-03T04:05:06Z"}
+
+	if diff := cmp.Diff(want, seen.linked()); diff != "" {
+		t.Error(diff)
+	}
+
+	if modified = "true"; !seen.linked().Modified {
+		t.Error("a tree with changes is not told of")
+	}
+}
+
 func TestCommand(t *testing.T) {
 	t.Parallel()
 

@@ -1,0 +1,1 @@
+../../hyperfleet/templates/_helpers.tpl

@@ -1,0 +1,102 @@
+{{- /* The objects are those that kustomize applies, too: files/ links to deploy/. Here they get what differs from one installation to the next. */}}
+
+{{- define "hyperfleet.labels" -}}
+app.kubernetes.io/part-of: hyperfleet
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/version: {{ .Chart.AppVersion }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{- define "hyperfleet.files" -}}
+runners: [files/base/serviceaccount.yaml, files/base/rolebinding.yaml, files/base/configmap.yaml, files/base/deployment.yaml, files/base/poddisruptionbudget.yaml, files/base/service.yaml, files/base/networkpolicy.yaml]
+networking: [files/base/networking.yaml]
+hosts: [files/base/hosts.yaml]
+bridge: [files/bridge/bridge.yaml]
+{{- end }}
+
+{{- /* Each object of a file: dict of root, path, and what "hyperfleet.object" takes. */}}
+{{- define "hyperfleet.each" }}
+{{- $text := .root.Files.Get .path }}
+{{- if not $text }}{{ fail (printf "the chart has no %s" .path) }}{{ end }}
+{{- range $part := regexSplit "(?m)^---$" $text -1 }}
+{{- $object := fromYaml $part }}
+{{- if $object.Error }}{{ fail (printf "%s: %s" $.path $object.Error) }}{{ end }}
+{{- if $object.kind }}
+---
+{{ include "hyperfleet.object" (merge (dict "object" $object) (omit $ "path")) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* One object as this release has it: dict of root, object, settings of its area, and namespace where it is not the release's. */}}
+{{- define "hyperfleet.object" }}
+{{- $object := .object }}
+{{- $settings := .settings | default dict }}
+{{- $release := .root.Release.Namespace }}
+{{- if or $object.metadata.namespace .namespace }}
+{{- $_ := set $object.metadata "namespace" (.namespace | default $release) }}
+{{- end }}
+{{- $_ := set $object.metadata "labels" (merge ($object.metadata.labels | default dict) (include "hyperfleet.labels" .root | fromYaml)) }}
+{{- range $subject := $object.subjects }}
+{{- $_ := set $subject "namespace" $release }}
+{{- end }}
+{{- $wanted := true }}
+{{- if eq $object.kind "ConfigMap" }}
+{{- range $file, $text := $object.data }}
+{{- $_ := set $object.data $file (include "hyperfleet.config" (dict "root" $.root "settings" $settings "file" $file "text" $text)) }}
+{{- end }}
+{{- else if has $object.kind (list "Deployment" "CronJob") }}
+{{- include "hyperfleet.pods" . }}
+{{- else if and (eq $object.kind "ClusterRole") $settings.rules }}
+{{- $_ := set $object "rules" $settings.rules }}
+{{- else if eq $object.kind "PodDisruptionBudget" }}
+{{- $wanted = ne (int ($settings.replicas | default 2)) 1 }}
+{{- else if eq $object.kind "NetworkPolicy" }}
+{{- $wanted = .root.Values.networkPolicies }}
+{{- $_ := set $object.spec "egress" (concat $object.spec.egress ($settings.egress | default list)) }}
+{{- end }}
+{{- if $wanted }}{{ toYaml $object }}{{ end }}
+{{- end }}
+
+{{- define "hyperfleet.config" -}}
+{{- $config := mergeOverwrite (fromYaml .text) (deepCopy (.settings.config | default dict)) }}
+{{- if eq .file "operator.yaml" }}{{ $_ := set $config "namespace" .root.Release.Namespace }}{{ end }}
+{{- toYaml $config }}
+{{- end }}
+
+{{- define "hyperfleet.image" -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+
+{{- /* Changes the Deployment or CronJob that it is given, and prints nothing. */}}
+{{- define "hyperfleet.pods" }}
+{{- $settings := .settings }}
+{{- $spec := .object.spec }}
+{{- $template := $spec.template }}
+{{- if eq .object.kind "CronJob" }}
+{{- $template = $spec.jobTemplate.spec.template }}
+{{- with $settings.schedule }}{{ $_ := set $spec "schedule" . }}{{ end }}
+{{- else }}
+{{- $_ := set $spec "replicas" ($settings.replicas | default $spec.replicas) }}
+{{- end }}
+{{- $pod := $template.spec }}
+{{- $container := first $pod.containers }}
+{{- /* A changed configuration makes new pods: it is read at the start. */}}
+{{- $_ := set $template.metadata "annotations" (merge (dict "checksum/config" (toYaml ($settings.config | default dict) | sha256sum)) ($settings.podAnnotations | default dict)) }}
+{{- $_ := set $container "image" (include "hyperfleet.image" .root) }}
+{{- $_ := set $container "imagePullPolicy" .root.Values.image.pullPolicy }}
+{{- with .root.Values.image.pullSecrets }}{{ $_ := set $pod "imagePullSecrets" . }}{{ end }}
+{{- with $settings.resources }}{{ $_ := set $container "resources" . }}{{ end }}
+{{- $env := $settings.env | default list }}
+{{- $names := list }}
+{{- range $env }}{{ $names = append $names .name }}{{ end }}
+{{- range ($container.env | default list) }}{{ if not (has .name $names) }}{{ $env = append $env . }}{{ end }}{{ end }}
+{{- with $env }}{{ $_ := set $container "env" . }}{{ end }}
+{{- $_ := set $container "args" (concat $container.args ($settings.args | default list)) }}
+{{- $_ := set $container "volumeMounts" (concat $container.volumeMounts ($settings.volumeMounts | default list)) }}
+{{- $_ := set $pod "volumes" (concat $pod.volumes ($settings.volumes | default list)) }}
+{{- range $key := list "nodeSelector" "tolerations" "affinity" "priorityClassName" }}
+{{- with index $settings $key }}{{ $_ := set $pod $key . }}{{ end }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,239 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	_ "embed" // preface.md
+	"fmt"
+	"go/ast"
+	"go/format"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+)
+
+const (
+	sources   = "api/config/v1alpha1"
+	help      = sources + "/zz_generated.help.go"
+	reference = "docs/reference/config.md"
+)
+
+// preface begins the page.
+//
+//go:embed preface.md
+var preface string
+
+func main() {
+	if err := run("."); err != nil {
+		fmt.Fprintln(os.Stderr, "configdoc:", err)
+		os.Exit(1)
+	}
+}
+
+// run writes both files of the repository at root.
+func run(root string) error {
+	comments, err := read(filepath.Join(root, sources))
+	if err != nil {
+		return err
+	}
+
+	keys := keysOf(defaults(), "", comments)
+
+	code, err := helpCode(keys)
+	if err != nil {
+		return err
+	}
+
+	for name, text := range map[string]string{help: code, reference: page(keys)} {
+		if err := os.WriteFile(filepath.Join(root, name), []byte(text), 0o600); err != nil {
+			return fmt.Errorf("write %s: %w", name, err)
+		}
+	}
+
+	return nil
+}
+
+func defaults() reflect.Value { return reflect.ValueOf(v1alpha1.Default()) }
+
+// comments are those of fields, by type and field.
+type comments map[[2]string]string
+
+// read reads the comments of all structs in a folder.
+func read(dir string) (comments, error) {
+	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", dir, err)
+	}
+
+	out := comments{}
+
+	for _, file := range files {
+		syntax, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
+		if err != nil {
+			return nil, fmt.Errorf("read %s: %w", file, err)
+		}
+
+		ast.Inspect(syntax, func(node ast.Node) bool {
+			if spec, ok := node.(*ast.TypeSpec); ok {
+				if structure, ok := spec.Type.(*ast.StructType); ok {
+					out.add(spec.Name.Name, structure)
+				}
+			}
+
+			return true
+		})
+	}
+
+	return out, nil
+}
+
+// add notes the comments of a struct. A field without one shares that of the field before, if
+// that names it: "CertFile and KeyFile serve TLS".
+func (c comments) add(name string, structure *ast.StructType) {
+	last := ""
+
+	for _, field := range structure.Fields.List {
+		text := strings.Join(strings.Fields(field.Doc.Text()), " ")
+
+		for _, ident := range field.Names {
+			if text == "" && regexp.MustCompile(`\b`+ident.Name+`\b`).MatchString(last) {
+				text = last
+			}
+
+			c[[2]string{name, ident.Name}] = text
+		}
+
+		last = text
+	}
+}
+
+// key is one setting.
+type key struct{ name, kind, value, text string }
+
+// keysOf are the settings of a struct and of those inside it, in their order.
+func keysOf(value reflect.Value, prefix string, from comments) []key {
+	var out []key
+
+	names := map[string]string{}
+
+	for i := range value.NumField() {
+		field := value.Type().Field(i)
+		names[field.Name] = field.Tag.Get("yaml")
+	}
+
+	for i := range value.NumField() {
+		field := value.Type().Field(i)
+		name := prefix + names[field.Name]
+		text := from[[2]string{value.Type().Name(), field.Name}]
+
+		if field.Type.Kind() == reflect.Struct {
+			out = append(out, keysOf(value.Field(i), name+".", from)...)
+
+			continue
+		}
+
+		if name == "apiVersion" || name == "kind" {
+			continue
+		}
+
+		out = append(out, key{name, kindOf(field.Type), defaultOf(value.Field(i)), renamed(text, names)})
+	}
+
+	return out
+}
+
+var word = regexp.MustCompile(`\b[A-Z]\w+\b`)
+
+// renamed has the names that files have in place of those that Go has.
+func renamed(text string, names map[string]string) string {
+	return word.ReplaceAllStringFunc(text, func(name string) string {
+		if in, ok := names[name]; ok {
+			return in
+		}
+
+		return name
+	})
+}
+
+func kindOf(kind reflect.Type) string {
+	switch {
+	case kind == reflect.TypeFor[time.Duration]():
+		return "duration"
+	case kind.Kind() == reflect.Slice:
+		return "list"
+	case kind.Kind() == reflect.Map:
+		return "map"
+	case kind.Kind() == reflect.String:
+		return "text"
+	case kind.Kind() == reflect.Bool:
+		return "true or false"
+	default:
+		return "number"
+	}
+}
+
+func defaultOf(value reflect.Value) string {
+	if value.IsZero() && value.Kind() != reflect.Int && value.Kind() != reflect.Bool {
+		return ""
+	}
+
+	if list, ok := value.Interface().([]string); ok {
+		return "`[" + strings.Join(list, ", ") + "]`"
+	}
+
+	return fmt.Sprintf("`%v`", value.Interface())
+}
+
+func page(keys []key) string {
+	var out strings.Builder
+
+	out.WriteString(preface)
+
+	for _, k := range keys {
+		fmt.Fprintf(&out, "| `%s` | %s | %s | %s |\n", k.name, k.kind, k.value, strings.ReplaceAll(k.text, "|", `\|`))
+	}
+
+	return out.String()
+}
+
+// sentenceEnd is not that of an abbreviation.
+var sentenceEnd = regexp.MustCompile(`\. [A-Z]`)
+
+// helpCode is the function that the operator's flags have their texts from: the first sentence
+// of each.
+func helpCode(keys []key) (string, error) {
+	var out strings.Builder
+
+	out.WriteString("// Code generated by hack/configdoc. DO NOT EDIT.\n\n" +
+		"// Copyright The HyperFleet Authors.\n// SPDX-License-Identifier: Apache-2.0\n\npackage v1alpha1\n\n" +
+		"// Help says in a sentence what each key is.\nfunc Help() map[string]string {\n\treturn map[string]string{\n")
+
+	for _, k := range slices.SortedFunc(slices.Values(keys), func(a, b key) int { return strings.Compare(a.name, b.name) }) {
+		sentence := k.text
+		if end := sentenceEnd.FindStringIndex(sentence); end != nil {
+			sentence = sentence[:end[0]]
+		}
+
+		if sentence = strings.TrimSuffix(sentence, "."); sentence != "" {
+			fmt.Fprintf(&out, "\t\t%q: %q,\n", k.name, sentence)
+		}
+	}
+
+	out.WriteString("\t}\n}\n")
+
+	code, err := format.Source([]byte(out.String()))
+	if err != nil {
+		return "", fmt.Errorf("format %s: %w", help, err)
+	}
+
+	return string(code), nil
+}

@@ -1,0 +1,130 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Command release makes everything that a release has, in one folder: programs, image
+// archives, charts, manifests, an SBOM, notes, checksums, and their signature if there is a
+// key. It needs no network and no container engine, and the same commit makes the same bytes.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// release is what one is made of.
+type release struct {
+	// root is the checkout, dist where the release goes.
+	root, dist string
+	// version is a tag such as v0.1.0.
+	version string
+	commit  string
+	// time of the commit: the time of every file.
+	time time.Time
+	// registry is what image names begin with, such as registry.example.com/fleet. Empty:
+	// image names are bare, and users say where they have put the images.
+	registry string
+	// arch are the architectures that images and programs are made for, all under Linux.
+	arch []string
+	// ldflags that the programs are linked with.
+	ldflags string
+	// key is the file of the key that signs. Empty: nothing is signed.
+	key string
+}
+
+var versionForm = regexp.MustCompile(`^v\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?$`)
+
+func main() {
+	log.SetFlags(0)
+	log.SetPrefix("release: ")
+
+	var (
+		r      release
+		commit string
+		arch   string
+	)
+
+	flag.StringVar(&r.root, "root", ".", "the checkout")
+	flag.StringVar(&r.dist, "dist", "dist", "folder that the release goes to; it is emptied")
+	flag.StringVar(&r.version, "version", "", "version, such as v0.1.0")
+	flag.StringVar(&r.commit, "commit", "", "commit that is built")
+	flag.StringVar(&commit, "time", "", "time of the commit, in RFC 3339")
+	flag.StringVar(&r.registry, "registry", "", "what image names begin with, such as registry.example.com/fleet")
+	flag.StringVar(&arch, "arch", "amd64 arm64", "architectures, with spaces between them")
+	flag.StringVar(&r.ldflags, "ldflags", "", "flags that programs are linked with")
+	flag.StringVar(&r.key, "key", "", "PEM file with the ECDSA key that signs SHA256SUMS")
+	flag.Parse()
+
+	r.arch = strings.Fields(arch)
+
+	var err error
+	if r.time, err = time.Parse(time.RFC3339, commit); err != nil {
+		log.Fatalf("read -time: %v", err)
+	}
+
+	if err := r.run(); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// run makes it. Each step writes files into dist; the checksums come last.
+func (r *release) run() error {
+	if !versionForm.MatchString(r.version) {
+		return fmt.Errorf("version %q is not one such as v0.1.0", r.version)
+	}
+
+	if err := os.RemoveAll(r.dist); err != nil {
+		return fmt.Errorf("empty %s: %w", r.dist, err)
+	}
+
+	if err := os.MkdirAll(r.dist, 0o755); err != nil {
+		return fmt.Errorf("make %s: %w", r.dist, err)
+	}
+
+	for _, step := range []struct {
+		name string
+		make func() error
+	}{
+		{"programs", r.programs}, {"images", r.images}, {"charts", r.charts}, {"manifests", r.manifests},
+		{"SBOM", r.sbom}, {"notes", r.notes}, {"checksums", r.checksums}, {"signature", r.sign},
+	} {
+		begun := time.Now()
+
+		if err := step.make(); err != nil {
+			return fmt.Errorf("%s: %w", step.name, err)
+		}
+
+		log.Printf("%s: done in %.1fs", step.name, time.Since(begun).Seconds())
+	}
+
+	return nil
+}
+
+// plain is the version as charts and packages have it, without the v.
+func (r *release) plain() string { return strings.TrimPrefix(r.version, "v") }
+
+// image is the full name of an image.
+func (r *release) image(name string) string {
+	if r.registry != "" {
+		name = r.registry + "/" + name
+	}
+
+	return name
+}
+
+func (r *release) file(name string) string { return filepath.Join(r.dist, name) }
+
+func (r *release) source(name string) string { return filepath.Join(r.root, filepath.FromSlash(name)) }
+
+func (r *release) write(name, text string) error {
+	if err := os.WriteFile(r.file(name), []byte(text), 0o644); err != nil {
+		return fmt.Errorf("write %s: %w", name, err)
+	}
+
+	return nil
+}

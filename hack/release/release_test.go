@@ -1,0 +1,273 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// fake is a release whose programs are a few bytes.
+func fake(t *testing.T) *release {
+	t.Helper()
+
+	r := &release{
+		root: "../..", dist: t.TempDir(), version: "v1.2.3", commit: "abc", registry: "registry.example.com/fleet",
+		time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), arch: []string{"amd64", "arm64"},
+	}
+
+	for _, one := range r.made() {
+		if err := os.WriteFile(r.file(programFile(one[0], one[1])), []byte(one[0]+one[1]), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	return r
+}
+
+// contents are the files of a tar.
+func contents(t *testing.T, in io.Reader) map[string][]byte {
+	t.Helper()
+
+	out := map[string][]byte{}
+
+	for archive := tar.NewReader(in); ; {
+		header, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			return out
+		}
+
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		if out[header.Name], err = io.ReadAll(archive); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func read(t *testing.T, file string) []byte {
+	t.Helper()
+
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return data
+}
+
+// Images have both architectures, run as nobody, trust somebody, and hold their programs; made
+// again, they are the same.
+func TestImages(t *testing.T) {
+	r, again := fake(t), fake(t)
+	for _, one := range []*release{r, again} {
+		if err := one.images(); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	const archive = "hyperfleet-v1.2.3.oci.tar"
+
+	data := read(t, r.file(archive))
+	if !bytes.Equal(data, read(t, again.file(archive))) {
+		t.Error("the same release has other images")
+	}
+
+	files := contents(t, bytes.NewReader(data))
+	blob := func(digest string) []byte { return files["blobs/"+strings.Replace(digest, ":", "/", 1)] }
+
+	type descriptor struct {
+		Digest      string
+		Annotations map[string]string
+		Platform    struct{ Architecture string }
+	}
+
+	var index, both struct{ Manifests []descriptor }
+
+	decode(t, files["index.json"], &index)
+	decode(t, blob(index.Manifests[0].Digest), &both)
+
+	if got := index.Manifests[0].Annotations["io.containerd.image.name"]; got != "registry.example.com/fleet/hyperfleet:v1.2.3" {
+		t.Errorf("the image is named %s", got)
+	}
+
+	if len(both.Manifests) != len(r.arch) {
+		t.Fatalf("%d architectures", len(both.Manifests))
+	}
+
+	for _, one := range both.Manifests {
+		var manifest struct {
+			Config descriptor
+			Layers []descriptor
+		}
+
+		var config struct {
+			Architecture string
+			Config       struct {
+				User       string
+				Entrypoint []string
+				Labels     map[string]string
+			} `json:"config"`
+		}
+
+		decode(t, blob(one.Digest), &manifest)
+		decode(t, blob(manifest.Config.Digest), &config)
+
+		if config.Config.User != "65532:65532" || config.Architecture != one.Platform.Architecture ||
+			config.Config.Labels["org.opencontainers.image.version"] != "v1.2.3" {
+			t.Errorf("%+v", config)
+		}
+
+		inside := map[string][]byte{}
+
+		for _, layer := range manifest.Layers {
+			packed, err := gzip.NewReader(bytes.NewReader(blob(layer.Digest)))
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			for name, data := range contents(t, packed) {
+				inside[name] = data
+			}
+		}
+
+		if got := string(inside["usr/local/bin/hyperfleet"]); got != "hyperfleet"+one.Platform.Architecture {
+			t.Errorf("the image for %s has the program %s", one.Platform.Architecture, got)
+		}
+
+		if string(inside["opt/hyperfleet/bootstrap-service-x64"]) != "bootstrap-serviceamd64" ||
+			string(inside["opt/hyperfleet/bootstrap-service-arm64"]) != "bootstrap-servicearm64" {
+			t.Error("it lacks the bootstrap service")
+		}
+
+		if pool := x509.NewCertPool(); !pool.AppendCertsFromPEM(inside["etc/ssl/certs/ca-certificates.crt"]) {
+			t.Error("it trusts nobody")
+		}
+	}
+}
+
+func decode(t *testing.T, data []byte, into any) {
+	t.Helper()
+
+	if err := json.Unmarshal(data, into); err != nil {
+		t.Fatalf("%v: %s", err, data)
+	}
+}
+
+// Charts bear the version and the registry, and have what they link to.
+func TestCharts(t *testing.T) {
+	r := fake(t)
+	if err := r.charts(); err != nil {
+		t.Fatal(err)
+	}
+
+	packed, err := gzip.NewReader(bytes.NewReader(read(t, r.file("hyperfleet-1.2.3.tgz"))))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	files := contents(t, packed)
+
+	for name, want := range map[string]string{
+		"hyperfleet/Chart.yaml": "\nversion: 1.2.3\nappVersion: v1.2.3\n", "hyperfleet/values.yaml": "\n  repository: registry.example.com/fleet/hyperfleet\n",
+		"hyperfleet/files/base/deployment.yaml": "kind: Deployment", "hyperfleet/files/rbac/runners.yaml": "kind: ClusterRole",
+	} {
+		if !strings.Contains(string(files[name]), want) {
+			t.Errorf("%s has no %q", name, want)
+		}
+	}
+}
+
+// Manifests name the images in full, whatever is installed.
+func TestManifests(t *testing.T) {
+	r := fake(t)
+	if err := r.manifests(); err != nil {
+		t.Fatal(err)
+	}
+
+	for name, image := range map[string]string{
+		"hyperfleet.yaml": "hyperfleet", "hyperfleet-bridge.yaml": "hyperfleet", "hyperfleet-platform.yaml": "hyperfleet-platform",
+	} {
+		text := string(read(t, r.file(name)))
+		if !strings.Contains(text, "image: registry.example.com/fleet/"+image+":v1.2.3\n") || bareImage.MatchString(text) {
+			t.Errorf("%s does not name its image in full", name)
+		}
+	}
+
+	if text := string(read(t, r.file("hyperfleet-crds.yaml"))); strings.Count(text, "\nkind: CustomResourceDefinition\n") < 10 {
+		t.Error("hyperfleet-crds.yaml lacks kinds")
+	}
+}
+
+// The signature is one that cosign and openssl verify, and the same each time.
+func TestSignature(t *testing.T) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	r := fake(t)
+	r.key = filepath.Join(t.TempDir(), "key")
+
+	if err := os.WriteFile(r.key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	var made []string
+
+	for range 2 {
+		if err := errors.Join(r.write(sumsFile, "sums"), r.sign()); err != nil {
+			t.Fatal(err)
+		}
+
+		made = append(made, string(read(t, r.file(signatureFile))))
+	}
+
+	signature, err := base64.StdEncoding.DecodeString(strings.TrimSpace(made[0]))
+	if digest := sha256.Sum256([]byte("sums")); err != nil || !ecdsa.VerifyASN1(&key.PublicKey, digest[:], signature) {
+		t.Errorf("the signature does not verify (%v)", err)
+	}
+
+	if made[0] != made[1] {
+		t.Error("it is another one each time")
+	}
+}
+
+func TestSection(t *testing.T) {
+	const log = "# Changelog\n\n## Unreleased\n\n- new\n\n## 1.2.3\n\n- fixed\n\n### More\n\n- too\n\n## 1.2.2\n"
+
+	for version, want := range map[string]string{"1.2.3": "- fixed\n\n### More\n\n- too", "1.3.0-rc.1": "- new", "1.2.2": ""} {
+		if got, err := section(log, version); err != nil || got != want {
+			t.Errorf("%s: %q, %v", version, got, err)
+		}
+	}
+
+	if _, err := section(log, "2.0.0"); err == nil {
+		t.Error("a version that nobody has written of is released")
+	}
+
+}

@@ -1,0 +1,64 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package strictyaml_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
+)
+
+// What is printed says at each key what has set it, if not the default, and reads back.
+func TestPrintSaysFromWhere(t *testing.T) {
+	t.Parallel()
+
+	file := filepath.Join(t.TempDir(), "c.yaml")
+	if err := os.WriteFile(file, []byte("debug: true\nnames: [a, b]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	spec := strictyaml.Spec[program]{
+		Default: program{Name: "default", Rate: 1}, Environ: func() []string { return []string{"HYPERFLEET_RATE=2"} },
+	}
+
+	cmd, err := spec.Command()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	var out bytes.Buffer
+
+	cmd.SetOut(&out)
+	cmd.SetArgs([]string{"print", "--config", file, "--framework-version", "v2"})
+
+	if err := cmd.Execute(); err != nil {
+		t.Fatal(err)
+	}
+
+	for _, want := range []string{
+		"name: default\n", "rate: 2 # env HYPERFLEET_RATE\n", "debug: true # file " + file + "\n",
+		"names: # file " + file + "\n", "frameworkVersion: v2 # flag --framework-version\n",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("it does not print %q:\n%s", want, &out)
+		}
+	}
+}
+
+// What is wrong with what could be read is told along with what could not be read.
+func TestAllProblemsAtOnce(t *testing.T) {
+	t.Parallel()
+
+	_, err := load(t, "name: bad\nrate: fast\nnams: [x]\n", nil)
+
+	for _, want := range []string{"name: is bad", "rate: ", "nams: unknown field"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v does not say %q", err, want)
+		}
+	}
+}

@@ -1,0 +1,126 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package install_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/test/kube"
+)
+
+// patience is how long anything may take.
+const patience = 3 * time.Minute
+
+// Every area starts under what the chart gives it and lacks no right; an upgrade to the same
+// release changes nothing; and the kinds outlive the charts.
+func TestAreas(t *testing.T) {
+	t.Parallel()
+
+	env := kube.Start(t)
+	u := newUser(t, env, "")
+	u.must(env.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ci"}}))
+	u.file("values.yaml", `
+areas:
+  runners: {config: {runners: {listInterval: 1s}}}
+  networking: {enabled: true, replicas: 1}
+  hosts: {enabled: true, env: [{name: GOMEMLIMIT, value: 400MiB}]}
+  bridge: {enabled: true, egress: [{ports: [{protocol: TCP, port: 5001}]}]}
+secretNamespaces: [ci]
+machineNamespaces: [ci]
+ingress: {enabled: true, className: nginx, host: hyperfleet.example.com, tlsSecret: hyperfleet-tls}
+`)
+
+	const options = " --namespace " + space + " --create-namespace --values values.yaml\n"
+
+	u.types("helm install hyperfleet-crds hyperfleet-crds-0.1.0.tgz\nhelm install hyperfleet hyperfleet-0.1.0.tgz" + options)
+
+	pods := map[string]*pod{}
+	for _, area := range []string{"runners", "networking", "hosts", "bridge"} {
+		pods[area] = run(t, env, program(t, "hyperfleet"), space, "hyperfleet-"+area)
+	}
+
+	for area, pod := range pods {
+		for deadline := time.Now().Add(patience); !pod.ready(t); time.Sleep(50 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%s is not ready:\n%s", area, pod.said(t))
+			}
+		}
+	}
+
+	before := u.versions(env)
+	u.types("helm upgrade hyperfleet hyperfleet-0.1.0.tgz" + options)
+
+	for name, version := range u.versions(env) {
+		if before[name] != version {
+			t.Errorf("an upgrade to the same release has changed %s", name)
+		}
+	}
+
+	for area, pod := range pods {
+		if said := pod.said(t); strings.Contains(said, "orbidden") {
+			t.Errorf("the account of %s lacks a right:\n%s", area, said)
+		}
+	}
+
+	u.types("helm uninstall hyperfleet --namespace " + space + "\nhelm uninstall hyperfleet-crds\n")
+
+	if left := u.versions(env); len(left) > 0 {
+		t.Errorf("it stays behind: %v", left)
+	}
+
+	var kinds apiextensionsv1.CustomResourceDefinitionList
+	if err := env.Client.List(t.Context(), &kinds); err != nil || len(kinds.Items) == 0 {
+		t.Errorf("the kinds went with the charts (%v)", err)
+	}
+}
+
+// versions are the resource versions of what the chart has made.
+func (u *user) versions(env *kube.Env) map[string]string {
+	u.t.Helper()
+
+	out := map[string]string{}
+
+	for kind, group := range map[string]string{
+		"Deployment": "apps/v1", "ConfigMap": "v1", "Service": "v1", "ServiceAccount": "v1", "Ingress": "networking.k8s.io/v1",
+		"ClusterRole": "rbac.authorization.k8s.io/v1", "ClusterRoleBinding": "rbac.authorization.k8s.io/v1",
+		"Role": "rbac.authorization.k8s.io/v1", "RoleBinding": "rbac.authorization.k8s.io/v1",
+		"NetworkPolicy": "networking.k8s.io/v1", "PodDisruptionBudget": "policy/v1",
+	} {
+		list := &unstructured.UnstructuredList{}
+		list.SetAPIVersion(group)
+		list.SetKind(kind + "List")
+		u.must(env.Client.List(u.t.Context(), list, client.MatchingLabels{"app.kubernetes.io/managed-by": "Helm"}))
+
+		for i := range list.Items {
+			out[kind+" "+list.Items[i].GetNamespace()+"/"+list.Items[i].GetName()] = list.Items[i].GetResourceVersion()
+		}
+	}
+
+	return out
+}
+
+// A value that there is not is refused, with its name.
+func TestValuesAreChecked(t *testing.T) {
+	t.Parallel()
+
+	u := newUser(t, kube.Start(t), "")
+
+	for value, want := range map[string]string{
+		"areas.runner.enabled=true": "runner", "areas.hosts.replica=1": "replica", "ingress.enabled=true": "host",
+		"areas.hosts.replicas=0": "replicas", "image.repository=": "repository",
+	} {
+		said := u.types("helm template hyperfleet hyperfleet-0.1.0.tgz --set " + value + " 2>&1 && exit 1 || true\n")
+		if !strings.Contains(said, "schema") || !strings.Contains(said, want) {
+			t.Errorf("%s: %s", value, said)
+		}
+	}
+}
