@@ -130,6 +130,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 
 	var template v1alpha1.HypervisorMachineTemplate
 	if err := r.Client.Get(ctx, req.NamespacedName, &template); err != nil {
+		if client.IgnoreNotFound(err) == nil {
+			r.Workloads.Forget(req.NamespacedName)
+		}
+
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 

@@ -20,6 +20,7 @@ import (
 
 	v1alpha1 "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/version"
+	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 	"github.com/hyperfleet/hyperfleet/kit/tracing"
@@ -119,6 +120,14 @@ func validate(cfg *v1alpha1.OperatorConfig) error {
 
 	if cfg.Runners.Concurrency < 1 {
 		return strictyaml.ErrorAt("runners.concurrency", "it must be at least 1")
+	}
+
+	if _, err := httpbound.NewReach(cfg.Runners.PlatformURLs, nil); err != nil {
+		return strictyaml.ErrorAt("runners.platformURLs", "%w", err)
+	}
+
+	if _, err := httpbound.NewReach(nil, cfg.Runners.PlatformNetworks); err != nil {
+		return strictyaml.ErrorAt("runners.platformNetworks", "%w", err)
 	}
 
 	if cfg.Networking.Concurrency < 1 {
