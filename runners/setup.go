@@ -70,6 +70,8 @@ type Transports struct {
 	Platform func(platform string, next http.RoundTripper) http.RoundTripper
 }
 
+//+kubebuilder:rbac:groups="",namespace=hyperfleet-system,resources=secrets,resourceNames=hyperfleet-report-key,verbs=update
+
 // Setup adds the area's controllers to the manager and gives the routes that CI
 // platforms and machines call.
 func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) (http.Handler, error) {
