@@ -168,7 +168,7 @@ func (a *Area) parts(mgr ctrl.Manager) (*parts, error) {
 				Clusters: clusters, Interval: a.Config.ClusterInterval,
 			}).SetupWithManager,
 			(&machinetemplate.Reconciler{
-				Client: mgr.GetClient(), Runner: runner("machinetemplate"),
+				Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Runner: runner("machinetemplate"),
 				Clusters: clusters, Workloads: workloads, Settings: a.Settings, Interval: a.Config.TemplateInterval,
 			}).SetupWithManager,
 			(&runnerpool.Reconciler{

@@ -6,6 +6,7 @@ package machineclaim
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -58,6 +59,8 @@ type Reconciler struct {
 
 	bindings bindings
 	causes   causes
+	// placing is held while a machine is placed within a quota.
+	placing sync.Mutex
 }
 
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=machineclaims,verbs=get;list;watch;update;patch;delete
