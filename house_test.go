@@ -153,7 +153,7 @@ func isArea(folder string) bool {
 
 // implementation tells packages that implement a boundary for one product.
 func implementation(ours string) bool {
-	return strings.HasPrefix(ours, "workload/") || strings.HasPrefix(ours, "hypervisor/")
+	return strings.HasPrefix(ours, "workload/") || strings.HasPrefix(ours, "hypervisor/") && ours != "hypervisor/tenancy"
 }
 
 func forbidden(folder string, test bool, imported string) string {

@@ -37,6 +37,10 @@ if ! go mod tidy -diff; then
 	complain "go.mod or go.sum is not tidy: run go mod tidy"
 fi
 
+if ! go mod verify; then
+	complain "a module in the cache is not what go.sum says it is: run go clean -modcache"
+fi
+
 if [ "$status" -eq 0 ]; then
 	echo "verify: generated files, formatting and modules are as their sources make them"
 fi

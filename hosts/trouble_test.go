@@ -83,6 +83,40 @@ func TestChangedHostKeyIsRefused(t *testing.T) {
 	}
 }
 
+// A host that does not show the key that its user knows is not logged in to.
+func TestKnownHostKeys(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t, 2, rollout(2))
+
+	for name, key := range map[string]string{"rack-00": w.hosts["rack-00"].HostKey(), "rack-01": w.hosts["rack-00"].HostKey()} {
+		m := w.get(name)
+		base := m.DeepCopy()
+		m.Spec.SSHHostKey = key
+
+		if err := env.Client.Patch(t.Context(), m, client.MergeFrom(base)); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	w.start()
+
+	for name, reason := range map[string]string{"rack-00": "Known", "rack-01": infrav1.FailureHostKeyChanged} {
+		w.eventually(name, func() string {
+			m := w.get(name)
+			if !reasonIs(m.Status.Conditions, infrav1.ConditionHostKeyPinned, reason) {
+				return fmt.Sprintf("%+v", m.Status)
+			}
+
+			return ""
+		})
+	}
+
+	if logins := w.hosts["rack-01"].Logins(); logins > 0 {
+		t.Errorf("%d logins at a host of another key", logins)
+	}
+}
+
 // Bad input is told by a named reason, and nothing of a secret is in any status.
 func TestTroubleHasAName(t *testing.T) {
 	t.Parallel()

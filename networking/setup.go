@@ -85,7 +85,9 @@ func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) error {
 
 // claims adds what gives MachineClaims the addresses of their templates' pools.
 func (a *Area) claims(mgr ctrl.Manager, addresses *pools.AddressRegistry, registry *claims.Registry) error {
-	templates := &claims.Templates{Client: mgr.GetClient(), Addresses: addresses, Registry: registry, Clock: a.Clock}
+	templates := &claims.Templates{
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Addresses: addresses, Registry: registry, Clock: a.Clock,
+	}
 	if err := templates.SetupWithManager(mgr); err != nil {
 		return err
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/identity"
+	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
@@ -78,6 +79,8 @@ type Transports struct {
 	// Platform gets the workload type too.
 	Platform func(platform string, next http.RoundTripper) http.RoundTripper
 }
+
+//+kubebuilder:rbac:groups="",namespace=hyperfleet-system,resources=secrets,resourceNames=hyperfleet-report-key,verbs=update
 
 // Setup adds the area's controllers to the manager and gives the routes that CI
 // platforms and machines call.
@@ -161,7 +164,12 @@ func (a *Area) parts(mgr ctrl.Manager) (*parts, error) {
 	runner := func(controller string) *step.Runner { return a.runner(mgr, controller, stepMetrics, recorder) }
 	woken := &wake.Source{}
 	inbox := &report.Inbox{Wake: woken.Wake}
-	secrets := &connect.Secrets{Reader: mgr.GetAPIReader(), OperatorNamespace: a.Namespace}
+
+	secrets, err := a.secrets(mgr)
+	if err != nil {
+		return nil, err
+	}
+
 	clusters := &connect.Clusters{Secrets: secrets, Factories: a.Hypervisors, Options: a.options(mgr, woken)}
 	workloads := &connect.Workloads{
 		Secrets: secrets, Platforms: a.Platforms, Transport: a.Transports.Platform, Clock: a.Clock,
@@ -180,7 +188,7 @@ func (a *Area) parts(mgr ctrl.Manager) (*parts, error) {
 				Clusters: clusters, Interval: a.Config.ClusterInterval,
 			}).SetupWithManager,
 			(&machinetemplate.Reconciler{
-				Client: mgr.GetClient(), Runner: runner("machinetemplate"),
+				Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Runner: runner("machinetemplate"),
 				Clusters: clusters, Workloads: workloads, Settings: a.Settings, Interval: a.Config.TemplateInterval,
 			}).SetupWithManager,
 			(&runnerpool.Reconciler{
@@ -212,6 +220,15 @@ func (a *Area) parts(mgr ctrl.Manager) (*parts, error) {
 			Authority: a.DevID, Metrics: devIDMetrics, Clock: a.Clock,
 		}),
 	}, nil
+}
+
+func (a *Area) secrets(mgr ctrl.Manager) (*connect.Secrets, error) {
+	reach, err := httpbound.NewReach(a.Config.PlatformURLs, a.Config.PlatformNetworks)
+	if err != nil {
+		return nil, fmt.Errorf("read runners.platformURLs and runners.platformNetworks: %w", err)
+	}
+
+	return &connect.Secrets{Reader: mgr.GetAPIReader(), OperatorNamespace: a.Namespace, Reach: reach}, nil
 }
 
 // runner is what the passes of one controller share.

@@ -45,6 +45,8 @@ type Traits struct {
 	// Configured tells whether a template has settings of the platform. Nil: templates have
 	// none.
 	Configured func(*v1alpha1.BootstrapConfig) bool
+	// Servers are the platform's public ones, as httpbound.Server names them.
+	Servers []string
 	// Hosted tells whether labels are those of a job for the platform's own machines, which
 	// its webhooks speak of all the same. Nil: it has none.
 	Hosted func(labels []string) bool
@@ -83,6 +85,9 @@ type RunnerSpec struct {
 	Command []string
 	// Secrets that Open needs, by a name of the platform's own.
 	Secrets map[string]v1alpha1.SecretValueSource
+	// Servers that Secrets are sent to, as httpbound.Server names them. None where the
+	// settings name none that can be called: Open says what is wrong with them.
+	Servers []string
 	// Timeout of one call to the platform; zero means the default.
 	Timeout time.Duration
 	// PollInterval is how often the platform wants to be asked for jobs; zero leaves it to
@@ -115,4 +120,6 @@ type Config struct {
 	Secrets map[string]string
 	// Transport wraps the HTTP transport, for metrics and traces. May be nil.
 	Transport func(http.RoundTripper) http.RoundTripper
+	// Network is the transport below that. Nil: httpbound.Shared.
+	Network http.RoundTripper
 }

@@ -100,6 +100,9 @@ func (k *Kind) Access(ctx context.Context, secrets machine.Secrets, host machine
 	}, nil
 }
 
+// HostKey is the one that the user knows.
+func (k *Kind) HostKey(host machine.Object) string { return linuxOf(host).Spec.SSHHostKey }
+
 // Plan renders what the host should have.
 func (k *Kind) Plan(ctx context.Context, secrets machine.Secrets, host machine.Object) (plan.Plan, error) {
 	if k.hash == "" {

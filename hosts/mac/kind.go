@@ -143,6 +143,9 @@ func (k *Kind) Access(ctx context.Context, secrets machine.Secrets, host machine
 	}, nil
 }
 
+// HostKey is not known beforehand: a Mac is ordered, and Scaleway's API does not tell its key.
+func (k *Kind) HostKey(machine.Object) string { return "" }
+
 // Plan renders what the Mac should have.
 func (k *Kind) Plan(ctx context.Context, secrets machine.Secrets, host machine.Object) (plan.Plan, error) {
 	if k.hash == "" {

@@ -47,6 +47,9 @@ type Catalog interface {
 type Contents interface {
 	// Access says how the host is reached. Errors have a class (kit/errclass).
 	Access(ctx context.Context, secrets Secrets, host Object) (Access, error)
+	// HostKey is the fingerprint that the host has to show; empty where the first one that it
+	// shows is taken.
+	HostKey(host Object) string
 	// Plan renders what the host should have. Errors have a class.
 	Plan(ctx context.Context, secrets Secrets, host Object) (plan.Plan, error)
 }

@@ -66,7 +66,6 @@ type Reconciler struct {
 }
 
 //+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=hostfleets,verbs=get;list;watch
-//+kubebuilder:rbac:groups="",namespace=hyperfleet-system,resources=secrets,verbs=get
 //+kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 // SetupWithManager adds the controller to a manager, and the index of hosts by fleet.

@@ -4,6 +4,7 @@
 package machine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -112,8 +113,21 @@ func provision(ctx context.Context, s *scope) step.Result { return s.Kind.Provis
 
 // pin sees the host's key before anything is sent to it, and puts it on record.
 func pin(ctx context.Context, s *scope) step.Result {
-	if s.status.SSHHostKey != "" {
-		return step.Done()
+	known := s.Kind.HostKey(s.obj)
+
+	switch {
+	case s.status.SSHHostKey == "":
+	case known == "":
+		return step.Done().WithReason("TrustedOnFirstUse", "the key is the first one that the host has shown: "+s.status.SSHHostKey)
+	case known == s.status.SSHHostKey:
+		return step.Done().WithReason("Known", "the key is that of spec.sshHostKey")
+	default:
+		s.status.SSHHostKey = "" // spec.sshHostKey was set since, or changed
+	}
+
+	if s.status.FailureReason == v1alpha1.FailureHostKeyChanged {
+		return step.Stall(s.status.FailureReason, s.status.FailureMessage+
+			": correct spec.sshHostKey, and then clear status.failureReason")
 	}
 
 	if s.running() != "" {
@@ -343,7 +357,7 @@ func (s *scope) begin(ctx context.Context, work job) step.Result {
 
 	work.target = ssh.Target{
 		Name: s.obj.GetName(), Address: access.Address, User: access.User,
-		PrivateKey: access.PrivateKey, Password: access.Password, HostKey: s.status.SSHHostKey,
+		PrivateKey: access.PrivateKey, Password: access.Password, HostKey: cmp.Or(s.Kind.HostKey(s.obj), s.status.SSHHostKey),
 	}
 	work.hash, work.has = s.hash, digests(s.status.Parts)
 	work.wake = s.wake(client.ObjectKeyFromObject(s.obj))

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/networking/alloc"
 	"github.com/hyperfleet/hyperfleet/networking/pools"
 )
@@ -51,6 +52,12 @@ func PoolReader(live client.Reader, registry *Registry) pools.PoolReader {
 
 			if err != nil {
 				return nil, fmt.Errorf("get cluster of template %s: %w", client.ObjectKeyFromObject(template), err)
+			}
+
+			if err := allowed(ctx, live, template, &cluster); errclass.Of(err) == errclass.Configuration {
+				continue
+			} else if err != nil {
+				return nil, err
 			}
 
 			// What is wrong with it, its own pass says.

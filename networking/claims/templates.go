@@ -22,12 +22,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hypervisor/tenancy"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/networking/pools"
 )
 
 const (
 	// passTimeout bounds one pass.
 	passTimeout = time.Minute
+	// notAllowedRetry is how soon labels of a namespace, which are not watched, are read again.
+	notAllowedRetry = time.Minute
 
 	kindTemplate = "HypervisorMachineTemplate"
 	kindClaim    = "MachineClaim"
@@ -36,7 +40,9 @@ const (
 // Templates puts the pools of HypervisorMachineTemplates into the address registry, and says on the
 // templates how that went.
 type Templates struct {
-	Client    client.Client
+	Client client.Client
+	// Live reads from the API server itself: namespaces are not cached.
+	Live      client.Reader
 	Addresses *pools.AddressRegistry
 	Registry  *Registry
 	Clock     clock.WithTicker
@@ -46,6 +52,7 @@ type Templates struct {
 
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=hypervisormachinetemplates;hypervisorclusters;runnerpools,verbs=get;list;watch
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=hypervisormachinetemplates/status,verbs=patch
+//+kubebuilder:rbac:groups="",resources=namespaces,verbs=get
 
 // SetupWithManager adds the controller to a manager.
 func (t *Templates) SetupWithManager(mgr ctrl.Manager) error {
@@ -148,7 +155,32 @@ func (t *Templates) Reconcile(ctx context.Context, req reconcile.Request) (recon
 		return reconcile.Result{}, fmt.Errorf("get cluster %s: %w", name, err)
 	}
 
+	// A pool that is not allowed must not be in the way of others.
+	if err := allowed(ctx, t.Live, &template, &cluster); errclass.Of(err) == errclass.Configuration {
+		t.Registry.Remove(req.NamespacedName)
+
+		return reconcile.Result{RequeueAfter: notAllowedRetry}, t.report(ctx, &template, metav1.Condition{
+			Type: v1alpha1.ConditionAddressPoolReady, Status: metav1.ConditionFalse,
+			Reason: errclass.Reason(err, tenancy.ReasonAddress), Message: err.Error(),
+		})
+	} else if err != nil {
+		return reconcile.Result{}, err
+	}
+
 	return reconcile.Result{}, t.set(ctx, &template, &cluster)
+}
+
+// allowed makes sure that the cluster lets the template's namespace have what it names. An
+// error of class Configuration says what it may have.
+func allowed(
+	ctx context.Context, live client.Reader, template *v1alpha1.HypervisorMachineTemplate, cluster *v1alpha1.HypervisorCluster,
+) error {
+	entry, err := tenancy.Find(cluster, template.Namespace, tenancy.LabelsOf(ctx, live, template.Namespace))
+	if err != nil {
+		return err //nolint:wrapcheck // it names both and the fix
+	}
+
+	return tenancy.Check(entry, cluster, template) //nolint:wrapcheck // as above
 }
 
 // set puts the template's pool into the address registry and reports.

@@ -55,7 +55,7 @@ type Registrations struct {
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=dnsregistrations/finalizers,verbs=update
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=hypervisorclusters;machineclaims,verbs=get;list;watch
 //+kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
-//+kubebuilder:rbac:groups="",namespace=hyperfleet-system,resources=secrets,verbs=get
+//+kubebuilder:rbac:groups="",namespace=hyperfleet-system,resources=secrets,resourceNames=dns-credentials;dns-tsig,verbs=get
 
 // SetupWithManager adds the controller to a manager.
 func (r *Registrations) SetupWithManager(mgr ctrl.Manager) error {

@@ -9,11 +9,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/url"
 	"sync"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 )
 
 // Clusters keeps one connection per HypervisorCluster. It is safe for concurrent use.
@@ -149,8 +151,13 @@ func (c *Clusters) read(ctx context.Context, spec *v1alpha1.HypervisorClusterSpe
 		{spec.Credentials.ClientCert, &out.ClientCert},
 		{spec.Credentials.ClientKey, &out.ClientKey},
 	}
+
+	// An administrator wrote the endpoint. A kubeconfig has its server in itself.
+	to := Sent{Servers: serversOf(spec.Endpoint)}
+	to.Usual = to.Servers
+
 	for _, field := range fields {
-		value, err := c.Secrets.source(ctx, field.from, "")
+		value, err := c.Secrets.source(ctx, field.from, "", to)
 		if err != nil {
 			return clusterSecrets{}, err
 		}
@@ -168,6 +175,15 @@ func (c *Clusters) read(ctx context.Context, spec *v1alpha1.HypervisorClusterSpe
 	}
 
 	return out, nil
+}
+
+func serversOf(endpoint string) []string {
+	parsed, err := url.Parse(endpoint)
+	if err != nil || parsed.Host == "" {
+		return nil
+	}
+
+	return []string{httpbound.Server(parsed)}
 }
 
 // digestOf fingerprints settings and secrets together. Only the digest is kept.

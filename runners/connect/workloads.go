@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
@@ -24,8 +25,13 @@ import (
 // callTimeout bounds a call to a platform where the template says nothing.
 const callTimeout = 30 * time.Second
 
-// reread is how old a scope's credentials may be before their Secrets are read again.
-const reread = 15 * time.Second
+const (
+	// reread is how old a scope's credentials may be before their Secrets are read again.
+	reread = 15 * time.Second
+	// unused is how long a provider is kept that nobody asks for: its pool or claim is gone, or
+	// names another scope.
+	unused = time.Hour
+)
 
 // Workloads keeps one workload.Provider per scope of a CI platform. It is safe for
 // concurrent use.
@@ -129,9 +135,21 @@ func (w *Workloads) store(key string, config workload.Config) (workload.Provider
 		w.entries = map[string]*workloadEntry{}
 	}
 
+	maps.DeleteFunc(w.entries, func(_ string, old *workloadEntry) bool { return w.clock().Since(old.read) > unused })
+
 	w.entries[key] = &workloadEntry{digest: digest, provider: provider, read: w.clock().Now()}
 
 	return provider, nil
+}
+
+// Forget drops the providers of a template that is gone, with their credentials.
+func (w *Workloads) Forget(template types.NamespacedName) {
+	prefix := template.Namespace + "\x00" + template.Name + "\x00"
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	maps.DeleteFunc(w.entries, func(key string, _ *workloadEntry) bool { return strings.HasPrefix(key, prefix) })
 }
 
 func (w *Workloads) clock() clock.PassiveClock {
@@ -148,6 +166,7 @@ func (w *Workloads) config(
 ) (workload.Config, error) {
 	out := workload.Config{
 		Runner: runner, Template: template, Secrets: make(map[string]string, len(runner.Secrets)),
+		Network: w.Secrets.Reach.Transport(),
 	}
 	if w.Transport != nil {
 		out.Transport = func(next http.RoundTripper) http.RoundTripper { return w.Transport(runner.Platform, next) }
@@ -160,7 +179,8 @@ func (w *Workloads) config(
 	for _, name := range slices.Sorted(maps.Keys(runner.Secrets)) {
 		source := runner.Secrets[name]
 
-		value, err := w.Secrets.source(ctx, &source, template.Namespace)
+		value, err := w.Secrets.source(ctx, &source, template.Namespace,
+			Sent{Servers: runner.Servers, Usual: w.Platforms[runner.Platform].Traits().Servers})
 		if err != nil {
 			return workload.Config{}, err
 		}

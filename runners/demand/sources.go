@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
@@ -60,6 +61,8 @@ type Sources struct {
 	mu       sync.Mutex
 	running  map[workload.Provider]*source
 	statuses map[types.NamespacedName]SourceStatus
+	// refused are the pools whose settings or credentials can't be used, as of the last look.
+	refused map[types.NamespacedName]SourceStatus
 }
 
 // SourceStatus is how a pool's jobs are heard of at present.
@@ -145,9 +148,52 @@ func (s *Sources) SourceStatus(pool types.NamespacedName) (SourceStatus, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
+	if out, ok := s.refused[pool]; ok {
+		return out, true
+	}
+
 	out, ok := s.statuses[pool]
 
 	return out, ok
+}
+
+// refuse keeps why pools have no source, and wakes those for which that is changed.
+func (s *Sources) refuse(why map[types.NamespacedName]error) {
+	refused := make(map[types.NamespacedName]SourceStatus, len(why))
+
+	var changed []types.NamespacedName
+
+	s.mu.Lock()
+	for key, err := range why {
+		last, known := s.refused[key]
+		if !known || last.Err.Error() != err.Error() {
+			last = SourceStatus{Err: err, Since: s.Clock.Now()}
+			changed = append(changed, key)
+		}
+
+		refused[key] = last
+	}
+
+	for key := range s.refused {
+		if why[key] == nil {
+			changed = append(changed, key)
+		}
+	}
+
+	s.refused = refused
+	s.mu.Unlock()
+
+	s.wake(changed)
+}
+
+func (s *Sources) wake(pools []types.NamespacedName) {
+	if s.Wake == nil {
+		return
+	}
+
+	for _, key := range pools {
+		s.Wake(key)
+	}
 }
 
 // note keeps how a source went for all of its pools, and wakes those for which that is
@@ -167,13 +213,7 @@ func (s *Sources) note(pools []readPool, err error) {
 	}
 	s.mu.Unlock()
 
-	if s.Wake == nil {
-		return
-	}
-
-	for _, key := range changed {
-		s.Wake(key)
-	}
+	s.wake(changed)
 }
 
 // look starts the sources of pools that are new, and ends those that no pool needs.
@@ -221,14 +261,14 @@ func (s *Sources) forget(byProvider map[workload.Provider][]readPool) {
 }
 
 // providers gives the pools of each provider. A pool whose provider can't be had is left
-// out: why is in its template's conditions.
+// out; where its own settings are why, its condition says so.
 func (s *Sources) providers(ctx context.Context) (map[workload.Provider][]readPool, error) {
 	pools, err := s.Platforms.readPools(ctx, s.Client, "")
 	if err != nil {
 		return nil, err
 	}
 
-	out := map[workload.Provider][]readPool{}
+	out, refused := map[workload.Provider][]readPool{}, map[types.NamespacedName]error{}
 
 	for _, pool := range pools {
 		if pool.template == nil || !pool.object.DeletionTimestamp.IsZero() {
@@ -236,10 +276,16 @@ func (s *Sources) providers(ctx context.Context) (map[workload.Provider][]readPo
 		}
 
 		provider, err := s.Providers.For(ctx, pool.template, pool.object.Spec.Workload)
-		if err == nil {
+
+		switch {
+		case err == nil:
 			out[provider] = append(out[provider], pool)
+		case errclass.Of(err) == errclass.Configuration:
+			refused[pool.Key()] = err
 		}
 	}
+
+	s.refuse(refused)
 
 	return out, nil
 }

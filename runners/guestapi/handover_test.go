@@ -27,6 +27,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/identity"
+	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 	"github.com/hyperfleet/hyperfleet/runners/handover"
@@ -150,8 +151,12 @@ func (w *world) operator() *httptest.Server {
 		w.t.Fatal(err)
 	}
 
+	reach, err := httpbound.NewReach([]string{w.github.URL}, nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
 	workloads := &connect.Workloads{
-		Secrets: &connect.Secrets{Reader: env.Client, OperatorNamespace: w.namespace},
+		Secrets: &connect.Secrets{Reader: env.Client, OperatorNamespace: w.namespace, Reach: reach},
 		Platforms: map[string]workload.Platform{
 			v1alpha1.WorkloadGitHubActions: github.Platform{}, v1alpha1.WorkloadGeneric: generic.Platform{},
 		},

@@ -6,6 +6,7 @@ package machineclaim
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -61,6 +62,8 @@ type Reconciler struct {
 	bindings bindings
 	causes   causes
 	retired  retired
+	// placing is held while a machine is placed within a quota.
+	placing sync.Mutex
 }
 
 // Reports puts what was reported of a claim's machine into its status, within a step; see

@@ -9,10 +9,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
@@ -59,7 +62,12 @@ func deregister(ctx context.Context, s *scope) step.Result {
 func (s *scope) removeRunner(ctx context.Context, provider workload.Provider) step.Result {
 	info := s.claim.Status.BootstrapInfo
 
-	runner, err := provider.Find(ctx, s.runnerKey(), s.listingAge())
+	key, err := s.runnerKey(ctx)
+	if err != nil {
+		return step.Fail(err)
+	}
+
+	runner, err := provider.Find(ctx, key, s.listingAge())
 
 	switch {
 	case workload.Is(err, workload.NotFound):
@@ -90,15 +98,27 @@ func (s *scope) removeRunner(ctx context.Context, provider workload.Provider) st
 	}
 }
 
-// runnerKey is what the runner is found by: its name, or its id where it is bound to a
-// job, for platforms list no such runners by name.
-func (s *scope) runnerKey() string {
+// runnerKey is what the runner is found by: its name, which follows from the claim, or the id
+// of its job where it is bound to one, for platforms list no such runners by name. Whatever
+// runner the status names, it may be another's: statuses can be written by hand.
+func (s *scope) runnerKey(ctx context.Context) (string, error) {
 	info := s.claim.Status.BootstrapInfo
-	if info.BoundJob != "" && info.RunnerID != "" {
-		return info.RunnerID
+	if info.BoundJob == "" || info.RunnerID == "" {
+		return vmspec.RunnerName(s.claim), nil
 	}
 
-	return info.RunnerName
+	var job v1alpha1.RunnerJob
+
+	err := s.Client.Get(ctx, types.NamespacedName{Namespace: s.claim.Namespace, Name: info.BoundJob}, &job)
+	if apierrors.IsNotFound(err) {
+		return vmspec.RunnerName(s.claim), nil
+	}
+
+	if err != nil {
+		return "", fmt.Errorf("get job %s: %w", info.BoundJob, err)
+	}
+
+	return job.Spec.ID, nil
 }
 
 // listingAge is how old a listing of runners may be: it has to be of after the machine

@@ -9,6 +9,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/hypervisor/tenancy"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 	"github.com/hyperfleet/hyperfleet/runners/vmspec"
@@ -29,6 +30,12 @@ func place(ctx context.Context, s *scope) step.Result {
 		return result
 	}
 
+	unlock, err := s.withinQuota(ctx)
+	if err != nil {
+		return connect.Outcome(err, lookAgain, tenancy.ReasonNamespace)
+	}
+	defer unlock()
+
 	reserved, err := s.provider.Reserve(ctx, vmspec.Spec(s.claim, s.template, s.names))
 	if hypervisor.Is(err, hypervisor.NoCapacity) {
 		return connect.Outcome(err, lookAgain, "NoCapacity") // nothing failed: it waits for room
@@ -42,7 +49,7 @@ func place(ctx context.Context, s *scope) step.Result {
 
 	status.VMRef = &v1alpha1.VMReference{
 		HypervisorCluster: s.cluster.Name, VMID: strconv.Itoa(reserved.ID), Node: reserved.Node,
-		OperatorUID: s.Settings.OperatorUID,
+		OperatorUID: s.Settings.OperatorUID, Resources: placed(s.template),
 	}
 
 	if status.NetworkInfo == nil {

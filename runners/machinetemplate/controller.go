@@ -36,7 +36,9 @@ const concurrency = 8
 
 // Reconciler reconciles HypervisorMachineTemplates.
 type Reconciler struct {
-	Client    client.Client
+	Client client.Client
+	// Live reads from the API server itself: namespaces are not cached.
+	Live      client.Reader
 	Runner    *step.Runner
 	Clusters  *connect.Clusters
 	Workloads *connect.Workloads
@@ -50,6 +52,7 @@ type Reconciler struct {
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=hypervisormachinetemplates/status,verbs=get;update;patch
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=hypervisormachinetemplates/finalizers,verbs=update
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=hypervisorclusters;machineclaims,verbs=get;list;watch
+//+kubebuilder:rbac:groups="",resources=namespaces,verbs=get
 
 // SetupWithManager adds the controller to a manager.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
@@ -116,6 +119,7 @@ func plan() step.Plan[*scope] {
 		Steps: []step.Step[*scope]{
 			{Condition: "Rendered", Run: rendered},           // cloud-init texts are sound
 			{Condition: "ClusterReady", Run: clusterReady},   // the hypervisor answers
+			{Condition: "Allowed", Run: allowed},             // the namespace may use all that the template names
 			{Condition: "Resolved", Run: resolved},           // the hypervisor has the template
 			{Condition: "WorkloadReady", Run: workloadReady}, // the CI platform takes our credentials
 		}, Deletion: []step.Step[*scope]{
@@ -130,6 +134,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 
 	var template v1alpha1.HypervisorMachineTemplate
 	if err := r.Client.Get(ctx, req.NamespacedName, &template); err != nil {
+		if client.IgnoreNotFound(err) == nil {
+			r.Workloads.Forget(req.NamespacedName)
+		}
+
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 

@@ -5,5 +5,5 @@
 // and its CI platform, again and again: a template that has vanished must stop new
 // machines before they fail one by one.
 //
-//	Rendered ──► ClusterReady ──► Resolved ──► WorkloadReady ──► (again every interval)
+//	Rendered ──► ClusterReady ──► Allowed ──► Resolved ──► WorkloadReady ──► (again every interval)
 package machinetemplate

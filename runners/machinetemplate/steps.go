@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hypervisor/tenancy"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
@@ -58,6 +59,20 @@ func clusterReady(ctx context.Context, s *scope) step.Result {
 	}
 
 	s.cluster, s.provider = &cluster, provider
+
+	return step.Done()
+}
+
+// allowed makes sure that the cluster lets the namespace have what the template names.
+func allowed(ctx context.Context, s *scope) step.Result {
+	entry, err := tenancy.Find(s.cluster, s.template.Namespace, tenancy.LabelsOf(ctx, s.Live, s.template.Namespace))
+	if err == nil {
+		err = tenancy.Check(entry, s.cluster, s.template)
+	}
+
+	if err != nil {
+		return connect.Outcome(err, retryAfter, tenancy.ReasonNamespace)
+	}
 
 	return step.Done()
 }

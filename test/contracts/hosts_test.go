@@ -78,6 +78,7 @@ func linuxRejections() []rejection {
 		{"Secret by path", change{"spec.sshKeySecretRef.name": "a/b"}, "spec.sshKeySecretRef.name", "name must be the name of a Secret"},
 		{"key with a space", change{"spec.sshKeySecretRef.key": "a b"}, "spec.sshKeySecretRef.key", "key must be a key of a Secret"},
 		{"no kubeconfig", change{"spec.kubeconfigSecretRef": removed{}}, "spec.kubeconfigSecretRef", "Required value"},
+		{"host key without a hash", change{"spec.sshHostKey": "aa:bb"}, "spec.sshHostKey", "sshHostKey must be a fingerprint"},
 		{"name too long for a host", change{"metadata.name": name}, "LinuxMachine", "the name must have at most 63 characters"},
 	}
 }

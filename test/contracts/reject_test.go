@@ -104,6 +104,21 @@ func clusterNetworkRejections() []rejection {
 		{"pool with a space", change{"spec.resourcePool": "my pool"}, "spec.resourcePool", "resourcePool must be the id of a pool"},
 		{"range upside down", change{"spec.vmIdRange": anyMap{"min": int64(300), "max": int64(200)}}, "spec.vmIdRange", "vmIdRange.min must not be above"},
 		{"reserved ids", change{"spec.vmIdRange": anyMap{"min": int64(1), "max": int64(200)}}, "spec.vmIdRange.min", "greater than or equal to 100"},
+		{
+			"namespaces by nothing", change{"spec.allowedNamespaces": list{anyMap{"templates": list{"debian"}}}},
+			"spec.allowedNamespaces", "choose the namespaces by exactly one of names and selector",
+		},
+		{
+			"namespaces by both", change{"spec.allowedNamespaces": list{anyMap{"names": list{"ci"}, "selector": anyMap{}}}},
+			"spec.allowedNamespaces", "choose the namespaces by exactly one of names and selector",
+		},
+		{"nobody", change{"spec.allowedNamespaces": list{}}, "spec.allowedNamespaces", "at least 1 items"},
+		{
+			"VLANs upside down", change{"spec.allowedNamespaces": list{
+				anyMap{"names": list{"ci"}, "vlans": list{anyMap{"min": int64(3), "max": int64(2)}}},
+			}},
+			"spec.allowedNamespaces", "vlans: min must not be above max",
+		},
 		{"tag key with a slash", change{"spec.tags": anyMap{"a/b": "c"}}, "spec.tags", "tags must have keys of letters"},
 		{"tag value with a blank", change{"spec.tags": anyMap{"a": "b c"}}, "spec.tags", "tags must have values of letters"},
 		{"tag value without end", change{"spec.tags": anyMap{"a": strings.Repeat("b", 64)}}, "spec.tags", "at most 63 characters"},

@@ -166,6 +166,7 @@ func New(t testing.TB, env *kube.Env, opts Options) *Fleet {
 	f.Runners.OrphanAge = time.Second
 	f.Runners.TaskInterval = 25 * time.Millisecond
 	f.Runners.ListInterval = 100 * time.Millisecond
+	f.Runners.PlatformURLs = []string{f.GitHub.URL}
 
 	f.secret(proxmoxSecret, map[string]string{"tokenId": pve.DefaultTokenID, "tokenSecret": pve.DefaultSecret})
 	f.secret(githubSecret, map[string]string{"pat": githubtest.PAT})

@@ -184,6 +184,8 @@ func newWorld(
 
 	w.Fleet, w.Watch = f, newWatch(t, f.PVE)
 	w.trap = newTrap(at, func() { w.Operators.kill() }, t.Errorf)
+	forge := w.trap.forge(t, f)
+	f.Runners.PlatformURLs = []string{forge}
 	way, areas := f.Env.Config, []string{config.AreaRunners}
 
 	if life.Addresses != nil {
@@ -196,7 +198,7 @@ func newWorld(
 	f.Front.Serve(w.trap.webhooks(w.Operators.front))
 
 	template := f.NewTemplate()
-	template.Spec.Bootstrap.Config.GitHub.APIURL = w.trap.forge(t, f)
+	template.Spec.Bootstrap.Config.GitHub.APIURL = forge
 
 	if life.Addresses != nil {
 		template.Spec.Network = &v1alpha1.MachineNetwork{

@@ -90,6 +90,7 @@ func newOperators(
 			"taskInterval":     f.Runners.TaskInterval.String(),
 			"listInterval":     f.Runners.ListInterval.String(),
 			"jobSilence":       f.Runners.JobSilence.String(),
+			"platformURLs":     f.Runners.PlatformURLs,
 		},
 	})
 	if err != nil {

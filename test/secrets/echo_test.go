@@ -69,6 +69,7 @@ func TestErrorsThatRepeatSecrets(t *testing.T) {
 func (w *world) echoingTemplates(status int) []*v1alpha1.HypervisorMachineTemplate {
 	server := httptest.NewServer(echo(status))
 	w.T.Cleanup(server.Close)
+	w.Runners.PlatformURLs = append(w.Runners.PlatformURLs, server.URL)
 
 	token, app := w.NewTemplate(), w.NewTemplate()
 	token.Name, app.Name = fmt.Sprintf("token-%d", status), fmt.Sprintf("app-%d", status)

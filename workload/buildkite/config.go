@@ -46,6 +46,8 @@ type Config struct {
 	Timeout time.Duration
 	// Transport wraps the HTTP transport, for metrics and traces. May be nil.
 	Transport func(http.RoundTripper) http.RoundTripper
+	// Network is the transport below that. Nil: httpbound.Shared.
+	Network http.RoundTripper
 }
 
 // New makes the provider of one queue. It makes no call. A configuration that cannot work
@@ -55,17 +57,11 @@ func New(config Config) (workload.Provider, error) {
 }
 
 func newProvider(config Config, clk clock.Clock) (*provider, error) {
-	endpoint := strings.TrimRight(cmp.Or(config.Endpoint, publicEndpoint), "/")
-
-	base, err := url.Parse(endpoint)
+	endpoint, _, err := readEndpoint(config.Endpoint)
 
 	switch {
-	case err != nil || base.Scheme != "https" && base.Scheme != "http" || base.Host == "" || base.User != nil:
-		return nil, rejected(ReasonConfig,
-			"bootstrap.config.buildkite.endpoint is not a URL without credentials: use one such as "+publicEndpoint)
-	case !httpbound.Safe(base):
-		return nil, rejected(ReasonConfig,
-			"bootstrap.config.buildkite.endpoint is plain http, and the agent token is sent there: use https")
+	case err != nil:
+		return nil, err
 	case strings.TrimSpace(config.Token) == "":
 		return nil, rejected(ReasonCredentials,
 			"no credentials: the Secret of bootstrap.config.buildkite.credentials holds no agent token")
@@ -84,6 +80,24 @@ func newProvider(config Config, clk clock.Clock) (*provider, error) {
 	out.reservations, out.tokens = newBatcher(out.reserveAll), newBatcher(out.acquireAll)
 
 	return out, nil
+}
+
+// readEndpoint gives the agent API's endpoint without a slash at its end.
+func readEndpoint(text string) (string, *url.URL, error) {
+	endpoint := strings.TrimRight(cmp.Or(text, publicEndpoint), "/")
+
+	base, err := url.Parse(endpoint)
+
+	switch {
+	case err != nil || base.Scheme != "https" && base.Scheme != "http" || base.Host == "" || base.User != nil:
+		return "", nil, rejected(ReasonConfig,
+			"bootstrap.config.buildkite.endpoint is not a URL without credentials: use one such as "+publicEndpoint)
+	case !httpbound.Safe(base):
+		return "", nil, rejected(ReasonConfig,
+			"bootstrap.config.buildkite.endpoint is plain http, and the agent token is sent there: use https")
+	}
+
+	return endpoint, base, nil
 }
 
 func stackPattern() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_-]{1,80}$`) }

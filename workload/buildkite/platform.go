@@ -13,6 +13,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
@@ -43,6 +44,7 @@ const (
 func (Platform) Traits() workload.Traits {
 	return workload.Traits{
 		Slug: "buildkite", JobPrefix: "bk",
+		Servers:    []string{"agent.buildkite.com"},
 		Configured: func(config *v1alpha1.BootstrapConfig) bool { return config.Buildkite != nil },
 	}
 }
@@ -76,6 +78,10 @@ func (Platform) Runner(template *v1alpha1.HypervisorMachineTemplate, load v1alph
 	}
 
 	out.Secrets = map[string]v1alpha1.SecretValueSource{secretToken: from.Credentials}
+
+	if _, base, err := readEndpoint(from.Endpoint); err == nil {
+		out.Servers = []string{httpbound.Server(base)}
+	}
 
 	if out.Scope.Organization == "" {
 		return out, errclass.New(errclass.Configuration, workload.ReasonScopeMissing,
@@ -230,5 +236,6 @@ func (Platform) Open(config workload.Config) (workload.Provider, error) {
 		Token:        config.Secrets[secretToken],
 		Timeout:      config.Runner.Timeout,
 		Transport:    config.Transport,
+		Network:      config.Network,
 	})
 }

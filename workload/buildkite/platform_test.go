@@ -50,6 +50,7 @@ func TestRunner(t *testing.T) {
 		Metadata: map[string]string{"site": "berlin"}, PollInterval: 10 * time.Second,
 		Program: guest.Runner{Program: "/usr/bin/buildkite-agent", WorkDir: "/tmp/runner-work", OS: "linux", Arch: "x64"},
 		Secrets: map[string]v1alpha1.SecretValueSource{"token": template().Spec.Bootstrap.Config.Buildkite.Credentials},
+		Servers: []string{"agent.buildkite.com"},
 		Timeout: 7 * time.Second,
 	}
 	with := func(change func(*workload.RunnerSpec)) workload.RunnerSpec {
@@ -83,7 +84,7 @@ func TestRunner(t *testing.T) {
 			}), buildkite.ReasonConfig,
 		},
 		"template not known": {nil, load(own), with(func(r *workload.RunnerSpec) {
-			r.Secrets, r.Timeout = nil, 0
+			r.Secrets, r.Servers, r.Timeout = nil, nil, 0
 		}), workload.ReasonBootstrapIncomplete},
 		"no organization": {template(), load(&v1alpha1.BuildkiteConfig{Queue: "linux"}), with(func(r *workload.RunnerSpec) {
 			r.Scope, r.Labels, r.Metadata = workload.Scope{}, []string{"queue=linux"}, nil

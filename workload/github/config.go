@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -34,6 +35,8 @@ type Config struct {
 	Timeout time.Duration
 	// Transport wraps the HTTP transport, for metrics and traces. May be nil.
 	Transport func(http.RoundTripper) http.RoundTripper
+	// Network is the transport below that. Nil: httpbound.Shared.
+	Network http.RoundTripper
 
 	// limits that providers of one Platform share.
 	limits *limits
@@ -241,6 +244,24 @@ func readURLs(config *Settings) (urls, error) {
 	}
 
 	return out, checkURL(runnerURLs, out.runner)
+}
+
+// servers are those that credentials are sent to; none where the settings are no good.
+func (s *Settings) servers() []string {
+	urls, err := readURLs(s)
+	if err != nil {
+		return nil
+	}
+
+	var out []string
+
+	for _, text := range []string{urls.api, urls.registrationToken} {
+		if parsed, err := url.Parse(text); err == nil {
+			out = append(out, httpbound.Server(parsed))
+		}
+	}
+
+	return slices.Compact(out)
 }
 
 func readScope(config *Settings) (scope, error) {

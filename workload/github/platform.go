@@ -41,6 +41,7 @@ const (
 func (Platform) Traits() workload.Traits {
 	return workload.Traits{
 		Slug: "github", JobPrefix: "gh",
+		Servers:    []string{"api.github.com"},
 		Hosted:     HostedLabels,
 		Configured: func(config *v1alpha1.BootstrapConfig) bool { return config.GitHub != nil },
 	}
@@ -74,7 +75,7 @@ func (Platform) Runner(template *v1alpha1.HypervisorMachineTemplate, load v1alph
 		out.Timeout = time.Duration(client.TimeoutSeconds) * time.Second
 	}
 
-	out.Secrets = secretsOf(from)
+	out.Secrets, out.Servers = secretsOf(from), place(from, out.Scope).servers()
 
 	if out.Scope == (workload.Scope{}) {
 		return out, errclass.New(errclass.Configuration, workload.ReasonScopeMissing,
@@ -205,24 +206,13 @@ func (p Platform) Open(config workload.Config) (workload.Provider, error) {
 		return nil, err
 	}
 
-	return New(Config{Settings: settings, Timeout: config.Runner.Timeout, Transport: config.Transport, limits: p.limits})
+	return New(Config{Settings: settings, Timeout: config.Runner.Timeout, Transport: config.Transport, Network: config.Network, limits: p.limits})
 }
 
-func settings(config workload.Config) (*Settings, error) {
-	from := bootstrapOf(config.Template)
-	if from == nil {
-		return nil, missingBootstrap(config.Template)
-	}
-
-	out := &Settings{
-		Organization: config.Runner.Scope.Organization,
-		Enterprise:   config.Runner.Scope.Enterprise,
-		RunnerGroup:  config.Runner.Group,
-		ScaleSet:     config.Runner.Queue,
-		APIURL:       from.APIURL,
-		Token:        strings.TrimSpace(config.Secrets[secretToken]),
-	}
-	out.Owner, out.Repository, _ = strings.Cut(config.Runner.Scope.Repository, "/")
+// place is what of the settings says where calls go.
+func place(from *v1alpha1.GitHubBootstrap, scope workload.Scope) *Settings {
+	out := &Settings{Organization: scope.Organization, Enterprise: scope.Enterprise, APIURL: from.APIURL}
+	out.Owner, out.Repository, _ = strings.Cut(scope.Repository, "/")
 
 	if from.RegistrationURLs != nil {
 		out.RegistrationURLs = *from.RegistrationURLs
@@ -231,6 +221,19 @@ func settings(config workload.Config) (*Settings, error) {
 	if from.RunnerURLs != nil {
 		out.RunnerURLs = *from.RunnerURLs
 	}
+
+	return out
+}
+
+func settings(config workload.Config) (*Settings, error) {
+	from := bootstrapOf(config.Template)
+	if from == nil {
+		return nil, missingBootstrap(config.Template)
+	}
+
+	out := place(from, config.Runner.Scope)
+	out.RunnerGroup, out.ScaleSet = config.Runner.Group, config.Runner.Queue
+	out.Token = strings.TrimSpace(config.Secrets[secretToken])
 
 	if from.App == nil {
 		return out, nil

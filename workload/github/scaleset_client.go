@@ -64,7 +64,7 @@ type service struct {
 }
 
 func newService(p *provider, config Config) *service {
-	next := httpbound.Shared()
+	next := config.network()
 	if config.Transport != nil {
 		next = config.Transport(next)
 	}

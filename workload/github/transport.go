@@ -19,15 +19,23 @@ import (
 
 // network gives the chain that a call goes through: guard and credentials, which come
 // before it, then retry, the caller's wrapping (metrics, traces), the budget's look at the
-// answer, the network. The network's part is the process's shared transport, so that
-// providers come and go without leaving connections behind.
+// answer, the network. The network's part is a transport that providers share, so that
+// they come and go without leaving connections behind.
 func (p *provider) network(config Config, spent *budget) http.RoundTripper {
-	next := observing(httpbound.Shared(), spent)
+	next := observing(config.network(), spent)
 	if config.Transport != nil {
 		next = config.Transport(next)
 	}
 
 	return retry.Transport(next, p.clock, mayRepeat)
+}
+
+func (c *Config) network() http.RoundTripper {
+	if c.Network != nil {
+		return c.Network
+	}
+
+	return httpbound.Shared()
 }
 
 // guarding refuses to carry credentials to any host but the configured ones, wherever a

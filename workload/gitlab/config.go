@@ -36,6 +36,8 @@ type Config struct {
 	Timeout time.Duration
 	// Transport wraps the HTTP transport, for metrics and traces. May be nil.
 	Transport func(http.RoundTripper) http.RoundTripper
+	// Network is the transport below that. Nil: httpbound.Shared.
+	Network http.RoundTripper
 }
 
 // New makes the provider of one scope of GitLab. It makes no call. A configuration that
@@ -112,6 +114,21 @@ func checkURL(address string) (string, error) {
 	}
 
 	return strings.TrimSuffix(address, "/api/v4"), nil
+}
+
+// serversOf is the server that the access token is sent to; none where the URL is no good.
+func serversOf(address string) []string {
+	base, err := checkURL(address)
+	if err != nil {
+		return nil
+	}
+
+	parsed, err := url.Parse(base)
+	if err != nil {
+		return nil
+	}
+
+	return []string{httpbound.Server(parsed)}
 }
 
 // Kinds of scopes, in the words of the API's runner_type.

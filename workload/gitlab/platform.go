@@ -27,6 +27,7 @@ const secretToken = "token"
 func (Platform) Traits() workload.Traits {
 	return workload.Traits{
 		Slug: "gitlab", JobPrefix: "gl",
+		Servers:    []string{"gitlab.com"},
 		Configured: func(config *v1alpha1.BootstrapConfig) bool { return config.GitLab != nil },
 	}
 }
@@ -52,7 +53,7 @@ func (Platform) Runner(template *v1alpha1.HypervisorMachineTemplate, load v1alph
 		return out, missingBootstrap(template)
 	}
 
-	out.Secrets = map[string]v1alpha1.SecretValueSource{secretToken: from.Credentials}
+	out.Secrets, out.Servers = map[string]v1alpha1.SecretValueSource{secretToken: from.Credentials}, serversOf(out.URL)
 
 	if client := template.Spec.Bootstrap.Config.HTTPClient; client != nil {
 		out.Timeout = time.Duration(client.TimeoutSeconds) * time.Second
@@ -216,6 +217,6 @@ func (Platform) Open(config workload.Config) (workload.Provider, error) {
 
 	return New(Config{
 		URL: config.Runner.URL, Project: config.Runner.Scope.Repository, Group: config.Runner.Scope.Organization,
-		Token: config.Secrets[secretToken], Timeout: config.Runner.Timeout, Transport: config.Transport,
+		Token: config.Secrets[secretToken], Timeout: config.Runner.Timeout, Transport: config.Transport, Network: config.Network,
 	})
 }

@@ -41,6 +41,7 @@ func TestPlatformRunner(t *testing.T) {
 			Registration: v1alpha1.RegistrationToken, Timeout: 7 * time.Second,
 			Program: guest.Runner{Program: "/usr/bin/gitlab-runner", WorkDir: "/tmp/runner-work", OS: "linux", Arch: "amd64"},
 			Secrets: map[string]v1alpha1.SecretValueSource{"token": credentials},
+			Servers: []string{"gitlab.example.com"},
 		}
 		edit(&out)
 
@@ -68,6 +69,7 @@ func TestPlatformRunner(t *testing.T) {
 			spec(func(s *workload.RunnerSpec) {
 				s.URL, s.Scope = "https://example.com:8443/gitlab", workload.Scope{Server: "example.com:8443/gitlab", Organization: "17"}
 				s.Program.Program, s.Program.WorkDir = "/opt/gitlab-runner", "/work"
+				s.Servers = []string{"example.com:8443"}
 			}), "",
 		},
 		"an instance": {
@@ -75,15 +77,15 @@ func TestPlatformRunner(t *testing.T) {
 		},
 		"the template alone names no scope": {
 			template(nil), v1alpha1.Workload{Type: v1alpha1.WorkloadGitLabCI},
-			spec(func(s *workload.RunnerSpec) { s.URL, s.Scope = "", workload.Scope{} }), workload.ReasonScopeMissing,
+			spec(func(s *workload.RunnerSpec) { s.URL, s.Scope, s.Servers = "", workload.Scope{}, nil }), workload.ReasonScopeMissing,
 		},
 		"no template settings: what the pool says is told all the same": {
 			&v1alpha1.HypervisorMachineTemplate{}, pool(&v1alpha1.GitLabCIConfig{URL: "https://gitlab.example.com", GroupID: "g"}),
-			spec(func(s *workload.RunnerSpec) { s.Scope.Organization, s.Secrets, s.Timeout = "g", nil, 0 }), workload.ReasonBootstrapIncomplete,
+			spec(func(s *workload.RunnerSpec) { s.Scope.Organization, s.Secrets, s.Servers, s.Timeout = "g", nil, nil, 0 }), workload.ReasonBootstrapIncomplete,
 		},
 		"no template at all": {
 			nil, pool(&v1alpha1.GitLabCIConfig{URL: "https://gitlab.example.com", GroupID: "g"}),
-			spec(func(s *workload.RunnerSpec) { s.Scope.Organization, s.Secrets, s.Timeout = "g", nil, 0 }), workload.ReasonBootstrapIncomplete,
+			spec(func(s *workload.RunnerSpec) { s.Scope.Organization, s.Secrets, s.Servers, s.Timeout = "g", nil, nil, 0 }), workload.ReasonBootstrapIncomplete,
 		},
 	}
 	for name, tc := range cases {

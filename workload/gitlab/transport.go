@@ -17,10 +17,15 @@ import (
 
 // transport gives the chain a call goes through: guard, retry, the caller's wrapping
 // (metrics, traces), the limit's look at the answer, the network. The network's part is
-// the process's shared transport, so that providers come and go without leaving
-// connections behind.
+// a transport that providers share, so that they come and go without leaving connections
+// behind.
 func (p *provider) transport(config Config) http.RoundTripper {
-	next := observing(httpbound.Shared(), p.limit)
+	network := config.Network
+	if network == nil {
+		network = httpbound.Shared()
+	}
+
+	next := observing(network, p.limit)
 	if config.Transport != nil {
 		next = config.Transport(next)
 	}

@@ -165,6 +165,12 @@ type Runners struct {
 	JobRetention time.Duration `yaml:"jobRetention"`
 	// JobSilence is how long a job may go without news before its platform is asked.
 	JobSilence time.Duration `yaml:"jobSilence"`
+	// PlatformURLs are CI platforms' servers beside the public ones: https://github.example.com.
+	// Credentials are sent to them without being annotated for it, whatever their addresses.
+	PlatformURLs []string `yaml:"platformURLs"`
+	// PlatformNetworks are networks, such as 10.20.0.0/16, that servers may be in which users
+	// name. Others are called at public addresses only.
+	PlatformNetworks []string `yaml:"platformNetworks"`
 	// SnippetsPath is where the snippets storage of cloud-init source builtin is mounted.
 	SnippetsPath string `yaml:"snippetsPath"`
 }

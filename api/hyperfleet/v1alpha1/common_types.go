@@ -52,6 +52,10 @@ const (
 	// AnnotationAllowedNamespaces on a Secret lists, comma separated, the namespaces
 	// whose objects may read it; "*" allows all.
 	AnnotationAllowedNamespaces = "hyperfleet.io/allowed-namespaces"
+	// AnnotationAllowedServers on a Secret lists, comma separated, the servers that its values
+	// may be sent to, as host or host:port. Without it these are the platform's public ones,
+	// those of the operator's configuration, and what a HypervisorCluster itself names.
+	AnnotationAllowedServers = "hyperfleet.io/allowed-servers"
 	// AnnotationRemoveOrphans on a HypervisorCluster, "true", lets machines go that have no
 	// MachineClaim and are so many that they are held for a person to look at.
 	AnnotationRemoveOrphans = "hyperfleet.io/remove-orphans"

@@ -44,6 +44,15 @@ type HypervisorClusterSpec struct {
 	// +optional
 	TLS *HypervisorTLS `json:"tls,omitempty"`
 
+	// allowedNamespaces may have machines made here, each entry within its own limits; of
+	// several entries for a namespace the first counts. Default: all namespaces, without
+	// limits. Machines that are there are left alone.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=64
+	AllowedNamespaces []NamespaceAccess `json:"allowedNamespaces,omitempty"`
+
 	// nodes that may carry machines. Default: every online node of the cluster.
 	// +optional
 	// +listType=set

@@ -4,6 +4,7 @@
 package v1alpha1
 
 import (
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -95,6 +96,17 @@ type VMReference struct {
 	// node the VM was last seen on.
 	// +optional
 	Node string `json:"node,omitempty"`
+	// resources that the VM was placed with, for quotas.
+	// +optional
+	Resources *PlacedResources `json:"resources,omitempty"`
+}
+
+// PlacedResources are what a quota counts of a machine.
+type PlacedResources struct {
+	// cpu in cores.
+	CPU int32 `json:"cpu"`
+	// memory of the machine.
+	Memory resource.Quantity `json:"memory"`
 }
 
 // NetworkInfo is what is known of a machine's network.

@@ -32,6 +32,14 @@ type LinuxMachineSpec struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z_][a-z0-9_-]*$')",message="user must be the name of a user: lower-case letters, digits, '-' and '_'"
 	User string `json:"user,omitempty"`
+	// sshHostKey is the fingerprint of the key that the host's SSH server has to show, as
+	// `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` prints it. Nothing is sent to a host
+	// that shows another one. Default: the key that it shows first, which whoever answers at
+	// the address then chooses.
+	// +optional
+	// +kubebuilder:validation:MaxLength=50
+	// +kubebuilder:validation:XValidation:rule="self.matches('^SHA256:[A-Za-z0-9+/]{43}$')",message="sshHostKey must be a fingerprint: SHA256: and 43 characters, as ssh-keygen -l prints it"
+	SSHHostKey string `json:"sshHostKey,omitempty"`
 	// sshKeySecretRef picks the private key to log in with, as OpenSSH or PEM text.
 	SSHKeySecretRef LocalSecretKeySelector `json:"sshKeySecretRef"`
 	// kubeconfigSecretRef picks the kubeconfig with which the host's agent joins its cluster.

@@ -70,7 +70,8 @@ func pickPorts(ctx context.Context) (ports, error) {
 // operatorConfig is the operator's configuration file. What is not in it keeps its
 // default, as in a cluster.
 func (s *stack) operatorConfig() ([]byte, error) {
-	runners := map[string]any{}
+	// The simulator is on this machine, where nothing is called that is not listed.
+	runners := map[string]any{"platformURLs": []string{s.setting.forgeURL}}
 	if _, ok := s.faultsOf(ownerForge); ok {
 		// Jobs whose webhooks are lost are asked for at the CI platform. The default is
 		// right for a platform that loses few.
@@ -100,9 +101,7 @@ func (s *stack) operatorConfig() ([]byte, error) {
 		"health":      map[string]any{"bindAddress": loopback(s.ports.health)},
 		"webhooks":    webhooks,
 		"guest":       guest,
-	}
-	if len(runners) > 0 {
-		file["runners"] = runners
+		"runners":     runners,
 	}
 
 	text, err := yaml.Marshal(file)

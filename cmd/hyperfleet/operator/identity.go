@@ -30,11 +30,10 @@ const (
 
 var (
 	errNotSynced = errors.New("the caches are not filled yet")
-	errShortKey  = errors.New("it has fewer than 32 bytes: delete the secret, a new one is made at the next start")
+	errShortKey  = errors.New("its key has fewer than 32 bytes: take the key out of the secret, a new one is made at the next start")
 )
 
 //+kubebuilder:rbac:groups="",resources=namespaces,resourceNames=kube-system,verbs=get
-//+kubebuilder:rbac:groups="",namespace=hyperfleet-system,resources=secrets,verbs=get;create
 //+kubebuilder:rbac:groups="",namespace=hyperfleet-system,resources=events,verbs=create;patch
 //+kubebuilder:rbac:groups=coordination.k8s.io,namespace=hyperfleet-system,resources=leases,verbs=get;create;update;patch
 
@@ -62,6 +61,11 @@ func identify(ctx context.Context, reader client.Reader, writer client.Writer, c
 		if err := sameAsClaims(ctx, reader, uid); err != nil {
 			return identity{}, err
 		}
+	}
+
+	// Machines call the area runners alone; no other may read its key.
+	if !slices.Contains(cfg.Controllers, config.AreaRunners) {
+		return identity{uid: uid}, nil
 	}
 
 	key, err := reportKey(ctx, reader, writer, cfg.Namespace)
@@ -107,23 +111,32 @@ func sameAsClaims(ctx context.Context, reader client.Reader, uid string) error {
 	return nil
 }
 
-// reportKey reads the key, or makes it at the first start of the first replica.
+// reportKey reads the key, or makes it at the first start of the first replica. The manifests
+// have the Secret, without a key, so that the operator may change it alone; where it may make
+// Secrets it makes this one too.
 func reportKey(ctx context.Context, reader client.Reader, writer client.Writer, namespace string) ([]byte, error) {
 	name := client.ObjectKey{Namespace: namespace, Name: reportKeySecret}
-
-	var secret corev1.Secret
+	secret := corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
 
 	err := reader.Get(ctx, name, &secret)
-	if apierrors.IsNotFound(err) {
-		secret = corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name},
-			Data:       map[string][]byte{reportKeyField: make([]byte, reportKeyBytes)},
-		}
+	if client.IgnoreNotFound(err) == nil && len(secret.Data[reportKeyField]) == 0 {
+		missing := err != nil
+		secret.Data = map[string][]byte{reportKeyField: make([]byte, reportKeyBytes)}
 		_, _ = rand.Read(secret.Data[reportKeyField]) // never fails (crypto/rand)
 
-		err = writer.Create(ctx, &secret)
-		if apierrors.IsAlreadyExists(err) {
-			err = reader.Get(ctx, name, &secret)
+		if missing {
+			err = writer.Create(ctx, &secret)
+		} else {
+			err = writer.Update(ctx, &secret)
+		}
+
+		if apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) {
+			err = reader.Get(ctx, name, &secret) // another replica was first
+		}
+
+		if missing && apierrors.IsForbidden(err) {
+			return nil, fmt.Errorf("it does not exist, and the operator may not make it: apply deploy/base, "+
+				"or kubectl -n %s create secret generic %s: %w", namespace, reportKeySecret, err)
 		}
 	}
 

@@ -20,6 +20,7 @@ import (
 
 	v1alpha1 "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/version"
+	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 	"github.com/hyperfleet/hyperfleet/kit/tracing"
@@ -134,6 +135,12 @@ func validate(cfg *v1alpha1.OperatorConfig) error {
 	wrong(cfg.Namespace == "", "namespace", "it must name the namespace that the operator runs in")
 	at("guest.url", guestURL(cfg.Guest.URL))
 	at("webhooks.url", webhookURL(cfg.Webhooks.URL))
+
+	_, err = httpbound.NewReach(cfg.Runners.PlatformURLs, nil)
+	at("runners.platformURLs", err)
+
+	_, err = httpbound.NewReach(nil, cfg.Runners.PlatformNetworks)
+	at("runners.platformNetworks", err)
 
 	return errors.Join(errs...)
 }

@@ -128,6 +128,7 @@ func (o *Operator) write(t testing.TB, f *fleet.Fleet, server *spire.Server) {
 		"webhooks":       map[string]any{"bindAddress": o.address, "certFile": o.path("tls.crt"), "keyFile": o.path("tls.key")},
 		"guest":          map[string]any{"url": "https://" + inside(t, o.address), "caFile": o.path("tls.crt")},
 		"leaderElection": map[string]any{"enabled": false},
+		"runners":        map[string]any{"platformURLs": f.Runners.PlatformURLs},
 		"identity": map[string]any{"spire": map[string]any{
 			"address": "unix://" + server.Socket, "trustDomain": server.TrustDomain,
 			"machineAddress": inside(t, server.Address),
@@ -196,6 +197,8 @@ func Forge(t testing.TB, f *fleet.Fleet) string {
 		r.Out.Host = name
 	}})
 	t.Cleanup(server.Close)
+
+	f.Runners.PlatformURLs = append(f.Runners.PlatformURLs, server.URL)
 
 	return strings.TrimSuffix(server.URL, "/")
 }

@@ -1,0 +1,195 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package tenancy_test
+
+import (
+	"errors"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hypervisor/tenancy"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
+)
+
+func cluster(entries ...v1alpha1.NamespaceAccess) *v1alpha1.HypervisorCluster {
+	return &v1alpha1.HypervisorCluster{
+		ObjectMeta: metav1.ObjectMeta{Name: "prod"},
+		Spec: v1alpha1.HypervisorClusterSpec{
+			DefaultStorage: "local-lvm", DefaultNetwork: "vmbr0", AllowedNamespaces: entries,
+			KubeVirt: &v1alpha1.KubeVirtCluster{Namespace: "machines", StorageClassName: "local-lvm", Network: "vlan20"},
+		},
+	}
+}
+
+func TestFind(t *testing.T) {
+	t.Parallel()
+
+	errDown := errors.New("down")
+	gold := &v1alpha1.NamespaceSelector{MatchLabels: map[string]string{"tier": "gold"}}
+
+	for name, tt := range map[string]struct {
+		entries []v1alpha1.NamespaceAccess
+		labels  map[string]string
+		down    bool
+		// want is the entry, -1 for none and -2 for a refusal.
+		want int
+	}{
+		"nobody is limited":     {nil, nil, true, -1},
+		"by name":               {[]v1alpha1.NamespaceAccess{{Names: []string{"x"}}, {Names: []string{"y", "ci"}}}, nil, true, 1},
+		"no prefix":             {[]v1alpha1.NamespaceAccess{{Names: []string{"ci-2", "c"}}}, nil, true, -2},
+		"by labels":             {[]v1alpha1.NamespaceAccess{{Selector: gold}}, map[string]string{"tier": "gold"}, false, 0},
+		"other labels":          {[]v1alpha1.NamespaceAccess{{Selector: gold}}, map[string]string{"tier": "tin"}, false, -2},
+		"all namespaces":        {[]v1alpha1.NamespaceAccess{{Selector: &v1alpha1.NamespaceSelector{}}}, nil, false, 0},
+		"the first counts":      {[]v1alpha1.NamespaceAccess{{Selector: gold}, {Names: []string{"ci"}}}, map[string]string{"tier": "gold"}, false, 0},
+		"labels are not read":   {[]v1alpha1.NamespaceAccess{{Selector: gold}, {Names: []string{"ci"}}}, nil, true, -3},
+		"a name before a label": {[]v1alpha1.NamespaceAccess{{Names: []string{"ci"}}, {Selector: gold}}, nil, true, 0},
+	} {
+		in := cluster(tt.entries...)
+		got, err := tenancy.Find(in, "ci", func() (map[string]string, error) {
+			if tt.down {
+				return nil, errDown
+			}
+
+			return tt.labels, nil
+		})
+
+		switch tt.want {
+		case -1:
+			if got != nil || err != nil {
+				t.Errorf("%s: %v, %v", name, got, err)
+			}
+		case -2:
+			if errclass.Of(err) != errclass.Configuration || errclass.Reason(err, "") != tenancy.ReasonNamespace {
+				t.Errorf("%s: error %v", name, err)
+			}
+		case -3:
+			if !errors.Is(err, errDown) {
+				t.Errorf("%s: error %v", name, err)
+			}
+		default:
+			if err != nil || got != &in.Spec.AllowedNamespaces[tt.want] {
+				t.Errorf("%s: %v, %v", name, got, err)
+			}
+		}
+	}
+}
+
+func TestCheck(t *testing.T) {
+	t.Parallel()
+
+	type template = v1alpha1.HypervisorMachineTemplateSpec
+
+	proxmox := func(change func(*template, *v1alpha1.ProxmoxTemplate)) template {
+		source := &v1alpha1.ProxmoxTemplate{TemplateName: "debian"}
+		spec := template{Template: v1alpha1.TemplateSource{Proxmox: source}, Network: &v1alpha1.MachineNetwork{Mode: "dhcp"}}
+		change(&spec, source)
+
+		return spec
+	}
+	kubeVirt := func(source v1alpha1.KubeVirtTemplate) template {
+		return template{Template: v1alpha1.TemplateSource{KubeVirt: &source}}
+	}
+	network := func(change func(*v1alpha1.MachineNetwork)) template {
+		return proxmox(func(s *template, _ *v1alpha1.ProxmoxTemplate) { change(s.Network) })
+	}
+	static := func(address string, pool ...v1alpha1.AddressRange) template {
+		return network(func(n *v1alpha1.MachineNetwork) {
+			n.Static = &v1alpha1.StaticNetwork{IPAddress: address}
+			if pool != nil {
+				n.Static.Pool = &v1alpha1.AddressPool{Addresses: pool}
+			}
+		})
+	}
+	volume := func(namespace, name string) template {
+		return kubeVirt(v1alpha1.KubeVirtTemplate{PersistentVolumeClaim: &v1alpha1.KubeVirtSource{Namespace: namespace, Name: name}})
+	}
+	addresses := v1alpha1.NamespaceAccess{Addresses: []string{"10.1.0.0/24", "10.2.0.5-10.2.0.9", "fd00::/64"}}
+	templates := v1alpha1.NamespaceAccess{Templates: []string{"debian", "9000", "quay.io/x/debian:13", "machines/gold", "images/silver"}}
+	storages := v1alpha1.NamespaceAccess{Storages: []string{"fast"}}
+	networks := v1alpha1.NamespaceAccess{Networks: []string{"vmbr7", "machines/vlan7"}}
+	vlans := v1alpha1.NamespaceAccess{VLANs: []v1alpha1.VLANRange{{Min: 7, Max: 7}, {Min: 100, Max: 199}}}
+
+	for name, tt := range map[string]struct {
+		entry  *v1alpha1.NamespaceAccess
+		spec   template
+		reason string
+	}{
+		"no entry":    {nil, static("192.0.2.1"), ""},
+		"no limits":   {&v1alpha1.NamespaceAccess{}, static("192.0.2.1"), ""},
+		"a template":  {&templates, proxmox(func(*template, *v1alpha1.ProxmoxTemplate) {}), ""},
+		"by its id":   {&templates, proxmox(func(_ *template, p *v1alpha1.ProxmoxTemplate) { p.TemplateName, p.TemplateID = "", new(int32(9000)) }), ""},
+		"another one": {&templates, proxmox(func(_ *template, p *v1alpha1.ProxmoxTemplate) { p.TemplateName = "windows" }), tenancy.ReasonTemplate},
+		"another id":  {&templates, proxmox(func(_ *template, p *v1alpha1.ProxmoxTemplate) { p.TemplateName, p.TemplateID = "", new(int32(9001)) }), tenancy.ReasonTemplate},
+		"a volume":    {&templates, volume("", "gold"), ""},
+		"written out": {&templates, volume("machines", "gold"), ""},
+		"not its own": {&templates, volume("", "silver"), tenancy.ReasonTemplate},
+		"of others":   {&templates, volume("images", "silver"), ""},
+		"not listed":  {&templates, volume("", "secrets"), tenancy.ReasonTemplate},
+		"an image":    {&templates, kubeVirt(v1alpha1.KubeVirtTemplate{ContainerDisk: &v1alpha1.ContainerDisk{Image: "quay.io/x/debian:13"}}), ""},
+		"another image": {
+			&templates, kubeVirt(v1alpha1.KubeVirtTemplate{ContainerDisk: &v1alpha1.ContainerDisk{Image: "quay.io/y/debian:13"}}), tenancy.ReasonTemplate,
+		},
+		"a storage":           {&storages, proxmox(func(_ *template, p *v1alpha1.ProxmoxTemplate) { p.Storage = "fast" }), ""},
+		"none named":          {&storages, proxmox(func(*template, *v1alpha1.ProxmoxTemplate) {}), ""},
+		"another storage":     {&storages, proxmox(func(_ *template, p *v1alpha1.ProxmoxTemplate) { p.Storage = "slow" }), tenancy.ReasonStorage},
+		"snippets":            {&storages, proxmox(func(_ *template, p *v1alpha1.ProxmoxTemplate) { p.SnippetsStorage = "slow" }), tenancy.ReasonStorage},
+		"the default storage": {&storages, kubeVirt(v1alpha1.KubeVirtTemplate{StorageClassName: "local-lvm"}), ""},
+		"a storage class":     {&storages, kubeVirt(v1alpha1.KubeVirtTemplate{StorageClassName: "slow"}), tenancy.ReasonStorage},
+		"a bridge":            {&networks, network(func(n *v1alpha1.MachineNetwork) { n.Bridge = "vmbr7" }), ""},
+		"the default bridge":  {&networks, network(func(n *v1alpha1.MachineNetwork) { n.Bridge = "vmbr0" }), ""},
+		"another bridge":      {&networks, network(func(n *v1alpha1.MachineNetwork) { n.Bridge = "vmbr70" }), tenancy.ReasonNetwork},
+		"a definition":        {&networks, kubeVirt(v1alpha1.KubeVirtTemplate{Network: "vlan7"}), ""},
+		"the default one":     {&networks, kubeVirt(v1alpha1.KubeVirtTemplate{Network: "machines/vlan20"}), ""},
+		"of another place":    {&networks, kubeVirt(v1alpha1.KubeVirtTemplate{Network: "storage/vlan7"}), tenancy.ReasonNetwork},
+		"a VLAN":              {&vlans, network(func(n *v1alpha1.MachineNetwork) { n.VLAN = new(int32(150)) }), ""},
+		"another VLAN":        {&vlans, network(func(n *v1alpha1.MachineNetwork) { n.VLAN = new(int32(200)) }), tenancy.ReasonVLAN},
+		"no VLAN":             {&vlans, network(func(*v1alpha1.MachineNetwork) {}), ""},
+		"an address":          {&addresses, static("10.1.0.255"), ""},
+		"an address beside":   {&addresses, static("10.1.1.0"), tenancy.ReasonAddress},
+		"a pool":              {&addresses, static("", "10.1.0.0/25", "10.2.0.5-10.2.0.6", "fd00::1-fd00::ffff"), ""},
+		"a pool beyond":       {&addresses, static("", "10.0.0.0/8"), tenancy.ReasonAddress},
+		"a pool over the end": {&addresses, static("", "10.2.0.5-10.2.0.10"), tenancy.ReasonAddress},
+		"of which one is bad": {&addresses, static("", "10.1.0.0/24", "10.3.0.1/32"), tenancy.ReasonAddress},
+	} {
+		err := tenancy.Check(tt.entry, cluster(), &v1alpha1.HypervisorMachineTemplate{Spec: tt.spec})
+		if reason := errclass.Reason(err, ""); reason != tt.reason || err != nil && errclass.Of(err) != errclass.Configuration {
+			t.Errorf("%s: error %v, want reason %q", name, err, tt.reason)
+		}
+	}
+}
+
+func TestCheckQuota(t *testing.T) {
+	t.Parallel()
+
+	quota := &v1alpha1.NamespaceAccess{Quota: &v1alpha1.NamespaceQuota{
+		Machines: new(int32(2)), CPU: new(int32(8)), Memory: new(resource.MustParse("4Gi")),
+	}}
+
+	for name, tt := range map[string]struct {
+		entry    *v1alpha1.NamespaceAccess
+		machines []v1alpha1.PlacedResources
+		allowed  bool
+	}{
+		"no quota":        {&v1alpha1.NamespaceAccess{}, make([]v1alpha1.PlacedResources, 9), true},
+		"all of it":       {quota, []v1alpha1.PlacedResources{{CPU: 4, Memory: resource.MustParse("2Gi")}, {CPU: 4, Memory: resource.MustParse("2Gi")}}, true},
+		"machines":        {quota, make([]v1alpha1.PlacedResources, 3), false},
+		"cores":           {quota, []v1alpha1.PlacedResources{{CPU: 9}}, false},
+		"memory":          {quota, []v1alpha1.PlacedResources{{Memory: resource.MustParse("4097Mi")}}, false},
+		"none at all":     {&v1alpha1.NamespaceAccess{Quota: &v1alpha1.NamespaceQuota{Machines: new(int32(0))}}, make([]v1alpha1.PlacedResources, 1), false},
+		"one of them set": {&v1alpha1.NamespaceAccess{Quota: &v1alpha1.NamespaceQuota{CPU: new(int32(1))}}, make([]v1alpha1.PlacedResources, 9), true},
+	} {
+		var taken tenancy.Taken
+		for _, machine := range tt.machines {
+			taken.Add(machine)
+		}
+
+		err := tenancy.CheckQuota(tt.entry, "prod", "ci", taken)
+		if (err == nil) != tt.allowed || err != nil && errclass.Of(err) != errclass.Resource {
+			t.Errorf("%s: error %v, want allowed %v", name, err, tt.allowed)
+		}
+	}
+}

@@ -1,0 +1,169 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package access_test
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
+)
+
+// areas are the accounts of the operator's areas.
+func areas() []string {
+	return []string{"hyperfleet-runners", "hyperfleet-networking", "hyperfleet-hosts", "hyperfleet-bridge"}
+}
+
+// install applies what says who the areas' accounts are and what they may do.
+func install(t *testing.T) map[string]client.Client {
+	t.Helper()
+
+	out := map[string]client.Client{}
+	for _, account := range areas() {
+		as, err := client.New(env.ServiceAccount(t, home, account), client.Options{Scheme: env.Client.Scheme()})
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		out[account] = as
+	}
+
+	files, err := filepath.Glob("../../deploy/rbac/*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for _, base := range []string{"base/serviceaccount", "base/rolebinding", "base/networking", "base/hosts", "bridge/bridge"} {
+		files = append(files, "../../deploy/"+base+".yaml")
+	}
+
+	for _, file := range files {
+		objects, err := kubeproc.ReadObjects(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		for _, object := range objects {
+			group := object.GroupVersionKind().Group
+			if group != "rbac.authorization.k8s.io" && group != "admissionregistration.k8s.io" && object.GetKind() != "Secret" {
+				continue
+			}
+
+			//nolint:staticcheck // Apply takes no unstructured object
+			if err := env.Client.Patch(t.Context(), object, client.Apply, client.FieldOwner("test"), client.ForceOwnership); err != nil {
+				t.Fatalf("apply %s %s: %v", object.GetKind(), object.GetName(), err)
+			}
+		}
+	}
+
+	return out
+}
+
+// No area's account can become another's, or anybody else, by a Secret that it makes.
+func TestAreasMakeNoTokens(t *testing.T) {
+	t.Parallel()
+
+	accounts := install(t)
+
+	for account, as := range accounts {
+		for _, other := range areas() {
+			for namespace, token := range map[string]corev1.Secret{
+				home: {
+					ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{corev1.ServiceAccountNameKey: other}},
+					Type:       corev1.SecretTypeServiceAccountToken,
+				},
+				metav1.NamespaceSystem: {
+					Type: corev1.SecretTypeBootstrapToken, StringData: map[string]string{"token-id": "abcdef", "token-secret": "0123456789abcdef"},
+				},
+			} {
+				token.Namespace, token.Name = namespace, "stolen-"+account+"-"+other
+
+				if text := refusedSoon(t, as, &token); text != "" {
+					t.Errorf("%s makes a token of %s: %s", account, other, text)
+				}
+			}
+		}
+	}
+}
+
+// refusedSoon makes the object again and again until that is refused: a policy counts a moment
+// after it was made.
+func refusedSoon(t *testing.T, as client.Client, object *corev1.Secret) string {
+	t.Helper()
+
+	for deadline := time.Now().Add(patience); ; time.Sleep(lookAt) {
+		made := object.DeepCopy()
+		err := as.Create(t.Context(), made)
+
+		switch {
+		case apierrors.IsForbidden(err), err != nil && strings.Contains(err.Error(), "hyperfleet-no-token-secrets"):
+			return ""
+		case err == nil:
+			if err := env.Client.Delete(t.Context(), made); err != nil {
+				t.Fatal(err)
+			}
+		case time.Now().After(deadline):
+			return err.Error()
+		}
+
+		if err == nil && time.Now().After(deadline) {
+			return "it was made"
+		}
+	}
+}
+
+// Each area's account reads the Secrets that are for it, by name.
+func TestAreasReadTheirOwnKeys(t *testing.T) {
+	t.Parallel()
+
+	accounts := install(t)
+
+	for account, readable := range map[string]map[string]bool{
+		"hyperfleet-networking": {"dns-credentials": true, "dns-tsig": true, "hyperfleet-report-key": false, "github-app": false},
+		"hyperfleet-hosts":      {"dns-tsig": false, "hyperfleet-report-key": false, "github-app": false},
+	} {
+		for name, want := range readable {
+			err := accounts[account].Get(t.Context(), client.ObjectKey{Namespace: home, Name: name}, &corev1.Secret{})
+			if apierrors.IsForbidden(err) == want {
+				t.Errorf("%s reads %s: %v, want %v", account, name, err, want)
+			}
+		}
+
+		if err := accounts[account].List(t.Context(), &corev1.SecretList{}, client.InNamespace(home)); !apierrors.IsForbidden(err) {
+			t.Errorf("%s lists Secrets: %v", account, err)
+		}
+	}
+
+	runners := accounts["hyperfleet-runners"]
+
+	var key corev1.Secret
+	if err := runners.Get(t.Context(), client.ObjectKey{Namespace: home, Name: "hyperfleet-report-key"}, &key); err != nil {
+		t.Fatal(err)
+	}
+
+	key.Data = map[string][]byte{"key": []byte(strings.Repeat("k", 32))}
+	if err := runners.Update(t.Context(), &key); err != nil {
+		t.Errorf("the key is not filled in: %v", err)
+	}
+
+	other := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: home, Name: "other"}}
+	if err := runners.Create(t.Context(), other); !apierrors.IsForbidden(err) {
+		t.Errorf("the runners' account makes Secrets: %v", err)
+	}
+
+	if err := env.Client.Create(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := runners.Update(t.Context(), other); !apierrors.IsForbidden(err) {
+		t.Errorf("the runners' account changes other Secrets: %v", err)
+	}
+}

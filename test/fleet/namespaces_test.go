@@ -1,0 +1,167 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/test/fleet"
+)
+
+// A cluster's allowedNamespaces are kept to, by templates and by claims that were made before.
+func TestNamespacesHaveWhatTheClusterLetsThem(t *testing.T) {
+	t.Parallel()
+
+	f := fleet.New(t, env, fleet.Options{})
+	cluster := f.NewCluster()
+	cluster.Spec.AllowedNamespaces = []v1alpha1.NamespaceAccess{{Names: []string{"others"}}}
+
+	template := f.NewTemplate()
+	f.CreateCluster(cluster)
+	f.Create(template)
+	f.Create(f.NewClaim("one"))
+	f.Start()
+	f.EventuallyCondition(template, "Ready", metav1.ConditionFalse, "NamespaceNotAllowed")
+
+	// Every namespace has its name as a label (Kubernetes, "Automatic labelling").
+	setAccess(f, cluster, v1alpha1.NamespaceAccess{
+		Selector:  &v1alpha1.NamespaceSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": f.Namespace}},
+		Templates: []string{"another"},
+	})
+	f.EventuallyCondition(template, "Ready", metav1.ConditionFalse, "TemplateNotAllowed")
+
+	if made := f.VMsMade(); made > 0 {
+		t.Fatalf("%d VMs were made", made)
+	}
+}
+
+// A namespace has no more machines than its quota, and gets the next one when one has gone.
+func TestQuotasOfNamespaces(t *testing.T) {
+	t.Parallel()
+
+	f := fleet.New(t, env, fleet.Options{})
+	cluster := f.NewCluster()
+	cluster.Spec.AllowedNamespaces = []v1alpha1.NamespaceAccess{{
+		Names: []string{f.Namespace}, Quota: &v1alpha1.NamespaceQuota{CPU: new(int32(5))}, // each machine has two
+	}}
+
+	f.CreateCluster(cluster)
+	f.Create(f.NewTemplate())
+
+	for _, name := range []string{"a", "b", "c", "d", "e", "f"} {
+		f.Create(f.NewClaim(name))
+	}
+
+	f.Start()
+
+	placed := func() (held, waiting []*v1alpha1.MachineClaim) {
+		var claims v1alpha1.MachineClaimList
+		if err := f.Client.List(t.Context(), &claims, client.InNamespace(f.Namespace)); err != nil {
+			t.Fatal(err)
+		}
+
+		for i := range claims.Items {
+			switch claim := &claims.Items[i]; {
+			case claim.Status.VMRef != nil:
+				held = append(held, claim)
+			case strings.Contains(step.WhyNot(claim), "may have 5 cores"):
+				waiting = append(waiting, claim)
+			}
+		}
+
+		return held, waiting
+	}
+
+	f.Eventually("two machines are placed and four wait", func() (bool, string) {
+		held, waiting := placed()
+
+		return len(held) == 2 && len(waiting) == 4, fmt.Sprintf("%d placed, %d wait", len(held), len(waiting))
+	})
+
+	held, _ := placed()
+	if err := f.Client.Delete(t.Context(), held[0]); err != nil {
+		t.Fatal(err)
+	}
+
+	f.Eventually("another one is placed", func() (bool, string) {
+		held, waiting := placed()
+		if len(held) > 2 {
+			t.Fatalf("%d machines are placed", len(held))
+		}
+
+		return len(held) == 2 && len(waiting) == 3, fmt.Sprintf("%d placed, %d wait", len(held), len(waiting))
+	})
+}
+
+// setAccess changes a cluster's allowedNamespaces.
+func setAccess(f *fleet.Fleet, cluster *v1alpha1.HypervisorCluster, entries ...v1alpha1.NamespaceAccess) {
+	f.T.Helper()
+	f.Eventually("the cluster is changed", func() (bool, string) {
+		if err := f.Client.Get(f.T.Context(), client.ObjectKeyFromObject(cluster), cluster); err != nil {
+			return false, err.Error()
+		}
+
+		cluster.Spec.AllowedNamespaces = entries
+		err := f.Client.Update(f.T.Context(), cluster)
+
+		return err == nil, fmt.Sprint(err)
+	})
+}
+
+// A status that names another claim's runner removes that runner with nobody.
+func TestStatusesNameNoRunners(t *testing.T) {
+	t.Parallel()
+
+	f := fleet.New(t, env, fleet.Options{})
+	f.CreateCluster(f.NewCluster())
+	f.Create(f.NewTemplate())
+
+	theirs, forged := f.NewClaim("theirs"), f.NewClaim("forged")
+	f.Create(theirs)
+	f.Start()
+
+	f.Eventually("the runner is there", func() (bool, string) {
+		if err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(theirs), theirs); err != nil {
+			return false, err.Error()
+		}
+
+		info := theirs.Status.BootstrapInfo
+
+		return info != nil && info.RunnerID != "" && len(f.GitHub.State().Runners) == 1, fmt.Sprint(f.GitHub.State().Runners)
+	})
+
+	// The operator is away while the status is written, and never saw another.
+	f.Stop()
+
+	forged.Finalizers = []string{v1alpha1.FinalizerVMCleanup}
+	f.Create(forged)
+
+	forged.Status.BootstrapInfo = theirs.Status.BootstrapInfo.DeepCopy()
+	if err := f.Client.Status().Update(t.Context(), forged); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := f.Client.Delete(t.Context(), forged); err != nil {
+		t.Fatal(err)
+	}
+
+	f.Start()
+	f.Eventually("the forged claim is gone", func() (bool, string) {
+		err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(forged), forged)
+
+		return apierrors.IsNotFound(err), fmt.Sprint(err)
+	})
+
+	if left := f.GitHub.State().Runners; len(left) != 1 || left[0].Name != theirs.Status.BootstrapInfo.RunnerName {
+		t.Errorf("runners are %v, want that of the other claim", left)
+	}
+}

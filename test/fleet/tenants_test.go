@@ -1,0 +1,191 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet_test
+
+import (
+	"net"
+	"strings"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
+	"github.com/hyperfleet/hyperfleet/test/fleet"
+)
+
+// ear is a server of a tenant's: it takes connections and says nothing.
+type ear struct {
+	url string
+
+	mu    sync.Mutex
+	calls int
+}
+
+func listen(t *testing.T) *ear {
+	t.Helper()
+
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	t.Cleanup(func() { _ = listener.Close() })
+
+	e := &ear{url: "http://" + listener.Addr().String()}
+
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+
+			e.mu.Lock()
+			e.calls++
+			e.mu.Unlock()
+
+			_ = conn.Close()
+		}
+	}()
+
+	return e
+}
+
+func (e *ear) heard() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	return e.calls
+}
+
+// theirs picks a key of the platform team's Secret.
+func theirs(namespace, key string) v1alpha1.SecretValueSource {
+	return v1alpha1.SecretValueSource{SecretKeyRef: v1alpha1.SecretKeySelector{Namespace: namespace, Name: "shared", Key: key}}
+}
+
+// stolen are ways to have the credentials of another namespace's Secret sent to url.
+func stolen(f *fleet.Fleet, other, url string) map[string]func(*v1alpha1.BootstrapConfig, *v1alpha1.Workload) {
+	token := theirs(other, "token")
+	gitHub := func(change func(*v1alpha1.GitHubBootstrap)) func(*v1alpha1.BootstrapConfig, *v1alpha1.Workload) {
+		return func(config *v1alpha1.BootstrapConfig, _ *v1alpha1.Workload) {
+			config.GitHub.Credentials = &token
+			change(config.GitHub)
+		}
+	}
+
+	return map[string]func(*v1alpha1.BootstrapConfig, *v1alpha1.Workload){
+		"github-token": gitHub(func(g *v1alpha1.GitHubBootstrap) { g.APIURL = url }),
+		"github-app": gitHub(func(g *v1alpha1.GitHubBootstrap) {
+			g.APIURL, g.Credentials = url, nil
+			g.App = &v1alpha1.GitHubApp{
+				AppID: theirs(other, "app"), InstallationID: theirs(other, "installation"), PrivateKey: theirs(other, "key"),
+			}
+		}),
+		"github-registration": gitHub(func(g *v1alpha1.GitHubBootstrap) {
+			g.Registration = v1alpha1.RegistrationToken
+			g.RegistrationURLs = &v1alpha1.GitHubURLs{Repository: url + "/{owner}/{repo}"}
+		}),
+		"gitlab": func(config *v1alpha1.BootstrapConfig, load *v1alpha1.Workload) {
+			*config = v1alpha1.BootstrapConfig{GitLab: &v1alpha1.GitLabBootstrap{Credentials: token}}
+			*load = v1alpha1.Workload{Type: v1alpha1.WorkloadGitLabCI, Config: &v1alpha1.WorkloadConfig{
+				GitLab: &v1alpha1.GitLabCIConfig{URL: url, ProjectID: "acme/shop"},
+			}}
+		},
+		"buildkite": func(config *v1alpha1.BootstrapConfig, load *v1alpha1.Workload) {
+			*config = v1alpha1.BootstrapConfig{Buildkite: &v1alpha1.BuildkiteBootstrap{Credentials: token, Endpoint: url}}
+			*load = v1alpha1.Workload{Type: v1alpha1.WorkloadBuildkite, Config: &v1alpha1.WorkloadConfig{
+				Buildkite: &v1alpha1.BuildkiteConfig{Organization: "acme"},
+			}}
+		},
+	}
+}
+
+// A tenant that may use another namespace's Secret can't have it sent to a server of its own.
+func TestCredentialsGoOnlyWhereTheirOwnerAllows(t *testing.T) {
+	t.Parallel()
+
+	f := fleet.New(t, env, fleet.Options{})
+	e := listen(t)
+	other := env.Namespace(t)
+
+	f.Create(&corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: other, Name: "shared", Annotations: map[string]string{v1alpha1.AnnotationAllowedNamespaces: f.Namespace},
+		},
+		StringData: map[string]string{"token": githubtest.PAT, "app": "1", "installation": "1", "key": "x"},
+	})
+	f.CreateCluster(f.NewCluster())
+	f.Start()
+
+	for name, steal := range stolen(f, other, e.url) {
+		template, claim, pool := f.NewTemplate(), f.NewClaim(name), f.NewPool(1)
+		template.Name, claim.Spec.TemplateRef.Name, pool.Name, pool.Spec.TemplateRef.Name = name, name, name, name
+		steal(template.Spec.Bootstrap.Config, &claim.Spec.WorkloadConfig)
+		pool.Spec.Workload.Type, pool.Spec.Workload.Config = claim.Spec.WorkloadConfig.Type, claim.Spec.WorkloadConfig.Config
+		f.Create(template)
+		f.Create(claim)
+		f.Create(pool)
+
+		message := f.EventuallyCondition(pool, "DemandSourcesReady", metav1.ConditionFalse, "ServerNotAllowed")
+
+		// A template that names the server itself says so too. A claim of Buildkite without a
+		// job ends before it asks for anything.
+		switch {
+		case template.Spec.Bootstrap.Config.GitHub != nil:
+			f.EventuallyCondition(template, "Ready", metav1.ConditionFalse, "ServerNotAllowed")
+		case template.Spec.Bootstrap.Config.GitLab != nil:
+			f.EventuallyCondition(claim, "Ready", metav1.ConditionFalse, "ServerNotAllowed")
+		}
+
+		if want := v1alpha1.AnnotationAllowedServers + "=" + strings.TrimPrefix(e.url, "http://"); !strings.Contains(message, want) {
+			t.Errorf("%s: message %q does not say %q", name, message, want)
+		}
+	}
+
+	if heard := e.heard(); heard > 0 {
+		t.Errorf("the tenant's server was called %d times", heard)
+	}
+}
+
+// A tenant that owns a Secret can't have the operator call what only the operator reaches.
+func TestTenantsReachPublicServersOnly(t *testing.T) {
+	t.Parallel()
+
+	f := fleet.New(t, env, fleet.Options{})
+	e := listen(t)
+	f.Create(&corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: f.Namespace, Name: "own",
+			Annotations: map[string]string{v1alpha1.AnnotationAllowedServers: strings.TrimPrefix(e.url, "http://")},
+		},
+		StringData: map[string]string{"pat": githubtest.PAT},
+	})
+
+	template := f.NewTemplate()
+	template.Spec.Bootstrap.Config.GitHub.APIURL = e.url
+	template.Spec.Bootstrap.Config.GitHub.Credentials.SecretKeyRef.Name = "own"
+
+	f.CreateCluster(f.NewCluster())
+	f.Create(template)
+	f.Start()
+
+	f.Eventually("the template's condition says where the server can be listed", func() (bool, string) {
+		if err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(template), template); err != nil {
+			return false, err.Error()
+		}
+
+		why := step.WhyNot(template)
+
+		return strings.Contains(why, "runners.platformNetworks"), why
+	})
+
+	if heard := e.heard(); heard > 0 {
+		t.Errorf("the server was called %d times", heard)
+	}
+}
