@@ -55,7 +55,7 @@ func (s *stack) startForge(ctx context.Context) (string, error) {
 	}
 
 	args := append([]string{
-		what.name, "--listen", loopback(0), "--control", loopback(0),
+		what.name, "--listen", s.forMachines(0), "--control", loopback(0),
 		"--webhook-url", s.webhookURL(), "--webhook-secret-file", secret,
 		"--seed", strconv.FormatInt(s.options.Seed, 10), "-E",
 	}, what.flags(token)...)
@@ -85,7 +85,7 @@ func (s *stack) startForge(ctx context.Context) (string, error) {
 	s.forge = &forgeSim{process: process, control: control.NewClient(exports["FORGESIM_CONTROL_URL"])}
 
 	if s.gate != nil {
-		s.setting.forgeURL, err = s.gate.forge(ctx, exports[what.export])
+		s.setting.forgeURL, err = s.gate.forge(ctx, exports[what.export], s.options.inside())
 	}
 
 	return exports[what.export], err

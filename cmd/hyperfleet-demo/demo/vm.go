@@ -66,6 +66,10 @@ const (
 // settle gives flags that were not set the defaults for real machines. beside is the
 // folder of this program.
 func (o *Options) settle(set func(flag string) bool, beside string) {
+	if o.onReal() {
+		o.VM = vmQEMU
+	}
+
 	if !o.real() {
 		return
 	}
@@ -79,7 +83,7 @@ func (o *Options) settle(set func(flag string) bool, beside string) {
 		}
 	}
 
-	if o.Image != "" {
+	if o.Image != "" || o.named() {
 		return
 	}
 
