@@ -142,7 +142,7 @@ e2e-hosts: build ## fleets of hosts from first boot to given back, over SSH
 # `make e2e` runs of it.
 SHORT ?=
 e2e-proxmox: TEST_TIMEOUT = 40m
-e2e-proxmox: build ## a real Proxmox VE: the provider, the simulator beside it, a job in a VM on it, three nodes
+e2e-proxmox: build ## a real Proxmox VE: the provider, the simulator beside it, a job in a VM on it
 	@hack/setup.sh kube spire packages vm
 	@hack/vm-image/build.sh
 	@$(call E2E,proxmox,$(SHORT))

@@ -57,7 +57,7 @@ func (s *stack) startForge(ctx context.Context) (string, error) {
 	}
 
 	args := append([]string{
-		what.name, "--listen", loopback(0), "--control", loopback(0),
+		what.name, "--listen", s.forMachines(0), "--control", loopback(0),
 		"--webhook-url", s.webhookURL(), "--webhook-secret-file", secret,
 		"--seed", strconv.FormatInt(s.options.Seed, 10), "-E",
 	}, what.flags(token)...)
@@ -88,7 +88,7 @@ func (s *stack) startForge(ctx context.Context) (string, error) {
 	s.forge = &forgeSim{process: process, control: control.NewClient(url), url: url}
 
 	if s.gate != nil {
-		s.setting.forgeURL, err = s.gate.forge(ctx, exports[what.export])
+		s.setting.forgeURL, err = s.gate.forge(ctx, exports[what.export], s.options.inside())
 	}
 
 	return exports[what.export], err

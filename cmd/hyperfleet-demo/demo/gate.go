@@ -48,12 +48,12 @@ func (s *stack) openGate(ctx context.Context) error {
 
 	g := &gate{certFile: filepath.Join(s.dir, "operator.crt"), keyFile: filepath.Join(s.dir, "operator.key")}
 
-	pool, err := g.certify(s.clock.Now())
+	pool, err := g.certify(s.clock.Now(), s.options.inside())
 	if err != nil {
 		return err
 	}
 
-	operator := &url.URL{Scheme: "https", Host: loopback(s.ports.webhooks)}
+	operator := &url.URL{Scheme: "https", Host: s.forMachines(s.ports.webhooks)}
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}
 	s.gate = g
 
@@ -64,7 +64,7 @@ func (s *stack) openGate(ctx context.Context) error {
 
 // forge gives the URL of the CI platform for the operator. GitHub tells runners the name
 // that it was called by, so it is called by the one by which machines reach it.
-func (g *gate) forge(ctx context.Context, platform string) (string, error) {
+func (g *gate) forge(ctx context.Context, platform, inside string) (string, error) {
 	target, err := url.Parse(platform)
 	if err != nil {
 		return "", fmt.Errorf("read the CI platform's URL: %w", err)
@@ -72,7 +72,7 @@ func (g *gate) forge(ctx context.Context, platform string) (string, error) {
 
 	through, err := g.proxy(ctx, &http.Transport{}, func(r *httputil.ProxyRequest) {
 		r.SetURL(&url.URL{Scheme: target.Scheme, Host: target.Host})
-		r.Out.Host = net.JoinHostPort(hostInside, target.Port())
+		r.Out.Host = net.JoinHostPort(inside, target.Port())
 	})
 
 	return through + target.Path, err
@@ -97,6 +97,11 @@ func (g *gate) proxy(ctx context.Context, transport http.RoundTripper, rewrite f
 	return "http://" + listener.Addr().String(), nil
 }
 
+// forMachines is an address to listen on for machines.
+func (s *stack) forMachines(port int) string {
+	return net.JoinHostPort(s.options.bindTo(), strconv.Itoa(port))
+}
+
 // close ends the proxies.
 func (g *gate) close() error {
 	if g == nil {
@@ -114,8 +119,9 @@ func (g *gate) close() error {
 // certLifetime is longer than any run.
 const certLifetime = 24 * time.Hour
 
-// certify writes a certificate that is its own authority.
-func (g *gate) certify(now time.Time) (*x509.CertPool, error) {
+// certify writes a certificate that is its own authority, for the loopback interface and the
+// address that machines know.
+func (g *gate) certify(now time.Time, inside string) (*x509.CertPool, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, fmt.Errorf("make the operator's key: %w", err)
@@ -124,7 +130,7 @@ func (g *gate) certify(now time.Time) (*x509.CertPool, error) {
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "hyperfleet-demo"},
 		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(certLifetime),
-		IPAddresses: []net.IP{net.ParseIP(hostInside), net.IPv4(127, 0, 0, 1)}, //nolint:mnd // loopback
+		IPAddresses: []net.IP{net.ParseIP(inside), net.IPv4(127, 0, 0, 1)}, //nolint:mnd // loopback
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, IsCA: true, BasicConstraintsValid: true,
 	}
@@ -152,7 +158,7 @@ func (g *gate) certify(now time.Time) (*x509.CertPool, error) {
 // guestURL is where machines reach the operator.
 func (s *stack) guestURL() string {
 	if s.gate != nil {
-		return "https://" + net.JoinHostPort(hostInside, strconv.Itoa(s.ports.webhooks))
+		return "https://" + net.JoinHostPort(s.options.inside(), strconv.Itoa(s.ports.webhooks))
 	}
 
 	return "http://" + loopback(s.ports.webhooks)

@@ -6,7 +6,9 @@ package demo
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -119,6 +121,19 @@ func (s *stack) writeModel(image string) (string, error) {
 	return path, writePrivate(path, text)
 }
 
+// hypervisorView is a hypervisor as the demo looks at it, past the operator.
+type hypervisorView interface {
+	// state takes a look at VMs and ISOs, withCalls also at the calls made so far.
+	state(ctx context.Context) (hypervisorState, error)
+	withCalls(ctx context.Context) (hypervisorState, error)
+	// measure fills in the report's numbers.
+	measure(ctx context.Context, s *stack, r *Report) error
+	// consoles are what the guests of VMs have said.
+	consoles(ctx context.Context) (map[int]string, error)
+	// close ends what was started for it beside processes.
+	close() error
+}
+
 // hypervisorSim is the simulated hypervisor.
 type hypervisorSim struct{ control control.Client }
 
@@ -203,23 +218,47 @@ func (h hypervisorState) since(before hypervisorState) (vms, isos []string, touc
 	return vms, isos, touched
 }
 
-func (s *stack) measureHypervisor(ctx context.Context, r *Report) error {
-	state, err := s.hypervisor.control.State(ctx)
+func (h *hypervisorSim) close() error { return nil }
+
+func (h *hypervisorSim) consoles(ctx context.Context) (map[int]string, error) {
+	calls, err := h.control.Calls(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read consoles: %w", err)
+	}
+
+	var (
+		out  = map[int]string{}
+		errs []error
+	)
+
+	ids := slices.Sorted(maps.Keys(calls.ByVM))
+	for _, id := range ids[max(len(ids)-maxConsoles, 0):] {
+		text, err := h.control.Log(ctx, id)
+		out[id] = text
+
+		errs = append(errs, err)
+	}
+
+	return out, errors.Join(errs...)
+}
+
+func (h *hypervisorSim) measure(ctx context.Context, s *stack, r *Report) error {
+	state, err := h.control.State(ctx)
 	if err != nil {
 		return fmt.Errorf("measure the hypervisor: %w", err)
 	}
 
-	calls, err := s.hypervisor.control.Calls(ctx)
+	calls, err := h.control.Calls(ctx)
 	if err != nil {
 		return fmt.Errorf("measure the hypervisor: %w", err)
 	}
 
-	floor, err := s.hypervisor.control.Floor(ctx, s.options.allJobs(), s.options.Job)
+	floor, err := h.control.Floor(ctx, s.options.allJobs(), s.options.Job)
 	if err != nil {
 		return fmt.Errorf("measure the hypervisor: %w", err)
 	}
 
-	broken, err := s.hypervisor.control.Violations(ctx)
+	broken, err := h.control.Violations(ctx)
 	if err != nil {
 		return fmt.Errorf("measure the hypervisor: %w", err)
 	}

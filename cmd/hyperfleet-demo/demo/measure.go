@@ -35,7 +35,7 @@ func (s *stack) measure(ctx context.Context, r *Report) error {
 	r.Latencies = latenciesOf(s.tracker.jobsReceived(), s.tracker.allClaims())
 	r.RSSMiB = round3(peakMemory(s.operator.PID()) / mebibyte)
 
-	return errors.Join(s.measureForge(ctx, r), s.measureHypervisor(ctx, r), s.measureKubernetes(ctx, r))
+	return errors.Join(s.measureForge(ctx, r), s.hypervisor.measure(ctx, s, r), s.measureKubernetes(ctx, r))
 }
 
 func (s *stack) measureForge(ctx context.Context, r *Report) error {

@@ -43,6 +43,7 @@ type setting struct {
 	platform             platform
 	forgeURL, forgeToken string
 	webhookSecret        string
+	real                 *realSetting // nil on the simulator
 }
 
 // objects are what a user applies: Secrets, cluster, template, pool.
@@ -71,7 +72,7 @@ func secretKey(name, key string) *v1alpha1.SecretValueSource {
 }
 
 func (s setting) cluster(o Options) *v1alpha1.HypervisorCluster {
-	return &v1alpha1.HypervisorCluster{
+	cluster := &v1alpha1.HypervisorCluster{
 		ObjectMeta: metav1.ObjectMeta{Name: objectName},
 		Spec: v1alpha1.HypervisorClusterSpec{
 			Provider: "proxmox",
@@ -84,6 +85,9 @@ func (s setting) cluster(o Options) *v1alpha1.HypervisorCluster {
 			Limits: &v1alpha1.HypervisorLimits{ClonesPerStorage: int32(o.ParallelClones)}, //nolint:gosec // validated
 		},
 	}
+	s.real.apply(&cluster.Spec)
+
+	return cluster
 }
 
 func (s setting) template(o Options) *v1alpha1.HypervisorMachineTemplate {
@@ -99,7 +103,7 @@ func (s setting) template(o Options) *v1alpha1.HypervisorMachineTemplate {
 		Spec: v1alpha1.HypervisorMachineTemplateSpec{
 			HypervisorClusterRef: v1alpha1.LocalObjectReference{Name: objectName},
 			Template: v1alpha1.TemplateSource{
-				Proxmox: &v1alpha1.ProxmoxTemplate{TemplateName: templateName, LinkedClone: &linked},
+				Proxmox: s.real.source(v1alpha1.ProxmoxTemplate{TemplateName: templateName, LinkedClone: &linked}),
 			},
 			Resources: resources,
 			Bootstrap: v1alpha1.Bootstrap{

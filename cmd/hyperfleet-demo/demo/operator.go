@@ -32,7 +32,11 @@ type ports struct{ webhooks, metrics, health int }
 
 func (p ports) readyURL() string { return "http://" + loopback(p.health) + "/readyz" }
 
-func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
+// loopbackAddress is where everything listens, but for what machines on a hypervisor elsewhere
+// have to reach.
+const loopbackAddress = "127.0.0.1"
+
+func loopback(port int) string { return net.JoinHostPort(loopbackAddress, strconv.Itoa(port)) }
 
 // pickPorts finds ports that nobody listens on. They are held until all are picked, so
 // that they differ.
@@ -82,7 +86,7 @@ func (s *stack) operatorConfig() ([]byte, error) {
 		runners["orphanInterval"], runners["orphanAge"] = "10s", "10s"
 	}
 
-	webhooks := map[string]any{"bindAddress": loopback(s.ports.webhooks), "url": s.hooksURL()}
+	webhooks := map[string]any{"bindAddress": s.forMachines(s.ports.webhooks), "url": s.hooksURL()}
 	guest := map[string]any{"url": s.guestURL()}
 
 	if s.gate != nil {

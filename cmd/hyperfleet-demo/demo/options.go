@@ -50,6 +50,7 @@ type Options struct {
 	LogLevel string
 
 	vmOptions
+	realOptions
 }
 
 // Outputs.
@@ -84,6 +85,7 @@ func (o *Options) bind(flags *pflag.FlagSet) {
 	flags.BoolVar(&o.Keep, "keep", false, "keep the working directory with all logs")
 	flags.BoolVar(&o.Plain, "plain", false, "append lines instead of drawing a live table")
 	o.vmOptions.bind(flags)
+	o.realOptions.bind(flags)
 	flags.StringVar(&o.LogLevel, "log-level", "INFO", "the operator's log level: DEBUG, INFO, WARN or ERROR")
 }
 
@@ -137,7 +139,7 @@ func (o *Options) validate() error {
 		errs = append(errs, fmt.Errorf("--output must be text or json, not %q", o.Output))
 	}
 
-	errs = append(errs, o.validateVM())
+	errs = append(errs, o.validateVM(), o.validateReal())
 
 	if _, err := parseFaults(o.Faults); err != nil {
 		errs = append(errs, fmt.Errorf("--faults: %w", err))

@@ -38,7 +38,7 @@ type stack struct {
 	admin  *rest.Config
 	client client.Client
 
-	hypervisor *hypervisorSim
+	hypervisor hypervisorView
 	forge      *forgeSim
 	operator   *procrun.Process
 	setting    setting
@@ -114,7 +114,7 @@ func (s *stack) start(ctx context.Context) error {
 	steps := []startStep{
 		{"start etcd and kube-apiserver", s.startKube},
 		{"apply CRDs and RBAC", s.applyManifests},
-		{"start the Proxmox VE simulator", s.startHypervisor},
+		s.hypervisorStep(),
 		{"start the " + s.setting.platform.title + " simulator", s.startForge},
 		{"start the operator", s.startOperator},
 		{"apply Secrets, HypervisorCluster, HypervisorMachineTemplate and RunnerPool", s.applyObjects},
@@ -133,6 +133,14 @@ func (s *stack) start(ctx context.Context) error {
 	return nil
 }
 
+func (s *stack) hypervisorStep() startStep {
+	if s.options.onReal() {
+		return startStep{"start Proxmox VE", s.startReal}
+	}
+
+	return startStep{"start the Proxmox VE simulator", s.startHypervisor}
+}
+
 // stop ends everything, the last started first, and removes the working directory
 // unless it is to be kept.
 func (s *stack) stop(keep bool) error {
@@ -140,6 +148,10 @@ func (s *stack) stop(keep bool) error {
 
 	for _, process := range slices.Backward(s.procs) {
 		errs = append(errs, process.Stop())
+	}
+
+	if s.hypervisor != nil {
+		errs = append(errs, s.hypervisor.close())
 	}
 
 	errs = append(errs, s.gate.close())

@@ -66,6 +66,10 @@ const (
 // settle gives flags that were not set the defaults for what is asked for. beside is the
 // folder of this program.
 func (o *Options) settle(set func(flag string) bool, beside string) {
+	if o.onReal() {
+		o.VM = vmQEMU
+	}
+
 	if !o.real() {
 		o.patience(set)
 
@@ -81,7 +85,7 @@ func (o *Options) settle(set func(flag string) bool, beside string) {
 		}
 	}
 
-	if o.Image != "" {
+	if o.Image != "" || o.named() {
 		return
 	}
 

@@ -1,0 +1,129 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/hyperfleet/hyperfleet/test/progress"
+	"github.com/hyperfleet/hyperfleet/test/realpve"
+)
+
+// report is what of the demo's report the test looks at.
+type report struct {
+	Passed                                                      bool
+	Problems                                                    []string
+	Jobs, JobsCompleted, VMsCreated, VMsLeft, ForeignVMsTouched int
+	ClaimsLeft, RunnersLeft, ISOsLeft                           int
+	CallsPerVM, MakespanSeconds, CleanupSeconds                 float64
+	TotalCalls                                                  map[string]int
+}
+
+// The whole way: a webhook of the simulated GitHub, the operator's program, a real Proxmox VE, a
+// machine that boots our Debian image from our cloud-init ISO, the bootstrap service, a job,
+// gone. Nothing of it is left: on Proxmox VE, at GitHub, in the API server, on this machine.
+func TestJob(t *testing.T) {
+	realpve.Require(t)
+
+	bin, err := filepath.Abs("../../../bin")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for _, name := range []string{"hyperfleet-demo", "hyperfleet", "forgesim", "vm/runner.qcow2"} {
+		if _, err := os.Stat(filepath.Join(bin, name)); err != nil {
+			t.Fatalf("find the demo's parts: %v: run make build and hack/vm-image/build.sh", err)
+		}
+	}
+
+	jobs := "2"
+	if testing.Short() {
+		jobs = "1"
+	}
+
+	sayf := progress.From(t)
+	dir := t.TempDir()
+
+	var out bytes.Buffer
+
+	cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "hyperfleet-demo"),
+		"--hypervisor", "real", "--jobs", jobs, "--max", jobs, "--plain", "--output", "json")
+	cmd.Env = append(os.Environ(), "TMPDIR="+dir)
+	cmd.Stdout, cmd.Stderr = &out, &lines{say: sayf}
+
+	if err := cmd.Run(); err != nil {
+		t.Errorf("the demo: %v", err)
+	}
+
+	var got report
+	if err := json.Unmarshal(out.Bytes(), &got); err != nil {
+		t.Fatalf("read the demo's report: %v:\n%s", err, out.String())
+	}
+
+	if !got.Passed || got.JobsCompleted != got.Jobs || got.VMsCreated != got.Jobs ||
+		got.VMsLeft+got.ForeignVMsTouched+got.ClaimsLeft+got.RunnersLeft+got.ISOsLeft > 0 {
+		t.Errorf("the demo's report: %s", out.String())
+	}
+
+	sayf("calls to Proxmox VE: %.1f per VM, %v in all; jobs took %.0f s, nothing was left after %.1f s",
+		got.CallsPerVM, got.TotalCalls, got.MakespanSeconds, got.CleanupSeconds)
+
+	// The folders of the box and of the demo; that of ports stays for all processes.
+	for _, pattern := range []string{"hf-realpve-*", "hyperfleet-demo-*"} {
+		if left, _ := filepath.Glob(filepath.Join(dir, pattern)); len(left) > 0 && got.Passed {
+			t.Errorf("left on this machine: %q", left)
+		}
+	}
+
+	if left := processesWith(t, dir); len(left) > 0 {
+		t.Errorf("processes that still run: %q", left)
+	}
+}
+
+// processesWith are the command lines of processes that name a folder.
+func processesWith(t *testing.T, dir string) []string {
+	t.Helper()
+
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	var out []string
+
+	for _, file := range files {
+		raw, err := os.ReadFile(file)
+		if err == nil && bytes.Contains(raw, []byte(dir)) {
+			out = append(out, strings.ReplaceAll(string(raw), "\x00", " "))
+		}
+	}
+
+	return out
+}
+
+// lines says each line that is written.
+type lines struct {
+	say  func(string, ...any)
+	rest []byte
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.rest = append(l.rest, p...)
+
+	for {
+		line, rest, ok := bytes.Cut(l.rest, []byte("\n"))
+		if !ok {
+			return len(p), nil
+		}
+
+		l.say("%s", line)
+		l.rest = rest
+	}
+}
