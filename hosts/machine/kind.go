@@ -47,8 +47,8 @@ type Catalog interface {
 type Contents interface {
 	// Access says how the host is reached. Errors have a class (kit/errclass).
 	Access(ctx context.Context, secrets Secrets, host Object) (Access, error)
-	// Plan renders what the host should have. Errors have a class.
-	Plan(ctx context.Context, secrets Secrets, host Object) (plan.Plan, error)
+	// Plan renders what the host should have, given how it is reached. Errors have a class.
+	Plan(ctx context.Context, secrets Secrets, host Object, access Access) (plan.Plan, error)
 }
 
 // Life is how a host is had and given back.
