@@ -14,7 +14,9 @@ import (
 
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hosts/mac"
+	"github.com/hyperfleet/hyperfleet/hosts/machine"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/kit/log"
 	sim "github.com/hyperfleet/hyperfleet/sim/scaleway"
 )
 
@@ -86,7 +88,7 @@ func TestAccessAndPlan(t *testing.T) {
 		t.Errorf("access %+v", access)
 	}
 
-	p, err := w.kind.Plan(t.Context(), macSecrets{}, object)
+	p, err := w.kind.Plan(t.Context(), macSecrets{}, object, access)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,6 +96,7 @@ func TestAccessAndPlan(t *testing.T) {
 	plist, _ := p.Part("launchd-plist")
 	for _, argument := range []string{
 		"--node-name=mac-1", "--provider-id=scw-applesilicon://fr-par-1/" + server.ID, "--host-cpu=4", "--host-memory-mb=16384",
+		"/Users/m1/Library/Logs/", "Aqua",
 	} {
 		if !strings.Contains(plist.Content.String(), argument) {
 			t.Errorf("the kubelet is not started with %s", argument)
@@ -129,14 +132,15 @@ func TestConfigurationThatCannotBeRendered(t *testing.T) {
 	cfg.VMCachePNCIDR = "10.0.0.0/99"
 	w.kind = mac.New(mac.Options{Live: env.Client, Secrets: macSecrets{}, Fleet: cfg})
 
-	_, err := w.kind.Plan(t.Context(), macSecrets{}, w.get("mac-1"))
+	access := machine.Access{Password: log.NewSecret("of-m1")} // the user is on record
+	_, err := w.kind.Plan(t.Context(), macSecrets{}, w.get("mac-1"), access)
 	if errclass.Of(err) != errclass.Configuration || errclass.Reason(err, "") != "ConfigNotRendered" ||
 		!strings.Contains(err.Error(), "10.0.0.0/99") {
 		t.Errorf("%v", err)
 	}
 
 	w.kind = mac.New(mac.Options{Live: env.Client, Secrets: macSecrets{}})
-	if _, err := w.kind.Plan(t.Context(), macSecrets{}, w.get("mac-1")); w.kind.Hash() != "" || errclass.Reason(err, "") != "NoConfiguration" {
+	if _, err := w.kind.Plan(t.Context(), macSecrets{}, w.get("mac-1"), access); w.kind.Hash() != "" || errclass.Reason(err, "") != "NoConfiguration" {
 		t.Errorf("without a kubelet: hash %q, %v", w.kind.Hash(), err)
 	}
 }

@@ -81,3 +81,19 @@ func TestFewerAddressesThanMaxReplicas(t *testing.T) {
 	patch(w, pool, func(p *infrav1.KubevirtNodePool) { p.Spec.MaxReplicas = new(int32(3)) })
 	w.says(pool, infrav1.ConditionAddressesFewerThanReplicas, "False")
 }
+
+// A prefix length that nobody has said is told as what it is: a guess.
+func TestGuessedPrefixLength(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t)
+	pool := w.nodePool("guessed", 1, "10.0.0.10-10.0.0.14", "fd00::10-fd00::20")
+	pool.Spec.BootstrapNetworkConfig.PrefixLengthV4 = 0
+	w.create(pool)
+	w.says(pool, infrav1.ConditionPrefixLengthGuessed, "True Guessed: machines are told that their network is [10.0.0.0/28 fd00::/64]")
+
+	patch(w, pool, func(p *infrav1.KubevirtNodePool) {
+		p.Spec.BootstrapNetworkConfig.PrefixLengthV4, p.Spec.BootstrapNetworkConfig.PrefixLengthV6 = 24, 64
+	})
+	w.says(pool, infrav1.ConditionPrefixLengthGuessed, "False")
+}

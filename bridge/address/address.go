@@ -24,7 +24,7 @@ type Range struct{ First, Last netip.Addr }
 func Parse(entry string) (Range, error) {
 	first, last, isRange := strings.Cut(entry, "-")
 	if !isRange {
-		prefix, err := netip.ParsePrefix(strings.TrimSpace(entry))
+		prefix, err := netip.ParsePrefix(entry)
 		if err != nil {
 			return Range{}, fmt.Errorf("parse %q: %w", entry, err)
 		}

@@ -35,6 +35,7 @@ func TestParse(t *testing.T) {
 		"range backwards":           {entry: "10.0.0.9-10.0.0.1", bad: true},
 		"range with a short end":    {entry: "10.0.0.1-9", bad: true},
 		"CIDR that is too long":     {entry: "10.0.0.0/33", bad: true},
+		"CIDR with blanks":          {entry: "10.0.0.0/24 ", bad: true},
 		"nothing":                   {entry: "", bad: true},
 		"range that begins nowhere": {entry: "-10.0.0.9", bad: true},
 	}

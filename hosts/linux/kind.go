@@ -104,7 +104,7 @@ func (k *Kind) Access(ctx context.Context, secrets machine.Secrets, host machine
 func (k *Kind) HostKey(host machine.Object) string { return linuxOf(host).Spec.SSHHostKey }
 
 // Plan renders what the host should have.
-func (k *Kind) Plan(ctx context.Context, secrets machine.Secrets, host machine.Object) (plan.Plan, error) {
+func (k *Kind) Plan(ctx context.Context, secrets machine.Secrets, host machine.Object, _ machine.Access) (plan.Plan, error) {
 	if k.hash == "" {
 		return plan.Plan{}, errclass.New(errclass.Configuration, "NoConfiguration",
 			"the operator has no configuration for Linux hosts: set hosts.linux.agentFile in its configuration")

@@ -4,6 +4,7 @@
 package mac
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -147,7 +148,9 @@ func (k *Kind) Access(ctx context.Context, secrets machine.Secrets, host machine
 func (k *Kind) HostKey(machine.Object) string { return "" }
 
 // Plan renders what the Mac should have.
-func (k *Kind) Plan(ctx context.Context, secrets machine.Secrets, host machine.Object) (plan.Plan, error) {
+func (k *Kind) Plan(
+	ctx context.Context, secrets machine.Secrets, host machine.Object, access machine.Access,
+) (plan.Plan, error) {
 	if k.hash == "" {
 		return plan.Plan{}, errclass.New(errclass.Configuration, "NoConfiguration",
 			"the operator has no configuration for Macs: set hosts.mac.tartKubeletFile in its configuration")
@@ -156,6 +159,7 @@ func (k *Kind) Plan(ctx context.Context, secrets machine.Secrets, host machine.O
 	mac := macOf(host)
 	cfg := k.Fleet
 	cfg.NodeName = mac.Name
+	cfg.SSHUser, cfg.UserPassword = cmp.Or(access.User, mac.Status.SSHUser), access.Password
 	cfg.ProviderID = mac.Status.ProviderID
 	cfg.DisableVMGC = mac.Spec.DisableVMGC
 	cfg.HostCPU = int(firstSet(mac.Spec.HostCPU, mac.Status.HostCPU))

@@ -249,6 +249,7 @@ func (k *Kind) await(
 		mac.Status.HostCPU, mac.Status.HostMemoryMB = clamp(hardware.Cores), clamp(hardware.MemoryMB)
 	}
 
+	mac.Status.SSHUser = server.SSHUser
 	mac.Status.Addresses = []v1alpha1.HostAddress{{Type: "ExternalIP", Address: server.IP}}
 
 	return step.Done()

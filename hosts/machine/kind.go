@@ -50,8 +50,8 @@ type Contents interface {
 	// HostKey is the fingerprint that the host has to show; empty where the first one that it
 	// shows is taken.
 	HostKey(host Object) string
-	// Plan renders what the host should have. Errors have a class.
-	Plan(ctx context.Context, secrets Secrets, host Object) (plan.Plan, error)
+	// Plan renders what the host should have, given how it is reached. Errors have a class.
+	Plan(ctx context.Context, secrets Secrets, host Object, access Access) (plan.Plan, error)
 }
 
 // Life is how a host is had and given back.

@@ -348,7 +348,7 @@ func rest(_ context.Context, s *scope) step.Result {
 func (s *scope) begin(ctx context.Context, work job) step.Result {
 	access, err := s.Kind.Access(ctx, s.Secrets, s.obj)
 	if err == nil && work.what != drift.Greet {
-		work.plan, err = s.Kind.Plan(ctx, s.Secrets, s.obj)
+		work.plan, err = s.Kind.Plan(ctx, s.Secrets, s.obj, access)
 	}
 
 	if err != nil {

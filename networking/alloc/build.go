@@ -105,7 +105,7 @@ func (p *part) findSubnets(length int) []error {
 
 		bits := length
 		if bits == 0 {
-			bits = p.lengthOf(in.Range)
+			bits, in.guessed = p.lengthOf(in.Range)
 		}
 
 		if bits == 0 {
@@ -129,10 +129,12 @@ func (p *part) findSubnets(length int) []error {
 	return problems
 }
 
-// lengthOf is the prefix length of a range where the Spec gives none; 0 if it can't be
-// known.
-func (p *part) lengthOf(in Range) int {
-	bits := 0
+// usualV6 is the prefix length of IPv6 networks (RFC 4291, 2.5.4).
+const usualV6 = 64
+
+// lengthOf is the prefix length of a range where the Spec gives none, and whether that is a
+// guess; 0 if there is not even that.
+func (p *part) lengthOf(in Range) (bits int, guessed bool) {
 
 	for _, other := range p.entries {
 		if other.network() && other.Bits > bits && other.span().holds(in.span()) {
@@ -141,11 +143,11 @@ func (p *part) lengthOf(in Range) int {
 	}
 
 	if in.network() {
-		return in.Bits
+		return in.Bits, false
 	}
 
 	if bits > 0 {
-		return bits
+		return bits, false
 	}
 
 	all := in.span()
@@ -162,12 +164,34 @@ func (p *part) lengthOf(in Range) int {
 		}
 	}
 
-	if !known {
-		return 0
+	// Addresses that have nothing in common have length 0, which is no subnet either.
+	bits = p.family.bits() - u128{hi: all.first.hi ^ all.last.hi, lo: all.first.lo ^ all.last.lo}.bitLen()
+
+	switch {
+	case p.family == IPv6:
+		return min(bits, usualV6), true
+	case !known:
+		return 0, false
+	default:
+		return bits, true
+	}
+}
+
+// Guessed are the subnets whose prefix length nobody has said, in the order of the entries: of
+// IPv4 the smallest that covers the addresses and their gateway, which may cut a network short,
+// of IPv6 a /64.
+func (p *Pool) Guessed() []netip.Prefix {
+	var out []netip.Prefix
+
+	for i := range p.parts {
+		for _, in := range p.parts[i].entries {
+			if in.guessed && !slices.Contains(out, in.subnet) {
+				out = append(out, in.subnet)
+			}
+		}
 	}
 
-	// Addresses that have nothing in common have length 0, which is no subnet either.
-	return p.family.bits() - u128{hi: all.first.hi ^ all.last.hi, lo: all.first.lo ^ all.last.lo}.bitLen()
+	return out
 }
 
 // checkGateways wants each gateway in a subnet, and each subnet to have one, if there

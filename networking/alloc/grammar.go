@@ -43,11 +43,10 @@ func (r Range) span() span { return span{first: number(r.First), last: number(r.
 func (r Range) network() bool { return r.Bits >= 0 && r.Bits < r.First.BitLen() }
 
 // ParseRange reads a CIDR (10.0.0.0/24), a first and a last address (10.0.0.10-10.0.0.20,
-// with blanks around the hyphen or without), or a single address (10.0.0.5/32,
-// fd00::5/128). The errors say what to write instead.
+// with blanks around them or without), or a single address (10.0.0.5/32, fd00::5/128). The
+// errors say what to write instead. It takes what MetalLB takes, but for a CIDR with bits
+// beyond its prefix, which may be meant for one address or for its network.
 func ParseRange(text string) (Range, error) {
-	text = strings.TrimSpace(text)
-
 	switch {
 	case strings.Contains(text, "/"):
 		return parseCIDR(text)
@@ -55,7 +54,7 @@ func ParseRange(text string) (Range, error) {
 		return parsePair(text)
 	}
 
-	addr, err := parseAddr(text)
+	addr, err := parseAddr(strings.TrimSpace(text))
 	if err != nil {
 		return Range{}, err
 	}
@@ -64,6 +63,10 @@ func ParseRange(text string) (Range, error) {
 }
 
 func parseCIDR(text string) (Range, error) {
+	if bare := strings.TrimSpace(text); bare != text {
+		return Range{}, fmt.Errorf("%q has blanks around it: write %s", text, bare)
+	}
+
 	before, _, _ := strings.Cut(text, "/")
 	if _, err := parseAddr(before); err != nil {
 		return Range{}, err

@@ -47,6 +47,7 @@ func TestParseRangeSaysWhatToWrite(t *testing.T) {
 		"a bare v6 address":              {"2620:0:860:2::1", "write 2620:0:860:2::1/128 for this one alone"},
 		"a range backwards":              {"10.0.0.9-10.0.0.1", "write 10.0.0.1-10.0.0.9"},
 		"a range of two families":        {"10.0.0.1-fd00::1", "a range from IPv4 to IPv6: write one range for each family"},
+		"blanks around a CIDR":           {" 10.0.0.0/24", "has blanks around it: write 10.0.0.0/24"},
 		"bits beyond the prefix":         {"10.0.0.5/24", "write 10.0.0.0/24 for the network, or 10.0.0.5/32 for this address alone"},
 		"v6 bits beyond the prefix":      {"fd00::5/64", "write fd00::/64 for the network, or fd00::5/128"},
 		"three ends":                     {"10.0.0.1-10.0.0.2-10.0.0.3", "with one hyphen"},

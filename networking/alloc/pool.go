@@ -56,6 +56,8 @@ type entry struct {
 
 	// subnet is the one that the machines with these addresses are told they are in.
 	subnet netip.Prefix
+	// guessed says that nobody has said its length.
+	guessed bool
 }
 
 // NewPool checks a Spec. The error joins a *SpecError for each thing that is wrong.

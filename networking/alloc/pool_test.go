@@ -5,6 +5,7 @@ package alloc_test
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"net/netip"
 	"strings"
@@ -38,7 +39,7 @@ func TestPrefixLength(t *testing.T) {
 				Excluded:  []string{"192.168.1.20-192.168.1.25", "2620:0:860:2::20/128"},
 				Gateways:  []string{"192.168.1.1", "2620:0:860:2::1"},
 			},
-			map[string]int{"192.168.1.10": 25, "192.168.1.100": 25, "2620:0:860:2::10": 121},
+			map[string]int{"192.168.1.10": 25, "192.168.1.100": 25, "2620:0:860:2::10": 64},
 		},
 		"a range and a gateway in a /26": {
 			alloc.Spec{Addresses: []string{"10.0.0.10-10.0.0.50"}, Gateways: []string{"10.0.0.1"}},
@@ -47,6 +48,12 @@ func TestPrefixLength(t *testing.T) {
 		"IPv6 that differs in the upper half": {
 			alloc.Spec{Addresses: []string{"2001:db8:0:1::10-2001:db8:0:1::20"}, Gateways: []string{"2001:db8::1"}},
 			map[string]int{"2001:db8:0:1::10": 63},
+		},
+		"IPv6 with a gateway that is local to the link": {
+			alloc.Spec{Addresses: []string{"fd00::10-fd00::20"}, Gateways: []string{"fe80::1"}}, map[string]int{"fd00::10": 64},
+		},
+		"IPv6 without a gateway": {
+			alloc.Spec{Addresses: []string{"fd00::10-fd00::20", "fd00:0:0:1::5/128"}}, map[string]int{"fd00::10": 63, "fd00:0:0:1::5": 63},
 		},
 		"a gateway that is far away makes the subnet wide": {
 			alloc.Spec{Addresses: []string{"10.0.0.10-10.0.0.50"}, Gateways: []string{"10.0.3.254"}},
@@ -117,9 +124,6 @@ func TestNewPoolSaysWhatIsWrong(t *testing.T) {
 		},
 		"no prefix length to be had": {
 			alloc.Spec{Addresses: []string{"10.0.0.10-10.0.0.20"}}, "addresses[0]", "give the prefix length, name the gateway",
-		},
-		"no prefix length from a gateway on the link": {
-			alloc.Spec{Addresses: []string{"fd00::10-fd00::20"}, Gateways: []string{"fe80::1"}}, "addresses[0]", "its prefix length is not known",
 		},
 		"nothing in common with the gateway": {
 			alloc.Spec{Addresses: []string{"10.0.0.10-10.0.0.20"}, Gateways: []string{"192.168.0.1"}}, "addresses[0]", "its prefix length is not known",
@@ -273,5 +277,30 @@ func TestOverlap(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// What nobody has said is told as a guess, and nothing else is.
+func TestGuessed(t *testing.T) {
+	t.Parallel()
+
+	for name, tc := range map[string]struct {
+		spec alloc.Spec
+		want string
+	}{
+		"said":   {alloc.Spec{Addresses: []string{"10.0.0.10-10.0.0.15"}, PrefixLengthV4: 24}, "[]"},
+		"a CIDR": {alloc.Spec{Addresses: []string{"10.0.0.0/24", "10.0.0.9/32", "fd00::/64"}}, "[]"},
+		"a range and its gateway": {
+			alloc.Spec{Addresses: []string{"10.0.0.10-10.0.0.14", "fd00::10-fd00::20"}, Gateways: []string{"10.0.0.1"}}, "[10.0.0.0/28 fd00::/64]",
+		},
+	} {
+		pool, err := alloc.NewPool("p", tc.spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		if got := fmt.Sprint(pool.Guessed()); got != tc.want {
+			t.Errorf("%s: guessed %s, want %s", name, got, tc.want)
+		}
 	}
 }

@@ -329,3 +329,20 @@ func FuzzVirtualMachine(f *testing.F) {
 		}
 	})
 }
+
+// A pool's machines are spread over hosts where they can be.
+func TestMachinesAreSpread(t *testing.T) {
+	t.Parallel()
+
+	vm := virtualMachine(t, machineOf(t, nodePool(nil)), netdata.OpenStack)
+
+	spread := vm.Spec.Template.Spec.TopologySpreadConstraints
+	if len(spread) != 1 || spread[0].WhenUnsatisfiable != "ScheduleAnyway" || spread[0].TopologyKey != "kubernetes.io/hostname" {
+		t.Fatalf("spread by %+v", spread)
+	}
+
+	// Without the label nothing would be counted.
+	if key := v1alpha1.LabelNodePool; spread[0].LabelSelector.MatchLabels[key] != vm.Spec.Template.ObjectMeta.Labels[key] {
+		t.Errorf("counted by %v, and the machine has %v", spread[0].LabelSelector.MatchLabels, vm.Spec.Template.ObjectMeta.Labels)
+	}
+}

@@ -74,6 +74,11 @@ func virtualMachineSpec(pool *v1alpha1.KubevirtNodePool, bootstrap string) field
 		// With addresses and memory of its own a machine goes along when its node is
 		// drained, if its disk can.
 		"evictionStrategy": "LiveMigrateIfPossible",
+		// A host that fails takes as few of the pool's machines along as there can be.
+		"topologySpreadConstraints": list{fields{
+			"maxSkew": int64(1), "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway",
+			"labelSelector": fields{"matchLabels": fields{v1alpha1.LabelNodePool: pool.Name}},
+		}},
 	}
 
 	if len(pool.Spec.NodeSelector) > 0 {

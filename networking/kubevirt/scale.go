@@ -79,11 +79,12 @@ func outdated(m *v1alpha1.KubevirtMachine, spec v1alpha1.KubevirtMachineSpec) bo
 	return have.NetworkData != nil && want.NetworkData != nil && *have.NetworkData != *want.NetworkData
 }
 
-// goesBefore orders machines by which is deleted first.
+// goesBefore orders machines by which is deleted first: those that carry nothing yet, then the
+// newest, on which the least has settled.
 func goesBefore(x, y v1alpha1.KubevirtMachine) int {
 	return cmp.Or(
 		cmp.Compare(progress(&x), progress(&y)),
-		x.CreationTimestamp.Compare(y.CreationTimestamp.Time),
+		y.CreationTimestamp.Compare(x.CreationTimestamp.Time),
 		strings.Compare(x.Name, y.Name),
 	)
 }

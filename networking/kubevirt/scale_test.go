@@ -66,13 +66,13 @@ func TestDecide(t *testing.T) {
 		{"as many as there should be", []v1alpha1.KubevirtMachine{aged("a", 1), aged("b", 2)}, blue, 2, 0, nil},
 		{"deleted ones don't count", []v1alpha1.KubevirtMachine{aged("a", 1, isDeleted), aged("b", 2)}, blue, 2, 1, nil},
 		{
-			"those without anything go first, then those that are not ready, then the oldest",
+			"those without anything go first, then those that are not ready, then the newest",
 			[]v1alpha1.KubevirtMachine{
 				aged("old", 9, isReady), aged("older", 10, isReady), aged("new", 1, isReady), aged("coming", 2), aged("waiting", 3, isPending),
 			},
-			blue, 2, 0, []string{"waiting", "coming", "older"},
+			blue, 2, 0, []string{"waiting", "coming", "new"},
 		},
-		{"all go", []v1alpha1.KubevirtMachine{aged("a", 1), aged("b", 2)}, blue, 0, 0, []string{"b", "a"}},
+		{"all go", []v1alpha1.KubevirtMachine{aged("a", 1), aged("b", 2)}, blue, 0, 0, []string{"a", "b"}},
 		{
 			"growth is no reason to replace those that wait",
 			[]v1alpha1.KubevirtMachine{aged("a", 1, isPending)}, static("blue", "10.0.0.0/24", "10.0.1.0/24"), 1, 0, nil,

@@ -56,7 +56,7 @@ func networkValid(_ context.Context, s *scope) step.Result {
 		return step.Fail(err)
 	}
 
-	return s.compare(step.Done(), entry.Addresses)
+	return guesses(s.compare(step.Done(), entry.Addresses), entry.Addresses)
 }
 
 // overlaps names the other pool as users know it.
@@ -87,6 +87,20 @@ func entryOf(pool *v1alpha1.KubevirtNodePool) (pools.Pool, string, error) {
 	}
 
 	return pools.Pool{Network: network.Definition, Cluster: kubevirt.ClusterName(pool), Addresses: addresses}, "", nil
+}
+
+// guesses warns of prefix lengths that nobody has said: machines take the addresses outside of
+// them for ones behind the gateway.
+func guesses(result step.Result, addresses *alloc.Pool) step.Result {
+	const condition = v1alpha1.ConditionPrefixLengthGuessed
+
+	guessed := addresses.Guessed()
+	if len(guessed) == 0 {
+		return result.Also(condition, metav1.ConditionFalse, "Known", "")
+	}
+
+	return result.Also(condition, metav1.ConditionTrue, "Guessed", fmt.Sprintf(
+		"machines are told that their network is %v, which nobody has said: give prefixLengthV4 and prefixLengthV6", guessed))
 }
 
 // compare warns of fewer addresses than machines there may be.

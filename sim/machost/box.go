@@ -140,9 +140,15 @@ func (b *box) build(ctx context.Context) error {
 		return err
 	}
 
-	for path, text := range map[string]string{
+	texts := map[string]string{
 		"/sim/lib/boot.sh": string(boot), "/sim/sudo": string(SudoFree) + "\n", "/sim/password": b.options.Password + "\n",
-	} {
+		"/sim/user": b.options.User + "\n",
+	}
+	if b.options.System == Mac {
+		texts["/etc/passwd"] = "root:x:0:0::/var/root:/bin/bash\n" + b.options.User + ":x:501:20::/Users/" + b.options.User + ":/bin/zsh\n"
+	}
+
+	for path, text := range texts {
 		if err := os.WriteFile(b.path(path), []byte(text), 0o600); err != nil {
 			return err
 		}

@@ -277,6 +277,13 @@ func (h *Host) Processes(ctx context.Context) ([]string, error) {
 	return strings.Split(strings.TrimSpace(out), "\n"), err
 }
 
+// Logout ends the console session of a Mac, and all that runs in it.
+func (h *Host) Logout(ctx context.Context) error {
+	_, err := h.Exec(ctx, ". /sim/lib/session.sh && logout_user")
+
+	return err
+}
+
 // StartMachine has the host's kubelet or agent run a machine, and waits until it does. The
 // kubelet has to be there: its program is [Programs.Kubelet].
 func (h *Host) StartMachine(ctx context.Context, name string) error {

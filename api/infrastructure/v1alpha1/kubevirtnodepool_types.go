@@ -26,6 +26,9 @@ const (
 	// ConditionAddressesFewerThanReplicas warns, with True, of a pool that has fewer
 	// addresses than maxReplicas, or replicas, would take.
 	ConditionAddressesFewerThanReplicas = "AddressesFewerThanReplicas"
+	// ConditionPrefixLengthGuessed warns, with True, that nobody has said the prefix length of
+	// the pool's network.
+	ConditionPrefixLengthGuessed = "PrefixLengthGuessed"
 	// ConditionMachinesDeleted tells, on deletion, whether the machines are gone.
 	ConditionMachinesDeleted = "MachinesDeleted"
 )

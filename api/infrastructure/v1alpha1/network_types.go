@@ -80,13 +80,14 @@ type KubevirtBootstrapNetworkConfig struct {
 	Gateway []IPAddress `json:"gateway,omitempty"`
 
 	// prefixLengthV4 of the network's IPv4 subnet. Default: that of the entry of addresses
-	// if it is a CIDR, else the smallest that covers the addresses and their gateway.
+	// if it is a CIDR, else a guess: the smallest that covers the addresses and their gateway.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=32
 	PrefixLengthV4 int32 `json:"prefixLengthV4,omitempty"`
 
-	// prefixLengthV6 of the network's IPv6 subnet. Default: as for prefixLengthV4.
+	// prefixLengthV6 of the network's IPv6 subnet. Default: as for prefixLengthV4; the guess is
+	// 64.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=128

@@ -117,6 +117,10 @@ type ScalewayAppleSiliconMachineStatus struct {
 	// providerID of the host's Node: scw-applesilicon://ZONE/SERVER-ID.
 	// +optional
 	ProviderID string `json:"providerID,omitempty"`
+	// sshUser is the user that Scaleway gives the Mac. It is logged in at the console and runs
+	// the kubelet.
+	// +optional
+	SSHUser string `json:"sshUser,omitempty"`
 	// orderedAt is when a server was ordered without its id being on record yet. While that is
 	// not long ago, no other is ordered: the order may have been carried out.
 	// +optional

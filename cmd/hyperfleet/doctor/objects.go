@@ -34,7 +34,8 @@ const (
 func unwelcome() []string {
 	return []string{
 		infrav1.ConditionRolloutStopped, infrav1.ConditionIPPoolExhausted, bridgev1.ConditionHostedClusterDegraded,
-		v1alpha1.ConditionAddressesFewerThanMachines, infrav1.ConditionAddressesFewerThanReplicas, "InsecureTLS",
+		v1alpha1.ConditionAddressesFewerThanMachines, infrav1.ConditionAddressesFewerThanReplicas,
+		infrav1.ConditionPrefixLengthGuessed, "InsecureTLS",
 	}
 }
 

@@ -56,12 +56,15 @@ type hostDiff struct {
 	Error string `json:"error,omitempty"`
 }
 
+// leftOut stands for a secret.
+const leftOut = "left out"
+
 // noSecrets stands for Secrets where nothing is sent: what is secret is in no digest.
 type noSecrets struct{}
 
 // Secret gives something that is none.
 func (noSecrets) Secret(context.Context, string, infrav1.LocalSecretKeySelector) (log.Secret, error) {
-	return log.NewSecret("left out"), nil
+	return log.NewSecret(leftOut), nil
 }
 
 // diff looks at all hosts that are asked for, in the order of their kinds and names.
@@ -121,7 +124,8 @@ func (s *source) one(ctx context.Context, area *hosts.Area, kind machine.Kind, h
 		return out
 	}
 
-	p, err := kind.Plan(ctx, noSecrets{}, host)
+	// The user of a host is on its record, and its password in no digest.
+	p, err := kind.Plan(ctx, noSecrets{}, host, machine.Access{Password: log.NewSecret(leftOut)})
 	if err == nil && probe {
 		out.Lost, err = s.probe(ctx, area, kind, host, p)
 		status.LostParts = out.Lost

@@ -4,8 +4,10 @@
 package mac
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"regexp"
 
 	"github.com/hyperfleet/hyperfleet/hosts/plan"
 	"github.com/hyperfleet/hyperfleet/hosts/plan/parts"
@@ -20,9 +22,10 @@ const mostPods = 2 // Apple's licence for macOS allows two virtual machines on a
 type Config struct {
 	// IP of the host, without a tailnet.
 	IP string `host:"per-host" use:"connection"`
-	// SSHUser and the rest: how to get in.
-	SSHUser              string     `host:"per-host" use:"connection"`
-	UserPassword         log.Secret `host:"per-host" use:"connection"`
+	// SSHUser is logged in at the console with UserPassword, and runs the kubelet.
+	SSHUser      string     `host:"per-host"`
+	UserPassword log.Secret `host:"per-host"`
+	// SSHPrivateKey and the fingerprint: how to get in.
 	SSHPrivateKey        log.Secret `host:"per-host" use:"connection"`
 	KnownHostFingerprint string     `host:"per-host" use:"connection"`
 
@@ -81,9 +84,23 @@ func Render(cfg Config) (plan.Plan, error) {
 // HostConfigHash is the digest of what all hosts of a fleet get.
 func HostConfigHash(cfg Config) string { return plan.HostConfigHash(cfg, draft) }
 
+// login is the user of the console session; of a configuration for all hosts, some word.
+func (c Config) login() string { return cmp.Or(c.SSHUser, "user") }
+
+// loginForm is what macOS takes as the short name of a user.
+var loginForm = regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,30}$`)
+
 // checkHost looks at what belongs to the one host.
 func checkHost(cfg Config) error {
 	errs := []error{parts.CheckNodeName("nodeName", cfg.NodeName)}
+
+	if !loginForm.MatchString(cfg.SSHUser) || cfg.SSHUser == "root" {
+		errs = append(errs, fmt.Errorf("sshUser %q: must be the short name of a user other than root, who is logged in at the console", cfg.SSHUser))
+	}
+
+	if cfg.UserPassword.Empty() {
+		errs = append(errs, errors.New("userPassword is missing: without it macOS logs nobody in at the console, and starts no machine with macOS"))
+	}
 
 	if cfg.Kubeconfig.Empty() {
 		errs = append(errs, errors.New("kubeconfig is missing: the kubelet needs one to join its cluster"))

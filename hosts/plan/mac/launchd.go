@@ -22,9 +22,27 @@ type job struct {
 	// keep starts it anew when it ends; interval, in seconds, again and again.
 	keep     bool
 	interval int
+	// login is the user in whose console session the job runs; the system's where it is empty.
+	login string
 }
 
-func (j job) path() string  { return "/Library/LaunchDaemons/" + j.name + ".plist" }
+func (j job) path() string {
+	if j.login != "" {
+		return "/Library/LaunchAgents/" + j.name + ".plist"
+	}
+
+	return "/Library/LaunchDaemons/" + j.name + ".plist"
+}
+
+// service is the job as launchctl names it, in bash.
+func (j job) service() string {
+	if j.login != "" {
+		return `"gui/$(id -u ` + plan.Quote(j.login) + `)/` + j.name + `"`
+	}
+
+	return "system/" + j.name
+}
+
 func (j job) stamp() string { return stateDir + "jobs/" + j.name + ".plist" }
 
 func (j job) vars() []plan.Var {
@@ -53,13 +71,13 @@ func (j job) unit(label string) plan.Part {
 // start has launchd run the job anew. With a time in seconds it demands a new process that
 // lives that long.
 func (j job) start(label string, stable int) plan.Part {
-	probe := "launchctl print system/" + j.name
+	probe := "launchctl print " + j.service()
 	if stable > 0 {
 		probe += " | grep -E '^[[:space:]]*pid = [0-9]+'"
 	}
 
 	return parts.Script(label, body("job"), probe,
-		append(j.vars(), plan.Var{Name: "STABLE", Value: strconv.Itoa(stable)})...)
+		append(j.vars(), plan.Var{Name: "LOGIN", Value: j.login}, plan.Var{Name: "STABLE", Value: strconv.Itoa(stable)})...)
 }
 
 // jobOff takes a job away.
@@ -99,10 +117,19 @@ func (j job) plist() string {
 		entry("StartInterval", fmt.Sprintf("<integer>%d</integer>", j.interval))
 	}
 
-	entry("EnvironmentVariables", "<dict>\n\t\t<key>HOME</key>\n\t\t<string>/var/root</string>\n"+
+	home, logs := "/var/root", "/var/log/"
+
+	if j.login != "" {
+		entry("LimitLoadToSessionType", text("Aqua"))
+
+		home = "/Users/" + j.login
+		logs = home + "/Library/Logs/"
+	}
+
+	entry("EnvironmentVariables", "<dict>\n\t\t<key>HOME</key>\n\t\t"+text(home)+"\n"+
 		"\t\t<key>PATH</key>\n\t\t<string>/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin</string>\n\t</dict>")
-	entry("StandardOutPath", text("/var/log/"+j.name+".log"))
-	entry("StandardErrorPath", text("/var/log/"+j.name+".log"))
+	entry("StandardOutPath", text(logs+j.name+".log"))
+	entry("StandardErrorPath", text(logs+j.name+".log"))
 	b.WriteString("</dict>\n</plist>\n")
 
 	return b.String()

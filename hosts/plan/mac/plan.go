@@ -52,7 +52,7 @@ func draft(cfg Config) *plan.Draft {
 	d := &plan.Draft{}
 
 	for _, render := range []func(*plan.Draft, Config){
-		renderSettings, renderTart, renderInterface, renderFirewall, renderVMNAT,
+		renderSettings, renderConsole, renderTart, renderInterface, renderFirewall, renderVMNAT,
 		renderTailscale, renderNodeExporter, renderKubelet,
 	} {
 		render(d, cfg)
@@ -71,6 +71,19 @@ func body(name string) string {
 
 func renderSettings(d *plan.Draft, cfg Config) {
 	d.Add(parts.OnFirstBoot(parts.Script("settings", body("settings"), "", plan.Var{Name: "NAME", Value: cfg.NodeName})), nil)
+}
+
+// renderConsole has the host's user logged in at the console (Apple, Virtualization.framework:
+// a machine with macOS takes a key of the host, which only a process of that session gets).
+// The password, other than everything else here, can't be another one for as long as the host
+// is not installed anew.
+func renderConsole(d *plan.Draft, cfg Config) {
+	part := parts.Script("console", body("console"),
+		"test \"$(stat -f %Su /dev/console)\" = "+plan.Quote(cfg.login())+"\ntest -s /etc/kcpassword",
+		plan.Var{Name: "LOGIN", Value: cfg.login()}, plan.Var{Name: "END", Value: plan.End})
+	part.Secret = cfg.UserPassword
+	part.Reapplies = []string{"launchd"} // what ran in another session has ended with it
+	d.Add(part, nil)
 }
 
 func renderTart(d *plan.Draft, cfg Config) {
@@ -147,7 +160,7 @@ func renderNodeExporter(d *plan.Draft, cfg Config) {
 }
 
 func renderKubelet(d *plan.Draft, cfg Config) {
-	kubeconfig := parts.Secret("kubeconfig", parts.Place{Path: kubeconfigPath, Mode: 0o600, Owner: rootWheel}, cfg.Kubeconfig)
+	kubeconfig := parts.Secret("kubeconfig", parts.Place{Path: kubeconfigPath, Mode: 0o600, Owner: cfg.login() + ":staff"}, cfg.Kubeconfig)
 	kubeconfig.Reapplies = []string{"launchd"}
 	d.Add(kubeconfig, nil)
 
@@ -208,7 +221,7 @@ func kubeletJob(cfg Config) (job, error) {
 			fmt.Errorf("maxPods %d: must be 1 or %d, the most that Apple's licence allows on a Mac", cfg.MaxPods, mostPods))
 	}
 
-	return job{name: "io.hyperfleet.tart-kubelet", arguments: arguments, keep: true}, err
+	return job{name: "io.hyperfleet.tart-kubelet", arguments: arguments, keep: true, login: cfg.login()}, err
 }
 
 // program is a part that is a program, and what is started anew after it.

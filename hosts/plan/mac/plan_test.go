@@ -49,6 +49,7 @@ func kind() plantest.Kind[Config] {
 		One: one(), Other: other(), Draft: draft, Render: Render, Hash: HostConfigHash,
 		Parts: []string{
 			"settings script first-boot",
+			"console script always",
 			"tart binary first-boot",
 			"pn-interface script always",
 			"firewall-anchor file always",
@@ -104,6 +105,9 @@ func TestRenderNamesFieldAndMend(t *testing.T) {
 		"no tag":                       {func(c *Config) { c.TailscaleTags = nil }, []string{"tailscaleTags is empty"}},
 		"no name":                      {func(c *Config) { c.NodeName = "" }, []string{"nodeName is missing"}},
 		"name with a command":          {func(c *Config) { c.NodeName = "a;reboot" }, []string{"nodeName"}},
+		"no user":                      {func(c *Config) { c.SSHUser = "" }, []string{"sshUser", "console"}},
+		"root":                         {func(c *Config) { c.SSHUser = "root" }, []string{"sshUser", "other than root"}},
+		"no password of the user":      {func(c *Config) { c.UserPassword = log.Secret{} }, []string{"userPassword is missing"}},
 		"no kubeconfig":                {func(c *Config) { c.Kubeconfig = log.Secret{} }, []string{"kubeconfig is missing"}},
 		"no tailnet key":               {func(c *Config) { c.TailscaleAuthKey = log.Secret{} }, []string{"tailscaleAuthKey is missing", "turn tailnet off"}},
 		"no size":                      {func(c *Config) { c.HostCPU = 0 }, []string{"hostCPU 0"}},

@@ -163,7 +163,7 @@ func TestLaunchdDemandsANewProcessThatStays(t *testing.T) {
 
 	script := plan.Render(body("job"),
 		plan.Var{Name: "JOB", Value: "job"}, plan.Var{Name: "PLIST", Value: host.Path("plist")},
-		plan.Var{Name: "STAMP", Value: host.Path("state/job.plist")}, plan.Var{Name: "STABLE", Value: "15"})
+		plan.Var{Name: "STAMP", Value: host.Path("state/job.plist")}, plan.Var{Name: "LOGIN"}, plan.Var{Name: "STABLE", Value: "15"})
 
 	did := func() string {
 		var verbs []string

@@ -31,7 +31,7 @@ ln -s /proc/self/fd dev/fd
 group=root
 if [ "$system" = mac ]; then
 	group=wheel
-	mkdir -p Library/LaunchDaemons etc/pf.anchors var/db
+	mkdir -p Library/LaunchDaemons Library/LaunchAgents etc/pf.anchors var/db
 	printf '%s\n' 'scrub-anchor "com.apple/*"' 'nat-anchor "com.apple/*"' 'rdr-anchor "com.apple/*"' \
 		'anchor "com.apple/*"' 'load anchor "com.apple" from "/etc/pf.anchors/com.apple"' >etc/pf.conf
 	echo 'anchor "200.AirDrop/*"' >etc/pf.anchors/com.apple

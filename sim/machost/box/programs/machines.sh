@@ -10,6 +10,8 @@ while :; do
 		name=${want##*/}
 		[ -e "$want" ] || continue
 		if [ -s "/var/run/machines/$name" ] && kill -0 "$(cat "/var/run/machines/$name")" 2>/dev/null; then continue; fi
+		# On a Mac nothing but the console session runs machines.
+		if [ -e /sim/bin/vz ] && ! /sim/bin/vz; then continue; fi
 		(exec -a "machine-$name" /bin/sleep infinity 3>&-) &
 		echo "$!" >"/var/run/machines/$name"
 	done

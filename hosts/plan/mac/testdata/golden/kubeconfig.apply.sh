@@ -3,7 +3,7 @@ set -euo pipefail
 umask 077
 DEST='/etc/tart-kubelet/kubeconfig'
 MODE='0600'
-OWNER='root:wheel'
+OWNER='m1:staff'
 END='--- end of input ---'
 
 # Copyright The HyperFleet Authors.

@@ -1,10 +1,10 @@
 #!/bin/bash
 set -euo pipefail
 umask 077
-DEST='/Library/LaunchDaemons/io.hyperfleet.tart-kubelet.plist'
+DEST='/Library/LaunchAgents/io.hyperfleet.tart-kubelet.plist'
 MODE='0644'
 OWNER='root:wheel'
-SHA256='9bab1efb3af02cf4cce70428d6ab3799385bf9cb2d3fa6b2a4239485482012fe'
+SHA256='f89752cd780c9f2d67c0673a28a1f2bd670a0593ad031d12586b63d5b6704e6e'
 
 # Copyright The HyperFleet Authors.
 # SPDX-License-Identifier: Apache-2.0

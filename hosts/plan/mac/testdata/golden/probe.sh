@@ -9,6 +9,12 @@ probe() {
 	printf '%s %s\n' "$label" "$state"
 }
 
+probe_console() {
+	test "$(stat -f %Su /dev/console)" = 'm1'
+	test -s /etc/kcpassword
+}
+probe console
+
 probe_pn_interface() {
 	networksetup -listVLANs | grep -A 3 -xF 'VLAN User Defined Name: hyperfleet-pn' | grep -xF 'Tag: 1597'
 }
@@ -143,7 +149,7 @@ probe node-exporter-job
 probe_kubeconfig() {
 	test -s '/etc/tart-kubelet/kubeconfig'
 	test ! -L '/etc/tart-kubelet/kubeconfig'
-	test "$(stat -c '%a %U:%G' '/etc/tart-kubelet/kubeconfig' || stat -f '%Lp %Su:%Sg' '/etc/tart-kubelet/kubeconfig')" = '600 root:wheel'
+	test "$(stat -c '%a %U:%G' '/etc/tart-kubelet/kubeconfig' || stat -f '%Lp %Su:%Sg' '/etc/tart-kubelet/kubeconfig')" = '600 m1:staff'
 }
 probe kubeconfig
 
@@ -156,15 +162,15 @@ probe_tart_kubelet_install() {
 probe tart-kubelet-install
 
 probe_launchd_plist() {
-	sum=$(sha256sum <'/Library/LaunchDaemons/io.hyperfleet.tart-kubelet.plist' || shasum -a 256 <'/Library/LaunchDaemons/io.hyperfleet.tart-kubelet.plist')
-	test "${sum%% *}" = '9bab1efb3af02cf4cce70428d6ab3799385bf9cb2d3fa6b2a4239485482012fe'
-	test ! -L '/Library/LaunchDaemons/io.hyperfleet.tart-kubelet.plist'
-	test "$(stat -c '%a %U:%G' '/Library/LaunchDaemons/io.hyperfleet.tart-kubelet.plist' || stat -f '%Lp %Su:%Sg' '/Library/LaunchDaemons/io.hyperfleet.tart-kubelet.plist')" = '644 root:wheel'
+	sum=$(sha256sum <'/Library/LaunchAgents/io.hyperfleet.tart-kubelet.plist' || shasum -a 256 <'/Library/LaunchAgents/io.hyperfleet.tart-kubelet.plist')
+	test "${sum%% *}" = 'f89752cd780c9f2d67c0673a28a1f2bd670a0593ad031d12586b63d5b6704e6e'
+	test ! -L '/Library/LaunchAgents/io.hyperfleet.tart-kubelet.plist'
+	test "$(stat -c '%a %U:%G' '/Library/LaunchAgents/io.hyperfleet.tart-kubelet.plist' || stat -f '%Lp %Su:%Sg' '/Library/LaunchAgents/io.hyperfleet.tart-kubelet.plist')" = '644 root:wheel'
 }
 probe launchd-plist
 
 probe_launchd() {
-	launchctl print system/io.hyperfleet.tart-kubelet | grep -E '^[[:space:]]*pid = [0-9]+'
+	launchctl print "gui/$(id -u 'm1')/io.hyperfleet.tart-kubelet" | grep -E '^[[:space:]]*pid = [0-9]+'
 }
 probe launchd
 

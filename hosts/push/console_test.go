@@ -1,0 +1,118 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package push_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/hyperfleet/hyperfleet/hosts/plan"
+	"github.com/hyperfleet/hyperfleet/hosts/plan/mac"
+	"github.com/hyperfleet/hyperfleet/hosts/push"
+	"github.com/hyperfleet/hyperfleet/kit/log"
+	"github.com/hyperfleet/hyperfleet/sim/machost"
+)
+
+// A Mac runs machines from the console session of its user. When the session is lost, the
+// machines are, and the next look finds it and brings it back; so does a start of the host.
+func TestConsoleSession(t *testing.T) {
+	t.Parallel()
+
+	host, target := reach(t, machost.Options{Name: "h"})
+	p, err := mac.Render(macConfig(t, "1"))
+	p = must(t, p, err)
+	conn := dial(t, target)
+
+	if result := push.FirstBoot(t.Context(), conn, p, push.Options{}); result.Err != nil {
+		t.Fatal(result.Err)
+	}
+
+	if got := host.Read("/sim/run/session"); got != "m1\n" {
+		t.Fatalf("at the console: %q", got)
+	}
+
+	if err := host.StartMachine(t.Context(), "one"); err != nil {
+		t.Fatal(err)
+	}
+
+	// A process of the system, or of somebody who came by SSH, gets no machine.
+	if out, err := host.Exec(t.Context(), "/sim/bin/vz"); err == nil || !strings.Contains(out, "Failed to get current host key") {
+		t.Errorf("a machine outside of the session: %v", err)
+	}
+
+	if err := host.Logout(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	if left := host.Machines(t.Context()); len(left) != 0 {
+		t.Errorf("%v run without a session", left)
+	}
+
+	states, err := push.Probe(t.Context(), conn, p, push.Options{})
+	lost := p.LostParts(must(t, states, err))
+
+	if !slices.Contains(lost, "console") || !slices.Contains(lost, "launchd") {
+		t.Fatalf("lost: %v", lost)
+	}
+
+	if result := push.Drift(t.Context(), conn, p, lost, push.Options{}); result.Err != nil {
+		t.Fatal(result.Err)
+	}
+
+	if err := host.StartMachine(t.Context(), "two"); err != nil {
+		t.Fatal(err)
+	}
+
+	for _, process := range processes(t, host) {
+		if strings.Contains(process, userPassword) {
+			t.Errorf("a process shows the password: %s", process)
+		}
+	}
+
+	if unknown := host.Unknown(); len(unknown) > 0 {
+		t.Errorf("unknown: %q", unknown)
+	}
+}
+
+func processes(t *testing.T, host *machost.Host) []string {
+	t.Helper()
+
+	all, err := host.Processes(t.Context())
+
+	return must(t, all, err)
+}
+
+// What keeps a user from being logged in is told, and what fixes it.
+func TestNoConsoleSession(t *testing.T) {
+	t.Parallel()
+
+	for name, tc := range map[string]struct{ password, before, says string }{
+		"another password": {"wrong", "true", "m1 is not logged in at the console"},
+		"FileVault":        {userPassword, "touch /sim/filevault", "turn it off with fdesetup disable"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			host, target := reach(t, machost.Options{Name: "h"})
+			if _, err := host.Exec(t.Context(), tc.before); err != nil {
+				t.Fatal(err)
+			}
+
+			cfg := macConfig(t, "1")
+			cfg.UserPassword = log.NewSecret(tc.password)
+			p, err := mac.Render(cfg)
+			p = must(t, p, err)
+
+			console, _ := p.Part("console")
+			console.Reapplies = nil
+			alone, err := plan.New(console)
+
+			result := push.FirstBoot(t.Context(), dial(t, target), must(t, alone, err), push.Options{})
+			if result.Err == nil || !strings.Contains(result.Err.Error(), tc.says) {
+				t.Errorf("%v, want %q", result.Err, tc.says)
+			}
+		})
+	}
+}
