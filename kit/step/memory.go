@@ -20,6 +20,9 @@ const (
 	// cacheRetry is how soon an object is looked at again whose copy in the cache is older
 	// than what this process has written.
 	cacheRetry = 20 * time.Millisecond
+	// cacheLag is how long a cache may take to have a write. One that does not have it by then
+	// never will: the API server was restored from a backup.
+	cacheLag = 10 * time.Second
 )
 
 // memory is what the passes of one controller know of objects beside what the cache has. It
@@ -32,8 +35,9 @@ type memory struct {
 
 // remembered is what is known of one object.
 type remembered struct {
-	// written is the resource version of the last write, until the cache has it.
+	// written is the resource version of the last write, at that time, until the cache has it.
 	written string
+	at      time.Time
 	// held is the object as a pass left it that wrote nothing, and since when.
 	held  client.Object
 	since time.Time
@@ -41,7 +45,7 @@ type remembered struct {
 
 // behind tells whether this process has written the object since the copy was read: a pass
 // over it would act on old news, and its write would be refused.
-func (m *memory) behind(obj client.Object) bool {
+func (m *memory) behind(obj client.Object, now time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
@@ -50,7 +54,8 @@ func (m *memory) behind(obj client.Object) bool {
 		return false
 	}
 
-	if order, err := resourceversion.CompareResourceVersion(obj.GetResourceVersion(), known.written); err == nil && order < 0 {
+	order, err := resourceversion.CompareResourceVersion(obj.GetResourceVersion(), known.written)
+	if err == nil && order < 0 && now.Sub(known.at) < cacheLag {
 		return true
 	}
 
@@ -61,11 +66,11 @@ func (m *memory) behind(obj client.Object) bool {
 }
 
 // wrote notes a write, whose outcome is in the object.
-func (m *memory) wrote(obj client.Object) {
+func (m *memory) wrote(obj client.Object, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
-	*m.of(obj.GetUID()) = remembered{written: obj.GetResourceVersion()}
+	*m.of(obj.GetUID()) = remembered{written: obj.GetResourceVersion(), at: now}
 }
 
 // hold keeps the object as a pass has left it, and gives how long it may be kept: nothing

@@ -127,7 +127,8 @@ func TestACopyFromBeforeOurOwnWriteIsLeftAlone(t *testing.T) {
 
 	world, obj := newWorld(t, fresh())
 	stale := world.read(t)
-	runner := &step.Runner{Client: world.client, Controller: "widget"}
+	clk := clocktesting.NewFakePassiveClock(start)
+	runner := &step.Runner{Client: world.client, Controller: "widget", Clock: clk}
 	runs := 0
 	steps := []step.Step[*widget]{{Condition: "A", Run: func(context.Context, *widget) step.Result {
 		runs++
@@ -149,6 +150,34 @@ func TestACopyFromBeforeOurOwnWriteIsLeftAlone(t *testing.T) {
 	seen := world.read(t)
 	if _, err := step.Run(t.Context(), runner, seen, steps, seen); err != nil || runs != 2 {
 		t.Errorf("the copy that the server has was not worked on: %v, %d runs", err, runs)
+	}
+}
+
+// An API server that was restored from a backup never has the write: its copies count again.
+func TestACopyOfARestoredServerIsWorkedOn(t *testing.T) {
+	t.Parallel()
+
+	world, obj := newWorld(t, fresh())
+	restored := world.read(t)
+	clk := clocktesting.NewFakePassiveClock(start)
+	runner := &step.Runner{Client: world.client, Controller: "widget", Clock: clk}
+	runs := 0
+	steps := []step.Step[*widget]{{Condition: "A", Run: func(context.Context, *widget) step.Result {
+		runs++
+
+		return step.Done()
+	}}}
+
+	for _, object := range []*widget{obj, restored} {
+		if _, err := step.Run(t.Context(), runner, object, steps, object); err != nil {
+			t.Fatal(err)
+		}
+
+		clk.SetTime(clk.Now().Add(time.Minute))
+	}
+
+	if runs != 2 {
+		t.Errorf("%d runs, want one of each", runs)
 	}
 }
 

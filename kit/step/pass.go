@@ -30,7 +30,7 @@ type ReadyEvent struct {
 // Pass makes one pass over one object: its deletion list if it is being deleted, else
 // its list of steps, with the finalizer put on it first.
 func Pass[S any](ctx context.Context, r *Runner, obj Object, plan Plan[S], scope S) (ctrl.Result, error) {
-	if r.memory.behind(obj) {
+	if r.memory.behind(obj, r.clock().Now()) {
 		return ctrl.Result{RequeueAfter: cacheRetry}, nil
 	}
 

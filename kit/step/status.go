@@ -89,7 +89,7 @@ func (w *writer) save(ctx context.Context) error {
 		return fmt.Errorf("patch status of %s: %w", client.ObjectKeyFromObject(w.obj), err)
 	}
 
-	w.runner.memory.wrote(w.obj)
+	w.runner.memory.wrote(w.obj, w.runner.clock().Now())
 	w.written(ctx, before)
 
 	return w.rebase()

@@ -98,7 +98,7 @@ type Runner struct {
 // The returned result and error are what Reconcile returns: an error only for a
 // failed step or a failed write, so that the queue backs off.
 func Run[S any](ctx context.Context, r *Runner, obj Object, steps []Step[S], scope S) (ctrl.Result, error) {
-	if r.memory.behind(obj) {
+	if r.memory.behind(obj, r.clock().Now()) {
 		return ctrl.Result{RequeueAfter: cacheRetry}, nil
 	}
 

@@ -59,8 +59,8 @@ func reconciler(clk *clocktesting.FakePassiveClock, providers demand.Providers) 
 	}
 }
 
-// settle makes passes until what is in no hurry is written too.
-func settle(t *testing.T, clk *clocktesting.FakePassiveClock, r *demand.JobReconciler, key client.ObjectKey) {
+// passTwice makes passes until what is in no hurry is written too.
+func passTwice(t *testing.T, clk *clocktesting.FakePassiveClock, r *demand.JobReconciler, key client.ObjectKey) {
 	t.Helper()
 	pass(t, r, key)
 	clk.SetTime(clk.Now().Add(10 * time.Second))
@@ -215,7 +215,7 @@ func TestJobFindsItsClaim(t *testing.T) {
 	clk := clocktesting.NewFakePassiveClock(time.Now())
 	r := reconciler(clk, nil)
 	key := entry(t, namespace, job(v1alpha1.JobRunning, ranBy("linux-x-12345678")))
-	settle(t, clk, r, key)
+	passTwice(t, clk, r, key)
 
 	if got := read(t, key).Status.Claim; got != "linux-x" {
 		t.Errorf("claim = %q", got)

@@ -204,7 +204,7 @@ func TestPassWithoutNewsWritesNothing(t *testing.T) {
 		}),
 	} {
 		key := entry(t, namespace, spec)
-		settle(t, clk, r, key)
+		passTwice(t, clk, r, key)
 
 		first := read(t, key)
 		if len(first.Status.Timeline) == 0 {
@@ -415,7 +415,7 @@ func TestEndThatNobodySaw(t *testing.T) {
 	clk := clocktesting.NewFakePassiveClock(now)
 	first := reconciler(clk, nil)
 
-	settle(t, clk, first, key)
+	passTwice(t, clk, first, key)
 
 	if err := env.Client.Delete(t.Context(), machine); err != nil {
 		t.Fatal(err)

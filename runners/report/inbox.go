@@ -36,10 +36,6 @@ type Inbox struct {
 type letter struct {
 	notes []note
 	at    time.Time
-	// read is closed when the notes are on record.
-	read chan struct{}
-	// urgent says that somebody waits for that.
-	urgent bool
 }
 
 // note is one report.
@@ -47,6 +43,9 @@ type note struct {
 	phase                   guest.Phase
 	message, reason, result string
 	at                      metav1.MicroTime
+	// read is closed when the note is on record; urgent says that somebody waits for that.
+	read   chan struct{}
+	urgent bool
 }
 
 // Start takes reports until the context ends. It is for the process that is the leader.
@@ -94,14 +93,15 @@ func (b *Inbox) put(name types.NamespacedName, uid types.UID, n note, urgent boo
 
 	of := b.letters[uid]
 	if of == nil {
-		of = &letter{read: make(chan struct{})}
+		of = &letter{}
 		b.letters[uid] = of
 	}
 
-	of.notes, of.at, of.urgent = append(of.notes, n), n.at.Time, of.urgent || urgent
+	n.read, n.urgent = make(chan struct{}), urgent
+	of.notes, of.at = append(of.notes, n), n.at.Time
 	b.Wake(name)
 
-	return of.read, true
+	return n.read, true
 }
 
 // Apply puts what was reported of a claim's machine into its status, within a step.
@@ -114,18 +114,18 @@ func (b *Inbox) Apply(ctx context.Context, claim *v1alpha1.MachineClaim) {
 		return
 	}
 
+	onRecord := step.Afterwards
+
 	for _, n := range of.notes {
 		n.apply(claim)
+
+		if n.urgent {
+			onRecord = step.OnSaved
+		}
 	}
 
 	count := len(of.notes)
-	done := func() { b.done(claim.UID, of, count) }
-
-	if of.urgent {
-		step.OnSaved(ctx, done)
-	} else {
-		step.Afterwards(ctx, done)
-	}
+	onRecord(ctx, func() { b.done(claim.UID, of, count) })
 }
 
 // done drops the notes that are on record. Others may have come since.
@@ -133,9 +133,13 @@ func (b *Inbox) done(uid types.UID, of *letter, count int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	close(of.read)
+	count = min(count, len(of.notes))
 
-	of.notes, of.urgent, of.read = of.notes[min(count, len(of.notes)):], false, make(chan struct{})
+	for _, n := range of.notes[:count] {
+		close(n.read)
+	}
+
+	of.notes = of.notes[count:]
 
 	if len(of.notes) == 0 && b.letters[uid] == of {
 		delete(b.letters, uid)

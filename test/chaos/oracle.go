@@ -36,14 +36,14 @@ func newOracle(f *fleet.Fleet) *oracle {
 	o := &oracle{fleet: f, strangers: map[int]string{}, seen: map[types.UID]string{}, wrong: map[string]bool{}}
 
 	for _, vm := range f.PVE.Snapshot().VMs {
-		o.strangers[vm.VMID] = print(vm)
+		o.strangers[vm.VMID] = imprint(vm)
 	}
 
 	return o
 }
 
-// print is everything that must not change about a VM.
-func print(vm pve.VMState) string {
+// imprint is everything that must not change about a VM.
+func imprint(vm pve.VMState) string {
 	text, err := json.Marshal(vm)
 	if err != nil {
 		return err.Error()
@@ -143,7 +143,7 @@ func (o *oracle) verdict(jobs int) []string {
 
 	now := map[int]string{}
 	for _, vm := range o.fleet.PVE.Snapshot().VMs {
-		now[vm.VMID] = print(vm)
+		now[vm.VMID] = imprint(vm)
 	}
 
 	for id, was := range o.strangers {
