@@ -43,6 +43,7 @@ func recordTimeline(ctx context.Context, s *scope) step.Result {
 	}
 
 	s.mine = machine
+	s.trace()
 
 	input := TimelineInput{Job: s.job.Spec, Before: s.job.Status.Timeline, Machine: machine, Now: s.Clock.Now()}
 
@@ -147,6 +148,7 @@ func (s *scope) announce() {
 		}
 
 		s.JobMetrics.note(s.job, event)
+		s.tell(event)
 
 		if s.Recorder == nil {
 			continue

@@ -19,6 +19,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"go.opentelemetry.io/otel/attribute"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -28,6 +29,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/tracing"
 	"github.com/hyperfleet/hyperfleet/runners/guestapi"
 	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 )
@@ -186,6 +188,10 @@ func (h *Handler) write(ctx context.Context, name types.NamespacedName, uid type
 	if err != nil {
 		return fmt.Errorf("marshal report: %w", err)
 	}
+
+	tracing.Mark(tracing.RootOf(string(uid)), "guest "+strings.ToLower(string(report.Phase)), h.Clock.Now(),
+		attribute.String("k8s.namespace.name", name.Namespace), attribute.String("hyperfleet.object.name", name.Name),
+		attribute.String("hyperfleet.reason", trim(report.Reason, maxResult)))
 
 	if err := h.Client.Status().Patch(ctx, &claim, client.RawPatch(types.MergePatchType, patch)); err != nil {
 		return fmt.Errorf("patch report of claim %s: %w", name, err)
