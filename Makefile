@@ -94,6 +94,7 @@ load: ## run a demo of 200 jobs with faults
 
 testrun:
 	@hack/setup.sh kube spire vault packages
+	@hack/setup.sh watch || echo "testrun: no chromium or promtool could be had: the tests that need them are skipped"
 	@go build -o bin/testrun ./hack/testrun
 
 # What takes longest comes first.
@@ -158,7 +159,7 @@ lint: ## run every linter (.golangci.yml)
 	@bin/golangci-lint config verify
 	@GOLANGCI_LINT_CACHE="$(CURDIR)/bin/.lint" bin/golangci-lint run ./...
 
-generate: ## make CRDs, deep copies, RBAC and reference pages from the Go types
+generate: ## make CRDs, deep copies, RBAC and reference pages from the Go types, alerts and dashboards from their lists
 	@hack/setup.sh generate
 	@bin/controller-gen object:headerFile=hack/boilerplate.go.txt paths=./api/...
 	@bin/controller-gen crd paths=./api/... output:crd:dir=deploy/crds
@@ -171,6 +172,7 @@ generate: ## make CRDs, deep copies, RBAC and reference pages from the Go types
 	@if [ -d hack/apidoc ]; then go run ./hack/apidoc; fi
 	@go run ./hack/configdoc
 	@if [ -d hack/taskdoc ]; then go run ./hack/taskdoc; fi
+	@go run ./hack/monitoring
 
 verify: ## fail when what is committed is not what the sources make
 	@hack/verify.sh

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -46,6 +47,10 @@ func (s *Service) command(ctx context.Context, l launch, who *account) *exec.Cmd
 		cmd.Env = append(cmd.Env, setting("PATH", defaultPath))
 	}
 
+	if s.traceparent != "" {
+		cmd.Env = append(without(cmd.Env, "TRACEPARENT"), setting("TRACEPARENT", s.traceparent))
+	}
+
 	cmd.Env = append(cmd.Env, l.env...)
 
 	who.apply(cmd)
@@ -53,6 +58,17 @@ func (s *Service) command(ctx context.Context, l launch, who *account) *exec.Cmd
 	cmd.Cancel = func() error { return signalGroup(cmd, killSignal) }
 
 	return cmd
+}
+
+// traceparents are those of W3C Trace Context, with the trace's id.
+var traceparents = regexp.MustCompile(`^00-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}$`)
+
+// joinTrace has the log and the runner name the machine's trace.
+func (s *Service) joinTrace(traceparent string) {
+	if match := traceparents.FindStringSubmatch(traceparent); match != nil {
+		s.traceparent = traceparent
+		s.log = s.log.With("trace_id", match[1])
+	}
 }
 
 // defaultPath is what systemd gives its services.

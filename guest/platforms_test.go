@@ -426,7 +426,10 @@ func runPlatformCases(t *testing.T, cases map[string]platformCase, made func(*te
 func TestWhatAPlatformsRunnerIsGiven(t *testing.T) {
 	t.Parallel()
 
-	const record = `d="$(dirname "$0")"; printf '%s\n' "$@" > "$d/argv"; env > "$d/env"; pwd > "$d/pwd"; `
+	const (
+		record      = `d="$(dirname "$0")"; printf '%s\n' "$@" > "$d/argv"; env > "$d/env"; pwd > "$d/pwd"; `
+		traceparent = "00-9f8b7c6d5e4f4a3b8c2d1e0f9a8b7c6d-0123456789abcdef-01"
+	)
 
 	for name, tc := range map[string]struct {
 		machine *machine
@@ -442,7 +445,7 @@ func TestWhatAPlatformsRunnerIsGiven(t *testing.T) {
 			},
 			env: map[string]string{
 				"CI_SERVER_TOKEN": runnerToken, "RUNNER_NAME": "ci-1", "RUNNER_CACHE_DIR": "ROOT/tmp/runner-work/cache",
-				"RUNNER_ENV": "CI_SERVER_TOKEN=",
+				"RUNNER_ENV": "CI_SERVER_TOKEN=", "TRACEPARENT": traceparent,
 			},
 		},
 		"buildkite": {
@@ -452,7 +455,7 @@ func TestWhatAPlatformsRunnerIsGiven(t *testing.T) {
 				"BUILDKITE_AGENT_TOKEN": runnerToken, "BUILDKITE_AGENT_NAME": "ci-1", "BUILDKITE_AGENT_TAGS": "queue=default,os=linux",
 				"BUILDKITE_AGENT_ENDPOINT": "https://agent.example/v3", "BUILDKITE_BUILD_PATH": "ROOT/tmp/runner-work/builds",
 				"BUILDKITE_PLUGINS_PATH": "ROOT/tmp/runner-work/plugins", "BUILDKITE_HOOKS_PATH": "ROOT/etc/buildkite-agent/hooks",
-				"BUILDKITE_AGENT_REFLECT_EXIT_STATUS": "true", "BUILDKITE_AGENT_NO_COLOR": "true",
+				"BUILDKITE_AGENT_REFLECT_EXIT_STATUS": "true", "BUILDKITE_AGENT_NO_COLOR": "true", "TRACEPARENT": traceparent,
 			},
 		},
 		"generic": {
@@ -467,9 +470,9 @@ func TestWhatAPlatformsRunnerIsGiven(t *testing.T) {
 			m := tc.machine
 			switch m.cfg.Platform {
 			case "gitlab-ci":
-				m.cfg.IdleTimeout = api.Duration(glIdle + time.Second)
+				m.cfg.IdleTimeout, m.cfg.Traceparent = api.Duration(glIdle+time.Second), traceparent
 			case "buildkite":
-				m.cfg.RegistrationURL = "https://agent.example/v3"
+				m.cfg.RegistrationURL, m.cfg.Traceparent = "https://agent.example/v3", traceparent
 				m.write(t, "/etc/buildkite-agent/hooks/environment", "")
 			default:
 				m.write(t, "/opt/job.sh", record)

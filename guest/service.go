@@ -38,11 +38,13 @@ type Options struct {
 
 // Service is one machine's bootstrap service. It runs once.
 type Service struct {
-	opts   Options
-	log    *slog.Logger
-	clock  Clock
-	report *reporter
-	redact redactor
+	opts Options
+	log  *slog.Logger
+	// traceparent is the runner's variable TRACEPARENT; empty where there is no trace.
+	traceparent string
+	clock       Clock
+	report      *reporter
+	redact      redactor
 	// identity is who the machine is; nil unless it attests.
 	identity *identity
 	// tail is the end of the runner's output, for the last report.
@@ -120,6 +122,7 @@ func (s *Service) Run(ctx context.Context) guest.Report {
 	cfg, err := takeConfig(s.configFile())
 	if err == nil {
 		s.redact.hideAll(cfg)
+		s.joinTrace(cfg.Traceparent)
 		err = s.report.connect(cfg.Report)
 	}
 

@@ -235,7 +235,7 @@ func (a *Area) secrets(mgr ctrl.Manager) (*connect.Secrets, error) {
 func (a *Area) runner(mgr ctrl.Manager, controller string, metrics *step.Metrics, recorder events.EventRecorder) *step.Runner {
 	return &step.Runner{
 		Client: mgr.GetClient(), Controller: controller, Clock: a.Clock, Metrics: metrics, Recorder: recorder,
-		LogValues: machineclaim.LogValues,
+		LogValues: machineclaim.LogValues, Trace: demand.TraceOf,
 	}
 }
 

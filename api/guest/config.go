@@ -56,6 +56,9 @@ type Config struct {
 	// IdleTimeout and JobTimeout end the machine; zero means never.
 	IdleTimeout Duration `json:"idle_timeout,omitempty"`
 	JobTimeout  Duration `json:"job_timeout,omitempty"`
+	// Traceparent leads to the trace of the machine (W3C Trace Context): the runner has it as
+	// TRACEPARENT, so that a job's own spans can join. Empty where it is not exported.
+	Traceparent string `json:"traceparent,omitempty"`
 	// Report is where phases are reported to, beside the log and the status file.
 	Report *ReportTo `json:"report,omitempty"`
 	// SPIFFE says how the machine attests.

@@ -112,12 +112,12 @@ configMapGenerator:
 	return []byte(out.String())
 }
 
-// prometheusRule is the object with all alerts.
-func prometheusRule() map[string]any {
-	rules := make([]map[string]any, 0, len(alerts()))
+// rules are the alerts as Prometheus reads them.
+func rules() []map[string]any {
+	out := make([]map[string]any, 0, len(alerts()))
 
 	for _, alert := range alerts() {
-		rules = append(rules, map[string]any{
+		out = append(out, map[string]any{
 			"alert": alert.name, "expr": alert.expr, "for": alert.lasts,
 			"labels": map[string]string{"severity": alert.severity},
 			"annotations": map[string]string{
@@ -127,12 +127,17 @@ func prometheusRule() map[string]any {
 		})
 	}
 
+	return out
+}
+
+// prometheusRule is the object with all alerts.
+func prometheusRule() map[string]any {
 	return map[string]any{
 		"apiVersion": "monitoring.coreos.com/v1", "kind": "PrometheusRule",
 		"metadata": map[string]any{
 			"name": "hyperfleet", "namespace": "hyperfleet-system",
 			"labels": map[string]string{"app.kubernetes.io/part-of": "hyperfleet"},
 		},
-		"spec": map[string]any{"groups": []any{map[string]any{"name": "hyperfleet", "rules": rules}}},
+		"spec": map[string]any{"groups": []any{map[string]any{"name": "hyperfleet", "rules": rules()}}},
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -140,7 +141,7 @@ func (w *writer) conditions() []metav1.Condition {
 // tellChanges logs what a write has changed, and emits what became of the object's readiness.
 func (w *writer) tellChanges(ctx context.Context, before []metav1.Condition) {
 	after := *w.obj.StatusConditions()
-	changesOf(before, after, w.last).log(ctx, w.last.IsStalled(), w.logValues())
+	changesOf(before, after, w.last).log(ctx, w.last.IsStalled(), w.logValues(ctx))
 
 	for _, one := range w.onTransition {
 		was, now := meta.FindStatusCondition(before, one.condition), meta.FindStatusCondition(after, one.condition)
@@ -174,12 +175,18 @@ func (w *writer) announce(was, now *metav1.Condition) {
 	}
 }
 
-func (w *writer) logValues() []any {
-	if w.runner.LogValues == nil {
-		return nil
+// logValues are what lines in the log name of the object, and of the trace.
+func (w *writer) logValues(ctx context.Context) []any {
+	var values []any
+	if w.runner.LogValues != nil {
+		values = w.runner.LogValues(w.obj)
 	}
 
-	return w.runner.LogValues(w.obj)
+	if span := trace.SpanContextFromContext(ctx); span.IsValid() {
+		values = append(values, "trace_id", span.TraceID().String())
+	}
+
+	return values
 }
 
 func withWriter(ctx context.Context, w *writer) context.Context {

@@ -75,6 +75,10 @@ type Runner struct {
 	Metrics *Metrics
 	// Tracer makes the spans. Default: that of the global provider.
 	Tracer trace.Tracer
+	// Trace, if set, gives the span that an object's steps are children of, and whose trace the
+	// log names: so all that is done for an object is one trace. Where it gives an invalid one,
+	// each step begins a trace.
+	Trace func(Object) trace.SpanContext
 	// Resync is how often a stalled object is looked at again without an event.
 	// Default: 10 minutes.
 	Resync time.Duration
@@ -112,6 +116,7 @@ func Run[S any](ctx context.Context, r *Runner, obj Object, steps []Step[S], sco
 
 // run makes one pass over the object, in memory, and gives the result that it ended with.
 func run[S any](ctx context.Context, runner *Runner, obj Object, steps []Step[S], scope S, write *writer) Result {
+	ctx = runner.traced(ctx, obj)
 	now := runner.clock().Now()
 	rep := &report{obj: obj, now: metav1.NewTime(now)}
 	last := Done()
@@ -277,6 +282,20 @@ func observe(
 	}
 
 	return result
+}
+
+// traced puts the span that the object's steps are children of into the context.
+func (r *Runner) traced(ctx context.Context, obj Object) context.Context {
+	if r.Trace == nil {
+		return ctx
+	}
+
+	parent := r.Trace(obj)
+	if !parent.IsValid() {
+		return ctx
+	}
+
+	return trace.ContextWithRemoteSpanContext(ctx, parent)
 }
 
 // applies says whether the step is in the list of the scope's object.

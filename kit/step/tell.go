@@ -8,7 +8,6 @@ import (
 	"log/slog"
 
 	"github.com/go-logr/logr"
-	"go.opentelemetry.io/otel/trace"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -78,10 +77,7 @@ func (n Notice) Emit(ctx context.Context) func() {
 			return
 		}
 
-		values := append([]any{"reason", n.Reason}, w.logValues()...)
-		if span := trace.SpanContextFromContext(ctx); span.IsValid() {
-			values = append(values, "trace_id", span.TraceID().String())
-		}
+		values := append([]any{"reason", n.Reason}, w.logValues(ctx)...)
 
 		if n.Related != nil {
 			values = append(values, "related", client.ObjectKeyFromObject(n.Related).String())

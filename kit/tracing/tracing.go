@@ -83,7 +83,7 @@ func Start(ctx context.Context, options Options) (stop func(), err error) {
 
 	over, end := context.WithCancel(context.WithoutCancel(ctx))
 	provider := sdktrace.NewTracerProvider(
-		sdktrace.WithBatcher(bounded{made, over.Done()}), sdktrace.WithResource(about),
+		sdktrace.WithBatcher(bounded{made, over.Done()}), sdktrace.WithResource(about), sdktrace.WithIDGenerator(generator{}),
 	)
 
 	otel.SetTracerProvider(provider)

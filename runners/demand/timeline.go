@@ -25,6 +25,8 @@ const (
 
 // Machine is what a job's timeline takes from a MachineClaim.
 type Machine struct {
+	// UID of the claim, which its trace is named by.
+	UID string
 	// Name of the claim; VM and Node say where its machine is.
 	Name, VM, Node string
 	// Keeper is the claim's pool, or its template if no pool made it.
@@ -44,7 +46,7 @@ type Machine struct {
 
 // MachineOf reads a claim.
 func MachineOf(claim *v1alpha1.MachineClaim) Machine {
-	out := Machine{Name: claim.Name, Keeper: claim.Spec.TemplateRef.Name, EndReason: claim.Status.EndReason}
+	out := Machine{UID: string(claim.UID), Name: claim.Name, Keeper: claim.Spec.TemplateRef.Name, EndReason: claim.Status.EndReason}
 
 	if ref := claim.Spec.RunnerPoolRef; ref != nil {
 		out.Keeper = ref.Name

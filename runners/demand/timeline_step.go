@@ -41,6 +41,7 @@ func recordTimeline(ctx context.Context, s *scope) step.Result {
 	}
 
 	s.mine = machine
+	s.trace()
 
 	input := TimelineInput{Job: s.job.Spec, Before: s.job.Status.Timeline, Machine: machine, Now: s.Clock.Now()}
 
@@ -156,6 +157,7 @@ func (s *scope) announce() {
 		}
 
 		s.JobMetrics.note(s.job, event)
+		s.tell(event)
 
 		if s.Recorder != nil && event.Moment == v1alpha1.MomentWaiting {
 			s.Recorder.Eventf(s.job, nil, corev1.EventTypeWarning, string(event.Moment), "Follow", "%s", event.Message)

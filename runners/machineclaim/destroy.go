@@ -78,6 +78,7 @@ func emitDestroyed(ctx context.Context, s *scope) step.Result {
 
 	step.OnFinalized(ctx, func() {
 		s.Metrics.ended(s.claim, reason)
+		s.tellLife(reason)
 
 		if stopped != nil {
 			s.Metrics.phase(s.claim, "destroyed", took)

@@ -8,11 +8,13 @@ import (
 	"fmt"
 	"time"
 
+	"go.opentelemetry.io/otel/attribute"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/kit/tracing"
 	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 )
 
@@ -80,6 +82,22 @@ func notice(kind, reason, action, format string, args ...any) step.Notice {
 func (s *scope) phaseTook(ctx context.Context, phase string, since *metav1.MicroTime) {
 	took := s.since(since)
 	step.OnSaved(ctx, func() { s.Metrics.phase(s.claim, phase, took) })
+}
+
+// tellLife makes the root span of a machine that had no job. That of one that had a job is the
+// job's.
+func (s *scope) tellLife(reason string) {
+	if info := s.claim.Status.BootstrapInfo; info != nil && info.Job != "" {
+		return
+	}
+
+	tracing.Tell(tracing.RootOf(string(s.claim.UID)), tracing.Part{
+		Name: "machine", Start: s.claim.CreationTimestamp.Time, End: s.Clock.Now(),
+		Attributes: []attribute.KeyValue{
+			attribute.String("k8s.namespace.name", s.claim.Namespace), attribute.String("hyperfleet.object.name", s.claim.Name),
+			attribute.String("hyperfleet.reason", reason),
+		},
+	})
 }
 
 // LogValues gives what a line in the log names of a claim: its VM, node, runner and job. Of

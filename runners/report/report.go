@@ -19,6 +19,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"go.opentelemetry.io/otel/attribute"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -28,6 +29,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/tracing"
 	"github.com/hyperfleet/hyperfleet/runners/guestapi"
 	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 )
@@ -177,6 +179,10 @@ func (h *Handler) write(ctx context.Context, name types.NamespacedName, uid type
 		phase: report.Phase, message: trim(message, maxMessage), reason: trim(report.Reason, maxResult),
 		result: trim(report.Result, maxResult), at: metav1.NewMicroTime(h.Clock.Now()),
 	}
+	tracing.Mark(tracing.RootOf(string(uid)), "guest "+strings.ToLower(string(report.Phase)), heard.at.Time,
+		attribute.String("k8s.namespace.name", name.Namespace), attribute.String("hyperfleet.object.name", name.Name),
+		attribute.String("hyperfleet.reason", heard.reason))
+
 	urgent := h.mustBeOnRecord(ctx, &claim, report.Phase)
 
 	if read, ok := h.Inbox.put(name, uid, heard, urgent); ok {

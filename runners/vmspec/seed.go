@@ -22,6 +22,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/identity"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/kit/tracing"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
@@ -164,6 +165,7 @@ func guestConfig(in Input) *guest.Config {
 		Labels:      in.Request.Labels,
 		Runner:      in.Runner.Program,
 		Command:     in.Runner.Command,
+		Traceparent: tracing.Traceparent(tracing.RootOf(string(in.Claim.UID))),
 	}
 
 	config.SPIFFE = spiffe(in)

@@ -119,6 +119,11 @@ type RunnerJobStatus struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
 	Timeline []JobEvent `json:"timeline,omitempty"`
+	// traceId of the job's trace: that of its machine once it has one. Spans and lines in the
+	// log have it.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	TraceID string `json:"traceId,omitempty"`
 	// logs is the name of the RunnerLog with the last lines of the machine's log.
 	// +optional
 	Logs string `json:"logs,omitempty"`

@@ -13,8 +13,9 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/term"
 	"k8s.io/utils/clock"
+
+	"github.com/hyperfleet/hyperfleet/cmd/internal/screen"
 )
 
 // console writes progress: lines that stay, and, on a terminal, a block below them that
@@ -31,35 +32,17 @@ type console struct {
 	last  view
 }
 
-// Terminal control sequences (ECMA-48 and DEC private modes): hide and show the cursor,
-// hold drawing until a whole frame is there, erase to the end of line and of screen.
-const (
-	hideCursor = "\x1b[?25l"
-	showCursor = "\x1b[?25h"
-	holdFrame  = "\x1b[?2026h"
-	showFrame  = "\x1b[?2026l"
-	eraseLine  = "\x1b[K"
-	eraseBelow = "\x1b[J"
-)
-
 // newConsole writes to out. The live block needs out to be a terminal, and plain false.
 func newConsole(out io.Writer, plain bool, c clock.PassiveClock) *console {
 	con := &console{out: out, clock: c, start: c.Now()}
 
 	file, ok := out.(*os.File)
-	if !ok || plain || os.Getenv("TERM") == "dumb" || !term.IsTerminal(int(file.Fd())) {
+	if !ok || plain || !screen.IsTerminal(file) {
 		return con
 	}
 
-	con.size = func() (int, int) {
-		width, height, err := term.GetSize(int(file.Fd()))
-		if err != nil || width <= 0 || height <= 0 {
-			return 80, 24
-		}
-
-		return width, height
-	}
-	con.write(hideCursor)
+	con.size = func() (int, int) { return screen.Size(file) }
+	con.write(screen.HideCursor)
 
 	return con
 }
@@ -109,7 +92,7 @@ func (c *console) step(title string, do func() (string, error)) error {
 	result, err := do()
 	stop()
 
-	took := age(c.clock.Since(begin))
+	took := screen.Age(c.clock.Since(begin))
 
 	switch {
 	case errors.Is(err, context.Canceled), errors.Is(err, errInterrupted):
@@ -142,7 +125,7 @@ func (c *console) animate(title string, begin time.Time) func() {
 		for {
 			c.mu.Lock()
 			width, _ := c.size()
-			c.draw([]string{clip(c.stamp()+title+" ... "+age(c.clock.Since(begin)), width)})
+			c.draw([]string{screen.Clip(c.stamp()+title+" ... "+screen.Age(c.clock.Since(begin)), width)})
 			c.mu.Unlock()
 
 			select {
@@ -166,7 +149,7 @@ func (c *console) close() {
 
 	c.drawn = 0
 	if c.size != nil {
-		c.write(showCursor)
+		c.write(screen.ShowCursor)
 	}
 }
 
@@ -179,17 +162,17 @@ func (c *console) stamp() string { return fmt.Sprintf("[%6.1fs] ", c.elapsed().S
 func (c *console) draw(lines []string) {
 	var out strings.Builder
 
-	out.WriteString(holdFrame)
+	out.WriteString(screen.HoldFrame)
 
 	if c.drawn > 0 {
 		fmt.Fprintf(&out, "\x1b[%dA\r", c.drawn)
 	}
 
 	for _, line := range lines {
-		out.WriteString(line + eraseLine + "\n")
+		out.WriteString(line + screen.EraseLine + "\n")
 	}
 
-	out.WriteString(eraseBelow + showFrame)
+	out.WriteString(screen.EraseBelow + screen.ShowFrame)
 	c.write(out.String())
 	c.drawn = len(lines)
 }
@@ -203,7 +186,7 @@ func (c *console) rewind() string {
 	n := c.drawn
 	c.drawn = 0
 
-	return fmt.Sprintf("\x1b[%dA\r", n) + eraseBelow
+	return fmt.Sprintf("\x1b[%dA\r", n) + screen.EraseBelow
 }
 
 // write ignores errors: a reader that went away must not end the run.

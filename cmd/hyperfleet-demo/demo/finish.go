@@ -9,6 +9,7 @@ import (
 	"io"
 	"strings"
 
+	"github.com/hyperfleet/hyperfleet/cmd/internal/screen"
 	"github.com/hyperfleet/hyperfleet/kit/procrun"
 )
 
@@ -95,7 +96,7 @@ func (s *stack) tail(out *strings.Builder, name, text string) {
 	fmt.Fprintf(out, "  last lines of %s (%s):\n", name, s.logPath(name))
 
 	for _, line := range lastLines(text) {
-		out.WriteString("    " + clip(readable(line), shownLogWidth) + "\n")
+		out.WriteString("    " + screen.Clip(readable(line), shownLogWidth) + "\n")
 	}
 }
 

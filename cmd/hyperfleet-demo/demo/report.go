@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+
+	"github.com/hyperfleet/hyperfleet/cmd/internal/screen"
 )
 
 // Report is the outcome of a run. Its JSON form is the last line of standard output
@@ -130,7 +132,7 @@ func (r *Report) json(w io.Writer) error {
 func (r *Report) text() string {
 	var out strings.Builder
 
-	table := tabwriter.NewWriter(&out, 0, 0, columnGap, ' ', 0)
+	table := tabwriter.NewWriter(&out, 0, 0, screen.ColumnGap, ' ', 0)
 	line := func(name, format string, args ...any) {
 		_, _ = fmt.Fprintf(table, "  %s\t%s\n", name, fmt.Sprintf(format, args...))
 	}

@@ -8,7 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
+
+	"github.com/hyperfleet/hyperfleet/cmd/internal/screen"
 )
 
 // view is one moment of the run, as people see it.
@@ -31,36 +32,26 @@ type row struct {
 const (
 	minWidth    = 40
 	maxBarWidth = 60
-	columnGap   = 2
 	headerLines = 5
 	spareLines  = 2
 )
 
-// column is one column of the table. Columns with a lower keep are left out first when
-// the terminal is narrow.
-type column struct {
-	title string
-	right bool
-	keep  int
-	cell  func(row) string
-}
-
-func columns() []column {
-	return []column{
-		{title: "CLAIM", keep: 9, cell: func(r row) string { return r.claim }},
-		{title: "PHASE", keep: 8, cell: func(r row) string { return r.phase }},
-		{title: "VM", keep: 6, cell: func(r row) string { return r.vm }},
-		{title: "RUNNER", keep: 1, cell: func(r row) string { return r.runner }},
-		{title: "JOB", keep: 5, cell: func(r row) string { return r.job }},
-		{title: "AGE", right: true, keep: 3, cell: func(r row) string { return age(r.age) }},
-		{title: "IN PHASE", right: true, keep: 2, cell: func(r row) string { return age(r.inPhase) }},
+func columns() []screen.Column[row] {
+	return []screen.Column[row]{
+		{Title: "CLAIM", Keep: 9, Cell: func(r row) string { return r.claim }},
+		{Title: "PHASE", Keep: 8, Cell: func(r row) string { return r.phase }},
+		{Title: "VM", Keep: 6, Cell: func(r row) string { return r.vm }},
+		{Title: "RUNNER", Keep: 1, Cell: func(r row) string { return r.runner }},
+		{Title: "JOB", Keep: 5, Cell: func(r row) string { return r.job }},
+		{Title: "AGE", Right: true, Keep: 3, Cell: func(r row) string { return screen.Age(r.age) }},
+		{Title: "IN PHASE", Right: true, Keep: 2, Cell: func(r row) string { return screen.Age(r.inPhase) }},
 	}
 }
 
 // render draws the view in at most width columns and height lines.
 func (v view) render(width, height int) []string {
 	width = max(width, minWidth)
-	lines := []string{clip(v.jobs(), width), v.bar(width), clip(v.things(), width), ""}
+	lines := []string{screen.Clip(v.jobs(), width), v.bar(width), screen.Clip(v.things(), width), ""}
 	room := max(height-headerLines-spareLines, 1)
 
 	shown := v.rows
@@ -68,17 +59,17 @@ func (v view) render(width, height int) []string {
 		shown = shown[:room-1]
 	}
 
-	lines = append(lines, table(shown, width)...)
+	lines = append(lines, screen.Table(shown, columns(), width)...)
 
 	if more := len(v.rows) - len(shown); more > 0 {
-		lines = append(lines, clip(fmt.Sprintf("... and %d more", more), width))
+		lines = append(lines, screen.Clip(fmt.Sprintf("... and %d more", more), width))
 	}
 
 	return lines
 }
 
 func (v view) jobs() string {
-	out := fmt.Sprintf("%s  jobs: %d of %d done, %d running, %d queued", age(v.elapsed),
+	out := fmt.Sprintf("%s  jobs: %d of %d done, %d running, %d queued", screen.Age(v.elapsed),
 		v.completed, v.total, v.running, v.queued)
 	if v.failed > 0 {
 		out += fmt.Sprintf(", %d FAILED", v.failed)
@@ -100,93 +91,6 @@ func (v view) bar(width int) string {
 
 	return "[" + strings.Repeat("#", done) + strings.Repeat("+", running) +
 		strings.Repeat(".", size-done-running) + "] " + strconv.Itoa(100*v.completed/total) + "%"
-}
-
-// table lays rows out in columns, leaving out the least important ones until it fits.
-func table(rows []row, width int) []string {
-	cols := columns()
-	for {
-		lines, used := layout(rows, cols)
-		if used <= width || len(cols) == 1 {
-			for i, line := range lines {
-				lines[i] = clip(line, width)
-			}
-
-			return lines
-		}
-
-		cols = withoutLeast(cols)
-	}
-}
-
-func withoutLeast(cols []column) []column {
-	least := 0
-	for i, c := range cols {
-		if c.keep < cols[least].keep {
-			least = i
-		}
-	}
-
-	return append(append([]column{}, cols[:least]...), cols[least+1:]...)
-}
-
-// layout pads every cell to its column's widest and gives the lines and their width.
-func layout(rows []row, cols []column) ([]string, int) {
-	widths := make([]int, len(cols))
-	total := columnGap * (len(cols) - 1)
-
-	for i, c := range cols {
-		widths[i] = len(c.title)
-		for _, r := range rows {
-			widths[i] = max(widths[i], utf8.RuneCountInString(c.cell(r)))
-		}
-
-		total += widths[i]
-	}
-
-	lines := make([]string, 0, len(rows)+1)
-	lines = append(lines, join(cols, widths, func(c column) string { return c.title }))
-
-	for _, r := range rows {
-		lines = append(lines, join(cols, widths, func(c column) string { return c.cell(r) }))
-	}
-
-	return lines, total
-}
-
-func join(cols []column, widths []int, cell func(column) string) string {
-	cells := make([]string, len(cols))
-
-	for i, c := range cols {
-		text := cell(c)
-		fill := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(text))
-
-		if c.right {
-			cells[i] = fill + text
-		} else {
-			cells[i] = text + fill
-		}
-	}
-
-	return strings.TrimRight(strings.Join(cells, strings.Repeat(" ", columnGap)), " ")
-}
-
-// clip cuts text to width, with three dots where something is missing.
-func clip(text string, width int) string {
-	if utf8.RuneCountInString(text) <= width {
-		return text
-	}
-
-	return string([]rune(text)[:width-3]) + "..."
-}
-
-// age writes a duration shortly: 3.2s, 1m05s.
-func age(d time.Duration) string {
-	if d < time.Minute {
-		return fmt.Sprintf("%.1fs", d.Seconds())
-	}
-
-	return fmt.Sprintf("%dm%02ds", int(d.Minutes()), int(d.Seconds())%60)
 }
 
 // changes says in words what differs from an earlier view, for output without a
@@ -212,7 +116,7 @@ func (v view) changes(before view) []string {
 
 	for _, r := range before.rows {
 		if _, gone := old[r.claim]; gone {
-			lines = append(lines, r.claim+"  gone after "+age(r.age))
+			lines = append(lines, r.claim+"  gone after "+screen.Age(r.age))
 		}
 	}
 

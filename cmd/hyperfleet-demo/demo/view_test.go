@@ -15,6 +15,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/hyperfleet/hyperfleet/cmd/internal/screen"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -186,13 +188,13 @@ func TestConsoleLive(t *testing.T) {
 	}
 
 	frame := len(view{total: 2}.render(80, 24))
-	if up := "\x1b[" + string(rune('0'+frame)) + "A\r"; !strings.HasPrefix(out[1], holdFrame+up) {
+	if up := "\x1b[" + string(rune('0'+frame)) + "A\r"; !strings.HasPrefix(out[1], screen.HoldFrame+up) {
 		t.Errorf("second frame does not go up %d lines first: %q", frame, out[1])
-	} else if !strings.HasPrefix(out[2], up+eraseBelow) {
+	} else if !strings.HasPrefix(out[2], up+screen.EraseBelow) {
 		t.Errorf("line does not erase the frame: %q", out[2])
 	}
 
-	if out[3] != showCursor {
+	if out[3] != screen.ShowCursor {
 		t.Errorf("close wrote %q, want the cursor back", out[3])
 	}
 }

@@ -140,7 +140,9 @@ answer; 2 if the command line is invalid.`,
 				return fmt.Errorf("job: %w", err)
 			}
 
-			return printer{cmd.OutOrStdout(), clock.RealClock{}.Now(), time.Local}.explain(found, opts.output, log)
+			now := clock.RealClock{}.Now()
+
+			return printer{cmd.OutOrStdout(), now, time.Local}.explain(explained(found, now), opts.output, log)
 		},
 	}
 	opts.add(cmd)

@@ -120,9 +120,14 @@ func shortCause(cause *Cause) string {
 	return string(text)
 }
 
+// Write tells all about a job in words, with the last lines of its log.
+func Write(out io.Writer, of Explained, now time.Time, location *time.Location) {
+	p := printer{out, now, location}
+	_ = p.explain(of, cli.OutputTable, false) // only JSON can fail
+}
+
 // explain prints a job's details, or its JSON.
-func (p printer) explain(of *jobDetails, output string, all bool) error {
-	view := explained(of, p.now)
+func (p printer) explain(view Explained, output string, all bool) error {
 	if output == cli.OutputJSON {
 		return cli.JSON(p.out, view)
 	}
@@ -131,7 +136,7 @@ func (p printer) explain(of *jobDetails, output string, all bool) error {
 	p.machines("Machines that may take it:", view.Coming)
 	p.machines("Machines of its pool that failed, and are kept to be looked at:", view.Kept)
 	p.timeline(view.Timeline)
-	p.log(of, view, all)
+	p.log(view, all)
 
 	return nil
 }
@@ -160,6 +165,7 @@ func (p printer) facts(job Explained) {
 	row("Pool", job.Pool)
 	row("Machine", machine(job))
 	row("Runner", job.Runner)
+	row("Trace", job.TraceID)
 
 	_ = table.Flush() // a reader that went away needs no error
 }
@@ -187,7 +193,7 @@ func waitsIn(state v1alpha1.JobState) bool {
 func machine(job Explained) string {
 	switch {
 	case job.VM != nil:
-		return describe(*job.VM)
+		return Describe(*job.VM)
 	case job.Machine != "":
 		return job.Machine + ", gone"
 	default:
@@ -195,8 +201,8 @@ func machine(job Explained) string {
 	}
 }
 
-// describe is a machine in words.
-func describe(vm VM) string {
+// Describe is a machine in words.
+func Describe(vm VM) string {
 	out := vm.Claim
 	if vm.Phase != "" {
 		out += ", " + vm.Phase
@@ -233,7 +239,7 @@ func (p printer) machines(title string, machines []VM) {
 	fmt.Fprintln(p.out, "\n"+title)
 
 	for _, vm := range machines[:min(len(machines), maxComing)] {
-		fmt.Fprintln(p.out, "  "+cli.Line(describe(vm)))
+		fmt.Fprintln(p.out, "  "+cli.Line(Describe(vm)))
 	}
 
 	if more := len(machines) - maxComing; more > 0 {
@@ -280,9 +286,9 @@ func Between(seconds float64) string {
 	}
 }
 
-func (p printer) log(of *jobDetails, view Explained, all bool) {
+func (p printer) log(view Explained, all bool) {
 	if view.Log == nil {
-		p.noLog(of, all)
+		p.noLog(view, all)
 
 		return
 	}
@@ -306,15 +312,15 @@ func (p printer) log(of *jobDetails, view Explained, all bool) {
 	}
 }
 
-func (p printer) noLog(of *jobDetails, asked bool) {
+func (p printer) noLog(of Explained, asked bool) {
 	switch {
-	case of.noLog != "":
-		fmt.Fprintf(p.out, "\nNo log: %s.\n", of.noLog)
-	case of.claim == nil && of.job.Status.Claim == "":
+	case of.NoLog != "":
+		fmt.Fprintf(p.out, "\nNo log: %s.\n", of.NoLog)
+	case of.VM == nil && of.Machine == "":
 		if asked {
 			fmt.Fprintln(p.out, "\nNo log: the job has had no machine.")
 		}
-	case asked || of.job.Spec.State == v1alpha1.JobCompleted:
+	case asked || of.State == v1alpha1.JobCompleted:
 		fmt.Fprintln(p.out, "\nNo log was kept: its machine sends it with its last report, and has sent none.")
 	}
 }

@@ -218,7 +218,7 @@ func TestExplain(t *testing.T) {
 			t.Parallel()
 
 			var out bytes.Buffer
-			if err := (printer{&out, at(400), time.UTC}).explain(tc.of, tc.output, tc.all); err != nil {
+			if err := (printer{&out, at(400), time.UTC}).explain(explained(tc.of, at(400)), tc.output, tc.all); err != nil {
 				t.Fatal(err)
 			}
 

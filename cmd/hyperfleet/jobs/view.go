@@ -41,6 +41,8 @@ type Job struct {
 	// WaitedSeconds and RanSeconds are how long it waited and ran, up to now.
 	WaitedSeconds float64  `json:"waitedSeconds"`
 	RanSeconds    *float64 `json:"ranSeconds,omitempty"`
+	// TraceID of its trace, which lines in the operator's log have too.
+	TraceID string `json:"traceId,omitempty"`
 	// Logs is the name of the RunnerLog with the end of its runner's log.
 	Logs string `json:"logs,omitempty"`
 }
@@ -101,7 +103,7 @@ func View(job *v1alpha1.RunnerJob, now time.Time) Job {
 		Namespace: job.Namespace, Job: job.Name, Platform: spec.Platform, PlatformID: spec.ID, URL: spec.URL,
 		Repository: spec.Repository, Workflow: spec.Workflow, Name: spec.Name, Labels: spec.Labels, State: spec.State,
 		Conclusion: spec.Conclusion, Pool: job.Status.Pool, Machine: job.Status.Claim, Runner: spec.RunnerName,
-		Cause: causeOf(job), Logs: job.Status.Logs,
+		Cause: causeOf(job), TraceID: job.Status.TraceID, Logs: job.Status.Logs,
 	}
 
 	waited, ran := spans(job, now)

@@ -82,14 +82,14 @@ func (s *seeder) fleet() {
 		return map[int]string{1: "storage local-zfs: 3 clones in a row failed, it is tried again in 4m: no space left on device"}[i]
 	})
 
-	s.pool("linux-large", 20, 14, 2, 3, 21, s.ready(metav1.ConditionTrue, "AsDesired", "20 machines for 21 queued and 14 running jobs, at most 20", time.Hour), nil)
-	s.pool("linux-small", 50, 6, 4, 1, 0, s.ready(metav1.ConditionTrue, "AsDesired", "11 machines: 6 busy, 4 kept warm", time.Hour), nil)
+	s.pool("linux-large", 12, 9, 0, 3, 21, s.ready(metav1.ConditionTrue, "AsDesired", "12 machines for 21 queued and 9 running jobs, at most 12", time.Hour), nil)
+	s.pool("linux-small", 10, 0, 4, 0, 0, s.ready(metav1.ConditionTrue, "AsDesired", "4 machines are kept warm", time.Hour), nil)
 	s.pool("arm64", 8, 0, 0, 1, 2, s.ready(metav1.ConditionFalse, "MachinesFailing",
 		"3 machines in a row ended before their runner was online: the image has no cloud-init. The next is made in 8m", 12*time.Minute),
 		&v1alpha1.MachineFailure{Claim: "arm64-q8x2k", Reason: "BootstrapTimeout", Message: "the runner was not online 15m after the machine was started", Node: "rack-b-2", Time: metav1.NewTime(s.now.Add(-4 * time.Minute))})
 
 	for i := range 21 {
-		s.job(40+i, v1alpha1.JobQueued, "linux-large", "AtMaximum", "RunnerPool linux-large has all 20 machines that spec.scaling.maxReplicas allows, and each has a job: raise it, or wait")
+		s.job(40+i, v1alpha1.JobQueued, "linux-large", "AtMaximum", "RunnerPool linux-large has all 12 machines that spec.scaling.maxReplicas allows, and each has a job: raise it, or wait")
 	}
 
 	for i := range 2 {
@@ -108,7 +108,11 @@ func (s *seeder) fleet() {
 	}
 
 	for i := range 3 {
-		s.machine(30+i, "linux-small", v1alpha1.MachineClaimBootstrapping)
+		s.machine(3+i, "linux-large", v1alpha1.MachineClaimBootstrapping)
+	}
+
+	for i := range 4 {
+		s.machine(idleFrom+i, "linux-small", v1alpha1.MachineClaimReady)
 	}
 
 	s.hosts()
@@ -232,6 +236,9 @@ const logText = "√ Connected to GitHub\n\n2026-11-24 15:01:07Z: Listening for 
 	"ok  \tacme/checkout/cart\t2.114s\nok  \tacme/checkout/payment\t8.031s\n--- FAIL: TestRefund (0.02s)\n    refund_test.go:41: " +
 	"<script>alert(1)</script> want 12.50, got 12.49\nFAIL\tacme/checkout/refund\t0.310s\n2026-11-24 15:05:33Z: Job unit tests completed with result: Failed\n"
 
+// idleFrom is the number from which on machines have no job.
+const idleFrom = 50
+
 func (s *seeder) machine(i int, pool string, phase v1alpha1.MachineClaimPhase) {
 	claim := &v1alpha1.MachineClaim{}
 	s.sample("machineclaim.yaml", claim)
@@ -244,13 +251,17 @@ func (s *seeder) machine(i int, pool string, phase v1alpha1.MachineClaimPhase) {
 			Phase: phase, VMRef: &v1alpha1.VMReference{HypervisorCluster: "rack-a", VMID: fmt.Sprint(100100 + i), Node: fmt.Sprintf("rack-a-%d", 1+i%4)},
 			Conditions:    s.ready(metav1.ConditionFalse, "Booting", "the VM runs, its runner is not online yet", time.Minute),
 			Times:         &v1alpha1.MachineTimes{Placed: s.ago(age), Cloned: s.ago(age - 3*time.Second), Started: s.ago(age - 4*time.Second)},
-			BootstrapInfo: &v1alpha1.BootstrapInfo{RunnerName: claim.Name + "-0a1b2c3d", GuestPhase: "Running"},
+			BootstrapInfo: &v1alpha1.BootstrapInfo{RunnerName: claim.Name + "-0a1b2c3d", GuestPhase: "Started"},
 			NetworkInfo:   &v1alpha1.NetworkInfo{IPAddress: fmt.Sprintf("192.0.2.%d", 10+i)},
 		}
 
-		if phase == v1alpha1.MachineClaimReady {
+		switch {
+		case phase == v1alpha1.MachineClaimReady && i >= idleFrom:
+			claim.Status.Conditions = s.ready(metav1.ConditionTrue, "Idle", "the runner waits for a job", time.Minute)
+			claim.Status.Times.Ready, claim.Status.BootstrapInfo.GuestPhase = s.ago(age-21*time.Second), "Registered"
+		case phase == v1alpha1.MachineClaimReady:
 			job := fmt.Sprintf("github-actions-296794%05d", i)
-			claim.Status.BootstrapInfo.Job = job
+			claim.Status.BootstrapInfo.Job, claim.Status.BootstrapInfo.GuestPhase = job, "Running"
 			claim.Status.Conditions = s.ready(metav1.ConditionTrue, "JobRunning", "job "+job, time.Minute)
 			claim.Status.Times.Ready, claim.Status.Times.JobStarted = s.ago(age-21*time.Second), s.ago(age-24*time.Second)
 		}

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -74,17 +76,23 @@ func get(t *testing.T, pages http.Handler, path string, edits ...func(*http.Requ
 
 // TestPages: the pages of a fleet, a browser's pictures of them, and what none but the user may load.
 func TestPages(t *testing.T) {
-	namespace := env.Namespace(t)
+	// The name is in the pictures.
+	const namespace = "ci"
+
 	seed := &seeder{t, namespace, time.Now()}
+	if err := env.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err != nil {
+		t.Fatal(err)
+	}
+
 	seed.fleet()
 
 	pages := open(t, env.Config, "")
 
 	for path, want := range map[string][]string{
 		"/":                                  {"jobs wait", "at maximum", "raise it, or wait", "no pool", "linux-large", "rack-b", "1 set aside", "Not ready", "image has no cloud-init"},
-		"/pools":                             {"linux-small", "of 50", "bootstrap timeout"},
+		"/pools":                             {"linux-small", "of 10", "bootstrap timeout"},
 		"/pools/" + namespace + "/arm64":     {"Last failure: bootstrap timeout", "3 in a row", "<b>2</b><span>jobs wait"},
-		"/jobs":                              {"integration (postgres)", "acme/checkout", "1 to 39 of 39", "RunnerPool linux-large has all 20"},
+		"/jobs":                              {"integration (postgres)", "acme/checkout", "1 to 39 of 39", "RunnerPool linux-large has all 12"},
 		"/jobs?state=Completed&q=acme%2Fapp": {"1 to 2 of 2"},
 		"/jobs?page=99&state=Running":        {"1 to 9 of 9"},
 		"/jobs/" + namespace + "/github-actions-29679400020": {"linux-small-m020", "&lt;script&gt;alert(1)", "clean-up", "open it at its platform", "gone"},

@@ -1,0 +1,216 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+const root = "../.."
+
+// TestCommitted: deploy/monitoring is what the lists make.
+func TestCommitted(t *testing.T) {
+	t.Parallel()
+
+	made, err := files()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for name, want := range made {
+		got, err := os.ReadFile(filepath.Join(root, outDir, name))
+		if err != nil || string(got) != string(want) {
+			t.Errorf("%s is not what the lists make: run make generate (%v)", name, err)
+		}
+	}
+
+	there, err := filepath.Glob(filepath.Join(root, outDir, "dashboards", "*"))
+	if err != nil || len(there) != len(dashboards()) {
+		t.Errorf("dashboards %v, %v", there, err)
+	}
+}
+
+// TestRunbooks: each alert has its page, which says what to do, and each page its alert.
+func TestRunbooks(t *testing.T) {
+	t.Parallel()
+
+	folder := filepath.Join(root, "docs/runbooks")
+
+	index, err := os.ReadFile(filepath.Join(folder, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	pages := 1
+
+	for _, alert := range alerts() {
+		page, err := os.ReadFile(filepath.Join(folder, alert.name+".md"))
+		if err != nil {
+			t.Error(err)
+		}
+
+		pages++
+
+		for _, part := range []string{"# " + alert.name + "\n", "## Meaning\n", "## Impact\n", "## Look\n", "## Fix\n"} {
+			if !strings.Contains(string(page), part) {
+				t.Errorf("the page of %s lacks %q", alert.name, part)
+			}
+		}
+
+		if !strings.Contains(string(index), "["+alert.name+"]("+alert.name+".md)") {
+			t.Errorf("the index lacks %s", alert.name)
+		}
+
+		if !slices.Contains([]string{critical, warning, info}, alert.severity) {
+			t.Errorf("%s has severity %q", alert.name, alert.severity)
+		}
+	}
+
+	if there, err := filepath.Glob(filepath.Join(folder, "*.md")); err != nil || len(there) != pages {
+		t.Errorf("%d pages of %d alerts and an index: %v", len(there), pages-1, there)
+	}
+}
+
+// expressions are all that is asked of Prometheus.
+func expressions() []string {
+	var out []string
+
+	for _, alert := range alerts() {
+		out = append(out, alert.expr)
+	}
+
+	for _, dashboard := range dashboards() {
+		for _, panel := range dashboard.panels {
+			for _, query := range panel.queries {
+				out = append(out, query.expr)
+			}
+		}
+	}
+
+	return out
+}
+
+// TestMetrics: what is asked for is on the reference page, which says what the operator has.
+func TestMetrics(t *testing.T) {
+	t.Parallel()
+
+	page, err := os.ReadFile(filepath.Join(root, "docs/reference/metrics.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	name := regexp.MustCompile(`\b(hyperfleet|kubevirt)_[a-z0-9_]+`)
+
+	for _, expr := range expressions() {
+		names := name.FindAllString(expr, -1)
+		if len(names) == 0 {
+			t.Errorf("%s asks for no metric of ours", expr)
+		}
+
+		for _, metric := range names {
+			for _, suffix := range []string{"_bucket", "_count", "_sum"} {
+				if base, ok := strings.CutSuffix(metric, suffix); ok && strings.Contains(string(page), "`"+base+"`") {
+					metric = base
+				}
+			}
+
+			if !strings.Contains(string(page), "`"+metric+"`") {
+				t.Errorf("docs/reference/metrics.md has no %s, which is asked for by %s", metric, expr)
+			}
+		}
+	}
+}
+
+// promtool runs Prometheus' own tool, or skips the test where there is none.
+func promtool(t *testing.T, args ...string) string {
+	t.Helper()
+
+	program, err := exec.LookPath("promtool")
+	if err != nil {
+		t.Skip("there is no promtool to check the rules with: hack/setup.sh watch installs it")
+	}
+
+	out, err := exec.CommandContext(t.Context(), program, args...).CombinedOutput()
+	if err != nil {
+		t.Errorf("promtool %v: %v\n%s", args, err, out)
+	}
+
+	return string(out)
+}
+
+// TestQueries: Prometheus reads every query of the dashboards.
+func TestQueries(t *testing.T) {
+	t.Parallel()
+
+	variables := strings.NewReplacer("$__rate_interval", "5m", "$namespace", "ci", "$pool", "linux", "$cluster", "rack", "$system", "github")
+
+	var rules []map[string]string
+	for _, expr := range expressions() {
+		rules = append(rules, map[string]string{"record": "x:" + string(rune('a'+len(rules)%26)) + strings.Repeat("x", len(rules)), "expr": variables.Replace(expr)})
+	}
+
+	promtool(t, "check", "rules", write(t, map[string]any{"groups": []any{map[string]any{"name": "queries", "rules": rules}}}))
+}
+
+func write(t *testing.T, value any) string {
+	t.Helper()
+
+	raw, err := yaml.Marshal(value)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	path := filepath.Join(t.TempDir(), "rules.yaml")
+	if err := os.WriteFile(path, raw, 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	return path
+}
+
+// TestAlerts: each alert is raised by what it is for, and not by what is well, in Prometheus'
+// own hands.
+func TestAlerts(t *testing.T) {
+	t.Parallel()
+
+	promtool(t, "check", "rules", write(t, map[string]any{"groups": []any{map[string]any{"name": "all", "rules": rules()}}}))
+
+	// What is tried is when they are raised: their texts are not written down twice.
+	bare := rules()
+	for _, rule := range bare {
+		delete(rule, "annotations")
+	}
+
+	file := write(t, map[string]any{"groups": []any{map[string]any{"name": "all", "rules": bare}}})
+
+	cases, err := os.ReadFile("testdata/alerts_test.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for _, alert := range alerts() {
+		if raised := "alertname: " + alert.name + "\n        exp_alerts:\n          - "; !strings.Contains(string(cases), raised) {
+			t.Errorf("no case raises %s", alert.name)
+		}
+
+		if quiet := "alertname: " + alert.name + "\n        exp_alerts: []"; !strings.Contains(string(cases), quiet) {
+			t.Errorf("no case leaves %s quiet", alert.name)
+		}
+	}
+
+	path := filepath.Join(filepath.Dir(file), "alerts_test.yaml")
+	if err := os.WriteFile(path, cases, 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	promtool(t, "test", "rules", path)
+}
