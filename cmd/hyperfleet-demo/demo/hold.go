@@ -72,8 +72,13 @@ func (s *stack) lookAround(kubeconfig string) (string, error) {
 	line("\nQueue another job:")
 	line("  curl -d '%s' %s/sim/jobs\n", job, s.forge.url)
 	line("  %-18s %s", "Kubernetes", s.kube.Host())
-	line("  %-18s %s (token: Secret %s/%s; control: %s)", "Proxmox VE", s.setting.proxmoxURL, namespace, secretProxmox,
-		s.hypervisor.control.URL)
+
+	how := fmt.Sprintf("token: Secret %s/%s", namespace, secretProxmox)
+	if sim, simulated := s.hypervisor.(*hypervisorSim); simulated {
+		how += "; control: " + sim.control.URL
+	}
+
+	line("  %-18s %s (%s)", "Proxmox VE", s.setting.proxmoxURL, how)
 	line("  %-18s %s (control: %s)", s.setting.platform.title, s.setting.forgeURL, s.forge.url)
 	line("  %-18s http://%s/metrics", "operator", loopback(s.ports.metrics))
 	line("  %-18s %s", "logs", filepath.Join(s.dir, "logs"))
