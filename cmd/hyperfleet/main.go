@@ -13,6 +13,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/hosts"
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/jobs"
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/operator"
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/uninstall"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/version"
 )
@@ -21,7 +22,7 @@ func main() { os.Exit(cli.Run(command(), os.Args[1:])) }
 
 func command() *cobra.Command {
 	root := &cobra.Command{Use: "hyperfleet", Short: "One control plane for fleets of machines and clusters"}
-	root.AddCommand(operator.New(), doctor.New(), hosts.New(), jobs.New(), jobs.NewOne(), version.New())
+	root.AddCommand(operator.New(), doctor.New(), hosts.New(), jobs.New(), jobs.NewOne(), uninstall.New(), version.New())
 
 	return root
 }
