@@ -15,6 +15,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/operator"
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/setup"
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/top"
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/uninstall"
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/web"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/version"
@@ -24,7 +25,8 @@ func main() { os.Exit(cli.Run(command(), os.Args[1:])) }
 
 func command() *cobra.Command {
 	root := &cobra.Command{Use: "hyperfleet", Short: "One control plane for fleets of machines and clusters"}
-	root.AddCommand(operator.New(), setup.New(), doctor.New(), hosts.New(), jobs.New(), jobs.NewOne(), top.New(), web.New(), version.New())
+	root.AddCommand(operator.New(), setup.New(), doctor.New(), hosts.New(), jobs.New(), jobs.NewOne(), top.New(), web.New(),
+		uninstall.New(), version.New())
 
 	return root
 }

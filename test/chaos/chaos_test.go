@@ -101,7 +101,8 @@ func TestSoakChaos(t *testing.T) {
 		t.Error(wrong)
 	}
 
-	t.Logf("%d jobs, %d claims, %d troubles, %d machines switched off, %d restarts", run.jobs, len(o.seen), run.came, o.killed, run.restarts)
+	t.Logf("%d jobs, %d claims, %d troubles, %d machines switched off, %d restarts",
+		run.jobs, len(o.seen), run.came, o.killed, run.restarts)
 }
 
 // settings are the seed and the length.

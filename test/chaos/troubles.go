@@ -53,12 +53,16 @@ func troubles(api *roughAPI) []trouble {
 	}
 
 	return []trouble{
-		fault("clones are refused", pve.Fault{Kind: pve.FaultError, Method: http.MethodPost, Path: clone, Status: http.StatusInternalServerError}),
+		fault("clones are refused", pve.Fault{
+			Kind: pve.FaultError, Method: http.MethodPost, Path: clone, Status: http.StatusInternalServerError,
+		}),
 		fault("clones fail", pve.Fault{Kind: pve.FaultTaskError, Path: clone, Reason: "clone failed: boom"}),
 		fault("clones wait for locks", pve.Fault{Kind: pve.FaultTaskLock, Path: clone}),
 		fault("starts fail", pve.Fault{Kind: pve.FaultTaskError, Path: start, Reason: "start failed: QEMU exited with code 1"}),
 		fault("uploads fail", pve.Fault{Kind: pve.FaultTaskError, Path: upload, Reason: "upload failed: boom"}),
-		fault("removals fail", pve.Fault{Kind: pve.FaultTaskError, Method: http.MethodDelete, Path: remove, Reason: "destroy failed: boom"}),
+		fault("removals fail", pve.Fault{
+			Kind: pve.FaultTaskError, Method: http.MethodDelete, Path: remove, Reason: "destroy failed: boom",
+		}),
 		fault("answers are lost", pve.Fault{Kind: pve.FaultCutConnection}),
 		fault("the hypervisor is down", pve.Fault{Kind: pve.FaultError, Status: http.StatusServiceUnavailable}),
 		{"a storage is full", func(f *fleet.Fleet, dice *rand.Rand) func() {
