@@ -73,7 +73,8 @@ once. Secrets are read from files, so that they are in no list of processes.`,
 func (o *options) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&o.Endpoint, "endpoint", "", "Proxmox VE: a host, or a URL such as https://pve.example.com:8006")
-	flags.StringVar(&o.Fingerprint, "fingerprint", "", "SHA-256 fingerprint of its certificate; default: none where its authority is trusted, else it is asked for")
+	flags.StringVar(&o.Fingerprint, "fingerprint", "",
+		"SHA-256 fingerprint of its certificate; default: none where its authority is trusted, else it is asked for")
 	flags.StringVar(&o.caFile, "ca-file", "", "file with the authority of its certificate, in PEM, in place of a fingerprint")
 	flags.StringVar(&o.TokenID, "token-id", "", "API token, such as hyperfleet@pve!operator")
 	flags.StringVar(&o.tokenSecretFile, "token-secret-file", "", "file with the API token's secret")
