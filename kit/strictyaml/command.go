@@ -39,7 +39,8 @@ func (s *Spec[T]) Command() (*cobra.Command, error) {
 	var redacted, sources bool
 
 	show := &cobra.Command{
-		Use: "print", Short: "Print the configuration that file, environment and flags give, and which of them has set what", Args: cobra.NoArgs,
+		Use: "print", Args: cobra.NoArgs,
+		Short: "Print the configuration that file, environment and flags give, and which of them has set what",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			config, from, err := s.load(cmd.Flags())
 			if err != nil {

@@ -140,11 +140,8 @@ func (a *answers) checkHypervisor(ctx context.Context) (string, error) {
 
 	said := fmt.Sprintf("%s %s answers, with %d nodes; template %s is on %d of them",
 		info.Product, info.Version, len(info.Nodes), a.Template, len(found))
-	for _, warning := range info.Warnings {
-		said += "\n  " + warning
-	}
 
-	return said, nil
+	return strings.Join(append([]string{said}, info.Warnings...), "\n  "), nil
 }
 
 // checkPlatform tries the credentials of the CI platform as the operator does.

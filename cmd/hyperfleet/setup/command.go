@@ -20,12 +20,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
 )
 
-const (
-	// timeout bounds the whole, people's thinking included.
-	timeout = time.Hour
-	// checkTimeout bounds one check.
-	checkTimeout = time.Minute
-)
+// checkTimeout bounds one check. People may think for as long as they like.
+const checkTimeout = time.Minute
 
 // options are the flags.
 type options struct {
@@ -62,10 +58,7 @@ once. Secrets are read from files, so that they are in no list of processes.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, stop := cli.Bounded(cmd, timeout)
-			defer stop()
-
-			if err := o.run(ctx, cmd); err != nil {
+			if err := o.run(cmd); err != nil {
 				return fmt.Errorf("init: %w", err)
 			}
 
@@ -80,7 +73,8 @@ once. Secrets are read from files, so that they are in no list of processes.`,
 func (o *options) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&o.Endpoint, "endpoint", "", "Proxmox VE: a host, or a URL such as https://pve.example.com:8006")
-	flags.StringVar(&o.Fingerprint, "fingerprint", "", "SHA-256 fingerprint of its certificate; default: none where its authority is trusted, else it is asked for")
+	flags.StringVar(&o.Fingerprint, "fingerprint", "",
+		"SHA-256 fingerprint of its certificate; default: none where its authority is trusted, else it is asked for")
 	flags.StringVar(&o.caFile, "ca-file", "", "file with the authority of its certificate, in PEM, in place of a fingerprint")
 	flags.StringVar(&o.TokenID, "token-id", "", "API token, such as hyperfleet@pve!operator")
 	flags.StringVar(&o.tokenSecretFile, "token-secret-file", "", "file with the API token's secret")
@@ -105,7 +99,7 @@ func (o *options) addFlags(cmd *cobra.Command) {
 }
 
 // run asks, checks and writes.
-func (o *options) run(ctx context.Context, cmd *cobra.Command) error {
+func (o *options) run(cmd *cobra.Command) error {
 	if err := o.readFiles(); err != nil {
 		return err
 	}
@@ -123,7 +117,7 @@ func (o *options) run(ctx context.Context, cmd *cobra.Command) error {
 		{"Proxmox VE", o.hypervisorQuestions, o.tryHypervisor},
 		{"GitHub", o.platformQuestions, o.tryPlatform},
 	} {
-		if err := o.settle(ctx, ask, part.name, part.missing, part.check); err != nil {
+		if err := o.settle(cmd, ask, part.name, part.missing, part.check); err != nil {
 			return err
 		}
 	}
@@ -153,7 +147,7 @@ func (o *options) run(ctx context.Context, cmd *cobra.Command) error {
 // settle asks what is missing of one side, and tries it, until it is right or nobody is there
 // to ask.
 func (o *options) settle(
-	ctx context.Context, ask *asker, name string, missing func() []question, check func(context.Context) (string, error),
+	cmd *cobra.Command, ask *asker, name string, missing func() []question, check func(context.Context) (string, error),
 ) error {
 	for {
 		if err := ask.all(missing()); err != nil {
@@ -164,7 +158,7 @@ func (o *options) settle(
 			return nil
 		}
 
-		said, err := o.bounded(ctx, check)
+		said, err := bounded(cmd, check)
 
 		var unknown *unknownCertificateError
 		if errors.As(err, &unknown) && ask.terminal {
@@ -192,9 +186,11 @@ func (o *options) settle(
 	}
 }
 
-func (o *options) bounded(ctx context.Context, check func(context.Context) (string, error)) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
-	defer cancel()
+// bounded checks, until it takes too long or is interrupted. While somebody is asked, an
+// interrupt ends the program.
+func bounded(cmd *cobra.Command, check func(context.Context) (string, error)) (string, error) {
+	ctx, stop := cli.Bounded(cmd, checkTimeout)
+	defer stop()
 
 	return check(ctx)
 }

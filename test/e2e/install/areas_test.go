@@ -4,6 +4,8 @@
 package install_test
 
 import (
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -108,11 +110,22 @@ func (u *user) versions(env *kube.Env) map[string]string {
 	return out
 }
 
-// A value that there is not is refused, with its name.
+// A value that there is not is refused, with its name; those that the page shows are taken.
 func TestValuesAreChecked(t *testing.T) {
 	t.Parallel()
 
 	u := newUser(t, kube.Start(t), "")
+
+	page, err := os.ReadFile(root + "docs/operate/install.md")
+	u.must(err)
+	u.file("values.yaml", regexp.MustCompile("(?s)```yaml\n(image:.*?)```").FindStringSubmatch(string(page))[1])
+
+	said := u.types("helm template hyperfleet hyperfleet-0.1.0.tgz --values values.yaml\n")
+	for _, want := range []string{"image: registry.example.com/hyperfleet:v" + version, "name: hyperfleet-networking", "namespace: ci", "host: \"hyperfleet.example.com\""} {
+		if !strings.Contains(said, want) {
+			t.Errorf("the values that docs/operate/install.md shows don't give %s", want)
+		}
+	}
 
 	for value, want := range map[string]string{
 		"areas.runner.enabled=true": "runner", "areas.hosts.replica=1": "replica", "ingress.enabled=true": "host",

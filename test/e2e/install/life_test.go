@@ -168,6 +168,32 @@ func TestTutorial(t *testing.T) { //nolint:paralleltest // it counts seconds
 	if said := operator.said(t); strings.Contains(said, "orbidden") {
 		t.Errorf("the account lacks a right:\n%s", said)
 	}
+
+	u.operates()
+}
+
+// operates does what the pages on operating it say, to the end. The next release is this one.
+func (u *user) operates() {
+	u.t.Helper()
+
+	for _, chart := range []string{"hyperfleet-crds", "hyperfleet"} {
+		u.must(os.Symlink(released(u.t, chart+"-"+version+".tgz"), filepath.Join(u.dir, chart+"-0.2.0.tgz")))
+	}
+
+	for _, page := range []string{"backup", "upgrade", "uninstall"} {
+		commands := blocks(u.t, root+"docs/operate/"+page+".md")
+		if len(commands) == 0 {
+			u.t.Errorf("docs/operate/%s.md has no commands", page)
+		}
+
+		for _, block := range commands {
+			u.types(block)
+		}
+	}
+
+	if saved, err := os.ReadFile(filepath.Join(u.dir, "fleet-backup.yaml")); err != nil || !strings.Contains(string(saved), "kind: RunnerPool") {
+		u.t.Errorf("the backup lacks pools (%v)", err)
+	}
 }
 
 // webhook gives GitHub the secret that hyperfleet init has made, as the page says.
