@@ -75,6 +75,8 @@ func AddToScheme(scheme *runtime.Scheme) error {
 type View struct {
 	// Live reads from the API server itself.
 	Live client.Client
+	// Server is its address, for people.
+	Server string
 	// Namespace that is shown; empty means all.
 	Namespace string
 	// Missing kinds, and why they can't be shown.
@@ -83,11 +85,22 @@ type View struct {
 	cache cache.Cache
 }
 
+// Connect finds the API server as the flags say, and opens the namespace that they name, or all:
+// unlike commands that list, views show all namespaces where none is named.
+func Connect(ctx context.Context, kube cli.Kube) (*View, error) {
+	cluster, err := kube.Connect(AddToScheme)
+	if err != nil {
+		return nil, err
+	}
+
+	return Open(ctx, cluster, kube.Namespace)
+}
+
 // Open reads all objects of a cluster that the user may read, in a namespace or in all, and
 // follows them until ctx ends. Objects may be some moments old, never older than the API server
 // can be reached.
 func Open(ctx context.Context, cluster *cli.Cluster, namespace string) (*View, error) {
-	out := &View{Live: cluster.Client, Namespace: namespace, Missing: map[string]string{}}
+	out := &View{Live: cluster.Client, Server: cluster.Config.Host, Namespace: namespace, Missing: map[string]string{}}
 
 	config := rest.CopyConfig(cluster.Config)
 	config.Timeout = 0 // watches last

@@ -97,17 +97,12 @@ func run(cmd *cobra.Command, opts options, list int) error {
 	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 
-	cluster, err := opts.Connect(live.AddToScheme)
+	view, err := live.Connect(ctx, opts.Kube)
 	if err != nil {
 		return fmt.Errorf("top: %w", err)
 	}
 
-	view, err := live.Open(ctx, cluster, opts.Namespace)
-	if err != nil {
-		return fmt.Errorf("top: %w", err)
-	}
-
-	w := &watcher{view: view, clock: clock.RealClock{}, state: state{where: cluster.Config.Host, list: list}}
+	w := &watcher{view: view, clock: clock.RealClock{}, state: state{where: view.Server, list: list}}
 
 	in, hasIn := cmd.InOrStdin().(*os.File)
 	out, hasOut := cmd.OutOrStdout().(*os.File)

@@ -98,18 +98,12 @@ func run(cmd *cobra.Command, opts options) error {
 	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 
-	cluster, err := opts.Connect(live.AddToScheme)
+	view, err := live.Connect(ctx, opts.Kube)
 	if err != nil {
 		return fmt.Errorf("web: %w", err)
 	}
 
-	// The default is all namespaces, unlike that of commands that list.
-	view, err := live.Open(ctx, cluster, opts.Namespace)
-	if err != nil {
-		return fmt.Errorf("web: %w", err)
-	}
-
-	pages, err := NewHandler(Config{View: view, Clock: clock.RealClock{}, Server: cluster.Config.Host, Hosts: opts.hosts})
+	pages, err := NewHandler(Config{View: view, Clock: clock.RealClock{}, Hosts: opts.hosts})
 	if err != nil {
 		return fmt.Errorf("web: %w", err)
 	}
@@ -121,7 +115,7 @@ func run(cmd *cobra.Command, opts options) error {
 		return fmt.Errorf("web: %w", err)
 	}
 
-	fmt.Fprintf(cmd.OutOrStdout(), "http://%s shows %s. Ctrl-C ends it.\n", shown(listener.Addr()), cluster.Config.Host)
+	fmt.Fprintf(cmd.OutOrStdout(), "http://%s shows %s. Ctrl-C ends it.\n", shown(listener.Addr()), view.Server)
 
 	return serve(ctx, listener, pages)
 }

@@ -26,8 +26,6 @@ var assets embed.FS
 type Config struct {
 	View  *live.View
 	Clock clock.PassiveClock
-	// Server is the API server's address, for people.
-	Server string
 	// Hosts are the names, beside this machine's, that the pages may be called by.
 	Hosts []string
 }
@@ -120,7 +118,7 @@ func (h *handler) serve(render func(*http.Request) (*page, error)) http.Handler 
 			name, shown.Area = "error", ""
 		}
 
-		shown.Server, shown.Namespace, shown.Now = h.Server, h.View.Namespace, h.Clock.Now()
+		shown.Server, shown.Namespace, shown.Now = h.View.Server, h.View.Namespace, h.Clock.Now()
 
 		var out bytes.Buffer
 		if err := h.templates.ExecuteTemplate(&out, name+".html", shown); err != nil {

@@ -37,22 +37,17 @@ func TestMain(m *testing.M) {
 func open(t *testing.T, user *rest.Config, namespace string) http.Handler {
 	t.Helper()
 
-	kubeconfig := cli.Kube{Kubeconfig: env.Kubeconfig(t, user)}
-
-	cluster, err := kubeconfig.Connect(live.AddToScheme)
-	if err != nil {
-		t.Fatal(err)
-	}
-
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
 
-	view, err := live.Open(ctx, cluster, namespace)
+	view, err := live.Connect(ctx, cli.Kube{Kubeconfig: env.Kubeconfig(t, user), Namespace: namespace})
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	pages, err := NewHandler(Config{View: view, Clock: clock.RealClock{}, Server: "https://kube.example.com:6443", Hosts: []string{"fleet.example.com"}})
+	view.Server = "https://kube.example.com:6443" // it is in the pictures
+
+	pages, err := NewHandler(Config{View: view, Clock: clock.RealClock{}, Hosts: []string{"fleet.example.com"}})
 	if err != nil {
 		t.Fatal(err)
 	}
