@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -38,6 +39,28 @@ func TestWhichBridgeComesFirst(t *testing.T) {
 	} {
 		if !before(pair[0], pair[1]) || before(pair[1], pair[0]) {
 			t.Errorf("%s: does not come first", name)
+		}
+	}
+}
+
+// A name of one word is no address to publish: the next best is taken.
+func TestBestAddress(t *testing.T) {
+	t.Parallel()
+
+	node := func(name string, addresses ...corev1.NodeAddress) corev1.Node {
+		return corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{Addresses: addresses}}
+	}
+	internal := corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}
+	word := corev1.NodeAddress{Type: corev1.NodeExternalDNS, Address: "node1"}
+	name := corev1.NodeAddress{Type: corev1.NodeExternalDNS, Address: "node1.example.com"}
+
+	for want, nodes := range map[string][]corev1.Node{
+		"10.0.0.1":          {node("a", word, internal)},
+		"node1.example.com": {node("a", word, internal), node("b", name)},
+		"":                  {node("a", word)},
+	} {
+		if got := bestAddress(nodes); got != want {
+			t.Errorf("%q, want %q", got, want)
 		}
 	}
 }

@@ -65,8 +65,8 @@ func (s *scope) announce(before *v1alpha1.DPFHCPBridge) {
 // waiting says whether a reason is that of something which is under way.
 func waiting(reason string) bool {
 	switch reason {
-	case v1alpha1.ReasonWaitingForIgnition, v1alpha1.ReasonLoadBalancerPending, v1alpha1.ReasonNodePortPending, v1alpha1.ReasonWaitingForNodes,
-		v1alpha1.ReasonNotCreated:
+	case v1alpha1.ReasonLoadBalancerPending, v1alpha1.ReasonNodePortPending, v1alpha1.ReasonWaitingForNodes,
+		v1alpha1.ReasonWaitingForIgnition, v1alpha1.ReasonNotCreated:
 		return true
 	default:
 		return false

@@ -75,7 +75,8 @@ func ignitionConfigured(ctx context.Context, s *scope) step.Result {
 
 	s.bridge.Status.IgnitionConfigMapRef = &v1alpha1.LocalObjectReference{Name: want.Name}
 
-	if err == nil && have.Annotations[annotationInputs] == digest && have.Data[templateKey] != "" && have.Labels[dpfPrefix] == "true" {
+	if err == nil && have.Annotations[annotationInputs] == digest &&
+		have.Data[templateKey] != "" && have.Labels[dpfPrefix] == "true" {
 		return done
 	}
 
@@ -108,7 +109,8 @@ func (s *scope) ignitionInputs(ctx context.Context) (ignition.Inputs, []byte, st
 	wanted, key := s.bridge.Spec.DPUIgnition, dpuClusterKey(s.bridge)
 	out := ignition.Inputs{MachineOS: wanted.MachineOSURL}
 
-	flavor, err := s.read(ctx, s.Cache, hypershift.DPUFlavorKind(), client.ObjectKey{Namespace: key.Namespace, Name: wanted.FlavorName})
+	flavor, err := s.read(ctx, s.Cache, hypershift.DPUFlavorKind(),
+		client.ObjectKey{Namespace: key.Namespace, Name: wanted.FlavorName})
 	if err != nil {
 		return out, nil, step.Fail(err)
 	}

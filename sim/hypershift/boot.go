@@ -81,7 +81,8 @@ func (s *Sim) BootDPU(ctx context.Context, cluster types.NamespacedName, name st
 		return System{}, fmt.Errorf("boot the live system: %w", err)
 	}
 
-	if strings.TrimSpace(live.Files["/etc/hostname"]) != name || !strings.Contains(live.Files["/etc/dpf/environment"], "DPUName="+name+"\n") {
+	if strings.TrimSpace(live.Files["/etc/hostname"]) != name ||
+		!strings.Contains(live.Files["/etc/dpf/environment"], "DPUName="+name+"\n") {
 		return System{}, errors.New("boot the live system: it does not know which DPU it is")
 	}
 

@@ -96,7 +96,8 @@ func (s *Sim) workerIgnition(served ignition) ([]byte, error) {
 	}
 
 	machine, err := json.Marshal(map[string]any{
-		"kind": "MachineConfig", "spec": map[string]any{"osImageURL": "quay.io/machine-os-of/" + served.image, "kernelArguments": []string{"a+b"}},
+		"kind": "MachineConfig",
+		"spec": map[string]any{"osImageURL": "quay.io/machine-os-of/" + served.image, "kernelArguments": []string{"a+b"}},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("write ignition: %w", err)
