@@ -9,6 +9,7 @@
 //
 // This folder holds the wiring only (setup.go). dpfhcpbridge/ is the controller. hypershift/
 // writes and reads other projects' objects, address/ knows ranges of addresses and
-// credentials/ reads Secrets; all three are pure. release/ asks registries for images. csr/
-// approves workers' certificates in hosted clusters, where that is asked for.
+// credentials/ reads Secrets; all three are pure. ignition/ makes what DPUs are booted with,
+// release/ asks registries for images. csr/ approves workers' certificates in hosted clusters,
+// where that is asked for.
 package bridge

@@ -8,6 +8,7 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -314,6 +315,39 @@ func TestAddressOfAPoolThatIsThere(t *testing.T) {
 			t.Errorf("made: %s", made)
 		}
 	}
+
+	// MetalLB gives the lowest that is free: the next bridge gets its address by chance, and
+	// has it written down all the same, for MetalLB may start anew.
+	w.dpuCluster("lucky", hypershift.PhaseReady)
+	lucky := w.exposed("lucky", "192.0.2.10")
+	w.create(lucky)
+	w.reaches(lucky, v1alpha1.PhaseReady)
+	w.eventually("the address is asked for", func() bool {
+		var service corev1.Service
+
+		key := client.ObjectKey{Namespace: hypershift.ControlPlaneNamespace(w.namespace, "lucky"), Name: hypershift.APIServerService}
+		w.must(env.Client.Get(t.Context(), key, &service))
+
+		return service.Annotations[hypershift.AnnotationAddress] == "192.0.2.10"
+	})
+}
+
+// A registry that does not let the pull secret in any more does no harm to a cluster that runs
+// the image already.
+func TestRegistryIsNotAskedForWhatRuns(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t)
+	w.dpuCluster("running", hypershift.PhaseReady)
+
+	b := w.bridge("running")
+	w.create(b)
+	w.reaches(b, v1alpha1.PhaseReady)
+
+	w.data("pull-secret", v1alpha1.PullSecretKey, pullSecret("user", "another"))
+	w.patch(b, func(b *v1alpha1.DPFHCPBridge) { b.Spec.ProvisioningTimeout.Duration = 2 * time.Hour }) // it is looked at
+	w.says(b, v1alpha1.ConditionReleaseImageValid, "True Valid", "the HostedCluster has the image")
+	w.reaches(b, v1alpha1.PhaseReady)
 }
 
 // What is wrong with HyperShift's cluster is told, before it is ready and afterwards.

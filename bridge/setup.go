@@ -20,6 +20,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/bridge/csr"
 	"github.com/hyperfleet/hyperfleet/bridge/dpfhcpbridge"
 	kinds "github.com/hyperfleet/hyperfleet/bridge/hypershift"
+	"github.com/hyperfleet/hyperfleet/bridge/ignition"
 	"github.com/hyperfleet/hyperfleet/bridge/release"
 	"github.com/hyperfleet/hyperfleet/kit/crdgate"
 	"github.com/hyperfleet/hyperfleet/kit/step"
@@ -56,6 +57,7 @@ func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) error {
 			Client: mgr.GetClient(), Controller: "dpfhcpbridge", Clock: a.Clock, Metrics: steps, Summarize: dpfhcpbridge.Summarize,
 		},
 		Recorder: mgr.GetEventRecorder("hyperfleet"), Clock: a.Clock, Images: release.New(a.Transport, a.Clock),
+		Ignition:            &ignition.Client{Wrap: a.Hosted, Clock: a.Clock},
 		HyperShiftNamespace: a.Config.HyperShiftNamespace, MetalLBNamespace: a.Config.MetalLBNamespace,
 		Ranges: ranges, Concurrency: a.Config.Concurrency,
 	}
@@ -72,7 +74,7 @@ func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) error {
 		kinds []schema.GroupVersionKind
 		open  func(context.Context) error
 	}{
-		{"DPF", []schema.GroupVersionKind{kinds.DPUClusterKind()}, bridges.OpenDPF},
+		{"DPF", []schema.GroupVersionKind{kinds.DPUClusterKind(), kinds.DPUFlavorKind()}, bridges.OpenDPF},
 		{"HyperShift", []schema.GroupVersionKind{kinds.HostedClusterKind(), kinds.NodePoolKind()}, bridges.OpenHyperShift},
 		{"MetalLB", []schema.GroupVersionKind{kinds.IPAddressPoolKind(), kinds.L2AdvertisementKind()}, bridges.OpenMetalLB},
 	} {

@@ -138,7 +138,7 @@ func (s *stage) fill() error {
 		return err
 	}
 
-	sim, err := simulator.Start(simulator.Options{Config: env.Config, Supported: supported(), Delays: simulator.Delays{
+	sim, err := simulator.Start(simulator.Options{Config: env.Config, Supported: supported(), Ignition: true, Delays: simulator.Delays{
 		Address: delay, Kubeconfig: delay, ControlPlane: delay, Rollout: delay, Delete: delay,
 	}})
 	if err != nil {

@@ -20,6 +20,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/bridge/address"
 	"github.com/hyperfleet/hyperfleet/bridge/credentials"
 	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
+	"github.com/hyperfleet/hyperfleet/bridge/ignition"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
@@ -40,6 +41,11 @@ type Images interface {
 	Check(ctx context.Context, image string, logins credentials.Docker, version string) error
 }
 
+// Ignition asks HyperShift's servers for what workers are configured with.
+type Ignition interface {
+	Fetch(ctx context.Context, from ignition.Source) ([]byte, error)
+}
+
 // Reconciler reconciles DPFHCPBridges.
 type Reconciler struct {
 	Client client.Client
@@ -51,6 +57,7 @@ type Reconciler struct {
 	Recorder events.EventRecorder
 	Clock    clock.WithTicker
 	Images   Images
+	Ignition Ignition
 	// HyperShiftNamespace and MetalLBNamespace are where these run.
 	HyperShiftNamespace, MetalLBNamespace string
 	// Ranges out of which pools may be made.
@@ -71,10 +78,11 @@ type Reconciler struct {
 //+kubebuilder:rbac:groups=metallb.io,resources=ipaddresspools,verbs=get;list;watch;create;patch;delete
 //+kubebuilder:rbac:groups=metallb.io,resources=l2advertisements,verbs=get;list;watch;create;patch;delete
 //+kubebuilder:rbac:groups=provisioning.dpu.nvidia.com,resources=dpuclusters,verbs=get;list;watch;patch
+//+kubebuilder:rbac:groups=provisioning.dpu.nvidia.com,resources=dpuflavors,verbs=get;list;watch
 //+kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch;create;update;delete
 //+kubebuilder:rbac:groups="",resources=services,verbs=get;list;watch;patch
 //+kubebuilder:rbac:groups="",resources=nodes,verbs=get;list;watch
-//+kubebuilder:rbac:groups="",resources=configmaps,resourceNames=supported-versions,verbs=get
+//+kubebuilder:rbac:groups="",resources=configmaps,verbs=get;create;update;delete
 //+kubebuilder:rbac:groups=storage.k8s.io,resources=storageclasses,verbs=get;list;watch
 //+kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
@@ -120,12 +128,14 @@ func plan() step.Plan[*scope] {
 			{Name: "ControlPlaneReady", Run: inTime(controlPlaneReady)},
 			{Name: "KubeconfigReady", Run: inTime(kubeconfigThere)},
 			{Name: "KubeconfigHandedOver", Run: kubeconfigHandedOver}, // DPUs can join
+			{Condition: v1alpha1.ConditionIgnitionConfigured, When: ignites, Run: inTime(ignitionConfigured)},
 			{Condition: v1alpha1.ConditionNodePoolReady, Run: inTime(nodePoolReady)},
 		},
 		Deletion: []step.Step[*scope]{
 			{Name: "HostedClusterDeleted", Run: hostedClusterGone},
 			{Name: "NodePoolDeleted", Run: nodePoolGone},
 			{Name: "KubeconfigDeleted", Run: handedOverGone},
+			{Name: "IgnitionDeleted", When: ignites, Run: ignitionGone},
 			{Name: "AddressPoolDeleted", Run: poolGone},
 			{Name: "KeysDeleted", Run: keysGone}, // only now is there nothing that needs them
 		},

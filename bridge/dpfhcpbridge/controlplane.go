@@ -85,7 +85,9 @@ func inTime(run func(context.Context, *scope) step.Result) func(context.Context,
 // controlPlaneReady looks whether the control plane runs the release that is wanted, and is
 // well.
 func controlPlaneReady(_ context.Context, s *scope) step.Result {
-	return controlPlane(hypershift.Conditions(s.cluster), hypershift.RolledOut(s.cluster), s.bridge.Status.KubeconfigSecretRef != nil)
+	before := s.bridge.Status.KubeconfigSecretRef != nil
+
+	return controlPlane(hypershift.Conditions(s.cluster), hypershift.RolledOut(s.cluster), before)
 }
 
 // controlPlane judges a control plane by HyperShift's conditions, whether its release is

@@ -22,7 +22,7 @@ func announced() []string {
 	return []string{
 		v1alpha1.ConditionPlatformReady, v1alpha1.ConditionDPUClusterValid, v1alpha1.ConditionSecretsValid,
 		v1alpha1.ConditionStorageClassValid, v1alpha1.ConditionReleaseImageValid, v1alpha1.ConditionHostedClusterCreated,
-		v1alpha1.ConditionServiceExposureReady, v1alpha1.ConditionNodePoolReady,
+		v1alpha1.ConditionServiceExposureReady, v1alpha1.ConditionIgnitionConfigured, v1alpha1.ConditionNodePoolReady,
 	}
 }
 
@@ -66,7 +66,7 @@ func (s *scope) announce(before *v1alpha1.DPFHCPBridge) {
 func waiting(reason string) bool {
 	switch reason {
 	case v1alpha1.ReasonLoadBalancerPending, v1alpha1.ReasonNodePortPending, v1alpha1.ReasonWaitingForNodes,
-		v1alpha1.ReasonNotCreated:
+		v1alpha1.ReasonWaitingForIgnition, v1alpha1.ReasonNotCreated:
 		return true
 	default:
 		return false

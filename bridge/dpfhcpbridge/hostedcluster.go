@@ -6,6 +6,7 @@ package dpfhcpbridge
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -85,6 +86,10 @@ func bestAddress(nodes []corev1.Node) string {
 
 		for i := range nodes {
 			for _, at := range nodes[i].Status.Addresses {
+				if kind == corev1.NodeExternalDNS && !strings.Contains(at.Address, ".") {
+					continue // HyperShift takes no name of one word
+				}
+
 				if at.Type == kind && at.Address != "" && (name == "" || nodes[i].Name < name) {
 					name, address = nodes[i].Name, at.Address
 				}

@@ -23,6 +23,7 @@ import (
 // well.
 const (
 	indexDPUCluster   = "bridge.dpuCluster"   // namespace/name
+	indexFlavor       = "bridge.flavor"       // namespace/name
 	indexSecret       = "bridge.secret"       // namespace/name
 	indexStorageClass = "bridge.storageClass" // name
 	indexAddress      = "bridge.address"      // IP; of pools: CIDRs
@@ -47,6 +48,13 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 
 	for name, read := range map[string]func(*v1alpha1.DPFHCPBridge) []string{
 		indexDPUCluster: func(b *v1alpha1.DPFHCPBridge) []string { return []string{dpuClusterKey(b).String()} },
+		indexFlavor: func(b *v1alpha1.DPFHCPBridge) []string {
+			if b.Spec.DPUIgnition == nil {
+				return nil
+			}
+
+			return []string{b.Spec.DPUClusterRef.Namespace + "/" + b.Spec.DPUIgnition.FlavorName}
+		},
 		indexSecret: func(b *v1alpha1.DPFHCPBridge) []string {
 			return slices.Compact([]string{
 				b.Namespace + "/" + b.Spec.SSHKeySecretRef.Name, b.Namespace + "/" + b.Spec.PullSecretRef.Name,

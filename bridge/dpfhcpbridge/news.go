@@ -71,7 +71,7 @@ func nodePoolNews() predicate.Predicate {
 
 		reason, message := hypershift.NodesTrouble(object)
 
-		return []any{object.GetGeneration(), object.GetLabels(), reason, message}
+		return []any{object.GetGeneration(), object.GetLabels(), reason, message, hypershift.UserData(object)}
 	})
 }
 

@@ -118,7 +118,7 @@ func readyReason(conditions []metav1.Condition) string {
 		return v1alpha1.ReasonAPIServerUnreachable
 	case v1alpha1.ReasonLoadBalancerPending, v1alpha1.ReasonNodePortPending, v1alpha1.ReasonServiceCreationFailed,
 		v1alpha1.ReasonWaitingForNodes, v1alpha1.ReasonNodePoolCreationFailed, v1alpha1.ReasonNodesUnhealthy,
-		v1alpha1.ReasonWaitingForInfrastructure:
+		v1alpha1.ReasonWaitingForInfrastructure, v1alpha1.ReasonWaitingForIgnition, v1alpha1.ReasonIgnitionUnreachable:
 		return v1alpha1.ReasonWaitingForInfrastructure
 	}
 

@@ -18,7 +18,8 @@ type installed struct{ hyperShift, metalLB, dpf atomic.Bool }
 func platformThere(_ context.Context, s *scope) step.Result {
 	switch {
 	case !s.installed.dpf.Load():
-		return step.Wait(lookAgain, v1alpha1.ReasonDPFNotInstalled, "the kind DPUCluster is not there: install NVIDIA DPF")
+		return step.Wait(lookAgain, v1alpha1.ReasonDPFNotInstalled,
+			"the kinds DPUCluster and DPUFlavor are not there: install NVIDIA DPF")
 	case !s.installed.hyperShift.Load():
 		return step.Wait(lookAgain, v1alpha1.ReasonHyperShiftNotInstalled,
 			"the kinds HostedCluster and NodePool are not there: install HyperShift")

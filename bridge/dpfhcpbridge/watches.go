@@ -67,9 +67,13 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	return nil
 }
 
-// OpenDPF watches DPUClusters, whose kind is there.
+// OpenDPF watches DPUClusters and DPUFlavors, whose kinds are there.
 func (r *Reconciler) OpenDPF(ctx context.Context) error {
 	if err := r.follow(hypershift.DPUClusterKind(), r.ofDPUCluster, dpuClusterNews()); err != nil {
+		return err
+	}
+
+	if err := r.follow(hypershift.DPUFlavorKind(), r.ofFlavor, predicate.GenerationChangedPredicate{}); err != nil {
 		return err
 	}
 
@@ -176,14 +180,22 @@ func (r *Reconciler) ofDPUCluster(ctx context.Context, obj client.Object) []reco
 	return r.by(ctx, indexDPUCluster, client.ObjectKeyFromObject(obj).String())
 }
 
+func (r *Reconciler) ofFlavor(ctx context.Context, obj client.Object) []reconcile.Request {
+	return r.by(ctx, indexFlavor, client.ObjectKeyFromObject(obj).String())
+}
+
 func (r *Reconciler) ofStorageClass(ctx context.Context, obj client.Object) []reconcile.Request {
 	return r.by(ctx, indexStorageClass, obj.GetName())
 }
 
 // ofSecret are the bridges that name a Secret, the one that has made it, and the one whose
-// kubeconfig it is.
+// kubeconfig or user data it is.
 func (r *Reconciler) ofSecret(ctx context.Context, obj client.Object) []reconcile.Request {
 	out := append(ofLabels(ctx, obj), r.by(ctx, indexSecret, client.ObjectKeyFromObject(obj).String())...)
+
+	if hypershift.IsUserData(obj.GetName()) {
+		out = append(out, r.by(ctx, indexControlPlane, obj.GetNamespace())...)
+	}
 
 	if name, is := strings.CutSuffix(obj.GetName(), "-admin-kubeconfig"); is {
 		namespace := hypershift.ControlPlaneNamespace(obj.GetNamespace(), name)

@@ -33,6 +33,11 @@ func DPUClusterKind() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: "provisioning.dpu.nvidia.com", Version: "v1alpha1", Kind: "DPUCluster"}
 }
 
+// DPUFlavorKind is how DPUs of a kind are set up.
+func DPUFlavorKind() schema.GroupVersionKind {
+	return schema.GroupVersionKind{Group: "provisioning.dpu.nvidia.com", Version: "v1alpha1", Kind: "DPUFlavor"}
+}
+
 // New is an empty object of a kind.
 func New(kind schema.GroupVersionKind) *unstructured.Unstructured {
 	object := &unstructured.Unstructured{}

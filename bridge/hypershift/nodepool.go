@@ -46,3 +46,27 @@ func NodesTrouble(pool *unstructured.Unstructured) (reason, message string) {
 
 	return "", ""
 }
+
+const (
+	// currentConfig annotates a NodePool with what its workers are to be configured as
+	// (nodepool_controller.go, nodePoolAnnotationCurrentConfigVersion).
+	currentConfig  = "hypershift.openshift.io/nodePoolCurrentConfigVersion"
+	userDataPrefix = "user-data-"
+)
+
+// UserDataKey is the key of the ignition in a Secret with user data.
+const UserDataKey = "value"
+
+// UserData is the name of HyperShift's Secret with the user data of a NodePool's workers, in
+// the control plane's namespace; empty until there is one. Another configuration has another.
+func UserData(pool *unstructured.Unstructured) string {
+	version := pool.GetAnnotations()[currentConfig]
+	if version == "" {
+		return ""
+	}
+
+	return userDataPrefix + pool.GetName() + "-" + version
+}
+
+// IsUserData says whether a Secret of a control plane's namespace may be one with user data.
+func IsUserData(name string) bool { return strings.HasPrefix(name, userDataPrefix) }

@@ -56,6 +56,12 @@ func (s *Sim) nodePool(ctx context.Context, k key, object *unstructured.Unstruct
 
 	p.conds, _, _ = unstructured.NestedSlice(p.status, "conditions")
 
+	if cluster.GetDeletionTimestamp() == nil {
+		if err := p.userData(ctx, cluster); err != nil {
+			return err
+		}
+	}
+
 	p.live(cluster)
 
 	return p.write(ctx)

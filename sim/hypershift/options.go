@@ -33,6 +33,8 @@ type Options struct {
 	MetalLBNamespace string
 	// WithoutMetalLB leaves MetalLB out; its kinds may then be missing.
 	WithoutMetalLB bool
+	// Ignition has NodePools' user data made, and serves what it leads to on loopback.
+	Ignition bool
 	// Kubeconfig gives the kubeconfig of a hosted cluster. Default: one that leads to the
 	// API server of Config, so that the hosted cluster is the management cluster.
 	Kubeconfig func(namespace, name string) ([]byte, error)

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http/httptest"
 	"slices"
 	"sync"
 	"time"
@@ -63,6 +64,12 @@ type Sim struct {
 	problems   []error
 	// told are the events that were written, so that each is written once.
 	told map[string]bool
+
+	// server of ignition, if there is one; what it serves by NodePool, how often it was asked,
+	// and how often tokens were changed.
+	server             *httptest.Server
+	ignitions          map[string]ignition
+	fetched, rotations int
 }
 
 // kind is what a key is of.
@@ -107,6 +114,10 @@ func Start(options Options) (*Sim, error) {
 	s, err := build(options)
 	if err != nil {
 		return nil, fmt.Errorf("start HyperShift: %w", err)
+	}
+
+	if options.Ignition {
+		s.serveIgnition()
 	}
 
 	if err := s.install(s.ctx); err != nil {
@@ -157,6 +168,10 @@ func (s *Sim) Close() error {
 	s.cancel()
 	s.queue.ShutDown()
 	s.wg.Wait()
+
+	if s.server != nil {
+		s.server.Close()
+	}
 
 	return nil
 }

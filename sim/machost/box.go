@@ -145,7 +145,8 @@ func (b *box) build(ctx context.Context) error {
 		"/sim/user": b.options.User + "\n",
 	}
 	if b.options.System == Mac {
-		texts["/etc/passwd"] = "root:x:0:0::/var/root:/bin/bash\n" + b.options.User + ":x:501:20::/Users/" + b.options.User + ":/bin/zsh\n"
+		texts["/etc/passwd"] = "root:x:0:0::/var/root:/bin/bash\n" +
+			b.options.User + ":x:501:20::/Users/" + b.options.User + ":/bin/zsh\n"
 	}
 
 	for path, text := range texts {

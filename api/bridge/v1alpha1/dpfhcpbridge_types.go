@@ -31,6 +31,8 @@ const (
 	ConditionStorageClassValid = "StorageClassValid"
 	ConditionReleaseImageValid = "ReleaseImageValid"
 	ConditionPlatformReady     = "PlatformReady"
+	// ConditionIgnitionConfigured is there with spec.dpuIgnition.
+	ConditionIgnitionConfigured = "IgnitionConfigured"
 	// The conditions below are the HostedCluster's own, as HyperShift reports them.
 	ConditionHostedClusterAvailable          = "HostedClusterAvailable"
 	ConditionHostedClusterProgressing        = "HostedClusterProgressing"
@@ -86,6 +88,11 @@ const (
 	ReasonImageUnauthorized   = "ImageUnauthorized"
 	ReasonRegistryUnreachable = "RegistryUnreachable"
 	ReasonVersionNotSupported = "VersionNotSupported"
+	// IgnitionConfigured: also NotFound, of the DPUFlavor or the ConfigMap.
+	ReasonIgnitionGenerated   = "IgnitionGenerated"
+	ReasonWaitingForIgnition  = "WaitingForIgnition"
+	ReasonIgnitionUnreachable = "IgnitionUnreachable"
+	ReasonIgnitionInvalid     = "IgnitionInvalid"
 	// PlatformReady.
 	ReasonInstalled              = "Installed"
 	ReasonHyperShiftNotInstalled = "HyperShiftNotInstalled"
@@ -212,6 +219,12 @@ type DPFHCPBridgeSpec struct {
 	// +kubebuilder:default=""
 	MetalLBVirtualIP string `json:"metalLBVirtualIP,omitempty"`
 
+	// DPUIgnition has DPUs installed as workers of the hosted cluster: the template that DPF
+	// boots them with is made and kept. Without it somebody else has to make one.
+	//
+	// +optional
+	DPUIgnition *DPUIgnition `json:"dpuIgnition,omitempty"`
+
 	// ProvisioningTimeout is how long the cluster may take to become ready, at first and after
 	// each change. A bridge that takes longer is Failed until it is ready.
 	//
@@ -230,6 +243,32 @@ type DPFHCPBridgeSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	ClusterType string `json:"clusterType"`
+}
+
+// DPUIgnition is what DPUs are installed with.
+type DPUIgnition struct {
+	// FlavorName is the DPUFlavor, in the DPUCluster's namespace.
+	//
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	FlavorName string `json:"flavorName"`
+
+	// MachineOSURL is the image of the DPUs' system, that of the release with the drivers of
+	// BlueField. Change it with ocpReleaseImage.
+	//
+	// +required
+	// +kubebuilder:validation:Pattern=`^[a-z0-9][a-zA-Z0-9._\-:/@]*$`
+	// +kubebuilder:validation:MinLength=10
+	// +kubebuilder:validation:MaxLength=512
+	MachineOSURL string `json:"machineOSURL"`
+
+	// ConfigMapRef names a ConfigMap of the same namespace with ignitions of spec 3 that go
+	// over what is made, a file or unit in place of one of its name: target.ign of the installed
+	// DPU, live.ign of the system that installs it.
+	//
+	// +optional
+	ConfigMapRef *LocalObjectReference `json:"configMapRef,omitempty"`
 }
 
 // ObjectReference names an object in a namespace.
@@ -329,6 +368,12 @@ type DPFHCPBridgeStatus struct {
 	//
 	// +optional
 	KubeconfigSecretRef *LocalObjectReference `json:"kubeconfigSecretRef,omitempty"`
+
+	// IgnitionConfigMapRef is the template that DPUs are booted with, in the DPUCluster's
+	// namespace.
+	//
+	// +optional
+	IgnitionConfigMapRef *LocalObjectReference `json:"ignitionConfigMapRef,omitempty"`
 
 	// ProvisioningSince is since when the cluster is waited for; empty while it is ready, and
 	// before it is made.

@@ -95,11 +95,13 @@ func checkHost(cfg Config) error {
 	errs := []error{parts.CheckNodeName("nodeName", cfg.NodeName)}
 
 	if !loginForm.MatchString(cfg.SSHUser) || cfg.SSHUser == "root" {
-		errs = append(errs, fmt.Errorf("sshUser %q: must be the short name of a user other than root, who is logged in at the console", cfg.SSHUser))
+		errs = append(errs, fmt.Errorf(
+			"sshUser %q: must be the short name of a user other than root, who is logged in at the console", cfg.SSHUser))
 	}
 
 	if cfg.UserPassword.Empty() {
-		errs = append(errs, errors.New("userPassword is missing: without it macOS logs nobody in at the console, and starts no machine with macOS"))
+		errs = append(errs, errors.New(
+			"userPassword is missing: without it macOS logs nobody in at the console, and starts no machine with macOS"))
 	}
 
 	if cfg.Kubeconfig.Empty() {

@@ -160,7 +160,8 @@ func renderNodeExporter(d *plan.Draft, cfg Config) {
 }
 
 func renderKubelet(d *plan.Draft, cfg Config) {
-	kubeconfig := parts.Secret("kubeconfig", parts.Place{Path: kubeconfigPath, Mode: 0o600, Owner: cfg.login() + ":staff"}, cfg.Kubeconfig)
+	place := parts.Place{Path: kubeconfigPath, Mode: 0o600, Owner: cfg.login() + ":staff"}
+	kubeconfig := parts.Secret("kubeconfig", place, cfg.Kubeconfig)
 	kubeconfig.Reapplies = []string{"launchd"}
 	d.Add(kubeconfig, nil)
 

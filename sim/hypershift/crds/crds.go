@@ -41,9 +41,13 @@ func InstallMetalLB(ctx context.Context, config *rest.Config) error {
 	return install(ctx, config, MetalLB(), "config/crd/bases", "metallb.io_ipaddresspools.yaml", "metallb.io_l2advertisements.yaml")
 }
 
-// InstallDPUCluster gives an API server DPUCluster.
+// InstallDPUCluster gives an API server DPUCluster and DPUFlavor.
 func InstallDPUCluster(ctx context.Context, config *rest.Config) error {
-	return installDefinition(ctx, config, dpuCluster())
+	if err := installDefinition(ctx, config, dpuCluster()); err != nil {
+		return err
+	}
+
+	return installDefinition(ctx, config, dpuFlavor())
 }
 
 // InstallDPU gives an API server DPU.

@@ -57,3 +57,34 @@ func dpuPhases() []apiextensionsv1.JSON {
 
 	return out
 }
+
+// dpuFlavor is DPUFlavor with the fields that the bridge reads.
+func dpuFlavor() *apiextensionsv1.CustomResourceDefinition {
+	open, text := new(true), schema{Type: "string"}
+	texts := schema{Type: "array", Items: &apiextensionsv1.JSONSchemaPropsOrArray{Schema: &text}}
+	file := schema{
+		Type: "object",
+		Properties: props{
+			"operation": {Type: "string", Enum: []apiextensionsv1.JSON{{Raw: []byte(`"override"`)}, {Raw: []byte(`"append"`)}}},
+			"path":      text, "permissions": text, "raw": text,
+		},
+	}
+	spec := schema{
+		Type: "object", XPreserveUnknownFields: open,
+		Properties: props{
+			"configFiles": {Type: "array", Items: &apiextensionsv1.JSONSchemaPropsOrArray{Schema: &file}},
+			"dpuMode": {Type: "string", Enum: []apiextensionsv1.JSON{
+				{Raw: []byte(`"dpu"`)}, {Raw: []byte(`"zero-trust"`)}, {Raw: []byte(`"nic"`)},
+			}},
+			"grub": {Type: "object", Properties: props{"kernelParameters": texts}},
+			"ovs":  {Type: "object", Properties: props{"rawConfigScript": text}},
+		},
+	}
+
+	return definition("DPUFlavor", &schema{
+		Type: "object",
+		Properties: props{
+			"apiVersion": {Type: "string"}, "kind": {Type: "string"}, "metadata": {Type: "object"}, "spec": spec,
+		},
+	})
+}
