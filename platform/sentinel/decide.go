@@ -51,7 +51,7 @@ type decider interface {
 // cadence is the default decision.
 type cadence struct {
 	notReconciled, reconciled time.Duration
-	// anew has all sent once by each process.
+	// anew has all sent once by each process, and each generation whoever has reacted to it.
 	anew bool
 }
 
@@ -68,7 +68,8 @@ func (c cadence) decide(_ context.Context, e *entry, now time.Time) (string, err
 		return ReasonStarted, nil
 	}
 
-	if !sent && (!e.conditioned || e.generation > e.observed) {
+	// What one adapter has reacted to is news to another that hears of it later.
+	if !sent && (c.anew || !e.conditioned || e.generation > e.observed) {
 		if e.generation == 1 {
 			return ReasonCreated, nil
 		}
