@@ -13,6 +13,7 @@ type Deployment struct {
 	// DebugConfig serves the configuration, redacted, at /config.
 	DebugConfig bool    `yaml:"debug_config"`
 	Clients     Clients `yaml:"clients"`
+	Events      Events  `yaml:"events"`
 	// IdentityKeyFile holds the key of the HMAC that objects are stamped with: at least
 	// 32 bytes, the same for all replicas of the adapter and for sweep.
 	IdentityKeyFile string `yaml:"identity_key_file"`
@@ -47,6 +48,44 @@ type LogOutput struct {
 	Format string `yaml:"format"`
 	// Output is stdout or stderr. Default: stdout.
 	Output string `yaml:"output"`
+}
+
+// Sources of events.
+const (
+	// SourceAPI is the fleet API's change feed.
+	SourceAPI = "api"
+	// SourceBroker is what Sentinel sends.
+	SourceBroker = "broker"
+)
+
+// Events say how the adapter hears that a resource has to be looked at.
+type Events struct {
+	// Source is api or broker. Default: broker where clients.broker is given, else api.
+	Source string `yaml:"source"`
+	// ResourceType is the collection whose changes are followed, for example clusters; of
+	// several adapters each follows by itself. Required with source api, as are none of
+	// the fields below.
+	ResourceType string `yaml:"resource_type"`
+	// ResourceSelector are labels that all have to match.
+	ResourceSelector map[string]string `yaml:"resource_selector"`
+	// MaxAgeNotReconciled and MaxAgeReconciled are after what time a resource that nothing
+	// was heard of is looked at. Default: 10s and 30m.
+	MaxAgeNotReconciled time.Duration `yaml:"max_age_not_reconciled"`
+	MaxAgeReconciled    time.Duration `yaml:"max_age_reconciled"`
+	// Parallelism is how many resources are handled at once. Default: 8.
+	Parallelism int `yaml:"parallelism"`
+	// MaxTries is how often an event is tried before it waits for max_age_not_reconciled.
+	// Default: 10.
+	MaxTries int `yaml:"max_tries"`
+}
+
+// FromBroker says whether events come from a broker.
+func (d *Deployment) FromBroker() bool {
+	if d.Events.Source != "" {
+		return d.Events.Source == SourceBroker
+	}
+
+	return d.Clients.Broker != Broker{}
 }
 
 // Clients are those the adapter speaks to.
@@ -88,9 +127,10 @@ type Auth struct {
 
 // Broker is what the adapter hears of its events by.
 type Broker struct {
-	// SubscriptionID: replicas with the same one share the events. Required.
+	// SubscriptionID: replicas with the same one share the events. Required with
+	// events.source broker.
 	SubscriptionID string `yaml:"subscription_id"`
-	// Topic that the events are on. Required.
+	// Topic that the events are on. Required with events.source broker.
 	Topic string `yaml:"topic"`
 }
 

@@ -99,7 +99,8 @@ type Problem struct {
 
 // Resource defines model for Resource.
 type Resource struct {
-	CreatedBy   string    `json:"created_by,omitempty"`
+	// CreatedBy The caller; anonymous where nobody is asked who they are.
+	CreatedBy   string    `json:"created_by"`
 	CreatedTime time.Time `json:"created_time"`
 	DeletedBy   string    `json:"deleted_by,omitempty"`
 
@@ -126,7 +127,7 @@ type Resource struct {
 
 	// Tenancy What the tenancy headers of the creating request said.
 	Tenancy     map[string]string `json:"tenancy,omitempty"`
-	UpdatedBy   string            `json:"updated_by,omitempty"`
+	UpdatedBy   string            `json:"updated_by"`
 	UpdatedTime time.Time         `json:"updated_time"`
 }
 
@@ -152,6 +153,12 @@ type ResourceCondition struct {
 
 // ResourceCreate defines model for ResourceCreate.
 type ResourceCreate struct {
+	// Href As id.
+	Href string `json:"href,omitempty"`
+
+	// Id Taken and not used: the API gives ids.
+	Id string `json:"id,omitempty"`
+
 	// Kind The kind; needed where the path does not say it.
 	Kind       string                         `json:"kind,omitempty"`
 	Labels     map[string]string              `json:"labels,omitempty"`
@@ -255,6 +262,12 @@ type Search = string
 // Size defines model for Size.
 type Size = int
 
+// StatusOrder defines model for StatusOrder.
+type StatusOrder = string
+
+// StatusSearch defines model for StatusSearch.
+type StatusSearch = string
+
 // ProblemAnswer defines model for ProblemAnswer.
 type ProblemAnswer = Problem
 
@@ -307,7 +320,8 @@ type ListResourcesParams struct {
 
 	// Search Condition on the resources, for example
 	// `labels.tier='gold' and status.conditions.Reconciled='False'`.
-	// Operators: = != < <= > >= in and or not, with parentheses.
+	// Operators: = != < <= > >= in and or not, with parentheses. Of one resource by its id:
+	// 404 if it does not hold.
 	Search *Search `form:"search,omitempty" json:"search,omitempty"`
 
 	// Fields Fields to answer with, comma-separated, for example `id,name,status.conditions`. `id` is always there.
@@ -319,6 +333,29 @@ type ListResourcesParams struct {
 
 	// Kind Resources of this kind alone, for example NodePool.
 	Kind *string `form:"kind,omitempty" json:"kind,omitempty"`
+}
+
+// GetResourceParams defines parameters for GetResource.
+type GetResourceParams struct {
+	// Search Condition on the resources, for example
+	// `labels.tier='gold' and status.conditions.Reconciled='False'`.
+	// Operators: = != < <= > >= in and or not, with parentheses. Of one resource by its id:
+	// 404 if it does not hold.
+	Search *Search `form:"search,omitempty" json:"search,omitempty"`
+}
+
+// ListResourceStatusesParams defines parameters for ListResourceStatuses.
+type ListResourceStatusesParams struct {
+	Page *Page `form:"page,omitempty" json:"page,omitempty"`
+
+	// Size Resources on a page.
+	Size *Size `form:"size,omitempty" json:"size,omitempty"`
+
+	// Order One of adapter, created_time, last_report_time, observed_time and observed_generation, and a direction.
+	Order *StatusOrder `form:"order,omitempty" json:"order,omitempty"`
+
+	// Search Condition on the reports: `adapter = 'dns'` or `adapter in ('dns', 'images')`.
+	Search *StatusSearch `form:"search,omitempty" json:"search,omitempty"`
 }
 
 // PutLeaseJSONRequestBody defines body for PutLease for application/json ContentType.

@@ -54,18 +54,26 @@ func TestAdapterDryRun(t *testing.T) {
 
 func TestAdapterServeNeedsItsFiles(t *testing.T) {
 	taskFile, config := file(t, "task.yaml", goodTask), file(t, "config.yaml", goodDeployment)
-	events := file(t, "broker.yaml", "broker: {type: nats, nats: {url: 'nats://127.0.0.1:1'}}\n")
+	events := file(t, "broker.yaml", "broker: {type: rabbitmq, rabbitmq: {url: 'amqp://127.0.0.1:1'}}\n")
 
 	for name, tc := range map[string]struct {
 		args []string
 		code int
 		want string
 	}{
-		"no configuration":           {nil, 1, "no configuration file"},
-		"no task file":               {[]string{"--config", config, "--broker-config", events}, 2, "--task-config"},
-		"no broker":                  {[]string{"--config", config, "--task-config", taskFile}, 1, "broker.type"},
-		"a broker inside of it":      {[]string{"--config", config, "--task-config", taskFile, "--broker-config", file(t, "b.yaml", "broker: {type: memory}\n")}, 1, "hears of nothing"},
-		"an unknown key":             {[]string{"--config", config, "--task-config", taskFile, "--broker-config", file(t, "b.yaml", "broker: {kind: nats}\n")}, 1, "broker.kind"},
+		"no configuration":      {nil, 1, "no configuration file"},
+		"no task file":          {[]string{"--config", config, "--broker-config", events}, 2, "--task-config"},
+		"no broker":             {[]string{"--config", config, "--task-config", taskFile}, 1, "broker.type"},
+		"a broker inside of it": {[]string{"--config", config, "--task-config", taskFile, "--broker-config", file(t, "b.yaml", "broker: {type: memory}\n")}, 1, "events.source: api"},
+		"an unknown key":        {[]string{"--config", config, "--task-config", taskFile, "--broker-config", file(t, "b.yaml", "broker: {kind: x}\n")}, 1, "broker.kind"},
+		"a broker that nobody asks": {[]string{
+			"--config", file(t, "c.yaml", strings.Replace(goodDeployment, "  broker: {subscription_id: demo, topic: clusters}\n", "events: {resource_type: clusters}\n", 1)),
+			"--task-config", taskFile, "--broker-config", events,
+		}, 2, "events.source: broker"},
+		"nothing to follow": {[]string{
+			"--config", file(t, "d.yaml", strings.Replace(goodDeployment, "  broker: {subscription_id: demo, topic: clusters}\n", "", 1)),
+			"--task-config", taskFile,
+		}, 1, "events.resource_type"},
 		"no key":                     {[]string{"--config", config, "--task-config", taskFile, "--broker-config", events}, 1, "identity_key_file"},
 		"another framework":          {[]string{"--config", config, "--task-config", taskFile, "--broker-config", events, "--adapter-framework-version", "0.1"}, 1, ""},
 		"a flag that there is not":   {[]string{"--dry"}, 2, "--dry"},

@@ -81,16 +81,16 @@ func TestSentinelValidate(t *testing.T) {
 }
 
 func TestSentinelBrokerFile(t *testing.T) {
-	t.Setenv(sentinel.EnvBroker, file(t, "sentinel.yaml", "broker: {type: nats, nats: {url: 'nats://127.0.0.1:1'}}\n"))
+	t.Setenv(sentinel.EnvBroker, file(t, "sentinel.yaml", "broker: {type: rabbitmq, rabbitmq: {url: 'amqp://127.0.0.1:1'}}\n"))
 
 	config := file(t, "sentinel.yaml", strings.ReplaceAll(goodSentinel, "broker: {type: memory}\n", ""))
 	if err := runSentinel(t, "config", "validate", "--config", config); err != nil {
 		t.Fatal(err)
 	}
 
-	// It really is NATS that it would connect to.
+	// It really is RabbitMQ that it would connect to.
 	err := runSentinel(t, "--config", config, "--health-address=0", "--metrics-address=0")
-	if err == nil || !strings.Contains(err.Error(), "connect to NATS") {
+	if err == nil || !strings.Contains(err.Error(), "connect to RabbitMQ") {
 		t.Errorf("error %v", err)
 	}
 }

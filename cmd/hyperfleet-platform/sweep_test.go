@@ -25,7 +25,7 @@ func TestSweepConfigurationsThatCanNotBeMeant(t *testing.T) {
 		"an unknown flag":    {args: []string{"--force"}, want: []string{"--force"}},
 		"an endless share":   {config: "max_share: 2\n", want: []string{"max_share", ":1:"}},
 		"a cap of nothing":   {args: []string{"--max-deletions=0"}, want: []string{"max_deletions"}},
-		"a leader of one":    {config: "leader_election: true\n", want: []string{"leader_election", "interval"}},
+		"an interval":        {config: "interval: 10m\n", want: []string{"interval", "unknown field"}},
 		"a level of no name": {config: "log: {level: loud}\n", want: []string{"log.level"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 		os.Exit(run(os.Args[1:]))
 	}
 
-	os.Exit(brokers.Main(func() int { return postgres.Run(m, func(s *postgres.Server) { database = s }) }))
+	os.Exit(postgres.Run(m, func(s *postgres.Server) { database = s }))
 }
 
 // installation are the platform's programs, each a process of its own.
@@ -71,7 +71,8 @@ func install(t *testing.T, env ...string) *installation {
 	in.api = "http://" + loopback.Address(t)
 	in.write("url", database.Database(t)+"\n")
 	in.write("key", strings.Repeat("0123456789abcdef", 3)+"\n")
-	in.write("broker.yaml", fmt.Sprintf("broker: {type: nats, nats: {url: %q}}\n", brokers.StartNATS(t).URL))
+	in.write("rabbitmq-url", brokers.StartRabbitMQ(t).URL+"\n")
+	in.write("broker.yaml", "broker: {type: rabbitmq, rabbitmq: {url_file: rabbitmq-url}}\n")
 	in.write("api.yaml", fmt.Sprintf(`
 server: {address: %q}
 database: {url_file: url}
@@ -399,9 +400,9 @@ func TestEachProgramExports(t *testing.T) {
 
 	files := map[string]string{
 		"key": strings.Repeat("0123456789abcdef", 3), "url": "postgres://nobody@127.0.0.1:1/none?connect_timeout=1",
-		"broker.yaml": "broker: {type: nats, nats: {url: 'nats://127.0.0.1:1'}}\n", "task.yaml": task,
-		"api.yaml":      "database: {url_file: url}\n",
-		"sentinel.yaml": "resource_type: clusters\nclients: {hyperfleet_api: {base_url: '" + nowhere + "'}}\nbroker: {type: nats, nats: {url: 'nats://127.0.0.1:1'}}\n",
+		"broker.yaml": "broker: {type: rabbitmq, rabbitmq: {url: 'amqp://127.0.0.1:1'}}\n", "task.yaml": task,
+		"api.yaml":      "server: {address: '127.0.0.1:0'}\ndatabase: {url_file: url}\n",
+		"sentinel.yaml": "resource_type: clusters\nclients: {hyperfleet_api: {base_url: '" + nowhere + "'}}\nbroker: {type: rabbitmq, rabbitmq: {url: 'amqp://127.0.0.1:1'}}\n",
 		"adapter.yaml":  "adapter: {name: teller, version: 1.0.0}\nidentity_key_file: key\nclients: {hyperfleet_api: {base_url: '" + nowhere + "'}, broker: {topic: clusters, subscription_id: teller}}\n",
 		"sweep.yaml":    "identity_key_file: key\nkube_config_path: kubeconfig\nclients: {hyperfleet_api: {base_url: '" + nowhere + "', timeout: 1s}}\n",
 		"kubeconfig":    "apiVersion: v1\nkind: Config\nclusters: [{name: a, cluster: {server: 'https://127.0.0.1:1'}}]\nusers: [{name: a, user: {}}]\ncontexts: [{name: a, context: {cluster: a, user: a}}]\ncurrent-context: a\n",

@@ -10,13 +10,11 @@ import (
 	"fmt"
 	"net/url"
 	"os"
-	"slices"
 	"strings"
 )
 
 var (
 	errPassword = errors.New("it has a password in it: keep it in url_file")
-	errToken    = errors.New("it has a token in it: keep it in url_file")
 	errEscape   = errors.New("write /, ?, # and @ in a password or a path as %2F, %3F, %23 and %40")
 	errNoCert   = errors.New("no certificate in it: write PEM")
 	errOne      = errors.New("write one URL: with a cluster, of a name that all of its servers have")
@@ -26,18 +24,10 @@ var (
 // access is how the settings say that a server is reached. Its files are read anew for
 // each connection, so that what is in them may change.
 type access struct {
-	// field of the settings: broker.nats or broker.rabbitmq.
-	field        string
-	url, urlFile string
-	// schemes that a URL may have; those of plain are without TLS whatever the settings.
-	schemes, plain []string
-	// several says that there may be URLs of more than one server, with commas between.
-	several bool
-	// token says that a user without a password is one.
-	token                     bool
+	// field of the settings: broker.rabbitmq.
+	field                     string
+	url, urlFile              string
 	caFile, certFile, keyFile string
-	// credentials is a file of NATS.
-	credentials string
 }
 
 // check says whether everything can be read now.
@@ -48,12 +38,6 @@ func (a access) check() error {
 
 	if _, err := a.address(); err != nil {
 		return err
-	}
-
-	if a.credentials != "" {
-		if _, err := os.ReadFile(a.credentials); err != nil {
-			return fmt.Errorf("%s.credentials_file: %w", a.field, err)
-		}
 	}
 
 	_, err := a.tls()
@@ -70,7 +54,7 @@ func (a access) where() string {
 	return a.field + ".url"
 }
 
-// address gives the URL, or several with commas between. Errors don't repeat it: it may
+// address gives the URL. Errors don't repeat it: it may
 // hold a password.
 func (a access) address() (string, error) {
 	if (a.url == "") == (a.urlFile == "") {
@@ -88,21 +72,19 @@ func (a access) address() (string, error) {
 		text = strings.TrimSpace(string(data))
 	}
 
-	for _, part := range a.parts(text) {
-		parsed, err := url.Parse(part)
-		if err != nil || parsed.Host == "" || !slices.Contains(a.schemes, parsed.Scheme) {
-			return "", fmt.Errorf("%s: write %s://HOST:PORT", a.where(), a.schemes[0])
-		}
+	parsed, err := url.Parse(text)
+	if err != nil || parsed.Host == "" || parsed.Scheme != "amqp" && parsed.Scheme != "amqps" {
+		return "", fmt.Errorf("%s: write amqp://HOST:PORT", a.where())
+	}
 
-		if err := a.permits(parsed); err != nil {
-			return "", fmt.Errorf("%s: %w", a.where(), err)
-		}
+	if err := a.permits(parsed); err != nil {
+		return "", fmt.Errorf("%s: %w", a.where(), err)
 	}
 
 	return text, nil
 }
 
-// permits says whether one of the URLs goes with the other settings.
+// permits says whether the URL goes with the other settings.
 func (a access) permits(where *url.URL) error {
 	_, secret := where.User.Password()
 
@@ -115,40 +97,21 @@ func (a access) permits(where *url.URL) error {
 		return errEscape
 	case secret && a.urlFile == "":
 		return errPassword
-	case a.token && where.User != nil && a.urlFile == "":
-		return errToken
-	case a.secured() && slices.Contains(a.plain, where.Scheme):
+	case a.secured() && where.Scheme == "amqp":
 		return fmt.Errorf("%s:// is without TLS, and ca_file or cert_file is given: write %ss://", where.Scheme, where.Scheme)
 	default:
 		return nil
 	}
 }
 
-// parts are the URLs of an address.
-func (a access) parts(address string) []string {
-	if !a.several {
-		return []string{address}
-	}
-
-	parts := strings.Split(address, ",")
-	for i := range parts {
-		parts[i] = strings.TrimSpace(parts[i])
-	}
-
-	return parts
-}
-
-// hosts is where the servers are, without users and passwords.
+// hosts is where the server is, without user and password.
 func (a access) hosts(address string) string {
-	var out []string
-
-	for _, part := range a.parts(address) {
-		if parsed, err := url.Parse(part); err == nil {
-			out = append(out, parsed.Host)
-		}
+	parsed, err := url.Parse(address)
+	if err != nil {
+		return ""
 	}
 
-	return strings.Join(out, ", ")
+	return parsed.Host
 }
 
 // secured says whether the settings ask for TLS, whatever the URL does.

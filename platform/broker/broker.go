@@ -16,9 +16,8 @@ type Broker interface {
 	Publish(ctx context.Context, topic string, event cloudevents.Event) error
 	// Subscribe hands the topic's events to the handler until ctx ends, and then returns
 	// nil when those in work are handled. Each id gets all events that are published after
-	// it subscribed for the first time. Subscribers with one id share them: the keys are
-	// spread over parts, each part is one subscriber's at a time, and another one's when
-	// that is gone.
+	// it subscribed for the first time. Of subscribers with one id one has them at a time,
+	// and another one when that is gone.
 	Subscribe(ctx context.Context, topic, subscriptionID string, handle Handler) error
 	// Health says why the broker can't be used now; nil if it can.
 	Health(ctx context.Context) error

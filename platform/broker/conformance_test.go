@@ -25,15 +25,6 @@ func TestMemory(t *testing.T) {
 	testPromises(t, memorySite(t))
 }
 
-// TestNATS holds NATS to it.
-func TestNATS(t *testing.T) {
-	t.Parallel()
-
-	where := natsSite(t)
-	t.Run("the broker is killed", func(t *testing.T) { testKill(t, where, func(*testing.T) {}, func(*testing.T) {}) })
-	testPromises(t, where)
-}
-
 // testPromises holds every kind of broker to the same.
 func testPromises(t *testing.T, where *site) {
 	t.Helper()

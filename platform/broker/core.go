@@ -25,7 +25,7 @@ const (
 	publishTimeout = 5 * time.Second
 	publishTries   = 3
 	firstPause     = 200 * time.Millisecond
-	// maxEvent in bytes, as it travels. NATS takes 1 MiB by default.
+	// maxEvent in bytes, as it travels.
 	maxEvent = 512 << 10
 )
 
@@ -37,24 +37,22 @@ var (
 
 // transport is one kind of broker, below order, retries and dead letters.
 type transport interface {
-	// publish returns when the broker has the message for good. Messages of one topic and
-	// key are kept in order. The id is the same for each try.
+	// publish returns when the broker has the message for good. Messages of one topic are
+	// kept in order. The id is the same for each try.
 	publish(ctx context.Context, topic string, m message) error
 	// consume hands what is published to the topic from the first time on that the
 	// subscription was made to the sink, and reconnects by itself. Of all processes one at
-	// a time is given the messages of a key.
+	// a time is given messages.
 	consume(ctx context.Context, topic, subscription string, into sink) (consumer, error)
-	// keepAlive is how often a held delivery has to be extended; 0: never.
-	keepAlive() time.Duration
 	health(ctx context.Context) error
 	close()
 }
 
 // message is what travels.
 type message struct {
-	id, key string
-	header  map[string]string
-	body    []byte
+	id     string
+	header map[string]string
+	body   []byte
 }
 
 // sink takes deliveries. It does not block for long.
@@ -63,16 +61,12 @@ type sink func(delivery)
 // delivery is a message that was handed out and is not yet done.
 type delivery interface {
 	body() []byte
-	// id is the same for each delivery of a message; empty if there is no such id.
-	id() string
 	// tries is how often the message was handed out before, as far as the broker knows.
 	tries() int
 	// ack says that it is done. An error means that it may come again.
 	ack() error
 	// release gives it back at once.
 	release()
-	// extend says that it is being worked on.
-	extend()
 	// alive is false when the broker will deliver it again whatever is said now.
 	alive() bool
 }
@@ -131,7 +125,7 @@ func (c *core) Publish(ctx context.Context, topic string, event cloudevents.Even
 		return fmt.Errorf("publish event %s to %s: %w", event.ID(), topic, errSize)
 	}
 
-	m := message{id: event.Source() + "/" + event.ID(), key: keyOf(event), body: body}
+	m := message{id: event.Source() + "/" + event.ID(), body: body}
 	if err := c.send(ctx, topic, m); err != nil {
 		return fmt.Errorf("publish event %s to %s: %w", event.ID(), topic, err)
 	}
@@ -204,8 +198,6 @@ func (c *core) Subscribe(ctx context.Context, topic, subscriptionID string, hand
 		return fmt.Errorf("subscribe to %s as %s: %w", topic, subscriptionID, err)
 	}
 
-	forget := c.attend(order)
-
 	select {
 	case <-ctx.Done():
 	case <-c.closing:
@@ -214,42 +206,10 @@ func (c *core) Subscribe(ctx context.Context, topic, subscriptionID string, hand
 	// The next process may begin only when nothing is in work here any more.
 	order.end()
 	from.quiet()
-	forget()
 	order.giveBack()
 	from.close()
 
 	return nil
-}
-
-// attend keeps what is held alive until it is told to forget.
-func (c *core) attend(order *lanes) (forget func()) {
-	every := c.over.keepAlive()
-	if every <= 0 {
-		return func() {}
-	}
-
-	var (
-		attending sync.WaitGroup
-		ended     = make(chan struct{})
-		ticker    = c.clock.NewTicker(every)
-	)
-
-	attending.Go(func() {
-		for {
-			select {
-			case <-ended:
-				return
-			case <-ticker.C():
-				order.extend()
-			}
-		}
-	})
-
-	return func() {
-		ticker.Stop()
-		close(ended)
-		attending.Wait()
-	}
 }
 
 // Health asks the broker.
@@ -313,10 +273,18 @@ func (c *core) begin() bool {
 	return true
 }
 
-// keyOf is what orders an event: its partitionkey, else it stands for itself.
+// keyOf is what orders an event: its partitionkey, or where it has none, as upstream's, the
+// id of the resource. Else it stands for itself.
 func keyOf(event cloudevents.Event) string {
 	if key, ok := event.Extensions()[events.PartitionKey].(string); ok && key != "" {
 		return key
+	}
+
+	var said struct {
+		ID string `json:"id"`
+	}
+	if err := json.Unmarshal(event.Data(), &said); err == nil && said.ID != "" {
+		return said.ID
 	}
 
 	return event.ID()

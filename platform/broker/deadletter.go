@@ -35,8 +35,8 @@ const (
 const (
 	// reasonPoison: the handler said that no further try fixes it.
 	reasonPoison = "poison"
-	// reasonExhausted: it was tried MaxDeliveries times.
-	reasonExhausted = "exhausted"
+	// ReasonExhausted: it was tried MaxDeliveries times.
+	ReasonExhausted = "exhausted"
 	// reasonMalformed: it is no CloudEvent. The dead letter is one of type
 	// TypeMalformed with what came as its data.
 	reasonMalformed = "malformed"
@@ -64,7 +64,7 @@ func (l *lanes) judge(one *item, err error) *doom {
 	case IsPoison(err):
 		return &doom{reason: reasonPoison, text: err.Error()}
 	case one.tries >= l.core.settings.maxDeliveries:
-		return &doom{reason: reasonExhausted, text: err.Error()}
+		return &doom{reason: ReasonExhausted, text: err.Error()}
 	default:
 		return nil
 	}
@@ -96,8 +96,8 @@ func (l *lanes) bury(one *item) error {
 	}
 
 	m := message{
-		id:  "dead/" + l.subscription + "/" + event.Source() + "/" + event.ID(),
-		key: keyOf(event), header: header, body: body,
+		id:     "dead/" + l.subscription + "/" + event.Source() + "/" + event.ID(),
+		header: header, body: body,
 	}
 
 	// The end of the subscription does not keep a dead letter from its place.
@@ -109,7 +109,7 @@ func (l *lanes) bury(one *item) error {
 	}
 
 	l.core.metrics.deadLetters.WithLabelValues(l.topic, l.subscription, one.doomed.reason).Inc()
-	l.log.Error("event went to the dead letters", "event", event.ID(), "key", m.key,
+	l.log.Error("event went to the dead letters", "event", event.ID(), "key", keyOf(event),
 		"reason", one.doomed.reason, "tries", one.tries, "error", line(one.doomed.text))
 
 	return nil

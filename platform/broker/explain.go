@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/nats-io/nats.go"
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
@@ -62,14 +61,13 @@ func (a access) mendTLS(err error) string {
 		return a.where() + ": write a host name that the server's certificate is for"
 	}
 
-	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok || errors.Is(err, nats.ErrSecureConnWanted) {
+	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
 		return a.where() + ": the server does not speak TLS there: write its TLS port, or no TLS"
 	}
 
 	// What the server says of the client's certificate, with a type that is no part of
-	// crypto/tls, or its silence, in the words of nats.go.
-	text := err.Error()
-	told := strings.Contains(text, "remote error: tls:") || strings.Contains(text, "after TLS handshake")
+	// crypto/tls, or its silence.
+	told := strings.Contains(err.Error(), "remote error: tls:")
 
 	if told || errors.Is(err, errHungUp) {
 		doubt := ""
@@ -94,13 +92,6 @@ var errHungUp = errors.New("the server hung up")
 // mendUser says what to fix when the server refuses who connects; empty if it does not.
 func (a access) mendUser(err error) string {
 	switch {
-	case a.credentials != "" && strings.Contains(err.Error(), a.credentials):
-		return a.field + ".credentials_file: write it anew, as with nsc generate creds"
-	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrAuthRevoked),
-		errors.Is(err, nats.ErrAccountAuthExpired):
-		return a.where() + ", credentials_file or cert_file: the server does not take the user, password or token"
-	case errors.Is(err, nats.ErrPermissionViolation):
-		return "the permissions of the user in " + a.where() + " or credentials_file"
 	case errors.Is(err, amqp.ErrCredentials):
 		return a.where() + ": the server does not take the user and password"
 	case errors.Is(err, amqp.ErrSASL):

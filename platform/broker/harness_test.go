@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 
-	os.Exit(brokers.Main(m.Run))
+	os.Exit(m.Run())
 }
 
 const (
@@ -51,8 +51,6 @@ type site struct {
 	memory broker.Broker
 	// silence is longer than the broker waits for a process that says nothing.
 	silence time.Duration
-	// lasting has new subscriptions wait until they outlive a kill of RabbitMQ.
-	lasting bool
 }
 
 func (s *site) open(t *testing.T, change func(*platform.Broker)) broker.Broker {
@@ -67,12 +65,7 @@ func (s *site) open(t *testing.T, change func(*platform.Broker)) broker.Broker {
 		change(&conf)
 	}
 
-	with := broker.OpenQuickly
-	if s.lasting {
-		with = broker.Open
-	}
-
-	b, err := with(t.Context(), conf, slog.New(slog.NewTextHandler(t.Output(), nil)), nil)
+	b, err := broker.Open(t.Context(), conf, slog.New(slog.NewTextHandler(t.Output(), nil)), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,16 +88,6 @@ func closeNow(t *testing.T, b broker.Broker) {
 
 func common() platform.Broker {
 	return platform.Broker{Parallelism: 8, MaxDeliveries: 3, MinBackoff: 20 * time.Millisecond, MaxBackoff: 100 * time.Millisecond}
-}
-
-func natsSite(t *testing.T) *site {
-	t.Helper()
-
-	conf := common()
-	server := brokers.StartNATS(t)
-	conf.Type, conf.NATS.URL, conf.NATS.AckWait = platform.BrokerNATS, server.URL, 2*time.Second
-
-	return &site{conf: conf, server: server, silence: broker.Silence + time.Second}
 }
 
 func memorySite(t *testing.T) *site {
@@ -176,7 +159,7 @@ func subscribe(t *testing.T, b broker.Broker, topic, id string, handle broker.Ha
 	deadline := time.After(patience)
 
 	for i := 0; ; i++ {
-		e := event(t, broker.LastPartKey(), i)
+		e := event(t, "warm-up", i)
 		e.SetType(warmUp)
 		publish(t, b, topic, e)
 

@@ -32,7 +32,6 @@ type lanes struct {
 	mu       sync.Mutex
 	wake     *sync.Cond
 	byKey    map[string]*lane
-	byID     map[string]*item
 	ready    []*lane
 	stopping bool
 	workers  sync.WaitGroup
@@ -69,7 +68,7 @@ func newLanes(c *core, topic, subscription string, handle Handler) *lanes {
 	l := &lanes{
 		core: c, topic: topic, subscription: subscription, handle: handle,
 		log:   c.log.With("topic", topic, "subscription", subscription),
-		byKey: map[string]*lane{}, byID: map[string]*item{},
+		byKey: map[string]*lane{},
 	}
 	l.wake = sync.NewCond(&l.mu)
 
@@ -80,8 +79,8 @@ func newLanes(c *core, topic, subscription string, handle Handler) *lanes {
 	return l
 }
 
-// add takes a delivery. What comes when no more is begun stands in line as well, and is kept
-// alive: else the broker would have it overtake what came before it, when all is given back.
+// add takes a delivery. What comes when no more is begun stands in line as well: else the
+// broker would have it overtake what came before it, when all is given back.
 func (l *lanes) add(d delivery) {
 	one := &item{from: d, tries: d.tries()}
 	err := json.Unmarshal(d.body(), &one.event)
@@ -98,13 +97,6 @@ func (l *lanes) add(d delivery) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	if known := l.byID[d.id()]; known != nil && d.id() != "" {
-		// The broker lost patience with one that is still held: it is answered for both.
-		known.from = d
-
-		return
-	}
-
 	key := keyOf(one.event)
 
 	in := l.byKey[key]
@@ -120,9 +112,6 @@ func (l *lanes) add(d delivery) {
 	}
 
 	in.items = append(in.items, one)
-	if d.id() != "" {
-		l.byID[d.id()] = one
-	}
 
 	l.gauge(1)
 
@@ -141,7 +130,6 @@ func (l *lanes) purge(in *lane) {
 		case i == 0 && in.state == laneRunning, one.from.alive():
 			kept = append(kept, one)
 		default:
-			delete(l.byID, one.from.id())
 			l.gauge(-1)
 
 			if i == 0 && in.state == laneWaiting {
@@ -236,8 +224,6 @@ func (l *lanes) drop(in *lane) {
 }
 
 func (l *lanes) pop(in *lane) {
-	delete(l.byID, in.items[0].from.id())
-	in.items[0] = nil
 	in.items = in.items[1:]
 	l.gauge(-1)
 }
@@ -350,21 +336,6 @@ func (l *lanes) settle(d delivery) {
 	}
 }
 
-// extend tells the broker that what is held is not forgotten.
-func (l *lanes) extend() {
-	l.mu.Lock()
-	held := make([]delivery, 0, len(l.byID))
-
-	for _, one := range l.byID {
-		held = append(held, one.from)
-	}
-	l.mu.Unlock()
-
-	for _, d := range held {
-		d.extend()
-	}
-}
-
 // end ends the work: what is in work is handled, and nothing else is begun.
 func (l *lanes) end() {
 	l.mu.Lock()
@@ -390,7 +361,7 @@ func (l *lanes) giveBack() {
 		delete(l.byKey, key)
 	}
 
-	l.byID, l.ready = map[string]*item{}, nil
+	l.ready = nil
 }
 
 func (l *lanes) count(result string) {

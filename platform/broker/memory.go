@@ -5,10 +5,8 @@ package broker
 
 import (
 	"context"
-	"hash/fnv"
 	"slices"
 	"sync"
-	"time"
 )
 
 // memory is a broker inside the process. What it holds is gone with it.
@@ -44,8 +42,11 @@ func (m *memory) publish(ctx context.Context, topic string, msg message) error {
 	return nil
 }
 
-func (m *memory) consume(_ context.Context, topic, subscription string, into sink) (consumer, error) {
+// queue gives a subscription's queue, which is made if there is none.
+func (m *memory) queue(topic, subscription string) *memoryQueue {
 	m.mu.Lock()
+	defer m.mu.Unlock()
+
 	if m.topics[topic] == nil {
 		m.topics[topic] = map[string]*memoryQueue{}
 	}
@@ -55,8 +56,12 @@ func (m *memory) consume(_ context.Context, topic, subscription string, into sin
 		queue = &memoryQueue{}
 		m.topics[topic][subscription] = queue
 	}
-	m.mu.Unlock()
 
+	return queue
+}
+
+func (m *memory) consume(_ context.Context, topic, subscription string, into sink) (consumer, error) {
+	queue := m.queue(topic, subscription)
 	c := &memoryConsumer{queue: queue, into: into}
 
 	queue.mu.Lock()
@@ -68,8 +73,6 @@ func (m *memory) consume(_ context.Context, topic, subscription string, into sin
 	return c, nil
 }
 
-func (m *memory) keepAlive() time.Duration { return 0 }
-
 func (m *memory) health(ctx context.Context) error { return ctx.Err() }
 
 func (m *memory) close() {}
@@ -80,19 +83,6 @@ func (q *memoryQueue) push(d *memoryDelivery) {
 
 	q.waiting = append(q.waiting, d)
 	q.flush()
-}
-
-// partitionCount is how many parts the keys of a topic are spread over in brokers that
-// have several processes: each part has one process at a time that is given its messages.
-// It is part of how messages are laid out in the broker, so it is no setting.
-const partitionCount = 8
-
-// partition is the part of a key.
-func partition(key string) int {
-	hash := fnv.New32a()
-	_, _ = hash.Write([]byte(key))
-
-	return int(hash.Sum32() % partitionCount)
 }
 
 // flush hands out what waits to the consumer that is active, if there is one.
@@ -139,10 +129,8 @@ type memoryDelivery struct {
 }
 
 func (d *memoryDelivery) body() []byte { return d.data }
-func (d *memoryDelivery) id() string   { return "" }
 func (d *memoryDelivery) tries() int   { return 0 }
 func (d *memoryDelivery) ack() error   { return nil }
-func (d *memoryDelivery) extend()      {}
 func (d *memoryDelivery) alive() bool  { return true }
 
 func (d *memoryDelivery) release() {

@@ -4,11 +4,12 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -28,10 +29,15 @@ const (
 	rabbitCallTimeout = 10 * time.Second
 	rabbitMinPause    = 200 * time.Millisecond
 	rabbitMaxPause    = 5 * time.Second
-	// rabbitDeliveries is after how many lost consumers RabbitMQ itself gives a message
-	// up: never before we do (RabbitMQ 4 has 20 by default).
-	rabbitDeliveries  = 1000
+	// rabbitStandby is how often a replica asks for a queue that another one has.
+	rabbitStandby = time.Second
+	// rabbitPending is how many events a subscriber holds that are not done.
+	rabbitPending     = 1000
 	rabbitDeadLetters = 10000
+	// rabbitDeliveries is after how many lost consumers RabbitMQ itself gives a message of a
+	// quorum queue up: never before we do (RabbitMQ 4 has 20 by default).
+	rabbitDeliveries = 1000
+	deadKept         = 7 * 24 * time.Hour
 	// troublePublish is what keeps events from being published.
 	troublePublish = "publish"
 )
@@ -39,17 +45,18 @@ const (
 var (
 	errNotConfirmed = errors.New("RabbitMQ did not confirm the message")
 	errNoAnswer     = errors.New("RabbitMQ did not answer within " + rabbitCallTimeout.String())
+	// errStandby is of a queue that another replica has.
+	errStandby = errors.New("another replica consumes the queue")
 )
 
-// overRabbit is a transport over RabbitMQ: a durable topic exchange, the routing key
-// TOPIC.PART, and for each subscription, topic and part of the keys a quorum queue with
-// a single active consumer.
+// overRabbit is a transport over RabbitMQ, laid out as upstream's programs have it: an
+// exchange for each topic, and for each subscription a queue, which one process consumes at
+// a time.
 type overRabbit struct {
 	// RabbitMQ may hold up a connection that publishes; each consumer has its own.
 	publishing *rabbitLink
-	exchange   string
+	layout     rabbitLayout
 	prefetch   int
-	settle     time.Duration
 	log        *slog.Logger
 	troubles   *troubles
 
@@ -57,28 +64,57 @@ type overRabbit struct {
 	consuming map[*rabbitLink]bool
 }
 
-func dialRabbit(ctx context.Context, conf platform.BrokerRabbit, at pace, log *slog.Logger) (*overRabbit, error) {
+// rabbitLayout says what exchanges, keys and queues there are.
+type rabbitLayout struct {
+	// static is the exchange of all topics; empty: each has one of its name.
+	static, kind, key string
+	quorum            bool
+}
+
+func (l rabbitLayout) exchange(topic string) string {
+	if strings.HasSuffix(topic, DeadLetterSuffix) {
+		return topic
+	}
+
+	return cmp.Or(l.static, topic)
+}
+
+// queue is that of a subscription, with what it is declared with where there is none yet.
+func (l rabbitLayout) queue(topic, subscription string) (string, amqp.Table) {
+	name := topic + "-" + subscription
+	if !l.quorum {
+		return name, nil
+	}
+
+	return name, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": rabbitDeliveries}
+}
+
+func dialRabbit(ctx context.Context, conf platform.BrokerRabbit, log *slog.Logger) (*overRabbit, error) {
 	how := rabbitAccess(conf)
 	if err := how.check(); err != nil {
 		return nil, err
 	}
 
-	if conf.Exchange == "" {
-		conf.Exchange = defaultName
+	if conf.Exchange != "" {
+		if err := checkName("broker.rabbitmq.exchange", conf.Exchange); err != nil {
+			return nil, err
+		}
 	}
 
-	if err := checkName("broker.rabbitmq.exchange", conf.Exchange); err != nil {
-		return nil, err
+	kind := cmp.Or(conf.ExchangeType, amqp.ExchangeTopic)
+	if kind != amqp.ExchangeTopic && kind != amqp.ExchangeFanout && kind != amqp.ExchangeDirect {
+		return nil, fmt.Errorf("broker.rabbitmq.exchange_type: %q: write topic, fanout or direct", kind)
 	}
 
 	if conf.PrefetchCount <= 0 {
-		conf.PrefetchCount = maxPending
+		conf.PrefetchCount = rabbitPending
 	}
 
 	known := newTroubles(clock.RealClock{})
 	o := &overRabbit{
 		publishing: &rabbitLink{access: how, made: known.anew}, consuming: map[*rabbitLink]bool{},
-		exchange: conf.Exchange, prefetch: conf.PrefetchCount, settle: at.settle, log: log, troubles: known,
+		layout:   rabbitLayout{static: conf.Exchange, kind: kind, key: conf.RoutingKey, quorum: conf.Quorum},
+		prefetch: conf.PrefetchCount, log: log, troubles: known,
 	}
 	if err := o.health(ctx); err != nil {
 		o.close()
@@ -89,10 +125,10 @@ func dialRabbit(ctx context.Context, conf platform.BrokerRabbit, at pace, log *s
 	return o, nil
 }
 
-func routingKey(topic string, part int) string { return topic + "." + strconv.Itoa(part) }
-
 func (o *overRabbit) publish(ctx context.Context, topic string, m message) error {
-	channel, err := o.publishing.publisher(o.exchange)
+	exchange := o.layout.exchange(topic)
+
+	channel, err := o.publishing.publisher(exchange, o.layout.kind)
 	if err != nil {
 		return err
 	}
@@ -107,7 +143,7 @@ func (o *overRabbit) publish(ctx context.Context, topic string, m message) error
 	// A server that takes no more holds up even the writing.
 	err = o.publishing.guarded(func() error {
 		var err error
-		sent, err = channel.PublishWithDeferredConfirmWithContext(ctx, o.exchange, routingKey(topic, partition(m.key)), false, false,
+		sent, err = channel.PublishWithDeferredConfirmWithContext(ctx, exchange, o.layout.key, false, false,
 			amqp.Publishing{
 				ContentType: "application/cloudevents+json", DeliveryMode: amqp.Persistent,
 				MessageId: m.id, Headers: header, Body: m.body,
@@ -149,13 +185,11 @@ func confirmed(ctx context.Context, sent *amqp.DeferredConfirmation) error {
 	}
 }
 
-func (o *overRabbit) keepAlive() time.Duration { return 0 }
-
 func (o *overRabbit) health(ctx context.Context) error {
 	done := make(chan error, 1)
 
 	go func() {
-		_, err := o.publishing.publisher(o.exchange)
+		_, err := o.publishing.publisher("", "")
 		done <- err
 	}()
 

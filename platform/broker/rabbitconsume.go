@@ -5,8 +5,9 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -31,7 +32,7 @@ func (o *overRabbit) consume(ctx context.Context, topic, subscription string, in
 		err = ctx.Err()
 	}
 
-	if err != nil {
+	if err != nil && !errors.Is(err, errStandby) {
 		c.end()
 		o.endLink(c.link)
 
@@ -49,8 +50,6 @@ type rabbitConsumer struct {
 	topic, subscription string
 	into                sink
 	link                *rabbitLink
-	// founded says that the queues are known to have a mark.
-	founded bool
 
 	ctx   context.Context //nolint:containedctx // it lives as long as the consumer
 	end   context.CancelFunc
@@ -69,46 +68,44 @@ func (c *rabbitConsumer) name() string {
 // alone, and is delivered again after it.
 type rabbitEpoch struct {
 	channel *amqp.Channel
-	tags    []string
-	from    []<-chan amqp.Delivery
-	// asked is the queue that was asked for and has not answered yet.
-	asked string
-	dead  atomic.Bool
-	// ending says that its consumers were cancelled on purpose.
-	ending atomic.Bool
+	from    <-chan amqp.Delivery
+	dead    atomic.Bool
 }
 
-// quiet ends deliveries.
-func (e *rabbitEpoch) quiet() {
-	e.ending.Store(true)
+// consumerTag names the one consumer of a channel.
+const consumerTag = "hyperfleet"
 
-	for _, tag := range e.tags {
-		// A channel that is lost delivers no more.
-		_ = e.channel.Cancel(tag, false)
-	}
-}
-
-// run takes deliveries, on a new channel whenever one is lost.
+// run takes deliveries, on a new channel whenever one is lost. Without an epoch another
+// replica has the queue.
 func (c *rabbitConsumer) run(epoch *rabbitEpoch) {
 	defer close(c.ended)
 	defer func() { c.over.troubles.over(c.name()) }()
 
+	log := c.over.log.With("topic", c.topic, "subscription", c.subscription)
+
 	for {
-		epoch.pump(c.into)
+		if epoch == nil {
+			log.Info("another replica has the queue of RabbitMQ: this one stands by")
+		} else {
+			for d := range epoch.from {
+				c.into(rabbitDelivery{epoch: epoch, d: d})
+			}
 
-		if c.ctx.Err() != nil {
-			return
+			if c.ctx.Err() != nil {
+				return
+			}
+
+			epoch.dead.Store(true)
+			_ = epoch.channel.Close()
+
+			log.Warn("consumer of RabbitMQ lost: it is made anew")
 		}
-
-		epoch.dead.Store(true)
-		_ = epoch.channel.Close()
-		c.over.log.Warn("consumer of RabbitMQ lost: it is made anew", "topic", c.topic, "subscription", c.subscription)
 
 		if epoch = c.reconnect(); epoch == nil {
 			return
 		}
 
-		c.over.log.Info("consumer of RabbitMQ made anew", "topic", c.topic, "subscription", c.subscription)
+		log.Info("this replica has the queue of RabbitMQ")
 	}
 }
 
@@ -120,51 +117,48 @@ func (c *rabbitConsumer) reconnect() *rabbitEpoch {
 		}
 
 		epoch, err := c.connect()
-		if err == nil && c.ctx.Err() != nil {
+
+		switch {
+		case err == nil && c.ctx.Err() != nil:
 			// The one that quiet knew was the last.
 			_ = epoch.channel.Close()
 
 			return nil
-		}
-
-		if err == nil {
+		case err == nil:
 			c.over.troubles.over(c.name())
 
 			return epoch
-		}
+		case errors.Is(err, errStandby):
+			c.over.troubles.over(c.name())
 
-		c.over.troubles.keep(c.name(), fmt.Errorf("consume %s from RabbitMQ as %s: %w", c.topic, c.subscription, err))
-		c.over.log.Warn("consume from RabbitMQ: it is tried again", "topic", c.topic, "subscription", c.subscription, "error", err)
+			pause = rabbitStandby / 2 //nolint:mnd // it is doubled
+		default:
+			c.over.troubles.keep(c.name(), fmt.Errorf("consume %s from RabbitMQ as %s: %w", c.topic, c.subscription, err))
+			c.over.log.Warn("consume from RabbitMQ: it is tried again", "topic", c.topic, "subscription", c.subscription, "error", err)
+		}
 	}
 }
 
-// connect opens a channel, declares what is needed, and consumes.
+// connect opens a channel, sees that there is what is needed, and consumes.
 func (c *rabbitConsumer) connect() (*rabbitEpoch, error) {
-	if err := c.found(); err != nil {
-		return nil, c.link.access.explain(err)
-	}
-
 	epoch := &rabbitEpoch{}
 
 	err := c.link.guarded(func() error {
+		if err := c.prepare(); err != nil {
+			return err
+		}
+
 		var err error
-		if epoch.channel, err = c.link.open(c.over.exchange); err != nil {
+		if epoch.channel, err = c.link.open(); err != nil {
 			return err
 		}
 
-		if err := c.fill(epoch); err != nil {
+		if epoch.from, err = c.begin(epoch.channel); err != nil {
 			_ = epoch.channel.Close()
-
-			return err
 		}
 
-		return nil
+		return err
 	})
-	if epoch.asked != "" && lost(err) {
-		return nil, fmt.Errorf("queue %s of RabbitMQ does not work: if all nodes of RabbitMQ are up and that stays so, "+
-			"what was in it is lost; delete it then, as with rabbitmqctl delete_queue, and it is made anew: %w", epoch.asked, err)
-	}
-
 	if err != nil {
 		return nil, c.link.access.explain(err)
 	}
@@ -176,65 +170,48 @@ func (c *rabbitConsumer) connect() (*rabbitEpoch, error) {
 	return epoch, nil
 }
 
-func (c *rabbitConsumer) fill(epoch *rabbitEpoch) error {
-	if err := epoch.channel.Qos(c.over.prefetch, 0, false); err != nil {
-		return fmt.Errorf("limit deliveries of RabbitMQ: %w", err)
+// prepare declares exchanges and queues that are not there. One that is there is used as it
+// is: it may be of upstream's programs, or made by hand.
+func (c *rabbitConsumer) prepare() error {
+	layout := c.over.layout
+	name, arguments := layout.queue(c.topic, c.subscription)
+
+	if err := c.link.bound(layout.exchange(c.topic), layout.kind, layout.key, name, arguments); err != nil {
+		return err
 	}
 
-	for _, queue := range c.deadLetters() {
-		if _, err := queue.declare(epoch.channel); err != nil {
-			return err
-		}
-
-		if err := queue.bind(epoch.channel, c.over.exchange); err != nil {
-			return err
-		}
+	if strings.HasSuffix(c.topic, DeadLetterSuffix) {
+		return nil
 	}
 
-	for part, queue := range c.queues() {
-		if _, err := queue.declare(epoch.channel); err != nil {
-			return err
-		}
+	// Where the topic's dead letters stay for people to look at.
+	dead := c.topic + DeadLetterSuffix
 
-		if err := queue.bind(epoch.channel, c.over.exchange); err != nil {
-			return err
-		}
-
-		tag := strconv.Itoa(part)
-
-		epoch.asked = queue.name
-
-		from, err := epoch.channel.Consume(queue.name, tag, false, false, false, false, nil)
-		if err != nil {
-			return fmt.Errorf("consume queue %s of RabbitMQ: %w", queue.name, err)
-		}
-
-		epoch.asked = ""
-		epoch.tags, epoch.from = append(epoch.tags, tag), append(epoch.from, from)
-	}
-
-	return nil
+	return c.link.bound(dead, layout.kind, layout.key, dead, amqp.Table{
+		"x-max-length": rabbitDeadLetters, "x-overflow": "drop-head", "x-message-ttl": deadKept.Milliseconds(),
+	})
 }
 
-// pump hands on deliveries until there are none any more.
-func (e *rabbitEpoch) pump(into sink) {
-	var parts sync.WaitGroup
-
-	for _, from := range e.from {
-		parts.Go(func() {
-			for d := range from {
-				into(rabbitDelivery{epoch: e, d: d})
-			}
-
-			// RabbitMQ cancels a consumer by itself when its queue goes: the others are
-			// then made anew with it.
-			if !e.ending.Load() {
-				_ = e.channel.Close()
-			}
-		})
+// begin consumes. Nobody else may: the order of events is kept inside of a process.
+func (c *rabbitConsumer) begin(channel *amqp.Channel) (<-chan amqp.Delivery, error) {
+	if err := channel.Qos(c.over.prefetch, 0, false); err != nil {
+		return nil, fmt.Errorf("limit deliveries of RabbitMQ: %w", err)
 	}
 
-	parts.Wait()
+	queue, _ := c.over.layout.queue(c.topic, c.subscription)
+
+	from, err := channel.Consume(queue, consumerTag, false, true, false, false, nil)
+
+	said, ok := errors.AsType[*amqp.Error](err)
+	if ok && said.Code == amqp.AccessRefused && strings.Contains(said.Reason, "exclusive use") {
+		return nil, fmt.Errorf("%w: %s", errStandby, queue)
+	}
+
+	if err != nil {
+		return nil, fmt.Errorf("consume queue %s of RabbitMQ: %w", queue, err)
+	}
+
+	return from, nil
 }
 
 func (c *rabbitConsumer) quiet() {
@@ -244,7 +221,11 @@ func (c *rabbitConsumer) quiet() {
 	epoch := c.now
 	c.mu.Unlock()
 
-	epoch.quiet()
+	if epoch != nil {
+		// A channel that is lost delivers no more.
+		_ = epoch.channel.Cancel(consumerTag, false)
+	}
+
 	<-c.ended
 }
 
@@ -259,12 +240,15 @@ type rabbitDelivery struct {
 }
 
 func (d rabbitDelivery) body() []byte { return d.d.Body }
-func (d rabbitDelivery) id() string   { return "" }
 
+// tries is a count with quorum queues; others tell but that there was one.
 func (d rabbitDelivery) tries() int {
 	const most = 1 << 20
 
-	count, _ := d.d.Headers["x-delivery-count"].(int64)
+	count, counted := d.d.Headers["x-delivery-count"].(int64)
+	if !counted && d.d.Redelivered {
+		count = 1
+	}
 
 	return int(min(max(count, 0), most))
 }
@@ -273,5 +257,4 @@ func (d rabbitDelivery) ack() error { return d.d.Ack(false) }
 
 // release does nothing: the connection is closed, and gives all back in its order.
 func (d rabbitDelivery) release()    {}
-func (d rabbitDelivery) extend()     {}
 func (d rabbitDelivery) alive() bool { return !d.epoch.dead.Load() }

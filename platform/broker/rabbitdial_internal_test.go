@@ -54,7 +54,7 @@ func TestPropertyDialThatEnds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			how := access{field: "b", url: row.scheme + "://" + listen(t, row.serve), schemes: []string{"amqp", "amqps"}}
+			how := access{field: "b", url: row.scheme + "://" + listen(t, row.serve)}
 			if row.scheme == "amqps" {
 				how.caFile = ca.File
 			}

@@ -5,6 +5,7 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -18,7 +19,6 @@ import (
 func rabbitAccess(conf platform.BrokerRabbit) access {
 	return access{
 		field: "broker.rabbitmq", url: conf.URL, urlFile: conf.URLFile,
-		schemes: []string{"amqp", "amqps"}, plain: []string{"amqp"},
 		caFile: conf.CAFile, certFile: conf.CertFile, keyFile: conf.KeyFile,
 	}
 }
@@ -91,16 +91,15 @@ func (l *rabbitLink) stands() bool {
 	return conn != nil && !conn.IsClosed()
 }
 
-// publisher gives the channel that all publish on, which confirms.
-func (l *rabbitLink) publisher(exchange string) (*rabbitPublisher, error) {
+// publisher gives the channel that all publish on, which confirms, once there is the
+// exchange; without one, whether it works.
+func (l *rabbitLink) publisher(exchange, kind string) (*rabbitPublisher, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	if l.channel != nil && !l.channel.IsClosed() {
+	if l.channel != nil && !l.channel.IsClosed() && (exchange == "" || l.channel.declared[exchange]) {
 		return l.channel, nil
 	}
-
-	l.channel = nil
 
 	conn, err := l.connection()
 	if err != nil {
@@ -108,21 +107,38 @@ func (l *rabbitLink) publisher(exchange string) (*rabbitPublisher, error) {
 	}
 
 	err = l.guarded(func() error {
-		channel, err := openChannel(conn, exchange)
-		if err != nil {
+		if l.channel == nil || l.channel.IsClosed() {
+			l.channel = nil
+
+			channel, err := openChannel(conn)
+			if err != nil {
+				return err
+			}
+
+			if err := channel.Confirm(false); err != nil {
+				return fmt.Errorf("have RabbitMQ confirm: %w", err)
+			}
+
+			l.channel = watched(channel)
+		}
+
+		if exchange == "" {
+			return nil
+		}
+
+		if err := ensureExchange(conn, exchange, kind); err != nil {
 			return err
 		}
 
-		if err := channel.Confirm(false); err != nil {
-			return fmt.Errorf("have RabbitMQ confirm: %w", err)
-		}
-
-		l.channel = watched(channel)
+		l.channel.declared[exchange] = true
 
 		return nil
 	})
+	if err != nil {
+		return nil, l.access.explain(err)
+	}
 
-	return l.channel, l.access.explain(err)
+	return l.channel, nil
 }
 
 // forget has the next publisher open a new channel.
@@ -138,7 +154,7 @@ func (l *rabbitLink) forget(channel *rabbitPublisher) {
 }
 
 // open gives a channel of its own.
-func (l *rabbitLink) open(exchange string) (*amqp.Channel, error) {
+func (l *rabbitLink) open() (*amqp.Channel, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
@@ -147,7 +163,48 @@ func (l *rabbitLink) open(exchange string) (*amqp.Channel, error) {
 		return nil, err
 	}
 
-	return openChannel(conn, exchange)
+	return openChannel(conn)
+}
+
+// bound sees that a queue is there and gets what the exchange is sent.
+func (l *rabbitLink) bound(exchange, kind, key, queue string, arguments amqp.Table) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	conn, err := l.connection()
+	if err != nil {
+		return err
+	}
+
+	if err := ensureExchange(conn, exchange, kind); err != nil {
+		return err
+	}
+
+	err = ensure(conn, func(channel *amqp.Channel, passive bool) error {
+		declare := channel.QueueDeclare
+		if passive {
+			declare = channel.QueueDeclarePassive
+		}
+
+		_, err := declare(queue, true, false, false, false, arguments)
+
+		return err //nolint:wrapcheck // it is below
+	})
+	if err != nil {
+		return fmt.Errorf("declare queue %s of RabbitMQ: %w", queue, err)
+	}
+
+	channel, err := openChannel(conn)
+	if err != nil {
+		return err
+	}
+	defer channel.Close() //nolint:errcheck // it has done its work
+
+	if err := channel.QueueBind(queue, key, exchange, false, nil); err != nil {
+		return fmt.Errorf("bind queue %s of RabbitMQ: %w", queue, err)
+	}
+
+	return nil
 }
 
 func (l *rabbitLink) end() {
@@ -160,33 +217,64 @@ func (l *rabbitLink) end() {
 	}
 }
 
-// openChannel opens a channel, and declares the exchange on it.
-func openChannel(conn *amqp.Connection, exchange string) (*amqp.Channel, error) {
+func openChannel(conn *amqp.Connection) (*amqp.Channel, error) {
 	channel, err := conn.Channel()
 	if err != nil {
 		return nil, fmt.Errorf("open channel of RabbitMQ: %w", err)
 	}
 
-	if err := channel.ExchangeDeclare(exchange, amqp.ExchangeTopic, true, false, false, false, nil); err != nil {
+	return channel, nil
+}
+
+// ensure declares what is not there. What is there is taken whatever it is like, and a
+// channel ends with a no.
+func ensure(conn *amqp.Connection, declare func(channel *amqp.Channel, passive bool) error) error {
+	for _, passive := range []bool{true, false} {
+		channel, err := openChannel(conn)
+		if err != nil {
+			return err
+		}
+
+		err = declare(channel, passive)
 		_ = channel.Close()
 
-		return nil, fmt.Errorf("declare exchange %s of RabbitMQ: %w", exchange, err)
+		if said, ok := errors.AsType[*amqp.Error](err); !passive || !ok || said.Code != amqp.NotFound {
+			return err
+		}
 	}
 
-	return channel, nil
+	return nil
+}
+
+func ensureExchange(conn *amqp.Connection, exchange, kind string) error {
+	err := ensure(conn, func(channel *amqp.Channel, passive bool) error {
+		declare := channel.ExchangeDeclare
+		if passive {
+			declare = channel.ExchangeDeclarePassive
+		}
+
+		return declare(exchange, kind, true, false, false, false, nil)
+	})
+	if err != nil {
+		return fmt.Errorf("declare exchange %s of RabbitMQ: %w", exchange, err)
+	}
+
+	return nil
 }
 
 // rabbitPublisher is a channel that says why the server closed it.
 type rabbitPublisher struct {
 	*amqp.Channel
 
-	closed chan struct{}
+	// declared are the exchanges that there are.
+	declared map[string]bool
+	closed   chan struct{}
 	// why is there when closed is closed; nil if the server did not say.
 	why error
 }
 
 func watched(channel *amqp.Channel) *rabbitPublisher {
-	p := &rabbitPublisher{Channel: channel, closed: make(chan struct{})}
+	p := &rabbitPublisher{Channel: channel, declared: map[string]bool{}, closed: make(chan struct{})}
 	told := channel.NotifyClose(make(chan *amqp.Error, 1))
 
 	go func() {

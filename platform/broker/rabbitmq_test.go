@@ -4,11 +4,10 @@
 package broker_test
 
 import (
-	"context"
+	"errors"
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -25,154 +24,121 @@ import (
 func TestRabbitMQ(t *testing.T) {
 	t.Parallel()
 
-	d := startDoor(t, platform.BrokerRabbitMQ, brokers.Setup{Users: users()})
+	d := startDoor(t, brokers.Setup{Users: users()})
 	where := &site{conf: d.inFile(t, d.as(user+":"+secret)), server: d.server, silence: quiet}
-	lasting := *where
-	lasting.lasting = true
 
-	t.Run("it is killed", func(t *testing.T) { testKilledRabbit(t, &lasting) })
-	t.Run("a queue is lost", func(t *testing.T) { testLostQueue(t, &lasting) })
+	t.Run("it is killed", func(t *testing.T) { testKill(t, where, func(*testing.T) {}, func(*testing.T) {}) })
+	t.Run("beside upstream's programs", func(t *testing.T) { testUpstream(t, where) })
 	testPlain(t, d)
 	testPromises(t, where)
 }
 
-// testKilledRabbit: RabbitMQ is killed while there are events, and at once after the queues of
-// another subscription were declared for the first time, which costs 3.10.8 one of them.
-func testKilledRabbit(t *testing.T, where *site) {
+// upstreamEvent is one as upstream's Sentinel sends it: without partitionkey and subject.
+const upstreamEvent = `{"specversion":"1.0","id":"u1","source":"hyperfleet-sentinel",
+"type":"com.redhat.hyperfleet.cluster.reconcile","datacontenttype":"application/json","data":{"id":"c1","generation":4}}`
+
+// testUpstream: exchange, queue and keys are those of upstream's programs, which may have
+// made them before, so that each may take the place of the other.
+func testUpstream(t *testing.T, where *site) {
 	t.Helper()
 
-	b, topic, r := where.open(t, nil), topicOf(t), newRecord(t)
-	queue := "hyperfleet:" + topic + ":adapter:7"
+	for _, quorum := range []bool{false, true} {
+		b := where.open(t, func(c *platform.Broker) { c.RabbitMQ.Quorum = quorum })
+		topic, r := topicOf(t), newRecord(t)
 
-	testKill(t, where, func(t *testing.T) {
-		t.Helper()
-		persist(t, b, topic, r.handle)
-		there(t, where, queue)
-	}, func(t *testing.T) {
-		t.Helper()
-		where.server.Forget(t, queue)
-	})
-	reaches(t, b, topic, r)
-}
+		// As upstream's subscriber does, with another type of exchange than ours.
+		onChannel(t, where, func(channel *amqp.Channel) error {
+			_, err := channel.QueueDeclare(topic+"-adapter", true, false, false, false, nil)
 
-// testLostQueue: a queue that had events is lost. It is not deleted for somebody, and who
-// asks is told its name.
-func testLostQueue(t *testing.T, where *site) {
-	t.Helper()
+			return errors.Join(err, channel.ExchangeDeclare(topic, amqp.ExchangeFanout, true, false, false, false, nil),
+				channel.QueueBind(topic+"-adapter", "", topic, false, nil))
+		})
 
-	b, topic, r := where.open(t, nil), topicOf(t), newRecord(t)
-	queue := "hyperfleet:" + topic + ":adapter:7"
+		end := subscribe(t, b, topic, "adapter", r.handle)
 
-	subscribe(t, b, topic, "adapter", r.handle)
-	reaches(t, b, topic, r)
+		onChannel(t, where, func(channel *amqp.Channel) error {
+			return channel.PublishWithContext(t.Context(), topic, "", false, false,
+				amqp.Publishing{Body: []byte(upstreamEvent), Headers: amqp.Table{"_watermill_message_uuid": "u1"}})
+		})
+		eventually(t, "upstream's event is handled", func() bool { return slices.Contains(r.copy()["c1"], 4) })
+		end()
 
-	where.server.Kill(t)
-	where.server.Forget(t, queue)
-	where.server.Restart(t)
-
-	ill(t, b, "queue "+queue+" of RabbitMQ does not work", "rabbitmqctl delete_queue")
-	remove(t, where, queue)
-	reaches(t, b, topic, r)
-	well(t, b)
-}
-
-// persist subscribes again whenever that fails, as a program does that is started anew.
-func persist(t *testing.T, b broker.Broker, topic string, handle broker.Handler) {
-	t.Helper()
-
-	var running sync.WaitGroup
-
-	ctx, cancel := context.WithCancel(context.Background())
-
-	running.Go(func() {
-		for ctx.Err() == nil {
-			if err := b.Subscribe(ctx, topic, "adapter", handle); err != nil {
-				t.Log(err)
-				time.Sleep(lookAt)
+		// What is ours, upstream's subscriber is given.
+		publish(t, b, topic, event(t, "ours", 7))
+		onChannel(t, where, func(channel *amqp.Channel) error {
+			from, err := channel.Consume(topic+"-adapter", "", false, false, false, false, nil)
+			if err != nil {
+				return err
 			}
-		}
-	})
 
-	t.Cleanup(func() {
-		cancel()
-		running.Wait()
-	})
+			for got := range from {
+				for name, value := range got.Headers {
+					// Upstream's library refuses a message with another kind of header.
+					if _, text := value.(string); !text {
+						t.Errorf("header %s is %v", name, value)
+					}
+				}
+
+				if strings.Contains(string(got.Body), `"ours"`) {
+					return got.Ack(false)
+				}
+			}
+
+			return errors.New("it did not come")
+		})
+	}
 }
 
-// reaches waits until events of all parts are published and handled.
+// reaches waits until an event is published and handled.
 func reaches(t *testing.T, b broker.Broker, topic string, r *record) {
 	t.Helper()
 
 	number := 0
 
-	for _, key := range broker.PartKeys() {
-		eventually(t, "an event of "+key+" is handled", func() bool {
-			number++
+	eventually(t, "an event is handled", func() bool {
+		number++
 
-			if b.Publish(t.Context(), topic, event(t, key, number)) != nil {
-				return false
-			}
-
-			// It is not there as long as nobody has subscribed.
-			for range 20 {
-				if slices.Contains(r.copy()[key], number) {
-					return true
-				}
-
-				time.Sleep(lookAt)
-			}
-
+		if b.Publish(t.Context(), topic, event(t, "reached", number)) != nil {
 			return false
-		})
-	}
+		}
+
+		// It is not there as long as nobody has subscribed.
+		for range 20 {
+			if slices.Contains(r.copy()["reached"], number) {
+				return true
+			}
+
+			time.Sleep(lookAt)
+		}
+
+		return false
+	})
 }
 
 // onChannel calls on a channel, and gives up after a while.
-func onChannel(t *testing.T, where *site, calls func(*amqp.Channel) error) error {
+func onChannel(t *testing.T, where *site, calls func(*amqp.Channel) error) {
 	t.Helper()
 
 	address, err := os.ReadFile(where.conf.RabbitMQ.URLFile)
 	if err != nil {
-		return err
+		t.Fatal(err)
 	}
 
 	conn, err := amqp.Dial(strings.TrimSpace(string(address)))
 	if err != nil {
-		return err
+		t.Fatal(err)
 	}
 
-	late := time.AfterFunc(20*time.Second, func() { _ = conn.CloseDeadline(time.Now().Add(time.Second)) })
+	late := time.AfterFunc(time.Minute, func() { _ = conn.CloseDeadline(time.Now().Add(time.Second)) })
 	defer late.Stop()
-	defer conn.CloseDeadline(time.Now().Add(time.Second))
+	defer conn.CloseDeadline(time.Now().Add(time.Second)) //nolint:errcheck // it has done its work
 
 	channel, err := conn.Channel()
-	if err != nil {
-		return err
+	if err == nil {
+		err = calls(channel)
 	}
 
-	return calls(channel)
-}
-
-// there waits for a queue to be declared.
-func there(t *testing.T, where *site, queue string) {
-	t.Helper()
-	eventually(t, "there is queue "+queue, func() bool {
-		return onChannel(t, where, func(channel *amqp.Channel) error {
-			_, err := channel.QueueDeclarePassive(queue, true, false, false, false, nil)
-
-			return err
-		}) == nil
-	})
-}
-
-func remove(t *testing.T, where *site, queue string) {
-	t.Helper()
-
-	if err := onChannel(t, where, func(channel *amqp.Channel) error {
-		_, err := channel.QueueDelete(queue, false, false, false)
-
-		return err
-	}); err != nil {
+	if err != nil {
 		t.Fatal(err)
 	}
 }

@@ -29,35 +29,25 @@ const (
 
 // users are the one that tests are, and one that may do no more than it has to.
 func users() []brokers.User {
-	const own = "^hyperfleet(:.*)?$"
+	// Topics begin so.
+	const own = "^t.*$"
 
 	return []brokers.User{{Name: user, Password: secret}, {
 		Name: "least", Password: secret,
-		Publish: []string{"$JS.API.>", "$JS.ACK.>", "hyperfleet.>"}, Subscribe: []string{"_INBOX.>"},
 		Configure: own, Write: own, Read: own,
 	}}
 }
 
 // door is a server that does not let everybody in.
-type door struct {
-	*site
-
-	kind string
-}
+type door struct{ *site }
 
 // startDoor starts a server; the settings have its URL alone.
-func startDoor(t *testing.T, kind string, setup brokers.Setup) *door {
+func startDoor(t *testing.T, setup brokers.Setup) *door {
 	t.Helper()
 
-	d := &door{kind: kind, site: &site{conf: common(), silence: broker.Silence + time.Second}}
-	d.conf.Type, d.conf.NATS.AckWait = kind, 2*time.Second
-
-	if kind == platform.BrokerNATS {
-		d.server = brokers.StartNATS(t, setup)
-	} else {
-		d.server = brokers.StartRabbitMQ(t, setup)
-	}
-
+	d := &door{site: &site{conf: common(), silence: quiet}}
+	d.conf.Type = platform.BrokerRabbitMQ
+	d.server = brokers.StartRabbitMQ(t, setup)
 	d.conf = d.with(d.server.URL)
 
 	return d
@@ -66,13 +56,7 @@ func startDoor(t *testing.T, kind string, setup brokers.Setup) *door {
 // with gives the settings with a URL that has no password.
 func (d *door) with(url string) platform.Broker {
 	conf := d.conf
-	conf.NATS.URL, conf.NATS.URLFile, conf.RabbitMQ.URL, conf.RabbitMQ.URLFile = "", "", "", ""
-
-	if d.kind == platform.BrokerNATS {
-		conf.NATS.URL = url
-	} else {
-		conf.RabbitMQ.URL = url
-	}
+	conf.RabbitMQ.URL, conf.RabbitMQ.URLFile = url, ""
 
 	return conf
 }
@@ -85,7 +69,7 @@ func (d *door) inFile(t *testing.T, url string) platform.Broker {
 	file := filepath.Join(t.TempDir(), "url")
 	writeFile(t, file, url+"\n")
 
-	conf.NATS.URLFile, conf.RabbitMQ.URLFile = file, file
+	conf.RabbitMQ.URLFile = file
 
 	return conf
 }
@@ -96,11 +80,10 @@ func (d *door) as(who string) string { return strings.Replace(d.server.URL, "://
 // trusting adds the files of TLS to settings.
 func trusting(conf platform.Broker, ca *brokers.CA, own *brokers.Cert) platform.Broker {
 	if ca != nil {
-		conf.NATS.CAFile, conf.RabbitMQ.CAFile = ca.File, ca.File
+		conf.RabbitMQ.CAFile = ca.File
 	}
 
 	if own != nil {
-		conf.NATS.CertFile, conf.NATS.KeyFile = own.File, own.KeyFile
 		conf.RabbitMQ.CertFile, conf.RabbitMQ.KeyFile = own.File, own.KeyFile
 	}
 
@@ -144,7 +127,7 @@ func attempt(t *testing.T, conf platform.Broker) (broker.Broker, error) {
 	done := make(chan outcome, 1)
 
 	go func() {
-		b, err := broker.OpenQuickly(ctx, conf, slog.New(slog.NewTextHandler(said, &slog.HandlerOptions{Level: slog.LevelDebug})), registry)
+		b, err := broker.Open(ctx, conf, slog.New(slog.NewTextHandler(said, &slog.HandlerOptions{Level: slog.LevelDebug})), registry)
 		done <- outcome{b, err}
 	}()
 
@@ -272,30 +255,21 @@ func well(t *testing.T, b broker.Broker) {
 
 // TestSecured: brokers with TLS, users and passwords keep the promises, and whoever is
 // refused is told which setting to fix.
-func TestSecured(t *testing.T) {
+func TestSecured(t *testing.T) { //nolint:tparallel // its subtests share a server, one after the other
 	t.Parallel()
 
-	for _, kind := range []string{platform.BrokerNATS, platform.BrokerRabbitMQ} {
-		t.Run(kind, func(t *testing.T) {
-			t.Parallel()
+	ca := brokers.NewCA(t)
+	setup := brokers.Setup{Cert: ca.Server(t, "127.0.0.1"), Users: users()}
+	d := startDoor(t, setup)
 
-			ca := brokers.NewCA(t)
-			setup := brokers.Setup{Cert: ca.Server(t, "127.0.0.1"), Users: users()}
-			setup.Users = append(setup.Users, brokers.User{
-				Name: "nobody", Password: secret, Deny: []string{"$JS.API.>"}, Configure: brokers.Nothing,
-			})
-			d := startDoor(t, kind, setup)
+	t.Run("refusals", func(t *testing.T) { testDoor(t, d, ca) })
 
-			t.Run("refusals", func(t *testing.T) { testDoor(t, d, ca) })
+	right := trusting(d.inFile(t, d.as(user+":"+secret)), ca, nil)
+	where := &site{conf: right, server: d.server}
 
-			right := trusting(d.inFile(t, d.as(user+":"+secret)), ca, nil)
-			where := &site{conf: right, server: d.server}
-
-			t.Run("every subscription gets all, in order by key", func(t *testing.T) { testFanOut(t, where) })
-			t.Run("a failing event waits alone", func(t *testing.T) { testRetry(t, where) })
-			t.Run("the certificate expires", func(t *testing.T) { testExpired(t, d, setup, right) })
-		})
-	}
+	t.Run("every subscription gets all, in order by key", func(t *testing.T) { testFanOut(t, where) })
+	t.Run("a failing event waits alone", func(t *testing.T) { testRetry(t, where) })
+	t.Run("the certificate expires", func(t *testing.T) { testExpired(t, d, setup, right) })
 }
 
 // testExpired: the server's certificate expires, and is renewed. What goes over it goes on.
@@ -312,7 +286,7 @@ func testExpired(t *testing.T, d *door, setup brokers.Setup, right platform.Brok
 	ill(t, b, d.conf.Type, "url_file: renew the certificate", "expired")
 
 	_, err := attempt(t, right)
-	refuses(t, err, "broker."+d.kind+".url_file: renew the certificate")
+	refuses(t, err, "broker.rabbitmq.url_file: renew the certificate")
 
 	d.server.Change(t, setup)
 	well(t, b)
@@ -324,7 +298,7 @@ func testDoor(t *testing.T, d *door, ca *brokers.CA) {
 	t.Helper()
 
 	var (
-		field = "broker." + d.kind
+		field = "broker.rabbitmq"
 		url   = d.as(user + ":" + secret)
 		other = brokers.NewCA(t)
 		right = trusting(d.inFile(t, url), ca, nil)
@@ -334,9 +308,9 @@ func testDoor(t *testing.T, d *door, ca *brokers.CA) {
 		wrong = right
 	)
 
-	half.NATS.CertFile, half.RabbitMQ.KeyFile = ca.File, ca.File
-	none.NATS.CAFile, none.RabbitMQ.CAFile = "/nowhere/ca.pem", "/nowhere/ca.pem"
-	wrong.NATS.CAFile, wrong.RabbitMQ.CAFile = right.NATS.URLFile, right.RabbitMQ.URLFile
+	half.RabbitMQ.KeyFile = ca.File
+	none.RabbitMQ.CAFile = "/nowhere/ca.pem"
+	wrong.RabbitMQ.CAFile = right.RabbitMQ.URLFile
 
 	type row struct {
 		conf platform.Broker
@@ -352,23 +326,18 @@ func testDoor(t *testing.T, d *door, ca *brokers.CA) {
 		"another host name":    {trusting(d.inFile(t, strings.Replace(url, "127.0.0.1", "localhost", 1)), ca, nil), []string{field + ".url_file: write a host name", "localhost"}},
 		"wrong password":       {trusting(d.inFile(t, d.as(user+":no-"+secret)), ca, nil), []string{field + ".url_file", "the server does not take the user"}},
 		"nobody":               {trusting(d.with(d.server.URL), ca, nil), []string{field + ".url", "the server does not take the user"}},
-		"no permissions":       {trusting(d.inFile(t, d.as("nobody:"+secret)), ca, nil), []string{"the permissions", field + ".url_file"}},
 		"a password in sight":  {trusting(d.with(url), ca, nil), []string{field + ".url: it has a password in it: keep it in url_file"}},
 		"no URL":               {trusting(d.inFile(t, "://"+user+":"+secret+"@%%%"), ca, nil), []string{field + ".url_file: write "}},
 		"no %2F in a password": {d.inFile(t, strings.Replace(d.as(user+":1/"+secret), "amqps", "amqp", 1)), []string{field + ".url_file: write /"}},
 		"nobody listens":       {trusting(d.inFile(t, strings.Replace(url, d.server.Address, "127.0.0.1:1", 1)), ca, nil), []string{"127.0.0.1:1"}},
 	}
-	if d.kind == platform.BrokerRabbitMQ {
-		rows["two servers"] = row{d.inFile(t, url+","+url), []string{field + ".url_file: write one URL"}}
-		rows["two servers without vhosts"] = row{d.inFile(t, strings.TrimSuffix(url, "/")+","+url), []string{field + ".url_file: write one URL"}}
-		rows["a comma in a password"] = row{trusting(d.inFile(t, d.as(user+":12,"+secret)), ca, nil), []string{field + ".url_file", "the server does not take the user"}}
-		rows["no TLS"] = row{d.inFile(t, plain), []string{field + ".url_file: ", "amqps"}}
-		rows["a CA and no TLS"] = row{trusting(d.inFile(t, plain), ca, nil), []string{field + ".url_file: amqp:// is without TLS", "write amqps://"}}
-		rows["a vhost that is not there"] = row{trusting(d.inFile(t, url+"nowhere"), ca, nil), []string{field + ".url_file: the vhost"}}
-		rows["a vhost of others"] = row{trusting(d.inFile(t, url+"closed"), ca, nil), []string{field + ".url_file: the vhost"}}
-	} else {
-		rows["a token in sight"] = row{trusting(d.with(d.as("t0ken")), ca, nil), []string{field + ".url: it has a token in it"}}
-	}
+	rows["two servers"] = row{d.inFile(t, url+","+url), []string{field + ".url_file: write one URL"}}
+	rows["two servers without vhosts"] = row{d.inFile(t, strings.TrimSuffix(url, "/")+","+url), []string{field + ".url_file: write one URL"}}
+	rows["a comma in a password"] = row{trusting(d.inFile(t, d.as(user+":12,"+secret)), ca, nil), []string{field + ".url_file", "the server does not take the user"}}
+	rows["no TLS"] = row{d.inFile(t, plain), []string{field + ".url_file: ", "amqps"}}
+	rows["a CA and no TLS"] = row{trusting(d.inFile(t, plain), ca, nil), []string{field + ".url_file: amqp:// is without TLS", "write amqps://"}}
+	rows["a vhost that is not there"] = row{trusting(d.inFile(t, url+"nowhere"), ca, nil), []string{field + ".url_file: the vhost"}}
+	rows["a vhost of others"] = row{trusting(d.inFile(t, url+"closed"), ca, nil), []string{field + ".url_file: the vhost"}}
 
 	for name, row := range rows {
 		t.Run(name, func(t *testing.T) {
@@ -378,12 +347,7 @@ func testDoor(t *testing.T, d *door, ca *brokers.CA) {
 	}
 }
 
-// TestPlainNATS: a server without TLS, and users. RabbitMQ's is in TestRabbitMQ.
-func TestPlainNATS(t *testing.T) { //nolint:tparallel // its subtests share a server, one after the other
-	t.Parallel()
-	testPlain(t, startDoor(t, platform.BrokerNATS, brokers.Setup{Users: users()}))
-}
-
+// testPlain: a server without TLS, and users.
 func testPlain(t *testing.T, d *door) {
 	t.Helper()
 
@@ -391,7 +355,7 @@ func testPlain(t *testing.T, d *door) {
 
 	t.Run("a client with TLS", func(t *testing.T) {
 		_, err := attempt(t, trusting(conf, brokers.NewCA(t), nil))
-		refuses(t, err, "broker."+d.kind+".url_file: the server does not speak TLS there")
+		refuses(t, err, "broker.rabbitmq.url_file: the server does not speak TLS there")
 	})
 	t.Run("the least permissions", func(t *testing.T) { testLeastRights(t, d) })
 	t.Run("another host", func(t *testing.T) { testAnotherHost(t, d) })
@@ -410,15 +374,15 @@ func testRotation(t *testing.T, d *door) {
 	eventually(t, "the first is handled", func() bool { return total(r.copy()) == 1 })
 
 	d.server.Change(t, brokers.Setup{Users: []brokers.User{{Name: user, Password: "new-" + secret}}})
-	ill(t, b, "broker."+d.kind+".url_file", "the server does not take the user")
+	ill(t, b, "broker.rabbitmq.url_file", "the server does not take the user")
 
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 
 	err := b.Publish(ctx, topic, event(t, "a", 2))
-	refuses(t, err, "broker."+d.kind+".url_file")
+	refuses(t, err, "broker.rabbitmq.url_file")
 
-	writeFile(t, conf.NATS.URLFile, d.as(user+":new-"+secret)+"\n")
+	writeFile(t, conf.RabbitMQ.URLFile, d.as(user+":new-"+secret)+"\n")
 	well(t, b)
 	publish(t, b, topic, event(t, "a", 3))
 	eventually(t, "what comes after it is handled", func() bool {
@@ -440,7 +404,7 @@ func testPermissions(t *testing.T, d *door) {
 	subscribe(t, b, topic, "adapter", r.handle)
 
 	less := users()
-	less[0].Deny, less[0].Write = []string{"hyperfleet.events.>"}, brokers.Nothing
+	less[0].Write = brokers.Nothing
 	d.server.Change(t, brokers.Setup{Users: less})
 
 	var err error
@@ -450,7 +414,7 @@ func testPermissions(t *testing.T, d *door) {
 
 		return err != nil && strings.Contains(err.Error(), "the permissions")
 	})
-	refuses(t, err, "the permissions", "broker."+d.kind+".url_file", "hyperfleet")
+	refuses(t, err, "the permissions", "broker.rabbitmq.url_file", topic)
 	ill(t, b, "the permissions")
 
 	d.server.Change(t, brokers.Setup{Users: users()})
@@ -463,48 +427,39 @@ func testPermissions(t *testing.T, d *door) {
 func TestClientCertificate(t *testing.T) {
 	t.Parallel()
 
-	for kind, extra := range map[string]string{
-		platform.BrokerNATS:     "",
-		platform.BrokerRabbitMQ: "auth_mechanisms.1 = PLAIN\nauth_mechanisms.2 = EXTERNAL\nssl_cert_login_from = common_name\n",
-	} {
-		t.Run(kind, func(t *testing.T) {
-			t.Parallel()
+	const extra = "auth_mechanisms.1 = PLAIN\nauth_mechanisms.2 = EXTERNAL\nssl_cert_login_from = common_name\n"
 
-			ca, clients := brokers.NewCA(t), brokers.NewCA(t)
-			setup := brokers.Setup{Cert: ca.Server(t), ClientCA: clients, Users: users(), Extra: extra}
-			d := startDoor(t, kind, setup)
-			conf := trusting(d.inFile(t, d.as(user+":"+secret)), ca, nil)
+	ca, clients := brokers.NewCA(t), brokers.NewCA(t)
+	setup := brokers.Setup{Cert: ca.Server(t), ClientCA: clients, Users: users(), Extra: extra}
+	d := startDoor(t, setup)
+	conf := trusting(d.inFile(t, d.as(user+":"+secret)), ca, nil)
 
-			_, err := attempt(t, conf)
-			refuses(t, err, "broker."+kind+".cert_file: it is not given")
+	_, err := attempt(t, conf)
+	refuses(t, err, "broker.rabbitmq.cert_file: it is not given")
 
-			_, err = attempt(t, trusting(conf, ca, ca.Client(t, user)))
-			refuses(t, err, "broker."+kind+".cert_file: the server does not take ")
+	_, err = attempt(t, trusting(conf, ca, ca.Client(t, user)))
+	refuses(t, err, "broker.rabbitmq.cert_file: the server does not take ")
 
-			own := clients.Client(t, user)
-			testFanOut(t, &site{conf: trusting(conf, ca, own)})
+	own := clients.Client(t, user)
+	testFanOut(t, &site{conf: trusting(conf, ca, own)})
 
-			if kind == platform.BrokerRabbitMQ {
-				external := d.with(d.server.URL + "?auth_mechanism=external")
-				testFanOut(t, &site{conf: trusting(external, ca, own)})
-			}
+	external := d.with(d.server.URL + "?auth_mechanism=external")
+	testFanOut(t, &site{conf: trusting(external, ca, own)})
 
-			// A certificate that is renewed is used with the next connection.
-			b := opened(t, trusting(conf, ca, own))
-			well(t, b)
+	// A certificate that is renewed is used with the next connection.
+	b := opened(t, trusting(conf, ca, own))
+	well(t, b)
 
-			stranger := ca.Client(t, user)
-			writeFile(t, own.File, readFile(t, stranger.File))
-			writeFile(t, own.KeyFile, readFile(t, stranger.KeyFile))
-			d.server.Change(t, setup)
-			ill(t, b, "broker."+kind+".cert_file: the server does not take")
+	stranger := ca.Client(t, user)
+	writeFile(t, own.File, readFile(t, stranger.File))
+	writeFile(t, own.KeyFile, readFile(t, stranger.KeyFile))
+	d.server.Change(t, setup)
+	ill(t, b, "broker.rabbitmq.cert_file: the server does not take")
 
-			fresh := clients.Client(t, user)
-			writeFile(t, own.File, readFile(t, fresh.File))
-			writeFile(t, own.KeyFile, readFile(t, fresh.KeyFile))
-			well(t, b)
-		})
-	}
+	fresh := clients.Client(t, user)
+	writeFile(t, own.File, readFile(t, fresh.File))
+	writeFile(t, own.KeyFile, readFile(t, fresh.KeyFile))
+	well(t, b)
 }
 
 func readFile(t *testing.T, file string) string {

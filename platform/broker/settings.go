@@ -20,7 +20,6 @@ const (
 	defaultMaxDeliveries = 10
 	defaultMinBackoff    = 500 * time.Millisecond
 	defaultMaxBackoff    = 30 * time.Second
-	defaultName          = "hyperfleet"
 )
 
 // settings are what the order of events goes by.
@@ -74,25 +73,8 @@ func (s settings) backoff(tries int) time.Duration {
 	return wait + time.Duration((2*rand.Float64()-1)*tenth*float64(wait)) //nolint:gosec,mnd // jitter needs no secret
 }
 
-// pace is what transports wait for when nobody says that it is over.
-type pace struct {
-	// settle is for how long the queues of a new subscription wait for their names to be on
-	// disk (RabbitMQ).
-	settle time.Duration
-	// pinned is after what silence another process takes over a part of the keys (NATS).
-	pinned time.Duration
-}
-
-func usualPace() pace { return pace{settle: rabbitSettle, pinned: natsPinned} }
-
 // Open connects to the configured broker.
 func Open(ctx context.Context, conf platform.Broker, log *slog.Logger, registerer prometheus.Registerer) (Broker, error) {
-	return open(ctx, conf, usualPace(), log, registerer)
-}
-
-func open(
-	ctx context.Context, conf platform.Broker, at pace, log *slog.Logger, registerer prometheus.Registerer,
-) (Broker, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
@@ -107,12 +89,10 @@ func open(
 	switch conf.Type {
 	case platform.BrokerMemory:
 		over = newMemory()
-	case platform.BrokerNATS:
-		over, err = dialNATS(ctx, conf.NATS, at, log)
 	case platform.BrokerRabbitMQ:
-		over, err = dialRabbit(ctx, conf.RabbitMQ, at, log)
+		over, err = dialRabbit(ctx, conf.RabbitMQ, log)
 	default:
-		return nil, fmt.Errorf("broker.type: %q: write memory, nats or rabbitmq", conf.Type)
+		return nil, fmt.Errorf("broker.type: %q: write memory or rabbitmq", conf.Type)
 	}
 
 	if err != nil {
@@ -128,4 +108,21 @@ func NewMemory(conf platform.Broker, log *slog.Logger, registerer prometheus.Reg
 	conf.Type = platform.BrokerMemory
 
 	return Open(context.Background(), conf, log, registerer)
+}
+
+// NewQueue is NewMemory with one subscription that has all that is published, before
+// anybody has subscribed, and the dead letters too.
+func NewQueue(
+	conf platform.Broker, topic, subscriptionID string, log *slog.Logger, registerer prometheus.Registerer,
+) (Broker, error) {
+	m, err := newMeters(registerer)
+	if err != nil {
+		return nil, err
+	}
+
+	over := newMemory()
+	over.queue(topic, subscriptionID)
+	over.queue(topic+DeadLetterSuffix, subscriptionID)
+
+	return newCore(over, settingsOf(conf), log, m), nil
 }

@@ -50,6 +50,8 @@ type Options struct {
 	Calls *metrics.Calls
 	// Transport of the connections. Default: one made for the API's CA.
 	Transport http.RoundTripper
+	// Headers are sent with each call, for example those of a tenant.
+	Headers map[string]string
 	// UserAgent names the program. Default: hyperfleet.
 	UserAgent string
 	// Clock of the pauses between tries. Default: the real one.
@@ -140,10 +142,11 @@ func (c *Client) Changes(ctx context.Context, after, kind string, wait time.Dura
 	})
 }
 
-// Statuses reads the newest report of each adapter.
+// Statuses reads the newest report of each adapter, of 100 at most.
 func (c *Client) Statuses(ctx context.Context, id string) (*openapi.StatusList, error) {
 	return call[openapi.StatusList](ctx, c, request{
 		what: "list statuses of " + id, method: http.MethodGet, path: []string{"resources", id, "statuses"},
+		query: url.Values{"size": {strconv.Itoa(MaxPageSize)}},
 	})
 }
 

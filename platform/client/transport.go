@@ -61,7 +61,7 @@ func newTransport(conf platform.APIClient, options Options) (http.RoundTripper, 
 	// they speak of, and leases of one holder.
 	again := retry.Transport(limiting(next, conf.Timeout), options.Clock, func(*http.Request) bool { return true })
 
-	return heading(again, conf.TokenFile, options.UserAgent), nil
+	return heading(again, conf.TokenFile, options), nil
 }
 
 func network(caFile string) (*http.Transport, error) {
@@ -89,10 +89,15 @@ func network(caFile string) (*http.Transport, error) {
 
 // heading says who calls, in which trace. The token is read each time: it is renewed in
 // its file.
-func heading(next http.RoundTripper, tokenFile, agent string) http.RoundTripper {
+func heading(next http.RoundTripper, tokenFile string, options Options) http.RoundTripper {
 	return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
 		r = r.Clone(r.Context())
-		r.Header.Set("User-Agent", agent)
+
+		for name, value := range options.Headers {
+			r.Header.Set(name, value)
+		}
+
+		r.Header.Set("User-Agent", options.UserAgent)
 		r.Header.Set("Accept", "application/json, application/problem+json")
 		propagation.TraceContext{}.Inject(r.Context(), propagation.HeaderCarrier(r.Header))
 

@@ -272,7 +272,7 @@ func hasReferenceStep(registry *Registry, way []string) bool {
 }
 
 // reserved are the first segments of routes, and the last ones below a resource.
-func reserved() []string { return []string{"resources", "changes", "leases", "statuses"} }
+func reserved() []string { return []string{"resources", "changes", "leases", "statuses", "openapi"} }
 
 func kindForm() *regexp.Regexp      { return regexp.MustCompile(`^[A-Z][A-Za-z0-9]{0,62}$`) }
 func pluralForm() *regexp.Regexp    { return regexp.MustCompile(`^[a-z][a-z0-9]{0,62}$`) }

@@ -10,7 +10,7 @@
 //	and        = not { "and" not }
 //	not        = test | "not" not | "(" search ")"
 //	test       = field ( "=" | "!=" | "<" | "<=" | ">" | ">=" ) value
-//	           | field [ "not" ] "in" "(" value { "," value } ")"
+//	           | field [ "not" ] "in" "(" value { "," value } ")", or with [ and ]
 //	           | field "is" [ "not" ] "null"
 //	field      = part { "." part }
 //	part       = letters, digits, _ and -, not a digit or - first | string
@@ -18,8 +18,8 @@
 //	string     = "'" { any character, ' written twice } "'"
 //
 // Words are written in any case. Fields are id, kind, name, generation, created_time,
-// updated_time, deleted_time, created_by, updated_by, deleted_by, owner_references.id and
-// .kind, labels.KEY, tenancy.KEY, spec.PATH, and status.conditions.TYPE with the subfields
+// updated_time, deleted_time, created_by, updated_by, deleted_by, owner_references.id (or
+// owner_id) and .kind, labels.KEY, tenancy.KEY, spec.PATH, and status.conditions.TYPE with the subfields
 // status (which TYPE alone means, too), reason, message, observed_generation,
 // created_time, last_updated_time and last_transition_time. Times are strings of RFC 3339,
 // or dates. A part with other characters is written as a string: labels.'example.io/tier'.

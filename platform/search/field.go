@@ -55,7 +55,7 @@ func column(name string) field {
 	switch name {
 	case "id":
 		return plain{column: "id", kind: kindID}
-	case "owner_references.id":
+	case "owner_references.id", "owner_id":
 		return plain{column: "owner_id", kind: kindID}
 	case "owner_references.kind":
 		return plain{column: "owner_kind", kind: kindText}

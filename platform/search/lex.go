@@ -175,7 +175,7 @@ func (l *lexer) number() string {
 }
 
 func (l *lexer) sign() string {
-	for _, sign := range []string{"!=", "<=", ">=", "=", "<", ">", "(", ")", ",", "."} {
+	for _, sign := range []string{"!=", "<=", ">=", "=", "<", ">", "(", ")", "[", "]", ",", "."} {
 		if strings.HasPrefix(l.text[l.offset:], sign) {
 			l.skip(len(sign))
 

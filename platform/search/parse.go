@@ -209,7 +209,8 @@ func (p *parser) compared(field field, operator string) (node, error) {
 }
 
 func (p *parser) in(field field) (node, error) {
-	if err := p.expect("("); err != nil {
+	end, err := p.opened()
+	if err != nil {
 		return nil, err
 	}
 
@@ -224,9 +225,19 @@ func (p *parser) in(field field) (node, error) {
 		one.parts = append(one.parts, part)
 
 		if !p.accept(",") {
-			return one, p.expect(")")
+			return one, p.expect(end)
 		}
 	}
+}
+
+// opened takes what begins a list, and gives what ends it. Upstream's programs write
+// brackets.
+func (p *parser) opened() (end string, err error) {
+	if p.accept("[") {
+		return "]", nil
+	}
+
+	return ")", p.expect("(")
 }
 
 func (p *parser) null(field field) (node, error) {

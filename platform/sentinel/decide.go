@@ -35,6 +35,8 @@ const (
 	ReasonDrift         = "drift"
 	// ReasonDecision: the expression of message_decision holds.
 	ReasonDecision = "message_decision"
+	// ReasonStarted: an adapter that follows the API itself has begun to.
+	ReasonStarted = "started"
 )
 
 // decider says whether an event is due; why is one of the reasons, empty if not.
@@ -47,7 +49,11 @@ type decider interface {
 }
 
 // cadence is the default decision.
-type cadence struct{ notReconciled, reconciled time.Duration }
+type cadence struct {
+	notReconciled, reconciled time.Duration
+	// anew has all sent once by each process, and each generation whoever has reacted to it.
+	anew bool
+}
 
 func (cadence) whole() bool     { return false }
 func (cadence) types() []string { return nil }
@@ -58,7 +64,12 @@ func (cadence) types() []string { return nil }
 func (c cadence) decide(_ context.Context, e *entry, now time.Time) (string, error) {
 	sent := e.sentGeneration == e.generation
 
-	if !sent && (!e.conditioned || e.generation > e.observed) {
+	if c.anew && e.sentTime.IsZero() {
+		return ReasonStarted, nil
+	}
+
+	// What one adapter has reacted to is news to another that hears of it later.
+	if !sent && (c.anew || !e.conditioned || e.generation > e.observed) {
 		if e.generation == 1 {
 			return ReasonCreated, nil
 		}
@@ -72,7 +83,7 @@ func (c cadence) decide(_ context.Context, e *entry, now time.Time) (string, err
 	}
 
 	limit, why := c.notReconciled, ReasonNotReconciled
-	if !e.conditioned || e.reconciled && e.observed == e.generation {
+	if !e.conditioned || e.reconciled && e.observed == e.generation || e.aside == e.generation {
 		limit, why = c.reconciled, ReasonDrift
 	}
 

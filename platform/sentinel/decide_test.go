@@ -247,3 +247,27 @@ func TestSearch(t *testing.T) {
 		t.Error("half a configuration is valid")
 	}
 }
+
+// TestWhatOthersHaveReactedTo is news to an adapter that follows the API by itself.
+func TestWhatOthersHaveReactedTo(t *testing.T) {
+	t.Parallel()
+
+	e := &entry{generation: 2, observed: 2, conditioned: true, updated: base(), sentGeneration: 1, sentTime: base()}
+	paces := cadence{notReconciled: time.Hour, reconciled: time.Hour}
+
+	for _, tc := range []struct {
+		anew bool
+		want string
+	}{{false, ""}, {true, ReasonChanged}} {
+		paces.anew = tc.anew
+
+		if got, err := paces.decide(t.Context(), e, base()); got != tc.want || err != nil {
+			t.Errorf("anew %t: %q, %v, want %q", tc.anew, got, err, tc.want)
+		}
+	}
+
+	e.sentTime = time.Time{}
+	if got, _ := paces.decide(t.Context(), e, base()); got != ReasonStarted {
+		t.Errorf("a new process: %q", got)
+	}
+}

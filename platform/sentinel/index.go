@@ -42,6 +42,8 @@ type entry struct {
 	// sentGeneration and sentTime are of the last event from this process.
 	sentGeneration int32
 	sentTime       time.Time
+	// aside is a generation whose event nobody can handle; 0: none.
+	aside int32
 
 	// queued and busy: waiting to be sent, being sent. again: looked at anew after that.
 	queued, busy, again bool
@@ -168,6 +170,16 @@ func (b *index) missing(after, last string, listed map[string]bool) []string {
 	}
 
 	return out
+}
+
+// forget has all count as never sent.
+func (b *index) forget() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	for _, e := range b.by {
+		e.sentGeneration, e.sentTime = 0, time.Time{}
+	}
 }
 
 func (b *index) size() int {

@@ -108,6 +108,11 @@ func (l *lease) note(held bool) {
 
 	l.s.meters.leader.Set(1)
 	l.s.log.Info("this replica sends events", "lease", l.name)
+
+	if l.s.anew {
+		l.s.index.forget()
+	}
+
 	l.s.consider(l.s.index.ids()...)
 }
 

@@ -14,12 +14,12 @@ import (
 	"sync"
 	"time"
 
+	cloudevents "github.com/cloudevents/sdk-go/v2"
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
-	"github.com/hyperfleet/hyperfleet/platform/broker"
 	"github.com/hyperfleet/hyperfleet/platform/client"
 )
 
@@ -33,7 +33,13 @@ type Options struct {
 	// API is the fleet API.
 	API *client.Client
 	// Broker is where events go; it is not closed.
-	Broker broker.Broker
+	Broker Publisher
+	// Anew has an event sent for each resource when this process begins to send: what the
+	// one before it has sent and nobody has handled is lost with it.
+	Anew bool
+	// Drain, if there, is called when no more is sent, and before another may begin to: it
+	// waits for the events in work.
+	Drain func()
 	// Log. Default: none.
 	Log *slog.Logger
 	// Metrics. Default: none.
@@ -42,11 +48,19 @@ type Options struct {
 	Clock clock.WithTickerAndDelayedExecution
 }
 
+// Publisher takes events: a broker.Broker.
+type Publisher interface {
+	Publish(ctx context.Context, topic string, event cloudevents.Event) error
+	Health(ctx context.Context) error
+}
+
 // Sentinel watches one kind of resource.
 type Sentinel struct {
 	conf   platform.Sentinel
 	api    *client.Client
-	broker broker.Broker
+	broker Publisher
+	anew   bool
+	drain  func()
 	log    *slog.Logger
 	meters *meters
 	clock  clock.WithTickerAndDelayedExecution
@@ -83,9 +97,18 @@ func New(options Options) (*Sentinel, error) {
 		options.Clock = clock.RealClock{}
 	}
 
+	if options.Drain == nil {
+		options.Drain = func() {}
+	}
+
 	decide, err := compileDecision(&options.Conf, options.Clock)
 	if err != nil {
 		return nil, err
+	}
+
+	if usual, ok := decide.(cadence); ok {
+		usual.anew = options.Anew
+		decide = usual
 	}
 
 	data, err := compileData(options.Conf.MessageData)
@@ -104,7 +127,8 @@ func New(options Options) (*Sentinel, error) {
 	}
 
 	s := &Sentinel{
-		conf: options.Conf, api: options.API, broker: options.Broker, meters: meters, clock: options.Clock,
+		conf: options.Conf, api: options.API, broker: options.Broker, anew: options.Anew, drain: options.Drain,
+		meters: meters, clock: options.Clock,
 		log:    options.Log.With("resourceType", options.Conf.ResourceType),
 		holder: host + "-" + uuid.NewString(), topic: topicOf(&options.Conf),
 		decide: decide, data: data, index: newIndex(decide.whole() || data.whole()), queue: newQueue(), unseen: map[string]bool{},
@@ -123,12 +147,16 @@ func New(options Options) (*Sentinel, error) {
 func (s *Sentinel) Run(ctx context.Context) error {
 	s.touch()
 
-	var watching, sending sync.WaitGroup
+	var watching, leading, sending sync.WaitGroup
+
+	// The lease is kept until nothing is in work any more.
+	led, letGo := context.WithCancel(context.WithoutCancel(ctx))
+	defer letGo()
 
 	watching.Go(func() { s.follow(ctx) })
 	watching.Go(func() { s.relist(ctx) })
-	watching.Go(func() { s.lease.run(ctx) })
 	watching.Go(func() { s.pace(ctx) })
+	leading.Go(func() { s.lease.run(led) })
 
 	for range publishers {
 		sending.Go(s.send)
@@ -138,9 +166,36 @@ func (s *Sentinel) Run(ctx context.Context) error {
 	watching.Wait()
 	s.queue.end()
 	sending.Wait()
+	s.drain()
+	letGo()
+	leading.Wait()
 	s.lease.release()
 
 	return nil
+}
+
+// Leads says whether this process is the one that sends.
+func (s *Sentinel) Leads() bool { return s.lease.holds() }
+
+// Unsend says that the last event of a resource was not handled, as if it had not been sent.
+func (s *Sentinel) Unsend(id string) {
+	s.index.mu.Lock()
+	defer s.index.mu.Unlock()
+
+	if e := s.index.by[id]; e != nil {
+		e.sentGeneration, e.sentTime = 0, time.Time{}
+	}
+}
+
+// SetAside says that nobody can handle the event of a resource's generation: it counts as
+// reconciled, so that it is sent again at that cadence, until it changes.
+func (s *Sentinel) SetAside(id string, generation int32) {
+	s.index.mu.Lock()
+	defer s.index.mu.Unlock()
+
+	if e := s.index.by[id]; e != nil {
+		e.aside = generation
+	}
 }
 
 // begin follows the first list.

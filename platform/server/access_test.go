@@ -173,10 +173,10 @@ func TestKeysOfTheIssuer(t *testing.T) {
 	old := from.sign(from.claims("ada"))
 
 	from.down.Store(true)
-	problemOf(t, a.token(old).do("GET", "/clusters", nil), "HYPERFLEET-SVC-002")
+	problemOf(t, a.token(old).do("GET", "/clusters", nil), "HYPERFLEET-SVC-101")
 
 	asked := from.asked.Load()
-	problemOf(t, a.token(old).do("GET", "/clusters", nil), "HYPERFLEET-SVC-002")
+	problemOf(t, a.token(old).do("GET", "/clusters", nil), "HYPERFLEET-SVC-101")
 
 	if from.asked.Load() != asked {
 		t.Error("the issuer was asked again at once")
@@ -252,7 +252,7 @@ func TestRoles(t *testing.T) {
 			if may := slices.Contains(strings.Fields(tc.may), name); may == (got.status == http.StatusForbidden) {
 				t.Errorf("%s, %s %s: %d %s", name, tc.method, tc.path, got.status, got.body)
 			} else if !may {
-				problemOf(t, got, "HYPERFLEET-AUT-003")
+				problemOf(t, got, "HYPERFLEET-AUZ-001")
 			}
 		}
 	}
@@ -273,10 +273,10 @@ func TestReportsOfOthers(t *testing.T) {
 
 	for _, adapter := range []string{"dns", "namespace"} {
 		report := a.statusReport(adapter, 2, "True", "Finalized")
-		problemOf(t, person.do("PUT", at+"/statuses", report), "HYPERFLEET-AUT-003")
+		problemOf(t, person.do("PUT", at+"/statuses", report), "HYPERFLEET-AUZ-001")
 	}
 
-	problemOf(t, dns.do("PUT", at+"/statuses", a.statusReport("namespace", 2, "True", "Finalized")), "HYPERFLEET-AUT-003")
+	problemOf(t, dns.do("PUT", at+"/statuses", a.statusReport("namespace", 2, "True", "Finalized")), "HYPERFLEET-AUZ-001")
 	as[openapi.Resource](t, person.do("GET", at, nil), 200)
 	as[openapi.AdapterStatus](t, dns.do("PUT", at+"/statuses", a.statusReport("dns", 2, "True", "Finalized")), 201)
 }
@@ -295,7 +295,7 @@ func TestAdaptersThatNobodyKnows(t *testing.T) {
 
 	large := a.statusReport("dns", 1, "True")
 	large.Data = &map[string]any{"x": longText(300 << 10)}
-	problemOf(t, a.do("PUT", at, large), "HYPERFLEET-VAL-004")
+	problemOf(t, a.do("PUT", at, large), "HYPERFLEET-VAL-104")
 
 	if got := as[openapi.StatusList](t, a.do("GET", at, nil), 200); got.Total != 0 {
 		t.Errorf("%+v", got)
@@ -318,7 +318,7 @@ func TestWritesAreAudited(t *testing.T) {
 
 	as[openapi.AdapterStatus](t, dns.do("PUT", at+"/statuses", a.statusReport("dns", 1, "True")), 201)
 	as[struct{}](t, dns.do("PUT", at+"/statuses", a.statusReport("dns", 1, "Unknown")), 204)
-	problemOf(t, dns.do("DELETE", at, nil), "HYPERFLEET-AUT-003")
+	problemOf(t, dns.do("DELETE", at, nil), "HYPERFLEET-AUZ-001")
 
 	for range 3 {
 		as[openapi.Lease](t, sentinel.do("PUT", "/leases/clusters", `{"holder":"h","ttl_seconds":5}`), 200)

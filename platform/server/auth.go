@@ -18,6 +18,8 @@ import (
 const (
 	// leeway for clocks that do not agree.
 	leeway = time.Minute
+	// anonymous is the name of callers without tokens.
+	anonymous = "anonymous"
 	// maxCaller bounds what is kept as created_by.
 	maxCaller = 256
 )
@@ -26,7 +28,7 @@ const (
 // in, and nobody has a name.
 func (s *Server) callerOf(r *http.Request) (caller, error) {
 	if s.options.JWT == nil {
-		return caller{all: true}, nil
+		return caller{name: anonymous, all: true}, nil
 	}
 
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")

@@ -45,7 +45,7 @@ func TestRestrict(t *testing.T) {
 	pool := a.create("/clusters/"+cluster.Id+"/nodepools", "workers", nil)
 	backup := a.create("/clusters/"+cluster.Id+"/backups", "nightly", nil)
 
-	what := problemOf(t, a.do("DELETE", "/clusters/"+cluster.Id, nil), "HYPERFLEET-CNF-002")
+	what := problemOf(t, a.do("DELETE", "/clusters/"+cluster.Id, nil), "HYPERFLEET-CNF-101")
 	if !strings.Contains(what.Detail, "Backup nightly") || strings.Contains(what.Detail, "NodePool") {
 		t.Errorf("detail %q", what.Detail)
 	}
@@ -80,7 +80,7 @@ func TestRequiredReferences(t *testing.T) {
 		t.Error(diff)
 	}
 
-	what := problemOf(t, a.do("DELETE", "/channels/"+one.Id, nil), "HYPERFLEET-CNF-002")
+	what := problemOf(t, a.do("DELETE", "/channels/"+one.Id, nil), "HYPERFLEET-CNF-101")
 	if !strings.Contains(what.Detail, version.Id) {
 		t.Errorf("detail %q", what.Detail)
 	}
@@ -193,7 +193,7 @@ func TestForceDelete(t *testing.T) {
 	}
 
 	want := store.AuditEntry{
-		At: start(), Action: "force-delete", Reason: "the DNS is gone for good", ResourceID: cluster.Id, Kind: "Cluster",
+		At: start(), Actor: "anonymous", Action: "force-delete", Reason: "the DNS is gone for good", ResourceID: cluster.Id, Kind: "Cluster",
 		Name: "home", Removed: []string{cluster.Id, pool.Id},
 	}
 	if diff := cmp.Diff(want, entries[0]); diff != "" {

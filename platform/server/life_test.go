@@ -322,7 +322,7 @@ func TestMappedConditions(t *testing.T) {
 	}
 
 	before := a.get(version)
-	what := problemOf(t, put("a secret"), "HYPERFLEET-INT-002")
+	what := problemOf(t, put("a secret"), "HYPERFLEET-INT-101")
 
 	if strings.Contains(what.Detail, "secret") || !strings.Contains(what.Detail, "Quota") {
 		t.Errorf("detail %q", what.Detail)

@@ -158,6 +158,10 @@ func (s *Server) guarded(w *recorder, r *http.Request, info *request) {
 		}
 	}()
 
+	if s.document(w, r) {
+		return
+	}
+
 	who, err := s.callerOf(r)
 	if err != nil {
 		s.fail(w, r, err)

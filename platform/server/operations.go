@@ -26,8 +26,8 @@ func (s *Server) ListResources(w http.ResponseWriter, r *http.Request, params op
 func (s *Server) CreateResource(w http.ResponseWriter, r *http.Request) { withBody(s, w, r, s.create) }
 
 // GetResource answers one.
-func (s *Server) GetResource(w http.ResponseWriter, r *http.Request, _ string) {
-	out, err := s.get(r.Context(), about(r.Context()).scope)
+func (s *Server) GetResource(w http.ResponseWriter, r *http.Request, _ string, params openapi.GetResourceParams) {
+	out, err := s.matching(r.Context(), about(r.Context()).scope, or(params.Search, ""))
 	s.reply(w, r, out, err)
 }
 
@@ -48,8 +48,10 @@ func (s *Server) ForceDeleteResource(w http.ResponseWriter, r *http.Request, _ s
 }
 
 // ListResourceStatuses answers the reports on one.
-func (s *Server) ListResourceStatuses(w http.ResponseWriter, r *http.Request, _ string) {
-	out, err := s.statuses(r.Context(), about(r.Context()).scope)
+func (s *Server) ListResourceStatuses(
+	w http.ResponseWriter, r *http.Request, _ string, params openapi.ListResourceStatusesParams,
+) {
+	out, err := s.statuses(r.Context(), about(r.Context()).scope, params)
 	s.reply(w, r, out, err)
 }
 

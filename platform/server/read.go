@@ -4,12 +4,18 @@
 package server
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"maps"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/hyperfleet/hyperfleet/api/openapi"
 	"github.com/hyperfleet/hyperfleet/platform/entity"
+	"github.com/hyperfleet/hyperfleet/platform/search"
 	"github.com/hyperfleet/hyperfleet/platform/store"
 )
 
@@ -20,6 +26,27 @@ func (s *Server) get(ctx context.Context, at scope) (answer, error) {
 	}
 
 	return answer{http.StatusOK, s.tell(found)}, nil
+}
+
+// matching is get for a resource that a condition has to hold for.
+func (s *Server) matching(ctx context.Context, at scope, condition string) (answer, error) {
+	out, err := s.get(ctx, at)
+	if err != nil || condition == "" {
+		return out, err
+	}
+
+	if _, err := search.Parse(condition); err != nil {
+		return answer{}, badQuery("search", err)
+	}
+
+	found, _, err := s.store.List(ctx, store.ListQuery{
+		Search: "id = '" + canonical(at.id) + "' and (" + condition + ")", Page: 1, Size: 1, Tenancy: about(ctx).tenancy,
+	})
+	if err == nil && len(found) == 0 {
+		err = notFound("", at.id)
+	}
+
+	return out, err
 }
 
 func (s *Server) list(ctx context.Context, at scope, query openapi.ListResourcesParams) (answer, error) {
@@ -79,7 +106,7 @@ func (s *Server) list(ctx context.Context, at scope, query openapi.ListResources
 	}}, nil
 }
 
-func (s *Server) statuses(ctx context.Context, at scope) (answer, error) {
+func (s *Server) statuses(ctx context.Context, at scope, query openapi.ListResourceStatusesParams) (answer, error) {
 	if _, err := s.find(ctx, s.store.Get, at); err != nil {
 		return answer{}, err
 	}
@@ -89,11 +116,60 @@ func (s *Server) statuses(ctx context.Context, at scope) (answer, error) {
 		return answer{}, err
 	}
 
-	if found == nil {
-		found = []openapi.AdapterStatus{}
+	if query.Search != nil && *query.Search != "" {
+		wanted, err := search.OneOf("adapter", *query.Search)
+		if err != nil {
+			return answer{}, badQuery("search", err)
+		}
+
+		found = slices.DeleteFunc(found, func(one openapi.AdapterStatus) bool { return !slices.Contains(wanted, one.Adapter) })
 	}
 
-	return answer{http.StatusOK, openapi.StatusList{Items: found, Page: 1, Size: len(found), Total: len(found)}}, nil
+	if err := orderStatuses(found, or(query.Order, "adapter")); err != nil {
+		return answer{}, err
+	}
+
+	page, size := or(query.Page, 1), or(query.Size, 20)
+	from := min((page-1)*size, len(found))
+	items := append([]openapi.AdapterStatus{}, found[from:min(from+size, len(found))]...)
+
+	return answer{http.StatusOK, openapi.StatusList{Items: items, Page: page, Size: len(items), Total: len(found)}}, nil
+}
+
+// orderStatuses orders reports by a field and a direction; those that are alike by adapter.
+func orderStatuses(list []openapi.AdapterStatus, order string) error {
+	fields := map[string]func(a, b openapi.AdapterStatus) int{
+		"adapter":             func(a, b openapi.AdapterStatus) int { return strings.Compare(a.Adapter, b.Adapter) },
+		"created_time":        func(a, b openapi.AdapterStatus) int { return a.CreatedTime.Compare(b.CreatedTime) },
+		"last_report_time":    func(a, b openapi.AdapterStatus) int { return a.LastReportTime.Compare(b.LastReportTime) },
+		"observed_time":       func(a, b openapi.AdapterStatus) int { return a.ObservedTime.Compare(b.ObservedTime) },
+		"observed_generation": func(a, b openapi.AdapterStatus) int { return cmp.Compare(a.ObservedGeneration, b.ObservedGeneration) },
+	}
+
+	words := strings.Fields(order)
+	if len(words) == 1 {
+		words = append(words, "asc")
+	}
+
+	if len(words) != 2 || fields[words[0]] == nil || words[1] != "asc" && words[1] != "desc" {
+		return badQuery("order", fmt.Errorf("write one of %s, and asc or desc",
+			strings.Join(slices.Sorted(maps.Keys(fields)), ", ")))
+	}
+
+	slices.SortStableFunc(list, func(a, b openapi.AdapterStatus) int {
+		if words[1] == "desc" {
+			a, b = b, a
+		}
+
+		return fields[words[0]](a, b)
+	})
+
+	return nil
+}
+
+// badQuery says what is wrong with a parameter.
+func badQuery(field string, err error) error {
+	return &Error{Code: CodeQuery, Detail: "see errors", Fields: []entity.FieldError{{Field: field, Message: err.Error()}}}
 }
 
 func (s *Server) changes(ctx context.Context, query openapi.ListChangesParams) (answer, error) {

@@ -27,7 +27,7 @@ const (
 
 // caller is who sends a request.
 type caller struct {
-	// name stands in created_by and in the audit log; empty without tokens.
+	// name stands in created_by and in the audit log.
 	name string
 	// all is true without tokens: everybody may do everything.
 	all bool

@@ -91,7 +91,7 @@ func TestTheResource(t *testing.T) {
 	}
 
 	want := openapi.Resource{
-		CreatedTime: start(), UpdatedTime: start(), Generation: 1, Id: pool.Id, Kind: "NodePool", Name: "workers",
+		CreatedTime: start(), UpdatedTime: start(), CreatedBy: "anonymous", UpdatedBy: "anonymous", Generation: 1, Id: pool.Id, Kind: "NodePool", Name: "workers",
 		Href: "/api/hyperfleet/v1/clusters/" + cluster.Id + "/nodepools/" + pool.Id,
 		OwnerReferences: &openapi.ResourceReference{
 			Id: cluster.Id, Kind: "Cluster", Href: "/api/hyperfleet/v1/clusters/" + cluster.Id,
@@ -219,15 +219,15 @@ func TestProblems(t *testing.T) {
 		{"not an id, of braces", "GET", "/clusters/%7B0198c0de-0000-7000-8000-000000000000%7D", nil, 400, "HYPERFLEET-VAL-001", "id"},
 		{"not an id, reported on", "PUT", "/resources/none/statuses", a.statusReport("dns", 1, "True"), 400, "HYPERFLEET-VAL-001", "id"},
 		{"not an id, deleted", "DELETE", "/resources/none", nil, 400, "HYPERFLEET-VAL-001", "id"},
-		{"POST to statuses", "POST", at + "/statuses", a.statusReport("dns", 1, "True"), 405, "HYPERFLEET-VAL-006", ""},
-		{"POST to statuses, root", "POST", "/resources/" + cluster.Id + "/statuses", `{}`, 405, "HYPERFLEET-VAL-006", ""},
-		{"POST to statuses, nested", "POST", at + "/nodepools/" + pool.Id + "/statuses", `{}`, 405, "HYPERFLEET-VAL-006", ""},
-		{"GET of force-delete", "GET", at + "/force-delete", nil, 405, "HYPERFLEET-VAL-006", ""},
-		{"PUT of a resource", "PUT", at, `{}`, 405, "HYPERFLEET-VAL-006", ""},
-		{"POST of changes", "POST", "/changes", `{}`, 405, "HYPERFLEET-VAL-006", ""},
-		{"GET of a lease", "GET", "/leases/x", nil, 405, "HYPERFLEET-VAL-006", ""},
-		{"a child on its flat route", "POST", "/nodepools", `{"name":"x","spec":{}}`, 422, "HYPERFLEET-VAL-003", ""},
-		{"a child on the root route", "POST", "/resources", `{"kind":"NodePool","name":"x","spec":{}}`, 422, "HYPERFLEET-VAL-003", ""},
+		{"POST to statuses", "POST", at + "/statuses", a.statusReport("dns", 1, "True"), 405, "HYPERFLEET-VAL-102", ""},
+		{"POST to statuses, root", "POST", "/resources/" + cluster.Id + "/statuses", `{}`, 405, "HYPERFLEET-VAL-102", ""},
+		{"POST to statuses, nested", "POST", at + "/nodepools/" + pool.Id + "/statuses", `{}`, 405, "HYPERFLEET-VAL-102", ""},
+		{"GET of force-delete", "GET", at + "/force-delete", nil, 405, "HYPERFLEET-VAL-102", ""},
+		{"PUT of a resource", "PUT", at, `{}`, 405, "HYPERFLEET-VAL-102", ""},
+		{"POST of changes", "POST", "/changes", `{}`, 405, "HYPERFLEET-VAL-102", ""},
+		{"GET of a lease", "GET", "/leases/x", nil, 405, "HYPERFLEET-VAL-102", ""},
+		{"a child on its flat route", "POST", "/nodepools", `{"name":"x","spec":{}}`, 422, "HYPERFLEET-VAL-101", ""},
+		{"a child on the root route", "POST", "/resources", `{"kind":"NodePool","name":"x","spec":{}}`, 422, "HYPERFLEET-VAL-101", ""},
 		{"no kind", "POST", "/resources", `{"name":"x","spec":{}}`, 400, "HYPERFLEET-VAL-001", "kind"},
 		{"unknown kind", "POST", "/resources", `{"kind":"Dragon","name":"x","spec":{}}`, 400, "HYPERFLEET-VAL-001", "kind"},
 		{"another kind", "POST", "/clusters", `{"kind":"Channel","name":"xxx","spec":{}}`, 400, "HYPERFLEET-VAL-001", "kind"},
@@ -247,7 +247,7 @@ func TestProblems(t *testing.T) {
 		{"a reference twice", "POST", "/versions", refs(channel.Id, channel.Id), 400, "HYPERFLEET-VAL-001", "references.channel[1]"},
 		{"a reference to none", "POST", "/versions", refs(missing), 400, "HYPERFLEET-VAL-001", "references.channel"},
 		{"a reference to another kind", "POST", "/versions", refs(cluster.Id), 400, "HYPERFLEET-VAL-001", "references.channel"},
-		{"too large", "POST", "/clusters", large, 413, "HYPERFLEET-VAL-004", ""},
+		{"too large", "POST", "/clusters", large, 413, "HYPERFLEET-VAL-104", ""},
 		{"the name is taken", "POST", "/clusters", `{"name":"home","spec":{}}`, 409, "HYPERFLEET-CNF-001", ""},
 		{"PATCH of an unknown field", "PATCH", at, `{"name":"other"}`, 400, "HYPERFLEET-VAL-001", "body"},
 		{"a reason is needed", "POST", at + "/force-delete", `{"reason":""}`, 400, "HYPERFLEET-VAL-001", "reason"},
@@ -257,9 +257,9 @@ func TestProblems(t *testing.T) {
 		{"size", "GET", "/clusters?size=101", nil, 400, "HYPERFLEET-VAL-001", "size"},
 		{"unknown parameter", "GET", "/clusters?serach=x", nil, 400, "HYPERFLEET-VAL-001", "serach"},
 		{"parameter twice", "GET", "/clusters?page=1&page=2", nil, 400, "HYPERFLEET-VAL-001", "page"},
-		{"search", "GET", "/clusters?search=name%3D", nil, 400, "HYPERFLEET-VAL-002", ""},
-		{"order", "GET", "/clusters?order=moon", nil, 400, "HYPERFLEET-VAL-002", ""},
-		{"fields", "GET", "/clusters?fields=moon", nil, 400, "HYPERFLEET-VAL-002", "fields"},
+		{"search", "GET", "/clusters?search=name%3D", nil, 400, "HYPERFLEET-VAL-007", ""},
+		{"order", "GET", "/clusters?order=moon", nil, 400, "HYPERFLEET-VAL-007", ""},
+		{"fields", "GET", "/clusters?fields=moon", nil, 400, "HYPERFLEET-VAL-007", "fields"},
 		{"half a reference", "GET", "/clusters?ref_type=x", nil, 400, "HYPERFLEET-VAL-001", "ref_type"},
 		{"a list of an unknown kind", "GET", "/resources?kind=Dragon", nil, 400, "HYPERFLEET-VAL-001", "kind"},
 		{"changes of an unknown kind", "GET", "/changes?kind=clusters", nil, 400, "HYPERFLEET-VAL-001", "kind"},
@@ -293,7 +293,7 @@ func TestProblems(t *testing.T) {
 	}
 
 	text := a.with("Content-Type", "text/plain")
-	problemOf(t, text.do("POST", "/clusters", `{"name":"abc","spec":{}}`), "HYPERFLEET-VAL-005")
+	problemOf(t, text.do("POST", "/clusters", `{"name":"abc","spec":{}}`), "HYPERFLEET-VAL-105")
 
 	if got := a.do("POST", at+"/statuses", `{}`); got.header.Get("Allow") != "GET, PUT" {
 		t.Errorf("Allow %s", got.header.Get("Allow"))

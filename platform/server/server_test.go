@@ -320,5 +320,5 @@ func TestKindThatIsNotRegisteredAnyMore(t *testing.T) {
 	problemOf(t, after.do("PATCH", at, `{"spec":{"a":1}}`), "HYPERFLEET-CNF-003")
 	problemOf(t, after.do("DELETE", at, nil), "HYPERFLEET-CNF-003")
 	problemOf(t, after.do("PUT", at+"/statuses", after.statusReport("machines", 1, "True")), "HYPERFLEET-CNF-003")
-	problemOf(t, after.do("DELETE", "/clusters/"+cluster.Id, nil), "HYPERFLEET-CNF-002")
+	problemOf(t, after.do("DELETE", "/clusters/"+cluster.Id, nil), "HYPERFLEET-CNF-101")
 }

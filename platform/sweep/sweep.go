@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -49,17 +48,12 @@ type Options struct {
 	Clock clock.Clock
 	// Log. Default: slog.Default.
 	Log *slog.Logger
-	// Registry of the metrics; nil: none.
-	Registry prometheus.Registerer
-	// Done, if there, is given each run's report.
-	Done func(Report)
 }
 
 // Defaults are what a configuration file is read over.
 func Defaults() platform.Sweep {
 	return platform.Sweep{
 		MaxDeletions: 100, MaxShare: 0.5, MinAge: 10 * time.Minute,
-		HealthAddress: ":8080", MetricsAddress: ":9090", LeaseNamespace: "hyperfleet-system",
 		Log: platform.Log{Level: "info", Format: "json"},
 	}
 }

@@ -4,25 +4,19 @@
 package access_test
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
-	"k8s.io/klog/v2"
 	kubeclient "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -113,16 +107,9 @@ func sampleKinds(t *testing.T) []string {
 	return conf.Kinds
 }
 
-// run sweeps with leader election, and gives all that was said until enough of it was, or
-// the lease was renewed after a run.
-func (s *swept) run(url string, config *rest.Config, enough func(said string) bool) string {
+// run sweeps, and gives all that was said.
+func (s *swept) run(url string, config *rest.Config) string {
 	s.t.Helper()
-
-	// A lease of an earlier test would be waited for.
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: home, Name: "hyperfleet-sweep"}}
-	if err := kubeclient.IgnoreNotFound(env.Client.Delete(s.t.Context(), lease)); err != nil {
-		s.t.Fatal(err)
-	}
 
 	api, err := client.New(platform.APIClient{BaseURL: url}, client.Options{})
 	if err != nil {
@@ -130,59 +117,22 @@ func (s *swept) run(url string, config *rest.Config, enough func(said string) bo
 	}
 
 	conf := sweep.Defaults()
-	conf.Delete, conf.MinAge, conf.Interval, conf.MaxShare = true, 0, time.Hour, 1
-	conf.LeaderElection, conf.LeaseNamespace = true, home
+	conf.Delete, conf.MinAge, conf.MaxShare = true, 0, 1
 	conf.Adapters, conf.Kinds = []string{s.adapter}, sampleKinds(s.t)
 
-	handler := slog.NewTextHandler(s.log, nil)
-	ctx, cancel := context.WithCancel(klog.NewContext(s.t.Context(), logr.FromSlogHandler(handler)))
-	ran, ended := make(chan sweep.Report, 1), make(chan error, 1)
-
-	go func() {
-		_, err := sweep.Run(ctx, sweep.Options{
-			Config: conf, Kube: config, API: api, Keys: s.keys, Log: slog.New(handler), Done: func(r sweep.Report) { ran <- r },
-		})
-		ended <- err
-	}()
-
-	said := func() string { return strings.ReplaceAll(s.log.String(), `\"`, `"`) }
-
-	var report []byte
-
-	for deadline := time.Now().Add(patience); ; time.Sleep(lookAt) {
-		select {
-		case r := <-ran:
-			if report, err = json.Marshal(r); err != nil {
-				s.t.Fatal(err)
-			}
-		default:
-		}
-
-		all := strings.ReplaceAll(string(report), `\"`, `"`) + said()
-		if enough(all) || report != nil && s.renewed() || time.Now().After(deadline) {
-			cancel()
-
-			if err := <-ended; err != nil {
-				s.t.Error(err)
-			}
-
-			return all
-		}
+	report, err := sweep.Run(s.t.Context(), sweep.Options{
+		Config: conf, Kube: config, API: api, Keys: s.keys, Log: slog.New(slog.NewTextHandler(s.log, nil)),
+	})
+	if err != nil {
+		return err.Error() + s.log.String()
 	}
-}
 
-// renewed says whether the leader has renewed its lease.
-func (s *swept) renewed() bool {
-	s.t.Helper()
-
-	var lease coordinationv1.Lease
-
-	err := env.Client.Get(s.t.Context(), kubeclient.ObjectKey{Namespace: home, Name: "hyperfleet-sweep"}, &lease)
-	if err != nil && !apierrors.IsNotFound(err) {
+	text, err := json.Marshal(report)
+	if err != nil {
 		s.t.Fatal(err)
 	}
 
-	return err == nil && lease.Spec.RenewTime != nil && lease.Spec.AcquireTime != nil && lease.Spec.RenewTime.After(lease.Spec.AcquireTime.Time)
+	return strings.ReplaceAll(string(text)+s.log.String(), `\"`, `"`)
 }
 
 // there says how many of the objects are left.
@@ -241,8 +191,7 @@ func TestSweepIsForWhatAdaptersMake(t *testing.T) {
 	}
 }
 
-// Under its role sweep removes what is left of every kind, leads, and is refused nothing.
-// Not parallel: the lease is one.
+// Under its role sweep removes what is left of every kind, and is refused nothing.
 func TestSweepNeedsNoMore(t *testing.T) {
 	a := read(t, "sweep-rbac.yaml")
 	config := env.ServiceAccount(t, home, a.account)
@@ -250,9 +199,9 @@ func TestSweepNeedsNoMore(t *testing.T) {
 
 	_, url := fleetapi.Serve(t, database, platform.Entity{Kind: "Cluster", Plural: "clusters"})
 	s := newSwept(t)
-	said := s.run(url, config, func(string) bool { return false })
+	said := s.run(url, config)
 
-	if s.there() != 0 || !s.renewed() || strings.Contains(strings.ToLower(said), "forbidden") || strings.Contains(said, "errors=[\"") {
+	if s.there() != 0 || strings.Contains(strings.ToLower(said), "forbidden") || strings.Contains(said, "errors=[\"") {
 		t.Errorf("%d of %d objects are left; it said:\n%s", s.there(), len(s.left), said)
 	}
 
@@ -268,7 +217,7 @@ func TestSweepNeedsNoMore(t *testing.T) {
 }
 
 // Without any one verb of its role sweep is refused something, and says the verb and the
-// kind: in its report, or, of the lease, in its log.
+// kind in its report.
 func TestSweepNeedsNoLess(t *testing.T) {
 	a := read(t, "sweep-rbac.yaml")
 	_, url := fleetapi.Serve(t, database, platform.Entity{Kind: "Cluster", Plural: "clusters"})
@@ -278,7 +227,7 @@ func TestSweepNeedsNoLess(t *testing.T) {
 			s := newSwept(t)
 			config := a.with(t, fmt.Sprintf("%s-%d", a.account, serial.Add(1)), lacks)
 
-			said := s.run(url, config, func(said string) bool { return strings.Contains(said, lacks.refusal()) })
+			said := s.run(url, config)
 			if !strings.Contains(said, lacks.refusal()) {
 				t.Errorf("without %s it says nothing of that: %s", lacks, said)
 			}

@@ -71,27 +71,6 @@ func (n *rabbitNode) call(t testing.TB, expression string) {
 	}
 }
 
-// Forget has a RabbitMQ that was killed forget where the log of a quorum queue is. That is
-// what 3.10.8 does to itself, most times, when it is killed within a second or so after the
-// queue was declared: it starts an empty log then, which has no leader.
-func (s *Server) Forget(t testing.TB, queue string) {
-	t.Helper()
-
-	found, err := filepath.Glob(filepath.Join(s.node.dir, "data", "*", "quorum", "*", "names.dets"))
-	if err != nil || len(found) != 1 {
-		t.Fatalf("find the names of RabbitMQ's logs: %v, %v", found, err)
-	}
-
-	// A log that was lost in earnest is not in the table.
-	const forget = `{ok, T} = dets:open_file(names, [{file, %q}]),
-		[ok = dets:delete_object(T, O) || O <- dets:match_object(T, '_'), lists:suffix(%q, atom_to_list(element(1, O)))],
-		ok = dets:close(T), halt(0).`
-
-	if out, err := s.node.erlang(t, "", "erl", "-noinput", "-eval", fmt.Sprintf(forget, found[0], queue)); err != nil {
-		t.Fatalf("have RabbitMQ forget queue %s: %v: %s", queue, err, out)
-	}
-}
-
 // erlang runs a program of Erlang's as the server runs.
 func (n *rabbitNode) erlang(t testing.TB, input, program string, args ...string) (string, error) {
 	t.Helper()

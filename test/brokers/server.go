@@ -36,12 +36,9 @@ type Server struct {
 
 	name string
 	// node is what a RabbitMQ server runs as.
-	node *rabbitNode
-	// data is what a NATS server keeps.
-	data    string
+	node    *rabbitNode
 	start   func(context.Context) (*procrun.Process, error)
 	ready   func(context.Context) error
-	setup   func(Setup)
 	mu      sync.Mutex
 	process *procrun.Process
 }
@@ -54,19 +51,6 @@ func (s *Server) Kill(t testing.TB) {
 
 	if err := s.process.Kill(); err != nil {
 		t.Fatalf("kill %s: %v", s.name, err)
-	}
-}
-
-// Wipe removes what a NATS server kept that does not run: it starts as a new one.
-func (s *Server) Wipe(t testing.TB) {
-	t.Helper()
-
-	if s.data == "" {
-		t.Fatalf("wipe %s: it is not known what it keeps", s.name)
-	}
-
-	if err := os.RemoveAll(s.data); err != nil {
-		t.Fatalf("wipe %s: %v", s.name, err)
 	}
 }
 
@@ -97,16 +81,8 @@ func (s *Server) Restart(t testing.TB) {
 func (s *Server) Change(t testing.TB, setup Setup) {
 	t.Helper()
 
-	if s.node != nil {
-		// It takes RabbitMQ seconds to start.
-		s.node.change(t, setup)
-
-		return
-	}
-
-	s.Stop(t)
-	s.setup(setup)
-	s.Restart(t)
+	// It takes RabbitMQ seconds to start.
+	s.node.change(t, setup)
 }
 
 func (s *Server) run() error {

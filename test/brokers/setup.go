@@ -16,7 +16,7 @@ type Setup struct {
 	Cert *Cert
 	// ClientCA has the server ask for certificates of that CA.
 	ClientCA *CA
-	// Users that are let in, and nobody else. None: everybody with NATS, guest with RabbitMQ.
+	// Users that are let in, and nobody else. None: guest.
 	Users []User
 	// Extra lines of the server's configuration.
 	Extra string
@@ -25,11 +25,8 @@ type Setup struct {
 // User may do everything that is not said here.
 type User struct {
 	Name, Password string
-	// Deny are subjects that it may not publish to; Publish and Subscribe those that it may,
-	// all if there are none (NATS).
-	Deny, Publish, Subscribe []string
 	// Configure, Write and Read are expressions that the names of what it may configure,
-	// write and read match; empty: all (RabbitMQ).
+	// write and read match; empty: all.
 	Configure, Write, Read string
 }
 
@@ -37,55 +34,6 @@ type User struct {
 const Nothing = "^$"
 
 func (s Setup) open() bool { return s.Cert == nil && len(s.Users) == 0 && s.Extra == "" }
-
-// nats is the server's configuration.
-func (s Setup) nats(port int, dir string) string {
-	var text strings.Builder
-
-	fmt.Fprintf(&text, "host: 127.0.0.1\nport: %d\njetstream { store_dir: %q }\n", port, dir)
-
-	if s.Cert != nil {
-		fmt.Fprintf(&text, "tls {\n cert_file: %q\n key_file: %q\n timeout: 30\n", s.Cert.File, s.Cert.KeyFile)
-
-		if s.ClientCA != nil {
-			fmt.Fprintf(&text, " ca_file: %q\n verify: true\n", s.ClientCA.File)
-		}
-
-		text.WriteString("}\n")
-	}
-
-	if len(s.Users) > 0 {
-		text.WriteString("authorization {\n users: [\n")
-
-		for _, user := range s.Users {
-			fmt.Fprintf(&text, "  {user: %q, password: %q, permissions: {publish: {allow: [%s], deny: [%s]}, subscribe: {allow: [%s]}}}\n",
-				user.Name, user.Password, quoted(orAny(user.Publish)), quoted(user.Deny), quoted(orAny(user.Subscribe)))
-		}
-
-		text.WriteString(" ]\n}\n")
-	}
-
-	text.WriteString(s.Extra)
-
-	return text.String()
-}
-
-func orAny(subjects []string) []string {
-	if len(subjects) == 0 {
-		return []string{">"}
-	}
-
-	return subjects
-}
-
-func quoted(list []string) string {
-	out := make([]string, 0, len(list))
-	for _, one := range list {
-		out = append(out, fmt.Sprintf("%q", one))
-	}
-
-	return strings.Join(out, ", ")
-}
 
 // rabbit is the server's configuration.
 func (s Setup) rabbit(port int, definitions string) string {

@@ -5,13 +5,11 @@ package platform
 
 import "time"
 
-// Sweep configures `hyperfleet-platform sweep`.
+// Sweep configures `hyperfleet-platform sweep`, which runs once.
 type Sweep struct {
 	// Delete lets sweep delete; without it, it only reports.
 	Delete bool `yaml:"delete"`
-	// Interval between two runs; 0 runs once and ends (for a CronJob).
-	Interval time.Duration `yaml:"interval"`
-	// MaxDeletions of one run: one that would delete more deletes nothing, and says so.
+	// MaxDeletions: a run that would delete more deletes nothing, and says so.
 	// Default: 100.
 	MaxDeletions int `yaml:"max_deletions"`
 	// MaxShare is which share of the resources that objects are of may be gone, where
@@ -30,13 +28,7 @@ type Sweep struct {
 	// can be listed and deleted. What the cluster has not is passed over, with a warning.
 	Kinds []string `yaml:"kinds"`
 	// ExcludedKinds are not looked at, as Kind.group: Event.events.k8s.io.
-	ExcludedKinds []string `yaml:"excluded_kinds"`
-	// LeaderElection in namespace LeaseNamespace, for several replicas with an interval.
-	LeaderElection bool          `yaml:"leader_election"`
-	LeaseNamespace string        `yaml:"lease_namespace"` // Default: hyperfleet-system.
-	Clients        SentinelPeers `yaml:"clients"`
-	// HealthAddress and MetricsAddress, with an interval.
-	HealthAddress  string `yaml:"health_address"`
-	MetricsAddress string `yaml:"metrics_address"`
-	Log            Log    `yaml:"log"`
+	ExcludedKinds []string      `yaml:"excluded_kinds"`
+	Clients       SentinelPeers `yaml:"clients"`
+	Log           Log           `yaml:"log"`
 }

@@ -22,7 +22,7 @@ func New() *cobra.Command {
 		Use:   "adapter",
 		Short: "Check and run an adapter: what turns resources of the fleet API into objects on clusters",
 	}
-	cmd.AddCommand(newServe(), newDryRun(), newValidate(), newConfigDump())
+	cmd.AddCommand(newServe(), newDryRun(), newValidate(), newMigrate(), newConfigDump())
 
 	return cmd
 }

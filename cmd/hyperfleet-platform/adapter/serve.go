@@ -30,6 +30,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 	"github.com/hyperfleet/hyperfleet/kit/tracing"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/feed"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/pipeline"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/serve"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
@@ -37,6 +38,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport/kubernetes"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport/maestro"
 	"github.com/hyperfleet/hyperfleet/platform/broker"
+	"github.com/hyperfleet/hyperfleet/platform/client"
 	"github.com/hyperfleet/hyperfleet/platform/stamp"
 )
 
@@ -58,12 +60,13 @@ func newServe() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve --config FILE --task-config FILE",
 		Short: "Run an adapter: handle events until it is told to end",
-		Long: `Run an adapter. It takes events from the broker, handles each by the task file, and reports
-to the fleet API.
+		Long: `Run an adapter. It hears what has to be looked at from the fleet API itself, or with
+events.source broker from Sentinel, handles each event by the task file, and reports to the
+fleet API.
 
-The broker is configured in a file of its own, with the key broker as in Sentinel's file:
---broker-config, or ` + envBroker + `, or broker.yaml in the working directory; HYPERFLEET_BROKER_*
-variables go over it.
+The broker, if there is one, is configured in a file of its own, with the key broker as in
+Sentinel's file: --broker-config, or ` + envBroker + `, or broker.yaml in the working directory;
+HYPERFLEET_BROKER_* variables go over it.
 
 On SIGTERM it is not ready any more, takes no more events, and lets those in work end, for
 30 seconds at most. A second signal ends it at once.`,
@@ -78,9 +81,14 @@ On SIGTERM it is not ready any more, takes no more events, and lets those in wor
 				return cli.Usage(errors.New("--task-config is needed (env " + task.EnvTask + ")"))
 			}
 
-			events, err := loadBroker(brokerPath)
-			if err != nil {
-				return err
+			var events platform.Broker
+
+			if deployment.FromBroker() {
+				if events, err = loadBroker(brokerPath); err != nil {
+					return err
+				}
+			} else if brokerPath != "" {
+				return cli.Usage(errors.New("--broker-config goes with events.source: broker"))
 			}
 
 			ctx, stop := signal.NotifyContext(contextOf(cmd), syscall.SIGINT, syscall.SIGTERM)
@@ -112,12 +120,11 @@ func loadBroker(path string) (platform.Broker, error) {
 	spec := strictyaml.Spec[brokerConfig]{
 		EnvFile: envBroker,
 		Aliases: map[string]string{
-			"broker.type": "BROKER_TYPE", "broker.rabbitmq.url": "BROKER_RABBITMQ_URL", "broker.nats.url": "BROKER_NATS_URL",
+			"broker.type": "BROKER_TYPE", "broker.rabbitmq.url": "BROKER_RABBITMQ_URL",
 		},
 		Validate: func(c *brokerConfig) error {
-			if !slices.Contains([]string{platform.BrokerNATS, platform.BrokerRabbitMQ}, c.Broker.Type) {
-				return strictyaml.ErrorAt("broker.type", "%q: write nats or rabbitmq; a broker inside this process hears of nothing",
-					c.Broker.Type)
+			if c.Broker.Type != platform.BrokerRabbitMQ {
+				return strictyaml.ErrorAt("broker.type", "%q: write rabbitmq; without a broker, set events.source: api", c.Broker.Type)
 			}
 
 			return nil
@@ -201,7 +208,7 @@ func runAdapter(ctx context.Context, deployment *adapterapi.Deployment, taskFile
 		return err
 	}
 
-	from, err := broker.Open(ctx, events, logger, registry)
+	from, err := source(ctx, deployment, events, calls, logger, registry)
 	if err != nil {
 		return err
 	}
@@ -219,12 +226,29 @@ func runAdapter(ctx context.Context, deployment *adapterapi.Deployment, taskFile
 		defer end()
 
 		return serve.Run(work, serve.Options{
-			Deployment: *deployment, Version: info.Version, Broker: from, Handle: handle.Handle,
+			Deployment: *deployment, Version: info.Version, Events: from, Handle: handle.Handle,
 			Looks: looks, Config: configHandler(deployment), Registry: registry, Gatherer: registry, Log: logger,
 		})
 	})
 
 	return group.Wait()
+}
+
+// source is where events come from.
+func source(
+	ctx context.Context, deployment *adapterapi.Deployment, events platform.Broker, calls *metrics.Calls,
+	logger *slog.Logger, registry prometheus.Registerer,
+) (serve.Source, error) {
+	if deployment.FromBroker() {
+		return broker.Open(ctx, events, logger, registry)
+	}
+
+	api, err := pipeline.APIClient(deployment, client.Options{Calls: calls})
+	if err != nil {
+		return nil, err
+	}
+
+	return feed.New(feed.Options{Deployment: deployment, API: api, Log: logger, Metrics: registry})
 }
 
 func logging(output adapterapi.LogOutput) *slog.Logger {

@@ -10,12 +10,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net/http"
 	"os/signal"
 	"syscall"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -23,11 +20,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/version"
 	"github.com/hyperfleet/hyperfleet/kit/log"
-	"github.com/hyperfleet/hyperfleet/kit/metrics"
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 	"github.com/hyperfleet/hyperfleet/kit/tracing"
 	"github.com/hyperfleet/hyperfleet/platform/client"
-	"github.com/hyperfleet/hyperfleet/platform/probes"
 	"github.com/hyperfleet/hyperfleet/platform/stamp"
 	"github.com/hyperfleet/hyperfleet/platform/sweep"
 )
@@ -56,9 +51,9 @@ func New() *cobra.Command {
 --delete, delete them. An object goes only if its HMAC proves that an adapter made it for
 that resource, and the API says, well formed, that there is no such resource.
 
-Without an interval it runs once, prints its report and ends: with 0 if all is well, 1 if
-it could not run, 2 for a configuration that can't be meant, 3 if it could not look at
-everything or not delete all, 4 if a limit stopped it and nothing was deleted.`,
+It runs once, prints its report and ends: with 0 if all is well, 1 if it could not run, 2
+for an invalid configuration, 3 if it could not look at everything or not delete all, 4 if a
+limit stopped it and nothing was deleted. Run it from a CronJob.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if output != outputText && output != outputJSON {
@@ -77,7 +72,7 @@ everything or not delete all, 4 if a limit stopped it and nothing was deleted.`,
 		},
 	}
 	cmd.SetContext(context.Background())
-	cmd.Flags().StringVar(&output, "output", outputText, "how the report is printed: text, or one JSON object for each run")
+	cmd.Flags().StringVar(&output, "output", outputText, "how the report is printed: text, or one JSON object")
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return cli.Usage(err) })
 
 	if err := spec.AddFlags(cmd.Flags()); err != nil {
@@ -94,7 +89,6 @@ func spec() *strictyaml.Spec[platform.Sweep] {
 		Aliases: map[string]string{"log.level": log.EnvLevel},
 		Help: map[string]string{
 			"delete":        "delete what is found; without it, sweep only reports",
-			"interval":      "time between two runs; without it, sweep runs once",
 			"max_deletions": "a run that would delete more deletes nothing",
 			"min_age":       "younger objects are left alone",
 		},
@@ -115,9 +109,6 @@ func validate(c *platform.Sweep) error {
 	wrong(c.MaxDeletions < 1, "max_deletions", "at least 1; leave delete out to delete nothing")
 	wrong(c.MaxShare <= 0 || c.MaxShare > 1, "max_share", "a number above 0, and at most 1")
 	wrong(c.MinAge < 0, "min_age", "it can't be negative")
-	wrong(c.Interval < 0, "interval", "it can't be negative")
-	wrong(c.LeaderElection && c.Interval == 0, "leader_election", "it needs an interval")
-	wrong(c.LeaderElection && c.LeaseNamespace == "", "lease_namespace", "say where the lease is")
 
 	if _, err := log.ParseLevel(c.Log.Level); err != nil {
 		errs = append(errs, strictyaml.ErrorAt("log.level", "%w", err))
@@ -130,7 +121,7 @@ func validate(c *platform.Sweep) error {
 	return errors.Join(errs...)
 }
 
-// run wires sweep together, and prints each run's report.
+// run wires sweep together, and prints the report.
 func run(ctx context.Context, config platform.Sweep, output string, out, diagnostics io.Writer) error {
 	// Both were checked with the configuration.
 	level, _ := log.ParseLevel(config.Log.Level)
@@ -145,41 +136,21 @@ func run(ctx context.Context, config platform.Sweep, output string, out, diagnos
 	}
 	defer endTracing()
 
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-
-	options, err := options(config, registry, logger)
+	options, err := options(config, logger)
 	if err != nil {
 		return err
 	}
 
-	var printing error
-
-	options.Done = func(report sweep.Report) {
-		if err := write(out, &report, output); err != nil {
-			printing = fmt.Errorf("print report: %w", err)
-		}
-	}
-
-	if config.Interval > 0 {
-		server, err := probes.Listen(ctx, probes.Options{
-			HealthAddress: config.HealthAddress, MetricsAddress: config.MetricsAddress, Gatherer: registry, Log: logger,
-		})
-		if err != nil {
-			return err
-		}
-		defer server.Close(ctx) //nolint:errcheck // the process ends
-	}
-
 	report, err := sweep.Run(ctx, options)
+	if err != nil {
+		return err
+	}
+
+	if err := write(out, &report, output); err != nil {
+		return fmt.Errorf("print report: %w", err)
+	}
 
 	switch {
-	case err != nil:
-		return err
-	case printing != nil:
-		return printing
-	case config.Interval > 0: // it was told to end
-		return nil
 	case report.Stopped != "":
 		return cli.WithCode(errors.New("sweep was stopped by a limit, and deleted nothing: "+report.Stopped), exitStopped)
 	case report.Incomplete():
@@ -189,18 +160,13 @@ func run(ctx context.Context, config platform.Sweep, output string, out, diagnos
 	}
 }
 
-func options(config platform.Sweep, registry prometheus.Registerer, logger *slog.Logger) (sweep.Options, error) {
+func options(config platform.Sweep, logger *slog.Logger) (sweep.Options, error) {
 	keys, err := stamp.ReadKeys(config.IdentityKeyFile)
 	if err != nil {
 		return sweep.Options{}, err
 	}
 
-	calls, err := metrics.NewCalls(registry, nil)
-	if err != nil {
-		return sweep.Options{}, err
-	}
-
-	api, err := client.New(config.Clients.HyperFleetAPI, client.Options{Calls: calls, UserAgent: "hyperfleet-sweep"})
+	api, err := client.New(config.Clients.HyperFleetAPI, client.Options{UserAgent: "hyperfleet-sweep"})
 	if err != nil {
 		return sweep.Options{}, err
 	}
@@ -210,9 +176,7 @@ func options(config platform.Sweep, registry prometheus.Registerer, logger *slog
 		return sweep.Options{}, fmt.Errorf("kube_config_path: %w", err)
 	}
 
-	kube.Wrap(func(next http.RoundTripper) http.RoundTripper { return calls.Transport("kubernetes", nil, next) })
-
-	return sweep.Options{Config: config, Kube: kube, API: api, Keys: keys, Log: logger, Registry: registry}, nil
+	return sweep.Options{Config: config, Kube: kube, API: api, Keys: keys, Log: logger}, nil
 }
 
 func write(out io.Writer, report *sweep.Report, output string) error {

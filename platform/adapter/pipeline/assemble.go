@@ -12,9 +12,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/adapter"
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
-	"github.com/hyperfleet/hyperfleet/kit/retry"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/httpcall"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/resources"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
@@ -70,15 +68,7 @@ func Assemble(parts Parts) (*Pipeline, error) {
 		return nil, err
 	}
 
-	// Headers such as those of a tenant belong to the framework's own calls as well.
-	next := parts.Transport
-	if len(api.DefaultHeaders) > 0 {
-		next = heading(next, api.DefaultHeaders)
-	}
-
-	reports, err := client.New(
-		platform.APIClient{BaseURL: api.BaseURL, Timeout: api.Timeout, TokenFile: api.Auth.TokenPath},
-		client.Options{Calls: parts.Calls, Transport: next, UserAgent: "hyperfleet-adapter", Clock: parts.Clock})
+	reports, err := APIClient(parts.Deployment, client.Options{Calls: parts.Calls, Transport: parts.Transport, Clock: parts.Clock})
 	if err != nil {
 		return nil, err
 	}
@@ -99,20 +89,11 @@ func Assemble(parts Parts) (*Pipeline, error) {
 	})
 }
 
-func heading(next http.RoundTripper, headers map[string]string) http.RoundTripper {
-	if next == nil {
-		plain := httpbound.Plain()
-		plain.MaxIdleConnsPerHost = 32
-		plain.ResponseHeaderTimeout = 0 // each try has its own
-		next = httpbound.Transport(plain)
-	}
+// APIClient is the framework's own client of the fleet API. Headers such as those of a
+// tenant belong to its calls as well.
+func APIClient(deployment *adapter.Deployment, options client.Options) (*client.Client, error) {
+	api := deployment.Clients.HyperFleetAPI
+	options.Headers, options.UserAgent = api.DefaultHeaders, "hyperfleet-adapter"
 
-	return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
-		r = r.Clone(r.Context())
-		for name, value := range headers {
-			r.Header.Set(name, value)
-		}
-
-		return next.RoundTrip(r)
-	})
+	return client.New(platform.APIClient{BaseURL: api.BaseURL, Timeout: api.Timeout, TokenFile: api.Auth.TokenPath}, options)
 }

@@ -30,19 +30,26 @@ const (
 	defaultEventTimeout = 2 * time.Minute
 )
 
+// Source hands out events: a broker.Broker, or a feed.Source.
+type Source interface {
+	Subscribe(ctx context.Context, topic, subscriptionID string, handle broker.Handler) error
+	Health(ctx context.Context) error
+	Close(ctx context.Context) error
+}
+
 // Options of Run.
 type Options struct {
 	// Deployment, complete.
 	Deployment adapter.Deployment
 	// Version of the program, for the metric build_info.
 	Version string
-	// Broker that events come from. Run closes it.
-	Broker broker.Broker
+	// Events come from it. Run closes it.
+	Events Source
 	// Handle handles one event: Handle of a pipeline.Pipeline.
 	Handle func(context.Context, cloudevents.Event) pipeline.Result
 	// Looks, if there, have events handled again when objects change.
 	Looks *Looks
-	// Ready says why the adapter can't work yet, beside the broker; nil: it can.
+	// Ready says why the adapter can't work yet, beside the source of events; nil: it can.
 	Ready func(context.Context) error
 	// Config answers /config if the deployment says debug_config; it shows no secrets.
 	Config http.Handler
@@ -86,7 +93,7 @@ func Run(ctx context.Context, options Options) error {
 
 	clients := s.Deployment.Clients.Broker
 	s.Log.InfoContext(ctx, "adapter starts", "adapter", s.Deployment.Adapter.Name, "topic", clients.Topic,
-		"subscription", clients.SubscriptionID)
+		"subscription", clients.SubscriptionID, "follows", s.Deployment.Events.ResourceType)
 	s.metrics.up.Set(1)
 
 	defer s.metrics.up.Set(0)
@@ -107,7 +114,7 @@ func Run(ctx context.Context, options Options) error {
 
 	subscribed := make(chan error, 1)
 
-	go func() { subscribed <- s.Broker.Subscribe(ctx, clients.Topic, clients.SubscriptionID, s.handle) }()
+	go func() { subscribed <- s.Events.Subscribe(ctx, clients.Topic, clients.SubscriptionID, s.handle) }()
 
 	select {
 	case err := <-subscribed:
@@ -134,25 +141,25 @@ func Run(ctx context.Context, options Options) error {
 
 func orEnded(err error) error {
 	if err == nil {
-		return errors.New("the broker has ended the subscription")
+		return errors.New("the source has ended the subscription")
 	}
 
 	return err
 }
 
-// drain closes the broker, which ends what is still in work after the time.
+// drain closes the source of events, which ends what is still in work after the time.
 func (s *server) drain(ctx context.Context) error {
 	s.ending.Store(true)
 
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), DrainTimeout)
 	defer cancel()
 
-	return s.Broker.Close(bounded)
+	return s.Events.Close(bounded)
 }
 
 func newServer(options Options) (*server, error) {
-	if options.Broker == nil || options.Handle == nil {
-		return nil, errors.New("run adapter: it needs a broker and a pipeline")
+	if options.Events == nil || options.Handle == nil {
+		return nil, errors.New("run adapter: it needs a source of events and a pipeline")
 	}
 
 	if options.Clock == nil {
@@ -186,6 +193,12 @@ func (s *server) probes() probes.Options {
 		Ready: s.ready, Gatherer: s.Gatherer, Log: s.Log,
 	}
 
+	if watched, ok := s.Events.(interface {
+		Live(ctx context.Context) error
+	}); ok {
+		options.Live = watched.Live
+	}
+
 	if s.Deployment.DebugConfig && s.Config != nil {
 		options.Extra = map[string]http.Handler{"GET /config": s.Config}
 	}
@@ -198,8 +211,8 @@ func (s *server) ready(ctx context.Context) error {
 		return errors.New("the adapter is ending")
 	}
 
-	if err := s.Broker.Health(ctx); err != nil {
-		return fmt.Errorf("broker: %w", err)
+	if err := s.Events.Health(ctx); err != nil {
+		return fmt.Errorf("events: %w", err)
 	}
 
 	if s.Ready == nil {

@@ -232,7 +232,7 @@ func TestABrokerThatIsAway(t *testing.T) {
 	}
 
 	err := serve.Run(t.Context(), serve.Options{
-		Deployment: w.deployment, Broker: w.broker, Handle: w.handle, Log: slog.New(slog.DiscardHandler),
+		Deployment: w.deployment, Events: w.broker, Handle: w.handle, Log: slog.New(slog.DiscardHandler),
 	})
 	if err == nil || !strings.Contains(err.Error(), "subscribe to events") {
 		t.Errorf("%v", err)

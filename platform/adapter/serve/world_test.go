@@ -219,7 +219,7 @@ func (w *world) start() {
 
 	go func() {
 		ended <- serve.Run(ctx, serve.Options{
-			Deployment: w.deployment, Version: "1.2.3", Broker: w.broker,
+			Deployment: w.deployment, Version: "1.2.3", Events: w.broker,
 			Handle: func(ctx context.Context, event cloudevents.Event) pipeline.Result {
 				if event.ID() == "ping" {
 					listens()

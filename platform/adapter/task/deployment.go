@@ -37,6 +37,7 @@ func Deployment(required bool) *strictyaml.Spec[adapter.Deployment] {
 		Help: map[string]string{
 			"adapter.name":                    "name of the adapter, in labels and reports",
 			"clients.hyperfleet_api.base_url": "the fleet API, without the path",
+			"events.resource_type":            "collection to follow, for example clusters",
 			"identity_key_file":               "file with the key that objects are stamped with",
 			"environment":                     "variables that the task file may read",
 		},
@@ -68,6 +69,9 @@ func defaults() adapter.Deployment {
 				MaxDelay: 30 * time.Second, Auth: adapter.Auth{TokenCacheTTL: time.Minute},
 			},
 			Kubernetes: adapter.Kubernetes{QPS: 100, Burst: 200},
+		},
+		Events: adapter.Events{
+			MaxAgeNotReconciled: 10 * time.Second, MaxAgeReconciled: 30 * time.Minute, Parallelism: 8, MaxTries: 10,
 		},
 		EventTimeout: 2 * time.Minute, HealthAddress: ":8080", MetricsAddress: ":9090",
 	}
@@ -136,13 +140,60 @@ func validate(d *adapter.Deployment) error {
 func required(d *adapter.Deployment) []error {
 	var errs []error
 
-	for _, one := range []struct{ key, value string }{
-		{"clients.broker.subscription_id", d.Clients.Broker.SubscriptionID}, {"clients.broker.topic", d.Clients.Broker.Topic},
-		{"identity_key_file", d.IdentityKeyFile},
-	} {
+	needed := []struct{ key, value string }{{"identity_key_file", d.IdentityKeyFile}}
+
+	if d.FromBroker() {
+		needed = append(needed, []struct{ key, value string }{
+			{"clients.broker.subscription_id", d.Clients.Broker.SubscriptionID}, {"clients.broker.topic", d.Clients.Broker.Topic},
+		}...)
+	}
+
+	for _, one := range needed {
 		if one.value == "" {
 			errs = append(errs, strictyaml.ErrorAt(one.key, "is required"))
 		}
+	}
+
+	return append(errs, events(d)...)
+}
+
+var collection = regexp.MustCompile(`^[a-z][a-z0-9]*$`)
+
+// events checks how events are heard of.
+func events(d *adapter.Deployment) []error {
+	var errs []error
+
+	fail := func(key, format string, args ...any) { errs = append(errs, strictyaml.ErrorAt(key, format, args...)) }
+	e := &d.Events
+
+	if !slices.Contains([]string{"", adapter.SourceAPI, adapter.SourceBroker}, e.Source) {
+		fail("events.source", "%q: write api or broker", e.Source)
+	}
+
+	if d.FromBroker() {
+		if len(e.ResourceSelector) > 0 {
+			fail("events.resource_selector", "goes with source: api; with a broker, Sentinel has it")
+		}
+
+		return errs
+	}
+
+	if !collection.MatchString(e.ResourceType) {
+		fail("events.resource_type", "name the collection to follow, for example clusters; or clients.broker, for events from a broker")
+	}
+
+	const least = 100 * time.Millisecond
+
+	if e.MaxAgeNotReconciled < least {
+		fail("events.max_age_not_reconciled", "at least 100ms")
+	}
+
+	if e.MaxAgeReconciled < e.MaxAgeNotReconciled {
+		fail("events.max_age_reconciled", "not less than max_age_not_reconciled")
+	}
+
+	if e.Parallelism < 1 || e.MaxTries < 1 {
+		fail("events", "parallelism and max_tries: 1 or more")
 	}
 
 	return errs

@@ -91,7 +91,9 @@ func Load(dir fs.FS, name string, deployment *adapter.Deployment, options ...Opt
 
 // loader checks and compiles one file.
 type loader struct {
-	dir        fs.FS
+	dir fs.FS
+	// text stands for the file itself, if it is there.
+	text       []byte
 	folder     string
 	deployment *adapter.Deployment
 	clock      clock.PassiveClock
@@ -123,6 +125,10 @@ func (l *loader) warnf(at strictyaml.Path, hint, format string, args ...any) {
 
 // read reads a file of the folder; label is how it is called in problems.
 func (l *loader) read(name, label string) (*strictyaml.Document, error) {
+	if l.text != nil {
+		return strictyaml.Parse(filepath.Join(l.folder, label), l.text)
+	}
+
 	data, err := l.readBytes(name)
 	if err != nil {
 		return nil, strictyaml.Problems{{File: filepath.Join(l.folder, label), Message: err.Error()}}

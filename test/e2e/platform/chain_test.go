@@ -6,16 +6,15 @@ package platform_test
 import (
 	"net/http"
 	"testing"
-
-	"github.com/hyperfleet/hyperfleet/api/config/platform"
 )
 
-// One cluster with a pool, from the first request to nothing, on each broker.
+// One cluster with a pool, from the first request to nothing: with adapters that follow the
+// API, and with RabbitMQ.
 func TestOneCluster(t *testing.T) {
-	for _, broker := range []string{platform.BrokerNATS, platform.BrokerRabbitMQ} {
-		t.Run(broker, func(t *testing.T) {
-			w := newWorld(t, setup{broker: broker, sentinel: quick()})
-			w.start(progAPI, progSentinel, progPoolsSentinel, progClusters, progPools)
+	for name, rabbit := range map[string]bool{"feed": false, "rabbitmq": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, setup{rabbit: rabbit, pace: quick()})
+			w.start(w.platform()...)
 
 			id := w.create("/clusters", resource{Name: "home", Spec: map[string]any{"tier": "gold"}})
 			pool := w.create("/clusters/"+id+"/nodepools", resource{Name: "workers", Spec: map[string]any{"replicas": 3}})
@@ -34,8 +33,4 @@ func TestOneCluster(t *testing.T) {
 }
 
 // quick are cadences for people in a hurry.
-func quick() []string {
-	return []string{
-		"HYPERFLEET_POLL_INTERVAL=500ms", "HYPERFLEET_MAX_AGE_NOT_RECONCILED=2s", "HYPERFLEET_MAX_AGE_RECONCILED=15s",
-	}
-}
+func quick() []string { return []string{"MAX_AGE_NOT_RECONCILED=2s", "MAX_AGE_RECONCILED=15s"} }

@@ -3,7 +3,7 @@
 
 // Package platform runs the platform as users do (make e2e-platform): the programs api,
 // sentinel, adapter and sweep as processes, with the files of deploy/samples/platform, over
-// real PostgreSQL, NATS or RabbitMQ, and a real API server with garbage collection.
+// real PostgreSQL, with RabbitMQ and without, and a real API server with garbage collection.
 //
 // Two things are played by the tests: jobs, which nothing runs here, end at once, and
 // ManifestWorks are brought by sim/ocm.

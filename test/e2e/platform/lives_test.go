@@ -63,12 +63,21 @@ func (l lives) all() []*life {
 // A hundred clusters with two pools each, with every fate there is, while everything that
 // takes part is killed in turn.
 func TestHundredClusters(t *testing.T) {
-	w := newWorld(t, setup{agents: true, sentinel: quick()})
+	for name, rabbit := range map[string]bool{"feed": false, "rabbitmq": true} {
+		t.Run(name, func(t *testing.T) { testHundredClusters(t, setup{rabbit: rabbit, agents: true, pace: quick()}) })
+	}
+}
+
+func testHundredClusters(t *testing.T, s setup) {
+	t.Helper()
+
+	w := newWorld(t, s)
 	l := newLives()
 
 	w.neighbours()
 	w.runJobs()
-	w.start(progAPI, progSentinel, progSentinel2, progPoolsSentinel, progClusters, progPools, progAgents)
+	w.start(append(w.platform(), progAgents)...)
+	w.start(w.second())
 	w.sayf("programs are up")
 
 	w.createAll(l)
@@ -166,7 +175,26 @@ func (w *world) copies(l lives) {
 	}
 }
 
-// update changes clusters and pools, while the broker is killed.
+// second is a replica of the program that decides what clusters are looked at.
+func (w *world) second() string {
+	if w.broker != nil {
+		return progSentinel2
+	}
+
+	return progClusters2
+}
+
+// first is the one that does so until it is killed.
+func (w *world) first() string {
+	if w.broker != nil {
+		return progSentinel
+	}
+
+	return progClusters
+}
+
+// update changes clusters and pools, while what brings adapters the news is killed: the
+// broker, or the API.
 func (w *world) update(l lives) {
 	w.t.Helper()
 
@@ -174,8 +202,17 @@ func (w *world) update(l lives) {
 
 	killing.Go(func() {
 		time.Sleep(lookAt)
-		w.broker.Kill(w.t)
-		w.sayf("the broker is killed")
+
+		if w.broker != nil {
+			w.broker.Kill(w.t)
+			w.sayf("the broker is killed")
+
+			return
+		}
+
+		w.kill(progAPI)
+		w.sayf("the API is killed")
+		w.start(progAPI)
 	})
 
 	each(l[stays], func(one *life) {
@@ -188,13 +225,17 @@ func (w *world) update(l lives) {
 		}
 	})
 	killing.Wait()
-	w.broker.Restart(w.t)
-	w.sayf("the broker is back")
+
+	if w.broker != nil {
+		w.broker.Restart(w.t)
+		w.sayf("the broker is back")
+	}
+
 	w.settled("all are reconciled at their new generation")
 	w.eventually("objects are those of the new generation", func() string { return w.wrong(l) })
 }
 
-// drift changes objects by hand, while the Sentinel that sends is killed.
+// drift changes objects by hand, while who decides what is looked at is killed.
 func (w *world) drift(l lives) {
 	w.t.Helper()
 
@@ -220,11 +261,11 @@ func (w *world) drift(l lives) {
 		}
 	}
 
-	w.sayf("objects were changed by hand; a Sentinel is killed")
-	w.kill(progSentinel)
+	w.sayf("objects were changed by hand; %s is killed", w.first())
+	w.kill(w.first())
 	w.eventually("what was changed by hand is as it was", func() string { return w.wrong(l) })
 	w.eventually("a job that failed has another", func() string { return w.retried(l) })
-	w.start(progSentinel)
+	w.start(w.first())
 }
 
 // retried says which cluster whose first job failed has none that did not.
@@ -275,7 +316,13 @@ func (w *world) remove(l lives) {
 // lose removes clusters by force while their adapters are away, and sweeps.
 func (w *world) lose(l lives) {
 	w.t.Helper()
-	w.kill(progClusters, progPools, progAgents)
+
+	adapters := []string{progClusters, progPools, progAgents}
+	if w.broker == nil {
+		adapters = append(adapters, w.second())
+	}
+
+	w.kill(adapters...)
 
 	each(l[lost], func(one *life) {
 		w.send(http.MethodDelete, "/clusters/"+one.id, nil)
@@ -286,7 +333,7 @@ func (w *world) lose(l lives) {
 		}
 	})
 	w.sayf("%d clusters are removed by force, without their adapters", len(l[lost]))
-	w.start(progClusters, progPools, progAgents)
+	w.start(adapters...)
 
 	before := w.managed()
 	for _, one := range l[lost] {

@@ -11,14 +11,13 @@ import (
 	"github.com/go-logr/logr"
 	ctrl "sigs.k8s.io/controller-runtime"
 
-	"github.com/hyperfleet/hyperfleet/test/brokers"
 	"github.com/hyperfleet/hyperfleet/test/exe"
 )
 
 // binary is hyperfleet-platform.
 var binary string
 
-func TestMain(m *testing.M) { os.Exit(brokers.Main(func() int { return run(m) })) }
+func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
 	ctrl.SetLogger(logr.Discard())

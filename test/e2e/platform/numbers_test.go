@@ -27,10 +27,18 @@ const unwatched = 3 * time.Second
 // How long a hundred clusters take through the whole chain, all at once, with the cadences
 // as they are by default; and where the time goes. Nothing fails for being slow.
 func TestNumbers(t *testing.T) {
+	for name, rabbit := range map[string]bool{"feed": false, "rabbitmq": true} {
+		t.Run(name, func(t *testing.T) { testNumbers(t, setup{rabbit: rabbit}) })
+	}
+}
+
+func testNumbers(t *testing.T, s setup) {
+	t.Helper()
+
 	const clusters = 100
 
-	w := newWorld(t, setup{})
-	w.start(progAPI, progSentinel, progClusters)
+	w := newWorld(t, s)
+	w.start(w.chain()...)
 
 	w.create("/clusters", resource{Name: "warm", Spec: map[string]any{}})
 	w.settled("the chain is warm")
@@ -61,7 +69,7 @@ func TestNumbers(t *testing.T) {
 	w.tell("create to reconciled", began, w.reconciled)
 	w.links()
 
-	for _, name := range []string{progAPI, progSentinel, progClusters} {
+	for _, name := range w.chain() {
 		w.sayf("%s took %.2fs of a core", name, w.cpu()[name]-cpu[name])
 	}
 
@@ -136,12 +144,21 @@ func latest(w *world, ids map[string]string) time.Time {
 	return last
 }
 
+// chain are the programs that a cluster goes through.
+func (w *world) chain() []string {
+	if w.broker == nil {
+		return []string{progAPI, progClusters}
+	}
+
+	return []string{progAPI, progSentinel, progClusters}
+}
+
 // cpu is what the programs of the chain have taken, in seconds of one core. The rest of
 // the machine is PostgreSQL's, the broker's, the API server's and etcd's.
 func (w *world) cpu() map[string]float64 {
 	out := map[string]float64{}
 
-	for _, name := range []string{progAPI, progSentinel, progClusters} {
+	for _, name := range w.chain() {
 		out[name] = w.metric(name, "process_cpu_seconds_total", "")
 	}
 
@@ -152,8 +169,8 @@ func (w *world) cpu() map[string]float64 {
 func TestNoChange(t *testing.T) {
 	const clusters = 50
 
-	w := newWorld(t, setup{})
-	w.start(progAPI, progSentinel, progClusters)
+	w := newWorld(t, setup{rabbit: true})
+	w.start(w.chain()...)
 
 	names, ids := make([]string, clusters), map[string]string{}
 

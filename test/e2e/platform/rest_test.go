@@ -28,7 +28,7 @@ func TestAtRest(t *testing.T) {
 		looking  = 20 * time.Second
 	)
 
-	w := newWorld(t, setup{sentinel: []string{"HYPERFLEET_RELIST_INTERVAL=10s"}})
+	w := newWorld(t, setup{rabbit: true, pace: []string{"RELIST_INTERVAL=10s"}})
 	w.start(progAPI)
 
 	names := make([]string, clusters)
@@ -102,7 +102,7 @@ func (w *world) noChange(ids map[string]string) {
 	for _, task := range []string{"clusters/task.yaml", "lean.yaml"} {
 		if task == "lean.yaml" {
 			w.write(task, lean)
-			// In order: after a crash, NATS gives its events to another only after a while.
+			// In order: after a crash, RabbitMQ takes a while to see that its queue is free.
 			w.must(w.programs[progClusters].process.Stop())
 
 			args := w.programs[progClusters].args
@@ -133,7 +133,9 @@ func (w *world) flood(ids map[string]string) float64 {
 
 	const rounds = 60
 
-	to, err := broker.Open(w.t.Context(), platform.Broker{Type: platform.BrokerNATS, NATS: platform.BrokerNATSConf{URL: w.broker.URL}}, nil, nil)
+	to, err := broker.Open(w.t.Context(), platform.Broker{
+		Type: platform.BrokerRabbitMQ, RabbitMQ: platform.BrokerRabbit{URLFile: filepath.Join(w.dir, "rabbitmq-url")},
+	}, nil, nil)
 	w.must(err)
 
 	defer func() { w.must(to.Close(context.WithoutCancel(w.t.Context()))) }()

@@ -25,7 +25,7 @@ import (
 const tutorial = "../../../docs/start/platform.md"
 
 // What the tutorial says, said to a shell, block after block, ends as it says. Its ports
-// are other ones here, and it finds the programs of this test: hyperfleet and NATS, and
+// are other ones here, and it finds the programs of this test: hyperfleet, and
 // PostgreSQL's as the user that may run them.
 func TestTutorial(t *testing.T) {
 	for _, tool := range []string{"kubectl", "curl", "openssl"} {
@@ -98,8 +98,7 @@ func (w *world) ports(text string) *strings.Replacer {
 
 	texts := []string{text}
 
-	for _, file := range []string{"api.yaml", "broker.yaml", "sentinel-clusters.yaml", "sentinel-nodepools.yaml",
-		"clusters/adapter.yaml", "nodepools/adapter.yaml", "agents/adapter.yaml"} {
+	for _, file := range []string{"api.yaml", "clusters/adapter.yaml", "nodepools/adapter.yaml", "agents/adapter.yaml"} {
 		texts = append(texts, w.read(filepath.Join(samples, file)))
 	}
 
@@ -151,12 +150,6 @@ func (w *world) shims() string {
 	shim := func(name, script string) {
 		w.must(os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755))
 	}
-
-	self, err := os.Executable()
-	w.must(err)
-	// nats-server --jetstream --store_dir DIR --addr ADDRESS --port PORT
-	shim("nats-server", `printf 'listen: "%s:%s"\njetstream: {store_dir: "%s"}\n' "$5" "$7" "$3" >nats.conf
-HYPERFLEETTEST_NATS_CONF=nats.conf exec '`+self+`'`)
 
 	programs, err := pgproc.FindBinaries()
 	w.must(err)

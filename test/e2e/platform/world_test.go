@@ -46,15 +46,17 @@ const (
 	progSentinel2     = "sentinel-clusters-2"
 	progPoolsSentinel = "sentinel-nodepools"
 	progClusters      = "adapter-clusters"
+	progClusters2     = "adapter-clusters-2"
 	progPools         = "adapter-nodepools"
 	progAgents        = "adapter-agents"
 )
 
 // world is one installation of the platform, in a folder with copies of the samples.
 type world struct {
-	t      testing.TB
-	dir    string
-	kube   *kube.Env
+	t    testing.TB
+	dir  string
+	kube *kube.Env
+	// broker is there only where events go over RabbitMQ.
 	broker *brokers.Server
 	// base is the API's URL without path.
 	base     string
@@ -76,12 +78,12 @@ type program struct {
 
 // setup says how a world differs from the samples.
 type setup struct {
-	// broker is nats or rabbitmq.
-	broker string
+	// rabbit has events go over RabbitMQ, from Sentinels; else adapters follow the API.
+	rabbit bool
 	// agents adds the adapter of ManifestWorks to what clusters wait for.
 	agents bool
-	// sentinel are variables of both Sentinels.
-	sentinel []string
+	// pace are variables of who decides what is looked at.
+	pace []string
 }
 
 // newWorld starts the servers, and writes the files; no program runs yet.
@@ -101,18 +103,10 @@ func newWorld(t testing.TB, s setup) *world {
 	db := postgres.Start(t)
 	w.write("database-url", db.Database(t)+"\n")
 
-	var broker string
-
-	if s.broker == platform.BrokerRabbitMQ {
+	if s.rabbit {
 		w.broker = brokers.StartRabbitMQ(t)
 		w.write("rabbitmq-url", w.broker.URL+"\n")
-		broker = "broker: {type: rabbitmq, rabbitmq: {url_file: rabbitmq-url}}\n"
-	} else {
-		w.broker = brokers.StartNATS(t)
-		broker = strings.ReplaceAll(w.read(filepath.Join(w.dir, "broker.yaml")), "nats://127.0.0.1:4222", w.broker.URL)
 	}
-
-	w.write("broker.yaml", broker)
 
 	address := loopback.Address(t)
 	w.base = "http://" + address
@@ -148,18 +142,50 @@ func (w *world) accounts() {
 func (w *world) describe(s setup, address string) {
 	w.add(progAPI, "HYPERFLEET_SERVER_", []string{"api", "--config", "api.yaml"}, "HYPERFLEET_SERVER_ADDRESS="+address)
 
-	for name, file := range map[string]string{
-		progSentinel: "sentinel-clusters.yaml", progSentinel2: "sentinel-clusters.yaml", progPoolsSentinel: "sentinel-nodepools.yaml",
-	} {
-		w.add(name, "HYPERFLEET_", []string{"sentinel", "--config", file},
-			append([]string{"HYPERFLEET_CLIENTS_HYPERFLEET_API_BASE_URL=" + w.base, "BROKER_CONFIG_FILE=broker.yaml"}, s.sentinel...)...)
+	if s.rabbit {
+		for name, file := range map[string]string{
+			progSentinel: "sentinel-clusters.yaml", progSentinel2: "sentinel-clusters.yaml", progPoolsSentinel: "sentinel-nodepools.yaml",
+		} {
+			w.add(name, "HYPERFLEET_", []string{"sentinel", "--config", file},
+				append(s.paced("HYPERFLEET_"), "HYPERFLEET_CLIENTS_HYPERFLEET_API_BASE_URL="+w.base, "BROKER_CONFIG_FILE=broker.yaml")...)
+		}
 	}
 
-	for name, folder := range map[string]string{progClusters: "clusters", progPools: "nodepools", progAgents: "agents"} {
-		w.add(name, "HYPERFLEET_", []string{
-			"adapter", "serve", "--config", folder + "/adapter.yaml", "--task-config", folder + "/task.yaml", "--broker-config", "broker.yaml",
-		}, "HYPERFLEET_CLIENTS_HYPERFLEET_API_BASE_URL="+w.base)
+	for name, of := range map[string][2]string{
+		progClusters: {"clusters", "clusters"}, progClusters2: {"clusters", "clusters"},
+		progPools: {"nodepools", "nodepools"}, progAgents: {"agents", "clusters"},
+	} {
+		args := []string{"adapter", "serve", "--config", of[0] + "/adapter.yaml", "--task-config", of[0] + "/task.yaml"}
+		env := append(s.paced("HYPERFLEET_EVENTS_"), "HYPERFLEET_CLIENTS_HYPERFLEET_API_BASE_URL="+w.base)
+
+		if s.rabbit {
+			args = append(args, "--broker-config", "broker.yaml")
+			env = append(env, "HYPERFLEET_EVENTS_SOURCE=broker", "HYPERFLEET_CLIENTS_BROKER_TOPIC="+of[1],
+				"HYPERFLEET_CLIENTS_BROKER_SUBSCRIPTION_ID="+of[0])
+		}
+
+		w.add(name, "HYPERFLEET_", args, env...)
 	}
+}
+
+// paced are the variables of the pace, of programs that have them below a prefix.
+func (s setup) paced(prefix string) []string {
+	out := make([]string, 0, len(s.pace))
+	for _, one := range s.pace {
+		out = append(out, prefix+one)
+	}
+
+	return out
+}
+
+// platform are the programs of a whole platform, one of each.
+func (w *world) platform() []string {
+	all := []string{progAPI, progClusters, progPools}
+	if w.broker != nil {
+		all = append(all, progSentinel, progPoolsSentinel)
+	}
+
+	return all
 }
 
 // add describes one program; its addresses for probes and metrics are free ones.

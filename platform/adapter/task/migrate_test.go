@@ -1,0 +1,87 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package task_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
+)
+
+// TestMigrate: a task file and a configuration as upstream's programs have them load after
+// it, and each change is said.
+func TestMigrate(t *testing.T) {
+	t.Parallel()
+
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		t.Helper()
+
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+
+		return path
+	}
+
+	write("namespace.yaml", "apiVersion: v1\nkind: Namespace\nmetadata: {name: '{{ .clusterId }}'}\n")
+
+	upstream := write("task.yaml", `params:
+  - {name: clusterId, source: event.id, type: string, required: true}
+  - {name: generation, source: event.generation, type: int}
+  - {name: generation, source: event.generation, type: int, required: true}
+preconditions:
+  - name: clusterStatus
+    api_call: {method: GET, url: "/clusters/{{ .clusterId }}"}
+    capture:
+      - name: reconciled
+        expression: |
+          status.conditions.filter(c, c.type == "Reconciled").size() > 0
+            ? status.conditions.filter(c, c.type == "Reconciled")[0].status : "False"
+      - {name: tier, expression: 'spec.tier'}
+resources:
+  - name: space
+    manifest: {ref: /etc/adapter/namespace.yaml}
+    discovery: {by_name: "{{ .clusterId }}"}
+`)
+
+	if _, err := task.LoadFile(upstream, nil); err == nil {
+		t.Fatal("nothing is to be migrated")
+	}
+
+	got, err := task.Migrate(upstream)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for _, want := range []string{"response.status.conditions.filter", "? response.status.conditions", "'response.spec.tier'", "ref: namespace.yaml"} {
+		if !strings.Contains(string(got.Text), want) {
+			t.Errorf("no %s in:\n%s", want, got.Text)
+		}
+	}
+
+	if _, err := task.LoadFile(write("migrated.yaml", string(got.Text)), nil); err != nil {
+		t.Errorf("%v in:\n%s", err, got.Text)
+	}
+
+	if len(got.Changes) != 5 || len(got.Left) != 0 || !strings.Contains(got.Changes[4].Message, "there again below") {
+		t.Errorf("changes %v, left %v", got.Changes, got.Left)
+	}
+
+	if again, err := task.Migrate(filepath.Join(dir, "migrated.yaml")); err != nil || len(again.Changes) != 1 {
+		t.Errorf("%v, %v", again.Changes, err)
+	}
+
+	config := write("config.yaml", "adapter: {name: dns}\nclients:\n  hyperfleet_api: {base_url: http://a}\n"+
+		"  broker: {topic: clusters, subscription_id: dns}\n")
+
+	got, err = task.Migrate(config)
+	if err != nil || len(got.Left) != 0 || len(got.Changes) != 1 || !strings.Contains(string(got.Text), "identity_key_file: /") {
+		t.Errorf("%+v, %v", got, err)
+	}
+}

@@ -1,0 +1,72 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"encoding/json"
+	"html/template"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+)
+
+// rootPath is what is above the API's versions.
+const rootPath = "/api/hyperfleet"
+
+var documentPage = template.Must(template.New("openapi").Parse(`<!doctype html>
+<meta charset="utf-8"><title>HyperFleet API</title>
+<h1>HyperFleet API</h1>
+<p>The whole document: <a href="openapi">openapi</a></p>
+<table>{{range .}}<tr><td>{{.Method}}<td><code>{{.Path}}</code><td>{{.Summary}}</tr>
+{{end}}</table>
+`))
+
+// operation is a row of the page.
+type operation struct{ Method, Path, Summary string }
+
+// document answers what the API says of itself, which nobody needs a token for. False: the
+// request is for something else.
+func (s *Server) document(w http.ResponseWriter, r *http.Request) bool {
+	if r.Method != http.MethodGet {
+		return false
+	}
+
+	switch r.URL.Path {
+	case rootPath:
+		writeDocument(w, map[string]string{"id": "hyperfleet", "kind": "API", "href": rootPath, "version": s.contract.doc.Info.Version})
+	case BasePath + "/openapi":
+		writeDocument(w, s.contract.doc)
+	case BasePath + "/openapi.html":
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		w.Header().Set("Content-Security-Policy", "default-src 'none'")
+		_ = documentPage.Execute(w, s.operations())
+	default:
+		return false
+	}
+
+	setRoute(r.Context(), "GET "+strings.TrimPrefix(r.URL.Path, BasePath))
+
+	return true
+}
+
+func (s *Server) operations() []operation {
+	var out []operation
+
+	paths := s.contract.doc.Paths.Map()
+
+	for _, path := range slices.Sorted(maps.Keys(paths)) {
+		operations := paths[path].Operations()
+		for _, method := range slices.Sorted(maps.Keys(operations)) {
+			out = append(out, operation{method, BasePath + path, operations[method].Summary})
+		}
+	}
+
+	return out
+}
+
+func writeDocument(w http.ResponseWriter, document any) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(document) //nolint:errchkjson // of texts, and of what was read from JSON
+}

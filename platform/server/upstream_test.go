@@ -1,0 +1,201 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package server_test
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/hyperfleet/hyperfleet/api/openapi"
+)
+
+// What upstream's document of the API demands of an answer.
+var (
+	ofResource = []string{
+		"id", "kind", "name", "href", "spec", "generation", "created_time", "updated_time", "created_by", "updated_by", "status.conditions",
+	}
+	ofList     = []string{"items", "page", "size", "total"}
+	ofStatus   = []string{"adapter", "observed_generation", "conditions", "created_time", "last_report_time"}
+	ofProblem  = []string{"type", "title", "status", "code"}
+	ofChild    = append([]string{"owner_references.id", "owner_references.kind"}, ofResource...)
+	ofDocument = []string{"openapi", "paths", "components.schemas"}
+)
+
+// TestUpstreamOperations: each operation of upstream's document of the API, with what its
+// clients send and read. Our own document is held to in each test (fits).
+func TestUpstreamOperations(t *testing.T) {
+	t.Parallel()
+
+	a := serve(t, nil)
+	ids := map[string]string{}
+	report := func(adapter string, generation int32) any { return a.statusReport(adapter, generation, "True") }
+
+	for _, tc := range []struct {
+		operation string
+		body      any
+		status    int
+		has       []string
+		// keep is the name that the answer's id goes by in what follows.
+		keep string
+	}{
+		{"POST /clusters", `{"kind":"Cluster","name":"home","spec":{},"labels":{"a":"b"},"id":"mine","href":"/mine"}`, 201, ofResource, "C"},
+		{"POST /clusters", `{"kind":"Cluster","name":"home","spec":{}}`, 409, ofProblem, ""},
+		{"POST /clusters", `{"kind":"Cluster","spec":{}}`, 400, ofProblem, ""},
+		{"GET /clusters?search=name in ['home','away'] and created_by='anonymous'&page=1&size=5&order=created_time", nil, 200, ofList, ""},
+		{"GET /clusters/C", nil, 200, ofResource, ""},
+		{"GET /clusters/C?search=name='home'", nil, 200, ofResource, ""},
+		{"GET /clusters/C?search=name='other'", nil, 404, ofProblem, ""},
+		{"PATCH /clusters/C", `{"spec":{"a":1},"labels":{"env":"staging"}}`, 200, ofResource, ""},
+		{"PUT /clusters/C/statuses", report("dns", 2), 201, ofStatus, ""},
+		{"PUT /clusters/C/statuses", report("other", 2), 201, ofStatus, ""},
+		{"GET /clusters/C/statuses?search=adapter='dns'&page=1&size=5&order=created_time desc", nil, 200, ofList, ""},
+		{"POST /clusters/C/nodepools", `{"kind":"NodePool","name":"workers","spec":{}}`, 201, ofChild, "P"},
+		{"GET /clusters/C/nodepools?search=name='workers'&page=1&size=5&order=name", nil, 200, ofList, ""},
+		{"GET /nodepools?search=owner_id='C'&page=1&size=5&order=name", nil, 200, ofList, ""},
+		{"GET /clusters/C/nodepools/P", nil, 200, ofChild, ""},
+		{"PATCH /clusters/C/nodepools/P", `{"spec":{"a":1}}`, 200, ofChild, ""},
+		{"PUT /clusters/C/nodepools/P/statuses", report("machines", 2), 201, ofStatus, ""},
+		{"GET /clusters/C/nodepools/P/statuses?page=1&size=5", nil, 200, ofList, ""},
+		{"DELETE /clusters/C/nodepools/P", nil, 202, ofChild, ""},
+		{"POST /clusters/C/nodepools/P/force-delete", `{"reason":"r"}`, 204, nil, ""},
+		{"POST /resources", `{"kind":"Channel","name":"stable","spec":{},"labels":{}}`, 201, ofResource, "R"},
+		{"GET /resources?search=kind='Channel'&page=1&size=5&order=name", nil, 200, ofList, ""},
+		{"GET /resources/R", nil, 200, ofResource, ""},
+		{"PATCH /resources/R", `{"labels":{"a":"b"}}`, 200, ofResource, ""},
+		{"PUT /resources/R/statuses", report("other", 2), 201, ofStatus, ""},
+		{"GET /resources/R/statuses", nil, 200, ofList, ""},
+		{"DELETE /resources/R", nil, 202, ofResource, ""},
+		{"POST /resources/R/force-delete", `{"reason":"r"}`, 404, ofProblem, ""},
+		{"DELETE /clusters/C", nil, 202, ofResource, ""},
+		{"POST /clusters/C/force-delete", `{"reason":"r"}`, 204, nil, ""},
+		{"GET /clusters/C", nil, 404, ofProblem, ""},
+	} {
+		method, path, _ := strings.Cut(tc.operation, " ")
+
+		for name, id := range ids {
+			path = strings.NewReplacer("/"+name, "/"+id, "'"+name+"'", "'"+id+"'").Replace(path)
+		}
+
+		got := a.do(method, strings.ReplaceAll(path, " ", "%20"), tc.body)
+		if got.status != tc.status {
+			t.Errorf("%s: status %d, want %d: %s", tc.operation, got.status, tc.status, got.body)
+
+			continue
+		}
+
+		answer := lacks(t, tc.operation, got.body, tc.has)
+		if items, ok := answer["items"].([]any); ok && len(items) != 1 && !strings.Contains(path, "resources/") {
+			t.Errorf("%s: %d items", tc.operation, len(items))
+		}
+
+		if tc.keep != "" {
+			ids[tc.keep], _ = answer["id"].(string)
+		}
+	}
+}
+
+// lacks reports the fields that an answer has not, and gives it.
+func lacks(t *testing.T, what string, body []byte, fields []string) map[string]any {
+	t.Helper()
+
+	var answer map[string]any
+	if len(body) > 0 {
+		if err := json.Unmarshal(body, &answer); err != nil {
+			t.Fatalf("%s: %v: %s", what, err, body)
+		}
+	}
+
+	for _, field := range fields {
+		var at any = answer
+
+		for part := range strings.SplitSeq(field, ".") {
+			below, _ := at.(map[string]any)
+			at = below[part]
+		}
+
+		if at == nil {
+			t.Errorf("%s: no %s in %s", what, field, body)
+		}
+	}
+
+	return answer
+}
+
+// TestStatusesByPage: reports are told by pages, in an order, and those of some adapters.
+func TestStatusesByPage(t *testing.T) {
+	t.Parallel()
+
+	a := serve(t, nil)
+	at := "/clusters/" + a.create("/clusters", "home", nil).Id + "/statuses"
+
+	for _, adapter := range []string{"dns", "namespace", "other"} {
+		as[openapi.AdapterStatus](t, a.do("PUT", at, a.statusReport(adapter, 1, "True")), 201)
+	}
+
+	for query, want := range map[string]string{
+		"":                              "dns namespace other",
+		"?size=2":                       "dns namespace",
+		"?size=2&page=2":                "other",
+		"?page=9":                       "",
+		"?order=adapter%20desc&size=1":  "other",
+		"?search=adapter%20%3D%20'dns'": "dns",
+		"?search=adapter%20in%20('dns',%20'other')": "dns other",
+	} {
+		got := as[openapi.StatusList](t, a.do("GET", at+query, nil), 200)
+		names := []string{}
+
+		for _, one := range got.Items {
+			names = append(names, one.Adapter)
+		}
+
+		if strings.Join(names, " ") != want || got.Size != len(names) {
+			t.Errorf("%s: %v of %d, want %s", query, names, got.Total, want)
+		}
+	}
+
+	for _, query := range []string{"?order=name", "?order=adapter%20up", "?search=adapter", "?search=name%3D'a'", "?search=adapter%3D'a'%20x"} {
+		problemOf(t, a.do("GET", at+query, nil), "HYPERFLEET-VAL-007")
+	}
+}
+
+// TestDocument: the API tells what it is, without a token.
+func TestDocument(t *testing.T) {
+	t.Parallel()
+
+	a, _ := serveWithTokens(t)
+
+	for path, has := range map[string][]string{
+		"/openapi": ofDocument, "/openapi.html": nil, "/..": {"id", "kind", "href", "version"},
+	} {
+		url := a.url + path
+		if path == "/.." {
+			url = strings.TrimSuffix(a.url, "/v1")
+		}
+
+		response, err := http.Get(url) //nolint:noctx // of a server of this test
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		body, err := io.ReadAll(response.Body)
+		_ = response.Body.Close()
+
+		if err != nil || response.StatusCode != http.StatusOK {
+			t.Fatalf("%s: %d, %v", path, response.StatusCode, err)
+		}
+
+		if has == nil {
+			if !strings.Contains(string(body), "force-delete") {
+				t.Errorf("%s: %s", path, body)
+			}
+
+			continue
+		}
+
+		lacks(t, path, body, has)
+	}
+}
