@@ -365,7 +365,7 @@ func workloadRejections(path string) []rejection {
 	}
 
 	return []rejection{
-		{"unknown platform", change{path: anyMap{"type": "jenkins"}}, path + ".type", `"github-actions", "gitlab-ci", "buildkite", "generic"`},
+		{"unknown platform", change{path: anyMap{"type": "jenkins"}}, path + ".type", `"github-actions", "gitlab-ci", "buildkite", "forgejo-actions", "gitea-actions", "generic"`},
 		{"GitHub without settings", change{path: anyMap{"type": "github-actions"}}, path, "github-actions needs workload.config.github"},
 		{"GitLab without settings", change{path: anyMap{"type": "gitlab-ci"}}, path, "gitlab-ci needs workload.config.gitlab"},
 		{"Buildkite without settings", change{path: anyMap{"type": "buildkite"}}, path, "buildkite needs workload.config.buildkite"},
