@@ -69,8 +69,8 @@ func statusOf(err error) int {
 }
 
 func newRedactor(token string) log.Redactor {
-	// Tokens are 40 hexadecimal digits; and what follows the name of a secret.
-	return log.NewRedactor(regexp.MustCompile(`\b[0-9a-f]{40}\b|(?i:(bearer|token|access_token)[=: ]+)[A-Za-z0-9_.~+/-]{16,}=*|//[^/@\s]+@`), token)
+	// Tokens are 40 letters and digits; and what follows the name of a secret.
+	return log.NewRedactor(regexp.MustCompile(`\b[0-9A-Za-z]{40}\b|(?i:(bearer|token|access_token)[=: ]+)[A-Za-z0-9_.~+/-]{16,}=*|//[^/@\s]+@`), token)
 }
 
 // explain turns a failed call into what a person or the caller can act upon.
