@@ -50,7 +50,7 @@ func badConfigs() map[string]struct{ text, want string } {
 			"a credential is of no use with method callback",
 		},
 		"no platform":            {`{"method":"runner-token"}`, "platform is missing"},
-		"other platform":         {`{"method":"runner-token","platform":"jenkins"}`, `platform "jenkins" is not known to this bootstrap service: use github-actions, gitlab-ci, buildkite, generic`},
+		"other platform":         {`{"method":"runner-token","platform":"jenkins"}`, `platform "jenkins" is not known to this bootstrap service: use github-actions, gitlab-ci, buildkite, forgejo-actions, gitea-actions, generic`},
 		"no name":                {`{"method":"runner-token","platform":"github-actions"}`, "runner_name is missing"},
 		"no credential":          {`{"method":"runner-token","platform":"github-actions","runner_name":"a"}`, "the credential is missing"},
 		"token without URL":      {`{"method":"runner-token","platform":"github-actions","runner_name":"a","runner_token":"b"}`, "registration_url is missing"},

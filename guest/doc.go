@@ -11,9 +11,11 @@
 //
 // What runs the job depends on the CI platform, one file each: the runner of GitHub
 // Actions (github.go), gitlab-runner run-single (gitlab.go), buildkite-agent start
-// --acquire-job (buildkite.go), or a command of the pool (generic.go). Each gets its
-// secrets by environment, and tells by its output and its exit code how it fares. The
-// last report says how the job went and has the end of the output.
+// --acquire-job (buildkite.go), forgejo-runner one-job and act_runner daemon (gitea.go), or
+// a command of the pool (generic.go). Each gets its secrets by environment, or those of
+// gitea.go by a file of its account's alone, and tells by its output and its exit code how it
+// fares. The last report says how the job went, as far as the runner tells, and has the end
+// of the output.
 //
 // The job runs as the same user as its runner, and so can read what the runner was given.
 // Nothing there is worth more than this one machine's runner.

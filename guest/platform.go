@@ -19,6 +19,8 @@ const (
 	platformGitHub    = "github-actions"
 	platformGitLab    = "gitlab-ci"
 	platformBuildkite = "buildkite"
+	platformForgejo   = "forgejo-actions"
+	platformGitea     = "gitea-actions"
 	platformGeneric   = "generic"
 )
 
@@ -57,6 +59,10 @@ func platformOf(name string) platform {
 		return gitLab{}
 	case platformBuildkite:
 		return buildkite{}
+	case platformForgejo:
+		return forgejo{}
+	case platformGitea:
+		return gitea{}
 	case platformGeneric:
 		return generic{}
 	default:
@@ -65,7 +71,7 @@ func platformOf(name string) platform {
 }
 
 func platformNames() []string {
-	return []string{platformGitHub, platformGitLab, platformBuildkite, platformGeneric}
+	return []string{platformGitHub, platformGitLab, platformBuildkite, platformForgejo, platformGitea, platformGeneric}
 }
 
 // launch is how a runner is run. Paths are those of this process, with the root before

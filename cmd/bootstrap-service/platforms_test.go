@@ -15,10 +15,13 @@ import (
 	buildkitesim "github.com/hyperfleet/hyperfleet/sim/buildkite"
 	"github.com/hyperfleet/hyperfleet/sim/buildkite/buildkitetest"
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+	giteasim "github.com/hyperfleet/hyperfleet/sim/gitea"
+	"github.com/hyperfleet/hyperfleet/sim/gitea/giteatest"
 	gitlabsim "github.com/hyperfleet/hyperfleet/sim/gitlab"
 	"github.com/hyperfleet/hyperfleet/sim/gitlab/gitlabtest"
 	"github.com/hyperfleet/hyperfleet/workload"
 	"github.com/hyperfleet/hyperfleet/workload/buildkite"
+	"github.com/hyperfleet/hyperfleet/workload/gitea"
 	"github.com/hyperfleet/hyperfleet/workload/gitlab"
 )
 
@@ -178,6 +181,37 @@ func TestJobOfASimulatedBuildkite(t *testing.T) {
 			t.Errorf("ended with %+v\n%s", got, out)
 		}
 	})
+}
+
+// TestJobOfASimulatedForgejoOrGitea: the program runs the stand-ins of forgejo-runner and
+// act_runner, and the server sees the job done.
+func TestJobOfASimulatedForgejoOrGitea(t *testing.T) {
+	t.Parallel()
+
+	for _, platform := range []workload.Platform{gitea.Forgejo(), gitea.Gitea()} {
+		for name, tc := range jobCases() {
+			t.Run(platform.Traits().Slug+" "+name, func(t *testing.T) {
+				t.Parallel()
+
+				s := giteatest.New(t, giteasim.Options{Forgejo: platform.Traits().Slug == "forgejo"})
+				queued := s.Queue(control.JobSpec{Labels: []string{"linux"}, Command: tc.command})[0]
+				settings := &v1alpha1.GiteaConfig{URL: s.URL, Repository: giteatest.Repository, Labels: []string{"linux"}}
+				runner, provider := open(t, platform,
+					v1alpha1.BootstrapConfig{Forgejo: &v1alpha1.GiteaBootstrap{}, Gitea: &v1alpha1.GiteaBootstrap{}},
+					v1alpha1.WorkloadConfig{Forgejo: settings, Gitea: settings}, map[string]string{"token": giteatest.Token})
+
+				config := machine(t, provider, runner, &workload.Job{ID: queued.Key, Platform: runner.Platform})
+				dir, out := runMachine(t, config)
+
+				checkEnd(t, dir, out, api.PhaseFinished, api.ReasonJobDone, "of "+giteatest.Repository+": finished")
+				checkLog(t, dir, "declared successfully")
+
+				if got := s.State().Jobs[0]; got.Conclusion != tc.conclusion || got.RunnerName != "vm-1" {
+					t.Errorf("the server has job %+v\n%s", got, out)
+				}
+			})
+		}
+	}
 }
 
 func openBuildkite(t *testing.T, s *buildkitetest.Server) (workload.RunnerSpec, workload.Provider) {

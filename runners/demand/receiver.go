@@ -191,7 +191,7 @@ func (r *Receiver) answer(
 	case parser == nil:
 		return problem{
 			status: http.StatusNotFound, result: "unknownPlatform",
-			Error: "there is no such CI platform here", Fix: "use /webhooks/github, gitlab, buildkite or generic",
+			Error: "there is no such CI platform here", Fix: "use /webhooks/github, gitlab, buildkite, forgejo, gitea or generic",
 		}
 	case req.Method != http.MethodPost:
 		w.Header().Set("Allow", http.MethodPost)

@@ -265,6 +265,8 @@ func githubRejections() []rejection {
 		{"Buildkite's builds somewhere", bootstrapOf("buildkite", anyMap{"workDir": "work"}), "buildkite.workDir", "buildkite.workDir must be an absolute path"},
 		{"GitLab's runner somewhere", bootstrapOf("gitlab", anyMap{"program": "runner"}), "gitlab.program", "gitlab.program must be an absolute path"},
 		{"GitLab's builds somewhere", bootstrapOf("gitlab", anyMap{"workDir": "work"}), "gitlab.workDir", "gitlab.workDir must be an absolute path"},
+		{"Forgejo's runner somewhere", bootstrapOf("forgejo", anyMap{"program": "runner"}), "forgejo.program", "program must be an absolute path"},
+		{"Gitea's work somewhere", bootstrapOf("gitea", anyMap{"workDir": "work"}), "gitea.workDir", "workDir must be an absolute path"},
 		{"Secret name", pat(anyMap{"credentials": secretRef("A B", "k")}), "secretKeyRef.name", "name must be the name of a Secret"},
 		{"Secret key", pat(anyMap{"credentials": secretRef("a", "a/b")}), "secretKeyRef.key", "key must be a key of a Secret"},
 		{
@@ -366,6 +368,12 @@ func workloadRejections(path string) []rejection {
 	ofGitLab := func(settings anyMap) change {
 		return change{path: anyMap{"type": "gitlab-ci", "config": anyMap{"gitlab": settings}}}
 	}
+	ofForgejo := func(settings anyMap) change {
+		all := anyMap{"url": "https://git.example.com", "labels": list{"linux"}}
+		maps.Copy(all, settings)
+
+		return change{path: anyMap{"type": "forgejo-actions", "config": anyMap{"forgejo": all}}}
+	}
 	ofGeneric := func(settings anyMap) change {
 		all := anyMap{"source": "nightly", "command": list{"/usr/bin/make"}}
 		maps.Copy(all, settings)
@@ -380,10 +388,17 @@ func workloadRejections(path string) []rejection {
 	}
 
 	return []rejection{
-		{"unknown platform", change{path: anyMap{"type": "jenkins"}}, path + ".type", `"github-actions", "gitlab-ci", "buildkite", "generic"`},
+		{"unknown platform", change{path: anyMap{"type": "jenkins"}}, path + ".type", `"github-actions", "gitlab-ci", "buildkite", "forgejo-actions", "gitea-actions", "generic"`},
 		{"GitHub without settings", change{path: anyMap{"type": "github-actions"}}, path, "github-actions needs workload.config.github"},
 		{"GitLab without settings", change{path: anyMap{"type": "gitlab-ci"}}, path, "gitlab-ci needs workload.config.gitlab"},
 		{"Buildkite without settings", change{path: anyMap{"type": "buildkite"}}, path, "buildkite needs workload.config.buildkite"},
+		{"Forgejo without settings", change{path: anyMap{"type": "forgejo-actions"}}, path, "forgejo-actions needs workload.config.forgejo"},
+		{"Gitea without settings", change{path: anyMap{"type": "gitea-actions"}}, path, "gitea-actions needs workload.config.gitea"},
+		{"Forgejo by name", ofForgejo(anyMap{"url": "git.example.com"}), "forgejo.url", "url must be an https URL (http on loopback alone) such as https://git"},
+		{"Forgejo's repository without owner", ofForgejo(anyMap{"repository": "app"}), "forgejo.repository", "repository must be owner/name"},
+		{"Forgejo's organisation by URL", ofForgejo(anyMap{"organization": "https://a"}), "forgejo.organization", "organization must be the name of an organisation"},
+		{"repository and organisation", ofForgejo(anyMap{"repository": "a/b", "organization": "a"}), "config.forgejo", "choose at most one of repository and organization"},
+		{"labels with an image", ofForgejo(anyMap{"labels": list{"linux:docker://a"}}), "forgejo.labels", "should match"},
 		{"generic without settings", change{path: anyMap{"type": "generic"}}, path, "generic needs workload.config.generic"},
 		{"other platform's settings", change{path: anyMap{"type": "gitlab-ci", "config": anyMap{"github": anyMap{}}}}, path, "gitlab-ci needs workload.config.gitlab"},
 		{"labels in one text", ofGitHub(anyMap{"labels": list{"linux,x64"}}), path + ".config.github.labels", "labels must not hold a comma"},

@@ -44,6 +44,20 @@ func echoed() map[string]func(url string) forge {
 				},
 			}
 		},
+		v1alpha1.WorkloadForgejoActions: func(url string) forge {
+			return forge{
+				platform: all[v1alpha1.WorkloadForgejoActions],
+				config:   v1alpha1.BootstrapConfig{Forgejo: &v1alpha1.GiteaBootstrap{}},
+				load:     v1alpha1.WorkloadConfig{Forgejo: &v1alpha1.GiteaConfig{URL: url, Repository: "acme/shop", Labels: []string{"linux"}}},
+			}
+		},
+		v1alpha1.WorkloadGiteaActions: func(url string) forge {
+			return forge{
+				platform: all[v1alpha1.WorkloadGiteaActions],
+				config:   v1alpha1.BootstrapConfig{Gitea: &v1alpha1.GiteaBootstrap{}},
+				load:     v1alpha1.WorkloadConfig{Gitea: &v1alpha1.GiteaConfig{URL: url, Repository: "acme/shop", Labels: []string{"linux"}}},
+			}
+		},
 		v1alpha1.WorkloadBuildkite: func(url string) forge {
 			return forge{
 				platform: all[v1alpha1.WorkloadBuildkite],

@@ -48,6 +48,12 @@ type BootstrapConfig struct {
 	// buildkite holds credentials and settings of Buildkite.
 	// +optional
 	Buildkite *BuildkiteBootstrap `json:"buildkite,omitempty"`
+	// forgejo holds credentials and settings of Forgejo Actions.
+	// +optional
+	Forgejo *GiteaBootstrap `json:"forgejo,omitempty"`
+	// gitea holds credentials and settings of Gitea Actions.
+	// +optional
+	Gitea *GiteaBootstrap `json:"gitea,omitempty"`
 	// externalSecrets is where machines get their credential with method external-secrets.
 	// +optional
 	ExternalSecrets *ExternalSecrets `json:"externalSecrets,omitempty"`
@@ -223,6 +229,25 @@ type BuildkiteBootstrap struct {
 	// +kubebuilder:default=/tmp/runner-work
 	// +kubebuilder:validation:MaxLength=4096
 	// +kubebuilder:validation:XValidation:rule="self.startsWith('/')",message="buildkite.workDir must be an absolute path"
+	WorkDir string `json:"workDir,omitempty"`
+}
+
+// GiteaBootstrap holds what is needed to register runners with Forgejo or Gitea.
+type GiteaBootstrap struct {
+	// credentials is an access token of somebody who administers the repository, owns the
+	// organisation, or administers the instance. It never reaches a machine.
+	Credentials SecretValueSource `json:"credentials"`
+	// program is the path of the runner in the machine. Default: /usr/bin/forgejo-runner with
+	// Forgejo, /usr/bin/act_runner with Gitea.
+	// +optional
+	// +kubebuilder:validation:MaxLength=4096
+	// +kubebuilder:validation:XValidation:rule="self.startsWith('/')",message="program must be an absolute path"
+	Program string `json:"program,omitempty"`
+	// workDir of jobs.
+	// +optional
+	// +kubebuilder:default=/tmp/runner-work
+	// +kubebuilder:validation:MaxLength=4096
+	// +kubebuilder:validation:XValidation:rule="self.startsWith('/')",message="workDir must be an absolute path"
 	WorkDir string `json:"workDir,omitempty"`
 }
 

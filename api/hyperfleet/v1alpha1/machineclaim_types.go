@@ -164,7 +164,7 @@ type BootstrapInfo struct {
 	// +optional
 	Job string `json:"job,omitempty"`
 	// boundJob is the name of the RunnerJob that the runner was made for, where the
-	// platform binds runners to jobs (Buildkite, generic). It is written before the
+	// platform binds runners to jobs (Buildkite, Forgejo, generic). It is written before the
 	// credential is made.
 	// +optional
 	BoundJob string `json:"boundJob,omitempty"`

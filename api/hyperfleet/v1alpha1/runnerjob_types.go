@@ -29,7 +29,7 @@ const (
 // (docs/adr/0003).
 type RunnerJobSpec struct {
 	// platform is the workload type, e.g. github-actions.
-	// +kubebuilder:validation:Enum=github-actions;gitlab-ci;buildkite;generic
+	// +kubebuilder:validation:Enum=github-actions;gitlab-ci;buildkite;forgejo-actions;gitea-actions;generic
 	Platform string `json:"platform"`
 	// id of the job with the platform.
 	// +kubebuilder:validation:MinLength=1

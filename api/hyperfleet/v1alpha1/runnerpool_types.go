@@ -9,10 +9,12 @@ import (
 
 // Workload types.
 const (
-	WorkloadGitHubActions = "github-actions"
-	WorkloadGitLabCI      = "gitlab-ci"
-	WorkloadBuildkite     = "buildkite"
-	WorkloadGeneric       = "generic"
+	WorkloadGitHubActions  = "github-actions"
+	WorkloadGitLabCI       = "gitlab-ci"
+	WorkloadBuildkite      = "buildkite"
+	WorkloadForgejoActions = "forgejo-actions"
+	WorkloadGiteaActions   = "gitea-actions"
+	WorkloadGeneric        = "generic"
 )
 
 // AnnotationTemplateHash on a MachineClaim of a RunnerPool is a digest of the template and
@@ -21,7 +23,7 @@ const AnnotationTemplateHash = "hyperfleet.io/template-hash"
 
 // RunnerPoolSpec says what work a pool takes and how many machines it may have.
 // +kubebuilder:validation:XValidation:rule="!has(self.workload.config) || !has(self.workload.config.github) || !has(self.workload.config.github.runnerName)",message="workload.config.github.runnerName is for a MachineClaim: a pool gives each of its runners a name of its own"
-// +kubebuilder:validation:XValidation:rule="!(self.workload.type in ['buildkite', 'generic']) || ((!has(self.scaling.minReplicas) || self.scaling.minReplicas == 0) && !has(self.scaling.schedules) && (!has(self.scaling.warm) || ((!has(self.scaling.warm.idle) || self.scaling.warm.idle == 0) && (!has(self.scaling.warm.maxIdle) || self.scaling.warm.maxIdle == 0))))",message="a machine of a buildkite or generic pool is made for one job and can't wait for others: leave out scaling.minReplicas, schedules, warm.idle and warm.maxIdle; warm.stopped can be used"
+// +kubebuilder:validation:XValidation:rule="!(self.workload.type in ['buildkite', 'forgejo-actions', 'generic']) || ((!has(self.scaling.minReplicas) || self.scaling.minReplicas == 0) && !has(self.scaling.schedules) && (!has(self.scaling.warm) || ((!has(self.scaling.warm.idle) || self.scaling.warm.idle == 0) && (!has(self.scaling.warm.maxIdle) || self.scaling.warm.maxIdle == 0))))",message="a machine of a buildkite, forgejo-actions or generic pool is made for one job and can't wait for others: leave out scaling.minReplicas, schedules, warm.idle and warm.maxIdle; warm.stopped can be used"
 // +kubebuilder:validation:XValidation:rule="!has(self.lifecycle) || !has(self.lifecycle.keepFailed) || !has(self.lifecycle.keepFailed.machines) || !has(self.scaling.maxReplicas) || self.lifecycle.keepFailed.machines < self.scaling.maxReplicas",message="lifecycle.keepFailed.machines must be below scaling.maxReplicas: the machines that are kept count towards it"
 type RunnerPoolSpec struct {
 	// templateRef names the HypervisorMachineTemplate in the same namespace.
@@ -65,10 +67,12 @@ type RunnerPoolSpec struct {
 // +kubebuilder:validation:XValidation:rule="self.type != 'github-actions' || (has(self.config) && has(self.config.github))",message="workload.type github-actions needs workload.config.github"
 // +kubebuilder:validation:XValidation:rule="self.type != 'gitlab-ci' || (has(self.config) && has(self.config.gitlab))",message="workload.type gitlab-ci needs workload.config.gitlab"
 // +kubebuilder:validation:XValidation:rule="self.type != 'buildkite' || (has(self.config) && has(self.config.buildkite))",message="workload.type buildkite needs workload.config.buildkite"
+// +kubebuilder:validation:XValidation:rule="self.type != 'forgejo-actions' || (has(self.config) && has(self.config.forgejo))",message="workload.type forgejo-actions needs workload.config.forgejo"
+// +kubebuilder:validation:XValidation:rule="self.type != 'gitea-actions' || (has(self.config) && has(self.config.gitea))",message="workload.type gitea-actions needs workload.config.gitea"
 // +kubebuilder:validation:XValidation:rule="self.type != 'generic' || (has(self.config) && has(self.config.generic))",message="workload.type generic needs workload.config.generic"
 type Workload struct {
 	// type of the CI platform.
-	// +kubebuilder:validation:Enum=github-actions;gitlab-ci;buildkite;generic
+	// +kubebuilder:validation:Enum=github-actions;gitlab-ci;buildkite;forgejo-actions;gitea-actions;generic
 	Type string `json:"type"`
 	// config of the platform.
 	// +optional
@@ -89,6 +93,12 @@ type WorkloadConfig struct {
 	// buildkite settings.
 	// +optional
 	Buildkite *BuildkiteConfig `json:"buildkite,omitempty"`
+	// forgejo settings.
+	// +optional
+	Forgejo *GiteaConfig `json:"forgejo,omitempty"`
+	// gitea settings.
+	// +optional
+	Gitea *GiteaConfig `json:"gitea,omitempty"`
 	// generic settings.
 	// +optional
 	Generic *GenericConfig `json:"generic,omitempty"`
@@ -137,6 +147,33 @@ type GitHubActionsConfig struct {
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^[A-Za-z0-9_.-]+$')",message="scaleSet must be a name of letters, digits, '_', '.' and '-'"
 	ScaleSet string `json:"scaleSet,omitempty"`
+}
+
+// GiteaConfig configures runners of Forgejo Actions or Gitea Actions. Without repository and
+// organization they are the whole instance's.
+// +kubebuilder:validation:XValidation:rule="!(has(self.repository) && has(self.organization))",message="choose at most one of repository and organization"
+type GiteaConfig struct {
+	// url of the instance, with its path if it has one.
+	// +kubebuilder:validation:MaxLength=2048
+	// +kubebuilder:validation:XValidation:rule="isURL(self) && url(self).getHostname() != '' && (url(self).getScheme() == 'https' || url(self).getScheme() == 'http' && url(self).getHostname() in ['localhost', '127.0.0.1', '::1'])",message="url must be an https URL (http on loopback alone) such as https://git.example.com"
+	URL string `json:"url"`
+	// repository as owner/name that the runners belong to.
+	// +optional
+	// +kubebuilder:validation:MaxLength=201
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+$')",message="repository must be owner/name"
+	Repository string `json:"repository,omitempty"`
+	// organization that the runners belong to.
+	// +optional
+	// +kubebuilder:validation:MaxLength=100
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9_.-]+$')",message="organization must be the name of an organisation, not a URL"
+	Organization string `json:"organization,omitempty"`
+	// labels of the runners. A job runs on a runner that has all labels of its runs-on.
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=100
+	// +kubebuilder:validation:items:MaxLength=255
+	// +kubebuilder:validation:items:Pattern=`^[^\s,:]+$`
+	Labels []string `json:"labels"`
 }
 
 // GitLabCIConfig configures runners of GitLab CI.

@@ -39,7 +39,7 @@ func TestOptions(t *testing.T) {
 		},
 		{
 			name: "platform", args: "--platform jenkins",
-			want: []string{`--platform must be one of github, gitlab, buildkite, generic, not "jenkins"`},
+			want: []string{`--platform must be one of github, gitlab, buildkite, forgejo, gitea, generic, not "jenkins"`},
 		},
 		{name: "machines", args: "--vm xen", want: []string{`--vm must be sim or qemu, not "xen"`}},
 		{name: "an image for simulated machines", args: "--image x", want: []string{"need --vm qemu"}},

@@ -92,6 +92,8 @@ func platforms() []platform {
 				}
 			},
 		},
+		gitea("forgejo", "Forgejo", v1alpha1.WorkloadForgejoActions),
+		gitea("gitea", "Gitea", v1alpha1.WorkloadGiteaActions),
 		{
 			name: "generic", title: "webhook", export: "FORGESIM_JOBS_URL",
 			flags:     func(string) []string { return []string{"--source", repository} },
@@ -105,6 +107,31 @@ func platforms() []platform {
 					}},
 				}
 			},
+		},
+	}
+}
+
+// gitea is Gitea or Forgejo, whose settings are of the same form.
+func gitea(name, title, workload string) platform {
+	return platform{
+		name: name, title: title, export: strings.ToUpper(name) + "_URL", loses: true,
+		flags:  func(file string) []string { return []string{"--repo", repository, "--token-file", file} },
+		labels: []string{"linux", "hyperfleet"},
+		bootstrap: func(setting) *v1alpha1.BootstrapConfig {
+			settings := &v1alpha1.GiteaBootstrap{Credentials: *secretKey(secretForge, keyToken)}
+			if name == "forgejo" {
+				return &v1alpha1.BootstrapConfig{Forgejo: settings}
+			}
+
+			return &v1alpha1.BootstrapConfig{Gitea: settings}
+		},
+		workload: func(s setting, labels []string) v1alpha1.Workload {
+			settings := &v1alpha1.GiteaConfig{URL: s.forgeURL, Repository: repository, Labels: labels}
+			if name == "forgejo" {
+				return v1alpha1.Workload{Type: workload, Config: &v1alpha1.WorkloadConfig{Forgejo: settings}}
+			}
+
+			return v1alpha1.Workload{Type: workload, Config: &v1alpha1.WorkloadConfig{Gitea: settings}}
 		},
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 	"github.com/hyperfleet/hyperfleet/workload/buildkite"
 	"github.com/hyperfleet/hyperfleet/workload/generic"
+	"github.com/hyperfleet/hyperfleet/workload/gitea"
 	"github.com/hyperfleet/hyperfleet/workload/github"
 	"github.com/hyperfleet/hyperfleet/workload/gitlab"
 )
@@ -15,9 +16,11 @@ import (
 // Platforms are the CI platforms that there are, by workload type.
 func Platforms() map[string]workload.Platform {
 	return map[string]workload.Platform{
-		v1alpha1.WorkloadBuildkite:     buildkite.Platform{},
-		v1alpha1.WorkloadGeneric:       generic.Platform{},
-		v1alpha1.WorkloadGitHubActions: github.NewPlatform(),
-		v1alpha1.WorkloadGitLabCI:      gitlab.Platform{},
+		v1alpha1.WorkloadBuildkite:      buildkite.Platform{},
+		v1alpha1.WorkloadForgejoActions: gitea.Forgejo(),
+		v1alpha1.WorkloadGiteaActions:   gitea.Gitea(),
+		v1alpha1.WorkloadGeneric:        generic.Platform{},
+		v1alpha1.WorkloadGitHubActions:  github.NewPlatform(),
+		v1alpha1.WorkloadGitLabCI:       gitlab.Platform{},
 	}
 }

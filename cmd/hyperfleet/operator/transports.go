@@ -14,6 +14,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor/proxmox"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 	"github.com/hyperfleet/hyperfleet/workload/buildkite"
+	"github.com/hyperfleet/hyperfleet/workload/gitea"
 	"github.com/hyperfleet/hyperfleet/workload/github"
 	"github.com/hyperfleet/hyperfleet/workload/gitlab"
 )
@@ -50,6 +51,10 @@ func (t *Transports) platform(kind string, next http.RoundTripper) http.RoundTri
 		return t.calls.Transport("github", github.Operation, next)
 	case v1alpha1.WorkloadGitLabCI:
 		return t.calls.Transport("gitlab", gitlab.Operation, next)
+	case v1alpha1.WorkloadForgejoActions:
+		return t.calls.Transport("forgejo", gitea.Operation, next)
+	case v1alpha1.WorkloadGiteaActions:
+		return t.calls.Transport("gitea", gitea.Operation, next)
 	default:
 		return t.calls.Transport(kind, buildkite.Operation, next)
 	}

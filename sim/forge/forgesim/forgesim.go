@@ -22,10 +22,14 @@ commands:
   gitlab-runner run-single     stand-in gitlab-runner
   buildkite                    serve a simulated Buildkite (forgesim buildkite -h)
   buildkite-agent start ARGS   stand-in buildkite-agent
+  forgejo                      serve a simulated Forgejo (forgesim forgejo -h)
+  forgejo-runner one-job ARGS  stand-in forgejo-runner
+  gitea                        serve a simulated Gitea (forgesim gitea -h)
+  act_runner daemon            stand-in act_runner
   runner [--root DIR] VERB     stand-in runner: config, config remove, or run
   generic                      serve a simulated sender of jobs (forgesim generic -h)
   generic-job                  do the job of HYPERFLEET_JOB_ID and HYPERFLEET_JOB_URL
-  image [--link] DIR           lay out DIR/opt/actions-runner, DIR/usr/bin/gitlab-runner and .../buildkite-agent
+  image [--link] DIR           lay out DIR/opt/actions-runner, and the other stand-ins in DIR/usr/bin
 `
 
 // Exit codes of the simulators and of image; the stand-ins have the codes of what they stand for.
@@ -53,6 +57,12 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return runSite(ctx, startBuildkite, args[1:], stdout, stderr)
 	case "buildkite-agent":
 		return runBuildkiteAgent(ctx, args[1:], stdout, stderr)
+	case "forgejo":
+		return runSite(ctx, startGitea(true), args[1:], stdout, stderr)
+	case "gitea":
+		return runSite(ctx, startGitea(false), args[1:], stdout, stderr)
+	case "forgejo-runner", "act_runner":
+		return runGiteaRunner(ctx, args[1:], stdout, stderr)
 	case "runner":
 		return runRunner(ctx, args[1:], stdout, stderr)
 	case "generic":
@@ -108,6 +118,9 @@ func runImage(args []string, stderr io.Writer) error {
 		return err
 	}
 	if err := layBuildkiteAgent(flags.Arg(0)); err != nil {
+		return err
+	}
+	if err := layGiteaRunners(flags.Arg(0)); err != nil {
 		return err
 	}
 	return layGenericJob(flags.Arg(0))

@@ -1,0 +1,205 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package simrunner
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Exit codes of the real ones: a failed job is no failure of the runner.
+const (
+	ExitSuccess = 0
+	ExitError   = 1
+)
+
+// version the runner claims to be.
+const version = "v12.9.0"
+
+// fetchInterval is how often a job is asked for.
+const fetchInterval = 2 * time.Second
+
+// Program is one invocation.
+type Program struct {
+	Stdout io.Writer
+	Stderr io.Writer
+	// Dir is where act_runner's settings are; default the working directory.
+	Dir string
+	// Fetch is how often a job is asked for; default 2 s.
+	Fetch time.Duration
+
+	writing sync.Mutex
+}
+
+// connection is what a runner connects with.
+type connection struct {
+	Address   string   `json:"address"`
+	UUID      string   `json:"uuid"`
+	Token     string   `json:"token"`
+	Name      string   `json:"name"`
+	Labels    []string `json:"labels"`
+	Ephemeral bool     `json:"ephemeral"`
+
+	handle string
+	wait   bool
+}
+
+type list []string
+
+// String joins the list.
+func (l *list) String() string { return strings.Join(*l, ",") }
+
+// Set adds to it.
+func (l *list) Set(value string) error {
+	*l = append(*l, strings.Split(value, ",")...)
+	return nil
+}
+
+// Main runs "daemon" or "one-job OPTIONS" and returns the exit code. When ctx ends (SIGINT,
+// SIGTERM) a job that runs is cancelled.
+func (p *Program) Main(ctx context.Context, args []string) int {
+	if p.Fetch <= 0 {
+		p.Fetch = fetchInterval
+	}
+	conn, err := p.read(args)
+	if err != nil {
+		_, _ = fmt.Fprintln(p.Stderr, "Error:", err)
+		return ExitError
+	}
+	return p.run(ctx, conn)
+}
+
+func (p *Program) read(args []string) (connection, error) {
+	var conn connection
+	if len(args) == 0 {
+		return conn, errors.New("the stand-in knows the commands daemon and one-job only")
+	}
+	switch args[0] {
+	case "daemon":
+		if len(args) > 1 {
+			return conn, fmt.Errorf("unexpected argument %q", args[1])
+		}
+		text, err := os.ReadFile(p.path(".runner"))
+		if err != nil {
+			p.log("error", "registration file not found, please register the runner first")
+			return conn, fmt.Errorf("read the registration: %w", err)
+		}
+		if err := json.Unmarshal(text, &conn); err != nil {
+			return conn, fmt.Errorf("failed to load registration file: %w", err)
+		}
+		if !conn.Ephemeral {
+			return conn, errors.New("the stand-in runs ephemeral runners only")
+		}
+		conn.wait = true
+		return conn, nil
+	case "one-job":
+		return p.options(args[1:])
+	default:
+		return conn, fmt.Errorf("unknown command %q", args[0])
+	}
+}
+
+func (p *Program) path(name string) string {
+	if p.Dir == "" {
+		return name
+	}
+	return p.Dir + "/" + name
+}
+
+func (p *Program) options(args []string) (connection, error) {
+	var (
+		conn   connection
+		labels list
+		from   string
+	)
+	flags := flag.NewFlagSet("one-job", flag.ContinueOnError)
+	flags.SetOutput(p.Stderr)
+	flags.StringVar(&conn.Address, "url", "", "URL of the server")
+	flags.StringVar(&conn.UUID, "uuid", "", "UUID of the runner")
+	flags.StringVar(&from, "token-url", "", "where the token is, such as file:/etc/token")
+	flags.Var(&labels, "label", "label of the runner (repeatable)")
+	flags.StringVar(&conn.handle, "handle", "", "handle of the job to run")
+	flags.BoolVar(&conn.wait, "wait", false, "wait for a job")
+	if err := flags.Parse(args); err != nil {
+		return conn, fmt.Errorf("parse options: %w", err)
+	}
+	file, ok := strings.CutPrefix(from, "file:")
+	if flags.NArg() > 0 || conn.Address == "" || conn.UUID == "" || !ok {
+		return conn, errors.New("invalid configuration: `url`, `uuid` or `token-url` is empty, or an argument is unexpected")
+	}
+	text, err := os.ReadFile(strings.TrimPrefix(file, "//"))
+	if err != nil {
+		return conn, fmt.Errorf("invalid configuration: invalid `token-url`: %w", err)
+	}
+	conn.Token, conn.Labels = strings.TrimSpace(string(text)), labels
+	return conn, nil
+}
+
+func (p *Program) run(ctx context.Context, conn connection) int {
+	p.log("info", "Starting job")
+	c := newClient(conn)
+	names := make([]string, 0, len(conn.Labels))
+	for _, label := range conn.Labels {
+		name, schema, _ := strings.Cut(label, ":")
+		if schema != "host" {
+			p.log("error", "daemon Docker Engine socket not found and docker_host config was invalid")
+			return ExitError
+		}
+		names = append(names, name)
+	}
+	var declared struct {
+		Runner struct {
+			Name   string   `json:"name"`
+			Labels []string `json:"labels"`
+		} `json:"runner"`
+	}
+	if err := c.call(ctx, "Declare", map[string]any{"version": version, "labels": names}, &declared); err != nil {
+		p.log("error", "fail to invoke Declare", "error", err.Error())
+		return ExitError
+	}
+	p.log("info", fmt.Sprintf("runner: %s, with version: %s, with labels: %v, declared successfully",
+		declared.Runner.Name, version, declared.Runner.Labels))
+	for {
+		task, err := c.fetch(ctx)
+		if err != nil && ctx.Err() == nil {
+			p.log("error", "failed to fetch task", "error", err.Error())
+			if isUnregistered(err) {
+				return ExitError
+			}
+		}
+		if task != nil {
+			p.work(ctx, c, task)
+			p.log("info", "single task poller is shutting down")
+			return ExitSuccess
+		}
+		if !conn.wait {
+			return ExitError
+		}
+		select {
+		case <-time.After(p.Fetch):
+		case <-ctx.Done():
+			p.log("info", "single task poller is shutting down")
+			return ExitSuccess
+		}
+	}
+}
+
+// log writes a line as the real ones do.
+func (p *Program) log(level, message string, fields ...string) {
+	line := fmt.Sprintf("time=%q level=%s msg=%q", time.Now().Format(time.RFC3339), level, message)
+	for i := 0; i+1 < len(fields); i += 2 {
+		line += fmt.Sprintf(" %s=%q", fields[i], fields[i+1])
+	}
+	p.writing.Lock()
+	defer p.writing.Unlock()
+	_, _ = fmt.Fprintln(p.Stderr, line)
+}
