@@ -9,7 +9,6 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
-	"io"
 	"log/slog"
 	"math/big"
 	"os"
@@ -27,7 +26,7 @@ func TestCertificateIsReadAgain(t *testing.T) {
 	dir := t.TempDir()
 	s := &server{
 		cfg: config.Webhooks{CertFile: filepath.Join(dir, "tls.crt"), KeyFile: filepath.Join(dir, "tls.key")},
-		log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		log: slog.New(slog.DiscardHandler),
 	}
 
 	if _, err := s.certificate(t.Context()); err == nil {

@@ -118,18 +118,18 @@ func (p *pod) mount(t *testing.T, env *kube.Env, dir, namespace string, spec *co
 func (p *pod) ready(t *testing.T) bool {
 	t.Helper()
 
-	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	caller := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+p.ports["8081"]+"/readyz", http.NoBody)
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	response, err := client.Do(request)
+	response, err := caller.Do(request)
 	if err != nil {
 		return false
 	}
-	defer response.Body.Close() //nolint:errcheck // nothing was read
+	defer response.Body.Close()
 
 	return response.StatusCode == http.StatusOK
 }
