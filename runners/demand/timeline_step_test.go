@@ -421,9 +421,8 @@ func TestEndThatNobodySaw(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	later := reconciler(clocktesting.NewFakePassiveClock(now.Add(time.Minute)), nil)
-	pass(t, later, key)
-	pass(t, later, key)
+	clk = clocktesting.NewFakePassiveClock(now.Add(time.Minute))
+	passTwice(t, clk, reconciler(clk, nil), key)
 
 	got := read(t, key).Status.Timeline
 	last := got[len(got)-1]

@@ -429,7 +429,10 @@ func lifecycleRejections() []rejection {
 		)
 	}
 
-	return rows
+	return append(rows, rejection{
+		"keepFailed time of zero", change{"spec.lifecycle": anyMap{"keepFailed": anyMap{"time": "0s"}}},
+		"spec.lifecycle.keepFailed.time", "time must be a time above zero such as",
+	})
 }
 
 func poolRejections() []rejection {
@@ -438,6 +441,11 @@ func poolRejections() []rejection {
 		{"name with a dot", change{"metadata.name": "a.b"}, "", "begins the host names of its machines"},
 		{"template by path", change{"spec.templateRef.name": "ns/a"}, "spec.templateRef.name", "name must be the name of an object"},
 		{"one name for all runners", change{"spec.workload.config.github.runnerName": "r1"}, "spec", "runnerName is for a MachineClaim"},
+		{
+			"all machines kept", change{
+				"spec.lifecycle": anyMap{"keepFailed": anyMap{"machines": int64(2)}}, "spec.scaling": anyMap{"maxReplicas": int64(2)},
+			}, "spec", "lifecycle.keepFailed.machines must be below scaling.maxReplicas",
+		},
 		{"min above max", change{"spec.scaling": anyMap{"minReplicas": int64(5), "maxReplicas": int64(2)}}, "spec.scaling", "must not be above scaling.maxReplicas"},
 		{"min above the default max", change{"spec.scaling": anyMap{"minReplicas": int64(11)}}, "spec.scaling", "must not be above scaling.maxReplicas"},
 		{"min below zero", change{"spec.scaling": anyMap{"minReplicas": int64(-1)}}, "spec.scaling.minReplicas", "greater than or equal to 0"},
