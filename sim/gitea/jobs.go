@@ -229,7 +229,10 @@ func (s *Server) giteaJSON(j *job) map[string]any {
 
 func (s *Server) answerGiteaJobs(c *call) reply {
 	wanted := c.r.URL.Query()["status"]
-	known := []string{"pending", "waiting", "requested", "action_required", "queued", "in_progress", "completed", "failure", "success", "skipped", "neutral"}
+	known := []string{
+		"pending", "waiting", "requested", "action_required", "queued", "in_progress", "completed", "failure", "success", "skipped",
+		"neutral",
+	}
 	for _, status := range wanted {
 		if !slices.Contains(known, status) {
 			return fail(http.StatusBadRequest, "invalid status %s", status)
@@ -237,7 +240,8 @@ func (s *Server) answerGiteaJobs(c *call) reply {
 	}
 	var found []map[string]any
 	for _, j := range s.inOrder(c) {
-		if status, conclusion := j.giteaStatus(); len(wanted) == 0 || slices.Contains(wanted, status) || slices.Contains(wanted, conclusion) {
+		status, conclusion := j.giteaStatus()
+		if len(wanted) == 0 || slices.Contains(wanted, status) || slices.Contains(wanted, conclusion) {
 			found = append(found, s.giteaJSON(j))
 		}
 	}
@@ -281,9 +285,11 @@ func (s *Server) answerTasks(c *call) reply {
 	for _, j := range s.inOrder(c) {
 		if j.task > 0 {
 			found = append(found, map[string]any{
-				"id": j.task, "name": j.name, "head_branch": "main", "head_sha": strings.Repeat("a", 40), "run_number": j.run, "event": "push",
+				"id": j.task, "name": j.name, "head_branch": "main", "head_sha": strings.Repeat("a", 40), "run_number": j.run,
+				"event":         "push",
 				"display_title": "Build", "status": j.status, "workflow_id": "ci.yml", "url": s.base + "/" + j.repo.path + "/actions/runs/" +
-					strconv.FormatInt(j.run, 10), "created_at": stamp(j.created), "updated_at": stamp(j.touched), "run_started_at": stamp(j.started),
+					strconv.FormatInt(j.run, 10),
+				"created_at": stamp(j.created), "updated_at": stamp(j.touched), "run_started_at": stamp(j.started),
 			})
 		}
 	}

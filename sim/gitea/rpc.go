@@ -29,7 +29,8 @@ const (
 
 func refuseRPC(code, message string) reply {
 	status := map[string]int{
-		codeUnauthenticated: http.StatusUnauthorized, codeUnavailable: http.StatusServiceUnavailable, codeInvalid: http.StatusBadRequest,
+		codeUnauthenticated: http.StatusUnauthorized, codeUnavailable: http.StatusServiceUnavailable,
+		codeInvalid: http.StatusBadRequest,
 	}[code]
 	if status == 0 {
 		status = http.StatusInternalServerError
@@ -210,7 +211,8 @@ func (s *Server) answerFetch(c *rpc) reply {
 	}
 	var found *job
 	for _, j := range s.jobs {
-		if j.status == statusWaiting && c.by.takes(j) && (c.said.Handle == "" || c.said.Handle == j.handle) && (found == nil || j.id < found.id) {
+		asked := c.said.Handle == "" || c.said.Handle == j.handle
+		if j.status == statusWaiting && c.by.takes(j) && asked && (found == nil || j.id < found.id) {
 			found = j
 		}
 	}
@@ -261,7 +263,8 @@ func (s *Server) answerUpdateTask(c *rpc) reply {
 		return refuseRPC(codeUnknown, "invalid runner for task")
 	}
 	results := map[string]string{
-		"RESULT_SUCCESS": statusSuccess, "RESULT_FAILURE": statusFailure, "RESULT_CANCELLED": statusCancelled, "RESULT_SKIPPED": statusFailure,
+		"RESULT_SUCCESS": statusSuccess, "RESULT_FAILURE": statusFailure, "RESULT_CANCELLED": statusCancelled,
+		"RESULT_SKIPPED": statusFailure,
 	}
 	if !j.over() {
 		j.touched, c.by.active = s.now(), s.now()
