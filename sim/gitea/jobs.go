@@ -216,7 +216,8 @@ func (s *Server) giteaJSON(j *job) map[string]any {
 		"html_url": fmt.Sprintf("%s/%s/actions/runs/%d/jobs/%d", s.base, j.repo.path, j.run, j.id), "run_id": j.run,
 		"run_url": fmt.Sprintf("%s/api/v1/repos/%s/actions/runs/%d", s.base, j.repo.path, j.run), "name": j.name,
 		"labels": append([]string{}, j.labels...), "run_attempt": 1, "head_sha": strings.Repeat("a", 40), "head_branch": "main",
-		"status": status, "steps": []any{}, "created_at": stamp(j.created), "started_at": stamp(j.started), "completed_at": stamp(j.stopped),
+		"status": status, "steps": []any{},
+		"created_at": stamp(j.created), "started_at": stamp(j.started), "completed_at": stamp(j.stopped),
 	}
 	if conclusion != "" {
 		out["conclusion"] = conclusion

@@ -163,7 +163,8 @@ func (s *Server) answerPing(c *rpc) reply {
 
 func runnerMessage(r *runner, token string) map[string]any {
 	out := map[string]any{
-		"id": strconv.FormatInt(r.id, 10), "uuid": r.uuid, "name": r.name, "version": r.version, "labels": r.labels, "ephemeral": r.ephemeral,
+		"id": strconv.FormatInt(r.id, 10), "uuid": r.uuid, "name": r.name, "version": r.version,
+		"labels": r.labels, "ephemeral": r.ephemeral,
 	}
 	if token != "" {
 		out["token"] = token
