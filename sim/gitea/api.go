@@ -45,7 +45,9 @@ type reply struct {
 func ok(body any) reply { return reply{status: http.StatusOK, body: body} }
 
 func fail(status int, format string, args ...any) reply {
-	return reply{status: status, body: map[string]any{"message": fmt.Sprintf(format, args...), "url": "https://gitea.invalid/api/swagger"}}
+	return reply{status: status, body: map[string]any{
+		"message": fmt.Sprintf(format, args...), "url": "https://gitea.invalid/api/swagger",
+	}}
 }
 
 func notFound() reply { return fail(http.StatusNotFound, "The target couldn't be found.") }
@@ -63,8 +65,10 @@ func pages() []string { return []string{"page", "limit"} }
 func (s *Server) scoped() map[string]endpoint {
 	if s.opts.Forgejo {
 		return map[string]endpoint{
-			"GET /actions/runners":         {params: append(pages(), "visible"), answer: (*Server).answerRunners},
-			"POST /actions/runners":        {fields: []string{"name", "description", "ephemeral"}, answer: (*Server).answerMakeRunner},
+			"GET /actions/runners": {params: append(pages(), "visible"), answer: (*Server).answerRunners},
+			"POST /actions/runners": {
+				fields: []string{"name", "description", "ephemeral"}, answer: (*Server).answerMakeRunner,
+			},
 			"GET /actions/runners/{id}":    {answer: (*Server).answerRunner},
 			"DELETE /actions/runners/{id}": {answer: (*Server).answerDeleteRunner},
 			"GET /actions/runners/jobs":    {params: []string{"labels"}, answer: (*Server).answerForgejoJobs},
@@ -76,7 +80,9 @@ func (s *Server) scoped() map[string]endpoint {
 		"GET /actions/runners/{id}":                {answer: (*Server).answerRunner},
 		"PATCH /actions/runners/{id}":              {fields: []string{"disabled"}, answer: (*Server).answerEditRunner},
 		"DELETE /actions/runners/{id}":             {answer: (*Server).answerDeleteRunner},
-		"GET /actions/jobs":                        {params: append(pages(), "status", "sort", "order"), answer: (*Server).answerGiteaJobs},
+		"GET /actions/jobs": {
+			params: append(pages(), "status", "sort", "order"), answer: (*Server).answerGiteaJobs,
+		},
 	}
 }
 
@@ -191,8 +197,10 @@ func (s *Server) authenticate(c *call, route string) *reply {
 	if c.r.Method == http.MethodGet {
 		level = "read:"
 	}
-	if slices.Contains(token.Scopes, "all") || slices.Contains(token.Scopes, level+category) || slices.Contains(token.Scopes, "write:"+category) {
-		return nil
+	for _, opens := range []string{"all", level + category, "write:" + category} {
+		if slices.Contains(token.Scopes, opens) {
+			return nil
+		}
 	}
 	out := fail(http.StatusForbidden, "token does not have at least one of required scope(s), required=[%s%s], token scope=%s",
 		level, category, strings.Join(token.Scopes, ","))

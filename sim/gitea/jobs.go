@@ -216,7 +216,8 @@ func (s *Server) giteaJSON(j *job) map[string]any {
 		"html_url": fmt.Sprintf("%s/%s/actions/runs/%d/jobs/%d", s.base, j.repo.path, j.run, j.id), "run_id": j.run,
 		"run_url": fmt.Sprintf("%s/api/v1/repos/%s/actions/runs/%d", s.base, j.repo.path, j.run), "name": j.name,
 		"labels": append([]string{}, j.labels...), "run_attempt": 1, "head_sha": strings.Repeat("a", 40), "head_branch": "main",
-		"status": status, "steps": []any{}, "created_at": stamp(j.created), "started_at": stamp(j.started), "completed_at": stamp(j.stopped),
+		"status": status, "steps": []any{},
+		"created_at": stamp(j.created), "started_at": stamp(j.started), "completed_at": stamp(j.stopped),
 	}
 	if conclusion != "" {
 		out["conclusion"] = conclusion
@@ -229,7 +230,10 @@ func (s *Server) giteaJSON(j *job) map[string]any {
 
 func (s *Server) answerGiteaJobs(c *call) reply {
 	wanted := c.r.URL.Query()["status"]
-	known := []string{"pending", "waiting", "requested", "action_required", "queued", "in_progress", "completed", "failure", "success", "skipped", "neutral"}
+	known := []string{
+		"pending", "waiting", "requested", "action_required", "queued", "in_progress", "completed", "failure", "success", "skipped",
+		"neutral",
+	}
 	for _, status := range wanted {
 		if !slices.Contains(known, status) {
 			return fail(http.StatusBadRequest, "invalid status %s", status)
@@ -237,7 +241,8 @@ func (s *Server) answerGiteaJobs(c *call) reply {
 	}
 	var found []map[string]any
 	for _, j := range s.inOrder(c) {
-		if status, conclusion := j.giteaStatus(); len(wanted) == 0 || slices.Contains(wanted, status) || slices.Contains(wanted, conclusion) {
+		status, conclusion := j.giteaStatus()
+		if len(wanted) == 0 || slices.Contains(wanted, status) || slices.Contains(wanted, conclusion) {
 			found = append(found, s.giteaJSON(j))
 		}
 	}
@@ -281,9 +286,11 @@ func (s *Server) answerTasks(c *call) reply {
 	for _, j := range s.inOrder(c) {
 		if j.task > 0 {
 			found = append(found, map[string]any{
-				"id": j.task, "name": j.name, "head_branch": "main", "head_sha": strings.Repeat("a", 40), "run_number": j.run, "event": "push",
+				"id": j.task, "name": j.name, "head_branch": "main", "head_sha": strings.Repeat("a", 40), "run_number": j.run,
+				"event":         "push",
 				"display_title": "Build", "status": j.status, "workflow_id": "ci.yml", "url": s.base + "/" + j.repo.path + "/actions/runs/" +
-					strconv.FormatInt(j.run, 10), "created_at": stamp(j.created), "updated_at": stamp(j.touched), "run_started_at": stamp(j.started),
+					strconv.FormatInt(j.run, 10),
+				"created_at": stamp(j.created), "updated_at": stamp(j.touched), "run_started_at": stamp(j.started),
 			})
 		}
 	}

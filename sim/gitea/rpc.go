@@ -29,7 +29,8 @@ const (
 
 func refuseRPC(code, message string) reply {
 	status := map[string]int{
-		codeUnauthenticated: http.StatusUnauthorized, codeUnavailable: http.StatusServiceUnavailable, codeInvalid: http.StatusBadRequest,
+		codeUnauthenticated: http.StatusUnauthorized, codeUnavailable: http.StatusServiceUnavailable,
+		codeInvalid: http.StatusBadRequest,
 	}[code]
 	if status == 0 {
 		status = http.StatusInternalServerError
@@ -162,7 +163,8 @@ func (s *Server) answerPing(c *rpc) reply {
 
 func runnerMessage(r *runner, token string) map[string]any {
 	out := map[string]any{
-		"id": strconv.FormatInt(r.id, 10), "uuid": r.uuid, "name": r.name, "version": r.version, "labels": r.labels, "ephemeral": r.ephemeral,
+		"id": strconv.FormatInt(r.id, 10), "uuid": r.uuid, "name": r.name, "version": r.version,
+		"labels": r.labels, "ephemeral": r.ephemeral,
 	}
 	if token != "" {
 		out["token"] = token
@@ -210,7 +212,8 @@ func (s *Server) answerFetch(c *rpc) reply {
 	}
 	var found *job
 	for _, j := range s.jobs {
-		if j.status == statusWaiting && c.by.takes(j) && (c.said.Handle == "" || c.said.Handle == j.handle) && (found == nil || j.id < found.id) {
+		asked := c.said.Handle == "" || c.said.Handle == j.handle
+		if j.status == statusWaiting && c.by.takes(j) && asked && (found == nil || j.id < found.id) {
 			found = j
 		}
 	}
@@ -261,7 +264,8 @@ func (s *Server) answerUpdateTask(c *rpc) reply {
 		return refuseRPC(codeUnknown, "invalid runner for task")
 	}
 	results := map[string]string{
-		"RESULT_SUCCESS": statusSuccess, "RESULT_FAILURE": statusFailure, "RESULT_CANCELLED": statusCancelled, "RESULT_SKIPPED": statusFailure,
+		"RESULT_SUCCESS": statusSuccess, "RESULT_FAILURE": statusFailure, "RESULT_CANCELLED": statusCancelled,
+		"RESULT_SKIPPED": statusFailure,
 	}
 	if !j.over() {
 		j.touched, c.by.active = s.now(), s.now()

@@ -139,8 +139,8 @@ func (k kind) readScope(config Config) (scope, error) {
 		return scope{}, rejected(k.reason(reasonConfig), fmt.Sprintf("repository %q in workload.config.%s is not owner/name",
 			out.repository, string(k)))
 	case out.organization != "" && !isName(out.organization):
-		return scope{}, rejected(k.reason(reasonConfig), fmt.Sprintf("organization %q in workload.config.%s is no name of an organisation",
-			out.organization, string(k)))
+		return scope{}, rejected(k.reason(reasonConfig), fmt.Sprintf(
+			"organization %q in workload.config.%s is no name of an organisation", out.organization, string(k)))
 	}
 
 	return out, nil

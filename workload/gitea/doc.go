@@ -5,8 +5,8 @@
 // servers have a past, a protocol of runners and most of an API in common.
 //
 // Forgejo and Gitea give the Platform of each, which reads settings and webhooks and holds
-// the rules by which jobs go to runners; it is pure. Platform.Open makes the workload.Provider of one
-// repository, one organisation or one instance.
+// the rules by which jobs go to runners; it is pure. Platform.Open makes the
+// workload.Provider of one repository, one organisation or one instance.
 //
 // Each machine has a runner of its own that the server removes after one job: an ephemeral
 // one. Forgejo makes it by a call of its API. Gitea makes it by the call with which

@@ -18,7 +18,7 @@ import (
 // ForgejoConfigInvalid.
 const (
 	reasonConfig      = "ConfigInvalid"
-	reasonCredentials = "CredentialsInvalid" //nolint:gosec // the end of a reason's name
+	reasonCredentials = "CredentialsInvalid"
 	reasonPermission  = "PermissionMissing"
 	reasonScope       = "ScopeNotFound"
 	reasonRequest     = "RequestRefused"
@@ -70,7 +70,8 @@ func statusOf(err error) int {
 
 func newRedactor(token string) log.Redactor {
 	// Tokens are 40 letters and digits; and what follows the name of a secret.
-	return log.NewRedactor(regexp.MustCompile(`\b[0-9A-Za-z]{40}\b|(?i:(bearer|token|access_token)[=: ]+)[A-Za-z0-9_.~+/-]{16,}=*|//[^/@\s]+@`), token)
+	return log.NewRedactor(regexp.MustCompile(`\b[0-9A-Za-z]{40}\b|`+
+		`(?i:(bearer|token|access_token)[=: ]+)[A-Za-z0-9_.~+/-]{16,}=*|//[^/@\s]+@`), token)
 }
 
 // explain turns a failed call into what a person or the caller can act upon.
@@ -92,14 +93,16 @@ func (p *provider) explain(what string, err error) error {
 		return rejected(p.kind.reason(reasonCredentials), fmt.Sprintf(
 			"%s does not accept the access token%s: it is wrong or was deleted; put a valid one into the Secret", p.kind, said))
 	case http.StatusForbidden:
-		return rejected(p.kind.reason(reasonPermission), fmt.Sprintf("%s of %s is not permitted%s: use %s", what, p.where, said, p.where.needs()))
+		return rejected(p.kind.reason(reasonPermission), fmt.Sprintf(
+			"%s of %s is not permitted%s: use %s", what, p.where, said, p.where.needs()))
 	case http.StatusNotFound, http.StatusMethodNotAllowed:
 		return rejected(p.kind.reason(reasonScope), fmt.Sprintf(
 			"%s: %s knows no %s with Actions, or hides it from this access token%s: check workload.config.%s, and use %s",
 			what, p.kind, p.where, said, string(p.kind), p.where.needs()))
 	case http.StatusMovedPermanently, http.StatusFound, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
 		return rejected(p.kind.reason(reasonConfig), fmt.Sprintf(
-			"%s: %s sends callers on to another address: write the one that answers into workload.config.%s.url", what, p.base, string(p.kind)))
+			"%s: %s sends callers on to another address: write the one that answers into workload.config.%s.url",
+			what, p.base, string(p.kind)))
 	case http.StatusBadRequest, http.StatusConflict, http.StatusUnprocessableEntity:
 		return rejected(p.kind.reason(reasonRequest), fmt.Sprintf("%s of %s was refused by %s%s", what, p.where, p.kind, said))
 	default:

@@ -179,7 +179,7 @@ func (p *provider) forgejoJob(j *forgejoJob, repository string) (workload.Job, e
 func (p *provider) Jobs(ctx context.Context, _ []string) ([]workload.Job, error) {
 	out, err := p.open(ctx)
 	if err != nil {
-		return nil, err
+		return out, err // what could not be read is not over
 	}
 
 	now := make(map[string]workload.Job, len(out))
@@ -389,7 +389,8 @@ func (p *provider) jobOfForgejo(ctx context.Context, repository, handle string) 
 
 	owner, _, _ := strings.Cut(repository, "/")
 	out := workload.Job{
-		Platform: v1alpha1.WorkloadForgejoActions, ID: handle, Repository: repository, Organization: owner, State: v1alpha1.JobCompleted,
+		Platform: v1alpha1.WorkloadForgejoActions, ID: handle, Repository: repository, Organization: owner,
+		State: v1alpha1.JobCompleted,
 	}
 
 	if task > 0 {

@@ -54,8 +54,9 @@ func (k kind) checkVersion(version string) error {
 			other = kindGitea
 		}
 
-		return rejected(k.reason(reasonConfig), fmt.Sprintf("the server is %s (version %s): use workload.type %s, and %s in the place of %s "+
-			"in workload.config and bootstrap.config", other, version, other.workload(), string(other), string(k)))
+		return rejected(k.reason(reasonConfig), fmt.Sprintf(
+			"the server is %s (version %s): use workload.type %s, and %s in the place of %s "+
+				"in workload.config and bootstrap.config", other, version, other.workload(), string(other), string(k)))
 	}
 
 	numbers := strings.SplitN(version, ".", 3)
@@ -67,8 +68,8 @@ func (k kind) checkVersion(version string) error {
 
 	switch {
 	case k == kindForgejo && major < leastForgejo:
-		return rejected(k.reason(reasonVersion), fmt.Sprintf("Forgejo %s has no ephemeral runners and no handles of jobs: update it to %d or newer",
-			version, leastForgejo))
+		return rejected(k.reason(reasonVersion), fmt.Sprintf(
+			"Forgejo %s has no ephemeral runners and no handles of jobs: update it to %d or newer", version, leastForgejo))
 	case k == kindGitea && major == 1 && len(numbers) > 1:
 		if minor, err := strconv.Atoi(numbers[1]); err == nil && minor < leastGitea {
 			return rejected(k.reason(reasonVersion), fmt.Sprintf("Gitea %s can't disable runners by its API: update it to 1.%d or newer",

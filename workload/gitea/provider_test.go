@@ -111,6 +111,8 @@ func (s server) issue(t *testing.T, name string, job *workload.Job) workload.Cre
 // removed by itself.
 func TestLifeOfARunner(t *testing.T) {
 	both(t, func(t *testing.T, forgejo bool) {
+		t.Helper()
+
 		s := start(t, giteasim.Options{Forgejo: forgejo}, nil, giteatest.Token)
 		if err := s.provider.Validate(t.Context()); err != nil {
 			t.Fatal(err)
@@ -159,6 +161,8 @@ func TestLifeOfARunner(t *testing.T) {
 // TestAJobThatIsOverIsTold: what the list has no longer is told once, with how it ended.
 func TestAJobThatIsOverIsTold(t *testing.T) {
 	both(t, func(t *testing.T, forgejo bool) {
+		t.Helper()
+
 		s := start(t, giteasim.Options{Forgejo: forgejo}, nil, giteatest.Token)
 		job := s.Queue(control.JobSpec{Labels: []string{"linux"}, Command: "sleep 60"})[0]
 		found := s.jobs(t)
@@ -194,6 +198,8 @@ func TestAJobThatIsOverIsTold(t *testing.T) {
 // TestABlockedJobIsNotPolled: nobody could do it.
 func TestABlockedJobIsNotPolled(t *testing.T) {
 	both(t, func(t *testing.T, forgejo bool) {
+		t.Helper()
+
 		s := start(t, giteasim.Options{Forgejo: forgejo}, nil, giteatest.Token)
 		job := s.Queue(control.JobSpec{Labels: []string{"linux"}, Environment: "production"})[0]
 
@@ -221,6 +227,8 @@ func TestScopes(t *testing.T) {
 	want := map[string]int{"repository": 1, "organization": 2, "instance": 3}
 
 	both(t, func(t *testing.T, forgejo bool) {
+		t.Helper()
+
 		for name, change := range scopes {
 			t.Run(name, func(t *testing.T) {
 				repositories := []string{giteatest.Repository, "acme/other", "else/where"}
@@ -259,6 +267,8 @@ func TestScopes(t *testing.T) {
 // is online does not.
 func TestARemnantIsReplaced(t *testing.T) {
 	both(t, func(t *testing.T, forgejo bool) {
+		t.Helper()
+
 		s := start(t, giteasim.Options{Forgejo: forgejo}, nil, giteatest.Token)
 		s.Queue(control.JobSpec{Labels: []string{"linux"}, Command: "sleep 60"})
 		job := s.jobs(t)[0]
@@ -364,6 +374,8 @@ func TestRefusals(t *testing.T) {
 // TestARateLimit: the server's time is the caller's.
 func TestARateLimit(t *testing.T) {
 	both(t, func(t *testing.T, forgejo bool) {
+		t.Helper()
+
 		faults := control.Faults{RateLimit: 1, RetryAfter: 7 * time.Second}
 		s := start(t, giteasim.Options{Forgejo: forgejo, Faults: faults}, nil, giteatest.Token)
 

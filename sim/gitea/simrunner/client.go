@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -138,5 +139,5 @@ func (c *client) logs(ctx context.Context, t *task, from int, lines []string, la
 		rows = append(rows, map[string]any{"time": time.Now().UTC().Format(time.RFC3339Nano), "content": line})
 	}
 	var said map[string]any
-	return c.call(ctx, "UpdateLog", map[string]any{"taskId": t.ID, "index": fmt.Sprint(from), "rows": rows, "noMore": last}, &said)
+	return c.call(ctx, "UpdateLog", map[string]any{"taskId": t.ID, "index": strconv.Itoa(from), "rows": rows, "noMore": last}, &said)
 }

@@ -195,11 +195,11 @@ func (p *Program) run(ctx context.Context, conn connection) int {
 
 // log writes a line as the real ones do.
 func (p *Program) log(level, message string, fields ...string) {
-	line := fmt.Sprintf("time=%q level=%s msg=%q", time.Now().Format(time.RFC3339), level, message)
+	line := fmt.Appendf(nil, "time=%q level=%s msg=%q", time.Now().Format(time.RFC3339), level, message)
 	for i := 0; i+1 < len(fields); i += 2 {
-		line += fmt.Sprintf(" %s=%q", fields[i], fields[i+1])
+		line = fmt.Appendf(line, " %s=%q", fields[i], fields[i+1])
 	}
 	p.writing.Lock()
 	defer p.writing.Unlock()
-	_, _ = fmt.Fprintln(p.Stderr, line)
+	_, _ = fmt.Fprintf(p.Stderr, "%s\n", line)
 }
