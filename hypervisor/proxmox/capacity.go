@@ -16,7 +16,8 @@ import (
 type nodeLoad struct {
 	hypervisor.Node
 
-	queue int
+	// unpromised is the memory that running machines leave.
+	unpromised int64
 }
 
 // Capacity gives what the usable nodes have and what is free; see hypervisor.Provider.
@@ -94,7 +95,7 @@ func (p *Provider) nodeLoads(ctx context.Context, snap snapshot) ([]nodeLoad, er
 		return nil, err
 	}
 
-	promised, queue := p.promises(snap)
+	promised, _ := p.promises(snap)
 	running := map[string]hypervisor.Resources{}
 
 	for _, r := range snap {
@@ -108,16 +109,17 @@ func (p *Provider) nodeLoads(ctx context.Context, snap snapshot) ([]nodeLoad, er
 
 	for _, n := range infos {
 		total := hypervisor.Resources{CPU: int64(n.MaxCPU), Memory: n.MaxMem}
+		unpromised := total.Memory - running[n.Node].Memory
 		free := hypervisor.Resources{
 			CPU:    max(0, total.CPU-running[n.Node].CPU),
-			Memory: max(0, total.Memory-running[n.Node].Memory-promised[n.Node]),
+			Memory: max(0, unpromised-promised[n.Node]),
 		}
 		out = append(out, nodeLoad{
 			Node: hypervisor.Node{
 				Name: n.Node, Online: n.online(), Free: free, Total: total,
 				Trouble: n.trouble(), SetAside: p.health.troubles(n.Node),
 			},
-			queue: queue[n.Node],
+			unpromised: unpromised,
 		})
 	}
 

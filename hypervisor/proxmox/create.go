@@ -192,7 +192,16 @@ func (p *Provider) Reserve(ctx context.Context, spec hypervisor.MachineSpec) (hy
 		return out, nil
 	}
 
-	chosen, err := p.place(ctx, snap, spec)
+	candidates, err := p.candidates(ctx, snap, spec)
+	if err != nil {
+		return out, err
+	}
+
+	// Of machines that are placed at the same time, each counts what the others were promised.
+	p.admission.Lock()
+	defer p.admission.Unlock()
+
+	chosen, err := p.place(candidates, snap, spec)
 	if err != nil {
 		return out, err
 	}
@@ -212,16 +221,16 @@ func (p *Provider) Reserve(ctx context.Context, spec hypervisor.MachineSpec) (hy
 	return out, err
 }
 
-// place chooses the node for a machine.
-func (p *Provider) place(ctx context.Context, snap snapshot, spec hypervisor.MachineSpec) (candidate, error) {
+// candidates are the nodes that a machine could be placed on.
+func (p *Provider) candidates(ctx context.Context, snap snapshot, spec hypervisor.MachineSpec) ([]candidate, error) {
 	templates, err := p.resolve(ctx, snap, spec.Template)
 	if err != nil {
-		return candidate{}, err
+		return nil, err
 	}
 
 	nodes, err := p.nodeLoads(ctx, snap)
 	if err != nil {
-		return candidate{}, err
+		return nil, err
 	}
 
 	var all []candidate
@@ -234,9 +243,22 @@ func (p *Provider) place(ctx context.Context, snap snapshot, spec hypervisor.Mac
 
 		all = append(all, candidate{
 			Node: n.Name, Template: t, Online: n.Online, Trouble: n.Trouble, Cores: n.Total.CPU,
-			FreeMemory: n.Free.Memory, TotalMemory: n.Total.Memory, Queue: n.queue,
+			unpromised: n.unpromised, TotalMemory: n.Total.Memory,
 		})
 		p.weighStorage(ctx, &all[len(all)-1], spec)
+	}
+
+	return all, nil
+}
+
+// place chooses the node for a machine by what is promised now; p.admission is held until that
+// machine's part is promised too.
+func (p *Provider) place(all []candidate, snap snapshot, spec hypervisor.MachineSpec) (candidate, error) {
+	promised, queue := p.promises(snap)
+
+	for i := range all {
+		c := &all[i]
+		c.FreeMemory, c.Queue = max(0, c.unpromised-promised[c.Node]), queue[c.Node]
 	}
 
 	chosen, err := choose(all, spec)

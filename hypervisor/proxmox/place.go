@@ -20,10 +20,12 @@ type candidate struct {
 	Online   bool
 	// Trouble says why it is not online.
 	Trouble string
-	// Cores of the node; FreeMemory after running machines and what is promised.
+	// Cores of the node; FreeMemory after running machines and what is promised, unpromised
+	// without the latter.
 	Cores       int64
 	FreeMemory  int64
 	TotalMemory int64
+	unpromised  int64
 	// Queue is how many clones run, wait or are promised on the storage concerned.
 	Queue int
 	// Roomy says that its storage has room for the whole disk. Thin storages take more.

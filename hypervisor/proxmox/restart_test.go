@@ -440,3 +440,42 @@ func callsTo(s *pve.Server, prefix string) int {
 
 	return n
 }
+
+// Machines that are placed at the same time are spread as those placed one after the other.
+func TestConcurrentReservations(t *testing.T) {
+	t.Parallel()
+
+	const each = 4
+
+	m := fastModel()
+	s := pvetest.New(t, m)
+	p := connect(t, s)
+
+	var (
+		wg    sync.WaitGroup
+		mu    sync.Mutex
+		nodes = map[string]int{}
+	)
+
+	for n := range each * len(m.Nodes) {
+		wg.Go(func() {
+			reserved, err := p.Reserve(t.Context(), spec(n+1))
+			if err != nil {
+				t.Error(err)
+			}
+
+			mu.Lock()
+			defer mu.Unlock()
+
+			nodes[reserved.Node]++
+		})
+	}
+
+	wg.Wait()
+
+	for _, node := range m.Nodes {
+		if nodes[node.Name] != each {
+			t.Errorf("%d machines on node %s, want %d: %v", nodes[node.Name], node.Name, each, nodes)
+		}
+	}
+}

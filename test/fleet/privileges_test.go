@@ -1,0 +1,125 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet_test
+
+import (
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/sim/pve"
+	"github.com/hyperfleet/hyperfleet/test/fleet"
+)
+
+var reRole = regexp.MustCompile(`(?m)^ {4}pveum role add (\w+) --privs "([^"]+)"`)
+
+// documentedRoles are the privileges of the guide, by role.
+func documentedRoles(t *testing.T) map[string][]string {
+	t.Helper()
+
+	guide, err := os.ReadFile("../../docs/guides/proxmox-permissions.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	out := map[string][]string{}
+	for _, m := range reRole.FindAllStringSubmatch(string(guide), -1) {
+		out[m[1]] = strings.Fields(m[2])
+	}
+
+	return out
+}
+
+// unneeded are documented privileges whose lack stops nothing that this fleet does, and why.
+func unneeded() map[string]string {
+	return map[string]string{
+		"HyperFleetVM VM.Config.Cloudinit":      "the cloud-init source builtin alone needs it",
+		"HyperFleetISO Datastore.AllocateSpace": "Datastore.AllocateTemplate suffices for uploads",
+		"HyperFleetVM VM.GuestAgent.Audit":      "machines' addresses stay unknown, which is a warning",
+		"HyperFleetPool Pool.Audit":             "the pool is named, and not looked at",
+	}
+}
+
+// Each privilege of the guide is taken away while a machine runs, one at a time: a condition
+// names it, the machine and its claim stay, and all is well when it is back.
+func TestPrivilegesTakenAway(t *testing.T) {
+	t.Parallel()
+
+	model := fleet.Model()
+	model.Guest.Script = func(vm pve.GuestVM) { <-vm.Context.Done() }
+
+	f := fleet.New(t, env, fleet.Options{Model: model})
+	cluster, template := f.NewCluster(), f.NewTemplate()
+
+	f.CreateCluster(cluster)
+	f.Create(template)
+	f.Start()
+	defer f.Stop()
+
+	claim := f.NewClaim("runs")
+	f.Create(claim)
+	f.Eventually("the machine running", func() (bool, string) {
+		made := f.PVE.Snapshot().Made()
+
+		return len(made) == 1 && made[0].Status == "running", f.Describe()
+	})
+
+	roles := documentedRoles(t)
+	if len(roles) < 7 {
+		t.Fatalf("the guide has the roles %v", roles)
+	}
+
+	for _, role := range slices.Sorted(maps.Keys(roles)) {
+		for _, privilege := range roles[role] {
+			if unneeded()[role+" "+privilege] != "" {
+				continue
+			}
+
+			f.PVE.SetPrivilege(role, privilege, false)
+			f.Eventually("a condition that names "+privilege+" of "+role, func() (bool, string) {
+				said := notReady(t, f, cluster) + notReady(t, f, template)
+
+				return strings.Contains(said, privilege), said
+			})
+
+			if made := f.PVE.Snapshot().Made(); len(made) != 1 || made[0].Status != "running" {
+				t.Fatalf("without %s of %s: machines %+v", privilege, role, made)
+			}
+
+			if err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(claim), claim); err != nil || claim.DeletionTimestamp != nil ||
+				claim.Status.EndReason != "" || claim.Status.Phase == v1alpha1.MachineClaimFailed {
+				t.Fatalf("without %s of %s: claim %+v, %v", privilege, role, claim.Status, err)
+			}
+
+			f.PVE.SetPrivilege(role, privilege, true)
+			f.EventuallyReady(cluster)
+			f.EventuallyReady(template)
+		}
+	}
+}
+
+// notReady is what an object says of why it is not Ready.
+func notReady(t *testing.T, f *fleet.Fleet, obj step.Object) string {
+	t.Helper()
+
+	if err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(obj), obj); err != nil {
+		t.Fatal(err)
+	}
+
+	ready := apimeta.FindStatusCondition(*obj.StatusConditions(), v1alpha1.ConditionReady)
+	if ready == nil || ready.Status == metav1.ConditionTrue {
+		return ""
+	}
+
+	return ready.Message + "\n"
+}
