@@ -5,6 +5,7 @@ package fleet_test
 
 import (
 	"bytes"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -78,9 +79,16 @@ func TestReportsNeedTheMachinesToken(t *testing.T) { //nolint:tparallel // what 
 
 	f.EventuallyCondition(claim, "Ready", metav1.ConditionTrue, "")
 
-	if claim.Status.BootstrapInfo.GuestPhase != "Running" || claim.Status.BootstrapInfo.ReportedAt == nil {
-		t.Errorf("the report was not written: %+v", claim.Status.BootstrapInfo)
-	}
+	// What passes by is written with what comes next, or after some seconds.
+	f.Eventually("the report being written", func() (bool, string) {
+		if err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(claim), claim); err != nil {
+			return false, err.Error()
+		}
+
+		info := claim.Status.BootstrapInfo
+
+		return info.GuestPhase == "Running" && info.ReportedAt != nil, fmt.Sprintf("%+v", info)
+	})
 
 	for _, c := range []*v1alpha1.MachineClaim{claim, other} {
 		if err := client.IgnoreNotFound(f.Client.Delete(t.Context(), c)); err != nil {
