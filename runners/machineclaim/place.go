@@ -30,11 +30,14 @@ func place(ctx context.Context, s *scope) step.Result {
 		return result
 	}
 
-	unlock, err := s.withinQuota(ctx)
+	counted, err := s.withinQuota(ctx)
 	if err != nil {
 		return connect.Outcome(err, lookAgain, tenancy.ReasonNamespace)
 	}
-	defer unlock()
+
+	if counted {
+		defer s.placing.Unlock()
+	}
 
 	reserved, err := s.provider.Reserve(ctx, vmspec.Spec(s.claim, s.template, s.names))
 	if hypervisor.Is(err, hypervisor.NoCapacity) {
@@ -62,6 +65,12 @@ func place(ctx context.Context, s *scope) step.Result {
 	}
 	s.times().Placed = s.micro()
 	status.Phase = v1alpha1.MachineClaimProvisioning
+
+	if counted {
+		if err := step.Save(ctx); err != nil {
+			return step.Fail(err)
+		}
+	}
 
 	return step.Done()
 }

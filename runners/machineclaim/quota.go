@@ -14,20 +14,20 @@ import (
 )
 
 // withinQuota makes sure that the cluster lets the claim's namespace have the machine. Where
-// there is a quota, machines are placed one after the other until unlock: what is counted is
-// what is on record.
-func (s *scope) withinQuota(ctx context.Context) (unlock func(), err error) {
+// there is a quota, machines are placed one after the other: counted says so, and s.placing
+// is held then until the machine is on record, where the next one counts it.
+func (s *scope) withinQuota(ctx context.Context) (counted bool, err error) {
 	entry, err := tenancy.Find(s.cluster, s.claim.Namespace, tenancy.LabelsOf(ctx, s.Live, s.claim.Namespace))
 	if err != nil {
-		return nil, err //nolint:wrapcheck // it names the namespace and the fix
+		return false, err //nolint:wrapcheck // it names the namespace and the fix
 	}
 
 	if err := tenancy.Check(entry, s.cluster, s.template); err != nil {
-		return nil, err //nolint:wrapcheck // as above
+		return false, err //nolint:wrapcheck // as above
 	}
 
 	if entry == nil || entry.Quota == nil {
-		return func() {}, nil
+		return false, nil
 	}
 
 	s.placing.Lock()
@@ -40,10 +40,10 @@ func (s *scope) withinQuota(ctx context.Context) (unlock func(), err error) {
 	if err != nil {
 		s.placing.Unlock()
 
-		return nil, err
+		return false, err
 	}
 
-	return s.placing.Unlock, nil
+	return true, nil
 }
 
 // taken is what the machines of the claim's namespace take on its cluster, this one included.

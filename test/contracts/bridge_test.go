@@ -76,6 +76,8 @@ func bridgeRejections() []rejection {
 		row("domain with a dot at its end", "spec.baseDomain", "example.com.", pattern),
 		row("domain with two dots", "spec.baseDomain", "a..example.com", pattern),
 		row("domain that begins with a hyphen", "spec.baseDomain", "-a.example.com", pattern),
+		row("provisioning within seconds", "spec.provisioningTimeout", "30s", "provisioningTimeout must be a time of at least one minute"),
+		row("provisioning without a unit", "spec.provisioningTimeout", "30", "provisioningTimeout must be a time of at least one minute"),
 		row("image with a blank", image, "quay.io/a b:1.2.3", pattern),
 		row("image with a scheme", image, "https://quay.io/a?b:1.2.3", pattern),
 		row("image in capitals", image, "Quay.io/openshift:4.15.0", pattern),
