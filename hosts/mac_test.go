@@ -49,6 +49,7 @@ func TestOrderedMachine(t *testing.T) {
 			Addresses: []infrav1.HostAddress{{Type: "ExternalIP", Address: server.IP}},
 		},
 		ServerID: server.ID, ProviderID: "scw-applesilicon://fr-par-1/" + server.ID, HostCPU: 10, HostMemoryMB: 16384,
+		SSHUser: "m1",
 	}
 	got.Status.Conditions = nil
 

@@ -68,10 +68,11 @@ type Events struct {
 	ResourceType string `yaml:"resource_type"`
 	// ResourceSelector are labels that all have to match.
 	ResourceSelector map[string]string `yaml:"resource_selector"`
-	// MaxAgeNotReconciled and MaxAgeReconciled are after what time a resource that nothing
-	// was heard of is looked at. Default: 10s and 30m.
+	// MaxAgeNotReconciled is after what time without news a resource is looked at that is not
+	// reconciled. Default: 10s.
 	MaxAgeNotReconciled time.Duration `yaml:"max_age_not_reconciled"`
-	MaxAgeReconciled    time.Duration `yaml:"max_age_reconciled"`
+	// MaxAgeReconciled is the same for one that is. Default: 30m.
+	MaxAgeReconciled time.Duration `yaml:"max_age_reconciled"`
 	// Parallelism is how many resources are handled at once. Default: 8.
 	Parallelism int `yaml:"parallelism"`
 	// MaxTries is how often an event is tried before it waits for max_age_not_reconciled.

@@ -93,7 +93,7 @@ func Spec() *strictyaml.Spec[v1alpha1.OperatorConfig] {
 		OwnsPrefix: true,
 		OtherEnv:   []string{tracing.EnvEnabled},
 		Aliases:    map[string]string{"log.level": log.EnvLevel},
-		Words:      []string{"DevID", "HyperShift", "MetalLB"},
+		Words:      []string{"DevID", "HyperShift", "MetalLB", "URLs"},
 		Help:       v1alpha1.Help(),
 		Validate:   validate,
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/operator"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/hypervisor/proxmox"
+	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 )
@@ -151,8 +152,18 @@ func (a *answers) checkPlatform(ctx context.Context) error {
 		return err
 	}
 
+	var named []string
+	if a.GitHubURL != "" {
+		named = []string{a.GitHubURL} // by whoever runs this, wherever it is
+	}
+
+	reach, err := httpbound.NewReach(named, nil)
+	if err != nil {
+		return err //nolint:wrapcheck // it names the URL and the fix
+	}
+
 	platforms := &connect.Workloads{
-		Secrets:   &connect.Secrets{Reader: objects.secrets, OperatorNamespace: a.OperatorNamespace},
+		Secrets:   &connect.Secrets{Reader: objects.secrets, OperatorNamespace: a.OperatorNamespace, Reach: reach},
 		Platforms: operator.Platforms(),
 	}
 

@@ -141,6 +141,10 @@ func (o *options) run(cmd *cobra.Command) error {
 		"The webhook on GitHub takes the secret in %s/%s; docs/guides/github.md says the rest.\n",
 		o.dir, fleetFile, o.dir, secretsFile, o.dir, o.dir, secretsFile)
 
+	if o.GitHubURL != "" {
+		fmt.Fprintf(ask.out, "The operator calls a server of yours only if its configuration lists it: add %s to runners.platformURLs.\n", o.GitHubURL)
+	}
+
 	return nil
 }
 

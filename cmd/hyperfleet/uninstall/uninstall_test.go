@@ -115,7 +115,7 @@ func TestUninstall(t *testing.T) {
 	// Nobody removes machines while no operator runs: so it is said, and nothing else goes.
 	f.Stop()
 
-	text, err = execute(t, "--yes", "--timeout", "2s")
+	text, err = execute(t, "--yes", "--timeout", "20s")
 	if cli.ExitCode(err) != cli.ExitFailed {
 		t.Errorf("without an operator it ended with %v", err)
 	}
