@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -83,6 +84,8 @@ func (s *site) must(err error) {
 // secret writes the TSIG key that the operator reads.
 func (s *site) secret(keyName, key string) {
 	s.t.Helper()
+
+	s.mayRead(s.name)
 
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: s.name, Namespace: operatorSpace}}
 	_ = env.Client.Delete(s.t.Context(), secret)
@@ -208,6 +211,21 @@ func (s *site) remove(claim *v1alpha1.MachineClaim) {
 	if err := env.Client.Get(s.t.Context(), client.ObjectKeyFromObject(claim), claim); !apierrors.IsNotFound(err) {
 		s.t.Errorf("the claim is still there: %v, finalizers %v", err, claim.Finalizers)
 	}
+}
+
+// mayRead lets the area read a Secret that has another name than those of its own role.
+func (s *site) mayRead(secret string) {
+	s.t.Helper()
+
+	named := metav1.ObjectMeta{Name: secret, Namespace: operatorSpace}
+
+	s.must(client.IgnoreAlreadyExists(env.Client.Create(s.t.Context(), &rbacv1.Role{ObjectMeta: named, Rules: []rbacv1.PolicyRule{{
+		APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{secret}, Verbs: []string{"get"},
+	}}})))
+	s.must(client.IgnoreAlreadyExists(env.Client.Create(s.t.Context(), &rbacv1.RoleBinding{
+		ObjectMeta: named, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: secret},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: "hyperfleet-networking", Namespace: operatorSpace}},
+	})))
 }
 
 func TestLifeOfAMachine(t *testing.T) {

@@ -211,7 +211,7 @@ func TestCalls(t *testing.T) {
 		{"GET", "/changes?wait=0", ""},
 		{"GET", "/changes?after=n&kind=Cluster&wait=55", ""},
 		{"PUT", "/leases/a.b?", `{"holder":"me","ttl_seconds":3}`},
-		{"GET", "/resources/" + id + "/statuses?", ""},
+		{"GET", "/resources/" + id + "/statuses?size=100", ""},
 		{"PUT", "/resources/" + id + "/statuses?", string(report)},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

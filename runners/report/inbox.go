@@ -190,10 +190,8 @@ func (h *Handler) mustBeOnRecord(ctx context.Context, claim *v1alpha1.MachineCla
 	switch phase {
 	case guest.PhaseFailed:
 		return true
-	case guest.PhaseFinished:
-		return bound || !h.hasJob(ctx, claim)
-	case guest.PhaseRunning:
-		return bound
+	case guest.PhaseRunning, guest.PhaseFinished:
+		return bound || !h.hasJob(ctx, claim) // else its machine would be made once more
 	default:
 		return false
 	}

@@ -88,6 +88,8 @@ func TestFaultsOfWebhooks(t *testing.T) {
 		counts := core.Counts
 		core.Mu.Unlock()
 		time.Sleep(time.Minute)
+		got.mu.Lock()
+		defer got.mu.Unlock()
 		if want := posted - counts.Lost + counts.Duplicated; len(got.said) != want {
 			t.Errorf("%d were delivered, want %d: %+v", len(got.said), want, counts)
 		}
