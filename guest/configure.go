@@ -67,7 +67,7 @@ var traceparents = regexp.MustCompile(`^00-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{
 func (s *Service) joinTrace(traceparent string) {
 	if match := traceparents.FindStringSubmatch(traceparent); match != nil {
 		s.traceparent = traceparent
-		s.log = s.log.With("trace_id", match[1])
+		s.log = s.log.With("traceId", match[1])
 	}
 }
 

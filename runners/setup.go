@@ -135,14 +135,9 @@ type parts struct {
 }
 
 func (a *Area) parts(mgr ctrl.Manager) (*parts, error) {
-	stepMetrics, err := step.NewMetrics(a.Registry)
+	stepMetrics, claimMetrics, err := a.machineMetrics()
 	if err != nil {
-		return nil, fmt.Errorf("set up steps: %w", err)
-	}
-
-	claimMetrics, err := machineclaim.NewMetrics(a.Registry)
-	if err != nil {
-		return nil, fmt.Errorf("set up machine claims: %w", err)
+		return nil, err
 	}
 
 	handoverMetrics, err := handover.NewMetrics(a.Registry, claimMetrics.Issued)
@@ -222,6 +217,21 @@ func (a *Area) parts(mgr ctrl.Manager) (*parts, error) {
 	}, nil
 }
 
+// machineMetrics are those of steps and of machine claims.
+func (a *Area) machineMetrics() (*step.Metrics, *machineclaim.Metrics, error) {
+	steps, err := step.NewMetrics(a.Registry)
+	if err != nil {
+		return nil, nil, fmt.Errorf("set up steps: %w", err)
+	}
+
+	claims, err := machineclaim.NewMetrics(a.Registry)
+	if err != nil {
+		return nil, nil, fmt.Errorf("set up machine claims: %w", err)
+	}
+
+	return steps, claims, nil
+}
+
 func (a *Area) secrets(mgr ctrl.Manager) (*connect.Secrets, error) {
 	reach, err := httpbound.NewReach(a.Config.PlatformURLs, a.Config.PlatformNetworks)
 	if err != nil {
@@ -232,9 +242,9 @@ func (a *Area) secrets(mgr ctrl.Manager) (*connect.Secrets, error) {
 }
 
 // runner is what the passes of one controller share.
-func (a *Area) runner(mgr ctrl.Manager, controller string, metrics *step.Metrics, recorder events.EventRecorder) *step.Runner {
+func (a *Area) runner(mgr ctrl.Manager, controller string, steps *step.Metrics, recorder events.EventRecorder) *step.Runner {
 	return &step.Runner{
-		Client: mgr.GetClient(), Controller: controller, Clock: a.Clock, Metrics: metrics, Recorder: recorder,
+		Client: mgr.GetClient(), Controller: controller, Clock: a.Clock, Metrics: steps, Recorder: recorder,
 		LogValues: machineclaim.LogValues, Trace: demand.TraceOf,
 	}
 }

@@ -27,7 +27,8 @@ const (
 	Available   = "Available"
 	Progressing = "Progressing"
 	Degraded    = "Degraded"
-	// HyperShift makes and changes nothing of a cluster while one of these is False.
+	// ValidConfiguration and the next two: HyperShift makes and changes nothing of a cluster
+	// while one of them is False.
 	ValidConfiguration     = "ValidConfiguration"
 	SupportedHostedCluster = "SupportedHostedCluster"
 	ValidReleaseImage      = "ValidReleaseImage"

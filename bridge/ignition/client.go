@@ -53,7 +53,7 @@ func (c *Client) Fetch(ctx context.Context, from Source) ([]byte, error) {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // the token goes nowhere else
 	}
 
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, from.URL, nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, from.URL, http.NoBody)
 	if err != nil {
 		return nil, fmt.Errorf("ask for ignition: %w", err)
 	}

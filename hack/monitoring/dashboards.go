@@ -72,10 +72,18 @@ func overview() dashboard {
 			query{quantile(0.5, "hyperfleet_job_queue_duration_seconds", "", ""), "half"},
 			query{quantile(0.95, "hyperfleet_job_queue_duration_seconds", "", ""), "95%"}),
 		stacked("Machines by phase", short, query{`sum by (phase) (hyperfleet_machines)`, "{{phase}}"}),
-		stacked("Ends of machines", perSec, query{`sum by (reason) (rate(hyperfleet_machine_ended_total[$__rate_interval]))`, "{{reason}}"}),
+		stacked(
+			"Ends of machines",
+			perSec,
+			query{`sum by (reason) (rate(hyperfleet_machine_ended_total[$__rate_interval]))`, "{{reason}}"},
+		),
 		lines("How long a machine's phases took (95%)", seconds,
 			query{quantile(0.95, "hyperfleet_machine_phase_duration_seconds", ", phase", `phase!="job"`), "{{phase}}"}),
-		lines("Objects that are not ready", short, query{`sum by (kind) (hyperfleet_objects{ready!="True",kind!~"RunnerJob|MachineClaim"})`, "{{kind}}"}),
+		lines(
+			"Objects that are not ready",
+			short,
+			query{`sum by (kind) (hyperfleet_objects{ready!="True",kind!~"RunnerJob|MachineClaim"})`, "{{kind}}"},
+		),
 	}}
 }
 
@@ -117,8 +125,11 @@ func pool() dashboard {
 
 func cluster() dashboard {
 	taken := func(resource string) string {
-		return fmt.Sprintf(`1 - hyperfleet_node_available{cluster="$cluster",resource=%q} / hyperfleet_node_capacity{cluster="$cluster",resource=%q}`,
-			resource, resource)
+		return fmt.Sprintf(
+			`1 - hyperfleet_node_available{cluster="$cluster",resource=%q} / hyperfleet_node_capacity{cluster="$cluster",resource=%q}`,
+			resource,
+			resource,
+		)
 	}
 
 	return dashboard{
@@ -145,15 +156,47 @@ func platform() dashboard {
 		variables: []variable{{"system", `label_values(` + calls + `_count, system)`}},
 		panels: []panel{
 			lines("Calls that are left", short, query{`hyperfleet_external_rate_limit_remaining_calls`, "{{system}} {{resource}}"}),
-			stacked("Webhooks", perSec, query{`sum by (platform, result) (rate(hyperfleet_webhooks_total[$__rate_interval]))`, "{{platform}} {{result}}"}),
-			stacked("Calls", perSec, query{`sum by (operation) (rate(` + calls + `_count{system="$system"}[$__rate_interval]))`, "{{operation}}"}),
-			stacked("Calls that fail", perSec,
-				query{`sum by (operation, code) (rate(` + calls + `_count{system="$system",code!~"2xx|3xx|ok"}[$__rate_interval]))`, "{{operation}} {{code}}"}),
-			lines("How long calls took (95%)", seconds, query{quantile(0.95, calls, ", operation", `system="$system"`), "{{operation}}"}),
-			lines("How long webhooks took (95%)", seconds, query{quantile(0.95, "hyperfleet_webhook_duration_seconds", ", platform", ""), "{{platform}}"}),
-			stacked("Jobs without news", perSec, query{`sum by (platform, result) (rate(hyperfleet_job_repairs_total[$__rate_interval]))`, "{{platform}} {{result}}"}),
-			stacked("Sources of jobs", perSec,
-				query{`sum by (platform, source, result) (rate(hyperfleet_job_sources_total[$__rate_interval]))`, "{{platform}} {{source}} {{result}}"}),
+			stacked(
+				"Webhooks",
+				perSec,
+				query{`sum by (platform, result) (rate(hyperfleet_webhooks_total[$__rate_interval]))`, "{{platform}} {{result}}"},
+			),
+			stacked(
+				"Calls",
+				perSec,
+				query{`sum by (operation) (rate(` + calls + `_count{system="$system"}[$__rate_interval]))`, "{{operation}}"},
+			),
+			stacked(
+				"Calls that fail",
+				perSec,
+				query{
+					`sum by (operation, code) (rate(` + calls + `_count{system="$system",code!~"2xx|3xx|ok"}[$__rate_interval]))`,
+					"{{operation}} {{code}}",
+				},
+			),
+			lines(
+				"How long calls took (95%)",
+				seconds,
+				query{quantile(0.95, calls, ", operation", `system="$system"`), "{{operation}}"},
+			),
+			lines(
+				"How long webhooks took (95%)",
+				seconds,
+				query{quantile(0.95, "hyperfleet_webhook_duration_seconds", ", platform", ""), "{{platform}}"},
+			),
+			stacked(
+				"Jobs without news",
+				perSec,
+				query{`sum by (platform, result) (rate(hyperfleet_job_repairs_total[$__rate_interval]))`, "{{platform}} {{result}}"},
+			),
+			stacked(
+				"Sources of jobs",
+				perSec,
+				query{
+					`sum by (platform, source, result) (rate(hyperfleet_job_sources_total[$__rate_interval]))`,
+					"{{platform}} {{source}} {{result}}",
+				},
+			),
 		},
 	}
 }
@@ -163,12 +206,27 @@ func hosts() dashboard {
 		uid: "hyperfleet-hosts", title: "HyperFleet / Hosts, addresses and bridges",
 		panels: []panel{
 			lines("Hosts", short, query{`hyperfleet_host_fleet_hosts`, "{{namespace}}/{{fleet}} {{state}}"}),
-			lines("How long pushes took (95%)", seconds, query{quantile(0.95, "hyperfleet_host_push_duration_seconds", ", kind, what", ""), "{{kind}} {{what}}"}),
-			stacked("Ends of pushes", perSec, query{`sum by (what, outcome) (rate(hyperfleet_host_push_duration_seconds_count[$__rate_interval]))`, "{{what}} {{outcome}}"}),
+			lines(
+				"How long pushes took (95%)",
+				seconds,
+				query{quantile(0.95, "hyperfleet_host_push_duration_seconds", ", kind, what", ""), "{{kind}} {{what}}"},
+			),
+			stacked(
+				"Ends of pushes",
+				perSec,
+				query{
+					`sum by (what, outcome) (rate(hyperfleet_host_push_duration_seconds_count[$__rate_interval]))`,
+					"{{what}} {{outcome}}",
+				},
+			),
 			lines("Addresses left", short, query{`hyperfleet_ippool_free`, "{{network}} {{pool}} {{family}}"}),
 			lines("Machines that wait for an address", short, query{`hyperfleet_ippool_waiting`, "{{network}} {{pool}}"}),
 			lines("Bridges", short, query{`hyperfleet_bridge_bridges`, "{{phase}}"}),
-			stacked("Workers' certificates", perSec, query{`sum by (result, reason) (rate(hyperfleet_bridge_csr_decisions_total[$__rate_interval]))`, "{{result}} {{reason}}"}),
+			stacked(
+				"Workers' certificates",
+				perSec,
+				query{`sum by (result, reason) (rate(hyperfleet_bridge_csr_decisions_total[$__rate_interval]))`, "{{result}} {{reason}}"},
+			),
 		},
 	}
 }

@@ -20,7 +20,8 @@ import (
 const (
 	outDir      = "deploy/monitoring"
 	runbookBase = "https://github.com/hyperfleet/hyperfleet/blob/main/docs/runbooks/"
-	header      = "# Copyright The HyperFleet Authors.\n# SPDX-License-Identifier: Apache-2.0\n#\n# Made by hack/monitoring: make generate.\n"
+	header      = "# Copyright The HyperFleet Authors.\n# SPDX-License-Identifier: Apache-2.0\n" +
+		"#\n# Made by hack/monitoring: make generate.\n"
 )
 
 func main() {
@@ -39,11 +40,11 @@ func run(root string) error {
 
 	for name, content := range files {
 		path := filepath.Join(root, outDir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
 			return fmt.Errorf("make folder: %w", err)
 		}
 
-		if err := os.WriteFile(path, content, 0o644); err != nil { //nolint:gosec // it is for everybody to read
+		if err := os.WriteFile(path, content, 0o600); err != nil {
 			return fmt.Errorf("write: %w", err)
 		}
 	}

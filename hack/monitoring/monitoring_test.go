@@ -4,6 +4,7 @@
 package main
 
 import (
+	"bytes"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -28,7 +29,7 @@ func TestCommitted(t *testing.T) {
 
 	for name, want := range made {
 		got, err := os.ReadFile(filepath.Join(root, outDir, name))
-		if err != nil || string(got) != string(want) {
+		if err != nil || !bytes.Equal(got, want) {
 			t.Errorf("%s is not what the lists make: run make generate (%v)", name, err)
 		}
 	}
@@ -43,7 +44,7 @@ func TestCommitted(t *testing.T) {
 func TestRunbooks(t *testing.T) {
 	t.Parallel()
 
-	folder := filepath.Join(root, "docs/runbooks")
+	folder := filepath.Join(root, "docs", "runbooks")
 
 	index, err := os.ReadFile(filepath.Join(folder, "README.md"))
 	if err != nil {
@@ -103,7 +104,7 @@ func expressions() []string {
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 
-	page, err := os.ReadFile(filepath.Join(root, "docs/reference/metrics.md"))
+	page, err := os.ReadFile(filepath.Join(root, "docs", "reference", "metrics.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -73,22 +73,38 @@ func Find(cluster *v1alpha1.HypervisorCluster, namespace string, namespaceLabels
 		}
 	}
 
-	return nil, errclass.New(errclass.Configuration, ReasonNamespace,
+	return nil, errclass.New(
+		errclass.Configuration,
+		ReasonNamespace,
 		"make machines on HypervisorCluster %s: namespace %s is not in its spec.allowedNamespaces: ask whoever administers the cluster",
-		cluster.Name, namespace)
+		cluster.Name,
+		namespace,
+	)
 }
 
 // Check makes sure that a template names nothing beyond an entry, which may be nil. The error
 // is of class Configuration.
-func Check(entry *v1alpha1.NamespaceAccess, cluster *v1alpha1.HypervisorCluster, template *v1alpha1.HypervisorMachineTemplate) error {
+func Check(
+	entry *v1alpha1.NamespaceAccess,
+	cluster *v1alpha1.HypervisorCluster,
+	template *v1alpha1.HypervisorMachineTemplate,
+) error {
 	if entry == nil {
 		return nil
 	}
 
 	spec := &template.Spec
 	refused := func(reason, what, name string, allowed any) error {
-		return errclass.New(errclass.Configuration, reason,
-			"make machines on HypervisorCluster %s: namespace %s may not use %s %s, but %v", cluster.Name, template.Namespace, what, name, allowed)
+		return errclass.New(
+			errclass.Configuration,
+			reason,
+			"make machines on HypervisorCluster %s: namespace %s may not use %s %s, but %v",
+			cluster.Name,
+			template.Namespace,
+			what,
+			name,
+			allowed,
+		)
 	}
 
 	if source := sourceOf(spec, cluster); entry.Templates != nil && !slices.Contains(entry.Templates, source) {

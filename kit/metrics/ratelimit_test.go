@@ -74,15 +74,18 @@ func TestRateLimits(t *testing.T) {
 	expect := func(github string, gitlab string) {
 		t.Helper()
 
-		want := "# HELP hyperfleet_external_rate_limit_remaining_calls How many calls a system allows until its limit is reset, " +
-			"of the credential that has the fewest left.\n# TYPE hyperfleet_external_rate_limit_remaining_calls gauge\n"
+		var want strings.Builder
+
+		want.WriteString("# HELP hyperfleet_external_rate_limit_remaining_calls How many calls a system allows until its limit is reset, " +
+			"of the credential that has the fewest left.\n# TYPE hyperfleet_external_rate_limit_remaining_calls gauge\n")
+
 		for _, line := range []string{github, gitlab} {
 			if line != "" {
-				want += "hyperfleet_external_rate_limit_remaining_calls" + line + "\n"
+				want.WriteString("hyperfleet_external_rate_limit_remaining_calls" + line + "\n")
 			}
 		}
 
-		if err := testutil.GatherAndCompare(registry, strings.NewReader(want), "hyperfleet_external_rate_limit_remaining_calls"); err != nil {
+		if err := testutil.GatherAndCompare(registry, strings.NewReader(want.String()), "hyperfleet_external_rate_limit_remaining_calls"); err != nil {
 			t.Error(err)
 		}
 	}

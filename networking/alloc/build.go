@@ -135,7 +135,6 @@ const usualV6 = 64
 // lengthOf is the prefix length of a range where the Spec gives none, and whether that is a
 // guess; 0 if there is not even that.
 func (p *part) lengthOf(in Range) (bits int, guessed bool) {
-
 	for _, other := range p.entries {
 		if other.network() && other.Bits > bits && other.span().holds(in.span()) {
 			bits = other.Bits

@@ -264,14 +264,6 @@ func (r *record) copy() map[string][]int {
 	return out
 }
 
-// forget what was handled so far.
-func (r *record) forget() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-
-	clear(r.got)
-}
-
 // eventually waits for what has to come.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()

@@ -166,7 +166,7 @@ func (o *overRabbit) publish(ctx context.Context, topic string, m message) error
 
 	err = fmt.Errorf("publish to RabbitMQ: %w", err)
 	if o.publishing.stands() {
-		o.troubles.note(troublePublish, err)
+		o.troubles.note(err)
 	}
 
 	return err

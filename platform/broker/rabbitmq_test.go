@@ -131,7 +131,7 @@ func onChannel(t *testing.T, where *site, calls func(*amqp.Channel) error) {
 
 	late := time.AfterFunc(time.Minute, func() { _ = conn.CloseDeadline(time.Now().Add(time.Second)) })
 	defer late.Stop()
-	defer conn.CloseDeadline(time.Now().Add(time.Second)) //nolint:errcheck // it has done its work
+	defer conn.CloseDeadline(time.Now().Add(time.Second))
 
 	channel, err := conn.Channel()
 	if err == nil {

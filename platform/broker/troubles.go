@@ -35,14 +35,14 @@ func newTroubles(clk clock.PassiveClock) *troubles {
 	return &troubles{clock: clk, of: map[string]trouble{}}
 }
 
-// note keeps a trouble for a while. It is fresh if it was not known.
-func (t *troubles) note(of string, err error) (fresh bool) {
+// note keeps a trouble of publishing for a while. It is fresh if it was not known.
+func (t *troubles) note(err error) (fresh bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
 	now := t.clock.Now()
-	last, known := t.of[of]
-	t.of[of] = trouble{err: err, until: now.Add(troubleKept)}
+	last, known := t.of[troublePublish]
+	t.of[troublePublish] = trouble{err: err, until: now.Add(troubleKept)}
 
 	return !known || now.After(last.until) || last.err.Error() != err.Error()
 }

@@ -19,7 +19,7 @@ func TestTroubles(t *testing.T) {
 	known := newTroubles(now)
 	denied, lost, gone := errors.New("denied"), errors.New("lost"), errors.New("gone")
 
-	if !known.note("publish", denied) || known.note("publish", denied) || !known.note("publish", lost) {
+	if !known.note(denied) || known.note(denied) || !known.note(lost) {
 		t.Error("what is new is not told from what is known")
 	}
 
@@ -35,7 +35,7 @@ func TestTroubles(t *testing.T) {
 		t.Errorf("a minute later err() = %v", err)
 	}
 
-	if !known.note("publish", lost) {
+	if !known.note(lost) {
 		t.Error("what was over is not new")
 	}
 

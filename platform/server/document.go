@@ -15,6 +15,7 @@ import (
 // rootPath is what is above the API's versions.
 const rootPath = "/api/hyperfleet"
 
+//nolint:gochecknoglobals // it is parsed once
 var documentPage = template.Must(template.New("openapi").Parse(`<!doctype html>
 <meta charset="utf-8"><title>HyperFleet API</title>
 <h1>HyperFleet API</h1>

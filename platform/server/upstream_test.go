@@ -176,7 +176,7 @@ func TestDocument(t *testing.T) {
 			url = strings.TrimSuffix(a.url, "/v1")
 		}
 
-		response, err := http.Get(url) //nolint:noctx // of a server of this test
+		response, err := http.Get(url)
 		if err != nil {
 			t.Fatal(err)
 		}

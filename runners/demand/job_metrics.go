@@ -45,13 +45,18 @@ func NewJobMetrics(registerer prometheus.Registerer, extra []string, most int) (
 	}
 
 	m := &JobMetrics{
-		queued: histogram("queue_duration_seconds", "How long jobs waited from the platform's queue until a runner took them, in seconds."),
-		ran:    histogram("run_duration_seconds", "How long jobs ran, in seconds."),
+		queued: histogram(
+			"queue_duration_seconds",
+			"How long jobs waited from the platform's queue until a runner took them, in seconds.",
+		),
+		ran: histogram("run_duration_seconds", "How long jobs ran, in seconds."),
 		finished: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: metrics.Namespace, Subsystem: "job", Name: "finished_total",
 			Help: "Jobs that are over, by the platform's conclusion; also those that no runner took.",
 		}, append(slices.Clone(labels), "conclusion")),
-		extra: extra, pools: metrics.NewBounded(metrics.MaxPools), conclusions: metrics.NewBounded(maxConclusions),
+		extra:                extra,
+		pools:                metrics.NewBounded(metrics.MaxPools),
+		conclusions:          metrics.NewBounded(maxConclusions),
 		repositoryOfWorkflow: metrics.NewBounded(most),
 	}
 

@@ -20,14 +20,20 @@ type clusterDescs struct {
 
 func newClusterDescs() clusterDescs {
 	node := []string{"cluster", "node"}
-	amount := append(node, "resource", "unit")
+	amount := []string{"cluster", "node", "resource", "unit"}
 
 	return clusterDescs{
-		machines:  desc("cluster_machines", "Machines of this operator on the cluster, whether or not they have a claim.", "cluster"),
-		online:    desc("node_online", "1 while the node answers.", node...),
-		setAside:  desc("node_set_aside", "1 while the node, or a part of it, is not used for a while after failures in a row.", node...),
-		capacity:  desc("node_capacity", "What the node has: cpu in cores, memory and storage in bytes.", amount...),
-		available: desc("node_available", "What of the node is not taken by machines that run, anybody's: cpu in cores, memory and storage in bytes.", amount...),
+		machines: desc("cluster_machines", "Machines of this operator on the cluster, whether or not they have a claim.", "cluster"),
+		online:   desc("node_online", "1 while the node answers.", node...),
+		setAside: desc(
+			"node_set_aside",
+			"1 while the node, or a part of it, is not used for a while after failures in a row.",
+			node...),
+		capacity: desc("node_capacity", "What the node has: cpu in cores, memory and storage in bytes.", amount...),
+		available: desc(
+			"node_available",
+			"What of the node is not taken by machines that run, anybody's: cpu in cores, memory and storage in bytes.",
+			amount...),
 	}
 }
 

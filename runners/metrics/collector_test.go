@@ -116,18 +116,18 @@ func TestCollect(t *testing.T) {
 	reader := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects()...).Build()
 	elected := make(chan struct{})
 	pools := metrics.NewCollector(reader, elected, clocktesting.NewFakePassiveClock(now))
-	readiness := readiness.New(reader, elected,
+	ready := readiness.New(reader, elected,
 		readiness.Kind{Name: "HypervisorCluster", Named: true, List: func() client.ObjectList { return &v1alpha1.HypervisorClusterList{} }},
 		readiness.Kind{Name: "RunnerJob", List: func() client.ObjectList { return &v1alpha1.RunnerJobList{} }})
 
-	if n := testutil.CollectAndCount(pools) + testutil.CollectAndCount(readiness); n != 0 {
+	if n := testutil.CollectAndCount(pools) + testutil.CollectAndCount(ready); n != 0 {
 		t.Errorf("%d series of a replica that does not lead", n)
 	}
 
 	close(elected)
 
 	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(pools, readiness)
+	registry.MustRegister(pools, ready)
 
 	families, err := registry.Gather()
 	if err != nil {

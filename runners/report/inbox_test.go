@@ -83,7 +83,9 @@ func (o *office) open() {
 
 	// It is open when a report leads to a pass in place of a write.
 	for deadline := time.Now().Add(time.Minute); len(o.woken) == 0; time.Sleep(10 * time.Millisecond) {
-		if o.send(guest.PhaseStarted); time.Now().After(deadline) {
+		o.send(guest.PhaseStarted)
+
+		if time.Now().After(deadline) {
 			o.t.Fatal("the inbox does not open")
 		}
 	}

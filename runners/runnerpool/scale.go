@@ -328,9 +328,9 @@ func newClaim(pool *v1alpha1.RunnerPool, from *source, name string, standby bool
 		claim.Spec.Placement = pool.Spec.Placement.Strategy
 	}
 
-	if meta := from.template.Spec.Metadata; meta != nil {
-		maps.Copy(claim.Labels, meta.Labels)
-		maps.Copy(claim.Annotations, meta.Annotations)
+	if given := from.template.Spec.Metadata; given != nil {
+		maps.Copy(claim.Labels, given.Labels)
+		maps.Copy(claim.Annotations, given.Annotations)
 	}
 
 	claim.Annotations[v1alpha1.AnnotationTemplateHash] = from.hash

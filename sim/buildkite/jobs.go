@@ -142,9 +142,19 @@ func (s *Server) newJob(run *build, into *queue, spec control.JobSpec, index int
 		name, key = fmt.Sprintf("%s (%d)", name, index+1), fmt.Sprintf("%s-%d", key, index+1)
 	}
 	j := &job{
-		id: s.lastJob, uuid: engine.UUID(), build: run, name: name, stepKey: key, rules: append([]string{}, spec.Labels...), queue: into,
-		state: stateScheduled, environment: spec.Environment, duration: spec.Duration, command: spec.Command,
-		created: s.now(), runnable: s.now(),
+		id:          s.lastJob,
+		uuid:        engine.UUID(),
+		build:       run,
+		name:        name,
+		stepKey:     key,
+		rules:       append([]string{}, spec.Labels...),
+		queue:       into,
+		state:       stateScheduled,
+		environment: spec.Environment,
+		duration:    spec.Duration,
+		command:     spec.Command,
+		created:     s.now(),
+		runnable:    s.now(),
 	}
 	s.jobs[j.uuid] = j
 	s.order = append(s.order, j)

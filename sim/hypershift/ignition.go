@@ -4,6 +4,7 @@
 package hypershift
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
@@ -203,7 +204,7 @@ func (p *pool) writeUserData(ctx context.Context, namespace, version, image stri
 
 	err = p.client.Get(ctx, at, secret)
 	if err == nil {
-		if string(secret.Data["value"]) == string(value) {
+		if bytes.Equal(secret.Data["value"], value) {
 			return nil
 		}
 

@@ -54,8 +54,8 @@ func TestSoakChaos(t *testing.T) {
 	seed, length := settings(t)
 	t.Logf("CHAOS_SEED=%d CHAOS_TIME=%s", seed, length)
 
-	dice := rand.New(rand.NewPCG(seed, seed))                   //nolint:gosec // it makes the same troubles again
-	api := &roughAPI{dice: rand.New(rand.NewPCG(seed, seed+1))} //nolint:gosec // the same
+	dice := rand.New(rand.NewPCG(seed, seed))
+	api := &roughAPI{dice: rand.New(rand.NewPCG(seed, seed+1))}
 
 	f := fleet.New(t, env, fleet.Options{Model: fleet.Model().WithNodes(nodes)})
 	f.Patience = calmPatience
@@ -109,7 +109,7 @@ func TestSoakChaos(t *testing.T) {
 func settings(t *testing.T) (uint64, time.Duration) {
 	t.Helper()
 
-	seed, length := uint64(time.Now().UnixNano()), defaultTime //nolint:gosec // any number will do
+	seed, length := uint64(time.Now().UnixNano()), defaultTime
 
 	if text := os.Getenv("CHAOS_SEED"); text != "" {
 		n, err := strconv.ParseUint(text, 10, 64)

@@ -52,7 +52,7 @@ func imprint(vm pve.VMState) string {
 	return string(text)
 }
 
-func (o *oracle) complain(format string, args ...any) { o.wrong[fmt.Sprintf(format, args...)] = true }
+func (o *oracle) complainf(format string, args ...any) { o.wrong[fmt.Sprintf(format, args...)] = true }
 
 // look is one look at a moment. The claims are read before the machines: a machine whose claim
 // was gone already when they were read has been called gone while it was there.
@@ -71,7 +71,7 @@ func (o *oracle) look(ctx context.Context) {
 		o.seen[claim.UID] = claim.Name
 
 		if most := o.fleet.Runners.MaxAttempts; int(claim.Status.Attempts) > most {
-			o.complain("claim %s has tried %d times, and may %d times", claim.Name, claim.Status.Attempts, most)
+			o.complainf("claim %s has tried %d times, and may %d times", claim.Name, claim.Status.Attempts, most)
 		}
 	}
 
@@ -86,13 +86,13 @@ func (o *oracle) look(ctx context.Context) {
 		owned[uid] = append(owned[uid], vm.VMID)
 
 		if !there[uid] {
-			o.complain("claim %s is gone, and its VM %d is there (%s)", o.seen[uid], vm.VMID, vm.Status)
+			o.complainf("claim %s is gone, and its VM %d is there (%s)", o.seen[uid], vm.VMID, vm.Status)
 		}
 	}
 
 	for uid, ids := range owned {
 		if len(ids) > 1 {
-			o.complain("claim %s has %d VMs: %v", o.seen[uid], len(ids), ids)
+			o.complainf("claim %s has %d VMs: %v", o.seen[uid], len(ids), ids)
 		}
 	}
 }
@@ -122,11 +122,11 @@ func (o *oracle) verdict(jobs int) []string {
 	}
 
 	if open > 0 {
-		o.complain("%d of %d jobs are not over", open, jobs)
+		o.complainf("%d of %d jobs are not over", open, jobs)
 	}
 
 	if failed > o.killed {
-		o.complain("%d jobs failed, and %d machines were switched off", failed, o.killed)
+		o.complainf("%d jobs failed, and %d machines were switched off", failed, o.killed)
 	}
 
 	clones := 0
@@ -138,7 +138,7 @@ func (o *oracle) verdict(jobs int) []string {
 	}
 
 	if most := len(o.seen) * o.fleet.Runners.MaxAttempts; clones > most {
-		o.complain("%d clones were asked for %d claims, and at most %d may be", clones, len(o.seen), most)
+		o.complainf("%d clones were asked for %d claims, and at most %d may be", clones, len(o.seen), most)
 	}
 
 	now := map[int]string{}
@@ -148,7 +148,7 @@ func (o *oracle) verdict(jobs int) []string {
 
 	for id, was := range o.strangers {
 		if now[id] != was {
-			o.complain("VM %d is somebody else's, and is not as it was", id)
+			o.complainf("VM %d is somebody else's, and is not as it was", id)
 		}
 	}
 

@@ -142,7 +142,13 @@ func execute(ctx context.Context, env []string, program string, args ...string) 
 	}), env...)
 
 	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("run %s %.200s: %w: %s", filepath.Base(program), strings.Join(args, " "), err, strings.TrimSpace(text.String()))
+		return "", fmt.Errorf(
+			"run %s %.200s: %w: %s",
+			filepath.Base(program),
+			strings.Join(args, " "),
+			err,
+			strings.TrimSpace(text.String()),
+		)
 	}
 
 	return out.String(), nil

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
@@ -91,14 +92,14 @@ func (s *Site) Console(id int) string {
 
 	files, _ := filepath.Glob(filepath.Join(s.box.dir, "nodes", "*", "log", fmt.Sprintf("serial-%d.log", id)))
 
-	out := ""
+	var out strings.Builder
 
 	for _, file := range files {
 		raw, err := os.ReadFile(file)
 		if err == nil {
-			out += string(raw)
+			out.Write(raw)
 		}
 	}
 
-	return out
+	return out.String()
 }

@@ -206,7 +206,15 @@ func (p Platform) Open(config workload.Config) (workload.Provider, error) {
 		return nil, err
 	}
 
-	return New(Config{Settings: settings, Timeout: config.Runner.Timeout, Transport: config.Transport, Network: config.Network, limits: p.limits})
+	return New(
+		Config{
+			Settings:  settings,
+			Timeout:   config.Runner.Timeout,
+			Transport: config.Transport,
+			Network:   config.Network,
+			limits:    p.limits,
+		},
+	)
 }
 
 // place is what of the settings says where calls go.

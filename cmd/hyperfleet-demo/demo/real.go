@@ -61,7 +61,11 @@ func (o *Options) validateReal() error {
 	case o.Hypervisor != hypervisorNone && o.Hypervisor != hypervisorReal:
 		return fmt.Errorf("--hypervisor must be sim or real, not %q", o.Hypervisor)
 	case o.named() && net.ParseIP(o.Address) == nil:
-		return fmt.Errorf("--address must be this machine's IP address as machines on %s see it, not %q", os.Getenv("PVE_ENDPOINT"), o.Address)
+		return fmt.Errorf(
+			"--address must be this machine's IP address as machines on %s see it, not %q",
+			os.Getenv("PVE_ENDPOINT"),
+			o.Address,
+		)
 	case !o.named() && o.Address != "":
 		return errors.New("--address needs --hypervisor real and PVE_ENDPOINT")
 	case o.onReal() && o.hypervisorFault():
@@ -97,7 +101,10 @@ func (s *stack) startReal(ctx context.Context) (string, error) {
 	s.hypervisor = h
 
 	o := s.options
-	if err := site.RunnerTemplate(ctx, realpve.Image{Disk: o.Image, Kernel: o.Kernel, Initrd: o.Initrd, Append: o.Append}); err != nil {
+	if err := site.RunnerTemplate(
+		ctx,
+		realpve.Image{Disk: o.Image, Kernel: o.Kernel, Initrd: o.Initrd, Append: o.Append},
+	); err != nil {
 		return "", fmt.Errorf("make the template: %w", err)
 	}
 
@@ -230,7 +237,8 @@ func (r *realSetting) apply(spec *v1alpha1.HypervisorClusterSpec) {
 	}
 
 	c := r.config
-	spec.DefaultStorage, spec.ISOStorage, spec.DefaultNetwork, spec.ResourcePool = c.DefaultStorage, c.ISOStorage, c.DefaultNetwork, c.ResourcePool
+	spec.DefaultStorage, spec.ISOStorage = c.DefaultStorage, c.ISOStorage
+	spec.DefaultNetwork, spec.ResourcePool = c.DefaultNetwork, c.ResourcePool
 	spec.VMIDRange = &v1alpha1.VMIDRange{Min: int32(c.IDMin), Max: int32(c.IDMax)} //nolint:gosec // VMIDs
 }
 

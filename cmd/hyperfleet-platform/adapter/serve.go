@@ -286,23 +286,23 @@ func transports(
 		direct := options
 		direct.Config = config
 
-		client, err := kubernetes.New(direct)
+		local, err := kubernetes.New(direct)
 		if err != nil {
 			return nil, nil, err
 		}
 
-		clients[task.Kubernetes] = client
-		watches = append(watches, client.Run)
+		clients[task.Kubernetes] = local
+		watches = append(watches, local.Run)
 	}
 
 	if uses(task.Maestro) {
-		client, err := maestro.Open(deployment.Clients.Maestro, deployment.Clients.Kubernetes, options)
+		hub, err := maestro.Open(deployment.Clients.Maestro, deployment.Clients.Kubernetes, options)
 		if err != nil {
 			return nil, nil, fmt.Errorf("the task file has resources of transport maestro: %w", err)
 		}
 
-		clients[task.Maestro] = client
-		watches = append(watches, client.Run)
+		clients[task.Maestro] = hub
+		watches = append(watches, hub.Run)
 	}
 
 	return clients, watches, nil

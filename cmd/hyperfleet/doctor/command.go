@@ -81,9 +81,19 @@ server does not answer, or if the answer to the question is not yes; 2 if the co
 	cmd.Flags().Lookup("namespace").Usage = "only objects of this namespace; default: all"
 	cmd.Flags().StringVar(&opts.operator, "operator-namespace", config.Default().Namespace, "namespace that the operator runs in")
 	cmd.Flags().DurationVar(&opts.waiting, "waiting", defaultWaiting, "how long an object may wait, or be on its way out")
-	cmd.Flags().StringVar(&opts.template, "try", "", "HypervisorMachineTemplate of the namespace to make one machine from, which is removed again")
+	cmd.Flags().StringVar(
+		&opts.template,
+		"try",
+		"",
+		"HypervisorMachineTemplate of the namespace to make one machine from, which is removed again",
+	)
 	cmd.Flags().BoolVar(&opts.yes, "yes", false, "with --try: make the machine without a question")
-	cmd.Flags().DurationVar(&opts.tryTimeout, "try-timeout", defaultTry, "with --try: how long the machine may take to its first sign of life")
+	cmd.Flags().DurationVar(
+		&opts.tryTimeout,
+		"try-timeout",
+		defaultTry,
+		"with --try: how long the machine may take to its first sign of life",
+	)
 	cmd.Flags().StringVar(&opts.output, "output", cli.OutputTable, "table, for people, or json, for programs")
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return cli.Usage(err) })
 
@@ -127,7 +137,11 @@ func run(cmd *cobra.Command, opts options) error {
 	}
 
 	d := &doctor{
-		client: cluster.Client, now: clock.RealClock{}.Now(), namespace: opts.Namespace, operator: opts.operator, waiting: opts.waiting,
+		client:    cluster.Client,
+		now:       clock.RealClock{}.Now(),
+		namespace: opts.Namespace,
+		operator:  opts.operator,
+		waiting:   opts.waiting,
 	}
 	d.report.APIServer = version.GitVersion
 

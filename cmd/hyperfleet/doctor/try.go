@@ -187,7 +187,9 @@ func (t *trial) run(ctx context.Context, claim *v1alpha1.MachineClaim) error {
 	removing, cancel := context.WithTimeout(context.WithoutCancel(ctx), removal)
 	defer cancel()
 
-	return errors.Join(err, t.remove(removing, claim))
+	t.remove(removing, claim)
+
+	return err
 }
 
 // follow tells of each phase as it ends, until the guest gives a sign of life or it is known
@@ -335,7 +337,7 @@ func (t *trial) missing(claim *v1alpha1.MachineClaim) string {
 }
 
 // remove deletes the claim and waits until it is gone, and its machine with it.
-func (t *trial) remove(ctx context.Context, claim *v1alpha1.MachineClaim) error {
+func (t *trial) remove(ctx context.Context, claim *v1alpha1.MachineClaim) {
 	begun := time.Now()
 
 	err := t.client.Delete(ctx, claim)
@@ -353,7 +355,7 @@ func (t *trial) remove(ctx context.Context, claim *v1alpha1.MachineClaim) error 
 		t.Phases = append(t.Phases, phase)
 		t.sayf(Fine, "%s after %.1f s", phase.Name, phase.Seconds)
 
-		return nil
+		return
 	}
 
 	why := err.Error()
@@ -365,8 +367,6 @@ func (t *trial) remove(ctx context.Context, claim *v1alpha1.MachineClaim) error 
 	t.Message = strings.TrimPrefix(t.Message+fmt.Sprintf("; MachineClaim %s/%s and its machine are not gone after %s: %s",
 		t.Namespace, t.Claim, removal, why), "; ")
 	t.sayf(Problem, "%s", t.Message)
-
-	return nil
 }
 
 func (t *trial) sayf(level Level, format string, args ...any) {

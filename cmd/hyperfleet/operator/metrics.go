@@ -48,7 +48,9 @@ func kindsOf(area string) []readiness.Kind {
 	return map[string][]readiness.Kind{
 		config.AreaRunners: {
 			{Name: "HypervisorCluster", Named: true, List: func() client.ObjectList { return &v1alpha1.HypervisorClusterList{} }},
-			{Name: "HypervisorMachineTemplate", Named: true, List: func() client.ObjectList { return &v1alpha1.HypervisorMachineTemplateList{} }},
+			{Name: "HypervisorMachineTemplate", Named: true, List: func() client.ObjectList {
+				return &v1alpha1.HypervisorMachineTemplateList{}
+			}},
 			{Name: "RunnerPool", Named: true, List: func() client.ObjectList { return &v1alpha1.RunnerPoolList{} }},
 			{Name: "MachineClaim", List: func() client.ObjectList { return &v1alpha1.MachineClaimList{} }},
 			{Name: "RunnerJob", List: func() client.ObjectList { return &v1alpha1.RunnerJobList{} }},

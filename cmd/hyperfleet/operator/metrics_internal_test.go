@@ -48,12 +48,12 @@ func (r *recorder) Register(collector prometheus.Collector) error {
 
 	for desc := range descs {
 		match := described.FindStringSubmatch(desc.String())
-		if match == nil || !strings.HasPrefix(match[1], "hyperfleet_") && !strings.HasPrefix(match[1], "kubevirt_") {
+		if len(match) == 0 || (!strings.HasPrefix(match[1], "hyperfleet_") && !strings.HasPrefix(match[1], "kubevirt_")) {
 			continue
 		}
 
 		labels := strings.FieldsFunc(match[3], func(c rune) bool { return c == ',' || c == ' ' })
-		for _, constant := range strings.Split(match[2], ",") {
+		for constant := range strings.SplitSeq(match[2], ",") {
 			if name, _, ok := strings.Cut(constant, "="); ok {
 				labels = append(labels, name)
 			}

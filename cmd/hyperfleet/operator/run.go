@@ -25,6 +25,7 @@ import (
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/identity/spire"
 	"github.com/hyperfleet/hyperfleet/kit/fence"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/runners"
@@ -61,43 +62,18 @@ func run(ctx context.Context, cfg config.OperatorConfig, kube *rest.Config, logg
 		return err
 	}
 
-	spire, err := Registry(cfg.Identity.SPIRE, identity.uid, transports.Identity)
+	registry, err := Registry(cfg.Identity.SPIRE, identity.uid, transports.Identity)
 	if err != nil {
 		return err
 	}
 
-	if spire != nil {
-		defer spire.Close() //nolint:errcheck // the process ends
+	if registry != nil {
+		defer registry.Close() //nolint:errcheck // the process ends
 	}
 
 	if slices.Contains(cfg.Controllers, config.AreaRunners) {
-		area := &runners.Area{
-			Config: cfg.Runners, Namespace: cfg.Namespace, Settings: settings,
-			Hypervisors: hypervisors(kube, transports),
-			Platforms:   Platforms(),
-			Transports: runners.Transports{
-				Hypervisor: transports.hypervisor, Platform: transports.platform,
-			},
-			DevID:        cfg.Identity.DevID,
-			Registry:     ctrlmetrics.Registry,
-			JobLabels:    runners.JobLabels{Names: cfg.Metrics.JobLabels, Most: cfg.Metrics.MaxJobLabelValues},
-			Clock:        clock.RealClock{},
-			Log:          logger,
-			MaxBodyBytes: cfg.Webhooks.MaxBodyBytes,
-			WebhookURL:   strings.TrimSuffix(cfg.Webhooks.URL, "/"),
-		}
-
-		if spire != nil {
-			area.Identity = spire
-		}
-
-		routes, err := area.Setup(ctx, mgr)
-		if err != nil {
-			return fmt.Errorf("set up runners: %w", err)
-		}
-
-		if err := mgr.Add(&server{cfg: cfg.Webhooks, handler: routes, log: logger}); err != nil {
-			return fmt.Errorf("add webhook server: %w", err)
+		if err := addRunners(ctx, mgr, cfg, kube, settings, transports, registry, logger); err != nil {
+			return err
 		}
 	}
 
@@ -117,6 +93,43 @@ func run(ctx context.Context, cfg config.OperatorConfig, kube *rest.Config, logg
 	}
 
 	logger.InfoContext(ctx, "operator has stopped")
+
+	return nil
+}
+
+// addRunners sets up the area of runners, with the server for what comes from outside.
+func addRunners(
+	ctx context.Context, mgr ctrl.Manager, cfg config.OperatorConfig, kube *rest.Config, settings vmspec.Settings,
+	transports *Transports, registry *spire.Registry, logger *slog.Logger,
+) error {
+	area := &runners.Area{
+		Config: cfg.Runners, Namespace: cfg.Namespace, Settings: settings,
+		Hypervisors: hypervisors(kube, transports),
+		Platforms:   Platforms(),
+		Transports: runners.Transports{
+			Hypervisor: transports.hypervisor, Platform: transports.platform,
+		},
+		DevID:        cfg.Identity.DevID,
+		Registry:     ctrlmetrics.Registry,
+		JobLabels:    runners.JobLabels{Names: cfg.Metrics.JobLabels, Most: cfg.Metrics.MaxJobLabelValues},
+		Clock:        clock.RealClock{},
+		Log:          logger,
+		MaxBodyBytes: cfg.Webhooks.MaxBodyBytes,
+		WebhookURL:   strings.TrimSuffix(cfg.Webhooks.URL, "/"),
+	}
+
+	if registry != nil {
+		area.Identity = registry
+	}
+
+	routes, err := area.Setup(ctx, mgr)
+	if err != nil {
+		return fmt.Errorf("set up runners: %w", err)
+	}
+
+	if err := mgr.Add(&server{cfg: cfg.Webhooks, handler: routes, log: logger}); err != nil {
+		return fmt.Errorf("add webhook server: %w", err)
+	}
 
 	return nil
 }

@@ -142,7 +142,11 @@ func (o *options) run(cmd *cobra.Command) error {
 		o.dir, fleetFile, o.dir, secretsFile, o.dir, o.dir, secretsFile)
 
 	if o.GitHubURL != "" {
-		fmt.Fprintf(ask.out, "The operator calls a server of yours only if its configuration lists it: add %s to runners.platformURLs.\n", o.GitHubURL)
+		fmt.Fprintf(
+			ask.out,
+			"The operator calls a server of yours only if its configuration lists it: add %s to runners.platformURLs.\n",
+			o.GitHubURL,
+		)
 	}
 
 	return nil

@@ -139,7 +139,7 @@ func (w *watcher) plain(ctx context.Context, out io.Writer, opts options) error 
 		}
 
 		if _, err := io.WriteString(out, strings.Join(frame, "\n")+"\n\n"); err != nil || opts.once {
-			return nil //nolint:nilerr // a reader that went away needs no error
+			return nil
 		}
 
 		select {
@@ -240,10 +240,32 @@ func readKeys(ctx context.Context, in io.Reader, keys chan<- string) {
 // keysOf reads what a terminal sends (xterm's sequences, and the letters of vi).
 func keysOf(text string) []string {
 	sequences := []struct{ sent, key string }{
-		{"\x1b[A", keyUp}, {"\x1b[B", keyDown}, {"\x1bOA", keyUp}, {"\x1bOB", keyDown}, {"\x1b[5~", keyPageUp}, {"\x1b[6~", keyPageDown},
-		{"\x1b[D", keyBack}, {"\x1b[C", keyEnter}, {"\x1b", keyBack}, {"\x7f", keyBack}, {"h", keyBack}, {"k", keyUp}, {"j", keyDown},
-		{"\r", keyEnter}, {"\n", keyEnter}, {"l", keyEnter}, {"\t", keyNext}, {"q", keyQuit}, {"\x03", keyQuit}, {"\x04", keyQuit},
-		{"1", "1"}, {"2", "2"}, {"3", "3"},
+		{
+			"\x1b[A",
+			keyUp,
+		},
+		{"\x1b[B", keyDown},
+		{"\x1bOA", keyUp},
+		{"\x1bOB", keyDown},
+		{"\x1b[5~", keyPageUp},
+		{"\x1b[6~", keyPageDown},
+		{"\x1b[D", keyBack},
+		{"\x1b[C", keyEnter},
+		{"\x1b", keyBack},
+		{"\x7f", keyBack},
+		{"h", keyBack},
+		{"k", keyUp},
+		{"j", keyDown},
+		{"\r", keyEnter},
+		{"\n", keyEnter},
+		{"l", keyEnter},
+		{"\t", keyNext},
+		{"q", keyQuit},
+		{"\x03", keyQuit},
+		{"\x04", keyQuit},
+		{"1", "1"},
+		{"2", "2"},
+		{"3", "3"},
 	}
 
 	var out []string

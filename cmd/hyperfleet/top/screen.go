@@ -306,11 +306,19 @@ func machineDetail(claim *v1alpha1.MachineClaim) []string {
 	out := []string{"Machine     " + claim.Namespace + "/" + cli.Line(jobs.Describe(jobs.VMOf(claim)))}
 
 	if info := claim.Status.BootstrapInfo; info != nil {
-		out = append(out, "Runner      "+info.RunnerName, "Job         "+info.Job, "Guest       "+cli.Line(info.GuestPhase+" "+info.GuestMessage))
+		out = append(
+			out,
+			"Runner      "+info.RunnerName,
+			"Job         "+info.Job,
+			"Guest       "+cli.Line(info.GuestPhase+" "+info.GuestMessage),
+		)
 	}
 
 	if b := claim.Status.Backoff; b != nil {
-		out = append(out, fmt.Sprintf("%s failed %d times in a row, next try at %s", b.Step, b.Failures, b.Until.Format(time.TimeOnly)))
+		out = append(
+			out,
+			fmt.Sprintf("%s failed %d times in a row, next try at %s", b.Step, b.Failures, b.Until.Format(time.TimeOnly)),
+		)
 	}
 
 	return append(append(out, "", "Conditions:"), ready(claim.Status.Conditions)...)

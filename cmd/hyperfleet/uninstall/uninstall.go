@@ -242,7 +242,8 @@ func (u *uninstaller) pause(ctx context.Context) error {
 		before := pool.DeepCopy()
 		pool.Spec.Paused = true
 
-		if err := u.client.Patch(ctx, pool, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
+		err := u.client.Patch(ctx, pool, client.MergeFrom(before))
+		if client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("pause RunnerPool %s: %w", client.ObjectKeyFromObject(pool), err)
 		}
 	}

@@ -51,6 +51,8 @@ func chromium(t *testing.T, args ...string) {
 
 // pictures takes a picture of each page, light and dark.
 func pictures(t *testing.T, pages http.Handler, namespace string) {
+	t.Helper()
+
 	server := httptest.NewServer(pages)
 	t.Cleanup(server.Close)
 
@@ -96,6 +98,8 @@ func pictures(t *testing.T, pages http.Handler, namespace string) {
 
 // paint prints when a browser first shows something of a page.
 func paint(t *testing.T, pages http.Handler, path string) {
+	t.Helper()
+
 	const script = `new PerformanceObserver((list) => { for (const e of list.getEntries()) {
 		if (e.name === "first-contentful-paint") { fetch("/painted?" + Math.round(e.startTime)); }
 	} }).observe({ type: "paint", buffered: true });`

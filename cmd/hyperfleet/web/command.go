@@ -169,7 +169,11 @@ func guard(hosts []string, next http.Handler) http.Handler {
 
 		switch site := r.Header.Get("Sec-Fetch-Site"); {
 		case !allowed(r.Host, hosts):
-			http.Error(w, "this name is not one of hyperfleet web's: open it as localhost, or allow the name with --host", http.StatusForbidden)
+			http.Error(
+				w,
+				"this name is not one of hyperfleet web's: open it as localhost, or allow the name with --host",
+				http.StatusForbidden,
+			)
 		case r.Method != http.MethodGet && r.Method != http.MethodHead:
 			header.Set("Allow", "GET, HEAD")
 			http.Error(w, "the pages can only be read", http.StatusMethodNotAllowed)

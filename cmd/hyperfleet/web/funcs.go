@@ -34,10 +34,10 @@ func (h *handler) funcs() template.FuncMap {
 		"human":   jobs.Human,
 		"long":    func(d time.Duration) string { return jobs.Human(d.Seconds()) },
 		"between": jobs.Between,
-		"clock":   func(at time.Time) string { return at.Local().Format("15:04:05") },                //nolint:gosmopolitan // people read their own time
-		"date":    func(at time.Time) string { return at.Local().Format("2006-01-02 15:04:05 MST") }, //nolint:gosmopolitan // as above
+		"clock":   func(at time.Time) string { return local(at).Format("15:04:05") },
+		"date":    func(at time.Time) string { return local(at).Format("2006-01-02 15:04:05 MST") },
 		"safe":    cli.Safe,
-		"path":    func(parts ...string) string { return pathOf(parts...) },
+		"path":    pathOf,
 		"query":   url.QueryEscape,
 		"gib":     func(bytes int64) string { return fmt.Sprintf("%.0f GiB", float64(bytes)/(1<<30)) },
 		"round":   func(x float64) int { return int(math.Round(x)) },
@@ -246,3 +246,6 @@ func momentsOf(claim *v1alpha1.MachineClaim) []jobs.Moment {
 
 	return out
 }
+
+// local is the time that people read.
+func local(at time.Time) time.Time { return at.Local() } //nolint:gosmopolitan // it is for the people at this machine

@@ -89,7 +89,9 @@ func (h *handler) jobs(r *http.Request) (*page, error) {
 		count[string(found[i].Spec.State)]++
 	}
 
-	for _, state := range []string{"", string(v1alpha1.JobQueued), string(v1alpha1.JobWaiting), string(v1alpha1.JobRunning), string(v1alpha1.JobCompleted)} {
+	for _, state := range []string{
+		"", string(v1alpha1.JobQueued), string(v1alpha1.JobWaiting), string(v1alpha1.JobRunning), string(v1alpha1.JobCompleted),
+	} {
 		out.States = append(out.States, choice{
 			Name: cmp.Or(state, "All"), Count: count[state], Chosen: state == out.State,
 			URL: "/jobs" + with(query, "state", state, "page", ""),
@@ -152,11 +154,11 @@ func with(query url.Values, pairs ...string) string {
 		}
 	}
 
-	for i := 0; i < len(pairs); i += 2 {
-		out.Set(pairs[i], pairs[i+1])
+	for pair := range slices.Chunk(pairs, 2) {
+		out.Set(pair[0], pair[len(pair)-1])
 
-		if pairs[i+1] == "" {
-			out.Del(pairs[i])
+		if pair[len(pair)-1] == "" {
+			out.Del(pair[0])
 		}
 	}
 
@@ -333,7 +335,13 @@ func (h *handler) clusters(r *http.Request) (*page, error) {
 		return nil, err
 	}
 
-	return &page{Title: "Hypervisors", Area: "clusters", Live: true, Data: summary.Clusters, Missing: h.missing(live.KindCluster)}, nil
+	return &page{
+		Title:   "Hypervisors",
+		Area:    "clusters",
+		Live:    true,
+		Data:    summary.Clusters,
+		Missing: h.missing(live.KindCluster),
+	}, nil
 }
 
 // node is a node of a hypervisor cluster.

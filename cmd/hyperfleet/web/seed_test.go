@@ -6,6 +6,7 @@ package web
 import (
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -248,7 +249,7 @@ func (s *seeder) machine(i int, pool string, phase v1alpha1.MachineClaimPhase) {
 	s.write(claim, func() {
 		age := time.Duration(30+i*17) * time.Second
 		claim.Status = v1alpha1.MachineClaimStatus{
-			Phase: phase, VMRef: &v1alpha1.VMReference{HypervisorCluster: "rack-a", VMID: fmt.Sprint(100100 + i), Node: fmt.Sprintf("rack-a-%d", 1+i%4)},
+			Phase: phase, VMRef: &v1alpha1.VMReference{HypervisorCluster: "rack-a", VMID: strconv.Itoa(100100 + i), Node: fmt.Sprintf("rack-a-%d", 1+i%4)},
 			Conditions:    s.ready(metav1.ConditionFalse, "Booting", "the VM runs, its runner is not online yet", time.Minute),
 			Times:         &v1alpha1.MachineTimes{Placed: s.ago(age), Cloned: s.ago(age - 3*time.Second), Started: s.ago(age - 4*time.Second)},
 			BootstrapInfo: &v1alpha1.BootstrapInfo{RunnerName: claim.Name + "-0a1b2c3d", GuestPhase: "Started"},

@@ -123,6 +123,8 @@ func TestPages(t *testing.T) {
 
 // others: what a page elsewhere, another name or another method gets.
 func others(t *testing.T, pages http.Handler) {
+	t.Helper()
+
 	for name, tc := range map[string]struct {
 		edit func(*http.Request)
 		want int
@@ -275,5 +277,4 @@ func TestCommand(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-
 }

@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -388,7 +389,7 @@ func TestSetAside(t *testing.T) {
 	dns.handle.Store(&poison)
 
 	id := f.create("home")
-	f.eventually("it is set aside", func() bool { return bytes.Contains([]byte(dns.log.String()), []byte("set aside")) })
+	f.eventually("it is set aside", func() bool { return strings.Contains(dns.log.String(), "set aside") })
 
 	tries := len(dns.seen(id))
 

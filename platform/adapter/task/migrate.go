@@ -135,8 +135,9 @@ func (m *Migration) replace(problem strictyaml.Problem, what *regexp.Regexp, by,
 func (m *Migration) differs(name string) {
 	if bytes.Contains(m.Text, []byte("resourcesSkipped")) && regexp.MustCompile(`(?m)^\s*create:`).Match(m.Text) {
 		m.Changes = append(m.Changes, strictyaml.Problem{
-			File: name, Message: "adapter.resourcesSkipped is about preconditions alone here: a lifecycle.create.when that is false does not set it",
-			Hint: "ask resources.?NAME.hasValue() in its place",
+			File:    name,
+			Message: "adapter.resourcesSkipped is about preconditions alone here: a lifecycle.create.when that is false does not set it",
+			Hint:    "ask resources.?NAME.hasValue() in its place",
 		})
 	}
 }

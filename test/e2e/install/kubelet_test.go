@@ -33,8 +33,8 @@ type pod struct {
 
 var anyPort = regexp.MustCompile(`(bindAddress: )"?:(\d+)"?`)
 
-// run starts the program of a Deployment.
-func run(t *testing.T, env *kube.Env, binary, namespace, name string) *pod {
+// run starts the program of a Deployment, with further variables as they are.
+func run(t *testing.T, env *kube.Env, binary, namespace, name string, variables ...string) *pod {
 	t.Helper()
 
 	var deployment appsv1.Deployment
@@ -54,7 +54,7 @@ func run(t *testing.T, env *kube.Env, binary, namespace, name string) *pod {
 	}
 
 	account := env.ServiceAccount(t, namespace, spec.ServiceAccountName)
-	environ := []string{"KUBECONFIG=" + env.Kubeconfig(t, account), "HOME=" + dir}
+	environ := append([]string{"KUBECONFIG=" + env.Kubeconfig(t, account), "HOME=" + dir}, variables...)
 
 	for _, variable := range container.Env {
 		environ = append(environ, variable.Name+"="+variable.Value)

@@ -141,7 +141,8 @@ func TestTutorial(t *testing.T) { //nolint:paralleltest // it counts seconds
 
 	u.types(page[0])
 
-	operator := run(t, f.Env, program(t, "hyperfleet"), "hyperfleet-system", "hyperfleet-runners")
+	operator := run(t, f.Env, program(t, "hyperfleet"), "hyperfleet-system", "hyperfleet-runners",
+		"HYPERFLEET_RUNNERS_PLATFORM_URLS="+f.GitHub.URL)
 	f.Eventually("the operator being ready", func() (bool, string) { return operator.ready(t), operator.process.LogTail() })
 	f.Front.Serve(httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: operator.ports["8443"]}))
 	u.types(own.Replace(page[1]))

@@ -35,7 +35,7 @@ func TestCompare(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "pvesim")
 	script := fmt.Sprintf("#!/bin/sh\nshift 2\nexec '%s' --model '%s' \"$@\"\n", exe.Build(t, "cmd/pvesim"), model)
 
-	if err := os.WriteFile(program, []byte(script), 0o700); err != nil { //nolint:gosec // it is a program
+	if err := os.WriteFile(program, []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
 
