@@ -70,9 +70,7 @@ func machineAlerts() []alert {
 			`{{ $value }} machines of pool {{ $labels.pool }} in {{ $labels.namespace }} have failed in a row.`,
 		},
 		{
-			"HyperFleetMachinesEndBadly",
-			warning,
-			"15m",
+			"HyperFleetMachinesEndBadly", warning, "15m",
 			`sum by (namespace, pool) (rate(hyperfleet_machine_ended_total{reason!~"` + well + `"}[1h]))` +
 				` / sum by (namespace, pool) (rate(hyperfleet_machine_ended_total[1h])) > 0.1` +
 				` and sum by (namespace, pool) (increase(hyperfleet_machine_ended_total[1h])) >= 10`,
@@ -81,9 +79,7 @@ func machineAlerts() []alert {
 				`in {{ $labels.namespace }} ended badly within an hour.`,
 		},
 		{
-			"HyperFleetMachinesStartSlowly",
-			warning,
-			"30m",
+			"HyperFleetMachinesStartSlowly", warning, "30m",
 			`histogram_quantile(0.9, sum by (namespace, pool, le) ` +
 				`(rate(hyperfleet_machine_phase_duration_seconds_bucket{phase=~"provisioned|bootstrapped"}[30m]))) > 300`,
 			"Machines take more than five minutes to be made, or to start.",
@@ -103,9 +99,7 @@ func machineAlerts() []alert {
 			`{{ $value | humanize }} things of kind {{ $labels.side }} belonged to no claim and were removed within an hour.`,
 		},
 		{
-			"HyperFleetCredentialMisuse",
-			critical,
-			"0m",
+			"HyperFleetCredentialMisuse", critical, "0m",
 			`sum by (outcome) (increase(hyperfleet_credential_requests_total` +
 				`{outcome=~"wrong_code|wrong_svid|wrong_proof|used|not_offered"}[15m]))` +
 				` > 0 or sum by (outcome) (increase(hyperfleet_devid_requests_total` +
@@ -149,18 +143,14 @@ func otherAlerts() []alert {
 			`Node {{ $labels.node }} of cluster {{ $labels.cluster }} has been set aside, whole or in part, for half an hour.`,
 		},
 		{
-			"HyperFleetHypervisorFull",
-			warning,
-			"30m",
+			"HyperFleetHypervisorFull", warning, "30m",
 			`sum by (cluster) (hyperfleet_node_available{resource="memory"})` +
 				` / sum by (cluster) (hyperfleet_node_capacity{resource="memory"}) < 0.05`,
 			"A hypervisor has next to no memory left.",
 			`Cluster {{ $labels.cluster }} has {{ $value | humanizePercentage }} of its memory left.`,
 		},
 		{
-			"HyperFleetRateLimitLow",
-			warning,
-			"5m",
+			"HyperFleetRateLimitLow", warning, "5m",
 			`hyperfleet_external_rate_limit_remaining_calls / hyperfleet_external_rate_limit_calls < 0.1`,
 			"A CI platform will soon refuse calls.",
 			`{{ $labels.system }} allows {{ $value | humanizePercentage }} of its calls ({{ $labels.resource }}) ` +

@@ -55,6 +55,7 @@ func rootIn(id trace.TraceID) trace.SpanContext {
 	//nolint:spancheck // as above
 	_, asked := otel.Tracer(tracerName).Start(withIDs(context.Background(), given), "life", trace.WithNewRoot())
 
+	//nolint:spancheck // as above
 	return trace.NewSpanContext(trace.SpanContextConfig{
 		TraceID: given.trace, SpanID: given.span, TraceFlags: asked.SpanContext().TraceFlags(), Remote: true,
 	})

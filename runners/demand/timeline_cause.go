@@ -44,7 +44,9 @@ func (s *scope) waitsFor(ctx context.Context) (string, Cause, error) {
 
 	switch {
 	case s.job.Spec.State == v1alpha1.JobWaiting:
-		return pool.Name, Cause{CauseHeld, "the CI platform holds the job back, e.g. for an approval or for jobs before it: look there"}, nil
+		return pool.Name, Cause{
+			CauseHeld, "the CI platform holds the job back, e.g. for an approval or for jobs before it: look there",
+		}, nil
 	case s.job.Spec.State != v1alpha1.JobQueued:
 		return pool.Name, Cause{}, nil
 	case !ok:
