@@ -57,7 +57,7 @@ func (s *Sim) answerIgnition(w http.ResponseWriter, r *http.Request) {
 	}
 
 	s.mu.Lock()
-	served, known := s.ignitions[r.Header.Get("NodePool")]
+	served, known := s.ignitions[r.Header.Get("Nodepool")]
 	s.fetched++
 	s.mu.Unlock()
 
