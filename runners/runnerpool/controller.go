@@ -43,11 +43,7 @@ type Reconciler struct {
 	Sources SourceStatuses
 	Wake    *wake.Source
 
-	expectations      expectations
-	unconfirmedStarts unconfirmedStarts
-	startups          startups
-	fullClusters      fullClusters
-	quotaBackoff      quotaBackoff
+	memories memories
 }
 
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=runnerpools,verbs=get;list;watch;update;patch
@@ -127,6 +123,7 @@ func clusterTurned() predicate.Predicate {
 // scope is one pass over one pool.
 type scope struct {
 	*Reconciler
+	*memory
 	pool *v1alpha1.RunnerPool
 	// seen and sources are filled by observe.
 	seen    *view
@@ -154,11 +151,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	var pool v1alpha1.RunnerPool
 	if err := r.Client.Get(ctx, req.NamespacedName, &pool); err != nil {
 		if client.IgnoreNotFound(err) == nil {
-			r.expectations.forget(req.NamespacedName)
-			r.unconfirmedStarts.forget(req.NamespacedName)
-			r.startups.forget(req.NamespacedName)
-			r.fullClusters.forget(req.NamespacedName)
-			r.quotaBackoff.forget(req.NamespacedName)
+			r.memories.forget(req.NamespacedName)
 		}
 
 		return reconcile.Result{}, client.IgnoreNotFound(err)
@@ -169,7 +162,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, nil
 	}
 
-	s := &scope{Reconciler: r, pool: &pool}
+	s := &scope{Reconciler: r, memory: r.memories.of(req.NamespacedName), pool: &pool}
 
 	result, err := step.Run(ctx, r.Runner, &pool, steps(), s)
 	if err == nil && s.after > 0 && (result.RequeueAfter == 0 || s.after < result.RequeueAfter) {

@@ -25,8 +25,8 @@ const confirmAfter = 10 * time.Second
 // Without them a pass right after another would make the same machines again. The zero
 // value is ready to use.
 type expectations struct {
-	mu    sync.Mutex
-	pools map[types.NamespacedName]map[string]expected
+	mu     sync.Mutex // a pass makes claims side by side
+	claims map[string]expected
 }
 
 // expected is a claim that was made.
@@ -36,51 +36,37 @@ type expected struct {
 	standby bool
 }
 
-func (e *expectations) expect(pool types.NamespacedName, claim string, what expected) {
+func (e *expectations) expect(claim string, what expected) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 
-	if e.pools == nil {
-		e.pools = map[types.NamespacedName]map[string]expected{}
+	if e.claims == nil {
+		e.claims = map[string]expected{}
 	}
 
-	if e.pools[pool] == nil {
-		e.pools[pool] = map[string]expected{}
-	}
-
-	e.pools[pool][claim] = what
-}
-
-func (e *expectations) forget(pool types.NamespacedName) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-
-	delete(e.pools, pool)
+	e.claims[claim] = what
 }
 
 // unseen gives the pool's claims that the cache does not show yet, and forgets those
 // that it shows and those that are gone. It also gives how many of them there are by the
 // template that they were made from.
 func (e *expectations) unseen(
-	ctx context.Context, live client.Reader, pool types.NamespacedName, seen []v1alpha1.MachineClaim, now time.Time,
+	ctx context.Context, live client.Reader, namespace string, seen []v1alpha1.MachineClaim, now time.Time,
 ) ([]demand.Claim, map[string]int, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-
 	for i := range seen {
-		delete(e.pools[pool], seen[i].Name)
+		delete(e.claims, seen[i].Name)
 	}
 
-	out := make([]demand.Claim, 0, len(e.pools[pool]))
+	out := make([]demand.Claim, 0, len(e.claims))
 	bySource := map[string]int{}
 
-	for name, what := range e.pools[pool] {
+	for name, what := range e.claims {
 		if now.Sub(what.made) > confirmAfter {
 			var claim v1alpha1.MachineClaim
 
-			err := live.Get(ctx, types.NamespacedName{Namespace: pool.Namespace, Name: name}, &claim)
+			err := live.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, &claim)
 			if apierrors.IsNotFound(err) {
-				delete(e.pools[pool], name)
+				delete(e.claims, name)
 
 				continue
 			}

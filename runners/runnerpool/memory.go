@@ -15,38 +15,61 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 )
 
+// memories are what the process remembers of pools beside what the cache shows. The zero
+// value is ready to use.
+type memories struct {
+	mu    sync.Mutex
+	pools map[types.NamespacedName]*memory
+}
+
+// memory is what is remembered of one pool. It needs no lock, for one pass at a time has the
+// pool.
+type memory struct {
+	expectations      expectations
+	unconfirmedStarts unconfirmedStarts
+	startups          startups
+	fullClusters      fullClusters
+	quotaBackoff      quotaBackoff
+}
+
+// of gives the pool's memory, an empty one at first.
+func (m *memories) of(pool types.NamespacedName) *memory {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+
+	if m.pools == nil {
+		m.pools = map[types.NamespacedName]*memory{}
+	}
+
+	if m.pools[pool] == nil {
+		m.pools[pool] = &memory{}
+	}
+
+	return m.pools[pool]
+}
+
+// forget drops a pool that is gone.
+func (m *memories) forget(pool types.NamespacedName) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+
+	delete(m.pools, pool)
+}
+
 // recentStartups is how many machines the start-up time is taken from.
 const recentStartups = 15
 
-// startups remember how long the latest machines of each pool took to start. They are
-// lost with the process, which then begins with demand.DefaultStartup. The zero value is
-// ready to use.
+// startups remember how long the latest machines took to start. They are lost with the
+// process, which then begins with demand.DefaultStartup. The zero value is ready to use.
 type startups struct {
-	mu    sync.Mutex
-	pools map[types.NamespacedName]*startupTimes
-}
-
-type startupTimes struct {
 	// seen are the claims that were counted and are still there.
 	seen map[types.UID]bool
 	took []time.Duration
 }
 
 // note counts the machines that have become ready.
-func (s *startups) note(pool types.NamespacedName, claims []v1alpha1.MachineClaim) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	if s.pools == nil {
-		s.pools = map[types.NamespacedName]*startupTimes{}
-	}
-
-	before := s.pools[pool]
-	if before == nil {
-		before = &startupTimes{}
-	}
-
-	after := &startupTimes{seen: map[types.UID]bool{}, took: before.took}
+func (s *startups) note(claims []v1alpha1.MachineClaim) {
+	seen := map[types.UID]bool{}
 
 	for i := range claims {
 		claim := &claims[i]
@@ -54,15 +77,15 @@ func (s *startups) note(pool types.NamespacedName, claims []v1alpha1.MachineClai
 			continue
 		}
 
-		after.seen[claim.UID] = true
+		seen[claim.UID] = true
 
-		if !before.seen[claim.UID] {
-			after.took = append(after.took, startupOf(claim))
+		if !s.seen[claim.UID] {
+			s.took = append(s.took, startupOf(claim))
 		}
 	}
 
-	after.took = after.took[max(len(after.took)-recentStartups, 0):]
-	s.pools[pool] = after
+	s.seen = seen
+	s.took = s.took[max(len(s.took)-recentStartups, 0):]
 }
 
 // startupOf is how long a machine took from when it was asked for until it was ready.
@@ -76,79 +99,43 @@ func startupOf(claim *v1alpha1.MachineClaim) time.Duration {
 }
 
 // median is how long a machine of the pool takes to start.
-func (s *startups) median(pool types.NamespacedName) time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	if s.pools[pool] == nil {
-		return demand.DefaultStartup
-	}
-
-	return demand.Median(s.pools[pool].took)
-}
-
-func (s *startups) forget(pool types.NamespacedName) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	delete(s.pools, pool)
-}
+func (s *startups) median() time.Duration { return demand.Median(s.took) }
 
 // fullFor is how long a cluster counts as full after a machine waited for room on it.
 const fullFor = time.Minute
 
-// fullClusters remember which templates' clusters had no room lately: a machine that no longer
+// fullClusters remember when which templates' clusters had no room: a machine that no longer
 // waits there does not mean that there is room. The zero value is ready to use.
-type fullClusters struct {
-	mu    sync.Mutex
-	pools map[types.NamespacedName]map[string]time.Time
-}
+type fullClusters struct{ templates map[string]time.Time }
 
 // note takes down which of the claims wait for room.
-func (r *fullClusters) note(pool types.NamespacedName, claims []v1alpha1.MachineClaim, now time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-
+func (r *fullClusters) note(claims []v1alpha1.MachineClaim, now time.Time) {
 	for i := range claims {
 		if !waitsForRoom(&claims[i]) {
 			continue
 		}
 
-		if r.pools == nil {
-			r.pools = map[types.NamespacedName]map[string]time.Time{}
+		if r.templates == nil {
+			r.templates = map[string]time.Time{}
 		}
 
-		if r.pools[pool] == nil {
-			r.pools[pool] = map[string]time.Time{}
-		}
-
-		r.pools[pool][claims[i].Spec.TemplateRef.Name] = now
+		r.templates[claims[i].Spec.TemplateRef.Name] = now
 	}
 }
 
 // full gives the templates whose clusters had no room lately.
-func (r *fullClusters) full(pool types.NamespacedName, now time.Time) map[string]bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-
+func (r *fullClusters) full(now time.Time) map[string]bool {
 	out := map[string]bool{}
 
-	for template, at := range r.pools[pool] {
+	for template, at := range r.templates {
 		if now.Sub(at) < fullFor {
 			out[template] = true
 		} else {
-			delete(r.pools[pool], template)
+			delete(r.templates, template)
 		}
 	}
 
 	return out
-}
-
-func (r *fullClusters) forget(pool types.NamespacedName) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-
-	delete(r.pools, pool)
 }
 
 // waitsForRoom says whether a claim's cluster has had no room for it. Nothing observes
@@ -188,62 +175,32 @@ const (
 	quotaFreed = 2 * time.Second
 )
 
-// quotaBackoff remembers the pools whose namespaces' quotas are used up. The zero value is
-// ready to use.
+// quotaBackoff remembers that the namespace's quota is used up. The zero value is ready to use.
 type quotaBackoff struct {
-	mu    sync.Mutex
-	pools map[types.NamespacedName]refusal
-}
-
-type refusal struct {
 	until   time.Time
 	claims  int
 	message string
 }
 
 // note takes down a refusal while there were so many claims.
-func (r *quotaBackoff) note(pool types.NamespacedName, message string, claims int, now time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-
-	if r.pools == nil {
-		r.pools = map[types.NamespacedName]refusal{}
-	}
-
-	r.pools[pool] = refusal{until: now.Add(quotaPause), claims: claims, message: message}
+func (r *quotaBackoff) note(message string, claims int, now time.Time) {
+	*r = quotaBackoff{until: now.Add(quotaPause), claims: claims, message: message}
 }
 
 // left gives how long no claim is to be made yet, and the API server's words. A claim that
 // has gone since makes it shorter.
-func (r *quotaBackoff) left(pool types.NamespacedName, claims int, now time.Time) (time.Duration, string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-
-	known, ok := r.pools[pool]
-	if !ok {
-		return 0, ""
+func (r *quotaBackoff) left(claims int, now time.Time) (time.Duration, string) {
+	if soon := now.Add(quotaFreed); claims < r.claims && soon.Before(r.until) {
+		r.until = soon
 	}
 
-	if soon := now.Add(quotaFreed); claims < known.claims && soon.Before(known.until) {
-		known.until = soon
-	}
+	r.claims = claims
 
-	known.claims = claims
-
-	if !now.Before(known.until) {
-		delete(r.pools, pool)
+	if !now.Before(r.until) {
+		*r = quotaBackoff{}
 
 		return 0, ""
 	}
 
-	r.pools[pool] = known
-
-	return known.until.Sub(now), known.message
-}
-
-func (r *quotaBackoff) forget(pool types.NamespacedName) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-
-	delete(r.pools, pool)
+	return r.until.Sub(now), r.message
 }

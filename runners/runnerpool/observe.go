@@ -107,17 +107,17 @@ func (s *scope) see(ctx context.Context) (*view, error) {
 		}
 	}
 
-	unseen, bySource, err := s.expectations.unseen(ctx, s.Live, key, out.claims, now)
+	unseen, bySource, err := s.expectations.unseen(ctx, s.Live, s.pool.Namespace, out.claims, now)
 	if err != nil {
 		return nil, err
 	}
 
-	s.fullClusters.note(key, out.claims, now)
-	s.startups.note(key, out.claims)
+	s.fullClusters.note(out.claims, now)
+	s.startups.note(out.claims)
 	s.weigh(out, bySource)
 
 	out.states = append(out.states, unseen...)
-	out.count.Queued -= s.unconfirmedStarts.count(key, out.claims, byRunner, now)
+	out.count.Queued -= s.unconfirmedStarts.count(out.claims, byRunner, now)
 
 	return out, nil
 }
@@ -125,7 +125,7 @@ func (s *scope) see(ctx context.Context) (*view, error) {
 // weigh counts the machines of each template, and judges each machine by what has become
 // of its own.
 func (s *scope) weigh(seen *view, unseen map[string]int) {
-	full := s.fullClusters.full(client.ObjectKeyFromObject(s.pool), s.Clock.Now())
+	full := s.fullClusters.full(s.Clock.Now())
 
 	for i := range s.sources {
 		s.sources[i].full = full[s.sources[i].name]

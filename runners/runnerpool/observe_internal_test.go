@@ -8,7 +8,6 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
@@ -121,7 +120,6 @@ func TestAMachineAheadOfItsWebhookStandsForAJob(t *testing.T) {
 	var memory unconfirmedStarts
 
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
-	pool := types.NamespacedName{Namespace: "n", Name: "p"}
 	claims := []v1alpha1.MachineClaim{
 		{Status: v1alpha1.MachineClaimStatus{BootstrapInfo: &v1alpha1.BootstrapInfo{RunnerName: "a", GuestPhase: "Running"}}},
 		{Status: v1alpha1.MachineClaimStatus{BootstrapInfo: &v1alpha1.BootstrapInfo{RunnerName: "b", GuestPhase: "Listening"}}},
@@ -142,7 +140,7 @@ func TestAMachineAheadOfItsWebhookStandsForAJob(t *testing.T) {
 		{"whose webhook never comes", nil, nil, time.Hour, 0},
 	}
 	for _, step := range steps {
-		if got := memory.count(pool, step.claims, step.jobs, now.Add(step.after)); got != step.want {
+		if got := memory.count(step.claims, step.jobs, now.Add(step.after)); got != step.want {
 			t.Errorf("%s: %d, want %d", step.name, got, step.want)
 		}
 	}

@@ -54,7 +54,7 @@ func scale(ctx context.Context, s *scope) step.Result {
 
 	err := s.createMany(ctx, decision.Create, decision.CreateStandby)
 	if overQuota(err) {
-		s.quotaBackoff.note(client.ObjectKeyFromObject(s.pool), err.Error(), len(s.seen.claims), s.Clock.Now())
+		s.quotaBackoff.note(err.Error(), len(s.seen.claims), s.Clock.Now())
 		refused = s.holdBack(&decision)
 		err = nil
 	}
@@ -117,7 +117,7 @@ func (s *scope) whyFailing() string {
 // holdBack makes no claims while the namespace's quota is used up, and gives the API
 // server's words about it.
 func (s *scope) holdBack(decision *demand.Decision) string {
-	left, message := s.quotaBackoff.left(client.ObjectKeyFromObject(s.pool), len(s.seen.claims), s.Clock.Now())
+	left, message := s.quotaBackoff.left(len(s.seen.claims), s.Clock.Now())
 	if left <= 0 || decision.Create+decision.CreateStandby == 0 {
 		return ""
 	}
@@ -192,7 +192,7 @@ func (s *scope) keepWarm(in *demand.Input, warm *v1alpha1.Warm) {
 		most = &n
 	}
 
-	startup := s.startups.median(client.ObjectKeyFromObject(s.pool))
+	startup := s.startups.median()
 
 	var falls time.Time
 
@@ -298,7 +298,7 @@ func (s *scope) create(ctx context.Context, from *source, standby bool) error {
 		return fmt.Errorf("create claim %s: %w", claim.Name, err)
 	}
 
-	s.expectations.expect(client.ObjectKeyFromObject(s.pool), claim.Name, expected{
+	s.expectations.expect(claim.Name, expected{
 		made: s.Clock.Now(), source: from.name, standby: standby,
 	})
 

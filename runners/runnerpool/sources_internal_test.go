@@ -130,7 +130,6 @@ func TestStartupsAreRemembered(t *testing.T) {
 	var memory startups
 
 	birth := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
-	pool := types.NamespacedName{Namespace: "n", Name: "p"}
 	machine := func(uid string, times v1alpha1.MachineTimes) v1alpha1.MachineClaim {
 		return v1alpha1.MachineClaim{
 			ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid), CreationTimestamp: metav1.NewTime(birth)},
@@ -138,7 +137,7 @@ func TestStartupsAreRemembered(t *testing.T) {
 		}
 	}
 
-	if got := memory.median(pool); got != demand.DefaultStartup {
+	if got := memory.median(); got != demand.DefaultStartup {
 		t.Errorf("of none: %s", got)
 	}
 
@@ -151,16 +150,16 @@ func TestStartupsAreRemembered(t *testing.T) {
 	}
 
 	for range 3 { // each counts once
-		memory.note(pool, claims)
+		memory.note(claims)
 	}
 
-	if got := memory.median(pool); got != 20*time.Second {
+	if got := memory.median(); got != 20*time.Second {
 		t.Errorf("median = %s, want 20s", got)
 	}
 
-	memory.note(pool, nil)
+	memory.note(nil)
 
-	if got := memory.median(pool); got != 20*time.Second {
+	if got := memory.median(); got != 20*time.Second {
 		t.Errorf("median = %s when the machines are gone, want 20s", got)
 	}
 }

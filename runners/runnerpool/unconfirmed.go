@@ -4,10 +4,7 @@
 package runnerpool
 
 import (
-	"sync"
 	"time"
-
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 )
@@ -20,22 +17,13 @@ const webhookPatience = 2 * time.Minute
 // unconfirmedStarts remembers the runners whose machines said that they took a job before the
 // platform's webhook did. The ledger still has those jobs as queued; without this a
 // short job would get a second machine. The zero value is ready to use.
-type unconfirmedStarts struct {
-	mu    sync.Mutex
-	pools map[types.NamespacedName]map[string]time.Time
-}
+type unconfirmedStarts struct{ runners map[string]time.Time }
 
 // count gives how many of the jobs that the ledger has as queued were taken. byRunner
 // holds the state of the job that each runner took, as far as the ledger knows.
-func (a *unconfirmedStarts) count(
-	pool types.NamespacedName, claims []v1alpha1.MachineClaim, byRunner map[string]v1alpha1.JobState, now time.Time,
-) int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-
-	taken := a.pools[pool]
-	if taken == nil {
-		taken = map[string]time.Time{}
+func (a *unconfirmedStarts) count(claims []v1alpha1.MachineClaim, byRunner map[string]v1alpha1.JobState, now time.Time) int {
+	if a.runners == nil {
+		a.runners = map[string]time.Time{}
 	}
 
 	for i := range claims {
@@ -44,27 +32,21 @@ func (a *unconfirmedStarts) count(
 		}
 
 		runner := claims[i].Status.BootstrapInfo.RunnerName
-		if _, known := taken[runner]; !known {
-			taken[runner] = now
+		if _, known := a.runners[runner]; !known {
+			a.runners[runner] = now
 		}
 	}
 
 	left := 0
 
-	for runner, since := range taken {
+	for runner, since := range a.runners {
 		switch {
 		case byRunner[runner] != "" && !named(claims, runner), now.Sub(since) > webhookPatience && !named(claims, runner):
-			delete(taken, runner)
+			delete(a.runners, runner)
 		case byRunner[runner] == "" && now.Sub(since) <= webhookPatience:
 			left++
 		}
 	}
-
-	if a.pools == nil {
-		a.pools = map[types.NamespacedName]map[string]time.Time{}
-	}
-
-	a.pools[pool] = taken
 
 	return left
 }
@@ -79,11 +61,4 @@ func named(claims []v1alpha1.MachineClaim, runner string) bool {
 	}
 
 	return false
-}
-
-func (a *unconfirmedStarts) forget(pool types.NamespacedName) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-
-	delete(a.pools, pool)
 }
