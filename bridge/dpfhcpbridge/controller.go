@@ -156,9 +156,6 @@ func Conditions() []string {
 
 // Reconcile looks at one bridge.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	ctx, cancel := context.WithTimeout(ctx, passTimeout)
-	defer cancel()
-
 	var bridge v1alpha1.DPFHCPBridge
 	if err := r.Client.Get(ctx, req.NamespacedName, &bridge); err != nil {
 		if apierrors.IsNotFound(err) {

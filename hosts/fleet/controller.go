@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -47,7 +48,8 @@ type Reconciler struct {
 
 // SetupWithManager adds the controller to a manager.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
-	builder := ctrl.NewControllerManagedBy(mgr).Named(r.Runner.Controller).For(&v1alpha1.HostFleet{})
+	builder := ctrl.NewControllerManagedBy(mgr).Named(r.Runner.Controller).For(&v1alpha1.HostFleet{}).
+		WithOptions(controller.Options{ReconciliationTimeout: passTimeout})
 
 	for _, kind := range r.Kinds {
 		builder = builder.Watches(kind.New(), handler.EnqueueRequestsFromMapFunc(
@@ -87,9 +89,6 @@ func plan() []step.Step[*scope] {
 
 // Reconcile looks at one fleet.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	ctx, cancel := context.WithTimeout(ctx, passTimeout)
-	defer cancel()
-
 	var fleet v1alpha1.HostFleet
 
 	err := r.Client.Get(ctx, req.NamespacedName, &fleet)

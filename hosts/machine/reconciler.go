@@ -88,7 +88,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		For(r.Kind.New()).
 		Watches(&v1alpha1.HostFleet{}, r.fleetEvents()).
 		WatchesRawSource(r).
-		WithOptions(controller.Options{MaxConcurrentReconciles: r.Settings.Concurrency}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: r.Settings.Concurrency, ReconciliationTimeout: passTimeout}).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("add controller %s: %w", name, err)
@@ -194,9 +194,6 @@ func (r *Reconciler) plan() step.Plan[*scope] {
 
 // Reconcile looks at one host.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	ctx, cancel := context.WithTimeout(ctx, passTimeout)
-	defer cancel()
-
 	obj := r.Kind.New()
 	if err := r.Client.Get(ctx, req.NamespacedName, obj); err != nil {
 		if apierrors.IsNotFound(err) {

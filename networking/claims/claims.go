@@ -70,7 +70,7 @@ func (c *Claims) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1alpha1.HypervisorMachineTemplate{}, handler.EnqueueRequestsFromMapFunc(c.waiting)).
 		WatchesRawSource(c.Addresses.Gate(c.Clock)).
 		WatchesRawSource(&c.waker).
-		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency, ReconciliationTimeout: passTimeout}).
 		Complete(c)
 	if err != nil {
 		return fmt.Errorf("add controller claimaddress: %w", err)
@@ -100,9 +100,6 @@ func (c *Claims) waiting(ctx context.Context, template client.Object) []reconcil
 
 // Reconcile looks at one claim.
 func (c *Claims) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	ctx, cancel := context.WithTimeout(ctx, passTimeout)
-	defer cancel()
-
 	var claim v1alpha1.MachineClaim
 
 	err := c.Client.Get(ctx, req.NamespacedName, &claim)

@@ -17,6 +17,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -65,6 +66,7 @@ func (t *Templates) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1alpha1.RunnerPool{}, handler.EnqueueRequestsFromMapFunc(t.ofRunnerPool), changed).
 		WatchesRawSource(t.Addresses.Gate(t.Clock)).
 		WatchesRawSource(&t.waker).
+		WithOptions(controller.Options{ReconciliationTimeout: passTimeout}).
 		Complete(t)
 	if err != nil {
 		return fmt.Errorf("add controller addresspool: %w", err)
@@ -115,9 +117,6 @@ func (t *Templates) ofRunnerPool(_ context.Context, obj client.Object) []reconci
 
 // Reconcile looks at one template.
 func (t *Templates) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	ctx, cancel := context.WithTimeout(ctx, passTimeout)
-	defer cancel()
-
 	var template v1alpha1.HypervisorMachineTemplate
 
 	err := t.Client.Get(ctx, req.NamespacedName, &template)

@@ -28,7 +28,7 @@ func addClaims(mgr ctrl.Manager, opts Options) error {
 	}
 
 	err := claimstatus.ForClaims(mgr, "dnsclaim").
-		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency, ReconciliationTimeout: passTimeout}).
 		Complete(m)
 	if err != nil {
 		return fmt.Errorf("add controller dnsclaim: %w", err)

@@ -31,7 +31,7 @@ func addKubevirtMachines(mgr ctrl.Manager, opts Options) error {
 	}
 
 	err := claimstatus.ForKubevirtMachines(mgr, "dnskubevirtmachine").
-		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency, ReconciliationTimeout: passTimeout}).
 		Complete(m)
 	if err != nil {
 		return fmt.Errorf("add controller dnskubevirtmachine: %w", err)

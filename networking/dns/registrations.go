@@ -66,6 +66,7 @@ func (r *Registrations) SetupWithManager(mgr ctrl.Manager) error {
 			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: concurrency,
+			ReconciliationTimeout:   passTimeout,
 			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](
 				minBackoff, maxBackoff),
 		}).
@@ -126,9 +127,6 @@ func steps() step.Plan[*scope] {
 
 // Reconcile brings the records of one machine to what they should be.
 func (r *Registrations) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	ctx, cancel := context.WithTimeout(ctx, passTimeout)
-	defer cancel()
-
 	var reg v1alpha1.DNSRegistration
 	if err := r.Client.Get(ctx, req.NamespacedName, &reg); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)

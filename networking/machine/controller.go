@@ -70,7 +70,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 			handler.EnqueueRequestsFromMapFunc(claimstatus.OfRegistration(hfv1.KindKubevirtMachine))).
 		WatchesRawSource(r.Addresses.Gate(r.Clock)).
 		WatchesRawSource(&r.waker).
-		WithOptions(controller.Options{MaxConcurrentReconciles: r.Concurrency}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: r.Concurrency, ReconciliationTimeout: passTimeout}).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("add controller kubevirtmachine: %w", err)
@@ -120,9 +120,6 @@ func plan() step.Plan[*scope] {
 
 // Reconcile looks at one machine.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	ctx, cancel := context.WithTimeout(ctx, passTimeout)
-	defer cancel()
-
 	var machine v1alpha1.KubevirtMachine
 
 	err := r.Client.Get(ctx, req.NamespacedName, &machine)

@@ -65,7 +65,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Owns(&v1alpha1.KubevirtMachine{}, builder.WithPredicates(news())).
 		WatchesRawSource(r.Addresses.Gate(r.Clock)).
 		WatchesRawSource(&r.waker).
-		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency, ReconciliationTimeout: passTimeout}).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("add controller kubevirtnodepool: %w", err)
@@ -116,9 +116,6 @@ func plan() step.Plan[*scope] {
 
 // Reconcile looks at one pool.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	ctx, cancel := context.WithTimeout(ctx, passTimeout)
-	defer cancel()
-
 	var pool v1alpha1.KubevirtNodePool
 
 	err := r.Client.Get(ctx, req.NamespacedName, &pool)

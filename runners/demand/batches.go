@@ -36,7 +36,7 @@ func (r *BatchReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("runnerjobbatch").
 		For(&v1alpha1.RunnerJobBatch{}).
-		WithOptions(controller.Options{MaxConcurrentReconciles: batchWriters}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: batchWriters, ReconciliationTimeout: passTimeout}).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("add controller runnerjobbatch: %w", err)
@@ -49,9 +49,6 @@ func (r *BatchReconciler) SetupWithManager(mgr ctrl.Manager) error {
 // merged. A job that the API server refuses by its schema stays out, or it would hold up
 // all others for ever.
 func (r *BatchReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	ctx, cancel := context.WithTimeout(ctx, passTimeout)
-	defer cancel()
-
 	var batch v1alpha1.RunnerJobBatch
 	if err := r.Client.Get(ctx, req.NamespacedName, &batch); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)

@@ -101,7 +101,7 @@ func (r *JobReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1alpha1.RunnerPool{}, r.poolEvents()).
 		Watches(&v1alpha1.MachineClaim{}, r.claimEvents()).
 		Watches(&v1alpha1.HypervisorMachineTemplate{}, handler.EnqueueRequestsFromMapFunc(r.jobsIn), changed).
-		WithOptions(controller.Options{MaxConcurrentReconciles: defaultParallel}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: defaultParallel, ReconciliationTimeout: passTimeout}).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("add controller runnerjob: %w", err)
@@ -167,9 +167,6 @@ func steps() []step.Step[*scope] {
 // Reconcile makes one pass over one job.
 func (r *JobReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	r.once.Do(r.defaults)
-
-	ctx, cancel := context.WithTimeout(ctx, passTimeout)
-	defer cancel()
 
 	var job v1alpha1.RunnerJob
 	if err := r.Client.Get(ctx, req.NamespacedName, &job); err != nil {

@@ -56,7 +56,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		For(&v1alpha1.HypervisorCluster{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1alpha1.MachineClaim{}, handler.EnqueueRequestsFromMapFunc(r.clusterOf),
 			builder.WithPredicates(gone())).
-		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency, ReconciliationTimeout: checkTimeout}).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("add controller hypervisorcluster: %w", err)
@@ -113,9 +113,6 @@ func plan() step.Plan[*scope] {
 
 // Reconcile looks at one cluster.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
-	defer cancel()
-
 	var cluster v1alpha1.HypervisorCluster
 	if err := r.Client.Get(ctx, req.NamespacedName, &cluster); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)

@@ -61,7 +61,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		For(&v1alpha1.HypervisorMachineTemplate{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1alpha1.HypervisorCluster{}, handler.EnqueueRequestsFromMapFunc(r.templatesOf),
 			builder.WithPredicates(readyChanged())).
-		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency, ReconciliationTimeout: checkTimeout}).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("add controller machinetemplate: %w", err)
@@ -129,9 +129,6 @@ func plan() step.Plan[*scope] {
 
 // Reconcile looks at one template.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
-	defer cancel()
-
 	var template v1alpha1.HypervisorMachineTemplate
 	if err := r.Client.Get(ctx, req.NamespacedName, &template); err != nil {
 		if client.IgnoreNotFound(err) == nil {

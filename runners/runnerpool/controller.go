@@ -14,6 +14,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -58,6 +59,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Named("runnerpool").
 		For(&v1alpha1.RunnerPool{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Owns(&v1alpha1.MachineClaim{}).
+		WithOptions(controller.Options{ReconciliationTimeout: passTimeout}).
 		Watches(&v1alpha1.RunnerJob{}, handler.EnqueueRequestsFromMapFunc(r.poolsIn),
 			builder.WithPredicates(jobMoved())).
 		Watches(&v1alpha1.HypervisorMachineTemplate{}, handler.EnqueueRequestsFromMapFunc(r.poolsIn)).
@@ -145,9 +147,6 @@ func steps() []step.Step[*scope] {
 
 // Reconcile makes one pass over one pool.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	ctx, cancel := context.WithTimeout(ctx, passTimeout)
-	defer cancel()
-
 	var pool v1alpha1.RunnerPool
 	if err := r.Client.Get(ctx, req.NamespacedName, &pool); err != nil {
 		if client.IgnoreNotFound(err) == nil {

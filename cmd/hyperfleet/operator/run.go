@@ -11,12 +11,14 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
+	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -31,6 +33,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners"
 	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 )
+
+// reconcileTimeout bounds a pass of the controllers that set no bound of their own.
+const reconcileTimeout = 2 * time.Minute
 
 // run is the operator from its configuration to its end.
 func run(ctx context.Context, cfg config.OperatorConfig, kube *rest.Config, logger *slog.Logger) error {
@@ -171,6 +176,7 @@ func manager(cfg config.OperatorConfig, kube *rest.Config, lease *fence.Fence) (
 		Scheme:                        scheme,
 		Metrics:                       metricsserver.Options{BindAddress: cfg.Metrics.BindAddress},
 		HealthProbeBindAddress:        cfg.Health.BindAddress,
+		Controller:                    ctrlconfig.Controller{ReconciliationTimeout: reconcileTimeout},
 		LeaderElection:                election.Enabled,
 		LeaderElectionID:              LeaseName(cfg.Controllers),
 		LeaderElectionNamespace:       cfg.Namespace,
