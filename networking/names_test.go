@@ -186,9 +186,9 @@ func TestKubevirtMachinesHaveNames(t *testing.T) { //nolint:paralleltest // see 
 	w.eventually("what it waits for is told", func() bool {
 		return strings.Contains(w.machineSays(first.Name, infrav1.ConditionDNSRemoved, "False RecordsLeft"), dns.ReasonUnreachable)
 	})
-	w.says(pool, infrav1.ConditionIPPoolExhausted, "True PoolExhausted: 1 machines wait")
+	w.says(pool, infrav1.ConditionIPPoolExhausted, "True PoolExhausted: waiting for an address: 1 machine")
 	w.restart() // whoever leads next keeps the addresses, too
-	w.says(pool, infrav1.ConditionIPPoolExhausted, "True PoolExhausted: 1 machines wait")
+	w.says(pool, infrav1.ConditionIPPoolExhausted, "True PoolExhausted: waiting for an address: 1 machine")
 
 	server.Start(t)
 

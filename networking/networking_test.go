@@ -317,7 +317,7 @@ func overRestarts(t *testing.T, addresses int) {
 	w.eventually("some have addresses", func() bool { return w.allocated() > addresses/5 })
 	w.restart()
 	w.eventually("all addresses are in use", func() bool { return w.allocated() == addresses })
-	w.says(pool, infrav1.ConditionIPPoolExhausted, fmt.Sprintf("True PoolExhausted: %d machines wait for an address", late))
+	w.says(pool, infrav1.ConditionIPPoolExhausted, fmt.Sprintf("True PoolExhausted: waiting for an address: %d machines", late))
 	w.says(pool, infrav1.ConditionAddressesFewerThanReplicas, fmt.Sprintf("True TooFewAddresses: the addresses suffice for %d machines", addresses))
 
 	// Those that wait get the addresses of those that go.
@@ -520,7 +520,7 @@ func TestHandiwork(t *testing.T) {
 
 		return apierrors.IsNotFound(env.Client.Get(t.Context(), client.ObjectKeyFromObject(younger), younger))
 	})
-	w.says(pool, infrav1.ConditionIPPoolExhausted, "True PoolExhausted: 1 machines wait")
+	w.says(pool, infrav1.ConditionIPPoolExhausted, "True PoolExhausted: waiting for an address: 1 machine")
 
 	patch(w, vm, func(vm *unstructured.Unstructured) { vm.SetFinalizers(nil) })
 	w.eventually("the address is free once the VirtualMachine is gone", func() bool { return w.allocated() == 3 })

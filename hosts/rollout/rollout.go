@@ -10,6 +10,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dustin/go-humanize/english"
+
 	"github.com/hyperfleet/hyperfleet/hosts/drift"
 	"github.com/hyperfleet/hyperfleet/kit/window"
 )
@@ -376,20 +378,20 @@ func (d *decision) say() {
 	case d.state.Hash == "":
 		r.Reason, r.Message = ReasonNoConfig, "the operator has no configuration for this kind of host"
 	case d.policy.Paused && r.Drifted > 0:
-		r.Reason, r.Message = ReasonPaused, fmt.Sprintf("%d hosts wait: the fleet is paused", r.Drifted)
+		r.Reason, r.Message = ReasonPaused, "the fleet is paused; waiting: "+english.Plural(r.Drifted, "host", "")
 	case r.Drifted == 0 && r.Failed == 0:
-		r.Reason, r.Message = ReasonConverged, fmt.Sprintf("all %d hosts have the configuration", r.Hosts)
+		r.Reason, r.Message = ReasonConverged, "all have the configuration: "+english.Plural(r.Hosts, "host", "")
 	case held == ReasonStopped:
 		r.Reason, r.Message = held, d.state.StoppedReason
 	case len(d.state.Permits) > 0:
 		r.Reason = ReasonRolling
-		r.Message = fmt.Sprintf("%d hosts have drifted, %d are being pushed to", r.Drifted, len(d.state.Permits))
+		r.Message = fmt.Sprintf("drifted: %s; being pushed to: %d", english.Plural(r.Drifted, "host", ""), len(d.state.Permits))
 	case held == ReasonWindow:
-		r.Reason, r.Message = held, fmt.Sprintf("%d hosts wait for the next maintenance window", r.Drifted)
+		r.Reason, r.Message = held, "waiting for the next maintenance window: "+english.Plural(r.Drifted, "host", "")
 	default:
 		r.Reason = ReasonWaiting
 		r.Message = fmt.Sprintf(
-			"%d hosts have drifted, %d have failed for good, %d can't be reached, and at most %d may be unavailable",
-			r.Drifted, r.Failed, r.Unreachable, max(1, d.policy.MaxUnavailable))
+			"drifted: %s; failed for good: %d; not reachable: %d; at most %d may be unavailable",
+			english.Plural(r.Drifted, "host", ""), r.Failed, r.Unreachable, max(1, d.policy.MaxUnavailable))
 	}
 }

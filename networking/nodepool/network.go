@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/dustin/go-humanize/english"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -147,7 +148,8 @@ func (s *scope) exhausted(result step.Result) step.Result {
 	}
 
 	return result.Also(condition, metav1.ConditionTrue, alloc.ReasonExhausted, fmt.Sprintf(
-		"%d machines wait for an address: add addresses to bootstrapNetworkConfig, or lower replicas", status.Waiting))
+		"waiting for an address: %s; add addresses to bootstrapNetworkConfig, or lower replicas",
+		english.Plural(int(status.Waiting), "machine", "")))
 }
 
 // machines is how many the pool's addresses suffice for.

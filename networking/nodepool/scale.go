@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dustin/go-humanize/english"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -195,7 +196,7 @@ func machinesDeleted(ctx context.Context, s *scope) step.Result {
 			after = goOn
 		}
 
-		return s.count(all, step.Wait(after, "MachinesLeft", fmt.Sprintf("%d machines are being deleted", len(all))))
+		return s.count(all, step.Wait(after, "MachinesLeft", "being deleted: "+english.Plural(len(all), "machine", "")))
 	}
 
 	return s.count(nil, step.Done())

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/dustin/go-humanize/english"
 )
 
 // What became of an object.
@@ -117,7 +119,8 @@ func (i *Item) name() string {
 func (r *Report) Print(w io.Writer) error {
 	var out strings.Builder
 
-	fmt.Fprintf(&out, "%d objects of %d kinds; %d resources asked for, %d of them gone\n", r.Objects, r.Kinds, r.Resources, r.Gone)
+	fmt.Fprintf(&out, "%s of %s; %s asked for, %d gone\n", english.Plural(r.Objects, "object", ""),
+		english.Plural(r.Kinds, "kind", ""), english.Plural(r.Resources, "resource", ""), r.Gone)
 
 	for _, item := range r.Items {
 		fmt.Fprintf(&out, "  %-12s %s (adapter %s, resource %s)", item.Outcome, item.name(), item.Adapter, item.ResourceID)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/dustin/go-humanize/english"
 	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -268,8 +269,8 @@ func (s *sweeper) ask(ctx context.Context, candidates []*object) ([]*object, err
 // just as one whose resources were removed by force.
 func (s *sweeper) limit(doomed int) string {
 	if doomed > s.config.MaxDeletions {
-		return fmt.Sprintf("%d objects are to be deleted, and max_deletions is %d: if that is right, raise it for one run",
-			doomed, s.config.MaxDeletions)
+		return fmt.Sprintf("to be deleted: %s; max_deletions is %d: if that is right, raise it for one run",
+			english.Plural(doomed, "object", ""), s.config.MaxDeletions)
 	}
 
 	if gone, asked := s.report.Gone, s.report.Resources; asked > fewResources && float64(gone) > s.config.MaxShare*float64(asked) {

@@ -189,10 +189,10 @@ func TestExplainNamesWhatIsLeft(t *testing.T) {
 	}
 
 	s := &stack{left: moments{claimNames: claims, isoNames: []string{"pve1 local:iso/x.iso"}}}
-	got := s.explain(&Report{Problems: []string{"12 claims are left"}}, nil)
+	got := s.explain(&Report{Problems: []string{"left: 12 claims"}}, nil)
 
 	for _, want := range []string{
-		"FAILED\n  - 12 claims are left\n", "  claims left:\n    - demo-a Terminating\n", "    - and 2 more\n",
+		"FAILED\n  - left: 12 claims\n", "  claims left:\n    - demo-a Terminating\n", "    - and 2 more\n",
 		"  ISOs left:\n    - pve1 local:iso/x.iso\n",
 	} {
 		if !strings.Contains(got, want) {

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/dustin/go-humanize/english"
+
 	"github.com/hyperfleet/hyperfleet/cmd/internal/screen"
 )
 
@@ -91,20 +93,20 @@ func (r *Report) judge() {
 		text string
 	}{
 		{r.JobsCompleted != r.Jobs, fmt.Sprintf("%d of %d jobs ran to success", r.JobsCompleted, r.Jobs)},
-		{r.JobsFailed > 0, fmt.Sprintf("%d jobs failed", r.JobsFailed)},
+		{r.JobsFailed > 0, "failed: " + english.Plural(r.JobsFailed, "job", "")},
 		{
 			r.VMsLeft > r.ForeignVMsTouched,
 			fmt.Sprintf("%d VMs are left on the hypervisor", r.VMsLeft-r.ForeignVMsTouched),
 		},
 		{r.ForeignVMsTouched > 0, fmt.Sprintf("%d VMs of others were touched", r.ForeignVMsTouched)},
-		{r.ClaimsLeft > 0, fmt.Sprintf("%d claims are left", r.ClaimsLeft)},
+		{r.ClaimsLeft > 0, "left: " + english.Plural(r.ClaimsLeft, "claim", "")},
 		{r.RunnersLeft > 0, fmt.Sprintf("%d runners are left with the CI platform", r.RunnersLeft)},
 		{r.ISOsLeft > 0, fmt.Sprintf("%d ISOs are left on the hypervisor's storage", r.ISOsLeft)},
 		{
 			r.Warm == nil && r.VMsCreated > r.Jobs+r.VMCrashes,
 			fmt.Sprintf("%d VMs were made for %d jobs and %d crashes", r.VMsCreated, r.Jobs, r.VMCrashes),
 		},
-		{r.Violations > 0, fmt.Sprintf("%d calls broke a simulator's rules", r.Violations)},
+		{r.Violations > 0, english.Plural(r.Violations, "call", "") + " against a simulator's rules"},
 	}
 	for _, check := range checks {
 		if check.bad {

@@ -47,14 +47,14 @@ func TestJudge(t *testing.T) {
 		{name: "job missing", edit: func(r *Report) { r.JobsCompleted = 49 }, want: []string{"49 of 50 jobs ran to success"}},
 		{
 			name: "job failed", edit: func(r *Report) { r.JobsCompleted, r.JobsFailed = 49, 1 },
-			want: []string{"49 of 50 jobs ran to success", "1 jobs failed"},
+			want: []string{"49 of 50 jobs ran to success", "failed: 1 job"},
 		},
 		{name: "VM left", edit: func(r *Report) { r.VMsLeft = 1 }, want: []string{"1 VMs are left on the hypervisor"}},
 		{
 			name: "another's VM touched", edit: func(r *Report) { r.VMsLeft, r.ForeignVMsTouched = 1, 1 },
 			want: []string{"1 VMs of others were touched"},
 		},
-		{name: "claim left", edit: func(r *Report) { r.ClaimsLeft = 2 }, want: []string{"2 claims are left"}},
+		{name: "claim left", edit: func(r *Report) { r.ClaimsLeft = 2 }, want: []string{"left: 2 claims"}},
 		{
 			name: "runner left", edit: func(r *Report) { r.RunnersLeft = 3 },
 			want: []string{"3 runners are left with the CI platform"},
@@ -63,7 +63,7 @@ func TestJudge(t *testing.T) {
 			name: "ISO left", edit: func(r *Report) { r.ISOsLeft = 4 },
 			want: []string{"4 ISOs are left on the hypervisor's storage"},
 		},
-		{name: "violation", edit: func(r *Report) { r.Violations = 5 }, want: []string{"5 calls broke a simulator's rules"}},
+		{name: "violation", edit: func(r *Report) { r.Violations = 5 }, want: []string{"5 calls against a simulator's rules"}},
 		{
 			name: "what went wrong before stays", edit: func(r *Report) { r.Problems = []string{"operator ended"} },
 			want: []string{"operator ended"},

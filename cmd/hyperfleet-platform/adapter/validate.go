@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 
+	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
 
 	adapterapi "github.com/hyperfleet/hyperfleet/api/adapter"
@@ -145,18 +146,7 @@ func (r *report) print(w io.Writer, output string) error {
 		}
 	}
 
-	_, err := fmt.Fprintf(w, "%s, %s\n", counted(len(r.Problems), "error"), counted(len(r.Warnings), "warning"))
+	_, err := fmt.Fprintf(w, "%s, %s\n", english.Plural(len(r.Problems), "error", ""), english.Plural(len(r.Warnings), "warning", ""))
 
 	return err
-}
-
-func counted(n int, what string) string {
-	switch n {
-	case 0:
-		return "no " + what + "s"
-	case 1:
-		return "1 " + what
-	default:
-		return fmt.Sprintf("%d %ss", n, what)
-	}
 }

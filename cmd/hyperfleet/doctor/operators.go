@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dustin/go-humanize/english"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/utils/ptr"
@@ -89,7 +90,7 @@ func (d *doctor) led(area string, leaders []leader, objects int) {
 			last.holder, last.lease, duration.HumanDuration(d.now.Sub(last.renewed)), d.operator)
 	default:
 		d.report.addf(Problem, subject, "none has ever run it in namespace %s (--operator-namespace), and it has %s to look after: "+
-			"kubectl apply --server-side -k deploy/%s", d.operator, counted(objects, "object"), overlay(area))
+			"kubectl apply --server-side -k deploy/%s", d.operator, english.Plural(objects, "object", ""), overlay(area))
 	}
 }
 

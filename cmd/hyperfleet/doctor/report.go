@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dustin/go-humanize/english"
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
@@ -91,7 +92,7 @@ func (r *Report) print(out io.Writer, form string) error {
 		}
 	}
 
-	fmt.Fprintf(&text, "\n%s, %s\n", counted(r.Problems, "problem"), counted(r.Warnings, "warning"))
+	fmt.Fprintf(&text, "\n%s, %s\n", english.Plural(r.Problems, "problem", ""), english.Plural(r.Warnings, "warning", ""))
 
 	if _, err := io.WriteString(out, text.String()); err != nil {
 		return fmt.Errorf("print: %w", err)
@@ -108,12 +109,4 @@ func (f Finding) line() string {
 	}
 
 	return cli.Line(text)
-}
-
-func counted(n int, word string) string {
-	if n != 1 {
-		word += "s"
-	}
-
-	return fmt.Sprintf("%d %s", n, word)
 }

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dustin/go-humanize/english"
 	appsv1 "k8s.io/api/apps/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -157,7 +158,7 @@ func (i *inventory) print(w io.Writer) {
 		return
 	}
 
-	_, _ = fmt.Fprintf(w, "%d machines\n%s", len(i.claims), machines(i.claims))
+	_, _ = fmt.Fprintf(w, "%s\n%s", english.Plural(len(i.claims), "machine", ""), machines(i.claims))
 
 	kinds := make([]string, 0, len(i.counts))
 	for kind, n := range i.counts {
@@ -272,7 +273,7 @@ func (u *uninstaller) drain(ctx context.Context) error {
 
 		left := machines(claims)
 		if left != told && left != "" {
-			_, _ = fmt.Fprintf(u.out, "%d machines are left\n%s", len(claims), left)
+			_, _ = fmt.Fprintf(u.out, "left: %s\n%s", english.Plural(len(claims), "machine", ""), left)
 		}
 
 		told = left

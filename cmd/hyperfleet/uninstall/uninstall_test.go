@@ -121,7 +121,7 @@ func TestUninstall(t *testing.T) {
 	}
 
 	says(t, err.Error(), "drain the machines", where, "run this again")
-	says(t, text, "1 machines are left")
+	says(t, text, "left: 1 machine")
 
 	if err := f.Client.Get(t.Context(), client.ObjectKey{Name: f.Cluster}, f.NewCluster()); err != nil {
 		t.Errorf("the HypervisorCluster was removed before its machines: %v", err)
