@@ -136,7 +136,7 @@ func (s *Server) checkCloneTarget(c *call, p *clonePlan) error {
 	if pool := c.param("pool"); pool != "" && s.pools[pool] == nil {
 		return dief("pool '%s' does not exist", pool)
 	}
-	if p.target != "" && s.nodes[p.target] == nil {
+	if p.target != "" && (s.nodes[p.target] == nil || s.nodes[p.target].trouble == FaultNodeLost) {
 		return dief("no such cluster node '%s'", p.target)
 	}
 	name := c.param("storage")
