@@ -203,6 +203,9 @@ func (s *Server) planDisk(c *call, p *clonePlan, opt, value string) (bool, error
 	if from == nil {
 		return false, dief("volume '%s' does not exist", d.file)
 	}
+	if _, err := s.enabledStore(c.node, from.Name); err != nil {
+		return false, err
+	}
 	cd := cloneDisk{opt: opt, drive: d, from: from, to: from, base: base, full: p.full || d.isCloudInit() || opt == tpmSlot}
 	if name := c.param("storage"); name != "" {
 		if cd.to, err = s.enabledStore(c.node, name); err != nil {
