@@ -302,6 +302,12 @@ func (p *Provider) startClone(ctx context.Context, m *machine, spec hypervisor.M
 			Message: fmt.Sprintf("id %d was reserved without a node", m.id)}
 	}
 
+	if why, err := p.unreachable(ctx, m.node); err != nil {
+		return "", err
+	} else if why != "" {
+		return hypervisor.StateCreating, p.abandon(ctx, m, why)
+	}
+
 	params, template, gate, err := p.cloneParams(ctx, m, spec)
 	if err != nil {
 		return "", err

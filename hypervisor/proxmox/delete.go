@@ -145,6 +145,12 @@ func (p *Provider) verify(ctx context.Context, m *machine) (gone bool, err error
 		return true, nil
 	}
 
+	if err != nil && p.lost(ctx, m) {
+		m.phase = phaseGone
+
+		return true, nil
+	}
+
 	if err != nil {
 		return false, err
 	}

@@ -130,6 +130,11 @@ func (p *Provider) confirm(ctx context.Context, m *machine) (hypervisor.Machine,
 	switch {
 	case hypervisor.Is(err, hypervisor.NotFound), reasonIs(err, reasonDenied):
 		return p.missing(ctx, m, err)
+	case err != nil && p.lost(ctx, m):
+		m.phase = phaseGone
+		p.watch.forget(m.owner.UID)
+
+		return m.view("", ""), p.notFound(m)
 	case err != nil:
 		return m.view(hypervisor.StateRunning, ""), err
 	case status.Status == statusRunning:

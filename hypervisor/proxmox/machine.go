@@ -245,7 +245,7 @@ func (p *Provider) look(ctx context.Context, m *machine) error {
 		m.node = found.Node
 	}
 
-	if m.node == "" {
+	if m.node == "" || !listed && !p.member(ctx, m.node) {
 		// Neither listed nor placed: no node could be asked for it.
 		if found, err := p.findMaking(ctx, m); err != nil || found {
 			return err

@@ -142,7 +142,7 @@ func setDefaults(config *hypervisor.Config, options *hypervisor.Options) {
 func (p *Provider) newWatcher() *watcher {
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &watcher{
-		client: p.client, clock: p.clock, listing: p.listing, gates: p.gates, wake: p.options.Wake,
+		member: p.member, client: p.client, clock: p.clock, listing: p.listing, gates: p.gates, wake: p.options.Wake,
 		taskEvery: p.options.TaskInterval, listBusy: defaultListBusy, listQuiet: defaultListQuiet,
 		ctx: ctx, cancel: cancel, tasks: map[string]*task{}, looks: map[string]time.Time{}, took: map[string]time.Duration{},
 		machines: map[string]*watched{},
@@ -182,6 +182,52 @@ func (p *Provider) usableNodes(ctx context.Context) ([]nodeInfo, error) {
 	}
 
 	return out, nil
+}
+
+// member tells whether a node is part of the cluster, well or not. Where that can't be asked it
+// is taken for one.
+func (p *Provider) member(ctx context.Context, node string) bool {
+	all, _, err := p.nodes.get(ctx, nodesAge)
+
+	return err != nil || len(all) == 0 || slices.ContainsFunc(all, func(n nodeInfo) bool { return n.Node == node })
+}
+
+// lost tells whether a machine is gone with its node: an administrator has removed the node from
+// the cluster, and the machine's configuration with it. Of a node that is only silent nothing is
+// known.
+func (p *Provider) lost(ctx context.Context, m *machine) bool {
+	if p.member(ctx, m.node) {
+		return false
+	}
+
+	snap, _, err := p.listing.get(ctx, 0)
+	if err != nil {
+		return false
+	}
+
+	_, listed := snap[m.id]
+
+	return !listed
+}
+
+// unreachable says why no machine can be made on a node now; nothing where one may be. A node
+// that reports no status may work.
+func (p *Provider) unreachable(ctx context.Context, node string) (string, error) {
+	nodes, err := p.usableNodes(ctx)
+	if err != nil {
+		return "", err
+	}
+
+	at := slices.IndexFunc(nodes, func(n nodeInfo) bool { return n.Node == node })
+
+	switch {
+	case at < 0:
+		return "it is not part of the cluster, or may not be used", nil
+	case nodes[at].offline(), nodes[at].Status == statusSilent:
+		return "it " + nodes[at].trouble(), nil
+	default:
+		return "", nil
+	}
 }
 
 // storagesOf gives the storages of a node.

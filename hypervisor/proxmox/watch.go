@@ -89,7 +89,9 @@ type watched struct {
 // watcher is the one poller of a connection. Its goroutine lives while there is
 // something to watch.
 type watcher struct {
-	client              *client
+	client *client
+	// member tells whether a node is part of the cluster.
+	member              func(ctx context.Context, node string) bool
 	clock               clock.WithTicker
 	listing             *cached[snapshot]
 	gates               *gates
@@ -305,10 +307,32 @@ func (w *watcher) pollNode(node string, since int64) {
 		}
 	}
 
+	if err != nil && !w.member(w.ctx, node) {
+		w.loseTasks(node)
+	}
+
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
 	w.looks[node] = w.clock.Now().Add(w.pause(node, err))
+}
+
+// loseTasks ends the wait for the tasks of a node that was removed from the cluster.
+func (w *watcher) loseTasks(node string) {
+	w.mu.Lock()
+
+	var lost []*task
+
+	for _, t := range w.tasks {
+		if t.node == node {
+			lost = append(lost, t)
+		}
+	}
+	w.mu.Unlock()
+
+	for _, t := range lost {
+		w.finish(t, exitLost)
+	}
 }
 
 // pause is how long a node's tasks are left alone: until the first of them can be

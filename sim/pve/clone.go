@@ -136,7 +136,7 @@ func (s *Server) checkCloneTarget(c *call, p *clonePlan) error {
 	if pool := c.param("pool"); pool != "" && s.pools[pool] == nil {
 		return dief("pool '%s' does not exist", pool)
 	}
-	if p.target != "" && s.nodes[p.target] == nil {
+	if p.target != "" && (s.nodes[p.target] == nil || s.nodes[p.target].trouble == FaultNodeLost) {
 		return dief("no such cluster node '%s'", p.target)
 	}
 	name := c.param("storage")
@@ -202,6 +202,9 @@ func (s *Server) planDisk(c *call, p *clonePlan, opt, value string) (bool, error
 	from, base := s.volumeOf(c.node, d.file)
 	if from == nil {
 		return false, dief("volume '%s' does not exist", d.file)
+	}
+	if _, err := s.enabledStore(c.node, from.Name); err != nil {
+		return false, err
 	}
 	cd := cloneDisk{opt: opt, drive: d, from: from, to: from, base: base, full: p.full || d.isCloudInit() || opt == tpmSlot}
 	if name := c.param("storage"); name != "" {

@@ -49,7 +49,7 @@ func listResources(s *Server, c *call) (any, error) {
 		}
 	}
 	if kind == "" || kind == "node" {
-		for _, n := range s.model.Nodes {
+		for _, n := range s.members() {
 			row := s.nodeRow(s.nodes[n.Name], c.auth)
 			if row["status"] != "unknown" {
 				row["cgroup-mode"] = 2
@@ -58,7 +58,7 @@ func listResources(s *Server, c *call) (any, error) {
 		}
 	}
 	if kind == "" && s.mayLocked(c.auth, "/sdn/zones/localnetwork", "SDN.Audit") == nil {
-		for _, n := range s.model.Nodes {
+		for _, n := range s.members() {
 			out = append(out, map[string]any{
 				"id": "network/" + n.Name + "/zone/localnetwork", "type": "network", "network": "localnetwork",
 				"network-type": "zone", "node": n.Name, "status": "ok",
@@ -118,7 +118,7 @@ func (s *Server) storageResources(c *call) []map[string]any {
 		if s.mayLocked(c.auth, path, "Datastore.Audit") != nil && s.mayLocked(c.auth, path, "Datastore.AllocateSpace") != nil {
 			continue
 		}
-		for _, n := range s.model.Nodes {
+		for _, n := range s.members() {
 			st, err := s.storeOn(n.Name, cfg.Name)
 			if err != nil {
 				continue
@@ -176,7 +176,7 @@ func listNodes(s *Server, c *call) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := []map[string]any{}
-	for _, n := range s.model.Nodes {
+	for _, n := range s.members() {
 		row := s.nodeRow(s.nodes[n.Name], c.auth)
 		if s.certs != nil {
 			row["ssl_fingerprint"] = s.certs.fingerprint

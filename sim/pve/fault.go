@@ -68,6 +68,9 @@ const (
 	FaultNodeHung FaultKind = "node-hung"
 	// FaultNodeCut pulls a node's network cable: calls for it answer 595.
 	FaultNodeCut FaultKind = "node-cut"
+	// FaultNodeLost is a node that is gone for good: an administrator has removed it
+	// from the cluster, and its VMs with it. It stays gone when the rule is removed.
+	FaultNodeLost FaultKind = "node-lost"
 	// FaultNoReports lets a node's status daemon stand still, and what it
 	// reported be too old to count. The node works.
 	FaultNoReports FaultKind = "no-reports"

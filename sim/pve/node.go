@@ -6,6 +6,7 @@ package pve
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 )
@@ -44,10 +45,27 @@ type node struct {
 	since   time.Time
 }
 
-func nodeFaults() []FaultKind { return []FaultKind{FaultNodeHung, FaultNodeCut, FaultNoReports} }
+func nodeFaults() []FaultKind {
+	return []FaultKind{FaultNodeHung, FaultNodeCut, FaultNodeLost, FaultNoReports}
+}
 
 // apart is true for a node that the others don't hear.
-func (n *node) apart() bool { return n.trouble == FaultNodeHung || n.trouble == FaultNodeCut }
+func (n *node) apart() bool { return n.trouble != "" && n.trouble != FaultNoReports }
+
+// members are the nodes that the cluster has; s.mu is held.
+func (s *Server) members() []Node {
+	return slices.DeleteFunc(slices.Clone(s.model.Nodes), func(n Node) bool { return s.nodes[n.Name].trouble == FaultNodeLost })
+}
+
+// lose takes the VMs of a node that is removed from the cluster; s.mu is held.
+func (s *Server) lose(name string) {
+	for _, m := range s.vms {
+		if m.node == name {
+			s.powerOff(m)
+			s.remove(m)
+		}
+	}
+}
 
 // SetNodeDown cuts a node off the network, or puts it back: [FaultNodeCut].
 func (s *Server) SetNodeDown(name string, down bool) {
@@ -63,10 +81,13 @@ func (s *Server) SetNodeDown(name string, down bool) {
 // setTrouble begins a node's trouble or, with an empty kind, ends it; s.mu is held.
 func (s *Server) setTrouble(name string, kind FaultKind) {
 	n := s.nodes[name]
-	if n == nil || n.trouble == kind {
+	if n == nil || n.trouble == kind || n.trouble == FaultNodeLost {
 		return
 	}
 	n.trouble, n.since = kind, s.clk.Now()
+	if kind == FaultNodeLost {
+		s.lose(name)
+	}
 }
 
 // noticed is true once the others call a node offline; s.mu is held.
@@ -100,6 +121,8 @@ func (s *Server) unreachable(c *call, n *node) error {
 	switch {
 	case kind == FaultNodeHung:
 		status = statusProxyTimeout
+	case kind == FaultNodeLost:
+		reason, wait = "No route to host", s.model.Outage.NoRoute
 	case kind != FaultNodeCut:
 		return nil
 	case s.clk.Since(since) >= s.model.Outage.Unroutable:
@@ -137,11 +160,11 @@ func (s *Server) noQuorum(c *call) error {
 
 // quorate is true while most nodes hear each other; s.mu is held.
 func (s *Server) quorate() bool {
-	well := 0
-	for _, n := range s.nodes {
-		well += flag(!s.noticed(n))
+	well, all := 0, s.members()
+	for _, n := range all {
+		well += flag(!s.noticed(s.nodes[n.Name]))
 	}
-	return well*2 > len(s.nodes)
+	return well*2 > len(all)
 }
 
 // nodeRow is a node in a listing; its load needs Sys.Audit. s.mu is held.
@@ -192,8 +215,9 @@ func clusterStatus(s *Server, _ *call) (any, error) {
 	defer s.mu.Unlock()
 	entry := s.entryNode()
 	rows := []map[string]any{}
-	single := len(s.model.Nodes) == 1
-	for i, n := range s.model.Nodes {
+	members := s.members()
+	single := len(members) == 1
+	for i, n := range members {
 		id := i + 1
 		if single {
 			id = 0
@@ -207,8 +231,8 @@ func clusterStatus(s *Server, _ *call) (any, error) {
 		return rows, nil
 	}
 	head := map[string]any{
-		"type": "cluster", "id": "cluster", "name": s.model.Cluster, "nodes": len(s.model.Nodes),
-		"quorate": flag(s.quorate()), "version": len(s.model.Nodes),
+		"type": "cluster", "id": "cluster", "name": s.model.Cluster, "nodes": len(members),
+		"quorate": flag(s.quorate()), "version": len(members),
 	}
 	return append([]map[string]any{head}, rows...), nil
 }

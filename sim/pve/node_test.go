@@ -151,3 +151,36 @@ func TestNoQuorum(t *testing.T) {
 	a.s.SetNodeDown("pve2", false)
 	a.clone("1003", nil)
 }
+
+// TestNodeLost: a node that was removed from the cluster is listed no more, nor
+// are its VMs, and calls for it find no route.
+func TestNodeLost(t *testing.T) {
+	t.Parallel()
+	a := start(t, func(m *pve.Model) { m.Outage = pve.Outage{} })
+	root := a.root()
+	a.clone("1000", nil)
+	a.s.AddFault(pve.Fault{Kind: pve.FaultNodeLost, Node: "pve1"})
+	a.s.ClearFaults() // it is lost all the same
+	for _, path := range []string{"/nodes", "/cluster/resources", "/cluster/status"} {
+		for _, row := range root.ok("GET", path, nil).([]any) {
+			if r := row.(map[string]any); r["node"] == "pve1" || r["name"] == "pve1" {
+				t.Errorf("%s has %v", path, r)
+			}
+		}
+	}
+	for _, tc := range []struct{ method, path, reason string }{
+		{"GET", "/nodes/pve1/qemu/1000/config", "No route to host"},
+		{"POST", "/nodes/pve2/qemu/9002/clone", "no such cluster node 'pve1'"},
+	} {
+		params := p{}
+		if tc.method == "POST" {
+			params = p{"newid": "1001", "target": "pve1"}
+		}
+		if got := root.do(tc.method, tc.path, params); got.reason != tc.reason {
+			t.Errorf("%s %s: %d %s", tc.method, tc.path, got.status, got.reason)
+		}
+	}
+	if made := a.s.Snapshot().Made(); len(made) > 0 {
+		t.Errorf("there are %v", made)
+	}
+}

@@ -204,7 +204,7 @@ func mayMigrate(s *Server, c *call) (any, error) {
 		}
 	}
 	nodes := []string{}
-	for _, n := range s.model.Nodes {
+	for _, n := range s.members() {
 		if n.Name != c.node && (len(disks) == 0 || m.running) {
 			nodes = append(nodes, n.Name)
 		}

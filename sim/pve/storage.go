@@ -69,14 +69,17 @@ func listStorage(s *Server, c *call) (any, error) {
 }
 
 func (st *store) describe() map[string]any {
-	used := st.usedBytes()
+	used, size := st.usedBytes(), st.Size
+	if st.down {
+		used, size = 0, 0
+	}
 	out := map[string]any{
 		"type": st.Type, "content": strings.Join(slices.Sorted(slices.Values(st.Content)), ","),
-		"shared": flag(st.Shared), "enabled": flag(!st.Disabled), "active": flag(!st.Disabled),
-		"total": st.Size, "used": used, "avail": max(0, st.Size-used),
+		"shared": flag(st.Shared), "enabled": flag(!st.Disabled), "active": flag(!st.Disabled && !st.down),
+		"total": size, "used": used, "avail": max(0, size-used),
 	}
-	if st.Size > 0 {
-		out["used_fraction"] = float64(used) / float64(st.Size)
+	if size > 0 {
+		out["used_fraction"] = float64(used) / float64(size)
 	}
 	return out
 }

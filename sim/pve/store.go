@@ -19,6 +19,7 @@ type store struct {
 	Storage
 	key  storeKey
 	vols map[string]*volume // by volume id
+	down bool               // it does not answer: see [Server.SetStorageDown]
 }
 
 // volume is a disk image, an ISO or a snippet.
@@ -55,13 +56,28 @@ func (s *Server) storeOn(node, name string) (*store, error) {
 	return nil, dief("storage '%s' does not exist", name)
 }
 
-// enabledStore also wants it enabled.
+// enabledStore also wants it enabled, and to answer.
 func (s *Server) enabledStore(node, name string) (*store, error) {
 	st, err := s.storeOn(node, name)
-	if err == nil && st.Disabled {
+	switch {
+	case err != nil:
+		return nil, err
+	case st.Disabled:
 		return nil, dief("storage '%s' is disabled", name)
+	case st.down:
+		return nil, dief("storage '%s' is not online", name)
 	}
-	return st, err
+	return st, nil
+}
+
+// SetStorageDown has a storage not answer, as a node sees it, or answer again: it is
+// listed as not active and without space, and nothing is made, read or removed there.
+func (s *Server) SetStorageDown(node, name string, down bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if st, err := s.storeOn(node, name); err == nil {
+		st.down = down
+	}
 }
 
 func (st *store) availableOn(node string) bool {

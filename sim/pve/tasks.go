@@ -151,7 +151,7 @@ func listClusterTasks(s *Server, c *call) (any, error) {
 	defer s.mu.Unlock()
 	all := s.mayLocked(c.auth, "/", "Sys.Audit") == nil
 	out := []map[string]any{}
-	for _, n := range s.model.Nodes {
+	for _, n := range s.members() {
 		for i, t := range s.recentTasks(n.Name) {
 			if (t.exit == "" || i < most) && (all || c.auth.principal() == t.user) {
 				row := t.listed()

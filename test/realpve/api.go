@@ -26,6 +26,11 @@ func waitFor(ctx context.Context, what string, ok func() (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 
+	return wait(ctx, what, ok)
+}
+
+// wait waits until ok as long as the context lasts.
+func wait(ctx context.Context, what string, ok func() (bool, error)) error {
 	ticker := time.NewTicker(pause)
 	defer ticker.Stop()
 
@@ -45,7 +50,12 @@ func waitFor(ctx context.Context, what string, ok func() (bool, error)) error {
 
 // get asks as the administrator.
 func (s *Site) get(ctx context.Context, path string, out any) error {
-	if err := s.root.Get(ctx, path, out); err != nil {
+	err := s.root.Get(ctx, path, out)
+	for try := 1; try < workerTries && err != nil && strings.Contains(err.Error(), "unexpected end of JSON input"); try++ {
+		err = s.root.Get(ctx, path, out) // a busy node cuts an answer short now and then
+	}
+
+	if err != nil {
 		return fmt.Errorf("get %s: %w", path, err)
 	}
 

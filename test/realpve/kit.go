@@ -10,7 +10,9 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/hyperfleet/hyperfleet/test/loopback"
 )
@@ -35,13 +37,48 @@ func Kit(t testing.TB) *Box {
 	return &Box{b}
 }
 
+// secureShell lets nodes reach each other, as they do where Proxmox VE is installed: a file that
+// is uploaded for another node than the one that is asked goes there by scp. The kit leaves it out.
+// Nothing is done for pvesm, which activates the storage first: an upload is cut off after five
+// seconds (pveproxy), and on a busy machine its start alone takes that long.
+const secureShell = `
+keys=/etc/pve/priv/ssh
+mkdir -p $keys /run/sshd
+ssh-keygen -q -t ed25519 -N "" -f /etc/ssh/node </dev/null
+[ -e $keys/id ] || cp /etc/ssh/node $keys/id
+[ -e $keys/id.pub ] || cp /etc/ssh/node.pub $keys/id.pub
+printf '%s\n' "IdentityFile $keys/id" 'StrictHostKeyChecking no' 'UserKnownHostsFile /dev/null' \
+	'LogLevel ERROR' >/etc/ssh/ssh_config
+printf '%s\n' '#!/bin/sh' 'case "$SSH_ORIGINAL_COMMAND" in */pvesm*) ;; *) exec sh -c "$SSH_ORIGINAL_COMMAND" ;; esac' \
+	>/etc/ssh/command
+chmod 755 /etc/ssh/command
+/usr/sbin/sshd -f /dev/null -h /etc/ssh/node -o AuthorizedKeysFile=$keys/id.pub -o StrictModes=no -o PidFile=none \
+	-o ForceCommand=/etc/ssh/command -o Subsystem='sftp /usr/lib/openssh/sftp-server'
+`
+
 // NewCluster gives a site of its own with so many nodes, which ends with the test. Their disks are
-// shared, and the first one is asked.
+// shared, and the first one is asked. It needs OpenSSH's server beside the kit's packages.
 func NewCluster(t testing.TB, nodes int) *Site {
 	t.Helper()
 
+	if _, err := os.Stat("/usr/sbin/sshd"); err != nil {
+		skipOrFail(t, missing("nodes of a cluster pass uploads on by SSH: install openssh-server"))
+	}
+
 	b, err := bringUp(t.Context(), "", "--nodes", strconv.Itoa(nodes))
 	skipOrFail(t, err)
+
+	t.Cleanup(func() {
+		if err := b.remove(); err != nil {
+			t.Error(err)
+		}
+	})
+
+	for _, node := range b.nodes() {
+		if _, err := b.kit(t.Context(), "exec", "--node", node, "bash", "-euc", secureShell); err != nil {
+			t.Fatal(err)
+		}
+	}
 
 	s, err := boxed(t.Context(), b)
 	if err != nil {
@@ -49,12 +86,6 @@ func NewCluster(t testing.TB, nodes int) *Site {
 	}
 
 	s.discarded = true
-
-	t.Cleanup(func() {
-		if err := b.remove(); err != nil {
-			t.Error(err)
-		}
-	})
 
 	return s
 }
@@ -119,24 +150,75 @@ func (s *Site) Offline(t testing.TB, node string) {
 	}
 }
 
-// MachinesOn tells how many machines of the part are listed on a node.
-func (p *Part) MachinesOn(node string) int {
-	p.t.Helper()
+// RemoveNode removes a node that is cut off from the cluster for good, and its machines with
+// it, as an administrator does.
+func (s *Site) RemoveNode(t testing.TB, node string) {
+	t.Helper()
 
-	rows, err := p.rows(context.Background())
+	if _, err := s.box.shell(t.Context(), fmt.Sprintf("pvecm delnode %[1]s\nrm -r /etc/pve/nodes/%[1]s", node)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// forgetting is longer than the cluster keeps what a node said last of its machines: 300 s.
+const forgetting = 8 * time.Minute
+
+// Forgotten waits until the cluster tells no status of a silent node's machines any more.
+func (s *Site) Forgotten(t testing.TB, node string) {
+	t.Helper()
+
+	ctx, cancel := context.WithTimeout(t.Context(), forgetting)
+	defer cancel()
+
+	err := wait(ctx, "the status of the machines of node "+node+" to be unknown", func() (bool, error) {
+		var machines []struct {
+			Node   string `json:"node"`
+			Status string `json:"status"`
+		}
+
+		err := s.get(ctx, "/cluster/resources?type=vm", &machines)
+
+		for _, m := range machines {
+			if m.Node == node && m.Status != "unknown" {
+				return false, err
+			}
+		}
+
+		return err == nil, err
+	})
 	if err != nil {
-		p.t.Error(err)
+		t.Fatal(err)
+	}
+}
+
+// File is a machine's configuration in the cluster's own file system.
+type File struct {
+	Node string
+	ID   int
+	Text string
+}
+
+// Files are those of all machines, whatever state their nodes are in.
+func (s *Site) Files(t testing.TB) []File {
+	t.Helper()
+
+	out, err := s.box.shell(t.Context(), "cd /etc/pve/nodes\nfor f in */qemu-server/*.conf; do echo \"== $f\"; cat $f || true; done")
+	if err != nil {
+		t.Fatal(err)
 	}
 
-	n := 0
+	var files []File
 
-	for _, r := range rows {
-		if r.Node == node && p.mine(r.VMID) {
-			n++
+	for part := range strings.SplitSeq("\n"+out, "\n== ") {
+		path, text, _ := strings.Cut(part, "\n")
+		node, name, ok := strings.Cut(path, "/qemu-server/")
+
+		if id, err := strconv.Atoi(strings.TrimSuffix(name, ".conf")); ok && err == nil {
+			files = append(files, File{Node: node, ID: id, Text: text})
 		}
 	}
 
-	return n
+	return files
 }
 
 // skipOrFail ends a test that has no Proxmox VE.
