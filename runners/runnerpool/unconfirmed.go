@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/runners/demand"
 )
 
 // webhookPatience is how long a platform's word that a job was taken may lag behind the
@@ -22,20 +23,26 @@ const webhookPatience = 2 * time.Minute
 // short job would get a second machine. The zero value is ready to use.
 type unconfirmedStarts struct {
 	mu    sync.Mutex
-	pools map[types.NamespacedName]map[string]time.Time
+	pools map[types.NamespacedName]map[string]unconfirmedStart
 }
 
-// count gives how many of the jobs that the ledger has as queued were taken. byRunner
-// holds the state of the job that each runner took, as far as the ledger knows.
+// unconfirmedStart is when a machine said so first, and its size.
+type unconfirmedStart struct {
+	since time.Time
+	size  string
+}
+
+// count gives how many of the jobs that the ledger has as queued were taken, by the size of
+
 func (a *unconfirmedStarts) count(
 	pool types.NamespacedName, claims []v1alpha1.MachineClaim, byRunner map[string]v1alpha1.JobState, now time.Time,
-) int {
+) map[string]int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
 	taken := a.pools[pool]
 	if taken == nil {
-		taken = map[string]time.Time{}
+		taken = map[string]unconfirmedStart{}
 	}
 
 	for i := range claims {
@@ -45,23 +52,23 @@ func (a *unconfirmedStarts) count(
 
 		runner := claims[i].Status.BootstrapInfo.RunnerName
 		if _, known := taken[runner]; !known {
-			taken[runner] = now
+			taken[runner] = unconfirmedStart{now, demand.SizeKey(claims[i].Spec.Size)}
 		}
 	}
 
-	left := 0
+	left := map[string]int{}
 
-	for runner, since := range taken {
+	for runner, start := range taken {
 		switch {
-		case byRunner[runner] != "" && !named(claims, runner), now.Sub(since) > webhookPatience && !named(claims, runner):
+		case byRunner[runner] != "" && !named(claims, runner), now.Sub(start.since) > webhookPatience && !named(claims, runner):
 			delete(taken, runner)
-		case byRunner[runner] == "" && now.Sub(since) <= webhookPatience:
-			left++
+		case byRunner[runner] == "" && now.Sub(start.since) <= webhookPatience:
+			left[start.size]++
 		}
 	}
 
 	if a.pools == nil {
-		a.pools = map[types.NamespacedName]map[string]time.Time{}
+		a.pools = map[types.NamespacedName]map[string]unconfirmedStart{}
 	}
 
 	a.pools[pool] = taken
