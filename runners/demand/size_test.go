@@ -170,7 +170,7 @@ func TestMachinesStandForJobsOfTheirSize(t *testing.T) {
 		activate []string
 	}{
 		"an idle machine is of another size": {
-			in:    demand.Input{
+			in: demand.Input{
 				Max: 4, ScaleDownDelay: time.Hour, Sizes: []string{"cpu=8"}, Claims: []demand.Claim{machine("idle", demand.ClaimIdle, "")},
 			},
 			sized: map[string]int{"cpu=8": 1},
