@@ -47,6 +47,8 @@ type Claim struct {
 	Outdated bool
 	// Bound says that the runner was made for one job, which it takes or has taken.
 	Bound bool
+	// Size is the Key of the Size that the machine was made for; empty means the pool's own.
+	Size string
 	// Stuck says of a machine that was not started yet that there is no room for it where
 	// it is to be, and that there may be some elsewhere.
 	Stuck bool
@@ -58,6 +60,9 @@ type Input struct {
 	Min, Max int
 	// Queued jobs wait for a runner of this pool.
 	Queued int
+	// Sizes are the Keys of the queued jobs' sizes, in the order in which their machines
+	// should be made. Nil means that all ask for the pool's own size.
+	Sizes []string
 	// WarmIdle machines are wanted beyond those that jobs ask for, see WarmIdle.
 	WarmIdle int
 	// WarmStopped machines are wanted on standby.
@@ -79,6 +84,9 @@ type Input struct {
 	// Failures in a row, and when the last was.
 	Failures    int
 	LastFailure time.Time
+
+	// whole is the pool's Max, where Max is the share of one size.
+	whole int
 }
 
 // Reasons of a Decision.
@@ -117,6 +125,8 @@ type Decision struct {
 	Activate []string
 	// Create so many machines, and CreateStandby more that stay on standby.
 	Create, CreateStandby int
+	// Sized are so many more to create of other sizes than the pool's own, by their Keys.
+	Sized map[string]int
 	// Delete these, in this order: oldest idle first.
 	Delete []Deletion
 	// After is when to look again if nothing happens before; zero means on events only.
@@ -124,6 +134,9 @@ type Decision struct {
 	// Reason and Message say it in words, for the pool's condition.
 	Reason, Message string
 }
+
+// Creates tells whether machines are to be made.
+func (d *Decision) Creates() bool { return d.Create+d.CreateStandby+len(d.Sized) > 0 }
 
 const (
 	// backoffBase doubles with every failure in a row up to backoffCap.
@@ -149,7 +162,7 @@ func Backoff(failures int) time.Duration {
 	return wait
 }
 
-// Desired decides how many machines a pool gets and which it loses.
+// decide is Desired for machines of one size.
 //
 // Wanted are Min, or as many as jobs are queued and running and WarmIdle more if that is
 // more, or Max if that is less. Every machine that will come to take a job (pending,
@@ -160,7 +173,7 @@ func Backoff(failures int) time.Duration {
 // few at a time; of those left over, idle ones go, the longest idle first, once
 // ScaleDownDelay has passed, but never one that a queued job may be about to take. Busy
 // machines are never deleted.
-func Desired(in Input) Decision {
+func decide(in Input) Decision {
 	pass := newPass(in)
 	out := Decision{Desired: pass.target}
 
@@ -194,7 +207,7 @@ func Desired(in Input) Decision {
 	return out
 }
 
-// pass is one run of Desired.
+// pass is one run of decide.
 type pass struct {
 	in     Input
 	target int
@@ -431,7 +444,7 @@ func (p *pass) scaleUp(out *Decision) {
 	case out.Create+len(out.Activate) == 0:
 		out.Reason = ReasonFinishing
 		out.Message = fmt.Sprintf("%d more machines are wanted as soon as finished ones are gone: scaling.maxReplicas is %d",
-			need, p.in.Max)
+			need, p.most())
 	case len(out.Delete) > 0:
 		out.Reason = ReasonReplacing
 		out.Message = fmt.Sprintf("%d machines are at the end of their life, %d are made and %d started",
@@ -510,9 +523,12 @@ func (p *pass) explainSteady(out *Decision) {
 	if short := p.in.Queued - len(p.starting) - len(p.idle); short > 0 {
 		out.Reason = ReasonAtMaximum
 		out.Message = fmt.Sprintf("%d queued jobs wait for others to end: the pool has scaling.maxReplicas of %d machines",
-			short, p.in.Max)
+			short, p.most())
 	}
 }
+
+// most is the pool's scaling.maxReplicas.
+func (p *pass) most() int { return max(p.in.whole, p.in.Max) }
 
 // after gives when time alone changes the decision.
 func (p *pass) after() time.Duration {

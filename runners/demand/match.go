@@ -24,6 +24,11 @@ type Pool struct {
 	Max int
 	// Runner is what its runners are.
 	Runner workload.RunnerSpec
+	// SizeLabels are those by which its jobs may ask for a size. Template is its first one.
+	SizeLabels *v1alpha1.SizeLabels
+	Template   string
+	// Templates of its namespace, as far as they are known.
+	Templates Templates
 	// Rules of its platform; nil where the platform is not known here: then it takes no
 	// job.
 	Rules Rules
@@ -51,12 +56,13 @@ func (p Platforms) hosted(job workload.Job) bool {
 	return hosted != nil && hosted(job.Labels)
 }
 
-// PoolOf reads a RunnerPool. Its template may be nil where it is not known (yet): then a
+// PoolOf reads a RunnerPool. Its template may be missing where it is not known (yet): then a
 // pool that leaves its scope to the template takes no job.
-func (p Platforms) PoolOf(pool *v1alpha1.RunnerPool, template *v1alpha1.HypervisorMachineTemplate) Pool {
+func (p Platforms) PoolOf(pool *v1alpha1.RunnerPool, templates Templates) Pool {
 	out := Pool{
 		Namespace: pool.Namespace, Name: pool.Name, Priority: pool.Spec.Priority, Max: int(pool.Spec.Scaling.MaxReplicas),
-		Runner: workload.RunnerSpec{Platform: pool.Spec.Workload.Type},
+		Runner:     workload.RunnerSpec{Platform: pool.Spec.Workload.Type},
+		SizeLabels: pool.Spec.SizeLabels, Template: pool.Spec.TemplateRef.Name, Templates: templates,
 	}
 
 	if pool.Spec.Paused {
@@ -69,7 +75,7 @@ func (p Platforms) PoolOf(pool *v1alpha1.RunnerPool, template *v1alpha1.Hypervis
 	}
 
 	// What is wrong with the settings is in the template's and the claims' conditions.
-	out.Runner, _ = platform.Runner(template, pool.Spec.Workload)
+	out.Runner, _ = platform.Runner(templates[out.Template], pool.Spec.Workload)
 	out.Rules = platform
 
 	return out
@@ -80,13 +86,23 @@ func (p Pool) Key() types.NamespacedName {
 	return types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
 }
 
-// fit asks the platform's rules.
+// fit asks the platform's rules about the runner that would be made for the job: it has the
+// labels of the size that the job asks for.
 func (p Pool) fit(job workload.Job) workload.Fit {
 	if p.Rules == nil || p.Runner.Platform != job.Platform || job.LabelsUnknown {
 		return workload.Fit{}
 	}
 
-	return p.Rules.Fit(p.Runner, job)
+	size, refusal := p.Size(job)
+	runner := p.Runner
+	runner.Labels = slices.Concat(runner.Labels, size.Labels)
+
+	fit := p.Rules.Fit(runner, job)
+	if fit.Takes && refusal != "" {
+		fit.Takes, fit.Why = false, refusal
+	}
+
+	return fit
 }
 
 // covers tells whether the pool's runners belong to the scope of a job, or of a webhook
@@ -129,6 +145,7 @@ const (
 	ReasonNoScope       = "NoPoolForScope"
 	ReasonNoLabels      = "NoPoolWithLabels"
 	ReasonNotOffered    = "NotOffered"
+	ReasonSizeRefused   = "SizeNotAllowed"
 	ReasonLabelsUnknown = "LabelsUnknown"
 )
 
@@ -156,7 +173,12 @@ func Explain(job workload.Job, pools []Pool) (string, string) {
 	})
 
 	for _, pool := range pools {
-		if fit := pool.fit(job); len(fit.Missing) > 0 {
+		fit := pool.fit(job)
+		if _, refusal := pool.Size(job); refusal != "" && fit.Why == refusal {
+			return ReasonSizeRefused, refusal
+		}
+
+		if len(fit.Missing) > 0 {
 			return ReasonNoLabels, fmt.Sprintf("no RunnerPool has all labels of the job [%s]: "+
 				"RunnerPool %s comes closest and lacks [%s]; add them to the pool's workload.config, or change what the job asks for",
 				strings.Join(job.Labels, ", "), pool.Name, strings.Join(fit.Missing, ", "))

@@ -6,6 +6,7 @@ package demand
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
@@ -34,7 +35,12 @@ func match(_ context.Context, s *scope) step.Result {
 
 	s.job.Status.Pool = pool.Name
 
-	return step.Done().WithReason(ReasonMatched, fmt.Sprintf("RunnerPool %s answers for the job", pool.Name))
+	message := fmt.Sprintf("RunnerPool %s answers for the job", pool.Name)
+	if size, _ := pool.Size(s.job.Spec); len(size.Labels) > 0 {
+		message += fmt.Sprintf(", with a machine of %s", strings.Join(size.Labels, ", "))
+	}
+
+	return step.Done().WithReason(ReasonMatched, message)
 }
 
 // claimed finds the claim whose runner took the job. It is kept when the claim is gone.

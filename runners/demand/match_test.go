@@ -125,16 +125,16 @@ func TestPoolOfTakesScopeFromTemplate(t *testing.T) {
 	template := &v1alpha1.HypervisorMachineTemplate{}
 	template.Spec.Bootstrap.Config = &v1alpha1.BootstrapConfig{GitHub: &v1alpha1.GitHubBootstrap{Owner: "acme", Repository: "app"}}
 
-	own := &v1alpha1.RunnerPool{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: v1alpha1.RunnerPoolSpec{Workload: v1alpha1.Workload{
+	own := &v1alpha1.RunnerPool{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: v1alpha1.RunnerPoolSpec{TemplateRef: v1alpha1.LocalObjectReference{Name: "t"}, Workload: v1alpha1.Workload{
 		Type: v1alpha1.WorkloadGitHubActions, Config: &v1alpha1.WorkloadConfig{GitHub: &v1alpha1.GitHubActionsConfig{}},
 	}}}
 
-	if got := platforms().PoolOf(own, template).Runner.Scope; got != (workload.Scope{Repository: "acme/app"}) {
+	if got := platforms().PoolOf(own, demand.Templates{"t": template}).Runner.Scope; got != (workload.Scope{Repository: "acme/app"}) {
 		t.Errorf("scope = %+v, want that of the template", got)
 	}
 
 	own.Spec.Workload.Config.GitHub.Organization = "other"
-	if got := platforms().PoolOf(own, template).Runner.Scope; got != (workload.Scope{Organization: "other"}) {
+	if got := platforms().PoolOf(own, demand.Templates{"t": template}).Runner.Scope; got != (workload.Scope{Organization: "other"}) {
 		t.Errorf("scope = %+v, want that of the pool", got)
 	}
 }

@@ -151,17 +151,23 @@ func (p Platforms) readPools(ctx context.Context, reader client.Reader, namespac
 		return nil, fmt.Errorf("list machine templates: %w", err)
 	}
 
-	byName := make(map[client.ObjectKey]*v1alpha1.HypervisorMachineTemplate, len(templates.Items))
+	byNamespace := map[string]Templates{}
+
 	for i := range templates.Items {
-		byName[client.ObjectKeyFromObject(&templates.Items[i])] = &templates.Items[i]
+		template := &templates.Items[i]
+		if byNamespace[template.Namespace] == nil {
+			byNamespace[template.Namespace] = Templates{}
+		}
+
+		byNamespace[template.Namespace][template.Name] = template
 	}
 
 	out := make([]readPool, 0, len(pools.Items))
 
 	for i := range pools.Items {
 		pool := &pools.Items[i]
-		template := byName[client.ObjectKey{Namespace: pool.Namespace, Name: pool.Spec.TemplateRef.Name}]
-		out = append(out, readPool{Pool: p.PoolOf(pool, template), object: pool, template: template})
+		known := byNamespace[pool.Namespace]
+		out = append(out, readPool{Pool: p.PoolOf(pool, known), object: pool, template: known[pool.Spec.TemplateRef.Name]})
 	}
 
 	return out, nil

@@ -177,8 +177,9 @@ func (s *scope) demand(ctx context.Context) ([]v1alpha1.RunnerJob, []demand.Pool
 	if s.claim.Spec.RunnerPoolRef == nil {
 		alone := &v1alpha1.RunnerPool{ObjectMeta: s.claim.ObjectMeta}
 		alone.Spec.Workload, alone.Spec.Scaling.MaxReplicas = s.claim.Spec.WorkloadConfig, 1
+		alone.Spec.TemplateRef = s.claim.Spec.TemplateRef
 
-		return jobs.Items, []demand.Pool{s.Platforms.PoolOf(alone, s.template)}, nil
+		return jobs.Items, []demand.Pool{s.Platforms.PoolOf(alone, demand.Templates{s.template.Name: s.template})}, nil
 	}
 
 	pools, err := s.Platforms.Pools(ctx, s.Client, s.claim.Namespace)
@@ -189,8 +190,8 @@ func (s *scope) demand(ctx context.Context) ([]v1alpha1.RunnerJob, []demand.Pool
 	return jobs.Items, pools, nil
 }
 
-// candidates are the queued jobs that the claim's pool answers for, in their turn. It is
-// pure.
+// candidates are the queued jobs that the claim's pool answers for and that ask for a machine
+// of its size, in their turn. It is pure.
 func candidates(
 	claim *v1alpha1.MachineClaim, jobs []v1alpha1.RunnerJob, pools []demand.Pool, taken map[string]bool,
 ) []*v1alpha1.RunnerJob {
@@ -202,7 +203,10 @@ func candidates(
 	var out []*v1alpha1.RunnerJob
 
 	demand.Assign(jobs, pools, func(job *v1alpha1.RunnerJob, to demand.Pool) {
-		if to.Name == pool && job.Spec.State == v1alpha1.JobQueued && !taken[job.Name] {
+		size, _ := to.Size(job.Spec)
+		mine := to.Name == pool && size.Key() == demand.SizeKey(claim.Spec.Size)
+
+		if mine && job.Spec.State == v1alpha1.JobQueued && !taken[job.Name] {
 			out = append(out, job)
 		}
 	})

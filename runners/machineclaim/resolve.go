@@ -95,8 +95,31 @@ func (s *scope) find(ctx context.Context) step.Result {
 			fmt.Sprintf("HypervisorCluster %q is not connected: %s", clusterName, step.WhyNot(&cluster)))
 	}
 
+	resize(&template, s.claim.Spec.Size)
+
 	s.template, s.cluster, s.provider = &template, &cluster, provider
 	s.names = vmspec.NamesOf(s.claim, &template, &cluster, s.Settings.NamespaceInHostname)
 
 	return step.Done()
+}
+
+// resize gives the template the size that the claim asks for: to all that follows it is the
+// template's own. It is pure.
+func resize(template *v1alpha1.HypervisorMachineTemplate, size *v1alpha1.MachineSize) {
+	if size == nil {
+		return
+	}
+
+	resources := &template.Spec.Resources
+	if size.CPU != nil {
+		resources.CPU = *size.CPU
+	}
+
+	if size.Memory != nil {
+		resources.Memory = *size.Memory
+	}
+
+	if size.Disk != nil {
+		resources.Disk = size.Disk
+	}
 }

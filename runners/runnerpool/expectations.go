@@ -34,6 +34,8 @@ type expected struct {
 	made    time.Time
 	source  string
 	standby bool
+	// size as demand.Claim has it.
+	size string
 }
 
 func (e *expectations) expect(claim string, what expected) {
@@ -81,7 +83,7 @@ func (e *expectations) unseen(
 			state = demand.ClaimStandby
 		}
 
-		out = append(out, demand.Claim{Name: name, State: state, CreatedAt: what.made})
+		out = append(out, demand.Claim{Name: name, State: state, CreatedAt: what.made, Size: what.size})
 		bySource[what.source]++
 	}
 

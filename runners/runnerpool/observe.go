@@ -25,6 +25,8 @@ type view struct {
 	claims []v1alpha1.MachineClaim
 	states []demand.Claim
 	count  demand.Count
+	// sizes of the queued jobs, in their turn.
+	sizes []demand.Size
 	// arrivals are when the pool's jobs were heard of.
 	arrivals []time.Time
 }
@@ -117,9 +119,19 @@ func (s *scope) see(ctx context.Context) (*view, error) {
 	s.weigh(out, bySource)
 
 	out.states = append(out.states, unseen...)
-	out.count.Queued -= s.unconfirmedStarts.count(out.claims, byRunner, now)
+	out.sizes = waiting(demand.Asked(jobs.Items, pools, key), s.unconfirmedStarts.count(out.claims, byRunner, now))
+	out.count.Queued = len(out.sizes)
 
 	return out, nil
+}
+
+// waiting takes so many of the sizes away, by their keys.
+func waiting(sizes []demand.Size, taken map[string]int) []demand.Size {
+	return slices.DeleteFunc(sizes, func(size demand.Size) bool {
+		taken[size.Key()]--
+
+		return taken[size.Key()] >= 0
+	})
 }
 
 // weigh counts the machines of each template, and judges each machine by what has become
@@ -132,7 +144,7 @@ func (s *scope) weigh(seen *view, unseen map[string]int) {
 		s.sources[i].machines = unseen[s.sources[i].name]
 	}
 
-	elsewhere := slices.ContainsFunc(s.sources, func(src source) bool { return src.usable() && !src.full })
+	elsewhere := slices.ContainsFunc(s.sources, func(src source) bool { return src.usable() && !src.full && !src.onRequest })
 
 	for i := range seen.claims {
 		state := &seen.states[i]
@@ -149,11 +161,11 @@ func (s *scope) weigh(seen *view, unseen map[string]int) {
 		}
 
 		state.Outdated = s.sources[at].outdates(&seen.claims[i])
-		state.Stuck = elsewhere && waitsForRoom(&seen.claims[i]) || activatedWithoutRoom(&seen.claims[i])
+		state.Stuck = elsewhere && !s.sources[at].onRequest && waitsForRoom(&seen.claims[i]) || activatedWithoutRoom(&seen.claims[i])
 	}
 }
 
-// arrivals gives when the jobs of a pool were heard of. Which pool a job is counted for
+// arrivals gives when the jobs of a pool were heard of that warm machines are for. Which pool a job is counted for
 // does not change with what has become of it.
 func arrivals(jobs []v1alpha1.RunnerJob, pools []demand.Pool, name string) []time.Time {
 	var out []time.Time
@@ -162,6 +174,12 @@ func arrivals(jobs []v1alpha1.RunnerJob, pools []demand.Pool, name string) []tim
 		job := &jobs[i]
 		if job.Spec.ReceivedAt == nil || job.Spec.State == v1alpha1.JobWaiting {
 			continue
+		}
+
+		if i := slices.IndexFunc(pools, func(p demand.Pool) bool { return p.Name == name }); i >= 0 {
+			if size, _ := pools[i].Size(job.Spec); size.Key() != "" {
+				continue // no warm machine is of its size
+			}
 		}
 
 		pool := job.Status.Pool
@@ -194,7 +212,7 @@ func (s *scope) pools(ctx context.Context) ([]demand.Pool, error) {
 		return nil, fmt.Errorf("list templates: %w", err)
 	}
 
-	byName := make(map[string]*v1alpha1.HypervisorMachineTemplate, len(templates.Items))
+	byName := make(demand.Templates, len(templates.Items))
 	for i := range templates.Items {
 		byName[templates.Items[i].Name] = &templates.Items[i]
 	}
@@ -208,7 +226,7 @@ func (s *scope) pools(ctx context.Context) ([]demand.Pool, error) {
 	for i := range pools.Items {
 		pool := &pools.Items[i]
 		if pool.DeletionTimestamp.IsZero() {
-			out = append(out, s.Platforms.PoolOf(pool, byName[pool.Spec.TemplateRef.Name]))
+			out = append(out, s.Platforms.PoolOf(pool, byName))
 		}
 	}
 
@@ -218,7 +236,9 @@ func (s *scope) pools(ctx context.Context) ([]demand.Pool, error) {
 // stateOf judges a claim's machine for scaling. byRunner holds the state of the job that
 // each runner took.
 func stateOf(claim *v1alpha1.MachineClaim, byRunner map[string]v1alpha1.JobState) demand.Claim {
-	out := demand.Claim{Name: claim.Name, CreatedAt: claim.CreationTimestamp.Time, State: demand.ClaimPending}
+	out := demand.Claim{
+		Name: claim.Name, CreatedAt: claim.CreationTimestamp.Time, State: demand.ClaimPending, Size: demand.SizeKey(claim.Spec.Size),
+	}
 	times := claim.Status.Times
 
 	var job v1alpha1.JobState

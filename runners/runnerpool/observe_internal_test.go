@@ -140,7 +140,7 @@ func TestAMachineAheadOfItsWebhookStandsForAJob(t *testing.T) {
 		{"whose webhook never comes", nil, nil, time.Hour, 0},
 	}
 	for _, step := range steps {
-		if got := memory.count(step.claims, step.jobs, now.Add(step.after)); got != step.want {
+		if got := memory.count(step.claims, step.jobs, now.Add(step.after))[""]; got != step.want {
 			t.Errorf("%s: %d, want %d", step.name, got, step.want)
 		}
 	}
@@ -158,7 +158,7 @@ func TestNewClaimHasTheTemplatesMetadata(t *testing.T) {
 	pool := &v1alpha1.RunnerPool{}
 	pool.Name = "linux"
 
-	claim := newClaim(pool, &source{name: "small", template: template, hash: "h"}, "linux-1", false)
+	claim := newClaim(pool, wanted{from: &source{name: "small", template: template, hash: "h"}}, "linux-1")
 
 	if claim.Labels["team"] != "a" || claim.Annotations["note"] != "b" {
 		t.Errorf("labels %v, annotations %v", claim.Labels, claim.Annotations)

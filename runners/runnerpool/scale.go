@@ -42,6 +42,7 @@ const (
 func scale(ctx context.Context, s *scope) step.Result {
 	in, wrong := s.input()
 	decision := demand.Desired(in)
+	missing := s.holdImages(&decision)
 	s.pool.Status.DesiredReplicas = int32(decision.Desired) //nolint:gosec // at most 10000
 	s.after = decision.After
 
@@ -52,7 +53,7 @@ func scale(ctx context.Context, s *scope) step.Result {
 	refused := s.holdBack(&decision)
 	errs := []error{s.activate(ctx, decision.Activate)}
 
-	err := s.createMany(ctx, decision.Create, decision.CreateStandby)
+	err := s.createMany(ctx, s.wanted(&decision))
 	if overQuota(err) {
 		s.quotaBackoff.note(err.Error(), len(s.seen.claims), s.Clock.Now())
 		refused = s.holdBack(&decision)
@@ -71,12 +72,27 @@ func scale(ctx context.Context, s *scope) step.Result {
 		return step.Fail(err)
 	}
 
-	return s.say(decision, refused, wrong)
+	return s.say(decision, refused, missing, wrong)
+}
+
+// holdImages makes no machines of images that none can be made of now, and says why.
+func (s *scope) holdImages(decision *demand.Decision) string {
+	why := ""
+
+	for _, size := range s.seen.sizes {
+		at := slices.IndexFunc(s.sources, func(src source) bool { return src.name == size.Template })
+		if at >= 0 && !s.sources[at].usable() && decision.Sized[size.Key()] > 0 {
+			delete(decision.Sized, size.Key())
+			why = "a job waits for its image: " + s.sources[at].why
+		}
+	}
+
+	return why
 }
 
 // say puts what was decided into words. What a person has to fix comes first.
-func (s *scope) say(decision demand.Decision, refused string, wrong error) step.Result {
-	if decision.Create+decision.CreateStandby+len(decision.Activate) > 0 {
+func (s *scope) say(decision demand.Decision, refused, missing string, wrong error) step.Result {
+	if decision.Creates() || len(decision.Activate) > 0 {
 		s.Recorder.Eventf(s.pool, nil, corev1.EventTypeNormal, decision.Reason, "Scale", "%s", decision.Message)
 	}
 
@@ -85,6 +101,8 @@ func (s *scope) say(decision demand.Decision, refused string, wrong error) step.
 		return step.Stall("ScheduleInvalid", wrong.Error())
 	case refused != "":
 		return step.Wait(s.after, "QuotaExceeded", refused)
+	case missing != "":
+		return step.Wait(s.after, "TemplateNotReady", missing)
 	case s.pool.Status.FailedClaims >= failing:
 		return step.Wait(s.after, "MachinesFailing", s.whyFailing())
 	default:
@@ -118,11 +136,11 @@ func (s *scope) whyFailing() string {
 // server's words about it.
 func (s *scope) holdBack(decision *demand.Decision) string {
 	left, message := s.quotaBackoff.left(len(s.seen.claims), s.Clock.Now())
-	if left <= 0 || decision.Create+decision.CreateStandby == 0 {
+	if left <= 0 || !decision.Creates() {
 		return ""
 	}
 
-	decision.Create, decision.CreateStandby = 0, 0
+	decision.Create, decision.CreateStandby, decision.Sized = 0, 0, nil
 	s.wakeIn(left)
 
 	return message
@@ -156,6 +174,10 @@ func (s *scope) input() (demand.Input, error) {
 		Queued: s.seen.count.Queued, Claims: s.seen.states, Paused: spec.Paused,
 		Now: now, Boundary: boundary, ScaleDownDelay: defaultScaleDownDelay,
 		Failures: int(status.FailedClaims),
+	}
+
+	for _, size := range s.seen.sizes {
+		in.Sizes = append(in.Sizes, size.Key())
 	}
 
 	if warm := spec.Scaling.Warm; warm != nil {
@@ -245,10 +267,56 @@ func (s *scope) activate(ctx context.Context, names []string) error {
 	return errors.Join(errs...)
 }
 
-// createMany makes so many claims and so many more on standby, several at a time: a burst
-// of jobs should wait for the hypervisor, and not for one write after the other. What a
-// pass leaves over is the next one's, which the claims made bring about.
-func (s *scope) createMany(ctx context.Context, wanted, standby int) error {
+// wanted is a machine to be made.
+type wanted struct {
+	from    *source
+	standby bool
+	size    demand.Size
+}
+
+// wanted lists the machines that a pass makes, of the templates that work. What it leaves over
+// is the next one's, which the claims made bring about.
+func (s *scope) wanted(decision *demand.Decision) []wanted {
+	var out []wanted
+
+	strategy := ""
+	if s.pool.Spec.Placement != nil {
+		strategy = s.pool.Spec.Placement.Strategy
+	}
+
+	add := func(n int, standby bool, size demand.Size) {
+		n = min(n, createPerPass-len(out))
+
+		for _, from := range assign(strategy, ofImage(s.sources, size.Template), n) {
+			for i := range s.sources { // where the next ones count it
+				if s.sources[i].name == from.name {
+					s.sources[i].machines++
+				}
+			}
+
+			out = append(out, wanted{from, standby, size})
+		}
+	}
+
+	add(decision.Create, false, demand.Size{})
+
+	left := maps.Clone(decision.Sized)
+
+	for _, size := range s.seen.sizes {
+		if left[size.Key()] > 0 {
+			left[size.Key()]--
+			add(1, false, size)
+		}
+	}
+
+	add(decision.CreateStandby, true, demand.Size{})
+
+	return out
+}
+
+// createMany makes the claims, several at a time: a burst of jobs should wait for the
+// hypervisor, and not for one write after the other.
+func (s *scope) createMany(ctx context.Context, all []wanted) error {
 	var (
 		group   errgroup.Group
 		refused atomic.Bool
@@ -256,21 +324,13 @@ func (s *scope) createMany(ctx context.Context, wanted, standby int) error {
 
 	group.SetLimit(createAtOnce)
 
-	wanted = min(wanted, createPerPass)
-	standby = min(standby, createPerPass-wanted)
-
-	strategy := ""
-	if s.pool.Spec.Placement != nil {
-		strategy = s.pool.Spec.Placement.Strategy
-	}
-
-	for i, from := range assign(strategy, s.sources, wanted+standby) {
+	for _, one := range all {
 		group.Go(func() error {
 			if refused.Load() {
 				return nil // the others would be refused as well
 			}
 
-			err := s.create(ctx, from, i >= wanted)
+			err := s.create(ctx, one)
 			if overQuota(err) {
 				refused.Store(true)
 			}
@@ -283,8 +343,8 @@ func (s *scope) createMany(ctx context.Context, wanted, standby int) error {
 }
 
 // create makes one claim, with its finalizer from the first moment.
-func (s *scope) create(ctx context.Context, from *source, standby bool) error {
-	claim := newClaim(s.pool, from, s.pool.Name+"-"+rand.String(suffixLength), standby)
+func (s *scope) create(ctx context.Context, one wanted) error {
+	claim := newClaim(s.pool, one, s.pool.Name+"-"+rand.String(suffixLength))
 	if err := controllerutil.SetControllerReference(s.pool, claim, s.Client.Scheme()); err != nil {
 		return fmt.Errorf("set owner of claim %s: %w", claim.Name, err)
 	}
@@ -299,14 +359,15 @@ func (s *scope) create(ctx context.Context, from *source, standby bool) error {
 	}
 
 	s.expectations.expect(claim.Name, expected{
-		made: s.Clock.Now(), source: from.name, standby: standby,
+		made: s.Clock.Now(), source: one.from.name, standby: one.standby, size: one.size.Key(),
 	})
 
 	return nil
 }
 
 // newClaim is the claim of one machine of the pool. It is pure.
-func newClaim(pool *v1alpha1.RunnerPool, from *source, name string, standby bool) *v1alpha1.MachineClaim {
+func newClaim(pool *v1alpha1.RunnerPool, one wanted, name string) *v1alpha1.MachineClaim {
+	from := one.from
 	claim := &v1alpha1.MachineClaim{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: pool.Namespace, Name: name,
@@ -318,11 +379,15 @@ func newClaim(pool *v1alpha1.RunnerPool, from *source, name string, standby bool
 			TemplateRef:    v1alpha1.LocalObjectReference{Name: from.name},
 			RunnerPoolRef:  &v1alpha1.LocalObjectReference{Name: pool.Name},
 			WorkloadConfig: *pool.Spec.Workload.DeepCopy(),
-			Standby:        standby,
+			Standby:        one.standby,
 			Lifecycle:      pool.Spec.Lifecycle.DeepCopy(),
 		},
 	}
 	claim.Spec.WorkloadConfig.Webhook = nil
+
+	if one.size.Key() != "" {
+		claim.Spec.Size = one.size.DeepCopy()
+	}
 
 	if pool.Spec.Placement != nil {
 		claim.Spec.Placement = pool.Spec.Placement.Strategy

@@ -18,6 +18,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/runners/demand"
 )
 
 // source is a template that machines of the pool can be made from.
@@ -31,6 +32,8 @@ type source struct {
 	// machines that the pool has of it; full says that one waited for room lately.
 	machines int
 	full     bool
+	// onRequest says that machines are made from it only where a job asks for its image.
+	onRequest bool
 }
 
 func (s *source) usable() bool { return s.why == "" }
@@ -48,11 +51,21 @@ func (s *source) outdates(claim *v1alpha1.MachineClaim) bool {
 }
 
 // findSources finds the pool's templates and whether machines can be made from them.
-func (s *scope) findSources(ctx context.Context, templates map[string]*v1alpha1.HypervisorMachineTemplate) error {
+func (s *scope) findSources(ctx context.Context, templates demand.Templates) error {
 	s.sources = nil
+	names := s.pool.Spec.Templates()
+	usual := len(names)
 
-	for _, name := range s.pool.Spec.Templates() {
-		found := source{name: name, template: templates[name]}
+	if sizes := s.pool.Spec.SizeLabels; sizes != nil {
+		for _, image := range sizes.Images {
+			if !slices.Contains(names, image.TemplateRef.Name) {
+				names = append(names, image.TemplateRef.Name)
+			}
+		}
+	}
+
+	for i, name := range names {
+		found := source{name: name, template: templates[name], onRequest: i >= usual}
 
 		why, err := s.whyNot(ctx, found)
 		if err != nil {
@@ -130,10 +143,11 @@ func templateReady(_ context.Context, s *scope) step.Result {
 	var works, broken []string
 
 	for i := range s.sources {
-		if s.sources[i].usable() {
-			works = append(works, s.sources[i].name)
-		} else {
+		switch {
+		case !s.sources[i].usable():
 			broken = append(broken, s.sources[i].why)
+		case !s.sources[i].onRequest:
+			works = append(works, s.sources[i].name)
 		}
 	}
 
@@ -148,6 +162,13 @@ func templateReady(_ context.Context, s *scope) step.Result {
 	default:
 		return step.Wait(0, "TemplateNotReady", strings.Join(broken, "; "))
 	}
+}
+
+// ofImage are the sources of machines of an image; empty means of none that was asked for.
+func ofImage(sources []source, template string) []source {
+	return slices.DeleteFunc(slices.Clone(sources), func(s source) bool {
+		return template == "" && s.onRequest || template != "" && s.name != template
+	})
 }
 
 // assign chooses the templates of n machines, one after the other, of those that work. To

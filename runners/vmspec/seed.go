@@ -90,6 +90,10 @@ func RunnerRequest(claim *v1alpha1.MachineClaim, runner workload.RunnerSpec, set
 		Untagged:     runner.Untagged,
 		Description:  runner.Description,
 	}
+	if size := claim.Spec.Size; size != nil {
+		request.Labels = append(request.Labels, size.Labels...)
+	}
+
 	if l := claim.Spec.Lifecycle; l != nil && l.BootstrapTimeout != nil {
 		request.Timeout = l.BootstrapTimeout.Duration
 	}

@@ -59,7 +59,7 @@ const EndReasonNoJob = "NoJob"
 
 // MachineClaimSpec is one machine wanted. It can't be changed: a claim's VM runs once.
 // Times count by their length, so that 1h may become 1h0m0s when a program writes it.
-// +kubebuilder:validation:XValidation:rule="self.templateRef == oldSelf.templateRef && self.workloadConfig == oldSelf.workloadConfig && has(self.runnerPoolRef) == has(oldSelf.runnerPoolRef) && (!has(self.runnerPoolRef) || self.runnerPoolRef == oldSelf.runnerPoolRef) && has(self.lifecycle) == has(oldSelf.lifecycle) && has(self.placement) == has(oldSelf.placement) && (!has(self.placement) || self.placement == oldSelf.placement)",message="a MachineClaim cannot be changed: delete it and make a new one"
+// +kubebuilder:validation:XValidation:rule="self.templateRef == oldSelf.templateRef && self.workloadConfig == oldSelf.workloadConfig && has(self.runnerPoolRef) == has(oldSelf.runnerPoolRef) && (!has(self.runnerPoolRef) || self.runnerPoolRef == oldSelf.runnerPoolRef) && has(self.lifecycle) == has(oldSelf.lifecycle) && has(self.placement) == has(oldSelf.placement) && (!has(self.placement) || self.placement == oldSelf.placement) && has(self.size) == has(oldSelf.size) && (!has(self.size) || self.size == oldSelf.size)",message="a MachineClaim cannot be changed: delete it and make a new one"
 // +kubebuilder:validation:XValidation:rule="!has(self.standby) || !self.standby || (has(oldSelf.standby) && oldSelf.standby)",message="standby cannot be made true: a machine that may start stays so"
 type MachineClaimSpec struct {
 	// templateRef names the HypervisorMachineTemplate in the same namespace.
@@ -73,6 +73,9 @@ type MachineClaimSpec struct {
 	// it gets its credential and starts. It cannot be made true again.
 	// +optional
 	Standby bool `json:"standby,omitempty"`
+	// size of the machine, where it is not the template's.
+	// +optional
+	Size *MachineSize `json:"size,omitempty"`
 	// placement over the nodes of the cluster. Default: Spread.
 	// +optional
 	// +kubebuilder:validation:Enum=Spread;Pack
@@ -82,6 +85,28 @@ type MachineClaimSpec struct {
 	// +kubebuilder:default={}
 	// +kubebuilder:validation:XValidation:rule="(has(self.maxLifetime) ? has(oldSelf.maxLifetime) && duration(self.maxLifetime) == duration(oldSelf.maxLifetime) : !has(oldSelf.maxLifetime)) && (has(self.idleTimeout) ? has(oldSelf.idleTimeout) && duration(self.idleTimeout) == duration(oldSelf.idleTimeout) : !has(oldSelf.idleTimeout)) && (has(self.jobTimeout) ? has(oldSelf.jobTimeout) && duration(self.jobTimeout) == duration(oldSelf.jobTimeout) : !has(oldSelf.jobTimeout)) && (has(self.bootstrapTimeout) ? has(oldSelf.bootstrapTimeout) && duration(self.bootstrapTimeout) == duration(oldSelf.bootstrapTimeout) : !has(oldSelf.bootstrapTimeout))",message="a MachineClaim cannot be changed: delete it and make a new one"
 	Lifecycle *Lifecycle `json:"lifecycle,omitempty"`
+}
+
+// MachineSize is what a job asked for by labels: it takes the place of the template's.
+type MachineSize struct {
+	// labels that the job asked by. The machine's runner has them too.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=4
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=256
+	Labels []string `json:"labels,omitempty"`
+	// cpu is the number of cores.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1024
+	CPU *int32 `json:"cpu,omitempty"`
+	// memory of the machine.
+	// +optional
+	Memory *resource.Quantity `json:"memory,omitempty"`
+	// disk is the size of the first disk.
+	// +optional
+	Disk *resource.Quantity `json:"disk,omitempty"`
 }
 
 // VMReference names a machine on its hypervisor.

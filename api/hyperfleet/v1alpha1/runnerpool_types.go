@@ -4,6 +4,7 @@
 package v1alpha1
 
 import (
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -52,6 +53,11 @@ type RunnerPoolSpec struct {
 	// placement spreads the machines over nodes and clusters.
 	// +optional
 	Placement *Placement `json:"placement,omitempty"`
+
+	// sizeLabels let a job ask for a machine of another size, or of another image, by its
+	// labels. Without them such labels are labels like any other.
+	// +optional
+	SizeLabels *SizeLabels `json:"sizeLabels,omitempty"`
 
 	// demand says how jobs are heard of, beside webhooks.
 	// +optional
@@ -256,6 +262,45 @@ type GenericConfig struct {
 	// +kubebuilder:validation:MaxLength=4096
 	// +kubebuilder:validation:XValidation:rule="self.startsWith('/')",message="generic.workDir must be an absolute path"
 	WorkDir string `json:"workDir,omitempty"`
+}
+
+// SizeLabels are the labels by which a job may ask for a machine of another size: cpu=8,
+// memory=16Gi, disk=100Gi and image=NAME. What is left out here can't be asked for. A job that
+// asks for more, or twice for the same, or in a way that can't be read, is refused: its
+// condition Matched says why. Warm machines and minReplicas are of the template's size.
+type SizeLabels struct {
+	// maxCPU is the most cores that a job may ask for by cpu=N.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1024
+	MaxCPU *int32 `json:"maxCPU,omitempty"`
+	// maxMemory is the most memory that a job may ask for by memory=QUANTITY.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? int(self) >= 67108864 : (isQuantity(string(self)) && quantity(string(self)).compareTo(quantity('64Mi')) >= 0)",message="maxMemory must be at least 64Mi; write it with a unit such as 64Gi"
+	MaxMemory *resource.Quantity `json:"maxMemory,omitempty"`
+	// maxDisk is the largest first disk that a job may ask for by disk=QUANTITY. Disks only
+	// grow: less than the template has is refused.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? int(self) >= 1048576 : (isQuantity(string(self)) && quantity(string(self)).compareTo(quantity('1Mi')) >= 0)",message="maxDisk must be at least 1Mi; write it with a unit such as 200Gi"
+	MaxDisk *resource.Quantity `json:"maxDisk,omitempty"`
+	// images that a job may ask for by image=NAME.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=32
+	Images []ImageChoice `json:"images,omitempty"`
+}
+
+// ImageChoice is a template that a job may ask for.
+type ImageChoice struct {
+	// name in the label image=NAME.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9][A-Za-z0-9_.-]*$`
+	Name string `json:"name"`
+	// templateRef names the HypervisorMachineTemplate, in the pool's namespace, that the
+	// machine is made from.
+	TemplateRef LocalObjectReference `json:"templateRef"`
 }
 
 // Placement strategies.

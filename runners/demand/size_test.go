@@ -1,0 +1,229 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package demand_test
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/runners/demand"
+	"github.com/hyperfleet/hyperfleet/workload"
+	"github.com/hyperfleet/hyperfleet/workload/buildkite"
+	"github.com/hyperfleet/hyperfleet/workload/gitea"
+	"github.com/hyperfleet/hyperfleet/workload/github"
+	"github.com/hyperfleet/hyperfleet/workload/gitlab"
+)
+
+// sizes allows all that can be asked for.
+func sizes() *v1alpha1.SizeLabels {
+	return &v1alpha1.SizeLabels{
+		MaxCPU: new(int32(16)), MaxMemory: new(resource.MustParse("64Gi")), MaxDisk: new(resource.MustParse("200Gi")),
+		Images: []v1alpha1.ImageChoice{{Name: "ubuntu-24.04", TemplateRef: v1alpha1.LocalObjectReference{Name: "noble"}}},
+	}
+}
+
+// sized is a pool whose jobs may ask for a size.
+func sized(name string, allowed *v1alpha1.SizeLabels) demand.Pool {
+	out := pool(name, inRepository("acme/app", "linux"))
+	out.SizeLabels, out.Template = allowed, "linux"
+
+	template := &v1alpha1.HypervisorMachineTemplate{}
+	template.Status.Sources = []v1alpha1.ResolvedTemplate{{ID: "9000", DiskBytes: 20 << 30}}
+	out.Templates = demand.Templates{"linux": template}
+
+	return out
+}
+
+func TestAJobAsksForASizeByItsLabels(t *testing.T) {
+	t.Parallel()
+
+	small := &v1alpha1.SizeLabels{MaxCPU: new(int32(2))}
+
+	for name, tc := range map[string]struct {
+		labels          []string
+		pools           []demand.Pool
+		want, size      string
+		reason, message string
+	}{
+		"nothing":          {labels: []string{"linux"}, want: "big"},
+		"all of it":        {labels: []string{"linux", "memory=16Gi", "cpu=8", "disk=100Gi"}, want: "big", size: "cpu=8,disk=100Gi,memory=16Gi"},
+		"an image":         {labels: []string{"linux", "image=ubuntu-24.04"}, want: "big", size: "image=ubuntu-24.04"},
+		"the most":         {labels: []string{"linux", "cpu=16"}, want: "big", size: "cpu=16"},
+		"once more":        {labels: []string{"linux", "cpu=8", "cpu=8"}, want: "big", size: "cpu=8"},
+		"the smaller pool": {labels: []string{"linux", "cpu=2"}, pools: []demand.Pool{sized("a", small)}, want: "a", size: "cpu=2"},
+		"the larger pool":  {labels: []string{"linux", "cpu=4"}, pools: []demand.Pool{sized("a", small)}, want: "big", size: "cpu=4"},
+		"too many cores":   {labels: []string{"linux", "cpu=17"}, reason: demand.ReasonSizeRefused, message: "RunnerPool big allows 16"},
+		"too much memory":  {labels: []string{"linux", "memory=65Gi"}, reason: demand.ReasonSizeRefused, message: "raise sizeLabels.maxMemory"},
+		"no quantity":      {labels: []string{"linux", "memory=16GB"}, reason: demand.ReasonSizeRefused, message: "memory=16GB is not a size"},
+		"no unit":          {labels: []string{"linux", "memory=16"}, reason: demand.ReasonSizeRefused, message: "with a unit such as memory=16Gi"},
+		"below the disk":   {labels: []string{"linux", "disk=10Gi"}, reason: demand.ReasonSizeRefused, message: "has 20Gi already"},
+		"no number":        {labels: []string{"linux", "cpu=+8"}, reason: demand.ReasonSizeRefused, message: "cpu=+8 is not a number of cores"},
+		"no core":          {labels: []string{"linux", "cpu=0"}, reason: demand.ReasonSizeRefused, message: "cpu=0 is not a number of cores"},
+		"twice":            {labels: []string{"linux", "cpu=4", "cpu=8"}, reason: demand.ReasonSizeRefused, message: "cpu twice"},
+		"no such image":    {labels: []string{"linux", "image=beos"}, reason: demand.ReasonSizeRefused, message: "has [ubuntu-24.04]"},
+		"an unknown key":   {labels: []string{"linux", "gpu=1"}, reason: demand.ReasonNoLabels, message: "lacks [gpu=1]"},
+		"another case":     {labels: []string{"linux", "CPU=8"}, reason: demand.ReasonNoLabels, message: "lacks [CPU=8]"},
+		"labels lack, too": {labels: []string{"windows", "cpu=99"}, reason: demand.ReasonNoLabels, message: "lacks [windows]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			one := job(v1alpha1.JobQueued)
+			one.Labels = tc.labels
+			pools := append(slices.Clone(tc.pools), sized("big", sizes()))
+
+			got, ok := demand.Match(one, pools)
+			if ok != (tc.want != "") || got.Name != tc.want {
+				t.Fatalf("pool %q, want %q", got.Name, tc.want)
+			}
+
+			if size, refusal := got.Size(one); ok && (size.Key() != tc.size || refusal != "") {
+				t.Errorf("size %q, refused: %q; want %q", size.Key(), refusal, tc.size)
+			}
+
+			if reason, message := demand.Explain(one, pools); !ok && (reason != tc.reason || !strings.Contains(message, tc.message)) {
+				t.Errorf("%s: %s; want %s: ... %s ...", reason, message, tc.reason, tc.message)
+			}
+		})
+	}
+}
+
+func TestWithoutSizeLabelsALabelIsALabel(t *testing.T) {
+	t.Parallel()
+
+	one := job(v1alpha1.JobQueued)
+	one.Labels = []string{"linux", "cpu=8"}
+
+	if _, ok := demand.Match(one, []demand.Pool{sized("plain", nil)}); ok {
+		t.Error("a pool without sizeLabels takes it")
+	}
+
+	fixed := sized("fixed", sizes())
+	fixed.Runner.Labels = []string{"linux", "cpu=8"}
+
+	if size, _ := fixed.Size(one); size.Key() != "" {
+		t.Errorf("a label that all runners of the pool have asks for %q", size.Key())
+	}
+}
+
+// Each platform's own rules hold for the runner that would be made.
+func TestSizesOnEveryPlatform(t *testing.T) {
+	t.Parallel()
+
+	for name, tc := range map[string]struct {
+		rules  demand.Rules
+		runner workload.RunnerSpec
+		job    workload.Job
+	}{
+		v1alpha1.WorkloadGitHubActions: {
+			github.Platform{}, workload.RunnerSpec{Scope: workload.Scope{Repository: "acme/app"}},
+			workload.Job{Repository: "acme/app"},
+		},
+		v1alpha1.WorkloadGitLabCI: {
+			gitlab.Platform{}, workload.RunnerSpec{Scope: workload.Scope{Server: "git.example.com"}},
+			workload.Job{Repository: "acme/app", URL: "https://git.example.com/acme/app/-/jobs/1"},
+		},
+		v1alpha1.WorkloadBuildkite: {
+			buildkite.Platform{}, workload.RunnerSpec{Scope: workload.Scope{Organization: "acme"}, Queue: "default"},
+			workload.Job{Repository: "app", Organization: "acme", Queue: "default"},
+		},
+		v1alpha1.WorkloadGiteaActions: {
+			gitea.Platform{}, workload.RunnerSpec{Scope: workload.Scope{Server: "git.example.com"}},
+			workload.Job{Repository: "acme/app", URL: "https://git.example.com/acme/app/actions/runs/1"},
+		},
+	} {
+		own := demand.Pool{Name: "p", Runner: tc.runner, Rules: tc.rules, SizeLabels: sizes()}
+		own.Runner.Platform, own.Runner.Labels = name, []string{"os=linux"}
+
+		one := tc.job
+		one.Platform, one.ID = name, "1"
+
+		for label, takes := range map[string]bool{"cpu=8": true, "cpu=64": false, "gpu=1": false} {
+			one.Labels = []string{"os=linux", label}
+			if _, ok := demand.Match(one, []demand.Pool{own}); ok != takes {
+				t.Errorf("%s: a job of %v is taken: %t", name, one.Labels, ok)
+			}
+		}
+	}
+}
+
+func TestMachinesStandForJobsOfTheirSize(t *testing.T) {
+	t.Parallel()
+
+	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	machine := func(name string, state demand.ClaimState, size string) demand.Claim {
+		return demand.Claim{Name: name, State: state, Size: size, CreatedAt: now, IdleSince: now}
+	}
+
+	for name, tc := range map[string]struct {
+		in       demand.Input
+		create   int
+		sized    map[string]int
+		gone     []string
+		activate []string
+	}{
+		"an idle machine is of another size": {
+			in: demand.Input{
+				Max: 4, ScaleDownDelay: time.Hour, Sizes: []string{"cpu=8"}, Claims: []demand.Claim{machine("idle", demand.ClaimIdle, "")},
+			},
+			sized: map[string]int{"cpu=8": 1},
+		},
+		"a machine of the size is on its way": {
+			in: demand.Input{Max: 4, Sizes: []string{"cpu=8"}, Claims: []demand.Claim{machine("new", demand.ClaimBooting, "cpu=8")}},
+		},
+		"a machine of a size is no other's": {
+			in:     demand.Input{Max: 4, Sizes: []string{"", "cpu=4"}, Claims: []demand.Claim{machine("new", demand.ClaimBooting, "cpu=8")}},
+			create: 1, sized: map[string]int{"cpu=4": 1},
+		},
+		"no machine on standby is started for it": {
+			in: demand.Input{
+				Max: 4, WarmStopped: 1, Sizes: []string{"cpu=8"}, Claims: []demand.Claim{machine("cold", demand.ClaimStandby, "")},
+			},
+			sized: map[string]int{"cpu=8": 1},
+		},
+		"room goes by turn": {
+			in: demand.Input{Max: 2, Sizes: []string{"", "cpu=8", "", "cpu=4"}}, create: 1, sized: map[string]int{"cpu=8": 1},
+		},
+		"jobs come before machines that are kept ready": {
+			in: demand.Input{Min: 3, Max: 3, Sizes: []string{"cpu=8"}}, create: 2, sized: map[string]int{"cpu=8": 1},
+		},
+		"idle machines make room at once": {
+			in: demand.Input{Min: 2, Max: 2, ScaleDownDelay: time.Hour, Sizes: []string{"cpu=8"}, Claims: []demand.Claim{
+				machine("a", demand.ClaimIdle, ""), machine("b", demand.ClaimIdle, ""),
+			}},
+			gone: []string{"a"},
+		},
+		"busy ones do not": {
+			in: demand.Input{Max: 1, Sizes: []string{"cpu=8"}, Claims: []demand.Claim{machine("a", demand.ClaimBusy, "")}},
+		},
+		"one that nobody asks for goes": {
+			in:   demand.Input{Max: 4, Claims: []demand.Claim{machine("left", demand.ClaimIdle, "cpu=8")}},
+			gone: []string{"left"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			tc.in.Now, tc.in.Queued = now, len(tc.in.Sizes)
+
+			got := demand.Desired(tc.in)
+			gone := make([]string, 0, len(got.Delete))
+
+			for _, one := range got.Delete {
+				gone = append(gone, one.Name)
+			}
+
+			if got.Create != tc.create || !maps.Equal(got.Sized, tc.sized) || !slices.Equal(gone, tc.gone) ||
+				!slices.Equal(got.Activate, tc.activate) {
+				t.Errorf("%+v", got)
+			}
+		})
+	}
+}
