@@ -24,7 +24,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -75,7 +74,8 @@ func TestMain(m *testing.M) {
 	}
 
 	code := kube.Run(m, func(e *kube.Env) { env = e },
-		kube.WithCRDs("../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme), kube.WithControllerManager())
+		kube.WithCRDs("../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme), kube.WithControllerManager(),
+		kube.WithUses("../test/access/testdata/uses.yaml", "bridge", "hyperfleet-bridge"))
 
 	served.Close()
 
@@ -214,7 +214,7 @@ func settings() config.Bridge {
 // runArea runs the area as its process would, until the context ends.
 func runArea(ctx context.Context, clk clock.WithTicker, count *counts) <-chan error {
 	done := make(chan error, 1)
-	kubeconfig := rest.CopyConfig(env.Config)
+	kubeconfig := env.Record("hyperfleet-bridge", env.Config)
 	kubeconfig.QPS = -1
 	kubeconfig.Wrap(count.transport)
 

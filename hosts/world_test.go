@@ -50,7 +50,8 @@ var env *kube.Env
 func TestMain(m *testing.M) {
 	log.SetLogger(kitlog.Logr(slog.New(slog.DiscardHandler)))
 
-	os.Exit(kube.Run(m, func(e *kube.Env) { env = e }, kube.WithCRDs("../deploy/crds"), kube.WithScheme(infrav1.AddToScheme)))
+	os.Exit(kube.Run(m, func(e *kube.Env) { env = e }, kube.WithCRDs("../deploy/crds"), kube.WithScheme(infrav1.AddToScheme),
+		kube.WithUses("../test/access/testdata/uses.yaml", "hosts", "hyperfleet-hosts")))
 }
 
 // world is a namespace with a fleet of light Linux hosts, and the area's controllers, which

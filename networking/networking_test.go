@@ -56,7 +56,8 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
-	}, kube.WithCRDs("../deploy/crds"), kube.WithScheme(hfv1.AddToScheme, infrav1.AddToScheme)))
+	}, kube.WithCRDs("../deploy/crds"), kube.WithScheme(hfv1.AddToScheme, infrav1.AddToScheme),
+		kube.WithUses("../test/access/testdata/uses.yaml", "networking", "hyperfleet-networking")))
 }
 
 // world is a namespace with the area's controllers, which come and go.

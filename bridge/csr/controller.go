@@ -78,7 +78,7 @@ type Approver struct {
 	told map[types.UID]string
 }
 
-//+kubebuilder:rbac:groups=dpf.hcp.bridge.com,resources=dpfhcpbridges,verbs=get;list;watch
+//+kubebuilder:rbac:groups=dpf.hcp.bridge.com,resources=dpfhcpbridges,verbs=list;watch
 //+kubebuilder:rbac:groups=provisioning.dpu.nvidia.com,resources=dpus,verbs=get;list;watch
 //+kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch
 //+kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch

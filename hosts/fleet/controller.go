@@ -42,8 +42,8 @@ type Reconciler struct {
 	Policy drift.Policy
 }
 
-//+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=hostfleets,verbs=get;list;watch
-//+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=hostfleets/status,verbs=get;update;patch
+//+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=hostfleets,verbs=list;watch
+//+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=hostfleets/status,verbs=patch
 //+kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 // SetupWithManager adds the controller to a manager.

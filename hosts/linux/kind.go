@@ -21,9 +21,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-//+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=linuxmachines,verbs=get;list;watch;update;patch
-//+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=linuxmachines/status,verbs=get;update;patch
-//+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=linuxmachines/finalizers,verbs=update
+//+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=linuxmachines,verbs=get;list;watch;patch
+//+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=linuxmachines/status,verbs=patch
 
 // Name of the kind.
 const Name = "LinuxMachine"

@@ -25,9 +25,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/log"
 )
 
-//+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=scalewayapplesiliconmachines,verbs=get;list;watch;update;patch
-//+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=scalewayapplesiliconmachines/status,verbs=get;update;patch
-//+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=scalewayapplesiliconmachines/finalizers,verbs=update
+//+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=scalewayapplesiliconmachines,verbs=get;list;watch;patch
+//+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=scalewayapplesiliconmachines/status,verbs=patch
 
 // Name of the kind.
 const Name = "ScalewayAppleSiliconMachine"

@@ -65,7 +65,7 @@ type Reconciler struct {
 	queue atomic.Pointer[workqueue.TypedRateLimitingInterface[reconcile.Request]]
 }
 
-//+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=hostfleets,verbs=get;list;watch
+//+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=hostfleets,verbs=list;watch
 //+kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 // SetupWithManager adds the controller to a manager, and the index of hosts by fleet.

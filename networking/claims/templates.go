@@ -51,7 +51,8 @@ type Templates struct {
 	waker pools.Waker
 }
 
-//+kubebuilder:rbac:groups=hyperfleet.io,resources=hypervisormachinetemplates;hypervisorclusters;runnerpools,verbs=get;list;watch
+//+kubebuilder:rbac:groups=hyperfleet.io,resources=hypervisormachinetemplates;runnerpools,verbs=list;watch
+//+kubebuilder:rbac:groups=hyperfleet.io,resources=hypervisorclusters,verbs=get;list;watch
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=hypervisormachinetemplates/status,verbs=patch
 //+kubebuilder:rbac:groups="",resources=namespaces,verbs=get
 

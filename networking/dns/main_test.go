@@ -14,6 +14,7 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -47,7 +48,8 @@ func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
 
 	code := kube.Run(m, func(e *kube.Env) { env = e },
-		kube.WithCRDs("../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme, infrav1.AddToScheme))
+		kube.WithCRDs("../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme, infrav1.AddToScheme),
+		kube.WithUses("../../test/access/testdata/uses.yaml", "networking/dns", "hyperfleet-networking"))
 
 	stop()
 
@@ -67,7 +69,7 @@ func operate(t *testing.T) {
 	started.Do(func() {
 		env.Apply(t, "../../deploy/base/namespace.yaml", "../../deploy/rbac/networking.yaml", "../../deploy/base/networking.yaml")
 
-		mgr, err := ctrl.NewManager(env.ServiceAccount(t, operatorSpace, "hyperfleet-networking"),
+		mgr, err := ctrl.NewManager(env.Record("hyperfleet-networking", env.ServiceAccount(t, operatorSpace, "hyperfleet-networking")),
 			ctrl.Options{Scheme: env.Scheme, Metrics: metricsserver.Options{BindAddress: "0"}})
 		if err != nil {
 			t.Fatal(err)
@@ -95,5 +97,28 @@ func readSecret(reader client.Reader) ReadSecret {
 		err := reader.Get(ctx, client.ObjectKey{Namespace: operatorSpace, Name: sel.Name}, &secret)
 
 		return string(secret.Data[sel.Key]), err
+	}
+}
+
+// The operator's account reads the Secrets of the names that the guide has, and no others.
+func TestSecretsOfTheGuide(t *testing.T) {
+	t.Parallel()
+	operate(t)
+
+	as, err := client.New(env.Record("hyperfleet-networking", env.ServiceAccount(t, operatorSpace, "hyperfleet-networking")),
+		client.Options{Scheme: env.Scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for _, name := range []string{"dns-credentials", "dns-tsig"} {
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: operatorSpace, Name: name}, StringData: map[string]string{"key": "value"}}
+		if err := env.Client.Create(t.Context(), secret); err != nil {
+			t.Fatal(err)
+		}
+
+		if got, err := readSecret(as)(t.Context(), v1alpha1.SecretKeySelector{Name: name, Key: "key"}); err != nil || got != "value" {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
 	}
 }

@@ -51,8 +51,7 @@ type Registrations struct {
 }
 
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=dnsregistrations,verbs=get;list;watch;create;update;patch;delete
-//+kubebuilder:rbac:groups=hyperfleet.io,resources=dnsregistrations/status,verbs=get;update;patch
-//+kubebuilder:rbac:groups=hyperfleet.io,resources=dnsregistrations/finalizers,verbs=update
+//+kubebuilder:rbac:groups=hyperfleet.io,resources=dnsregistrations/status,verbs=patch
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=hypervisorclusters;machineclaims,verbs=get;list;watch
 //+kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 //+kubebuilder:rbac:groups="",namespace=hyperfleet-system,resources=secrets,resourceNames=dns-credentials;dns-tsig,verbs=get

@@ -48,10 +48,10 @@ type Reconciler struct {
 	waker pools.Waker
 }
 
-//+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=kubevirtnodepools,verbs=get;list;watch;update;patch
-//+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=kubevirtnodepools/status,verbs=get;update;patch
+//+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=kubevirtnodepools,verbs=list;watch;patch
+//+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=kubevirtnodepools/status,verbs=patch
 //+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=kubevirtnodepools/finalizers,verbs=update
-//+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=kubevirtmachinetemplates,verbs=get;list;watch
+//+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=kubevirtmachinetemplates,verbs=list;watch
 //+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=kubevirtmachinetemplates,verbs=create;patch;delete
 //+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=kubevirtmachines,verbs=get;list;watch;create;delete
 //+kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch

@@ -19,7 +19,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/dns"
 )
 
-//+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=kubevirtmachines;kubevirtnodepools,verbs=get;list;watch
+//+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=kubevirtmachines,verbs=get;list;watch
+//+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=kubevirtnodepools,verbs=list;watch
 //+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=kubevirtmachines/status,verbs=patch
 
 // addKubevirtMachines adds the validation of KubevirtMachines to a manager.

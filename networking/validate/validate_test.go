@@ -45,7 +45,8 @@ var env *kube.Env
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
 	kube.Main(m, func(e *kube.Env) { env = e },
-		kube.WithCRDs("../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme, infrav1.AddToScheme))
+		kube.WithCRDs("../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme, infrav1.AddToScheme),
+		kube.WithUses("../../test/access/testdata/uses.yaml", "networking/validate", "hyperfleet-networking"))
 }
 
 // sshd starts a real SSH server and gives its port.

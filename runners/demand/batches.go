@@ -29,7 +29,7 @@ type BatchReconciler struct {
 	Log       *slog.Logger
 }
 
-//+kubebuilder:rbac:groups=hyperfleet.io,resources=runnerjobbatches,verbs=get;list;watch;create;delete
+//+kubebuilder:rbac:groups=hyperfleet.io,resources=runnerjobbatches,verbs=list;watch;create;delete
 
 // SetupWithManager adds the controller to a manager.
 func (r *BatchReconciler) SetupWithManager(mgr ctrl.Manager) error {

@@ -83,8 +83,8 @@ type JobReconciler struct {
 	gone    gone
 }
 
-//+kubebuilder:rbac:groups=hyperfleet.io,resources=runnerjobs,verbs=get;list;watch;create;update;patch;delete
-//+kubebuilder:rbac:groups=hyperfleet.io,resources=runnerjobs/status,verbs=get;update;patch
+//+kubebuilder:rbac:groups=hyperfleet.io,resources=runnerjobs,verbs=get;list;watch;create;update;delete
+//+kubebuilder:rbac:groups=hyperfleet.io,resources=runnerjobs/status,verbs=patch
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=runnerpools;hypervisormachinetemplates;machineclaims,verbs=get;list;watch
 
 // SetupWithManager adds the controller to a manager.

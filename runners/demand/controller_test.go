@@ -54,8 +54,8 @@ func forgeProvider(t *testing.T, forge *githubtest.Server, repository string) wo
 
 func reconciler(clk *clocktesting.FakePassiveClock, providers demand.Providers) *demand.JobReconciler {
 	return &demand.JobReconciler{
-		Client: indexed{env.Client}, Clock: clk, Providers: providers, Platforms: platforms(),
-		Runner: &step.Runner{Client: env.Client, Controller: "runnerjob", Clock: clk},
+		Client: indexed{operator}, Clock: clk, Providers: providers, Platforms: platforms(),
+		Runner: &step.Runner{Client: operator, Controller: "runnerjob", Clock: clk},
 	}
 }
 

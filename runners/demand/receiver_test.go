@@ -32,12 +32,24 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
 
-var env *kube.Env
+var (
+	env *kube.Env
+	// operator is a client whose uses count as those of the area's account.
+	operator client.Client
+)
 
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
-	kube.Main(m, func(e *kube.Env) { env = e },
-		kube.WithCRDs("../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme))
+	kube.Main(m, func(e *kube.Env) {
+		var err error
+
+		env = e
+		if operator, err = e.ClientAs("hyperfleet-runners"); err != nil {
+			panic(err)
+		}
+	},
+		kube.WithCRDs("../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme),
+		kube.WithUses("../../test/access/testdata/uses.yaml", "runners/demand", "hyperfleet-runners"))
 }
 
 // own makes names of one test: pools of all namespaces hear a webhook.

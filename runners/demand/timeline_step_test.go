@@ -349,9 +349,11 @@ func TestLateNewsFindsTheMachine(t *testing.T) {
 		s.EndReason = "JobDone"
 	})
 
-	keep := &report.Logs{Client: env.Client}
-	if err := keep.Keep(t.Context(), machine, "what it did"); err != nil {
-		t.Fatal(err)
+	keep := &report.Logs{Client: operator}
+	for _, text := range []string{"what it did so far", "what it did"} {
+		if err := keep.Keep(t.Context(), machine, text); err != nil {
+			t.Fatal(err)
+		}
 	}
 
 	// The controller has seen the claim when it has seen what came after it.

@@ -64,7 +64,7 @@ type Handler struct {
 }
 
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=machineclaims,verbs=get;list;watch
-//+kubebuilder:rbac:groups=hyperfleet.io,resources=machineclaims/status,verbs=get;update;patch
+//+kubebuilder:rbac:groups=hyperfleet.io,resources=machineclaims/status,verbs=patch
 
 // ServeHTTP answers one request.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {

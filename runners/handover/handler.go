@@ -51,7 +51,7 @@ type Handler struct {
 }
 
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=machineclaims;hypervisormachinetemplates;runnerjobs,verbs=get;list;watch
-//+kubebuilder:rbac:groups=hyperfleet.io,resources=machineclaims/status,verbs=get;update;patch
+//+kubebuilder:rbac:groups=hyperfleet.io,resources=machineclaims/status,verbs=patch
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=runnerjobs,verbs=create;update
 
 // ServeHTTP answers one request.

@@ -42,9 +42,8 @@ type Reconciler struct {
 	Interval time.Duration
 }
 
-//+kubebuilder:rbac:groups=hyperfleet.io,resources=hypervisorclusters,verbs=get;list;watch;update;patch
-//+kubebuilder:rbac:groups=hyperfleet.io,resources=hypervisorclusters/status,verbs=get;update;patch
-//+kubebuilder:rbac:groups=hyperfleet.io,resources=hypervisorclusters/finalizers,verbs=update
+//+kubebuilder:rbac:groups=hyperfleet.io,resources=hypervisorclusters,verbs=get;list;watch;patch
+//+kubebuilder:rbac:groups=hyperfleet.io,resources=hypervisorclusters/status,verbs=patch
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=machineclaims,verbs=get;list;watch
 //+kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 //+kubebuilder:rbac:groups="",namespace=hyperfleet-system,resources=secrets,verbs=get

@@ -72,9 +72,8 @@ type Reports interface {
 	Apply(ctx context.Context, claim *v1alpha1.MachineClaim)
 }
 
-//+kubebuilder:rbac:groups=hyperfleet.io,resources=machineclaims,verbs=get;list;watch;update;patch;delete
-//+kubebuilder:rbac:groups=hyperfleet.io,resources=machineclaims/status,verbs=get;update;patch
-//+kubebuilder:rbac:groups=hyperfleet.io,resources=machineclaims/finalizers,verbs=update
+//+kubebuilder:rbac:groups=hyperfleet.io,resources=machineclaims,verbs=get;list;watch;patch;delete
+//+kubebuilder:rbac:groups=hyperfleet.io,resources=machineclaims/status,verbs=patch
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=hypervisorclusters;hypervisormachinetemplates;runnerjobs,verbs=get;list;watch
 
 // SetupWithManager adds the controller to a manager.

@@ -48,9 +48,8 @@ type Reconciler struct {
 	Interval time.Duration
 }
 
-//+kubebuilder:rbac:groups=hyperfleet.io,resources=hypervisormachinetemplates,verbs=get;list;watch;update;patch
-//+kubebuilder:rbac:groups=hyperfleet.io,resources=hypervisormachinetemplates/status,verbs=get;update;patch
-//+kubebuilder:rbac:groups=hyperfleet.io,resources=hypervisormachinetemplates/finalizers,verbs=update
+//+kubebuilder:rbac:groups=hyperfleet.io,resources=hypervisormachinetemplates,verbs=get;list;watch;patch
+//+kubebuilder:rbac:groups=hyperfleet.io,resources=hypervisormachinetemplates/status,verbs=patch
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=hypervisorclusters;machineclaims,verbs=get;list;watch
 //+kubebuilder:rbac:groups="",resources=namespaces,verbs=get
 

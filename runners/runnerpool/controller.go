@@ -47,8 +47,8 @@ type Reconciler struct {
 	memories memories
 }
 
-//+kubebuilder:rbac:groups=hyperfleet.io,resources=runnerpools,verbs=get;list;watch;update;patch
-//+kubebuilder:rbac:groups=hyperfleet.io,resources=runnerpools/status,verbs=get;update;patch
+//+kubebuilder:rbac:groups=hyperfleet.io,resources=runnerpools,verbs=get;list;watch
+//+kubebuilder:rbac:groups=hyperfleet.io,resources=runnerpools/status,verbs=patch
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=runnerpools/finalizers,verbs=update
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=machineclaims,verbs=get;list;watch;create;patch;delete
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=hypervisorclusters;hypervisormachinetemplates;runnerjobs,verbs=get;list;watch

@@ -9,8 +9,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,9 +20,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -88,6 +92,8 @@ type Fleet struct {
 	DevID config.DevID
 	// ReportKey is what claim codes and report tokens are made of; 32 bytes.
 	ReportKey []byte
+	// Neighbours are other namespaces that the operator looks after; set them before Start.
+	Neighbours []string
 	// Log, if set before Start, gets the operator's log at level debug.
 	Log io.Writer
 	// Registry has the metrics of the operator that was started last.
@@ -360,24 +366,9 @@ func (f *Fleet) Stop() {
 
 func (f *Fleet) manager(ctx context.Context) (ctrl.Manager, http.Handler, error) {
 	logger := f.logger()
-	skipNames := true
-
-	mgr, err := ctrl.NewManager(unlimited(f.Env.Config), ctrl.Options{
-		Scheme:                 f.Env.Scheme,
-		Logger:                 log.Logr(logger),
-		Metrics:                metricsserver.Options{BindAddress: "0"},
-		HealthProbeBindAddress: "0",
-		Cache: cache.Options{
-			DefaultNamespaces: map[string]cache.Config{f.Namespace: {}},
-			// Clusters have no namespace, and other fleets' are none of this operator's.
-			ByObject: map[client.Object]cache.ByObject{
-				&v1alpha1.HypervisorCluster{}: {Label: labels.SelectorFromSet(labels.Set{fleetLabel: f.Namespace})},
-			},
-		},
-		Controller: ctrlconfig.Controller{SkipNameValidation: &skipNames},
-	})
+	own, err := f.tenant("hyperfleet-runners", logger)
 	if err != nil {
-		return nil, nil, fmt.Errorf("make manager: %w", err)
+		return nil, nil, err
 	}
 
 	f.Registry = prometheus.NewRegistry()
@@ -398,8 +389,6 @@ func (f *Fleet) manager(ctx context.Context) (ctrl.Manager, http.Handler, error)
 		WebhookURL:   f.Front.URL,
 	}
 
-	own := &tenant{Manager: mgr, namespace: f.Namespace}
-
 	routes, err := area.Setup(ctx, own)
 	if err != nil {
 		return nil, nil, fmt.Errorf("set up area: %w", err)
@@ -411,11 +400,48 @@ func (f *Fleet) manager(ctx context.Context) (ctrl.Manager, http.Handler, error)
 		}
 	}
 
-	return mgr, routes, nil
+	return own, routes, nil
 }
 
-// networking adds the networking area to a manager.
-func (f *Fleet) networking(ctx context.Context, mgr ctrl.Manager, logger *slog.Logger) error {
+// tenant makes a manager that has the account's name.
+func (f *Fleet) tenant(account string, logger *slog.Logger) (*tenant, error) {
+	namespaces := map[string]cache.Config{f.Namespace: {}}
+	for _, name := range f.Neighbours {
+		namespaces[name] = cache.Config{}
+	}
+
+	mgr, err := ctrl.NewManager(unlimited(f.Env.Record(account, f.Env.Config)), ctrl.Options{
+		Scheme:                 f.Env.Scheme,
+		Logger:                 log.Logr(logger),
+		Metrics:                metricsserver.Options{BindAddress: "0"},
+		HealthProbeBindAddress: "0",
+		Cache: cache.Options{
+			DefaultNamespaces: namespaces,
+			// Clusters have no namespace, and other fleets' are none of this operator's.
+			ByObject: map[client.Object]cache.ByObject{
+				&v1alpha1.HypervisorCluster{}: {Label: labels.SelectorFromSet(labels.Set{fleetLabel: f.Namespace})},
+			},
+		},
+		Controller: ctrlconfig.Controller{SkipNameValidation: new(true)},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make manager: %w", err)
+	}
+
+	return &tenant{Manager: mgr, namespaces: slices.Sorted(maps.Keys(namespaces)), label: f.Namespace}, nil
+}
+
+// networking adds the networking area, as a manager of its own, to one that runs it.
+func (f *Fleet) networking(ctx context.Context, beside ctrl.Manager, logger *slog.Logger) error {
+	mgr, err := f.tenant("hyperfleet-networking", logger)
+	if err != nil {
+		return err
+	}
+
+	if err := beside.Add(mgr); err != nil {
+		return fmt.Errorf("add the manager: %w", err)
+	}
+
 	area := &networking.Area{
 		Config: config.Default().Networking, Registry: f.Registry, Clock: clock.RealClock{}, Log: logger,
 		OperatorUID: f.OperatorUID,
@@ -448,26 +474,43 @@ func unlimited(cfg *rest.Config) *rest.Config {
 type tenant struct {
 	ctrl.Manager
 
-	namespace string
+	namespaces []string
+	// label is that of the fleet's clusters.
+	label string
 }
 
 func (t *tenant) GetAPIReader() client.Reader {
-	return &tenantReader{Reader: t.Manager.GetAPIReader(), namespace: t.namespace}
+	return &tenantReader{Reader: t.Manager.GetAPIReader(), tenant: t}
 }
 
 type tenantReader struct {
 	client.Reader
 
-	namespace string
+	tenant *tenant
 }
 
 func (r *tenantReader) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
-	var own client.ListOption = client.InNamespace(r.namespace)
 	if _, ok := list.(*v1alpha1.HypervisorClusterList); ok {
-		own = client.MatchingLabels{fleetLabel: r.namespace}
+		return r.Reader.List(ctx, list, append([]client.ListOption{client.MatchingLabels{fleetLabel: r.tenant.label}}, opts...)...)
 	}
 
-	return r.Reader.List(ctx, list, append([]client.ListOption{own}, opts...)...)
+	var all []runtime.Object
+
+	for _, namespace := range r.tenant.namespaces {
+		err := r.Reader.List(ctx, list, append([]client.ListOption{client.InNamespace(namespace)}, opts...)...)
+		if err != nil {
+			return err //nolint:wrapcheck // it stands in for the reader
+		}
+
+		items, err := meta.ExtractList(list)
+		if err != nil {
+			return err //nolint:wrapcheck // as above
+		}
+
+		all = append(all, items...)
+	}
+
+	return meta.SetList(list, all) //nolint:wrapcheck // as above
 }
 
 // Front is the address that forges and machines know. Behind it operators come and go.

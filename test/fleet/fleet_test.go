@@ -56,7 +56,8 @@ func run(m *testing.M) int {
 				panic(err)
 			}
 		}, kube.WithCRDs("../../deploy/crds"),
-			kube.WithScheme(v1alpha1.AddToScheme, infrav1.AddToScheme, virtv1.AddToScheme, apiextensionsv1.AddToScheme))
+			kube.WithScheme(v1alpha1.AddToScheme, infrav1.AddToScheme, virtv1.AddToScheme, apiextensionsv1.AddToScheme),
+			kube.WithUses("../../test/access/testdata/uses.yaml", "test/fleet", "hyperfleet-runners"))
 	}, "cmd/bootstrap-service", "cmd/forgesim")
 }
 

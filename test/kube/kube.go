@@ -34,6 +34,8 @@ type options struct {
 	paths     []string
 	manager   bool
 	addScheme []func(*runtime.Scheme) error
+	// uses is the file that says what the program's tests have accounts do.
+	uses, program, account string
 }
 
 // WithCRDs applies the CRDs, and any other objects, in the YAML files at the paths:
@@ -64,6 +66,9 @@ type Env struct {
 	Scheme *runtime.Scheme
 
 	cluster *kubeproc.Cluster
+	// uses are what areas do; account is that of the area that Manage runs.
+	uses    *uses
+	account string
 	// lease is what the cluster is held by, if it is a run's; else dir is where it runs.
 	lease *lease.Lease
 	dir   string
@@ -92,6 +97,10 @@ func Start(t testing.TB, opts ...Option) *Env {
 	}
 
 	t.Cleanup(func() {
+		if err := env.checkUses(opts); err != nil && !t.Failed() {
+			t.Error(err)
+		}
+
 		if err := env.stop(); err != nil {
 			t.Error(err)
 		}
@@ -119,6 +128,14 @@ func Run(m *testing.M, use func(*Env), opts ...Option) int {
 
 	code := m.Run()
 
+	if code == 0 {
+		if err := env.checkUses(opts); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+
+			code = 1
+		}
+	}
+
 	if err := env.stop(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 
@@ -134,7 +151,7 @@ func start(ctx context.Context, opts []Option) (*Env, error) {
 		opt(chosen)
 	}
 
-	env := &Env{Scheme: runtime.NewScheme()}
+	env := &Env{Scheme: runtime.NewScheme(), uses: &uses{seen: map[string]map[Use]bool{}}, account: chosen.account}
 
 	if err := env.fill(ctx, chosen); err != nil {
 		return nil, errors.Join(err, env.stop())

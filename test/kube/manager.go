@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/go-logr/logr"
-	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/config"
@@ -21,7 +20,7 @@ import (
 func (e *Env) Manage(t testing.TB, namespace string, setup func(context.Context, ctrl.Manager) error) (stop func()) {
 	t.Helper()
 
-	unlimited := rest.CopyConfig(e.Config)
+	unlimited := e.Record(e.account, e.Config)
 	unlimited.QPS = -1
 
 	options := ctrl.Options{

@@ -34,8 +34,8 @@ var (
 )
 
 //+kubebuilder:rbac:groups="",resources=namespaces,resourceNames=kube-system,verbs=get
-//+kubebuilder:rbac:groups="",namespace=hyperfleet-system,resources=events,verbs=create;patch
-//+kubebuilder:rbac:groups=coordination.k8s.io,namespace=hyperfleet-system,resources=leases,verbs=get;create;update;patch
+//+kubebuilder:rbac:groups="",namespace=hyperfleet-system,resources=events,verbs=create
+//+kubebuilder:rbac:groups=coordination.k8s.io,namespace=hyperfleet-system,resources=leases,verbs=get;create;update
 
 // identity is what must be the same after a restart.
 type identity struct {

@@ -1,0 +1,113 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/fence"
+	"github.com/hyperfleet/hyperfleet/test/kube"
+)
+
+// elects is the operator of an area without its controllers, which becomes the leader and ends.
+func elects(t *testing.T, env *kube.Env, account, area string) {
+	t.Helper()
+
+	cfg := config.Default()
+	cfg.Namespace = "hyperfleet-system"
+	cfg.Controllers = []string{area}
+	cfg.Metrics.BindAddress, cfg.Health.BindAddress = "0", "0"
+
+	mgr, err := manager(cfg, env.Record(account, env.Config), fence.New(clock.RealClock{}, cfg.LeaderElection.LeaseDuration))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if _, err := identify(t.Context(), mgr.GetAPIReader(), mgr.GetClient(), cfg); err != nil {
+		t.Fatal(err)
+	}
+
+	about := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: cfg.Namespace}}
+	for range 2 { // what is told again is counted
+		mgr.GetEventRecorder("hyperfleet").Eventf(about, nil, corev1.EventTypeNormal, "Told", "Tell", "it is so")
+	}
+
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+
+	go func() { ended <- mgr.Start(ctx) }()
+
+	told := func() bool {
+		var events corev1.EventList
+		if err := env.Client.List(t.Context(), &events, client.InNamespace(cfg.Namespace)); err != nil {
+			t.Fatal(err)
+		}
+
+		for i := range events.Items {
+			if events.Items[i].InvolvedObject.Name == LeaseName(cfg.Controllers) {
+				return true
+			}
+		}
+
+		return false
+	}
+
+	for deadline := time.Now().Add(time.Minute); !told(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("nothing tells of the leader")
+		}
+	}
+
+	stop()
+
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+
+	var lease coordinationv1.Lease
+	if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: cfg.Namespace, Name: LeaseName(cfg.Controllers)}, &lease); err != nil {
+		t.Fatal(err)
+	}
+
+	if holder := lease.Spec.HolderIdentity; holder != nil && *holder != "" {
+		t.Errorf("%s keeps the lease when it ends", *holder)
+	}
+}
+
+// The operator becomes the leader, and tells who it is, with the rights that its accounts have.
+func TestElection(t *testing.T) {
+	ctrl.SetLogger(logr.Discard())
+
+	env := kube.Start(t, kube.WithCRDs("../../../deploy/crds", "../../../deploy/base/namespace.yaml"),
+		kube.WithUses("../../../test/access/testdata/uses.yaml", "cmd/hyperfleet/operator", kube.EveryArea))
+
+	// As the manifests have it: without a key.
+	key := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "hyperfleet-system", Name: reportKeySecret}}
+	if err := env.Client.Create(t.Context(), key); err != nil {
+		t.Fatal(err)
+	}
+
+	elects(t, env, kube.EveryArea, config.AreaHosts)
+	elects(t, env, "hyperfleet-runners", config.AreaRunners)
+
+	if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(key), key); err != nil {
+		t.Fatal(err)
+	}
+
+	if len(strings.TrimSpace(string(key.Data[reportKeyField]))) == 0 {
+		t.Error("there is no key")
+	}
+}

@@ -1,0 +1,80 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package networking_test
+
+import (
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	hfv1 "github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
+)
+
+// A machine's VirtualMachine gets the addresses that a person put on record, and a node pool's
+// template is put back.
+func TestChangesByHand(t *testing.T) {
+	t.Parallel()
+
+	w := &world{t: t, namespace: env.Namespace(t)} // nobody watches: the test gives addresses
+	w.run()
+
+	pool := w.nodePool("hand", 1, "10.0.0.10-10.0.0.19")
+	w.create(pool)
+	w.eventually("it has an address", func() bool { return w.allocated() == 1 })
+	w.stop()
+
+	data := func() string { return kubevirt.NetworkDataSecret(&w.virtualMachines()[0]) }
+	machine, was := &w.machines()[0], data()
+	before := machine.DeepCopy()
+	machine.Status.AllocatedBootstrapAddresses = map[string][]string{"eno101": {"10.0.0.17/16"}}
+	w.must(env.Client.Status().Patch(t.Context(), machine, client.MergeFrom(before)))
+
+	var templates infrav1.KubevirtMachineTemplateList
+	w.must(env.Client.List(t.Context(), &templates, client.InNamespace(w.namespace)))
+
+	template := &templates.Items[0]
+	raw := string(template.Spec.Template.Spec.VirtualMachineTemplate.Raw)
+	patch(w, template, func(m *infrav1.KubevirtMachineTemplate) {
+		m.Spec.Template.Spec.VirtualMachineTemplate = runtime.RawExtension{Raw: []byte(strings.Replace(raw, "1Gi", "64Gi", 1))}
+	})
+
+	w.start()
+	w.eventually("the VirtualMachine has other network data", func() bool { return data() != was })
+	w.eventually("the template is as it was", func() bool {
+		w.must(env.Client.Get(t.Context(), client.ObjectKeyFromObject(template), template))
+
+		return string(template.Spec.Template.Spec.VirtualMachineTemplate.Raw) == raw
+	})
+}
+
+// A pool of addresses that the cluster does not let its namespace have is in nobody's way,
+// whichever came first.
+func TestPoolsThatAreNotAllowedBlockNobody(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t)
+	cluster := w.cluster("shared", nil)
+	patch(w, cluster, func(c *hfv1.HypervisorCluster) {
+		c.Spec.AllowedNamespaces = []hfv1.NamespaceAccess{{
+			Selector:  &hfv1.NamespaceSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": w.namespace}},
+			Addresses: []string{"10.0.1.0/24"},
+		}}
+	})
+
+	grab := w.template("grab", cluster, "", "10.0.0.0/8")
+	w.templateSays(grab, "False AddressNotAllowed")
+
+	own := w.template("own", cluster, "", "10.0.1.10-10.0.1.19")
+	w.templateSays(own, "True Ready")
+
+	// Nor does one that comes later take anything away.
+	later := w.template("later", cluster, "", "10.0.0.0/16")
+	w.templateSays(later, "False AddressNotAllowed")
+	patch(w, own, func(m *hfv1.HypervisorMachineTemplate) { m.Spec.Resources.CPU = 2 })
+	w.templateSays(own, "True Ready")
+}
