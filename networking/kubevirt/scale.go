@@ -25,7 +25,7 @@ func (c Change) None() bool { return c.Create == 0 && len(c.Delete) == 0 }
 
 // String is for the condition.
 func (c Change) String() string {
-	return fmt.Sprintf("made: %s; deleted: %d", english.Plural(int(c.Create), "machine", ""), len(c.Delete))
+	return fmt.Sprintf("made: %s; deleted: %d", english.Plural(c.Create, "machine", ""), len(c.Delete))
 }
 
 // Wanted are the machines that are not being deleted.

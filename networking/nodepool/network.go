@@ -149,7 +149,7 @@ func (s *scope) exhausted(result step.Result) step.Result {
 
 	return result.Also(condition, metav1.ConditionTrue, alloc.ReasonExhausted, fmt.Sprintf(
 		"waiting for an address: %s; add addresses to bootstrapNetworkConfig, or lower replicas",
-		english.Plural(int(status.Waiting), "machine", "")))
+		english.Plural(status.Waiting, "machine", "")))
 }
 
 // machines is how many the pool's addresses suffice for.

@@ -37,7 +37,7 @@ func match(_ context.Context, s *scope) step.Result {
 
 	message := fmt.Sprintf("RunnerPool %s answers for the job", pool.Name)
 	if size, _ := pool.Size(s.job.Spec); len(size.Labels) > 0 {
-		message += fmt.Sprintf(", with a machine of %s", strings.Join(size.Labels, ", "))
+		message += ", with a machine of " + strings.Join(size.Labels, ", ")
 	}
 
 	return step.Done().WithReason(ReasonMatched, message)

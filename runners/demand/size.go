@@ -130,7 +130,8 @@ func (p Pool) readCPU(out *Size, value string) string {
 func (p Pool) readQuantity(to **resource.Quantity, key, value, least string, most *resource.Quantity) string {
 	asked, err := resource.ParseQuantity(value)
 	if err != nil || asked.Cmp(resource.MustParse(least)) < 0 {
-		return fmt.Sprintf("the job's label %s=%s is not a size of at least %s: write it with a unit such as %[1]s=16Gi", key, value, least)
+		return fmt.Sprintf("the job's label %s=%s is not a size of at least %s: write it with a unit such as %[1]s=16Gi",
+			key, value, least)
 	}
 
 	if asked.Cmp(*most) > 0 {
@@ -174,8 +175,8 @@ func (p Pool) fitsDisk(size Size) string {
 	}
 
 	if source := template.Spec.Template.KubeVirt; source != nil && source.ContainerDisk != nil {
-		return fmt.Sprintf("the job asks for disk=%s, and a machine of template %s has the size of its containerDisk: leave the label out",
-			size.Disk, name)
+		return fmt.Sprintf("the job asks for disk=%s, and a machine of template %s has the size of its containerDisk: "+
+			"leave the label out", size.Disk, name)
 	}
 
 	var least resource.Quantity

@@ -339,7 +339,7 @@ func looked(object step.Object) bool { return len(*object.StatusConditions()) > 
 // attack makes objects, and waits until the operator has looked at all that were taken. It
 // gives what became of it that must not.
 func (h *hostile) attack(seed int64) string {
-	h.dice, h.made = rand.New(rand.NewPCG(uint64(seed), 1)), nil //nolint:gosec // the seed says which objects
+	h.dice, h.made = rand.New(rand.NewPCG(uint64(seed), 1)), nil
 
 	// Nobody gets at what is not the tenant's by asking the API server.
 	for _, object := range h.theirs {
@@ -380,7 +380,7 @@ func (h *hostile) attack(seed int64) string {
 	wrong := h.reached()
 
 	for _, object := range h.made {
-		if err := h.tenant.Delete(h.t.Context(), object); client.IgnoreNotFound(err) != nil {
+		if err := client.IgnoreNotFound(h.tenant.Delete(h.t.Context(), object)); err != nil {
 			return err.Error()
 		}
 	}
@@ -494,7 +494,7 @@ func (h *hostile) changed() []string {
 
 		if now.GetUID() != was.GetUID() || now.GetGeneration() != was.GetGeneration() || now.GetDeletionTimestamp() != nil ||
 			!cmp.Equal(now.GetLabels(), was.GetLabels()) {
-			out = append(out, fmt.Sprintf("%s of the neighbour was changed", was.GetName()))
+			out = append(out, was.GetName()+" of the neighbour was changed")
 		}
 	}
 

@@ -146,7 +146,8 @@ func (r *report) print(w io.Writer, output string) error {
 		}
 	}
 
-	_, err := fmt.Fprintf(w, "%s, %s\n", english.Plural(len(r.Problems), "error", ""), english.Plural(len(r.Warnings), "warning", ""))
+	_, err := fmt.Fprintf(w, "%s, %s\n",
+		english.Plural(len(r.Problems), "error", ""), english.Plural(len(r.Warnings), "warning", ""))
 
 	return err
 }

@@ -107,7 +107,7 @@ func TestElection(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if len(strings.TrimSpace(string(key.Data[reportKeyField]))) == 0 {
+	if strings.TrimSpace(string(key.Data[reportKeyField])) == "" {
 		t.Error("there is no key")
 	}
 }
