@@ -23,5 +23,9 @@
 // command must not do: to finish a job that it has not started, or to start one that is
 // over. A job that is started again, because its machine died, counts in Job.Requeues.
 //
+// The signatures are those of the Standard Webhooks specification, and GitHub's where the
+// sender is set so. All else is the product's own contract with such senders
+// (docs/guides/generic.md): there is no platform that it could differ from.
+//
 // The simulator has no package state. Time comes from Options.Clock.
 package generic
