@@ -446,6 +446,8 @@ func poolRejections() []rejection {
 				"spec.lifecycle": anyMap{"keepFailed": anyMap{"machines": int64(2)}}, "spec.scaling": anyMap{"maxReplicas": int64(2)},
 			}, "spec", "lifecycle.keepFailed.machines must be below scaling.maxReplicas",
 		},
+		{"memory without a unit", change{"spec.sizeLabels": anyMap{"maxMemory": "64"}}, "spec.sizeLabels.maxMemory", "write it with a unit such as 64Gi"},
+		{"disk without a unit", change{"spec.sizeLabels": anyMap{"maxDisk": "200"}}, "spec.sizeLabels.maxDisk", "write it with a unit such as 200Gi"},
 		{"min above max", change{"spec.scaling": anyMap{"minReplicas": int64(5), "maxReplicas": int64(2)}}, "spec.scaling", "must not be above scaling.maxReplicas"},
 		{"min above the default max", change{"spec.scaling": anyMap{"minReplicas": int64(11)}}, "spec.scaling", "must not be above scaling.maxReplicas"},
 		{"min below zero", change{"spec.scaling": anyMap{"minReplicas": int64(-1)}}, "spec.scaling.minReplicas", "greater than or equal to 0"},

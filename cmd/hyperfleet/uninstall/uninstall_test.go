@@ -110,7 +110,7 @@ func TestUninstall(t *testing.T) {
 		t.Error(err)
 	}
 
-	says(t, text, "1 machines", where, "1 of kind RunnerPool", "Nothing was changed")
+	says(t, text, "1 machine\n", where, "1 of kind RunnerPool", "Nothing was changed")
 
 	// Nobody removes machines while no operator runs: so it is said, and nothing else goes.
 	f.Stop()
