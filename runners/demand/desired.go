@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/dustin/go-humanize/english"
 )
 
 // ClaimState is a machine's state as far as scaling goes.
@@ -388,8 +390,8 @@ func (p *pass) scaleDown(surplus int) []Deletion {
 	for _, claim := range p.idle[:most] {
 		if !p.in.Now.Before(claim.IdleSince.Add(p.in.ScaleDownDelay)) {
 			gone = append(gone, Deletion{claim.Name, DeleteSurplus, fmt.Sprintf(
-				"%d machines are wanted, and its runner had no job for the pool's scaling.scaleDownDelay of %s",
-				p.target, p.in.ScaleDownDelay)})
+				"%s wanted, and its runner had no job for the pool's scaling.scaleDownDelay of %s",
+				machines(p.target), p.in.ScaleDownDelay)})
 
 			continue
 		}
@@ -405,12 +407,12 @@ func (p *pass) scaleDown(surplus int) []Deletion {
 
 func (p *pass) explainSurplus(out *Decision) {
 	out.Reason = ReasonIdleSurplus
-	out.Message = fmt.Sprintf("%d machines are wanted and %d are there: idle ones are kept for scaling.scaleDownDelay of %s, "+
-		"busy ones until they are done", p.target, p.usable(), p.in.ScaleDownDelay)
+	out.Message = fmt.Sprintf("%s wanted, %d there: idle ones are kept for scaling.scaleDownDelay of %s, "+
+		"busy ones until they are done", machines(p.target), p.usable(), p.in.ScaleDownDelay)
 
 	if len(out.Delete) > 0 {
 		out.Reason = ReasonScalingDown
-		out.Message = fmt.Sprintf("%d machines are removed, %d are wanted", len(out.Delete), p.target)
+		out.Message = fmt.Sprintf("removing %s: %d wanted", machines(len(out.Delete)), p.target)
 	}
 }
 
@@ -422,8 +424,8 @@ func (p *pass) scaleUp(out *Decision) {
 	if p.backingOff() {
 		p.wake(retry)
 		out.Reason = ReasonBackingOff
-		out.Message = fmt.Sprintf("%d machines failed in a row: the next of %d wanted is tried at %s; "+
-			"see the events of the pool's MachineClaims", p.in.Failures, need, retry.UTC().Format(time.RFC3339))
+		out.Message = fmt.Sprintf("%s failed in a row: the next of %d wanted is tried at %s; "+
+			"see the events of the pool's MachineClaims", machines(p.in.Failures), need, retry.UTC().Format(time.RFC3339))
 
 		return
 	}
@@ -431,8 +433,8 @@ func (p *pass) scaleUp(out *Decision) {
 	if p.in.Failures >= probeAfter {
 		need = max(min(need, 1-len(p.starting)), 0)
 		out.Reason = ReasonBackingOff
-		out.Message = fmt.Sprintf("%d machines failed in a row: one at a time is tried; "+
-			"see the events of the pool's MachineClaims", p.in.Failures)
+		out.Message = fmt.Sprintf("%s failed in a row: one at a time is tried; "+
+			"see the events of the pool's MachineClaims", machines(p.in.Failures))
 		p.fill(out, need)
 
 		return
@@ -443,17 +445,18 @@ func (p *pass) scaleUp(out *Decision) {
 	switch {
 	case out.Create+len(out.Activate) == 0:
 		out.Reason = ReasonFinishing
-		out.Message = fmt.Sprintf("%d more machines are wanted as soon as finished ones are gone: scaling.maxReplicas is %d",
-			need, p.most())
+		out.Message = fmt.Sprintf("%s more wanted as soon as finished ones are gone: scaling.maxReplicas is %d",
+			machines(need), p.most())
 	case len(out.Delete) > 0:
 		out.Reason = ReasonReplacing
-		out.Message = fmt.Sprintf("%d machines are at the end of their life, %d are made and %d started",
-			len(out.Delete), out.Create, len(out.Activate))
+		out.Message = fmt.Sprintf("replacing %s at the end of life: making %d, starting %d",
+			machines(len(out.Delete)), out.Create, len(out.Activate))
 	case len(out.Activate) > 0:
-		out.Message = fmt.Sprintf("%d machines on standby are started and %d are made: %d jobs are queued, %d machines are wanted",
-			len(out.Activate), out.Create, p.in.Queued, p.target)
+		out.Message = fmt.Sprintf("starting %s from standby, making %d: %s queued, %s wanted",
+			machines(len(out.Activate)), out.Create, jobs(p.in.Queued), machines(p.target))
 	default:
-		out.Message = fmt.Sprintf("%d machines are made: %d jobs are queued, %d machines are wanted", out.Create, p.in.Queued, p.target)
+		out.Message = fmt.Sprintf("making %s: %s queued, %s wanted",
+			machines(out.Create), jobs(p.in.Queued), machines(p.target))
 	}
 }
 
@@ -488,7 +491,7 @@ func (p *pass) stock(out *Decision) {
 	if surplus := len(p.standby) - wanted; surplus > 0 {
 		for _, claim := range p.standby[wanted:] {
 			out.Delete = append(out.Delete, Deletion{
-				claim.Name, DeleteSurplus, fmt.Sprintf("%d machines are wanted on standby", wanted),
+				claim.Name, DeleteSurplus, machines(wanted) + " wanted on standby",
 			})
 		}
 
@@ -512,18 +515,17 @@ func (p *pass) stock(out *Decision) {
 
 func (p *pass) explainSteady(out *Decision) {
 	out.Reason = ReasonSteady
-	out.Message = fmt.Sprintf("%d machines are wanted and there", p.target)
+	out.Message = machines(p.target) + " wanted and there"
 
 	if len(out.Delete) > 0 {
 		out.Reason = ReasonReplacing
-		out.Message = fmt.Sprintf("%d machines are at the end of their life, and %d others are wanted and there",
-			len(out.Delete), p.target)
+		out.Message = fmt.Sprintf("removing %s at the end of life: %d others wanted and there",
+			machines(len(out.Delete)), p.target)
 	}
 
 	if short := p.in.Queued - len(p.starting) - len(p.idle); short > 0 {
 		out.Reason = ReasonAtMaximum
-		out.Message = fmt.Sprintf("%d queued jobs wait for others to end: the pool has scaling.maxReplicas of %d machines",
-			short, p.most())
+		out.Message = fmt.Sprintf("waiting for others to end: %s; scaling.maxReplicas is %d", jobs(short), p.most())
 	}
 }
 
@@ -567,3 +569,7 @@ func (p *pass) wake(at time.Time) {
 		p.next = at
 	}
 }
+
+func machines(n int) string { return english.Plural(n, "machine", "") }
+
+func jobs(n int) string { return english.Plural(n, "job", "") }

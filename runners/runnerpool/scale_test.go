@@ -265,7 +265,7 @@ func TestQuotaIsSaidAndWaitedFor(t *testing.T) {
 
 	w.pass(30 * time.Second)
 	w.want(5, 0)
-	w.condition("Scaling", metav1.ConditionTrue, "ScalingUp", "3 machines are made")
+	w.condition("Scaling", metav1.ConditionTrue, "ScalingUp", "making 3 machines")
 }
 
 // eventuallyCounted waits until the API server's admission knows the quota: it reads it

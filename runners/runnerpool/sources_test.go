@@ -262,7 +262,7 @@ func TestADeadMachineIsReplaced(t *testing.T) {
 	w.is(&dead, died)
 
 	after := w.pass(0).RequeueAfter
-	w.condition("Scaling", metav1.ConditionTrue, "BackingOff", "1 machines failed in a row")
+	w.condition("Scaling", metav1.ConditionTrue, "BackingOff", "1 machine failed in a row")
 
 	if after <= 0 || after > 2*time.Second {
 		t.Errorf("looks again after %s, want the pause after one failure", after)
