@@ -182,7 +182,7 @@ func cloning(t *testing.T, grant func(*pve.Model)) (*pve.Server, hypervisor.Mach
 	t.Helper()
 
 	m := fastModel()
-	m.Delays.Clone = 500 * time.Millisecond
+	m.Delays.Clone = 3 * time.Second // long enough to be met in on a busy machine
 	// Its disk is its first drive: until that is copied, nothing stands in the clone's
 	// configuration but its lock.
 	m.Templates[0].NoCloudInit = true
@@ -216,7 +216,7 @@ func cloning(t *testing.T, grant func(*pve.Model)) (*pve.Server, hypervisor.Mach
 func start(t *testing.T, p hypervisor.Provider, want hypervisor.MachineSpec) {
 	t.Helper()
 
-	for until := time.Now().Add(20 * time.Second); ; time.Sleep(pause) {
+	for until := time.Now().Add(time.Minute); ; time.Sleep(pause) {
 		m, err := p.Start(t.Context(), want, seed)
 
 		switch {
