@@ -59,7 +59,7 @@ func TestThreeNodes(t *testing.T) {
 		name, node string
 		trouble    realpve.Trouble
 	}{{"hung", "pve2", realpve.Hang}, {"cut", "pve3", realpve.Cut}} {
-		heal, removed := c.trouble(row.name, row.node, row.trouble)
+		heal, removed := c.trouble(row.name, row.node, row.trouble, 2)
 		heal()
 		c.sayf("node %s is well again", row.node)
 		c.run(row.name)
@@ -67,7 +67,8 @@ func TestThreeNodes(t *testing.T) {
 		c.whole()
 	}
 
-	_, removed := c.trouble("lost", "pve2", realpve.Cut)
+	// None is made early here: what runs is followed.
+	_, removed := c.trouble("lost", "pve2", realpve.Cut, 0)
 
 	c.site.Forgotten(t, "pve2")
 	c.sayf("the cluster tells no status of the machines of node pve2 any more")
@@ -86,7 +87,6 @@ func TestThreeNodes(t *testing.T) {
 		}
 	}
 
-	c.run("lost")
 	c.whole()
 
 	for name := range c.claims {
@@ -178,7 +178,7 @@ func (c *cluster) run(prefix string) {
 
 			claim := c.read(name)
 			if !started(claim) {
-				return false, name + ": " + string(claim.Status.Phase)
+				return false, name + ": " + waitsFor(claim)
 			}
 
 			c.claims[name] = claim
@@ -187,6 +187,19 @@ func (c *cluster) run(prefix string) {
 		return true, ""
 	})
 	c.sayf("the machines of %s run", prefix)
+}
+
+// waitsFor is a claim's phase, and what holds it up.
+func waitsFor(claim *v1alpha1.MachineClaim) string {
+	text := string(claim.Status.Phase)
+
+	for _, condition := range claim.Status.Conditions {
+		if condition.Status == metav1.ConditionFalse {
+			text += fmt.Sprintf("; %s %s: %s", condition.Type, condition.Reason, condition.Message)
+		}
+	}
+
+	return text
 }
 
 // started tells whether a claim's machine ran when the claim was read.
@@ -300,7 +313,7 @@ func (c *cluster) whole() {
 // trouble puts a node into trouble, and makes and removes machines meanwhile. Those of the claims
 // called NAME-early may be caught on the node; all others are made elsewhere. It gives the claim
 // of a machine of the node that was deleted, and waits for it.
-func (c *cluster) trouble(name, node string, trouble realpve.Trouble) (heal func(), removed string) {
+func (c *cluster) trouble(name, node string, trouble realpve.Trouble, early int) (heal func(), removed string) {
 	c.T.Helper()
 
 	here := c.on(node)
@@ -314,7 +327,7 @@ func (c *cluster) trouble(name, node string, trouble realpve.Trouble) (heal func
 	removed = here[0]
 	heal = c.site.Trouble(c.T, node, trouble)
 	c.sayf("node %s: %s; machines on it: %q", node, trouble, here)
-	c.make(name+"-early", 2)
+	c.make(name+"-early", early)
 	c.remove(removed)
 	c.remove(there[0])
 	c.gone(there[0])
