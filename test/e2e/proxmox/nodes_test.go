@@ -191,15 +191,15 @@ func (c *cluster) run(prefix string) {
 
 // waitsFor is a claim's phase, and what holds it up.
 func waitsFor(claim *v1alpha1.MachineClaim) string {
-	text := string(claim.Status.Phase)
+	words := []string{string(claim.Status.Phase)}
 
 	for _, condition := range claim.Status.Conditions {
 		if condition.Status == metav1.ConditionFalse {
-			text += fmt.Sprintf("; %s %s: %s", condition.Type, condition.Reason, condition.Message)
+			words = append(words, fmt.Sprintf("%s %s: %s", condition.Type, condition.Reason, condition.Message))
 		}
 	}
 
-	return text
+	return strings.Join(words, "; ")
 }
 
 // started tells whether a claim's machine ran when the claim was read.
