@@ -82,7 +82,7 @@ func TestTutorial(t *testing.T) {
 
 	w.must(err)
 
-	for _, want := range []string{"no errors, no warnings", "nothing is left", "0 objects of"} {
+	for _, want := range []string{"0 errors, 0 warnings", "nothing is left", "0 objects of"} {
 		if !strings.Contains(w.read(log), want) {
 			t.Errorf("the commands do not say %q", want)
 		}
