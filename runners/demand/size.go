@@ -59,8 +59,8 @@ func (p Pool) Size(job workload.Job) (Size, string) {
 	asked := map[string]string{}
 
 	for _, label := range job.Labels {
-		key, value, _ := strings.Cut(label, "=")
-		if !p.asks(key) || !strings.Contains(label, "=") || slices.Contains(p.Runner.Labels, label) || asked[key] == label {
+		key, value, found := strings.Cut(label, "=")
+		if !found || !p.asks(key) || slices.Contains(p.Runner.Labels, label) || asked[key] == label {
 			continue
 		}
 
@@ -91,10 +91,18 @@ func (p Pool) asks(key string) bool {
 		return false
 	}
 
-	return map[string]bool{
-		sizeCPU: allowed.MaxCPU != nil, sizeMemory: allowed.MaxMemory != nil,
-		sizeDisk: allowed.MaxDisk != nil, sizeImage: len(allowed.Images) > 0,
-	}[key]
+	switch key {
+	case sizeCPU:
+		return allowed.MaxCPU != nil
+	case sizeMemory:
+		return allowed.MaxMemory != nil
+	case sizeDisk:
+		return allowed.MaxDisk != nil
+	case sizeImage:
+		return len(allowed.Images) > 0
+	default:
+		return false
+	}
 }
 
 // read reads one label, and gives why the pool does not allow it.

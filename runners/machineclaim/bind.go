@@ -203,10 +203,11 @@ func candidates(
 	var out []*v1alpha1.RunnerJob
 
 	demand.Assign(jobs, pools, func(job *v1alpha1.RunnerJob, to demand.Pool) {
-		size, _ := to.Size(job.Spec)
-		mine := to.Name == pool && size.Key() == demand.SizeKey(claim.Spec.Size)
+		if to.Name != pool || job.Spec.State != v1alpha1.JobQueued || taken[job.Name] {
+			return
+		}
 
-		if mine && job.Spec.State == v1alpha1.JobQueued && !taken[job.Name] {
+		if size, _ := to.Size(job.Spec); size.Key() == demand.SizeKey(claim.Spec.Size) {
 			out = append(out, job)
 		}
 	})

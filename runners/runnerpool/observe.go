@@ -165,10 +165,12 @@ func (s *scope) weigh(seen *view, unseen map[string]int) {
 	}
 }
 
-// arrivals gives when the jobs of a pool were heard of that warm machines are for. Which pool a job is counted for
-// does not change with what has become of it.
+// arrivals gives when the jobs of a pool were heard of that warm machines are for. Which pool a
+// job is counted for does not change with what has become of it.
 func arrivals(jobs []v1alpha1.RunnerJob, pools []demand.Pool, name string) []time.Time {
 	var out []time.Time
+
+	own := slices.IndexFunc(pools, func(p demand.Pool) bool { return p.Name == name })
 
 	for i := range jobs {
 		job := &jobs[i]
@@ -176,8 +178,8 @@ func arrivals(jobs []v1alpha1.RunnerJob, pools []demand.Pool, name string) []tim
 			continue
 		}
 
-		if i := slices.IndexFunc(pools, func(p demand.Pool) bool { return p.Name == name }); i >= 0 {
-			if size, _ := pools[i].Size(job.Spec); size.Key() != "" {
+		if own >= 0 {
+			if size, _ := pools[own].Size(job.Spec); size.Key() != "" {
 				continue // no warm machine is of its size
 			}
 		}
