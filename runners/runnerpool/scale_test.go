@@ -38,7 +38,7 @@ func TestStandbyIsStartedBeforeAnythingIsMade(t *testing.T) {
 
 	w.queue(3)
 	w.pass(time.Second)
-	w.condition("Scaling", metav1.ConditionTrue, "ScalingUp", "2 machines on standby are started and 1 are made")
+	w.condition("Scaling", metav1.ConditionTrue, "ScalingUp", "starting 2 machines from standby, making 1")
 
 	for _, claim := range w.want(3, 2) {
 		was := slices.ContainsFunc(made, func(c v1alpha1.MachineClaim) bool { return c.Name == claim.Name })
