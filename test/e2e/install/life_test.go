@@ -181,10 +181,10 @@ func (u *user) operates() {
 		u.must(os.Symlink(released(u.t, chart+"-"+version+".tgz"), filepath.Join(u.dir, chart+"-0.2.0.tgz")))
 	}
 
-	for _, page := range []string{"backup", "upgrade", "uninstall"} {
-		commands := blocks(u.t, root+"docs/operate/"+page+".md")
+	for _, page := range []string{"operate/backup", "operate/upgrade", "guides/uninstall"} {
+		commands := blocks(u.t, root+"docs/"+page+".md")
 		if len(commands) == 0 {
-			u.t.Errorf("docs/operate/%s.md has no commands", page)
+			u.t.Errorf("docs/%s.md has no commands", page)
 		}
 
 		for _, block := range commands {
