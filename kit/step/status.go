@@ -183,7 +183,7 @@ func (w *writer) logValues(ctx context.Context) []any {
 	}
 
 	if span := trace.SpanContextFromContext(ctx); span.IsValid() {
-		values = append(values, "trace_id", span.TraceID().String())
+		values = append(values, "traceId", span.TraceID().String())
 	}
 
 	return values
