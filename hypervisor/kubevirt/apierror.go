@@ -36,14 +36,12 @@ func explain(what string, write bool, err error) error {
 		return nil
 	}
 
-	wrapped := fmt.Errorf("%s: %w", what, err)
-
 	kind, reason := classify(err, write)
 	if kind == "" {
-		return wrapped
+		return fmt.Errorf("%s: %w", what, err)
 	}
 
-	out := &hypervisor.Error{Kind: kind, Reason: reason, Message: wrapped.Error(), Err: err}
+	out := &hypervisor.Error{Kind: kind, Reason: reason, Message: what, Err: err}
 
 	if seconds, ok := apierrors.SuggestsClientDelay(err); ok && seconds > 0 {
 		out.After = time.Duration(seconds) * time.Second

@@ -99,10 +99,14 @@ func (p *Provider) buildSeed(
 				"(the bootstrap service is best installed there)", size, maxSeed))
 	}
 
+	// Nothing waits for the Secret: blocking the machine's deletion would need a right on its finalizers.
+	owner := *metav1.NewControllerRef(vm, virtv1.VirtualMachineGroupVersionKind)
+	owner.BlockOwnerDeletion = nil
+
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: vm.Namespace, Name: vm.Name, Labels: labels, Annotations: annotations,
-			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(vm, virtv1.VirtualMachineGroupVersionKind)},
+			OwnerReferences: []metav1.OwnerReference{owner},
 		},
 		Type: corev1.SecretTypeOpaque, Data: data,
 	}, nil

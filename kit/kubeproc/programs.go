@@ -53,6 +53,8 @@ func apiserverArgs(dir, etcdURL string, port int) []string {
 		"--authorization-mode=RBAC",
 		// No pod runs here, and none should be refused for want of a token.
 		"--disable-admission-plugins=ServiceAccount",
+		// OpenShift has it: who blocks an owner's deletion must be allowed to.
+		"--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
 		"--allow-privileged=true",
 		"--profiling=false",
 	}
