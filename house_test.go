@@ -206,7 +206,6 @@ func TestImportRule(t *testing.T) {
 	}
 }
 
-// The example of a provider is for reading.
 // TestAnswersAreBounded: clients of the product get their transport of kit/httpbound. The
 // hypervisor's has bounds of its own, and simulators, tests and guests serve nobody else.
 func TestAnswersAreBounded(t *testing.T) {
@@ -226,6 +225,20 @@ func TestAnswersAreBounded(t *testing.T) {
 	}
 }
 
+// TestOneEventSource: what comes from outside the API server asks for passes through kit/trigger.
+func TestOneEventSource(t *testing.T) {
+	t.Parallel()
+
+	other := regexp.MustCompile(`source\.(Channel|Func|TypedChannel|TypedFunc)\b|event\.(Typed)?GenericEvent\{`)
+
+	for _, file := range goFiles(t) {
+		if found := other.Find(file.source); found != nil && !file.test() {
+			t.Errorf("%s: %s is another event source: use kit/trigger", file.path, found)
+		}
+	}
+}
+
+// The example of a provider is for reading.
 func TestNothingUsesTheExample(t *testing.T) {
 	t.Parallel()
 

@@ -10,9 +10,9 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/kit/trigger"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
-	"github.com/hyperfleet/hyperfleet/runners/wake"
 )
 
 // jobParts are what keeps the ledger of jobs.
@@ -21,7 +21,7 @@ type jobParts struct {
 	receiver    http.Handler
 	sources     *demand.Sources
 	// sourcesChanged wakes pools whose sources go otherwise than before.
-	sourcesChanged *wake.Source
+	sourcesChanged *trigger.Source
 }
 
 func (a *Area) jobs(
@@ -49,10 +49,10 @@ func (a *Area) jobs(
 		MaxBody: a.MaxBodyBytes, Clock: a.Clock, Metrics: metrics, Log: a.Log,
 	})
 
-	sourcesChanged := &wake.Source{}
+	sourcesChanged := &trigger.Source{}
 	sources := &demand.Sources{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Providers: workloads, Platforms: a.Platforms,
-		WebhookURL: a.WebhookURL, Clock: a.Clock, Metrics: metrics, Log: a.Log, Wake: sourcesChanged.Wake,
+		WebhookURL: a.WebhookURL, Clock: a.Clock, Metrics: metrics, Log: a.Log, Wake: sourcesChanged.Enqueue,
 	}
 
 	batches := &demand.BatchReconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Platforms: a.Platforms, Log: a.Log}

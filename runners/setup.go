@@ -22,6 +22,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/identity"
 	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/kit/trigger"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 	"github.com/hyperfleet/hyperfleet/runners/devid"
@@ -34,7 +35,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/report"
 	"github.com/hyperfleet/hyperfleet/runners/runnerpool"
 	"github.com/hyperfleet/hyperfleet/runners/vmspec"
-	"github.com/hyperfleet/hyperfleet/runners/wake"
 	"github.com/hyperfleet/hyperfleet/workload"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -157,8 +157,8 @@ func (a *Area) parts(mgr ctrl.Manager) (*parts, error) {
 
 	recorder := mgr.GetEventRecorder("hyperfleet")
 	runner := func(controller string) *step.Runner { return a.runner(mgr, controller, stepMetrics, recorder) }
-	woken := &wake.Source{}
-	inbox := &report.Inbox{Wake: woken.Wake}
+	woken := &trigger.Source{}
+	inbox := &report.Inbox{Wake: woken.Enqueue}
 
 	secrets, err := a.secrets(mgr)
 	if err != nil {
@@ -188,12 +188,12 @@ func (a *Area) parts(mgr ctrl.Manager) (*parts, error) {
 			}).SetupWithManager,
 			(&runnerpool.Reconciler{
 				Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Runner: runner("runnerpool"),
-				Recorder: recorder, Clock: a.Clock, Platforms: a.Platforms, Sources: jobs.sources, Wake: jobs.sourcesChanged,
+				Recorder: recorder, Clock: a.Clock, Platforms: a.Platforms, Sources: jobs.sources, Trigger: jobs.sourcesChanged,
 			}).SetupWithManager,
 			(&machineclaim.Reconciler{
 				Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Runner: runner("machineclaim"),
 				Platforms: a.Platforms, Identity: a.Identity,
-				Clusters: clusters, Workloads: workloads, Reports: inbox, Wake: woken, Settings: a.Settings,
+				Clusters: clusters, Workloads: workloads, Reports: inbox, Trigger: woken, Settings: a.Settings,
 				Metrics: claimMetrics, Clock: a.Clock, Concurrency: a.Config.Concurrency,
 				MaxAttempts: a.Config.MaxAttempts,
 			}).SetupWithManager,
@@ -250,7 +250,7 @@ func (a *Area) runner(mgr ctrl.Manager, controller string, steps *step.Metrics, 
 }
 
 // options are what every hypervisor's connection gets.
-func (a *Area) options(mgr ctrl.Manager, woken *wake.Source) hypervisor.Options {
+func (a *Area) options(mgr ctrl.Manager, woken *trigger.Source) hypervisor.Options {
 	return hypervisor.Options{
 		OperatorUID:  a.Settings.OperatorUID,
 		Wake:         machineclaim.Waker(woken),

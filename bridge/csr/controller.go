@@ -30,9 +30,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/trigger"
 )
 
 const (
@@ -71,7 +71,8 @@ type Approver struct {
 
 	fleet     *fleet
 	decisions *prometheus.CounterVec
-	news      chan event.GenericEvent
+	// changed are bridges with news of their hosted clusters.
+	changed trigger.Source
 
 	mu sync.Mutex
 	// told are the refusals that were told of, by the request's uid.
@@ -91,7 +92,6 @@ func (a *Approver) SetupWithManager(mgr ctrl.Manager) error {
 	}
 
 	a.told = map[types.UID]string{}
-	a.news = make(chan event.GenericEvent)
 	a.decisions = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "hyperfleet_bridge_csr_decisions_total",
 		Help: "Certificate requests of workers in hosted clusters that were approved, or refused and why.",
@@ -101,15 +101,11 @@ func (a *Approver) SetupWithManager(mgr ctrl.Manager) error {
 		return fmt.Errorf("register metrics of certificate requests: %w", err)
 	}
 
-	wakers := newWakers(a.news)
-	a.fleet = &fleet{scheme: scheme, transport: a.Transport, wake: wakers.wake, clusters: map[types.NamespacedName]*hosted{}}
-
-	for _, runnable := range []interface {
-		Start(context.Context) error
-	}{a.fleet, wakers} {
-		if err := mgr.Add(runnable); err != nil {
-			return fmt.Errorf("add watches of hosted clusters: %w", err)
-		}
+	a.fleet = &fleet{
+		scheme: scheme, transport: a.Transport, enqueue: a.changed.Enqueue, clusters: map[types.NamespacedName]*hosted{},
+	}
+	if err := mgr.Add(a.fleet); err != nil {
+		return fmt.Errorf("add watches of hosted clusters: %w", err)
 	}
 
 	dpu := &unstructured.Unstructured{}
@@ -120,7 +116,7 @@ func (a *Approver) SetupWithManager(mgr ctrl.Manager) error {
 		For(&v1alpha1.DPFHCPBridge{}, builder.WithPredicates(turns())).
 		Watches(dpu, handler.EnqueueRequestsFromMapFunc(a.ofDPU)).
 		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(ofKubeconfig)).
-		WatchesRawSource(source.Channel(a.news, &handler.EnqueueRequestForObject{})).
+		WatchesRawSource(&a.changed).
 		WithOptions(controller.Options{MaxConcurrentReconciles: max(a.Concurrency, 1)}).
 		Complete(a)
 	if err != nil {

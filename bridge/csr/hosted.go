@@ -45,8 +45,8 @@ type fleet struct {
 	scheme *runtime.Scheme
 	// transport counts calls; may be nil.
 	transport func(http.RoundTripper) http.RoundTripper
-	// wake has a bridge looked at.
-	wake func(types.NamespacedName)
+	// enqueue asks for a pass over a bridge.
+	enqueue func(types.NamespacedName)
 
 	mu       sync.Mutex
 	clusters map[types.NamespacedName]*hosted
@@ -128,7 +128,7 @@ func (f *fleet) open(bridge types.NamespacedName, config *rest.Config) (*hosted,
 	ctx, cancel := context.WithCancel(context.Background())
 	h := &hosted{view: view, client: api, cancel: cancel, done: make(chan struct{})}
 
-	if err := h.watch(ctx, func() { f.wake(bridge) }); err != nil {
+	if err := h.watch(ctx, func() { f.enqueue(bridge) }); err != nil {
 		cancel()
 
 		return nil, err
@@ -140,7 +140,7 @@ func (f *fleet) open(bridge types.NamespacedName, config *rest.Config) (*hosted,
 	both.Go(func() {
 		// The news of the last object may have come before all was seen.
 		if toolscache.WaitForCacheSync(ctx.Done(), h.synced...) {
-			f.wake(bridge)
+			f.enqueue(bridge)
 		}
 	})
 
@@ -152,7 +152,7 @@ func (f *fleet) open(bridge types.NamespacedName, config *rest.Config) (*hosted,
 	return h, nil
 }
 
-func (h *hosted) watch(ctx context.Context, wake func()) error {
+func (h *hosted) watch(ctx context.Context, changed func()) error {
 	err := h.view.IndexField(ctx, &corev1.Node{}, indexAddress, func(o client.Object) []string {
 		node, is := o.(*corev1.Node)
 		if !is {
@@ -172,10 +172,10 @@ func (h *hosted) watch(ctx context.Context, wake func()) error {
 		}
 
 		registration, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-			AddFunc: func(any) { wake() },
+			AddFunc: func(any) { changed() },
 			UpdateFunc: func(before, now any) {
 				if news(before, now) {
-					wake()
+					changed()
 				}
 			},
 		})

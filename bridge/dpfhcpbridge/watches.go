@@ -7,13 +7,11 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -25,16 +23,15 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
+	"github.com/hyperfleet/hyperfleet/kit/trigger"
 )
-
-type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 // watches is what is needed to add watches to the running controller.
 type watches struct {
 	manager    ctrl.Manager
 	controller controller.Controller
-	// queue of the controller, once it runs.
-	queue atomic.Pointer[queue]
+	// kinds are bridges to look at since kinds have come.
+	kinds trigger.Source
 }
 
 // SetupWithManager adds the controller to a manager, with the watches of kinds that are
@@ -51,11 +48,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.ofSecret), builder.WithPredicates(foreignOrChanged())).
 		Watches(&storagev1.StorageClass{}, handler.EnqueueRequestsFromMapFunc(r.ofStorageClass)).
 		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(r.ofService), builder.WithPredicates(serviceNews())).
-		WatchesRawSource(source.Func(func(_ context.Context, q queue) error {
-			r.watch.queue.Store(&q)
-
-			return nil
-		})).
+		WatchesRawSource(&r.watch.kinds).
 		WithOptions(controller.Options{MaxConcurrentReconciles: r.Concurrency, ReconciliationTimeout: passTimeout}).
 		Build(r)
 	if err != nil {
@@ -79,7 +72,7 @@ func (r *Reconciler) OpenDPF(ctx context.Context) error {
 
 	r.installed.dpf.Store(true)
 
-	return r.wakeAll(ctx)
+	return r.enqueueAll(ctx)
 }
 
 // OpenHyperShift watches HostedClusters and NodePools, whose kinds are there.
@@ -94,7 +87,7 @@ func (r *Reconciler) OpenHyperShift(ctx context.Context) error {
 
 	r.installed.hyperShift.Store(true)
 
-	return r.wakeAll(ctx)
+	return r.enqueueAll(ctx)
 }
 
 // OpenMetalLB watches pools and announcements, whose kinds are there.
@@ -113,7 +106,7 @@ func (r *Reconciler) OpenMetalLB(ctx context.Context) error {
 
 	r.installed.metalLB.Store(true)
 
-	return r.wakeAll(ctx)
+	return r.enqueueAll(ctx)
 }
 
 func (r *Reconciler) follow(kind schema.GroupVersionKind, to handler.MapFunc, news predicate.Predicate) error {
@@ -126,11 +119,10 @@ func (r *Reconciler) follow(kind schema.GroupVersionKind, to handler.MapFunc, ne
 	return nil
 }
 
-// wakeAll has all bridges looked at: once, when kinds have come that some of them wait for.
-// A controller that does not run yet looks at all by itself.
-func (r *Reconciler) wakeAll(ctx context.Context) error {
-	q := r.watch.queue.Load()
-	if q == nil {
+// enqueueAll asks for a pass over all bridges: once, when kinds have come that some of them
+// wait for.
+func (r *Reconciler) enqueueAll(ctx context.Context) error {
+	if !r.watch.kinds.Started() {
 		return nil
 	}
 
@@ -140,7 +132,7 @@ func (r *Reconciler) wakeAll(ctx context.Context) error {
 	}
 
 	for i := range bridges.Items {
-		(*q).Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&bridges.Items[i])})
+		r.watch.kinds.Enqueue(client.ObjectKeyFromObject(&bridges.Items[i]))
 	}
 
 	return nil

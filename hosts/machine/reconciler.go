@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"hash/fnv"
-	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -25,15 +24,16 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hosts/drift"
 	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/kit/trigger"
 )
 
 const (
 	// passTimeout bounds one pass over one host.
 	passTimeout = time.Minute
-	// lookAgain is how soon a host is looked at that nobody wakes, such as when work could
+	// lookAgain is how soon a host is looked at that nothing enqueues, such as when work could
 	// not begin.
 	lookAgain = 2 * time.Second
-	// safety is how soon a host is looked at whose work wakes it when it is over.
+	// safety is how soon a host is looked at whose work enqueues it when it is over.
 	safety = 5 * time.Minute
 	// FleetIndex is the field that hosts of every kind are indexed by.
 	FleetIndex = "spec.fleetName"
@@ -62,7 +62,8 @@ type Reconciler struct {
 	Metrics    *Metrics
 	Settings   Settings
 
-	queue atomic.Pointer[workqueue.TypedRateLimitingInterface[reconcile.Request]]
+	// done are hosts whose work is over.
+	done trigger.Source
 }
 
 //+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=hostfleets,verbs=list;watch
@@ -87,7 +88,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Named(name).
 		For(r.Kind.New()).
 		Watches(&v1alpha1.HostFleet{}, r.fleetEvents()).
-		WatchesRawSource(r).
+		WatchesRawSource(&r.done).
 		WithOptions(controller.Options{MaxConcurrentReconciles: r.Settings.Concurrency, ReconciliationTimeout: passTimeout}).
 		Complete(r)
 	if err != nil {
@@ -97,36 +98,20 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	return nil
 }
 
-// Start is called by the controller with its queue, through which work that is over wakes
-// its host.
-func (r *Reconciler) Start(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-	r.queue.Store(&queue)
-
-	return nil
-}
-
-func (r *Reconciler) wake(host types.NamespacedName) func() {
-	return func() {
-		if queue := r.queue.Load(); queue != nil {
-			(*queue).Add(reconcile.Request{NamespacedName: host})
-		}
-	}
-}
-
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// fleetEvents wakes the hosts that a change of a fleet concerns: all when its spec has
+// fleetEvents enqueues the hosts that a change of a fleet concerns: all when its spec has
 // changed, else those that have got a permit. A fleet of a thousand hosts changes with each
 // of them.
 func (r *Reconciler) fleetEvents() handler.EventHandler {
 	return handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { r.wakeAll(ctx, e.Object, q) },
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { r.enqueueAll(ctx, e.Object, q) },
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
 			before, ok := e.ObjectOld.(*v1alpha1.HostFleet)
 			after, alsoOK := e.ObjectNew.(*v1alpha1.HostFleet)
 
 			if !ok || !alsoOK || before.Generation != after.Generation {
-				r.wakeAll(ctx, e.ObjectNew, q)
+				r.enqueueAll(ctx, e.ObjectNew, q)
 
 				return
 			}
@@ -140,7 +125,7 @@ func (r *Reconciler) fleetEvents() handler.EventHandler {
 	}
 }
 
-func (r *Reconciler) wakeAll(ctx context.Context, fleet client.Object, q queue) {
+func (r *Reconciler) enqueueAll(ctx context.Context, fleet client.Object, q queue) {
 	hosts, err := List(ctx, r.Client, r.Kind, fleet.GetNamespace(), fleet.GetName())
 	if err != nil {
 		return // the cache is gone, and the program with it

@@ -360,7 +360,8 @@ func (s *scope) begin(ctx context.Context, work job) step.Result {
 		PrivateKey: access.PrivateKey, Password: access.Password, HostKey: cmp.Or(s.Kind.HostKey(s.obj), s.status.SSHHostKey),
 	}
 	work.hash, work.has = s.hash, digests(s.status.Parts)
-	work.wake = s.wake(client.ObjectKeyFromObject(s.obj))
+	host := client.ObjectKeyFromObject(s.obj)
+	work.enqueue = func() { s.done.Enqueue(host) }
 
 	if work.what.Pushes() {
 		work.drifted = push.Drifted(work.plan, work.has, states(s.status.LostParts))

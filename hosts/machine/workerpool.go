@@ -29,8 +29,8 @@ type job struct {
 	has []plan.Digest
 	// permit that the job runs under; 0 for none.
 	permit int64
-	// wake the host's reconcile when it is over.
-	wake func()
+	// enqueue asks for a pass over the host, when it is over.
+	enqueue func()
 }
 
 // outcome is what became of a job, and how long it took.
@@ -113,7 +113,7 @@ func (p *WorkerPool) begin(host types.UID, work job) bool {
 		e.done = &out
 		p.mu.Unlock()
 
-		work.wake()
+		work.enqueue()
 	})
 
 	return true

@@ -126,7 +126,7 @@ func (s *scope) worked(cause string) {
 	s.causes.drop(client.ObjectKeyFromObject(s.claim))
 
 	for _, name := range s.causes.worked(cause) {
-		s.Wake.Wake(name)
+		s.Trigger.Enqueue(name)
 	}
 }
 

@@ -20,7 +20,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/kit/property"
-	"github.com/hyperfleet/hyperfleet/runners/wake"
+	"github.com/hyperfleet/hyperfleet/kit/trigger"
 )
 
 // mostIn gives the most tries that lie within any time of the length.
@@ -47,7 +47,7 @@ func TestPropertyBackoffHolds(t *testing.T) {
 	property.Check(t, "tries are bounded", property.Options{Runs: 40, Workers: 2}, prop.ForAll(func(claims, restarts int, seed uint64) string {
 		random := rand.New(rand.NewPCG(seed, 1))
 		clk := testclock.NewFakeClock(time.Unix(1_800_000_000, 0))
-		r := &Reconciler{Clock: clk, Wake: &wake.Source{}}
+		r := &Reconciler{Clock: clk, Trigger: &trigger.Source{}}
 		own := make([][]time.Time, claims)
 		objects := make([]*v1alpha1.MachineClaim, claims)
 
@@ -68,7 +68,7 @@ func TestPropertyBackoffHolds(t *testing.T) {
 
 			if restarts > 0 && random.IntN(20000) == 0 {
 				restarts--
-				r = &Reconciler{Clock: clk, Wake: &wake.Source{}}
+				r = &Reconciler{Clock: clk, Trigger: &trigger.Source{}}
 			}
 
 			at := random.IntN(claims)
@@ -110,7 +110,7 @@ func TestACauseThatWorksHasNobodyWait(t *testing.T) {
 	t.Parallel()
 
 	clk := testclock.NewFakeClock(time.Unix(1_800_000_000, 0))
-	r := &Reconciler{Clock: clk, Wake: &wake.Source{}}
+	r := &Reconciler{Clock: clk, Trigger: &trigger.Source{}}
 
 	claim := func(name string) *scope {
 		c := &v1alpha1.MachineClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name}}

@@ -23,10 +23,10 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/identity"
 	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/kit/trigger"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 	"github.com/hyperfleet/hyperfleet/runners/vmspec"
-	"github.com/hyperfleet/hyperfleet/runners/wake"
 )
 
 // passTimeout bounds one pass over one claim.
@@ -44,8 +44,8 @@ type Reconciler struct {
 	Identity identity.Registry
 	// Reports brings what machines say of themselves; may be nil.
 	Reports Reports
-	// Wake brings claims whose machines are worth a look.
-	Wake *wake.Source
+	// Trigger brings claims whose machines are worth a look.
+	Trigger *trigger.Source
 	// Settings of every machine.
 	Settings vmspec.Settings
 	Metrics  *Metrics
@@ -83,7 +83,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		For(&v1alpha1.MachineClaim{}, builder.WithPredicates(changedByOthers())).
 		Watches(&v1alpha1.HypervisorMachineTemplate{}, handler.EnqueueRequestsFromMapFunc(r.waiting)).
 		Watches(&v1alpha1.RunnerJob{}, handler.EnqueueRequestsFromMapFunc(r.claimOfJob)).
-		WatchesRawSource(r.Wake).
+		WatchesRawSource(r.Trigger).
 		WithOptions(controller.Options{MaxConcurrentReconciles: r.Concurrency, ReconciliationTimeout: passTimeout}).
 		Complete(r)
 	if err != nil {
@@ -205,8 +205,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 }
 
 // Waker turns a provider's word on a machine into a pass over its claim.
-func Waker(source *wake.Source) func(hypervisor.Owner) {
+func Waker(source *trigger.Source) func(hypervisor.Owner) {
 	return func(owner hypervisor.Owner) {
-		source.Wake(types.NamespacedName{Namespace: owner.Namespace, Name: owner.Name})
+		source.Enqueue(types.NamespacedName{Namespace: owner.Namespace, Name: owner.Name})
 	}
 }

@@ -295,7 +295,7 @@ func (s *scope) issue(
 	onRecord(ctx, func() { s.Metrics.Issued(s.claim, took) })
 
 	for _, name := range s.causes.worked(s.platformCause()) {
-		s.Wake.Wake(name)
+		s.Trigger.Enqueue(name)
 	}
 
 	info.RunnerID = credential.RunnerID

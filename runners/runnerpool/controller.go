@@ -22,8 +22,8 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/kit/trigger"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
-	"github.com/hyperfleet/hyperfleet/runners/wake"
 )
 
 // passTimeout bounds one pass over one pool.
@@ -39,10 +39,10 @@ type Reconciler struct {
 	Clock    clock.PassiveClock
 	// Platforms tell which jobs the pools' runners take.
 	Platforms demand.Platforms
-	// Sources tells how jobs are heard of, and Wake of what is new about that. Either may be
+	// Sources tells how jobs are heard of, and Trigger of what is new about that. Either may be
 	// nil.
 	Sources SourceStatuses
-	Wake    *wake.Source
+	Trigger *trigger.Source
 
 	memories memories
 }
@@ -65,8 +65,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1alpha1.HypervisorMachineTemplate{}, handler.EnqueueRequestsFromMapFunc(r.poolsIn)).
 		Watches(&v1alpha1.HypervisorCluster{}, handler.EnqueueRequestsFromMapFunc(r.poolsIn),
 			builder.WithPredicates(clusterTurned()))
-	if r.Wake != nil {
-		build = build.WatchesRawSource(r.Wake)
+	if r.Trigger != nil {
+		build = build.WatchesRawSource(r.Trigger)
 	}
 
 	if err := build.Complete(r); err != nil {

@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package wake
+package trigger
 
 import (
 	"context"
@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// Source is a source of a controller that any goroutine can wake objects through. Names
-// woken before the controller runs are kept. The zero value is ready to use.
+// Source is a source of a controller through which any goroutine can ask for passes. Names
+// that come before the controller runs are kept. The zero value is ready to use.
 type Source struct {
 	mu      sync.Mutex
 	queue   workqueue.TypedRateLimitingInterface[reconcile.Request]
@@ -35,8 +35,17 @@ func (s *Source) Start(_ context.Context, queue workqueue.TypedRateLimitingInter
 	return nil
 }
 
-// Wake asks for a pass over the named object. It does not block.
-func (s *Source) Wake(name types.NamespacedName) {
+// Started tells whether the controller runs: one that does not will look at all objects by
+// itself.
+func (s *Source) Started() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return s.queue != nil
+}
+
+// Enqueue asks for a pass over the named object. It does not block.
+func (s *Source) Enqueue(name types.NamespacedName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
