@@ -222,7 +222,7 @@ func TestHostedClusterIsDeletedByAnother(t *testing.T) {
 }
 
 // What a person changes of the things a bridge has made is put back.
-func TestChangesAreMended(t *testing.T) {
+func TestChangesAreReverted(t *testing.T) {
 	t.Parallel()
 
 	w := newWorld(t)

@@ -360,8 +360,7 @@ func (s *scope) begin(ctx context.Context, work job) step.Result {
 		PrivateKey: access.PrivateKey, Password: access.Password, HostKey: cmp.Or(s.Kind.HostKey(s.obj), s.status.SSHHostKey),
 	}
 	work.hash, work.has = s.hash, digests(s.status.Parts)
-	host := client.ObjectKeyFromObject(s.obj)
-	work.enqueue = func() { s.done.Enqueue(host) }
+	work.enqueue = s.done.For(client.ObjectKeyFromObject(s.obj))
 
 	if work.what.Pushes() {
 		work.drifted = push.Drifted(work.plan, work.has, states(s.status.LostParts))

@@ -282,7 +282,7 @@ func (c *client) classifyAnswer(doing, method string, answer *APIError) error {
 		e.Message = fmt.Sprintf("%s: Proxmox refuses the credentials of %s: check the id and the secret, "+
 			"and that neither user nor token is disabled or expired", doing, c.who())
 	case answer.Status == http.StatusForbidden:
-		e.Kind, e.Reason, e.Message = hypervisor.Rejected, reasonDenied, doing+": "+c.permissionMend(answer.Reason)
+		e.Kind, e.Reason, e.Message = hypervisor.Rejected, reasonDenied, doing+": "+c.permissionFix(answer.Reason)
 	case answer.Status == http.StatusTooManyRequests:
 		e.Kind, e.Reason, e.After = hypervisor.Busy, "TooManyRequests", c.jitter(busyAfter)
 	case retryable(answer.Status):
@@ -364,9 +364,9 @@ func fingerprintOf(e *tls.CertificateVerificationError) string {
 var permissionText = regexp.MustCompile(
 	`\((/[^,]*), ([A-Za-z.|, ]+)\)`)
 
-// permissionMend puts the answer "Permission check failed (/vms/100, VM.Audit)" in
+// permissionFix puts the answer "Permission check failed (/vms/100, VM.Audit)" in
 // words with the command that fixes it.
-func (c *client) permissionMend(reason string) string {
+func (c *client) permissionFix(reason string) string {
 	found := permissionText.FindStringSubmatch(reason)
 	if found == nil {
 		return fmt.Sprintf("Proxmox denies it to %s (%s)", c.who(), reason)

@@ -61,3 +61,8 @@ func (s *Source) Enqueue(name types.NamespacedName) {
 
 	s.queue.Add(reconcile.Request{NamespacedName: name})
 }
+
+// For gives a call of Enqueue for one object.
+func (s *Source) For(name types.NamespacedName) func() {
+	return func() { s.Enqueue(name) }
+}

@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/trigger"
 	"github.com/hyperfleet/hyperfleet/networking/alloc"
 	"github.com/hyperfleet/hyperfleet/networking/pools"
 )
@@ -55,7 +56,7 @@ type Claims struct {
 	// Concurrency is how many claims are worked on at a time.
 	Concurrency int
 
-	waker pools.Waker
+	changed trigger.Source
 }
 
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=machineclaims,verbs=get;list;watch
@@ -69,7 +70,7 @@ func (c *Claims) SetupWithManager(mgr ctrl.Manager) error {
 		For(&v1alpha1.MachineClaim{}).
 		Watches(&v1alpha1.HypervisorMachineTemplate{}, handler.EnqueueRequestsFromMapFunc(c.waiting)).
 		WatchesRawSource(c.Addresses.Gate(c.Clock)).
-		WatchesRawSource(&c.waker).
+		WatchesRawSource(&c.changed).
 		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency, ReconciliationTimeout: passTimeout}).
 		Complete(c)
 	if err != nil {
@@ -180,7 +181,7 @@ func (c *Claims) allocate(ctx context.Context, claim *v1alpha1.MachineClaim) (re
 	}
 
 	got, err := c.Addresses.Acquire(pools.Request{
-		Network: entry.Network, Pool: entry.Pool, Owner: Owner(claim), Wake: c.waker.For(client.ObjectKeyFromObject(claim)),
+		Network: entry.Network, Pool: entry.Pool, Owner: Owner(claim), Wake: c.changed.For(client.ObjectKeyFromObject(claim)),
 	})
 	if err != nil {
 		return c.refused(ctx, claim, err)

@@ -25,6 +25,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor/tenancy"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/kit/trigger"
 	"github.com/hyperfleet/hyperfleet/networking/pools"
 )
 
@@ -48,7 +49,7 @@ type Templates struct {
 	Registry  *Registry
 	Clock     clock.WithTicker
 
-	waker pools.Waker
+	changed trigger.Source
 }
 
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=hypervisormachinetemplates;runnerpools,verbs=list;watch
@@ -66,7 +67,7 @@ func (t *Templates) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1alpha1.HypervisorCluster{}, handler.EnqueueRequestsFromMapFunc(t.ofCluster), changed).
 		Watches(&v1alpha1.RunnerPool{}, handler.EnqueueRequestsFromMapFunc(t.ofRunnerPool), changed).
 		WatchesRawSource(t.Addresses.Gate(t.Clock)).
-		WatchesRawSource(&t.waker).
+		WatchesRawSource(&t.changed).
 		WithOptions(controller.Options{ReconciliationTimeout: passTimeout}).
 		Complete(t)
 	if err != nil {
@@ -187,7 +188,7 @@ func allowed(
 func (t *Templates) set(
 	ctx context.Context, template *v1alpha1.HypervisorMachineTemplate, cluster *v1alpha1.HypervisorCluster,
 ) error {
-	entry := t.Registry.Set(template, cluster, t.waker.For)
+	entry := t.Registry.Set(template, cluster, t.changed.For)
 	ready := metav1.Condition{
 		Type: v1alpha1.ConditionAddressPoolReady, Status: metav1.ConditionTrue, Reason: "Ready",
 		Message: fmt.Sprintf("addresses for %d machines on network %s", entry.Machines, entry.Network),

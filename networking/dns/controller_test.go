@@ -340,7 +340,7 @@ func TestTwoMachinesOfOneName(t *testing.T) {
 	s.empty()
 }
 
-func TestAWrongKeyIsMended(t *testing.T) {
+func TestAWrongKeyIsFixed(t *testing.T) {
 	t.Parallel()
 
 	s := newSite(t)

@@ -54,7 +54,7 @@ func allocate(ctx context.Context, s *scope) step.Result {
 
 	got, err := s.Addresses.Acquire(pools.Request{
 		Network: network, Pool: kubevirt.PoolName(s.machine.Namespace, pool), Owner: kubevirt.Owner(s.machine),
-		Wake: s.waker.For(client.ObjectKeyFromObject(s.machine)),
+		Wake: s.changed.For(client.ObjectKeyFromObject(s.machine)),
 	})
 	if err != nil {
 		return s.without(ctx, err)

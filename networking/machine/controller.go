@@ -22,6 +22,7 @@ import (
 	hfv1 "github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/kit/trigger"
 	"github.com/hyperfleet/hyperfleet/networking/claimstatus"
 	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
 	"github.com/hyperfleet/hyperfleet/networking/pools"
@@ -46,7 +47,7 @@ type Reconciler struct {
 	// Concurrency is how many machines are worked on at a time.
 	Concurrency int
 
-	waker pools.Waker
+	changed trigger.Source
 }
 
 //+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=kubevirtmachines,verbs=get;list;watch;patch
@@ -69,7 +70,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&hfv1.DNSRegistration{},
 			handler.EnqueueRequestsFromMapFunc(claimstatus.OfRegistration(hfv1.KindKubevirtMachine))).
 		WatchesRawSource(r.Addresses.Gate(r.Clock)).
-		WatchesRawSource(&r.waker).
+		WatchesRawSource(&r.changed).
 		WithOptions(controller.Options{MaxConcurrentReconciles: r.Concurrency, ReconciliationTimeout: passTimeout}).
 		Complete(r)
 	if err != nil {

@@ -22,6 +22,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/kit/trigger"
 	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
 	"github.com/hyperfleet/hyperfleet/networking/pools"
 )
@@ -45,7 +46,7 @@ type Reconciler struct {
 	Owner func(pool string) string
 	Clock clock.WithTicker
 
-	waker pools.Waker
+	changed trigger.Source
 }
 
 //+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=kubevirtnodepools,verbs=list;watch;patch
@@ -64,7 +65,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Owns(&v1alpha1.KubevirtMachineTemplate{}).
 		Owns(&v1alpha1.KubevirtMachine{}, builder.WithPredicates(news())).
 		WatchesRawSource(r.Addresses.Gate(r.Clock)).
-		WatchesRawSource(&r.waker).
+		WatchesRawSource(&r.changed).
 		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency, ReconciliationTimeout: passTimeout}).
 		Complete(r)
 	if err != nil {

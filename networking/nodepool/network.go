@@ -46,7 +46,7 @@ func networkValid(_ context.Context, s *scope) step.Result {
 		return step.Stall(reason, err.Error())
 	}
 
-	err = s.Addresses.SetPool(entry, s.waker.For(client.ObjectKeyFromObject(s.pool)))
+	err = s.Addresses.SetPool(entry, s.changed.For(client.ObjectKeyFromObject(s.pool)))
 
 	var overlap *alloc.OverlapError
 	if errors.As(err, &overlap) {

@@ -160,7 +160,7 @@ func manyClusters(t *testing.T, s *sites) {
 				defer func() { s.free <- site }()
 
 				if broken[i] {
-					problems[i] = s.breakAndMend(site, what)
+					problems[i] = s.breakAndFix(site, what)
 				} else {
 					problems[i] = s.undisturbed(site)
 				}
@@ -173,7 +173,7 @@ func manyClusters(t *testing.T, s *sites) {
 	}, gen.SliceOfN(count, gen.Bool()), gen.OneConstOf(troubles()...)))
 }
 
-func (s *sites) breakAndMend(site *fleet.Site, what trouble) string {
+func (s *sites) breakAndFix(site *fleet.Site, what trouble) string {
 	cluster := site.Cluster.DeepCopy()
 	problem, fix := s.strike(site, what)
 	problem += s.awaitReady(cluster, false)

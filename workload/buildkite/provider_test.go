@@ -28,7 +28,7 @@ import (
 const unknownJob = "00000000-0000-4000-8000-000000000000"
 
 // What is wrong with the settings is said with the fix, before a machine is made.
-func TestValidateNamesTheMend(t *testing.T) {
+func TestValidateNamesTheFix(t *testing.T) {
 	t.Parallel()
 
 	cases := map[string]struct {

@@ -256,7 +256,7 @@ func TestDeregisterBusyAndJob(t *testing.T) {
 	}
 }
 
-func TestErrorsNameTheMend(t *testing.T) {
+func TestErrorsNameTheFix(t *testing.T) {
 	t.Parallel()
 
 	private, text := key(t)

@@ -440,7 +440,7 @@ func TestScaleSetRunnerNames(t *testing.T) {
 }
 
 // A set that somebody deleted is made anew, and one without its own label gets it.
-func TestScaleSetIsMended(t *testing.T) {
+func TestScaleSetIsFixed(t *testing.T) {
 	t.Parallel()
 
 	server := githubtest.New(t, quickPolls())

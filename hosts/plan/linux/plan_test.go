@@ -66,7 +66,7 @@ func TestPlan(t *testing.T) {
 	})
 }
 
-func TestRenderNamesFieldAndMend(t *testing.T) {
+func TestRenderNamesFieldAndFix(t *testing.T) {
 	t.Parallel()
 
 	cases := map[string]struct {

@@ -83,7 +83,7 @@ func TestPlan(t *testing.T) {
 	plantest.Run(t, kind())
 }
 
-func TestRenderNamesFieldAndMend(t *testing.T) {
+func TestRenderNamesFieldAndFix(t *testing.T) {
 	t.Parallel()
 
 	cases := map[string]struct {
