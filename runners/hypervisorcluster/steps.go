@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dustin/go-humanize/english"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -72,7 +73,7 @@ func connected(ctx context.Context, s *scope) step.Result {
 		return step.Wait(retryAfter, "NoNodeOnline", "none of the cluster's usable nodes is online")
 	}
 
-	message := fmt.Sprintf("%s, %d nodes online", strings.TrimSpace(info.Product+" "+info.Version), status.ConnectedNodes)
+	message := fmt.Sprintf("%s, %s online", strings.TrimSpace(info.Product+" "+info.Version), english.Plural(int(status.ConnectedNodes), "node", ""))
 	if len(info.Warnings) > 0 {
 		message += "; " + strings.Join(info.Warnings, "; ")
 	}

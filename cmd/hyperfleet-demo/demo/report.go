@@ -96,12 +96,12 @@ func (r *Report) judge() {
 		{r.JobsFailed > 0, "failed: " + english.Plural(r.JobsFailed, "job", "")},
 		{
 			r.VMsLeft > r.ForeignVMsTouched,
-			fmt.Sprintf("%d VMs are left on the hypervisor", r.VMsLeft-r.ForeignVMsTouched),
+			"left on the hypervisor: " + english.Plural(r.VMsLeft-r.ForeignVMsTouched, "VM", ""),
 		},
-		{r.ForeignVMsTouched > 0, fmt.Sprintf("%d VMs of others were touched", r.ForeignVMsTouched)},
+		{r.ForeignVMsTouched > 0, "touched: " + english.Plural(r.ForeignVMsTouched, "VM", "") + " of others"},
 		{r.ClaimsLeft > 0, "left: " + english.Plural(r.ClaimsLeft, "claim", "")},
-		{r.RunnersLeft > 0, fmt.Sprintf("%d runners are left with the CI platform", r.RunnersLeft)},
-		{r.ISOsLeft > 0, fmt.Sprintf("%d ISOs are left on the hypervisor's storage", r.ISOsLeft)},
+		{r.RunnersLeft > 0, "left with the CI platform: " + english.Plural(r.RunnersLeft, "runner", "")},
+		{r.ISOsLeft > 0, "left on the hypervisor's storage: " + english.Plural(r.ISOsLeft, "ISO", "")},
 		{
 			r.Warm == nil && r.VMsCreated > r.Jobs+r.VMCrashes,
 			fmt.Sprintf("%d VMs were made for %d jobs and %d crashes", r.VMsCreated, r.Jobs, r.VMCrashes),

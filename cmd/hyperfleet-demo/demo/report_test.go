@@ -49,19 +49,19 @@ func TestJudge(t *testing.T) {
 			name: "job failed", edit: func(r *Report) { r.JobsCompleted, r.JobsFailed = 49, 1 },
 			want: []string{"49 of 50 jobs ran to success", "failed: 1 job"},
 		},
-		{name: "VM left", edit: func(r *Report) { r.VMsLeft = 1 }, want: []string{"1 VMs are left on the hypervisor"}},
+		{name: "VM left", edit: func(r *Report) { r.VMsLeft = 1 }, want: []string{"left on the hypervisor: 1 VM"}},
 		{
 			name: "another's VM touched", edit: func(r *Report) { r.VMsLeft, r.ForeignVMsTouched = 1, 1 },
-			want: []string{"1 VMs of others were touched"},
+			want: []string{"touched: 1 VM of others"},
 		},
 		{name: "claim left", edit: func(r *Report) { r.ClaimsLeft = 2 }, want: []string{"left: 2 claims"}},
 		{
 			name: "runner left", edit: func(r *Report) { r.RunnersLeft = 3 },
-			want: []string{"3 runners are left with the CI platform"},
+			want: []string{"left with the CI platform: 3 runners"},
 		},
 		{
 			name: "ISO left", edit: func(r *Report) { r.ISOsLeft = 4 },
-			want: []string{"4 ISOs are left on the hypervisor's storage"},
+			want: []string{"left on the hypervisor's storage: 4 ISOs"},
 		},
 		{name: "violation", edit: func(r *Report) { r.Violations = 5 }, want: []string{"5 calls against a simulator's rules"}},
 		{

@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/dustin/go-humanize/english"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -139,8 +140,8 @@ func (a *answers) checkHypervisor(ctx context.Context) (string, error) {
 		return "", err //nolint:wrapcheck // it names the template and the fix
 	}
 
-	said := fmt.Sprintf("%s %s answers, with %d nodes; template %s is on %d of them",
-		info.Product, info.Version, len(info.Nodes), a.Template, len(found))
+	said := fmt.Sprintf("%s %s answers, with %s; template %s is on %d of them",
+		info.Product, info.Version, english.Plural(len(info.Nodes), "node", ""), a.Template, len(found))
 
 	return strings.Join(append([]string{said}, info.Warnings...), "\n  "), nil
 }

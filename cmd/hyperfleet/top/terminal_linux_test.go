@@ -91,7 +91,7 @@ func TestTerminal(t *testing.T) {
 	}
 
 	expect(screen.OtherOn)
-	expect("1 jobs wait")
+	expect("1 job waits")
 	press("3")
 	expect("unit tests")
 	press("\r")

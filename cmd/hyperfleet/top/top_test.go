@@ -156,7 +156,7 @@ func TestOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	for _, part := range []string{"1 jobs wait", "unit tests", "acme/app", "AtMaximum: raise spec.scaling.maxReplicas"} {
+	for _, part := range []string{"1 job waits", "unit tests", "acme/app", "AtMaximum: raise spec.scaling.maxReplicas"} {
 		if !strings.Contains(out.String(), part) {
 			t.Errorf("output lacks %q:\n%s", part, out.String())
 		}
