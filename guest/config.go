@@ -127,6 +127,10 @@ func validate(c *guest.Config) error {
 		}
 	}
 
+	if err := errors.Join(validateEnvironment("environment", c.Environment), validateCaches(c.Cache)); err != nil {
+		return err
+	}
+
 	if err := validatePaths(&c.Runner); err != nil {
 		return err
 	}

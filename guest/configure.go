@@ -47,6 +47,8 @@ func (s *Service) command(ctx context.Context, l launch, who *account) *exec.Cmd
 		cmd.Env = append(cmd.Env, setting("PATH", defaultPath))
 	}
 
+	cmd.Env = append(cmd.Env, s.environment...)
+
 	if s.traceparent != "" {
 		cmd.Env = append(without(cmd.Env, "TRACEPARENT"), setting("TRACEPARENT", s.traceparent))
 	}

@@ -17,6 +17,8 @@
 // fares. The last report says how the job went, as far as the runner tells, and has the end
 // of the output.
 //
+// Caches that the configuration names (cache.go) save time, and no machine ends for want of one.
+//
 // The job runs as the same user as its runner, and so can read what the runner was given.
 // Nothing there is worth more than this one machine's runner.
 //

@@ -8,11 +8,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
-	"regexp"
-	"slices"
 	"strings"
 	"syscall"
 
@@ -31,8 +28,6 @@ const (
 // signalBase begins the exit codes that stand for a signal, as shells have them.
 const signalBase = 128
 
-var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
-
 func (generic) check(c *guest.Config) error {
 	switch {
 	case len(c.Command) == 0 || c.Command[0] == "":
@@ -47,13 +42,8 @@ func (generic) check(c *guest.Config) error {
 		}
 	}
 
-	for _, name := range slices.Sorted(maps.Keys(c.Env)) {
-		switch {
-		case !envName.MatchString(name):
-			return fmt.Errorf("env %q is no name of a variable: use letters, digits and '_'", name)
-		case strings.ContainsRune(c.Env[name], 0):
-			return fmt.Errorf("env %s holds a zero byte", name)
-		}
+	if err := validateEnvironment("env", c.Env); err != nil {
+		return err
 	}
 
 	return unused(c, "jit_config", "runner_token", "registration_url", "runner.program", "runner.download_url")
@@ -67,12 +57,8 @@ func (generic) prepare(context.Context, *Service, *guest.Config, *account) error
 func (generic) launch(s *Service, c *guest.Config) launch {
 	out := launch{
 		path: c.Command[0], args: c.Command[1:], dir: s.path(c.Runner.WorkDir), job: c.JobID,
-		success: "success", failure: "failure",
+		success: "success", failure: "failure", env: environment(c.Env),
 		quit: syscall.SIGTERM, abort: syscall.SIGTERM,
-	}
-
-	for _, name := range slices.Sorted(maps.Keys(c.Env)) {
-		out.env = append(out.env, setting(name, c.Env[name]))
 	}
 
 	switch own := s.path(out.path); {

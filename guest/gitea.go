@@ -33,6 +33,8 @@ const (
 	// directory is where act_runner keeps all that it knows of itself.
 	forgejoToken = "/opt/hyperfleet/runner-token" //nolint:gosec // the name of a file
 	giteaFile    = ".runner"
+	// giteaConfig in the work directory is written where there is something to say in it.
+	giteaConfig = "config.yaml"
 	// onHost is how a label says that jobs run in the machine itself, without a container.
 	onHost = ":host"
 )
@@ -85,7 +87,14 @@ func (giteaWords) program(c *guest.Config) string { return c.Runner.Program }
 
 // prepare writes the token where the program reads it, and nobody else.
 func (forgejo) prepare(_ context.Context, s *Service, c *guest.Config, who *account) error {
-	return s.writeCredential(forgejoToken, []byte(c.RunnerToken), who)
+	// Its runner signs what it asks of a cache server with a secret that the server has too.
+	// A job could read it in the machine, so that no such server is named here.
+	if cache := actionsCache(c); cache != "" {
+		s.log.Warn("the Actions cache is not used: that of Forgejo needs a secret", "url", cache)
+	}
+
+	return errors.Join(
+		s.writeCredential(forgejoToken, []byte(c.RunnerToken), who), s.configureGitea(c, "", who))
 }
 
 // prepare writes the file that act_runner has after it has registered itself.
@@ -98,7 +107,33 @@ func (gitea) prepare(_ context.Context, s *Service, c *guest.Config, who *accoun
 		return failed(guest.ReasonRunnerFailed, "write the settings of the runner: %w", err)
 	}
 
-	return s.writeCredential(filepath.Join(c.Runner.WorkDir, giteaFile), text, who)
+	return errors.Join(
+		s.writeCredential(filepath.Join(c.Runner.WorkDir, giteaFile), text, who), s.configureGitea(c, actionsCache(c), who))
+}
+
+// configureGitea writes the program's configuration: a job gets what stands there, and
+// nothing of the program's own environment.
+func (s *Service) configureGitea(c *guest.Config, cache string, who *account) error {
+	config := map[string]any{}
+
+	if len(c.Environment) > 0 {
+		config["runner"] = map[string]any{"envs": c.Environment}
+	}
+
+	if cache != "" {
+		config["cache"] = map[string]any{"enabled": true, "external_server": cache}
+	}
+
+	if len(config) == 0 {
+		return nil
+	}
+
+	text, err := json.Marshal(config) // which is YAML, too
+	if err != nil {
+		return failed(guest.ReasonRunnerFailed, "write the configuration of the runner: %w", err)
+	}
+
+	return s.writeCredential(filepath.Join(c.Runner.WorkDir, giteaConfig), text, who)
 }
 
 // writeCredential writes a file of the machine that the runner's account alone can read.
@@ -146,6 +181,10 @@ func (gitea) launch(s *Service, c *guest.Config) launch { return giteaLaunch(s, 
 
 // giteaLaunch runs a program that ends, and cancels a job that it has, at either signal.
 func giteaLaunch(s *Service, c *guest.Config, args ...string) launch {
+	if config := s.path(filepath.Join(c.Runner.WorkDir, giteaConfig)); isFile(config) {
+		args = append(args, "--config", config)
+	}
+
 	return launch{
 		path: s.path(c.Runner.Program), args: args, dir: s.path(c.Runner.WorkDir), quit: syscall.SIGINT, abort: syscall.SIGINT,
 	}

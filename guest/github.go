@@ -160,6 +160,13 @@ func (g gitHub) launch(s *Service, c *guest.Config) launch {
 	// Makes run.sh tell when the forge has refused the runner's version.
 	out.env = append(out.env, "ACTIONS_RUNNER_RETURN_VERSION_DEPRECATED_EXIT_CODE=1")
 
+	// The first is read by runners that are built to let the cache be elsewhere, the second
+	// reaches actions where a runner is patched not to overwrite it
+	// (https://gha-cache-server.falcondev.io/getting-started). GitHub's own overwrites it.
+	if cache := actionsCache(c); cache != "" {
+		out.env = append(out.env, setting("CUSTOM_ACTIONS_RESULTS_URL", cache), setting("ACTIONS_RESULTS_URL", cache))
+	}
+
 	return out
 }
 

@@ -42,6 +42,8 @@ type Service struct {
 	log  *slog.Logger
 	// traceparent is the runner's variable TRACEPARENT; empty where there is no trace.
 	traceparent string
+	// environment is the configuration's, for the runner.
+	environment []string
 	clock       Clock
 	report      *reporter
 	redact      redactor
@@ -160,7 +162,7 @@ func (s *Service) work(ctx context.Context, cfg *guest.Config) error {
 	s.report.report(guest.PhaseStarted, "runner "+cfg.RunnerName)
 
 	for _, step := range []func(context.Context, *guest.Config) error{
-		s.attest, s.fetchCredential, s.fetchSecrets, s.checkCredential, s.install, s.checkCredential, s.configure,
+		s.attest, s.fetchCredential, s.fetchSecrets, s.checkCredential, s.install, s.checkCredential, s.useCaches, s.configure,
 	} {
 		if err := step(ctx, cfg); err != nil {
 			return err

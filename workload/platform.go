@@ -50,6 +50,9 @@ type Traits struct {
 	// Hosted tells whether labels are those of a job for the platform's own machines, which
 	// its webhooks speak of all the same. Nil: it has none.
 	Hosted func(labels []string) bool
+	// Operation names a call to the platform in the metrics, by few words however many ids
+	// there are. Nil: nobody calls it.
+	Operation func(*http.Request) string
 }
 
 // RunnerSpec says whose runners are made, and which jobs they take.

@@ -56,6 +56,10 @@ type Config struct {
 	// IdleTimeout and JobTimeout end the machine; zero means never.
 	IdleTimeout Duration `json:"idle_timeout,omitempty"`
 	JobTimeout  Duration `json:"job_timeout,omitempty"`
+	// Environment is added to that of the runner, and with it of its job. It is no secret.
+	Environment map[string]string `json:"environment,omitempty"`
+	// Cache names caches for the runner and its job; nil where there are none.
+	Cache *Cache `json:"cache,omitempty"`
 	// Traceparent leads to the trace of the machine (W3C Trace Context): the runner has it as
 	// TRACEPARENT, so that a job's own spans can join. Empty where it is not exported.
 	Traceparent string `json:"traceparent,omitempty"`
@@ -114,6 +118,14 @@ type Refusal struct {
 	Reason string `json:"reason,omitempty"`
 	// Message is for people. It never holds a credential.
 	Message string `json:"message"`
+}
+
+// Cache names caches on the machine's network, which it does without where they can't be had.
+type Cache struct {
+	// RegistryMirrors are base URLs that Docker asks before Docker Hub.
+	RegistryMirrors []string `json:"registry_mirrors,omitempty"`
+	// ActionsURL is the base URL of a server for actions/cache.
+	ActionsURL string `json:"actions_url,omitempty"`
 }
 
 // Runner is the runner program.

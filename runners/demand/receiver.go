@@ -12,9 +12,11 @@ import (
 	"mime"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"time"
 
+	"github.com/dustin/go-humanize/english"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -169,6 +171,18 @@ func (r *Receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 
 const unknownPlatform = "unknown"
 
+// slugs are the names by which platforms send.
+func (r *Receiver) slugs() []string {
+	var out []string
+	for _, platform := range r.config.Platforms {
+		out = append(out, platform.Traits().Slug)
+	}
+
+	slices.Sort(out)
+
+	return out
+}
+
 func (r *Receiver) parser(name string) (string, workload.WebhookParser) {
 	if platform, ok := r.config.Platforms[name]; ok {
 		return name, platform
@@ -191,7 +205,7 @@ func (r *Receiver) answer(
 	case parser == nil:
 		return problem{
 			status: http.StatusNotFound, result: "unknownPlatform",
-			Error: "there is no such CI platform here", Fix: "use /webhooks/github, gitlab, buildkite, forgejo, gitea or generic",
+			Error: "there is no such CI platform here", Fix: "use /webhooks/" + english.WordSeries(r.slugs(), "or"),
 		}
 	case req.Method != http.MethodPost:
 		w.Header().Set("Allow", http.MethodPost)

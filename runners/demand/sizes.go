@@ -4,6 +4,7 @@
 package demand
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -155,6 +156,12 @@ func join(in Input, sizes []string, parts map[string]Decision) (Decision, bool) 
 		if out.Reason == ReasonSteady && part.Reason != ReasonSteady {
 			out.Reason, out.Message = part.Reason, "of size "+size+": "+part.Message
 		}
+	}
+
+	// A size by itself does not know that others have taken the room.
+	if out.Reason == ReasonScalingUp && !out.Creates() && len(out.Activate) == 0 {
+		out.Reason = ReasonAtMaximum
+		out.Message = fmt.Sprintf("waiting for others to end: %s; scaling.maxReplicas is %d", jobs(len(in.Sizes)), in.Max)
 	}
 
 	return out, short

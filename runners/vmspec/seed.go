@@ -173,6 +173,7 @@ func guestConfig(in Input) *guest.Config {
 	}
 
 	config.SPIFFE = spiffe(in)
+	config.Environment, config.Cache = conveniences(&in.Template.Spec)
 
 	switch config.Method {
 	case v1alpha1.BootstrapCallback:
@@ -196,6 +197,27 @@ func guestConfig(in Input) *guest.Config {
 	}
 
 	return config
+}
+
+// conveniences are the template's environment and caches.
+func conveniences(spec *v1alpha1.HypervisorMachineTemplateSpec) (map[string]string, *guest.Cache) {
+	var environment map[string]string
+
+	for name, value := range spec.Environment {
+		if environment == nil {
+			environment = make(map[string]string, len(spec.Environment))
+		}
+
+		environment[name] = string(value)
+	}
+
+	if spec.Cache == nil {
+		return environment, nil
+	}
+
+	return environment, &guest.Cache{
+		RegistryMirrors: texts(spec.Cache.RegistryMirrors), ActionsURL: string(spec.Cache.ActionsCacheURL),
+	}
 }
 
 // callback is where the machine gets its credential, and by what proof.

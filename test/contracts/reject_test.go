@@ -26,7 +26,7 @@ func rejections() map[string][]rejection {
 	return map[string][]rejection{
 		baseCluster: slices.Concat(clusterRejections(), clusterNetworkRejections(), dnsRejections(), otherProviderRejections()),
 		baseTemplate: slices.Concat(templateRejections(), githubRejections(), networkRejections(),
-			machinePoolRejections(), kubeVirtTemplateRejections()),
+			machinePoolRejections(), kubeVirtTemplateRejections(), cacheRejections()),
 		baseKubeVirt:     kubeVirtRejections(),
 		basePool:         poolRejections(),
 		baseClaim:        claimRejections(),

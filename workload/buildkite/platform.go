@@ -45,6 +45,7 @@ func (Platform) Traits() workload.Traits {
 	return workload.Traits{
 		Slug: "buildkite", JobPrefix: "bk",
 		Servers:    []string{"agent.buildkite.com"},
+		Operation:  Operation,
 		Configured: func(config *v1alpha1.BootstrapConfig) bool { return config.Buildkite != nil },
 	}
 }

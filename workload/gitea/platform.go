@@ -39,7 +39,7 @@ func Gitea() Platform { return Platform{Webhooks{kindGitea}} }
 // Traits are the server's.
 func (p Platform) Traits() workload.Traits {
 	out := workload.Traits{
-		Slug: string(p.kind), JobPrefix: "gitea",
+		Slug: string(p.kind), JobPrefix: "gitea", Operation: Operation,
 		Configured: func(config *v1alpha1.BootstrapConfig) bool { return config.Gitea != nil },
 	}
 

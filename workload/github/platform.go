@@ -43,6 +43,7 @@ func (Platform) Traits() workload.Traits {
 		Slug: "github", JobPrefix: "gh",
 		Servers:    []string{"api.github.com"},
 		Hosted:     HostedLabels,
+		Operation:  Operation,
 		Configured: func(config *v1alpha1.BootstrapConfig) bool { return config.GitHub != nil },
 	}
 }

@@ -28,6 +28,7 @@ func (Platform) Traits() workload.Traits {
 	return workload.Traits{
 		Slug: "gitlab", JobPrefix: "gl",
 		Servers:    []string{"gitlab.com"},
+		Operation:  Operation,
 		Configured: func(config *v1alpha1.BootstrapConfig) bool { return config.GitLab != nil },
 	}
 }

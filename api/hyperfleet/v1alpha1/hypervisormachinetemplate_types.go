@@ -41,6 +41,18 @@ type HypervisorMachineTemplateSpec struct {
 	// +optional
 	Network *MachineNetwork `json:"network,omitempty"`
 
+	// cache names caches on your network for machines to use.
+	// +optional
+	Cache *MachineCache `json:"cache,omitempty"`
+
+	// environment of the runner, and with it of its jobs, such as HTTPS_PROXY or GOPROXY. Not
+	// for secrets: those belong into the CI platform.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=64
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k.matches('^[A-Za-z_][A-Za-z0-9_]{0,127}$'))",message="environment must have names of letters, digits and '_', such as HTTPS_PROXY"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, !k.matches('^(ACTIONS_RUNNER_INPUT|SPIFFE|HYPERFLEET)_'))",message="environment must not have names that begin with ACTIONS_RUNNER_INPUT_, SPIFFE_ or HYPERFLEET_: they are the bootstrap service's"
+	Environment map[string]EnvironmentValue `json:"environment,omitempty"`
+
 	// metadata is put on the MachineClaims that are made from this template.
 	// +optional
 	Metadata *MachineMetadata `json:"metadata,omitempty"`

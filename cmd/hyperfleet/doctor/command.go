@@ -51,8 +51,8 @@ func New() *cobra.Command {
 installed as this program knows them, whether an operator runs each area that has objects, and
 which objects wait for a person, wait for long, or are not looked at by anybody. The operator
 writes to each object what it last found: a hypervisor that does not answer, a token without a
-privilege, a template without an agent. That is gathered here; nothing outside of the API
-server is asked, and nothing is changed.
+privilege, a template without an agent. That is gathered here, and nothing is changed. Outside
+of the API server a connection is opened to the caches that templates name, and nothing sent.
 
 With --try it then makes one machine from a HypervisorMachineTemplate, after a question: by a
 MachineClaim, with the workload of a RunnerPool of that template, and a label that no job asks

@@ -63,6 +63,8 @@ func (d *doctor) look(ctx context.Context) error {
 		}
 	}
 
+	d.caches(ctx)
+
 	for _, f := range ailing {
 		d.report.add(f)
 	}

@@ -33,7 +33,8 @@ var env *kube.Env
 
 func TestMain(m *testing.M) {
 	os.Exit(kube.Run(m, func(e *kube.Env) { env = e },
-		kube.WithCRDs("../../../deploy/crds", "../../../deploy/base/namespace.yaml", "../../../deploy/rbac")))
+		kube.WithCRDs("../../../deploy/crds", "../../../deploy/base/namespace.yaml", "../../../deploy/rbac"),
+		kube.WithScheme(v1alpha1.AddToScheme)))
 }
 
 // execute runs the command as a user would.

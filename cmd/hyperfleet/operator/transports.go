@@ -10,13 +10,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor/proxmox"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
-	"github.com/hyperfleet/hyperfleet/workload/buildkite"
-	"github.com/hyperfleet/hyperfleet/workload/gitea"
-	"github.com/hyperfleet/hyperfleet/workload/github"
-	"github.com/hyperfleet/hyperfleet/workload/gitlab"
 )
 
 // Transports put the calls to other systems into the metrics, and keep those that change
@@ -44,20 +39,9 @@ func (t *Transports) hypervisor(next http.RoundTripper) http.RoundTripper {
 
 // platform wraps the transport of calls to a CI platform, by its workload type.
 func (t *Transports) platform(kind string, next http.RoundTripper) http.RoundTripper {
-	next = t.leading(next)
+	traits := Platforms()[kind].Traits()
 
-	switch kind {
-	case v1alpha1.WorkloadGitHubActions:
-		return t.calls.Transport("github", github.Operation, next)
-	case v1alpha1.WorkloadGitLabCI:
-		return t.calls.Transport("gitlab", gitlab.Operation, next)
-	case v1alpha1.WorkloadForgejoActions:
-		return t.calls.Transport("forgejo", gitea.Operation, next)
-	case v1alpha1.WorkloadGiteaActions:
-		return t.calls.Transport("gitea", gitea.Operation, next)
-	default:
-		return t.calls.Transport(kind, buildkite.Operation, next)
-	}
+	return t.calls.Transport(traits.Slug, traits.Operation, t.leading(next))
 }
 
 // registry wraps the transport of calls to image registries.

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"sigs.k8s.io/yaml"
 )
 
 // Exit codes of the real ones: a failed job is no failure of the runner.
@@ -51,6 +53,8 @@ type connection struct {
 
 	handle string
 	wait   bool
+	// env is what a job's environment has from the configuration.
+	env []string
 }
 
 type list []string
@@ -85,8 +89,12 @@ func (p *Program) read(args []string) (connection, error) {
 	}
 	switch args[0] {
 	case "daemon":
-		if len(args) > 1 {
-			return conn, fmt.Errorf("unexpected argument %q", args[1])
+		flags, config := p.flags("daemon")
+		if err := flags.Parse(args[1:]); err != nil {
+			return conn, fmt.Errorf("parse options: %w", err)
+		}
+		if flags.NArg() > 0 {
+			return conn, fmt.Errorf("unexpected argument %q", flags.Arg(0))
 		}
 		text, err := os.ReadFile(p.path(".runner"))
 		if err != nil {
@@ -100,7 +108,7 @@ func (p *Program) read(args []string) (connection, error) {
 			return conn, errors.New("the stand-in runs ephemeral runners only")
 		}
 		conn.wait = true
-		return conn, nil
+		return conn, conn.configure(*config)
 	case "one-job":
 		return p.options(args[1:])
 	default:
@@ -121,8 +129,7 @@ func (p *Program) options(args []string) (connection, error) {
 		labels list
 		from   string
 	)
-	flags := flag.NewFlagSet("one-job", flag.ContinueOnError)
-	flags.SetOutput(p.Stderr)
+	flags, config := p.flags("one-job")
 	flags.StringVar(&conn.Address, "url", "", "URL of the server")
 	flags.StringVar(&conn.UUID, "uuid", "", "UUID of the runner")
 	flags.StringVar(&from, "token-url", "", "where the token is, such as file:/etc/token")
@@ -141,7 +148,49 @@ func (p *Program) options(args []string) (connection, error) {
 		return conn, fmt.Errorf("invalid configuration: invalid `token-url`: %w", err)
 	}
 	conn.Token, conn.Labels = strings.TrimSpace(string(text)), labels
-	return conn, nil
+	return conn, conn.configure(*config)
+}
+
+// flags are those that both commands have.
+func (p *Program) flags(command string) (*flag.FlagSet, *string) {
+	flags := flag.NewFlagSet(command, flag.ContinueOnError)
+	flags.SetOutput(p.Stderr)
+	return flags, flags.String("config", "", "configuration of the runner")
+}
+
+// configure reads what the stand-in knows of a configuration: variables for jobs, and the
+// cache server that actions/cache is told of (config.example.yaml of act_runner). With
+// Forgejo such a server has a secret.
+func (c *connection) configure(path string) error {
+	if path == "" {
+		return nil
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("open config file: %w", err)
+	}
+	var config struct {
+		Runner struct {
+			Envs map[string]string `json:"envs"`
+		} `json:"runner"`
+		Cache struct {
+			Enabled        bool   `json:"enabled"`
+			ExternalServer string `json:"external_server"`
+		} `json:"cache"`
+	}
+	if err := yaml.UnmarshalStrict(text, &config); err != nil {
+		return fmt.Errorf("parse config file: %w", err)
+	}
+	for name, value := range config.Runner.Envs {
+		c.env = append(c.env, name+"="+value)
+	}
+	if config.Cache.Enabled && config.Cache.ExternalServer != "" {
+		if c.handle != "" {
+			return errors.New("cache.external_server needs cache.secret")
+		}
+		c.env = append(c.env, "ACTIONS_CACHE_URL="+config.Cache.ExternalServer)
+	}
+	return nil
 }
 
 func (p *Program) run(ctx context.Context, conn connection) int {

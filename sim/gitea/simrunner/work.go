@@ -103,6 +103,7 @@ func (p *Program) scripts(ctx context.Context, c *client, t *task) ([]string, er
 		cmd := exec.CommandContext(ctx, "/bin/sh", "-c", "set -e\n"+script)
 		cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &out, &out
 		cmd.Env = append(os.Environ(), "CI=true", "GITHUB_SERVER_URL="+c.conn.Address, "GITHUB_REPOSITORY="+t.Context.Repository)
+		cmd.Env = append(cmd.Env, c.conn.env...)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 		cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 		cmd.WaitDelay = 5 * time.Second

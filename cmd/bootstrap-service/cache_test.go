@@ -1,0 +1,228 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+
+	api "github.com/hyperfleet/hyperfleet/api/guest"
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/runners/vmspec"
+	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+	giteasim "github.com/hyperfleet/hyperfleet/sim/gitea"
+	"github.com/hyperfleet/hyperfleet/sim/gitea/giteatest"
+	"github.com/hyperfleet/hyperfleet/workload"
+	"github.com/hyperfleet/hyperfleet/workload/gitea"
+)
+
+// cacheGuide gives the template of the guide, which is the sample.
+func cacheGuide(t *testing.T) *v1alpha1.HypervisorMachineTemplate {
+	t.Helper()
+
+	var guide, sample v1alpha1.HypervisorMachineTemplate
+
+	page, err := os.ReadFile("../../docs/guides/cache.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	block := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindSubmatch(page)
+	if block == nil {
+		t.Fatal("the guide shows no template")
+	}
+
+	text, err := os.ReadFile("../../deploy/samples/hypervisormachinetemplate-cache.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for into, from := range map[*v1alpha1.HypervisorMachineTemplate][]byte{&guide: block[1], &sample: text} {
+		if err := yaml.UnmarshalStrict(from, into); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	if diff := cmp.Diff(sample, guide); diff != "" {
+		t.Errorf("the guide's template is not the sample (-sample +guide):\n%s", diff)
+	}
+
+	return &guide
+}
+
+// giteaSite is a simulated Forgejo or Gitea.
+func giteaSite(t *testing.T, platform workload.Platform) platformSite {
+	t.Helper()
+
+	s := giteatest.New(t, giteasim.Options{Forgejo: platform.Traits().Slug == "forgejo"})
+
+	return platformSite{
+		opened: &sharedProvider{}, platform: platform, secrets: map[string]string{"token": giteatest.Token}, queue: s.Queue, state: s.State,
+		pool: func(labels []string) (v1alpha1.BootstrapConfig, v1alpha1.WorkloadConfig) {
+			settings := &v1alpha1.GiteaConfig{URL: s.URL, Repository: giteatest.Repository, Labels: labels}
+
+			return v1alpha1.BootstrapConfig{Forgejo: &v1alpha1.GiteaBootstrap{}, Gitea: &v1alpha1.GiteaBootstrap{}},
+				v1alpha1.WorkloadConfig{Forgejo: settings, Gitea: settings}
+		},
+	}
+}
+
+// seeded is the configuration that a machine of the template finds on its cloud-init ISO.
+func seeded(t *testing.T, template *v1alpha1.HypervisorMachineTemplate, spec workload.RunnerSpec, credential workload.Credential) *api.Config {
+	t.Helper()
+
+	claim := &v1alpha1.MachineClaim{}
+	claim.Namespace, claim.Name, claim.UID = "ci", "linux-abc12", "11111111-2222-4333-8444-555555555555"
+
+	seed, err := vmspec.Seed(vmspec.Input{
+		Claim: claim, Template: template, Runner: spec, Request: vmspec.RunnerRequest(claim, spec, vmspec.Settings{OperatorUID: "op"}),
+		Names: vmspec.NamesOf(claim, template, &v1alpha1.HypervisorCluster{}, false), Credential: credential,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	var data struct {
+		Files []struct{ Path, Content string } `json:"write_files"`
+	}
+	if err := yaml.Unmarshal(seed.UserData, &data); err != nil {
+		t.Fatal(err)
+	}
+
+	var config api.Config
+
+	for _, file := range data.Files {
+		if file.Path == api.ConfigPath {
+			if err := json.Unmarshal([]byte(file.Content), &config); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+
+	return &config
+}
+
+// What the guide's template says of caches and of the environment is what a job finds, from
+// the template over cloud-init and the bootstrap service to the runner, on every platform;
+// and a cache that is down is left out.
+func TestJobFindsTheTemplatesCaches(t *testing.T) {
+	t.Parallel()
+
+	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // on loopback, for the time of the test
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	t.Cleanup(func() { _ = listener.Close() })
+
+	guide := cacheGuide(t)
+	up, down := "http://"+listener.Addr().String(), "http://127.0.0.1:1"
+	github := []string{"CUSTOM_ACTIONS_RESULTS_URL", "ACTIONS_RESULTS_URL"}
+	sites := platformSites(t)
+	sites["forgejo-actions"], sites["gitea-actions"] = giteaSite(t, gitea.Forgejo()), giteaSite(t, gitea.Gitea())
+
+	for name, site := range sites {
+		for cache, names := range map[string][]string{up: map[string][]string{
+			v1alpha1.WorkloadGitHubActions: github, "gitea-actions": {"ACTIONS_CACHE_URL"},
+		}[name], down: nil} {
+			label := map[string]string{up: "up", down: "down"}[cache]
+			t.Run(name+" "+label, func(t *testing.T) {
+				t.Parallel()
+
+				want := map[string]string{}
+				for name, value := range guide.Spec.Environment {
+					want[name] = string(value)
+				}
+
+				for _, name := range names {
+					want[name] = cache + "/"
+				}
+
+				template := guide.DeepCopy()
+				template.Spec.Cache.ActionsCacheURL = v1alpha1.CacheURL(cache)
+
+				if got := jobsEnvironment(t, site, label, template); !cmp.Equal(got, want) {
+					t.Errorf("a job finds (-want +got):\n%s", cmp.Diff(want, got))
+				}
+			})
+		}
+	}
+}
+
+// jobsEnvironment runs a job on a machine of the template, and gives what it finds of the
+// template's environment and of caches.
+func jobsEnvironment(
+	t *testing.T, site platformSite, label string, template *v1alpha1.HypervisorMachineTemplate,
+) map[string]string {
+	t.Helper()
+
+	file := filepath.Join(t.TempDir(), "environment")
+	labels := site.has(label)
+	bootstrap, load := site.pool(labels)
+	template.Spec.Bootstrap = v1alpha1.Bootstrap{Method: v1alpha1.BootstrapRunnerToken, Config: &bootstrap}
+
+	spec, err := site.platform.Runner(template, v1alpha1.Workload{Config: &load})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	provider, err := site.platform.Open(workload.Config{Runner: spec, Template: template, Secrets: site.secrets})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if err := provider.Validate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	job := site.queue(control.JobSpec{Labels: site.asks(label), Command: "env > " + file})[0]
+	request := workload.RunnerRequest{Name: label, Labels: spec.Labels, Registration: spec.Registration}
+
+	if spec.Binds {
+		request.Job = &workload.Job{
+			ID: job.Key, Platform: spec.Platform, Name: job.Name, Repository: job.Repo, URL: site.jobs + job.Key, Labels: job.Labels,
+		}
+	}
+
+	credential, err := issued(t, provider, request)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	config := seeded(t, template, spec, credential)
+	config.RunnerName = label
+
+	if diff := cmp.Diff([]string{string(template.Spec.Cache.RegistryMirrors[0])}, config.Cache.RegistryMirrors); diff != "" {
+		t.Errorf("mirrors (-want +got):\n%s", diff)
+	}
+
+	done, err := boot(t, spec, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatalf("%v: %+v\n%s", err, done.report, done.out)
+	}
+
+	out := map[string]string{}
+
+	for line := range strings.Lines(string(text)) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		if _, asked := template.Spec.Environment[name]; asked || strings.Contains(name, "ACTIONS_") && strings.HasSuffix(name, "_URL") {
+			out[name] = value
+		}
+	}
+
+	return out
+}

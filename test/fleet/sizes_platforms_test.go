@@ -1,0 +1,154 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet_test
+
+import (
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	buildkitesim "github.com/hyperfleet/hyperfleet/sim/buildkite"
+	"github.com/hyperfleet/hyperfleet/sim/buildkite/buildkitetest"
+	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+	giteasim "github.com/hyperfleet/hyperfleet/sim/gitea"
+	"github.com/hyperfleet/hyperfleet/sim/gitea/giteatest"
+	gitlabsim "github.com/hyperfleet/hyperfleet/sim/gitlab"
+	"github.com/hyperfleet/hyperfleet/sim/gitlab/gitlabtest"
+	"github.com/hyperfleet/hyperfleet/sim/pve"
+	"github.com/hyperfleet/hyperfleet/test/fleet"
+)
+
+// sizedPlatform is a CI platform whose jobs ask for sizes.
+type sizedPlatform struct {
+	url, token string
+	bootstrap  v1alpha1.BootstrapConfig
+	load       v1alpha1.Workload
+	queue      func(control.JobSpec) []control.Job
+	state      func() control.State
+}
+
+// sizedPlatforms start a simulator each; the pool's own label is os=linux.
+func sizedPlatforms() map[string]func(*testing.T, v1alpha1.SecretValueSource) sizedPlatform {
+	label := []string{"os=linux"}
+
+	return map[string]func(*testing.T, v1alpha1.SecretValueSource) sizedPlatform{
+		v1alpha1.WorkloadGitLabCI: func(t *testing.T, token v1alpha1.SecretValueSource) sizedPlatform {
+			t.Helper()
+			s := gitlabtest.New(t, gitlabsim.Options{})
+
+			return sizedPlatform{
+				s.URL, gitlabtest.Token, v1alpha1.BootstrapConfig{GitLab: &v1alpha1.GitLabBootstrap{Credentials: token}},
+				v1alpha1.Workload{Config: &v1alpha1.WorkloadConfig{
+					GitLab: &v1alpha1.GitLabCIConfig{URL: s.URL, ProjectID: gitlabtest.Project, Tags: label},
+				}}, s.Queue, s.State,
+			}
+		},
+		v1alpha1.WorkloadBuildkite: func(t *testing.T, token v1alpha1.SecretValueSource) sizedPlatform {
+			t.Helper()
+			s := buildkitetest.New(t, buildkitesim.Options{})
+
+			return sizedPlatform{
+				s.Endpoint, buildkitetest.Token,
+				v1alpha1.BootstrapConfig{Buildkite: &v1alpha1.BuildkiteBootstrap{Credentials: token, Endpoint: s.Endpoint}},
+				v1alpha1.Workload{Config: &v1alpha1.WorkloadConfig{
+					Buildkite: &v1alpha1.BuildkiteConfig{Organization: buildkitetest.Organization, Tags: label},
+				}}, s.Queue, s.State,
+			}
+		},
+		v1alpha1.WorkloadGiteaActions: func(t *testing.T, token v1alpha1.SecretValueSource) sizedPlatform {
+			t.Helper()
+			s := giteatest.New(t, giteasim.Options{})
+
+			return sizedPlatform{
+				s.URL, giteatest.Token, v1alpha1.BootstrapConfig{Gitea: &v1alpha1.GiteaBootstrap{Credentials: token}},
+				v1alpha1.Workload{Config: &v1alpha1.WorkloadConfig{
+					Gitea: &v1alpha1.GiteaConfig{URL: s.URL, Repository: giteatest.Repository, Labels: label},
+				}}, s.Queue, s.State,
+			}
+		},
+	}
+}
+
+// On every platform a job that asks for a size runs on a VM of it, by the real bootstrap
+// service, and one that asks for none on a VM of the template's.
+func TestJobsOfEveryPlatformGetTheirSize(t *testing.T) {
+	t.Parallel()
+
+	for name, start := range sizedPlatforms() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			image, model := t.TempDir(), fleet.Model()
+			if out, err := exec.Command(filepath.Join(programs, "forgesim"), "image", "--link", image).CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+
+			model.Guest = pve.Guest{
+				Kind: pve.GuestExec, Program: filepath.Join(programs, "bootstrap-service"), ImageDir: image, WorkDir: t.TempDir(),
+			}
+			f := fleet.New(t, env, fleet.Options{Model: model})
+
+			site := start(t, v1alpha1.SecretValueSource{SecretKeyRef: v1alpha1.SecretKeySelector{Name: "platform", Key: "token"}})
+			f.Runners.PlatformURLs = append(f.Runners.PlatformURLs, site.url)
+			f.Create(&corev1.Secret{
+				ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: "platform"}, StringData: map[string]string{"token": site.token},
+			})
+
+			template, pool := f.NewTemplate(), f.NewPool(4)
+			template.Spec.Bootstrap.Config = &site.bootstrap
+			pool.Spec.Workload = site.load
+			pool.Spec.Workload.Type = name
+			pool.Spec.Demand = polling(time.Second)
+			pool.Spec.SizeLabels = &v1alpha1.SizeLabels{MaxCPU: new(int32(8)), MaxMemory: new(resource.MustParse("8Gi"))}
+
+			f.CreateCluster(f.NewCluster())
+			f.Create(template)
+			f.Create(pool)
+			f.Start()
+			f.EventuallyReady(pool)
+
+			checkSizes(t, f, site)
+		})
+	}
+}
+
+// checkSizes queues a job of a size and one of none, and looks at their VMs while they run.
+func checkSizes(t *testing.T, f *fleet.Fleet, site sizedPlatform) {
+	t.Helper()
+
+	command, release := held(t)
+	site.queue(control.JobSpec{Labels: []string{"os=linux", "cpu=4", "memory=3Gi"}, Command: command})
+	site.queue(control.JobSpec{Labels: []string{"os=linux"}, Command: command})
+
+	eventuallyPool(f, "both jobs run", func(s v1alpha1.RunnerPoolStatus) bool { return s.BusyReplicas >= 2 })
+
+	cores := map[string]int{}
+	for _, vm := range f.PVE.Snapshot().VMs {
+		cores[vm.Config["cores"]+" "+vm.Config["memory"]]++
+	}
+
+	if cores["4 3072"] != 1 || cores["2 2048"] == 0 {
+		t.Errorf("VMs by cores and MiB: %v; want one of 4 and 3072, and others of 2 and 2048", cores)
+	}
+
+	release()
+	f.Eventually("both jobs are done", func() (bool, string) {
+		done := 0
+
+		for _, job := range site.state().Jobs {
+			if job.Conclusion == "success" {
+				done++
+			}
+		}
+
+		return done == 2, strconv.Itoa(done) + " are done"
+	})
+}
