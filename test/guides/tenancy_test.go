@@ -47,7 +47,9 @@ func templateOn(cluster, namespace string) *v1alpha1.HypervisorMachineTemplate {
 
 // comesToBe creates a template until it is refused or made, as wanted: the API server takes a
 // moment to know of a policy and of the clusters.
-func comesToBe(t *testing.T, template *v1alpha1.HypervisorMachineTemplate, made bool) (*v1alpha1.HypervisorMachineTemplate, error) {
+func comesToBe(
+	t *testing.T, template *v1alpha1.HypervisorMachineTemplate, made bool,
+) (*v1alpha1.HypervisorMachineTemplate, error) {
 	t.Helper()
 
 	var (
@@ -124,7 +126,8 @@ func TestAllowedNamespacesAtAdmission(t *testing.T) {
 			_, want := tenancy.Find(cluster, namespace, tenancy.LabelsOf(t.Context(), env.Client, namespace))
 			_, err := comesToBe(t, templateOn(cluster.Name, namespace), want == nil)
 
-			if (err == nil) != (want == nil) || err != nil && !(apierrors.IsForbidden(err) && strings.Contains(err.Error(), tenancy.ReasonNamespace)) {
+			refused := apierrors.IsForbidden(err) && strings.Contains(err.Error(), tenancy.ReasonNamespace)
+			if refused != (want != nil) || err != nil && !refused {
 				t.Errorf("%s in %s: error %v, and the operator says %v", name, namespace, err, want)
 			}
 		}
