@@ -4,17 +4,23 @@
 package hosts_test
 
 import (
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	hfv1 "github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hosts/mac"
 	"github.com/hyperfleet/hyperfleet/hosts/machine"
+	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	sim "github.com/hyperfleet/hyperfleet/sim/scaleway"
@@ -249,6 +255,28 @@ func TestBadSecrets(t *testing.T) {
 		}
 	}
 
+	w.servers(0)
+}
+
+// A key of Scaleway goes to the API that its Secret allows, whatever endpoint is beside it.
+func TestScalewayKeysNameTheirServer(t *testing.T) {
+	t.Parallel()
+
+	w := newMacWorld(t, sim.Options{})
+	w.machine("a", nil)
+
+	m := w.get("a")
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: m.Spec.CredentialsSecretRef.Name}}
+
+	allow := func(servers string) {
+		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, hfv1.AnnotationAllowedServers, servers)
+		if err := env.Client.Patch(t.Context(), secret, client.RawPatch(types.MergePatchType, patch)); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	allow("api.scaleway.com")
+	w.want(w.provision("a"), credential.ReasonServerNotAllowed)
 	w.servers(0)
 }
 

@@ -23,6 +23,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/hosts/mac"
 	"github.com/hyperfleet/hyperfleet/hosts/plan"
 	macplan "github.com/hyperfleet/hyperfleet/hosts/plan/mac"
+	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/kit/step"
@@ -85,12 +86,18 @@ func macFleet() macplan.Config {
 // macSecrets reads from the API server.
 type macSecrets struct{}
 
-func (macSecrets) Secret(ctx context.Context, namespace string, ref infrav1.LocalSecretKeySelector) (log.Secret, error) {
+func (macSecrets) Secret(
+	ctx context.Context, namespace string, ref infrav1.LocalSecretKeySelector, to credential.Sent,
+) (log.Secret, error) {
 	var secret corev1.Secret
 
 	err := env.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: ref.Name}, &secret)
 	if apierrors.IsNotFound(err) || err == nil && len(secret.Data[ref.Key]) == 0 {
 		return log.Secret{}, errclass.New(errclass.Configuration, "SecretMissing", "secret %s has no key %s", ref.Name, ref.Key)
+	}
+
+	if err == nil {
+		err = credential.Check(&secret, to, nil)
 	}
 
 	return log.NewSecret(string(secret.Data[ref.Key])), err

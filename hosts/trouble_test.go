@@ -9,9 +9,13 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	hfv1 "github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/sim/machost"
 )
 
@@ -114,6 +118,64 @@ func TestKnownHostKeys(t *testing.T) {
 
 	if logins := w.hosts["rack-01"].Logins(); logins > 0 {
 		t.Errorf("%d logins at a host of another key", logins)
+	}
+}
+
+// A Secret that names its hosts is shown to no other, whatever object names it.
+func TestSecretsNameTheirHosts(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t, 3, rollout(3))
+
+	for name, hosts := range map[string]string{
+		"key": w.hosts["rack-00"].Address(), "elsewhere": "host.example.com:22",
+	} {
+		w.create(&corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{hfv1.AnnotationAllowedServers: hosts}},
+			StringData: map[string]string{"key": w.key, "kubeconfig": kubeconfig},
+		})
+	}
+
+	for name, change := range map[string]func(*infrav1.LinuxMachineSpec){
+		"rack-00": func(s *infrav1.LinuxMachineSpec) { s.SSHKeySecretRef.Name = "key" },
+		"rack-01": func(s *infrav1.LinuxMachineSpec) { s.SSHKeySecretRef.Name = "key" },
+		"rack-02": func(s *infrav1.LinuxMachineSpec) { s.KubeconfigSecretRef.Name = "elsewhere" },
+	} {
+		m := w.get(name)
+		base := m.DeepCopy()
+		change(&m.Spec)
+
+		if err := env.Client.Patch(t.Context(), m, client.MergeFrom(base)); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	w.start()
+	w.eventually("rack-00", func() string {
+		if m := w.get("rack-00"); !m.Status.Bootstrapped {
+			return fmt.Sprintf("%+v", m.Status)
+		}
+
+		return ""
+	})
+
+	for _, name := range []string{"rack-01", "rack-02"} {
+		w.eventually(name, func() string {
+			m := w.get(name)
+			if m.Status.ContactReason != credential.ReasonServerNotAllowed {
+				return fmt.Sprintf("%+v", m.Status)
+			}
+
+			return ""
+		})
+	}
+
+	if logins := w.hosts["rack-01"].Logins(); logins > 0 {
+		t.Errorf("%d logins with a key that does not allow it", logins)
+	}
+
+	if runs := w.runs("rack-02"); len(runs) > 0 {
+		t.Errorf("%v ran on a host that the kubeconfig does not allow", runs)
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 
 	hfv1 "github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/networking/dns"
 	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
 	dnstest "github.com/hyperfleet/hyperfleet/test/dns"
@@ -37,7 +38,7 @@ func namedWorld(t *testing.T) (*world, *dnstest.Server) {
 
 	server := dnstest.StartBIND(t, dnstest.Config{Zones: []string{nodesZone, reverseV4, reverseV6}})
 	w := &world{t: t, namespace: env.Namespace(t)}
-	w.secret = func(_ context.Context, ref hfv1.SecretKeySelector) (string, error) {
+	w.secret = func(_ context.Context, ref hfv1.SecretKeySelector, _ credential.Sent) (string, error) {
 		return map[string]string{"keyName": dnstest.KeyName, "key": server.Key}[ref.Key], nil
 	}
 

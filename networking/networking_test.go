@@ -27,6 +27,7 @@ import (
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	hfv1 "github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/credential"
 	kitlog "github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/networking"
@@ -94,7 +95,9 @@ func (w *world) start() {
 
 	secret := w.secret
 	if secret == nil {
-		secret = func(context.Context, hfv1.SecretKeySelector) (string, error) { return "", errNoSecrets }
+		secret = func(context.Context, hfv1.SecretKeySelector, credential.Sent) (string, error) {
+			return "", errNoSecrets
+		}
 	}
 
 	area := &networking.Area{

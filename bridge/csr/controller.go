@@ -32,6 +32,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/trigger"
 )
 
@@ -238,6 +239,10 @@ func (a *Approver) kubeconfig(ctx context.Context, bridge *v1alpha1.DPFHCPBridge
 
 	for _, owner := range secret.OwnerReferences {
 		if owner.Kind == "HostedCluster" && owner.Name == bridge.Name {
+			if err := credential.Check(secret, credential.ToKubeconfig(secret.Data[kubeconfigKey]), nil); err != nil {
+				return nil, err
+			}
+
 			return secret.Data[kubeconfigKey], nil
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
 	"github.com/hyperfleet/hyperfleet/bridge/release"
+	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
@@ -36,6 +37,13 @@ func releaseImageValid(ctx context.Context, s *scope) step.Result {
 	if ref, err := release.Parse(image); err == nil {
 		if result := s.versionSupported(ctx, ref); !result.IsDone() {
 			return result
+		}
+
+		// The pull secret names its registries itself; no other gets a login of it.
+		if _, has := s.secrets.logins.For(ref.Registry + "/" + ref.Repository); has {
+			if err := credential.Check(&s.secrets.pull, credential.To(ref.Registry), nil); err != nil {
+				return step.ForError(err, lookAgain)
+			}
 		}
 	}
 

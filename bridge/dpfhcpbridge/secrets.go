@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
@@ -20,6 +21,8 @@ import (
 type secrets struct {
 	sshKeys []byte
 	logins  credentials.Docker
+	// pull is the pull secret without its content.
+	pull metav1.ObjectMeta
 	// version of the pull secret.
 	version string
 }
@@ -47,7 +50,7 @@ func secretsValid(ctx context.Context, s *scope) step.Result {
 		return unreadable(pull, v1alpha1.PullSecretKey, err)
 	}
 
-	s.secrets.version = string(pull.UID) + "/" + pull.ResourceVersion
+	s.secrets.pull, s.secrets.version = pull.ObjectMeta, string(pull.UID)+"/"+pull.ResourceVersion
 
 	return step.Done().WithReason(v1alpha1.ReasonValid, "both Secrets are there and can be read")
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/hosts/machine"
 	"github.com/hyperfleet/hyperfleet/hosts/plan"
 	linuxplan "github.com/hyperfleet/hyperfleet/hosts/plan/linux"
+	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
@@ -89,14 +90,20 @@ func (k *Kind) Provision(_ context.Context, host machine.Object) step.Result {
 func (k *Kind) Access(ctx context.Context, secrets machine.Secrets, host machine.Object) (machine.Access, error) {
 	m := linuxOf(host)
 
-	key, err := secrets.Secret(ctx, m.Namespace, m.Spec.SSHKeySecretRef)
+	address := addressOf(m)
+
+	key, err := secrets.Secret(ctx, m.Namespace, m.Spec.SSHKeySecretRef, credential.To(address))
 	if err != nil {
 		return machine.Access{}, err
 	}
 
 	return machine.Access{
-		Address: net.JoinHostPort(m.Spec.Address, strconv.Itoa(int(m.Spec.Port))), User: m.Spec.User, PrivateKey: key,
+		Address: address, User: m.Spec.User, PrivateKey: key,
 	}, nil
+}
+
+func addressOf(m *v1alpha1.LinuxMachine) string {
+	return net.JoinHostPort(m.Spec.Address, strconv.Itoa(int(m.Spec.Port)))
 }
 
 // HostKey is the one that the user knows.
@@ -113,13 +120,16 @@ func (k *Kind) Plan(ctx context.Context, secrets machine.Secrets, host machine.O
 	cfg := k.fleet
 	cfg.NodeName = m.Name
 
+	// It is pushed to the host, which is as much as sent.
+	to := credential.To(addressOf(m))
+
 	var err error
-	if cfg.Kubeconfig, err = secrets.Secret(ctx, m.Namespace, m.Spec.KubeconfigSecretRef); err != nil {
+	if cfg.Kubeconfig, err = secrets.Secret(ctx, m.Namespace, m.Spec.KubeconfigSecretRef, to); err != nil {
 		return plan.Plan{}, err
 	}
 
 	if ref := m.Spec.TailscaleAuthKeySecretRef; cfg.Tailnet && ref != nil {
-		if cfg.TailscaleAuthKey, err = secrets.Secret(ctx, m.Namespace, *ref); err != nil {
+		if cfg.TailscaleAuthKey, err = secrets.Secret(ctx, m.Namespace, *ref, to); err != nil {
 			return plan.Plan{}, err
 		}
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/hosts/plan"
 	macplan "github.com/hyperfleet/hyperfleet/hosts/plan/mac"
 	"github.com/hyperfleet/hyperfleet/hosts/scaleway"
+	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 )
@@ -110,11 +111,6 @@ const ourPrefix = "hf-"
 func (k *Kind) Access(ctx context.Context, secrets machine.Secrets, host machine.Object) (machine.Access, error) {
 	mac := macOf(host)
 
-	key, err := secrets.Secret(ctx, mac.Namespace, mac.Spec.SSHKeySecretRef)
-	if err != nil {
-		return machine.Access{}, err
-	}
-
 	api, err := k.api(ctx, mac)
 	if err != nil {
 		return machine.Access{}, err
@@ -137,10 +133,14 @@ func (k *Kind) Access(ctx context.Context, secrets machine.Secrets, host machine
 			"server %s has no address or no user (yet): it is %s", server.ID, server.Status)
 	}
 
-	return machine.Access{
-		Address: net.JoinHostPort(server.IP, strconv.Itoa(int(mac.Spec.SSHPort))), User: server.SSHUser,
-		PrivateKey: key, Password: server.Password,
-	}, nil
+	address := net.JoinHostPort(server.IP, strconv.Itoa(int(mac.Spec.SSHPort)))
+
+	key, err := secrets.Secret(ctx, mac.Namespace, mac.Spec.SSHKeySecretRef, credential.To(address))
+	if err != nil {
+		return machine.Access{}, err
+	}
+
+	return machine.Access{Address: address, User: server.SSHUser, PrivateKey: key, Password: server.Password}, nil
 }
 
 // HostKey is not known beforehand: a Mac is ordered, and Scaleway's API does not tell its key.
@@ -168,13 +168,16 @@ func (k *Kind) Plan(
 		cfg.VMCachePNVLAN = int(mac.Spec.PrivateNetworkVLAN)
 	}
 
+	// It is pushed to the host, which is as much as sent.
+	to := credential.To(access.Address)
+
 	var err error
-	if cfg.Kubeconfig, err = secrets.Secret(ctx, mac.Namespace, mac.Spec.KubeconfigSecretRef); err != nil {
+	if cfg.Kubeconfig, err = secrets.Secret(ctx, mac.Namespace, mac.Spec.KubeconfigSecretRef, to); err != nil {
 		return plan.Plan{}, err
 	}
 
 	if ref := mac.Spec.TailscaleAuthKeySecretRef; cfg.Tailnet && ref != nil {
-		if cfg.TailscaleAuthKey, err = secrets.Secret(ctx, mac.Namespace, *ref); err != nil {
+		if cfg.TailscaleAuthKey, err = secrets.Secret(ctx, mac.Namespace, *ref, to); err != nil {
 			return plan.Plan{}, err
 		}
 	}
@@ -202,10 +205,20 @@ func firstSet(a, b int32) int32 {
 
 // api gives a client with the machine's API key.
 func (k *Kind) api(ctx context.Context, mac *v1alpha1.ScalewayAppleSiliconMachine) (*scaleway.Client, error) {
+	var to credential.Sent
+
 	read := func(key string) (log.Secret, error) {
 		return k.Secrets.Secret(ctx, mac.Namespace,
-			v1alpha1.LocalSecretKeySelector{Name: mac.Spec.CredentialsSecretRef.Name, Key: key})
+			v1alpha1.LocalSecretKeySelector{Name: mac.Spec.CredentialsSecretRef.Name, Key: key}, to)
 	}
+
+	endpoint, err := read(v1alpha1.ScalewayAPIURL)
+	if err != nil && errclass.Of(err) != errclass.Configuration { // the key may be left away
+		return nil, err
+	}
+
+	// Whoever wrote the Secret wrote the endpoint that is in it.
+	to = credential.ToURL(cmp.Or(endpoint.Reveal(), scaleway.Endpoint))
 
 	access, err := read(v1alpha1.ScalewayAccessKey)
 	if err != nil {
@@ -219,11 +232,6 @@ func (k *Kind) api(ctx context.Context, mac *v1alpha1.ScalewayAppleSiliconMachin
 
 	project, err := read(v1alpha1.ScalewayProjectID)
 	if err != nil {
-		return nil, err
-	}
-
-	endpoint, err := read(v1alpha1.ScalewayAPIURL)
-	if err != nil && errclass.Of(err) != errclass.Configuration { // the key may be left away
 		return nil, err
 	}
 
@@ -242,7 +250,8 @@ func (k *Kind) api(ctx context.Context, mac *v1alpha1.ScalewayAppleSiliconMachin
 func (k *Kind) publicKey(ctx context.Context, mac *v1alpha1.ScalewayAppleSiliconMachine) (string, error) {
 	ref := mac.Spec.SSHKeySecretRef
 
-	key, err := k.Secrets.Secret(ctx, mac.Namespace, ref)
+	// It is read for its public half.
+	key, err := k.Secrets.Secret(ctx, mac.Namespace, ref, credential.Sent{})
 	if err != nil {
 		return "", err
 	}

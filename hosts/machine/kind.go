@@ -10,6 +10,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hosts/plan"
+	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
@@ -71,9 +72,10 @@ type Life interface {
 
 // Secrets reads values that are kept in Secrets.
 type Secrets interface {
-	// Secret reads one key of a Secret in a namespace. Errors are of class Configuration and
-	// name the Secret and the fix, except where the API server did not answer.
-	Secret(ctx context.Context, namespace string, ref v1alpha1.LocalSecretKeySelector) (log.Secret, error)
+	// Secret reads one key of a Secret in a namespace, if it may be sent there. Errors are of
+	// class Configuration and name the Secret and the fix, except where the API server did
+	// not answer.
+	Secret(ctx context.Context, namespace string, ref v1alpha1.LocalSecretKeySelector, to credential.Sent) (log.Secret, error)
 }
 
 // Access is how a host is reached.

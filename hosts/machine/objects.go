@@ -16,6 +16,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hosts/plan"
+	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 )
@@ -69,7 +70,9 @@ type KubeSecrets struct {
 }
 
 // Secret reads one key.
-func (k KubeSecrets) Secret(ctx context.Context, namespace string, ref v1alpha1.LocalSecretKeySelector) (log.Secret, error) {
+func (k KubeSecrets) Secret(
+	ctx context.Context, namespace string, ref v1alpha1.LocalSecretKeySelector, to credential.Sent,
+) (log.Secret, error) {
 	key := types.NamespacedName{Namespace: namespace, Name: ref.Name}
 
 	var secret corev1.Secret
@@ -85,6 +88,10 @@ func (k KubeSecrets) Secret(ctx context.Context, namespace string, ref v1alpha1.
 			"read secret %s: the operator may not: give its service account `get` on secrets in namespace %s", key, namespace)
 	case err != nil:
 		return log.Secret{}, errclass.New(errclass.Transient, "SecretUnavailable", "read secret %s: %w", key, err)
+	}
+
+	if err := credential.Check(&secret, to, nil); err != nil {
+		return log.Secret{}, err
 	}
 
 	value := secret.Data[ref.Key]

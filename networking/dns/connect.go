@@ -17,6 +17,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
@@ -25,9 +26,9 @@ import (
 // defaultTTL is for providers that are not defaulted by an API server.
 const defaultTTL = 300 * time.Second
 
-// ReadSecret gives the value that a reference of a HypervisorCluster points to. Its errors
-// have a class and hold no secret.
-type ReadSecret func(context.Context, v1alpha1.SecretKeySelector) (string, error)
+// ReadSecret gives the value that a reference of a HypervisorCluster points to, if its Secret
+// may be sent there. Its errors have a class and hold no secret.
+type ReadSecret func(context.Context, v1alpha1.SecretKeySelector, credential.Sent) (string, error)
 
 // Services holds the connection to each HypervisorCluster's DNS service. The fields are
 // not changed once it is in use; it is safe for concurrent use.
@@ -122,9 +123,11 @@ func zonesOf(settings *v1alpha1.HypervisorDNS) []string {
 
 func (s *Services) credentials(ctx context.Context, provider v1alpha1.DNSProvider) (map[string]string, error) {
 	values := map[string]string{}
+	// An administrator wrote both the credentials and the server.
+	to := credential.To(serverOf(provider))
 
 	for _, name := range slices.Sorted(maps.Keys(provider.Credentials)) {
-		value, err := s.Secret(ctx, provider.Credentials[name].SecretKeyRef)
+		value, err := s.Secret(ctx, provider.Credentials[name].SecretKeyRef, to)
 		if err != nil {
 			return nil, fmt.Errorf("read credential %s: %w", name, err)
 		}
@@ -133,6 +136,18 @@ func (s *Services) credentials(ctx context.Context, provider v1alpha1.DNSProvide
 	}
 
 	return values, nil
+}
+
+// serverOf is the server that a service's API is at.
+func serverOf(provider v1alpha1.DNSProvider) string {
+	switch provider.Type {
+	case "route53":
+		return "route53.amazonaws.com"
+	case "cloudflare":
+		return "api.cloudflare.com"
+	default:
+		return provider.Server
+	}
 }
 
 // client gives the cluster's client, made anew if what it is made of has changed.

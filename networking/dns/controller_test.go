@@ -16,9 +16,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/credential"
 	dnstest "github.com/hyperfleet/hyperfleet/test/dns"
 )
 
@@ -355,6 +357,37 @@ func TestAWrongKeyIsFixed(t *testing.T) {
 	s.says(claim, metav1.ConditionTrue, ReasonRegistered)
 	s.remove(claim)
 	s.empty()
+}
+
+// A Secret that names other servers is not used with the one beside it.
+func TestTheSecretNamesItsServer(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t)
+	s.secret(dnstest.KeyName, s.Key)
+	s.allow("dns.example.com:53")
+
+	claim := s.claim(s.space, "vm1", "192.0.2.7")
+
+	got := s.says(claim, metav1.ConditionFalse, credential.ReasonServerNotAllowed)
+	if want := v1alpha1.AnnotationAllowedServers + "=" + s.Addr; !strings.Contains(got.Message, want) {
+		t.Errorf("the message does not say %q: %s", want, got.Message)
+	}
+
+	s.hasRecords(map[string][]string{})
+	s.allow(s.Addr)
+	s.says(claim, metav1.ConditionTrue, ReasonRegistered)
+	s.remove(claim)
+	s.empty()
+}
+
+// allow has the Secret name its servers.
+func (s *site) allow(servers string) {
+	s.t.Helper()
+
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: s.name, Namespace: operatorSpace}}
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, v1alpha1.AnnotationAllowedServers, servers)
+	s.must(env.Client.Patch(s.t.Context(), secret, client.RawPatch(types.MergePatchType, patch)))
 }
 
 func TestRegistrationIsSwitchedOff(t *testing.T) {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
@@ -92,11 +93,13 @@ func operate(t *testing.T) {
 }
 
 func readSecret(reader client.Reader) ReadSecret {
-	return func(ctx context.Context, sel v1alpha1.SecretKeySelector) (string, error) {
+	return func(ctx context.Context, sel v1alpha1.SecretKeySelector, to credential.Sent) (string, error) {
 		var secret corev1.Secret
-		err := reader.Get(ctx, client.ObjectKey{Namespace: operatorSpace, Name: sel.Name}, &secret)
+		if err := reader.Get(ctx, client.ObjectKey{Namespace: operatorSpace, Name: sel.Name}, &secret); err != nil {
+			return "", err
+		}
 
-		return string(secret.Data[sel.Key]), err
+		return string(secret.Data[sel.Key]), credential.Check(&secret, to, nil)
 	}
 }
 
@@ -117,7 +120,8 @@ func TestSecretsOfTheGuide(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		if got, err := readSecret(as)(t.Context(), v1alpha1.SecretKeySelector{Name: name, Key: "key"}); err != nil || got != "value" {
+		got, err := readSecret(as)(t.Context(), v1alpha1.SecretKeySelector{Name: name, Key: "key"}, credential.Sent{})
+		if err != nil || got != "value" {
 			t.Errorf("%s: %q, %v", name, got, err)
 		}
 	}

@@ -9,13 +9,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"net/url"
 	"sync"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 )
 
 // Clusters keeps one connection per HypervisorCluster. It is safe for concurrent use.
@@ -152,9 +151,8 @@ func (c *Clusters) read(ctx context.Context, spec *v1alpha1.HypervisorClusterSpe
 		{spec.Credentials.ClientKey, &out.ClientKey},
 	}
 
-	// An administrator wrote the endpoint. A kubeconfig has its server in itself.
-	to := Sent{Servers: serversOf(spec.Endpoint)}
-	to.Usual = to.Servers
+	// An administrator wrote the endpoint.
+	to := credential.ToURL(spec.Endpoint)
 
 	for _, field := range fields {
 		value, err := c.Secrets.source(ctx, field.from, "", to)
@@ -166,7 +164,7 @@ func (c *Clusters) read(ctx context.Context, spec *v1alpha1.HypervisorClusterSpe
 	}
 
 	if spec.KubeVirt != nil && spec.KubeVirt.KubeconfigSecretRef != nil {
-		value, err := c.Secrets.Value(ctx, *spec.KubeVirt.KubeconfigSecretRef, "")
+		value, err := c.Secrets.Kubeconfig(ctx, *spec.KubeVirt.KubeconfigSecretRef, "")
 		if err != nil {
 			return clusterSecrets{}, err
 		}
@@ -175,15 +173,6 @@ func (c *Clusters) read(ctx context.Context, spec *v1alpha1.HypervisorClusterSpe
 	}
 
 	return out, nil
-}
-
-func serversOf(endpoint string) []string {
-	parsed, err := url.Parse(endpoint)
-	if err != nil || parsed.Host == "" {
-		return nil
-	}
-
-	return []string{httpbound.Server(parsed)}
 }
 
 // digestOf fingerprints settings and secrets together. Only the digest is kept.

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 )
@@ -28,15 +29,6 @@ type Secrets struct {
 	Reach *httpbound.Reach
 }
 
-// Sent is where a value goes.
-type Sent struct {
-	// Servers that it is sent to, as httpbound.Server names them.
-	Servers []string
-	// Usual are those of them that a Secret may be sent to which says nothing: a platform's
-	// public ones, or what the same object names that an administrator made.
-	Usual []string
-}
-
 // Value reads the value that sel picks for an object in the namespace from, which is sent to
 // nobody; an object without a namespace reads as the operator. A missing optional value is
 // empty.
@@ -44,11 +36,22 @@ type Sent struct {
 // Errors are of class Configuration and name the Secret and the fix, except where the
 // API server did not answer. They never hold a value.
 func (s *Secrets) Value(ctx context.Context, sel v1alpha1.SecretKeySelector, from string) (string, error) {
-	return s.ValueFor(ctx, sel, from, Sent{})
+	return s.ValueFor(ctx, sel, from, credential.Sent{})
 }
 
 // ValueFor is Value for a value that is sent to servers, if the Secret allows it.
-func (s *Secrets) ValueFor(ctx context.Context, sel v1alpha1.SecretKeySelector, from string, to Sent) (string, error) {
+func (s *Secrets) ValueFor(ctx context.Context, sel v1alpha1.SecretKeySelector, from string, to credential.Sent) (string, error) {
+	return s.read(ctx, sel, from, func([]byte) credential.Sent { return to })
+}
+
+// Kubeconfig is Value for a kubeconfig, which says itself where it is sent to.
+func (s *Secrets) Kubeconfig(ctx context.Context, sel v1alpha1.SecretKeySelector, from string) (string, error) {
+	return s.read(ctx, sel, from, credential.ToKubeconfig)
+}
+
+func (s *Secrets) read(
+	ctx context.Context, sel v1alpha1.SecretKeySelector, from string, to func(value []byte) credential.Sent,
+) (string, error) {
 	reader := from
 	if reader == "" {
 		reader = s.OperatorNamespace
@@ -85,11 +88,11 @@ func (s *Secrets) ValueFor(ctx context.Context, sel v1alpha1.SecretKeySelector, 
 			key, reader, v1alpha1.AnnotationAllowedNamespaces, reader)
 	}
 
-	if err := s.mayBeSent(&secret, to); err != nil {
+	value, ok := secret.Data[sel.Key]
+	if err := credential.Check(&secret, to(value), s.Reach); err != nil {
 		return "", err
 	}
 
-	value, ok := secret.Data[sel.Key]
 	if !ok && !optional {
 		return "", errclass.New(errclass.Configuration, "SecretKeyNotFound",
 			"read secret %s: it has no key %q", key, sel.Key)
@@ -99,7 +102,7 @@ func (s *Secrets) ValueFor(ctx context.Context, sel v1alpha1.SecretKeySelector, 
 }
 
 // source reads an optional SecretValueSource; nil is empty.
-func (s *Secrets) source(ctx context.Context, src *v1alpha1.SecretValueSource, from string, to Sent) (string, error) {
+func (s *Secrets) source(ctx context.Context, src *v1alpha1.SecretValueSource, from string, to credential.Sent) (string, error) {
 	if src == nil {
 		return "", nil
 	}
@@ -116,30 +119,3 @@ func allows(secret *corev1.Secret, namespace string) bool {
 		return a == "*" || (a != "" && a == namespace)
 	})
 }
-
-// mayBeSent goes by the Secret's own list, which is its owner's word, and else by the usual
-// servers and those that an administrator listed.
-func (s *Secrets) mayBeSent(secret *corev1.Secret, to Sent) error {
-	list, own := secret.Annotations[v1alpha1.AnnotationAllowedServers]
-
-	for _, server := range to.Servers {
-		allowed := slices.Contains(to.Usual, server) || s.Reach.Lists(server)
-		fix := ", or list the server in runners.platformURLs of the operator's configuration"
-
-		if own {
-			allowed = slices.ContainsFunc(strings.Split(list, ","), func(a string) bool { return httpbound.CanonicalServer(a) == server })
-			fix = ""
-		}
-
-		if !allowed {
-			return errclass.New(errclass.Configuration, ReasonServerNotAllowed,
-				"send secret %s/%s to %s: the secret does not allow it: annotate it %s=%s%s",
-				secret.Namespace, secret.Name, server, v1alpha1.AnnotationAllowedServers, server, fix)
-		}
-	}
-
-	return nil
-}
-
-// ReasonServerNotAllowed is the reason of an error of ValueFor.
-const ReasonServerNotAllowed = "ServerNotAllowed"

@@ -18,6 +18,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
@@ -180,7 +181,7 @@ func (w *Workloads) config(
 		source := runner.Secrets[name]
 
 		value, err := w.Secrets.source(ctx, &source, template.Namespace,
-			Sent{Servers: runner.Servers, Usual: w.Platforms[runner.Platform].Traits().Servers})
+			credential.Sent{Servers: runner.Servers, Usual: w.Platforms[runner.Platform].Traits().Servers})
 		if err != nil {
 			return workload.Config{}, err
 		}

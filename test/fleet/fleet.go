@@ -39,6 +39,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/hypervisor/proxmox"
 	"github.com/hyperfleet/hyperfleet/identity"
+	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/networking"
 	"github.com/hyperfleet/hyperfleet/runners"
@@ -445,7 +446,9 @@ func (f *Fleet) networking(ctx context.Context, beside ctrl.Manager, logger *slo
 	area := &networking.Area{
 		Config: config.Default().Networking, Registry: f.Registry, Clock: clock.RealClock{}, Log: logger,
 		OperatorUID: f.OperatorUID,
-		Secret:      func(context.Context, v1alpha1.SecretKeySelector) (string, error) { return "", errNoSecret },
+		Secret: func(context.Context, v1alpha1.SecretKeySelector, credential.Sent) (string, error) {
+			return "", errNoSecret
+		},
 	}
 
 	return area.Setup(ctx, mgr) //nolint:wrapcheck // the caller does

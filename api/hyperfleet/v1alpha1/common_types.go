@@ -53,8 +53,9 @@ const (
 	// whose objects may read it; "*" allows all.
 	AnnotationAllowedNamespaces = "hyperfleet.io/allowed-namespaces"
 	// AnnotationAllowedServers on a Secret lists, comma separated, the servers that its values
-	// may be sent to, as host or host:port. Without it these are the platform's public ones,
-	// those of the operator's configuration, and what a HypervisorCluster itself names.
+	// may be sent to, as host or host:port (443 is left out). Without it these are the
+	// platform's public ones, those of the operator's configuration, and what the Secret's
+	// owner named beside it: a HypervisorCluster's endpoint, a host of the same namespace.
 	AnnotationAllowedServers = "hyperfleet.io/allowed-servers"
 	// AnnotationRemoveOrphans on a HypervisorCluster, "true", lets machines go that have no
 	// MachineClaim and are so many that they are held for a person to look at.

@@ -23,6 +23,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/hosts/plan"
 	"github.com/hyperfleet/hyperfleet/hosts/push"
 	"github.com/hyperfleet/hyperfleet/hosts/ssh"
+	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 )
 
@@ -63,7 +64,7 @@ const leftOut = "left out"
 type noSecrets struct{}
 
 // Secret gives something that is none.
-func (noSecrets) Secret(context.Context, string, infrav1.LocalSecretKeySelector) (log.Secret, error) {
+func (noSecrets) Secret(context.Context, string, infrav1.LocalSecretKeySelector, credential.Sent) (log.Secret, error) {
 	return log.NewSecret(leftOut), nil
 }
 

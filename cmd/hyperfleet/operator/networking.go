@@ -16,6 +16,7 @@ import (
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/networking"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 )
@@ -35,8 +36,8 @@ func networkingArea(
 		Config: cfg.Networking, Registry: ctrlmetrics.Registry, Clock: clock.RealClock{}, Log: logger,
 		OperatorUID: operatorUID, Calls: transports.calls,
 		// A HypervisorCluster has no namespace: its Secrets are read as the operator.
-		Secret: func(ctx context.Context, sel v1alpha1.SecretKeySelector) (string, error) {
-			return secrets.Value(ctx, sel, "")
+		Secret: func(ctx context.Context, sel v1alpha1.SecretKeySelector, to credential.Sent) (string, error) {
+			return secrets.ValueFor(ctx, sel, "", to)
 		},
 	}
 	if err := area.Setup(ctx, mgr); err != nil {

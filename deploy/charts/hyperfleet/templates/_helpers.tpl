@@ -9,7 +9,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- end }}
 
 {{- define "hyperfleet.files" -}}
-runners: [files/base/serviceaccount.yaml, files/base/rolebinding.yaml, files/base/configmap.yaml, files/base/deployment.yaml, files/base/poddisruptionbudget.yaml, files/base/service.yaml, files/base/networkpolicy.yaml]
+runners: [files/base/serviceaccount.yaml, files/base/rolebinding.yaml, files/base/tenancy.yaml, files/base/configmap.yaml, files/base/deployment.yaml, files/base/poddisruptionbudget.yaml, files/base/service.yaml, files/base/networkpolicy.yaml]
 networking: [files/base/networking.yaml]
 hosts: [files/base/hosts.yaml]
 bridge: [files/bridge/bridge.yaml]

@@ -1,15 +1,17 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package connect
+package credential_test
 
 import (
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 )
@@ -48,9 +50,34 @@ func TestSecretsAreSentWhereTheyAllowIt(t *testing.T) {
 			secret.Annotations = map[string]string{v1alpha1.AnnotationAllowedServers: *tt.list}
 		}
 
-		err := (&Secrets{Reach: reach}).mayBeSent(secret, Sent{Servers: tt.servers, Usual: []string{public}})
-		if (err == nil) != tt.allowed || err != nil && errclass.Reason(err, "") != ReasonServerNotAllowed {
+		err := credential.Check(secret, credential.Sent{Servers: tt.servers, Usual: []string{public}}, reach)
+		if (err == nil) != tt.allowed || err != nil && errclass.Reason(err, "") != credential.ReasonServerNotAllowed {
 			t.Errorf("%s: error %v, want allowed %v", name, err, tt.allowed)
+		}
+	}
+}
+
+func TestServersThatSecretsAreSentTo(t *testing.T) {
+	t.Parallel()
+
+	const kubeconfig = `{apiVersion: v1, kind: Config, current-context: b,
+contexts: [{name: a, context: {cluster: a}}, {name: b, context: {cluster: b}}],
+clusters: [{name: a, cluster: {server: "https://a.example.com"}}, {name: b, cluster: {server: "https://B.example.com:6443"}}]}`
+
+	for name, tt := range map[string]struct {
+		to   credential.Sent
+		want []string
+	}{
+		"nobody":                 {credential.To(""), nil},
+		"an address and a port":  {credential.To("192.0.2.1:22"), []string{"192.0.2.1:22"}},
+		"a URL":                  {credential.ToURL("https://PVE.example.com/api2/json"), []string{"pve.example.com"}},
+		"no URL":                 {credential.ToURL("pve"), nil},
+		"the current context":    {credential.ToKubeconfig([]byte(kubeconfig)), []string{"b.example.com:6443"}},
+		"no kubeconfig":          {credential.ToKubeconfig([]byte("{")), nil},
+		"a kubeconfig of no use": {credential.ToKubeconfig([]byte("{}")), nil},
+	} {
+		if !slices.Equal(tt.to.Servers, tt.want) || !slices.Equal(tt.to.Usual, tt.want) {
+			t.Errorf("%s: %+v, want %v", name, tt.to, tt.want)
 		}
 	}
 }
