@@ -193,6 +193,8 @@ const (
 	reasonQuorum      = "NoQuorum"
 	reasonNoNode      = "NoNodeUsable"
 	reasonSilent      = "NodeUnreachable"
+	reasonNodeLost    = "NodeLost"
+	reasonNotOnNode   = "TemplateNotOnNode"
 )
 
 // errorWords are the texts of qemu-server, pve-storage and pve-cluster, in order: the

@@ -72,7 +72,7 @@ func (p *Provider) advance(ctx context.Context, spec hypervisor.MachineSpec, see
 	for range maxMoves {
 		state, err := p.move(ctx, m, spec, seed)
 		if err != nil {
-			return m.view(hypervisor.StateCreating, m.message), p.afterError(m, err)
+			return m.view(hypervisor.StateCreating, m.message), p.afterError(ctx, m, err)
 		}
 
 		if state != "" {
@@ -84,8 +84,14 @@ func (p *Provider) advance(ctx context.Context, spec hypervisor.MachineSpec, see
 }
 
 // afterError cleans up behind an error: an id of another's is given up, and a machine
-// that went away while it was made is looked for.
-func (p *Provider) afterError(m *machine, err error) error {
+// that went away while it was made, perhaps with its node, is looked for.
+func (p *Provider) afterError(ctx context.Context, m *machine, err error) error {
+	if m.phase > phaseReserved && !hypervisor.Is(err, hypervisor.IDTaken) && p.lost(ctx, m) {
+		p.invalidate(m)
+
+		return p.busy(m, reasonNodeLost, "node %s was removed from the cluster, and machine %d with it (%v)", m.node, m.id, err)
+	}
+
 	if hypervisor.Is(err, hypervisor.NotFound) && reasonIs(err, reasonGone) {
 		p.invalidate(m)
 
@@ -309,6 +315,10 @@ func (p *Provider) startClone(ctx context.Context, m *machine, spec hypervisor.M
 	}
 
 	params, template, gate, err := p.cloneParams(ctx, m, spec)
+	if reasonIs(err, reasonNotOnNode) {
+		return hypervisor.StateCreating, p.abandon(ctx, m, err.Error())
+	}
+
 	if err != nil {
 		return "", err
 	}
@@ -416,8 +426,8 @@ func (p *Provider) cloneParams(ctx context.Context, m *machine, spec hypervisor.
 	template, ok := templateFor(templates, m.node)
 	if !ok {
 		return nil, template, "", &hypervisor.Error{
-			Kind: hypervisor.Rejected, Reason: "TemplateNotFound",
-			Message: fmt.Sprintf("%s is no longer on node %s, which was chosen for machine %d", refText(spec.Template), m.node, m.id),
+			Kind: hypervisor.Rejected, Reason: reasonNotOnNode,
+			Message: fmt.Sprintf("%s is no longer there", refText(spec.Template)),
 		}
 	}
 

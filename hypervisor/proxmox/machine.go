@@ -99,6 +99,8 @@ type machine struct {
 	isoState isoState
 	isoTask  *task
 	volid    string
+	// isoAt is the node by which its ISO is reached; empty for that of the machine.
+	isoAt string
 	// iso is the built cloud-init ISO, kept until it is uploaded.
 	iso []byte
 
