@@ -86,7 +86,8 @@ func (p *Provider) advance(ctx context.Context, spec hypervisor.MachineSpec, see
 // afterError cleans up behind an error: an id of another's is given up, and a machine
 // that went away while it was made, perhaps with its node, is looked for.
 func (p *Provider) afterError(ctx context.Context, m *machine, err error) error {
-	if m.phase > phaseReserved && !hypervisor.Is(err, hypervisor.IDTaken) && p.lost(ctx, m) {
+	aside := hypervisor.Is(err, hypervisor.IDTaken) || hypervisor.Is(err, hypervisor.Busy)
+	if !aside && m.phase > phaseReserved && p.lost(ctx, m) {
 		p.invalidate(m)
 
 		return p.busy(m, reasonNodeLost, "node %s was removed from the cluster, and machine %d with it (%v)", m.node, m.id, err)

@@ -27,8 +27,8 @@ type stage struct {
 	reached func(pve.State, hypervisor.Machine) bool
 }
 
-// half is long enough to be met in.
-const half = 500 * time.Millisecond
+// aWhile is long enough to be met in, on a busy machine too.
+const aWhile = 2 * time.Second
 
 func stages() []stage {
 	task := func(kind string) func(pve.State, hypervisor.Machine) bool {
@@ -42,10 +42,10 @@ func stages() []stage {
 			name: "is placed", reached: func(pve.State, hypervisor.Machine) bool { return true },
 		},
 		{
-			name: "is cloned", slow: func(d *pve.Delays) { d.Clone = half }, reached: task("qmclone"),
+			name: "is cloned", slow: func(d *pve.Delays) { d.Clone = aWhile }, reached: task("qmclone"),
 		},
 		{
-			name: "waits for its ISO", slow: func(d *pve.Delays) { d.Upload = half },
+			name: "waits for its ISO", slow: func(d *pve.Delays) { d.Upload = aWhile },
 			reached: func(s pve.State, m hypervisor.Machine) bool { return m.Cloned && task("imgcopy")(s, m) },
 		},
 		{
@@ -59,7 +59,7 @@ func stages() []stage {
 			reached: func(_ pve.State, m hypervisor.Machine) bool { return m.State == hypervisor.StatePrepared },
 		},
 		{
-			name: "is being started", slow: func(d *pve.Delays) { d.Start = half }, reached: task("qmstart"),
+			name: "is being started", slow: func(d *pve.Delays) { d.Start = aWhile }, reached: task("qmstart"),
 		},
 		{
 			name:    "runs",
