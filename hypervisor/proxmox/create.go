@@ -17,6 +17,9 @@ const (
 	// maxVanished bounds how often a machine that is not where it was made is looked for anew
 	// without the caller being told.
 	maxVanished = 3
+	// maxDenials bounds how often that is done of one that its node alone denies: by the pauses of
+	// a claim half a minute.
+	maxDenials = 5
 	// maxMoves bounds the steps of one call of advance; there are fewer phases.
 	maxMoves = 12
 )
@@ -91,6 +94,13 @@ func (p *Provider) afterError(ctx context.Context, m *machine, err error) error 
 		p.invalidate(m)
 
 		return p.busy(m, reasonNodeLost, "node %s was removed from the cluster, and machine %d with it (%v)", m.node, m.id, err)
+	}
+
+	if m.denials < maxDenials && p.client.outdated(ctx, err, p.config.ResourcePool) {
+		m.denials++
+		p.invalidate(m)
+
+		return p.busy(m, reasonDenied, "node %s denies what is granted, as one does that has been away (%v)", m.node, err)
 	}
 
 	if hypervisor.Is(err, hypervisor.NotFound) && reasonIs(err, reasonGone) {

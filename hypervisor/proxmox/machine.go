@@ -94,6 +94,7 @@ type machine struct {
 	// invalidatedAt is since when it isn't known what is there.
 	invalidatedAt time.Time
 	vanished      int
+	denials       int
 	message       string
 
 	isoState isoState
