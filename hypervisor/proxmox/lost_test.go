@@ -68,6 +68,9 @@ func stages() []stage {
 	}
 }
 
+// find is what is found out of a machine whose node is lost.
+type find func(t *testing.T, p hypervisor.Provider, lost hypervisor.MachineSpec)
+
 // A node is removed from the cluster for good, and its machines with it, however far they are.
 // Those that ran are gone, those that did not are made elsewhere, and all can be removed; for the
 // process that made them and for a new one, and nothing waits for the node.
@@ -75,12 +78,12 @@ func TestNodeLost(t *testing.T) {
 	t.Parallel()
 
 	for _, at := range stages() {
-		finds := map[string]func(*testing.T, hypervisor.Provider, hypervisor.MachineSpec){"is removed": removed, "is made elsewhere": madeElsewhere}
+		finds := map[string]find{"is removed": removed, "is made elsewhere": madeElsewhere}
 		if at.name == "runs" {
-			finds = map[string]func(*testing.T, hypervisor.Provider, hypervisor.MachineSpec){"is removed": removed, "is gone": findGone}
+			finds = map[string]find{"is removed": removed, "is gone": findGone}
 		}
 
-		for what, find := range finds {
+		for what, check := range finds {
 			for _, restarted := range []bool{false, true} {
 				for _, shared := range []bool{false, true} {
 					name := fmt.Sprintf("a machine that %s %s, restarted %t, shared storage %t", at.name, what, restarted, shared)
@@ -88,7 +91,7 @@ func TestNodeLost(t *testing.T) {
 						t.Parallel()
 
 						p, lost := loseNode(t, at, restarted, shared)
-						find(t, p, lost)
+						check(t, p, lost)
 					})
 				}
 			}
