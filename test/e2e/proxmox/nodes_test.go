@@ -323,6 +323,22 @@ func (c *cluster) whole() {
 	}
 }
 
+// noticed waits until the operator knows that a node is offline, too: what it knows of nodes is up to
+// ten seconds old.
+func (c *cluster) noticed() {
+	c.T.Helper()
+	c.Eventually("the operator knowing that a node is offline", func() (bool, string) {
+		cluster := c.NewCluster()
+		if err := c.Client.Get(c.T.Context(), client.ObjectKeyFromObject(cluster), cluster); err != nil {
+			return false, err.Error()
+		}
+
+		online := int(cluster.Status.ConnectedNodes)
+
+		return online < len(c.site.Nodes()), fmt.Sprintf("%d nodes are online", online)
+	})
+}
+
 // trouble puts a node into trouble, and makes and removes machines meanwhile. Those of the claims
 // called NAME-early may be caught on the node; all others are made elsewhere. It gives the claim
 // of a machine of the node that was deleted, and waits for it.
@@ -346,6 +362,7 @@ func (c *cluster) trouble(name, node string, trouble realpve.Trouble, early int)
 	c.gone(there[0])
 	c.sayf("the machine of %s is removed", there[0])
 	c.site.Offline(c.T, node)
+	c.noticed()
 	c.make(name+"-late", 3)
 	c.run(name + "-late")
 
