@@ -193,6 +193,8 @@ const (
 	reasonQuorum      = "NoQuorum"
 	reasonNoNode      = "NoNodeUsable"
 	reasonSilent      = "NodeUnreachable"
+	reasonNodeLost    = "NodeLost"
+	reasonNotOnNode   = "TemplateNotOnNode"
 )
 
 // errorWords are the texts of qemu-server, pve-storage and pve-cluster, in order: the
@@ -372,7 +374,12 @@ func (c *client) permissionFix(reason string) string {
 		return fmt.Sprintf("Proxmox denies it to %s (%s)", c.who(), reason)
 	}
 
-	return c.missing(found[1], strings.FieldsFunc(found[2], func(r rune) bool { return r == '|' || r == ',' || r == ' ' }))
+	return c.missing(found[1], privilegesOf(found[2]))
+}
+
+// privilegesOf are those that a denial names.
+func privilegesOf(text string) []string {
+	return strings.FieldsFunc(text, func(r rune) bool { return r == '|' || r == ',' || r == ' ' })
 }
 
 // explain names the privileges that are missing where Proxmox names none, as it does

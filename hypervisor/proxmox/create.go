@@ -17,6 +17,9 @@ const (
 	// maxVanished bounds how often a machine that is not where it was made is looked for anew
 	// without the caller being told.
 	maxVanished = 3
+	// maxDenials bounds how often that is done of one that its node alone denies: by the pauses of
+	// a claim half a minute.
+	maxDenials = 5
 	// maxMoves bounds the steps of one call of advance; there are fewer phases.
 	maxMoves = 12
 )
@@ -72,7 +75,7 @@ func (p *Provider) advance(ctx context.Context, spec hypervisor.MachineSpec, see
 	for range maxMoves {
 		state, err := p.move(ctx, m, spec, seed)
 		if err != nil {
-			return m.view(hypervisor.StateCreating, m.message), p.afterError(m, err)
+			return m.view(hypervisor.StateCreating, m.message), p.afterError(ctx, m, err)
 		}
 
 		if state != "" {
@@ -84,8 +87,22 @@ func (p *Provider) advance(ctx context.Context, spec hypervisor.MachineSpec, see
 }
 
 // afterError cleans up behind an error: an id of another's is given up, and a machine
-// that went away while it was made is looked for.
-func (p *Provider) afterError(m *machine, err error) error {
+// that went away while it was made, perhaps with its node, is looked for.
+func (p *Provider) afterError(ctx context.Context, m *machine, err error) error {
+	aside := hypervisor.Is(err, hypervisor.IDTaken) || hypervisor.Is(err, hypervisor.Busy)
+	if !aside && m.phase > phaseReserved && p.lost(ctx, m) {
+		p.invalidate(m)
+
+		return p.busy(m, reasonNodeLost, "node %s was removed from the cluster, and machine %d with it (%v)", m.node, m.id, err)
+	}
+
+	if m.denials < maxDenials && p.client.outdated(ctx, err, p.config.ResourcePool) {
+		m.denials++
+		p.invalidate(m)
+
+		return p.busy(m, reasonDenied, "node %s denies what is granted, as one does that has been away (%v)", m.node, err)
+	}
+
 	if hypervisor.Is(err, hypervisor.NotFound) && reasonIs(err, reasonGone) {
 		p.invalidate(m)
 
@@ -309,6 +326,10 @@ func (p *Provider) startClone(ctx context.Context, m *machine, spec hypervisor.M
 	}
 
 	params, template, gate, err := p.cloneParams(ctx, m, spec)
+	if reasonIs(err, reasonNotOnNode) {
+		return hypervisor.StateCreating, p.abandon(ctx, m, err.Error())
+	}
+
 	if err != nil {
 		return "", err
 	}
@@ -416,8 +437,8 @@ func (p *Provider) cloneParams(ctx context.Context, m *machine, spec hypervisor.
 	template, ok := templateFor(templates, m.node)
 	if !ok {
 		return nil, template, "", &hypervisor.Error{
-			Kind: hypervisor.Rejected, Reason: "TemplateNotFound",
-			Message: fmt.Sprintf("%s is no longer on node %s, which was chosen for machine %d", refText(spec.Template), m.node, m.id),
+			Kind: hypervisor.Rejected, Reason: reasonNotOnNode,
+			Message: fmt.Sprintf("%s is no longer there", refText(spec.Template)),
 		}
 	}
 

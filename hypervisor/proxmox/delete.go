@@ -4,6 +4,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -362,7 +363,7 @@ func (p *Provider) deleteISO(ctx context.Context, m *machine) error {
 		return nil
 	}
 
-	upid, err := p.client.deleteVolume(ctx, m.node, m.volid)
+	upid, err := p.client.deleteVolume(ctx, cmp.Or(m.isoAt, m.node), m.volid)
 	if err != nil {
 		m.isoState = isoUnknown
 
@@ -402,7 +403,7 @@ func (p *Provider) findISO(ctx context.Context, m *machine) error {
 
 	for _, iso := range found {
 		if iso.uid == safeName(m.owner.UID) {
-			m.isoState, m.volid, m.node = isoReady, iso.volid, iso.node
+			m.isoState, m.volid, m.isoAt = isoReady, iso.volid, iso.node
 		}
 	}
 

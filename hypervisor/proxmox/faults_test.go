@@ -39,6 +39,7 @@ func TestTroubleThatPasses(t *testing.T) {
 		clone   = "/nodes/*/qemu/*/clone"
 		machine = "/nodes/*/qemu/1*"
 		config  = "/nodes/*/qemu/*/config"
+		own     = "/nodes/*/qemu/100000/config"
 		start   = "/nodes/*/qemu/*/status/start"
 		stop    = "/nodes/*/qemu/*/status/stop"
 		upload  = "/nodes/*/storage/*/upload"
@@ -75,6 +76,10 @@ func TestTroubleThatPasses(t *testing.T) {
 		{"config: reading ends with 597", pve.Fault{Kind: pve.FaultError, Path: config, Method: "GET", Status: 597, Reason: "TLS error"}},
 		{"config: reading ends with 598", pve.Fault{Kind: pve.FaultError, Path: config, Method: "GET", Status: 598, Reason: "read error"}},
 		{"config: reading ends with 599", pve.Fault{Kind: pve.FaultError, Path: config, Method: "GET", Status: 599, Reason: "Too many redirections"}},
+		{"config: a node that was away denies to read it", pve.Fault{Kind: pve.FaultError, Path: own, Method: "GET", Status: 403,
+			Reason: "Permission check failed (/vms/100000, VM.Audit)", Count: 3}},
+		{"config: a node that was away denies to write it", pve.Fault{Kind: pve.FaultError, Path: own, Method: "PUT", Status: 403,
+			Reason: "Permission check failed (/vms/100000, VM.Config.Options)"}},
 		{"start: answer is lost", pve.Fault{Kind: pve.FaultCutConnection, Path: start}},
 		{"start: end of the task is lost", pve.Fault{Kind: pve.FaultTaskLost, Path: start}},
 		{"start: worker is killed", pve.Fault{Kind: pve.FaultTaskError, Path: start}},

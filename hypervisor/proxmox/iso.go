@@ -7,10 +7,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/hyperfleet/hyperfleet/cloudinit"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
@@ -52,10 +54,11 @@ func (p *Provider) uploadISO(ctx context.Context, m *machine, spec hypervisor.Ma
 	name := p.id.isoName(m.owner.UID)
 	m.volid = storage.Storage + ":iso/" + name
 
-	upid, err := p.client.uploadISO(ctx, m.node, storage.Storage, name, m.iso)
+	upid, err := p.sendISO(ctx, m, storage, name)
 	if err != nil {
 		// Uploading anew replaces what may be there.
 		m.isoState = isoUnknown
+		p.blame(m, hypervisor.KindOf(err), err.Error())
 
 		return err
 	}
@@ -64,6 +67,35 @@ func (p *Provider) uploadISO(ctx context.Context, m *machine, spec hypervisor.Ma
 	m.isoTask = p.watch.add(upid, m.owner, nil)
 
 	return nil
+}
+
+// askedNode names the node that is connected, in any call (PVE::API2Tools, PVE::Storage).
+const askedNode = "localhost"
+
+// sendISO uploads the cloud-init ISO. What is for another node's storage the node that is asked
+// passes on by SSH; to one that is shared it has a way of its own.
+func (p *Provider) sendISO(ctx context.Context, m *machine, storage storageInfo, name string) (string, error) {
+	m.isoAt = ""
+
+	if storage.Shared {
+		upid, err := p.client.uploadISO(ctx, askedNode, storage.Storage, name, m.iso)
+		if answer, ok := errors.AsType[*APIError](err); !ok || !strings.Contains(answer.Reason, "is not available on node") {
+			m.isoAt = askedNode
+
+			return upid, err
+		}
+	}
+
+	upid, err := p.client.uploadISO(ctx, m.node, storage.Storage, name, m.iso)
+	if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return upid, err
+	}
+
+	return "", &hypervisor.Error{
+		Kind: hypervisor.UnknownOutcome, Reason: "UploadNotPassedOn", Err: err,
+		Message: fmt.Sprintf("upload the cloud-init ISO of machine %d: Proxmox passes it on to node %s by SSH, and gives up after "+
+			"5 s: make sure that the nodes reach each other by SSH in less, or take an isoStorage that is shared", m.id, m.node),
+	}
 }
 
 // uploadEnded takes the upload's result, if it has ended.

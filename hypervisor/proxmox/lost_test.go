@@ -4,6 +4,9 @@
 package proxmox_test
 
 import (
+	"context"
+	"fmt"
+	"net/http"
 	"slices"
 	"testing"
 	"time"
@@ -13,64 +16,151 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 )
 
-// A node is removed from the cluster for good, and its machines with it: they are gone, for the
+// stage is how far a machine is when its node is lost.
+type stage struct {
+	name string
+	// slow has the machine stay at the stage, and standby is that it is made without being started.
+	slow    func(*pve.Delays)
+	standby bool
+	// fault keeps it there.
+	fault   pve.Fault
+	reached func(pve.State, hypervisor.Machine) bool
+}
+
+// aWhile is long enough to be met in, on a busy machine too.
+const aWhile = 2 * time.Second
+
+func stages() []stage {
+	task := func(kind string) func(pve.State, hypervisor.Machine) bool {
+		return func(s pve.State, _ hypervisor.Machine) bool {
+			return slices.ContainsFunc(s.Tasks, func(t pve.TaskState) bool { return t.Type == kind && t.Exit == "" })
+		}
+	}
+
+	return []stage{
+		{
+			name: "is placed", reached: func(pve.State, hypervisor.Machine) bool { return true },
+		},
+		{
+			name: "is cloned", slow: func(d *pve.Delays) { d.Clone = aWhile }, reached: task("qmclone"),
+		},
+		{
+			name: "waits for its ISO", slow: func(d *pve.Delays) { d.Upload = aWhile },
+			reached: func(s pve.State, m hypervisor.Machine) bool { return m.Cloned && task("imgcopy")(s, m) },
+		},
+		{
+			name: "has no ISO", fault: pve.Fault{
+				Kind: pve.FaultError, Method: http.MethodPost, Path: "/nodes/*/storage/*/upload", Status: 500, Reason: "got timeout",
+			},
+			reached: func(_ pve.State, m hypervisor.Machine) bool { return m.Cloned },
+		},
+		{
+			name: "is held", standby: true,
+			reached: func(_ pve.State, m hypervisor.Machine) bool { return m.State == hypervisor.StatePrepared },
+		},
+		{
+			name: "is being started", slow: func(d *pve.Delays) { d.Start = aWhile }, reached: task("qmstart"),
+		},
+		{
+			name:    "runs",
+			reached: func(_ pve.State, m hypervisor.Machine) bool { return m.State == hypervisor.StateRunning },
+		},
+	}
+}
+
+// find is what is found out of a machine whose node is lost.
+type find func(t *testing.T, p hypervisor.Provider, lost hypervisor.MachineSpec)
+
+// A node is removed from the cluster for good, and its machines with it, however far they are.
+// Those that ran are gone, those that did not are made elsewhere, and all can be removed; for the
 // process that made them and for a new one, and nothing waits for the node.
 func TestNodeLost(t *testing.T) {
 	t.Parallel()
 
-	for _, row := range []struct {
-		name string
-		// restarted: a new process finds out.
-		restarted bool
-		// cloning: the machine's clone runs; else the machine does.
-		cloning bool
-		find    func(*testing.T, hypervisor.Provider, hypervisor.MachineSpec)
-	}{
-		{name: "a running machine is gone", find: findGone},
-		{name: "a running machine is gone after a restart", restarted: true, find: findGone},
-		{name: "a running machine is removed", find: removed},
-		{name: "a running machine is removed after a restart", restarted: true, find: removed},
-		{name: "a machine that is cloned is removed", cloning: true, find: removed},
-		{name: "a machine that is cloned is removed after a restart", restarted: true, cloning: true, find: removed},
-		{name: "a machine that is cloned is made elsewhere", cloning: true, find: madeElsewhere},
-		{name: "a machine that is cloned is made elsewhere after a restart", restarted: true, cloning: true, find: madeElsewhere},
-	} {
-		t.Run(row.name, func(t *testing.T) {
-			t.Parallel()
+	for _, at := range stages() {
+		finds := map[string]find{"is removed": removed, "is made elsewhere": madeElsewhere}
+		if at.name == "runs" {
+			finds = map[string]find{"is removed": removed, "is gone": findGone}
+		}
 
-			m := fastModel()
-			m.Outage = pve.Outage{}
+		for what, check := range finds {
+			for _, restarted := range []bool{false, true} {
+				for _, shared := range []bool{false, true} {
+					name := fmt.Sprintf("a machine that %s %s, restarted %t, shared storage %t", at.name, what, restarted, shared)
+					t.Run(name, func(t *testing.T) {
+						t.Parallel()
 
-			if row.cloning {
-				m.Delays.Clone = 500 * time.Millisecond
-			}
-
-			s := pvetest.New(t, m)
-			p := connect(t, s, fast(t))
-			want := spec(1)
-
-			for {
-				made, err := further(t.Context(), p, &want)
-				if err != nil && !transient(err) {
-					t.Fatal(err)
+						p, lost := loseNode(t, at, restarted, shared)
+						check(t, p, lost)
+					})
 				}
-
-				if made.State == hypervisor.StateRunning || row.cloning && len(s.Snapshot().Made()) > 0 {
-					break
-				}
-
-				time.Sleep(pause)
 			}
-
-			s.AddFault(pve.Fault{Kind: pve.FaultNodeLost, Node: want.Node})
-
-			if row.restarted {
-				p = connect(t, s, fast(t))
-			}
-
-			row.find(t, p, want)
-		})
+		}
 	}
+}
+
+// loseNode has the node of a machine lost when that has reached a stage, and gives who finds out:
+// a new process, where it was restarted.
+func loseNode(t *testing.T, at stage, restarted, shared bool) (hypervisor.Provider, hypervisor.MachineSpec) {
+	t.Helper()
+
+	m := fastModel()
+	if shared {
+		m = m.WithSharedStorage()
+	}
+
+	if at.slow != nil {
+		at.slow(&m.Delays)
+	}
+
+	s := pvetest.New(t, m)
+	p := connect(t, s, fast(t))
+
+	if at.fault.Kind != "" {
+		s.AddFault(at.fault)
+	}
+
+	// The first node is the one that is asked, and has the template where that is shared.
+	var want hypervisor.MachineSpec
+
+	for n := 1; want.Node == "" || want.Node == m.Nodes[0].Name; n++ {
+		want = spec(n)
+		want.Standby = at.standby
+
+		if _, err := further(t.Context(), p, &want); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	for deadline := time.Now().Add(patience); ; time.Sleep(pause / 4) {
+		var made hypervisor.Machine
+
+		if at.name != "is placed" {
+			var err error
+			if made, err = further(t.Context(), p, &want); err != nil && !transient(err) {
+				t.Fatal(err)
+			}
+		}
+
+		if at.reached(s.Snapshot(), made) {
+			break
+		}
+
+		if time.Now().After(deadline) {
+			t.Fatalf("it never %s: %+v", at.name, made)
+		}
+	}
+
+	s.ClearFaults()
+	s.AddFault(pve.Fault{Kind: pve.FaultNodeLost, Node: want.Node})
+
+	want.Standby = false
+
+	if restarted {
+		p = connect(t, s, fast(t))
+	}
+
+	return p, want
 }
 
 // findGone waits until the machine is called gone.
@@ -94,12 +184,45 @@ func removed(t *testing.T, p hypervisor.Provider, lost hypervisor.MachineSpec) {
 	remove(t, p, refOf(lost))
 }
 
+// madeElsewhere makes the machine, and makes sure that few of the tries count as such.
 func madeElsewhere(t *testing.T, p hypervisor.Provider, lost hypervisor.MachineSpec) {
 	t.Helper()
 
-	if m := create(t, p, lost); m.Node == lost.Node {
+	counted := &counting{Provider: p}
+
+	if m := create(t, counted, lost); m.Node == lost.Node {
 		t.Errorf("it runs on node %s, which is lost", m.Node)
 	}
+
+	if len(counted.failures) > mostFailures {
+		t.Errorf("%d tries that count: %q", len(counted.failures), counted.failures)
+	}
+}
+
+// mostFailures are the tries that may count: a claim has eight.
+const mostFailures = 2
+
+// counting counts the tries that count.
+type counting struct {
+	hypervisor.Provider
+
+	failures []string
+}
+
+// Start makes the machine.
+func (c *counting) Start(ctx context.Context, spec hypervisor.MachineSpec, seed func(context.Context) (hypervisor.Seed, error),
+) (hypervisor.Machine, error) {
+	m, err := c.Provider.Start(ctx, spec, seed)
+
+	switch hypervisor.KindOf(err) {
+	case hypervisor.Busy, hypervisor.Unavailable, hypervisor.IDTaken:
+	default:
+		if err != nil {
+			c.failures = append(c.failures, err.Error())
+		}
+	}
+
+	return m, err //nolint:wrapcheck // looked at
 }
 
 func refOf(s hypervisor.MachineSpec) hypervisor.MachineRef {

@@ -94,11 +94,14 @@ type machine struct {
 	// invalidatedAt is since when it isn't known what is there.
 	invalidatedAt time.Time
 	vanished      int
+	denials       int
 	message       string
 
 	isoState isoState
 	isoTask  *task
 	volid    string
+	// isoAt is the node by which its ISO is reached; empty for that of the machine.
+	isoAt string
 	// iso is the built cloud-init ISO, kept until it is uploaded.
 	iso []byte
 

@@ -4,7 +4,10 @@
 package proxmox
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 
@@ -106,4 +109,27 @@ func privilegesMissing(what string, words []string) error {
 		Kind: hypervisor.Rejected, Reason: reasonDenied,
 		Message: fmt.Sprintf("%s: %s", what, strings.Join(words, "; ")),
 	}
+}
+
+// outdated tells whether a node denies what the one that is asked grants, as it does after it was
+// hung or cut off, until it has heard of what was granted meanwhile: a machine's pool for one.
+func (c *client) outdated(ctx context.Context, err error, pool string) bool {
+	answer, ok := errors.AsType[*APIError](err)
+	if !ok || answer.Status != http.StatusForbidden {
+		return false
+	}
+
+	found := permissionText.FindStringSubmatch(answer.Reason)
+	if found == nil {
+		return false
+	}
+
+	places := []string{found[1]}
+	if pool != "" && strings.HasPrefix(found[1], "/vms/") {
+		places = append(places, "/pool/"+pool)
+	}
+
+	held, err := c.permissions(ctx)
+
+	return err == nil && len(c.unmet(held, []need{{any: places, privileges: privilegesOf(found[2])}})) == 0
 }

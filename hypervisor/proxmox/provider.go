@@ -187,7 +187,12 @@ func (p *Provider) usableNodes(ctx context.Context) ([]nodeInfo, error) {
 // member tells whether a node is part of the cluster, well or not. Where that can't be asked it
 // is taken for one.
 func (p *Provider) member(ctx context.Context, node string) bool {
-	all, _, err := p.nodes.get(ctx, nodesAge)
+	return p.memberSince(ctx, node, nodesAge)
+}
+
+// memberSince is member by a list of the nodes that is no older than so.
+func (p *Provider) memberSince(ctx context.Context, node string, age time.Duration) bool {
+	all, _, err := p.nodes.get(ctx, age)
 
 	return err != nil || len(all) == 0 || slices.ContainsFunc(all, func(n nodeInfo) bool { return n.Node == node })
 }
@@ -196,7 +201,7 @@ func (p *Provider) member(ctx context.Context, node string) bool {
 // the cluster, and the machine's configuration with it. Of a node that is only silent nothing is
 // known.
 func (p *Provider) lost(ctx context.Context, m *machine) bool {
-	if p.member(ctx, m.node) {
+	if p.memberSince(ctx, m.node, p.watch.listBusy) {
 		return false
 	}
 

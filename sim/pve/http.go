@@ -126,6 +126,9 @@ func (s *Server) resolve(c *call) {
 func (s *Server) worker(c *call) (func(), error) {
 	s.mu.Lock()
 	n := s.nodes[c.node]
+	if n != nil && c.upload != nil { // it works on uploads itself
+		n = s.nodes[s.entryNode()]
+	}
 	s.mu.Unlock()
 	if n == nil {
 		return nil, dief("hostname lookup '%s' failed - failed to get address info for: %s: Name or service not known",
@@ -138,7 +141,7 @@ func (s *Server) worker(c *call) (func(), error) {
 	if limit <= 0 {
 		return func() {}, nil
 	}
-	release, err := s.locks.acquire(c.ctx, "worker/"+c.node, limit, workerWait)
+	release, err := s.locks.acquire(c.ctx, "worker/"+n.Name, limit, workerWait)
 	if errors.Is(err, errLockTimeout) {
 		return nil, &apiError{status: statusProxyTimeout, reason: "Connection timed out"}
 	}

@@ -200,6 +200,9 @@ type Delays struct {
 	Destroy time.Duration `json:"destroy"`
 	Upload  time.Duration `json:"upload"`
 	Config  time.Duration `json:"config"`
+	// SSH is the time that the node which is asked takes to reach another one that a file
+	// is uploaded for; after five seconds an upload's connection is closed.
+	SSH time.Duration `json:"ssh"`
 	// Call is added to every call.
 	Call time.Duration `json:"call"`
 	// LoginFailure delays 401 answers; real clusters use 3 s.

@@ -57,12 +57,18 @@ func (s *Server) members() []Node {
 	return slices.DeleteFunc(slices.Clone(s.model.Nodes), func(n Node) bool { return s.nodes[n.Name].trouble == FaultNodeLost })
 }
 
-// lose takes the VMs of a node that is removed from the cluster; s.mu is held.
+// lose takes the VMs of a node that is removed from the cluster, and what is on its own disks;
+// s.mu is held.
 func (s *Server) lose(name string) {
 	for _, m := range s.vms {
 		if m.node == name {
 			s.powerOff(m)
 			s.remove(m)
+		}
+	}
+	for _, st := range s.stores {
+		if st.key.node == name {
+			clear(st.vols)
 		}
 	}
 }

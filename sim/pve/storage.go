@@ -311,10 +311,39 @@ func uploadFile(s *Server, c *call) (any, error) {
 	if !st.holds(content) {
 		return nil, dief("storage '%s' does not support '%s' content", st.Name, content)
 	}
+	if err := s.passOn(c, st); err != nil {
+		return nil, err
+	}
 	c.node = s.entry()
 	return s.fork(c, "imgcopy", "", func(ctx context.Context, t *task) error {
 		return s.importUpload(ctx, c, t, st, name)
 	})
+}
+
+// uploadCut is how long pveproxy leaves the connection of an upload open without an answer.
+const uploadCut = 5 * time.Second
+
+// passOn reaches the node that an uploaded file is for, by SSH from the one that is asked: a node
+// that does not answer keeps it busy until the connection is closed, unanswered
+// (PVE::API2::Storage::Status, PVE::APIServer::AnyEvent).
+func (s *Server) passOn(c *call, st *store) error {
+	s.mu.Lock()
+	n, here := s.nodes[c.node], s.entryNode()
+	lost, apart := n.trouble == FaultNodeLost, n.apart()
+	s.mu.Unlock()
+	wait := s.model.Delays.SSH
+	switch {
+	case c.node == here:
+		return nil
+	case lost:
+		return dief("can't activate storage '%s' on node '%s': command '/usr/bin/ssh' failed: exit code 255", st.Name, c.node)
+	case apart:
+		wait = s.model.Outage.Timeout
+	}
+	if !s.sleep(c.ctx, min(wait, uploadCut)) || apart || wait >= uploadCut {
+		return errGone
+	}
+	return nil
 }
 
 func (s *Server) importUpload(ctx context.Context, c *call, t *task, st *store, name string) error {
@@ -330,6 +359,9 @@ func (s *Server) importUpload(ctx context.Context, c *call, t *task, st *store, 
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if n := s.nodes[st.key.node]; n != nil && n.trouble == FaultNodeLost {
+		return dief("import failed: command '/usr/bin/scp' failed: exit code 255")
+	}
 	id := st.Name + ":" + c.param("content") + "/" + name
 	used := st.usedBytes()
 	if old := st.vols[id]; old != nil {

@@ -107,7 +107,7 @@ func (f *Fleet) Leftovers() []string {
 		}
 
 		for _, volume := range now.ISOs() {
-			out = append(out, "cloud-init ISO "+volume.VolID)
+			out = append(out, strings.TrimSpace("cloud-init ISO "+volume.VolID+" "+volume.Node))
 		}
 	}
 

@@ -198,15 +198,16 @@ func (b *box) storages(ctx context.Context) error {
 		return fmt.Errorf("read %s: %d commands make a storage for cloud-init ISOs, want one", guidePath, len(made))
 	}
 
-	disks := "/var/lib/" + guideStorage
-	if len(b.nodes()) > 1 {
-		disks = "/var/lib/shared/" + guideStorage + " --shared 1" // a folder that the kit shows to all nodes
+	disks, isos := "/var/lib/"+guideStorage, made[0]
+	if len(b.nodes()) > 1 { // a folder that the kit shows to all nodes
+		disks = "/var/lib/shared/" + guideStorage + " --shared 1"
+		isos = strings.Replace(isos, "/var/lib/", "/var/lib/shared/", 1) + " --shared 1"
 	}
 
 	_, err = b.shell(ctx, fmt.Sprintf("if pvesm status | grep -q '^%[1]s '; then exit; fi\n"+
 		"pvesm remove %[2]s\npvesm add dir %[1]s --path %[5]s --content images\n%[3]s\n"+
 		// So that a full clone takes a while.
-		"pvesm set %[1]s --bwlimit clone=%[4]d", guideStorage, guideISO, made[0], cloneKiBs, disks))
+		"pvesm set %[1]s --bwlimit clone=%[4]d", guideStorage, guideISO, isos, cloneKiBs, disks))
 
 	return err
 }

@@ -37,33 +37,11 @@ func Kit(t testing.TB) *Box {
 	return &Box{b}
 }
 
-// secureShell lets nodes reach each other, as they do where Proxmox VE is installed: a file that
-// is uploaded for another node than the one that is asked goes there by scp. The kit leaves it out.
-// Nothing is done for pvesm, which activates the storage first: an upload is cut off after five
-// seconds (pveproxy), and on a busy machine its start alone takes that long.
-const secureShell = `
-keys=/etc/pve/priv/ssh
-mkdir -p $keys /run/sshd
-ssh-keygen -q -t ed25519 -N "" -f /etc/ssh/node </dev/null
-[ -e $keys/id ] || cp /etc/ssh/node $keys/id
-[ -e $keys/id.pub ] || cp /etc/ssh/node.pub $keys/id.pub
-printf '%s\n' "IdentityFile $keys/id" 'StrictHostKeyChecking no' 'UserKnownHostsFile /dev/null' \
-	'LogLevel ERROR' >/etc/ssh/ssh_config
-printf '%s\n' '#!/bin/sh' 'case "$SSH_ORIGINAL_COMMAND" in */pvesm*) ;; *) exec sh -c "$SSH_ORIGINAL_COMMAND" ;; esac' \
-	>/etc/ssh/command
-chmod 755 /etc/ssh/command
-/usr/sbin/sshd -f /dev/null -h /etc/ssh/node -o AuthorizedKeysFile=$keys/id.pub -o StrictModes=no -o PidFile=none \
-	-o ForceCommand=/etc/ssh/command -o Subsystem='sftp /usr/lib/openssh/sftp-server'
-`
-
-// NewCluster gives a site of its own with so many nodes, which ends with the test. Their disks are
-// shared, and the first one is asked. It needs OpenSSH's server beside the kit's packages.
+// NewCluster gives a site of its own with so many nodes, which ends with the test. Their disks and
+// cloud-init ISOs are shared, and the first one is asked. The kit's nodes do not reach each other by
+// SSH, so that no file can be uploaded for the own storage of another one than that.
 func NewCluster(t testing.TB, nodes int) *Site {
 	t.Helper()
-
-	if _, err := os.Stat("/usr/sbin/sshd"); err != nil {
-		skipOrFail(t, missing("nodes of a cluster pass uploads on by SSH: install openssh-server"))
-	}
 
 	b, err := bringUp(t.Context(), "", "--nodes", strconv.Itoa(nodes))
 	skipOrFail(t, err)
@@ -73,12 +51,6 @@ func NewCluster(t testing.TB, nodes int) *Site {
 			t.Error(err)
 		}
 	})
-
-	for _, node := range b.nodes() {
-		if _, err := b.kit(t.Context(), "exec", "--node", node, "bash", "-euc", secureShell); err != nil {
-			t.Fatal(err)
-		}
-	}
 
 	s, err := boxed(t.Context(), b)
 	if err != nil {

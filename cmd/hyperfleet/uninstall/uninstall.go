@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/dustin/go-humanize/english"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -370,8 +371,12 @@ func (u *uninstaller) removeOperator(ctx context.Context) error {
 		}
 	}
 
-	if err := u.client.DeleteAllOf(ctx, &rbacv1.ClusterRoleBinding{}, partOf); err != nil {
-		return fmt.Errorf("delete the operator's bindings: %w", err)
+	for _, obj := range []client.Object{
+		&rbacv1.ClusterRoleBinding{}, &admissionv1.ValidatingAdmissionPolicyBinding{}, &admissionv1.ValidatingAdmissionPolicy{},
+	} {
+		if err := u.client.DeleteAllOf(ctx, obj, partOf); err != nil {
+			return fmt.Errorf("delete the operator's bindings and admission policies: %w", err)
+		}
 	}
 
 	return u.removeRoles(ctx)

@@ -67,10 +67,10 @@ func TestThreeNodes(t *testing.T) {
 		c.whole()
 	}
 
-	// None is made early here: what runs is followed.
-	_, removed := c.trouble("lost", "pve2", realpve.Cut, 0)
+	_, removed := c.trouble("lost", "pve2", realpve.Cut, 2)
 
 	c.site.Forgotten(t, "pve2")
+	c.refresh()
 	c.sayf("the cluster tells no status of the machines of node pve2 any more")
 	c.whole()
 
@@ -87,6 +87,8 @@ func TestThreeNodes(t *testing.T) {
 		}
 	}
 
+	// What was half made there is made elsewhere.
+	c.run("lost-early")
 	c.whole()
 
 	for name := range c.claims {
@@ -165,6 +167,17 @@ func (c *cluster) read(name string) *v1alpha1.MachineClaim {
 	}
 
 	return claim
+}
+
+// refresh reads the claims anew.
+func (c *cluster) refresh() {
+	c.T.Helper()
+
+	for name := range c.claims {
+		if claim := c.read(name); claim != nil {
+			c.claims[name] = claim
+		}
+	}
 }
 
 // run waits until the machines of the wanted claims whose names begin so run.
@@ -310,6 +323,22 @@ func (c *cluster) whole() {
 	}
 }
 
+// noticed waits until the operator knows that a node is offline, too: what it knows of nodes is up to
+// ten seconds old.
+func (c *cluster) noticed() {
+	c.T.Helper()
+	c.Eventually("the operator knowing that a node is offline", func() (bool, string) {
+		cluster := c.NewCluster()
+		if err := c.Client.Get(c.T.Context(), client.ObjectKeyFromObject(cluster), cluster); err != nil {
+			return false, err.Error()
+		}
+
+		online := int(cluster.Status.ConnectedNodes)
+
+		return online < len(c.site.Nodes()), fmt.Sprintf("%d nodes are online", online)
+	})
+}
+
 // trouble puts a node into trouble, and makes and removes machines meanwhile. Those of the claims
 // called NAME-early may be caught on the node; all others are made elsewhere. It gives the claim
 // of a machine of the node that was deleted, and waits for it.
@@ -333,6 +362,7 @@ func (c *cluster) trouble(name, node string, trouble realpve.Trouble, early int)
 	c.gone(there[0])
 	c.sayf("the machine of %s is removed", there[0])
 	c.site.Offline(c.T, node)
+	c.noticed()
 	c.make(name+"-late", 3)
 	c.run(name + "-late")
 

@@ -1,0 +1,97 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/sim/pve"
+	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
+)
+
+// A cloud-init ISO for another node than the one that is asked, which reaches it slowly: one that
+// goes to a shared storage needs no way there, and for one that does not the tries are told apart
+// from others.
+func TestUploadForAnotherNode(t *testing.T) {
+	t.Parallel()
+
+	const isos = "isos"
+
+	for _, row := range []struct {
+		name, storage string
+		// only node of the shared storage.
+		only string
+		told bool
+	}{
+		{name: "shared", storage: isos},
+		{name: "shared by others than the one that is asked", storage: isos, only: "pve2", told: true},
+		{name: "its own", storage: "local", told: true},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			t.Parallel()
+
+			m := fastModel()
+			m.Delays.SSH = time.Hour
+
+			storage := pve.Storage{Name: isos, Type: "nfs", Content: []string{"iso"}, Shared: true, Size: 1 << 40}
+			if row.only != "" {
+				storage.Nodes = []string{row.only}
+			}
+
+			m.Storages = append(m.Storages, storage)
+			for _, who := range []string{pve.DefaultUser, pve.DefaultTokenID} {
+				m.ACL = append(m.ACL, pve.ACL{Path: "/storage/" + isos, Principal: who, Role: "HyperFleetISO"})
+			}
+
+			s := pvetest.New(t, m)
+			p := connect(t, s, fast(t), func(c *hypervisor.Config, _ *hypervisor.Options) {
+				c.ISOStorage, c.Nodes = row.storage, []string{"pve2"}
+			})
+			want := spec(1)
+
+			if row.told {
+				says(t, uploadError(t, p, &want), hypervisor.UnknownOutcome, "node pve2 by SSH", "isoStorage that is shared")
+
+				return
+			}
+
+			create(t, p, want)
+			remove(t, p, refOf(want))
+
+			for _, call := range s.Calls() {
+				if strings.HasSuffix(call.Path, "/upload") && call.Path != "/nodes/localhost/storage/"+isos+"/upload" {
+					t.Errorf("%s %s", call.Method, call.Path)
+				}
+
+				if call.Method == http.MethodDelete && call.Status != http.StatusOK {
+					t.Errorf("%s %s: %d %s", call.Method, call.Path, call.Status, call.Reason)
+				}
+			}
+
+			if left := s.Snapshot().ISOs(); len(left) > 0 {
+				t.Errorf("left: %+v", left)
+			}
+		})
+	}
+}
+
+// uploadError goes on until an upload has no answer.
+func uploadError(t *testing.T, p hypervisor.Provider, want *hypervisor.MachineSpec) error {
+	t.Helper()
+
+	for deadline := time.Now().Add(patience); ; time.Sleep(pause) {
+		_, err := further(t.Context(), p, want)
+		if hypervisor.Is(err, hypervisor.UnknownOutcome) {
+			return err
+		}
+
+		if err != nil && !transient(err) || time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,104 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet_test
+
+import (
+	"net/http"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+	"github.com/hyperfleet/hyperfleet/sim/pve"
+	"github.com/hyperfleet/hyperfleet/test/fleet"
+)
+
+// A node is removed from the cluster for good while a machine for a job is aWhile made on it: the
+// job is done by a machine elsewhere, however far that one was.
+func TestNodeLostUnderHalfMadeMachine(t *testing.T) {
+	t.Parallel()
+
+	const aWhile = 2 * time.Second
+
+	// at tells whether a task of a kind runs for the first machine, or it is whole with an empty kind.
+	at := func(kind string) func(pve.State) bool {
+		return func(s pve.State) bool {
+			return len(s.Made()) > 0 && (kind == "" && s.Made()[0].Lock == "" ||
+				slices.ContainsFunc(s.Tasks, func(t pve.TaskState) bool { return t.Type == kind && t.Exit == "" }))
+		}
+	}
+
+	for name, tc := range map[string]struct {
+		slow    func(*pve.Delays)
+		fault   pve.Fault
+		reached func(pve.State) bool
+	}{
+		"cloned":   {slow: func(d *pve.Delays) { d.Clone = aWhile }, reached: at("qmclone")},
+		"uploaded": {slow: func(d *pve.Delays) { d.Upload = aWhile }, reached: at("imgcopy")},
+		"without ISO": {
+			fault: pve.Fault{
+				Kind: pve.FaultError, Method: http.MethodPost, Path: "/nodes/*/storage/*/upload", Status: 500, Reason: "got timeout",
+			},
+			reached: at(""),
+		},
+		"started": {slow: func(d *pve.Delays) { d.Start = aWhile }, reached: at("qmstart")},
+		"running without a runner": {
+			reached: func(s pve.State) bool { return len(s.Made()) > 0 && s.Made()[0].Status == "running" },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			model := fleet.Model().WithNodes(3) //nolint:mnd // the fewest of which one can be lost
+			model.Outage = pve.Outage{}
+
+			if tc.slow != nil {
+				tc.slow(&model.Delays)
+			}
+
+			var lost atomic.Bool
+
+			work := fleet.Guest(t)
+			model.Guest.Script = func(vm pve.GuestVM) {
+				if !lost.Load() {
+					<-vm.Context.Done()
+
+					return
+				}
+
+				work(vm)
+			}
+
+			f := fleet.New(t, env, fleet.Options{Model: model})
+			if tc.fault.Kind != "" {
+				f.PVE.AddFault(tc.fault)
+			}
+
+			f.Populate(2)
+			f.Start()
+			f.EventuallyReady(f.NewTemplate())
+			f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Command: "true"})
+
+			var node string
+
+			f.Eventually("a machine that is "+name, func() (bool, string) {
+				s := f.PVE.Snapshot()
+				if !tc.reached(s) {
+					return false, f.Describe()
+				}
+
+				node = s.Made()[0].Node
+
+				return true, ""
+			})
+			lost.Store(true)
+			f.PVE.ClearFaults()
+			f.PVE.AddFault(pve.Fault{Kind: pve.FaultNodeLost, Node: node})
+
+			f.EventuallyDone(1)
+			f.EventuallyClean()
+		})
+	}
+}
