@@ -58,6 +58,9 @@ type Endpoint struct {
 type Metrics struct {
 	// BindAddress as host:port; "0" switches the server off.
 	BindAddress string `yaml:"bindAddress"`
+	// Secure serves them by TLS, with a certificate of the process's own, to those who show
+	// a token that the API server knows and who may `get` the path /metrics.
+	Secure bool `yaml:"secure"`
 	// JobLabels are labels that the metrics of jobs have beside namespace and pool: repository,
 	// workflow. Each of their values is a series of its own.
 	JobLabels []string `yaml:"jobLabels"`

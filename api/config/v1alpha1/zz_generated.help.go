@@ -68,6 +68,7 @@ func Help() map[string]string {
 		"metrics.bindAddress":                "bindAddress as host:port; \"0\" switches the server off",
 		"metrics.jobLabels":                  "jobLabels are labels that the metrics of jobs have beside namespace and pool: repository, workflow",
 		"metrics.maxJobLabelValues":          "maxJobLabelValues bounds the combinations of these labels' values; the rest are \"other\"",
+		"metrics.secure":                     "secure serves them by TLS, with a certificate of the process's own, to those who show a token that the API server knows and who may `get` the path /metrics",
 		"namespace":                          "namespace the operator runs in: its Lease, its own Secrets, and the default namespace of a HypervisorCluster's Secrets",
 		"networking.concurrency":             "concurrency is how many machines are worked on at a time",
 		"operatorUID":                        "operatorUID marks the machines of this operator",

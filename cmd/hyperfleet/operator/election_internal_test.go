@@ -102,6 +102,7 @@ func TestElection(t *testing.T) {
 
 	elects(t, env, kube.EveryArea, config.AreaHosts)
 	elects(t, env, "hyperfleet-runners", config.AreaRunners)
+	guards(t, env)
 
 	if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(key), key); err != nil {
 		t.Fatal(err)

@@ -21,7 +21,6 @@ import (
 	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	bridgev1 "github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
@@ -159,6 +158,8 @@ func otherAreas(
 func manager(cfg config.OperatorConfig, kube *rest.Config, lease *fence.Fence) (ctrl.Manager, error) {
 	renewing := rest.CopyConfig(kube)
 	renewing.Wrap(lease.Election)
+	// Reviews of who reads the metrics change nothing, and each replica makes them.
+	reviewing := rest.CopyConfig(kube)
 	kube.Wrap(lease.Writes)
 
 	scheme := runtime.NewScheme()
@@ -174,7 +175,7 @@ func manager(cfg config.OperatorConfig, kube *rest.Config, lease *fence.Fence) (
 
 	mgr, err := ctrl.NewManager(kube, ctrl.Options{
 		Scheme:                        scheme,
-		Metrics:                       metricsserver.Options{BindAddress: cfg.Metrics.BindAddress},
+		Metrics:                       metricsOptions(cfg.Metrics, reviewing),
 		HealthProbeBindAddress:        cfg.Health.BindAddress,
 		Controller:                    ctrlconfig.Controller{ReconciliationTimeout: reconcileTimeout},
 		LeaderElection:                election.Enabled,
