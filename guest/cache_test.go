@@ -109,7 +109,8 @@ func TestBadCachesAreRefused(t *testing.T) {
 		`"environment":{"a b":"c"}`:               `environment "a b" is no name of a variable`,
 		`"environment":{"a":"b\u0000"}`:           "environment a holds a zero byte",
 	} {
-		_, err := guest.ParseConfig([]byte(`{"method":"runner-token","platform":"github-actions","runner_name":"r","jit_config":"j",` + text + `}`))
+		_, err := guest.ParseConfig([]byte(
+			`{"method":"runner-token","platform":"github-actions","runner_name":"r","jit_config":"j",` + text + `}`))
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %q", text, err, want)
 		}

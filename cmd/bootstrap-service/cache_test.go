@@ -66,7 +66,8 @@ func giteaSite(t *testing.T, platform workload.Platform) platformSite {
 	s := giteatest.New(t, giteasim.Options{Forgejo: platform.Traits().Slug == "forgejo"})
 
 	return platformSite{
-		opened: &sharedProvider{}, platform: platform, secrets: map[string]string{"token": giteatest.Token}, queue: s.Queue, state: s.State,
+		opened: &sharedProvider{}, platform: platform, secrets: map[string]string{"token": giteatest.Token},
+		queue: s.Queue, state: s.State,
 		pool: func(labels []string) (v1alpha1.BootstrapConfig, v1alpha1.WorkloadConfig) {
 			settings := &v1alpha1.GiteaConfig{URL: s.URL, Repository: giteatest.Repository, Labels: labels}
 
@@ -77,7 +78,9 @@ func giteaSite(t *testing.T, platform workload.Platform) platformSite {
 }
 
 // seeded is the configuration that a machine of the template finds on its cloud-init ISO.
-func seeded(t *testing.T, template *v1alpha1.HypervisorMachineTemplate, spec workload.RunnerSpec, credential workload.Credential) *api.Config {
+func seeded(
+	t *testing.T, template *v1alpha1.HypervisorMachineTemplate, spec workload.RunnerSpec, credential workload.Credential,
+) *api.Config {
 	t.Helper()
 
 	claim := &v1alpha1.MachineClaim{}

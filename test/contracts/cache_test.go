@@ -32,7 +32,10 @@ func cacheRejections() []rejection {
 		{"mirror in the open", change{"spec.cache": anyMap{"registryMirrors": list{"http://172.32.0.1"}}}, mirror, open},
 		{"variable that is none", with("a-b", "c"), "spec.environment", "environment must have names of letters"},
 		{"variable of the runner", with("ACTIONS_RUNNER_INPUT_TOKEN", "t"), "spec.environment", "they are the bootstrap service's"},
-		{"variable with a password", with("HTTPS_PROXY", "http://u:p@proxy:3128"), "spec.environment[HTTPS_PROXY]", "it must not hold a password"},
+		{
+			"variable with a password", with("HTTPS_PROXY", "http://u:p@proxy:3128"),
+			"spec.environment[HTTPS_PROXY]", "it must not hold a password",
+		},
 	}
 }
 

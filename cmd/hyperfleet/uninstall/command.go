@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -87,7 +88,8 @@ func run(cmd *cobra.Command, opts options) error {
 	ctx, stop := cli.Bounded(cmd, opts.timeout)
 	defer stop()
 
-	cluster, err := opts.Connect(v1alpha1.AddToScheme, apiextensionsv1.AddToScheme, rbacv1.AddToScheme, appsv1.AddToScheme)
+	cluster, err := opts.Connect(v1alpha1.AddToScheme, apiextensionsv1.AddToScheme, rbacv1.AddToScheme, appsv1.AddToScheme,
+		admissionv1.AddToScheme)
 	if err != nil {
 		return fmt.Errorf("uninstall: %w", err)
 	}

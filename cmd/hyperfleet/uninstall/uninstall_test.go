@@ -33,7 +33,8 @@ var env *kube.Env
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard()) // the fleet hands its manager a logger of its own
 	os.Exit(kube.Run(m, func(e *kube.Env) { env = e },
-		kube.WithCRDs("../../../deploy/crds", "../../../deploy/base/namespace.yaml", "../../../deploy/rbac"),
+		kube.WithCRDs("../../../deploy/crds", "../../../deploy/base/namespace.yaml", "../../../deploy/rbac",
+			"../../../deploy/base/tenancy.yaml"),
 		kube.WithScheme(v1alpha1.AddToScheme, infrav1.AddToScheme, apiextensionsv1.AddToScheme)))
 }
 
@@ -152,6 +153,13 @@ func TestUninstall(t *testing.T) {
 
 	if now := f.PVE.Snapshot(); len(now.VMs) != len(before.VMs) {
 		t.Errorf("%d VMs, want the %d of others", len(now.VMs), len(before.VMs))
+	}
+
+	policy := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{
+		APIVersion: "admissionregistration.k8s.io/v1", Kind: "ValidatingAdmissionPolicy",
+	}}
+	if err := f.Client.Get(t.Context(), client.ObjectKey{Name: "hyperfleet-allowed-namespaces"}, policy); !apierrors.IsNotFound(err) {
+		t.Errorf("the admission policy is still there: %v", err)
 	}
 
 	f.Stop()
