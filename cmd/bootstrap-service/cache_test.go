@@ -120,7 +120,7 @@ func seeded(
 func TestJobFindsTheTemplatesCaches(t *testing.T) {
 	t.Parallel()
 
-	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // on loopback, for the time of the test
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -438,7 +438,7 @@ func (p *Provider) cloneParams(ctx context.Context, m *machine, spec hypervisor.
 	if !ok {
 		return nil, template, "", &hypervisor.Error{
 			Kind: hypervisor.Rejected, Reason: reasonNotOnNode,
-			Message: fmt.Sprintf("%s is no longer there", refText(spec.Template)),
+			Message: refText(spec.Template) + " is no longer there",
 		}
 	}
 

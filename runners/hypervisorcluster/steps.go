@@ -73,7 +73,8 @@ func connected(ctx context.Context, s *scope) step.Result {
 		return step.Wait(retryAfter, "NoNodeOnline", "none of the cluster's usable nodes is online")
 	}
 
-	message := fmt.Sprintf("%s, %s online", strings.TrimSpace(info.Product+" "+info.Version), english.Plural(int(status.ConnectedNodes), "node", ""))
+	message := fmt.Sprintf("%s, %s online",
+		strings.TrimSpace(info.Product+" "+info.Version), english.Plural(int(status.ConnectedNodes), "node", ""))
 	if len(info.Warnings) > 0 {
 		message += "; " + strings.Join(info.Warnings, "; ")
 	}

@@ -98,10 +98,12 @@ func TestAllowedNamespacesAtAdmission(t *testing.T) {
 		many[i] = fmt.Sprintf("%s-%03d", strings.Repeat("n", 59), i)
 	}
 
-	full := make([]v1alpha1.NamespaceAccess, 63)
+	full := make([]v1alpha1.NamespaceAccess, 64)
 	for i := range full {
 		full[i] = v1alpha1.NamespaceAccess{Names: many}
 	}
+
+	full[63] = v1alpha1.NamespaceAccess{Names: []string{labelled}}
 
 	selector := func(labels map[string]string) v1alpha1.NamespaceAccess {
 		return v1alpha1.NamespaceAccess{Selector: &v1alpha1.NamespaceSelector{MatchLabels: labels}}
@@ -115,7 +117,7 @@ func TestAllowedNamespacesAtAdmission(t *testing.T) {
 		"both":     {{Names: []string{"a"}}, {Names: []string{other}}, selector(labels)},
 		"all":      {selector(nil)},
 		"two":      {selector(map[string]string{"policy.example.com/tier": "gold", "b": "c"})},
-		"full":     append(full, v1alpha1.NamespaceAccess{Names: []string{labelled}}),
+		"full":     full,
 	} {
 		cluster := clusterFor("policy-"+name, entries...)
 		if err := env.Client.Create(t.Context(), cluster); err != nil {

@@ -13,7 +13,7 @@ import (
 // A cache that a template names is connected to; one that is down is a warning, for machines
 // are made all the same.
 func TestCaches(t *testing.T) { //nolint:paralleltest // it speaks of the whole API server, as all here
-	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // on loopback, for the time of the test
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	t.Cleanup(func() { _ = listener.Close() })
 

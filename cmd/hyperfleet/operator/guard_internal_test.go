@@ -109,13 +109,13 @@ func TestGuardKeepsVerdicts(t *testing.T) {
 			return true, nil, errors.New("down") //nolint:err113 // a test's
 		}
 
-		review, _ := action.(ktesting.CreateAction).GetObject().(*authenticationv1.TokenReview) //nolint:forcetypeassert // as above
+		review, _ := action.(ktesting.CreateAction).GetObject().(*authenticationv1.TokenReview)
 		review.Status.Authenticated = strings.HasPrefix(review.Spec.Token, "good")
 
 		return true, review, nil
 	})
 	reviews.PrependReactor("create", "subjectaccessreviews", func(action ktesting.Action) (bool, runtime.Object, error) {
-		review, _ := action.(ktesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview) //nolint:forcetypeassert // as above
+		review, _ := action.(ktesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview)
 		attributes := review.Spec.NonResourceAttributes
 		review.Status.Allowed = attributes.Verb == "get" && attributes.Path == "/metrics"
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dustin/go-humanize/english"
+
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/jobs"
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/live"
@@ -136,7 +137,7 @@ func (s *state) render(now moment, width, height int) []string {
 // head says in two lines how it goes.
 func (s *state) head(now moment, width int) []string {
 	sum := now.summary
-	first := fmt.Sprintf("%s  %s %s", s.where, english.Plural(sum.Waiting, "job", ""), english.PluralWord(sum.Waiting, "waits", "wait"))
+	first := s.where + "  " + english.Plural(sum.Waiting, "job", "") + " " + english.PluralWord(sum.Waiting, "waits", "wait")
 
 	if sum.Waiting > 0 {
 		first += ", the longest for " + jobs.Human(sum.LongestWait.Seconds())

@@ -108,7 +108,8 @@ func (p *Program) read(args []string) (connection, error) {
 			return conn, errors.New("the stand-in runs ephemeral runners only")
 		}
 		conn.wait = true
-		return conn, conn.configure(*config)
+		err = conn.configure(*config)
+		return conn, err
 	case "one-job":
 		return p.options(args[1:])
 	default:
@@ -148,14 +149,16 @@ func (p *Program) options(args []string) (connection, error) {
 		return conn, fmt.Errorf("invalid configuration: invalid `token-url`: %w", err)
 	}
 	conn.Token, conn.Labels = strings.TrimSpace(string(text)), labels
-	return conn, conn.configure(*config)
+	err = conn.configure(*config)
+	return conn, err
 }
 
 // flags are those that both commands have.
 func (p *Program) flags(command string) (*flag.FlagSet, *string) {
 	flags := flag.NewFlagSet(command, flag.ContinueOnError)
 	flags.SetOutput(p.Stderr)
-	return flags, flags.String("config", "", "configuration of the runner")
+	config := flags.String("config", "", "configuration of the runner")
+	return flags, config
 }
 
 // configure reads what the stand-in knows of a configuration: variables for jobs, and the
