@@ -107,6 +107,9 @@ func (m *memory) resume(obj client.Object) {
 	}
 
 	if held, ok := known.held.DeepCopyObject().(client.Object); ok && reflect.TypeOf(held) == reflect.TypeOf(obj) {
+		// A copy of the cache has its kind, one that was read or written live has none: a
+		// difference in it would be patched, and refused.
+		held.GetObjectKind().SetGroupVersionKind(obj.GetObjectKind().GroupVersionKind())
 		reflect.ValueOf(obj).Elem().Set(reflect.ValueOf(held).Elem())
 	}
 }

@@ -4,11 +4,13 @@
 package step_test
 
 import (
+	"bytes"
 	"context"
 	"testing"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/hyperfleet/hyperfleet/kit/step"
@@ -67,6 +69,34 @@ func TestUnhurriedPassesAreWrittenTogether(t *testing.T) {
 
 	if after := run(world.read(t), making); after != time.Minute || world.statusPatches != 2 {
 		t.Errorf("looked at again in %s after %d writes", after, world.statusPatches)
+	}
+}
+
+// A copy of the cache has its kind, one that was read or written at the API server has none: what
+// is held of the one does not take the other's away, which the API server refuses.
+func TestWhatIsHeldLeavesTheKind(t *testing.T) {
+	t.Parallel()
+
+	world, live := newWorld(t, fresh())
+	live.TypeMeta = metav1.TypeMeta{}
+	runner := &step.Runner{Client: world.client, Controller: "widget"}
+	run := func(obj *widget, result step.Result) {
+		t.Helper()
+
+		steps := []step.Step[*widget]{{Condition: "A", Run: func(context.Context, *widget) step.Result { return result }}}
+		if _, err := step.Run(t.Context(), runner, obj, steps, obj); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	run(live, step.Wait(time.Minute, "Creating", "x").Unhurried())
+
+	cached := world.read(t)
+	cached.TypeMeta = metav1.TypeMeta{APIVersion: "test.hyperfleet.io/v1", Kind: "widget"}
+	run(cached, step.Done())
+
+	if world.statusPatches != 1 || bytes.Contains(world.lastPatch, []byte(`"kind"`)) {
+		t.Errorf("%d writes, the last: %s", world.statusPatches, world.lastPatch)
 	}
 }
 

@@ -48,8 +48,10 @@ func (w *widget) DeepCopyObject() runtime.Object {
 type world struct {
 	client        client.Client
 	statusPatches int
-	patches       int
-	refuse        error
+	// lastPatch is the last of them.
+	lastPatch []byte
+	patches   int
+	refuse    error
 }
 
 func newWorld(t *testing.T, w *widget) (*world, *widget) {
@@ -68,6 +70,8 @@ func newWorld(t *testing.T, w *widget) (*world, *widget) {
 				patch client.Patch, opts ...client.SubResourcePatchOption,
 			) error {
 				out.statusPatches++
+				out.lastPatch, _ = patch.Data(obj)
+
 				if out.refuse != nil {
 					return out.refuse
 				}
