@@ -95,20 +95,28 @@ func poolCause(pool *v1alpha1.RunnerPool) Cause {
 	}
 
 	scaling := meta.FindStatusCondition(pool.Status.Conditions, conditionScaling)
-	if scaling == nil {
-		return Cause{}
-	}
 
-	switch scaling.Reason {
-	case ReasonAtMaximum, ReasonFinishing:
+	switch {
+	case scaling == nil:
+		return Cause{}
+	case overfull(pool), scaling.Reason == ReasonAtMaximum, scaling.Reason == ReasonFinishing:
 		return Cause{ReasonAtMaximum, fmt.Sprintf("%s has all machines that it may have (scaling.maxReplicas is %d): queued jobs wait "+
 			"for others to end; raise it if there is room for more", name, pool.Spec.Scaling.MaxReplicas)}
-	case ReasonBackingOff:
+	case scaling.Reason == ReasonBackingOff:
 		return Cause{ReasonBackingOff, "the last machines of " + name + " failed one after the other, and it pauses before the next: " +
 			"see the events of the pool's MachineClaims"}
 	default:
 		return Cause{}
 	}
+}
+
+// overfull tells whether a pool has more jobs than it may have machines. Whatever it is doing
+// at the moment (making one in the place of one that has ended), most of its queued jobs wait
+// for others to end: each change of its Scaling condition would be written to all of them.
+func overfull(pool *v1alpha1.RunnerPool) bool {
+	status := &pool.Status
+
+	return status.QueuedJobs+max(status.BusyReplicas, status.RunningJobs) > pool.Spec.Scaling.MaxReplicas
 }
 
 // underWay are the reasons of claims whose machine is being made, and just needs time.
@@ -136,12 +144,13 @@ func coming(claim *v1alpha1.MachineClaim) bool {
 	return claim.DeletionTimestamp.IsZero() && !claim.Spec.Standby && (times == nil || times.JobStarted == nil && times.Ended == nil)
 }
 
-// machinesCause says why the pool's machines do not come, if fewer come than jobs wait:
-// what the one that has waited longest says.
+// machinesCause says why the pool's machines do not come, if fewer come than jobs wait and
+// no more come than do not: what the one that has waited longest says. Which job waits for
+// which machine nobody knows, and one machine in trouble among many is no news for all jobs.
 func machinesCause(pool *v1alpha1.RunnerPool, claims []v1alpha1.MachineClaim) Cause {
 	var (
-		first   *v1alpha1.MachineClaim
-		healthy int32
+		first             *v1alpha1.MachineClaim
+		healthy, troubled int32
 	)
 
 	for i := range claims {
@@ -152,6 +161,8 @@ func machinesCause(pool *v1alpha1.RunnerPool, claims []v1alpha1.MachineClaim) Ca
 
 		switch {
 		case trouble(claim) != Cause{} || failed(claim):
+			troubled++
+
 			if first == nil || claim.CreationTimestamp.Before(&first.CreationTimestamp) {
 				first = claim
 			}
@@ -160,7 +171,7 @@ func machinesCause(pool *v1alpha1.RunnerPool, claims []v1alpha1.MachineClaim) Ca
 		}
 	}
 
-	if first == nil || healthy > 0 && healthy >= pool.Status.QueuedJobs {
+	if first == nil || healthy > 0 && healthy >= min(pool.Status.QueuedJobs, troubled+1) {
 		return Cause{}
 	}
 

@@ -242,6 +242,7 @@ func TestCausesOfWaiting(t *testing.T) {
 		pool    []metav1.Condition
 		claims  []func(*v1alpha1.MachineClaimStatus)
 		queued  int32
+		busy    int32
 		reason  string
 		message string
 	}{
@@ -252,6 +253,9 @@ func TestCausesOfWaiting(t *testing.T) {
 		"at its maximum":          {pool: scaling(demand.ReasonAtMaximum), reason: "AtMaximum", message: "scaling.maxReplicas"},
 		"waits for finished ones": {pool: scaling(demand.ReasonFinishing), reason: "AtMaximum", message: "scaling.maxReplicas"},
 		"backs off":               {pool: scaling(demand.ReasonBackingOff), reason: "BackingOff", message: "failed one after the other"},
+		"one of many has ended":   {pool: scaling(demand.ReasonScalingUp), queued: 2, busy: 9, reason: "AtMaximum", message: "scaling.maxReplicas is 10"},
+		"one of many has failed":  {pool: scaling(demand.ReasonBackingOff), queued: 20, busy: 9, reason: "AtMaximum", message: "scaling.maxReplicas"},
+		"the last one is to come": {pool: scaling(demand.ReasonScalingUp), queued: 1, busy: 9, reason: demand.ReasonMachineComing, message: "on its way"},
 		"no room on the nodes": {
 			pool: scaling(demand.ReasonSteady), claims: []func(*v1alpha1.MachineClaimStatus){claimIs("NoCapacity", "no node has room")}, queued: 1,
 			reason: "NoCapacity", message: "no node has room",
@@ -264,6 +268,13 @@ func TestCausesOfWaiting(t *testing.T) {
 			pool:   scaling(demand.ReasonSteady),
 			claims: []func(*v1alpha1.MachineClaimStatus){claimIs("NoCapacity", "no node has room"), claimIs("Creating", "cloning")}, queued: 2,
 			reason: "NoCapacity", message: "no node has room",
+		},
+		"two of three machines come": {
+			pool: scaling(demand.ReasonSteady),
+			claims: []func(*v1alpha1.MachineClaimStatus){
+				claimIs("Locked", "x"), claimIs("Creating", "cloning"), claimIs("Creating", "cloning"),
+			}, queued: 3,
+			reason: demand.ReasonMachineComing, message: "on its way",
 		},
 		"a machine comes for each job": {
 			pool: scaling(demand.ReasonSteady), claims: []func(*v1alpha1.MachineClaimStatus){claimIs("Locked", "x"), claimIs("Creating", "cloning")}, queued: 1,
@@ -294,14 +305,12 @@ func TestCausesOfWaiting(t *testing.T) {
 			namespace, repository := env.Namespace(t), own(t)+"/app"
 			pool := hook(t, namespace, "linux", repository, "s", "linux")
 
-			if tc.paused {
-				pool.Spec.Paused = true
-				if err := env.Client.Update(t.Context(), pool); err != nil {
-					t.Fatal(err)
-				}
+			pool.Spec.Paused, pool.Spec.Scaling.MaxReplicas = tc.paused, 10
+			if err := env.Client.Update(t.Context(), pool); err != nil {
+				t.Fatal(err)
 			}
 
-			pool.Status.Conditions, pool.Status.QueuedJobs = tc.pool, tc.queued
+			pool.Status.Conditions, pool.Status.QueuedJobs, pool.Status.BusyReplicas = tc.pool, tc.queued, tc.busy
 			if err := env.Client.Status().Update(t.Context(), pool); err != nil {
 				t.Fatal(err)
 			}

@@ -176,8 +176,8 @@ func machinesGone(ctx context.Context, s *scope) step.Result {
 	}
 
 	if left > 0 {
-		return step.Wait(retryAfter, "MachinesLeft",
-			fmt.Sprintf("%d MachineClaims still have machines here: delete them, or wait for their jobs to end", left))
+		return step.Wait(retryAfter, "MachinesLeft", english.Plural(left, "MachineClaim still has its machine",
+			"MachineClaims still have their machines")+" here: delete claims, or wait for jobs to end")
 	}
 
 	s.Clusters.Forget(s.cluster.Name)

@@ -62,6 +62,7 @@ type Reconciler struct {
 	bindings bindings
 	causes   causes
 	retired  retired
+	listings listings
 	// placing is held while a machine is placed within a quota.
 	placing sync.Mutex
 }

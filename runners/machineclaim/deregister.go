@@ -67,6 +67,10 @@ func (s *scope) removeRunner(ctx context.Context, provider workload.Provider) st
 		return step.Fail(err)
 	}
 
+	if result, waits := s.sharesListing(); waits {
+		return result
+	}
+
 	runner, err := provider.Find(ctx, key, s.listingAge())
 
 	switch {
@@ -129,6 +133,24 @@ func (s *scope) listingAge() time.Duration {
 	}
 
 	return 0
+}
+
+// sharesListing has a claim whose machine has stopped wait a moment for a listing, where the
+// last was just before the stop: a fleet whose machines stop one after the other would have
+// one made for each.
+func (s *scope) sharesListing() (step.Result, bool) {
+	stopped := s.times().Stopped
+	if stopped == nil {
+		return step.Result{}, false
+	}
+
+	left := s.listings.wait(s.platformCause(), stopped.Time, s.Clock.Now())
+	if left == 0 {
+		return step.Result{}, false
+	}
+
+	return step.Wait(left, "RunnerLookedFor", fmt.Sprintf("runner %s is looked for with those of other stopped machines",
+		s.claim.Status.BootstrapInfo.RunnerName)).Unhurried(), true
 }
 
 // mayInterrupt says whether a machine may go though its runner is said to be busy: it

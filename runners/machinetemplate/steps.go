@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dustin/go-humanize/english"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -179,8 +180,8 @@ func claimsGone(ctx context.Context, s *scope) step.Result {
 	}
 
 	if left > 0 {
-		return step.Wait(retryAfter, "ClaimsLeft",
-			fmt.Sprintf("%d MachineClaims are made from it: delete them, or wait for their jobs to end", left))
+		return step.Wait(retryAfter, "ClaimsLeft", english.Plural(left, "MachineClaim is made from it",
+			"MachineClaims are made from it")+": delete claims, or wait for jobs to end")
 	}
 
 	return step.Done()

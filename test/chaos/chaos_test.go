@@ -96,6 +96,11 @@ func TestSoakChaos(t *testing.T) {
 		return open == 0, strconv.Itoa(open) + " are not"
 	})
 	f.EventuallyClean()
+	f.Eventually("what is told being true", func() (bool, string) {
+		untrue := o.told(t.Context(), pool)
+
+		return untrue == "", untrue
+	})
 
 	for _, wrong := range o.verdict(run.jobs) {
 		t.Error(wrong)

@@ -10,6 +10,8 @@
 //   - a machine is there for as long as its claim is, or somebody said otherwise: a claim is
 //     not gone before its machine
 //   - tries are bounded
+//   - when all is over, statuses say what the simulators know: how each job ended, that no
+//     machine is left, and that all nodes are there
 //   - what is not ours is as it was
 //
 // The seed makes the same troubles again: CHAOS_SEED=7 CHAOS_TIME=2m make chaos. What the

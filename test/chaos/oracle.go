@@ -10,12 +10,14 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
@@ -103,6 +105,57 @@ func (o *oracle) owner(vm pve.VMState) types.UID {
 		if strings.Contains(vm.Config["description"], string(uid)) {
 			return uid
 		}
+	}
+
+	return ""
+}
+
+// told holds what the objects' statuses say, when all is over, against what the simulators
+// know: each job's end, a pool without machines, and nodes that are all there. It gives the
+// first thing that is not so (yet).
+func (o *oracle) told(ctx context.Context, pool *v1alpha1.RunnerPool) string {
+	var jobs v1alpha1.RunnerJobList
+	if err := o.fleet.Client.List(ctx, &jobs, client.InNamespace(o.fleet.Namespace)); err != nil {
+		return err.Error()
+	}
+
+	known := map[string]*v1alpha1.RunnerJob{}
+	for i := range jobs.Items {
+		known[jobs.Items[i].Spec.ID] = &jobs.Items[i]
+	}
+
+	for _, job := range o.fleet.GitHub.State().Jobs {
+		id := strconv.FormatInt(job.ID, 10)
+
+		switch said := known[id]; {
+		case said == nil:
+			return "job " + id + " is not known"
+		case said.Spec.State != v1alpha1.JobCompleted || said.Spec.Conclusion != job.Conclusion:
+			return fmt.Sprintf("job %s is said to be %s %q, and ended with %q", id, said.Spec.State, said.Spec.Conclusion, job.Conclusion)
+		}
+	}
+
+	if err := o.fleet.Client.Get(ctx, client.ObjectKeyFromObject(pool), pool); err != nil {
+		return err.Error()
+	}
+
+	if s := pool.Status; s.Replicas+s.BusyReplicas+s.QueuedJobs+s.RunningJobs != 0 {
+		return fmt.Sprintf("the pool says %d machines, %d busy, %d jobs queued, %d running", s.Replicas, s.BusyReplicas, s.QueuedJobs, s.RunningJobs)
+	}
+
+	cluster := o.fleet.NewCluster()
+	if err := o.fleet.Client.Get(ctx, client.ObjectKeyFromObject(cluster), cluster); err != nil {
+		return err.Error()
+	}
+
+	for _, node := range cluster.Status.Nodes {
+		if !node.Online {
+			return "node " + node.Name + " is said to be offline"
+		}
+	}
+
+	if !step.IsReady(cluster) {
+		return "the cluster is not ready: " + step.WhyNot(cluster)
 	}
 
 	return ""
