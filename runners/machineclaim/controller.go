@@ -61,8 +61,10 @@ type Reconciler struct {
 
 	bindings bindings
 	causes   causes
-	retired  retired
 	listings listings
+	// retired are the claims whose deletion was asked for, and deregistered those whose runner
+	// is known to be gone: their later passes need not ask again.
+	retired, deregistered claimSet
 	// placing is held while a machine is placed within a quota.
 	placing sync.Mutex
 }
@@ -195,6 +197,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		if apierrors.IsNotFound(err) {
 			r.causes.forget(req.NamespacedName, r.Clock.Now())
 			r.retired.forget(req.NamespacedName)
+			r.deregistered.forget(req.NamespacedName)
 		}
 
 		return reconcile.Result{}, client.IgnoreNotFound(err)

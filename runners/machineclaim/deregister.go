@@ -36,6 +36,10 @@ func deregister(ctx context.Context, s *scope) step.Result {
 
 	status.Phase = v1alpha1.MachineClaimDraining
 
+	if s.deregistered.has(s.claim) {
+		return step.Done()
+	}
+
 	if result, waits := s.backingOff(conditionDeregistered); waits {
 		return result
 	}
@@ -75,6 +79,8 @@ func (s *scope) removeRunner(ctx context.Context, provider workload.Provider) st
 
 	switch {
 	case workload.Is(err, workload.NotFound):
+		s.deregistered.add(s.claim)
+
 		return step.Done()
 	case workload.Is(err, workload.Rejected):
 		s.saidf(ctx, corev1.EventTypeWarning, "RunnerLeft", "Deregister", "runner %s was not removed: %s",
@@ -89,6 +95,8 @@ func (s *scope) removeRunner(ctx context.Context, provider workload.Provider) st
 
 	switch {
 	case err == nil, workload.Is(err, workload.NotFound):
+		s.deregistered.add(s.claim)
+
 		return step.Done()
 	case workload.Is(err, workload.RunnerBusy) && s.mayInterrupt(ctx):
 		return step.Done().WithReason("BusyRunnerLeft",

@@ -48,13 +48,13 @@ func (s *scope) remove(ctx context.Context, reason, message string) step.Result 
 	return result
 }
 
-// retired are the claims whose deletion was asked for. The zero value is ready to use.
-type retired struct {
+// claimSet are claims that something was done with. The zero value is ready to use.
+type claimSet struct {
 	mu     sync.Mutex
 	claims map[types.NamespacedName]types.UID
 }
 
-func (r *retired) add(claim *v1alpha1.MachineClaim) {
+func (r *claimSet) add(claim *v1alpha1.MachineClaim) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
@@ -65,7 +65,7 @@ func (r *retired) add(claim *v1alpha1.MachineClaim) {
 	r.claims[client.ObjectKeyFromObject(claim)] = claim.UID
 }
 
-func (r *retired) has(claim *v1alpha1.MachineClaim) bool {
+func (r *claimSet) has(claim *v1alpha1.MachineClaim) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
@@ -73,7 +73,7 @@ func (r *retired) has(claim *v1alpha1.MachineClaim) bool {
 }
 
 // forget drops a claim that is gone, or that is seen to be on its way.
-func (r *retired) forget(name types.NamespacedName) {
+func (r *claimSet) forget(name types.NamespacedName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 

@@ -250,7 +250,7 @@ func stateOf(claim *v1alpha1.MachineClaim, byRunner map[string]v1alpha1.JobState
 	}
 
 	switch {
-	case !claim.DeletionTimestamp.IsZero(), times != nil && times.Ended != nil, job == v1alpha1.JobCompleted:
+	case !claim.DeletionTimestamp.IsZero(), times != nil && times.Ended != nil, job == v1alpha1.JobCompleted, isDone(claim):
 		out.State = demand.ClaimFinishing
 	case job == v1alpha1.JobRunning:
 		out.State = demand.ClaimBusy
@@ -274,9 +274,26 @@ func tookJob(claim *v1alpha1.MachineClaim) bool {
 		return false
 	}
 
+	switch guest.Phase(info.GuestPhase) {
+	case guest.PhaseRunning:
+		return true
+	case guest.PhaseFinished:
+		return info.GuestReason == guest.ReasonJobDone || claim.Status.EndReason == guest.ReasonJobDone
+	default:
+		return false
+	}
+}
+
+// isDone says whether the machine itself has said that it powers off.
+func isDone(claim *v1alpha1.MachineClaim) bool {
+	info := claim.Status.BootstrapInfo
+	if info == nil {
+		return false
+	}
+
 	phase := guest.Phase(info.GuestPhase)
 
-	return phase == guest.PhaseRunning || (phase == guest.PhaseFinished && claim.Status.EndReason == guest.ReasonJobDone)
+	return phase == guest.PhaseFinished || phase == guest.PhaseFailed
 }
 
 // countFailures counts the machines that ended before they were of any use, in a row:

@@ -41,6 +41,7 @@ func TestStateOf(t *testing.T) {
 		"the claim knows of a job first":   {status: v1alpha1.MachineClaimStatus{VMRef: vm, BootstrapInfo: runner, Times: &v1alpha1.MachineTimes{JobStarted: micro(now)}}, want: demand.ClaimBusy},
 		"its job is over, the VM not yet":  {status: v1alpha1.MachineClaimStatus{VMRef: vm, BootstrapInfo: runner, Times: &v1alpha1.MachineTimes{JobStarted: micro(now)}}, job: v1alpha1.JobCompleted, want: demand.ClaimFinishing},
 		"it says that it took a job":       {status: v1alpha1.MachineClaimStatus{VMRef: vm, BootstrapInfo: &v1alpha1.BootstrapInfo{RunnerName: "other", GuestPhase: "Running"}}, want: demand.ClaimBusy},
+		"it says that it is done":          {status: v1alpha1.MachineClaimStatus{VMRef: vm, BootstrapInfo: &v1alpha1.BootstrapInfo{RunnerName: "other", GuestPhase: "Finished"}, Times: &v1alpha1.MachineTimes{Ready: micro(now)}}, want: demand.ClaimFinishing},
 		"on standby, nothing made yet":     {standby: true, want: demand.ClaimStandby},
 		"on standby, id on record":         {standby: true, status: v1alpha1.MachineClaimStatus{VMRef: vm}, want: demand.ClaimStandby},
 		"its life is over":                 {status: v1alpha1.MachineClaimStatus{VMRef: vm, BootstrapInfo: runner, Times: &v1alpha1.MachineTimes{Ready: micro(now), Ended: micro(now)}}, want: demand.ClaimFinishing},
@@ -60,6 +61,39 @@ func TestStateOf(t *testing.T) {
 				t.Errorf("stateOf() = %s, want %s", got.State, tc.want)
 			}
 		})
+	}
+}
+
+// A machine that has run its job and powers off is not idle, and its job is not queued any
+// more, though the CI platform's word is missing.
+func TestJobThatOnlyItsMachineTellsOf(t *testing.T) {
+	t.Parallel()
+
+	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	claim := func(phase guest.Phase, reason string) v1alpha1.MachineClaim {
+		return v1alpha1.MachineClaim{Status: v1alpha1.MachineClaimStatus{
+			BootstrapInfo: &v1alpha1.BootstrapInfo{RunnerName: "r", GuestPhase: string(phase), GuestReason: reason},
+			Times:         &v1alpha1.MachineTimes{Ready: micro(now.Add(-time.Minute))},
+		}}
+	}
+
+	for name, tc := range map[string]struct {
+		claim v1alpha1.MachineClaim
+		state demand.ClaimState
+		taken int
+	}{
+		"it waits for one": {claim(guest.PhaseListening, ""), demand.ClaimIdle, 0},
+		"it runs one":      {claim(guest.PhaseRunning, ""), demand.ClaimBusy, 1},
+		"it has run one":   {claim(guest.PhaseFinished, guest.ReasonJobDone), demand.ClaimFinishing, 1},
+		"it had none":      {claim(guest.PhaseFinished, guest.ReasonIdleTimeout), demand.ClaimFinishing, 0},
+		"it failed":        {claim(guest.PhaseFailed, "RunnerMissing"), demand.ClaimFinishing, 0},
+	} {
+		var starts unconfirmedStarts
+
+		taken := starts.count([]v1alpha1.MachineClaim{tc.claim}, nil, now)[""]
+		if state := stateOf(&tc.claim, nil).State; state != tc.state || taken != tc.taken {
+			t.Errorf("%s: it is %s, and took %d jobs; want %s, %d", name, state, taken, tc.state, tc.taken)
+		}
 	}
 }
 
