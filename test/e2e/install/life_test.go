@@ -38,8 +38,6 @@ type user struct {
 	sayf func(string, ...any)
 	// commands that were typed so far.
 	commands int
-	// meanwhile is done again and again while a command runs; may be nil.
-	meanwhile func()
 }
 
 // newUser has helm, kubectl and hyperfleet on the path. gitHub is where hyperfleet init finds
@@ -92,20 +90,7 @@ func (u *user) types(commands string) string {
 	cmd := exec.CommandContext(u.t.Context(), "/bin/bash", "-eu", "-o", "pipefail", "-c", commands)
 	cmd.Dir, cmd.Env = u.dir, u.env
 
-	var (
-		out   []byte
-		err   error
-		ended = make(chan struct{})
-	)
-
-	go func() {
-		defer close(ended)
-
-		out, err = cmd.CombinedOutput()
-	}()
-
-	u.wait(ended)
-
+	out, err := cmd.CombinedOutput()
 	if err != nil {
 		u.t.Fatalf("%s: %v\n%s", commands, err, out)
 	}
@@ -114,20 +99,6 @@ func (u *user) types(commands string) string {
 	u.sayf("%s", commands)
 
 	return string(out)
-}
-
-// wait waits for the end of a command.
-func (u *user) wait(ended <-chan struct{}) {
-	for {
-		select {
-		case <-ended:
-			return
-		case <-time.After(50 * time.Millisecond):
-			if u.meanwhile != nil {
-				u.meanwhile()
-			}
-		}
-	}
 }
 
 // blocks are the commands of a page.
@@ -199,7 +170,6 @@ func TestTutorial(t *testing.T) { //nolint:paralleltest // it counts seconds
 		t.Errorf("the account lacks a right:\n%s", said)
 	}
 
-	u.meanwhile = func() { playJobs(t, f.Env, program(t, "hyperfleet"), space) }
 	u.operates()
 }
 
