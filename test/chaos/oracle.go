@@ -140,7 +140,8 @@ func (o *oracle) told(ctx context.Context, pool *v1alpha1.RunnerPool) string {
 	}
 
 	if s := pool.Status; s.Replicas+s.BusyReplicas+s.QueuedJobs+s.RunningJobs != 0 {
-		return fmt.Sprintf("the pool says %d machines, %d busy, %d jobs queued, %d running", s.Replicas, s.BusyReplicas, s.QueuedJobs, s.RunningJobs)
+		return fmt.Sprintf("the pool says %d machines, %d busy, %d jobs queued, %d running",
+			s.Replicas, s.BusyReplicas, s.QueuedJobs, s.RunningJobs)
 	}
 
 	cluster := o.fleet.NewCluster()
