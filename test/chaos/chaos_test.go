@@ -203,6 +203,10 @@ func (c *chaos) beat(there map[string]stays) {
 	case roll < deleted:
 		c.deleteClaim(c.T.Context())
 	default:
+		if _, rough := there[roughName]; rough {
+			return // it would not come up, and a kubelet would start it again
+		}
+
 		c.Stop()
 		c.Start()
 		c.restarts++

@@ -18,6 +18,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
 
+// roughName is the trouble that roughAPI makes.
+const roughName = "the API server is rough"
+
 // nodes of the hypervisor.
 const nodes = 3
 
@@ -76,7 +79,7 @@ func troubles(api *roughAPI) []trouble {
 		}},
 		forge("the CI platform answers 502", control.Faults{ServerError: 0.5}),
 		forge("webhooks are lost and repeated", control.Faults{WebhookLost: 0.4, WebhookDuplicated: 0.4, WebhookReordered: 0.4}),
-		{"the API server is rough", func(*fleet.Fleet, *rand.Rand) func() {
+		{roughName, func(*fleet.Fleet, *rand.Rand) func() {
 			api.rough.Store(true)
 
 			return func() { api.rough.Store(false) }
