@@ -258,6 +258,9 @@ const (
 	PhaseFailed    Phase = "Failed"
 )
 
+// Last says whether the machine has said its last word: it powers off.
+func (p Phase) Last() bool { return p == PhaseFinished || p == PhaseFailed }
+
 // Reasons why a machine ends. With JobDone, JobGone, IdleTimeout and Terminated the phase
 // is Finished, with all others Failed.
 const (

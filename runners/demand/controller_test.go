@@ -26,6 +26,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 	sim "github.com/hyperfleet/hyperfleet/sim/github"
 	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
+	"github.com/hyperfleet/hyperfleet/test/kube"
 	"github.com/hyperfleet/hyperfleet/workload"
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
@@ -110,7 +111,7 @@ func template(t *testing.T, namespace string) {
 			Resources:            v1alpha1.MachineResources{CPU: 1, Memory: resource.MustParse("1Gi")},
 		},
 	}
-	create(t, out)
+	env.Create(t, out)
 }
 
 func entry(t *testing.T, namespace string, spec workload.Job) client.ObjectKey {
@@ -119,7 +120,7 @@ func entry(t *testing.T, namespace string, spec workload.Job) client.ObjectKey {
 	received := metav1.NewMicroTime(time.Now())
 	spec.ReceivedAt = &received
 	out := &v1alpha1.RunnerJob{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: platforms().JobName(spec)}, Spec: spec}
-	create(t, out)
+	env.Create(t, out)
 
 	return client.ObjectKeyFromObject(out)
 }
@@ -146,15 +147,6 @@ func read(t *testing.T, key client.ObjectKey) *v1alpha1.RunnerJob {
 	return out
 }
 
-func condition(t *testing.T, job *v1alpha1.RunnerJob, kind string, status metav1.ConditionStatus, reason, message string) {
-	t.Helper()
-
-	got := meta.FindStatusCondition(job.Status.Conditions, kind)
-	if got == nil || got.Status != status || got.Reason != reason || !strings.Contains(got.Message, message) {
-		t.Errorf("condition %s = %+v; want %s %s: ...%s...", kind, got, status, reason, message)
-	}
-}
-
 func TestJobIsMatched(t *testing.T) {
 	t.Parallel()
 
@@ -177,11 +169,11 @@ func TestJobIsMatched(t *testing.T) {
 		t.Errorf("pool = %q", got.Status.Pool)
 	}
 
-	condition(t, got, demand.ConditionMatched, metav1.ConditionTrue, demand.ReasonMatched, "linux")
-	condition(t, got, v1alpha1.ConditionReady, metav1.ConditionTrue, demand.ReasonMachineComing, "")
+	kube.Condition(t, got.Status.Conditions, demand.ConditionMatched, metav1.ConditionTrue, demand.ReasonMatched, "linux")
+	kube.Condition(t, got.Status.Conditions, v1alpha1.ConditionReady, metav1.ConditionTrue, demand.ReasonMachineComing, "")
 
 	pass(t, r, fitsNot)
-	condition(t, read(t, fitsNot), demand.ConditionMatched, metav1.ConditionFalse, demand.ReasonNoLabels, "lacks [s390x]")
+	kube.Condition(t, read(t, fitsNot).Status.Conditions, demand.ConditionMatched, metav1.ConditionFalse, demand.ReasonNoLabels, "lacks [s390x]")
 
 	// Another pool comes.
 	hook(t, namespace, "mainframe", repository, "s", "s390x")
@@ -205,7 +197,7 @@ func TestJobFindsItsClaim(t *testing.T) {
 			},
 		},
 	}
-	create(t, taker)
+	env.Create(t, taker)
 
 	taker.Status.BootstrapInfo = &v1alpha1.BootstrapInfo{RunnerName: "linux-x-12345678"}
 	if err := env.Client.Status().Update(t.Context(), taker); err != nil {
@@ -281,7 +273,7 @@ func TestSilentJobIsConfirmed(t *testing.T) {
 		t.Errorf("asks again in %s, want twice the silence", result.RequeueAfter)
 	}
 
-	condition(t, read(t, key), demand.ConditionConfirmed, metav1.ConditionTrue, "Asked", "Queued")
+	kube.Condition(t, read(t, key).Status.Conditions, demand.ConditionConfirmed, metav1.ConditionTrue, "Asked", "Queued")
 	pass(t, r, key)
 
 	if calls() != 1 {
@@ -324,8 +316,8 @@ func TestSilentJobOfUnreachablePlatform(t *testing.T) {
 	pass(t, r, key)
 
 	got := read(t, key)
-	condition(t, got, demand.ConditionConfirmed, metav1.ConditionFalse, github.ReasonPermission, "Actions: read")
-	condition(t, got, demand.ConditionMatched, metav1.ConditionTrue, demand.ReasonMatched, "linux")
+	kube.Condition(t, got.Status.Conditions, demand.ConditionConfirmed, metav1.ConditionFalse, github.ReasonPermission, "Actions: read")
+	kube.Condition(t, got.Status.Conditions, demand.ConditionMatched, metav1.ConditionTrue, demand.ReasonMatched, "linux")
 }
 
 // A job that its platform knows no longer asks for machines only as long as it could be
@@ -350,7 +342,7 @@ func TestLostJobEnds(t *testing.T) {
 		t.Errorf("state = %s while the job may only be hidden", got.Spec.State)
 	}
 
-	condition(t, got, demand.ConditionConfirmed, metav1.ConditionFalse, github.ReasonJobMissing, "Actions: read")
+	kube.Condition(t, got.Status.Conditions, demand.ConditionConfirmed, metav1.ConditionFalse, github.ReasonJobMissing, "Actions: read")
 	clk.SetTime(now.Add(50 * time.Hour))
 	pass(t, r, key)
 

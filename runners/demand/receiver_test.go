@@ -65,19 +65,11 @@ func own(t *testing.T) string {
 	}, strings.ToLower(t.Name()))
 }
 
-func create(t testing.TB, obj client.Object) {
-	t.Helper()
-
-	if err := env.Client.Create(t.Context(), obj); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // hook makes a pool that takes webhooks, with a Secret that holds the secret.
 func hook(t testing.TB, namespace, name, repository, secret string, labels ...string) *v1alpha1.RunnerPool {
 	t.Helper()
 
-	create(t, &corev1.Secret{
+	env.Create(t, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Data: map[string][]byte{"secret": []byte(secret)},
 	})
 
@@ -96,7 +88,7 @@ func hook(t testing.TB, namespace, name, repository, secret string, labels ...st
 			},
 		},
 	}
-	create(t, out)
+	env.Create(t, out)
 
 	return out
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 	"github.com/hyperfleet/hyperfleet/runners/report"
+	"github.com/hyperfleet/hyperfleet/test/kube"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
@@ -37,7 +38,7 @@ func machineOf(t *testing.T, namespace, name string, edits ...func(*v1alpha1.Mac
 			},
 		},
 	}
-	create(t, out)
+	env.Create(t, out)
 	setStatus(t, out, edits...)
 
 	return out
@@ -151,7 +152,7 @@ func TestStoryOfAJob(t *testing.T) {
 	stop()
 
 	got := read(t, key)
-	condition(t, got, demand.ConditionServed, metav1.ConditionTrue, demand.ReasonCompleted, "")
+	kube.Condition(t, got.Status.Conditions, demand.ConditionServed, metav1.ConditionTrue, demand.ReasonCompleted, "")
 
 	if got.Status.Claim != "linux-a" {
 		t.Errorf("claim = %q", got.Status.Claim)
@@ -330,8 +331,8 @@ func TestCausesOfWaiting(t *testing.T) {
 				status = metav1.ConditionTrue
 			}
 
-			condition(t, got, v1alpha1.ConditionReady, status, tc.reason, tc.message)
-			condition(t, got, demand.ConditionServed, metav1.ConditionFalse, tc.reason, tc.message)
+			kube.Condition(t, got.Status.Conditions, v1alpha1.ConditionReady, status, tc.reason, tc.message)
+			kube.Condition(t, got.Status.Conditions, demand.ConditionServed, metav1.ConditionFalse, tc.reason, tc.message)
 
 			told := strings.Contains(strings.Join(moments(got), "\n"), "Waiting "+tc.reason+": ")
 			if told == coming {

@@ -62,10 +62,10 @@ func newWorld(t *testing.T) *world {
 		t: t, namespace: env.Namespace(t), github: githubtest.New(t, simgithub.Options{}),
 		clock: clocktesting.NewFakePassiveClock(time.Now()), recorder: events.NewFakeRecorder(1000),
 	}
-	w.create(&corev1.Secret{
+	env.Create(w.t, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "github"}, StringData: map[string]string{"pat": githubtest.PAT},
 	})
-	w.create(&v1alpha1.HypervisorMachineTemplate{
+	env.Create(w.t, &v1alpha1.HypervisorMachineTemplate{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "template"},
 		Spec: v1alpha1.HypervisorMachineTemplateSpec{
 			HypervisorClusterRef: v1alpha1.LocalObjectReference{Name: "cluster"},
@@ -82,14 +82,6 @@ func newWorld(t *testing.T) *world {
 	})
 
 	return w
-}
-
-func (w *world) create(obj client.Object) {
-	w.t.Helper()
-
-	if err := env.Client.Create(w.t.Context(), obj); err != nil {
-		w.t.Fatal(err)
-	}
 }
 
 // claim makes a claim whose machine was offered a code, changed as the case wants it.
@@ -114,7 +106,7 @@ func (w *world) claimOf(
 			WorkloadConfig: load,
 		},
 	}
-	w.create(out)
+	env.Create(w.t, out)
 
 	out.Status.BootstrapInfo = &v1alpha1.BootstrapInfo{
 		RunnerName: vmspec.RunnerName(out),
@@ -576,7 +568,7 @@ func TestBoundJobs(t *testing.T) {
 			t.Parallel()
 
 			tc.job.Platform, tc.job.ID, tc.job.Repository = v1alpha1.WorkloadGeneric, name, "nightly"
-			w.create(&v1alpha1.RunnerJob{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "job-" + name}, Spec: tc.job})
+			env.Create(w.t, &v1alpha1.RunnerJob{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "job-" + name}, Spec: tc.job})
 
 			claim := w.claimOf(name, load, func(s *v1alpha1.MachineClaimStatus) {
 				s.BootstrapInfo.BoundJob = cmp.Or(tc.other, "job-"+name)

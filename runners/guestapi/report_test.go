@@ -26,14 +26,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 )
 
-func create(t *testing.T, obj client.Object) {
-	t.Helper()
-
-	if err := env.Client.Create(t.Context(), obj); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // reporter makes a pool's claim whose runner is known, and which may have a job.
 func reporter(t *testing.T, namespace, name string, info v1alpha1.BootstrapInfo) *v1alpha1.MachineClaim {
 	t.Helper()
@@ -52,7 +44,7 @@ func reporter(t *testing.T, namespace, name string, info v1alpha1.BootstrapInfo)
 			},
 		},
 	}
-	create(t, out)
+	env.Create(t, out)
 
 	out.Status.BootstrapInfo = &info
 	if err := env.Client.Status().Update(t.Context(), out); err != nil {
@@ -69,7 +61,7 @@ func ledgerJob(t *testing.T, namespace, id, runner string) *v1alpha1.RunnerJob {
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "gh-" + id},
 		Spec:       v1alpha1.RunnerJobSpec{Platform: v1alpha1.WorkloadGitHubActions, ID: id, State: v1alpha1.JobRunning, RunnerName: runner},
 	}
-	create(t, out)
+	env.Create(t, out)
 
 	return out
 }

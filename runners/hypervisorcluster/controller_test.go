@@ -5,7 +5,6 @@ package hypervisorcluster_test
 
 import (
 	"context"
-	"strings"
 	"testing"
 	"time"
 
@@ -13,7 +12,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -102,7 +100,7 @@ func newWorld(t *testing.T) *world {
 		return &v1alpha1.SecretValueSource{SecretKeyRef: v1alpha1.SecretKeySelector{Name: "proxmox", Key: name}}
 	}
 
-	w.create(&v1alpha1.HypervisorCluster{
+	env.Create(w, &v1alpha1.HypervisorCluster{
 		ObjectMeta: metav1.ObjectMeta{Name: w.name},
 		Spec: v1alpha1.HypervisorClusterSpec{
 			Provider: v1alpha1.ProviderProxmox, Endpoint: "https://pve.example:8006/api2/json",
@@ -113,17 +111,9 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-func (w *world) create(obj client.Object) {
-	w.Helper()
-
-	if err := env.Client.Create(w.Context(), obj); err != nil {
-		w.Fatalf("create %s: %v", obj.GetName(), err)
-	}
-}
-
 func (w *world) secret() {
 	w.Helper()
-	w.create(&corev1.Secret{
+	env.Create(w, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.name, Name: "proxmox"},
 		Data:       map[string][]byte{"id": []byte("ci@pve!fleet"), "secret": []byte("s3cret")},
 	})
@@ -162,16 +152,6 @@ func (w *world) read() *v1alpha1.HypervisorCluster {
 	return &out
 }
 
-// is tells what a condition has to say: its status, its reason, and words of its message.
-func (w *world) is(conditions []metav1.Condition, name string, status metav1.ConditionStatus, reason, words string) {
-	w.Helper()
-
-	got := meta.FindStatusCondition(conditions, name)
-	if got == nil || got.Status != status || got.Reason != reason || !strings.Contains(got.Message, words) {
-		w.Errorf("condition %s is %+v, want %s, %s: ...%s...", name, got, status, reason, words)
-	}
-}
-
 func refusal(kind hypervisor.Kind, reason, message string) error {
 	return &hypervisor.Error{Kind: kind, Reason: reason, Message: message}
 }
@@ -182,8 +162,8 @@ func TestClusterBecomesReady(t *testing.T) {
 	w := newWorld(t)
 
 	cluster := w.passes()
-	w.is(cluster.Status.Conditions, "Credentials", metav1.ConditionFalse, "SecretNotFound", w.name+"/proxmox")
-	w.is(cluster.Status.Conditions, step.Ready, metav1.ConditionFalse, "SecretNotFound", "create it with the key")
+	kube.Condition(w, cluster.Status.Conditions, "Credentials", metav1.ConditionFalse, "SecretNotFound", w.name+"/proxmox")
+	kube.Condition(w, cluster.Status.Conditions, step.Ready, metav1.ConditionFalse, "SecretNotFound", "create it with the key")
 
 	if w.lab.asked > 0 {
 		t.Errorf("the hypervisor was asked %d times without credentials", w.lab.asked)
@@ -194,8 +174,8 @@ func TestClusterBecomesReady(t *testing.T) {
 	w.lab.machines = []hypervisor.Machine{{State: hypervisor.StateRunning}, {State: hypervisor.StateRemains}}
 
 	cluster = w.passes()
-	w.is(cluster.Status.Conditions, step.Ready, metav1.ConditionTrue, "Ready", "")
-	w.is(cluster.Status.Conditions, "Connected", metav1.ConditionTrue, "Connected", "Lab 9.2, 2 nodes online")
+	kube.Condition(w, cluster.Status.Conditions, step.Ready, metav1.ConditionTrue, "Ready", "")
+	kube.Condition(w, cluster.Status.Conditions, "Connected", metav1.ConditionTrue, "Connected", "Lab 9.2, 2 nodes online")
 
 	if w.lab.token != "s3cret" {
 		t.Errorf("connected with the secret %q", w.lab.token)
@@ -228,8 +208,8 @@ func TestClusterInTrouble(t *testing.T) {
 	w.lab.err = refusal(hypervisor.Unavailable, "Unavailable", "https://pve.example:8006 does not answer")
 
 	cluster := w.passes()
-	w.is(cluster.Status.Conditions, "Connected", metav1.ConditionFalse, "Unavailable", "does not answer")
-	w.is(cluster.Status.Conditions, step.Ready, metav1.ConditionFalse, "Unavailable", "does not answer")
+	kube.Condition(w, cluster.Status.Conditions, "Connected", metav1.ConditionFalse, "Unavailable", "does not answer")
+	kube.Condition(w, cluster.Status.Conditions, step.Ready, metav1.ConditionFalse, "Unavailable", "does not answer")
 
 	if result := w.pass(); result.RequeueAfter <= 0 || result.RequeueAfter > 10*time.Second {
 		t.Errorf("a hypervisor that is back is seen after %s", result.RequeueAfter)
@@ -238,21 +218,21 @@ func TestClusterInTrouble(t *testing.T) {
 	w.lab.err = refusal(hypervisor.Rejected, "PrivilegeMissing", "grant VM.Clone on /vms")
 
 	cluster = w.passes()
-	w.is(cluster.Status.Conditions, step.Ready, metav1.ConditionFalse, "PrivilegeMissing", "grant VM.Clone")
+	kube.Condition(w, cluster.Status.Conditions, step.Ready, metav1.ConditionFalse, "PrivilegeMissing", "grant VM.Clone")
 
 	w.lab.err, w.lab.nodes[1].SetAside = nil, []string{"clones failed five times"}
 
 	cluster = w.passes()
-	w.is(cluster.Status.Conditions, step.Ready, metav1.ConditionTrue, "Ready", "")
-	w.is(cluster.Status.Nodes[0].Conditions, step.Ready, metav1.ConditionTrue, "Usable", "")
-	w.is(cluster.Status.Nodes[1].Conditions, step.Ready, metav1.ConditionFalse, "SetAside", "clones failed five times")
+	kube.Condition(w, cluster.Status.Conditions, step.Ready, metav1.ConditionTrue, "Ready", "")
+	kube.Condition(w, cluster.Status.Nodes[0].Conditions, step.Ready, metav1.ConditionTrue, "Usable", "")
+	kube.Condition(w, cluster.Status.Nodes[1].Conditions, step.Ready, metav1.ConditionFalse, "SetAside", "clones failed five times")
 
 	for i := range w.lab.nodes {
 		w.lab.nodes[i].Online, w.lab.nodes[i].Trouble = false, "has no quorum"
 	}
 
 	cluster = w.passes()
-	w.is(cluster.Status.Conditions, step.Ready, metav1.ConditionFalse, "NoNodeOnline", "none of the cluster's usable nodes")
+	kube.Condition(w, cluster.Status.Conditions, step.Ready, metav1.ConditionFalse, "NoNodeOnline", "none of the cluster's usable nodes")
 
 	if cluster.Status.ConnectedNodes != 0 {
 		t.Errorf("%d nodes are connected, and none is online", cluster.Status.ConnectedNodes)
@@ -276,7 +256,7 @@ func TestClusterOutlivesItsMachines(t *testing.T) {
 			}},
 		},
 	}
-	w.create(claim)
+	env.Create(w, claim)
 
 	claim.Status.VMRef = &v1alpha1.VMReference{HypervisorCluster: w.name, VMID: "105", Node: "one"}
 	if err := env.Client.Status().Update(t.Context(), claim); err != nil {
@@ -288,7 +268,7 @@ func TestClusterOutlivesItsMachines(t *testing.T) {
 	}
 
 	cluster := w.passes()
-	w.is(cluster.Status.Conditions, "MachinesGone", metav1.ConditionFalse, "MachinesLeft", "1 MachineClaim still has its machine here")
+	kube.Condition(w, cluster.Status.Conditions, "MachinesGone", metav1.ConditionFalse, "MachinesLeft", "1 MachineClaim still has its machine here")
 
 	if _, connected := w.clusters.Clusters.Get(w.name); !connected || w.lab.closed {
 		t.Error("the connection was closed while a machine needs it")

@@ -149,12 +149,11 @@ func (s *scope) sinceShutdownNotice() time.Duration {
 		return 0
 	}
 
-	switch guest.Phase(info.GuestPhase) {
-	case guest.PhaseFinished, guest.PhaseFailed:
-		return max(s.Clock.Since(info.ReportedAt.Time), 1)
-	default:
+	if !guest.Phase(info.GuestPhase).Last() {
 		return 0
 	}
+
+	return max(s.Clock.Since(info.ReportedAt.Time), 1)
 }
 
 // look sees whether the machine has stopped or vanished, and notes its addresses.

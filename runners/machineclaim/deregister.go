@@ -79,9 +79,7 @@ func (s *scope) removeRunner(ctx context.Context, provider workload.Provider) st
 
 	switch {
 	case workload.Is(err, workload.NotFound):
-		s.deregistered.add(s.claim)
-
-		return step.Done()
+		return s.runnerGone()
 	case workload.Is(err, workload.Rejected):
 		s.saidf(ctx, corev1.EventTypeWarning, "RunnerLeft", "Deregister", "runner %s was not removed: %s",
 			info.RunnerName, err.Error())
@@ -95,9 +93,7 @@ func (s *scope) removeRunner(ctx context.Context, provider workload.Provider) st
 
 	switch {
 	case err == nil, workload.Is(err, workload.NotFound):
-		s.deregistered.add(s.claim)
-
-		return step.Done()
+		return s.runnerGone()
 	case workload.Is(err, workload.RunnerBusy) && s.mayInterrupt(ctx):
 		return step.Done().WithReason("BusyRunnerLeft",
 			fmt.Sprintf("runner %s is listed as busy, but its machine's life is over; it is removed when its job is",
@@ -108,6 +104,13 @@ func (s *scope) removeRunner(ctx context.Context, provider workload.Provider) st
 	default:
 		return s.failed(conditionDeregistered, err, "DeregistrationFailed")
 	}
+}
+
+// runnerGone keeps in mind that the runner is gone: later passes need not look for it.
+func (s *scope) runnerGone() step.Result {
+	s.deregistered.add(s.claim)
+
+	return step.Done()
 }
 
 // runnerKey is what the runner is found by: its name, which follows from the claim, or the id

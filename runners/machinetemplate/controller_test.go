@@ -6,7 +6,6 @@ package machinetemplate_test
 import (
 	"context"
 	"errors"
-	"strings"
 	"testing"
 	"time"
 
@@ -108,7 +107,7 @@ func newWorld(t *testing.T, change func(*v1alpha1.HypervisorMachineTemplateSpec)
 		change(&template.Spec)
 	}
 
-	w.create(template)
+	env.Create(w, template)
 
 	return w
 }
@@ -117,17 +116,9 @@ func key(name string) *v1alpha1.SecretValueSource {
 	return &v1alpha1.SecretValueSource{SecretKeyRef: v1alpha1.SecretKeySelector{Name: "secrets", Key: name}}
 }
 
-func (w *world) create(obj client.Object) {
-	w.Helper()
-
-	if err := env.Client.Create(w.Context(), obj); err != nil {
-		w.Fatalf("create %s: %v", obj.GetName(), err)
-	}
-}
-
 func (w *world) secret() {
 	w.Helper()
-	w.create(&corev1.Secret{
+	env.Create(w, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "secrets"},
 		Data:       map[string][]byte{"id": []byte("ci@pve!fleet"), "secret": []byte("s3cret"), "token": []byte("ghp_x")},
 	})
@@ -148,7 +139,7 @@ func (w *world) cluster(change func(*v1alpha1.HypervisorClusterSpec)) {
 		change(&cluster.Spec)
 	}
 
-	w.create(cluster)
+	env.Create(w, cluster)
 
 	if _, err := w.templates.Clusters.Ensure(w.Context(), cluster); err != nil {
 		w.Fatal(err)
@@ -204,10 +195,7 @@ func (w *world) says(condition, reason, words string) *v1alpha1.HypervisorMachin
 	template := w.passes()
 
 	for _, name := range []string{condition, step.Ready} {
-		got := meta.FindStatusCondition(template.Status.Conditions, name)
-		if got == nil || got.Status != metav1.ConditionFalse || got.Reason != reason || !strings.Contains(got.Message, words) {
-			w.Errorf("condition %s is %+v, want False, %s: ...%s...", name, got, reason, words)
-		}
+		kube.Condition(w, template.Status.Conditions, name, metav1.ConditionFalse, reason, words)
 	}
 
 	return template
@@ -306,7 +294,7 @@ func TestTemplateOutlivesItsMachines(t *testing.T) {
 			}},
 		},
 	}
-	w.create(claim)
+	env.Create(w, claim)
 
 	if err := env.Client.Delete(t.Context(), template); err != nil {
 		t.Fatal(err)

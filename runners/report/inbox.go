@@ -155,7 +155,7 @@ func (n note) apply(claim *v1alpha1.MachineClaim) {
 	info := claim.Status.BootstrapInfo
 	info.GuestPhase, info.GuestMessage, info.ReportedAt = string(n.phase), n.message, &n.at
 
-	if last(n.phase) {
+	if n.phase.Last() {
 		info.GuestReason = n.reason
 	}
 

@@ -58,8 +58,6 @@ func phases() []guest.Phase {
 	}
 }
 
-func last(phase guest.Phase) bool { return phase == guest.PhaseFinished || phase == guest.PhaseFailed }
-
 // Handler takes reports and writes them into the status of the machine's claim. It needs
 // no leader: any replica may take a report.
 type Handler struct {
@@ -215,12 +213,12 @@ const inboxPatience = timeout / 2
 // keepLog keeps the log of a last report. It comes before the report's word, which ends
 // the claim; and that a log can't be kept is no reason not to hear of the machine's end.
 func (h *Handler) keepLog(ctx context.Context, claim *v1alpha1.MachineClaim, report guest.Report) {
-	if h.Logs == nil || !last(report.Phase) || report.Log == "" {
+	if h.Logs == nil || !report.Phase.Last() || report.Log == "" {
 		return
 	}
 
 	// It is kept once: what a machine says after its end is no news.
-	if info := claim.Status.BootstrapInfo; info != nil && last(guest.Phase(info.GuestPhase)) {
+	if info := claim.Status.BootstrapInfo; info != nil && guest.Phase(info.GuestPhase).Last() {
 		return
 	}
 

@@ -287,13 +287,8 @@ func tookJob(claim *v1alpha1.MachineClaim) bool {
 // isDone says whether the machine itself has said that it powers off.
 func isDone(claim *v1alpha1.MachineClaim) bool {
 	info := claim.Status.BootstrapInfo
-	if info == nil {
-		return false
-	}
 
-	phase := guest.Phase(info.GuestPhase)
-
-	return phase == guest.PhaseFinished || phase == guest.PhaseFailed
+	return info != nil && guest.Phase(info.GuestPhase).Last()
 }
 
 // countFailures counts the machines that ended before they were of any use, in a row:

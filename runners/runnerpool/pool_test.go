@@ -78,17 +78,9 @@ func newWorld(t *testing.T, change func(*v1alpha1.RunnerPool)) *world {
 	}
 
 	w.template("one")
-	w.create(pool)
+	env.Create(w, pool)
 
 	return w
-}
-
-func (w *world) create(obj client.Object) {
-	w.Helper()
-
-	if err := env.Client.Create(w.Context(), obj); err != nil {
-		w.Fatalf("create %s: %v", obj.GetName(), err)
-	}
 }
 
 func (w *world) get(name string, obj client.Object) {
@@ -123,7 +115,7 @@ func (w *world) template(name string) *v1alpha1.HypervisorMachineTemplate {
 			Credentials: v1alpha1.HypervisorCredentials{TokenID: &secret, TokenSecret: &secret},
 		},
 	}
-	w.create(cluster)
+	env.Create(w, cluster)
 	w.ready(cluster, metav1.ConditionTrue)
 
 	template := &v1alpha1.HypervisorMachineTemplate{
@@ -134,7 +126,7 @@ func (w *world) template(name string) *v1alpha1.HypervisorMachineTemplate {
 			Resources:            v1alpha1.MachineResources{CPU: 1, Memory: resource.MustParse("1Gi")},
 		},
 	}
-	w.create(template)
+	env.Create(w, template)
 	w.ready(template, metav1.ConditionTrue)
 
 	return template
@@ -183,7 +175,7 @@ func (w *world) queue(n int) {
 	for range n {
 		w.jobs++
 		received := metav1.NewMicroTime(w.clock.Now())
-		w.create(&v1alpha1.RunnerJob{
+		env.Create(w, &v1alpha1.RunnerJob{
 			ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: fmt.Sprintf("job-%d", w.jobs)},
 			Spec: v1alpha1.RunnerJobSpec{
 				Platform: v1alpha1.WorkloadGitHubActions, ID: strconv.Itoa(w.jobs), Repository: "octo-org/octo-repo",

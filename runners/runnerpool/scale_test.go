@@ -214,7 +214,7 @@ func TestQuotaIsSaidAndWaitedFor(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "few"},
 		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{counted: resource.MustParse("2")}},
 	}
-	w.create(quota)
+	env.Create(w, quota)
 
 	// The quota controller is not here: its part is ours.
 	used := func(n string) {
@@ -284,7 +284,7 @@ func (w *world) eventuallyCounted(quota *corev1.ResourceQuota, counted corev1.Re
 				WorkloadConfig: w.pool().Spec.Workload,
 			},
 		}
-		w.create(probe)
+		env.Create(w, probe)
 
 		if err := env.Client.Delete(w.Context(), probe); err != nil {
 			w.Fatal(err)

@@ -249,6 +249,15 @@ func (e *Env) Namespace(t testing.TB) string {
 	return namespace.Name
 }
 
+// Create makes an object.
+func (e *Env) Create(t testing.TB, obj client.Object) {
+	t.Helper()
+
+	if err := e.Client.Create(t.Context(), obj); err != nil {
+		t.Fatalf("create %s: %v", obj.GetName(), err)
+	}
+}
+
 // Apply applies the objects in the YAML files at the paths.
 func (e *Env) Apply(t testing.TB, paths ...string) {
 	t.Helper()

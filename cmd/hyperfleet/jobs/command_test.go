@@ -14,7 +14,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/spf13/cobra"
 
@@ -68,7 +67,7 @@ func populate(t *testing.T) (namespace, kubeconfig string) {
 			status.Conditions[i].LastTransitionTime = metav1.Now()
 		}
 
-		create(t, job)
+		env.Create(t, job)
 
 		job.Status = status
 		if err := env.Client.Status().Update(t.Context(), job); err != nil {
@@ -93,7 +92,7 @@ func populate(t *testing.T) (namespace, kubeconfig string) {
 			status.Times = &v1alpha1.MachineTimes{JobStarted: micro(42)}
 		}
 
-		create(t, &machine)
+		env.Create(t, &machine)
 
 		machine.Status = status
 		if err := env.Client.Status().Update(t.Context(), &machine); err != nil {
@@ -101,20 +100,12 @@ func populate(t *testing.T) (namespace, kubeconfig string) {
 		}
 	}
 
-	create(t, &v1alpha1.RunnerLog{
+	env.Create(t, &v1alpha1.RunnerLog{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "gh-29679449520-log"},
 		Spec:       v1alpha1.RunnerLogSpec{Claim: "linux-a", Text: "make: *** [test] Error 1\n"},
 	})
 
 	return namespace, env.Kubeconfig(t, env.Config)
-}
-
-func create(t *testing.T, obj client.Object) {
-	t.Helper()
-
-	if err := env.Client.Create(t.Context(), obj); err != nil {
-		t.Fatal(err)
-	}
 }
 
 func TestJobsCommand(t *testing.T) {

@@ -1,0 +1,24 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Condition makes sure that a condition has a status, a reason, and words in its message.
+func Condition(
+	t testing.TB, conditions []metav1.Condition, name string, status metav1.ConditionStatus, reason, words string,
+) {
+	t.Helper()
+
+	got := meta.FindStatusCondition(conditions, name)
+	if got == nil || got.Status != status || got.Reason != reason || !strings.Contains(got.Message, words) {
+		t.Errorf("condition %s = %+v; want %s %s: ...%s...", name, got, status, reason, words)
+	}
+}
