@@ -5,10 +5,15 @@ package guest_test
 
 import (
 	"bufio"
+	"context"
+	"os"
 	"os/exec"
+	"os/signal"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
@@ -71,7 +76,16 @@ func TestDockerAsksMirrors(t *testing.T) {
 func TestRunningDockerTakesMirrorsOver(t *testing.T) {
 	t.Parallel()
 
-	docker := exec.Command("sh", "-c", "trap 'echo reloaded; exit' HUP; echo up; while :; do sleep 0.05; done")
+	// A shell cannot trap a signal that is ignored where it starts, as nohup has it; one that is
+	// handled here is not ignored there.
+	hangUp := make(chan os.Signal, 1)
+	signal.Notify(hangUp, syscall.SIGHUP)
+	t.Cleanup(func() { signal.Stop(hangUp) })
+
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(stop)
+
+	docker := exec.CommandContext(ctx, "sh", "-c", "trap 'echo reloaded; exit' HUP; echo up; while :; do sleep 0.05; done")
 
 	out, err := docker.StdoutPipe()
 	if err == nil {
