@@ -5,6 +5,7 @@ package demand
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -136,8 +137,8 @@ func (p Pool) readCPU(out *Size, value string) string {
 }
 
 func (p Pool) readQuantity(to **resource.Quantity, key, value, least string, most *resource.Quantity) string {
-	asked, err := resource.ParseQuantity(value)
-	if err != nil || asked.Cmp(resource.MustParse(least)) < 0 {
+	asked, ok := quantity(value)
+	if !ok || asked.Cmp(resource.MustParse(least)) < 0 {
 		return fmt.Sprintf("the job's label %s=%s is not a size of at least %s: write it with a unit such as %[1]s=16Gi",
 			key, value, least)
 	}
@@ -150,6 +151,21 @@ func (p Pool) readQuantity(to **resource.Quantity, key, value, least string, mos
 	*to = &asked
 
 	return ""
+}
+
+// plainQuantity is a quantity without a sign or an exponent: apimachinery computes with as many
+// digits as an exponent says. The CRDs have the same rule.
+var plainQuantity = regexp.MustCompile(`^[0-9]{1,15}([.][0-9]{1,9})?([KMGTPE]i|[mkMGTPE])?$`)
+
+// quantity reads a quantity that anybody may have written.
+func quantity(value string) (resource.Quantity, bool) {
+	if !plainQuantity.MatchString(value) {
+		return resource.Quantity{}, false
+	}
+
+	out, err := resource.ParseQuantity(value)
+
+	return out, err == nil
 }
 
 func (p Pool) readImage(out *Size, value string) string {

@@ -63,6 +63,8 @@ func TestAJobAsksForASizeByItsLabels(t *testing.T) {
 		"too much memory":  {labels: []string{"linux", "memory=65Gi"}, reason: demand.ReasonSizeRefused, message: "raise sizeLabels.maxMemory"},
 		"no quantity":      {labels: []string{"linux", "memory=16GB"}, reason: demand.ReasonSizeRefused, message: "memory=16GB is not a size"},
 		"no unit":          {labels: []string{"linux", "memory=16"}, reason: demand.ReasonSizeRefused, message: "with a unit such as memory=16Gi"},
+		"an exponent":      {labels: []string{"linux", "memory=1e999999999"}, reason: demand.ReasonSizeRefused, message: "memory=1e999999999 is not a size"},
+		"below one":        {labels: []string{"linux", "disk=1e-999999999"}, reason: demand.ReasonSizeRefused, message: "disk=1e-999999999 is not a size"},
 		"below the disk":   {labels: []string{"linux", "disk=10Gi"}, reason: demand.ReasonSizeRefused, message: "has 20Gi already"},
 		"no number":        {labels: []string{"linux", "cpu=+8"}, reason: demand.ReasonSizeRefused, message: "cpu=+8 is not a number of cores"},
 		"no core":          {labels: []string{"linux", "cpu=0"}, reason: demand.ReasonSizeRefused, message: "cpu=0 is not a number of cores"},

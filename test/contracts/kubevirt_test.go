@@ -99,6 +99,7 @@ func nodePoolRejections() []rejection {
 		{"disk of nothing", change{"spec.rootVolume.persistent": anyMap{"size": "0"}}, "persistent.size", "size must be at least 1Mi"},
 		{"disk of a word", change{"spec.rootVolume.persistent": anyMap{"size": "large"}}, "persistent.size", "persistent.size"},
 		{"storage class", change{"spec.rootVolume.persistent": anyMap{"storageClass": "Fast One"}}, "persistent.storageClass", "storageClass must be the name of a StorageClass"},
+		{"memory with an exponent", change{"spec.compute": anyMap{"memory": "1e999999999"}}, "spec.compute.memory", "memory must be at least 64Mi"},
 		{"memory without unit", change{"spec.compute": anyMap{"memory": int64(8)}}, "spec.compute.memory", "memory must be at least 64Mi"},
 		{"user data by path", change{"spec.userDataSecretRef": anyMap{"name": "a/b"}}, "spec.userDataSecretRef.name", "name must be the name of an object"},
 		{

@@ -161,6 +161,8 @@ func templateRejections() []rejection {
 		{"memory without a unit", change{"spec.resources.memory": int64(8)}, "spec.resources.memory", "memory must be at least 64Mi; write it with a unit"},
 		{"memory as a small text", change{"spec.resources.memory": "8"}, "spec.resources.memory", "memory must be at least 64Mi; write it with a unit"},
 		{"memory in words", change{"spec.resources.memory": "much"}, "spec.resources.memory", "should match"},
+		{"memory with an exponent", change{"spec.resources.memory": "1e999999999"}, "spec.resources.memory", "memory must be at least 64Mi; write it with a unit"},
+		{"disk with an exponent below one", change{"spec.resources.disk": "1e-999999999"}, "spec.resources.disk", "disk must be at least 1Mi; write it with a unit"},
 		{"disk without a unit", change{"spec.resources.disk": int64(50)}, "spec.resources.disk", "disk must be at least 1Mi; write it with a unit"},
 
 		{"unknown attestation", change{"spec.attestation": anyMap{"method": "trust"}}, "spec.attestation.method", `"join-token", "tpm"`},
@@ -447,6 +449,7 @@ func poolRejections() []rejection {
 			}, "spec", "lifecycle.keepFailed.machines must be below scaling.maxReplicas",
 		},
 		{"memory without a unit", change{"spec.sizeLabels": anyMap{"maxMemory": "64"}}, "spec.sizeLabels.maxMemory", "write it with a unit such as 64Gi"},
+		{"disk with an exponent", change{"spec.sizeLabels": anyMap{"maxDisk": "1e999999999"}}, "spec.sizeLabels.maxDisk", "write it with a unit such as 200Gi"},
 		{"disk without a unit", change{"spec.sizeLabels": anyMap{"maxDisk": "200"}}, "spec.sizeLabels.maxDisk", "write it with a unit such as 200Gi"},
 		{"min above max", change{"spec.scaling": anyMap{"minReplicas": int64(5), "maxReplicas": int64(2)}}, "spec.scaling", "must not be above scaling.maxReplicas"},
 		{"min above the default max", change{"spec.scaling": anyMap{"minReplicas": int64(11)}}, "spec.scaling", "must not be above scaling.maxReplicas"},

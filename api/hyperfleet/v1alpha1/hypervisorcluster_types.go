@@ -397,9 +397,15 @@ type ResourceAmounts struct {
 	// cpu in cores.
 	CPU int64 `json:"cpu"`
 	// memory in bytes.
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:Pattern=`^-?[0-9]{1,15}([.][0-9]{1,9})?([KMGTPE]i|[mkMGTPE])?$`
 	Memory resource.Quantity `json:"memory"`
 	// storage in bytes.
 	// +optional
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:Pattern=`^-?[0-9]{1,15}([.][0-9]{1,9})?([KMGTPE]i|[mkMGTPE])?$`
 	Storage resource.Quantity `json:"storage,omitempty"`
 }
 

@@ -180,12 +180,12 @@ type MachineResources struct {
 	// +kubebuilder:validation:Maximum=1024
 	CPU int32 `json:"cpu"`
 	// memory, e.g. 8Gi. Rounded up to whole MiB.
-	// +kubebuilder:validation:XValidation:rule="type(self) == int ? int(self) >= 67108864 : (isQuantity(string(self)) && quantity(string(self)).compareTo(quantity('64Mi')) >= 0)",message="memory must be at least 64Mi; write it with a unit such as 8Gi"
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? int(self) >= 67108864 : (string(self).matches('^[0-9]{1,15}([.][0-9]{1,9})?([KMGTPE]i|[mkMGTPE])?$') && quantity(string(self)).compareTo(quantity('64Mi')) >= 0)",message="memory must be at least 64Mi; write it with a unit such as 8Gi"
 	Memory resource.Quantity `json:"memory"`
 	// disk is the size of the first disk, e.g. 50Gi. Disks only grow: a smaller value
 	// than the template's disk is refused. Default: the template's size.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="type(self) == int ? int(self) >= 1048576 : (isQuantity(string(self)) && quantity(string(self)).compareTo(quantity('1Mi')) >= 0)",message="disk must be at least 1Mi; write it with a unit such as 50Gi"
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? int(self) >= 1048576 : (string(self).matches('^[0-9]{1,15}([.][0-9]{1,9})?([KMGTPE]i|[mkMGTPE])?$') && quantity(string(self)).compareTo(quantity('1Mi')) >= 0)",message="disk must be at least 1Mi; write it with a unit such as 50Gi"
 	Disk *resource.Quantity `json:"disk,omitempty"`
 }
 

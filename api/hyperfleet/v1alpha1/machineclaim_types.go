@@ -103,9 +103,15 @@ type MachineSize struct {
 	CPU *int32 `json:"cpu,omitempty"`
 	// memory of the machine.
 	// +optional
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:Pattern=`^[0-9]{1,15}([.][0-9]{1,9})?([KMGTPE]i|[mkMGTPE])?$`
 	Memory *resource.Quantity `json:"memory,omitempty"`
 	// disk is the size of the first disk.
 	// +optional
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:Pattern=`^[0-9]{1,15}([.][0-9]{1,9})?([KMGTPE]i|[mkMGTPE])?$`
 	Disk *resource.Quantity `json:"disk,omitempty"`
 }
 
@@ -131,6 +137,9 @@ type PlacedResources struct {
 	// cpu in cores.
 	CPU int32 `json:"cpu"`
 	// memory of the machine.
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:Pattern=`^[0-9]{1,15}([.][0-9]{1,9})?([KMGTPE]i|[mkMGTPE])?$`
 	Memory resource.Quantity `json:"memory"`
 }
 

@@ -101,5 +101,8 @@ type NamespaceQuota struct {
 	CPU *int32 `json:"cpu,omitempty"`
 	// memory, e.g. 64Gi.
 	// +optional
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:Pattern=`^[0-9]{1,15}([.][0-9]{1,9})?([KMGTPE]i|[mkMGTPE])?$`
 	Memory *resource.Quantity `json:"memory,omitempty"`
 }

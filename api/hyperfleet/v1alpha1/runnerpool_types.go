@@ -71,12 +71,12 @@ type SizeLabels struct {
 	MaxCPU *int32 `json:"maxCPU,omitempty"`
 	// maxMemory is the most memory that a job may ask for by memory=QUANTITY.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="type(self) == int ? int(self) >= 67108864 : (isQuantity(string(self)) && quantity(string(self)).compareTo(quantity('64Mi')) >= 0)",message="maxMemory must be at least 64Mi; write it with a unit such as 64Gi"
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? int(self) >= 67108864 : (string(self).matches('^[0-9]{1,15}([.][0-9]{1,9})?([KMGTPE]i|[mkMGTPE])?$') && quantity(string(self)).compareTo(quantity('64Mi')) >= 0)",message="maxMemory must be at least 64Mi; write it with a unit such as 64Gi"
 	MaxMemory *resource.Quantity `json:"maxMemory,omitempty"`
 	// maxDisk is the largest first disk that a job may ask for by disk=QUANTITY. Disks only
 	// grow: less than the template has is refused.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="type(self) == int ? int(self) >= 1048576 : (isQuantity(string(self)) && quantity(string(self)).compareTo(quantity('1Mi')) >= 0)",message="maxDisk must be at least 1Mi; write it with a unit such as 200Gi"
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? int(self) >= 1048576 : (string(self).matches('^[0-9]{1,15}([.][0-9]{1,9})?([KMGTPE]i|[mkMGTPE])?$') && quantity(string(self)).compareTo(quantity('1Mi')) >= 0)",message="maxDisk must be at least 1Mi; write it with a unit such as 200Gi"
 	MaxDisk *resource.Quantity `json:"maxDisk,omitempty"`
 	// images that a job may ask for by image=NAME.
 	// +optional

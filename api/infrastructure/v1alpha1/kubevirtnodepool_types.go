@@ -142,7 +142,7 @@ type KubevirtPersistentVolume struct {
 	// size of the disk.
 	// +optional
 	// +kubebuilder:default="32Gi"
-	// +kubebuilder:validation:XValidation:rule="type(self) == int ? int(self) >= 1048576 : (isQuantity(string(self)) && quantity(string(self)).compareTo(quantity('1Mi')) >= 0)",message="size must be at least 1Mi; write it with a unit such as 32Gi"
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? int(self) >= 1048576 : (string(self).matches('^[0-9]{1,15}([.][0-9]{1,9})?([KMGTPE]i|[mkMGTPE])?$') && quantity(string(self)).compareTo(quantity('1Mi')) >= 0)",message="size must be at least 1Mi; write it with a unit such as 32Gi"
 	Size resource.Quantity `json:"size,omitempty"`
 	// storageClass of the claim. Default: the cluster's.
 	// +optional
@@ -172,7 +172,7 @@ type KubevirtCompute struct {
 	// memory of the machine.
 	// +optional
 	// +kubebuilder:default="8Gi"
-	// +kubebuilder:validation:XValidation:rule="type(self) == int ? int(self) >= 67108864 : (isQuantity(string(self)) && quantity(string(self)).compareTo(quantity('64Mi')) >= 0)",message="memory must be at least 64Mi; write it with a unit such as 8Gi"
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? int(self) >= 67108864 : (string(self).matches('^[0-9]{1,15}([.][0-9]{1,9})?([KMGTPE]i|[mkMGTPE])?$') && quantity(string(self)).compareTo(quantity('64Mi')) >= 0)",message="memory must be at least 64Mi; write it with a unit such as 8Gi"
 	Memory resource.Quantity `json:"memory,omitempty"`
 	// hugepages that the memory is made of.
 	// +optional
