@@ -5,17 +5,21 @@ package demand_test
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
@@ -83,15 +87,102 @@ func moments(job *v1alpha1.RunnerJob) []string {
 func jobs(t *testing.T, namespace string) (*events.FakeRecorder, func()) {
 	t.Helper()
 
+	return jobsWith(t, namespace, func(c client.Client) client.Client { return c })
+}
+
+// jobsWith is jobs with what the given function makes of its client.
+func jobsWith(t *testing.T, namespace string, through func(client.Client) client.Client) (*events.FakeRecorder, func()) {
+	t.Helper()
+
 	recorder := events.NewFakeRecorder(100)
 
 	return recorder, env.Manage(t, namespace, func(_ context.Context, mgr ctrl.Manager) error {
+		c := through(mgr.GetClient())
+
 		return (&demand.JobReconciler{
-			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Platforms: platforms(), Recorder: recorder,
-			Runner: &step.Runner{Client: mgr.GetClient(), Controller: "runnerjob"},
-			Logs:   &report.Logs{Client: mgr.GetClient(), Live: mgr.GetAPIReader()},
+			Client: c, Live: mgr.GetAPIReader(), Platforms: platforms(), Recorder: recorder,
+			Runner: &step.Runner{Client: c, Controller: "runnerjob"},
+			Logs:   &report.Logs{Client: c, Live: mgr.GetAPIReader()},
 		}).SetupWithManager(mgr)
 	})
+}
+
+// A pool that changes while a job's match with it is being written: the job is not found by its
+// pool yet, and hears of the change all the same.
+func TestPoolChangesWhileAJobIsMatched(t *testing.T) {
+	t.Parallel()
+
+	namespace, repository := env.Namespace(t), own(t)+"/app"
+	pool := hook(t, namespace, "linux", repository, "s", "linux")
+
+	var once, heard sync.Once
+
+	told := make(chan struct{})
+
+	// The first status that names the pool waits until the pool's news woke those that wait for it.
+	change := func(ctx context.Context, obj client.Object) {
+		if job, ok := obj.(*v1alpha1.RunnerJob); !ok || job.Status.Pool == "" {
+			return
+		}
+
+		once.Do(func() {
+			pool.Status.Conditions = []metav1.Condition{
+				notReady(metav1.ConditionTrue, "Ready", ""), {
+					Type: "Scaling", Status: metav1.ConditionTrue, Reason: demand.ReasonAtMaximum, Message: "full", LastTransitionTime: metav1.Now(),
+				},
+			}
+			if err := env.Client.Status().Update(ctx, pool); err != nil {
+				t.Error(err)
+			}
+
+			select {
+			case <-told:
+			case <-ctx.Done():
+			}
+		})
+	}
+
+	_, stop := jobsWith(t, namespace, func(c client.Client) client.Client {
+		inner, ok := c.(client.WithWatch)
+		if !ok {
+			inner = withoutWatch{c}
+		}
+
+		return interceptor.NewClient(inner, interceptor.Funcs{
+			List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+				err := c.List(ctx, list, opts...)
+
+				options := (&client.ListOptions{}).ApplyOptions(opts)
+				if _, ok := list.(*v1alpha1.RunnerJobList); ok && options.FieldSelector != nil {
+					if _, ok := options.FieldSelector.RequiresExactMatch("waitingPool"); ok {
+						heard.Do(func() { close(told) })
+					}
+				}
+
+				return err
+			},
+			SubResourcePatch: func(
+				ctx context.Context, c client.Client, sub string, obj client.Object, patch client.Patch, opts ...client.SubResourcePatchOption,
+			) error {
+				change(ctx, obj)
+
+				return c.SubResource(sub).Patch(ctx, obj, patch, opts...)
+			},
+		})
+	})
+	defer stop()
+
+	key := entry(t, namespace, job(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = repository }))
+	reach(t, func() bool {
+		return slices.ContainsFunc(moments(read(t, key)), func(m string) bool { return strings.HasPrefix(m, "Waiting AtMaximum") })
+	})
+}
+
+// withoutWatch is a client whose watches nobody asks for.
+type withoutWatch struct{ client.Client }
+
+func (withoutWatch) Watch(context.Context, client.ObjectList, ...client.ListOption) (watch.Interface, error) {
+	return nil, errors.ErrUnsupported
 }
 
 // The whole timeline of a job, as its platform, its pool and its machine tell it.
