@@ -11,3 +11,7 @@ var document string
 // Document is the contract, openapi.yaml: what the server checks requests against, and
 // tests its answers.
 func Document() []byte { return []byte(document) }
+
+// HeaderTenant is in the answers to those who see the resources of one tenant alone, so that
+// they don't take another's for gone.
+const HeaderTenant = "X-Hyperfleet-Tenant"

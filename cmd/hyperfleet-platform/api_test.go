@@ -29,14 +29,23 @@ func TestAPIConfigurationsThatAreNotValid(t *testing.T) {
 		"nothing":       {"", nil, []string{"database.url_file"}},
 		"unknown field": {"database:\n  url_file: /x\n  urlfile: /y\n", nil, []string{":3:", "urlfile"}},
 		"half of TLS":   {"database: {url_file: /x}\nserver: {tls_cert_file: /c}\n", nil, []string{"tls_cert_file", "tls_key_file"}},
-		"no issuer":     {"database: {url_file: /x}\njwt: {jwks_url: http://x}\n", nil, []string{"jwt.issuer"}},
-		"two key sets":  {"database: {url_file: /x}\njwt: {issuer: i, jwks_url: http://x, jwks_file: /y}\n", nil, []string{"one of them"}},
-		"roles of none": {"database: {url_file: /x}\nroles: [{role: admin, values: [a]}]\n", nil, []string{"roles", "set jwt"}},
-		"open to all":   {"database: {url_file: /x}\n", nil, []string{"server.address", "insecure_no_authentication"}},
-		"open to a net": {"database: {url_file: /x}\nserver: {address: '10.0.0.1:80'}\n", nil, []string{"server.address"}},
-		"open and not":  {"database: {url_file: /x}\njwt: {issuer: i, jwks_file: /y}\ninsecure_no_authentication: true\n", nil, []string{"does not go with jwt", "without roles"}},
+		"no issuer":     {"database: {url_file: /x}\nserver: {jwt: {configs: [{jwk_cert_url: http://x}]}}\n", nil, []string{"server.jwt.configs", "issuer_url"}},
+		"issuers": {
+			"database: {url_file: /x}\nserver:\n  jwt:\n    configs:\n    - {issuer_url: i, jwk_cert_url: http://x, jwk_cert_file: /y}\n" +
+				"    - {issuer_url: i, jwk_cert_file: /y, jwk_cert_ca_file: /z}\nroles: [{role: admin, values: [a]}, {role: admin, values: [a], issuer: j}]\n", nil,
+			[]string{"one of them", "it is there twice", "goes with jwk_cert_url", "roles[0]: issuer", "it is none of server.jwt.configs"},
+		},
+		"tenants": {
+			"database: {url_file: /x}\nserver:\n  tenant:\n    system_header: S\n    dimensions:\n    - {key: a, claim: c}\n    - {key: a, header: s}\n    - {claim: c, header: H}\n", nil,
+			[]string{"set server.jwt", "dimensions[1]: key", "dimensions[1]: header", "dimensions[2]: set claim or header", "one has to be required", "all_tenants"},
+		},
+		"a tenant of none": {"database: {url_file: /x}\nserver: {tenant: {system_header: S}}\n", nil, []string{"without dimensions"}},
+		"roles of none":    {"database: {url_file: /x}\nroles: [{role: admin, values: [a]}]\n", nil, []string{"roles", "set server.jwt"}},
+		"open to all":      {"database: {url_file: /x}\n", nil, []string{"server.address", "insecure_no_authentication"}},
+		"open to a net":    {"database: {url_file: /x}\nserver: {address: '10.0.0.1:80'}\n", nil, []string{"server.address"}},
+		"open and not":     {"database: {url_file: /x}\nserver: {jwt: {configs: [{issuer_url: i, jwk_cert_file: /y}]}}\ninsecure_no_authentication: true\n", nil, []string{"does not go with server.jwt", "without roles"}},
 		"what roles are": {
-			"database: {url_file: /x}\njwt: {issuer: i, jwks_file: /y}\nroles:\n- {role: king}\n- {role: adapter, values: [a]}\n" +
+			"database: {url_file: /x}\nserver: {jwt: {configs: [{issuer_url: i, jwk_cert_file: /y}]}}\nroles:\n- {role: king}\n- {role: adapter, values: [a]}\n" +
 				"- {role: reader, values: ['*'], adapters: [a]}\n- {role: adapter, values: [a], adapters: ['*']}\n", nil,
 			[]string{`role "king"`, "values:", "adapter_claim, one of them", "go with role adapter", "a caller does not report as any"},
 		},

@@ -48,6 +48,9 @@ type Error struct {
 	Code string
 	// Title and Detail are the API's words.
 	Title, Detail string
+	// OfTenant says that the API shows the caller the resources of one tenant alone: what it
+	// does not have may be another's.
+	OfTenant bool
 
 	what string
 }
@@ -111,7 +114,7 @@ func Temporary(err error) bool {
 
 // problem reads an answer that is no success.
 func problem(what string, resp *http.Response) error {
-	answer := &Error{Status: resp.StatusCode, what: what}
+	answer := &Error{Status: resp.StatusCode, OfTenant: resp.Header.Get(openapi.HeaderTenant) != "", what: what}
 
 	kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	if err != nil || kind != "application/problem+json" {

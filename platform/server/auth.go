@@ -4,6 +4,7 @@
 package server
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -13,6 +14,8 @@ import (
 
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
+
+	"github.com/hyperfleet/hyperfleet/api/config/platform"
 )
 
 const (
@@ -20,23 +23,99 @@ const (
 	leeway = time.Minute
 	// anonymous is the name of callers without tokens.
 	anonymous = "anonymous"
+	// authorization is the header that has tokens where nothing else is said.
+	authorization = "Authorization"
 	// maxCaller bounds what is kept as created_by.
 	maxCaller = 256
 )
 
-// callerOf checks the token of a request. Without a JWT configuration everybody may come
-// in, and nobody has a name.
+// issuer is one whose tokens are taken.
+type issuer struct {
+	platform.Issuer
+
+	keys *keySet
+}
+
+// CheckIssuers says what is wrong with the issuers of a configuration.
+func CheckIssuers(configs []platform.Issuer) error {
+	var errs []error
+
+	seen := map[string]bool{}
+
+	for i, one := range configs {
+		wrong := func(bad bool, text string) {
+			if bad {
+				errs = append(errs, fmt.Errorf("configs[%d]: %s", i, text))
+			}
+		}
+
+		wrong(one.IssuerURL == "", "issuer_url: name the issuer: anybody may have such keys")
+		wrong(one.IssuerURL != "" && seen[one.IssuerURL], "issuer_url: it is there twice")
+		wrong((one.JWKCertURL == "") == (one.JWKCertFile == ""), "set jwk_cert_url or jwk_cert_file, one of them")
+		wrong(one.JWKCertCAFile != "" && one.JWKCertURL == "", "jwk_cert_ca_file goes with jwk_cert_url")
+
+		seen[one.IssuerURL] = true
+	}
+
+	return errors.Join(errs...)
+}
+
+func (s *Server) loadIssuers() error {
+	if err := CheckIssuers(s.options.Issuers); err != nil {
+		return fmt.Errorf("server.jwt: %w", err)
+	}
+
+	for _, config := range s.options.Issuers {
+		config.Header = cmp.Or(config.Header, authorization)
+		config.IdentityClaim = cmp.Or(config.IdentityClaim, "sub")
+
+		keys, err := newKeySet(config, s.clock, s.options.Calls)
+		if err != nil {
+			return fmt.Errorf("server.jwt: issuer %s: %w", config.IssuerURL, err)
+		}
+
+		s.issuers = append(s.issuers, issuer{config, keys})
+	}
+
+	return nil
+}
+
+// callerOf checks the token of a request. Without issuers everybody may come in, and
+// nobody has a name.
 func (s *Server) callerOf(r *http.Request) (caller, error) {
-	if s.options.JWT == nil {
+	if len(s.issuers) == 0 {
 		return caller{name: anonymous, all: true}, nil
 	}
 
-	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	if token == "" || !strings.EqualFold(scheme, "bearer") {
-		return caller{}, problem(CodeUnknown, "send Authorization: Bearer with a token of %s", s.options.JWT.Issuer)
+	// The first issuer's header that is there has the token: a second one is not looked at.
+	for _, one := range s.issuers {
+		if token := tokenIn(r, one.Header); token != "" {
+			return s.verify(r, one.Header, token)
+		}
 	}
 
-	return s.verify(r, strings.TrimSpace(token))
+	var names []string
+	for _, one := range s.issuers {
+		names = append(names, one.IssuerURL)
+	}
+
+	return caller{}, problem(CodeUnknown, "send Authorization: Bearer with a token of %s", strings.Join(names, " or "))
+}
+
+// tokenIn is what a header has, after the word Bearer, which Authorization needs.
+func tokenIn(r *http.Request, header string) string {
+	value := strings.TrimSpace(r.Header.Get(header))
+
+	scheme, token, more := strings.Cut(value, " ")
+	if more && strings.EqualFold(scheme, "bearer") {
+		return strings.TrimSpace(token)
+	}
+
+	if strings.EqualFold(header, authorization) {
+		return ""
+	}
+
+	return value
 }
 
 // algorithms are those with a key pair: with a shared key whoever checks tokens could make
@@ -48,8 +127,8 @@ func algorithms() []jose.SignatureAlgorithm {
 	}
 }
 
-// verify gives the caller that a token names. Nothing of the token is told back.
-func (s *Server) verify(r *http.Request, raw string) (caller, error) {
+// verify gives the caller that a token of a header names. Nothing of the token is told back.
+func (s *Server) verify(r *http.Request, header, raw string) (caller, error) {
 	bad := func(why string) (caller, error) { return caller{}, problem(CodeNotTrusted, "%s", why) }
 
 	token, err := jwt.ParseSigned(raw, algorithms())
@@ -57,7 +136,12 @@ func (s *Server) verify(r *http.Request, raw string) (caller, error) {
 		return bad("the token is not a signed JWT with an asymmetric algorithm")
 	}
 
-	keys, err := s.keys.find(r.Context(), token.Headers[0].KeyID)
+	from, known := s.issuerOf(header, token)
+	if !known {
+		return bad("the token is of another issuer")
+	}
+
+	keys, err := from.keys.find(r.Context(), token.Headers[0].KeyID)
 	if err != nil {
 		return caller{}, &Error{Code: CodeKeysNotThere, Detail: "the keys of the issuer are not there", Cause: err}
 	}
@@ -70,9 +154,9 @@ func (s *Server) verify(r *http.Request, raw string) (caller, error) {
 		return bad("the token is not signed with a key of the issuer")
 	}
 
-	expected := jwt.Expected{Issuer: s.options.JWT.Issuer, Time: s.clock.Now()}
-	if s.options.JWT.Audience != "" {
-		expected.AnyAudience = jwt.Audience{s.options.JWT.Audience}
+	expected := jwt.Expected{Issuer: from.IssuerURL, Time: s.clock.Now()}
+	if from.Audience != "" {
+		expected.AnyAudience = jwt.Audience{from.Audience}
 	}
 
 	switch err := standard.ValidateWithLeeway(expected, leeway); {
@@ -88,15 +172,27 @@ func (s *Server) verify(r *http.Request, raw string) (caller, error) {
 		return bad("the token does not expire")
 	}
 
-	claim := s.options.JWT.SubjectClaim
-	if claim == "" {
-		claim = "sub"
-	}
-
-	name, _ := all[claim].(string)
+	name, _ := all[from.IdentityClaim].(string)
 	if name == "" || len(name) > maxCaller {
-		return bad(fmt.Sprintf("the token has no claim %s with a name", claim))
+		return bad(fmt.Sprintf("the token has no claim %s with a name", from.IdentityClaim))
 	}
 
-	return s.rolesOf(name, all), nil
+	return s.rolesOf(from.IssuerURL, name, all), nil
+}
+
+// issuerOf is the issuer that a token says it is of. That is not true yet: it says whose
+// keys have to have signed it.
+func (s *Server) issuerOf(header string, token *jwt.JSONWebToken) (issuer, bool) {
+	var said jwt.Claims
+	if token.UnsafeClaimsWithoutVerification(&said) != nil {
+		return issuer{}, false
+	}
+
+	for _, one := range s.issuers {
+		if one.IssuerURL == said.Issuer && strings.EqualFold(one.Header, header) {
+			return one, true
+		}
+	}
+
+	return issuer{}, false
 }

@@ -109,6 +109,10 @@ func (u *requestTx) create(ctx context.Context, at scope, kind *entity.Kind, r s
 		r.Tenancy = tenancy
 	}
 
+	if err := u.checkVisible(ctx, r.References); err != nil {
+		return r, err
+	}
+
 	list, err := u.compute(ctx, kind, r, conditions.Input{
 		Generation: r.Generation, UpdatedTime: r.UpdatedTime, Required: kind.RequiredAdapters,
 	})

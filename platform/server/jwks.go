@@ -39,9 +39,9 @@ const (
 
 var errKeysPause = errors.New("the issuer's keys could not be read a moment ago")
 
-// keySet holds the keys of the issuer of tokens.
+// keySet holds the keys of one issuer of tokens.
 type keySet struct {
-	config platform.JWT
+	config platform.Issuer
 	client *http.Client
 	clock  clock.PassiveClock
 	group  singleflight.Group
@@ -52,30 +52,18 @@ type keySet struct {
 	looked time.Time
 }
 
-func newKeySet(config *platform.JWT, clk clock.Clock, calls *metrics.Calls) (*keySet, error) {
-	if config == nil {
-		return nil, nil //nolint:nilnil // no tokens, no keys
-	}
-
-	if (config.JWKSURL == "") == (config.JWKSFile == "") {
-		return nil, errors.New("jwt: set jwks_url or jwks_file, one of them")
-	}
-
-	if config.Issuer == "" {
-		return nil, errors.New("jwt: set issuer: without it tokens of anybody with such keys are taken")
-	}
-
+func newKeySet(config platform.Issuer, clk clock.Clock, calls *metrics.Calls) (*keySet, error) {
 	transport := httpbound.Plain()
 
-	if config.CAFile != "" {
-		pem, err := os.ReadFile(config.CAFile)
+	if config.JWKCertCAFile != "" {
+		pem, err := os.ReadFile(config.JWKCertCAFile)
 		if err != nil {
-			return nil, fmt.Errorf("read jwt.ca_file: %w", err)
+			return nil, fmt.Errorf("read jwk_cert_ca_file: %w", err)
 		}
 
 		pool := x509.NewCertPool()
 		if !pool.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("read jwt.ca_file %s: there is no certificate in it", config.CAFile)
+			return nil, fmt.Errorf("read jwk_cert_ca_file %s: there is no certificate in it", config.JWKCertCAFile)
 		}
 
 		transport.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
@@ -87,7 +75,7 @@ func newKeySet(config *platform.JWT, clk clock.Clock, calls *metrics.Calls) (*ke
 	}
 
 	return &keySet{
-		config: *config, clock: clk,
+		config: config, clock: clk,
 		client: &http.Client{Transport: retry.Transport(tripper, clk, func(*http.Request) bool { return true })},
 	}, nil
 }
@@ -175,11 +163,11 @@ func publicKeys(keys jose.JSONWebKeySet) jose.JSONWebKeySet {
 }
 
 func (k *keySet) fetch(ctx context.Context) ([]byte, error) {
-	if k.config.JWKSFile != "" {
-		return os.ReadFile(k.config.JWKSFile)
+	if k.config.JWKCertFile != "" {
+		return os.ReadFile(k.config.JWKCertFile)
 	}
 
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, k.config.JWKSURL, http.NoBody)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, k.config.JWKCertURL, http.NoBody)
 	if err != nil {
 		return nil, err
 	}

@@ -17,6 +17,8 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/hyperfleet/hyperfleet/api/openapi"
 )
 
 const (
@@ -169,7 +171,18 @@ func (s *Server) guarded(w *recorder, r *http.Request, info *request) {
 		return
 	}
 
-	info.caller, info.tenancy = who, s.tenancyOf(r)
+	info.caller = who
+
+	if info.tenancy, err = s.tenancyOf(r, who); err != nil {
+		s.fail(w, r, err)
+
+		return
+	}
+
+	if len(info.tenancy) > 0 {
+		w.Header().Set(openapi.HeaderTenant, "one")
+	}
+
 	s.routes.ServeHTTP(w, r)
 }
 
@@ -220,17 +233,4 @@ func requestID(r *http.Request) string {
 	}
 
 	return given
-}
-
-// tenancyOf are the tenancy headers of a request, by the name that they have in tenancy.
-func (s *Server) tenancyOf(r *http.Request) map[string]string {
-	out := map[string]string{}
-
-	for name, header := range s.options.TenancyHeaders {
-		if value := r.Header.Get(header); value != "" {
-			out[name] = value
-		}
-	}
-
-	return out
 }

@@ -65,6 +65,10 @@ func (u *requestTx) patch(ctx context.Context, r store.Resource, body openapi.Re
 	}
 
 	if newReferences {
+		if err := u.checkVisible(ctx, references); err != nil {
+			return r, err
+		}
+
 		if stored.References, err = u.tx.SetReferences(ctx, r.ID, references); err != nil {
 			return r, err
 		}

@@ -87,18 +87,6 @@ func (s *Server) find(
 	}
 }
 
-// visible tells whether a request sees the resource: one with tenancy headers sees that
-// tenant's alone.
-func visible(ctx context.Context, r store.Resource) bool {
-	for name, value := range about(ctx).tenancy {
-		if r.Tenancy[name] != value {
-			return false
-		}
-	}
-
-	return true
-}
-
 // kindOf is the kind of a stored resource. One whose kind was taken out of the
 // configuration can be read, and not changed: that its kind is not registered does not mean
 // that it is gone.

@@ -33,13 +33,16 @@ type caller struct {
 	all bool
 	// roles, sorted, and the names that an adapter reports as.
 	roles, adapters []string
+	// claims of the token, and whether all of its roles are for all tenants.
+	claims     map[string]any
+	allTenants bool
 }
 
-// CheckRoles says what is wrong with the roles of a configuration.
-func CheckRoles(bindings []platform.RoleBinding) error {
+// CheckRoles says what is wrong with the roles of a configuration with these issuers.
+func CheckRoles(bindings []platform.RoleBinding, issuers []platform.Issuer) error {
 	var errs []error
 
-	known := []string{
+	roles := []string{
 		platform.RoleReader, platform.RoleWriter, platform.RoleAdapter, platform.RoleSentinel, platform.RoleAdmin,
 	}
 
@@ -51,7 +54,11 @@ func CheckRoles(bindings []platform.RoleBinding) error {
 		}
 		named := (len(one.Adapters) > 0) != (one.AdapterClaim != "")
 
-		wrong(!slices.Contains(known, one.Role), fmt.Sprintf("role %q: write %s", one.Role, strings.Join(known, ", ")))
+		wrong(!slices.Contains(roles, one.Role), fmt.Sprintf("role %q: write %s", one.Role, strings.Join(roles, ", ")))
+		known := slices.ContainsFunc(issuers, func(from platform.Issuer) bool { return from.IssuerURL == one.Issuer })
+
+		wrong(one.Issuer != "" && !known, "issuer: it is none of server.jwt.configs")
+		wrong(one.Issuer == "" && len(issuers) > 1, "issuer: say whose tokens are meant, there are several issuers")
 		wrong(len(one.Values) == 0 || slices.Contains(one.Values, ""), "values: name those that the claim may have")
 		wrong(one.Role == platform.RoleAdapter && !named, "role adapter: set adapters or adapter_claim, one of them")
 		wrong(one.Role != platform.RoleAdapter && (len(one.Adapters) > 0 || one.AdapterClaim != ""),
@@ -62,11 +69,15 @@ func CheckRoles(bindings []platform.RoleBinding) error {
 	return errors.Join(errs...)
 }
 
-// rolesOf gives what the claims of a token come to.
-func (s *Server) rolesOf(name string, claims map[string]any) caller {
-	out := caller{name: name}
+// rolesOf gives what the claims of an issuer's token come to.
+func (s *Server) rolesOf(issuer, name string, claims map[string]any) caller {
+	out := caller{name: name, claims: claims, allTenants: true}
 
 	for _, binding := range s.options.Roles {
+		if binding.Issuer != "" && binding.Issuer != issuer {
+			continue
+		}
+
 		given := []string{name}
 		if binding.Claim != "" {
 			given = valuesOf(claims, binding.Claim)
@@ -80,12 +91,15 @@ func (s *Server) rolesOf(name string, claims map[string]any) caller {
 
 		out.roles = append(out.roles, binding.Role)
 		out.adapters = append(out.adapters, binding.Adapters...)
+		// What one entry allows for one tenant is not for all because of another entry.
+		out.allTenants = out.allTenants && binding.AllTenants
 
 		if binding.AdapterClaim != "" {
 			out.adapters = append(out.adapters, valuesOf(claims, binding.AdapterClaim)...)
 		}
 	}
 
+	out.allTenants = out.allTenants && len(out.roles) > 0
 	slices.Sort(out.roles)
 	out.roles = slices.Compact(out.roles)
 

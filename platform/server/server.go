@@ -37,14 +37,14 @@ type Options struct {
 	// Schemas is the document with the schemas of specs (entity.LoadSchemas), nil if there
 	// is none.
 	Schemas *openapi3.T
-	// JWT says whose tokens are taken; nil: everybody may do everything.
-	JWT *platform.JWT
+	// Issuers are those whose tokens are taken; none: everybody may do everything.
+	Issuers []platform.Issuer
 	// Roles say what the callers with tokens may do.
 	Roles []platform.RoleBinding
 	// Adapters may report on every kind, beside those it requires; AnyAdapter: all.
 	Adapters []string
-	// TenancyHeaders are headers of requests by the name they have in tenancy.
-	TenancyHeaders map[string]string
+	// Tenant says whose a resource is, and who sees it.
+	Tenant platform.Tenant
 	// StuckAfter is when a resource that is not reconciled counts as stuck. Default: 30m.
 	StuckAfter time.Duration
 	// Clock. Default: the real one.
@@ -69,7 +69,7 @@ type Server struct {
 	registry *entity.Registry
 	rules    map[string]*conditions.Rules
 	contract *contract
-	keys     *keySet
+	issuers  []issuer
 	metrics  *serverMetrics
 	routes   http.Handler
 	// holders are those that leases were last given to, by the lease's name.
@@ -111,7 +111,7 @@ func New(options Options) (http.Handler, error) {
 		return nil, err
 	}
 
-	if s.keys, err = newKeySet(options.JWT, options.Clock, options.Calls); err != nil {
+	if err := errors.Join(s.loadIssuers(), CheckTenant(options.Tenant, len(options.Issuers) > 0)); err != nil {
 		return nil, err
 	}
 

@@ -45,8 +45,11 @@ func TestNewSaysAllThatIsWrong(t *testing.T) {
 		}
 	}
 
-	for _, conf := range []platform.JWT{{Issuer: "i"}, {JWKSURL: "u"}, {Issuer: "i", JWKSURL: "u", JWKSFile: "f"}, {Issuer: "i", JWKSURL: "u", CAFile: "/none"}} {
-		if _, err := server.New(server.Options{Store: opened, Entities: kinds(), JWT: &conf}); err == nil {
+	for _, conf := range []platform.Issuer{
+		{IssuerURL: "i"}, {JWKCertURL: "u"}, {IssuerURL: "i", JWKCertURL: "u", JWKCertFile: "f"},
+		{IssuerURL: "i", JWKCertURL: "u", JWKCertCAFile: "/none"},
+	} {
+		if _, err := server.New(server.Options{Store: opened, Entities: kinds(), Issuers: []platform.Issuer{conf}}); err == nil {
 			t.Errorf("%+v is taken", conf)
 		}
 	}

@@ -153,11 +153,17 @@ func (s *sweeper) probe(ctx context.Context) error {
 		return fmt.Errorf("probe the fleet API: %w", err)
 	}
 
-	switch _, err := s.API.Get(ctx, id.String()); {
+	_, err = s.API.Get(ctx, id.String())
+	answer, _ := errors.AsType[*client.Error](err)
+
+	switch {
 	case err == nil:
 		return errors.New("probe the fleet API: it has a resource with an id just made up: is base_url right?")
 	case !errors.Is(err, client.ErrNotFound):
 		return fmt.Errorf("probe the fleet API: it does not tell what it has not: %w", err)
+	case answer.OfTenant:
+		return errors.New("probe the fleet API: it shows one tenant's resources alone, and all others' objects would look " +
+			"left behind: give sweep's token all_tenants in the API's roles")
 	}
 
 	return nil

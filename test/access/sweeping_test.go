@@ -20,6 +20,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/adapter"
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
+	"github.com/hyperfleet/hyperfleet/api/openapi"
 	"github.com/hyperfleet/hyperfleet/platform/stamp"
 	"github.com/hyperfleet/hyperfleet/platform/sweep"
 	"github.com/hyperfleet/hyperfleet/test/capture"
@@ -275,6 +276,13 @@ func TestAnAPIThatMakesNoSenseIsNotAsked(t *testing.T) {
 		"an outage":                   func(f *fleet) { f.list = plain(503, "", "") },
 		"nothing is ever missing":     func(f *fleet) { f.missing = resource(newID()) },
 		"what is missing is no route": func(f *fleet) { f.missing = problem(404, "HYPERFLEET-NTF-000") },
+		"what is missing may be another tenant's": func(f *fleet) {
+			missing := problem(404, "HYPERFLEET-NTF-001")
+			f.missing = func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set(openapi.HeaderTenant, "one")
+				missing(w, r)
+			}
+		},
 		"what is missing has no body": func(f *fleet) { f.missing = plain(404, "", "") },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -9,21 +9,15 @@ import "time"
 type API struct {
 	Server   Server   `yaml:"server"`
 	Database Database `yaml:"database"`
-	// JWT says whose tokens are taken. Without it every caller may do everything, so that
-	// the API listens on loopback alone.
-	JWT *JWT `yaml:"jwt"`
-	// InsecureNoAuthentication lets the API listen for everybody without JWT.
+	// InsecureNoAuthentication lets the API listen for everybody without server.jwt.
 	InsecureNoAuthentication bool `yaml:"insecure_no_authentication"`
 	// Roles say what callers may do, by claims of their tokens. One that no entry fits may
-	// do nothing, one that several fit may do what each of them allows. Required with JWT.
+	// do nothing, one that several fit may do what each of them allows.
+	// Required with server.jwt.
 	Roles []RoleBinding `yaml:"roles"`
 	// Adapters may report on resources of every kind, beside those that a kind requires;
 	// "*" is any name.
 	Adapters []string `yaml:"adapters"`
-	// TenancyHeaders are kept with the resources that a request creates, by the name they
-	// have in tenancy: {"organization": "X-HyperFleet-Organization"}. A list or a read
-	// with such headers sees the resources of that tenant alone.
-	TenancyHeaders map[string]string `yaml:"tenancy_headers"`
 	// Entities are the registered kinds.
 	Entities []Entity `yaml:"entities"`
 	// SpecSchemas is an OpenAPI document with the schemas that entities name.
@@ -46,6 +40,11 @@ type Server struct {
 	// TLSCertFile and TLSKeyFile; without them the API speaks plain HTTP.
 	TLSCertFile string `yaml:"tls_cert_file"`
 	TLSKeyFile  string `yaml:"tls_key_file"`
+	// JWT says whose tokens are taken. Without issuers every caller may do everything, so
+	// that the API listens on loopback alone.
+	JWT JWT `yaml:"jwt"`
+	// Tenant says whose a resource is, and who sees it.
+	Tenant Tenant `yaml:"tenant"`
 }
 
 // Database is Postgres.
@@ -60,15 +59,44 @@ type Database struct {
 
 // JWT says whose tokens are taken.
 type JWT struct {
-	Issuer   string `yaml:"issuer"`
+	Configs []Issuer `yaml:"configs"`
+}
+
+// Issuer is one whose tokens are taken.
+type Issuer struct {
+	// IssuerURL is the claim iss of its tokens.
+	IssuerURL string `yaml:"issuer_url"`
+	// Audience that they have to be for. Empty: any.
 	Audience string `yaml:"audience"`
-	// JWKSURL or JWKSFile, one of them.
-	JWKSURL  string `yaml:"jwks_url"`
-	JWKSFile string `yaml:"jwks_file"`
-	// CAFile for JWKSURL.
-	CAFile string `yaml:"ca_file"`
-	// SubjectClaim names the caller in created_by and the audit log. Default: sub.
-	SubjectClaim string `yaml:"subject_claim"`
+	// JWKCertURL or JWKCertFile has its keys, one of them.
+	JWKCertURL  string `yaml:"jwk_cert_url"`
+	JWKCertFile string `yaml:"jwk_cert_file"`
+	// JWKCertCAFile for JWKCertURL.
+	JWKCertCAFile string `yaml:"jwk_cert_ca_file"`
+	// Header has the token. Default: Authorization, after the word Bearer.
+	Header string `yaml:"header"`
+	// IdentityClaim names the caller in created_by and the audit log. Default: sub.
+	IdentityClaim string `yaml:"identity_claim"`
+}
+
+// Tenant says whose a resource is: whose the request was that created it, and of what is
+// below another, that one's. A request sees and changes the resources of its tenant alone.
+type Tenant struct {
+	// SystemHeader marks requests for which all resources are there. Something in front of
+	// the API sets it, as it does the headers of dimensions.
+	SystemHeader string      `yaml:"system_header"`
+	Dimensions   []Dimension `yaml:"dimensions"`
+}
+
+// Dimension is one part of whose a resource is.
+type Dimension struct {
+	// Key is its name in a resource's tenancy.
+	Key string `yaml:"key"`
+	// Claim of the token, or Header of the request, has its value: one of them.
+	Claim  string `yaml:"claim"`
+	Header string `yaml:"header"`
+	// Required refuses requests without it. One dimension at least has to be.
+	Required bool `yaml:"required"`
 }
 
 // Roles of callers. Each of them reads everything.
@@ -89,6 +117,9 @@ const (
 type RoleBinding struct {
 	// Role is reader, writer, adapter, sentinel or admin.
 	Role string `yaml:"role"`
+	// Issuer is the issuer_url whose tokens are meant. Required where there are several: a
+	// claim of one issuer says nothing about another's callers.
+	Issuer string `yaml:"issuer"`
 	// Claim of the token: a text, or a list of them. Dots lead into a claim that is an
 	// object: realm_access.roles. Default: the claim with the caller's name.
 	Claim string `yaml:"claim"`
@@ -98,6 +129,9 @@ type RoleBinding struct {
 	// is the claim with such a name: one of the two.
 	Adapters     []string `yaml:"adapters"`
 	AdapterClaim string   `yaml:"adapter_claim"`
+	// AllTenants has its callers see the resources of all tenants, if all entries that fit
+	// have it; what they create is nobody's, or that of what it is below.
+	AllTenants bool `yaml:"all_tenants"`
 }
 
 // Entity registers a kind.

@@ -84,16 +84,15 @@ func spec() *strictyaml.Spec[platform.API] {
 		EnvFile: "HYPERFLEET_API_CONFIG",
 		Aliases: map[string]string{"log.level": log.EnvLevel},
 		Help: map[string]string{
-			"server.address":             "where the API listens",
-			"database.url_file":          "file with the URL of the database",
-			"insecure_no_authentication": "listen for everybody without jwt",
-			"stuck_after":                "when a resource that is not reconciled counts as stuck",
-			"changes_kept":               "for how long the change feed goes back",
-			"adapters":                   "adapters that may report on every kind",
-			"jwt.jwks_url":               "where the keys of the issuer are",
-			"spec_schemas":               "OpenAPI document with the schemas of specs",
-			"jwt.subject_claim":          "claim with the name of the caller",
-			"server.tls_key_file":        "key of the certificate; with it the API speaks HTTPS",
+			"server.address":              "where the API listens",
+			"database.url_file":           "file with the URL of the database",
+			"insecure_no_authentication":  "listen for everybody without server.jwt",
+			"stuck_after":                 "when a resource that is not reconciled counts as stuck",
+			"changes_kept":                "for how long the change feed goes back",
+			"adapters":                    "adapters that may report on every kind",
+			"spec_schemas":                "OpenAPI document with the schemas of specs",
+			"server.tenant.system_header": "header of requests that see all tenants' resources",
+			"server.tls_key_file":         "key of the certificate; with it the API speaks HTTPS",
 		},
 		Validate: validate,
 	}
@@ -114,21 +113,7 @@ func validate(c *platform.API) error {
 	wrong(c.Database.QueryTimeout <= 0, "database.query_timeout", "a duration above 0")
 	wrong(c.StuckAfter <= 0, "stuck_after", "a duration above 0")
 	wrong(c.ChangesKept <= 0, "changes_kept", "a duration above 0")
-	wrong(c.JWT == nil && len(c.Roles) > 0, "roles", "they go by the claims of tokens: set jwt")
-	wrong(c.JWT == nil && !c.InsecureNoAuthentication && !loopback(c.Server.Address), "server.address",
-		"without jwt everybody who reaches it may do everything: set jwt, listen on 127.0.0.1, "+
-			"or say insecure_no_authentication: true")
-	wrong(c.JWT != nil && c.InsecureNoAuthentication, "insecure_no_authentication", "does not go with jwt")
-
-	if err := server.CheckRoles(c.Roles); err != nil {
-		errs = append(errs, strictyaml.ErrorAt("roles", "%w", err))
-	}
-
-	if c.JWT != nil {
-		wrong(len(c.Roles) == 0, "roles", "say what tokens may do: without roles they may do nothing")
-		wrong(c.JWT.Issuer == "", "jwt.issuer", "name the issuer: anybody may have such keys")
-		wrong((c.JWT.JWKSURL == "") == (c.JWT.JWKSFile == ""), "jwt.jwks_url", "set jwks_url or jwks_file, one of them")
-	}
+	errs = append(errs, validateCallers(c)...)
 
 	if _, err := log.ParseLevel(c.Log.Level); err != nil {
 		errs = append(errs, strictyaml.ErrorAt("log.level", "%w", err))
@@ -148,6 +133,41 @@ func validate(c *platform.API) error {
 	}
 
 	return errors.Join(errs...)
+}
+
+// validateCallers says what is wrong with who may do what.
+func validateCallers(c *platform.API) []error {
+	var errs []error
+
+	wrong := func(bad bool, key, text string) {
+		if bad {
+			errs = append(errs, strictyaml.ErrorAt(key, "%s", text))
+		}
+	}
+	issuers := c.Server.JWT.Configs
+	tokens := len(issuers) > 0
+
+	wrong(!tokens && len(c.Roles) > 0, "roles", "they go by the claims of tokens: set server.jwt.configs")
+	wrong(!tokens && !c.InsecureNoAuthentication && !loopback(c.Server.Address), "server.address",
+		"without server.jwt everybody who reaches it may do everything: set server.jwt.configs, listen on 127.0.0.1, "+
+			"or say insecure_no_authentication: true")
+	wrong(tokens && c.InsecureNoAuthentication, "insecure_no_authentication", "does not go with server.jwt")
+	wrong(tokens && len(c.Roles) == 0, "roles", "say what tokens may do: without roles they may do nothing")
+
+	for _, one := range []struct {
+		key string
+		err error
+	}{
+		{"server.jwt.configs", server.CheckIssuers(issuers)},
+		{"server.tenant", server.CheckTenant(c.Server.Tenant, tokens)},
+		{"roles", server.CheckRoles(c.Roles, issuers)},
+	} {
+		if one.err != nil {
+			errs = append(errs, strictyaml.ErrorAt(one.key, "%w", one.err))
+		}
+	}
+
+	return errs
 }
 
 // loopback says whether an address is reached from this machine alone.

@@ -77,13 +77,13 @@ func run(ctx context.Context, c platform.API, diagnostics io.Writer) error {
 		return err
 	}
 
-	if c.JWT == nil {
-		logger.Warn("without jwt everybody who reaches the API may do everything", slog.String("address", c.Server.Address))
+	if len(c.Server.JWT.Configs) == 0 {
+		logger.Warn("without server.jwt everybody who reaches the API may do everything", slog.String("address", c.Server.Address))
 	}
 
 	handler, err := server.New(server.Options{
-		Store: database, Entities: c.Entities, Schemas: schemas, JWT: c.JWT, Roles: c.Roles, Adapters: c.Adapters,
-		TenancyHeaders: c.TenancyHeaders, StuckAfter: c.StuckAfter, Log: logger, Metrics: registry, Calls: calls,
+		Store: database, Entities: c.Entities, Schemas: schemas, Issuers: c.Server.JWT.Configs, Roles: c.Roles, Adapters: c.Adapters,
+		Tenant: c.Server.Tenant, StuckAfter: c.StuckAfter, Log: logger, Metrics: registry, Calls: calls,
 		Stopping: ctx.Done(),
 	})
 	if err != nil {
