@@ -44,7 +44,7 @@ func TestSearch(t *testing.T) { //nolint:paralleltest // one browser at a time
 			from = "/docs/guides/pools.html"
 		}
 
-		dom := browser.Open(t, "--allow-file-access-from-files=false", "--virtual-time-budget=5000", "--dump-dom", address+from+"?q="+query)
+		dom := browser.Open(t, "--virtual-time-budget=5000", "--dump-dom", address+from+"?q="+query)
 
 		_, results, _ := strings.Cut(dom, `id="results"`)
 		if before, _, there := strings.Cut(results, `id="content"`); there && want != "<article>" {

@@ -47,7 +47,7 @@ func run(root, dist, version string) error {
 		return err
 	}
 
-	fmt.Fprintf(os.Stderr, "site: %d pages and %d files in all: open %s\n", len(site.pages), len(files), filepath.Join(dist, "index.html"))
+	fmt.Fprintf(os.Stderr, "site: %d pages, %d files in all: open %s\n", len(site.pages), len(files), filepath.Join(dist, home))
 
 	return nil
 }
@@ -65,7 +65,7 @@ func write(dist string, files map[string][]byte) error {
 			return fmt.Errorf("make the folder of %s: %w", file, err)
 		}
 
-		if err := os.WriteFile(file, data, 0o644); err != nil { //nolint:gosec // a site is for everybody
+		if err := os.WriteFile(file, data, 0o644); err != nil {
 			return fmt.Errorf("write %s: %w", file, err)
 		}
 	}

@@ -35,9 +35,12 @@ func readers() []reader {
 					"guides/proxmox-permissions.md", "guides/proxmox-template.md", "guides/kubevirt-runners.md",
 				}},
 				{Title: "Connect a CI platform", pages: []string{
-					"guides/github.md", "guides/scale-sets.md", "guides/gitlab.md", "guides/buildkite.md", "guides/forgejo.md", "guides/generic.md",
+					"guides/github.md", "guides/scale-sets.md", "guides/gitlab.md", "guides/buildkite.md", "guides/forgejo.md",
+					"guides/generic.md",
 				}},
-				{Title: "Run pools and jobs", pages: []string{"guides/pools.md", "guides/jobs.md", "guides/cache.md", "/deploy/samples/README.md"}},
+				{Title: "Run pools and jobs", pages: []string{
+					"guides/pools.md", "guides/jobs.md", "guides/cache.md", "/deploy/samples/README.md",
+				}},
 				{Title: "Keep secrets and teams apart", pages: []string{
 					"guides/tenants.md", "guides/credentials.md", "guides/identity.md", "guides/tpm.md", "guides/threat-model.md",
 				}},
@@ -65,7 +68,8 @@ func readers() []reader {
 				{Title: "Start", pages: []string{"start/platform.md"}},
 				{Title: "Run it", pages: []string{"guides/platform.md", "guides/objects.md", "guides/lifecycle-gates.md"}},
 				{Title: "Look it up", pages: []string{
-					"reference/fleet-api.md", "reference/search.md", "reference/sentinel.md", "reference/adapter.md", "reference/task-file.md", "reference/sweep.md",
+					"reference/fleet-api.md", "reference/search.md", "reference/sentinel.md", "reference/adapter.md",
+					"reference/task-file.md", "reference/sweep.md",
 				}},
 			},
 		},
@@ -73,8 +77,8 @@ func readers() []reader {
 			Title: "Operate", About: "Install, watch, upgrade, back up, mend, remove.",
 			Tasks: []task{
 				{Title: "Install and keep", pages: []string{
-					"operate/README.md", "operate/install.md", "operate/sizing.md", "operate/upgrade.md", "operate/backup.md", "operate/rotation.md",
-					"guides/uninstall.md", "operate/*",
+					"operate/README.md", "operate/install.md", "operate/sizing.md", "operate/upgrade.md", "operate/backup.md",
+					"operate/rotation.md", "guides/uninstall.md", "operate/*",
 				}},
 				{Title: "Watch", pages: []string{"guides/web.md", "guides/monitoring.md", "reference/metrics.md", "reference/tracing.md"}},
 				{Title: "Find out what is wrong", pages: []string{"guides/doctor.md", "guides/trouble.md", "reference/conditions.md"}},
@@ -85,7 +89,9 @@ func readers() []reader {
 			Title: "Reference", About: "Every field, setting and promise.",
 			Tasks: []task{
 				{Title: "Write objects and settings", pages: []string{"reference/api.md", "reference/config.md", "reference/cloud-init.md"}},
-				{Title: "Compare and measure", pages: []string{"reference/features.md", "benchmarks.md", "reference/properties.md", "reference/*"}},
+				{Title: "Compare and measure", pages: []string{
+					"reference/features.md", "benchmarks.md", "reference/properties.md", "reference/*",
+				}},
 				{Title: "Follow the project", pages: []string{"/CHANGELOG.md", "/SECURITY.md"}},
 			},
 		},
@@ -103,8 +109,10 @@ func readers() []reader {
 
 // names are what pages are called in lists, where their titles would not say enough.
 func names() map[string]string {
-	return map[string]string{"README.md": "What HyperFleet is", "docs/operate/README.md": "Overview", "docs/runbooks/README.md": "All alerts",
-		"docs/adr/README.md": "All decisions", "ARCHITECTURE.md": "Architecture: the map"}
+	return map[string]string{
+		"README.md": "What HyperFleet is", "ARCHITECTURE.md": "Architecture: the map", "docs/operate/README.md": "Overview",
+		"docs/runbooks/README.md": "All alerts", "docs/adr/README.md": "All decisions",
+	}
 }
 
 // place gives the files of the pages by reader and task, without the pages themselves.

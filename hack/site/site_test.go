@@ -80,7 +80,7 @@ func TestLinks(t *testing.T) {
 }
 
 // attributes that lead somewhere.
-func links(t *testing.T, page []byte) (to []string, loads []string, ids map[string]bool) {
+func links(t *testing.T, page []byte) (to, loads []string, ids map[string]bool) {
 	t.Helper()
 
 	root, err := html.Parse(bytes.NewReader(page))
@@ -216,7 +216,8 @@ func TestBrokenLinksAreFound(t *testing.T) {
 			t.Parallel()
 
 			s := fixture(t, map[string]string{
-				"docs/a.md": "# A\n\n## First\n\n[x](" + link + ")\n", "docs/b.md": "# B\n\n## `Second` one\n", "x/code.go": "package x\n\nfunc Do() {}\n",
+				"docs/a.md": "# A\n\n## First\n\n[x](" + link + ")\n", "docs/b.md": "# B\n\n## `Second` one\n",
+				"x/code.go": "package x\n\nfunc Do() {}\n",
 			})
 
 			if _, err := s.files(); err != nil {
@@ -239,7 +240,9 @@ func TestRunRefusesBrokenLinks(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	for _, name := range []string{"README.md", "CHANGELOG.md", "SECURITY.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "deploy/samples/README.md"} {
+	for _, name := range []string{
+		"README.md", "CHANGELOG.md", "SECURITY.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "deploy/samples/README.md",
+	} {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o750); err != nil {
 			t.Fatal(err)
 		}

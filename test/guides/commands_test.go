@@ -94,7 +94,7 @@ func (f testFiles) wrong(page, kind, says string) string {
 	case named[2] == "" && len(folders) > 1:
 		return fmt.Sprintf("%s is in %s: say which, %s in FOLDER", named[1], strings.Join(folders, " and "), named[1])
 	case !slices.Contains(folders, named[2]):
-		return fmt.Sprintf("there is no test %s", says)
+		return "there is no test " + says
 	}
 
 	// A test that runs a page has its name somewhere.
