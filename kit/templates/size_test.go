@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"sync"
 	"testing"
 	"text/template"
 )
@@ -58,4 +59,36 @@ func TestOneTemplateIsExecutedManyTimes(t *testing.T) {
 			t.Fatalf("result %q, error %v", out, err)
 		}
 	}
+}
+
+// What an execution has used up, or left behind when it failed, is nothing to the next one,
+// nor to those at the same time.
+func TestExecutionsShareNothing(t *testing.T) {
+	t.Parallel()
+
+	text := `{{define "deep"}}{{if gt . 0}}{{template "deep" (less .)}}{{end}}{{end}}{{template "deep" .}}{{printf "%04d" .}}`
+
+	parsed, err := Parse("x", text, Limits{Output: 100, Work: 5000, Steps: 400},
+		func(*Budget) template.FuncMap { return template.FuncMap{"less": func(n int) int { return n - 1 }} }, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	var all sync.WaitGroup
+
+	for n := range 8 {
+		all.Go(func() {
+			for range 50 {
+				if _, err := parsed.Execute(MaxDepth + n); err == nil {
+					t.Error("no error of a template that calls itself too deep")
+				}
+
+				if out, err := parsed.Execute(n); err != nil || out != fmt.Sprintf("%04d", n) {
+					t.Errorf("of %d: result %q, error %v", n, out, err)
+				}
+			}
+		})
+	}
+
+	all.Wait()
 }

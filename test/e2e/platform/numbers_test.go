@@ -189,6 +189,7 @@ func TestNoChange(t *testing.T) {
 		ids[id] = name
 	})
 	w.settled("all are reconciled")
+	w.apiLimit(ids)
 	w.noChange(ids)
 }
 
