@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -324,6 +325,10 @@ func (f spec) compare(operator string, value token) (node, error) {
 		return nil, &Error{Column: value.column, Message: "true and false have no order: write = or !="}
 	}
 
+	if part, ok := f.part(operator, jsonType, to); ok {
+		return rendered(func(alias string, args *Args) string { return contains(alias+".spec", part, args) }), nil
+	}
+
 	return rendered(func(alias string, args *Args) string {
 		place := f.expression(alias, args)
 		text := "(" + place + " #>> '{}')"
@@ -339,6 +344,37 @@ func (f spec) compare(operator string, value token) (node, error) {
 		return "case when jsonb_typeof(" + place + ") = '" + jsonType + "' then " +
 			text + " " + operator + " " + to.sql(args) + " end"
 	}), nil
+}
+
+// part is what a spec contains that has the value at the place, which an index answers. It
+// is not ok for an order, for a number that JSON writes otherwise, and for a place that may
+// be in a list: a list contains what any of its items does.
+func (f spec) part(operator, jsonType string, to bound) (part any, ok bool) {
+	inList := func(name string) bool {
+		_, err := strconv.Atoi(strings.TrimSpace(name))
+
+		return err == nil
+	}
+
+	if operator != "=" || slices.ContainsFunc(f.path, inList) {
+		return nil, false
+	}
+
+	part = to.value
+
+	if text, _ := to.value.(string); jsonType != "string" {
+		if !json.Valid([]byte(text)) {
+			return nil, false
+		}
+
+		part = json.RawMessage(text)
+	}
+
+	for _, name := range slices.Backward(f.path) {
+		part = map[string]any{name: part}
+	}
+
+	return part, true
 }
 
 // specValue is the JSON type of a value, and the value.

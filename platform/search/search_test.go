@@ -75,8 +75,11 @@ func TestSQL(t *testing.T) {
 			`name='a' AND NOT name IN ('b')`, `(r.name = $1::text and ((r.name = $2::text)) is not true)`, []any{"a", "b"},
 		},
 		"spec text": {
-			`spec.region.name='eu'`,
-			`case when jsonb_typeof((r.spec #> $1::text[])) = 'string' then ((r.spec #> $1::text[]) #>> '{}') = $2::text end`,
+			`spec.region.name='eu'`, `r.spec @> $1::text::jsonb`, []any{`{"region":{"name":"eu"}}`},
+		},
+		"spec text by order": {
+			`spec.region.name>'eu'`,
+			`case when jsonb_typeof((r.spec #> $1::text[])) = 'string' then ((r.spec #> $1::text[]) #>> '{}') collate "C" > $2::text end`,
 			[]any{[]string{"region", "name"}, "eu"},
 		},
 		"spec number": {
@@ -85,9 +88,17 @@ func TestSQL(t *testing.T) {
 			[]any{[]string{"replicas"}, "-1.5e2"},
 		},
 		"spec boolean": {
-			`spec.on = TRUE`,
-			`case when jsonb_typeof((r.spec #> $1::text[])) = 'boolean' then ((r.spec #> $1::text[]) #>> '{}') = $2::text end`,
-			[]any{[]string{"on"}, "true"},
+			`spec.on = TRUE`, `r.spec @> $1::text::jsonb`, []any{`{"on":true}`},
+		},
+		"spec number that JSON writes otherwise": {
+			`spec.replicas = 07`,
+			`case when jsonb_typeof((r.spec #> $1::text[])) = 'number' then ((r.spec #> $1::text[]) #>> '{}')::numeric = $2::text::numeric end`,
+			[]any{[]string{"replicas"}, "07"},
+		},
+		"spec item of a list": {
+			`spec.list.'1' = 'x'`,
+			`case when jsonb_typeof((r.spec #> $1::text[])) = 'string' then ((r.spec #> $1::text[]) #>> '{}') = $2::text end`,
+			[]any{[]string{"list", "1"}, "x"},
 		},
 		"spec null": {
 			`spec.a is null`, `coalesce(jsonb_typeof((r.spec #> $1::text[])), 'null') = 'null'`, []any{[]string{"a"}},

@@ -240,6 +240,21 @@ func TestPropertyTheFeedMissesNothing(t *testing.T) {
 	))
 }
 
+// change writes a resource anew.
+func change(ctx context.Context, tx *store.Tx, id string) error {
+	r, err := tx.GetForUpdate(ctx, id)
+	if err != nil {
+		return err
+	}
+
+	r.Generation++
+	if _, err := tx.Update(ctx, r); err != nil {
+		return err
+	}
+
+	return tx.RecordChange(ctx, r, store.OperationUpdated)
+}
+
 // The case that orders by transaction get wrong: the second writer's transaction is older
 // than that of a third party, and the first writer's is younger than both.
 func TestAnOldTransactionDoesNotReorder(t *testing.T) {
@@ -248,19 +263,6 @@ func TestAnOldTransactionDoesNotReorder(t *testing.T) {
 	start := now(t, s)
 
 	step := make(chan struct{})
-	change := func(ctx context.Context, tx *store.Tx, id string) error {
-		r, err := tx.GetForUpdate(ctx, id)
-		if err != nil {
-			return err
-		}
-
-		r.Generation++
-		if _, err := tx.Update(ctx, r); err != nil {
-			return err
-		}
-
-		return tx.RecordChange(ctx, r, store.OperationUpdated)
-	}
 
 	var group sync.WaitGroup
 

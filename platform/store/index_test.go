@@ -44,6 +44,12 @@ func TestIndexesAnswerSearches(t *testing.T) {
 		"one of two labels": {
 			store.ListQuery{Search: "labels.shard in ('50', '51')"}, 20, []string{"resources_labels"},
 		},
+		"a field of the spec": {
+			store.ListQuery{Kind: "Cluster", Search: "spec.network.vlan = 80"}, crowded / 1000, []string{"resources_spec"},
+		},
+		"one of two numbers of the spec": {
+			store.ListQuery{Search: "spec.network.vlan in (50, 51)"}, 20, []string{"resources_spec"},
+		},
 		"a name": {
 			store.ListQuery{Kind: "Cluster", Search: "name='c77'"}, 1, []string{"resources_name"},
 		},
@@ -79,12 +85,14 @@ func TestIndexesAnswerSearches(t *testing.T) {
 	}
 }
 
-// Lists and searches among 10,000 resources, beside the read of one by its id, as which
+// Lists and searches among 50,000 resources, beside the read of one by its id, as which
 // they are also told: "gets" is how many such reads one takes.
 func BenchmarkReads(b *testing.B) {
+	const many = 50_000
+
 	url := server.Database(b)
 	s := open(b, url)
-	crowd(b, url, crowded)
+	crowd(b, url, many)
 
 	first, _, err := s.List(context.Background(), store.ListQuery{Size: 1})
 	if err != nil {
@@ -104,20 +112,84 @@ func BenchmarkReads(b *testing.B) {
 	for name, query := range map[string]store.ListQuery{
 		"newest":            {Kind: "Cluster"},
 		"newest100":         {Kind: "Cluster", Size: 100},
-		"lastPage":          {Kind: "Cluster", Size: 100, Page: crowded / 100},
+		"lastPage":          {Kind: "Cluster", Size: 100, Page: many / 200},
 		"label":             {Kind: "Cluster", Search: "labels.shard='77'"},
 		"condition":         {Kind: "Cluster", Search: "status.conditions.Reconciled='False'"},
 		"labelAndCondition": {Kind: "Cluster", Search: "labels.tier='gold' and status.conditions.Reconciled='False'"},
-		"spec":              {Kind: "Cluster", Search: "spec.replicas=3"},
+		"spec":              {Kind: "Cluster", Search: "spec.network.vlan=77"},
+		"specOfMany":        {Kind: "Cluster", Search: "spec.replicas=3"},
+		"specByOrder":       {Kind: "Cluster", Search: "spec.network.vlan>=990"},
 	} {
 		b.Run(name, func(b *testing.B) {
+			var took durations
+
 			for b.Loop() {
-				if _, _, err := s.List(context.Background(), query); err != nil {
-					b.Fatal(err)
-				}
+				took.time(func() {
+					if _, _, err := s.List(context.Background(), query); err != nil {
+						b.Fatal(err)
+					}
+				})
 			}
 
+			took.report(b)
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/one, "gets/op")
 		})
 	}
+}
+
+// How long after a change was committed another process hears of it, with 50,000 resources.
+func BenchmarkFeedLag(b *testing.B) {
+	url := server.Database(b)
+	writer, reader := open(b, url), open(b, url)
+	crowd(b, url, 50_000)
+
+	all, _, err := writer.List(b.Context(), store.ListQuery{Size: 100})
+	if err != nil {
+		b.Fatal(err)
+	}
+
+	var took durations
+
+	at := now(b, reader)
+
+	for i := 0; b.Loop(); i++ {
+		heard := make(chan store.Feed, 1)
+
+		go func() {
+			feed, err := reader.Changes(b.Context(), store.ChangeQuery{After: at, Wait: patience})
+			if err != nil {
+				b.Error(err)
+			}
+
+			heard <- feed
+		}()
+
+		err := writer.InTx(b.Context(), func(ctx context.Context, tx *store.Tx) error {
+			return change(ctx, tx, all[i%len(all)].ID)
+		})
+		if err != nil {
+			b.Fatal(err)
+		}
+
+		took.time(func() { at = (<-heard).Next })
+	}
+
+	took.report(b)
+}
+
+// durations are those of one benchmark.
+type durations []time.Duration
+
+func (d *durations) time(do func()) {
+	begin := time.Now()
+
+	do()
+
+	*d = append(*d, time.Since(begin))
+}
+
+// report tells the one that 95 of 100 are no longer than.
+func (d durations) report(b *testing.B) {
+	slices.Sort(d)
+	b.ReportMetric(float64(d[len(d)*95/100].Microseconds())/1000, "p95-ms")
 }

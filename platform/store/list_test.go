@@ -334,7 +334,8 @@ func crowd(t testing.TB, url string, number int) {
 	_, err = conn.Exec(context.Background(), `
 		insert into resources (id, kind, name, spec, labels, tenancy, generation, conditions, created_time, updated_time,
 		                       created_by, updated_by, deleted_by)
-		select gen_random_uuid(), case when n % 10 = 9 then 'NodePool' else 'Cluster' end, 'c' || n, jsonb_build_object('replicas', n % 7),
+		select gen_random_uuid(), case when n % 10 = 9 then 'NodePool' else 'Cluster' end, 'c' || n,
+		       jsonb_build_object('replicas', n % 7, 'network', jsonb_build_object('vlan', n % 1000)),
 		       jsonb_build_object('tier', case when n % 100 = 0 then 'gold' else 'silver' end, 'shard', (n % 1000)::text), '{}', 1,
 		       jsonb_build_object('Reconciled', jsonb_build_object('type', 'Reconciled',
 		                              'status', case when n % 50 = 0 then 'False' else 'True' end,

@@ -137,6 +137,13 @@ func TestTutorial(t *testing.T) { //nolint:paralleltest // it counts seconds
 		t.Fatalf("the page has %d blocks of commands: see which of them needs what", len(page))
 	}
 
+	readme, err := os.ReadFile(root + "README.md")
+	u.must(err)
+
+	if indented := "    " + strings.ReplaceAll(strings.TrimSpace(page[0]), "\n", "\n    "); !strings.Contains(string(readme), indented) {
+		t.Errorf("README.md installs in another way than %s:\n%s", tutorial, page[0])
+	}
+
 	begun := time.Now()
 
 	u.types(page[0])

@@ -89,6 +89,38 @@ func TestTutorial(t *testing.T) {
 	}
 }
 
+// What the reference of the API shows at its beginning is so.
+func TestFleetAPIPage(t *testing.T) {
+	w := &world{t: t, dir: t.TempDir(), sayf: progress.From(t)}
+	commands := "set -eu -o pipefail\n"
+
+	blocks := regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(w.read("../../../docs/reference/fleet-api.md"), -1)
+	for i, block := range blocks {
+		commands += block[1]
+
+		// A reader takes longer to the next block than the API to its first answer.
+		if i == 0 {
+			commands += "until curl -sf http://127.0.0.1:8080/readyz; do sleep 1; done\n"
+		}
+	}
+
+	// PostgreSQL's user writes into the folder, and reads what is in it.
+	commands = strings.Replace(commands, "dir=$(mktemp -d)\n", "dir=$(mktemp -d)\ncd $dir\nchmod 777 .\nmkdir data\n", 1)
+	commands += "kill %1; wait || true; pg_ctl -D $dir/data stop\n"
+
+	cmd := exec.CommandContext(t.Context(), "/bin/bash", "-m", "-c", w.ports(commands).Replace(commands))
+	cmd.Env = append(os.Environ(), "PATH="+w.shims()+":"+filepath.Dir(binary)+":"+os.Getenv("PATH"), "no_proxy=*", "TMPDIR="+w.tmp())
+
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+
+	if last := string(out); !strings.Contains(last, "ReconciledAll") {
+		t.Errorf("the cluster is not reconciled:\n%s", last)
+	}
+}
+
 // ports are free ones for those of the tutorial.
 func (w *world) ports(text string) *strings.Replacer {
 	w.t.Helper()
