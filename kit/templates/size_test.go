@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"sync"
 	"testing"
 	"text/template"
 )
@@ -58,4 +59,33 @@ func TestOneTemplateIsExecutedManyTimes(t *testing.T) {
 			t.Fatalf("result %q, error %v", out, err)
 		}
 	}
+}
+
+// TestExecutionsAtOnce: each has its own budget, also after one that took more than it may.
+func TestExecutionsAtOnce(t *testing.T) {
+	t.Parallel()
+
+	parsed, err := Parse("x", `{{range .}}{{printf "%d" .}}{{end}}`, Limits{Output: 100, Work: 4000, Steps: 100},
+		func(*Budget) template.FuncMap { return template.FuncMap{} }, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	var group sync.WaitGroup
+
+	for i := range 8 {
+		group.Go(func() {
+			for range 100 {
+				if _, err := parsed.Execute(make([]int, 1000)); err == nil {
+					t.Error("a thousand steps are taken")
+				}
+
+				if out, err := parsed.Execute([]int{i, i}); err != nil || out != fmt.Sprint(i)+fmt.Sprint(i) {
+					t.Errorf("result %q, error %v", out, err)
+				}
+			}
+		})
+	}
+
+	group.Wait()
 }

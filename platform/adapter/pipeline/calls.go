@@ -19,7 +19,7 @@ import (
 // fetch makes a call of a param or a precondition, and gives its answer: JSON, or nil for
 // an answer without a body. A 404 is a value that is not there.
 func (r *run) fetch(ctx context.Context, call *task.APICall) (any, *CallTrace, error) {
-	response, trace, err := r.call(ctx, call)
+	_, response, trace, err := r.call(ctx, call)
 	if err != nil {
 		if status, ok := errors.AsType[*httpcall.StatusError](err); ok && status.Status == http.StatusNotFound && status.Code != "" {
 			err = fmt.Errorf("%w: %w", errAbsent, err)
@@ -58,13 +58,13 @@ func (r *run) know(generation int64, deleting bool) {
 	r.current = max(r.current, generation)
 }
 
-// call renders and makes one call.
-func (r *run) call(ctx context.Context, call *task.APICall) (*httpcall.Response, *CallTrace, error) {
+// call renders and makes one call, and gives it as it was made.
+func (r *run) call(ctx context.Context, call *task.APICall) (httpcall.Request, *httpcall.Response, *CallTrace, error) {
 	trace := &CallTrace{Method: call.Method}
 
 	request, err := render(call, r.vars)
 	if err != nil {
-		return nil, trace, err
+		return request, nil, trace, err
 	}
 
 	if r.p.Values {
@@ -77,7 +77,7 @@ func (r *run) call(ctx context.Context, call *task.APICall) (*httpcall.Response,
 	if err == nil {
 		trace.Status = response.Status
 
-		return response, trace, nil
+		return request, response, trace, nil
 	}
 
 	if status, ok := errors.AsType[*httpcall.StatusError](err); ok {
@@ -88,7 +88,7 @@ func (r *run) call(ctx context.Context, call *task.APICall) (*httpcall.Response,
 		err = r.askWhetherGone(ctx, err)
 	}
 
-	return nil, trace, err
+	return request, nil, trace, err
 }
 
 // askWhetherGone tells the event's own resource from another one that a call was about.

@@ -141,14 +141,14 @@ func (r *run) act(ctx context.Context, action *task.PostAction, skipped []string
 		return true, nil
 	}
 
-	response, call, err := r.call(ctx, action.APICall)
+	request, response, call, err := r.call(ctx, action.APICall)
 	trace.Call = call
 
 	if err != nil {
 		return true, err
 	}
 
-	r.reported = r.reported || r.isReport(action.APICall, response)
+	r.reported = r.reported || r.isReport(request, response)
 
 	return true, nil
 }
@@ -156,13 +156,8 @@ func (r *run) act(ctx context.Context, action *task.PostAction, skipped []string
 // isReport says whether a call that the API took was a report of this adapter for the
 // event's generation that says Available=False. A report that the API has discarded (204)
 // does not count.
-func (r *run) isReport(call *task.APICall, response *httpcall.Response) bool {
-	if call.Method != http.MethodPut || call.Body == nil || response.Status == http.StatusNoContent {
-		return false
-	}
-
-	request, err := render(call, r.vars)
-	if err != nil {
+func (r *run) isReport(request httpcall.Request, response *httpcall.Response) bool {
+	if request.Method != http.MethodPut || request.Body == "" || response.Status == http.StatusNoContent {
 		return false
 	}
 

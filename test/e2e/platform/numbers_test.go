@@ -190,6 +190,7 @@ func TestNoChange(t *testing.T) {
 	})
 	w.settled("all are reconciled")
 	w.noChange(ids)
+	w.asked(ids)
 }
 
 // deleteAll deletes clusters, and prints how long it took.
