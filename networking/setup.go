@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/crdgate"
@@ -40,6 +41,17 @@ type Area struct {
 	Calls *metrics.Calls
 }
 
+// Addresses makes an address registry, and that of the templates that have pools in it, which
+// are filled by Rebuild with what the API server has on record.
+func Addresses(live client.Reader) (*pools.AddressRegistry, *claims.Registry) {
+	addresses := pools.New()
+	registry := claims.NewRegistry(addresses)
+	addresses.ReadPoolsFrom(claims.PoolReader(live, registry), nodepool.Reader(live))
+	addresses.ReadFrom(claims.Reader(live, registry), machine.Reader(live))
+
+	return addresses, registry
+}
+
 // Setup adds the area's controllers to the manager. Those for KubeVirt start when its kinds
 // are there.
 func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) error {
@@ -52,10 +64,7 @@ func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) error {
 		return err
 	}
 
-	addresses := pools.New()
-	registry := claims.NewRegistry(addresses)
-	addresses.ReadPoolsFrom(claims.PoolReader(mgr.GetAPIReader(), registry), nodepool.Reader(mgr.GetAPIReader()))
-	addresses.ReadFrom(claims.Reader(mgr.GetAPIReader(), registry), machine.Reader(mgr.GetAPIReader()))
+	addresses, registry := Addresses(mgr.GetAPIReader())
 
 	for _, collector := range []prometheus.Collector{pools.NewCollector(addresses), nodepool.NewCollector(addresses)} {
 		if err := a.Registry.Register(collector); err != nil {

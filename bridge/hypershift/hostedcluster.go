@@ -13,13 +13,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 )
 
-// Networks of a hosted cluster: the defaults of HyperShift's schema, written out so that
-// they stay what they are.
-const (
-	podNetwork     = "10.132.0.0/14"
-	serviceNetwork = "172.31.0.0/16"
-	etcdSize       = "8Gi"
-)
+// etcdSize is that of etcd's volumes.
+const etcdSize = "8Gi"
 
 // Conditions and states of a HostedCluster
 // (https://hypershift-docs.netlify.app/reference/api/, HostedClusterStatus).
@@ -87,18 +82,13 @@ type (
 func HostedCluster(bridge *v1alpha1.DPFHCPBridge, address string) *unstructured.Unstructured {
 	spec := bridge.Spec
 	object := owned(New(HostedClusterKind()), bridge)
-	object.Object["spec"] = fields{
+	object.Object["spec"] = placed(spec.ControlPlane, fields{
 		"platform":   fields{"type": "None"},
 		"release":    fields{"image": spec.OCPReleaseImage},
 		"pullSecret": fields{"name": spec.PullSecretRef.Name},
 		"sshKey":     fields{"name": SSHKeyName(bridge.Name)},
 		"dns":        fields{"baseDomain": spec.BaseDomain},
-		"networking": fields{
-			"networkType":       "Other", // DPF brings its own
-			"allocateNodeCIDRs": "Enabled",
-			"clusterNetwork":    list{fields{"cidr": podNetwork}},
-			"serviceNetwork":    list{fields{"cidr": serviceNetwork}},
-		},
+		"networking": networking(&spec.Networking),
 		"etcd": fields{
 			"managementType": "Managed",
 			"managed": fields{"storage": fields{
@@ -114,7 +104,7 @@ func HostedCluster(bridge *v1alpha1.DPFHCPBridge, address string) *unstructured.
 		"controllerAvailabilityPolicy":     string(spec.ControlPlaneAvailabilityPolicy),
 		"infrastructureAvailabilityPolicy": string(spec.InfrastructureAvailabilityPolicy),
 		"services":                         services(spec.ExposeThroughLoadBalancer, address),
-	}
+	})
 
 	return object
 }
@@ -290,70 +280,4 @@ func history(cluster *unstructured.Unstructured, field string) []entry {
 	}
 
 	return out
-}
-
-// Covers says whether an object has all that is wanted of it: every field of the wanted
-// spec, the labels and the owners. What others have added does not matter.
-func Covers(object, want *unstructured.Unstructured) bool {
-	for key, value := range want.GetLabels() {
-		if object.GetLabels()[key] != value {
-			return false
-		}
-	}
-
-	return covers(object.Object["spec"], want.Object["spec"])
-}
-
-func covers(have, want any) bool {
-	switch want := want.(type) {
-	case fields:
-		values, isMap := have.(fields)
-		if !isMap {
-			return false
-		}
-
-		for key, value := range want {
-			if !covers(values[key], value) {
-				return false
-			}
-		}
-
-		return true
-	case list:
-		values, isList := have.(list)
-		if !isList || len(values) != len(want) {
-			return false
-		}
-
-		for i := range want {
-			if !covers(values[i], want[i]) {
-				return false
-			}
-		}
-
-		return true
-	default:
-		return have == want
-	}
-}
-
-// Difference is a merge patch that makes an object what is wanted of it: the labels, and
-// those fields of the spec that are not as they are wanted, whole.
-func Difference(object, want *unstructured.Unstructured) map[string]any {
-	have, _ := object.Object["spec"].(fields)
-	wanted, _ := want.Object["spec"].(fields)
-	spec := fields{}
-
-	for key, value := range wanted {
-		if !covers(have[key], value) {
-			spec[key] = value
-		}
-	}
-
-	labels := fields{}
-	for key, value := range want.GetLabels() {
-		labels[key] = value
-	}
-
-	return fields{"metadata": fields{"labels": labels}, "spec": spec}
 }

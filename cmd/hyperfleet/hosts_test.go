@@ -4,15 +4,18 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
@@ -34,6 +37,8 @@ func TestHosts(t *testing.T) {
 	h := fleetHosts{kube.Start(t, kube.WithCRDs("../../deploy/crds"), kube.WithScheme(infrav1.AddToScheme))}
 
 	t.Run("diff", h.diff)
+	t.Run("push", h.push)
+	t.Run("push followed", h.pushFollowed)
 	t.Run("pause and resume", h.pauseAndResume)
 	t.Run("bad input is named", h.badInput)
 }
@@ -175,9 +180,152 @@ func (h fleetHosts) diff(t *testing.T) {
 		t.Errorf("%+v", all)
 	}
 
-	text, err = h.run(t, "diff", "--config", file, "-n", namespace, "--host", "c-old")
+	text, err = h.run(t, "diff", "--config", file, "-n", namespace, "c-old")
 	if err != nil || !strings.Contains(text, "agent (added), agent-service") || strings.Contains(text, "a-good") {
 		t.Errorf("%v: %s", err, text)
+	}
+}
+
+// failedHost is one that the operator leaves alone.
+func failedHost() infrav1.HostStatus {
+	return infrav1.HostStatus{
+		Bootstrapped: true, FailureReason: infrav1.FailureUpdateExceededRetries, FailureMessage: "it was tried 5 times", UpdateAttempts: 5,
+		ContactAttempts: 2, HostConfigHash: "old", Parts: []infrav1.HostPart{{Label: "agent", SHA256: "a"}},
+	}
+}
+
+func (h fleetHosts) read(t *testing.T, namespace, name string) *infrav1.LinuxMachine {
+	t.Helper()
+
+	out := &infrav1.LinuxMachine{}
+	if err := h.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, out); err != nil {
+		t.Fatal(err)
+	}
+
+	return out
+}
+
+// racks makes the fleet of the hosts.
+func (h fleetHosts) racks(t *testing.T, namespace string) *infrav1.HostFleet {
+	t.Helper()
+
+	fleet := &infrav1.HostFleet{
+		ObjectMeta: metav1.ObjectMeta{Name: "racks", Namespace: namespace}, Spec: infrav1.HostFleetSpec{HostKind: linux.Name},
+	}
+	h.Create(t, fleet)
+
+	return fleet
+}
+
+// A push clears what keeps the operator from it, and nothing that is known of the host.
+func (h fleetHosts) push(t *testing.T) {
+	t.Parallel()
+
+	namespace := h.Namespace(t)
+	fleet := h.racks(t, namespace)
+
+	for name, args := range map[string][]string{"some": nil, "every": {"--all"}} {
+		h.host(t, namespace, name, failedHost())
+
+		out, err := h.run(t, append([]string{"push", name, "-n", namespace, "--no-wait"}, args...)...)
+		if err != nil || !strings.Contains(out, "when its turn comes") {
+			t.Errorf("%v: %s", err, out)
+		}
+
+		want := infrav1.HostStatus{Bootstrapped: true, Parts: failedHost().Parts}
+		if args != nil {
+			want.Parts = nil
+		}
+
+		if diff := cmp.Diff(want, h.read(t, namespace, name).Status.HostStatus); diff != "" {
+			t.Errorf("%s -want +got:\n%s", name, diff)
+		}
+	}
+
+	changed := failedHost()
+	changed.FailureReason, changed.FailureMessage = infrav1.FailureHostKeyChanged, "another key"
+	h.host(t, namespace, "changed", changed)
+
+	busy := failedHost()
+	busy.FailureReason, busy.Push = "", &infrav1.HostPush{Hash: "h", What: "Repair", Started: metav1.Unix(1e9, 0)}
+	h.host(t, namespace, "busy", busy)
+
+	for name, says := range map[string]string{
+		"changed": "another key: if the host was installed anew, correct spec.sshHostKey",
+		"busy":    "Repair runs at the host since 2001-09-09T01:46:40Z",
+	} {
+		before := h.read(t, namespace, name)
+		if out, err := h.run(t, "push", name, "--all", "-n", namespace); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v: %s", err, out)
+		}
+
+		if diff := cmp.Diff(before, h.read(t, namespace, name)); diff != "" {
+			t.Errorf("%s -before +after:\n%s", name, diff)
+		}
+	}
+
+	fleet.Spec.Paused = true
+	if err := h.Client.Update(t.Context(), fleet); err != nil {
+		t.Fatal(err)
+	}
+
+	if out, err := h.run(t, "push", "some", "-n", namespace); err == nil || !strings.Contains(err.Error(), "fleet racks is paused") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// A push is followed to its end, whatever that is, and what it waits for is told.
+func (h fleetHosts) pushFollowed(t *testing.T) {
+	t.Parallel()
+
+	namespace := h.Namespace(t)
+	h.racks(t, namespace)
+
+	for name, end := range map[string]struct {
+		// status is what the operator makes of it.
+		status infrav1.HostStatus
+		says   string
+		fails  bool
+	}{
+		"good":        {infrav1.HostStatus{HostConfigHash: "0123456789abcdef"}, "host good has configuration 0123456789ab", false},
+		"refuses":     {infrav1.HostStatus{UpdateAttempts: 1, FailedHostConfigHash: "0123"}, "host refuses refused configuration 0123", true},
+		"unreachable": {infrav1.HostStatus{ContactAttempts: 1, ContactReason: "Unreachable", ContactMessage: "no route"}, "Unreachable: no route", true},
+		"worn":        {infrav1.HostStatus{FailureReason: "UpdateExceededRetries", FailureMessage: "enough"}, "has failed: UpdateExceededRetries: enough", true},
+	} {
+		h.host(t, namespace, name, failedHost())
+
+		done := make(chan struct{})
+
+		go func() {
+			defer close(done)
+
+			out, err := h.run(t, "push", name, "-n", namespace)
+			if err != nil {
+				out += err.Error()
+			}
+
+			if (err != nil) != end.fails || !strings.Contains(out, end.says) || !strings.Contains(out, "Converged: WaitingForPermit: its turn") {
+				t.Errorf("%s: %v: %s", name, err, out)
+			}
+		}()
+
+		asked := func(context.Context) (bool, error) { return h.read(t, namespace, name).Status.FailureReason == "", nil }
+		if err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, time.Minute, true, asked); err != nil {
+			t.Fatal(err)
+		}
+
+		m := h.read(t, namespace, name)
+		m.Status.HostStatus = end.status
+		m.Status.Conditions = []metav1.Condition{{
+			Type: infrav1.ConditionConverged, Status: metav1.ConditionFalse, Reason: "WaitingForPermit", Message: "its turn",
+			LastTransitionTime: metav1.Now(),
+		}}
+
+		if err := h.Client.Status().Update(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+
+		<-done
 	}
 }
 
@@ -223,8 +371,10 @@ func (h fleetHosts) badInput(t *testing.T) {
 	}{
 		"no fleet":         {[]string{"pause"}, "name one fleet"},
 		"unknown fleet":    {[]string{"resume", "none", "-n", "default"}, "get fleet none in namespace default"},
+		"no host":          {[]string{"push"}, "name one host"},
+		"no such host":     {[]string{"push", "none", "-n", "default"}, "there is no host none in namespace default"},
 		"unknown output":   {[]string{"diff", "--config", file, "--output", "xml"}, "use table or json"},
-		"unknown host":     {[]string{"diff", "--config", file, "-n", "default", "--host", "none"}, "there is no host none"},
+		"unknown host":     {[]string{"diff", "--config", file, "-n", "default", "none"}, "there is no host none"},
 		"no configuration": {[]string{"diff", "--config", filepath.Join(t.TempDir(), "none")}, "read configuration"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/addresses"
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/doctor"
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/hosts"
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/jobs"
@@ -25,8 +26,8 @@ func main() { os.Exit(cli.Run(command(), os.Args[1:])) }
 
 func command() *cobra.Command {
 	root := &cobra.Command{Use: "hyperfleet", Short: "One control plane for fleets of machines and clusters"}
-	root.AddCommand(operator.New(), setup.New(), doctor.New(), hosts.New(), jobs.New(), jobs.NewOne(), top.New(), web.New(),
-		uninstall.New(), version.New())
+	root.AddCommand(operator.New(), setup.New(), doctor.New(), hosts.New(), jobs.New(), jobs.NewOne(), addresses.New(),
+		top.New(), web.New(), uninstall.New(), version.New())
 
 	return root
 }

@@ -49,6 +49,11 @@ func (r *release) chart(name string) error {
 		}
 	}
 
+	return r.pack(name+"-"+r.plain()+".tgz", entries)
+}
+
+// pack writes a compressed tar into dist.
+func (r *release) pack(name string, entries []entry) error {
 	var out bytes.Buffer
 
 	packed, err := gzip.NewWriterLevel(&out, gzip.BestCompression)
@@ -64,7 +69,7 @@ func (r *release) chart(name string) error {
 		return err
 	}
 
-	return r.write(name+"-"+r.plain()+".tgz", out.String())
+	return r.write(name, out.String())
 }
 
 // stamped is Chart.yaml with the release's version; between releases it has 0.0.0.

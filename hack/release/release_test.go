@@ -218,6 +218,29 @@ func TestManifests(t *testing.T) {
 	}
 }
 
+// The documentation is in it as a site, of this version.
+func TestSite(t *testing.T) {
+	r := fake(t)
+	if err := r.site(); err != nil {
+		t.Fatal(err)
+	}
+
+	packed, err := gzip.NewReader(bytes.NewReader(read(t, r.file("hyperfleet-docs-1.2.3.tgz"))))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	files := contents(t, packed)
+
+	if page := string(files["hyperfleet-docs-1.2.3/index.html"]); !strings.Contains(page, `<span class="version">v1.2.3</span>`) {
+		t.Errorf("the site does not name its version:\n%s", page)
+	}
+
+	if files["hyperfleet-docs-1.2.3/docs/start/runners.html"] == nil || files["hyperfleet-docs-1.2.3/search-index.js"] == nil {
+		t.Error("the site lacks pages")
+	}
+}
+
 // The signature is one that cosign and openssl verify, and the same each time.
 func TestSignature(t *testing.T) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

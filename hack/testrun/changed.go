@@ -16,12 +16,12 @@ import (
 
 // Files that tests read without importing a package say so here: what changes below the
 // folder changes the packages that import the other.
-func readBy() map[string]string {
-	return map[string]string{
-		"deploy": "test/kube",   // manifests are applied to API servers
-		"docs":   "test/guides", // documents are run
-		"hack":   ".",
-		".":      ".", // the house tests look at everything
+func readBy() map[string][]string {
+	return map[string][]string{
+		"deploy": {"test/kube"},                // manifests are applied to API servers
+		"docs":   {"test/guides", "hack/site"}, // documents are run, and their links followed
+		"hack":   {"."},
+		".":      {".", "hack/site"}, // the house tests look at everything
 	}
 }
 
@@ -69,7 +69,7 @@ func affected(module string, folders map[string]bool, tests map[string][]string)
 
 	for folder := range folders {
 		top, _, _ := strings.Cut(folder, "/")
-		if by, ok := readBy()[top]; ok {
+		for _, by := range readBy()[top] {
 			dirty[path.Join(module, by)] = true
 		}
 

@@ -21,6 +21,7 @@ func TestAffected(t *testing.T) {
 		m + "/hosts":       {m + "/hosts", m + "/test/kube"},
 		m + "/test/kube":   {m + "/test/kube"},
 		m + "/test/guides": {m + "/test/guides"},
+		m + "/hack/site":   {m + "/hack/site"},
 	}
 	cases := map[string]struct {
 		folders, want []string
@@ -29,8 +30,8 @@ func TestAffected(t *testing.T) {
 		"a package":                      {folders: []string{"kit/log"}, want: []string{m, m + "/kit/log", m + "/runners"}},
 		"test data":                      {folders: []string{"hosts/testdata/deep"}, want: []string{m, m + "/hosts"}},
 		"what is applied to servers":     {folders: []string{"deploy/crds"}, want: []string{m, m + "/hosts", m + "/runners", m + "/test/kube"}},
-		"a page":                         {folders: []string{"docs/guides"}, want: []string{m, m + "/test/guides"}},
-		"a file at the root":             {folders: []string{"."}, want: []string{m}},
+		"a page":                         {folders: []string{"docs/guides"}, want: []string{m, m + "/hack/site", m + "/test/guides"}},
+		"a file at the root":             {folders: []string{"."}, want: []string{m, m + "/hack/site"}},
 		"a folder that no package is in": {folders: []string{"old/gone"}, want: []string{m}},
 	}
 	for name, tc := range cases {

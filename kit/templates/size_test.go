@@ -61,31 +61,34 @@ func TestOneTemplateIsExecutedManyTimes(t *testing.T) {
 	}
 }
 
-// TestExecutionsAtOnce: each has its own budget, also after one that took more than it may.
-func TestExecutionsAtOnce(t *testing.T) {
+// What an execution has used up, or left behind when it failed, is nothing to the next one,
+// nor to those at the same time.
+func TestExecutionsShareNothing(t *testing.T) {
 	t.Parallel()
 
-	parsed, err := Parse("x", `{{range .}}{{printf "%d" .}}{{end}}`, Limits{Output: 100, Work: 4000, Steps: 100},
-		func(*Budget) template.FuncMap { return template.FuncMap{} }, nil)
+	text := `{{define "deep"}}{{if gt . 0}}{{template "deep" (less .)}}{{end}}{{end}}{{template "deep" .}}{{printf "%04d" .}}`
+
+	parsed, err := Parse("x", text, Limits{Output: 100, Work: 5000, Steps: 400},
+		func(*Budget) template.FuncMap { return template.FuncMap{"less": func(n int) int { return n - 1 }} }, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	var group sync.WaitGroup
+	var all sync.WaitGroup
 
-	for i := range 8 {
-		group.Go(func() {
-			for range 100 {
-				if _, err := parsed.Execute(make([]int, 1000)); err == nil {
-					t.Error("a thousand steps are taken")
+	for n := range 8 {
+		all.Go(func() {
+			for range 50 {
+				if _, err := parsed.Execute(MaxDepth + n); err == nil {
+					t.Error("no error of a template that calls itself too deep")
 				}
 
-				if out, err := parsed.Execute([]int{i, i}); err != nil || out != fmt.Sprint(i)+fmt.Sprint(i) {
-					t.Errorf("result %q, error %v", out, err)
+				if out, err := parsed.Execute(n); err != nil || out != fmt.Sprintf("%04d", n) {
+					t.Errorf("of %d: result %q, error %v", n, out, err)
 				}
 			}
 		})
 	}
 
-	group.Wait()
+	all.Wait()
 }

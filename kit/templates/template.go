@@ -23,8 +23,8 @@ const (
 	leaveFunction = "hyperfleetLeave"
 )
 
-// Functions are those that a caller adds to Go's; those that make texts count them. They
-// keep nothing of one execution but in the budget, which is anew in the next.
+// Functions are those that a caller adds to Go's; those that make texts count them on the
+// budget. They are made once for many executions, one after the other.
 type Functions func(*Budget) template.FuncMap
 
 // Template is a text with Go templates in it. It is safe for concurrent use.
@@ -32,15 +32,15 @@ type Template struct {
 	parsed    *template.Template
 	limits    Limits
 	functions Functions
-	// runs are *run that nobody executes: to copy a template with its functions takes ten
-	// times what most texts do.
+	// runs are copies that are not in use, each with functions on a budget of its own:
+	// making one takes longer than to execute most templates.
 	runs sync.Pool
 }
 
-// run is a copy of a template whose functions take from a budget of its own.
+// run is a copy of a template for one execution at a time.
 type run struct {
-	copied *template.Template
-	budget *Budget
+	template *template.Template
+	budget   *Budget
 }
 
 // Parse reads a text. Each, which may be nil, is called with every template of the text
@@ -84,42 +84,46 @@ func Parse(name, text string, limits Limits, functions Functions, each func(*tem
 // Execute gives the text with the values of data. Errors are those of text/template and of
 // functions, and wrap a *LimitError where a limit was reached.
 func (t *Template) Execute(data any) (string, error) {
-	one, err := t.run()
+	one, err := t.take()
 	if err != nil {
 		return "", err
 	}
-	defer t.runs.Put(one)
 
-	*one.budget = Budget{limits: t.limits}
-
+	// One that panics is not used again.
 	out := limited{limit: t.limits.Output}
-	if err := one.copied.Execute(&out, data); err != nil {
+	err = one.template.Execute(&out, data)
+
+	t.runs.Put(one)
+
+	if err != nil {
 		return "", err
 	}
 
 	return out.String(), nil
 }
 
-// run is one that nobody else executes.
-func (t *Template) run() (*run, error) {
+// take gives a copy that has its whole budget.
+func (t *Template) take() (*run, error) {
 	if one, ok := t.runs.Get().(*run); ok {
+		*one.budget = Budget{limits: t.limits}
+
 		return one, nil
 	}
 
-	copied, err := t.parsed.Clone()
+	parsed, err := t.parsed.Clone()
 	if err != nil {
 		return nil, fmt.Errorf("copy template: %w", err)
 	}
 
-	budget := &Budget{}
+	budget := &Budget{limits: t.limits}
 
-	return &run{copied: copied.Funcs(t.funcs(budget)), budget: budget}, nil
+	return &run{template: parsed.Funcs(t.funcs(budget)), budget: budget}, nil
 }
 
 // known are the functions that authors can call.
 func (t *Template) known() template.FuncMap { return t.functions(&Budget{limits: t.limits}) }
 
-// funcs are the functions that take from a budget.
+// funcs are the functions of executions that count on a budget.
 func (t *Template) funcs(budget *Budget) template.FuncMap {
 	out := builtins(budget)
 	maps.Copy(out, t.functions(budget))

@@ -211,3 +211,25 @@ func (s *freeSet) join(low, high int32) int32 {
 		return high
 	}
 }
+
+// list is the first spans, at most so many, in order.
+func (s *freeSet) list(most int) []span {
+	var (
+		out  []span
+		path []int32
+	)
+
+	for at := s.root; (at != none || len(path) > 0) && len(out) < most; {
+		if at != none {
+			path, at = append(path, at), s.nodes[at].left
+
+			continue
+		}
+
+		at, path = path[len(path)-1], path[:len(path)-1]
+		out = append(out, s.nodes[at].span)
+		at = s.nodes[at].right
+	}
+
+	return out
+}

@@ -64,6 +64,26 @@ func (l *layout) address(at u128) (addr u128, bits int) {
 	return f.first.plus(at.minus(f.at)), f.bits
 }
 
+// runs are the addresses whose numbers are in a span, in order.
+func (l *layout) runs(in span) []span {
+	i, found := slices.BinarySearchFunc(l.inOrder, in.first, func(f fragment, at u128) int { return f.at.cmp(at) })
+	if !found {
+		i--
+	}
+
+	var out []span
+
+	for ; i < len(l.inOrder) && !in.last.less(l.inOrder[i].at); i++ {
+		f := l.inOrder[i]
+		first := higher(f.at, in.first)
+		last := lower(f.at.plus(f.last.minus(f.first)), in.last)
+
+		out = append(out, span{first: f.first.plus(first.minus(f.at)), last: f.first.plus(last.minus(f.at))})
+	}
+
+	return out
+}
+
 // common is the first run of addresses that both layouts have.
 func (l *layout) common(m *layout) (span, bool) {
 	for i, j := 0, 0; i < len(l.byAddress) && j < len(m.byAddress); {

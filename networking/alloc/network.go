@@ -416,3 +416,25 @@ func (n *Network) Usage(pool string, family Family) Usage {
 
 	return Usage{Size: size.saturated(), Free: size.minus(u128{lo: s.used[family]}).saturated()}
 }
+
+// Free are the addresses of a family that a pool can give now, as runs in the order in which it
+// gives them: the first ones, at most so many.
+func (n *Network) Free(pool string, family Family, most int) []Range {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+
+	s, found := n.pools[pool]
+	if !found || s.free[family].root == none {
+		return nil
+	}
+
+	var out []Range
+
+	for _, numbers := range s.free[family].list(most) {
+		for _, run := range s.pool.parts[family].runs(numbers) {
+			out = append(out, Range{First: family.addr(run.first), Last: family.addr(run.last), Bits: -1})
+		}
+	}
+
+	return out[:min(len(out), most)]
+}

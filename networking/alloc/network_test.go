@@ -268,3 +268,47 @@ func TestNoPoolAndNoOwner(t *testing.T) {
 		t.Errorf("usage %+v", usage)
 	}
 }
+
+// What is told to be free is what is given next, run by run, in the order of the pool.
+func TestFree(t *testing.T) {
+	t.Parallel()
+
+	n := network(t, pool(t, "p", alloc.Spec{
+		Addresses: []string{"10.0.0.10-10.0.0.20", "10.0.0.1-10.0.0.3", "fd00::10-fd00::12"},
+		Excluded:  []string{"10.0.0.15/32"}, PrefixLengthV4: 24, PrefixLengthV6: 64,
+	}))
+
+	free := func(family alloc.Family, most int) []string {
+		var out []string
+		for _, run := range n.Free("p", family, most) {
+			out = append(out, run.String())
+		}
+
+		return out
+	}
+
+	all := []string{"10.0.0.10-10.0.0.14", "10.0.0.16-10.0.0.20", "10.0.0.1-10.0.0.3"}
+	if diff := cmp.Diff(all, free(alloc.IPv4, 9)); diff != "" {
+		t.Errorf("of a pool that nobody has anything of (-want +got):\n%s", diff)
+	}
+
+	if diff := cmp.Diff(all[:2], free(alloc.IPv4, 2)); diff != "" {
+		t.Errorf("two at most (-want +got):\n%s", diff)
+	}
+
+	sequence(t, n, "p", 3)
+	n.Release("seq-1")
+
+	if diff := cmp.Diff([]string{"10.0.0.11-10.0.0.11", "10.0.0.13-10.0.0.14", "10.0.0.16-10.0.0.20", "10.0.0.1-10.0.0.3"},
+		free(alloc.IPv4, 9)); diff != "" {
+		t.Errorf("with some in use (-want +got):\n%s", diff)
+	}
+
+	if diff := cmp.Diff([]string{"fd00::11-fd00::11"}, free(alloc.IPv6, 9)); diff != "" {
+		t.Errorf("of IPv6 (-want +got):\n%s", diff)
+	}
+
+	if got := n.Free("other", alloc.IPv4, 9); got != nil {
+		t.Errorf("a pool that is not there has %v", got)
+	}
+}

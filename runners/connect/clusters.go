@@ -35,7 +35,8 @@ type clusterEntry struct {
 }
 
 // Ensure gives the cluster's connection. It reads the cluster's Secrets, and makes a
-// new connection in place of the old one if anything has changed.
+// new connection in place of the old one if anything has changed. Where a Secret is no longer
+// allowed to be sent to the cluster, the connection that was made with it is closed.
 func (c *Clusters) Ensure(ctx context.Context, cluster *v1alpha1.HypervisorCluster) (hypervisor.Provider, error) {
 	factory, ok := c.Factories[cluster.Spec.Provider]
 	if !ok {
@@ -45,6 +46,10 @@ func (c *Clusters) Ensure(ctx context.Context, cluster *v1alpha1.HypervisorClust
 
 	secrets, err := c.read(ctx, &cluster.Spec)
 	if err != nil {
+		if reason := errclass.Reason(err, ""); reason == credential.ReasonServerNotAllowed || reason == reasonSecretNotAllowed {
+			c.Forget(cluster.Name)
+		}
+
 		return nil, err
 	}
 

@@ -19,6 +19,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 )
 
+// reasonSecretNotAllowed is the reason where a Secret is not for the reader's namespace.
+const reasonSecretNotAllowed = "SecretNotAllowed"
+
 // Secrets reads the values that SecretKeySelectors point to.
 type Secrets struct {
 	// Reader reads Secrets from the API server itself, not from a cache.
@@ -83,7 +86,7 @@ func (s *Secrets) read(
 	}
 
 	if key.Namespace != reader && !allows(&secret, reader) {
-		return "", errclass.New(errclass.Configuration, "SecretNotAllowed",
+		return "", errclass.New(errclass.Configuration, reasonSecretNotAllowed,
 			"read secret %s for namespace %s: the secret does not allow it: annotate it %s=%s",
 			key, reader, v1alpha1.AnnotationAllowedNamespaces, reader)
 	}

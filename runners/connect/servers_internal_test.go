@@ -68,3 +68,63 @@ func TestHypervisorsCredentialsNameTheirServers(t *testing.T) {
 		}
 	}
 }
+
+// closing is a connection that tells when it is closed.
+type closing struct {
+	hypervisor.Connection
+
+	closed bool
+}
+
+func (c *closing) Close() { c.closed = true }
+
+// A connection ends with the leave of its Secret, and outlives one that can't be read.
+func TestConnectionsEndWithTheirLeave(t *testing.T) {
+	t.Parallel()
+
+	source := &v1alpha1.SecretValueSource{SecretKeyRef: v1alpha1.SecretKeySelector{Namespace: "keys", Name: "s", Key: "value"}}
+	cluster := &v1alpha1.HypervisorCluster{
+		ObjectMeta: metav1.ObjectMeta{Name: "c"},
+		Spec: v1alpha1.HypervisorClusterSpec{
+			Provider: "p", Endpoint: "https://hypervisor.example.com/api", Credentials: v1alpha1.HypervisorCredentials{TokenSecret: source},
+		},
+	}
+
+	for name, tc := range map[string]struct {
+		change func(*corev1.Secret)
+		closed bool
+	}{
+		"another server":    {func(s *corev1.Secret) { s.Annotations[v1alpha1.AnnotationAllowedServers] = "other.example.com" }, true},
+		"another namespace": {func(s *corev1.Secret) { delete(s.Annotations, v1alpha1.AnnotationAllowedNamespaces) }, true},
+		"no value":          {func(s *corev1.Secret) { s.Data = nil }, false},
+	} {
+		secret := &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "keys", Name: "s", Annotations: map[string]string{
+				v1alpha1.AnnotationAllowedNamespaces: "system", v1alpha1.AnnotationAllowedServers: "hypervisor.example.com",
+			}},
+			Data: map[string][]byte{"value": []byte("v")},
+		}
+		reader, conn := fake.NewClientBuilder().WithObjects(secret).Build(), &closing{}
+		clusters := &Clusters{
+			Secrets: &Secrets{Reader: reader, OperatorNamespace: "system"},
+			Factories: map[string]hypervisor.Factory{"p": func(hypervisor.Config, hypervisor.Options) (hypervisor.Connection, error) {
+				return conn, nil
+			}},
+		}
+
+		if _, err := clusters.Ensure(t.Context(), cluster); err != nil {
+			t.Fatal(err)
+		}
+
+		tc.change(secret)
+
+		if err := reader.Update(t.Context(), secret); err != nil {
+			t.Fatal(err)
+		}
+
+		_, err := clusters.Ensure(t.Context(), cluster)
+		if _, there := clusters.Get("c"); err == nil || conn.closed != tc.closed || there == tc.closed {
+			t.Errorf("%s: error %v, closed %v, there %v", name, err, conn.closed, there)
+		}
+	}
+}

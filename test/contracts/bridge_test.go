@@ -99,7 +99,88 @@ func bridgeRejections() []rejection {
 		rows = append(rows, row("no "+field, "spec."+field, removed{}, required))
 	}
 
-	return rows
+	return slices.Concat(rows, bridgeNetworkRejections(), bridgePlacementRejections())
+}
+
+// networksOf is a bridge's networks: of pods, Services and, where there are any, machines.
+func networksOf(cluster, service string, machine ...string) change {
+	all := anyMap{"clusterNetwork": list{anyMap{"cidr": cluster}}, "serviceNetwork": list{anyMap{"cidr": service}}}
+	if len(machine) > 0 {
+		all["machineNetwork"] = list{anyMap{"cidr": machine[0]}}
+	}
+
+	return change{"spec.networking": all}
+}
+
+func bridgeNetworkRejections() []rejection {
+	const (
+		networking = "spec.networking"
+		form       = "write a network without bits beyond its prefix"
+	)
+
+	pair := func(field, a, b string) change {
+		return change{networking: anyMap{field: list{anyMap{"cidr": a}, anyMap{"cidr": b}}}}
+	}
+	prefix := func(cidr string, length int64) change {
+		return change{networking: anyMap{"clusterNetwork": list{anyMap{"cidr": cidr, "hostPrefix": length}}}}
+	}
+
+	return []rejection{
+		{"network in words", networksOf("all", "10.5.0.0/16"), networking + ".clusterNetwork[0].cidr", form},
+		{"network of one address", networksOf("10.4.0.0", "10.5.0.0/16"), networking + ".clusterNetwork[0].cidr", form},
+		{"network with bits", networksOf("10.4.0.0/16", "10.5.0.1/16"), networking + ".serviceNetwork[0].cidr", form},
+		{"pods in services", networksOf("10.5.1.0/24", "10.5.0.0/16"), networking, "clusterNetwork and serviceNetwork must not overlap"},
+		{"services in pods", networksOf("10.4.0.0/15", "10.5.0.0/16"), networking, "clusterNetwork and serviceNetwork must not overlap"},
+		{
+			"services in the default of pods", change{networking: anyMap{"serviceNetwork": list{anyMap{"cidr": "10.133.0.0/16"}}}},
+			networking, "clusterNetwork and serviceNetwork must not overlap",
+		},
+		{
+			"machines in pods", networksOf("10.4.0.0/16", "10.5.0.0/16", "10.4.7.0/24"), networking,
+			"clusterNetwork and machineNetwork must not overlap",
+		},
+		{
+			"services in machines", networksOf("fd01::/48", "fd02::/112", "fd02::/64"), networking,
+			"serviceNetwork and machineNetwork must not overlap",
+		},
+		{"pods and services of two families", networksOf("fd01::/48", "10.5.0.0/16"), networking, "must be of the same address families"},
+		{"two networks of one family", pair("machineNetwork", "10.6.0.0/16", "10.7.0.0/16"), networking, "one network of each address family"},
+		{"three networks", change{networking: anyMap{"machineNetwork": list{
+			anyMap{"cidr": "10.6.0.0/16"}, anyMap{"cidr": "fd03::/64"}, anyMap{"cidr": "10.7.0.0/16"},
+		}}}, networking + ".machineNetwork", "must have at most 2 items"},
+		{"worker's part wider than all", prefix("10.4.0.0/16", 15), networking, "hostPrefix must be no shorter"},
+		{"worker's part of IPv6 for IPv4", prefix("10.4.0.0/16", 64), networking, "hostPrefix must be no shorter"},
+	}
+}
+
+func bridgePlacementRejections() []rejection {
+	const at = "spec.controlPlane"
+
+	toleration := func(of anyMap) change { return change{at: anyMap{"tolerations": list{of}}} }
+
+	return []rejection{
+		{
+			"selector by no key", change{at: anyMap{"nodeSelector": anyMap{"a b": "c"}}}, at + ".nodeSelector",
+			"nodeSelector must have valid Kubernetes keys",
+		},
+		{
+			"selector by no value", change{at: anyMap{"nodeSelector": anyMap{"a": "b c"}}}, at + ".nodeSelector.a", "should match",
+		},
+		{"label by no key", change{at: anyMap{"labels": anyMap{"a b": "c"}}}, at + ".labels", "labels must have valid Kubernetes keys"},
+		{"label by no value", change{at: anyMap{"labels": anyMap{"a": "b c"}}}, at + ".labels.a", "should match"},
+		{"toleration of nothing", toleration(anyMap{}), at, "its operator must be Exists"},
+		{"toleration of any taint's value", toleration(anyMap{"operator": "Equal"}), at, "its operator must be Exists"},
+		{
+			"toleration of a value that need not be", toleration(anyMap{"key": "a", "operator": "Exists", "value": "b"}), at,
+			"operator Exists takes no value",
+		},
+		{"toleration for a while of what moves nobody", toleration(anyMap{"key": "a", "tolerationSeconds": int64(1)}), at, "needs effect NoExecute"},
+		{"toleration by another operator", toleration(anyMap{"key": "a", "operator": "In"}), at, "Unsupported value"},
+		{"toleration of another effect", toleration(anyMap{"key": "a", "effect": "NoWork"}), at, "Unsupported value"},
+		{"toleration of no key", toleration(anyMap{"key": "a b"}), at, "key must be a valid Kubernetes key"},
+		{"capability of another name", change{at: anyMap{"disabledCapabilities": list{"Storage"}}}, at, "Unsupported value"},
+		{"ingress away without console", change{at: anyMap{"disabledCapabilities": list{"Ingress"}}}, at, "must have Console"},
+	}
 }
 
 func bridgeUpdates() []update {
@@ -131,6 +212,22 @@ func bridgeUpdates() []update {
 		{"bridge with another key", baseBridge, change{"spec.sshKeySecretRef.name": "other"}, ""},
 		{"bridge with other credentials", baseBridge, change{"spec.pullSecretRef.name": "other"}, ""},
 		{"bridge with less infrastructure", baseBridge, change{"spec.infrastructureAvailabilityPolicy": "SingleReplica"}, ""},
+		{
+			"bridge on other networks", baseBridge, networksOf("10.4.0.0/16", "10.5.0.0/16"),
+			"networking is immutable: HyperShift can't change the networks of a cluster that exists",
+		},
+		{"bridge on the networks that it has", baseBridge, networksOf("10.132.0.0/14", "172.31.0.0/16"), ""},
+		{
+			"bridge of less", baseBridge, change{"spec.controlPlane": anyMap{"disabledCapabilities": list{"Console"}}},
+			"disabledCapabilities is immutable",
+		},
+		{
+			"bridge in another place", baseBridge, change{"spec.controlPlane": anyMap{
+				"nodeSelector": anyMap{"example.com/control-plane": ""},
+				"tolerations":  list{anyMap{"key": "a", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": int64(60)}},
+				"labels":       anyMap{"team": "dpu"},
+			}}, "",
+		},
 		{"bridge of another type", baseBridge, change{"spec.clusterType": "dpf-staging"}, ""},
 	}
 }

@@ -144,6 +144,7 @@ type DPFHCPBridgeList struct {
 //
 // +kubebuilder:validation:XValidation:rule="self.exposeThroughLoadBalancer == false || size(self.metalLBVirtualIP) != 0",message="metalLBVirtualIP is required when exposeThroughLoadBalancer is true"
 // +kubebuilder:validation:XValidation:rule="self.exposeThroughLoadBalancer == true || size(self.metalLBVirtualIP) == 0",message="metalLBVirtualIP must be empty when exposeThroughLoadBalancer is false"
+// +kubebuilder:validation:XValidation:rule="(has(self.controlPlane) && has(self.controlPlane.disabledCapabilities) ? self.controlPlane.disabledCapabilities : []) == (has(oldSelf.controlPlane) && has(oldSelf.controlPlane.disabledCapabilities) ? oldSelf.controlPlane.disabledCapabilities : [])",message="disabledCapabilities is immutable: OpenShift can't change the capabilities of a cluster that exists"
 type DPFHCPBridgeSpec struct {
 	// DPUClusterRef is the DPUCluster, in any namespace. One DPUCluster serves one bridge.
 	//
@@ -218,6 +219,18 @@ type DPFHCPBridgeSpec struct {
 	// +kubebuilder:validation:MaxLength=15
 	// +kubebuilder:default=""
 	MetalLBVirtualIP string `json:"metalLBVirtualIP,omitempty"`
+
+	// Networking is the networks of the hosted cluster.
+	//
+	// +optional
+	// +kubebuilder:default={}
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="networking is immutable: HyperShift can't change the networks of a cluster that exists"
+	Networking Networking `json:"networking,omitempty,omitzero"`
+
+	// ControlPlane says where the control plane's pods run, and what it is made without.
+	//
+	// +optional
+	ControlPlane *ControlPlane `json:"controlPlane,omitempty"`
 
 	// DPUIgnition has DPUs installed as workers of the hosted cluster: the template that DPF
 	// boots them with is made and kept. Without it somebody else has to make one.

@@ -377,6 +377,7 @@ type MachineClaimStatus struct {
 // +kubebuilder:printcolumn:name="Job",type=string,JSONPath=`.status.bootstrapInfo.job`
 // +kubebuilder:printcolumn:name="IP",type=string,priority=1,JSONPath=`.status.networkInfo.ipAddress`
 // +kubebuilder:printcolumn:name="Addresses",type=string,priority=1,JSONPath=`.status.networkInfo.addresses`
+// +kubebuilder:printcolumn:name="Since",type=date,priority=1,JSONPath=`.status.conditions[?(@.type=="AddressAllocated")].lastTransitionTime`,description="Since when it has its addresses, or waits for them"
 // +kubebuilder:printcolumn:name="Reason",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`

@@ -237,6 +237,8 @@ type KubevirtNodePoolStatus struct {
 // +kubebuilder:printcolumn:name="Current",type=integer,JSONPath=`.status.replicas`
 // +kubebuilder:printcolumn:name="Machines-ready",type=integer,JSONPath=`.status.readyReplicas`
 // +kubebuilder:printcolumn:name="Free",type=integer,JSONPath=`.status.addresses.free`
+// +kubebuilder:printcolumn:name="Addresses",type=integer,priority=1,JSONPath=`.status.addresses.machines`,description="How many machines its addresses suffice for"
+// +kubebuilder:printcolumn:name="Waiting",type=integer,priority=1,JSONPath=`.status.addresses.waiting`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`

@@ -29,12 +29,12 @@ func New() *cobra.Command {
 
 	cmd := &cobra.Command{
 		Use:   "hosts",
-		Short: "Look at what would be pushed to hosts, and pause or resume their fleets",
+		Short: "Look at what would be pushed to hosts, push to one now, and pause or resume their fleets",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	opts.AddFlags(cmd.PersistentFlags(), "the hosts")
-	cmd.AddCommand(newDiff(&opts), newPause(&opts), newResume(&opts))
+	cmd.AddCommand(newDiff(&opts), newPush(&opts), newPause(&opts), newResume(&opts))
 
 	return cmd
 }
@@ -61,16 +61,20 @@ func newDiff(opts *cli.Kube) *cobra.Command {
 	)
 
 	cmd := &cobra.Command{
-		Use:   "diff",
+		Use:   "diff [HOST]",
 		Short: "Tell what would be pushed to which host, part by part",
 		Long: `Tell what the operator would push to which host, part by part: the configuration that it is
 given, and the files that the configuration names, are compared with what each host got
 last. Nothing is pushed, and no host is asked, unless --probe asks them which parts are as
 they were left. Run it where the operator's files are, such as in its pod.`,
 		Example: "  hyperfleet hosts diff --config operator.yaml -n ci --fleet racks\n" +
-			"  hyperfleet hosts diff --config operator.yaml -n ci --host rack-1 --probe --output json",
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+			"  hyperfleet hosts diff --config operator.yaml -n ci rack-1 --probe --output json",
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				query.host = args[0]
+			}
+
 			if err := cli.CheckOutput(form); err != nil {
 				return fmt.Errorf("hosts diff: %w", err)
 			}
@@ -99,7 +103,6 @@ they were left. Run it where the operator's files are, such as in its pod.`,
 	flags := cmd.Flags()
 	flags.StringVar(&file, "config", "", "the operator's configuration; default: HYPERFLEET_CONFIG")
 	flags.StringVar(&query.fleet, "fleet", "", "only hosts of this fleet")
-	flags.StringVar(&query.host, "host", "", "only this host")
 	flags.BoolVar(&query.probe, "probe", false, "ask the hosts, over SSH, which parts they have lost")
 	flags.StringVar(&form, "output", cli.OutputTable, "table, for people, or json, for programs")
 

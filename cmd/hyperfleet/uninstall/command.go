@@ -32,6 +32,7 @@ type options struct {
 
 	yes      bool
 	keepCRDs bool
+	drain    bool
 	timeout  time.Duration
 }
 
@@ -56,9 +57,13 @@ What does not go within --timeout is listed, and the operator stays, which alone
 run the command again. Objects of other areas stand for real hosts and clusters; it does not
 begin while there are any.
 
+With --drain it ends after the second step: all that is left is as it was, but for the pools, which
+stay paused. The Helm chart does so before it is uninstalled.
+
 The exit code is 0 if all is removed, or nothing was asked for; 1 if something is left; 2 if the
 command line is invalid.`,
-		Example: "  hyperfleet uninstall\n  hyperfleet uninstall --yes --timeout 3h",
+		Example: "  hyperfleet uninstall\n  hyperfleet uninstall --yes --timeout 3h\n" +
+			"  hyperfleet uninstall --drain --yes",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return cli.Usagef("uninstall: it takes no argument")
@@ -71,6 +76,10 @@ command line is invalid.`,
 				return cli.Usagef("uninstall: --timeout %s: give a time above 0, such as %s", opts.timeout, defaultTimeout)
 			}
 
+			if opts.drain && opts.keepCRDs {
+				return cli.Usagef("uninstall: --drain leaves the kinds in any case: leave out --keep-crds")
+			}
+
 			return run(cmd, opts)
 		},
 	}
@@ -78,6 +87,7 @@ command line is invalid.`,
 	cmd.Flags().Lookup("namespace").Usage = "namespace that the operator runs in; default: " + config.Default().Namespace
 	cmd.Flags().BoolVar(&opts.yes, "yes", false, "do it; without, it is only said what there is")
 	cmd.Flags().BoolVar(&opts.keepCRDs, "keep-crds", false, "leave the kinds (CustomResourceDefinitions) in the cluster")
+	cmd.Flags().BoolVar(&opts.drain, "drain", false, "pause the pools and remove the machines, and nothing else")
 	cmd.Flags().DurationVar(&opts.timeout, "timeout", defaultTimeout, "how long machines may take to go, busy ones included")
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return cli.Usage(err) })
 
@@ -96,7 +106,7 @@ func run(cmd *cobra.Command, opts options) error {
 
 	u := &uninstaller{
 		client: cluster.Client, namespace: config.Default().Namespace, out: cmd.OutOrStdout(), clock: clock.RealClock{},
-		keepCRDs: opts.keepCRDs,
+		keepCRDs: opts.keepCRDs, drainOnly: opts.drain,
 	}
 	if opts.Namespace != "" {
 		u.namespace = opts.Namespace
@@ -107,7 +117,7 @@ func run(cmd *cobra.Command, opts options) error {
 		return fmt.Errorf("uninstall: %w", err)
 	}
 
-	there.print(u.out)
+	u.print(there)
 
 	if !opts.yes {
 		_, _ = fmt.Fprintln(u.out, "\nNothing was changed. Give --yes to remove all of this.")
@@ -115,7 +125,13 @@ func run(cmd *cobra.Command, opts options) error {
 		return nil
 	}
 
-	if err := u.all(ctx, there); err != nil {
+	if opts.drain {
+		err = u.machinesAlone(ctx)
+	} else {
+		err = u.all(ctx, there)
+	}
+
+	if err != nil {
 		return fmt.Errorf("uninstall: %w", err)
 	}
 

@@ -38,6 +38,7 @@ type uninstaller struct {
 	out       io.Writer
 	clock     clock.WithTicker
 	keepCRDs  bool
+	drainOnly bool
 }
 
 // inventory is what there is of an installation.
@@ -54,8 +55,8 @@ func (u *uninstaller) look(ctx context.Context) (*inventory, error) {
 	out := &inventory{counts: map[string]int{}}
 
 	var err error
-	if out.claims, err = u.claims(ctx); err != nil {
-		return nil, err
+	if out.claims, err = u.claims(ctx); err != nil || u.drainOnly {
+		return out, err
 	}
 
 	crds, err := definitions()
@@ -152,7 +153,15 @@ func (u *uninstaller) claims(ctx context.Context) ([]v1alpha1.MachineClaim, erro
 }
 
 // print says what there is.
-func (i *inventory) print(w io.Writer) {
+func (u *uninstaller) print(i *inventory) {
+	w := u.out
+
+	if u.drainOnly {
+		_, _ = fmt.Fprintf(w, "%s\n%s", english.Plural(len(i.claims), "machine", ""), machines(i.claims))
+
+		return
+	}
+
 	if len(i.claims)+len(i.counts)+len(i.others) == 0 {
 		_, _ = fmt.Fprintln(w, "There are no objects of HyperFleet in this cluster.")
 
@@ -204,26 +213,51 @@ func (u *uninstaller) all(ctx context.Context, there *inventory) error {
 		return fmt.Errorf("there are %s: %w", strings.Join(there.others, ", "), errOthers)
 	}
 
-	steps := []struct {
-		title string
-		do    func(context.Context) error
-	}{
-		{"pause the pools", u.pause},
-		{"drain the machines", u.drain},
-		{"remove pools, templates, jobs and clusters", u.removeObjects},
-		{"remove the operator", u.removeOperator},
-		{"remove the kinds", u.removeKinds},
-	}
-	for _, step := range steps {
-		_, _ = fmt.Fprintln(u.out, step.title)
-
-		if err := step.do(ctx); err != nil {
-			return fmt.Errorf("%s: %w", step.title, err)
-		}
+	err := u.each(ctx, append(draining(u),
+		stage{"remove pools, templates, jobs and clusters", u.removeObjects},
+		stage{"remove the operator", u.removeOperator},
+		stage{"remove the kinds", u.removeKinds},
+	))
+	if err != nil {
+		return err
 	}
 
 	_, _ = fmt.Fprintf(u.out, "\nHyperFleet is removed. Namespace %s is left, for its Secrets: kubectl delete namespace %s\n",
 		u.namespace, u.namespace)
+
+	return nil
+}
+
+// stage is one of the things that are done in order.
+type stage struct {
+	title string
+	do    func(context.Context) error
+}
+
+// draining are the stages that come before all others.
+func draining(u *uninstaller) []stage {
+	return []stage{{"pause the pools", u.pause}, {"drain the machines", u.drain}}
+}
+
+func (u *uninstaller) each(ctx context.Context, stages []stage) error {
+	for _, stage := range stages {
+		_, _ = fmt.Fprintln(u.out, stage.title)
+
+		if err := stage.do(ctx); err != nil {
+			return fmt.Errorf("%s: %w", stage.title, err)
+		}
+	}
+
+	return nil
+}
+
+// machinesAlone removes the machines, and nothing else.
+func (u *uninstaller) machinesAlone(ctx context.Context) error {
+	if err := u.each(ctx, draining(u)); err != nil {
+		return err
+	}
+
+	_, _ = fmt.Fprintln(u.out, "\nAll machines are gone, and the pools are paused: set spec.paused to false to go on.")
 
 	return nil
 }
@@ -287,23 +321,28 @@ func (u *uninstaller) drain(ctx context.Context) error {
 var errLeft = errors.New("the time is up: the operator is left running, so that it can remove what is left; see its log, " +
 	"hyperfleet doctor and docs/guides/uninstall.md, and run this again")
 
+// misses is how many looks may fail in a row: API servers restart, too.
+const misses = 5
+
 // until waits until nothing is left.
 func (u *uninstaller) until(ctx context.Context, left func() (string, error)) error {
 	ticker := u.clock.NewTicker(lookEvery)
 	defer ticker.Stop()
 
-	last := ""
+	last, missed := "", 0
 
 	for {
 		now, err := left()
 
 		switch {
-		case err != nil && ctx.Err() == nil:
-			return err
 		case err == nil && now == "":
 			return nil
 		case err == nil:
-			last = now
+			last, missed = now, 0
+		case ctx.Err() == nil:
+			if missed++; missed == misses {
+				return err
+			}
 		}
 
 		select {

@@ -136,6 +136,8 @@ func TestUninstall(t *testing.T) {
 		t.Fatal(err)
 	}
 
+	drained(t, f)
+
 	text, err = execute(t, "--yes", "--keep-crds", "--timeout", "3m")
 	if err != nil {
 		t.Fatalf("%v:\n%s", err, text)
@@ -164,6 +166,31 @@ func TestUninstall(t *testing.T) {
 
 	f.Stop()
 	kinds(t)
+}
+
+// drained removes the machines, and nothing else.
+func drained(t *testing.T, f *fleet.Fleet) {
+	t.Helper()
+
+	if text, err := execute(t, "--drain", "--keep-crds"); cli.ExitCode(err) != cli.ExitUsage {
+		t.Errorf("--drain with --keep-crds: %v:\n%s", err, text)
+	}
+
+	text, err := execute(t, "--drain", "--yes", "--timeout", "3m")
+	if err != nil {
+		t.Fatalf("%v:\n%s", err, text)
+	}
+
+	says(t, text, "All machines are gone, and the pools are paused")
+
+	if left := f.Leftovers(); len(left) > 0 {
+		t.Errorf("left behind by --drain: %v", left)
+	}
+
+	pool := f.NewPool(0)
+	if err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(pool), pool); err != nil || !pool.Spec.Paused {
+		t.Errorf("the pool after --drain: paused = %v, %v", pool.Spec.Paused, err)
+	}
 }
 
 // kinds removes the kinds at last, and finds nothing to do where all is gone.

@@ -4,50 +4,22 @@
 package web
 
 import (
-	"context"
 	"flag"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/hyperfleet/hyperfleet/test/browser"
 )
 
 // update writes the pictures of the documentation anew.
 var update = flag.Bool("update", false, "write docs/images/web-*.png")
 
-const (
-	imagesDir = "../../../docs/images"
-	patience  = 3 * time.Minute
-)
-
-// chromium opens pages in a real browser without a screen, or skips the test where there is none.
-func chromium(t *testing.T, args ...string) {
-	t.Helper()
-
-	program, err := exec.LookPath("chromium")
-	if err != nil {
-		t.Skip("there is no chromium to open the pages with: hack/setup.sh watch installs it")
-	}
-
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-
-	args = append([]string{
-		"--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--no-first-run",
-		"--disable-background-networking", "--disable-component-update", "--disable-default-apps", "--disable-sync",
-		// Nothing of the pages comes from elsewhere: no other name is to be had.
-		"--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
-		"--user-data-dir=" + t.TempDir(),
-	}, args...)
-
-	if out, err := exec.CommandContext(ctx, program, args...).CombinedOutput(); err != nil {
-		t.Fatalf("chromium: %v\n%s", err, out)
-	}
-}
+const imagesDir = "../../../docs/images"
 
 // pictures takes a picture of each page, light and dark.
 func pictures(t *testing.T, pages http.Handler, namespace string) {
@@ -83,12 +55,12 @@ func pictures(t *testing.T, pages http.Handler, namespace string) {
 
 		args := []string{fmt.Sprintf("--window-size=1280,%d", tc.height), "--screenshot=" + file}
 		if tc.dark {
-			args = append(args, "--blink-settings=preferredColorScheme=0")
+			args = append(args, browser.Dark)
 		} else {
-			args = append(args, "--blink-settings=preferredColorScheme=1")
+			args = append(args, browser.Light)
 		}
 
-		chromium(t, append(args, server.URL+tc.path)...)
+		browser.Open(t, append(args, server.URL+tc.path)...)
 
 		if info, err := os.Stat(file); err != nil || info.Size() < 10<<10 {
 			t.Errorf("picture %s: %v, %v", name, info, err)
@@ -121,7 +93,7 @@ func paint(t *testing.T, pages http.Handler, path string) {
 	}))
 	t.Cleanup(server.Close)
 
-	chromium(t, "--window-size=1280,900", "--screenshot="+filepath.Join(t.TempDir(), "x.png"), "--timeout=5000", server.URL+path)
+	browser.Open(t, "--window-size=1280,900", "--screenshot="+filepath.Join(t.TempDir(), "x.png"), "--timeout=5000", server.URL+path)
 
 	select {
 	case ms := <-painted:

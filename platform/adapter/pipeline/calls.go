@@ -58,7 +58,7 @@ func (r *run) know(generation int64, deleting bool) {
 	r.current = max(r.current, generation)
 }
 
-// call renders and makes one call, and gives it as it was made.
+// call renders and makes one call, and gives what was sent and what came back.
 func (r *run) call(ctx context.Context, call *task.APICall) (httpcall.Request, *httpcall.Response, *CallTrace, error) {
 	trace := &CallTrace{Method: call.Method}
 

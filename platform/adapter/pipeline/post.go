@@ -148,7 +148,7 @@ func (r *run) act(ctx context.Context, action *task.PostAction, skipped []string
 		return true, err
 	}
 
-	r.reported = r.reported || r.isReport(request, response)
+	r.reported = r.reported || r.isReport(&request, response)
 
 	return true, nil
 }
@@ -156,8 +156,8 @@ func (r *run) act(ctx context.Context, action *task.PostAction, skipped []string
 // isReport says whether a call that the API took was a report of this adapter for the
 // event's generation that says Available=False. A report that the API has discarded (204)
 // does not count.
-func (r *run) isReport(request httpcall.Request, response *httpcall.Response) bool {
-	if request.Method != http.MethodPut || request.Body == "" || response.Status == http.StatusNoContent {
+func (r *run) isReport(request *httpcall.Request, response *httpcall.Response) bool {
+	if request.Method != http.MethodPut || response.Status == http.StatusNoContent {
 		return false
 	}
 

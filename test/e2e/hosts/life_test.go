@@ -301,7 +301,7 @@ func (w *world) lost(to configuration) string {
 		}
 	}
 
-	if unasked := w.diff("--host", linux)[linux]; len(unasked.Lost) > 0 || unasked.Action != "Nothing" {
+	if unasked := w.diff(linux)[linux]; len(unasked.Lost) > 0 || unasked.Action != "Nothing" {
 		w.t.Errorf("without a probe %s is said to be %+v", linux, unasked)
 	}
 

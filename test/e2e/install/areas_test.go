@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
@@ -27,7 +28,7 @@ const patience = 3 * time.Minute
 func TestAreas(t *testing.T) {
 	t.Parallel()
 
-	env := kube.Start(t)
+	env := kube.Start(t, kube.WithScheme(v1alpha1.AddToScheme))
 	u := newUser(t, env, "")
 	u.must(env.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ci"}}))
 	u.file("values.yaml", `
@@ -73,10 +74,28 @@ ingress: {enabled: true, className: nginx, host: hyperfleet.example.com, tlsSecr
 		}
 	}
 
+	pool := &v1alpha1.RunnerPool{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ci", Name: "linux"},
+		Spec: v1alpha1.RunnerPoolSpec{
+			TemplateRef: v1alpha1.LocalObjectReference{Name: "linux"},
+			Workload: v1alpha1.Workload{
+				Type: v1alpha1.WorkloadGitHubActions, Config: &v1alpha1.WorkloadConfig{GitHub: &v1alpha1.GitHubActionsConfig{}},
+			},
+		},
+	}
+	u.must(env.Client.Create(t.Context(), pool))
+
+	u.meanwhile = func() { playJobs(t, env, program(t, "hyperfleet"), space) }
 	u.types("helm uninstall hyperfleet --namespace " + space + "\nhelm uninstall hyperfleet-crds\n")
 
 	if left := u.versions(env); len(left) > 0 {
 		t.Errorf("it stays behind: %v", left)
+	}
+
+	u.must(env.Client.Get(t.Context(), client.ObjectKeyFromObject(pool), pool))
+
+	if !pool.Spec.Paused {
+		t.Error("the pool was not paused before the operator went")
 	}
 
 	var kinds apiextensionsv1.CustomResourceDefinitionList

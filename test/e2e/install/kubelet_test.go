@@ -6,6 +6,7 @@ package install_test
 import (
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -78,6 +80,37 @@ func run(t *testing.T, env *kube.Env, binary, namespace, name string, variables 
 	})
 
 	return p
+}
+
+// playJobs runs the Jobs of a namespace that have not ended, and gives them their end.
+func playJobs(t *testing.T, env *kube.Env, binary, namespace string) {
+	t.Helper()
+
+	var jobs batchv1.JobList
+	if err := env.Client.List(t.Context(), &jobs, client.InNamespace(namespace)); err != nil {
+		t.Fatal(err)
+	}
+
+	for i := range jobs.Items {
+		job := &jobs.Items[i]
+		if len(job.Status.Conditions) > 0 || job.DeletionTimestamp != nil {
+			continue
+		}
+
+		spec := job.Spec.Template.Spec
+		account := env.ServiceAccount(t, namespace, spec.ServiceAccountName)
+
+		cmd := exec.CommandContext(t.Context(), binary, spec.Containers[0].Args...)
+		cmd.Env = []string{"KUBECONFIG=" + env.Kubeconfig(t, account), "HOME=" + t.TempDir()}
+
+		said, err := cmd.CombinedOutput()
+		t.Logf("job %s: %v\n%s", job.Name, err, said)
+		kube.EndJob(job, err != nil)
+
+		if err := env.Client.Status().Update(t.Context(), job); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // mount writes down the first volume, a ConfigMap, and gives the folder.

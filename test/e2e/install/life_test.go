@@ -27,6 +27,9 @@ import (
 // tutorial is what a new user reads.
 const tutorial = root + "docs/start/runners.md"
 
+// usual is the namespace that the pages install to.
+const usual = "hyperfleet-system"
+
 // anyOperator is on every machine of an operator: here is one alone.
 const anyOperator = "hyperfleet"
 
@@ -38,6 +41,8 @@ type user struct {
 	sayf func(string, ...any)
 	// commands that were typed so far.
 	commands int
+	// meanwhile is done again and again while a command runs; may be nil.
+	meanwhile func()
 }
 
 // newUser has helm, kubectl and hyperfleet on the path. gitHub is where hyperfleet init finds
@@ -90,7 +95,20 @@ func (u *user) types(commands string) string {
 	cmd := exec.CommandContext(u.t.Context(), "/bin/bash", "-eu", "-o", "pipefail", "-c", commands)
 	cmd.Dir, cmd.Env = u.dir, u.env
 
-	out, err := cmd.CombinedOutput()
+	var (
+		out   []byte
+		err   error
+		ended = make(chan struct{})
+	)
+
+	go func() {
+		defer close(ended)
+
+		out, err = cmd.CombinedOutput()
+	}()
+
+	u.wait(ended)
+
 	if err != nil {
 		u.t.Fatalf("%s: %v\n%s", commands, err, out)
 	}
@@ -99,6 +117,20 @@ func (u *user) types(commands string) string {
 	u.sayf("%s", commands)
 
 	return string(out)
+}
+
+// wait waits for the end of a command.
+func (u *user) wait(ended <-chan struct{}) {
+	for {
+		select {
+		case <-ended:
+			return
+		case <-time.After(50 * time.Millisecond):
+			if u.meanwhile != nil {
+				u.meanwhile()
+			}
+		}
+	}
 }
 
 // blocks are the commands of a page.
@@ -137,11 +169,18 @@ func TestTutorial(t *testing.T) { //nolint:paralleltest // it counts seconds
 		t.Fatalf("the page has %d blocks of commands: see which of them needs what", len(page))
 	}
 
+	readme, err := os.ReadFile(root + "README.md")
+	u.must(err)
+
+	if indented := "    " + strings.ReplaceAll(strings.TrimSpace(page[0]), "\n", "\n    "); !strings.Contains(string(readme), indented) {
+		t.Errorf("README.md installs in another way than %s:\n%s", tutorial, page[0])
+	}
+
 	begun := time.Now()
 
 	u.types(page[0])
 
-	operator := run(t, f.Env, program(t, "hyperfleet"), "hyperfleet-system", "hyperfleet-runners",
+	operator := run(t, f.Env, program(t, "hyperfleet"), usual, "hyperfleet-runners",
 		"HYPERFLEET_RUNNERS_PLATFORM_URLS="+f.GitHub.URL)
 	f.Eventually("the operator being ready", func() (bool, string) { return operator.ready(t), operator.process.LogTail() })
 	f.Front.Serve(httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: operator.ports["8443"]}))
@@ -170,6 +209,7 @@ func TestTutorial(t *testing.T) { //nolint:paralleltest // it counts seconds
 		t.Errorf("the account lacks a right:\n%s", said)
 	}
 
+	u.meanwhile = func() { playJobs(t, f.Env, program(t, "hyperfleet"), usual) }
 	u.operates()
 }
 

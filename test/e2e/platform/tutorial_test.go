@@ -89,6 +89,43 @@ func TestTutorial(t *testing.T) {
 	}
 }
 
+// What the reference of the API shows at its beginning is so.
+func TestFleetAPIPage(t *testing.T) {
+	w := &world{t: t, dir: t.TempDir(), sayf: progress.From(t)}
+
+	var script strings.Builder
+
+	script.WriteString("set -eu -o pipefail\n")
+
+	blocks := regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(w.read("../../../docs/reference/fleet-api.md"), -1)
+	for i, block := range blocks {
+		script.WriteString(block[1])
+
+		// A reader takes longer to the next block than the API to its first answer.
+		if i == 0 {
+			script.WriteString("until curl -sf http://127.0.0.1:8080/readyz; do sleep 1; done\n")
+		}
+	}
+
+	script.WriteString("kill $!; wait || true; pg_ctl -D $dir/data stop\n")
+
+	// PostgreSQL's user, who may be another one here, writes into the folder.
+	commands := strings.Replace(script.String(), "dir=$(mktemp -d)\n", "dir=$(mktemp -d)\nchmod 777 $dir\n", 1)
+
+	cmd := exec.CommandContext(t.Context(), "/bin/bash", "-c", w.ports(commands).Replace(commands))
+	cmd.Dir = w.dir
+	cmd.Env = append(os.Environ(), "PATH="+w.shims()+":"+filepath.Dir(binary)+":"+os.Getenv("PATH"), "no_proxy=*", "TMPDIR="+w.tmp())
+
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+
+	if !strings.Contains(string(out), "ReconciledAll") {
+		t.Errorf("the cluster is not reconciled:\n%s", out)
+	}
+}
+
 // ports are free ones for those of the tutorial.
 func (w *world) ports(text string) *strings.Replacer {
 	w.t.Helper()

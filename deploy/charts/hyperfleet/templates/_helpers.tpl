@@ -59,6 +59,14 @@ bridge: [files/bridge/bridge.yaml]
 {{- if $wanted }}{{ toYaml $object }}{{ end }}
 {{- end }}
 
+{{- /* An object that is there while the release is deleted, and gone when that went well: dict of root, object, and weight. */}}
+{{- define "hyperfleet.hook" }}
+{{- $metadata := dict "name" "hyperfleet-drain" "labels" (include "hyperfleet.labels" .root | fromYaml) }}
+{{- if not (hasPrefix "ClusterRole" .object.kind) }}{{ $_ := set $metadata "namespace" .root.Release.Namespace }}{{ end }}
+{{- $_ := set $metadata "annotations" (dict "helm.sh/hook" "pre-delete" "helm.sh/hook-weight" .weight "helm.sh/hook-delete-policy" "before-hook-creation,hook-succeeded") }}
+{{- toYaml (set .object "metadata" $metadata) }}
+{{- end }}
+
 {{- define "hyperfleet.config" -}}
 {{- $config := mergeOverwrite (fromYaml .text) (deepCopy (.settings.config | default dict)) }}
 {{- if eq .file "operator.yaml" }}{{ $_ := set $config "namespace" .root.Release.Namespace }}{{ end }}

@@ -1,0 +1,225 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package guides_test
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var (
+	fence    = regexp.MustCompile("^ *```([a-z]*)")
+	marker   = regexp.MustCompile(`^ *<!-- (run|not run): (.+) -->$`)
+	runBy    = regexp.MustCompile(`^(Test\w+)(?: in ([\w/.-]+))?$`)
+	testName = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+)
+
+// testFiles are the sources of the tests of a folder.
+type testFiles map[string]string
+
+// allTests are the sources of all tests, by folder.
+func allTests(t *testing.T) testFiles {
+	t.Helper()
+
+	out := testFiles{}
+
+	err := filepath.WalkDir("../..", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+
+		name, _ := filepath.Rel("../..", path)
+		if entry.IsDir() && (name == "bin" || name == "dist" || strings.HasPrefix(entry.Name(), ".") && name != ".") {
+			return filepath.SkipDir
+		}
+
+		if strings.HasSuffix(path, "_test.go") {
+			source, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+
+			out[filepath.ToSlash(filepath.Dir(name))] += string(source)
+		}
+
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return out
+}
+
+// having are the folders that have a test of this name.
+func (f testFiles) having(test string) []string {
+	var out []string
+
+	for folder, source := range f {
+		for _, found := range testName.FindAllStringSubmatch(source, -1) {
+			if found[1] == test {
+				out = append(out, folder)
+			}
+		}
+	}
+
+	slices.Sort(out)
+
+	return out
+}
+
+// wrong says what is wrong with what a marker says of a page's commands. Empty: nothing.
+func (f testFiles) wrong(page, kind, says string) string {
+	if kind == "not run" {
+		return ""
+	}
+
+	named := runBy.FindStringSubmatch(says)
+	if named == nil {
+		return fmt.Sprintf("%q is not TestName, nor TestName in FOLDER", says)
+	}
+
+	folders := f.having(named[1])
+
+	switch {
+	case named[2] == "" && len(folders) == 1:
+		named[2] = folders[0]
+	case named[2] == "" && len(folders) > 1:
+		return fmt.Sprintf("%s is in %s: say which, %s in FOLDER", named[1], strings.Join(folders, " and "), named[1])
+	case !slices.Contains(folders, named[2]):
+		return "there is no test " + says
+	}
+
+	// A test that runs a page has its name somewhere.
+	if read := strings.TrimSuffix(strings.TrimPrefix(page, "docs/"), ".md"); !strings.Contains(f[named[2]], read) {
+		return fmt.Sprintf("no test in %s reads the page: nothing there names %q", named[2], read)
+	}
+
+	return ""
+}
+
+// problems are those of the markers of a page: each block of a shell's commands has one above it.
+func (f testFiles) problems(page, text string) []string {
+	var (
+		out    []string
+		within bool
+		above  string
+	)
+
+	for i, line := range strings.Split(text, "\n") {
+		opened, says := fence.FindStringSubmatch(line), marker.FindStringSubmatch(above)
+		begins := opened != nil && !within
+		shell := begins && slices.Contains([]string{"sh", "bash", "shell", "console"}, opened[1])
+		at := fmt.Sprintf("%s:%d: ", page, i+1)
+
+		switch {
+		case shell && says == nil:
+			out = append(out, at+"commands without <!-- run: TestName --> or <!-- not run: reason --> on the line above")
+		case shell:
+			if why := f.wrong(page, says[1], says[2]); why != "" {
+				out = append(out, at+why)
+			}
+		case says != nil && !within:
+			out = append(out, at+"the marker above has no block of commands below it")
+		case begins && opened[1] == "":
+			out = append(out, at+"a block that does not say what it is: sh, yaml, text")
+		}
+
+		if opened != nil {
+			within = !within
+		}
+
+		above = line
+	}
+
+	return out
+}
+
+// Whoever reads a command in the documentation can see which test runs it, or why none does.
+func TestCommandsAreRun(t *testing.T) {
+	t.Parallel()
+
+	tests := allTests(t)
+	pages := []string{"README.md", "CONTRIBUTING.md", "ARCHITECTURE.md"}
+
+	err := filepath.WalkDir("../../docs", func(path string, _ fs.DirEntry, err error) error {
+		if name, _ := filepath.Rel("../..", path); strings.HasSuffix(path, ".md") {
+			pages = append(pages, filepath.ToSlash(name))
+		}
+
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	run, blocks := 0, 0
+
+	for _, page := range pages {
+		text := read(t, "../../"+page)
+		for _, problem := range tests.problems(page, text) {
+			t.Error(problem)
+		}
+
+		for line := range strings.Lines(text) {
+			if says := marker.FindStringSubmatch(strings.TrimSuffix(line, "\n")); says != nil {
+				blocks++
+
+				if says[1] == "run" {
+					run++
+				}
+			}
+		}
+	}
+
+	t.Logf("%d of %d blocks of commands are run by tests", run, blocks)
+
+	if run < 20 {
+		t.Errorf("%d blocks of commands are run: the search is broken", run)
+	}
+}
+
+func TestMarkersAreHeld(t *testing.T) {
+	t.Parallel()
+
+	tests := testFiles{
+		"a": "// reads docs/start/x.md\nfunc TestOne(t *testing.T) {\nfunc TestBoth(t *testing.T) {\n",
+		"b": "// reads docs/start/x.md\nfunc TestBoth(t *testing.T) {\n",
+		"c": "func TestOther(t *testing.T) {\n",
+	}
+
+	for name, tc := range map[string]struct{ text, want string }{
+		"run by a test":            {text: "<!-- run: TestOne -->\n```sh\nls\n```"},
+		"indented":                 {text: "2. So:\n\n    <!-- run: TestOne -->\n    ```sh\n    ls\n    ```"},
+		"which of two":             {text: "<!-- run: TestBoth in b -->\n```sh\nls\n```"},
+		"not run":                  {text: "<!-- not run: it deletes the world -->\n```sh\nls\n```"},
+		"YAML needs none":          {text: "```yaml\na: b\n```"},
+		"a marker inside is text":  {text: "```text\n<!-- run: TestOne -->\n```"},
+		"none":                     {text: "```sh\nls\n```", want: "commands without"},
+		"not on the line above":    {text: "<!-- run: TestOne -->\n\n```sh\nls\n```", want: "no block"},
+		"the second of two blocks": {text: "<!-- run: TestOne -->\n```sh\nls\n```\n```bash\nls\n```", want: "commands without"},
+		"no such test":             {text: "<!-- run: TestNone -->\n```sh\nls\n```", want: "no test TestNone"},
+		"not in that folder":       {text: "<!-- run: TestOne in b -->\n```sh\nls\n```", want: "no test TestOne in b"},
+		"one of two":               {text: "<!-- run: TestBoth -->\n```sh\nls\n```", want: "a and b"},
+		"of another page":          {text: "<!-- run: TestOther -->\n```sh\nls\n```", want: "reads the page"},
+		"no name of a test":        {text: "<!-- run: by hand -->\n```sh\nls\n```", want: "is not TestName"},
+		"no language":              {text: "```\nls\n```", want: "does not say what it is"},
+		"a marker without a block": {text: "<!-- run: TestOne -->\ntext", want: "no block"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			got := strings.Join(tests.problems("docs/start/x.md", tc.text), "\n")
+			if tc.want == "" && got != "" || !strings.Contains(got, tc.want) {
+				t.Errorf("problems: %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
