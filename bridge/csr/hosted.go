@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -22,7 +23,12 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeconfigs "github.com/hyperfleet/hyperfleet/kit/kubeconfig"
 )
+
+// callTimeout bounds one call to a hosted cluster.
+const callTimeout = 30 * time.Second
 
 // indexAddress is of nodes of a hosted cluster, by their addresses.
 const indexAddress = "address"
@@ -86,7 +92,7 @@ func (f *fleet) get(bridge, dpus types.NamespacedName, kubeconfig []byte) (*host
 		return nil, context.Canceled
 	}
 
-	config, err := restConfig(kubeconfig)
+	config, err := kubeconfigs.Rest(kubeconfig)
 	if err != nil {
 		return nil, err
 	}

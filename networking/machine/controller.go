@@ -58,6 +58,7 @@ type Reconciler struct {
 //+kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachines,verbs=get;list;watch;create;patch;delete
 //+kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachineinstances,verbs=get;list;watch
 //+kubebuilder:rbac:groups="",resources=secrets,verbs=create
+//+kubebuilder:rbac:groups="",resources=secrets,resourceNames=guest-kubeconfig,verbs=get
 //+kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 // SetupWithManager adds the controller to a manager.
@@ -97,6 +98,8 @@ type scope struct {
 	machine *v1alpha1.KubevirtMachine
 	// vm and instance are nil where there is none.
 	vm, instance *unstructured.Unstructured
+	// pool of a machine that is being deleted; nil where there is none.
+	pool *v1alpha1.KubevirtNodePool
 	// network is filled by networkData.
 	network networkSecret
 }
@@ -112,6 +115,7 @@ func plan() step.Plan[*scope] {
 			{Condition: v1alpha1.ConditionVMReady, Run: follow},
 		},
 		Deletion: []step.Step[*scope]{
+			{Condition: v1alpha1.ConditionNodeDrained, When: drains, Run: drained},
 			{Condition: v1alpha1.ConditionVMDeleted, Run: destroy},
 			{Condition: v1alpha1.ConditionDNSRemoved, Run: unnamed},        // no name leads to the addresses
 			{Condition: v1alpha1.ConditionAddressesReleased, Run: release}, // only now may another have them
@@ -147,9 +151,11 @@ func (s *scope) look(ctx context.Context) error {
 		return err
 	}
 
-	s.instance, err = s.read(ctx, s.Client, kubevirt.New(kubevirt.InstanceKind()))
+	if s.instance, err = s.read(ctx, s.Client, kubevirt.New(kubevirt.InstanceKind())); err != nil {
+		return err
+	}
 
-	return err
+	return s.lookForPool(ctx)
 }
 
 // read gets the object with the machine's name; nil if there is none.

@@ -14,6 +14,7 @@
 // # Which machine goes first
 //
 // When there are too many: those without a VirtualMachine, then those that are not ready,
-// then the oldest. A machine that still waits for addresses and that the pool would make
-// otherwise now, such as after bootstrapNetworkConfig was taken away, is replaced.
+// then the newest. With spec.drain their Nodes are drained first (package machine). A machine
+// that still waits for addresses and that the pool would make otherwise now, such as after
+// bootstrapNetworkConfig was taken away, is replaced.
 package nodepool

@@ -85,7 +85,13 @@ func (s *scope) owned(ctx context.Context, from client.Reader) ([]v1alpha1.Kubev
 // count notes how the pool stands.
 func (s *scope) count(all []v1alpha1.KubevirtMachine, result step.Result) step.Result {
 	s.machines = kubevirt.Wanted(all)
-	ready := 0
+	ready, draining := 0, 0
+
+	for i := range all {
+		if all[i].Status.Phase == v1alpha1.KubevirtMachineDraining {
+			draining++
+		}
+	}
 
 	for i := range s.machines {
 		if s.machines[i].Status.Ready {
@@ -95,6 +101,7 @@ func (s *scope) count(all []v1alpha1.KubevirtMachine, result step.Result) step.R
 
 	status := &s.pool.Status
 	status.Replicas, status.ReadyReplicas = int32(len(s.machines)), int32(ready) //nolint:gosec // G115: at most 10000
+	status.DrainingReplicas = int32(draining)                                    //nolint:gosec // G115: as above
 	status.Selector = labels.Set{v1alpha1.LabelNodePool: s.pool.Name}.String()
 
 	return s.exhausted(result)

@@ -36,6 +36,8 @@ const (
 	ConditionVMCreated = "VMCreated"
 	// ConditionVMReady tells whether its VirtualMachine runs.
 	ConditionVMReady = "VMReady"
+	// ConditionNodeDrained tells, on deletion, whether the machine's Node is drained.
+	ConditionNodeDrained = "NodeDrained"
 	// ConditionVMDeleted tells, on deletion, whether the VirtualMachine is gone.
 	ConditionVMDeleted = "VMDeleted"
 	// ConditionDNSRemoved tells, on deletion, whether its records are out of DNS.
@@ -46,7 +48,7 @@ const (
 
 // KubevirtMachinePhase says in one word where a machine is in its life.
 //
-// +kubebuilder:validation:Enum=Pending;Provisioning;Running;Stopped;Deleting;Failed
+// +kubebuilder:validation:Enum=Pending;Provisioning;Running;Stopped;Draining;Deleting;Failed
 type KubevirtMachinePhase string
 
 // The phases.
@@ -59,6 +61,8 @@ const (
 	KubevirtMachineRunning KubevirtMachinePhase = "Running"
 	// KubevirtMachineStopped was stopped; it keeps its addresses.
 	KubevirtMachineStopped KubevirtMachinePhase = "Stopped"
+	// KubevirtMachineDraining is to be deleted, and its Node is being drained.
+	KubevirtMachineDraining KubevirtMachinePhase = "Draining"
 	// KubevirtMachineDeleting is being deleted.
 	KubevirtMachineDeleting KubevirtMachinePhase = "Deleting"
 	// KubevirtMachineFailed needs a person; its conditions say why.
@@ -105,6 +109,9 @@ type KubevirtMachineStatus struct {
 	// nodeName is where the VirtualMachine runs, or ran last.
 	// +optional
 	NodeName string `json:"nodeName,omitempty"`
+	// drain is how the draining of the machine's Node went; empty before it begins.
+	// +optional
+	Drain *KubevirtMachineDrain `json:"drain,omitempty"`
 	// providerID as a Node of the cluster has it.
 	// +optional
 	ProviderID string `json:"providerID,omitempty"`
@@ -113,6 +120,21 @@ type KubevirtMachineStatus struct {
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// KubevirtMachineDrain is how the draining of a Node went.
+type KubevirtMachineDrain struct {
+	// startedAt is when it began.
+	StartedAt metav1.Time `json:"startedAt"`
+	// endedAt is when it was over, in one way or another.
+	// +optional
+	EndedAt *metav1.Time `json:"endedAt,omitempty"`
+	// reason says in one word how it ended: Drained, NoNode, DrainTimedOut.
+	// +optional
+	Reason string `json:"reason,omitempty"`
+	// message says more.
+	// +optional
+	Message string `json:"message,omitempty"`
 }
 
 // KubevirtMachine is one machine: a VirtualMachine of KubeVirt with its static addresses.

@@ -84,6 +84,11 @@ type KubevirtNodePoolSpec struct {
 	// +optional
 	DNS *KubevirtNodePoolDNS `json:"dns,omitempty"`
 
+	// drain has a machine's Node cordoned and drained before the machine goes. Without it, a
+	// machine takes along what runs on it.
+	// +optional
+	Drain *KubevirtNodePoolDrain `json:"drain,omitempty"`
+
 	// rootVolume that machines boot from.
 	RootVolume KubevirtRootVolume `json:"rootVolume"`
 
@@ -101,6 +106,21 @@ type KubevirtNodePoolSpec struct {
 	// configuration, under the key userdata.
 	// +optional
 	UserDataSecretRef *LocalObjectReference `json:"userDataSecretRef,omitempty"`
+}
+
+// KubevirtNodePoolDrain is how Nodes are drained.
+type KubevirtNodePoolDrain struct {
+	// kubeconfigSecretRef names the Secret with a kubeconfig of the cluster that the machines
+	// join. Its user gets and patches Nodes, lists Pods and evicts them.
+	KubeconfigSecretRef LocalSecretKeySelector `json:"kubeconfigSecretRef"`
+	// timeout is how long a drain may take. After it the machine goes all the same, and an event
+	// says what was left on it.
+	// +optional
+	// +kubebuilder:default="10m"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=20
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')",message="drain.timeout must be a time of one second to 24 hours such as 10m"
+	Timeout metav1.Duration `json:"timeout,omitempty,omitzero"`
 }
 
 // KubevirtNodePoolDNS is where the names of a pool's machines are.
@@ -210,6 +230,9 @@ type KubevirtNodePoolStatus struct {
 	// readyReplicas is how many of them are ready.
 	// +optional
 	ReadyReplicas int32 `json:"readyReplicas"`
+	// drainingReplicas is how many machines are leaving whose Nodes are being drained.
+	// +optional
+	DrainingReplicas int32 `json:"drainingReplicas,omitempty"`
 	// selector of the machines, for the scale subresource.
 	// +optional
 	Selector string `json:"selector,omitempty"`
@@ -236,6 +259,7 @@ type KubevirtNodePoolStatus struct {
 // +kubebuilder:printcolumn:name="Desired",type=integer,JSONPath=`.spec.replicas`
 // +kubebuilder:printcolumn:name="Current",type=integer,JSONPath=`.status.replicas`
 // +kubebuilder:printcolumn:name="Machines-ready",type=integer,JSONPath=`.status.readyReplicas`
+// +kubebuilder:printcolumn:name="Draining",type=integer,priority=1,JSONPath=`.status.drainingReplicas`
 // +kubebuilder:printcolumn:name="Free",type=integer,JSONPath=`.status.addresses.free`
 // +kubebuilder:printcolumn:name="Addresses",type=integer,priority=1,JSONPath=`.status.addresses.machines`,description="How many machines its addresses suffice for"
 // +kubebuilder:printcolumn:name="Waiting",type=integer,priority=1,JSONPath=`.status.addresses.waiting`

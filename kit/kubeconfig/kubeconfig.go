@@ -1,28 +1,22 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package csr
+package kubeconfig
 
 import (
 	"errors"
-	"time"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 )
-
-// callTimeout bounds one call to a hosted cluster.
-const callTimeout = 30 * time.Second
 
 var (
 	errNoKubeconfig = errors.New("read kubeconfig: it is no kubeconfig with a current context")
 	errReachesOut   = errors.New("read kubeconfig: it runs programs or names files: only what is in it is used")
 )
 
-// restConfig leads to a hosted cluster. A kubeconfig that would have the operator run
-// programs or read files of its own is refused: others may write Secrets, too. Errors do not
-// quote it.
-func restConfig(data []byte) (*rest.Config, error) {
+// Rest leads to a kubeconfig's API server. Errors do not quote it.
+func Rest(data []byte) (*rest.Config, error) {
 	parsed, err := clientcmd.Load(data)
 	if err != nil {
 		return nil, errNoKubeconfig

@@ -1,0 +1,219 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package drain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/kit/kubeconfig"
+)
+
+const (
+	// callTimeout bounds one call to the cluster.
+	callTimeout = 10 * time.Second
+	// pageSize is how many pods one call lists.
+	pageSize = 500
+	// evictions bounds those that one Drain asks for.
+	evictions = 100
+)
+
+// Cluster is one whose Nodes are drained.
+type Cluster struct {
+	client client.Client
+	close  func()
+}
+
+// Open makes a client of the cluster that a kubeconfig leads to. It has connections of its own,
+// which Close ends.
+func Open(data []byte) (*Cluster, error) {
+	config, err := kubeconfig.Rest(data)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the cluster of the machine: %w", err)
+	}
+
+	tls, err := rest.TLSConfigFor(config)
+	if err != nil {
+		return nil, errors.New("connect to the cluster of the machine: its kubeconfig has certificates that can't be read")
+	}
+
+	transport := &http.Transport{TLSClientConfig: tls, ForceAttemptHTTP2: true, Proxy: config.Proxy}
+
+	wrapped, err := rest.HTTPWrappersForConfig(config, transport)
+	if err != nil {
+		return nil, errors.New("connect to the cluster of the machine: its kubeconfig has credentials that can't be used")
+	}
+
+	scheme, mapper := runtime.NewScheme(), meta.NewDefaultRESTMapper(nil)
+	if err := errors.Join(corev1.AddToScheme(scheme), policyv1.AddToScheme(scheme)); err != nil {
+		return nil, fmt.Errorf("add kinds: %w", err)
+	}
+
+	// The kinds are known, so that nothing is asked for them.
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
+
+	made, err := client.New(config, client.Options{
+		Scheme: scheme, Mapper: mapper, HTTPClient: &http.Client{Transport: wrapped, Timeout: callTimeout},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("connect to the cluster of the machine: %w", err)
+	}
+
+	return &Cluster{client: made, close: transport.CloseIdleConnections}, nil
+}
+
+// Close ends the connections.
+func (c *Cluster) Close() { c.close() }
+
+// Progress is how far a drain has come.
+type Progress struct {
+	// NoNode says that there is no such Node.
+	NoNode bool
+	// Left are the pods that are still to go, as NAMESPACE/NAME, and Kept those of them whose
+	// eviction was refused for now, such as by a PodDisruptionBudget.
+	Left, Kept []string
+}
+
+// Drain cordons a Node, and evicts what may be evicted now.
+func (c *Cluster) Drain(ctx context.Context, name string) (Progress, error) {
+	node := &corev1.Node{}
+
+	err := c.client.Get(ctx, client.ObjectKey{Name: name}, node)
+	if apierrors.IsNotFound(err) {
+		return Progress{NoNode: true}, nil
+	}
+
+	if err != nil {
+		return Progress{}, fmt.Errorf("get node %s: %w", name, err)
+	}
+
+	if err := c.cordon(ctx, node); err != nil {
+		return Progress{}, err
+	}
+
+	pods, err := c.pods(ctx, name)
+	if err != nil {
+		return Progress{}, err
+	}
+
+	return c.evict(ctx, pods, ready(node))
+}
+
+// cordon keeps new pods off the Node.
+func (c *Cluster) cordon(ctx context.Context, node *corev1.Node) error {
+	if node.Spec.Unschedulable {
+		return nil
+	}
+
+	before := node.DeepCopy()
+	node.Spec.Unschedulable = true
+
+	if err := c.client.Patch(ctx, node, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("cordon node %s: %w", node.Name, err)
+	}
+
+	return nil
+}
+
+// pods are those on the Node that have to go.
+func (c *Cluster) pods(ctx context.Context, node string) ([]corev1.Pod, error) {
+	var out []corev1.Pod
+
+	for next := ""; ; {
+		var page corev1.PodList
+
+		err := c.client.List(ctx, &page, client.MatchingFields{"spec.nodeName": node}, client.Limit(pageSize), client.Continue(next))
+		if err != nil {
+			return nil, fmt.Errorf("list pods of node %s: %w", node, err)
+		}
+
+		for i := range page.Items {
+			if goes(&page.Items[i]) {
+				out = append(out, page.Items[i])
+			}
+		}
+
+		if next = page.Continue; next == "" {
+			return out, nil
+		}
+	}
+}
+
+// goes says whether a pod has to be off its Node before that goes.
+func goes(pod *corev1.Pod) bool {
+	if _, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
+		return false
+	}
+
+	if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "DaemonSet" {
+		return false // it would be made again at once
+	}
+
+	return pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
+}
+
+// evict asks for the eviction of pods. Those on a Node that is not ready are not waited for once
+// they are evicted: nobody ends them there.
+func (c *Cluster) evict(ctx context.Context, pods []corev1.Pod, ready bool) (Progress, error) {
+	var (
+		out      Progress
+		problems []error
+		asked    int
+	)
+
+	for i := range pods {
+		pod := &pods[i]
+		name := client.ObjectKeyFromObject(pod).String()
+		going := pod.DeletionTimestamp != nil
+
+		if !going && asked < evictions {
+			asked++
+
+			err := c.client.SubResource("eviction").Create(ctx, pod, &policyv1.Eviction{
+				ObjectMeta:    metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
+				DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}},
+			})
+
+			switch {
+			case err == nil:
+				going = true
+			case apierrors.IsNotFound(err), apierrors.IsConflict(err):
+				continue // it is gone, or another one has its name
+			case apierrors.IsTooManyRequests(err):
+				out.Kept = append(out.Kept, name)
+			default:
+				problems = append(problems, fmt.Errorf("evict pod %s: %w", name, err))
+			}
+		}
+
+		if !going || ready {
+			out.Left = append(out.Left, name)
+		}
+	}
+
+	return out, errors.Join(problems...)
+}
+
+func ready(node *corev1.Node) bool {
+	for _, condition := range node.Status.Conditions {
+		if condition.Type == corev1.NodeReady {
+			return condition.Status == corev1.ConditionTrue
+		}
+	}
+
+	return false
+}

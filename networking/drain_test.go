@@ -1,0 +1,342 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package networking_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
+	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
+)
+
+const guestKubeconfig = "guest-kubeconfig"
+
+// workers is a world whose machines are Nodes of a cluster: of the tests' own API server.
+type workers struct {
+	*world
+
+	pool *infrav1.KubevirtNodePool
+}
+
+// newWorkers makes a pool of machines that run, with a Node each.
+func newWorkers(t *testing.T, replicas int32, timeout time.Duration) *workers {
+	t.Helper()
+
+	w := &workers{world: newWorld(t)}
+	w.kubeconfig()
+	w.pool = w.nodePool("workers", replicas, "10.0.0.10-10.0.0.99")
+	w.pool.Spec.Drain = &infrav1.KubevirtNodePoolDrain{
+		KubeconfigSecretRef: infrav1.LocalSecretKeySelector{Name: guestKubeconfig, Key: "kubeconfig"},
+		Timeout:             metav1.Duration{Duration: timeout},
+	}
+	w.create(w.pool)
+	w.eventually("all machines are made", func() bool { return w.allocated() == int(replicas) })
+
+	for _, m := range w.machines() {
+		w.joins(&m)
+	}
+
+	w.eventually("all machines run", func() bool {
+		return !slices.ContainsFunc(w.machines(), func(m infrav1.KubevirtMachine) bool { return m.Status.NodeName == "" })
+	})
+
+	return w
+}
+
+// kubeconfig makes the Secret that leads to the cluster.
+func (w *workers) kubeconfig() {
+	w.t.Helper()
+
+	data, err := kubeproc.Kubeconfig(env.Config)
+	w.must(err)
+	w.must(env.Client.Create(w.t.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: guestKubeconfig}, Data: map[string][]byte{"kubeconfig": data},
+	}))
+}
+
+// joins starts a machine and makes its Node.
+func (w *workers) joins(m *infrav1.KubevirtMachine) {
+	w.t.Helper()
+
+	instance := kubevirt.New(kubevirt.InstanceKind())
+	instance.SetNamespace(m.Namespace)
+	instance.SetName(m.Name)
+	instance.SetLabels(map[string]string{infrav1.LabelMachine: m.Name})
+	instance.Object["spec"] = map[string]any{"domain": map[string]any{"devices": map[string]any{}}}
+	w.must(env.Client.Create(w.t.Context(), instance))
+
+	instance.Object["status"] = map[string]any{"nodeName": "host-a", "phase": "Running"}
+	w.must(env.Client.Update(w.t.Context(), instance))
+
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.Name}}
+	w.must(env.Client.Create(w.t.Context(), node))
+
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	w.must(env.Client.Status().Update(w.t.Context(), node))
+	w.t.Cleanup(func() { _ = env.Client.Delete(w.t.Context(), node) })
+}
+
+// pod runs on a machine; change may be nil. It ends at once when it is evicted.
+func (w *workers) pod(node, name string, change func(*corev1.Pod)) {
+	w.t.Helper()
+
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name, Labels: map[string]string{"app": name}},
+		Spec: corev1.PodSpec{
+			NodeName: node, TerminationGracePeriodSeconds: new(int64(0)),
+			Containers: []corev1.Container{{Name: "c", Image: "registry.example.com/a:1"}},
+		},
+	}
+	if change != nil {
+		change(pod)
+	}
+
+	w.must(env.Client.Create(w.t.Context(), pod))
+
+	// No budget keeps a pod that does not run.
+	pod.Status.Phase = corev1.PodRunning
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	w.must(env.Client.Status().Update(w.t.Context(), pod))
+}
+
+func (w *workers) has(name string) bool {
+	w.t.Helper()
+
+	err := env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, &corev1.Pod{})
+	if client.IgnoreNotFound(err) != nil {
+		w.t.Fatal(err)
+	}
+
+	return err == nil
+}
+
+// budget keeps the pods of an app, or lets one of them go.
+func (w *workers) budget(app string, allowed int32) {
+	w.t.Helper()
+
+	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: app}}
+
+	err := env.Client.Get(w.t.Context(), client.ObjectKeyFromObject(budget), budget)
+	if apierrors.IsNotFound(err) {
+		budget.Spec = policyv1.PodDisruptionBudgetSpec{
+			MinAvailable: new(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}},
+		}
+		err = env.Client.Create(w.t.Context(), budget)
+	}
+
+	w.must(err)
+
+	budget.Status = policyv1.PodDisruptionBudgetStatus{
+		ObservedGeneration: budget.Generation, DisruptionsAllowed: allowed, CurrentHealthy: 1 + allowed, DesiredHealthy: 1, ExpectedPods: 1,
+	}
+	w.must(env.Client.Status().Update(w.t.Context(), budget))
+}
+
+// leaving is the one machine that is being deleted, once it says so of its Node.
+func (w *workers) leaving(want string) *infrav1.KubevirtMachine {
+	w.t.Helper()
+
+	var (
+		found *infrav1.KubevirtMachine
+		last  string
+	)
+
+	defer func() {
+		if found == nil {
+			w.t.Logf("NodeDrained says %q", last)
+		}
+	}()
+
+	w.eventually("NodeDrained says "+want, func() bool {
+		for _, m := range w.machines() {
+			c := meta.FindStatusCondition(m.Status.Conditions, infrav1.ConditionNodeDrained)
+			if m.DeletionTimestamp == nil || c == nil {
+				continue
+			}
+
+			if last = fmt.Sprintf("%s %s: %s", c.Status, c.Reason, c.Message); strings.Contains(last, want) {
+				found = &m
+
+				return true
+			}
+		}
+
+		return false
+	})
+
+	return found
+}
+
+// ends has KubeVirt end a machine's instance, and waits until so many machines are left.
+func (w *workers) ends(left int) {
+	w.t.Helper()
+	w.eventually(fmt.Sprintf("%d machines are left", left), func() bool {
+		machines := w.machines()
+		for _, m := range machines {
+			if m.DeletionTimestamp != nil && !w.virtual(kubevirt.New(kubevirt.InstanceKind()), m.Name) {
+				continue
+			}
+
+			if m.DeletionTimestamp != nil && !w.virtual(kubevirt.New(kubevirt.VirtualMachineKind()), m.Name) {
+				instance := kubevirt.New(kubevirt.InstanceKind())
+				instance.SetNamespace(m.Namespace)
+				instance.SetName(m.Name)
+				w.must(client.IgnoreNotFound(env.Client.Delete(w.t.Context(), instance)))
+			}
+		}
+
+		return len(machines) == left
+	})
+}
+
+// virtual says whether there is an object of KubeVirt's of a machine.
+func (w *workers) virtual(object *unstructured.Unstructured, name string) bool {
+	w.t.Helper()
+
+	err := env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, object)
+	if client.IgnoreNotFound(err) != nil {
+		w.t.Fatal(err)
+	}
+
+	return err == nil
+}
+
+func (w *workers) cordoned(name string) bool {
+	w.t.Helper()
+
+	node := &corev1.Node{}
+	w.must(env.Client.Get(w.t.Context(), client.ObjectKey{Name: name}, node))
+
+	return node.Spec.Unschedulable
+}
+
+func (w *workers) scale(replicas int32) {
+	w.t.Helper()
+	patch(w.world, w.pool, func(p *infrav1.KubevirtNodePool) { p.Spec.Replicas = replicas })
+}
+
+// A machine that is too many goes when its Node is drained: what a PodDisruptionBudget keeps is
+// waited for, over a restart of the operator too, and what belongs to the Node stays.
+func TestWorkersAreDrained(t *testing.T) {
+	t.Parallel()
+
+	w := newWorkers(t, 2, time.Hour)
+
+	for _, m := range w.machines() {
+		w.pod(m.Name, "free-"+m.Name, nil)
+		w.pod(m.Name, "kept-"+m.Name, func(p *corev1.Pod) { p.Labels["app"] = "kept" })
+		w.pod(m.Name, "daemon-"+m.Name, func(p *corev1.Pod) {
+			p.OwnerReferences = []metav1.OwnerReference{
+				{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "d", UID: "d", Controller: new(true)},
+			}
+		})
+	}
+
+	w.budget("kept", 0)
+	w.scale(1)
+
+	m := w.leaving("False Draining: left: 1 pod (" + w.namespace + "/kept-")
+	if !w.cordoned(m.Name) || w.has("free-"+m.Name) || !w.has("kept-"+m.Name) || !w.has("daemon-"+m.Name) {
+		t.Errorf("cordoned %v, free pod there %v, kept pod there %v, DaemonSet's pod there %v",
+			w.cordoned(m.Name), w.has("free-"+m.Name), w.has("kept-"+m.Name), w.has("daemon-"+m.Name))
+	}
+
+	if said := meta.FindStatusCondition(m.Status.Conditions, infrav1.ConditionNodeDrained); !strings.Contains(said.Message,
+		"eviction refused for now, as by a PodDisruptionBudget: "+w.namespace+"/kept-") {
+		t.Errorf("it says %q", said.Message)
+	}
+
+	w.eventually("the pool counts it", func() bool {
+		w.must(env.Client.Get(t.Context(), client.ObjectKeyFromObject(w.pool), w.pool))
+
+		return w.pool.Status.DrainingReplicas == 1 && w.pool.Status.Replicas == 1
+	})
+
+	w.restart()
+	w.leaving("False Draining")
+
+	if len(w.virtualMachines()) != 2 || m.Status.Phase != infrav1.KubevirtMachineDraining {
+		t.Errorf("%d VirtualMachines, phase %s", len(w.virtualMachines()), m.Status.Phase)
+	}
+
+	w.budget("kept", 1)
+	w.ends(1)
+
+	if w.has("kept-"+m.Name) || !w.has("daemon-"+m.Name) {
+		t.Error("its pods are not as they should be")
+	}
+
+	if other := w.machines()[0].Name; w.cordoned(other) || !w.has("free-"+other) || !w.has("kept-"+other) {
+		t.Errorf("%s, which stays, was drained too", other)
+	}
+}
+
+// A drain that hangs ends after its time, and says what was left.
+func TestDrainThatHangs(t *testing.T) {
+	t.Parallel()
+
+	w := newWorkers(t, 1, 3*time.Second)
+	w.pod(w.machines()[0].Name, "kept", nil)
+	w.budget("kept", 0)
+	w.scale(0)
+	w.leaving("True DrainTimedOut: Node " + w.machines()[0].Name + " was not drained within 3s: left: 1 pod")
+	w.ends(0)
+
+	if !w.has("kept") {
+		t.Error("the pod was evicted all the same")
+	}
+
+	w.eventually("the event is told", func() bool {
+		var list eventsv1.EventList
+		w.must(env.Client.List(t.Context(), &list, client.InNamespace(w.namespace)))
+
+		return slices.ContainsFunc(list.Items, func(e eventsv1.Event) bool {
+			return e.Reason == "DrainTimedOut" && e.Type == corev1.EventTypeWarning && strings.Contains(e.Note, w.namespace+"/kept")
+		})
+	})
+}
+
+// Without the Secret the machine waits for a person, who may make it; a machine without a Node
+// goes at once, and so do all when their pool goes.
+func TestDrainWithoutACluster(t *testing.T) {
+	t.Parallel()
+
+	w := newWorkers(t, 3, time.Hour)
+	w.must(env.Client.Delete(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: guestKubeconfig}}))
+	w.scale(2)
+
+	m := w.leaving("there is no Secret " + w.namespace + "/" + guestKubeconfig)
+	w.must(env.Client.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.Name}}))
+	w.kubeconfig()
+	w.ends(2)
+
+	for _, m := range w.machines() {
+		w.pod(m.Name, "pod-"+m.Name, nil)
+	}
+
+	names := w.machines()
+	w.must(env.Client.Delete(t.Context(), w.pool))
+	w.ends(0)
+
+	for _, m := range names {
+		if w.cordoned(m.Name) || !w.has("pod-"+m.Name) {
+			t.Errorf("%s was drained, though its pool is gone", m.Name)
+		}
+	}
+}

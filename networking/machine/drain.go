@@ -1,0 +1,174 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package machine
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/dustin/go-humanize/english"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/credential"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/networking/drain"
+)
+
+// How a drain stands or ended.
+const (
+	reasonDraining         = "Draining"
+	reasonDrained          = "Drained"
+	reasonNoNode           = "NoNode"
+	reasonDrainTimedOut    = "DrainTimedOut"
+	reasonSecretNotFound   = "SecretNotFound" // #nosec G101 -- a word
+	reasonKeyMissing       = "KeyMissing"
+	reasonGuestUnreachable = "ClusterUnreachable"
+
+	// namedPods bounds the pods that a message names.
+	namedPods = 3
+)
+
+// drains says whether the machine's Node is drained before the machine goes: its pool says how,
+// and stays. Where the pool goes as well nobody is left to take the work. A machine that has
+// never run is no Node.
+func drains(s *scope) bool {
+	return s.pool != nil && s.pool.Spec.Drain != nil && s.pool.DeletionTimestamp.IsZero() && s.machine.Status.NodeName != ""
+}
+
+// lookForPool reads the pool of a machine that is being deleted.
+func (s *scope) lookForPool(ctx context.Context) error {
+	name := s.machine.Labels[v1alpha1.LabelNodePool]
+	if s.machine.DeletionTimestamp.IsZero() || name == "" {
+		return nil
+	}
+
+	pool := &v1alpha1.KubevirtNodePool{}
+
+	err := s.Client.Get(ctx, client.ObjectKey{Namespace: s.machine.Namespace, Name: name}, pool)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+
+	if err != nil {
+		return fmt.Errorf("get node pool: %w", err)
+	}
+
+	s.pool = pool
+
+	return nil
+}
+
+// drained takes the work off the machine's Node, for as long as the pool allows. Whatever is in
+// the way, the machine goes when that time is over, and an event says what was left.
+func drained(ctx context.Context, s *scope) step.Result {
+	status := &s.machine.Status
+	if status.Drain != nil && status.Drain.EndedAt != nil {
+		return step.Done().WithReason(status.Drain.Reason, status.Drain.Message)
+	}
+
+	status.Phase, status.Ready = v1alpha1.KubevirtMachineDraining, false
+
+	if status.Drain == nil {
+		status.Drain = &v1alpha1.KubevirtMachineDrain{StartedAt: metav1.NewTime(s.Clock.Now())}
+
+		// Before anything is done: its end is counted from here, whoever goes on with it.
+		if err := step.Save(ctx); err != nil {
+			return step.Fail(fmt.Errorf("save the beginning of the drain: %w", err))
+		}
+	}
+
+	progress, err := s.drain(ctx)
+	over := s.Clock.Now()
+	limit := s.pool.Spec.Drain.Timeout.Duration
+	remaining := limit - over.Sub(status.Drain.StartedAt.Time)
+
+	end := func(reason, message string) step.Result {
+		at := metav1.NewTime(over)
+		status.Drain.EndedAt, status.Drain.Reason, status.Drain.Message = &at, reason, message
+
+		return step.Done().WithReason(reason, message)
+	}
+
+	switch {
+	case err == nil && progress.NoNode:
+		return end(reasonNoNode, fmt.Sprintf("there is no Node %s", s.machine.Name))
+	case err == nil && len(progress.Left) == 0:
+		return end(reasonDrained, fmt.Sprintf("Node %s is cordoned, and nothing is left on it", s.machine.Name))
+	case remaining <= 0:
+		message := fmt.Sprintf("Node %s was not drained within %s: %s", s.machine.Name, limit, standing(progress, err))
+		s.Recorder.Eventf(s.pool, s.machine, corev1.EventTypeWarning, reasonDrainTimedOut, "Drain", "%s", message)
+
+		return end(reasonDrainTimedOut, message)
+	case err != nil:
+		return step.Wait(min(lookAgain, remaining), errclass.Reason(err, reasonGuestUnreachable),
+			fmt.Sprintf("the machine goes in %s all the same: %v", remaining.Round(time.Second), err))
+	default:
+		return step.Wait(min(lookAgain, remaining), reasonDraining, standing(progress, nil))
+	}
+}
+
+// drain does what can be done now.
+func (s *scope) drain(ctx context.Context) (drain.Progress, error) {
+	ref := s.pool.Spec.Drain.KubeconfigSecretRef
+	key := client.ObjectKey{Namespace: s.machine.Namespace, Name: ref.Name}
+	secret := &corev1.Secret{}
+
+	err := s.Live.Get(ctx, key, secret)
+	if apierrors.IsNotFound(err) {
+		return drain.Progress{}, errclass.New(errclass.Configuration, reasonSecretNotFound,
+			"there is no Secret %s, which the pool's drain.kubeconfigSecretRef names: make it", key)
+	}
+
+	if err != nil {
+		return drain.Progress{}, fmt.Errorf("get secret %s: %w", key, err)
+	}
+
+	data := secret.Data[ref.Key]
+	if len(data) == 0 {
+		return drain.Progress{}, errclass.New(errclass.Configuration, reasonKeyMissing,
+			"Secret %s has no key %q, which the pool's drain.kubeconfigSecretRef names", key, ref.Key)
+	}
+
+	if err := credential.Check(secret, credential.ToKubeconfig(data), nil); err != nil {
+		return drain.Progress{}, err //nolint:wrapcheck // it names the Secret and the fix
+	}
+
+	cluster, err := drain.Open(data)
+	if err != nil {
+		return drain.Progress{}, err //nolint:wrapcheck // it says what was done
+	}
+	defer cluster.Close()
+
+	return cluster.Drain(ctx, s.machine.Name) //nolint:wrapcheck // as above
+}
+
+// standing says what is left.
+func standing(progress drain.Progress, err error) string {
+	if err != nil {
+		return err.Error()
+	}
+
+	out := fmt.Sprintf("left: %s (%s)", english.Plural(len(progress.Left), "pod", ""), some(progress.Left))
+	if len(progress.Kept) > 0 {
+		out += fmt.Sprintf("; eviction refused for now, as by a PodDisruptionBudget: %s", some(progress.Kept))
+	}
+
+	return out
+}
+
+// some are the first names of a list.
+func some(names []string) string {
+	if len(names) <= namedPods {
+		return strings.Join(names, ", ")
+	}
+
+	return strings.Join(names[:namedPods], ", ") + ", ..."
+}
