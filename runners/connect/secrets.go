@@ -19,6 +19,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 )
 
+// reasonSecretNotAllowed is of a Secret that does not let another namespace use it.
+const reasonSecretNotAllowed = "SecretNotAllowed"
+
 // Secrets reads the values that SecretKeySelectors point to.
 type Secrets struct {
 	// Reader reads Secrets from the API server itself, not from a cache.
@@ -83,7 +86,7 @@ func (s *Secrets) read(
 	}
 
 	if key.Namespace != reader && !allows(&secret, reader) {
-		return "", errclass.New(errclass.Configuration, "SecretNotAllowed",
+		return "", errclass.New(errclass.Configuration, reasonSecretNotAllowed,
 			"read secret %s for namespace %s: the secret does not allow it: annotate it %s=%s",
 			key, reader, v1alpha1.AnnotationAllowedNamespaces, reader)
 	}
@@ -108,6 +111,13 @@ func (s *Secrets) source(ctx context.Context, src *v1alpha1.SecretValueSource, f
 	}
 
 	return s.ValueFor(ctx, src.SecretKeyRef, from, to)
+}
+
+// refused tells whether an error is the word of a Secret's owner.
+func refused(err error) bool {
+	reason := errclass.Reason(err, "")
+
+	return reason == reasonSecretNotAllowed || reason == credential.ReasonServerNotAllowed
 }
 
 func allows(secret *corev1.Secret, namespace string) bool {

@@ -30,8 +30,16 @@ type inbox struct {
 	mu sync.Mutex
 	// open are the batches that may still grow, by namespace; the first to join one
 	// writes it, as soon as the one before is written.
-	open    map[string]*batch
-	writing map[string]*sync.Mutex
+	open map[string]*batch
+	// writing are the turns of namespaces that a batch is written for, or waits.
+	writing map[string]*turn
+}
+
+// turn is whose batch is written; users are those who write and those who wait.
+type turn struct {
+	sync.Mutex
+
+	users int
 }
 
 // batch is a RunnerJobBatch to be.
@@ -44,7 +52,7 @@ type batch struct {
 func newInbox(ledger *Ledger, c clock.PassiveClock) *inbox {
 	return &inbox{
 		ledger: ledger, clock: c, direct: make(chan struct{}, directWrites),
-		open: map[string]*batch{}, writing: map[string]*sync.Mutex{},
+		open: map[string]*batch{}, writing: map[string]*turn{},
 	}
 }
 
@@ -92,10 +100,7 @@ func (b *inbox) join(ctx context.Context, namespace string, job workload.Job) er
 
 // write writes a batch once the one before it is written; until then it grows.
 func (b *inbox) write(ctx context.Context, namespace string, at *batch) {
-	turn := b.turn(namespace)
-
-	turn.Lock()
-	defer turn.Unlock()
+	defer b.turn(namespace)()
 
 	b.mu.Lock()
 	if b.open[namespace] == at {
@@ -117,15 +122,30 @@ func (b *inbox) write(ctx context.Context, namespace string, at *batch) {
 	close(at.done)
 }
 
-func (b *inbox) turn(namespace string) *sync.Mutex {
+// turn waits for the namespace's turn, and gives what ends it.
+func (b *inbox) turn(namespace string) (done func()) {
 	b.mu.Lock()
-	defer b.mu.Unlock()
 
-	if b.writing[namespace] == nil {
-		b.writing[namespace] = &sync.Mutex{}
+	own := b.writing[namespace]
+	if own == nil {
+		own = &turn{}
+		b.writing[namespace] = own
 	}
 
-	return b.writing[namespace]
+	own.users++
+	b.mu.Unlock()
+	own.Lock()
+
+	return func() {
+		own.Unlock()
+		b.mu.Lock()
+		defer b.mu.Unlock()
+
+		own.users--
+		if own.users == 0 {
+			delete(b.writing, namespace)
+		}
+	}
 }
 
 // heardAt is when a job of a batch was heard of.
