@@ -419,6 +419,7 @@ func release(ctx context.Context, s *scope) step.Result {
 		return step.Wait(lookAgain, reasonPushing, "work at the host is being ended")
 	}
 
+	s.WorkerPool.forget(s.obj.GetUID())
 	s.status.Push = nil
 
 	return s.Kind.Release(ctx, s.obj)

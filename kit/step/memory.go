@@ -4,6 +4,7 @@
 package step
 
 import (
+	"maps"
 	"reflect"
 	"sync"
 	"time"
@@ -20,6 +21,9 @@ const (
 	// cacheRetry is how soon an object is looked at again whose copy in the cache is older
 	// than what this process has written.
 	cacheRetry = 20 * time.Millisecond
+	// forgetAfter is how long an object is remembered that no pass comes over: it is gone
+	// without a last one. All that is worth remembering is shorter.
+	forgetAfter = time.Minute
 	// cacheLag is how long a cache may take to have a write. One that does not have it by then
 	// never will: the API server was restored from a backup.
 	cacheLag = 10 * time.Second
@@ -31,6 +35,7 @@ const (
 type memory struct {
 	mu      sync.Mutex
 	objects map[types.UID]*remembered
+	swept   time.Time
 }
 
 // remembered is what is known of one object.
@@ -70,7 +75,7 @@ func (m *memory) wrote(obj client.Object, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
-	*m.of(obj.GetUID()) = remembered{written: obj.GetResourceVersion(), at: now}
+	*m.of(obj.GetUID(), now) = remembered{written: obj.GetResourceVersion(), at: now}
 }
 
 // hold keeps the object as a pass has left it, and gives how long it may be kept: nothing
@@ -79,7 +84,7 @@ func (m *memory) hold(obj client.Object, now time.Time) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
-	known := m.of(obj.GetUID())
+	known := m.of(obj.GetUID(), now)
 	if known.held == nil {
 		known.since = now
 	}
@@ -122,9 +127,16 @@ func (m *memory) forget(obj client.Object) {
 	delete(m.objects, obj.GetUID())
 }
 
-func (m *memory) of(uid types.UID) *remembered {
+func (m *memory) of(uid types.UID, now time.Time) *remembered {
 	if m.objects == nil {
-		m.objects = map[types.UID]*remembered{}
+		m.objects, m.swept = map[types.UID]*remembered{}, now
+	}
+
+	if now.Sub(m.swept) > forgetAfter {
+		m.swept = now
+		maps.DeleteFunc(m.objects, func(_ types.UID, known *remembered) bool {
+			return now.Sub(known.at) > forgetAfter && now.Sub(known.since) > forgetAfter
+		})
 	}
 
 	known := m.objects[uid]

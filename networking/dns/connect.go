@@ -106,6 +106,14 @@ func (s *Services) open(ctx context.Context, cluster *v1alpha1.HypervisorCluster
 	return out, nil
 }
 
+// keep forgets the connections of all clusters but these.
+func (s *Services) keep(clusters map[string]bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	maps.DeleteFunc(s.clients, func(cluster string, _ *connection) bool { return !clusters[cluster] })
+}
+
 // zonesOf are the zones that may be written to.
 func zonesOf(settings *v1alpha1.HypervisorDNS) []string {
 	zones := settings.DNSProvider.Zones

@@ -54,11 +54,15 @@ func (s *Sweeper) Sweep(ctx context.Context) {
 		return
 	}
 
+	named := map[string]bool{}
+
 	for i := range clusters.Items {
 		cluster := &clusters.Items[i]
 		if cluster.Spec.DNS == nil || cluster.Spec.DNS.DNSProvider == nil {
 			continue
 		}
+
+		named[cluster.Name] = true
 
 		access, err := s.Services.open(ctx, cluster)
 		if err != nil {
@@ -73,6 +77,8 @@ func (s *Sweeper) Sweep(ctx context.Context) {
 			}
 		}
 	}
+
+	s.Services.keep(named)
 }
 
 // zone sweeps one zone. The zone is read before the registrations: a registration is there

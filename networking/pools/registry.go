@@ -128,10 +128,11 @@ func (b *AddressRegistry) SetPool(p Pool, wake func()) error {
 	name := p.Addresses.Name()
 
 	b.mu.Lock()
+	b.unrefuse(name)
 	n := b.network(p.Network)
 
 	if _, err := n.addresses.SetPool(p.Addresses); err != nil {
-		n.refuse("pool "+name, wake)
+		n.refuse(poolPrefix+name, wake)
 		b.mu.Unlock()
 
 		return fmt.Errorf("set pool %s: %w", name, err)
@@ -142,7 +143,6 @@ func (b *AddressRegistry) SetPool(p Pool, wake func()) error {
 		woken = b.remove(home, name)
 	}
 
-	delete(n.refused, "pool "+name)
 	n.pools[name], b.homes[name] = p, p.Network
 	woken = append(woken, n.changed()...)
 	b.mu.Unlock()
@@ -156,9 +156,7 @@ func (b *AddressRegistry) SetPool(p Pool, wake func()) error {
 func (b *AddressRegistry) RemovePool(name string) {
 	b.mu.Lock()
 
-	for _, n := range b.networks {
-		delete(n.refused, "pool "+name)
-	}
+	b.unrefuse(name)
 
 	var woken []func()
 	if home, there := b.homes[name]; there {
@@ -169,6 +167,19 @@ func (b *AddressRegistry) RemovePool(name string) {
 	b.mu.Unlock()
 
 	call(woken)
+}
+
+// poolPrefix is before a pool's name among those that are refused.
+const poolPrefix = "pool "
+
+// unrefuse forgets a pool that was refused, and the networks that were there for it alone.
+func (b *AddressRegistry) unrefuse(pool string) {
+	for name, n := range b.networks {
+		if _, there := n.refused[poolPrefix+pool]; there {
+			delete(n.refused, poolPrefix+pool)
+			b.drop(name)
+		}
+	}
 }
 
 // remove takes a pool off a network.
@@ -239,6 +250,8 @@ func (b *AddressRegistry) acquire(r Request) ([]netip.Prefix, error) {
 	}
 
 	if err != nil {
+		b.drop(r.Network) // where nothing is kept of the request
+
 		return nil, fmt.Errorf("acquire addresses for %s: %w", r.Owner, err)
 	}
 

@@ -35,8 +35,8 @@ type clusterEntry struct {
 }
 
 // Ensure gives the cluster's connection. It reads the cluster's Secrets, and makes a
-// new connection in place of the old one if anything has changed. Where a Secret is no longer
-// allowed to be sent to the cluster, the connection that was made with it is closed.
+// new connection in place of the old one if anything has changed. Where a Secret does not
+// allow it any more, the old connection is closed.
 func (c *Clusters) Ensure(ctx context.Context, cluster *v1alpha1.HypervisorCluster) (hypervisor.Provider, error) {
 	factory, ok := c.Factories[cluster.Spec.Provider]
 	if !ok {
@@ -45,11 +45,11 @@ func (c *Clusters) Ensure(ctx context.Context, cluster *v1alpha1.HypervisorClust
 	}
 
 	secrets, err := c.read(ctx, &cluster.Spec)
-	if err != nil {
-		if reason := errclass.Reason(err, ""); reason == credential.ReasonServerNotAllowed || reason == reasonSecretNotAllowed {
-			c.Forget(cluster.Name)
-		}
+	if refused(err) {
+		c.Forget(cluster.Name) // what was allowed once is not used on
+	}
 
+	if err != nil {
 		return nil, err
 	}
 

@@ -19,7 +19,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 )
 
-// reasonSecretNotAllowed is the reason where a Secret is not for the reader's namespace.
+// reasonSecretNotAllowed is of a Secret that does not let another namespace use it.
 const reasonSecretNotAllowed = "SecretNotAllowed"
 
 // Secrets reads the values that SecretKeySelectors point to.
@@ -111,6 +111,13 @@ func (s *Secrets) source(ctx context.Context, src *v1alpha1.SecretValueSource, f
 	}
 
 	return s.ValueFor(ctx, src.SecretKeyRef, from, to)
+}
+
+// refused tells whether an error is the word of a Secret's owner.
+func refused(err error) bool {
+	reason := errclass.Reason(err, "")
+
+	return reason == reasonSecretNotAllowed || reason == credential.ReasonServerNotAllowed
 }
 
 func allows(secret *corev1.Secret, namespace string) bool {

@@ -84,6 +84,10 @@ func (w *Workloads) For(
 	}
 
 	config, err := w.config(ctx, template, runner)
+	if refused(err) {
+		w.drop(key) // what was allowed once is not used on
+	}
+
 	if err != nil {
 		return nil, err
 	}
@@ -141,6 +145,13 @@ func (w *Workloads) store(key string, config workload.Config) (workload.Provider
 	w.entries[key] = &workloadEntry{digest: digest, provider: provider, read: w.clock().Now()}
 
 	return provider, nil
+}
+
+func (w *Workloads) drop(key string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	delete(w.entries, key)
 }
 
 // Forget drops the providers of a template that is gone, with their credentials.

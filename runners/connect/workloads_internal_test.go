@@ -5,7 +5,6 @@ package connect
 
 import (
 	"fmt"
-	"runtime"
 	"testing"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/test/heap"
 	"github.com/hyperfleet/hyperfleet/workload"
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
@@ -37,36 +37,15 @@ func openOne(t *testing.T, w *Workloads, number int) *v1alpha1.HypervisorMachine
 	return template
 }
 
-func heap() uint64 {
-	var stats runtime.MemStats
-
-	runtime.GC()
-	runtime.GC()
-	runtime.ReadMemStats(&stats)
-
-	return stats.HeapAlloc
-}
-
 // Ten thousand templates that came and went leave nothing behind.
 func TestProvidersEndWithTheirTemplates(t *testing.T) { //nolint:paralleltest // it looks at the heap
-	const most = 2 << 20
-
 	w := &Workloads{Platforms: map[string]workload.Platform{v1alpha1.WorkloadGitHubActions: github.NewPlatform()}}
-	before := heap()
 
-	for number := range 10000 {
-		w.Forget(client.ObjectKeyFromObject(openOne(t, w, number)))
-	}
+	heap.Ends(t, "providers", func(number int) { w.Forget(client.ObjectKeyFromObject(openOne(t, w, number))) })
 
 	if len(w.entries) > 0 {
 		t.Errorf("%d providers are left", len(w.entries))
 	}
-
-	if after := heap(); after > before+most {
-		t.Errorf("the heap grew by %d bytes", after-before)
-	}
-
-	runtime.KeepAlive(w)
 }
 
 // A scope that no pool and no claim of a template names any more goes by and by.

@@ -1,0 +1,38 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package step
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/hyperfleet/hyperfleet/test/heap"
+)
+
+// Objects that are gone without a last pass are forgotten.
+func TestMemoryOfObjectsThatAreGoneEnds(t *testing.T) { //nolint:paralleltest // it looks at the heap
+	now := time.Unix(1e9, 0)
+
+	var known memory
+
+	heap.Ends(t, "objects", func(number int) {
+		now = now.Add(time.Second)
+
+		for i, remember := range []func(*corev1.ConfigMap){
+			func(obj *corev1.ConfigMap) { known.wrote(obj, now) }, func(obj *corev1.ConfigMap) { known.hold(obj, now) },
+		} {
+			obj := &corev1.ConfigMap{}
+			obj.UID, obj.ResourceVersion = types.UID(fmt.Sprint(number, i)), "1"
+			remember(obj)
+		}
+	})
+
+	if len(known.objects) > 1000 {
+		t.Errorf("%d objects are remembered", len(known.objects))
+	}
+}

@@ -1,0 +1,90 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package demand
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/test/heap"
+	"github.com/hyperfleet/hyperfleet/workload"
+)
+
+var errBroken = errors.New("broken")
+
+type anySecret struct{}
+
+func (anySecret) Value(_ context.Context, of v1alpha1.SecretKeySelector, _ string) (string, error) {
+	return of.Name, nil
+}
+
+// Whatever is kept of namespaces, jobs, machines, secrets and senders ends with them.
+func TestWhatIsKeptOfDemandEnds(t *testing.T) { //nolint:paralleltest // it looks at the heap
+	clk := clocktesting.NewFakeClock(time.Unix(1e9, 0))
+
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+
+	api := fake.NewClientBuilder().WithScheme(scheme).Build()
+
+	batches := newInbox(&Ledger{Client: api}, clk)
+
+	heap.Ends(t, "turns of namespaces", func(number int) { batches.turn(fmt.Sprintf("ns%d", number))() })
+
+	senders := newTurns(4)
+
+	heap.Ends(t, "turns of senders", func(number int) {
+		done, err := senders.take(t.Context(), fmt.Sprintf("192.0.2.1:%d", number))
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		done()
+	})
+
+	secrets := &secretCache{reader: anySecret{}, clock: clk}
+
+	heap.Ends(t, "secrets", func(number int) {
+		clk.SetTime(clk.Now().Add(secretAge))
+
+		if _, err := secrets.get(t.Context(), v1alpha1.SecretKeySelector{Name: fmt.Sprintf("s%d", number)}, "ns", secretAge); err != nil {
+			t.Fatal(err)
+		}
+	})
+
+	jobs := &JobReconciler{Client: api, Live: api, Clock: clk}
+
+	heap.Ends(t, "questions about jobs", func(number int) {
+		name := types.NamespacedName{Namespace: "ns", Name: fmt.Sprintf("j%d", number)}
+		jobs.asked.note(name, clk.Now())
+
+		if _, err := jobs.Reconcile(t.Context(), reconcile.Request{NamespacedName: name}); err != nil {
+			t.Fatal(err)
+		}
+	})
+
+	sources := &Sources{Clock: clk}
+	sources.defaults()
+
+	heap.Ends(t, "sources of pools", func(number int) {
+		pool := readPool{}
+		pool.object.Namespace, pool.object.Name = "ns", fmt.Sprintf("p%d", number)
+
+		sources.note([]readPool{pool}, errBroken)
+		sources.refuse(map[types.NamespacedName]error{pool.Key(): errBroken})
+		sources.forget(map[workload.Provider][]readPool{})
+	})
+}
