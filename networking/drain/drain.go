@@ -122,7 +122,7 @@ func (c *Cluster) cordon(ctx context.Context, node *corev1.Node) error {
 	before := node.DeepCopy()
 	node.Spec.Unschedulable = true
 
-	if err := c.client.Patch(ctx, node, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
+	if err := client.IgnoreNotFound(c.client.Patch(ctx, node, client.MergeFrom(before))); err != nil {
 		return fmt.Errorf("cordon node %s: %w", node.Name, err)
 	}
 

@@ -99,7 +99,7 @@ func drained(ctx context.Context, s *scope) step.Result {
 
 	switch {
 	case err == nil && progress.NoNode:
-		return end(reasonNoNode, fmt.Sprintf("there is no Node %s", s.machine.Name))
+		return end(reasonNoNode, "there is no Node "+s.machine.Name)
 	case err == nil && len(progress.Left) == 0:
 		return end(reasonDrained, fmt.Sprintf("Node %s is cordoned, and nothing is left on it", s.machine.Name))
 	case remaining <= 0:
@@ -158,7 +158,7 @@ func standing(progress drain.Progress, err error) string {
 
 	out := fmt.Sprintf("left: %s (%s)", english.Plural(len(progress.Left), "pod", ""), some(progress.Left))
 	if len(progress.Kept) > 0 {
-		out += fmt.Sprintf("; eviction refused for now, as by a PodDisruptionBudget: %s", some(progress.Kept))
+		out += "; eviction refused for now, as by a PodDisruptionBudget: " + some(progress.Kept)
 	}
 
 	return out

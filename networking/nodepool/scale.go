@@ -101,7 +101,7 @@ func (s *scope) count(all []v1alpha1.KubevirtMachine, result step.Result) step.R
 
 	status := &s.pool.Status
 	status.Replicas, status.ReadyReplicas = int32(len(s.machines)), int32(ready) //nolint:gosec // G115: at most 10000
-	status.DrainingReplicas = int32(draining)                                    //nolint:gosec // G115: as above
+	status.DrainingReplicas = int32(draining)
 	status.Selector = labels.Set{v1alpha1.LabelNodePool: s.pool.Name}.String()
 
 	return s.exhausted(result)
