@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/kit/kubeconfig"
 )
 
@@ -29,6 +30,8 @@ const (
 	pageSize = 500
 	// evictions bounds those that one Drain asks for.
 	evictions = 100
+	// maxPods bounds those of one Node: Kubernetes means 110, and the server is a tenant's.
+	maxPods = 5000
 )
 
 // Cluster is one whose Nodes are drained.
@@ -50,9 +53,14 @@ func Open(data []byte) (*Cluster, error) {
 		return nil, errors.New("connect to the cluster of the machine: its kubeconfig has certificates that can't be read")
 	}
 
-	transport := &http.Transport{TLSClientConfig: tls, ForceAttemptHTTP2: true, Proxy: config.Proxy}
+	transport := httpbound.Plain()
+	transport.TLSClientConfig = tls
 
-	wrapped, err := rest.HTTPWrappersForConfig(config, transport)
+	if config.Proxy != nil {
+		transport.Proxy = config.Proxy
+	}
+
+	wrapped, err := rest.HTTPWrappersForConfig(config, httpbound.Transport(transport))
 	if err != nil {
 		return nil, errors.New("connect to the cluster of the machine: its kubeconfig has credentials that can't be used")
 	}
@@ -67,7 +75,10 @@ func Open(data []byte) (*Cluster, error) {
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
 
 	made, err := client.New(config, client.Options{
-		Scheme: scheme, Mapper: mapper, HTTPClient: &http.Client{Transport: wrapped, Timeout: callTimeout},
+		Scheme: scheme, Mapper: mapper, HTTPClient: &http.Client{
+			Transport: wrapped, Timeout: callTimeout,
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("connect to the cluster of the machine: %w", err)
@@ -98,7 +109,7 @@ func (c *Cluster) Drain(ctx context.Context, name string) (Progress, error) {
 	}
 
 	if err != nil {
-		return Progress{}, fmt.Errorf("get node %s: %w", name, err)
+		return Progress{}, fmt.Errorf("get node %s: %w", name, answered(err))
 	}
 
 	if err := c.cordon(ctx, node); err != nil {
@@ -123,7 +134,7 @@ func (c *Cluster) cordon(ctx context.Context, node *corev1.Node) error {
 	node.Spec.Unschedulable = true
 
 	if err := client.IgnoreNotFound(c.client.Patch(ctx, node, client.MergeFrom(before))); err != nil {
-		return fmt.Errorf("cordon node %s: %w", node.Name, err)
+		return fmt.Errorf("cordon node %s: %w", node.Name, answered(err))
 	}
 
 	return nil
@@ -133,12 +144,20 @@ func (c *Cluster) cordon(ctx context.Context, node *corev1.Node) error {
 func (c *Cluster) pods(ctx context.Context, node string) ([]corev1.Pod, error) {
 	var out []corev1.Pod
 
-	for next := ""; ; {
+	for next, pages := "", 0; ; pages++ {
+		if pages > maxPods/pageSize {
+			return nil, fmt.Errorf("list pods of node %s: the list does not end", node)
+		}
+
 		var page corev1.PodList
 
 		err := c.client.List(ctx, &page, client.MatchingFields{"spec.nodeName": node}, client.Limit(pageSize), client.Continue(next))
 		if err != nil {
-			return nil, fmt.Errorf("list pods of node %s: %w", node, err)
+			return nil, fmt.Errorf("list pods of node %s: %w", node, answered(err))
+		}
+
+		if len(out)+len(page.Items) > maxPods {
+			return nil, fmt.Errorf("list pods of node %s: it has more than %d", node, maxPods)
 		}
 
 		for i := range page.Items {
@@ -151,6 +170,17 @@ func (c *Cluster) pods(ctx context.Context, node string) ([]corev1.Pod, error) {
 			return out, nil
 		}
 	}
+}
+
+// answered is an error without the words of the server's answer: a tenant names the server, and
+// may read what is told of it.
+func answered(err error) error {
+	if status, ok := errors.AsType[*apierrors.StatusError](err); ok {
+		return fmt.Errorf("the API server of the machine's cluster answered %d %s", status.ErrStatus.Code, //nolint:err113 // as said
+			http.StatusText(int(status.ErrStatus.Code)))
+	}
+
+	return err
 }
 
 // goes says whether a pod has to be off its Node before that goes.
@@ -196,7 +226,7 @@ func (c *Cluster) evict(ctx context.Context, pods []corev1.Pod, ready bool) (Pro
 			case apierrors.IsTooManyRequests(err):
 				out.Kept = append(out.Kept, name)
 			default:
-				problems = append(problems, fmt.Errorf("evict pod %s: %w", name, err))
+				problems = append(problems, fmt.Errorf("evict pod %s: %w", name, answered(err)))
 			}
 		}
 
