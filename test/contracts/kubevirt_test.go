@@ -101,6 +101,13 @@ func nodePoolRejections() []rejection {
 		{"storage class", change{"spec.rootVolume.persistent": anyMap{"storageClass": "Fast One"}}, "persistent.storageClass", "storageClass must be the name of a StorageClass"},
 		{"memory with an exponent", change{"spec.compute": anyMap{"memory": "1e999999999"}}, "spec.compute.memory", "memory must be at least 64Mi"},
 		{"memory without unit", change{"spec.compute": anyMap{"memory": int64(8)}}, "spec.compute.memory", "memory must be at least 64Mi"},
+		{"drain by a path", change{"spec.drain": anyMap{"kubeconfigSecretRef": anyMap{"name": "a/b", "key": "k"}}}, "spec.drain.kubeconfigSecretRef.name", "name must be the name of a Secret"},
+		{"drain by no key", change{"spec.drain": anyMap{"kubeconfigSecretRef": anyMap{"name": "a", "key": "a b"}}}, "spec.drain.kubeconfigSecretRef.key", "key must be a key of a Secret"},
+		{
+			"drain of no time",
+			change{"spec.drain": anyMap{"kubeconfigSecretRef": anyMap{"name": "a", "key": "k"}, "timeout": "0s"}},
+			"spec.drain.timeout", "drain.timeout must be a time of one second to 24 hours",
+		},
 		{"user data by path", change{"spec.userDataSecretRef": anyMap{"name": "a/b"}}, "spec.userDataSecretRef.name", "name must be the name of an object"},
 		{
 			"domain with a dot at its end",
