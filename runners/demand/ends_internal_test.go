@@ -80,8 +80,7 @@ func TestWhatIsKeptOfDemandEnds(t *testing.T) { //nolint:paralleltest // it look
 	sources.defaults()
 
 	heap.Ends(t, "sources of pools", func(number int) {
-		pool := readPool{}
-		pool.object.Namespace, pool.object.Name = "ns", fmt.Sprintf("p%d", number)
+		pool := readPool{Pool: Pool{Namespace: "ns", Name: fmt.Sprintf("p%d", number)}}
 
 		sources.note([]readPool{pool}, errBroken)
 		sources.refuse(map[types.NamespacedName]error{pool.Key(): errBroken})
