@@ -39,3 +39,6 @@ func Plans(t testing.TB, s *Store, query ListQuery) (count, page string) {
 
 	return explainOne(statement.count), explainOne(statement.page)
 }
+
+// MaxConns is how many connections the store has at most.
+func MaxConns(s *Store) int32 { return s.pool.Config().MaxConns }

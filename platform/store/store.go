@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"strconv"
 	"sync"
 	"time"
@@ -22,9 +23,14 @@ import (
 )
 
 const (
-	defaultMaxConns    = 20
 	defaultTimeout     = 10 * time.Second
 	defaultChangesKept = 24 * time.Hour
+
+	// minConns and connsPerProcessor say how many connections there are where no number is
+	// given. More than PostgreSQL has processors for wait for each other, and each costs a
+	// process and plans of its own, in the middle of the very burst that asks for it.
+	minConns          = 4
+	connsPerProcessor = 2
 
 	// txTries is how often a transaction that PostgreSQL ended for the sake of another is
 	// run.
@@ -36,7 +42,7 @@ type Options struct {
 	// URL of the database, with its password. Required.
 	URL string
 	// MaxConns bounds the connections of this process, one more that listens for changes
-	// apart. Default: 20.
+	// apart. Default: two for each processor and one more, at least 4.
 	MaxConns int32
 	// Timeout bounds each transaction, retries included. Default: 10s.
 	Timeout time.Duration
@@ -53,7 +59,7 @@ type Options struct {
 
 func (o *Options) complete() {
 	if o.MaxConns <= 0 {
-		o.MaxConns = defaultMaxConns
+		o.MaxConns = max(minConns, int32(connsPerProcessor*runtime.GOMAXPROCS(0)+1)) //nolint:gosec // no machine has that many
 	}
 
 	if o.Timeout <= 0 {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -283,3 +284,22 @@ func TestErrorsThatCallersTellApart(t *testing.T) {
 }
 
 var errRollBack = errors.New("roll back")
+
+// Where nobody says how many, processors say it: each connection that is made in a burst
+// makes the burst slower.
+func TestConnectionsByDefault(t *testing.T) {
+	url := server.Database(t)
+
+	for asked, want := range map[int32]int32{0: max(4, int32(2*runtime.GOMAXPROCS(0)+1)), 3: 3} { //nolint:gosec // few
+		s, err := store.Open(t.Context(), store.Options{URL: url, MaxConns: asked})
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		if got := store.MaxConns(s); got != want {
+			t.Errorf("asked for %d connections: at most %d, want %d", asked, got, want)
+		}
+
+		s.Close()
+	}
+}

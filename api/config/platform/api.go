@@ -51,7 +51,8 @@ type Server struct {
 type Database struct {
 	// URLFile holds the connection URL, which has a password in it.
 	URLFile string `yaml:"url_file"`
-	// MaxConnections of this process. Default: 20.
+	// MaxConnections of this process. Default: 0, two for each of its processors and one
+	// more, at least 4.
 	MaxConnections int32 `yaml:"max_connections"`
 	// QueryTimeout bounds each transaction. Default: 10s.
 	QueryTimeout time.Duration `yaml:"query_timeout"`

@@ -62,7 +62,7 @@ Any number of replicas may run. docs/reference/fleet-api.md has the configuratio
 func Defaults() platform.API {
 	return platform.API{
 		Server:   platform.Server{Address: ":8000", HealthAddress: ":8080", MetricsAddress: ":9090"},
-		Database: platform.Database{MaxConnections: 20, QueryTimeout: 10 * time.Second},
+		Database: platform.Database{QueryTimeout: 10 * time.Second},
 		// Without entities in the file there are these two, which no adapter has to
 		// reconcile yet.
 		Entities: []platform.Entity{
@@ -109,7 +109,7 @@ func validate(c *platform.API) error {
 	wrong(c.Server.Address == "", "server.address", "say where the API listens")
 	wrong((c.Server.TLSCertFile == "") != (c.Server.TLSKeyFile == ""), "server.tls_cert_file", "goes together with tls_key_file")
 	wrong(c.Database.URLFile == "", "database.url_file", "name the file with the URL of the database")
-	wrong(c.Database.MaxConnections < 1, "database.max_connections", "at least 1")
+	wrong(c.Database.MaxConnections < 0, "database.max_connections", "0 or more")
 	wrong(c.Database.QueryTimeout <= 0, "database.query_timeout", "a duration above 0")
 	wrong(c.StuckAfter <= 0, "stuck_after", "a duration above 0")
 	wrong(c.ChangesKept <= 0, "changes_kept", "a duration above 0")

@@ -211,7 +211,8 @@ func (w *world) apiLimit(ids map[string]string) {
 			w.t.Errorf("read %s: status %d", id, status)
 		}
 
-		if status := w.report(id); status != http.StatusCreated {
+		// One that the adapter has overtaken says nothing new.
+		if status := w.report(id); status != http.StatusCreated && status != http.StatusNoContent {
 			w.t.Errorf("report on %s: status %d", id, status)
 		}
 	})
