@@ -137,9 +137,9 @@ func TestNodePool(t *testing.T) {
 	namespace := env.Namespace(t)
 	nodePool(t, namespace, "workers", "10.0.0.10-10.0.0.13")
 	machine(t, namespace, "workers", "w-a", 3*time.Hour, "10.0.0.10/24")
-	machine(t, namespace, "workers", "w-b", 5*time.Minute, "10.0.0.12/24")
+	machine(t, namespace, "workers", "w-b", 10*time.Hour, "10.0.0.12/24")
 	machine(t, namespace, "workers", "w-old", 48*time.Hour, "10.0.0.99/24") // from before the pool shrank
-	machine(t, namespace, "workers", "w-late", time.Minute)
+	machine(t, namespace, "workers", "w-late", 20*time.Hour)
 
 	out, failed, code := run(t, "workers", "-n", namespace)
 	if code != 0 {
@@ -154,9 +154,9 @@ func TestNodePool(t *testing.T) {
              10.0.0.11, 10.0.0.13
 ADDRESS MACHINE PHASE SINCE NOTE
 10.0.0.10/24 KubevirtMachine NS/w-a Running 3h
-10.0.0.12/24 KubevirtMachine NS/w-b Running 5m
+10.0.0.12/24 KubevirtMachine NS/w-b Running 10h
 10.0.0.99/24 KubevirtMachine NS/w-old Running 2d the pool does not give it any more
-- KubevirtMachine NS/w-late - 60s waits for an address
+- KubevirtMachine NS/w-late - 20h waits for an address
 `
 
 	if diff := cmp.Diff(columns(want), columns(out)); diff != "" {
