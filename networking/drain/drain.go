@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/kit/kubeconfig"
 )
 
@@ -50,9 +51,14 @@ func Open(data []byte) (*Cluster, error) {
 		return nil, errors.New("connect to the cluster of the machine: its kubeconfig has certificates that can't be read")
 	}
 
-	transport := &http.Transport{TLSClientConfig: tls, ForceAttemptHTTP2: true, Proxy: config.Proxy}
+	transport := httpbound.Plain()
+	transport.TLSClientConfig = tls
 
-	wrapped, err := rest.HTTPWrappersForConfig(config, transport)
+	if config.Proxy != nil {
+		transport.Proxy = config.Proxy
+	}
+
+	wrapped, err := rest.HTTPWrappersForConfig(config, httpbound.Transport(transport))
 	if err != nil {
 		return nil, errors.New("connect to the cluster of the machine: its kubeconfig has credentials that can't be used")
 	}
