@@ -114,6 +114,9 @@ func nodePoolRejections() []rejection {
 			change{"spec.dns": anyMap{"hypervisorClusterRef": anyMap{"name": "c"}, "domain": "nodes.example.com."}},
 			"spec.dns.domain", "dns.domain must be a DNS name",
 		},
+		{"drain in no time", drainOf("kubeconfig", "key", "0s"), "spec.drain.timeout", "drain.timeout must be a time of one second to 24 hours"},
+		{"drain by no Secret", drainOf("Guest", "key", "1m"), "spec.drain.kubeconfigSecretRef.name", "name must be the name of a Secret"},
+		{"drain by no key", drainOf("guest", "a key", "1m"), "spec.drain.kubeconfigSecretRef.key", "key must be a key of a Secret"},
 		{
 			"names at no cluster", change{"spec.dns": anyMap{"domain": "nodes.example.com"}},
 			"spec.dns.hypervisorClusterRef", "Required value",
@@ -166,4 +169,9 @@ func kubevirtUpdates() []update {
 		{"pool turns to DHCP", baseStaticPool, change{config: removed{}}, ""},
 		{"pool scales", baseNodePool, change{"spec.replicas": int64(5)}, ""},
 	}
+}
+
+// drainOf is a pool's drain.
+func drainOf(secret, key, timeout string) change {
+	return change{"spec.drain": anyMap{"kubeconfigSecretRef": anyMap{"name": secret, "key": key}, "timeout": timeout}}
 }
