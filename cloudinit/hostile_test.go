@@ -66,3 +66,25 @@ func TestHostileTemplatesAreBounded(t *testing.T) {
 		})
 	}
 }
+
+// One key thousands of times is told of once: all its pairs would take gigabytes.
+func TestKeysThatRepeatAreToldOnce(t *testing.T) {
+	in := sampleInput()
+	in.MetaData = strings.Repeat("a: 1\n", 12000)
+
+	var before, after runtime.MemStats
+
+	runtime.ReadMemStats(&before)
+
+	_, err := cloudinit.Render(in)
+
+	runtime.ReadMemStats(&after)
+
+	if err == nil || !strings.Contains(err.Error(), `mapping key "a" already defined at line 1`) || len(err.Error()) > 200 {
+		t.Errorf("error: %.300v", err)
+	}
+
+	if grown := after.TotalAlloc - before.TotalAlloc; grown > maxGrowth {
+		t.Errorf("rendering allocated %d bytes, at most %d", grown, maxGrowth)
+	}
+}

@@ -44,7 +44,11 @@ func parseYAML(field, text string) (*yaml.Node, error) {
 		return nil, fmt.Errorf("%s line %d: must be a YAML mapping (key: value), not a %s", field, root.Line, kindName(root))
 	}
 
-	var values map[string]any // finds double keys, unknown anchors and the like
+	if err := doubleKey(root); err != nil {
+		return nil, yamlError(field, err)
+	}
+
+	var values map[string]any // finds unknown anchors and the like
 	if err := doc.Decode(&values); err != nil {
 		return nil, yamlError(field, err)
 	}
@@ -57,6 +61,28 @@ func parseYAML(field, text string) (*yaml.Node, error) {
 	}
 
 	return flattenMerges(root), nil
+}
+
+// doubleKey finds the first key that a mapping has twice. The library finds all pairs, and keeps a
+// line for each: thousands of one key take minutes and gigabytes.
+func doubleKey(n *yaml.Node) error {
+	seen := map[string]int{}
+
+	for i, c := range n.Content {
+		if n.Kind == yaml.MappingNode && i%2 == 0 && c.Kind == yaml.ScalarNode {
+			if line, double := seen[c.Value]; double {
+				return fmt.Errorf("line %d: mapping key %q already defined at line %d", c.Line, c.Value, line)
+			}
+
+			seen[c.Value] = c.Line
+		}
+
+		if err := doubleKey(c); err != nil {
+			return err
+		}
+	}
+
+	return nil
 }
 
 // yamlError turns the parser's words into ours.

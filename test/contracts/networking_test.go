@@ -22,8 +22,8 @@ const networkingName = "hyperfleet-networking"
 
 // Feature: hyperfleet-operator, Property 17: RBAC and Security Context
 //
-// The networking area may do no more than its job needs: of Secrets outside its own namespace
-// it may make some, and read those by the name that a drain has its kubeconfig in.
+// The networking area may do no more than its job needs: of Secrets outside its own
+// namespace it may make some, and read none.
 func TestProperty17NetworkingRoles(t *testing.T) {
 	t.Parallel()
 
@@ -46,8 +46,7 @@ func TestProperty17NetworkingRoles(t *testing.T) {
 	}
 
 	for _, rule := range cluster.Rules {
-		drains := slices.Equal(rule.Verbs, []string{"get"}) && slices.Equal(rule.ResourceNames, []string{"guest-kubeconfig"})
-		if slices.Contains(rule.Resources, "secrets") && !drains && !slices.Equal(rule.Verbs, []string{"create"}) {
+		if slices.Contains(rule.Resources, "secrets") && !slices.Equal(rule.Verbs, []string{"create"}) {
 			t.Errorf("cluster-wide: %v", rule)
 		}
 	}
