@@ -255,6 +255,8 @@ func TestRefusedConfigurationStops(t *testing.T) {
 
 // Nothing is permitted while a fleet is paused, or where its kind of host is not known.
 func TestFleetsThatHoldBack(t *testing.T) {
+	t.Parallel()
+
 	for name, tc := range map[string]struct {
 		edit              func(*v1alpha1.HostFleetSpec)
 		condition, reason string

@@ -4,7 +4,7 @@
 package machine
 
 import (
-	"fmt"
+	"strconv"
 	"testing"
 	"time"
 
@@ -22,7 +22,7 @@ func TestWorkEndsWithItsHosts(t *testing.T) { //nolint:paralleltest // it looks 
 	pool.ctx = t.Context()
 
 	heap.Ends(t, "hosts", func(number int) {
-		host, over := types.UID(fmt.Sprint(number)), make(chan struct{})
+		host, over := types.UID(strconv.Itoa(number)), make(chan struct{})
 
 		// There is no such target: the work is over at once.
 		if !pool.begin(host, job{what: drift.Probe, enqueue: func() { close(over) }}) {

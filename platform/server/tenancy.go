@@ -31,7 +31,8 @@ func CheckTenant(tenant platform.Tenant, tokens bool) error {
 	var errs []error
 
 	required, claims := false, false
-	keys, headers := map[string]bool{}, map[string]bool{strings.ToLower(tenant.SystemHeader): true, strings.ToLower(authorization): true}
+	keys := map[string]bool{}
+	headers := map[string]bool{strings.ToLower(tenant.SystemHeader): true, strings.ToLower(authorization): true}
 
 	for i, one := range tenant.Dimensions {
 		wrong := func(bad bool, text string) {

@@ -189,7 +189,8 @@ func (d *durations) time(do func()) {
 }
 
 // report tells the one that 95 of 100 are no longer than.
-func (d durations) report(b *testing.B) {
-	slices.Sort(d)
-	b.ReportMetric(float64(d[len(d)*95/100].Microseconds())/1000, "p95-ms")
+func (d *durations) report(b *testing.B) {
+	b.Helper()
+	slices.Sort(*d)
+	b.ReportMetric(float64((*d)[len(*d)*95/100].Microseconds())/1000, "p95-ms")
 }

@@ -290,7 +290,7 @@ var errRollBack = errors.New("roll back")
 func TestConnectionsByDefault(t *testing.T) {
 	url := server.Database(t)
 
-	for asked, want := range map[int32]int32{0: max(4, int32(2*runtime.GOMAXPROCS(0)+1)), 3: 3} { //nolint:gosec // few
+	for asked, want := range map[int32]int32{0: max(4, int32(2*runtime.GOMAXPROCS(0)+1)), 3: 3} {
 		s, err := store.Open(t.Context(), store.Options{URL: url, MaxConns: asked})
 		if err != nil {
 			t.Fatal(err)

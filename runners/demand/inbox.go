@@ -143,7 +143,8 @@ func (b *inbox) turn(namespace string) (done func()) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 
-		if own.users--; own.users == 0 {
+		own.users--
+		if own.users == 0 {
 			delete(b.writing, namespace)
 		}
 	}

@@ -155,7 +155,7 @@ func (p Pool) readQuantity(to **resource.Quantity, key, value, least string, mos
 
 // plainQuantity is a quantity without a sign or an exponent: apimachinery computes with as many
 // digits as an exponent says. The CRDs have the same rule.
-var plainQuantity = regexp.MustCompile(`^[0-9]{1,15}([.][0-9]{1,9})?([KMGTPE]i|[mkMGTPE])?$`)
+var plainQuantity = regexp.MustCompile(`^\d{1,15}([.]\d{1,9})?([KMGTPE]i|[mkMGTPE])?$`)
 
 // quantity reads a quantity that anybody may have written.
 func quantity(value string) (resource.Quantity, bool) {

@@ -5,6 +5,7 @@ package machineclaim
 
 import (
 	"fmt"
+	"strconv"
 	"testing"
 	"time"
 
@@ -32,7 +33,7 @@ func TestWhatIsKeptOfClaimsEnds(t *testing.T) { //nolint:paralleltest // it look
 
 	heap.Ends(t, "claims", func(number int) {
 		claim := &v1alpha1.MachineClaim{}
-		claim.Namespace, claim.Name, claim.UID = "ns", fmt.Sprintf("c%d", number), types.UID(fmt.Sprint(number))
+		claim.Namespace, claim.Name, claim.UID = "ns", fmt.Sprintf("c%d", number), types.UID(strconv.Itoa(number))
 		name := client.ObjectKeyFromObject(claim)
 
 		for range openAfter {

@@ -4,7 +4,7 @@
 package report
 
 import (
-	"fmt"
+	"strconv"
 	"testing"
 	"time"
 
@@ -24,7 +24,7 @@ func TestReportsOfMachinesThatAreGoneEnd(t *testing.T) { //nolint:paralleltest /
 	var limits guestapi.Limits
 
 	heap.Ends(t, "reports", func(number int) {
-		uid := types.UID(fmt.Sprint(number))
+		uid := types.UID(strconv.Itoa(number))
 		now = now.Add(time.Second)
 
 		inbox.put(types.NamespacedName{Name: string(uid)}, uid, note{message: string(make([]byte, 256)), at: metav1.NewMicroTime(now)}, false)

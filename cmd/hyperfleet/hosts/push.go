@@ -104,8 +104,8 @@ func (s *source) host(ctx context.Context, name string) (machine.Object, error) 
 	case 1:
 		return found[0], nil
 	case 0:
-		return nil, fmt.Errorf("there is no host %s in namespace %s: `kubectl get linuxmachines,scalewayapplesiliconmachines -n %[2]s` lists them",
-			name, s.namespace)
+		return nil, fmt.Errorf("there is no host %s in namespace %s: "+
+			"`kubectl get linuxmachines,scalewayapplesiliconmachines -n %[2]s` lists them", name, s.namespace)
 	default:
 		return nil, fmt.Errorf("two hosts of namespace %s are called %s, one of each kind: rename one", s.namespace, name)
 	}
@@ -163,10 +163,11 @@ func fleetOf(host machine.Object) string {
 func pushAgain(status *infrav1.HostStatus, all bool) error {
 	switch {
 	case status.FailureReason == infrav1.FailureHostKeyChanged:
-		return fmt.Errorf("%s: if the host was installed anew, correct spec.sshHostKey or clear status.sshHostKey, and status.failureReason",
-			strings.TrimSuffix(status.FailureMessage, "."))
+		return fmt.Errorf("%s: if the host was installed anew, correct spec.sshHostKey or clear status.sshHostKey, "+
+			"and status.failureReason", strings.TrimSuffix(status.FailureMessage, "."))
 	case status.Push != nil && all:
-		return fmt.Errorf("%s runs at the host since %s: ask again when it is over", status.Push.What, status.Push.Started.UTC().Format(time.RFC3339))
+		return fmt.Errorf("%s runs at the host since %s: ask again when it is over",
+			status.Push.What, status.Push.Started.UTC().Format(time.RFC3339))
 	case status.Push != nil:
 		return nil
 	}
@@ -203,9 +204,11 @@ func (s *source) follow(ctx context.Context, out io.Writer, host machine.Object)
 		case status.FailureReason != "":
 			return fmt.Errorf("host %s has failed: %s: %s", host.GetName(), status.FailureReason, status.FailureMessage)
 		case status.UpdateAttempts > 0 || status.BootstrapAttempts > 0:
-			return fmt.Errorf("host %s refused configuration %.12s; the operator tries it again: %s", host.GetName(), status.FailedHostConfigHash, said)
+			return fmt.Errorf("host %s refused configuration %.12s; the operator tries it again: %s",
+				host.GetName(), status.FailedHostConfigHash, said)
 		case status.ContactAttempts > 0:
-			return fmt.Errorf("host %s can't be reached; the operator tries it again: %s: %s", host.GetName(), status.ContactReason, status.ContactMessage)
+			return fmt.Errorf("host %s can't be reached; the operator tries it again: %s: %s",
+				host.GetName(), status.ContactReason, status.ContactMessage)
 		case status.HostConfigHash != "" && status.Push == nil:
 			_, err := fmt.Fprintf(out, "host %s has configuration %.12s, after %s\n", host.GetName(), status.HostConfigHash,
 				time.Since(began).Round(time.Second))

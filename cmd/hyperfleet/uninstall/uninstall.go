@@ -340,7 +340,8 @@ func (u *uninstaller) until(ctx context.Context, left func() (string, error)) er
 		case err == nil:
 			last, missed = now, 0
 		case ctx.Err() == nil:
-			if missed++; missed == misses {
+			missed++
+			if missed == misses {
 				return err
 			}
 		}
