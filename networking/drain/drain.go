@@ -142,13 +142,12 @@ func (c *Cluster) cordon(ctx context.Context, node *corev1.Node) error {
 
 // pods are those on the Node that have to go.
 func (c *Cluster) pods(ctx context.Context, node string) ([]corev1.Pod, error) {
-	var out []corev1.Pod
+	var (
+		out  []corev1.Pod
+		next string
+	)
 
-	for next, pages := "", 0; ; pages++ {
-		if pages > maxPods/pageSize {
-			return nil, fmt.Errorf("list pods of node %s: the list does not end", node)
-		}
-
+	for range maxPods/pageSize + 1 {
 		var page corev1.PodList
 
 		err := c.client.List(ctx, &page, client.MatchingFields{"spec.nodeName": node}, client.Limit(pageSize), client.Continue(next))
@@ -170,13 +169,15 @@ func (c *Cluster) pods(ctx context.Context, node string) ([]corev1.Pod, error) {
 			return out, nil
 		}
 	}
+
+	return nil, fmt.Errorf("list pods of node %s: the list does not end", node)
 }
 
 // answered is an error without the words of the server's answer: a tenant names the server, and
 // may read what is told of it.
 func answered(err error) error {
 	if status, ok := errors.AsType[*apierrors.StatusError](err); ok {
-		return fmt.Errorf("the API server of the machine's cluster answered %d %s", status.ErrStatus.Code, //nolint:err113 // as said
+		return fmt.Errorf("the API server of the machine's cluster answered %d %s", status.ErrStatus.Code,
 			http.StatusText(int(status.ErrStatus.Code)))
 	}
 

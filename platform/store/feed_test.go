@@ -106,17 +106,7 @@ func writer(s *store.Store, ids []string, seed uint64, rounds int) error {
 					continue
 				}
 
-				r, err := tx.GetForUpdate(ctx, id)
-				if err != nil {
-					return err
-				}
-
-				r.Generation++
-				if _, err := tx.Update(ctx, r); err != nil {
-					return err
-				}
-
-				if err := tx.RecordChange(ctx, r, store.OperationUpdated); err != nil {
+				if err := change(ctx, tx, id); err != nil {
 					return err
 				}
 

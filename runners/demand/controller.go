@@ -114,17 +114,12 @@ func (r *JobReconciler) SetupWithManager(mgr ctrl.Manager) error {
 // matched passes a job that has another pool than before: what happened to that pool since the
 // pass that chose it woke nobody, as the job was not yet found by it.
 func matched() predicate.Predicate {
-	return predicate.Funcs{
-		CreateFunc:  func(event.CreateEvent) bool { return false },
-		DeleteFunc:  func(event.DeleteEvent) bool { return false },
-		GenericFunc: func(event.GenericEvent) bool { return false },
-		UpdateFunc: func(e event.UpdateEvent) bool {
-			before, ok := e.ObjectOld.(*v1alpha1.RunnerJob)
-			after, ok2 := e.ObjectNew.(*v1alpha1.RunnerJob)
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok := e.ObjectOld.(*v1alpha1.RunnerJob)
+		after, ok2 := e.ObjectNew.(*v1alpha1.RunnerJob)
 
-			return ok && ok2 && after.Status.Pool != "" && before.Status.Pool != after.Status.Pool
-		},
-	}
+		return ok && ok2 && after.Status.Pool != "" && before.Status.Pool != after.Status.Pool
+	}}
 }
 
 // jobsIn wakes the live jobs of an object's namespace: another pool may answer for them.

@@ -143,12 +143,7 @@ func TestPoolChangesWhileAJobIsMatched(t *testing.T) {
 	}
 
 	_, stop := jobsWith(t, namespace, func(c client.Client) client.Client {
-		inner, ok := c.(client.WithWatch)
-		if !ok {
-			inner = withoutWatch{c}
-		}
-
-		return interceptor.NewClient(inner, interceptor.Funcs{
+		return interceptor.NewClient(withoutWatch{c}, interceptor.Funcs{
 			List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
 				err := c.List(ctx, list, opts...)
 

@@ -153,19 +153,24 @@ func newResume(opts *cli.Kube) *cobra.Command {
 		})
 }
 
+// oneArgument refuses a command line without the one argument that the error asks for.
+func oneArgument(missing error) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) != 1 {
+			return missing
+		}
+
+		return nil
+	}
+}
+
 var errOneFleet = errors.New("name one fleet: `kubectl get hostfleets` lists them")
 
 // fleetCommand is a command that changes the spec of one fleet.
 func fleetCommand(opts *cli.Kube, use, short, long string, change func(*infrav1.HostFleetSpec) string) *cobra.Command {
 	return &cobra.Command{
 		Use: use, Short: short, Long: short + ".\n\n" + long,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return errOneFleet
-			}
-
-			return nil
-		},
+		Args: oneArgument(errOneFleet),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, stop := cli.Bounded(cmd, commandTimeout)
 			defer stop()

@@ -20,6 +20,8 @@ import (
 
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
+	"github.com/hyperfleet/hyperfleet/hosts/linux"
+	"github.com/hyperfleet/hyperfleet/hosts/mac"
 	"github.com/hyperfleet/hyperfleet/hosts/machine"
 )
 
@@ -40,13 +42,7 @@ is cleared, and what differs from its fleet's configuration is sent; with --all 
 The host waits for its turn as any other does: maxUnavailable, maintenance windows and a stopped
 rollout of its fleet hold. A host that shows another key than it had is not pushed to.`,
 		Example: "  hyperfleet hosts push rack-1 -n ci\n  hyperfleet hosts push rack-1 -n ci --all",
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return errOneHost
-			}
-
-			return nil
-		},
+		Args:    oneArgument(errOneHost),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, stop := cli.Bounded(cmd, commandTimeout)
 			defer stop()
@@ -56,9 +52,9 @@ rollout of its fleet hold. A host that shows another key than it had is not push
 				return fmt.Errorf("hosts push: %w", err)
 			}
 
-			host, err := src.host(ctx, args[0])
+			host, fleet, err := src.host(ctx, args[0])
 			if err == nil {
-				err = src.askPush(ctx, host, all)
+				err = src.askPush(ctx, host, fleet, all)
 			}
 
 			if err == nil && leave {
@@ -84,39 +80,35 @@ rollout of its fleet hold. A host that shows another key than it had is not push
 	return cmd
 }
 
-// host finds a host of any kind by its name.
-func (s *source) host(ctx context.Context, name string) (machine.Object, error) {
-	var found []machine.Object
-
-	for _, kind := range []machine.Object{&infrav1.LinuxMachine{}, &infrav1.ScalewayAppleSiliconMachine{}} {
-		err := s.client.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: name}, kind)
+// host finds a host of any kind by its name, and the name of its fleet.
+func (s *source) host(ctx context.Context, name string) (host machine.Object, fleet string, err error) {
+	for _, kind := range []machine.Catalog{&linux.Kind{}, &mac.Kind{}} {
+		found := kind.New()
+		err := s.client.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: name}, found)
 
 		switch {
+		case err == nil && host != nil:
+			return nil, "", fmt.Errorf("two hosts of namespace %s are called %s, one of each kind: rename one", s.namespace, name)
 		case err == nil:
-			found = append(found, kind)
+			host, fleet = found, kind.FleetName(found)
 		case apierrors.IsNotFound(err), meta.IsNoMatchError(err):
 		default:
-			return nil, fmt.Errorf("get host %s in namespace %s: %w", name, s.namespace, err)
+			return nil, "", fmt.Errorf("get host %s in namespace %s: %w", name, s.namespace, err)
 		}
 	}
 
-	switch len(found) {
-	case 1:
-		return found[0], nil
-	case 0:
-		return nil, fmt.Errorf("there is no host %s in namespace %s: "+
+	if host == nil {
+		return nil, "", fmt.Errorf("there is no host %s in namespace %s: "+
 			"`kubectl get linuxmachines,scalewayapplesiliconmachines -n %[2]s` lists them", name, s.namespace)
-	default:
-		return nil, fmt.Errorf("two hosts of namespace %s are called %s, one of each kind: rename one", s.namespace, name)
 	}
+
+	return host, fleet, nil
 }
 
 // askPush changes the host's status so that the operator's next look at it pushes. It is done
 // again where the operator wrote meanwhile.
-func (s *source) askPush(ctx context.Context, host machine.Object, all bool) error {
+func (s *source) askPush(ctx context.Context, host machine.Object, name string, all bool) error {
 	fleet := &infrav1.HostFleet{}
-
-	name := fleetOf(host)
 	if err := s.client.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: name}, fleet); err != nil {
 		return fmt.Errorf("get fleet %s in namespace %s: %w", name, s.namespace, err)
 	}
@@ -146,17 +138,6 @@ func (s *source) askPush(ctx context.Context, host machine.Object, all bool) err
 	}
 
 	return nil
-}
-
-func fleetOf(host machine.Object) string {
-	switch h := host.(type) {
-	case *infrav1.LinuxMachine:
-		return h.Spec.FleetName
-	case *infrav1.ScalewayAppleSiliconMachine:
-		return h.Spec.FleetName
-	default:
-		return ""
-	}
 }
 
 // pushAgain makes a host due for a push. A push that runs is left alone: it is followed.
