@@ -407,11 +407,11 @@ func TestKubeconfigOfOthers(t *testing.T) {
 		spoil func(*corev1.Secret)
 		want  string
 	}{
-		"runs a program": {want: "runs programs or names files", spoil: func(s *corev1.Secret) {
+		"runs a program": {want: "runs a program to authenticate", spoil: func(s *corev1.Secret) {
 			s.Data["kubeconfig"] = kubeconfig(`{"exec":{"apiVersion":"client.authentication.k8s.io/v1","command":"/bin/touch",` +
 				`"args":["` + marker + `"],"interactiveMode":"Never"}}`)
 		}},
-		"names a file": {want: "runs programs or names files", spoil: func(s *corev1.Secret) {
+		"names a file": {want: "names files", spoil: func(s *corev1.Secret) {
 			s.Data["kubeconfig"] = kubeconfig(`{"tokenFile":"/var/run/secrets/kubernetes.io/serviceaccount/token"}`)
 		}},
 		"is none":         {want: "it is no kubeconfig", spoil: func(s *corev1.Secret) { s.Data["kubeconfig"] = []byte("nonsense") }},

@@ -150,7 +150,7 @@ func secretRows() []row {
 	missing := func(name, key, good string) row {
 		return row{
 			name: "no " + name, spoil: func(w *world, _ *v1alpha1.DPFHCPBridge) { w.delete(&corev1.Secret{}, w.namespace, name) },
-			condition: condition, want: "False NotFound", message: "/" + name + " is not there: make it, with the key " + key,
+			condition: condition, want: "False NotFound", message: "/" + name + ": it does not exist: create it with the key \"" + key + "\"",
 			phase: v1alpha1.PhasePending, fix: func(w *world, _ *v1alpha1.DPFHCPBridge) { w.create(w.secret(name, key, good)) },
 		}
 	}
@@ -174,9 +174,9 @@ func secretRows() []row {
 	return []row{
 		missing("ssh-key", v1alpha1.SSHKeySecretKey, sshKey),
 		missing("pull-secret", v1alpha1.PullSecretKey, pullSecret("user", "password")),
-		holds("SSH key under another key", "ssh-key", "id_rsa.pub", sshKey, "KeyMissing", "has no key ssh-publickey: add it", key, v1alpha1.SSHKeySecretKey),
-		holds("pull secret under another key", "pull-secret", "config.json", "{}", "KeyMissing", "has no key .dockerconfigjson", pull, v1alpha1.PullSecretKey),
-		holds("empty SSH key", "ssh-key", v1alpha1.SSHKeySecretKey, "", "KeyMissing", "has no key ssh-publickey", key, v1alpha1.SSHKeySecretKey),
+		holds("SSH key under another key", "ssh-key", "id_rsa.pub", sshKey, "KeyMissing", `has no key "ssh-publickey", or nothing in it: put the value there`, key, v1alpha1.SSHKeySecretKey),
+		holds("pull secret under another key", "pull-secret", "config.json", "{}", "KeyMissing", `has no key ".dockerconfigjson"`, pull, v1alpha1.PullSecretKey),
+		holds("empty SSH key", "ssh-key", v1alpha1.SSHKeySecretKey, "", "KeyMissing", `has no key "ssh-publickey"`, key, v1alpha1.SSHKeySecretKey),
 		ssh("SSH key of words", "not a key", "line 1: it is no public key"),
 		ssh("SSH key that is private", "-----BEGIN OPENSSH PRIVATE KEY-----", "it holds a private key"),
 		docker("pull secret of words", "words", "it is no Docker configuration in JSON"),

@@ -321,7 +321,7 @@ func TestDrainWithoutACluster(t *testing.T) {
 	w.must(env.Client.Delete(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: guestKubeconfig}}))
 	w.scale(2)
 
-	m := w.leaving("there is no Secret " + w.namespace + "/" + guestKubeconfig)
+	m := w.leaving("read secret " + w.namespace + "/" + guestKubeconfig + ": it does not exist")
 	w.must(env.Client.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.Name}}))
 	w.kubeconfig()
 	w.ends(2)

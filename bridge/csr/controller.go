@@ -33,6 +33,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/credential"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/trigger"
 )
 
@@ -225,29 +226,22 @@ func dpuCluster(bridge *v1alpha1.DPFHCPBridge) types.NamespacedName {
 
 // kubeconfig reads the Secret that HyperShift wrote; nil: there is none.
 func (a *Approver) kubeconfig(ctx context.Context, bridge *v1alpha1.DPFHCPBridge) ([]byte, error) {
-	secret := &corev1.Secret{}
 	key := types.NamespacedName{Namespace: bridge.Namespace, Name: bridge.Status.KubeconfigSecretRef.Name}
 
-	err := a.Live.Get(ctx, key, secret)
-	if apierrors.IsNotFound(err) {
+	data, err := credential.ReadKubeconfig(ctx, a.Live, key, kubeconfigKey, func(secret *corev1.Secret) error {
+		for _, owner := range secret.OwnerReferences {
+			if owner.Kind == "HostedCluster" && owner.Name == bridge.Name {
+				return nil
+			}
+		}
+
+		return fmt.Errorf("use Secret %s: %w", key, errNotOurs)
+	})
+	if errclass.Reason(err, "") == credential.ReasonSecretNotFound {
 		return nil, nil
 	}
 
-	if err != nil {
-		return nil, fmt.Errorf("get Secret %s: %w", key, err)
-	}
-
-	for _, owner := range secret.OwnerReferences {
-		if owner.Kind == "HostedCluster" && owner.Name == bridge.Name {
-			if err := credential.Check(secret, credential.ToKubeconfig(secret.Data[kubeconfigKey]), nil); err != nil {
-				return nil, err
-			}
-
-			return secret.Data[kubeconfigKey], nil
-		}
-	}
-
-	return nil, fmt.Errorf("use Secret %s: %w", key, errNotOurs)
+	return data, err
 }
 
 func (a *Approver) decideAll(ctx context.Context, bridge *v1alpha1.DPFHCPBridge, cluster *hosted) error {

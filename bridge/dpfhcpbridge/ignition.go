@@ -19,6 +19,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
 	"github.com/hyperfleet/hyperfleet/bridge/ignition"
+	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
@@ -161,15 +162,13 @@ func (s *scope) userData(ctx context.Context) ([]byte, step.Result) {
 		Namespace: hypershift.ControlPlaneNamespace(s.bridge.Namespace, s.bridge.Name), Name: hypershift.UserData(pool),
 	}
 
-	var secret corev1.Secret
-
-	err = s.Live.Get(ctx, key, &secret)
-	if apierrors.IsNotFound(err) || err == nil && len(secret.Data[hypershift.UserDataKey]) == 0 {
+	secret, err := credential.Read(ctx, s.Live, key, hypershift.UserDataKey)
+	if credential.Missing(err) {
 		return nil, step.Wait(lookSoon, v1alpha1.ReasonWaitingForIgnition, fmt.Sprintf("Secret %s has no user data yet", key))
 	}
 
 	if err != nil {
-		return nil, step.Fail(fmt.Errorf("get Secret %s: %w", key, err))
+		return nil, step.Fail(err)
 	}
 
 	return secret.Data[hypershift.UserDataKey], step.Done()

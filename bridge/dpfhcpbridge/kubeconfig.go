@@ -11,13 +11,13 @@ import (
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
+	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
@@ -37,16 +37,15 @@ func kubeconfigThere(ctx context.Context, s *scope) step.Result {
 		return step.Wait(lookAgain, v1alpha1.ReasonWaitingForControlPlane, "HyperShift has not written the kubeconfig yet")
 	}
 
-	secret := &corev1.Secret{}
 	key := client.ObjectKey{Namespace: s.bridge.Namespace, Name: name}
 
-	err := s.Live.Get(ctx, key, secret)
-	if apierrors.IsNotFound(err) || err == nil && len(secret.Data[kubeconfigKey]) == 0 {
+	secret, err := credential.Read(ctx, s.Live, key, kubeconfigKey)
+	if credential.Missing(err) {
 		return step.Wait(lookSoon, v1alpha1.ReasonWaitingForControlPlane, fmt.Sprintf("Secret %s has no kubeconfig yet", key))
 	}
 
 	if err != nil {
-		return step.Fail(fmt.Errorf("get Secret %s: %w", key, err))
+		return step.Fail(err)
 	}
 
 	s.kubeconfig = secret.Data[kubeconfigKey]

@@ -8,12 +8,13 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/bridge/credentials"
+	"github.com/hyperfleet/hyperfleet/kit/credential"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
@@ -57,23 +58,24 @@ func secretsValid(ctx context.Context, s *scope) step.Result {
 
 // secret reads one of the Secrets; without it, or without the key, it gives what stops.
 func (s *scope) secret(ctx context.Context, name, key string) (*corev1.Secret, *step.Result) {
-	secret := &corev1.Secret{}
-	stop := func(result step.Result) (*corev1.Secret, *step.Result) { return nil, &result }
+	secret, err := credential.Read(ctx, s.Live, client.ObjectKey{Namespace: s.bridge.Namespace, Name: name}, key)
 
-	err := s.Live.Get(ctx, client.ObjectKey{Namespace: s.bridge.Namespace, Name: name}, secret)
+	var result step.Result
 
-	switch {
-	case apierrors.IsNotFound(err):
-		return stop(step.Wait(lookAgain, v1alpha1.ReasonNotFound,
-			fmt.Sprintf("Secret %s/%s is not there: make it, with the key %s", s.bridge.Namespace, name, key)))
-	case err != nil:
-		return stop(step.Fail(fmt.Errorf("get Secret %s/%s: %w", s.bridge.Namespace, name, err)))
-	case len(secret.Data[key]) == 0:
-		return stop(step.Stall(v1alpha1.ReasonKeyMissing,
-			fmt.Sprintf("Secret %s/%s has no key %s: add it", s.bridge.Namespace, name, key)))
+	switch errclass.Reason(err, "") {
+	case credential.ReasonSecretNotFound:
+		result = step.Wait(lookAgain, v1alpha1.ReasonNotFound, err.Error())
+	case credential.ReasonSecretKeyNotFound:
+		result = step.Stall(v1alpha1.ReasonKeyMissing, err.Error())
 	default:
-		return secret, nil
+		if err == nil {
+			return secret, nil
+		}
+
+		result = step.Fail(err)
 	}
+
+	return nil, &result
 }
 
 func unreadable(secret *corev1.Secret, key string, err error) step.Result {

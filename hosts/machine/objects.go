@@ -8,7 +8,6 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -17,7 +16,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hosts/plan"
 	"github.com/hyperfleet/hyperfleet/kit/credential"
-	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 )
 
@@ -75,30 +73,11 @@ func (k KubeSecrets) Secret(
 ) (log.Secret, error) {
 	key := types.NamespacedName{Namespace: namespace, Name: ref.Name}
 
-	var secret corev1.Secret
-
-	err := k.Reader.Get(ctx, key, &secret)
-
-	switch {
-	case apierrors.IsNotFound(err):
-		return log.Secret{}, errclass.New(errclass.Configuration, "SecretNotFound",
-			"read secret %s: it does not exist: create it with the key %q", key, ref.Key)
-	case apierrors.IsForbidden(err):
-		return log.Secret{}, errclass.New(errclass.Configuration, "SecretForbidden",
-			"read secret %s: the operator may not: give its service account `get` on secrets in namespace %s", key, namespace)
-	case err != nil:
-		return log.Secret{}, errclass.New(errclass.Transient, "SecretUnavailable", "read secret %s: %w", key, err)
-	}
-
-	if err := credential.Check(&secret, to, nil); err != nil {
+	secret, err := credential.Read(ctx, k.Reader, key, ref.Key,
+		func(secret *corev1.Secret) error { return credential.Check(secret, to, nil) })
+	if err != nil {
 		return log.Secret{}, err
 	}
 
-	value := secret.Data[ref.Key]
-	if len(value) == 0 {
-		return log.Secret{}, errclass.New(errclass.Configuration, "SecretKeyMissing",
-			"read secret %s: it has no key %q, or nothing in it: put the value there", key, ref.Key)
-	}
-
-	return log.NewSecret(string(value)), nil
+	return log.NewSecret(string(secret.Data[ref.Key])), nil
 }

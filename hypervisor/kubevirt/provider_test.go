@@ -428,41 +428,18 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// A kubeconfig that reaches out of itself is refused, and its content is not quoted.
+// A kubeconfig that reaches out of itself is refused as the user's mistake; the rows are those of
+// package kubeconfig.
 func TestKubeconfigIsSelfContained(t *testing.T) {
 	t.Parallel()
 
-	const frame = `{apiVersion: v1, kind: Config, current-context: a, contexts: [{name: a, context: {cluster: a, user: a}}],
-		clusters: [{name: a, cluster: {server: "https://127.0.0.1:1"CLUSTER}}], users: [{name: a, user: {USER}}]}`
+	const text = `{apiVersion: v1, kind: Config, current-context: a, contexts: [{name: a, context: {cluster: a, user: a}}],
+		clusters: [{name: a, cluster: {server: "https://127.0.0.1:1"}}], users: [{name: a, user: {tokenFile: /run/token}}]}`
 
-	cases := []struct{ name, cluster, user, says string }{
-		{"a token", "", "token: s3cr3t", ""},
-		{"a program", "", `exec: {apiVersion: client.authentication.k8s.io/v1, command: /bin/sh, interactiveMode: Never}`, "runs a program"},
-		{"a token file", "", "tokenFile: /var/run/secrets/kubernetes.io/serviceaccount/token", "names files"},
-		{"a key file", "", "client-certificate: /a, client-key: /b", "names files"},
-		{"a CA file", ", certificate-authority: /etc/passwd", "token: s3cr3t", "names a file"},
-		{"no kubeconfig", "", "s3cr3t: [", "no kubeconfig"},
-	}
-	for _, c := range cases {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-
-			text := strings.NewReplacer("CLUSTER", c.cluster, "USER", c.user).Replace(frame)
-
-			p, err := kubevirt.New(hypervisor.Config{Name: "lab", Kubeconfig: []byte(text)},
-				hypervisor.Options{OperatorUID: operatorUID}, nil)
-			if err == nil {
-				p.Close()
-			}
-
-			switch {
-			case c.says == "" && err != nil:
-				t.Error(err)
-			case c.says == "":
-			case !hypervisor.Is(err, hypervisor.Rejected), !strings.Contains(err.Error(), c.says), strings.Contains(err.Error(), "s3cr3t"):
-				t.Errorf("want a refusal that says %q, got %v", c.says, err)
-			}
-		})
+	_, err := kubevirt.New(hypervisor.Config{Name: "lab", Kubeconfig: []byte(text)},
+		hypervisor.Options{OperatorUID: operatorUID}, nil)
+	if !hypervisor.Is(err, hypervisor.Rejected) || !strings.Contains(err.Error(), "names files") {
+		t.Errorf("a kubeconfig that names files: %v", err)
 	}
 }
 

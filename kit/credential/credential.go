@@ -9,11 +9,11 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/httpbound"
+	"github.com/hyperfleet/hyperfleet/kit/kubeconfig"
 )
 
 // ReasonServerNotAllowed is the reason of Check's error.
@@ -52,18 +52,13 @@ func ToURL(text string) Sent {
 
 // ToKubeconfig is To for the API server that a kubeconfig's current context leads to; nobody
 // if it is no kubeconfig, which can't be used then.
-func ToKubeconfig(kubeconfig []byte) Sent {
-	parsed, err := clientcmd.Load(kubeconfig)
+func ToKubeconfig(text []byte) Sent {
+	server, err := kubeconfig.Server(text)
 	if err != nil {
 		return Sent{}
 	}
 
-	current := parsed.Contexts[parsed.CurrentContext]
-	if current == nil || parsed.Clusters[current.Cluster] == nil {
-		return Sent{}
-	}
-
-	return ToURL(parsed.Clusters[current.Cluster].Server)
+	return ToURL(server)
 }
 
 // Check makes sure that a Secret allows where its value goes: by its own list, which is its

@@ -1,5 +1,5 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package credential says which servers the values of a Secret may be sent to.
+// Package credential reads values out of Secrets, and says which servers they may be sent to.
 package credential

@@ -5,39 +5,85 @@ package kubeconfig
 
 import (
 	"errors"
+	"fmt"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
 var (
-	errNoKubeconfig = errors.New("read kubeconfig: it is no kubeconfig with a current context")
-	errReachesOut   = errors.New("read kubeconfig: it runs programs or names files: only what is in it is used")
+	// The cause may quote the input; it stays out.
+	errNoKubeconfig = errors.New("read kubeconfig: it is no kubeconfig in YAML or JSON")
+	errNoContext    = errors.New("read kubeconfig: its current-context must name a context, a cluster and a user that are in it")
 )
 
-// Rest leads to a kubeconfig's API server. Errors do not quote it.
+// Rest leads to the API server of a kubeconfig's current context. A kubeconfig that would have
+// the operator run programs or read files of its own is refused. Errors say what to change and
+// quote no value.
 func Rest(data []byte) (*rest.Config, error) {
+	parsed, err := load(data)
+	if err != nil {
+		return nil, err
+	}
+
+	if err := selfContained(parsed); err != nil {
+		return nil, err
+	}
+
+	config, err := clientcmd.NewDefaultClientConfig(*parsed, &clientcmd.ConfigOverrides{}).ClientConfig()
+	if err != nil {
+		return nil, errNoContext
+	}
+
+	return config, nil
+}
+
+// Server is the URL of the API server that a kubeconfig's current context leads to.
+func Server(data []byte) (string, error) {
+	parsed, err := load(data)
+	if err != nil {
+		return "", err
+	}
+
+	current := parsed.Contexts[parsed.CurrentContext]
+	if current == nil || parsed.Clusters[current.Cluster] == nil {
+		return "", errNoContext
+	}
+
+	return parsed.Clusters[current.Cluster].Server, nil
+}
+
+func load(data []byte) (*clientcmdapi.Config, error) {
 	parsed, err := clientcmd.Load(data)
 	if err != nil {
 		return nil, errNoKubeconfig
 	}
 
-	for _, user := range parsed.AuthInfos {
-		if user.Exec != nil || user.AuthProvider != nil || user.ClientCertificate+user.ClientKey+user.TokenFile != "" {
-			return nil, errReachesOut
+	return parsed, nil
+}
+
+// selfContained refuses a kubeconfig that reaches out of itself.
+func selfContained(config *clientcmdapi.Config) error {
+	for name, user := range config.AuthInfos {
+		switch {
+		case user == nil:
+		case user.Exec != nil, user.AuthProvider != nil:
+			return fmt.Errorf(
+				"read kubeconfig: user %q runs a program to authenticate: use a token or a client certificate in it", name)
+		case user.ClientCertificate != "", user.ClientKey != "", user.TokenFile != "":
+			return fmt.Errorf(
+				"read kubeconfig: user %q names files: put what they hold in it (client-certificate-data, client-key-data, token)",
+				name)
 		}
 	}
 
-	for _, cluster := range parsed.Clusters {
-		if cluster.CertificateAuthority != "" {
-			return nil, errReachesOut
+	for name, cluster := range config.Clusters {
+		if cluster != nil && cluster.CertificateAuthority != "" {
+			return fmt.Errorf(
+				"read kubeconfig: cluster %q names a file: put what it holds in certificate-authority-data", name)
 		}
 	}
 
-	config, err := clientcmd.NewDefaultClientConfig(*parsed, &clientcmd.ConfigOverrides{}).ClientConfig()
-	if err != nil {
-		return nil, errNoKubeconfig
-	}
-
-	return config, nil
+	return nil
 }

@@ -28,8 +28,6 @@ const (
 	reasonDrained          = "Drained"
 	reasonNoNode           = "NoNode"
 	reasonDrainTimedOut    = "DrainTimedOut"
-	reasonSecretNotFound   = "SecretNotFound" // #nosec G101 -- a word
-	reasonKeyMissing       = "KeyMissing"
 	reasonGuestUnreachable = "ClusterUnreachable"
 
 	// namedPods bounds the pods that a message names.
@@ -119,26 +117,10 @@ func drained(ctx context.Context, s *scope) step.Result {
 func (s *scope) drain(ctx context.Context) (drain.Progress, error) {
 	ref := s.pool.Spec.Drain.KubeconfigSecretRef
 	key := client.ObjectKey{Namespace: s.machine.Namespace, Name: ref.Name}
-	secret := &corev1.Secret{}
 
-	err := s.Live.Get(ctx, key, secret)
-	if apierrors.IsNotFound(err) {
-		return drain.Progress{}, errclass.New(errclass.Configuration, reasonSecretNotFound,
-			"there is no Secret %s, which the pool's drain.kubeconfigSecretRef names: make it", key)
-	}
-
+	data, err := credential.ReadKubeconfig(ctx, s.Live, key, ref.Key)
 	if err != nil {
-		return drain.Progress{}, fmt.Errorf("get secret %s: %w", key, err)
-	}
-
-	data := secret.Data[ref.Key]
-	if len(data) == 0 {
-		return drain.Progress{}, errclass.New(errclass.Configuration, reasonKeyMissing,
-			"Secret %s has no key %q, which the pool's drain.kubeconfigSecretRef names", key, ref.Key)
-	}
-
-	if err := credential.Check(secret, credential.ToKubeconfig(data), nil); err != nil {
-		return drain.Progress{}, err //nolint:wrapcheck // it names the Secret and the fix
+		return drain.Progress{}, fmt.Errorf("read the pool's drain.kubeconfigSecretRef: %w", err)
 	}
 
 	cluster, err := drain.Open(data)

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -65,43 +64,29 @@ func (s *Secrets) read(
 		key.Namespace = reader
 	}
 
-	optional := sel.Optional != nil && *sel.Optional
+	value := func(secret *corev1.Secret) []byte { return secret.Data[sel.Key] }
 
-	var secret corev1.Secret
+	secret, err := credential.Read(ctx, s.Reader, key, sel.Key,
+		func(secret *corev1.Secret) error {
+			if key.Namespace != reader && !allows(secret, reader) {
+				return errclass.New(errclass.Configuration, reasonSecretNotAllowed,
+					"read secret %s for namespace %s: the secret does not allow it: annotate it %s=%s",
+					key, reader, v1alpha1.AnnotationAllowedNamespaces, reader)
+			}
 
-	err := s.Reader.Get(ctx, key, &secret)
+			return nil
+		},
+		func(secret *corev1.Secret) error { return credential.Check(secret, to(value(secret)), s.Reach) })
 
-	switch {
-	case apierrors.IsNotFound(err) && optional:
+	if sel.Optional != nil && *sel.Optional && credential.Missing(err) {
 		return "", nil
-	case apierrors.IsNotFound(err):
-		return "", errclass.New(errclass.Configuration, "SecretNotFound",
-			"read secret %s: it does not exist: create it with the key %q", key, sel.Key)
-	case apierrors.IsForbidden(err):
-		return "", errclass.New(errclass.Configuration, "SecretForbidden",
-			"read secret %s: the operator may not: give its service account `get` on secrets in namespace %s",
-			key, key.Namespace)
-	case err != nil:
-		return "", errclass.Wrap(errclass.Transient, "SecretUnavailable", err)
 	}
 
-	if key.Namespace != reader && !allows(&secret, reader) {
-		return "", errclass.New(errclass.Configuration, reasonSecretNotAllowed,
-			"read secret %s for namespace %s: the secret does not allow it: annotate it %s=%s",
-			key, reader, v1alpha1.AnnotationAllowedNamespaces, reader)
-	}
-
-	value, ok := secret.Data[sel.Key]
-	if err := credential.Check(&secret, to(value), s.Reach); err != nil {
+	if err != nil {
 		return "", err
 	}
 
-	if !ok && !optional {
-		return "", errclass.New(errclass.Configuration, "SecretKeyNotFound",
-			"read secret %s: it has no key %q", key, sel.Key)
-	}
-
-	return string(value), nil
+	return string(value(secret)), nil
 }
 
 // source reads an optional SecretValueSource; nil is empty.

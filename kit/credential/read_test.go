@@ -1,0 +1,109 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package credential_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/kit/credential"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
+)
+
+// kept is a reader of one Secret.
+type kept struct {
+	client.Reader
+
+	secret *corev1.Secret
+	err    error
+}
+
+func (k kept) Get(_ context.Context, _ client.ObjectKey, into client.Object, _ ...client.GetOption) error {
+	if k.err == nil {
+		*into.(*corev1.Secret) = *k.secret
+	}
+
+	return k.err
+}
+
+// What keeps a Secret's value from being read is told with its class and one reason; checks come
+// before the key.
+func TestReadTellsWhatIsWrong(t *testing.T) {
+	t.Parallel()
+
+	resource := schema.GroupResource{Resource: "secrets"}
+	refusal := errors.New("not for you")
+
+	for name, tt := range map[string]struct {
+		key    string
+		err    error
+		check  error
+		reason string
+		class  errclass.Class
+		says   string
+	}{
+		"there":                       {key: "token"},
+		"no Secret":                   {key: "token", err: apierrors.NewNotFound(resource, "s"), reason: "SecretNotFound", class: errclass.Configuration, says: "read secret ns/s: it does not exist"},
+		"no right":                    {key: "token", err: apierrors.NewForbidden(resource, "s", nil), reason: "SecretForbidden", class: errclass.Configuration, says: "`get` on secrets in namespace ns"},
+		"no answer":                   {key: "token", err: context.DeadlineExceeded, reason: "SecretUnavailable", class: errclass.Transient, says: "read secret ns/s: context deadline"},
+		"no key":                      {key: "other", reason: "SecretKeyNotFound", class: errclass.Configuration, says: `no key "other"`},
+		"nothing under it":            {key: "empty", reason: "SecretKeyNotFound", class: errclass.Configuration, says: "put the value there"},
+		"refused":                     {key: "token", check: refusal, class: errclass.Transient, says: "not for you"},
+		"refused, and there's no key": {key: "other", check: refusal, class: errclass.Transient, says: "not for you"},
+	} {
+		reader := kept{err: tt.err, secret: &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"},
+			Data:       map[string][]byte{"token": []byte("s3cr3t"), "empty": nil},
+		}}
+
+		secret, err := credential.Read(t.Context(), reader, types.NamespacedName{Namespace: "ns", Name: "s"}, tt.key,
+			func(*corev1.Secret) error { return tt.check })
+
+		if tt.says == "" {
+			if err != nil || string(secret.Data[tt.key]) != "s3cr3t" {
+				t.Errorf("%s: %v", name, err)
+			}
+
+			continue
+		}
+
+		if err == nil || !strings.Contains(err.Error(), tt.says) || errclass.Reason(err, "") != tt.reason || errclass.Of(err) != tt.class {
+			t.Errorf("%s: %s %s: %v", name, errclass.Of(err), errclass.Reason(err, ""), err)
+		}
+
+		missing := tt.reason == "SecretNotFound" || tt.reason == "SecretKeyNotFound"
+		if credential.Missing(err) != missing {
+			t.Errorf("%s: missing %v", name, !missing)
+		}
+	}
+}
+
+// A kubeconfig goes to the server that it names, if its Secret allows that.
+func TestKubeconfigsAreSentWhereTheySay(t *testing.T) {
+	t.Parallel()
+
+	const kubeconfig = `{apiVersion: v1, kind: Config, current-context: a,
+contexts: [{name: a, context: {cluster: a}}], clusters: [{name: a, cluster: {server: "https://a.example.com"}}]}`
+
+	for list, allowed := range map[string]bool{"a.example.com": true, "b.example.com": false} {
+		reader := kept{secret: &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"hyperfleet.io/allowed-servers": list}},
+			Data:       map[string][]byte{"kubeconfig": []byte(kubeconfig)},
+		}}
+
+		data, err := credential.ReadKubeconfig(t.Context(), reader, types.NamespacedName{}, "kubeconfig")
+		if allowed != (string(data) == kubeconfig) || !allowed && errclass.Reason(err, "") != credential.ReasonServerNotAllowed {
+			t.Errorf("%s: %v", list, err)
+		}
+	}
+}

@@ -1,0 +1,47 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeconfig_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/hyperfleet/hyperfleet/kit/kubeconfig"
+)
+
+// A kubeconfig that reaches out of itself is refused, and its content is not quoted.
+func TestKubeconfigIsSelfContained(t *testing.T) {
+	t.Parallel()
+
+	const frame = `{apiVersion: v1, kind: Config, current-context: CONTEXT, contexts: [{name: a, context: {cluster: a, user: a}}],
+		clusters: [{name: a, cluster: {server: "https://192.0.2.1:6443"MORE}}], users: [{name: a, user: {USER}}]}`
+
+	for name, tt := range map[string]struct{ context, cluster, user, says, server string }{
+		"a token":          {"a", "", "token: s3cr3t", "", "https://192.0.2.1:6443"},
+		"no token":         {"a", "", "", "", "https://192.0.2.1:6443"},
+		"a program":        {"a", "", `exec: {apiVersion: client.authentication.k8s.io/v1, command: /bin/sh, interactiveMode: Never}`, "runs a program", "https://192.0.2.1:6443"},
+		"a plugin":         {"a", "", `auth-provider: {name: gcp}`, "runs a program", "https://192.0.2.1:6443"},
+		"a token file":     {"a", "", "tokenFile: /var/run/secrets/kubernetes.io/serviceaccount/token", "names files", "https://192.0.2.1:6443"},
+		"a key file":       {"a", "", "client-certificate: /a, client-key: /b", "names files", "https://192.0.2.1:6443"},
+		"a CA file":        {"a", ", certificate-authority: /etc/passwd", "token: s3cr3t", "names a file", "https://192.0.2.1:6443"},
+		"no kubeconfig":    {"a", "", "s3cr3t: [", "no kubeconfig", ""},
+		"another context":  {"b", "", "token: s3cr3t", "current-context", ""},
+		"no context named": {`""`, "", "token: s3cr3t", "current-context", ""},
+	} {
+		text := []byte(strings.NewReplacer("CONTEXT", tt.context, "MORE", tt.cluster, "USER", tt.user).Replace(frame))
+
+		config, err := kubeconfig.Rest(text)
+
+		switch {
+		case tt.says == "" && (err != nil || config.Host != tt.server):
+			t.Errorf("%s: %v, %v", name, config, err)
+		case tt.says != "" && (err == nil || !strings.Contains(err.Error(), tt.says) || strings.Contains(err.Error(), "s3cr3t")):
+			t.Errorf("%s: want a refusal that says %q, got %v", name, tt.says, err)
+		}
+
+		if server, err := kubeconfig.Server(text); server != tt.server || (err == nil) != (tt.server != "") {
+			t.Errorf("%s: server %q, %v; want %q", name, server, err, tt.server)
+		}
+	}
+}
