@@ -43,6 +43,8 @@ func TestFirstAdapter(t *testing.T) {
 
 // newPageWorld is a Kubernetes cluster as a reader has one, and a folder.
 func newPageWorld(t *testing.T) *world {
+	t.Helper()
+
 	for _, tool := range []string{"kubectl", "curl", "openssl"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			t.Fatalf("%s: make e2e-platform brings it", err)
