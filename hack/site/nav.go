@@ -65,7 +65,7 @@ func readers() []reader {
 		{
 			Title: "Fleet platform", About: "Desired state in an API, and adapters that make objects of it on clusters.",
 			Tasks: []task{
-				{Title: "Start", pages: []string{"start/platform.md"}},
+				{Title: "Start", pages: []string{"start/platform.md", "guides/first-adapter.md"}},
 				{Title: "Run it", pages: []string{"guides/platform.md", "guides/objects.md", "guides/lifecycle-gates.md"}},
 				{Title: "Look it up", pages: []string{
 					"reference/fleet-api.md", "reference/search.md", "reference/sentinel.md", "reference/adapter.md",

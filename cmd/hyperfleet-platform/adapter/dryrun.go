@@ -108,13 +108,6 @@ func dryRunOptions(cmd *cobra.Command, flags dryRunFlags) (dryrun.Options, error
 		return dryrun.Options{}, err
 	}
 
-	if deployment == nil {
-		deployment = &adapterapi.Deployment{
-			Adapter: adapterapi.Identity{Name: "dry-run"},
-			Clients: adapterapi.Clients{HyperFleetAPI: adapterapi.HyperFleetAPI{BaseURL: "http://hyperfleet-api:8000"}},
-		}
-	}
-
 	options := dryrun.Options{
 		Task: loaded, Deployment: deployment, Version: version.Read().Version, Env: environment(deployment),
 		Log: slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn})),
@@ -141,6 +134,9 @@ func dryRunOptions(cmd *cobra.Command, flags dryRunFlags) (dryrun.Options, error
 // environment are the variables that the deployment lets the task file see.
 func environment(deployment *adapterapi.Deployment) map[string]string {
 	out := map[string]string{}
+	if deployment == nil {
+		return out
+	}
 
 	for _, name := range deployment.Environment {
 		if value, ok := os.LookupEnv(strings.TrimSpace(name)); ok {

@@ -125,17 +125,25 @@ type cluster struct {
 
 	mu      sync.Mutex
 	objects map[string]*unstructured.Unstructured
+	// unfound are the keys of objects that were there before the event and that nothing has
+	// found yet, with the reason.
+	unfound map[string]string
 	count   int
 }
 
 func newCluster(discovery Discovery, timer clock.PassiveClock) *cluster {
-	c := &cluster{clock: timer, created: discovery.Created, objects: map[string]*unstructured.Unstructured{}}
+	c := &cluster{
+		clock: timer, created: discovery.Created,
+		objects: map[string]*unstructured.Unstructured{}, unfound: map[string]string{},
+	}
 
 	for _, name := range slices.Sorted(maps.Keys(discovery.Existing)) {
 		object := &unstructured.Unstructured{Object: discovery.Existing[name]}
 		object.SetName(name)
 		c.complete(object)
-		c.objects[keyOf(object.GroupVersionKind(), object.GetNamespace(), name)] = object
+
+		at := keyOf(object.GroupVersionKind(), object.GetNamespace(), name)
+		c.objects[at], c.unfound[at] = object, "nothing asks for a "+object.GetKind()+" of this name and namespace"
 	}
 
 	return c
@@ -181,6 +189,8 @@ func (c *cluster) Get(_ context.Context, ref transport.Ref, _ transport.Read) (*
 		return nil, missing(ref)
 	}
 
+	delete(c.unfound, key(ref))
+
 	return object.DeepCopy(), nil
 }
 
@@ -198,14 +208,52 @@ func (c *cluster) List(_ context.Context, query transport.Query, _ transport.Rea
 
 	for _, name := range slices.Sorted(maps.Keys(c.objects)) {
 		object := c.objects[name]
-		if object.GroupVersionKind().GroupKind() == query.GVK.GroupKind() &&
-			(namespace == "" || object.GetNamespace() == namespace) &&
-			labels.SelectorFromSet(query.Labels).Matches(labels.Set(object.GetLabels())) {
+		if object.GroupVersionKind().GroupKind() != query.GVK.GroupKind() ||
+			namespace != "" && object.GetNamespace() != namespace {
+			continue
+		}
+
+		if labels.SelectorFromSet(query.Labels).Matches(labels.Set(object.GetLabels())) {
 			out = append(out, object.DeepCopy())
+
+			delete(c.unfound, name)
+		} else if _, there := c.unfound[name]; there {
+			c.unfound[name] = unlike(query.Labels, object.GetLabels())
 		}
 	}
 
 	return out, nil
+}
+
+// unlike says which labels are asked for, and are other ones.
+func unlike(want, have map[string]string) string {
+	var out []string
+
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		got, there := have[name]
+
+		switch {
+		case !there:
+			out = append(out, fmt.Sprintf("it has no label %s (%q is asked for)", name, want[name]))
+		case got != want[name]:
+			out = append(out, fmt.Sprintf("its label %s is %q (%q is asked for)", name, got, want[name]))
+		}
+	}
+
+	return strings.Join(out, ", ")
+}
+
+// passedOver are the objects that were there, and that nothing has found.
+func (c *cluster) passedOver() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	out := make([]string, 0, len(c.unfound))
+	for _, at := range slices.Sorted(maps.Keys(c.unfound)) {
+		out = append(out, at+": "+c.unfound[at])
+	}
+
+	return out
 }
 
 // Create makes an object.

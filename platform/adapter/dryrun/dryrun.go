@@ -26,7 +26,8 @@ import (
 // Options of Run.
 type Options struct {
 	// Task was loaded with Deployment, and with Clock if there is one.
-	Task       *task.Task
+	Task *task.Task
+	// Deployment may be nil: a name and an API are assumed then.
 	Deployment *adapter.Deployment
 	// Version of the program.
 	Version string
@@ -44,8 +45,14 @@ type Options struct {
 
 // Report is what a dry run found.
 type Report struct {
+	// Adapter is the name that objects bear; Assumed says that no configuration named it.
+	Adapter string `json:"adapter"`
+	Assumed bool   `json:"adapter_assumed,omitempty"`
+
 	pipeline.Trace
 
+	// PassedOver are the objects of Options.Discovery that nothing has found, and why.
+	PassedOver []string `json:"passed_over,omitempty"`
 	// Calls are those that were made, and Objects what is on the cluster in the end, by
 	// kind and name. Objects of kind Secret have no values.
 	Calls   []Call           `json:"calls"`
@@ -66,6 +73,14 @@ func Run(ctx context.Context, options Options) (*Report, error) {
 	event, err := readEvent(options.Event)
 	if err != nil {
 		return nil, err
+	}
+
+	assumed := options.Deployment == nil
+	if assumed {
+		options.Deployment = &adapter.Deployment{
+			Adapter: adapter.Identity{Name: "dry-run"},
+			Clients: adapter.Clients{HyperFleetAPI: adapter.HyperFleetAPI{BaseURL: "http://hyperfleet-api:8000"}},
+		}
 	}
 
 	api, errAPI := readAPI(options.Responses, options.Deployment.Clients.HyperFleetAPI.BaseURL, event)
@@ -91,7 +106,10 @@ func Run(ctx context.Context, options Options) (*Report, error) {
 
 	result := handle.Handle(ctx, event)
 
-	return &Report{Trace: result.Trace, Calls: api.made(), Objects: objects.all()}, nil
+	return &Report{
+		Adapter: deployment.Adapter.Name, Assumed: assumed, Trace: result.Trace,
+		PassedOver: objects.passedOver(), Calls: api.made(), Objects: objects.all(),
+	}, nil
 }
 
 // readEvent reads an event as Sentinel sends it. What every event has is filled in if it

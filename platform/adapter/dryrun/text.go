@@ -19,9 +19,15 @@ func (r *Report) Text(w io.Writer, verbose bool) error {
 
 	t.linef("Event %s (%s): %s %s, generation %d",
 		r.Event.ID, r.Event.Type, orNone(r.Event.Kind), orNone(r.Event.ResourceID), r.Event.Generation)
+
+	if r.Assumed {
+		t.linef("Adapter %s: assumed, as there is no --config; objects of another adapter are not its own", r.Adapter)
+	}
+
 	t.params(r.Params)
 	t.preconditions(r.Preconditions)
 	t.resources(r.Resources)
+	t.passedOver(r.PassedOver)
 	t.post(&r.Trace, verbose)
 
 	if verbose {
@@ -208,6 +214,18 @@ func (t *writer) resources(all []pipeline.ResourceTrace) {
 		}
 
 		t.trouble("    ", entry.Error)
+	}
+}
+
+func (t *writer) passedOver(all []string) {
+	if len(all) == 0 {
+		return
+	}
+
+	t.head("Passed over")
+
+	for _, object := range all {
+		t.linef("  %s", object)
 	}
 }
 

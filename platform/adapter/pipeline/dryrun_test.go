@@ -49,7 +49,11 @@ func dryRunOptions(t *testing.T, taskFile string) dryrun.Options {
 
 	clock := testclock.NewFakePassiveClock(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
 
-	loaded, err := task.LoadFile(filepath.Join("..", "dryrun", "testdata", taskFile), demo(), task.WithClock(clock))
+	if !filepath.IsAbs(taskFile) {
+		taskFile = filepath.Join("..", "dryrun", "testdata", taskFile)
+	}
+
+	loaded, err := task.LoadFile(taskFile, demo(), task.WithClock(clock))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,6 +121,67 @@ func TestDryRunGolden(t *testing.T) {
 			}
 
 			golden(t, name+".json", encoded.Bytes())
+		})
+	}
+}
+
+// A fixture that the adapter does not find is told of, with what is unlike; so is a name that
+// nobody gave.
+func TestDryRunSaysWhatItPassedOver(t *testing.T) {
+	t.Parallel()
+
+	for name, tc := range map[string]struct {
+		discovery  string
+		deployment *adapter.Deployment
+		want       []string
+	}{
+		"another adapter's label": {
+			`{"apiVersion":"batch/v1","kind":"Job","metadata":{"namespace":"c1","labels":{"hyperfleet.io/adapter":"demo"}}}`, nil,
+			[]string{
+				"\nAdapter dry-run: assumed, as there is no --config;",
+				"\nPassed over\n  Job.batch c1/x: its label hyperfleet.io/adapter is \"demo\" (\"dry-run\" is asked for), it has no label hyperfleet.io/resource-id",
+			},
+		},
+		"a kind that no entry has": {
+			`{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"c1"}}`, demo(),
+			[]string{"\nPassed over\n  Pod c1/x: nothing asks for a Pod of this name and namespace\n"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			// The jobs are found by their labels here.
+			byLabels := filepath.Join(t.TempDir(), "task.yaml")
+			text := strings.Replace(string(readDryRun(t, "task.yaml")), `by_name: "{{ .clusterId }}-job"}`, `by_selectors: {label_selector: `+
+				`{hyperfleet.io/adapter: "{{ .adapter.name }}", hyperfleet.io/resource-id: "{{ .clusterId }}"}}}`, 1)
+
+			if err := os.WriteFile(byLabels, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+
+			options := dryRunOptions(t, byLabels)
+			options.Deployment, options.Responses = tc.deployment, readDryRun(t, "responses.json")
+			options.Discovery = []byte(`{"existing":{"x":` + tc.discovery + `}}`)
+
+			report, err := dryrun.Run(t.Context(), options)
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			var said bytes.Buffer
+			if err := report.Text(&said, false); err != nil {
+				t.Fatal(err)
+			}
+
+			for _, want := range tc.want {
+				if !strings.Contains(said.String(), want) {
+					t.Errorf("it does not say %q:\n%s", want, &said)
+				}
+			}
+
+			if assumed := strings.Contains(said.String(), "assumed"); assumed != (tc.deployment == nil) {
+				t.Errorf("it says that the name is assumed: %v", assumed)
+			}
 		})
 	}
 }

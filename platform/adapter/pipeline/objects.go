@@ -103,11 +103,18 @@ func (r *run) trace(result resources.Result) {
 		entry := r.entry(outcome.Resource)
 
 		for _, step := range outcome.Decision.Path {
-			line.Path = append(line.Path, StepTrace{Question: step.Question, Answer: step.Answer})
+			said := StepTrace{Question: step.Question, Answer: step.Answer}
 
 			if entry != nil {
-				line.Gates = append(line.Gates, asked(entry, step, outcome.Decision)...)
+				about := asked(entry, step, outcome.Decision)
+				if len(about) == 0 && strings.HasSuffix(step.Question, "when") {
+					said.Answer = "not set"
+				}
+
+				line.Gates = append(line.Gates, about...)
 			}
+
+			line.Path = append(line.Path, said)
 		}
 
 		r.result.Trace.Resources = append(r.result.Trace.Resources, line)

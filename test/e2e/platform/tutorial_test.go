@@ -22,12 +22,29 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/progress"
 )
 
-const tutorial = "../../../docs/start/platform.md"
-
-// What the tutorial says, said to a shell, block after block, ends as it says. Its ports
-// are other ones here, and it finds the programs of this test: hyperfleet, and
-// PostgreSQL's as the user that may run them.
+// What the tutorial says, said to a shell, block after block, ends as it says.
 func TestTutorial(t *testing.T) {
+	newPageWorld(t).runs("../../../docs/start/platform.md", 10, "0 errors, 0 warnings", "nothing is left", "0 objects of")
+}
+
+// So does what is said to somebody who writes an adapter; and what the page shows of an answer
+// is what is answered.
+func TestFirstAdapter(t *testing.T) {
+	w := newPageWorld(t)
+	page := "../../../docs/guides/first-adapter.md"
+
+	want := []string{"0 errors, 0 warnings", "create: Absent", "delete: DeleteGate", "contact: red@example.com", "nothing is left"}
+	for _, shown := range regexp.MustCompile("(?s)```text\n(.*?)```").FindAllStringSubmatch(w.read(page), -1) {
+		want = append(want, shown[1])
+	}
+
+	w.runs(page, 9, want...)
+}
+
+// newPageWorld is a Kubernetes cluster as a reader has one, and a folder.
+func newPageWorld(t *testing.T) *world {
+	t.Helper()
+
 	for _, tool := range []string{"kubectl", "curl", "openssl"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			t.Fatalf("%s: make e2e-platform brings it", err)
@@ -37,11 +54,20 @@ func TestTutorial(t *testing.T) {
 	w := &world{t: t, dir: t.TempDir(), kube: kube.Start(t, kube.WithControllerManager()), sayf: progress.From(t)}
 	w.runJobs()
 
-	text := w.read(tutorial)
+	return w
+}
+
+// runs says the blocks of a page to a shell, and looks for what is wanted in what was said. Its
+// ports are other ones here, and it finds the programs of this test: hyperfleet-platform, and
+// PostgreSQL's as the user that may run them.
+func (w *world) runs(page string, atLeast int, want ...string) {
+	w.t.Helper()
+
+	text := w.read(page)
 	blocks := regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(text, -1)
 
-	if len(blocks) != strings.Count(text, "```sh") || len(blocks) < 10 {
-		t.Fatalf("%d blocks of commands were read", len(blocks))
+	if len(blocks) != strings.Count(text, "```sh") || len(blocks) < atLeast {
+		w.t.Fatalf("%d blocks of commands were read", len(blocks))
 	}
 
 	var commands strings.Builder
@@ -62,29 +88,29 @@ func TestTutorial(t *testing.T) {
 
 	log := filepath.Join(w.dir, "log")
 
-	process, err := procrun.Start(t.Context(), procrun.Spec{
-		Name: "tutorial", Path: "/bin/bash", Args: []string{filepath.Join(w.dir, "script")}, Dir: w.dir, LogPath: log,
+	process, err := procrun.Start(w.t.Context(), procrun.Spec{
+		Name: "page", Path: "/bin/bash", Args: []string{filepath.Join(w.dir, "script")}, Dir: w.dir, LogPath: log,
 		Env: append(os.Environ(), "PATH="+w.shims()+":"+filepath.Dir(binary)+":"+os.Getenv("PATH"), "no_proxy=*",
-			"KUBECONFIG="+w.kube.Kubeconfig(t, w.kube.Config), "TMPDIR="+w.tmp()),
+			"KUBECONFIG="+w.kube.Kubeconfig(w.t, w.kube.Config), "TMPDIR="+w.tmp()),
 	})
 	w.must(err)
 
 	deadline := time.AfterFunc(2*patience, func() { _ = process.Kill() })
 	defer deadline.Stop()
 
-	err = process.Wait(t.Context())
+	err = process.Wait(w.t.Context())
 
 	defer func() {
-		if t.Failed() {
-			t.Log(w.read(log))
+		if w.t.Failed() {
+			w.t.Log(w.read(log))
 		}
 	}()
 
 	w.must(err)
 
-	for _, want := range []string{"0 errors, 0 warnings", "nothing is left", "0 objects of"} {
+	for _, want := range want {
 		if !strings.Contains(w.read(log), want) {
-			t.Errorf("the commands do not say %q", want)
+			w.t.Errorf("the commands do not say %q", want)
 		}
 	}
 }
