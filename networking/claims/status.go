@@ -63,9 +63,8 @@ func apply(
 		list = append(list, converted)
 	}
 
-	if len(list) > 0 {
-		status["conditions"] = list
-	}
+	// An empty list, too: a status of which nothing is left would be null, which is invalid.
+	status["conditions"] = list
 
 	object := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": v1alpha1.GroupVersion.String(), "kind": kind,
