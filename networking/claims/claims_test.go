@@ -350,6 +350,8 @@ func TestATemplateLosesItsPool(t *testing.T) {
 
 // What keeps a template's pool from giving addresses is said on the template and on its claims.
 func TestTemplatesSayWhatIsWrong(t *testing.T) {
+	t.Parallel()
+
 	for name, tt := range map[string]struct {
 		spoil  func(*v1alpha1.HypervisorMachineTemplate, *v1alpha1.HypervisorCluster)
 		reason string

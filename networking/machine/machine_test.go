@@ -1,0 +1,431 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package machine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	hfv1 "github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/networking/alloc"
+	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
+	"github.com/hyperfleet/hyperfleet/networking/machine"
+	"github.com/hyperfleet/hyperfleet/networking/pools"
+	"github.com/hyperfleet/hyperfleet/sim/kubevirt/crds"
+	"github.com/hyperfleet/hyperfleet/test/kube"
+)
+
+// env has KubeVirt's kinds, and nobody who acts on them: the test plays KubeVirt.
+var env *kube.Env
+
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard())
+	kube.Main(m, func(e *kube.Env) {
+		env = e
+
+		if err := errors.Join(crds.Install(context.Background(), e.Config), settled()); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}, kube.WithCRDs("../../deploy/crds"), kube.WithScheme(hfv1.AddToScheme, v1alpha1.AddToScheme))
+}
+
+// settled waits until KubeVirt's kinds have been served for a second: a new kind may be away for a
+// moment once more.
+func settled() error {
+	served := 0
+
+	return wait.PollUntilContextTimeout(context.Background(), 50*time.Millisecond, time.Minute, true,
+		func(ctx context.Context) (bool, error) {
+			vms, instances := &unstructured.UnstructuredList{}, &unstructured.UnstructuredList{}
+			vms.SetGroupVersionKind(kubevirt.VirtualMachineKind())
+			instances.SetGroupVersionKind(kubevirt.InstanceKind())
+
+			served++
+
+			if err := errors.Join(env.Client.List(ctx, vms), env.Client.List(ctx, instances)); err != nil {
+				served = 0
+			}
+
+			return served == 20, nil
+		})
+}
+
+var errLost = errors.New("connection reset by peer")
+
+// world is one namespace with a pool of two addresses. The controller makes a pass when a test
+// says so.
+type world struct {
+	*testing.T
+
+	namespace, network string
+	addresses          *pools.AddressRegistry
+	controller         *machine.Reconciler
+	// lost has the answers to writes of these kinds lost, after they were done: status, create.
+	lost string
+	// atCreate is what was on record of the machine when its VirtualMachine was asked for.
+	atCreate []string
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	t.Parallel()
+
+	w := &world{T: t, namespace: env.Namespace(t)}
+	w.network = w.namespace + "/machines"
+	w.start()
+
+	return w
+}
+
+// start is what a new process begins with.
+func (w *world) start() {
+	w.Helper()
+
+	plain, err := client.NewWithWatch(env.Config, client.Options{Scheme: env.Scheme})
+	if err != nil {
+		w.Fatal(err)
+	}
+
+	answer := func(kind string, err error) error {
+		if err == nil && w.lost == kind {
+			return errLost
+		}
+
+		return err
+	}
+	c := interceptor.NewClient(plain, interceptor.Funcs{
+		// The cache lags behind a write whose answer is lost.
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+			if w.lost == "create" && obj.GetObjectKind().GroupVersionKind() == kubevirt.VirtualMachineKind() {
+				return apierrors.NewNotFound(schema.GroupResource{Resource: "virtualmachines"}, key.Name)
+			}
+
+			return c.Get(ctx, key, obj, opts...)
+		},
+		Create: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.CreateOption) error {
+			if obj.GetObjectKind().GroupVersionKind() == kubevirt.VirtualMachineKind() {
+				w.atCreate = w.read(obj.GetName()).Status.AllocatedBootstrapAddresses["eno101"]
+			}
+
+			return answer("create", c.Create(ctx, obj, opts...))
+		},
+		SubResourcePatch: func(
+			ctx context.Context, c client.Client, sub string, obj client.Object, patch client.Patch, opts ...client.SubResourcePatchOption,
+		) error {
+			return answer("status", c.SubResource(sub).Patch(ctx, obj, patch, opts...))
+		},
+	})
+
+	pool, err := alloc.NewPool(w.namespace+"/workers", alloc.Spec{
+		Addresses: []string{"10.0.0.10-10.0.0.11"}, Gateways: []string{"10.0.0.1"}, PrefixLengthV4: 24,
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+
+	w.addresses = pools.New()
+	w.addresses.ReadPoolsFrom(func(context.Context) ([]pools.Found, error) { return nil, nil })
+	w.addresses.ReadFrom(machine.Reader(plain))
+
+	if err := w.addresses.Rebuild(w.Context()); err != nil {
+		w.Fatal(err)
+	}
+
+	if err := w.addresses.SetPool(pools.Pool{Network: w.network, Addresses: pool}, nil); err != nil {
+		w.Fatal(err)
+	}
+
+	w.controller = &machine.Reconciler{
+		Client: c, Live: plain, Runner: &step.Runner{Client: c, Controller: "kubevirtmachine"},
+		Recorder: events.NewFakeRecorder(100), Addresses: w.addresses, Clock: clock.RealClock{},
+	}
+}
+
+// machine makes one of the pool.
+func (w *world) machine(name string) {
+	w.Helper()
+	env.Create(w.T, &v1alpha1.KubevirtMachine{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name, Labels: map[string]string{v1alpha1.LabelNodePool: "workers"}},
+		Spec: v1alpha1.KubevirtMachineSpec{
+			VirtualMachineTemplate: runtime.RawExtension{Raw: []byte(`{"spec":{"runStrategy":"Always","template":{"spec":{
+				"domain":{"devices":{"interfaces":[{"name":"machines","bridge":{}}]}},
+				"networks":[{"name":"machines","multus":{"networkName":"machines"}}]}}}}`)},
+			BootstrapNetworkConfig: &v1alpha1.VirtualMachineBootstrapNetworkConfig{
+				Interface: "eno101", NetworkName: "machines", Subnets: []v1alpha1.AddressRange{"10.0.0.0/24"},
+			},
+		},
+	})
+}
+
+// pass makes some passes over a machine, as its events would.
+func (w *world) pass(name string) reconcile.Result {
+	w.Helper()
+
+	var last reconcile.Result
+
+	for range 3 {
+		result, err := w.controller.Reconcile(w.Context(), reconcile.Request{NamespacedName: w.key(name)})
+		if err != nil && !errors.Is(err, errLost) {
+			w.Fatal(err)
+		}
+
+		last = result
+	}
+
+	return last
+}
+
+func (w *world) key(name string) client.ObjectKey {
+	return client.ObjectKey{Namespace: w.namespace, Name: name}
+}
+
+// read gives a machine; without a name if it is gone.
+func (w *world) read(name string) *v1alpha1.KubevirtMachine {
+	w.Helper()
+
+	out := &v1alpha1.KubevirtMachine{}
+	w.must(client.IgnoreNotFound(env.Client.Get(w.Context(), w.key(name), out)))
+
+	return out
+}
+
+// vm gives a machine's VirtualMachine; without a name if it is gone.
+func (w *world) vm(name string) *unstructured.Unstructured {
+	w.Helper()
+
+	out := kubevirt.New(kubevirt.VirtualMachineKind())
+	w.must(client.IgnoreNotFound(env.Client.Get(w.Context(), w.key(name), out)))
+
+	return out
+}
+
+// says checks a machine's condition, its addresses and its phase.
+func (w *world) says(name, condition, reason string, phase v1alpha1.KubevirtMachinePhase, addresses ...string) {
+	w.Helper()
+
+	m := w.read(name)
+
+	said := meta.FindStatusCondition(m.Status.Conditions, condition)
+	if said == nil || said.Reason != reason {
+		w.Errorf("%s says %s %+v, want %s", name, condition, said, reason)
+	}
+
+	if got := m.Status.AllocatedBootstrapAddresses["eno101"]; !slices.Equal(got, addresses) || m.Status.Phase != phase {
+		w.Errorf("%s is %s with %v, want %s with %v", name, m.Status.Phase, got, phase, addresses)
+	}
+}
+
+func (w *world) must(err error) {
+	w.Helper()
+
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+// finalizer keeps a VirtualMachine, as KubeVirt does until its instance is gone.
+func (w *world) finalizer(name string, is ...string) {
+	w.Helper()
+
+	vm := w.vm(name)
+	vm.SetFinalizers(is)
+	w.must(env.Client.Update(w.Context(), vm))
+}
+
+// A machine's addresses are on record before its VirtualMachine is asked for, and are nobody else's
+// until the API server itself has neither a VirtualMachine nor an instance of it.
+func TestAMachinesLife(t *testing.T) {
+	w := newWorld(t)
+	w.machine("a")
+	w.machine("b")
+	w.machine("c")
+	w.pass("a")
+	w.pass("b")
+	w.pass("c")
+
+	if !slices.Equal(w.atCreate, []string{"10.0.0.11/24"}) {
+		t.Errorf("when b's VirtualMachine was asked for %v was on record", w.atCreate)
+	}
+
+	w.says("c", v1alpha1.ConditionAddressesAllocated, alloc.ReasonExhausted, v1alpha1.KubevirtMachinePending)
+
+	vm := w.vm("a")
+	w.must(unstructured.SetNestedField(vm.Object, true, "status", "ready"))
+	w.must(env.Client.Status().Update(t.Context(), vm))
+	w.pass("a")
+	w.says("a", v1alpha1.ConditionVMReady, "Running", v1alpha1.KubevirtMachineRunning, "10.0.0.10/24")
+
+	w.finalizer("a", "example.com/kubevirt")
+	w.must(env.Client.Delete(t.Context(), w.read("a")))
+	w.pass("a")
+	w.pass("c")
+	w.says("a", v1alpha1.ConditionVMDeleted, "VMDeleting", v1alpha1.KubevirtMachineDeleting, "10.0.0.10/24")
+	w.says("c", v1alpha1.ConditionAddressesAllocated, alloc.ReasonExhausted, v1alpha1.KubevirtMachinePending)
+
+	instance := kubevirt.New(kubevirt.InstanceKind())
+	instance.SetNamespace(w.namespace)
+	instance.SetName("a")
+	instance.SetLabels(map[string]string{v1alpha1.LabelMachine: "a"})
+	w.must(unstructured.SetNestedMap(instance.Object, map[string]any{"domain": map[string]any{"devices": map[string]any{}}}, "spec"))
+	w.must(env.Client.Create(t.Context(), instance))
+	w.finalizer("a")
+	w.pass("a")
+	w.pass("c")
+	w.says("a", v1alpha1.ConditionVMDeleted, "VMDeleting", v1alpha1.KubevirtMachineDeleting, "10.0.0.10/24")
+
+	w.must(env.Client.Delete(t.Context(), instance))
+	w.pass("a")
+
+	if left := w.read("a"); left.Name != "" {
+		t.Errorf("a is still there: %+v", left.Status.Conditions)
+	}
+
+	w.pass("c")
+	w.says("c", v1alpha1.ConditionVMReady, "Provisioning", v1alpha1.KubevirtMachineProvisioning, "10.0.0.10/24")
+}
+
+// Writes whose answers are lost are found to be done: no second VirtualMachine, no second address,
+// in this process and the next one.
+func TestAnswersAreLost(t *testing.T) {
+	t.Parallel()
+
+	for _, lost := range []string{"status", "create"} {
+		t.Run(lost, func(t *testing.T) {
+			w := newWorld(t)
+			w.machine("a")
+			w.machine("b")
+
+			w.lost = lost
+			w.pass("a")
+
+			if lost == "create" && !meta.IsStatusConditionTrue(w.read("a").Status.Conditions, v1alpha1.ConditionVMCreated) {
+				t.Error("the VirtualMachine that was made was not found")
+			}
+
+			w.lost = ""
+			w.pass("a")
+			w.pass("b")
+
+			w.start()
+			w.pass("b")
+			w.pass("a")
+			w.says("a", v1alpha1.ConditionVMReady, "Provisioning", v1alpha1.KubevirtMachineProvisioning, "10.0.0.10/24")
+			w.says("b", v1alpha1.ConditionVMReady, "Provisioning", v1alpha1.KubevirtMachineProvisioning, "10.0.0.11/24")
+
+			a := w.read("a")
+			if !metav1.IsControlledBy(w.vm("a"), a) {
+				t.Errorf("a's VirtualMachine: %v", w.vm("a").Object)
+			}
+		})
+	}
+}
+
+// Somebody else's VirtualMachine of a machine's name is left alone, while the machine is there and
+// when it goes.
+func TestAVirtualMachineOfSomebodyElse(t *testing.T) {
+	w := newWorld(t)
+
+	theirs := kubevirt.New(kubevirt.VirtualMachineKind())
+	theirs.SetNamespace(w.namespace)
+	theirs.SetName("a")
+	w.must(unstructured.SetNestedField(theirs.Object, "Halted", "spec", "runStrategy"))
+	w.must(unstructured.SetNestedMap(theirs.Object, map[string]any{
+		"spec": map[string]any{"domain": map[string]any{"devices": map[string]any{}}},
+	}, "spec", "template"))
+	w.must(env.Client.Create(t.Context(), theirs))
+
+	w.machine("a")
+	w.pass("a")
+	w.says("a", v1alpha1.ConditionVMCreated, "VMNotOurs", v1alpha1.KubevirtMachineFailed, "10.0.0.10/24")
+	w.must(env.Client.Delete(t.Context(), w.read("a")))
+	w.pass("a")
+
+	if w.read("a").Name != "" || w.vm("a").GetUID() != theirs.GetUID() || w.vm("a").GetDeletionTimestamp() != nil {
+		t.Errorf("the machine: %v; the VirtualMachine: %v", w.read("a").Status, w.vm("a").Object)
+	}
+}
+
+// What the API server refuses of a VirtualMachine ends in Failed, with its words.
+func TestARefusedVirtualMachine(t *testing.T) {
+	w := newWorld(t)
+	w.machine("a")
+
+	m := w.read("a")
+	m.Spec.VirtualMachineTemplate.Raw = []byte(strings.Replace(string(m.Spec.VirtualMachineTemplate.Raw), `"Always"`, `7`, 1))
+	w.must(env.Client.Update(t.Context(), m))
+	w.pass("a")
+	w.says("a", v1alpha1.ConditionVMCreated, "VMRejected", v1alpha1.KubevirtMachineFailed, "10.0.0.10/24")
+
+	said := meta.FindStatusCondition(w.read("a").Status.Conditions, v1alpha1.ConditionVMCreated)
+	if !strings.Contains(said.Message, "runStrategy") {
+		t.Errorf("it says %q", said.Message)
+	}
+}
+
+// An address that two machines have on record is told to the later one, which loses nothing.
+func TestAnAddressOnRecordTwice(t *testing.T) {
+	w := newWorld(t)
+	w.machine("a")
+	w.machine("b")
+	w.pass("a")
+
+	b := w.read("b")
+	b.Status.AllocatedBootstrapAddresses = w.read("a").Status.AllocatedBootstrapAddresses
+	b.Status.BootstrapNetwork = w.network
+	w.must(env.Client.Status().Update(t.Context(), b))
+	w.pass("b")
+	w.says("b", v1alpha1.ConditionAddressesAllocated, "AddressConflict", v1alpha1.KubevirtMachineFailed, "10.0.0.10/24")
+	w.pass("a")
+	w.says("a", v1alpha1.ConditionVMReady, "Provisioning", v1alpha1.KubevirtMachineProvisioning, "10.0.0.10/24")
+}
+
+// A machine whose finalizer was taken away by force keeps its addresses until its VirtualMachine is
+// gone.
+func TestAFinalizerTakenAway(t *testing.T) {
+	w := newWorld(t)
+	w.machine("a")
+	w.pass("a")
+
+	m := w.read("a")
+	m.Finalizers = nil
+	w.must(env.Client.Update(t.Context(), m))
+	w.must(env.Client.Delete(t.Context(), m))
+
+	owners := func() []string { return w.addresses.Owners(kubevirt.OwnerPrefix(w.namespace, "a")) }
+
+	if result := w.pass("a"); result.RequeueAfter <= 0 || result.RequeueAfter > time.Minute || len(owners()) != 1 {
+		t.Errorf("looks again in %s, with %v", result.RequeueAfter, owners())
+	}
+
+	w.must(env.Client.Delete(t.Context(), w.vm("a")))
+	w.pass("a")
+
+	if left := owners(); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
