@@ -241,7 +241,7 @@ func (p *Pod) Ready(ctx context.Context) bool {
 	if err != nil {
 		return false
 	}
-	defer response.Body.Close()
+	defer response.Body.Close() //nolint:errcheck // nothing is read of it
 
 	return response.StatusCode == http.StatusOK
 }

@@ -4,7 +4,6 @@
 package platform_test
 
 import (
-	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
@@ -96,14 +95,16 @@ func (w *world) byKustomize() {
 	w.write("platform/sweep.yaml", strings.Replace(w.data(deploy, "sweep.yaml", "sweep.yaml"), "[ConfigMap]", "[Namespace, Job.batch]\nmin_age: 1ms", 1))
 	w.write("platform/delete.yaml", `[{"op": "add", "path": "/spec/jobTemplate/spec/template/spec/containers/0/args/-", "value": "--delete"}]`)
 
-	comment := regexp.MustCompile(`(?m)^#   (.*)$`).FindAllStringSubmatch(w.read(filepath.Join(deploy, "platform", "adapter", "kustomization.yaml")), -1)
-	text := ""
+	comment := regexp.MustCompile(`(?m)^# {3}(.*)$`).FindAllStringSubmatch(w.read(filepath.Join(deploy, "platform", "adapter", "kustomization.yaml")), -1)
+
+	var shown strings.Builder
 
 	for _, line := range comment {
-		text += line[1] + "\n"
+		shown.WriteString(line[1] + "\n")
 	}
 
-	w.write("adapter/kustomization.yaml", strings.NewReplacer("dns", "cluster-space", "../hyperfleet/deploy", w.relative(deploy)).Replace(text))
+	own := strings.NewReplacer("dns", "cluster-space", "../hyperfleet/deploy", w.relative(deploy))
+	w.write("adapter/kustomization.yaml", own.Replace(shown.String()))
 	w.write("platform/kustomization.yaml", `resources: [`+w.relative(deploy)+`/platform]
 configMapGenerator:
   - {name: hyperfleet-api, namespace: hyperfleet-system, behavior: merge, files: [api.yaml]}
@@ -258,7 +259,7 @@ func silver(name string) resource {
 // ready waits for a pod's readiness probe.
 func (w *world) ready(name string, pod *kubelet.Pod) {
 	w.t.Helper()
-	w.eventually(fmt.Sprintf("%s is ready", name), func() string {
+	w.eventually(name+" is ready", func() string {
 		if pod.Ready(w.t.Context()) {
 			return ""
 		}
