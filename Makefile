@@ -135,7 +135,7 @@ e2e-bridge: build ## hosted clusters for DPUs on HyperShift's and MetalLB's own 
 	@$(call E2E,bridge)
 
 e2e-platform: build ## clusters and node pools from API to objects, over real Postgres and brokers
-	@hack/setup.sh kube kubectl packages
+	@hack/setup.sh kube kubectl helm packages
 	@$(call E2E,platform)
 
 e2e-hosts: build ## fleets of hosts from first boot to given back, over SSH

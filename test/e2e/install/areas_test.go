@@ -18,6 +18,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/test/kube"
+	"github.com/hyperfleet/hyperfleet/test/kubelet"
 )
 
 // patience is how long anything may take.
@@ -46,15 +47,15 @@ ingress: {enabled: true, className: nginx, host: hyperfleet.example.com, tlsSecr
 
 	u.types("helm install hyperfleet-crds hyperfleet-crds-0.1.0.tgz\nhelm install hyperfleet hyperfleet-0.1.0.tgz" + options)
 
-	pods := map[string]*pod{}
+	pods := map[string]*kubelet.Pod{}
 	for _, area := range []string{"runners", "networking", "hosts", "bridge"} {
-		pods[area] = run(t, env, program(t, "hyperfleet"), space, "hyperfleet-"+area)
+		pods[area] = run(t, env, space, "hyperfleet-"+area)
 	}
 
 	for area, pod := range pods {
-		for deadline := time.Now().Add(patience); !pod.ready(t); time.Sleep(50 * time.Millisecond) {
+		for deadline := time.Now().Add(patience); !pod.Ready(t.Context()); time.Sleep(50 * time.Millisecond) {
 			if time.Now().After(deadline) {
-				t.Fatalf("%s is not ready:\n%s", area, pod.said(t))
+				t.Fatalf("%s is not ready:\n%s", area, pod.Said(t))
 			}
 		}
 	}
@@ -69,7 +70,7 @@ ingress: {enabled: true, className: nginx, host: hyperfleet.example.com, tlsSecr
 	}
 
 	for area, pod := range pods {
-		if said := pod.said(t); strings.Contains(said, "orbidden") {
+		if said := pod.Said(t); strings.Contains(said, "orbidden") {
 			t.Errorf("the account of %s lacks a right:\n%s", area, said)
 		}
 	}

@@ -180,10 +180,10 @@ func TestTutorial(t *testing.T) { //nolint:paralleltest // it counts seconds
 
 	u.types(page[0])
 
-	operator := run(t, f.Env, program(t, "hyperfleet"), usual, "hyperfleet-runners",
+	operator := run(t, f.Env, usual, "hyperfleet-runners",
 		"HYPERFLEET_RUNNERS_PLATFORM_URLS="+f.GitHub.URL)
-	f.Eventually("the operator being ready", func() (bool, string) { return operator.ready(t), operator.process.LogTail() })
-	f.Front.Serve(httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: operator.ports["8443"]}))
+	f.Eventually("the operator being ready", func() (bool, string) { return operator.Ready(t.Context()), operator.Process.LogTail() })
+	f.Front.Serve(httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: operator.Ports["8443"]}))
 	u.types(own.Replace(page[1]))
 	u.webhook(f)
 	u.types(page[2])
@@ -205,7 +205,7 @@ func TestTutorial(t *testing.T) { //nolint:paralleltest // it counts seconds
 	f.OperatorUID, f.Namespace = anyOperator, "ci"
 	f.EventuallyClean()
 
-	if said := operator.said(t); strings.Contains(said, "orbidden") {
+	if said := operator.Said(t); strings.Contains(said, "orbidden") {
 		t.Errorf("the account lacks a right:\n%s", said)
 	}
 

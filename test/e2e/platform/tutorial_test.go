@@ -45,7 +45,7 @@ func TestFirstAdapter(t *testing.T) {
 func newPageWorld(t *testing.T) *world {
 	t.Helper()
 
-	for _, tool := range []string{"kubectl", "curl", "openssl"} {
+	for _, tool := range []string{"kubectl", "curl", "openssl", "helm"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			t.Fatalf("%s: make e2e-platform brings it", err)
 		}

@@ -15,10 +15,11 @@ hosts: [files/base/hosts.yaml]
 bridge: [files/bridge/bridge.yaml]
 {{- end }}
 
-{{- /* Each object of a file: dict of root, path, and what "hyperfleet.object" takes. */}}
+{{- /* Each object of a file: dict of root, path, what "hyperfleet.object" takes, and the name of an adapter if it is one's. */}}
 {{- define "hyperfleet.each" }}
 {{- $text := .root.Files.Get .path }}
 {{- if not $text }}{{ fail (printf "the chart has no %s" .path) }}{{ end }}
+{{- with .adapter }}{{ $text = replace "hyperfleet-adapter" (printf "hyperfleet-adapter-%s" .) $text }}{{ end }}
 {{- range $part := regexSplit "(?m)^---$" $text -1 }}
 {{- $object := fromYaml $part }}
 {{- if $object.Error }}{{ fail (printf "%s: %s" $.path $object.Error) }}{{ end }}
@@ -44,8 +45,9 @@ bridge: [files/bridge/bridge.yaml]
 {{- $wanted := true }}
 {{- if eq $object.kind "ConfigMap" }}
 {{- range $file, $text := $object.data }}
-{{- $_ := set $object.data $file (include "hyperfleet.config" (dict "root" $.root "settings" $settings "file" $file "text" $text)) }}
+{{- $_ := set $object.data $file (include "hyperfleet.config" (dict "root" $.root "settings" $settings "file" $file "text" $text "adapter" $.adapter)) }}
 {{- end }}
+{{- with $settings.task }}{{ $_ := set $object.data "task.yaml" . }}{{ end }}
 {{- else if has $object.kind (list "Deployment" "CronJob") }}
 {{- include "hyperfleet.pods" . }}
 {{- else if and (eq $object.kind "ClusterRole") $settings.rules }}
@@ -70,6 +72,7 @@ bridge: [files/bridge/bridge.yaml]
 {{- define "hyperfleet.config" -}}
 {{- $config := mergeOverwrite (fromYaml .text) (deepCopy (.settings.config | default dict)) }}
 {{- if eq .file "operator.yaml" }}{{ $_ := set $config "namespace" .root.Release.Namespace }}{{ end }}
+{{- if .adapter }}{{ $_ := set $config.adapter "name" .adapter }}{{ end }}
 {{- toYaml $config }}
 {{- end }}
 
@@ -91,7 +94,7 @@ bridge: [files/bridge/bridge.yaml]
 {{- $pod := $template.spec }}
 {{- $container := first $pod.containers }}
 {{- /* A changed configuration makes new pods: it is read at the start. */}}
-{{- $_ := set $template.metadata "annotations" (merge (dict "checksum/config" (toYaml ($settings.config | default dict) | sha256sum)) ($settings.podAnnotations | default dict)) }}
+{{- $_ := set $template.metadata "annotations" (merge (dict "checksum/config" (print (toYaml ($settings.config | default dict)) ($settings.task | default "") | sha256sum)) ($settings.podAnnotations | default dict)) }}
 {{- $_ := set $container "image" (include "hyperfleet.image" .root) }}
 {{- $_ := set $container "imagePullPolicy" .root.Values.image.pullPolicy }}
 {{- with .root.Values.image.pullSecrets }}{{ $_ := set $pod "imagePullSecrets" . }}{{ end }}
