@@ -96,7 +96,7 @@ load: ## run a demo of 200 jobs with faults
 	@$(MAKE) --no-print-directory demo DEMO="$(LOAD)"
 
 testrun:
-	@hack/setup.sh kube spire vault packages
+	@hack/setup.sh kube spire vault s3 packages
 	@hack/setup.sh watch || echo "testrun: no chromium or promtool could be had: the tests that need them are skipped"
 	@go build -o bin/testrun ./hack/testrun
 

@@ -5,7 +5,7 @@
 # Brings the tools that the build and the tests need into bin/, each once for each
 # pinned version:
 #
-#   hack/setup.sh [kube] [kubectl] [lint] [generate] [spire] [vault] [packages] [watch] [vm]   (default: all of these)
+#   hack/setup.sh [kube] [kubectl] [lint] [generate] [spire] [vault] [s3] [packages] [watch] [vm]   (default: all of these)
 #   hack/setup.sh agents
 #   hack/setup.sh helm
 #
@@ -18,6 +18,8 @@
 # spire     spire-server and spire-agent, built from their Go module.
 # vault     a Vault core with the few backends that tests log in to, built from its Go
 #           module. It is a test's secrets manager, and no part of the product.
+# s3        versitygw, an S3 server over a folder that tests write to, built from its Go
+#           module. It is no part of the product.
 # agents    buildkite-agent, built from its Go module, unless BUILDKITE_AGENT names one.
 # helm      helm, built from its Go module: it installs what a release has, in a test.
 # packages  the Debian packages of hack/packages.txt.
@@ -175,7 +177,7 @@ packages() {
 
 # plan turns the groups asked for into a list of steps, so that they can be counted.
 plan=()
-for group in "${@:-kube kubectl lint generate spire vault packages watch vm}"; do
+for group in "${@:-kube kubectl lint generate spire vault s3 packages watch vm}"; do
 	for word in $group; do
 		case $word in
 		kube) plan+=("etcd" "kube kube-apiserver about_6_minutes_on_two_cores" "kube kube-controller-manager about_a_minute_more") ;;
@@ -184,13 +186,14 @@ for group in "${@:-kube kubectl lint generate spire vault packages watch vm}"; d
 		generate) plan+=("build controller-gen controller-gen sigs.k8s.io/controller-tools/cmd/controller-gen less_than_a_minute_on_two_cores" "build oapi-codegen oapi-codegen github.com/oapi-codegen/oapi-codegen/v2/cmd/oapi-codegen a_few_seconds" "build sqlc sqlc github.com/sqlc-dev/sqlc/cmd/sqlc about_a_minute_and_a_half_on_two_cores") ;;
 		spire) plan+=("build spire-server spire github.com/spiffe/spire/cmd/spire-server about_5_minutes_on_two_cores" "build spire-agent spire github.com/spiffe/spire/cmd/spire-agent about_a_minute_more") ;;
 		vault) plan+=("build test-vault vault . about_4_minutes_on_two_cores") ;;
+		s3) plan+=("build versitygw versitygw github.com/versity/versitygw/cmd/versitygw about_a_minute_on_two_cores") ;;
 		agents) [ -n "${BUILDKITE_AGENT:-}" ] || plan+=("build buildkite-agent buildkite-agent github.com/buildkite/agent/v3 about_5_minutes_on_two_cores") ;;
 		helm) plan+=("build helm helm helm.sh/helm/v4/cmd/helm about_3_minutes_on_two_cores") ;;
 		packages) plan+=("packages") ;;
 		watch) plan+=("packages hack/packages-watch.txt") ;;
 		vm) plan+=("packages hack/packages-vm.txt") ;;
 		*)
-			echo "setup: unknown group $word: use kube, kubectl, lint, generate, spire, vault, agents, helm, packages, watch or vm" >&2
+			echo "setup: unknown group $word: use kube, kubectl, lint, generate, spire, vault, s3, agents, helm, packages, watch or vm" >&2
 			exit 2
 			;;
 		esac

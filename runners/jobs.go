@@ -42,7 +42,7 @@ func (a *Area) jobs(
 	reconciler := &demand.JobReconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Runner: runner, Providers: workloads, Platforms: a.Platforms, Clock: a.Clock,
 		Retention: a.Config.JobRetention, Silence: a.Config.JobSilence, Metrics: metrics, JobMetrics: lives,
-		Recorder: mgr.GetEventRecorder("hyperfleet"), Logs: logsOf(mgr),
+		Recorder: mgr.GetEventRecorder("hyperfleet"), Logs: a.adopter(mgr),
 	}
 	receiver := demand.NewReceiver(demand.ReceiverConfig{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Secrets: secrets, Platforms: a.Platforms,
@@ -57,8 +57,13 @@ func (a *Area) jobs(
 
 	batches := &demand.BatchReconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Platforms: a.Platforms, Log: a.Log}
 
+	stores, err := a.logStore(mgr, secrets)
+	if err != nil {
+		return nil, err
+	}
+
 	return &jobParts{
-		controllers: []func(ctrl.Manager) error{reconciler.SetupWithManager, batches.SetupWithManager},
+		controllers: append(stores, reconciler.SetupWithManager, batches.SetupWithManager),
 		receiver:    receiver, sources: sources, sourcesChanged: sourcesChanged,
 	}, nil
 }

@@ -73,11 +73,13 @@ type JobLabels struct {
 	Most  int
 }
 
-// Transports wrap the HTTP transports of the boundaries' clients. Either may be nil.
+// Transports wrap the HTTP transports of the boundaries' clients. Each may be nil.
 type Transports struct {
 	Hypervisor func(http.RoundTripper) http.RoundTripper
 	// Platform gets the workload type too.
 	Platform func(platform string, next http.RoundTripper) http.RoundTripper
+	// LogStore reaches the object store of runners' logs.
+	LogStore http.RoundTripper
 }
 
 //+kubebuilder:rbac:groups="",namespace=hyperfleet-system,resources=secrets,resourceNames=hyperfleet-report-key,verbs=update
@@ -290,18 +292,13 @@ func (a *Area) routes(mgr ctrl.Manager, inbox *report.Inbox, receiver, credentia
 	mux := http.NewServeMux()
 	mux.Handle(demand.Pattern, receiver)
 	mux.Handle(report.Pattern, &report.Handler{
-		Client: mgr.GetClient(), Inbox: inbox, Logs: logsOf(mgr), Key: a.Settings.ReportKey, Clock: a.Clock,
+		Client: mgr.GetClient(), Inbox: inbox, Logs: a.logs(mgr), Key: a.Settings.ReportKey, Clock: a.Clock,
 	})
 	mux.Handle(handover.Pattern, credentials)
 	mux.Handle(devid.Pattern, devices)
 	mux.Handle(vmspec.ProgramPattern, vmspec.Programs(a.Settings.BootstrapServices))
 
 	return mux
-}
-
-// logsOf keeps the logs of machines.
-func logsOf(mgr ctrl.Manager) *report.Logs {
-	return &report.Logs{Client: mgr.GetClient(), Live: mgr.GetAPIReader()}
 }
 
 // index lets claims be found by the key of their TPM. Jobs and claims are indexed by the

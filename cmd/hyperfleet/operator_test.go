@@ -119,6 +119,39 @@ func TestAllAreasRunByDefault(t *testing.T) {
 	}
 }
 
+func TestLogSettings(t *testing.T) {
+	t.Parallel()
+
+	good := v1alpha1.RunnerLogs{KeepIn: "store", Store: v1alpha1.LogStore{
+		Endpoint: "https://s3.example.com", Region: "eu-1", Bucket: "ci-logs", Prefix: "hyperfleet/", Secret: "log-store",
+	}}
+
+	for name, tc := range map[string]struct {
+		edit func(*v1alpha1.RunnerLogs)
+		want string
+	}{
+		"in order":        {func(*v1alpha1.RunnerLogs) {}, ""},
+		"without prefix":  {func(l *v1alpha1.RunnerLogs) { l.Store.Prefix = "" }, ""},
+		"nowhere":         {func(l *v1alpha1.RunnerLogs) { *l = v1alpha1.RunnerLogs{KeepIn: "nowhere"} }, ""},
+		"elsewhere":       {func(l *v1alpha1.RunnerLogs) { l.KeepIn = "s3" }, `there is no place "s3": choose of [cluster store nowhere]`},
+		"in the clear":    {func(l *v1alpha1.RunnerLogs) { l.Store.Endpoint = "http://s3.example.com" }, "runners.logs.store.endpoint: it must be https"},
+		"no endpoint":     {func(l *v1alpha1.RunnerLogs) { l.Store.Endpoint = "" }, "runners.logs.store.endpoint: it must be a URL"},
+		"no region":       {func(l *v1alpha1.RunnerLogs) { l.Store.Region = "" }, "runners.logs.store.region"},
+		"no secret":       {func(l *v1alpha1.RunnerLogs) { l.Store.Secret = "" }, "runners.logs.store.secret"},
+		"a bucket's name": {func(l *v1alpha1.RunnerLogs) { l.Store.Bucket = "a/b" }, "runners.logs.store.bucket"},
+		"a long prefix":   {func(l *v1alpha1.RunnerLogs) { l.Store.Prefix = strings.Repeat("x", 600) }, "runners.logs.store.prefix"},
+	} {
+		cfg := v1alpha1.Default()
+		cfg.Runners.Logs = good
+		tc.edit(&cfg.Runners.Logs)
+
+		err := operator.Spec().Validate(&cfg)
+		if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %v, want %q", name, err, tc.want)
+		}
+	}
+}
+
 func TestDevIDSettings(t *testing.T) {
 	t.Parallel()
 

@@ -40,6 +40,8 @@ type Logs struct {
 	Client client.Client
 	// Live reads logs: a cache would hold all there are in memory. Default: Client.
 	Live client.Reader
+	// ForStore has package logstore bring each log to the object store.
+	ForStore bool
 }
 
 // LogName is the name of the RunnerLog with the log of a RunnerJob.
@@ -61,10 +63,10 @@ func (l *Logs) Keep(ctx context.Context, claim *v1alpha1.MachineClaim, text stri
 	}
 
 	if job != nil {
-		return l.put(ctx, jobLog(job, claim.Name, text)) // Adopt notes it in the job's status
+		return l.put(ctx, jobLog(job, l.fresh(claim.Name, text))) // Adopt notes it in the job's status
 	}
 
-	shelved := logOf(claim.Namespace, shelfName(keeper(claim), claim.Name), claim.Name, claim.Name, text)
+	shelved := logOf(claim.Namespace, shelfName(keeper(claim), claim.Name), claim.Name, l.fresh(claim.Name, text))
 
 	if owner := metav1.GetControllerOf(claim); owner != nil {
 		shelved.OwnerReferences = []metav1.OwnerReference{{
@@ -85,8 +87,26 @@ func keeper(claim *v1alpha1.MachineClaim) string {
 	return claim.Spec.TemplateRef.Name
 }
 
-func jobLog(job *v1alpha1.RunnerJob, claim, text string) *v1alpha1.RunnerLog {
-	out := logOf(job.Namespace, LogName(job.Name), job.Name, claim, text)
+// kept is a log and whether it is on its way to the store.
+type kept struct {
+	spec  v1alpha1.RunnerLogSpec
+	store string
+}
+
+// fresh is what is kept of a text that came from a machine.
+func (l *Logs) fresh(claim, text string) kept {
+	end, cut := tail(text, guest.MaxLog)
+	out := kept{spec: v1alpha1.RunnerLogSpec{Claim: claim, Text: end, Cut: cut}}
+
+	if l.ForStore {
+		out.store = v1alpha1.LogStorePending
+	}
+
+	return out
+}
+
+func jobLog(job *v1alpha1.RunnerJob, what kept) *v1alpha1.RunnerLog {
+	out := logOf(job.Namespace, LogName(job.Name), job.Name, what)
 	out.OwnerReferences = []metav1.OwnerReference{{
 		APIVersion: v1alpha1.GroupVersion.String(), Kind: "RunnerJob", Name: job.Name, UID: job.UID,
 	}}
@@ -98,12 +118,12 @@ func jobLog(job *v1alpha1.RunnerJob, claim, text string) *v1alpha1.RunnerLog {
 // log. Where the job was not known when the log came, it is taken from the shelf of the
 // machine's pool; that is the job's where the machine's own is not known.
 func (l *Logs) Adopt(ctx context.Context, job *v1alpha1.RunnerJob, pool, claim string) (string, error) {
-	kept, err := l.of(ctx, client.ObjectKey{Namespace: job.Namespace, Name: LogName(job.Name)}, claim)
+	own, err := l.of(ctx, client.ObjectKey{Namespace: job.Namespace, Name: LogName(job.Name)}, claim)
 	if err != nil {
 		return "", err
 	}
 
-	if kept != nil {
+	if own != nil {
 		return LogName(job.Name), nil
 	}
 
@@ -112,7 +132,7 @@ func (l *Logs) Adopt(ctx context.Context, job *v1alpha1.RunnerJob, pool, claim s
 		return "", err
 	}
 
-	if err := l.put(ctx, jobLog(job, claim, shelved.Spec.Text)); err != nil {
+	if err := l.put(ctx, jobLog(job, kept{spec: shelved.Spec, store: shelved.Labels[v1alpha1.LabelLogStore]})); err != nil {
 		return "", err
 	}
 
@@ -174,15 +194,18 @@ func (l *Logs) jobOf(ctx context.Context, claim *v1alpha1.MachineClaim) (*v1alph
 	return nil, nil //nolint:nilnil // no job is no error
 }
 
-func logOf(namespace, name, of, claim, text string) *v1alpha1.RunnerLog {
-	end, cut := tail(text, guest.MaxLog)
-
-	return &v1alpha1.RunnerLog{
+func logOf(namespace, name, of string, what kept) *v1alpha1.RunnerLog {
+	out := &v1alpha1.RunnerLog{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: namespace, Name: name, Labels: map[string]string{v1alpha1.LabelLogsOf: labelValue(of)},
 		},
-		Spec: v1alpha1.RunnerLogSpec{Claim: claim, Text: end, Cut: cut},
+		Spec: what.spec,
 	}
+	if what.store != "" {
+		out.Labels[v1alpha1.LabelLogStore] = what.store
+	}
+
+	return out
 }
 
 // labelValue makes a label's value of a name.

@@ -166,6 +166,8 @@ type Runners struct {
 	ListInterval time.Duration `yaml:"listInterval"`
 	// JobRetention is how long a completed RunnerJob is kept.
 	JobRetention time.Duration `yaml:"jobRetention"`
+	// Logs says where the ends of runners' logs are kept.
+	Logs RunnerLogs `yaml:"logs"`
 	// JobSilence is how long a job may go without news before its platform is asked.
 	JobSilence time.Duration `yaml:"jobSilence"`
 	// PlatformURLs are CI platforms' servers beside the public ones: https://github.example.com.
@@ -176,6 +178,40 @@ type Runners struct {
 	PlatformNetworks []string `yaml:"platformNetworks"`
 	// SnippetsPath is where the snippets storage of cloud-init source builtin is mounted.
 	SnippetsPath string `yaml:"snippetsPath"`
+}
+
+// RunnerLogs says where the ends of runners' logs are kept, at most 64 KiB of each.
+type RunnerLogs struct {
+	// KeepIn is cluster (in a RunnerLog, as long as the job's RunnerJob), store (in an object
+	// store; the RunnerLog says where) or nowhere.
+	KeepIn string `yaml:"keepIn"`
+	// Store is the object store.
+	Store LogStore `yaml:"store"`
+}
+
+// Where logs of runners are kept.
+const (
+	LogsInCluster = "cluster"
+	LogsInStore   = "store"
+	LogsNowhere   = "nowhere"
+)
+
+// LogStore is a bucket of S3-compatible storage. How long it keeps what is in it is the bucket's
+// matter: give it a lifecycle rule.
+type LogStore struct {
+	// Endpoint is the store's base URL, such as https://s3.eu-central-1.amazonaws.com.
+	Endpoint string `yaml:"endpoint"`
+	// Region that requests are signed for.
+	Region string `yaml:"region"`
+	// Bucket must be there.
+	Bucket string `yaml:"bucket"`
+	// Prefix of all keys, such as hyperfleet/; a log's key is PREFIXNAMESPACE/MACHINE-HASH.log.
+	Prefix string `yaml:"prefix"`
+	// Secret in the operator's namespace with the keys accessKeyId and secretAccessKey, and
+	// sessionToken if there is one.
+	Secret string `yaml:"secret"`
+	// CAFile verifies the store beside the system's authorities, in PEM.
+	CAFile string `yaml:"caFile"`
 }
 
 // Networking configures the networking area.
@@ -299,6 +335,7 @@ func Default() OperatorConfig {
 			TaskInterval:     250 * time.Millisecond,
 			ListInterval:     2 * time.Second,
 			JobRetention:     24 * time.Hour,
+			Logs:             RunnerLogs{KeepIn: LogsInCluster, Store: LogStore{Region: "us-east-1"}},
 			JobSilence:       5 * time.Minute,
 		},
 		Networking: Networking{Concurrency: 16},

@@ -68,9 +68,15 @@ const (
 	LabelPlatform = "hyperfleet.io/platform"
 	// LabelJobState on a RunnerJob mirrors spec.state, for kubectl selectors.
 	LabelJobState = "hyperfleet.io/job-state"
-	// LabelLogsOf on a ConfigMap names the RunnerJob, or else the MachineClaim, whose log
+	// LabelLogsOf on a RunnerLog names the RunnerJob, or else the MachineClaim, whose log
 	// it holds.
 	LabelLogsOf = "hyperfleet.io/logs-of"
+	// LabelLogStore on a RunnerLog says how far it is on its way to an object store.
+	LabelLogStore = "hyperfleet.io/log-store"
+	// LogStorePending of LabelLogStore: it is to be written there.
+	LogStorePending = "pending"
+	// LogStoreFailed of LabelLogStore: it is not tried any more, and stays where it is.
+	LogStoreFailed = "failed"
 )
 
 // Condition types shared by the kinds of this group. Each kind's list of steps

@@ -20,6 +20,31 @@ type RunnerLogSpec struct {
 	// cut says that the log's beginning was cut off.
 	// +optional
 	Cut bool `json:"cut,omitempty"`
+	// stored says where in an object store the log is, instead of in text.
+	// +optional
+	Stored *StoredLog `json:"stored,omitempty"`
+	// notStored says why the log, which was for an object store, is in text still.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	NotStored string `json:"notStored,omitempty"`
+}
+
+// StoredLog is a text in S3-compatible storage.
+type StoredLog struct {
+	// endpoint of the store.
+	// +kubebuilder:validation:MaxLength=512
+	Endpoint string `json:"endpoint"`
+	// region that requests are signed for.
+	// +kubebuilder:validation:MaxLength=64
+	Region string `json:"region"`
+	// bucket that it is in.
+	// +kubebuilder:validation:MaxLength=255
+	Bucket string `json:"bucket"`
+	// key of the text in its bucket.
+	// +kubebuilder:validation:MaxLength=1024
+	Key string `json:"key"`
+	// bytes that it has.
+	Bytes int64 `json:"bytes"`
 }
 
 // RunnerLog is the end of a runner's log, kept when its machine is gone. It goes with the

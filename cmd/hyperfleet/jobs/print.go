@@ -295,6 +295,13 @@ func (p printer) log(view Explained, all bool) {
 
 	text := strings.Split(strings.TrimRight(cli.Safe(*view.Log), "\n"), "\n")
 	title := "Log, as kept in RunnerLog " + view.Logs
+	if view.LogURL != "" {
+		title = "Log, as kept in " + cli.Line(view.LogURL)
+	}
+
+	if view.NotStored != "" {
+		title += " (the log store did not take it: " + cli.Line(view.NotStored) + ")"
+	}
 
 	if view.LogCut && (all || len(text) <= lastLines) {
 		title += " (its beginning was cut off)"
@@ -315,7 +322,7 @@ func (p printer) log(view Explained, all bool) {
 func (p printer) noLog(of Explained, asked bool) {
 	switch {
 	case of.NoLog != "":
-		fmt.Fprintf(p.out, "\nNo log: %s.\n", of.NoLog)
+		fmt.Fprintf(p.out, "\nNo log: %s.\n", cli.Line(of.NoLog))
 	case of.VM == nil && of.Machine == "":
 		if asked {
 			fmt.Fprintln(p.out, "\nNo log: the job has had no machine.")

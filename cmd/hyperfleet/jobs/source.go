@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
+	"github.com/hyperfleet/hyperfleet/kit/objectstore"
 )
 
 // pageSize bounds the jobs that one call brings.
@@ -117,6 +119,8 @@ type jobDetails struct {
 	// log that was kept; nil if none was, and why if it can't be read.
 	log   *v1alpha1.RunnerLog
 	noLog string
+	// logAt is where in an object store the log is; empty if it is in none.
+	logAt string
 }
 
 // details finds a job and all about it.
@@ -198,6 +202,12 @@ func readLog(ctx context.Context, from client.Reader, of *jobDetails) error {
 		of.noLog = "you may not read RunnerLog " + of.job.Status.Logs
 	case err != nil:
 		return fmt.Errorf("read log %s: %w", of.job.Status.Logs, err)
+	case log.Spec.Stored != nil:
+		of.logAt = objectstore.URL(log.Spec.Stored.Bucket, log.Spec.Stored.Key)
+
+		if log.Spec.Text, of.noLog = readStored(ctx, log.Spec.Stored, os.Getenv); of.noLog == "" {
+			of.log = &log
+		}
 	default:
 		of.log = &log
 	}

@@ -68,10 +68,14 @@ type Explained struct {
 	Kept []VM `json:"kept,omitempty"`
 	// Log is the end of the runner's output; null if none was kept.
 	Log *string `json:"log"`
+	// LogURL is where in an object store the log is, as s3://BUCKET/KEY.
+	LogURL string `json:"logUrl,omitempty"`
 	// NoLog says why there is none, where somebody should know.
 	NoLog string `json:"-"`
 	// LogCut says that the beginning of the log is missing.
 	LogCut bool `json:"-"`
+	// NotStored says why the log is not in the object store that it was for.
+	NotStored string `json:"-"`
 }
 
 // Moment is a moment of a job's life.
@@ -192,10 +196,10 @@ func explained(of *jobDetails, now time.Time) Explained {
 		out.Kept = append(out.Kept, VMOf(&of.kept[i]))
 	}
 
-	out.NoLog = of.noLog
+	out.NoLog, out.LogURL = of.noLog, of.logAt
 
 	if of.log != nil {
-		out.Log, out.LogCut = &of.log.Spec.Text, of.log.Spec.Cut
+		out.Log, out.LogCut, out.NotStored = &of.log.Spec.Text, of.log.Spec.Cut, of.log.Spec.NotStored
 	}
 
 	return out

@@ -5,13 +5,8 @@ package operator
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
-	"os"
 	"slices"
 
 	"k8s.io/utils/clock"
@@ -20,7 +15,6 @@ import (
 
 	v1alpha1 "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/bridge"
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
@@ -32,7 +26,7 @@ func bridgeArea(
 		return nil
 	}
 
-	registries, err := registryTransport(cfg.Bridge.RegistryCAFile)
+	registries, err := trusting("bridge.registryCAFile", cfg.Bridge.RegistryCAFile)
 	if err != nil {
 		return err
 	}
@@ -46,36 +40,6 @@ func bridgeArea(
 	}
 
 	return nil
-}
-
-var errNoCertificate = errors.New("it holds no certificate in PEM")
-
-// registryTransport leads to image registries, which the system's authorities verify, and
-// those of a file.
-func registryTransport(caFile string) (http.RoundTripper, error) {
-	transport := httpbound.Plain()
-
-	if caFile == "" {
-		return transport, nil
-	}
-
-	pool, err := x509.SystemCertPool()
-	if err != nil {
-		return nil, fmt.Errorf("read the system's authorities: %w", err)
-	}
-
-	raw, err := os.ReadFile(caFile)
-	if err != nil {
-		return nil, fmt.Errorf("read bridge.registryCAFile: %w", err)
-	}
-
-	if !pool.AppendCertsFromPEM(raw) {
-		return nil, fmt.Errorf("read bridge.registryCAFile %s: %w", caFile, errNoCertificate)
-	}
-
-	transport.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
-
-	return transport, nil
 }
 
 // bridgeSettings checks what the types can't say.

@@ -103,7 +103,7 @@ func Spec() *strictyaml.Spec[v1alpha1.OperatorConfig] {
 func validate(cfg *v1alpha1.OperatorConfig) error {
 	errs := []error{
 		bridgeSettings(cfg.Bridge), hostSettings(cfg.Hosts), devIDSettings(cfg.Identity.DevID), spireSettings(cfg.Identity.SPIRE),
-		intervals(*cfg), metricsSettings(cfg.Metrics),
+		intervals(*cfg), metricsSettings(cfg.Metrics), logSettings(cfg.Runners.Logs),
 	}
 
 	at := func(key string, err error) {

@@ -106,12 +106,17 @@ func addRunners(
 	ctx context.Context, mgr ctrl.Manager, cfg config.OperatorConfig, kube *rest.Config, settings vmspec.Settings,
 	transports *Transports, registry *spire.Registry, logger *slog.Logger,
 ) error {
+	logStore, err := transports.logStore(cfg.Runners.Logs.Store.CAFile)
+	if err != nil {
+		return err
+	}
+
 	area := &runners.Area{
 		Config: cfg.Runners, Namespace: cfg.Namespace, Settings: settings,
 		Hypervisors: hypervisors(kube, transports),
 		Platforms:   Platforms(),
 		Transports: runners.Transports{
-			Hypervisor: transports.hypervisor, Platform: transports.platform,
+			Hypervisor: transports.hypervisor, Platform: transports.platform, LogStore: logStore,
 		},
 		DevID:        cfg.Identity.DevID,
 		Registry:     ctrlmetrics.Registry,

@@ -4,13 +4,18 @@
 package operator
 
 import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor/proxmox"
+	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 )
 
@@ -52,6 +57,46 @@ func (t *Transports) registry(next http.RoundTripper) http.RoundTripper {
 // hosted wraps the transport of calls to hosted clusters.
 func (t *Transports) hosted(next http.RoundTripper) http.RoundTripper {
 	return t.calls.Transport("hosted-cluster", nil, t.leading(next))
+}
+
+var errNoCertificate = errors.New("it holds no certificate in PEM")
+
+// trusting is a transport to servers that the system's authorities verify, and those of a
+// file, which a setting names.
+func trusting(setting, caFile string) (http.RoundTripper, error) {
+	transport := httpbound.Plain()
+
+	if caFile == "" {
+		return transport, nil
+	}
+
+	pool, err := x509.SystemCertPool()
+	if err != nil {
+		return nil, fmt.Errorf("read the system's authorities: %w", err)
+	}
+
+	raw, err := os.ReadFile(caFile)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", setting, err)
+	}
+
+	if !pool.AppendCertsFromPEM(raw) {
+		return nil, fmt.Errorf("read %s %s: %w", setting, caFile, errNoCertificate)
+	}
+
+	transport.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
+
+	return transport, nil
+}
+
+// logStore is the transport of calls to the object store of runners' logs.
+func (t *Transports) logStore(caFile string) (http.RoundTripper, error) {
+	base, err := trusting("runners.logs.store.caFile", caFile)
+	if err != nil {
+		return nil, err
+	}
+
+	return t.calls.Transport("log-store", nil, t.leading(httpbound.Transport(base))), nil
 }
 
 // Identity counts a call to the SPIRE server.

@@ -1,0 +1,145 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package objectstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hyperfleet/hyperfleet/kit/httpbound"
+	"github.com/hyperfleet/hyperfleet/kit/objectstore"
+	"github.com/hyperfleet/hyperfleet/test/s3"
+)
+
+func open(t *testing.T, place objectstore.Place, keys objectstore.Keys) *objectstore.Store {
+	t.Helper()
+
+	store, err := objectstore.New(place, keys, httpbound.Shared())
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return store
+}
+
+// What is written is there and can be read, and a server that verifies refuses what is wrong.
+func TestWriteAndRead(t *testing.T) {
+	t.Parallel()
+
+	server := s3.Start(t)
+	server.Bucket(t, "logs")
+
+	place := objectstore.Place{Endpoint: server.URL, Region: s3.Region, Bucket: "logs"}
+	keys := objectstore.Keys{ID: s3.KeyID, Secret: s3.Secret}
+	store, text := open(t, place, keys), strings.Repeat("make: all is well €\n", 3000)
+
+	for range 2 {
+		if err := store.Put(t.Context(), "a/ci/linux-x7k2p.log", text); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	if diff := cmp.Diff(map[string]string{"a/ci/linux-x7k2p.log": text}, server.Objects(t, "logs")); diff != "" {
+		t.Error(diff)
+	}
+
+	if got, err := store.Get(t.Context(), "a/ci/linux-x7k2p.log", 1<<20); err != nil || got != text {
+		t.Errorf("Get = %d bytes, %v", len(got), err)
+	}
+
+	if got, err := store.Get(t.Context(), "a/ci/linux-x7k2p.log", 1000); err == nil || got != "" {
+		t.Errorf("Get of too much = %d bytes, %v", len(got), err)
+	}
+
+	for name, tc := range map[string]struct {
+		place objectstore.Place
+		keys  objectstore.Keys
+		code  string
+	}{
+		"another secret": {place, objectstore.Keys{ID: s3.KeyID, Secret: "another"}, "SignatureDoesNotMatch"},
+		"another key":    {place, objectstore.Keys{ID: "nobody", Secret: s3.Secret}, "XAdminUserNotFound"},
+		"another region": {objectstore.Place{Endpoint: server.URL, Region: "us-east-1", Bucket: "logs"}, keys, "AuthorizationHeaderMalformed"},
+		"no bucket":      {objectstore.Place{Endpoint: server.URL, Region: s3.Region, Bucket: "none"}, keys, "NoSuchBucket"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			err := open(t, tc.place, tc.keys).Put(t.Context(), "x", "text")
+
+			var known *objectstore.Error
+			if !errors.As(err, &known) || known.Code != tc.code || !strings.Contains(err.Error(), tc.code) {
+				t.Errorf("Put = %v, want %s", err, tc.code)
+			}
+		})
+	}
+}
+
+func TestReadingWhatIsNotThere(t *testing.T) {
+	t.Parallel()
+
+	server := s3.Start(t)
+	server.Bucket(t, "logs")
+
+	store := open(t, objectstore.Place{Endpoint: server.URL, Region: s3.Region, Bucket: "logs"}, objectstore.Keys{ID: s3.KeyID, Secret: s3.Secret})
+
+	_, err := store.Get(t.Context(), "gone.log", 100)
+	if err == nil || !strings.Contains(err.Error(), "read s3://logs/gone.log at "+server.URL+": NoSuchKey: it is not there") {
+		t.Errorf("Get = %v", err)
+	}
+}
+
+func TestEndpoints(t *testing.T) {
+	t.Parallel()
+
+	for endpoint, good := range map[string]bool{
+		"https://s3.example.com": true, "https://s3.example.com:9000/": true, "http://127.0.0.1:9000": true,
+		"http://s3.example.com": false, "s3.example.com": false, "https://s3.example.com/bucket": false,
+		"https://user:word@s3.example.com": false, "": false, "https://s3.example.com?x=1": false, "ftp://s3.example.com": false,
+	} {
+		if err := objectstore.Check(endpoint); (err == nil) != good {
+			t.Errorf("Check(%q) = %v, want good = %v", endpoint, err, good)
+		}
+	}
+}
+
+// A store that repeats what it was sent, or talks on and on, is not quoted at length; and a
+// call is made once.
+func TestErrorsAreShortAndHoldNoKeys(t *testing.T) {
+	t.Parallel()
+
+	calls := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		calls++
+
+		w.WriteHeader(http.StatusServiceUnavailable)
+		fmt.Fprintf(w, "<Error><Code>Strange</Code><Message>you sent very-secret %s</Message></Error>", strings.Repeat("x", 5000))
+	}))
+	t.Cleanup(server.Close)
+
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+
+	keys := objectstore.Keys{ID: "id", Secret: "very-secret"}
+
+	err := open(t, objectstore.Place{Endpoint: server.URL, Region: "r", Bucket: "logs"}, keys).Put(ctx, "x", "text")
+	if err == nil || strings.Contains(err.Error(), "very-secret") || len(err.Error()) > 500 {
+		t.Errorf("Put = %v", err)
+	}
+
+	if calls != 1 {
+		t.Errorf("%d calls", calls)
+	}
+
+	if text := fmt.Sprintf("%v %+v %#v", keys, keys, keys); strings.Contains(text, "very-secret") {
+		t.Error(text)
+	}
+}

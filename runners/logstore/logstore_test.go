@@ -1,0 +1,328 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package logstore_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/httpbound"
+	"github.com/hyperfleet/hyperfleet/runners/connect"
+	"github.com/hyperfleet/hyperfleet/runners/logstore"
+	"github.com/hyperfleet/hyperfleet/runners/report"
+	"github.com/hyperfleet/hyperfleet/test/kube"
+	"github.com/hyperfleet/hyperfleet/test/s3"
+)
+
+const (
+	patience = time.Minute
+	lookAt   = 20 * time.Millisecond
+	bucket   = "ci-logs"
+	text     = "make: all is well\n"
+)
+
+var env *kube.Env
+
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard())
+	kube.Main(m, func(e *kube.Env) { env = e }, kube.WithCRDs("../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme),
+		kube.WithUses("../../test/access/testdata/uses.yaml", "runners/logstore", "hyperfleet-runners"))
+}
+
+// world is a namespace with a job, whose logs go to a store with the keys of a Secret there.
+type world struct {
+	namespace string
+	job       *v1alpha1.RunnerJob
+	store     *logstore.Store
+	metrics   *prometheus.Registry
+}
+
+func newWorld(t *testing.T, url string, annotations map[string]string) *world {
+	t.Helper()
+
+	w := &world{namespace: env.Namespace(t), metrics: prometheus.NewRegistry()}
+	env.Create(t, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "log-store", Annotations: annotations},
+		Data:       map[string][]byte{"accessKeyId": []byte(s3.KeyID), "secretAccessKey": []byte(s3.Secret)},
+	})
+
+	w.job = &v1alpha1.RunnerJob{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "gh-7"},
+		Spec:       v1alpha1.RunnerJobSpec{Platform: v1alpha1.WorkloadGitHubActions, ID: "7", State: v1alpha1.JobRunning, RunnerName: "r"},
+	}
+	env.Create(t, w.job)
+
+	w.store = &logstore.Store{
+		Config: config.LogStore{
+			Endpoint: url, Region: s3.Region, Bucket: bucket, Prefix: "hyperfleet/", Secret: "log-store",
+		},
+		Secrets:   &connect.Secrets{Reader: env.Client, OperatorNamespace: w.namespace},
+		Transport: httpbound.Shared(),
+	}
+
+	return w
+}
+
+// run runs the controller until stop is called.
+func (w *world) run(t *testing.T) (stop func()) {
+	t.Helper()
+
+	return env.Manage(t, w.namespace, func(_ context.Context, mgr ctrl.Manager) error {
+		metrics, err := logstore.NewMetrics(w.metrics)
+		if err != nil {
+			return err
+		}
+
+		return (&logstore.Reconciler{
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Store: w.store, Metrics: metrics,
+			Recorder: mgr.GetEventRecorder("hyperfleet"),
+		}).SetupWithManager(mgr)
+	})
+}
+
+// keep keeps the log of a machine as a report does.
+func (w *world) keep(t *testing.T, claim string, info v1alpha1.BootstrapInfo) {
+	t.Helper()
+
+	err := (&report.Logs{Client: env.Client, ForStore: true}).Keep(t.Context(), &v1alpha1.MachineClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: claim},
+		Spec:       v1alpha1.MachineClaimSpec{RunnerPoolRef: &v1alpha1.LocalObjectReference{Name: "linux"}},
+		Status:     v1alpha1.MachineClaimStatus{BootstrapInfo: &info},
+	}, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (w *world) log(t *testing.T, name string) *v1alpha1.RunnerLog {
+	t.Helper()
+
+	out := &v1alpha1.RunnerLog{}
+	if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, out); err != nil {
+		t.Fatal(err)
+	}
+
+	return out
+}
+
+// until looks again and again.
+func until(t *testing.T, what string, is func() bool) {
+	t.Helper()
+
+	for deadline := time.Now().Add(patience); !is(); time.Sleep(lookAt) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not in %s: %s", patience, what)
+		}
+	}
+}
+
+func (w *world) written(t *testing.T, outcome string) float64 {
+	t.Helper()
+
+	families, err := w.metrics.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for _, family := range families {
+		for _, metric := range family.GetMetric() {
+			if metric.GetLabel()[0].GetValue() == outcome {
+				return metric.GetCounter().GetValue()
+			}
+		}
+	}
+
+	t.Fatalf("no outcome %s", outcome)
+
+	return 0
+}
+
+// A log goes to the store, and the RunnerLog says where; also one whose job is known only then.
+func TestLogsGoToTheStore(t *testing.T) {
+	t.Parallel()
+
+	server := s3.Start(t)
+	server.Bucket(t, bucket)
+
+	w := newWorld(t, server.URL, map[string]string{v1alpha1.AnnotationAllowedServers: strings.TrimPrefix(server.URL, "http://")})
+	w.run(t)
+	w.keep(t, "linux-a", v1alpha1.BootstrapInfo{Job: "gh-7"})
+	until(t, "the log is stored", func() bool { return w.log(t, "gh-7-log").Spec.Stored != nil })
+
+	got := w.log(t, "gh-7-log")
+	key := "hyperfleet/" + w.namespace + "/linux-a-5916df95c2e9.log"
+	want := v1alpha1.RunnerLogSpec{Claim: "linux-a", Stored: &v1alpha1.StoredLog{
+		Endpoint: server.URL, Region: s3.Region, Bucket: bucket, Key: key, Bytes: int64(len(text)),
+	}}
+
+	if diff := cmp.Diff(want, got.Spec); diff != "" {
+		t.Error(diff)
+	}
+
+	if _, pending := got.Labels[v1alpha1.LabelLogStore]; pending || got.Labels[v1alpha1.LabelLogsOf] != "gh-7" {
+		t.Errorf("labels %v", got.Labels)
+	}
+
+	if diff := cmp.Diff(map[string]string{key: text}, server.Objects(t, bucket)); diff != "" {
+		t.Error(diff)
+	}
+
+	// One that lay on the shelf of its pool.
+	w.keep(t, "linux-b", v1alpha1.BootstrapInfo{RunnerName: "r-b"})
+	until(t, "the log on the shelf is stored", func() bool { return len(server.Objects(t, bucket)) == 2 })
+	until(t, "it says where", func() bool {
+		var all v1alpha1.RunnerLogList
+		if err := env.Client.List(t.Context(), &all, client.InNamespace(w.namespace), client.MatchingLabels{v1alpha1.LabelLogsOf: "linux-b"}); err != nil {
+			t.Fatal(err)
+		}
+
+		return len(all.Items) == 1 && all.Items[0].Spec.Stored != nil
+	})
+
+	late := w.job.DeepCopy()
+	late.ObjectMeta = metav1.ObjectMeta{Namespace: w.namespace, Name: "gh-8"}
+	env.Create(t, late)
+
+	if name, err := (&report.Logs{Client: env.Client}).Adopt(t.Context(), late, "linux", "linux-b"); err != nil || name != "gh-8-log" {
+		t.Fatalf("Adopt = %s, %v", name, err)
+	}
+
+	if adopted := w.log(t, "gh-8-log").Spec; adopted.Stored == nil || adopted.Text != "" {
+		t.Errorf("adopted: %+v", adopted)
+	}
+
+	if stored := w.written(t, "stored"); stored != 2 {
+		t.Errorf("%v writes", stored)
+	}
+}
+
+// A store that is away delays logs, which are in the cluster so long; and the operator may end
+// in between.
+func TestStoreThatIsAway(t *testing.T) {
+	t.Parallel()
+
+	server := s3.Start(t)
+	server.Bucket(t, bucket)
+	server.Stop(t)
+
+	w := newWorld(t, server.URL, nil)
+	stop := w.run(t)
+	w.keep(t, "linux-a", v1alpha1.BootstrapInfo{Job: "gh-7"})
+	until(t, "a write fails", func() bool { return w.written(t, "failed") > 0 })
+	until(t, "an event tells of it", func() bool {
+		var told eventsv1.EventList
+		if err := env.Client.List(t.Context(), &told, client.InNamespace(w.namespace)); err != nil {
+			t.Fatal(err)
+		}
+
+		return len(told.Items) > 0 && told.Items[0].Reason == logstore.ReasonNotStored && told.Items[0].Regarding.Name == "gh-7" &&
+			strings.Contains(told.Items[0].Note, "is tried again: write s3://"+bucket)
+	})
+	stop()
+
+	if got := w.log(t, "gh-7-log"); got.Spec.Text != text || got.Spec.Stored != nil {
+		t.Errorf("while the store is away: %+v", got.Spec)
+	}
+
+	server.Run(t)
+
+	w.metrics = prometheus.NewRegistry()
+	w.run(t)
+	until(t, "the log is stored", func() bool { return w.log(t, "gh-7-log").Spec.Stored != nil })
+}
+
+// A store that refuses for ever is left in peace in the end, and the log stays.
+func TestGivesUp(t *testing.T) {
+	t.Parallel()
+
+	calls := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		calls++
+
+		w.WriteHeader(http.StatusForbidden)
+	}))
+	t.Cleanup(server.Close)
+
+	w := newWorld(t, server.URL, nil)
+	w.keep(t, "linux-a", v1alpha1.BootstrapInfo{Job: "gh-7"})
+
+	metrics, err := logstore.NewMetrics(w.metrics)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	recorder := events.NewFakeRecorder(10)
+	reconciler := &logstore.Reconciler{Client: env.Client, Live: env.Client, Store: w.store, Metrics: metrics, Recorder: recorder}
+	request := reconcile.Request{NamespacedName: client.ObjectKey{Namespace: w.namespace, Name: "gh-7-log"}}
+
+	var waits []time.Duration
+
+	for range 25 {
+		result, err := reconciler.Reconcile(t.Context(), request)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		waits = append(waits, result.RequeueAfter/time.Second)
+	}
+
+	want := []time.Duration{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 600, 600, 600, 600, 600, 600, 600, 600, 600, 0, 0, 0, 0, 0, 0}
+	if diff := cmp.Diff(want, waits); diff != "" || calls != 20 {
+		t.Errorf("%d calls; waits in seconds:\n%s", calls, diff)
+	}
+
+	got := w.log(t, "gh-7-log")
+	if got.Spec.Text != text || got.Labels[v1alpha1.LabelLogStore] != v1alpha1.LogStoreFailed || !strings.Contains(got.Spec.NotStored, "AccessDenied") {
+		t.Errorf("the log: %v %+v", got.Labels, got.Spec)
+	}
+
+	if len(recorder.Events) != 2 || w.written(t, "failed") != 19 || w.written(t, "given_up") != 1 {
+		t.Errorf("%d events, %v failed, %v given up", len(recorder.Events), w.written(t, "failed"), w.written(t, "given_up"))
+	}
+
+	if problems, err := testutil.GatherAndLint(w.metrics); err != nil || len(problems) > 0 {
+		t.Errorf("%v %v", problems, err)
+	}
+}
+
+// The keys go where their Secret lets them.
+func TestKeysGoWhereTheirSecretAllows(t *testing.T) {
+	t.Parallel()
+
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the store was called") }))
+	t.Cleanup(server.Close)
+
+	w := newWorld(t, server.URL, map[string]string{v1alpha1.AnnotationAllowedServers: "s3.example.com"})
+	w.keep(t, "linux-a", v1alpha1.BootstrapInfo{Job: "gh-7"})
+
+	recorder := events.NewFakeRecorder(10)
+	reconciler := &logstore.Reconciler{Client: env.Client, Live: env.Client, Store: w.store, Recorder: recorder}
+
+	_, err := reconciler.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Namespace: w.namespace, Name: "gh-7-log"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if told := <-recorder.Events; !strings.Contains(told, "annotate it hyperfleet.io/allowed-servers=127.0.0.1") {
+		t.Error(told)
+	}
+}

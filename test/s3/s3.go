@@ -1,0 +1,151 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package s3
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/hyperfleet/hyperfleet/kit/procrun"
+	"github.com/hyperfleet/hyperfleet/test/loopback"
+)
+
+const (
+	program      = "versitygw"
+	startTimeout = time.Minute
+	grace        = 3 * time.Second
+	ownerOnly    = 0o700
+
+	// Region that requests have to be signed for.
+	Region = "eu-test-1"
+	// KeyID is that of the one user.
+	KeyID = "runner-logs"
+	// Secret is the user's key.
+	Secret = "secret-of-the-store-0123456789"
+)
+
+// Server is a running S3 server.
+type Server struct {
+	// URL is its base URL.
+	URL string
+
+	dir, address, logPath string
+	process               *procrun.Process
+}
+
+// Start starts a server without buckets, and returns when it answers.
+func Start(t testing.TB) *Server {
+	t.Helper()
+
+	s := &Server{dir: t.TempDir(), address: loopback.Address(t), logPath: filepath.Join(t.TempDir(), "versitygw.log")}
+	s.URL = "http://" + s.address
+	s.Run(t)
+	t.Cleanup(func() {
+		s.Stop(t)
+
+		if data, err := os.ReadFile(s.logPath); t.Failed() && err == nil {
+			t.Logf("versitygw.log:\n%s", data)
+		}
+	})
+
+	return s
+}
+
+// Run starts a server that was stopped, with what it had.
+func (s *Server) Run(t testing.TB) {
+	t.Helper()
+
+	bin, err := procrun.FindBinaries(program)
+	if err != nil {
+		t.Fatalf("find %s: %v (hack/setup.sh s3 makes it)", program, err)
+	}
+
+	data, sidecar := filepath.Join(s.dir, "data"), filepath.Join(s.dir, "meta")
+	if err := errors.Join(os.MkdirAll(data, ownerOnly), os.MkdirAll(sidecar, ownerOnly)); err != nil {
+		t.Fatal(err)
+	}
+
+	s.process, err = procrun.Start(context.Background(), procrun.Spec{
+		Path: filepath.Join(bin, program), Dir: s.dir, LogPath: s.logPath, Grace: grace,
+		Env:  []string{"ROOT_ACCESS_KEY_ID=" + KeyID, "ROOT_SECRET_ACCESS_KEY=" + Secret},
+		Args: []string{"--port", s.address, "--region", Region, "posix", "--sidecar", sidecar, data},
+	})
+	if err != nil {
+		t.Fatalf("start %s: %v", program, err)
+	}
+
+	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
+	defer cancel()
+
+	if err := s.process.WaitReady(ctx, s.answers); err != nil {
+		t.Fatalf("start %s: %v", program, err)
+	}
+}
+
+func (s *Server) answers(ctx context.Context) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL, http.NoBody)
+	if err != nil {
+		return fmt.Errorf("make request: %w", err)
+	}
+
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return fmt.Errorf("ask %s: %w", program, err)
+	}
+
+	return answer.Body.Close()
+}
+
+// Stop ends the server. It does nothing to one that has ended.
+func (s *Server) Stop(t testing.TB) {
+	t.Helper()
+
+	if err := s.process.Stop(); err != nil {
+		t.Errorf("stop %s: %v", program, err)
+	}
+}
+
+// Bucket makes a bucket.
+func (s *Server) Bucket(t testing.TB, name string) {
+	t.Helper()
+
+	if err := os.Mkdir(filepath.Join(s.dir, "data", name), ownerOnly); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Objects are the texts of a bucket by their keys.
+func (s *Server) Objects(t testing.TB, bucket string) map[string]string {
+	t.Helper()
+
+	out, root := map[string]string{}, filepath.Join(s.dir, "data", bucket)
+
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+
+		key, err := filepath.Rel(root, path)
+		out[filepath.ToSlash(key)] = string(data)
+
+		return err
+	})
+	if err != nil {
+		t.Fatalf("look into bucket %s: %v", bucket, err)
+	}
+
+	return out
+}
