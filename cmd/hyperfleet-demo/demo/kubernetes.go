@@ -20,8 +20,8 @@ import (
 // kubeWrites are the writes that the API server has taken, by the resource and what is
 // written of it, such as "machineclaims status", and those of them that ended in a conflict.
 type kubeWrites struct {
-	accepted  map[string]int
-	conflicts int
+	accepted map[string]int
+	refused  map[string]int
 }
 
 // maxMetrics bounds the API server's page of metrics, in bytes.
@@ -62,7 +62,7 @@ func readKubeWrites(page io.Reader) (kubeWrites, error) {
 		return kubeWrites{}, fmt.Errorf("read the API server's metrics: %w", err)
 	}
 
-	out := kubeWrites{accepted: map[string]int{}}
+	out := kubeWrites{accepted: map[string]int{}, refused: map[string]int{}}
 
 	for _, metric := range families["apiserver_request_total"].GetMetric() {
 		labels := map[string]string{}
@@ -79,7 +79,7 @@ func readKubeWrites(page io.Reader) (kubeWrites, error) {
 
 		switch code, _ := strconv.Atoi(labels["code"]); {
 		case code == http.StatusConflict:
-			out.conflicts += count
+			out.refused[whatIsWritten(labels["resource"], labels["subresource"], verb)] += count
 		case code >= http.StatusOK && code < http.StatusMultipleChoices:
 			out.accepted[whatIsWritten(labels["resource"], labels["subresource"], verb)] += count
 		}
@@ -112,7 +112,13 @@ func (r *Report) countKubeWrites(before, now kubeWrites) {
 		}
 	}
 
-	r.KubernetesConflicts = now.conflicts - before.conflicts
+	r.KubernetesConflicts = map[string]int{}
+
+	for what, count := range now.refused {
+		if count -= before.refused[what]; count > 0 {
+			r.KubernetesConflicts[what] = count
+		}
+	}
 
 	if r.Jobs > 0 {
 		r.KubernetesWritesPerJob = round3(float64(total) / float64(r.Jobs))

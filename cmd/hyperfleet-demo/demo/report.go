@@ -54,10 +54,11 @@ type Report struct {
 	PlatformCallsPerJob float64        `json:"platformCallsPerJob"`
 	// KubernetesWrites are those that the API server took since the first job, by what is
 	// written, and KubernetesWritesPerJob all of them by the number of jobs.
-	// KubernetesConflicts are those that it refused, since the object had changed.
+	// KubernetesConflicts are those that it refused, by what was to be written, since the object had
+	// changed or was there already.
 	KubernetesWrites       map[string]int `json:"kubernetesWrites"`
 	KubernetesWritesPerJob float64        `json:"kubernetesWritesPerJob"`
-	KubernetesConflicts    int            `json:"kubernetesConflicts"`
+	KubernetesConflicts    map[string]int `json:"kubernetesConflicts"`
 	// Violations are calls to either simulator that no correct client makes.
 	Violations int `json:"violations"`
 
@@ -151,8 +152,8 @@ func (r *Report) text() string {
 	line("cleanup", "%.1f s after the last job", r.CleanupSeconds)
 	line("hypervisor calls", "%.1f per VM for %d VMs (%s)", r.CallsPerVM, r.VMsCreated, classes(r.TotalCalls))
 	line("CI platform calls", "%.1f per job (%s)", r.PlatformCallsPerJob, classes(r.PlatformCalls))
-	line("Kubernetes writes", "%.1f per job, %.2f conflicts per job (%s)", r.KubernetesWritesPerJob,
-		float64(r.KubernetesConflicts)/float64(max(r.Jobs, 1)), classes(r.KubernetesWrites))
+	line("Kubernetes writes", "%.1f per job (%s)", r.KubernetesWritesPerJob, classes(r.KubernetesWrites))
+	line("conflicts", "%.2f per job (%s)", r.conflictsPerJob(), classes(r.KubernetesConflicts))
 	line("webhooks", "%d delivered, %d failed, %d lost, %d duplicated",
 		r.Webhooks.Delivered, r.Webhooks.Failed, r.Webhooks.Lost, r.Webhooks.Duplicated)
 	line("operator memory", "%.1f MiB at its peak", r.RSSMiB)
@@ -185,6 +186,15 @@ func (l Latencies) table() string {
 	}
 
 	return out.String()
+}
+
+func (r *Report) conflictsPerJob() float64 {
+	all := 0
+	for _, count := range r.KubernetesConflicts {
+		all += count
+	}
+
+	return float64(all) / float64(max(r.Jobs, 1))
 }
 
 func classes(calls map[string]int) string {

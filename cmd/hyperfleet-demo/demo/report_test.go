@@ -24,7 +24,7 @@ func goodReport() Report {
 		Jobs: 50, JobsCompleted: 50, VMsCreated: 50, CallsPerVM: 9.5, MaxCallsPerVM: 11,
 		TotalCalls:    map[string]int{"vm": 400, "storage": 75, "listing": 60, "task": 90},
 		PlatformCalls: map[string]int{"jit": 50, "delete": 50}, PlatformCallsPerJob: 2,
-		KubernetesWrites: map[string]int{"machineclaims status": 300, "events": 150}, KubernetesWritesPerJob: 9, KubernetesConflicts: 5,
+		KubernetesWrites: map[string]int{"machineclaims status": 300, "events": 150}, KubernetesWritesPerJob: 9, KubernetesConflicts: map[string]int{"runnerjobs put": 5},
 		MakespanSeconds: 24.1, FloorSeconds: 23, Ratio: 1.048, CleanupSeconds: 1.5, RSSMiB: 61.25,
 		Webhooks:  Webhooks{Delivered: 150},
 		Latencies: Latencies{QueuedToClone: Latency{Count: 50, P50: 0.5, P95: 9, Max: 9.5}, Clone: Latency{Count: 50, P50: 2.1, P95: 2.6, Max: 3}},
@@ -242,8 +242,8 @@ apiserver_request_total{code="403",resource="machineclaims",subresource="",verb=
 		t.Error(diff)
 	}
 
-	if report.KubernetesWritesPerJob != 5 || report.KubernetesConflicts != 3 {
-		t.Errorf("%v per job and %d conflicts, want 5 and 3", report.KubernetesWritesPerJob, report.KubernetesConflicts)
+	if report.KubernetesWritesPerJob != 5 || report.conflictsPerJob() != 0.75 || len(report.KubernetesConflicts) != 1 {
+		t.Errorf("%v per job and conflicts %v, want 5 and 3 in all", report.KubernetesWritesPerJob, report.KubernetesConflicts)
 	}
 }
 
