@@ -28,26 +28,42 @@ import (
 // holds it; what a step reads anew of an object belongs here as well.
 //
 // Most of what HyperShift says is only told, while the list of steps waits where it did. Such
-// news is gathered for a moment, with whatever comes next.
+// news is gathered, with whatever comes next. What decides is looked at as soon as what comes
+// with it has come: HyperShift writes several objects in one go.
 
-// gather is how long news waits that decides nothing. It is what a status may be behind.
-const gather = 5 * time.Second
+const (
+	// settle is how long news waits that decides something.
+	settle = time.Second
+	// gather is how long news waits that decides nothing. It is what a status may be behind.
+	gather = 5 * time.Second
+)
 
-// soon is a handler of updates that has a pass at once where what it reads of the object has
-// changed, or whether the object is going, and else a moment later.
+// soon is a handler of updates that has a pass when things have settled where what it reads of
+// the object has changed, or whether the object is going, and else when news is gathered.
 func soon(to handler.MapFunc, read func(client.Object) any) handler.EventHandler {
-	now, decides := atOnce(to), changed(read)
+	settled, gathered, decides := within(settle, to), within(gather, to), changed(read)
 
 	return handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { now.Create(ctx, e, gathering{q}) },
+		CreateFunc: gathered.Create,
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
-			if !decides.Update(e) {
-				q = gathering{q}
+			if decides.Update(e) {
+				settled.Update(ctx, e, q)
+			} else {
+				gathered.Update(ctx, e, q)
 			}
-
-			now.Update(ctx, e, q)
 		},
-		DeleteFunc: now.Delete,
+		DeleteFunc: settled.Delete,
+	}
+}
+
+// within is a handler that has a pass for all that comes within a time.
+func within(wait time.Duration, to handler.MapFunc) handler.EventHandler {
+	now := atOnce(to)
+
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { now.Create(ctx, e, delayed{q, wait}) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) { now.Update(ctx, e, delayed{q, wait}) },
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { now.Delete(ctx, e, delayed{q, wait}) },
 	}
 }
 
@@ -56,11 +72,15 @@ func atOnce(to handler.MapFunc) handler.EventHandler { return handler.EnqueueReq
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// gathering is a queue whose requests wait a moment. The queue takes requests for one bridge
-// as one, at the earliest time of them.
-type gathering struct{ queue }
+// delayed is a queue whose requests wait. The queue takes requests for one bridge as one, at
+// the earliest time of them.
+type delayed struct {
+	queue
 
-func (g gathering) Add(request reconcile.Request) { g.AddAfter(request, gather) }
+	wait time.Duration
+}
+
+func (d delayed) Add(request reconcile.Request) { d.AddAfter(request, d.wait) }
 
 // nothing is what is read of an object that decides nothing.
 func nothing(client.Object) any { return nil }

@@ -48,7 +48,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.ofSecret), builder.WithPredicates(foreignOrChanged())).
 		WatchesMetadata(&corev1.Secret{}, soon(r.ofClusterSecret, nothing)).
 		Watches(&storagev1.StorageClass{}, handler.EnqueueRequestsFromMapFunc(r.ofStorageClass)).
-		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(r.ofService), builder.WithPredicates(serviceNews())).
+		Watches(&corev1.Service{}, within(settle, r.ofService), builder.WithPredicates(serviceNews())).
 		WatchesRawSource(&r.watch.kinds).
 		WithOptions(controller.Options{MaxConcurrentReconciles: r.Concurrency, ReconciliationTimeout: passTimeout}).
 		Build(r)
