@@ -18,7 +18,7 @@ import (
 
 const (
 	// maxPasses is how often a bridge may be looked at from its creation until it is ready.
-	maxPasses = 15
+	maxPasses = 8
 	// manyPatience bounds a wait for all of them.
 	manyPatience = 10 * time.Minute
 )

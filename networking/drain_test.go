@@ -126,6 +126,9 @@ func (w *workers) has(name string) bool {
 	return err == nil
 }
 
+// unseen is for a budget that no controller has looked at.
+const unseen = -1
+
 // budget keeps the pods of an app, or lets one of them go.
 func (w *workers) budget(app string, allowed int32) {
 	w.t.Helper()
@@ -141,6 +144,10 @@ func (w *workers) budget(app string, allowed int32) {
 	}
 
 	w.must(err)
+
+	if allowed == unseen {
+		return
+	}
 
 	budget.Status = policyv1.PodDisruptionBudgetStatus{
 		ObservedGeneration: budget.Generation, DisruptionsAllowed: allowed, CurrentHealthy: 1 + allowed, DesiredHealthy: 1, ExpectedPods: 1,
@@ -258,7 +265,7 @@ func TestWorkersAreDrained(t *testing.T) {
 	}
 
 	if said := meta.FindStatusCondition(m.Status.Conditions, infrav1.ConditionNodeDrained); !strings.Contains(said.Message,
-		"eviction refused for now, as by a PodDisruptionBudget: "+w.namespace+"/kept-") {
+		"eviction refused for now: "+w.namespace+"/kept-"+m.Name+" by PodDisruptionBudget kept") {
 		t.Errorf("it says %q", said.Message)
 	}
 
@@ -293,13 +300,17 @@ func TestDrainThatHangs(t *testing.T) {
 
 	w := newWorkers(t, 1, 3*time.Second)
 	w.pod(w.machines()[0].Name, "kept", nil)
+	w.pod(w.machines()[0].Name, "new", nil)
 	w.budget("kept", 0)
+	w.budget("new", unseen)
 	w.scale(0)
-	w.leaving("True DrainTimedOut: Node " + w.machines()[0].Name + " was not drained within 3s: left: 1 pod")
+	w.leaving("True DrainTimedOut: Node " + w.machines()[0].Name + " was not drained within 3s: left: 2 pods (" +
+		w.namespace + "/kept, " + w.namespace + "/new); eviction refused for now: " +
+		w.namespace + "/kept by PodDisruptionBudget kept, " + w.namespace + "/new by PodDisruptionBudget new")
 	w.ends(0)
 
-	if !w.has("kept") {
-		t.Error("the pod was evicted all the same")
+	if !w.has("kept") || !w.has("new") {
+		t.Error("a pod was evicted all the same")
 	}
 
 	w.eventually("the event is told", func() bool {

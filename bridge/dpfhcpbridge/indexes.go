@@ -28,6 +28,7 @@ const (
 	indexStorageClass = "bridge.storageClass" // name
 	indexAddress      = "bridge.address"      // IP; of pools: CIDRs
 	indexControlPlane = "bridge.controlPlane" // HyperShift's namespace of it
+	indexIgnition     = "bridge.ignition"     // that namespace, of those that DPUs boot by
 	indexWantsPool    = "bridge.wantsPool"    // "true" of those whose address no pool has
 	// indexReady is of nodes: "true".
 	indexReady = "bridge.ready"
@@ -65,6 +66,13 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 			return slices.DeleteFunc([]string{b.Spec.MetalLBVirtualIP}, func(ip string) bool { return ip == "" })
 		},
 		indexControlPlane: func(b *v1alpha1.DPFHCPBridge) []string {
+			return []string{hypershift.ControlPlaneNamespace(b.Namespace, b.Name)}
+		},
+		indexIgnition: func(b *v1alpha1.DPFHCPBridge) []string {
+			if b.Spec.DPUIgnition == nil {
+				return nil
+			}
+
 			return []string{hypershift.ControlPlaneNamespace(b.Namespace, b.Name)}
 		},
 		indexWantsPool: wantsPool,

@@ -46,8 +46,9 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		For(&v1alpha1.DPFHCPBridge{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1alpha1.DPFHCPBridge{}, handler.EnqueueRequestsFromMapFunc(r.rivals), builder.WithPredicates(goes())).
 		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.ofSecret), builder.WithPredicates(foreignOrChanged())).
+		WatchesMetadata(&corev1.Secret{}, soon(r.ofClusterSecret, nothing)).
 		Watches(&storagev1.StorageClass{}, handler.EnqueueRequestsFromMapFunc(r.ofStorageClass)).
-		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(r.ofService), builder.WithPredicates(serviceNews())).
+		Watches(&corev1.Service{}, within(settle, r.ofService), builder.WithPredicates(serviceNews())).
 		WatchesRawSource(&r.watch.kinds).
 		WithOptions(controller.Options{MaxConcurrentReconciles: r.Concurrency, ReconciliationTimeout: passTimeout}).
 		Build(r)
@@ -62,11 +63,11 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 
 // OpenDPF watches DPUClusters and DPUFlavors, whose kinds are there.
 func (r *Reconciler) OpenDPF(ctx context.Context) error {
-	if err := r.follow(hypershift.DPUClusterKind(), r.ofDPUCluster, dpuClusterNews()); err != nil {
+	if err := r.follow(hypershift.DPUClusterKind(), atOnce(r.ofDPUCluster), dpuClusterNews()); err != nil {
 		return err
 	}
 
-	if err := r.follow(hypershift.DPUFlavorKind(), r.ofFlavor, predicate.GenerationChangedPredicate{}); err != nil {
+	if err := r.follow(hypershift.DPUFlavorKind(), atOnce(r.ofFlavor), predicate.GenerationChangedPredicate{}); err != nil {
 		return err
 	}
 
@@ -77,11 +78,15 @@ func (r *Reconciler) OpenDPF(ctx context.Context) error {
 
 // OpenHyperShift watches HostedClusters and NodePools, whose kinds are there.
 func (r *Reconciler) OpenHyperShift(ctx context.Context) error {
-	if err := r.follow(hypershift.HostedClusterKind(), ofOwned, hostedClusterNews()); err != nil {
+	if err := r.follow(hypershift.HostedClusterKind(), soon(ofOwned, hostedClusterDecides), hostedClusterNews()); err != nil {
 		return err
 	}
 
-	if err := r.follow(hypershift.NodePoolKind(), ofOwned, nodePoolNews()); err != nil {
+	if err := r.follow(hypershift.NodePoolKind(), soon(ofOwned, nodePoolDecides), nodePoolNews()); err != nil {
+		return err
+	}
+
+	if err := r.follow(hypershift.NodePoolKind(), soon(r.ofIgnition, nothing), userDataNews()); err != nil {
 		return err
 	}
 
@@ -96,11 +101,11 @@ func (r *Reconciler) OpenMetalLB(ctx context.Context) error {
 		return err
 	}
 
-	if err := r.follow(hypershift.IPAddressPoolKind(), r.ofPool, foreignOrChanged()); err != nil {
+	if err := r.follow(hypershift.IPAddressPoolKind(), atOnce(r.ofPool), foreignOrChanged()); err != nil {
 		return err
 	}
 
-	if err := r.follow(hypershift.L2AdvertisementKind(), ofLabels, foreignOrChanged()); err != nil {
+	if err := r.follow(hypershift.L2AdvertisementKind(), atOnce(ofLabels), foreignOrChanged()); err != nil {
 		return err
 	}
 
@@ -109,9 +114,8 @@ func (r *Reconciler) OpenMetalLB(ctx context.Context) error {
 	return r.enqueueAll(ctx)
 }
 
-func (r *Reconciler) follow(kind schema.GroupVersionKind, to handler.MapFunc, news predicate.Predicate) error {
-	from := source.Kind[client.Object](
-		r.watch.manager.GetCache(), hypershift.New(kind), handler.EnqueueRequestsFromMapFunc(to), news)
+func (r *Reconciler) follow(kind schema.GroupVersionKind, to handler.EventHandler, news predicate.Predicate) error {
+	from := source.Kind(r.watch.manager.GetCache(), client.Object(hypershift.New(kind)), to, news)
 	if err := r.watch.controller.Watch(from); err != nil {
 		return fmt.Errorf("watch kind %s: %w", kind.Kind, err)
 	}
@@ -180,13 +184,23 @@ func (r *Reconciler) ofStorageClass(ctx context.Context, obj client.Object) []re
 	return r.by(ctx, indexStorageClass, obj.GetName())
 }
 
-// ofSecret are the bridges that name a Secret, the one that has made it, and the one whose
-// kubeconfig or user data it is.
+// ofSecret are the bridges that name a Secret, and the one that has made it.
 func (r *Reconciler) ofSecret(ctx context.Context, obj client.Object) []reconcile.Request {
-	out := append(ofLabels(ctx, obj), r.by(ctx, indexSecret, client.ObjectKeyFromObject(obj).String())...)
+	return append(ofLabels(ctx, obj), r.by(ctx, indexSecret, client.ObjectKeyFromObject(obj).String())...)
+}
+
+// ofIgnition is the bridge whose DPUs boot with what a NodePool is configured as.
+func (r *Reconciler) ofIgnition(ctx context.Context, obj client.Object) []reconcile.Request {
+	return r.by(ctx, indexIgnition, hypershift.ControlPlaneNamespace(obj.GetNamespace(), obj.GetName()))
+}
+
+// ofClusterSecret is the bridge whose kubeconfig a Secret of HyperShift's is, or whose DPUs
+// boot with it.
+func (r *Reconciler) ofClusterSecret(ctx context.Context, obj client.Object) []reconcile.Request {
+	var out []reconcile.Request
 
 	if hypershift.IsUserData(obj.GetName()) {
-		out = append(out, r.by(ctx, indexControlPlane, obj.GetNamespace())...)
+		out = r.by(ctx, indexIgnition, obj.GetNamespace())
 	}
 
 	if name, is := strings.CutSuffix(obj.GetName(), "-admin-kubeconfig"); is {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"regexp"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -21,6 +22,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/kit/kubeconfig"
+	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
 
 const (
@@ -60,7 +62,10 @@ func Open(data []byte) (*Cluster, error) {
 		transport.Proxy = config.Proxy
 	}
 
-	wrapped, err := rest.HTTPWrappersForConfig(config, httpbound.Transport(transport))
+	// A pass makes few calls, and each is bounded: nothing waits for its turn in them.
+	config.QPS = -1
+
+	wrapped, err := rest.HTTPWrappersForConfig(config, atOnce(httpbound.Transport(transport)))
 	if err != nil {
 		return nil, errors.New("connect to the cluster of the machine: its kubeconfig has credentials that can't be used")
 	}
@@ -87,6 +92,20 @@ func Open(data []byte) (*Cluster, error) {
 	return &Cluster{client: made, close: transport.CloseIdleConnections}, nil
 }
 
+// atOnce has no call repeated. client-go waits and tries again where an answer says when, as that
+// of a PodDisruptionBudget does which no controller has looked at yet, until the call's time is
+// over: then nobody knew why.
+func atOnce(next http.RoundTripper) http.RoundTripper {
+	return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
+		answer, err := next.RoundTrip(r)
+		if answer != nil {
+			answer.Header.Del("Retry-After")
+		}
+
+		return answer, err //nolint:wrapcheck // it is the transport's
+	})
+}
+
 // Close ends the connections.
 func (c *Cluster) Close() { c.close() }
 
@@ -95,7 +114,8 @@ type Progress struct {
 	// NoNode says that there is no such Node.
 	NoNode bool
 	// Left are the pods that are still to go, as NAMESPACE/NAME, and Kept those of them whose
-	// eviction was refused for now, such as by a PodDisruptionBudget.
+	// eviction was refused for now, with the PodDisruptionBudget that holds them where the
+	// cluster names one.
 	Left, Kept []string
 }
 
@@ -184,6 +204,27 @@ func answered(err error) error {
 	return err
 }
 
+// aBudget is how Kubernetes tells which PodDisruptionBudget refuses an eviction
+// (pkg/registry/core/pod/storage/eviction.go): there is no field for its name.
+var aBudget = regexp.MustCompile(`^The disruption budget ([a-z0-9][-.a-z0-9]{0,252}) `)
+
+// heldBy names the PodDisruptionBudget that an eviction was refused for, and nothing else of
+// the answer.
+func heldBy(err error) string {
+	status, ok := errors.AsType[*apierrors.StatusError](err)
+	if !ok || status.ErrStatus.Details == nil {
+		return ""
+	}
+
+	for _, cause := range status.ErrStatus.Details.Causes {
+		if named := aBudget.FindStringSubmatch(cause.Message); cause.Type == policyv1.DisruptionBudgetCause && named != nil {
+			return " by PodDisruptionBudget " + named[1]
+		}
+	}
+
+	return ""
+}
+
 // goes says whether a pod has to be off its Node before that goes.
 func goes(pod *corev1.Pod) bool {
 	if _, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
@@ -225,7 +266,7 @@ func (c *Cluster) evict(ctx context.Context, pods []corev1.Pod, ready bool) (Pro
 			case apierrors.IsNotFound(err), apierrors.IsConflict(err):
 				continue // it is gone, or another one has its name
 			case apierrors.IsTooManyRequests(err):
-				out.Kept = append(out.Kept, name)
+				out.Kept = append(out.Kept, name+heldBy(err))
 			default:
 				problems = append(problems, fmt.Errorf("evict pod %s: %w", name, answered(err)))
 			}

@@ -140,7 +140,7 @@ func standing(progress drain.Progress, err error) string {
 
 	out := fmt.Sprintf("left: %s (%s)", english.Plural(len(progress.Left), "pod", ""), some(progress.Left))
 	if len(progress.Kept) > 0 {
-		out += "; eviction refused for now, as by a PodDisruptionBudget: " + some(progress.Kept)
+		out += "; eviction refused for now: " + some(progress.Kept)
 	}
 
 	return out

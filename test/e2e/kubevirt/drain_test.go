@@ -1,0 +1,217 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubevirt_test
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/sim/kubevirt"
+)
+
+const (
+	guide         = "../../../docs/guides/kubevirt.md"
+	drainRole     = "hyperfleet-drain"
+	guestSecret   = "guest-kubeconfig"
+	guestKey      = "kubeconfig"
+	networkingSvc = "hyperfleet-networking"
+)
+
+// A drain that hangs: a worker whose pod has a budget that never lets it go. Its status says
+// which pod and which budget, nothing else waits for it, and its time ends it, over a kill of
+// the operator. The rights of the operator's user in the cluster are those of the guide.
+func TestDrainThatHangs(t *testing.T) {
+	w := newWorld(t, kubevirt.Delays{Schedule: 5 * time.Millisecond, Boot: 20 * time.Millisecond, Stop: 20 * time.Millisecond})
+	w.workloadCluster()
+
+	w.sayf("two pools of workers; the pods of one have a budget of none")
+
+	stuck, free := nodePool("stuck", 2, "192.168.0.10-192.168.0.19", "fd00::10-fd00::19"),
+		nodePool("free", 2, "192.168.0.20-192.168.0.29", "fd00::20-fd00::29")
+	for _, pool := range []*infrav1.KubevirtNodePool{stuck, free} {
+		pool.Spec.Drain = &infrav1.KubevirtNodePoolDrain{
+			KubeconfigSecretRef: infrav1.LocalSecretKeySelector{Name: guestSecret, Key: guestKey},
+			Timeout:             metav1.Duration{Duration: time.Hour},
+		}
+		w.create(pool)
+	}
+
+	w.eventually("all machines run", func() bool { return w.ready() == 4 })
+
+	for name, m := range w.machines() {
+		w.joins(name)
+		w.pod(name, m.Labels[infrav1.LabelNodePool])
+	}
+
+	w.create(&policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Name: "never"},
+		Spec: policyv1.PodDisruptionBudgetSpec{
+			MaxUnavailable: new(intstr.FromInt32(0)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "stuck"}},
+		},
+	})
+
+	w.sayf("the pool is made smaller, and the drain hangs")
+	w.change("stuck", func(spec *infrav1.KubevirtNodePoolSpec) { spec.Replicas = 1 })
+
+	var leaving string
+
+	w.eventually("the status says which pod of which budget holds it", func() bool {
+		for name := range w.machines() {
+			if strings.Contains(w.drained(name), "Draining: left: 1 pod ("+w.namespace+"/on-"+name+"); "+
+				"eviction refused for now: "+w.namespace+"/on-"+name+" by PodDisruptionBudget never") {
+				leaving = name
+			}
+		}
+
+		return leaving != "" && w.pool("stuck").Status.DrainingReplicas == 1
+	})
+
+	w.sayf("nothing else waits, and the operator is killed")
+	w.kill()
+	w.change("free", func(spec *infrav1.KubevirtNodePoolSpec) { spec.Replicas = 1 })
+	w.change("stuck", func(spec *infrav1.KubevirtNodePoolSpec) { spec.Replicas = 2 })
+	w.start()
+	w.eventually("the other pool is smaller, and this one has another machine", func() bool {
+		there, readyOf, all := w.machines(), map[string]int{}, map[string]int{}
+		for _, m := range there {
+			all[m.Labels[infrav1.LabelNodePool]]++
+
+			if m.Status.Ready {
+				readyOf[m.Labels[infrav1.LabelNodePool]]++
+			}
+		}
+
+		return readyOf["stuck"] == 2 && readyOf["free"] == 1 && all["free"] == 1 &&
+			there[leaving].Status.Phase == infrav1.KubevirtMachineDraining
+	})
+
+	w.sayf("its time is over")
+	w.change("stuck", func(spec *infrav1.KubevirtNodePoolSpec) { spec.Drain.Timeout.Duration = time.Second })
+	w.eventually("the machine goes", func() bool { return w.machines()[leaving].Name == "" })
+	w.eventually("an event says what was left", func() bool {
+		return w.told("DrainTimedOut", leaving+" was not drained within 1s: left: 1 pod", "by PodDisruptionBudget never")
+	})
+
+	if w.ready() != 3 {
+		t.Errorf("%d machines are ready, and not 3\n%s", w.ready(), w.describe())
+	}
+
+	// Where the pools go as well, nobody waits for a drain.
+	w.must(env.Client.DeleteAllOf(t.Context(), &infrav1.KubevirtNodePool{}, client.InNamespace(w.namespace)))
+	w.eventually("no machine is left", func() bool { return len(w.machines()) == 0 })
+}
+
+// workloadCluster makes the way to the cluster that the machines join, with the rights that the
+// guide gives. It is the tests' own API server.
+func (w *world) workloadCluster() {
+	w.t.Helper()
+	env.Apply(w.t, w.guideRole())
+
+	user := env.ServiceAccount(w.t, w.namespace, "drainer")
+	drainer := rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: w.namespace, Name: "drainer"}
+	operator := rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: "hyperfleet-system", Name: networkingSvc}
+
+	binding := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: w.namespace}, Subjects: []rbacv1.Subject{drainer},
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: drainRole},
+	}
+	env.Create(w.t, binding)
+	w.create(&rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: guestSecret}, Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{guestSecret}, Verbs: []string{"get"}},
+	}})
+	w.create(&rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: guestSecret}, Subjects: []rbacv1.Subject{operator},
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: guestSecret},
+	})
+
+	data, err := os.ReadFile(env.Kubeconfig(w.t, user))
+	w.must(err)
+	w.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: guestSecret}, Data: map[string][]byte{guestKey: data}})
+}
+
+// guideRole writes the guide's ClusterRole to a file.
+func (w *world) guideRole() string {
+	w.t.Helper()
+
+	page, err := os.ReadFile(guide)
+	w.must(err)
+
+	for block := range strings.SplitSeq(string(page), "```") {
+		if text, is := strings.CutPrefix(block, "yaml\n"); is && strings.Contains(text, "metadata: {name: "+drainRole+"}") {
+			path := filepath.Join(w.t.TempDir(), "role.yaml")
+			w.must(os.WriteFile(path, []byte(text), 0o600))
+
+			return path
+		}
+	}
+
+	w.t.Fatalf("%s has no ClusterRole %s", guide, drainRole)
+
+	return ""
+}
+
+// joins makes the Node of a machine.
+func (w *world) joins(name string) {
+	w.t.Helper()
+
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	env.Create(w.t, node)
+
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	w.must(env.Client.Status().Update(w.t.Context(), node))
+}
+
+// pod runs on a machine, and goes at once when it is evicted.
+func (w *world) pod(node, app string) {
+	w.t.Helper()
+
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "on-" + node, Labels: map[string]string{"app": app}},
+		Spec: corev1.PodSpec{
+			NodeName: node, TerminationGracePeriodSeconds: new(int64(0)),
+			Containers: []corev1.Container{{Name: "c", Image: "registry.example.com/a:1"}},
+		},
+	}
+	w.create(pod)
+
+	// No budget keeps a pod that does not run.
+	pod.Status.Phase = corev1.PodRunning
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	w.must(env.Client.Status().Update(w.t.Context(), pod))
+}
+
+// drained is what a machine says of its Node.
+func (w *world) drained(name string) string {
+	m := w.machines()[name]
+	if c := apimeta.FindStatusCondition(m.Status.Conditions, infrav1.ConditionNodeDrained); c != nil {
+		return c.Reason + ": " + c.Message
+	}
+
+	return ""
+}
+
+// told says whether there is an event of a reason with all of some words.
+func (w *world) told(reason string, words ...string) bool {
+	var events corev1.EventList
+	if err := env.Client.List(w.t.Context(), &events, client.InNamespace(w.namespace)); err != nil {
+		w.t.Fatal(err)
+	}
+
+	return slices.ContainsFunc(events.Items, func(e corev1.Event) bool {
+		return e.Reason == reason && !slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(e.Message, word) })
+	})
+}
