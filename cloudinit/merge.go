@@ -10,12 +10,24 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/hyperfleet/hyperfleet/kit/inputbound"
 )
 
 // parseYAML reads one YAML mapping. Field names it in errors. Empty text is an empty
 // mapping. Line numbers are those of the rendered text.
 func parseYAML(field, text string) (*yaml.Node, error) {
 	empty := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
+
+	most, left := maxOtherValues, budget{values: 2 * maxOtherValues, bytes: maxOtherData}
+	if field == fieldUserData {
+		most, left = maxUserValues, budget{values: 2 * maxUserValues, bytes: DefaultMaxUserData}
+	}
+
+	if err := inputbound.YAML([]byte(text), most); err != nil {
+		return nil, fmt.Errorf("%s: after rendering, %w: write large files in base64, or let the machine fetch them", field, err)
+	}
+
 	dec := yaml.NewDecoder(strings.NewReader(text))
 
 	var doc yaml.Node
@@ -48,20 +60,28 @@ func parseYAML(field, text string) (*yaml.Node, error) {
 		return nil, yamlError(field, err)
 	}
 
-	var values map[string]any // finds unknown anchors and the like
-	if err := doc.Decode(&values); err != nil {
-		return nil, yamlError(field, err)
+	root = plain(root, &left)
+	if left.values < 0 || left.bytes < 0 {
+		return nil, fmt.Errorf("%s: %w: its aliases make it more than it may be: write it without them", field, inputbound.ErrTooLarge)
 	}
 
-	budget := maxNodes
-
-	root = plain(root, &budget)
-	if budget < 0 {
-		return nil, fmt.Errorf("%s: aliases make it more than %d values: write it without them", field, maxNodes)
+	var values map[string]any // finds values that are not what their tags say, and the like
+	if err := root.Decode(&values); err != nil {
+		return nil, yamlError(field, err)
 	}
 
 	return flattenMerges(root), nil
 }
+
+// What a text may have: each value takes some memory, and so does a line of a script.
+const (
+	maxUserValues  = 5000
+	maxOtherValues = 4000
+)
+
+// budget is what a document may yet have when its aliases are written out. The values are twice
+// those of its text, because keys, lists and mappings count, too.
+type budget struct{ values, bytes int }
 
 // doubleKey finds the first key that a mapping has twice. The library finds all pairs, and keeps a
 // line for each: thousands of one key take minutes and gigabytes.
@@ -107,26 +127,24 @@ func resolve(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// maxNodes bounds how far aliases may blow a document up.
-const maxNodes = 200_000
-
 // plain copies a document with its aliases written out, so that adding to one place
 // changes no other, and with folded texts as literal ones: the same values in the
 // plainer form. A budget below zero says that the copy was given up.
-func plain(n *yaml.Node, budget *int) *yaml.Node {
+func plain(n *yaml.Node, left *budget) *yaml.Node {
 	n = resolve(n)
 	out := *n
 	out.Anchor, out.Content = "", nil
 
 	out.Style = plainStyle(n)
+	left.bytes -= len(n.Value)
 
 	for _, c := range n.Content {
-		*budget--
-		if *budget < 0 {
+		left.values--
+		if left.values < 0 || left.bytes < 0 {
 			break
 		}
 
-		out.Content = append(out.Content, plain(c, budget))
+		out.Content = append(out.Content, plain(c, left))
 	}
 
 	return &out

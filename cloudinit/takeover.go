@@ -16,6 +16,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/inputbound"
 )
 
 // userOverrides says which of the operator's parts a template brings itself, as document
@@ -153,6 +154,10 @@ func entryContent(entry *yaml.Node) (string, error) {
 // overlay reads the template's configuration strictly and puts what it states over the
 // operator's; empty values state nothing.
 func overlay(ours *guest.Config, text string) (string, error) {
+	if err := inputbound.JSON([]byte(text), maxOtherValues); err != nil {
+		return "", fmt.Errorf("is no runner configuration: %w", err)
+	}
+
 	dec := json.NewDecoder(strings.NewReader(withoutEmpty(text)))
 	dec.DisallowUnknownFields()
 

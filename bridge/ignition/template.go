@@ -15,6 +15,8 @@ import (
 	"strings"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/hyperfleet/hyperfleet/kit/inputbound"
 )
 
 type (
@@ -54,6 +56,10 @@ type Inputs struct {
 
 // Template gives the text that DPF fills for each DPU and hands to its live system.
 func Template(in Inputs) (string, error) {
+	if err := in.check(); err != nil {
+		return "", err
+	}
+
 	target, err := read("HyperShift's ignition", in.Worker)
 	if err != nil {
 		return "", err
@@ -94,6 +100,50 @@ func Template(in Inputs) (string, error) {
 	}
 
 	return write(live)
+}
+
+// maxBytes is what each of the inputs may have: what is made of them goes into one ConfigMap of
+// 1 MiB.
+const maxBytes = 256 << 10
+
+// check refuses inputs that are too large.
+func (in *Inputs) check() error {
+	for _, one := range []struct {
+		name  string
+		bytes int
+	}{{"target.ign", len(in.Target)}, {"live.ign", len(in.Live)}, {"DPUFlavor", size(in.Flavor)}} {
+		if one.bytes > maxBytes {
+			return fmt.Errorf("read %s: %w: it has %d bytes: %d at most", one.name, inputbound.ErrTooLarge, one.bytes, maxBytes)
+		}
+	}
+
+	return nil
+}
+
+// size is about what a value has as JSON.
+func size(value any) int {
+	const one = len("null,")
+
+	switch v := value.(type) {
+	case string:
+		return len(v) + one
+	case []any:
+		out := one
+		for _, item := range v {
+			out += size(item)
+		}
+
+		return out
+	case fields:
+		out := one
+		for key, item := range v {
+			out += len(key) + size(item)
+		}
+
+		return out
+	default:
+		return one
+	}
 }
 
 // write leaves < and > as they are, which DPF's templates may have.

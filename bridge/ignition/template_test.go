@@ -40,6 +40,9 @@ func TestTemplateErrors(t *testing.T) {
 			ignition.Inputs{Worker: []byte(worker), Flavor: flavor(map[string]any{"path": "/a", "permissions": "rwx"})},
 			`file /a: permissions "rwx" are not octal`,
 		},
+		"too large": {
+			ignition.Inputs{Worker: []byte(worker), Live: make([]byte, 256<<10+1)}, "read live.ign: too large: it has 262145 bytes: 262144 at most",
+		},
 		"additions": {ignition.Inputs{Worker: []byte(worker), Target: []byte(`{"ignition":{}}`)}, "read target.ign"},
 		"additions of the live system": {
 			ignition.Inputs{Worker: []byte(worker), Live: []byte(`{"ignition":{"version":"3.4.0"},"systemd":{"units":[1]}}`)}, "read live.ign: an entry of units",

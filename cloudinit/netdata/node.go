@@ -14,13 +14,17 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/hyperfleet/hyperfleet/kit/inputbound"
 )
 
 // Bounds of what is read.
 const (
 	maxData  = 1 << 20
 	maxDepth = 64
-	maxNodes = 200_000
+	// maxValues is how many there may be before aliases are written out: an interface has some ten.
+	maxValues = 4000
+	maxNodes  = 2 * maxValues
 )
 
 // Tags of YAML.
@@ -36,6 +40,10 @@ const (
 func decode(data []byte) (root *yaml.Node, isJSON bool, err error) {
 	if len(data) > maxData {
 		return nil, false, fmt.Errorf("network data: %d bytes, at most %d are read", len(data), maxData)
+	}
+
+	if err := inputbound.YAML(data, maxValues); err != nil {
+		return nil, false, fmt.Errorf("network data: %w", err)
 	}
 
 	isJSON = json.Valid(data)
@@ -71,21 +79,24 @@ func decodeYAML(data []byte) (*yaml.Node, error) {
 		return nil, errors.New("has a second YAML document or ends badly: only one is read, remove what follows the line ---")
 	}
 
-	budget := maxNodes
-
-	return plain(doc.Content[0], 0, &budget)
+	return plain(doc.Content[0], 0, &budget{values: maxNodes, bytes: maxData})
 }
 
-// plain copies a tree with its aliases and merge keys written out.
-func plain(n *yaml.Node, depth int, budget *int) (*yaml.Node, error) {
-	*budget--
+// budget is what a tree may yet have when its aliases are written out.
+type budget struct{ values, bytes int }
 
-	if depth > maxDepth || *budget < 0 {
-		return nil, fmt.Errorf("line %d: is more than %d levels deep, or has more than %d values", n.Line, maxDepth, maxNodes)
+// plain copies a tree with its aliases and merge keys written out.
+func plain(n *yaml.Node, depth int, left *budget) (*yaml.Node, error) {
+	if n.Kind == yaml.AliasNode {
+		return plain(n.Alias, depth+1, left)
 	}
 
-	if n.Kind == yaml.AliasNode {
-		return plain(n.Alias, depth+1, budget)
+	left.values--
+	left.bytes -= len(n.Value)
+
+	if depth > maxDepth || left.values < 0 || left.bytes < 0 {
+		return nil, fmt.Errorf("line %d: is more than %d levels deep, or has more than %d values or %d bytes",
+			n.Line, maxDepth, maxNodes, maxData)
 	}
 
 	out := *n
@@ -101,11 +112,11 @@ func plain(n *yaml.Node, depth int, budget *int) (*yaml.Node, error) {
 	}
 
 	if n.Kind == yaml.MappingNode {
-		return &out, plainMapping(n, &out, depth, budget)
+		return &out, plainMapping(n, &out, depth, left)
 	}
 
 	for _, c := range n.Content {
-		child, err := plain(c, depth+1, budget)
+		child, err := plain(c, depth+1, left)
 		if err != nil {
 			return nil, err
 		}
@@ -116,18 +127,18 @@ func plain(n *yaml.Node, depth int, budget *int) (*yaml.Node, error) {
 	return &out, nil
 }
 
-func plainMapping(n, out *yaml.Node, depth int, budget *int) error {
+func plainMapping(n, out *yaml.Node, depth int, left *budget) error {
 	var merged []*yaml.Node
 
 	own := map[string]bool{}
 
 	for i := 0; i+1 < len(n.Content); i += 2 {
-		key, err := plain(n.Content[i], depth+1, budget)
+		key, err := plain(n.Content[i], depth+1, left)
 		if err != nil {
 			return err
 		}
 
-		value, err := plain(n.Content[i+1], depth+1, budget)
+		value, err := plain(n.Content[i+1], depth+1, left)
 		if err != nil {
 			return err
 		}

@@ -88,7 +88,9 @@ func readers() []reader {
 		{
 			Title: "Reference", About: "Every field, setting and promise.",
 			Tasks: []task{
-				{Title: "Write objects and settings", pages: []string{"reference/api.md", "reference/config.md", "reference/cloud-init.md"}},
+				{Title: "Write objects and settings", pages: []string{
+					"reference/api.md", "reference/config.md", "reference/cloud-init.md", "reference/limits.md",
+				}},
 				{Title: "Compare and measure", pages: []string{
 					"reference/features.md", "benchmarks.md", "reference/properties.md", "reference/*",
 				}},

@@ -10,7 +10,12 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/hyperfleet/hyperfleet/kit/inputbound"
 )
+
+// maxValues is what a kubeconfig may have. That of one cluster has some twenty.
+const maxValues = 2000
 
 var (
 	// The cause may quote the input; it stays out.
@@ -55,6 +60,15 @@ func Server(data []byte) (string, error) {
 }
 
 func load(data []byte) (*clientcmdapi.Config, error) {
+	err := inputbound.YAML(data, maxValues)
+	if err == nil {
+		err = inputbound.Anchors(data)
+	}
+
+	if err != nil {
+		return nil, fmt.Errorf("read kubeconfig: %w", err)
+	}
+
 	parsed, err := clientcmd.Load(data)
 	if err != nil {
 		return nil, errNoKubeconfig

@@ -17,6 +17,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/cloudinit/netdata"
+	"github.com/hyperfleet/hyperfleet/kit/inputbound"
 )
 
 // Kinds of KubeVirt.
@@ -58,8 +59,24 @@ var (
 	podDevices  = []string{"spec", "template", "spec", "domain", "devices"} //nolint:gochecknoglobals // as above
 )
 
+// maxValues is what a virtualMachineTemplate may have. One has some hundred.
+const maxValues = 10000
+
+// CheckTemplate refuses a virtualMachineTemplate that is too large to be read.
+func CheckTemplate(raw []byte) error {
+	if err := inputbound.JSON(raw, maxValues); err != nil {
+		return fmt.Errorf("read virtualMachineTemplate: %w", err)
+	}
+
+	return nil
+}
+
 // template reads the machine's virtualMachineTemplate. What it gives is the caller's own.
 func template(machine *v1alpha1.KubevirtMachine) (fields, error) {
+	if err := CheckTemplate(machine.Spec.VirtualMachineTemplate.Raw); err != nil {
+		return nil, err
+	}
+
 	var out fields
 	if err := json.Unmarshal(machine.Spec.VirtualMachineTemplate.Raw, &out); err != nil || out == nil {
 		return nil, errors.New("read virtualMachineTemplate: it must be an object with the spec of a VirtualMachine")

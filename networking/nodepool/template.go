@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
@@ -74,20 +75,26 @@ func (s *scope) makeTemplate(ctx context.Context) error {
 
 // mendTemplate undoes what somebody changed in a template: its name says its content.
 func (s *scope) mendTemplate(ctx context.Context, found *v1alpha1.KubevirtMachineTemplate) error {
-	var have, want any
+	has := found.Spec.Template.Spec.VirtualMachineTemplate.Raw
 
-	err := errors.Join(
-		json.Unmarshal(found.Spec.Template.Spec.VirtualMachineTemplate.Raw, &have),
-		json.Unmarshal(s.spec.VirtualMachineTemplate.Raw, &want),
-	)
-	if err == nil && equality.Semantic.DeepEqual(have, want) {
-		return nil
+	// What is too large to be read is changed for sure.
+	if kubevirt.CheckTemplate(has) == nil {
+		var have, want any
+
+		err := errors.Join(json.Unmarshal(has, &have), json.Unmarshal(s.spec.VirtualMachineTemplate.Raw, &want))
+		if err == nil && equality.Semantic.DeepEqual(have, want) {
+			return nil
+		}
 	}
 
-	before := found.DeepCopy()
-	found.Spec.Template.Spec.VirtualMachineTemplate = s.spec.VirtualMachineTemplate
+	change, err := json.Marshal([]map[string]any{{
+		"op": "replace", "path": "/spec/template/spec/virtualMachineTemplate", "value": &s.spec.VirtualMachineTemplate,
+	}})
+	if err != nil {
+		return fmt.Errorf("write virtualMachineTemplate: %w", err)
+	}
 
-	if err := s.Client.Patch(ctx, found, client.MergeFrom(before)); err != nil {
+	if err := s.Client.Patch(ctx, found, client.RawPatch(types.JSONPatchType, change)); err != nil {
 		return fmt.Errorf("fix it: %w", err)
 	}
 

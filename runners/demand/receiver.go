@@ -20,6 +20,7 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/hyperfleet/hyperfleet/kit/inputbound"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
@@ -31,6 +32,9 @@ const (
 	// DefaultMaxBody bounds a webhook's body. GitHub sends up to 25 MiB; a workflow_job
 	// has some 20 KiB.
 	DefaultMaxBody = 1 << 20
+	// maxValues bounds the values of a webhook's body: reading it takes some memory for each.
+	// One of a job has a few hundred.
+	maxValues = 20000
 	// DefaultParallel bounds the verified webhooks that are recorded at a time. Four times
 	// as many bodies are read and verified at a time, which bounds their memory, and half
 	// of those from one address.
@@ -254,6 +258,13 @@ func (r *Receiver) genuine(
 	body, refused := r.read(ctx, w, req)
 	if refused != nil {
 		return workload.Job{}, nil, refused
+	}
+
+	if err := inputbound.JSON(body, maxValues); err != nil {
+		return workload.Job{}, nil, &problem{
+			status: http.StatusRequestEntityTooLarge, result: "tooLarge", cause: err,
+			Error: "the webhook's body is " + err.Error(), Fix: "send workflow_job events only",
+		}
 	}
 
 	return r.receive(ctx, req.Header, body, platform, parser)

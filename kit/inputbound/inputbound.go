@@ -1,0 +1,64 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inputbound
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"regexp"
+)
+
+// ErrTooLarge is what an error of this package is, if it is about a limit.
+var ErrTooLarge = errors.New("too large")
+
+// JSON refuses a JSON text of more values than that. Whether it is JSON is for the parser to
+// say.
+func JSON(text []byte, most int) error {
+	found, quoted := 1, false
+
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case quoted && c == '\\':
+			i++ // whatever is escaped ends no string
+		case c == '"':
+			quoted = !quoted
+		case !quoted && (c == ',' || c == '[' || c == '{'):
+			found++
+		}
+	}
+
+	return count(found, most)
+}
+
+// YAML is JSON for a YAML text. It counts what may part values, in strings too: a line of a
+// script counts as one.
+func YAML(text []byte, most int) error {
+	found := 1
+	for _, part := range []string{"\n", "\r", ",", "[", "{", "- ", "-\t", "? ", "?\t"} {
+		found += bytes.Count(text, []byte(part))
+	}
+
+	return count(found, most)
+}
+
+// anchor is the name of a value that a YAML text repeats: few of them make much of little.
+var anchor = regexp.MustCompile(`(?m)(^|[\s,:\[{-])&[^\s&]`)
+
+// Anchors refuses a YAML text that has any.
+func Anchors(text []byte) error {
+	if anchor.Match(text) {
+		return fmt.Errorf("%w: it has an anchor (&name): write the value where it is used", ErrTooLarge)
+	}
+
+	return nil
+}
+
+func count(found, most int) error {
+	if found > most {
+		return fmt.Errorf("%w: it has %d values: %d at most", ErrTooLarge, found, most)
+	}
+
+	return nil
+}

@@ -1,0 +1,90 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inputbound_test
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/hyperfleet/hyperfleet/kit/inputbound"
+)
+
+func TestBounds(t *testing.T) {
+	t.Parallel()
+
+	for name, tt := range map[string]struct {
+		text string
+		yaml bool
+		want string
+	}{
+		"a few":                  {`{"a": [1, 2, {"b": "c"}]}`, false, ""},
+		"commas in strings":      {`{"a": "1,2,3,4,5,6,7,8,9,10,[{[{", "b": "\\"}`, false, ""},
+		"an escaped quote":       {`["\",,,,,,,,,,,,"]`, false, ""},
+		"many values":            {"[" + strings.Repeat("1,", 10) + "1]", false, "it has 12 values: 8 at most"},
+		"many lists":             {strings.Repeat("[", 8), false, "it has 9 values: 8 at most"},
+		"after a string's end":   {`["\\",,,,,,,,,,]`, false, "values: 8 at most"},
+		"YAML":                   {"a: 1\nb: [1, 2]\nc: a&b & c\n", true, ""},
+		"YAML of many lines":     {strings.Repeat("- a\n", 9), true, "it has 19 values: 8 at most"},
+		"YAML of many in a line": {"[" + strings.Repeat("a,", 9) + "a]", true, "values: 8 at most"},
+		"YAML of lists in lists": {strings.Repeat("- ", 9) + "a", true, "values: 8 at most"},
+		"YAML of keys in keys":   {strings.Repeat("? ", 9) + "a", true, "values: 8 at most"},
+		"YAML with an anchor":    {"a: &x 1\nb: *x\n", true, "it has an anchor"},
+		"an anchor in a list":    {"[&x 1]", true, "it has an anchor"},
+		"an anchor at the start": {"&x a: 1", true, "it has an anchor"},
+	} {
+		check := inputbound.JSON
+		if tt.yaml {
+			check = func(text []byte, most int) error {
+				return cmp.Or(inputbound.Anchors(text), inputbound.YAML(text, most))
+			}
+		}
+
+		err := check([]byte(tt.text), 8)
+		if (err == nil) != (tt.want == "") || err != nil && (!strings.Contains(err.Error(), tt.want) || !errors.Is(err, inputbound.ErrTooLarge)) {
+			t.Errorf("%s: error %v, want %q", name, err, tt.want)
+		}
+	}
+}
+
+// Whatever is let through as JSON has no more values than that.
+func FuzzJSON(f *testing.F) {
+	f.Add([]byte(`{"a": [1, "\",", {"b": null}]}`))
+	f.Add([]byte("[[[[[[[[[[1]]]]]]]]]]"))
+
+	f.Fuzz(func(t *testing.T, text []byte) {
+		const most = 16
+
+		var value any
+		if inputbound.JSON(text, most) != nil || json.Unmarshal(text, &value) != nil {
+			return
+		}
+
+		if has := values(value); has > most {
+			t.Errorf("%q has %d values", text, has)
+		}
+	})
+}
+
+// values counts those that are no list or object.
+func values(value any) int {
+	out := 0
+
+	switch v := value.(type) {
+	case []any:
+		for _, item := range v {
+			out += values(item)
+		}
+	case map[string]any:
+		for _, item := range v {
+			out += values(item)
+		}
+	default:
+		return 1
+	}
+
+	return out
+}

@@ -1,0 +1,213 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package budgets_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	k8sruntime "k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/hyperfleet/hyperfleet/api/guest"
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/bridge/ignition"
+	"github.com/hyperfleet/hyperfleet/cloudinit"
+	"github.com/hyperfleet/hyperfleet/cloudinit/netdata"
+	"github.com/hyperfleet/hyperfleet/kit/inputbound"
+	"github.com/hyperfleet/hyperfleet/kit/kubeconfig"
+	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
+	"github.com/hyperfleet/hyperfleet/runners/demand"
+	"github.com/hyperfleet/hyperfleet/workload"
+	"github.com/hyperfleet/hyperfleet/workload/buildkite"
+	"github.com/hyperfleet/hyperfleet/workload/generic"
+	"github.com/hyperfleet/hyperfleet/workload/gitea"
+	"github.com/hyperfleet/hyperfleet/workload/github"
+	"github.com/hyperfleet/hyperfleet/workload/gitlab"
+)
+
+// kind is a kind of text that tenants and senders of webhooks write.
+type kind struct {
+	read func(text string) error
+	// size is the most that the API server, a template's limit or the receiver lets through.
+	size int
+}
+
+func kinds() map[string]kind {
+	const (
+		object = 1 << 20 // what a Secret or a ConfigMap may hold, and about what an object may
+		user   = cloudinit.DefaultMaxUserData
+		other  = 64 << 10
+	)
+
+	return map[string]kind{
+		"kubeconfig":             {readKubeconfig, object},
+		"virtualMachineTemplate": {readMachine, object},
+		"ignition":               {readIgnition, object},
+		"flavor":                 {readFlavor, object},
+		"networkData":            {readNetworkData, other},
+		"metaData":               {readMetaData, other},
+		"userData":               {readUserData, user},
+		"network data":           {readNetwork, object},
+		"webhook of GitHub":      {readWebhook(v1alpha1.WorkloadGitHubActions, github.HeaderEvent, "workflow_job"), object},
+		"webhook of GitLab":      {readWebhook(v1alpha1.WorkloadGitLabCI, "X-Gitlab-Event", "Job Hook"), object},
+		"webhook of Buildkite":   {readWebhook(v1alpha1.WorkloadBuildkite, "X-Buildkite-Event", "job.scheduled"), object},
+		"webhook of Gitea":       {readWebhook(v1alpha1.WorkloadGiteaActions, gitea.HeaderEvent, "workflow_job"), object},
+		"webhook of others":      {readWebhook(v1alpha1.WorkloadGeneric, "X-None", ""), object},
+	}
+}
+
+// Whatever is written into a text of theirs that the API server or the receiver lets through,
+// tenants and senders of webhooks take little of the operator.
+func TestNoInputTakesMuch(t *testing.T) { //nolint:paralleltest // it counts what is allocated
+	for name, one := range kinds() {
+		t.Run(name, func(t *testing.T) { //nolint:paralleltest // as above
+			var most taken
+
+			for shape, text := range shapes() {
+				// What is much to read is refused; the largest that is not is among these, too.
+				for size := one.size; size > 1<<10; size -= size / 3 {
+					text := text(size)
+					took, err := measure(t, func() error { return one.read(text) })
+					most = taken{bytes: max(most.bytes, took.bytes), cpu: max(most.cpu, took.cpu)}
+
+					if took.bytes > mostBytes || took.cpu > mostTime {
+						t.Errorf("%d bytes of %s: the process grew by %.1f MiB and worked for %s (error %.200v)",
+							len(text), shape, float64(took.bytes)/(1<<20), took.cpu, err)
+					}
+
+					if !refused(err) {
+						break
+					}
+				}
+			}
+
+			t.Logf("at most %.1f MiB and %s", float64(most.bytes)/(1<<20), most.cpu)
+		})
+	}
+}
+
+// refused tells whether an error is about a limit. Those of package cloudinit wrap nothing.
+func refused(err error) bool {
+	return err != nil && (strings.Contains(err.Error(), inputbound.ErrTooLarge.Error()) || strings.Contains(err.Error(), "more than "))
+}
+
+func readKubeconfig(text string) error {
+	_, err := kubeconfig.Rest([]byte(text))
+
+	return err
+}
+
+func readMachine(text string) error {
+	machine := &infrav1.KubevirtMachine{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "m"}}
+	machine.Spec.VirtualMachineTemplate.Raw = []byte(text)
+
+	_, err := kubevirt.VirtualMachine(machine, "", "")
+
+	return err
+}
+
+const worker = `{"ignition":{"version":"3.4.0"},"storage":{"files":[{"path":"/etc/ignition-machine-config-encapsulated.json",` +
+	`"contents":{"source":"data:,%7B%22spec%22%3A%7B%7D%7D"}}]}}`
+
+func readIgnition(text string) error {
+	_, err := ignition.Template(ignition.Inputs{Worker: []byte(worker), Flavor: map[string]any{}, Target: []byte(text), Live: []byte(text)})
+
+	return err
+}
+
+// readFlavor reads what the API server has decoded.
+func readFlavor(text string) error {
+	_, err := ignition.Template(ignition.Inputs{
+		Worker: []byte(worker), Flavor: map[string]any{"spec": map[string]any{"text": text}},
+		Target: []byte(`{"ignition":{"version":"3.4.0"}}`), Live: []byte(`{"ignition":{"version":"3.4.0"}}`),
+	})
+
+	return err
+}
+
+func readNetworkData(text string) error {
+	_, err := cloudinit.Render(cloudinit.Input{
+		InstanceID: "i", Hostname: "h", NetworkData: text,
+		Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")},
+	})
+
+	return err //nolint:wrapcheck // it is looked at here
+}
+
+func readMetaData(text string) error {
+	_, err := cloudinit.Render(cloudinit.Input{InstanceID: "i", Hostname: "h", MetaData: text})
+
+	return err
+}
+
+func readUserData(text string) error {
+	_, err := cloudinit.Render(cloudinit.Input{InstanceID: "i", Hostname: "h", UserData: "#cloud-config\n" + text, Config: &guest.Config{}})
+
+	return err
+}
+
+// readNetwork reads what a KubevirtMachine has.
+func readNetwork(text string) error {
+	_, _, err := netdata.Expand([]byte(text), netdata.Allocation{
+		Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}, Interface: "eth0",
+	})
+
+	return err
+}
+
+type anySecret struct{}
+
+func (anySecret) Value(context.Context, v1alpha1.SecretKeySelector, string) (string, error) {
+	return "", nil
+}
+
+// readWebhook is what becomes of a body before it is known whose it is, and of a genuine one
+// after.
+func readWebhook(platform, header, event string) func(string) error {
+	platforms := demand.Platforms{
+		v1alpha1.WorkloadBuildkite:     buildkite.Platform{},
+		v1alpha1.WorkloadGiteaActions:  gitea.Gitea(),
+		v1alpha1.WorkloadGeneric:       generic.Platform{},
+		v1alpha1.WorkloadGitHubActions: github.NewPlatform(),
+		v1alpha1.WorkloadGitLabCI:      gitlab.Platform{},
+	}
+	parser := workload.WebhookParser(platforms[platform])
+
+	scheme := k8sruntime.NewScheme()
+	_ = v1alpha1.AddToScheme(scheme)
+
+	receiver := demand.NewReceiver(demand.ReceiverConfig{
+		Client: fake.NewClientBuilder().WithScheme(scheme).Build(), Secrets: anySecret{}, Platforms: platforms,
+	})
+
+	return func(text string) error {
+		req := httptest.NewRequest(http.MethodPost, "/webhooks/"+platform, bytes.NewReader([]byte(text)))
+		req.SetPathValue("platform", platform)
+		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set(header, event)
+
+		answer := httptest.NewRecorder()
+		receiver.ServeHTTP(answer, req)
+
+		switch answer.Code {
+		case http.StatusRequestEntityTooLarge:
+			return fmt.Errorf("%w: %s", inputbound.ErrTooLarge, answer.Body)
+		case http.StatusNotFound:
+			return fmt.Errorf("%d: %s", answer.Code, answer.Body)
+		}
+
+		_, _, err := parser.Parse(req.Header, []byte(text))
+
+		return err
+	}
+}
