@@ -134,7 +134,7 @@ func (a *Area) gate(
 	return nil
 }
 
-// Ranges reads ranges of IPv4 addresses.
+// Ranges reads ranges of addresses.
 func Ranges(entries []string) ([]address.Range, error) {
 	out := make([]address.Range, 0, len(entries))
 

@@ -138,7 +138,7 @@ func (s *stage) fill() error {
 		return err
 	}
 
-	sim, err := simulator.Start(simulator.Options{Config: env.Config, Supported: supported(), Ignition: true, Delays: simulator.Delays{
+	sim, err := simulator.Start(simulator.Options{Config: env.Config, Supported: supported(), Ignition: true, Families: families, Delays: simulator.Delays{
 		Address: delay, Kubeconfig: delay, ControlPlane: delay, Rollout: delay, Delete: delay,
 	}})
 	if err != nil {
@@ -203,10 +203,10 @@ func makeNode(ctx context.Context) error {
 	return nil
 }
 
-// settings are those of the area. Pools of bridges' own may only be of 10.0.0.0/8.
+// settings are those of the area. Pools of bridges' own may only be of these.
 func settings() config.Bridge {
 	cfg := config.Default().Bridge
-	cfg.AddressRanges = []string{"10.0.0.0/8"}
+	cfg.AddressRanges = []string{"10.0.0.0/8", "fd00:10::/64"}
 
 	return cfg
 }

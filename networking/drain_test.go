@@ -200,16 +200,27 @@ func (w *workers) ends(left int) {
 				continue
 			}
 
-			if m.DeletionTimestamp != nil && !w.virtual(kubevirt.New(kubevirt.VirtualMachineKind()), m.Name) {
-				instance := kubevirt.New(kubevirt.InstanceKind())
-				instance.SetNamespace(m.Namespace)
-				instance.SetName(m.Name)
-				w.must(client.IgnoreNotFound(env.Client.Delete(w.t.Context(), instance)))
+			if m.DeletionTimestamp != nil {
+				w.endInstance(m.Name)
 			}
 		}
 
 		return len(machines) == left
 	})
+}
+
+// endInstance has KubeVirt end a machine whose VirtualMachine is gone.
+func (w *workers) endInstance(name string) {
+	w.t.Helper()
+
+	if w.virtual(kubevirt.New(kubevirt.VirtualMachineKind()), name) {
+		return
+	}
+
+	instance := kubevirt.New(kubevirt.InstanceKind())
+	instance.SetNamespace(w.namespace)
+	instance.SetName(name)
+	w.must(client.IgnoreNotFound(env.Client.Delete(w.t.Context(), instance)))
 }
 
 // virtual says whether there is an object of KubeVirt's of a machine.
@@ -227,10 +238,9 @@ func (w *workers) virtual(object *unstructured.Unstructured, name string) bool {
 func (w *workers) cordoned(name string) bool {
 	w.t.Helper()
 
-	node := &corev1.Node{}
-	w.must(env.Client.Get(w.t.Context(), client.ObjectKey{Name: name}, node))
+	node := w.node(name)
 
-	return node.Spec.Unschedulable
+	return node != nil && node.Spec.Unschedulable
 }
 
 func (w *workers) scale(replicas int32) {

@@ -6,13 +6,13 @@ package address
 import (
 	"errors"
 	"fmt"
-	"math/bits"
 	"net/netip"
 	"strings"
 )
 
 var (
 	errFamilies = errors.New("the ends are of two families")
+	errZone     = errors.New("an address has a zone")
 	errOrder    = errors.New("the first address is behind the last")
 )
 
@@ -44,6 +44,8 @@ func Parse(entry string) (Range, error) {
 	switch {
 	case err != nil:
 		return Range{}, fmt.Errorf("parse %q: %w", entry, err)
+	case from.Zone() != "", to.Zone() != "":
+		return Range{}, fmt.Errorf("parse %q: %w", entry, errZone)
 	case from.Is4() != to.Is4():
 		return Range{}, fmt.Errorf("parse %q: %w", entry, errFamilies)
 	case to.Less(from):
@@ -58,46 +60,53 @@ func (r Range) Contains(addr netip.Addr) bool {
 	return addr.Is4() == r.First.Is4() && !addr.Less(r.First) && !r.Last.Less(addr)
 }
 
-// Cover cuts the IPv4 part of a pool's entries into CIDRs. Entries that can't be read are
-// left out: MetalLB refuses such a pool whole.
+// Cover cuts a pool's entries into CIDRs. Entries that can't be read are left out: MetalLB
+// refuses such a pool whole.
 func Cover(entries []string) []string {
 	var out []string
 
 	for _, entry := range entries {
-		r, err := Parse(entry)
-		if err != nil || !r.First.Is4() {
-			continue
+		if r, err := Parse(entry); err == nil {
+			out = append(out, r.cover()...)
 		}
-
-		out = append(out, r.cover()...)
 	}
 
 	return out
 }
 
-// cover cuts an IPv4 range into the fewest CIDRs, from its start on: each is as large as
-// the address's alignment and the rest of the range allow.
+// cover cuts a range into the fewest CIDRs, from its start on: each is as large as the
+// address's alignment and the rest of the range allow.
 func (r Range) cover() []string {
 	var out []string
 
-	for at, end := number(r.First), number(r.Last); at <= end; {
-		size := min(32, bits.TrailingZeros64(at))
-		for uint64(1)<<size > end-at+1 {
-			size--
+	for at := r.First; ; {
+		widest := netip.PrefixFrom(at, at.BitLen())
+
+		for length := at.BitLen() - 1; length >= 0; length-- {
+			wider := netip.PrefixFrom(at, length)
+			if wider.Masked().Addr() != at || r.Last.Less(lastOf(wider)) {
+				break
+			}
+
+			widest = wider
 		}
 
-		out = append(out, netip.PrefixFrom(fromNumber(at), 32-size).String())
-		at += uint64(1) << size
-	}
+		out = append(out, widest.String())
 
-	return out
+		last := lastOf(widest)
+		if !last.Less(r.Last) {
+			return out
+		}
+
+		at = last.Next()
+	}
 }
 
-// Around gives the CIDRs that an IPv4 address is in, /32 first.
+// Around gives the CIDRs that an address is in, the address's own first.
 func Around(addr netip.Addr) []string {
-	out := make([]string, 0, 33)
+	out := make([]string, 0, addr.BitLen()+1)
 
-	for length := 32; length >= 0; length-- {
+	for length := addr.BitLen(); length >= 0; length-- {
 		prefix, err := addr.Prefix(length)
 		if err != nil {
 			return nil
@@ -107,17 +116,6 @@ func Around(addr netip.Addr) []string {
 	}
 
 	return out
-}
-
-func number(addr netip.Addr) uint64 {
-	b := addr.As4()
-
-	return uint64(b[0])<<24 | uint64(b[1])<<16 | uint64(b[2])<<8 | uint64(b[3])
-}
-
-func fromNumber(n uint64) netip.Addr {
-	// #nosec G115 -- n has 32 bits
-	return netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16 & 0xff), byte(n >> 8 & 0xff), byte(n & 0xff)})
 }
 
 // lastOf is a CIDR's last address.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,42 +26,63 @@ func notExposed(reason, message string) step.Result {
 	return step.Stall(reason, message).Also(v1alpha1.ConditionServiceExposureReady, metav1.ConditionFalse, reason, message)
 }
 
-// addressFree looks whether the address may be had: nobody else has it, and a pool does, or
-// a pool may be made for it.
+// addressFree looks whether the addresses may be had: nobody else has them, and one pool does,
+// or a pool may be made for them. MetalLB gives a Service addresses of one pool alone.
 func addressFree(ctx context.Context, s *scope) step.Result {
-	vip := s.bridge.Spec.MetalLBVirtualIP
+	var pools []string
 
+	for _, vip := range hypershift.VirtualIPs(s.bridge) {
+		pool, result := s.free(ctx, vip)
+		if !result.IsDone() {
+			return result
+		}
+
+		pools = append(pools, pool)
+	}
+
+	if slices.ContainsFunc(pools, func(pool string) bool { return pool != pools[0] }) {
+		return notExposed(v1alpha1.ReasonVIPNotInPool, fmt.Sprintf(
+			"no IPAddressPool has all of %s, and MetalLB gives a Service addresses of one pool alone: put them into one",
+			s.bridge.Spec.MetalLBVirtualIP))
+	}
+
+	s.pool = pools[0]
+
+	return step.Done()
+}
+
+// free looks whether one address may be had, and of which pool: of one that is to be made where
+// that has no name.
+func (s *scope) free(ctx context.Context, vip string) (string, step.Result) {
 	by, err := s.takenBy(ctx, vip)
 	if err != nil {
-		return step.Fail(err)
+		return "", step.Fail(err)
 	}
 
 	if by != "" {
-		return notExposed(v1alpha1.ReasonVIPConflict,
+		return "", notExposed(v1alpha1.ReasonVIPConflict,
 			fmt.Sprintf("%s has the address %s: choose another, or free it", by, vip))
 	}
 
 	pool, err := s.poolWith(ctx, vip)
 	if err != nil {
-		return step.Fail(err)
+		return "", step.Fail(err)
 	}
 
 	namespace := hypershift.ControlPlaneNamespace(s.bridge.Namespace, s.bridge.Name)
 
 	switch {
 	case pool == nil && !s.mayMakePool(vip):
-		return notExposed(v1alpha1.ReasonVIPNotInPool, fmt.Sprintf(
+		return "", notExposed(v1alpha1.ReasonVIPNotInPool, fmt.Sprintf(
 			"no IPAddressPool has the address %s, and it is not in bridge.addressRanges: choose another, or make a pool with it", vip))
 	case pool == nil:
-		return step.Done()
+		return "", step.Done()
 	case !hypershift.Serves(pool, namespace):
-		return notExposed(v1alpha1.ReasonVIPNotInPool, fmt.Sprintf(
+		return "", notExposed(v1alpha1.ReasonVIPNotInPool, fmt.Sprintf(
 			"IPAddressPool %s has the address %s and does not serve namespace %s: add it to serviceAllocation.namespaces",
 			pool.GetName(), vip, namespace))
 	default:
-		s.pool = pool.GetName()
-
-		return step.Done()
+		return pool.GetName(), step.Done()
 	}
 }
 

@@ -8,7 +8,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -85,36 +87,69 @@ func (s *scope) hyperShiftFailed() string {
 func (s *scope) balanced(ctx context.Context) step.Result {
 	vip, key := s.bridge.Spec.MetalLBVirtualIP, client.ObjectKeyFromObject(s.service)
 	asked := s.service.Annotations[hypershift.AnnotationAddress]
-	have := ""
 
-	if ingress := s.service.Status.LoadBalancer.Ingress; len(ingress) > 0 {
-		have = ingress[0].IP
+	var have []string
+	for _, ingress := range s.service.Status.LoadBalancer.Ingress {
+		have = append(have, ingress.IP)
 	}
 
-	// A pool of the bridge's own has just the one address.
-	if asked != vip && (s.pool != "" || asked != "" || have != "" && have != vip) {
+	wanted := hypershift.VirtualIPs(s.bridge)
+	all := !slices.ContainsFunc(wanted, func(ip string) bool { return !assigned(s.service, ip) })
+
+	// A pool of the bridge's own has just its addresses.
+	if asked != vip && (s.pool != "" || asked != "" || len(have) > 0 && !all) {
 		if err := s.ask(ctx, vip); err != nil {
 			return step.ForError(s.refused(err, "patch", s.service, v1alpha1.ReasonServiceCreationFailed), lookAgain)
 		}
 	}
 
-	if assigned(s.service, vip) {
+	if all {
 		port := int32(0)
 		if ports := s.service.Spec.Ports; len(ports) > 0 {
 			port = ports[0].Port
 		}
 
-		return step.Done().WithReason(v1alpha1.ReasonLoadBalancerReady,
-			"the API server is at "+net.JoinHostPort(vip, strconv.Itoa(int(port))))
+		var at []string
+		for _, ip := range wanted {
+			at = append(at, net.JoinHostPort(ip, strconv.Itoa(int(port))))
+		}
+
+		return step.Done().WithReason(v1alpha1.ReasonLoadBalancerReady, "the API server is at "+strings.Join(at, " and "))
 	}
 
-	if have != "" {
+	if len(have) > 0 {
 		return step.Wait(lookAgain, v1alpha1.ReasonLoadBalancerPending,
-			fmt.Sprintf("Service %s has the address %s, and not %s yet", key, have, vip))
+			fmt.Sprintf("Service %s has the address %s, and not %s yet", key, strings.Join(have, ","), vip)+s.otherFamilies())
 	}
 
 	return step.Wait(lookAgain, v1alpha1.ReasonLoadBalancerPending,
-		fmt.Sprintf("MetalLB has not given Service %s the address %s yet", key, vip))
+		fmt.Sprintf("MetalLB has not given Service %s the address %s yet", key, vip)+s.otherFamilies())
+}
+
+// otherFamilies is why MetalLB gives no such addresses where the Service has other families, as
+// the end of a sentence. HyperShift asks for both where the management cluster has both
+// (kas/service.go), and MetalLB gives a Service what it has.
+func (s *scope) otherFamilies() string {
+	var want []corev1.IPFamily
+
+	for _, ip := range hypershift.VirtualIPs(s.bridge) {
+		family := corev1.IPv4Protocol
+		if strings.Contains(ip, ":") {
+			family = corev1.IPv6Protocol
+		}
+
+		want = append(want, family)
+	}
+
+	have := s.service.Spec.IPFamilies
+	missing := slices.ContainsFunc(want, func(f corev1.IPFamily) bool { return !slices.Contains(have, f) })
+
+	if len(have) == 0 || !missing {
+		return ""
+	}
+
+	return fmt.Sprintf(": the Service is of %v, as the management cluster's Services are, and MetalLB gives no others: "+
+		"choose an address of that", have)
 }
 
 // ask has the Service ask MetalLB for an address. HyperShift leaves annotations alone that

@@ -62,9 +62,7 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 			})
 		},
 		indexStorageClass: func(b *v1alpha1.DPFHCPBridge) []string { return []string{b.Spec.EtcdStorageClass} },
-		indexAddress: func(b *v1alpha1.DPFHCPBridge) []string {
-			return slices.DeleteFunc([]string{b.Spec.MetalLBVirtualIP}, func(ip string) bool { return ip == "" })
-		},
+		indexAddress:      hypershift.VirtualIPs,
 		indexControlPlane: func(b *v1alpha1.DPFHCPBridge) []string {
 			return []string{hypershift.ControlPlaneNamespace(b.Namespace, b.Name)}
 		},

@@ -165,7 +165,7 @@ func (r *Reconciler) rivals(ctx context.Context, obj client.Object) []reconcile.
 	}
 
 	out := r.by(ctx, indexDPUCluster, dpuClusterKey(bridge).String())
-	if ip := bridge.Spec.MetalLBVirtualIP; ip != "" {
+	for _, ip := range hypershift.VirtualIPs(bridge) {
 		out = append(out, r.by(ctx, indexAddress, ip)...)
 	}
 

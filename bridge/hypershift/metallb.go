@@ -5,6 +5,7 @@ package hypershift
 
 import (
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -22,11 +23,33 @@ const AnnotationAddressOld = "metallb.universe.tf/loadBalancerIPs"
 // MetalLB's namespace, with those of other bridges, hence both parts.
 func PoolName(namespace, name string) string { return namespace + "-" + name }
 
-// Pool is a pool of a bridge's one address, for its control plane alone.
+// VirtualIPs are the addresses that a bridge's API server is exposed at: none, one, or one of
+// each family.
+func VirtualIPs(bridge *v1alpha1.DPFHCPBridge) []string {
+	if bridge.Spec.MetalLBVirtualIP == "" {
+		return nil
+	}
+
+	return strings.Split(bridge.Spec.MetalLBVirtualIP, ",")
+}
+
+// Pool is a pool of a bridge's addresses alone, for its control plane alone.
 func Pool(bridge *v1alpha1.DPFHCPBridge, namespace string) *unstructured.Unstructured {
 	object := metalLB(New(IPAddressPoolKind()), bridge, namespace)
+
+	var addresses list
+
+	for _, vip := range VirtualIPs(bridge) {
+		length := "/32"
+		if strings.Contains(vip, ":") {
+			length = "/128"
+		}
+
+		addresses = append(addresses, vip+length)
+	}
+
 	object.Object["spec"] = fields{
-		"addresses":  list{bridge.Spec.MetalLBVirtualIP + "/32"},
+		"addresses":  addresses,
 		"autoAssign": true,
 		"serviceAllocation": fields{
 			"namespaces": list{ControlPlaneNamespace(bridge.Namespace, bridge.Name)},

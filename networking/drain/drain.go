@@ -17,9 +17,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/kit/kubeconfig"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
@@ -111,8 +113,9 @@ func (c *Cluster) Close() { c.close() }
 
 // Progress is how far a drain has come.
 type Progress struct {
-	// NoNode says that there is no such Node.
+	// NoNode says that there is no such Node. Node is that which was drained.
 	NoNode bool
+	Node   types.UID
 	// Left are the pods that are still to go, as NAMESPACE/NAME, and Kept those of them whose
 	// eviction was refused for now, with the PodDisruptionBudget that holds them where the
 	// cluster names one.
@@ -133,15 +136,38 @@ func (c *Cluster) Drain(ctx context.Context, name string) (Progress, error) {
 	}
 
 	if err := c.cordon(ctx, node); err != nil {
-		return Progress{}, err
+		return Progress{Node: node.UID}, err
 	}
 
 	pods, err := c.pods(ctx, name)
 	if err != nil {
-		return Progress{}, err
+		return Progress{Node: node.UID}, err
 	}
 
-	return c.evict(ctx, pods, ready(node))
+	progress, err := c.evict(ctx, pods, ready(node))
+	progress.Node = node.UID
+
+	return progress, err
+}
+
+// ReasonNodeForbidden is that of Forget's error where the kubeconfig's user may not.
+const ReasonNodeForbidden = "NodeForbidden"
+
+// Forget deletes the Node of a machine that is gone. Another Node of the name stays.
+func (c *Cluster) Forget(ctx context.Context, name string, uid types.UID) error {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+
+	err := c.client.Delete(ctx, node, client.Preconditions{UID: &uid})
+	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil
+	}
+
+	if apierrors.IsForbidden(err) {
+		return errclass.New(errclass.Configuration, ReasonNodeForbidden,
+			"delete node %s: the kubeconfig's user may not: let it delete nodes", name)
+	}
+
+	return fmt.Errorf("delete node %s: %w", name, answered(err))
 }
 
 // cordon keeps new pods off the Node.

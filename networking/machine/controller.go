@@ -117,6 +117,7 @@ func plan() step.Plan[*scope] {
 		Deletion: []step.Step[*scope]{
 			{Condition: v1alpha1.ConditionNodeDrained, When: drains, Run: drained},
 			{Condition: v1alpha1.ConditionVMDeleted, Run: destroy},
+			{Condition: v1alpha1.ConditionNodeDeleted, When: leavesNode, Run: nodeGone},
 			{Condition: v1alpha1.ConditionDNSRemoved, Run: unnamed},        // no name leads to the addresses
 			{Condition: v1alpha1.ConditionAddressesReleased, Run: release}, // only now may another have them
 		},

@@ -12,7 +12,9 @@ import (
 	"github.com/dustin/go-humanize/english"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
@@ -29,6 +31,15 @@ const (
 	reasonNoNode           = "NoNode"
 	reasonDrainTimedOut    = "DrainTimedOut"
 	reasonGuestUnreachable = "ClusterUnreachable"
+
+	// How the Node's end stands or ended.
+	reasonNodeDeleted = "NodeDeleted"
+	reasonNodeLeft    = "NodeLeft"
+
+	// nodeTimeout bounds what a machine that is gone is kept for its Node's sake.
+	nodeTimeout = time.Minute
+	// maxUID bounds what is kept of another cluster's word.
+	maxUID = 64
 
 	// namedPods bounds the pods that a message names.
 	namedPods = 3
@@ -84,6 +95,10 @@ func drained(ctx context.Context, s *scope) step.Result {
 	}
 
 	progress, err := s.drain(ctx)
+	if uid := progress.Node; uid != "" && len(uid) <= maxUID {
+		status.Drain.NodeUID = string(uid)
+	}
+
 	over := s.Clock.Now()
 	limit := s.pool.Spec.Drain.Timeout.Duration
 	remaining := limit - over.Sub(status.Drain.StartedAt.Time)
@@ -115,21 +130,65 @@ func drained(ctx context.Context, s *scope) step.Result {
 
 // drain does what can be done now.
 func (s *scope) drain(ctx context.Context) (drain.Progress, error) {
+	cluster, err := s.cluster(ctx)
+	if err != nil {
+		return drain.Progress{}, err
+	}
+	defer cluster.Close()
+
+	return cluster.Drain(ctx, s.machine.Name) //nolint:wrapcheck // it says what was done
+}
+
+// cluster is the one that the machine is a Node of.
+func (s *scope) cluster(ctx context.Context) (*drain.Cluster, error) {
 	ref := s.pool.Spec.Drain.KubeconfigSecretRef
 	key := client.ObjectKey{Namespace: s.machine.Namespace, Name: ref.Name}
 
 	data, err := credential.ReadKubeconfig(ctx, s.Live, key, ref.Key)
 	if err != nil {
-		return drain.Progress{}, fmt.Errorf("read the pool's drain.kubeconfigSecretRef: %w", err)
+		return nil, fmt.Errorf("read the pool's drain.kubeconfigSecretRef: %w", err)
 	}
 
-	cluster, err := drain.Open(data)
-	if err != nil {
-		return drain.Progress{}, err //nolint:wrapcheck // it says what was done
-	}
-	defer cluster.Close()
+	return drain.Open(data) //nolint:wrapcheck // it says what was done
+}
 
-	return cluster.Drain(ctx, s.machine.Name) //nolint:wrapcheck // as above
+// leavesNode says whether a Node is left of the machine that nobody else removes: the cluster
+// has no cloud that knows of machines. It is that which was drained, and no other of its name.
+func leavesNode(s *scope) bool {
+	return drains(s) && s.machine.Status.Drain != nil && s.machine.Status.Drain.NodeUID != ""
+}
+
+// nodeGone deletes the Node of the machine that is gone. Whatever is in the way, the machine's
+// end waits a minute for it at most, and an event says that the Node is left.
+func nodeGone(ctx context.Context, s *scope) step.Result {
+	name, since, now := s.machine.Name, s.Clock.Now(), s.Clock.Now()
+
+	cluster, err := s.cluster(ctx)
+	if err == nil {
+		defer cluster.Close()
+
+		err = cluster.Forget(ctx, name, types.UID(s.machine.Status.Drain.NodeUID))
+	}
+
+	if err == nil {
+		return step.Done().WithReason(reasonNodeDeleted, fmt.Sprintf("Node %s is deleted", name))
+	}
+
+	if gone := meta.FindStatusCondition(s.machine.Status.Conditions, v1alpha1.ConditionVMDeleted); gone != nil &&
+		gone.Status == metav1.ConditionTrue {
+		since = gone.LastTransitionTime.Time
+	}
+
+	// What a person has to change is not waited for: the machine is gone, and its addresses with it.
+	if left := nodeTimeout - now.Sub(since); left > 0 && errclass.Of(err) != errclass.Configuration {
+		return step.Wait(min(lookAgain, left), errclass.Reason(err, reasonGuestUnreachable),
+			fmt.Sprintf("the machine goes in %s all the same: %v", left.Round(time.Second), err))
+	}
+
+	message := fmt.Sprintf("Node %s is left, whose machine is gone: delete it: %v", name, err)
+	s.Recorder.Eventf(s.pool, s.machine, corev1.EventTypeWarning, reasonNodeLeft, "Drain", "%s", message)
+
+	return step.Done().WithReason(reasonNodeLeft, message)
 }
 
 // standing says what is left.

@@ -242,7 +242,14 @@ func (s *Sim) balance(ctx context.Context, k key) error {
 		return err
 	}
 
-	address, from, refused := pick(service, pools, used)
+	families := service.Spec.IPFamilies
+	if s.options.Families != nil {
+		if others := s.options.Families(cluster); len(others) > 0 {
+			families = others
+		}
+	}
+
+	addresses, from, refused := pick(service, families, pools, used)
 	if refused != nil {
 		err := s.tell(ctx, service, "AllocationFailed", fmt.Sprintf("Failed to allocate IP for %q: %s", k.NamespacedName, refused))
 		if err != nil {
@@ -250,7 +257,7 @@ func (s *Sim) balance(ctx context.Context, k key) error {
 		}
 	}
 
-	return s.give(ctx, service, address, from)
+	return s.give(ctx, service, addresses, from)
 }
 
 // used are the addresses of other Services, with who has them.
@@ -278,43 +285,116 @@ func (s *Sim) used(ctx context.Context, but *corev1.Service) (map[netip.Addr]*co
 	return out, nil
 }
 
-// pick chooses a Service's address: the one it has, the one it asks for, or a free one.
-func pick(service *corev1.Service, pools []addressPool, used map[netip.Addr]*corev1.Service) (netip.Addr, string, error) {
+// pick chooses a Service's addresses: those it has, those it asks for, or free ones, of one pool.
+func pick(
+	service *corev1.Service, families []corev1.IPFamily, pools []addressPool, used map[netip.Addr]*corev1.Service,
+) ([]netip.Addr, string, error) {
 	wanted := service.Annotations[annotationIPs]
 	if wanted == "" {
 		wanted = service.Spec.LoadBalancerIP
 	}
 
 	if wanted != "" {
-		address, err := netip.ParseAddr(strings.TrimSpace(wanted))
+		addresses, err := parseAll(strings.Split(wanted, ","))
 		if err != nil {
-			return netip.Addr{}, "", fmt.Errorf("invalid %s: %q", annotationIPs, wanted)
+			return nil, "", fmt.Errorf("invalid %s: %q", annotationIPs, wanted)
 		}
 
-		from, err := assign(service, address, pools, used)
+		if len(addresses) != len(families) ||
+			slices.ContainsFunc(addresses, func(a netip.Addr) bool { return !slices.Contains(families, familyOf(a)) }) {
+			return nil, "", fmt.Errorf("requested loadBalancer IP(s) %q does not match the ipFamily of the service", addresses)
+		}
 
-		return address, from, err
+		from, err := assignAll(service, addresses, pools, used)
+
+		return addresses, from, err
 	}
 
-	if len(service.Status.LoadBalancer.Ingress) > 0 {
-		if address, err := netip.ParseAddr(service.Status.LoadBalancer.Ingress[0].IP); err == nil {
-			if from, err := assign(service, address, pools, used); err == nil {
-				return address, from, nil
-			}
+	var have []string
+	for _, ingress := range service.Status.LoadBalancer.Ingress {
+		have = append(have, ingress.IP)
+	}
+
+	if addresses, err := parseAll(have); err == nil && len(addresses) > 0 {
+		if from, err := assignAll(service, addresses, pools, used); err == nil {
+			return addresses, from, nil
 		}
 	}
 
 	for _, p := range candidates(service, pools) {
+		// With PreferDualStack a pool of one family gives what it has.
+		if addresses := p.free(service, families, pools, used); len(addresses) > 0 {
+			return addresses, p.name, nil
+		}
+	}
+
+	return nil, "", errNoAddress
+}
+
+// free are a pool's first free addresses of each family.
+func (p addressPool) free(
+	service *corev1.Service, families []corev1.IPFamily, pools []addressPool, used map[netip.Addr]*corev1.Service,
+) []netip.Addr {
+	var out []netip.Addr
+
+	for _, family := range families {
+		found := false
+
 		for _, r := range p.ranges {
-			for address := r.from; r.contains(address); address = address.Next() {
-				if from, err := assign(service, address, pools, used); err == nil && address.Is4() {
-					return address, from, nil
+			for address := r.from; !found && familyOf(address) == family && r.contains(address); address = address.Next() {
+				if from, err := assign(service, address, pools, used); err == nil && from == p.name {
+					out, found = append(out, address), true
 				}
 			}
 		}
 	}
 
-	return netip.Addr{}, "", errNoAddress
+	return out
+}
+
+func familyOf(address netip.Addr) corev1.IPFamily {
+	if address.Is4() {
+		return corev1.IPv4Protocol
+	}
+
+	return corev1.IPv6Protocol
+}
+
+func parseAll(texts []string) ([]netip.Addr, error) {
+	var out []netip.Addr
+
+	for _, text := range texts {
+		address, err := netip.ParseAddr(strings.TrimSpace(text))
+		if err != nil {
+			return nil, fmt.Errorf("parse address: %w", err)
+		}
+
+		out = append(out, address)
+	}
+
+	return out, nil
+}
+
+// assignAll tells from which pool a Service may have all of some addresses.
+func assignAll(
+	service *corev1.Service, addresses []netip.Addr, pools []addressPool, used map[netip.Addr]*corev1.Service,
+) (string, error) {
+	pool := ""
+
+	for _, address := range addresses {
+		from, err := assign(service, address, pools, used)
+		if err != nil {
+			return "", err
+		}
+
+		if pool != "" && pool != from {
+			return "", fmt.Errorf("%q is not allowed in config", addresses)
+		}
+
+		pool = from
+	}
+
+	return pool, nil
 }
 
 // candidates are the pools that a Service that asks for no address may have of: the one it
@@ -365,11 +445,14 @@ func assign(
 	return pools[at].name, nil
 }
 
-// give writes a Service's address; none takes it away.
-func (s *Sim) give(ctx context.Context, service *corev1.Service, address netip.Addr, from string) error {
+// give writes a Service's addresses; none takes them away.
+func (s *Sim) give(ctx context.Context, service *corev1.Service, addresses []netip.Addr, from string) error {
 	var ingress []corev1.LoadBalancerIngress
-	if from != "" {
-		ingress = []corev1.LoadBalancerIngress{{IP: address.String()}}
+
+	for _, address := range addresses {
+		if from != "" {
+			ingress = append(ingress, corev1.LoadBalancerIngress{IP: address.String()})
+		}
 	}
 
 	if service.Annotations[annotationFrom] != from {
@@ -398,7 +481,7 @@ func (s *Sim) give(ctx context.Context, service *corev1.Service, address netip.A
 	}
 
 	if from != "" {
-		return s.tell(ctx, service, "IPAllocated", fmt.Sprintf("Assigned IP %q", []netip.Addr{address}))
+		return s.tell(ctx, service, "IPAllocated", fmt.Sprintf("Assigned IP %q", addresses))
 	}
 
 	return nil

@@ -4,6 +4,7 @@
 package hypershift
 
 import (
+	"fmt"
 	"maps"
 	"net/netip"
 	"strings"
@@ -71,6 +72,7 @@ func TestPick(t *testing.T) {
 		poolOf(t, "own", "192.0.2.16/32", pinned),
 		poolOf(t, "foreign", "192.0.2.32/32", foreign),
 		poolOf(t, "manual", "192.0.2.48/32", map[string]any{"autoAssign": false}),
+		poolOf(t, "both", "192.0.2.64/32", map[string]any{"addresses": []any{"192.0.2.64/32", "2001:db8::1/128"}, "autoAssign": false}),
 	}
 	taken := map[netip.Addr]*corev1.Service{
 		netip.MustParseAddr("192.0.2.1"): {ObjectMeta: metav1.ObjectMeta{
@@ -78,9 +80,12 @@ func TestPick(t *testing.T) {
 		}},
 	}
 
+	both := []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}
+
 	tests := map[string]struct {
 		annotations    map[string]string
 		namespace, has string
+		families       []corev1.IPFamily
 		address, from  string
 		refused        string
 	}{
@@ -98,6 +103,21 @@ func TestPick(t *testing.T) {
 			annotations: map[string]string{annotationIPs: "192.0.2.1", annotationSharing: "key"}, address: "192.0.2.1", from: "common",
 		},
 		"no address": {annotations: map[string]string{annotationIPs: "here"}, refused: "invalid"},
+		"both families": {
+			annotations: map[string]string{annotationIPs: "192.0.2.64,2001:db8::1"}, families: both,
+			address: "192.0.2.64 2001:db8::1", from: "both",
+		},
+		"both families of a pool it names": {
+			annotations: map[string]string{annotationPool: "both"}, families: both, address: "192.0.2.64 2001:db8::1", from: "both",
+		},
+		"both families of two pools": {
+			annotations: map[string]string{annotationIPs: "192.0.2.48,2001:db8::1"}, families: both, refused: "not allowed in config",
+		},
+		"one of both": {
+			annotations: map[string]string{annotationIPs: "192.0.2.64"}, families: both, refused: "does not match the ipFamily",
+		},
+		"the other family":      {annotations: map[string]string{annotationIPs: "2001:db8::1"}, refused: "does not match the ipFamily"},
+		"both in a pool of one": {namespace: "ns", families: both, address: "192.0.2.16", from: "own"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -108,14 +128,19 @@ func TestPick(t *testing.T) {
 				service.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: test.has}}
 			}
 
-			address, from, refused := pick(service, all, taken)
+			if test.families == nil {
+				test.families = both[:1]
+			}
+
+			addresses, from, refused := pick(service, test.families, all, taken)
+			address := strings.Trim(fmt.Sprint(addresses), "[]")
 
 			switch {
 			case test.refused != "":
 				if refused == nil || !strings.Contains(refused.Error(), test.refused) {
 					t.Errorf("refused: %v, want %q", refused, test.refused)
 				}
-			case refused != nil || from != test.from || address.String() != test.address:
+			case refused != nil || from != test.from || address != test.address:
 				t.Errorf("got %s of %q, %v; want %s of %q", address, from, refused, test.address, test.from)
 			}
 		})

@@ -6,6 +6,7 @@ package hypershift
 import (
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 )
@@ -44,6 +45,10 @@ type Options struct {
 	// Supported are the minor versions that HyperShift supports, the newest first.
 	// Default: 4.21 to 4.14.
 	Supported []string
+	// Families are those of the Services of a hosted cluster's control plane, where the
+	// management cluster is to have others than the API server's. Default, and where it gives
+	// none: the API server's. May be nil.
+	Families func(cluster string) []corev1.IPFamily
 	// Delays of what happens.
 	Delays Delays
 	// Clock tells the time. Default: the real one.

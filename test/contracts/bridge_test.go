@@ -43,6 +43,7 @@ func bridgeRejections() []rejection {
 		pattern  = "should match"
 		image    = "spec.ocpReleaseImage"
 		address  = "spec.metalLBVirtualIP"
+		vip      = "metalLBVirtualIP must be an IPv4 or IPv6 address in its shortest form, or one of each"
 		name     = "name must have at most 54 characters and no dot"
 	)
 
@@ -66,11 +67,19 @@ func bridgeRejections() []rejection {
 			"node port with address", change{"spec.exposeThroughLoadBalancer": false}, "spec",
 			"metalLBVirtualIP must be empty when exposeThroughLoadBalancer is false",
 		},
-		row("address beyond a byte", address, "192.168.1.256", pattern),
-		row("address of three bytes", address, "192.168.1", pattern),
-		row("address with leading zero", address, "192.168.1.010", pattern),
-		row("IPv6 address", address, "fd00::1", pattern),
-		row("address with length", address, "10.0.0.1/32", pattern),
+		row("address beyond a byte", address, "192.168.1.256", vip),
+		row("address of three bytes", address, "192.168.1", vip),
+		row("address with leading zero", address, "192.168.1.010", vip),
+		row("IPv6 address in long", address, "fd00:0::1", vip),
+		row("IPv6 address in capitals", address, "FD00::1", vip),
+		row("IPv6 address with a zone", address, "fe80::1%eth0", vip),
+		row("IPv4 address in IPv6", address, "::ffff:10.0.0.1", vip),
+		row("two addresses of a family", address, "10.0.0.1,10.0.0.2", vip),
+		row("two IPv6 addresses", address, "fd00::1,fd00::2", vip),
+		row("three addresses", address, "10.0.0.1,fd00::1,fd00::2", vip),
+		row("addresses with a blank", address, "10.0.0.1, fd00::1", vip),
+		row("address and a comma", address, "10.0.0.1,", vip),
+		row("address with length", address, "10.0.0.1/32", vip),
 		row("domain in capitals", "spec.baseDomain", "Clusters.example.com", pattern),
 		row("domain of one word", "spec.baseDomain", "localhost", pattern),
 		row("domain with a dot at its end", "spec.baseDomain", "example.com.", pattern),

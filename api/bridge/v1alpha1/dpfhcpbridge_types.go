@@ -211,12 +211,13 @@ type DPFHCPBridgeSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="exposeThroughLoadBalancer is immutable: HyperShift can't change how a cluster that exists is published"
 	ExposeThroughLoadBalancer bool `json:"exposeThroughLoadBalancer"`
 
-	// MetalLBVirtualIP is the IPv4 address of the API server when it is exposed through a
-	// load balancer, and empty otherwise.
+	// MetalLBVirtualIP is the address of the API server when it is exposed through a load
+	// balancer, and empty otherwise: IPv4, IPv6, or one of each with a comma between them. The
+	// management cluster's Services must have the families.
 	//
 	// +optional
-	// +kubebuilder:validation:Pattern=`^(([0-9]|[1-9][0-9]|1[0-9]{2}|2[0-4][0-9]|25[0-5])\.){3}([0-9]|[1-9][0-9]|1[0-9]{2}|2[0-4][0-9]|25[0-5])$|^$`
-	// +kubebuilder:validation:MaxLength=15
+	// +kubebuilder:validation:MaxLength=55
+	// +kubebuilder:validation:XValidation:rule="self == '' || (self.split(',').all(a, isIP(a) && ip.isCanonical(a)) && (self.split(',').size() == 1 || self.split(',').size() == 2 && ip(self.split(',')[0]).family() != ip(self.split(',')[1]).family()))",message="metalLBVirtualIP must be an IPv4 or IPv6 address in its shortest form, or one of each with a comma between them, such as 192.168.1.100,fd00::100"
 	// +kubebuilder:default=""
 	MetalLBVirtualIP string `json:"metalLBVirtualIP,omitempty"`
 

@@ -228,7 +228,7 @@ type Bridge struct {
 	HyperShiftNamespace string `yaml:"hyperShiftNamespace"`
 	// MetalLBNamespace is where MetalLB runs, which wants its pools there.
 	MetalLBNamespace string `yaml:"metalLBNamespace"`
-	// AddressRanges are CIDRs, or two IPv4 addresses with a hyphen between them, out of which
+	// AddressRanges are CIDRs, or two addresses with a hyphen between them, out of which
 	// a bridge may make an IPAddressPool of its own when no pool has its address. Empty: only
 	// addresses of pools that are there may be used.
 	AddressRanges []string `yaml:"addressRanges"`

@@ -8,7 +8,7 @@ package v1alpha1
 // Help says in a sentence what each key is.
 func Help() map[string]string {
 	return map[string]string{
-		"bridge.addressRanges":               "addressRanges are CIDRs, or two IPv4 addresses with a hyphen between them, out of which a bridge may make an IPAddressPool of its own when no pool has its address",
+		"bridge.addressRanges":               "addressRanges are CIDRs, or two addresses with a hyphen between them, out of which a bridge may make an IPAddressPool of its own when no pool has its address",
 		"bridge.concurrency":                 "concurrency is how many bridges are worked on at a time",
 		"bridge.csrApproval":                 "csrApproval approves the certificates of DPU workers in hosted clusters, after strict checks",
 		"bridge.hyperShiftNamespace":         "hyperShiftNamespace is where HyperShift's operator runs",

@@ -40,6 +40,8 @@ const (
 	ConditionNodeDrained = "NodeDrained"
 	// ConditionVMDeleted tells, on deletion, whether the VirtualMachine is gone.
 	ConditionVMDeleted = "VMDeleted"
+	// ConditionNodeDeleted tells, on deletion, whether the machine's Node is off its cluster.
+	ConditionNodeDeleted = "NodeDeleted"
 	// ConditionDNSRemoved tells, on deletion, whether its records are out of DNS.
 	ConditionDNSRemoved = "DNSRemoved"
 	// ConditionAddressesReleased tells, on deletion, whether the addresses are free.
@@ -126,6 +128,10 @@ type KubevirtMachineStatus struct {
 type KubevirtMachineDrain struct {
 	// startedAt is when it began.
 	StartedAt metav1.Time `json:"startedAt"`
+	// nodeUID is the Node that was drained, which is deleted when the machine is gone.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	NodeUID string `json:"nodeUID,omitempty"`
 	// endedAt is when it was over, in one way or another.
 	// +optional
 	EndedAt *metav1.Time `json:"endedAt,omitempty"`

@@ -111,7 +111,7 @@ type KubevirtNodePoolSpec struct {
 // KubevirtNodePoolDrain is how Nodes are drained.
 type KubevirtNodePoolDrain struct {
 	// kubeconfigSecretRef names the Secret with a kubeconfig of the cluster that the machines
-	// join. Its user gets and patches Nodes, lists Pods and evicts them.
+	// join. Its user gets, patches and deletes Nodes, lists Pods and evicts them.
 	KubeconfigSecretRef LocalSecretKeySelector `json:"kubeconfigSecretRef"`
 	// timeout is how long a drain may take. After it the machine goes all the same, and an event
 	// says what was left on it.

@@ -101,10 +101,17 @@ func TestDrainThatHangs(t *testing.T) {
 
 	w.sayf("its time is over")
 	w.change("stuck", func(spec *infrav1.KubevirtNodePoolSpec) { spec.Drain.Timeout.Duration = time.Second })
-	w.eventually("the machine goes", func() bool { return w.machines()[leaving].Name == "" })
+	w.eventually("the machine goes, and its Node", func() bool {
+		return w.machines()[leaving].Name == "" && !slices.Contains(w.nodes(), leaving)
+	})
 	w.eventually("an event says what was left", func() bool {
 		return w.told("DrainTimedOut", leaving+" was not drained within 1s: left: 1 pod", "by PodDisruptionBudget never")
 	})
+
+	// One left of the other pool, one stays of this one; the machine that was made has not joined.
+	if nodes := w.nodes(); len(nodes) != 2 {
+		t.Errorf("the Nodes are %v, not 2", nodes)
+	}
 
 	if w.ready() != 3 {
 		t.Errorf("%d machines are ready, and not 3\n%s", w.ready(), w.describe())
@@ -168,11 +175,29 @@ func (w *world) guideRole() string {
 func (w *world) joins(name string) {
 	w.t.Helper()
 
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"world": w.namespace}}}
 	env.Create(w.t, node)
 
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 	w.must(env.Client.Status().Update(w.t.Context(), node))
+}
+
+// nodes are those of the world's machines, also of machines that are gone.
+func (w *world) nodes() []string {
+	w.t.Helper()
+
+	var (
+		list corev1.NodeList
+		out  []string
+	)
+
+	w.must(env.Client.List(w.t.Context(), &list, client.MatchingLabels{"world": w.namespace}))
+
+	for i := range list.Items {
+		out = append(out, list.Items[i].Name)
+	}
+
+	return out
 }
 
 // pod runs on a machine, and goes at once when it is evicted.

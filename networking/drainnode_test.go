@@ -1,0 +1,170 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package networking_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
+)
+
+// node is a machine's; nil if there is none.
+func (w *workers) node(name string) *corev1.Node {
+	w.t.Helper()
+
+	node := &corev1.Node{}
+
+	err := env.Client.Get(w.t.Context(), client.ObjectKey{Name: name}, node)
+	if client.IgnoreNotFound(err) != nil {
+		w.t.Fatal(err)
+	}
+
+	if err != nil {
+		return nil
+	}
+
+	return node
+}
+
+// asks has the operator come as another user from now on.
+func (w *workers) asks(config *rest.Config) {
+	w.t.Helper()
+
+	data, err := kubeproc.Kubeconfig(config)
+	w.must(err)
+
+	secret := &corev1.Secret{}
+	w.must(env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: guestKubeconfig}, secret))
+	secret.Data["kubeconfig"] = data
+	w.must(env.Client.Update(w.t.Context(), secret))
+}
+
+// leftTold waits for the event that a Node is left.
+func (w *workers) leftTold(words string) {
+	w.t.Helper()
+	w.eventually("the event is told", func() bool {
+		var list eventsv1.EventList
+		w.must(env.Client.List(w.t.Context(), &list, client.InNamespace(w.namespace)))
+
+		return slices.ContainsFunc(list.Items, func(e eventsv1.Event) bool {
+			return e.Reason == "NodeLeft" && e.Type == corev1.EventTypeWarning && strings.Contains(e.Note, words)
+		})
+	})
+}
+
+// The Node of a machine that is gone is gone, too: it stays while the machine is there, and
+// another Node of its name stays.
+func TestNodeGoesWithItsMachine(t *testing.T) {
+	t.Parallel()
+
+	w := newWorkers(t, 3, time.Hour)
+	w.scale(2)
+
+	m := w.leaving("True Drained")
+	if w.node(m.Name) == nil {
+		t.Error("the Node went before the machine")
+	}
+
+	w.ends(2)
+
+	if w.node(m.Name) != nil {
+		t.Error("the Node of a machine that is gone is left")
+	}
+
+	for _, other := range w.machines() {
+		if w.node(other.Name) == nil {
+			t.Errorf("Node %s is gone, and its machine is there", other.Name)
+		}
+	}
+
+	w.scale(1)
+
+	m = w.leaving("True Drained")
+	w.must(env.Client.Delete(t.Context(), w.node(m.Name)))
+
+	another := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.Name}}
+	w.must(env.Client.Create(t.Context(), another))
+	t.Cleanup(func() { _ = env.Client.Delete(t.Context(), another) })
+	w.ends(1)
+
+	if w.node(m.Name) == nil {
+		t.Error("another Node of the machine's name was deleted")
+	}
+}
+
+// A user that may not delete Nodes holds no machine up, and the event says what it lacks.
+func TestNodeThatMayNotBeDeleted(t *testing.T) {
+	t.Parallel()
+
+	w := newWorkers(t, 1, time.Hour)
+	name := w.machines()[0].Name
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}, Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "patch"}},
+		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list"}},
+	}}
+	env.Create(t, role)
+	env.Create(t, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: w.namespace},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: w.namespace}},
+	})
+	w.asks(env.User(t, w.namespace))
+	w.scale(0)
+	w.leaving("True Drained")
+	w.ends(0)
+	w.leftTold("Node " + name + " is left, whose machine is gone: delete it: delete node " + name +
+		": the kubeconfig's user may not: let it delete nodes")
+
+	if w.node(name) == nil {
+		t.Error("the Node is gone")
+	}
+}
+
+// A cluster that is not reached any more holds a machine up for a minute.
+func TestNodeOfAClusterThatIsGone(t *testing.T) {
+	t.Parallel()
+
+	w := newWorkers(t, 1, time.Hour)
+	name := w.machines()[0].Name
+	w.scale(0)
+	w.leaving("True Drained")
+	w.asks(&rest.Config{Host: "https://127.0.0.1:1"})
+
+	w.eventually("the machine says what it waits for", func() bool {
+		w.endInstance(name)
+
+		for _, m := range w.machines() {
+			c := meta.FindStatusCondition(m.Status.Conditions, infrav1.ConditionNodeDeleted)
+			if c != nil && c.Reason != "" && strings.Contains(c.Message, "the machine goes in") {
+				return true
+			}
+		}
+
+		return false
+	})
+
+	// A minute later.
+	m := w.machines()[0]
+	before := m.DeepCopy()
+	meta.FindStatusCondition(m.Status.Conditions, infrav1.ConditionVMDeleted).LastTransitionTime = metav1.NewTime(time.Now().Add(-time.Minute))
+	w.must(env.Client.Status().Patch(t.Context(), &m, client.MergeFrom(before)))
+	w.ends(0)
+	w.leftTold("Node " + name + " is left, whose machine is gone: delete it")
+
+	if w.node(name) == nil {
+		t.Error("the Node is gone")
+	}
+}
