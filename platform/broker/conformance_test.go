@@ -19,30 +19,80 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/broker"
 )
 
-// TestMemory holds the broker inside the process to what all brokers promise.
+// TestMemory holds the broker inside the process to what all brokers promise to one
+// subscription. There is no other, nor another process.
 func TestMemory(t *testing.T) {
 	t.Parallel()
-	testPromises(t, memorySite(t))
+
+	where := memorySite(t)
+
+	testPromises(t, where)
+	t.Run("a topic has one subscription at a time", func(t *testing.T) { testTaken(t, where) })
+}
+
+// testTaken: the second one is told, and the next has what the first left.
+func testTaken(t *testing.T, where *site) {
+	t.Helper()
+
+	b, topic, r := where.open(t, nil), topicOf(t), newRecord(t)
+	begun := make(chan struct{})
+
+	var once sync.Once
+
+	end := start(t, b, topic, "first", func(context.Context, cloudevents.Event) error {
+		once.Do(func() { close(begun) })
+
+		return errHandler
+	})
+
+	publish(t, b, topic, event(t, "a", 1))
+	publish(t, b, topic, event(t, "a", 2))
+	<-begun
+
+	if err := b.Subscribe(t.Context(), topic, "second", r.handle); err == nil {
+		t.Error("two subscriptions have a topic")
+	}
+
+	end()
+	publish(t, b, topic, event(t, "a", 3))
+	start(t, b, topic, "third", r.handle)
+	eventually(t, "the next has what is left", func() bool { return total(r.copy()) >= 3 })
+
+	if diff := cmp.Diff(map[string][]int{"a": {1, 2, 3}}, r.copy()); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// testShared holds a broker that processes share to what it promises to several.
+func testShared(t *testing.T, where *site) {
+	t.Helper()
+	testEach(t, where, map[string]func(*testing.T, *site){
+		"every subscription gets all, in order by key":  testFanOut,
+		"replicas share, and one follows another":       testReplicas,
+		"the next one begins when the last one is done": testHandOver,
+		"events of a holder that is gone are another's": testLostHolder,
+	})
 }
 
 // testPromises holds every kind of broker to the same.
 func testPromises(t *testing.T, where *site) {
 	t.Helper()
-
-	for name, test := range map[string]func(*testing.T, *site){
-		"every subscription gets all, in order by key":          testFanOut,
-		"replicas share, and one follows another":               testReplicas,
-		"a failing event waits alone":                           testRetry,
-		"dead letters":                                          testDeadLetters,
-		"what is no event":                                      testMalformed,
-		"panics":                                                testPanic,
-		"a slow handler is not disturbed":                       testSlow,
-		"the end waits":                                         testClose,
-		"the next one begins when the last one is done":         testHandOver,
-		"the same again is folded":                              testFold,
-		"events of a holder that is gone are another's":         testLostHolder,
+	testEach(t, where, map[string]func(*testing.T, *site){
+		"a failing event waits alone":     testRetry,
+		"dead letters":                    testDeadLetters,
+		"what is no event":                testMalformed,
+		"panics":                          testPanic,
+		"a slow handler is not disturbed": testSlow,
+		"the end waits":                   testClose,
+		"the same again is folded":        testFold,
 		"a closed broker takes nothing, and bad names are told": testRefusals,
-	} {
+	})
+}
+
+func testEach(t *testing.T, where *site, tests map[string]func(*testing.T, *site)) {
+	t.Helper()
+
+	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			test(t, where)

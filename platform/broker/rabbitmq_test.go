@@ -31,6 +31,7 @@ func TestRabbitMQ(t *testing.T) {
 	t.Run("beside upstream's programs", func(t *testing.T) { testUpstream(t, where) })
 	testPlain(t, d)
 	testPromises(t, where)
+	testShared(t, where)
 }
 
 // upstreamEvent is one as upstream's Sentinel sends it: without partitionkey and subject.
