@@ -26,8 +26,9 @@ func TestMemory(t *testing.T) {
 
 	where := memorySite(t)
 
-	testPromises(t, where)
-	t.Run("a topic has one subscription at a time", func(t *testing.T) { testTaken(t, where) })
+	promises := alone()
+	promises["a topic has one subscription at a time"] = testTaken
+	testPromises(t, where, promises)
 }
 
 // testTaken: the second one is told, and the next has what the first left.
@@ -63,21 +64,19 @@ func testTaken(t *testing.T, where *site) {
 	}
 }
 
-// testShared holds a broker that processes share to what it promises to several.
-func testShared(t *testing.T, where *site) {
-	t.Helper()
-	testEach(t, where, map[string]func(*testing.T, *site){
+// shared is what a broker that processes share promises to several.
+func shared() map[string]func(*testing.T, *site) {
+	return map[string]func(*testing.T, *site){
 		"every subscription gets all, in order by key":  testFanOut,
 		"replicas share, and one follows another":       testReplicas,
 		"the next one begins when the last one is done": testHandOver,
 		"events of a holder that is gone are another's": testLostHolder,
-	})
+	}
 }
 
-// testPromises holds every kind of broker to the same.
-func testPromises(t *testing.T, where *site) {
-	t.Helper()
-	testEach(t, where, map[string]func(*testing.T, *site){
+// alone is what every kind of broker promises.
+func alone() map[string]func(*testing.T, *site) {
+	return map[string]func(*testing.T, *site){
 		"a failing event waits alone":     testRetry,
 		"dead letters":                    testDeadLetters,
 		"what is no event":                testMalformed,
@@ -86,13 +85,14 @@ func testPromises(t *testing.T, where *site) {
 		"the end waits":                   testClose,
 		"the same again is folded":        testFold,
 		"a closed broker takes nothing, and bad names are told": testRefusals,
-	})
+	}
 }
 
-func testEach(t *testing.T, where *site, tests map[string]func(*testing.T, *site)) {
+// testPromises holds a broker to what it promises.
+func testPromises(t *testing.T, where *site, promises map[string]func(*testing.T, *site)) {
 	t.Helper()
 
-	for name, test := range tests {
+	for name, test := range promises {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			test(t, where)
