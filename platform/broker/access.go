@@ -5,18 +5,18 @@ package broker
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/url"
 	"os"
 	"strings"
+
+	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 )
 
 var (
 	errPassword = errors.New("it has a password in it: keep it in url_file")
 	errEscape   = errors.New("write /, ?, # and @ in a password or a path as %2F, %3F, %23 and %40")
-	errNoCert   = errors.New("no certificate in it: write PEM")
 	errOne      = errors.New("write one URL: with a cluster, of a name that all of its servers have")
 	errNoPair   = errors.New("give cert_file and key_file, both or none")
 )
@@ -117,56 +117,25 @@ func (a access) hosts(address string) string {
 // secured says whether the settings ask for TLS, whatever the URL does.
 func (a access) secured() bool { return a.caFile != "" || a.certFile != "" }
 
-// tls gives what the settings say of TLS; nil if they say nothing.
+// tls gives what the settings say of TLS.
 func (a access) tls() (*tls.Config, error) {
-	if !a.secured() {
-		return nil, nil //nolint:nilnil // nothing is said
-	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
 
-	roots, err := a.roots()
-	if err != nil {
-		return nil, err
+	if a.caFile != "" {
+		var err error
+		if config, err = httpbound.Trusting(a.caFile); err != nil {
+			return nil, fmt.Errorf("%s.ca_file: %w", a.field, err)
+		}
 	}
-
-	config := &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
 
 	if a.certFile != "" {
-		own, err := a.certificate()
+		own, err := tls.LoadX509KeyPair(a.certFile, a.keyFile)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("%s: cert_file %s and key_file %s: %w", a.field, a.certFile, a.keyFile, err)
 		}
 
 		config.Certificates = []tls.Certificate{own}
 	}
 
 	return config, nil
-}
-
-// roots are the CAs of the server; nil for those of the system.
-func (a access) roots() (*x509.CertPool, error) {
-	if a.caFile == "" {
-		return nil, nil //nolint:nilnil // as crypto/tls has it
-	}
-
-	pem, err := os.ReadFile(a.caFile)
-	if err != nil {
-		return nil, fmt.Errorf("%s.ca_file: %w", a.field, err)
-	}
-
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("%s.ca_file: %s: %w", a.field, a.caFile, errNoCert)
-	}
-
-	return pool, nil
-}
-
-// certificate is the client's.
-func (a access) certificate() (tls.Certificate, error) {
-	own, err := tls.LoadX509KeyPair(a.certFile, a.keyFile)
-	if err != nil {
-		return own, fmt.Errorf("%s: cert_file %s and key_file %s: %w", a.field, a.certFile, a.keyFile, err)
-	}
-
-	return own, nil
 }

@@ -19,30 +19,80 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/broker"
 )
 
-// TestMemory holds the broker inside the process to what all brokers promise.
+// TestMemory holds the broker inside the process to what all brokers promise to one
+// subscription. There is no other, nor another process.
 func TestMemory(t *testing.T) {
 	t.Parallel()
-	testPromises(t, memorySite(t))
+
+	where := memorySite(t)
+
+	promises := alone()
+	promises["a topic has one subscription at a time"] = testTaken
+	testPromises(t, where, promises)
 }
 
-// testPromises holds every kind of broker to the same.
-func testPromises(t *testing.T, where *site) {
+// testTaken: the second one is told, and the next has what the first left.
+func testTaken(t *testing.T, where *site) {
 	t.Helper()
 
-	for name, test := range map[string]func(*testing.T, *site){
-		"every subscription gets all, in order by key":          testFanOut,
-		"replicas share, and one follows another":               testReplicas,
-		"a failing event waits alone":                           testRetry,
-		"dead letters":                                          testDeadLetters,
-		"what is no event":                                      testMalformed,
-		"panics":                                                testPanic,
-		"a slow handler is not disturbed":                       testSlow,
-		"the end waits":                                         testClose,
-		"the next one begins when the last one is done":         testHandOver,
-		"the same again is folded":                              testFold,
-		"events of a holder that is gone are another's":         testLostHolder,
+	b, topic, r := where.open(t, nil), topicOf(t), newRecord(t)
+	begun := make(chan struct{})
+
+	var once sync.Once
+
+	end := start(t, b, topic, "first", func(context.Context, cloudevents.Event) error {
+		once.Do(func() { close(begun) })
+
+		return errHandler
+	})
+
+	publish(t, b, topic, event(t, "a", 1))
+	publish(t, b, topic, event(t, "a", 2))
+	<-begun
+
+	if err := b.Subscribe(t.Context(), topic, "second", r.handle); err == nil {
+		t.Error("two subscriptions have a topic")
+	}
+
+	end()
+	publish(t, b, topic, event(t, "a", 3))
+	start(t, b, topic, "third", r.handle)
+	eventually(t, "the next has what is left", func() bool { return total(r.copy()) >= 3 })
+
+	if diff := cmp.Diff(map[string][]int{"a": {1, 2, 3}}, r.copy()); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// shared is what a broker that processes share promises to several.
+func shared() map[string]func(*testing.T, *site) {
+	return map[string]func(*testing.T, *site){
+		"every subscription gets all, in order by key":  testFanOut,
+		"replicas share, and one follows another":       testReplicas,
+		"the next one begins when the last one is done": testHandOver,
+		"events of a holder that is gone are another's": testLostHolder,
+	}
+}
+
+// alone is what every kind of broker promises.
+func alone() map[string]func(*testing.T, *site) {
+	return map[string]func(*testing.T, *site){
+		"a failing event waits alone":     testRetry,
+		"dead letters":                    testDeadLetters,
+		"what is no event":                testMalformed,
+		"panics":                          testPanic,
+		"a slow handler is not disturbed": testSlow,
+		"the end waits":                   testClose,
+		"the same again is folded":        testFold,
 		"a closed broker takes nothing, and bad names are told": testRefusals,
-	} {
+	}
+}
+
+// testPromises holds a broker to what it promises.
+func testPromises(t *testing.T, where *site, promises map[string]func(*testing.T, *site)) {
+	t.Helper()
+
+	for name, test := range promises {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			test(t, where)

@@ -14,8 +14,10 @@ import (
 	"time"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/utils/clock"
 
+	"github.com/hyperfleet/hyperfleet/api/config/platform"
 	"github.com/hyperfleet/hyperfleet/api/events"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
@@ -81,11 +83,11 @@ type consumer interface {
 
 // core is a Broker over any transport.
 type core struct {
-	over     transport
-	settings settings
-	log      *slog.Logger
-	metrics  *meters
-	clock    clock.WithTickerAndDelayedExecution
+	over    transport
+	conf    platform.Broker
+	log     *slog.Logger
+	metrics *meters
+	clock   clock.WithTickerAndDelayedExecution
 
 	mu      sync.Mutex
 	closing chan struct{}
@@ -96,14 +98,21 @@ type core struct {
 	endHard context.CancelFunc
 }
 
-func newCore(over transport, set settings, log *slog.Logger, m *meters) *core {
-	c := &core{
-		over: over, settings: set, log: log, metrics: m,
-		clock: clock.RealClock{}, closing: make(chan struct{}),
+// newCore is one that has no transport yet.
+func newCore(conf platform.Broker, log *slog.Logger, registerer prometheus.Registerer) (*core, error) {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
 	}
+
+	m, err := newMeters(registerer)
+	if err != nil {
+		return nil, err
+	}
+
+	c := &core{conf: completed(conf), log: log, metrics: m, clock: clock.RealClock{}, closing: make(chan struct{})}
 	c.hard, c.endHard = context.WithCancel(context.Background())
 
-	return c
+	return c, nil
 }
 
 // Publish hands the event to the broker.

@@ -63,7 +63,7 @@ func (l *lanes) judge(one *item, err error) *doom {
 		return nil
 	case IsPoison(err):
 		return &doom{reason: reasonPoison, text: err.Error()}
-	case one.tries >= l.core.settings.maxDeliveries:
+	case one.tries >= l.core.conf.MaxDeliveries:
 		return &doom{reason: ReasonExhausted, text: err.Error()}
 	default:
 		return nil

@@ -72,7 +72,7 @@ func newLanes(c *core, topic, subscription string, handle Handler) *lanes {
 	}
 	l.wake = sync.NewCond(&l.mu)
 
-	for range c.settings.parallelism {
+	for range c.conf.Parallelism {
 		l.workers.Go(l.work)
 	}
 
@@ -311,7 +311,7 @@ func (l *lanes) finish(in *lane, one *item, err error) {
 	in.pause++
 	pause := in.pause
 
-	l.core.clock.AfterFunc(l.core.settings.backoff(one.tries), func() { l.resume(in, pause) })
+	l.core.clock.AfterFunc(l.core.backoff(one.tries), func() { l.resume(in, pause) })
 }
 
 // resume puts a lane in line whose wait is over.

@@ -6,7 +6,6 @@ package broker
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,7 +13,6 @@ import (
 	"testing"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
 )
@@ -68,7 +66,7 @@ func (d handed) name() string { return strings.Repeat("again ", d.times-1) + str
 func TestWhatComesAtTheEnd(t *testing.T) {
 	t.Parallel()
 
-	meters, err := newMeters(prometheus.NewRegistry())
+	c, err := newCore(platform.Broker{Parallelism: 2}, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +74,6 @@ func TestWhatComesAtTheEnd(t *testing.T) {
 	var seen told
 
 	begun, free, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	c := newCore(newMemory(), settingsOf(platform.Broker{Parallelism: 2}), slog.New(slog.DiscardHandler), meters)
 	l := newLanes(c, "topic", "adapter", func(context.Context, cloudevents.Event) error {
 		close(begun)
 		<-free

@@ -5,26 +5,40 @@ package broker
 
 import (
 	"context"
-	"slices"
+	"errors"
 	"sync"
 )
 
-// memory is a broker inside the process. What it holds is gone with it.
+var errTaken = errors.New("the topic has a subscription already, and there is one for each within a process")
+
+// memory is a broker inside the process: a queue for each topic, of which one subscription at
+// a time has all that is published, before it began as well. What it holds is gone with it.
 type memory struct {
 	mu     sync.Mutex
-	topics map[string]map[string]*memoryQueue
+	topics map[string]*memoryQueue
 }
 
-func newMemory() *memory { return &memory{topics: map[string]map[string]*memoryQueue{}} }
+func newMemory() *memory { return &memory{topics: map[string]*memoryQueue{}} }
 
-// memoryQueue is a subscription. The first of its consumers is given the messages; when
-// it ends, the next one takes over.
 type memoryQueue struct {
 	mu      sync.Mutex
-	waiting []*memoryDelivery
-	// returned were given back by the active consumer, which is ending.
-	returned  []*memoryDelivery
-	consumers []*memoryConsumer
+	waiting []memoryDelivery
+	// returned were given back by a subscription that is ending.
+	returned []memoryDelivery
+	// into is nil while nobody has the queue.
+	into  sink
+	taken bool
+}
+
+func (m *memory) queue(topic string) *memoryQueue {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+
+	if m.topics[topic] == nil {
+		m.topics[topic] = &memoryQueue{}
+	}
+
+	return m.topics[topic]
 }
 
 func (m *memory) publish(ctx context.Context, topic string, msg message) error {
@@ -32,95 +46,62 @@ func (m *memory) publish(ctx context.Context, topic string, msg message) error {
 		return err //nolint:wrapcheck // the caller says what was published
 	}
 
-	m.mu.Lock()
-	defer m.mu.Unlock()
-
-	for _, queue := range m.topics[topic] {
-		queue.push(&memoryDelivery{queue: queue, data: msg.body})
-	}
-
-	return nil
-}
-
-// queue gives a subscription's queue, which is made if there is none.
-func (m *memory) queue(topic, subscription string) *memoryQueue {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-
-	if m.topics[topic] == nil {
-		m.topics[topic] = map[string]*memoryQueue{}
-	}
-
-	queue := m.topics[topic][subscription]
-	if queue == nil {
-		queue = &memoryQueue{}
-		m.topics[topic][subscription] = queue
-	}
-
-	return queue
-}
-
-func (m *memory) consume(_ context.Context, topic, subscription string, into sink) (consumer, error) {
-	queue := m.queue(topic, subscription)
-	c := &memoryConsumer{queue: queue, into: into}
+	queue := m.queue(topic)
 
 	queue.mu.Lock()
 	defer queue.mu.Unlock()
 
-	queue.consumers = append(queue.consumers, c)
+	queue.waiting = append(queue.waiting, memoryDelivery{queue: queue, data: msg.body})
 	queue.flush()
 
-	return c, nil
+	return nil
+}
+
+func (m *memory) consume(_ context.Context, topic, _ string, into sink) (consumer, error) {
+	queue := m.queue(topic)
+
+	queue.mu.Lock()
+	defer queue.mu.Unlock()
+
+	if queue.taken {
+		return nil, errTaken
+	}
+
+	queue.into, queue.taken = into, true
+	queue.flush()
+
+	return queue, nil
 }
 
 func (m *memory) health(ctx context.Context) error { return ctx.Err() }
 
 func (m *memory) close() {}
 
-func (q *memoryQueue) push(d *memoryDelivery) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-
-	q.waiting = append(q.waiting, d)
-	q.flush()
-}
-
-// flush hands out what waits to the consumer that is active, if there is one.
+// flush hands out what waits; mu is held.
 func (q *memoryQueue) flush() {
-	if len(q.consumers) == 0 || q.consumers[0].ending {
+	if q.into == nil {
 		return
 	}
 
-	out := q.waiting
-	q.waiting = nil
-
-	for _, d := range out {
-		q.consumers[0].into(d)
+	for _, d := range q.waiting {
+		q.into(d)
 	}
+
+	q.waiting = nil
 }
 
-type memoryConsumer struct {
-	queue *memoryQueue
-	into  sink
-	// ending says that it takes no more; the next one follows when it has closed.
-	ending bool
+func (q *memoryQueue) quiet() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+
+	q.into = nil
 }
 
-func (c *memoryConsumer) quiet() {
-	c.queue.mu.Lock()
-	defer c.queue.mu.Unlock()
+func (q *memoryQueue) close() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
 
-	c.ending = true
-}
-
-func (c *memoryConsumer) close() {
-	c.queue.mu.Lock()
-	defer c.queue.mu.Unlock()
-
-	c.queue.consumers = slices.DeleteFunc(c.queue.consumers, func(other *memoryConsumer) bool { return other == c })
-	c.queue.waiting = append(c.queue.returned, c.queue.waiting...)
-	c.queue.returned = nil
-	c.queue.flush()
+	q.waiting, q.returned, q.taken = append(q.returned, q.waiting...), nil, false
 }
 
 type memoryDelivery struct {
@@ -128,12 +109,12 @@ type memoryDelivery struct {
 	data  []byte
 }
 
-func (d *memoryDelivery) body() []byte { return d.data }
-func (d *memoryDelivery) tries() int   { return 0 }
-func (d *memoryDelivery) ack() error   { return nil }
-func (d *memoryDelivery) alive() bool  { return true }
+func (d memoryDelivery) body() []byte { return d.data }
+func (d memoryDelivery) tries() int   { return 0 }
+func (d memoryDelivery) ack() error   { return nil }
+func (d memoryDelivery) alive() bool  { return true }
 
-func (d *memoryDelivery) release() {
+func (d memoryDelivery) release() {
 	d.queue.mu.Lock()
 	defer d.queue.mu.Unlock()
 

@@ -4,7 +4,6 @@
 package broker
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -30,7 +29,7 @@ const (
 	resultFolded = "folded"
 )
 
-// meters are the metrics of all brokers of a process.
+// meters are the metrics of a broker.
 type meters struct {
 	consumed    *prometheus.CounterVec
 	published   *prometheus.CounterVec
@@ -70,27 +69,11 @@ func newMeters(registerer prometheus.Registerer) (*meters, error) {
 		return m, nil
 	}
 
-	err := errors.Join(register(registerer, &m.consumed), register(registerer, &m.published),
-		register(registerer, &m.errors), register(registerer, &m.deadLetters),
-		register(registerer, &m.duration), register(registerer, &m.held))
-	if err != nil {
-		return nil, fmt.Errorf("register metrics of the broker: %w", err)
-	}
-
-	return m, nil
-}
-
-// register registers a collector, or takes the one that another broker of the process
-// registered.
-func register[C prometheus.Collector](registerer prometheus.Registerer, collector *C) error {
-	err := registerer.Register(*collector)
-	if there, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
-		if same, ok := there.ExistingCollector.(C); ok {
-			*collector = same
-
-			return nil
+	for _, collector := range []prometheus.Collector{m.consumed, m.published, m.errors, m.deadLetters, m.duration, m.held} {
+		if err := registerer.Register(collector); err != nil {
+			return nil, fmt.Errorf("register metrics of the broker: %w", err)
 		}
 	}
 
-	return err //nolint:wrapcheck // the caller joins and wraps
+	return m, nil
 }

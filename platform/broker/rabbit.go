@@ -14,7 +14,6 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
-	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
 )
@@ -110,7 +109,7 @@ func dialRabbit(ctx context.Context, conf platform.BrokerRabbit, log *slog.Logge
 		conf.PrefetchCount = rabbitPending
 	}
 
-	known := newTroubles(clock.RealClock{})
+	known := &troubles{}
 	o := &overRabbit{
 		publishing: &rabbitLink{access: how, made: known.anew}, consuming: map[*rabbitLink]bool{},
 		layout:   rabbitLayout{static: conf.Exchange, kind: kind, key: conf.RoutingKey, quorum: conf.Quorum},
@@ -166,7 +165,7 @@ func (o *overRabbit) publish(ctx context.Context, topic string, m message) error
 
 	err = fmt.Errorf("publish to RabbitMQ: %w", err)
 	if o.publishing.stands() {
-		o.troubles.note(err)
+		o.troubles.note(troublePublish, err, true)
 	}
 
 	return err

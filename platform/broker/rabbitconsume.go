@@ -133,7 +133,7 @@ func (c *rabbitConsumer) reconnect() *rabbitEpoch {
 
 			pause = rabbitStandby / 2 //nolint:mnd // it is doubled
 		default:
-			c.over.troubles.keep(c.name(), fmt.Errorf("consume %s from RabbitMQ as %s: %w", c.topic, c.subscription, err))
+			c.over.troubles.note(c.name(), fmt.Errorf("consume %s from RabbitMQ as %s: %w", c.topic, c.subscription, err), false)
 			c.over.log.Warn("consume from RabbitMQ: it is tried again", "topic", c.topic, "subscription", c.subscription, "error", err)
 		}
 	}

@@ -50,9 +50,7 @@ func (l *rabbitLink) dial() (*amqp.Connection, error) {
 }
 
 // rabbit gives a URL for the library, which is left to speak AMQP alone, and how the
-// connection below is secured: nil if it is not. What the URL's query says of TLS
-// (https://www.rabbitmq.com/docs/uri-query-parameters) counts where the settings say
-// nothing.
+// connection below is secured: nil if it is not.
 func (a access) rabbit(where string) (string, *tls.Config, error) {
 	uri, err := amqp.ParseURI(where)
 	if err != nil {
@@ -63,23 +61,12 @@ func (a access) rabbit(where string) (string, *tls.Config, error) {
 		return where, nil, nil
 	}
 
-	if !a.secured() {
-		a.caFile, a.certFile, a.keyFile = uri.CACertFile, uri.CertFile, uri.KeyFile
-	}
-
 	secured, err := a.tls()
 	if err != nil {
 		return "", nil, err
 	}
 
-	if secured == nil {
-		secured = &tls.Config{MinVersion: tls.VersionTLS12}
-	}
-
 	secured.ServerName = uri.Host
-	if uri.ServerName != "" {
-		secured.ServerName = uri.ServerName
-	}
 
 	parsed, err := url.Parse(where)
 	if err != nil {

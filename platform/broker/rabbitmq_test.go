@@ -30,7 +30,8 @@ func TestRabbitMQ(t *testing.T) {
 	t.Run("it is killed", func(t *testing.T) { testKill(t, where, func(*testing.T) {}, func(*testing.T) {}) })
 	t.Run("beside upstream's programs", func(t *testing.T) { testUpstream(t, where) })
 	testPlain(t, d)
-	testPromises(t, where)
+	testPromises(t, where, alone())
+	testPromises(t, where, shared())
 }
 
 // upstreamEvent is one as upstream's Sentinel sends it: without partitionkey and subject.

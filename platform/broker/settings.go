@@ -4,6 +4,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -22,107 +23,62 @@ const (
 	defaultMaxBackoff    = 30 * time.Second
 )
 
-// settings are what the order of events goes by.
-type settings struct {
-	parallelism, maxDeliveries int
-	minBackoff, maxBackoff     time.Duration
-}
+// completed has the defaults in the place of what is not said.
+func completed(conf platform.Broker) platform.Broker {
+	conf.Parallelism = cmp.Or(max(conf.Parallelism, 0), defaultParallelism)
+	conf.MaxDeliveries = cmp.Or(max(conf.MaxDeliveries, 0), defaultMaxDeliveries)
+	conf.MinBackoff = cmp.Or(max(conf.MinBackoff, 0), defaultMinBackoff)
+	conf.MaxBackoff = max(cmp.Or(max(conf.MaxBackoff, 0), defaultMaxBackoff), conf.MinBackoff)
 
-func settingsOf(conf platform.Broker) settings {
-	set := settings{
-		parallelism: conf.Parallelism, maxDeliveries: conf.MaxDeliveries,
-		minBackoff: conf.MinBackoff, maxBackoff: conf.MaxBackoff,
-	}
-	if set.parallelism <= 0 {
-		set.parallelism = defaultParallelism
-	}
-
-	if set.maxDeliveries <= 0 {
-		set.maxDeliveries = defaultMaxDeliveries
-	}
-
-	if set.minBackoff <= 0 {
-		set.minBackoff = defaultMinBackoff
-	}
-
-	if set.maxBackoff <= 0 {
-		set.maxBackoff = defaultMaxBackoff
-	}
-
-	set.maxBackoff = max(set.maxBackoff, set.minBackoff)
-
-	return set
+	return conf
 }
 
 // backoff is the pause after so many tries: twice as long each time, give or take a
 // tenth.
-func (s settings) backoff(tries int) time.Duration {
+func (c *core) backoff(tries int) time.Duration {
 	const tenth = 0.1
 
-	wait := s.minBackoff
+	wait := c.conf.MinBackoff
 	for range tries - 1 {
-		if wait >= s.maxBackoff {
+		if wait >= c.conf.MaxBackoff {
 			break
 		}
 
 		wait *= 2
 	}
 
-	wait = min(wait, s.maxBackoff)
+	wait = min(wait, c.conf.MaxBackoff)
 
 	return wait + time.Duration((2*rand.Float64()-1)*tenth*float64(wait)) //nolint:gosec,mnd // jitter needs no secret
 }
 
-// Open connects to the configured broker.
+// Open connects to the configured broker. Log and registerer may be nil.
 func Open(ctx context.Context, conf platform.Broker, log *slog.Logger, registerer prometheus.Registerer) (Broker, error) {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
-
-	m, err := newMeters(registerer)
+	c, err := newCore(conf, log, registerer)
 	if err != nil {
 		return nil, err
 	}
-
-	var over transport
 
 	switch conf.Type {
 	case platform.BrokerMemory:
-		over = newMemory()
+		c.over = newMemory()
 	case platform.BrokerRabbitMQ:
-		over, err = dialRabbit(ctx, conf.RabbitMQ, log)
+		c.over, err = dialRabbit(ctx, conf.RabbitMQ, c.log)
 	default:
-		return nil, fmt.Errorf("broker.type: %q: write memory or rabbitmq", conf.Type)
+		err = fmt.Errorf("broker.type: %q: write memory or rabbitmq", conf.Type)
 	}
 
 	if err != nil {
 		return nil, err
 	}
 
-	return newCore(over, settingsOf(conf), log, m), nil
+	return c, nil
 }
 
-// NewMemory makes a broker inside the process, with the configuration's numbers. Log and
-// registerer may be nil.
+// NewMemory makes a broker inside the process, with the configuration's numbers: a topic has
+// one subscription, which has all that is published, before anybody has subscribed as well.
 func NewMemory(conf platform.Broker, log *slog.Logger, registerer prometheus.Registerer) (Broker, error) {
 	conf.Type = platform.BrokerMemory
 
 	return Open(context.Background(), conf, log, registerer)
-}
-
-// NewQueue is NewMemory with one subscription that has all that is published, before
-// anybody has subscribed, and the dead letters too.
-func NewQueue(
-	conf platform.Broker, topic, subscriptionID string, log *slog.Logger, registerer prometheus.Registerer,
-) (Broker, error) {
-	m, err := newMeters(registerer)
-	if err != nil {
-		return nil, err
-	}
-
-	over := newMemory()
-	over.queue(topic, subscriptionID)
-	over.queue(topic+DeadLetterSuffix, subscriptionID)
-
-	return newCore(over, settingsOf(conf), log, m), nil
 }

@@ -109,10 +109,6 @@ func testClose(t *testing.T, where *site) {
 func testLostHolder(t *testing.T, where *site) {
 	t.Helper()
 
-	if where.memory != nil {
-		t.Skip("what is in the process goes with it")
-	}
-
 	topic, r := topicOf(t), newRecord(t)
 	gone, stays := where.open(t, nil), where.open(t, nil)
 	begun := make(chan struct{}, 100)

@@ -9,8 +9,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"k8s.io/utils/clock"
 )
 
 // troubleKept is for how long a trouble counts that nothing says the end of. What meets
@@ -20,9 +18,8 @@ const troubleKept = time.Minute
 // troubles are what keeps a broker from its work while the connection stands: a
 // subscription that can't be made, a permission that is missing.
 type troubles struct {
-	clock clock.PassiveClock
-	mu    sync.Mutex
-	of    map[string]trouble
+	mu sync.Mutex
+	of map[string]trouble
 }
 
 type trouble struct {
@@ -31,28 +28,21 @@ type trouble struct {
 	until time.Time
 }
 
-func newTroubles(clk clock.PassiveClock) *troubles {
-	return &troubles{clock: clk, of: map[string]trouble{}}
-}
-
-// note keeps a trouble of publishing for a while. It is fresh if it was not known.
-func (t *troubles) note(err error) (fresh bool) {
+// note keeps a trouble: for a while, or until it is over.
+func (t *troubles) note(of string, err error, passing bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
-	now := t.clock.Now()
-	last, known := t.of[troublePublish]
-	t.of[troublePublish] = trouble{err: err, until: now.Add(troubleKept)}
+	one := trouble{err: err}
+	if passing {
+		one.until = time.Now().Add(troubleKept)
+	}
 
-	return !known || now.After(last.until) || last.err.Error() != err.Error()
-}
+	if t.of == nil {
+		t.of = map[string]trouble{}
+	}
 
-// keep keeps a trouble until it is over.
-func (t *troubles) keep(of string, err error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-
-	t.of[of] = trouble{err: err}
+	t.of[of] = one
 }
 
 func (t *troubles) over(of string) {
@@ -78,14 +68,9 @@ func (t *troubles) err() error {
 	var all []error
 
 	for _, of := range slices.Sorted(maps.Keys(t.of)) {
-		one := t.of[of]
-		if !one.until.IsZero() && t.clock.Now().After(one.until) {
-			delete(t.of, of)
-
-			continue
+		if one := t.of[of]; one.until.IsZero() || time.Now().Before(one.until) {
+			all = append(all, one.err)
 		}
-
-		all = append(all, one.err)
 	}
 
 	return errors.Join(all...)

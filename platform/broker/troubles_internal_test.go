@@ -6,48 +6,43 @@ package broker
 import (
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
-
-	clocktesting "k8s.io/utils/clock/testing"
 )
 
-// TestTroubles: what is noted counts for a minute, what is kept until it is over.
+// TestTroubles: what passes counts for a minute, all else until it is over.
 func TestTroubles(t *testing.T) {
 	t.Parallel()
 
-	now := clocktesting.NewFakePassiveClock(time.Unix(0, 0))
-	known := newTroubles(now)
-	denied, lost, gone := errors.New("denied"), errors.New("lost"), errors.New("gone")
+	synctest.Test(t, func(t *testing.T) {
+		var known troubles
 
-	if !known.note(denied) || known.note(denied) || !known.note(lost) {
-		t.Error("what is new is not told from what is known")
-	}
+		is := func(when, want string) {
+			t.Helper()
 
-	known.keep("consume", gone)
+			got := ""
+			if err := known.err(); err != nil {
+				got = err.Error()
+			}
 
-	if err := known.err(); err == nil || err.Error() != "gone\nlost" {
-		t.Errorf("err() = %v", err)
-	}
+			if got != want {
+				t.Errorf("%s: %q, want %q", when, got, want)
+			}
+		}
 
-	now.SetTime(now.Now().Add(troubleKept + time.Second))
+		known.note("publish", errors.New("denied"), true)
+		known.note("publish", errors.New("lost"), true)
+		known.note("consume", errors.New("gone"), false)
+		is("at once", "gone\nlost")
 
-	if err := known.err(); err == nil || err.Error() != "gone" {
-		t.Errorf("a minute later err() = %v", err)
-	}
+		time.Sleep(troubleKept + time.Second)
+		is("a minute later", "gone")
 
-	if !known.note(lost) {
-		t.Error("what was over is not new")
-	}
-
-	known.anew()
-
-	if err := known.err(); err == nil || err.Error() != "gone" {
-		t.Errorf("with a new connection err() = %v", err)
-	}
-
-	known.over("consume")
-
-	if err := known.err(); err != nil {
-		t.Errorf("when all is over err() = %v", err)
-	}
+		known.note("publish", errors.New("lost"), true)
+		is("again", "gone\nlost")
+		known.anew()
+		is("with a new connection", "gone")
+		known.over("consume")
+		is("when all is over", "")
+	})
 }

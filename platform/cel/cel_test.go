@@ -196,8 +196,8 @@ func TestErrorsOfEvaluationHoldNoValue(t *testing.T) {
 		want  string
 		cause error
 	}{
-		`x.nope`:                         {"no such key: nope", nil},
-		`x.metadata.nope.deeper`:         {"1:16: no such key: nope", nil},
+		`x.nope`:                         {"no such key: nope: where it may be absent, write .?nope", nil},
+		`x.metadata.nope.deeper`:         {"1:16: no such key: nope: where it may be absent, write .?nope", nil},
 		`x[secret]`:                      {"no such key", nil},
 		`int(secret)`:                    {"", nil},
 		`timestamp(secret)`:              {"", nil},

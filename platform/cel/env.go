@@ -258,25 +258,6 @@ func (e *Env) names() []string {
 	return names
 }
 
-// Functions are the overloads of every function that expressions can call, sorted.
-func (e *Env) Functions() []string {
-	var out []string
-
-	for name, function := range e.env.Functions() {
-		for _, overload := range function.OverloadDecls() {
-			out = append(out, name+" "+overload.ID())
-		}
-	}
-
-	for _, macro := range e.env.Macros() {
-		out = append(out, macro.Function()+" macro")
-	}
-
-	slices.Sort(out)
-
-	return slices.Compact(out)
-}
-
 // unknownFields are uses of fields that a variable does not have.
 func (e *Env) unknownFields(program *Program) []Issue {
 	var issues []Issue

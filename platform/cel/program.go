@@ -164,6 +164,10 @@ func (p *Program) named(text string) string {
 		return ""
 	}
 
+	if strings.Contains(text, "no such key") {
+		return ": " + name + ": where it may be absent, write .?" + name
+	}
+
 	return ": " + name
 }
 

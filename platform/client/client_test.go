@@ -122,7 +122,7 @@ func TestKindsOfErrors(t *testing.T) {
 				}
 			}
 
-			if got := client.Temporary(err); got != tc.temporary {
+			if got := temporary(err); got != tc.temporary {
 				t.Errorf("Temporary(%v) = %t", err, got)
 			}
 
@@ -383,8 +383,16 @@ func TestAnswersThatAreNone(t *testing.T) {
 			_, _ = io.WriteString(w, tc.body)
 		})
 
-		if _, err := c.Get(t.Context(), id); err == nil || errors.Is(err, client.ErrNotFound) || !client.Temporary(err) {
+		if _, err := c.Get(t.Context(), id); err == nil || errors.Is(err, client.ErrNotFound) || !temporary(err) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+}
+
+// temporary says whether the call that gave the error may succeed later: always, unless the
+// fleet API itself has refused it.
+func temporary(err error) bool {
+	answer, ok := errors.AsType[*client.Error](err)
+
+	return !ok || answer.Temporary()
 }

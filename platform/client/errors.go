@@ -102,16 +102,6 @@ func (e *Error) Temporary() bool {
 	}
 }
 
-// Temporary says whether the call that gave the error may succeed later. Every error is
-// temporary but a refusal by the fleet API itself.
-func Temporary(err error) bool {
-	if answer, ok := errors.AsType[*Error](err); ok {
-		return answer.Temporary()
-	}
-
-	return err != nil
-}
-
 // problem reads an answer that is no success.
 func problem(what string, resp *http.Response) error {
 	answer := &Error{Status: resp.StatusCode, OfTenant: resp.Header.Get(openapi.HeaderTenant) != "", what: what}

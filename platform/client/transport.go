@@ -5,8 +5,6 @@ package client
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -72,17 +70,10 @@ func network(caFile string) (*http.Transport, error) {
 		return network, nil
 	}
 
-	pem, err := os.ReadFile(caFile)
-	if err != nil {
+	var err error
+	if network.TLSClientConfig, err = httpbound.Trusting(caFile); err != nil {
 		return nil, fmt.Errorf("hyperfleet_api.ca_file: %w", err)
 	}
-
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("hyperfleet_api.ca_file: %s: no certificate in it: write PEM", caFile)
-	}
-
-	network.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 
 	return network, nil
 }

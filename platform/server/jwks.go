@@ -5,8 +5,6 @@ package server
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -56,17 +54,10 @@ func newKeySet(config platform.Issuer, clk clock.Clock, calls *metrics.Calls) (*
 	transport := httpbound.Plain()
 
 	if config.JWKCertCAFile != "" {
-		pem, err := os.ReadFile(config.JWKCertCAFile)
-		if err != nil {
+		var err error
+		if transport.TLSClientConfig, err = httpbound.Trusting(config.JWKCertCAFile); err != nil {
 			return nil, fmt.Errorf("read jwk_cert_ca_file: %w", err)
 		}
-
-		pool := x509.NewCertPool()
-		if !pool.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("read jwk_cert_ca_file %s: there is no certificate in it", config.JWKCertCAFile)
-		}
-
-		transport.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 	}
 
 	tripper := httpbound.Transport(transport)

@@ -42,13 +42,6 @@ type Identity struct {
 	Group, Kind, Namespace, Name string
 }
 
-// String names the object and its resource, for messages.
-func (i Identity) String() string {
-	object := objectName(schema.GroupKind{Group: i.Group, Kind: i.Kind}, i.Namespace, i.Name)
-
-	return fmt.Sprintf("%s of adapter %s for resource %s", object, i.Adapter, i.ResourceID)
-}
-
 // Sign gives the value of the annotation, made with the first key.
 func (k *Keys) Sign(id Identity) string {
 	first := k.keys[0]

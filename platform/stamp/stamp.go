@@ -60,9 +60,6 @@ func New(adapterName string, keys *Keys) (*Stamper, error) {
 	return &Stamper{adapter: adapterName, keys: keys}, nil
 }
 
-// Adapter is the adapter's name.
-func (s *Stamper) Adapter() string { return s.adapter }
-
 // Stamp fills the labels and annotations that the object does not have itself:
 // hyperfleet.io/adapter, /resource-id, /resource-name, /generation. The HMAC is always
 // ours. It refuses a generation that is no whole number from 1 on, and labels that say

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 	"time"
 
@@ -143,8 +144,16 @@ func shareBroker(c *platform.Sentinel) error {
 	return nil
 }
 
+// gcPercent is half of Go's own: pages of lists are most of what Sentinel allocates, it has
+// little else to do, and its memory counts once for each replica and kind.
+const gcPercent = 50
+
 // run wires Sentinel together.
 func run(ctx context.Context, config platform.Sentinel, diagnostics io.Writer) error {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
+
 	level, _ := log.ParseLevel(config.Log.Level)    // validated
 	format, _ := log.ParseFormat(config.Log.Format) // validated
 	logger := log.New(diagnostics, log.Options{Level: level, Format: format})

@@ -64,10 +64,10 @@ func New(options Options) (*Source, error) {
 
 	var err error
 
-	s.queue, err = broker.NewQueue(platform.Broker{
+	s.queue, err = broker.NewMemory(platform.Broker{
 		Parallelism: events.Parallelism, MaxDeliveries: events.MaxTries,
 		MinBackoff: options.MinBackoff, MaxBackoff: options.MaxBackoff,
-	}, s.topic, s.name, options.Log, options.Metrics)
+	}, options.Log, options.Metrics)
 	if err != nil {
 		return nil, err
 	}

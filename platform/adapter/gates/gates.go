@@ -95,20 +95,6 @@ const (
 	Newer
 )
 
-// String is the generation in words.
-func (g Generation) String() string {
-	switch g {
-	case Older:
-		return "older"
-	case Equal:
-		return "equal"
-	case Newer:
-		return "newer"
-	default:
-		return "unknown"
-	}
-}
-
 // Compare is the generation of an object that was applied for live, in an event of
 // generation event; live is 0 or less where the object does not say.
 func Compare(live, event int64) Generation {
