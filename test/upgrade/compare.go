@@ -141,7 +141,8 @@ func (c *comparison) values(path string, was, is *apiextensionsv1.JSONSchemaProp
 	}
 
 	for _, value := range was.Enum {
-		if len(is.Enum) > 0 && !slices.ContainsFunc(is.Enum, func(v apiextensionsv1.JSON) bool { return bytes.Equal(v.Raw, value.Raw) }) {
+		taken := slices.ContainsFunc(is.Enum, func(v apiextensionsv1.JSON) bool { return bytes.Equal(v.Raw, value.Raw) })
+		if len(is.Enum) > 0 && !taken {
 			c.addf(path, "the value %s is refused", value.Raw)
 		}
 	}
