@@ -113,7 +113,7 @@ e2e: build ## run all of the following end-to-end tests, e2e-proxmox in its shor
 	@$(call E2E,proxmox,-short)
 
 e2e-install: ## a release, made twice with the same bytes, and from helm install to the first finished job
-	@hack/setup.sh kube kubectl helm
+	@hack/setup.sh kube kubectl helm olm
 	@for dist in bin/install bin/install-again; do \
 		$(MAKE) --no-print-directory release VERSION=v0.0.0-install DIST=$$dist ARCH=$$(go env GOARCH) MODIFIED_OK=yes REGISTRY= KEY=; \
 	done
