@@ -54,7 +54,7 @@ go build -o bin/testrun ./hack/testrun
 PATH="$(CURDIR)/bin:$$PATH" bin/testrun -v $(1:%=./test/e2e/%) -- -vet=off -p 2 -count 1 -timeout $(TEST_TIMEOUT) -run '$(RUN)' $(2)
 endef
 
-.PHONY: help setup build release site test test-changed soak chaos load testrun e2e e2e-install e2e-spire e2e-vm e2e-kubevirt e2e-bridge e2e-platform e2e-hosts e2e-proxmox e2e-agents lint generate verify demo bench clean
+.PHONY: help setup build release freeze site test test-changed soak chaos load testrun e2e e2e-install e2e-spire e2e-vm e2e-kubevirt e2e-bridge e2e-platform e2e-hosts e2e-proxmox e2e-agents lint generate verify demo bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,10 @@ release: ## make all that a release has, in dist/ (VERSION=v0.1.0 REGISTRY=regis
 	@mkdir -p bin && cd hack/release && go build -o ../../bin/release .
 	@bin/release -dist "$(DIST)" -version "$(VERSION)" -commit "$(COMMIT)" -time "$(COMMIT_TIME)" \
 		-ldflags "$(LDFLAGS)" -registry "$(REGISTRY)" -key "$(KEY)" -arch "$(ARCH)"
+
+freeze: ## write the CRDs and objects that the next releases are held to (VERSION=v0.2.0)
+	@hack/setup.sh kube
+	@go test ./test/upgrade -count 1 -run TestFreeze -freeze "$(VERSION)"
 
 site: ## make a site of the documentation, in dist/site: it works from the folder, without a server
 	@go run ./hack/site -dist "$(DIST)/site" -version "$(VERSION)"
@@ -109,7 +113,7 @@ e2e: build ## run all of the following end-to-end tests, e2e-proxmox in its shor
 	@$(call E2E,proxmox,-short)
 
 e2e-install: ## a release, made twice with the same bytes, and from helm install to the first finished job
-	@hack/setup.sh kube kubectl helm
+	@hack/setup.sh kube kubectl helm olm
 	@for dist in bin/install bin/install-again; do \
 		$(MAKE) --no-print-directory release VERSION=v0.0.0-install DIST=$$dist ARCH=$$(go env GOARCH) MODIFIED_OK=yes REGISTRY= KEY=; \
 	done

@@ -7,7 +7,7 @@
 #
 #   hack/setup.sh [kube] [kubectl] [lint] [generate] [spire] [vault] [s3] [packages] [watch] [vm]   (default: all of these)
 #   hack/setup.sh agents
-#   hack/setup.sh helm
+#   hack/setup.sh helm olm
 #
 # kube      etcd, kube-apiserver, kube-controller-manager: from KUBEBUILDER_ASSETS if
 #           they are there, else downloaded where the network has them, else built
@@ -22,6 +22,8 @@
 #           module. It is no part of the product.
 # agents    buildkite-agent, built from its Go module, unless BUILDKITE_AGENT names one.
 # helm      helm, built from its Go module: it installs what a release has, in a test.
+# olm       operator-verify, the Operator Framework's validator, built from its Go module: it
+#           looks at the bundle of a release, in a test.
 # packages  the Debian packages of hack/packages.txt.
 # watch     the Debian packages of hack/packages-watch.txt: a browser and Prometheus.
 # vm        the Debian packages of hack/packages-vm.txt, which make and boot real machines.
@@ -189,11 +191,12 @@ for group in "${@:-kube kubectl lint generate spire vault s3 packages watch vm}"
 		s3) plan+=("build versitygw versitygw github.com/versity/versitygw/cmd/versitygw about_a_minute_on_two_cores") ;;
 		agents) [ -n "${BUILDKITE_AGENT:-}" ] || plan+=("build buildkite-agent buildkite-agent github.com/buildkite/agent/v3 about_5_minutes_on_two_cores") ;;
 		helm) plan+=("build helm helm helm.sh/helm/v4/cmd/helm about_3_minutes_on_two_cores") ;;
+		olm) plan+=("build operator-verify operator-verify github.com/operator-framework/api/cmd/operator-verify less_than_a_minute_on_two_cores") ;;
 		packages) plan+=("packages") ;;
 		watch) plan+=("packages hack/packages-watch.txt") ;;
 		vm) plan+=("packages hack/packages-vm.txt") ;;
 		*)
-			echo "setup: unknown group $word: use kube, kubectl, lint, generate, spire, vault, s3, agents, helm, packages, watch or vm" >&2
+			echo "setup: unknown group $word: use kube, kubectl, lint, generate, spire, vault, s3, agents, helm, olm, packages, watch or vm" >&2
 			exit 2
 			;;
 		esac

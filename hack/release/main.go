@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command release makes everything that a release has, in one folder: programs, image
-// archives, charts, manifests, a site of the documentation, an SBOM, notes, checksums, and their
+// archives, charts, manifests, an OLM bundle, a site of the documentation, an SBOM, notes, checksums, and their
 // signature if there is a key. It needs no network and no container engine, and the same commit
 // makes the same bytes.
 package main
@@ -91,7 +91,7 @@ func (r *release) run() error {
 		name string
 		make func() error
 	}{
-		{"programs", r.programs}, {"images", r.images}, {"charts", r.charts}, {"manifests", r.manifests}, {"site", r.site},
+		{"programs", r.programs}, {"images", r.images}, {"charts", r.charts}, {"manifests", r.manifests}, {"bundle", r.bundle}, {"site", r.site},
 		{"SBOM", r.sbom}, {"notes", r.notes}, {"checksums", r.checksums}, {"signature", r.sign},
 	} {
 		begun := time.Now()

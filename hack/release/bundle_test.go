@@ -1,0 +1,280 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+// bundled makes the bundle, and gives its files.
+func bundled(t *testing.T, r *release) map[string][]byte {
+	t.Helper()
+
+	if err := r.bundle(); err != nil {
+		t.Fatal(err)
+	}
+
+	packed, err := gzip.NewReader(bytes.NewReader(read(t, r.file("hyperfleet-bundle-1.2.3.tgz"))))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return contents(t, packed)
+}
+
+func parsed(t *testing.T, data []byte) object {
+	t.Helper()
+
+	var o object
+	if err := yaml.Unmarshal(data, &o); err != nil {
+		t.Fatal(err)
+	}
+
+	return o
+}
+
+const csvFile = "bundle/manifests/hyperfleet.clusterserviceversion.yaml"
+
+// carried are the kinds that a bundle of the format registry+v1 may have beside its
+// ClusterServiceVersion (docs of the Operator Lifecycle Manager, "Packaging an operator").
+func carried() []string {
+	return []string{
+		"CustomResourceDefinition", "Secret", "ClusterRole", "ClusterRoleBinding", "ConfigMap", "ServiceAccount", "Service", "Role",
+		"RoleBinding", "PodDisruptionBudget", "PriorityClass", "VerticalPodAutoscaler", "PrometheusRule", "ServiceMonitor",
+	}
+}
+
+// The bundle is as the format's documents say: one ClusterServiceVersion, the kinds that it
+// owns, nothing that OLM does not take, and labels that say where all of it is.
+func TestBundleIsOfItsFormat(t *testing.T) {
+	r := fake(t)
+	files := bundled(t, r)
+	csv := parsed(t, files[csvFile])
+
+	if csv.kind() != "ClusterServiceVersion" || csv["apiVersion"] != "operators.coreos.com/v1alpha1" || csv.name() != "hyperfleet.v1.2.3" ||
+		csv.at("spec", "version") != "1.2.3" {
+		t.Errorf("the ClusterServiceVersion is %v %v %s %v", csv["apiVersion"], csv.kind(), csv.name(), csv.at("spec", "version"))
+	}
+
+	crds := map[string]object{}
+
+	for name, data := range files {
+		if path.Dir(name) != "bundle/manifests" || name == csvFile {
+			continue
+		}
+
+		o := parsed(t, data)
+		if !slices.Contains(carried(), o.kind()) || o.at("metadata", "namespace") != nil {
+			t.Errorf("%s: OLM does not take %s %s in namespace %v", name, o.kind(), o.name(), o.at("metadata", "namespace"))
+		}
+
+		if o.kind() == "CustomResourceDefinition" {
+			crds[o.name()] = o
+		}
+	}
+
+	owned, _ := csv.at("spec", "customresourcedefinitions", "owned").([]any)
+	if len(owned) != len(crds) || len(crds) < 10 {
+		t.Errorf("%d kinds are owned, of %d", len(owned), len(crds))
+	}
+
+	for _, item := range owned {
+		about, _ := item.(map[string]any)
+
+		crd := crds[fmt.Sprint(about["name"])]
+		if crd == nil || crd.at("spec", "names", "kind") != about["kind"] || about["version"] != "v1alpha1" || about["description"] == nil {
+			t.Errorf("owned: %v", about)
+		}
+	}
+
+	var samples []object
+
+	examples, _ := csv.at("metadata", "annotations", "alm-examples").(string)
+	if err := json.Unmarshal([]byte(examples), &samples); err != nil || len(samples) != len(crds) {
+		t.Errorf("%d samples of %d kinds (%v)", len(samples), len(crds), err)
+	}
+
+	var modes []string
+
+	all, _ := csv.at("spec", "installModes").([]any)
+	for _, item := range all {
+		mode, _ := item.(map[string]any)
+		modes = append(modes, fmt.Sprint(mode["type"], "=", mode["supported"]))
+	}
+
+	if got := strings.Join(modes, " "); got != "OwnNamespace=false SingleNamespace=false MultiNamespace=false AllNamespaces=true" {
+		t.Errorf("install modes: %s", got)
+	}
+
+	if csv.at("spec", "webhookdefinitions") != nil {
+		t.Error("there are webhooks")
+	}
+}
+
+// The Operator Framework's own validator has nothing to say against it.
+func TestBundleIsValid(t *testing.T) {
+	verify, err := filepath.Abs("../../bin/operator-verify")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if _, err := os.Stat(verify); err != nil {
+		t.Fatalf("find operator-verify: %v (hack/setup.sh olm makes it)", err)
+	}
+
+	dir := t.TempDir()
+
+	for name, data := range bundled(t, fake(t)) {
+		file := filepath.Join(dir, filepath.FromSlash(name))
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, data, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	look := func() ([]byte, error) {
+		return exec.CommandContext(t.Context(), verify, "manifests", filepath.Join(dir, "bundle")).CombinedOutput()
+	}
+
+	if said, err := look(); err != nil || len(said) > 0 {
+		t.Errorf("%v\n%s", err, said)
+	}
+
+	// It says what is wrong and exits with 0 all the same. That it does look: a kind that is owned and is not there is found.
+	if err := os.Remove(filepath.Join(dir, "bundle", "manifests", "runnerpools.hyperfleet.io_customresourcedefinition.yaml")); err != nil {
+		t.Fatal(err)
+	}
+
+	if said, err := look(); err != nil || !bytes.Contains(said, []byte("Kind=RunnerPool")) {
+		t.Errorf("without a kind that it owns: %v\n%s", err, said)
+	}
+}
+
+// The image of the bundle says in its labels what metadata/annotations.yaml says, and made again
+// it is the same.
+func TestBundleImage(t *testing.T) {
+	r, again := fake(t), fake(t)
+	files := bundled(t, r)
+	bundled(t, again)
+
+	const archive = "hyperfleet-bundle-v1.2.3.oci.tar"
+
+	image := read(t, r.file(archive))
+	if !bytes.Equal(image, read(t, again.file(archive))) {
+		t.Error("the same release has another bundle")
+	}
+
+	said, _ := parsed(t, files["bundle/metadata/annotations.yaml"])["annotations"].(map[string]any)
+	if len(said) != 6 {
+		t.Errorf("annotations: %v", said)
+	}
+
+	blobs := contents(t, bytes.NewReader(image))
+
+	var config struct {
+		Config struct{ Labels map[string]string }
+	}
+
+	for name, blob := range blobs {
+		if strings.HasPrefix(name, "blobs/") && bytes.Contains(blob, []byte(`"Labels"`)) {
+			decode(t, blob, &config)
+		}
+	}
+
+	for name, value := range said {
+		if config.Config.Labels[name] != value {
+			t.Errorf("label %s is %q, want %v", name, config.Config.Labels[name], value)
+		}
+	}
+}
+
+// What an account may do is the same whether OLM, Helm or the manifests give it; and nothing of
+// the manifests is left out.
+func TestBundleGrantsWhatTheManifestsGrant(t *testing.T) {
+	r := fake(t)
+	files := bundled(t, r)
+	csv := parsed(t, files[csvFile])
+
+	if err := r.manifests(); err != nil {
+		t.Fatal(err)
+	}
+
+	objects, err := objectsIn(string(read(t, r.file("hyperfleet.yaml"))))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	granted := map[string]any{}
+
+	for place, key := range map[string]string{"permissions": "Role", "clusterPermissions": "ClusterRole"} {
+		list, _ := csv.at("spec", "install", "spec", place).([]any)
+		for _, item := range list {
+			one, _ := item.(map[string]any)
+			granted[fmt.Sprint(key, " ", one["serviceAccountName"])] = one["rules"]
+		}
+	}
+
+	rules, bound, deployed := map[string]any{}, map[string]any{}, map[string]object{}
+
+	for _, o := range objects {
+		switch o.kind() {
+		case "Role", "ClusterRole":
+			rules[o.kind()+" "+o.name()] = o["rules"]
+		case "RoleBinding", "ClusterRoleBinding":
+			subjects, _ := o["subjects"].([]any)
+			for _, item := range subjects {
+				subject, _ := item.(map[string]any)
+				bound[fmt.Sprint(o.at("roleRef", "kind"), " ", subject["name"])] = rules[fmt.Sprint(o.at("roleRef", "kind"), " ", o.at("roleRef", "name"))]
+			}
+		case "Deployment":
+			deployed[o.name()] = o
+		}
+	}
+
+	if len(bound) < 6 || !reflect.DeepEqual(bound, granted) {
+		t.Errorf("the manifests grant %d roles, the bundle %d, or others", len(bound), len(granted))
+	}
+
+	list, _ := csv.at("spec", "install", "spec", "deployments").([]any)
+	for _, item := range list {
+		one, _ := item.(map[string]any)
+
+		want := deployed[fmt.Sprint(one["name"])]
+		if want == nil || !strings.Contains(fmt.Sprint(one["spec"]), "registry.example.com/fleet/hyperfleet:v1.2.3") ||
+			!reflect.DeepEqual(object(one).at("spec", "selector"), want.at("spec", "selector")) {
+			t.Errorf("Deployment %v is not that of the manifests", one["name"])
+		}
+
+		delete(deployed, fmt.Sprint(one["name"]))
+	}
+
+	if len(deployed) > 0 {
+		t.Errorf("the bundle lacks Deployments %v", deployed)
+	}
+
+	elsewhere := string(read(t, r.file(besideName)))
+	for _, file := range files {
+		elsewhere += "\n---\n" + string(file)
+	}
+
+	for _, o := range objects {
+		covered := []string{"Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding", "ServiceAccount", "Deployment"}
+		if !slices.Contains(covered, o.kind()) && !strings.Contains(elsewhere, "\n  name: "+o.name()+"\n") {
+			t.Errorf("%s %s is nowhere", o.kind(), o.name())
+		}
+	}
+}

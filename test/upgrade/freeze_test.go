@@ -1,0 +1,268 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package upgrade_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
+	"github.com/hyperfleet/hyperfleet/sim/pve"
+	"github.com/hyperfleet/hyperfleet/test/fleet"
+	"github.com/hyperfleet/hyperfleet/test/kube"
+)
+
+var freeze = flag.String("freeze", "", "version, such as v0.2.0, whose folder in testdata is written")
+
+const samples = "../../deploy/samples"
+
+// seen are objects by kind and state, each as it was first.
+type seen struct {
+	mu      sync.Mutex
+	objects map[string]*unstructured.Unstructured
+}
+
+func (s *seen) add(object *unstructured.Unstructured) {
+	state, _, _ := unstructured.NestedString(object.Object, "status", "phase")
+	if job, _, _ := unstructured.NestedString(object.Object, "spec", "state"); job != "" {
+		state = job
+	}
+
+	switch {
+	case state != "":
+	case object.Object["status"] != nil:
+		state = "WithStatus"
+	default:
+		state = "New"
+	}
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	if key := object.GetKind() + " " + state; s.objects[key] == nil {
+		s.objects[key] = object.DeepCopy()
+	}
+}
+
+func (s *seen) has(keys ...string) (bool, string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	for _, key := range keys {
+		if s.objects[key] == nil {
+			return false, "no " + key
+		}
+	}
+
+	return true, ""
+}
+
+// watch adds every state that objects of the runners' kinds come through.
+func (s *seen) watch(ctx context.Context, t *testing.T, env *kube.Env) {
+	t.Helper()
+
+	watching, err := client.NewWithWatch(env.Config, client.Options{Scheme: env.Scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for _, kind := range []string{
+		"HypervisorCluster", "HypervisorMachineTemplate", "RunnerPool", "RunnerJob", "RunnerJobBatch", "RunnerLog", "MachineClaim",
+	} {
+		list := &unstructured.UnstructuredList{}
+		list.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(kind + "List"))
+
+		events, err := watching.Watch(ctx, list)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		go func() {
+			for event := range events.ResultChan() {
+				if object, ok := event.Object.(*unstructured.Unstructured); ok && event.Type != "DELETED" {
+					s.add(object)
+				}
+			}
+		}()
+	}
+}
+
+// phases are all that a MachineClaim may be in.
+func phases() []string {
+	return []string{"Pending", "Provisioning", "Bootstrapping", "Ready", "Draining", "Terminating", "Failed"}
+}
+
+// TestFreeze lives a life in which each kind's objects come through all their states, and writes
+// them down for a release if it is asked to.
+func TestFreeze(t *testing.T) {
+	t.Parallel()
+
+	env := start(t, today)
+	all := &seen{objects: map[string]*unstructured.Unstructured{}}
+
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+
+	all.watch(ctx, t, env)
+
+	f := world(t, env)
+	f.Patience = time.Minute
+	f.Runners.MaxAttempts = 1
+	f.PVE.AddFault(pve.Fault{Kind: pve.FaultTaskError, Path: "/nodes/*/qemu/*/clone", Reason: "clone failed: boom", Count: 1})
+
+	stray := f.NewClaim("stray")
+	stray.Spec.TemplateRef.Name = "none"
+	f.Create(stray)
+	f.Start()
+	f.EventuallyReady(f.NewPool(0))
+
+	doomed := f.NewClaim("doomed")
+	f.Create(doomed)
+	f.Eventually("a claim that failed", func() (bool, string) { return all.has("MachineClaim Failed") })
+	queue(f, 2, seenFor)
+	f.Eventually("machines with a job", func() (bool, string) { return all.has("MachineClaim Ready", "RunnerJob Running") })
+	drain(f)
+	f.EventuallyDone(2)
+	f.Eventually("objects in all their states", func() (bool, string) {
+		keys := []string{
+			"HypervisorCluster WithStatus", "HypervisorMachineTemplate WithStatus", "RunnerPool WithStatus",
+			"RunnerJob Queued", "RunnerJob Running", "RunnerJob Completed",
+		}
+		for _, phase := range phases() {
+			keys = append(keys, "MachineClaim "+phase)
+		}
+
+		return all.has(keys...)
+	})
+	remove(f, doomed, stray)
+	stop()
+
+	if *freeze != "" {
+		all.write(t, f, filepath.Join("testdata", *freeze))
+	}
+}
+
+// drain deletes a claim whose runner has a job, which is to end first.
+func drain(f *fleet.Fleet) {
+	f.T.Helper()
+
+	var claims v1alpha1.MachineClaimList
+	if err := f.Client.List(f.T.Context(), &claims, client.InNamespace(f.Namespace)); err != nil {
+		f.T.Fatal(err)
+	}
+
+	for i := range claims.Items {
+		if claims.Items[i].Status.Phase == v1alpha1.MachineClaimReady {
+			if err := f.Client.Delete(f.T.Context(), &claims.Items[i]); err != nil {
+				f.T.Fatal(err)
+			}
+
+			return
+		}
+	}
+
+	f.T.Fatal("no machine is ready")
+}
+
+func remove(f *fleet.Fleet, claims ...*v1alpha1.MachineClaim) {
+	f.T.Helper()
+
+	for _, claim := range claims {
+		if err := f.Client.Delete(f.T.Context(), claim); err != nil && !apierrors.IsNotFound(err) {
+			f.T.Fatal(err)
+		}
+	}
+
+	f.EventuallyClean()
+}
+
+const header = "# Objects of %s as its operator had them, one for each kind and state. `make freeze` wrote it.\n"
+
+// write writes the CRDs of today, the objects that were seen, and the samples of other kinds.
+func (s *seen) write(t *testing.T, f *fleet.Fleet, dir string) {
+	t.Helper()
+
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := os.CopyFS(filepath.Join(dir, "crds"), os.DirFS(today)); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := os.Remove(filepath.Join(dir, "crds", "Kustomization")); err != nil {
+		t.Fatal(err)
+	}
+
+	files, err := filepath.Glob(samples + "/*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	given, err := kubeproc.ReadObjects(append(files, samples+"/written-by-the-operator")...)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	kinds := definitions(t, today)
+
+	for i, object := range given {
+		group := object.GroupVersionKind().Group
+		for _, crd := range kinds {
+			if crd.Spec.Group == group && crd.Spec.Names.Kind == object.GetKind() {
+				s.objects[fmt.Sprintf("%s sample %03d", object.GetKind(), i)] = object
+			}
+		}
+	}
+
+	own := strings.NewReplacer(f.Namespace, "ci", f.OperatorUID, "ci")
+	ports := regexp.MustCompile(`127\.0\.0\.1:\d+`)
+
+	var out strings.Builder
+
+	fmt.Fprintf(&out, header, filepath.Base(dir))
+
+	keys := make([]string, 0, len(s.objects))
+	for key := range s.objects {
+		keys = append(keys, key)
+	}
+
+	slices.Sort(keys)
+
+	for _, key := range keys {
+		object := s.objects[key]
+		labels, annotations := object.GetLabels(), object.GetAnnotations()
+		// Names are made of kind and state, so that two of a kind don't meet.
+		name := strings.ToLower(strings.ReplaceAll(key, " ", "-"))
+		object.Object["metadata"] = map[string]any{"name": name}
+		object.SetLabels(labels)
+		object.SetAnnotations(annotations)
+
+		raw, err := yaml.Marshal(object.Object)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		out.WriteString("---\n" + ports.ReplaceAllString(own.Replace(string(raw)), "127.0.0.1:8006"))
+	}
+
+	if err := os.WriteFile(filepath.Join(dir, "objects.yaml"), []byte(out.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,254 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package upgrade_test
+
+import (
+	"maps"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
+	"github.com/hyperfleet/hyperfleet/test/kube"
+)
+
+// Machines that a release's kinds were filled for go on through an upgrade: first the kinds, as
+// docs/operate/upgrade.md says, then the operator. None is lost, doubled or made again, and all
+// jobs finish.
+func TestMachinesGoOn(t *testing.T) {
+	t.Parallel()
+
+	for _, release := range releases(t) {
+		t.Run(filepath.Base(release), func(t *testing.T) {
+			t.Parallel()
+
+			env := start(t, filepath.Join(release, "crds"))
+			f := world(t, env)
+			f.Start()
+			f.EventuallyReady(f.NewPool(0))
+			busy(f)
+			f.Stop()
+
+			before, _ := machines(f)
+
+			env.Apply(t, today)
+			queue(f, 1, time.Millisecond) // while no operator runs
+			f.Start()
+			f.EventuallyReady(f.NewPool(0))
+
+			after, _ := machines(f)
+			for claim, vm := range before {
+				if now, there := after[claim]; there && now != vm {
+					t.Errorf("claim %s had VM %s, and has %s", claim, vm, now)
+				}
+			}
+
+			f.EventuallyDone(5)
+			f.EventuallyClean()
+
+			if made := f.VMsMade(); made != 5 {
+				t.Errorf("%d machines were made for 5 jobs", made)
+			}
+
+			for _, job := range f.GitHub.State().Jobs {
+				if job.Requeues > 0 {
+					t.Errorf("job %d lost its runner", job.ID)
+				}
+			}
+		})
+	}
+}
+
+// Every object that a release has written is as it was after the upgrade of the kinds, can be
+// written as it is, and loses nothing when today's programs read it and write it back.
+func TestObjectsStayValid(t *testing.T) {
+	t.Parallel()
+
+	for _, release := range releases(t) {
+		t.Run(filepath.Base(release), func(t *testing.T) {
+			t.Parallel()
+
+			env := start(t, filepath.Join(release, "crds"))
+			namespace := env.Namespace(t)
+
+			objects, err := kubeproc.ReadObjects(filepath.Join(release, "objects.yaml"))
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			kinds := map[string]int{}
+			stored := make([]*unstructured.Unstructured, 0, len(objects))
+
+			for _, object := range objects {
+				kinds[object.GetKind()]++
+				stored = append(stored, store(t, env, namespace, object))
+			}
+
+			if len(kinds) < len(definitions(t, filepath.Join(release, "crds"))) || kinds["MachineClaim"] < 7 {
+				t.Errorf("there are not objects of all kinds in all phases: %v", kinds)
+			}
+
+			env.Apply(t, today)
+
+			for _, object := range stored {
+				survives(t, env, object)
+			}
+		})
+	}
+}
+
+// store writes an object with its status as the release's operator did, and gives what is kept.
+func store(t *testing.T, env *kube.Env, namespace string, object *unstructured.Unstructured) *unstructured.Unstructured {
+	t.Helper()
+
+	// Each has a namespace of its own: rules between objects are not what is tried.
+	if mapping, err := env.Client.RESTMapper().RESTMapping(object.GroupVersionKind().GroupKind()); err != nil {
+		t.Fatal(err)
+	} else if mapping.Scope.Name() == "namespace" {
+		object.SetNamespace(namespace)
+	}
+
+	status, _, _ := unstructured.NestedMap(object.Object, "status")
+	unstructured.RemoveNestedField(object.Object, "status")
+
+	if err := env.Client.Create(t.Context(), object); err != nil {
+		t.Fatalf("create %s %s: %v", object.GetKind(), object.GetName(), err)
+	}
+
+	if status != nil {
+		object.Object["status"] = status
+		if err := env.Client.Status().Update(t.Context(), object); err != nil {
+			t.Fatalf("write status of %s %s: %v", object.GetKind(), object.GetName(), err)
+		}
+
+		if diff := cmp.Diff(status, object.Object["status"]); diff != "" {
+			t.Errorf("%s %s is not what its release stored:\n%s", object.GetKind(), object.GetName(), diff)
+		}
+	}
+
+	return object
+}
+
+// survives writes an object again, as it is and through today's types.
+func survives(t *testing.T, env *kube.Env, before *unstructured.Unstructured) {
+	t.Helper()
+
+	name := before.GetKind() + " " + before.GetName()
+	now := &unstructured.Unstructured{}
+	now.SetGroupVersionKind(before.GroupVersionKind())
+
+	if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(before), now); err != nil {
+		t.Fatalf("read %s: %v", name, err)
+	}
+
+	if diff := cmp.Diff(content(before), content(now), cmp.Comparer(same)); diff != "" {
+		t.Errorf("%s after the upgrade (-before +after):\n%s", name, diff)
+	}
+
+	// As a person edits it, and as today's operator does.
+	now.SetAnnotations(map[string]string{"edited": "yes"})
+
+	if err := env.Client.Update(t.Context(), now); err != nil {
+		t.Errorf("write %s: %v", name, err)
+
+		return
+	}
+
+	made, err := env.Scheme.New(before.GroupVersionKind())
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	typed, ok := made.(client.Object)
+	if !ok {
+		t.Fatalf("%s is no object", name)
+	}
+
+	if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(before), typed); err != nil {
+		t.Fatalf("read %s: %v", name, err)
+	}
+
+	if err := env.Client.Update(t.Context(), typed); err != nil {
+		t.Errorf("write %s by today's type: %v", name, err)
+	}
+
+	if _, has := before.Object["status"]; has {
+		if err := env.Client.Status().Update(t.Context(), typed); err != nil {
+			t.Errorf("write status of %s by today's type: %v", name, err)
+		}
+	}
+
+	if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(before), now); err != nil {
+		t.Fatalf("read %s: %v", name, err)
+	}
+
+	if diff := cmp.Diff(content(before), content(now), cmp.Comparer(same)); diff != "" {
+		t.Errorf("%s after today's program has written it (-before +after):\n%s", name, diff)
+	}
+}
+
+// content is what an object says, without what the API server adds.
+func content(of *unstructured.Unstructured) map[string]any {
+	out := maps.Clone(of.Object)
+	delete(out, "metadata")
+	out["labels"] = of.GetLabels()
+
+	said, _ := withoutZeros(out).(map[string]any)
+
+	return said
+}
+
+// withoutZeros takes out what says as much as its absence: false, 0, "". A field whose default is
+// another has that default then, and differs.
+func withoutZeros(of any) any {
+	switch value := of.(type) {
+	case map[string]any:
+		out := map[string]any{}
+
+		for name, field := range value {
+			if kept := withoutZeros(field); kept != nil {
+				out[name] = kept
+			}
+		}
+
+		return out
+	case []any:
+		out := make([]any, 0, len(value))
+		for _, item := range value {
+			out = append(out, withoutZeros(item))
+		}
+
+		return out
+	case bool, int64, string:
+		if value == false || value == int64(0) || value == "" {
+			return nil
+		}
+	}
+
+	return of
+}
+
+// same says whether two texts say the same: times of 1h and 1h0m0s, sizes of 1024Mi and 1Gi.
+func same(a, b string) bool {
+	if a == b {
+		return true
+	}
+
+	x, errX := time.ParseDuration(a)
+	y, errY := time.ParseDuration(b)
+
+	if errX == nil && errY == nil {
+		return x == y
+	}
+
+	p, errP := resource.ParseQuantity(a)
+	q, errQ := resource.ParseQuantity(b)
+
+	return errP == nil && errQ == nil && p.Equal(q)
+}
