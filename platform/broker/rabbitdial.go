@@ -4,6 +4,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -57,6 +58,11 @@ func (a access) rabbit(where string) (string, *tls.Config, error) {
 		return "", nil, fmt.Errorf("%s: %w", a.where(), err)
 	}
 
+	if uri.CACertFile+uri.CertFile+uri.KeyFile != "" {
+		return "", nil, fmt.Errorf(
+			"%s: its query names files (cacertfile, certfile, keyfile): write them as ca_file, cert_file and key_file", a.where())
+	}
+
 	if uri.Scheme != "amqps" {
 		return where, nil, nil
 	}
@@ -66,7 +72,7 @@ func (a access) rabbit(where string) (string, *tls.Config, error) {
 		return "", nil, err
 	}
 
-	secured.ServerName = uri.Host
+	secured.ServerName = cmp.Or(uri.ServerName, uri.Host) // a server that is reached by an address has a name as well
 
 	parsed, err := url.Parse(where)
 	if err != nil {

@@ -139,6 +139,25 @@ func over(config *tls.Config, serve func(net.Conn)) func(net.Conn) {
 	}
 }
 
+// What a URL's query says of TLS is told to belong into the settings, but for the server's name.
+func TestQueryOfTheURL(t *testing.T) {
+	t.Parallel()
+
+	for query, want := range map[string]string{
+		"": "mq.example.com", "?server_name_indication=rabbit": "rabbit",
+		"?cacertfile=/ca.pem": "", "?certfile=/c.pem&keyfile=/k.pem": "",
+	} {
+		_, secured, err := access{field: "b"}.rabbit("amqps://mq.example.com/" + query)
+
+		switch {
+		case want == "" && (err == nil || !strings.Contains(err.Error(), "b.url: its query names files")):
+			t.Errorf("%s: %v", query, err)
+		case want != "" && (err != nil || secured.ServerName != want):
+			t.Errorf("%s: %+v, %v", query, secured, err)
+		}
+	}
+}
+
 // heard waits for a client's first byte.
 func heard(serve func(net.Conn)) func(net.Conn) {
 	return func(conn net.Conn) {
