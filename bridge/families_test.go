@@ -99,7 +99,7 @@ func TestAddressesThatCannotBeHad(t *testing.T) {
 			"192.0.2.150,2001:db8:2::1", "False VIPNotInPool",
 			"no IPAddressPool has all of 192.0.2.150,2001:db8:2::1, and MetalLB gives a Service addresses of one pool alone",
 		},
-		"both-half": {"10.6.0.12,2001:db8:2::1", "False VIPNotInPool", "no IPAddressPool has all of"},
+		"both-half": {"10.6.0.12,2001:db8:2::2", "False VIPNotInPool", "no IPAddressPool has all of"},
 		"four-alone": {
 			"fd00:10::11", "False LoadBalancerPending",
 			"the Service is of [IPv4], as the management cluster's Services are, and MetalLB gives no others",

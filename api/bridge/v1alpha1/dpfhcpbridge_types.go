@@ -126,7 +126,11 @@ type DPFHCPBridge struct {
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
 	// +required
-	Spec   DPFHCPBridgeSpec   `json:"spec"`
+	Spec DPFHCPBridgeSpec `json:"spec"`
+	// Status says, until the operator has looked at the bridge, that nothing is known of it.
+	//
+	// +optional
+	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "NotLookedAt", message: "the operator has not looked at the bridge yet", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status DPFHCPBridgeStatus `json:"status,omitempty"`
 }
 
