@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/inputbound"
 )
 
 // FingerprintError says that a server showed another certificate than the pinned one.
@@ -44,6 +45,10 @@ func TLSConfig(spec *v1alpha1.HypervisorTLS, certPEM, keyPEM []byte) (*tls.Confi
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 
 	if len(certPEM) > 0 || len(keyPEM) > 0 {
+		if err := inputbound.Key(keyPEM); err != nil {
+			return nil, fmt.Errorf("read client certificate: clientKey is %w", err)
+		}
+
 		cert, err := tls.X509KeyPair(certPEM, keyPEM)
 		if err != nil {
 			// The cause may quote the input; it stays out.

@@ -23,6 +23,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/hosts/scaleway"
 	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/kit/inputbound"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 )
 
@@ -254,6 +255,10 @@ func (k *Kind) publicKey(ctx context.Context, mac *v1alpha1.ScalewayAppleSilicon
 	key, err := k.Secrets.Secret(ctx, mac.Namespace, ref, credential.Sent{})
 	if err != nil {
 		return "", err
+	}
+
+	if err := inputbound.Key([]byte(key.Reveal())); err != nil {
+		return "", errclass.New(errclass.Configuration, "SSHKeyInvalid", "secret %s, key %s: %w", ref.Name, ref.Key, err)
 	}
 
 	signer, err := ssh.ParsePrivateKey([]byte(key.Reveal()))

@@ -15,6 +15,7 @@ import (
 	cryptossh "golang.org/x/crypto/ssh"
 	"k8s.io/utils/clock"
 
+	"github.com/hyperfleet/hyperfleet/kit/inputbound"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
@@ -118,6 +119,10 @@ func authOf(target Target) ([]cryptossh.AuthMethod, error) {
 	var methods []cryptossh.AuthMethod
 
 	if !target.PrivateKey.Empty() {
+		if err := inputbound.Key([]byte(target.PrivateKey.Reveal())); err != nil {
+			return nil, fmt.Errorf("the private key can't be used: %w", err)
+		}
+
 		signer, err := cryptossh.ParsePrivateKey([]byte(target.PrivateKey.Reveal()))
 		if err != nil {
 			// The library's words could quote what it was given.

@@ -55,6 +55,19 @@ func Anchors(text []byte) error {
 	return nil
 }
 
+// maxKey is what a private key may have in PEM: RSA of 8192 bits has 6,400 bytes.
+const maxKey = 8 << 10
+
+// Key refuses a private key that is larger: signing takes the cube of its length, and one of
+// 40 KiB took minutes.
+func Key(text []byte) error {
+	if len(text) > maxKey {
+		return fmt.Errorf("%w: a private key of %d bytes: %d at most", ErrTooLarge, len(text), maxKey)
+	}
+
+	return nil
+}
+
 func count(found, most int) error {
 	if found > most {
 		return fmt.Errorf("%w: it has %d values: %d at most", ErrTooLarge, found, most)

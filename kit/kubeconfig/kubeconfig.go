@@ -92,6 +92,16 @@ func selfContained(config *clientcmdapi.Config) error {
 		}
 	}
 
+	for name, user := range config.AuthInfos {
+		if user == nil {
+			continue
+		}
+
+		if err := inputbound.Key(user.ClientKeyData); err != nil {
+			return fmt.Errorf("read kubeconfig: user %q: client-key-data: %w", name, err)
+		}
+	}
+
 	for name, cluster := range config.Clusters {
 		if cluster != nil && cluster.CertificateAuthority != "" {
 			return fmt.Errorf(

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"regexp"
 	"time"
 
@@ -227,7 +228,30 @@ func answered(err error) error {
 			http.StatusText(int(status.ErrStatus.Code)))
 	}
 
-	return err
+	// Errors of the connection are told. Those of reading an answer quote it: its kinds, for one.
+	if call, ok := errors.AsType[*url.Error](err); ok {
+		return call
+	}
+
+	if cut := ctxError(err); cut != nil {
+		return cut
+	}
+
+	return errUnreadable
+}
+
+var errUnreadable = errors.New("the API server of the machine's cluster answered what can't be read: " +
+	"check the server in the kubeconfig")
+
+// ctxError is the end of a call's time in an error, or nil.
+func ctxError(err error) error {
+	for _, end := range []error{context.DeadlineExceeded, context.Canceled} {
+		if errors.Is(err, end) {
+			return end
+		}
+	}
+
+	return nil
 }
 
 // aBudget is how Kubernetes tells which PodDisruptionBudget refuses an eviction

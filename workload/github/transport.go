@@ -14,6 +14,7 @@ import (
 	"github.com/golang-jwt/jwt/v4"
 
 	"github.com/hyperfleet/hyperfleet/kit/httpbound"
+	"github.com/hyperfleet/hyperfleet/kit/inputbound"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
 
@@ -84,6 +85,10 @@ func installation(next http.RoundTripper, app *App, api string) (http.RoundTripp
 
 // asApp authenticates as the App itself, which only a few calls ask for.
 func asApp(next http.RoundTripper, app *App, api string) (*ghinstallation.AppsTransport, error) {
+	if err := inputbound.Key(app.PrivateKey); err != nil {
+		return nil, rejected(ReasonCredentials, "the GitHub App's privateKey is "+err.Error())
+	}
+
 	key, err := jwt.ParseRSAPrivateKeyFromPEM(app.PrivateKey)
 	if err != nil {
 		return nil, rejected(ReasonCredentials,

@@ -1,0 +1,89 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package drain_test
+
+import (
+	"encoding/base64"
+	"encoding/pem"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/hyperfleet/hyperfleet/networking/drain"
+)
+
+// A tenant names the server, and may read what is told of it: nothing of its answers is quoted,
+// none is read without end, and none leads elsewhere.
+func TestServersOfTenantsTellNothing(t *testing.T) {
+	t.Parallel()
+
+	const secret = "s3cr3t"
+
+	var elsewhere atomic.Int64
+
+	other := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) }))
+	t.Cleanup(other.Close)
+
+	for name, answer := range map[string]http.HandlerFunc{
+		"a status": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusForbidden)
+			fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":%q,"reason":%q,"code":403}`, secret, secret)
+		},
+		"a text": func(w http.ResponseWriter, _ *http.Request) { http.Error(w, secret, http.StatusInternalServerError) },
+		"another object": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprintf(w, `{"kind":%q,"apiVersion":"v1","metadata":{"name":%q}}`, secret, secret)
+		},
+		"no JSON": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprint(w, secret)
+		},
+		"more than is read": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprint(w, `{"kind":"Node","apiVersion":"v1","metadata":{"name":"`+secret)
+
+			for range 64 {
+				if _, err := w.Write(make([]byte, 1<<20)); err != nil {
+					return
+				}
+			}
+		},
+		"a way elsewhere": func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, other.URL+"/"+secret, http.StatusTemporaryRedirect)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			server := httptest.NewTLSServer(answer)
+			t.Cleanup(server.Close)
+
+			ca := base64.StdEncoding.EncodeToString(pem.EncodeToMemory(
+				&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}))
+
+			cluster, err := drain.Open(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Config","current-context":"a",`+
+				`"contexts":[{"name":"a","context":{"cluster":"a","user":"a"}}],"users":[{"name":"a","user":{"token":"t"}}],`+
+				`"clusters":[{"name":"a","cluster":{"server":%q,"certificate-authority-data":%q}}]}`, server.URL, ca))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer cluster.Close()
+
+			progress, err := cluster.Drain(t.Context(), "node")
+			if err == nil || strings.Contains(err.Error(), secret) || len(progress.Left) > 0 {
+				t.Errorf("%+v, error %v", progress, err)
+			}
+		})
+	}
+
+	t.Cleanup(func() {
+		if n := elsewhere.Load(); n > 0 {
+			t.Errorf("%d calls went elsewhere", n)
+		}
+	})
+}

@@ -1,0 +1,53 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package budgets_test
+
+import (
+	"encoding/base64"
+	"strings"
+	"testing"
+
+	"github.com/hyperfleet/hyperfleet/hosts/ssh"
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/kit/kubeconfig"
+	"github.com/hyperfleet/hyperfleet/kit/log"
+	"github.com/hyperfleet/hyperfleet/workload/github"
+)
+
+// A private key that would take minutes of computing to sign with is refused before it is read.
+func TestLargeKeysAreRefused(t *testing.T) {
+	t.Parallel()
+
+	large := full(40<<10, "-----BEGIN RSA PRIVATE KEY-----\n", "a", "\n-----END RSA PRIVATE KEY-----\n")
+
+	for name, use := range map[string]func() error{
+		"GitHub App": func() error {
+			_, err := github.New(github.Config{Settings: &github.Settings{
+				App: &github.App{AppID: "1", PrivateKey: []byte(large), InstallationID: 1}, Organization: "o",
+			}})
+
+			return err //nolint:wrapcheck // it is looked at here
+		},
+		"hypervisor": func() error {
+			_, err := hypervisor.TLSConfig(nil, []byte("c"), []byte(large))
+
+			return err //nolint:wrapcheck // as above
+		},
+		"host": func() error {
+			_, err := ssh.New(ssh.Options{}).Dial(t.Context(), ssh.Target{Address: "127.0.0.1:1", PrivateKey: log.NewSecret(large)})
+
+			return err //nolint:wrapcheck // as above
+		},
+		"kubeconfig": func() error {
+			_, err := kubeconfig.Rest([]byte(`{apiVersion: v1, kind: Config, users: [{name: a, user: {client-key-data: ` +
+				base64.StdEncoding.EncodeToString([]byte(large)) + `}}]}`))
+
+			return err //nolint:wrapcheck // as above
+		},
+	} {
+		if err := use(); err == nil || !strings.Contains(err.Error(), "too large: a private key of 40960 bytes: 8192 at most") {
+			t.Errorf("%s: error %.200v", name, err)
+		}
+	}
+}
