@@ -26,7 +26,7 @@ type task struct {
 // readers are all of them, in the order that the site shows them in. Pages are named by their
 // files, in docs/ unless they begin with a slash; DIR/* is whatever else is in a folder.
 func readers() []reader {
-	return []reader{
+	return append([]reader{
 		{
 			Title: "Runners", About: "A fresh virtual machine for every CI job, on your own hypervisors.",
 			Tasks: []task{
@@ -73,6 +73,12 @@ func readers() []reader {
 				}},
 			},
 		},
+	}, running()...)
+}
+
+// running are those who run it, look something up or change it.
+func running() []reader {
+	return []reader{
 		{
 			Title: "Operate", About: "Install, watch, upgrade, back up, mend, remove.",
 			Tasks: []task{
