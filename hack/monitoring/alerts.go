@@ -170,6 +170,13 @@ func otherAlerts() []alert {
 			`{{ $value }} machines wait for an address of pool {{ $labels.pool }} on {{ $labels.network }}.`,
 		},
 		{
+			"HyperFleetLogsNotStored", warning, "15m",
+			`sum(increase(hyperfleet_runner_log_writes_total{outcome=~"failed|given_up"}[30m])) > 0` +
+				` unless sum(increase(hyperfleet_runner_log_writes_total{outcome="stored"}[30m])) > 0`,
+			"The object store takes no logs.",
+			`{{ $value | printf "%.0f" }} writes of runners' logs failed within half an hour, and none succeeded.`,
+		},
+		{
 			"HyperFleetHostsUnreachable", warning, "15m",
 			`hyperfleet_host_fleet_hosts{state="unreachable"} > 0`,
 			"Hosts can't be reached.",
