@@ -3,6 +3,8 @@
 
 package main
 
+import "slices"
+
 // Severities: a critical alert is worth waking somebody, a warning a look within the day, and
 // info explains others.
 const (
@@ -21,7 +23,7 @@ type alert struct {
 
 // alerts are all of them.
 func alerts() []alert {
-	return append(jobAlerts(), append(machineAlerts(), otherAlerts()...)...)
+	return slices.Concat(jobAlerts(), machineAlerts(), otherAlerts(), areaAlerts())
 }
 
 func jobAlerts() []alert {
@@ -163,6 +165,12 @@ func otherAlerts() []alert {
 			"Calls to another system fail.",
 			`{{ $value | humanizePercentage }} of the calls to {{ $labels.system }} fail.`,
 		},
+	}
+}
+
+// areaAlerts are about what lies beside runners and hypervisors.
+func areaAlerts() []alert {
+	return []alert{
 		{
 			"HyperFleetAddressesExhausted", warning, "10m",
 			`hyperfleet_ippool_waiting > 0`,
