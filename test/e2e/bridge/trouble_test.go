@@ -121,7 +121,9 @@ func TestHyperShiftRefuses(t *testing.T) {
 			w.check(bridge, "")
 			w.reports(bridge, row.condition, "True AsExpected")
 
-			if w.look(cluster); cluster.GetUID() != made {
+			w.look(cluster)
+
+			if cluster.GetUID() != made {
 				t.Error("another HostedCluster was made")
 			}
 
