@@ -42,6 +42,18 @@ func TestConsoleSession(t *testing.T) {
 		t.Errorf("a machine outside of the session: %v", err)
 	}
 
+	// The machine survives its kubelet, and is not of the next one's processes.
+	next, err := mac.Render(macConfig(t, "2"))
+	next = must(t, next, err)
+
+	if result := push.Drift(t.Context(), conn, next, []string{"tart-kubelet-install", "launchd"}, push.Options{}); result.Err != nil {
+		t.Fatal(result.Err)
+	}
+
+	if _, ok := host.Machines(t.Context())["one"]; !ok {
+		t.Error("the machine did not survive another kubelet")
+	}
+
 	if err := host.Logout(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -50,14 +62,14 @@ func TestConsoleSession(t *testing.T) {
 		t.Errorf("%v run without a session", left)
 	}
 
-	states, err := push.Probe(t.Context(), conn, p, push.Options{})
-	lost := p.LostParts(must(t, states, err))
+	states, err := push.Probe(t.Context(), conn, next, push.Options{})
+	lost := next.LostParts(must(t, states, err))
 
 	if !slices.Contains(lost, "console") || !slices.Contains(lost, "launchd") {
 		t.Fatalf("lost: %v", lost)
 	}
 
-	if result := push.Drift(t.Context(), conn, p, lost, push.Options{}); result.Err != nil {
+	if result := push.Drift(t.Context(), conn, next, lost, push.Options{}); result.Err != nil {
 		t.Fatal(result.Err)
 	}
 

@@ -64,6 +64,9 @@ type world struct {
 	sim            *hypershift.Sim
 	registry       *registrytest.Server
 
+	// theirs are Secrets that a person made, and that bridges leave where they are.
+	theirs []string
+
 	dir, config, log string
 	kubeconfig       string
 
@@ -72,8 +75,8 @@ type world struct {
 }
 
 // newWorld makes a world. Hosted clusters are the management cluster, unless hosted is another
-// one, where workers' certificates are then approved.
-func newWorld(t testing.TB, hosted *rest.Config) *world {
+// one, where workers' certificates are then approved. Changes are made to how HyperShift is.
+func newWorld(t testing.TB, hosted *rest.Config, changes ...func(*hypershift.Options)) *world {
 	t.Helper()
 
 	w := &world{t: t, sayf: progress.From(t), namespace: env.Namespace(t), dpf: env.Namespace(t), dir: t.TempDir()}
@@ -83,6 +86,10 @@ func newWorld(t testing.TB, hosted *rest.Config) *world {
 	}}
 	if hosted != nil {
 		options.Kubeconfig = func(string, string) ([]byte, error) { return kubeproc.Kubeconfig(hosted) }
+	}
+
+	for _, change := range changes {
+		change(&options)
 	}
 
 	w.sim = hypershifttest.New(t, options)
@@ -98,11 +105,11 @@ func newWorld(t testing.TB, hosted *rest.Config) *world {
 	return w
 }
 
-// run is a world whose operator runs.
-func runWorld(t testing.TB) *world {
+// runWorld is a world whose operator runs.
+func runWorld(t testing.TB, changes ...func(*hypershift.Options)) *world {
 	t.Helper()
 
-	w := newWorld(t, nil)
+	w := newWorld(t, nil, changes...)
 	w.start(env.ServiceAccount(t, system, account))
 
 	return w
@@ -240,6 +247,16 @@ func (w *world) create(objects ...client.Object) {
 func (w *world) sample(file string) *v1alpha1.DPFHCPBridge {
 	w.t.Helper()
 
+	bridge := w.prepare(file)
+	w.create(bridge)
+
+	return bridge
+}
+
+// prepare makes all that sample does but for the bridge itself.
+func (w *world) prepare(file string) *v1alpha1.DPFHCPBridge {
+	w.t.Helper()
+
 	objects, err := kubeproc.ReadObjects(deploy+"samples/"+file, deploy+"samples/secrets.yaml")
 	if err != nil {
 		w.t.Fatal(err)
@@ -269,7 +286,6 @@ func (w *world) sample(file string) *v1alpha1.DPFHCPBridge {
 	bridge.Spec.DPUClusterRef.Namespace = w.dpf
 	bridge.Spec.OCPReleaseImage = w.image(tag)
 	w.dpus(bridge, "Ready")
-	w.create(bridge)
 
 	return bridge
 }
@@ -389,7 +405,7 @@ func (w *world) remove(bridge *v1alpha1.DPFHCPBridge) {
 func (w *world) left(bridge *v1alpha1.DPFHCPBridge) []string {
 	w.t.Helper()
 
-	given := []string{bridge.Spec.SSHKeySecretRef.Name, bridge.Spec.PullSecretRef.Name}
+	given := append([]string{bridge.Spec.SSHKeySecretRef.Name, bridge.Spec.PullSecretRef.Name}, w.theirs...)
 
 	var left []string
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
@@ -67,7 +68,10 @@ func TestFleets(t *testing.T) {
 	fixed := configuration{kubelet: "3", egress: "10.22.0.0/16"}
 	tell("recovery: %s", w.roll(fixed, "tart-kubelet-install", "launchd"))
 
+	w.probe = "15s" // asking all hosts takes seconds itself
 	tell("parts lost by hand: %s", w.lost(fixed))
+	tell("console session lost: %s", w.loggedOut(fixed))
+	w.probe = ""
 
 	for i := range 2 {
 		next := configuration{kubelet: strconv.Itoa(4 + i), egress: fmt.Sprintf("10.2%d.0.0/16", 4+i)}
@@ -317,8 +321,6 @@ func (w *world) lost(to configuration) string {
 		}
 	}
 
-	// Asking all hosts takes seconds itself.
-	w.probe = "15s"
 	w.deploy(to)
 	w.eventually("the firewalls are back", func() bool {
 		rules, err := w.site.host(rack).Exec(w.t.Context(), "nft list ruleset")
@@ -333,9 +335,61 @@ func (w *world) lost(to configuration) string {
 		}
 	}
 
-	w.probe = ""
-
 	return fmt.Sprintf("hosts diff --probe names the firewalls of %d of %d hosts, and the next operator brings them back", len(away), len(found))
+}
+
+// pause has a fleet's hosts be pushed nothing, or what is due again.
+func (w *world) pause(name string, paused bool) {
+	w.t.Helper()
+
+	patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"paused":%t}}`, paused))
+	if err := env.Client.Patch(w.t.Context(), w.fleet(name), patch); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// loggedOut ends the console session of a Mac, from which alone machines run. While its fleet
+// is paused, the host says so and starts none; after that it has its session and machines again.
+func (w *world) loggedOut(to configuration) string {
+	w.t.Helper()
+
+	const guest = "after-logout"
+
+	name, id := w.macs()[0].Name, w.macs()[0].Status.ServerID
+	host, user := w.site.host(id), w.site.host(id).Read("/sim/run/session")
+	before := len(host.Machines(w.t.Context()))
+
+	w.pause("macs", true)
+
+	if err := host.Logout(w.t.Context()); err != nil {
+		w.t.Fatal(err)
+	}
+
+	if _, err := host.Exec(w.t.Context(), "touch /sim/machines/"+guest); err != nil {
+		w.t.Fatal(err)
+	}
+
+	w.eventually(name+" says that its console session is lost", func() bool {
+		status := w.statuses()[id]
+
+		return slices.Contains(status.LostParts, "console") && slices.Contains(status.LostParts, "launchd") &&
+			apimeta.IsStatusConditionFalse(status.Conditions, infrav1.ConditionConverged)
+	})
+
+	if one := w.diff(name)[name]; !slices.Contains(one.Lost, "console") || one.Action != "Repair" {
+		w.t.Errorf("hosts diff says of %s %+v", name, one)
+	}
+
+	w.holds(2*time.Second, "no machine runs without a session", func() bool { return len(host.Machines(w.t.Context())) == 0 })
+
+	w.pause("macs", false)
+	w.eventually(name+" has its session and its machines again", func() bool {
+		return host.Read("/sim/run/session") == user && host.Machines(w.t.Context())[guest] != "" &&
+			len(w.statuses()[id].LostParts) == 0 && w.converged(to)
+	})
+
+	return fmt.Sprintf("%d of the host's machines ended with it, none is started while the host says that it is lost; back again, it has %d",
+		before, len(host.Machines(w.t.Context())))
 }
 
 // givenBack deletes all hosts.

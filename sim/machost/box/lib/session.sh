@@ -28,12 +28,17 @@ login_user() {
 	done
 }
 
-# logout_user ends the session and all that runs in it, machines as well.
+# logout_user ends the session and all that runs in it, machines as well: also those that have
+# outlived the job that began them, and so are of no job's processes.
 logout_user() {
-	local job
+	local job machine
 	rm -f "$session"
 	for job in /sim/run/gui/*; do
 		[ ! -d "$job" ] || halt "$job" group
 	done
 	rm -rf /sim/run/gui
+	for machine in /var/run/machines/*; do
+		[ ! -s "$machine" ] || kill -KILL "$(of "$machine")" 2>/dev/null || true
+		rm -f "$machine"
+	done
 }
