@@ -102,12 +102,23 @@ func Template(in Inputs) (string, error) {
 	return write(live)
 }
 
+// What HyperShift's ignition may have, and the machine's configuration in it: a real one has
+// some 300 KiB and 2,000 values.
+const (
+	maxWorker = 2 << 20
+	maxValues = 10_000
+)
+
 // maxBytes is what each of the inputs may have: what is made of them goes into one ConfigMap of
 // 1 MiB.
 const maxBytes = 256 << 10
 
 // check refuses inputs that are too large.
 func (in *Inputs) check() error {
+	if err := inputbound.Text(in.Worker, maxWorker); err != nil {
+		return fmt.Errorf("read HyperShift's ignition: %w", err)
+	}
+
 	for _, one := range []struct {
 		name  string
 		bytes int
@@ -162,6 +173,10 @@ func write(config fields) (string, error) {
 
 // read reads an ignition of spec 3.
 func read(what string, text []byte) (fields, error) {
+	if err := inputbound.JSON(text, maxValues); err != nil {
+		return nil, fmt.Errorf("read %s: %w", what, err)
+	}
+
 	var config fields
 	if err := json.Unmarshal(text, &config); err != nil {
 		return nil, fmt.Errorf("read %s: it is no JSON", what) // the library's words could quote it
@@ -194,6 +209,10 @@ func setMachineOS(config fields, image string) error {
 		if text, err = unpack(text); err != nil {
 			return fmt.Errorf("read %s: %w", machineConfigPath, err)
 		}
+	}
+
+	if err := inputbound.JSON(text, maxValues); err != nil {
+		return fmt.Errorf("read %s: %w", machineConfigPath, err)
 	}
 
 	var machine fields

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -40,6 +41,8 @@ type kind struct {
 	read func(text string) error
 	// size is the most that the API server, a template's limit or the receiver lets through.
 	size int
+	// own are shapes that are of use for this kind alone.
+	own map[string]func(size int) string
 }
 
 func kinds() map[string]kind {
@@ -49,21 +52,24 @@ func kinds() map[string]kind {
 		other  = 64 << 10
 	)
 
-	return map[string]kind{
-		"kubeconfig":             {readKubeconfig, object},
-		"virtualMachineTemplate": {readMachine, object},
-		"ignition":               {readIgnition, object},
-		"flavor":                 {readFlavor, object},
-		"networkData":            {readNetworkData, other},
-		"metaData":               {readMetaData, other},
-		"userData":               {readUserData, user},
-		"network data":           {readNetwork, object},
-		"webhook of GitHub":      {readWebhook(v1alpha1.WorkloadGitHubActions, github.HeaderEvent, "workflow_job"), object},
-		"webhook of GitLab":      {readWebhook(v1alpha1.WorkloadGitLabCI, "X-Gitlab-Event", "Job Hook"), object},
-		"webhook of Buildkite":   {readWebhook(v1alpha1.WorkloadBuildkite, "X-Buildkite-Event", "job.scheduled"), object},
-		"webhook of Gitea":       {readWebhook(v1alpha1.WorkloadGiteaActions, gitea.HeaderEvent, "workflow_job"), object},
-		"webhook of others":      {readWebhook(v1alpha1.WorkloadGeneric, "X-None", ""), object},
+	out := map[string]kind{
+		"kubeconfig":             {read: readKubeconfig, size: object},
+		"virtualMachineTemplate": {read: readMachine, size: object},
+		"ignition":               {read: readIgnition, size: object},
+		"flavor":                 {read: readFlavor, size: object},
+		"networkData":            {read: readNetworkData, size: other},
+		"metaData":               {read: readMetaData, size: other},
+		"userData":               {read: readUserData, size: user},
+		"network data":           {read: readNetwork, size: object},
+		"webhook of GitHub":      {read: readWebhook(v1alpha1.WorkloadGitHubActions, github.HeaderEvent, "workflow_job"), size: object},
+		"webhook of GitLab":      {read: readWebhook(v1alpha1.WorkloadGitLabCI, "X-Gitlab-Event", "Job Hook"), size: object},
+		"webhook of Buildkite":   {read: readWebhook(v1alpha1.WorkloadBuildkite, "X-Buildkite-Event", "job.scheduled"), size: object},
+		"webhook of Gitea":       {read: readWebhook(v1alpha1.WorkloadGiteaActions, gitea.HeaderEvent, "workflow_job"), size: object},
+		"webhook of others":      {read: readWebhook(v1alpha1.WorkloadGeneric, "X-None", ""), size: object},
 	}
+	maps.Copy(out, moreKinds())
+
+	return out
 }
 
 // Whatever is written into a text of theirs that the API server or the receiver lets through,
@@ -73,7 +79,10 @@ func TestNoInputTakesMuch(t *testing.T) { //nolint:paralleltest // it counts wha
 		t.Run(name, func(t *testing.T) { //nolint:paralleltest // as above
 			var most taken
 
-			for shape, text := range shapes() {
+			all := shapes()
+			maps.Copy(all, one.own)
+
+			for shape, text := range all {
 				// What is much to read is refused; the largest that is not is among these, too.
 				for size := one.size; size > 1<<10; size -= size / 3 {
 					text := text(size)
@@ -116,8 +125,13 @@ func readMachine(text string) error {
 	return err
 }
 
-const worker = `{"ignition":{"version":"3.4.0"},"storage":{"files":[{"path":"/etc/ignition-machine-config-encapsulated.json",` +
-	`"contents":{"source":"data:,%7B%22spec%22%3A%7B%7D%7D"}}]}}`
+// worker is an ignition as HyperShift serves it, with a machine's configuration in the middle.
+const (
+	workerBegin = `{"ignition":{"version":"3.4.0"},"storage":{"files":[{"path":"/etc/ignition-machine-config-encapsulated.json",` +
+		`"contents":{"source":"data:,`
+	workerEnd = `"}}]}}`
+	worker    = workerBegin + `{%22spec%22:{}}` + workerEnd
+)
 
 func readIgnition(text string) error {
 	_, err := ignition.Template(ignition.Inputs{Worker: []byte(worker), Flavor: map[string]any{}, Target: []byte(text), Live: []byte(text)})
