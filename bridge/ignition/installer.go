@@ -52,7 +52,7 @@ func unpack(packed []byte) ([]byte, error) {
 
 	out, err := io.ReadAll(io.LimitReader(from, maxText+1))
 	if err != nil || len(out) > maxText {
-		return nil, errors.New("it is cut short, or larger than 2 MiB")
+		return nil, errors.New("it is cut short, or larger than 1 MiB")
 	}
 
 	return out, nil

@@ -82,12 +82,12 @@ func Template(in Inputs) (string, error) {
 		return "", err
 	}
 
-	text, err := json.Marshal(target)
+	text, err := write(target)
 	if err != nil {
-		return "", fmt.Errorf("write ignition: %w", err)
+		return "", err
 	}
 
-	packed, err := pack(text)
+	packed, err := pack([]byte(text))
 	if err != nil {
 		return "", err
 	}
@@ -105,7 +105,7 @@ func Template(in Inputs) (string, error) {
 // What HyperShift's ignition may have, and the machine's configuration in it: a real one has
 // some 300 KiB and 2,000 values.
 const (
-	maxWorker = 2 << 20
+	maxWorker = 1 << 20
 	maxValues = 10_000
 )
 
@@ -157,7 +157,8 @@ func size(value any) int {
 	}
 }
 
-// write leaves < and > as they are, which DPF's templates may have.
+// write leaves < and > as they are, which DPF's templates may have, and which else take six times
+// as much.
 func write(config fields) (string, error) {
 	var out bytes.Buffer
 
@@ -227,12 +228,16 @@ func setMachineOS(config fields, image string) error {
 
 	spec["osImageURL"] = image
 
-	changed, err := json.Marshal(machine)
+	changed, err := write(machine)
+	if err == nil {
+		err = inputbound.Text([]byte(changed), maxWorker) // what was no UTF-8 has grown
+	}
+
 	if err != nil {
 		return fmt.Errorf("write %s: %w", machineConfigPath, err)
 	}
 
-	at["contents"] = fields{"source": "data:," + url.PathEscape(string(changed))}
+	at["contents"] = fields{"source": "data:," + url.PathEscape(strings.TrimSuffix(changed, "\n"))}
 
 	return nil
 }

@@ -5,10 +5,12 @@ package budgets_test
 
 import (
 	"bytes"
+	"compress/gzip"
 	"crypto/ed25519"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/asn1"
+	"encoding/base64"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -65,6 +67,9 @@ func moreKinds() map[string]kind {
 			"a long configuration": func(size int) string {
 				return full(size, workerBegin+"{%22spec%22:{},%22a%22:%22", "%3C", "%22}"+workerEnd)
 			},
+			"a packed configuration":               func(size int) string { return packedWorker(full(size, `{"spec":{},"a":"`, "<", `"}`)) },
+			"a packed configuration that grows":    func(size int) string { return packedWorker(full(size, `{"spec":{},"a":"`, "\xff", `"}`)) },
+			"a packed configuration of separators": func(size int) string { return packedWorker(full(size, `{"spec":{},"a":"`, "\u2028", `"}`)) },
 		}},
 		"report of a machine": {read: readReport, size: httpbound.MaxBody, own: map[string]func(int) string{
 			"log":         func(size int) string { return full(size, `{"phase":"Finished","log":"`, `\u0041`, `"}`) },
@@ -132,6 +137,19 @@ func readReport(text string) error {
 	}
 }
 
+// packedWorker is an ignition with that configuration of a machine, compressed.
+func packedWorker(configuration string) string {
+	var packed bytes.Buffer
+
+	zip := gzip.NewWriter(&packed)
+	_, _ = zip.Write([]byte(configuration)) // it is written to memory
+	_ = zip.Close()
+
+	begin := strings.Replace(workerBegin, `"source":"data:,`, `"compression":"gzip","source":"data:;base64,`, 1)
+
+	return begin + base64.StdEncoding.EncodeToString(packed.Bytes()) + workerEnd
+}
+
 func manyRegistries(size int) string {
 	var b strings.Builder
 	b.WriteString(`{"auths":{"k":{}`)
@@ -191,7 +209,7 @@ func TestMoreThanRealOnesHaveIsRefused(t *testing.T) {
 		"user data":             {"user data of HyperShift", manyAuthorities(8 << 10), `{"a":[` + strings.Repeat("1,", 1000) + `1]}`},
 		"authorities":           {"user data of HyperShift", manyAuthorities(20 << 10), manyAuthorities(400 << 10)},
 		"values of ignition":    {"ignition of HyperShift", worker, strings.TrimSuffix(worker, "}") + `,"a":[` + strings.Repeat("1,", 10_000) + `1]}`},
-		"bytes of ignition":     {"ignition of HyperShift", worker, worker + strings.Repeat(" ", 2<<20)},
+		"bytes of ignition":     {"ignition of HyperShift", worker, worker + strings.Repeat(" ", 1<<20)},
 		"values of a machine's configuration": {
 			"ignition of HyperShift", worker, workerBegin + "{%22spec%22:{},%22a%22:[" + strings.Repeat("1,", 10_000) + "1]}" + workerEnd,
 		},
