@@ -8,9 +8,11 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -26,6 +28,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/cloudinit/netdata"
 	"github.com/hyperfleet/hyperfleet/kit/inputbound"
 	"github.com/hyperfleet/hyperfleet/kit/kubeconfig"
+	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 	"github.com/hyperfleet/hyperfleet/workload"
@@ -43,6 +46,8 @@ type kind struct {
 	size int
 	// own are shapes that are of use for this kind alone.
 	own map[string]func(size int) string
+	// brief are all that the race detector looks at where one text is as good as another.
+	brief []string
 }
 
 func kinds() map[string]kind {
@@ -56,7 +61,7 @@ func kinds() map[string]kind {
 		"kubeconfig":             {read: readKubeconfig, size: object},
 		"virtualMachineTemplate": {read: readMachine, size: object},
 		"ignition":               {read: readIgnition, size: object},
-		"flavor":                 {read: readFlavor, size: object},
+		"flavor":                 {read: readFlavor, size: object, brief: []string{"one string", "objects", "tabs", "keys"}},
 		"networkData":            {read: readNetworkData, size: other},
 		"metaData":               {read: readMetaData, size: other},
 		"userData":               {read: readUserData, size: user},
@@ -75,16 +80,36 @@ func kinds() map[string]kind {
 // Whatever is written into a text of theirs that the API server or the receiver lets through,
 // tenants and senders of webhooks take little of the operator.
 func TestNoInputTakesMuch(t *testing.T) { //nolint:paralleltest // it counts what is allocated
+	takeLittle(t, slower > 1)
+}
+
+// As above, with every size.
+func TestSoakNoInputTakesMuch(t *testing.T) { //nolint:paralleltest // as above
+	property.Soak(t)
+	takeLittle(t, false)
+}
+
+func takeLittle(t *testing.T, brief bool) {
+	t.Helper()
+
+	sizes := everySize
+	if brief {
+		sizes = fewSizes
+	}
+
 	for name, one := range kinds() {
-		t.Run(name, func(t *testing.T) { //nolint:paralleltest // as above
+		t.Run(name, func(t *testing.T) {
 			var most taken
 
 			all := shapes()
 			maps.Copy(all, one.own)
 
 			for shape, text := range all {
-				// What is much to read is refused; the largest that is not is among these, too.
-				for size := one.size; size > 1<<10; size -= size / 3 {
+				if brief && len(one.brief) > 0 && !slices.Contains(one.brief, shape) {
+					continue
+				}
+
+				sizes(one.size, func(size int) bool {
 					text := text(size)
 					took, err := measure(t, func() error { return one.read(text) })
 					most = taken{bytes: max(most.bytes, took.bytes), cpu: max(most.cpu, took.cpu)}
@@ -94,14 +119,68 @@ func TestNoInputTakesMuch(t *testing.T) { //nolint:paralleltest // it counts wha
 							len(text), shape, float64(took.bytes)/(1<<20), took.cpu, err)
 					}
 
-					if !refused(err) {
-						break
-					}
-				}
+					return refused(err)
+				})
 			}
 
 			t.Logf("at most %.1f MiB and %s", float64(most.bytes)/(1<<20), most.cpu)
 		})
+	}
+}
+
+// least is a size that is little to read, whatever is written in it.
+const least = 1 << 10
+
+// everySize goes down from the largest by a third each time, to the first that is not refused.
+func everySize(most int, refused func(size int) bool) {
+	for size := most; size > least && refused(size); size -= size / 3 {
+		continue
+	}
+}
+
+// fewSizes tries the largest, and else halves the range in which the largest is that is not
+// refused: with a third of the tries it ends within a third of it.
+func fewSizes(most int, refused func(size int) bool) {
+	if !refused(most) {
+		return
+	}
+
+	for low, high := least, most; high > low+low/2; {
+		middle := int(math.Sqrt(float64(low) * float64(high)))
+		if refused(middle) {
+			high = middle
+		} else {
+			low = middle
+		}
+	}
+}
+
+// With few sizes as with every size, the largest that is let through is among them, or nearly.
+func TestSizes(t *testing.T) {
+	t.Parallel()
+
+	const most = 1 << 20
+
+	for _, limit := range []int{2 << 10, 5000, 64 << 10, 300_000, most - 1, most} {
+		for name, sizes := range map[string]func(int, func(int) bool){"every": everySize, "few": fewSizes} {
+			tries, largest := 0, 0
+
+			sizes(most, func(size int) bool {
+				tries++
+
+				if size > limit {
+					return true
+				}
+
+				largest = max(largest, size)
+
+				return false
+			})
+
+			if largest < limit*2/3-1 || name == "few" && tries > 6 {
+				t.Errorf("%s with a limit of %d: %d tries, the largest of %d", name, limit, tries, largest)
+			}
+		}
 	}
 }
 

@@ -30,7 +30,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/bridge/credentials"
 	"github.com/hyperfleet/hyperfleet/bridge/ignition"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/kit/inputbound"
 	"github.com/hyperfleet/hyperfleet/runners/report"
 	"github.com/hyperfleet/hyperfleet/runners/vmspec"
@@ -57,7 +56,7 @@ func moreKinds() map[string]kind {
 			"sources":     func(size int) string { return full(size, `{"ignition":{"config":{"merge":[`, "{},", "{}]}}}") },
 			"authorities": manyAuthorities,
 		}},
-		"ignition of HyperShift": {read: readWorker, size: httpbound.MaxBody, own: map[string]func(int) string{
+		"ignition of HyperShift": {read: readWorker, size: 2 * object, own: map[string]func(int) string{
 			"one file": func(size int) string {
 				return full(size, worker[:len(worker)-2]+`,{"path":"/a","contents":{"source":"data:,`, "a", `"}}]}}`)
 			},
@@ -67,11 +66,17 @@ func moreKinds() map[string]kind {
 			"a long configuration": func(size int) string {
 				return full(size, workerBegin+"{%22spec%22:{},%22a%22:%22", "%3C", "%22}"+workerEnd)
 			},
-			"a packed configuration":               func(size int) string { return packedWorker(full(size, `{"spec":{},"a":"`, "<", `"}`)) },
-			"a packed configuration that grows":    func(size int) string { return packedWorker(full(size, `{"spec":{},"a":"`, "\xff", `"}`)) },
-			"a packed configuration of separators": func(size int) string { return packedWorker(full(size, `{"spec":{},"a":"`, "\u2028", `"}`)) },
+			"a packed configuration": func(size int) string {
+				return packedWorker(full(size, `{"spec":{},"a":"`, "<", `"}`))
+			},
+			"a packed configuration that grows": func(size int) string {
+				return packedWorker(full(size, `{"spec":{},"a":"`, "\xff", `"}`))
+			},
+			"a packed configuration of separators": func(size int) string {
+				return packedWorker(full(size, `{"spec":{},"a":"`, "\u2028", `"}`))
+			},
 		}},
-		"report of a machine": {read: readReport, size: httpbound.MaxBody, own: map[string]func(int) string{
+		"report of a machine": {read: readReport, size: object, own: map[string]func(int) string{
 			"log":         func(size int) string { return full(size, `{"phase":"Finished","log":"`, `\u0041`, `"}`) },
 			"log of many": func(size int) string { return full(size, `{"phase":"Finished","log":[`, `{},`, `1]}`) },
 			"message":     func(size int) string { return full(size, `{"phase":"Finished","message":"`, `\u0041`, `"}`) },
