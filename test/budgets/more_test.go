@@ -218,6 +218,9 @@ func TestMoreThanRealOnesHaveIsRefused(t *testing.T) {
 		"values of a machine's configuration": {
 			"ignition of HyperShift", worker, workerBegin + "{%22spec%22:{},%22a%22:[" + strings.Repeat("1,", 10_000) + "1]}" + workerEnd,
 		},
+		"a machine's configuration that grows": {
+			"ignition of HyperShift", packedWorker(`{"spec":{}}`), packedWorker(`{"spec":{},"a":"` + strings.Repeat("\xff", 600<<10) + `"}`),
+		},
 		"log of a report": {
 			"report of a machine", `{"phase":"Finished","log":"` + strings.Repeat("a", 64<<10) + `"}`, `{"phase":"Finished","log":"` + strings.Repeat("a", 512<<10) + `"}`,
 		},
