@@ -7,7 +7,6 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -71,9 +70,9 @@ func TLSConfig(spec *v1alpha1.HypervisorTLS, certPEM, keyPEM []byte) (*tls.Confi
 
 		pin(config, want)
 	case len(spec.CABundle) > 0:
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(spec.CABundle) {
-			return nil, errors.New("read tls.caBundle: it holds no certificate in PEM")
+		var err error
+		if config.RootCAs, err = inputbound.Authorities(spec.CABundle); err != nil {
+			return nil, fmt.Errorf("read tls.caBundle: %w", err)
 		}
 	case spec.InsecureSkipVerify:
 		config.InsecureSkipVerify = true

@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"golang.org/x/crypto/ssh"
+
+	"github.com/hyperfleet/hyperfleet/kit/inputbound"
 )
 
 var (
@@ -24,9 +26,34 @@ var (
 	errNoSecret = errors.New("it has neither auth nor user and password")
 )
 
+const (
+	// maxKeys and maxLines are what keys may have: one of RSA and 4096 bits has 750 bytes, and
+	// reading a line takes memory for each of its options.
+	maxKeys  = 256 << 10
+	maxLines = 2000
+	// maxValues is what a Docker configuration may have: four for each registry.
+	maxValues = 5000
+)
+
+func boundKeys(text []byte) error {
+	if err := inputbound.Text(text, maxKeys); err != nil {
+		return err //nolint:wrapcheck // callers name the Secret
+	}
+
+	if lines := bytes.Count(text, []byte("\n")); lines > maxLines {
+		return fmt.Errorf("%w: it has %d lines: %d at most", inputbound.ErrTooLarge, lines, maxLines)
+	}
+
+	return nil
+}
+
 // CheckSSHKeys checks that a text holds public keys, one on each line, as authorized_keys
 // has them. Blank lines and comments are passed over.
 func CheckSSHKeys(text []byte) error {
+	if err := boundKeys(text); err != nil {
+		return err
+	}
+
 	if bytes.Contains(text, []byte("PRIVATE KEY-----")) {
 		return errPrivate
 	}
@@ -69,6 +96,10 @@ func ReadDocker(text []byte) (Docker, error) {
 			Password string `json:"password"`
 		} `json:"auths"`
 	}
+	if err := inputbound.JSON(text, maxValues); err != nil {
+		return nil, err //nolint:wrapcheck // callers name the Secret
+	}
+
 	if err := json.Unmarshal(text, &file); err != nil {
 		return nil, errJSON // json's own error may quote the text
 	}

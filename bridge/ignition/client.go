@@ -6,8 +6,6 @@ package ignition
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -16,6 +14,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/kit/httpbound"
+	"github.com/hyperfleet/hyperfleet/kit/inputbound"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
 
@@ -31,9 +30,9 @@ type Client struct {
 
 // Fetch gives the ignition of a source. Errors name no token.
 func (c *Client) Fetch(ctx context.Context, from Source) ([]byte, error) {
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(from.Authorities) {
-		return nil, errors.New("ask for ignition: the user data has no authority of the server")
+	roots, err := inputbound.Authorities(from.Authorities)
+	if err != nil {
+		return nil, fmt.Errorf("ask for ignition: read the authority of the server in the user data: %w", err)
 	}
 
 	plain := httpbound.Plain()
@@ -70,7 +69,11 @@ func (c *Client) Fetch(ctx context.Context, from Source) ([]byte, error) {
 		return nil, fmt.Errorf("ask for ignition: %s answers %s", request.URL.Host, answer.Status)
 	}
 
-	body, err := io.ReadAll(answer.Body)
+	body, err := io.ReadAll(io.LimitReader(answer.Body, maxWorker+1))
+	if err == nil {
+		err = inputbound.Text(body, maxWorker)
+	}
+
 	if err != nil {
 		return nil, fmt.Errorf("read ignition of %s: %w", request.URL.Host, err)
 	}

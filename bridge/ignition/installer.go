@@ -22,7 +22,7 @@ const (
 	installPath = "/usr/local/bin/hyperfleet-install"
 	unitName    = "hyperfleet-install.service"
 	// maxText bounds what a file of an ignition may be when it is unpacked.
-	maxText = 8 << 20
+	maxText = maxWorker
 )
 
 // addInstaller brings to the live system what installs the DPU: its name and itself as DPF
@@ -52,7 +52,7 @@ func unpack(packed []byte) ([]byte, error) {
 
 	out, err := io.ReadAll(io.LimitReader(from, maxText+1))
 	if err != nil || len(out) > maxText {
-		return nil, errors.New("it is cut short, or larger than 8 MiB")
+		return nil, errors.New("it is cut short, or larger than 1 MiB")
 	}
 
 	return out, nil

@@ -11,6 +11,8 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+
+	"github.com/hyperfleet/hyperfleet/kit/inputbound"
 )
 
 // Source is where HyperShift serves a worker's ignition.
@@ -30,6 +32,9 @@ type resource struct {
 	} `json:"httpHeaders"`
 }
 
+// maxUserData is how many values user data may have: HyperShift's has 20.
+const maxUserData = 1000
+
 // ReadUserData reads the user data of a NodePool's machines: an ignition that leads to the
 // real one.
 func ReadUserData(value []byte) (Source, error) {
@@ -44,6 +49,10 @@ func ReadUserData(value []byte) (Source, error) {
 				} `json:"tls"`
 			} `json:"security"`
 		} `json:"ignition"`
+	}
+
+	if err := inputbound.JSON(value, maxUserData); err != nil {
+		return Source{}, fmt.Errorf("read user data: %w", err)
 	}
 
 	// The library's words could quote what it was given.

@@ -82,12 +82,12 @@ func Template(in Inputs) (string, error) {
 		return "", err
 	}
 
-	text, err := json.Marshal(target)
+	text, err := write(target)
 	if err != nil {
-		return "", fmt.Errorf("write ignition: %w", err)
+		return "", err
 	}
 
-	packed, err := pack(text)
+	packed, err := pack([]byte(text))
 	if err != nil {
 		return "", err
 	}
@@ -102,12 +102,23 @@ func Template(in Inputs) (string, error) {
 	return write(live)
 }
 
+// What HyperShift's ignition may have, and the machine's configuration in it: a real one has
+// some 300 KiB and 2,000 values.
+const (
+	maxWorker = 1 << 20
+	maxValues = 10_000
+)
+
 // maxBytes is what each of the inputs may have: what is made of them goes into one ConfigMap of
 // 1 MiB.
 const maxBytes = 256 << 10
 
 // check refuses inputs that are too large.
 func (in *Inputs) check() error {
+	if err := inputbound.Text(in.Worker, maxWorker); err != nil {
+		return fmt.Errorf("read HyperShift's ignition: %w", err)
+	}
+
 	for _, one := range []struct {
 		name  string
 		bytes int
@@ -146,7 +157,8 @@ func size(value any) int {
 	}
 }
 
-// write leaves < and > as they are, which DPF's templates may have.
+// write leaves < and > as they are, which DPF's templates may have, and which else take six times
+// as much.
 func write(config fields) (string, error) {
 	var out bytes.Buffer
 
@@ -162,6 +174,10 @@ func write(config fields) (string, error) {
 
 // read reads an ignition of spec 3.
 func read(what string, text []byte) (fields, error) {
+	if err := inputbound.JSON(text, maxValues); err != nil {
+		return nil, fmt.Errorf("read %s: %w", what, err)
+	}
+
 	var config fields
 	if err := json.Unmarshal(text, &config); err != nil {
 		return nil, fmt.Errorf("read %s: it is no JSON", what) // the library's words could quote it
@@ -196,6 +212,10 @@ func setMachineOS(config fields, image string) error {
 		}
 	}
 
+	if err := inputbound.JSON(text, maxValues); err != nil {
+		return fmt.Errorf("read %s: %w", machineConfigPath, err)
+	}
+
 	var machine fields
 	if err := json.Unmarshal(text, &machine); err != nil {
 		return fmt.Errorf("read %s: it is no JSON", machineConfigPath)
@@ -208,12 +228,16 @@ func setMachineOS(config fields, image string) error {
 
 	spec["osImageURL"] = image
 
-	changed, err := json.Marshal(machine)
+	changed, err := write(machine)
+	if err == nil {
+		err = inputbound.Text([]byte(changed), maxWorker) // what was no UTF-8 has grown
+	}
+
 	if err != nil {
 		return fmt.Errorf("write %s: %w", machineConfigPath, err)
 	}
 
-	at["contents"] = fields{"source": "data:," + url.PathEscape(string(changed))}
+	at["contents"] = fields{"source": "data:," + url.PathEscape(strings.TrimSuffix(changed, "\n"))}
 
 	return nil
 }

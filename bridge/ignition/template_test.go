@@ -97,7 +97,7 @@ func TestFetch(t *testing.T) {
 	client := &ignition.Client{Clock: clock.RealClock{}}
 
 	_, err := client.Fetch(t.Context(), ignition.Source{URL: server.URL, Header: http.Header{"Authorization": {"Bearer secret"}}})
-	if err == nil || !strings.Contains(err.Error(), "no authority") || asked != 0 {
+	if err == nil || !strings.Contains(err.Error(), "read the authority of the server in the user data") || asked != 0 {
 		t.Errorf("without an authority: %v", err)
 	}
 }

@@ -5,6 +5,7 @@ package inputbound
 
 import (
 	"bytes"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"regexp"
@@ -66,6 +67,39 @@ func Key(text []byte) error {
 	}
 
 	return nil
+}
+
+// Text refuses a text of more bytes than that.
+func Text(text []byte, most int) error {
+	if len(text) > most {
+		return fmt.Errorf("%w: it has %d bytes: %d at most", ErrTooLarge, len(text), most)
+	}
+
+	return nil
+}
+
+// What a bundle of authorities may have: that of a system, with some 150, has 225 KiB.
+const (
+	maxBundle       = 256 << 10
+	maxCertificates = 500
+)
+
+// Authorities reads certificates in PEM.
+func Authorities(text []byte) (*x509.CertPool, error) {
+	if err := Text(text, maxBundle); err != nil {
+		return nil, err
+	}
+
+	if found := bytes.Count(text, []byte("-----BEGIN")); found > maxCertificates {
+		return nil, fmt.Errorf("%w: it has %d certificates: %d at most", ErrTooLarge, found, maxCertificates)
+	}
+
+	out := x509.NewCertPool()
+	if !out.AppendCertsFromPEM(text) {
+		return nil, errors.New("it holds no certificate in PEM")
+	}
+
+	return out, nil
 }
 
 func count(found, most int) error {

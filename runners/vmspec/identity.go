@@ -11,6 +11,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/identity"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/kit/inputbound"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
@@ -171,9 +172,16 @@ func checkSecrets(template *v1alpha1.HypervisorMachineTemplate) error {
 		return errclass.New(errclass.Configuration, ReasonBootstrapMethodUnavailable,
 			"use template %s: bootstrap method external-secrets is not for Buildkite, which gives each job a credential of its own: "+
 				"use callback", template.Name)
-	default:
+	case config.ExternalSecrets.CABundle == "":
 		return nil
 	}
+
+	if _, err := inputbound.Authorities([]byte(config.ExternalSecrets.CABundle)); err != nil {
+		return errclass.New(errclass.Configuration, "ExternalSecretsInvalid",
+			"use template %s: read spec.bootstrap.config.externalSecrets.caBundle: %w", template.Name, err)
+	}
+
+	return nil
 }
 
 // CheckPlatform refuses a platform that the template's bootstrap method is not for.

@@ -243,6 +243,13 @@ func TestRehearseRefusesWhatIsNotThere(t *testing.T) {
 				Config: &v1alpha1.BootstrapConfig{ExternalSecrets: &v1alpha1.ExternalSecrets{}},
 			}
 		}, "AttestationUnavailable"},
+		"secrets manager with words for authorities": {func(s *v1alpha1.HypervisorMachineTemplateSpec) {
+			s.Attestation = &v1alpha1.Attestation{Method: v1alpha1.AttestationTPM}
+			s.Bootstrap = v1alpha1.Bootstrap{
+				Method: v1alpha1.BootstrapExternalSecrets,
+				Config: &v1alpha1.BootstrapConfig{ExternalSecrets: &v1alpha1.ExternalSecrets{CABundle: "words"}},
+			}
+		}, "ExternalSecretsInvalid"},
 		"attestation without a SPIRE server": {func(s *v1alpha1.HypervisorMachineTemplateSpec) {
 			s.Attestation = &v1alpha1.Attestation{Method: v1alpha1.AttestationTPM}
 		}, "AttestationUnavailable"},

@@ -7,9 +7,12 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -25,6 +28,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/cloudinit/netdata"
 	"github.com/hyperfleet/hyperfleet/kit/inputbound"
 	"github.com/hyperfleet/hyperfleet/kit/kubeconfig"
+	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 	"github.com/hyperfleet/hyperfleet/workload"
@@ -40,6 +44,10 @@ type kind struct {
 	read func(text string) error
 	// size is the most that the API server, a template's limit or the receiver lets through.
 	size int
+	// own are shapes that are of use for this kind alone.
+	own map[string]func(size int) string
+	// brief are all that the race detector looks at where one text is as good as another.
+	brief []string
 }
 
 func kinds() map[string]kind {
@@ -49,33 +57,59 @@ func kinds() map[string]kind {
 		other  = 64 << 10
 	)
 
-	return map[string]kind{
-		"kubeconfig":             {readKubeconfig, object},
-		"virtualMachineTemplate": {readMachine, object},
-		"ignition":               {readIgnition, object},
-		"flavor":                 {readFlavor, object},
-		"networkData":            {readNetworkData, other},
-		"metaData":               {readMetaData, other},
-		"userData":               {readUserData, user},
-		"network data":           {readNetwork, object},
-		"webhook of GitHub":      {readWebhook(v1alpha1.WorkloadGitHubActions, github.HeaderEvent, "workflow_job"), object},
-		"webhook of GitLab":      {readWebhook(v1alpha1.WorkloadGitLabCI, "X-Gitlab-Event", "Job Hook"), object},
-		"webhook of Buildkite":   {readWebhook(v1alpha1.WorkloadBuildkite, "X-Buildkite-Event", "job.scheduled"), object},
-		"webhook of Gitea":       {readWebhook(v1alpha1.WorkloadGiteaActions, gitea.HeaderEvent, "workflow_job"), object},
-		"webhook of others":      {readWebhook(v1alpha1.WorkloadGeneric, "X-None", ""), object},
+	out := map[string]kind{
+		"kubeconfig":             {read: readKubeconfig, size: object},
+		"virtualMachineTemplate": {read: readMachine, size: object},
+		"ignition":               {read: readIgnition, size: object},
+		"flavor":                 {read: readFlavor, size: object, brief: []string{"one string", "objects", "tabs", "keys"}},
+		"networkData":            {read: readNetworkData, size: other},
+		"metaData":               {read: readMetaData, size: other},
+		"userData":               {read: readUserData, size: user},
+		"network data":           {read: readNetwork, size: object},
+		"webhook of GitHub":      {read: readWebhook(v1alpha1.WorkloadGitHubActions, github.HeaderEvent, "workflow_job"), size: object},
+		"webhook of GitLab":      {read: readWebhook(v1alpha1.WorkloadGitLabCI, "X-Gitlab-Event", "Job Hook"), size: object},
+		"webhook of Buildkite":   {read: readWebhook(v1alpha1.WorkloadBuildkite, "X-Buildkite-Event", "job.scheduled"), size: object},
+		"webhook of Gitea":       {read: readWebhook(v1alpha1.WorkloadGiteaActions, gitea.HeaderEvent, "workflow_job"), size: object},
+		"webhook of others":      {read: readWebhook(v1alpha1.WorkloadGeneric, "X-None", ""), size: object},
 	}
+	maps.Copy(out, moreKinds())
+
+	return out
 }
 
 // Whatever is written into a text of theirs that the API server or the receiver lets through,
 // tenants and senders of webhooks take little of the operator.
 func TestNoInputTakesMuch(t *testing.T) { //nolint:paralleltest // it counts what is allocated
+	takeLittle(t, slower > 1)
+}
+
+// As above, with every size.
+func TestSoakNoInputTakesMuch(t *testing.T) { //nolint:paralleltest // as above
+	property.Soak(t)
+	takeLittle(t, false)
+}
+
+func takeLittle(t *testing.T, brief bool) {
+	t.Helper()
+
+	sizes := everySize
+	if brief {
+		sizes = fewSizes
+	}
+
 	for name, one := range kinds() {
-		t.Run(name, func(t *testing.T) { //nolint:paralleltest // as above
+		t.Run(name, func(t *testing.T) {
 			var most taken
 
-			for shape, text := range shapes() {
-				// What is much to read is refused; the largest that is not is among these, too.
-				for size := one.size; size > 1<<10; size -= size / 3 {
+			all := shapes()
+			maps.Copy(all, one.own)
+
+			for shape, text := range all {
+				if brief && len(one.brief) > 0 && !slices.Contains(one.brief, shape) {
+					continue
+				}
+
+				sizes(one.size, func(size int) bool {
 					text := text(size)
 					took, err := measure(t, func() error { return one.read(text) })
 					most = taken{bytes: max(most.bytes, took.bytes), cpu: max(most.cpu, took.cpu)}
@@ -85,14 +119,68 @@ func TestNoInputTakesMuch(t *testing.T) { //nolint:paralleltest // it counts wha
 							len(text), shape, float64(took.bytes)/(1<<20), took.cpu, err)
 					}
 
-					if !refused(err) {
-						break
-					}
-				}
+					return refused(err)
+				})
 			}
 
 			t.Logf("at most %.1f MiB and %s", float64(most.bytes)/(1<<20), most.cpu)
 		})
+	}
+}
+
+// least is a size that is little to read, whatever is written in it.
+const least = 1 << 10
+
+// everySize goes down from the largest by a third each time, to the first that is not refused.
+func everySize(most int, refused func(size int) bool) {
+	for size := most; size > least && refused(size); size -= size / 3 {
+		continue
+	}
+}
+
+// fewSizes tries the largest, and else halves the range in which the largest is that is not
+// refused: with a third of the tries it ends within a third of it.
+func fewSizes(most int, refused func(size int) bool) {
+	if !refused(most) {
+		return
+	}
+
+	for low, high := least, most; high > low+low/2; {
+		middle := int(math.Sqrt(float64(low) * float64(high)))
+		if refused(middle) {
+			high = middle
+		} else {
+			low = middle
+		}
+	}
+}
+
+// With few sizes as with every size, the largest that is let through is among them, or nearly.
+func TestSizes(t *testing.T) {
+	t.Parallel()
+
+	const most = 1 << 20
+
+	for _, limit := range []int{2 << 10, 5000, 64 << 10, 300_000, most - 1, most} {
+		for name, sizes := range map[string]func(int, func(int) bool){"every": everySize, "few": fewSizes} {
+			tries, largest := 0, 0
+
+			sizes(most, func(size int) bool {
+				tries++
+
+				if size > limit {
+					return true
+				}
+
+				largest = max(largest, size)
+
+				return false
+			})
+
+			if largest < limit*2/3-1 || name == "few" && tries > 6 {
+				t.Errorf("%s with a limit of %d: %d tries, the largest of %d", name, limit, tries, largest)
+			}
+		}
 	}
 }
 
@@ -116,8 +204,13 @@ func readMachine(text string) error {
 	return err
 }
 
-const worker = `{"ignition":{"version":"3.4.0"},"storage":{"files":[{"path":"/etc/ignition-machine-config-encapsulated.json",` +
-	`"contents":{"source":"data:,%7B%22spec%22%3A%7B%7D%7D"}}]}}`
+// worker is an ignition as HyperShift serves it, with a machine's configuration in the middle.
+const (
+	workerBegin = `{"ignition":{"version":"3.4.0"},"storage":{"files":[{"path":"/etc/ignition-machine-config-encapsulated.json",` +
+		`"contents":{"source":"data:,`
+	workerEnd = `"}}]}}`
+	worker    = workerBegin + `{%22spec%22:{}}` + workerEnd
+)
 
 func readIgnition(text string) error {
 	_, err := ignition.Template(ignition.Inputs{Worker: []byte(worker), Flavor: map[string]any{}, Target: []byte(text), Live: []byte(text)})

@@ -1,0 +1,174 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package budgets_test
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// long is what a text may have, in characters, and be left out of the table.
+const long = 4 << 10
+
+// amount is the pattern that every Quantity has: reading one of 1 MiB took 18 seconds, and
+// 1e999999999 did not end.
+const amount = "^[0-9]{1,15}([.][0-9]{1,9})?([KMGTPE]i|[mkMGTPE])?$"
+
+// reading is what becomes of a long text of a spec: a kind's name where the operator decodes
+// it, or else why it need not be measured.
+type reading struct{ kind, never string }
+
+func asKind(name string) reading { return reading{kind: name} }
+
+func never(reason string) reading { return reading{never: reason} }
+
+// longTexts are all texts of specs that may have more than 4 KiB, and objects of any fields.
+func longTexts() map[string]reading {
+	labels := never("words that are copied or compared; the API server takes no object of more than 1.5 MiB")
+
+	return map[string]reading{
+		"HypervisorCluster spec.allowedNamespaces[].selector.matchLabels{}":        labels,
+		"HypervisorCluster spec.kubevirt.nodeSelector{}":                           labels,
+		"HypervisorCluster spec.tags{}":                                            labels,
+		"HypervisorCluster spec.tls.caBundle":                                      asKind("CA bundle"),
+		"HypervisorMachineTemplate spec.bootstrap.config.externalSecrets.caBundle": asKind("CA bundle"),
+		"HypervisorMachineTemplate spec.bootstrap.config.externalSecrets.keys{}":   labels,
+		"HypervisorMachineTemplate spec.cloudInit.metaData":                        asKind("metaData"),
+		"HypervisorMachineTemplate spec.cloudInit.networkData":                     asKind("networkData"),
+		"HypervisorMachineTemplate spec.cloudInit.userData":                        asKind("userData"),
+		"HypervisorMachineTemplate spec.metadata.annotations{}":                    labels,
+		"HypervisorMachineTemplate spec.metadata.labels{}":                         labels,
+		"MachineClaim spec.workloadConfig.config.buildkite.metadata{}":             labels,
+		"RunnerLog spec.text": never("it is shown as it is"),
+		"RunnerPool spec.workload.config.buildkite.metadata{}":                          labels,
+		"HostFleet spec.rollout.maxUnavailable":                                         never("a number, or a percentage of three digits: the schema has a rule"),
+		"KubevirtMachine spec.bootstrapNetworkConfig.networkData":                       asKind("network data"),
+		"KubevirtMachine spec.virtualMachineTemplate":                                   asKind("virtualMachineTemplate"),
+		"KubevirtMachineTemplate spec.template.spec.bootstrapNetworkConfig.networkData": asKind("network data"),
+		"KubevirtMachineTemplate spec.template.spec.virtualMachineTemplate":             asKind("virtualMachineTemplate"),
+		"KubevirtNodePool spec.bootstrapNetworkConfig.networkData":                      asKind("network data"),
+		"KubevirtNodePool spec.nodeSelector{}":                                          labels,
+	}
+}
+
+// Every long text that a tenant may write into an object is one of the kinds that are measured,
+// or there is a reason why not. A new one fails here until it is in the table.
+func TestKindsAreComplete(t *testing.T) {
+	t.Parallel()
+
+	files, err := filepath.Glob("../../deploy/crds/*_*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%d CRDs: %v", len(files), err)
+	}
+
+	found, table, all := map[string]bool{}, longTexts(), kinds()
+
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		var crd apiextensionsv1.CustomResourceDefinition
+		if err := yaml.UnmarshalStrict(text, &crd); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+
+		for _, version := range crd.Spec.Versions {
+			for _, name := range slices.Sorted(maps.Keys(version.Schema.OpenAPIV3Schema.Properties)) {
+				// The API server bounds an object's own metadata; a status is the operator's.
+				if slices.Contains([]string{"apiVersion", "kind", "metadata", "status"}, name) {
+					continue
+				}
+
+				part := version.Schema.OpenAPIV3Schema.Properties[name]
+				walk(&part, crd.Spec.Names.Kind+" "+name, found)
+			}
+		}
+	}
+
+	for path := range found {
+		what, ok := table[path]
+		if _, measured := all[what.kind]; !ok || !measured && what.never == "" {
+			t.Errorf("%s may have more than %d characters: bound it, or name the kind in longTexts that measures it", path, long)
+		}
+	}
+
+	for path := range table {
+		if !found[path] {
+			t.Errorf("%s is no long text: take it out of longTexts", path)
+		}
+	}
+}
+
+// The walk finds a text wherever a schema may have one.
+func TestWalkFindsLongTexts(t *testing.T) {
+	t.Parallel()
+
+	var schema apiextensionsv1.JSONSchemaProps
+	if err := yaml.UnmarshalStrict([]byte(`
+properties:
+  short: {type: string, maxLength: 4096}
+  chosen: {type: string, enum: [a, b]}
+  time: {type: string, format: date-time}
+  number: {type: integer}
+  items: {type: array, items: {properties: {long: {type: string, maxLength: 4097}}}}
+  map: {type: object, additionalProperties: {type: string}}
+  any: {x-kubernetes-preserve-unknown-fields: true}
+  size: {x-kubernetes-int-or-string: true}
+  amount: {x-kubernetes-int-or-string: true, pattern: '^[0-9]{1,15}([.][0-9]{1,9})?([KMGTPE]i|[mkMGTPE])?$'}
+  ruled:
+    x-kubernetes-int-or-string: true
+    x-kubernetes-validations: [{rule: "string(self).matches('^[0-9]{1,15}([.][0-9]{1,9})?([KMGTPE]i|[mkMGTPE])?$')"}]
+  untyped: {type: object, additionalProperties: true}
+`), &schema); err != nil {
+		t.Fatal(err)
+	}
+
+	found := map[string]bool{}
+	walk(&schema, "spec", found)
+
+	got := strings.Join(slices.Sorted(maps.Keys(found)), " ")
+	if want := "spec.any spec.items[].long spec.map{} spec.size spec.untyped"; got != want {
+		t.Errorf("found %s, want %s", got, want)
+	}
+}
+
+// walk finds the texts of a schema that may be long, and objects of any fields.
+func walk(schema *apiextensionsv1.JSONSchemaProps, path string, found map[string]bool) {
+	bounded := schema.MaxLength != nil && *schema.MaxLength <= long || len(schema.Enum) > 0 || schema.Format == "date-time" ||
+		strings.Contains(schema.Pattern, amount)
+	for _, rule := range schema.XValidations {
+		bounded = bounded || strings.Contains(rule.Rule, amount)
+	}
+
+	if (schema.Type == "string" || schema.XIntOrString) && !bounded || schema.XEmbeddedResource ||
+		schema.XPreserveUnknownFields != nil && *schema.XPreserveUnknownFields {
+		found[path] = true
+	}
+
+	for name := range schema.Properties {
+		part := schema.Properties[name]
+		walk(&part, path+"."+name, found)
+	}
+
+	if schema.Items != nil && schema.Items.Schema != nil {
+		walk(schema.Items.Schema, path+"[]", found)
+	}
+
+	switch more := schema.AdditionalProperties; {
+	case more == nil:
+	case more.Schema != nil:
+		walk(more.Schema, path+"{}", found)
+	case more.Allows:
+		found[path] = true
+	}
+}
