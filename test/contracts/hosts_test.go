@@ -53,6 +53,8 @@ func fleetRejections() []rejection {
 		{"jitter of a word", change{"spec.rollout.jitter": "some"}, "spec.rollout.jitter", "jitter must be a time such as"},
 		{"window of no time", window("duration", "0s"), windows, "duration must be a time above zero"},
 		{"drain in no time", drainOf("kubeconfig", "key", "0s"), "spec.drain.timeout", "drain.timeout must be a time of one second to 24 hours"},
+		{"drain by no Secret", drainOf("Nodes", "key", "1m"), "spec.drain.kubeconfigSecretRef.name", "name must be the name of a Secret"},
+		{"drain by no key", drainOf("nodes", "a key", "1m"), "spec.drain.kubeconfigSecretRef.key", "key must be a key of a Secret"},
 		{"drain without a kubeconfig", change{"spec.drain": anyMap{}}, "spec.drain.kubeconfigSecretRef", "Required value"},
 		{"window in words", window("start", "at night"), windows, "at least 9 chars"},
 		{
