@@ -59,7 +59,7 @@ func (s *scope) order() drain.Order {
 
 // drained takes the work off the machine's Node, for as long as the pool allows.
 func drained(ctx context.Context, s *scope) step.Result {
-	if drain := s.machine.Status.Drain; drain == nil || drain.EndedAt == nil {
+	if record := s.machine.Status.Drain; record == nil || record.EndedAt == nil {
 		s.machine.Status.Phase, s.machine.Status.Ready = v1alpha1.KubevirtMachineDraining, false
 	}
 
