@@ -150,7 +150,7 @@ func harness(t *testing.T, model pve.Model) conformance.Harness {
 		},
 		Vanish: func(tb testing.TB, id int) {
 			tb.Helper()
-			vanish(tb, s, id)
+			s.Vanish(id)
 		},
 	}
 }

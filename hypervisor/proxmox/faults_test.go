@@ -206,7 +206,7 @@ func TestTroubleForPeople(t *testing.T) {
 
 		// The person removes it.
 		s.SetLock(sp.ID, "")
-		vanish(t, s, sp.ID)
+		s.Vanish(sp.ID)
 
 		made := create(t, p, sp)
 		remove(t, p, hypervisor.MachineRef{ID: made.ID, Owner: sp.Owner})

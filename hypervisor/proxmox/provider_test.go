@@ -312,30 +312,6 @@ func occupy(t testing.TB, s *pve.Server, id int) {
 	await(t, s, upid)
 }
 
-// vanish destroys a machine behind the provider's back.
-func vanish(t testing.TB, s *pve.Server, id int) {
-	t.Helper()
-
-	vm, ok := s.Snapshot().VM(id)
-	if !ok {
-		return
-	}
-
-	s.PowerOff(id)
-
-	var upid string
-	err := root(t, s).Delete(t.Context(), fmt.Sprintf("/nodes/%s/qemu/%d", vm.Node, id), &upid)
-	if _, there := s.Snapshot().VM(id); !there {
-		return // the provider was quicker
-	}
-
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	await(t, s, upid)
-}
-
 // await waits for the end of a task.
 func await(t testing.TB, s *pve.Server, upid string) {
 	t.Helper()

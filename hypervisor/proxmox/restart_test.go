@@ -164,7 +164,7 @@ func TestGoneBetweenLooks(t *testing.T) {
 
 			s.OnCall(func(c pve.Call) {
 				if c.Phase == pve.Before && c.VMID == want.ID && strings.HasSuffix(c.Path, "/status/current") {
-					once.Do(func() { vanish(t, s, want.ID) })
+					once.Do(func() { s.Vanish(want.ID) })
 				}
 			})
 

@@ -30,6 +30,14 @@ func provision(ctx context.Context, s *scope) step.Result {
 		return step.Done()
 	}
 
+	if over, err := s.over(ctx); err != nil {
+		return step.Fail(err)
+	} else if over {
+		s.started(ctx, "VM %s was started on node %s, and is gone")
+
+		return step.Done()
+	}
+
 	if result, waits := s.notYet(); waits {
 		return result
 	}
@@ -72,11 +80,7 @@ func provision(ctx context.Context, s *scope) step.Result {
 
 		return s.standBy(ctx)
 	case hypervisor.StateRunning, hypervisor.StateStopped:
-		status.Phase, status.Attempts = v1alpha1.MachineClaimBootstrapping, 0
-		s.worked(s.hypervisorCause())
-		s.markStarted()
-		s.phaseTook(ctx, "provisioned", s.asked())
-		s.eventf(ctx, corev1.EventTypeNormal, "Started", "Provision", "VM %s is running on node %s", status.VMRef.VMID, made.Node)
+		s.started(ctx, "VM %s is running on node %s")
 
 		return step.Done()
 	default:
@@ -84,6 +88,39 @@ func provision(ctx context.Context, s *scope) step.Result {
 
 		return step.Wait(lookAgain, string(made.State), made.Message).Unhurried()
 	}
+}
+
+// over says that the machine was started, though the answer that told so was lost, and is gone by
+// now: it has spoken, or its runner had a job. Such a machine is not made again.
+func (s *scope) over(ctx context.Context) (bool, error) {
+	info := s.claim.Status.BootstrapInfo
+	if s.times().CloneStarted == nil || info.RunnerName == "" {
+		return false, nil
+	}
+
+	if info.ReportedAt == nil {
+		if err := s.findJob(ctx); err != nil {
+			return false, err
+		}
+	}
+
+	if info.ReportedAt == nil && info.Job == "" {
+		return false, nil
+	}
+
+	_, err := s.provider.Get(ctx, s.ref())
+
+	return hypervisor.Is(err, hypervisor.NotFound), nil
+}
+
+// started puts on record that the machine was started; format says so, of its id and node.
+func (s *scope) started(ctx context.Context, format string) {
+	status := &s.claim.Status
+	status.Phase, status.Attempts = v1alpha1.MachineClaimBootstrapping, 0
+	s.worked(s.hypervisorCause())
+	s.markStarted()
+	s.phaseTook(ctx, "provisioned", s.asked())
+	s.eventf(ctx, corev1.EventTypeNormal, "Started", "Provision", format, status.VMRef.VMID, status.VMRef.Node)
 }
 
 // asking puts on record that the hypervisor is asked for the machine, or for its start, and by
@@ -164,7 +201,7 @@ func (s *scope) replace(ctx context.Context, cause error) step.Result {
 	return step.Wait(time.Millisecond, "IDTaken", cause.Error())
 }
 
-// cloud-init ISOs makes the machine's cloud-init ISO, and with it the one credential it will ever
+// seed makes the machine's cloud-init ISO, and with it the one credential it will ever
 // have, or the code that it gets that for. The provider asks for it at most once in an
 // undisturbed life.
 func (s *scope) seed(ctx context.Context) (hypervisor.Seed, error) {

@@ -237,6 +237,16 @@ func (s *Server) Console(vmid int) string {
 	return l.String()
 }
 
+// Vanish takes a VM away at once, as a host that is installed anew does.
+func (s *Server) Vanish(vmid int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if m := s.vms[vmid]; m != nil {
+		s.powerOff(m)
+		s.remove(m)
+	}
+}
+
 // PowerOff ends a VM from inside, as its guest would.
 func (s *Server) PowerOff(vmid int) {
 	s.mu.Lock()

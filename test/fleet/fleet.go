@@ -232,7 +232,7 @@ func (f *Fleet) NewCluster() *v1alpha1.HypervisorCluster {
 	id, secret := source(proxmoxSecret, "tokenId"), source(proxmoxSecret, "tokenSecret")
 
 	return &v1alpha1.HypervisorCluster{
-		ObjectMeta: metav1.ObjectMeta{Name: f.Cluster, Labels: map[string]string{fleetLabel: f.Namespace}},
+		ObjectMeta: metav1.ObjectMeta{Name: f.Cluster, Labels: map[string]string{fleetLabel: f.Cluster}},
 		Spec: v1alpha1.HypervisorClusterSpec{
 			Provider: "proxmox", Endpoint: f.PVE.URL() + "/api2/json",
 			Credentials:    v1alpha1.HypervisorCredentials{TokenID: &id, TokenSecret: &secret},

@@ -45,7 +45,7 @@ func (f *Fleet) tenant(account string, logger *slog.Logger) (*tenant, error) {
 			DefaultNamespaces: namespaces,
 			// Clusters have no namespace, and other fleets' are none of this operator's.
 			ByObject: map[client.Object]cache.ByObject{
-				&v1alpha1.HypervisorCluster{}: {Label: labels.SelectorFromSet(labels.Set{fleetLabel: f.Namespace})},
+				&v1alpha1.HypervisorCluster{}: {Label: labels.SelectorFromSet(labels.Set{fleetLabel: f.Cluster})},
 			},
 		},
 		Controller: ctrlconfig.Controller{SkipNameValidation: new(true)},
@@ -54,7 +54,7 @@ func (f *Fleet) tenant(account string, logger *slog.Logger) (*tenant, error) {
 		return nil, fmt.Errorf("make manager: %w", err)
 	}
 
-	own := &tenant{Manager: mgr, namespaces: slices.Sorted(maps.Keys(namespaces)), label: f.Namespace}
+	own := &tenant{Manager: mgr, namespaces: slices.Sorted(maps.Keys(namespaces)), label: f.Cluster}
 	if f.time != nil {
 		own.clock = f.time.clock
 	}
