@@ -7,6 +7,7 @@
 #
 #   hack/setup.sh [kube] [kubectl] [lint] [generate] [spire] [vault] [s3] [packages] [watch] [vm]   (default: all of these)
 #   hack/setup.sh agents
+#   hack/setup.sh upstream
 #   hack/setup.sh helm olm
 #
 # kube      etcd, kube-apiserver, kube-controller-manager: from KUBEBUILDER_ASSETS if
@@ -21,6 +22,9 @@
 # s3        versitygw, an S3 server over a folder that tests write to, built from its Go
 #           module. It is no part of the product.
 # agents    buildkite-agent, built from its Go module, unless BUILDKITE_AGENT names one.
+# upstream  metallb-controller, MetalLB's, and kubevirt-webhook, KubeVirt's admission of
+#           VirtualMachines, each built from its Go module: tests have them judge what we
+#           write. They are no part of the product.
 # helm      helm, built from its Go module: it installs what a release has, in a test.
 # olm       operator-verify, the Operator Framework's validator, built from its Go module: it
 #           looks at the bundle of a release, in a test.
@@ -190,13 +194,14 @@ for group in "${@:-kube kubectl lint generate spire vault s3 packages watch vm}"
 		vault) plan+=("build test-vault vault . about_4_minutes_on_two_cores") ;;
 		s3) plan+=("build versitygw versitygw github.com/versity/versitygw/cmd/versitygw about_a_minute_on_two_cores") ;;
 		agents) [ -n "${BUILDKITE_AGENT:-}" ] || plan+=("build buildkite-agent buildkite-agent github.com/buildkite/agent/v3 about_5_minutes_on_two_cores") ;;
+		upstream) plan+=("build metallb-controller metallb go.universe.tf/metallb/controller about_2_minutes_on_two_cores" "build kubevirt-webhook kubevirt . about_4_minutes_on_two_cores") ;;
 		helm) plan+=("build helm helm helm.sh/helm/v4/cmd/helm about_3_minutes_on_two_cores") ;;
 		olm) plan+=("build operator-verify operator-verify github.com/operator-framework/api/cmd/operator-verify less_than_a_minute_on_two_cores") ;;
 		packages) plan+=("packages") ;;
 		watch) plan+=("packages hack/packages-watch.txt") ;;
 		vm) plan+=("packages hack/packages-vm.txt") ;;
 		*)
-			echo "setup: unknown group $word: use kube, kubectl, lint, generate, spire, vault, s3, agents, helm, olm, packages, watch or vm" >&2
+			echo "setup: unknown group $word: use kube, kubectl, lint, generate, spire, vault, s3, agents, upstream, helm, olm, packages, watch or vm" >&2
 			exit 2
 			;;
 		esac

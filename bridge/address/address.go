@@ -6,13 +6,15 @@ package address
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
 var (
 	errFamilies = errors.New("the ends are of two families")
-	errZone     = errors.New("an address has a zone")
+	errAddress  = errors.New("an end is no address")
 	errOrder    = errors.New("the first address is behind the last")
 )
 
@@ -20,32 +22,26 @@ var (
 type Range struct{ First, Last netip.Addr }
 
 // Parse reads an entry of an IPAddressPool: a CIDR, or two addresses with a hyphen and
-// perhaps blanks between them (MetalLB's internal/config, ParseCIDR).
+// perhaps blanks between them. It takes what MetalLB takes (internal/config, ParseCIDR), by
+// the same readers: an address of IPv4 that is written as one of IPv6 is one of IPv4.
 func Parse(entry string) (Range, error) {
 	first, last, isRange := strings.Cut(entry, "-")
 	if !isRange {
-		prefix, err := netip.ParsePrefix(entry)
+		_, network, err := net.ParseCIDR(entry)
 		if err != nil {
 			return Range{}, fmt.Errorf("parse %q: %w", entry, err)
 		}
 
-		prefix = prefix.Masked()
-
-		return Range{prefix.Addr(), lastOf(prefix)}, nil
+		return rangeOf(network), nil
 	}
 
-	from, err := netip.ParseAddr(strings.TrimSpace(first))
-	if err != nil {
-		return Range{}, fmt.Errorf("parse %q: %w", entry, err)
-	}
-
-	to, err := netip.ParseAddr(strings.TrimSpace(last))
+	from, fromOK := netip.AddrFromSlice(net.ParseIP(strings.TrimSpace(first)))
+	to, toOK := netip.AddrFromSlice(net.ParseIP(strings.TrimSpace(last)))
+	from, to = from.Unmap(), to.Unmap()
 
 	switch {
-	case err != nil:
-		return Range{}, fmt.Errorf("parse %q: %w", entry, err)
-	case from.Zone() != "", to.Zone() != "":
-		return Range{}, fmt.Errorf("parse %q: %w", entry, errZone)
+	case !fromOK, !toOK:
+		return Range{}, fmt.Errorf("parse %q: %w", entry, errAddress)
 	case from.Is4() != to.Is4():
 		return Range{}, fmt.Errorf("parse %q: %w", entry, errFamilies)
 	case to.Less(from):
@@ -53,6 +49,22 @@ func Parse(entry string) (Range, error) {
 	}
 
 	return Range{from, to}, nil
+}
+
+func rangeOf(network *net.IPNet) Range {
+	last := slices.Clone(network.IP)
+	for i := range last {
+		last[i] |= ^network.Mask[i]
+	}
+
+	from, _ := netip.AddrFromSlice(network.IP)
+	to, _ := netip.AddrFromSlice(last)
+
+	if from.Is4In6() {
+		return Range{from.Unmap(), to.Unmap()}
+	}
+
+	return Range{from, to}
 }
 
 // Contains says whether an address is in the range.

@@ -30,6 +30,10 @@ func TestParse(t *testing.T) {
 		"range":                     {entry: "10.0.0.9-10.0.1.3", first: "10.0.0.9", last: "10.0.1.3"},
 		"range with blanks":         {entry: " 10.0.0.9 - 10.0.0.9 ", first: "10.0.0.9", last: "10.0.0.9"},
 		"IPv6":                      {entry: "fd00::/127", first: "fd00::", last: "fd00::1"},
+		"length with a zero":        {entry: "10.0.0.0/024", first: "10.0.0.0", last: "10.0.0.255"},
+		"IPv4 in IPv6":              {entry: "::ffff:10.0.0.0/120", first: "10.0.0.0", last: "10.0.0.255"},
+		"range to IPv4 in IPv6":     {entry: "10.0.0.1-::ffff:10.0.0.9", first: "10.0.0.1", last: "10.0.0.9"},
+		"address with zeros":        {entry: "010.0.0.0/24", bad: true},
 		"address without length":    {entry: "10.0.0.7", bad: true},
 		"range of two families":     {entry: "10.0.0.1-fd00::1", bad: true},
 		"range backwards":           {entry: "10.0.0.9-10.0.0.1", bad: true},
@@ -107,7 +111,7 @@ func TestIndexFindsWhatIsContained(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, entry := range []string{"10.0.0.0/24", "10.0.0.1-10.0.0.9", "fd00::/64", "::-::", "-", "/"} {
+	for _, entry := range []string{"10.0.0.0/24", "10.0.0.1-10.0.0.9", "fd00::/64", "::-::", "-", "/", "::ffff:0:0/90", "::ffff:10.0.0.0/100"} {
 		f.Add(entry)
 	}
 

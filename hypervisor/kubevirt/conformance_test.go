@@ -31,6 +31,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/kubevirt/crds"
 	"github.com/hyperfleet/hyperfleet/sim/kubevirt/kubevirttest"
 	"github.com/hyperfleet/hyperfleet/test/kube"
+	"github.com/hyperfleet/hyperfleet/test/upstream"
 )
 
 var env *kube.Env
@@ -126,7 +127,7 @@ func newSiteWith(t testing.TB, options simkubevirt.Options) *site {
 		t: t, namespace: env.Namespace(t), hooks: map[int]func(conformance.Boundary){}, occupied: map[string]bool{},
 	}
 	s.nodes = []string{s.namespace + "-node-1", s.namespace + "-node-2"}
-	options.Namespaces = []string{s.namespace}
+	options.Namespaces, options.Judge = []string{s.namespace}, upstream.VirtAPI(t)
 	s.sim = kubevirttest.New(t, env.Config, options)
 
 	return s

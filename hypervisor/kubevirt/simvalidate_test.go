@@ -15,14 +15,15 @@ import (
 	virtv1 "kubevirt.io/api/core/v1"
 
 	simkubevirt "github.com/hyperfleet/hyperfleet/sim/kubevirt"
+	"github.com/hyperfleet/hyperfleet/test/upstream"
 )
 
 // What the schema takes and KubeVirt's webhooks do not.
 func TestValidate(t *testing.T) {
 	t.Parallel()
 
-	order := uint(1)
-	yes := true
+	order, yes := uint(1), true
+	judge := upstream.VirtAPI(t)
 
 	cases := []struct {
 		name   string
@@ -32,16 +33,16 @@ func TestValidate(t *testing.T) {
 		{"a machine", func(*virtv1.VirtualMachine, *virtv1.VirtualMachineInstanceSpec) {}, ""},
 		{"no template", func(vm *virtv1.VirtualMachine, _ *virtv1.VirtualMachineInstanceSpec) {
 			vm.Spec.Template = nil
-		}, "missing virtual machine template"},
+		}, "template"}, // KubeVirt itself is kept from its own words by its schema
 		{"both ways to run", func(vm *virtv1.VirtualMachine, _ *virtv1.VirtualMachineInstanceSpec) {
 			vm.Spec.Running = &yes
 		}, "mutually exclusive"},
 		{"no way to run", func(vm *virtv1.VirtualMachine, _ *virtv1.VirtualMachineInstanceSpec) {
 			vm.Spec.RunStrategy = nil
 		}, "RunStrategy must be specified"},
-		{"no memory", func(_ *virtv1.VirtualMachine, s *virtv1.VirtualMachineInstanceSpec) {
+		{"no memory, which an instance must have", func(_ *virtv1.VirtualMachine, s *virtv1.VirtualMachineInstanceSpec) {
 			s.Domain.Memory = nil
-		}, "no memory requested"},
+		}, ""},
 		{"little memory", func(_ *virtv1.VirtualMachine, s *virtv1.VirtualMachineInstanceSpec) {
 			s.Domain.Resources.Requests = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1k")}
 		}, "greater than or equal to 1M"},
@@ -104,7 +105,47 @@ func TestValidate(t *testing.T) {
 			if !strings.Contains(got, c.says) || (c.says == "") != (got == "") {
 				t.Errorf("want %q, got %q", c.says, got)
 			}
+
+			if judge == nil {
+				return
+			}
+
+			causes, err := judge(t.Context(), vm)
+			if own := strings.Join(causes, "; "); err != nil || !strings.Contains(own, c.says) || (c.says == "") != (own == "") {
+				t.Errorf("want %q, KubeVirt itself says %q, %v", c.says, own, err)
+			}
 		})
+	}
+}
+
+// What is let in as a VirtualMachine and can't be started: KubeVirt refuses its instance.
+func TestMachineWithoutMemoryDoesNotStart(t *testing.T) {
+	t.Parallel()
+
+	w := &world{T: t, namespace: env.Namespace(t)}
+
+	sim, err := simkubevirt.Start(env.Config, simkubevirt.Options{Namespaces: []string{w.namespace}, Judge: upstream.VirtAPI(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	t.Cleanup(func() {
+		if err := sim.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+
+	vm := w.machine("a", virtv1.RunStrategyAlways)
+	vm.Spec.Template.Spec.Domain.Memory = nil
+	w.create(vm)
+	w.eventually("KubeVirt refuses its instance", func() bool {
+		all := sim.Violations()
+
+		return len(all) == 1 && strings.Contains(all[0].What, "no memory requested")
+	})
+
+	if w.vmi("a") != nil || len(sim.Problems()) > 0 {
+		t.Errorf("got %v, problems %v", w.vmi("a"), sim.Problems())
 	}
 }
 

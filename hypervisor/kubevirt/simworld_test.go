@@ -18,6 +18,7 @@ import (
 
 	simkubevirt "github.com/hyperfleet/hyperfleet/sim/kubevirt"
 	"github.com/hyperfleet/hyperfleet/sim/kubevirt/kubevirttest"
+	"github.com/hyperfleet/hyperfleet/test/upstream"
 )
 
 // world is one namespace with its KubeVirt.
@@ -32,7 +33,7 @@ func newWorld(t *testing.T, options simkubevirt.Options) *world {
 	t.Helper()
 
 	w := &world{T: t, namespace: env.Namespace(t)}
-	options.Namespaces = []string{w.namespace}
+	options.Namespaces, options.Judge = []string{w.namespace}, upstream.VirtAPI(t)
 	w.Cluster = kubevirttest.New(t, env.Config, options)
 
 	return w

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -53,15 +54,20 @@ func (r addressRange) overlaps(other addressRange) bool {
 
 func (r addressRange) String() string { return r.from.String() + "-" + r.to.String() }
 
-func rangeOf(prefix netip.Prefix) addressRange {
-	last := prefix.Addr().AsSlice()
-	for bit := prefix.Bits(); bit < len(last)*8; bit++ {
-		last[bit/8] |= 1 << (7 - bit%8)
+func rangeOf(n *net.IPNet) addressRange {
+	last := slices.Clone(n.IP)
+	for i := range last {
+		last[i] |= ^n.Mask[i]
 	}
 
+	from, _ := netip.AddrFromSlice(n.IP)
 	to, _ := netip.AddrFromSlice(last)
 
-	return addressRange{prefix.Addr(), to}
+	if from.Is4In6() {
+		return addressRange{from.Unmap(), to.Unmap()}
+	}
+
+	return addressRange{from, to}
 }
 
 // pools reads MetalLB's pools. What the webhook would have refused is not there.
@@ -161,23 +167,25 @@ func readPool(object *unstructured.Unstructured) (addressPool, error) {
 func parseRange(text string) (addressRange, error) {
 	first, last, ranged := strings.Cut(text, "-")
 	if !ranged {
-		prefix, err := netip.ParsePrefix(text)
+		_, n, err := net.ParseCIDR(text)
 		if err != nil {
 			return addressRange{}, fmt.Errorf("invalid CIDR %q", text)
 		}
 
-		return rangeOf(prefix.Masked()), nil
+		return rangeOf(n), nil
 	}
 
-	from, err := netip.ParseAddr(strings.TrimSpace(first))
-	if err != nil {
+	from, ok := netip.AddrFromSlice(net.ParseIP(strings.TrimSpace(first)))
+	if !ok {
 		return addressRange{}, fmt.Errorf("invalid IP range %q: invalid start IP %q", text, first)
 	}
 
-	to, err := netip.ParseAddr(strings.TrimSpace(last))
-	if err != nil {
+	to, ok := netip.AddrFromSlice(net.ParseIP(strings.TrimSpace(last)))
+	if !ok {
 		return addressRange{}, fmt.Errorf("invalid IP range %q: invalid end IP %q", text, last)
 	}
+
+	from, to = from.Unmap(), to.Unmap()
 
 	r := addressRange{from, to}
 
@@ -191,9 +199,11 @@ func parseRange(text string) (addressRange, error) {
 	return r, nil
 }
 
+// overlap refuses what MetalLB's config does: two pools with one address, and a pool that has
+// it twice.
 func overlap(p addressPool, others []addressPool) error {
-	for _, other := range others {
-		for _, a := range p.ranges {
+	for i, a := range p.ranges {
+		for _, other := range append(others[:len(others):len(others)], addressPool{ranges: p.ranges[:i]}) {
 			for _, b := range other.ranges {
 				if a.overlaps(b) {
 					return fmt.Errorf("CIDR %q in pool %q overlaps with already defined CIDR %q", a.String(), p.name, b.String())

@@ -58,6 +58,8 @@ type Cluster struct {
 	guests map[types.UID]*guestRun
 	// starts counts the instances made, by the uid of their VirtualMachine.
 	starts map[types.UID]int
+	// judged is the generation of a VirtualMachine that Options.Judge was asked about last.
+	judged map[types.UID]int64
 	// ended are instances whose end was decided: by their guest or by a fault.
 	ended      map[types.UID]virtv1.VirtualMachineInstancePhase
 	lost       map[string]bool
@@ -163,7 +165,8 @@ func build(config *rest.Config, options Options) (*Cluster, error) {
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](retryAfter, time.Second),
 			workqueue.TypedRateLimitingQueueConfig[types.NamespacedName]{Clock: options.Clock}),
 		due: map[dueKey]time.Time{}, guests: map[types.UID]*guestRun{}, starts: map[types.UID]int{},
-		ended: map[types.UID]virtv1.VirtualMachineInstancePhase{}, lost: map[string]bool{},
+		judged: map[types.UID]int64{},
+		ended:  map[types.UID]virtv1.VirtualMachineInstancePhase{}, lost: map[string]bool{},
 		consoles: map[types.NamespacedName]*console{},
 	}, nil
 }

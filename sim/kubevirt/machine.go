@@ -33,7 +33,12 @@ func (c *Cluster) machine(ctx context.Context, vm *virtv1.VirtualMachine) error 
 		return c.removeMachine(ctx, vm, instance)
 	}
 
-	if wrong := Validate(vm); len(wrong) > 0 {
+	wrong := Validate(vm)
+	if err := c.judge(ctx, vm, wrong); err != nil {
+		return err
+	}
+
+	if len(wrong) > 0 {
 		c.violate(vm, "VirtualMachine", strings.Join(wrong, ", "))
 
 		return nil // KubeVirt would not have let it in
@@ -176,6 +181,12 @@ func firstRequest(vm *virtv1.VirtualMachine) virtv1.StateChangeRequestAction {
 
 // start makes the machine's instance.
 func (c *Cluster) start(ctx context.Context, vm *virtv1.VirtualMachine) (*virtv1.VirtualMachineInstance, error) {
+	if wrong := ValidateInstance(vm); len(wrong) > 0 {
+		c.violate(vm, "VirtualMachine", strings.Join(wrong, ", "))
+
+		return nil, nil //nolint:nilnil // nil is none
+	}
+
 	instance := &virtv1.VirtualMachineInstance{
 		ObjectMeta: *vm.Spec.Template.ObjectMeta.DeepCopy(),
 		Spec:       *vm.Spec.Template.Spec.DeepCopy(),

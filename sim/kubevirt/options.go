@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/clock"
+	virtv1 "kubevirt.io/api/core/v1"
 )
 
 // Node is a host of the simulated cluster.
@@ -46,6 +47,9 @@ type Options struct {
 	Guest func(Guest)
 	// Images are the containerDisk images that can be pulled. None means all.
 	Images []string
+	// Judge says once more why a VirtualMachine is not let in, where KubeVirt's own webhook is
+	// at hand (test/upstream): a verdict that is not Validate's is a problem. May be nil.
+	Judge func(context.Context, *virtv1.VirtualMachine) ([]string, error)
 	// Clock tells the time. Default: the real one.
 	Clock clock.WithTicker
 }

@@ -68,17 +68,30 @@ func validateStrategy(vm *virtv1.VirtualMachine) []string {
 func validateMemory(spec *virtv1.VirtualMachineInstanceSpec) []string {
 	request, requested := spec.Domain.Resources.Requests[corev1.ResourceMemory]
 
-	switch memory := spec.Domain.Memory; {
+	switch {
 	case requested && request.Sign() <= 0:
 		return []string{fmt.Sprintf("%s '%s': must be greater than or equal to 0.", memoryRequest, request.String())}
 	case requested && request.Value() < minMemory:
 		return []string{fmt.Sprintf("%s '%s': must be greater than or equal to 1M.", memoryRequest, request.String())}
-	case requested, memory != nil && (memory.Guest != nil || memory.Hugepages != nil):
-		return nil
 	default:
-		return []string{fmt.Sprintf("no memory requested, at least one of '%[1]sdomain.memory.guest', "+
-			"'%[1]sdomain.memory.hugepages.size' or '%[1]sdomain.resources.requests.memory' must be set", templateSpec)}
+		return nil
 	}
+}
+
+// ValidateInstance is what KubeVirt finds only when the machine is started, in the webhook for
+// VirtualMachineInstances: ValidateVirtualMachineInstanceMandatoryFields.
+func ValidateInstance(vm *virtv1.VirtualMachine) []string {
+	spec := &vm.Spec.Template.Spec
+	if spec.Domain.Resources.Requests.Memory().Sign() != 0 {
+		return nil
+	}
+
+	if memory := spec.Domain.Memory; memory != nil && (memory.Guest != nil || memory.Hugepages != nil) {
+		return nil
+	}
+
+	return []string{"no memory requested, at least one of 'spec.domain.memory.guest', " +
+		"'spec.domain.memory.hugepages.pageSize' or 'spec.domain.resources.requests.memory' must be set"}
 }
 
 func validateHostname(spec *virtv1.VirtualMachineInstanceSpec) []string {

@@ -27,6 +27,7 @@ import (
 	simkubevirt "github.com/hyperfleet/hyperfleet/sim/kubevirt"
 	"github.com/hyperfleet/hyperfleet/sim/kubevirt/kubevirttest"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
+	"github.com/hyperfleet/hyperfleet/test/upstream"
 )
 
 // site is a fleet whose machines are KubeVirt's.
@@ -51,7 +52,7 @@ func newSite(t *testing.T, byKubeconfig bool) *site {
 	guest := simkubevirt.Exec{Program: filepath.Join(programs, "bootstrap-service"), Image: image, WorkDir: roots}
 	s := &site{machines: env.Namespace(t)}
 	s.sim = kubevirttest.New(t, env.Config, simkubevirt.Options{
-		Namespaces: []string{s.machines}, Guest: guest.Guest,
+		Namespaces: []string{s.machines}, Guest: guest.Guest, Judge: upstream.VirtAPI(t),
 		Delays: simkubevirt.Delays{Schedule: 20 * time.Millisecond, Boot: 20 * time.Millisecond},
 	})
 	s.Fleet = fleet.New(t, env, fleet.Options{})

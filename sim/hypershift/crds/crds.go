@@ -16,8 +16,8 @@ import (
 // HyperShift is the module with HostedCluster and NodePool.
 func HyperShift() gomod.Module {
 	return gomod.Module{
-		Path: "github.com/openshift/hypershift", Version: "v0.1.81",
-		Sum: "h1:qHzLzgi78tdAp8AtJ2EmAnu/e44tr1jRSTPiaGpO7Ww=",
+		Path: "github.com/openshift/hypershift", Version: "v0.1.82",
+		Sum: "h1:iIzHGjWKSCrAstypC+qZrlEROGFrvsuvo4SL/p9VP38=",
 	}
 }
 

@@ -32,6 +32,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/kubevirt/kubevirttest"
 	"github.com/hyperfleet/hyperfleet/test/loopback"
 	"github.com/hyperfleet/hyperfleet/test/progress"
+	"github.com/hyperfleet/hyperfleet/test/upstream"
 )
 
 const (
@@ -98,6 +99,7 @@ func newWorld(t testing.TB, delays kubevirt.Delays) *world {
 
 	w.virt = kubevirttest.New(t, env.Config, kubevirt.Options{
 		Namespaces: []string{w.namespace}, Delays: delays, Guest: w.guest, Nodes: nodes,
+		Judge: upstream.VirtAPI(t),
 	})
 
 	return w

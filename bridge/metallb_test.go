@@ -1,0 +1,81 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package bridge_test
+
+import (
+	"context"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
+	simulator "github.com/hyperfleet/hyperfleet/sim/hypershift"
+	"github.com/hyperfleet/hyperfleet/sim/hypershift/crds"
+	"github.com/hyperfleet/hyperfleet/sim/hypershift/hypershifttest"
+	"github.com/hyperfleet/hyperfleet/test/upstream"
+)
+
+// What bridges write for MetalLB is taken by MetalLB itself: pools of their own, of either
+// family and of both, addresses of pools that are there, an address that is changed, and one
+// that another Service has.
+func TestMetalLBItself(t *testing.T) { //nolint:paralleltest // nobody else may give addresses
+	alone(t, clock.RealClock{}, crds.Install)
+
+	metal := upstream.MetalLB(t, env, metalLB)
+	hypershifttest.New(t, simulator.Options{Config: env.Config, Supported: supported(), WithoutMetalLB: true})
+
+	w := newWorldAlone(t)
+	w.addressPool("there", "192.0.2.200-192.0.2.209", "2001:db8:9::/120")
+
+	at := map[string]string{"own": "10.9.0.1", "shared": "192.0.2.204"}
+	for name, address := range at {
+		w.dpuCluster(name, hypershift.PhaseReady)
+		w.create(w.exposed(name, address))
+	}
+
+	for name, address := range at {
+		b := w.exposed(name, address)
+		w.says(b, v1alpha1.ConditionServiceExposureReady, "True LoadBalancerReady", "the API server is at "+address+":6443")
+		w.reaches(b, v1alpha1.PhaseReady)
+	}
+
+	own := w.exposed("own", "")
+	w.patch(own, func(b *v1alpha1.DPFHCPBridge) { b.Spec.MetalLBVirtualIP = "10.9.0.2" })
+	w.says(own, v1alpha1.ConditionServiceExposureReady, "True LoadBalancerReady", "the API server is at 10.9.0.2:6443")
+
+	taken := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: w.namespace, Name: "web", Annotations: map[string]string{hypershift.AnnotationAddress: "192.0.2.206"},
+		},
+		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{{Port: 443}}},
+	}
+	w.create(taken)
+	t.Cleanup(func() { _ = env.Client.Delete(context.Background(), taken) })
+	w.eventually("a Service of somebody else has an address", func() bool {
+		return env.Client.Get(t.Context(), client.ObjectKeyFromObject(taken), taken) == nil && len(taken.Status.LoadBalancer.Ingress) > 0
+	})
+
+	// The API server has no addresses of IPv6, so that the pools are all there is of these.
+	for name, address := range map[string]string{"six-own": "fd00:10::9", "both-own": "10.9.0.9,fd00:10::a", "rival": "192.0.2.206"} {
+		w.dpuCluster(name, hypershift.PhaseReady)
+		w.create(w.exposed(name, address))
+	}
+
+	w.says(w.exposed("rival", ""), v1alpha1.ConditionServiceExposureReady, "False VIPConflict", "/web has the address 192.0.2.206")
+
+	for _, name := range []string{"six-own", "both-own"} {
+		pool := hypershift.New(hypershift.IPAddressPoolKind())
+		pool.SetNamespace(metalLB)
+		pool.SetName(hypershift.PoolName(w.namespace, name))
+		w.eventually("there is the pool of "+name, func() bool {
+			return env.Client.Get(t.Context(), client.ObjectKeyFromObject(pool), pool) == nil
+		})
+	}
+
+	w.eventually("MetalLB takes all of it", func() bool { return metal.Refuses(t) == "" })
+}

@@ -1,0 +1,288 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hypershift_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/sim/hypershift"
+	"github.com/hyperfleet/hyperfleet/sim/hypershift/crds"
+	"github.com/hyperfleet/hyperfleet/test/kube"
+	"github.com/hyperfleet/hyperfleet/test/upstream"
+)
+
+const metalLB, soon = "metallb-system", 15 * time.Second
+
+// balancing is an API server with somebody who gives Services their addresses.
+type balancing struct {
+	env *kube.Env
+	// refuses says what is wrong with the pools; "" is nothing.
+	refuses func(*testing.T) string
+}
+
+// balancers are the simulator, and MetalLB's own controller where it is there: what holds of
+// one holds of the other.
+func balancers(t *testing.T, each func(*testing.T, balancing)) {
+	t.Helper()
+
+	t.Run("simulated", func(t *testing.T) {
+		t.Parallel()
+
+		own := kube.Start(t)
+		if err := crds.Install(t.Context(), own.Config); err != nil {
+			t.Fatal(err)
+		}
+
+		sim, err := hypershift.Start(hypershift.Options{Config: own.Config})
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		t.Cleanup(func() {
+			if err := sim.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+
+		b, said := balancing{env: own}, map[hypershift.Violation]bool{}
+		b.refuses = func(*testing.T) string {
+			var out []string
+
+			for _, v := range sim.Violations() {
+				if !said[v] {
+					out = append(out, v.What)
+				}
+
+				said[v] = true
+			}
+
+			return strings.Join(out, "; ")
+		}
+
+		each(t, b)
+	})
+	t.Run("MetalLB itself", func(t *testing.T) {
+		t.Parallel()
+
+		own := kube.Start(t)
+		metal := upstream.MetalLB(t, own, metalLB)
+		each(t, balancing{own, func(t *testing.T) string { return metal.Refuses(t) }})
+	})
+}
+
+// What is refused of a pool, and by which words.
+func TestPoolsAreRefusedAsByMetalLB(t *testing.T) {
+	t.Parallel()
+
+	rows := []struct {
+		name, says string
+		addresses  []any
+	}{
+		{"a prefix", "", []any{"192.0.2.64/28"}},
+		{"a prefix with a host's bits", "", []any{"192.0.2.77/28"}},
+		{"one address of each family", "", []any{"192.0.2.7/32", "2001:db8::7/128"}},
+		{"a range with blanks", "", []any{"192.0.2.1 - 192.0.2.9"}},
+		{"an address without a length", "invalid CIDR", []any{"192.0.2.7"}},
+		{"a prefix with a blank", "invalid CIDR", []any{" 192.0.2.0/28"}},
+		{"a range of two families", "same family", []any{"192.0.2.1-2001:db8::1"}},
+		{"a range backwards", "is after the end IP", []any{"192.0.2.9-192.0.2.1"}},
+		{"a range without a start", "invalid start IP", []any{"x-192.0.2.1"}},
+		{"a range without an end", "invalid end IP", []any{"192.0.2.1-x"}},
+		{"an address with a zone", "invalid", []any{"fe80::1%eth0-fe80::2%eth0"}},
+		{"a length with a zero", "", []any{"192.0.2.0/028"}},
+		{"an address with zeros", "invalid CIDR", []any{"192.000.002.000/28"}},
+		{"an address of IPv4 in one of IPv6", "", []any{"::ffff:192.0.2.0/124"}},
+		{"a range with IPv4 in IPv6", "", []any{"192.0.2.1-::ffff:192.0.2.9"}},
+		{"nothing", "pool has no prefixes defined", []any{}},
+		{"the same twice", "overlaps with already defined CIDR", []any{"192.0.2.0/30", "192.0.2.2/32"}},
+	}
+
+	balancers(t, func(t *testing.T, b balancing) {
+		for _, row := range rows {
+			pool := b.pool(t, "pool", row.addresses, nil)
+
+			if row.says == "" {
+				b.gives(t, pool, row.name)
+			}
+
+			b.eventually(t, row.name+" is judged: "+row.says, func() (bool, string) {
+				got := b.refuses(t)
+
+				return strings.Contains(got, row.says) && (row.says == "") == (got == ""), got
+			})
+			b.delete(t, pool)
+			b.eventually(t, "nothing is refused", func() (bool, string) { got := b.refuses(t); return got == "", got })
+		}
+	})
+}
+
+// gives waits until the pool is in use: an address of it is had.
+func (b balancing) gives(t *testing.T, pool *unstructured.Unstructured, name string) {
+	t.Helper()
+
+	service := b.service(t, "default", nil)
+	b.eventually(t, name+": a Service has an address", func() (bool, string) {
+		got := b.outcome(t, service)
+
+		return strings.HasSuffix(got, " of "+pool.GetName()), got
+	})
+	b.delete(t, service)
+}
+
+// The ways to an address, and what stands in each.
+func TestAddressesAreGivenAsByMetalLB(t *testing.T) {
+	t.Parallel()
+
+	const ips, named, sharing = "metallb.io/loadBalancerIPs", "metallb.io/address-pool", "metallb.io/allow-shared-ip"
+
+	rows := []struct {
+		name, namespace string
+		annotations     map[string]string
+		want            string
+	}{
+		{"pinned pools first", "ns", nil, "192.0.2.16 of own"},
+		{"else of those for all", "none", nil, "192.0.2.0 of common"},
+		{"what it asks for", "none", map[string]string{ips: "192.0.2.48"}, "192.0.2.48 of manual"},
+		{"with a blank", "none", map[string]string{ips: " 192.0.2.48"}, "192.0.2.48 of manual"},
+		{"a pool it names", "none", map[string]string{named: "manual"}, "192.0.2.48 of manual"},
+		{"a pool that is not there", "none", map[string]string{named: "nowhere"}, "refused"},
+		{"a pool that does not take", "none", map[string]string{named: "foreign"}, "refused"},
+		{"an address of no pool", "none", map[string]string{ips: "198.51.100.1"}, "not allowed in config"},
+		{"an address of a pool's own", "none", map[string]string{ips: "192.0.2.32"}, "not compatible"},
+		{"an address of its own pool", "ns", map[string]string{ips: "192.0.2.16"}, "192.0.2.16 of own"},
+		{"no address", "none", map[string]string{ips: "here"}, "invalid"},
+		{"two addresses", "none", map[string]string{ips: "192.0.2.1,192.0.2.2"}, "refused"},
+		{"the other family", "none", map[string]string{ips: "2001:db8::1"}, "does not match the ipFamily"},
+		{"an address that is taken", "none", map[string]string{ips: "192.0.2.3"}, "also in use by other/holder"},
+		{"an address that is shared", "none", map[string]string{ips: "192.0.2.3", sharing: "key"}, "192.0.2.3 of common"},
+	}
+
+	balancers(t, func(t *testing.T, b balancing) {
+		for _, namespace := range []string{"ns", "none", "other"} {
+			b.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
+		}
+
+		b.pool(t, "common", []any{"192.0.2.0/30"}, nil)
+		b.pool(t, "own", []any{"192.0.2.16/32"}, map[string]any{"serviceAllocation": map[string]any{"namespaces": []any{"ns"}, "priority": int64(1)}})
+		b.pool(t, "foreign", []any{"192.0.2.32/32"}, map[string]any{"serviceAllocation": map[string]any{"namespaces": []any{"other"}}})
+		b.pool(t, "manual", []any{"192.0.2.48/32", "2001:db8::1/128"}, map[string]any{"autoAssign": false})
+
+		holder := b.service(t, "other", map[string]string{ips: "192.0.2.3", sharing: "key"})
+		b.eventually(t, "the holder has its address", func() (bool, string) {
+			got := b.outcome(t, holder)
+
+			return got == "192.0.2.3 of common", got
+		})
+
+		for _, row := range rows {
+			service := b.service(t, row.namespace, row.annotations)
+			b.eventually(t, row.name, func() (bool, string) {
+				got := b.outcome(t, service)
+
+				return got == row.want || strings.HasPrefix(got, "refused") && strings.Contains(got, row.want), got
+			})
+			b.delete(t, service)
+		}
+	})
+}
+
+func (b balancing) pool(t *testing.T, name string, addresses []any, more map[string]any) *unstructured.Unstructured {
+	t.Helper()
+
+	spec := map[string]any{"addresses": addresses}
+	for key, value := range more {
+		spec[key] = value
+	}
+
+	pool := object(gvk("metallb.io", "v1beta1", "IPAddressPool"), metalLB, name, spec)
+	b.create(t, pool)
+
+	return pool
+}
+
+func (b balancing) service(t *testing.T, namespace string, annotations map[string]string) *corev1.Service {
+	t.Helper()
+
+	name := "asks"
+	if namespace == "other" {
+		name = "holder"
+	}
+
+	service := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Annotations: annotations},
+		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{{Port: int32(6443 + len(name))}}},
+	}
+	b.create(t, service)
+
+	return service
+}
+
+// outcome is a Service's address and the pool that it is of, or what is said against it.
+func (b balancing) outcome(t *testing.T, service *corev1.Service) string {
+	t.Helper()
+
+	if err := b.env.Client.Get(t.Context(), client.ObjectKeyFromObject(service), service); err != nil {
+		t.Fatal(err)
+	}
+
+	if ingress := service.Status.LoadBalancer.Ingress; len(ingress) > 0 {
+		return ingress[0].IP + " of " + service.Annotations["metallb.io/ip-allocated-from-pool"]
+	}
+
+	var events corev1.EventList
+	if err := b.env.Client.List(t.Context(), &events, client.InNamespace(service.Namespace)); err != nil {
+		t.Fatal(err)
+	}
+
+	at := slices.IndexFunc(events.Items, func(e corev1.Event) bool {
+		return e.InvolvedObject.UID == service.UID && e.Reason == "AllocationFailed"
+	})
+	if at < 0 {
+		return "nothing"
+	}
+
+	return "refused: " + events.Items[at].Message
+}
+
+func (b balancing) create(t *testing.T, object client.Object) {
+	t.Helper()
+
+	if err := b.env.Client.Create(t.Context(), object); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (b balancing) delete(t *testing.T, object client.Object) {
+	t.Helper()
+
+	if err := b.env.Client.Delete(context.Background(), object); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (b balancing) eventually(t *testing.T, what string, is func() (bool, string)) {
+	t.Helper()
+
+	got := ""
+
+	for deadline := time.Now().Add(soon); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		yes, now := is()
+		if yes {
+			return
+		}
+
+		got = now
+	}
+
+	t.Errorf("%s: got %q", what, got)
+}
