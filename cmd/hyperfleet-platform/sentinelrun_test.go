@@ -92,7 +92,7 @@ func TestSentinelRun(t *testing.T) {
 
 	for _, want := range []string{
 		`hyperfleet_sentinel_known_resources{resource_selector="tier=gold",resource_type="clusters"} 0`,
-		`hyperfleet_sentinel_leader{`, `hyperfleet_sentinel_last_successful_poll_timestamp_seconds{`,
+		`program="hyperfleet-platform"`, `hyperfleet_sentinel_leader{`, `hyperfleet_sentinel_last_successful_poll_timestamp_seconds{`,
 		`hyperfleet_external_call_duration_seconds_count{code="2xx",operation="list",system="hyperfleet-api"}`,
 	} {
 		if !strings.Contains(page, want) {

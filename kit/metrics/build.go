@@ -7,7 +7,16 @@ import (
 	"fmt"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 )
+
+// NewRegistry is that of a program: what it was built from, and its runtime and process.
+func NewRegistry(program, version, commit, goVersion string) (*prometheus.Registry, error) {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+
+	return registry, RegisterBuildInfo(registry, program, version, commit, goVersion)
+}
 
 // RegisterBuildInfo registers hyperfleet_build_info{program,version,commit,go_version}, which
 // is always 1.

@@ -61,12 +61,3 @@ func (s *Server) href(kind, id, ownerKind, ownerID string) string {
 
 	return BasePath + "/" + found.Plural + "/" + id
 }
-
-// plural is the collection of a kind.
-func (s *Server) plural(kind string) string {
-	if found, known := s.registry.ByKind(kind); known {
-		return found.Plural
-	}
-
-	return "resources"
-}

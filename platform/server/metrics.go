@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -28,6 +29,7 @@ const (
 // serverMetrics are the metrics of the API.
 type serverMetrics struct {
 	requests *prometheus.HistogramVec
+	count    *prometheus.CounterVec
 	running  prometheus.Gauge
 	pending  *pendingCollector
 	starts   *prometheus.CounterVec
@@ -38,15 +40,19 @@ func (s *Server) newMetrics(registerer prometheus.Registerer) (*serverMetrics, e
 	m := &serverMetrics{
 		requests: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: metrics.Namespace, Subsystem: subsystem, Name: "request_duration_seconds",
-			Help:    "How long requests took, by route, method and status, in seconds.",
+			Help:    "How long requests took, by path, method and status, in seconds.",
 			Buckets: metrics.CallBuckets(),
-		}, []string{"route", "method", "code"}),
+		}, []string{"path", "method", "code"}),
+		count: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: metrics.Namespace, Subsystem: subsystem, Name: "requests_total",
+			Help: "Requests that were answered, by path, method and status.",
+		}, []string{"path", "method", "code"}),
 		running: prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: metrics.Namespace, Subsystem: subsystem, Name: "requests_in_flight",
 			Help: "Requests that are being answered, those that wait for changes included.",
 		}),
 		starts: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: metrics.Namespace, Subsystem: subsystem, Name: "reconciliation_requests_total",
+			Namespace: metrics.Namespace, Subsystem: subsystem, Name: "reconciliation_started_total",
 			Help: "How often Reconciled became False.",
 		}, labels),
 	}
@@ -67,7 +73,7 @@ func (s *Server) newMetrics(registerer prometheus.Registerer) (*serverMetrics, e
 		return m, nil
 	}
 
-	err := errors.Join(registerer.Register(m.requests), registerer.Register(m.running), registerer.Register(m.starts),
+	err := errors.Join(registerer.Register(m.requests), registerer.Register(m.count), registerer.Register(m.running), registerer.Register(m.starts),
 		registerer.Register(m.pending))
 	if err != nil {
 		return nil, fmt.Errorf("register metrics of the API: %w", err)
@@ -77,16 +83,17 @@ func (s *Server) newMetrics(registerer prometheus.Registerer) (*serverMetrics, e
 }
 
 // request notes a request. One without a route is one of "none": paths come from outside.
-func (m *serverMetrics) request(route, method string, status int, took time.Duration) {
-	if route == "" {
-		route, method = "none", "none"
+func (m *serverMetrics) request(path, method string, status int, took time.Duration) {
+	if path == "" {
+		path, method = "none", "none"
 	}
 
-	m.requests.WithLabelValues(route, method, strconv.Itoa(status)).Observe(took.Seconds())
+	m.requests.WithLabelValues(path, method, strconv.Itoa(status)).Observe(took.Seconds())
+	m.count.WithLabelValues(path, method, strconv.Itoa(status)).Inc()
 }
 
-func (m *serverMetrics) started(plural string, isDelete bool) {
-	m.starts.WithLabelValues(plural, strconv.FormatBool(isDelete)).Inc()
+func (m *serverMetrics) started(kind string, isDelete bool) {
+	m.starts.WithLabelValues(strings.ToLower(kind), strconv.FormatBool(isDelete)).Inc()
 }
 
 // pendingCollector counts in the database when it is asked, and not again for a while.
@@ -120,27 +127,27 @@ func (c *pendingCollector) Collect(out chan<- prometheus.Metric) {
 	}
 
 	type key struct {
-		plural   string
+		kind     string
 		isDelete bool
 	}
 
 	values := map[key]store.Pending{}
 
 	for _, kind := range c.server.registry.Kinds() {
-		values[key{kind.Plural, false}], values[key{kind.Plural, true}] = store.Pending{}, store.Pending{}
+		values[key{kind.Kind, false}], values[key{kind.Kind, true}] = store.Pending{}, store.Pending{}
 	}
 
 	for _, one := range found {
-		values[key{c.server.plural(one.Kind), one.Deleting}] = one
+		values[key{one.Kind, one.Deleting}] = one
 	}
 
 	for at, one := range values {
-		isDelete := strconv.FormatBool(at.isDelete)
-		out <- prometheus.MustNewConstMetric(c.pending, prometheus.GaugeValue, float64(one.Count), at.plural, isDelete)
+		kind, isDelete := strings.ToLower(at.kind), strconv.FormatBool(at.isDelete)
+		out <- prometheus.MustNewConstMetric(c.pending, prometheus.GaugeValue, float64(one.Count), kind, isDelete)
 
-		out <- prometheus.MustNewConstMetric(c.stuck, prometheus.GaugeValue, float64(one.Stuck), at.plural, isDelete)
+		out <- prometheus.MustNewConstMetric(c.stuck, prometheus.GaugeValue, float64(one.Stuck), kind, isDelete)
 
-		out <- prometheus.MustNewConstMetric(c.longest, prometheus.GaugeValue, one.Longest.Seconds(), at.plural, isDelete)
+		out <- prometheus.MustNewConstMetric(c.longest, prometheus.GaugeValue, one.Longest.Seconds(), kind, isDelete)
 	}
 }
 

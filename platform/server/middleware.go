@@ -39,8 +39,10 @@ type requestKey struct{}
 
 // request is what is known of a request beside the request itself.
 type request struct {
-	id      string
-	route   string
+	id    string
+	route string
+	// path is the route with its kinds and without ids, for metrics.
+	path    string
 	scope   scope
 	caller  caller
 	tenancy map[string]string
@@ -122,7 +124,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 
 	took := s.clock.Since(start)
-	s.metrics.request(info.route, r.Method, out.status, took)
+	s.metrics.request(info.path, r.Method, out.status, took)
 	s.logRequest(ctx, r, out.status, took)
 }
 

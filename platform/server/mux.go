@@ -5,6 +5,7 @@ package server
 
 import (
 	"net/http"
+	"regexp"
 	"strings"
 
 	"github.com/getkin/kin-openapi/routers"
@@ -137,6 +138,20 @@ func (s *silent) Write(data []byte) (int, error) { return len(data), nil }
 // WriteHeader keeps the status.
 func (s *silent) WriteHeader(status int) { s.status = status }
 
+var variable = regexp.MustCompile(`{[^}]*}`)
+
+// pathOf is a route's path as metrics have it: ids are -, and so are kinds of a request
+// that does not name any that there are (nil).
+func pathOf(r *http.Request, route *routers.Route) string {
+	return BasePath + variable.ReplaceAllStringFunc(route.Path, func(name string) string {
+		if r != nil && (name == "{plural}" || name == "{children}") {
+			return r.PathValue(name[1 : len(name)-1])
+		}
+
+		return "-"
+	})
+}
+
 // admit is what every request goes through once its route is known.
 func (s *Server) admit(r *http.Request, route *routers.Route) error {
 	name := route.Method + " " + route.Path
@@ -146,12 +161,14 @@ func (s *Server) admit(r *http.Request, route *routers.Route) error {
 	span.SetName(name)
 	span.SetAttributes(attribute.String("http.route", route.Path))
 
+	about(r.Context()).path = pathOf(nil, route)
+
 	at, err := s.scopeOf(r)
 	if err != nil {
 		return err
 	}
 
-	about(r.Context()).scope = at
+	about(r.Context()).scope, about(r.Context()).path = at, pathOf(r, route)
 
 	if err := s.authorize(r, route); err != nil {
 		return err

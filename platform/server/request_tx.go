@@ -49,7 +49,7 @@ func (s *Server) write(ctx context.Context, run func(ctx context.Context, u *req
 	}
 
 	for _, one := range last.started {
-		s.metrics.started(s.plural(one.kind), one.deleting)
+		s.metrics.started(one.kind, one.deleting)
 	}
 
 	return nil

@@ -164,6 +164,7 @@ func TestMetrics(t *testing.T) {
 	a.say(cluster.Id, "namespace", 1, "True")
 	as[openapi.Resource](t, a.do("DELETE", "/clusters/"+cluster.Id, nil), 202)
 	a.do("GET", "/dragons/x/y/z/a/b", nil)
+	a.do("GET", "/dragons", nil)
 
 	listening := httptest.NewServer(promhttp.HandlerFor(a.metrics, promhttp.HandlerOpts{}))
 	t.Cleanup(listening.Close)
@@ -186,16 +187,18 @@ func TestMetrics(t *testing.T) {
 
 	text := scrape()
 	for _, want := range []string{
-		`hyperfleet_api_reconciliation_requests_total{is_delete="false",resource_type="clusters"} 2`,
-		`hyperfleet_api_reconciliation_requests_total{is_delete="true",resource_type="clusters"} 1`,
-		`hyperfleet_api_resource_pending_reconciliation{is_delete="false",resource_type="clusters"} 1`,
-		`hyperfleet_api_resource_pending_reconciliation{is_delete="true",resource_type="clusters"} 1`,
-		`hyperfleet_api_resource_pending_reconciliation{is_delete="false",resource_type="channels"} 0`,
-		`hyperfleet_api_resource_pending_reconciliation_stuck{is_delete="false",resource_type="clusters"} 1`,
-		`hyperfleet_api_resource_pending_reconciliation_stuck{is_delete="true",resource_type="clusters"} 0`,
-		`hyperfleet_api_resource_pending_reconciliation_stuck_duration_seconds{is_delete="false",resource_type="clusters"} 1860`,
-		`hyperfleet_api_request_duration_seconds_count{code="201",method="POST",route="POST /{plural}"} 3`,
-		`hyperfleet_api_request_duration_seconds_count{code="404",method="none",route="none"} 1`,
+		`hyperfleet_api_reconciliation_started_total{is_delete="false",resource_type="cluster"} 2`,
+		`hyperfleet_api_reconciliation_started_total{is_delete="true",resource_type="cluster"} 1`,
+		`hyperfleet_api_resource_pending_reconciliation{is_delete="false",resource_type="cluster"} 1`,
+		`hyperfleet_api_resource_pending_reconciliation{is_delete="true",resource_type="cluster"} 1`,
+		`hyperfleet_api_resource_pending_reconciliation{is_delete="false",resource_type="channel"} 0`,
+		`hyperfleet_api_resource_pending_reconciliation_stuck{is_delete="false",resource_type="cluster"} 1`,
+		`hyperfleet_api_resource_pending_reconciliation_stuck{is_delete="true",resource_type="cluster"} 0`,
+		`hyperfleet_api_resource_pending_reconciliation_stuck_duration_seconds{is_delete="false",resource_type="cluster"} 1860`,
+		`hyperfleet_api_request_duration_seconds_count{code="201",method="POST",path="/api/hyperfleet/v1/clusters"} 2`,
+		`hyperfleet_api_requests_total{code="201",method="PUT",path="/api/hyperfleet/v1/resources/-/statuses"} 2`,
+		`hyperfleet_api_requests_total{code="404",method="GET",path="/api/hyperfleet/v1/-"} 1`,
+		`hyperfleet_api_requests_total{code="404",method="none",path="none"} 1`,
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the metrics lack %s", want)
@@ -210,13 +213,13 @@ func TestMetrics(t *testing.T) {
 	as[openapi.Resource](t, a.do("DELETE", "/resources/"+as[openapi.ResourceList](t, a.do("GET", "/channels", nil), 200).Items[0].Id, nil), 202)
 	a.create("/clusters", "third", nil)
 
-	if text := scrape(); !strings.Contains(text, `pending_reconciliation{is_delete="false",resource_type="clusters"} 1`) {
+	if text := scrape(); !strings.Contains(text, `pending_reconciliation{is_delete="false",resource_type="cluster"} 1`) {
 		t.Error("the counts were not kept")
 	}
 
 	a.clock.Step(6 * time.Second)
 
-	if text := scrape(); !strings.Contains(text, `pending_reconciliation{is_delete="false",resource_type="clusters"} 2`) {
+	if text := scrape(); !strings.Contains(text, `pending_reconciliation{is_delete="false",resource_type="cluster"} 2`) {
 		t.Error("the counts were kept for too long")
 	}
 }

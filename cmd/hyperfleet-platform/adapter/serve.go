@@ -16,7 +16,6 @@ import (
 	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
@@ -178,8 +177,10 @@ func runAdapter(ctx context.Context, deployment *adapterapi.Deployment, taskFile
 		logger.WarnContext(ctx, "task file", "warning", warning.String())
 	}
 
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry, err := metrics.NewRegistry("hyperfleet-platform", info.Version, info.Commit, info.Go)
+	if err != nil {
+		return err
+	}
 
 	calls, err := metrics.NewCalls(registry, nil)
 	if err != nil {

@@ -14,8 +14,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
 
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
@@ -50,16 +48,20 @@ func run(ctx context.Context, c platform.API, diagnostics io.Writer) error {
 	format, _ := log.ParseFormat(c.Log.Format)
 	logger := log.New(diagnostics, log.Options{Level: level, Format: format})
 
+	info := version.Read()
+
 	endTracing, err := tracing.Start(ctx, tracing.Options{
-		Service: "hyperfleet-api", Version: version.Read().Version, Log: logger, Output: diagnostics,
+		Service: "hyperfleet-api", Version: info.Version, Log: logger, Output: diagnostics,
 	})
 	if err != nil {
 		return err
 	}
 	defer endTracing()
 
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry, err := metrics.NewRegistry("hyperfleet-platform", info.Version, info.Commit, info.Go)
+	if err != nil {
+		return err
+	}
 
 	calls, err := metrics.NewCalls(registry, nil)
 	if err != nil {

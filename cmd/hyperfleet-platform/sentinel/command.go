@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
 
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
@@ -158,16 +157,20 @@ func run(ctx context.Context, config platform.Sentinel, diagnostics io.Writer) e
 	format, _ := log.ParseFormat(config.Log.Format) // validated
 	logger := log.New(diagnostics, log.Options{Level: level, Format: format})
 
+	info := version.Read()
+
 	endTracing, err := tracing.Start(ctx, tracing.Options{
-		Service: "hyperfleet-sentinel", Version: version.Read().Version, Log: logger, Output: diagnostics,
+		Service: "hyperfleet-sentinel", Version: info.Version, Log: logger, Output: diagnostics,
 	})
 	if err != nil {
 		return cli.Usagef("sentinel: %w", err)
 	}
 	defer endTracing()
 
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry, err := metrics.NewRegistry("hyperfleet-platform", info.Version, info.Commit, info.Go)
+	if err != nil {
+		return fmt.Errorf("sentinel: %w", err)
+	}
 
 	s, events, err := build(ctx, config, logger, registry)
 	if err != nil {

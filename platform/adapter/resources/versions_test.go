@@ -4,6 +4,7 @@
 package resources_test
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/hyperfleet/hyperfleet/api/adapter"
@@ -216,6 +218,37 @@ func TestVersionsBeingDeletedDoNotCount(t *testing.T) {
 	}
 
 	f.edit(f.configMap("job-c"), `{"metadata":{"finalizers":null}}`)
+}
+
+// dying is a client whose objects are deleted by somebody while they are written.
+type dying struct{ transport.Client }
+
+func (c dying) Apply(ctx context.Context, target string, live, object *unstructured.Unstructured) (transport.Applied, error) {
+	applied, err := c.Client.Apply(ctx, target, live, object)
+	if applied.Object != nil {
+		now := metav1.Now()
+		applied.Object.SetDeletionTimestamp(&now)
+	}
+
+	return applied, err //nolint:wrapcheck // as it is
+}
+
+// While the current version is being deleted, the earlier ones stay.
+func TestAVersionThatGoesKeepsThoseBefore(t *testing.T) {
+	t.Parallel()
+
+	f := newFleet(t, retain("{historyLimit: 5}"))
+	f.live = true
+	f.want(event{generation: 1, serial: "a"}, "create/Absent")
+	f.want(event{generation: 1, serial: "b", flag: true}, "recreate/RecreateGate")
+
+	f.task = load(t, retain("{historyLimit: 0}"))
+	f.clients = map[string]transport.Client{transport.Kubernetes: dying{clients[transport.Kubernetes]}}
+
+	result := f.want(event{generation: 2, serial: "b"}, "apply/GenerationChanged")
+	if pruned := result.Outcomes[0].Pruned; len(pruned) > 0 {
+		t.Errorf("pruned: %v", pruned)
+	}
 }
 
 // An event that is older than one that was handled here prunes nothing.

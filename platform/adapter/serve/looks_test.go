@@ -174,7 +174,7 @@ func TestObjectsThatChangeAreLookedAt(t *testing.T) {
 		return now != nil && now.UID != first.UID
 	})
 	w.eventually("a look is counted", func() bool {
-		return !strings.Contains(metricsText(t, w), `looks_total{status="success"} 0`)
+		return !strings.Contains(metricsText(t, w), `looks_total{adapter_name="landing",status="success"} 0`)
 	})
 
 	// Its deletion takes its time.

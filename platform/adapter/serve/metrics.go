@@ -28,6 +28,12 @@ const (
 	maxPending = 10_000
 )
 
+// pending is a deletion that is not done: of what kind of object, and since when.
+type pending struct {
+	kind  string
+	since time.Time
+}
+
 // meters are the adapter's metrics.
 type meters struct {
 	up         prometheus.Gauge
@@ -37,8 +43,8 @@ type meters struct {
 	looks      *prometheus.CounterVec
 	errors     *prometheus.CounterVec
 	deleted    *prometheus.CounterVec
-	deletion   prometheus.Histogram
-	inProgress prometheus.Gauge
+	deletion   *prometheus.HistogramVec
+	inProgress *prometheus.GaugeVec
 
 	clock clock.PassiveClock
 	kinds *metrics.Bounded
@@ -46,7 +52,7 @@ type meters struct {
 	mu sync.Mutex
 	// pending are the deletions that were asked for and are not done, by resource and
 	// entry, with when they were first seen.
-	pending map[string]time.Time
+	pending map[string]pending
 	// byEntry are the kinds of the task file's entries, as far as they were seen.
 	byEntry map[string]string
 }
@@ -57,11 +63,11 @@ func newMeters(
 	opts := func(name, help string) prometheus.Opts {
 		return prometheus.Opts{Namespace: metrics.Namespace, Subsystem: subsystem, Name: name, Help: help}
 	}
-	histogram := func(name, help string) prometheus.Histogram {
-		return prometheus.NewHistogram(prometheus.HistogramOpts{
+	histogram := func(name, help string) prometheus.HistogramOpts {
+		return prometheus.HistogramOpts{
 			Namespace: metrics.Namespace, Subsystem: subsystem, Name: name, Help: help,
 			Buckets: []float64{.1, .5, 1, 2, 5, 10, 30, 60, 120},
-		})
+		}
 	}
 	gauge := func(name, help string) prometheus.Gauge {
 		return prometheus.NewGauge(prometheus.GaugeOpts(opts(name, help)))
@@ -72,19 +78,23 @@ func newMeters(
 	m := &meters{
 		up: gauge("up", "1 while the adapter takes events."),
 		build: prometheus.NewGaugeVec(prometheus.GaugeOpts(opts("build_info", "Versions of program and task file.")),
-			[]string{"adapter", "version", "framework_version"}),
+			[]string{"version", "framework_version"}),
 		events:   counters("events_processed_total", "Events by how they ended: success, failed, skipped.", "status"),
-		duration: histogram("event_processing_duration_seconds", "How long events took, in seconds."),
+		duration: prometheus.NewHistogram(histogram("event_processing_duration_seconds", "How long events took, in seconds.")),
 		looks: counters("looks_total",
 			"Events handled again because an object had changed, by how they ended: success, failed, skipped.", "status"),
 		errors: counters("errors_total", "Events that failed, by the phase that failed.", "error_type"),
 		deleted: counters("resources_deleted_total",
-			"Deletions by kind of object: success (it is gone), pending (asked for, not done), failed.", "resource_type", "status"),
-		deletion: histogram("resource_deletion_duration_seconds",
-			"How long objects took to go, from the first event that asked for it, in seconds."),
-		inProgress: gauge("resource_deletions_in_progress", "Deletions that were asked for and are not done."),
-		clock:      timer, kinds: metrics.NewBounded(maxKinds), pending: map[string]time.Time{}, byEntry: map[string]string{},
+			"Deletions by kind of object: success (it is gone), pending (asked for, not done), error.", "resource_type", "status"),
+		deletion: prometheus.NewHistogramVec(histogram("resource_deletion_duration_seconds",
+			"How long objects took to go, from the first event that asked for it, in seconds."), []string{"resource_type"}),
+		inProgress: prometheus.NewGaugeVec(prometheus.GaugeOpts(opts("resource_deletions_in_progress",
+			"Deletions that were asked for and are not done.")), []string{"resource_type"}),
+		clock: timer, kinds: metrics.NewBounded(maxKinds), pending: map[string]pending{}, byEntry: map[string]string{},
 	}
+
+	// Upstream's dashboards choose an adapter by this label.
+	registry = prometheus.WrapRegistererWith(prometheus.Labels{"adapter_name": identity.Name}, registry)
 
 	var errs []error
 	for _, c := range []prometheus.Collector{
@@ -97,7 +107,7 @@ func newMeters(
 		return nil, fmt.Errorf("register metrics of the adapter: %w", err)
 	}
 
-	m.build.WithLabelValues(identity.Name, identity.Version, version).Set(1)
+	m.build.WithLabelValues(identity.Version, version).Set(1)
 
 	for _, status := range []pipeline.Status{pipeline.Success, pipeline.Failed, pipeline.Skipped} {
 		m.events.WithLabelValues(string(status))
@@ -148,23 +158,20 @@ func (m *meters) deletions(resourceID string, outcome *resources.Outcome) {
 
 	kind := m.kindOf(outcome)
 
-	since, waiting := m.pending[key]
+	before, waiting := m.pending[key]
 
 	switch {
 	case ours && outcome.Err != nil:
-		m.deleted.WithLabelValues(kind, "failed").Inc()
+		m.deleted.WithLabelValues(kind, "error").Inc()
 	case outcome.Pending:
 		if ours && !waiting && len(m.pending) < maxPending {
-			m.pending[key] = m.clock.Now()
+			m.pending[key] = pending{kind: kind, since: m.clock.Now()}
+			m.inProgress.WithLabelValues(kind).Inc()
 			m.deleted.WithLabelValues(kind, "pending").Inc()
 		}
-	case ours:
-		m.gone(key, kind, m.clock.Since(since), waiting)
-	case waiting && outcome.Err == nil:
-		m.gone(key, kind, m.clock.Since(since), waiting)
+	case ours || waiting && outcome.Err == nil:
+		m.gone(key, kind, before, waiting)
 	}
-
-	m.inProgress.Set(float64(len(m.pending)))
 }
 
 // kindOf is the kind of an entry's objects, also when there is none any more.
@@ -183,12 +190,15 @@ func (m *meters) kindOf(outcome *resources.Outcome) string {
 	return m.byEntry[outcome.Resource]
 }
 
-func (m *meters) gone(key, kind string, took time.Duration, waited bool) {
-	if !waited {
-		took = 0
+func (m *meters) gone(key, kind string, before pending, waited bool) {
+	var took time.Duration
+
+	if waited {
+		took = m.clock.Since(before.since)
+		m.inProgress.WithLabelValues(before.kind).Dec()
+		delete(m.pending, key)
 	}
 
-	delete(m.pending, key)
-	m.deletion.Observe(took.Seconds())
+	m.deletion.WithLabelValues(kind).Observe(took.Seconds())
 	m.deleted.WithLabelValues(kind, "success").Inc()
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/adapter"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/pipeline"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/resources"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/serve"
 	"github.com/hyperfleet/hyperfleet/platform/broker"
 )
@@ -55,7 +56,7 @@ func TestALifeOfAResource(t *testing.T) {
 	// What comes late makes nothing again.
 	w.send(cluster.Id, 1)
 	w.eventually("the late event", func() bool {
-		return strings.Contains(metricsText(t, w), `events_processed_total{status="skipped"} 1`)
+		return strings.Contains(metricsText(t, w), `events_processed_total{adapter_name="landing",status="skipped"} 1`)
 	})
 
 	if w.object(cluster.Id) != nil {
@@ -123,8 +124,8 @@ func TestAnEventWaitsForTheAPIAndBlocksNobody(t *testing.T) {
 	w.down.Store(true)
 	close(release)
 	w.eventually("tries while the API is down", func() bool {
-		return strings.Contains(metricsText(t, w), `errors_total{error_type="preconditions"}`) &&
-			!strings.Contains(metricsText(t, w), `errors_total{error_type="preconditions"} 0`)
+		return strings.Contains(metricsText(t, w), `errors_total{adapter_name="landing",error_type="preconditions"}`) &&
+			!strings.Contains(metricsText(t, w), `errors_total{adapter_name="landing",error_type="preconditions"} 0`)
 	})
 
 	w.down.Store(false)
@@ -243,25 +244,58 @@ func TestABrokerThatIsAway(t *testing.T) {
 	}
 }
 
+// TestMetrics: names and labels are those of upstream's adapter.
 func TestMetrics(t *testing.T) {
 	w := newWorld(t, env.Namespace(t))
-	w.handle = func(context.Context, cloudevents.Event) pipeline.Result {
-		return pipeline.Result{Status: pipeline.Failed, Phase: pipeline.PhaseParams, Failure: errors.New("no")}
+	deleted := func(err error, pending bool) pipeline.Result {
+		out := pipeline.Result{Status: pipeline.Success}
+		out.Resources.Outcomes = []resources.Outcome{
+			{Resource: "space", Object: "Namespace x", Operation: resources.Deleted, Pending: pending, Err: err},
+		}
+
+		return out
+	}
+	results := []pipeline.Result{
+		{Status: pipeline.Failed, Phase: pipeline.PhaseParams, Failure: errors.New("no")},
+		deleted(errors.New("no"), false), deleted(nil, true), deleted(nil, false),
+	}
+	w.handle = func(_ context.Context, event cloudevents.Event) pipeline.Result {
+		var about struct {
+			Generation int `json:"generation"`
+		}
+
+		if err := event.DataAs(&about); err != nil {
+			t.Error(err)
+		}
+
+		return results[about.Generation-1]
 	}
 	w.start()
-	w.send(uuid.NewString(), 1)
-	w.eventually("the count", func() bool {
-		return strings.Contains(metricsText(t, w), `hyperfleet_adapter_events_processed_total{status="failed"} 1`)
-	})
 
-	text := metricsText(t, w)
-	for _, want := range []string{
-		`hyperfleet_adapter_up 1`, `hyperfleet_adapter_build_info{adapter="landing",framework_version="1.2.3",version="7"} 1`,
-		`hyperfleet_adapter_errors_total{error_type="params"} 1`, `hyperfleet_adapter_event_processing_duration_seconds_count`,
-		`hyperfleet_adapter_resource_deletions_in_progress 0`,
+	id := uuid.NewString()
+
+	for i, wants := range [][]string{
+		{
+			`_events_processed_total{adapter_name="landing",status="failed"} 1`, `_up{adapter_name="landing"} 1`,
+			`_build_info{adapter_name="landing",framework_version="1.2.3",version="7"} 1`,
+			`_errors_total{adapter_name="landing",error_type="params"} 1`,
+			`_event_processing_duration_seconds_count{adapter_name="landing"}`,
+		},
+		{`_resources_deleted_total{adapter_name="landing",resource_type="Namespace",status="error"} 1`},
+		{
+			`_resources_deleted_total{adapter_name="landing",resource_type="Namespace",status="pending"} 1`,
+			`_resource_deletions_in_progress{adapter_name="landing",resource_type="Namespace"} 1`,
+		},
+		{
+			`_resources_deleted_total{adapter_name="landing",resource_type="Namespace",status="success"} 1`,
+			`_resource_deletions_in_progress{adapter_name="landing",resource_type="Namespace"} 0`,
+			`_resource_deletion_duration_seconds_count{adapter_name="landing",resource_type="Namespace"} 1`,
+		},
 	} {
-		if !strings.Contains(text, want) {
-			t.Errorf("no %s in\n%s", want, text)
+		w.send(id, int32(i+1))
+
+		for _, want := range wants {
+			w.eventually(want, func() bool { return strings.Contains(metricsText(t, w), "hyperfleet_adapter"+want) })
 		}
 	}
 

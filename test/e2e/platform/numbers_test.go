@@ -319,10 +319,10 @@ func (w *world) links() {
 	}
 
 	w.sayf("api: POST %s, status PUT %s, list %s, get %s",
-		average(progAPI, "hyperfleet_api_request_duration_seconds", `route="POST /{plural}"`),
-		average(progAPI, "hyperfleet_api_request_duration_seconds", `route="PUT /{plural}/{id}/statuses"`),
-		average(progAPI, "hyperfleet_api_request_duration_seconds", `route="GET /{plural}"`),
-		average(progAPI, "hyperfleet_api_request_duration_seconds", `route="GET /{plural}/{id}"`))
+		average(progAPI, "hyperfleet_api_request_duration_seconds", `method="POST"`),
+		average(progAPI, "hyperfleet_api_request_duration_seconds", `/statuses"`),
+		average(progAPI, "hyperfleet_api_request_duration_seconds", `method="GET",path="/api/hyperfleet/v1/clusters"`),
+		average(progAPI, "hyperfleet_api_request_duration_seconds", `method="GET",path="/api/hyperfleet/v1/clusters/-"`))
 	w.sayf("adapter: event %s, kubernetes call %s",
 		average(progClusters, "hyperfleet_adapter_event_processing_duration_seconds", ""),
 		average(progClusters, "hyperfleet_external_call_duration_seconds", `system="kubernetes"`))
