@@ -61,7 +61,7 @@ func (s *Server) report(ctx context.Context, at scope, report openapi.StatusRepo
 func (u *requestTx) report(
 	ctx context.Context, at scope, report openapi.StatusReport,
 ) (stored openapi.AdapterStatus, discard string, err error) {
-	r, err := u.lockForReport(ctx, at)
+	r, all, err := u.lockForReport(ctx, at)
 	if err != nil {
 		return stored, "", err
 	}
@@ -75,11 +75,6 @@ func (u *requestTx) report(
 		return stored, "", invalid(entity.FieldError{
 			Field: "adapter", Message: "is not known for " + kind.Kind + ": name it in adapters, or in the kind's required_adapters",
 		})
-	}
-
-	all, err := u.tx.Statuses(ctx, r.ID)
-	if err != nil {
-		return stored, "", err
 	}
 
 	before := of(all, report.Adapter)
@@ -110,25 +105,31 @@ func (s *Server) mayBeAdapter(kind *entity.Kind, name string) bool {
 		slices.Contains(s.options.Adapters, AnyAdapter)
 }
 
-// lockForReport locks a resource. The last report on one that is being deleted may remove
-// it and then its owners, so these are locked before.
-func (u *requestTx) lockForReport(ctx context.Context, at scope) (store.Resource, error) {
+// lockForReport locks a resource, and reads the reports on it. The last report on one that
+// is being deleted may remove it and then its owners, so these are locked before.
+func (u *requestTx) lockForReport(ctx context.Context, at scope) (r store.Resource, all []openapi.AdapterStatus, err error) {
 	locked := false
 
-	seen, err := u.find(ctx, func(ctx context.Context, id string) (r store.Resource, err error) {
-		r, locked, err = u.tx.TryGetForUpdate(ctx, id)
+	r, err = u.find(ctx, func(ctx context.Context, id string) (r store.Resource, err error) {
+		r, all, locked, err = u.tx.TryGetForUpdate(ctx, id)
 
 		return r, err
 	}, at)
 	if err != nil || locked {
-		return seen, err
+		return r, all, err
 	}
 
-	if err := u.lockOwners(ctx, seen.OwnerID); err != nil {
-		return seen, err
+	if err := u.lockOwners(ctx, r.OwnerID); err != nil {
+		return r, nil, err
 	}
 
-	return u.find(ctx, u.tx.GetForUpdate, at)
+	if r, err = u.find(ctx, u.tx.GetForUpdate, at); err != nil {
+		return r, nil, err
+	}
+
+	all, err = u.tx.Statuses(ctx, r.ID)
+
+	return r, all, err
 }
 
 // lockOwners locks from the outermost owner inwards.

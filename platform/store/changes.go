@@ -72,15 +72,15 @@ type Feed struct {
 }
 
 // RecordChange adds a change of a resource, by its ID, Kind, OwnerID, Tenancy and
-// Generation, to the feed; it is told when the transaction has been committed. The
-// resource has to be locked, or inserted, by the same transaction.
+// Generation, to the feed: with the next query of the transaction, or with its commit, after
+// which it is told. The resource has to be locked, or inserted, by the same transaction.
 func (tx *Tx) RecordChange(ctx context.Context, resource Resource, operation string) error {
 	tenancy, err := json.Marshal(orEmpty(resource.Tenancy))
 	if err != nil {
 		return fmt.Errorf("record change of %s: %w", resource.ID, err)
 	}
 
-	err = tx.queries.RecordChange(ctx, db.RecordChangeParams{
+	err = tx.later.RecordChange(ctx, db.RecordChangeParams{
 		Kind: resource.Kind, ResourceID: resource.ID, OwnerID: toPointer(resource.OwnerID), Tenancy: tenancy,
 		Generation: resource.Generation, Operation: operation,
 	})

@@ -96,7 +96,7 @@ func explain(err error) error {
 	switch code := codeOf(err); {
 	case err == nil, errors.Is(err, ErrUnavailable), errors.Is(err, ErrUnstorable):
 		return err
-	case errors.Is(err, pgx.ErrNoRows):
+	case errors.Is(err, pgx.ErrNoRows), code == codeForeignKey:
 		return ErrNotFound
 	case code == codeUniqueViolation:
 		return ErrExists

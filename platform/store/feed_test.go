@@ -242,7 +242,19 @@ func change(ctx context.Context, tx *store.Tx, id string) error {
 		return err
 	}
 
-	return tx.RecordChange(ctx, r, store.OperationUpdated)
+	return recorded(ctx, tx, r, store.OperationUpdated)
+}
+
+// recorded records a change that the database has before the transaction's end: the next
+// read takes it there.
+func recorded(ctx context.Context, tx *store.Tx, r store.Resource, operation string) error {
+	if err := tx.RecordChange(ctx, r, operation); err != nil {
+		return err
+	}
+
+	_, err := tx.Get(ctx, r.ID)
+
+	return err
 }
 
 // The case that orders by transaction get wrong: the second writer's transaction is older
@@ -451,7 +463,7 @@ func TestPruningLeavesWhatMayStillCome(t *testing.T) {
 	url := server.Database(t)
 	s := open(t, url)
 	start := now(t, s)
-	recorded, finish, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	there, finish, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 
 	go func() {
 		ended <- s.InTx(context.Background(), func(ctx context.Context, tx *store.Tx) error {
@@ -460,18 +472,18 @@ func TestPruningLeavesWhatMayStillCome(t *testing.T) {
 				return err
 			}
 
-			if err := tx.RecordChange(ctx, r, store.OperationCreated); err != nil {
+			if err := recorded(ctx, tx, r, store.OperationCreated); err != nil {
 				return err
 			}
 
-			close(recorded)
+			close(there)
 			<-finish
 
 			return nil
 		})
 	}()
 
-	<-recorded
+	<-there
 	insert(t, s, cluster("quick"))
 
 	if removed, err := s.PruneChanges(t.Context(), 0); err != nil || removed != 0 {

@@ -80,7 +80,8 @@ func statusFromRow(row *db.Status) (openapi.AdapterStatus, error) {
 }
 
 // PutStatus stores an adapter's report in place of its earlier one, whose CreatedTime is
-// kept. Errors: ErrNotFound if the resource is not there, ErrUnstorable.
+// kept. Errors: ErrNotFound if the resource is not there, ErrUnstorable, also when the
+// transaction ends.
 func (tx *Tx) PutStatus(ctx context.Context, id string, status openapi.AdapterStatus) error {
 	params := db.PutStatusParams{
 		ResourceID: id, Adapter: status.Adapter, ObservedGeneration: status.ObservedGeneration,
@@ -107,12 +108,7 @@ func (tx *Tx) PutStatus(ctx context.Context, id string, status openapi.AdapterSt
 		return fmt.Errorf("store metadata of %s by %s: %w", id, status.Adapter, err)
 	}
 
-	err = tx.queries.PutStatus(ctx, params)
-	if codeOf(err) == codeForeignKey {
-		err = ErrNotFound
-	}
-
-	if err != nil {
+	if err = tx.later.PutStatus(ctx, params); err != nil {
 		return fmt.Errorf("store status of %s by %s: %w", id, status.Adapter, explain(err))
 	}
 

@@ -193,14 +193,7 @@ func (s *Store) InTx(parent context.Context, run func(ctx context.Context, tx *T
 	defer cancel()
 
 	for try := 1; ; try++ {
-		var changed bool
-
-		committing, err := s.once(ctx, pgx.TxOptions{}, func(tx pgx.Tx) error {
-			ours := &Tx{queries: s.queries.WithTx(tx)}
-			defer func() { changed = ours.changed }()
-
-			return run(ctx, ours)
-		})
+		changed, committing, err := s.inSession(ctx, run)
 		if err == nil && changed {
 			s.announce()
 		}
@@ -209,6 +202,26 @@ func (s *Store) InTx(parent context.Context, run func(ctx context.Context, tx *T
 			return explain(err)
 		}
 	}
+}
+
+// inSession runs one transaction, and says whether it has changed something, and whether an
+// error is that of its commit: what it wrote may then be there.
+func (s *Store) inSession(ctx context.Context, run func(ctx context.Context, tx *Tx) error) (changed, committing bool, err error) {
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return false, false, err
+	}
+	defer conn.Release()
+
+	session := newSession(conn.Conn())
+	defer session.rollback(ctx)
+
+	tx := &Tx{queries: db.New(session), later: db.New(later{session}), session: session}
+	if err := run(ctx, tx); err != nil {
+		return false, false, err
+	}
+
+	return tx.changed, true, session.commit(ctx)
 }
 
 // read runs queries that change nothing, once more if the connection was lost.

@@ -35,6 +35,21 @@ func (t *tracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.Trac
 	return context.WithValue(ctx, traceKey{}, traced{name: queryName(data.SQL), start: t.clock.Now()})
 }
 
+// TraceBatchStart implements pgx.BatchTracer.
+func (t *tracer) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
+	return context.WithValue(ctx, traceKey{}, traced{start: t.clock.Now()})
+}
+
+// TraceBatchQuery notes one query of a batch, with the time until its answer was there.
+func (t *tracer) TraceBatchQuery(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchQueryData) {
+	if batch, ok := ctx.Value(traceKey{}).(traced); ok {
+		t.calls.Observe(system, queryName(data.SQL), t.clock.Since(batch.start), data.Err)
+	}
+}
+
+// TraceBatchEnd implements pgx.BatchTracer.
+func (t *tracer) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
+
 // TraceQueryEnd notes how it went.
 func (t *tracer) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryEndData) {
 	if query, ok := ctx.Value(traceKey{}).(traced); ok {

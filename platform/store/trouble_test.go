@@ -347,7 +347,7 @@ func TestEffectsOfATransactionAreAllOrNone(t *testing.T) {
 			return err
 		}
 
-		return errors.Join(tx.RecordChange(ctx, r, store.OperationCreated), errRollBack)
+		return errors.Join(recorded(ctx, tx, r, store.OperationCreated), errRollBack)
 	})
 	if !errors.Is(err, errRollBack) {
 		t.Fatal(err)

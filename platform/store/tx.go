@@ -19,6 +19,10 @@ import (
 // Tx is a transaction (Store.InTx). It is used by one goroutine at a time.
 type Tx struct {
 	queries *db.Queries
+	// later are queries that have no answer but an error, which the next query has, or the
+	// commit.
+	later   *db.Queries
+	session *session
 	// changed: a change was recorded.
 	changed bool
 }
@@ -112,31 +116,59 @@ func (tx *Tx) GetForUpdate(ctx context.Context, id string) (Resource, error) {
 		return Resource{}, fmt.Errorf("lock resource %q: %w", id, ErrNotFound)
 	}
 
-	if _, err := tx.queries.LockResource(ctx, id); err != nil {
+	var row db.ResourceRow
+
+	// The second is a statement of its own, which sees what the one that held the lock has
+	// written, references included.
+	err := tx.session.together(ctx, func(queries *db.Queries) error {
+		_, err := queries.LockResource(ctx, id)
+
+		return err
+	}, func(queries *db.Queries) (err error) {
+		row, err = queries.GetResource(ctx, id)
+
+		return err
+	})
+	if err != nil {
 		return Resource{}, fmt.Errorf("lock resource %s: %w", id, explain(err))
 	}
 
-	// A statement of its own, which sees what the one that held the lock has written,
-	// references included.
-	return tx.Get(ctx, id)
+	return fromRow(&row)
 }
 
-// TryGetForUpdate is GetForUpdate for a resource that stays, or that nobody owns. One that
-// is being deleted and has an owner is read, and not locked: what ends it may end its owner,
-// which is locked first. Errors: ErrNotFound.
-func (tx *Tx) TryGetForUpdate(ctx context.Context, id string) (r Resource, locked bool, err error) {
+// TryGetForUpdate is GetForUpdate, with the statuses, for a resource that stays, or that
+// nobody owns. One that is being deleted and has an owner is read, and not locked: what ends
+// it may end its owner, which is locked first. Errors: ErrNotFound.
+func (tx *Tx) TryGetForUpdate(ctx context.Context, id string) (r Resource, all []openapi.AdapterStatus, locked bool, err error) {
 	if !isID(id) {
-		return Resource{}, false, fmt.Errorf("lock resource %q: %w", id, ErrNotFound)
+		return Resource{}, nil, false, fmt.Errorf("lock resource %q: %w", id, ErrNotFound)
 	}
 
-	rows, err := tx.queries.TryLockResource(ctx, id)
+	var (
+		rows int64
+		row  db.ResourceRow
+	)
+
+	err = tx.session.together(ctx, func(queries *db.Queries) (err error) {
+		rows, err = queries.TryLockResource(ctx, id)
+
+		return err
+	}, func(queries *db.Queries) (err error) {
+		row, err = queries.GetResource(ctx, id)
+
+		return err
+	}, func(queries *db.Queries) (err error) {
+		all, err = statuses(ctx, queries, id)
+
+		return err
+	})
 	if err != nil {
-		return Resource{}, false, fmt.Errorf("lock resource %s: %w", id, explain(err))
+		return Resource{}, nil, false, fmt.Errorf("lock resource %s: %w", id, explain(err))
 	}
 
-	r, err = tx.Get(ctx, id)
+	r, err = fromRow(&row)
 
-	return r, rows > 0, err
+	return r, all, rows > 0, err
 }
 
 // isID tells whether the text is a UUID as this package writes them.
@@ -179,16 +211,18 @@ func (tx *Tx) Update(ctx context.Context, resource Resource) (Resource, error) {
 }
 
 // SetConditions replaces the conditions of a resource that is locked by GetForUpdate.
-// Errors: ErrNotFound, ErrUnstorable.
+// Errors: ErrUnstorable, also when the transaction ends.
 func (tx *Tx) SetConditions(ctx context.Context, id string, conditions []openapi.ResourceCondition) error {
 	written, err := conditionsJSON(conditions)
 	if err != nil {
 		return fmt.Errorf("set conditions of %s: %w", id, err)
 	}
 
-	changed, err := tx.queries.SetConditions(ctx, db.SetConditionsParams{ID: id, Conditions: written})
+	if err := tx.later.SetConditions(ctx, db.SetConditionsParams{ID: id, Conditions: written}); err != nil {
+		return fmt.Errorf("set conditions of %s: %w", id, explain(err))
+	}
 
-	return outcome("set conditions of", id, changed, err)
+	return nil
 }
 
 func outcome(verb, id string, changed int64, err error) error {

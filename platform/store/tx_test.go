@@ -152,7 +152,7 @@ func TestTryGetForUpdateLeavesWhatMayEndItsOwner(t *testing.T) {
 		r := insert(t, s, tc.resource)[0]
 
 		inTx(t, s, func(ctx context.Context, tx *store.Tx) error {
-			read, locked, err := tx.TryGetForUpdate(ctx, r.ID)
+			read, _, locked, err := tx.TryGetForUpdate(ctx, r.ID)
 			if err != nil {
 				return err
 			}
@@ -176,7 +176,7 @@ func TestTryGetForUpdateLeavesWhatMayEndItsOwner(t *testing.T) {
 
 	inTx(t, s, func(ctx context.Context, tx *store.Tx) error {
 		for _, id := range []string{"none", "01a20013-5bd4-7c5a-8a05-7f0f074016c2"} {
-			if _, _, err := tx.TryGetForUpdate(ctx, id); !errors.Is(err, store.ErrNotFound) {
+			if _, _, _, err := tx.TryGetForUpdate(ctx, id); !errors.Is(err, store.ErrNotFound) {
 				t.Errorf("%s: %v", id, err)
 			}
 		}

@@ -291,7 +291,7 @@ func (q *Queries) RemoveResources(ctx context.Context, ids []string) (int64, err
 	return result.RowsAffected(), nil
 }
 
-const setConditions = `-- name: SetConditions :execrows
+const setConditions = `-- name: SetConditions :exec
 update resources set conditions = $2 where id = $1
 `
 
@@ -300,12 +300,9 @@ type SetConditionsParams struct {
 	Conditions json.RawMessage
 }
 
-func (q *Queries) SetConditions(ctx context.Context, arg SetConditionsParams) (int64, error) {
-	result, err := q.db.Exec(ctx, setConditions, arg.ID, arg.Conditions)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+func (q *Queries) SetConditions(ctx context.Context, arg SetConditionsParams) error {
+	_, err := q.db.Exec(ctx, setConditions, arg.ID, arg.Conditions)
+	return err
 }
 
 const shareResources = `-- name: ShareResources :many

@@ -24,7 +24,7 @@ update resources
 set spec = $2, labels = $3, generation = $4, updated_time = $5, updated_by = $6, deleted_time = $7, deleted_by = $8
 where id = $1;
 
--- name: SetConditions :execrows
+-- name: SetConditions :exec
 update resources set conditions = $2 where id = $1;
 
 -- name: RemoveResources :execrows
