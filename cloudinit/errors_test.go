@@ -4,6 +4,7 @@
 package cloudinit_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -73,7 +74,7 @@ func TestBadTemplates(t *testing.T) {
 		"limit of the caller":      {func(in *cloudinit.Input) { in.MaxUserData = 100 }, []string{"100 bytes"}},
 		"program too large": {func(in *cloudinit.Input) {
 			in.UserData = "#cloud-config\na: {{ .BootstrapServiceBinary | base64 }}"
-			in.Vars.BootstrapServiceBinary = make([]byte, 7<<20)
+			in.Vars.BootstrapServiceBinary = cloudinit.NewBinary(bytes.NewReader(make([]byte, 7<<20)), 7<<20)
 		}, []string{"line 2", "7340032 bytes", "bootstrap.delivery"}},
 		"program not at hand": {func(in *cloudinit.Input) {
 			in.UserData = "#cloud-config\na: {{ .BootstrapServiceBinary | base64 }}"

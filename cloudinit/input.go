@@ -5,6 +5,7 @@ package cloudinit
 
 import (
 	"encoding/json"
+	"io"
 	"net/netip"
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
@@ -94,7 +95,7 @@ type Vars struct {
 
 	// BootstrapServiceBinary fits into user data only if it is very small: the real
 	// one does not, and using it is an error that says what to do.
-	BootstrapServiceBinary Binary
+	BootstrapServiceBinary *Binary
 	BootstrapServiceURL    string
 
 	Hostname, FQDN string
@@ -133,11 +134,23 @@ func (l List) String() string {
 // MarshalJSON writes the list; a missing one is empty rather than null.
 func (l List) MarshalJSON() ([]byte, error) { return []byte(l.String()), nil }
 
-// Binary is the content of a program.
-type Binary []byte
+// Binary is the content of a program, which is read only where it is written out.
+type Binary struct {
+	content io.ReaderAt
+	size    int64
+}
+
+// NewBinary is a program of size bytes; nil if it has none.
+func NewBinary(content io.ReaderAt, size int64) *Binary {
+	if size == 0 {
+		return nil
+	}
+
+	return &Binary{content: content, size: size}
+}
 
 // String says what it is: a program cannot stand in a text as it is.
-func (b Binary) String() string { return "(program: write it with | base64)" }
+func (*Binary) String() string { return "(program: write it with | base64)" }
 
 // secrets are the values that may not appear in an error.
 func (in *Input) secrets() []string {

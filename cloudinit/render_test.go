@@ -4,6 +4,7 @@
 package cloudinit_test
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"maps"
 	"net/netip"
@@ -43,7 +44,7 @@ func sampleInput() cloudinit.Input {
 				ConfigScript: "config.sh", RunScript: "run.sh", OS: "linux", Arch: "x64",
 			},
 			Hostname: "ci-abc", FQDN: "ci-abc.hf.local", NetworkMode: "dhcp", ClaimName: "ci-abc",
-			BootstrapServiceBinary: cloudinit.Binary("#!/bin/sh\nexit 0\n"),
+			BootstrapServiceBinary: cloudinit.NewBinary(strings.NewReader("#!/bin/sh\nexit 0\n"), 17),
 		},
 		Config: &guest.Config{
 			Method: guest.MethodRunnerToken, Platform: "github-actions", JITConfig: secretJIT,
@@ -276,5 +277,20 @@ func TestNetplan(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A program that is small enough can stand in user data, and is read each time.
+func TestSmallProgram(t *testing.T) {
+	t.Parallel()
+
+	for range 2 {
+		in := sampleInput()
+		in.UserData = "#cloud-config\npackages: [{{ .BootstrapServiceBinary | base64 }}, {{ toJson .BootstrapServiceBinary }}]\n"
+		want := base64.StdEncoding.EncodeToString([]byte("#!/bin/sh\nexit 0\n"))
+
+		if _, config := mustRender(t, in); !slices.Equal(config.Packages, []string{want, want}) {
+			t.Errorf("in user data are %q, want %q twice", config.Packages, want)
+		}
 	}
 }

@@ -125,18 +125,8 @@ func toJSON(v any) (string, error) {
 // toBase64 writes a text or a program in base64 on one line.
 func toBase64(v any) (string, error) {
 	switch v := v.(type) {
-	case Binary:
-		if len(v) > maxInlineBinary {
-			return "", fmt.Errorf("the program has %d bytes and user data can carry %s of it: leave it out of the "+
-				"template and set bootstrap.delivery to image, download or iso", len(v), bytesText(maxInlineBinary))
-		}
-
-		if len(v) == 0 {
-			return "", errors.New("the program is not at hand here: leave it out of the template and " +
-				"set bootstrap.delivery to image, download or iso")
-		}
-
-		return base64.StdEncoding.EncodeToString(v), nil
+	case *Binary:
+		return v.toBase64()
 	case string:
 		return base64.StdEncoding.EncodeToString([]byte(v)), nil
 	case fmt.Stringer:
@@ -175,6 +165,35 @@ func templateError(field string, err error) error {
 	}
 
 	return fmt.Errorf("%s%s: %s: fix the template", field, line, text)
+}
+
+func (b *Binary) toBase64() (string, error) {
+	if b == nil {
+		return "", errors.New("the program is not at hand here: leave it out of the template and " +
+			"set bootstrap.delivery to image, download or iso")
+	}
+
+	if b.size > maxInlineBinary {
+		return "", fmt.Errorf("the program has %d bytes and user data can carry %s of it: leave it out of the "+
+			"template and set bootstrap.delivery to image, download or iso", b.size, bytesText(maxInlineBinary))
+	}
+
+	content := make([]byte, b.size)
+	if n, err := b.content.ReadAt(content, 0); n < len(content) {
+		return "", fmt.Errorf("read the program: %w", err)
+	}
+
+	return base64.StdEncoding.EncodeToString(content), nil
+}
+
+// MarshalJSON is for toJson.
+func (b *Binary) MarshalJSON() ([]byte, error) {
+	text, err := b.toBase64()
+	if err != nil {
+		return nil, err
+	}
+
+	return json.Marshal(text)
 }
 
 func fieldNames(v any) []string {

@@ -4,13 +4,16 @@
 package vmspec
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"time"
+
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
 )
 
 // ProgramPattern is the route of Programs.
@@ -34,18 +37,39 @@ func Programs(programs map[string]Program) http.Handler {
 
 		w.Header().Set("Content-Type", "application/octet-stream")
 		w.Header().Set("ETag", `"`+program.SHA256+`"`)
-		http.ServeContent(w, r, "bootstrap-service", time.Time{}, bytes.NewReader(program.Content))
+		http.ServeContent(w, r, "bootstrap-service", time.Time{}, io.NewSectionReader(program.Content, 0, program.Size))
 	})
 }
 
-// ReadProgram reads a program from a file.
-func ReadProgram(file string) (Program, error) {
-	content, err := os.ReadFile(file)
+// OpenProgram takes a program's checksum and keeps its file open: who puts another file in
+// its place gives machines of this process no other program.
+func OpenProgram(path string) (Program, error) {
+	file, err := os.Open(path)
 	if err != nil {
 		return Program{}, fmt.Errorf("read bootstrap service: %w", err)
 	}
 
-	sum := sha256.Sum256(content)
+	sum := sha256.New()
 
-	return Program{Content: content, SHA256: hex.EncodeToString(sum[:])}, nil
+	size, err := io.Copy(sum, file)
+	if err != nil {
+		return Program{}, errors.Join(fmt.Errorf("read bootstrap service: %w", err), file.Close())
+	}
+
+	return Program{Content: file, Size: size, SHA256: hex.EncodeToString(sum.Sum(nil))}, nil
+}
+
+// read gives the program, if it is what its checksum says.
+func (p Program) read() ([]byte, error) {
+	content := make([]byte, p.Size)
+	if n, err := p.Content.ReadAt(content, 0); int64(n) < p.Size {
+		return nil, fmt.Errorf("read bootstrap service: %w", err)
+	}
+
+	if sum := sha256.Sum256(content); hex.EncodeToString(sum[:]) != p.SHA256 {
+		return nil, errclass.New(errclass.Configuration, "BootstrapServiceChanged",
+			"read bootstrap service: its file is not what it was when the operator started: restart the operator")
+	}
+
+	return content, nil
 }

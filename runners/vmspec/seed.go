@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -55,8 +56,11 @@ type Settings struct {
 
 // Program is a bootstrap service to hand out.
 type Program struct {
-	// Content is the program itself.
-	Content []byte
+	// Content is the program itself. It is read when a machine wants it: it has 15 MB for
+	// each architecture, which would be most of what an operator at rest takes.
+	Content io.ReaderAt
+	// Size of Content in bytes.
+	Size int64
 	// SHA256 of Content, in hexadecimal.
 	SHA256 string
 }
@@ -147,7 +151,12 @@ func Seed(in Input) (hypervisor.Seed, error) {
 
 	seed := hypervisor.Seed{UserData: out.UserData, MetaData: out.MetaData, NetworkConfig: out.NetworkConfig}
 	if delivered == v1alpha1.DeliveryISO {
-		seed.Files = map[string][]byte{cloudinit.BootstrapServiceFile: program.Content}
+		content, err := program.read()
+		if err != nil {
+			return hypervisor.Seed{}, err
+		}
+
+		seed.Files = map[string][]byte{cloudinit.BootstrapServiceFile: content}
 	}
 
 	return seed, nil
@@ -314,7 +323,7 @@ func vars(in Input, config *guest.Config) cloudinit.Vars {
 	}
 
 	if program, ok := in.Settings.BootstrapServices[config.Runner.Arch]; ok {
-		out.BootstrapServiceBinary = program.Content
+		out.BootstrapServiceBinary = cloudinit.NewBinary(program.Content, program.Size)
 	}
 
 	if !in.Credential.ExpiresAt.IsZero() {

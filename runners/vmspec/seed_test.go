@@ -155,7 +155,7 @@ func TestDelivery(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	program, err := vmspec.ReadProgram(file)
+	program, err := vmspec.OpenProgram(file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,6 +170,14 @@ func TestDelivery(t *testing.T) {
 	iso, err := vmspec.Seed(input(by(v1alpha1.DeliveryISO), settings))
 	if err != nil || string(iso.Files["bootstrap-service"]) != "the program" {
 		t.Errorf("iso: error %v, %d files", err, len(iso.Files))
+	}
+
+	if err := os.WriteFile(file, []byte("another one"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	if _, err := vmspec.Seed(input(by(v1alpha1.DeliveryISO), settings)); errclass.Reason(err, "") != "BootstrapServiceChanged" {
+		t.Errorf("a program that was overwritten since: %v", err)
 	}
 
 	download, err := vmspec.Seed(input(by(v1alpha1.DeliveryDownload), settings))
@@ -195,7 +203,7 @@ func TestProgramsAreServedByArchitecture(t *testing.T) {
 	sum := sha256.Sum256([]byte("the program"))
 	handler := http.NewServeMux()
 	handler.Handle(vmspec.ProgramPattern, vmspec.Programs(map[string]vmspec.Program{
-		"x64": {Content: []byte("the program"), SHA256: hex.EncodeToString(sum[:])},
+		"x64": {Content: strings.NewReader("the program"), Size: 11, SHA256: hex.EncodeToString(sum[:])},
 	}))
 
 	server := httptest.NewServer(handler)

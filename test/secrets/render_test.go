@@ -113,7 +113,7 @@ func newSite(t *testing.T) *site {
 			OperatorUID: "operator", GuestURL: "https://fleet.example.com:8443", ReportKey: []byte(unguessable(t, "")[:32]),
 			TrustDomain: "hyperfleet.io",
 			BootstrapServices: map[string]vmspec.Program{
-				"x64": {Content: []byte("\x7fELF program"), SHA256: strings.Repeat("ab", 32)},
+				"x64": {Content: strings.NewReader("\x7fELF program"), Size: 12, SHA256: strings.Repeat("ab", 32)},
 			},
 		},
 		forges: map[string]forge{

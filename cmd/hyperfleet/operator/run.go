@@ -239,7 +239,7 @@ func settings(cfg config.OperatorConfig, identity identity) (vmspec.Settings, er
 	}
 
 	for arch, file := range cfg.Guest.BootstrapServices {
-		program, err := vmspec.ReadProgram(file)
+		program, err := vmspec.OpenProgram(file)
 		if err != nil {
 			return vmspec.Settings{}, fmt.Errorf("read guest.bootstrapServices[%s]: %w", arch, err)
 		}

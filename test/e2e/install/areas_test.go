@@ -60,6 +60,10 @@ ingress: {enabled: true, className: nginx, host: hyperfleet.example.com, tlsSecr
 		}
 	}
 
+	for area, pod := range pods {
+		u.tellMemory(area, pod.Process.PID())
+	}
+
 	before := u.versions(env)
 	u.types("helm upgrade hyperfleet hyperfleet-0.1.0.tgz" + options)
 
