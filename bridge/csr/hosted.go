@@ -92,7 +92,7 @@ func (f *fleet) get(bridge, dpus types.NamespacedName, kubeconfig []byte) (*host
 		return nil, context.Canceled
 	}
 
-	config, err := kubeconfigs.Rest(kubeconfig)
+	config, err := kubeconfigs.Direct(kubeconfig)
 	if err != nil {
 		return nil, err
 	}

@@ -190,7 +190,7 @@ func sort(objects []object) (*parts, error) {
 
 			out.manifests = append(out.manifests, o)
 		case "Namespace", "NetworkPolicy", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "Secret":
-			// The Secret is filled in by the operator, and OLM would empty it at each upgrade.
+			// The Secrets are filled in by the operator, and OLM would empty them at each upgrade.
 			out.beside = append(out.beside, o)
 		default:
 			return nil, fmt.Errorf("bundle %s %s: say in hack/release/bundle.go where objects of this kind go", o.kind(), o.name())

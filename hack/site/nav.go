@@ -83,8 +83,8 @@ func running() []reader {
 			Title: "Operate", About: "Install, watch, upgrade, back up, mend, remove.",
 			Tasks: []task{
 				{Title: "Install and keep", pages: []string{
-					"operate/README.md", "operate/install.md", "operate/sizing.md", "operate/logs.md", "operate/upgrade.md", "operate/backup.md",
-					"operate/rotation.md", "guides/uninstall.md", "operate/*",
+					"operate/README.md", "operate/install.md", "operate/tls.md", "operate/sizing.md", "operate/logs.md", "operate/upgrade.md",
+					"operate/backup.md", "operate/rotation.md", "guides/uninstall.md", "operate/*",
 				}},
 				{Title: "Watch", pages: []string{"guides/web.md", "guides/monitoring.md", "reference/metrics.md", "reference/tracing.md"}},
 				{Title: "Find out what is wrong", pages: []string{"guides/doctor.md", "guides/trouble.md", "reference/conditions.md"}},

@@ -49,7 +49,7 @@ type Cluster struct {
 // Open makes a client of the cluster that a kubeconfig leads to. It has connections of its own,
 // which Close ends.
 func Open(data []byte) (*Cluster, error) {
-	config, err := kubeconfig.Rest(data)
+	config, err := kubeconfig.Direct(data)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the cluster of the Node: %w", err)
 	}
@@ -61,10 +61,6 @@ func Open(data []byte) (*Cluster, error) {
 
 	transport := httpbound.Plain()
 	transport.TLSClientConfig = tls
-
-	if config.Proxy != nil {
-		transport.Proxy = config.Proxy
-	}
 
 	// A pass makes few calls, and each is bounded: nothing waits for its turn in them.
 	config.QPS = -1

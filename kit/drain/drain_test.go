@@ -16,6 +16,13 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/drain"
 )
 
+// leadsTo is a kubeconfig with a token, for a server that has one thing more said of it.
+func leadsTo(server, key, value string) []byte {
+	return fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Config","current-context":"a",`+
+		`"contexts":[{"name":"a","context":{"cluster":"a","user":"a"}}],"users":[{"name":"a","user":{"token":"t"}}],`+
+		`"clusters":[{"name":"a","cluster":{"server":%q,%q:%q}}]}`, server, key, value)
+}
+
 // A tenant names the server, and may read what is told of it: nothing of its answers is quoted,
 // none is read without end, and none leads elsewhere.
 func TestServersOfTenantsTellNothing(t *testing.T) {
@@ -23,7 +30,11 @@ func TestServersOfTenantsTellNothing(t *testing.T) {
 
 	const secret = "s3cr3t"
 
-	var elsewhere atomic.Int64
+	var (
+		elsewhere atomic.Int64
+		// read says that all of an answer without end was.
+		read atomic.Bool
+	)
 
 	other := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) }))
 	t.Cleanup(other.Close)
@@ -52,6 +63,8 @@ func TestServersOfTenantsTellNothing(t *testing.T) {
 					return
 				}
 			}
+
+			read.Store(true)
 		},
 		"a way elsewhere": func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, other.URL+"/"+secret, http.StatusTemporaryRedirect)
@@ -66,9 +79,7 @@ func TestServersOfTenantsTellNothing(t *testing.T) {
 			ca := base64.StdEncoding.EncodeToString(pem.EncodeToMemory(
 				&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}))
 
-			cluster, err := drain.Open(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Config","current-context":"a",`+
-				`"contexts":[{"name":"a","context":{"cluster":"a","user":"a"}}],"users":[{"name":"a","user":{"token":"t"}}],`+
-				`"clusters":[{"name":"a","cluster":{"server":%q,"certificate-authority-data":%q}}]}`, server.URL, ca))
+			cluster, err := drain.Open(leadsTo(server.URL, "certificate-authority-data", ca))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -82,8 +93,29 @@ func TestServersOfTenantsTellNothing(t *testing.T) {
 	}
 
 	t.Cleanup(func() {
-		if n := elsewhere.Load(); n > 0 {
-			t.Errorf("%d calls went elsewhere", n)
+		if n := elsewhere.Load(); n > 0 || read.Load() {
+			t.Errorf("%d calls went elsewhere; 64 MiB were read: %t", n, read.Load())
 		}
 	})
+}
+
+// A tenant names no proxy, which could be anything that only the operator reaches.
+func TestProxyOfATenantIsNotCalled(t *testing.T) {
+	t.Parallel()
+
+	var called atomic.Int64
+
+	proxy := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { called.Add(1) }))
+	t.Cleanup(proxy.Close)
+
+	cluster, err := drain.Open(leadsTo("https://192.0.2.1:6443", "proxy-url", proxy.URL))
+	if err == nil {
+		_, err = cluster.Drain(t.Context(), "node")
+
+		cluster.Close()
+	}
+
+	if err == nil || !strings.Contains(err.Error(), "it names a proxy: take proxy-url out of it") || called.Load() > 0 {
+		t.Errorf("the proxy was called %d times, error %v", called.Load(), err)
+	}
 }

@@ -20,6 +20,7 @@ const maxValues = 2000
 var (
 	// The cause may quote the input; it stays out.
 	errNoKubeconfig = errors.New("read kubeconfig: it is no kubeconfig in YAML or JSON")
+	errProxy        = errors.New("read kubeconfig: it names a proxy: take proxy-url out of it, the operator calls the API server itself")
 	errNoContext    = errors.New("read kubeconfig: its current-context must name a context, a cluster and a user that are in it")
 )
 
@@ -39,6 +40,21 @@ func Rest(data []byte) (*rest.Config, error) {
 	config, err := clientcmd.NewDefaultClientConfig(*parsed, &clientcmd.ConfigOverrides{}).ClientConfig()
 	if err != nil {
 		return nil, errNoContext
+	}
+
+	return config, nil
+}
+
+// Direct is Rest for a kubeconfig of somebody who administers no cluster here: one that would
+// have the operator call a proxy is refused, too, which could be anything that listens.
+func Direct(data []byte) (*rest.Config, error) {
+	config, err := Rest(data)
+	if err != nil {
+		return nil, err
+	}
+
+	if config.Proxy != nil {
+		return nil, errProxy
 	}
 
 	return config, nil

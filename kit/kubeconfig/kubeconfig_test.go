@@ -4,6 +4,7 @@
 package kubeconfig_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -43,5 +44,30 @@ func TestKubeconfigIsSelfContained(t *testing.T) {
 		if server, err := kubeconfig.Server(text); server != tt.server || (err == nil) != (tt.server != "") {
 			t.Errorf("%s: server %q, %v; want %q", name, server, err, tt.server)
 		}
+	}
+}
+
+// A proxy is for administrators to name: anything that listens would be called as one.
+func TestProxiesOfOthersAreRefused(t *testing.T) {
+	t.Parallel()
+
+	for url, wanted := range map[string]bool{
+		"": true, "http://127.0.0.1:8080": false, "https://proxy.example.com": false, "socks5://192.0.2.7:1080": false,
+	} {
+		text := fmt.Appendf(nil, `{apiVersion: v1, kind: Config, current-context: a, contexts: [{name: a, context: {cluster: a, user: a}}],
+			clusters: [{name: a, cluster: {server: "https://192.0.2.1:6443", proxy-url: %q}}], users: [{name: a, user: {token: s3cr3t}}]}`, url)
+
+		if _, err := kubeconfig.Rest(text); err != nil {
+			t.Errorf("an administrator's, proxy %q: %v", url, err)
+		}
+
+		_, err := kubeconfig.Direct(text)
+		if wanted != (err == nil) || err != nil && !strings.Contains(err.Error(), "take proxy-url out of it") {
+			t.Errorf("proxy %q: %v", url, err)
+		}
+	}
+
+	if _, err := kubeconfig.Direct([]byte("s3cr3t: [")); err == nil {
+		t.Error("what is no kubeconfig is taken")
 	}
 }

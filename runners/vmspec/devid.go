@@ -31,7 +31,7 @@ func devID(in Input) *guest.Callback {
 	return &guest.Callback{
 		URL:      in.Settings.GuestURL + DevIDPath(in.Claim),
 		Code:     DevIDCode(in.Settings.ReportKey, in.Claim.Namespace, in.Claim.Name, in.Claim.UID),
-		CABundle: in.Settings.GuestCABundle,
+		CABundle: in.Settings.caBundle(),
 	}
 }
 

@@ -37,9 +37,11 @@ type Settings struct {
 	OperatorUID string
 	// NamespaceInHostname makes host names NAMESPACE-CLAIM.
 	NamespaceInHostname bool
-	// GuestURL is the operator's server as machines see it; empty where they can't. CABundle
-	// in PEM verifies it.
-	GuestURL, GuestCABundle string
+	// GuestURL is the operator's server as machines see it; empty where they can't.
+	GuestURL string
+	// GuestCABundle gives what verifies it at present, in PEM. Nil, or empty: what the machine
+	// itself trusts.
+	GuestCABundle func() string
 	// ReportKey is what the tokens that machines report with are made of, and their claim
 	// codes.
 	ReportKey []byte
@@ -52,6 +54,14 @@ type Settings struct {
 	// BootstrapServices are the programs for the deliveries download and iso, by GitHub's
 	// name of the architecture.
 	BootstrapServices map[string]Program
+}
+
+func (s Settings) caBundle() string {
+	if s.GuestCABundle == nil {
+		return ""
+	}
+
+	return s.GuestCABundle()
 }
 
 // Program is a bootstrap service to hand out.
@@ -201,7 +211,7 @@ func guestConfig(in Input) *guest.Config {
 		config.Report = &guest.ReportTo{
 			URL:      in.Settings.GuestURL + ReportPath(in.Claim),
 			Token:    ReportToken(in.Settings.ReportKey, in.Claim.Namespace, in.Claim.Name, in.Claim.UID),
-			CABundle: in.Settings.GuestCABundle,
+			CABundle: in.Settings.caBundle(),
 		}
 	}
 
@@ -231,7 +241,7 @@ func conveniences(spec *v1alpha1.HypervisorMachineTemplateSpec) (map[string]stri
 
 // callback is where the machine gets its credential, and by what proof.
 func callback(in Input) *guest.Callback {
-	out := &guest.Callback{URL: in.Settings.GuestURL + CredentialPath(in.Claim), CABundle: in.Settings.GuestCABundle}
+	out := &guest.Callback{URL: in.Settings.GuestURL + CredentialPath(in.Claim), CABundle: in.Settings.caBundle()}
 
 	if Proof(in.Claim) == v1alpha1.ProofSVID {
 		out.Audience = CallbackAudience(in.Settings)
@@ -287,7 +297,7 @@ func uname(arch string) string {
 
 func delivery(in Input) cloudinit.Delivery {
 	out := cloudinit.Delivery{
-		Method: in.Template.Spec.Bootstrap.Delivery, URL: in.Settings.GuestURL, CABundle: in.Settings.GuestCABundle,
+		Method: in.Template.Spec.Bootstrap.Delivery, URL: in.Settings.GuestURL, CABundle: in.Settings.caBundle(),
 		SHA256: map[string]string{},
 	}
 	for arch, program := range in.Settings.BootstrapServices {

@@ -101,7 +101,7 @@ func TestSeedOfACallbackHoldsACodeAlone(t *testing.T) {
 	t.Parallel()
 
 	settings := vmspec.Settings{
-		OperatorUID: "op", GuestURL: "https://fleet.example:8443", GuestCABundle: "a bundle", ReportKey: []byte("a key that stays here"),
+		OperatorUID: "op", GuestURL: "https://fleet.example:8443", GuestCABundle: func() string { return "a bundle" }, ReportKey: []byte("a key that stays here"),
 	}
 	callback := template(func(s *v1alpha1.HypervisorMachineTemplateSpec) { s.Bootstrap.Method = v1alpha1.BootstrapCallback })
 

@@ -128,9 +128,10 @@ func TestAreasReadTheirOwnKeys(t *testing.T) {
 
 	for account, readable := range map[string]map[string]bool{
 		"hyperfleet-networking": {
-			"dns-credentials": true, "dns-tsig": true, "guest-kubeconfig": true, "hyperfleet-report-key": false, "github-app": false,
+			"dns-credentials": true, "dns-tsig": true, "guest-kubeconfig": true, "hyperfleet-report-key": false, "hyperfleet-webhooks-ca": false,
+			"github-app": false,
 		},
-		"hyperfleet-hosts": {"dns-tsig": false, "hyperfleet-report-key": false, "github-app": false},
+		"hyperfleet-hosts": {"dns-tsig": false, "hyperfleet-report-key": false, "hyperfleet-webhooks-ca": false, "github-app": false},
 	} {
 		for name, want := range readable {
 			err := accounts[account].Get(t.Context(), client.ObjectKey{Namespace: home, Name: name}, &corev1.Secret{})

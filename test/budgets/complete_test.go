@@ -60,7 +60,8 @@ func longTexts() map[string]reading {
 }
 
 // Every long text that a tenant may write into an object is one of the kinds that are measured,
-// or there is a reason why not. A new one fails here until it is in the table.
+// or there is a reason why not. A new one fails here until it is in the table. Every list and
+// every map has a bound: many short texts are a long one.
 func TestKindsAreComplete(t *testing.T) {
 	t.Parallel()
 
@@ -69,7 +70,7 @@ func TestKindsAreComplete(t *testing.T) {
 		t.Fatalf("%d CRDs: %v", len(files), err)
 	}
 
-	found, table, all := map[string]bool{}, longTexts(), kinds()
+	found, table, all := newFinds(), longTexts(), kinds()
 
 	for _, file := range files {
 		text, err := os.ReadFile(file)
@@ -95,15 +96,19 @@ func TestKindsAreComplete(t *testing.T) {
 		}
 	}
 
-	for path := range found {
+	for path := range found.texts {
 		what, ok := table[path]
 		if _, measured := all[what.kind]; !ok || !measured && what.never == "" {
 			t.Errorf("%s may have more than %d characters: bound it, or name the kind in longTexts that measures it", path, long)
 		}
 	}
 
+	for path := range found.endless {
+		t.Errorf("%s may have any number of items: bound it (maxItems, maxProperties)", path)
+	}
+
 	for path := range table {
-		if !found[path] {
+		if !found.texts[path] {
 			t.Errorf("%s is no long text: take it out of longTexts", path)
 		}
 	}
@@ -121,7 +126,9 @@ properties:
   time: {type: string, format: date-time}
   number: {type: integer}
   items: {type: array, items: {properties: {long: {type: string, maxLength: 4097}}}}
+  few: {type: array, maxItems: 3, items: {properties: {many: {type: array, items: {type: integer}}}}}
   map: {type: object, additionalProperties: {type: string}}
+  small: {type: object, maxProperties: 3, additionalProperties: {type: integer}}
   any: {x-kubernetes-preserve-unknown-fields: true}
   size: {x-kubernetes-int-or-string: true}
   amount: {x-kubernetes-int-or-string: true, pattern: '^[0-9]{1,15}([.][0-9]{1,9})?([KMGTPE]i|[mkMGTPE])?$'}
@@ -133,17 +140,27 @@ properties:
 		t.Fatal(err)
 	}
 
-	found := map[string]bool{}
+	found := newFinds()
 	walk(&schema, "spec", found)
 
-	got := strings.Join(slices.Sorted(maps.Keys(found)), " ")
-	if want := "spec.any spec.items[].long spec.map{} spec.size spec.untyped"; got != want {
-		t.Errorf("found %s, want %s", got, want)
+	for want, got := range map[string]map[string]bool{
+		"spec.any spec.items[].long spec.map{} spec.size spec.untyped": found.texts,
+		"spec.few[].many[] spec.items[] spec.map{} spec.untyped{}":     found.endless,
+	} {
+		if got := strings.Join(slices.Sorted(maps.Keys(got)), " "); got != want {
+			t.Errorf("found %s, want %s", got, want)
+		}
 	}
 }
 
-// walk finds the texts of a schema that may be long, and objects of any fields.
-func walk(schema *apiextensionsv1.JSONSchemaProps, path string, found map[string]bool) {
+// finds are the texts of a schema that may be long, and objects of any fields; and lists and
+// maps without a bound.
+type finds struct{ texts, endless map[string]bool }
+
+func newFinds() finds { return finds{texts: map[string]bool{}, endless: map[string]bool{}} }
+
+// walk finds what a schema does not bound.
+func walk(schema *apiextensionsv1.JSONSchemaProps, path string, found finds) {
 	bounded := schema.MaxLength != nil && *schema.MaxLength <= long || len(schema.Enum) > 0 || schema.Format == "date-time" ||
 		strings.Contains(schema.Pattern, amount)
 	for _, rule := range schema.XValidations {
@@ -152,7 +169,15 @@ func walk(schema *apiextensionsv1.JSONSchemaProps, path string, found map[string
 
 	if (schema.Type == "string" || schema.XIntOrString) && !bounded || schema.XEmbeddedResource ||
 		schema.XPreserveUnknownFields != nil && *schema.XPreserveUnknownFields {
-		found[path] = true
+		found.texts[path] = true
+	}
+
+	if schema.Type == "array" && schema.MaxItems == nil {
+		found.endless[path+"[]"] = true
+	}
+
+	if schema.AdditionalProperties != nil && schema.MaxProperties == nil {
+		found.endless[path+"{}"] = true
 	}
 
 	for name := range schema.Properties {
@@ -169,6 +194,6 @@ func walk(schema *apiextensionsv1.JSONSchemaProps, path string, found map[string
 	case more.Schema != nil:
 		walk(more.Schema, path+"{}", found)
 	case more.Allows:
-		found[path] = true
+		found.texts[path] = true
 	}
 }

@@ -239,6 +239,11 @@ func TestConfigMapIsTheOperatorsConfiguration(t *testing.T) {
 		t.Errorf("namespace %s, leader election %t", loaded.Namespace, loaded.LeaderElection.Enabled)
 	}
 
+	// Nobody is served in the clear: TLS for machines, and metrics for accounts that may.
+	if web := loaded.Webhooks; web.PlainHTTP || !web.OwnAuthority && web.CertFile == "" || !loaded.Metrics.Secure {
+		t.Errorf("webhooks %+v, metrics %+v: served in the clear", web, loaded.Metrics)
+	}
+
 	// A Service named hyperfleet-webhooks would give the variable
 	// HYPERFLEET_WEBHOOKS_SERVICE_HOST, which the strict loader does not know.
 	if pod.EnableServiceLinks == nil || *pod.EnableServiceLinks {

@@ -79,7 +79,7 @@ func newOperators(
 		"log":            map[string]any{"level": "INFO", "format": "text"},
 		"metrics":        map[string]any{"bindAddress": "0"},
 		"health":         map[string]any{"bindAddress": "0"},
-		"webhooks":       map[string]any{"bindAddress": o.address},
+		"webhooks":       map[string]any{"bindAddress": o.address, "ownAuthority": false},
 		"guest":          map[string]any{"url": f.Front.URL},
 		"leaderElection": election,
 		"runners": map[string]any{

@@ -82,7 +82,7 @@ func (n *Node) Run(name string, template corev1.PodTemplateSpec, kubeconfig stri
 
 	environ := append([]string{"HOME=" + dir, "no_proxy=*"}, variables...)
 	for _, variable := range p.container.Env {
-		environ = append(environ, variable.Name+"="+variable.Value)
+		environ = append(environ, variable.Name+"="+paths.Replace(variable.Value))
 	}
 
 	// A pod without an account of its own, or without its token, has nothing to say to Kubernetes.

@@ -58,7 +58,7 @@ func newProvider(of kind, config Config, clk clock.Clock) (*provider, error) {
 
 	out := &provider{
 		api: newClient(config, base, token, clk), kind: of, where: where, base: base, clock: clk,
-		names: map[int64]string{}, bound: map[string]string{}, seen: map[string]workload.Job{}, tasks: map[string]int64{},
+		names: map[int64]string{}, bound: map[string]string{}, seen: map[string]workload.Job{}, tasks: map[string]task{},
 	}
 	out.list = workload.Shared[[]workload.Runner]{
 		List: out.listRunners, Timeout: max(listTimeout, config.Timeout), Clock: clk,

@@ -26,6 +26,11 @@ const (
 	maxJobPages = 20
 	// maxAsked is how many jobs that are gone from the list are asked about in one poll.
 	maxAsked = 20
+	// taskLasts is how long a job that is over can be asked for: longer than it takes to be
+	// missed. maxTasks and maxNames bound what is kept of a server that lists ever more.
+	taskLasts = time.Hour
+	maxTasks  = 10_000
+	maxNames  = 5_000
 )
 
 // ErrPayload says that a text is not what the servers send.
@@ -275,13 +280,32 @@ func (p *provider) forgejoJobs(ctx context.Context) ([]forgejoJob, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
+	now := p.clock.Now()
+
 	for i := range out {
-		if out[i].TaskID > 0 {
-			p.tasks[out[i].Handle] = out[i].TaskID
+		if out[i].TaskID > 0 && handlePattern.MatchString(out[i].Handle) {
+			p.tasks[out[i].Handle] = task{id: out[i].TaskID, listed: now}
+		}
+	}
+
+	// Nobody need ask for a job that is over. The most that are kept are what a server lists at
+	// once and maxTasks more, however fast it lists others.
+	full := len(p.tasks) > maxTasks
+
+	for handle, one := range p.tasks {
+		if since := now.Sub(one.listed); since > taskLasts || full && since > 0 {
+			delete(p.tasks, handle)
 		}
 	}
 
 	return out, nil
+}
+
+// task is what Forgejo calls a job that runs.
+type task struct {
+	id int64
+	// listed is when the job was last told of.
+	listed time.Time
 }
 
 func (p *provider) openOfForgejo(ctx context.Context) ([]workload.Job, error) {
@@ -336,6 +360,10 @@ func (p *provider) repository(ctx context.Context, id int64) (string, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
+	if len(p.names) >= maxNames {
+		clear(p.names) // they are asked for again
+	}
+
 	p.names[id] = said.FullName
 
 	return said.FullName, nil
@@ -384,7 +412,7 @@ func (p *provider) jobOfForgejo(ctx context.Context, repository, handle string) 
 	}
 
 	p.mu.Lock()
-	task := p.tasks[handle]
+	task := p.tasks[handle].id
 	p.mu.Unlock()
 
 	owner, _, _ := strings.Cut(repository, "/")

@@ -38,13 +38,14 @@ type provider struct {
 	mu sync.Mutex
 	// registration is Gitea's registration token of the scope.
 	registration string
-	// names of repositories by their ids, which Forgejo's jobs bear.
+	// names of repositories by their ids, which Forgejo's jobs bear; maxNames at most.
 	names map[int64]string
 	// bound are the jobs that Forgejo's runners were made for, by the runner's id.
 	bound map[string]string
-	// seen are the jobs of the last poll, by id, and tasks the tasks of those of Forgejo.
-	seen  map[string]workload.Job
-	tasks map[string]int64
+	// seen are the jobs of the last poll, by id.
+	seen map[string]workload.Job
+	// tasks are those of Forgejo's jobs, by handle: those that it lists, and for taskLasts after.
+	tasks map[string]task
 }
 
 var (

@@ -78,9 +78,15 @@ type Webhooks struct {
 	URL string `yaml:"url"`
 	// MaxBodyBytes bounds one request's body.
 	MaxBodyBytes int64 `yaml:"maxBodyBytes"`
-	// CertFile and KeyFile serve TLS; both empty serves plain HTTP behind an ingress.
+	// CertFile and KeyFile in PEM are served, and read again when they change.
 	CertFile string `yaml:"certFile"`
 	KeyFile  string `yaml:"keyFile"`
+	// OwnAuthority serves TLS where there is no CertFile, by an authority of the operator's own
+	// in the Secret hyperfleet-webhooks-ca. Machines trust it, unless guest.caFile says whom.
+	OwnAuthority bool `yaml:"ownAuthority"`
+	// PlainHTTP serves in the clear, for an ingress that ends TLS. Without it, and without
+	// CertFile and OwnAuthority, there is plain HTTP on loopback alone.
+	PlainHTTP bool `yaml:"plainHTTP"`
 }
 
 // Guest is how machines reach the operator.
@@ -88,7 +94,8 @@ type Guest struct {
 	// URL of the Webhooks server as machines see it. Empty: machines report nothing, and
 	// the CI platform's word alone tells that a runner is online.
 	URL string `yaml:"url"`
-	// CAFile verifies URL, in PEM; empty means the machine's own authorities.
+	// CAFile verifies URL, in PEM, and is read again when it changes. Empty: the operator's own
+	// authority where it serves, or else those of the machine.
 	CAFile string `yaml:"caFile"`
 	// BootstrapServices maps GitHub's names of architectures (x64, arm64) to files of the
 	// bootstrap service, for the deliveries download and iso.
@@ -320,7 +327,7 @@ func Default() OperatorConfig {
 		Log:         Log{Level: "INFO", Format: "json"},
 		Metrics:     Metrics{BindAddress: ":8080", MaxJobLabelValues: 100},
 		Health:      Endpoint{BindAddress: ":8081"},
-		Webhooks:    Webhooks{BindAddress: ":8443", MaxBodyBytes: 1 << 20},
+		Webhooks:    Webhooks{BindAddress: ":8443", MaxBodyBytes: 1 << 20, OwnAuthority: true},
 		Identity:    Identity{SPIRE: SPIRE{TrustDomain: "hyperfleet.io", Timeout: 10 * time.Second}},
 		LeaderElection: LeaderElection{
 			Enabled: true, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second,

@@ -16,7 +16,7 @@ func Help() map[string]string {
 		"bridge.registryCAFile":              "registryCAFile verifies registries beside the system's authorities, in PEM",
 		"controllers":                        "controllers are the areas that run",
 		"guest.bootstrapServices":            "bootstrapServices maps GitHub's names of architectures (x64, arm64) to files of the bootstrap service, for the deliveries download and iso",
-		"guest.caFile":                       "caFile verifies url, in PEM; empty means the machine's own authorities",
+		"guest.caFile":                       "caFile verifies url, in PEM, and is read again when it changes",
 		"guest.url":                          "url of the Webhooks server as machines see it",
 		"health.bindAddress":                 "bindAddress as host:port; \"0\" switches the server off",
 		"hosts.concurrency":                  "concurrency is how many hosts are worked on at a time, and pushes how many are pushed to or probed",
@@ -95,9 +95,11 @@ func Help() map[string]string {
 		"runners.taskInterval":               "taskInterval is how often running hypervisor tasks are looked at",
 		"runners.templateInterval":           "templateInterval is how often a template is looked for",
 		"webhooks.bindAddress":               "bindAddress as host:port; \"0\" switches the server off",
-		"webhooks.certFile":                  "certFile and keyFile serve TLS; both empty serves plain HTTP behind an ingress",
-		"webhooks.keyFile":                   "certFile and keyFile serve TLS; both empty serves plain HTTP behind an ingress",
+		"webhooks.certFile":                  "certFile and keyFile in PEM are served, and read again when they change",
+		"webhooks.keyFile":                   "certFile and keyFile in PEM are served, and read again when they change",
 		"webhooks.maxBodyBytes":              "maxBodyBytes bounds one request's body",
+		"webhooks.ownAuthority":              "ownAuthority serves TLS where there is no certFile, by an authority of the operator's own in the Secret hyperfleet-webhooks-ca",
+		"webhooks.plainHTTP":                 "plainHTTP serves in the clear, for an ingress that ends TLS",
 		"webhooks.url":                       "url of the server as CI platforms know it, without a path, e.g. https://hyperfleet.example.com",
 	}
 }

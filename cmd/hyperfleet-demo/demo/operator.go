@@ -89,7 +89,9 @@ func (s *stack) operatorConfig() ([]byte, error) {
 	webhooks := map[string]any{"bindAddress": s.forMachines(s.ports.webhooks), "url": s.hooksURL()}
 	guest := map[string]any{"url": s.guestURL()}
 
-	if s.gate != nil {
+	if s.gate == nil {
+		webhooks["ownAuthority"] = false // nobody else listens on loopback
+	} else {
 		webhooks["certFile"], webhooks["keyFile"] = s.gate.certFile, s.gate.keyFile
 		guest["caFile"] = s.gate.certFile
 	}

@@ -63,6 +63,7 @@ func (d *doctor) look(ctx context.Context) error {
 		}
 	}
 
+	d.receiver(ctx)
 	d.caches(ctx)
 
 	for _, f := range ailing {

@@ -94,10 +94,14 @@ func TestElection(t *testing.T) {
 	env := kube.Start(t, kube.WithCRDs("../../../deploy/crds", "../../../deploy/base/namespace.yaml"),
 		kube.WithUses("../../../test/access/testdata/uses.yaml", "cmd/hyperfleet/operator", kube.EveryArea))
 
-	// As the manifests have it: without a key.
+	// As the manifests have them: without data.
 	key := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "hyperfleet-system", Name: reportKeySecret}}
-	if err := env.Client.Create(t.Context(), key); err != nil {
-		t.Fatal(err)
+	ca := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "hyperfleet-system", Name: authoritySecret}}
+
+	for _, empty := range []*corev1.Secret{key, ca} {
+		if err := env.Client.Create(t.Context(), empty); err != nil {
+			t.Fatal(err)
+		}
 	}
 
 	elects(t, env, kube.EveryArea, config.AreaHosts)

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
@@ -43,6 +44,8 @@ type identity struct {
 	uid string
 	// reportKey signs the machines' tokens.
 	reportKey []byte
+	// webhooks signs the certificate that machines are shown, where the operator does so itself.
+	webhooks *authority
 }
 
 func identify(ctx context.Context, reader client.Reader, writer client.Writer, cfg config.OperatorConfig) (identity, error) {
@@ -73,7 +76,15 @@ func identify(ctx context.Context, reader client.Reader, writer client.Writer, c
 		return identity{}, fmt.Errorf("read secret %s/%s: %w", cfg.Namespace, reportKeySecret, err)
 	}
 
-	return identity{uid: uid, reportKey: key}, nil
+	out := identity{uid: uid, reportKey: key}
+
+	if byOwnAuthority(cfg) {
+		if out.webhooks, err = readAuthority(ctx, reader, writer, clock.RealClock{}, cfg); err != nil {
+			return identity{}, fmt.Errorf("read secret %s/%s: %w", cfg.Namespace, authoritySecret, err)
+		}
+	}
+
+	return out, nil
 }
 
 // uidOf is the identity of an operator in a namespace of a cluster. The cluster is known by
@@ -111,18 +122,42 @@ func sameAsClaims(ctx context.Context, reader client.Reader, uid string) error {
 	return nil
 }
 
-// reportKey reads the key, or makes it at the first start of the first replica. The manifests
-// have the Secret, without a key, so that the operator may change it alone; where it may make
-// Secrets it makes this one too.
+// reportKey reads the key, or makes it at the first start of the first replica.
 func reportKey(ctx context.Context, reader client.Reader, writer client.Writer, namespace string) ([]byte, error) {
-	name := client.ObjectKey{Namespace: namespace, Name: reportKeySecret}
+	data, err := kept(ctx, reader, writer, client.ObjectKey{Namespace: namespace, Name: reportKeySecret}, reportKeyField,
+		func() (map[string][]byte, error) {
+			key := make([]byte, reportKeyBytes)
+			_, _ = rand.Read(key) // never fails (crypto/rand)
+
+			return map[string][]byte{reportKeyField: key}, nil
+		})
+	if err != nil {
+		return nil, err
+	}
+
+	if len(data[reportKeyField]) < reportKeyBytes {
+		return nil, errShortKey
+	}
+
+	return data[reportKeyField], nil
+}
+
+// kept reads a Secret that the operator fills in itself, where the field is empty. The
+// manifests have the Secret, without data, so that the operator may change it alone; where it
+// may make Secrets it makes this one too.
+func kept(
+	ctx context.Context, reader client.Reader, writer client.Writer, name client.ObjectKey, field string,
+	fill func() (map[string][]byte, error),
+) (map[string][]byte, error) {
 	secret := corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
 
 	err := reader.Get(ctx, name, &secret)
-	if client.IgnoreNotFound(err) == nil && len(secret.Data[reportKeyField]) == 0 {
+	if client.IgnoreNotFound(err) == nil && len(secret.Data[field]) == 0 {
 		missing := err != nil
-		secret.Data = map[string][]byte{reportKeyField: make([]byte, reportKeyBytes)}
-		_, _ = rand.Read(secret.Data[reportKeyField]) // never fails (crypto/rand)
+
+		if secret.Data, err = fill(); err != nil {
+			return nil, err
+		}
 
 		if missing {
 			err = writer.Create(ctx, &secret)
@@ -136,17 +171,9 @@ func reportKey(ctx context.Context, reader client.Reader, writer client.Writer, 
 
 		if missing && apierrors.IsForbidden(err) {
 			return nil, fmt.Errorf("it does not exist, and the operator may not make it: apply deploy/base, "+
-				"or kubectl -n %s create secret generic %s: %w", namespace, reportKeySecret, err)
+				"or kubectl -n %s create secret generic %s: %w", name.Namespace, name.Name, err)
 		}
 	}
 
-	if err != nil {
-		return nil, err //nolint:wrapcheck // the caller names the secret
-	}
-
-	if len(secret.Data[reportKeyField]) < reportKeyBytes {
-		return nil, errShortKey
-	}
-
-	return secret.Data[reportKeyField], nil
+	return secret.Data, err //nolint:wrapcheck // the caller names the secret
 }

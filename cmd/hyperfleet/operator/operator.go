@@ -103,7 +103,7 @@ func Spec() *strictyaml.Spec[v1alpha1.OperatorConfig] {
 func validate(cfg *v1alpha1.OperatorConfig) error {
 	errs := []error{
 		bridgeSettings(cfg.Bridge), hostSettings(cfg.Hosts), devIDSettings(cfg.Identity.DevID), spireSettings(cfg.Identity.SPIRE),
-		intervals(*cfg), metricsSettings(cfg.Metrics), logSettings(cfg.Runners.Logs),
+		intervals(*cfg), metricsSettings(cfg.Metrics), logSettings(cfg.Runners.Logs), webhookSettings(*cfg),
 	}
 
 	at := func(key string, err error) {
@@ -128,13 +128,10 @@ func validate(cfg *v1alpha1.OperatorConfig) error {
 			fmt.Sprintf("there is no area %q: choose of %v", area, v1alpha1.Areas()))
 	}
 
-	wrong((cfg.Webhooks.CertFile == "") != (cfg.Webhooks.KeyFile == ""), "webhooks.certFile",
-		"it belongs together with webhooks.keyFile: set both or neither")
 	wrong(cfg.Runners.Concurrency < 1, "runners.concurrency", "it must be at least 1")
 	wrong(cfg.Networking.Concurrency < 1, "networking.concurrency", "it must be at least 1")
 	wrong(cfg.Namespace == "", "namespace", "it must name the namespace that the operator runs in")
 	at("guest.url", guestURL(cfg.Guest.URL))
-	at("webhooks.url", webhookURL(cfg.Webhooks.URL))
 
 	_, err = httpbound.NewReach(cfg.Runners.PlatformURLs, nil)
 	at("runners.platformURLs", err)
@@ -165,22 +162,6 @@ func guestURL(text string) error {
 	}
 
 	return errGuestURL
-}
-
-var errWebhookURL = errors.New("it must be a URL such as https://hyperfleet.example.com, without a path")
-
-func webhookURL(text string) error {
-	if text == "" {
-		return nil
-	}
-
-	u, err := url.Parse(text)
-	web := err == nil && (u.Scheme == "https" || u.Scheme == "http")
-	if !web || u.Host == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
-		return errWebhookURL
-	}
-
-	return nil
 }
 
 func intervals(cfg v1alpha1.OperatorConfig) error {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -76,7 +75,7 @@ func run(ctx context.Context, cfg config.OperatorConfig, kube *rest.Config, logg
 	}
 
 	if slices.Contains(cfg.Controllers, config.AreaRunners) {
-		if err := addRunners(ctx, mgr, cfg, kube, settings, transports, registry, logger); err != nil {
+		if err := addRunners(ctx, mgr, cfg, kube, settings, transports, registry, identity.webhooks, logger); err != nil {
 			return err
 		}
 	}
@@ -104,7 +103,7 @@ func run(ctx context.Context, cfg config.OperatorConfig, kube *rest.Config, logg
 // addRunners sets up the area of runners, with the server for what comes from outside.
 func addRunners(
 	ctx context.Context, mgr ctrl.Manager, cfg config.OperatorConfig, kube *rest.Config, settings vmspec.Settings,
-	transports *Transports, registry *spire.Registry, logger *slog.Logger,
+	transports *Transports, registry *spire.Registry, webhooks *authority, logger *slog.Logger,
 ) error {
 	logStore, err := transports.logStore(cfg.Runners.Logs.Store.CAFile)
 	if err != nil {
@@ -136,7 +135,7 @@ func addRunners(
 		return fmt.Errorf("set up runners: %w", err)
 	}
 
-	if err := mgr.Add(&server{cfg: cfg.Webhooks, handler: routes, log: logger}); err != nil {
+	if err := mgr.Add(&server{cfg: cfg.Webhooks, handler: routes, log: logger, authority: webhooks}); err != nil {
 		return fmt.Errorf("add webhook server: %w", err)
 	}
 
@@ -229,13 +228,14 @@ func settings(cfg config.OperatorConfig, identity identity) (vmspec.Settings, er
 		out.TrustDomain = cfg.Identity.SPIRE.TrustDomain
 	}
 
-	if cfg.Guest.CAFile != "" {
-		bundle, err := os.ReadFile(cfg.Guest.CAFile)
-		if err != nil {
-			return vmspec.Settings{}, fmt.Errorf("read guest.caFile: %w", err)
+	switch {
+	case cfg.Guest.CAFile != "":
+		var err error
+		if out.GuestCABundle, err = guestCAs(cfg.Guest.CAFile); err != nil {
+			return vmspec.Settings{}, err
 		}
-
-		out.GuestCABundle = string(bundle)
+	case identity.webhooks != nil:
+		out.GuestCABundle = func() string { return identity.webhooks.pem }
 	}
 
 	for arch, file := range cfg.Guest.BootstrapServices {

@@ -32,6 +32,8 @@ type server struct {
 	cfg     config.Webhooks
 	handler http.Handler
 	log     *slog.Logger
+	// authority signs what is shown, where there is no CertFile; nil if none does.
+	authority *authority
 }
 
 // NeedLeaderElection says that every replica serves.
@@ -58,10 +60,8 @@ func (s *server) Start(ctx context.Context) error {
 	}
 	ended := make(chan error, 1)
 
-	if s.cfg.CertFile != "" {
-		if srv.TLSConfig, err = s.certificate(ctx); err != nil {
-			return errors.Join(err, listener.Close())
-		}
+	if srv.TLSConfig, err = s.certificate(ctx); err != nil {
+		return errors.Join(err, listener.Close())
 	}
 
 	go func() {
@@ -72,7 +72,7 @@ func (s *server) Start(ctx context.Context) error {
 		}
 	}()
 
-	s.log.InfoContext(ctx, "webhook server listens", "address", listener.Addr().String(), "tls", s.cfg.CertFile != "")
+	s.log.InfoContext(ctx, "webhook server listens", "address", listener.Addr().String(), "tls", srv.TLSConfig != nil)
 
 	select {
 	case err := <-ended:
@@ -94,8 +94,17 @@ func (s *server) Start(ctx context.Context) error {
 	return nil
 }
 
-// certificate reads the certificate, and again when its files change.
+// certificate is what the server shows: that of its files, which are read again when they
+// change, or its authority's. Nil where it serves in the clear.
 func (s *server) certificate(ctx context.Context) (*tls.Config, error) {
+	switch {
+	case s.cfg.CertFile != "":
+	case s.authority != nil:
+		return &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: s.authority.show}, nil
+	default:
+		return nil, nil //nolint:nilnil // there is none
+	}
+
 	watcher, err := certwatcher.New(s.cfg.CertFile, s.cfg.KeyFile)
 	if err != nil {
 		return nil, fmt.Errorf("read webhooks.certFile: %w", err)

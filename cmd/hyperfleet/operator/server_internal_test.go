@@ -4,30 +4,86 @@
 package operator
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"log/slog"
 	"math/big"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/test/loopback"
 )
 
-// A certificate that is renewed is shown without a restart.
+// serves starts the server, and gives where.
+func serves(t *testing.T, s *server) string {
+	t.Helper()
+
+	s.cfg.BindAddress, s.log = loopback.Address(t), slog.New(slog.DiscardHandler)
+	s.handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+
+	go func() { ended <- s.Start(ctx) }()
+
+	t.Cleanup(func() {
+		stop()
+
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", s.cfg.BindAddress)
+		if err == nil {
+			_ = conn.Close()
+
+			return s.cfg.BindAddress
+		}
+
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// shows gives the certificate that a server shows to somebody new.
+func shows(t *testing.T, address string) *x509.Certificate {
+	t.Helper()
+
+	dialer := &tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}} //nolint:gosec // it is looked at
+
+	conn, err := dialer.DialContext(t.Context(), "tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close() //nolint:errcheck // nothing is written
+
+	secure, ok := conn.(*tls.Conn)
+	if !ok {
+		t.Fatalf("%T is no connection by TLS", conn)
+	}
+
+	return secure.ConnectionState().PeerCertificates[0]
+}
+
+// A certificate that is renewed is served without a restart.
 func TestCertificateIsReadAgain(t *testing.T) {
 	t.Parallel()
 
 	dir := t.TempDir()
-	s := &server{
-		cfg: config.Webhooks{CertFile: filepath.Join(dir, "tls.crt"), KeyFile: filepath.Join(dir, "tls.key")},
-		log: slog.New(slog.DiscardHandler),
-	}
+	s := &server{cfg: config.Webhooks{CertFile: filepath.Join(dir, "tls.crt"), KeyFile: filepath.Join(dir, "tls.key")}}
 
 	if _, err := s.certificate(t.Context()); err == nil {
 		t.Error("it starts without a certificate")
@@ -35,28 +91,14 @@ func TestCertificateIsReadAgain(t *testing.T) {
 
 	certify(t, s.cfg, 1)
 
-	shown, err := s.certificate(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	serial := func() int64 {
-		pair, err := shown.GetCertificate(nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-
-		certificate, err := x509.ParseCertificate(pair.Certificate[0])
-		if err != nil {
-			t.Fatal(err)
-		}
-
-		return certificate.SerialNumber.Int64()
+	address := serves(t, s)
+	if got := shows(t, address).SerialNumber.Int64(); got != 1 {
+		t.Fatalf("it shows certificate %d", got)
 	}
 
 	certify(t, s.cfg, 2)
 
-	for deadline := time.Now().Add(time.Minute); serial() != 2; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); shows(t, address).SerialNumber.Int64() != 2; time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the old certificate is shown still")
 		}

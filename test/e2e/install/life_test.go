@@ -5,8 +5,6 @@ package install_test
 
 import (
 	"fmt"
-	"net/http/httputil"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -183,7 +181,7 @@ func TestTutorial(t *testing.T) { //nolint:paralleltest // it counts seconds
 	operator := run(t, f.Env, usual, "hyperfleet-runners",
 		"HYPERFLEET_RUNNERS_PLATFORM_URLS="+f.GitHub.URL)
 	f.Eventually("the operator being ready", func() (bool, string) { return operator.Ready(t.Context()), operator.Process.LogTail() })
-	f.Front.Serve(httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: operator.Ports["8443"]}))
+	f.Front.Serve(trusting(t, f.Env, operator.Ports["8443"]))
 	u.types(own.Replace(page[1]))
 	u.webhook(f)
 	u.types(page[2])

@@ -76,6 +76,24 @@ bridge: [files/bridge/bridge.yaml]
 {{- toYaml $config }}
 {{- end }}
 
+{{- /* The settings of the area runners, with how it serves: by a certificate that is given, or in the clear behind an ingress. Values of an earlier release have no tls. */}}
+{{- define "hyperfleet.serving" -}}
+{{- $settings := deepCopy .settings }}
+{{- $config := dict }}
+{{- $tls := .root.Values.tls | default dict }}
+{{- $at := "/etc/hyperfleet-webhooks" }}
+{{- if $tls.secret }}
+{{- $_ := set $config "webhooks" (dict "certFile" (printf "%s/tls.crt" $at) "keyFile" (printf "%s/tls.key" $at)) }}
+{{- if $tls.ca }}{{ $_ := set $config "guest" (dict "caFile" (printf "%s/ca.crt" $at)) }}{{ end }}
+{{- $_ := set $settings "volumes" (append ($settings.volumes | default list) (dict "name" "webhooks-tls" "secret" (dict "secretName" $tls.secret))) }}
+{{- $_ := set $settings "volumeMounts" (append ($settings.volumeMounts | default list) (dict "name" "webhooks-tls" "mountPath" $at "readOnly" true)) }}
+{{- else if .root.Values.ingress.enabled }}
+{{- $_ := set $config "webhooks" (dict "plainHTTP" true) }}
+{{- end }}
+{{- $_ := set $settings "config" (mergeOverwrite $config ($settings.config | default dict)) }}
+{{- toYaml $settings }}
+{{- end }}
+
 {{- define "hyperfleet.image" -}}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}

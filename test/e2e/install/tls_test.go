@@ -1,0 +1,195 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package install_test
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/test/kube"
+	"github.com/hyperfleet/hyperfleet/test/kubelet"
+)
+
+const (
+	tlsPage = root + "docs/operate/tls.md"
+	// inside is the name of the receiver's Service.
+	inside = "hyperfleet-webhooks." + usual + ".svc"
+)
+
+// by is a transport that trusts the authorities in a bundle, and calls who it reaches by a name.
+func by(bundle []byte, name string) *http.Transport {
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(bundle)
+
+	return &http.Transport{
+		DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: name, MinVersion: tls.VersionTLS12},
+	}
+}
+
+// trusting leads to an operator, as verified by the authority that it has made.
+func trusting(t *testing.T, env *kube.Env, address string) http.Handler {
+	t.Helper()
+
+	var authority corev1.Secret
+	if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: usual, Name: "hyperfleet-webhooks-ca"}, &authority); err != nil {
+		t.Fatal(err)
+	}
+
+	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "https", Host: address})
+	proxy.Transport = by(authority.Data["tls.crt"], inside)
+
+	return proxy
+}
+
+// reports has a machine that trusts a bundle send a report, and gives the answer's code.
+func reports(t *testing.T, pod *kubelet.Pod, scheme string, transport *http.Transport) (int, error) {
+	t.Helper()
+
+	caller := &http.Client{Transport: transport, Timeout: time.Minute}
+
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost,
+		scheme+"://"+pod.Ports["8443"]+"/machines/ci/claim/uid/report", strings.NewReader("{}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	response, err := caller.Do(request)
+	if err != nil {
+		return 0, err
+	}
+
+	return response.StatusCode, response.Body.Close()
+}
+
+// ready waits for a pod.
+func ready(t *testing.T, pod *kubelet.Pod) {
+	t.Helper()
+
+	for deadline := time.Now().Add(patience); !pod.Ready(t.Context()); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("it is not ready:\n%s", pod.Said(t))
+		}
+	}
+}
+
+// Installed as it comes, the operator serves TLS by its own authority, to whoever trusts that;
+// and serves nobody in the clear.
+func TestOwnAuthority(t *testing.T) {
+	t.Parallel()
+
+	env := kube.Start(t, kube.WithScheme(v1alpha1.AddToScheme))
+	u := newUser(t, env, "")
+	u.types(blocks(t, tutorial)[0])
+
+	pod := run(t, env, usual, "hyperfleet-runners")
+	ready(t, pod)
+	u.types(blocks(t, tlsPage)[0])
+
+	authority, err := os.ReadFile(filepath.Join(u.dir, "hyperfleet-ca.crt"))
+	u.must(err)
+
+	if code, err := reports(t, pod, "https", by(authority, inside)); err != nil || code != http.StatusUnauthorized {
+		t.Errorf("a machine that trusts the authority, with a token that is none: %d, %v", code, err)
+	}
+
+	if _, err := reports(t, pod, "https", by(nil, inside)); err == nil || !strings.Contains(err.Error(), "unknown authority") {
+		t.Errorf("a machine that does not: %v", err)
+	}
+
+	if code, err := reports(t, pod, "http", by(nil, inside)); err == nil && code != http.StatusBadRequest {
+		t.Errorf("in the clear: %d", code)
+	}
+
+	if said := u.types("hyperfleet doctor\n"); !strings.Contains(said, "webhooks and machines: the operator serves TLS") {
+		t.Errorf("doctor does not say so:\n%s", said)
+	}
+}
+
+// given is the certificate of somebody who vouches for example.com, and its key.
+func given(t *testing.T) ([]byte, []byte) {
+	t.Helper()
+
+	server := httptest.NewTLSServer(http.NotFoundHandler())
+	defer server.Close()
+
+	key, err := x509.MarshalPKCS8PrivateKey(server.TLS.Certificates[0].PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key})
+}
+
+// The overlay and the values that the page shows have the operator serve the certificate of a
+// Secret; the Secret is cert-manager's to make, if the values say so.
+func TestGivenCertificate(t *testing.T) {
+	t.Parallel()
+
+	env := kube.Start(t, kube.WithScheme(v1alpha1.AddToScheme))
+	u := newUser(t, env, "")
+
+	page, err := os.ReadFile(tlsPage)
+	u.must(err)
+
+	shown := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(page), -1)
+	if len(shown) != 3 {
+		t.Fatalf("the page shows %d files: see which is which", len(shown))
+	}
+
+	checkout, err := filepath.Abs(root)
+	u.must(err)
+	u.must(os.Symlink(checkout, filepath.Join(u.dir, "hyperfleet")))
+	u.must(os.Mkdir(filepath.Join(u.dir, "overlay"), 0o700))
+	u.file("overlay/kustomization.yaml", shown[1][1])
+	u.types("kubectl apply --server-side -k overlay\n")
+
+	certificate, key := given(t)
+	u.must(env.Client.Create(t.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: usual, Name: "hyperfleet-webhooks-tls"}, Type: corev1.SecretTypeTLS,
+		Data: map[string][]byte{"tls.crt": certificate, "tls.key": key, "ca.crt": certificate},
+	}))
+
+	pod := run(t, env, usual, "hyperfleet-runners")
+	ready(t, pod)
+
+	if code, err := reports(t, pod, "https", by(certificate, "example.com")); err != nil || code != http.StatusUnauthorized {
+		t.Errorf("who trusts the certificate: %d, %v", code, err)
+	}
+
+	u.file("values.yaml", shown[0][1])
+
+	said := u.types("helm template hyperfleet hyperfleet-0.1.0.tgz --namespace " + space + " --values values.yaml\n")
+	for _, want := range []string{
+		"certFile: /etc/hyperfleet-webhooks/tls.crt", "keyFile: /etc/hyperfleet-webhooks/tls.key", "caFile: /etc/hyperfleet-webhooks/ca.crt",
+		"mountPath: /etc/hyperfleet-webhooks", "secretName: hyperfleet-webhooks-tls", "kind: Certificate", "name: internal",
+	} {
+		if !strings.Contains(said, want) {
+			t.Errorf("the values that the page shows don't give %s", want)
+		}
+	}
+
+	for value, want := range map[string]bool{"ingress.enabled=true,ingress.host=h": true, "ingress.enabled=true,ingress.host=h,tls.secret=given": false, "tls=null": false} {
+		said := u.types("helm template hyperfleet hyperfleet-0.1.0.tgz --set " + value + "\n")
+		if strings.Contains(said, "plainHTTP: true") != want {
+			t.Errorf("%s: plain HTTP is %t", value, !want)
+		}
+	}
+}

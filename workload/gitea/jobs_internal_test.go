@@ -1,0 +1,133 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package gitea
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	testclock "k8s.io/utils/clock/testing"
+
+	"github.com/hyperfleet/hyperfleet/kit/retry"
+	"github.com/hyperfleet/hyperfleet/test/heap"
+)
+
+// listing is a Forgejo whose list of jobs is what a test says, and whose tasks have all succeeded.
+func listing(t *testing.T, clk *testclock.FakeClock, jobs *string) *provider {
+	t.Helper()
+
+	p, err := newProvider(kindForgejo, Config{
+		URL: "https://git.example.com", Token: "t",
+		Transport: func(http.RoundTripper) http.RoundTripper {
+			return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
+				text := "[" + *jobs + "]"
+
+				switch {
+				case strings.HasSuffix(r.URL.Path, "/actions/tasks"):
+					text = `{"workflow_runs": [{"id": 7, "status": "success"}]}`
+				case strings.Contains(r.URL.Path, "/repositories/"):
+					text = `{"full_name": "acme/shop"}`
+				}
+
+				return &http.Response{
+					StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(text)), Request: r,
+					Header: http.Header{"Content-Type": {"application/json"}},
+				}, nil
+			})
+		},
+	}, clk)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return p
+}
+
+func running(handle string, repository int) string {
+	return fmt.Sprintf(`{"id": 1, "handle": %q, "repo_id": %d, "runs_on": ["linux"], "task_id": 7, "status": "running"}`, handle, repository)
+}
+
+// Of a job that is over it is known how it ended as long as somebody may ask; nobody has to.
+func TestTasksEndWithTheirJobs(t *testing.T) {
+	t.Parallel()
+
+	clk := testclock.NewFakeClock(time.Now())
+	jobs := running("a", 7) + "," + running("b", 7)
+	p := listing(t, clk, &jobs)
+
+	list := func() {
+		if _, err := p.forgejoJobs(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	list()
+
+	jobs = running("b", 7)
+
+	clk.Step(taskLasts)
+	list()
+
+	if job, err := p.Job(t.Context(), "acme/shop", "a"); err != nil || job.Conclusion != "success" {
+		t.Errorf("a job that is over: %+v, %v", job, err)
+	}
+
+	if len(p.tasks) != 1 {
+		t.Errorf("it is kept after it was asked for: %v", p.tasks)
+	}
+
+	jobs = running("c", 7)
+
+	clk.Step(taskLasts + time.Second)
+	list()
+
+	if _, kept := p.tasks["c"]; !kept || len(p.tasks) != 1 {
+		t.Errorf("%v is kept, want the job that runs", p.tasks)
+	}
+}
+
+// Ten thousand jobs and repositories that came and went leave little behind, and however many a
+// server lists within the hour there is an end.
+func TestListsOfJobsEnd(t *testing.T) { //nolint:paralleltest // it looks at the heap
+	clk := testclock.NewFakeClock(time.Now())
+	jobs := ""
+	p := listing(t, clk, &jobs)
+
+	heap.Ends(t, "jobs and their tasks", func(number int) {
+		jobs = running(fmt.Sprintf("job-%d", number), number+1)
+
+		clk.Step(time.Minute)
+
+		if _, err := p.openOfForgejo(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
+
+	if len(p.names) > maxNames {
+		t.Errorf("%d names are kept, of many", len(p.names))
+	}
+
+	for number := range 3 * maxTasks / 100 {
+		var many []string
+		for i := range 100 {
+			many = append(many, running(fmt.Sprintf("many-%d-%d", number, i), 1))
+		}
+
+		jobs = strings.Join(many, ",")
+
+		clk.Step(time.Millisecond)
+
+		if _, err := p.openOfForgejo(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+
+		if len(p.tasks) > maxTasks+100 {
+			t.Fatalf("%d tasks are kept", len(p.tasks))
+		}
+	}
+}
