@@ -94,7 +94,7 @@ func provision(ctx context.Context, s *scope) step.Result {
 // now: it has spoken, or its runner had a job. Such a machine is not made again.
 func (s *scope) over(ctx context.Context) (bool, error) {
 	info := s.claim.Status.BootstrapInfo
-	if s.times().CloneStarted == nil || info.RunnerName == "" {
+	if s.claim.Spec.Standby || s.times().CloneStarted == nil || info.RunnerName == "" {
 		return false, nil
 	}
 
