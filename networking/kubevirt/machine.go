@@ -137,9 +137,14 @@ func storage(pool *v1alpha1.KubevirtNodePool) (disks, volumes, dataVolumes list)
 	}
 
 	if ref := pool.Spec.UserDataSecretRef; ref != nil {
+		name := ref.Name
+		if pool.Spec.UserDataSecrets == v1alpha1.UserDataPerMachine {
+			name += "-" + machineMark
+		}
+
 		disks = append(disks, disk(cloudInitDisk))
 		volumes = append(volumes, fields{
-			"name": cloudInitDisk, driveConfigDrive: fields{"secretRef": fields{"name": ref.Name}},
+			"name": cloudInitDisk, driveConfigDrive: fields{"secretRef": fields{"name": name}},
 		})
 	}
 

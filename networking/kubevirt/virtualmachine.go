@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -47,6 +48,13 @@ func New(kind schema.GroupVersionKind) *unstructured.Unstructured {
 const (
 	driveConfigDrive = "cloudInitConfigDrive"
 	driveNoCloud     = "cloudInitNoCloud"
+)
+
+const (
+	// machineMark stands for the machine's name in the name of a Secret with user data.
+	machineMark = "$(machine)"
+	// maxName is what the name of a Secret may have.
+	maxName = 253
 )
 
 // NetworkDataKey is the key of network data in a Secret: what KubeVirt looks for
@@ -178,6 +186,10 @@ func VirtualMachine(machine *v1alpha1.KubevirtMachine, secret string, format net
 		return nil, err
 	}
 
+	if err := ownUserData(content, machine.Name); err != nil {
+		return nil, err
+	}
+
 	if machine.Spec.BootstrapNetworkConfig == nil {
 		return vm, nil
 	}
@@ -229,6 +241,30 @@ func ownDataVolumes(vm fields, machine string) error {
 		name, _, _ := unstructured.NestedString(volume, "dataVolume", "name")
 		if own, found := renamed[name]; found {
 			volume["dataVolume"] = fields{"name": own}
+		}
+	}
+
+	return nil
+}
+
+// ownUserData names the Secret with the machine's own user data, where the template has one
+// for each machine.
+func ownUserData(vm fields, machine string) error {
+	for _, volume := range items(vm, podVolumes...) {
+		for _, source := range []string{driveConfigDrive, driveNoCloud} {
+			name, _, _ := unstructured.NestedString(volume, source, "secretRef", "name")
+			if !strings.Contains(name, machineMark) {
+				continue
+			}
+
+			own := strings.ReplaceAll(name, machineMark, machine)
+			if len(own) > maxName {
+				return fmt.Errorf("name the Secret with user data: %s has more than %d characters: shorten userDataSecretRef.name", own, maxName)
+			}
+
+			if err := unstructured.SetNestedField(volume, own, source, "secretRef", "name"); err != nil {
+				return fmt.Errorf("name the Secret with user data: %w", err)
+			}
 		}
 	}
 

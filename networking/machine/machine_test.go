@@ -85,7 +85,8 @@ type world struct {
 	namespace, network string
 	addresses          *pools.AddressRegistry
 	controller         *machine.Reconciler
-	// lost has the answers to writes of these kinds lost, after they were done: status, create.
+	// lost has the answers to writes of these kinds lost, after they were done: status, create; or
+	// has a machine read as it was before its addresses were on record: addresses.
 	lost string
 	// atCreate is what was on record of the machine when its VirtualMachine was asked for.
 	atCreate []string
@@ -125,7 +126,12 @@ func (w *world) start() {
 				return apierrors.NewNotFound(schema.GroupResource{Resource: "virtualmachines"}, key.Name)
 			}
 
-			return c.Get(ctx, key, obj, opts...)
+			err := c.Get(ctx, key, obj, opts...)
+			if m, ok := obj.(*v1alpha1.KubevirtMachine); ok && w.lost == "addresses" {
+				m.Status.AllocatedBootstrapAddresses = nil
+			}
+
+			return err
 		},
 		Create: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.CreateOption) error {
 			if obj.GetObjectKind().GroupVersionKind() == kubevirt.VirtualMachineKind() {
@@ -427,5 +433,32 @@ func TestAFinalizerTakenAway(t *testing.T) {
 
 	if left := owners(); len(left) > 0 {
 		t.Errorf("left: %v", left)
+	}
+}
+
+// Addresses are on record until they are free, also where the pass began with a copy of the machine
+// that has none: the next process must not find them with nobody, or with two machines.
+func TestAddressesAreFreedOffTheRecord(t *testing.T) {
+	w := newWorld(t)
+	w.machine("a")
+	w.pass("a")
+
+	owners := func() int { return len(w.addresses.Owners(kubevirt.OwnerPrefix(w.namespace, "a"))) }
+
+	w.lost = "addresses"
+	w.must(env.Client.Delete(t.Context(), w.read("a")))
+	w.pass("a")
+	w.pass("a")
+	w.says("a", v1alpha1.ConditionAddressesReleased, "StatusStale", v1alpha1.KubevirtMachineDeleting, "10.0.0.10/24")
+
+	if owners() != 1 {
+		t.Errorf("%d machines have the address, which is on record", owners())
+	}
+
+	w.lost = ""
+	w.pass("a")
+
+	if left := w.read("a"); left.Name != "" || owners() != 0 {
+		t.Errorf("a is still there: %+v, and %d have its address", left.Status.Conditions, owners())
 	}
 }

@@ -108,6 +108,11 @@ func nodePoolRejections() []rejection {
 			change{"spec.drain": anyMap{"kubeconfigSecretRef": anyMap{"name": "a", "key": "k"}, "timeout": "0s"}},
 			"spec.drain.timeout", "drain.timeout must be a time of one second to 24 hours",
 		},
+		{
+			"user data of nobody",
+			change{"spec.userDataSecrets": "Each", "spec.userDataSecretRef": anyMap{"name": "a"}}, "spec.userDataSecrets", "Unsupported value",
+		},
+		{"user data without a name", change{"spec.userDataSecrets": "PerMachine"}, "spec", "userDataSecrets needs userDataSecretRef"},
 		{"user data by path", change{"spec.userDataSecretRef": anyMap{"name": "a/b"}}, "spec.userDataSecretRef.name", "name must be the name of an object"},
 		{
 			"domain with a dot at its end",

@@ -72,7 +72,7 @@ const (
 type KubevirtMachineSpec struct {
 	// virtualMachineTemplate is the kubevirt.io/v1 VirtualMachine to make: its metadata's
 	// labels and annotations, and its spec. It is used once; later changes are made to the
-	// VirtualMachine.
+	// VirtualMachine. In the name of a Secret with user data, $(machine) is the machine's name.
 	// +kubebuilder:validation:Type=object
 	// +kubebuilder:pruning:PreserveUnknownFields
 	VirtualMachineTemplate runtime.RawExtension `json:"virtualMachineTemplate"`

@@ -38,6 +38,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="!has(self.attachDefaultNetwork) || self.attachDefaultNetwork || (has(self.additionalNetworks) && size(self.additionalNetworks) > 0)",message="attachDefaultNetwork: false needs at least one of additionalNetworks"
 // +kubebuilder:validation:XValidation:rule="!has(self.maxReplicas) || self.replicas <= self.maxReplicas",message="replicas must not be more than maxReplicas"
 // +kubebuilder:validation:XValidation:rule="has(self.clusterName) == has(oldSelf.clusterName) && (!has(self.clusterName) || self.clusterName == oldSelf.clusterName)",message="clusterName cannot be changed: make another pool"
+// +kubebuilder:validation:XValidation:rule="!has(self.userDataSecrets) || has(self.userDataSecretRef)",message="userDataSecrets needs userDataSecretRef, which its Secrets are named after"
 type KubevirtNodePoolSpec struct {
 	// clusterName of the cluster that the machines join, for labels and metrics. Default:
 	// the pool's name.
@@ -106,7 +107,28 @@ type KubevirtNodePoolSpec struct {
 	// configuration, under the key userdata.
 	// +optional
 	UserDataSecretRef *LocalObjectReference `json:"userDataSecretRef,omitempty"`
+
+	// userDataSecrets says whose the Secret of userDataSecretRef is: Shared by all machines, or
+	// PerMachine, where each machine has one of its own, NAME-MACHINE, such as
+	// workers-user-data-workers-x7k2p. Somebody else makes it, when the KubevirtMachine is there,
+	// and makes that its owner, so that they go together; until then KubeVirt waits with the
+	// machine. The operator reads neither. Default: Shared.
+	// +optional
+	UserDataSecrets UserDataSecrets `json:"userDataSecrets,omitempty"`
 }
+
+// UserDataSecrets says who shares a Secret with user data.
+//
+// +kubebuilder:validation:Enum=Shared;PerMachine
+type UserDataSecrets string
+
+// Who shares it.
+const (
+	// UserDataShared is one Secret for all machines.
+	UserDataShared UserDataSecrets = "Shared"
+	// UserDataPerMachine is a Secret for each machine.
+	UserDataPerMachine UserDataSecrets = "PerMachine"
+)
 
 // KubevirtNodePoolDNS is where the names of a pool's machines are.
 type KubevirtNodePoolDNS struct {
