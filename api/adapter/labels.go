@@ -24,7 +24,6 @@ const (
 	// AnnotationDetached is the name of the adapter that has handed the object over, and
 	// leaves it alone from then on. An object without it and LabelAdapter is nobody's.
 	AnnotationDetached = "hyperfleet.io/detached"
-	// Prefix of all of the above; detaching removes every label and annotation with it,
-	// but for the generation, which belongs to the object, and its own mark.
+	// Prefix of all of the above, which authors use for labels of their own, too.
 	Prefix = "hyperfleet.io/"
 )

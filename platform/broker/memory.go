@@ -9,10 +9,10 @@ import (
 	"sync"
 )
 
-var errTaken = errors.New("the topic has a subscription already, and there is one for each within a process")
+var errTaken = errors.New("the topic has had a subscription, and there is one for each within a process")
 
-// memory is a broker inside the process: a queue for each topic, of which one subscription at
-// a time has all that is published, before it began as well. What it holds is gone with it.
+// memory is a broker inside the process: a queue for each topic, whose one subscription has
+// all that is published, before it began as well. What it holds is gone with it.
 type memory struct {
 	mu     sync.Mutex
 	topics map[string]*memoryQueue
@@ -23,9 +23,7 @@ func newMemory() *memory { return &memory{topics: map[string]*memoryQueue{}} }
 type memoryQueue struct {
 	mu      sync.Mutex
 	waiting []memoryDelivery
-	// returned were given back by a subscription that is ending.
-	returned []memoryDelivery
-	// into is nil while nobody has the queue.
+	// into is nil before the subscription, and at its end.
 	into  sink
 	taken bool
 }
@@ -51,8 +49,12 @@ func (m *memory) publish(ctx context.Context, topic string, msg message) error {
 	queue.mu.Lock()
 	defer queue.mu.Unlock()
 
-	queue.waiting = append(queue.waiting, memoryDelivery{queue: queue, data: msg.body})
-	queue.flush()
+	switch d := memoryDelivery(msg.body); {
+	case queue.into != nil:
+		queue.into(d)
+	case !queue.taken:
+		queue.waiting = append(queue.waiting, d)
+	}
 
 	return nil
 }
@@ -67,8 +69,11 @@ func (m *memory) consume(_ context.Context, topic, _ string, into sink) (consume
 		return nil, errTaken
 	}
 
-	queue.into, queue.taken = into, true
-	queue.flush()
+	for _, d := range queue.waiting {
+		into(d)
+	}
+
+	queue.into, queue.waiting, queue.taken = into, nil, true
 
 	return queue, nil
 }
@@ -77,19 +82,6 @@ func (m *memory) health(ctx context.Context) error { return ctx.Err() }
 
 func (m *memory) close() {}
 
-// flush hands out what waits; mu is held.
-func (q *memoryQueue) flush() {
-	if q.into == nil {
-		return
-	}
-
-	for _, d := range q.waiting {
-		q.into(d)
-	}
-
-	q.waiting = nil
-}
-
 func (q *memoryQueue) quiet() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -97,26 +89,13 @@ func (q *memoryQueue) quiet() {
 	q.into = nil
 }
 
-func (q *memoryQueue) close() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
+func (q *memoryQueue) close() {}
 
-	q.waiting, q.returned, q.taken = append(q.returned, q.waiting...), nil, false
-}
+// memoryDelivery is an event, which nobody takes back.
+type memoryDelivery []byte
 
-type memoryDelivery struct {
-	queue *memoryQueue
-	data  []byte
-}
-
-func (d memoryDelivery) body() []byte { return d.data }
+func (d memoryDelivery) body() []byte { return d }
 func (d memoryDelivery) tries() int   { return 0 }
 func (d memoryDelivery) ack() error   { return nil }
 func (d memoryDelivery) alive() bool  { return true }
-
-func (d memoryDelivery) release() {
-	d.queue.mu.Lock()
-	defer d.queue.mu.Unlock()
-
-	d.queue.returned = append(d.queue.returned, d)
-}
+func (d memoryDelivery) release()     {}

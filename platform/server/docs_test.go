@@ -47,6 +47,7 @@ func TestReference(t *testing.T) {
 	described := make(chan *prometheus.Desc, 20)
 	s.metrics.pending.Describe(described)
 	s.metrics.requests.Describe(described)
+	s.metrics.count.Describe(described)
 	s.metrics.running.Describe(described)
 	s.metrics.starts.Describe(described)
 	close(described)

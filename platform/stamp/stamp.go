@@ -200,25 +200,14 @@ func ParseGeneration(value string) (int64, error) {
 	return generation, nil
 }
 
-// Detachment is the merge patch (RFC 7396) that hands an object over: it takes off all
-// labels and annotations of hyperfleet.io/ but for the generation, and says who did it.
-func (s *Stamper) Detachment(object metav1.Object) map[string]any {
-	annotations := removal(object.GetAnnotations())
-	annotations[adapter.AnnotationDetached] = s.adapter
-
-	return map[string]any{"metadata": map[string]any{"labels": removal(object.GetLabels()), "annotations": annotations}}
-}
-
-func removal(of map[string]string) map[string]any {
-	out := map[string]any{}
-
-	for key := range of {
-		if strings.HasPrefix(key, adapter.Prefix) && key != adapter.AnnotationGeneration {
-			out[key] = nil
-		}
-	}
-
-	return out
+// Detachment is the merge patch (RFC 7396) that hands an object over: it takes off what
+// Stamp puts on, but for the generation, and says who did it. Labels of hyperfleet.io/ that
+// authors have given it stay: selectors may need them.
+func (s *Stamper) Detachment() map[string]any {
+	return map[string]any{"metadata": map[string]any{
+		"labels":      map[string]any{adapter.LabelAdapter: nil, adapter.LabelResourceID: nil, adapter.LabelResourceName: nil},
+		"annotations": map[string]any{adapter.AnnotationIdentity: nil, adapter.AnnotationDetached: s.adapter},
+	}}
 }
 
 func fill(in map[string]string, key, value string) {

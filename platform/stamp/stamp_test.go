@@ -4,6 +4,7 @@
 package stamp_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	jsonpatch "github.com/evanphx/json-patch/v5"
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -249,24 +251,37 @@ func TestStanding(t *testing.T) {
 	}
 }
 
+// What authors have given it stays.
 func TestDetachment(t *testing.T) {
 	t.Parallel()
 
-	object := configMap(map[string]any{"app": "web", adapter.Prefix + "own": "x"}, map[string]any{"note": "x"})
+	object := configMap(map[string]any{"app": "web", adapter.Prefix + "cluster-id": "x"}, map[string]any{"note": "x"})
 	stamper := stamperOf(t, "dns", keysOf(t, oldKey))
 
 	if err := stamper.Stamp(object, mark()); err != nil {
 		t.Fatal(err)
 	}
 
-	want := map[string]any{"metadata": map[string]any{
-		"labels": map[string]any{
-			adapter.LabelAdapter: nil, adapter.Prefix + "own": nil, adapter.LabelResourceID: nil, adapter.LabelResourceName: nil,
-		},
-		"annotations": map[string]any{adapter.AnnotationIdentity: nil, adapter.AnnotationDetached: "dns"},
-	}}
-	if diff := cmp.Diff(want, stamper.Detachment(object)); diff != "" {
-		t.Errorf("Detachment(): %s", diff)
+	before, _ := json.Marshal(object)
+	patch, _ := json.Marshal(stamper.Detachment())
+
+	after, err := jsonpatch.MergePatch(before, patch)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	freed := &unstructured.Unstructured{}
+	if err := freed.UnmarshalJSON(after); err != nil {
+		t.Fatal(err)
+	}
+
+	if diff := cmp.Diff(map[string]string{"app": "web", adapter.Prefix + "cluster-id": "x"}, freed.GetLabels()); diff != "" {
+		t.Errorf("labels: %s", diff)
+	}
+
+	want := map[string]string{"note": "x", adapter.AnnotationGeneration: "7", adapter.AnnotationDetached: "dns"}
+	if diff := cmp.Diff(want, freed.GetAnnotations()); diff != "" {
+		t.Errorf("annotations: %s", diff)
 	}
 }
 

@@ -13,9 +13,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/store/db"
 )
 
-// session is a transaction that goes to the server as seldom as it can: its begin goes with
-// the first query, what is written later (later) with the next one or with the commit, and
-// reads that don't depend on each other (together) at once.
+// session is a transaction that goes to the server seldom: reads that don't depend on each
+// other (together) go at once, begin with the first of them, and what is written later (later)
+// before the next query, or with the commit.
 type session struct {
 	conn *pgx.Conn
 	// unsent is what the next query takes along.
@@ -42,54 +42,39 @@ func (l later) Exec(_ context.Context, sql string, args ...any) (pgconn.CommandT
 
 // Exec implements db.DBTX.
 func (s *session) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
-	if s.unsent.Len() == 0 {
-		return s.conn.Exec(ctx, sql, args...) //nolint:wrapcheck // callers say what they did
-	}
-
-	s.unsent.Queue(sql, args...)
-
-	results, err := s.send(ctx, 1)
-	if err != nil {
+	if err := s.flush(ctx); err != nil {
 		return pgconn.CommandTag{}, err
 	}
 
-	tag, err := results.Exec()
-
-	return tag, errors.Join(err, results.Close())
+	return s.conn.Exec(ctx, sql, args...) //nolint:wrapcheck // callers say what they did
 }
 
 // Query implements db.DBTX.
 func (s *session) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	if s.unsent.Len() == 0 {
-		return s.conn.Query(ctx, sql, args...) //nolint:wrapcheck // callers say what they did
-	}
-
-	s.unsent.Queue(sql, args...)
-
-	results, err := s.send(ctx, 1)
-	if err != nil {
+	if err := s.flush(ctx); err != nil {
 		return nil, err
 	}
 
-	rows, err := results.Query()
-	if err != nil {
-		return nil, errors.Join(err, results.Close())
-	}
-
-	return &lastRows{rows, results}, nil
+	return s.conn.Query(ctx, sql, args...) //nolint:wrapcheck // callers say what they did
 }
 
 // QueryRow implements db.DBTX.
 func (s *session) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	if s.unsent.Len() == 0 {
-		return s.conn.QueryRow(ctx, sql, args...)
+	if err := s.flush(ctx); err != nil {
+		return noRow{err}
 	}
 
-	s.unsent.Queue(sql, args...)
+	return s.conn.QueryRow(ctx, sql, args...)
+}
 
-	results, err := s.send(ctx, 1)
+// flush sends what is unsent.
+func (s *session) flush(ctx context.Context) error {
+	results, err := s.send(ctx, 0)
+	if err != nil {
+		return err
+	}
 
-	return lastRow{results, err}
+	return results.Close() //nolint:wrapcheck // callers say what they did
 }
 
 // together asks several queries at once. Each is run twice: to see what it asks, and with
@@ -119,12 +104,7 @@ func (s *session) together(ctx context.Context, queries ...func(*db.Queries) err
 func (s *session) commit(ctx context.Context) error {
 	s.unsent.Queue("commit")
 
-	results, err := s.send(ctx, 0)
-	if err != nil {
-		return err
-	}
-
-	return results.Close() //nolint:wrapcheck // callers say what they did
+	return s.flush(ctx)
 }
 
 // rollback ends a transaction that was not committed. Where it can't, the pool gives the
@@ -153,39 +133,11 @@ func (s *session) send(ctx context.Context, last int) (pgx.BatchResults, error) 
 	return results, nil
 }
 
-// lastRows are those of the last query of a batch.
-type lastRows struct {
-	pgx.Rows
+// noRow is a row that is not there, and why.
+type noRow struct{ err error }
 
-	results pgx.BatchResults
-}
-
-// Close ends the batch, too.
-func (r *lastRows) Close() {
-	r.Rows.Close()
-	_ = r.results.Close() // an error of it is the rows'
-}
-
-// lastRow is that of the last query of a batch, or why there is none.
-type lastRow struct {
-	results pgx.BatchResults
-	err     error
-}
-
-// Scan reads it, and ends the batch.
-func (r lastRow) Scan(into ...any) error {
-	if r.err != nil {
-		return r.err
-	}
-
-	if err := r.results.QueryRow().Scan(into...); err != nil {
-		_ = r.results.Close()
-
-		return err //nolint:wrapcheck // callers say what they did
-	}
-
-	return r.results.Close() //nolint:wrapcheck // callers say what they did
-}
+// Scan gives the error.
+func (r noRow) Scan(...any) error { return r.err }
 
 var errNoAnswer = errors.New("there is no answer yet")
 
@@ -210,7 +162,7 @@ func (a asked) Query(_ context.Context, sql string, args ...any) (pgx.Rows, erro
 func (a asked) QueryRow(_ context.Context, sql string, args ...any) pgx.Row {
 	a.batch.Queue(sql, args...)
 
-	return lastRow{err: errNoAnswer}
+	return noRow{errNoAnswer}
 }
 
 // answered gives the answers of queries in their order.

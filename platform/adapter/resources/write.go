@@ -260,7 +260,7 @@ func (r *run) detach(ctx context.Context, e *entry, out *Outcome) error {
 	)
 
 	for _, version := range e.found.versions {
-		freed, err := e.client.Patch(ctx, transport.RefTo(version, e.target), r.in.Stamper.Detachment(version))
+		freed, err := e.client.Patch(ctx, transport.RefTo(version, e.target), r.in.Stamper.Detachment())
 		if errors.Is(err, transport.ErrNotFound) {
 			continue
 		}
