@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/client-go/discovery"
@@ -52,7 +53,9 @@ installed as this program knows them, whether an operator runs each area that ha
 which objects wait for a person, wait for long, or are not looked at by anybody. The operator
 writes to each object what it last found: a hypervisor that does not answer, a token without a
 privilege, a template without an agent. That is gathered here, and nothing is changed. Outside
-of the API server a connection is opened to the caches that templates name, and nothing sent.
+of the API server a connection is opened to the caches that templates name, and nothing sent; and
+if logs of runners are kept in a store, a small object is written there, read and deleted, with
+the operator's keys, if you may read them.
 
 With --try it then makes one machine from a HypervisorMachineTemplate, after a question: by a
 MachineClaim, with the workload of a RunnerPool of that template, and a label that no job asks
@@ -121,7 +124,9 @@ func run(cmd *cobra.Command, opts options) error {
 	ctx, stop := cli.Bounded(cmd, timeout)
 	defer stop()
 
-	cluster, err := opts.Connect(apiextensionsv1.AddToScheme, rbacv1.AddToScheme, coordinationv1.AddToScheme, v1alpha1.AddToScheme)
+	cluster, err := opts.Connect(
+		corev1.AddToScheme, apiextensionsv1.AddToScheme, rbacv1.AddToScheme, coordinationv1.AddToScheme, v1alpha1.AddToScheme,
+	)
 	if err != nil {
 		return fmt.Errorf("doctor: %w", err)
 	}

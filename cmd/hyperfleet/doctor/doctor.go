@@ -64,6 +64,7 @@ func (d *doctor) look(ctx context.Context) error {
 	}
 
 	d.caches(ctx)
+	d.logs(ctx)
 
 	for _, f := range ailing {
 		d.report.add(f)
