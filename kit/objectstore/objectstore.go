@@ -185,7 +185,7 @@ func (e *Error) Error() string { return e.text }
 
 func fixes() map[string]string {
 	return map[string]string{
-		"AccessDenied":                 "the keys may not: allow them s3:PutObject to write, s3:GetObject to read, s3:DeleteObject to delete",
+		"AccessDenied":                 "the keys may not: allow them s3:PutObject to write, s3:GetObject to read",
 		"AuthorizationHeaderMalformed": "the region is wrong: name the bucket's",
 		"InvalidAccessKeyId":           "the store does not know the access key id",
 		"NoSuchBucket":                 "there is no such bucket: make it, or name another",
