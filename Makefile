@@ -44,7 +44,7 @@ FUZZ ?= 1m
 # Flags of `make demo`: DEMO="--jobs 50 --output json".
 DEMO ?=
 # `make chaos`: how long troubles come, and the seed that makes the same ones again.
-CHAOS_TIME ?= 2m
+CHAOS_TIME ?= 2h
 CHAOS_SEED ?=
 # The demo of `make load`: with trouble in it.
 LOAD := --jobs 200 --faults webhooks-lost=0.3,webhooks-duplicated=0.2,webhooks-reordered=0.5,vm-crash=0.1,clone-lock=0.2
@@ -95,7 +95,7 @@ soak: testrun ## run whole lives by the hundred, kills at every call, and every 
 	@HYPERFLEETTEST_SOAK=1 bin/testrun $(SOAK) -- $(TEST_FLAGS) -run '^(TestProperty|TestSoak)'
 	@bin/testrun -fuzz $(FUZZ) $(PKG)
 
-chaos: testrun ## troubles that come, stay and go, by chance (CHAOS_SEED=7 CHAOS_TIME=2m)
+chaos: testrun ## troubles that come, stay and go, by chance (CHAOS_SEED=7 CHAOS_TIME=10h)
 	@CHAOS_SEED="$(CHAOS_SEED)" CHAOS_TIME="$(CHAOS_TIME)" bin/testrun -v ./test/chaos -- $(TEST_FLAGS) -count 1
 
 load: ## run a demo of 200 jobs with faults

@@ -9,7 +9,6 @@
 //	        └────────► addresses in the address registry (pools/) ◄────┘
 //
 // This folder holds the wiring only (setup.go). alloc/ gives addresses out of one network's
-// pools, and kubevirt/ translates into KubeVirt's terms; both are pure. drain/ takes the work
-// off Nodes of other clusters. What a machine is told of its network is written by
-// cloudinit/netdata.
+// pools, and kubevirt/ translates into KubeVirt's terms; both are pure. What a machine is told
+// of its network is written by cloudinit/netdata.
 package networking

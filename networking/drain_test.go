@@ -12,17 +12,15 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
-	policyv1 "k8s.io/api/policy/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
 	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
+	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
 const guestKubeconfig = "guest-kubeconfig"
@@ -41,7 +39,7 @@ func newWorkers(t *testing.T, replicas int32, timeout time.Duration) *workers {
 	w := &workers{world: newWorld(t)}
 	w.kubeconfig()
 	w.pool = w.nodePool("workers", replicas, "10.0.0.10-10.0.0.99")
-	w.pool.Spec.Drain = &infrav1.KubevirtNodePoolDrain{
+	w.pool.Spec.Drain = &infrav1.NodeDrain{
 		KubeconfigSecretRef: infrav1.LocalSecretKeySelector{Name: guestKubeconfig, Key: "kubeconfig"},
 		Timeout:             metav1.Duration{Duration: timeout},
 	}
@@ -84,35 +82,13 @@ func (w *workers) joins(m *infrav1.KubevirtMachine) {
 	instance.Object["status"] = map[string]any{"nodeName": "host-a", "phase": "Running"}
 	w.must(env.Client.Update(w.t.Context(), instance))
 
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.Name}}
-	w.must(env.Client.Create(w.t.Context(), node))
-
-	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
-	w.must(env.Client.Status().Update(w.t.Context(), node))
-	w.t.Cleanup(func() { _ = env.Client.Delete(w.t.Context(), node) })
+	env.Joins(w.t, m.Name, nil)
 }
 
-// pod runs on a machine; change may be nil. It ends at once when it is evicted.
+// pod runs on a machine; change may be nil.
 func (w *workers) pod(node, name string, change func(*corev1.Pod)) {
 	w.t.Helper()
-
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name, Labels: map[string]string{"app": name}},
-		Spec: corev1.PodSpec{
-			NodeName: node, TerminationGracePeriodSeconds: new(int64(0)),
-			Containers: []corev1.Container{{Name: "c", Image: "registry.example.com/a:1"}},
-		},
-	}
-	if change != nil {
-		change(pod)
-	}
-
-	w.must(env.Client.Create(w.t.Context(), pod))
-
-	// No budget keeps a pod that does not run.
-	pod.Status.Phase = corev1.PodRunning
-	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
-	w.must(env.Client.Status().Update(w.t.Context(), pod))
+	env.Pod(w.t, w.namespace, node, name, change)
 }
 
 func (w *workers) has(name string) bool {
@@ -126,33 +102,10 @@ func (w *workers) has(name string) bool {
 	return err == nil
 }
 
-// unseen is for a budget that no controller has looked at.
-const unseen = -1
-
-// budget keeps the pods of an app, or lets one of them go.
+// budget keeps the pods of an app, or lets some of them go.
 func (w *workers) budget(app string, allowed int32) {
 	w.t.Helper()
-
-	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: app}}
-
-	err := env.Client.Get(w.t.Context(), client.ObjectKeyFromObject(budget), budget)
-	if apierrors.IsNotFound(err) {
-		budget.Spec = policyv1.PodDisruptionBudgetSpec{
-			MinAvailable: new(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}},
-		}
-		err = env.Client.Create(w.t.Context(), budget)
-	}
-
-	w.must(err)
-
-	if allowed == unseen {
-		return
-	}
-
-	budget.Status = policyv1.PodDisruptionBudgetStatus{
-		ObservedGeneration: budget.Generation, DisruptionsAllowed: allowed, CurrentHealthy: 1 + allowed, DesiredHealthy: 1, ExpectedPods: 1,
-	}
-	w.must(env.Client.Status().Update(w.t.Context(), budget))
+	env.Budget(w.t, w.namespace, app, allowed)
 }
 
 // leaving is the one machine that is being deleted, once it says so of its Node.
@@ -238,7 +191,7 @@ func (w *workers) virtual(object *unstructured.Unstructured, name string) bool {
 func (w *workers) cordoned(name string) bool {
 	w.t.Helper()
 
-	node := w.node(name)
+	node := env.Node(w.t, name)
 
 	return node != nil && node.Spec.Unschedulable
 }
@@ -312,7 +265,7 @@ func TestDrainThatHangs(t *testing.T) {
 	w.pod(w.machines()[0].Name, "kept", nil)
 	w.pod(w.machines()[0].Name, "new", nil)
 	w.budget("kept", 0)
-	w.budget("new", unseen)
+	w.budget("new", kube.Unseen)
 	w.scale(0)
 	w.leaving("True DrainTimedOut: Node " + w.machines()[0].Name + " was not drained within 3s: left: 2 pods (" +
 		w.namespace + "/kept, " + w.namespace + "/new); eviction refused for now: " +

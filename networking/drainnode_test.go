@@ -21,24 +21,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
 )
 
-// node is a machine's; nil if there is none.
-func (w *workers) node(name string) *corev1.Node {
-	w.t.Helper()
-
-	node := &corev1.Node{}
-
-	err := env.Client.Get(w.t.Context(), client.ObjectKey{Name: name}, node)
-	if client.IgnoreNotFound(err) != nil {
-		w.t.Fatal(err)
-	}
-
-	if err != nil {
-		return nil
-	}
-
-	return node
-}
-
 // asks has the operator come as another user from now on.
 func (w *workers) asks(config *rest.Config) {
 	w.t.Helper()
@@ -74,18 +56,18 @@ func TestNodeGoesWithItsMachine(t *testing.T) {
 	w.scale(2)
 
 	m := w.leaving("True Drained")
-	if w.node(m.Name) == nil {
+	if env.Node(w.t, m.Name) == nil {
 		t.Error("the Node went before the machine")
 	}
 
 	w.ends(2)
 
-	if w.node(m.Name) != nil {
+	if env.Node(w.t, m.Name) != nil {
 		t.Error("the Node of a machine that is gone is left")
 	}
 
 	for _, other := range w.machines() {
-		if w.node(other.Name) == nil {
+		if env.Node(w.t, other.Name) == nil {
 			t.Errorf("Node %s is gone, and its machine is there", other.Name)
 		}
 	}
@@ -93,14 +75,14 @@ func TestNodeGoesWithItsMachine(t *testing.T) {
 	w.scale(1)
 
 	m = w.leaving("True Drained")
-	w.must(env.Client.Delete(t.Context(), w.node(m.Name)))
+	w.must(env.Client.Delete(t.Context(), env.Node(w.t, m.Name)))
 
 	another := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.Name}}
 	w.must(env.Client.Create(t.Context(), another))
 	t.Cleanup(func() { _ = env.Client.Delete(t.Context(), another) })
 	w.ends(1)
 
-	if w.node(m.Name) == nil {
+	if env.Node(w.t, m.Name) == nil {
 		t.Error("another Node of the machine's name was deleted")
 	}
 }
@@ -128,7 +110,7 @@ func TestNodeThatMayNotBeDeleted(t *testing.T) {
 	w.leftTold("Node " + name + " is left, whose machine is gone: delete it: delete node " + name +
 		": the kubeconfig's user may not: let it delete nodes")
 
-	if w.node(name) == nil {
+	if env.Node(w.t, name) == nil {
 		t.Error("the Node is gone")
 	}
 }
@@ -164,7 +146,7 @@ func TestNodeOfAClusterThatIsGone(t *testing.T) {
 	w.ends(0)
 	w.leftTold("Node " + name + " is left, whose machine is gone: delete it")
 
-	if w.node(name) == nil {
+	if env.Node(w.t, name) == nil {
 		t.Error("the Node is gone")
 	}
 }

@@ -42,7 +42,7 @@ func (a *Area) jobs(
 	reconciler := &demand.JobReconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Runner: runner, Providers: workloads, Platforms: a.Platforms, Clock: a.Clock,
 		Retention: a.Config.JobRetention, Silence: a.Config.JobSilence, Metrics: metrics, JobMetrics: lives,
-		Recorder: mgr.GetEventRecorder("hyperfleet"), Logs: a.adopter(mgr),
+		Recorder: mgr.GetEventRecorder("hyperfleet"), Logs: a.finder(mgr),
 	}
 	receiver := demand.NewReceiver(demand.ReceiverConfig{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Secrets: secrets, Platforms: a.Platforms,

@@ -27,8 +27,8 @@ func (a *Area) logs(mgr ctrl.Manager) *report.Logs {
 	}
 }
 
-// adopter finds the logs of machines whose jobs were not known.
-func (a *Area) adopter(mgr ctrl.Manager) demand.Logs {
+// finder finds the logs of machines.
+func (a *Area) finder(mgr ctrl.Manager) demand.Logs {
 	if logs := a.logs(mgr); logs != nil {
 		return logs
 	}

@@ -114,6 +114,13 @@ func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) (http.Handler, error
 		return nil, fmt.Errorf("add orphan sweeper: %w", err)
 	}
 
+	shelf := &report.Shelf{
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Retention: a.Config.JobRetention, Clock: a.Clock, Log: a.Log,
+	}
+	if err := mgr.Add(shelf); err != nil {
+		return nil, fmt.Errorf("add shelf of logs: %w", err)
+	}
+
 	if err := a.Registry.Register(metrics.NewCollector(mgr.GetClient(), mgr.Elected(), a.Clock)); err != nil {
 		return nil, fmt.Errorf("register metrics of pools and clusters: %w", err)
 	}

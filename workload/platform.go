@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"time"
 
+	"k8s.io/utils/clock"
+
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 )
@@ -125,4 +127,15 @@ type Config struct {
 	Transport func(http.RoundTripper) http.RoundTripper
 	// Network is the transport below that. Nil: httpbound.Shared.
 	Network http.RoundTripper
+	// Clock is what the provider goes by; see Time.
+	Clock clock.Clock
+}
+
+// Time is the clock that the provider goes by: the real one where none is given.
+func (c Config) Time() clock.Clock {
+	if c.Clock == nil {
+		return clock.RealClock{}
+	}
+
+	return c.Clock
 }

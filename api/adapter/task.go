@@ -94,6 +94,15 @@ type Precondition struct {
 	Expression string `yaml:"expression"`
 	// Log is written when the precondition was looked at.
 	Log *Log `yaml:"log"`
+	// Type, hyperfleet_api, makes this an old form of api_call: it gets the resource of
+	// the kind that resource names, with the id, and calls the answer output_param.
+	Type string `yaml:"type"`
+	// Resource is a kind in the old form.
+	Resource string `yaml:"resource"`
+	// ID is a template in the old form.
+	ID string `yaml:"id"`
+	// OutputParam is how CEL and templates call the answer in the old form.
+	OutputParam string `yaml:"output_param"`
 }
 
 // Capture is one value of an answer. Exactly one of field and expression is set.

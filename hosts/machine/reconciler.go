@@ -101,11 +101,12 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 // fleetEvents enqueues the hosts that a change of a fleet concerns: all when its spec has
-// changed, else those that have got a permit. A fleet of a thousand hosts changes with each
+// changed or it is gone, else those that have got a permit. A fleet of a thousand hosts changes with each
 // of them.
 func (r *Reconciler) fleetEvents() handler.EventHandler {
 	return handler.Funcs{
 		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { r.enqueueAll(ctx, e.Object, q) },
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { r.enqueueAll(ctx, e.Object, q) },
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
 			before, ok := e.ObjectOld.(*v1alpha1.HostFleet)
 			after, alsoOK := e.ObjectNew.(*v1alpha1.HostFleet)
@@ -157,6 +158,12 @@ func (r *Reconciler) plan() step.Plan[*scope] {
 		}}
 	}
 
+	when := func(is func(*scope) bool, of step.Step[*scope]) step.Step[*scope] {
+		of.When = is
+
+		return of
+	}
+
 	return step.Plan[*scope]{
 		Finalizer: v1alpha1.FinalizerHost,
 		Ready:     &step.ReadyEvent{Reason: "HostReady", Message: "the host carries machines and has its fleet's configuration"},
@@ -172,7 +179,9 @@ func (r *Reconciler) plan() step.Plan[*scope] {
 		},
 		Deletion: []step.Step[*scope]{
 			named("ResultCollected", "", collectResult),
+			when(drains, named("", v1alpha1.ConditionNodeDrained, drained)),
 			named("", v1alpha1.ConditionReleased, release),
+			when(leavesNode, named("", v1alpha1.ConditionNodeDeleted, nodeGone)), // nobody joins again under its name now
 		},
 	}
 }
@@ -201,6 +210,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 
 	s := &scope{Reconciler: r, obj: obj, status: obj.Host(), hash: r.Kind.Hash()}
+	if err := s.lookForFleet(ctx); err != nil {
+		return reconcile.Result{}, err
+	}
 
 	return step.Pass(ctx, r.Runner, obj, r.plan(), s)
 }

@@ -10,15 +10,15 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 )
 
-// speed is how much faster the providers' clock runs: what they wait for in seconds
+// Speed is how much faster the cases' clock runs: what they wait for in seconds
 // takes a test milliseconds.
-const speed = 50
+const Speed = 50
 
 // tick is how often it moves.
 const tick = 2 * time.Millisecond
 
-// FastClock is a clock that runs faster than real time until the test ends.
-func FastClock(tb testing.TB) *clocktesting.FakeClock {
+// FastClock is a clock that runs so many times faster than real time until the test ends.
+func FastClock(tb testing.TB, speed int) *clocktesting.FakeClock {
 	tb.Helper()
 
 	clk := clocktesting.NewFakeClock(time.Now())
@@ -38,7 +38,7 @@ func FastClock(tb testing.TB) *clocktesting.FakeClock {
 			case <-done:
 				return
 			case now := <-ticker.C:
-				clk.Step(now.Sub(last) * speed)
+				clk.Step(now.Sub(last) * time.Duration(speed))
 				last = now
 			}
 		}

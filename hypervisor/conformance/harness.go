@@ -125,7 +125,7 @@ func newEnv(t *testing.T, fresh New) *env {
 	e := &env{T: t, Harness: fresh(t), wakes: map[string]int{}}
 
 	if !e.RealTime {
-		e.clock = FastClock(t)
+		e.clock = FastClock(t, Speed)
 	}
 
 	e.foreign = e.Inspect().Foreign
@@ -136,7 +136,7 @@ func newEnv(t *testing.T, fresh New) *env {
 func (e *env) options(operator string) hypervisor.Options {
 	options := hypervisor.Options{OperatorUID: operator, Wake: e.wake}
 	if !e.RealTime {
-		options.TaskInterval, options.ListInterval, options.Clock = speed*pause, speed*pause, e.clock
+		options.TaskInterval, options.ListInterval, options.Clock = Speed*pause, Speed*pause, e.clock
 	}
 
 	return options

@@ -61,6 +61,21 @@ func TestCrashes(t *testing.T) {
 	conformance.Crashes(t, slowTasks)
 }
 
+// With the operator's own intervals a machine is made before the listing is asked for again,
+// as on a real Proxmox VE.
+func TestSoakConformanceOwnIntervals(t *testing.T) { //nolint:tparallel // soak tests have the machine to themselves
+	property.Soak(t)
+
+	conformance.Run(t, func(t *testing.T) conformance.Harness {
+		t.Helper()
+
+		h := harness(t, fastModel())
+		h.RealTime = true
+
+		return h
+	})
+}
+
 // A process dies at every call, not only at those that change something.
 func TestSoakCrashes(t *testing.T) { //nolint:tparallel // soak tests have the machine to themselves
 	property.Soak(t)

@@ -22,7 +22,7 @@ import (
 func fast(t testing.TB) func(*hypervisor.Config, *hypervisor.Options) {
 	t.Helper()
 
-	clk := conformance.FastClock(t)
+	clk := conformance.FastClock(t, conformance.Speed)
 
 	return func(_ *hypervisor.Config, o *hypervisor.Options) {
 		o.Clock = clk

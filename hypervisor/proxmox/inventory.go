@@ -62,7 +62,7 @@ func (p *Provider) inventory(ctx context.Context, snap snapshot) (map[int]knownV
 		}
 	}
 
-	p.prune(snap)
+	p.prune(snap, live)
 
 	return out, nil
 }
@@ -107,13 +107,14 @@ func (p *Provider) identify(ctx context.Context, r resource, live bool) (knownVM
 	return known, nil
 }
 
-// prune forgets machines that are not listed any more.
-func (p *Provider) prune(snap snapshot) {
+// prune forgets machines that are not listed any more. Those that this process deals with may
+// be younger than the listing.
+func (p *Provider) prune(snap snapshot, live map[int]bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
 	for id := range p.known {
-		if _, ok := snap[id]; !ok {
+		if _, ok := snap[id]; !ok && !live[id] {
 			delete(p.known, id)
 		}
 	}

@@ -277,8 +277,13 @@ func (p *Provider) look(ctx context.Context, m *machine) error {
 }
 
 // lookAge is how old a listing may be for a look: younger than the call whose outcome is
-// unknown. What another process did was over before this one began.
+// unknown, and than what this process made for another claim under the id. What another
+// process did was over before this one began.
 func (p *Provider) lookAge(m *machine) time.Duration {
+	if p.ids.heldByOther(m.id, m.owner.UID) {
+		return 0
+	}
+
 	if m.invalidatedAt.IsZero() {
 		return p.watch.listBusy
 	}

@@ -122,6 +122,16 @@ func (a *allocator) claim(ids []int) {
 	}
 }
 
+// heldByOther tells whether this process deals with another claim's machine under an id.
+func (a *allocator) heldByOther(id int, owner string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	holder := a.claimed[id]
+
+	return holder != "" && holder != owner
+}
+
 // release frees an id, and marks it as another's where foreign.
 func (a *allocator) release(id int, owner string, foreign bool) {
 	a.mu.Lock()

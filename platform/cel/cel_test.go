@@ -198,6 +198,8 @@ func TestErrorsOfEvaluationHoldNoValue(t *testing.T) {
 	}{
 		`x.nope`:                         {"no such key: nope: where it may be absent, write .?nope", nil},
 		`x.metadata.nope.deeper`:         {"1:16: no such key: nope: where it may be absent, write .?nope", nil},
+		`x.lastTransitionTime`: {"no such key: lastTransitionTime: conditions of the fleet API have last_transition_time; " +
+			"where it may be absent, write .?lastTransitionTime", nil},
 		`x[secret]`:                      {"no such key", nil},
 		`int(secret)`:                    {"", nil},
 		`timestamp(secret)`:              {"", nil},

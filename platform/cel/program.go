@@ -165,10 +165,19 @@ func (p *Program) named(text string) string {
 	}
 
 	if strings.Contains(text, "no such key") {
+		if ours := spelling()[name]; ours != "" {
+			return ": " + name + ": conditions of the fleet API have " + ours + "; where it may be absent, write .?" + name
+		}
+
 		return ": " + name + ": where it may be absent, write .?" + name
 	}
 
 	return ": " + name
+}
+
+// spelling is how the fleet API spells fields that conditions of Kubernetes have, too.
+func spelling() map[string]string {
+	return map[string]string{"lastTransitionTime": "last_transition_time", "observedGeneration": "observed_generation"}
 }
 
 // use is a field that an expression asks a variable for.

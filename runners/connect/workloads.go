@@ -43,7 +43,7 @@ type Workloads struct {
 	// Transport wraps the HTTP transport of a platform's providers. May be nil.
 	Transport func(platform string, next http.RoundTripper) http.RoundTripper
 	// Clock tells the time. Default: the real clock.
-	Clock clock.PassiveClock
+	Clock clock.Clock
 
 	mu      sync.Mutex
 	entries map[string]*workloadEntry
@@ -164,7 +164,7 @@ func (w *Workloads) Forget(template types.NamespacedName) {
 	maps.DeleteFunc(w.entries, func(key string, _ *workloadEntry) bool { return strings.HasPrefix(key, prefix) })
 }
 
-func (w *Workloads) clock() clock.PassiveClock {
+func (w *Workloads) clock() clock.Clock {
 	if w.Clock != nil {
 		return w.Clock
 	}
@@ -178,7 +178,7 @@ func (w *Workloads) config(
 ) (workload.Config, error) {
 	out := workload.Config{
 		Runner: runner, Template: template, Secrets: make(map[string]string, len(runner.Secrets)),
-		Network: w.Secrets.Reach.Transport(),
+		Network: w.Secrets.Reach.Transport(), Clock: w.clock(),
 	}
 	if w.Transport != nil {
 		out.Transport = func(next http.RoundTripper) http.RoundTripper { return w.Transport(runner.Platform, next) }

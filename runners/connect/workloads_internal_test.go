@@ -52,7 +52,7 @@ func TestProvidersEndWithTheirTemplates(t *testing.T) { //nolint:paralleltest //
 func TestProvidersThatNobodyAsksForGo(t *testing.T) {
 	t.Parallel()
 
-	clk := clocktesting.NewFakePassiveClock(time.Unix(1e9, 0))
+	clk := clocktesting.NewFakeClock(time.Unix(1e9, 0))
 	w := &Workloads{Platforms: map[string]workload.Platform{v1alpha1.WorkloadGitHubActions: github.NewPlatform()}, Clock: clk}
 
 	openOne(t, w, 1)

@@ -170,7 +170,7 @@ func steps() []step.Step[*scope] {
 		{Name: "Claimed", Run: claimed},                 // who took it
 		{Name: "Confirmed", Run: confirmed},             // the platform asked, if it has been silent
 		{Name: "TimelineRecorded", Run: recordTimeline}, // its timeline
-		{Name: "LogAdopted", Run: adoptLog},             // its machine's log
+		{Name: "LogFound", Run: findLog},                // its machine's log
 		{Condition: ConditionMatched, Run: match},       // a pool answers for it
 		{Condition: ConditionServed, Run: served},       // a machine has it, or why not yet
 	}
@@ -250,14 +250,18 @@ func (r *JobReconciler) defaults() {
 	r.limiter = rate.NewLimiter(askRate, askBurst)
 }
 
-// remove deletes the job as it was seen, and no other of its name.
+// remove deletes the job as it was seen, and no other of its name, and its log.
 func (r *JobReconciler) remove(ctx context.Context, job *v1alpha1.RunnerJob) error {
 	err := r.Client.Delete(ctx, job, client.Preconditions{UID: &job.UID, ResourceVersion: &job.ResourceVersion})
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("delete job %s: %w", client.ObjectKeyFromObject(job), err)
 	}
 
-	return nil
+	if r.Logs == nil || job.Status.Logs == "" {
+		return nil
+	}
+
+	return r.Logs.Drop(ctx, job.Namespace, job.Status.Logs)
 }
 
 // over is when a completed job was over, as far as anybody said.

@@ -24,6 +24,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/runners/report"
 	"github.com/hyperfleet/hyperfleet/runners/vmspec"
+	"github.com/hyperfleet/hyperfleet/workload"
 )
 
 // reporter makes a pool's claim whose runner is known, and which may have a job.
@@ -120,6 +121,10 @@ func logOf(t *testing.T, namespace, name string) *v1alpha1.RunnerLog {
 	return out
 }
 
+func nameOfLog(claim *v1alpha1.MachineClaim) string {
+	return report.LogName(workload.RunnerName(claim.Name, claim.UID))
+}
+
 func logs(t *testing.T, namespace string) []v1alpha1.RunnerLog {
 	t.Helper()
 
@@ -155,7 +160,7 @@ func TestLogIsKeptWithItsJob(t *testing.T) {
 				}
 			}
 
-			kept := logOf(t, namespace, "gh-7-log")
+			kept := logOf(t, namespace, nameOfLog(claim))
 			if diff := cmp.Diff("make: all is well\n", kept.Spec.Text); diff != "" {
 				t.Error(diff)
 			}
@@ -170,8 +175,8 @@ func TestLogIsKeptWithItsJob(t *testing.T) {
 			}
 
 			keep := &report.Logs{Client: env.Client}
-			if name, err := keep.Adopt(t.Context(), ran, "linux", "linux-a"); err != nil || name != "gh-7-log" {
-				t.Errorf("Adopt = %q, %v", name, err)
+			if name, err := keep.Find(t.Context(), namespace, workload.RunnerName(claim.Name, claim.UID)); err != nil || name != kept.Name {
+				t.Errorf("Find = %q, %v", name, err)
 			}
 
 			if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(claim), claim); err != nil ||
@@ -194,54 +199,16 @@ func TestLogWaitsForItsJob(t *testing.T) {
 	}
 
 	shelved := logs(t, namespace)
-	if len(shelved) != 1 || shelved[0].Labels["hyperfleet.io/logs-of"] != "linux-a" ||
-		len(shelved[0].OwnerReferences) != 1 || shelved[0].OwnerReferences[0].Kind != "RunnerPool" ||
-		shelved[0].OwnerReferences[0].Controller != nil {
+	if len(shelved) != 1 || len(shelved[0].OwnerReferences) != 0 || shelved[0].Labels["hyperfleet.io/logs-of"] != "linux-a" ||
+		shelved[0].Labels["hyperfleet.io/log-shelf"] != "linux" || shelved[0].Spec.Text != "output" {
 		t.Fatalf("on the shelf: %+v", shelved)
 	}
 
-	ran, keep := ledgerJob(t, namespace, "7", "r"), &report.Logs{Client: env.Client}
-
-	for range 2 {
-		name, err := keep.Adopt(t.Context(), ran, "linux", "linux-a")
-		if err != nil || name != "gh-7-log" {
-			t.Fatalf("Adopt = %q, %v", name, err)
-		}
-	}
-
-	if got := logOf(t, namespace, "gh-7-log"); got.Spec.Text != "output" || got.OwnerReferences[0].UID != ran.UID {
-		t.Errorf("adopted: %+v", got)
-	}
-
-	if name, err := keep.Adopt(t.Context(), ran, "linux", "linux-zz"); err != nil || name != "" {
-		t.Errorf("another claim: Adopt = %q, %v", name, err)
-	}
-
-	other := ledgerJob(t, namespace, "8", "r")
-	if name, err := keep.Adopt(t.Context(), other, "arm", "linux-a"); err != nil || name != "" {
-		t.Errorf("another pool: Adopt = %q, %v", name, err)
-	}
-}
-
-// Machines that never get a job leave no more than a bounded number of logs.
-func TestShelfIsBounded(t *testing.T) {
-	t.Parallel()
-
-	namespace := env.Namespace(t)
 	keep := &report.Logs{Client: env.Client}
-
-	for i := range 200 {
-		claim := &v1alpha1.MachineClaim{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("linux-%d", i)},
-			Spec:       v1alpha1.MachineClaimSpec{TemplateRef: v1alpha1.LocalObjectReference{Name: "linux"}},
+	for runner, want := range map[string]string{workload.RunnerName(claim.Name, claim.UID): nameOfLog(claim), "linux-a": "", "r": ""} {
+		if name, err := keep.Find(t.Context(), namespace, runner); err != nil || name != want {
+			t.Errorf("Find(%s) = %q, %v", runner, name, err)
 		}
-		if err := keep.Keep(t.Context(), claim, "no luck"); err != nil {
-			t.Fatal(err)
-		}
-	}
-
-	if got := len(logs(t, namespace)); got > 32 || got < 16 {
-		t.Errorf("%d logs of 200 machines", got)
 	}
 }
 
@@ -258,7 +225,7 @@ func TestLogIsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	got := logOf(t, namespace, "gh-7-log")
+	got := logOf(t, namespace, nameOfLog(claim))
 	text := got.Spec.Text
 
 	if len(text) > guest.MaxLog || len(text) < guest.MaxLog-len(line) || !utf8.ValidString(text) ||
@@ -305,7 +272,7 @@ func TestReportIsBounded(t *testing.T) { //nolint:tparallel // what follows the 
 		t.Errorf("status %d", got)
 	}
 
-	if got := len(logOf(t, namespace, "gh-7-log").Spec.Text); got != guest.MaxLog {
+	if got := len(logOf(t, namespace, nameOfLog(claim)).Spec.Text); got != guest.MaxLog {
 		t.Errorf("%d bytes were kept", got)
 	}
 
@@ -323,7 +290,7 @@ func TestLogsNeedNoMoreThanTheirRights(t *testing.T) {
 	t.Parallel()
 
 	namespace := env.Namespace(t)
-	ran := ledgerJob(t, namespace, "7", "r")
+	ledgerJob(t, namespace, "7", "r")
 	env.Apply(t, "../../deploy/base/namespace.yaml", "../../deploy/base/serviceaccount.yaml",
 		"../../deploy/rbac/runners.yaml", "../../deploy/base/rolebinding.yaml")
 
@@ -341,12 +308,17 @@ func TestLogsNeedNoMoreThanTheirRights(t *testing.T) {
 		}
 	}
 
-	if _, err := keep.Adopt(t.Context(), ran, "linux", "linux-b"); err != nil {
-		t.Error(err)
+	name, err := keep.Find(t.Context(), namespace, workload.RunnerName(claim.Name, claim.UID))
+	if err != nil || name != nameOfLog(claim) {
+		t.Errorf("Find = %q, %v", name, err)
 	}
 
-	if err := limited.Delete(t.Context(), logOf(t, namespace, "gh-7-log")); !apierrors.IsForbidden(err) {
-		t.Errorf("deletion of a RunnerLog: %v, want forbidden", err)
+	if err := keep.Drop(t.Context(), namespace, name); err != nil || len(logs(t, namespace)) > 0 {
+		t.Errorf("Drop = %v", err)
+	}
+
+	if err := limited.DeleteAllOf(t.Context(), &v1alpha1.RunnerLog{}, client.InNamespace(namespace)); !apierrors.IsForbidden(err) {
+		t.Errorf("deletion of all RunnerLogs: %v, want forbidden", err)
 	}
 }
 
@@ -374,7 +346,7 @@ func TestReportsAreLimited(t *testing.T) {
 		t.Errorf("answers (-want +got):\n%s", diff)
 	}
 
-	if got := logOf(t, namespace, "gh-7-log").Spec.Text; got != "log 0" {
+	if got := logOf(t, namespace, nameOfLog(claim)).Spec.Text; got != "log 0" {
 		t.Errorf("kept %q, want the log of the first report", got)
 	}
 }

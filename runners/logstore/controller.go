@@ -146,18 +146,13 @@ func (r *Reconciler) write(ctx context.Context, of *v1alpha1.RunnerLog) (reconci
 	}
 }
 
-// tell tells it of the job, or else of the pool whose machine's log it is.
+// tell tells it of the job, if that is known, and else of the log.
 func (r *Reconciler) tell(of *v1alpha1.RunnerLog, message string) {
 	var about client.Object = of
 
 	for _, owner := range of.OwnerReferences {
-		meta := metav1.ObjectMeta{Namespace: of.Namespace, Name: owner.Name, UID: owner.UID}
-
-		switch owner.Kind {
-		case "RunnerJob":
-			about = &v1alpha1.RunnerJob{ObjectMeta: meta}
-		case "RunnerPool":
-			about = &v1alpha1.RunnerPool{ObjectMeta: meta}
+		if owner.Kind == "RunnerJob" {
+			about = &v1alpha1.RunnerJob{ObjectMeta: metav1.ObjectMeta{Namespace: of.Namespace, Name: owner.Name, UID: owner.UID}}
 		}
 	}
 

@@ -166,9 +166,9 @@ func TestLogsGoToTheStore(t *testing.T) {
 	w := newWorld(t, server.URL, map[string]string{v1alpha1.AnnotationAllowedServers: strings.TrimPrefix(server.URL, "http://")})
 	w.run(t)
 	w.keep(t, "linux-a", v1alpha1.BootstrapInfo{Job: "gh-7"})
-	until(t, "the log is stored", func() bool { return w.log(t, "gh-7-log").Spec.Stored != nil })
+	until(t, "the log is stored", func() bool { return w.log(t, "linux-a-log").Spec.Stored != nil })
 
-	got := w.log(t, "gh-7-log")
+	got := w.log(t, "linux-a-log")
 	key := "hyperfleet/" + w.namespace + "/linux-a-5916df95c2e9.log"
 	want := v1alpha1.RunnerLogSpec{Claim: "linux-a", Stored: &v1alpha1.StoredLog{
 		Endpoint: server.URL, Region: s3.Region, Bucket: bucket, Key: key, Bytes: int64(len(text)),
@@ -189,25 +189,10 @@ func TestLogsGoToTheStore(t *testing.T) {
 	// One that lay on the shelf of its pool.
 	w.keep(t, "linux-b", v1alpha1.BootstrapInfo{RunnerName: "r-b"})
 	until(t, "the log on the shelf is stored", func() bool { return len(server.Objects(t, bucket)) == 2 })
-	until(t, "it says where", func() bool {
-		var all v1alpha1.RunnerLogList
-		if err := env.Client.List(t.Context(), &all, client.InNamespace(w.namespace), client.MatchingLabels{v1alpha1.LabelLogsOf: "linux-b"}); err != nil {
-			t.Fatal(err)
-		}
+	until(t, "it says where", func() bool { return w.log(t, "linux-b-log").Spec.Stored != nil })
 
-		return len(all.Items) == 1 && all.Items[0].Spec.Stored != nil
-	})
-
-	late := w.job.DeepCopy()
-	late.ObjectMeta = metav1.ObjectMeta{Namespace: w.namespace, Name: "gh-8"}
-	env.Create(t, late)
-
-	if name, err := (&report.Logs{Client: env.Client}).Adopt(t.Context(), late, "linux", "linux-b"); err != nil || name != "gh-8-log" {
-		t.Fatalf("Adopt = %s, %v", name, err)
-	}
-
-	if adopted := w.log(t, "gh-8-log").Spec; adopted.Stored == nil || adopted.Text != "" {
-		t.Errorf("adopted: %+v", adopted)
+	if name, err := (&report.Logs{Client: env.Client}).Find(t.Context(), w.namespace, "linux-b"); err != nil || name != "linux-b-log" {
+		t.Fatalf("Find = %s, %v", name, err)
 	}
 
 	if stored := w.written(t, "stored"); stored != 2 {
@@ -239,7 +224,7 @@ func TestStoreThatIsAway(t *testing.T) {
 	})
 	stop()
 
-	if got := w.log(t, "gh-7-log"); got.Spec.Text != text || got.Spec.Stored != nil {
+	if got := w.log(t, "linux-a-log"); got.Spec.Text != text || got.Spec.Stored != nil {
 		t.Errorf("while the store is away: %+v", got.Spec)
 	}
 
@@ -247,7 +232,7 @@ func TestStoreThatIsAway(t *testing.T) {
 
 	w.metrics = prometheus.NewRegistry()
 	w.run(t)
-	until(t, "the log is stored", func() bool { return w.log(t, "gh-7-log").Spec.Stored != nil })
+	until(t, "the log is stored", func() bool { return w.log(t, "linux-a-log").Spec.Stored != nil })
 }
 
 // A store that refuses for ever is left in peace in the end, and the log stays.
@@ -272,7 +257,7 @@ func TestGivesUp(t *testing.T) {
 
 	recorder := events.NewFakeRecorder(10)
 	reconciler := &logstore.Reconciler{Client: env.Client, Live: env.Client, Store: w.store, Metrics: metrics, Recorder: recorder}
-	request := reconcile.Request{NamespacedName: client.ObjectKey{Namespace: w.namespace, Name: "gh-7-log"}}
+	request := reconcile.Request{NamespacedName: client.ObjectKey{Namespace: w.namespace, Name: "linux-a-log"}}
 
 	var waits []time.Duration
 
@@ -290,7 +275,7 @@ func TestGivesUp(t *testing.T) {
 		t.Errorf("%d calls; waits in seconds:\n%s", calls, diff)
 	}
 
-	got := w.log(t, "gh-7-log")
+	got := w.log(t, "linux-a-log")
 	if got.Spec.Text != text || got.Labels[v1alpha1.LabelLogStore] != v1alpha1.LogStoreFailed || !strings.Contains(got.Spec.NotStored, "AccessDenied") {
 		t.Errorf("the log: %v %+v", got.Labels, got.Spec)
 	}
@@ -317,7 +302,7 @@ func TestKeysGoWhereTheirSecretAllows(t *testing.T) {
 	recorder := events.NewFakeRecorder(10)
 	reconciler := &logstore.Reconciler{Client: env.Client, Live: env.Client, Store: w.store, Recorder: recorder}
 
-	_, err := reconciler.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Namespace: w.namespace, Name: "gh-7-log"}})
+	_, err := reconciler.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Namespace: w.namespace, Name: "linux-a-log"}})
 	if err != nil {
 		t.Fatal(err)
 	}

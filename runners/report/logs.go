@@ -6,7 +6,6 @@ package report
 import (
 	"context"
 	"fmt"
-	"hash/fnv"
 	"strings"
 	"unicode/utf8"
 
@@ -16,25 +15,19 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-const (
-	// shelfSlots bounds the logs of one pool whose jobs are not known.
-	shelfSlots = 32
-	// maxLogWrites bounds the tries of a write that others get in the way of.
-	maxLogWrites = 5
-	// maxName and maxLabel are Kubernetes' bounds.
-	maxName  = 253
-	maxLabel = 63
-)
+// maxLabel is Kubernetes' bound of a label's value.
+const maxLabel = 63
 
-//+kubebuilder:rbac:groups=hyperfleet.io,resources=runnerlogs,verbs=get;create;update
+//+kubebuilder:rbac:groups=hyperfleet.io,resources=runnerlogs,verbs=get;create;delete
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=runnerjobs,verbs=get;list;watch
 
-// Logs keeps the ends of machines' logs: each in a RunnerLog that belongs to the job and
-// goes with it. A log whose job is not known (yet) is put on the shelf of its pool: a
-// bounded number of RunnerLogs that belong to the pool, in which a newer log may take the
-// place of an older one.
+// Logs keeps the ends of machines' logs, each in a RunnerLog of its own that is written once
+// and named by the machine's runner. If its job is known then, it belongs to the job and goes
+// with it. Else it lies on a shelf: the job finds it by its runner, and Shelf removes those
+// that no job asks for.
 type Logs struct {
 	// Client writes, and reads jobs.
 	Client client.Client
@@ -44,37 +37,37 @@ type Logs struct {
 	ForStore bool
 }
 
-// LogName is the name of the RunnerLog with the log of a RunnerJob.
-func LogName(job string) string { return job[:min(len(job), maxName-len("-log"))] + "-log" }
-
-// shelfName is where the log of a claim lies as long as its job is not known.
-func shelfName(keeper, claim string) string {
-	sum := fnv.New32a()
-	_, _ = sum.Write([]byte(claim))
-
-	return fmt.Sprintf("%s-log-%02d", keeper[:min(len(keeper), maxName-len("-log-00"))], sum.Sum32()%shelfSlots)
+// LogName is the name of the RunnerLog with the log of a runner's machine; see
+// workload.RunnerName, which is unique.
+func LogName(runner string) string {
+	return strings.ReplaceAll(runner, ".-", "--") + "-log" // what was cut may end in a dot
 }
 
-// Keep keeps the log of a claim's machine, with its job if that is known.
+// Keep keeps the log of a claim's machine. What is kept already stays as it is: a machine may
+// repeat what it said, and says nothing new.
 func (l *Logs) Keep(ctx context.Context, claim *v1alpha1.MachineClaim, text string) error {
 	job, err := l.jobOf(ctx, claim)
 	if err != nil {
 		return err
 	}
 
-	if job != nil {
-		return l.put(ctx, jobLog(job, l.fresh(claim.Name, text))) // Adopt notes it in the job's status
-	}
+	kept := l.logOf(claim, text)
 
-	shelved := logOf(claim.Namespace, shelfName(keeper(claim), claim.Name), claim.Name, l.fresh(claim.Name, text))
-
-	if owner := metav1.GetControllerOf(claim); owner != nil {
-		shelved.OwnerReferences = []metav1.OwnerReference{{
-			APIVersion: owner.APIVersion, Kind: owner.Kind, Name: owner.Name, UID: owner.UID,
+	if job == nil {
+		kept.Labels[v1alpha1.LabelLogsOf] = labelValue(claim.Name)
+		kept.Labels[v1alpha1.LabelLogShelf] = labelValue(keeper(claim))
+	} else {
+		kept.Labels[v1alpha1.LabelLogsOf] = labelValue(job.Name)
+		kept.OwnerReferences = []metav1.OwnerReference{{
+			APIVersion: v1alpha1.GroupVersion.String(), Kind: "RunnerJob", Name: job.Name, UID: job.UID,
 		}}
 	}
 
-	return l.put(ctx, shelved)
+	if err := l.Client.Create(ctx, kept); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("keep log %s: %w", client.ObjectKeyFromObject(kept), err)
+	}
+
+	return nil
 }
 
 // keeper is whose shelf a claim's log lies on: the pool's, or that of the template for a
@@ -87,72 +80,51 @@ func keeper(claim *v1alpha1.MachineClaim) string {
 	return claim.Spec.TemplateRef.Name
 }
 
-// kept is a log and whether it is on its way to the store.
-type kept struct {
-	spec  v1alpha1.RunnerLogSpec
-	store string
-}
-
-// fresh is what is kept of a text that came from a machine.
-func (l *Logs) fresh(claim, text string) kept {
+// logOf is what is kept of a text that came from a claim's machine.
+func (l *Logs) logOf(claim *v1alpha1.MachineClaim, text string) *v1alpha1.RunnerLog {
 	end, cut := tail(text, guest.MaxLog)
-	out := kept{spec: v1alpha1.RunnerLogSpec{Claim: claim, Text: end, Cut: cut}}
+	out := &v1alpha1.RunnerLog{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: claim.Namespace, Name: LogName(workload.RunnerName(claim.Name, claim.UID)), Labels: map[string]string{},
+		},
+		Spec: v1alpha1.RunnerLogSpec{Claim: claim.Name, Text: end, Cut: cut},
+	}
 
 	if l.ForStore {
-		out.store = v1alpha1.LogStorePending
+		out.Labels[v1alpha1.LabelLogStore] = v1alpha1.LogStorePending
 	}
 
 	return out
 }
 
-func jobLog(job *v1alpha1.RunnerJob, what kept) *v1alpha1.RunnerLog {
-	out := logOf(job.Namespace, LogName(job.Name), job.Name, what)
-	out.OwnerReferences = []metav1.OwnerReference{{
-		APIVersion: v1alpha1.GroupVersion.String(), Kind: "RunnerJob", Name: job.Name, UID: job.UID,
-	}}
+// Find gives the name of the RunnerLog with the log of a runner's machine; empty if there is
+// none.
+func (l *Logs) Find(ctx context.Context, namespace, runner string) (string, error) {
+	key := client.ObjectKey{Namespace: namespace, Name: LogName(runner)}
 
-	return out
-}
+	found := &metav1.PartialObjectMetadata{}
+	found.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("RunnerLog"))
 
-// Adopt finds the log of a machine, and gives the name of the RunnerLog; empty if there is no
-// log. Where the job was not known when the log came, it is taken from the shelf of the
-// machine's pool; that is the job's where the machine's own is not known.
-func (l *Logs) Adopt(ctx context.Context, job *v1alpha1.RunnerJob, pool, claim string) (string, error) {
-	own, err := l.of(ctx, client.ObjectKey{Namespace: job.Namespace, Name: LogName(job.Name)}, claim)
-	if err != nil {
-		return "", err
-	}
-
-	if own != nil {
-		return LogName(job.Name), nil
-	}
-
-	shelved, err := l.of(ctx, client.ObjectKey{Namespace: job.Namespace, Name: shelfName(pool, claim)}, claim)
-	if err != nil || shelved == nil {
-		return "", err
-	}
-
-	if err := l.put(ctx, jobLog(job, kept{spec: shelved.Spec, store: shelved.Labels[v1alpha1.LabelLogStore]})); err != nil {
-		return "", err
-	}
-
-	return LogName(job.Name), nil
-}
-
-// of reads a log; nil where there is none of that name, or one of another claim.
-func (l *Logs) of(ctx context.Context, key client.ObjectKey, claim string) (*v1alpha1.RunnerLog, error) {
-	var found v1alpha1.RunnerLog
-
-	err := l.live().Get(ctx, key, &found)
+	err := l.live().Get(ctx, key, found)
 
 	switch {
-	case apierrors.IsNotFound(err), err == nil && found.Spec.Claim != claim:
-		return nil, nil //nolint:nilnil // no log is no error
+	case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
+		return "", nil
 	case err != nil:
-		return nil, fmt.Errorf("read log %s: %w", key, err)
+		return "", fmt.Errorf("look for log %s: %w", key, err)
+	default:
+		return key.Name, nil
+	}
+}
+
+// Drop deletes the log of a job that is gone: one from the shelf has no owner to go with.
+func (l *Logs) Drop(ctx context.Context, namespace, name string) error {
+	err := l.Client.Delete(ctx, &v1alpha1.RunnerLog{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}})
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete log %s/%s: %w", namespace, name, err)
 	}
 
-	return &found, nil
+	return nil
 }
 
 // jobOf finds the job of a claim's machine: the one that its runner took, or that it was
@@ -194,57 +166,9 @@ func (l *Logs) jobOf(ctx context.Context, claim *v1alpha1.MachineClaim) (*v1alph
 	return nil, nil //nolint:nilnil // no job is no error
 }
 
-func logOf(namespace, name, of string, what kept) *v1alpha1.RunnerLog {
-	out := &v1alpha1.RunnerLog{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: name, Labels: map[string]string{v1alpha1.LabelLogsOf: labelValue(of)},
-		},
-		Spec: what.spec,
-	}
-	if what.store != "" {
-		out.Labels[v1alpha1.LabelLogStore] = what.store
-	}
-
-	return out
-}
-
 // labelValue makes a label's value of a name.
 func labelValue(name string) string {
 	return strings.TrimRight(name[:min(len(name), maxLabel)], "-_.")
-}
-
-// put writes a log over what was there.
-func (l *Logs) put(ctx context.Context, wanted *v1alpha1.RunnerLog) error {
-	key := client.ObjectKeyFromObject(wanted)
-
-	for try := 1; ; try++ {
-		err := l.try(ctx, key, wanted)
-
-		again := apierrors.IsConflict(err) || apierrors.IsNotFound(err)
-		if err == nil || !again || try == maxLogWrites || ctx.Err() != nil {
-			if err != nil {
-				return fmt.Errorf("keep log %s: %w", key, err)
-			}
-
-			return nil
-		}
-	}
-}
-
-func (l *Logs) try(ctx context.Context, key client.ObjectKey, wanted *v1alpha1.RunnerLog) error {
-	err := l.Client.Create(ctx, wanted.DeepCopy())
-	if !apierrors.IsAlreadyExists(err) {
-		return err
-	}
-
-	var there v1alpha1.RunnerLog
-	if err := l.live().Get(ctx, key, &there); err != nil {
-		return err
-	}
-
-	there.Labels, there.OwnerReferences, there.Spec = wanted.Labels, wanted.OwnerReferences, wanted.Spec
-
-	return l.Client.Update(ctx, &there)
 }
 
 func (l *Logs) live() client.Reader {

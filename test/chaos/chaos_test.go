@@ -5,6 +5,7 @@ package chaos
 
 import (
 	"context"
+	"math"
 	"math/rand/v2"
 	"os"
 	"strconv"
@@ -13,13 +14,16 @@ import (
 
 	"github.com/go-logr/logr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hypervisor/conformance"
 	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
@@ -33,22 +37,28 @@ func TestMain(m *testing.M) {
 }
 
 const (
+	// speed is how much faster the clock of this life runs, and soakSpeed that of a slice on a
+	// machine that is busy with others. All times are by that clock, but for calmPatience: how
+	// long all may take to be well again.
+	speed, soakSpeed = 60, 20
 	// defaultTime is how long troubles come without CHAOS_TIME; those that came stay for
 	// staysLeast to staysMost.
-	defaultTime           = 30 * time.Second
-	staysLeast, staysMost = 200 * time.Millisecond, 4 * time.Second
-	// beat is how often something happens, and calmPatience how long all may take to be well
-	// again: failed nodes and pools pause for minutes.
-	beat         = 200 * time.Millisecond
-	calmPatience = 10 * time.Minute
+	defaultTime           = 10 * time.Minute
+	staysLeast, staysMost = 10 * time.Second, time.Hour
+	// beat is how often something happens.
+	beat         = 20 * time.Second
+	calmPatience = 5 * time.Minute
 	machines     = 6
 )
 
 // TestSoakChaos is a life among troubles. CHAOS_SEED makes the same ones again, and CHAOS_TIME
 // is how long they come.
 func TestSoakChaos(t *testing.T) {
+	faster := speed
 	if os.Getenv("CHAOS_TIME") == "" {
 		property.Soak(t)
+
+		faster = soakSpeed
 	}
 
 	seed, length := settings(t)
@@ -57,18 +67,19 @@ func TestSoakChaos(t *testing.T) {
 	dice := rand.New(rand.NewPCG(seed, seed))
 	api := &roughAPI{dice: rand.New(rand.NewPCG(seed, seed+1))}
 
-	f := fleet.New(t, env, fleet.Options{Model: fleet.Model().WithNodes(nodes)})
+	clk := conformance.FastClock(t, faster)
+	f := fleet.New(t, env, fleet.Options{Model: model(), Clock: clk})
 	f.Patience = calmPatience
-	f.Runners.JobSilence = 2 * time.Second
-	f.Runners.OrphanAge = 10 * time.Second
+
+	own := &wrongClock{WithTicker: clk}
+	f.Clock, f.Log = own, logFile(t)
 
 	way := *f.Env
 	way.Config = api.way(f.Env.Config)
 	f.Env = &way
 
 	pool := f.NewPool(machines)
-	pool.Spec.Scaling.ScaleDownDelay = &metav1.Duration{Duration: time.Second}
-	pool.Spec.Demand = &v1alpha1.DemandSources{Polling: &v1alpha1.Polling{Interval: &metav1.Duration{Duration: 5 * time.Second}}}
+	pool.Spec.Demand = &v1alpha1.DemandSources{Polling: &v1alpha1.Polling{Interval: &metav1.Duration{Duration: time.Minute}}}
 
 	f.CreateCluster(f.NewCluster())
 	f.Create(f.NewTemplate())
@@ -79,7 +90,7 @@ func TestSoakChaos(t *testing.T) {
 	f.Start()
 	f.EventuallyReady(f.NewTemplate())
 
-	run := &chaos{Fleet: f, oracle: o, dice: dice, troubles: troubles(api)}
+	run := &chaos{Fleet: f, oracle: o, dice: dice, clock: clk, troubles: append(troubles(api), own.step())}
 	run.storm(length)
 
 	f.Eventually("all jobs being over", func() (bool, string) {
@@ -108,6 +119,41 @@ func TestSoakChaos(t *testing.T) {
 
 	t.Logf("%d jobs, %d claims, %d troubles, %d machines switched off, %d restarts",
 		run.jobs, len(o.seen), run.came, o.killed, run.restarts)
+}
+
+// logFile is where the operator's log goes. It is kept where the test fails.
+func logFile(t *testing.T) *os.File {
+	t.Helper()
+
+	file, err := os.CreateTemp("", "hyperfleet-chaos-*.log")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	t.Cleanup(func() {
+		if err := file.Close(); err != nil {
+			t.Error(err)
+		}
+
+		if t.Failed() {
+			t.Logf("the operator's log is %s", file.Name())
+		} else if err := os.Remove(file.Name()); err != nil {
+			t.Error(err)
+		}
+	})
+
+	return file
+}
+
+// model is a hypervisor that takes its time.
+func model() pve.Model {
+	m := fleet.Model().WithNodes(nodes)
+	m.StatusLag = 10 * time.Second
+	m.Delays = pve.Delays{
+		Clone: 15 * time.Second, Upload: time.Second, Start: 2 * time.Second, Boot: 20 * time.Second, Destroy: 3 * time.Second,
+	}
+
+	return m
 }
 
 // settings are the seed and the length.
@@ -143,6 +189,7 @@ type chaos struct {
 
 	oracle         *oracle
 	dice           *rand.Rand
+	clock          clock.Clock
 	troubles       []trouble
 	jobs           int
 	came, restarts int
@@ -159,12 +206,12 @@ type stays struct {
 func (c *chaos) storm(length time.Duration) {
 	there := map[string]stays{}
 
-	for end := time.Now().Add(length); time.Now().Before(end); time.Sleep(beat) {
+	for end := c.clock.Now().Add(length); c.clock.Now().Before(end); <-c.clock.After(beat) {
 		c.beat(there)
 		c.oracle.look(c.T.Context())
 
 		for name, one := range there {
-			if time.Now().After(one.until) {
+			if c.clock.Now().After(one.until) {
 				one.end()
 				delete(there, name)
 			}
@@ -180,14 +227,14 @@ func (c *chaos) storm(length time.Duration) {
 
 // beat has one thing happen.
 func (c *chaos) beat(there map[string]stays) {
-	const newJobs, newTrouble, switchedOff, deleted = 0.35, 0.75, 0.85, 0.95
+	const newJobs, newTrouble, switchedOff, deleted, restarted = 0.25, 0.31, 0.33, 0.35, 0.36
 
 	switch roll := c.dice.Float64(); {
 	case roll < newJobs:
 		n := 1 + c.dice.IntN(2)
 		c.jobs += n
 		c.GitHub.Queue(control.JobSpec{
-			Labels: []string{"linux"}, Count: n, Duration: time.Duration(50+c.dice.IntN(500)) * time.Millisecond,
+			Labels: []string{"linux"}, Count: n, Duration: time.Duration(10+c.dice.IntN(600)) * time.Second,
 		})
 	case roll < newTrouble:
 		one := c.troubles[c.dice.IntN(len(c.troubles))]
@@ -195,14 +242,15 @@ func (c *chaos) beat(there map[string]stays) {
 			return
 		}
 
-		stay := staysLeast + time.Duration(c.dice.Int64N(int64(staysMost-staysLeast)))
-		there[one.name] = stays{one.name, time.Now().Add(stay), one.begin(c.Fleet, c.dice)}
+		// Short ones are as likely as long ones.
+		stay := time.Duration(float64(staysLeast) * math.Pow(float64(staysMost/staysLeast), c.dice.Float64()))
+		there[one.name] = stays{one.name, c.clock.Now().Add(stay), one.begin(c.Fleet, c.dice)}
 		c.came++
 	case roll < switchedOff:
 		c.switchOff()
 	case roll < deleted:
 		c.deleteClaim(c.T.Context())
-	default:
+	case roll < restarted:
 		if _, rough := there[roughName]; rough {
 			return // it would not come up, and a kubelet would start it again
 		}

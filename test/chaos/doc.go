@@ -14,6 +14,10 @@
 //     machine is left, and that all nodes are there
 //   - what is not ours is as it was
 //
-// The seed makes the same troubles again: CHAOS_SEED=7 CHAOS_TIME=2m make chaos. What the
+// The clock of all this runs sixty times as fast as the real one, for the operator and its queues,
+// the hypervisor, the forge, the machines, and what the API server says of when objects were made:
+// a trouble may stay for an hour. It is the real API server, and calls take their real time.
+//
+// The seed makes the same troubles again: CHAOS_SEED=7 CHAOS_TIME=10h make chaos. What the
 // schedule of goroutines does with them differs from run to run.
 package chaos

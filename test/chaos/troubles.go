@@ -10,8 +10,10 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
@@ -85,6 +87,27 @@ func troubles(api *roughAPI) []trouble {
 			return func() { api.rough.Store(false) }
 		}},
 	}
+}
+
+// wrongClock is the operator's clock, which may be off. Its timers go on as they are: the
+// kernel's do not follow the time of day either.
+type wrongClock struct {
+	clock.WithTicker
+
+	off atomic.Int64
+}
+
+func (c *wrongClock) Now() time.Time { return c.WithTicker.Now().Add(time.Duration(c.off.Load())) }
+
+func (c *wrongClock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
+
+// step is the trouble that the clock is set wrong, by a minute at most, until it is set right.
+func (c *wrongClock) step() trouble {
+	return trouble{"the clock is off", func(_ *fleet.Fleet, dice *rand.Rand) func() {
+		c.off.Store(dice.Int64N(int64(2*time.Minute)) - int64(time.Minute))
+
+		return func() { c.off.Store(0) }
+	}}
 }
 
 func nodeOf(dice *rand.Rand) string { return "pve" + strconv.Itoa(1+dice.IntN(nodes)) }

@@ -52,6 +52,10 @@ func fleetRejections() []rejection {
 		{"number as text", change{most: "3"}, most, range1},
 		{"jitter of a word", change{"spec.rollout.jitter": "some"}, "spec.rollout.jitter", "jitter must be a time such as"},
 		{"window of no time", window("duration", "0s"), windows, "duration must be a time above zero"},
+		{"drain in no time", drainOf("kubeconfig", "key", "0s"), "spec.drain.timeout", "drain.timeout must be a time of one second to 24 hours"},
+		{"drain by no Secret", drainOf("Nodes", "key", "1m"), "spec.drain.kubeconfigSecretRef.name", "name must be the name of a Secret"},
+		{"drain by no key", drainOf("nodes", "a key", "1m"), "spec.drain.kubeconfigSecretRef.key", "key must be a key of a Secret"},
+		{"drain without a kubeconfig", change{"spec.drain": anyMap{}}, "spec.drain.kubeconfigSecretRef", "Required value"},
 		{"window in words", window("start", "at night"), windows, "at least 9 chars"},
 		{
 			"two windows of a name",
@@ -116,6 +120,7 @@ func TestHostStatusIsKept(t *testing.T) {
 		"push":             anyMap{"permit": int64(8), "hash": "a1", "what": "Update", "started": "2026-01-02T03:04:05Z"},
 		"unreachableSince": "2026-01-02T03:04:05Z", "lastContactTime": "2026-01-02T03:04:05Z", "contactAttempts": int64(1), "contactMessage": "no route",
 		"contactReason": "Unreachable",
+		"drain":         anyMap{"startedAt": "2026-01-02T03:04:05Z", "nodeUID": "u", "endedAt": "2026-01-02T03:04:06Z", "reason": "Drained", "message": "m"},
 	}
 
 	host.Object["status"] = want

@@ -9,10 +9,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -20,18 +18,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
@@ -99,10 +91,16 @@ type Fleet struct {
 	Log io.Writer
 	// Registry has the metrics of the operator that was started last.
 	Registry *prometheus.Registry
+	// Clock is what the operator goes by, from Start on; at first it is that of all the world,
+	// which Options name.
+	Clock clock.WithTicker
 	// Patience is how long anything may take before the test gives up on it.
 	Patience time.Duration
 	// Poll is how often a test looks whether something has come about.
 	Poll time.Duration
+
+	// time is how the API server's is told where Clock is not the real one.
+	time *apiTime
 
 	mu  sync.Mutex
 	run *running
@@ -123,6 +121,9 @@ type Options struct {
 	OperatorUID string
 	// PVE and Namespace of another Fleet, to share its hypervisor.
 	PVE *pve.Server
+	// Clock of the operator and its queues, the hypervisor, the forge and the guests; the API
+	// server's times are told by it. Nil for the real one.
+	Clock clock.WithTicker
 }
 
 // Model is a cluster where everything takes a moment and nothing more, and whose
@@ -142,7 +143,7 @@ func New(t testing.TB, env *kube.Env, opts Options) *Fleet {
 	f := &Fleet{
 		T: t, Env: env, Client: env.Client, Namespace: env.Namespace(t), PVE: opts.PVE,
 		Front: newFront(t), OperatorUID: opts.OperatorUID, Patience: patience, Poll: poll,
-		ReportKey: []byte(strings.Repeat("k", 32)),
+		ReportKey: []byte(strings.Repeat("k", 32)), Clock: opts.Clock,
 	}
 	f.Cluster = f.Namespace
 	f.Hypervisors = map[string]hypervisor.Factory{"proxmox": proxmox.New}
@@ -151,6 +152,13 @@ func New(t testing.TB, env *kube.Env, opts Options) *Fleet {
 		f.OperatorUID = f.Namespace
 	}
 
+	if f.Clock == nil {
+		f.Clock = clock.RealClock{}
+	} else {
+		f.time = &apiTime{clock: f.Clock, told: map[string]string{}}
+	}
+
+	opts.GitHub.Clock = f.Clock
 	opts.GitHub.Webhook = control.WebhookTarget{URL: f.Front.URL + "/webhooks/github", Secret: hookValue}
 	f.GitHub = githubtest.New(t, opts.GitHub)
 
@@ -160,26 +168,34 @@ func New(t testing.TB, env *kube.Env, opts Options) *Fleet {
 		}
 
 		if opts.Model.Guest.Script == nil && opts.Model.Guest.Kind == pve.GuestNothing {
-			opts.Model.Guest.Script = Guest(t)
+			opts.Model.Guest.Script = guestBy(t, f.Clock)
 		}
 
-		f.PVE = pvetest.New(t, opts.Model)
+		f.PVE = pvetest.New(t, opts.Model, pve.WithClock(f.Clock))
 	}
 
 	f.Runners = config.Default().Runners
-	f.Runners.ClusterInterval = 2 * time.Second
-	f.Runners.TemplateInterval = 2 * time.Second
-	f.Runners.OrphanInterval = 2 * time.Second
-	f.Runners.OrphanAge = time.Second
-	f.Runners.TaskInterval = 25 * time.Millisecond
-	f.Runners.ListInterval = 100 * time.Millisecond
 	f.Runners.PlatformURLs = []string{f.GitHub.URL}
+
+	if opts.Clock == nil {
+		f.hurry()
+	}
 
 	f.secret(proxmoxSecret, map[string]string{"tokenId": pve.DefaultTokenID, "tokenSecret": pve.DefaultSecret})
 	f.secret(githubSecret, map[string]string{"pat": githubtest.PAT})
 	f.secret(hookSecret, map[string]string{"secret": hookValue})
 
 	return f
+}
+
+// hurry has the operator look more often than it does by itself, since nobody waits for minutes.
+func (f *Fleet) hurry() {
+	f.Runners.ClusterInterval = 2 * time.Second
+	f.Runners.TemplateInterval = 2 * time.Second
+	f.Runners.OrphanInterval = 2 * time.Second
+	f.Runners.OrphanAge = time.Second
+	f.Runners.TaskInterval = 25 * time.Millisecond
+	f.Runners.ListInterval = 100 * time.Millisecond
 }
 
 // In is the same fleet for a part of its test. The operator stays the whole test's.
@@ -189,7 +205,7 @@ func (f *Fleet) In(t testing.TB) *Fleet {
 	return &Fleet{
 		T: t, Env: f.Env, Client: f.Client, Namespace: f.Namespace, Cluster: f.Cluster, PVE: f.PVE, GitHub: f.GitHub,
 		OperatorUID: f.OperatorUID, Runners: f.Runners, Front: f.Front, ReportKey: f.ReportKey, Registry: f.Registry,
-		Patience: f.Patience, Poll: f.Poll, sites: f.Servers()[1:],
+		Clock: f.Clock, Patience: f.Patience, Poll: f.Poll, sites: f.Servers()[1:],
 	}
 }
 
@@ -384,7 +400,7 @@ func (f *Fleet) manager(ctx context.Context) (ctrl.Manager, http.Handler, error)
 		Hypervisors:  f.Hypervisors,
 		Platforms:    operator.Platforms(),
 		Registry:     f.Registry,
-		Clock:        clock.RealClock{},
+		Clock:        f.Clock,
 		Log:          logger,
 		MaxBodyBytes: 1 << 20,
 		WebhookURL:   f.Front.URL,
@@ -404,34 +420,6 @@ func (f *Fleet) manager(ctx context.Context) (ctrl.Manager, http.Handler, error)
 	return own, routes, nil
 }
 
-// tenant makes a manager that has the account's name.
-func (f *Fleet) tenant(account string, logger *slog.Logger) (*tenant, error) {
-	namespaces := map[string]cache.Config{f.Namespace: {}}
-	for _, name := range f.Neighbours {
-		namespaces[name] = cache.Config{}
-	}
-
-	mgr, err := ctrl.NewManager(unlimited(f.Env.Record(account, f.Env.Config)), ctrl.Options{
-		Scheme:                 f.Env.Scheme,
-		Logger:                 log.Logr(logger),
-		Metrics:                metricsserver.Options{BindAddress: "0"},
-		HealthProbeBindAddress: "0",
-		Cache: cache.Options{
-			DefaultNamespaces: namespaces,
-			// Clusters have no namespace, and other fleets' are none of this operator's.
-			ByObject: map[client.Object]cache.ByObject{
-				&v1alpha1.HypervisorCluster{}: {Label: labels.SelectorFromSet(labels.Set{fleetLabel: f.Namespace})},
-			},
-		},
-		Controller: ctrlconfig.Controller{SkipNameValidation: new(true)},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("make manager: %w", err)
-	}
-
-	return &tenant{Manager: mgr, namespaces: slices.Sorted(maps.Keys(namespaces)), label: f.Namespace}, nil
-}
-
 // networking adds the networking area, as a manager of its own, to one that runs it.
 func (f *Fleet) networking(ctx context.Context, beside ctrl.Manager, logger *slog.Logger) error {
 	mgr, err := f.tenant("hyperfleet-networking", logger)
@@ -444,7 +432,7 @@ func (f *Fleet) networking(ctx context.Context, beside ctrl.Manager, logger *slo
 	}
 
 	area := &networking.Area{
-		Config: config.Default().Networking, Registry: f.Registry, Clock: clock.RealClock{}, Log: logger,
+		Config: config.Default().Networking, Registry: f.Registry, Clock: f.Clock, Log: logger,
 		OperatorUID: f.OperatorUID,
 		Secret: func(context.Context, v1alpha1.SecretKeySelector, credential.Sent) (string, error) {
 			return "", errNoSecret
@@ -470,50 +458,6 @@ func unlimited(cfg *rest.Config) *rest.Config {
 	out.QPS = -1
 
 	return out
-}
-
-// tenant is a manager that sees one fleet's objects also where it reads past its cache: else
-// each operator swept the pools of all the others, and of those that have ended.
-type tenant struct {
-	ctrl.Manager
-
-	namespaces []string
-	// label is that of the fleet's clusters.
-	label string
-}
-
-func (t *tenant) GetAPIReader() client.Reader {
-	return &tenantReader{Reader: t.Manager.GetAPIReader(), tenant: t}
-}
-
-type tenantReader struct {
-	client.Reader
-
-	tenant *tenant
-}
-
-func (r *tenantReader) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
-	if _, ok := list.(*v1alpha1.HypervisorClusterList); ok {
-		return r.Reader.List(ctx, list, append([]client.ListOption{client.MatchingLabels{fleetLabel: r.tenant.label}}, opts...)...)
-	}
-
-	var all []runtime.Object
-
-	for _, namespace := range r.tenant.namespaces {
-		err := r.Reader.List(ctx, list, append([]client.ListOption{client.InNamespace(namespace)}, opts...)...)
-		if err != nil {
-			return err //nolint:wrapcheck // it stands in for the reader
-		}
-
-		items, err := meta.ExtractList(list)
-		if err != nil {
-			return err //nolint:wrapcheck // as above
-		}
-
-		all = append(all, items...)
-	}
-
-	return meta.SetList(list, all) //nolint:wrapcheck // as above
 }
 
 // Front is the address that forges and machines know. Behind it operators come and go.

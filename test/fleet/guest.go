@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/yaml"
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
@@ -27,6 +28,13 @@ import (
 func Guest(t testing.TB) func(pve.GuestVM) {
 	t.Helper()
 
+	return guestBy(t, clock.RealClock{})
+}
+
+// guestBy is a Guest with a clock of its own.
+func guestBy(t testing.TB, clk clock.WithTicker) func(pve.GuestVM) {
+	t.Helper()
+
 	return func(vm pve.GuestVM) {
 		cfg, err := GuestConfig(vm.Drive)
 		if err != nil {
@@ -35,8 +43,8 @@ func Guest(t testing.TB) func(pve.GuestVM) {
 			return
 		}
 
-		Tell(vm.Context, cfg, guest.Report{Phase: guest.PhaseStarted, Time: time.Now()})
-		Run(t, vm, cfg)
+		Tell(vm.Context, cfg, guest.Report{Phase: guest.PhaseStarted, Time: clk.Now()})
+		run(t, vm, cfg, clk)
 	}
 }
 
@@ -47,25 +55,31 @@ const powerOff = 300 * time.Millisecond
 // one job. Callback.Code is the bearer token, whatever proof that is.
 func Run(t testing.TB, vm pve.GuestVM, cfg guest.Config) {
 	t.Helper()
+	run(t, vm, cfg, clock.RealClock{})
+}
+
+func run(t testing.TB, vm pve.GuestVM, cfg guest.Config, clk clock.WithTicker) {
+	t.Helper()
 
 	if err := fetch(vm.Context, &cfg); err != nil {
 		vm.Log("get credential: %v", err)
 		Tell(vm.Context, cfg, guest.Report{
-			Phase: guest.PhaseFailed, Reason: guest.ReasonCredentialRefused, Message: err.Error(), Time: time.Now(),
+			Phase: guest.PhaseFailed, Reason: guest.ReasonCredentialRefused, Message: err.Error(), Time: clk.Now(),
 		})
 
 		return
 	}
 
-	watch := &phases{tell: func(r guest.Report) { Tell(vm.Context, cfg, r) }}
+	watch := &phases{tell: func(r guest.Report) { Tell(vm.Context, cfg, r) }, clock: clk}
 	program := simrunner.Program{
 		Root: t.TempDir(), Stdout: watch, Stderr: watch, Getenv: func(string) string { return "" },
+		Clock: clk,
 	}
 	code := program.Main(vm.Context, []string{"run", "--jitconfig", cfg.JITConfig})
 
 	vm.Log("runner exited with %d", code)
 
-	end := guest.Report{Phase: guest.PhaseFinished, Reason: guest.ReasonJobDone, Time: time.Now()}
+	end := guest.Report{Phase: guest.PhaseFinished, Reason: guest.ReasonJobDone, Time: clk.Now()}
 	if code != 0 || !watch.ran {
 		end.Phase, end.Reason = guest.PhaseFailed, guest.ReasonRunnerFailed
 	}
@@ -77,7 +91,7 @@ func Run(t testing.TB, vm pve.GuestVM, cfg guest.Config) {
 	// A machine takes a moment to power off. One that was never seen to run is given the time
 	// that a listing may be old by, which is long.
 	select {
-	case <-time.After(powerOff):
+	case <-clk.After(powerOff):
 	case <-vm.Context.Done():
 	}
 }
@@ -174,17 +188,18 @@ func askCredential(ctx context.Context, to guest.Callback) (int, []byte, error) 
 
 // phases reads the runner's phases out of what it prints.
 type phases struct {
-	tell func(guest.Report)
-	ran  bool
+	tell  func(guest.Report)
+	clock clock.PassiveClock
+	ran   bool
 }
 
 func (p *phases) Write(text []byte) (int, error) {
 	switch {
 	case strings.Contains(string(text), "Listening for Jobs"):
-		p.tell(guest.Report{Phase: guest.PhaseListening, Time: time.Now()})
+		p.tell(guest.Report{Phase: guest.PhaseListening, Time: p.clock.Now()})
 	case strings.Contains(string(text), "Running job"):
 		p.ran = true
-		p.tell(guest.Report{Phase: guest.PhaseRunning, Time: time.Now()})
+		p.tell(guest.Report{Phase: guest.PhaseRunning, Time: p.clock.Now()})
 	}
 
 	return len(text), nil

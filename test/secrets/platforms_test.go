@@ -123,6 +123,54 @@ func TestPlatformsThatRepeatSecrets(t *testing.T) {
 	}
 }
 
+// errNetwork is what a network that leads nowhere says.
+var errNetwork = errors.New("this address is not called")
+
+// nowhere is a network that leads nowhere, and counts what was to be sent.
+type nowhere struct{ asked atomic.Int64 }
+
+func (n *nowhere) RoundTrip(*http.Request) (*http.Response, error) {
+	n.asked.Add(1)
+
+	return nil, errNetwork
+}
+
+// Which addresses a platform may be at is decided where they are dialled, so that a provider
+// takes no other way to its platform than the one it was given.
+func TestPlatformsUseTheNetworkTheyAreGiven(t *testing.T) {
+	t.Parallel()
+
+	for name, open := range echoed() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			var heard atomic.Int64
+
+			server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { heard.Add(1) }))
+			t.Cleanup(server.Close)
+
+			network := &nowhere{}
+			site := open(server.URL)
+			site.secrets, site.network = map[string]string{"token": unguessable(t, "")}, network
+
+			for call, do := range site.calls(t) {
+				before := network.asked.Load()
+				err := do()
+
+				// Buildkite has no list of agents.
+				unasked := name == v1alpha1.WorkloadBuildkite && (call == "Find" || call == "Runners")
+				if asked := network.asked.Load() > before; asked == unasked || asked && err == nil {
+					t.Errorf("%s: asked by its network %t, error %v", call, asked, err)
+				}
+			}
+
+			if n := heard.Load(); n > 0 {
+				t.Errorf("%d calls went another way", n)
+			}
+		})
+	}
+}
+
 // calls are those of a provider.
 func (f forge) calls(t *testing.T) map[string]func() error {
 	t.Helper()
@@ -136,7 +184,7 @@ func (f forge) calls(t *testing.T) map[string]func() error {
 		t.Fatal(err)
 	}
 
-	provider, err := f.platform.Open(workload.Config{Runner: runner, Template: template, Secrets: f.secrets})
+	provider, err := f.platform.Open(workload.Config{Runner: runner, Template: template, Secrets: f.secrets, Network: f.network})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -92,6 +93,8 @@ type forge struct {
 	load     v1alpha1.WorkloadConfig
 	secrets  map[string]string
 	queue    func(control.JobSpec) []control.Job
+	// network is that of the provider; nil for the usual one.
+	network http.RoundTripper
 	// opened is the platform's one provider, made when it is first needed.
 	opened *workload.Provider
 }

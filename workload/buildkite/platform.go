@@ -228,7 +228,7 @@ func (Platform) Open(config workload.Config) (workload.Provider, error) {
 		return nil, missingBootstrap(config.Template)
 	}
 
-	return New(Config{
+	return newProvider(Config{
 		Organization: config.Runner.Scope.Organization,
 		Queue:        config.Runner.Queue,
 		Stack:        stackKey(config),
@@ -238,5 +238,5 @@ func (Platform) Open(config workload.Config) (workload.Provider, error) {
 		Timeout:      config.Runner.Timeout,
 		Transport:    config.Transport,
 		Network:      config.Network,
-	})
+	}, config.Time())
 }

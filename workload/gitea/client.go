@@ -45,7 +45,11 @@ type client struct {
 }
 
 func newClient(config Config, base, token string, clk clock.Clock) *client {
-	transport := httpbound.Shared()
+	transport := config.Network
+	if transport == nil {
+		transport = httpbound.Shared()
+	}
+
 	if config.Transport != nil {
 		transport = config.Transport(transport)
 	}

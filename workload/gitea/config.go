@@ -29,6 +29,8 @@ type Config struct {
 	Timeout time.Duration
 	// Transport wraps the HTTP transport, for metrics and traces. May be nil.
 	Transport func(http.RoundTripper) http.RoundTripper
+	// Network is the transport below that. Nil: httpbound.Shared.
+	Network http.RoundTripper
 }
 
 // newProvider makes the provider of one scope. It makes no call. A configuration that

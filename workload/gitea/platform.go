@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"k8s.io/utils/clock"
-
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
@@ -206,8 +204,8 @@ func (p Platform) Open(config workload.Config) (workload.Provider, error) {
 
 	out, err := newProvider(p.kind, Config{
 		URL: config.Runner.URL, Repository: config.Runner.Scope.Repository, Organization: config.Runner.Scope.Organization,
-		Token: config.Secrets[secretToken], Timeout: config.Runner.Timeout, Transport: config.Transport,
-	}, clock.RealClock{})
+		Token: config.Secrets[secretToken], Timeout: config.Runner.Timeout, Transport: config.Transport, Network: config.Network,
+	}, config.Time())
 	if err != nil {
 		return nil, err
 	}

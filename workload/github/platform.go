@@ -207,15 +207,13 @@ func (p Platform) Open(config workload.Config) (workload.Provider, error) {
 		return nil, err
 	}
 
-	return New(
-		Config{
-			Settings:  settings,
-			Timeout:   config.Runner.Timeout,
-			Transport: config.Transport,
-			Network:   config.Network,
-			limits:    p.limits,
-		},
-	)
+	return open(Config{
+		Settings:  settings,
+		Timeout:   config.Runner.Timeout,
+		Transport: config.Transport,
+		Network:   config.Network,
+		limits:    p.limits,
+	}, config.Time())
 }
 
 // place is what of the settings says where calls go.

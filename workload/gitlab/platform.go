@@ -216,8 +216,8 @@ func (Platform) Open(config workload.Config) (workload.Provider, error) {
 		return nil, missingBootstrap(config.Template)
 	}
 
-	return New(Config{
+	return newProvider(Config{
 		URL: config.Runner.URL, Project: config.Runner.Scope.Repository, Group: config.Runner.Scope.Organization,
 		Token: config.Secrets[secretToken], Timeout: config.Runner.Timeout, Transport: config.Transport, Network: config.Network,
-	})
+	}, config.Time())
 }

@@ -71,6 +71,9 @@ const (
 	// LabelLogsOf on a RunnerLog names the RunnerJob, or else the MachineClaim, whose log
 	// it holds.
 	LabelLogsOf = "hyperfleet.io/logs-of"
+	// LabelLogShelf on a RunnerLog whose job was not known names the pool whose machine it was
+	// of, or the template of a machine that no pool made.
+	LabelLogShelf = "hyperfleet.io/log-shelf"
 	// LabelLogStore on a RunnerLog says how far it is on its way to an object store.
 	LabelLogStore = "hyperfleet.io/log-store"
 	// LogStorePending of LabelLogStore: it is to be written there.

@@ -34,6 +34,10 @@ type HostFleetSpec struct {
 	// end.
 	// +optional
 	Paused bool `json:"paused,omitempty"`
+	// drain has a host's Node cordoned and drained before the host is given back, and deleted
+	// after. Without it, a host that is deleted takes along what runs on it.
+	// +optional
+	Drain *NodeDrain `json:"drain,omitempty"`
 	// resumedAt forgives all that failed before: it counts no more towards
 	// rollout.failureThreshold, and a configuration that was stopped goes on. Set by
 	// `hyperfleet hosts resume`.

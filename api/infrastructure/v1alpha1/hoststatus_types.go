@@ -173,6 +173,9 @@ type HostStatus struct {
 	// lastPermit is the number of the last permit that was used up.
 	// +optional
 	LastPermit int64 `json:"lastPermit,omitempty"`
+	// drain is how the draining of the host's Node went; empty before it begins.
+	// +optional
+	Drain *NodeDrainStatus `json:"drain,omitempty"`
 	// failureReason is why the host has failed for good, in one word. It is left alone until
 	// this field is cleared, or its fleet has another configuration than the one refused.
 	// +optional

@@ -36,12 +36,8 @@ const (
 	ConditionVMCreated = "VMCreated"
 	// ConditionVMReady tells whether its VirtualMachine runs.
 	ConditionVMReady = "VMReady"
-	// ConditionNodeDrained tells, on deletion, whether the machine's Node is drained.
-	ConditionNodeDrained = "NodeDrained"
 	// ConditionVMDeleted tells, on deletion, whether the VirtualMachine is gone.
 	ConditionVMDeleted = "VMDeleted"
-	// ConditionNodeDeleted tells, on deletion, whether the machine's Node is off its cluster.
-	ConditionNodeDeleted = "NodeDeleted"
 	// ConditionDNSRemoved tells, on deletion, whether its records are out of DNS.
 	ConditionDNSRemoved = "DNSRemoved"
 	// ConditionAddressesReleased tells, on deletion, whether the addresses are free.
@@ -113,7 +109,7 @@ type KubevirtMachineStatus struct {
 	NodeName string `json:"nodeName,omitempty"`
 	// drain is how the draining of the machine's Node went; empty before it begins.
 	// +optional
-	Drain *KubevirtMachineDrain `json:"drain,omitempty"`
+	Drain *NodeDrainStatus `json:"drain,omitempty"`
 	// providerID as a Node of the cluster has it.
 	// +optional
 	ProviderID string `json:"providerID,omitempty"`
@@ -122,25 +118,6 @@ type KubevirtMachineStatus struct {
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
-}
-
-// KubevirtMachineDrain is how the draining of a Node went.
-type KubevirtMachineDrain struct {
-	// startedAt is when it began.
-	StartedAt metav1.Time `json:"startedAt"`
-	// nodeUID is the Node that was drained, which is deleted when the machine is gone.
-	// +optional
-	// +kubebuilder:validation:MaxLength=64
-	NodeUID string `json:"nodeUID,omitempty"`
-	// endedAt is when it was over, in one way or another.
-	// +optional
-	EndedAt *metav1.Time `json:"endedAt,omitempty"`
-	// reason says in one word how it ended: Drained, NoNode, DrainTimedOut.
-	// +optional
-	Reason string `json:"reason,omitempty"`
-	// message says more.
-	// +optional
-	Message string `json:"message,omitempty"`
 }
 
 // KubevirtMachine is one machine: a VirtualMachine of KubeVirt with its static addresses.

@@ -87,7 +87,7 @@ type KubevirtNodePoolSpec struct {
 	// drain has a machine's Node cordoned and drained before the machine goes. Without it, a
 	// machine takes along what runs on it.
 	// +optional
-	Drain *KubevirtNodePoolDrain `json:"drain,omitempty"`
+	Drain *NodeDrain `json:"drain,omitempty"`
 
 	// rootVolume that machines boot from.
 	RootVolume KubevirtRootVolume `json:"rootVolume"`
@@ -106,21 +106,6 @@ type KubevirtNodePoolSpec struct {
 	// configuration, under the key userdata.
 	// +optional
 	UserDataSecretRef *LocalObjectReference `json:"userDataSecretRef,omitempty"`
-}
-
-// KubevirtNodePoolDrain is how Nodes are drained.
-type KubevirtNodePoolDrain struct {
-	// kubeconfigSecretRef names the Secret with a kubeconfig of the cluster that the machines
-	// join. Its user gets, patches and deletes Nodes, lists Pods and evicts them.
-	KubeconfigSecretRef LocalSecretKeySelector `json:"kubeconfigSecretRef"`
-	// timeout is how long a drain may take. After it the machine goes all the same, and an event
-	// says what was left on it.
-	// +optional
-	// +kubebuilder:default="10m"
-	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:MaxLength=20
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')",message="drain.timeout must be a time of one second to 24 hours such as 10m"
-	Timeout metav1.Duration `json:"timeout,omitempty,omitzero"`
 }
 
 // KubevirtNodePoolDNS is where the names of a pool's machines are.

@@ -59,6 +59,9 @@ func TestWhatIsWrongIsSaidAtItsPlace(t *testing.T) {
 	cases := []struct{ name, file, want string }{
 		{"unknown field", "param: []", "task.yaml:1:1: param: unknown field (did you mean params?)"},
 		{"unknown field of a resource", space + "  lifecycl: {}", "task.yaml:9:3: resources[0].lifecycl: unknown field (did you mean lifecycle?)"},
+		{"old precondition of another type", "preconditions: [{name: a, type: other, id: x, output_param: b}]", "preconditions[0].type: want type: hyperfleet_api"},
+		{"old precondition without an id", "preconditions: [{name: a, type: hyperfleet_api, output_param: b}]", "preconditions[0]: type: hyperfleet_api needs id and output_param"},
+		{"old precondition and new", "preconditions: [{name: a, type: hyperfleet_api, api_call: {method: GET, url: x}}]", "preconditions[0].type: there is api_call as well"},
 		{"unknown function", space + "  when: {expression: 'nowish()'}", "task.yaml:9:29: resources[0].when.expression: unknown variable or function nowish"},
 		{"unknown variable", space + "  when: {expression: is_deletin}", "unknown variable or function is_deletin (did you mean is_deleting?)"},
 		{"unknown resource", space + "  when: {expression: resources.spce.x}", "task.yaml:9:31: resources[0].when.expression: unknown resources.spce (did you mean space?)"},

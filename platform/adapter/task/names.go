@@ -68,6 +68,7 @@ func (l *loader) collect() {
 
 	for i := range spec.Preconditions {
 		one, at := &spec.Preconditions[i], strictyaml.Path{"preconditions", i}
+		l.oldForm(at, one)
 
 		switch {
 		case one.APICall != nil:

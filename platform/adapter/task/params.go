@@ -4,6 +4,7 @@
 package task
 
 import (
+	"fmt"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -176,6 +177,26 @@ func (l *loader) log(at strictyaml.Path, in *adapter.Log) *Log {
 }
 
 // precondition compiles one and makes its names known.
+// oldCall is the type of preconditions in their old form.
+const oldCall = "hyperfleet_api"
+
+// oldForm is the call of a precondition in its old form.
+func (l *loader) oldForm(at strictyaml.Path, in *adapter.Precondition) {
+	switch {
+	case in.Type == "" && in.Resource == "" && in.ID == "" && in.OutputParam == "":
+	case in.Type != oldCall:
+		l.problem(at.With("type"), "want type: %s, or an api_call without type, resource, id and output_param", oldCall)
+	case in.APICall != nil:
+		l.problem(at.With("type"), "there is api_call as well").Hint = "type is an old form of it: take type, resource, id and output_param out"
+	case in.ID == "" || in.OutputParam == "":
+		l.problem(at, "type: %s needs id and output_param", oldCall)
+	default:
+		l.warnf(at.With("type"), fmt.Sprintf("write name: %s, and api_call: {method: GET, url: resources/%s}", in.OutputParam, in.ID),
+			"type: %s is an old form of api_call", oldCall)
+		in.Name, in.APICall = in.OutputParam, &adapter.APICall{Method: http.MethodGet, URL: "resources/" + in.ID}
+	}
+}
+
 func (l *loader) precondition(i int) {
 	in, at := &l.task.Spec.Preconditions[i], strictyaml.Path{"preconditions", i}
 	out := Precondition{Name: in.Name}

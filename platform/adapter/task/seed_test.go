@@ -4,6 +4,7 @@
 package task_test
 
 import (
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -93,6 +94,48 @@ func TestRetentionExampleRenders(t *testing.T) {
 	metadata, ok := object["metadata"].(map[string]any)
 	if !ok || metadata["name"] != "c1-job-2026-05-06T07-08-09Z" {
 		t.Errorf("metadata: %v", object["metadata"])
+	}
+}
+
+// TestConditionsExample: the precondition's old form is the call that it stands for, and
+// the expression says how the API spells what it reads.
+func TestConditionsExample(t *testing.T) {
+	t.Parallel()
+
+	loaded, err := task.LoadFile("testdata/seed/5-conditions.yaml", nil, fixed())
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if len(loaded.Warnings) != 1 || !strings.HasSuffix(loaded.Warnings[0].String(), "type: hyperfleet_api is an old form of api_call "+
+		"(write name: clusterResource, and api_call: {method: GET, url: resources/{{ .clusterId }}})") {
+		t.Errorf("warnings: %v", loaded.Warnings)
+	}
+
+	call := loaded.Preconditions[0]
+	if call.Name != "clusterResource" || call.APICall.Method != http.MethodGet {
+		t.Errorf("precondition: %+v", call)
+	}
+
+	url, err := call.APICall.URL.Render(map[string]any{"clusterId": "c1"})
+	if err != nil || url != "resources/c1" {
+		t.Errorf("url: %s, %v", url, err)
+	}
+
+	gate := func(conditions ...any) (bool, error) {
+		return loaded.Resources[0].Patches[0].When.Bool(t.Context(), map[string]any{
+			"resources":       map[string]any{"certSecret": map[string]any{}},
+			"clusterResource": map[string]any{"status": map[string]any{"conditions": conditions}},
+		})
+	}
+
+	if yes, err := gate(map[string]any{"type": "Ready"}); !yes || err != nil {
+		t.Errorf("not rotated before: %t, %v", yes, err)
+	}
+
+	_, err = gate(map[string]any{"type": "CertRotated", "last_transition_time": "2026-05-06T07:08:09Z"})
+	if err == nil || !strings.Contains(err.Error(), "conditions of the fleet API have last_transition_time") {
+		t.Errorf("the other spelling: %v", err)
 	}
 }
 

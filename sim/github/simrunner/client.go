@@ -14,6 +14,8 @@ import (
 	"strconv"
 	"time"
 
+	"k8s.io/utils/clock"
+
 	"github.com/hyperfleet/hyperfleet/sim/github/protocol"
 )
 
@@ -44,10 +46,11 @@ type client struct {
 	base  string
 	auth  string
 	delay time.Duration // between attempts after a network failure
+	clock clock.WithTicker
 }
 
-func newClient(base string, delay time.Duration) *client {
-	return &client{base: base, http: &http.Client{Transport: &http.Transport{Proxy: nil}}, delay: delay}
+func newClient(base string, delay time.Duration, clk clock.WithTicker) *client {
+	return &client{base: base, http: &http.Client{Transport: &http.Transport{Proxy: nil}}, delay: delay, clock: clk}
 }
 
 // call sends one request; reply may be nil. The status 204 leaves reply alone.
@@ -97,7 +100,7 @@ func (c *client) retry(ctx context.Context, attempts int, do func() error) error
 			return err
 		}
 		select {
-		case <-time.After(c.delay):
+		case <-c.clock.After(c.delay):
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -111,7 +114,7 @@ func (c *client) login(ctx context.Context, config protocol.Config) error {
 		return fmt.Errorf("read the runner's key: %w", err)
 	}
 	id := config.Credentials.Data.ClientID
-	now := time.Now()
+	now := c.clock.Now()
 	assertion, err := protocol.Sign(key, protocol.Claims{
 		Issuer: json.RawMessage(strconv.Quote(id)), Subject: id, Audience: config.Credentials.Data.AuthorizationURL,
 		IssuedAt: unix(now), Expires: unix(now.Add(5 * time.Minute)),

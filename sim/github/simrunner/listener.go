@@ -55,7 +55,7 @@ func (p *Program) run(ctx context.Context, args []string) int {
 		p.warnln(err)
 		return ExitTerminated
 	}
-	l := &listener{Program: p, config: config, client: newClient(config.Runner.ServerURL, p.Delay)}
+	l := &listener{Program: p, config: config, client: newClient(config.Runner.ServerURL, p.Delay, p.Clock)}
 	if code, connected := l.connect(ctx); !connected {
 		return code
 	}
@@ -104,7 +104,7 @@ func (l *listener) connect(ctx context.Context) (code int, connected bool) {
 }
 
 func (l *listener) sayf(format string, args ...any) {
-	l.printf(time.Now().UTC().Format("2006-01-02 15:04:05Z")+": "+format+"\n", args...)
+	l.printf(l.Clock.Now().UTC().Format("2006-01-02 15:04:05Z")+": "+format+"\n", args...)
 }
 
 // listen takes jobs until it is told to stop, or one job when once is set.
@@ -211,13 +211,13 @@ func (l *listener) execute(ctx context.Context, message *protocol.Message, path 
 
 // renew keeps the job alive and stops it when the server says so.
 func (l *listener) renew(ctx context.Context, stop context.CancelFunc, path string) {
-	tick := time.NewTicker(renewEvery)
+	tick := l.Clock.NewTicker(renewEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case <-tick.C():
 		}
 		var reply protocol.JobReply
 		_, err := l.client.call(ctx, callTimeout, http.MethodPost, path+"/renew",
@@ -243,7 +243,7 @@ func (l *listener) work(ctx context.Context, message *protocol.Message) error {
 		return l.command(ctx, "/bin/sh", "-c", message.Command)
 	}
 	select {
-	case <-time.After(message.Duration):
+	case <-l.Clock.After(message.Duration):
 	case <-ctx.Done():
 	}
 	return nil

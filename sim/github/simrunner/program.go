@@ -16,6 +16,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/utils/clock"
+
 	"github.com/hyperfleet/hyperfleet/sim/github/protocol"
 )
 
@@ -37,6 +39,7 @@ type Program struct {
 	Stderr io.Writer
 	Getenv func(string) string // default: os.Getenv
 	Delay  time.Duration       // between attempts when the server cannot be reached; default 1 s
+	Clock  clock.WithTicker    // default: the real clock
 }
 
 // Main runs "config ARGS", "config remove ARGS" or "run ARGS" and returns the
@@ -47,6 +50,9 @@ func (p *Program) Main(ctx context.Context, args []string) int {
 	}
 	if p.Delay <= 0 {
 		p.Delay = time.Second
+	}
+	if p.Clock == nil {
+		p.Clock = clock.RealClock{}
 	}
 	if len(args) == 0 {
 		p.warnln("usage: config|run [options]")
@@ -110,7 +116,7 @@ func (p *Program) configure(ctx context.Context, args []string) error {
 		req.Name, _ = os.Hostname()
 	}
 	req.Labels = strings.Split(*labels, ",")
-	c := newClient(base, p.Delay)
+	c := newClient(base, p.Delay, p.Clock)
 	c.auth = "RemoteAuth " + *token
 	var reply protocol.RegisterReply
 	if err := c.retry(ctx, 3, func() error {
@@ -142,7 +148,7 @@ func (p *Program) remove(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	c := newClient(config.Runner.ServerURL, p.Delay)
+	c := newClient(config.Runner.ServerURL, p.Delay, p.Clock)
 	c.auth = "RemoteAuth " + *token
 	if _, err := c.call(ctx, callTimeout, http.MethodPost, protocol.PathRemove,
 		protocol.RemoveRequest{URL: config.Runner.GitHubURL, AgentID: config.Runner.AgentID}, nil); err != nil {

@@ -85,6 +85,8 @@ func TestFleets(t *testing.T) {
 		t.Errorf("hosts were asked for what they do not know: %v", unknown)
 	}
 
+	tell("a Node whose drain hangs, operator killed: %s", w.drained("mac-01"))
+
 	w.givenBack()
 	tell("given back: servers of the pool wiped and with their old names, ordered ones wiped and to be deleted")
 }

@@ -43,7 +43,7 @@ func TestDrainThatHangs(t *testing.T) {
 	stuck, free := nodePool("stuck", 2, "192.168.0.10-192.168.0.19", "fd00::10-fd00::19"),
 		nodePool("free", 2, "192.168.0.20-192.168.0.29", "fd00::20-fd00::29")
 	for _, pool := range []*infrav1.KubevirtNodePool{stuck, free} {
-		pool.Spec.Drain = &infrav1.KubevirtNodePoolDrain{
+		pool.Spec.Drain = &infrav1.NodeDrain{
 			KubeconfigSecretRef: infrav1.LocalSecretKeySelector{Name: guestSecret, Key: guestKey},
 			Timeout:             metav1.Duration{Duration: time.Hour},
 		}
@@ -175,11 +175,7 @@ func (w *world) guideRole() string {
 func (w *world) joins(name string) {
 	w.t.Helper()
 
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"world": w.namespace}}}
-	env.Create(w.t, node)
-
-	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
-	w.must(env.Client.Status().Update(w.t.Context(), node))
+	env.Joins(w.t, name, map[string]string{"world": w.namespace})
 }
 
 // nodes are those of the world's machines, also of machines that are gone.
@@ -204,19 +200,7 @@ func (w *world) nodes() []string {
 func (w *world) pod(node, app string) {
 	w.t.Helper()
 
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "on-" + node, Labels: map[string]string{"app": app}},
-		Spec: corev1.PodSpec{
-			NodeName: node, TerminationGracePeriodSeconds: new(int64(0)),
-			Containers: []corev1.Container{{Name: "c", Image: "registry.example.com/a:1"}},
-		},
-	}
-	w.create(pod)
-
-	// No budget keeps a pod that does not run.
-	pod.Status.Phase = corev1.PodRunning
-	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
-	w.must(env.Client.Status().Update(w.t.Context(), pod))
+	env.Pod(w.t, w.namespace, node, "on-"+node, func(pod *corev1.Pod) { pod.Labels["app"] = app })
 }
 
 // drained is what a machine says of its Node.

@@ -13,7 +13,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/hyperfleet/hyperfleet/networking/drain"
+	"github.com/hyperfleet/hyperfleet/kit/drain"
 )
 
 // A tenant names the server, and may read what is told of it: nothing of its answers is quoted,

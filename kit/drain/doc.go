@@ -3,7 +3,8 @@
 
 // Package drain takes the work off a Node of another cluster: it cordons the Node and evicts its
 // pods, which PodDisruptionBudgets may refuse for a while. A call does what can be done now, and
-// says what is left: nothing waits.
+// says what is left: nothing waits. An [Order] is a drain over the passes of a deletion, bounded
+// by a time that counts from what is on record.
 //
 // As with kubectl drain, pods of DaemonSets and mirror pods stay, and so do those that are
 // over. Unlike it, pods without a controller and with emptyDir volumes are evicted: the machine

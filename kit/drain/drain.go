@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/kit/kubeconfig"
@@ -50,12 +51,12 @@ type Cluster struct {
 func Open(data []byte) (*Cluster, error) {
 	config, err := kubeconfig.Rest(data)
 	if err != nil {
-		return nil, fmt.Errorf("connect to the cluster of the machine: %w", err)
+		return nil, fmt.Errorf("connect to the cluster of the Node: %w", err)
 	}
 
 	tls, err := rest.TLSConfigFor(config)
 	if err != nil {
-		return nil, errors.New("connect to the cluster of the machine: its kubeconfig has certificates that can't be read")
+		return nil, errors.New("connect to the cluster of the Node: its kubeconfig has certificates that can't be read")
 	}
 
 	transport := httpbound.Plain()
@@ -70,7 +71,7 @@ func Open(data []byte) (*Cluster, error) {
 
 	wrapped, err := rest.HTTPWrappersForConfig(config, atOnce(httpbound.Transport(transport)))
 	if err != nil {
-		return nil, errors.New("connect to the cluster of the machine: its kubeconfig has credentials that can't be used")
+		return nil, errors.New("connect to the cluster of the Node: its kubeconfig has credentials that can't be used")
 	}
 
 	scheme, mapper := runtime.NewScheme(), meta.NewDefaultRESTMapper(nil)
@@ -89,10 +90,20 @@ func Open(data []byte) (*Cluster, error) {
 		},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("connect to the cluster of the machine: %w", err)
+		return nil, fmt.Errorf("connect to the cluster of the Node: %w", err)
 	}
 
 	return &Cluster{client: made, close: transport.CloseIdleConnections}, nil
+}
+
+// OpenSecret is Open for a kubeconfig in a Secret.
+func OpenSecret(ctx context.Context, reader client.Reader, name client.ObjectKey, key string) (*Cluster, error) {
+	data, err := credential.ReadKubeconfig(ctx, reader, name, key)
+	if err != nil {
+		return nil, fmt.Errorf("read drain.kubeconfigSecretRef: %w", err)
+	}
+
+	return Open(data)
 }
 
 // atOnce has no call repeated. client-go waits and tries again where an answer says when, as that
@@ -224,7 +235,7 @@ func (c *Cluster) pods(ctx context.Context, node string) ([]corev1.Pod, error) {
 // may read what is told of it.
 func answered(err error) error {
 	if status, ok := errors.AsType[*apierrors.StatusError](err); ok {
-		return fmt.Errorf("the API server of the machine's cluster answered %d %s", status.ErrStatus.Code,
+		return fmt.Errorf("the API server of the Node's cluster answered %d %s", status.ErrStatus.Code,
 			http.StatusText(int(status.ErrStatus.Code)))
 	}
 
@@ -240,7 +251,7 @@ func answered(err error) error {
 	return errUnreadable
 }
 
-var errUnreadable = errors.New("the API server of the machine's cluster answered what can't be read: " +
+var errUnreadable = errors.New("the API server of the Node's cluster answered what can't be read: " +
 	"check the server in the kubeconfig")
 
 // ctxError is the end of a call's time in an error, or nil.

@@ -1,0 +1,273 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
+)
+
+const nodesKubeconfig = "nodes"
+
+// newNodes is a world whose hosts are Nodes of a cluster, the tests' own API server, and are
+// drained within a time.
+func newNodes(t *testing.T, timeout time.Duration, names ...string) *world {
+	t.Helper()
+
+	w := newWorld(t, 0, rollout(1))
+	w.kubeconfig(env.Config)
+	w.patchFleet(func(spec *infrav1.HostFleetSpec) {
+		spec.Drain = &infrav1.NodeDrain{
+			KubeconfigSecretRef: infrav1.LocalSecretKeySelector{Name: nodesKubeconfig, Key: "kubeconfig"},
+			Timeout:             metav1.Duration{Duration: timeout},
+		}
+	})
+
+	for _, name := range names {
+		w.host(name)
+		env.Joins(t, name, nil)
+	}
+
+	w.start()
+	w.converged(len(names))
+
+	return w
+}
+
+// kubeconfig makes or changes the Secret that leads to the cluster.
+func (w *world) kubeconfig(config *rest.Config) {
+	w.t.Helper()
+
+	data, err := kubeproc.Kubeconfig(config)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: nodesKubeconfig}, Data: map[string][]byte{"kubeconfig": data},
+	}
+
+	err = env.Client.Create(w.t.Context(), secret)
+	if apierrors.IsAlreadyExists(err) {
+		err = env.Client.Update(w.t.Context(), secret)
+	}
+
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) delete(obj client.Object) {
+	w.t.Helper()
+	obj.SetNamespace(w.namespace)
+
+	if err := env.Client.Delete(w.t.Context(), obj); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) deleteHost(name string) {
+	w.t.Helper()
+	w.delete(&infrav1.LinuxMachine{ObjectMeta: metav1.ObjectMeta{Name: name}})
+}
+
+// says waits until a condition of a host says something.
+func (w *world) says(name, condition, want string) {
+	w.t.Helper()
+	w.eventually(condition+" of "+name+" says "+want, func() string {
+		last := "nothing"
+		if c := meta.FindStatusCondition(w.get(name).Status.Conditions, condition); c != nil {
+			last = fmt.Sprintf("%s %s: %s", c.Status, c.Reason, c.Message)
+		}
+
+		if strings.Contains(last, want) {
+			return ""
+		}
+
+		return last
+	})
+}
+
+// gone waits until a host's object is gone.
+func (w *world) gone(name string) {
+	w.t.Helper()
+	w.eventually(name+" is gone", func() string {
+		for _, m := range w.all() {
+			if m.Name == name {
+				return fmt.Sprintf("%+v", m.Status)
+			}
+		}
+
+		return ""
+	})
+}
+
+// told waits for an event.
+func (w *world) told(object, reason string) {
+	w.t.Helper()
+	w.eventually(object+" has the event "+reason, func() string {
+		if got := w.events(object); !slices.Contains(got, reason) {
+			return fmt.Sprint(got)
+		}
+
+		return ""
+	})
+}
+
+// cordons is a user who may drain an empty Node, and not delete it.
+func (w *world) cordons() *rest.Config {
+	w.t.Helper()
+
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}, Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "patch"}},
+		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list"}},
+	}}
+	env.Create(w.t, role)
+	env.Create(w.t, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: w.namespace},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: w.namespace}},
+	})
+
+	return env.User(w.t, w.namespace)
+}
+
+func (w *world) hasPod(name string) bool {
+	w.t.Helper()
+
+	err := env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, &corev1.Pod{})
+	if client.IgnoreNotFound(err) != nil {
+		w.t.Fatal(err)
+	}
+
+	return err == nil
+}
+
+// A host that is deleted goes when its Node is drained, and its Node after it: what a
+// PodDisruptionBudget keeps is waited for, over a restart of the operator too, and other hosts
+// are left alone.
+func TestHostsAreDrained(t *testing.T) {
+	t.Parallel()
+
+	const leaves, stays = "drained-leaves", "drained-stays"
+
+	w := newNodes(t, time.Hour, leaves, stays)
+
+	for _, name := range []string{leaves, stays} {
+		env.Pod(t, w.namespace, name, "free-"+name, nil)
+		env.Pod(t, w.namespace, name, "kept-"+name, func(p *corev1.Pod) { p.Labels["app"] = "kept" })
+	}
+
+	env.Budget(t, w.namespace, "kept", 0)
+	w.deleteHost(leaves)
+	w.says(leaves, infrav1.ConditionNodeDrained, fmt.Sprintf(
+		"False Draining: left: 1 pod (%[1]s/kept-%[2]s); eviction refused for now: %[1]s/kept-%[2]s by PodDisruptionBudget kept",
+		w.namespace, leaves))
+
+	if node := env.Node(t, leaves); node == nil || !node.Spec.Unschedulable || w.hasPod("free-"+leaves) || !w.hasPod("kept-"+leaves) {
+		t.Errorf("node %+v, free pod there %v, kept pod there %v", node, w.hasPod("free-"+leaves), w.hasPod("kept-"+leaves))
+	}
+
+	started := w.get(leaves).Status.Drain.StartedAt
+	w.restart("agent one")
+
+	if now := w.get(leaves).Status.Drain; !now.StartedAt.Equal(&started) || now.EndedAt != nil {
+		t.Errorf("after a restart the drain is %+v, and it began at %s", now, started)
+	}
+
+	env.Budget(t, w.namespace, "kept", 1)
+	w.gone(leaves)
+
+	if env.Node(t, leaves) != nil || w.hasPod("kept-"+leaves) {
+		t.Error("its Node or its pod is there")
+	}
+
+	if node := env.Node(t, stays); node == nil || node.Spec.Unschedulable || !w.hasPod("free-"+stays) || !w.hasPod("kept-"+stays) {
+		t.Errorf("%s, which stays, was drained too", stays)
+	}
+}
+
+// A drain that hangs ends after its time, and says what was left. The Node goes all the same.
+func TestDrainOfAHostThatHangs(t *testing.T) {
+	t.Parallel()
+
+	const name = "hangs"
+
+	w := newNodes(t, time.Second, name)
+	env.Pod(t, w.namespace, name, "kept", nil)
+	env.Budget(t, w.namespace, "kept", 0)
+	w.deleteHost(name)
+	w.gone(name)
+	w.told(fleetName, "DrainTimedOut")
+
+	if env.Node(t, name) != nil || !w.hasPod("kept") {
+		t.Errorf("its Node is there: %v; its pod is there: %v", env.Node(t, name) != nil, w.hasPod("kept"))
+	}
+}
+
+// Without the way to its cluster a host waits, and says for how long. A user who may not delete
+// Nodes leaves one, and an event names it.
+func TestDrainOfAHostWithoutItsCluster(t *testing.T) {
+	t.Parallel()
+
+	const name = "forbidden"
+
+	w := newNodes(t, time.Hour, name)
+	w.kubeconfig(env.ServiceAccount(t, w.namespace, "nobody"))
+	w.deleteHost(name)
+	w.says(name, infrav1.ConditionNodeDrained, "the API server of the Node's cluster answered 403 Forbidden")
+	w.says(name, infrav1.ConditionNodeDrained, "the host goes in 59m")
+
+	w.kubeconfig(w.cordons())
+	w.gone(name)
+	w.told(fleetName, "NodeLeft")
+
+	if node := env.Node(t, name); node == nil || !node.Spec.Unschedulable {
+		t.Errorf("node %+v: want it cordoned", node)
+	}
+}
+
+// A host whose fleet is gone, or that was never booted, goes at once.
+func TestHostsThatAreNotDrained(t *testing.T) {
+	t.Parallel()
+
+	const booted, fresh = "orphan", "never-booted"
+
+	w := newNodes(t, time.Hour, booted)
+	env.Pod(t, w.namespace, booted, "pod", nil)
+	w.patchFleet(func(spec *infrav1.HostFleetSpec) { spec.Paused = true })
+	w.host(fresh)
+	env.Joins(t, fresh, nil)
+	w.says(fresh, infrav1.ConditionBootstrapped, "Paused")
+	w.deleteHost(fresh)
+	w.gone(fresh)
+	w.delete(&infrav1.HostFleet{ObjectMeta: metav1.ObjectMeta{Name: fleetName}})
+	w.says(booted, infrav1.ConditionFleetFound, "FleetNotFound")
+	w.deleteHost(booted)
+	w.gone(booted)
+
+	for _, name := range []string{booted, fresh} {
+		if node := env.Node(t, name); node == nil || node.Spec.Unschedulable {
+			t.Errorf("node of %s: %+v; want it left alone", name, node)
+		}
+	}
+
+	if !w.hasPod("pod") {
+		t.Error("the pod was evicted")
+	}
+}

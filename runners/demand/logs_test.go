@@ -1,0 +1,182 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package demand_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/runners/report"
+	"github.com/hyperfleet/hyperfleet/workload"
+)
+
+// inARush calls a function for each number below count, many at a time.
+func inARush(t *testing.T, count int, do func(i int) error) {
+	t.Helper()
+
+	var all errgroup.Group
+
+	all.SetLimit(16)
+
+	for i := range count {
+		all.Go(func() error { return do(i) })
+	}
+
+	if err := all.Wait(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Machines of short jobs are done, and gone, before their platform says what they had.
+func TestRushLosesNoLog(t *testing.T) {
+	t.Parallel()
+
+	const count = 500
+
+	namespace, repository := env.Namespace(t), own(t)+"/app"
+	hook(t, namespace, "linux", repository, "s", "linux")
+
+	_, stop := jobs(t, namespace)
+	defer stop()
+
+	first := entry(t, namespace, job(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = repository }))
+	reach(t, func() bool { return len(read(t, first).Status.Conditions) > 0 }) // it runs
+
+	keep, ctx := &report.Logs{Client: operator}, t.Context()
+
+	inARush(t, count, func(i int) error {
+		claim := claimOf(namespace, fmt.Sprintf("linux-%03d", i))
+		if err := env.Client.Create(ctx, claim); err != nil {
+			return err
+		}
+
+		claim.Status = v1alpha1.MachineClaimStatus{
+			BootstrapInfo: &v1alpha1.BootstrapInfo{RunnerName: workload.RunnerName(claim.Name, claim.UID)},
+			Times:         &v1alpha1.MachineTimes{Started: micro(3), Ready: micro(4), Stopped: micro(6)}, EndReason: "JobDone",
+		}
+		if err := env.Client.Status().Update(ctx, claim); err != nil {
+			return err
+		}
+
+		if err := keep.Keep(ctx, claim, "output of "+claim.Name); err != nil {
+			return err
+		}
+
+		spec := job(v1alpha1.JobCompleted, func(j *workload.Job) {
+			j.ID, j.Repository, j.RunnerName = strconv.Itoa(1000+i), repository, claim.Status.BootstrapInfo.RunnerName
+			j.StartedAt, j.CompletedAt = whole(5), &metav1.Time{Time: time.Now()}
+		})
+
+		return errors.Join(env.Client.Delete(ctx, claim), env.Client.Create(ctx, &v1alpha1.RunnerJob{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: platforms().JobName(spec)}, Spec: spec,
+		}))
+	})
+
+	var all v1alpha1.RunnerJobList
+	if err := env.Client.List(ctx, &all, client.InNamespace(namespace)); err != nil {
+		t.Fatal(err)
+	}
+
+	told := map[string]string{}
+
+	for i := range all.Items {
+		key := client.ObjectKeyFromObject(&all.Items[i])
+		if key == first {
+			continue
+		}
+
+		var at v1alpha1.RunnerJobStatus
+
+		reach(t, func() bool {
+			at = read(t, key).Status
+
+			return slices.ContainsFunc(at.Timeline, func(e v1alpha1.JobEvent) bool { return e.Moment == v1alpha1.MomentDestroyed })
+		})
+
+		told[at.Logs] = "output of " + at.Claim
+	}
+
+	var logs v1alpha1.RunnerLogList
+	if err := env.Client.List(ctx, &logs, client.InNamespace(namespace)); err != nil {
+		t.Fatal(err)
+	}
+
+	kept := map[string]string{}
+	for i := range logs.Items {
+		kept[logs.Items[i].Name] = logs.Items[i].Spec.Text
+	}
+
+	if !maps.Equal(told, kept) || len(kept) != count {
+		t.Errorf("%d jobs with %d logs, and %d RunnerLogs that are not all theirs", count, len(told), len(kept))
+	}
+}
+
+// A process that saw nothing of a machine finds the log of its job by what the platform says
+// of its runner; and with the job, the log goes.
+func TestLogIsFoundByItsRunner(t *testing.T) {
+	t.Parallel()
+
+	namespace, now := env.Namespace(t), time.Now()
+	claim := claimOf(namespace, "linux-a")
+	claim.UID = "0123abcd-0000-4000-8000-000000000000"
+
+	if err := (&report.Logs{Client: operator}).Keep(t.Context(), claim, "what it did"); err != nil {
+		t.Fatal(err)
+	}
+
+	clk := clocktesting.NewFakePassiveClock(now)
+	failing := &failingLogs{Logs: report.Logs{Client: operator}, times: 1}
+	r := reconciler(clk, nil)
+	r.Logs = failing
+
+	key := entry(t, namespace, job(v1alpha1.JobCompleted, func(j *workload.Job) {
+		j.RunnerName, j.CompletedAt = "linux-a-0123abcd", &metav1.Time{Time: now}
+	}))
+
+	if again := pass(t, r, key).RequeueAfter; again > 10*time.Second || read(t, key).Status.Logs != "" {
+		t.Errorf("the API server failed, and it is looked at again in %s", again)
+	}
+
+	pass(t, r, key)
+
+	if got := read(t, key).Status.Logs; got != "linux-a-0123abcd-log" {
+		t.Fatalf("log %q", got)
+	}
+
+	clk.SetTime(now.Add(24*time.Hour + time.Second))
+	pass(t, r, key)
+
+	err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "linux-a-0123abcd-log"}, &v1alpha1.RunnerLog{})
+	if !apierrors.IsNotFound(err) {
+		t.Errorf("the log outlives its job: %v", err)
+	}
+}
+
+// failingLogs can't find anything so many times.
+type failingLogs struct {
+	report.Logs
+
+	times int
+}
+
+func (f *failingLogs) Find(ctx context.Context, namespace, runner string) (string, error) {
+	if f.times--; f.times >= 0 {
+		return "", errors.New("no answer")
+	}
+
+	return f.Logs.Find(ctx, namespace, runner)
+}

@@ -1,0 +1,97 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts_test
+
+import (
+	"os"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+)
+
+// drained has a Mac go whose Node's drain hangs: nothing is taken from it until a budget lets its
+// pod go, over a kill of the operator, and then it is wiped and its Node is gone. It gives what
+// its condition said.
+func (w *world) drained(name string) string {
+	w.t.Helper()
+	w.drains("macs")
+	env.Joins(w.t, name, nil)
+	env.Pod(w.t, w.namespace, name, "pod", nil)
+	env.Budget(w.t, w.namespace, "pod", 0)
+
+	mac := &infrav1.ScalewayAppleSiliconMachine{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}}
+	if err := env.Client.Get(w.t.Context(), client.ObjectKeyFromObject(mac), mac); err != nil {
+		w.t.Fatal(err)
+	}
+
+	server := mac.Status.ServerID
+	if err := env.Client.Delete(w.t.Context(), mac); err != nil {
+		w.t.Fatal(err)
+	}
+
+	var said string
+
+	held := func() bool {
+		if err := env.Client.Get(w.t.Context(), client.ObjectKeyFromObject(mac), mac); err != nil {
+			w.t.Fatalf("the Mac did not wait for its drain: %v", err)
+		}
+
+		if c := apimeta.FindStatusCondition(mac.Status.Conditions, infrav1.ConditionNodeDrained); c != nil {
+			said = c.Reason + ": " + c.Message
+		}
+
+		return strings.Contains(said, w.namespace+"/pod by PodDisruptionBudget pod")
+	}
+	w.eventually("the condition names pod and budget", held)
+	w.kill()
+	w.start()
+
+	if !held() || w.installs(server) != 1 {
+		w.t.Errorf("the server was installed %d times; the condition says %q", w.installs(server), said)
+	}
+
+	env.Budget(w.t, w.namespace, "pod", 1)
+	w.eventually("the Mac is wiped and given back, and its Node gone", func() bool {
+		return client.IgnoreNotFound(env.Client.Get(w.t.Context(), client.ObjectKeyFromObject(mac), mac)) == nil &&
+			len(w.macs()) == macs-1 && w.installs(server) == 2 && env.Node(w.t, name) == nil
+	})
+
+	return said
+}
+
+// drains has a fleet drain its Nodes, which are those of the tests' API server.
+func (w *world) drains(fleet string) {
+	w.t.Helper()
+
+	data, err := os.ReadFile(env.Kubeconfig(w.t, env.Config))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+
+	w.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "nodes"}, Data: map[string][]byte{"kubeconfig": data}})
+
+	object := w.fleet(fleet)
+	base := object.DeepCopy()
+	object.Spec.Drain = &infrav1.NodeDrain{KubeconfigSecretRef: infrav1.LocalSecretKeySelector{Name: "nodes", Key: "kubeconfig"}}
+
+	if err := env.Client.Patch(w.t.Context(), object, client.MergeFrom(base)); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// installs is how often a server was installed.
+func (w *world) installs(id string) int {
+	for _, server := range w.site.cloud.Servers() {
+		if server.ID == id {
+			return server.Installs
+		}
+	}
+
+	return 0
+}
