@@ -17,9 +17,11 @@ COMMIT_TIME := $(shell TZ=UTC0 git log -1 --date=format-local:%Y-%m-%dT%H:%M:%SZ
 MODIFIED := $(shell test -z "$$(git status --porcelain 2>/dev/null)" || echo true)
 version_package := github.com/hyperfleet/hyperfleet/cmd/internal/version
 LDFLAGS := -s -w $(foreach set,tag=$(VERSION) commit=$(COMMIT) commitTime=$(COMMIT_TIME) modified=$(MODIFIED),-X $(version_package).$(set))
-# `make release`: where it goes, for which architectures, what image names begin with, and the key that signs it.
+# `make release`: where it goes, for which architectures, for which systems besides Linux
+# `hyperfleet` is made as a client, what image names begin with, and the key that signs it.
 DIST ?= dist
 ARCH ?= amd64 arm64
+CLIENTS ?= darwin/amd64 darwin/arm64 windows/amd64
 REGISTRY ?=
 KEY ?=
 
@@ -74,7 +76,7 @@ release: ## make all that a release has, in dist/ (VERSION=v0.1.0 REGISTRY=regis
 	fi
 	@mkdir -p bin && cd hack/release && go build -o ../../bin/release .
 	@bin/release -dist "$(DIST)" -version "$(VERSION)" -commit "$(COMMIT)" -time "$(COMMIT_TIME)" \
-		-ldflags "$(LDFLAGS)" -registry "$(REGISTRY)" -key "$(KEY)" -arch "$(ARCH)"
+		-ldflags "$(LDFLAGS)" -registry "$(REGISTRY)" -key "$(KEY)" -arch "$(ARCH)" -clients "$(CLIENTS)"
 
 freeze: ## write the CRDs and objects that the next releases are held to (VERSION=v0.2.0)
 	@hack/setup.sh kube
@@ -116,7 +118,7 @@ e2e: build ## run all of the following end-to-end tests, e2e-proxmox in its shor
 e2e-install: ## a release, made twice with the same bytes, and from helm install to the first finished job
 	@hack/setup.sh kube kubectl helm olm
 	@for dist in bin/install bin/install-again; do \
-		$(MAKE) --no-print-directory release VERSION=v0.0.0-install DIST=$$dist ARCH=$$(go env GOARCH) MODIFIED_OK=yes REGISTRY= KEY=; \
+		$(MAKE) --no-print-directory release VERSION=v0.0.0-install DIST=$$dist ARCH=$$(go env GOARCH) CLIENTS= MODIFIED_OK=yes REGISTRY= KEY=; \
 	done
 	@cmp bin/install/SHA256SUMS bin/install-again/SHA256SUMS && rm -r bin/install-again && echo "two releases have the same checksums"
 	@cd hack/release && go test ./...

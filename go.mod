@@ -19,6 +19,7 @@ require (
 	github.com/google/go-github/v88 v88.0.0
 	github.com/google/go-tpm v0.9.8
 	github.com/google/uuid v1.6.0
+	github.com/grafana/grafana-foundation-sdk/go v0.0.22
 	github.com/hashicorp/vault/api v1.23.0
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/kdomanski/iso9660 v0.4.0

@@ -33,7 +33,11 @@ func (d dashboard) grafana() object {
 		"uid": d.uid, "title": d.title, "tags": []string{"hyperfleet"}, "editable": true, "schemaVersion": schemaVersion,
 		"time": object{"from": "now-6h", "to": "now"}, "refresh": "30s", "timezone": "browser",
 		"templating": object{"list": list}, "panels": d.place(source),
-		"links": []object{{"type": "dashboards", "title": "HyperFleet", "tags": []string{"hyperfleet"}, "asDropdown": true}},
+		"annotations": object{"list": []object{}},
+		"links": []object{{
+			"type": "dashboards", "title": "HyperFleet", "tags": []string{"hyperfleet"}, "asDropdown": true,
+			"icon": "external link", "tooltip": "", "targetBlank": false, "includeVars": false, "keepTime": true,
+		}},
 	}
 }
 
@@ -70,12 +74,17 @@ func (p panel) grafana(id int, source, at object) object {
 	}
 
 	custom := object{}
-	options := object{"reduceOptions": object{"calcs": []string{"lastNotNull"}}}
+	options := object{
+		"reduceOptions": object{"calcs": []string{"lastNotNull"}}, "orientation": "auto", "textMode": "auto", "wideLayout": true,
+		"colorMode": "value", "graphMode": "area", "justifyMode": "auto", "showPercentChange": false,
+		"percentChangeColorMode": "standard",
+	}
 
 	if p.kind == timeseries {
 		custom = object{"lineWidth": 1, "fillOpacity": 10, "showPoints": "never"}
 		options = object{
-			"legend": object{"displayMode": "list", "placement": "bottom"}, "tooltip": object{"mode": "multi", "sort": "desc"},
+			"legend":  object{"displayMode": "list", "placement": "bottom", "showLegend": true, "calcs": []string{}},
+			"tooltip": object{"mode": "multi", "sort": "desc"},
 		}
 
 		if p.stacked {

@@ -98,6 +98,7 @@ kind: Kustomization
 namespace: hyperfleet-system
 resources:
   - servicemonitor.yaml
+  - podmonitor.yaml
   - reader.yaml
   - prometheusrule.yaml
 generatorOptions:

@@ -32,6 +32,8 @@ type release struct {
 	registry string
 	// arch are the architectures that images and programs are made for, all under Linux.
 	arch []string
+	// clients are the other systems that the programs for people's own machines are made for.
+	clients []platform
 	// ldflags that the programs are linked with.
 	ldflags string
 	// key is the file of the key that signs. Empty: nothing is signed.
@@ -48,6 +50,7 @@ func main() {
 		r      release
 		commit string
 		arch   string
+		client string
 	)
 
 	flag.StringVar(&r.root, "root", ".", "the checkout")
@@ -57,6 +60,7 @@ func main() {
 	flag.StringVar(&commit, "time", "", "time of the commit, in RFC 3339")
 	flag.StringVar(&r.registry, "registry", "", "what image names begin with, such as registry.example.com/fleet")
 	flag.StringVar(&arch, "arch", "amd64 arm64", "architectures, with spaces between them")
+	flag.StringVar(&client, "clients", "", "systems besides that people have, such as darwin/arm64, with spaces between them")
 	flag.StringVar(&r.ldflags, "ldflags", "", "flags that programs are linked with")
 	flag.StringVar(&r.key, "key", "", "PEM file with the ECDSA key that signs SHA256SUMS")
 	flag.Parse()
@@ -64,6 +68,10 @@ func main() {
 	r.arch = strings.Fields(arch)
 
 	var err error
+	if r.clients, err = platforms(client); err != nil {
+		log.Fatalf("read -clients: %v", err)
+	}
+
 	if r.time, err = time.Parse(time.RFC3339, commit); err != nil {
 		log.Fatalf("read -time: %v", err)
 	}

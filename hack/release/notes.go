@@ -37,25 +37,32 @@ func (r *release) notes() error {
 	return r.write("RELEASE_NOTES.md", out.String())
 }
 
-// section is the part of a changelog about one version; that of what is not released yet, if
-// the version is a prerelease without its own.
+// section is what a changelog says of one version. What stands under Unreleased is in the commit
+// that is released, and so it is told, too: a prerelease needs no more than that, and a version
+// has a section of its own.
 func section(changelog, version string) (string, error) {
-	wanted := []string{"## " + version}
-	if strings.Contains(version, "-") {
-		wanted = append(wanted, "## Unreleased")
+	own, found := below(changelog, version)
+	latest, _ := below(changelog, "Unreleased")
+
+	if !found && !strings.Contains(version, "-") {
+		return "", fmt.Errorf("CHANGELOG.md has no section \"## %s\": write it before the release, "+
+			"or name \"## Unreleased\" so if that is all of it", version)
 	}
 
-	for _, heading := range wanted {
-		_, rest, found := strings.Cut("\n"+changelog, "\n"+heading)
-		if !found {
-			continue
-		}
-
-		_, body, _ := strings.Cut(rest, "\n")
-		body, _, _ = strings.Cut(body, "\n## ")
-
-		return strings.TrimSpace(body), nil
+	switch {
+	case latest == "":
+		return own, nil
+	case own == "":
+		return latest, nil
+	default:
+		return own + "\n\n### Besides\n\n" + latest, nil
 	}
+}
 
-	return "", fmt.Errorf("CHANGELOG.md has no section %q: write it before the release", wanted[0])
+// below is what stands below one heading of a changelog, up to the next.
+func below(changelog, heading string) (string, bool) {
+	_, rest, found := strings.Cut("\n"+changelog+"\n", "\n## "+heading+"\n")
+	body, _, _ := strings.Cut("\n"+rest, "\n## ")
+
+	return strings.TrimSpace(body), found
 }

@@ -15,12 +15,34 @@ func programNames() []string {
 	return []string{"hyperfleet", "hyperfleet-platform", "bootstrap-service"}
 }
 
-func programFile(name, arch string) string { return name + "-linux-" + arch }
+// clientNames are the programs that people have on their own machines, whatever these are.
+func clientNames() []string { return []string{"hyperfleet"} }
 
-// made are the programs and what each is made for. The bootstrap service is for machines, which
-// one operator has of both architectures.
-func (r *release) made() [][2]string {
-	var out [][2]string
+// platform is what a program is made for.
+type platform struct{ os, arch string }
+
+// made is a program and what it is made for.
+type made struct {
+	name string
+	platform
+}
+
+// file is its name in the release.
+func (m made) file() string {
+	name := m.name + "-" + m.os + "-" + m.arch
+	if m.os == "windows" {
+		name += ".exe"
+	}
+
+	return name
+}
+
+func programFile(name, arch string) string { return made{name, platform{"linux", arch}}.file() }
+
+// made are the programs. The bootstrap service is for machines, which one operator has of both
+// architectures.
+func (r *release) made() []made {
+	var out []made
 
 	for _, name := range programNames() {
 		arch := r.arch
@@ -29,17 +51,39 @@ func (r *release) made() [][2]string {
 		}
 
 		for _, arch := range arch {
-			out = append(out, [2]string{name, arch})
+			out = append(out, made{name, platform{"linux", arch}})
+		}
+	}
+
+	for _, name := range clientNames() {
+		for _, client := range r.clients {
+			out = append(out, made{name, client})
 		}
 	}
 
 	return out
 }
 
+// platforms reads a list such as "darwin/arm64 windows/amd64".
+func platforms(text string) ([]platform, error) {
+	var out []platform
+
+	for _, one := range strings.Fields(text) {
+		system, arch, found := strings.Cut(one, "/")
+		if !found || system == "" || arch == "" || system == "linux" {
+			return nil, fmt.Errorf("%q is not one such as darwin/arm64; those of linux are in -arch", one)
+		}
+
+		out = append(out, platform{system, arch})
+	}
+
+	return out, nil
+}
+
 // programs builds them, out of the module cache alone.
 func (r *release) programs() error {
 	for _, one := range r.made() {
-		if err := r.program(one[0], one[1]); err != nil {
+		if err := r.program(one); err != nil {
 			return err
 		}
 	}
@@ -47,21 +91,21 @@ func (r *release) programs() error {
 	return nil
 }
 
-func (r *release) program(name, arch string) error {
-	file, err := absolute(r.file(programFile(name, arch)))
+func (r *release) program(m made) error {
+	file, err := absolute(r.file(m.file()))
 	if err != nil {
 		return err
 	}
 
 	cmd := exec.Command("go", "build", "-trimpath", "-mod=readonly", "-buildvcs=false", "-ldflags", r.ldflags,
-		"-o", file, "./cmd/"+name)
+		"-o", file, "./cmd/"+m.name)
 	cmd.Dir = r.root
 	// What the environment says of how to build would make other bytes.
 	cmd.Env = append(environ("GOFLAGS", "GOAMD64", "GOARM64", "GOEXPERIMENT", "GOFIPS140"),
-		"CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOPROXY=off", "GOWORK=off")
+		"CGO_ENABLED=0", "GOOS="+m.os, "GOARCH="+m.arch, "GOPROXY=off", "GOWORK=off")
 
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("build %s for %s: %w\n%s", name, arch, err, out)
+		return fmt.Errorf("build %s for %s/%s: %w\n%s", m.name, m.os, m.arch, err, out)
 	}
 
 	return nil

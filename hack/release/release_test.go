@@ -31,10 +31,11 @@ func fake(t *testing.T) *release {
 	r := &release{
 		root: "../..", dist: t.TempDir(), version: "v1.2.3", commit: "abc", registry: "registry.example.com/fleet",
 		time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), arch: []string{"amd64", "arm64"},
+		clients: []platform{{"darwin", "arm64"}, {"windows", "amd64"}},
 	}
 
 	for _, one := range r.made() {
-		if err := os.WriteFile(r.file(programFile(one[0], one[1])), []byte(one[0]+one[1]), 0o755); err != nil {
+		if err := os.WriteFile(r.file(one.file()), []byte(one.file()), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -150,12 +151,12 @@ func TestImages(t *testing.T) {
 			}
 		}
 
-		if got := string(inside["usr/local/bin/hyperfleet"]); got != "hyperfleet"+one.Platform.Architecture {
+		if got := string(inside["usr/local/bin/hyperfleet"]); got != "hyperfleet-linux-"+one.Platform.Architecture {
 			t.Errorf("the image for %s has the program %s", one.Platform.Architecture, got)
 		}
 
-		if string(inside["opt/hyperfleet/bootstrap-service-x64"]) != "bootstrap-serviceamd64" ||
-			string(inside["opt/hyperfleet/bootstrap-service-arm64"]) != "bootstrap-servicearm64" {
+		if string(inside["opt/hyperfleet/bootstrap-service-x64"]) != "bootstrap-service-linux-amd64" ||
+			string(inside["opt/hyperfleet/bootstrap-service-arm64"]) != "bootstrap-service-linux-arm64" {
 			t.Error("it lacks the bootstrap service")
 		}
 
@@ -283,14 +284,44 @@ func TestSignature(t *testing.T) {
 func TestSection(t *testing.T) {
 	const log = "# Changelog\n\n## Unreleased\n\n- new\n\n## 1.2.3\n\n- fixed\n\n### More\n\n- too\n\n## 1.2.2\n"
 
-	for version, want := range map[string]string{"1.2.3": "- fixed\n\n### More\n\n- too", "1.3.0-rc.1": "- new", "1.2.2": ""} {
+	for version, want := range map[string]string{
+		"1.2.3": "- fixed\n\n### More\n\n- too\n\n### Besides\n\n- new", "1.3.0-rc.1": "- new", "1.2.2": "- new",
+	} {
 		if got, err := section(log, version); err != nil || got != want {
 			t.Errorf("%s: %q, %v", version, got, err)
 		}
 	}
 
-	if _, err := section(log, "2.0.0"); err == nil {
-		t.Error("a version that nobody has written of is released")
+	if got, err := section(strings.Replace(log, "- new\n", "", 1), "1.2.3"); err != nil || got != "- fixed\n\n### More\n\n- too" {
+		t.Errorf("with nothing unreleased: %q, %v", got, err)
 	}
 
+	for _, version := range []string{"2.0.0", "1.2"} {
+		if _, err := section(log, version); err == nil || !strings.Contains(err.Error(), "## "+version) {
+			t.Errorf("a version that nobody has written of is released: %v", err)
+		}
+	}
+}
+
+func TestPlatforms(t *testing.T) {
+	t.Parallel()
+
+	if got, err := platforms("darwin/arm64 windows/amd64"); err != nil || len(got) != 2 || got[1] != (platform{"windows", "amd64"}) {
+		t.Errorf("read as %v, %v", got, err)
+	}
+
+	for _, text := range []string{"darwin", "/arm64", "linux/amd64"} {
+		if _, err := platforms(text); err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+
+	names := map[string]bool{}
+	for _, one := range fake(t).made() {
+		names[one.file()] = true
+	}
+
+	if len(names) != 8 || !names["hyperfleet-darwin-arm64"] || !names["hyperfleet-windows-amd64.exe"] || names["hyperfleet-platform-darwin-arm64"] {
+		t.Errorf("the release has the programs %v", names)
+	}
 }

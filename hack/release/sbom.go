@@ -32,7 +32,7 @@ func (r *release) sbom() error {
 	)
 
 	for _, one := range r.made() {
-		program, needs, err := r.componentOf(programFile(one[0], one[1]), modules)
+		program, needs, err := r.componentOf(one.file(), modules)
 		if err != nil {
 			return err
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/credentials"
+	"github.com/minio/minio-go/v7/pkg/s3utils"
 
 	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 )
@@ -58,6 +59,24 @@ func Check(endpoint string) error {
 		return errors.New("it must be https: logs go there (http is for loopback)")
 	default:
 		return nil
+	}
+}
+
+// CheckBucket says what is wrong with a bucket's name; nil if nothing is.
+func CheckBucket(name string) error {
+	return s3utils.CheckValidBucketName(name)
+}
+
+// CheckPrefix says what is wrong with what keys begin with, which may be empty and has so many
+// bytes at most; nil if nothing is.
+func CheckPrefix(prefix string, most int) error {
+	switch {
+	case prefix == "":
+		return nil
+	case len(prefix) > most:
+		return fmt.Errorf("it has more than %d bytes", most)
+	default:
+		return s3utils.CheckValidObjectName(prefix)
 	}
 }
 
@@ -114,6 +133,15 @@ func (s *Store) Get(ctx context.Context, key string, most int64) (string, error)
 	return string(text), nil
 }
 
+// Delete removes a text. One that is not there is no error.
+func (s *Store) Delete(ctx context.Context, key string) error {
+	if err := s.client.RemoveObject(ctx, s.place.Bucket, key, minio.RemoveObjectOptions{}); err != nil {
+		return s.problem("delete", key, err)
+	}
+
+	return nil
+}
+
 func (s *Store) at(key string) string { return URL(s.place.Bucket, key) }
 
 // URL is the address of a text as S3's tools write it.
@@ -157,7 +185,7 @@ func (e *Error) Error() string { return e.text }
 
 func fixes() map[string]string {
 	return map[string]string{
-		"AccessDenied":                 "the keys may not: allow them s3:PutObject to write and s3:GetObject to read",
+		"AccessDenied":                 "the keys may not: allow them s3:PutObject to write, s3:GetObject to read",
 		"AuthorizationHeaderMalformed": "the region is wrong: name the bucket's",
 		"InvalidAccessKeyId":           "the store does not know the access key id",
 		"NoSuchBucket":                 "there is no such bucket: make it, or name another",

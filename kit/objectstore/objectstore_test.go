@@ -60,6 +60,16 @@ func TestWriteAndRead(t *testing.T) {
 		t.Errorf("Get of too much = %d bytes, %v", len(got), err)
 	}
 
+	for range 2 {
+		if err := store.Delete(t.Context(), "a/ci/linux-x7k2p.log"); err != nil {
+			t.Error(err)
+		}
+	}
+
+	if left := server.Objects(t, "logs"); len(left) > 0 {
+		t.Errorf("deleted, and there is %v", left)
+	}
+
 	for name, tc := range map[string]struct {
 		place objectstore.Place
 		keys  objectstore.Keys
@@ -141,5 +151,25 @@ func TestErrorsAreShortAndHoldNoKeys(t *testing.T) {
 
 	if text := fmt.Sprintf("%v %+v %#v", keys, keys, keys); strings.Contains(text, "very-secret") {
 		t.Error(text)
+	}
+}
+
+func TestNames(t *testing.T) {
+	t.Parallel()
+
+	for name, good := range map[string]bool{"ci-logs": true, "": false, "a": false, "CI_logs!": false, "192.168.0.1": false} {
+		if err := objectstore.CheckBucket(name); (err == nil) != good {
+			t.Errorf("CheckBucket(%q) = %v, want good = %v", name, err, good)
+		}
+	}
+
+	for prefix, good := range map[string]bool{"": true, "hyperfleet/": true, "a\xff": false} {
+		if err := objectstore.CheckPrefix(prefix, 11); (err == nil) != good {
+			t.Errorf("CheckPrefix(%q) = %v, want good = %v", prefix, err, good)
+		}
+	}
+
+	if err := objectstore.CheckPrefix("hyperfleet/", 10); err == nil {
+		t.Error("a prefix of 11 bytes has 10 at most")
 	}
 }

@@ -45,18 +45,28 @@ func (s *Store) key(log *v1alpha1.RunnerLog) string {
 	return s.Config.Prefix + log.Namespace + "/" + log.Spec.Claim + "-" + hex.EncodeToString(sum[:])[:hashedLetter] + ".log"
 }
 
-// put writes a log, and says where it is.
-func (s *Store) put(ctx context.Context, log *v1alpha1.RunnerLog) (*v1alpha1.StoredLog, error) {
+// place is where logs are.
+func (s *Store) place() objectstore.Place {
+	return objectstore.Place{Endpoint: s.Config.Endpoint, Region: s.Config.Region, Bucket: s.Config.Bucket}
+}
+
+// open reads the keys; the store is not called.
+func (s *Store) open(ctx context.Context) (*objectstore.Store, error) {
 	keys, err := s.keys(ctx)
 	if err != nil {
 		return nil, err
 	}
 
-	place := objectstore.Place{Endpoint: s.Config.Endpoint, Region: s.Config.Region, Bucket: s.Config.Bucket}
+	return objectstore.New(s.place(), keys, s.Transport)
+}
 
-	store, err := objectstore.New(place, keys, s.Transport)
+// put writes a log, and says where it is.
+func (s *Store) put(ctx context.Context, log *v1alpha1.RunnerLog) (*v1alpha1.StoredLog, error) {
+	place := s.place()
+
+	store, err := s.open(ctx)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // it says all
+		return nil, err
 	}
 
 	key := s.key(log)

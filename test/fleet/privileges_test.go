@@ -21,7 +21,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
 
-var reRole = regexp.MustCompile(`(?m)^ {4}pveum role add (\w+) --privs "([^"]+)"`)
+var reRole = regexp.MustCompile(`(?m)^ *pveum role add (\w+) --privs "([^"]+)"`)
 
 // documentedRoles are the privileges of the guide, by role.
 func documentedRoles(t *testing.T) map[string][]string {

@@ -12,6 +12,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/yuin/goldmark"
+	"github.com/yuin/goldmark/ast"
+	"github.com/yuin/goldmark/text"
 )
 
 var (
@@ -106,14 +110,14 @@ func (f testFiles) wrong(page, kind, says string) string {
 }
 
 // problems are those of the markers of a page: each block of a shell's commands has one above it.
-func (f testFiles) problems(page, text string) []string {
+func (f testFiles) problems(page, source string) []string {
 	var (
 		out    []string
 		within bool
 		above  string
 	)
 
-	for i, line := range strings.Split(text, "\n") {
+	for i, line := range strings.Split(source, "\n") {
 		opened, says := fence.FindStringSubmatch(line), marker.FindStringSubmatch(above)
 		begins := opened != nil && !within
 		shell := begins && slices.Contains([]string{"sh", "bash", "shell", "console"}, opened[1])
@@ -142,12 +146,33 @@ func (f testFiles) problems(page, text string) []string {
 	return out
 }
 
+// indented are the blocks of a page that begin with spaces, and so say neither what they are nor
+// whether a test runs them.
+func indented(page, source string) []string {
+	var out []string
+
+	document := goldmark.DefaultParser().Parse(text.NewReader([]byte(source)))
+	err := ast.Walk(document, func(node ast.Node, entering bool) (ast.WalkStatus, error) {
+		if entering && node.Kind() == ast.KindCodeBlock && node.Lines().Len() > 0 {
+			line := 1 + strings.Count(source[:node.Lines().At(0).Start], "\n")
+			out = append(out, fmt.Sprintf("%s:%d: an indented block: put it into a fence that says what it is: sh, yaml, text", page, line))
+		}
+
+		return ast.WalkContinue, nil
+	})
+	if err != nil {
+		out = append(out, fmt.Sprintf("%s: %v", page, err))
+	}
+
+	return out
+}
+
 // Whoever reads a command in the documentation can see which test runs it, or why none does.
 func TestCommandsAreRun(t *testing.T) {
 	t.Parallel()
 
 	tests := allTests(t)
-	pages := []string{"README.md", "CONTRIBUTING.md", "ARCHITECTURE.md"}
+	pages := []string{"README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "SECURITY.md", "CHANGELOG.md"}
 
 	err := filepath.WalkDir("../../docs", func(path string, _ fs.DirEntry, err error) error {
 		if name, _ := filepath.Rel("../..", path); strings.HasSuffix(path, ".md") {
@@ -163,12 +188,12 @@ func TestCommandsAreRun(t *testing.T) {
 	run, blocks := 0, 0
 
 	for _, page := range pages {
-		text := read(t, "../../"+page)
-		for _, problem := range tests.problems(page, text) {
+		source := read(t, "../../"+page)
+		for _, problem := range append(tests.problems(page, source), indented(page, source)...) {
 			t.Error(problem)
 		}
 
-		for line := range strings.Lines(text) {
+		for line := range strings.Lines(source) {
 			if says := marker.FindStringSubmatch(strings.TrimSuffix(line, "\n")); says != nil {
 				blocks++
 
@@ -211,12 +236,15 @@ func TestMarkersAreHeld(t *testing.T) {
 		"of another page":          {text: "<!-- run: TestOther -->\n```sh\nls\n```", want: "reads the page"},
 		"no name of a test":        {text: "<!-- run: by hand -->\n```sh\nls\n```", want: "is not TestName"},
 		"no language":              {text: "```\nls\n```", want: "does not say what it is"},
+		"indented lines":           {text: "So:\n\n    ls\n", want: "x.md:3: an indented block"},
+		"indented in a list":       {text: "1. So:\n\n       ls\n", want: "x.md:3: an indented block"},
+		"a paragraph of a list":    {text: "1. So:\n\n   that is all\n"},
 		"a marker without a block": {text: "<!-- run: TestOne -->\ntext", want: "no block"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			got := strings.Join(tests.problems("docs/start/x.md", tc.text), "\n")
+			got := strings.Join(append(tests.problems("docs/start/x.md", tc.text), indented("docs/start/x.md", tc.text)...), "\n")
 			if tc.want == "" && got != "" || !strings.Contains(got, tc.want) {
 				t.Errorf("problems: %q, want %q", got, tc.want)
 			}

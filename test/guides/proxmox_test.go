@@ -29,8 +29,8 @@ const (
 )
 
 var (
-	roleCommand  = regexp.MustCompile(`(?m)^ {4}pveum role add (\S+) --privs "([^"]+)"$`)
-	grantCommand = regexp.MustCompile(`(?m)^ {4}pveum acl modify (\S+) --users (\S+) --roles (\S+)$`)
+	roleCommand  = regexp.MustCompile(`(?m)^ *pveum role add (\S+) --privs "([^"]+)"$`)
+	grantCommand = regexp.MustCompile(`(?m)^ *pveum acl modify (\S+) --users (\S+) --roles (\S+)$`)
 )
 
 // follow gives the cluster that the guide's commands make of the default one. pool says

@@ -158,12 +158,12 @@ func absolute(t testing.TB, path string) string {
 func byHand(t testing.TB) []string {
 	t.Helper()
 
-	text := strings.ReplaceAll(read(t, templateGuide), " \\\n     ", "")
+	text := strings.ReplaceAll(read(t, templateGuide), " \\\n ", "")
 
 	var out []string
 
 	for line := range strings.SplitSeq(text, "\n") {
-		if command, ok := strings.CutPrefix(line, "    qm "); ok {
+		if command, ok := strings.CutPrefix(line, "qm "); ok {
 			out = append(out, "qm "+temporary.ReplaceAllString(folder.ReplaceAllString(command, "/"), "import-from=disk.qcow2"))
 		}
 	}

@@ -40,7 +40,7 @@ func tenantsPage(t *testing.T) []*unstructured.Unstructured {
 
 	var out []*unstructured.Unstructured
 
-	for _, block := range regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(raw), -1) {
+	for _, block := range regexp.MustCompile("(?s)```yaml\n(apiVersion.*?)```").FindAllStringSubmatch(string(raw), -1) {
 		for text := range strings.SplitSeq(block[1], "\n---\n") {
 			object := &unstructured.Unstructured{}
 			if err := yaml.UnmarshalStrict([]byte(text), &object.Object); err != nil {

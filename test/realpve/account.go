@@ -45,8 +45,8 @@ const (
 	guideBridge   = "vmbr0"
 )
 
-// commands are a guide's commands below a heading: its indented lines, by how the paragraph
-// before them begins.
+// commands are a guide's commands below a heading: the lines of its blocks of sh, by how the
+// paragraph before them begins.
 func commands(guide, heading, paragraph string) []string {
 	_, section, _ := strings.Cut(guide, "\n## "+heading+"\n")
 	section, _, _ = strings.Cut(section, "\n## ")
@@ -54,15 +54,18 @@ func commands(guide, heading, paragraph string) []string {
 	var (
 		out    []string
 		inside = paragraph == ""
+		block  bool
 	)
 
 	for line := range strings.Lines(section) {
-		command, indented := strings.CutPrefix(strings.TrimRight(line, "\n"), "    ")
+		line = strings.TrimSpace(line)
 
 		switch {
-		case indented && inside:
-			out = append(out, command)
-		case !indented && strings.TrimSpace(line) != "" && paragraph != "":
+		case strings.HasPrefix(line, "```"):
+			block = line == "```sh"
+		case block && inside:
+			out = append(out, line)
+		case !block && line != "" && !strings.HasPrefix(line, "<!--") && paragraph != "":
 			inside = strings.HasPrefix(line, paragraph)
 		}
 	}

@@ -12,7 +12,8 @@ import (
 func TestCommands(t *testing.T) {
 	t.Parallel()
 
-	const guide = "# Guide\n\n## First\n\nWith one:\n\n    pvesh create /one\n    kubectl x\n\nWithout one, say:\n\n    pveum two\n\n## Second\n\n    three\n"
+	const guide = "# Guide\n\n## First\n\nWith one:\n\n<!-- run: TestX -->\n```sh\npvesh create /one\nkubectl x\n```\n\nWithout one, say:\n\n" +
+		"```sh\npveum two\n```\n\n```yaml\na: b\n```\n\n## Second\n\n```sh\nthree\n```\n"
 
 	for _, c := range []struct {
 		heading, paragraph string

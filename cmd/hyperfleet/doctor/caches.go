@@ -40,7 +40,7 @@ func (d *doctor) caches(ctx context.Context) {
 		return
 	}
 
-	down := connect(ctx, templates.Items)
+	down := dial(ctx, templates.Items)
 
 	for i := range templates.Items {
 		template := &templates.Items[i]
@@ -74,8 +74,8 @@ func cachesOf(template *v1alpha1.HypervisorMachineTemplate) []v1alpha1.CacheURL 
 	return urls
 }
 
-// connect opens a connection to each cache, and says why one cannot be had. Nothing is sent.
-func connect(ctx context.Context, templates []v1alpha1.HypervisorMachineTemplate) map[v1alpha1.CacheURL]error {
+// dial opens a connection to each cache, and says why one cannot be had. Nothing is sent.
+func dial(ctx context.Context, templates []v1alpha1.HypervisorMachineTemplate) map[v1alpha1.CacheURL]error {
 	var all []v1alpha1.CacheURL
 	for i := range templates {
 		all = append(all, cachesOf(&templates[i])...)

@@ -55,7 +55,9 @@ installed as this program knows them, whether an operator runs each area that ha
 which objects wait for a person, wait for long, or are not looked at by anybody. The operator
 writes to each object what it last found: a hypervisor that does not answer, a token without a
 privilege, a template without an agent. That is gathered here, and nothing is changed. Outside
-of the API server a connection is opened to the caches that templates name, and nothing sent.
+of the API server a connection is opened to the caches that templates name, and nothing sent; and
+if logs of runners are kept in a store, a small object is written there, read and deleted, with
+the operator's keys, if you may read them.
 
 With --try it then makes one machine from a HypervisorMachineTemplate, after a question: by a
 MachineClaim, with the workload of a RunnerPool of that template, and a label that no job asks

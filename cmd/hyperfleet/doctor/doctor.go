@@ -65,6 +65,7 @@ func (d *doctor) look(ctx context.Context) error {
 
 	d.receiver(ctx)
 	d.caches(ctx)
+	d.logs(ctx)
 
 	for _, f := range ailing {
 		d.report.add(f)

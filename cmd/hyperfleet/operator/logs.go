@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/minio/minio-go/v7/pkg/s3utils"
-
 	v1alpha1 "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/objectstore"
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
@@ -48,15 +46,8 @@ func logSettings(cfg v1alpha1.RunnerLogs) error {
 	at("endpoint", objectstore.Check(store.Endpoint))
 	at("region", missing(store.Region, "the bucket's region"))
 	at("secret", missing(store.Secret, "a Secret in the operator's namespace"))
-	at("bucket", s3utils.CheckValidBucketName(store.Bucket))
-
-	if len(store.Prefix) > maxLogPrefix {
-		at("prefix", fmt.Errorf("it has more than %d bytes", maxLogPrefix))
-	}
-
-	if store.Prefix != "" {
-		at("prefix", s3utils.CheckValidObjectName(store.Prefix))
-	}
+	at("bucket", objectstore.CheckBucket(store.Bucket))
+	at("prefix", objectstore.CheckPrefix(store.Prefix, maxLogPrefix))
 
 	return errors.Join(errs...)
 }

@@ -4,8 +4,10 @@
 package install_test
 
 import (
+	"maps"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -40,8 +42,11 @@ areas:
   bridge: {enabled: true, egress: [{ports: [{protocol: TCP, port: 5001}]}]}
 secretNamespaces: [ci]
 machineNamespaces: [ci]
+monitoring: {enabled: true}
 ingress: {enabled: true, className: nginx, host: hyperfleet.example.com, tlsSecret: hyperfleet-tls}
 `)
+
+	u.types(kubelet.MonitorKinds + "kubectl create namespace monitoring\nkubectl create serviceaccount prometheus-k8s --namespace monitoring\n")
 
 	const options = " --namespace " + space + " --create-namespace --values values.yaml\n"
 
@@ -63,6 +68,10 @@ ingress: {enabled: true, className: nginx, host: hyperfleet.example.com, tlsSecr
 	for area, pod := range pods {
 		u.tellMemory(area, pod.Process.PID())
 	}
+
+	kubelet.Scraped(t, env, kubelet.Monitor{
+		Kind: "ServiceMonitor", Namespace: space, Name: "hyperfleet", Token: env.ServiceAccount(t, "monitoring", "prometheus-k8s").BearerToken,
+	}, "hyperfleet_build_info", len(pods), slices.Collect(maps.Values(pods))...)
 
 	before := u.versions(env)
 	u.types("helm upgrade hyperfleet hyperfleet-0.1.0.tgz" + options)

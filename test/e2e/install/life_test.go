@@ -135,6 +135,13 @@ func (u *user) wait(ended <-chan struct{}) {
 func blocks(t *testing.T, file string) []string {
 	t.Helper()
 
+	return blocksOf(t, file, "(?:run|not run): .+")
+}
+
+// blocksOf are the commands of a page whose marker says that.
+func blocksOf(t *testing.T, file, marker string) []string {
+	t.Helper()
+
 	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -142,8 +149,8 @@ func blocks(t *testing.T, file string) []string {
 
 	var out []string
 
-	for _, block := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(string(text), -1) {
-		out = append(out, block[1])
+	for _, block := range regexp.MustCompile("(?s)\n( *)<!-- (?-s:"+marker+") -->\n *```sh\n(.*?\n) *```").FindAllStringSubmatch(string(text), -1) {
+		out = append(out, strings.ReplaceAll("\n"+block[2], "\n"+block[1], "\n")[1:])
 	}
 
 	return out
@@ -220,7 +227,7 @@ func (u *user) operates() {
 	}
 
 	for _, page := range []string{"operate/backup", "operate/upgrade", "guides/uninstall"} {
-		commands := blocks(u.t, root+"docs/"+page+".md")
+		commands := blocksOf(u.t, root+"docs/"+page+".md", "run: TestTutorial.*")
 		if len(commands) == 0 {
 			u.t.Errorf("docs/%s.md has no commands", page)
 		}

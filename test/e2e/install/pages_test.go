@@ -9,47 +9,58 @@ import (
 	"testing"
 
 	"github.com/hyperfleet/hyperfleet/test/kube"
+	"github.com/hyperfleet/hyperfleet/test/kubelet"
 )
 
-// foreign are the kinds of the Prometheus operator, whose names are all that counts here.
-const foreign = `
-for kind in ServiceMonitor PrometheusRule; do
-plural=$(echo ${kind}s | tr A-Z a-z)
-kubectl apply -f - <<END
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: {name: $plural.monitoring.coreos.com}
-spec:
-  group: monitoring.coreos.com
-  scope: Namespaced
-  names: {kind: $kind, plural: $plural}
-  versions:
-  - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}
-END
-kubectl wait crd/$plural.monitoring.coreos.com --for=condition=Established --timeout=1m
-done
-kubectl create namespace hyperfleet-system
-kubectl create namespace monitoring
-`
-
-// What guides have readers apply from a checkout, a checkout has, and an API server takes.
+// What guides have readers apply, and ask, on any API server with our kinds works as it stands:
+// all blocks that say that they are run by this test.
 func TestPagesApply(t *testing.T) {
 	t.Parallel()
 
-	u := newUser(t, kube.Start(t), "")
+	env := kube.Start(t)
+	u := newUser(t, env, "")
 
 	checkout, err := filepath.Abs(root + "deploy")
 	u.must(err)
 	u.must(os.Symlink(checkout, filepath.Join(u.dir, "deploy")))
-	u.types(foreign)
 
-	for _, page := range []string{"guides/kubevirt-runners", "guides/monitoring"} {
-		u.types(blocks(t, root+"docs/"+page+".md")[0])
+	manifests, err := os.ReadFile(released(t, "hyperfleet.yaml"))
+	u.must(err)
+	u.file("hyperfleet.yaml", string(manifests))
+
+	for _, file := range []string{"KEY.pem", "TOKEN_FILE"} {
+		u.file(file, "a secret")
+	}
+
+	u.types(kubelet.MonitorKinds + `
+kubectl create namespace hyperfleet-system
+kubectl create namespace monitoring
+kubectl create namespace ci
+kubectl config set-context --current --namespace ci
+kubectl apply --server-side -k deploy/crds
+kubectl wait crd --all --for=condition=Established --timeout=1m
+`)
+
+	for _, page := range []string{
+		"guides/kubevirt-runners", "guides/monitoring", "guides/bridge", "guides/buildkite", "guides/dns", "guides/forgejo", "guides/github",
+		"guides/gitlab", "guides/hosts", "guides/kubevirt", "guides/mac-hosts", "guides/proxmox-permissions", "guides/scale-sets", "guides/tpm",
+		"operate/install",
+	} {
+		commands := blocksOf(t, root+"docs/"+page+".md", "run: TestPagesApply")
+		if len(commands) == 0 {
+			t.Errorf("docs/%s.md has no commands for this test", page)
+		}
+
+		for _, block := range commands {
+			u.types(block)
+		}
 	}
 
 	u.types(`
 kubectl get clusterrole hyperfleet-metrics-reader
-kubectl get -n hyperfleet-system servicemonitors,prometheusrules,configmaps -o name | grep configmap/hyperfleet-pool
+kubectl get -n hyperfleet-system servicemonitors,podmonitors,prometheusrules,configmaps -o name | grep configmap/hyperfleet-pool
 kubectl get -n hyperfleet-machines roles,rolebindings -o name
+kubectl get -n hyperfleet-system secret github-app -o jsonpath='{.metadata.annotations}' | grep hyperfleet.io/allowed-namespaces
+kubectl get -n hyperfleet-system deployment hyperfleet-runners -o yaml | grep registry.example.com/hyperfleet:
 `)
 }

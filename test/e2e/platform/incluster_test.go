@@ -4,11 +4,13 @@
 package platform_test
 
 import (
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -40,6 +42,7 @@ func TestInACluster(t *testing.T) {
 			w := newPageWorld(t)
 			w.write("database-url", postgres.Start(t).Database(t))
 			w.write("task.yaml", w.read(filepath.Join(samples, "clusters", "task.yaml")))
+			w.shell(kubelet.MonitorKinds)
 			install(w)
 			w.livesInACluster()
 		})
@@ -114,9 +117,10 @@ patches:
   - {path: delete.yaml, target: {kind: CronJob}}
 `)
 	w.write("identity-key", identityKey)
-	w.shell(`
+	w.shell("deploy='" + deploy + "'" + `
 kubectl apply --server-side -k platform
 kubectl apply --server-side -k adapter
+kubectl apply --server-side -f "$deploy/monitoring/podmonitor.yaml"
 kubectl create secret generic hyperfleet-database --namespace hyperfleet-system --from-file=url=database-url
 kubectl create secret generic hyperfleet-identity --namespace hyperfleet-system --from-file=key=identity-key
 `)
@@ -199,6 +203,9 @@ func (w *world) livesInACluster() {
 		pods[name] = node.Deployment("hyperfleet-adapter-cluster-space", "HYPERFLEET_CLIENTS_KUBERNETES_KUBE_CONFIG_PATH")
 		w.ready(name, pods[name])
 	}
+
+	kubelet.Scraped(w.t, w.kube, kubelet.Monitor{Kind: "PodMonitor", Namespace: space, Name: "hyperfleet-platform"},
+		"hyperfleet_adapter_up == 1", 2, slices.Collect(maps.Values(pods))...)
 
 	home, lost := w.create("/clusters", silver("home")), w.create("/clusters", silver("lost"))
 	w.settled("two clusters are reconciled")

@@ -38,9 +38,10 @@ bridge: [files/bridge/bridge.yaml]
 {{- if or $object.metadata.namespace .namespace }}
 {{- $_ := set $object.metadata "namespace" (.namespace | default $release) }}
 {{- end }}
-{{- $_ := set $object.metadata "labels" (merge ($object.metadata.labels | default dict) (include "hyperfleet.labels" .root | fromYaml)) }}
+{{- $_ := set $object.metadata "labels" (merge ($object.metadata.labels | default dict) ($.labels | default dict) (include "hyperfleet.labels" .root | fromYaml)) }}
 {{- range $subject := $object.subjects }}
 {{- $_ := set $subject "namespace" $release }}
+{{- with $.account }}{{ $_ := mergeOverwrite $subject . }}{{ end }}
 {{- end }}
 {{- $wanted := true }}
 {{- if eq $object.kind "ConfigMap" }}

@@ -1,0 +1,65 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/grafana/grafana-foundation-sdk/go/cog"
+	schema "github.com/grafana/grafana-foundation-sdk/go/dashboard"
+	"github.com/grafana/grafana-foundation-sdk/go/prometheus"
+	statpanel "github.com/grafana/grafana-foundation-sdk/go/stat"
+	timepanel "github.com/grafana/grafana-foundation-sdk/go/timeseries"
+)
+
+// problems are what Grafana's own schema of dashboards, of the panels that we have, and of
+// queries of Prometheus says against a dashboard.
+func problems(text []byte) error {
+	cog.NewRuntime().RegisterPanelcfgVariant(timepanel.VariantConfig())
+	cog.NewRuntime().RegisterPanelcfgVariant(statpanel.VariantConfig())
+	cog.NewRuntime().RegisterDataqueryVariant(prometheus.VariantConfig())
+
+	var read schema.Dashboard //nolint:staticcheck // every Grafana imports this form; version 2 wants Grafana 12
+
+	for _, err := range []error{read.UnmarshalJSONStrict(text), read.Validate()} {
+		// An empty list of problems comes as an error, too.
+		if err != nil && err.Error() != "" {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// TestSchema: the dashboards are what Grafana's schema says, and it knows every key in them.
+func TestSchema(t *testing.T) {
+	all, err := filepath.Glob(filepath.Join(root, outDir, "dashboards", "*"))
+	if err != nil || len(all) == 0 {
+		t.Fatalf("dashboards %v, %v", all, err)
+	}
+
+	for _, file := range all {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		if err := problems(text); err != nil {
+			t.Errorf("%s: %v", filepath.Base(file), err)
+		}
+
+		for was, is := range map[string]string{`"panels": [`: `"panel": [`, `"displayMode": "list"`: `"displayMode": 7`, `"expr": `: `"query": `, `"calcs"`: `"calc"`} {
+			if !strings.Contains(string(text), was) {
+				continue
+			}
+
+			if problems([]byte(strings.Replace(string(text), was, is, 1))) == nil {
+				t.Errorf("%s: %s in the place of %s is not refused", filepath.Base(file), is, was)
+			}
+		}
+	}
+}

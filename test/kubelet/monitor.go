@@ -1,0 +1,239 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubelet
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/hyperfleet/hyperfleet/kit/procrun"
+	"github.com/hyperfleet/hyperfleet/test/kube"
+	"github.com/hyperfleet/hyperfleet/test/loopback"
+)
+
+// MonitorKinds makes the kinds of the Prometheus operator, of which names are all that counts
+// to who applies objects of theirs.
+const MonitorKinds = `
+for kind in ServiceMonitor PodMonitor PrometheusRule; do
+plural=$(echo ${kind}s | tr A-Z a-z)
+kubectl apply -f - <<END
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: $plural.monitoring.coreos.com}
+spec:
+  group: monitoring.coreos.com
+  scope: Namespaced
+  names: {kind: $kind, plural: $plural}
+  versions:
+  - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}
+END
+kubectl wait crd/$plural.monitoring.coreos.com --for=condition=Established --timeout=1m
+done
+`
+
+// Monitor is a ServiceMonitor or PodMonitor on the API server.
+type Monitor struct {
+	Kind, Namespace, Name string
+	// Token is Prometheus' own; empty where it needs none.
+	Token string
+}
+
+// monitored is what of its spec tells Prometheus whom to read, and how.
+type monitored struct {
+	Selector   metav1.LabelSelector
+	Endpoints  []endpoint
+	PodMetrics []endpoint `json:"podMetricsEndpoints"`
+}
+
+type endpoint struct {
+	Port, Scheme, Interval string
+	HonorLabels            bool
+	TLSConfig              map[string]any
+}
+
+// Scraped has Prometheus itself read pods as a monitor says, until a query gives as many
+// series as are wanted. It fails the test if one of the pods is not read or answers otherwise.
+func Scraped(t testing.TB, env *kube.Env, m Monitor, query string, want int, pods ...*Pod) {
+	t.Helper()
+
+	program, err := exec.LookPath("prometheus")
+	if err != nil {
+		t.Log("there is no prometheus to read the pods with: hack/setup.sh watch installs it")
+
+		return
+	}
+
+	dir, address := t.TempDir(), loopback.Address(t)
+	file := filepath.Join(dir, "prometheus.yaml")
+
+	config, err := yaml.Marshal(map[string]any{"scrape_configs": scrapes(t, env, m, pods)})
+	if err == nil {
+		err = os.WriteFile(file, config, 0o600)
+	}
+
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	process, err := procrun.Start(t.Context(), procrun.Spec{
+		Name: "prometheus", Path: program, Dir: dir, LogPath: filepath.Join(dir, "log"), Env: []string{"HOME=" + dir, "no_proxy=*"},
+		Args: []string{"--config.file=" + file, "--storage.tsdb.path=" + filepath.Join(dir, "data"), "--web.listen-address=" + address},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	defer func() { _ = process.Stop() }()
+
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		up, found := series(t, address, "up == 1"), series(t, address, query)
+		if up == len(pods) && found == want {
+			return
+		}
+
+		if time.Now().After(deadline) {
+			t.Fatalf("Prometheus reads %d of %d pods by %s %s, and %s has %d series, want %d:\n%s\n%s",
+				up, len(pods), m.Kind, m.Name, query, found, want, config, process.LogTail())
+		}
+	}
+}
+
+// scrapes are what the Prometheus operator would make of a monitor.
+func scrapes(t testing.TB, env *kube.Env, m Monitor, pods []*Pod) []map[string]any {
+	t.Helper()
+
+	object := &unstructured.Unstructured{}
+	object.SetAPIVersion("monitoring.coreos.com/v1")
+	object.SetKind(m.Kind)
+
+	if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: m.Namespace, Name: m.Name}, object); err != nil {
+		t.Fatal(err)
+	}
+
+	var spec struct{ Spec monitored }
+
+	text, err := object.MarshalJSON()
+	if err == nil {
+		err = json.Unmarshal(text, &spec)
+	}
+
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	selector, err := metav1.LabelSelectorAsSelector(&spec.Spec.Selector)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	var out []map[string]any
+
+	for i, end := range append(spec.Spec.Endpoints, spec.Spec.PodMetrics...) {
+		var targets []string
+
+		for _, pod := range pods {
+			if address := monitoredAt(t, env, m, selector, end.Port, pod); address != "" {
+				targets = append(targets, address)
+			}
+		}
+
+		job := map[string]any{
+			"job_name": fmt.Sprintf("%s/%s/%d", m.Namespace, m.Name, i), "scrape_interval": "1s", "honor_labels": end.HonorLabels,
+			"static_configs": []any{map[string]any{"targets": targets}},
+		}
+
+		if end.Scheme != "" {
+			job["scheme"] = end.Scheme
+		}
+
+		if end.TLSConfig["insecureSkipVerify"] == true {
+			job["tls_config"] = map[string]any{"insecure_skip_verify": true}
+		}
+
+		if m.Token != "" {
+			job["authorization"] = map[string]any{"credentials": m.Token}
+		}
+
+		out = append(out, job)
+	}
+
+	return out
+}
+
+// monitoredAt is where Prometheus would read a pod; empty if it would not.
+func monitoredAt(t testing.TB, env *kube.Env, m Monitor, selector labels.Selector, port string, pod *Pod) string {
+	t.Helper()
+
+	if m.Kind == "PodMonitor" {
+		if !selector.Matches(labels.Set(pod.labels)) {
+			return ""
+		}
+
+		return pod.at(port)
+	}
+
+	var services corev1.ServiceList
+
+	matching := &client.ListOptions{Namespace: m.Namespace, LabelSelector: selector}
+	if err := env.Client.List(t.Context(), &services, matching); err != nil {
+		t.Fatal(err)
+	}
+
+	for i := range services.Items {
+		service := &services.Items[i]
+		if !labels.SelectorFromSet(service.Spec.Selector).Matches(labels.Set(pod.labels)) {
+			continue
+		}
+
+		for _, one := range service.Spec.Ports {
+			if one.Name == port {
+				return pod.at(one.TargetPort.String())
+			}
+		}
+	}
+
+	return ""
+}
+
+// series is how many a query gives; none while Prometheus does not answer.
+func series(t testing.TB, address, query string) int {
+	t.Helper()
+
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
+		"http://"+address+"/api/v1/query?query="+url.QueryEscape(query), http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	caller := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+
+	response, err := caller.Do(request)
+	if err != nil {
+		return 0
+	}
+	defer func() { _ = response.Body.Close() }()
+
+	var answer struct {
+		Data struct{ Result []json.RawMessage }
+	}
+	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil {
+		return 0
+	}
+
+	return len(answer.Data.Result)
+}
