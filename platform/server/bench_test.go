@@ -77,6 +77,7 @@ func BenchmarkNoChange(b *testing.B) {
 	}
 
 	together := func(b *testing.B, do func()) float64 {
+		b.Helper()
 		b.SetParallelism(8)
 		b.ResetTimer()
 		b.RunParallel(func(pb *testing.PB) {

@@ -73,8 +73,8 @@ func (s *Server) newMetrics(registerer prometheus.Registerer) (*serverMetrics, e
 		return m, nil
 	}
 
-	err := errors.Join(registerer.Register(m.requests), registerer.Register(m.count), registerer.Register(m.running), registerer.Register(m.starts),
-		registerer.Register(m.pending))
+	err := errors.Join(registerer.Register(m.requests), registerer.Register(m.count), registerer.Register(m.running),
+		registerer.Register(m.starts), registerer.Register(m.pending))
 	if err != nil {
 		return nil, fmt.Errorf("register metrics of the API: %w", err)
 	}

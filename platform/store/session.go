@@ -46,7 +46,7 @@ func (s *session) Exec(ctx context.Context, sql string, args ...any) (pgconn.Com
 		return pgconn.CommandTag{}, err
 	}
 
-	return s.conn.Exec(ctx, sql, args...) //nolint:wrapcheck // callers say what they did
+	return s.conn.Exec(ctx, sql, args...)
 }
 
 // Query implements db.DBTX.
@@ -55,7 +55,7 @@ func (s *session) Query(ctx context.Context, sql string, args ...any) (pgx.Rows,
 		return nil, err
 	}
 
-	return s.conn.Query(ctx, sql, args...) //nolint:wrapcheck // callers say what they did
+	return s.conn.Query(ctx, sql, args...)
 }
 
 // QueryRow implements db.DBTX.
@@ -74,7 +74,7 @@ func (s *session) flush(ctx context.Context) error {
 		return err
 	}
 
-	return results.Close() //nolint:wrapcheck // callers say what they did
+	return results.Close()
 }
 
 // together asks several queries at once. Each is run twice: to see what it asks, and with
@@ -97,7 +97,7 @@ func (s *session) together(ctx context.Context, queries ...func(*db.Queries) err
 		}
 	}
 
-	return results.Close() //nolint:wrapcheck // callers say what they did
+	return results.Close()
 }
 
 // commit ends the transaction.
@@ -126,7 +126,7 @@ func (s *session) send(ctx context.Context, last int) (pgx.BatchResults, error) 
 		if _, err := results.Exec(); err != nil {
 			_ = results.Close()
 
-			return nil, err //nolint:wrapcheck // callers say what they did
+			return nil, err
 		}
 	}
 

@@ -206,7 +206,9 @@ func (s *Store) InTx(parent context.Context, run func(ctx context.Context, tx *T
 
 // inSession runs one transaction, and says whether it has changed something, and whether an
 // error is that of its commit: what it wrote may then be there.
-func (s *Store) inSession(ctx context.Context, run func(ctx context.Context, tx *Tx) error) (changed, committing bool, err error) {
+func (s *Store) inSession(
+	ctx context.Context, run func(ctx context.Context, tx *Tx) error,
+) (changed, committing bool, err error) {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return false, false, err
@@ -241,18 +243,16 @@ func (s *Store) read(parent context.Context, run func(ctx context.Context, queri
 func (s *Store) snapshot(parent context.Context, run func(ctx context.Context, tx pgx.Tx) error) error {
 	return s.read(parent, func(ctx context.Context, _ *db.Queries) error {
 		options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
-		_, err := s.once(ctx, options, func(tx pgx.Tx) error { return run(ctx, tx) })
 
-		return err
+		return s.once(ctx, options, func(tx pgx.Tx) error { return run(ctx, tx) })
 	})
 }
 
-// once runs one transaction, and says whether an error is that of its commit: what it
-// wrote may then be there.
-func (s *Store) once(ctx context.Context, options pgx.TxOptions, run func(pgx.Tx) error) (committing bool, err error) {
+// once runs one transaction.
+func (s *Store) once(ctx context.Context, options pgx.TxOptions, run func(pgx.Tx) error) error {
 	tx, err := s.pool.BeginTx(ctx, options)
 	if err != nil {
-		return false, err
+		return err
 	}
 
 	// After a commit it does nothing; else, if it does not work, the connection is given up,
@@ -260,10 +260,10 @@ func (s *Store) once(ctx context.Context, options pgx.TxOptions, run func(pgx.Tx
 	defer tx.Rollback(ctx) //nolint:errcheck // see above
 
 	if err := run(tx); err != nil {
-		return false, err
+		return err
 	}
 
-	return true, tx.Commit(ctx)
+	return tx.Commit(ctx)
 }
 
 // again says whether to run again what has ended with an error. When the server was

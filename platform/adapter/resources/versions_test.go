@@ -230,7 +230,7 @@ func (c dying) Apply(ctx context.Context, target string, live, object *unstructu
 		applied.Object.SetDeletionTimestamp(&now)
 	}
 
-	return applied, err //nolint:wrapcheck // as it is
+	return applied, err
 }
 
 // While the current version is being deleted, the earlier ones stay.

@@ -187,7 +187,7 @@ func (l *loader) oldForm(at strictyaml.Path, in *adapter.Precondition) {
 	case in.Type != oldCall:
 		l.problem(at.With("type"), "want type: %s, or an api_call without type, resource, id and output_param", oldCall)
 	case in.APICall != nil:
-		l.problem(at.With("type"), "there is api_call as well").Hint = "type is an old form of it: take type, resource, id and output_param out"
+		l.problem(at.With("type"), "there is api_call as well").Hint = "type is an old form of it: take the old one out"
 	case in.ID == "" || in.OutputParam == "":
 		l.problem(at, "type: %s needs id and output_param", oldCall)
 	default:
