@@ -6,14 +6,18 @@ package step
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
+	"strconv"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -78,12 +82,16 @@ func (w *writer) rebase() error {
 // as read: conditions are one list to a merge patch, and a stale copy must not
 // replace it.
 func (w *writer) save(ctx context.Context) error {
-	changed, err := w.changed()
-	if err != nil || !changed {
+	diff, err := w.diff()
+	if err != nil || diff == nil {
 		return err
 	}
 
-	patch := client.MergeFromWithOptions(w.base, client.MergeFromWithOptimisticLock{})
+	patch, err := locked(diff, w.base.GetResourceVersion())
+	if err != nil {
+		return fmt.Errorf("compare status of %s: %w", client.ObjectKeyFromObject(w.obj), err)
+	}
+
 	before := w.conditions()
 
 	if err := w.runner.Client.Status().Patch(ctx, w.obj, patch); err != nil {
@@ -96,14 +104,53 @@ func (w *writer) save(ctx context.Context) error {
 	return w.rebase()
 }
 
-// changed tells whether there is anything to write.
-func (w *writer) changed() (bool, error) {
-	diff, err := client.MergeFrom(w.base).Data(w.obj)
-	if err != nil {
-		return false, fmt.Errorf("compare status of %s: %w", client.ObjectKeyFromObject(w.obj), err)
+// diff is what there is to write, as a merge patch; nil if there is nothing.
+func (w *writer) diff() ([]byte, error) {
+	// Most passes change nothing, which needs no JSON to see.
+	if reflect.DeepEqual(w.base, w.obj) {
+		return nil, nil
 	}
 
-	return !bytes.Equal(diff, []byte("{}")), nil
+	diff, err := client.MergeFrom(w.base).Data(w.obj)
+	if err != nil {
+		return nil, fmt.Errorf("compare status of %s: %w", client.ObjectKeyFromObject(w.obj), err)
+	}
+
+	if bytes.Equal(diff, []byte("{}")) {
+		return nil, nil
+	}
+
+	return diff, nil
+}
+
+// locked is a merge patch that counts only for the version that it was made of.
+func locked(diff []byte, version string) (client.Patch, error) {
+	var patch, metadata map[string]json.RawMessage
+	if err := json.Unmarshal(diff, &patch); err != nil {
+		return nil, err
+	}
+
+	if has := patch["metadata"]; has != nil {
+		if err := json.Unmarshal(has, &metadata); err != nil {
+			return nil, err
+		}
+	}
+
+	if metadata == nil {
+		metadata = map[string]json.RawMessage{}
+	}
+
+	metadata["resourceVersion"] = json.RawMessage(strconv.Quote(version))
+
+	out, err := json.Marshal(metadata)
+	if err != nil {
+		return nil, err
+	}
+
+	patch["metadata"] = out
+	out, err = json.Marshal(patch)
+
+	return client.RawPatch(types.MergePatchType, out), err
 }
 
 // written tells what a write was worth.
@@ -120,7 +167,7 @@ func (w *writer) held(last Result) (time.Duration, bool) {
 		return 0, false
 	}
 
-	if changed, err := w.changed(); err != nil || !changed {
+	if diff, err := w.diff(); err != nil || diff == nil {
 		return 0, false
 	}
 

@@ -20,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -47,32 +46,11 @@ func TestMain(m *testing.M) {
 	kube.Main(m, func(e *kube.Env) {
 		env = e
 
-		if err := errors.Join(crds.Install(context.Background(), e.Config), settled()); err != nil {
+		if err := crds.Install(context.Background(), e.Config); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
 	}, kube.WithCRDs("../../deploy/crds"), kube.WithScheme(hfv1.AddToScheme, v1alpha1.AddToScheme))
-}
-
-// settled waits until KubeVirt's kinds have been served for a second: a new kind may be away for a
-// moment once more.
-func settled() error {
-	served := 0
-
-	return wait.PollUntilContextTimeout(context.Background(), 50*time.Millisecond, time.Minute, true,
-		func(ctx context.Context) (bool, error) {
-			vms, instances := &unstructured.UnstructuredList{}, &unstructured.UnstructuredList{}
-			vms.SetGroupVersionKind(kubevirt.VirtualMachineKind())
-			instances.SetGroupVersionKind(kubevirt.InstanceKind())
-
-			served++
-
-			if err := errors.Join(env.Client.List(ctx, vms), env.Client.List(ctx, instances)); err != nil {
-				served = 0
-			}
-
-			return served == 20, nil
-		})
 }
 
 var errLost = errors.New("connection reset by peer")

@@ -5,6 +5,7 @@ package guestapi_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -209,6 +210,24 @@ func TestLogWaitsForItsJob(t *testing.T) {
 		if name, err := keep.Find(t.Context(), namespace, runner); err != nil || name != want {
 			t.Errorf("Find(%s) = %q, %v", runner, name, err)
 		}
+	}
+}
+
+// In a rush an answer may take longer than the machine waits for it.
+func TestLogOfAMachineThatHungUp(t *testing.T) {
+	t.Parallel()
+
+	namespace := env.Namespace(t)
+	claim := reporter(t, namespace, "linux-a", v1alpha1.BootstrapInfo{RunnerName: "r"})
+	hungUp, cancel := context.WithCancel(t.Context())
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		cancel()
+		reportHandler().ServeHTTP(w, r.WithContext(hungUp))
+	})
+	sendTo(t, handler, claim, finished("output"))
+
+	if got := logOf(t, namespace, nameOfLog(claim)).Spec.Text; got != "output" {
+		t.Errorf("kept %q", got)
 	}
 }
 

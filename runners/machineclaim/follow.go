@@ -6,6 +6,7 @@ package machineclaim
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -32,7 +33,7 @@ func follow(ctx context.Context, s *scope) step.Result {
 	}
 
 	if gone {
-		s.stopped(ctx, s.howItEnded())
+		s.stopped(ctx, howItEnded(s.claim.Status.BootstrapInfo))
 
 		return step.Done()
 	}
@@ -58,14 +59,17 @@ func follow(ctx context.Context, s *scope) step.Result {
 	return step.Steady(next, "Idle", "the runner waits for a job").Unhurried()
 }
 
-// howItEnded reads the end of a machine out of what it reported and of its job.
-func (s *scope) howItEnded() string {
-	info := s.claim.Status.BootstrapInfo
+// howItEnded reads the end of a machine out of what it reported and of its job. It is pure. Of
+// what a machine says only known words count.
+func howItEnded(info *v1alpha1.BootstrapInfo) string {
+	finished := guest.Phase(info.GuestPhase) == guest.PhaseFinished
 
 	switch {
 	case guest.Phase(info.GuestPhase) == guest.PhaseFailed:
 		return "GuestFailed"
-	case guest.Phase(info.GuestPhase) == guest.PhaseFinished, info.Job != "":
+	case finished && slices.Contains([]string{guest.ReasonJobGone, guest.ReasonIdleTimeout, guest.ReasonTerminated}, info.GuestReason):
+		return info.GuestReason
+	case info.Job != "", finished && slices.Contains([]string{guest.ReasonJobDone, ""}, info.GuestReason):
 		return guest.ReasonJobDone
 	default:
 		return "VMStopped"

@@ -6,6 +6,9 @@ package machineclaim
 import (
 	"testing"
 	"time"
+
+	"github.com/hyperfleet/hyperfleet/api/guest"
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 )
 
 func TestDeadline(t *testing.T) {
@@ -74,5 +77,34 @@ func TestDeadline(t *testing.T) {
 				t.Error("a machine is ended without a word")
 			}
 		})
+	}
+}
+
+// A machine that never had a job has done none: success is counted by these words, and failures
+// of pools by what is not among them.
+func TestHowItEnded(t *testing.T) {
+	t.Parallel()
+
+	for name, tc := range map[string]struct {
+		phase       guest.Phase
+		reason, job string
+		want        string
+	}{
+		"it ran its job":                      {guest.PhaseFinished, guest.ReasonJobDone, "", "JobDone"},
+		"the platform says so":                {guest.PhaseRunning, "", "gh-7", "JobDone"},
+		"an older service gives no reason":    {guest.PhaseFinished, "", "", "JobDone"},
+		"its job was taken by somebody else":  {guest.PhaseFinished, guest.ReasonJobGone, "", "JobGone"},
+		"no job came":                         {guest.PhaseFinished, guest.ReasonIdleTimeout, "", "IdleTimeout"},
+		"it was told to stop":                 {guest.PhaseFinished, guest.ReasonTerminated, "", "Terminated"},
+		"it was told to stop in its job":      {guest.PhaseFinished, guest.ReasonTerminated, "gh-7", "Terminated"},
+		"it failed":                           {guest.PhaseFailed, guest.ReasonRunnerFailed, "gh-7", "GuestFailed"},
+		"it says nothing":                     {guest.PhaseListening, "", "", "VMStopped"},
+		"a word of its own":                   {guest.PhaseFinished, "Whatever", "", "VMStopped"},
+		"a word of its own, and it had a job": {guest.PhaseFinished, "Whatever", "gh-7", "JobDone"},
+	} {
+		got := howItEnded(&v1alpha1.BootstrapInfo{GuestPhase: string(tc.phase), GuestReason: tc.reason, Job: tc.job})
+		if got != tc.want {
+			t.Errorf("%s: %s, want %s", name, got, tc.want)
+		}
 	}
 }

@@ -104,7 +104,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 
-	ctx, cancel := context.WithTimeout(r.Context(), timeout)
+	// What has come whole counts, also if the machine has not the time to wait for the answer:
+	// it powers off, and nobody else has its log.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), timeout)
 	defer cancel()
 
 	h.answer(w, r, h.write(ctx, types.NamespacedName{Namespace: namespace, Name: name}, uid, report))

@@ -275,3 +275,16 @@ func TestClonesMade(t *testing.T) {
 		t.Errorf("%d clones, want 2", got)
 	}
 }
+
+// What is measured is not kept waiting by who looks at it.
+func TestPause(t *testing.T) {
+	t.Parallel()
+
+	for took, want := range map[time.Duration]time.Duration{
+		time.Millisecond: 500 * time.Millisecond, 50 * time.Millisecond: 500 * time.Millisecond, 200 * time.Millisecond: 2 * time.Second,
+	} {
+		if got := pause(500*time.Millisecond, took); got != want {
+			t.Errorf("after a look of %s the next is in %s, want %s", took, got, want)
+		}
+	}
+}

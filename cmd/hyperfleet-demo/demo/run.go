@@ -238,15 +238,17 @@ func (s *stack) look(ctx context.Context) (moments, error) {
 	return m, nil
 }
 
+// lookShare is how many times longer than a look the pause after it is.
+const lookShare = 10
+
 // until looks again and again, and shows what it sees, until done says so. It gives the
 // last look, also with an error.
 func (s *stack) until(ctx context.Context, every time.Duration, done func(moments) bool) (moments, error) {
-	ticker := s.clock.NewTicker(every)
-	defer ticker.Stop()
-
 	var last moments
 
 	for {
+		begun := s.clock.Now()
+
 		now, err := s.look(ctx)
 		if err == nil {
 			last = now
@@ -269,10 +271,14 @@ func (s *stack) until(ctx context.Context, every time.Duration, done func(moment
 			return last, context.Cause(ctx)
 		case process := <-s.ended:
 			return last, &endedError{process: process}
-		case <-ticker.C():
+		case <-s.clock.After(pause(every, s.clock.Since(begun))):
 		}
 	}
 }
+
+// pause is the time until the next look, after one that took so long: to look at a thousand
+// machines takes the time of what is measured.
+func pause(every, took time.Duration) time.Duration { return max(every, lookShare*took) }
 
 func (s *stack) view(m moments) view {
 	return view{

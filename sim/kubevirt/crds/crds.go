@@ -14,9 +14,13 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
@@ -32,6 +36,9 @@ const (
 
 	group    = "kubevirt.io"
 	fileMode = 0o600
+
+	lookAt   = 50 * time.Millisecond
+	patience = time.Minute
 )
 
 // kind is what crds.go says of a kind beside its schema.
@@ -54,7 +61,8 @@ func kinds() []kind {
 
 func (k kind) singular() string { return strings.ToLower(k.name) }
 
-// Install gives the API server the kinds, and returns when it serves them.
+// Install gives the API server the kinds, and returns when it has served them for a second: a new
+// kind may be away for a moment once more.
 func Install(ctx context.Context, config *rest.Config) error {
 	dir, err := os.MkdirTemp("", "hyperfleet-kubevirt-crds-")
 	if err != nil {
@@ -67,7 +75,38 @@ func Install(ctx context.Context, config *rest.Config) error {
 		return err
 	}
 
-	return kubeproc.Apply(ctx, config, dir)
+	if err := kubeproc.Apply(ctx, config, dir); err != nil {
+		return err
+	}
+
+	if err := settled(ctx, config); err != nil {
+		return fmt.Errorf("wait for KubeVirt's kinds: %w", err)
+	}
+
+	return nil
+}
+
+// settled waits until all kinds are served for a second without a break.
+func settled(ctx context.Context, config *rest.Config) error {
+	reader, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+
+	served := 0
+
+	return wait.PollUntilContextTimeout(ctx, lookAt, patience, true, func(ctx context.Context) (bool, error) {
+		served++
+
+		for _, k := range kinds() {
+			resource := schema.GroupVersionResource{Group: group, Version: "v1", Resource: k.plural}
+			if _, err := reader.Resource(resource).List(ctx, metav1.ListOptions{Limit: 1}); err != nil {
+				served = 0
+			}
+		}
+
+		return served > int(time.Second/lookAt), nil
+	})
 }
 
 // Write writes the kinds' definitions into the folder, a file for each.

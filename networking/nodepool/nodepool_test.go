@@ -1,0 +1,283 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nodepool_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
+	"github.com/hyperfleet/hyperfleet/networking/nodepool"
+	"github.com/hyperfleet/hyperfleet/networking/pools"
+	"github.com/hyperfleet/hyperfleet/test/kube"
+)
+
+var env *kube.Env
+
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard())
+	kube.Main(m, func(e *kube.Env) { env = e }, kube.WithCRDs("../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme))
+}
+
+// world is one namespace with one pool. The controller makes a pass when a test says so, and
+// nobody acts on the machines but the test.
+type world struct {
+	*testing.T
+
+	pool       *v1alpha1.KubevirtNodePool
+	addresses  *pools.AddressRegistry
+	controller *nodepool.Reconciler
+	// behind has the cache know of no machine yet.
+	behind bool
+}
+
+// newWorld is one with a pool of so many machines and as many addresses as given.
+func newWorld(t *testing.T, replicas int32, addresses v1alpha1.AddressRange) *world {
+	t.Helper()
+	t.Parallel()
+
+	w := &world{T: t, addresses: pools.New()}
+
+	plain, err := client.NewWithWatch(env.Config, client.Options{Scheme: env.Scheme})
+	w.must(err)
+	w.must(w.addresses.Rebuild(t.Context()))
+
+	cached := interceptor.NewClient(plain, interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			if _, machines := list.(*v1alpha1.KubevirtMachineList); machines && w.behind {
+				return nil
+			}
+
+			return c.List(ctx, list, opts...)
+		},
+	})
+	w.controller = &nodepool.Reconciler{
+		Client: cached, Live: plain, Runner: &step.Runner{Client: cached, Controller: "kubevirtnodepool"},
+		Recorder: events.NewFakeRecorder(100), Addresses: w.addresses, Clock: clock.RealClock{},
+	}
+
+	attach := false
+	w.pool = &v1alpha1.KubevirtNodePool{
+		ObjectMeta: metav1.ObjectMeta{Namespace: env.Namespace(t), Name: "workers"},
+		Spec: v1alpha1.KubevirtNodePoolSpec{
+			Replicas: replicas, AttachDefaultNetwork: &attach, AdditionalNetworks: []v1alpha1.KubevirtNetwork{{Name: "machines"}},
+			BootstrapNetworkConfig: &v1alpha1.KubevirtBootstrapNetworkConfig{
+				Addresses: []v1alpha1.AddressRange{addresses}, Gateway: []v1alpha1.IPAddress{"10.0.0.1"}, PrefixLengthV4: 16,
+			},
+			RootVolume: v1alpha1.KubevirtRootVolume{
+				DiskImage: v1alpha1.KubevirtDiskImage{ContainerDiskImage: "quay.io/containerdisks/fedora:42"},
+			},
+			Compute: &v1alpha1.KubevirtCompute{Cores: 1, Memory: resource.MustParse("1Gi")},
+		},
+	}
+	env.Create(t, w.pool)
+	w.pass()
+
+	return w
+}
+
+func (w *world) must(err error) {
+	w.Helper()
+
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+// pass makes some passes over the pool, as its events would, and reads it; its UID is empty if it
+// is gone.
+func (w *world) pass() {
+	w.Helper()
+
+	key := client.ObjectKeyFromObject(w.pool)
+
+	for range 4 {
+		_, err := w.controller.Reconcile(w.Context(), reconcile.Request{NamespacedName: key})
+		w.must(err)
+	}
+
+	w.pool = &v1alpha1.KubevirtNodePool{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+	w.must(client.IgnoreNotFound(env.Client.Get(w.Context(), key, w.pool)))
+}
+
+// change changes the pool, and makes passes.
+func (w *world) change(how func(*v1alpha1.KubevirtNodePoolSpec)) {
+	w.Helper()
+	how(&w.pool.Spec)
+	w.must(env.Client.Update(w.Context(), w.pool))
+	w.pass()
+}
+
+// machines are those of the namespace that are not being deleted, and how many are.
+func (w *world) machines() (there []v1alpha1.KubevirtMachine, going int) {
+	w.Helper()
+
+	var all v1alpha1.KubevirtMachineList
+	w.must(env.Client.List(w.Context(), &all, client.InNamespace(w.pool.Namespace)))
+
+	there = slices.DeleteFunc(slices.Clone(all.Items), func(m v1alpha1.KubevirtMachine) bool { return !m.DeletionTimestamp.IsZero() })
+
+	return there, len(all.Items) - len(there)
+}
+
+// let lets the machines that are being deleted go, as their own controller does.
+func (w *world) let() {
+	w.Helper()
+
+	var all v1alpha1.KubevirtMachineList
+	w.must(env.Client.List(w.Context(), &all, client.InNamespace(w.pool.Namespace)))
+
+	for i := range all.Items {
+		if m := &all.Items[i]; !m.DeletionTimestamp.IsZero() {
+			m.Finalizers = nil
+			w.must(env.Client.Update(w.Context(), m))
+		}
+	}
+}
+
+func (w *world) says(condition, reason string) {
+	w.Helper()
+
+	if said := meta.FindStatusCondition(w.pool.Status.Conditions, condition); said == nil || said.Reason != reason {
+		w.Errorf("the pool says %s %+v, want %s", condition, said, reason)
+	}
+}
+
+func (w *world) templates() []string {
+	w.Helper()
+
+	var all v1alpha1.KubevirtMachineTemplateList
+	w.must(env.Client.List(w.Context(), &all, client.InNamespace(w.pool.Namespace)))
+
+	var names []string
+	for i := range all.Items {
+		names = append(names, all.Items[i].Name)
+	}
+
+	return names
+}
+
+// A pool has as many machines as it wants, however far its cache is behind; those that are of the
+// least use go first, and the pool goes after all of them.
+func TestAPoolsLife(t *testing.T) {
+	w := newWorld(t, 3, "10.0.1.0-10.0.1.1")
+
+	made, _ := w.machines()
+	if len(made) != 3 {
+		t.Fatalf("%d machines", len(made))
+	}
+
+	for i := range made {
+		if m := &made[i]; !metav1.IsControlledBy(m, w.pool) || !slices.Contains(m.Finalizers, v1alpha1.FinalizerKubevirtMachine) ||
+			m.Annotations[v1alpha1.AnnotationMachineTemplate] != w.pool.Status.MachineTemplate || m.Labels[v1alpha1.LabelNodePool] != "workers" {
+			t.Errorf("a machine's metadata: %+v", m.ObjectMeta)
+		}
+	}
+
+	w.says(v1alpha1.ConditionAddressesFewerThanReplicas, "TooFewAddresses")
+	w.says(v1alpha1.ConditionMachinesReady, "MachinesNotReady")
+
+	w.behind = true
+	w.pass()
+
+	if there, going := w.machines(); len(there) != 3 || going != 0 {
+		t.Errorf("with a cache that is behind there are %d machines, and %d go", len(there), going)
+	}
+
+	w.behind = false
+
+	made[1].Status.Phase, made[1].Status.Ready = v1alpha1.KubevirtMachineRunning, true
+	made[2].Status.Phase = v1alpha1.KubevirtMachineProvisioning
+	w.must(env.Client.Status().Update(t.Context(), &made[1]))
+	w.must(env.Client.Status().Update(t.Context(), &made[2]))
+	w.change(func(s *v1alpha1.KubevirtNodePoolSpec) { s.Replicas = 1 })
+
+	if there, going := w.machines(); len(there) != 1 || there[0].Name != made[1].Name || going != 2 {
+		t.Errorf("left: %d, %d go", len(there), going)
+	}
+
+	w.says("Ready", "Ready")
+	w.let()
+	w.must(env.Client.Delete(t.Context(), w.pool))
+	w.pass()
+	w.says(v1alpha1.ConditionMachinesDeleted, "MachinesLeft")
+
+	if there, going := w.machines(); len(there) != 0 || going != 1 {
+		t.Errorf("of a pool that goes there are %d machines, and %d go", len(there), going)
+	}
+
+	w.let()
+	w.pass()
+
+	if _, known := w.addresses.Status(kubevirt.PoolName(w.pool.Namespace, "workers")); w.pool.UID != "" || known {
+		t.Errorf("the pool is left: %q; its addresses: %v", w.pool.UID, known)
+	}
+}
+
+// A template says what machines are made from: it is kept as it was made, goes with the last
+// machine that was made from it, and nobody else's is touched.
+func TestTemplatesOfAPool(t *testing.T) {
+	w := newWorld(t, 1, "10.0.1.0-10.0.1.9")
+	first := w.pool.Status.MachineTemplate
+	key := client.ObjectKey{Namespace: w.pool.Namespace, Name: first}
+
+	var template v1alpha1.KubevirtMachineTemplate
+	w.must(env.Client.Get(t.Context(), key, &template))
+
+	raw := string(template.Spec.Template.Spec.VirtualMachineTemplate.Raw)
+	template.Spec.Template.Spec.VirtualMachineTemplate.Raw = []byte(strings.ReplaceAll(raw, "1Gi", "9Gi"))
+	w.must(env.Client.Update(t.Context(), &template))
+	w.pass()
+	w.must(env.Client.Get(t.Context(), key, &template))
+
+	if got := string(template.Spec.Template.Spec.VirtualMachineTemplate.Raw); strings.Contains(got, "9Gi") || !strings.Contains(got, "1Gi") {
+		t.Errorf("a template that somebody changed is now %s", got)
+	}
+
+	w.change(func(s *v1alpha1.KubevirtNodePoolSpec) { s.Compute.Memory = resource.MustParse("2Gi") })
+
+	second := w.pool.Status.MachineTemplate
+	if got := w.templates(); second == first || len(got) != 2 {
+		t.Errorf("templates %v; the machine is of %s, new ones are of %s", got, first, second)
+	}
+
+	if there, _ := w.machines(); len(there) != 1 || there[0].Annotations[v1alpha1.AnnotationMachineTemplate] != first {
+		t.Error("the machine was replaced")
+	}
+
+	w.change(func(s *v1alpha1.KubevirtNodePoolSpec) { s.Replicas = 0 })
+	w.let()
+	w.pass()
+
+	if got := w.templates(); !slices.Equal(got, []string{second}) {
+		t.Errorf("templates %v, want %s", got, second)
+	}
+
+	w.must(env.Client.Get(t.Context(), client.ObjectKey{Namespace: w.pool.Namespace, Name: second}, &template))
+	template.OwnerReferences = nil
+	w.must(env.Client.Update(t.Context(), &template))
+	w.pass()
+	w.says(v1alpha1.ConditionTemplateReady, "TemplateNotOurs")
+
+	w.change(func(s *v1alpha1.KubevirtNodePoolSpec) { s.Compute.Memory = resource.MustParse("3Gi") })
+
+	if got := w.templates(); !slices.Contains(got, second) || len(got) != 2 {
+		t.Errorf("templates %v: that of somebody else is to stay", got)
+	}
+}
