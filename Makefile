@@ -21,7 +21,7 @@ LDFLAGS := -s -w $(foreach set,tag=$(VERSION) commit=$(COMMIT) commitTime=$(COMM
 # `hyperfleet` is made as a client, what image names begin with, and the key that signs it.
 DIST ?= dist
 ARCH ?= amd64 arm64
-CLIENTS ?= darwin/amd64 darwin/arm64 windows/amd64
+CLIENTS ?= darwin/amd64 darwin/arm64
 REGISTRY ?=
 KEY ?=
 
