@@ -259,7 +259,8 @@ func ownUserData(vm fields, machine string) error {
 
 			own := strings.ReplaceAll(name, machineMark, machine)
 			if len(own) > maxName {
-				return fmt.Errorf("name the Secret with user data: %s has more than %d characters: shorten userDataSecretRef.name", own, maxName)
+				return fmt.Errorf("name the Secret with user data: %s has more than %d characters: shorten userDataSecretRef.name",
+					own, maxName)
 			}
 
 			if err := unstructured.SetNestedField(volume, own, source, "secretRef", "name"); err != nil {

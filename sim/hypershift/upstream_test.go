@@ -5,6 +5,7 @@ package hypershift_test
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -76,7 +77,11 @@ func balancers(t *testing.T, each func(*testing.T, balancing)) {
 
 		own := kube.Start(t)
 		metal := upstream.MetalLB(t, own, metalLB)
-		each(t, balancing{own, func(t *testing.T) string { return metal.Refuses(t) }})
+		each(t, balancing{own, func(t *testing.T) string {
+			t.Helper()
+
+			return metal.Refuses(t)
+		}})
 	})
 }
 
@@ -108,6 +113,8 @@ func TestPoolsAreRefusedAsByMetalLB(t *testing.T) {
 	}
 
 	balancers(t, func(t *testing.T, b balancing) {
+		t.Helper()
+
 		for _, row := range rows {
 			pool := b.pool(t, "pool", row.addresses, nil)
 
@@ -168,6 +175,8 @@ func TestAddressesAreGivenAsByMetalLB(t *testing.T) {
 	}
 
 	balancers(t, func(t *testing.T, b balancing) {
+		t.Helper()
+
 		for _, namespace := range []string{"ns", "none", "other"} {
 			b.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
 		}
@@ -200,9 +209,7 @@ func (b balancing) pool(t *testing.T, name string, addresses []any, more map[str
 	t.Helper()
 
 	spec := map[string]any{"addresses": addresses}
-	for key, value := range more {
-		spec[key] = value
-	}
+	maps.Copy(spec, more)
 
 	pool := object(gvk("metallb.io", "v1beta1", "IPAddressPool"), metalLB, name, spec)
 	b.create(t, pool)

@@ -5,6 +5,7 @@ package upstream
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -116,7 +117,12 @@ func (b *Balancer) state(ctx context.Context) (*unstructured.Unstructured, error
 	state := &unstructured.Unstructured{}
 	state.SetGroupVersionKind(schema.GroupVersionKind{Group: "metallb.io", Version: "v1beta1", Kind: "ConfigurationState"})
 
-	return state, b.client.Get(ctx, client.ObjectKey{Namespace: b.namespace, Name: "controller"}, state) //nolint:wrapcheck // as it came
+	key := client.ObjectKey{Namespace: b.namespace, Name: "controller"}
+	if err := b.client.Get(ctx, key, state); err != nil {
+		return nil, fmt.Errorf("read ConfigurationState: %w", err)
+	}
+
+	return state, nil
 }
 
 // Refuses is why MetalLB takes none of its pools as they are now; "" if it takes them.

@@ -29,7 +29,7 @@ type Judge func(context.Context, *virtv1.VirtualMachine) ([]string, error)
 
 // shared is the one program of a test program: it takes seconds to start, and tests many. It
 // ends by itself with who started it.
-var shared = sync.OnceValues(startVirtAPI)
+var shared = sync.OnceValues(startVirtAPI) //nolint:gochecknoglobals // as above
 
 // VirtAPI gives KubeVirt's admission of VirtualMachines. It is nil where the program is not
 // there.
@@ -47,7 +47,7 @@ func VirtAPI(t testing.TB) Judge {
 func startVirtAPI() (Judge, error) {
 	bin, err := procrun.FindBinaries(virtAPI)
 	if err != nil {
-		return nil, nil //nolint:nilnil,nilerr // none is nil
+		return nil, nil //nolint:nilnil // none is nil
 	}
 
 	address, err := procrun.Address()
@@ -114,7 +114,7 @@ func ask(ctx context.Context, url string, machine *virtv1.VirtualMachine) (*admi
 	if err != nil {
 		return nil, fmt.Errorf("post review: %w", err)
 	}
-	defer answer.Body.Close()
+	defer func() { _ = answer.Body.Close() }()
 
 	review = &admissionv1.AdmissionReview{}
 	if err := json.NewDecoder(answer.Body).Decode(review); err != nil {
