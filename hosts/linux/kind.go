@@ -109,8 +109,15 @@ func addressOf(m *v1alpha1.LinuxMachine) string {
 // HostKey is the one that the user knows.
 func (k *Kind) HostKey(host machine.Object) string { return linuxOf(host).Spec.SSHHostKey }
 
+// NamesKubeconfig says whether the spec names one.
+func (k *Kind) NamesKubeconfig(host machine.Object) bool {
+	return linuxOf(host).Spec.KubeconfigSecretRef.Name != ""
+}
+
 // Plan renders what the host should have.
-func (k *Kind) Plan(ctx context.Context, secrets machine.Secrets, host machine.Object, _ machine.Access) (plan.Plan, error) {
+func (k *Kind) Plan(
+	ctx context.Context, secrets machine.Secrets, host machine.Object, access machine.Access,
+) (plan.Plan, error) {
 	if k.hash == "" {
 		return plan.Plan{}, errclass.New(errclass.Configuration, "NoConfiguration",
 			"the operator has no configuration for Linux hosts: set hosts.linux.agentFile in its configuration")
@@ -124,7 +131,7 @@ func (k *Kind) Plan(ctx context.Context, secrets machine.Secrets, host machine.O
 	to := credential.To(addressOf(m))
 
 	var err error
-	if cfg.Kubeconfig, err = secrets.Secret(ctx, m.Namespace, m.Spec.KubeconfigSecretRef, to); err != nil {
+	if cfg.Kubeconfig, err = machine.Kubeconfig(ctx, secrets, m.Namespace, m.Spec.KubeconfigSecretRef, access, to); err != nil {
 		return plan.Plan{}, err
 	}
 
@@ -148,8 +155,11 @@ func (k *Kind) BeforeBoot(context.Context, machine.Object) step.Result { return 
 // Stamp has nothing to note.
 func (k *Kind) Stamp(machine.Object) {}
 
+// Leave stops the agent: its credential is ours.
+func (k *Kind) Leave(machine.Object) (plan.Part, bool) { return linuxplan.Leave(), true }
+
 // Release leaves the host as it is: what was brought there stays, and its agent goes on for
-// as long as its kubeconfig is taken.
+// as long as a kubeconfig of its own is taken.
 func (k *Kind) Release(context.Context, machine.Object) step.Result { return step.Done() }
 
 // Load makes what is the same for all hosts out of the operator's configuration, with its

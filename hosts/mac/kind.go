@@ -147,6 +147,11 @@ func (k *Kind) Access(ctx context.Context, secrets machine.Secrets, host machine
 // HostKey is not known beforehand: a Mac is ordered, and Scaleway's API does not tell its key.
 func (k *Kind) HostKey(machine.Object) string { return "" }
 
+// NamesKubeconfig says whether the spec names one.
+func (k *Kind) NamesKubeconfig(host machine.Object) bool {
+	return macOf(host).Spec.KubeconfigSecretRef.Name != ""
+}
+
 // Plan renders what the Mac should have.
 func (k *Kind) Plan(
 	ctx context.Context, secrets machine.Secrets, host machine.Object, access machine.Access,
@@ -173,7 +178,7 @@ func (k *Kind) Plan(
 	to := credential.To(access.Address)
 
 	var err error
-	if cfg.Kubeconfig, err = secrets.Secret(ctx, mac.Namespace, mac.Spec.KubeconfigSecretRef, to); err != nil {
+	if cfg.Kubeconfig, err = machine.Kubeconfig(ctx, secrets, mac.Namespace, mac.Spec.KubeconfigSecretRef, access, to); err != nil {
 		return plan.Plan{}, err
 	}
 

@@ -51,6 +51,8 @@ type Contents interface {
 	// HostKey is the fingerprint that the host has to show; empty where the first one that it
 	// shows is taken.
 	HostKey(host Object) string
+	// NamesKubeconfig says whether the host's spec names what it joins its cluster with.
+	NamesKubeconfig(host Object) bool
 	// Plan renders what the host should have, given how it is reached. Errors have a class.
 	Plan(ctx context.Context, secrets Secrets, host Object, access Access) (plan.Plan, error)
 }
@@ -66,6 +68,9 @@ type Life interface {
 	BeforeBoot(ctx context.Context, host Object) step.Result
 	// Stamp is called when a push has succeeded, before the status is written.
 	Stamp(host Object)
+	// Leave is what takes off a host, before Release, what lets it join its cluster; false for
+	// one that Release wipes.
+	Leave(host Object) (plan.Part, bool)
 	// Release gives the machine back, on deletion. It is called until it is done.
 	Release(ctx context.Context, host Object) step.Result
 }
@@ -85,4 +90,6 @@ type Access struct {
 	User    string
 	// PrivateKey as OpenSSH or PEM text; Password where there is no key. Either may be empty.
 	PrivateKey, Password log.Secret
+	// Kubeconfig that was made for the host, where it names none.
+	Kubeconfig log.Secret
 }

@@ -56,6 +56,9 @@ func fleetRejections() []rejection {
 		{"drain by no Secret", drainOf("Nodes", "key", "1m"), "spec.drain.kubeconfigSecretRef.name", "name must be the name of a Secret"},
 		{"drain by no key", drainOf("nodes", "a key", "1m"), "spec.drain.kubeconfigSecretRef.key", "key must be a key of a Secret"},
 		{"drain without a kubeconfig", change{"spec.drain": anyMap{}}, "spec.drain.kubeconfigSecretRef", "Required value"},
+		{"credentials for minutes", credentialsOf("nodes", "key", "59m"), "spec.nodeCredentials.lifetime", "nodeCredentials.lifetime must be a time of one hour to 8760h"},
+		{"credentials by no Secret", credentialsOf("Nodes", "key", "1h"), "spec.nodeCredentials.kubeconfigSecretRef.name", "name must be the name of a Secret"},
+		{"credentials by no key", credentialsOf("nodes", "a key", "1h"), "spec.nodeCredentials.kubeconfigSecretRef.key", "key must be a key of a Secret"},
 		{"window in words", window("start", "at night"), windows, "at least 9 chars"},
 		{
 			"two windows of a name",
@@ -65,6 +68,11 @@ func fleetRejections() []rejection {
 			windows + "[1]", "Duplicate value",
 		},
 	}
+}
+
+// credentialsOf are a fleet's credentials of Nodes.
+func credentialsOf(secret, key, lifetime string) change {
+	return change{"spec.nodeCredentials": anyMap{"kubeconfigSecretRef": anyMap{"name": secret, "key": key}, "lifetime": lifetime}}
 }
 
 func linuxRejections() []rejection {
@@ -81,7 +89,8 @@ func linuxRejections() []rejection {
 		{"user with a space", change{"spec.user": "a b"}, "spec.user", "user must be the name of a user"},
 		{"Secret by path", change{"spec.sshKeySecretRef.name": "a/b"}, "spec.sshKeySecretRef.name", "name must be the name of a Secret"},
 		{"key with a space", change{"spec.sshKeySecretRef.key": "a b"}, "spec.sshKeySecretRef.key", "key must be a key of a Secret"},
-		{"no kubeconfig", change{"spec.kubeconfigSecretRef": removed{}}, "spec.kubeconfigSecretRef", "Required value"},
+		{"kubeconfig by path", change{"spec.kubeconfigSecretRef.name": "a/b"}, "spec.kubeconfigSecretRef.name", "name must be the name of a Secret"},
+		{"kubeconfig by no key", change{"spec.kubeconfigSecretRef.key": "a b"}, "spec.kubeconfigSecretRef.key", "key must be a key of a Secret"},
 		{"host key without a hash", change{"spec.sshHostKey": "aa:bb"}, "spec.sshHostKey", "sshHostKey must be a fingerprint"},
 		{"name too long for a host", change{"metadata.name": name}, "LinuxMachine", "the name must have at most 63 characters"},
 	}
@@ -120,7 +129,11 @@ func TestHostStatusIsKept(t *testing.T) {
 		"push":             anyMap{"permit": int64(8), "hash": "a1", "what": "Update", "started": "2026-01-02T03:04:05Z"},
 		"unreachableSince": "2026-01-02T03:04:05Z", "lastContactTime": "2026-01-02T03:04:05Z", "contactAttempts": int64(1), "contactMessage": "no route",
 		"contactReason": "Unreachable",
-		"drain":         anyMap{"startedAt": "2026-01-02T03:04:05Z", "nodeUID": "u", "endedAt": "2026-01-02T03:04:06Z", "reason": "Drained", "message": "m"},
+		"nodeCredential": anyMap{
+			"from": "2026-01-02T03:04:05Z", "until": "2026-01-09T03:04:05Z",
+			"removalStartedAt": "2026-01-02T03:04:05Z", "removedAt": "2026-01-02T03:04:06Z",
+		},
+		"drain": anyMap{"startedAt": "2026-01-02T03:04:05Z", "nodeUID": "u", "endedAt": "2026-01-02T03:04:06Z", "reason": "Drained", "message": "m"},
 	}
 
 	host.Object["status"] = want

@@ -38,11 +38,32 @@ type HostFleetSpec struct {
 	// after. Without it, a host that is deleted takes along what runs on it.
 	// +optional
 	Drain *NodeDrain `json:"drain,omitempty"`
+	// nodeCredentials has the operator make the credentials with which hosts join their cluster,
+	// each for its own Node alone, renew them, and take them away. Hosts that name a kubeconfig
+	// of their own have that.
+	// +optional
+	NodeCredentials *HostNodeCredentials `json:"nodeCredentials,omitempty"`
 	// resumedAt forgives all that failed before: it counts no more towards
 	// rollout.failureThreshold, and a configuration that was stopped goes on. Set by
 	// `hyperfleet hosts resume`.
 	// +optional
 	ResumedAt *metav1.Time `json:"resumedAt,omitempty"`
+}
+
+// HostNodeCredentials are client certificates of hosts' Nodes, which their cluster signs.
+type HostNodeCredentials struct {
+	// kubeconfigSecretRef names the Secret with a kubeconfig of the cluster that hosts join, at
+	// the address at which they reach it. Its user makes, reads and approves certificate signing
+	// requests of kubernetes.io/kube-apiserver-client-kubelet; hosts never get it.
+	KubeconfigSecretRef LocalSecretKeySelector `json:"kubeconfigSecretRef"`
+	// lifetime of a certificate. It is renewed when two thirds of it are over. The cluster may
+	// give less.
+	// +optional
+	// +kubebuilder:default="168h"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=20
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(ms|s|m|h))+$') && duration(self) >= duration('1h') && duration(self) <= duration('8760h')",message="nodeCredentials.lifetime must be a time of one hour to 8760h such as 168h"
+	Lifetime metav1.Duration `json:"lifetime,omitempty,omitzero"`
 }
 
 // HostRollout is how a new configuration reaches a fleet.

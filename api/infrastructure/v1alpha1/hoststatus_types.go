@@ -23,6 +23,11 @@ const (
 	ConditionConverged = "Converged"
 	// ConditionIntact tells whether the host still is as it was left.
 	ConditionIntact = "Intact"
+	// ConditionNodeCredentialCurrent tells whether the credential of the host's Node that the
+	// operator made needs no other one yet.
+	ConditionNodeCredentialCurrent = "NodeCredentialCurrent"
+	// ConditionNodeCredentialRemoved tells, on deletion, whether that is off the host.
+	ConditionNodeCredentialRemoved = "NodeCredentialRemoved"
 	// ConditionReleased tells, on deletion, whether the host has been given back.
 	ConditionReleased = "Released"
 )
@@ -88,6 +93,21 @@ type HostPart struct {
 	Label string `json:"label"`
 	// sha256 of all that was pushed of it, in hexadecimal.
 	SHA256 string `json:"sha256"`
+}
+
+// HostNodeCredential is a client certificate of a host's Node.
+type HostNodeCredential struct {
+	// from and until it holds.
+	From metav1.Time `json:"from"`
+	// until it holds.
+	Until metav1.Time `json:"until"`
+	// removalStartedAt and removedAt are, on deletion, when its removal from the host began and
+	// ended.
+	// +optional
+	RemovalStartedAt *metav1.Time `json:"removalStartedAt,omitempty"`
+	// removedAt is when it was off the host.
+	// +optional
+	RemovedAt *metav1.Time `json:"removedAt,omitempty"`
 }
 
 // HostPush is a push that has begun and that nobody has seen the end of.
@@ -173,6 +193,10 @@ type HostStatus struct {
 	// lastPermit is the number of the last permit that was used up.
 	// +optional
 	LastPermit int64 `json:"lastPermit,omitempty"`
+	// nodeCredential is what the host was given to join its cluster, where its fleet makes that.
+	// Clear it to have another one made.
+	// +optional
+	NodeCredential *HostNodeCredential `json:"nodeCredential,omitempty"`
 	// drain is how the draining of the host's Node went; empty before it begins.
 	// +optional
 	Drain *NodeDrainStatus `json:"drain,omitempty"`

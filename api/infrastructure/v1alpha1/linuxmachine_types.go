@@ -43,7 +43,9 @@ type LinuxMachineSpec struct {
 	// sshKeySecretRef picks the private key to log in with, as OpenSSH or PEM text.
 	SSHKeySecretRef LocalSecretKeySelector `json:"sshKeySecretRef"`
 	// kubeconfigSecretRef picks the kubeconfig with which the host's agent joins its cluster.
-	KubeconfigSecretRef LocalSecretKeySelector `json:"kubeconfigSecretRef"`
+	// Needed where the fleet has no nodeCredentials.
+	// +optional
+	KubeconfigSecretRef LocalSecretKeySelector `json:"kubeconfigSecretRef,omitempty,omitzero"`
 	// tailscaleAuthKeySecretRef picks the key with which the host joins the tailnet. Needed
 	// where the operator's configuration has one.
 	// +optional

@@ -74,7 +74,9 @@ type ScalewayAppleSiliconMachineSpec struct {
 	// public key is registered with the project before anything is ordered.
 	SSHKeySecretRef LocalSecretKeySelector `json:"sshKeySecretRef"`
 	// kubeconfigSecretRef picks the kubeconfig with which the host's kubelet joins its cluster.
-	KubeconfigSecretRef LocalSecretKeySelector `json:"kubeconfigSecretRef"`
+	// Needed where the fleet has no nodeCredentials.
+	// +optional
+	KubeconfigSecretRef LocalSecretKeySelector `json:"kubeconfigSecretRef,omitempty,omitzero"`
 	// tailscaleAuthKeySecretRef picks the key with which the host joins the tailnet. Needed
 	// where the operator's configuration has one.
 	// +optional

@@ -65,8 +65,17 @@ func (w *world) drained(name string) string {
 	return said
 }
 
-// drains has a fleet drain its Nodes, which are those of the tests' API server.
+// nodes is the Secret with the way to the hosts' cluster, which is the tests' API server.
+var nodes = infrav1.LocalSecretKeySelector{Name: "nodes", Key: "kubeconfig"} //nolint:gochecknoglobals // a name
+
+// drains has a fleet drain its Nodes.
 func (w *world) drains(fleet string) {
+	w.t.Helper()
+	w.patchFleet(fleet, func(spec *infrav1.HostFleetSpec) { spec.Drain = &infrav1.NodeDrain{KubeconfigSecretRef: nodes} })
+}
+
+// credentials has the operator make what a fleet's hosts join their cluster with.
+func (w *world) credentials(fleet string) {
 	w.t.Helper()
 
 	data, err := os.ReadFile(env.Kubeconfig(w.t, env.Config))
@@ -74,13 +83,20 @@ func (w *world) drains(fleet string) {
 		w.t.Fatal(err)
 	}
 
-	w.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "nodes"}, Data: map[string][]byte{"kubeconfig": data}})
+	w.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: nodes.Name}, Data: map[string][]byte{nodes.Key: data}})
+	w.patchFleet(fleet, func(spec *infrav1.HostFleetSpec) {
+		spec.NodeCredentials = &infrav1.HostNodeCredentials{KubeconfigSecretRef: nodes}
+	})
+}
 
-	object := w.fleet(fleet)
-	base := object.DeepCopy()
-	object.Spec.Drain = &infrav1.NodeDrain{KubeconfigSecretRef: infrav1.LocalSecretKeySelector{Name: "nodes", Key: "kubeconfig"}}
+func (w *world) patchFleet(name string, change func(*infrav1.HostFleetSpec)) {
+	w.t.Helper()
 
-	if err := env.Client.Patch(w.t.Context(), object, client.MergeFrom(base)); err != nil {
+	fleet := w.fleet(name)
+	base := fleet.DeepCopy()
+	change(&fleet.Spec)
+
+	if err := env.Client.Patch(w.t.Context(), fleet, client.MergeFrom(base)); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -94,4 +110,16 @@ func (w *world) installs(id string) int {
 	}
 
 	return 0
+}
+
+// linuxes is how many Linux hosts there are.
+func (w *world) linuxes() int {
+	w.t.Helper()
+
+	var list infrav1.LinuxMachineList
+	if err := env.Client.List(w.t.Context(), &list, client.InNamespace(w.namespace)); err != nil {
+		w.t.Fatal(err)
+	}
+
+	return len(list.Items)
 }

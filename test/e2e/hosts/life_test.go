@@ -398,6 +398,11 @@ func (w *world) loggedOut(to configuration) string {
 func (w *world) givenBack() {
 	w.t.Helper()
 
+	const credential = "/etc/hyperfleet/kubeconfig"
+	if !strings.Contains(w.site.host(rack).Read(credential), "client-certificate-data") {
+		w.t.Error("the Linux host has no certificate of its Node")
+	}
+
 	for _, object := range []client.Object{&infrav1.ScalewayAppleSiliconMachine{}, &infrav1.LinuxMachine{}} {
 		if err := env.Client.DeleteAllOf(w.t.Context(), object, client.InNamespace(w.namespace)); err != nil {
 			w.t.Fatal(err)
@@ -405,12 +410,16 @@ func (w *world) givenBack() {
 	}
 
 	deadline := time.Now().Add(patience)
-	for len(w.macs()) > 0 {
+	for len(w.macs()) > 0 || w.linuxes() > 0 {
 		if time.Now().After(deadline) {
-			w.t.Fatal("never: all Macs are given back")
+			w.t.Fatal("never: all hosts are given back")
 		}
 
 		time.Sleep(lookAt)
+	}
+
+	if left := w.site.host(rack).Read(credential); left != "" {
+		w.t.Error("the Linux host has its credential still")
 	}
 
 	var pool []string
