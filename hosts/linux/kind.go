@@ -59,6 +59,9 @@ func (k *Kind) NewList() client.ObjectList { return &v1alpha1.LinuxMachineList{}
 // FleetName is the host's fleet.
 func (k *Kind) FleetName(host machine.Object) string { return linuxOf(host).Spec.FleetName }
 
+// Like gives nothing: hosts are where they are.
+func (k *Kind) Like(machine.Object) machine.Object { return nil }
+
 // Hash of what all hosts get; empty without an agent.
 func (k *Kind) Hash() string { return k.hash }
 

@@ -85,6 +85,15 @@ func (k *Kind) NewList() client.ObjectList { return &v1alpha1.ScalewayAppleSilic
 // FleetName is the machine's fleet.
 func (k *Kind) FleetName(host machine.Object) string { return macOf(host).Spec.FleetName }
 
+// Like gives a Mac that is ordered or adopted as another one was. The tag of its private network
+// is its own.
+func (k *Kind) Like(host machine.Object) machine.Object {
+	out := &v1alpha1.ScalewayAppleSiliconMachine{Spec: *macOf(host).Spec.DeepCopy()}
+	out.Spec.PrivateNetworkVLAN = 0
+
+	return out
+}
+
 // Hash of what all Macs get; empty without a kubelet.
 func (k *Kind) Hash() string { return k.hash }
 

@@ -39,6 +39,8 @@ type Catalog interface {
 	NewList() client.ObjectList
 	// FleetName is the HostFleet of the object, in its namespace.
 	FleetName(host Object) string
+	// Like gives a new host that is made as another one; nil for kinds whose hosts nobody orders.
+	Like(host Object) Object
 	// Hash is the digest of the configuration of all hosts of the kind: computed once, when
 	// the program starts. Empty: nothing is pushed to any.
 	Hash() string

@@ -46,6 +46,9 @@ func fleetRejections() []rejection {
 
 	return []rejection{
 		{"no kind", change{"spec.hostKind": removed{}}, "spec.hostKind", "Required value"},
+		{"fewer than no hosts", change{"spec.replicas": int64(-1), "spec.templateHost": "a"}, "spec.replicas", "should be greater than or equal to 0"},
+		{"hosts like none", change{"spec.replicas": int64(1)}, "spec", "replicas needs templateHost"},
+		{"hosts like a path", change{"spec.templateHost": "a/b"}, "spec.templateHost", "templateHost must be the name of a host"},
 		{"none at a time", change{most: int64(0)}, most, range1},
 		{"no percent", change{most: "0%"}, most, range1},
 		{"more than all", change{most: "101%"}, most, range1},

@@ -5,6 +5,7 @@ package hosts_test
 
 import (
 	"os"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -63,6 +64,35 @@ func (w *world) drained(name string) string {
 	})
 
 	return said
+}
+
+// scaled has the fleet order one Mac more, and give it back.
+func (w *world) scaled() {
+	w.t.Helper()
+
+	const name = "macs-1"
+
+	w.patchFleet("macs", func(spec *infrav1.HostFleetSpec) {
+		spec.TemplateHost, spec.Replicas = "mac-08", new(int32(macs+1))
+	})
+	w.eventually("one more is ordered, and has its first boot", func() bool {
+		for _, mac := range w.macs() {
+			if mac.Name == name {
+				return mac.Status.Bootstrapped
+			}
+		}
+
+		return false
+	})
+	w.patchFleet("macs", func(spec *infrav1.HostFleetSpec) { spec.Replicas = new(int32(macs)) })
+	w.eventually("it is given back, and no other", func() bool {
+		left := w.macs()
+
+		return len(left) == macs && !slices.ContainsFunc(left, func(m infrav1.ScalewayAppleSiliconMachine) bool {
+			return m.Name == name || m.DeletionTimestamp != nil
+		})
+	})
+	w.patchFleet("macs", func(spec *infrav1.HostFleetSpec) { spec.Replicas = nil })
 }
 
 // nodes is the Secret with the way to the hosts' cluster, which is the tests' API server.

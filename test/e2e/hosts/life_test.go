@@ -85,6 +85,9 @@ func TestFleets(t *testing.T) {
 		t.Errorf("hosts were asked for what they do not know: %v", unknown)
 	}
 
+	w.scaled()
+	tell("one Mac more was ordered and had its first boot, and is given back")
+
 	tell("a Node whose drain hangs, operator killed: %s", w.drained("mac-01"))
 
 	w.givenBack()
