@@ -93,20 +93,21 @@ func (k *Kind) Provision(_ context.Context, host machine.Object) step.Result {
 func (k *Kind) Access(ctx context.Context, secrets machine.Secrets, host machine.Object) (machine.Access, error) {
 	m := linuxOf(host)
 
-	address := addressOf(m)
+	access := addressesOf(m)
+	access.User = m.Spec.User
 
-	key, err := secrets.Secret(ctx, m.Namespace, m.Spec.SSHKeySecretRef, credential.To(address))
-	if err != nil {
+	var err error
+	if access.PrivateKey, err = secrets.Secret(ctx, m.Namespace, m.Spec.SSHKeySecretRef, credential.To(access.Servers()...)); err != nil {
 		return machine.Access{}, err
 	}
 
-	return machine.Access{
-		Address: address, User: m.Spec.User, PrivateKey: key,
-	}, nil
+	return access, nil
 }
 
-func addressOf(m *v1alpha1.LinuxMachine) string {
-	return net.JoinHostPort(m.Spec.Address, strconv.Itoa(int(m.Spec.Port)))
+func addressesOf(m *v1alpha1.LinuxMachine) machine.Access {
+	return machine.Access{
+		Address: net.JoinHostPort(m.Spec.Address, strconv.Itoa(int(m.Spec.Port))), Fallbacks: machine.At(m.Spec.FallbackAddresses, m.Spec.Port),
+	}
 }
 
 // HostKey is the one that the user knows.
@@ -131,7 +132,7 @@ func (k *Kind) Plan(
 	cfg.NodeName = m.Name
 
 	// It is pushed to the host, which is as much as sent.
-	to := credential.To(addressOf(m))
+	to := credential.To(addressesOf(m).Servers()...)
 
 	var err error
 	if cfg.Kubeconfig, err = machine.Kubeconfig(ctx, secrets, m.Namespace, m.Spec.KubeconfigSecretRef, access, to); err != nil {

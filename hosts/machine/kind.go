@@ -5,6 +5,8 @@ package machine
 
 import (
 	"context"
+	"net"
+	"strconv"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -87,11 +89,25 @@ type Secrets interface {
 
 // Access is how a host is reached.
 type Access struct {
-	// Address as host:port.
-	Address string
-	User    string
+	// Address as host:port, and Fallbacks, where the host is tried after it.
+	Address   string
+	Fallbacks []string
+	User      string
 	// PrivateKey as OpenSSH or PEM text; Password where there is no key. Either may be empty.
 	PrivateKey, Password log.Secret
 	// Kubeconfig that was made for the host, where it names none.
 	Kubeconfig log.Secret
+}
+
+// Servers are all to which what the host is given may be sent.
+func (a Access) Servers() []string { return append([]string{a.Address}, a.Fallbacks...) }
+
+// At gives hosts with a port.
+func At(hosts []string, port int32) []string {
+	var out []string
+	for _, host := range hosts {
+		out = append(out, net.JoinHostPort(host, strconv.Itoa(int(port))))
+	}
+
+	return out
 }

@@ -67,7 +67,20 @@ func collectResult(ctx context.Context, s *scope) step.Result {
 	s.WorkerPool.forget(s.obj.GetUID())
 	s.recordOutcome(*done, said)
 
-	return step.Done()
+	return tellAddress(step.Done(), *done)
+}
+
+// tellAddress says at which address a host with several was reached.
+func tellAddress(result step.Result, done outcome) step.Result {
+	switch {
+	case done.Address == "" || len(done.target.Fallbacks) == 0:
+		return result
+	case done.Address == done.target.Address:
+		return result.Also(v1alpha1.ConditionAddressReached, metav1.ConditionTrue, "Reached", "it was reached at "+done.Address)
+	default:
+		return result.Also(v1alpha1.ConditionAddressReached, metav1.ConditionFalse, "FallbackInUse",
+			"it was reached at "+done.Address+", and not at "+done.target.Address)
+	}
 }
 
 // noteCredential notes which credential is at the host, or that it is off it.
@@ -382,7 +395,7 @@ func (s *scope) begin(ctx context.Context, work job) step.Result {
 	}
 
 	work.target = ssh.Target{
-		Name: s.obj.GetName(), Address: access.Address, User: access.User,
+		Name: s.obj.GetName(), Address: access.Address, Fallbacks: access.Fallbacks, User: access.User,
 		PrivateKey: access.PrivateKey, Password: access.Password, HostKey: cmp.Or(s.Kind.HostKey(s.obj), s.status.SSHHostKey),
 	}
 	work.hash, work.has = s.hash, digests(s.status.Parts)

@@ -44,6 +44,8 @@ type outcome struct {
 	drift.Outcome
 
 	took time.Duration
+	// target that it was done at.
+	target ssh.Target
 	// credential that the job was to bring to the host.
 	credential *v1alpha1.HostNodeCredential
 }
@@ -182,7 +184,7 @@ func (p *WorkerPool) cancel(host types.UID) {
 func (p *WorkerPool) do(ctx context.Context, work job) outcome {
 	out := outcome{Outcome: drift.Outcome{
 		Action: work.what, Plan: work.plan, Hash: work.hash, Permit: work.permit, Has: work.has,
-	}, credential: work.credential}
+	}, credential: work.credential, target: ssh.Target{Address: work.target.Address, Fallbacks: work.target.Fallbacks}}
 
 	select {
 	case p.slots <- struct{}{}:
@@ -214,7 +216,7 @@ func (p *WorkerPool) work(ctx context.Context, work job, out *outcome) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
 
-	out.HostKey = conn.HostKey()
+	out.HostKey, out.Address = conn.HostKey(), conn.Address()
 	options := push.Options{Timeout: p.timeout, Clock: p.clock}
 
 	switch work.what {

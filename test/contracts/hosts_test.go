@@ -89,6 +89,8 @@ func linuxRejections() []rejection {
 		{"address with a port", change{"spec.address": "192.0.2.10:22"}, "spec.address", address},
 		{"address with a user", change{"spec.address": "root@host"}, "spec.address", address},
 		{"address that is an option", change{"spec.address": "-oProxyCommand=x"}, "spec.address", address},
+		{"other address with a port", change{"spec.fallbackAddresses": list{"192.0.2.10:22"}}, "spec.fallbackAddresses", "fallbackAddresses must be IP addresses or DNS names"},
+		{"many other addresses", change{"spec.fallbackAddresses": list{"a", "b", "c", "d"}}, "spec.fallbackAddresses", "must have at most 3 items"},
 		{"user with a space", change{"spec.user": "a b"}, "spec.user", "user must be the name of a user"},
 		{"Secret by path", change{"spec.sshKeySecretRef.name": "a/b"}, "spec.sshKeySecretRef.name", "name must be the name of a Secret"},
 		{"key with a space", change{"spec.sshKeySecretRef.key": "a b"}, "spec.sshKeySecretRef.key", "key must be a key of a Secret"},
@@ -131,7 +133,7 @@ func TestHostStatusIsKept(t *testing.T) {
 		"parts":     list{anyMap{"label": "agent", "sha256": "c3"}}, "lostParts": list{"agent"}, "lastPermit": int64(7),
 		"push":             anyMap{"permit": int64(8), "hash": "a1", "what": "Update", "started": "2026-01-02T03:04:05Z"},
 		"unreachableSince": "2026-01-02T03:04:05Z", "lastContactTime": "2026-01-02T03:04:05Z", "contactAttempts": int64(1), "contactMessage": "no route",
-		"contactReason": "Unreachable",
+		"contactReason": "Unreachable", "contactAddress": "192.0.2.10:22",
 		"nodeCredential": anyMap{
 			"from": "2026-01-02T03:04:05Z", "until": "2026-01-09T03:04:05Z",
 			"removalStartedAt": "2026-01-02T03:04:05Z", "removedAt": "2026-01-02T03:04:06Z",

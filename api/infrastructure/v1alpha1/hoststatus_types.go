@@ -15,6 +15,9 @@ const (
 	ConditionFleetFound = "FleetFound"
 	// ConditionProvisioned tells whether there is a machine that can be reached.
 	ConditionProvisioned = "Provisioned"
+	// ConditionAddressReached tells, of a host with fallbackAddresses, whether it was reached at
+	// its own address last.
+	ConditionAddressReached = "AddressReached"
 	// ConditionHostKeyPinned tells whether the key of the host's SSH server is on record.
 	ConditionHostKeyPinned = "HostKeyPinned"
 	// ConditionBootstrapped tells whether the host has had its first boot.
@@ -171,6 +174,9 @@ type HostStatus struct {
 	// lastContactTime is when the host was tried to be reached last.
 	// +optional
 	LastContactTime *metav1.Time `json:"lastContactTime,omitempty"`
+	// contactAddress is where the host was reached last, as host:port.
+	// +optional
+	ContactAddress string `json:"contactAddress,omitempty"`
 	// contactReason says in one word why the host could not be reached last, such as
 	// Unreachable, AuthRefused or SecretNotFound; contactMessage says it in words.
 	// +optional

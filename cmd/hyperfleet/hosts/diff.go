@@ -197,7 +197,7 @@ func (s *source) probe(
 	}
 
 	conn, err := ssh.New(ssh.Options{Clock: area.Clock}).Dial(ctx, ssh.Target{
-		Name: host.GetName(), Address: access.Address, User: access.User,
+		Name: host.GetName(), Address: access.Address, Fallbacks: access.Fallbacks, User: access.User,
 		PrivateKey: access.PrivateKey, Password: access.Password, HostKey: cmp.Or(kind.HostKey(host), status.SSHHostKey),
 	})
 	if err != nil {
