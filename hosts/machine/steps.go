@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -67,13 +68,17 @@ func collectResult(ctx context.Context, s *scope) step.Result {
 	s.WorkerPool.forget(s.obj.GetUID())
 	s.recordOutcome(*done, said)
 
-	return tellAddress(step.Done(), *done)
+	return s.tellAddress(step.Done(), *done)
 }
 
 // tellAddress says at which address a host with several was reached.
-func tellAddress(result step.Result, done outcome) step.Result {
+func (s *scope) tellAddress(result step.Result, done outcome) step.Result {
 	switch {
-	case done.Address == "" || len(done.target.Fallbacks) == 0:
+	case len(done.target.Fallbacks) == 0:
+		meta.RemoveStatusCondition(s.obj.StatusConditions(), v1alpha1.ConditionAddressReached)
+
+		return result
+	case done.Address == "":
 		return result
 	case done.Address == done.target.Address:
 		return result.Also(v1alpha1.ConditionAddressReached, metav1.ConditionTrue, "Reached", "it was reached at "+done.Address)
