@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -58,12 +59,25 @@ func (w *world) drained(name string) string {
 	}
 
 	env.Budget(w.t, w.namespace, "pod", 1)
-	w.eventually("the Mac is wiped and given back, and its Node gone", func() bool {
+	w.leaves("the Mac is wiped and given back, and its Node gone", func() bool {
 		return client.IgnoreNotFound(env.Client.Get(w.t.Context(), client.ObjectKeyFromObject(mac), mac)) == nil &&
 			len(w.macs()) == macs-1 && w.installs(server) == 2 && env.Node(w.t, name) == nil
 	})
 
 	return said
+}
+
+// leaves waits while a Mac is given back: what its status says is not on its disk then.
+func (w *world) leaves(what string, holds func() bool) {
+	w.t.Helper()
+
+	for deadline := time.Now().Add(patience); !holds(); time.Sleep(lookAt) {
+		w.keep()
+
+		if time.Now().After(deadline) {
+			w.t.Fatalf("never: %s\n%s", what, w.describe())
+		}
+	}
 }
 
 // scaled has the fleet order one Mac more, and give it back.
@@ -85,7 +99,7 @@ func (w *world) scaled() {
 		return false
 	})
 	w.patchFleet("macs", func(spec *infrav1.HostFleetSpec) { spec.Replicas = new(int32(macs)) })
-	w.eventually("it is given back, and no other", func() bool {
+	w.leaves("it is given back, and no other", func() bool {
 		left := w.macs()
 
 		return len(left) == macs && !slices.ContainsFunc(left, func(m infrav1.ScalewayAppleSiliconMachine) bool {
