@@ -109,6 +109,9 @@ func (w *world) scaled() {
 	w.patchFleet("macs", func(spec *infrav1.HostFleetSpec) { spec.Replicas = nil })
 }
 
+// credential is what a Linux host joins its cluster with.
+const credential = "/etc/hyperfleet/kubeconfig"
+
 // nodes is the Secret with the way to the hosts' cluster, which is the tests' API server.
 var nodes = infrav1.LocalSecretKeySelector{Name: "nodes", Key: "kubeconfig"} //nolint:gochecknoglobals // a name
 

@@ -401,11 +401,6 @@ func (w *world) loggedOut(to configuration) string {
 func (w *world) givenBack() {
 	w.t.Helper()
 
-	const credential = "/etc/hyperfleet/kubeconfig"
-	if !strings.Contains(w.site.host(rack).Read(credential), "client-certificate-data") {
-		w.t.Error("the Linux host has no certificate of its Node")
-	}
-
 	for _, object := range []client.Object{&infrav1.ScalewayAppleSiliconMachine{}, &infrav1.LinuxMachine{}} {
 		if err := env.Client.DeleteAllOf(w.t.Context(), object, client.InNamespace(w.namespace)); err != nil {
 			w.t.Fatal(err)
@@ -458,6 +453,11 @@ func (w *world) noSecrets() {
 	}
 	for _, server := range w.site.cloud.Servers() {
 		planted["password of "+server.Name] = server.Password
+	}
+
+	_, key, made := strings.Cut(w.site.host(rack).Read(credential), "client-key-data: ")
+	if planted["key of a Node"], _, _ = strings.Cut(key, "\n"); !made {
+		w.t.Error("the Linux host has no certificate of its Node")
 	}
 
 	seen := map[string]string{"log": w.logged(), "objects": w.objects()}
