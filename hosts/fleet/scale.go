@@ -96,7 +96,9 @@ func decide(all []replica, want, maxUnavailable int, now time.Time) scaling {
 	case have < want:
 		return scaling{add: true, reason: "Ordering", message: counts, again: spacing}
 	case len(ours) == 0:
-		return scaling{reason: "HostsMadeByHand", message: counts + ": none of them was made by the fleet: delete those that are too many"}
+		return scaling{
+			reason: "HostsMadeByHand", message: counts + ": none of them was made by the fleet: delete those that are too many",
+		}
 	case leaving >= maxUnavailable:
 		return scaling{reason: "HostsLeaving", message: fmt.Sprintf("%s: %d are leaving", counts, leaving)}
 	default:

@@ -97,7 +97,9 @@ func (k *Kind) Access(ctx context.Context, secrets machine.Secrets, host machine
 	access.User = m.Spec.User
 
 	var err error
-	if access.PrivateKey, err = secrets.Secret(ctx, m.Namespace, m.Spec.SSHKeySecretRef, credential.To(access.Servers()...)); err != nil {
+
+	access.PrivateKey, err = secrets.Secret(ctx, m.Namespace, m.Spec.SSHKeySecretRef, credential.To(access.Servers()...))
+	if err != nil {
 		return machine.Access{}, err
 	}
 
@@ -106,7 +108,8 @@ func (k *Kind) Access(ctx context.Context, secrets machine.Secrets, host machine
 
 func addressesOf(m *v1alpha1.LinuxMachine) machine.Access {
 	return machine.Access{
-		Address: net.JoinHostPort(m.Spec.Address, strconv.Itoa(int(m.Spec.Port))), Fallbacks: machine.At(m.Spec.FallbackAddresses, m.Spec.Port),
+		Address:   net.JoinHostPort(m.Spec.Address, strconv.Itoa(int(m.Spec.Port))),
+		Fallbacks: machine.At(m.Spec.FallbackAddresses, m.Spec.Port),
 	}
 }
 

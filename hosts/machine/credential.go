@@ -132,7 +132,9 @@ func (s *scope) issue(ctx context.Context, work *job, access Access) step.Result
 	}
 
 	access.Kubeconfig = wanted.Issued.Kubeconfig
-	work.credential = &v1alpha1.HostNodeCredential{From: metav1.NewTime(wanted.Issued.From), Until: metav1.NewTime(wanted.Issued.Until)}
+	work.credential = &v1alpha1.HostNodeCredential{
+		From: metav1.NewTime(wanted.Issued.From), Until: metav1.NewTime(wanted.Issued.Until),
+	}
 
 	if work.plan, err = s.Kind.Plan(ctx, s.Secrets, s.obj, access); err != nil {
 		return s.unable(err, *work)

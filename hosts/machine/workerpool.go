@@ -222,7 +222,9 @@ func (p *WorkerPool) work(ctx context.Context, work job, out *outcome) {
 	switch work.what {
 	case drift.Greet:
 	case drift.Leave:
-		_, out.Err = conn.Run(ctx, ssh.Script{Label: work.leave.Label, Input: strings.NewReader(work.leave.Input()), Timeout: p.timeout})
+		_, out.Err = conn.Run(ctx, ssh.Script{
+			Label: work.leave.Label, Input: strings.NewReader(work.leave.Input()), Timeout: p.timeout,
+		})
 	case drift.Probe:
 		out.States, out.Err = push.Probe(ctx, conn, work.plan, options)
 	case drift.FirstBoot:

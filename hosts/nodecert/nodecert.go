@@ -32,7 +32,7 @@ import (
 )
 
 const (
-	// User and Group are whom the API server takes the certificate's holder for.
+	// userPrefix and group are whom the API server takes the certificate's holder for.
 	userPrefix = "system:node:"
 	group      = "system:nodes"
 
@@ -246,7 +246,8 @@ func (w *Wanted) leaf(certificate []byte) (*x509.Certificate, error) {
 		return nil, fmt.Errorf("parse our own request: %w", err)
 	}
 
-	if key, ok := request.PublicKey.(*ecdsa.PublicKey); !ok || !key.Equal(leaf.PublicKey) || leaf.Subject.CommonName != userPrefix+w.node {
+	key, ok := request.PublicKey.(*ecdsa.PublicKey)
+	if !ok || !key.Equal(leaf.PublicKey) || leaf.Subject.CommonName != userPrefix+w.node {
 		return nil, errOther
 	}
 
