@@ -73,7 +73,10 @@ func resultOf(next rollout.State, report rollout.Report, now time.Time, again ti
 			result = step.Steady(again, report.Reason, message)
 		}
 	case rollout.ReasonStopped, rollout.ReasonNoConfig:
-		result = step.Stall(report.Reason, message)
+		// A person has to act, and the number of hosts goes on meanwhile.
+		if result = step.Stall(report.Reason, message); again > 0 {
+			result = step.Wait(again, report.Reason, message)
+		}
 	default:
 		result = step.Wait(after, report.Reason, message)
 	}
