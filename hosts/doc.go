@@ -15,5 +15,6 @@
 // This folder holds the wiring only (setup.go). plan/ has the plan and its digests, and
 // below it what each kind of host is made of; drift/ says what has to happen to a host, and
 // rollout/ which hosts of a fleet may be pushed to: all are pure. machine/ reconciles hosts
-// of any kind and knows none; linux/ and mac/ are kinds. fleet/ gives out permits.
+// of any kind and knows none; linux/ and mac/ are kinds. fleet/ gives out permits,
+// and orders and returns hosts. nodecert/ makes what hosts join their clusters with.
 package hosts

@@ -485,21 +485,34 @@ func passWithoutDrift(t *testing.T, n int) {
 	w := newWorld(t, 0, rollout(10))
 	hash := linux.New(w.plan()).Hash()
 
+	w.patchFleet(func(spec *infrav1.HostFleetSpec) {
+		none := infrav1.LocalSecretKeySelector{Name: "none", Key: "key"}
+		spec.Drain, spec.NodeCredentials = &infrav1.NodeDrain{KubeconfigSecretRef: none}, &infrav1.HostNodeCredentials{KubeconfigSecretRef: none}
+	})
+
 	w.cfg.ProbeInterval = time.Hour
 	for i := range n {
 		m := &infrav1.LinuxMachine{
 			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("rack-%04d", i)},
 			Spec: infrav1.LinuxMachineSpec{
 				FleetName: fleetName, Address: "127.0.0.1", Port: 1, User: user,
-				SSHKeySecretRef:     infrav1.LocalSecretKeySelector{Name: "none", Key: "key"},
-				KubeconfigSecretRef: infrav1.LocalSecretKeySelector{Name: "none", Key: "key"},
+				SSHKeySecretRef: infrav1.LocalSecretKeySelector{Name: "none", Key: "key"},
 			},
 		}
+		// Every other one has a credential that the operator made.
+		if i%2 == 0 {
+			m.Spec.KubeconfigSecretRef = infrav1.LocalSecretKeySelector{Name: "none", Key: "key"}
+		}
+
 		w.create(m)
 
 		m.Status.HostStatus = infrav1.HostStatus{
 			Bootstrapped: true, HostConfigHash: hash, SSHHostKey: "SHA256:x", LastProbeTime: new(metav1.Now()),
 		}
+		if i%2 == 1 {
+			m.Status.NodeCredential = &infrav1.HostNodeCredential{From: metav1.Now(), Until: ago(-time.Hour)}
+		}
+
 		if err := env.Client.Status().Update(t.Context(), m); err != nil {
 			t.Fatal(err)
 		}

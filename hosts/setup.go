@@ -88,7 +88,7 @@ func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) error {
 	}
 
 	fleets := &fleet.Reconciler{
-		Kinds: kinds, Client: mgr.GetClient(), Runner: runner("hostfleet"), Recorder: recorder,
+		Kinds: kinds, Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Runner: runner("hostfleet"), Recorder: recorder,
 		Clock: a.Clock, Metrics: counts, Policy: a.Policy(),
 	}
 

@@ -219,3 +219,55 @@ func TestTroubleHasAName(t *testing.T) {
 		}
 	}
 }
+
+// A host whose address is gone is pushed to at another one of its, and a condition says so. What it
+// is given has to be for that one too.
+func TestHostsAreReachedAtAnotherAddress(t *testing.T) {
+	t.Parallel()
+
+	const name = "rack-00"
+
+	w := newWorld(t, 1, rollout(1))
+	w.start()
+	w.converged(1)
+
+	at := w.hosts[name].Address()
+	move := func(address string) {
+		m := w.get(name)
+		base := m.DeepCopy()
+		m.Spec.Address, m.Spec.FallbackAddresses = address, []string{"127.0.0.8", "127.0.0.1"}
+
+		if err := env.Client.Patch(t.Context(), m, client.MergeFrom(base)); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	move("127.0.0.9")
+	w.restart("agent two")
+	w.converged(1)
+	w.says(name, infrav1.ConditionAddressReached, "False FallbackInUse: it was reached at "+at+", and not at 127.0.0.9:")
+
+	move("127.0.0.1")
+	w.restart("agent three")
+	w.converged(1)
+	w.says(name, infrav1.ConditionAddressReached, "True Reached: it was reached at "+at)
+
+	secret := &corev1.Secret{}
+	if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: "hosts"}, secret); err != nil {
+		t.Fatal(err)
+	}
+
+	secret.Annotations = map[string]string{hfv1.AnnotationAllowedServers: at}
+	if err := env.Client.Update(t.Context(), secret); err != nil {
+		t.Fatal(err)
+	}
+
+	w.restart("agent four")
+	w.eventually("its Secret is not for its other address", func() string {
+		if s := w.get(name).Status; s.ContactReason != credential.ReasonServerNotAllowed || !strings.Contains(s.ContactMessage, "127.0.0.8") {
+			return fmt.Sprintf("%+v", s)
+		}
+
+		return ""
+	})
+}

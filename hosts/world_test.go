@@ -50,7 +50,7 @@ var env *kube.Env
 func TestMain(m *testing.M) {
 	log.SetLogger(kitlog.Logr(slog.New(slog.DiscardHandler)))
 
-	os.Exit(kube.Run(m, func(e *kube.Env) { env = e }, kube.WithCRDs("../deploy/crds"), kube.WithScheme(infrav1.AddToScheme),
+	os.Exit(kube.Run(m, func(e *kube.Env) { env = e }, kube.WithControllerManager(), kube.WithCRDs("../deploy/crds"), kube.WithScheme(infrav1.AddToScheme),
 		kube.WithUses("../test/access/testdata/uses.yaml", "hosts", "hyperfleet-hosts")))
 }
 
@@ -141,6 +141,14 @@ func (w *world) create(obj client.Object) {
 // host starts a host and makes its object.
 func (w *world) host(name string) {
 	w.t.Helper()
+	w.hostWith(name, func(spec *infrav1.LinuxMachineSpec) {
+		spec.KubeconfigSecretRef = infrav1.LocalSecretKeySelector{Name: "hosts", Key: "kubeconfig"}
+	})
+}
+
+// hostWith starts a host and makes its object, which names no kubeconfig.
+func (w *world) hostWith(name string, change func(*infrav1.LinuxMachineSpec)) {
+	w.t.Helper()
 
 	host, err := machost.Start(w.t.Context(), machost.Options{
 		Name: name, System: machost.Linux, Light: true, User: user, AuthorizedKeys: []string{w.authorized},
@@ -154,14 +162,12 @@ func (w *world) host(name string) {
 	address, portText, _ := net.SplitHostPort(host.Address())
 	port, _ := strconv.ParseInt(portText, 10, 32)
 
-	w.create(&infrav1.LinuxMachine{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec: infrav1.LinuxMachineSpec{
-			FleetName: fleetName, Address: address, Port: int32(port), User: user,
-			SSHKeySecretRef:     infrav1.LocalSecretKeySelector{Name: "hosts", Key: "key"},
-			KubeconfigSecretRef: infrav1.LocalSecretKeySelector{Name: "hosts", Key: "kubeconfig"},
-		},
-	})
+	spec := infrav1.LinuxMachineSpec{
+		FleetName: fleetName, Address: address, Port: int32(port), User: user,
+		SSHKeySecretRef: infrav1.LocalSecretKeySelector{Name: "hosts", Key: "key"},
+	}
+	change(&spec)
+	w.create(&infrav1.LinuxMachine{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec})
 }
 
 func (w *world) watch(name string, run machost.Run) {

@@ -28,6 +28,8 @@ const (
 	Terminal Action = "Terminal"
 	// Greet sees a host for the first time: it connects, and sends nothing but a login.
 	Greet Action = "Greet"
+	// Leave takes what lets it join its cluster off a host that is given up.
+	Leave Action = "Leave"
 	// Probe asks which parts are as they were left.
 	Probe Action = "Probe"
 )

@@ -32,6 +32,8 @@ type Outcome struct {
 	Has []plan.Digest
 	// HostKey that the host has shown; empty if it did not get that far.
 	HostKey string
+	// Address where it was reached; empty if it was not.
+	Address string
 	// Result of a push, States of a probe.
 	Result push.Result
 	States map[string]plan.State
@@ -90,6 +92,10 @@ func ApplyResult(host *v1alpha1.HostStatus, out Outcome, policy Policy) Verdict 
 	}
 
 	host.LastContactTime = &at
+
+	if out.Address != "" {
+		host.ContactAddress = out.Address
+	}
 
 	switch said {
 	case Unreached:

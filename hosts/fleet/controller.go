@@ -32,8 +32,10 @@ const passTimeout = time.Minute
 // Reconciler reconciles HostFleets.
 type Reconciler struct {
 	// Kinds of hosts that there are, whose hosts are indexed by [machine.FleetIndex].
-	Kinds    []machine.Kind
-	Client   client.Client
+	Kinds  []machine.Kind
+	Client client.Client
+	// Live reads from the API server itself.
+	Live     client.Reader
 	Runner   *step.Runner
 	Recorder events.EventRecorder
 	Clock    clock.PassiveClock
@@ -44,6 +46,7 @@ type Reconciler struct {
 
 //+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=hostfleets,verbs=list;watch
 //+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=hostfleets/status,verbs=patch
+//+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=scalewayapplesiliconmachines,verbs=create;delete
 //+kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 // SetupWithManager adds the controller to a manager.
@@ -78,11 +81,14 @@ type scope struct {
 
 	fleet *v1alpha1.HostFleet
 	kind  machine.Catalog
+	// again is how soon the fleet's number of hosts is looked at; 0 for on events.
+	again time.Duration
 }
 
 func plan() []step.Step[*scope] {
 	return []step.Step[*scope]{
 		{Condition: v1alpha1.ConditionPolicyValid, Run: check},
+		{Name: "HostsScaled", When: func(s *scope) bool { return s.fleet.Spec.Replicas != nil }, Run: scale},
 		{Condition: v1alpha1.ConditionRolledOut, Run: roll},
 	}
 }

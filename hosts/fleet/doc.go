@@ -8,4 +8,7 @@
 //
 // The permits of a fleet are in its status, and nowhere else: whoever runs the program
 // next finds those that are out.
+//
+// Where the fleet says how many hosts it has, one at a time is made or deleted before that
+// (scale.go).
 package fleet

@@ -39,7 +39,7 @@ func roll(ctx context.Context, s *scope) step.Result {
 	write(&s.fleet.Status, next, report)
 	s.Metrics.set(s.fleet, report)
 
-	result := resultOf(next, report, now)
+	result := resultOf(next, report, now, s.again)
 	if !report.Stopped {
 		return result
 	}
@@ -54,9 +54,9 @@ func roll(ctx context.Context, s *scope) step.Result {
 	return result
 }
 
-func resultOf(next rollout.State, report rollout.Report, now time.Time) step.Result {
-	var after time.Duration
-	if !report.Next.IsZero() {
+func resultOf(next rollout.State, report rollout.Report, now time.Time, again time.Duration) step.Result {
+	after := again
+	if !report.Next.IsZero() && (again == 0 || report.Next.Sub(now) < again) {
 		after = report.Next.Sub(now)
 	}
 
@@ -69,9 +69,14 @@ func resultOf(next rollout.State, report rollout.Report, now time.Time) step.Res
 
 	switch report.Reason {
 	case rollout.ReasonConverged:
-		result = step.Done().WithReason(report.Reason, message)
+		if result = step.Done().WithReason(report.Reason, message); again > 0 {
+			result = step.Steady(again, report.Reason, message)
+		}
 	case rollout.ReasonStopped, rollout.ReasonNoConfig:
-		result = step.Stall(report.Reason, message)
+		// A person has to act, and the number of hosts goes on meanwhile.
+		if result = step.Stall(report.Reason, message); again > 0 {
+			result = step.Wait(again, report.Reason, message)
+		}
 	default:
 		result = step.Wait(after, report.Reason, message)
 	}

@@ -59,6 +59,9 @@ func (k *Kind) NewList() client.ObjectList { return &v1alpha1.LinuxMachineList{}
 // FleetName is the host's fleet.
 func (k *Kind) FleetName(host machine.Object) string { return linuxOf(host).Spec.FleetName }
 
+// Like gives nothing: hosts are where they are.
+func (k *Kind) Like(machine.Object) machine.Object { return nil }
+
 // Hash of what all hosts get; empty without an agent.
 func (k *Kind) Hash() string { return k.hash }
 
@@ -90,27 +93,38 @@ func (k *Kind) Provision(_ context.Context, host machine.Object) step.Result {
 func (k *Kind) Access(ctx context.Context, secrets machine.Secrets, host machine.Object) (machine.Access, error) {
 	m := linuxOf(host)
 
-	address := addressOf(m)
+	access := addressesOf(m)
+	access.User = m.Spec.User
 
-	key, err := secrets.Secret(ctx, m.Namespace, m.Spec.SSHKeySecretRef, credential.To(address))
+	var err error
+
+	access.PrivateKey, err = secrets.Secret(ctx, m.Namespace, m.Spec.SSHKeySecretRef, credential.To(access.Servers()...))
 	if err != nil {
 		return machine.Access{}, err
 	}
 
-	return machine.Access{
-		Address: address, User: m.Spec.User, PrivateKey: key,
-	}, nil
+	return access, nil
 }
 
-func addressOf(m *v1alpha1.LinuxMachine) string {
-	return net.JoinHostPort(m.Spec.Address, strconv.Itoa(int(m.Spec.Port)))
+func addressesOf(m *v1alpha1.LinuxMachine) machine.Access {
+	return machine.Access{
+		Address:   net.JoinHostPort(m.Spec.Address, strconv.Itoa(int(m.Spec.Port))),
+		Fallbacks: machine.At(m.Spec.FallbackAddresses, m.Spec.Port),
+	}
 }
 
 // HostKey is the one that the user knows.
 func (k *Kind) HostKey(host machine.Object) string { return linuxOf(host).Spec.SSHHostKey }
 
+// NamesKubeconfig says whether the spec names one.
+func (k *Kind) NamesKubeconfig(host machine.Object) bool {
+	return linuxOf(host).Spec.KubeconfigSecretRef.Name != ""
+}
+
 // Plan renders what the host should have.
-func (k *Kind) Plan(ctx context.Context, secrets machine.Secrets, host machine.Object, _ machine.Access) (plan.Plan, error) {
+func (k *Kind) Plan(
+	ctx context.Context, secrets machine.Secrets, host machine.Object, access machine.Access,
+) (plan.Plan, error) {
 	if k.hash == "" {
 		return plan.Plan{}, errclass.New(errclass.Configuration, "NoConfiguration",
 			"the operator has no configuration for Linux hosts: set hosts.linux.agentFile in its configuration")
@@ -121,10 +135,10 @@ func (k *Kind) Plan(ctx context.Context, secrets machine.Secrets, host machine.O
 	cfg.NodeName = m.Name
 
 	// It is pushed to the host, which is as much as sent.
-	to := credential.To(addressOf(m))
+	to := credential.To(addressesOf(m).Servers()...)
 
 	var err error
-	if cfg.Kubeconfig, err = secrets.Secret(ctx, m.Namespace, m.Spec.KubeconfigSecretRef, to); err != nil {
+	if cfg.Kubeconfig, err = machine.Kubeconfig(ctx, secrets, m.Namespace, m.Spec.KubeconfigSecretRef, access, to); err != nil {
 		return plan.Plan{}, err
 	}
 
@@ -148,8 +162,11 @@ func (k *Kind) BeforeBoot(context.Context, machine.Object) step.Result { return 
 // Stamp has nothing to note.
 func (k *Kind) Stamp(machine.Object) {}
 
+// Leave stops the agent: its credential is ours.
+func (k *Kind) Leave(machine.Object) (plan.Part, bool) { return linuxplan.Leave(), true }
+
 // Release leaves the host as it is: what was brought there stays, and its agent goes on for
-// as long as its kubeconfig is taken.
+// as long as a kubeconfig of its own is taken.
 func (k *Kind) Release(context.Context, machine.Object) step.Result { return step.Done() }
 
 // Load makes what is the same for all hosts out of the operator's configuration, with its

@@ -85,6 +85,15 @@ func (k *Kind) NewList() client.ObjectList { return &v1alpha1.ScalewayAppleSilic
 // FleetName is the machine's fleet.
 func (k *Kind) FleetName(host machine.Object) string { return macOf(host).Spec.FleetName }
 
+// Like gives a Mac that is ordered or adopted as another one was. The tag of its private network
+// and its addresses are its own.
+func (k *Kind) Like(host machine.Object) machine.Object {
+	out := &v1alpha1.ScalewayAppleSiliconMachine{Spec: *macOf(host).Spec.DeepCopy()}
+	out.Spec.PrivateNetworkVLAN, out.Spec.FallbackAddresses = 0, nil
+
+	return out
+}
+
 // Hash of what all Macs get; empty without a kubelet.
 func (k *Kind) Hash() string { return k.hash }
 
@@ -134,18 +143,27 @@ func (k *Kind) Access(ctx context.Context, secrets machine.Secrets, host machine
 			"server %s has no address or no user (yet): it is %s", server.ID, server.Status)
 	}
 
-	address := net.JoinHostPort(server.IP, strconv.Itoa(int(mac.Spec.SSHPort)))
+	access := machine.Access{
+		Address:   net.JoinHostPort(server.IP, strconv.Itoa(int(mac.Spec.SSHPort))),
+		Fallbacks: machine.At(mac.Spec.FallbackAddresses, mac.Spec.SSHPort),
+		User:      server.SSHUser, Password: server.Password,
+	}
 
-	key, err := secrets.Secret(ctx, mac.Namespace, mac.Spec.SSHKeySecretRef, credential.To(address))
+	access.PrivateKey, err = secrets.Secret(ctx, mac.Namespace, mac.Spec.SSHKeySecretRef, credential.To(access.Servers()...))
 	if err != nil {
 		return machine.Access{}, err
 	}
 
-	return machine.Access{Address: address, User: server.SSHUser, PrivateKey: key, Password: server.Password}, nil
+	return access, nil
 }
 
 // HostKey is not known beforehand: a Mac is ordered, and Scaleway's API does not tell its key.
 func (k *Kind) HostKey(machine.Object) string { return "" }
+
+// NamesKubeconfig says whether the spec names one.
+func (k *Kind) NamesKubeconfig(host machine.Object) bool {
+	return macOf(host).Spec.KubeconfigSecretRef.Name != ""
+}
 
 // Plan renders what the Mac should have.
 func (k *Kind) Plan(
@@ -170,10 +188,10 @@ func (k *Kind) Plan(
 	}
 
 	// It is pushed to the host, which is as much as sent.
-	to := credential.To(access.Address)
+	to := credential.To(access.Servers()...)
 
 	var err error
-	if cfg.Kubeconfig, err = secrets.Secret(ctx, mac.Namespace, mac.Spec.KubeconfigSecretRef, to); err != nil {
+	if cfg.Kubeconfig, err = machine.Kubeconfig(ctx, secrets, mac.Namespace, mac.Spec.KubeconfigSecretRef, access, to); err != nil {
 		return plan.Plan{}, err
 	}
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hosts/machine"
+	"github.com/hyperfleet/hyperfleet/hosts/plan"
 	"github.com/hyperfleet/hyperfleet/hosts/scaleway"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
@@ -72,6 +73,9 @@ func (k *Kind) giveUp(ctx context.Context, api *scaleway.Client, mac *v1alpha1.S
 
 	return step.Stall(mac.Status.FailureReason, mac.Status.FailureMessage)
 }
+
+// Leave has nothing to do: Release wipes the server.
+func (k *Kind) Leave(machine.Object) (plan.Part, bool) { return plan.Part{}, false }
 
 // Release gives the server back. It needs the API key: an object whose Secret is gone
 // stays, so that nobody pays for a server that nobody knows of.

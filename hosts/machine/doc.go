@@ -8,6 +8,13 @@
 //	FleetFound ─► Provisioned ─► Bootstrapped ─► Converged ─► Intact
 //	                 (kind)       first boot      update       probe, repair
 //
+// One that is deleted is drained first, where its fleet says so, and its Node goes after it:
+//
+//	NodeDrained ─► NodeCredentialRemoved ─► Released (kind) ─► NodeDeleted
+//
+// What a host joins its cluster with is made for it where its fleet says so (hosts/nodecert), in
+// the pass that pushes it, and renewed as a part that was lost.
+//
 // What differs between kinds is behind [Kind]. Pushes and probes run beside the
 // reconcile, in a [WorkerPool]: a pass writes down what begins, hands it over, and takes up the
 // result when it is woken. An operator that was killed finds in the status what was under

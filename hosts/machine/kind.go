@@ -5,6 +5,8 @@ package machine
 
 import (
 	"context"
+	"net"
+	"strconv"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -39,6 +41,8 @@ type Catalog interface {
 	NewList() client.ObjectList
 	// FleetName is the HostFleet of the object, in its namespace.
 	FleetName(host Object) string
+	// Like gives a new host that is made as another one; nil for kinds whose hosts nobody orders.
+	Like(host Object) Object
 	// Hash is the digest of the configuration of all hosts of the kind: computed once, when
 	// the program starts. Empty: nothing is pushed to any.
 	Hash() string
@@ -51,6 +55,8 @@ type Contents interface {
 	// HostKey is the fingerprint that the host has to show; empty where the first one that it
 	// shows is taken.
 	HostKey(host Object) string
+	// NamesKubeconfig says whether the host's spec names what it joins its cluster with.
+	NamesKubeconfig(host Object) bool
 	// Plan renders what the host should have, given how it is reached. Errors have a class.
 	Plan(ctx context.Context, secrets Secrets, host Object, access Access) (plan.Plan, error)
 }
@@ -66,6 +72,9 @@ type Life interface {
 	BeforeBoot(ctx context.Context, host Object) step.Result
 	// Stamp is called when a push has succeeded, before the status is written.
 	Stamp(host Object)
+	// Leave is what takes off a host, before Release, what lets it join its cluster; false for
+	// one that Release wipes.
+	Leave(host Object) (plan.Part, bool)
 	// Release gives the machine back, on deletion. It is called until it is done.
 	Release(ctx context.Context, host Object) step.Result
 }
@@ -80,9 +89,25 @@ type Secrets interface {
 
 // Access is how a host is reached.
 type Access struct {
-	// Address as host:port.
-	Address string
-	User    string
+	// Address as host:port, and Fallbacks, where the host is tried after it.
+	Address   string
+	Fallbacks []string
+	User      string
 	// PrivateKey as OpenSSH or PEM text; Password where there is no key. Either may be empty.
 	PrivateKey, Password log.Secret
+	// Kubeconfig that was made for the host, where it names none.
+	Kubeconfig log.Secret
+}
+
+// Servers are all to which what the host is given may be sent.
+func (a Access) Servers() []string { return append([]string{a.Address}, a.Fallbacks...) }
+
+// At gives hosts with a port.
+func At(hosts []string, port int32) []string {
+	var out []string
+	for _, host := range hosts {
+		out = append(out, net.JoinHostPort(host, strconv.Itoa(int(port))))
+	}
+
+	return out
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hosts/plan"
 	"github.com/hyperfleet/hyperfleet/kit/credential"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 )
 
@@ -59,6 +60,22 @@ func states(lost []string) map[string]plan.State {
 	}
 
 	return out
+}
+
+// Kubeconfig is what a host joins its cluster with: what its spec names, or else what was made
+// for it.
+func Kubeconfig(
+	ctx context.Context, secrets Secrets, namespace string, named v1alpha1.LocalSecretKeySelector, access Access, to credential.Sent,
+) (log.Secret, error) {
+	switch {
+	case named.Name != "":
+		return secrets.Secret(ctx, namespace, named, to)
+	case access.Kubeconfig.Empty():
+		return log.Secret{}, errclass.New(errclass.Configuration, "NoKubeconfig",
+			"there is nothing that the host could join its cluster with: set its kubeconfigSecretRef, or nodeCredentials of its HostFleet")
+	default:
+		return access.Kubeconfig, nil
+	}
 }
 
 // KubeSecrets reads Secrets from the API server.

@@ -64,6 +64,8 @@ type Reconciler struct {
 
 	// done are hosts whose work is over.
 	done trigger.Source
+	// wanted are credentials on their way to hosts.
+	wanted wanted
 }
 
 //+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=hostfleets,verbs=list;watch
@@ -173,6 +175,7 @@ func (r *Reconciler) plan() step.Plan[*scope] {
 			named("", v1alpha1.ConditionProvisioned, provision),
 			named("", v1alpha1.ConditionHostKeyPinned, pin), // before anything is sent to the host
 			named("", v1alpha1.ConditionBootstrapped, boot),
+			named("CredentialRenewed", "", renew),
 			named("", v1alpha1.ConditionConverged, converge),
 			named("", v1alpha1.ConditionIntact, inspect),
 			named("Resting", "", rest),
@@ -180,6 +183,7 @@ func (r *Reconciler) plan() step.Plan[*scope] {
 		Deletion: []step.Step[*scope]{
 			named("ResultCollected", "", collectResult),
 			when(drains, named("", v1alpha1.ConditionNodeDrained, drained)),
+			when(removes, named("", v1alpha1.ConditionNodeCredentialRemoved, removed)),
 			named("", v1alpha1.ConditionReleased, release),
 			when(leavesNode, named("", v1alpha1.ConditionNodeDeleted, nodeGone)), // nobody joins again under its name now
 		},
@@ -191,6 +195,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	obj := r.Kind.New()
 	if err := r.Client.Get(ctx, req.NamespacedName, obj); err != nil {
 		if apierrors.IsNotFound(err) {
+			r.wanted.set(req.NamespacedName, nil)
+
 			return reconcile.Result{}, nil
 		}
 

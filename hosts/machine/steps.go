@@ -8,10 +8,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -50,6 +52,8 @@ func collectResult(ctx context.Context, s *scope) step.Result {
 		return step.Done()
 	}
 
+	s.noteCredential(*done)
+
 	said := drift.ApplyResult(s.status, done.Outcome, s.Settings.Policy)
 	if said == drift.Succeeded && done.Action.Pushes() {
 		s.Kind.Stamp(s.obj)
@@ -64,7 +68,35 @@ func collectResult(ctx context.Context, s *scope) step.Result {
 	s.WorkerPool.forget(s.obj.GetUID())
 	s.recordOutcome(*done, said)
 
-	return step.Done()
+	return s.tellAddress(step.Done(), *done)
+}
+
+// tellAddress says at which address a host with several was reached.
+func (s *scope) tellAddress(result step.Result, done outcome) step.Result {
+	switch {
+	case len(done.target.Fallbacks) == 0:
+		meta.RemoveStatusCondition(s.obj.StatusConditions(), v1alpha1.ConditionAddressReached)
+
+		return result
+	case done.Address == "":
+		return result
+	case done.Address == done.target.Address:
+		return result.Also(v1alpha1.ConditionAddressReached, metav1.ConditionTrue, "Reached", "it was reached at "+done.Address)
+	default:
+		return result.Also(v1alpha1.ConditionAddressReached, metav1.ConditionFalse, "FallbackInUse",
+			"it was reached at "+done.Address+", and not at "+done.target.Address)
+	}
+}
+
+// noteCredential notes which credential is at the host, or that it is off it.
+func (s *scope) noteCredential(done outcome) {
+	switch {
+	case slices.Contains(done.Result.Labels(push.Applied), plan.Kubeconfig):
+		s.status.NodeCredential = done.credential
+		s.wanted.set(client.ObjectKeyFromObject(s.obj), nil)
+	case done.Action == drift.Leave && done.Failure() == nil && s.status.NodeCredential != nil:
+		s.status.NodeCredential.RemovedAt = new(metav1.NewTime(done.At))
+	}
 }
 
 // recordOutcome makes events and metrics of an outcome.
@@ -335,19 +367,31 @@ func (s *scope) probeDue() time.Duration {
 	return last.Add(time.Duration(interval)).Sub(s.Clock.Now())
 }
 
-// rest waits for the next probe.
+// rest waits for the next probe, or for its credential to be renewed.
 func rest(_ context.Context, s *scope) step.Result {
-	if s.Settings.ProbeInterval <= 0 {
+	var next time.Duration
+	if s.Settings.ProbeInterval > 0 {
+		next = max(s.probeDue(), time.Second)
+	}
+
+	if s.status.NodeCredential != nil && credentialed(s) {
+		if renewal := max(s.untilRenewal(), time.Second); next == 0 || renewal < next {
+			next = renewal
+		}
+	}
+
+	if next == 0 {
 		return step.Done()
 	}
 
-	return step.Steady(max(s.probeDue(), time.Second), "Ready", "the host has its fleet's configuration")
+	return step.Steady(next, "Ready", "the host has its fleet's configuration")
 }
 
 // begin hands work to the pool. What is pushed is on record before.
 func (s *scope) begin(ctx context.Context, work job) step.Result {
 	access, err := s.Kind.Access(ctx, s.Secrets, s.obj)
-	if err == nil && work.what != drift.Greet {
+	if err == nil && work.what != drift.Greet && work.what != drift.Leave {
+		access.Kubeconfig = s.placeholder()
 		work.plan, err = s.Kind.Plan(ctx, s.Secrets, s.obj, access)
 	}
 
@@ -356,7 +400,7 @@ func (s *scope) begin(ctx context.Context, work job) step.Result {
 	}
 
 	work.target = ssh.Target{
-		Name: s.obj.GetName(), Address: access.Address, User: access.User,
+		Name: s.obj.GetName(), Address: access.Address, Fallbacks: access.Fallbacks, User: access.User,
 		PrivateKey: access.PrivateKey, Password: access.Password, HostKey: cmp.Or(s.Kind.HostKey(s.obj), s.status.SSHHostKey),
 	}
 	work.hash, work.has = s.hash, digests(s.status.Parts)
@@ -364,6 +408,12 @@ func (s *scope) begin(ctx context.Context, work job) step.Result {
 
 	if work.what.Pushes() {
 		work.drifted = push.Drifted(work.plan, work.has, states(s.status.LostParts))
+
+		if credentialed(s) && pushesKubeconfig(work) {
+			if result := s.issue(ctx, &work, access); !result.IsDone() {
+				return result
+			}
+		}
 
 		if err := s.record(ctx, work); err != nil {
 			return step.Fail(err)

@@ -5,12 +5,14 @@ package machine
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
+	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hosts/drift"
 	"github.com/hyperfleet/hyperfleet/hosts/plan"
 	"github.com/hyperfleet/hyperfleet/hosts/push"
@@ -27,6 +29,10 @@ type job struct {
 	drifted []string
 	// has are the digests of what the host got last.
 	has []plan.Digest
+	// leave is run by a Leave.
+	leave plan.Part
+	// credential that the plan brings to the host; nil for none of ours.
+	credential *v1alpha1.HostNodeCredential
 	// permit that the job runs under; 0 for none.
 	permit int64
 	// enqueue asks for a pass over the host, when it is over.
@@ -38,6 +44,10 @@ type outcome struct {
 	drift.Outcome
 
 	took time.Duration
+	// target that it was done at.
+	target ssh.Target
+	// credential that the job was to bring to the host.
+	credential *v1alpha1.HostNodeCredential
 }
 
 // WorkerPool does the work at hosts beside the reconciles: at most so many jobs at a time, and one
@@ -174,7 +184,7 @@ func (p *WorkerPool) cancel(host types.UID) {
 func (p *WorkerPool) do(ctx context.Context, work job) outcome {
 	out := outcome{Outcome: drift.Outcome{
 		Action: work.what, Plan: work.plan, Hash: work.hash, Permit: work.permit, Has: work.has,
-	}}
+	}, credential: work.credential, target: ssh.Target{Address: work.target.Address, Fallbacks: work.target.Fallbacks}}
 
 	select {
 	case p.slots <- struct{}{}:
@@ -206,11 +216,15 @@ func (p *WorkerPool) work(ctx context.Context, work job, out *outcome) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
 
-	out.HostKey = conn.HostKey()
+	out.HostKey, out.Address = conn.HostKey(), conn.Address()
 	options := push.Options{Timeout: p.timeout, Clock: p.clock}
 
 	switch work.what {
 	case drift.Greet:
+	case drift.Leave:
+		_, out.Err = conn.Run(ctx, ssh.Script{
+			Label: work.leave.Label, Input: strings.NewReader(work.leave.Input()), Timeout: p.timeout,
+		})
 	case drift.Probe:
 		out.States, out.Err = push.Probe(ctx, conn, work.plan, options)
 	case drift.FirstBoot:

@@ -29,6 +29,9 @@ const (
 	Script Kind = "script"
 )
 
+// Kubeconfig labels the part with which a host joins its cluster.
+const Kubeconfig = "kubeconfig"
+
 // When says on which passes a part is applied.
 type When string
 

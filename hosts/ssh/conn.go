@@ -48,6 +48,9 @@ func (d *Dialer) open(target Target, hostKey string, client *cryptossh.Client) *
 // base64, as ssh-keygen -l prints it.
 func (c *Conn) HostKey() string { return c.hostKey }
 
+// Address is where the host was reached, as host:port.
+func (c *Conn) Address() string { return c.target.Address }
+
 // Close ends the connection. A script that runs goes on until it is done or its time is up.
 func (c *Conn) Close() error {
 	c.closing.Do(func() { close(c.closed) })

@@ -242,6 +242,48 @@ func TestHostKeyIsPinned(t *testing.T) {
 	}
 }
 
+// A host is reached at another address of its where nobody answers at the first: only with a key
+// that is known, and not a host that shows another one, to which nothing is sent.
+func TestOtherAddresses(t *testing.T) {
+	t.Parallel()
+
+	private, line := machosttest.Key(t)
+	options := machost.Options{Light: true, AuthorizedKeys: []string{line}}
+	host, stranger := machosttest.Start(t, options), machosttest.Start(t, options)
+	nobody := machosttest.Start(t, options)
+	nobody.SetDown(true)
+
+	gone := nobody.Address()
+	known := ssh.Target{Address: gone, Fallbacks: []string{stranger.Address(), host.Address()}, User: "m1", PrivateKey: private, HostKey: host.HostKey()}
+	quick := ssh.Options{DialTimeout: time.Second, HandshakeTimeout: 5 * time.Second}
+
+	conn, err := dial(t, known, quick)
+	if err != nil || conn.Address() != host.Address() {
+		t.Fatalf("reached at %v: %v", conn, err)
+	}
+
+	if stranger.Logins() > 0 {
+		t.Error("somebody logged in at a host with another key")
+	}
+
+	first := known
+	first.HostKey = ""
+
+	if _, err := dial(t, first, quick); ssh.KindOf(err) != ssh.Unreachable || stranger.Logins() > 0 {
+		t.Errorf("without a known key: %v", err)
+	}
+
+	known.Fallbacks = known.Fallbacks[:1]
+	if _, err := dial(t, known, quick); ssh.KindOf(err) != ssh.Unreachable || !strings.Contains(err.Error(), stranger.HostKey()) {
+		t.Errorf("another host alone: %v", err)
+	}
+
+	known.Address, known.Fallbacks = stranger.Address(), []string{host.Address()}
+	if _, err := dial(t, known, quick); ssh.KindOf(err) != ssh.HostKeyChanged {
+		t.Errorf("another host at its own address: %v", err)
+	}
+}
+
 func TestRun(t *testing.T) {
 	t.Parallel()
 

@@ -33,8 +33,10 @@ const (
 type Target struct {
 	// Name of the host in messages; empty for its address.
 	Name string
-	// Address is host:port.
-	Address string
+	// Address is host:port, and Fallbacks are tried after it, in their order, where nobody answers
+	// there; only with a HostKey, which tells that it is the same host.
+	Address   string
+	Fallbacks []string
 	// User to log in as. Any but root has to be able to become root with sudo, without a
 	// password or with Password.
 	User string
@@ -165,15 +167,42 @@ func asked(password log.Secret) cryptossh.AuthMethod {
 	})
 }
 
-// dial tries to reach the host twice; what the host answers is final.
+// dial tries to reach the host, and then at its other addresses. What the host answers is final;
+// another one at another address of its is none of it.
 func (d *Dialer) dial(ctx context.Context, target Target, auth []cryptossh.AuthMethod) (*Conn, error) {
+	conn, err := d.reach(ctx, target, auth, dialTries)
+	if target.HostKey == "" {
+		return conn, err
+	}
+
+	for _, address := range target.Fallbacks {
+		if KindOf(err) != Unreachable || ctx.Err() != nil {
+			break
+		}
+
+		other := target
+		other.Address = address
+
+		conn, otherErr := d.reach(ctx, other, auth, 1)
+		if kind := KindOf(otherErr); kind != Unreachable && kind != HostKeyChanged {
+			return conn, otherErr
+		}
+
+		err = fault(Unreachable, fmt.Errorf("%w; %s", err, otherErr.Error()), "try "+target.name()+" at "+address+" as well")
+	}
+
+	return conn, err
+}
+
+// reach tries one address so many times.
+func (d *Dialer) reach(ctx context.Context, target Target, auth []cryptossh.AuthMethod, tries int) (*Conn, error) {
 	for try := 1; ; try++ {
 		raw, err := (&net.Dialer{Timeout: d.DialTimeout}).DialContext(ctx, "tcp", target.Address)
 		if err == nil {
 			return d.handshake(ctx, target, auth, raw)
 		}
 
-		if try == dialTries || ctx.Err() != nil || retry.Pause(ctx, d.Clock, dialPause) != nil {
+		if try == tries || ctx.Err() != nil || retry.Pause(ctx, d.Clock, dialPause) != nil {
 			return nil, fault(Unreachable, err, "connect to "+target.name())
 		}
 	}

@@ -28,14 +28,16 @@ type Sent struct {
 	Usual []string
 }
 
-// To is for a server, as host:port, that is named by an object of the Secret's own owner: a
+// To is for servers, as host:port, that are named by an object of the Secret's own owner: a
 // Secret that says nothing may be sent there. Empty is nobody.
-func To(server string) Sent {
-	if server == "" {
-		return Sent{}
-	}
+func To(named ...string) Sent {
+	var servers []string
 
-	servers := []string{httpbound.CanonicalServer(server)}
+	for _, server := range named {
+		if server != "" {
+			servers = append(servers, httpbound.CanonicalServer(server))
+		}
+	}
 
 	return Sent{Servers: servers, Usual: servers}
 }

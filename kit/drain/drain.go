@@ -7,10 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/url"
 	"regexp"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -18,20 +15,16 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/kit/kubeconfig"
-	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
 
 const (
-	// callTimeout bounds one call to the cluster.
-	callTimeout = 10 * time.Second
 	// pageSize is how many pods one call lists.
 	pageSize = 500
 	// evictions bounds those that one Drain asks for.
@@ -49,47 +42,18 @@ type Cluster struct {
 // Open makes a client of the cluster that a kubeconfig leads to. It has connections of its own,
 // which Close ends.
 func Open(data []byte) (*Cluster, error) {
-	config, err := kubeconfig.Direct(data)
-	if err != nil {
-		return nil, fmt.Errorf("connect to the cluster of the Node: %w", err)
-	}
-
-	tls, err := rest.TLSConfigFor(config)
-	if err != nil {
-		return nil, errors.New("connect to the cluster of the Node: its kubeconfig has certificates that can't be read")
-	}
-
-	transport := httpbound.Plain()
-	transport.TLSClientConfig = tls
-
-	// A pass makes few calls, and each is bounded: nothing waits for its turn in them.
-	config.QPS = -1
-
-	wrapped, err := rest.HTTPWrappersForConfig(config, atOnce(httpbound.Transport(transport)))
-	if err != nil {
-		return nil, errors.New("connect to the cluster of the Node: its kubeconfig has credentials that can't be used")
-	}
-
-	scheme, mapper := runtime.NewScheme(), meta.NewDefaultRESTMapper(nil)
-	if err := errors.Join(corev1.AddToScheme(scheme), policyv1.AddToScheme(scheme)); err != nil {
-		return nil, fmt.Errorf("add kinds: %w", err)
-	}
-
-	// The kinds are known, so that nothing is asked for them.
-	mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
-	mapper.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
-
-	made, err := client.New(config, client.Options{
-		Scheme: scheme, Mapper: mapper, HTTPClient: &http.Client{
-			Transport: wrapped, Timeout: callTimeout,
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	made, end, err := kubeconfig.Connect(data, kubeconfig.Kinds{
+		Add: []func(*runtime.Scheme) error{corev1.AddToScheme, policyv1.AddToScheme},
+		Known: map[schema.GroupVersionKind]meta.RESTScope{
+			corev1.SchemeGroupVersion.WithKind("Node"): meta.RESTScopeRoot,
+			corev1.SchemeGroupVersion.WithKind("Pod"):  meta.RESTScopeNamespace,
 		},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("connect to the cluster of the Node: %w", err)
 	}
 
-	return &Cluster{client: made, close: transport.CloseIdleConnections}, nil
+	return &Cluster{client: made, close: end}, nil
 }
 
 // OpenSecret is Open for a kubeconfig in a Secret.
@@ -100,20 +64,6 @@ func OpenSecret(ctx context.Context, reader client.Reader, name client.ObjectKey
 	}
 
 	return Open(data)
-}
-
-// atOnce has no call repeated. client-go waits and tries again where an answer says when, as that
-// of a PodDisruptionBudget does which no controller has looked at yet, until the call's time is
-// over: then nobody knew why.
-func atOnce(next http.RoundTripper) http.RoundTripper {
-	return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
-		answer, err := next.RoundTrip(r)
-		if answer != nil {
-			answer.Header.Del("Retry-After")
-		}
-
-		return answer, err //nolint:wrapcheck // it is the transport's
-	})
 }
 
 // Close ends the connections.
@@ -140,7 +90,7 @@ func (c *Cluster) Drain(ctx context.Context, name string) (Progress, error) {
 	}
 
 	if err != nil {
-		return Progress{}, fmt.Errorf("get node %s: %w", name, answered(err))
+		return Progress{}, fmt.Errorf("get node %s: %w", name, kubeconfig.Answered(err))
 	}
 
 	if err := c.cordon(ctx, node); err != nil {
@@ -175,7 +125,7 @@ func (c *Cluster) Forget(ctx context.Context, name string, uid types.UID) error 
 			"delete node %s: the kubeconfig's user may not: let it delete nodes", name)
 	}
 
-	return fmt.Errorf("delete node %s: %w", name, answered(err))
+	return fmt.Errorf("delete node %s: %w", name, kubeconfig.Answered(err))
 }
 
 // cordon keeps new pods off the Node.
@@ -188,7 +138,7 @@ func (c *Cluster) cordon(ctx context.Context, node *corev1.Node) error {
 	node.Spec.Unschedulable = true
 
 	if err := client.IgnoreNotFound(c.client.Patch(ctx, node, client.MergeFrom(before))); err != nil {
-		return fmt.Errorf("cordon node %s: %w", node.Name, answered(err))
+		return fmt.Errorf("cordon node %s: %w", node.Name, kubeconfig.Answered(err))
 	}
 
 	return nil
@@ -206,7 +156,7 @@ func (c *Cluster) pods(ctx context.Context, node string) ([]corev1.Pod, error) {
 
 		err := c.client.List(ctx, &page, client.MatchingFields{"spec.nodeName": node}, client.Limit(pageSize), client.Continue(next))
 		if err != nil {
-			return nil, fmt.Errorf("list pods of node %s: %w", node, answered(err))
+			return nil, fmt.Errorf("list pods of node %s: %w", node, kubeconfig.Answered(err))
 		}
 
 		if len(out)+len(page.Items) > maxPods {
@@ -225,40 +175,6 @@ func (c *Cluster) pods(ctx context.Context, node string) ([]corev1.Pod, error) {
 	}
 
 	return nil, fmt.Errorf("list pods of node %s: the list does not end", node)
-}
-
-// answered is an error without the words of the server's answer: a tenant names the server, and
-// may read what is told of it.
-func answered(err error) error {
-	if status, ok := errors.AsType[*apierrors.StatusError](err); ok {
-		return fmt.Errorf("the API server of the Node's cluster answered %d %s", status.ErrStatus.Code,
-			http.StatusText(int(status.ErrStatus.Code)))
-	}
-
-	// Errors of the connection are told. Those of reading an answer quote it: its kinds, for one.
-	if call, ok := errors.AsType[*url.Error](err); ok {
-		return call
-	}
-
-	if cut := ctxError(err); cut != nil {
-		return cut
-	}
-
-	return errUnreadable
-}
-
-var errUnreadable = errors.New("the API server of the Node's cluster answered what can't be read: " +
-	"check the server in the kubeconfig")
-
-// ctxError is the end of a call's time in an error, or nil.
-func ctxError(err error) error {
-	for _, end := range []error{context.DeadlineExceeded, context.Canceled} {
-		if errors.Is(err, end) {
-			return end
-		}
-	}
-
-	return nil
 }
 
 // aBudget is how Kubernetes tells which PodDisruptionBudget refuses an eviction
@@ -325,7 +241,7 @@ func (c *Cluster) evict(ctx context.Context, pods []corev1.Pod, ready bool) (Pro
 			case apierrors.IsTooManyRequests(err):
 				out.Kept = append(out.Kept, name+heldBy(err))
 			default:
-				problems = append(problems, fmt.Errorf("evict pod %s: %w", name, answered(err)))
+				problems = append(problems, fmt.Errorf("evict pod %s: %w", name, kubeconfig.Answered(err)))
 			}
 		}
 

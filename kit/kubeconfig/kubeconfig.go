@@ -75,6 +75,42 @@ func Server(data []byte) (string, error) {
 	return parsed.Clusters[current.Cluster].Server, nil
 }
 
+// WithCertificate is a kubeconfig for the cluster of another one's current context, with a client
+// certificate and its key in PEM, and nothing else of the other's.
+func WithCertificate(data, certificate, key []byte) ([]byte, error) {
+	parsed, err := load(data)
+	if err != nil {
+		return nil, err
+	}
+
+	if err := selfContained(parsed); err != nil {
+		return nil, err
+	}
+
+	current := parsed.Contexts[parsed.CurrentContext]
+	if current == nil || parsed.Clusters[current.Cluster] == nil {
+		return nil, errNoContext
+	}
+
+	const name = "hyperfleet"
+
+	from, out := parsed.Clusters[current.Cluster], clientcmdapi.NewConfig()
+	out.CurrentContext = name
+	out.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
+	out.AuthInfos[name] = &clientcmdapi.AuthInfo{ClientCertificateData: certificate, ClientKeyData: key}
+	out.Clusters[name] = &clientcmdapi.Cluster{
+		Server: from.Server, CertificateAuthorityData: from.CertificateAuthorityData,
+		TLSServerName: from.TLSServerName, InsecureSkipTLSVerify: from.InsecureSkipTLSVerify,
+	}
+
+	text, err := clientcmd.Write(*out)
+	if err != nil {
+		return nil, errors.New("write kubeconfig: it can't be written as YAML")
+	}
+
+	return text, nil
+}
+
 func load(data []byte) (*clientcmdapi.Config, error) {
 	err := inputbound.YAML(data, maxValues)
 	if err == nil {

@@ -50,11 +50,11 @@ func apiserverArgs(dir, etcdURL string, port int) []string {
 		"--service-account-issuer=" + issuer,
 		"--service-account-key-file=" + file("sa.pub"), "--service-account-signing-key-file=" + file("sa.key"),
 		"--service-cluster-ip-range=10.96.0.0/16",
-		"--authorization-mode=RBAC",
+		"--authorization-mode=Node,RBAC",
 		// No pod runs here, and none should be refused for want of a token.
 		"--disable-admission-plugins=ServiceAccount",
 		// OpenShift has it: who blocks an owner's deletion must be allowed to.
-		"--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
+		"--enable-admission-plugins=OwnerReferencesPermissionEnforcement,NodeRestriction",
 		"--allow-privileged=true",
 		"--profiling=false",
 	}

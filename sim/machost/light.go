@@ -56,6 +56,14 @@ func (h *Host) Digests() map[string]string {
 	return out
 }
 
+// Payload is what the last script of a label read at a light host.
+func (h *Host) Payload(label string) string {
+	h.light.mu.Lock()
+	defer h.light.mu.Unlock()
+
+	return h.light.got[label].payload
+}
+
 // Lose has a light host lose a part, so that its probe tells.
 func (h *Host) Lose(label string) {
 	h.light.mu.Lock()

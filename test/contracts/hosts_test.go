@@ -46,6 +46,9 @@ func fleetRejections() []rejection {
 
 	return []rejection{
 		{"no kind", change{"spec.hostKind": removed{}}, "spec.hostKind", "Required value"},
+		{"fewer than no hosts", change{"spec.replicas": int64(-1), "spec.templateHost": "a"}, "spec.replicas", "should be greater than or equal to 0"},
+		{"hosts like none", change{"spec.replicas": int64(1)}, "spec", "replicas needs templateHost"},
+		{"hosts like a path", change{"spec.templateHost": "a/b"}, "spec.templateHost", "templateHost must be the name of a host"},
 		{"none at a time", change{most: int64(0)}, most, range1},
 		{"no percent", change{most: "0%"}, most, range1},
 		{"more than all", change{most: "101%"}, most, range1},
@@ -56,6 +59,9 @@ func fleetRejections() []rejection {
 		{"drain by no Secret", drainOf("Nodes", "key", "1m"), "spec.drain.kubeconfigSecretRef.name", "name must be the name of a Secret"},
 		{"drain by no key", drainOf("nodes", "a key", "1m"), "spec.drain.kubeconfigSecretRef.key", "key must be a key of a Secret"},
 		{"drain without a kubeconfig", change{"spec.drain": anyMap{}}, "spec.drain.kubeconfigSecretRef", "Required value"},
+		{"credentials for minutes", credentialsOf("nodes", "key", "59m"), "spec.nodeCredentials.lifetime", "nodeCredentials.lifetime must be a time of one hour to 8760h"},
+		{"credentials by no Secret", credentialsOf("Nodes", "key", "1h"), "spec.nodeCredentials.kubeconfigSecretRef.name", "name must be the name of a Secret"},
+		{"credentials by no key", credentialsOf("nodes", "a key", "1h"), "spec.nodeCredentials.kubeconfigSecretRef.key", "key must be a key of a Secret"},
 		{"window in words", window("start", "at night"), windows, "at least 9 chars"},
 		{
 			"two windows of a name",
@@ -65,6 +71,11 @@ func fleetRejections() []rejection {
 			windows + "[1]", "Duplicate value",
 		},
 	}
+}
+
+// credentialsOf are a fleet's credentials of Nodes.
+func credentialsOf(secret, key, lifetime string) change {
+	return change{"spec.nodeCredentials": anyMap{"kubeconfigSecretRef": anyMap{"name": secret, "key": key}, "lifetime": lifetime}}
 }
 
 func linuxRejections() []rejection {
@@ -78,10 +89,13 @@ func linuxRejections() []rejection {
 		{"address with a port", change{"spec.address": "192.0.2.10:22"}, "spec.address", address},
 		{"address with a user", change{"spec.address": "root@host"}, "spec.address", address},
 		{"address that is an option", change{"spec.address": "-oProxyCommand=x"}, "spec.address", address},
+		{"other address with a port", change{"spec.fallbackAddresses": list{"192.0.2.10:22"}}, "spec.fallbackAddresses", "fallbackAddresses must be IP addresses or DNS names"},
+		{"many other addresses", change{"spec.fallbackAddresses": list{"a", "b", "c", "d"}}, "spec.fallbackAddresses", "must have at most 3 items"},
 		{"user with a space", change{"spec.user": "a b"}, "spec.user", "user must be the name of a user"},
 		{"Secret by path", change{"spec.sshKeySecretRef.name": "a/b"}, "spec.sshKeySecretRef.name", "name must be the name of a Secret"},
 		{"key with a space", change{"spec.sshKeySecretRef.key": "a b"}, "spec.sshKeySecretRef.key", "key must be a key of a Secret"},
-		{"no kubeconfig", change{"spec.kubeconfigSecretRef": removed{}}, "spec.kubeconfigSecretRef", "Required value"},
+		{"kubeconfig by path", change{"spec.kubeconfigSecretRef.name": "a/b"}, "spec.kubeconfigSecretRef.name", "name must be the name of a Secret"},
+		{"kubeconfig by no key", change{"spec.kubeconfigSecretRef.key": "a b"}, "spec.kubeconfigSecretRef.key", "key must be a key of a Secret"},
 		{"host key without a hash", change{"spec.sshHostKey": "aa:bb"}, "spec.sshHostKey", "sshHostKey must be a fingerprint"},
 		{"name too long for a host", change{"metadata.name": name}, "LinuxMachine", "the name must have at most 63 characters"},
 	}
@@ -119,8 +133,12 @@ func TestHostStatusIsKept(t *testing.T) {
 		"parts":     list{anyMap{"label": "agent", "sha256": "c3"}}, "lostParts": list{"agent"}, "lastPermit": int64(7),
 		"push":             anyMap{"permit": int64(8), "hash": "a1", "what": "Update", "started": "2026-01-02T03:04:05Z"},
 		"unreachableSince": "2026-01-02T03:04:05Z", "lastContactTime": "2026-01-02T03:04:05Z", "contactAttempts": int64(1), "contactMessage": "no route",
-		"contactReason": "Unreachable",
-		"drain":         anyMap{"startedAt": "2026-01-02T03:04:05Z", "nodeUID": "u", "endedAt": "2026-01-02T03:04:06Z", "reason": "Drained", "message": "m"},
+		"contactReason": "Unreachable", "contactAddress": "192.0.2.10:22",
+		"nodeCredential": anyMap{
+			"from": "2026-01-02T03:04:05Z", "until": "2026-01-09T03:04:05Z",
+			"removalStartedAt": "2026-01-02T03:04:05Z", "removedAt": "2026-01-02T03:04:06Z",
+		},
+		"drain": anyMap{"startedAt": "2026-01-02T03:04:05Z", "nodeUID": "u", "endedAt": "2026-01-02T03:04:06Z", "reason": "Drained", "message": "m"},
 	}
 
 	host.Object["status"] = want

@@ -39,6 +39,7 @@ func macRejections() []rejection {
 			"pool and operating system", change{"spec.adoptPoolPrefix": "mac-", "spec.os": "macos-15"},
 			"spec", "os is for servers that are ordered",
 		},
+		{"other address with a port", change{"spec.fallbackAddresses": list{"192.0.2.10:22"}}, "spec.fallbackAddresses", "fallbackAddresses must be IP addresses or DNS names"},
 		{"no credentials", change{"spec.credentialsSecretRef": removed{}}, "spec.credentialsSecretRef", "Required value"},
 		{
 			"credentials by path", change{"spec.credentialsSecretRef.name": "a/b"},

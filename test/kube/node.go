@@ -96,7 +96,8 @@ func (e *Env) Budget(t testing.TB, namespace, app string, allowed int32) {
 	}
 
 	budget.Status = policyv1.PodDisruptionBudgetStatus{
-		ObservedGeneration: budget.Generation, DisruptionsAllowed: allowed, CurrentHealthy: 1 + allowed, DesiredHealthy: 1, ExpectedPods: 1,
+		ObservedGeneration: budget.Generation, DisruptionsAllowed: allowed,
+		CurrentHealthy: 1 + allowed, DesiredHealthy: 1, ExpectedPods: 1,
 	}
 	must(t, e.Client.Status().Update(t.Context(), budget))
 }

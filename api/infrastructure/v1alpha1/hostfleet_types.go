@@ -14,18 +14,37 @@ const (
 	ConditionPolicyValid = "PolicyValid"
 	// ConditionRolledOut tells whether all hosts have the fleet's configuration.
 	ConditionRolledOut = "RolledOut"
+	// ConditionReplicasMet tells whether the fleet has as many hosts as its spec says.
+	ConditionReplicasMet = "ReplicasMet"
 	// ConditionRolloutStopped is True when too many hosts refused a configuration.
 	ConditionRolloutStopped = "RolloutStopped"
 )
 
+// AnnotationMadeByFleet is on hosts that their fleet made, and may delete: its name.
+const AnnotationMadeByFleet = "infrastructure.hyperfleet.io/made-by-fleet"
+
 // HostFleetSpec says how a new configuration reaches the hosts of a fleet. What the
 // configuration is, the operator's own configuration says.
+// +kubebuilder:validation:XValidation:rule="!has(self.replicas) || has(self.templateHost)",message="replicas needs templateHost, the host that new ones are made like"
 type HostFleetSpec struct {
 	// hostKind is the kind of the fleet's hosts, such as LinuxMachine.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="hostKind cannot be changed: make another fleet"
 	HostKind string `json:"hostKind"`
+	// replicas is how many hosts the fleet has, those made by hand included: more are ordered, and
+	// those that are too many and were made by the fleet are given back. Default: as many as
+	// somebody makes.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1000
+	Replicas *int32 `json:"replicas,omitempty"`
+	// templateHost is the host of the fleet whose spec new ones get, by name.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="templateHost must be the name of a host"
+	TemplateHost string `json:"templateHost,omitempty"`
 	// rollout is how many hosts get a new configuration at a time, and when.
 	// +optional
 	// +kubebuilder:default={}
@@ -38,11 +57,32 @@ type HostFleetSpec struct {
 	// after. Without it, a host that is deleted takes along what runs on it.
 	// +optional
 	Drain *NodeDrain `json:"drain,omitempty"`
+	// nodeCredentials has the operator make the credentials with which hosts join their cluster,
+	// each for its own Node alone, renew them, and take them away. Hosts that name a kubeconfig
+	// of their own have that.
+	// +optional
+	NodeCredentials *HostNodeCredentials `json:"nodeCredentials,omitempty"`
 	// resumedAt forgives all that failed before: it counts no more towards
 	// rollout.failureThreshold, and a configuration that was stopped goes on. Set by
 	// `hyperfleet hosts resume`.
 	// +optional
 	ResumedAt *metav1.Time `json:"resumedAt,omitempty"`
+}
+
+// HostNodeCredentials are client certificates of hosts' Nodes, which their cluster signs.
+type HostNodeCredentials struct {
+	// kubeconfigSecretRef names the Secret with a kubeconfig of the cluster that hosts join, at
+	// the address at which they reach it. Its user makes, reads and approves certificate signing
+	// requests of kubernetes.io/kube-apiserver-client-kubelet; hosts never get it.
+	KubeconfigSecretRef LocalSecretKeySelector `json:"kubeconfigSecretRef"`
+	// lifetime of a certificate. It is renewed when two thirds of it are over. The cluster may
+	// give less.
+	// +optional
+	// +kubebuilder:default="168h"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=20
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(ms|s|m|h))+$') && duration(self) >= duration('1h') && duration(self) <= duration('8760h')",message="nodeCredentials.lifetime must be a time of one hour to 8760h such as 168h"
+	Lifetime metav1.Duration `json:"lifetime,omitempty,omitzero"`
 }
 
 // HostRollout is how a new configuration reaches a fleet.
@@ -171,6 +211,7 @@ type HostFleetStatus struct {
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
+// +kubebuilder:subresource:scale:specpath=.spec.replicas,statuspath=.status.hosts
 // +kubebuilder:resource:shortName=hfl,categories=hyperfleet
 // +kubebuilder:printcolumn:name="Kind",type=string,JSONPath=`.spec.hostKind`
 // +kubebuilder:printcolumn:name="Hosts",type=integer,JSONPath=`.status.hosts`

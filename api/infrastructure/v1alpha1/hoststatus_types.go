@@ -15,6 +15,9 @@ const (
 	ConditionFleetFound = "FleetFound"
 	// ConditionProvisioned tells whether there is a machine that can be reached.
 	ConditionProvisioned = "Provisioned"
+	// ConditionAddressReached tells, of a host with fallbackAddresses, whether it was reached at
+	// its own address last.
+	ConditionAddressReached = "AddressReached"
 	// ConditionHostKeyPinned tells whether the key of the host's SSH server is on record.
 	ConditionHostKeyPinned = "HostKeyPinned"
 	// ConditionBootstrapped tells whether the host has had its first boot.
@@ -23,6 +26,11 @@ const (
 	ConditionConverged = "Converged"
 	// ConditionIntact tells whether the host still is as it was left.
 	ConditionIntact = "Intact"
+	// ConditionNodeCredentialCurrent tells whether the credential of the host's Node that the
+	// operator made needs no other one yet.
+	ConditionNodeCredentialCurrent = "NodeCredentialCurrent"
+	// ConditionNodeCredentialRemoved tells, on deletion, whether that is off the host.
+	ConditionNodeCredentialRemoved = "NodeCredentialRemoved"
 	// ConditionReleased tells, on deletion, whether the host has been given back.
 	ConditionReleased = "Released"
 )
@@ -90,6 +98,21 @@ type HostPart struct {
 	SHA256 string `json:"sha256"`
 }
 
+// HostNodeCredential is a client certificate of a host's Node.
+type HostNodeCredential struct {
+	// from and until it holds.
+	From metav1.Time `json:"from"`
+	// until it holds.
+	Until metav1.Time `json:"until"`
+	// removalStartedAt and removedAt are, on deletion, when its removal from the host began and
+	// ended.
+	// +optional
+	RemovalStartedAt *metav1.Time `json:"removalStartedAt,omitempty"`
+	// removedAt is when it was off the host.
+	// +optional
+	RemovedAt *metav1.Time `json:"removedAt,omitempty"`
+}
+
 // HostPush is a push that has begun and that nobody has seen the end of.
 type HostPush struct {
 	// permit under which it runs; 0 for a first boot, which needs none.
@@ -151,6 +174,9 @@ type HostStatus struct {
 	// lastContactTime is when the host was tried to be reached last.
 	// +optional
 	LastContactTime *metav1.Time `json:"lastContactTime,omitempty"`
+	// contactAddress is where the host was reached last, as host:port.
+	// +optional
+	ContactAddress string `json:"contactAddress,omitempty"`
 	// contactReason says in one word why the host could not be reached last, such as
 	// Unreachable, AuthRefused or SecretNotFound; contactMessage says it in words.
 	// +optional
@@ -173,6 +199,10 @@ type HostStatus struct {
 	// lastPermit is the number of the last permit that was used up.
 	// +optional
 	LastPermit int64 `json:"lastPermit,omitempty"`
+	// nodeCredential is what the host was given to join its cluster, where its fleet makes that.
+	// Clear it to have another one made.
+	// +optional
+	NodeCredential *HostNodeCredential `json:"nodeCredential,omitempty"`
 	// drain is how the draining of the host's Node went; empty before it begins.
 	// +optional
 	Drain *NodeDrainStatus `json:"drain,omitempty"`

@@ -19,6 +19,15 @@ type LinuxMachineSpec struct {
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="isIP(self) || !format.dns1123Subdomain().validate(self).hasValue()",message="address must be an IP address or a DNS name, without a port"
 	Address string `json:"address"`
+	// fallbackAddresses are tried in their order, at the same port, where the host can't be reached
+	// at its address and its key is on record: such as its name in a tailnet.
+	// +optional
+	// +kubebuilder:validation:MaxItems=3
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self.all(a, isIP(a) || !format.dns1123Subdomain().validate(a).hasValue())",message="fallbackAddresses must be IP addresses or DNS names, without a port"
+	// +listType=atomic
+	FallbackAddresses []string `json:"fallbackAddresses,omitempty"`
 	// port of its SSH server.
 	// +optional
 	// +kubebuilder:default=22
@@ -43,7 +52,9 @@ type LinuxMachineSpec struct {
 	// sshKeySecretRef picks the private key to log in with, as OpenSSH or PEM text.
 	SSHKeySecretRef LocalSecretKeySelector `json:"sshKeySecretRef"`
 	// kubeconfigSecretRef picks the kubeconfig with which the host's agent joins its cluster.
-	KubeconfigSecretRef LocalSecretKeySelector `json:"kubeconfigSecretRef"`
+	// Needed where the fleet has no nodeCredentials.
+	// +optional
+	KubeconfigSecretRef LocalSecretKeySelector `json:"kubeconfigSecretRef,omitempty,omitzero"`
 	// tailscaleAuthKeySecretRef picks the key with which the host joins the tailnet. Needed
 	// where the operator's configuration has one.
 	// +optional

@@ -74,11 +74,22 @@ type ScalewayAppleSiliconMachineSpec struct {
 	// public key is registered with the project before anything is ordered.
 	SSHKeySecretRef LocalSecretKeySelector `json:"sshKeySecretRef"`
 	// kubeconfigSecretRef picks the kubeconfig with which the host's kubelet joins its cluster.
-	KubeconfigSecretRef LocalSecretKeySelector `json:"kubeconfigSecretRef"`
+	// Needed where the fleet has no nodeCredentials.
+	// +optional
+	KubeconfigSecretRef LocalSecretKeySelector `json:"kubeconfigSecretRef,omitempty,omitzero"`
 	// tailscaleAuthKeySecretRef picks the key with which the host joins the tailnet. Needed
 	// where the operator's configuration has one.
 	// +optional
 	TailscaleAuthKeySecretRef *LocalSecretKeySelector `json:"tailscaleAuthKeySecretRef,omitempty"`
+	// fallbackAddresses are tried in their order, at the same port, where the host can't be reached
+	// at its address and its key is on record: such as its name in a tailnet.
+	// +optional
+	// +kubebuilder:validation:MaxItems=3
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self.all(a, isIP(a) || !format.dns1123Subdomain().validate(a).hasValue())",message="fallbackAddresses must be IP addresses or DNS names, without a port"
+	// +listType=atomic
+	FallbackAddresses []string `json:"fallbackAddresses,omitempty"`
 	// sshPort of the host.
 	// +optional
 	// +kubebuilder:default=22

@@ -126,7 +126,7 @@ func (s *source) one(ctx context.Context, area *hosts.Area, kind machine.Kind, h
 	}
 
 	// The user of a host is on its record, and its password in no digest.
-	p, err := kind.Plan(ctx, noSecrets{}, host, machine.Access{Password: log.NewSecret(leftOut)})
+	p, err := kind.Plan(ctx, noSecrets{}, host, machine.Access{Password: log.NewSecret(leftOut), Kubeconfig: log.NewSecret(leftOut)})
 	if err == nil && probe {
 		out.Lost, err = s.probe(ctx, area, kind, host, p)
 		status.LostParts = out.Lost
@@ -197,7 +197,7 @@ func (s *source) probe(
 	}
 
 	conn, err := ssh.New(ssh.Options{Clock: area.Clock}).Dial(ctx, ssh.Target{
-		Name: host.GetName(), Address: access.Address, User: access.User,
+		Name: host.GetName(), Address: access.Address, Fallbacks: access.Fallbacks, User: access.User,
 		PrivateKey: access.PrivateKey, Password: access.Password, HostKey: cmp.Or(kind.HostKey(host), status.SSHHostKey),
 	})
 	if err != nil {

@@ -26,6 +26,7 @@ const (
 	binDir  = "/usr/local/bin/"
 	helpers = "/usr/local/libexec/hyperfleet/"
 
+	agentService   = "hyperfleet-agent"
 	kubeconfigPath = "/etc/hyperfleet/kubeconfig"
 	agentPath      = binDir + "hyperfleet-agent"
 	tailscalePath  = binDir + "tailscale"
@@ -157,7 +158,7 @@ func renderNodeExporter(d *plan.Draft, cfg Config) {
 }
 
 func renderAgent(d *plan.Draft, cfg Config) {
-	kubeconfig := parts.Secret("kubeconfig", parts.Place{Path: kubeconfigPath, Mode: 0o600, Owner: root}, cfg.Kubeconfig)
+	kubeconfig := parts.Secret(plan.Kubeconfig, parts.Place{Path: kubeconfigPath, Mode: 0o600, Owner: root}, cfg.Kubeconfig)
 	kubeconfig.Reapplies = []string{"agent-service"}
 	d.Add(kubeconfig, nil)
 	d.Add(program("agent", agentPath, cfg.AgentBinary, "agent-service"), parts.CheckBinary("agentBinary", cfg.AgentBinary))
@@ -173,7 +174,7 @@ func renderAgent(d *plan.Draft, cfg Config) {
 	}
 
 	s := service{
-		name: "hyperfleet-agent", description: "Runs machines on this host",
+		name: agentService, description: "Runs machines on this host",
 		start: strings.Join([]string{
 			agentPath, "--node-name=" + cfg.NodeName, "--kubeconfig=" + kubeconfigPath,
 			"--max-pods=" + strconv.Itoa(cfg.MaxPods), "--node-labels=" + strings.Join(labels, ","),
@@ -184,6 +185,15 @@ func renderAgent(d *plan.Draft, cfg Config) {
 	unit.Reapplies = []string{"agent-service"}
 	d.Add(unit, err)
 	d.Add(s.restart("agent-service", stable), nil)
+}
+
+// Leave stops the agent of a host, and takes away what it joined its cluster with. Machines that
+// it has started live on.
+func Leave() plan.Part {
+	agent := service{name: agentService}
+
+	return parts.Script("leave", body("leave"), "",
+		agent.unitVar(), plan.Var{Name: "FILE", Value: agent.path()}, plan.Var{Name: "KUBECONFIG_FILE", Value: kubeconfigPath})
 }
 
 // program is a part that is a program, and what is started anew after it.

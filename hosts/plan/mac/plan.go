@@ -161,7 +161,7 @@ func renderNodeExporter(d *plan.Draft, cfg Config) {
 
 func renderKubelet(d *plan.Draft, cfg Config) {
 	place := parts.Place{Path: kubeconfigPath, Mode: 0o600, Owner: cfg.login() + ":staff"}
-	kubeconfig := parts.Secret("kubeconfig", place, cfg.Kubeconfig)
+	kubeconfig := parts.Secret(plan.Kubeconfig, place, cfg.Kubeconfig)
 	kubeconfig.Reapplies = []string{"launchd"}
 	d.Add(kubeconfig, nil)
 

@@ -5,7 +5,9 @@ package hosts_test
 
 import (
 	"os"
+	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -57,7 +59,7 @@ func (w *world) drained(name string) string {
 	}
 
 	env.Budget(w.t, w.namespace, "pod", 1)
-	w.eventually("the Mac is wiped and given back, and its Node gone", func() bool {
+	w.leaves("the Mac is wiped and given back, and its Node gone", func() bool {
 		return client.IgnoreNotFound(env.Client.Get(w.t.Context(), client.ObjectKeyFromObject(mac), mac)) == nil &&
 			len(w.macs()) == macs-1 && w.installs(server) == 2 && env.Node(w.t, name) == nil
 	})
@@ -65,8 +67,62 @@ func (w *world) drained(name string) string {
 	return said
 }
 
-// drains has a fleet drain its Nodes, which are those of the tests' API server.
+// leaves waits while a Mac is given back: what its status says is not on its disk then.
+func (w *world) leaves(what string, holds func() bool) {
+	w.t.Helper()
+
+	for deadline := time.Now().Add(patience); !holds(); time.Sleep(lookAt) {
+		w.keep()
+
+		if time.Now().After(deadline) {
+			w.t.Fatalf("never: %s\n%s", what, w.describe())
+		}
+	}
+}
+
+// scaled has the fleet order one Mac more, and give it back.
+func (w *world) scaled() {
+	w.t.Helper()
+
+	const name = "macs-1"
+
+	w.patchFleet("macs", func(spec *infrav1.HostFleetSpec) {
+		spec.TemplateHost, spec.Replicas = "mac-08", new(int32(macs+1))
+	})
+	w.eventually("one more is ordered, and has its first boot", func() bool {
+		for _, mac := range w.macs() {
+			if mac.Name == name {
+				return mac.Status.Bootstrapped
+			}
+		}
+
+		return false
+	})
+	w.patchFleet("macs", func(spec *infrav1.HostFleetSpec) { spec.Replicas = new(int32(macs)) })
+	w.leaves("it is given back, and no other", func() bool {
+		left := w.macs()
+
+		return len(left) == macs && !slices.ContainsFunc(left, func(m infrav1.ScalewayAppleSiliconMachine) bool {
+			return m.Name == name || m.DeletionTimestamp != nil
+		})
+	})
+	w.patchFleet("macs", func(spec *infrav1.HostFleetSpec) { spec.Replicas = nil })
+}
+
+// credential is what a Linux host joins its cluster with.
+const credential = "/etc/hyperfleet/kubeconfig"
+
+// nodes is the Secret with the way to the hosts' cluster, which is the tests' API server.
+var nodes = infrav1.LocalSecretKeySelector{Name: "nodes", Key: "kubeconfig"} //nolint:gochecknoglobals // a name
+
+// drains has a fleet drain its Nodes.
 func (w *world) drains(fleet string) {
+	w.t.Helper()
+	w.patchFleet(fleet, func(spec *infrav1.HostFleetSpec) { spec.Drain = &infrav1.NodeDrain{KubeconfigSecretRef: nodes} })
+}
+
+// credentials has the operator make what a fleet's hosts join their cluster with.
+func (w *world) credentials(fleet string) {
 	w.t.Helper()
 
 	data, err := os.ReadFile(env.Kubeconfig(w.t, env.Config))
@@ -74,13 +130,20 @@ func (w *world) drains(fleet string) {
 		w.t.Fatal(err)
 	}
 
-	w.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "nodes"}, Data: map[string][]byte{"kubeconfig": data}})
+	w.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: nodes.Name}, Data: map[string][]byte{nodes.Key: data}})
+	w.patchFleet(fleet, func(spec *infrav1.HostFleetSpec) {
+		spec.NodeCredentials = &infrav1.HostNodeCredentials{KubeconfigSecretRef: nodes}
+	})
+}
 
-	object := w.fleet(fleet)
-	base := object.DeepCopy()
-	object.Spec.Drain = &infrav1.NodeDrain{KubeconfigSecretRef: infrav1.LocalSecretKeySelector{Name: "nodes", Key: "kubeconfig"}}
+func (w *world) patchFleet(name string, change func(*infrav1.HostFleetSpec)) {
+	w.t.Helper()
 
-	if err := env.Client.Patch(w.t.Context(), object, client.MergeFrom(base)); err != nil {
+	fleet := w.fleet(name)
+	base := fleet.DeepCopy()
+	change(&fleet.Spec)
+
+	if err := env.Client.Patch(w.t.Context(), fleet, client.MergeFrom(base)); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -94,4 +157,16 @@ func (w *world) installs(id string) int {
 	}
 
 	return 0
+}
+
+// linuxes is how many Linux hosts there are.
+func (w *world) linuxes() int {
+	w.t.Helper()
+
+	var list infrav1.LinuxMachineList
+	if err := env.Client.List(w.t.Context(), &list, client.InNamespace(w.namespace)); err != nil {
+		w.t.Fatal(err)
+	}
+
+	return len(list.Items)
 }

@@ -85,6 +85,9 @@ func TestFleets(t *testing.T) {
 		t.Errorf("hosts were asked for what they do not know: %v", unknown)
 	}
 
+	w.scaled()
+	tell("one Mac more was ordered and had its first boot, and is given back")
+
 	tell("a Node whose drain hangs, operator killed: %s", w.drained("mac-01"))
 
 	w.givenBack()
@@ -405,12 +408,16 @@ func (w *world) givenBack() {
 	}
 
 	deadline := time.Now().Add(patience)
-	for len(w.macs()) > 0 {
+	for len(w.macs()) > 0 || w.linuxes() > 0 {
 		if time.Now().After(deadline) {
-			w.t.Fatal("never: all Macs are given back")
+			w.t.Fatal("never: all hosts are given back")
 		}
 
 		time.Sleep(lookAt)
+	}
+
+	if left := w.site.host(rack).Read(credential); left != "" {
+		w.t.Error("the Linux host has its credential still")
 	}
 
 	var pool []string
@@ -446,6 +453,11 @@ func (w *world) noSecrets() {
 	}
 	for _, server := range w.site.cloud.Servers() {
 		planted["password of "+server.Name] = server.Password
+	}
+
+	_, key, made := strings.Cut(w.site.host(rack).Read(credential), "client-key-data: ")
+	if planted["key of a Node"], _, _ = strings.Cut(key, "\n"); !made {
+		w.t.Error("the Linux host has no certificate of its Node")
 	}
 
 	seen := map[string]string{"log": w.logged(), "objects": w.objects()}

@@ -177,6 +177,8 @@ func (w *world) fleets() {
 		})
 	}
 
+	w.credentials("racks")
+
 	tailnet := selector("tailscale")
 
 	for i := range macs {
@@ -196,7 +198,7 @@ func (w *world) fleets() {
 		ObjectMeta: metav1.ObjectMeta{Name: "rack-1"},
 		Spec: infrav1.LinuxMachineSpec{
 			FleetName: "racks", Address: address, Port: port, User: w.sshd.User, SSHKeySecretRef: selector("key"),
-			KubeconfigSecretRef: selector("kubeconfig"), TailscaleAuthKeySecretRef: &tailnet,
+			TailscaleAuthKeySecretRef: &tailnet,
 		},
 	})
 }

@@ -1,0 +1,192 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hosts/mac"
+)
+
+// macs are the names of the Macs that are not leaving.
+func (w *world) macs() []string {
+	w.t.Helper()
+
+	var list infrav1.ScalewayAppleSiliconMachineList
+	if err := env.Client.List(w.t.Context(), &list, client.InNamespace(w.namespace)); err != nil {
+		w.t.Fatal(err)
+	}
+
+	var out []string
+
+	for _, m := range list.Items {
+		if m.DeletionTimestamp.IsZero() {
+			out = append(out, m.Name)
+		}
+	}
+
+	slices.Sort(out)
+
+	return out
+}
+
+// booted notes of all Macs that they had their first boot, as the core would.
+func (w *world) booted() {
+	w.t.Helper()
+
+	for _, name := range w.macs() {
+		m := &infrav1.ScalewayAppleSiliconMachine{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}}
+		patch := client.RawPatch("application/merge-patch+json", []byte(`{"status":{"bootstrapped":true}}`))
+
+		if err := env.Client.Status().Patch(w.t.Context(), m, patch); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+// replicas sets how many hosts the fleet of Macs has, as kubectl scale does.
+func (w *world) replicas(n int32) {
+	w.t.Helper()
+
+	fleet := &infrav1.HostFleet{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "macs"}}
+	scale := &autoscalingv1.Scale{Spec: autoscalingv1.ScaleSpec{Replicas: n}}
+
+	if err := env.Client.SubResource("scale").Update(w.t.Context(), fleet, client.WithSubResourceBody(scale)); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// saysReplicas waits until the fleet of Macs says something of how many hosts it has.
+func (w *world) saysReplicas(want string) {
+	w.t.Helper()
+	w.eventually("the fleet says "+want, func() string {
+		fleet := &infrav1.HostFleet{}
+		if err := env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: "macs"}, fleet); err != nil {
+			return err.Error()
+		}
+
+		last := "nothing"
+		if c := meta.FindStatusCondition(fleet.Status.Conditions, infrav1.ConditionReplicasMet); c != nil {
+			last = fmt.Sprintf("%s %s: %s", c.Status, c.Reason, c.Message)
+		}
+
+		if strings.Contains(last, want) {
+			return ""
+		}
+
+		return last + fmt.Sprint(w.macs())
+	})
+}
+
+// macFleet makes a fleet with one Mac.
+func (w *world) macFleet(spec infrav1.HostFleetSpec) {
+	w.t.Helper()
+
+	spec.HostKind = mac.Name
+	w.create(&infrav1.HostFleet{ObjectMeta: metav1.ObjectMeta{Name: "macs"}, Spec: spec})
+	w.create(&infrav1.ScalewayAppleSiliconMachine{
+		ObjectMeta: metav1.ObjectMeta{Name: "box"},
+		Spec: infrav1.ScalewayAppleSiliconMachineSpec{
+			FleetName: "macs", Type: "M2-M", PrivateNetworkVLAN: 7, CredentialsSecretRef: infrav1.ScalewaySecretRef{Name: "scaleway"},
+			SSHKeySecretRef: infrav1.LocalSecretKeySelector{Name: "hosts", Key: "key"},
+		},
+	})
+}
+
+// A fleet orders the hosts that it lacks, made like one of them, and gives back those that are too
+// many: the newest first, and none that somebody made by hand. A restart changes nothing.
+func TestFleetHasAsManyHostsAsItShould(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t, 0, infrav1.HostRollout{})
+	w.macFleet(infrav1.HostFleetSpec{
+		Replicas: new(int32(3)), TemplateHost: "box", Rollout: infrav1.HostRollout{MaxUnavailable: new(intstr.FromInt32(1))},
+	})
+	w.start()
+	w.saysReplicas("True Met: 3 hosts, want 3")
+
+	if diff := cmp.Diff([]string{"box", "macs-1", "macs-2"}, w.macs()); diff != "" {
+		t.Fatal(diff)
+	}
+
+	made := &infrav1.ScalewayAppleSiliconMachine{}
+	if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: "macs-1"}, made); err != nil {
+		t.Fatal(err)
+	}
+
+	if made.Spec.Type != "M2-M" || made.Spec.PrivateNetworkVLAN != 0 || made.Annotations[infrav1.AnnotationMadeByFleet] != "macs" {
+		t.Errorf("made was %+v, %v", made.Spec, made.Annotations)
+	}
+
+	w.replicas(4)
+	w.saysReplicas("False HostsBooting: 3 hosts, want 4: 3 have yet to have their first boot")
+	w.stop()
+	w.start()
+	w.booted()
+	w.saysReplicas("True Met: 4 hosts, want 4")
+	w.booted()
+	w.replicas(2)
+	w.saysReplicas("True Met: 2 hosts, want 2")
+
+	if diff := cmp.Diff([]string{"box", "macs-1"}, w.macs()); diff != "" {
+		t.Error(diff)
+	}
+
+	w.replicas(0)
+	w.saysReplicas("False HostsMadeByHand: 1 host, want 0")
+
+	if diff := cmp.Diff([]string{"box"}, w.macs()); diff != "" {
+		t.Error(diff)
+	}
+
+	w.eventually("events", func() string {
+		if got := w.events("macs"); !slices.Contains(got, "HostOrdered") || !slices.Contains(got, "HostReturned") {
+			return fmt.Sprint(got)
+		}
+
+		return ""
+	})
+}
+
+// What keeps a fleet from having its hosts is told, and nothing is made.
+func TestFleetThatCannotHaveItsHosts(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t, 0, infrav1.HostRollout{})
+	w.macFleet(infrav1.HostFleetSpec{Replicas: new(int32(2)), TemplateHost: "other", Paused: true})
+	w.start()
+	w.saysReplicas("False Paused: 1 host, want 2")
+
+	fleet := &infrav1.HostFleet{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "macs"}}
+	if err := env.Client.Patch(t.Context(), fleet, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"paused":false}}`))); err != nil {
+		t.Fatal(err)
+	}
+
+	w.saysReplicas("False TemplateNotFound: 1 host, want 2: the fleet has no host other")
+
+	if diff := cmp.Diff([]string{"box"}, w.macs()); diff != "" {
+		t.Error(diff)
+	}
+
+	w.host("rack")
+	w.patchFleet(func(spec *infrav1.HostFleetSpec) { spec.Replicas, spec.TemplateHost = new(int32(2)), "rack" })
+	w.eventually("racks are not ordered", func() string {
+		if c := meta.FindStatusCondition(w.fleet().Status.Conditions, infrav1.ConditionReplicasMet); c == nil || c.Reason != "HostsNotOrdered" {
+			return fmt.Sprint(c)
+		}
+
+		return ""
+	})
+}
