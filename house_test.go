@@ -206,21 +206,30 @@ func TestImportRule(t *testing.T) {
 	}
 }
 
-// TestAnswersAreBounded: clients of the product get their transport of kit/httpbound. The
-// hypervisor's has bounds of its own, and simulators, tests and guests serve nobody else.
+// TestAnswersAreBounded: clients of the product get their transport of kit/httpbound, and none
+// has the usual one because it names none. The hypervisor's has bounds of its own, and
+// simulators, tests and guests serve nobody else.
 func TestAnswersAreBounded(t *testing.T) {
 	t.Parallel()
 
 	unbounded := regexp.MustCompile(`http\.(DefaultTransport|DefaultClient|Get\(|Post\(|Head\(|PostForm\(|Transport\{)`)
-	product := []string{"workload", "networking", "hosts", "bridge", "platform", "runners", "identity"}
+	client := regexp.MustCompile(`http\.Client(\{[^}]*|\))`)
+	product := []string{"workload", "networking", "hosts", "bridge", "platform", "runners", "identity", "kit", "hypervisor"}
+	own := regexp.MustCompile(`^(kit/(httpbound|kubeproc)|hypervisor/proxmox)/`)
 
 	for _, file := range goFiles(t) {
 		if file.test() || !slices.Contains(product, file.folder()) {
 			continue
 		}
 
-		if found := unbounded.Find(file.source); found != nil {
+		if found := unbounded.Find(file.source); found != nil && !own.MatchString(file.path) {
 			t.Errorf("%s: %s has no bounds: use kit/httpbound", file.path, found)
+		}
+
+		for _, found := range client.FindAll(file.source, -1) {
+			if !bytes.Contains(found, []byte("Transport:")) && !own.MatchString(file.path) {
+				t.Errorf("%s: %s names no transport, before all else: use kit/httpbound", file.path, found)
+			}
 		}
 	}
 }

@@ -82,7 +82,8 @@ type Transports struct {
 	LogStore http.RoundTripper
 }
 
-//+kubebuilder:rbac:groups="",namespace=hyperfleet-system,resources=secrets,resourceNames=hyperfleet-report-key;hyperfleet-webhooks-ca,verbs=update
+//+kubebuilder:rbac:groups="",namespace=hyperfleet-system,resources=secrets,resourceNames=hyperfleet-report-key,verbs=update
+//+kubebuilder:rbac:groups="",namespace=hyperfleet-system,resources=secrets,resourceNames=hyperfleet-webhooks-ca,verbs=update
 
 // Setup adds the area's controllers to the manager and gives the routes that CI
 // platforms and machines call.

@@ -20,8 +20,9 @@ const maxValues = 2000
 var (
 	// The cause may quote the input; it stays out.
 	errNoKubeconfig = errors.New("read kubeconfig: it is no kubeconfig in YAML or JSON")
-	errProxy        = errors.New("read kubeconfig: it names a proxy: take proxy-url out of it, the operator calls the API server itself")
-	errNoContext    = errors.New("read kubeconfig: its current-context must name a context, a cluster and a user that are in it")
+	errProxy        = errors.New("read kubeconfig: it names a proxy: take proxy-url out of it, " +
+		"the operator calls the API server itself")
+	errNoContext = errors.New("read kubeconfig: its current-context must name a context, a cluster and a user that are in it")
 )
 
 // Rest leads to the API server of a kubeconfig's current context. A kubeconfig that would have

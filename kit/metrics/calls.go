@@ -20,6 +20,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
 	"k8s.io/utils/clock"
+
+	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 )
 
 const tracerName = "github.com/hyperfleet/hyperfleet/kit/metrics"
@@ -70,14 +72,14 @@ func NewCalls(registerer prometheus.Registerer, timer clock.PassiveClock) (*Call
 	return c, nil
 }
 
-// Transport wraps an HTTP transport, nil meaning http.DefaultTransport; a call that belongs
+// Transport wraps an HTTP transport, nil meaning that of httpbound.Shared; a call that belongs
 // to a trace is a span of it. The operation
 // of a request should be a name of the call and not its path, which holds names of
 // objects; nil means the request's method. At most 64 operations of a system are told
 // apart.
 func (c *Calls) Transport(system string, operation func(*http.Request) string, next http.RoundTripper) http.RoundTripper {
 	if next == nil {
-		next = http.DefaultTransport
+		next = httpbound.Shared()
 	}
 
 	if operation == nil {

@@ -6,6 +6,7 @@ package machineclaim
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -66,16 +67,11 @@ func deregister(ctx context.Context, s *scope) step.Result {
 func (s *scope) removeRunner(ctx context.Context, provider workload.Provider) step.Result {
 	info := s.claim.Status.BootstrapInfo
 
-	key, err := s.runnerKey(ctx)
-	if err != nil {
-		return step.Fail(err)
-	}
-
 	if result, waits := s.sharesListing(); waits {
 		return result
 	}
 
-	runner, err := provider.Find(ctx, key, s.listingAge())
+	runner, err := s.findRunner(ctx, provider)
 
 	switch {
 	case workload.Is(err, workload.NotFound):
@@ -113,27 +109,34 @@ func (s *scope) runnerGone() step.Result {
 	return step.Done()
 }
 
-// runnerKey is what the runner is found by: its name, which follows from the claim, or the id
-// of its job where it is bound to one, for platforms list no such runners by name. Whatever
-// runner the status names, it may be another's: statuses can be written by hand.
-func (s *scope) runnerKey(ctx context.Context) (string, error) {
+// findRunner finds the claim's runner by its name, which follows from the claim; or by the id of
+// its job, where it is bound to one and the platform knows runners by that alone. Whatever
+// runner the status names, and whatever job, it may be another's: both can be written by hand.
+func (s *scope) findRunner(ctx context.Context, provider workload.Provider) (workload.Runner, error) {
+	named, err := provider.Find(ctx, vmspec.RunnerName(s.claim), s.listingAge())
 	info := s.claim.Status.BootstrapInfo
-	if info.BoundJob == "" || info.RunnerID == "" {
-		return vmspec.RunnerName(s.claim), nil
+
+	if !workload.Is(err, workload.NotFound) || info.BoundJob == "" || info.RunnerID == "" {
+		return named, err //nolint:wrapcheck // the caller asks for its kind
 	}
 
 	var job v1alpha1.RunnerJob
 
-	err := s.Client.Get(ctx, types.NamespacedName{Namespace: s.claim.Namespace, Name: info.BoundJob}, &job)
-	if apierrors.IsNotFound(err) {
-		return vmspec.RunnerName(s.claim), nil
+	missing := s.Client.Get(ctx, types.NamespacedName{Namespace: s.claim.Namespace, Name: info.BoundJob}, &job)
+	if apierrors.IsNotFound(missing) {
+		return named, err //nolint:wrapcheck // as above
 	}
 
-	if err != nil {
-		return "", fmt.Errorf("get job %s: %w", info.BoundJob, err)
+	if missing != nil {
+		return workload.Runner{}, fmt.Errorf("get job %s: %w", info.BoundJob, missing)
 	}
 
-	return job.Spec.ID, nil
+	bound, found := provider.Find(ctx, job.Spec.ID, s.listingAge())
+	if found == nil && !strings.EqualFold(bound.ID, job.Spec.ID) {
+		return named, err //nolint:wrapcheck // a runner that has the job's id for its name is another's
+	}
+
+	return bound, found //nolint:wrapcheck // as above
 }
 
 // listingAge is how old a listing of runners may be: it has to be of after the machine

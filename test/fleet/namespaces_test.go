@@ -25,12 +25,13 @@ func TestNamespacesHaveWhatTheClusterLetsThem(t *testing.T) {
 	cluster := f.NewCluster()
 	cluster.Spec.AllowedNamespaces = []v1alpha1.NamespaceAccess{{Names: []string{"others"}}}
 
-	template := f.NewTemplate()
+	template, claim := f.NewTemplate(), f.NewClaim("one")
 	f.CreateCluster(cluster)
 	f.Create(template)
-	f.Create(f.NewClaim("one"))
+	f.Create(claim)
 	f.Start()
 	f.EventuallyCondition(template, "Ready", metav1.ConditionFalse, "NamespaceNotAllowed")
+	f.EventuallyCondition(claim, "Ready", metav1.ConditionFalse, "TemplateNotReady")
 
 	// Every namespace has its name as a label (Kubernetes, "Automatic labelling").
 	setAccess(f, cluster, v1alpha1.NamespaceAccess{
@@ -117,7 +118,8 @@ func setAccess(f *fleet.Fleet, cluster *v1alpha1.HypervisorCluster, entries ...v
 	})
 }
 
-// A status that names another claim's runner removes that runner with nobody.
+// A status that names another claim's runner, or a job that is named as the runner is, removes
+// that runner with nobody.
 func TestStatusesNameNoRunners(t *testing.T) {
 	t.Parallel()
 
@@ -125,7 +127,7 @@ func TestStatusesNameNoRunners(t *testing.T) {
 	f.CreateCluster(f.NewCluster())
 	f.Create(f.NewTemplate())
 
-	theirs, forged := f.NewClaim("theirs"), f.NewClaim("forged")
+	theirs := f.NewClaim("theirs")
 	f.Create(theirs)
 	f.Start()
 
@@ -142,24 +144,43 @@ func TestStatusesNameNoRunners(t *testing.T) {
 	// The operator is away while the status is written, and never saw another.
 	f.Stop()
 
-	forged.Finalizers = []string{v1alpha1.FinalizerVMCleanup}
-	f.Create(forged)
-
-	forged.Status.BootstrapInfo = theirs.Status.BootstrapInfo.DeepCopy()
-	if err := f.Client.Status().Update(t.Context(), forged); err != nil {
-		t.Fatal(err)
+	job := &v1alpha1.RunnerJob{
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: "forged"},
+		Spec: v1alpha1.RunnerJobSpec{
+			Platform: v1alpha1.WorkloadGeneric, ID: theirs.Status.BootstrapInfo.RunnerName, Name: "forged", Labels: []string{"linux"},
+			State: v1alpha1.JobQueued, Queue: "nightly",
+		},
 	}
+	f.Create(job)
 
-	if err := f.Client.Delete(t.Context(), forged); err != nil {
-		t.Fatal(err)
+	forged := map[string]*v1alpha1.MachineClaim{"runner": f.NewClaim("forged"), "job": f.NewClaim("forged-job")}
+	for what, claim := range forged {
+		claim.Finalizers = []string{v1alpha1.FinalizerVMCleanup}
+		f.Create(claim)
+
+		claim.Status.BootstrapInfo = theirs.Status.BootstrapInfo.DeepCopy()
+		if what == "job" {
+			claim.Status.BootstrapInfo.BoundJob = job.Name
+		}
+
+		if err := f.Client.Status().Update(t.Context(), claim); err != nil {
+			t.Fatal(err)
+		}
+
+		if err := f.Client.Delete(t.Context(), claim); err != nil {
+			t.Fatal(err)
+		}
 	}
 
 	f.Start()
-	f.Eventually("the forged claim is gone", func() (bool, string) {
-		err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(forged), forged)
 
-		return apierrors.IsNotFound(err), fmt.Sprint(err)
-	})
+	for what, claim := range forged {
+		f.Eventually("the claim with a forged "+what+" is gone", func() (bool, string) {
+			err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(claim), claim)
+
+			return apierrors.IsNotFound(err), fmt.Sprint(err)
+		})
+	}
 
 	if left := f.GitHub.State().Runners; len(left) != 1 || left[0].Name != theirs.Status.BootstrapInfo.RunnerName {
 		t.Errorf("runners are %v, want that of the other claim", left)

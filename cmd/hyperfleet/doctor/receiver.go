@@ -55,8 +55,8 @@ func (d *doctor) receiver(ctx context.Context) {
 		}
 	}
 
-	d.report.addf(Warning, subject, "the operator serves plain HTTP (webhooks.plainHTTP of %s), and no Ingress of namespace %s that ends TLS "+
-		"leads to it: take the setting away, or see that TLS is ended before it", runnersName, d.operator)
+	d.report.addf(Warning, subject, "the operator serves plain HTTP (webhooks.plainHTTP of %s), and no Ingress of namespace %s "+
+		"that ends TLS leads to it: take the setting away, or see that TLS is ended before it", runnersName, d.operator)
 }
 
 // plain is what the ConfigMap says, or the variable that counts before it.
