@@ -4,6 +4,7 @@
 package guestapi_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/go-logr/logr"
@@ -14,6 +15,8 @@ import (
 )
 
 var env *kube.Env
+
+var key = []byte(strings.Repeat("k", 32))
 
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())

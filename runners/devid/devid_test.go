@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package guestapi_test
+package devid_test
 
 import (
 	"bytes"
