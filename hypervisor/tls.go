@@ -71,7 +71,7 @@ func TLSConfig(spec *v1alpha1.HypervisorTLS, certPEM, keyPEM []byte) (*tls.Confi
 		pin(config, want)
 	case len(spec.CABundle) > 0:
 		var err error
-		if config.RootCAs, err = inputbound.Authorities(spec.CABundle); err != nil {
+		if config.RootCAs, err = inputbound.Authorities(spec.CABundle, nil); err != nil {
 			return nil, fmt.Errorf("read tls.caBundle: %w", err)
 		}
 	case spec.InsecureSkipVerify:

@@ -30,7 +30,7 @@ type Client struct {
 
 // Fetch gives the ignition of a source. Errors name no token.
 func (c *Client) Fetch(ctx context.Context, from Source) ([]byte, error) {
-	roots, err := inputbound.Authorities(from.Authorities)
+	roots, err := inputbound.Authorities(from.Authorities, nil)
 	if err != nil {
 		return nil, fmt.Errorf("ask for ignition: read the authority of the server in the user data: %w", err)
 	}

@@ -14,6 +14,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/hyperfleet/hyperfleet/kit/inputbound"
 )
 
 const (
@@ -39,16 +41,17 @@ func (e *TooLargeError) Error() string {
 	return fmt.Sprintf("the answer of %s has more than %d bytes: check that the URL is the API's", e.Host, e.Limit)
 }
 
-// Trusting is how TLS is spoken to servers of which the CAs in a file, in PEM, vouch.
-func Trusting(file string) (*tls.Config, error) {
+// Trusting is how TLS is spoken to servers of which the CAs in a file, in PEM, vouch, or one of the
+// given ones, such as the system's; beside may be nil.
+func Trusting(file string, beside *x509.CertPool) (*tls.Config, error) {
 	pem, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err //nolint:wrapcheck // it names the file; callers say which setting
 	}
 
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("%s: no certificate in it: write PEM", file)
+	pool, err := inputbound.Authorities(pem, beside)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 
 	return &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, nil

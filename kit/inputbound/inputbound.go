@@ -84,8 +84,9 @@ const (
 	maxCertificates = 500
 )
 
-// Authorities reads certificates in PEM.
-func Authorities(text []byte) (*x509.CertPool, error) {
+// Authorities reads certificates in PEM, and puts them beside others, such as the system's; beside
+// may be nil.
+func Authorities(text []byte, beside *x509.CertPool) (*x509.CertPool, error) {
 	if err := Text(text, maxBundle); err != nil {
 		return nil, err
 	}
@@ -95,8 +96,12 @@ func Authorities(text []byte) (*x509.CertPool, error) {
 	}
 
 	out := x509.NewCertPool()
+	if beside != nil {
+		out = beside.Clone()
+	}
+
 	if !out.AppendCertsFromPEM(text) {
-		return nil, errors.New("it holds no certificate in PEM")
+		return nil, errors.New("no certificate in it: write PEM")
 	}
 
 	return out, nil

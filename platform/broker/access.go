@@ -123,7 +123,7 @@ func (a access) tls() (*tls.Config, error) {
 
 	if a.caFile != "" {
 		var err error
-		if config, err = httpbound.Trusting(a.caFile); err != nil {
+		if config, err = httpbound.Trusting(a.caFile, nil); err != nil {
 			return nil, fmt.Errorf("%s.ca_file: %w", a.field, err)
 		}
 	}

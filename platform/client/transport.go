@@ -71,7 +71,7 @@ func network(caFile string) (*http.Transport, error) {
 	}
 
 	var err error
-	if network.TLSClientConfig, err = httpbound.Trusting(caFile); err != nil {
+	if network.TLSClientConfig, err = httpbound.Trusting(caFile, nil); err != nil {
 		return nil, fmt.Errorf("hyperfleet_api.ca_file: %w", err)
 	}
 

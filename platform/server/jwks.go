@@ -55,7 +55,7 @@ func newKeySet(config platform.Issuer, clk clock.Clock, calls *metrics.Calls) (*
 
 	if config.JWKCertCAFile != "" {
 		var err error
-		if transport.TLSClientConfig, err = httpbound.Trusting(config.JWKCertCAFile); err != nil {
+		if transport.TLSClientConfig, err = httpbound.Trusting(config.JWKCertCAFile, nil); err != nil {
 			return nil, fmt.Errorf("read jwk_cert_ca_file: %w", err)
 		}
 	}

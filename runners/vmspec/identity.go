@@ -176,7 +176,7 @@ func checkSecrets(template *v1alpha1.HypervisorMachineTemplate) error {
 		return nil
 	}
 
-	if _, err := inputbound.Authorities([]byte(config.ExternalSecrets.CABundle)); err != nil {
+	if _, err := inputbound.Authorities([]byte(config.ExternalSecrets.CABundle), nil); err != nil {
 		return errclass.New(errclass.Configuration, "ExternalSecretsInvalid",
 			"use template %s: read spec.bootstrap.config.externalSecrets.caBundle: %w", template.Name, err)
 	}

@@ -105,7 +105,7 @@ func readUserDataOfHyperShift(text string) error {
 		return err //nolint:wrapcheck // as above
 	}
 
-	_, err = inputbound.Authorities(source.Authorities)
+	_, err = inputbound.Authorities(source.Authorities, nil)
 
 	return err //nolint:wrapcheck // as above
 }

@@ -4,12 +4,10 @@
 package operator
 
 import (
-	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -75,16 +73,9 @@ func trusting(setting, caFile string) (http.RoundTripper, error) {
 		return nil, fmt.Errorf("read the system's authorities: %w", err)
 	}
 
-	raw, err := os.ReadFile(caFile)
-	if err != nil {
+	if transport.TLSClientConfig, err = httpbound.Trusting(caFile, pool); err != nil {
 		return nil, fmt.Errorf("read %s: %w", setting, err)
 	}
-
-	if !pool.AppendCertsFromPEM(raw) {
-		return nil, fmt.Errorf("read %s %s: %w", setting, caFile, errNoCertificate)
-	}
-
-	transport.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 
 	return transport, nil
 }
