@@ -76,7 +76,7 @@ func (d *doctor) plain(ctx context.Context) (bool, error) {
 	}
 
 	pods := &appsv1.Deployment{}
-	if err := d.client.Get(ctx, name, pods); client.IgnoreNotFound(err) != nil {
+	if err := d.client.Get(ctx, name, pods); err != nil && !apierrors.IsNotFound(err) {
 		return false, err //nolint:wrapcheck // as above
 	}
 

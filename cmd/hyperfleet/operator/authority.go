@@ -29,7 +29,7 @@ import (
 )
 
 const (
-	authoritySecret  = "hyperfleet-webhooks-ca"
+	authoritySecret  = "hyperfleet-webhooks-ca" //nolint:gosec // the name of a Secret
 	webhooksService  = "hyperfleet-webhooks"
 	authorityLasts   = 10 * 365 * 24 * time.Hour
 	certificateLasts = 90 * 24 * time.Hour
