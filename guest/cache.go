@@ -204,10 +204,10 @@ func withMirrors(text []byte, mirrors []string) ([]byte, error) {
 
 	raw, err := json.Marshal(all)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // a list of texts can always be written
+		return nil, err
 	}
 
 	settings[dockerMirrors] = raw
 
-	return json.MarshalIndent(settings, "", "  ") //nolint:wrapcheck // as above
+	return json.MarshalIndent(settings, "", "  ")
 }

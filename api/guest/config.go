@@ -339,5 +339,5 @@ func (d *Duration) UnmarshalText(text []byte) error {
 	v, err := time.ParseDuration(string(text))
 	*d = Duration(v)
 
-	return err //nolint:wrapcheck // the parser's own words name the text
+	return err
 }

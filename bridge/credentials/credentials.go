@@ -37,7 +37,7 @@ const (
 
 func boundKeys(text []byte) error {
 	if err := inputbound.Text(text, maxKeys); err != nil {
-		return err //nolint:wrapcheck // callers name the Secret
+		return err
 	}
 
 	if lines := bytes.Count(text, []byte("\n")); lines > maxLines {
@@ -97,7 +97,7 @@ func ReadDocker(text []byte) (Docker, error) {
 		} `json:"auths"`
 	}
 	if err := inputbound.JSON(text, maxValues); err != nil {
-		return nil, err //nolint:wrapcheck // callers name the Secret
+		return nil, err
 	}
 
 	if err := json.Unmarshal(text, &file); err != nil {

@@ -166,5 +166,5 @@ func (s *scope) ask(ctx context.Context, vip string) error {
 
 	to := client.RawPatch(types.MergePatchType, patch)
 
-	return s.Client.Patch(ctx, asking, to, client.FieldOwner(fieldOwner)) //nolint:wrapcheck // the caller wraps it
+	return s.Client.Patch(ctx, asking, to, client.FieldOwner(fieldOwner))
 }

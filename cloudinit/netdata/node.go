@@ -224,7 +224,7 @@ func jsonList(dec *json.Decoder, depth int) (*yaml.Node, error) {
 
 	_, err := dec.Token()
 
-	return out, err //nolint:wrapcheck // the text was found valid before: there is no error
+	return out, err
 }
 
 func jsonMapping(dec *json.Decoder, depth int) (*yaml.Node, error) {
@@ -253,7 +253,7 @@ func jsonMapping(dec *json.Decoder, depth int) (*yaml.Node, error) {
 
 	_, err := dec.Token()
 
-	return out, err //nolint:wrapcheck // as above
+	return out, err
 }
 
 // encodeJSON writes a tree as JSON with two spaces of indent.

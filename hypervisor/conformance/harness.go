@@ -206,11 +206,11 @@ func (c *claim) further(ctx context.Context, p hypervisor.Provider) (hypervisor.
 			c.spec.ID, c.spec.Node = reserved.ID, reserved.Node
 		}
 
-		return hypervisor.Machine{}, err //nolint:wrapcheck // looked at by kind
+		return hypervisor.Machine{}, err
 	case c.spec.Standby:
-		return p.Ensure(ctx, c.spec) //nolint:wrapcheck // looked at by kind
+		return p.Ensure(ctx, c.spec)
 	default:
-		return p.Start(ctx, c.spec, c.makeSeed) //nolint:wrapcheck // looked at by kind
+		return p.Start(ctx, c.spec, c.makeSeed)
 	}
 }
 
@@ -225,11 +225,11 @@ func create(ctx context.Context, p hypervisor.Provider, c *claim) (hypervisor.Ma
 
 		switch {
 		case ctx.Err() != nil:
-			return m, ctx.Err() //nolint:wrapcheck // the case's own
+			return m, ctx.Err()
 		case hypervisor.Is(err, hypervisor.IDTaken):
 			c.spec.ID, c.spec.Node = 0, ""
 		case err != nil && !passing(err):
-			return m, err //nolint:wrapcheck // looked at by kind
+			return m, err
 		case err == nil && (m.State == hypervisor.StateRunning || m.State == hypervisor.StateStopped):
 			return m, nil
 		case err == nil && c.spec.Standby && m.State == hypervisor.StatePrepared:
@@ -253,11 +253,11 @@ func remove(ctx context.Context, p hypervisor.Provider, ref hypervisor.MachineRe
 
 		switch {
 		case ctx.Err() != nil:
-			return ctx.Err() //nolint:wrapcheck // the case's own
+			return ctx.Err()
 		case hypervisor.Is(err, hypervisor.NotFound):
 			return nil
 		case err != nil && !passing(err):
-			return err //nolint:wrapcheck // looked at by kind
+			return err
 		}
 
 		if time.Now().After(deadline) {

@@ -50,7 +50,7 @@ func (c *Cloud) change(ctx context.Context, what string, id int, do func(at vm, 
 	c.call(what, true)
 
 	if err := ctx.Err(); err != nil {
-		return err //nolint:wrapcheck // the caller's own
+		return err
 	}
 
 	c.mu.Lock()
@@ -74,7 +74,7 @@ func (c *Cloud) change(ctx context.Context, what string, id int, do func(at vm, 
 
 	c.tell(now)
 
-	return ctx.Err() //nolint:wrapcheck // the caller's own
+	return ctx.Err()
 }
 
 func (c *Cloud) call(what string, before bool) {

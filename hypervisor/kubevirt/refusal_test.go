@@ -94,7 +94,7 @@ func TestAdmissionIsRejected(t *testing.T) {
 
 // probe tries a machine without making it.
 func (s *site) probe() error {
-	return env.Client.Create(s.t.Context(), foreign(s.namespace, "probe"), client.DryRunAll) //nolint:wrapcheck // looked at
+	return env.Client.Create(s.t.Context(), foreign(s.namespace, "probe"), client.DryRunAll)
 }
 
 // create reserves an id and makes the machine.
@@ -110,5 +110,5 @@ func (s *site) create(t *testing.T) (hypervisor.Machine, error) {
 
 	spec.ID = reserved.ID
 
-	return p.Start(t.Context(), spec, seed) //nolint:wrapcheck // looked at
+	return p.Start(t.Context(), spec, seed)
 }

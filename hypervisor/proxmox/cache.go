@@ -36,7 +36,7 @@ func (c *cached[T]) get(ctx context.Context, maxAge time.Duration) (value T, at 
 	select {
 	case <-c.turn:
 	case <-ctx.Done():
-		return value, at, ctx.Err() //nolint:wrapcheck // the context's own
+		return value, at, ctx.Err()
 	}
 
 	defer func() { c.turn <- struct{}{} }()

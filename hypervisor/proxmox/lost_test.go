@@ -222,7 +222,7 @@ func (c *counting) Start(ctx context.Context, spec hypervisor.MachineSpec, seed 
 		}
 	}
 
-	return m, err //nolint:wrapcheck // looked at
+	return m, err
 }
 
 func refOf(s hypervisor.MachineSpec) hypervisor.MachineRef {

@@ -126,11 +126,11 @@ func further(
 			s.ID, s.Node = reserved.ID, reserved.Node
 		}
 
-		return hypervisor.Machine{}, err //nolint:wrapcheck // looked at
+		return hypervisor.Machine{}, err
 	case s.Standby:
-		return p.Ensure(ctx, *s) //nolint:wrapcheck // looked at
+		return p.Ensure(ctx, *s)
 	default:
-		return p.Start(ctx, *s, seed) //nolint:wrapcheck // looked at
+		return p.Start(ctx, *s, seed)
 	}
 }
 

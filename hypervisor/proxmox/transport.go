@@ -83,7 +83,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	gate := t.gate(node)
 
 	if err := gate.Acquire(req.Context(), 1); err != nil {
-		return nil, err //nolint:wrapcheck // the context's own
+		return nil, err
 	}
 	defer gate.Release(1)
 
@@ -174,7 +174,7 @@ func (t *transport) try(req *http.Request) (*http.Response, error) {
 func (t *transport) once(req *http.Request) (*http.Response, error) {
 	res, err := t.next.RoundTrip(req)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // classified above
+		return nil, err
 	}
 
 	if res.StatusCode >= http.StatusOK && res.StatusCode < http.StatusMultipleChoices {

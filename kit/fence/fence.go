@@ -60,7 +60,7 @@ func (f *Fence) Election(next http.RoundTripper) http.RoundTripper {
 			f.mu.Unlock()
 		}
 
-		return response, err //nolint:wrapcheck // a transport adds nothing
+		return response, err
 	})
 }
 
@@ -79,7 +79,7 @@ func (f *Fence) Writes(next http.RoundTripper) http.RoundTripper {
 			}
 		}
 
-		return next.RoundTrip(r) //nolint:wrapcheck // a transport adds nothing
+		return next.RoundTrip(r)
 	})
 }
 

@@ -46,7 +46,7 @@ func (e *TooLargeError) Error() string {
 func Trusting(file string, beside *x509.CertPool) (*tls.Config, error) {
 	pem, err := os.ReadFile(file)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // it names the file; callers say which setting
+		return nil, err
 	}
 
 	pool, err := inputbound.Authorities(pem, beside)
@@ -88,7 +88,7 @@ type bounded struct{ next http.RoundTripper }
 func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := b.next.RoundTrip(r)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // a round tripper hands errors on
+		return nil, err
 	}
 
 	// What is announced uncompressed need not be read.
@@ -132,7 +132,7 @@ func (b *body) Read(p []byte) (int, error) {
 		return n - 1, &TooLargeError{Host: b.host, Limit: MaxBody}
 	}
 
-	return n, err //nolint:wrapcheck // io.EOF is itself
+	return n, err
 }
 
 // Safe says whether credentials may be sent to a URL: its scheme is https, or http on this

@@ -90,7 +90,7 @@ func atOnce(next http.RoundTripper) http.RoundTripper {
 			answer.Header.Del("Retry-After")
 		}
 
-		return answer, err //nolint:wrapcheck // it is the transport's
+		return answer, err
 	})
 }
 

@@ -47,7 +47,7 @@ func Transport(next http.RoundTripper, clk clock.Clock, may func(*http.Request) 
 
 			resp, err := next.RoundTrip(again)
 			if try == maxTries || r.Context().Err() != nil || err == nil && !outage(resp.StatusCode) {
-				return resp, err //nolint:wrapcheck // a round tripper hands errors on
+				return resp, err
 			}
 
 			if err == nil {
@@ -97,6 +97,6 @@ func Pause(ctx context.Context, clk clock.Clock, wait time.Duration) error {
 	case <-timer.C():
 		return nil
 	case <-ctx.Done():
-		return ctx.Err() //nolint:wrapcheck // whoever waits knows for what
+		return ctx.Err()
 	}
 }

@@ -164,7 +164,7 @@ func (b bounded) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan)
 		}
 	}()
 
-	return b.SpanExporter.ExportSpans(ctx, spans) //nolint:wrapcheck // it stands for the exporter
+	return b.SpanExporter.ExportSpans(ctx, spans)
 }
 
 // shutDown waits for the last spans.

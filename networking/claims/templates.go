@@ -178,10 +178,10 @@ func allowed(
 ) error {
 	entry, err := tenancy.Find(cluster, template.Namespace, tenancy.LabelsOf(ctx, live, template.Namespace))
 	if err != nil {
-		return err //nolint:wrapcheck // it names both and the fix
+		return err
 	}
 
-	return tenancy.Check(entry, cluster, template) //nolint:wrapcheck // as above
+	return tenancy.Check(entry, cluster, template)
 }
 
 // set puts the template's pool into the address registry and reports.

@@ -169,7 +169,7 @@ func (c *core) sendLast(ctx context.Context, topic string, m message) error {
 		}
 
 		if err := retry.Pause(ctx, c.clock, firstPause<<(try-1)); err != nil {
-			return err //nolint:wrapcheck // callers say what was sent
+			return err
 		}
 	}
 }

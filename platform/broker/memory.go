@@ -41,7 +41,7 @@ func (m *memory) queue(topic string) *memoryQueue {
 
 func (m *memory) publish(ctx context.Context, topic string, msg message) error {
 	if err := ctx.Err(); err != nil {
-		return err //nolint:wrapcheck // the caller says what was published
+		return err
 	}
 
 	queue := m.queue(topic)

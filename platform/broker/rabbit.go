@@ -148,7 +148,7 @@ func (o *overRabbit) publish(ctx context.Context, topic string, m message) error
 				MessageId: m.id, Headers: header, Body: m.body,
 			})
 
-		return err //nolint:wrapcheck // it is below
+		return err
 	})
 	if err == nil {
 		err = confirmed(ctx, sent)

@@ -188,7 +188,7 @@ func (l *rabbitLink) bound(exchange, kind, key, queue string, arguments amqp.Tab
 
 		_, err := declare(queue, true, false, false, false, arguments)
 
-		return err //nolint:wrapcheck // it is below
+		return err
 	})
 	if err != nil {
 		return fmt.Errorf("declare queue %s of RabbitMQ: %w", queue, err)

@@ -153,7 +153,7 @@ type cancelBody struct {
 func (b *cancelBody) Close() error {
 	defer b.cancel()
 
-	return b.ReadCloser.Close() //nolint:wrapcheck // it stands for the body
+	return b.ReadCloser.Close()
 }
 
 // operation names a call for the metrics, without ids.

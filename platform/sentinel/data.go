@@ -38,7 +38,7 @@ func compileData(from map[string]any) (*data, error) {
 
 	env, err := cel.New(cel.Options{Variables: cel.Dyn("resource", "reason")})
 	if err != nil {
-		return nil, err //nolint:wrapcheck // it is about options that are fixed
+		return nil, err
 	}
 
 	var problems strictErrors

@@ -111,7 +111,7 @@ func (d decision) decide(ctx context.Context, e *entry, now time.Time) (string, 
 
 	holds, err := d.result.Bool(ctx, map[string]any{"resource": resource, "now": now, conditionsVar: conditionsOf(resource)})
 	if err != nil || !holds {
-		return "", err //nolint:wrapcheck // it names the place in the expression
+		return "", err
 	}
 
 	return ReasonDecision, nil
@@ -138,7 +138,7 @@ func environment(clk clock.PassiveClock, asked *[]string) (*cel.Env, error) {
 			return factory.NewCall(conditionCalls, factory.NewIdent(conditionsVar), args[0]), nil
 		})
 
-	return cel.New(cel.Options{ //nolint:wrapcheck // it is about options that are fixed
+	return cel.New(cel.Options{
 		Clock: clk,
 		Variables: []cel.Variable{
 			{Name: "resource"}, {Name: "now", Type: celgo.TimestampType},
@@ -245,7 +245,7 @@ func compileDecision(c *platform.Sentinel, clk clock.PassiveClock) (decider, err
 		}
 
 		if scope, err = scope.Extend(cel.Variable{Name: param.Name}); err != nil {
-			return nil, err //nolint:wrapcheck // it is about options
+			return nil, err
 		}
 
 		// A comment ends with its line.

@@ -85,7 +85,7 @@ func (s *Sentinel) followOnce(ctx context.Context, well func()) error {
 
 		switch {
 		case ctx.Err() != nil:
-			return ctx.Err() //nolint:wrapcheck // the end
+			return ctx.Err()
 		case errors.Is(err, client.ErrCursorGone):
 			return err
 		case err != nil:
@@ -94,7 +94,7 @@ func (s *Sentinel) followOnce(ctx context.Context, well func()) error {
 			s.log.Warn("follow the change feed: it is tried again", "error", err)
 
 			if err := retry.Pause(ctx, s.clock, pause); err != nil {
-				return err //nolint:wrapcheck // the end
+				return err
 			}
 
 			pause = min(2*pause, maxPause)
@@ -229,7 +229,7 @@ func (s *Sentinel) list(ctx context.Context, pause time.Duration) error {
 		after = last
 
 		if err := retry.Pause(ctx, s.clock, pause); err != nil {
-			return err //nolint:wrapcheck // the end
+			return err
 		}
 	}
 }

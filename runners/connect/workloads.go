@@ -66,7 +66,7 @@ func (w *Workloads) Runner(
 			"reach the CI platform of template %s: workload type %q is not available", template.Name, load.Type)
 	}
 
-	return platform.Runner(template, load) //nolint:wrapcheck // it names the template and the fix
+	return platform.Runner(template, load)
 }
 
 // For gives the provider of the scope that a template and a workload name together.

@@ -48,7 +48,7 @@ func (t *turns) take(ctx context.Context, source string) (done func(), err error
 	case <-ctx.Done():
 		t.leave(source, own)
 
-		return nil, ctx.Err() //nolint:wrapcheck // the caller says what was waited for
+		return nil, ctx.Err()
 	}
 
 	select {
@@ -57,7 +57,7 @@ func (t *turns) take(ctx context.Context, source string) (done func(), err error
 		<-own.taken
 		t.leave(source, own)
 
-		return nil, ctx.Err() //nolint:wrapcheck // as above
+		return nil, ctx.Err()
 	}
 
 	return func() {

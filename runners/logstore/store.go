@@ -71,7 +71,7 @@ func (s *Store) put(ctx context.Context, log *v1alpha1.RunnerLog) (*v1alpha1.Sto
 
 	key := s.key(log)
 	if err := store.Put(ctx, key, log.Spec.Text); err != nil {
-		return nil, err //nolint:wrapcheck // as above
+		return nil, err
 	}
 
 	return &v1alpha1.StoredLog{

@@ -117,14 +117,14 @@ func (s *scope) findRunner(ctx context.Context, provider workload.Provider) (wor
 	info := s.claim.Status.BootstrapInfo
 
 	if !workload.Is(err, workload.NotFound) || info.BoundJob == "" || info.RunnerID == "" {
-		return named, err //nolint:wrapcheck // the caller asks for its kind
+		return named, err
 	}
 
 	var job v1alpha1.RunnerJob
 
 	missing := s.Client.Get(ctx, types.NamespacedName{Namespace: s.claim.Namespace, Name: info.BoundJob}, &job)
 	if apierrors.IsNotFound(missing) {
-		return named, err //nolint:wrapcheck // as above
+		return named, err
 	}
 
 	if missing != nil {
@@ -133,10 +133,10 @@ func (s *scope) findRunner(ctx context.Context, provider workload.Provider) (wor
 
 	bound, found := provider.Find(ctx, job.Spec.ID, s.listingAge())
 	if found == nil && !strings.EqualFold(bound.ID, job.Spec.ID) {
-		return named, err //nolint:wrapcheck // a runner that has the job's id for its name is another's
+		return named, err
 	}
 
-	return bound, found //nolint:wrapcheck // as above
+	return bound, found
 }
 
 // listingAge is how old a listing of runners may be: it has to be of after the machine

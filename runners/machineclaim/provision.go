@@ -137,7 +137,6 @@ func (s *scope) asking(ctx context.Context) error {
 		return nil
 	}
 
-	//nolint:wrapcheck // it names the claim
 	return step.SaveAs(ctx, step.Wait(lookAgain, string(hypervisor.StateCreating), "the hypervisor is asked for the machine"))
 }
 
@@ -179,10 +178,10 @@ func (s *scope) notYet() (step.Result, bool) {
 func (s *scope) make(ctx context.Context) (hypervisor.Machine, error) {
 	spec := vmspec.Spec(s.claim, s.template, s.names)
 	if s.claim.Spec.Standby {
-		return s.provider.Ensure(ctx, spec) //nolint:wrapcheck // it names the machine
+		return s.provider.Ensure(ctx, spec)
 	}
 
-	return s.provider.Start(ctx, spec, s.seed) //nolint:wrapcheck // it names the machine
+	return s.provider.Start(ctx, spec, s.seed)
 }
 
 // replace gives up an id that turned out to be another's, and has a new one reserved.
@@ -207,16 +206,16 @@ func (s *scope) replace(ctx context.Context, cause error) step.Result {
 func (s *scope) seed(ctx context.Context) (hypervisor.Seed, error) {
 	provider, err := s.Workloads.For(ctx, s.template, s.claim.Spec.WorkloadConfig)
 	if err != nil {
-		return hypervisor.Seed{}, err //nolint:wrapcheck // it names the template and the fix
+		return hypervisor.Seed{}, err
 	}
 
 	runner, err := s.Workloads.Runner(s.template, s.claim.Spec.WorkloadConfig)
 	if err != nil {
-		return hypervisor.Seed{}, err //nolint:wrapcheck // it names the template and the fix
+		return hypervisor.Seed{}, err
 	}
 
 	if err := vmspec.CheckPlatform(s.template, runner); err != nil {
-		return hypervisor.Seed{}, err //nolint:wrapcheck // it names the template and the fix
+		return hypervisor.Seed{}, err
 	}
 
 	request := vmspec.RunnerRequest(s.claim, runner, s.Settings)
@@ -247,7 +246,7 @@ func (s *scope) seed(ctx context.Context) (hypervisor.Seed, error) {
 
 	seed, err := vmspec.Seed(in)
 	if err != nil {
-		return hypervisor.Seed{}, err //nolint:wrapcheck // it names the template and the fix
+		return hypervisor.Seed{}, err
 	}
 
 	return seed, nil

@@ -19,11 +19,11 @@ import (
 func (s *scope) withinQuota(ctx context.Context) (counted bool, err error) {
 	entry, err := tenancy.Find(s.cluster, s.claim.Namespace, tenancy.LabelsOf(ctx, s.Live, s.claim.Namespace))
 	if err != nil {
-		return false, err //nolint:wrapcheck // it names the namespace and the fix
+		return false, err
 	}
 
 	if err := tenancy.Check(entry, s.cluster, s.template); err != nil {
-		return false, err //nolint:wrapcheck // as above
+		return false, err
 	}
 
 	if entry == nil || entry.Quota == nil {

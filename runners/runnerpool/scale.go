@@ -339,7 +339,7 @@ func (s *scope) createMany(ctx context.Context, all []wanted) error {
 		})
 	}
 
-	return group.Wait() //nolint:wrapcheck // it is our own
+	return group.Wait()
 }
 
 // create makes one claim, with its finalizer from the first moment.

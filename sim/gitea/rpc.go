@@ -45,7 +45,7 @@ type number int64
 func (n *number) UnmarshalJSON(text []byte) error {
 	value, err := strconv.ParseInt(string(slices.DeleteFunc(slices.Clone(text), func(c byte) bool { return c == '"' })), 10, 64)
 	*n = number(value)
-	return err //nolint:wrapcheck // the decoder's own
+	return err
 }
 
 // message is what a runner says in any of its calls.

@@ -113,7 +113,7 @@ func (s *Sim) checkPool(ctx context.Context, k key) error {
 
 	err := s.client.Get(ctx, k.NamespacedName, object)
 	if err != nil {
-		return client.IgnoreNotFound(err) //nolint:wrapcheck // the caller names the pool
+		return client.IgnoreNotFound(err)
 	}
 
 	if k.Namespace != s.options.MetalLBNamespace {
@@ -232,7 +232,7 @@ func (s *Sim) balance(ctx context.Context, k key) error {
 
 	service := &corev1.Service{}
 	if err := s.client.Get(ctx, k.NamespacedName, service); err != nil {
-		return client.IgnoreNotFound(err) //nolint:wrapcheck // the caller names the Service
+		return client.IgnoreNotFound(err)
 	}
 
 	_, cluster, _ := strings.Cut(service.Annotations[clusterAnnotation], "/")

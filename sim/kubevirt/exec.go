@@ -62,7 +62,7 @@ func (e Exec) root(g Guest) (string, error) {
 		return root, nil
 	}
 
-	return root, execguest.CopyTree(e.Image, root) //nolint:wrapcheck // it says what it was at
+	return root, execguest.CopyTree(e.Image, root)
 }
 
 // logWriter writes what a program prints to the console.

@@ -90,22 +90,22 @@ func Start(options Options) (*Agent, error) {
 func newAgent(options Options) (*Agent, error) {
 	hub, err := dynamic.NewForConfig(options.Hub)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // Start wraps it
+		return nil, err
 	}
 
 	spoke, err := dynamic.NewForConfig(options.Spoke)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // Start wraps it
+		return nil, err
 	}
 
 	httpClient, err := rest.HTTPClientFor(options.Spoke)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // Start wraps it
+		return nil, err
 	}
 
 	mapper, err := apiutil.NewDynamicRESTMapper(options.Spoke, httpClient)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // Start wraps it
+		return nil, err
 	}
 
 	sum := sha256.Sum256([]byte(options.Hub.Host))

@@ -88,7 +88,7 @@ func (a *Agent) bring(ctx context.Context, work *unstructured.Unstructured) erro
 func (a *Agent) book(ctx context.Context, work *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	book, err := a.applied.Get(ctx, a.bookName(work), metav1.GetOptions{})
 	if err == nil || !apierrors.IsNotFound(err) {
-		return book, err //nolint:wrapcheck // it names the object
+		return book, err
 	}
 
 	book = &unstructured.Unstructured{Object: map[string]any{
@@ -97,7 +97,7 @@ func (a *Agent) book(ctx context.Context, work *unstructured.Unstructured) (*uns
 		"spec":     map[string]any{"hubHash": a.hub, "agentID": agentID, "manifestWorkName": work.GetName()},
 	}}
 
-	return a.applied.Create(ctx, book, metav1.CreateOptions{FieldManager: fieldManager}) //nolint:wrapcheck // it names the object
+	return a.applied.Create(ctx, book, metav1.CreateOptions{FieldManager: fieldManager})
 }
 
 // bookName is unique for the spoke: agents of several clusters on one server, too.
@@ -153,7 +153,7 @@ func (a *Agent) write(ctx context.Context, work, book, manifest *unstructured.Un
 		_, err = calls.Apply(ctx, at.name, manifest, metav1.ApplyOptions{FieldManager: fieldManager, Force: force})
 	}
 
-	return err //nolint:wrapcheck // it is told as the agent tells it
+	return err
 }
 
 // strategyOf gives the strategy of a manifest, and whether its apply is forced.

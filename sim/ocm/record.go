@@ -119,7 +119,7 @@ func (a *Agent) delete(ctx context.Context, book *unstructured.Unstructured, at 
 
 		_, err = a.calls(at).Update(ctx, object, metav1.UpdateOptions{FieldManager: fieldManager})
 
-		return err == nil, err //nolint:wrapcheck // it names the object
+		return err == nil, err
 	case object.GetDeletionTimestamp() != nil:
 		return false, nil
 	}

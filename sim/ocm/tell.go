@@ -104,11 +104,11 @@ func (a *Agent) tell(ctx context.Context, work *unstructured.Unstructured, resul
 func reread(from, to any) error {
 	data, err := json.Marshal(from)
 	if err != nil {
-		return err //nolint:wrapcheck // the caller names it
+		return err
 	}
 
 	if unmarshal := json.Unmarshal(data, to); unmarshal != nil {
-		return unmarshal //nolint:wrapcheck // the caller names it
+		return unmarshal
 	}
 
 	if value, ok := to.(*map[string]any); ok {

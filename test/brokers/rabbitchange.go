@@ -84,5 +84,5 @@ func (n *rabbitNode) erlang(t testing.TB, input, program string, args ...string)
 
 	out, err := cmd.CombinedOutput()
 
-	return string(out), err //nolint:wrapcheck // callers say what they ran
+	return string(out), err
 }

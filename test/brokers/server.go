@@ -100,7 +100,7 @@ func (s *Server) run() error {
 	if err := process.WaitReady(ctx, s.ready); err != nil {
 		_ = process.Kill()
 
-		return err //nolint:wrapcheck // it names the process
+		return err
 	}
 
 	s.process = process

@@ -234,7 +234,7 @@ func readNetworkData(text string) error {
 		Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")},
 	})
 
-	return err //nolint:wrapcheck // it is looked at here
+	return err
 }
 
 func readMetaData(text string) error {

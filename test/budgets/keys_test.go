@@ -27,23 +27,23 @@ func TestLargeKeysAreRefused(t *testing.T) {
 				App: &github.App{AppID: "1", PrivateKey: []byte(large), InstallationID: 1}, Organization: "o",
 			}})
 
-			return err //nolint:wrapcheck // it is looked at here
+			return err
 		},
 		"hypervisor": func() error {
 			_, err := hypervisor.TLSConfig(nil, []byte("c"), []byte(large))
 
-			return err //nolint:wrapcheck // as above
+			return err
 		},
 		"host": func() error {
 			_, err := ssh.New(ssh.Options{}).Dial(t.Context(), ssh.Target{Address: "127.0.0.1:1", PrivateKey: log.NewSecret(large)})
 
-			return err //nolint:wrapcheck // as above
+			return err
 		},
 		"kubeconfig": func() error {
 			_, err := kubeconfig.Rest([]byte(`{apiVersion: v1, kind: Config, users: [{name: a, user: {client-key-data: ` +
 				base64.StdEncoding.EncodeToString([]byte(large)) + `}}]}`))
 
-			return err //nolint:wrapcheck // as above
+			return err
 		},
 	} {
 		if err := use(); err == nil || !strings.Contains(err.Error(), "too large: a private key of 40960 bytes: 8192 at most") {

@@ -87,33 +87,33 @@ func moreKinds() map[string]kind {
 func readPull(text string) error {
 	_, err := credentials.ReadDocker([]byte(text))
 
-	return err //nolint:wrapcheck // it is looked at here
+	return err
 }
 
-func readKeys(text string) error { return credentials.CheckSSHKeys([]byte(text)) } //nolint:wrapcheck // as above
+func readKeys(text string) error { return credentials.CheckSSHKeys([]byte(text)) }
 
 func readBundle(text string) error {
 	_, err := hypervisor.TLSConfig(&v1alpha1.HypervisorTLS{CABundle: []byte(text)}, nil, nil)
 
-	return err //nolint:wrapcheck // as above
+	return err
 }
 
 // readUserDataOfHyperShift reads it and its authorities; no server is asked.
 func readUserDataOfHyperShift(text string) error {
 	source, err := ignition.ReadUserData([]byte(text))
 	if err != nil {
-		return err //nolint:wrapcheck // as above
+		return err
 	}
 
 	_, err = inputbound.Authorities(source.Authorities, nil)
 
-	return err //nolint:wrapcheck // as above
+	return err
 }
 
 func readWorker(text string) error {
 	_, err := ignition.Template(ignition.Inputs{Worker: []byte(text), Flavor: map[string]any{}})
 
-	return err //nolint:wrapcheck // as above
+	return err
 }
 
 func readReport(text string) error {

@@ -20,7 +20,7 @@ func (b *Buffer) Write(data []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	return b.data.Write(data) //nolint:wrapcheck // it has no errors
+	return b.data.Write(data)
 }
 
 // String is all that was written so far.

@@ -148,7 +148,7 @@ func (t *roughTransport) RoundTrip(request *http.Request) (*http.Response, error
 
 	response, err := t.next.RoundTrip(request)
 	if err != nil || roll >= lostAnswer || request.Method == http.MethodGet {
-		return response, err //nolint:wrapcheck // it is passed on
+		return response, err
 	}
 
 	return nil, errors.Join(errLost, response.Body.Close())

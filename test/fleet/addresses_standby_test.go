@@ -61,12 +61,12 @@ func scalePool(f *fleet.Fleet, scaling v1alpha1.Scaling) {
 
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		if err := f.Client.Get(f.T.Context(), client.ObjectKeyFromObject(pool), pool); err != nil {
-			return err //nolint:wrapcheck // RetryOnConflict looks at it
+			return err
 		}
 
 		pool.Spec.Scaling = scaling
 
-		return f.Client.Update(f.T.Context(), pool) //nolint:wrapcheck // RetryOnConflict looks at it
+		return f.Client.Update(f.T.Context(), pool)
 	})
 	if err != nil {
 		f.T.Fatal(err)

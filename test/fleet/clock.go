@@ -28,13 +28,13 @@ func (t *tenant) Add(part manager.Runnable) error {
 	if t.clock != nil {
 		if queue := reflect.Indirect(reflect.ValueOf(part)); queue.Kind() == reflect.Struct {
 			// controller-runtime keeps the type to itself, and gives no other way to all of them.
-			if make := queue.FieldByName("NewQueue"); make.IsValid() && make.Type() == reflect.TypeOf(t.queue) {
-				make.Set(reflect.ValueOf(t.queue))
+			if field := queue.FieldByName("NewQueue"); field.IsValid() && field.Type() == reflect.TypeOf(t.queue) {
+				field.Set(reflect.ValueOf(t.queue))
 			}
 		}
 	}
 
-	return t.Manager.Add(part) //nolint:wrapcheck // it stands in for the manager
+	return t.Manager.Add(part)
 }
 
 func (t *tenant) queue(
@@ -101,7 +101,7 @@ func (t *apiTimeTransport) RoundTrip(request *http.Request) (*http.Response, err
 
 	response, err := t.next.RoundTrip(request)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // it is passed on
+		return nil, err
 	}
 
 	response.Body = &apiTimeBody{Closer: response.Body, lines: bufio.NewReader(response.Body), time: t.time}
@@ -124,7 +124,7 @@ func (b *apiTimeBody) Read(into []byte) (int, error) {
 	if len(b.rest) == 0 {
 		line, err := b.lines.ReadBytes('\n')
 		if len(line) == 0 {
-			return 0, err //nolint:wrapcheck // it is passed on
+			return 0, err
 		}
 
 		b.rest = b.time.tell(line)

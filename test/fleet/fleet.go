@@ -439,7 +439,7 @@ func (f *Fleet) networking(ctx context.Context, beside ctrl.Manager, logger *slo
 		},
 	}
 
-	return area.Setup(ctx, mgr) //nolint:wrapcheck // the caller does
+	return area.Setup(ctx, mgr)
 }
 
 // errNoSecret: fleets register no machines in DNS.

@@ -70,12 +70,12 @@ func change(f *fleet.Fleet, obj client.Object, apply func()) {
 
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		if err := f.Client.Get(f.T.Context(), client.ObjectKeyFromObject(obj), obj); err != nil {
-			return err //nolint:wrapcheck // RetryOnConflict looks at it
+			return err
 		}
 
 		apply()
 
-		return f.Client.Update(f.T.Context(), obj) //nolint:wrapcheck // RetryOnConflict looks at it
+		return f.Client.Update(f.T.Context(), obj)
 	})
 	if err != nil {
 		f.T.Fatal(err)

@@ -94,16 +94,16 @@ func (r *tenantReader) List(ctx context.Context, list client.ObjectList, opts ..
 	for _, namespace := range r.tenant.namespaces {
 		err := r.Reader.List(ctx, list, append([]client.ListOption{client.InNamespace(namespace)}, opts...)...)
 		if err != nil {
-			return err //nolint:wrapcheck // it stands in for the reader
+			return err
 		}
 
 		items, err := meta.ExtractList(list)
 		if err != nil {
-			return err //nolint:wrapcheck // as above
+			return err
 		}
 
 		all = append(all, items...)
 	}
 
-	return meta.SetList(list, all) //nolint:wrapcheck // as above
+	return meta.SetList(list, all)
 }

@@ -81,7 +81,7 @@ func (e *Env) Record(account string, config *rest.Config) *rest.Config {
 
 // ClientAs is a client that is an area's account, as Record makes it.
 func (e *Env) ClientAs(account string) (client.Client, error) {
-	return client.New(e.Record(account, e.Config), client.Options{Scheme: e.Scheme}) //nolint:wrapcheck // a helper of tests
+	return client.New(e.Record(account, e.Config), client.Options{Scheme: e.Scheme})
 }
 
 func (u *uses) add(account string, r *http.Request) {

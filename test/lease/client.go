@@ -42,7 +42,7 @@ func (l *Lease) Release() error {
 		return nil
 	}
 
-	return l.conn.Close() //nolint:wrapcheck // it names the socket
+	return l.conn.Close()
 }
 
 // Take asks for a server, and fills in what there is to know of it. It gives nil, and no

@@ -42,7 +42,7 @@ func (n *number) UnmarshalJSON(text []byte) error {
 	value, err := strconv.ParseInt(strings.Trim(string(text), `"`), 10, 64)
 	*n = number(value)
 
-	return err //nolint:wrapcheck // the decoder's own
+	return err
 }
 
 // Issue makes a runner that is good for one job, and gives the token that its program

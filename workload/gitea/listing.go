@@ -50,7 +50,7 @@ type label string
 // UnmarshalJSON reads either.
 func (l *label) UnmarshalJSON(text []byte) error {
 	if len(text) > 0 && text[0] == '"' {
-		return json.Unmarshal(text, (*string)(l)) //nolint:wrapcheck // the decoder's own
+		return json.Unmarshal(text, (*string)(l))
 	}
 
 	var object struct {
@@ -60,7 +60,7 @@ func (l *label) UnmarshalJSON(text []byte) error {
 	err := json.Unmarshal(text, &object)
 	*l = label(object.Name)
 
-	return err //nolint:wrapcheck // the decoder's own
+	return err
 }
 
 // runner counts a disabled one as offline, for it takes no job: it is one that was to be

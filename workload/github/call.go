@@ -48,7 +48,7 @@ func (c caller) send(ctx context.Context, r request, out any) (*gh.Response, err
 
 	req, err := c.client.NewRequest(ctx, r.method, r.path, r.body)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // explain names what was done
+		return nil, err
 	}
 
 	if r.etag != "" {
@@ -64,7 +64,7 @@ func (c caller) send(ctx context.Context, r request, out any) (*gh.Response, err
 		c.budget.pause(after)
 	}
 
-	return resp, err //nolint:wrapcheck // explain names what was done
+	return resp, err
 }
 
 // paged is a page's query.

@@ -41,7 +41,7 @@ func (s *scaled) Stream(
 
 		switch {
 		case ctx.Err() != nil && errors.Is(err, ctx.Err()):
-			return ctx.Err() //nolint:wrapcheck // the caller's own
+			return ctx.Err()
 		case ctx.Err() != nil, !heard, !errors.Is(err, errSessionLost):
 			return err
 		}

@@ -136,7 +136,7 @@ func observing(next http.RoundTripper, spent *budget) http.RoundTripper {
 			spent.observe(resp)
 		}
 
-		return resp, err //nolint:wrapcheck // a round tripper hands errors on
+		return resp, err
 	})
 }
 

@@ -80,7 +80,7 @@ func observing(next http.RoundTripper, spent *limit) http.RoundTripper {
 			spent.observe(resp)
 		}
 
-		return resp, err //nolint:wrapcheck // a round tripper hands errors on
+		return resp, err
 	})
 }
 

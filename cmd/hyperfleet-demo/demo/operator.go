@@ -168,7 +168,7 @@ func probe(url string) func(context.Context) error {
 
 		response, err := client.Do(request)
 		if err != nil {
-			return err //nolint:wrapcheck // it names the URL
+			return err
 		}
 		defer response.Body.Close() //nolint:errcheck // nothing was read
 

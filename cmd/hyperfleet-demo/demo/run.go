@@ -178,7 +178,7 @@ func (s *stack) queueJobs(ctx context.Context) ([]control.Job, error) {
 		Repo: repository, Labels: s.setting.platform.labels, Count: s.options.Jobs, Duration: s.options.Job,
 	}
 	if !s.options.CompareWarm {
-		return s.forge.control.Queue(ctx, spec) //nolint:wrapcheck // the caller says what was done
+		return s.forge.control.Queue(ctx, spec)
 	}
 
 	var all []control.Job
@@ -188,7 +188,7 @@ func (s *stack) queueJobs(ctx context.Context) ([]control.Job, error) {
 
 		jobs, err := s.forge.control.Queue(ctx, spec)
 		if err != nil {
-			return nil, err //nolint:wrapcheck // the caller says what was done
+			return nil, err
 		}
 
 		all = append(all, jobs...)

@@ -277,7 +277,7 @@ func awaitReady(ctx context.Context, process *procrun.Process, probe func(contex
 		return &endedError{process: process}
 	}
 
-	return err //nolint:wrapcheck // it names the process
+	return err
 }
 
 func (s *stack) logPath(name string) string { return filepath.Join(s.dir, "logs", name+".log") }

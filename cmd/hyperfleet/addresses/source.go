@@ -329,7 +329,7 @@ func pages[T, L any, P interface {
 	for next := ""; ; {
 		list := P(new(L))
 		if err := reader.List(ctx, list, client.Limit(pageSize), client.Continue(next)); err != nil {
-			return nil, err //nolint:wrapcheck // the caller says what is listed
+			return nil, err
 		}
 
 		out = append(out, items(list)...)

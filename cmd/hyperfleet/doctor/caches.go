@@ -118,7 +118,7 @@ func answers(ctx context.Context, cache string) error {
 
 	conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(at.Hostname(), cmp.Or(at.Port(), port)))
 	if err != nil {
-		return err //nolint:wrapcheck // it says what was dialled
+		return err
 	}
 
 	_ = conn.Close()

@@ -190,11 +190,11 @@ func (d *doctor) role(ctx context.Context, want *rbacv1.ClusterRole) (string, []
 		got := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: want.Name, Namespace: d.operator}}
 		err := d.client.Get(ctx, client.ObjectKeyFromObject(got), got)
 
-		return "Role " + d.operator + "/" + want.Name, got.Rules, err //nolint:wrapcheck // the caller tells its kinds apart
+		return "Role " + d.operator + "/" + want.Name, got.Rules, err
 	}
 
 	got := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: want.Name}}
 	err := d.client.Get(ctx, client.ObjectKeyFromObject(got), got)
 
-	return "ClusterRole " + want.Name, got.Rules, err //nolint:wrapcheck // the caller tells its kinds apart
+	return "ClusterRole " + want.Name, got.Rules, err
 }

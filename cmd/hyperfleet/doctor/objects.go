@@ -87,7 +87,7 @@ func (d *doctor) objectsOf(ctx context.Context, crd *kind) ([]Finding, int, erro
 
 	for {
 		if err := d.client.List(ctx, list, options); err != nil {
-			return out, n, err //nolint:wrapcheck // the caller tells its kinds apart
+			return out, n, err
 		}
 
 		n += len(list.Items)

@@ -65,7 +65,7 @@ func (d *doctor) plain(ctx context.Context) (bool, error) {
 
 	file := &corev1.ConfigMap{}
 	if err := d.client.Get(ctx, name, file); err != nil {
-		return false, err //nolint:wrapcheck // the caller tells its kinds apart
+		return false, err
 	}
 
 	var said struct {
@@ -77,7 +77,7 @@ func (d *doctor) plain(ctx context.Context) (bool, error) {
 
 	pods := &appsv1.Deployment{}
 	if err := d.client.Get(ctx, name, pods); err != nil && !apierrors.IsNotFound(err) {
-		return false, err //nolint:wrapcheck // as above
+		return false, err
 	}
 
 	for _, container := range pods.Spec.Template.Spec.Containers {

@@ -179,7 +179,7 @@ func (v *View) Get(ctx context.Context, key client.ObjectKey, into client.Object
 		return apierrors.NewNotFound(v1alpha1.GroupVersion.WithResource("objects").GroupResource(), key.String())
 	}
 
-	return v.cache.Get(ctx, key, into) //nolint:wrapcheck // it is what the cache says
+	return v.cache.Get(ctx, key, into)
 }
 
 // List reads all objects of a kind, none where the kind is missing. They belong to the cache
@@ -189,7 +189,7 @@ func (v *View) List(ctx context.Context, list client.ObjectList, options ...clie
 		return nil
 	}
 
-	return v.cache.List(ctx, list, append(options, client.UnsafeDisableDeepCopy)...) //nolint:wrapcheck // as above
+	return v.cache.List(ctx, list, append(options, client.UnsafeDisableDeepCopy)...)
 }
 
 // followed says whether an object's or a list's kind is followed.

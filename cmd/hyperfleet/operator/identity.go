@@ -175,5 +175,5 @@ func kept(
 		}
 	}
 
-	return secret.Data, err //nolint:wrapcheck // the caller names the secret
+	return secret.Data, err
 }

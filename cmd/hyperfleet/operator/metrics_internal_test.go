@@ -65,7 +65,7 @@ func (r *recorder) Register(collector prometheus.Collector) error {
 		r.mu.Unlock()
 	}
 
-	return r.Registry.Register(collector) //nolint:wrapcheck // it stands in for the registry
+	return r.Registry.Register(collector)
 }
 
 // MustRegister does so for each.

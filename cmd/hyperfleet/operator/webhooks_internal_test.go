@@ -106,7 +106,7 @@ func asMachine(t *testing.T, address, host, bundle string) error {
 		_ = response.Body.Close()
 	}
 
-	return err //nolint:wrapcheck // the caller looks at it
+	return err
 }
 
 // Machines are told to trust the operator's own authority, and get through, to every replica;

@@ -61,7 +61,7 @@ func (a *answers) read() (*written, error) {
 func (w *written) add(text []byte) error {
 	var object map[string]any
 	if err := yaml.Unmarshal(text, &object); err != nil {
-		return err //nolint:wrapcheck // the caller names the file
+		return err
 	}
 
 	secret := &corev1.Secret{}
@@ -76,7 +76,7 @@ func (w *written) add(text []byte) error {
 
 	// As strict as the API server, to which the case of a field matters.
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(object, into, true); err != nil {
-		return err //nolint:wrapcheck // the caller names the file
+		return err
 	}
 
 	if kind == "Secret" {
@@ -127,17 +127,17 @@ func (a *answers) checkHypervisor(ctx context.Context) (string, error) {
 
 	provider, err := clusters.Ensure(ctx, &objects.cluster)
 	if err != nil {
-		return "", err //nolint:wrapcheck // it names the cluster and the fix
+		return "", err
 	}
 
 	info, err := provider.Check(ctx)
 	if err != nil {
-		return "", err //nolint:wrapcheck // as above
+		return "", err
 	}
 
 	found, err := provider.Resolve(ctx, vmspec.TemplateRef(&objects.template), vmspec.Shape(&objects.template))
 	if err != nil {
-		return "", err //nolint:wrapcheck // it names the template and the fix
+		return "", err
 	}
 
 	said := fmt.Sprintf("%s %s answers, with %s; template %s is on %d of them",
@@ -160,7 +160,7 @@ func (a *answers) checkPlatform(ctx context.Context) error {
 
 	reach, err := httpbound.NewReach(named, nil)
 	if err != nil {
-		return err //nolint:wrapcheck // it names the URL and the fix
+		return err
 	}
 
 	platforms := &connect.Workloads{
@@ -170,10 +170,10 @@ func (a *answers) checkPlatform(ctx context.Context) error {
 
 	provider, err := platforms.For(ctx, &objects.template, objects.pool.Spec.Workload)
 	if err != nil {
-		return err //nolint:wrapcheck // it names the template and the fix
+		return err
 	}
 
-	return provider.Validate(ctx) //nolint:wrapcheck // it names the scope and the fix
+	return provider.Validate(ctx)
 }
 
 // certificate is what a server shows: trusted by this machine, or only by its fingerprint.

@@ -93,14 +93,14 @@ func inline(value string) (string, error) {
 
 	out, err := yaml.Marshal(value)
 
-	return strings.TrimSpace(string(out)), err //nolint:wrapcheck // a text can always be written
+	return strings.TrimSpace(string(out)), err
 }
 
 // quoted is a text in quotation marks, on one line.
 func quoted(value string) (string, error) {
 	out, err := json.Marshal(value)
 
-	return string(out), err //nolint:wrapcheck // as above
+	return string(out), err
 }
 
 // flow is a list on one line.

@@ -55,7 +55,7 @@ func Run(ctx context.Context, in Input) (Result, error) {
 	}
 
 	if !r.discoverAll(ctx) {
-		return r.result, ctx.Err() //nolint:wrapcheck // a context's error needs no more words
+		return r.result, ctx.Err()
 	}
 
 	for i := range r.entries {
@@ -64,7 +64,7 @@ func Run(ctx context.Context, in Input) (Result, error) {
 
 	r.handedOver()
 
-	return r.result, ctx.Err() //nolint:wrapcheck // a context's error needs no more words
+	return r.result, ctx.Err()
 }
 
 // handedOver takes detached objects out of what reports see of a deletion: it does not wait

@@ -129,11 +129,11 @@ func (c reads) Get(ctx context.Context, ref transport.Ref, read transport.Read) 
 		return c.behind.DeepCopy(), nil
 	}
 
-	return c.Client.Get(ctx, ref, transport.Live) //nolint:wrapcheck // as it is
+	return c.Client.Get(ctx, ref, transport.Live)
 }
 
 func (c reads) List(ctx context.Context, query transport.Query, _ transport.Read) ([]*unstructured.Unstructured, error) {
-	return c.Client.List(ctx, query, transport.Live) //nolint:wrapcheck // as it is
+	return c.Client.List(ctx, query, transport.Live)
 }
 
 // event is what an event is about, with values for the task's params.

@@ -69,13 +69,13 @@ func newScoped(t *testing.T) *scoped {
 func (s *scoped) Get(ctx context.Context, ref transport.Ref, read transport.Read) (*unstructured.Unstructured, error) {
 	s.reads = append(s.reads, "get "+ref.GVK.Kind)
 
-	return s.Client.Get(ctx, ref, read) //nolint:wrapcheck // it stands in for the client
+	return s.Client.Get(ctx, ref, read)
 }
 
 func (s *scoped) List(ctx context.Context, query transport.Query, read transport.Read) ([]*unstructured.Unstructured, error) {
 	s.reads = append(s.reads, "list "+query.GVK.Kind)
 
-	return s.Client.List(ctx, query, read) //nolint:wrapcheck // it stands in for the client
+	return s.Client.List(ctx, query, read)
 }
 
 func (s *scoped) Create(ctx context.Context, target string, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
@@ -87,7 +87,7 @@ func (s *scoped) Create(ctx context.Context, target string, o *unstructured.Unst
 		meanwhile()
 	}
 
-	return made, err //nolint:wrapcheck // it stands in for the client
+	return made, err
 }
 
 func (s *scoped) wantReads(t *testing.T, want ...string) {

@@ -248,13 +248,13 @@ func (m *mortal) spend() {
 func (m *mortal) Create(ctx context.Context, target string, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	m.spend()
 
-	return m.Client.Create(ctx, target, o) //nolint:wrapcheck // it stands in for the client
+	return m.Client.Create(ctx, target, o)
 }
 
 func (m *mortal) Delete(ctx context.Context, ref transport.Ref, propagation metav1.DeletionPropagation) error {
 	m.spend()
 
-	return m.Client.Delete(ctx, ref, propagation) //nolint:wrapcheck // it stands in for the client
+	return m.Client.Delete(ctx, ref, propagation)
 }
 
 // managed are the objects that bear the resource's marks, by name, with their values.

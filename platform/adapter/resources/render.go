@@ -103,5 +103,5 @@ func (r *run) says(ctx context.Context, e *entry, items []any, index int) (bool,
 	vars := maps.Clone(r.vars)
 	vars["item"], vars["items"], vars["itemIndex"] = items[index], items, int64(index)
 
-	return e.Retention.Expression.Bool(ctx, vars) //nolint:wrapcheck // the caller names it
+	return e.Retention.Expression.Bool(ctx, vars)
 }

@@ -72,7 +72,7 @@ func startBuildkite(args []string, stderr io.Writer) (*site, error) {
 	}
 	sim, err := buildkite.New(opts)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // names the option
+		return nil, err
 	}
 	return &site{common: f.common, sim: sim, name: "Buildkite", path: "/v3", begin: func(api string) []string {
 		return []string{

@@ -61,7 +61,7 @@ func (c *common) flagSet(command string, say texts, stderr io.Writer) *flag.Flag
 // parse reads flags alone: the commands take no arguments.
 func parse(set *flag.FlagSet, args []string) error {
 	if err := set.Parse(args); err != nil {
-		return err //nolint:wrapcheck // flag has printed it
+		return err
 	}
 	if set.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q", set.Arg(0))

@@ -102,7 +102,7 @@ func runImage(args []string, stderr io.Writer) error {
 	flags.SetOutput(stderr)
 	link := flags.Bool("link", false, "link to this program instead of copying it")
 	if err := flags.Parse(args); err != nil {
-		return err //nolint:wrapcheck // flag has printed it
+		return err
 	}
 	if flags.NArg() != 1 {
 		return errors.New("image needs one folder")
@@ -112,7 +112,7 @@ func runImage(args []string, stderr io.Writer) error {
 		return fmt.Errorf("find this program: %w", err)
 	}
 	if err := simrunner.Layout(flags.Arg(0), self, *link); err != nil {
-		return err //nolint:wrapcheck // names the step and the file
+		return err
 	}
 	if err := layGitLabRunner(flags.Arg(0)); err != nil {
 		return err

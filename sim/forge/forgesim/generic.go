@@ -49,7 +49,7 @@ func startGeneric(args []string, stderr io.Writer) (*site, error) {
 	}
 	sim, err := generic.New(opts)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // names the option
+		return nil, err
 	}
 	return &site{common: f.common, sim: sim, name: "generic sender", serves: "commands", begin: func(api string) []string {
 		sim.SetURL(api)

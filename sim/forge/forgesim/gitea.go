@@ -75,7 +75,7 @@ func startGitea(forgejo bool) func(args []string, stderr io.Writer) (*site, erro
 		}
 		sim, err := gitea.New(opts)
 		if err != nil {
-			return nil, err //nolint:wrapcheck // names the option
+			return nil, err
 		}
 		return &site{common: f.common, sim: sim, name: title, begin: func(api string) []string {
 			url, prefix := cmp.Or(f.url, api), strings.ToUpper(title)

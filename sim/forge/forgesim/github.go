@@ -81,7 +81,7 @@ func startGitHub(args []string, stderr io.Writer) (*site, error) {
 	}
 	sim, err := github.New(opts)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // names the option
+		return nil, err
 	}
 	return &site{
 		common: f.common, sim: sim, name: "GitHub",

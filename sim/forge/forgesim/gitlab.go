@@ -71,7 +71,7 @@ func startGitLab(args []string, stderr io.Writer) (*site, error) {
 	}
 	sim, err := gitlab.New(opts)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // names the option
+		return nil, err
 	}
 	return &site{common: f.common, sim: sim, name: "GitLab", begin: func(api string) []string {
 		url := cmp.Or(f.url, api)

@@ -144,7 +144,7 @@ func addressesOf(data []byte) ([]string, error) {
 
 	network, format, err := netdata.Parse(data)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // the caller names the machine
+		return nil, err
 	}
 
 	link := network.Links[0]

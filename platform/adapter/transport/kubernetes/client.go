@@ -179,7 +179,7 @@ func (c *Client) Namespaced(gvk schema.GroupVersionKind) (bool, error) {
 func (c *Client) resource(gvk schema.GroupVersionKind, namespace string) (dynamic.ResourceInterface, bool, error) {
 	mapping, err := c.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 	if err != nil {
-		return nil, false, err //nolint:wrapcheck // the caller names the object
+		return nil, false, err
 	}
 
 	all := c.dynamic.Resource(mapping.Resource)

@@ -108,7 +108,7 @@ func (c *Client) adopt(
 
 	options := metav1.PatchOptions{FieldManager: c.manager}
 
-	return calls.Patch(ctx, live.GetName(), types.JSONPatchType, patch, options) //nolint:wrapcheck // the caller names it
+	return calls.Patch(ctx, live.GetName(), types.JSONPatchType, patch, options)
 }
 
 // takenOver tells a conflict over fields from one over the object's state, and which
