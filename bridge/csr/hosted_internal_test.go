@@ -23,7 +23,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 
-	"github.com/hyperfleet/hyperfleet/kit/kubeconfig"
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
@@ -106,7 +105,7 @@ func TestHostedClusterIsWatched(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	h, err := f.get(bridge, dpus, kubeconfig.Parse(text))
+	h, err := f.get(bridge, dpus, text)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,11 +155,11 @@ func TestHostedClusterIsWatched(t *testing.T) {
 
 	reach(t, "what somebody has decided about is pending no more", func() bool { return len(pending()) == 0 })
 
-	if same, err := f.get(bridge, dpus, kubeconfig.Parse(text)); same != h || err != nil {
+	if same, err := f.get(bridge, dpus, text); same != h || err != nil {
 		t.Errorf("the same kubeconfig is another watch: %v", err)
 	}
 
-	other, err := f.get(bridge, dpus, kubeconfig.Parse(append(bytes.Clone(text), "\n# rotated\n"...)))
+	other, err := f.get(bridge, dpus, append(bytes.Clone(text), "\n# rotated\n"...))
 	if err != nil || other == h {
 		t.Fatalf("another kubeconfig is the same watch: %v", err)
 	}
