@@ -184,7 +184,7 @@ func TestFleetThatCannotHaveItsHosts(t *testing.T) {
 	w.patchFleet(func(spec *infrav1.HostFleetSpec) { spec.Replicas, spec.TemplateHost = new(int32(2)), "rack" })
 	w.eventually("racks are not ordered", func() string {
 		if c := meta.FindStatusCondition(w.fleet().Status.Conditions, infrav1.ConditionReplicasMet); c == nil || c.Reason != "HostsNotOrdered" {
-			return fmt.Sprint(c)
+			return c.String()
 		}
 
 		return ""

@@ -63,7 +63,7 @@ func TestCrashes(t *testing.T) {
 
 // With the operator's own intervals a machine is made before the listing is asked for again,
 // as on a real Proxmox VE.
-func TestSoakConformanceOwnIntervals(t *testing.T) { //nolint:tparallel // soak tests have the machine to themselves
+func TestSoakConformanceOwnIntervals(t *testing.T) {
 	property.Soak(t)
 
 	conformance.Run(t, func(t *testing.T) conformance.Harness {

@@ -174,7 +174,8 @@ type failingLogs struct {
 }
 
 func (f *failingLogs) Find(ctx context.Context, namespace, runner string) (string, error) {
-	if f.times--; f.times >= 0 {
+	f.times--
+	if f.times >= 0 {
 		return "", errors.New("no answer")
 	}
 

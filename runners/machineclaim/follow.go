@@ -67,7 +67,9 @@ func howItEnded(info *v1alpha1.BootstrapInfo) string {
 	switch {
 	case guest.Phase(info.GuestPhase) == guest.PhaseFailed:
 		return "GuestFailed"
-	case finished && slices.Contains([]string{guest.ReasonJobGone, guest.ReasonIdleTimeout, guest.ReasonTerminated}, info.GuestReason):
+	case finished && slices.Contains([]string{
+		guest.ReasonJobGone, guest.ReasonIdleTimeout, guest.ReasonTerminated,
+	}, info.GuestReason):
 		return info.GuestReason
 	case info.Job != "", finished && slices.Contains([]string{guest.ReasonJobDone, ""}, info.GuestReason):
 		return guest.ReasonJobDone

@@ -151,7 +151,9 @@ func (s *Shelf) asked(ctx context.Context) (map[types.NamespacedName]bool, error
 
 // surplus are the logs to remove: of those that nobody asks for, the ones that are older than
 // any job's, and of the ones that have waited long enough all but the newest of each pool.
-func (s *Shelf) surplus(shelved []metav1.PartialObjectMetadata, asked map[types.NamespacedName]bool) []metav1.PartialObjectMetadata {
+func (s *Shelf) surplus(
+	shelved []metav1.PartialObjectMetadata, asked map[types.NamespacedName]bool,
+) []metav1.PartialObjectMetadata {
 	var out []metav1.PartialObjectMetadata
 
 	slices.SortFunc(shelved, func(a, b metav1.PartialObjectMetadata) int {

@@ -125,7 +125,7 @@ func TestSoakChaos(t *testing.T) {
 func logFile(t *testing.T) *os.File {
 	t.Helper()
 
-	file, err := os.CreateTemp("", "hyperfleet-chaos-*.log")
+	file, err := os.CreateTemp("", "hyperfleet-chaos-*.log") //nolint:usetesting // it outlives the test
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,9 +28,9 @@ const (
 	ConditionIntact = "Intact"
 	// ConditionNodeCredentialCurrent tells whether the credential of the host's Node that the
 	// operator made needs no other one yet.
-	ConditionNodeCredentialCurrent = "NodeCredentialCurrent"
+	ConditionNodeCredentialCurrent = "NodeCredentialCurrent" //nolint:gosec // a condition
 	// ConditionNodeCredentialRemoved tells, on deletion, whether that is off the host.
-	ConditionNodeCredentialRemoved = "NodeCredentialRemoved"
+	ConditionNodeCredentialRemoved = "NodeCredentialRemoved" //nolint:gosec // a condition
 	// ConditionReleased tells, on deletion, whether the host has been given back.
 	ConditionReleased = "Released"
 )

@@ -135,8 +135,13 @@ func addRunners(
 		return fmt.Errorf("set up runners: %w", err)
 	}
 
-	if err := mgr.Add(&server{cfg: cfg.Webhooks, handler: routes, log: logger, authority: webhooks}); err != nil {
+	server := &server{cfg: cfg.Webhooks, handler: routes, log: logger, authority: webhooks}
+	if err := mgr.Add(server); err != nil {
 		return fmt.Errorf("add webhook server: %w", err)
+	}
+
+	if err := mgr.AddReadyzCheck("webhooks", server.ready); err != nil {
+		return fmt.Errorf("add readiness check: %w", err)
 	}
 
 	return nil

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
@@ -34,6 +35,19 @@ type server struct {
 	log     *slog.Logger
 	// authority signs what is shown, where there is no CertFile; nil if none does.
 	authority *authority
+
+	listening atomic.Bool
+}
+
+var errNotListening = errors.New("webhooks and machines are not listened for yet")
+
+// ready tells whether CI platforms and machines are heard.
+func (s *server) ready(*http.Request) error {
+	if s.cfg.BindAddress != "0" && !s.listening.Load() {
+		return errNotListening
+	}
+
+	return nil
 }
 
 // NeedLeaderElection says that every replica serves.
@@ -72,6 +86,7 @@ func (s *server) Start(ctx context.Context) error {
 		}
 	}()
 
+	s.listening.Store(true)
 	s.log.InfoContext(ctx, "webhook server listens", "address", listener.Addr().String(), "tls", srv.TLSConfig != nil)
 
 	select {

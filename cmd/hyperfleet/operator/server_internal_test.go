@@ -11,6 +11,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"log/slog"
 	"math/big"
 	"net"
@@ -55,6 +56,30 @@ func serves(t *testing.T, s *server) string {
 		if time.Now().After(deadline) {
 			t.Fatal(err)
 		}
+	}
+}
+
+// Nobody sends anything to a replica that does not listen yet.
+func TestReadyOnceItListens(t *testing.T) {
+	t.Parallel()
+
+	s := &server{}
+	s.cfg.BindAddress = "127.0.0.1:1"
+
+	if err := s.ready(nil); !errors.Is(err, errNotListening) {
+		t.Errorf("before it listens: %v", err)
+	}
+
+	serves(t, s)
+
+	for deadline := time.Now().Add(time.Minute); s.ready(nil) != nil; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("it listens, and is not ready")
+		}
+	}
+
+	if err := (&server{cfg: config.Webhooks{BindAddress: "0"}}).ready(nil); err != nil {
+		t.Errorf("without webhooks: %v", err)
 	}
 }
 

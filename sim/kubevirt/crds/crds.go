@@ -117,12 +117,12 @@ func Write(ctx context.Context, dir string) error {
 	}
 
 	for _, k := range kinds() {
-		schema, ok := schemas[k.singular()]
+		text, ok := schemas[k.singular()]
 		if !ok {
 			return fmt.Errorf("read KubeVirt's schemas: %s has none for %s", Version, k.singular())
 		}
 
-		definition, err := k.definition(schema)
+		definition, err := k.definition(text)
 		if err != nil {
 			return err
 		}
@@ -186,9 +186,9 @@ func module() gomod.Module {
 }
 
 // definition is the kind's CustomResourceDefinition in JSON.
-func (k kind) definition(schema string) ([]byte, error) {
+func (k kind) definition(text string) ([]byte, error) {
 	var validation apiextensionsv1.CustomResourceValidation
-	if err := yaml.Unmarshal([]byte(schema), &validation); err != nil {
+	if err := yaml.Unmarshal([]byte(text), &validation); err != nil {
 		return nil, fmt.Errorf("parse schema of %s: %w", k.name, err)
 	}
 

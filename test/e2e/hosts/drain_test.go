@@ -113,7 +113,7 @@ func (w *world) scaled() {
 const credential = "/etc/hyperfleet/kubeconfig"
 
 // nodes is the Secret with the way to the hosts' cluster, which is the tests' API server.
-var nodes = infrav1.LocalSecretKeySelector{Name: "nodes", Key: "kubeconfig"} //nolint:gochecknoglobals // a name
+var nodes = infrav1.LocalSecretKeySelector{Name: "nodes", Key: "kubeconfig"}
 
 // drains has a fleet drain its Nodes.
 func (w *world) drains(fleet string) {
