@@ -78,8 +78,10 @@ func (s *server) Start(ctx context.Context) error {
 		return errors.Join(err, listener.Close())
 	}
 
+	secure := srv.TLSConfig != nil // Serve writes it
+
 	go func() {
-		if srv.TLSConfig != nil {
+		if secure {
 			ended <- srv.ServeTLS(listener, "", "")
 		} else {
 			ended <- srv.Serve(listener)
@@ -87,7 +89,7 @@ func (s *server) Start(ctx context.Context) error {
 	}()
 
 	s.listening.Store(true)
-	s.log.InfoContext(ctx, "webhook server listens", "address", listener.Addr().String(), "tls", srv.TLSConfig != nil)
+	s.log.InfoContext(ctx, "webhook server listens", "address", listener.Addr().String(), "tls", secure)
 
 	select {
 	case err := <-ended:
