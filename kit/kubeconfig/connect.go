@@ -32,7 +32,8 @@ type Kinds struct {
 }
 
 // Connect makes a client of the cluster that a kubeconfig leads to, for calls that are bounded
-// and follow no redirection and no proxy. It has connections of its own, which end closes.
+// and follow no redirection. A kubeconfig that names a proxy is refused, as Direct does. It has
+// connections of its own, which end closes.
 func Connect(data []byte, kinds Kinds) (made client.Client, end func(), err error) {
 	config, err := Direct(data)
 	if err != nil {

@@ -5,7 +5,6 @@ package operator
 
 import (
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -56,8 +55,6 @@ func (t *Transports) registry(next http.RoundTripper) http.RoundTripper {
 func (t *Transports) hosted(next http.RoundTripper) http.RoundTripper {
 	return t.calls.Transport("hosted-cluster", nil, t.leading(next))
 }
-
-var errNoCertificate = errors.New("it holds no certificate in PEM")
 
 // trusting is a transport to servers that the system's authorities verify, and those of a
 // file, which a setting names.

@@ -101,6 +101,8 @@ func guestCAs(file string) (func() string, error) {
 	}, nil
 }
 
+var errNoCertificate = errors.New("it holds no certificate in PEM")
+
 func readCAs(file string) (string, error) {
 	raw, err := os.ReadFile(file)
 	if err != nil {
