@@ -62,7 +62,8 @@ type Provider interface {
 	// left.
 	Delete(ctx context.Context, ref MachineRef) error
 
-	// Capacity gives what the usable nodes have and what is free.
+	// Capacity gives what the usable nodes have, what is free, and how many machines this
+	// operator has. It is asked every half minute: it costs less than List.
 	Capacity(ctx context.Context) (Capacity, error)
 }
 
@@ -176,6 +177,9 @@ type Capacity struct {
 	Nodes []Node
 	Free  Resources
 	Total Resources
+	// Machines is how many machines carry this operator's ownership, on all nodes and in
+	// every state but Remains.
+	Machines int
 }
 
 // TemplateRef names a template of the hypervisor: by id or by name.

@@ -420,6 +420,10 @@ func capacity(e *env) {
 	if before.Free.Memory-after.Free.Memory < e.Shape.Memory {
 		e.Errorf("a machine of %d bytes left %d of %d free", e.Shape.Memory, after.Free.Memory, before.Free.Memory)
 	}
+
+	if after.Machines != before.Machines+1 {
+		e.Errorf("%d machines, and %d with one more", before.Machines, after.Machines)
+	}
 }
 
 func kinds(e *env) {

@@ -247,10 +247,11 @@ func (p *Provider) Delete(ctx context.Context, ref hypervisor.MachineRef) error 
 }
 
 // Capacity gives what there is and what is free.
-func (p *Provider) Capacity(context.Context) (hypervisor.Capacity, error) {
+func (p *Provider) Capacity(ctx context.Context) (hypervisor.Capacity, error) {
 	nodes := p.nodes()
+	own, err := p.List(ctx)
 
-	return hypervisor.Capacity{Nodes: nodes, Free: nodes[0].Free, Total: nodes[0].Total}, nil
+	return hypervisor.Capacity{Nodes: nodes, Free: nodes[0].Free, Total: nodes[0].Total, Machines: len(own)}, err
 }
 
 func (p *Provider) nodes() []hypervisor.Node {

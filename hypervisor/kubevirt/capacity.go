@@ -26,12 +26,17 @@ const launcher = "virt-launcher"
 // where they do not suffice to see all pods, too much is called free. Disks are not
 // counted: storage classes do not say what they have.
 func (p *Provider) Capacity(ctx context.Context) (hypervisor.Capacity, error) {
-	nodes, seen, err := p.nodes(ctx)
-	if err != nil || !seen {
+	machines, err := p.count(ctx)
+	if err != nil {
 		return hypervisor.Capacity{}, err
 	}
 
-	out := hypervisor.Capacity{Nodes: nodes}
+	nodes, seen, err := p.nodes(ctx)
+	if err != nil || !seen {
+		return hypervisor.Capacity{Machines: machines}, err
+	}
+
+	out := hypervisor.Capacity{Nodes: nodes, Machines: machines}
 
 	used, err := p.used(ctx)
 	if err != nil {
@@ -54,6 +59,27 @@ func (p *Provider) Capacity(ctx context.Context) (hypervisor.Capacity, error) {
 	}
 
 	return out, nil
+}
+
+// count gives how many machines are this operator's.
+func (p *Provider) count(ctx context.Context) (int, error) {
+	ctx, cancel := p.in(ctx)
+	defer cancel()
+
+	var all virtv1.VirtualMachineList
+	if err := p.api.List(ctx, &all, client.InNamespace(p.config.Namespace), p.id.selector()); err != nil {
+		return 0, explain("count machines", false, err)
+	}
+
+	owned := 0
+
+	for i := range all.Items {
+		if _, ours := p.id.owns(&all.Items[i]); ours {
+			owned++
+		}
+	}
+
+	return owned, nil
 }
 
 // nodes gives the usable nodes with what they have in all, and whether they may be seen.

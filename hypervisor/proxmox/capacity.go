@@ -32,7 +32,12 @@ func (p *Provider) Capacity(ctx context.Context) (hypervisor.Capacity, error) {
 		return hypervisor.Capacity{}, err
 	}
 
-	var out hypervisor.Capacity
+	owned, err := p.inventory(ctx, snap)
+	if err != nil {
+		return hypervisor.Capacity{}, err
+	}
+
+	out := hypervisor.Capacity{Machines: len(owned)}
 
 	var silent error
 

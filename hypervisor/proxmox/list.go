@@ -24,15 +24,8 @@ type isoFound struct {
 func (p *Provider) List(ctx context.Context) ([]hypervisor.Machine, error) {
 	// ISOs before machines: a cloud-init ISO whose machine is made in between is not taken for
 	// a remnant.
-	begun := p.clock.Now()
-
-	nodes, err := p.usableNodes(ctx)
+	isos, begun, err := p.isos.get(ctx, p.isosAge())
 	if err != nil {
-		return nil, err
-	}
-
-	isos, err := p.isosOf(ctx, nodes)
-	if err != nil && !hypervisor.Is(err, hypervisor.Unavailable) {
 		return nil, err
 	}
 
@@ -70,7 +63,7 @@ func (p *Provider) List(ctx context.Context) ([]hypervisor.Machine, error) {
 	}
 
 	for _, iso := range isos {
-		if live[iso.uid] {
+		if live[iso.uid] || p.removedSince(iso.uid, begun) {
 			continue
 		}
 
@@ -91,6 +84,21 @@ func (p *Provider) List(ctx context.Context) ([]hypervisor.Machine, error) {
 	})
 
 	return out, nil
+}
+
+// allISOs gives this operator's ISOs on the usable nodes that answer.
+func (p *Provider) allISOs(ctx context.Context) ([]isoFound, error) {
+	nodes, err := p.usableNodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+
+	isos, err := p.isosOf(ctx, nodes)
+	if hypervisor.Is(err, hypervisor.Unavailable) {
+		err = nil
+	}
+
+	return isos, err
 }
 
 func listedState(id identity, r resource) hypervisor.State {

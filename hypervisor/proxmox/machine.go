@@ -170,13 +170,13 @@ const goneFor = time.Minute
 
 // rememberGone keeps that nothing of the owner's is left.
 func (p *Provider) rememberGone(uid string) {
-	now := p.clock.Now()
+	now, kept := p.clock.Now(), max(goneFor, p.isosAge())
 
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
 	for old, at := range p.gone {
-		if now.Sub(at) >= goneFor {
+		if now.Sub(at) >= kept {
 			delete(p.gone, old)
 		}
 	}
@@ -192,6 +192,16 @@ func (p *Provider) removed(uid string) bool {
 	at, ok := p.gone[safeName(uid)]
 
 	return ok && p.since(at, goneFor)
+}
+
+// removedSince says whether nothing of the owner's was left at some time after at.
+func (p *Provider) removedSince(uid string, at time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	gone, ok := p.gone[safeName(uid)]
+
+	return ok && at.Before(gone)
 }
 
 // listingLag is how long after its end a machine may still be listed (pvestatd tells of

@@ -27,6 +27,9 @@ const (
 	nodesAge             = 10 * time.Second
 	templateAge          = time.Minute
 	storagesAge          = time.Minute
+	// Where each node has to be asked by itself, so many nodes are asked a minute: the answers
+	// of more nodes are kept longer, so that calls do not grow with the cluster.
+	nodesPerMinute       = 10
 	isoContent           = "iso"
 	lowestVMID           = 100
 	highestVMID          = 999_999_999
@@ -44,6 +47,7 @@ type Provider struct {
 	listing *cached[snapshot]
 	nodes   *cached[[]nodeInfo]
 	running *cached[makings]
+	isos    *cached[[]isoFound]
 	gates   *gates
 	watch   *watcher
 	ids     *allocator
@@ -107,6 +111,7 @@ func newProvider(config hypervisor.Config, options hypervisor.Options) (*Provide
 		templates: map[templateKey]*cached[vmConfig]{},
 	}
 	p.running = newCached(options.Clock, p.runningMakings)
+	p.isos = newCached(options.Clock, p.allISOs)
 	p.gates = newGates(config.ClonesPerStorage, options.Wake, options.Clock.Now)
 	p.watch = p.newWatcher()
 
@@ -246,9 +251,26 @@ func (p *Provider) storagesOf(ctx context.Context, node string) ([]storageInfo, 
 	}
 	p.mu.Unlock()
 
-	out, _, err := cache.get(ctx, storagesAge)
+	out, _, err := cache.get(ctx, max(storagesAge, p.nodeAge()))
 
 	return out, err
+}
+
+// nodeAge is how long answers are kept for which each node is asked by itself.
+func (p *Provider) nodeAge() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	return time.Duration(len(p.storages)) * time.Minute / nodesPerMinute
+}
+
+// isosAge is how old the listing of ISOs may be: on few nodes it is made each time.
+func (p *Provider) isosAge() time.Duration {
+	if age := p.nodeAge(); age > time.Minute {
+		return age
+	}
+
+	return 0
 }
 
 // storageOf gives one storage of a node.

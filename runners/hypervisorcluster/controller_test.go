@@ -40,7 +40,7 @@ type lab struct {
 	token    string
 	err      error
 	nodes    []hypervisor.Node
-	machines []hypervisor.Machine
+	machines int
 	asked    int
 	closed   bool
 }
@@ -52,15 +52,13 @@ func (l *lab) Check(context.Context) (hypervisor.Info, error) {
 }
 
 func (l *lab) Capacity(context.Context) (hypervisor.Capacity, error) {
-	out := hypervisor.Capacity{Nodes: l.nodes}
+	out := hypervisor.Capacity{Nodes: l.nodes, Machines: l.machines}
 	for _, node := range l.nodes {
 		out.Free.Memory += node.Free.Memory
 	}
 
 	return out, nil
 }
-
-func (l *lab) List(context.Context) ([]hypervisor.Machine, error) { return l.machines, nil }
 
 func (l *lab) Close() { l.closed = true }
 
@@ -171,7 +169,7 @@ func TestClusterBecomesReady(t *testing.T) {
 
 	w.secret()
 
-	w.lab.machines = []hypervisor.Machine{{State: hypervisor.StateRunning}, {State: hypervisor.StateRemains}}
+	w.lab.machines = 1
 
 	cluster = w.passes()
 	kube.Condition(w, cluster.Status.Conditions, step.Ready, metav1.ConditionTrue, "Ready", "")

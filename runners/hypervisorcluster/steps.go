@@ -92,19 +92,7 @@ func inspected(ctx context.Context, s *scope) step.Result {
 	status := &s.cluster.Status
 	status.AvailableResources = amounts(capacity.Free)
 	status.Nodes = s.nodes(capacity.Nodes)
-
-	machines, err := s.provider.List(ctx)
-	if err != nil {
-		return connect.Outcome(err, retryAfter, "ListingFailed")
-	}
-
-	status.Machines = 0
-
-	for _, machine := range machines {
-		if machine.State != hypervisor.StateRemains {
-			status.Machines++
-		}
-	}
+	status.Machines = int32(capacity.Machines)
 
 	return step.Done()
 }
