@@ -98,7 +98,7 @@ func (p *Provider) observe(ctx context.Context, m *machine, suspect bool) (hyper
 	stale := !at.After(m.started)
 
 	switch {
-	case stale && listed, listed && r.Status == statusRunning:
+	case stale, listed && r.Status == statusRunning:
 		p.settle(m, r, stale)
 		p.askAgent(ctx, m)
 

@@ -67,7 +67,7 @@ func (p *Provider) runningMakings(ctx context.Context) (makings, error) {
 
 		for _, t := range tasks {
 			switch t.Type {
-			case "qmclone":
+			case taskClone:
 				if out[t.UPID], err = p.cloneTask(ctx, n.Node, t); err != nil {
 					return nil, err
 				}
@@ -142,8 +142,11 @@ func (p *Provider) findMaking(ctx context.Context, m *machine) (found bool, err 
 	return true, nil
 }
 
-// taskDestroy is the type of the task that destroys a machine.
-const taskDestroy = "qmdestroy"
+// The types of the tasks that clone and destroy machines.
+const (
+	taskClone   = "qmclone"
+	taskDestroy = "qmdestroy"
+)
 
 // findDestroy looks for a task that destroys the machine: near its end the machine has no
 // record any more, and has left its pool, so that it is hidden from who has rights on

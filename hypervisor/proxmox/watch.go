@@ -347,11 +347,21 @@ func (w *watcher) pause(node string, err error) time.Duration {
 	for _, t := range w.tasks {
 		if t.node == node {
 			age := w.clock.Since(t.added)
-			pause = min(pause, max(w.took[t.kind]-age, age/taskShare))
+			pause = min(pause, max(w.took[t.kind]-age, age/taskShare, w.least(t)))
 		}
 	}
 
 	return max(w.taskEvery, pause) - w.taskEvery
+}
+
+// least is the least pause before a task is looked at again. Others wait for a clone's end,
+// for that of anything else nobody but its own machine: one look serves more of them.
+func (w *watcher) least(t *task) time.Duration {
+	if t.kind == taskClone {
+		return w.taskEvery
+	}
+
+	return 2 * w.taskEvery //nolint:mnd // half a second by default, of the second that a task may lose
 }
 
 func (w *watcher) count() int {
