@@ -23,6 +23,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
@@ -38,6 +39,8 @@ const (
 	// objectsOfTenant is how many objects a tenant makes in one run.
 	objectsOfTenant = 24
 	quotaOfTenant   = 3
+	// forgedPrefix begins the names of claims whose status the tenant writes.
+	forgedPrefix = "forged"
 	// Values of Secrets that no server, object, event or log may have.
 	closedCanary, elsewhereCanary = "canary-closed-7f3a91", "canary-elsewhere-c20b54"
 )
@@ -330,7 +333,21 @@ func (h *hostile) corners() []step.Object {
 		out = append(out, template, claim)
 	}
 
-	return out
+	// Its template is one that the tenant may use.
+	forged := h.NewClaim("")
+	forged.ObjectMeta = h.name(forgedPrefix)
+	forged.Spec.TemplateRef.Name = out[0].GetName()
+
+	return append(out, forged)
+}
+
+// forge is a claim's status that names a machine on the hypervisor of others, and another's runner.
+func (h *hostile) forge(claim client.Object) error {
+	status := fmt.Sprintf(`{"status":{"vmRef":{"hypervisorCluster":%q,"vmId":"%d","node":%q,"operatorUID":%q},`+
+		`"networkInfo":{"hostname":"forged"},"bootstrapInfo":{"runnerName":"neighbour"}}}`,
+		h.closed.Cluster.Name, 10000+h.serial, fleet.Model().Nodes[0].Name, h.OperatorUID)
+
+	return h.tenant.Status().Patch(h.t.Context(), claim, client.RawPatch(types.MergePatchType, []byte(status)))
 }
 
 // looked says whether the operator has had a look at an object.
@@ -349,6 +366,13 @@ func (h *hostile) attack(seed int64) string {
 	}
 
 	corners := h.corners()
+	heard := &v1alpha1.RunnerJobBatch{
+		ObjectMeta: h.name("batch"), Spec: v1alpha1.RunnerJobBatchSpec{Jobs: []v1alpha1.RunnerJobSpec{h.job("neighbour").Spec}},
+	}
+
+	if err := h.tenant.Create(h.t.Context(), heard); err != nil {
+		return err.Error()
+	}
 
 	for i := range objectsOfTenant + len(corners) {
 		var object step.Object
@@ -361,7 +385,13 @@ func (h *hostile) attack(seed int64) string {
 		err := h.tenant.Create(h.t.Context(), object)
 		if err == nil {
 			h.made = append(h.made, object)
-		} else if !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) {
+		}
+
+		if strings.HasPrefix(object.GetName(), forgedPrefix) && err == nil {
+			err = h.forge(object)
+		}
+
+		if err != nil && !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) {
 			return err.Error()
 		}
 	}
@@ -450,8 +480,8 @@ func (h *hostile) placed() []string {
 
 	for i := range claims.Items {
 		claim := &claims.Items[i]
-		if claim.Status.VMRef == nil {
-			continue
+		if claim.Status.VMRef == nil || strings.HasPrefix(claim.Name, forgedPrefix) {
+			continue // what hypervisors have counts, not what the tenant wrote
 		}
 
 		machines++
