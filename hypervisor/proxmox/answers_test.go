@@ -13,8 +13,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	clocktesting "k8s.io/utils/clock/testing"
-
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/hypervisor/proxmox"
@@ -69,7 +67,7 @@ func TestAnswersAreBounded(t *testing.T) {
 			p, err := proxmox.New(hypervisor.Config{
 				Name: "lab", Endpoint: server.URL, TLS: trusted,
 				Credentials: hypervisor.Credentials{TokenID: "ci@pve!x", TokenSecret: "s3cret"},
-			}, hypervisor.Options{OperatorUID: "op", Clock: clocktesting.NewFakeClock(server.Certificate().NotBefore)})
+			}, hypervisor.Options{OperatorUID: "op"})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -208,7 +208,11 @@ func (h *hostile) template() *v1alpha1.HypervisorMachineTemplate {
 	token := h.secret("pat")
 	config := spec.Bootstrap.Config
 
-	switch h.dice.IntN(4) {
+	switch h.dice.IntN(6) {
+	case 5:
+		config.GitHub, config.Gitea = nil, &v1alpha1.GiteaBootstrap{Credentials: token}
+	case 4:
+		config.GitHub, config.Forgejo = nil, &v1alpha1.GiteaBootstrap{Credentials: token}
 	case 0:
 		config.GitHub = nil
 		config.GitLab = &v1alpha1.GitLabBootstrap{Credentials: token}
@@ -237,6 +241,9 @@ func (h *hostile) workload() v1alpha1.Workload {
 		{Type: v1alpha1.WorkloadGitLabCI, Config: &v1alpha1.WorkloadConfig{GitLab: &v1alpha1.GitLabCIConfig{URL: h.server(), ProjectID: "acme/shop"}}},
 		{Type: v1alpha1.WorkloadBuildkite, Config: &v1alpha1.WorkloadConfig{Buildkite: &v1alpha1.BuildkiteConfig{Organization: "acme"}}},
 		{Type: v1alpha1.WorkloadGiteaActions, Config: &v1alpha1.WorkloadConfig{Gitea: &v1alpha1.GiteaConfig{
+			URL: h.server(), Repository: "acme/shop", Labels: []string{"linux"},
+		}}},
+		{Type: v1alpha1.WorkloadForgejoActions, Config: &v1alpha1.WorkloadConfig{Forgejo: &v1alpha1.GiteaConfig{
 			URL: h.server(), Repository: "acme/shop", Labels: []string{"linux"},
 		}}},
 		{Type: v1alpha1.WorkloadGeneric, Config: &v1alpha1.WorkloadConfig{Generic: &v1alpha1.GenericConfig{
