@@ -56,7 +56,7 @@ go build -o bin/testrun ./hack/testrun
 PATH="$(CURDIR)/bin:$$PATH" bin/testrun -v $(1:%=./test/e2e/%) -- -vet=off -p 2 -count 1 -timeout $(TEST_TIMEOUT) -run '$(RUN)' $(2)
 endef
 
-.PHONY: help setup build release freeze site test test-changed soak chaos load testrun e2e e2e-install e2e-spire e2e-vm e2e-kubevirt e2e-bridge e2e-platform e2e-hosts e2e-proxmox e2e-agents lint generate verify demo bench clean
+.PHONY: help setup build release freeze site test test-changed soak chaos load testrun e2e e2e-install e2e-spire e2e-vm e2e-kubevirt e2e-bridge e2e-platform e2e-hosts e2e-proxmox e2e-agents lint generate verify dependencies demo bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -186,6 +186,9 @@ generate: ## make CRDs, deep copies, RBAC and reference pages from the Go types,
 
 verify: ## fail when what is committed is not what the sources make
 	@hack/verify.sh
+
+dependencies: ## list dependencies, what is newer, deprecated or taken back (asks the module proxy)
+	@hack/dependencies.sh
 
 demo: build ## run the product's main job on this machine (DEMO="--jobs 50")
 	@hack/setup.sh kube

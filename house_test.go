@@ -207,15 +207,18 @@ func TestImportRule(t *testing.T) {
 }
 
 // TestAnswersAreBounded: clients of the product get their transport of kit/httpbound, and none
-// has the usual one because it names none. The hypervisor's has bounds of its own, and
-// simulators, tests and guests serve nobody else.
+// has the usual one because it names none. One that makes its own puts httpbound on it, as one does
+// that client-go makes; simulators, tests and guests serve nobody else.
 func TestAnswersAreBounded(t *testing.T) {
 	t.Parallel()
 
-	unbounded := regexp.MustCompile(`http\.(DefaultTransport|DefaultClient|Get\(|Post\(|Head\(|PostForm\(|Transport\{)`)
+	unbounded := regexp.MustCompile(`http\.(DefaultTransport|DefaultClient|Get\(|Post\(|Head\(|PostForm\()`)
+	made := regexp.MustCompile(`http\.Transport\{|rest\.(HTTPClientFor|TransportFor)\(`)
 	client := regexp.MustCompile(`http\.Client(\{[^}]*|\))`)
 	product := []string{"workload", "networking", "hosts", "bridge", "platform", "runners", "identity", "kit", "hypervisor"}
-	own := regexp.MustCompile(`^(kit/(httpbound|kubeproc)|hypervisor/proxmox)/`)
+	own := regexp.MustCompile(`^kit/(httpbound|kubeproc)/`)
+	// An adapter's cluster is named by its own configuration, as the operator's own API server is.
+	cluster := "platform/adapter/transport/kubernetes/client.go"
 
 	for _, file := range goFiles(t) {
 		if file.test() || !slices.Contains(product, file.folder()) {
@@ -224,6 +227,11 @@ func TestAnswersAreBounded(t *testing.T) {
 
 		if found := unbounded.Find(file.source); found != nil && !own.MatchString(file.path) {
 			t.Errorf("%s: %s has no bounds: use kit/httpbound", file.path, found)
+		}
+
+		bounds := bytes.Contains(file.source, []byte("httpbound.Within(")) || bytes.Contains(file.source, []byte("httpbound.Transport("))
+		if found := made.Find(file.source); found != nil && !bounds && !own.MatchString(file.path) && file.path != cluster {
+			t.Errorf("%s: %s has no bounds: put kit/httpbound on it", file.path, found)
 		}
 
 		for _, found := range client.FindAll(file.source, -1) {

@@ -131,7 +131,7 @@ func TestMachineAttests(t *testing.T) {
 	m := newMachine(t)
 	token := register(t, server, machineID, machineID, 600)
 	m.attests(t, server, token)
-	m.write(t, runScript, `env > seen.env; ls -l /proc/$$/fd > seen.fd; `+listens+runs+completes)
+	m.write(t, runScript, `env > seen.env; ls -l /proc/$$/fd > seen.fd; ls ../../run/hyperfleet/spire > seen.agent 2>&1 || true; `+listens+runs+completes)
 
 	if got := m.end(t, m.start(t, t.Context())); got.Reason != api.ReasonJobDone {
 		t.Fatalf("%+v\n%s", got, m.log)
@@ -153,6 +153,11 @@ func TestMachineAttests(t *testing.T) {
 
 	if seen := m.read(t, "/opt/actions-runner/seen.fd"); strings.Contains(seen, "socket:") {
 		t.Errorf("the runner has a socket of the service:\n%s", seen)
+	}
+
+	// Nothing keeps a job that runs as the service's own account from the agent: it has ended by then.
+	if seen := m.read(t, "/opt/actions-runner/seen.agent"); !strings.Contains(seen, "No such file") {
+		t.Errorf("the agent is still there when the runner begins: %s", seen)
 	}
 
 	// The same token again is refused, and the machine ends with that.

@@ -22,12 +22,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
 
 const (
 	// callTimeout bounds one call to the API server, with its repetitions.
-	callTimeout  = 30 * time.Second
+	callTimeout = 30 * time.Second
+	// maxAnswer is the most bytes of one answer that is no watch: a list of ten thousand machines has some hundred million.
+	maxAnswer    = 128 << 20
 	defaultIDMin = 100000
 	defaultIDMax = 199999
 	// defaultNamespace is where machines are made if nothing is said.
@@ -128,10 +131,20 @@ func (p *Provider) connect() error {
 		p.rest.Wrap(p.options.Transport)
 	}
 
+	watches := func(r *http.Request) bool { return r.URL.Query().Get("watch") != "" }
+
 	p.rest.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return retry.Transport(next, p.clock, func(r *http.Request) bool {
-			return r.Method == http.MethodGet && r.URL.Query().Get("watch") == ""
+		bounded := httpbound.Within(next, maxAnswer)
+		// A watch has no end; client-go bounds each of its events.
+		once := retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
+			if watches(r) {
+				return next.RoundTrip(r)
+			}
+
+			return bounded.RoundTrip(r)
 		})
+
+		return retry.Transport(once, p.clock, func(r *http.Request) bool { return r.Method == http.MethodGet && !watches(r) })
 	})
 
 	scheme, err := newScheme()
@@ -142,6 +155,9 @@ func (p *Provider) connect() error {
 	if p.http, err = rest.HTTPClientFor(p.rest); err != nil {
 		return fmt.Errorf("make transport: %w", err)
 	}
+
+	// A redirect would carry the credentials elsewhere.
+	p.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 	mapper := newMapper()
 

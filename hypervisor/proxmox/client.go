@@ -21,6 +21,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 )
 
 const (
@@ -32,6 +33,8 @@ const (
 	// ticketLife is when a ticket is renewed; Proxmox takes it for two hours.
 	ticketLife = 90 * time.Minute
 	userAgent  = "hyperfleet"
+	// maxAnswer is the most bytes of one answer: a list of ten thousand machines has eight million.
+	maxAnswer = 64 << 20
 )
 
 // client makes calls: each with a timeout, with the session's credentials, and with its
@@ -71,16 +74,17 @@ func newClient(config hypervisor.Config, options hypervisor.Options, clk clock.W
 	c := &client{base: base, credentials: config.Credentials, clock: clk}
 	// HTTP/1.1 only: the texts of errors stand in the status line's reason phrase.
 	c.inner = &http.Transport{
-		Proxy:                 http.ProxyFromEnvironment,
-		DialContext:           (&net.Dialer{Timeout: dialTimeout}).DialContext,
-		TLSClientConfig:       tlsConfig,
-		TLSHandshakeTimeout:   dialTimeout,
-		ResponseHeaderTimeout: 0,
-		MaxIdleConnsPerHost:   idleConns,
-		IdleConnTimeout:       idleLifetime,
+		Proxy:                  http.ProxyFromEnvironment,
+		DialContext:            (&net.Dialer{Timeout: dialTimeout}).DialContext,
+		TLSClientConfig:        tlsConfig,
+		TLSHandshakeTimeout:    dialTimeout,
+		ResponseHeaderTimeout:  0,
+		MaxResponseHeaderBytes: httpbound.MaxHeader,
+		MaxIdleConnsPerHost:    idleConns,
+		IdleConnTimeout:        idleLifetime,
 	}
 
-	var next http.RoundTripper = c.inner
+	next := httpbound.Within(c.inner, maxAnswer)
 	if options.Transport != nil {
 		next = options.Transport(next)
 	}

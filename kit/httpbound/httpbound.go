@@ -23,7 +23,8 @@ const (
 	// page of a platform's list, has some hundred kilobytes.
 	MaxBody = 8 << 20
 
-	maxHeader = 256 << 10
+	// MaxHeader is the most bytes of an answer's header.
+	MaxHeader = 256 << 10
 	// headerTimeout is longer than any long poll.
 	headerTimeout = 2 * time.Minute
 )
@@ -67,7 +68,7 @@ func Plain() *http.Transport {
 	}
 
 	out := base.Clone()
-	out.MaxResponseHeaderBytes = maxHeader
+	out.MaxResponseHeaderBytes = MaxHeader
 	out.ResponseHeaderTimeout = headerTimeout
 
 	return out
@@ -80,9 +81,16 @@ var shared = sync.OnceValue(func() http.RoundTripper { return Transport(Plain())
 func Shared() http.RoundTripper { return shared() }
 
 // Transport bounds the bodies of another to MaxBody. Reading on is a *TooLargeError.
-func Transport(next http.RoundTripper) http.RoundTripper { return bounded{next} }
+func Transport(next http.RoundTripper) http.RoundTripper { return Within(next, MaxBody) }
 
-type bounded struct{ next http.RoundTripper }
+// Within is Transport with a limit of its own, for servers that an administrator names and whose
+// lists are longer.
+func Within(next http.RoundTripper, limit int64) http.RoundTripper { return bounded{next, limit} }
+
+type bounded struct {
+	next  http.RoundTripper
+	limit int64
+}
 
 // RoundTrip makes one call.
 func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -92,13 +100,13 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 
 	// What is announced uncompressed need not be read.
-	if resp.ContentLength > MaxBody {
+	if resp.ContentLength > b.limit {
 		_ = resp.Body.Close()
 
-		return nil, &TooLargeError{Host: r.URL.Host, Limit: MaxBody}
+		return nil, &TooLargeError{Host: r.URL.Host, Limit: b.limit}
 	}
 
-	resp.Body = &body{ReadCloser: resp.Body, left: MaxBody, host: r.URL.Host}
+	resp.Body = &body{ReadCloser: resp.Body, left: b.limit, limit: b.limit, host: r.URL.Host}
 
 	return resp, nil
 }
@@ -113,14 +121,14 @@ func (b bounded) CloseIdleConnections() {
 type body struct {
 	io.ReadCloser
 
-	left int64
-	host string
+	left, limit int64
+	host        string
 }
 
 // Read reads up to the limit, and one byte more to see whether that was all.
 func (b *body) Read(p []byte) (int, error) {
 	if b.left < 0 {
-		return 0, &TooLargeError{Host: b.host, Limit: MaxBody}
+		return 0, &TooLargeError{Host: b.host, Limit: b.limit}
 	}
 
 	if int64(len(p)) > b.left+1 {
@@ -129,7 +137,7 @@ func (b *body) Read(p []byte) (int, error) {
 
 	n, err := b.ReadCloser.Read(p)
 	if b.left -= int64(n); b.left < 0 {
-		return n - 1, &TooLargeError{Host: b.host, Limit: MaxBody}
+		return n - 1, &TooLargeError{Host: b.host, Limit: b.limit}
 	}
 
 	return n, err

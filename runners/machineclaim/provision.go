@@ -42,6 +42,10 @@ func provision(ctx context.Context, s *scope) step.Result {
 		return result
 	}
 
+	if result, ok := s.stillAllowed(ctx); !ok {
+		return result
+	}
+
 	if err := s.asking(ctx); err != nil {
 		return step.Fail(err)
 	}

@@ -11,23 +11,18 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor/tenancy"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/runners/connect"
 )
 
 // withinQuota makes sure that the cluster lets the claim's namespace have the machine. Where
 // there is a quota, machines are placed one after the other: counted says so, and s.placing
 // is held then until the machine is on record, where the next one counts it.
 func (s *scope) withinQuota(ctx context.Context) (counted bool, err error) {
-	entry, err := tenancy.Find(s.cluster, s.claim.Namespace, tenancy.LabelsOf(ctx, s.Live, s.claim.Namespace))
-	if err != nil {
+	entry, err := s.allowed(ctx)
+	if err != nil || entry == nil || entry.Quota == nil {
 		return false, err
-	}
-
-	if err := tenancy.Check(entry, s.cluster, s.template); err != nil {
-		return false, err
-	}
-
-	if entry == nil || entry.Quota == nil {
-		return false, nil
 	}
 
 	s.placing.Lock()
@@ -44,6 +39,32 @@ func (s *scope) withinQuota(ctx context.Context) (counted bool, err error) {
 	}
 
 	return true, nil
+}
+
+// allowed gives the entry of the cluster's allowedNamespaces that lets the claim's namespace have
+// the machine; nil where all may do anything.
+func (s *scope) allowed(ctx context.Context) (*v1alpha1.NamespaceAccess, error) {
+	entry, err := tenancy.Find(s.cluster, s.claim.Namespace, tenancy.LabelsOf(ctx, s.Live, s.claim.Namespace))
+	if err != nil {
+		return nil, err
+	}
+
+	return entry, tenancy.Check(entry, s.cluster, s.template)
+}
+
+// stillAllowed looks once more before the machine is made and started: its template may have
+// changed since it was placed, and somebody else may have written where it is placed.
+func (s *scope) stillAllowed(ctx context.Context) (step.Result, bool) {
+	if _, err := s.allowed(ctx); err != nil {
+		result := connect.Outcome(err, lookAgain, tenancy.ReasonNamespace)
+		if errclass.Of(err) == errclass.Configuration {
+			result = step.Wait(safety, errclass.Reason(err, tenancy.ReasonNamespace), err.Error())
+		}
+
+		return result, false
+	}
+
+	return step.Result{}, true
 }
 
 // taken is what the machines of the claim's namespace take on its cluster, this one included.

@@ -96,6 +96,7 @@ func (s *scope) find(ctx context.Context) step.Result {
 	}
 
 	resize(&template, s.claim.Spec.Size)
+	asPlaced(&template, s.claim.Status.VMRef)
 
 	s.template, s.cluster, s.provider = &template, &cluster, provider
 	s.names = vmspec.NamesOf(s.claim, &template, &cluster, s.Settings.NamespaceInHostname)
@@ -121,5 +122,13 @@ func resize(template *v1alpha1.HypervisorMachineTemplate, size *v1alpha1.Machine
 
 	if size.Disk != nil {
 		resources.Disk = size.Disk
+	}
+}
+
+// asPlaced gives the template the size that the machine was placed with, and that a quota counts:
+// it is made so, whatever the template says by now. It is pure.
+func asPlaced(template *v1alpha1.HypervisorMachineTemplate, vm *v1alpha1.VMReference) {
+	if vm != nil && vm.Resources != nil && vm.Resources.CPU > 0 {
+		template.Spec.Resources.CPU, template.Spec.Resources.Memory = vm.Resources.CPU, vm.Resources.Memory
 	}
 }

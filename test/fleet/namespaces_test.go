@@ -14,6 +14,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
 
@@ -42,6 +43,120 @@ func TestNamespacesHaveWhatTheClusterLetsThem(t *testing.T) {
 
 	if made := f.VMsMade(); made > 0 {
 		t.Fatalf("%d VMs were made", made)
+	}
+}
+
+// Where a machine is placed is looked at again before it is made: a status that somebody else wrote
+// makes none on a hypervisor that is not for the namespace.
+func TestStatusesPlaceNoMachines(t *testing.T) {
+	t.Parallel()
+
+	f := fleet.New(t, env, fleet.Options{})
+	f.CreateCluster(f.NewCluster())
+	f.Create(f.NewTemplate())
+
+	closed := f.NewSite("closed", fleet.Model(), func(c *v1alpha1.HypervisorCluster) {
+		c.Spec.AllowedNamespaces = []v1alpha1.NamespaceAccess{{Names: []string{"others"}}}
+	})
+
+	f.Start()
+	f.EventuallyReady(closed.Cluster)
+	f.EventuallyReady(f.NewTemplate())
+	f.Stop()
+
+	forged := f.NewClaim("forged")
+	f.Create(forged)
+
+	forged.Status.VMRef = &v1alpha1.VMReference{
+		HypervisorCluster: closed.Cluster.Name, VMID: "10001", Node: fleet.Model().Nodes[0].Name, OperatorUID: f.OperatorUID,
+	}
+	forged.Status.NetworkInfo, forged.Status.BootstrapInfo = &v1alpha1.NetworkInfo{}, &v1alpha1.BootstrapInfo{RunnerName: "forged"}
+
+	if err := f.Client.Status().Update(t.Context(), forged); err != nil {
+		t.Fatal(err)
+	}
+
+	f.Start()
+	f.EventuallyCondition(forged, v1alpha1.ConditionProvisioned, metav1.ConditionFalse, "NamespaceNotAllowed")
+
+	for _, vm := range closed.PVE.Snapshot().VMs {
+		if !vm.Foreign && !vm.Template {
+			t.Errorf("VM %d was made on the hypervisor of others", vm.VMID)
+		}
+	}
+}
+
+// What a template says by the time that its machine is made is looked at, and a machine has no
+// more than was counted when it was placed.
+func TestTemplatesThatChangeAfterPlacing(t *testing.T) {
+	t.Parallel()
+
+	for name, tt := range map[string]struct {
+		change func(*v1alpha1.HypervisorMachineTemplateSpec)
+		reason string
+	}{
+		"another network": {func(s *v1alpha1.HypervisorMachineTemplateSpec) {
+			s.Network = &v1alpha1.MachineNetwork{Mode: v1alpha1.NetworkModeDHCP, VLAN: new(int32(7))}
+		}, "VLANNotAllowed"},
+		"more cores": {func(s *v1alpha1.HypervisorMachineTemplateSpec) { s.Resources.CPU = 4 }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			f := fleet.New(t, env, fleet.Options{})
+			cluster := f.NewCluster()
+			cluster.Spec.AllowedNamespaces = []v1alpha1.NamespaceAccess{{
+				Names: []string{f.Namespace}, VLANs: []v1alpha1.VLANRange{{Min: 100, Max: 109}}, Quota: &v1alpha1.NamespaceQuota{CPU: new(int32(2))},
+			}}
+			template, claim := f.NewTemplate(), f.NewClaim("one")
+
+			f.CreateCluster(cluster)
+			f.Create(template)
+			f.Start()
+			f.EventuallyReady(template)
+
+			mend := f.PVE.AddFault(pve.Fault{Kind: pve.FaultError, Status: 500, Path: "/nodes/*/qemu/*/clone"})
+			f.Create(claim)
+			f.Eventually("the machine is placed, and not made", func() (bool, string) {
+				err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(claim), claim)
+
+				return err == nil && claim.Status.VMRef != nil, step.WhyNot(claim)
+			})
+			f.Eventually("the template is changed", func() (bool, string) {
+				if err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(template), template); err != nil {
+					return false, err.Error()
+				}
+
+				tt.change(&template.Spec)
+				err := f.Client.Update(t.Context(), template)
+
+				return err == nil, fmt.Sprint(err)
+			})
+			f.Eventually("the change is seen", func() (bool, string) {
+				err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(template), template)
+
+				return err == nil && template.Status.ObservedGeneration == template.Generation, fmt.Sprint(err)
+			})
+			mend()
+
+			if tt.reason != "" {
+				f.EventuallyCondition(claim, v1alpha1.ConditionProvisioned, metav1.ConditionFalse, tt.reason)
+
+				if made := f.VMsMade(); made > 0 {
+					t.Errorf("%d VMs were made", made)
+				}
+
+				return
+			}
+
+			f.EventuallyCondition(claim, v1alpha1.ConditionProvisioned, metav1.ConditionTrue, "")
+
+			for _, vm := range f.PVE.Snapshot().VMs {
+				if !vm.Foreign && !vm.Template && vm.Config["cores"] != "2" {
+					t.Errorf("the machine has %s cores, and 2 were counted", vm.Config["cores"])
+				}
+			}
+		})
 	}
 }
 

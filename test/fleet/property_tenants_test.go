@@ -23,6 +23,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
@@ -38,6 +39,8 @@ const (
 	// objectsOfTenant is how many objects a tenant makes in one run.
 	objectsOfTenant = 24
 	quotaOfTenant   = 3
+	// forgedPrefix begins the names of claims whose status the tenant writes.
+	forgedPrefix = "forged"
 	// Values of Secrets that no server, object, event or log may have.
 	closedCanary, elsewhereCanary = "canary-closed-7f3a91", "canary-elsewhere-c20b54"
 )
@@ -205,7 +208,11 @@ func (h *hostile) template() *v1alpha1.HypervisorMachineTemplate {
 	token := h.secret("pat")
 	config := spec.Bootstrap.Config
 
-	switch h.dice.IntN(4) {
+	switch h.dice.IntN(6) {
+	case 5:
+		config.GitHub, config.Gitea = nil, &v1alpha1.GiteaBootstrap{Credentials: token}
+	case 4:
+		config.GitHub, config.Forgejo = nil, &v1alpha1.GiteaBootstrap{Credentials: token}
 	case 0:
 		config.GitHub = nil
 		config.GitLab = &v1alpha1.GitLabBootstrap{Credentials: token}
@@ -234,6 +241,9 @@ func (h *hostile) workload() v1alpha1.Workload {
 		{Type: v1alpha1.WorkloadGitLabCI, Config: &v1alpha1.WorkloadConfig{GitLab: &v1alpha1.GitLabCIConfig{URL: h.server(), ProjectID: "acme/shop"}}},
 		{Type: v1alpha1.WorkloadBuildkite, Config: &v1alpha1.WorkloadConfig{Buildkite: &v1alpha1.BuildkiteConfig{Organization: "acme"}}},
 		{Type: v1alpha1.WorkloadGiteaActions, Config: &v1alpha1.WorkloadConfig{Gitea: &v1alpha1.GiteaConfig{
+			URL: h.server(), Repository: "acme/shop", Labels: []string{"linux"},
+		}}},
+		{Type: v1alpha1.WorkloadForgejoActions, Config: &v1alpha1.WorkloadConfig{Forgejo: &v1alpha1.GiteaConfig{
 			URL: h.server(), Repository: "acme/shop", Labels: []string{"linux"},
 		}}},
 		{Type: v1alpha1.WorkloadGeneric, Config: &v1alpha1.WorkloadConfig{Generic: &v1alpha1.GenericConfig{
@@ -330,7 +340,21 @@ func (h *hostile) corners() []step.Object {
 		out = append(out, template, claim)
 	}
 
-	return out
+	// Its template is one that the tenant may use.
+	forged := h.NewClaim("")
+	forged.ObjectMeta = h.name(forgedPrefix)
+	forged.Spec.TemplateRef.Name = out[0].GetName()
+
+	return append(out, forged)
+}
+
+// forge is a claim's status that names a machine on the hypervisor of others, and another's runner.
+func (h *hostile) forge(claim client.Object) error {
+	status := fmt.Sprintf(`{"status":{"vmRef":{"hypervisorCluster":%q,"vmId":"%d","node":%q,"operatorUID":%q},`+
+		`"networkInfo":{"hostname":"forged"},"bootstrapInfo":{"runnerName":"neighbour"}}}`,
+		h.closed.Cluster.Name, 10000+h.serial, fleet.Model().Nodes[0].Name, h.OperatorUID)
+
+	return h.tenant.Status().Patch(h.t.Context(), claim, client.RawPatch(types.MergePatchType, []byte(status)))
 }
 
 // looked says whether the operator has had a look at an object.
@@ -349,6 +373,13 @@ func (h *hostile) attack(seed int64) string {
 	}
 
 	corners := h.corners()
+	heard := &v1alpha1.RunnerJobBatch{
+		ObjectMeta: h.name("batch"), Spec: v1alpha1.RunnerJobBatchSpec{Jobs: []v1alpha1.RunnerJobSpec{h.job("neighbour").Spec}},
+	}
+
+	if err := h.tenant.Create(h.t.Context(), heard); err != nil {
+		return err.Error()
+	}
 
 	for i := range objectsOfTenant + len(corners) {
 		var object step.Object
@@ -361,7 +392,13 @@ func (h *hostile) attack(seed int64) string {
 		err := h.tenant.Create(h.t.Context(), object)
 		if err == nil {
 			h.made = append(h.made, object)
-		} else if !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) {
+		}
+
+		if strings.HasPrefix(object.GetName(), forgedPrefix) && err == nil {
+			err = h.forge(object)
+		}
+
+		if err != nil && !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) {
 			return err.Error()
 		}
 	}
@@ -450,8 +487,8 @@ func (h *hostile) placed() []string {
 
 	for i := range claims.Items {
 		claim := &claims.Items[i]
-		if claim.Status.VMRef == nil {
-			continue
+		if claim.Status.VMRef == nil || strings.HasPrefix(claim.Name, forgedPrefix) {
+			continue // what hypervisors have counts, not what the tenant wrote
 		}
 
 		machines++

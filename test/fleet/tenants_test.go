@@ -5,6 +5,7 @@ package fleet_test
 
 import (
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/operator"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
@@ -70,7 +72,7 @@ func theirs(namespace, key string) v1alpha1.SecretValueSource {
 }
 
 // stolen are ways to have the credentials of another namespace's Secret sent to url.
-func stolen(f *fleet.Fleet, other, url string) map[string]func(*v1alpha1.BootstrapConfig, *v1alpha1.Workload) {
+func stolen(other, url string) map[string]func(*v1alpha1.BootstrapConfig, *v1alpha1.Workload) {
 	token := theirs(other, "token")
 	gitHub := func(change func(*v1alpha1.GitHubBootstrap)) func(*v1alpha1.BootstrapConfig, *v1alpha1.Workload) {
 		return func(config *v1alpha1.BootstrapConfig, _ *v1alpha1.Workload) {
@@ -103,6 +105,48 @@ func stolen(f *fleet.Fleet, other, url string) map[string]func(*v1alpha1.Bootstr
 				Buildkite: &v1alpha1.BuildkiteConfig{Organization: "acme"},
 			}}
 		},
+		"gitea": func(config *v1alpha1.BootstrapConfig, load *v1alpha1.Workload) {
+			*config = v1alpha1.BootstrapConfig{Gitea: &v1alpha1.GiteaBootstrap{Credentials: token}}
+			*load = v1alpha1.Workload{Type: v1alpha1.WorkloadGiteaActions, Config: &v1alpha1.WorkloadConfig{
+				Gitea: &v1alpha1.GiteaConfig{URL: url, Repository: "acme/shop", Labels: []string{"linux"}},
+			}}
+		},
+		"forgejo": func(config *v1alpha1.BootstrapConfig, load *v1alpha1.Workload) {
+			*config = v1alpha1.BootstrapConfig{Forgejo: &v1alpha1.GiteaBootstrap{Credentials: token}}
+			*load = v1alpha1.Workload{Type: v1alpha1.WorkloadForgejoActions, Config: &v1alpha1.WorkloadConfig{
+				Forgejo: &v1alpha1.GiteaConfig{URL: url, Repository: "acme/shop", Labels: []string{"linux"}},
+			}}
+		},
+	}
+}
+
+// Of every platform that takes a credential there is a way in stolen, and it knows the server that
+// the credential would go to: one that names none would send it anywhere.
+func TestPlatformsNameTheirServers(t *testing.T) {
+	t.Parallel()
+
+	const server = "git.example.com"
+
+	seen := map[string]bool{v1alpha1.WorkloadGeneric: true} // it has no server
+
+	for name, steal := range stolen("other", "https://"+server) {
+		template := &v1alpha1.HypervisorMachineTemplate{}
+		template.Spec.Bootstrap.Config = &v1alpha1.BootstrapConfig{GitHub: &v1alpha1.GitHubBootstrap{Owner: "acme", Repository: "shop"}}
+		load := v1alpha1.Workload{Type: v1alpha1.WorkloadGitHubActions}
+		steal(template.Spec.Bootstrap.Config, &load)
+
+		seen[load.Type] = true
+
+		runner, err := operator.Platforms()[load.Type].Runner(template, load)
+		if err != nil || len(runner.Secrets) == 0 || !slices.Contains(runner.Servers, server) {
+			t.Errorf("%s: secrets %v go to %v (error %v), want %s among them", name, runner.Secrets, runner.Servers, err, server)
+		}
+	}
+
+	for name := range operator.Platforms() {
+		if !seen[name] {
+			t.Errorf("%s: say how its credential could be stolen", name)
+		}
 	}
 }
 
@@ -123,7 +167,7 @@ func TestCredentialsGoOnlyWhereTheirOwnerAllows(t *testing.T) {
 	f.CreateCluster(f.NewCluster())
 	f.Start()
 
-	for name, steal := range stolen(f, other, e.url) {
+	for name, steal := range stolen(other, e.url) {
 		template, claim, pool := f.NewTemplate(), f.NewClaim(name), f.NewPool(1)
 		template.Name, claim.Spec.TemplateRef.Name, pool.Name, pool.Spec.TemplateRef.Name = name, name, name, name
 		steal(template.Spec.Bootstrap.Config, &claim.Spec.WorkloadConfig)
@@ -134,12 +178,12 @@ func TestCredentialsGoOnlyWhereTheirOwnerAllows(t *testing.T) {
 
 		message := f.EventuallyCondition(pool, "DemandSourcesReady", metav1.ConditionFalse, "ServerNotAllowed")
 
-		// A template that names the server itself says so too. A claim of Buildkite without a
-		// job ends before it asks for anything.
+		// A template that names the server itself says so too. A claim of Buildkite or Forgejo
+		// without a job ends before it asks for anything.
 		switch {
 		case template.Spec.Bootstrap.Config.GitHub != nil:
 			f.EventuallyCondition(template, "Ready", metav1.ConditionFalse, "ServerNotAllowed")
-		case template.Spec.Bootstrap.Config.GitLab != nil:
+		case template.Spec.Bootstrap.Config.GitLab != nil, template.Spec.Bootstrap.Config.Gitea != nil:
 			f.EventuallyCondition(claim, "Ready", metav1.ConditionFalse, "ServerNotAllowed")
 		}
 

@@ -91,6 +91,21 @@ func (k kind) checkURL(address string) (string, error) {
 	return strings.TrimSuffix(address, apiPath), nil
 }
 
+// serversOf is the server that the access token is sent to; none where the URL is no good.
+func (k kind) serversOf(address string) []string {
+	base, err := k.checkURL(address)
+	if err != nil {
+		return nil
+	}
+
+	parsed, err := url.Parse(base)
+	if err != nil {
+		return nil
+	}
+
+	return []string{httpbound.Server(parsed)}
+}
+
 // scope is whose runners are made. Without a name it is the instance.
 type scope struct{ repository, organization string }
 

@@ -73,7 +73,7 @@ func (p Platform) Runner(template *v1alpha1.HypervisorMachineTemplate, load v1al
 		return out, p.kind.missingBootstrap(template)
 	}
 
-	out.Secrets = map[string]v1alpha1.SecretValueSource{secretToken: from.Credentials}
+	out.Secrets, out.Servers = map[string]v1alpha1.SecretValueSource{secretToken: from.Credentials}, p.kind.serversOf(out.URL)
 
 	if client := template.Spec.Bootstrap.Config.HTTPClient; client != nil {
 		out.Timeout = time.Duration(client.TimeoutSeconds) * time.Second

@@ -111,13 +111,14 @@ func TestGuardKeepsVerdicts(t *testing.T) {
 
 		review, _ := action.(ktesting.CreateAction).GetObject().(*authenticationv1.TokenReview)
 		review.Status.Authenticated = strings.HasPrefix(review.Spec.Token, "good")
+		review.Status.User.Username = review.Spec.Token
 
 		return true, review, nil
 	})
 	reviews.PrependReactor("create", "subjectaccessreviews", func(action ktesting.Action) (bool, runtime.Object, error) {
 		review, _ := action.(ktesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview)
 		attributes := review.Spec.NonResourceAttributes
-		review.Status.Allowed = attributes.Verb == "get" && attributes.Path == "/metrics"
+		review.Status.Allowed = attributes.Verb == "get" && attributes.Path == "/metrics" && review.Spec.User == "good"
 
 		return true, review, nil
 	})
@@ -139,6 +140,7 @@ func TestGuardKeepsVerdicts(t *testing.T) {
 		{"Bearer good", false, 0, http.StatusOK, 4},
 		{"Bearer " + strings.Repeat("x", maxToken+1), false, 0, http.StatusUnauthorized, 4},
 		{"Bearer ", false, 0, http.StatusUnauthorized, 4},
+		{"Bearer good for others", false, 0, http.StatusForbidden, 5},
 	} {
 		down = tt.down
 		now.Step(tt.passes)

@@ -4,7 +4,6 @@
 package operator
 
 import (
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -16,6 +15,7 @@ import (
 	"sync"
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/inputbound"
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
@@ -101,16 +101,14 @@ func guestCAs(file string) (func() string, error) {
 	}, nil
 }
 
-var errNoCertificate = errors.New("it holds no certificate in PEM")
-
 func readCAs(file string) (string, error) {
 	raw, err := os.ReadFile(file)
 	if err != nil {
 		return "", fmt.Errorf("read guest.caFile: %w", err)
 	}
 
-	if !x509.NewCertPool().AppendCertsFromPEM(raw) {
-		return "", fmt.Errorf("read guest.caFile %s: %w", file, errNoCertificate)
+	if _, err := inputbound.Authorities(raw, nil); err != nil {
+		return "", fmt.Errorf("read guest.caFile %s: %w", file, err)
 	}
 
 	return string(raw), nil

@@ -170,3 +170,20 @@ func TestValuesAreChecked(t *testing.T) {
 		}
 	}
 }
+
+// What the values of the first release had, and no others, gives what the defaults give: so does
+// `helm upgrade --reuse-values` from it, which leaves out what came later.
+func TestValuesOfTheFirstRelease(t *testing.T) {
+	t.Parallel()
+
+	u := newUser(t, kube.Start(t), "")
+
+	for chart, later := range map[string]string{"hyperfleet": "drain,monitoring,tls", "hyperfleet-platform": "monitoring"} {
+		render := "helm template " + chart + " " + chart + "-0.1.0.tgz"
+		want := u.types(render + "\n")
+
+		if got := u.types(render + " --set " + strings.ReplaceAll(later, ",", "=null,") + "=null\n"); got != want {
+			t.Errorf("%s without the values %s:\n%s", chart, later, got)
+		}
+	}
+}

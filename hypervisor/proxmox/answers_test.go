@@ -1,0 +1,87 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox_test
+
+import (
+	"compress/gzip"
+	"encoding/pem"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/hypervisor/proxmox"
+)
+
+// Whatever a hypervisor answers, it is not read without end, and its credential goes nowhere else.
+func TestAnswersAreBounded(t *testing.T) {
+	t.Parallel()
+
+	const pieces = 512 // MiB
+
+	var elsewhere, written atomic.Int64
+
+	other := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) }))
+	t.Cleanup(other.Close)
+
+	for name, tt := range map[string]struct {
+		answer http.HandlerFunc
+		want   string
+	}{
+		"a small answer that becomes large": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Encoding", "gzip")
+
+			out := gzip.NewWriter(w)
+			_, _ = io.WriteString(out, `{"data":"`)
+
+			for piece := strings.Repeat("x", 1<<20); ; written.Add(1) {
+				if _, err := io.WriteString(out, piece); err != nil || written.Load() > pieces {
+					return
+				}
+			}
+		}, "more than 67108864 bytes"},
+		"a long header": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("X-Long", strings.Repeat("x", 1<<20))
+		}, "headers exceeded"},
+		"a way elsewhere": {func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, other.URL, http.StatusTemporaryRedirect)
+		}, "307"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			server := httptest.NewTLSServer(tt.answer)
+			t.Cleanup(server.Close)
+
+			trusted, err := hypervisor.TLSConfig(&v1alpha1.HypervisorTLS{CABundle: pem.EncodeToMemory(
+				&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})}, nil, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			p, err := proxmox.New(hypervisor.Config{
+				Name: "lab", Endpoint: server.URL, TLS: trusted,
+				Credentials: hypervisor.Credentials{TokenID: "ci@pve!x", TokenSecret: "s3cret"},
+			}, hypervisor.Options{OperatorUID: "op"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Close()
+
+			if _, err := p.Check(t.Context()); err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("Check() = %.300v, want an error that says %q", err, tt.want)
+			}
+		})
+	}
+
+	t.Cleanup(func() {
+		if n := elsewhere.Load(); n > 0 || written.Load() > pieces {
+			t.Errorf("%d calls went elsewhere, %d MiB were read", n, written.Load())
+		}
+	})
+}
