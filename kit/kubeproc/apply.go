@@ -17,12 +17,15 @@ import (
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 )
 
 const (
@@ -59,7 +62,7 @@ func Apply(ctx context.Context, config *rest.Config, paths ...string) error {
 	}
 
 	for _, crd := range objects[:crds] {
-		if err := established(ctx, c, crd); err != nil {
+		if err := established(ctx, config, c, crd); err != nil {
 			return err
 		}
 	}
@@ -88,8 +91,9 @@ func applyAll(ctx context.Context, c client.Client, objects []*unstructured.Unst
 	return nil
 }
 
-// established waits until the API server serves the CRD.
-func established(ctx context.Context, c client.Client, crd *unstructured.Unstructured) error {
+// established waits until the API server serves the CRD, and says so to whoever asks for its
+// kinds: discovery is written a moment after the condition Established.
+func established(ctx context.Context, config *rest.Config, c client.Client, crd *unstructured.Unstructured) error {
 	var last string
 
 	err := wait.PollUntilContextTimeout(ctx, establishPoll, establishTimeout, true, func(ctx context.Context) (bool, error) {
@@ -109,7 +113,9 @@ func established(ctx context.Context, c client.Client, crd *unstructured.Unstruc
 
 		for _, condition := range typed.Status.Conditions {
 			if condition.Type == apiextensionsv1.Established && condition.Status == apiextensionsv1.ConditionTrue {
-				return true, nil
+				last = "its kinds are not in discovery yet"
+
+				return discovered(config, typed)
 			}
 
 			last = fmt.Sprintf("%s=%s %s", condition.Type, condition.Status, condition.Message)
@@ -122,6 +128,36 @@ func established(ctx context.Context, c client.Client, crd *unstructured.Unstruc
 	}
 
 	return nil
+}
+
+// discovered says whether a client that knows nothing yet finds the CRD's kinds.
+func discovered(config *rest.Config, crd *apiextensionsv1.CustomResourceDefinition) (bool, error) {
+	httpClient, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return false, err
+	}
+
+	mapper, err := apiutil.NewDynamicRESTMapper(config, httpClient)
+	if err != nil {
+		return false, err
+	}
+
+	for _, version := range crd.Spec.Versions {
+		if !version.Served {
+			continue
+		}
+
+		_, err := mapper.RESTMapping(schema.GroupKind{Group: crd.Spec.Group, Kind: crd.Spec.Names.Kind}, version.Name)
+		if meta.IsNoMatchError(err) {
+			return false, nil
+		}
+
+		if err != nil {
+			return false, err
+		}
+	}
+
+	return true, nil
 }
 
 // ReadObjects reads the objects in the YAML and JSON files at the paths, in the

@@ -5,11 +5,15 @@ package kube_test
 
 import (
 	"context"
+	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -128,3 +132,47 @@ func TestNamespacesAreDeleted(t *testing.T) {
 		return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
 	})
 }
+
+// A CRD that Apply has returned from is one whose kinds every client finds: one that has asked
+// for them before, and one that knows nothing yet.
+func TestApplyReturnsWhenKindsAreFound(t *testing.T) {
+	t.Parallel()
+
+	before := clientFor(t, env.Config)
+
+	for i := range 8 {
+		group := fmt.Sprintf("late-%d.hyperfleet.io", i)
+		list := &unstructured.UnstructuredList{}
+		list.SetAPIVersion(group + "/v1")
+		list.SetKind("LateList")
+
+		if err := before.List(t.Context(), list); !meta.IsNoMatchError(err) {
+			t.Fatalf("list %s before its CRD is there: %v", group, err)
+		}
+
+		path := filepath.Join(t.TempDir(), "crd.yaml")
+		if err := os.WriteFile(path, fmt.Appendf(nil, lateCRD, group), 0o600); err != nil {
+			t.Fatal(err)
+		}
+
+		env.Apply(t, path)
+
+		for name, c := range map[string]client.Client{"asked before": before, "knows nothing yet": clientFor(t, env.Config)} {
+			if err := c.List(t.Context(), list); err != nil {
+				t.Errorf("list %s by a client that %s: %v", group, name, err)
+			}
+		}
+	}
+}
+
+const lateCRD = `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: lates.%[1]s}
+spec:
+  group: %[1]s
+  names: {kind: Late, listKind: LateList, plural: lates, singular: late}
+  scope: Cluster
+  versions:
+  - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}
+`
