@@ -23,10 +23,11 @@ import (
 
 // How hard a report is tried. The job never waits for it.
 const (
-	reportTimeout = 5 * time.Second
-	reportTries   = 4
-	reportPause   = 500 * time.Millisecond
-	reportQueue   = 32
+	reportTimeout  = 5 * time.Second
+	reportTries    = 4
+	reportPause    = 500 * time.Millisecond // after the first one; it doubles
+	reportMaxPause = 2 * time.Second
+	reportQueue    = 32
 	// flushTimeout bounds how long the machine's end waits for reports.
 	flushTimeout = 15 * time.Second
 )
@@ -169,13 +170,19 @@ func (r *reporter) sendAll(ctx context.Context) {
 
 			r.log.Warn("cannot send a report", "phase", string(report.Phase), "try", try, "error", err.Error())
 
-			if !again || try == reportTries || pause(ctx, r.clock, wait) != nil {
+			if !again || r.gaveUp(report, try) || pause(ctx, r.clock, wait) != nil {
 				break
 			}
 
-			wait *= 2
+			wait = min(2*wait, reportMaxPause)
 		}
 	}
+}
+
+// gaveUp says that a report is not tried again. A later one says more, and must not come too late
+// for it. The last one, which has the log, is tried until the machine ends.
+func (r *reporter) gaveUp(report guest.Report, tries int) bool {
+	return !report.Phase.Last() && (tries >= reportTries || len(r.queue) > 0)
 }
 
 // send tells the endpoint once; again says that another try may help.

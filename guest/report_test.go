@@ -78,7 +78,7 @@ func TestReportsReachTheOperator(t *testing.T) {
 		log    string
 	}{
 		"all of them, in order":        {want: all, calls: 5},
-		"again after trouble":          {answer: func(n int) int { return map[bool]int{true: 503, false: 204}[n <= 2] }, pauses: 2, want: all, calls: 7},
+		"again after trouble":          {answer: func(n int) int { return map[bool]int{true: 503, false: 204}[n == 5 || n == 6] }, pauses: 2, want: all, calls: 7},
 		"not again when refused":       {answer: func(int) int { return 403 }, calls: 5, log: "403 Forbidden"},
 		"not on to another host":       {answer: func(int) int { return 307 }, calls: 5, log: "307 Temporary Redirect"},
 		"wrong token":                  {change: func(r *api.ReportTo) { r.Token = runnerToken }, calls: 5, log: "401 Unauthorized"},
@@ -127,5 +127,42 @@ func TestReportsReachTheOperator(t *testing.T) {
 				t.Errorf("log lacks %q:\n%s", tc.log, m.log)
 			}
 		})
+	}
+}
+
+// While the operator is away, what is old by then is not told again: the last report, which has
+// the log, is tried until the machine ends.
+func TestTheLastReportIsTriedLongest(t *testing.T) {
+	t.Parallel()
+
+	ended := make(chan struct{})
+	e := &endpoint{answer: func(n int) int {
+		<-ended
+
+		return map[bool]int{true: http.StatusTooManyRequests, false: http.StatusNoContent}[n < 10]
+	}}
+	server := httptest.NewServer(e)
+
+	defer server.Close()
+
+	m := newMachine(t)
+	m.cfg.Report = &api.ReportTo{URL: server.URL + "/report", Token: reportToken}
+	m.write(t, runScript, listens+runs+completes)
+
+	result := m.start(t, t.Context())
+
+	eventually(t, "the end", func() bool { return strings.Contains(m.log.String(), "phase=Finished") })
+	close(ended)
+
+	for _, pause := range []time.Duration{500 * time.Millisecond, time.Second, 2 * time.Second, 2 * time.Second, 2 * time.Second} {
+		m.clock.fire(t, pause)
+	}
+
+	if got := m.end(t, result); got.Reason != api.ReasonJobDone {
+		t.Errorf("%+v", got)
+	}
+
+	if got, calls := e.seen(); got != "Finished" || calls != 10 {
+		t.Errorf("the operator got %q in %d calls\n%s", got, calls, m.log)
 	}
 }

@@ -4,14 +4,17 @@
 package demand_test
 
 import (
+	"context"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
@@ -106,5 +109,55 @@ func TestBurstIsMovedIntoTheLedger(t *testing.T) {
 
 	if err := env.Client.List(t.Context(), &batches, client.InNamespace(namespace)); err != nil || len(batches.Items) > 0 {
 		t.Errorf("%d batches are left, %v", len(batches.Items), err)
+	}
+}
+
+// A webhook that comes while as many as are written at a time are written is written as they
+// are, unless others come with it: a batch of one would be two writes for nothing.
+func TestOneWebhookMoreIsNoBurst(t *testing.T) {
+	t.Parallel()
+
+	const many = 17
+
+	namespace, repository := env.Namespace(t), own(t)+"/app"
+	hook(t, namespace, "linux", repository, "s")
+
+	var writing, batches atomic.Int32
+
+	all := make(chan struct{})
+	counted := interceptor.NewClient(withoutWatch{env.Client}, interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.CreateOption) error {
+			if _, ok := obj.(*v1alpha1.RunnerJobBatch); ok {
+				batches.Add(1)
+			} else if writing.Add(1) == many {
+				close(all)
+			}
+
+			select {
+			case <-all:
+			case <-ctx.Done():
+			}
+
+			return c.Create(ctx, obj, opts...)
+		},
+	})
+
+	server := httptest.NewServer(receiverOf(counted, nil))
+	defer server.Close()
+
+	var group sync.WaitGroup
+	for i := range many {
+		group.Go(func() {
+			code, err := deliver(t.Context(), server.URL, post(body(repository, i+1, "queued", "self-hosted"), "s"))
+			if code != http.StatusAccepted || err != nil {
+				t.Errorf("webhook %d was answered %d, %v", i+1, code, err)
+			}
+		})
+	}
+
+	group.Wait()
+
+	if jobs := ledger(t, namespace); len(jobs) != many || batches.Load() > 0 {
+		t.Errorf("%d jobs and %d batches of %d webhooks", len(jobs), batches.Load(), many)
 	}
 }

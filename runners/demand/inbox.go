@@ -17,8 +17,8 @@ import (
 )
 
 // directWrites is how many webhooks are written one by one at a time. More than that is
-// a burst, and is written in batches: so many keep an API server busy.
-const directWrites = 4
+// a burst, and is written in batches, each of which costs two writes more than its jobs.
+const directWrites = 16
 
 // inbox writes what webhooks say: each into its RunnerJob, or many into one
 // RunnerJobBatch when they come faster than the API server takes them.
@@ -98,7 +98,8 @@ func (b *inbox) join(ctx context.Context, namespace string, job workload.Job) er
 	}
 }
 
-// write writes a batch once the one before it is written; until then it grows.
+// write writes a batch once the one before it is written; until then it grows. One of a single
+// job is the job.
 func (b *inbox) write(ctx context.Context, namespace string, at *batch) {
 	defer b.turn(namespace)()
 
@@ -111,6 +112,14 @@ func (b *inbox) write(ctx context.Context, namespace string, at *batch) {
 	ctx, cancel := context.WithTimeout(ctx, receiveTimeout)
 	defer cancel()
 
+	defer close(at.done)
+
+	if len(at.jobs) == 1 {
+		_, at.err = b.ledger.Record(ctx, namespace, at.jobs[0], heardAt(at.jobs[0], metav1.Time{}))
+
+		return
+	}
+
 	object := &v1alpha1.RunnerJobBatch{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "burst-"},
 		Spec:       v1alpha1.RunnerJobBatchSpec{Jobs: at.jobs},
@@ -118,8 +127,6 @@ func (b *inbox) write(ctx context.Context, namespace string, at *batch) {
 	if err := b.ledger.Client.Create(ctx, object); err != nil {
 		at.err = fmt.Errorf("write batch of %d jobs in namespace %s: %w", len(at.jobs), namespace, err)
 	}
-
-	close(at.done)
 }
 
 // turn waits for the namespace's turn; done gives it back. One that nobody waits for is forgotten.

@@ -6,6 +6,7 @@ package demand
 import (
 	"context"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -148,8 +149,9 @@ func served(_ context.Context, s *scope) step.Result {
 	}
 }
 
-// announce counts each new moment, and emits an event for each cause that the job waits for,
-// once it is on record. What goes as it should is in the timeline.
+// announce counts each new moment, and emits an event for each trouble that the job waits for,
+// once it is on record. What goes as it should is in the timeline, and so is the wait for others
+// to end: a pool at its maximum says so itself, and its jobs may be a thousand.
 func (s *scope) announce() {
 	for _, event := range s.job.Status.Timeline {
 		if slices.ContainsFunc(s.told, func(before v1alpha1.JobEvent) bool { return same(before, event) }) {
@@ -159,7 +161,8 @@ func (s *scope) announce() {
 		s.JobMetrics.note(s.job, event)
 		s.tell(event)
 
-		if s.Recorder != nil && event.Moment == v1alpha1.MomentWaiting {
+		inTurn := strings.HasPrefix(event.Message, ReasonAtMaximum+": ")
+		if s.Recorder != nil && event.Moment == v1alpha1.MomentWaiting && !inTurn {
 			s.Recorder.Eventf(s.job, nil, corev1.EventTypeWarning, string(event.Moment), "Follow", "%s", event.Message)
 		}
 	}

@@ -35,6 +35,8 @@ const (
 type Limits struct {
 	// Burst is how often a machine may ask at once. Default: 5.
 	Burst int
+	// Each bounds each machine alone: what one asks costs little, and all ask at once.
+	Each bool
 
 	mu         sync.Mutex
 	all, wrong *rate.Limiter
@@ -77,7 +79,7 @@ func (l *Limits) genuine(uid types.UID, now time.Time) time.Duration {
 
 	one.last = now
 
-	if wait := take(one.limiter, now); wait > 0 {
+	if wait := take(one.limiter, now); wait > 0 || l.Each {
 		return wait
 	}
 

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -97,12 +98,17 @@ func (o *office) open() {
 func (o *office) send(phase guest.Phase) int {
 	o.t.Helper()
 
-	body, err := json.Marshal(guest.Report{Phase: phase, Reason: "r"})
+	return o.sendAs(o.claim(), guest.Report{Phase: phase, Reason: "r"})
+}
+
+func (o *office) sendAs(claim *v1alpha1.MachineClaim, said guest.Report) int {
+	o.t.Helper()
+
+	body, err := json.Marshal(said)
 	if err != nil {
 		o.t.Fatal(err)
 	}
 
-	claim := o.claim()
 	mux := http.NewServeMux()
 	mux.Handle(report.Pattern, o.handler)
 
@@ -213,5 +219,63 @@ func TestALastWordIsOnRecordBeforeItsAnswer(t *testing.T) {
 
 	if got := o.claim().Status.BootstrapInfo; got.GuestReason != "r" || got.GuestPhase != string(guest.PhaseFinished) {
 		t.Errorf("on record: %+v", got)
+	}
+}
+
+// A fleet that starts in one moment reports in one moment: no machine is refused for what the
+// others say, and its last word, which has its log, is not lost.
+func TestAFleetReportsInOneMoment(t *testing.T) {
+	t.Parallel()
+
+	const fleet = 1000
+
+	o := newOffice(t, v1alpha1.BootstrapInfo{RunnerName: "linux-a"})
+	o.handler.Logs = &report.Logs{Client: o.client}
+	o.open()
+
+	answers := map[int]int{}
+
+	for number := range fleet {
+		other := o.claim()
+		other.Name = fmt.Sprintf("linux-%d", number)
+		other.UID = types.UID(other.Name)
+
+		for _, phase := range []guest.Phase{guest.PhaseStarted, guest.PhaseConfiguring, guest.PhaseListening} {
+			answers[o.sendAs(other, guest.Report{Phase: phase})]++
+		}
+	}
+
+	if answers[http.StatusGone] != 3*fleet { // they have no claims here
+		t.Errorf("answers of the other machines: %v", answers)
+	}
+
+	if code := o.sendAs(o.claim(), guest.Report{Phase: guest.PhaseDownloading, Log: "x"}); code != http.StatusNoContent {
+		t.Errorf("answered %d", code)
+	}
+
+	o.handler.Inbox = nil // it is written with its answer
+	if code := o.sendAs(o.claim(), guest.Report{Phase: guest.PhaseFinished, Log: "all is well"}); code != http.StatusNoContent {
+		t.Errorf("a last word is answered %d", code)
+	}
+
+	var kept v1alpha1.RunnerLogList
+	if err := o.client.List(t.Context(), &kept); err != nil || len(kept.Items) != 1 || kept.Items[0].Spec.Text != "all is well" {
+		t.Errorf("logs: %+v, %v", kept.Items, err)
+	}
+}
+
+// A machine that reports without end is refused all the same.
+func TestOneMachineReportsTooOften(t *testing.T) {
+	t.Parallel()
+
+	o := newOffice(t, v1alpha1.BootstrapInfo{})
+	answers := map[int]int{}
+
+	for range 40 {
+		answers[o.send(guest.PhaseListening)]++
+	}
+
+	if answers[http.StatusNoContent] != 16 || answers[http.StatusTooManyRequests] != 24 {
+		t.Errorf("answers: %v", answers)
 	}
 }

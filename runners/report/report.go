@@ -88,7 +88,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 
-	h.limit.Do(func() { h.limits.Burst = burst })
+	h.limit.Do(func() { h.limits.Burst, h.limits.Each = burst, true })
 
 	if refused := h.limits.Genuine(uid, h.Clock.Now()); refused != nil {
 		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(refused.After.Seconds()))))
@@ -209,8 +209,8 @@ func (h *Handler) write(ctx context.Context, name types.NamespacedName, uid type
 }
 
 // inboxPatience is how long the claim's controller may take to write a report that has to be
-// on record; the rest of timeout is for writing it here.
-const inboxPatience = timeout / 2
+// on record. Then it is written here, in what is left of the 5 s that a machine waits.
+const inboxPatience = 3 * time.Second
 
 // keepLog keeps the log of a last report. It comes before the report's word, which ends
 // the claim; and that a log can't be kept is no reason not to hear of the machine's end.

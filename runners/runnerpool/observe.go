@@ -76,13 +76,15 @@ func (s *scope) see(ctx context.Context) (*view, error) {
 		jobs   v1alpha1.RunnerJobList
 	)
 
+	// What is read belongs to the cache and is not changed: a pass over a thousand jobs would
+	// else copy them all.
 	namespace := client.InNamespace(s.pool.Namespace)
-	if err := s.Client.List(ctx, &claims, namespace,
+	if err := s.Client.List(ctx, &claims, namespace, client.UnsafeDisableDeepCopy,
 		client.MatchingLabels{v1alpha1.LabelRunnerPool: s.pool.Name}); err != nil {
 		return nil, fmt.Errorf("list machine claims of pool %s: %w", s.pool.Name, err)
 	}
 
-	if err := s.Client.List(ctx, &jobs, namespace); err != nil {
+	if err := s.Client.List(ctx, &jobs, namespace, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list jobs: %w", err)
 	}
 
