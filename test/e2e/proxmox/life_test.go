@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -216,4 +218,58 @@ func TestLife(t *testing.T) {
 			t.Errorf("want each change asked for once, got %v", unlike)
 		}
 	})
+}
+
+// Machines that live at once share what is asked for all: what each takes then is told.
+func TestLivesAtOnce(t *testing.T) {
+	long(t)
+
+	const machines = 6
+
+	site := realpve.Get(t)
+	lives := map[string]*life{}
+	one := newLife(t, site, site.Account(t, realpve.ByPool))
+
+	for n := range machines {
+		l := *one
+		l.woken = make(chan struct{}, 1)
+		l.spec.Owner.Name = fmt.Sprintf("claim-%d", n)
+		l.spec.Owner.UID = fmt.Sprintf("%s%03d", claimUID[:len(claimUID)-3], n)
+		l.spec.Hostname = l.spec.Owner.Name
+		lives[l.spec.Owner.UID] = &l
+	}
+
+	var calls atomic.Int64
+
+	p := one.part.Connect(t, hypervisor.Options{
+		OperatorUID: operatorUID,
+		Transport: func(next http.RoundTripper) http.RoundTripper {
+			return roundTripper(func(req *http.Request) (*http.Response, error) {
+				calls.Add(1)
+
+				return next.RoundTrip(req)
+			})
+		},
+		Wake: func(owner hypervisor.Owner) {
+			select {
+			case lives[owner.UID].woken <- struct{}{}:
+			default:
+			}
+		},
+	})
+	defer p.Close()
+
+	var wg sync.WaitGroup
+
+	for _, l := range lives {
+		wg.Go(func() {
+			if err := errors.Join(l.make(t.Context(), p), l.remove(t.Context(), p)); err != nil {
+				t.Errorf("%s: %v", l.spec.Owner.Name, err)
+			}
+		})
+	}
+
+	wg.Wait()
+	one.nothingLeft()
+	progress.From(t)("%d machines at once: %.1f calls each, with all that they share", machines, float64(calls.Load())/machines)
 }
