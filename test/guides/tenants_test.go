@@ -156,7 +156,9 @@ func TestThreatModelsTestsAreThere(t *testing.T) {
 
 	// One name, in several files.
 	link := regexp.MustCompile(`\[[^\]]+\]\(([^)#]+)\)`)
-	for _, one := range regexp.MustCompile(`(Test\w+) of ((?:\[[^\]]+\]\([^)]+\)(?:, | and )?)+)`).FindAllStringSubmatch(string(raw), -1) {
+	several := regexp.MustCompile(`(Test\w+) of ((?:\[[^\]]+\]\([^)]+\)(?:, | and )?)+)`)
+
+	for _, one := range several.FindAllStringSubmatch(string(raw), -1) {
 		for _, file := range link.FindAllStringSubmatch(one[2], -1) {
 			found = append(found, []string{"", one[1], file[1]})
 		}
