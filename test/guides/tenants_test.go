@@ -153,6 +153,17 @@ func TestThreatModelsTestsAreThere(t *testing.T) {
 	}
 
 	found := regexp.MustCompile(`\[(Test\w+)\]\(([^)#]+)\)`).FindAllStringSubmatch(string(raw), -1)
+
+	// One name, in several files.
+	link := regexp.MustCompile(`\[[^\]]+\]\(([^)#]+)\)`)
+	several := regexp.MustCompile(`(Test\w+) of ((?:\[[^\]]+\]\([^)]+\)(?:, | and )?)+)`)
+
+	for _, one := range several.FindAllStringSubmatch(string(raw), -1) {
+		for _, file := range link.FindAllStringSubmatch(one[2], -1) {
+			found = append(found, []string{"", one[1], file[1]})
+		}
+	}
+
 	if len(found) < 15 {
 		t.Errorf("it names %d tests", len(found))
 	}
