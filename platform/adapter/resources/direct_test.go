@@ -404,6 +404,35 @@ func TestDirectKindThatAppears(t *testing.T) {
 	}
 }
 
+// A namespace named for a kind that has none is passed over in lists as well, those out of the
+// cache among them: else each would be read live, for ever.
+func TestDirectListsWithANamespaceTooMany(t *testing.T) {
+	t.Parallel()
+
+	c := newDirect(t, nil)
+	name := "listed-" + env.Namespace(t)
+	directly(t, c, &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "v1", "kind": "Namespace",
+		"metadata": map[string]any{"name": name, "labels": map[string]any{adapter.LabelAdapter: "dns", "listed": name}},
+	}})
+
+	query := transport.Query{
+		GVK: schema.GroupVersionKind{Version: "v1", Kind: "Namespace"}, Namespace: "default", Labels: map[string]string{"listed": name},
+	}
+	soon(t, "the list is out of the cache", func() *unstructured.Unstructured {
+		got, err := c.List(t.Context(), query, transport.Cached)
+		if err != nil || len(got) != 1 {
+			t.Fatalf("List() = %v, %v", got, err)
+		}
+
+		if got[0].GetManagedFields() != nil {
+			return nil
+		}
+
+		return got[0]
+	})
+}
+
 // Without the right to watch, reads go on, live.
 func TestDirectReadsWithoutWatches(t *testing.T) {
 	t.Parallel()
