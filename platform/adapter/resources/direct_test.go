@@ -433,6 +433,18 @@ func TestDirectListsWithANamespaceTooMany(t *testing.T) {
 	})
 }
 
+// An object that lives in a namespace is not looked for in none: the API server would answer that
+// there is no such path, which reads as if the object were not there.
+func TestDirectGetWithoutANamespace(t *testing.T) {
+	t.Parallel()
+
+	_, err := newDirect(t, nil).Get(t.Context(), transport.Ref{GVK: configMaps(), Name: "web"}, transport.Live)
+	if errclass.Of(err) != errclass.Permanent || errclass.Reason(err, "") != transport.ReasonInvalid ||
+		errors.Is(err, transport.ErrNotFound) || !strings.Contains(err.Error(), "discovery.namespace") {
+		t.Errorf("Get() = %v (%s), want to be told to name a namespace", err, errclass.Of(err))
+	}
+}
+
 // Without the right to watch, reads go on, live.
 func TestDirectReadsWithoutWatches(t *testing.T) {
 	t.Parallel()
