@@ -4,6 +4,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -100,9 +101,7 @@ type core struct {
 
 // newCore is one that has no transport yet.
 func newCore(conf platform.Broker, log *slog.Logger, registerer prometheus.Registerer) (*core, error) {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 
 	m, err := newMeters(registerer)
 	if err != nil {

@@ -105,9 +105,7 @@ func dialRabbit(ctx context.Context, conf platform.BrokerRabbit, log *slog.Logge
 		return nil, fmt.Errorf("broker.rabbitmq.exchange_type: %q: write topic, fanout or direct", kind)
 	}
 
-	if conf.PrefetchCount <= 0 {
-		conf.PrefetchCount = rabbitPending
-	}
+	conf.PrefetchCount = cmp.Or(max(conf.PrefetchCount, 0), rabbitPending)
 
 	known := &troubles{}
 	o := &overRabbit{

@@ -4,6 +4,7 @@
 package cel
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -75,17 +76,9 @@ type Env struct {
 
 // New makes an Env; its error is about the options.
 func New(options Options) (*Env, error) {
-	if options.Clock == nil {
-		options.Clock = clock.RealClock{}
-	}
-
-	if options.CostLimit == 0 {
-		options.CostLimit = DefaultCostLimit
-	}
-
-	if options.Timeout == 0 {
-		options.Timeout = DefaultTimeout
-	}
+	options.Clock = cmp.Or[clock.PassiveClock](options.Clock, clock.RealClock{})
+	options.CostLimit = cmp.Or(options.CostLimit, DefaultCostLimit)
+	options.Timeout = cmp.Or(options.Timeout, DefaultTimeout)
 
 	opts := []cel.EnvOption{
 		cel.OptionalTypes(),

@@ -5,6 +5,7 @@ package client
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -109,9 +110,7 @@ func (c *Client) List(ctx context.Context, plural string, options ListOptions) (
 	}
 
 	options.Page = max(options.Page, 1)
-	if options.Order == "" {
-		options.Order = "id asc"
-	}
+	options.Order = cmp.Or(options.Order, "id asc")
 
 	query := url.Values{
 		"page": {strconv.Itoa(options.Page)}, "size": {strconv.Itoa(options.Size)}, "order": {options.Order},

@@ -4,6 +4,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,17 +44,9 @@ func newTransport(conf platform.APIClient, options Options) (http.RoundTripper, 
 		next = options.Calls.Transport("hyperfleet-api", operation, next)
 	}
 
-	if options.Clock == nil {
-		options.Clock = clock.RealClock{}
-	}
-
-	if options.UserAgent == "" {
-		options.UserAgent = "hyperfleet"
-	}
-
-	if conf.Timeout <= 0 {
-		conf.Timeout = defaultTimeout
-	}
+	options.Clock = cmp.Or[clock.Clock](options.Clock, clock.RealClock{})
+	options.UserAgent = cmp.Or(options.UserAgent, "hyperfleet")
+	conf.Timeout = cmp.Or(max(conf.Timeout, 0), defaultTimeout)
 
 	// All that this client asks may be asked again: reads, reports that carry the time
 	// they speak of, and leases of one holder.

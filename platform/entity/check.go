@@ -4,6 +4,7 @@
 package entity
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -55,17 +56,9 @@ func (c *checker) add(index int, declared platform.Entity) {
 }
 
 func defaults(e *platform.Entity) {
-	if e.OnParentDelete == "" {
-		e.OnParentDelete = Restrict
-	}
-
-	if e.NameMinLen == 0 {
-		e.NameMinLen = DefaultNameMin
-	}
-
-	if e.NameMaxLen == 0 {
-		e.NameMaxLen = DefaultNameMax
-	}
+	e.OnParentDelete = cmp.Or(e.OnParentDelete, Restrict)
+	e.NameMinLen = cmp.Or(e.NameMinLen, DefaultNameMin)
+	e.NameMaxLen = cmp.Or(e.NameMaxLen, DefaultNameMax)
 }
 
 func (c *checker) names(at string, kind *Kind) {

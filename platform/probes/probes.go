@@ -4,6 +4,7 @@
 package probes
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,13 +53,8 @@ type Server struct {
 // Listen binds the addresses and serves until Close. An address that can't be bound is
 // an error at once.
 func Listen(ctx context.Context, options Options) (*Server, error) {
-	if options.Log == nil {
-		options.Log = slog.Default()
-	}
-
-	if options.Gatherer == nil {
-		options.Gatherer = prometheus.DefaultGatherer
-	}
+	options.Log = cmp.Or(options.Log, slog.Default())
+	options.Gatherer = cmp.Or(options.Gatherer, prometheus.DefaultGatherer)
 
 	s := &Server{log: options.Log}
 

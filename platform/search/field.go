@@ -298,7 +298,13 @@ func (f condition) null() node {
 }
 
 func (f condition) expression(alias string, args *Args) string {
-	text := "(" + alias + ".conditions -> " + args.Add(f.of) + "::text ->> " + args.Add(f.sub) + "::text)"
+	of := args.Add(f.of) + "::text"
+	text := "(" + alias + ".conditions -> " + of + " ->> " + args.Add(f.sub) + "::text)"
+
+	if f.sub == "last_updated_time" {
+		// A report that says the same again writes its time alone.
+		return "greatest(" + text + "::timestamptz, (" + alias + ".reported ->> " + of + ")::timestamptz)"
+	}
 
 	switch f.kind {
 	case kindNumber:

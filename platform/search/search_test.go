@@ -38,7 +38,7 @@ func TestSQL(t *testing.T) {
 		},
 		"time of a condition": {
 			`status.conditions.Reconciled.last_updated_time < '2026-03-01T01:00:00+01:00'`,
-			`(r.conditions -> $1::text ->> $2::text)::timestamptz < $3::timestamptz`,
+			`greatest((r.conditions -> $1::text ->> $2::text)::timestamptz, (r.reported ->> $1::text)::timestamptz) < $3::timestamptz`,
 			[]any{"Reconciled", "last_updated_time", time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)},
 		},
 		"generation of a condition": {

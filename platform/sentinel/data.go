@@ -22,8 +22,6 @@ func (e *strictErrors) add(err error, path ...any) {
 	*e = append(*e, &strictyaml.KeyError{Path: path, Err: err})
 }
 
-func (e *strictErrors) err() error { return errors.Join(*e...) }
-
 var errList = errors.New("write text (CEL), a map, a number or a bool; a list is CEL: '[...]'")
 
 // data is message_data, compiled: maps, programs and literals. Nil: only what every event
@@ -44,7 +42,7 @@ func compileData(from map[string]any) (*data, error) {
 	var problems strictErrors
 
 	tree := compileMap(env, strictyaml.Path{"message_data"}, from, &problems)
-	if err := problems.err(); err != nil {
+	if err := errors.Join(problems...); err != nil {
 		return nil, err
 	}
 

@@ -257,7 +257,7 @@ func compileDecision(c *platform.Sentinel, clk clock.PassiveClock) (decider, err
 		problems.add(err, "message_decision", "result")
 	}
 
-	if err := problems.err(); err != nil {
+	if err := errors.Join(problems...); err != nil {
 		return nil, err
 	}
 

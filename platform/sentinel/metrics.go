@@ -4,8 +4,6 @@
 package sentinel
 
 import (
-	"fmt"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
@@ -28,61 +26,32 @@ const (
 )
 
 type meters struct {
-	pending, known, leader, lastPoll prometheus.Gauge
-	published, skipped               *prometheus.CounterVec
-	apiErrors, brokerErrors          *prometheus.CounterVec
-	expressions, pages, cursorsGone  prometheus.Counter
-	pass                             prometheus.Histogram
+	known, leader, lastPoll         prometheus.Gauge
+	published, skipped              *prometheus.CounterVec
+	apiErrors, brokerErrors         *prometheus.CounterVec
+	expressions, pages, cursorsGone prometheus.Counter
+	pass                            prometheus.Observer
 }
 
-func newMeters(registerer prometheus.Registerer, resourceType, selector string) (*meters, error) {
-	labels := prometheus.Labels{"resource_type": resourceType, "resource_selector": selector}
-	opts := func(name, help string) prometheus.Opts {
-		return prometheus.Opts{
-			Namespace: metrics.Namespace, Subsystem: "sentinel", Name: name, Help: help, ConstLabels: labels,
-		}
-	}
-	gauge := func(name, help string) prometheus.Gauge {
-		return prometheus.NewGauge(prometheus.GaugeOpts(opts(name, help)))
-	}
-	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts(opts(name, help)))
-	}
-	vec := func(name, help, label string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts(opts(name, help)), []string{label})
-	}
+func newMeters(registerer prometheus.Registerer, resourceType, selector string, pending func() float64) (*meters, error) {
+	set := metrics.NewSet("sentinel", prometheus.Labels{"resource_type": resourceType, "resource_selector": selector})
 	m := &meters{
-		pending:      gauge("pending_resources", "Resources whose event is due and not yet sent."),
-		known:        gauge("known_resources", "Resources that match the selector."),
-		leader:       gauge("leader", "1 if this replica is the one that sends events."),
-		lastPoll:     gauge("last_successful_poll_timestamp_seconds", "When the API last answered a list or the change feed."),
-		published:    vec("events_published_total", "Events sent, by why.", "reason"),
-		skipped:      vec("resources_skipped_total", "Resources that were looked at and got no event, by why.", "reason"),
-		apiErrors:    vec("api_errors_total", "Calls of the API that failed after their retries: list, changes, lease.", "error_type"),
-		brokerErrors: vec("broker_errors_total", "Events that could not be sent; they are tried again.", "error_type"),
-		expressions: counter("expression_errors_total",
+		known:        set.Gauge("known_resources", "Resources that match the selector."),
+		leader:       set.Gauge("leader", "1 if this replica is the one that sends events."),
+		lastPoll:     set.Gauge("last_successful_poll_timestamp_seconds", "When the API last answered a list or the change feed."),
+		published:    set.Counters("events_published_total", "Events sent, by why.", "reason"),
+		skipped:      set.Counters("resources_skipped_total", "Resources that were looked at and got no event, by why.", "reason"),
+		apiErrors:    set.Counters("api_errors_total", "Calls of the API that failed after their retries: list, changes, lease.", "error_type"),
+		brokerErrors: set.Counters("broker_errors_total", "Events that could not be sent; they are tried again.", "error_type"),
+		expressions: set.Counter("expression_errors_total",
 			"Evaluations of message_decision or message_data that failed; the resource got no event."),
-		pages:       counter("list_pages_total", "Pages of lists that were read."),
-		cursorsGone: counter("change_cursors_gone_total", "Times that the change feed did not go back far enough, and all was listed."),
-		pass: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Namespace: metrics.Namespace, Subsystem: "sentinel", Name: "poll_duration_seconds",
-			Help: "How long one pass over all known resources took, in seconds.", ConstLabels: labels,
-			Buckets: []float64{.001, .005, .01, .05, .1, .5, 1, 2, 5, 10},
-		}),
+		pages:       set.Counter("list_pages_total", "Pages of lists that were read."),
+		cursorsGone: set.Counter("change_cursors_gone_total", "Times that the change feed did not go back far enough, and all was listed."),
+		pass: set.Histograms("poll_duration_seconds", "How long one pass over all known resources took, in seconds.",
+			[]float64{.001, .005, .01, .05, .1, .5, 1, 2, 5, 10}).WithLabelValues(),
 	}
 
-	if registerer == nil {
-		return m, nil
-	}
+	set.GaugeOf("pending_resources", "Resources whose event is due and not yet sent.", pending)
 
-	for _, one := range []prometheus.Collector{
-		m.pending, m.known, m.leader, m.lastPoll, m.published, m.skipped, m.apiErrors, m.brokerErrors,
-		m.expressions, m.pages, m.cursorsGone, m.pass,
-	} {
-		if err := registerer.Register(one); err != nil {
-			return nil, fmt.Errorf("register metrics of sentinel: %w", err)
-		}
-	}
-
-	return m, nil
+	return m, set.Register(registerer)
 }

@@ -8,7 +8,6 @@ import (
 	"crypto/rand"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
@@ -30,57 +29,6 @@ const (
 	maxBackoff  = 30 * time.Second
 )
 
-// queue is the line of resources whose event is due, first come, first served.
-type queue struct {
-	mu    sync.Mutex
-	wake  *sync.Cond
-	line  []string
-	ended bool
-}
-
-func newQueue() *queue {
-	q := &queue{}
-	q.wake = sync.NewCond(&q.mu)
-
-	return q
-}
-
-func (q *queue) push(id string) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-
-	q.line = append(q.line, id)
-	q.wake.Signal()
-}
-
-// pop waits for the next one; false at the end, when what is left is left.
-func (q *queue) pop() (string, bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-
-	for len(q.line) == 0 && !q.ended {
-		q.wake.Wait()
-	}
-
-	if q.ended {
-		return "", false
-	}
-
-	id := q.line[0]
-	q.line[0] = ""
-	q.line = q.line[1:]
-
-	return id, true
-}
-
-func (q *queue) end() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-
-	q.ended = true
-	q.wake.Broadcast()
-}
-
 // consider decides on resources, and puts those in line whose event is due.
 func (s *Sentinel) consider(ids ...string) {
 	if !s.lease.holds() {
@@ -91,8 +39,7 @@ func (s *Sentinel) consider(ids ...string) {
 
 	for _, id := range ids {
 		if s.due(id) {
-			s.meters.pending.Inc()
-			s.queue.push(id)
+			s.queue.Add(id)
 		}
 	}
 }
@@ -139,19 +86,22 @@ func (s *Sentinel) judge(e *entry, now time.Time) (string, bool) {
 	return why, err == nil && why != ""
 }
 
-// send sends what is in line until the end.
-func (s *Sentinel) send() {
+// send sends what is in line, first come, first served, until the end, when what is left is
+// left.
+func (s *Sentinel) send(ctx context.Context) {
 	for {
-		id, ok := s.queue.pop()
-		if !ok {
+		id, ended := s.queue.Get()
+		if ended {
 			return
 		}
 
-		s.meters.pending.Dec()
-
-		if event, why, generation := s.draw(id); event != nil {
-			s.deliver(id, why, generation, *event)
+		if ctx.Err() == nil {
+			if event, why, generation := s.draw(id); event != nil {
+				s.deliver(id, why, generation, *event)
+			}
 		}
+
+		s.queue.Done(id)
 	}
 }
 

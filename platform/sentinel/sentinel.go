@@ -4,6 +4,7 @@
 package sentinel
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	cloudevents "github.com/cloudevents/sdk-go/v2"
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
@@ -71,7 +73,8 @@ type Sentinel struct {
 	data   *data
 	index  *index
 	lease  *lease
-	queue  *queue
+	// queue has the resources whose event is due.
+	queue workqueue.TypedInterface[string]
 
 	mu sync.Mutex
 	// kind of the resources, once one was seen.
@@ -89,13 +92,8 @@ func New(options Options) (*Sentinel, error) {
 		return nil, err
 	}
 
-	if options.Log == nil {
-		options.Log = slog.New(slog.DiscardHandler)
-	}
-
-	if options.Clock == nil {
-		options.Clock = clock.RealClock{}
-	}
+	options.Log = cmp.Or(options.Log, slog.New(slog.DiscardHandler))
+	options.Clock = cmp.Or[clock.WithTickerAndDelayedExecution](options.Clock, clock.RealClock{})
 
 	if options.Drain == nil {
 		options.Drain = func() {}
@@ -116,7 +114,10 @@ func New(options Options) (*Sentinel, error) {
 		return nil, err
 	}
 
-	meters, err := newMeters(options.Metrics, options.Conf.ResourceType, selectorText(options.Conf.ResourceSelector))
+	queue := workqueue.NewTyped[string]()
+
+	meters, err := newMeters(options.Metrics, options.Conf.ResourceType, selectorText(options.Conf.ResourceSelector),
+		func() float64 { return float64(queue.Len()) })
 	if err != nil {
 		return nil, err
 	}
@@ -131,7 +132,7 @@ func New(options Options) (*Sentinel, error) {
 		meters: meters, clock: options.Clock,
 		log:    options.Log.With("resourceType", options.Conf.ResourceType),
 		holder: host + "-" + uuid.NewString(), topic: topicOf(&options.Conf),
-		decide: decide, data: data, index: newIndex(decide.whole() || data.whole()), queue: newQueue(), unseen: map[string]bool{},
+		decide: decide, data: data, index: newIndex(decide.whole() || data.whole()), queue: queue, unseen: map[string]bool{},
 	}
 	s.lease = &lease{s: s, name: leaseOf(&options.Conf)}
 
@@ -159,12 +160,12 @@ func (s *Sentinel) Run(ctx context.Context) error {
 	leading.Go(func() { s.lease.run(led) })
 
 	for range publishers {
-		sending.Go(s.send)
+		sending.Go(func() { s.send(ctx) })
 	}
 
 	<-ctx.Done()
 	watching.Wait()
-	s.queue.end()
+	s.queue.ShutDown()
 	sending.Wait()
 	s.drain()
 	letGo()

@@ -5,8 +5,6 @@ package server
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"strconv"
 	"strings"
@@ -37,49 +35,28 @@ type serverMetrics struct {
 
 func (s *Server) newMetrics(registerer prometheus.Registerer) (*serverMetrics, error) {
 	labels := []string{"resource_type", "is_delete"}
+	set := metrics.NewSet(subsystem, nil)
 	m := &serverMetrics{
-		requests: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Namespace: metrics.Namespace, Subsystem: subsystem, Name: "request_duration_seconds",
-			Help:    "How long requests took, by path, method and status, in seconds.",
-			Buckets: metrics.CallBuckets(),
-		}, []string{"path", "method", "code"}),
-		count: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: metrics.Namespace, Subsystem: subsystem, Name: "requests_total",
-			Help: "Requests that were answered, by path, method and status.",
-		}, []string{"path", "method", "code"}),
-		running: prometheus.NewGauge(prometheus.GaugeOpts{
-			Namespace: metrics.Namespace, Subsystem: subsystem, Name: "requests_in_flight",
-			Help: "Requests that are being answered, those that wait for changes included.",
-		}),
-		starts: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: metrics.Namespace, Subsystem: subsystem, Name: "reconciliation_started_total",
-			Help: "How often Reconciled became False.",
-		}, labels),
+		requests: set.Histograms("request_duration_seconds", "How long requests took, by path, method and status, in seconds.",
+			metrics.CallBuckets(), "path", "method", "code"),
+		count:   set.Counters("requests_total", "Requests that were answered, by path, method and status.", "path", "method", "code"),
+		running: set.Gauge("requests_in_flight", "Requests that are being answered, those that wait for changes included."),
+		starts:  set.Counters("reconciliation_started_total", "How often Reconciled became False.", labels...),
 	}
 
 	gauge := func(name, help string) *prometheus.Desc {
 		return prometheus.NewDesc(prometheus.BuildFQName(metrics.Namespace, subsystem, name), help, labels, nil)
 	}
-	m.pending = &pendingCollector{
+	m.pending = metrics.Added(set, &pendingCollector{
 		server:  s,
 		pending: gauge("resource_pending_reconciliation", "Resources that are not reconciled."),
 		stuck: gauge("resource_pending_reconciliation_stuck",
 			"Resources that have not been reconciled for longer than the threshold."),
 		longest: gauge("resource_pending_reconciliation_stuck_duration_seconds",
 			"For how long the one that is stuck for longest has not been reconciled, in seconds."),
-	}
+	})
 
-	if registerer == nil {
-		return m, nil
-	}
-
-	err := errors.Join(registerer.Register(m.requests), registerer.Register(m.count), registerer.Register(m.running),
-		registerer.Register(m.starts), registerer.Register(m.pending))
-	if err != nil {
-		return nil, fmt.Errorf("register metrics of the API: %w", err)
-	}
-
-	return m, nil
+	return m, set.Register(registerer)
 }
 
 // request notes a request. One without a route is one of "none": paths come from outside.

@@ -226,9 +226,25 @@ func (u *requestTx) settleWith(
 		return in, false, nil
 	}
 
+	write := u.tx.SetConditions
+	if slices.EqualFunc(list, r.Conditions, reportedAgain) {
+		write = u.tx.SetReported
+	}
+
 	r.Conditions = list
 
-	return in, true, u.tx.SetConditions(ctx, r.ID, list)
+	return in, true, write(ctx, r.ID, list)
+}
+
+// reportedAgain says of conditions that differ that all that is new is the time of the report.
+func reportedAgain(now, before openapi.ResourceCondition) bool {
+	if now.LastUpdatedTime.Before(before.LastUpdatedTime) {
+		return false
+	}
+
+	now.LastUpdatedTime = before.LastUpdatedTime
+
+	return sameCondition(now, before)
 }
 
 // sameCondition compares with times as the database keeps them.

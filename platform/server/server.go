@@ -4,6 +4,7 @@
 package server
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -85,17 +86,9 @@ func New(options Options) (http.Handler, error) {
 		return nil, errors.New("make server: a store is needed")
 	}
 
-	if options.Clock == nil {
-		options.Clock = clock.RealClock{}
-	}
-
-	if options.Log == nil {
-		options.Log = slog.New(slog.DiscardHandler)
-	}
-
-	if options.StuckAfter <= 0 {
-		options.StuckAfter = defaultStuckAfter
-	}
+	options.Clock = cmp.Or[clock.Clock](options.Clock, clock.RealClock{})
+	options.Log = cmp.Or(options.Log, slog.New(slog.DiscardHandler))
+	options.StuckAfter = cmp.Or(max(options.StuckAfter, 0), defaultStuckAfter)
 
 	s := &Server{
 		options: options, store: options.Store, clock: options.Clock, log: options.Log, holders: lru.New(maxHolders),

@@ -4,6 +4,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -97,9 +98,7 @@ func (tx *Tx) RecordChange(ctx context.Context, resource Resource, operation str
 // there is a change, after Wait, or when ctx or the store ends. Errors: ErrCursorGone,
 // ErrCursorMalformed.
 func (s *Store) Changes(ctx context.Context, query ChangeQuery) (Feed, error) {
-	if query.Limit <= 0 {
-		query.Limit = defaultChanges
-	}
+	query.Limit = cmp.Or(max(query.Limit, 0), defaultChanges)
 
 	query.Limit = min(query.Limit, maxChanges)
 

@@ -22,7 +22,8 @@ const (
 	// columns are those of db.ResourceRow, in its order. They are named, so that a replica
 	// of an earlier version goes on while a later one adds some.
 	columns = `r.id, r.kind, r.name, r.spec, r.labels, r.tenancy, r.generation, r.owner_id, r.owner_kind, r.conditions,
-	r.created_time, r.updated_time, r.deleted_time, r.created_by, r.updated_by, r.deleted_by, r.refs`
+	r.created_time, r.updated_time, r.deleted_time, r.created_by, r.updated_by, r.deleted_by, r.refs,
+	r.reported`
 )
 
 // ListQuery says which resources are asked for. Those that are being deleted are among

@@ -136,6 +136,7 @@ func fromRow(row *db.ResourceRow) (Resource, error) {
 
 	var (
 		conditions map[string]openapi.ResourceCondition
+		reported   map[string]time.Time
 		refs       []struct {
 			Ref
 
@@ -146,13 +147,18 @@ func fromRow(row *db.ResourceRow) (Resource, error) {
 	for _, part := range []struct {
 		json json.RawMessage
 		to   any
-	}{{row.Labels, &r.Labels}, {row.Tenancy, &r.Tenancy}, {row.Conditions, &conditions}, {row.Refs, &refs}} {
+	}{{row.Labels, &r.Labels}, {row.Tenancy, &r.Tenancy}, {row.Conditions, &conditions}, {row.Reported, &reported}, {row.Refs, &refs}} {
 		if err := json.Unmarshal(part.json, part.to); err != nil {
 			return Resource{}, fmt.Errorf("read stored resource %s: %w", row.ID, err)
 		}
 	}
 
 	for _, condition := range conditions {
+		// One that another version of the program has written since may be later.
+		if at := reported[condition.Type]; at.After(condition.LastUpdatedTime) {
+			condition.LastUpdatedTime = at
+		}
+
 		r.Conditions = append(r.Conditions, condition)
 	}
 

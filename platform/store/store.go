@@ -4,6 +4,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -62,21 +63,10 @@ func (o *Options) complete() {
 		o.MaxConns = max(minConns, int32(connsPerProcessor*runtime.GOMAXPROCS(0)+1)) //nolint:gosec // no machine has that many
 	}
 
-	if o.Timeout <= 0 {
-		o.Timeout = defaultTimeout
-	}
-
-	if o.ChangesKept <= 0 {
-		o.ChangesKept = defaultChangesKept
-	}
-
-	if o.Clock == nil {
-		o.Clock = clock.RealClock{}
-	}
-
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Timeout = cmp.Or(max(o.Timeout, 0), defaultTimeout)
+	o.ChangesKept = cmp.Or(max(o.ChangesKept, 0), defaultChangesKept)
+	o.Clock = cmp.Or[clock.WithTicker](o.Clock, clock.RealClock{})
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 }
 
 // Store is the state of the fleet API. Its methods may be called from any goroutine.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -220,6 +221,27 @@ func (tx *Tx) SetConditions(ctx context.Context, id string, conditions []openapi
 
 	if err := tx.later.SetConditions(ctx, db.SetConditionsParams{ID: id, Conditions: written}); err != nil {
 		return fmt.Errorf("set conditions of %s: %w", id, explain(err))
+	}
+
+	return nil
+}
+
+// SetReported notes when the conditions of a resource that is locked by GetForUpdate were last
+// reported as they are, where nothing else of them has changed: it writes no index. Errors:
+// ErrUnstorable, also when the transaction ends.
+func (tx *Tx) SetReported(ctx context.Context, id string, conditions []openapi.ResourceCondition) error {
+	reported := map[string]time.Time{}
+	for _, one := range storedConditions(conditions) {
+		reported[one.Type] = one.LastUpdatedTime
+	}
+
+	written, err := json.Marshal(reported)
+	if err != nil {
+		return fmt.Errorf("note the report on %s: %w", id, err)
+	}
+
+	if err := tx.later.SetReported(ctx, db.SetReportedParams{ID: id, Reported: written}); err != nil {
+		return fmt.Errorf("note the report on %s: %w", id, explain(err))
 	}
 
 	return nil

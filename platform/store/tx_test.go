@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/hyperfleet/hyperfleet/api/openapi"
 	"github.com/hyperfleet/hyperfleet/platform/store"
@@ -455,6 +456,70 @@ func TestConditionsAreReplaced(t *testing.T) {
 	if err := set([]openapi.ResourceCondition{{Type: "A"}, {Type: "A"}}); err == nil {
 		t.Error("one type twice was taken")
 	}
+}
+
+// A report that says the same again moves the time of conditions alone, wherever it is looked
+// for, and no index is written for it.
+func TestAReportThatSaysTheSameAgain(t *testing.T) {
+	url := server.Database(t)
+	s := open(t, url)
+	c := cluster("c")
+	c.Conditions = reconciled("True", day())
+	id := insert(t, s, c)[0].ID
+
+	report := func(write func(*store.Tx) func(context.Context, string, []openapi.ResourceCondition) error, at time.Time) {
+		t.Helper()
+
+		said := get(t, s, id).Conditions
+		said[0].LastUpdatedTime = at
+
+		inTx(t, s, func(ctx context.Context, tx *store.Tx) error { return write(tx)(ctx, id, said) })
+
+		if got := get(t, s, id).Conditions; !cmp.Equal(got, said) {
+			t.Errorf("conditions (-want +got):\n%s", cmp.Diff(said, got))
+		}
+
+		for search, want := range map[string]int{
+			"status.conditions.Reconciled.last_updated_time = '" + at.Format(time.RFC3339) + "'": 1,
+			"status.conditions.Reconciled.last_updated_time > '" + at.Format(time.RFC3339) + "'": 0,
+			"status.conditions.Other.last_updated_time is null":                                  1,
+			"status.conditions.Reconciled = 'True'":                                              1,
+		} {
+			if _, total := names(t, s, store.ListQuery{Search: search}); total != want {
+				t.Errorf("%s: %d found, want %d", search, total, want)
+			}
+		}
+	}
+
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.WithoutCancel(t.Context())) //nolint:errcheck // the test is over
+
+	// The kept conditions say whether the column that has indexes was written.
+	indexed := func() (text string) {
+		if err := conn.QueryRow(t.Context(), "select conditions::text from resources where id = $1", id).Scan(&text); err != nil {
+			t.Fatal(err)
+		}
+
+		return text
+	}
+
+	hour := day().Truncate(time.Hour)
+	before := indexed()
+
+	report(func(tx *store.Tx) func(context.Context, string, []openapi.ResourceCondition) error {
+		return tx.SetReported
+	}, hour.Add(time.Hour))
+
+	if after := indexed(); after != before {
+		t.Errorf("what indexes are of was written:\n%s\n%s", before, after)
+	}
+
+	report(func(tx *store.Tx) func(context.Context, string, []openapi.ResourceCondition) error {
+		return tx.SetConditions
+	}, hour.Add(2*time.Hour))
 }
 
 func TestAudit(t *testing.T) {

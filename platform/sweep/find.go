@@ -12,23 +12,21 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/tools/pager"
 
 	"github.com/hyperfleet/hyperfleet/api/adapter"
 )
 
-const (
-	// pageSize of lists, and listsAtOnce.
-	pageSize    = 500
-	listsAtOnce = 4
-	// relists is how often a list is begun anew when its continuation has expired.
-	relists = 2
-)
+// listsAtOnce bounds the kinds that are listed at once.
+const listsAtOnce = 4
 
 // kind is one that can be listed and deleted.
 type kind struct {
@@ -194,52 +192,38 @@ func (s *sweeper) once(found [][]*object) []*object {
 	return out
 }
 
-// list reads all pages of one kind, metadata alone. What was read before an error is not
-// used: the next run sees it again.
-func (s *sweeper) list(ctx context.Context, k kind, selector string) ([]*object, error) {
-	for again := 0; ; again++ {
-		out, err := s.pages(ctx, k, selector)
+// list reads all of one kind, metadata alone. What was read before an error is not used: the
+// next run sees it again.
+func (s *sweeper) list(ctx context.Context, k kind, selector string) (out []*object, err error) {
+	pages := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+		return s.metadata.Resource(k.resource).List(ctx, options)
+	})
 
-		switch {
-		case err == nil:
-			return out, nil
-		case apierrors.IsResourceExpired(err) && again < relists:
-		case apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err):
-			return nil, nil // the kind went while sweep ran, or can't be listed after all
-		default:
-			return nil, err
-		}
+	all, _, err := pages.List(ctx, metav1.ListOptions{LabelSelector: selector})
+	if apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err) {
+		return nil, nil // the kind went while sweep ran, or can't be listed after all
 	}
+
+	if err != nil {
+		return nil, err
+	}
+
+	err = meta.EachListItem(all, func(one runtime.Object) error {
+		if found, ok := one.(*metav1.PartialObjectMetadata); ok {
+			out = append(out, newObject(k, found))
+		}
+
+		return nil
+	})
+
+	return out, err
 }
 
-func (s *sweeper) pages(ctx context.Context, k kind, selector string) ([]*object, error) {
-	var out []*object
-
-	options := metav1.ListOptions{LabelSelector: selector, Limit: pageSize}
-
-	for {
-		page, err := s.metadata.Resource(k.resource).List(ctx, options)
-		if err != nil {
-			return nil, err
-		}
-
-		for i := range page.Items {
-			out = append(out, newObject(k, &page.Items[i]))
-		}
-
-		if page.Continue == "" {
-			return out, nil
-		}
-
-		options.Continue = page.Continue
-	}
-}
-
-func newObject(k kind, meta *metav1.PartialObjectMetadata) *object {
+func newObject(k kind, found *metav1.PartialObjectMetadata) *object {
 	version, name := k.kind.ToAPIVersionAndKind()
 
-	return &object{kind: k, meta: meta, item: Item{
-		APIVersion: version, Kind: name, Namespace: meta.Namespace, Name: meta.Name, UID: string(meta.UID),
-		Adapter: meta.Labels[adapter.LabelAdapter], ResourceID: meta.Labels[adapter.LabelResourceID],
+	return &object{kind: k, meta: found, item: Item{
+		APIVersion: version, Kind: name, Namespace: found.Namespace, Name: found.Name, UID: string(found.UID),
+		Adapter: found.Labels[adapter.LabelAdapter], ResourceID: found.Labels[adapter.LabelResourceID],
 	}}
 }

@@ -4,6 +4,7 @@
 package sweep
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -20,13 +21,8 @@ const tracerName = "github.com/hyperfleet/hyperfleet/platform/sweep"
 // Run runs once. The error is for what kept it from looking at all; what a part of it was
 // kept from is in the report.
 func Run(ctx context.Context, options Options) (Report, error) {
-	if options.Clock == nil {
-		options.Clock = clock.RealClock{}
-	}
-
-	if options.Log == nil {
-		options.Log = slog.Default()
-	}
+	options.Clock = cmp.Or[clock.Clock](options.Clock, clock.RealClock{})
+	options.Log = cmp.Or(options.Log, slog.Default())
 
 	if options.Kube == nil || options.API == nil || options.Keys == nil {
 		return Report{}, errors.New("run sweep: it needs a cluster, the fleet API and the identity keys")

@@ -102,6 +102,43 @@ func TestWhatTheAgentTells(t *testing.T) {
 	}
 }
 
+// What is said of the work as a whole has the generation that it is about, which expressions
+// are told to compare.
+func TestTheWorkSaysWhichGeneration(t *testing.T) {
+	t.Parallel()
+
+	work := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "work.open-cluster-management.io/v1", "kind": "ManifestWork",
+		"metadata": map[string]any{"name": "web", "namespace": "site", "generation": int64(3)},
+	}}
+	hub := fake.NewSimpleDynamicClient(runtime.NewScheme(), work.DeepCopy())
+	agent := &Agent{works: hub.Resource(worksResource()).Namespace("site"), spoke: fake.NewSimpleDynamicClient(runtime.NewScheme())}
+
+	if err := agent.tell(t.Context(), work, []brought{{resource: resource{kind: "Nothing", name: "unknown"}}}); err != nil {
+		t.Fatal(err)
+	}
+
+	told, err := agent.works.Get(t.Context(), "web", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	var got status
+	if err := reread(told.Object["status"], &got); err != nil {
+		t.Fatal(err)
+	}
+
+	if len(got.Conditions) != 2 {
+		t.Errorf("said %+v, want Applied and Available", got.Conditions)
+	}
+
+	for _, one := range got.Conditions {
+		if one.ObservedGeneration != 3 {
+			t.Errorf("%s is about generation %d, want 3", one.Type, one.ObservedGeneration)
+		}
+	}
+}
+
 // A look at an object that fails says nothing about it.
 func TestAFailedLookIsUnknown(t *testing.T) {
 	t.Parallel()

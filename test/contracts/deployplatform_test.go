@@ -37,9 +37,7 @@ func TestPlatformApplies(t *testing.T) {
 	decodeConfig(t, get[corev1.ConfigMap](t, objects, "ConfigMap", "hyperfleet-api").Data["api.yaml"], &api)
 
 	pod := get[appsv1.Deployment](t, objects, "Deployment", "hyperfleet-api").Spec.Template.Spec
-	if !mounted(pod, api.Database.URLFile) {
-		t.Errorf("no volume has %s", api.Database.URLFile)
-	}
+	hasFiles(t, pod, api.Database.URLFile)
 
 	service := get[corev1.Service](t, objects, "Service", "hyperfleet-api")
 	if !matches(service.Spec.Selector, get[appsv1.Deployment](t, objects, "Deployment", "hyperfleet-api").Spec.Template.Labels) {
@@ -50,8 +48,29 @@ func TestPlatformApplies(t *testing.T) {
 
 	decodeConfig(t, get[corev1.ConfigMap](t, objects, "ConfigMap", "hyperfleet-sweep").Data["sweep.yaml"], &sweep)
 
-	if pod := get[batchv1.CronJob](t, objects, "CronJob", "hyperfleet-sweep").Spec.JobTemplate.Spec.Template.Spec; !mounted(pod, sweep.IdentityKeyFile) {
-		t.Errorf("no volume has %s", sweep.IdentityKeyFile)
+	hasFiles(t, get[batchv1.CronJob](t, objects, "CronJob", "hyperfleet-sweep").Spec.JobTemplate.Spec.Template.Spec, sweep.IdentityKeyFile)
+}
+
+// hasFiles says which files of a configuration, and of the program's arguments, no volume has.
+func hasFiles(t *testing.T, pod corev1.PodSpec, files ...string) {
+	t.Helper()
+
+	for _, arg := range pod.Containers[0].Args {
+		if _, file, ok := strings.Cut(arg, "=/"); ok {
+			files = append(files, "/"+file)
+		} else if strings.HasPrefix(arg, "/") {
+			files = append(files, arg)
+		}
+	}
+
+	if len(files) < 2 { //nolint:mnd // one of the configuration, and the configuration
+		t.Errorf("the arguments %v name no configuration", pod.Containers[0].Args)
+	}
+
+	for _, file := range files {
+		if !mounted(pod, file) {
+			t.Errorf("no volume has %s", file)
+		}
 	}
 }
 

@@ -177,8 +177,6 @@ func (c *cluster) complete(object *unstructured.Unstructured) {
 	}
 }
 
-func missing(ref transport.Ref) error { return transport.Missing(ref) }
-
 // Get reads one object.
 func (c *cluster) Get(_ context.Context, ref transport.Ref, _ transport.Read) (*unstructured.Unstructured, error) {
 	c.mu.Lock()
@@ -186,7 +184,7 @@ func (c *cluster) Get(_ context.Context, ref transport.Ref, _ transport.Read) (*
 
 	object, ok := c.objects[key(ref)]
 	if !ok {
-		return nil, missing(ref)
+		return nil, transport.Missing(ref)
 	}
 
 	delete(c.unfound, key(ref))
@@ -333,7 +331,7 @@ func (c *cluster) change(ref transport.Ref, how func(*unstructured.Unstructured)
 
 	now, ok := c.objects[key(ref)]
 	if !ok {
-		return nil, missing(ref)
+		return nil, transport.Missing(ref)
 	}
 
 	changed := now.DeepCopy()
@@ -352,7 +350,7 @@ func (c *cluster) Delete(_ context.Context, ref transport.Ref, _ metav1.Deletion
 
 	object, ok := c.objects[key(ref)]
 	if !ok {
-		return missing(ref)
+		return transport.Missing(ref)
 	}
 
 	if len(object.GetFinalizers()) == 0 {

@@ -4,6 +4,7 @@
 package dryrun
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -62,13 +63,8 @@ type Report struct {
 // Run plays the event. Its error is about the files; what went wrong with the event is in
 // the report.
 func Run(ctx context.Context, options Options) (*Report, error) {
-	if options.Clock == nil {
-		options.Clock = clock.RealClock{}
-	}
-
-	if options.Log == nil {
-		options.Log = slog.New(slog.DiscardHandler)
-	}
+	options.Clock = cmp.Or[clock.PassiveClock](options.Clock, clock.RealClock{})
+	options.Log = cmp.Or(options.Log, slog.New(slog.DiscardHandler))
 
 	event, err := readEvent(options.Event)
 	if err != nil {

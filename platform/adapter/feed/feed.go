@@ -4,6 +4,7 @@
 package feed
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -53,9 +54,7 @@ type Source struct {
 
 // New makes a source. It makes no call.
 func New(options Options) (*Source, error) {
-	if options.Log == nil {
-		options.Log = slog.New(slog.DiscardHandler)
-	}
+	options.Log = cmp.Or(options.Log, slog.New(slog.DiscardHandler))
 
 	events := options.Deployment.Events
 	s := &Source{

@@ -5,6 +5,7 @@ package httpcall
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -114,9 +115,7 @@ func New(options Options) (*Client, error) {
 	}
 
 	c := &Client{api: withDefaults(options.API), base: base, clock: options.Clock, random: options.Random}
-	if c.clock == nil {
-		c.clock = clock.RealClock{}
-	}
+	c.clock = cmp.Or[clock.Clock](c.clock, clock.RealClock{})
 
 	if c.random == nil {
 		c.random = rand.Float64
@@ -142,17 +141,9 @@ func withDefaults(api adapter.HyperFleetAPI) adapter.HyperFleetAPI {
 	set(&api.MaxDelay, defaultMaxDelay)
 	set(&api.Auth.TokenCacheTTL, defaultTokenTTL)
 
-	if api.RetryAttempts <= 0 {
-		api.RetryAttempts = defaultAttempts
-	}
-
-	if api.RetryBackoff == "" {
-		api.RetryBackoff = Exponential
-	}
-
-	if api.Version == "" {
-		api.Version = defaultVersion
-	}
+	api.RetryAttempts = cmp.Or(max(api.RetryAttempts, 0), defaultAttempts)
+	api.RetryBackoff = cmp.Or(api.RetryBackoff, Exponential)
+	api.Version = cmp.Or(api.Version, defaultVersion)
 
 	return api
 }
@@ -268,9 +259,7 @@ func (c *Client) Do(ctx context.Context, request Request) (*Response, error) {
 
 // complete fills in what the request leaves to the API's settings.
 func (c *Client) complete(request Request) (Request, error) {
-	if request.Method == "" {
-		request.Method = http.MethodGet
-	}
+	request.Method = cmp.Or(request.Method, http.MethodGet)
 
 	switch request.Method {
 	case http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete:
@@ -278,19 +267,12 @@ func (c *Client) complete(request Request) (Request, error) {
 		return request, fmt.Errorf("api_call: method %q is none of GET, POST, PUT, PATCH, DELETE", request.Method)
 	}
 
-	if request.Timeout <= 0 {
-		request.Timeout = c.api.Timeout
-	}
-
-	if request.Attempts <= 0 {
-		request.Attempts = c.api.RetryAttempts
-	}
+	request.Timeout = cmp.Or(max(request.Timeout, 0), c.api.Timeout)
+	request.Attempts = cmp.Or(max(request.Attempts, 0), c.api.RetryAttempts)
 
 	request.Attempts = min(request.Attempts, MaxAttempts)
 
-	if request.Backoff == "" {
-		request.Backoff = c.api.RetryBackoff
-	}
+	request.Backoff = cmp.Or(request.Backoff, c.api.RetryBackoff)
 
 	if !known(request.Backoff) {
 		return request, fmt.Errorf("api_call: retry_backoff %q is none of exponential, linear, constant", request.Backoff)

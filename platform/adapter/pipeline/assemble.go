@@ -4,6 +4,7 @@
 package pipeline
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net/http"
@@ -48,13 +49,8 @@ type Parts struct {
 
 // Assemble makes the pipeline of an adapter.
 func Assemble(parts Parts) (*Pipeline, error) {
-	if parts.Clock == nil {
-		parts.Clock = clock.RealClock{}
-	}
-
-	if parts.Log == nil {
-		parts.Log = slog.Default()
-	}
+	parts.Clock = cmp.Or[clock.Clock](parts.Clock, clock.RealClock{})
+	parts.Log = cmp.Or(parts.Log, slog.Default())
 
 	stamper, err := stamp.New(parts.Deployment.Adapter.Name, parts.Keys)
 	if err != nil {

@@ -85,26 +85,27 @@ func (r *run) call(ctx context.Context, call *task.APICall) (httpcall.Request, *
 	}
 
 	if httpcall.Gone(err) {
-		err = r.askWhetherGone(ctx, err)
+		// It may be another resource that the call was about.
+		err = errors.Join(err, r.ask(ctx))
 	}
 
 	return request, nil, trace, err
 }
 
-// askWhetherGone tells the event's own resource from another one that a call was about.
-func (r *run) askWhetherGone(ctx context.Context, err error) error {
-	resource, asked := r.p.API.Get(ctx, r.about.id)
+// ask has the API say what is true of the event's own resource now.
+func (r *run) ask(ctx context.Context) error {
+	resource, err := r.p.API.Get(ctx, r.about.id)
 
 	switch {
-	case errors.Is(asked, client.ErrNotFound):
+	case errors.Is(err, client.ErrNotFound):
 		r.gone = true
-	case asked != nil:
-		return errors.Join(err, asked)
+	case err != nil:
+		return fmt.Errorf("ask whether the resource is being deleted: %w", err)
 	default:
 		r.know(int64(resource.Generation), resource.DeletedTime != nil)
 	}
 
-	return err
+	return nil
 }
 
 func render(call *task.APICall, vars map[string]any) (httpcall.Request, error) {

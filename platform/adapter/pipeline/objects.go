@@ -6,7 +6,6 @@ package pipeline
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -16,7 +15,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/adapter/resources"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
 	"github.com/hyperfleet/hyperfleet/platform/cel"
-	"github.com/hyperfleet/hyperfleet/platform/client"
 )
 
 // resources runs the resources phase.
@@ -25,10 +23,13 @@ func (r *run) resources(ctx context.Context) {
 		return
 	}
 
-	if err := r.askWhetherDeleting(ctx); err != nil {
-		r.fail(PhaseResources, "", err)
+	// No call of the task file may have shown it.
+	if !r.answered {
+		if err := r.ask(ctx); err != nil {
+			r.fail(PhaseResources, "", err)
 
-		return
+			return
+		}
 	}
 
 	if r.gone || r.outdated() {
@@ -64,26 +65,6 @@ func again(result resources.Result, err error) bool {
 	}
 
 	return slices.ContainsFunc(failed, func(o resources.Outcome) bool { return mayPass(o.Err) })
-}
-
-// askWhetherDeleting asks the API if no call of the task file has shown it.
-func (r *run) askWhetherDeleting(ctx context.Context) error {
-	if r.answered {
-		return nil
-	}
-
-	resource, err := r.p.API.Get(ctx, r.about.id)
-
-	switch {
-	case errors.Is(err, client.ErrNotFound):
-		r.gone = true
-	case err != nil:
-		return fmt.Errorf("ask whether the resource is being deleted: %w", err)
-	default:
-		r.know(int64(resource.Generation), resource.DeletedTime != nil)
-	}
-
-	return nil
 }
 
 // trace writes down what was decided about each entry.

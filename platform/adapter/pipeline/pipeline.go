@@ -4,6 +4,7 @@
 package pipeline
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -76,13 +77,8 @@ func New(options Options) (*Pipeline, error) {
 		return nil, errors.New("make pipeline: it needs a task, calls, the fleet API and a resources phase")
 	}
 
-	if options.Clock == nil {
-		options.Clock = clock.RealClock{}
-	}
-
-	if options.Log == nil {
-		options.Log = slog.Default()
-	}
+	options.Clock = cmp.Or[clock.PassiveClock](options.Clock, clock.RealClock{})
+	options.Log = cmp.Or(options.Log, slog.Default())
 
 	p := &Pipeline{Options: options, env: map[string]any{}}
 	for name, value := range options.Env {

@@ -404,6 +404,47 @@ func TestDirectKindThatAppears(t *testing.T) {
 	}
 }
 
+// A namespace named for a kind that has none is passed over in lists as well, those out of the
+// cache among them: else each would be read live, for ever.
+func TestDirectListsWithANamespaceTooMany(t *testing.T) {
+	t.Parallel()
+
+	c := newDirect(t, nil)
+	name := "listed-" + env.Namespace(t)
+	directly(t, c, &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "v1", "kind": "Namespace",
+		"metadata": map[string]any{"name": name, "labels": map[string]any{adapter.LabelAdapter: "dns", "listed": name}},
+	}})
+
+	query := transport.Query{
+		GVK: schema.GroupVersionKind{Version: "v1", Kind: "Namespace"}, Namespace: "default", Labels: map[string]string{"listed": name},
+	}
+	soon(t, "the list is out of the cache", func() *unstructured.Unstructured {
+		got, err := c.List(t.Context(), query, transport.Cached)
+		if err != nil || len(got) != 1 {
+			t.Fatalf("List() = %v, %v", got, err)
+		}
+
+		if got[0].GetManagedFields() != nil {
+			return nil
+		}
+
+		return got[0]
+	})
+}
+
+// An object that lives in a namespace is not looked for in none: the API server would answer that
+// there is no such path, which reads as if the object were not there.
+func TestDirectGetWithoutANamespace(t *testing.T) {
+	t.Parallel()
+
+	_, err := newDirect(t, nil).Get(t.Context(), transport.Ref{GVK: configMaps(), Name: "web"}, transport.Live)
+	if errclass.Of(err) != errclass.Permanent || errclass.Reason(err, "") != transport.ReasonInvalid ||
+		errors.Is(err, transport.ErrNotFound) || !strings.Contains(err.Error(), "discovery.namespace") {
+		t.Errorf("Get() = %v (%s), want to be told to name a namespace", err, errclass.Of(err))
+	}
+}
+
 // Without the right to watch, reads go on, live.
 func TestDirectReadsWithoutWatches(t *testing.T) {
 	t.Parallel()

@@ -4,6 +4,7 @@
 package resources
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -87,13 +88,8 @@ func newRun(in Input) (*run, error) {
 		return nil, errors.New("handle resources: it needs a task, a stamper, a resource id and a generation")
 	}
 
-	if in.Clock == nil {
-		in.Clock = clock.RealClock{}
-	}
-
-	if in.Log == nil {
-		in.Log = slog.New(slog.DiscardHandler)
-	}
+	in.Clock = cmp.Or[clock.PassiveClock](in.Clock, clock.RealClock{})
+	in.Log = cmp.Or(in.Log, slog.New(slog.DiscardHandler))
 
 	r := &run{in: in, vars: maps.Clone(in.Vars), stale: in.Seen.stale(in.ResourceID, in.Generation)}
 	r.result.Objects = map[string]any{}

@@ -4,6 +4,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -59,9 +60,7 @@ type known struct {
 
 // NewLooks makes one. The clock's default is the real one.
 func NewLooks(timer clock.WithTicker) *Looks {
-	if timer == nil {
-		timer = clock.RealClock{}
-	}
+	timer = cmp.Or[clock.WithTicker](timer, clock.RealClock{})
 
 	queue := workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[string]{Clock: timer})
 

@@ -4,8 +4,6 @@
 package serve
 
 import (
-	"errors"
-	"fmt"
 	"strings"
 	"sync"
 	"time"
@@ -20,8 +18,6 @@ import (
 )
 
 const (
-	subsystem = "adapter"
-
 	// maxKinds of objects are told apart in labels.
 	maxKinds = 64
 	// maxPending deletions are timed at once.
@@ -39,7 +35,7 @@ type meters struct {
 	up         prometheus.Gauge
 	build      *prometheus.GaugeVec
 	events     *prometheus.CounterVec
-	duration   prometheus.Histogram
+	duration   prometheus.Observer
 	looks      *prometheus.CounterVec
 	errors     *prometheus.CounterVec
 	deleted    *prometheus.CounterVec
@@ -60,51 +56,28 @@ type meters struct {
 func newMeters(
 	registry prometheus.Registerer, timer clock.PassiveClock, identity adapter.Identity, version string,
 ) (*meters, error) {
-	opts := func(name, help string) prometheus.Opts {
-		return prometheus.Opts{Namespace: metrics.Namespace, Subsystem: subsystem, Name: name, Help: help}
-	}
-	histogram := func(name, help string) prometheus.HistogramOpts {
-		return prometheus.HistogramOpts{
-			Namespace: metrics.Namespace, Subsystem: subsystem, Name: name, Help: help,
-			Buckets: []float64{.1, .5, 1, 2, 5, 10, 30, 60, 120},
-		}
-	}
-	gauge := func(name, help string) prometheus.Gauge {
-		return prometheus.NewGauge(prometheus.GaugeOpts(opts(name, help)))
-	}
-	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts(opts(name, help)), labels)
-	}
+	buckets := []float64{.1, .5, 1, 2, 5, 10, 30, 60, 120}
+	// Upstream's dashboards choose an adapter by this label.
+	set := metrics.NewSet("adapter", prometheus.Labels{"adapter_name": identity.Name})
 	m := &meters{
-		up: gauge("up", "1 while the adapter takes events."),
-		build: prometheus.NewGaugeVec(prometheus.GaugeOpts(opts("build_info", "Versions of program and task file.")),
-			[]string{"version", "framework_version"}),
-		events:   counters("events_processed_total", "Events by how they ended: success, failed, skipped.", "status"),
-		duration: prometheus.NewHistogram(histogram("event_processing_duration_seconds", "How long events took, in seconds.")),
-		looks: counters("looks_total",
+		up:       set.Gauge("up", "1 while the adapter takes events."),
+		build:    set.Gauges("build_info", "Versions of program and task file.", "version", "framework_version"),
+		events:   set.Counters("events_processed_total", "Events by how they ended: success, failed, skipped.", "status"),
+		duration: set.Histograms("event_processing_duration_seconds", "How long events took, in seconds.", buckets).WithLabelValues(),
+		looks: set.Counters("looks_total",
 			"Events handled again because an object had changed, by how they ended: success, failed, skipped.", "status"),
-		errors: counters("errors_total", "Events that failed, by the phase that failed.", "error_type"),
-		deleted: counters("resources_deleted_total",
+		errors: set.Counters("errors_total", "Events that failed, by the phase that failed.", "error_type"),
+		deleted: set.Counters("resources_deleted_total",
 			"Deletions by kind of object: success (it is gone), pending (asked for, not done), error.", "resource_type", "status"),
-		deletion: prometheus.NewHistogramVec(histogram("resource_deletion_duration_seconds",
-			"How long objects took to go, from the first event that asked for it, in seconds."), []string{"resource_type"}),
-		inProgress: prometheus.NewGaugeVec(prometheus.GaugeOpts(opts("resource_deletions_in_progress",
-			"Deletions that were asked for and are not done.")), []string{"resource_type"}),
+		deletion: set.Histograms("resource_deletion_duration_seconds",
+			"How long objects took to go, from the first event that asked for it, in seconds.", buckets, "resource_type"),
+		inProgress: set.Gauges("resource_deletions_in_progress",
+			"Deletions that were asked for and are not done.", "resource_type"),
 		clock: timer, kinds: metrics.NewBounded(maxKinds), pending: map[string]pending{}, byEntry: map[string]string{},
 	}
 
-	// Upstream's dashboards choose an adapter by this label.
-	registry = prometheus.WrapRegistererWith(prometheus.Labels{"adapter_name": identity.Name}, registry)
-
-	var errs []error
-	for _, c := range []prometheus.Collector{
-		m.up, m.build, m.events, m.looks, m.duration, m.errors, m.deleted, m.deletion, m.inProgress,
-	} {
-		errs = append(errs, registry.Register(c))
-	}
-
-	if err := errors.Join(errs...); err != nil {
-		return nil, fmt.Errorf("register metrics of the adapter: %w", err)
+	if err := set.Register(registry); err != nil {
+		return nil, err
 	}
 
 	m.build.WithLabelValues(identity.Version, version).Set(1)

@@ -4,6 +4,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -162,22 +163,15 @@ func newServer(options Options) (*server, error) {
 		return nil, errors.New("run adapter: it needs a source of events and a pipeline")
 	}
 
-	if options.Clock == nil {
-		options.Clock = clock.RealClock{}
-	}
-
-	if options.Log == nil {
-		options.Log = slog.Default()
-	}
+	options.Clock = cmp.Or[clock.Clock](options.Clock, clock.RealClock{})
+	options.Log = cmp.Or(options.Log, slog.Default())
 
 	if options.Registry == nil {
 		registry := prometheus.NewRegistry()
 		options.Registry, options.Gatherer = registry, registry
 	}
 
-	if options.Deployment.EventTimeout <= 0 {
-		options.Deployment.EventTimeout = defaultEventTimeout
-	}
+	options.Deployment.EventTimeout = cmp.Or(max(options.Deployment.EventTimeout, 0), defaultEventTimeout)
 
 	meters, err := newMeters(options.Registry, options.Clock, options.Deployment.Adapter, options.Version)
 	if err != nil {

@@ -38,7 +38,7 @@ func (q *Queries) AddReference(ctx context.Context, arg AddReferenceParams) erro
 }
 
 const children = `-- name: Children :many
-select id, kind, name, spec, labels, tenancy, generation, owner_id, owner_kind, conditions, created_time, updated_time, deleted_time, created_by, updated_by, deleted_by, refs from resource_rows
+select id, kind, name, spec, labels, tenancy, generation, owner_id, owner_kind, conditions, created_time, updated_time, deleted_time, created_by, updated_by, deleted_by, refs, reported from resource_rows
 where owner_id = $1::uuid and ($2::boolean or deleted_time is null)
 order by kind collate "C", created_time, id
 `
@@ -75,6 +75,7 @@ func (q *Queries) Children(ctx context.Context, arg ChildrenParams) ([]ResourceR
 			&i.UpdatedBy,
 			&i.DeletedBy,
 			&i.Refs,
+			&i.Reported,
 		); err != nil {
 			return nil, err
 		}
@@ -108,7 +109,7 @@ func (q *Queries) ClearReferences(ctx context.Context, sourceID string) error {
 }
 
 const getResource = `-- name: GetResource :one
-select id, kind, name, spec, labels, tenancy, generation, owner_id, owner_kind, conditions, created_time, updated_time, deleted_time, created_by, updated_by, deleted_by, refs from resource_rows where id = $1
+select id, kind, name, spec, labels, tenancy, generation, owner_id, owner_kind, conditions, created_time, updated_time, deleted_time, created_by, updated_by, deleted_by, refs, reported from resource_rows where id = $1
 `
 
 func (q *Queries) GetResource(ctx context.Context, id string) (ResourceRow, error) {
@@ -132,6 +133,7 @@ func (q *Queries) GetResource(ctx context.Context, id string) (ResourceRow, erro
 		&i.UpdatedBy,
 		&i.DeletedBy,
 		&i.Refs,
+		&i.Reported,
 	)
 	return i, err
 }
@@ -292,7 +294,7 @@ func (q *Queries) RemoveResources(ctx context.Context, ids []string) (int64, err
 }
 
 const setConditions = `-- name: SetConditions :exec
-update resources set conditions = $2 where id = $1
+update resources set conditions = $2, reported = '{}' where id = $1
 `
 
 type SetConditionsParams struct {
@@ -302,6 +304,20 @@ type SetConditionsParams struct {
 
 func (q *Queries) SetConditions(ctx context.Context, arg SetConditionsParams) error {
 	_, err := q.db.Exec(ctx, setConditions, arg.ID, arg.Conditions)
+	return err
+}
+
+const setReported = `-- name: SetReported :exec
+update resources set reported = $2 where id = $1
+`
+
+type SetReportedParams struct {
+	ID       string
+	Reported json.RawMessage
+}
+
+func (q *Queries) SetReported(ctx context.Context, arg SetReportedParams) error {
+	_, err := q.db.Exec(ctx, setReported, arg.ID, arg.Reported)
 	return err
 }
 
@@ -342,7 +358,7 @@ with recursive below (below_id, depth) as (
     union all
     select r.id, below.depth + 1 from resources r join below on r.owner_id = below.below_id
 )
-select resource_rows.id, resource_rows.kind, resource_rows.name, resource_rows.spec, resource_rows.labels, resource_rows.tenancy, resource_rows.generation, resource_rows.owner_id, resource_rows.owner_kind, resource_rows.conditions, resource_rows.created_time, resource_rows.updated_time, resource_rows.deleted_time, resource_rows.created_by, resource_rows.updated_by, resource_rows.deleted_by, resource_rows.refs from resource_rows join below on below.below_id = resource_rows.id
+select resource_rows.id, resource_rows.kind, resource_rows.name, resource_rows.spec, resource_rows.labels, resource_rows.tenancy, resource_rows.generation, resource_rows.owner_id, resource_rows.owner_kind, resource_rows.conditions, resource_rows.created_time, resource_rows.updated_time, resource_rows.deleted_time, resource_rows.created_by, resource_rows.updated_by, resource_rows.deleted_by, resource_rows.refs, resource_rows.reported from resource_rows join below on below.below_id = resource_rows.id
 order by below.depth, resource_rows.created_time, resource_rows.id
 `
 
@@ -377,6 +393,7 @@ func (q *Queries) Subtree(ctx context.Context, root string) ([]SubtreeRow, error
 			&i.ResourceRow.UpdatedBy,
 			&i.ResourceRow.DeletedBy,
 			&i.ResourceRow.Refs,
+			&i.ResourceRow.Reported,
 		); err != nil {
 			return nil, err
 		}

@@ -64,6 +64,7 @@ type Resource struct {
 	CreatedBy   string
 	UpdatedBy   string
 	DeletedBy   string
+	Reported    json.RawMessage
 }
 
 type ResourceReference struct {
@@ -92,6 +93,7 @@ type ResourceRow struct {
 	UpdatedBy   string
 	DeletedBy   string
 	Refs        json.RawMessage
+	Reported    json.RawMessage
 }
 
 type Status struct {

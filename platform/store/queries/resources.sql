@@ -25,7 +25,10 @@ set spec = $2, labels = $3, generation = $4, updated_time = $5, updated_by = $6,
 where id = $1;
 
 -- name: SetConditions :exec
-update resources set conditions = $2 where id = $1;
+update resources set conditions = $2, reported = '{}' where id = $1;
+
+-- name: SetReported :exec
+update resources set reported = $2 where id = $1;
 
 -- name: RemoveResources :execrows
 delete from resources where id = any (@ids::uuid[]);

@@ -189,8 +189,7 @@ func TestNoChange(t *testing.T) {
 		ids[id] = name
 	})
 	w.settled("all are reconciled")
-	w.apiLimit(ids)
-	w.noChange(ids)
+	w.noChange(ids, w.apiLimit(ids))
 }
 
 // deleteAll deletes clusters, and prints how long it took.

@@ -4,6 +4,7 @@
 package kubernetes
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -89,13 +90,8 @@ func Config(kubeConfigPath string, qps float32, burst int) (*rest.Config, error)
 	}
 
 	config.QPS, config.Burst = qps, burst
-	if config.QPS == 0 {
-		config.QPS = defaultQPS
-	}
-
-	if config.Burst == 0 {
-		config.Burst = defaultBurst
-	}
+	config.QPS = cmp.Or(config.QPS, defaultQPS)
+	config.Burst = cmp.Or(config.Burst, defaultBurst)
 
 	return config, nil
 }
@@ -142,21 +138,10 @@ func New(options Options) (*Client, error) {
 }
 
 func withDefaults(options Options) Options {
-	if options.System == "" {
-		options.System = transport.Kubernetes
-	}
-
-	if options.Timeout == 0 {
-		options.Timeout = defaultTimeout
-	}
-
-	if options.Log == nil {
-		options.Log = slog.New(slog.DiscardHandler)
-	}
-
-	if options.Clock == nil {
-		options.Clock = clock.RealClock{}
-	}
+	options.System = cmp.Or(options.System, transport.Kubernetes)
+	options.Timeout = cmp.Or(options.Timeout, defaultTimeout)
+	options.Log = cmp.Or(options.Log, slog.New(slog.DiscardHandler))
+	options.Clock = cmp.Or[clock.Clock](options.Clock, clock.RealClock{})
 
 	return options
 }

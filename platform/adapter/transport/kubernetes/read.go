@@ -10,13 +10,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/pager"
 
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
 )
-
-// pageSize of lists.
-const pageSize = 500
 
 // Get reads one object.
 func (c *Client) Get(ctx context.Context, ref transport.Ref, read transport.Read) (*unstructured.Unstructured, error) {
@@ -75,20 +74,24 @@ func (c *Client) List(ctx context.Context, query transport.Query, read transport
 	ctx, cancel := c.bound(ctx)
 	defer cancel()
 
+	pages := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+		return calls.List(ctx, options)
+	})
+
+	all, _, err := pages.List(ctx, metav1.ListOptions{LabelSelector: labels.SelectorFromSet(query.Labels).String()})
+	if err != nil {
+		return nil, transport.Error("list", about, err)
+	}
+
 	var objects []*unstructured.Unstructured
 
-	options := metav1.ListOptions{LabelSelector: labels.SelectorFromSet(query.Labels).String(), Limit: pageSize}
-
-	for {
-		page, err := calls.List(ctx, options)
-		if err != nil {
-			return nil, transport.Error("list", about, err)
+	err = meta.EachListItem(all, func(one runtime.Object) error {
+		if object, ok := one.(*unstructured.Unstructured); ok {
+			objects = append(objects, object)
 		}
 
-		objects = append(objects, pointers(page)...)
+		return nil
+	})
 
-		if options.Continue = page.GetContinue(); options.Continue == "" {
-			return objects, nil
-		}
-	}
+	return objects, err
 }

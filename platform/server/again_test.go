@@ -1,0 +1,91 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package server_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hyperfleet/hyperfleet/kit/metrics"
+	"github.com/hyperfleet/hyperfleet/platform/server"
+	"github.com/hyperfleet/hyperfleet/platform/store"
+)
+
+// Most reports say what the one before them said. The time is all that is written then, and
+// everybody who looks, or follows the change feed, is told it.
+func TestAReportThatSaysTheSameWritesItsTime(t *testing.T) {
+	t.Parallel()
+
+	registry := prometheus.NewRegistry()
+
+	calls, err := metrics.NewCalls(registry, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	counted, err := store.Open(t.Context(), store.Options{URL: database.Database(t), Timeout: time.Minute, Calls: calls})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	t.Cleanup(counted.Close)
+
+	a := serve(t, func(options *server.Options) { options.Store = counted })
+	cluster := a.create("/clusters", "home", nil)
+
+	say := func(available string) {
+		t.Helper()
+		a.say(cluster.Id, "dns", 1, available)
+		a.say(cluster.Id, "namespace", 1, "True")
+	}
+	say("True")
+
+	conditions := queries(t, registry, "SetConditions")
+
+	a.clock.Step(time.Minute)
+	say("True")
+
+	if wrote := queries(t, registry, "SetConditions") - conditions; wrote != 0 {
+		t.Errorf("two reports that say nothing new wrote conditions %d times", wrote)
+	}
+
+	if got := condition(a.get(cluster), "Reconciled"); got.Status != "True" || !got.LastUpdatedTime.Equal(a.clock.Now()) {
+		t.Errorf("Reconciled is %+v, want the time of the second reports, %s", got, a.clock.Now())
+	}
+
+	a.clock.Step(time.Minute)
+	say("False")
+
+	if queries(t, registry, "SetConditions") == conditions {
+		t.Error("a report that says something new wrote no conditions")
+	}
+
+	if got := condition(a.get(cluster), "Reconciled"); got.Status != "False" || !got.LastTransitionTime.Equal(a.clock.Now()) {
+		t.Errorf("Reconciled is %+v", got)
+	}
+}
+
+// queries is how often a query was made.
+func queries(t *testing.T, registry *prometheus.Registry, name string) (count uint64) {
+	t.Helper()
+
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for _, family := range families {
+		for _, metric := range family.GetMetric() {
+			for _, label := range metric.GetLabel() {
+				if label.GetName() == "operation" && label.GetValue() == name {
+					count += metric.GetHistogram().GetSampleCount()
+				}
+			}
+		}
+	}
+
+	return count
+}
