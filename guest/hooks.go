@@ -20,22 +20,19 @@ const (
 	jobPipe  = "/run/hyperfleet/jobs"
 )
 
-// Words that hooks write into the pipe.
-const (
-	hookStarted   = "started"
-	hookCompleted = "completed"
-)
+// hookStarted is the word that the hook writes into the pipe.
+const hookStarted = "started"
 
-// hooks tell of jobs the moment they begin and end. They are a second source beside the
-// runner's output: a job can write into the pipe as well, so nothing that matters hangs
-// on them alone.
+// hooks tell of jobs the moment they begin; their ends are told by the runner alone. They are a
+// second source beside the runner's output: a job can write into the pipe as well, so nothing
+// that matters hangs on them alone.
 type hooks struct {
 	env  []string
 	pipe *os.File
 	done chan struct{}
 }
 
-// newHooks writes the scripts and calls seen with each word they send.
+// newHooks writes the script and calls seen with each word it sends.
 func (s *Service) newHooks(who *account, seen func(word string)) (*hooks, error) {
 	pipe, dir := s.path(jobPipe), s.path(hooksDir)
 
@@ -58,17 +55,15 @@ func (s *Service) newHooks(who *account, seen func(word string)) (*hooks, error)
 
 	h := &hooks{done: make(chan struct{})}
 
-	for word, variable := range map[string]string{hookStarted: "STARTED", hookCompleted: "COMPLETED"} {
-		file := filepath.Join(dir, "job-"+word+".sh")
-		// Opened for reading and writing it never blocks, even if nobody listens.
-		script := "#!/bin/sh\n[ -p '" + pipe + "' ] && echo " + word + " 1<>'" + pipe + "'\nexit 0\n"
+	file := filepath.Join(dir, "job-"+hookStarted+".sh")
+	// Opened for reading and writing it never blocks, even if nobody listens.
+	script := "#!/bin/sh\n[ -p '" + pipe + "' ] && echo " + hookStarted + " 1<>'" + pipe + "'\nexit 0\n"
 
-		if err := os.WriteFile(file, []byte(script), 0o755); err != nil { //nolint:gosec // run by the runner's user
-			return nil, fmt.Errorf("write hook: %w", err)
-		}
-
-		h.env = append(h.env, "ACTIONS_RUNNER_HOOK_JOB_"+variable+"="+file)
+	if err := os.WriteFile(file, []byte(script), 0o755); err != nil { //nolint:gosec // run by the runner's user
+		return nil, fmt.Errorf("write hook: %w", err)
 	}
+
+	h.env = append(h.env, "ACTIONS_RUNNER_HOOK_JOB_STARTED="+file)
 
 	f, err := os.OpenFile(pipe, os.O_RDWR|syscall.O_NONBLOCK, 0)
 	if err != nil {
