@@ -114,19 +114,26 @@ func newWorld(t *testing.T, n int, rollout infrav1.HostRollout) *world {
 func (w *world) configure(agent string) {
 	w.t.Helper()
 
-	dir := w.t.TempDir()
-	for name, text := range map[string]string{"agent": agent, "exporter": "exporter"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			w.t.Fatal(err)
-		}
-	}
+	file, exporter := w.program("agent", []byte(agent)), w.program("exporter", []byte("exporter"))
 
 	w.cfg = config.Default().Hosts
 	w.cfg.ProbeInterval = 0
 	w.cfg.RetryBase, w.cfg.RetryCap = 50*time.Millisecond, time.Second
 	w.cfg.Linux = config.LinuxHosts{
-		AgentFile: filepath.Join(dir, "agent"), NodeExporterFile: filepath.Join(dir, "exporter"), MaxPods: 4, VMCIDR: "192.168.122.0/24",
+		AgentFile: file, NodeExporterFile: exporter, MaxPods: 4, VMCIDR: "192.168.122.0/24",
 	}
+}
+
+// program writes a file that the operator brings to hosts.
+func (w *world) program(name string, content []byte) string {
+	w.t.Helper()
+
+	path := filepath.Join(w.t.TempDir(), name)
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+
+	return path
 }
 
 func (w *world) create(obj client.Object) {
@@ -375,6 +382,26 @@ func (w *world) runs(name string) []string {
 	}
 
 	return out
+}
+
+// notes gives what the events of a reason about an object say.
+func (w *world) notes(name, reason string) string {
+	w.t.Helper()
+
+	var list eventsv1.EventList
+	if err := env.Client.List(w.t.Context(), &list, client.InNamespace(w.namespace)); err != nil {
+		w.t.Fatal(err)
+	}
+
+	var out []string
+
+	for _, event := range list.Items {
+		if event.Regarding.Name == name && event.Reason == reason {
+			out = append(out, event.Note)
+		}
+	}
+
+	return strings.Join(out, "\n")
 }
 
 // events gives the reasons of the events about an object.
