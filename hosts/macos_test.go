@@ -105,18 +105,19 @@ func newMacs(t *testing.T, timeout time.Duration, names ...string) *macs {
 	return m
 }
 
-func (m *macs) configureMacs() {
-	m.t.Helper()
+// configureMacs has the operator bring something to Macs.
+func (w *world) configureMacs() {
+	w.t.Helper()
 
 	programs, err := machost.NewPrograms("1")
 	if err != nil {
-		m.t.Fatal(err)
+		w.t.Fatal(err)
 	}
 
-	m.cfg.RetryBase, m.cfg.RetryCap, m.cfg.MaxUpdateAttempts = 100*time.Millisecond, time.Second, 50
-	m.cfg.Mac = config.MacHosts{
-		TartKubeletFile: m.program("kubelet", programs.Kubelet), TartFile: m.program("tart", programs.Tart),
-		NodeExporterFile: m.program("exporter", programs.NodeExporter), MaxPods: 2, VMEgressCIDR: "10.21.0.0/16",
+	w.cfg.RetryBase, w.cfg.RetryCap, w.cfg.MaxUpdateAttempts = 100*time.Millisecond, time.Second, 50
+	w.cfg.Mac = config.MacHosts{
+		TartKubeletFile: w.program("kubelet", programs.Kubelet), TartFile: w.program("tart", programs.Tart),
+		NodeExporterFile: w.program("exporter", programs.NodeExporter), MaxPods: 2, VMEgressCIDR: "10.21.0.0/16",
 	}
 }
 
@@ -178,16 +179,7 @@ func (m *macs) wanted() string {
 	return f.Spec.MacOS.Version
 }
 
-func (m *macs) macFleet() *infrav1.HostFleet {
-	m.t.Helper()
-
-	f := &infrav1.HostFleet{}
-	if err := env.Client.Get(m.t.Context(), client.ObjectKey{Namespace: m.namespace, Name: macFleetName}, f); err != nil {
-		m.t.Fatal(err)
-	}
-
-	return f
-}
+func (m *macs) macFleet() *infrav1.HostFleet { return m.fleetOf(macFleetName) }
 
 func (m *macs) mac(name string) *infrav1.ScalewayAppleSiliconMachine {
 	m.t.Helper()

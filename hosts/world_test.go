@@ -277,11 +277,13 @@ func (w *world) get(name string) *infrav1.LinuxMachine {
 	return &out
 }
 
-func (w *world) fleet() *infrav1.HostFleet {
+func (w *world) fleet() *infrav1.HostFleet { return w.fleetOf(fleetName) }
+
+func (w *world) fleetOf(name string) *infrav1.HostFleet {
 	w.t.Helper()
 
 	var out infrav1.HostFleet
-	if err := env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: fleetName}, &out); err != nil {
+	if err := env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, &out); err != nil {
 		w.t.Fatal(err)
 	}
 
@@ -384,8 +386,8 @@ func (w *world) runs(name string) []string {
 	return out
 }
 
-// notes gives what the events of a reason about an object say.
-func (w *world) notes(name, reason string) string {
+// eventsOf gives the events about an object. None has a secret.
+func (w *world) eventsOf(name string) []eventsv1.Event {
 	w.t.Helper()
 
 	var list eventsv1.EventList
@@ -393,10 +395,31 @@ func (w *world) notes(name, reason string) string {
 		w.t.Fatal(err)
 	}
 
-	var out []string
+	var out []eventsv1.Event
 
 	for _, event := range list.Items {
-		if event.Regarding.Name == name && event.Reason == reason {
+		for _, secret := range []string{"kubelet-token", "PRIVATE KEY"} {
+			if strings.Contains(event.Note, secret) {
+				w.t.Errorf("event %s has a secret: %s", event.Reason, event.Note)
+			}
+		}
+
+		if event.Regarding.Name == name {
+			out = append(out, event)
+		}
+	}
+
+	return out
+}
+
+// notes gives what the events of a reason about an object say.
+func (w *world) notes(name, reason string) string {
+	w.t.Helper()
+
+	var out []string
+
+	for _, event := range w.eventsOf(name) {
+		if event.Reason == reason {
 			out = append(out, event.Note)
 		}
 	}
@@ -408,23 +431,9 @@ func (w *world) notes(name, reason string) string {
 func (w *world) events(name string) []string {
 	w.t.Helper()
 
-	var list eventsv1.EventList
-	if err := env.Client.List(w.t.Context(), &list, client.InNamespace(w.namespace)); err != nil {
-		w.t.Fatal(err)
-	}
-
 	var out []string
-
-	for _, event := range list.Items {
-		for _, secret := range []string{"kubelet-token", "PRIVATE KEY"} {
-			if strings.Contains(event.Note, secret) {
-				w.t.Errorf("event %s has a secret: %s", event.Reason, event.Note)
-			}
-		}
-
-		if event.Regarding.Name == name {
-			out = append(out, event.Reason)
-		}
+	for _, event := range w.eventsOf(name) {
+		out = append(out, event.Reason)
 	}
 
 	slices.Sort(out)

@@ -8,6 +8,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -102,6 +103,8 @@ func (s *scope) updateOS(ctx context.Context) step.Result {
 		return s.lookOS(ctx, OSOffer, left)
 	case update.Label == "":
 		drift.FailOS(s.status, s.Clock.Now(), drift.ReasonNotBack, "the host could not be asked for updates: "+s.status.ContactMessage)
+	case update.InstallStartedAt == nil && s.fleet.Spec.Drain == nil:
+		drift.FailOS(s.status, s.Clock.Now(), drift.ReasonRefused, "the fleet's drain was taken out: put it back, or take out macOS")
 	case update.InstallStartedAt == nil:
 		if result := s.orderOS().Pass(ctx); !result.IsDone() {
 			return result
@@ -301,13 +304,13 @@ func (p *WorkerPool) askOS(ctx context.Context, conn *ssh.Conn, work job, option
 		return
 	}
 
-	var drifted []string
-
-	for _, label := range lost {
-		if label != plan.Kubeconfig {
-			drifted = append(drifted, label)
-		}
+	// A part of another configuration has its own turn, too.
+	own := map[string]bool{plan.Kubeconfig: true}
+	for _, change := range plan.Diff(work.plan.Digests(), work.has) {
+		own[change.Label] = true
 	}
+
+	drifted := slices.DeleteFunc(slices.Clone(lost), func(label string) bool { return own[label] })
 
 	if out.Result.Lost = lost; len(drifted) > 0 {
 		out.Result = push.Drift(ctx, conn, work.plan, drifted, options)
