@@ -219,11 +219,11 @@ func TestCredentialsThatAreNotMade(t *testing.T) {
 func TestCredentialsAreRemoved(t *testing.T) {
 	t.Parallel()
 
-	const name, away = "given-up", "given-up-and-away"
+	const name, away, keyless = "given-up", "given-up-and-away", "given-up-without-a-key"
 
-	w := newCredentialed(t, name, away)
+	w := newCredentialed(t, name, away, keyless)
 	w.start()
-	w.converged(2)
+	w.converged(3)
 	w.deleteHost(name)
 	w.gone(name)
 
@@ -237,6 +237,15 @@ func TestCredentialsAreRemoved(t *testing.T) {
 	w.note(away, func(s *infrav1.LinuxMachineStatus) { s.NodeCredential.RemovalStartedAt = new(ago(6 * time.Minute)) })
 	w.gone(away)
 	w.told(away, "NodeCredentialLeft")
+
+	// In a namespace that is deleted the Secret goes before the host: nobody waits for it for long.
+	w.delete(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "hosts"}})
+	w.deleteHost(keyless)
+	w.says(keyless, infrav1.ConditionNodeCredentialRemoved, "all the same")
+	w.says(keyless, infrav1.ConditionNodeCredentialRemoved, "False SecretNotFound")
+	w.note(keyless, func(s *infrav1.LinuxMachineStatus) { s.NodeCredential.RemovalStartedAt = new(ago(61 * time.Second)) })
+	w.gone(keyless)
+	w.told(keyless, "NodeCredentialLeft")
 }
 
 // No key of a host is in any object.

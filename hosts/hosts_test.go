@@ -18,6 +18,7 @@ import (
 
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hosts/linux"
+	"github.com/hyperfleet/hyperfleet/hosts/mac"
 	"github.com/hyperfleet/hyperfleet/hosts/plan"
 	linuxplan "github.com/hyperfleet/hyperfleet/hosts/plan/linux"
 	"github.com/hyperfleet/hyperfleet/kit/log"
@@ -518,8 +519,17 @@ func passWithoutDrift(t *testing.T, n int) {
 		}
 	}
 
+	w.configureMacs()
+	w.macsAtRest(n / 10)
 	w.start()
 	w.converged(n)
+	w.eventually("Macs are content with their macOS", func() string {
+		if f := w.fleetOf("macs"); int(f.Status.Converged) != n/10 || f.Status.MacOSVersion == "" {
+			return fmt.Sprintf("%+v", f.Status)
+		}
+
+		return ""
+	})
 
 	for _, m := range w.all() {
 		if m.Status.ContactAttempts != 0 || m.Status.LastContactTime != nil {
@@ -535,6 +545,40 @@ func passWithoutDrift(t *testing.T, n int) {
 	for _, family := range families {
 		if name := family.GetName(); name == "hyperfleet_external_call_duration_seconds" || name == "hyperfleet_host_push_duration_seconds" {
 			t.Errorf("%s has %d series", name, len(family.GetMetric()))
+		}
+	}
+}
+
+// macsAtRest makes Macs that have their configuration and the macOS that their fleet names. There is
+// none, and no Scaleway.
+func (w *world) macsAtRest(n int) {
+	w.t.Helper()
+
+	programs, err := mac.Load(w.cfg.Mac, os.ReadFile)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+
+	none := infrav1.LocalSecretKeySelector{Name: "none", Key: "key"}
+	w.create(&infrav1.HostFleet{ObjectMeta: metav1.ObjectMeta{Name: "macs"}, Spec: infrav1.HostFleetSpec{
+		HostKind: mac.Name, Drain: &infrav1.NodeDrain{KubeconfigSecretRef: none}, MacOS: &infrav1.HostMacOS{Version: "15.3"},
+	}})
+
+	for i := range n {
+		m := &infrav1.ScalewayAppleSiliconMachine{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("mac-%04d", i)},
+			Spec: infrav1.ScalewayAppleSiliconMachineSpec{
+				FleetName: "macs", CredentialsSecretRef: infrav1.ScalewaySecretRef{Name: "none"}, SSHKeySecretRef: none, KubeconfigSecretRef: none,
+			},
+		}
+		w.create(m)
+
+		m.Status.ServerID, m.Status.Addresses = "server", []infrav1.HostAddress{{Type: "ExternalIP", Address: "127.0.0.1"}}
+		m.Status.Bootstrapped, m.Status.SSHHostKey, m.Status.OSVersion = true, "SHA256:x", "15.3.1"
+		m.Status.HostConfigHash, m.Status.LastProbeTime = mac.New(mac.Options{Fleet: programs}).Hash(), new(metav1.Now())
+
+		if err := env.Client.Status().Update(w.t.Context(), m); err != nil {
+			w.t.Fatal(err)
 		}
 	}
 }

@@ -114,19 +114,26 @@ func newWorld(t *testing.T, n int, rollout infrav1.HostRollout) *world {
 func (w *world) configure(agent string) {
 	w.t.Helper()
 
-	dir := w.t.TempDir()
-	for name, text := range map[string]string{"agent": agent, "exporter": "exporter"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			w.t.Fatal(err)
-		}
-	}
+	file, exporter := w.program("agent", []byte(agent)), w.program("exporter", []byte("exporter"))
 
 	w.cfg = config.Default().Hosts
 	w.cfg.ProbeInterval = 0
 	w.cfg.RetryBase, w.cfg.RetryCap = 50*time.Millisecond, time.Second
 	w.cfg.Linux = config.LinuxHosts{
-		AgentFile: filepath.Join(dir, "agent"), NodeExporterFile: filepath.Join(dir, "exporter"), MaxPods: 4, VMCIDR: "192.168.122.0/24",
+		AgentFile: file, NodeExporterFile: exporter, MaxPods: 4, VMCIDR: "192.168.122.0/24",
 	}
+}
+
+// program writes a file that the operator brings to hosts.
+func (w *world) program(name string, content []byte) string {
+	w.t.Helper()
+
+	path := filepath.Join(w.t.TempDir(), name)
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+
+	return path
 }
 
 func (w *world) create(obj client.Object) {
@@ -270,11 +277,13 @@ func (w *world) get(name string) *infrav1.LinuxMachine {
 	return &out
 }
 
-func (w *world) fleet() *infrav1.HostFleet {
+func (w *world) fleet() *infrav1.HostFleet { return w.fleetOf(fleetName) }
+
+func (w *world) fleetOf(name string) *infrav1.HostFleet {
 	w.t.Helper()
 
 	var out infrav1.HostFleet
-	if err := env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: fleetName}, &out); err != nil {
+	if err := env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, &out); err != nil {
 		w.t.Fatal(err)
 	}
 
@@ -377,8 +386,8 @@ func (w *world) runs(name string) []string {
 	return out
 }
 
-// events gives the reasons of the events about an object.
-func (w *world) events(name string) []string {
+// eventsOf gives the events about an object. None has a secret.
+func (w *world) eventsOf(name string) []eventsv1.Event {
 	w.t.Helper()
 
 	var list eventsv1.EventList
@@ -386,7 +395,7 @@ func (w *world) events(name string) []string {
 		w.t.Fatal(err)
 	}
 
-	var out []string
+	var out []eventsv1.Event
 
 	for _, event := range list.Items {
 		for _, secret := range []string{"kubelet-token", "PRIVATE KEY"} {
@@ -396,8 +405,35 @@ func (w *world) events(name string) []string {
 		}
 
 		if event.Regarding.Name == name {
-			out = append(out, event.Reason)
+			out = append(out, event)
 		}
+	}
+
+	return out
+}
+
+// notes gives what the events of a reason about an object say.
+func (w *world) notes(name, reason string) string {
+	w.t.Helper()
+
+	var out []string
+
+	for _, event := range w.eventsOf(name) {
+		if event.Reason == reason {
+			out = append(out, event.Note)
+		}
+	}
+
+	return strings.Join(out, "\n")
+}
+
+// events gives the reasons of the events about an object.
+func (w *world) events(name string) []string {
+	w.t.Helper()
+
+	var out []string
+	for _, event := range w.eventsOf(name) {
+		out = append(out, event.Reason)
 	}
 
 	slices.Sort(out)

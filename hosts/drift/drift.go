@@ -6,6 +6,8 @@ package drift
 import (
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/version"
+
 	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hosts/plan"
 )
@@ -22,6 +24,8 @@ const (
 	Update Action = "Update"
 	// Repair brings back parts that the host has lost.
 	Repair Action = "Repair"
+	// OSUpdate brings another version of its operating system to a host that has the configuration.
+	OSUpdate Action = "OSUpdate"
 	// Wait until the time of the decision: the host failed, or could not be reached.
 	Wait Action = "Wait"
 	// Terminal is a host that is left alone.
@@ -36,6 +40,45 @@ const (
 
 // Pushes says whether the action pushes anything.
 func (a Action) Pushes() bool { return a == FirstBoot || a == Update || a == Repair }
+
+// Rolls says whether the action goes to a fleet's hosts in the order of its rollout.
+func (a Action) Rolls() bool { return a == Update || a == OSUpdate }
+
+// Desired is what a host should have.
+type Desired struct {
+	// Hash of the configuration; empty: nothing is brought to any host.
+	Hash string
+	// OSVersion that the host's operating system has at least; empty: it is left alone.
+	OSVersion string
+}
+
+// Target names both, as permits and refusals have it: of another one all begins anew.
+func (d Desired) Target() string {
+	if d.Hash == "" || d.OSVersion == "" {
+		return d.Hash
+	}
+
+	return d.Hash + "+macos-" + d.OSVersion
+}
+
+// Older says whether the first version is before the second. One that can't be read is not.
+func Older(has, wanted string) bool {
+	a, err := version.ParseGeneric(has)
+	if err != nil {
+		return false
+	}
+
+	b, err := version.ParseGeneric(wanted)
+
+	return err == nil && a.LessThan(b)
+}
+
+// Reached says whether a host's version is the wanted one or later, where one is wanted.
+func Reached(has, wanted string) bool {
+	_, err := version.ParseGeneric(has)
+
+	return wanted == "" || err == nil && !Older(has, wanted)
+}
 
 // Policy says how often and how soon a push is tried again.
 type Policy struct {
@@ -73,15 +116,15 @@ type Decision struct {
 	Attempts int
 }
 
-// Decide looks at what is known of a host, and at the digest of what it should have.
+// Decide looks at what is known of a host, and at what it should have.
 //
 // A host without a hash drifts once; without a desired hash none ever does. A host that has
 // failed for good stays so until its failureReason is cleared by hand, or the desired
 // configuration is another one than it refused; where the failure is not that of a
 // configuration, only by hand.
-func Decide(host *v1alpha1.HostStatus, desired string, policy Policy, now time.Time) Decision {
+func Decide(host *v1alpha1.HostStatus, desired Desired, policy Policy, now time.Time) Decision {
 	next := wanted(host, desired)
-	moved := desired != "" && host.FailedHostConfigHash != desired
+	moved := desired.Hash != "" && host.FailedHostConfigHash != desired.Target()
 
 	d := Decision{Do: next, Next: next}
 	if !moved {
@@ -121,16 +164,18 @@ func Decide(host *v1alpha1.HostStatus, desired string, policy Policy, now time.T
 }
 
 // wanted is what has to be pushed, failures apart.
-func wanted(host *v1alpha1.HostStatus, desired string) Action {
+func wanted(host *v1alpha1.HostStatus, desired Desired) Action {
 	switch {
-	case desired == "":
+	case desired.Hash == "":
 		return Nothing
 	case !host.Bootstrapped:
 		return FirstBoot
-	case plan.Drifted(host.HostConfigHash, desired):
+	case plan.Drifted(host.HostConfigHash, desired.Hash):
 		return Update
 	case len(host.LostParts) > 0:
 		return Repair
+	case Older(host.OSVersion, desired.OSVersion):
+		return OSUpdate
 	default:
 		return Nothing
 	}

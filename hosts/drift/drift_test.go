@@ -92,7 +92,7 @@ func TestHostConfigDrift(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			got := drift.Decide(&tc.host, tc.desired, policy(), now())
+			got := drift.Decide(&tc.host, drift.Desired{Hash: tc.desired}, policy(), now())
 			if got.Do != tc.want || got.Next != tc.next || got.Heal != tc.heal {
 				t.Errorf("Decide() = %+v: want %s, then %s, heal %v", got, tc.want, tc.next, tc.heal)
 			}
@@ -104,7 +104,7 @@ func TestHostConfigDrift(t *testing.T) {
 			// Stamped after the push, it has converged.
 			if got.Do == drift.Update {
 				stamped := status{Bootstrapped: true, HostConfigHash: tc.desired}
-				if again := drift.Decide(&stamped, tc.desired, policy(), now()); again.Do != drift.Nothing {
+				if again := drift.Decide(&stamped, drift.Desired{Hash: tc.desired}, policy(), now()); again.Do != drift.Nothing {
 					t.Errorf("it drifts a second time: %+v", again)
 				}
 			}
@@ -122,4 +122,54 @@ func TestBackoff(t *testing.T) {
 
 		return a >= p.Base && a <= b && b <= p.Cap && (n < 6 || a == p.Cap)
 	}, gen.IntRange(1, 200)))
+}
+
+// A host with its configuration gets the version of its operating system that its fleet names, if
+// it has an older one and says so. What it refuses counts against both together.
+func TestOSVersionDrift(t *testing.T) {
+	t.Parallel()
+
+	type status = v1alpha1.HostStatus
+
+	wanted := drift.Desired{Hash: "a", OSVersion: "15.3"}
+	has := func(version string) status {
+		return status{Bootstrapped: true, HostConfigHash: "a", OSVersion: version}
+	}
+	refused := func(target string) status {
+		out := has("15.2")
+		out.FailedHostConfigHash, out.UpdateAttempts, out.LastUpdateFailureTime = target, 1, ago(0)
+
+		return out
+	}
+	lost := has("15.2")
+	lost.LostParts = []string{"x"}
+
+	for name, tc := range map[string]struct {
+		host    status
+		desired drift.Desired
+		want    drift.Action
+	}{
+		"older":                         {has("15.2"), wanted, drift.OSUpdate},
+		"older by a number":             {has("15.2.10"), wanted, drift.OSUpdate},
+		"nine is before ten":            {has("15.9"), drift.Desired{Hash: "a", OSVersion: "15.10"}, drift.OSUpdate},
+		"a major version":               {has("15.3"), drift.Desired{Hash: "a", OSVersion: "26.1"}, drift.OSUpdate},
+		"the same":                      {has("15.3"), wanted, drift.Nothing},
+		"the same, longer":              {has("15.3.0"), wanted, drift.Nothing},
+		"newer":                         {has("15.3.1"), wanted, drift.Nothing},
+		"not known":                     {has(""), wanted, drift.Nothing},
+		"not told":                      {has(drift.UnknownOS), wanted, drift.Nothing},
+		"none wanted":                   {has("15.2"), drift.Desired{Hash: "a"}, drift.Nothing},
+		"its configuration comes first": {has("15.2"), drift.Desired{Hash: "b", OSVersion: "15.3"}, drift.Update},
+		"what it has lost comes first":  {lost, wanted, drift.Repair},
+		"refused a moment ago":          {refused(wanted.Target()), wanted, drift.Wait},
+		"refused with another version":  {refused("a+macos-15.2.1"), wanted, drift.OSUpdate},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			if got := drift.Decide(&tc.host, tc.desired, policy(), now()); got.Do != tc.want {
+				t.Errorf("Decide() = %+v, want %s", got, tc.want)
+			}
+		})
+	}
 }

@@ -4,6 +4,7 @@
 package drift
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -26,6 +27,8 @@ type Outcome struct {
 	// Plan and Hash of what was pushed; Plan alone for a probe.
 	Plan plan.Plan
 	Hash string
+	// Target that counts as refused where it is; Hash if empty.
+	Target string
 	// Permit that it ran under; 0 for none.
 	Permit int64
 	// Has are the digests of what the host got last.
@@ -37,6 +40,10 @@ type Outcome struct {
 	// Result of a push, States of a probe.
 	Result push.Result
 	States map[string]plan.State
+	// OSVersion that the host says it has; empty where it was not asked. OS is what a look at an
+	// update of its operating system found.
+	OSVersion string
+	OS        OSLook
 	// Err of connecting or probing; that of a push is in its result.
 	Err error
 	At  time.Time
@@ -76,6 +83,8 @@ func judge(out Outcome) Verdict {
 		return Changed
 	case out.Action.Pushes() && (kind == ssh.Rejected || kind == ssh.TimedOut || kind == ssh.NotKept):
 		return Refused
+	case out.Action == OSUpdate && refusesOS(err):
+		return Refused
 	default:
 		return Unreached
 	}
@@ -95,6 +104,14 @@ func ApplyResult(host *v1alpha1.HostStatus, out Outcome, policy Policy) Verdict 
 
 	if out.Address != "" {
 		host.ContactAddress = out.Address
+	}
+
+	if out.OSVersion != "" {
+		host.OSVersion = out.OSVersion
+	}
+
+	if out.Action == OSUpdate {
+		return looked(host, out, said, at)
 	}
 
 	switch said {
@@ -156,11 +173,12 @@ func pushed(host *v1alpha1.HostStatus, out Outcome, said Verdict, at metav1.Time
 }
 
 func noteRefusal(host *v1alpha1.HostStatus, out Outcome, at metav1.Time, policy Policy) {
-	if host.FailedHostConfigHash != out.Hash {
+	target := cmp.Or(out.Target, out.Hash)
+	if host.FailedHostConfigHash != target {
 		host.UpdateAttempts = 0
 	}
 
-	host.FailedHostConfigHash, host.LastUpdateFailureTime = out.Hash, &at
+	host.FailedHostConfigHash, host.LastUpdateFailureTime = target, &at
 
 	attempts, most, reason := &host.UpdateAttempts, policy.MaxAttempts, v1alpha1.FailureUpdateExceededRetries
 	if out.Action == FirstBoot {

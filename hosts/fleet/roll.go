@@ -28,15 +28,15 @@ func roll(ctx context.Context, s *scope) step.Result {
 		return step.Fail(err)
 	}
 
-	now, desired := s.Clock.Now(), s.kind.Hash()
+	now, desired := s.Clock.Now(), machine.Desired(s.kind.Hash(), s.fleet)
 	hosts := make([]rollout.Host, 0, len(objects))
 
 	for _, obj := range objects {
 		hosts = append(hosts, hostOf(obj, desired, s.Policy, now))
 	}
 
-	next, report := rollout.Decide(policyOf(&s.fleet.Spec, len(hosts)), stateOf(&s.fleet.Status), hosts, desired, now)
-	write(&s.fleet.Status, next, report)
+	next, report := rollout.Decide(policyOf(&s.fleet.Spec, len(hosts)), stateOf(&s.fleet.Status), hosts, desired.Target(), now)
+	write(&s.fleet.Status, next, desired, report)
 	s.Metrics.set(s.fleet, report)
 
 	result := resultOf(next, report, now, s.again)
@@ -89,7 +89,7 @@ func resultOf(next rollout.State, report rollout.Report, now time.Time, again ti
 }
 
 // hostOf is a host as the rollout sees it.
-func hostOf(obj machine.Object, desired string, policy drift.Policy, now time.Time) rollout.Host {
+func hostOf(obj machine.Object, desired drift.Desired, policy drift.Policy, now time.Time) rollout.Host {
 	status := obj.Host()
 	d := drift.Decide(status, desired, policy, now)
 
@@ -100,6 +100,11 @@ func hostOf(obj machine.Object, desired string, policy drift.Policy, now time.Ti
 		// A first boot has no permit, and is none of the rollout's pushes.
 		Pushing:    status.Push != nil && status.Push.Permit != 0,
 		LastPermit: status.LastPermit, Leaving: !obj.GetDeletionTimestamp().IsZero(),
+	}
+
+	// It has all when it has both.
+	if status.HostConfigHash == desired.Hash && drift.Reached(status.OSVersion, desired.OSVersion) {
+		out.Applied = desired.Target()
 	}
 
 	if d.Do == drift.Wait {
@@ -155,8 +160,9 @@ func most(value *intstr.IntOrString, hosts int) int {
 }
 
 func stateOf(status *v1alpha1.HostFleetStatus) rollout.State {
+	has := drift.Desired{Hash: status.HostConfigHash, OSVersion: status.MacOSVersion}
 	out := rollout.State{
-		Hash: status.HostConfigHash, LastPermit: status.LastPermit,
+		Hash: has.Target(), LastPermit: status.LastPermit,
 		StoppedHash: status.StoppedHash, StoppedReason: status.StoppedReason,
 	}
 
@@ -175,8 +181,8 @@ func stateOf(status *v1alpha1.HostFleetStatus) rollout.State {
 	return out
 }
 
-func write(status *v1alpha1.HostFleetStatus, state rollout.State, report rollout.Report) {
-	status.HostConfigHash, status.LastPermit = state.Hash, state.LastPermit
+func write(status *v1alpha1.HostFleetStatus, state rollout.State, desired drift.Desired, report rollout.Report) {
+	status.HostConfigHash, status.MacOSVersion, status.LastPermit = desired.Hash, desired.OSVersion, state.LastPermit
 	status.StoppedHash, status.StoppedReason = state.StoppedHash, state.StoppedReason
 	status.RolloutStarted, status.StoppedAt = moment(state.Started), moment(state.StoppedAt)
 	status.Permits = nil

@@ -121,6 +121,11 @@ func (k *Kind) NamesKubeconfig(host machine.Object) bool {
 	return linuxOf(host).Spec.KubeconfigSecretRef.Name != ""
 }
 
+// AskOS has nothing to ask: the operating system is updated by whoever runs the host.
+func (k *Kind) AskOS(machine.Object, machine.Access, machine.OSAsk) (plan.Part, bool) {
+	return plan.Part{}, false
+}
+
 // Plan renders what the host should have.
 func (k *Kind) Plan(
 	ctx context.Context, secrets machine.Secrets, host machine.Object, access machine.Access,

@@ -209,6 +209,15 @@ func (k *Kind) Plan(
 	return p, nil
 }
 
+// AskOS asks sw_vers and softwareupdate. The host's user owns its volumes, and its password, which
+// Scaleway tells, is what an installation asks for.
+func (k *Kind) AskOS(_ machine.Object, access machine.Access, ask machine.OSAsk) (plan.Part, bool) {
+	return macplan.AskMacOS(macplan.MacOS{
+		Step: string(ask.Step), Version: ask.Version, Label: ask.Label, Attempt: ask.Attempt,
+		User: access.User, Password: access.Password,
+	}), true
+}
+
 // Stamp notes which kubelet was pushed.
 func (k *Kind) Stamp(host machine.Object) {
 	macOf(host).Status.TartKubeletBinarySHA = k.Fleet.TartKubeletBinary.SHA256()

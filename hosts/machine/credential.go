@@ -27,8 +27,11 @@ import (
 const (
 	// leftOut stands in plans for a credential that is not pushed by them.
 	leftOut = "(left out)"
-	// removalTimeout bounds what a host's end is held up for its credential's removal.
+	// removalTimeout bounds what a host's end is held up for its credential's removal, where nobody
+	// answers; unableTimeout where it can't even be tried, as for want of a Secret: in a namespace
+	// that is being deleted the Secret is gone for good.
 	removalTimeout = 5 * time.Minute
+	unableTimeout  = time.Minute
 
 	reasonCurrent   = "Current"
 	reasonRenewing  = "Renewing"
@@ -187,13 +190,19 @@ func removed(ctx context.Context, s *scope) step.Result {
 		return step.Done().WithReason(reasonExpired, "it held until "+has.Until.UTC().Format(time.RFC3339))
 	}
 
-	left := removalTimeout - now.Sub(has.RemovalStartedAt.Time)
+	limit := removalTimeout
+	if s.status.ContactAttempts > 0 && s.status.UnreachableSince == nil {
+		limit = unableTimeout
+	}
+
+	left := limit - now.Sub(has.RemovalStartedAt.Time)
 	if left <= 0 {
 		return s.leftThere()
 	}
 
 	if wait := s.untilContact(); wait > 0 {
-		return step.Wait(min(wait, left), s.status.ContactReason, s.contactWords())
+		return step.Wait(min(wait, left), s.status.ContactReason, fmt.Sprintf("%s: the host goes at %s all the same",
+			s.contactWords(), now.Add(left).UTC().Format(time.RFC3339)))
 	}
 
 	part, _ := s.Kind.Leave(s.obj)

@@ -12,6 +12,9 @@
 //
 //	NodeDrained ─► NodeCredentialRemoved ─► Released (kind) ─► NodeDeleted
 //
+// The operating system of a host whose fleet names a version is updated in Converged, as one more
+// thing under a permit (os.go), which lasts from the drain of its Node until that is in service again.
+//
 // What a host joins its cluster with is made for it where its fleet says so (hosts/nodecert), in
 // the pass that pushes it, and renewed as a part that was lost.
 //

@@ -59,6 +59,10 @@ type Contents interface {
 	NamesKubeconfig(host Object) bool
 	// Plan renders what the host should have, given how it is reached. Errors have a class.
 	Plan(ctx context.Context, secrets Secrets, host Object, access Access) (plan.Plan, error)
+	// AskOS is a script that asks the host about its operating system and prints what readOS reads:
+	// the version that it has, and how an update is going; false for kinds whose operating
+	// system is not updated.
+	AskOS(host Object, access Access, ask OSAsk) (plan.Part, bool)
 }
 
 // Life is how a host is had and given back.

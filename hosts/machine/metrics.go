@@ -16,7 +16,7 @@ import (
 type Metrics struct{ duration *prometheus.HistogramVec }
 
 // NewMetrics registers hyperfleet_host_push_duration_seconds, with the labels kind (of
-// host), what (FirstBoot, Update, Repair, Probe, Greet, Leave) and outcome (ok, refused,
+// host), what (FirstBoot, Update, Repair, OSUpdate, Probe, Greet, Leave) and outcome (ok, refused,
 // unreachable, host-key-changed).
 func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{

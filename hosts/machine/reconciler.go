@@ -228,13 +228,15 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 func (s *scope) phase() {
 	h := s.status
 	deleting := !s.obj.GetDeletionTimestamp().IsZero()
-	h.Ready = !deleting && h.Bootstrapped && h.FailureReason == "" && h.UnreachableSince == nil
+	h.Ready = !deleting && h.Bootstrapped && h.FailureReason == "" && h.UnreachableSince == nil && h.OSUpdate == nil
 
 	switch {
 	case deleting:
 		h.Phase = v1alpha1.HostDeleting
 	case h.FailureReason != "":
 		h.Phase = v1alpha1.HostFailed
+	case h.OSUpdate != nil:
+		h.Phase = v1alpha1.HostUpdating
 	case h.Bootstrapped:
 		h.Phase = v1alpha1.HostReady
 	case h.SSHHostKey != "" || h.Push != nil:

@@ -188,7 +188,7 @@ func boot(ctx context.Context, s *scope) step.Result {
 	}
 
 	resumed := s.status.Push != nil
-	d := drift.Decide(s.status, s.hash, s.Settings.Policy, s.Clock.Now())
+	d := drift.Decide(s.status, s.desired(), s.Settings.Policy, s.Clock.Now())
 
 	s.heal(d)
 
@@ -215,7 +215,17 @@ func converge(ctx context.Context, s *scope) step.Result {
 	}
 
 	permit := s.permit()
-	if running := s.status.Push; running != nil {
+
+	switch running := s.status.Push; {
+	case running == nil:
+	case running.What == string(drift.OSUpdate):
+		// It goes on to its end, whatever is wanted by now: the host is on its way.
+		if result := s.updateOS(ctx); !result.IsDone() {
+			return result
+		}
+
+		permit = s.permit()
+	default:
 		if running.Hash == s.hash {
 			return s.begin(ctx, job{what: drift.Action(running.What), permit: running.Permit})
 		}
@@ -225,7 +235,23 @@ func converge(ctx context.Context, s *scope) step.Result {
 		permit = s.permit()
 	}
 
-	d := drift.Decide(s.status, s.hash, s.Settings.Policy, s.Clock.Now())
+	if s.asksVersion() {
+		return s.begin(ctx, job{what: drift.Probe})
+	}
+
+	return s.decide(ctx, permit)
+}
+
+// asksVersion says whether nobody knows yet what the host's operating system is, and its fleet
+// names one.
+func (s *scope) asksVersion() bool {
+	return s.desired().OSVersion != "" && s.status.OSVersion == "" && s.status.FailureReason == "" &&
+		s.running() == "" && s.status.HostConfigHash != "" && s.untilContact() <= 0
+}
+
+// decide does what is due now, if there is a permit for it.
+func (s *scope) decide(ctx context.Context, permit *v1alpha1.HostPermit) step.Result {
+	d := drift.Decide(s.status, s.desired(), s.Settings.Policy, s.Clock.Now())
 	s.heal(d)
 
 	switch {
@@ -240,7 +266,7 @@ func converge(ctx context.Context, s *scope) step.Result {
 		return r
 	case permit == nil:
 		return step.Steady(safety, reasonPermit, fmt.Sprintf("%s is due when fleet %s lets the host have it", d.Do, s.fleet.Name))
-	case permit.Hash != s.hash || s.fleet.Spec.Paused || permit.What != string(d.Do):
+	case permit.Hash != s.desired().Target() || s.fleet.Spec.Paused || permit.What != string(d.Do):
 		s.giveBack(permit)
 
 		return step.Steady(lookAgain, reasonPermit, fmt.Sprintf("%s is due, and the permit is not for it", d.Do))
@@ -249,6 +275,10 @@ func converge(ctx context.Context, s *scope) step.Result {
 	// A probe that runs is soon over, and wakes the host.
 	if s.running() != "" {
 		return s.busy()
+	}
+
+	if d.Do == drift.OSUpdate {
+		return s.beginOS(ctx, permit)
 	}
 
 	return s.begin(ctx, job{what: d.Do, permit: permit.Number})
@@ -399,11 +429,13 @@ func (s *scope) begin(ctx context.Context, work job) step.Result {
 		return s.unable(err, work)
 	}
 
+	s.asks(access, &work)
+
 	work.target = ssh.Target{
 		Name: s.obj.GetName(), Address: access.Address, Fallbacks: access.Fallbacks, User: access.User,
 		PrivateKey: access.PrivateKey, Password: access.Password, HostKey: cmp.Or(s.Kind.HostKey(s.obj), s.status.SSHHostKey),
 	}
-	work.hash, work.has = s.hash, digests(s.status.Parts)
+	work.hash, work.refuses, work.has = s.hash, s.desired().Target(), digests(s.status.Parts)
 	work.enqueue = s.done.For(client.ObjectKeyFromObject(s.obj))
 
 	if work.what.Pushes() {
@@ -424,11 +456,29 @@ func (s *scope) begin(ctx context.Context, work job) step.Result {
 		return step.Wait(lookAgain, reasonPushing, fmt.Sprintf("%s is about to begin", work.what))
 	}
 
-	if work.what == drift.Probe {
+	switch work.what {
+	case drift.Probe:
 		return step.Done() // it goes on beside
+	case drift.OSUpdate:
+		return step.Wait(safety, s.reasonOS(), s.wordsOS())
+	default:
+		return s.busy()
+	}
+}
+
+// asks has the host asked for the version of its operating system beside all else, where its
+// fleet names one.
+func (s *scope) asks(access Access, work *job) {
+	if work.what != drift.OSUpdate && s.desired().OSVersion != "" && (work.what == drift.Probe || work.what.Pushes()) {
+		work.ask = OSAsk{Step: OSVersion}
 	}
 
-	return s.busy()
+	if work.ask.Step != "" {
+		var ok bool
+		if work.os, ok = s.Kind.AskOS(s.obj, access, work.ask); !ok {
+			work.ask = OSAsk{}
+		}
+	}
 }
 
 // record writes down that a push begins. From now on the host has no whole configuration.
@@ -447,6 +497,10 @@ func (s *scope) record(ctx context.Context, work job) error {
 // unable is work that can't even begin, as for want of a Secret: the host is no worse for
 // it, and its permit goes to another.
 func (s *scope) unable(err error, work job) step.Result {
+	if work.what == drift.OSUpdate {
+		return s.unableOS(err)
+	}
+
 	if errclass.Of(err) == errclass.Transient {
 		return step.Fail(err)
 	}

@@ -31,6 +31,11 @@ type job struct {
 	has []plan.Digest
 	// leave is run by a Leave.
 	leave plan.Part
+	// target that is refused where what is pushed is.
+	refuses string
+	// os asks the host about its operating system, and ask is what; empty where it is not asked.
+	os  plan.Part
+	ask OSAsk
 	// credential that the plan brings to the host; nil for none of ours.
 	credential *v1alpha1.HostNodeCredential
 	// permit that the job runs under; 0 for none.
@@ -183,7 +188,7 @@ func (p *WorkerPool) cancel(host types.UID) {
 
 func (p *WorkerPool) do(ctx context.Context, work job) outcome {
 	out := outcome{Outcome: drift.Outcome{
-		Action: work.what, Plan: work.plan, Hash: work.hash, Permit: work.permit, Has: work.has,
+		Action: work.what, Plan: work.plan, Hash: work.hash, Target: work.refuses, Permit: work.permit, Has: work.has,
 	}, credential: work.credential, target: ssh.Target{Address: work.target.Address, Fallbacks: work.target.Fallbacks}}
 
 	select {
@@ -225,6 +230,8 @@ func (p *WorkerPool) work(ctx context.Context, work job, out *outcome) {
 		_, out.Err = conn.Run(ctx, ssh.Script{
 			Label: work.leave.Label, Input: strings.NewReader(work.leave.Input()), Timeout: p.timeout,
 		})
+	case drift.OSUpdate:
+		p.askOS(ctx, conn, work, options, out)
 	case drift.Probe:
 		out.States, out.Err = push.Probe(ctx, conn, work.plan, options)
 	case drift.FirstBoot:
@@ -234,6 +241,10 @@ func (p *WorkerPool) work(ctx context.Context, work job, out *outcome) {
 		if out.Result.Err == nil && len(work.plan.DriftSteps(work.drifted...)) == 0 {
 			out.Result.Lost, out.Result.Err = lost(ctx, conn, work.plan, options)
 		}
+	}
+
+	if work.ask.Step == OSVersion && out.Failure() == nil {
+		out.OSVersion = p.versionOf(ctx, conn, work)
 	}
 }
 

@@ -17,6 +17,8 @@
 //     than are missing.
 //   - Too many hosts that refuse a configuration stop it, until it is another or somebody
 //     resumes the fleet.
+//   - An update of a host's operating system is one more update: the desired hash names its
+//     version as well, and a host has that hash when it has both.
 //   - Jitter and maintenance windows hold back updates. Repairs wait for neither, nor for
 //     canaries, and are not stopped: what they bring is what the host had. Pausing holds
 //     back everything.

@@ -66,10 +66,11 @@ type State struct {
 // Host is one host of the fleet as it is now.
 type Host struct {
 	Name string
-	// Want is Update or Repair for a host that may be pushed to as soon as NotBefore.
+	// Want is Update, OSUpdate or Repair for a host that may be pushed to as soon as NotBefore.
 	Want      drift.Action
 	NotBefore time.Time
-	// Applied is the hash of the configuration that it has, Refused that of the one it
+	// Applied is the hash of the configuration that it has, its operating system's version
+	// included where the fleet names one, Refused that of the one it
 	// refused last and since has not taken, at RefusedAt.
 	Applied, Refused string
 	RefusedAt        time.Time
@@ -268,7 +269,7 @@ func (d *decision) grant() {
 			break
 		}
 
-		if !d.away[host.Name] && len(d.away) >= most || host.Want == drift.Update && d.held() != "" {
+		if !d.away[host.Name] && len(d.away) >= most || host.Want.Rolls() && d.held() != "" {
 			continue
 		}
 
@@ -305,7 +306,7 @@ func (d *decision) canaries() int {
 	}
 
 	for _, permit := range d.state.Permits {
-		missing -= one(permit.What == drift.Update)
+		missing -= one(permit.What.Rolls())
 	}
 
 	return missing
@@ -318,12 +319,12 @@ func (d *decision) candidates() []Host {
 	var out []Host
 
 	for _, host := range d.hosts {
-		if host.Want != drift.Update && host.Want != drift.Repair || d.flying[host.Name] || host.Pushing || host.Leaving {
+		if !host.Want.Rolls() && host.Want != drift.Repair || d.flying[host.Name] || host.Pushing || host.Leaving {
 			continue
 		}
 
 		at := host.NotBefore
-		if host.Want == drift.Update && d.missing <= 0 {
+		if host.Want.Rolls() && d.missing <= 0 {
 			if spread := d.state.Started.Add(d.delay(host.Name)); spread.After(at) {
 				at = spread
 			}

@@ -126,6 +126,24 @@ func TestDecide(t *testing.T) {
 				t.Errorf("%d permits and %s (%s), want %d and %s", len(state.Permits), report.Reason, report.Message, tc.permits, tc.reason)
 			}
 
+			// An update of the operating system goes by the same rules.
+			for i := range tc.hosts {
+				if tc.hosts = slices.Clone(tc.hosts); tc.hosts[i].Want == drift.Update {
+					tc.hosts[i].Want = drift.OSUpdate
+				}
+			}
+
+			other, _ := rollout.Decide(tc.policy, rollout.State{}, tc.hosts, tc.desired, start())
+			for i := range other.Permits {
+				if other.Permits[i].What == drift.OSUpdate {
+					other.Permits[i].What = drift.Update
+				}
+			}
+
+			if diff := cmp.Diff(state, other); diff != "" {
+				t.Errorf("updates of operating systems go another way:\n%s", diff)
+			}
+
 			if next := report.Next; tc.next == 0 != next.IsZero() || tc.next > 0 && !next.Equal(start().Add(tc.next)) {
 				t.Errorf("looks again at %s, want after %s", next, tc.next)
 			}

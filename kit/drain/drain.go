@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/kubeconfig"
@@ -80,8 +81,9 @@ type Progress struct {
 	Left, Kept []string
 }
 
-// Drain cordons a Node, and evicts what may be evicted now.
-func (c *Cluster) Drain(ctx context.Context, name string) (Progress, error) {
+// Drain cordons a Node, and evicts what may be evicted now. One that comes back bears a mark, by
+// which Return knows that it was cordoned here.
+func (c *Cluster) Drain(ctx context.Context, name string, comesBack bool) (Progress, error) {
 	node := &corev1.Node{}
 
 	err := c.client.Get(ctx, client.ObjectKey{Name: name}, node)
@@ -93,7 +95,7 @@ func (c *Cluster) Drain(ctx context.Context, name string) (Progress, error) {
 		return Progress{}, fmt.Errorf("get node %s: %w", name, kubeconfig.Answered(err))
 	}
 
-	if err := c.cordon(ctx, node); err != nil {
+	if err := c.cordon(ctx, node, comesBack); err != nil {
 		return Progress{Node: node.UID}, err
 	}
 
@@ -128,14 +130,48 @@ func (c *Cluster) Forget(ctx context.Context, name string, uid types.UID) error 
 	return fmt.Errorf("delete node %s: %w", name, kubeconfig.Answered(err))
 }
 
-// cordon keeps new pods off the Node.
-func (c *Cluster) cordon(ctx context.Context, node *corev1.Node) error {
+// Return lets pods on a Node again that Drain has kept them off, and says whether it is ready. A Node
+// that is gone is none that anybody waits for.
+func (c *Cluster) Return(ctx context.Context, name string) (bool, error) {
+	node := &corev1.Node{}
+
+	err := c.client.Get(ctx, client.ObjectKey{Name: name}, node)
+	if apierrors.IsNotFound(err) {
+		return true, nil
+	}
+
+	if err != nil {
+		return false, fmt.Errorf("get node %s: %w", name, kubeconfig.Answered(err))
+	}
+
+	if _, ours := node.Annotations[v1alpha1.AnnotationCordonedForUpdate]; !ours {
+		return ready(node), nil
+	}
+
+	before := node.DeepCopy()
+	node.Spec.Unschedulable = false
+	delete(node.Annotations, v1alpha1.AnnotationCordonedForUpdate)
+
+	if err := client.IgnoreNotFound(c.client.Patch(ctx, node, client.MergeFrom(before))); err != nil {
+		return false, fmt.Errorf("uncordon node %s: %w", name, kubeconfig.Answered(err))
+	}
+
+	return ready(node), nil
+}
+
+// cordon keeps new pods off the Node. The mark is set with it, and not on one that somebody else
+// has cordoned.
+func (c *Cluster) cordon(ctx context.Context, node *corev1.Node, mark bool) error {
 	if node.Spec.Unschedulable {
 		return nil
 	}
 
 	before := node.DeepCopy()
 	node.Spec.Unschedulable = true
+
+	if mark {
+		metav1.SetMetaDataAnnotation(&node.ObjectMeta, v1alpha1.AnnotationCordonedForUpdate, "true")
+	}
 
 	if err := client.IgnoreNotFound(c.client.Patch(ctx, node, client.MergeFrom(before))); err != nil {
 		return fmt.Errorf("cordon node %s: %w", node.Name, kubeconfig.Answered(err))

@@ -85,7 +85,7 @@ func TestServersOfTenantsTellNothing(t *testing.T) {
 			}
 			defer cluster.Close()
 
-			progress, err := cluster.Drain(t.Context(), "node")
+			progress, err := cluster.Drain(t.Context(), "node", false)
 			if err == nil || strings.Contains(err.Error(), secret) || len(progress.Left) > 0 {
 				t.Errorf("%+v, error %v", progress, err)
 			}
@@ -110,7 +110,7 @@ func TestProxyOfATenantIsNotCalled(t *testing.T) {
 
 	cluster, err := drain.Open(leadsTo("https://192.0.2.1:6443", "proxy-url", proxy.URL))
 	if err == nil {
-		_, err = cluster.Drain(t.Context(), "node")
+		_, err = cluster.Drain(t.Context(), "node", false)
 
 		cluster.Close()
 	}

@@ -25,7 +25,6 @@ const (
 	reasonDraining    = "Draining"
 	reasonDrained     = "Drained"
 	reasonNoNode      = "NoNode"
-	reasonTimedOut    = "DrainTimedOut"
 	reasonUnreachable = "ClusterUnreachable"
 
 	// How the Node's end stands or ended.
@@ -42,12 +41,18 @@ const (
 	namedPods = 3
 )
 
+// ReasonTimedOut is that of a drain whose time was over.
+const ReasonTimedOut = "DrainTimedOut"
+
 // Order is a drain as a deletion's steps make it, pass by pass.
 type Order struct {
 	// Node by name, and Thing is what it is of, in a word: "machine".
 	Node, Thing string
 	// Limit is how long the drain may take.
 	Limit time.Duration
+	// ComesBack says that the Node is drained for a while ([Cluster.Return]), and not for good:
+	// what is not drained in time is given up.
+	ComesBack bool
 	// Record is what the object's status says of the drain; nil there before it begins.
 	Record **v1alpha1.NodeDrainStatus
 	// Open connects to the Node's cluster.
@@ -88,9 +93,9 @@ func (o Order) Pass(ctx context.Context) step.Result {
 		return o.end(reasonDrained, fmt.Sprintf("Node %s is cordoned, and nothing is left on it", o.Node))
 	case remaining <= 0:
 		message := fmt.Sprintf("Node %s was not drained within %s: %s", o.Node, o.Limit, standing(progress, err))
-		o.Warn(reasonTimedOut, message)
+		o.Warn(ReasonTimedOut, message)
 
-		return o.end(reasonTimedOut, message)
+		return o.end(ReasonTimedOut, message)
 	case err != nil:
 		return o.wait(remaining, err)
 	default:
@@ -105,7 +110,7 @@ func (o Order) drain(ctx context.Context) (Progress, error) {
 	}
 	defer cluster.Close()
 
-	return cluster.Drain(ctx, o.Node)
+	return cluster.Drain(ctx, o.Node, o.ComesBack)
 }
 
 func (o Order) end(reason, message string) step.Result {
@@ -116,8 +121,24 @@ func (o Order) end(reason, message string) step.Result {
 }
 
 func (o Order) wait(remaining time.Duration, err error) step.Result {
+	words := "the %s goes in %s all the same: %v"
+	if o.ComesBack {
+		words = "the %s is left as it is in %s: %v"
+	}
+
 	return step.Wait(min(lookAgain, remaining), errclass.Reason(err, reasonUnreachable),
-		fmt.Sprintf("the %s goes in %s all the same: %v", o.Thing, remaining.Round(time.Second), err))
+		fmt.Sprintf(words, o.Thing, remaining.Round(time.Second), err))
+}
+
+// Return puts the Node in service again, and says whether it is ready.
+func (o Order) Return(ctx context.Context) (bool, error) {
+	cluster, err := o.Open(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer cluster.Close()
+
+	return cluster.Return(ctx, o.Node)
 }
 
 // LeavesNode says whether a Node is left of what is gone that nobody else removes: the cluster

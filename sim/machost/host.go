@@ -77,6 +77,8 @@ type Host struct {
 	keys    []ssh.PublicKey
 	box     *box
 	light   *light
+	// asked is where a Mac asks to be restarted.
+	asked   *os.File
 	serving sync.WaitGroup
 
 	mu       sync.Mutex
@@ -129,12 +131,24 @@ func Start(ctx context.Context, options Options) (*Host, error) {
 	h.listener = listener
 	h.serving.Go(h.accept)
 
+	if h.box != nil && options.System == Mac {
+		if h.asked, err = os.OpenFile(h.box.path("/sim/restart.fifo"), os.O_RDWR, 0); err != nil {
+			return nil, errors.Join(fmt.Errorf("start host %s: %w", options.Name, err), h.Close())
+		}
+
+		h.serving.Go(func() { h.restarts(h.asked) })
+	}
+
 	return h, nil
 }
 
 // Close switches the host off for good, and gives back all that it had.
 func (h *Host) Close() error {
 	err := h.listener.Close()
+	if h.asked != nil {
+		err = errors.Join(err, h.asked.Close())
+	}
+
 	h.hangUp()
 
 	if h.box != nil {

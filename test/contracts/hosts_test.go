@@ -30,6 +30,16 @@ spec:
 `
 )
 
+const macKind = "ScalewayAppleSiliconMachine"
+
+// macOSOf is a fleet of a kind whose macOS is updated.
+func macOSOf(kind, version, timeout string) change {
+	return change{
+		"spec.hostKind": kind, "spec.drain": anyMap{"kubeconfigSecretRef": anyMap{"name": "nodes", "key": "kubeconfig"}},
+		"spec.macOS": anyMap{"version": version, "timeout": timeout},
+	}
+}
+
 func fleetRejections() []rejection {
 	const (
 		most    = "spec.rollout.maxUnavailable"
@@ -59,6 +69,11 @@ func fleetRejections() []rejection {
 		{"drain by no Secret", drainOf("Nodes", "key", "1m"), "spec.drain.kubeconfigSecretRef.name", "name must be the name of a Secret"},
 		{"drain by no key", drainOf("nodes", "a key", "1m"), "spec.drain.kubeconfigSecretRef.key", "key must be a key of a Secret"},
 		{"drain without a kubeconfig", change{"spec.drain": anyMap{}}, "spec.drain.kubeconfigSecretRef", "Required value"},
+		{"macOS of Linux hosts", macOSOf("LinuxMachine", "15.3.1", "2h"), "spec", "macOS is for fleets of Macs"},
+		{"macOS without a drain", change{"spec.hostKind": macKind, "spec.macOS": anyMap{"version": "15.3.1"}}, "spec", "macOS needs drain"},
+		{"macOS of a name", macOSOf(macKind, "Sequoia", "2h"), "spec.macOS.version", "macOS.version must be a version as sw_vers prints it"},
+		{"macOS of a number", macOSOf(macKind, "15", "2h"), "spec.macOS.version", "macOS.version must be a version as sw_vers prints it"},
+		{"macOS in no time", macOSOf(macKind, "15.3", "0s"), "spec.macOS.timeout", "macOS.timeout must be a time of one second to 24 hours"},
 		{"credentials for minutes", credentialsOf("nodes", "key", "59m"), "spec.nodeCredentials.lifetime", "nodeCredentials.lifetime must be a time of one hour to 8760h"},
 		{"credentials by no Secret", credentialsOf("Nodes", "key", "1h"), "spec.nodeCredentials.kubeconfigSecretRef.name", "name must be the name of a Secret"},
 		{"credentials by no key", credentialsOf("nodes", "a key", "1h"), "spec.nodeCredentials.kubeconfigSecretRef.key", "key must be a key of a Secret"},
@@ -137,6 +152,12 @@ func TestHostStatusIsKept(t *testing.T) {
 		"nodeCredential": anyMap{
 			"from": "2026-01-02T03:04:05Z", "until": "2026-01-09T03:04:05Z",
 			"removalStartedAt": "2026-01-02T03:04:05Z", "removedAt": "2026-01-02T03:04:06Z",
+		},
+		"osVersion": "15.2", "osUpdate": anyMap{
+			"version": "15.3.1", "startedAt": "2026-01-02T03:04:05Z", "label": "macOS Sequoia 15.3.1-24D70",
+			"drain":            anyMap{"startedAt": "2026-01-02T03:04:05Z", "endedAt": "2026-01-02T03:04:06Z", "reason": "Drained"},
+			"installStartedAt": "2026-01-02T03:04:06Z", "progress": "Downloading: 37.12%", "awaySince": "2026-01-02T03:05:05Z",
+			"endedAt": "2026-01-02T03:06:05Z", "reason": "VersionUnchanged", "message": "m",
 		},
 		"drain": anyMap{"startedAt": "2026-01-02T03:04:05Z", "nodeUID": "u", "endedAt": "2026-01-02T03:04:06Z", "reason": "Drained", "message": "m"},
 	}

@@ -13,6 +13,10 @@ const (
 	ConditionNodeDeleted = "NodeDeleted"
 )
 
+// AnnotationCordonedForUpdate is on a Node that was cordoned for an update of its host, and is to be
+// uncordoned after it. One that somebody else has cordoned is left so.
+const AnnotationCordonedForUpdate = "infrastructure.hyperfleet.io/cordoned-for-update"
+
 // NodeDrain is how the Nodes of machines or hosts are drained before these go.
 type NodeDrain struct {
 	// kubeconfigSecretRef names the Secret with a kubeconfig of the cluster that the Nodes are

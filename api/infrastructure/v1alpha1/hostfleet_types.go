@@ -26,6 +26,8 @@ const AnnotationMadeByFleet = "infrastructure.hyperfleet.io/made-by-fleet"
 // HostFleetSpec says how a new configuration reaches the hosts of a fleet. What the
 // configuration is, the operator's own configuration says.
 // +kubebuilder:validation:XValidation:rule="!has(self.replicas) || has(self.templateHost)",message="replicas needs templateHost, the host that new ones are made like"
+// +kubebuilder:validation:XValidation:rule="!has(self.macOS) || self.hostKind == 'ScalewayAppleSiliconMachine'",message="macOS is for fleets of Macs: hostKind ScalewayAppleSiliconMachine"
+// +kubebuilder:validation:XValidation:rule="!has(self.macOS) || has(self.drain)",message="macOS needs drain: an update restarts the host, and its Node is drained before"
 type HostFleetSpec struct {
 	// hostKind is the kind of the fleet's hosts, such as LinuxMachine.
 	// +kubebuilder:validation:MinLength=1
@@ -62,11 +64,32 @@ type HostFleetSpec struct {
 	// of their own have that.
 	// +optional
 	NodeCredentials *HostNodeCredentials `json:"nodeCredentials,omitempty"`
+	// macOS has the fleet's Macs updated, as rollout says: one host after the other is drained,
+	// updated with softwareupdate, waited for, and uncordoned.
+	// +optional
+	MacOS *HostMacOS `json:"macOS,omitempty"`
 	// resumedAt forgives all that failed before: it counts no more towards
 	// rollout.failureThreshold, and a configuration that was stopped goes on. Set by
 	// `hyperfleet hosts resume`.
 	// +optional
 	ResumedAt *metav1.Time `json:"resumedAt,omitempty"`
+}
+
+// HostMacOS is the macOS that a fleet's Macs have.
+type HostMacOS struct {
+	// version that each Mac has at least, such as 15.3.1. Those with an older one are updated to
+	// just this one, which Apple has to offer them; none is taken back to an older one.
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[1-9][0-9]{0,2}([.][0-9]{1,3}){1,2}$')",message="macOS.version must be a version as sw_vers prints it, such as 15.3 or 15.3.1"
+	Version string `json:"version"`
+	// timeout is how long an update may take from the start of softwareupdate until the host is
+	// back with the new version and its Node is ready. After it the update counts as refused.
+	// +optional
+	// +kubebuilder:default="2h"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=20
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')",message="macOS.timeout must be a time of one second to 24 hours such as 2h"
+	Timeout metav1.Duration `json:"timeout,omitempty,omitzero"`
 }
 
 // HostNodeCredentials are client certificates of hosts' Nodes, which their cluster signs.
@@ -150,9 +173,9 @@ type HostPermit struct {
 	Host string `json:"host"`
 	// number of the permit: each is used once.
 	Number int64 `json:"number"`
-	// hash of the configuration that may be pushed.
+	// hash of the configuration that may be pushed; with +macos-VERSION where the fleet names one.
 	Hash string `json:"hash"`
-	// what may be pushed: Update or Repair.
+	// what may be done: Update, Repair or OSUpdate.
 	What string `json:"what"`
 }
 
@@ -164,7 +187,10 @@ type HostFleetStatus struct {
 	// hostConfigHash is the digest of the configuration that all hosts should have.
 	// +optional
 	HostConfigHash string `json:"hostConfigHash,omitempty"`
-	// rolloutStarted is when that configuration was seen first.
+	// macOSVersion is the version of macOS that all hosts should have at least.
+	// +optional
+	MacOSVersion string `json:"macOSVersion,omitempty"`
+	// rolloutStarted is when that configuration, or that version, was seen first.
 	// +optional
 	RolloutStarted *metav1.Time `json:"rolloutStarted,omitempty"`
 	// permits are the hosts that may be pushed to now: they count as unavailable until they
@@ -176,7 +202,8 @@ type HostFleetStatus struct {
 	// lastPermit is the highest number that a permit has had.
 	// +optional
 	LastPermit int64 `json:"lastPermit,omitempty"`
-	// stoppedHash is the configuration that was stopped because too many hosts refused it.
+	// stoppedHash is the configuration that was stopped because too many hosts refused it; with
+	// +macos-VERSION where the fleet names one.
 	// +optional
 	StoppedHash string `json:"stoppedHash,omitempty"`
 	// stoppedAt is when that was. resumedAt after it lets the configuration go on.

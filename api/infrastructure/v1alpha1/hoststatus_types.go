@@ -47,7 +47,7 @@ const (
 
 // HostPhase says in one word where a host is in its life.
 //
-// +kubebuilder:validation:Enum=Pending;Adopting;Provisioning;Bootstrapping;Ready;Deleting;Failed
+// +kubebuilder:validation:Enum=Pending;Adopting;Provisioning;Bootstrapping;Ready;Updating;Deleting;Failed
 type HostPhase string
 
 // The phases.
@@ -62,6 +62,8 @@ const (
 	HostBootstrapping HostPhase = "Bootstrapping"
 	// HostReady carries machines. It stays Ready while its configuration is renewed.
 	HostReady HostPhase = "Ready"
+	// HostUpdating has its operating system updated, and carries no machines meanwhile.
+	HostUpdating HostPhase = "Updating"
 	// HostDeleting is being given back.
 	HostDeleting HostPhase = "Deleting"
 	// HostFailed needs a person, or another configuration; failureReason says why.
@@ -120,10 +122,43 @@ type HostPush struct {
 	Permit int64 `json:"permit,omitempty"`
 	// hash of the configuration that is pushed.
 	Hash string `json:"hash"`
-	// what is pushed: FirstBoot, Update or Repair.
+	// what is done: FirstBoot, Update, Repair or OSUpdate.
 	What string `json:"what"`
 	// started is when it began first.
 	Started metav1.Time `json:"started"`
+}
+
+// HostOSUpdate is an update of a host's operating system that has begun. It ends when its Node is
+// in service again.
+type HostOSUpdate struct {
+	// version that the host is updated to.
+	Version string `json:"version"`
+	// startedAt is when it began.
+	StartedAt metav1.Time `json:"startedAt"`
+	// label is the update's name at the host, which is looked for before the Node is drained.
+	// +optional
+	Label string `json:"label,omitempty"`
+	// drain is how the draining of the host's Node went.
+	// +optional
+	Drain *NodeDrainStatus `json:"drain,omitempty"`
+	// installStartedAt is when the installation was begun; its time is counted from here.
+	// +optional
+	InstallStartedAt *metav1.Time `json:"installStartedAt,omitempty"`
+	// progress is what the host said last.
+	// +optional
+	Progress string `json:"progress,omitempty"`
+	// awaySince is since when the host can't be reached, as it can't while it restarts.
+	// +optional
+	AwaySince *metav1.Time `json:"awaySince,omitempty"`
+	// endedAt is when it was over, in one way or another. The Node's return is left then.
+	// +optional
+	EndedAt *metav1.Time `json:"endedAt,omitempty"`
+	// reason says in one word why it failed; empty for one that has not.
+	// +optional
+	Reason string `json:"reason,omitempty"`
+	// message says more.
+	// +optional
+	Message string `json:"message,omitempty"`
 }
 
 // HostStatus is what is known of a host of any kind.
@@ -158,8 +193,9 @@ type HostStatus struct {
 	// parts are the digests of what was pushed, part by part, values of this host included.
 	// +optional
 	Parts []HostPart `json:"parts,omitempty"`
-	// failedHostConfigHash is the digest of the configuration that the host refused last,
-	// and updateAttempts is how many times it did. Another configuration starts anew.
+	// failedHostConfigHash is the digest of the configuration that the host refused last, with
+	// +macos-VERSION where its fleet names one, and updateAttempts is how many times it did.
+	// Another one starts anew.
 	// +optional
 	FailedHostConfigHash string `json:"failedHostConfigHash,omitempty"`
 	// updateAttempts counts pushes of failedHostConfigHash that the host refused.
@@ -199,6 +235,12 @@ type HostStatus struct {
 	// lastPermit is the number of the last permit that was used up.
 	// +optional
 	LastPermit int64 `json:"lastPermit,omitempty"`
+	// osVersion of the host's operating system, where its fleet names one.
+	// +optional
+	OSVersion string `json:"osVersion,omitempty"`
+	// osUpdate is the update of the operating system that runs.
+	// +optional
+	OSUpdate *HostOSUpdate `json:"osUpdate,omitempty"`
 	// nodeCredential is what the host was given to join its cluster, where its fleet makes that.
 	// Clear it to have another one made.
 	// +optional

@@ -169,6 +169,7 @@ type ScalewayAppleSiliconMachineStatus struct {
 // +kubebuilder:printcolumn:name="Server",type=string,JSONPath=`.status.serverID`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
+// +kubebuilder:printcolumn:name="macOS",type=string,priority=1,JSONPath=`.status.osVersion`
 // +kubebuilder:printcolumn:name="Hash",type=string,priority=1,JSONPath=`.status.hostConfigHash`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`

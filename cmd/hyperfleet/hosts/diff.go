@@ -149,7 +149,7 @@ func decide(out *hostDiff, area *hosts.Area, status *infrav1.HostStatus, p plan.
 		has = append(has, plan.Digest{Label: part.Label, SHA256: part.SHA256})
 	}
 
-	d := drift.Decide(status, out.Desired, area.Policy(), area.Clock.Now())
+	d := drift.Decide(status, drift.Desired{Hash: out.Desired}, area.Policy(), area.Clock.Now())
 	out.Action = string(d.Do)
 	out.Changes = append(out.Changes, plan.Diff(p.Digests(), has)...)
 

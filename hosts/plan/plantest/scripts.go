@@ -136,6 +136,13 @@ func (k Kind[C]) scripts(t *testing.T) {
 	}
 }
 
+// Lint has bash and shellcheck look at a script that is in no plan.
+func Lint(t *testing.T, name, script string) {
+	t.Helper()
+	lint(t, name, script, Tool(t, "bash", "bash"), "-n")
+	lint(t, name, script, Tool(t, "shellcheck", "shellcheck"), "--shell=bash", "-")
+}
+
 func lint(t *testing.T, name, script, tool string, args ...string) {
 	t.Helper()
 

@@ -23,7 +23,6 @@ import (
 func (w *world) drained(name string) string {
 	w.t.Helper()
 	w.drains("macs")
-	env.Joins(w.t, name, nil)
 	env.Pod(w.t, w.namespace, name, "pod", nil)
 	env.Budget(w.t, w.namespace, "pod", 0)
 

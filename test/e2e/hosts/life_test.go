@@ -78,6 +78,8 @@ func TestFleets(t *testing.T) {
 		tell("operator killed in the middle of a push: %s", w.killed(next))
 	}
 
+	tell("macOS update: %s", w.macOS("15.3.1"))
+
 	w.noSecrets()
 	tell("no credential in status, events and log")
 

@@ -130,7 +130,8 @@ func (s *site) changed(server scaleway.Server, _ scaleway.Event) {
 
 // watch hears of every script at every Mac, when it starts and when it has ended.
 func (s *site) watch(id string, run machost.Run) {
-	if run.Label == "" || run.Label == "probe" || id == rack {
+	// What asks a host pushes nothing to it.
+	if run.Label == "" || run.Label == "probe" || strings.HasPrefix(run.Label, "macos-") || id == rack {
 		return
 	}
 

@@ -226,6 +226,12 @@ func (w *world) kill() {
 	}
 }
 
+// stop asks the operator to end, and waits until it has.
+func (w *world) stop() {
+	w.t.Helper()
+	w.must(w.process.Stop())
+}
+
 func (w *world) logged() string {
 	text, err := os.ReadFile(w.log)
 	if err != nil && !os.IsNotExist(err) {

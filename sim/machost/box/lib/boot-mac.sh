@@ -2,6 +2,15 @@
 # Copyright The HyperFleet Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
+# What was prepared is installed before anybody can log in. It brings files of the system as Apple
+# has them.
+if [ -e /sim/macos/pending ]; then
+	if [ "$(cat /sim/macos/fault 2>/dev/null)" != stays ]; then
+		cp /sim/macos/pending /sim/macos/version
+		cp /sim/macos/pf.conf /etc/pf.conf
+	fi
+	rm -f /sim/macos/pending
+fi
 mkdir -p /sim/run/pf
 pfctl -q -f /etc/pf.conf
 . /sim/lib/session.sh

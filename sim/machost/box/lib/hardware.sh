@@ -35,6 +35,10 @@ if [ "$system" = mac ]; then
 	printf '%s\n' 'scrub-anchor "com.apple/*"' 'nat-anchor "com.apple/*"' 'rdr-anchor "com.apple/*"' \
 		'anchor "com.apple/*"' 'load anchor "com.apple" from "/etc/pf.anchors/com.apple"' >etc/pf.conf
 	echo 'anchor "200.AirDrop/*"' >etc/pf.anchors/com.apple
+	mkdir sim/macos
+	cp etc/pf.conf sim/macos/pf.conf
+	echo 15.2 >sim/macos/version
+	mkfifo sim/restart.fifo
 else
 	mkdir -p etc/systemd/system/multi-user.target.wants var/lib
 fi

@@ -1,0 +1,464 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hosts/mac"
+	"github.com/hyperfleet/hyperfleet/sim/machost"
+	sim "github.com/hyperfleet/hyperfleet/sim/scaleway"
+	"github.com/hyperfleet/hyperfleet/test/loopback"
+)
+
+const macFleetName = "macs"
+
+// macs is a fleet of Macs at a simulated Scaleway, each of which runs what it is given, and is a
+// Node of the tests' own API server with a pod on it.
+type macs struct {
+	*world
+
+	mu    sync.Mutex
+	boxes map[string]*machost.Host // by the name of the server
+	// updating are the Macs, by their names, of which an installation has begun and that have
+	// another version since; most were it at a time.
+	updating map[string]bool
+	most     int
+	problems []string
+}
+
+func newMacs(t *testing.T, timeout time.Duration, names ...string) *macs {
+	t.Helper()
+
+	m := &macs{world: newWorld(t, 0, infrav1.HostRollout{}), boxes: map[string]*machost.Host{}, updating: map[string]bool{}}
+	m.configureMacs()
+
+	port := loopback.Port(t)
+	cloud := sim.New(sim.Options{Deliver: time.Millisecond, Reboot: time.Millisecond, Reinstall: time.Millisecond,
+		Address: func(server sim.Server) string { return m.deliver(server, port) }})
+	server := httptest.NewServer(cloud)
+
+	t.Cleanup(func() {
+		server.Close()
+
+		for _, box := range m.boxes {
+			if unknown := box.Unknown(); len(unknown) > 0 {
+				t.Errorf("a Mac does not know %v", unknown)
+			}
+
+			_ = box.Close()
+		}
+	})
+
+	m.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "scaleway"}, StringData: map[string]string{
+		infrav1.ScalewayAccessKey: sim.DefaultAccessKey, infrav1.ScalewaySecretKey: sim.DefaultSecretKey,
+		infrav1.ScalewayProjectID: sim.DefaultProject, infrav1.ScalewayAPIURL: server.URL,
+	}})
+	m.kubeconfig(env.Config)
+	m.create(&infrav1.HostFleet{ObjectMeta: metav1.ObjectMeta{Name: macFleetName}, Spec: infrav1.HostFleetSpec{
+		HostKind: mac.Name, Rollout: rollout(1),
+		Drain: &infrav1.NodeDrain{
+			KubeconfigSecretRef: infrav1.LocalSecretKeySelector{Name: nodesKubeconfig, Key: "kubeconfig"},
+			Timeout:             metav1.Duration{Duration: timeout},
+		},
+	}})
+
+	for _, name := range names {
+		env.Joins(t, name, nil)
+		env.Pod(t, m.namespace, name, "pod-"+name, nil)
+		m.create(&infrav1.ScalewayAppleSiliconMachine{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: infrav1.ScalewayAppleSiliconMachineSpec{
+				FleetName: macFleetName, CredentialsSecretRef: infrav1.ScalewaySecretRef{Name: "scaleway"}, SSHPort: int32(port),
+				SSHKeySecretRef:     infrav1.LocalSecretKeySelector{Name: "hosts", Key: "key"},
+				KubeconfigSecretRef: infrav1.LocalSecretKeySelector{Name: "hosts", Key: "kubeconfig"},
+			},
+		})
+	}
+
+	m.start()
+	m.eventually("all Macs have their configuration", func() string {
+		if f := m.macFleet(); int(f.Status.Converged) != len(names) {
+			return fmt.Sprintf("%+v; %v", f.Status, m.mac(names[0]).Status.Conditions)
+		}
+
+		return ""
+	})
+
+	return m
+}
+
+// configureMacs has the operator bring something to Macs.
+func (w *world) configureMacs() {
+	w.t.Helper()
+
+	programs, err := machost.NewPrograms("1")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+
+	w.cfg.RetryBase, w.cfg.RetryCap, w.cfg.MaxUpdateAttempts = 100*time.Millisecond, time.Second, 50
+	w.cfg.Mac = config.MacHosts{
+		TartKubeletFile: w.program("kubelet", programs.Kubelet), TartFile: w.program("tart", programs.Tart),
+		NodeExporterFile: w.program("exporter", programs.NodeExporter), MaxPods: 2, VMEgressCIDR: "10.21.0.0/16",
+	}
+}
+
+// deliver starts the Mac of a server, at an address of its own.
+func (m *macs) deliver(server sim.Server, port int) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+
+	address := fmt.Sprintf("127.78.%d.%d", port%250, len(m.boxes)+1)
+	name := strings.TrimPrefix(server.Name, "hf-")
+	name = name[:len(name)-len("-00000000-0000-0000-0000-000000000000")]
+
+	box, err := machost.Start(context.Background(), machost.Options{
+		Name: name, Address: net.JoinHostPort(address, strconv.Itoa(port)), Password: server.Password,
+		AuthorizedKeys: slices.Clone(server.SSHKeys), Watch: func(run machost.Run) { m.watchOS(name, run) },
+	})
+	if err != nil {
+		m.t.Errorf("start %s: %v", name, err)
+
+		return "192.0.2.1"
+	}
+
+	m.boxes[name] = box
+
+	return address
+}
+
+// watchOS checks at the Macs that an installation meets a Node that is drained, and no other.
+func (m *macs) watchOS(name string, run machost.Run) {
+	if run.Label != "macos-install" || run.Ended {
+		return
+	}
+
+	node := &corev1.Node{}
+	err := env.Client.Get(context.Background(), client.ObjectKey{Name: name}, node)
+	pod := env.Client.Get(context.Background(), client.ObjectKey{Namespace: m.namespace, Name: "pod-" + name}, &corev1.Pod{})
+
+	m.mu.Lock()
+	defer m.mu.Unlock()
+
+	if err != nil || !node.Spec.Unschedulable || pod == nil {
+		m.problems = append(m.problems, fmt.Sprintf("%s is updated: cordoned %t, its pod: %v", name, node.Spec.Unschedulable, pod))
+	}
+
+	m.updating[name] = true
+	for other := range m.updating {
+		if m.boxes[other].MacOS() == m.wanted() && other != name {
+			delete(m.updating, other)
+		}
+	}
+
+	m.most = max(m.most, len(m.updating))
+}
+
+func (m *macs) wanted() string {
+	f := &infrav1.HostFleet{}
+	_ = env.Client.Get(context.Background(), client.ObjectKey{Namespace: m.namespace, Name: macFleetName}, f)
+
+	return f.Spec.MacOS.Version
+}
+
+func (m *macs) macFleet() *infrav1.HostFleet { return m.fleetOf(macFleetName) }
+
+func (m *macs) mac(name string) *infrav1.ScalewayAppleSiliconMachine {
+	m.t.Helper()
+
+	box := &infrav1.ScalewayAppleSiliconMachine{}
+	if err := env.Client.Get(m.t.Context(), client.ObjectKey{Namespace: m.namespace, Name: name}, box); err != nil {
+		m.t.Fatal(err)
+	}
+
+	return box
+}
+
+// want has the fleet want a version, which Apple offers or not, and which goes wrong or not.
+func (m *macs) want(version string, timeout time.Duration, fault machost.UpdateFault, offers ...string) {
+	m.t.Helper()
+
+	for _, box := range m.boxes {
+		if err := box.SetMacOS(box.MacOS(), offers...); err != nil {
+			m.t.Fatal(err)
+		}
+
+		if err := box.BreakUpdates(fault); err != nil {
+			m.t.Fatal(err)
+		}
+	}
+
+	f := m.macFleet()
+	base := f.DeepCopy()
+	f.Spec.MacOS = &infrav1.HostMacOS{Version: version, Timeout: metav1.Duration{Duration: timeout}}
+
+	if err := env.Client.Patch(m.t.Context(), f, client.MergeFrom(base)); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+// updated waits until all Macs have the version that is wanted, and their Nodes are in service.
+func (m *macs) updated(version string) {
+	m.t.Helper()
+	m.eventually("all Macs have macOS "+version, func() string {
+		f := m.macFleet()
+		if f.Status.Converged != f.Status.Hosts || len(f.Status.Permits) > 0 || f.Status.MacOSVersion != version {
+			var said []string
+			for name := range m.boxes {
+				said = append(said, fmt.Sprintf("%+v", m.mac(name).Status.Conditions))
+			}
+
+			return fmt.Sprintf("%+v: %v", f.Status, said)
+		}
+
+		return ""
+	})
+
+	for name, box := range m.boxes {
+		status := m.mac(name).Status
+		if box.MacOS() != version || status.OSVersion != version || status.OSUpdate != nil || status.Push != nil || !status.Ready {
+			m.t.Errorf("%s has macOS %s, and its status is %+v", name, box.MacOS(), status.HostStatus)
+		}
+	}
+}
+
+// Macs are updated one after the other, each drained before and back in service before the next
+// one's turn, over a restart of the operator. What the update took away of their configuration is
+// back as well, and whoever cordoned a Node finds it so.
+func TestMacsAreUpdatedOneAfterTheOther(t *testing.T) {
+	t.Parallel()
+
+	const one, two, cordoned = "updated-one", "updated-two", "updated-cordoned"
+
+	m := newMacs(t, time.Minute, one, two, cordoned)
+
+	node := env.Node(t, cordoned)
+	node.Spec.Unschedulable = true
+
+	if err := env.Client.Update(t.Context(), node); err != nil {
+		t.Fatal(err)
+	}
+
+	m.want("15.3.1", time.Hour, machost.UpdatesWell, "15.3.1", "15.4")
+	m.eventually("an update runs", func() string {
+		for name := range m.boxes {
+			if s := m.mac(name).Status; s.OSUpdate != nil && s.OSUpdate.InstallStartedAt != nil {
+				if s.Phase != infrav1.HostUpdating || s.Ready || meta.IsStatusConditionTrue(s.Conditions, "Ready") {
+					t.Errorf("while it is updated, %s is %s: %v", name, s.Phase, s.Conditions)
+				}
+
+				return ""
+			}
+		}
+
+		return "none"
+	})
+
+	m.stop()
+	m.start()
+	m.updated("15.3.1")
+
+	if m.most != 1 || len(m.problems) > 0 {
+		t.Errorf("%d at a time; %v", m.most, m.problems)
+	}
+
+	for name, box := range m.boxes {
+		node := env.Node(t, name)
+		if _, marked := node.Annotations[infrav1.AnnotationCordonedForUpdate]; node.Spec.Unschedulable != (name == cordoned) || marked {
+			t.Errorf("node %s: cordoned %t, %v", name, node.Spec.Unschedulable, node.Annotations)
+		}
+
+		begun := 0
+
+		for _, call := range box.Calls() {
+			if strings.HasPrefix(call, "softwareupdate --install") {
+				begun++
+			}
+		}
+
+		if begun != 1 || !strings.Contains(box.Read("/etc/pf.conf"), "hyperfleet") {
+			t.Errorf("%s: softwareupdate was begun %d times; pf.conf is\n%s", name, begun, box.Read("/etc/pf.conf"))
+		}
+
+		m.told(name, "MacOSUpdated")
+	}
+
+	// Who has a later version is left alone.
+	m.want("15.3", time.Hour, machost.UpdatesWell)
+	m.eventually("the fleet is content", func() string {
+		if f := m.macFleet(); f.Status.MacOSVersion != "15.3" || int(f.Status.Converged) != len(m.boxes) {
+			return fmt.Sprintf("%+v", f.Status)
+		}
+
+		return ""
+	})
+}
+
+// An update that fails is told with what the Mac said, stops the fleet at the first one, and leaves
+// the Node in service. Another version starts anew.
+func TestMacOSUpdatesThatFail(t *testing.T) {
+	t.Parallel()
+
+	m := newMacs(t, 2*time.Second, "failing-one", "failing-two")
+
+	for i, c := range []struct {
+		fault   machost.UpdateFault
+		offered bool
+		timeout time.Duration
+		want    string
+	}{
+		{machost.UpdatesWell, false, time.Hour, "UpdateNotOffered: Apple offers this Mac no macOS"},
+		{machost.UpdatesUnreachable, true, time.Hour, "UpdateServersUnreachable"},
+		{machost.UpdateFull, true, time.Hour, "NotEnoughDisk: Not enough free disk space"},
+		{machost.UpdateOwner, true, time.Hour, "VolumeOwnerRefused: Failed to authenticate"},
+		{machost.UpdateStays, true, time.Hour, "VersionUnchanged: the host has restarted and still has macOS 15.2"},
+		{machost.UpdateHangs, true, 3 * time.Second, "UpdateTimedOut: the update was ended"},
+	} {
+		version := fmt.Sprintf("15.4.%d", i+1)
+		offers := []string{"15.9"}
+
+		if c.offered {
+			offers = append(offers, version)
+		}
+
+		m.want(version, c.timeout, c.fault, offers...)
+		m.stopsFor(version, c.want)
+	}
+
+	// A drain that hangs: nothing is installed over what runs there.
+	before := m.installs()
+
+	for name := range m.boxes {
+		env.Pod(t, m.namespace, name, "kept-"+name, func(p *corev1.Pod) { p.Labels["app"] = "kept" })
+	}
+
+	env.Budget(t, m.namespace, "kept", 0)
+	m.want("15.5", time.Hour, machost.UpdatesWell, "15.5")
+	m.stopsFor("15.5", "DrainTimedOut")
+
+	if after := m.installs(); after != before {
+		t.Errorf("%d installations in spite of the drain", after-before)
+	}
+
+	env.Budget(t, m.namespace, "kept", 2)
+
+	// A Node that is not ready after it.
+	m.ready(corev1.ConditionFalse)
+	m.want("15.6", 5*time.Second, machost.UpdatesWell, "15.6")
+	m.stopsFor("15.6", "NodeNotReady: the host has macOS 15.6, and its Node was not ready within 5s")
+	m.ready(corev1.ConditionTrue)
+
+	// A host that does not come back.
+	m.want("15.7", 4*time.Second, machost.UpdateGone, "15.7")
+	gone := m.stopsFor("15.7", "HostNotBack: the host is away since")
+
+	if s := m.mac(gone).Status; s.UnreachableSince == nil {
+		t.Errorf("%s is not said to be unreachable: %+v", gone, s.HostStatus)
+	}
+
+	if err := m.boxes[gone].BreakUpdates(machost.UpdatesWell); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := m.boxes[gone].Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	m.want("15.8", time.Hour, machost.UpdatesWell, "15.8")
+	m.updated("15.8")
+}
+
+// stopsFor waits until the fleet has stopped at one Mac, for a reason, and gives its name. The
+// other was left alone, and both Nodes are in service.
+func (m *macs) stopsFor(version, want string) string {
+	m.t.Helper()
+
+	var refused []string
+
+	m.eventually("macOS "+version+" is refused: "+want, func() string {
+		refused = nil
+		said := ""
+
+		for name := range m.boxes {
+			s := m.mac(name).Status
+			said += fmt.Sprintf("%s: %s %+v %v; ", name, s.FailedHostConfigHash, s.OSUpdate, s.Conditions)
+
+			if strings.HasSuffix(s.FailedHostConfigHash, "+macos-"+version) && s.OSUpdate == nil {
+				refused = append(refused, name)
+			}
+		}
+
+		f := m.macFleet()
+		if len(refused) == 0 || !strings.HasSuffix(f.Status.StoppedHash, "+macos-"+version) || len(f.Status.Permits) > 0 {
+			return fmt.Sprintf("%+v: %s", f.Status, said)
+		}
+
+		return ""
+	})
+
+	if len(refused) != 1 {
+		m.t.Errorf("%v have refused it, want the first alone", refused)
+	}
+
+	m.eventually("an event says "+want, func() string {
+		if notes := m.notes(refused[0], "MacOSUpdateFailed"); !strings.Contains(notes, "update to macOS "+version+": "+want) {
+			return notes
+		}
+
+		return ""
+	})
+
+	for name := range m.boxes {
+		if node := env.Node(m.t, name); node.Spec.Unschedulable {
+			m.t.Errorf("node %s is left cordoned", name)
+		}
+	}
+
+	return refused[0]
+}
+
+func (m *macs) installs() int {
+	begun := 0
+
+	for _, box := range m.boxes {
+		for _, call := range box.Calls() {
+			if strings.HasPrefix(call, "softwareupdate --install") {
+				begun++
+			}
+		}
+	}
+
+	return begun
+}
+
+// ready has all Nodes say that they are ready, or not.
+func (m *macs) ready(is corev1.ConditionStatus) {
+	m.t.Helper()
+
+	for name := range m.boxes {
+		node := env.Node(m.t, name)
+		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: is}}
+
+		if err := env.Client.Status().Update(m.t.Context(), node); err != nil {
+			m.t.Fatal(err)
+		}
+	}
+}

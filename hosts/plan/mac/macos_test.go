@@ -1,0 +1,31 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package mac_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/hyperfleet/hyperfleet/hosts/plan/mac"
+	"github.com/hyperfleet/hyperfleet/hosts/plan/plantest"
+	"github.com/hyperfleet/hyperfleet/kit/log"
+)
+
+// Each question is a whole script. The password goes with an installation alone, and is no part of
+// its text.
+func TestAskMacOS(t *testing.T) {
+	t.Parallel()
+
+	for _, step := range []string{"version", "offer", "install", "cancel"} {
+		part := mac.AskMacOS(mac.MacOS{
+			Step: step, Version: "15.3.1", Label: "macOS 'Sequoia'", Attempt: "1", User: "m1", Password: log.NewSecret("correct horse"),
+		})
+
+		plantest.Lint(t, part.Label, part.Apply)
+
+		if sent := strings.Contains(part.Input(), "correct horse"); sent != (step == "install") || strings.Contains(part.Apply, "correct horse") {
+			t.Errorf("%s: the password is sent: %t", part.Label, sent)
+		}
+	}
+}

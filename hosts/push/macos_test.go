@@ -1,0 +1,166 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package push_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hyperfleet/hyperfleet/hosts/plan/mac"
+	"github.com/hyperfleet/hyperfleet/hosts/ssh"
+	"github.com/hyperfleet/hyperfleet/kit/log"
+	"github.com/hyperfleet/hyperfleet/sim/machost"
+)
+
+// asker asks a Mac about its macOS, over as many connections as it takes.
+type asker struct {
+	t        *testing.T
+	host     *machost.Host
+	target   ssh.Target
+	password string
+}
+
+// ask gives what the host said after its version.
+func (a asker) ask(step, attempt string) string {
+	a.t.Helper()
+
+	conn, err := ssh.New(ssh.Options{}).Dial(a.t.Context(), a.target)
+	if err != nil {
+		return "away"
+	}
+	defer conn.Close() //nolint:errcheck // a test
+
+	part := mac.AskMacOS(mac.MacOS{
+		Step: step, Version: "15.3.1", Label: "macOS Sequoia 15.3.1-24D60", Attempt: attempt, User: "m1", Password: log.NewSecret(a.password),
+	})
+
+	out, err := conn.Run(a.t.Context(), ssh.Script{Label: part.Label, Input: strings.NewReader(part.Input()), Timeout: time.Minute})
+	if err != nil {
+		return "away"
+	}
+
+	return strings.TrimSpace(out.Stdout)
+}
+
+// until asks until the answer has something in it.
+func (a asker) until(step, attempt, want string) string {
+	a.t.Helper()
+
+	said := ""
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		if said = a.ask(step, attempt); strings.Contains(said, want) {
+			return said
+		}
+	}
+
+	a.t.Fatalf("the host says %q and never %q", said, want)
+
+	return ""
+}
+
+// An update is found, begun, followed over the restart, and is there; what each trouble is
+// called is what the host is heard to say.
+func TestMacOSUpdate(t *testing.T) {
+	t.Parallel()
+
+	host, target := reach(t, machost.Options{Name: "h"})
+	a := asker{t: t, host: host, target: target, password: userPassword}
+
+	set := func(offers ...string) {
+		if err := host.SetMacOS("15.2", offers...); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	set("15.3", "15.3.1", "15.4")
+
+	for _, c := range []struct{ step, want string }{
+		{"version", "version 15.2"},
+		{"offer", "version 15.2\noffered macOS Sequoia 15.3.1-24D60"},
+	} {
+		if got := a.ask(c.step, ""); got != c.want {
+			t.Errorf("%s: the host says %q, want %q", c.step, got, c.want)
+		}
+	}
+
+	set("15.3", "15.4")
+
+	if got := a.ask("offer", ""); !strings.Contains(got, "failed UpdateNotOffered Apple offers this Mac no macOS 15.3.1; offered: 15.3 15.4") {
+		t.Errorf("the host says %q", got)
+	}
+
+	for i, c := range []struct {
+		fault  machost.UpdateFault
+		offers []string
+		wrong  bool
+		want   string
+	}{
+		{machost.UpdatesWell, []string{"15.4"}, false, "failed UpdateNotOffered macOS Sequoia 15.3.1-24D60: No such update"},
+		{machost.UpdateFull, []string{"15.3.1"}, false, "failed NotEnoughDisk Not enough free disk space"},
+		{machost.UpdateDownload, []string{"15.3.1"}, false, "failed DownloadFailed Failed to download"},
+		{machost.UpdateOwner, []string{"15.3.1"}, false, "failed VolumeOwnerRefused Failed to authenticate"},
+		{machost.UpdatesWell, []string{"15.3.1"}, true, "failed VolumeOwnerRefused Failed to authenticate"},
+		{machost.UpdateStays, []string{"15.3.1"}, false, "failed VersionUnchanged the host has restarted and still has macOS 15.2"},
+		{machost.UpdateHangs, []string{"15.3.1"}, false, "running Downloading: 37.12%"},
+	} {
+		set(c.offers...)
+
+		if err := host.BreakUpdates(c.fault); err != nil {
+			t.Fatal(err)
+		}
+
+		with := a
+		if c.wrong {
+			with.password = "another"
+		}
+
+		with.until("install", string(rune('a'+i)), c.want)
+	}
+
+	// What hangs is ended, and ends nothing else.
+	if got := a.ask("cancel", "g"); !strings.Contains(got, "failed UpdateTimedOut the update was ended, as its time was up: ") {
+		t.Errorf("the host says %q", got)
+	}
+
+	for _, process := range processes(t, host) {
+		if strings.Contains(process, "softwareupdate") {
+			t.Errorf("it goes on: %s", process)
+		}
+	}
+
+	if err := host.BreakUpdates(machost.UpdatesUnreachable); err != nil {
+		t.Fatal(err)
+	}
+
+	if got := a.ask("offer", ""); !strings.Contains(got, "failed UpdateServersUnreachable") {
+		t.Errorf("the host says %q", got)
+	}
+
+	if err := host.BreakUpdates(machost.UpdatesWell); err != nil {
+		t.Fatal(err)
+	}
+
+	a.until("install", "z", "version 15.3.1")
+
+	begun := 0
+
+	for _, call := range host.Calls() {
+		if strings.Contains(call, userPassword) {
+			t.Errorf("a call shows the password: %s", call)
+		}
+
+		if strings.HasPrefix(call, "softwareupdate --install") {
+			begun++
+		}
+	}
+
+	if begun != 8 {
+		t.Errorf("softwareupdate was begun %d times, want once for each try", begun)
+	}
+
+	if unknown := host.Unknown(); len(unknown) > 0 {
+		t.Errorf("unknown: %q", unknown)
+	}
+}
