@@ -142,10 +142,11 @@ func (p *Provider) findMaking(ctx context.Context, m *machine) (found bool, err 
 	return true, nil
 }
 
-// The types of the tasks that clone and destroy machines.
+// The types of the tasks that clone and destroy machines, and delete ISOs.
 const (
-	taskClone   = "qmclone"
-	taskDestroy = "qmdestroy"
+	taskClone     = "qmclone"
+	taskDestroy   = "qmdestroy"
+	taskDeleteISO = "imgdel"
 )
 
 // findDestroy looks for a task that destroys the machine: near its end the machine has no

@@ -17,16 +17,16 @@ import (
 
 // Defaults of hypervisor.Options and Config.
 const (
-	defaultTaskInterval  = 250 * time.Millisecond
-	defaultListBusy      = 2 * time.Second
-	defaultListQuiet     = 10 * time.Second
-	defaultIDMin         = 100000
-	defaultIDMax         = 199999
-	defaultClones        = 2
-	defaultCallsPerNode  = 4
-	nodesAge             = 10 * time.Second
-	templateAge          = time.Minute
-	storagesAge          = time.Minute
+	defaultTaskInterval = 250 * time.Millisecond
+	defaultListBusy     = 2 * time.Second
+	defaultListQuiet    = 10 * time.Second
+	defaultIDMin        = 100000
+	defaultIDMax        = 199999
+	defaultClones       = 2
+	defaultCallsPerNode = 4
+	nodesAge            = 10 * time.Second
+	templateAge         = time.Minute
+	storagesAge         = time.Minute
 	// Where each node has to be asked by itself, so many nodes are asked a minute: the answers
 	// of more nodes are kept longer, so that calls do not grow with the cluster.
 	nodesPerMinute       = 10

@@ -354,14 +354,18 @@ func (w *watcher) pause(node string, err error) time.Duration {
 	return max(w.taskEvery, pause) - w.taskEvery
 }
 
-// least is the least pause before a task is looked at again. Others wait for a clone's end,
-// for that of anything else nobody but its own machine: one look serves more of them.
+// least is the least pause before a task is looked at again: one look serves more of them. For a
+// clone's end others wait, for that of most others their own machine, and for that of a removal
+// nobody.
 func (w *watcher) least(t *task) time.Duration {
-	if t.kind == taskClone {
+	switch t.kind {
+	case taskClone:
 		return w.taskEvery
+	case taskDestroy, taskDeleteISO:
+		return 4 * w.taskEvery //nolint:mnd // a second by default: all that a task may lose
+	default:
+		return 2 * w.taskEvery //nolint:mnd // half of that
 	}
-
-	return 2 * w.taskEvery //nolint:mnd // half a second by default, of the second that a task may lose
 }
 
 func (w *watcher) count() int {
