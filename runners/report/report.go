@@ -20,6 +20,7 @@ import (
 	"unicode/utf8"
 
 	"go.opentelemetry.io/otel/attribute"
+	"golang.org/x/sync/semaphore"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -45,6 +46,12 @@ const (
 	maxMessage = 1024
 	maxResult  = 64
 	timeout    = 10 * time.Second
+
+	// logRoom bounds the reports with logs that are in hand at once, in bytes. roomPatience is
+	// how long one waits for room, and logTime how long it may take to arrive then.
+	logRoom      = 8 << 20
+	roomPatience = 3 * time.Second
+	logTime      = 2 * time.Second
 
 	// burst is how often a machine may report at once: each phase, with room for repeats.
 	burst = 16
@@ -73,8 +80,9 @@ type Handler struct {
 	// Clock tells the time of a report; a machine's own clock may be wrong.
 	Clock clock.PassiveClock
 
-	limit  sync.Once
+	once   sync.Once
 	limits guestapi.Limits
+	room   *semaphore.Weighted
 }
 
 // ServeHTTP takes one report.
@@ -88,7 +96,10 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 
-	h.limit.Do(func() { h.limits.Burst, h.limits.Each = burst, true })
+	h.once.Do(func() {
+		h.limits.Burst, h.limits.Each = burst, true
+		h.room = semaphore.NewWeighted(logRoom)
+	})
 
 	if refused := h.limits.Genuine(uid, h.Clock.Now()); refused != nil {
 		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(refused.After.Seconds()))))
@@ -96,6 +107,15 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 		return
 	}
+
+	leave, ok := h.enter(w, r)
+	if !ok {
+		w.Header().Set("Retry-After", "1")
+		http.Error(w, "too many machines send their logs: try again", http.StatusServiceUnavailable)
+
+		return
+	}
+	defer leave()
 
 	report, status, problem := readReport(w, r)
 	if problem != "" {
@@ -109,7 +129,33 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), timeout)
 	defer cancel()
 
-	h.answer(w, r, h.write(ctx, types.NamespacedName{Namespace: namespace, Name: name}, uid, report))
+	h.answer(w, r, h.write(ctx, types.NamespacedName{Namespace: namespace, Name: name}, uid, report, leave))
+}
+
+// enter waits until there is room for a report with a log; leave gives it back, once. Others are
+// small and wait for nobody. A machine that sends its log slowly keeps others waiting, and is cut
+// short.
+func (h *Handler) enter(w http.ResponseWriter, r *http.Request) (leave func(), ok bool) {
+	size := r.ContentLength
+	if size < 0 || size > maxBody+maxLogBody {
+		size = maxBody + maxLogBody
+	}
+
+	if size <= maxBody {
+		return func() {}, true
+	}
+
+	ctx, cancel := context.WithTimeout(r.Context(), roomPatience)
+	defer cancel()
+
+	if h.room.Acquire(ctx, size) != nil {
+		return nil, false
+	}
+
+	// The next request on the connection gets a deadline of its own.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(logTime)) // a test's writer has none
+
+	return sync.OnceFunc(func() { h.room.Release(size) }), true
 }
 
 // readReport reads a report, or says with what status and words it is refused.
@@ -157,8 +203,11 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request, err error) {
 	}
 }
 
-// write patches the report into the claim, unless the claim of that name is a later one.
-func (h *Handler) write(ctx context.Context, name types.NamespacedName, uid types.UID, report guest.Report) error {
+// write patches the report into the claim, unless the claim of that name is a later one. It leaves
+// as soon as the log is kept.
+func (h *Handler) write(
+	ctx context.Context, name types.NamespacedName, uid types.UID, report guest.Report, leave func(),
+) error {
 	var claim v1alpha1.MachineClaim
 	if err := h.Client.Get(ctx, name, &claim); err != nil {
 		return fmt.Errorf("get claim %s: %w", name, err)
@@ -169,6 +218,10 @@ func (h *Handler) write(ctx context.Context, name types.NamespacedName, uid type
 	}
 
 	h.keepLog(ctx, &claim, report)
+
+	report.Log = ""
+
+	leave()
 
 	message := report.Message
 	if report.Reason != "" {
