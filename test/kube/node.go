@@ -95,11 +95,13 @@ func (e *Env) Budget(t testing.TB, namespace, app string, allowed int32) {
 		return
 	}
 
+	before := budget.DeepCopy()
 	budget.Status = policyv1.PodDisruptionBudgetStatus{
 		ObservedGeneration: budget.Generation, DisruptionsAllowed: allowed,
 		CurrentHealthy: 1 + allowed, DesiredHealthy: 1, ExpectedPods: 1,
 	}
-	must(t, e.Client.Status().Update(t.Context(), budget))
+	// An eviction may write it at the same moment.
+	must(t, e.Client.Status().Patch(t.Context(), budget, client.MergeFrom(before)))
 }
 
 func must(t testing.TB, err error) {
