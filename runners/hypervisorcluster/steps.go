@@ -92,7 +92,7 @@ func inspected(ctx context.Context, s *scope) step.Result {
 	status := &s.cluster.Status
 	status.AvailableResources = amounts(capacity.Free)
 	status.Nodes = s.nodes(capacity.Nodes)
-	status.Machines = int32(capacity.Machines)
+	status.Machines = int32(capacity.Machines) //nolint:gosec // machines of a cluster are some thousands
 
 	return step.Done()
 }
