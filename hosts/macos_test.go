@@ -395,11 +395,12 @@ func (m *macs) stopsFor(version, want string) string {
 
 	m.eventually("macOS "+version+" is refused: "+want, func() string {
 		refused = nil
-		said := ""
+
+		var said strings.Builder
 
 		for name := range m.boxes {
 			s := m.mac(name).Status
-			said += fmt.Sprintf("%s: %s %+v %v; ", name, s.FailedHostConfigHash, s.OSUpdate, s.Conditions)
+			fmt.Fprintf(&said, "%s: %s %+v %v; ", name, s.FailedHostConfigHash, s.OSUpdate, s.Conditions)
 
 			if strings.HasSuffix(s.FailedHostConfigHash, "+macos-"+version) && s.OSUpdate == nil {
 				refused = append(refused, name)
@@ -408,7 +409,7 @@ func (m *macs) stopsFor(version, want string) string {
 
 		f := m.macFleet()
 		if len(refused) == 0 || !strings.HasSuffix(f.Status.StoppedHash, "+macos-"+version) || len(f.Status.Permits) > 0 {
-			return fmt.Sprintf("%+v: %s", f.Status, said)
+			return fmt.Sprintf("%+v: %s", f.Status, said.String())
 		}
 
 		return ""

@@ -212,7 +212,7 @@ func (k *Kind) Plan(
 // AskOS asks sw_vers and softwareupdate. The host's user owns its volumes, and its password, which
 // Scaleway tells, is what an installation asks for.
 func (k *Kind) AskOS(_ machine.Object, access machine.Access, ask machine.OSAsk) (plan.Part, bool) {
-	return macplan.AskMacOS(macplan.MacOS{
+	return macplan.AskMacOS(macplan.Question{
 		Step: string(ask.Step), Version: ask.Version, Label: ask.Label, Attempt: ask.Attempt,
 		User: access.User, Password: access.Password,
 	}), true

@@ -9,6 +9,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -196,7 +197,7 @@ func (s *scope) lookOS(ctx context.Context, ask OSStep, left time.Duration) step
 	}
 
 	return s.begin(ctx, job{what: drift.OSUpdate, ask: OSAsk{
-		Step: ask, Version: update.Version, Label: update.Label, Attempt: fmt.Sprint(attempt.Unix()),
+		Step: ask, Version: update.Version, Label: update.Label, Attempt: strconv.FormatInt(attempt.Unix(), 10),
 	}})
 }
 

@@ -30,9 +30,9 @@ func (a asker) ask(step, attempt string) string {
 	if err != nil {
 		return "away"
 	}
-	defer conn.Close() //nolint:errcheck // a test
+	defer conn.Close()
 
-	part := mac.AskMacOS(mac.MacOS{
+	part := mac.AskMacOS(mac.Question{
 		Step: step, Version: "15.3.1", Label: "macOS Sequoia 15.3.1-24D60", Attempt: attempt, User: "m1", Password: log.NewSecret(a.password),
 	})
 

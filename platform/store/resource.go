@@ -147,7 +147,10 @@ func fromRow(row *db.ResourceRow) (Resource, error) {
 	for _, part := range []struct {
 		json json.RawMessage
 		to   any
-	}{{row.Labels, &r.Labels}, {row.Tenancy, &r.Tenancy}, {row.Conditions, &conditions}, {row.Reported, &reported}, {row.Refs, &refs}} {
+	}{
+		{row.Labels, &r.Labels}, {row.Tenancy, &r.Tenancy}, {row.Conditions, &conditions}, {row.Reported, &reported},
+		{row.Refs, &refs},
+	} {
 		if err := json.Unmarshal(part.json, part.to); err != nil {
 			return Resource{}, fmt.Errorf("read stored resource %s: %w", row.ID, err)
 		}

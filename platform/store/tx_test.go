@@ -495,7 +495,7 @@ func TestAReportThatSaysTheSameAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close(context.WithoutCancel(t.Context())) //nolint:errcheck // the test is over
+	defer conn.Close(context.WithoutCancel(t.Context()))
 
 	// The kept conditions say whether the column that has indexes was written.
 	indexed := func() (text string) {

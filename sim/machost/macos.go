@@ -54,7 +54,7 @@ func (h *Host) BreakUpdates(fault UpdateFault) error {
 	return os.WriteFile(h.box.path("/sim/macos/fault"), []byte(fault+"\n"), 0o600)
 }
 
-// restarts restarts a Mac when it asks for that itself, until it is closed.
+// restarts has a Mac start anew when it asks for that itself, until it is closed.
 func (h *Host) restarts(asked *os.File) {
 	word := make([]byte, 16)
 

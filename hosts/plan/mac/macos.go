@@ -8,8 +8,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/log"
 )
 
-// MacOS is a question about a host's macOS.
-type MacOS struct {
+// Question is one about a host's macOS.
+type Question struct {
 	// Step is version, offer, install or cancel.
 	Step string
 	// Version that is wanted, and Label under which softwareupdate offers it.
@@ -24,7 +24,7 @@ type MacOS struct {
 
 // AskMacOS is the script that asks. It prints lines: "version VERSION" always, "offered LABEL",
 // "running WORDS" and "failed REASON WORDS".
-func AskMacOS(ask MacOS) plan.Part {
+func AskMacOS(ask Question) plan.Part {
 	label := "macos-" + ask.Step
 	part := plan.Part{Label: label, Kind: plan.Script, Apply: plan.Render(body("macos"),
 		plan.Var{Name: "STEP", Value: ask.Step},
