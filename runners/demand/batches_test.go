@@ -50,7 +50,17 @@ func TestBurstIsMovedIntoTheLedger(t *testing.T) {
 	namespace, repository := env.Namespace(t), own(t)+"/app"
 	hook(t, namespace, "linux", repository, "s")
 
-	server := httptest.NewServer(receiverOf(env.Client, nil))
+	asOperator := interceptor.NewClient(withoutWatch{env.Client}, interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.CreateOption) error {
+			if _, ok := obj.(*v1alpha1.RunnerJobBatch); ok {
+				return operator.Create(ctx, obj, opts...)
+			}
+
+			return c.Create(ctx, obj, opts...)
+		},
+	})
+
+	server := httptest.NewServer(receiverOf(asOperator, nil))
 	defer server.Close()
 
 	var group sync.WaitGroup
