@@ -61,7 +61,7 @@ func newUser(t *testing.T, env *kube.Env, gitHub string) *user {
 	shim := fmt.Sprintf("#!/bin/sh\n[ \"$1\" = init ] && set -- \"$@\" --github-url '%s'\nexec '%s' \"$@\"\n", gitHub, program(t, "hyperfleet"))
 	u.must(os.WriteFile(filepath.Join(bin, "hyperfleet"), []byte(shim), 0o755))
 
-	for _, chart := range []string{"hyperfleet-crds", "hyperfleet"} {
+	for _, chart := range []string{"hyperfleet-crds", "hyperfleet", "hyperfleet-platform"} {
 		u.must(os.Symlink(released(t, chart+"-"+version+".tgz"), filepath.Join(u.dir, chart+"-0.1.0.tgz")))
 	}
 
@@ -222,7 +222,7 @@ func TestTutorial(t *testing.T) { //nolint:paralleltest // it counts seconds
 func (u *user) operates() {
 	u.t.Helper()
 
-	for _, chart := range []string{"hyperfleet-crds", "hyperfleet"} {
+	for _, chart := range []string{"hyperfleet-crds", "hyperfleet", "hyperfleet-platform"} {
 		u.must(os.Symlink(released(u.t, chart+"-"+version+".tgz"), filepath.Join(u.dir, chart+"-0.2.0.tgz")))
 	}
 
