@@ -127,17 +127,17 @@ func (s *scope) updateOS(ctx context.Context) step.Result {
 	return s.returned(ctx)
 }
 
-// leftOS is how much of the update's time is left.
-func (s *scope) leftOS() time.Duration {
-	update := s.status.OSUpdate
-	since := update.StartedAt
-
-	if update.InstallStartedAt != nil {
-		since = *update.InstallStartedAt
+// begunOS is when what the update is at began: its installation, or what comes before.
+func (s *scope) begunOS() time.Time {
+	if at := s.status.OSUpdate.InstallStartedAt; at != nil {
+		return at.Time
 	}
 
-	return s.limitOS() - s.Clock.Since(since.Time)
+	return s.status.OSUpdate.StartedAt.Time
 }
+
+// leftOS is how much of the update's time is left.
+func (s *scope) leftOS() time.Duration { return s.limitOS() - s.Clock.Since(s.begunOS()) }
 
 // limitOS is how long an update may take. A fleet that names no version any more lets one that has
 // begun come to its end.
@@ -191,13 +191,8 @@ func (s *scope) lookOS(ctx context.Context, ask OSStep, left time.Duration) step
 		}
 	}
 
-	attempt := update.StartedAt
-	if update.InstallStartedAt != nil {
-		attempt = *update.InstallStartedAt
-	}
-
 	return s.begin(ctx, job{what: drift.OSUpdate, ask: OSAsk{
-		Step: ask, Version: update.Version, Label: update.Label, Attempt: strconv.FormatInt(attempt.Unix(), 10),
+		Step: ask, Version: update.Version, Label: update.Label, Attempt: strconv.FormatInt(s.begunOS().Unix(), 10),
 	}})
 }
 
