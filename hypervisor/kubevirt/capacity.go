@@ -5,7 +5,6 @@ package kubevirt
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -247,8 +246,6 @@ func (p *Provider) fits(ctx context.Context, shape hypervisor.Shape, kind hyperv
 		}
 	}
 
-	return &hypervisor.Error{
-		Kind: kind, Reason: "NoNodeLargeEnough",
-		Message: fmt.Sprintf("none of the %d usable nodes has %d cores and %d MiB in all", len(nodes), shape.CPU, shape.Memory>>20),
-	}
+	return hypervisor.Errorf(kind, "NoNodeLargeEnough",
+		"none of the %d usable nodes has %d cores and %d MiB in all", len(nodes), shape.CPU, shape.Memory>>20)
 }

@@ -74,10 +74,8 @@ func (p *Provider) advance(
 	if !ours {
 		p.ids.reject(spec.ID, spec.Owner.UID)
 
-		return hypervisor.Machine{}, &hypervisor.Error{
-			Kind: hypervisor.IDTaken, Reason: "IDTaken",
-			Message: fmt.Sprintf("VirtualMachine %s is there already and is not this claim's", p.key(vm.Name)),
-		}
+		return hypervisor.Machine{}, hypervisor.Errorf(hypervisor.IDTaken, "IDTaken",
+			"VirtualMachine %s is there already and is not this claim's", p.key(vm.Name))
 	}
 
 	return p.further(ctx, spec, vm, instance, record, seed)
@@ -256,9 +254,8 @@ func (p *Provider) make(ctx context.Context, spec hypervisor.MachineSpec) (*virt
 	}
 
 	if other == nil {
-		return nil, &hypervisor.Error{
-			Kind: hypervisor.Busy, Reason: "Busy", Message: fmt.Sprintf("make machine %s: another of its name is just going", p.key(name)),
-		}
+		return nil, hypervisor.Errorf(hypervisor.Busy, "Busy",
+			"make machine %s: another of its name is just going", p.key(name))
 	}
 
 	return other, nil

@@ -90,10 +90,7 @@ func (p *Provider) seen(
 }
 
 func gone(ref hypervisor.MachineRef) error {
-	return &hypervisor.Error{
-		Kind: hypervisor.NotFound, Reason: "NotFound",
-		Message: "there is no machine " + nameOf(ref.Owner, ref.ID),
-	}
+	return hypervisor.Errorf(hypervisor.NotFound, "NotFound", "there is no machine %s", nameOf(ref.Owner, ref.ID))
 }
 
 // List gives what is this operator's; see hypervisor.Provider.

@@ -4,7 +4,6 @@
 package kubevirt
 
 import (
-	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -158,8 +157,8 @@ func (p *Provider) root(spec hypervisor.MachineSpec, name string) (virtv1.Volume
 			PVC: &cdiv1.DataVolumeSourcePVC{Namespace: p.namespaceOf(from), Name: from.Name},
 		}
 	default:
-		return virtv1.Volume{}, nil, rejected("TemplateInvalid",
-			fmt.Sprintf("make machine from a %s: KubeVirt has no such templates", from.Kind))
+		return virtv1.Volume{}, nil, hypervisor.Errorf(hypervisor.Rejected, "TemplateInvalid",
+			"make machine from a %s: KubeVirt has no such templates", from.Kind)
 	}
 
 	volume.DataVolume = &virtv1.DataVolumeSource{Name: name}

@@ -80,8 +80,8 @@ func New(config hypervisor.Config, options hypervisor.Options, local *rest.Confi
 	setDefaults(&config, &options)
 
 	if config.IDMin < 1 || config.IDMin > config.IDMax {
-		return nil, rejected("IDRangeInvalid",
-			fmt.Sprintf("vmIdRange %d to %d must hold a number, and none below 1", config.IDMin, config.IDMax))
+		return nil, hypervisor.Errorf(hypervisor.Rejected, "IDRangeInvalid",
+			"vmIdRange %d to %d must hold a number, and none below 1", config.IDMin, config.IDMax)
 	}
 
 	kube, err := restConfig(config, local)

@@ -305,11 +305,9 @@ func (c *client) logIn(ctx context.Context, username, password string) (*proxmox
 	}
 
 	if session == nil || session.Ticket == "" {
-		return nil, &hypervisor.Error{
-			Kind: hypervisor.Rejected, Reason: "AuthenticationFailed",
-			Message: fmt.Sprintf("log in to %s: %s got no ticket; a second factor is not possible here, "+
-				"use an API token", c.host(), username),
-		}
+		return nil, hypervisor.Errorf(hypervisor.Rejected, "AuthenticationFailed",
+			"log in to %s: %s got no ticket; a second factor is not possible here, "+
+				"use an API token", c.host(), username)
 	}
 
 	if session.Username == "" {

@@ -114,11 +114,9 @@ func (p *Provider) machineOptions(m *machine, spec hypervisor.MachineSpec, confi
 
 	slot := isoSlot(config)
 	if slot == "" {
-		return nil, &hypervisor.Error{
-			Kind: hypervisor.Rejected, Reason: "NoDriveForISO",
-			Message: fmt.Sprintf("%s has no cloud-init drive and none of ide2, ide0 and sata5 is free for the cloud-init ISO: "+
-				"free one with: qm set TEMPLATE --delete ide2", refText(spec.Template)),
-		}
+		return nil, hypervisor.Errorf(hypervisor.Rejected, "NoDriveForISO",
+			"%s has no cloud-init drive and none of ide2, ide0 and sata5 is free for the cloud-init ISO: "+
+				"free one with: qm set TEMPLATE --delete ide2", refText(spec.Template))
 	}
 
 	if !spec.Standby {
@@ -222,11 +220,9 @@ func (p *Provider) growEnded(ctx context.Context, m *machine, spec hypervisor.Ma
 // builtinOptions are the options of Proxmox's own cloud-init.
 func (p *Provider) builtinOptions(options map[string]string, m *machine, spec hypervisor.MachineSpec, config vmConfig) error {
 	if cloudInitSlot(config) == "" {
-		return &hypervisor.Error{
-			Kind: hypervisor.Rejected, Reason: "NoCloudInitDrive",
-			Message: fmt.Sprintf("%s has no cloud-init drive, which cloudInitSource builtin needs: "+
-				"add one with: qm set TEMPLATE --ide2 STORAGE:cloudinit", refText(spec.Template)),
-		}
+		return hypervisor.Errorf(hypervisor.Rejected, "NoCloudInitDrive",
+			"%s has no cloud-init drive, which cloudInitSource builtin needs: "+
+				"add one with: qm set TEMPLATE --ide2 STORAGE:cloudinit", refText(spec.Template))
 	}
 
 	// What cicustom names is written when the machine is released.

@@ -4,6 +4,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -315,8 +316,7 @@ func (p *Provider) weighStorage(ctx context.Context, c *candidate, spec hypervis
 func (p *Provider) startClone(ctx context.Context, m *machine, spec hypervisor.MachineSpec, seed seedFunc,
 ) (hypervisor.State, error) {
 	if m.node == "" {
-		return "", &hypervisor.Error{Kind: hypervisor.IDTaken, Reason: "NoNode",
-			Message: fmt.Sprintf("id %d was reserved without a node", m.id)}
+		return "", hypervisor.Errorf(hypervisor.IDTaken, "NoNode", "id %d was reserved without a node", m.id)
 	}
 
 	if why, err := p.unreachable(ctx, m.node); err != nil {
@@ -410,8 +410,7 @@ func (p *Provider) abandon(ctx context.Context, m *machine, why string) error {
 		return p.deleteISO(ctx, m)
 	}
 
-	return &hypervisor.Error{Kind: hypervisor.IDTaken, Reason: reasonAside,
-		Message: fmt.Sprintf("machine %d is not made on node %s: %s", m.id, m.node, why)}
+	return hypervisor.Errorf(hypervisor.IDTaken, reasonAside, "machine %d is not made on node %s: %s", m.id, m.node, why)
 }
 
 func (p *Provider) leaveGate(m *machine) {
@@ -436,10 +435,8 @@ func (p *Provider) cloneParams(ctx context.Context, m *machine, spec hypervisor.
 
 	template, ok := templateFor(templates, m.node)
 	if !ok {
-		return nil, template, "", &hypervisor.Error{
-			Kind: hypervisor.Rejected, Reason: reasonNotOnNode,
-			Message: refText(spec.Template) + " is no longer there",
-		}
+		return nil, template, "", hypervisor.Errorf(hypervisor.Rejected, reasonNotOnNode,
+			"%s is no longer there", refText(spec.Template))
 	}
 
 	description, err := p.id.record(m.id, spec.Owner, p.clock.Now()).Encode()
@@ -505,22 +502,12 @@ func (p *Provider) cloneEnded(_ context.Context, m *machine) error {
 func (p *Provider) taskFailed(m *machine, reason, doing, exit string) error {
 	kind, known := kindOfText(exit)
 	if kind == hypervisor.Busy || taskLost(exit) {
-		return p.busy(m, kindOr(known, "TaskLost"), "%s on node %s: %s", doing, m.node, exit)
+		return p.busy(m, cmp.Or(known, "TaskLost"), "%s on node %s: %s", doing, m.node, exit)
 	}
 
 	p.blame(m, kind, exit)
 
-	return &hypervisor.Error{
-		Kind: kind, Reason: kindOr(known, reason), Message: fmt.Sprintf("%s on node %s: %s", doing, m.node, exit),
-	}
-}
-
-func kindOr(reason, fallback string) string {
-	if reason == "" {
-		return fallback
-	}
-
-	return reason
+	return hypervisor.Errorf(kind, cmp.Or(known, reason), "%s on node %s: %s", doing, m.node, exit)
 }
 
 // busy says that it is worth trying again soon.

@@ -5,7 +5,6 @@ package proxmox
 
 import (
 	"context"
-	"errors"
 	"strings"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
@@ -164,8 +163,4 @@ func volumeOf(option string) string {
 	volume, _, _ := strings.Cut(option, ",")
 
 	return volume
-}
-
-func asError(err error) (*hypervisor.Error, bool) {
-	return errors.AsType[*hypervisor.Error](err)
 }

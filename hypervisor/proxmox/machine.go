@@ -5,7 +5,7 @@ package proxmox
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"sync"
 	"time"
 
@@ -347,10 +347,8 @@ func (p *Provider) judge(ctx context.Context, m *machine, config vmConfig) error
 func (p *Provider) taken(m *machine, name string) error {
 	p.ids.release(m.id, m.owner.UID, true)
 
-	return &hypervisor.Error{
-		Kind: hypervisor.IDTaken, Reason: reasonTaken,
-		Message: fmt.Sprintf("id %d on node %s belongs to another machine (%s)", m.id, m.node, name),
-	}
+	return hypervisor.Errorf(hypervisor.IDTaken, reasonTaken,
+		"id %d on node %s belongs to another machine (%s)", m.id, m.node, name)
 }
 
 // mine tells whether a configuration carries this claim's record, and notes when.
@@ -480,7 +478,7 @@ func (p *Provider) setRunning(m *machine, since time.Time) {
 
 // reasonIs tells whether an error carries a reason.
 func reasonIs(err error, reason string) bool {
-	e, ok := asError(err)
+	e, ok := errors.AsType[*hypervisor.Error](err)
 
 	return ok && e.Reason == reason
 }
