@@ -61,7 +61,7 @@ func (p *Provider) Delete(ctx context.Context, ref hypervisor.MachineRef) error 
 		}
 	}
 
-	p.ids.release(ref.ID, ref.Owner.UID)
+	p.ids.Release(ref.ID, ref.Owner.UID)
 
 	return gone(ref)
 }

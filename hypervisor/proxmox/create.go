@@ -48,7 +48,7 @@ func (p *Provider) advance(ctx context.Context, spec hypervisor.MachineSpec, see
 		return hypervisor.Machine{}, errors.New("make machine: it needs an owner's uid and a reserved id")
 	}
 
-	if err := p.seedIDs(ctx); err != nil {
+	if err := p.ids.Seed(ctx, p.options.Claimed); err != nil {
 		return hypervisor.Machine{}, err
 	}
 
@@ -57,7 +57,7 @@ func (p *Provider) advance(ctx context.Context, spec hypervisor.MachineSpec, see
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
-	if p.ids.confirm(spec.ID, spec.Owner.UID) && m.phase == phaseUnknown {
+	if p.ids.Confirm(spec.ID, spec.Owner.UID) && m.phase == phaseUnknown {
 		// Reserved by this process and not used since: nothing to look for.
 		m.phase, m.isoState = phaseReserved, isoNone
 		m.id, m.node = spec.ID, spec.Node
@@ -116,7 +116,10 @@ func (p *Provider) afterError(ctx context.Context, m *machine, err error) error 
 	if hypervisor.Is(err, hypervisor.IDTaken) {
 		p.leaveGate(m)
 		p.forget(m)
-		p.ids.release(m.id, m.owner.UID, !reasonIs(err, reasonAside))
+
+		if !reasonIs(err, reasonAside) {
+			p.ids.Reject(m.id, m.owner.UID)
+		}
 	}
 
 	return err
@@ -157,28 +160,6 @@ func (p *Provider) move(ctx context.Context, m *machine, spec hypervisor.Machine
 	return "", fmt.Errorf("create machine %d: unknown phase %d", m.id, m.phase)
 }
 
-// seedIDs tells the allocator once which ids claims hold.
-func (p *Provider) seedIDs(ctx context.Context) error {
-	p.seed.Lock()
-	defer p.seed.Unlock()
-
-	if p.seeded || p.options.Claimed == nil {
-		p.seeded = true
-
-		return nil
-	}
-
-	ids, err := p.options.Claimed(ctx)
-	if err != nil {
-		return fmt.Errorf("read the ids that claims hold: %w", err)
-	}
-
-	p.ids.claim(ids)
-	p.seeded = true
-
-	return nil
-}
-
 // Reserve chooses an id and a node; see hypervisor.Provider.
 func (p *Provider) Reserve(ctx context.Context, spec hypervisor.MachineSpec) (hypervisor.Reservation, error) {
 	var out hypervisor.Reservation
@@ -187,12 +168,12 @@ func (p *Provider) Reserve(ctx context.Context, spec hypervisor.MachineSpec) (hy
 		return out, errors.New("reserve an id: the machine's owner has no uid")
 	}
 
-	if err := p.seedIDs(ctx); err != nil {
+	if err := p.ids.Seed(ctx, p.options.Claimed); err != nil {
 		return out, err
 	}
 
-	if id, node, ok := p.ids.reserved(spec.Owner.UID); ok {
-		out.ID, out.Node = id, node
+	if id, at, ok := p.ids.Reserved(spec.Owner.UID); ok {
+		out.ID, out.Node = id, at.node
 
 		return out, nil
 	}
@@ -225,12 +206,13 @@ func (p *Provider) Reserve(ctx context.Context, spec hypervisor.MachineSpec) (hy
 	}
 
 	out.Node = chosen.Node
-	memory := spec.Shape.Memory
+
+	promised := promise{node: chosen.Node, memory: spec.Shape.Memory}
 	if spec.Standby {
-		memory = 0
+		promised.memory = 0
 	}
 
-	out.ID, err = p.ids.reserve(spec.Owner.UID, chosen.Node, memory, func(id int) bool {
+	out.ID, err = p.ids.Reserve(spec.Owner.UID, promised, func(id int) bool {
 		_, used := snap[id]
 
 		return used

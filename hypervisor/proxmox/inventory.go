@@ -44,7 +44,7 @@ func (p *Provider) maybeOurs(r resource) bool {
 // each is read once; what is known to be made by this process needs no look.
 func (p *Provider) inventory(ctx context.Context, snap snapshot) (map[int]knownVM, error) {
 	out := map[int]knownVM{}
-	live := p.liveIDs()
+	live := p.ids.Live()
 
 	for id, r := range snap {
 		if !p.maybeOurs(r) {
@@ -117,22 +117,6 @@ func (p *Provider) prune(snap snapshot, live map[int]bool) {
 			delete(p.known, id)
 		}
 	}
-}
-
-// liveIDs gives the ids of the machines that this process deals with.
-func (p *Provider) liveIDs() map[int]bool {
-	p.ids.mu.Lock()
-	defer p.ids.mu.Unlock()
-
-	out := map[int]bool{}
-
-	for id, owner := range p.ids.claimed {
-		if owner != "" {
-			out[id] = true
-		}
-	}
-
-	return out
 }
 
 // adoptable finds the machine of a claim under another id than the one asked for.

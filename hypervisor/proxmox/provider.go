@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/hypervisor/ids"
 )
 
 // Defaults of hypervisor.Options and Config.
@@ -50,7 +51,7 @@ type Provider struct {
 	isos    *cached[[]isoFound]
 	gates   *gates
 	watch   *watcher
-	ids     *allocator
+	ids     *ids.Allocator[promise]
 	health  *health
 
 	mu       sync.Mutex
@@ -65,10 +66,6 @@ type Provider struct {
 
 	// admission is held while a machine is given memory of its node.
 	admission sync.Mutex
-
-	seed sync.Mutex
-	// seeded says that Options.Claimed was asked.
-	seeded bool
 }
 
 var _ hypervisor.Connection = (*Provider)(nil)
@@ -100,7 +97,7 @@ func newProvider(config hypervisor.Config, options hypervisor.Options) (*Provide
 		id:        identity{hypervisor.Identity{OperatorUID: options.OperatorUID, Cluster: config.Name}},
 		listing:   newCached(options.Clock, client.snapshot),
 		nodes:     newCached(options.Clock, client.nodes),
-		ids:       newAllocator(config.IDMin, config.IDMax, options.Clock.Now),
+		ids:       ids.New[promise](config.IDMin, config.IDMax, options.Clock.Now, nil),
 		health:    &health{clock: options.Clock},
 		machines:  map[string]*machine{},
 		gone:      map[string]time.Time{},
