@@ -4,6 +4,7 @@
 package kubevirt
 
 import (
+	"cmp"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -98,10 +99,7 @@ func (p *Provider) instance(spec hypervisor.MachineSpec, name string) virtv1.Vir
 // attach gives the machine's network device: on the NetworkAttachmentDefinition, or on
 // the cluster's default one, or on the pod network.
 func (p *Provider) attach(attachment string) (virtv1.Interface, virtv1.Network) {
-	if attachment == "" {
-		attachment = p.config.DefaultNetwork
-	}
-
+	attachment = cmp.Or(attachment, p.config.DefaultNetwork)
 	if attachment == "" {
 		return virtv1.Interface{
 			Name: defaultNet, InterfaceBindingMethod: virtv1.InterfaceBindingMethod{Masquerade: &virtv1.InterfaceMasquerade{}},
@@ -167,22 +165,14 @@ func (p *Provider) root(spec hypervisor.MachineSpec, name string) (virtv1.Volume
 }
 
 func (p *Provider) namespaceOf(ref hypervisor.TemplateRef) string {
-	if ref.Namespace != "" {
-		return ref.Namespace
-	}
-
-	return p.config.Namespace
+	return cmp.Or(ref.Namespace, p.config.Namespace)
 }
 
 // storage of a machine's first disk; CDI takes the template's size where none is given.
 func (p *Provider) storage(shape hypervisor.Shape) *cdiv1.StorageSpec {
 	storage := &cdiv1.StorageSpec{}
 
-	class := shape.Storage
-	if class == "" {
-		class = p.config.DefaultStorage
-	}
-
+	class := cmp.Or(shape.Storage, p.config.DefaultStorage)
 	if class != "" {
 		storage.StorageClassName = &class
 	}

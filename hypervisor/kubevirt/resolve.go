@@ -4,6 +4,7 @@
 package kubevirt
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -37,12 +38,7 @@ func (p *Provider) Resolve(
 		return nil, err
 	}
 
-	network := want.Bridge
-	if network == "" {
-		network = p.config.DefaultNetwork
-	}
-
-	if err := p.hasNetwork(ctx, network); err != nil {
+	if err := p.hasNetwork(ctx, cmp.Or(want.Bridge, p.config.DefaultNetwork)); err != nil {
 		return nil, err
 	}
 
@@ -62,10 +58,7 @@ func (p *Provider) Resolve(
 
 // source finds what the first disk is made from.
 func (p *Provider) source(ctx context.Context, ref hypervisor.TemplateRef, want hypervisor.Shape) (hypervisor.Template, error) {
-	found := hypervisor.Template{Name: ref.Name, Storage: want.Storage, Shared: true}
-	if found.Storage == "" {
-		found.Storage = p.config.DefaultStorage
-	}
+	found := hypervisor.Template{Name: ref.Name, Storage: cmp.Or(want.Storage, p.config.DefaultStorage), Shared: true}
 
 	switch ref.Kind {
 	case hypervisor.TemplateImage:

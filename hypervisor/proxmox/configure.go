@@ -4,6 +4,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -97,7 +98,8 @@ func (p *Provider) machineOptions(m *machine, spec hypervisor.MachineSpec, confi
 		options["name"] = name
 	}
 
-	if net := editNet(config["net0"], bridgeOf(spec.Shape, p.config), spec.Shape.VLAN); net != "" && net != config["net0"] {
+	bridge := cmp.Or(spec.Shape.Bridge, p.config.DefaultNetwork)
+	if net := editNet(config["net0"], bridge, spec.Shape.VLAN); net != "" && net != config["net0"] {
 		options["net0"] = net
 	}
 
@@ -124,15 +126,6 @@ func (p *Provider) machineOptions(m *machine, spec hypervisor.MachineSpec, confi
 	}
 
 	return options, nil
-}
-
-// bridgeOf is the bridge wanted, or "" for the template's.
-func bridgeOf(want hypervisor.Shape, config hypervisor.Config) string {
-	if want.Bridge != "" {
-		return want.Bridge
-	}
-
-	return config.DefaultNetwork
 }
 
 // reconcileCPU makes the template's sockets, vcpus and balloon agree with the resources.

@@ -150,7 +150,10 @@ func (p *Provider) move(ctx context.Context, m *machine, spec hypervisor.Machine
 	case phaseStarting:
 		return "", p.startEnded(ctx, m)
 	case phaseRunning, phaseStopped:
-		return p.settled(ctx, m)
+		// It was started, and is never started again.
+		out, err := p.observe(ctx, m, false)
+
+		return out.State, err
 	case phaseDestroying, phaseGone:
 		m.message = "it is being removed"
 
@@ -546,13 +549,6 @@ func (p *Provider) startEnded(ctx context.Context, m *machine) error {
 	}
 
 	return p.taskFailed(m, "StartFailed", fmt.Sprintf("start machine %d", m.id), exit)
-}
-
-// settled gives the state of a machine that was started. It is never started again.
-func (p *Provider) settled(ctx context.Context, m *machine) (hypervisor.State, error) {
-	out, err := p.observe(ctx, m, false)
-
-	return out.State, err
 }
 
 // since tells whether t lies no longer than d ago.

@@ -4,6 +4,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -231,7 +232,7 @@ func (p *Provider) checkSnippets(ctx context.Context, t hypervisor.Template, wan
 // checkBridges makes sure that the bridge exists on the nodes and may be used. A token
 // that may not list bridges is not asked for more: the clone says what is missing.
 func (p *Provider) checkBridges(ctx context.Context, held permissions, nodes []hypervisor.Node, want hypervisor.Shape) error {
-	bridge := bridgeOf(want, p.config)
+	bridge := cmp.Or(want.Bridge, p.config.DefaultNetwork)
 	if bridge == "" {
 		return nil
 	}

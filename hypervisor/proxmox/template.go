@@ -4,6 +4,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -55,11 +56,7 @@ func find(snap snapshot, ref hypervisor.TemplateRef) []resource {
 	}
 
 	slices.SortFunc(out, func(a, b resource) int {
-		if a.Node != b.Node {
-			return strings.Compare(a.Node, b.Node)
-		}
-
-		return a.VMID - b.VMID
+		return cmp.Or(strings.Compare(a.Node, b.Node), a.VMID-b.VMID)
 	})
 
 	return out
