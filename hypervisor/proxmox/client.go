@@ -9,7 +9,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
@@ -18,6 +17,7 @@ import (
 	"time"
 
 	"github.com/luthermonson/go-proxmox"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
@@ -139,9 +139,7 @@ func (c *client) who() string {
 }
 
 // jitter gives between half and all of d and a half.
-func (c *client) jitter(d time.Duration) time.Duration {
-	return d/2 + rand.N(d) //nolint:gosec // spreads load
-}
+func (c *client) jitter(d time.Duration) time.Duration { return wait.Jitter(d/2, 2) }
 
 func (c *client) close() { c.inner.CloseIdleConnections() }
 
