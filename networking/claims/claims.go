@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/objects"
 	"github.com/hyperfleet/hyperfleet/kit/trigger"
 	"github.com/hyperfleet/hyperfleet/networking/alloc"
 	"github.com/hyperfleet/hyperfleet/networking/pools"
@@ -82,21 +83,9 @@ func (c *Claims) SetupWithManager(mgr ctrl.Manager) error {
 
 // waiting wakes the claims of a template that have no address.
 func (c *Claims) waiting(ctx context.Context, template client.Object) []reconcile.Request {
-	var list v1alpha1.MachineClaimList
-	if err := c.Client.List(ctx, &list, client.InNamespace(template.GetNamespace())); err != nil {
-		return nil
-	}
-
-	var out []reconcile.Request
-
-	for i := range list.Items {
-		claim := &list.Items[i]
-		if claim.Spec.TemplateRef.Name == template.GetName() && len(onRecord(claim)) == 0 {
-			out = append(out, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(claim)})
-		}
-	}
-
-	return out
+	return objects.Requests(ctx, c.Client, &v1alpha1.MachineClaimList{}, func(claim *v1alpha1.MachineClaim) bool {
+		return claim.Spec.TemplateRef.Name == template.GetName() && len(onRecord(claim)) == 0
+	}, client.InNamespace(template.GetNamespace()))
 }
 
 // Reconcile looks at one claim.

@@ -25,6 +25,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor/tenancy"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/kit/objects"
 	"github.com/hyperfleet/hyperfleet/kit/trigger"
 	"github.com/hyperfleet/hyperfleet/networking/pools"
 )
@@ -79,20 +80,10 @@ func (t *Templates) SetupWithManager(mgr ctrl.Manager) error {
 
 // ofCluster wakes the templates of a cluster: its default network is theirs.
 func (t *Templates) ofCluster(ctx context.Context, cluster client.Object) []reconcile.Request {
-	var list v1alpha1.HypervisorMachineTemplateList
-	if err := t.Client.List(ctx, &list); err != nil {
-		return nil
-	}
-
-	var out []reconcile.Request
-
-	for i := range list.Items {
-		if list.Items[i].Spec.HypervisorClusterRef.Name == cluster.GetName() {
-			out = append(out, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
-		}
-	}
-
-	return out
+	return objects.Requests(ctx, t.Client, &v1alpha1.HypervisorMachineTemplateList{},
+		func(template *v1alpha1.HypervisorMachineTemplate) bool {
+			return template.Spec.HypervisorClusterRef.Name == cluster.GetName()
+		})
 }
 
 // ofRunnerPool wakes the templates that share the pool of addresses of a RunnerPool.

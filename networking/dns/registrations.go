@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/objects"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/networking/claimstatus"
 )
@@ -79,20 +80,9 @@ func (r *Registrations) SetupWithManager(mgr ctrl.Manager) error {
 
 // ofCluster wakes the registrations of a cluster whose settings have changed.
 func (r *Registrations) ofCluster(ctx context.Context, cluster client.Object) []reconcile.Request {
-	var all v1alpha1.DNSRegistrationList
-	if err := r.Client.List(ctx, &all); err != nil {
-		return nil
-	}
-
-	var requests []reconcile.Request
-
-	for i := range all.Items {
-		if all.Items[i].Spec.HypervisorCluster == cluster.GetName() {
-			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&all.Items[i])})
-		}
-	}
-
-	return requests
+	return objects.Requests(ctx, r.Client, &v1alpha1.DNSRegistrationList{}, func(reg *v1alpha1.DNSRegistration) bool {
+		return reg.Spec.HypervisorCluster == cluster.GetName()
+	})
 }
 
 // scope is one pass over one registration.
