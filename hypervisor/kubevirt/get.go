@@ -98,8 +98,8 @@ func (p *Provider) List(ctx context.Context) ([]hypervisor.Machine, error) {
 	ctx, cancel := p.in(ctx)
 	defer cancel()
 
-	// Seed first: a machine is made before its cloud-init Secret, so a cloud-init Secret without a machine in
-	// the later list has lost it.
+	// Secrets first: a machine is made before its cloud-init Secret, so a Secret without a machine
+	// in the later list has lost it.
 	var (
 		seed      corev1.SecretList
 		vms       virtv1.VirtualMachineList

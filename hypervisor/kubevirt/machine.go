@@ -21,7 +21,7 @@ const (
 	rootDisk   = "root"
 	seedDisk   = "cloud-init"
 	defaultNet = "default"
-	// seedLabel makes cloud-init take a disk for a cloud-init Secret.
+	// seedLabel is the label by which cloud-init finds the disk with its data.
 	seedLabel = "cidata"
 )
 

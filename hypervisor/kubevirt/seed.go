@@ -28,7 +28,7 @@ const (
 // maxSeed is the most that a Secret holds (api/core/v1, MaxSecretSize).
 const maxSeed = 1 << 20
 
-// giveSeed makes the Secret with the machine's cloud-init Secret, unless it is there.
+// giveSeed makes the machine's cloud-init Secret, unless it is there.
 func (p *Provider) giveSeed(
 	ctx context.Context, vm *virtv1.VirtualMachine, m hypervisor.Machine, seed func(context.Context) (hypervisor.Seed, error),
 ) error {

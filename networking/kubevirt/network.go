@@ -153,8 +153,8 @@ func networkTemplate(config *v1alpha1.KubevirtBootstrapNetworkConfig) (string, e
 		data = made
 	}
 
-	rehearsal := netdata.Allocation{Interface: Interface, MAC: "02:00:00:00:00:01"}
-	if _, _, err := netdata.Expand(data, rehearsal); err != nil {
+	example := netdata.Allocation{Interface: Interface, MAC: "02:00:00:00:00:01"}
+	if _, _, err := netdata.Expand(data, example); err != nil {
 		return "", fmt.Errorf("read bootstrapNetworkConfig.networkData: %w", err)
 	}
 

@@ -186,7 +186,7 @@ func (b *AddressRegistry) Ready() bool {
 }
 
 // Check is a readiness check: not ready from the time that this process leads until the
-// addresses is filled. A process that stands by is ready.
+// registry is filled. A process that stands by is ready.
 func (b *AddressRegistry) Check(*http.Request) error {
 	b.warm.mu.Lock()
 	defer b.warm.mu.Unlock()
