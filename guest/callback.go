@@ -51,7 +51,7 @@ func (s *Service) fetchCredential(ctx context.Context, cfg *guest.Config) error 
 			return guest.Credential{}, 0, err
 		}
 
-		return ask(ctx, client, to.URL, bearer)
+		return askCredential(ctx, client, to.URL, bearer)
 	})
 	if err != nil {
 		return err
@@ -131,51 +131,77 @@ func insist[T any](
 	}
 }
 
-// ask asks once. An *end is the operator's last word; after any other error another try may
-// help, after as long as the operator says.
-func ask(ctx context.Context, client *http.Client, url, bearer string) (guest.Credential, time.Duration, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, http.NoBody)
+// question is what the operator is asked for.
+type question struct {
+	// what is asked for, for people.
+	what        string
+	url, bearer string
+	// body as JSON; nil for none.
+	body []byte
+	// most bytes are read of the answer, and one more.
+	most int64
+}
+
+// ask asks once. The error that refused makes of the operator's no is its last word; after any
+// other error another try may help, after as long as the operator says.
+func (q question) ask(
+	ctx context.Context, client *http.Client, refused func(guest.Refusal) error,
+) (answer []byte, after time.Duration, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, q.url, bytes.NewReader(q.body))
 	if err != nil {
-		return guest.Credential{}, 0, failed(guest.ReasonConfigInvalid, "make request for the credential: %w", err)
+		return nil, 0, failed(guest.ReasonConfigInvalid, "make request for %s: %w", q.what, err)
 	}
 
-	req.Header.Set("Authorization", "Bearer "+bearer)
+	req.Header.Set("Authorization", "Bearer "+q.bearer)
 	req.Header.Set("Accept", "application/json")
+
+	if q.body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
 
 	resp, err := client.Do(req)
 	if err != nil {
-		return guest.Credential{}, 0, fmt.Errorf("ask for the credential: %w", err)
+		return nil, 0, fmt.Errorf("ask for %s: %w", q.what, err)
 	}
-
 	defer func() { _ = resp.Body.Close() }()
 
-	body, err := io.ReadAll(io.LimitReader(resp.Body, MaxConfigBytes+1))
+	answer, err = io.ReadAll(io.LimitReader(resp.Body, q.most+1))
 	if err != nil {
-		return guest.Credential{}, 0, fmt.Errorf("read the operator's answer: %w", err)
+		return nil, 0, fmt.Errorf("read the operator's answer: %w", err)
 	}
 
 	if resp.StatusCode == http.StatusOK {
-		credential, err := readCredential(body)
-
-		return credential, 0, err
+		return answer, 0, nil
 	}
 
-	said := readRefusal(body, resp.Status)
-
+	said := readRefusal(answer, resp.Status)
 	if mayPass(resp.StatusCode) {
-		return guest.Credential{}, retryAfter(resp.Header), errors.New(said.Message)
+		return nil, retryAfter(resp.Header), errors.New(said.Message)
 	}
 
-	if said.Reason == guest.ReasonJobGone {
-		return guest.Credential{}, 0, ended(guest.ReasonJobGone, said.Message)
+	return nil, 0, refused(said)
+}
+
+// askCredential asks for the runner's credential once; see question.
+func askCredential(ctx context.Context, client *http.Client, url, bearer string) (guest.Credential, time.Duration, error) {
+	answer, after, err := question{what: "the credential", url: url, bearer: bearer, most: MaxConfigBytes}.ask(ctx, client,
+		func(said guest.Refusal) error {
+			switch said.Reason {
+			case guest.ReasonJobGone:
+				return ended(guest.ReasonJobGone, said.Message)
+			case guest.ReasonIdentityMismatch:
+				return failed(guest.ReasonIdentityMismatch, "%s", said.Message)
+			default:
+				return failed(guest.ReasonCredentialRefused, "%s", said.Message)
+			}
+		})
+	if err != nil {
+		return guest.Credential{}, after, err
 	}
 
-	reason := guest.ReasonCredentialRefused
-	if said.Reason == guest.ReasonIdentityMismatch {
-		reason = said.Reason
-	}
+	credential, err := readCredential(answer)
 
-	return guest.Credential{}, 0, failed(reason, "%s", said.Message)
+	return credential, 0, err
 }
 
 // mayPass says whether another try may help. A 404 is what a proxy before the operator

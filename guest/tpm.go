@@ -4,15 +4,12 @@
 package guest
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"time"
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
@@ -100,46 +97,19 @@ func (s *Service) certify(ctx context.Context, to guest.Callback, key *devid.Key
 		what: "the certificate of its device identity", reason: guest.ReasonAttestationTimeout,
 		lacks: "the operator certified no device identity",
 	}, func(ctx context.Context) (string, time.Duration, error) {
-		return askChain(ctx, client, to, body)
-	})
-}
+		answer, after, err := question{
+			what: "the certificate of the device identity", url: to.URL, bearer: to.Code, body: body, most: maxChain,
+		}.ask(ctx, client, func(said guest.Refusal) error {
+			return failed(guest.ReasonAttestationRefused, "the device identity is not certified: %s", said.Message)
+		})
+		if err != nil {
+			return "", after, err
+		}
 
-// askChain asks once; its errors are as those of ask.
-func askChain(ctx context.Context, client *http.Client, to guest.Callback, body []byte) (string, time.Duration, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, to.URL, bytes.NewReader(body))
-	if err != nil {
-		return "", 0, failed(guest.ReasonConfigInvalid, "make request for the device identity's certificate: %w", err)
-	}
-
-	req.Header.Set("Authorization", "Bearer "+to.Code)
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Accept", "application/json")
-
-	resp, err := client.Do(req)
-	if err != nil {
-		return "", 0, fmt.Errorf("ask for the certificate of the device identity: %w", err)
-	}
-
-	defer func() { _ = resp.Body.Close() }()
-
-	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxChain+1))
-	if err != nil {
-		return "", 0, fmt.Errorf("read the operator's answer: %w", err)
-	}
-
-	if resp.StatusCode == http.StatusOK {
 		chain, err := readChain(answer)
 
 		return chain, 0, err
-	}
-
-	said := readRefusal(answer, resp.Status)
-
-	if mayPass(resp.StatusCode) {
-		return "", retryAfter(resp.Header), errors.New(said.Message)
-	}
-
-	return "", 0, failed(guest.ReasonAttestationRefused, "the device identity is not certified: %s", said.Message)
+	})
 }
 
 // readChain reads the operator's answer. Another try may bring a better one: it is always

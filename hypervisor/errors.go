@@ -3,7 +3,11 @@
 
 package hypervisor
 
-import "github.com/hyperfleet/hyperfleet/kit/errclass"
+import (
+	"fmt"
+
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
+)
 
 // Kind says what a caller does about an error. An error without a kind is transient:
 // try again with back-off.
@@ -38,3 +42,8 @@ func KindOf(err error) Kind { return errclass.KindOf[Kind](err) }
 
 // Is tells whether err is of the kind.
 func Is(err error, kind Kind) bool { return err != nil && KindOf(err) == kind }
+
+// Errorf makes an error of a kind; the message is written as by fmt.Sprintf.
+func Errorf(kind Kind, reason, format string, args ...any) *Error {
+	return &Error{Kind: kind, Reason: reason, Message: fmt.Sprintf(format, args...)}
+}

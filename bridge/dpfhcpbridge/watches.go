@@ -23,6 +23,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
+	"github.com/hyperfleet/hyperfleet/kit/objects"
 	"github.com/hyperfleet/hyperfleet/kit/trigger"
 )
 
@@ -144,17 +145,8 @@ func (r *Reconciler) enqueueAll(ctx context.Context) error {
 
 // by gives the bridges with a value of an index.
 func (r *Reconciler) by(ctx context.Context, index, value string) []reconcile.Request {
-	var bridges v1alpha1.DPFHCPBridgeList
-	if err := r.Client.List(ctx, &bridges, client.MatchingFields{index: value}); err != nil {
-		return nil // the cache only fails when the process ends
-	}
-
-	out := make([]reconcile.Request, 0, len(bridges.Items))
-	for i := range bridges.Items {
-		out = append(out, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&bridges.Items[i])})
-	}
-
-	return out
+	return objects.Requests[*v1alpha1.DPFHCPBridge](ctx, r.Client, &v1alpha1.DPFHCPBridgeList{}, nil,
+		client.MatchingFields{index: value})
 }
 
 // rivals are the bridges that wait for what another had: its DPUCluster, its address.

@@ -5,7 +5,6 @@ package example
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -64,16 +63,17 @@ func (p *Provider) Check(context.Context) (hypervisor.Info, error) {
 // Resolve finds the template.
 func (p *Provider) Resolve(_ context.Context, ref hypervisor.TemplateRef, want hypervisor.Shape) ([]hypervisor.Template, error) {
 	if ref.Name != p.cloud.Template {
-		return nil, refuse(hypervisor.NotFound, "TemplateNotFound",
+		return nil, hypervisor.Errorf(hypervisor.NotFound, "TemplateNotFound",
 			"there is no template %q: the only one is %q", ref.Name, p.cloud.Template)
 	}
 
 	if want.Memory > p.cloud.Memory {
-		return nil, refuse(hypervisor.Rejected, "ResourcesExceedNode", "no node has %d bytes of memory: ask for less", want.Memory)
+		return nil, hypervisor.Errorf(hypervisor.Rejected, "ResourcesExceedNode",
+			"no node has %d bytes of memory: ask for less", want.Memory)
 	}
 
 	if want.TPM {
-		return nil, refuse(hypervisor.Rejected, "TPMUnavailable", "machines have no TPM here: leave tpm out")
+		return nil, hypervisor.Errorf(hypervisor.Rejected, "TPMUnavailable", "machines have no TPM here: leave tpm out")
 	}
 
 	return []hypervisor.Template{{Name: ref.Name, Node: node}}, nil
@@ -103,7 +103,8 @@ func (p *Provider) Reserve(_ context.Context, spec hypervisor.MachineSpec) (hype
 	}
 
 	if spec.Shape.Memory > free {
-		return hypervisor.Reservation{}, refuse(hypervisor.NoCapacity, "NoCapacity", "%s has %d bytes of memory free", node, free)
+		return hypervisor.Reservation{}, hypervisor.Errorf(hypervisor.NoCapacity, "NoCapacity",
+			"%s has %d bytes of memory free", node, free)
 	}
 
 	taken := slices.Collect(maps.Values(p.reserved))
@@ -125,7 +126,7 @@ func (p *Provider) Ensure(ctx context.Context, spec hypervisor.MachineSpec) (hyp
 		delete(p.reserved, spec.Owner.UID)
 
 		if !p.owns(at, spec.Owner) {
-			return hypervisor.Machine{}, refuse(hypervisor.IDTaken, "IDTaken", "machine %d is another's", spec.ID)
+			return hypervisor.Machine{}, hypervisor.Errorf(hypervisor.IDTaken, "IDTaken", "machine %d is another's", spec.ID)
 		}
 
 		return describe(spec.ID, at), nil
@@ -142,7 +143,7 @@ func (p *Provider) Ensure(ctx context.Context, spec hypervisor.MachineSpec) (hyp
 		return made, nil
 	})
 	if err != nil {
-		return hypervisor.Machine{}, refuse(hypervisor.UnknownOutcome, "MakeFailed", "make machine %d: %v", spec.ID, err)
+		return hypervisor.Machine{}, hypervisor.Errorf(hypervisor.UnknownOutcome, "MakeFailed", "make machine %d: %v", spec.ID, err)
 	}
 
 	m := describe(spec.ID, made)
@@ -169,7 +170,7 @@ func (p *Provider) Start(
 	}
 
 	if _, free := p.cloud.all(); spec.Shape.Memory > free {
-		return m, refuse(hypervisor.NoCapacity, "NoCapacity", "%s has %d bytes of memory free", node, free)
+		return m, hypervisor.Errorf(hypervisor.NoCapacity, "NoCapacity", "%s has %d bytes of memory free", node, free)
 	}
 
 	iso, err := seed(ctx)
@@ -191,7 +192,7 @@ func (p *Provider) Start(
 		return at, nil
 	})
 	if err != nil {
-		return m, refuse(hypervisor.UnknownOutcome, "StartFailed", "start machine %d: %v", spec.ID, err)
+		return m, hypervisor.Errorf(hypervisor.UnknownOutcome, "StartFailed", "start machine %d: %v", spec.ID, err)
 	}
 
 	return m, nil
@@ -201,7 +202,7 @@ func (p *Provider) Start(
 func (p *Provider) Get(_ context.Context, ref hypervisor.MachineRef) (hypervisor.Machine, error) {
 	at, there := p.cloud.get(ref.ID)
 	if !there || !p.owns(at, ref.Owner) {
-		return hypervisor.Machine{}, refuse(hypervisor.NotFound, "NotFound", "machine %d is gone", ref.ID)
+		return hypervisor.Machine{}, hypervisor.Errorf(hypervisor.NotFound, "NotFound", "machine %d is gone", ref.ID)
 	}
 
 	return describe(ref.ID, at), nil
@@ -227,9 +228,9 @@ func (p *Provider) Delete(ctx context.Context, ref hypervisor.MachineRef) error 
 
 	switch {
 	case !there:
-		return refuse(hypervisor.NotFound, "NotFound", "machine %d is gone", ref.ID)
+		return hypervisor.Errorf(hypervisor.NotFound, "NotFound", "machine %d is gone", ref.ID)
 	case !p.owns(at, ref.Owner):
-		return refuse(hypervisor.NotOwned, "NotOwned", "machine %d is another's: it is left as it is", ref.ID)
+		return hypervisor.Errorf(hypervisor.NotOwned, "NotOwned", "machine %d is another's: it is left as it is", ref.ID)
 	}
 
 	err := p.cloud.change(ctx, "remove", ref.ID, func(now vm, there bool) (vm, error) {
@@ -240,7 +241,7 @@ func (p *Provider) Delete(ctx context.Context, ref hypervisor.MachineRef) error 
 		return vm{}, nil
 	})
 	if err != nil {
-		return refuse(hypervisor.UnknownOutcome, "DeleteFailed", "remove machine %d: %v", ref.ID, err)
+		return hypervisor.Errorf(hypervisor.UnknownOutcome, "DeleteFailed", "remove machine %d: %v", ref.ID, err)
 	}
 
 	return nil
@@ -287,8 +288,4 @@ func describe(id int, at vm) hypervisor.Machine {
 	}
 
 	return m
-}
-
-func refuse(kind hypervisor.Kind, reason, format string, args ...any) error {
-	return &hypervisor.Error{Kind: kind, Reason: reason, Message: fmt.Sprintf(format, args...)}
 }

@@ -5,8 +5,8 @@ package kubevirt
 
 import (
 	"context"
-	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -110,20 +110,9 @@ func (p *Provider) nodes(ctx context.Context) ([]hypervisor.Node, bool, error) {
 		}
 	}
 
-	slices.SortFunc(out, func(a, b hypervisor.Node) int { return compare(a.Name, b.Name) })
+	slices.SortFunc(out, func(a, b hypervisor.Node) int { return strings.Compare(a.Name, b.Name) })
 
 	return out, true, nil
-}
-
-func compare(a, b string) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	default:
-		return 0
-	}
 }
 
 func (p *Provider) usable(node *corev1.Node) bool {
@@ -247,8 +236,6 @@ func (p *Provider) fits(ctx context.Context, shape hypervisor.Shape, kind hyperv
 		}
 	}
 
-	return &hypervisor.Error{
-		Kind: kind, Reason: "NoNodeLargeEnough",
-		Message: fmt.Sprintf("none of the %d usable nodes has %d cores and %d MiB in all", len(nodes), shape.CPU, shape.Memory>>20),
-	}
+	return hypervisor.Errorf(kind, "NoNodeLargeEnough",
+		"none of the %d usable nodes has %d cores and %d MiB in all", len(nodes), shape.CPU, shape.Memory>>20)
 }

@@ -79,8 +79,8 @@ func (p *Provider) ready(ctx context.Context) error {
 
 	err := p.api.Get(ctx, p.key(p.config.Namespace), &namespace)
 	if apierrors.IsNotFound(err) {
-		return rejected("NamespaceNotFound", fmt.Sprintf(
-			"there is no namespace %q for machines: create it, or correct spec.kubevirt.namespace", p.config.Namespace))
+		return hypervisor.Errorf(hypervisor.Rejected, "NamespaceNotFound",
+			"there is no namespace %q for machines: create it, or correct spec.kubevirt.namespace", p.config.Namespace)
 	}
 
 	if err != nil && !apierrors.IsForbidden(err) {
@@ -88,12 +88,13 @@ func (p *Provider) ready(ctx context.Context) error {
 	}
 
 	if namespace.DeletionTimestamp != nil {
-		return rejected("NamespaceTerminating", fmt.Sprintf("namespace %q is being deleted", p.config.Namespace))
+		return hypervisor.Errorf(hypervisor.Rejected, "NamespaceTerminating", "namespace %q is being deleted", p.config.Namespace)
 	}
 
 	_, err = p.find(ctx, hypervisor.Owner{UID: "nobody"})
 	if hypervisor.Is(err, hypervisor.NotFound) {
-		return rejected("KubeVirtMissing", "the API server does not know VirtualMachines of kubevirt.io/v1: install KubeVirt")
+		return hypervisor.Errorf(hypervisor.Rejected, "KubeVirtMissing",
+			"the API server does not know VirtualMachines of kubevirt.io/v1: install KubeVirt")
 	}
 
 	return err
@@ -126,8 +127,9 @@ func (p *Provider) allowed(ctx context.Context) error {
 		return nil
 	}
 
-	return rejected("PermissionsMissing", fmt.Sprintf("in namespace %q the credentials lack %s: give them a Role with these",
-		p.config.Namespace, strings.Join(missing, "; ")))
+	return hypervisor.Errorf(hypervisor.Rejected, "PermissionsMissing",
+		"in namespace %q the credentials lack %s: give them a Role with these",
+		p.config.Namespace, strings.Join(missing, "; "))
 }
 
 func resourceName(p permission) string {

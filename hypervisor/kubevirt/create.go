@@ -46,14 +46,14 @@ func (p *Provider) advance(
 		return hypervisor.Machine{}, err
 	}
 
-	if err := p.seedIDs(ctx); err != nil {
+	if err := p.ids.Seed(ctx, p.options.Claimed); err != nil {
 		return hypervisor.Machine{}, err
 	}
 
 	// One call at a time makes a machine, so that one credential is made for it.
 	defer p.busy.lock(spec.Owner.UID)()
 
-	p.ids.confirm(spec.ID, spec.Owner.UID)
+	p.ids.Confirm(spec.ID, spec.Owner.UID)
 
 	if m, waits := p.waits(ctx, spec); waits {
 		return m, nil
@@ -72,12 +72,10 @@ func (p *Provider) advance(
 
 	record, ours := p.id.isOf(vm, spec.Owner)
 	if !ours {
-		p.ids.reject(spec.ID, spec.Owner.UID)
+		p.ids.Reject(spec.ID, spec.Owner.UID)
 
-		return hypervisor.Machine{}, &hypervisor.Error{
-			Kind: hypervisor.IDTaken, Reason: "IDTaken",
-			Message: fmt.Sprintf("VirtualMachine %s is there already and is not this claim's", p.key(vm.Name)),
-		}
+		return hypervisor.Machine{}, hypervisor.Errorf(hypervisor.IDTaken, "IDTaken",
+			"VirtualMachine %s is there already and is not this claim's", p.key(vm.Name))
 	}
 
 	return p.further(ctx, spec, vm, instance, record, seed)
@@ -105,26 +103,6 @@ func (p *Provider) waits(ctx context.Context, spec hypervisor.MachineSpec) (hype
 	}
 }
 
-// seedIDs asks once which ids claims hold.
-func (p *Provider) seedIDs(ctx context.Context) error {
-	p.seed.Lock()
-	defer p.seed.Unlock()
-
-	if p.seeded || p.options.Claimed == nil {
-		return nil
-	}
-
-	ids, err := p.options.Claimed(ctx)
-	if err != nil {
-		return fmt.Errorf("read ids of claims: %w", err)
-	}
-
-	p.ids.claim(ids)
-	p.seeded = true
-
-	return nil
-}
-
 // Reserve chooses an id, or finds the one under which the owner's machine is there
 // already; see hypervisor.Provider.
 func (p *Provider) Reserve(ctx context.Context, spec hypervisor.MachineSpec) (hypervisor.Reservation, error) {
@@ -134,7 +112,7 @@ func (p *Provider) Reserve(ctx context.Context, spec hypervisor.MachineSpec) (hy
 		return reserved, err
 	}
 
-	if err := p.seedIDs(ctx); err != nil {
+	if err := p.ids.Seed(ctx, p.options.Claimed); err != nil {
 		return reserved, err
 	}
 
@@ -156,7 +134,7 @@ func (p *Provider) Reserve(ctx context.Context, spec hypervisor.MachineSpec) (hy
 	}
 
 	for {
-		id, err := p.ids.reserve(spec.Owner.UID)
+		id, err := p.ids.Reserve(spec.Owner.UID, struct{}{}, nil)
 		if err != nil {
 			return reserved, err
 		}
@@ -172,7 +150,7 @@ func (p *Provider) Reserve(ctx context.Context, spec hypervisor.MachineSpec) (hy
 			return reserved, nil
 		}
 
-		p.ids.reject(id, spec.Owner.UID)
+		p.ids.Reject(id, spec.Owner.UID)
 	}
 }
 
@@ -256,9 +234,8 @@ func (p *Provider) make(ctx context.Context, spec hypervisor.MachineSpec) (*virt
 	}
 
 	if other == nil {
-		return nil, &hypervisor.Error{
-			Kind: hypervisor.Busy, Reason: "Busy", Message: fmt.Sprintf("make machine %s: another of its name is just going", p.key(name)),
-		}
+		return nil, hypervisor.Errorf(hypervisor.Busy, "Busy",
+			"make machine %s: another of its name is just going", p.key(name))
 	}
 
 	return other, nil

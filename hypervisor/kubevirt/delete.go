@@ -61,7 +61,7 @@ func (p *Provider) Delete(ctx context.Context, ref hypervisor.MachineRef) error 
 		}
 	}
 
-	p.ids.release(ref.ID, ref.Owner.UID)
+	p.ids.Release(ref.ID, ref.Owner.UID)
 
 	return gone(ref)
 }
@@ -74,10 +74,8 @@ func (p *Provider) remove(ctx context.Context, name string, obj client.Object, o
 	}
 
 	if _, ours := p.id.isOf(found, owner); !ours {
-		return false, &hypervisor.Error{
-			Kind: hypervisor.NotOwned, Reason: "NotOwned",
-			Message: fmt.Sprintf("machine %s is not this claim's and was not touched", p.key(name)),
-		}
+		return false, hypervisor.Errorf(hypervisor.NotOwned, "NotOwned",
+			"machine %s is not this claim's and was not touched", p.key(name))
 	}
 
 	if found.GetDeletionTimestamp() != nil {

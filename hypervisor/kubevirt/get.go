@@ -90,10 +90,7 @@ func (p *Provider) seen(
 }
 
 func gone(ref hypervisor.MachineRef) error {
-	return &hypervisor.Error{
-		Kind: hypervisor.NotFound, Reason: "NotFound",
-		Message: "there is no machine " + nameOf(ref.Owner, ref.ID),
-	}
+	return hypervisor.Errorf(hypervisor.NotFound, "NotFound", "there is no machine %s", nameOf(ref.Owner, ref.ID))
 }
 
 // List gives what is this operator's; see hypervisor.Provider.
@@ -101,8 +98,8 @@ func (p *Provider) List(ctx context.Context) ([]hypervisor.Machine, error) {
 	ctx, cancel := p.in(ctx)
 	defer cancel()
 
-	// Seed first: a machine is made before its cloud-init Secret, so a cloud-init Secret without a machine in
-	// the later list has lost it.
+	// Secrets first: a machine is made before its cloud-init Secret, so a Secret without a machine
+	// in the later list has lost it.
 	var (
 		seed      corev1.SecretList
 		vms       virtv1.VirtualMachineList

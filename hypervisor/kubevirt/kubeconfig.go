@@ -4,21 +4,18 @@
 package kubevirt
 
 import (
-	"errors"
-
 	"k8s.io/client-go/rest"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/kit/kubeconfig"
 )
 
-var errNoLocal = errors.New("connect to the operator's own cluster: it is not known: set spec.kubevirt.kubeconfigSecretRef")
-
 // restConfig leads to the cluster's API server: by its kubeconfig, or the operator's own.
 func restConfig(config hypervisor.Config, local *rest.Config) (*rest.Config, error) {
 	if len(config.Kubeconfig) == 0 {
 		if local == nil {
-			return nil, rejected("KubeconfigMissing", errNoLocal.Error())
+			return nil, hypervisor.Errorf(hypervisor.Rejected, "KubeconfigMissing",
+				"connect to the operator's own cluster: it is not known: set spec.kubevirt.kubeconfigSecretRef")
 		}
 
 		return rest.CopyConfig(local), nil
@@ -26,12 +23,8 @@ func restConfig(config hypervisor.Config, local *rest.Config) (*rest.Config, err
 
 	made, err := kubeconfig.Rest(config.Kubeconfig)
 	if err != nil {
-		return nil, rejected("KubeconfigInvalid", err.Error())
+		return nil, hypervisor.Errorf(hypervisor.Rejected, "KubeconfigInvalid", "%v", err)
 	}
 
 	return made, nil
-}
-
-func rejected(reason, message string) error {
-	return &hypervisor.Error{Kind: hypervisor.Rejected, Reason: reason, Message: message}
 }

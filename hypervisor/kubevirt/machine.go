@@ -4,7 +4,7 @@
 package kubevirt
 
 import (
-	"fmt"
+	"cmp"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -21,7 +21,7 @@ const (
 	rootDisk   = "root"
 	seedDisk   = "cloud-init"
 	defaultNet = "default"
-	// seedLabel makes cloud-init take a disk for a cloud-init Secret.
+	// seedLabel is the label by which cloud-init finds the disk with its data.
 	seedLabel = "cidata"
 )
 
@@ -99,10 +99,7 @@ func (p *Provider) instance(spec hypervisor.MachineSpec, name string) virtv1.Vir
 // attach gives the machine's network device: on the NetworkAttachmentDefinition, or on
 // the cluster's default one, or on the pod network.
 func (p *Provider) attach(attachment string) (virtv1.Interface, virtv1.Network) {
-	if attachment == "" {
-		attachment = p.config.DefaultNetwork
-	}
-
+	attachment = cmp.Or(attachment, p.config.DefaultNetwork)
 	if attachment == "" {
 		return virtv1.Interface{
 			Name: defaultNet, InterfaceBindingMethod: virtv1.InterfaceBindingMethod{Masquerade: &virtv1.InterfaceMasquerade{}},
@@ -158,8 +155,8 @@ func (p *Provider) root(spec hypervisor.MachineSpec, name string) (virtv1.Volume
 			PVC: &cdiv1.DataVolumeSourcePVC{Namespace: p.namespaceOf(from), Name: from.Name},
 		}
 	default:
-		return virtv1.Volume{}, nil, rejected("TemplateInvalid",
-			fmt.Sprintf("make machine from a %s: KubeVirt has no such templates", from.Kind))
+		return virtv1.Volume{}, nil, hypervisor.Errorf(hypervisor.Rejected, "TemplateInvalid",
+			"make machine from a %s: KubeVirt has no such templates", from.Kind)
 	}
 
 	volume.DataVolume = &virtv1.DataVolumeSource{Name: name}
@@ -168,22 +165,14 @@ func (p *Provider) root(spec hypervisor.MachineSpec, name string) (virtv1.Volume
 }
 
 func (p *Provider) namespaceOf(ref hypervisor.TemplateRef) string {
-	if ref.Namespace != "" {
-		return ref.Namespace
-	}
-
-	return p.config.Namespace
+	return cmp.Or(ref.Namespace, p.config.Namespace)
 }
 
 // storage of a machine's first disk; CDI takes the template's size where none is given.
 func (p *Provider) storage(shape hypervisor.Shape) *cdiv1.StorageSpec {
 	storage := &cdiv1.StorageSpec{}
 
-	class := shape.Storage
-	if class == "" {
-		class = p.config.DefaultStorage
-	}
-
+	class := cmp.Or(shape.Storage, p.config.DefaultStorage)
 	if class != "" {
 		storage.StorageClassName = &class
 	}

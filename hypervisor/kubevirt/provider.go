@@ -6,8 +6,8 @@ package kubevirt
 import (
 	"context"
 	"fmt"
+	"hash/fnv"
 	"net/http"
-	"sync"
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/hypervisor/ids"
 	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
@@ -48,12 +49,8 @@ type Provider struct {
 	http    *http.Client
 	rest    *rest.Config
 	view    *view
-	ids     *allocator
+	ids     *ids.Allocator[struct{}]
 	busy    *locks
-
-	seed sync.Mutex
-	// seeded says that Options.Claimed was asked.
-	seeded bool
 }
 
 var _ hypervisor.Connection = (*Provider)(nil)
@@ -80,8 +77,8 @@ func New(config hypervisor.Config, options hypervisor.Options, local *rest.Confi
 	setDefaults(&config, &options)
 
 	if config.IDMin < 1 || config.IDMin > config.IDMax {
-		return nil, rejected("IDRangeInvalid",
-			fmt.Sprintf("vmIdRange %d to %d must hold a number, and none below 1", config.IDMin, config.IDMax))
+		return nil, hypervisor.Errorf(hypervisor.Rejected, "IDRangeInvalid",
+			"vmIdRange %d to %d must hold a number, and none below 1", config.IDMin, config.IDMax)
 	}
 
 	kube, err := restConfig(config, local)
@@ -92,7 +89,7 @@ func New(config hypervisor.Config, options hypervisor.Options, local *rest.Confi
 	p := &Provider{
 		config: config, options: options, clock: options.Clock, rest: kube,
 		id:  identity{hypervisor.Identity{OperatorUID: options.OperatorUID, Cluster: config.Name}},
-		ids: newAllocator(config.IDMin, config.IDMax, options.Clock.Now), busy: newLocks(),
+		ids: ids.New[struct{}](config.IDMin, config.IDMax, options.Clock.Now, beginning(config)), busy: newLocks(),
 	}
 
 	if err := p.connect(); err != nil {
@@ -100,6 +97,19 @@ func New(config hypervisor.Config, options hypervisor.Options, local *rest.Confi
 	}
 
 	return p, nil
+}
+
+// beginning follows from an owner's uid, so that a new process finds the same id and a claim
+// made again under an old name does not.
+func beginning(config hypervisor.Config) func(owner string) int {
+	size := config.IDMax - config.IDMin + 1
+
+	return func(owner string) int {
+		h := fnv.New64a()
+		_, _ = h.Write([]byte(owner))
+
+		return int(h.Sum64() % uint64(size)) //nolint:gosec // below size, which is an int
+	}
 }
 
 func setDefaults(config *hypervisor.Config, options *hypervisor.Options) {

@@ -4,6 +4,7 @@
 package kubevirt
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -37,23 +38,18 @@ func (p *Provider) Resolve(
 		return nil, err
 	}
 
-	network := want.Bridge
-	if network == "" {
-		network = p.config.DefaultNetwork
-	}
-
-	if err := p.hasNetwork(ctx, network); err != nil {
+	if err := p.hasNetwork(ctx, cmp.Or(want.Bridge, p.config.DefaultNetwork)); err != nil {
 		return nil, err
 	}
 
 	if want.TPM {
-		return nil, rejected("TPMUnsupported",
+		return nil, hypervisor.Errorf(hypervisor.Rejected, "TPMUnsupported",
 			"machines on KubeVirt are given no TPM: KubeVirt has none whose endorsement key is certified by an authority that "+
 				"outlives the machine: use attestation method join-token")
 	}
 
 	if want.VLAN != 0 {
-		return nil, rejected("VLANUnsupported",
+		return nil, hypervisor.Errorf(hypervisor.Rejected, "VLANUnsupported",
 			"a VLAN is a matter of the NetworkAttachmentDefinition on KubeVirt: name one with it, and leave network.vlan out")
 	}
 
@@ -62,10 +58,7 @@ func (p *Provider) Resolve(
 
 // source finds what the first disk is made from.
 func (p *Provider) source(ctx context.Context, ref hypervisor.TemplateRef, want hypervisor.Shape) (hypervisor.Template, error) {
-	found := hypervisor.Template{Name: ref.Name, Storage: want.Storage, Shared: true}
-	if found.Storage == "" {
-		found.Storage = p.config.DefaultStorage
-	}
+	found := hypervisor.Template{Name: ref.Name, Storage: cmp.Or(want.Storage, p.config.DefaultStorage), Shared: true}
 
 	switch ref.Kind {
 	case hypervisor.TemplateImage:
@@ -73,7 +66,7 @@ func (p *Provider) source(ctx context.Context, ref hypervisor.TemplateRef, want 
 		found.Storage = ""
 
 		if want.Disk > 0 {
-			return found, rejected("DiskUnsupported",
+			return found, hypervisor.Errorf(hypervisor.Rejected, "DiskUnsupported",
 				"resources.disk: a containerDisk has the size of its image: leave it out, or use a dataSource")
 		}
 
@@ -86,7 +79,8 @@ func (p *Provider) source(ctx context.Context, ref hypervisor.TemplateRef, want 
 
 		return found, p.there(ctx, p.namespaceOf(ref), ref.Name, source)
 	default:
-		return found, rejected("TemplateInvalid", fmt.Sprintf("there are no templates of kind %q on KubeVirt", ref.Kind))
+		return found, hypervisor.Errorf(hypervisor.Rejected, "TemplateInvalid",
+			"there are no templates of kind %q on KubeVirt", ref.Kind)
 	}
 }
 
@@ -105,9 +99,9 @@ func (p *Provider) volume(
 	}
 
 	if want.Disk > 0 && want.Disk < found.DiskBytes {
-		return found, rejected("DiskTooSmall", fmt.Sprintf(
+		return found, hypervisor.Errorf(hypervisor.Rejected, "DiskTooSmall",
 			"resources.disk is %d MiB, the disk of PersistentVolumeClaim %s is %d MiB: disks only grow",
-			want.Disk>>20, ref.Name, found.DiskBytes>>20))
+			want.Disk>>20, ref.Name, found.DiskBytes>>20)
 	}
 
 	return found, nil

@@ -28,7 +28,7 @@ const (
 // maxSeed is the most that a Secret holds (api/core/v1, MaxSecretSize).
 const maxSeed = 1 << 20
 
-// giveSeed makes the Secret with the machine's cloud-init Secret, unless it is there.
+// giveSeed makes the machine's cloud-init Secret, unless it is there.
 func (p *Provider) giveSeed(
 	ctx context.Context, vm *virtv1.VirtualMachine, m hypervisor.Machine, seed func(context.Context) (hypervisor.Seed, error),
 ) error {
@@ -40,8 +40,8 @@ func (p *Provider) giveSeed(
 	if old != nil {
 		switch _, ours := p.id.isOf(old, m.Owner); {
 		case !ours:
-			return rejected("SeedNameTaken",
-				fmt.Sprintf("make cloud-init Secret: secret %s is there already and is not this machine's", p.key(vm.Name)))
+			return hypervisor.Errorf(hypervisor.Rejected, "SeedNameTaken",
+				"make cloud-init Secret: secret %s is there already and is not this machine's", p.key(vm.Name))
 		case metav1.IsControlledBy(old, vm):
 			return nil
 		}
@@ -94,9 +94,9 @@ func (p *Provider) buildSeed(
 	}
 
 	if size > maxSeed {
-		return nil, rejected("SeedTooLarge", fmt.Sprintf(
+		return nil, hypervisor.Errorf(hypervisor.Rejected, "SeedTooLarge",
 			"make cloud-init Secret of %d bytes: a Secret holds %d: leave files out of cloudInit.userData, or put them into the image "+
-				"(the bootstrap service is best installed there)", size, maxSeed))
+				"(the bootstrap service is best installed there)", size, maxSeed)
 	}
 
 	// Nothing waits for the Secret: blocking the machine's deletion would need a right on its finalizers.

@@ -6,7 +6,6 @@ package proxmox
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -237,12 +236,7 @@ func text(value any) string {
 	case string:
 		return v
 	case float64:
-		raw, err := json.Marshal(v)
-		if err != nil {
-			return ""
-		}
-
-		return string(raw)
+		return strconv.FormatFloat(v, 'f', -1, 64)
 	case nil:
 		return ""
 	default:
@@ -360,13 +354,7 @@ type storageInfo struct {
 }
 
 func (s storageInfo) holds(content string) bool {
-	for part := range strings.SplitSeq(s.Content, ",") {
-		if part == content {
-			return true
-		}
-	}
-
-	return false
+	return slices.Contains(strings.Split(s.Content, ","), content)
 }
 
 // gate names what clones to the storage on the node wait for: the storage itself, which

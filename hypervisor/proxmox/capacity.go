@@ -133,10 +133,21 @@ func (p *Provider) nodeLoads(ctx context.Context, snap snapshot) ([]nodeLoad, er
 	return out, nil
 }
 
+// promise is what a reserved id's machine will take: memory of a node, in bytes.
+type promise struct {
+	node   string
+	memory int64
+}
+
 // promises gives per node the memory of machines that will run but that the listing does
 // not show running yet, and how many of them are still to be cloned.
 func (p *Provider) promises(snap snapshot) (memory map[string]int64, queue map[string]int) {
-	queue, memory = p.ids.pending()
+	queue, memory = map[string]int{}, map[string]int64{}
+
+	for _, promised := range p.ids.Reservations() {
+		queue[promised.node]++
+		memory[promised.node] += promised.memory
+	}
 
 	p.mu.Lock()
 	defer p.mu.Unlock()

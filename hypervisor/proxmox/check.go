@@ -119,11 +119,9 @@ func (p *Provider) checkNodes(nodes []nodeInfo) error {
 		return nil
 	}
 
-	return &hypervisor.Error{
-		Kind: hypervisor.Rejected, Reason: "NodeNotFound",
-		Message: fmt.Sprintf("%s has no node %s: its nodes are %s; correct spec.nodes",
-			p.client.host(), strings.Join(unknown, ", "), strings.Join(names, ", ")),
-	}
+	return hypervisor.Errorf(hypervisor.Rejected, "NodeNotFound",
+		"%s has no node %s: its nodes are %s; correct spec.nodes",
+		p.client.host(), strings.Join(unknown, ", "), strings.Join(names, ", "))
 }
 
 // checkPrivileges makes sure of the privileges that do not depend on a template.
@@ -239,9 +237,7 @@ func (p *Provider) checkStoragesOf(ctx context.Context, held permissions, node s
 }
 
 func storageWithoutImages(node string, s storageInfo) error {
-	return &hypervisor.Error{
-		Kind: hypervisor.Rejected, Reason: "StorageWithoutImages",
-		Message: fmt.Sprintf("storage %s on node %s does not take disks of machines (it takes %s): choose another, "+
-			"or allow it with: pvesm set %s --content %s,images", s.Storage, node, s.Content, s.Storage, s.Content),
-	}
+	return hypervisor.Errorf(hypervisor.Rejected, "StorageWithoutImages",
+		"storage %s on node %s does not take disks of machines (it takes %s): choose another, "+
+			"or allow it with: pvesm set %s --content %s,images", s.Storage, node, s.Content, s.Storage, s.Content)
 }

@@ -9,7 +9,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
@@ -18,6 +17,7 @@ import (
 	"time"
 
 	"github.com/luthermonson/go-proxmox"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
@@ -139,9 +139,7 @@ func (c *client) who() string {
 }
 
 // jitter gives between half and all of d and a half.
-func (c *client) jitter(d time.Duration) time.Duration {
-	return d/2 + rand.N(d) //nolint:gosec // spreads load
-}
+func (c *client) jitter(d time.Duration) time.Duration { return wait.Jitter(d/2, 2) }
 
 func (c *client) close() { c.inner.CloseIdleConnections() }
 
@@ -305,11 +303,9 @@ func (c *client) logIn(ctx context.Context, username, password string) (*proxmox
 	}
 
 	if session == nil || session.Ticket == "" {
-		return nil, &hypervisor.Error{
-			Kind: hypervisor.Rejected, Reason: "AuthenticationFailed",
-			Message: fmt.Sprintf("log in to %s: %s got no ticket; a second factor is not possible here, "+
-				"use an API token", c.host(), username),
-		}
+		return nil, hypervisor.Errorf(hypervisor.Rejected, "AuthenticationFailed",
+			"log in to %s: %s got no ticket; a second factor is not possible here, "+
+				"use an API token", c.host(), username)
 	}
 
 	if session.Username == "" {

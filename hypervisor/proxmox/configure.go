@@ -4,6 +4,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -97,7 +98,8 @@ func (p *Provider) machineOptions(m *machine, spec hypervisor.MachineSpec, confi
 		options["name"] = name
 	}
 
-	if net := editNet(config["net0"], bridgeOf(spec.Shape, p.config), spec.Shape.VLAN); net != "" && net != config["net0"] {
+	bridge := cmp.Or(spec.Shape.Bridge, p.config.DefaultNetwork)
+	if net := editNet(config["net0"], bridge, spec.Shape.VLAN); net != "" && net != config["net0"] {
 		options["net0"] = net
 	}
 
@@ -114,11 +116,9 @@ func (p *Provider) machineOptions(m *machine, spec hypervisor.MachineSpec, confi
 
 	slot := isoSlot(config)
 	if slot == "" {
-		return nil, &hypervisor.Error{
-			Kind: hypervisor.Rejected, Reason: "NoDriveForISO",
-			Message: fmt.Sprintf("%s has no cloud-init drive and none of ide2, ide0 and sata5 is free for the cloud-init ISO: "+
-				"free one with: qm set TEMPLATE --delete ide2", refText(spec.Template)),
-		}
+		return nil, hypervisor.Errorf(hypervisor.Rejected, "NoDriveForISO",
+			"%s has no cloud-init drive and none of ide2, ide0 and sata5 is free for the cloud-init ISO: "+
+				"free one with: qm set TEMPLATE --delete ide2", refText(spec.Template))
 	}
 
 	if !spec.Standby {
@@ -126,15 +126,6 @@ func (p *Provider) machineOptions(m *machine, spec hypervisor.MachineSpec, confi
 	}
 
 	return options, nil
-}
-
-// bridgeOf is the bridge wanted, or "" for the template's.
-func bridgeOf(want hypervisor.Shape, config hypervisor.Config) string {
-	if want.Bridge != "" {
-		return want.Bridge
-	}
-
-	return config.DefaultNetwork
 }
 
 // reconcileCPU makes the template's sockets, vcpus and balloon agree with the resources.
@@ -222,11 +213,9 @@ func (p *Provider) growEnded(ctx context.Context, m *machine, spec hypervisor.Ma
 // builtinOptions are the options of Proxmox's own cloud-init.
 func (p *Provider) builtinOptions(options map[string]string, m *machine, spec hypervisor.MachineSpec, config vmConfig) error {
 	if cloudInitSlot(config) == "" {
-		return &hypervisor.Error{
-			Kind: hypervisor.Rejected, Reason: "NoCloudInitDrive",
-			Message: fmt.Sprintf("%s has no cloud-init drive, which cloudInitSource builtin needs: "+
-				"add one with: qm set TEMPLATE --ide2 STORAGE:cloudinit", refText(spec.Template)),
-		}
+		return hypervisor.Errorf(hypervisor.Rejected, "NoCloudInitDrive",
+			"%s has no cloud-init drive, which cloudInitSource builtin needs: "+
+				"add one with: qm set TEMPLATE --ide2 STORAGE:cloudinit", refText(spec.Template))
 	}
 
 	// What cicustom names is written when the machine is released.

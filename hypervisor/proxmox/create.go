@@ -4,6 +4,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,7 +48,7 @@ func (p *Provider) advance(ctx context.Context, spec hypervisor.MachineSpec, see
 		return hypervisor.Machine{}, errors.New("make machine: it needs an owner's uid and a reserved id")
 	}
 
-	if err := p.seedIDs(ctx); err != nil {
+	if err := p.ids.Seed(ctx, p.options.Claimed); err != nil {
 		return hypervisor.Machine{}, err
 	}
 
@@ -56,7 +57,7 @@ func (p *Provider) advance(ctx context.Context, spec hypervisor.MachineSpec, see
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
-	if p.ids.confirm(spec.ID, spec.Owner.UID) && m.phase == phaseUnknown {
+	if p.ids.Confirm(spec.ID, spec.Owner.UID) && m.phase == phaseUnknown {
 		// Reserved by this process and not used since: nothing to look for.
 		m.phase, m.isoState = phaseReserved, isoNone
 		m.id, m.node = spec.ID, spec.Node
@@ -115,7 +116,10 @@ func (p *Provider) afterError(ctx context.Context, m *machine, err error) error 
 	if hypervisor.Is(err, hypervisor.IDTaken) {
 		p.leaveGate(m)
 		p.forget(m)
-		p.ids.release(m.id, m.owner.UID, !reasonIs(err, reasonAside))
+
+		if !reasonIs(err, reasonAside) {
+			p.ids.Reject(m.id, m.owner.UID)
+		}
 	}
 
 	return err
@@ -146,7 +150,10 @@ func (p *Provider) move(ctx context.Context, m *machine, spec hypervisor.Machine
 	case phaseStarting:
 		return "", p.startEnded(ctx, m)
 	case phaseRunning, phaseStopped:
-		return p.settled(ctx, m)
+		// It was started, and is never started again.
+		out, err := p.observe(ctx, m, false)
+
+		return out.State, err
 	case phaseDestroying, phaseGone:
 		m.message = "it is being removed"
 
@@ -154,28 +161,6 @@ func (p *Provider) move(ctx context.Context, m *machine, spec hypervisor.Machine
 	}
 
 	return "", fmt.Errorf("create machine %d: unknown phase %d", m.id, m.phase)
-}
-
-// seedIDs tells the allocator once which ids claims hold.
-func (p *Provider) seedIDs(ctx context.Context) error {
-	p.seed.Lock()
-	defer p.seed.Unlock()
-
-	if p.seeded || p.options.Claimed == nil {
-		p.seeded = true
-
-		return nil
-	}
-
-	ids, err := p.options.Claimed(ctx)
-	if err != nil {
-		return fmt.Errorf("read the ids that claims hold: %w", err)
-	}
-
-	p.ids.claim(ids)
-	p.seeded = true
-
-	return nil
 }
 
 // Reserve chooses an id and a node; see hypervisor.Provider.
@@ -186,12 +171,12 @@ func (p *Provider) Reserve(ctx context.Context, spec hypervisor.MachineSpec) (hy
 		return out, errors.New("reserve an id: the machine's owner has no uid")
 	}
 
-	if err := p.seedIDs(ctx); err != nil {
+	if err := p.ids.Seed(ctx, p.options.Claimed); err != nil {
 		return out, err
 	}
 
-	if id, node, ok := p.ids.reserved(spec.Owner.UID); ok {
-		out.ID, out.Node = id, node
+	if id, at, ok := p.ids.Reserved(spec.Owner.UID); ok {
+		out.ID, out.Node = id, at.node
 
 		return out, nil
 	}
@@ -224,12 +209,13 @@ func (p *Provider) Reserve(ctx context.Context, spec hypervisor.MachineSpec) (hy
 	}
 
 	out.Node = chosen.Node
-	memory := spec.Shape.Memory
+
+	promised := promise{node: chosen.Node, memory: spec.Shape.Memory}
 	if spec.Standby {
-		memory = 0
+		promised.memory = 0
 	}
 
-	out.ID, err = p.ids.reserve(spec.Owner.UID, chosen.Node, memory, func(id int) bool {
+	out.ID, err = p.ids.Reserve(spec.Owner.UID, promised, func(id int) bool {
 		_, used := snap[id]
 
 		return used
@@ -315,8 +301,7 @@ func (p *Provider) weighStorage(ctx context.Context, c *candidate, spec hypervis
 func (p *Provider) startClone(ctx context.Context, m *machine, spec hypervisor.MachineSpec, seed seedFunc,
 ) (hypervisor.State, error) {
 	if m.node == "" {
-		return "", &hypervisor.Error{Kind: hypervisor.IDTaken, Reason: "NoNode",
-			Message: fmt.Sprintf("id %d was reserved without a node", m.id)}
+		return "", hypervisor.Errorf(hypervisor.IDTaken, "NoNode", "id %d was reserved without a node", m.id)
 	}
 
 	if why, err := p.unreachable(ctx, m.node); err != nil {
@@ -410,8 +395,7 @@ func (p *Provider) abandon(ctx context.Context, m *machine, why string) error {
 		return p.deleteISO(ctx, m)
 	}
 
-	return &hypervisor.Error{Kind: hypervisor.IDTaken, Reason: reasonAside,
-		Message: fmt.Sprintf("machine %d is not made on node %s: %s", m.id, m.node, why)}
+	return hypervisor.Errorf(hypervisor.IDTaken, reasonAside, "machine %d is not made on node %s: %s", m.id, m.node, why)
 }
 
 func (p *Provider) leaveGate(m *machine) {
@@ -436,10 +420,8 @@ func (p *Provider) cloneParams(ctx context.Context, m *machine, spec hypervisor.
 
 	template, ok := templateFor(templates, m.node)
 	if !ok {
-		return nil, template, "", &hypervisor.Error{
-			Kind: hypervisor.Rejected, Reason: reasonNotOnNode,
-			Message: refText(spec.Template) + " is no longer there",
-		}
+		return nil, template, "", hypervisor.Errorf(hypervisor.Rejected, reasonNotOnNode,
+			"%s is no longer there", refText(spec.Template))
 	}
 
 	description, err := p.id.record(m.id, spec.Owner, p.clock.Now()).Encode()
@@ -505,22 +487,12 @@ func (p *Provider) cloneEnded(_ context.Context, m *machine) error {
 func (p *Provider) taskFailed(m *machine, reason, doing, exit string) error {
 	kind, known := kindOfText(exit)
 	if kind == hypervisor.Busy || taskLost(exit) {
-		return p.busy(m, kindOr(known, "TaskLost"), "%s on node %s: %s", doing, m.node, exit)
+		return p.busy(m, cmp.Or(known, "TaskLost"), "%s on node %s: %s", doing, m.node, exit)
 	}
 
 	p.blame(m, kind, exit)
 
-	return &hypervisor.Error{
-		Kind: kind, Reason: kindOr(known, reason), Message: fmt.Sprintf("%s on node %s: %s", doing, m.node, exit),
-	}
-}
-
-func kindOr(reason, fallback string) string {
-	if reason == "" {
-		return fallback
-	}
-
-	return reason
+	return hypervisor.Errorf(kind, cmp.Or(known, reason), "%s on node %s: %s", doing, m.node, exit)
 }
 
 // busy says that it is worth trying again soon.
@@ -577,13 +549,6 @@ func (p *Provider) startEnded(ctx context.Context, m *machine) error {
 	}
 
 	return p.taskFailed(m, "StartFailed", fmt.Sprintf("start machine %d", m.id), exit)
-}
-
-// settled gives the state of a machine that was started. It is never started again.
-func (p *Provider) settled(ctx context.Context, m *machine) (hypervisor.State, error) {
-	out, err := p.observe(ctx, m, false)
-
-	return out.State, err
 }
 
 // since tells whether t lies no longer than d ago.

@@ -98,11 +98,9 @@ func (p *Provider) lookToDelete(ctx context.Context, m *machine) error {
 }
 
 func (p *Provider) notOwned(m *machine) error {
-	return &hypervisor.Error{
-		Kind: hypervisor.NotOwned, Reason: "NotOwned",
-		Message: fmt.Sprintf("machine %d on node %s does not carry the ownership record of claim %s/%s (uid %s) in its notes "+
-			"and was not touched", m.id, m.node, m.owner.Namespace, m.owner.Name, m.owner.UID),
-	}
+	return hypervisor.Errorf(hypervisor.NotOwned, "NotOwned",
+		"machine %d on node %s does not carry the ownership record of claim %s/%s (uid %s) in its notes "+
+			"and was not touched", m.id, m.node, m.owner.Namespace, m.owner.Name, m.owner.UID)
 }
 
 // afterTask goes on after the task of a phase that is now to be undone.
@@ -226,11 +224,9 @@ func (p *Provider) refuseHA(ctx context.Context, m *machine) error {
 		return nil
 	}
 
-	return &hypervisor.Error{
-		Kind: hypervisor.Rejected, Reason: "HAManaged",
-		Message: fmt.Sprintf("machine %d on node %s is in the care of the HA manager: take it out with: ha-manager remove vm:%d",
-			m.id, m.node, m.id),
-	}
+	return hypervisor.Errorf(hypervisor.Rejected, "HAManaged",
+		"machine %d on node %s is in the care of the HA manager: take it out with: ha-manager remove vm:%d",
+		m.id, m.node, m.id)
 }
 
 // changeFailed decides what a failed stop or destroy call means.
@@ -303,10 +299,7 @@ func (p *Provider) destroyEnded(m *machine) error {
 		return p.busy(m, reason, "destroy machine %d on node %s: %s", m.id, m.node, exit)
 	}
 
-	return &hypervisor.Error{
-		Kind: kind, Reason: kindOr(reason, "DestroyFailed"),
-		Message: fmt.Sprintf("destroy machine %d on node %s: %s", m.id, m.node, exit),
-	}
+	return hypervisor.Errorf(kind, cmp.Or(reason, "DestroyFailed"), "destroy machine %d on node %s: %s", m.id, m.node, exit)
 }
 
 // removeISO removes the cloud-init ISO of a machine that is gone. NotFound says that nothing

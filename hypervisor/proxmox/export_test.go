@@ -4,6 +4,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
@@ -42,5 +43,5 @@ func Where(config hypervisor.Config, shape hypervisor.Shape, templateStorage, ne
 	p := &Provider{config: config}
 
 	return p.targetStorage(hypervisor.Template{Storage: templateStorage}, shape),
-		editNet(net0, bridgeOf(shape, config), shape.VLAN)
+		editNet(net0, cmp.Or(shape.Bridge, config.DefaultNetwork), shape.VLAN)
 }

@@ -164,67 +164,6 @@ func TestGatesAreApart(t *testing.T) {
 	}
 }
 
-func TestAllocator(t *testing.T) {
-	clk := clocktesting.NewFakeClock(time.Unix(1e9, 0))
-	a := newAllocator(100, 103, clk.Now)
-	free := func(int) bool { return false }
-
-	reserve := func(owner string) int {
-		t.Helper()
-
-		id, err := a.reserve(owner, "n", 1, free)
-		if err != nil {
-			t.Fatal(err)
-		}
-
-		return id
-	}
-
-	if first, again := reserve("a"), reserve("a"); first != 100 || again != 100 {
-		t.Errorf("reserved %d, then %d", first, again)
-	}
-
-	if !a.confirm(100, "a") || a.confirm(100, "a") {
-		t.Error("only the first confirmation is fresh")
-	}
-
-	a.release(100, "a", false)
-
-	// Lowest free after the last given: 100 comes round late.
-	if ids := []int{reserve("b"), reserve("c"), reserve("d"), reserve("e")}; !cmp.Equal(ids, []int{101, 102, 103, 100}) {
-		t.Errorf("reserved %v", ids)
-	}
-
-	if _, err := a.reserve("f", "n", 1, free); !hypervisor.Is(err, hypervisor.NoCapacity) {
-		t.Errorf("a full range gave %v", err)
-	}
-
-	if a.confirm(101, "x") {
-		t.Error("another's reservation was confirmed as fresh")
-	}
-
-	clk.Step(reservationLife + time.Second)
-
-	if id := reserve("g"); id != 102 {
-		t.Errorf("after the reservations ran out: %d", id)
-	}
-}
-
-func TestAllocatorAvoids(t *testing.T) {
-	a := newAllocator(100, 105, time.Now)
-	a.claim([]int{100})
-	a.release(101, "a", true)
-
-	id, err := a.reserve("b", "n", 5, func(id int) bool { return id == 102 })
-	if err != nil || id != 103 {
-		t.Errorf("reserved %d (%v): claimed, foreign and listed ids must be left out", id, err)
-	}
-
-	if machines, memory := a.pending(); machines["n"] != 1 || memory["n"] != 5 {
-		t.Errorf("promised: %v %v", machines, memory)
-	}
-}
-
 func TestChoose(t *testing.T) {
 	const gib = int64(1) << 30
 

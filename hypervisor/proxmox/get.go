@@ -5,7 +5,6 @@ package proxmox
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
 	"strings"
 	"time"
@@ -67,10 +66,8 @@ func getError(err error) error {
 }
 
 func (p *Provider) notFound(m *machine) error {
-	return &hypervisor.Error{
-		Kind: hypervisor.NotFound, Reason: reasonGone,
-		Message: fmt.Sprintf("there is no machine %d of claim %s/%s on %s", m.id, m.owner.Namespace, m.owner.Name, p.client.host()),
-	}
+	return hypervisor.Errorf(hypervisor.NotFound, reasonGone,
+		"there is no machine %d of claim %s/%s on %s", m.id, m.owner.Namespace, m.owner.Name, p.client.host())
 }
 
 // observe gives the state of a machine that was started, from the shared listing, and

@@ -5,7 +5,6 @@ package proxmox
 
 import (
 	"context"
-	"errors"
 	"strings"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
@@ -45,7 +44,7 @@ func (p *Provider) maybeOurs(r resource) bool {
 // each is read once; what is known to be made by this process needs no look.
 func (p *Provider) inventory(ctx context.Context, snap snapshot) (map[int]knownVM, error) {
 	out := map[int]knownVM{}
-	live := p.liveIDs()
+	live := p.ids.Live()
 
 	for id, r := range snap {
 		if !p.maybeOurs(r) {
@@ -120,22 +119,6 @@ func (p *Provider) prune(snap snapshot, live map[int]bool) {
 	}
 }
 
-// liveIDs gives the ids of the machines that this process deals with.
-func (p *Provider) liveIDs() map[int]bool {
-	p.ids.mu.Lock()
-	defer p.ids.mu.Unlock()
-
-	out := map[int]bool{}
-
-	for id, owner := range p.ids.claimed {
-		if owner != "" {
-			out[id] = true
-		}
-	}
-
-	return out
-}
-
 // adoptable finds the machine of a claim under another id than the one asked for.
 func (p *Provider) adoptable(ctx context.Context, snap snapshot, uid string) (int, bool, error) {
 	all, err := p.inventory(ctx, snap)
@@ -164,8 +147,4 @@ func volumeOf(option string) string {
 	volume, _, _ := strings.Cut(option, ",")
 
 	return volume
-}
-
-func asError(err error) (*hypervisor.Error, bool) {
-	return errors.AsType[*hypervisor.Error](err)
 }

@@ -166,16 +166,12 @@ func (p *Provider) writeSnippets(ctx context.Context, m *machine, spec hyperviso
 func (p *Provider) snippetsMissing(want hypervisor.Shape) error {
 	switch {
 	case want.SnippetsStorage == "":
-		return &hypervisor.Error{
-			Kind: hypervisor.Rejected, Reason: "SnippetsStorageMissing",
-			Message: "cloudInitSource builtin needs template.proxmox.snippetsStorage",
-		}
+		return hypervisor.Errorf(hypervisor.Rejected, "SnippetsStorageMissing",
+			"cloudInitSource builtin needs template.proxmox.snippetsStorage")
 	case p.options.SnippetsPath == "":
-		return &hypervisor.Error{
-			Kind: hypervisor.Rejected, Reason: "SnippetsPathMissing",
-			Message: "cloudInitSource builtin needs the snippets storage mounted into the operator: " +
-				"set snippetsPath in its configuration, or use nocloud",
-		}
+		return hypervisor.Errorf(hypervisor.Rejected, "SnippetsPathMissing",
+			"cloudInitSource builtin needs the snippets storage mounted into the operator: "+
+				"set snippetsPath in its configuration, or use nocloud")
 	default:
 		return nil
 	}

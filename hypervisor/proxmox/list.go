@@ -4,6 +4,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -76,11 +77,7 @@ func (p *Provider) List(ctx context.Context) ([]hypervisor.Machine, error) {
 	}
 
 	slices.SortFunc(out, func(a, b hypervisor.Machine) int {
-		if a.ID != b.ID {
-			return a.ID - b.ID
-		}
-
-		return strings.Compare(a.Owner.UID, b.Owner.UID)
+		return cmp.Or(a.ID-b.ID, strings.Compare(a.Owner.UID, b.Owner.UID))
 	})
 
 	return out, nil

@@ -5,7 +5,7 @@ package proxmox
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"sync"
 	"time"
 
@@ -154,7 +154,7 @@ func (p *Provider) machineOf(owner hypervisor.Owner, id int, node string) *machi
 // does not show it any more (prune), so that nobody looks for it in between.
 func (p *Provider) forget(m *machine) {
 	p.watch.forget(m.owner.UID)
-	p.ids.release(m.id, m.owner.UID, false)
+	p.ids.Release(m.id, m.owner.UID)
 
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -290,7 +290,7 @@ func (p *Provider) look(ctx context.Context, m *machine) error {
 // unknown, and than what this process made for another claim under the id. What another
 // process did was over before this one began.
 func (p *Provider) lookAge(m *machine) time.Duration {
-	if p.ids.heldByOther(m.id, m.owner.UID) {
+	if p.ids.HeldByOther(m.id, m.owner.UID) {
 		return 0
 	}
 
@@ -345,12 +345,10 @@ func (p *Provider) judge(ctx context.Context, m *machine, config vmConfig) error
 
 // taken gives up an id that is another machine's.
 func (p *Provider) taken(m *machine, name string) error {
-	p.ids.release(m.id, m.owner.UID, true)
+	p.ids.Reject(m.id, m.owner.UID)
 
-	return &hypervisor.Error{
-		Kind: hypervisor.IDTaken, Reason: reasonTaken,
-		Message: fmt.Sprintf("id %d on node %s belongs to another machine (%s)", m.id, m.node, name),
-	}
+	return hypervisor.Errorf(hypervisor.IDTaken, reasonTaken,
+		"id %d on node %s belongs to another machine (%s)", m.id, m.node, name)
 }
 
 // mine tells whether a configuration carries this claim's record, and notes when.
@@ -480,7 +478,7 @@ func (p *Provider) setRunning(m *machine, since time.Time) {
 
 // reasonIs tells whether an error carries a reason.
 func reasonIs(err error, reason string) bool {
-	e, ok := asError(err)
+	e, ok := errors.AsType[*hypervisor.Error](err)
 
 	return ok && e.Reason == reason
 }

@@ -260,10 +260,8 @@ func (p *Provider) judgeLocked(ctx context.Context, m *machine, lock string) err
 		return p.busy(m, reasonLocked, "machine %d on node %s has just been unlocked", m.id, m.node)
 	}
 
-	return &hypervisor.Error{
-		Kind: hypervisor.Rejected, Reason: "VMLocked",
-		Message: fmt.Sprintf("machine %d on node %s was left locked (%s) and no task works on it; Proxmox lets only "+
+	return hypervisor.Errorf(hypervisor.Rejected, "VMLocked",
+		"machine %d on node %s was left locked (%s) and no task works on it; Proxmox lets only "+
 			"root unlock it: make sure that it is no longer needed and run on %s: qm unlock %d && qm destroy %d --purge",
-			m.id, m.node, config["lock"], m.node, m.id, m.id),
-	}
+		m.id, m.node, config["lock"], m.node, m.id, m.id)
 }

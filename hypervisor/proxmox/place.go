@@ -112,11 +112,9 @@ func noCapacity(candidates []candidate, want hypervisor.Shape) error {
 		words = []string{"no usable node has the template"}
 	}
 
-	return &hypervisor.Error{
-		Kind: hypervisor.NoCapacity, Reason: reason,
-		Message: fmt.Sprintf("no node has room for %d cores and %s of memory: %s",
-			want.CPU, bytesText(want.Memory), strings.Join(words, ", ")),
-	}
+	return hypervisor.Errorf(hypervisor.NoCapacity, reason,
+		"no node has room for %d cores and %s of memory: %s",
+		want.CPU, bytesText(want.Memory), strings.Join(words, ", "))
 }
 
 // tooLarge says so if a shape fits on none of the nodes, even when they are empty.
@@ -135,12 +133,10 @@ func tooLarge(nodes []hypervisor.Node, want hypervisor.Shape) error {
 		return cmp.Or(cmp.Compare(a.Total.Memory, b.Total.Memory), cmp.Compare(a.Total.CPU, b.Total.CPU))
 	})
 
-	return &hypervisor.Error{
-		Kind: hypervisor.Rejected, Reason: "ResourcesExceedNode",
-		Message: fmt.Sprintf("%d cores and %s of memory are wanted, the biggest node %s has %d cores and %s: "+
+	return hypervisor.Errorf(hypervisor.Rejected, "ResourcesExceedNode",
+		"%d cores and %s of memory are wanted, the biggest node %s has %d cores and %s: "+
 			"ask for less in resources or add a bigger node",
-			want.CPU, bytesText(want.Memory), biggest.Name, biggest.Total.CPU, bytesText(biggest.Total.Memory)),
-	}
+		want.CPU, bytesText(want.Memory), biggest.Name, biggest.Total.CPU, bytesText(biggest.Total.Memory))
 }
 
 // bytesText writes an amount of bytes for people.

@@ -6,7 +6,6 @@ package proxmox
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -105,10 +104,7 @@ func (c *client) unmet(held permissions, needs []need) []string {
 }
 
 func privilegesMissing(what string, words []string) error {
-	return &hypervisor.Error{
-		Kind: hypervisor.Rejected, Reason: reasonDenied,
-		Message: fmt.Sprintf("%s: %s", what, strings.Join(words, "; ")),
-	}
+	return hypervisor.Errorf(hypervisor.Rejected, reasonDenied, "%s: %s", what, strings.Join(words, "; "))
 }
 
 // outdated tells whether a node denies what the one that is asked grants, as it does after it was

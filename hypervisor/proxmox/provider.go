@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/hypervisor/ids"
 )
 
 // Defaults of hypervisor.Options and Config.
@@ -50,7 +51,7 @@ type Provider struct {
 	isos    *cached[[]isoFound]
 	gates   *gates
 	watch   *watcher
-	ids     *allocator
+	ids     *ids.Allocator[promise]
 	health  *health
 
 	mu       sync.Mutex
@@ -65,10 +66,6 @@ type Provider struct {
 
 	// admission is held while a machine is given memory of its node.
 	admission sync.Mutex
-
-	seed sync.Mutex
-	// seeded says that Options.Claimed was asked.
-	seeded bool
 }
 
 var _ hypervisor.Connection = (*Provider)(nil)
@@ -86,10 +83,8 @@ func newProvider(config hypervisor.Config, options hypervisor.Options) (*Provide
 	setDefaults(&config, &options)
 
 	if config.IDMin < lowestVMID || config.IDMax > highestVMID || config.IDMin > config.IDMax {
-		return nil, &hypervisor.Error{
-			Kind: hypervisor.Rejected, Reason: "IDRangeInvalid",
-			Message: fmt.Sprintf("vmIdRange %d to %d must lie within %d to %d", config.IDMin, config.IDMax, lowestVMID, highestVMID),
-		}
+		return nil, hypervisor.Errorf(hypervisor.Rejected, "IDRangeInvalid",
+			"vmIdRange %d to %d must lie within %d to %d", config.IDMin, config.IDMax, lowestVMID, highestVMID)
 	}
 
 	client, err := newClient(config, options, options.Clock)
@@ -102,7 +97,7 @@ func newProvider(config hypervisor.Config, options hypervisor.Options) (*Provide
 		id:        identity{hypervisor.Identity{OperatorUID: options.OperatorUID, Cluster: config.Name}},
 		listing:   newCached(options.Clock, client.snapshot),
 		nodes:     newCached(options.Clock, client.nodes),
-		ids:       newAllocator(config.IDMin, config.IDMax, options.Clock.Now),
+		ids:       ids.New[promise](config.IDMin, config.IDMax, options.Clock.Now, nil),
 		health:    &health{clock: options.Clock},
 		machines:  map[string]*machine{},
 		gone:      map[string]time.Time{},
@@ -293,11 +288,9 @@ func (p *Provider) storageOf(ctx context.Context, node, name string) (storageInf
 
 	slices.Sort(names)
 
-	return storageInfo{}, &hypervisor.Error{
-		Kind: hypervisor.Rejected, Reason: "StorageNotFound",
-		Message: fmt.Sprintf("node %s has no storage %q (it has %v): name one of them, or grant %s Datastore.Audit on /storage/%s",
-			node, name, names, p.client.who(), name),
-	}
+	return storageInfo{}, hypervisor.Errorf(hypervisor.Rejected, "StorageNotFound",
+		"node %s has no storage %q (it has %v): name one of them, or grant %s Datastore.Audit on /storage/%s",
+		node, name, names, p.client.who(), name)
 }
 
 // isoStorage gives the storage of a node that takes the cloud-init ISOs.
@@ -309,11 +302,9 @@ func (p *Provider) isoStorage(ctx context.Context, node string) (storageInfo, er
 		}
 
 		if !s.holds(isoContent) {
-			return s, &hypervisor.Error{
-				Kind: hypervisor.Rejected, Reason: "StorageWithoutISO",
-				Message: fmt.Sprintf("storage %s on node %s does not take ISOs (it takes %s): choose another isoStorage, "+
-					"or allow it with: pvesm set %s --content %s,iso", name, node, s.Content, name, s.Content),
-			}
+			return s, hypervisor.Errorf(hypervisor.Rejected, "StorageWithoutISO",
+				"storage %s on node %s does not take ISOs (it takes %s): choose another isoStorage, "+
+					"or allow it with: pvesm set %s --content %s,iso", name, node, s.Content, name, s.Content)
 		}
 
 		return s, nil
@@ -330,9 +321,7 @@ func (p *Provider) isoStorage(ctx context.Context, node string) (storageInfo, er
 		}
 	}
 
-	return storageInfo{}, &hypervisor.Error{
-		Kind: hypervisor.Rejected, Reason: "StorageWithoutISO",
-		Message: fmt.Sprintf("no active storage of node %s takes ISOs: allow it on one with: pvesm set STORAGE --content ...,iso, "+
-			"and grant %s Datastore.Audit, Datastore.AllocateSpace and Datastore.AllocateTemplate on it", node, p.client.who()),
-	}
+	return storageInfo{}, hypervisor.Errorf(hypervisor.Rejected, "StorageWithoutISO",
+		"no active storage of node %s takes ISOs: allow it on one with: pvesm set STORAGE --content ...,iso, "+
+			"and grant %s Datastore.Audit, Datastore.AllocateSpace and Datastore.AllocateTemplate on it", node, p.client.who())
 }

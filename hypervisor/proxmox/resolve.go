@@ -4,6 +4,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -42,11 +43,9 @@ func (p *Provider) Resolve(ctx context.Context, ref hypervisor.TemplateRef, want
 	}
 
 	if len(nodes) == 0 {
-		return nil, &hypervisor.Error{
-			Kind: hypervisor.Rejected, Reason: "TemplateNotUsable",
-			Message: fmt.Sprintf("%s lives on %s, which is none of the cluster's usable nodes, and its disks are not shared",
-				refText(ref), nodesOf(templates)),
-		}
+		return nil, hypervisor.Errorf(hypervisor.Rejected, "TemplateNotUsable",
+			"%s lives on %s, which is none of the cluster's usable nodes, and its disks are not shared",
+			refText(ref), nodesOf(templates))
 	}
 
 	if err := tooLarge(nodes, want); err != nil {
@@ -72,10 +71,8 @@ func unavailable(what string, loads []nodeLoad) error {
 		}
 	}
 
-	return &hypervisor.Error{
-		Kind: hypervisor.Unavailable, Reason: reasonNoNode,
-		Message: fmt.Sprintf("no node can be used for %s: %s", what, strings.Join(words, ", ")),
-	}
+	return hypervisor.Errorf(hypervisor.Unavailable, reasonNoNode,
+		"no node can be used for %s: %s", what, strings.Join(words, ", "))
 }
 
 // unlessGone gives what is wrong with a template, unless it has gone since it was listed: then
@@ -162,10 +159,8 @@ func (p *Provider) checkTemplate(ctx context.Context, held permissions, t hyperv
 // checkConfig judges a template's configuration.
 func checkConfig(config vmConfig, t hypervisor.Template, want hypervisor.Shape) error {
 	reject := func(reason, format string, args ...any) error {
-		return &hypervisor.Error{
-			Kind: hypervisor.Rejected, Reason: reason,
-			Message: fmt.Sprintf("template %d (%s) on node %s ", t.ID, t.Name, t.Node) + fmt.Sprintf(format, args...),
-		}
+		return hypervisor.Errorf(hypervisor.Rejected, reason,
+			"template %d (%s) on node %s %s", t.ID, t.Name, t.Node, fmt.Sprintf(format, args...))
 	}
 
 	switch {
@@ -201,11 +196,9 @@ func (p *Provider) checkCloneStorage(ctx context.Context, t hypervisor.Template,
 	}
 
 	if want.Linked && slices.Contains(noLinkedClones(), storage.Type) {
-		return &hypervisor.Error{
-			Kind: hypervisor.Rejected, Reason: "LinkedCloneImpossible",
-			Message: fmt.Sprintf("template %d (%s) on node %s has its disk on storage %s of type %s, which has no linked clones: "+
-				"set linkedClone to false or move the disk", t.ID, t.Name, t.Node, name, storage.Type),
-		}
+		return hypervisor.Errorf(hypervisor.Rejected, "LinkedCloneImpossible",
+			"template %d (%s) on node %s has its disk on storage %s of type %s, which has no linked clones: "+
+				"set linkedClone to false or move the disk", t.ID, t.Name, t.Node, name, storage.Type)
 	}
 
 	if !want.Linked && !storage.holds("images") {
@@ -230,18 +223,16 @@ func (p *Provider) checkSnippets(ctx context.Context, t hypervisor.Template, wan
 		return nil
 	}
 
-	return &hypervisor.Error{
-		Kind: hypervisor.Rejected, Reason: "StorageWithoutSnippets",
-		Message: fmt.Sprintf("storage %s on node %s does not take snippets (it takes %s): choose another snippetsStorage, "+
+	return hypervisor.Errorf(hypervisor.Rejected, "StorageWithoutSnippets",
+		"storage %s on node %s does not take snippets (it takes %s): choose another snippetsStorage, "+
 			"or allow it with: pvesm set %s --content %s,snippets",
-			storage.Storage, t.Node, storage.Content, storage.Storage, storage.Content),
-	}
+		storage.Storage, t.Node, storage.Content, storage.Storage, storage.Content)
 }
 
 // checkBridges makes sure that the bridge exists on the nodes and may be used. A token
 // that may not list bridges is not asked for more: the clone says what is missing.
 func (p *Provider) checkBridges(ctx context.Context, held permissions, nodes []hypervisor.Node, want hypervisor.Shape) error {
-	bridge := bridgeOf(want, p.config)
+	bridge := cmp.Or(want.Bridge, p.config.DefaultNetwork)
 	if bridge == "" {
 		return nil
 	}
@@ -285,9 +276,7 @@ func bridgeNotFound(node, bridge string, bridges []bridgeInfo) error {
 
 	slices.Sort(names)
 
-	return &hypervisor.Error{
-		Kind: hypervisor.Rejected, Reason: "BridgeNotFound",
-		Message: fmt.Sprintf("node %s has no bridge %s (it has %s): correct the template's network.bridge or the cluster's "+
-			"defaultNetwork", node, bridge, strings.Join(names, ", ")),
-	}
+	return hypervisor.Errorf(hypervisor.Rejected, "BridgeNotFound",
+		"node %s has no bridge %s (it has %s): correct the template's network.bridge or the cluster's "+
+			"defaultNetwork", node, bridge, strings.Join(names, ", "))
 }

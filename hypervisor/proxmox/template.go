@@ -4,6 +4,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -55,11 +56,7 @@ func find(snap snapshot, ref hypervisor.TemplateRef) []resource {
 	}
 
 	slices.SortFunc(out, func(a, b resource) int {
-		if a.Node != b.Node {
-			return strings.Compare(a.Node, b.Node)
-		}
-
-		return a.VMID - b.VMID
+		return cmp.Or(strings.Compare(a.Node, b.Node), a.VMID-b.VMID)
 	})
 
 	return out
@@ -79,11 +76,9 @@ func (p *Provider) checkStale(ctx context.Context, snap snapshot, ref hypervisor
 				continue
 			}
 
-			return &hypervisor.Error{
-				Kind: hypervisor.Unavailable, Reason: reasonStale,
-				Message: fmt.Sprintf("find %s: node %s %s; until it does, Proxmox gives neither its machines' names nor "+
-					"which of them are templates", refText(ref), n.Node, n.trouble()),
-			}
+			return hypervisor.Errorf(hypervisor.Unavailable, reasonStale,
+				"find %s: node %s %s; until it does, Proxmox gives neither its machines' names nor "+
+					"which of them are templates", refText(ref), n.Node, n.trouble())
 		}
 	}
 
@@ -102,19 +97,15 @@ func (p *Provider) resolve(ctx context.Context, snap snapshot, ref hypervisor.Te
 	}
 
 	if len(found) == 0 {
-		return nil, &hypervisor.Error{
-			Kind: hypervisor.NotFound, Reason: "TemplateNotFound",
-			Message: fmt.Sprintf("there is no %s on %s that %s can see: create it, correct its name, or grant VM.Audit "+
-				"and VM.Clone on it", refText(ref), p.client.host(), p.client.who()),
-		}
+		return nil, hypervisor.Errorf(hypervisor.NotFound, "TemplateNotFound",
+			"there is no %s on %s that %s can see: create it, correct its name, or grant VM.Audit "+
+				"and VM.Clone on it", refText(ref), p.client.host(), p.client.who())
 	}
 
 	if len(templates) == 0 {
-		return nil, &hypervisor.Error{
-			Kind: hypervisor.Rejected, Reason: "NotATemplate",
-			Message: fmt.Sprintf("machine %d (%s) on node %s is not a template: convert it with: qm template %d",
-				found[0].VMID, found[0].Name, found[0].Node, found[0].VMID),
-		}
+		return nil, hypervisor.Errorf(hypervisor.Rejected, "NotATemplate",
+			"machine %d (%s) on node %s is not a template: convert it with: qm template %d",
+			found[0].VMID, found[0].Name, found[0].Node, found[0].VMID)
 	}
 
 	out := make([]hypervisor.Template, 0, len(templates))
@@ -152,10 +143,8 @@ func (p *Provider) describe(ctx context.Context, r resource) (hypervisor.Templat
 
 	first, ok := firstDisk(config)
 	if !ok {
-		return t, &hypervisor.Error{
-			Kind: hypervisor.Rejected, Reason: "TemplateWithoutDisk",
-			Message: fmt.Sprintf("template %d (%s) on node %s has no disk to boot from", r.VMID, r.Name, r.Node),
-		}
+		return t, hypervisor.Errorf(hypervisor.Rejected, "TemplateWithoutDisk",
+			"template %d (%s) on node %s has no disk to boot from", r.VMID, r.Name, r.Node)
 	}
 
 	t.Storage, t.DiskBytes = first.Storage, first.Bytes

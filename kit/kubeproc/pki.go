@@ -12,7 +12,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
@@ -23,7 +22,6 @@ const (
 	certLife = 7 * 24 * time.Hour
 	// certSlack lets a certificate be valid for clocks that are a little behind.
 	certSlack   = 5 * time.Minute
-	serialBits  = 120
 	privateMode = 0o600
 	// Files of the authority.
 	caCert = "ca.crt"
@@ -48,11 +46,7 @@ func newAuthority() (*authority, error) {
 		return nil, fmt.Errorf("make CA key: %w", err)
 	}
 
-	template, err := certificate(pkix.Name{CommonName: "hyperfleet-local-ca"})
-	if err != nil {
-		return nil, err
-	}
-
+	template := certificate(pkix.Name{CommonName: "hyperfleet-local-ca"})
 	template.IsCA, template.BasicConstraintsValid = true, true
 	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature
 
@@ -120,11 +114,7 @@ func (a *authority) privateKey() ([]byte, error) {
 
 // server signs a certificate for the loopback address.
 func (a *authority) server() (keyPair, error) {
-	template, err := certificate(pkix.Name{CommonName: "kube-apiserver"})
-	if err != nil {
-		return keyPair{}, err
-	}
-
+	template := certificate(pkix.Name{CommonName: "kube-apiserver"})
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 	template.DNSNames = []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"}
 	template.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}
@@ -134,11 +124,7 @@ func (a *authority) server() (keyPair, error) {
 
 // client signs a certificate that the API server takes as the user and groups.
 func (a *authority) client(user string, groups []string) (keyPair, error) {
-	template, err := certificate(pkix.Name{CommonName: user, Organization: groups})
-	if err != nil {
-		return keyPair{}, err
-	}
-
+	template := certificate(pkix.Name{CommonName: user, Organization: groups})
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 
 	return a.sign(template)
@@ -184,18 +170,14 @@ func signingKey() (private, public []byte, err error) {
 	return encode("PRIVATE KEY", privateDER), encode("PUBLIC KEY", publicDER), nil
 }
 
-func certificate(subject pkix.Name) (*x509.Certificate, error) {
-	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), serialBits))
-	if err != nil {
-		return nil, fmt.Errorf("make serial number: %w", err)
-	}
-
+// certificate is a template without a serial number, which package x509 makes.
+func certificate(subject pkix.Name) *x509.Certificate {
 	now := time.Now()
 
 	return &x509.Certificate{
-		SerialNumber: serial, Subject: subject, KeyUsage: x509.KeyUsageDigitalSignature,
+		Subject: subject, KeyUsage: x509.KeyUsageDigitalSignature,
 		NotBefore: now.Add(-certSlack), NotAfter: now.Add(certLife),
-	}, nil
+	}
 }
 
 func encode(kind string, der []byte) []byte {

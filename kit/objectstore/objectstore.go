@@ -17,6 +17,7 @@ import (
 	"github.com/minio/minio-go/v7/pkg/s3utils"
 
 	"github.com/hyperfleet/hyperfleet/kit/httpbound"
+	"github.com/hyperfleet/hyperfleet/kit/log"
 )
 
 // maxMessage bounds what an error says of a store's answer, in letters.
@@ -36,10 +37,10 @@ type Place struct {
 type Keys struct{ ID, Secret, Token string }
 
 // String hides them.
-func (Keys) String() string { return "REDACTED" }
+func (Keys) String() string { return log.Redacted }
 
 // GoString hides them.
-func (Keys) GoString() string { return "REDACTED" }
+func (Keys) GoString() string { return log.Redacted }
 
 // Store is one bucket.
 type Store struct {
@@ -150,13 +151,7 @@ func URL(bucket, key string) string { return "s3://" + bucket + "/" + key }
 // problem is an error with the fix where the store's word allows one. A store may repeat what
 // it was sent: the keys are taken out.
 func (s *Store) problem(verb, key string, err error) error {
-	text := strings.ToValidUTF8(err.Error(), "?")
-	for _, secret := range []string{s.keys.Secret, s.keys.Token} {
-		if secret != "" {
-			text = strings.ReplaceAll(text, secret, "REDACTED")
-		}
-	}
-
+	text := log.NewRedactor(nil, s.keys.Secret, s.keys.Token).Text(strings.ToValidUTF8(err.Error(), "?"))
 	if letters := []rune(text); len(letters) > maxMessage {
 		text = string(letters[:maxMessage]) + "..."
 	}

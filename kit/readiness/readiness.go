@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
+	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
 const (
@@ -22,8 +23,6 @@ const (
 	maxNamed = 500
 	// maxReasons bounds the reasons of a kind that are told apart.
 	maxReasons = 64
-
-	ready = "Ready"
 )
 
 // Kind is a kind whose readiness is told.
@@ -35,12 +34,6 @@ type Kind struct {
 	// Named says that each object has a series: for what people write, and not for what comes
 	// and goes with jobs.
 	Named bool
-}
-
-// conditioned is what the objects have to be.
-type conditioned interface {
-	client.Object
-	StatusConditions() *[]metav1.Condition
 }
 
 // Collector gives hyperfleet_objects{kind,namespace,ready,reason}, and for named kinds
@@ -114,13 +107,13 @@ func (c *Collector) kind(ctx context.Context, ch chan<- prometheus.Metric, kind 
 	count := map[group]int{}
 
 	for i, item := range items {
-		obj, ok := item.(conditioned)
+		obj, ok := item.(step.Object)
 		if !ok {
 			return fmt.Errorf("read list of %s: %T has no conditions", kind.Name, item)
 		}
 
 		status, reason := metav1.ConditionUnknown, "NotSeen"
-		if condition := meta.FindStatusCondition(*obj.StatusConditions(), ready); condition != nil {
+		if condition := meta.FindStatusCondition(*obj.StatusConditions(), step.Ready); condition != nil {
 			status, reason = condition.Status, condition.Reason
 		}
 

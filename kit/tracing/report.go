@@ -6,7 +6,6 @@ package tracing
 import (
 	"errors"
 	"log/slog"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -29,7 +28,7 @@ const (
 type reporter struct {
 	log    *slog.Logger
 	clock  clock.PassiveClock
-	redact *strings.Replacer
+	redact log.Redactor
 
 	mu sync.Mutex
 	// told is when the last line was written, and held how many were not since.
@@ -38,16 +37,7 @@ type reporter struct {
 }
 
 func newReporter(logger *slog.Logger, clk clock.PassiveClock, secrets []string) *reporter {
-	// The longest first: one that begins with another would else lose its beginning alone.
-	secrets = slices.Clone(secrets)
-	slices.SortFunc(secrets, func(a, b string) int { return len(b) - len(a) })
-
-	pairs := make([]string, 0, 2*len(secrets))
-	for _, secret := range secrets {
-		pairs = append(pairs, secret, log.Redacted)
-	}
-
-	return &reporter{log: logger, clock: clk, redact: strings.NewReplacer(pairs...)}
+	return &reporter{log: logger, clock: clk, redact: log.NewRedactor(nil, secrets...)}
 }
 
 // Handle is OpenTelemetry's handler of errors that nobody returns.
@@ -95,7 +85,7 @@ func (r *reporter) last(err error) {
 func (r *reporter) clean(err error) error { return errors.New(r.cleanText(err.Error())) }
 
 func (r *reporter) cleanText(text string) string {
-	text = r.redact.Replace(text)
+	text = r.redact.Text(text)
 	if len(text) > longest {
 		text = strings.ToValidUTF8(text[:longest], "") + "..."
 	}

@@ -176,13 +176,10 @@ func readHeaders(name, text string) ([]string, error) {
 // forms are those of a header's value: as it is written, as it is sent, and what stands
 // behind a word such as Bearer.
 func forms(raw, value string) []string {
-	out := []string{strings.TrimSpace(raw), strings.TrimSpace(value), url.PathEscape(value), url.QueryEscape(value)}
-
-	if _, rest, found := strings.Cut(strings.TrimSpace(value), " "); found {
+	out := []string{strings.TrimSpace(raw), strings.TrimSpace(value)}
+	if _, rest, found := strings.Cut(out[1], " "); found {
 		out = append(out, strings.TrimSpace(rest))
 	}
-
-	out = append(out, strconv.Quote(out[1])[1:len(strconv.Quote(out[1]))-1])
 
 	return slices.DeleteFunc(out, func(text string) bool { return len(text) < shortest })
 }

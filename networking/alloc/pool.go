@@ -26,6 +26,23 @@ type Spec struct {
 	PrefixLengthV4, PrefixLengthV6 int
 }
 
+// SpecOf is the Spec of an API's object, where ranges and addresses have types of their own.
+func SpecOf[R, A ~string](addresses, excluded []R, gateways []A, lengthV4, lengthV6 int32) Spec {
+	return Spec{
+		Addresses: texts(addresses), Excluded: texts(excluded), Gateways: texts(gateways),
+		PrefixLengthV4: int(lengthV4), PrefixLengthV6: int(lengthV6),
+	}
+}
+
+func texts[T ~string](in []T) []string {
+	out := make([]string, 0, len(in))
+	for _, text := range in {
+		out = append(out, string(text))
+	}
+
+	return out
+}
+
 // Pool is a checked Spec. It does not change, and many may use it at once.
 type Pool struct {
 	name     string

@@ -25,8 +25,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/objects"
 	"github.com/hyperfleet/hyperfleet/kit/trigger"
 	"github.com/hyperfleet/hyperfleet/networking/alloc"
+	"github.com/hyperfleet/hyperfleet/networking/claimstatus"
 	"github.com/hyperfleet/hyperfleet/networking/pools"
 )
 
@@ -43,6 +45,9 @@ const (
 // ReasonAddressConflict says that the addresses on record are another machine's as well.
 const ReasonAddressConflict = "AddressConflict"
 
+// fieldOwner of what this package writes into statuses that are others' otherwise.
+const fieldOwner = "hyperfleet-addresses"
+
 // Claims gives MachineClaims their addresses. It puts nothing on a claim that would keep
 // it from going.
 type Claims struct {
@@ -57,6 +62,10 @@ type Claims struct {
 	Concurrency int
 
 	changed trigger.Source
+}
+
+func (c *Claims) writer() *claimstatus.Writer {
+	return &claimstatus.Writer{Client: c.Client, Clock: c.Clock, Owner: fieldOwner}
 }
 
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=machineclaims,verbs=get;list;watch
@@ -82,21 +91,9 @@ func (c *Claims) SetupWithManager(mgr ctrl.Manager) error {
 
 // waiting wakes the claims of a template that have no address.
 func (c *Claims) waiting(ctx context.Context, template client.Object) []reconcile.Request {
-	var list v1alpha1.MachineClaimList
-	if err := c.Client.List(ctx, &list, client.InNamespace(template.GetNamespace())); err != nil {
-		return nil
-	}
-
-	var out []reconcile.Request
-
-	for i := range list.Items {
-		claim := &list.Items[i]
-		if claim.Spec.TemplateRef.Name == template.GetName() && len(onRecord(claim)) == 0 {
-			out = append(out, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(claim)})
-		}
-	}
-
-	return out
+	return objects.Requests(ctx, c.Client, &v1alpha1.MachineClaimList{}, func(claim *v1alpha1.MachineClaim) bool {
+		return claim.Spec.TemplateRef.Name == template.GetName() && len(onRecord(claim)) == 0
+	}, client.InNamespace(template.GetNamespace()))
 }
 
 // Reconcile looks at one claim.
@@ -217,9 +214,9 @@ func (c *Claims) give(ctx context.Context, claim *v1alpha1.MachineClaim, network
 	status := map[string]any{"networkInfo": map[string]any{"addresses": texts, "addressNetwork": network}}
 	shown := strings.Trim(fmt.Sprint(got), "[]")
 
-	err := apply(ctx, c.Client, c.Clock, claim, kindClaim, status, allocated(shown))
+	err := c.writer().Apply(ctx, claim, status, allocated(shown))
 	if err != nil {
-		return gone(err)
+		return claimstatus.IgnoreGone(err)
 	}
 
 	c.Recorder.Eventf(claim, nil, corev1.EventTypeNormal, "AddressesAllocated", "Allocate", "%s on network %s", shown, network)
@@ -251,11 +248,11 @@ func (c *Claims) without(ctx context.Context, claim *v1alpha1.MachineClaim, reas
 	condition := metav1.Condition{
 		Type: v1alpha1.ConditionAddressAllocated, Status: metav1.ConditionFalse, Reason: reason, Message: message,
 	}
-	if says(claim, condition) {
+	if claimstatus.Says(claim, condition) {
 		return nil
 	}
 
-	return gone(apply(ctx, c.Client, c.Clock, claim, kindClaim, map[string]any{}, condition))
+	return claimstatus.IgnoreGone(c.writer().Apply(ctx, claim, map[string]any{}, condition))
 }
 
 // clear takes the condition, and addresses, away.
@@ -264,7 +261,7 @@ func (c *Claims) clear(ctx context.Context, claim *v1alpha1.MachineClaim) error 
 		return nil
 	}
 
-	return gone(apply(ctx, c.Client, c.Clock, claim, kindClaim, map[string]any{}))
+	return claimstatus.IgnoreGone(c.writer().Apply(ctx, claim, map[string]any{}))
 }
 
 // confirm checks that the addresses on record are the machine's in the address registry as well: a
@@ -277,7 +274,7 @@ func (c *Claims) confirm(ctx context.Context, claim *v1alpha1.MachineClaim) (rec
 		again = conflictRetry
 	}
 
-	if says(claim, condition) {
+	if claimstatus.Says(claim, condition) {
 		return reconcile.Result{RequeueAfter: again}, nil
 	}
 
@@ -286,7 +283,7 @@ func (c *Claims) confirm(ctx context.Context, claim *v1alpha1.MachineClaim) (rec
 		"addresses": list(onRecord(claim)), "addressNetwork": claim.Status.NetworkInfo.AddressNetwork,
 	}}
 
-	return reconcile.Result{RequeueAfter: again}, gone(apply(ctx, c.Client, c.Clock, claim, kindClaim, status, condition))
+	return reconcile.Result{RequeueAfter: again}, claimstatus.IgnoreGone(c.writer().Apply(ctx, claim, status, condition))
 }
 
 func allocated(addresses string) metav1.Condition {
@@ -321,13 +318,9 @@ func (c *Claims) release(ctx context.Context, claim *v1alpha1.MachineClaim) erro
 
 	// A write that seemed lost may have put addresses on record that this copy lacks: what is
 	// applied takes them away all the same.
-	err := apply(ctx, c.Client, c.Clock, claim, kindClaim, map[string]any{})
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // the claim is gone: forget sees to it
-	}
-
+	err := c.writer().Apply(ctx, claim, map[string]any{})
 	if err != nil {
-		return err
+		return claimstatus.IgnoreGone(err) // forget sees to a claim that is gone
 	}
 
 	c.Addresses.Release(owner)

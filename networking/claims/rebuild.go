@@ -8,27 +8,22 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/kit/objects"
 	"github.com/hyperfleet/hyperfleet/networking/alloc"
 	"github.com/hyperfleet/hyperfleet/networking/pools"
 )
 
-// pageSize is how many objects one call lists.
-const pageSize = 500
-
 // PoolReader finds the templates' pools for a registry's addresses.
 func PoolReader(live client.Reader, registry *Registry) pools.PoolReader {
 	return func(ctx context.Context) ([]pools.Found, error) {
-		templates, err := pages(ctx, live,
-			func(l *v1alpha1.HypervisorMachineTemplateList) []v1alpha1.HypervisorMachineTemplate { return l.Items })
+		templates, err := objects.All[*v1alpha1.HypervisorMachineTemplate](ctx, live, &v1alpha1.HypervisorMachineTemplateList{})
 		if err != nil {
 			return nil, fmt.Errorf("list templates: %w", err)
 		}
@@ -37,8 +32,7 @@ func PoolReader(live client.Reader, registry *Registry) pools.PoolReader {
 
 		var out []pools.Found
 
-		for i := range templates {
-			template := &templates[i]
+		for _, template := range templates {
 			if template.Spec.Network.AddressPool() == nil {
 				continue
 			}
@@ -70,28 +64,9 @@ func PoolReader(live client.Reader, registry *Registry) pools.PoolReader {
 
 // Reader reads the claims' addresses back into a registry's addresses.
 func Reader(live client.Reader, registry *Registry) pools.Reader {
-	return func(ctx context.Context, b *pools.AddressRegistry) error {
-		claims, err := pages(ctx, live,
-			func(l *v1alpha1.MachineClaimList) []v1alpha1.MachineClaim { return l.Items })
-		if err != nil {
-			return fmt.Errorf("list claims: %w", err)
-		}
-
-		slices.SortFunc(claims, func(x, y v1alpha1.MachineClaim) int { return pools.Older(&x, &y) })
-
-		for i := range claims {
-			if err := restore(b, registry, &claims[i]); err != nil {
-				log.FromContext(ctx).Error(err, "an address on record is not its machine's",
-					"namespace", claims[i].Namespace, "name", claims[i].Name)
-			}
-		}
-
-		for i := range claims {
-			expect(b, registry, &claims[i])
-		}
-
-		return nil
-	}
+	return pools.MachineReader(live, &v1alpha1.MachineClaimList{},
+		func(b *pools.AddressRegistry, claim *v1alpha1.MachineClaim) error { return restore(b, registry, claim) },
+		func(b *pools.AddressRegistry, claim *v1alpha1.MachineClaim) { expect(b, registry, claim) })
 }
 
 // expect has a claim that found its pool full wait in it still, before those who come now.
@@ -114,30 +89,6 @@ func (r *Registry) clear() {
 	defer r.mu.Unlock()
 
 	r.templates = map[types.NamespacedName]Entry{}
-}
-
-// pages reads a list page by page.
-func pages[T, L any, P interface {
-	*L
-	client.ObjectList
-}](ctx context.Context, live client.Reader, items func(P) []T) ([]T, error) {
-	var (
-		out  []T
-		next string
-	)
-
-	for {
-		list := P(new(L))
-		if err := live.List(ctx, list, client.Limit(pageSize), client.Continue(next)); err != nil {
-			return nil, err
-		}
-
-		out = append(out, items(list)...)
-
-		if next = list.GetContinue(); next == "" {
-			return out, nil
-		}
-	}
 }
 
 // restore puts into the address registry what a claim's status says.

@@ -111,7 +111,8 @@ func (r *Registry) Set(
 	defer r.mu.Unlock()
 
 	name := client.ObjectKeyFromObject(template)
-	spec := specOf(template.Spec.Network.AddressPool())
+	has := template.Spec.Network.AddressPool()
+	spec := alloc.SpecOf(has.Addresses, has.ExcludedAddresses, has.Gateway, has.PrefixLengthV4, has.PrefixLengthV6)
 	entry := Entry{Network: NetworkOf(template, cluster)}
 	entry.Pool = poolName(entry.Network, spec)
 
@@ -246,25 +247,6 @@ func definitionOf(source *v1alpha1.KubeVirtTemplate, cluster *v1alpha1.Hyperviso
 	}
 
 	return definition
-}
-
-func specOf(pool *v1alpha1.AddressPool) alloc.Spec {
-	return alloc.Spec{
-		Addresses:      texts(pool.Addresses),
-		Excluded:       texts(pool.ExcludedAddresses),
-		Gateways:       texts(pool.Gateway),
-		PrefixLengthV4: int(pool.PrefixLengthV4),
-		PrefixLengthV6: int(pool.PrefixLengthV6),
-	}
-}
-
-func texts[T ~string](in []T) []string {
-	out := make([]string, 0, len(in))
-	for _, text := range in {
-		out = append(out, string(text))
-	}
-
-	return out
 }
 
 // poolName is the same for two pools only if all is the same that counts for addresses. It

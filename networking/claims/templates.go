@@ -25,7 +25,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor/tenancy"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/kit/objects"
 	"github.com/hyperfleet/hyperfleet/kit/trigger"
+	"github.com/hyperfleet/hyperfleet/networking/claimstatus"
 	"github.com/hyperfleet/hyperfleet/networking/pools"
 )
 
@@ -50,6 +52,10 @@ type Templates struct {
 	Clock     clock.WithTicker
 
 	changed trigger.Source
+}
+
+func (t *Templates) writer() *claimstatus.Writer {
+	return &claimstatus.Writer{Client: t.Client, Clock: t.Clock, Owner: fieldOwner}
 }
 
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=hypervisormachinetemplates;runnerpools,verbs=list;watch
@@ -79,20 +85,10 @@ func (t *Templates) SetupWithManager(mgr ctrl.Manager) error {
 
 // ofCluster wakes the templates of a cluster: its default network is theirs.
 func (t *Templates) ofCluster(ctx context.Context, cluster client.Object) []reconcile.Request {
-	var list v1alpha1.HypervisorMachineTemplateList
-	if err := t.Client.List(ctx, &list); err != nil {
-		return nil
-	}
-
-	var out []reconcile.Request
-
-	for i := range list.Items {
-		if list.Items[i].Spec.HypervisorClusterRef.Name == cluster.GetName() {
-			out = append(out, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
-		}
-	}
-
-	return out
+	return objects.Requests(ctx, t.Client, &v1alpha1.HypervisorMachineTemplateList{},
+		func(template *v1alpha1.HypervisorMachineTemplate) bool {
+			return template.Spec.HypervisorClusterRef.Name == cluster.GetName()
+		})
 }
 
 // ofRunnerPool wakes the templates that share the pool of addresses of a RunnerPool.
@@ -245,14 +241,14 @@ func (t *Templates) report(
 	same := len(conditions) > 1 || warned == nil
 
 	for _, condition := range conditions {
-		same = same && says(template, condition)
+		same = same && claimstatus.Says(template, condition)
 	}
 
 	if same {
 		return nil
 	}
 
-	return gone(apply(ctx, t.Client, t.Clock, template, kindTemplate, map[string]any{}, conditions...))
+	return claimstatus.IgnoreGone(t.writer().Apply(ctx, template, map[string]any{}, conditions...))
 }
 
 // clear takes the conditions away.
@@ -261,15 +257,5 @@ func (t *Templates) clear(ctx context.Context, template *v1alpha1.HypervisorMach
 		return nil
 	}
 
-	return gone(apply(ctx, t.Client, t.Clock, template, kindTemplate, map[string]any{}))
-}
-
-// gone makes nothing of an object that is not there any more, or is another one now: an
-// event tells of that.
-func gone(err error) error {
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil
-	}
-
-	return err
+	return claimstatus.IgnoreGone(t.writer().Apply(ctx, template, map[string]any{}))
 }

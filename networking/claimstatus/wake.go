@@ -15,6 +15,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/objects"
 )
 
 // ForClaims begins a controller of MachineClaims that a registration of theirs wakes, and
@@ -73,62 +74,37 @@ func KindOf(reg *v1alpha1.DNSRegistration) string {
 // ofCluster gives the claims of a cluster whose settings have changed, to be woken.
 func ofCluster(reader client.Reader) handler.MapFunc {
 	return func(ctx context.Context, cluster client.Object) []reconcile.Request {
-		var claims v1alpha1.MachineClaimList
-		if err := reader.List(ctx, &claims); err != nil {
-			return nil
-		}
-
-		var requests []reconcile.Request
-
-		for i := range claims.Items {
-			if ref := claims.Items[i].Status.VMRef; ref != nil && ref.HypervisorCluster == cluster.GetName() {
-				requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&claims.Items[i])})
-			}
-		}
-
-		return requests
+		return objects.Requests(ctx, reader, &v1alpha1.MachineClaimList{}, func(claim *v1alpha1.MachineClaim) bool {
+			return claim.Status.VMRef != nil && claim.Status.VMRef.HypervisorCluster == cluster.GetName()
+		})
 	}
 }
 
 // machinesOfCluster gives the KubevirtMachines of the node pools that have their names in a
 // cluster's DNS.
 func machinesOfCluster(reader client.Reader) handler.MapFunc {
-	ofPool := machinesOfPool(reader)
-
 	return func(ctx context.Context, cluster client.Object) []reconcile.Request {
-		var pools infrav1.KubevirtNodePoolList
-		if err := reader.List(ctx, &pools); err != nil {
-			return nil
+		pools := objects.Requests(ctx, reader, &infrav1.KubevirtNodePoolList{}, func(pool *infrav1.KubevirtNodePool) bool {
+			return pool.Spec.DNS != nil && pool.Spec.DNS.HypervisorClusterRef.Name == cluster.GetName()
+		})
+
+		var machines []reconcile.Request
+		for _, pool := range pools {
+			machines = append(machines, machinesOf(ctx, reader, pool.NamespacedName)...)
 		}
 
-		var requests []reconcile.Request
-
-		for i := range pools.Items {
-			if dns := pools.Items[i].Spec.DNS; dns != nil && dns.HypervisorClusterRef.Name == cluster.GetName() {
-				requests = append(requests, ofPool(ctx, &pools.Items[i])...)
-			}
-		}
-
-		return requests
+		return machines
 	}
 }
 
 // machinesOfPool gives the KubevirtMachines of a node pool, to be woken.
 func machinesOfPool(reader client.Reader) handler.MapFunc {
 	return func(ctx context.Context, pool client.Object) []reconcile.Request {
-		var machines infrav1.KubevirtMachineList
-
-		err := reader.List(ctx, &machines, client.InNamespace(pool.GetNamespace()),
-			client.MatchingLabels{infrav1.LabelNodePool: pool.GetName()})
-		if err != nil {
-			return nil
-		}
-
-		requests := make([]reconcile.Request, 0, len(machines.Items))
-		for i := range machines.Items {
-			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&machines.Items[i])})
-		}
-
-		return requests
+		return machinesOf(ctx, reader, client.ObjectKeyFromObject(pool))
 	}
+}
+
+func machinesOf(ctx context.Context, reader client.Reader, pool client.ObjectKey) []reconcile.Request {
+	return objects.Requests[*infrav1.KubevirtMachine](ctx, reader, &infrav1.KubevirtMachineList{}, nil,
+		client.InNamespace(pool.Namespace), client.MatchingLabels{infrav1.LabelNodePool: pool.Name})
 }

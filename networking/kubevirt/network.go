@@ -108,27 +108,13 @@ func ClusterName(pool *v1alpha1.KubevirtNodePool) string {
 func AddressPool(pool *v1alpha1.KubevirtNodePool) (*alloc.Pool, error) {
 	config := pool.Spec.BootstrapNetworkConfig
 
-	out, err := alloc.NewPool(PoolName(pool.Namespace, pool.Name), alloc.Spec{
-		Addresses:      texts(config.Addresses),
-		Excluded:       texts(config.ExcludedAddresses),
-		Gateways:       texts(config.Gateway),
-		PrefixLengthV4: int(config.PrefixLengthV4),
-		PrefixLengthV6: int(config.PrefixLengthV6),
-	})
+	out, err := alloc.NewPool(PoolName(pool.Namespace, pool.Name), alloc.SpecOf(
+		config.Addresses, config.ExcludedAddresses, config.Gateway, config.PrefixLengthV4, config.PrefixLengthV6))
 	if err != nil {
 		return nil, fmt.Errorf("read bootstrapNetworkConfig: %w", err)
 	}
 
 	return out, nil
-}
-
-func texts[T ~string](in []T) []string {
-	out := make([]string, 0, len(in))
-	for _, text := range in {
-		out = append(out, string(text))
-	}
-
-	return out
 }
 
 // networkTemplate is the network data of all of a pool's machines, without addresses. It
@@ -167,8 +153,8 @@ func networkTemplate(config *v1alpha1.KubevirtBootstrapNetworkConfig) (string, e
 		data = made
 	}
 
-	rehearsal := netdata.Allocation{Interface: Interface, MAC: "02:00:00:00:00:01"}
-	if _, _, err := netdata.Expand(data, rehearsal); err != nil {
+	example := netdata.Allocation{Interface: Interface, MAC: "02:00:00:00:00:01"}
+	if _, _, err := netdata.Expand(data, example); err != nil {
 		return "", fmt.Errorf("read bootstrapNetworkConfig.networkData: %w", err)
 	}
 

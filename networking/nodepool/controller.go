@@ -63,7 +63,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Named("kubevirtnodepool").
 		For(&v1alpha1.KubevirtNodePool{}).
 		Owns(&v1alpha1.KubevirtMachineTemplate{}).
-		Owns(&v1alpha1.KubevirtMachine{}, builder.WithPredicates(news())).
+		Owns(&v1alpha1.KubevirtMachine{}, builder.WithPredicates(countedChanges())).
 		WatchesRawSource(r.Addresses.Gate(r.Clock)).
 		WatchesRawSource(&r.changed).
 		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency, ReconciliationTimeout: passTimeout}).
@@ -75,8 +75,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return nil
 }
 
-// news lets through of a machine what its pool counts.
-func news() predicate.Predicate {
+// countedChanges lets through of a machine what its pool counts.
+func countedChanges() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok := e.ObjectOld.(*v1alpha1.KubevirtMachine)
 		after, also := e.ObjectNew.(*v1alpha1.KubevirtMachine)

@@ -15,14 +15,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/objects"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/networking/alloc"
 	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
 	"github.com/hyperfleet/hyperfleet/networking/pools"
 )
-
-// pageSize is how many pools one call lists.
-const pageSize = 500
 
 // Reasons of ValidNetworkConfig.
 const (
@@ -168,15 +166,14 @@ func shown(n uint64) int64 {
 // Reader finds the node pools' addresses for an address registry.
 func Reader(live client.Reader) pools.PoolReader {
 	return func(ctx context.Context) ([]pools.Found, error) {
-		listed, err := list(ctx, live)
+		listed, err := objects.All[*v1alpha1.KubevirtNodePool](ctx, live, &v1alpha1.KubevirtNodePoolList{})
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("list node pools: %w", err)
 		}
 
 		var out []pools.Found
 
-		for i := range listed {
-			pool := &listed[i]
+		for _, pool := range listed {
 			if pool.Spec.BootstrapNetworkConfig != nil {
 				out = append(out, pools.Found{Object: pool, Put: func(b *pools.AddressRegistry) { put(ctx, b, pool) }})
 			}
@@ -197,25 +194,5 @@ func put(ctx context.Context, b *pools.AddressRegistry, pool *v1alpha1.KubevirtN
 	if err != nil {
 		log.FromContext(ctx).Info("a node pool's addresses can't be given",
 			"namespace", pool.Namespace, "name", pool.Name, "reason", err.Error())
-	}
-}
-
-func list(ctx context.Context, live client.Reader) ([]v1alpha1.KubevirtNodePool, error) {
-	var (
-		out  []v1alpha1.KubevirtNodePool
-		next string
-	)
-
-	for {
-		var page v1alpha1.KubevirtNodePoolList
-		if err := live.List(ctx, &page, client.Limit(pageSize), client.Continue(next)); err != nil {
-			return nil, fmt.Errorf("list node pools: %w", err)
-		}
-
-		out = append(out, page.Items...)
-
-		if next = page.Continue; next == "" {
-			return out, nil
-		}
 	}
 }

@@ -48,7 +48,7 @@ func templateReady(ctx context.Context, s *scope) step.Result {
 		return step.Stall("TemplateNotOurs", fmt.Sprintf(
 			"there is a KubevirtMachineTemplate %q that does not belong to this pool: delete it", s.template))
 	case err == nil:
-		err = s.mendTemplate(ctx, &found)
+		err = s.restoreTemplate(ctx, &found)
 	}
 
 	if err != nil {
@@ -73,8 +73,8 @@ func (s *scope) makeTemplate(ctx context.Context) error {
 	return nil
 }
 
-// mendTemplate undoes what somebody changed in a template: its name says its content.
-func (s *scope) mendTemplate(ctx context.Context, found *v1alpha1.KubevirtMachineTemplate) error {
+// restoreTemplate undoes what somebody changed in a template: its name says its content.
+func (s *scope) restoreTemplate(ctx context.Context, found *v1alpha1.KubevirtMachineTemplate) error {
 	has := found.Spec.Template.Spec.VirtualMachineTemplate.Raw
 
 	// What is too large to be read is changed for sure.

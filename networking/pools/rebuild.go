@@ -18,10 +18,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	"github.com/hyperfleet/hyperfleet/kit/objects"
 	"github.com/hyperfleet/hyperfleet/networking/alloc"
 )
 
@@ -39,6 +41,34 @@ var ErrNotRebuilt = errors.New("the addresses in use are not read back from the 
 // of machines, by Restore, the oldest first: where two contradict each other, the first one
 // wins. It reads past caches. A contradiction is for its log and no error.
 type Reader func(ctx context.Context, b *AddressRegistry) error
+
+// MachineReader is the Reader of a kind of machines, of which list is an empty list. Restore
+// puts back what a machine has on record, expect has one wait that found its pool full.
+func MachineReader[T client.Object](
+	live client.Reader, list client.ObjectList, restore func(*AddressRegistry, T) error, expect func(*AddressRegistry, T),
+) Reader {
+	return func(ctx context.Context, b *AddressRegistry) error {
+		machines, err := objects.All[T](ctx, live, list)
+		if err != nil {
+			return fmt.Errorf("list machines: %w", err)
+		}
+
+		slices.SortFunc(machines, func(x, y T) int { return Older(x, y) })
+
+		for _, machine := range machines {
+			if err := restore(b, machine); err != nil {
+				log.FromContext(ctx).Error(err, "an address on record is not its machine's",
+					"namespace", machine.GetNamespace(), "name", machine.GetName())
+			}
+		}
+
+		for _, machine := range machines {
+			expect(b, machine)
+		}
+
+		return nil
+	}
+}
 
 // PoolReader finds the pools of one kind of objects, past caches.
 type PoolReader func(ctx context.Context) ([]Found, error)
@@ -156,7 +186,7 @@ func (b *AddressRegistry) Ready() bool {
 }
 
 // Check is a readiness check: not ready from the time that this process leads until the
-// addresses is filled. A process that stands by is ready.
+// registry is filled. A process that stands by is ready.
 func (b *AddressRegistry) Check(*http.Request) error {
 	b.warm.mu.Lock()
 	defer b.warm.mu.Unlock()

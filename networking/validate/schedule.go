@@ -4,10 +4,10 @@
 package validate
 
 import (
-	"math/rand/v2"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 )
@@ -17,8 +17,6 @@ const (
 	firstRetry = 10 * time.Second
 	// maxRetry is the longest pause after a failure.
 	maxRetry = 5 * time.Minute
-	// jitterPart of an interval, up or down: machines of one burst do not stay together.
-	jitterPart = 10
 )
 
 // rhythm is when a set of checks is made.
@@ -75,11 +73,9 @@ func (t track) after(r rhythm, now time.Time, findings []finding) track {
 // due says whether it is time.
 func (t track) due(now time.Time) bool { return !t.next.IsZero() && !now.Before(t.next) }
 
-// spread is a time of about that length: 90 to 110 percent.
-func spread(d time.Duration) time.Duration {
-	//nolint:gosec // nothing depends on its being unpredictable
-	return d - d/jitterPart + rand.N(2*d/jitterPart+1)
-}
+// spread is a time of about that length, 90 to 110 percent: machines of one burst do not stay
+// together.
+func spread(d time.Duration) time.Duration { return wait.Jitter(d*9/10, 2.0/9) }
 
 // dnsRhythm is when look-ups are made; false if they are off.
 func dnsRhythm(settings *v1alpha1.HypervisorDNS) (rhythm, bool) {

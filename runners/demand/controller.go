@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/objects"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
@@ -124,20 +125,9 @@ func matched() predicate.Predicate {
 
 // jobsIn wakes the live jobs of an object's namespace: another pool may answer for them.
 func (r *JobReconciler) jobsIn(ctx context.Context, obj client.Object) []reconcile.Request {
-	var jobs v1alpha1.RunnerJobList
-	if err := r.Client.List(ctx, &jobs, client.InNamespace(obj.GetNamespace()), client.UnsafeDisableDeepCopy); err != nil {
-		return nil
-	}
-
-	var requests []reconcile.Request
-
-	for i := range jobs.Items {
-		if jobs.Items[i].Spec.State != v1alpha1.JobCompleted {
-			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&jobs.Items[i])})
-		}
-	}
-
-	return requests
+	return objects.Requests(ctx, r.Client, &v1alpha1.RunnerJobList{}, func(job *v1alpha1.RunnerJob) bool {
+		return job.Spec.State != v1alpha1.JobCompleted
+	}, client.InNamespace(obj.GetNamespace()), client.UnsafeDisableDeepCopy)
 }
 
 // scope is one pass over one job.

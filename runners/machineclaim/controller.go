@@ -22,6 +22,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/identity"
+	"github.com/hyperfleet/hyperfleet/kit/objects"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/kit/trigger"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
@@ -98,21 +99,9 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 
 // waiting wakes the claims that have no machine yet when their template changes.
 func (r *Reconciler) waiting(ctx context.Context, template client.Object) []reconcile.Request {
-	var claims v1alpha1.MachineClaimList
-	if err := r.Client.List(ctx, &claims, client.InNamespace(template.GetNamespace())); err != nil {
-		return nil
-	}
-
-	var requests []reconcile.Request
-
-	for i := range claims.Items {
-		claim := &claims.Items[i]
-		if claim.Spec.TemplateRef.Name == template.GetName() && claim.Status.VMRef == nil {
-			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(claim)})
-		}
-	}
-
-	return requests
+	return objects.Requests(ctx, r.Client, &v1alpha1.MachineClaimList{}, func(claim *v1alpha1.MachineClaim) bool {
+		return claim.Spec.TemplateRef.Name == template.GetName() && claim.Status.VMRef == nil
+	}, client.InNamespace(template.GetNamespace()))
 }
 
 // claimOfJob wakes the claim whose runner has the job.
@@ -122,20 +111,8 @@ func (r *Reconciler) claimOfJob(ctx context.Context, obj client.Object) []reconc
 		return nil
 	}
 
-	var claims v1alpha1.MachineClaimList
-
-	err := r.Client.List(ctx, &claims, client.InNamespace(job.Namespace),
-		client.MatchingFields{demand.IndexRunnerName: job.Spec.RunnerName})
-	if err != nil {
-		return nil
-	}
-
-	requests := make([]reconcile.Request, 0, len(claims.Items))
-	for i := range claims.Items {
-		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&claims.Items[i])})
-	}
-
-	return requests
+	return objects.Requests[*v1alpha1.MachineClaim](ctx, r.Client, &v1alpha1.MachineClaimList{}, nil,
+		client.InNamespace(job.Namespace), client.MatchingFields{demand.IndexRunnerName: job.Spec.RunnerName})
 }
 
 // scope is one pass over one claim.

@@ -19,6 +19,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/kit/objects"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 	"github.com/hyperfleet/hyperfleet/runners/vmspec"
@@ -71,21 +72,10 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 
 // templatesOf wakes the templates of a cluster.
 func (r *Reconciler) templatesOf(ctx context.Context, cluster client.Object) []reconcile.Request {
-	var templates v1alpha1.HypervisorMachineTemplateList
-	if err := r.Client.List(ctx, &templates); err != nil {
-		return nil
-	}
-
-	var requests []reconcile.Request
-
-	for i := range templates.Items {
-		template := &templates.Items[i]
-		if template.Spec.HypervisorClusterRef.Name == cluster.GetName() {
-			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(template)})
-		}
-	}
-
-	return requests
+	return objects.Requests(ctx, r.Client, &v1alpha1.HypervisorMachineTemplateList{},
+		func(template *v1alpha1.HypervisorMachineTemplate) bool {
+			return template.Spec.HypervisorClusterRef.Name == cluster.GetName()
+		})
 }
 
 // readyChanged lets through what changes whether an object is ready.

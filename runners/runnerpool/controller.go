@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/objects"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/kit/trigger"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
@@ -79,17 +80,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 // poolsIn wakes the pools of an object's namespace, or all where it has none: which of
 // them a job goes to is decided anew on each pass.
 func (r *Reconciler) poolsIn(ctx context.Context, obj client.Object) []reconcile.Request {
-	var pools v1alpha1.RunnerPoolList
-	if err := r.Client.List(ctx, &pools, client.InNamespace(obj.GetNamespace())); err != nil {
-		return nil
-	}
-
-	requests := make([]reconcile.Request, 0, len(pools.Items))
-	for i := range pools.Items {
-		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&pools.Items[i])})
-	}
-
-	return requests
+	return objects.Requests[*v1alpha1.RunnerPool](ctx, r.Client, &v1alpha1.RunnerPoolList{}, nil,
+		client.InNamespace(obj.GetNamespace()))
 }
 
 // jobMoved lets through what changes how many machines are wanted.

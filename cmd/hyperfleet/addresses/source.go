@@ -18,6 +18,7 @@ import (
 
 	hfv1 "github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/objects"
 	"github.com/hyperfleet/hyperfleet/networking"
 	"github.com/hyperfleet/hyperfleet/networking/alloc"
 	"github.com/hyperfleet/hyperfleet/networking/claims"
@@ -31,8 +32,6 @@ const (
 	kindMachine  = "KubevirtMachine"
 	kindClaim    = "MachineClaim"
 
-	// pageSize bounds the objects that one call brings.
-	pageSize = 500
 	// mostRuns bounds the runs of free addresses that are told of each family.
 	mostRuns = 20
 )
@@ -120,21 +119,20 @@ func read(ctx context.Context, reader client.Reader, q query) ([]Pool, error) {
 		return nil, err
 	}
 
-	nodePools, err := pages(ctx, reader, func(l *infrav1.KubevirtNodePoolList) []infrav1.KubevirtNodePool { return l.Items })
+	nodePools, err := objects.All[*infrav1.KubevirtNodePool](ctx, reader, &infrav1.KubevirtNodePoolList{})
 	if err != nil {
 		return nil, fmt.Errorf("list node pools: %w", err)
 	}
 
-	templates, err := pages(ctx, reader,
-		func(l *hfv1.HypervisorMachineTemplateList) []hfv1.HypervisorMachineTemplate { return l.Items })
+	templates, err := objects.All[*hfv1.HypervisorMachineTemplate](ctx, reader, &hfv1.HypervisorMachineTemplateList{})
 	if err != nil {
 		return nil, fmt.Errorf("list templates: %w", err)
 	}
 
 	out := []Pool{}
 
-	for i := range nodePools {
-		if p := &nodePools[i]; p.Spec.BootstrapNetworkConfig != nil {
+	for _, p := range nodePools {
+		if p.Spec.BootstrapNetworkConfig != nil {
 			pool := describe(addresses, kubevirt.PoolName(p.Namespace, p.Name), owners)
 			pool.Of = []Object{{kindNodePool, p.Namespace, p.Name}}
 			pool.Problem = problem(p.Status.Conditions, infrav1.ConditionValidNetworkConfig)
@@ -187,14 +185,14 @@ func problem(conditions []metav1.Condition, name string) string {
 
 // ofTemplates are the pools of templates, those that are shared once.
 func ofTemplates(
-	addresses *pools.AddressRegistry, registry *claims.Registry, templates []hfv1.HypervisorMachineTemplate, owners map[string]owner,
+	addresses *pools.AddressRegistry, registry *claims.Registry,
+	templates []*hfv1.HypervisorMachineTemplate, owners map[string]owner,
 ) []Pool {
 	var out []Pool
 
 	known := map[string]int{}
 
-	for i := range templates {
-		t := &templates[i]
+	for _, t := range templates {
 		if t.Spec.Network.AddressPool() == nil {
 			continue
 		}
@@ -288,28 +286,26 @@ func since(said *metav1.Condition, status metav1.ConditionStatus) *time.Time {
 
 // ownersOf are all machines that may have addresses, as the address registry calls them.
 func ownersOf(ctx context.Context, reader client.Reader) (map[string]owner, error) {
-	machines, err := pages(ctx, reader, func(l *infrav1.KubevirtMachineList) []infrav1.KubevirtMachine { return l.Items })
+	machines, err := objects.All[*infrav1.KubevirtMachine](ctx, reader, &infrav1.KubevirtMachineList{})
 	if err != nil {
 		return nil, fmt.Errorf("list machines: %w", err)
 	}
 
 	out := map[string]owner{}
 
-	for i := range machines {
-		m := &machines[i]
+	for _, m := range machines {
 		out[kubevirt.Owner(m)] = owner{
 			object: Object{kindMachine, m.Namespace, m.Name}, phase: string(m.Status.Phase),
 			said: meta.FindStatusCondition(m.Status.Conditions, infrav1.ConditionAddressesAllocated),
 		}
 	}
 
-	all, err := pages(ctx, reader, func(l *hfv1.MachineClaimList) []hfv1.MachineClaim { return l.Items })
+	all, err := objects.All[*hfv1.MachineClaim](ctx, reader, &hfv1.MachineClaimList{})
 	if err != nil {
 		return nil, fmt.Errorf("list claims: %w", err)
 	}
 
-	for i := range all {
-		c := &all[i]
+	for _, c := range all {
 		out[claims.Owner(c)] = owner{
 			object: Object{kindClaim, c.Namespace, c.Name}, phase: string(c.Status.Phase),
 			said: meta.FindStatusCondition(c.Status.Conditions, hfv1.ConditionAddressAllocated),
@@ -317,25 +313,4 @@ func ownersOf(ctx context.Context, reader client.Reader) (map[string]owner, erro
 	}
 
 	return out, nil
-}
-
-// pages reads a list page by page.
-func pages[T, L any, P interface {
-	*L
-	client.ObjectList
-}](ctx context.Context, reader client.Reader, items func(P) []T) ([]T, error) {
-	var out []T
-
-	for next := ""; ; {
-		list := P(new(L))
-		if err := reader.List(ctx, list, client.Limit(pageSize), client.Continue(next)); err != nil {
-			return nil, err
-		}
-
-		out = append(out, items(list)...)
-
-		if next = list.GetContinue(); next == "" {
-			return out, nil
-		}
-	}
 }
